@@ -1,0 +1,38 @@
+/* base/config.h -- the settings of the library that come from the environment.
+ *
+ * Every setting is a row: name, default as text, help, place, parser. The environment is read
+ * here and nowhere else (clusters: cluster/resolver.c), once, into a struct.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef BASE_CONFIG_H
+#define BASE_CONFIG_H
+
+#include <stdbool.h>
+
+#include "cohort/status.h"
+
+typedef struct ch_config {
+    char devices[256];    /* COHORT_DEVICES: "CPU=2,GPU=4"; "" is one CPU device a core */
+    int  threads;         /* COHORT_THREADS: in each device; 0 is cores / devices */
+    char simd[16];        /* COHORT_SIMD: "auto", "base", "avx2", "avx512" */
+    bool fuse;            /* COHORT_FUSE: fuse elementwise chains */
+    bool epilogue;        /* COHORT_EPILOGUE: fuse into the engines' matmul and convolution */
+    bool engines;         /* COHORT_ENGINES: use oneDNN and OpenBLAS where they fit */
+    bool blas_threads;    /* COHORT_BLAS_THREADS: leave OpenBLAS's process-wide thread count alone */
+    int  wait_notice_ms;  /* COHORT_WAIT_NOTICE_MS: a wait says whom it waits for */
+    int  wait_limit_ms;   /* COHORT_WAIT_LIMIT_MS: and is an error after this */
+    bool interpret;       /* COHORT_INTERPRET: run node by node, unfused, checked */
+} ch_config;
+
+/* The process's settings, read on first use. A value that does not parse is logged as a
+ * warning that names variable, value and what is expected, and its default is taken. */
+const ch_config *ch__config(void);
+
+/* Sets one by name ("threads", "2") for tests and the command line: before first use of what
+ * it governs. INVALID_ARGUMENT names the setting and what it takes. */
+CH_MUST_CHECK ch_status ch__config_set(const char *name, const char *value);
+
+/* The rows, for --help: false past the last. */
+bool ch__config_row(int i, const char **name, const char **fallback, const char **help);
+
+#endif

@@ -1,0 +1,49 @@
+/* base/fault.h -- making an error, and carrying one to another thread or machine.
+ *
+ * The function that finds a fault writes its message with ch__fail and returns what that
+ * returns; callers clean up and pass it on. The message is the thread's. To cross threads, the
+ * failing side takes it into a ch_fault and the waiting side raises it again; the first
+ * to be taken wins and says where it came from.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef BASE_FAULT_H
+#define BASE_FAULT_H
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "cohort/status.h"
+
+#define CH_FAULT_TEXT 1024
+
+/* Sets this thread's message and returns `rc`. Never allocates, cannot fail. A message that
+ * does not fit is cut with "..." */
+ch_status ch__fail(ch_status rc, const char *format, ...)
+    __attribute__((format(printf, 2, 3), cold));
+ch_status ch__failv(ch_status rc, const char *format, va_list args) __attribute__((cold));
+/* RESOURCE_EXHAUSTED, "<what>: out of memory". */
+ch_status ch__fail_memory(const char *what) __attribute__((cold));
+/* Puts text before this thread's message and returns `rc`: for those who know where it was. */
+ch_status ch__fail_at(ch_status rc, const char *format, ...)
+    __attribute__((format(printf, 2, 3), cold));
+
+typedef struct ch_fault {
+    atomic_int state; /* 0: none, 1: being written, 2: there */
+    ch_status  code;
+    int        replica; /* -1: not said */
+    char       op[64];  /* "": not said */
+    char       task[96];
+    char       text[CH_FAULT_TEXT];
+} ch_fault;
+
+void ch__fault_clear(ch_fault *f);
+/* Keeps this thread's message if `f` has none yet. True if it was the first. */
+bool ch__fault_take(ch_fault *f, ch_status rc, int replica, const char *op);
+/* Also true while the first is still being written. */
+bool ch__fault_is_set(const ch_fault *f);
+/* Makes it this thread's error: returns its code, CH_OK if there is none. The message says
+ * the replica, if it was said: "replica 1: gather: id 7 at position 3 ...". */
+ch_status ch__fault_raise(const ch_fault *f);
+
+#endif

@@ -1,0 +1,49 @@
+/* base/thread.h -- threads, waiting with a deadline, and teams.
+ *
+ * A wait never lasts for ever and never in silence: it takes whom it waits for as text, logs
+ * that text after the notice time and fails with DEADLINE_EXCEEDED after the limit
+ * (base/config.h).
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef BASE_THREAD_H
+#define BASE_THREAD_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cohort/status.h"
+
+int64_t ch__now_ns(void); /* monotonic */
+int     ch__cpu_count(void); /* cores this process may run on */
+
+typedef struct ch_thread ch_thread;
+
+CH_MUST_CHECK ch_status ch__thread_start(const char *name, void (*run)(void *), void *arg,
+                                         ch_thread **out);
+void ch__thread_join(ch_thread *t); /* waits for its end and frees it; NULL is fine */
+
+/* A number that threads wait on: park until it is no longer `seen`. Spins `spin` rounds
+ * first (0 where there are more threads than cores). */
+typedef atomic_uint ch_gate;
+void ch__gate_open(ch_gate *g);      /* adds one and wakes all who wait */
+/* `whom` is for the notice and the error: "replica 1 in all_reduce". */
+CH_MUST_CHECK ch_status ch__gate_wait(ch_gate *g, unsigned seen, int spin, const char *whom);
+/* The same without a limit or a notice: for idle helper threads. */
+void ch__gate_idle(ch_gate *g, unsigned seen, int spin);
+/* How often a thread was woken out of a park, in this process: for tests. */
+int64_t ch__wake_count(void);
+
+/* A team: the calling thread and n - 1 helpers, which run the indices of a loop together. */
+typedef struct ch_team ch_team;
+
+CH_MUST_CHECK ch_status ch__team_new(const char *name, int n_threads, ch_team **out);
+void ch__team_free(ch_team *t);
+int  ch__team_size(const ch_team *t); /* 1 for NULL */
+/* Calls work(arg, i) once for every i in [0, n), and returns when all are done. Who runs
+ * which index is not said, so results must not depend on it. NULL teams run them in order.
+ * Not reentrant: only the thread that owns the team may call it, one loop at a time. */
+void ch__team_run(ch_team *t, int n, void (*work)(void *arg, int i), void *arg);
+
+#endif

@@ -1,0 +1,45 @@
+/* tensor/device.h -- running on devices.
+ *
+ * A device owns a team (its threads), a workspace (the arena that programs run in) and, for
+ * all but the one that runs on the caller's thread, a thread that takes jobs.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef TENSOR_DEVICE_H
+#define TENSOR_DEVICE_H
+
+#include "base/thread.h"
+#include "cohort/device.h"
+
+/* Takes and returns memory of a device: CH_ALIGN-aligned, zeroed, touched, counted. */
+void *ch__device_alloc(ch_device *d, size_t bytes);
+void  ch__device_free(ch_device *d, void *p, size_t bytes);
+
+/* The device's threads, started on first use; NULL for a device of one thread. */
+CH_MUST_CHECK ch_status ch__device_team(ch_device *d, ch_team **out);
+
+/* The one block that programs on this device run in, grown to at least `bytes` and never
+ * shrunk. It moves when it grows: whoever keeps pointers into it compares `generation`.
+ * Only while holding the device. */
+typedef struct ch_workspace {
+    char    *base;
+    size_t   bytes;
+    unsigned generation;
+} ch_workspace;
+CH_MUST_CHECK ch_status ch__device_workspace(ch_device *d, size_t bytes, ch_workspace *out);
+
+/* A device runs one program at a time. Several devices are always held in the order of
+ * ch_device_at, so that two launches cannot wait for each other. */
+void ch__device_hold(ch_device *d);
+void ch__device_release(ch_device *d);
+int  ch__device_ordinal(const ch_device *d); /* its place in ch_device_at */
+
+/* Runs job[i](arg[i]) on device[i]'s own thread for every i >= 1 and job 0 on the calling
+ * thread, and returns when all are done. Wakes each thread once. The devices are distinct
+ * and held. Fails only before anything ran (a thread could not be started, or the process
+ * was forked since the devices were made). */
+CH_MUST_CHECK ch_status ch__devices_run(int n, ch_device *const *device, void (*job)(void *),
+                                        void *const *arg);
+/* True where the devices of a run have more threads than there are cores: do not spin. */
+bool ch__devices_crowded(int n, ch_device *const *device);
+
+#endif

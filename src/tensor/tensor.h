@@ -1,0 +1,55 @@
+/* tensor/tensor.h -- what other modules may see of tensors, values and devices.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef TENSOR_TENSOR_H
+#define TENSOR_TENSOR_H
+
+#include <stdatomic.h>
+
+#include "cohort/tensor.h"
+#include "cohort/value.h"
+
+/* Memory that views share. When the last reference goes, `release(arg)` is called. */
+typedef struct ch_buffer {
+    atomic_int refs;
+    void      *data;
+    size_t     bytes;
+    ch_device *device;
+    void     (*release)(struct ch_buffer *b); /* frees data and b */
+    void      *arg;
+} ch_buffer;
+
+struct ch_tensor {
+    atomic_int refs;
+    ch_dtype   dtype;
+    bool       contiguous;
+    ch_shape   shape;
+    int64_t    stride[CH_MAX_RANK]; /* in elements */
+    char      *data;                /* the view's first element */
+    ch_buffer *buffer;
+    /* Where the tensor struct itself goes when its last reference does: NULL frees it. A
+     * program's outputs go back to the program, so that a step allocates nothing. */
+    void     (*recycle)(ch_tensor *t);
+    void      *home;
+};
+
+/* Contiguous strides of a shape. */
+void ch__strides(ch_shape shape, int64_t stride[CH_MAX_RANK]);
+/* Bytes of a contiguous tensor; INVALID_ARGUMENT (the shape named) for negative sizes, ranks
+ * out of range and products that overflow. */
+CH_MUST_CHECK ch_status ch__tensor_size(ch_dtype dtype, ch_shape shape, int64_t *count,
+                                        int64_t *bytes);
+/* Copies elements of any strides between two dense or strided views; no checks. */
+void ch__copy_strided(ch_dtype dtype, ch_shape shape, const char *from, const int64_t *from_stride,
+                      char *to, const int64_t *to_stride);
+/* One element to and from double, by dtype; not for strings. */
+double ch__load(ch_dtype dtype, const void *at);
+void   ch__store(ch_dtype dtype, void *at, double value);
+
+/* 16-bit floats; to nearest, ties to even; NaN stays NaN. */
+float    ch__bf16_to_f32(uint16_t x);
+uint16_t ch__bf16_of_f32(float x);
+float    ch__f16_to_f32(uint16_t x);
+uint16_t ch__f16_of_f32(float x);
+
+#endif
