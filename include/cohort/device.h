@@ -45,9 +45,9 @@ CH_API CH_MUST_CHECK ch_status ch_device_spec_canonical(const char *text, const 
                                                         ch_device_spec *out);
 
 typedef struct ch_devices_options {
-    const char *spec;     /* "CPU=2,GPU=4"; NULL: COHORT_DEVICES, else this machine's cores */
-    int         threads;  /* in each device; 0: COHORT_THREADS, else cores / devices, at least 1 */
-    const char *job;      /* the name's job, replica and task; NULL: "localhost" */
+    const char *spec;    /* "CPU=2,GPU=4"; NULL: COHORT_DEVICES, else this machine's cores */
+    int         threads; /* in each; 0: COHORT_THREADS, else cores / devices, at least 1 */
+    const char *job;     /* the name's job, replica and task; NULL: "localhost" */
     int         task;
 } ch_devices_options;
 

@@ -57,7 +57,7 @@ CH_API bool        ch_dtype_is_int(ch_dtype t); /* signed or not; bool is not on
 /* Takes "f32" and numpy's and TensorFlow's names ("float32", "<f4"). */
 CH_API CH_MUST_CHECK ch_status ch_dtype_parse(const char *text, ch_dtype *out);
 
-/* The shape with these sizes. Ranks above CH_MAX_RANK give rank -1, which every call refuses. */
+/* The shape with these sizes. A rank above CH_MAX_RANK gives -1, which every call refuses. */
 CH_API ch_shape ch_shape_make(int rank, const int64_t *dim);
 CH_API bool     ch_shape_equal(ch_shape a, ch_shape b);
 /* The number of elements; -1 if a size is negative or the product overflows. */

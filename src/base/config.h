@@ -18,7 +18,7 @@ typedef struct ch_config {
     bool fuse;            /* COHORT_FUSE: fuse elementwise chains */
     bool epilogue;        /* COHORT_EPILOGUE: fuse into the engines' matmul and convolution */
     bool engines;         /* COHORT_ENGINES: use oneDNN and OpenBLAS where they fit */
-    bool blas_threads;    /* COHORT_BLAS_THREADS: leave OpenBLAS's process-wide thread count alone */
+    bool blas_threads;    /* COHORT_BLAS_THREADS: leave OpenBLAS's process-wide count alone */
     int  wait_notice_ms;  /* COHORT_WAIT_NOTICE_MS: a wait says whom it waits for */
     int  wait_limit_ms;   /* COHORT_WAIT_LIMIT_MS: and is an error after this */
     bool interpret;       /* COHORT_INTERPRET: run node by node, unfused, checked */

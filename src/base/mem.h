@@ -32,7 +32,7 @@ bool ch__grow(void **p, int *cap, int need, size_t size);
 /* What tests see. Allocations since the process began, and those still held. */
 int64_t ch__mem_allocs(void);
 int64_t ch__mem_live(void);
-/* Makes the n-th allocation from now on (1 is the next), and each one after it, fail; 0 ends it. */
+/* Makes the n-th allocation from now (1 is the next) and all after it fail; 0 ends it. */
 void ch__mem_fail_from(int64_t n);
 /* Makes just the n-th fail; 0 ends it. */
 void ch__mem_fail_at(int64_t n);

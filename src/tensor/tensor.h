@@ -40,8 +40,8 @@ void ch__strides(ch_shape shape, int64_t stride[CH_MAX_RANK]);
 CH_MUST_CHECK ch_status ch__tensor_size(ch_dtype dtype, ch_shape shape, int64_t *count,
                                         int64_t *bytes);
 /* Copies elements of any strides between two dense or strided views; no checks. */
-void ch__copy_strided(ch_dtype dtype, ch_shape shape, const char *from, const int64_t *from_stride,
-                      char *to, const int64_t *to_stride);
+void ch__copy_strided(ch_dtype dtype, ch_shape shape, const char *from,
+                      const int64_t *from_stride, char *to, const int64_t *to_stride);
 /* One element to and from double, by dtype; not for strings. */
 double ch__load(ch_dtype dtype, const void *at);
 void   ch__store(ch_dtype dtype, void *at, double value);

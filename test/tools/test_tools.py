@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Each check of tools/ passes on a sound tree and fails on the fault it is there for.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
+SPDX = '/* SPDX-License-Identifier: Apache-2.0 */\n'
+
+
+def run(tool, tree, *args):
+    """The exit code and output of tools/<tool> in a tree of these files."""
+    with tempfile.TemporaryDirectory() as top:
+        for path, text in tree.items():
+            os.makedirs(os.path.join(top, os.path.dirname(path)), exist_ok=True)
+            with open(os.path.join(top, path), 'w', encoding='utf-8') as f:
+                f.write(text)
+        done = subprocess.run([os.path.join(ROOT, 'tools', tool), *args], cwd=top, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        return done.returncode, done.stdout
+
+
+class Checks(unittest.TestCase):
+    def passes(self, tool, tree, *args):
+        self.assertEqual(run(tool, tree, *args), (0, ''))
+
+    def fails(self, tool, tree, *said):
+        code, out = run(tool, tree)
+        self.assertEqual(code, 1, out)
+        for words in said:
+            self.assertIn(words, out)
+
+    def test_layers_go_down(self):
+        self.passes('check-layers', {
+            'src/tensor/a.c': '#include "base/mem.h"\n#include "cohort/tensor.h"\n',
+            'src/spmd/a.c': '#include "collective/group.h"\n#include "ops/table.h"\n',
+            'src/cohort.c': '#include "strategy/strategy.h"\n',
+            'src/kernel/a.c': '#include <oneapi/dnnl/dnnl.h>\n',
+            'bench/a.c': '#include "bench.h"\n', 'bench/bench.h': ''})
+
+    def test_layers_refuse_up_sideways_and_unknown(self):
+        up = '#include "tensor/tensor.h"\n'
+        self.fails('check-layers', {'src/base/a.c': '\n' + up}, 'src/base/a.c:2: base may not')
+        self.fails('check-layers', {'src/graph/a.c': '#include "kernel/gemm.h"\n'}, 'graph may not')
+        self.fails('check-layers', {'src/ps/a.h': '#include "spmd/mesh.h"\n'}, 'ps may not')
+        self.fails('check-layers', {'src/util/a.c': ''}, 'no module "util"')
+        self.fails('check-layers', {'src/base/a.c': '#include "mem.h"\n'}, 'say its module')
+
+    def test_layers_keep_engines_and_insides_apart(self):
+        self.fails('check-layers', {'src/ops/a.c': '#include <cblas.h>\n'}, 'behind kernel')
+        self.fails('check-layers', {'examples/a.c': '#include "base/mem.h"\n'}, 'not public')
+        self.fails('check-layers', {'include/cohort/a.h': '#include <pthread.h>\n'}, 'pthread.h')
+
+    def test_banned_sees_calls_and_not_mentions(self):
+        self.passes('check-banned', {
+            'src/ops/a.c': '/* free(p), exit(1) */ t->free(p); s = "malloc(3)"; ch__free(p);\n',
+            'src/base/mem.c': 'p = malloc(3);\n', 'src/base/config.c': 'getenv("A");\n',
+            'test/ops/test_a.c': 'free(malloc(3)); printf("a");\n'})
+        for call in ('malloc(3)', 'free (p)', 'strdup(s)', 'abort()', 'exit(1)', 'printf("a")',
+                     'getenv("A")', 'strcpy(a, b)', 'alloca(3)', 'fputs("a", stderr)'):
+            self.fails('check-banned', {'src/ops/a.c': f'int f(void) {{ {call}; }}\n'},
+                       f'src/ops/a.c:1: {call.split("(")[0].strip()}' if 'std' not in call else '')
+        self.fails('check-banned', {'test/ops/test_a.c': 'usleep(10);\n'}, 'usleep')
+        self.fails('check-banned', {'bench/a.c': 'sprintf(a, "b");\n'}, 'sprintf')
+
+    def test_text(self):
+        self.passes('check-text', {'src/a.c': SPDX, 'README.md': 'text\n'})
+        self.fails('check-text', {'src/a.c': 'int a;\n'}, 'no line "SPDX')
+        for line in ('/* TODO: later */', '/* FIXME */', 'int a; ', '\tint a;', '/home/me/a', 'a' * 97):
+            self.fails('check-text', {'src/a.c': SPDX + line + '\n'}, 'src/a.c:2')
+        self.fails('check-text', {'src/a.c': SPDX + 'int a;'}, 'newline')
+        self.passes('check-text', {'src/a.c': SPDX + '/* TODO(#12): later */\n'})
+
+    def test_headers_stand_alone(self):
+        guard = '#ifndef A_H\n#define A_H\n#include <stddef.h>\nsize_t f(void);\n#endif\n'
+        umbrella = '#include "cohort/a.h"\n'
+        self.passes('check-headers',
+                    {'include/cohort/a.h': guard, 'include/cohort/cohort.h': umbrella})
+        for fault in ('size_t f(void);\n', 'struct a { int b; };\n', 'int f(int class);\n',
+                      'static inline void *f(void *a) { char *b = a; return b; }\n'):
+            self.fails('check-headers',
+                       {'include/cohort/a.h': fault, 'include/cohort/cohort.h': umbrella})
+        self.fails('check-headers', {'include/cohort/a.h': guard, 'include/cohort/cohort.h': '\n'},
+                   'does not include')
+
+
+class Report(unittest.TestCase):
+    def report(self, *programs):
+        rows = [{'name': 'a', 'duration': 0.1, 'returncode': 0, 'stdout': '', **p} for p in programs]
+        code, out = run('report-tests', {'log': '\n'.join(map(json.dumps, rows))}, 'log')
+        return code, out.splitlines()[-1]
+
+    def test_counts_cases_and_programs(self):
+        cases = ('[ RUN      ] a\n[       OK ] a\n[ RUN      ] b\n[  SKIPPED ] b\n'
+                 '[  PASSED  ] 1 test(s).\n[  SKIPPED ] 1 test(s), listed below:\n[  SKIPPED ] b\n')
+        self.assertEqual(self.report({'result': 'OK', 'stdout': cases}, {'result': 'OK'},
+                                     {'result': 'SKIP', 'returncode': 77}),
+                         (0, '2 passed, 0 failed, 2 skipped'))
+
+    def test_a_crash_a_failure_and_a_leak_are_failures(self):
+        ok = '[ RUN      ] a\n[       OK ] a\n'
+        for text, count in ((ok + '[ RUN      ] b\n', '1 passed, 1 failed, 0 skipped'),
+                            (ok + '[ RUN      ] b\n[  FAILED  ] b\n[  FAILED  ] b\n',
+                             '1 passed, 1 failed, 0 skipped'),
+                            (ok, '1 passed, 1 failed, 0 skipped')):
+            self.assertEqual(self.report({'result': 'FAIL', 'returncode': 1, 'stdout': text}),
+                             (1, count))
+
+    def test_nothing_passed_is_a_failure(self):
+        self.assertEqual(self.report({'result': 'SKIP'})[0], 1)
+
+
+if __name__ == '__main__':
+    sys.exit(unittest.main(verbosity=0))
