@@ -1,0 +1,114 @@
+/* base/fault.c -- the thread's message, and the carrier of an error between threads.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/fault.h"
+
+#include <assert.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+static _Thread_local char message[CH_FAULT_TEXT];
+
+/* Declared in cohort/status.h; here, where the message is. */
+const char *ch_error_message(void)
+{
+    return message;
+}
+
+/* Ends a full buffer with "...", not in the middle of a UTF-8 character. */
+static void mark_cut(char text[CH_FAULT_TEXT])
+{
+    static const char dots[] = "...";
+    size_t end = CH_FAULT_TEXT - sizeof(dots);
+
+    while (end > 0 && ((unsigned char)text[end] & 0xC0) == 0x80)
+        end--;
+    memcpy(text + end, dots, sizeof(dots));
+}
+
+/* Formats aside first: the arguments may point into the current message. */
+ch_status ch__failv(ch_status rc, const char *format, va_list args)
+{
+    char text[CH_FAULT_TEXT];
+    int length = vsnprintf(text, sizeof(text), format, args);
+
+    assert(rc != CH_OK);
+    if (length < 0) /* the C library could not; the format still says something */
+        length = snprintf(text, sizeof(text), "%s", format);
+    if (length >= CH_FAULT_TEXT)
+        mark_cut(text);
+    memcpy(message, text, strlen(text) + 1);
+    return rc;
+}
+
+ch_status ch__fail(ch_status rc, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    ch__failv(rc, format, args);
+    va_end(args);
+    return rc;
+}
+
+ch_status ch__fail_memory(const char *what)
+{
+    return ch__fail(CH_RESOURCE_EXHAUSTED, "%s: out of memory", what);
+}
+
+ch_status ch__fail_at(ch_status rc, const char *format, ...)
+{
+    char where[CH_FAULT_TEXT];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(where, sizeof(where), format, args);
+    va_end(args);
+    return ch__fail(rc, "%s: %s", where, message[0] != '\0' ? message : ch_status_text(rc));
+}
+
+enum { FAULT_NONE, FAULT_WRITING, FAULT_THERE };
+
+void ch__fault_clear(ch_fault *f)
+{
+    f->code = CH_OK;
+    f->replica = -1;
+    f->op[0] = f->task[0] = f->text[0] = '\0';
+    atomic_store_explicit(&f->state, FAULT_NONE, memory_order_release);
+}
+
+bool ch__fault_take(ch_fault *f, ch_status rc, int replica, const char *op)
+{
+    int none = FAULT_NONE;
+
+    assert(rc != CH_OK);
+    if (!atomic_compare_exchange_strong(&f->state, &none, FAULT_WRITING))
+        return false;
+    f->code = rc;
+    f->replica = replica;
+    snprintf(f->op, sizeof(f->op), "%s", op != NULL ? op : "");
+    memcpy(f->text, message, strlen(message) + 1);
+    atomic_store_explicit(&f->state, FAULT_THERE, memory_order_release);
+    return true;
+}
+
+bool ch__fault_is_set(const ch_fault *f)
+{
+    return atomic_load_explicit(&f->state, memory_order_acquire) != FAULT_NONE;
+}
+
+ch_status ch__fault_raise(const ch_fault *f)
+{
+    char replica[32] = "";
+    int state;
+
+    /* Writing takes no locks and no memory, so this is over in a moment. */
+    while ((state = atomic_load_explicit(&f->state, memory_order_acquire)) == FAULT_WRITING)
+        sched_yield();
+    if (state == FAULT_NONE)
+        return CH_OK;
+    if (f->replica >= 0)
+        snprintf(replica, sizeof(replica), "replica %d: ", f->replica);
+    return ch__fail(f->code, "%s%s%s%s%s%s", f->task, f->task[0] != '\0' ? ": " : "", replica,
+                    f->op, f->op[0] != '\0' ? ": " : "", f->text);
+}

@@ -1,0 +1,87 @@
+/* base/log.c -- records to the sink, one at a time.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/log.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "base/fault.h"
+
+enum { LOG_TEXT = CH_FAULT_TEXT + 256 }; /* holds an error message and what it was about */
+
+/* One call of fprintf, so that lines of several processes do not mix. */
+static void sink_stderr(const ch_log_record *r, void *arg)
+{
+    (void)arg;
+    fprintf(stderr, "cohort: %s [%s]: %s\n", ch_log_level_name(r->level), r->code, r->text);
+}
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* sink, sink_arg, and calls */
+static ch_log_sink sink = sink_stderr;
+static void *sink_arg;
+static atomic_int least_level = CH_LOG_WARNING; /* outside the lock: asked far more than set */
+
+/* A sink may call the library, which may log: such records are dropped, not deadlocked on. */
+static _Thread_local bool is_in_sink;
+
+void ch_log_set_sink(ch_log_sink to, void *arg, ch_log_level least)
+{
+    pthread_mutex_lock(&lock);
+    sink = to != NULL ? to : sink_stderr;
+    sink_arg = arg;
+    atomic_store(&least_level, (int)(to != NULL ? least : CH_LOG_WARNING));
+    pthread_mutex_unlock(&lock);
+}
+
+const char *ch_log_level_name(ch_log_level level)
+{
+    static const char *const names[] = {
+        [CH_LOG_DEBUG] = "debug",
+        [CH_LOG_INFO] = "info",
+        [CH_LOG_WARNING] = "warning",
+        [CH_LOG_ERROR] = "error",
+    };
+
+    return (unsigned)level <= CH_LOG_ERROR ? names[level] : "unknown";
+}
+
+bool ch__log_wants(ch_log_level level)
+{
+    return (int)level >= atomic_load_explicit(&least_level, memory_order_relaxed);
+}
+
+/* Names and values of the user's can hold newlines; a record is one line. */
+static void make_one_line(char *text)
+{
+    for (; *text != '\0'; text++)
+        if (*text == '\n' || *text == '\r')
+            *text = ' ';
+}
+
+/* The level is asked again under the lock: the sink may have changed in between. */
+static void deliver(const ch_log_record *record)
+{
+    pthread_mutex_lock(&lock);
+    is_in_sink = true;
+    if (ch__log_wants(record->level))
+        sink(record, sink_arg);
+    is_in_sink = false;
+    pthread_mutex_unlock(&lock);
+}
+
+void ch__log(ch_log_level level, const char *code, const char *format, ...)
+{
+    char text[LOG_TEXT];
+    va_list args;
+
+    if (is_in_sink || !ch__log_wants(level))
+        return;
+    va_start(args, format);
+    if (vsnprintf(text, sizeof(text), format, args) < 0)
+        snprintf(text, sizeof(text), "%s", format);
+    va_end(args);
+    make_one_line(text);
+    deliver(&(ch_log_record){.level = level, .code = code, .text = text});
+}

@@ -1,0 +1,219 @@
+/* base/mem.c -- the one door to memory: counted, and refused on request.
+ * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "base/mem.h"
+
+#include <limits.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static const size_t huge_page_bytes = (size_t)2 << 20;
+
+/* Statistics only: nothing is ordered by them, so all accesses are relaxed. */
+static atomic_int_least64_t n_asked; /* allocations asked for, refused ones too */
+static atomic_int_least64_t n_live;
+static atomic_int_least64_t fail_from; /* in terms of n_asked; 0: off */
+static atomic_int_least64_t fail_at;
+
+static int64_t get(const atomic_int_least64_t *counter)
+{
+    return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+/* Counts one allocation; false if it must fail. The bound on size is the C library's own,
+ * repeated because sanitizers abort where malloc would return NULL. */
+static bool may_allocate(size_t bytes)
+{
+    int64_t nth = atomic_fetch_add_explicit(&n_asked, 1, memory_order_relaxed) + 1;
+    int64_t from = get(&fail_from);
+
+    return bytes <= PTRDIFF_MAX && nth != get(&fail_at) && (from == 0 || nth < from);
+}
+
+static void *count_live(void *p)
+{
+    if (p != NULL)
+        atomic_fetch_add_explicit(&n_live, 1, memory_order_relaxed);
+    return p;
+}
+
+/* Of nothing, C may return NULL; here NULL always means out of memory. */
+static size_t at_least_one(size_t bytes)
+{
+    return bytes > 0 ? bytes : 1;
+}
+
+void *ch__malloc(size_t bytes)
+{
+    return may_allocate(bytes) ? count_live(malloc(at_least_one(bytes))) : NULL;
+}
+
+void *ch__calloc(size_t n, size_t bytes)
+{
+    size_t total;
+
+    if (__builtin_mul_overflow(n, bytes, &total))
+        total = SIZE_MAX;
+    return may_allocate(total) ? count_live(calloc(1, at_least_one(total))) : NULL;
+}
+
+void *ch__realloc(void *p, size_t bytes)
+{
+    if (p == NULL)
+        return ch__malloc(bytes);
+    return may_allocate(bytes) ? realloc(p, at_least_one(bytes)) : NULL;
+}
+
+void ch__free(void *p)
+{
+    if (p != NULL)
+        atomic_fetch_sub_explicit(&n_live, 1, memory_order_relaxed);
+    free(p);
+}
+
+char *ch__strdup(const char *s)
+{
+    size_t bytes = strlen(s) + 1;
+    char *copy = ch__malloc(bytes);
+
+    return copy != NULL ? memcpy(copy, s, bytes) : NULL;
+}
+
+/* The size is rounded up to whole lines, so vector code may read to the end of the last one. */
+void *ch__alloc_aligned(size_t bytes)
+{
+    void *p = NULL;
+    bool is_huge = bytes >= huge_page_bytes;
+
+    if (!may_allocate(bytes))
+        return NULL;
+    bytes = (at_least_one(bytes) + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
+    if (posix_memalign(&p, is_huge ? huge_page_bytes : CH_ALIGN, bytes) != 0)
+        return NULL;
+    if (is_huge) /* advice: where the kernel declines, small pages do */
+        (void)madvise(p, bytes / huge_page_bytes * huge_page_bytes, MADV_HUGEPAGE);
+    memset(p, 0, bytes); /* touches every page now, so that no step has to */
+    return count_live(p);
+}
+
+void ch__free_aligned(void *p)
+{
+    ch__free(p);
+}
+
+/* *p is some T * of the caller's, not a void *: it is copied as bytes, which may alias it. */
+bool ch__grow(void **p, int *cap, int need, size_t size)
+{
+    int64_t want = *cap > 0 ? (int64_t)*cap * 2 : 8, bytes;
+    void *block;
+
+    if (need <= *cap)
+        return true;
+    if (want < need)
+        want = need;
+    if (want > INT_MAX)
+        want = INT_MAX;
+    if (!ch__mul_size(want, (int64_t)size, &bytes))
+        return false;
+    memcpy(&block, p, sizeof(block));
+    block = ch__realloc(block, (size_t)bytes);
+    if (block == NULL)
+        return false;
+    memcpy(p, &block, sizeof(block));
+    *cap = (int)want;
+    return true;
+}
+
+int64_t ch__mem_allocs(void)
+{
+    return get(&n_asked);
+}
+
+int64_t ch__mem_live(void)
+{
+    return get(&n_live);
+}
+
+void ch__mem_fail_from(int64_t n)
+{
+    atomic_store_explicit(&fail_from, n > 0 ? get(&n_asked) + n : 0, memory_order_relaxed);
+}
+
+void ch__mem_fail_at(int64_t n)
+{
+    atomic_store_explicit(&fail_at, n > 0 ? get(&n_asked) + n : 0, memory_order_relaxed);
+}
+
+/* Blocks double up to a bound: a small arena stays small, a large one makes few calls. */
+enum { ARENA_GRAIN = 16, ARENA_FIRST_BYTES = 1 << 10, ARENA_MOST_BYTES = 1 << 20 };
+
+typedef struct ch_arena_block {
+    struct ch_arena_block *prev;
+    size_t used, cap; /* bytes of data */
+    alignas(ARENA_GRAIN) unsigned char data[];
+} ch_arena_block;
+
+static ch_arena_block *arena_block_new(ch_arena_block *prev, size_t need)
+{
+    size_t cap = prev != NULL ? prev->cap * 2 : ARENA_FIRST_BYTES;
+    ch_arena_block *b;
+
+    if (cap > ARENA_MOST_BYTES)
+        cap = ARENA_MOST_BYTES;
+    if (cap < need)
+        cap = need;
+    b = ch__calloc(1, sizeof(*b) + cap);
+    if (b == NULL)
+        return NULL;
+    b->prev = prev;
+    b->cap = cap;
+    return b;
+}
+
+void *ch__arena_alloc(ch_arena *a, size_t bytes)
+{
+    ch_arena_block *b = a->last;
+    void *p;
+
+    if (bytes > PTRDIFF_MAX - sizeof(*b) - ARENA_GRAIN)
+        return NULL;
+    bytes = (at_least_one(bytes) + ARENA_GRAIN - 1) / ARENA_GRAIN * ARENA_GRAIN;
+    if (b == NULL || bytes > b->cap - b->used) {
+        b = arena_block_new(b, bytes);
+        if (b == NULL)
+            return NULL;
+        a->last = b;
+    }
+    p = b->data + b->used;
+    b->used += bytes;
+    a->bytes += bytes;
+    return p;
+}
+
+void *ch__arena_copy(ch_arena *a, const void *data, size_t bytes)
+{
+    void *copy = ch__arena_alloc(a, bytes);
+
+    if (copy != NULL && bytes > 0)
+        memcpy(copy, data, bytes);
+    return copy;
+}
+
+char *ch__arena_strdup(ch_arena *a, const char *s)
+{
+    return s != NULL ? ch__arena_copy(a, s, strlen(s) + 1) : NULL;
+}
+
+void ch__arena_drop(ch_arena *a)
+{
+    ch_arena_block *prev;
+
+    for (ch_arena_block *b = a->last; b != NULL; b = prev) {
+        prev = b->prev;
+        ch__free(b);
+    }
+    *a = (ch_arena){0};
+}

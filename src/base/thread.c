@@ -1,0 +1,378 @@
+/* base/thread.c -- threads, gates over futexes, and teams.
+ *
+ * Invariants of a team:
+ *   1. A helper reads the job only between joining and leaving, and it can join only while
+ *      the door is open.
+ *   2. The caller writes the job only while the door is shut and nobody is inside.
+ *   3. So a helper that wakes late finds a shut door, or joins whatever job is open then;
+ *      it never sees half of one.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "base/thread.h"
+
+#include <assert.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdalign.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/config.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+static const int64_t ns_per_s = 1000000000, ns_per_ms = 1000000;
+
+int64_t ch__now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * ns_per_s + t.tv_nsec;
+}
+
+int ch__cpu_count(void)
+{
+    cpu_set_t allowed;
+    long online;
+
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0)
+        return CPU_COUNT(&allowed);
+    online = sysconf(_SC_NPROCESSORS_ONLN); /* more cores than a cpu_set_t holds */
+    return online > 0 ? (int)online : 1;
+}
+
+enum { THREAD_NAME = 16 }; /* with the end: Linux's limit */
+
+struct ch_thread {
+    pthread_t id;
+    void (*run)(void *);
+    void *arg;
+    char name[THREAD_NAME];
+};
+
+static void *thread_main(void *arg)
+{
+    ch_thread *t = arg;
+
+    pthread_setname_np(pthread_self(), t->name);
+    t->run(t->arg);
+    return NULL;
+}
+
+/* The new thread inherits the mask, so there is no moment at which it takes a signal: those
+ * are the program's, and belong to its own threads. */
+static int create_without_signals(ch_thread *t)
+{
+    sigset_t all, before;
+    int error;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(&t->id, NULL, thread_main, t);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+ch_status ch__thread_start(const char *name, void (*run)(void *), void *arg, ch_thread **out)
+{
+    ch_thread *t = ch__calloc(1, sizeof(*t));
+    char why[128];
+    int error;
+
+    if (t == NULL)
+        return ch__fail_memory(name);
+    t->run = run;
+    t->arg = arg;
+    memcpy(t->name, name, strnlen(name, THREAD_NAME - 1)); /* the rest is zero */
+    error = create_without_signals(t);
+    if (error != 0) {
+        ch__free(t);
+        return ch__fail(CH_RESOURCE_EXHAUSTED, "thread %s does not start: %s", name,
+                        strerror_r(error, why, sizeof(why)));
+    }
+    *out = t;
+    return CH_OK;
+}
+
+void ch__thread_join(ch_thread *t)
+{
+    if (t == NULL)
+        return;
+    pthread_join(t->id, NULL);
+    ch__free(t);
+}
+
+/* How many are parked, by a hash of the gate: waking costs a system call even if nobody is
+ * there, and between threads that spin nobody is. A collision costs only that call. */
+enum { N_LOTS = 64 };
+static struct {
+    alignas(CH_ALIGN) atomic_int n_parked;
+} lots[N_LOTS];
+
+static atomic_int_least64_t n_wakes;
+
+static atomic_int *parked_at(const ch_gate *g)
+{
+    uint32_t hash = (uint32_t)((uintptr_t)g >> 2) * 2654435769u; /* 2^32 / golden ratio */
+
+    return &lots[hash >> 26].n_parked;
+}
+_Static_assert(N_LOTS == 1 << (32 - 26), "the top bits of the hash choose the lot");
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static bool gate_moved(const ch_gate *g, unsigned seen)
+{
+    return atomic_load_explicit(g, memory_order_acquire) != seen;
+}
+
+static bool gate_moves_within(const ch_gate *g, unsigned seen, int spin)
+{
+    for (int i = 0; i < spin; i++) {
+        if (gate_moved(g, seen))
+            return true;
+        relax();
+    }
+    return gate_moved(g, seen);
+}
+
+/* Sleeps until woken, until `until` (CLOCK_MONOTONIC), or for no reason at all. The count goes
+ * up before the kernel looks at the gate, and ch__gate_open moves the gate before it looks at
+ * the count: one of the two sees the other. */
+static void gate_park(ch_gate *g, unsigned seen, const struct timespec *until)
+{
+    atomic_int *n_parked = parked_at(g);
+    long rc;
+
+    atomic_fetch_add(n_parked, 1);
+    rc = syscall(SYS_futex, g, FUTEX_WAIT_BITSET_PRIVATE, seen, until, NULL,
+                 FUTEX_BITSET_MATCH_ANY);
+    atomic_fetch_sub(n_parked, 1);
+    if (rc == 0)
+        atomic_fetch_add_explicit(&n_wakes, 1, memory_order_relaxed);
+}
+
+void ch__gate_open(ch_gate *g)
+{
+    atomic_fetch_add(g, 1);
+    if (atomic_load(parked_at(g)) > 0)
+        syscall(SYS_futex, g, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+static void gate_park_until(ch_gate *g, unsigned seen, int64_t ns)
+{
+    gate_park(g, seen, &(struct timespec){.tv_sec = ns / ns_per_s, .tv_nsec = ns % ns_per_s});
+}
+
+/* The notice comes before the error, even if this thread slept through both times. */
+ch_status ch__gate_wait(ch_gate *g, unsigned seen, int spin, const char *whom)
+{
+    if (gate_moves_within(g, seen, spin))
+        return CH_OK;
+
+    const ch_config *c = ch__config();
+    int64_t begin = ch__now_ns();
+    int64_t limit = begin + c->wait_limit_ms * ns_per_ms;
+    int64_t notice = begin + c->wait_notice_ms * ns_per_ms;
+
+    while (!gate_moved(g, seen)) {
+        int64_t now = ch__now_ns();
+
+        if (now >= notice) {
+            ch__log(CH_LOG_WARNING, "wait", "waiting for %s since %d ms; an error after %d ms",
+                    whom, c->wait_notice_ms, c->wait_limit_ms);
+            notice = INT64_MAX;
+        }
+        if (now >= limit)
+            return ch__fail(CH_DEADLINE_EXCEEDED,
+                            "waited %d ms for %s; COHORT_WAIT_LIMIT_MS sets the limit",
+                            c->wait_limit_ms, whom);
+        gate_park_until(g, seen, notice < limit ? notice : limit);
+    }
+    return CH_OK;
+}
+
+void ch__gate_idle(ch_gate *g, unsigned seen, int spin)
+{
+    if (gate_moves_within(g, seen, spin))
+        return;
+    while (!gate_moved(g, seen))
+        gate_park(g, seen, NULL);
+}
+
+int64_t ch__wake_count(void)
+{
+    return atomic_load_explicit(&n_wakes, memory_order_relaxed);
+}
+
+/* Spinning pays for about as long as a wake would take. */
+enum { TEAM_SPIN = 2000 };
+
+/* The door is one number: this bit while a job may be joined, plus how many are inside. */
+static const unsigned door_open = 1u << 31;
+
+struct ch_team {
+    alignas(CH_ALIGN) ch_gate posted; /* moves with every job, and to stop */
+    atomic_bool is_stopping;
+    alignas(CH_ALIGN) atomic_uint door;
+    ch_gate emptied; /* moves when the last one leaves a shut door */
+    alignas(CH_ALIGN) atomic_int_least64_t next;   /* index; runs past n, so wider than it */
+    alignas(CH_ALIGN) void (*work)(void *, int i); /* the job: see invariants 1 and 2 */
+    void *arg;
+    int n;
+    int n_cpus, n_threads, n_helpers; /* threads: as asked for; helpers: as started */
+    ch_thread *helpers[];
+};
+
+/* Members of all teams, callers too. With more of them than cores, one that spins keeps from
+ * running the one it waits for. */
+static atomic_int n_members;
+
+static int team_spin(const ch_team *t)
+{
+    return atomic_load_explicit(&n_members, memory_order_relaxed) <= t->n_cpus ? TEAM_SPIN : 0;
+}
+
+static bool team_join(ch_team *t)
+{
+    unsigned door = atomic_load_explicit(&t->door, memory_order_relaxed);
+
+    while ((door & door_open) != 0)
+        if (atomic_compare_exchange_weak_explicit(&t->door, &door, door + 1,
+                                                  memory_order_acquire, memory_order_relaxed))
+            return true;
+    return false;
+}
+
+static void team_leave(ch_team *t)
+{
+    if (atomic_fetch_sub_explicit(&t->door, 1, memory_order_acq_rel) == 1)
+        ch__gate_open(&t->emptied);
+}
+
+static void team_take_indices(ch_team *t)
+{
+    int64_t i;
+
+    while ((i = atomic_fetch_add_explicit(&t->next, 1, memory_order_relaxed)) < t->n)
+        t->work(t->arg, (int)i);
+}
+
+/* `seen` is read before joining: a job posted after that is looked for again, never missed. */
+static void helper_main(void *arg)
+{
+    ch_team *t = arg;
+
+    for (unsigned seen = 0;;) {
+        ch__gate_idle(&t->posted, seen, team_spin(t));
+        seen = atomic_load(&t->posted);
+        if (atomic_load(&t->is_stopping))
+            return;
+        if (team_join(t)) {
+            team_take_indices(t);
+            team_leave(t);
+        }
+    }
+}
+
+static ch_status team_start_helper(ch_team *t, const char *name)
+{
+    char helper_name[THREAD_NAME];
+    ch_status st;
+
+    snprintf(helper_name, sizeof(helper_name), "%.9s/%d", name, (t->n_helpers + 1) % 10000);
+    st = ch__thread_start(helper_name, helper_main, t, &t->helpers[t->n_helpers]);
+    if (st == CH_OK)
+        t->n_helpers++;
+    return st;
+}
+
+ch_status ch__team_new(const char *name, int n_threads, ch_team **out)
+{
+    ch_team *t;
+
+    if (n_threads < 1)
+        return ch__fail(CH_INVALID_ARGUMENT, "team %s: %d threads, want 1 or more", name,
+                        n_threads);
+    t = ch__alloc_aligned(sizeof(*t) + (size_t)(n_threads - 1) * sizeof(t->helpers[0]));
+    if (t == NULL)
+        return ch__fail_memory(name);
+    t->n_cpus = ch__cpu_count();
+    t->n_threads = n_threads;
+    atomic_fetch_add(&n_members, n_threads);
+    for (int i = 1; i < n_threads; i++) {
+        ch_status st = team_start_helper(t, name);
+
+        if (st != CH_OK) {
+            ch__team_free(t);
+            return st;
+        }
+    }
+    *out = t;
+    return CH_OK;
+}
+
+void ch__team_free(ch_team *t)
+{
+    if (t == NULL)
+        return;
+    atomic_store(&t->is_stopping, true);
+    ch__gate_open(&t->posted);
+    for (int i = 0; i < t->n_helpers; i++)
+        ch__thread_join(t->helpers[i]);
+    atomic_fetch_sub(&n_members, t->n_threads);
+    ch__free_aligned(t);
+}
+
+int ch__team_size(const ch_team *t)
+{
+    return t != NULL ? t->n_threads : 1;
+}
+
+static void team_post(ch_team *t, int n, void (*work)(void *arg, int i), void *arg)
+{
+    assert(atomic_load(&t->door) == 0);
+    t->n = n;
+    t->work = work;
+    t->arg = arg;
+    atomic_store_explicit(&t->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&t->door, door_open, memory_order_release);
+    ch__gate_open(&t->posted);
+}
+
+/* Shuts the door and waits for those inside: they use the caller's `arg`, so there is no
+ * limit after which it would be safe to go on without them. */
+static void team_finish(ch_team *t)
+{
+    unsigned seen = atomic_load(&t->emptied);
+
+    if (atomic_fetch_and(&t->door, ~door_open) != door_open)
+        ch__gate_idle(&t->emptied, seen, team_spin(t));
+}
+
+void ch__team_run(ch_team *t, int n, void (*work)(void *arg, int i), void *arg)
+{
+    if (t == NULL || t->n_helpers == 0 || n <= 1) {
+        for (int i = 0; i < n; i++)
+            work(arg, i);
+        return;
+    }
+    team_post(t, n, work, arg);
+    team_take_indices(t);
+    team_finish(t);
+}

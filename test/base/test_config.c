@@ -1,0 +1,154 @@
+/* base/test_config.c -- settings come from the environment, once, and say what is wrong.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/config.h"
+#include "cohort/log.h"
+
+static char warnings[2048];
+static int n_warnings;
+
+/* Asks for the settings from inside the sink, as a program's may: that must not deadlock. */
+static void keep_warnings(const ch_log_record *r, void *arg)
+{
+    size_t at = strlen(warnings);
+
+    snprintf(warnings + at, sizeof(warnings) - at, "%s\n", r->text);
+    n_warnings++;
+    assert_int_equal(ch__config()->threads, 3);
+    (void)arg;
+}
+
+static void a_variable_sets_its_field(void **state)
+{
+    assert_int_equal(ch__config()->threads, 3);
+    assert_string_equal(ch__config()->devices, "CPU=2,GPU=4");
+    assert_false(ch__config()->fuse);
+    assert_true(ch__config()->interpret);
+    (void)state;
+}
+
+static void an_unset_or_empty_variable_means_the_default(void **state)
+{
+    assert_true(ch__config()->engines); /* set, but empty */
+    assert_false(ch__config()->blas_threads);
+    assert_int_equal(ch__config()->wait_notice_ms, 10000);
+    (void)state;
+}
+
+static void a_value_that_does_not_parse_is_told_once_and_the_default_taken(void **state)
+{
+    assert_string_equal(ch__config()->simd, "auto");
+    assert_true(ch__config()->epilogue);
+    assert_int_equal(ch__config()->wait_limit_ms, 600000);
+    assert_int_equal(n_warnings, 3);
+    assert_non_null(strstr(warnings, "COHORT_SIMD=\"mmx\" is not auto, base, avx2 or avx512"));
+    assert_non_null(strstr(warnings, "COHORT_EPILOGUE=\"maybe\" is not true or false"));
+    assert_non_null(strstr(warnings, "COHORT_WAIT_LIMIT_MS=\"0\""));
+    (void)state;
+}
+
+static void the_environment_is_read_only_once(void **state)
+{
+    setenv("COHORT_THREADS", "99", 1);
+    assert_int_equal(ch__config()->threads, 3);
+    (void)state;
+}
+
+static void a_setting_can_be_set_by_name(void **state)
+{
+    assert_int_equal(ch__config_set("threads", "2"), CH_OK);
+    assert_int_equal(ch__config()->threads, 2);
+    assert_int_equal(ch__config_set("simd", "avx2"), CH_OK);
+    assert_string_equal(ch__config()->simd, "avx2");
+    assert_int_equal(ch__config_set("fuse", "On"), CH_OK);
+    assert_true(ch__config()->fuse);
+    assert_int_equal(ch__config_set("devices", ""), CH_OK);
+    assert_string_equal(ch__config()->devices, "");
+    (void)state;
+}
+
+static void a_bad_value_names_the_setting_and_what_it_takes(void **state)
+{
+    static const char *const bad[] = {"", "two", "2x", "-1", "99999999999", "1.5"};
+
+    assert_int_equal(ch__config_set("threads", "4"), CH_OK);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        assert_int_equal(ch__config_set("threads", bad[i]), CH_INVALID_ARGUMENT);
+        assert_non_null(strstr(ch_error_message(), "threads"));
+        assert_non_null(strstr(ch_error_message(), "a whole number, 0 or more"));
+        assert_int_equal(ch__config()->threads, 4);
+    }
+    (void)state;
+}
+
+static void a_text_that_does_not_fit_is_refused(void **state)
+{
+    char text[sizeof(ch__config()->devices) + 1];
+
+    memset(text, 'C', sizeof(text));
+    text[sizeof(text) - 1] = '\0';
+    assert_int_equal(ch__config_set("devices", text), CH_INVALID_ARGUMENT);
+    text[sizeof(text) - 2] = '\0';
+    assert_int_equal(ch__config_set("devices", text), CH_OK);
+    (void)state;
+}
+
+static void an_unknown_setting_is_an_error_that_lists_the_known(void **state)
+{
+    assert_int_equal(ch__config_set("treads", "2"), CH_INVALID_ARGUMENT);
+    assert_non_null(strstr(ch_error_message(), "treads"));
+    assert_non_null(strstr(ch_error_message(), "devices, threads, "));
+    assert_non_null(strstr(ch_error_message(), "interpret"));
+    (void)state;
+}
+
+static void every_row_has_help_and_a_default_that_parses(void **state)
+{
+    const char *name, *fallback, *help;
+    int n = 0;
+
+    for (; ch__config_row(n, &name, &fallback, &help); n++) {
+        assert_true(strlen(help) > 0);
+        assert_int_equal(ch__config_set(name, fallback), CH_OK);
+    }
+    assert_int_equal(n, 10); /* the fields of ch_config */
+    assert_false(ch__config_row(-1, &name, &fallback, &help));
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_variable_sets_its_field),
+        cmocka_unit_test(an_unset_or_empty_variable_means_the_default),
+        cmocka_unit_test(a_value_that_does_not_parse_is_told_once_and_the_default_taken),
+        cmocka_unit_test(the_environment_is_read_only_once),
+        cmocka_unit_test(a_setting_can_be_set_by_name),
+        cmocka_unit_test(a_bad_value_names_the_setting_and_what_it_takes),
+        cmocka_unit_test(a_text_that_does_not_fit_is_refused),
+        cmocka_unit_test(an_unknown_setting_is_an_error_that_lists_the_known),
+        cmocka_unit_test(every_row_has_help_and_a_default_that_parses),
+    };
+
+    unsetenv("COHORT_BLAS_THREADS");
+    unsetenv("COHORT_WAIT_NOTICE_MS");
+    setenv("COHORT_THREADS", "3", 1);
+    setenv("COHORT_DEVICES", "CPU=2,GPU=4", 1);
+    setenv("COHORT_FUSE", "off", 1);
+    setenv("COHORT_INTERPRET", "1", 1);
+    setenv("COHORT_ENGINES", "", 1);
+    setenv("COHORT_SIMD", "mmx", 1);
+    setenv("COHORT_EPILOGUE", "maybe", 1);
+    setenv("COHORT_WAIT_LIMIT_MS", "0", 1);
+    ch_log_set_sink(keep_warnings, NULL, CH_LOG_WARNING);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

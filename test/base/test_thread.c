@@ -1,0 +1,332 @@
+/* base/test_thread.c -- threads, gates and teams.
+ * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/config.h"
+#include "base/mem.h"
+#include "base/thread.h"
+#include "cohort/log.h"
+
+typedef struct {
+    char name[32];
+    bool takes_interrupts;
+} traits;
+
+static void look_at_myself(void *arg)
+{
+    traits *t = arg;
+    sigset_t blocked;
+
+    pthread_getname_np(pthread_self(), t->name, sizeof(t->name));
+    pthread_sigmask(SIG_SETMASK, NULL, &blocked);
+    t->takes_interrupts = !sigismember(&blocked, SIGINT);
+}
+
+static void a_thread_has_its_name_and_takes_no_signals(void **state)
+{
+    ch_thread *t = NULL;
+    traits mine = {0}, other = {0};
+
+    assert_int_equal(ch__thread_start("a name that is too long", look_at_myself, &other, &t),
+                     CH_OK);
+    ch__thread_join(t);
+    assert_string_equal(other.name, "a name that is ");
+    assert_false(other.takes_interrupts);
+    look_at_myself(&mine);
+    assert_true(mine.takes_interrupts); /* starting one changed nothing here */
+    ch__thread_join(NULL);
+    (void)state;
+}
+
+static void a_thread_without_memory_is_an_error(void **state)
+{
+    ch_thread *t = NULL;
+
+    ch__mem_fail_at(1);
+    assert_int_equal(ch__thread_start("poor", look_at_myself, NULL, &t), CH_RESOURCE_EXHAUSTED);
+    assert_null(t);
+    assert_string_equal(ch_error_message(), "poor: out of memory");
+    (void)state;
+}
+
+static void time_does_not_run_backwards(void **state)
+{
+    int64_t before = ch__now_ns();
+
+    assert_true(before > 0);
+    assert_true(ch__now_ns() >= before);
+    assert_true(ch__cpu_count() >= 1);
+    (void)state;
+}
+
+/* Two threads that hand a turn to and fro. */
+typedef struct {
+    ch_gate ping, pong;
+    atomic_bool is_over;
+    int spin;
+} table;
+
+static void answer_pings(void *arg)
+{
+    table *t = arg;
+
+    for (unsigned seen = 0; !atomic_load(&t->is_over); seen++) {
+        ch__gate_idle(&t->ping, seen, t->spin);
+        ch__gate_open(&t->pong);
+    }
+}
+
+static ch_thread *table_start(table *t)
+{
+    ch_thread *other = NULL;
+
+    assert_int_equal(ch__thread_start("pong", answer_pings, t, &other), CH_OK);
+    return other;
+}
+
+static void table_turn(table *t)
+{
+    unsigned seen = atomic_load(&t->pong);
+
+    ch__gate_open(&t->ping);
+    assert_int_equal(ch__gate_wait(&t->pong, seen, t->spin, "pong"), CH_OK);
+}
+
+static void table_stop(table *t, ch_thread *other)
+{
+    atomic_store(&t->is_over, true);
+    ch__gate_open(&t->ping);
+    ch__thread_join(other);
+}
+
+static void no_opening_of_a_gate_is_missed(void **state)
+{
+    static const int spins[] = {0, 1, 100};
+
+    for (int i = 0; i < 3; i++) {
+        table t = {.spin = spins[i]};
+        ch_thread *other = table_start(&t);
+
+        for (int turn = 0; turn < 500; turn++)
+            table_turn(&t);
+        table_stop(&t, other);
+    }
+    (void)state;
+}
+
+static void waking_a_parked_thread_is_counted(void **state)
+{
+    table t = {.spin = 0};
+    ch_thread *other = table_start(&t);
+    int64_t before = ch__wake_count();
+
+    while (ch__wake_count() == before) /* until one of the two was asleep when called */
+        table_turn(&t);
+    table_stop(&t, other);
+    (void)state;
+}
+
+static void a_gate_that_has_moved_is_not_waited_for(void **state)
+{
+    ch_gate g = 5;
+
+    assert_int_equal(ch__gate_wait(&g, 4, 0, "nobody"), CH_OK);
+    ch__gate_idle(&g, 4, 0);
+    ch__gate_open(&g);
+    assert_int_equal(atomic_load(&g), 6);
+    (void)state;
+}
+
+static void keep_text(const ch_log_record *r, void *arg)
+{
+    snprintf(arg, 256, "%s: %s", r->code, r->text);
+}
+
+static void a_wait_says_whom_for_and_then_fails(void **state)
+{
+    ch_gate g = 0;
+    char notice[256] = "";
+
+    assert_int_equal(ch__config_set("wait_notice_ms", "1"), CH_OK);
+    assert_int_equal(ch__config_set("wait_limit_ms", "2"), CH_OK);
+    ch_log_set_sink(keep_text, notice, CH_LOG_WARNING);
+    assert_int_equal(ch__gate_wait(&g, 0, 10, "replica 1 in all_reduce"), CH_DEADLINE_EXCEEDED);
+    ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
+    assert_int_equal(ch__config_set("wait_notice_ms", "10000"), CH_OK);
+    assert_int_equal(ch__config_set("wait_limit_ms", "600000"), CH_OK);
+    assert_non_null(strstr(notice, "wait: waiting for replica 1 in all_reduce"));
+    assert_non_null(strstr(ch_error_message(), "waited 2 ms for replica 1 in all_reduce"));
+    (void)state;
+}
+
+enum { MOST = 1000 };
+
+/* Not atomic on purpose: only if an index runs once, and the end of the loop is the end of
+ * all its work, do the thread sanitizer and the sums agree. */
+static void count_index(void *arg, int i)
+{
+    int *times = arg;
+
+    times[i]++;
+}
+
+static void assert_each_once(ch_team *team, int n)
+{
+    int times[MOST] = {0};
+
+    ch__team_run(team, n, count_index, times);
+    for (int i = 0; i < MOST; i++)
+        assert_int_equal(times[i], i < n);
+}
+
+static void a_team_runs_every_index_once(void **state)
+{
+    for (int size = 1; size <= 5; size++) {
+        ch_team *team = NULL;
+
+        assert_int_equal(ch__team_new("test", size, &team), CH_OK);
+        assert_int_equal(ch__team_size(team), size);
+        for (int n = 0; n <= 8; n++)
+            assert_each_once(team, n);
+        assert_each_once(team, MOST);
+        ch__team_free(team);
+    }
+    (void)state;
+}
+
+static void expect_next(void *arg, int i)
+{
+    int *next = arg;
+
+    assert_int_equal(i, (*next)++);
+}
+
+static void no_team_runs_the_indices_in_order(void **state)
+{
+    int next = 0;
+
+    assert_int_equal(ch__team_size(NULL), 1);
+    ch__team_run(NULL, 10, expect_next, &next);
+    assert_int_equal(next, 10);
+    ch__team_free(NULL);
+    (void)state;
+}
+
+/* Short jobs on changing stack frames: a helper that wakes late finds a later job, or none. */
+static void a_late_helper_does_not_disturb_later_jobs(void **state)
+{
+    ch_team *team = NULL;
+
+    assert_int_equal(ch__team_new("late", 4, &team), CH_OK);
+    for (int job = 0; job < 2000; job++) {
+        int times[3] = {0}, n = 2 + job % 2;
+
+        ch__team_run(team, n, count_index, times);
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(times[i], i < n);
+    }
+    ch__team_free(team);
+    (void)state;
+}
+
+typedef struct {
+    atomic_int n_here;
+    int n_wanted;
+} meeting;
+
+/* Yields only once all others have come: each of them must be on a thread of its own. */
+static void meet(void *arg, int i)
+{
+    meeting *m = arg;
+
+    atomic_fetch_add(&m->n_here, 1);
+    while (atomic_load(&m->n_here) < m->n_wanted)
+        sched_yield();
+    (void)i;
+}
+
+static void all_members_of_a_team_work(void **state)
+{
+    meeting m = {.n_wanted = 4};
+    ch_team *team = NULL;
+
+    assert_int_equal(ch__team_new("meet", 4, &team), CH_OK);
+    ch__team_run(team, 4, meet, &m);
+    assert_int_equal(atomic_load(&m.n_here), 4);
+    ch__team_free(team);
+    (void)state;
+}
+
+static void a_loop_allocates_nothing(void **state)
+{
+    int times[MOST] = {0};
+    ch_team *team = NULL;
+    int64_t allocs;
+
+    assert_int_equal(ch__team_new("lean", 3, &team), CH_OK);
+    allocs = ch__mem_allocs();
+    ch__team_run(team, MOST, count_index, times);
+    assert_int_equal(ch__mem_allocs(), allocs);
+    ch__team_free(team);
+    (void)state;
+}
+
+static void a_team_of_nobody_is_an_error(void **state)
+{
+    ch_team *team = NULL;
+
+    assert_int_equal(ch__team_new("none", 0, &team), CH_INVALID_ARGUMENT);
+    assert_null(team);
+    assert_non_null(strstr(ch_error_message(), "none"));
+    (void)state;
+}
+
+static void a_team_that_fails_to_start_leaves_nothing_behind(void **state)
+{
+    int64_t live = ch__mem_live();
+    ch_team *team = NULL;
+
+    for (int n = 1; n <= 4; n++) { /* the team, and its three helpers */
+        ch__mem_fail_at(n);
+        assert_int_equal(ch__team_new("poor", 4, &team), CH_RESOURCE_EXHAUSTED);
+        assert_null(team);
+        assert_int_equal(ch__mem_live(), live);
+    }
+    assert_int_equal(ch__team_new("rich", 4, &team), CH_OK);
+    ch__team_free(team);
+    assert_int_equal(ch__mem_live(), live);
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_thread_has_its_name_and_takes_no_signals),
+        cmocka_unit_test(a_thread_without_memory_is_an_error),
+        cmocka_unit_test(time_does_not_run_backwards),
+        cmocka_unit_test(no_opening_of_a_gate_is_missed),
+        cmocka_unit_test(waking_a_parked_thread_is_counted),
+        cmocka_unit_test(a_gate_that_has_moved_is_not_waited_for),
+        cmocka_unit_test(a_wait_says_whom_for_and_then_fails),
+        cmocka_unit_test(a_team_runs_every_index_once),
+        cmocka_unit_test(no_team_runs_the_indices_in_order),
+        cmocka_unit_test(a_late_helper_does_not_disturb_later_jobs),
+        cmocka_unit_test(all_members_of_a_team_work),
+        cmocka_unit_test(a_loop_allocates_nothing),
+        cmocka_unit_test(a_team_of_nobody_is_an_error),
+        cmocka_unit_test(a_team_that_fails_to_start_leaves_nothing_behind),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
