@@ -100,7 +100,7 @@ typedef struct {
     {#field, fallback, help, offsetof(ch_config, field), sizeof(((ch_config *)0)->field), \
      &kind_##kind}
 static const setting settings[] = {
-    SETTING(devices,        text,  "",       "such as CPU=2,GPU=4; empty: one CPU device a core"),
+    SETTING(devices,        text,  "",       "such as CPU=2,GPU=4; empty: one CPU a core"),
     SETTING(threads,        count, "0",      "threads in each device; 0: cores / devices"),
     SETTING(simd,           simd,  "auto",   "vector instructions: auto, base, avx2, avx512"),
     SETTING(fuse,           bool,  "true",   "fuse elementwise chains"),
