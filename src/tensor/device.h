@@ -42,4 +42,13 @@ CH_MUST_CHECK ch_status ch__devices_run(int n, ch_device *const *device, void (*
 /* True where the devices of a run have more threads than there are cores: do not spin. */
 bool ch__devices_crowded(int n, ch_device *const *device);
 
+/* Stops all devices' threads and forgets the devices, so that others can be configured. For
+ * tests: only while nobody runs and no tensor lives. */
+void ch__devices_reset(void);
+
+/* The CPU beside a device: the same job, replica and task. */
+ch_device_spec ch__device_spec_host(const ch_device_spec *spec);
+/* The name within its task: without job and task. */
+ch_device_spec ch__device_spec_local(const ch_device_spec *spec);
+
 #endif

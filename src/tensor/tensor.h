@@ -39,10 +39,12 @@ void ch__strides(ch_shape shape, int64_t stride[CH_MAX_RANK]);
  * out of range and products that overflow. */
 CH_MUST_CHECK ch_status ch__tensor_size(ch_dtype dtype, ch_shape shape, int64_t *count,
                                         int64_t *bytes);
-/* Copies elements of any strides between two dense or strided views; no checks. */
+/* Copies elements of any strides between two dense or strided views that do not overlap; no
+ * checks. Of strings it copies the pointers: for those, use ch_tensor_copy. */
 void ch__copy_strided(ch_dtype dtype, ch_shape shape, const char *from,
                       const int64_t *from_stride, char *to, const int64_t *to_stride);
-/* One element to and from double, by dtype; not for strings. */
+/* One element to and from double, by dtype; not for strings. What does not fit an integer goes
+ * to its nearer end, and NaN to 0. */
 double ch__load(ch_dtype dtype, const void *at);
 void   ch__store(ch_dtype dtype, void *at, double value);
 

@@ -1,0 +1,495 @@
+/* tensor/device.c -- the devices of this process.
+ *
+ * A plan says which devices there are to be; the table is made from it, once, on first use or
+ * by ch_devices_configure. After that only the devices' own parts change (table.h).
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/device.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/config.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "tensor/print.h"
+#include "tensor/table.h"
+
+enum {
+    MAX_TYPES = 16,
+    MAX_DEVICES = 1024,
+    MAX_THREADS = 1024,
+    MAX_ENTERED = 64,
+    DEFAULT_DEVICES = 8, /* more cores than this are divided among so many */
+};
+
+typedef struct plan_row {
+    char type[sizeof(((ch_device_spec *)0)->type)];
+    int n;
+} plan_row;
+
+typedef struct plan {
+    char job[sizeof(((ch_device_spec *)0)->job)];
+    int task;
+    int n_threads; /* in each device */
+    int n_devices;
+    int n_rows;
+    plan_row row[MAX_TYPES]; /* CPU first */
+} plan;
+
+typedef struct table {
+    plan plan;
+    unsigned generation; /* differs from that of every table before it */
+    ch_device device[];
+} table;
+
+/* Made under `making`; read without it. */
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(table *) made;
+static unsigned n_made;
+
+static atomic_bool forked;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+/* The devices that this thread has entered, of the table of that generation. */
+static _Thread_local struct {
+    unsigned generation;
+    int depth;
+    ch_device *device[MAX_ENTERED];
+} entered;
+
+static ch_status spec_fail(const char *spec, const char *why)
+{
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "devices \"%s\": %s; want TYPE=COUNT, separated by commas, such as "
+                    "\"CPU=2,GPU=4\"",
+                    spec, why);
+}
+
+static plan_row *plan_find(plan *p, const char *type)
+{
+    for (int i = 0; i < p->n_rows; i++)
+        if (strcmp(p->row[i].type, type) == 0)
+            return &p->row[i];
+    return NULL;
+}
+
+/* Reads "GPU=4" off the front of *at. */
+static ch_status row_parse(const char *spec, const char **at, plan_row *out)
+{
+    plan_row row = {.n = 0};
+    const char *c = *at;
+    size_t n = 0;
+
+    for (; isalnum((unsigned char)*c) || *c == '_'; c++) {
+        if (n + 1 >= sizeof(row.type))
+            return spec_fail(spec, "a type is too long");
+        row.type[n++] = (char)toupper((unsigned char)*c);
+    }
+    if (n == 0 || isdigit((unsigned char)row.type[0]))
+        return spec_fail(spec, "a type is missing");
+    if (*c++ != '=')
+        return spec_fail(spec, "a type has no \"=\" after it");
+    if (!isdigit((unsigned char)*c))
+        return spec_fail(spec, "a count is missing");
+    for (; isdigit((unsigned char)*c); c++) {
+        row.n = row.n * 10 + (*c - '0');
+        if (row.n > MAX_DEVICES)
+            return spec_fail(spec, "these are more devices than 1024");
+    }
+    if (*c != ',' && *c != '\0')
+        return spec_fail(spec, "something stands behind a count");
+    if (*c == ',' && *++c == '\0')
+        return spec_fail(spec, "nothing comes after the last comma");
+    *at = c;
+    *out = row;
+    return CH_OK;
+}
+
+/* Fills the rows, CPU first. One CPU device is there whatever the text says. */
+static ch_status plan_parse(plan *p, const char *spec)
+{
+    p->n_rows = 1;
+    p->row[0] = (plan_row){.type = "CPU"};
+    for (const char *at = spec; *at != '\0';) {
+        plan_row row;
+        ch_status st = row_parse(spec, &at, &row);
+
+        if (st != CH_OK)
+            return st;
+        plan_row *same = plan_find(p, row.type);
+        if (same != NULL && (same != &p->row[0] || same->n > 0))
+            return spec_fail(spec, "a type is there twice");
+        if (same == NULL && p->n_rows == MAX_TYPES)
+            return spec_fail(spec, "there are more than 16 types");
+        *(same != NULL ? same : &p->row[p->n_rows++]) = row;
+    }
+    if (p->row[0].n == 0)
+        p->row[0].n = 1;
+    for (int i = 0; i < p->n_rows; i++)
+        p->n_devices += p->row[i].n;
+    return p->n_devices <= MAX_DEVICES ? CH_OK
+                                       : spec_fail(spec, "these are more devices than 1024");
+}
+
+static int at_most(int n, int most)
+{
+    return n < most ? n : most;
+}
+
+/* The devices of `spec`; "" is this machine's cores. */
+static ch_status plan_make(const ch_devices_options *opt, const char *spec, plan *out)
+{
+    const char *job = opt->job != NULL ? opt->job : "localhost";
+    int cores = ch__cpu_count();
+    plan p = {.task = opt->task};
+
+    if (strlen(job) >= sizeof(p.job) || job[0] == '\0' || strpbrk(job, "/:") != NULL)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "devices: job \"%s\" is no name; want 1 to %zu bytes without / and :",
+                        job, sizeof(p.job) - 1);
+    if (opt->task < 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "devices: task %d is negative", opt->task);
+    if (opt->threads < 0 || opt->threads > MAX_THREADS)
+        return ch__fail(CH_INVALID_ARGUMENT, "devices: %d threads in each; want 0 to %d",
+                        opt->threads, MAX_THREADS);
+    memcpy(p.job, job, strlen(job) + 1);
+    if (spec[0] == '\0') {
+        p.n_devices = at_most(cores, DEFAULT_DEVICES);
+        p.n_rows = 1;
+        p.row[0] = (plan_row){.type = "CPU", .n = p.n_devices};
+    } else {
+        ch_status st = plan_parse(&p, spec);
+
+        if (st != CH_OK)
+            return st;
+    }
+    p.n_threads = opt->threads > 0 ? opt->threads : at_most(ch__config()->threads, MAX_THREADS);
+    if (p.n_threads <= 0)
+        p.n_threads = cores > p.n_devices ? cores / p.n_devices : 1;
+    *out = p;
+    return CH_OK;
+}
+
+static bool plan_equal(const plan *a, const plan *b)
+{
+    if (strcmp(a->job, b->job) != 0 || a->task != b->task || a->n_threads != b->n_threads ||
+        a->n_rows != b->n_rows)
+        return false;
+    for (int i = 0; i < a->n_rows; i++)
+        if (strcmp(a->row[i].type, b->row[i].type) != 0 || a->row[i].n != b->row[i].n)
+            return false;
+    return true;
+}
+
+static void device_init(ch_device *d, const plan *p, int ordinal, const plan_row *row,
+                        int index)
+{
+    pthread_mutex_init(&d->hold, NULL);
+    pthread_mutex_init(&d->start, NULL);
+    d->ordinal = ordinal;
+    d->n_threads = p->n_threads;
+    d->where = (ch_device_spec){.task = p->task, .index = index};
+    memcpy(d->where.job, p->job, sizeof(p->job));
+    memcpy(d->where.type, row->type, sizeof(row->type));
+    ch_device_spec_print(&d->where, d->name, sizeof(d->name));
+}
+
+static void note_fork(void)
+{
+    if (atomic_load(&made) != NULL)
+        atomic_store(&forked, true);
+}
+
+static void watch_fork(void)
+{
+    pthread_atfork(NULL, NULL, note_fork);
+}
+
+/* Makes the table. Under `making`. */
+static ch_status table_make(const plan *p)
+{
+    table *t = ch__calloc(1, sizeof(*t) + (size_t)p->n_devices * sizeof(t->device[0]));
+    int n = 0;
+
+    if (t == NULL)
+        return ch__fail_memory("devices of this process");
+    t->plan = *p;
+    t->generation = ++n_made;
+    for (int i = 0; i < p->n_rows; i++)
+        for (int k = 0; k < p->row[i].n; k++, n++)
+            device_init(&t->device[n], p, n, &p->row[i], k);
+    pthread_once(&fork_once, watch_fork);
+    atomic_store_explicit(&made, t, memory_order_release);
+    return CH_OK;
+}
+
+/* The table that nobody configured: a setting that does not parse is said and left out, for
+ * those who ask here cannot be told. */
+static ch_status table_default(void)
+{
+    static const ch_devices_options none;
+    plan p;
+    ch_status st = plan_make(&none, ch__config()->devices, &p);
+
+    if (st == CH_INVALID_ARGUMENT) {
+        ch__log(CH_LOG_WARNING, "devices", "COHORT_DEVICES is ignored: %s", ch_error_message());
+        st = plan_make(&none, "", &p);
+    }
+    return st == CH_OK ? table_make(&p) : st;
+}
+
+/* NULL when out of memory; the message says so. */
+static table *table_get(void)
+{
+    table *t = atomic_load_explicit(&made, memory_order_acquire);
+
+    if (t != NULL)
+        return t;
+    pthread_mutex_lock(&making);
+    if (atomic_load(&made) != NULL || table_default() == CH_OK)
+        t = atomic_load(&made);
+    pthread_mutex_unlock(&making);
+    return t;
+}
+
+ch_status ch_devices_configure(const ch_devices_options *opt)
+{
+    static const ch_devices_options none;
+    plan p;
+
+    if (opt == NULL)
+        opt = &none;
+    ch_status st = plan_make(opt, opt->spec != NULL ? opt->spec : ch__config()->devices, &p);
+    if (st != CH_OK)
+        return st;
+    pthread_mutex_lock(&making);
+    table *t = atomic_load(&made);
+    if (t == NULL)
+        st = table_make(&p);
+    else if (!plan_equal(&t->plan, &p))
+        st = ch__fail(CH_FAILED_PRECONDITION,
+                      "devices configure: this process has its %d devices, from %s, already; "
+                      "configure before the first tensor, variable or strategy is made",
+                      t->plan.n_devices, t->device[0].name);
+    pthread_mutex_unlock(&making);
+    return st;
+}
+
+static void device_drop(ch_device *d)
+{
+    ch__device_stop(d);
+    ch__team_free(d->team);
+    ch__device_free(d, d->workspace.base, d->workspace.bytes);
+    pthread_mutex_destroy(&d->hold);
+    pthread_mutex_destroy(&d->start);
+}
+
+void ch__devices_reset(void)
+{
+    pthread_mutex_lock(&making);
+    table *t = atomic_load(&made);
+    for (int i = 0; t != NULL && i < t->plan.n_devices; i++)
+        device_drop(&t->device[i]); /* a thread that only begins still looks at the table */
+    atomic_store(&made, NULL);
+    ch__free(t);
+    pthread_mutex_unlock(&making);
+}
+
+ch_status ch__devices_check_fork(const char *what)
+{
+    if (!atomic_load_explicit(&forked, memory_order_relaxed))
+        return CH_OK;
+    return ch__fail(
+        CH_FAILED_PRECONDITION,
+        "%s: this process was forked after its devices were made, and their threads "
+        "are in the parent; fork before the first use of a device, or exec",
+        what);
+}
+
+bool ch__devices_have_type(const char *type)
+{
+    table *t = atomic_load_explicit(&made, memory_order_acquire);
+
+    for (int i = 0; t != NULL && i < t->plan.n_rows; i++)
+        if (strcasecmp(t->plan.row[i].type, type) == 0)
+            return true;
+    return false;
+}
+
+int ch_device_count(const char *type)
+{
+    table *t = table_get();
+
+    if (t == NULL)
+        return 0;
+    if (type == NULL)
+        return t->plan.n_devices;
+    for (int i = 0; i < t->plan.n_rows; i++)
+        if (strcasecmp(t->plan.row[i].type, type) == 0)
+            return t->plan.row[i].n;
+    return 0;
+}
+
+ch_device *ch_device_at(int i)
+{
+    table *t = table_get();
+
+    return t != NULL && i >= 0 && i < t->plan.n_devices ? &t->device[i] : NULL;
+}
+
+static ch_status fail_no_device(const table *t, const ch_device_spec *want)
+{
+    char name[CH_DEVICE_NAME], list[CH_FAULT_TEXT];
+    ch_text o = ch__text(list, sizeof(list));
+
+    for (int i = 0; i < t->plan.n_devices && o.used < sizeof(list); i++)
+        ch__text_add(&o, "%s%s", i > 0 ? ", " : "", t->device[i].name);
+    ch_device_spec_print(want, name, sizeof(name));
+    return ch__fail(CH_INVALID_ARGUMENT, "device find: there is no %s; there are %s", name,
+                    list);
+}
+
+static bool spec_equal(const ch_device_spec *a, const ch_device_spec *b)
+{
+    return strcmp(a->job, b->job) == 0 && a->replica == b->replica && a->task == b->task &&
+           strcmp(a->type, b->type) == 0 && a->index == b->index;
+}
+
+ch_status ch_device_find(const char *name, ch_device **out)
+{
+    table *t = table_get();
+    ch_device_spec want;
+
+    if (t == NULL)
+        return CH_RESOURCE_EXHAUSTED;
+    ch_status st = ch__device_spec_over(&ch_device_current()->where, name, &want);
+    if (st != CH_OK)
+        return st;
+    for (int i = 0; i < t->plan.n_devices; i++) {
+        if (spec_equal(&t->device[i].where, &want)) {
+            *out = &t->device[i];
+            return CH_OK;
+        }
+    }
+    return fail_no_device(t, &want);
+}
+
+const char *ch_device_name(const ch_device *d)
+{
+    return d->name;
+}
+
+const ch_device_spec *ch_device_where(const ch_device *d)
+{
+    return &d->where;
+}
+
+int ch_device_threads(const ch_device *d)
+{
+    return d->n_threads;
+}
+
+size_t ch_device_bytes(const ch_device *d)
+{
+    return atomic_load_explicit(&d->bytes, memory_order_relaxed);
+}
+
+int ch__device_ordinal(const ch_device *d)
+{
+    return d->ordinal;
+}
+
+/* What was entered of a table that is gone is left. */
+static table *entered_table(void)
+{
+    table *t = table_get();
+
+    if (t != NULL && entered.generation != t->generation) {
+        entered.generation = t->generation;
+        entered.depth = 0;
+    }
+    return t;
+}
+
+ch_status ch_device_enter(ch_device *d)
+{
+    if (d == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "device enter: no device given");
+    if (entered_table() == NULL)
+        return CH_RESOURCE_EXHAUSTED;
+    if (entered.depth == MAX_ENTERED)
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "device enter: %s would be entered %d deep; leave one first", d->name,
+                        MAX_ENTERED + 1);
+    entered.device[entered.depth++] = d;
+    return CH_OK;
+}
+
+void ch_device_leave(void)
+{
+    if (entered_table() != NULL && entered.depth > 0)
+        entered.depth--;
+}
+
+ch_device *ch_device_current(void)
+{
+    table *t = entered_table();
+
+    if (t == NULL)
+        return NULL;
+    return entered.depth > 0 ? entered.device[entered.depth - 1] : &t->device[0];
+}
+
+/* Of no bytes there is a block too, so that a pointer to data is never NULL. */
+void *ch__device_alloc(ch_device *d, size_t bytes)
+{
+    void *p = ch__alloc_aligned(bytes > 0 ? bytes : 1);
+
+    if (p != NULL)
+        atomic_fetch_add_explicit(&d->bytes, bytes, memory_order_relaxed);
+    return p;
+}
+
+void ch__device_free(ch_device *d, void *p, size_t bytes)
+{
+    if (p == NULL)
+        return;
+    ch__free_aligned(p);
+    atomic_fetch_sub_explicit(&d->bytes, bytes, memory_order_relaxed);
+}
+
+/* The old block goes first: its contents are nobody's, and two would have to fit. */
+ch_status ch__device_workspace(ch_device *d, size_t bytes, ch_workspace *out)
+{
+    ch_workspace *w = &d->workspace;
+
+    if (w->base == NULL || w->bytes < bytes) {
+        unsigned generation = w->generation + 1;
+
+        ch__device_free(d, w->base, w->bytes);
+        *w = (ch_workspace){.generation = generation};
+        w->base = ch__device_alloc(d, bytes);
+        if (w->base == NULL)
+            return ch__fail(CH_RESOURCE_EXHAUSTED,
+                            "workspace of %s: out of memory, %zu bytes were asked for and %zu "
+                            "are in use there",
+                            d->name, bytes, ch_device_bytes(d));
+        w->bytes = bytes;
+    }
+    *out = *w;
+    return CH_OK;
+}
+
+void ch__device_hold(ch_device *d)
+{
+    pthread_mutex_lock(&d->hold);
+}
+
+void ch__device_release(ch_device *d)
+{
+    pthread_mutex_unlock(&d->hold);
+}

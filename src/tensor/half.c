@@ -1,0 +1,194 @@
+/* tensor/half.c -- 16-bit floats, and elements as doubles.
+ *
+ *          sign  exponent  fraction  bias
+ *    f16     1      5         10       15
+ *   bf16     1      8          7      127    the upper half of an f32
+ *    f32     1      8         23      127
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <string.h>
+
+#include "tensor/tensor.h"
+
+static uint32_t bits_of(float x)
+{
+    uint32_t u;
+
+    memcpy(&u, &x, sizeof(u));
+    return u;
+}
+
+static float float_of(uint32_t u)
+{
+    float x;
+
+    memcpy(&x, &u, sizeof(x));
+    return x;
+}
+
+float ch__bf16_to_f32(uint16_t x)
+{
+    return float_of((uint32_t)x << 16);
+}
+
+uint16_t ch__bf16_of_f32(float x)
+{
+    uint32_t u = bits_of(x);
+
+    if (isnan(x))
+        return (uint16_t)(u >> 16 | 0x40); /* quiet: the payload may be in the lower half */
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+float ch__f16_to_f32(uint16_t x)
+{
+    uint32_t sign = (uint32_t)(x & 0x8000) << 16;
+    uint32_t exponent = x >> 10 & 0x1f, fraction = x & 0x3ff;
+
+    if (exponent == 0x1f)
+        return float_of(sign | 0x7f800000 | fraction << 13);
+    if (exponent == 0) { /* fraction * 2^-24, which is exact in f32 */
+        float magnitude = (float)fraction * 0x1p-24f;
+
+        return sign ? -magnitude : magnitude;
+    }
+    return float_of(sign | (exponent + 127 - 15) << 23 | fraction << 13);
+}
+
+/* Rounding may carry out of the fraction into the exponent: that is the next number up, and
+ * from the largest exponent it is infinity, as it should be. */
+uint16_t ch__f16_of_f32(float x)
+{
+    uint32_t u = bits_of(x);
+    uint16_t sign = (uint16_t)(u >> 16 & 0x8000);
+    uint32_t magnitude = u & 0x7fffffff;
+
+    if (isnan(x))
+        return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x1ff));
+    if (magnitude >= bits_of(65520.0f)) /* half way from the largest to the next */
+        return sign | 0x7c00;
+    if (magnitude >= bits_of(0x1p-14f)) {
+        magnitude -= (uint32_t)(127 - 15) << 23;
+        return (uint16_t)(sign | (magnitude + 0xfff + (magnitude >> 13 & 1)) >> 13);
+    }
+    /* Below the normal numbers an f16 counts in units of 2^-24. Adding 0.5, whose unit in the
+     * last place that is, makes the adder round to nearest even for us. */
+    return (uint16_t)(sign | (bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f)));
+}
+
+/* To f32, inexact results to the odd neighbour: rounding that once more, to 16 bits, then
+ * gives what rounding `x` once would have given. */
+static float to_odd_f32(double x)
+{
+    float f = (float)x;
+    uint32_t u = bits_of(f);
+
+    if (isnan(x) || (double)f == x)
+        return f;
+    if (fabs((double)f) > fabs(x))
+        u--;
+    return float_of(u | 1);
+}
+
+/* To an integer in [least, most]: toward zero; what is out of range goes to the nearer end,
+ * and NaN to 0. C leaves both undefined. */
+static int64_t to_int(double x, int64_t least, int64_t most)
+{
+    if (isnan(x))
+        return 0;
+    if (x <= (double)least)
+        return least;
+    return x >= (double)most ? most : (int64_t)x;
+}
+
+static uint64_t to_u64(double x)
+{
+    if (!(x > 0))
+        return 0;
+    return x >= 0x1p64 ? UINT64_MAX : (uint64_t)x;
+}
+
+double ch__load(ch_dtype dtype, const void *at)
+{
+    switch (dtype) {
+    case CH_F32:
+        return *(const float *)at;
+    case CH_F64:
+        return *(const double *)at;
+    case CH_BF16:
+        return ch__bf16_to_f32(*(const uint16_t *)at);
+    case CH_F16:
+        return ch__f16_to_f32(*(const uint16_t *)at);
+    case CH_I8:
+        return *(const int8_t *)at;
+    case CH_I16:
+        return *(const int16_t *)at;
+    case CH_I32:
+        return *(const int32_t *)at;
+    case CH_I64:
+        return (double)*(const int64_t *)at;
+    case CH_U8:
+        return *(const uint8_t *)at;
+    case CH_U16:
+        return *(const uint16_t *)at;
+    case CH_U32:
+        return *(const uint32_t *)at;
+    case CH_U64:
+        return (double)*(const uint64_t *)at;
+    case CH_BOOL:
+        return *(const uint8_t *)at != 0;
+    case CH_STR:
+    case CH_DTYPE_COUNT:
+        break;
+    }
+    return NAN;
+}
+
+void ch__store(ch_dtype dtype, void *at, double value)
+{
+    switch (dtype) {
+    case CH_F32:
+        *(float *)at = (float)value;
+        break;
+    case CH_F64:
+        *(double *)at = value;
+        break;
+    case CH_BF16:
+        *(uint16_t *)at = ch__bf16_of_f32(to_odd_f32(value));
+        break;
+    case CH_F16:
+        *(uint16_t *)at = ch__f16_of_f32(to_odd_f32(value));
+        break;
+    case CH_I8:
+        *(int8_t *)at = (int8_t)to_int(value, INT8_MIN, INT8_MAX);
+        break;
+    case CH_I16:
+        *(int16_t *)at = (int16_t)to_int(value, INT16_MIN, INT16_MAX);
+        break;
+    case CH_I32:
+        *(int32_t *)at = (int32_t)to_int(value, INT32_MIN, INT32_MAX);
+        break;
+    case CH_I64:
+        *(int64_t *)at = to_int(value, INT64_MIN, INT64_MAX);
+        break;
+    case CH_U8:
+        *(uint8_t *)at = (uint8_t)to_int(value, 0, UINT8_MAX);
+        break;
+    case CH_U16:
+        *(uint16_t *)at = (uint16_t)to_int(value, 0, UINT16_MAX);
+        break;
+    case CH_U32:
+        *(uint32_t *)at = (uint32_t)to_int(value, 0, UINT32_MAX);
+        break;
+    case CH_U64:
+        *(uint64_t *)at = to_u64(value);
+        break;
+    case CH_BOOL:
+        *(uint8_t *)at = value != 0;
+        break;
+    case CH_STR:
+    case CH_DTYPE_COUNT:
+        break;
+    }
+}

@@ -1,0 +1,209 @@
+/* tensor/print.c -- tensors as people read them.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/print.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+
+static const int64_t edge = 3;      /* elements shown at each end of a long axis */
+static const size_t str_shown = 64; /* bytes shown of a string */
+
+ch_text ch__text(char *text, size_t size)
+{
+    if (size > 0)
+        text[0] = '\0';
+    return (ch_text){.text = text, .size = size};
+}
+
+void ch__text_add(ch_text *o, const char *format, ...)
+{
+    bool has_room = o->used < o->size;
+    va_list args;
+
+    va_start(args, format);
+    int n = vsnprintf(has_room ? o->text + o->used : NULL, has_room ? o->size - o->used : 0,
+                      format, args);
+    va_end(args);
+    o->used += n > 0 ? (size_t)n : 0;
+}
+
+int ch__text_length(const ch_text *o)
+{
+    return o->used < INT_MAX ? (int)o->used : INT_MAX;
+}
+
+/* As Python prints a tuple: "()", "(3,)", "(2, 3)". A size that is not known is "?". */
+void ch__text_shape(ch_text *o, ch_shape shape)
+{
+    if (shape.rank < 0 || shape.rank > CH_MAX_RANK) {
+        ch__text_add(o, "(rank %d)", shape.rank);
+        return;
+    }
+    ch__text_add(o, "(");
+    for (int i = 0; i < shape.rank; i++) {
+        if (i > 0)
+            ch__text_add(o, ", ");
+        if (shape.dim[i] == -1)
+            ch__text_add(o, "?");
+        else
+            ch__text_add(o, "%" PRId64, shape.dim[i]);
+    }
+    ch__text_add(o, shape.rank == 1 ? ",)" : ")");
+}
+
+ch_label ch__label(ch_dtype dtype, ch_shape shape)
+{
+    ch_label label;
+    ch_text o = ch__text(label.text, sizeof(label.text));
+
+    ch__text_add(&o, "%s", ch_dtype_name(dtype));
+    ch__text_shape(&o, shape);
+    return label;
+}
+
+ch_label ch__tensor_label(const ch_tensor *t)
+{
+    return ch__label(t->dtype, t->shape);
+}
+
+static void text_str(ch_text *o, const ch_str *s)
+{
+    size_t shown = s->size < str_shown ? s->size : str_shown;
+
+    ch__text_add(o, "\"");
+    for (size_t i = 0; i < shown; i++) {
+        unsigned char c = (unsigned char)s->data[i];
+
+        if (c == '"' || c == '\\')
+            ch__text_add(o, "\\%c", c);
+        else if (c == '\n')
+            ch__text_add(o, "\\n");
+        else if (c == '\t')
+            ch__text_add(o, "\\t");
+        else if (c == '\r')
+            ch__text_add(o, "\\r");
+        else if (c < 0x20 || c >= 0x7f)
+            ch__text_add(o, "\\x%02x", c);
+        else
+            ch__text_add(o, "%c", c);
+    }
+    ch__text_add(o, shown < s->size ? "\"..." : "\"");
+}
+
+static void text_element(ch_text *o, ch_dtype dtype, const char *at)
+{
+    switch (dtype) {
+    case CH_STR:
+        text_str(o, (const ch_str *)(const void *)at);
+        break;
+    case CH_BOOL:
+        ch__text_add(o, "%s", *at ? "true" : "false");
+        break;
+    case CH_I64: /* a double would lose the last digits */
+        ch__text_add(o, "%" PRId64, *(const int64_t *)(const void *)at);
+        break;
+    case CH_U64:
+        ch__text_add(o, "%" PRIu64, *(const uint64_t *)(const void *)at);
+        break;
+    case CH_I8:
+    case CH_I16:
+    case CH_I32:
+    case CH_U8:
+    case CH_U16:
+    case CH_U32:
+        ch__text_add(o, "%.0f", ch__load(dtype, at));
+        break;
+    default: {
+        double x = ch__load(dtype, at);
+
+        ch__text_add(o, "%.6g", isnan(x) ? fabs(x) : x); /* never "-nan" */
+    }
+    }
+}
+
+/* What stands between two neighbours on an axis: the last axis runs along the line, and each
+ * axis further out adds a newline; the next line is indented to stand under its brackets. */
+static void text_gap(ch_text *o, int rank, int axis)
+{
+    if (axis == rank - 1) {
+        ch__text_add(o, " ");
+        return;
+    }
+    for (int i = axis; i < rank - 1; i++)
+        ch__text_add(o, "\n");
+    ch__text_add(o, "%*s", axis + 1, "");
+}
+
+/* Moves to the next element that is shown, with all that stands between; false at the end. */
+static bool text_advance(ch_text *o, ch_shape shape, int64_t *index)
+{
+    int axis = shape.rank - 1;
+
+    for (; axis >= 0 && ++index[axis] == shape.dim[axis]; axis--) {
+        ch__text_add(o, "]");
+        index[axis] = 0;
+    }
+    if (axis < 0)
+        return false;
+    text_gap(o, shape.rank, axis);
+    if (index[axis] == edge && shape.dim[axis] > 2 * edge) {
+        ch__text_add(o, "...");
+        text_gap(o, shape.rank, axis);
+        index[axis] = shape.dim[axis] - edge;
+    }
+    return true;
+}
+
+static void text_elements(ch_text *o, const ch_tensor *t)
+{
+    const int64_t bytes = (int64_t)ch_dtype_bytes(t->dtype);
+    int64_t index[CH_MAX_RANK] = {0};
+
+    if (ch_shape_count(t->shape) == 0) {
+        ch__text_add(o, "[]");
+        return;
+    }
+    do {
+        int64_t at = 0;
+
+        for (int i = t->shape.rank - 1; i >= 0 && index[i] == 0; i--)
+            ch__text_add(o, "[");
+        for (int i = 0; i < t->shape.rank; i++)
+            at += index[i] * t->stride[i];
+        text_element(o, t->dtype, t->data + at * bytes);
+    } while (text_advance(o, t->shape, index));
+}
+
+void ch__text_tensor(ch_text *o, const ch_tensor *t)
+{
+    if (t == NULL) {
+        ch__text_add(o, "tensor(NULL)");
+        return;
+    }
+    ch__text_add(o, "tensor(%s ", ch_dtype_name(t->dtype));
+    ch__text_shape(o, t->shape);
+    ch__text_add(o, " ");
+    text_elements(o, t);
+    ch__text_add(o, ")");
+}
+
+int ch_tensor_print(const ch_tensor *t, char *text, size_t size)
+{
+    ch_text o = ch__text(text, size);
+
+    ch__text_tensor(&o, t);
+    return ch__text_length(&o);
+}
+
+int ch_tensor_spec_print(const ch_tensor_spec *spec, char *text, size_t size)
+{
+    ch_text o = ch__text(text, size);
+
+    if (spec->name != NULL)
+        ch__text_add(&o, "%s: ", spec->name);
+    ch__text_add(&o, "%s", ch__label(spec->dtype, spec->shape).text);
+    return ch__text_length(&o);
+}

@@ -1,0 +1,124 @@
+/* tensor/run.c -- running jobs on devices.
+ *
+ * 1. A device takes part in one run at a time: its callers hold it. So its job is written by
+ *    one thread, and read by its worker after `work` opened.
+ * 2. Device 0 of a run leads: its thread is the caller's, and it counts who is still at work.
+ *    Both the count and the gate are in the device and not on the caller's stack, for the last
+ *    worker touches the gate after the caller may have gone on.
+ * 3. A worker that was posted a job runs it: nothing can fail once the first is posted.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/fault.h"
+#include "base/log.h"
+#include "tensor/device.h"
+#include "tensor/table.h"
+
+enum { SPIN = 2000 }; /* rounds before a thread parks: some tens of microseconds */
+
+static void device_serve(void *arg)
+{
+    ch_device *d = arg;
+    ch_status st = ch_device_enter(d); /* the first on this thread: cannot fail */
+    int spin = 0;
+
+    (void)st;
+    for (unsigned seen = 0;; seen++) {
+        ch__gate_idle(&d->work, seen, spin);
+        if (d->job == NULL)
+            return;
+        ch_device *leader = d->leader;
+        spin = d->spin;
+        d->job(d->arg);
+        if (atomic_fetch_sub_explicit(&leader->n_left, 1, memory_order_acq_rel) == 1)
+            ch__gate_open(&leader->done);
+    }
+}
+
+static ch_status device_start(ch_device *d)
+{
+    ch_status st = CH_OK;
+
+    pthread_mutex_lock(&d->start);
+    if (d->worker == NULL) {
+        atomic_store(&d->work, 0);
+        st = ch__thread_start(d->where.type, device_serve, d, &d->worker);
+    }
+    pthread_mutex_unlock(&d->start);
+    return st;
+}
+
+void ch__device_stop(ch_device *d)
+{
+    if (d->worker == NULL)
+        return;
+    d->job = NULL;
+    ch__gate_open(&d->work);
+    ch__thread_join(d->worker);
+    d->worker = NULL;
+}
+
+ch_status ch__device_team(ch_device *d, ch_team **out)
+{
+    ch_status st = ch__devices_check_fork("device threads");
+
+    if (st != CH_OK)
+        return st;
+    pthread_mutex_lock(&d->start);
+    if (d->team == NULL && d->n_threads > 1)
+        st = ch__team_new(d->where.type, d->n_threads, &d->team);
+    if (st == CH_OK)
+        *out = d->team;
+    pthread_mutex_unlock(&d->start);
+    return st;
+}
+
+bool ch__devices_crowded(int n, ch_device *const *device)
+{
+    int n_threads = 0;
+
+    for (int i = 0; i < n; i++)
+        n_threads += device[i]->n_threads;
+    return n_threads > ch__cpu_count();
+}
+
+/* Waits as long as it takes: the workers use memory of the caller's. Whatever can hang in a
+ * job has a limit of its own. */
+static void wait_for_workers(ch_device *leader, unsigned seen, int spin)
+{
+    while (ch__gate_wait(&leader->done, seen, spin, "the other devices of this run") != CH_OK)
+        ch__log(CH_LOG_WARNING, "devices-run",
+                "the run led by %s waits on: %d devices still work", leader->name,
+                atomic_load(&leader->n_left));
+}
+
+ch_status ch__devices_run(int n, ch_device *const *device, void (*job)(void *),
+                          void *const *arg)
+{
+    ch_device *leader = device[0];
+    ch_status st = ch__devices_check_fork("run on devices");
+    int spin = n > 1 && !ch__devices_crowded(n, device) ? SPIN : 0;
+
+    for (int i = 1; i < n && st == CH_OK; i++)
+        st = device_start(device[i]);
+    if (st == CH_OK)
+        st = ch_device_enter(leader);
+    if (st != CH_OK)
+        return st;
+
+    unsigned seen = atomic_load(&leader->done);
+    atomic_store(&leader->n_left, n - 1);
+    for (int i = 1; i < n; i++) {
+        ch_device *d = device[i];
+
+        d->job = job;
+        d->arg = arg[i];
+        d->leader = leader;
+        d->spin = spin;
+        ch__gate_open(&d->work);
+    }
+    job(arg[0]);
+    if (n > 1)
+        wait_for_workers(leader, seen, spin);
+    ch_device_leave();
+    return CH_OK;
+}

@@ -1,0 +1,168 @@
+/* tensor/shape.c -- element types and sizes.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "cohort/shape.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "tensor/print.h"
+#include "tensor/tensor.h"
+
+static const struct {
+    const char *name;
+    size_t bytes;
+} dtypes[CH_DTYPE_COUNT] = {
+#define ROW(name, text, bytes, kind) [CH_##name] = {text, bytes},
+    CH_DTYPE_MAP(ROW)
+#undef ROW
+};
+
+/* What others call them: TensorFlow's name, numpy's code in little-endian order. numpy's
+ * short codes without an order ("i8") are not here, for ours of the same letters differ. */
+static const struct {
+    const char *text;
+    ch_dtype dtype;
+} aliases[] = {
+    {"float32", CH_F32},   {"<f4", CH_F32},     {"float64", CH_F64}, {"<f8", CH_F64},
+    {"bfloat16", CH_BF16}, {"float16", CH_F16}, {"half", CH_F16},    {"<f2", CH_F16},
+    {"int8", CH_I8},       {"|i1", CH_I8},      {"<i1", CH_I8},      {"int16", CH_I16},
+    {"<i2", CH_I16},       {"int32", CH_I32},   {"<i4", CH_I32},     {"int64", CH_I64},
+    {"<i8", CH_I64},       {"uint8", CH_U8},    {"|u1", CH_U8},      {"<u1", CH_U8},
+    {"uint16", CH_U16},    {"<u2", CH_U16},     {"uint32", CH_U32},  {"<u4", CH_U32},
+    {"uint64", CH_U64},    {"<u8", CH_U64},     {"|b1", CH_BOOL},    {"<b1", CH_BOOL},
+    {"str", CH_STR},
+};
+
+static bool dtype_is(ch_dtype t)
+{
+    return (unsigned)t < CH_DTYPE_COUNT;
+}
+
+size_t ch_dtype_bytes(ch_dtype t)
+{
+    return dtype_is(t) ? dtypes[t].bytes : 0;
+}
+
+const char *ch_dtype_name(ch_dtype t)
+{
+    return dtype_is(t) ? dtypes[t].name : "?";
+}
+
+bool ch_dtype_is_float(ch_dtype t)
+{
+    return t == CH_F32 || t == CH_F64 || t == CH_BF16 || t == CH_F16;
+}
+
+bool ch_dtype_is_int(ch_dtype t)
+{
+    return dtype_is(t) && !ch_dtype_is_float(t) && t != CH_BOOL && t != CH_STR;
+}
+
+ch_status ch_dtype_parse(const char *text, ch_dtype *out)
+{
+    if (text == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "dtype parse: no text given");
+    for (int i = 0; i < CH_DTYPE_COUNT; i++) {
+        if (strcmp(text, dtypes[i].name) == 0) {
+            *out = (ch_dtype)i;
+            return CH_OK;
+        }
+    }
+    for (size_t i = 0; i < sizeof(aliases) / sizeof(aliases[0]); i++) {
+        if (strcmp(text, aliases[i].text) == 0) {
+            *out = aliases[i].dtype;
+            return CH_OK;
+        }
+    }
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "dtype parse: \"%s\" is no element type; want one such as \"f32\", "
+                    "\"float32\", \"<f4\", \"i64\", \"bool\" or \"string\"",
+                    text);
+}
+
+ch_shape ch_shape_make(int rank, const int64_t *dim)
+{
+    ch_shape s = {.rank = rank};
+
+    if (rank < 0 || rank > CH_MAX_RANK) {
+        s.rank = -1;
+        return s;
+    }
+    for (int i = 0; i < rank; i++)
+        s.dim[i] = dim[i];
+    return s;
+}
+
+bool ch_shape_equal(ch_shape a, ch_shape b)
+{
+    if (a.rank != b.rank || a.rank > CH_MAX_RANK)
+        return false;
+    for (int i = 0; i < a.rank; i++)
+        if (a.dim[i] != b.dim[i])
+            return false;
+    return true;
+}
+
+/* The other sizes of an empty shape must multiply without overflow too: else its strides,
+ * and its rows once it has some, could not be computed. */
+int64_t ch_shape_count(ch_shape s)
+{
+    int64_t product = 1;
+    bool is_empty = false;
+
+    if (s.rank < 0 || s.rank > CH_MAX_RANK)
+        return -1;
+    for (int i = 0; i < s.rank; i++) {
+        if (s.dim[i] < 0)
+            return -1;
+        if (s.dim[i] == 0)
+            is_empty = true;
+        else if (!ch__mul_size(product, s.dim[i], &product))
+            return -1;
+    }
+    return is_empty ? 0 : product;
+}
+
+int ch_shape_print(ch_shape s, char *text, size_t size)
+{
+    ch_text o = ch__text(text, size);
+
+    ch__text_shape(&o, s);
+    return ch__text_length(&o);
+}
+
+void ch__strides(ch_shape shape, int64_t stride[CH_MAX_RANK])
+{
+    int64_t step = 1;
+
+    memset(stride, 0, CH_MAX_RANK * sizeof(*stride));
+    for (int i = shape.rank - 1; i >= 0; i--) {
+        stride[i] = step;
+        if (shape.dim[i] > 1)
+            step *= shape.dim[i];
+    }
+}
+
+ch_status ch__tensor_size(ch_dtype dtype, ch_shape shape, int64_t *count, int64_t *bytes)
+{
+    int64_t n = ch_shape_count(shape), size;
+
+    if (!dtype_is(dtype))
+        return ch__fail(CH_INVALID_ARGUMENT, "tensor: %d is no element type", (int)dtype);
+    if (shape.rank < 0 || shape.rank > CH_MAX_RANK)
+        return ch__fail(CH_INVALID_ARGUMENT, "tensor: rank %d of %s; want 0 to %d", shape.rank,
+                        ch__label(dtype, shape).text, CH_MAX_RANK);
+    for (int i = 0; i < shape.rank; i++)
+        if (shape.dim[i] < 0)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "tensor: size %lld of axis %d of %s is negative",
+                            (long long)shape.dim[i], i, ch__label(dtype, shape).text);
+    if (n < 0 || !ch__mul_size(n, (int64_t)dtypes[dtype].bytes, &size))
+        return ch__fail(CH_INVALID_ARGUMENT, "tensor: %s has more bytes than 63 bits can count",
+                        ch__label(dtype, shape).text);
+    *count = n;
+    *bytes = size;
+    return CH_OK;
+}

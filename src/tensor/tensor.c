@@ -1,0 +1,449 @@
+/* tensor/tensor.c -- n-dimensional values: making, counting, reading and writing them.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/tensor.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "tensor/device.h"
+#include "tensor/print.h"
+#include "tensor/view.h"
+
+/* Memory of the caller's, and how it is given back. */
+typedef struct wrapped {
+    ch_buffer base; /* first, so ch_buffer * and wrapped * convert */
+    void (*release)(void *arg);
+} wrapped;
+
+static void release_owned(ch_buffer *b)
+{
+    ch__device_free(b->device, b->data, b->bytes);
+    ch__free(b);
+}
+
+static void release_strings(ch_buffer *b)
+{
+    ch_str *s = b->data;
+
+    for (size_t i = 0; i < b->bytes / sizeof(*s); i++)
+        ch__str_drop(&s[i]);
+    release_owned(b);
+}
+
+static void release_wrapped(ch_buffer *b)
+{
+    wrapped *w = (wrapped *)b;
+
+    if (w->release != NULL)
+        w->release(b->arg);
+    ch__free(w);
+}
+
+static ch_buffer *buffer_new(ch_device *device, ch_dtype dtype, size_t bytes)
+{
+    ch_buffer *b = ch__calloc(1, sizeof(*b));
+
+    if (b == NULL)
+        return NULL;
+    b->data = ch__device_alloc(device, bytes);
+    if (b->data == NULL) {
+        ch__free(b);
+        return NULL;
+    }
+    atomic_init(&b->refs, 1);
+    b->bytes = bytes;
+    b->device = device;
+    b->release = dtype == CH_STR ? release_strings : release_owned;
+    return b;
+}
+
+void ch__buffer_unref(ch_buffer *b)
+{
+    if (atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel) == 1)
+        b->release(b);
+}
+
+/* Axes of one element may have any stride, and what has no elements is contiguous. */
+static bool is_contiguous(ch_shape shape, const int64_t *stride)
+{
+    int64_t plain[CH_MAX_RANK];
+
+    if (ch_shape_count(shape) == 0)
+        return true;
+    ch__strides(shape, plain);
+    for (int i = 0; i < shape.rank; i++)
+        if (shape.dim[i] != 1 && stride[i] != plain[i])
+            return false;
+    return true;
+}
+
+ch_status ch__tensor_view(ch_buffer *b, ch_dtype dtype, ch_shape shape, const int64_t *stride,
+                          char *data, ch_tensor **out)
+{
+    ch_tensor *t = ch__calloc(1, sizeof(*t));
+
+    if (t == NULL)
+        return ch__fail(CH_RESOURCE_EXHAUSTED, "tensor %s: out of memory",
+                        ch__label(dtype, shape).text);
+    atomic_init(&t->refs, 1);
+    atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
+    t->dtype = dtype;
+    t->contiguous = is_contiguous(shape, stride);
+    t->shape = ch_shape_make(shape.rank, shape.dim); /* sizes past the rank are 0 */
+    memcpy(t->stride, stride, (size_t)shape.rank * sizeof(*stride));
+    t->data = data;
+    t->buffer = b;
+    *out = t;
+    return CH_OK;
+}
+
+/* A contiguous tensor that takes over the caller's reference to `b`, also when it fails. */
+static ch_status tensor_over(ch_buffer *b, ch_dtype dtype, ch_shape shape, ch_tensor **out)
+{
+    int64_t stride[CH_MAX_RANK];
+
+    ch__strides(shape, stride);
+    ch_status st = ch__tensor_view(b, dtype, shape, stride, b->data, out);
+    ch__buffer_unref(b);
+    return st;
+}
+
+ch_status ch_tensor_new(ch_dtype dtype, ch_shape shape, ch_tensor **out)
+{
+    return ch_tensor_new_on(NULL, dtype, shape, out);
+}
+
+ch_status ch_tensor_new_on(ch_device *device, ch_dtype dtype, ch_shape shape, ch_tensor **out)
+{
+    int64_t count, bytes;
+    ch_status st = ch__tensor_size(dtype, shape, &count, &bytes);
+
+    if (st != CH_OK)
+        return st;
+    if (device == NULL)
+        device = ch_device_current();
+    if (device == NULL)
+        return ch__fail_memory("devices of this process");
+    ch_buffer *b = buffer_new(device, dtype, (size_t)bytes);
+    if (b == NULL)
+        return ch__fail(CH_RESOURCE_EXHAUSTED,
+                        "tensor %s on %s: out of memory, %lld bytes were asked for and %zu are "
+                        "in use there",
+                        ch__label(dtype, shape).text, ch_device_name(device), (long long)bytes,
+                        ch_device_bytes(device));
+    return tensor_over(b, dtype, shape, out);
+}
+
+ch_status ch_tensor_copy_of(ch_dtype dtype, ch_shape shape, const void *data, ch_tensor **out)
+{
+    ch_tensor *t;
+    ch_status st = ch_tensor_new(dtype, shape, &t);
+
+    if (st != CH_OK)
+        return st;
+    if (data == NULL && ch_tensor_count(t) > 0)
+        st = ch__fail(CH_INVALID_ARGUMENT, "tensor copy_of: %s has elements, but data is NULL",
+                      ch__tensor_label(t).text);
+    else if (dtype == CH_STR)
+        st = ch__copy_strings(t->shape, data, t->stride, t->data, t->stride);
+    else
+        ch__copy_strided(dtype, t->shape, data, t->stride, t->data, t->stride);
+    if (st != CH_OK) {
+        ch_tensor_unref(t);
+        return st;
+    }
+    *out = t;
+    return CH_OK;
+}
+
+ch_status ch_tensor_scalar(ch_dtype dtype, double value, ch_tensor **out)
+{
+    if (dtype == CH_STR)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "tensor scalar: %g is no string; use ch_tensor_of_text", value);
+    ch_status st = ch_tensor_new(dtype, ch_shape_scalar(), out);
+    if (st == CH_OK)
+        ch__store(dtype, (*out)->data, value);
+    return st;
+}
+
+ch_status ch_tensor_of_text(const char *text, ch_tensor **out)
+{
+    if (text == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "tensor of_text: text is NULL");
+    return ch_tensor_copy_of(CH_STR, ch_shape_scalar(), &(ch_str){text, strlen(text)}, out);
+}
+
+/* Why `data` cannot hold such a tensor. */
+static ch_status wrap_check(ch_dtype dtype, ch_shape shape, const void *data, int64_t count)
+{
+    size_t align = dtype == CH_STR ? _Alignof(ch_str) : ch_dtype_bytes(dtype);
+
+    if (data == NULL && count > 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "tensor wrap: %s has elements, but data is NULL",
+                        ch__label(dtype, shape).text);
+    if ((uintptr_t)data % align != 0)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "tensor wrap: %p is not aligned to the %zu bytes that %s needs", data,
+                        align, ch__label(dtype, shape).text);
+    return CH_OK;
+}
+
+ch_status ch_tensor_wrap(ch_dtype dtype, ch_shape shape, void *data, void (*release)(void *arg),
+                         void *arg, ch_tensor **out)
+{
+    int64_t count, bytes, stride[CH_MAX_RANK];
+    ch_device *device = ch_device_current();
+    ch_status st = ch__tensor_size(dtype, shape, &count, &bytes);
+
+    if (st != CH_OK)
+        return st;
+    st = wrap_check(dtype, shape, data, count);
+    if (st != CH_OK)
+        return st;
+    wrapped *w = ch__calloc(1, sizeof(*w));
+    if (w == NULL || device == NULL) {
+        ch__free(w);
+        return ch__fail_memory("tensor wrap");
+    }
+    w->base = (ch_buffer){.data = data,
+                          .bytes = (size_t)bytes,
+                          .device = device,
+                          .release = release_wrapped,
+                          .arg = arg};
+    w->release = release;
+    ch__strides(shape, stride);
+    st = ch__tensor_view(&w->base, dtype, shape, stride, data, out);
+    if (st != CH_OK)
+        ch__free(w); /* what was not wrapped is not released */
+    return st;
+}
+
+ch_tensor *ch_tensor_ref(ch_tensor *t)
+{
+    if (t != NULL)
+        atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
+    return t;
+}
+
+void ch_tensor_unref(ch_tensor *t)
+{
+    if (t == NULL || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    if (t->recycle != NULL) {
+        t->recycle(t);
+        return;
+    }
+    ch__buffer_unref(t->buffer);
+    ch__free(t);
+}
+
+ch_dtype ch_tensor_dtype(const ch_tensor *t)
+{
+    return t->dtype;
+}
+
+ch_shape ch_tensor_shape(const ch_tensor *t)
+{
+    return t->shape;
+}
+
+int64_t ch_tensor_count(const ch_tensor *t)
+{
+    return ch_shape_count(t->shape);
+}
+
+size_t ch_tensor_bytes(const ch_tensor *t)
+{
+    return (size_t)ch_tensor_count(t) * ch_dtype_bytes(t->dtype);
+}
+
+const int64_t *ch_tensor_strides(const ch_tensor *t)
+{
+    return t->stride;
+}
+
+bool ch_tensor_is_contiguous(const ch_tensor *t)
+{
+    return t->contiguous;
+}
+
+ch_device *ch_tensor_device(const ch_tensor *t)
+{
+    return t->buffer->device;
+}
+
+const void *ch_tensor_data(const ch_tensor *t)
+{
+    return t->data;
+}
+
+void *ch_tensor_data_mut(ch_tensor *t)
+{
+    return t->data;
+}
+
+/* Where an element is; `what` is the call, for the message. */
+static ch_status tensor_at(const ch_tensor *t, const int64_t *index, const char *what,
+                           void **out)
+{
+    int64_t at = 0;
+
+    if (index == NULL && t->shape.rank > 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "tensor %s: %s needs %d numbers, index is NULL",
+                        what, ch__tensor_label(t).text, t->shape.rank);
+    for (int i = 0; i < t->shape.rank; i++) {
+        if (index[i] < 0 || index[i] >= t->shape.dim[i])
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "tensor %s: index %lld of axis %d of %s is not in [0, %lld)", what,
+                            (long long)index[i], i, ch__tensor_label(t).text,
+                            (long long)t->shape.dim[i]);
+        at += index[i] * t->stride[i];
+    }
+    *out = t->data + at * (int64_t)ch_dtype_bytes(t->dtype);
+    return CH_OK;
+}
+
+static ch_status tensor_want(const ch_tensor *t, bool strings, const char *what)
+{
+    if ((t->dtype == CH_STR) == strings)
+        return CH_OK;
+    return ch__fail(CH_INVALID_ARGUMENT, "tensor %s: the elements of %s are %s", what,
+                    ch__tensor_label(t).text,
+                    strings ? "no strings; use ch_tensor_get and ch_tensor_set"
+                            : "strings; use ch_tensor_str and ch_tensor_set_str");
+}
+
+ch_status ch_tensor_get(const ch_tensor *t, const int64_t *index, double *out)
+{
+    void *at;
+    ch_status st = tensor_want(t, false, "get");
+
+    if (st == CH_OK)
+        st = tensor_at(t, index, "get", &at);
+    if (st == CH_OK)
+        *out = ch__load(t->dtype, at);
+    return st;
+}
+
+ch_status ch_tensor_set(ch_tensor *t, const int64_t *index, double value)
+{
+    void *at;
+    ch_status st = tensor_want(t, false, "set");
+
+    if (st == CH_OK)
+        st = tensor_at(t, index, "set", &at);
+    if (st == CH_OK)
+        ch__store(t->dtype, at, value);
+    return st;
+}
+
+ch_status ch_tensor_str(const ch_tensor *t, const int64_t *index, ch_str *out)
+{
+    void *at;
+    ch_status st = tensor_want(t, true, "str");
+
+    if (st == CH_OK)
+        st = tensor_at(t, index, "str", &at);
+    if (st == CH_OK)
+        *out = *(const ch_str *)at;
+    return st;
+}
+
+/* Strings that were wrapped are not ours to free, hence not ours to replace. */
+static ch_status strings_are_ours(const ch_tensor *t, const char *what)
+{
+    if (t->buffer->release == release_strings)
+        return CH_OK;
+    return ch__fail(CH_FAILED_PRECONDITION,
+                    "tensor %s: the strings of %s belong to whoever wrapped them; write to a "
+                    "copy",
+                    what, ch__tensor_label(t).text);
+}
+
+ch_status ch_tensor_set_str(ch_tensor *t, const int64_t *index, ch_str s)
+{
+    void *at;
+    ch_status st = tensor_want(t, true, "set_str");
+
+    if (st == CH_OK)
+        st = strings_are_ours(t, "set_str");
+    if (st == CH_OK)
+        st = tensor_at(t, index, "set_str", &at);
+    return st == CH_OK ? ch__str_set(at, s) : st;
+}
+
+ch_status ch_tensor_item(const ch_tensor *t, double *out)
+{
+    ch_status st = tensor_want(t, false, "item");
+
+    if (st != CH_OK)
+        return st;
+    if (ch_tensor_count(t) != 1)
+        return ch__fail(CH_INVALID_ARGUMENT, "tensor item: %s has %lld elements; want one",
+                        ch__tensor_label(t).text, (long long)ch_tensor_count(t));
+    *out = ch__load(t->dtype, t->data);
+    return CH_OK;
+}
+
+/* The bytes that a view with elements reaches, from the lowest to past the highest. */
+static void extent(const ch_tensor *t, uintptr_t *low, uintptr_t *high)
+{
+    int64_t bytes = (int64_t)ch_dtype_bytes(t->dtype), below = 0, above = bytes;
+
+    for (int i = 0; i < t->shape.rank; i++) {
+        int64_t reach = (t->shape.dim[i] - 1) * t->stride[i] * bytes;
+
+        *(reach < 0 ? &below : &above) += reach;
+    }
+    *low = (uintptr_t)t->data + (uintptr_t)below;
+    *high = (uintptr_t)t->data + (uintptr_t)above;
+}
+
+static bool overlap(const ch_tensor *a, const ch_tensor *b)
+{
+    uintptr_t a_low, a_high, b_low, b_high;
+
+    if (ch_tensor_count(a) == 0)
+        return false;
+    extent(a, &a_low, &a_high);
+    extent(b, &b_low, &b_high);
+    return a_low < b_high && b_low < a_high;
+}
+
+static ch_status copy_apart(const ch_tensor *from, ch_tensor *to)
+{
+    if (from->dtype == CH_STR)
+        return ch__copy_strings(from->shape, from->data, from->stride, to->data, to->stride);
+    ch__copy_strided(from->dtype, from->shape, from->data, from->stride, to->data, to->stride);
+    return CH_OK;
+}
+
+ch_status ch_tensor_copy(const ch_tensor *from, ch_tensor *to)
+{
+    ch_tensor *between;
+
+    if (from->dtype != to->dtype || !ch_shape_equal(from->shape, to->shape))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "tensor copy: %s into %s; want the same dtype and shape",
+                        ch__tensor_label(from).text, ch__tensor_label(to).text);
+    if (to->dtype == CH_STR) {
+        ch_status st = strings_are_ours(to, "copy");
+
+        if (st != CH_OK)
+            return st;
+    }
+    if (!overlap(from, to))
+        return copy_apart(from, to);
+    ch_status st = ch_tensor_new_on(ch_tensor_device(from), from->dtype, from->shape, &between);
+    if (st != CH_OK)
+        return st;
+    st = copy_apart(from, between);
+    if (st == CH_OK)
+        st = copy_apart(between, to);
+    ch_tensor_unref(between);
+    return st;
+}

@@ -1,0 +1,24 @@
+/* tensor/view.h -- what the files of this module share to make and copy views.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef TENSOR_VIEW_H
+#define TENSOR_VIEW_H
+
+#include "tensor/tensor.h"
+
+/* A tensor over `b`, of which it takes a reference; `data` is its first element. */
+CH_MUST_CHECK ch_status ch__tensor_view(ch_buffer *b, ch_dtype dtype, ch_shape shape,
+                                        const int64_t *stride, char *data, ch_tensor **out);
+void ch__buffer_unref(ch_buffer *b);
+
+/* Replaces an element of a CH_STR tensor that owns its strings by a copy of `s`. */
+CH_MUST_CHECK ch_status ch__str_set(ch_str *at, ch_str s);
+void ch__str_drop(ch_str *at); /* the element is empty again */
+
+/* As ch__copy_strided, for strings: each is copied, and what stood in its place freed. On
+ * failure some are copied and the rest as they were. */
+CH_MUST_CHECK ch_status ch__copy_strings(ch_shape shape, const char *from,
+                                         const int64_t *from_stride, char *to,
+                                         const int64_t *to_stride);
+
+#endif
