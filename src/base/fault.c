@@ -1,5 +1,6 @@
 /* base/fault.c -- the thread's message, and the carrier of an error between threads.
  * SPDX-License-Identifier: Apache-2.0 */
+#define BASE_FAULT_C
 #include "base/fault.h"
 
 #include <assert.h>
