@@ -506,6 +506,37 @@ static void what_is_contiguous_or_there_already_is_not_copied(void **state)
     (void)state;
 }
 
+static void *ref_often(void *arg)
+{
+    for (int i = 0; i < 1000; i++) {
+        ch_tensor *view = NULL;
+
+        ch_tensor_ref(arg);
+        if (ch_tensor_rows(arg, 0, 1, &view) != CH_OK)
+            return arg;
+        ch_tensor_unref(arg);
+        ch_tensor_unref(view);
+    }
+    ch_tensor_unref(arg);
+    return NULL;
+}
+
+static void threads_may_share_a_tensor_to_ref_and_unref_it(void **state)
+{
+    int64_t live = ch__mem_live();
+    ch_tensor *t = counting(CH_F32, ch_shape_of(2));
+    pthread_t other;
+    void *result;
+
+    ch_tensor_ref(t);
+    assert_int_equal(pthread_create(&other, NULL, ref_often, t), 0);
+    assert_null(ref_often(t));
+    assert_int_equal(pthread_join(other, &result), 0);
+    assert_null(result);
+    assert_int_equal(ch__mem_live(), live);
+    (void)state;
+}
+
 static ch_tensor *recycled;
 
 static void keep(ch_tensor *t)
@@ -687,6 +718,7 @@ int main(void)
         cmocka_unit_test(a_copy_into_another_dtype_or_shape_is_refused),
         cmocka_unit_test(strings_are_copied_through_views_too),
         cmocka_unit_test(what_is_contiguous_or_there_already_is_not_copied),
+        cmocka_unit_test(threads_may_share_a_tensor_to_ref_and_unref_it),
         cmocka_unit_test(a_tensor_with_a_home_goes_back_there),
         cmocka_unit_test(tensors_print_as_nested_brackets),
         cmocka_unit_test(elements_print_by_their_dtype),
