@@ -116,5 +116,46 @@ class Report(unittest.TestCase):
         self.assertEqual(self.report({'result': 'SKIP'})[0], 1)
 
 
+class Bench(unittest.TestCase):
+    """The runner, by a program (bench_program.c) whose every run takes a millisecond."""
+
+    def rows(self, *args):
+        done = subprocess.run([os.environ['BENCH_PROGRAM'], '--quick', '--json', *args], text=True,
+                              capture_output=True, check=False)
+        return done.returncode, [json.loads(r) for r in done.stdout.splitlines()], done.stderr
+
+    def test_the_best_setting_of_a_peer_counts(self):
+        code, (row,), _ = self.rows('--peers', 'best of two')
+        self.assertEqual(code, 0)
+        self.assertEqual(set(row), {'name', 'case', 'ours', 'peer', 'peer_name', 'limit', 'unit',
+                                    'ratio_peer', 'ratio_limit'})
+        self.assertEqual((row['peer_name'], row['unit']), ('quick', 'ms'))
+        self.assertAlmostEqual(row['peer'], 10)
+        self.assertAlmostEqual(row['ratio_peer'], row['peer'] / row['ours'], places=3)
+        self.assertAlmostEqual(row['ratio_limit'], row['limit'] / row['ours'], places=3)
+
+    def test_programs_of_others_run_only_when_asked_for(self):
+        _, (row,), _ = self.rows('best of two')
+        self.assertIsNone(row['peer'])
+        self.assertIsNone(row['ratio_peer'])
+
+    def test_a_higher_rate_is_better(self):
+        _, (row,), _ = self.rows('rate')
+        self.assertEqual(row['peer_name'], 'in the process')
+        self.assertAlmostEqual(row['ratio_peer'], row['ours'] / row['peer'], places=3)
+
+    def test_a_wrong_result_and_a_lost_peer_fail(self):
+        code, rows, said = self.rows('wrong')
+        self.assertEqual((code, rows), (1, []))
+        self.assertIn('void: 1 is not 2', said)
+        code, (row,), said = self.rows('--peers', 'lost')
+        self.assertEqual((code, row['peer']), (1, None))
+        self.assertIn('gone did not answer', said)
+
+    def test_zero_is_a_figure(self):
+        _, (row,), _ = self.rows('bytes')
+        self.assertEqual((row['ours'], row['ratio_limit']), (0, 1))
+
+
 if __name__ == '__main__':
     sys.exit(unittest.main(verbosity=0))

@@ -1,0 +1,414 @@
+/* bench/bench.c -- rounds, medians, the table and the lines of JSON.
+ *
+ * A block is what one side does in one round: one sample that is thrown away, while caches fill
+ * and the threads of the side before go to sleep, then those that count. A sample is as
+ * many runs as fill 20 ms, so that neither the clock nor the scheduler's tick shows.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE /* pipe2 */
+#include "bench.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_SIDES   (BENCH_MAX_PEERS + 2)
+#define MAX_ROUNDS  15
+#define MAX_SAMPLES 5
+#define MAX_RUNS    ((int64_t)1 << 40)
+#define ANSWER_S    600
+
+struct bench {
+    const char *name;
+    bool json, peers, quick;
+    int n_words;
+    char **word;
+    int n_rounds;
+    double sample_s;  /* the least time of a sample */
+    double warm_up_s; /* the most of a warm-up */
+    bool has_header, has_failed;
+};
+
+typedef struct side {
+    const bench_side *what;
+    FILE *to, *from; /* the peer's program */
+    pid_t pid;
+    int64_t n;                /* runs in a sample */
+    int n_samples;            /* in a block */
+    double round[MAX_ROUNDS]; /* median seconds of a run */
+    double seconds, spread;   /* of all rounds; half the range, as a part of the median */
+    bool is_lost;
+} side;
+
+double bench_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double median(const double *x, int n)
+{
+    double sorted[MAX_ROUNDS];
+
+    memcpy(sorted, x, sizeof(*x) * (size_t)n);
+    qsort(sorted, (size_t)n, sizeof(*sorted), by_value);
+    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+/* Sides */
+
+static bool side_start(side *s, const bench_side *what)
+{
+    int down[2], up[2];
+
+    *s = (side){.what = what};
+    if (what->command == NULL)
+        return true;
+    if (pipe2(down, O_CLOEXEC) != 0)
+        return false;
+    if (pipe2(up, O_CLOEXEC) != 0) {
+        close(down[0]);
+        close(down[1]);
+        return false;
+    }
+    s->pid = fork();
+    if (s->pid == 0) {
+        dup2(down[0], STDIN_FILENO);
+        dup2(up[1], STDOUT_FILENO);
+        execl("/bin/sh", "sh", "-c", what->command, (char *)NULL);
+        _exit(127);
+    }
+    close(down[0]);
+    close(up[1]);
+    s->to = fdopen(down[1], "w");
+    s->from = fdopen(up[0], "r");
+    return s->pid > 0 && s->to != NULL && s->from != NULL;
+}
+
+/* Closing its input ends a peer. */
+static void side_stop(side *s)
+{
+    if (s->to != NULL)
+        fclose(s->to);
+    if (s->from != NULL)
+        fclose(s->from);
+    if (s->pid > 0)
+        waitpid(s->pid, NULL, 0);
+}
+
+static double ask(side *s, int64_t n)
+{
+    char line[256], *end;
+    struct pollfd wait = {.fd = fileno(s->from), .events = POLLIN};
+    double seconds;
+
+    if (fprintf(s->to, "run %lld\n", (long long)n) < 0 || fflush(s->to) != 0 ||
+        poll(&wait, 1, ANSWER_S * 1000) <= 0 || fgets(line, sizeof(line), s->from) == NULL)
+        return -1;
+    seconds = strtod(line, &end);
+    return end == line ? -1 : seconds;
+}
+
+/* Seconds of one run, from n of them. A side that does not answer is lost for the case. */
+static double side_time(side *s, int64_t n)
+{
+    double begin, seconds;
+
+    if (s->is_lost)
+        return NAN;
+    if (s->what->command != NULL) {
+        seconds = ask(s, n);
+        s->is_lost = seconds < 0;
+    } else {
+        begin = bench_now();
+        s->what->run(s->what->arg, n);
+        seconds = bench_now() - begin;
+    }
+    return s->is_lost ? NAN : seconds / (double)n;
+}
+
+/* Finds how many runs make a sample, and runs until three samples bring nothing better. */
+static void side_warm_up(const bench *b, side *s)
+{
+    double begin = bench_now(), t = side_time(s, 1), best;
+
+    for (s->n = 1; t * (double)s->n < b->sample_s && s->n < MAX_RUNS;) {
+        s->n *= 2;
+        t = side_time(s, s->n);
+    }
+    best = t;
+    for (int idle = 0; idle < 3 && !s->is_lost && bench_now() - begin < b->warm_up_s;) {
+        t = side_time(s, s->n);
+        idle = t < 0.98 * best ? 0 : idle + 1;
+        best = fmin(best, t);
+    }
+    t *= (double)s->n;
+    s->n_samples = b->quick || t > 0.5 ? 1 : t > 0.1 ? 3 : MAX_SAMPLES;
+}
+
+static double side_block(side *s)
+{
+    double sample[MAX_SAMPLES];
+
+    if (s->n_samples > 1)
+        side_time(s, s->n);
+    for (int i = 0; i < s->n_samples; i++)
+        sample[i] = side_time(s, s->n);
+    return median(sample, s->n_samples);
+}
+
+static void side_sum_up(side *s, int n_rounds)
+{
+    double low = INFINITY, high = 0;
+
+    for (int i = 0; i < n_rounds; i++) {
+        low = fmin(low, s->round[i]);
+        high = fmax(high, s->round[i]);
+    }
+    s->seconds = median(s->round, n_rounds);
+    s->spread = (high - low) / 2 / s->seconds;
+}
+
+/* Output */
+
+typedef struct figure {
+    double value;  /* NAN: there is none */
+    double spread; /* 0: not known */
+} figure;
+
+static const figure no_figure = {NAN, 0};
+
+static double figure_of(const bench_case *c, const side *s)
+{
+    return c->better == BENCH_LOWER ? c->scale * s->seconds : c->scale / s->seconds;
+}
+
+/* Above 1: ours is the better one. */
+static double ratio(bench_better better, double ours, double other)
+{
+    double r = better == BENCH_LOWER ? other / ours : ours / other;
+
+    return ours == other ? 1 : isfinite(r) ? r : NAN;
+}
+
+static void json_text(const char *text)
+{
+    putchar('"');
+    for (; *text != '\0'; text++) {
+        if (*text == '"' || *text == '\\')
+            putchar('\\');
+        putchar(*text);
+    }
+    putchar('"');
+}
+
+static void json_pair(const char *key, const char *text, double number)
+{
+    printf("%s\"%s\": ", strcmp(key, "name") == 0 ? "{" : ", ", key);
+    if (text != NULL)
+        json_text(text);
+    else if (isnan(number))
+        printf("null");
+    else
+        printf("%.6g", number);
+}
+
+static void cell(const figure *f, const char *unit)
+{
+    char text[64] = "-", spread[16] = "";
+
+    if (!isnan(f->value))
+        snprintf(text, sizeof(text), f->value < 1000 ? "%.3g %s" : "%.0f %s", f->value, unit);
+    if (f->spread != 0)
+        snprintf(spread, sizeof(spread), "+-%.0f%%", 100 * f->spread);
+    printf("  %14s %5s", text, spread);
+}
+
+static void cell_ratio(double r)
+{
+    if (isnan(r))
+        printf("  %8s", "-");
+    else
+        printf("  %8.2f", r);
+}
+
+static void print_header(bench *b)
+{
+    if (b->has_header)
+        return;
+    b->has_header = true;
+    printf("%s, %ld cores\n", b->name, sysconf(_SC_NPROCESSORS_ONLN));
+    printf("  %-32s  %20s  %20s  %20s  %8s  %8s  %s\n", "case", "ours      ", "peer      ",
+           "limit      ", "to peer", "of limit", "peer");
+}
+
+static void print_row(bench *b, const char *name, const char *unit, bench_better better,
+                      figure ours, figure peer, const char *peer_name, figure limit)
+{
+    double to_peer = ratio(better, ours.value, peer.value);
+    double of_limit = ratio(better, ours.value, limit.value);
+
+    if (b->json) {
+        json_pair("name", b->name, NAN);
+        json_pair("case", name, NAN);
+        json_pair("ours", NULL, ours.value);
+        json_pair("peer", NULL, peer.value);
+        json_pair("peer_name", peer_name, NAN);
+        json_pair("limit", NULL, limit.value);
+        json_pair("unit", unit, NAN);
+        json_pair("ratio_peer", NULL, to_peer);
+        json_pair("ratio_limit", NULL, of_limit);
+        printf("}\n");
+    } else {
+        print_header(b);
+        printf("  %-32s", name);
+        cell(&ours, unit);
+        cell(&peer, unit);
+        cell(&limit, unit);
+        cell_ratio(to_peer);
+        cell_ratio(of_limit);
+        printf("  %s\n", peer_name != NULL ? peer_name : "-");
+    }
+    fflush(stdout);
+}
+
+void bench_void(bench *b, const char *case_name, const char *why)
+{
+    fprintf(stderr, "%s: %s: void: %s\n", b->name, case_name, why);
+    b->has_failed = true;
+}
+
+void bench_add(bench *b, const char *case_name, const char *unit, bench_better better,
+               double ours, double limit)
+{
+    if (bench_wants(b, case_name))
+        print_row(b, case_name, unit, better, (figure){ours, 0}, no_figure, NULL,
+                  (figure){limit, 0});
+}
+
+/* Cases */
+
+static void report(bench *b, const bench_case *c, const side *s, int n_sides)
+{
+    figure ours = {figure_of(c, &s[0]), s[0].spread}, peer = no_figure;
+    figure limit = {c->limit_figure != 0 ? c->limit_figure : NAN, 0};
+    const char *peer_name = NULL;
+
+    for (int i = 1; i < n_sides; i++) {
+        figure f = {figure_of(c, &s[i]), s[i].spread};
+
+        if (s[i].is_lost) {
+            fprintf(stderr, "%s: %s: %s did not answer\n", b->name, c->name, s[i].what->name);
+            b->has_failed = true;
+        } else if (s[i].what == &c->limit) {
+            limit = f;
+        } else if (peer_name == NULL || ratio(c->better, f.value, peer.value) > 1) {
+            peer = f;
+            peer_name = s[i].what->name;
+        }
+    }
+    print_row(b, c->name, c->unit, c->better, ours, peer, peer_name, limit);
+}
+
+static int start_sides(const bench *b, const bench_case *c, side *s)
+{
+    int n = 0;
+
+    side_start(&s[n++], &c->ours);
+    for (int i = 0; i < BENCH_MAX_PEERS && c->peer[i].name != NULL; i++)
+        if (c->peer[i].command == NULL || b->peers) {
+            bool started = side_start(&s[n], &c->peer[i]);
+
+            s[n++].is_lost = !started;
+        }
+    if (c->limit.run != NULL)
+        side_start(&s[n++], &c->limit);
+    return n;
+}
+
+void bench_run(bench *b, const bench_case *c)
+{
+    side s[MAX_SIDES];
+    char why[256] = "";
+    int n;
+
+    if (!bench_wants(b, c->name))
+        return;
+    if (c->check != NULL && !c->check(c->ours.arg, why, sizeof(why))) {
+        bench_void(b, c->name, why);
+        return;
+    }
+    n = start_sides(b, c, s);
+    for (int i = 0; i < n; i++)
+        side_warm_up(b, &s[i]);
+    for (int round = 0; round < b->n_rounds; round++)
+        for (int i = 0; i < n; i++)
+            s[i].round[round] = side_block(&s[i]);
+    for (int i = 0; i < n; i++) {
+        side_sum_up(&s[i], b->n_rounds);
+        side_stop(&s[i]);
+    }
+    report(b, c, s, n);
+}
+
+bool bench_wants(const bench *b, const char *case_name)
+{
+    for (int i = 0; i < b->n_words; i++)
+        if (strstr(case_name, b->word[i]) != NULL)
+            return true;
+    return b->n_words == 0;
+}
+
+bench *bench_open(const char *name, int argc, char **argv)
+{
+    bench *b = calloc(1, sizeof(*b));
+
+    if (b == NULL || (b->word = calloc((size_t)argc, sizeof(*b->word))) == NULL)
+        exit(1);
+    b->name = name;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--json") == 0)
+            b->json = true;
+        else if (strcmp(argv[i], "--peers") == 0)
+            b->peers = true;
+        else if (strcmp(argv[i], "--quick") == 0)
+            b->quick = true;
+        else if (argv[i][0] != '-')
+            b->word[b->n_words++] = argv[i];
+        else {
+            fprintf(stderr, "usage: %s [--json] [--peers] [--quick] [CASE...]\n", argv[0]);
+            exit(2);
+        }
+    }
+    b->n_rounds = b->quick ? 1 : 7;
+    b->sample_s = b->quick ? 1e-4 : 0.02;
+    b->warm_up_s = b->quick ? 0 : 3;
+    signal(SIGPIPE, SIG_IGN); /* a peer that died is a row without a peer */
+    setenv("PEERS", BENCH_PEERS_DIR, 1);
+    return b;
+}
+
+int bench_close(bench *b)
+{
+    int code = b->has_failed ? 1 : 0;
+
+    free(b->word);
+    free(b);
+    return code;
+}

@@ -1,0 +1,75 @@
+/* bench/bench.h -- measuring side by side.
+ *
+ * A machine is shared and noisy, so a time by itself says little. A case is measured in turns
+ * with what it is compared to: peers that do the same work, and the limit that this machine
+ * sets. Ours, peer, limit, ours, peer, limit: five rounds or more, each after a warm-up that
+ * lasts until the time settles. A side's figure is the median of its rounds' medians.
+ *
+ *     static void add(void *arg, int64_t n) { for (...n) ...; }
+ *
+ *     int main(int argc, char **argv)
+ *     {
+ *         bench *b = bench_open("dispatch", argc, argv);
+ *         bench_run(b, &(bench_case){
+ *             .name = "chain of 1000 adds", .unit = "ns/node", .scale = 1e9 / 1000,
+ *             .ours = {.run = add, .arg = &chain},
+ *             .peer = {{"PyTorch", .command = "exec python3 $PEERS/torch_dispatch.py chain"}},
+ *         });
+ *         return bench_close(b);
+ *     }
+ *
+ * A peer that is another program reads lines "run N" and answers each with the seconds that
+ * N runs took; `command` is a line of shell, with $PEERS where bench/peers is. Such peers are
+ * measured only when asked for (--peers), since they need packages of their own.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef BENCH_BENCH_H
+#define BENCH_BENCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define BENCH_MAX_PEERS 4
+
+typedef struct bench bench;
+
+typedef enum bench_better { BENCH_LOWER, BENCH_HIGHER } bench_better;
+
+/* One of those compared: a function that does the work n times, or a command that does. */
+typedef struct bench_side {
+    const char *name; /* for peers: who, and with which setting, "PyTorch, 1 thread" */
+    void      (*run)(void *arg, int64_t n);
+    void       *arg;
+    const char *command;
+} bench_side;
+
+typedef struct bench_case {
+    const char  *name;
+    const char  *unit;
+    bench_better better;
+    double       scale; /* LOWER: figure = scale * seconds of a run; HIGHER: scale / seconds */
+    bench_side   ours;
+    bench_side   peer[BENCH_MAX_PEERS]; /* settings of one peer: the best of them counts */
+    bench_side   limit;                 /* no `run`: `limit_figure`, if that is not 0 */
+    double       limit_figure;
+    /* Whether ours gives the right result; if not, `why`, and the row is void. May be NULL. */
+    bool       (*check)(void *arg, char *why, size_t size);
+} bench_case;
+
+/* Reads --json, --peers, --quick (one short round: to see that it works) and words, of which a
+ * case's name must then contain one. */
+bench *bench_open(const char *name, int argc, char **argv);
+bool   bench_wants(const bench *b, const char *case_name);
+void   bench_run(bench *b, const bench_case *c);
+/* A row whose figures were found otherwise, such as bytes; a limit of NAN is not known. */
+void   bench_add(bench *b, const char *case_name, const char *unit, bench_better better,
+                 double ours, double limit);
+/* Marks a row as void: a result was wrong. */
+void   bench_void(bench *b, const char *case_name, const char *why);
+/* The program's exit code: 1 if a row was void or a peer did not answer. */
+int    bench_close(bench *b);
+
+double bench_now(void); /* seconds, monotonic */
+
+#endif

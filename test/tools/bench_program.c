@@ -1,0 +1,54 @@
+/* A benchmark for test_tools.py: rows whose figures are known.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+
+#include "../../bench/bench.h"
+
+/* Not before a millisecond has passed, n times. */
+static void a_millisecond(void *arg, int64_t n)
+{
+    double until = bench_now() + 1e-3 * (double)n;
+
+    while (bench_now() < until)
+        ;
+    (void)arg;
+}
+
+static bool is_wrong(void *arg, char *why, size_t size)
+{
+    (void)arg;
+    snprintf(why, size, "1 is not 2");
+    return false;
+}
+
+#define ANSWERS(ms) "while read -r run n; do echo $((n * " ms "))e-3; done"
+
+int main(int argc, char **argv)
+{
+    bench *b = bench_open("program", argc, argv);
+    bench_side ours = {.run = a_millisecond};
+
+    bench_run(b, &(bench_case){.name = "best of two",
+                               .unit = "ms",
+                               .scale = 1e3,
+                               .ours = ours,
+                               .peer = {{"slow", .command = ANSWERS("100")},
+                                        {"quick", .command = ANSWERS("10")}},
+                               .limit_figure = 0.5});
+    bench_run(b, &(bench_case){.name = "rate",
+                               .unit = "kB/s",
+                               .better = BENCH_HIGHER,
+                               .scale = 1,
+                               .ours = ours,
+                               .peer = {{"in the process", .run = a_millisecond}},
+                               .limit = {.run = a_millisecond}});
+    bench_run(b, &(bench_case){.name = "wrong", .ours = ours, .check = is_wrong});
+    bench_run(b, &(bench_case){.name = "lost",
+                               .unit = "ms",
+                               .scale = 1e3,
+                               .ours = ours,
+                               .peer = {{"gone", .command = "exit 1"}}});
+    bench_add(b, "bytes", "B", BENCH_LOWER, 0, 0);
+    return bench_close(b);
+}
