@@ -89,6 +89,34 @@ class Checks(unittest.TestCase):
         self.fails('check-headers', {'include/cohort/a.h': guard, 'include/cohort/cohort.h': '\n'},
                    'does not include')
 
+    def test_symbols_are_those_declared(self):
+        header = ('#define CH_API __attribute__((visibility("default")))\n'
+                  'CH_API int ch_a(int,\n    int);\n'
+                  'CH_API __attribute__((format(printf, 1, 2))) const char *ch_b(const char *, ...);\n')
+        a, b = 'int ch_a(int x, int y) { return x + y; }\n', 'char *ch_b(char *x) { return x; }\n'
+        for body, said in ((a + b, None), (a, 'ch_b: declared'),
+                           (a + b + 'void c(void) {}\n', 'c: exported')):
+            with tempfile.TemporaryDirectory() as build:
+                os.mkdir(f'{build}/src')
+                subprocess.run(['gcc', '-shared', '-fPIC', '-x', 'c', '-', '-o',
+                                f'{build}/src/libcohort.so'], input=body, text=True, check=True)
+                code, out = run('check-symbols', {'include/cohort/cohort.h': header}, build)
+                self.assertEqual(code, 1 if said else 0, out)
+                self.assertIn(said or '', out)
+
+    def test_readme_shows_what_runs(self):
+        page = 'Text.\n\n<!-- example: a.c -->\n```c\nint a;\n```\n'
+        self.passes('check-readme', {'README.md': page, 'a.c': SPDX + 'int a;\n'})
+        self.fails('check-readme', {'README.md': page, 'a.c': SPDX + 'int b;\n'}, 'differs from a.c')
+        self.fails('check-readme', {'README.md': page}, 'no a.c')
+        self.fails('check-readme', {'README.md': '<!-- example: a.c -->\n'}, 'without a block')
+
+    def test_size_counts_lines_of_functions(self):
+        text = 'struct a {\n    int b;\n};\n\nint f(int a,\n      int b)\n{\n    return a;\n}\n'
+        code, out = run('size', {'src/ops/a.c': text}, '--long')
+        self.assertEqual(code, 0)
+        self.assertIn('    5  f  src/ops/a.c:5', out)
+
 
 class Report(unittest.TestCase):
     def report(self, *programs):
