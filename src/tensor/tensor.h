@@ -33,6 +33,29 @@ struct ch_tensor {
     void      *home;
 };
 
+/* Values and tuples go home in the same way. */
+struct ch_value {
+    atomic_int    refs;
+    ch_value_kind kind;
+    int           n;
+    void        (*recycle)(ch_value *v);
+    void         *home;
+    ch_tensor    *tensor[];
+};
+
+struct ch_tuple {
+    atomic_int refs;
+    int        n;
+    void     (*recycle)(ch_tuple *t);
+    void      *home;
+    struct ch_leaf {
+        ch_value *value;
+        char     *name; /* NULL: none */
+    } leaf[];
+};
+
+void ch__buffer_unref(ch_buffer *b);
+
 /* Contiguous strides of a shape. */
 void ch__strides(ch_shape shape, int64_t stride[CH_MAX_RANK]);
 /* Bytes of a contiguous tensor; INVALID_ARGUMENT (the shape named) for negative sizes, ranks

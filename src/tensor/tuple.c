@@ -9,17 +9,6 @@
 #include "cohort/value.h"
 #include "tensor/print.h"
 
-typedef struct tuple_leaf {
-    ch_value *value;
-    char *name; /* NULL: none */
-} tuple_leaf;
-
-struct ch_tuple {
-    atomic_int refs;
-    int n;
-    tuple_leaf leaf[];
-};
-
 /* A tuple of `n` empty leaves, which ch_tuple_unref can take back at any time. */
 static ch_tuple *tuple_alloc(int n)
 {
@@ -108,6 +97,10 @@ void ch_tuple_unref(ch_tuple *t)
 {
     if (t == NULL || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
         return;
+    if (t->recycle != NULL) {
+        t->recycle(t);
+        return;
+    }
     for (int i = 0; i < t->n; i++) {
         ch_value_unref(t->leaf[i].value);
         ch__free(t->leaf[i].name);

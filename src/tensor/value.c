@@ -9,13 +9,6 @@
 #include "base/mem.h"
 #include "tensor/print.h"
 
-struct ch_value {
-    atomic_int refs;
-    ch_value_kind kind;
-    int n;
-    ch_tensor *tensor[];
-};
-
 static ch_status value_check(ch_value_kind kind, int n, ch_tensor *const *tensor)
 {
     if (kind != CH_PLAIN && kind != CH_PER_REPLICA && kind != CH_MIRRORED)
@@ -58,6 +51,10 @@ void ch_value_unref(ch_value *v)
 {
     if (v == NULL || atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) != 1)
         return;
+    if (v->recycle != NULL) {
+        v->recycle(v);
+        return;
+    }
     for (int i = 0; i < v->n; i++)
         ch_tensor_unref(v->tensor[i]);
     ch__free(v);

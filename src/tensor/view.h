@@ -9,7 +9,6 @@
 /* A tensor over `b`, of which it takes a reference; `data` is its first element. */
 CH_MUST_CHECK ch_status ch__tensor_view(ch_buffer *b, ch_dtype dtype, ch_shape shape,
                                         const int64_t *stride, char *data, ch_tensor **out);
-void ch__buffer_unref(ch_buffer *b);
 
 /* Replaces an element of a CH_STR tensor that owns its strings by a copy of `s`. */
 CH_MUST_CHECK ch_status ch__str_set(ch_str *at, ch_str s);

@@ -1,0 +1,58 @@
+/* cohort/var.h -- variables: values that steps read and write, and that stay.
+ *
+ *     ch_var *w = NULL;
+ *     rc = ch_var_new(NULL, &(ch_var_spec){.name = "w", .initial = tensor}, &w);
+ *
+ * A variable belongs to the strategy that made it (NULL: the current scope's, else Default),
+ * which decides where it lives and keeps its copies equal. Names are unique in a strategy: a
+ * second "w" becomes "w_1". A strategy outlives its variables: each holds a reference to it.
+ *
+ * In a step, ch_var_read gives its value as a node and the assigns replace it; a read after an
+ * assign sees what was assigned. Nothing changes before the whole step has gone well on
+ * every replica: a step that fails changes no variable.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef COHORT_VAR_H
+#define COHORT_VAR_H
+
+#include "cohort/step.h"
+#include "cohort/value.h"
+
+typedef struct ch_var      ch_var;
+typedef struct ch_strategy ch_strategy;
+
+typedef struct ch_var_spec {
+    const char *name;    /* NULL: "Variable" */
+    ch_tensor  *initial; /* its dtype, shape and first value; copied */
+    int         trainable; /* 0: yes; CH_OFF: no */
+} ch_var_spec;
+
+#define CH_OFF (-1) /* in options, where zero means the default: no */
+
+CH_API CH_MUST_CHECK ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec,
+                                          ch_var **out);
+CH_API ch_var *ch_var_ref(ch_var *v);
+CH_API void    ch_var_unref(ch_var *v);
+
+CH_API const char  *ch_var_name(const ch_var *v);
+CH_API ch_dtype     ch_var_dtype(const ch_var *v);
+CH_API ch_shape     ch_var_shape(const ch_var *v);
+CH_API bool         ch_var_is_trainable(const ch_var *v);
+CH_API ch_strategy *ch_var_strategy(const ch_var *v);
+
+/* Outside a step: a copy of the value (of the first copy, which all equal), and setting all. */
+CH_API CH_MUST_CHECK ch_status ch_var_get(ch_var *v, ch_tensor **out);
+CH_API CH_MUST_CHECK ch_status ch_var_set(ch_var *v, ch_tensor *value);
+/* The copies themselves, one for each replica of this process: mirrored, or plain. */
+CH_API CH_MUST_CHECK ch_status ch_var_copies(ch_var *v, ch_value **out);
+
+/* In a step. The assigns return the new value. */
+CH_API ch_node *ch_var_read(ch_step *s, ch_var *v);
+CH_API ch_node *ch_var_assign(ch_step *s, ch_var *v, ch_node *value);
+CH_API ch_node *ch_var_assign_add(ch_step *s, ch_var *v, ch_node *delta);
+CH_API ch_node *ch_var_assign_sub(ch_step *s, ch_var *v, ch_node *delta);
+/* Rows `ids` of axis 0 get `rows` added, or are replaced by them; other rows are not touched. */
+CH_API ch_node *ch_var_scatter_add(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows);
+CH_API ch_node *ch_var_scatter_update(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows);
+
+#endif

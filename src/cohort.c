@@ -1,0 +1,29 @@
+/* cohort.c -- the composition root: the one file that names every op and strategy.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "ops/ops.h"
+
+#define CH_OP_ADDRESS(name) &ch__op_##name,
+static const ch_op *const op_table[] = {CH_OPS(CH_OP_ADDRESS) NULL};
+#undef CH_OP_ADDRESS
+
+const ch_op *const *ch__op_table(void)
+{
+    return op_table;
+}
+
+const ch_op *ch__op_find(const char *name, int version)
+{
+    for (const ch_op *const *op = op_table; *op != NULL; op++)
+        if ((*op)->version == version && strcmp((*op)->name, name) == 0)
+            return *op;
+    return NULL;
+}
+
+const ch_roles ch__roles = {
+    .input = &ch__op_input,
+    .constant = &ch__op_constant,
+    .read = &ch__op_read,
+};

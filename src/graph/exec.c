@@ -1,0 +1,279 @@
+/* graph/exec.c -- running a program on a device.
+ *
+ * The loop in run_instrs is all there is between two kernels. It takes no lock, allocates
+ * nothing and looks nothing up.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/program.h"
+#include "graph/where.h"
+
+/* An address that must be filled in on every run. */
+typedef struct patch {
+    int    slot, index;
+    size_t offset;
+} patch;
+
+struct ch_instance {
+    ch_program *program;
+    void      **slot;
+    ch_call    *call; /* one for each instruction, pointing into slot */
+    unsigned    generation;
+    bool        is_bound;
+    int         n_input, n_output, n_resource;
+    patch      *input, *output, *resource;
+};
+
+static ch_status new_patches(ch_instance *x, ch_place_kind kind, patch **out, int *n)
+{
+    const ch_program *p = x->program;
+
+    *n = 0;
+    for (int i = 0; i < p->n_slots; i++)
+        *n += p->slot[i].kind == kind;
+    *out = ch__calloc((size_t)*n + 1, sizeof(**out));
+    if (*out == NULL)
+        return ch__fail_memory("a program");
+    for (int i = 0, k = 0; i < p->n_slots; i++)
+        if (p->slot[i].kind == kind)
+            (*out)[k++] = (patch){i, p->slot[i].index, p->slot[i].offset};
+    return CH_OK;
+}
+
+static void fill_calls(ch_instance *x)
+{
+    const ch_program *p = x->program;
+
+    for (int i = 0; i < p->n_instrs; i++) {
+        const ch_instr *in = &p->instr[i];
+        void          **slot = &x->slot[in->first_slot];
+
+        x->call[i].in = (const void *const *)slot;
+        x->call[i].out = slot + in->n_in;
+        x->call[i].state = in->state;
+        x->call[i].node = in->node;
+    }
+}
+
+ch_status ch__instance_new(ch_program *p, ch_instance **out)
+{
+    ch_instance *x = ch__calloc(1, sizeof(*x));
+    ch_status    rc;
+
+    if (x == NULL)
+        return ch__fail_memory("a program");
+    x->program = ch__program_ref(p);
+    x->slot = ch__calloc((size_t)p->n_slots + 1, sizeof(*x->slot));
+    x->call = ch__calloc((size_t)p->n_instrs + 1, sizeof(*x->call));
+    rc = x->slot == NULL || x->call == NULL ? ch__fail_memory("a program") : CH_OK;
+    if (rc == CH_OK)
+        rc = new_patches(x, CH_AT_INPUT, &x->input, &x->n_input);
+    if (rc == CH_OK)
+        rc = new_patches(x, CH_AT_OUTPUT, &x->output, &x->n_output);
+    if (rc == CH_OK)
+        rc = new_patches(x, CH_AT_RESOURCE, &x->resource, &x->n_resource);
+    if (rc != CH_OK) {
+        ch__instance_free(x);
+        return rc;
+    }
+    fill_calls(x);
+    *out = x;
+    return CH_OK;
+}
+
+void ch__instance_free(ch_instance *x)
+{
+    if (x == NULL)
+        return;
+    ch__program_unref(x->program);
+    ch__free(x->slot);
+    ch__free(x->call);
+    ch__free(x->input);
+    ch__free(x->output);
+    ch__free(x->resource);
+    ch__free(x);
+}
+
+/* Constants never change; the library promises not to write them, and C cannot say so here. */
+static void *as_slot(const void *p)
+{
+    void *q;
+
+    memcpy(&q, &p, sizeof(q));
+    return q;
+}
+
+static void bind_arena(ch_instance *x, char *base)
+{
+    const ch_program *p = x->program;
+
+    for (int i = 0; i < p->n_slots; i++) {
+        if (p->slot[i].kind == CH_AT_ARENA)
+            x->slot[i] = base + p->slot[i].offset;
+        else if (p->slot[i].kind == CH_AT_CONSTANT)
+            x->slot[i] = as_slot(p->slot[i].data);
+    }
+    for (int i = 0; i < p->n_instrs; i++)
+        x->call[i].scratch = x->slot[p->instr[i].first_slot + p->instr[i].n_in + p->instr[i].n_out];
+}
+
+static void bind(ch_instance *x, const ch_bind *b)
+{
+    if (!x->is_bound || x->generation != b->arena_generation) {
+        bind_arena(x, b->arena);
+        x->generation = b->arena_generation;
+        x->is_bound = true;
+    }
+    for (int i = 0; i < x->n_input; i++)
+        x->slot[x->input[i].slot] = (char *)b->input[x->input[i].index] + x->input[i].offset;
+    for (int i = 0; i < x->n_output; i++)
+        x->slot[x->output[i].slot] = (char *)b->output[x->output[i].index] + x->output[i].offset;
+    for (int i = 0; i < x->n_resource; i++)
+        x->slot[x->resource[i].slot] =
+            (char *)b->resource[x->resource[i].index] + x->resource[i].offset;
+}
+
+/* ---- tiles ---- */
+
+typedef struct tiled {
+    const ch_kernel *kernel;
+    const ch_call   *call;
+    int              phase;
+    ch_fault        *fault;
+} tiled;
+
+static void run_tile(void *arg, int i)
+{
+    tiled    *t = arg;
+    ch_status rc = t->kernel->run(t->call, (ch_tile){t->phase, i});
+
+    if (rc != CH_OK)
+        ch__fault_take(t->fault, rc, -1, NULL);
+}
+
+static ch_status run_on_team(ch_team *team, const ch_kernel *k, const ch_call *c, int n_phases,
+                             const int *tiles)
+{
+    ch_fault fault;
+    tiled    t = {k, c, 0, &fault};
+
+    ch__fault_clear(&fault);
+    for (; t.phase < n_phases; t.phase++) {
+        ch__team_run(team, tiles[t.phase], run_tile, &t);
+        if (ch__fault_is_set(&fault))
+            return ch__fault_raise(&fault);
+    }
+    return CH_OK;
+}
+
+static ch_status run_tiles(ch_team *team, const ch_kernel *k, const ch_call *c, int n_phases,
+                           const int *tiles)
+{
+    int most = 0;
+
+    for (int ph = 0; ph < n_phases; ph++)
+        most = tiles[ph] > most ? tiles[ph] : most;
+    if (team != NULL && most > 1)
+        return run_on_team(team, k, c, n_phases, tiles);
+    for (int ph = 0; ph < n_phases; ph++)
+        for (int i = 0; i < tiles[ph]; i++) {
+            ch_status rc = k->run(c, (ch_tile){ph, i});
+
+            if (rc != CH_OK)
+                return rc;
+        }
+    return CH_OK;
+}
+
+/* ---- instructions ---- */
+
+static ch_status run_instrs(ch_instance *x, const ch_bind *b, int from, int to)
+{
+    const ch_instr *in = x->program->instr + from;
+    ch_call        *c = x->call + from;
+    ch_status       rc;
+
+    for (int i = from; i < to; i++, in++, c++) {
+        if (in->kernel == NULL) {
+            memcpy(c->out[0], c->in[0], in->copy_bytes);
+        } else {
+            c->env = b->env;
+            if (in->n_phases == 1 && in->tiles[0] == 1)
+                rc = in->kernel->run(c, (ch_tile){0, 0});
+            else
+                rc = run_tiles(b->team, in->kernel, c, in->n_phases, in->tiles);
+            if (rc != CH_OK)
+                return rc;
+        }
+        if (b->see != NULL)
+            b->see(b->see_arg, in, c);
+    }
+    return CH_OK;
+}
+
+ch_status ch__instance_run(ch_instance *x, const ch_bind *b)
+{
+    const ch_program *p = x->program;
+    ch_status         rc;
+
+    bind(x, b);
+    rc = run_instrs(x, b, 0, p->n_commit);
+    if (rc == CH_OK && p->writes && b->agree != NULL)
+        rc = b->agree(b->agree_arg);
+    if (rc == CH_OK)
+        rc = run_instrs(x, b, p->n_commit, p->n_instrs);
+    return rc;
+}
+
+/* ---- one call ---- */
+
+ch_status ch__call_run(const ch_node *n, const ch_kernel *k, const void *const *in,
+                       void *const *out, const ch_env *env, ch_team *team)
+{
+    static const int one[CH_MAX_PHASES] = {1, 1, 1};
+    ch_arena         arena = {0};
+    ch_prep          p = {.node = n, .arena = &arena};
+    ch_call          c = {.in = in, .out = out, .env = env, .node = n};
+    ch_status        rc = k->prepare(n, &p);
+
+    if (rc == CH_OK && p.is_view) {
+        memcpy(out[0], (const char *)in[0] + p.view_offset, (size_t)ch__bytes(n));
+    } else if (rc == CH_OK) {
+        c.state = p.state;
+        c.scratch = p.scratch_bytes > 0 ? ch__alloc_aligned(p.scratch_bytes) : NULL;
+        if (p.scratch_bytes > 0 && c.scratch == NULL)
+            rc = ch__fail_memory(n->op->name);
+        else
+            rc = run_tiles(team, k, &c, p.n_phases > 0 ? p.n_phases : 1,
+                           p.n_phases > 0 ? p.tiles : one);
+        ch__free_aligned(c.scratch);
+    }
+    if (k->drop != NULL && p.state != NULL)
+        k->drop(p.state);
+    ch__arena_drop(&arena);
+    return rc;
+}
+
+ch_status ch__call_fail(const ch_call *c, ch_status rc, const char *format, ...)
+{
+    char        why[512], where[256], dims[160], types[512] = "";
+    size_t      used = 0;
+    const char *scope = c->node->scope;
+    va_list     args;
+
+    va_start(args, format);
+    vsnprintf(why, sizeof(why), format, args);
+    va_end(args);
+    for (int i = 0; i < c->node->n_in && used < sizeof(types) - 1; i++) {
+        ch__dims_print(&c->node->in[i]->dims, dims, sizeof(dims));
+        used += (size_t)snprintf(types + used, sizeof(types) - used, "%s%s%s",
+                                 i > 0 ? ", " : "", ch_dtype_name(c->node->in[i]->dtype), dims);
+    }
+    ch__where(c->node->caller, where, sizeof(where));
+    return ch__fail(rc, "%s(%s): %s%s%s%s%s", c->node->op->name, types, why,
+                    scope != NULL ? ", in " : "", scope != NULL ? scope : "",
+                    where[0] != '\0' ? ", at " : "", where);
+}

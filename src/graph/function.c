@@ -1,0 +1,377 @@
+/* graph/function.c -- a step with the graphs that were recorded from it and the programs that
+ * were made of those.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "graph/function.h"
+
+#include <string.h>
+
+#include "base/log.h"
+#include "graph/step.h"
+
+static ch_status new_function(const char *name, ch_function **out)
+{
+    ch_function *f = ch__calloc(1, sizeof(*f));
+
+    if (f == NULL)
+        return ch__fail_memory("a function");
+    f->name = ch__strdup(name);
+    if (f->name == NULL) {
+        ch__free(f);
+        return ch__fail_memory("a function");
+    }
+    atomic_init(&f->refs, 1);
+    pthread_mutex_init(&f->lock, NULL);
+    *out = f;
+    return CH_OK;
+}
+
+ch_status ch_function_new(const char *name, ch_step_fn step, void *arg, ch_function **out)
+{
+    ch_function *f;
+    ch_status    rc;
+
+    if (name == NULL || step == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "function: %s is NULL",
+                        name == NULL ? "its name" : "its step");
+    rc = new_function(name, &f);
+    if (rc != CH_OK)
+        return rc;
+    f->step = step;
+    f->arg = arg;
+    *out = f;
+    return CH_OK;
+}
+
+ch_status ch_function_of_graph(const char *name, ch_graph *graph, ch_function **out)
+{
+    ch_function *f;
+    ch_status    rc;
+
+    if (name == NULL || graph == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "function: %s is NULL",
+                        name == NULL ? "its name" : "its graph");
+    rc = new_function(name, &f);
+    if (rc != CH_OK)
+        return rc;
+    f->given = ch_graph_ref(graph);
+    *out = f;
+    return CH_OK;
+}
+
+ch_function *ch_function_ref(ch_function *f)
+{
+    if (f != NULL)
+        atomic_fetch_add_explicit(&f->refs, 1, memory_order_relaxed);
+    return f;
+}
+
+static void free_recording(ch_recording *r)
+{
+    ch_graph_unref(r->graph);
+    ch__free(r->dtype);
+    ch__free(r->dims);
+    ch__free(r);
+}
+
+void ch_function_unref(ch_function *f)
+{
+    if (f == NULL || atomic_fetch_sub_explicit(&f->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    while (f->programs != NULL) {
+        ch_prepared *p = f->programs;
+
+        f->programs = p->next;
+        ch__prepared_unref(p);
+    }
+    while (f->recordings != NULL) {
+        ch_recording *r = f->recordings;
+
+        f->recordings = r->next;
+        free_recording(r);
+    }
+    ch_graph_unref(f->given);
+    ch_graph_unref(f->last_graph);
+    ch__program_unref(f->last_program);
+    pthread_mutex_destroy(&f->lock);
+    ch__free(f->name);
+    ch__free(f);
+}
+
+const char *ch_function_name(const ch_function *f)
+{
+    return f->name;
+}
+
+int ch_function_recordings(const ch_function *f)
+{
+    return f->n_recordings;
+}
+
+int ch_function_programs(const ch_function *f)
+{
+    return f->n_programs;
+}
+
+ch_graph *ch_function_graph(ch_function *f)
+{
+    return f->last_graph;
+}
+
+int ch_function_print_plan(ch_function *f, char *text, size_t size)
+{
+    if (size > 0)
+        text[0] = '\0';
+    return f->last_program == NULL ? 0 : ch__program_print(f->last_program, text, size);
+}
+
+void ch_function_static_rows(ch_function *f)
+{
+    f->static_rows = true;
+}
+
+void ch_function_watch(ch_function *f, ch_node_see see, void *arg)
+{
+    pthread_mutex_lock(&f->lock);
+    f->see = see;
+    f->see_arg = arg;
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* ---- recording ---- */
+
+/* The dims with which inputs are recorded: axis 0 is a symbol, the same for inputs that have the same
+ * number of rows in every replica. All else must be equal in all replicas. */
+static ch_status recorded_dims(const ch_args *a, bool numbers, ch_dims *dims, int *n_symbols)
+{
+    *n_symbols = 0;
+    for (int i = 0; i < a->n_in; i++) {
+        ch_tensor *first = a->tensor[i];
+        int        same = -1;
+
+        for (int r = 1; r < a->n_local; r++) {
+            const ch_tensor *t = a->tensor[r * a->n_in + i];
+            bool like = t->dtype == first->dtype && t->shape.rank == first->shape.rank;
+
+            for (int k = numbers ? 0 : 1; like && k < first->shape.rank; k++)
+                like = t->shape.dim[k] == first->shape.dim[k];
+            if (!like)
+                return ch__fail(CH_INVALID_ARGUMENT,
+                                "input %d: replicas 0 and %d have different types, or sizes "
+                                "that may not differ", i, r);
+        }
+        dims[i] = ch__dims_of(first->shape);
+        if (numbers || first->shape.rank == 0)
+            continue;
+        for (int j = 0; j < i && same < 0; j++)
+            same = dims[j].rank > 0 && ch__args_same_rows(a, i, j) ? j : -1;
+        dims[i].dim[0] = same >= 0 ? dims[same].dim[0] : (ch_dim){1, ++*n_symbols};
+    }
+    return CH_OK;
+}
+
+static bool recording_fits(const ch_recording *r, void *owner, const ch_args *a,
+                           const ch_dims *dims)
+{
+    if (r->owner != owner || r->n_in != a->n_in || r->n_replicas != a->n_replicas)
+        return false;
+    for (int i = 0; i < a->n_in; i++)
+        if (r->dtype[i] != a->tensor[i]->dtype || !ch__dims_same(&r->dims[i], &dims[i]))
+            return false;
+    return true;
+}
+
+/* Calls the user's function. *wants_numbers: it failed only because a size is a symbol. */
+static ch_status call_step(ch_function *f, const ch_run *run, const ch_args *a,
+                           const ch_dims *dims, int n_symbols, bool *wants_numbers,
+                           ch_graph **out)
+{
+    ch_step  *s;
+    ch_status rc = ch__step_new(f->name, NULL, &s);
+
+    if (rc != CH_OK)
+        return rc;
+    s->owner = run->owner;
+    s->graph->n_symbols = n_symbols;
+    for (int i = 0; i < a->n_in; i++)
+        ch__step_add_input(s, run->in != NULL ? ch_tuple_name(run->in, i) : NULL,
+                           a->tensor[i]->dtype, &dims[i]);
+    if (s->rc == CH_OK) {
+        f->recorder = pthread_self();
+        f->is_recording = true;
+        f->step(s, f->arg);
+        f->is_recording = false;
+    }
+    *wants_numbers = s->graph->wants_numbers;
+    rc = ch__step_finish(s, out);
+    ch__step_free(s);
+    if (rc == CH_OK && run->ops->lower != NULL)
+        rc = run->ops->lower(run->owner, *out);
+    if (rc != CH_OK)
+        return ch__fail_at(rc, "recording %s", f->name);
+    return CH_OK;
+}
+
+static ch_status keep_recording(ch_function *f, void *owner, const ch_args *a,
+                                const ch_dims *dims, ch_graph *g)
+{
+    ch_recording *r = ch__calloc(1, sizeof(*r));
+
+    if (r == NULL)
+        return ch__fail_memory(f->name);
+    r->dtype = ch__calloc((size_t)a->n_in + 1, sizeof(*r->dtype));
+    r->dims = ch__calloc((size_t)a->n_in + 1, sizeof(*r->dims));
+    if (r->dtype == NULL || r->dims == NULL) {
+        free_recording(r);
+        return ch__fail_memory(f->name);
+    }
+    for (int i = 0; i < a->n_in; i++) {
+        r->dtype[i] = a->tensor[i]->dtype;
+        r->dims[i] = dims[i];
+    }
+    r->owner = owner;
+    r->n_in = a->n_in;
+    r->n_replicas = a->n_replicas;
+    r->graph = g;
+    r->next = f->recordings;
+    f->recordings = r;
+    f->n_recordings++;
+    return CH_OK;
+}
+
+static ch_graph *find_recording(ch_function *f, void *owner, const ch_args *a,
+                                const ch_dims *dims)
+{
+    for (ch_recording *r = f->recordings; r != NULL; r = r->next)
+        if (recording_fits(r, owner, a, dims))
+            return r->graph;
+    return NULL;
+}
+
+static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_dims *dims,
+                        ch_graph **out)
+{
+    bool      wants = false;
+    int       n_symbols;
+    ch_graph *g = NULL;
+    ch_status rc = recorded_dims(a, f->static_rows, dims, &n_symbols);
+
+    if (rc != CH_OK)
+        return ch__fail_at(rc, "%s", f->name);
+    if ((*out = find_recording(f, run->owner, a, dims)) != NULL)
+        return CH_OK;
+    rc = call_step(f, run, a, dims, n_symbols, &wants, &g);
+    if (rc != CH_OK && wants && !f->static_rows) { /* once more, for these sizes alone */
+        rc = recorded_dims(a, true, dims, &n_symbols);
+        if (rc != CH_OK)
+            return ch__fail_at(rc, "%s", f->name);
+        if ((*out = find_recording(f, run->owner, a, dims)) != NULL)
+            return CH_OK;
+        rc = call_step(f, run, a, dims, n_symbols, &wants, &g);
+        f->static_rows |= rc == CH_OK; /* it will want them again */
+    }
+    if (rc == CH_OK)
+        rc = keep_recording(f, run->owner, a, dims, g);
+    if (rc != CH_OK) {
+        ch_graph_unref(g);
+        return rc;
+    }
+    *out = g;
+    return CH_OK;
+}
+
+ch_status ch__function_record(ch_function *f, const ch_run *run, const ch_args *a,
+                              ch_graph **out)
+{
+    ch_dims  *dims;
+    ch_status rc;
+
+    if (f->given != NULL) {
+        *out = f->given;
+        if (a->n_in == f->given->n_inputs)
+            return CH_OK;
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: %d inputs, its graph has %d", f->name, a->n_in,
+                        f->given->n_inputs);
+    }
+    dims = ch__calloc((size_t)a->n_in + 1, sizeof(*dims));
+    if (dims == NULL)
+        return ch__fail_memory(f->name);
+    rc = record(f, run, a, dims, out);
+    ch__free(dims);
+    return rc;
+}
+
+/* ---- programs ---- */
+
+/* Says which size it is that keeps changing, when there are ten programs. */
+static void warn_of_many(const ch_function *f, const ch_prepared *p)
+{
+    const ch_prepared *other = p->next;
+
+    for (int i = 0; i < p->n_local * p->n_in; i++)
+        for (int k = 0; k < p->shape[i].rank; k++)
+            if (other->n_in == p->n_in && other->n_local == p->n_local &&
+                p->shape[i].dim[k] != other->shape[i].dim[k]) {
+                ch__log(CH_LOG_WARNING, "program-cache",
+                        "%s: ten programs already; axis %d of input %d keeps changing (%lld, then "
+                        "%lld). Pad it, or expect to plan anew", f->name, k, i % p->n_in,
+                        (long long)other->shape[i].dim[k], (long long)p->shape[i].dim[k]);
+                return;
+            }
+}
+
+static bool prepared_fits(const ch_prepared *p, const ch_graph *g, const ch_run *run,
+                          const ch_args *a, bool watched)
+{
+    if (p->graph != g || p->n_local != run->n_local || p->n_in != a->n_in ||
+        p->watched != watched)
+        return false;
+    for (int r = 0; r < run->n_local; r++)
+        if (p->device[r] != run->device[r])
+            return false;
+    for (int i = 0; i < a->n_local * a->n_in; i++)
+        if (a->tensor[i]->dtype != g->input[i % a->n_in]->dtype ||
+            !ch_shape_equal(p->shape[i], a->tensor[i]->shape))
+            return false;
+    return true;
+}
+
+static void evict(ch_function *f)
+{
+    ch_prepared **last = &f->programs;
+
+    while ((*last)->next != NULL)
+        last = &(*last)->next;
+    ch__prepared_unref(*last);
+    *last = NULL;
+    f->n_programs--;
+}
+
+ch_status ch__function_prepare(ch_function *f, ch_graph *g, const ch_run *run, const ch_args *a,
+                               ch_prepared **out)
+{
+    bool      watched = f->see != NULL;
+    ch_status rc;
+
+    for (ch_prepared **link = &f->programs; *link != NULL; link = &(*link)->next)
+        if (prepared_fits(*link, g, run, a, watched)) {
+            ch_prepared *p = *link;
+
+            *link = p->next; /* most recently used first */
+            p->next = f->programs;
+            f->programs = p;
+            *out = p;
+            return CH_OK;
+        }
+    rc = ch__prepared_new(g, run, a, watched, out);
+    if (rc != CH_OK)
+        return ch__fail_at(rc, "%s", f->name);
+    (*out)->next = f->programs;
+    f->programs = *out;
+    f->n_programs++;
+    if (f->n_programs == 10)
+        warn_of_many(f, *out);
+    if (f->n_programs > CH_MAX_PROGRAMS)
+        evict(f);
+    return CH_OK;
+}

@@ -1,0 +1,180 @@
+/* graph/graph.c -- the structure: calls, roots, ownership.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "graph/graph.h"
+
+#include <string.h>
+
+#include "graph/attr.h"
+
+ch_status ch__graph_new(const char *name, ch_graph **out)
+{
+    ch_graph *g = ch__calloc(1, sizeof(*g));
+
+    if (g == NULL)
+        return ch__fail_memory("a graph");
+    atomic_init(&g->refs, 1);
+    g->name = ch__arena_strdup(&g->arena, name);
+    if (g->name == NULL) {
+        ch__free(g);
+        return ch__fail_memory("a graph");
+    }
+    *out = g;
+    return CH_OK;
+}
+
+ch_graph *ch_graph_ref(ch_graph *g)
+{
+    if (g != NULL)
+        atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
+    return g;
+}
+
+void ch_graph_unref(ch_graph *g)
+{
+    if (g == NULL || atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    for (ch_node *n = g->first; n != NULL; n = n->next)
+        ch__attrs_drop(n->op, n->own_attrs);
+    ch__free(g->input);
+    ch__free(g->input_name);
+    ch__free(g->output);
+    ch__free(g->resource);
+    ch__arena_drop(&g->arena);
+    ch__free(g);
+}
+
+ch_graph *ch__graph_root(ch_graph *g)
+{
+    while (g->outer != NULL)
+        g = g->outer;
+    return g;
+}
+
+int ch_graph_nodes(const ch_graph *g)
+{
+    return g->n_calls;
+}
+
+/* Memory of a call: its nodes, then its input pointers. */
+static ch_node *new_call(ch_graph *g, int n_in, int n_out)
+{
+    ch_node *n = ch__arena_alloc(&g->arena, (size_t)n_out * sizeof(*n));
+
+    if (n == NULL)
+        return NULL;
+    n->in = ch__arena_alloc(&g->arena, (size_t)(n_in > 0 ? n_in : 1) * sizeof(n->in[0]));
+    return n->in == NULL ? NULL : n;
+}
+
+static bool note_input(ch_graph *g, ch_node *n)
+{
+    int cap = g->cap_inputs;
+
+    if (!ch__grow((void **)&g->input, &cap, g->n_inputs + 1, sizeof(g->input[0])))
+        return false;
+    cap = g->cap_inputs;
+    if (!ch__grow((void **)&g->input_name, &cap, g->n_inputs + 1, sizeof(g->input_name[0])))
+        return false;
+    g->cap_inputs = cap;
+    g->input_name[g->n_inputs] = NULL;
+    g->input[g->n_inputs++] = n;
+    return true;
+}
+
+ch_node *ch__graph_add(ch_graph *g, const ch_op *op, const void *attrs, int n_in,
+                       ch_node *const *in, int n_out)
+{
+    ch_node *n = new_call(g, n_in, n_out > 0 ? n_out : 1);
+    void    *own = NULL;
+
+    if (n == NULL || (op == ch__roles.input && !note_input(g, n)))
+        return NULL;
+    if (op->attrs != NULL) {
+        own = ch__attrs_copy(&g->arena, op, attrs);
+        if (own == NULL) {
+            g->n_inputs -= op == ch__roles.input;
+            return NULL;
+        }
+    }
+    for (int i = 0; i < (n_out > 0 ? n_out : 1); i++) {
+        n[i].head = n;
+        n[i].index = i;
+        n[i].id = g->n_values++;
+        n[i].graph = g;
+    }
+    n->op = op;
+    n->attrs = n->own_attrs = own;
+    n->n_in = n_in;
+    n->n_out = n_out;
+    for (int i = 0; i < n_in; i++)
+        n->in[i] = in[i];
+    if (g->last != NULL)
+        g->last->next = n;
+    else
+        g->first = n;
+    g->last = n;
+    g->n_calls++;
+    return n;
+}
+
+ch_output *ch__graph_add_output(ch_graph *g)
+{
+    if (!ch__grow((void **)&g->output, &g->cap_outputs, g->n_outputs + 1, sizeof(*g->output)))
+        return NULL;
+    return memset(&g->output[g->n_outputs++], 0, sizeof(*g->output));
+}
+
+ch_resource *ch__graph_add_resource(ch_graph *g)
+{
+    if (!ch__grow((void **)&g->resource, &g->cap_resources, g->n_resources + 1,
+                  sizeof(*g->resource)))
+        return NULL;
+    return memset(&g->resource[g->n_resources++], 0, sizeof(*g->resource));
+}
+
+bool ch__call_is_root(const ch_node *call)
+{
+    return (call->op->flags & (CH_OP_EFFECT | CH_OP_COLLECTIVE)) != 0;
+}
+
+void ch__graph_calls(const ch_graph *g, ch_node **call)
+{
+    int i = 0;
+
+    for (ch_node *n = g->first; n != NULL; n = n->next)
+        call[i++] = n;
+}
+
+static void mark_call(const ch_node *call, unsigned char *live)
+{
+    bool needed = ch__call_is_root(call);
+
+    for (int i = 0; i < call->n_out && !needed; i++)
+        needed = live[call[i].id] != 0;
+    if (!needed)
+        return;
+    live[call->id] |= 1; /* the head stands for the call */
+    for (int i = 0; i < call->n_in; i++)
+        live[call->in[i]->id] |= 1;
+}
+
+ch_status ch__graph_mark(const ch_graph *g, unsigned char *live)
+{
+    ch_node **call = ch__calloc((size_t)g->n_calls + 1, sizeof(*call));
+
+    if (call == NULL)
+        return ch__fail_memory("a graph");
+    ch__graph_calls(g, call);
+    for (int i = 0; i < g->n_outputs; i++)
+        live[g->output[i].node->id] = 1;
+    for (int i = 0; i < g->n_resources; i++)
+        if (g->resource[i].value != g->resource[i].read)
+            live[g->resource[i].value->id] = 1;
+    for (int i = 0; i < g->n_inputs; i++) /* inputs stay: they are the signature */
+        live[g->input[i]->id] = 1;
+    for (int i = g->n_calls - 1; i >= 0; i--)
+        mark_call(call[i], live);
+    ch__free(call);
+    return CH_OK;
+}

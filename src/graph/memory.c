@@ -1,0 +1,170 @@
+/* graph/memory.c -- where in an arena buffers go.
+ *
+ * Buffers are placed one by one, each at the lowest gap that fits between those already placed
+ * that live at the same time. How good the result is depends on the order; several orders
+ * are tried and the smallest arena is kept. Finding the best order is NP-hard; in practice
+ * one of these is within a few percent of the bound, and most often at it.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "graph/memory.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+
+int ch__buffers_add(ch_buffers *b, size_t bytes, int from, int to)
+{
+    if (bytes > SIZE_MAX / 2 ||
+        !ch__grow((void **)&b->at, &b->cap, b->n + 1, sizeof(*b->at)))
+        return -1;
+    bytes = (bytes + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
+    b->at[b->n] = (ch_span){.bytes = bytes, .from = from, .to = to};
+    return b->n++;
+}
+
+void ch__buffers_drop(ch_buffers *b)
+{
+    ch__free(b->at);
+    *b = (ch_buffers){0};
+}
+
+static int compare(uint64_t a, uint64_t b)
+{
+    return a < b ? 1 : a > b ? -1 : 0; /* larger first */
+}
+
+static int by_place(const ch_span *a, const ch_span *b)
+{
+    return a->from != b->from ? a->from - b->from : a->to - b->to;
+}
+
+static int by_size(const void *x, const void *y)
+{
+    const ch_span *a = *(ch_span *const *)x, *b = *(ch_span *const *)y;
+    int            c = compare(a->bytes, b->bytes);
+
+    return c != 0 ? c : by_place(a, b);
+}
+
+static int by_life(const void *x, const void *y)
+{
+    const ch_span *a = *(ch_span *const *)x, *b = *(ch_span *const *)y;
+    int            c = (b->to - b->from) - (a->to - a->from);
+
+    return c != 0 ? c : by_size(x, y);
+}
+
+static int by_area(const void *x, const void *y)
+{
+    const ch_span *a = *(ch_span *const *)x, *b = *(ch_span *const *)y;
+    int            c = compare((uint64_t)a->bytes * (uint64_t)(a->to - a->from + 1),
+                               (uint64_t)b->bytes * (uint64_t)(b->to - b->from + 1));
+
+    return c != 0 ? c : by_place(a, b);
+}
+
+static int by_birth(const void *x, const void *y)
+{
+    const ch_span *a = *(ch_span *const *)x, *b = *(ch_span *const *)y;
+    int            c = a->from - b->from;
+
+    return c != 0 ? c : by_size(x, y);
+}
+
+/* The bound: at no time can the arena be smaller than what is alive then. */
+static ch_status most_alive(const ch_buffers *b, size_t *out)
+{
+    int     end = 0;
+    int64_t now = 0, *change;
+
+    for (int i = 0; i < b->n; i++)
+        if (b->at[i].to > end)
+            end = b->at[i].to;
+    change = ch__calloc((size_t)end + 2, sizeof(*change));
+    if (change == NULL)
+        return ch__fail_memory("a program");
+    for (int i = 0; i < b->n; i++) {
+        change[b->at[i].from] += (int64_t)b->at[i].bytes;
+        change[b->at[i].to + 1] -= (int64_t)b->at[i].bytes;
+    }
+    *out = 0;
+    for (int t = 0; t <= end; t++) {
+        now += change[t];
+        if ((size_t)now > *out)
+            *out = (size_t)now;
+    }
+    ch__free(change);
+    return CH_OK;
+}
+
+/* The lowest offset for `s` among the n placed ones, which are sorted by offset. */
+static size_t lowest_gap(ch_span *const *placed, int n, const ch_span *s)
+{
+    size_t at = 0;
+
+    for (int i = 0; i < n; i++) {
+        const ch_span *p = placed[i];
+
+        if (p->to < s->from || p->from > s->to)
+            continue;
+        if (p->offset >= at + s->bytes)
+            return at;
+        if (p->offset + p->bytes > at)
+            at = p->offset + p->bytes;
+    }
+    return at;
+}
+
+static size_t place_in_order(ch_span *const *order, ch_span **placed, int n)
+{
+    size_t end = 0;
+
+    for (int i = 0; i < n; i++) {
+        ch_span *s = order[i];
+        int      k = i;
+
+        s->offset = lowest_gap(placed, i, s);
+        if (s->offset + s->bytes > end)
+            end = s->offset + s->bytes;
+        for (; k > 0 && placed[k - 1]->offset > s->offset; k--)
+            placed[k] = placed[k - 1];
+        placed[k] = s;
+    }
+    return end;
+}
+
+ch_status ch__buffers_place(ch_buffers *b, size_t *arena, size_t *live)
+{
+    static int (*const orders[])(const void *, const void *) = {by_size, by_area, by_life,
+                                                                by_birth};
+    ch_span **order = ch__calloc((size_t)b->n + 1, sizeof(*order));
+    ch_span **placed = ch__calloc((size_t)b->n + 1, sizeof(*placed));
+    size_t   *best = ch__calloc((size_t)b->n + 1, sizeof(*best));
+    ch_status rc = CH_OK;
+
+    *arena = SIZE_MAX;
+    if (order == NULL || placed == NULL || best == NULL)
+        rc = ch__fail_memory("a program");
+    else
+        rc = most_alive(b, live);
+    for (size_t k = 0; rc == CH_OK && k < 4 && *arena > *live; k++) {
+        size_t end;
+
+        for (int i = 0; i < b->n; i++)
+            order[i] = &b->at[i];
+        qsort(order, (size_t)b->n, sizeof(*order), orders[k]);
+        end = place_in_order(order, placed, b->n);
+        for (int i = 0; end < *arena && i < b->n; i++)
+            best[i] = b->at[i].offset;
+        *arena = end < *arena ? end : *arena;
+    }
+    for (int i = 0; rc == CH_OK && i < b->n; i++)
+        b->at[i].offset = best[i];
+    ch__free(order);
+    ch__free(placed);
+    ch__free(best);
+    return rc;
+}

@@ -1,0 +1,334 @@
+/* graph/prepared.c -- a graph made ready for one signature on given devices, and its results.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "graph/function.h"
+
+/* Everything a run returns. `live` counts the objects that somebody still holds; at zero the
+ * packet goes back to its prepared graph, which it keeps alive until then. */
+typedef struct ch_packet {
+    struct ch_packet *next;
+    ch_prepared      *home;
+    atomic_int        live;
+    ch_tuple         *tuple;
+    ch_value        **value;  /* [output] */
+    ch_tensor        *tensor; /* [replica * n_out + output] */
+    ch_buffer        *buffer; /* likewise */
+} ch_packet;
+
+/* ---- packets ---- */
+
+static void packet_free(ch_packet *k)
+{
+    ch_prepared *p = k->home;
+
+    for (int i = 0; k->buffer != NULL && i < p->n_local * p->n_out; i++)
+        if (k->buffer[i].data != NULL)
+            ch__device_free(k->buffer[i].device, k->buffer[i].data, k->buffer[i].bytes);
+    for (int i = 0; k->value != NULL && i < p->n_out; i++)
+        ch__free(k->value[i]);
+    for (int i = 0; k->tuple != NULL && i < p->n_out; i++)
+        ch__free(k->tuple->leaf[i].name);
+    ch__free(k->tuple);
+    ch__free(k->value);
+    ch__free(k->tensor);
+    ch__free(k->buffer);
+    ch__free(k);
+}
+
+static void packet_let_go(ch_packet *k)
+{
+    ch_prepared *p = k->home;
+
+    if (atomic_fetch_sub_explicit(&k->live, 1, memory_order_acq_rel) != 1)
+        return;
+    pthread_mutex_lock(&p->lock);
+    k->next = p->free_packets;
+    p->free_packets = k;
+    pthread_mutex_unlock(&p->lock);
+    ch__prepared_unref(p);
+}
+
+static void recycle_buffer(ch_buffer *b)
+{
+    packet_let_go(b->arg);
+}
+
+static void recycle_tensor(ch_tensor *t)
+{
+    ch_packet *k = t->home;
+
+    ch__buffer_unref(t->buffer);
+    packet_let_go(k);
+}
+
+static void recycle_value(ch_value *v)
+{
+    ch_packet *k = v->home;
+
+    for (int i = 0; i < v->n; i++)
+        ch_tensor_unref(v->tensor[i]);
+    packet_let_go(k);
+}
+
+static void recycle_tuple(ch_tuple *t)
+{
+    ch_packet *k = t->home;
+
+    for (int i = 0; i < t->n; i++)
+        ch_value_unref(t->leaf[i].value);
+    packet_let_go(k);
+}
+
+static ch_status fill_tensor(ch_packet *k, int r, int o)
+{
+    ch_prepared   *p = k->home;
+    const ch_node *n = p->program[p->variant[r]]->graph->output[o].node;
+    ch_buffer     *b = &k->buffer[r * p->n_out + o];
+    ch_tensor     *t = &k->tensor[r * p->n_out + o];
+
+    b->bytes = (size_t)ch__bytes(n);
+    b->device = p->device[r];
+    b->data = ch__device_alloc(b->device, b->bytes);
+    if (b->data == NULL)
+        return ch__fail(CH_RESOURCE_EXHAUSTED, "result %d of %s: no memory for %zu bytes", o,
+                        p->graph->name, b->bytes);
+    b->release = recycle_buffer;
+    b->arg = k;
+    t->dtype = n->dtype;
+    t->shape = ch__shape(n);
+    t->contiguous = true;
+    ch__strides(t->shape, t->stride);
+    t->data = b->data;
+    t->buffer = b;
+    t->recycle = recycle_tensor;
+    t->home = k;
+    return CH_OK;
+}
+
+static ch_status fill_value(ch_packet *k, int o)
+{
+    ch_prepared *p = k->home;
+    const char  *name = p->graph->output[o].name;
+    ch_value    *v = ch__calloc(1, sizeof(*v) + (size_t)p->n_local * sizeof(v->tensor[0]));
+
+    k->value[o] = v;
+    k->tuple->leaf[o].value = v;
+    if (v == NULL || (name != NULL && (k->tuple->leaf[o].name = ch__strdup(name)) == NULL))
+        return ch__fail_memory("results");
+    v->kind = p->n_local > 1 ? CH_PER_REPLICA : CH_PLAIN;
+    v->n = p->n_local;
+    v->recycle = recycle_value;
+    v->home = k;
+    for (int r = 0; r < p->n_local; r++)
+        v->tensor[r] = &k->tensor[r * p->n_out + o];
+    return CH_OK;
+}
+
+static ch_status packet_new(ch_prepared *p, ch_packet **out)
+{
+    size_t     n = (size_t)(p->n_local * p->n_out) + 1;
+    ch_packet *k = ch__calloc(1, sizeof(*k));
+    ch_status  rc = CH_OK;
+
+    if (k == NULL)
+        return ch__fail_memory("results");
+    k->home = p;
+    k->tuple = ch__calloc(1, sizeof(*k->tuple) + (size_t)p->n_out * sizeof(k->tuple->leaf[0]));
+    k->value = ch__calloc((size_t)p->n_out + 1, sizeof(*k->value));
+    k->tensor = ch__calloc(n, sizeof(*k->tensor));
+    k->buffer = ch__calloc(n, sizeof(*k->buffer));
+    if (k->tuple == NULL || k->value == NULL || k->tensor == NULL || k->buffer == NULL)
+        rc = ch__fail_memory("results");
+    for (int o = 0; o < p->n_out && rc == CH_OK; o++) {
+        rc = fill_value(k, o);
+        for (int r = 0; r < p->n_local && rc == CH_OK; r++)
+            rc = fill_tensor(k, r, o);
+    }
+    if (rc != CH_OK) {
+        packet_free(k);
+        return rc;
+    }
+    k->tuple->n = p->n_out;
+    k->tuple->recycle = recycle_tuple;
+    k->tuple->home = k;
+    *out = k;
+    return CH_OK;
+}
+
+ch_status ch__packet_take(ch_prepared *p, ch_packet **out)
+{
+    int        n = p->n_local * p->n_out;
+    ch_packet *k;
+    ch_status  rc;
+
+    pthread_mutex_lock(&p->lock);
+    k = p->free_packets;
+    if (k != NULL)
+        p->free_packets = k->next;
+    pthread_mutex_unlock(&p->lock);
+    if (k == NULL && (rc = packet_new(p, &k)) != CH_OK)
+        return rc;
+    atomic_store(&k->live, 1 + p->n_out + 2 * n);
+    atomic_store(&k->tuple->refs, 1);
+    for (int o = 0; o < p->n_out; o++)
+        atomic_store(&k->value[o]->refs, 1);
+    for (int i = 0; i < n; i++) {
+        atomic_store(&k->tensor[i].refs, 1);
+        atomic_store(&k->buffer[i].refs, 1);
+    }
+    ch__prepared_ref(p);
+    *out = k;
+    return CH_OK;
+}
+
+ch_tuple *ch__packet_tuple(ch_packet *k)
+{
+    return k->tuple;
+}
+
+ch_tensor *ch__packet_tensor(ch_packet *k, int replica, int output)
+{
+    return &k->tensor[replica * k->home->n_out + output];
+}
+
+void *ch__packet_data(ch_packet *k, int replica, int output)
+{
+    return ch__packet_tensor(k, replica, output)->data;
+}
+
+/* ---- prepared graphs ---- */
+
+/* Replicas with equal shapes share a variant. */
+static void find_variants(ch_prepared *p)
+{
+    for (int r = 0; r < p->n_local; r++) {
+        int same = 0;
+
+        while (same < r && memcmp(&p->shape[same * p->n_in], &p->shape[r * p->n_in],
+                                  (size_t)p->n_in * sizeof(ch_shape)) != 0)
+            same++;
+        p->variant[r] = same < r ? p->variant[same] : p->n_variants++;
+    }
+}
+
+static ch_status specialise(ch_prepared *p, ch_graph **variant)
+{
+    const ch_shape **shape = ch__calloc((size_t)p->n_variants, sizeof(*shape));
+    ch_signature     sig = {.n_replicas = p->n_local, .n_variants = p->n_variants,
+                            .variant = p->variant, .shape = shape};
+    ch_status        rc;
+
+    if (shape == NULL)
+        return ch__fail_memory("a program");
+    for (int r = 0; r < p->n_local; r++)
+        shape[p->variant[r]] = &p->shape[r * p->n_in];
+    rc = ch__specialise(p->graph, &sig, variant);
+    ch__free(shape);
+    return rc;
+}
+
+static ch_status make_programs(ch_prepared *p)
+{
+    ch_graph      **variant = ch__calloc((size_t)p->n_variants, sizeof(*variant));
+    ch_plan_options opt = {.keep_all = p->watched};
+    ch_status       rc = variant == NULL ? ch__fail_memory("a program") : specialise(p, variant);
+
+    for (int i = 0; i < p->n_variants && rc == CH_OK; i++)
+        rc = ch__program_new(variant[i], &opt, &p->program[i]);
+    for (int r = 0; r < p->n_local && rc == CH_OK; r++)
+        rc = ch__instance_new(p->program[p->variant[r]], &p->instance[r]);
+    for (int i = 0; variant != NULL && i < p->n_variants; i++)
+        ch_graph_unref(variant[i]);
+    ch__free(variant);
+    return rc;
+}
+
+/* The shapes of the inputs with zeros past their rank, so that equal ones have equal bytes. */
+static void copy_shapes(ch_prepared *p, const ch_args *a)
+{
+    for (int i = 0; i < a->n_local * a->n_in; i++)
+        p->shape[i] = ch_shape_make(a->tensor[i]->shape.rank, a->tensor[i]->shape.dim);
+}
+
+static ch_status check_dtypes(const ch_graph *g, const ch_args *a)
+{
+    for (int i = 0; i < a->n_local * a->n_in; i++)
+        if (a->tensor[i]->dtype != g->input[i % a->n_in]->dtype)
+            return ch__fail(CH_INVALID_ARGUMENT, "input %d is %s, it was recorded as %s",
+                            i % a->n_in, ch_dtype_name(a->tensor[i]->dtype),
+                            ch_dtype_name(g->input[i % a->n_in]->dtype));
+    return CH_OK;
+}
+
+ch_status ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, bool watched,
+                           ch_prepared **out)
+{
+    size_t       n = (size_t)run->n_local, n_in = (size_t)a->n_in;
+    ch_prepared *p = ch__calloc(1, sizeof(*p));
+    ch_status    rc = check_dtypes(g, a);
+
+    if (p == NULL)
+        return ch__fail_memory("a program");
+    atomic_init(&p->refs, 1);
+    pthread_mutex_init(&p->lock, NULL);
+    p->graph = ch_graph_ref(g);
+    p->watched = watched;
+    p->n_local = run->n_local;
+    p->n_in = a->n_in;
+    p->n_out = g->n_outputs;
+    p->device = ch__calloc(n, sizeof(*p->device));
+    p->shape = ch__calloc(n * n_in + 1, sizeof(*p->shape));
+    p->variant = ch__calloc(n, sizeof(*p->variant));
+    p->program = ch__calloc(n, sizeof(*p->program));
+    p->instance = ch__calloc(n, sizeof(*p->instance));
+    p->resource = ch__calloc(n * (size_t)g->n_resources + 1, sizeof(*p->resource));
+    if (rc == CH_OK && (p->device == NULL || p->shape == NULL || p->variant == NULL ||
+                        p->program == NULL || p->instance == NULL || p->resource == NULL))
+        rc = ch__fail_memory("a program");
+    if (rc == CH_OK) {
+        memcpy(p->device, run->device, n * sizeof(*p->device));
+        copy_shapes(p, a);
+        find_variants(p);
+        rc = make_programs(p);
+    }
+    if (rc != CH_OK) {
+        ch__prepared_unref(p);
+        return rc;
+    }
+    *out = p;
+    return CH_OK;
+}
+
+ch_prepared *ch__prepared_ref(ch_prepared *p)
+{
+    atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
+    return p;
+}
+
+void ch__prepared_unref(ch_prepared *p)
+{
+    if (p == NULL || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    while (p->free_packets != NULL) {
+        ch_packet *k = p->free_packets;
+
+        p->free_packets = k->next;
+        packet_free(k);
+    }
+    for (int r = 0; p->instance != NULL && r < p->n_local; r++)
+        ch__instance_free(p->instance[r]);
+    for (int i = 0; p->program != NULL && i < p->n_variants; i++)
+        ch__program_unref(p->program[i]);
+    ch__free(p->device);
+    ch__free(p->shape);
+    ch__free(p->variant);
+    ch__free(p->program);
+    ch__free(p->instance);
+    ch__free(p->resource);
+    ch__free(p->room);
+    ch_graph_unref(p->graph);
+    pthread_mutex_destroy(&p->lock);
+    ch__free(p);
+}

@@ -1,0 +1,324 @@
+/* graph/run.c -- one run of a function: inputs in, a program on every replica, results out.
+ *
+ * In the steady state (a signature that was seen before) nothing is allocated here unless an
+ * input has to be made contiguous or moved to its replica's device.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "graph/run.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/function.h"
+#include "graph/where.h"
+
+#define FEW 32 /* inputs over all replicas that need no allocation */
+
+typedef struct replica_job {
+    struct launch *launch;
+    int            local;
+    ch_env         env;
+    ch_bind        bind;
+    ch_workspace   workspace;
+} replica_job;
+
+typedef struct launch {
+    const ch_run *run;
+    ch_prepared  *p;
+    ch_args       args;
+    struct ch_packet *packet;
+    ch_fault      fault;
+    ch_node_see   see;
+    void         *see_arg;
+    replica_job  *job;
+    ch_tensor    *few_tensors[FEW];
+} launch;
+
+bool ch__args_same_rows(const ch_args *a, int i, int j)
+{
+    for (int r = 0; r < a->n_local; r++)
+        if (a->tensor[r * a->n_in + i]->shape.dim[0] != a->tensor[r * a->n_in + j]->shape.dim[0])
+            return false;
+    return true;
+}
+
+/* ---- inputs ---- */
+
+static ch_status take_input(const launch *l, int r, int i, ch_tensor **out)
+{
+    const ch_value *v = ch_tuple_at(l->run->in, i);
+    ch_tensor      *t = ch_value_at(v, r), *there;
+    ch_status       rc;
+
+    if (t == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "input %d has %d components, and there are %d replicas",
+                        i, ch_value_count(v), l->run->n_local);
+    rc = ch_tensor_to(t, l->run->device[r], &there);
+    if (rc != CH_OK)
+        return rc;
+    rc = ch_tensor_contiguous(there, out);
+    ch_tensor_unref(there);
+    return rc;
+}
+
+static ch_status take_inputs(launch *l)
+{
+    ch_args *a = &l->args;
+    int      n;
+
+    a->n_in = l->run->in != NULL ? ch_tuple_count(l->run->in) : 0;
+    a->n_local = l->run->n_local;
+    a->n_replicas = l->run->n_replicas;
+    n = a->n_in * a->n_local;
+    a->tensor = l->few_tensors;
+    if (n > FEW && (a->tensor = ch__calloc((size_t)n, sizeof(*a->tensor))) == NULL)
+        return ch__fail_memory("inputs");
+    memset(a->tensor, 0, (size_t)n * sizeof(*a->tensor));
+    for (int r = 0; r < a->n_local; r++)
+        for (int i = 0; i < a->n_in; i++) {
+            ch_status rc = take_input(l, r, i, &a->tensor[r * a->n_in + i]);
+
+            if (rc != CH_OK)
+                return rc;
+        }
+    return CH_OK;
+}
+
+static void drop_inputs(launch *l)
+{
+    for (int i = 0; l->args.tensor != NULL && i < l->args.n_in * l->args.n_local; i++)
+        ch_tensor_unref(l->args.tensor[i]);
+    if (l->args.tensor != l->few_tensors)
+        ch__free(l->args.tensor);
+}
+
+/* ---- the program ---- */
+
+static ch_status find_program(launch *l, int64_t *number)
+{
+    ch_function *f = l->run->function;
+    ch_graph    *g = NULL;
+    ch_status    rc;
+
+    if (atomic_load(&f->is_recording) && pthread_equal(f->recorder, pthread_self()))
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "%s: it is being recorded; a step cannot run itself", f->name);
+    pthread_mutex_lock(&f->lock);
+    rc = ch__function_record(f, l->run, &l->args, &g);
+    if (rc == CH_OK)
+        rc = ch__function_prepare(f, g, l->run, &l->args, &l->p);
+    if (rc == CH_OK) {
+        ch__prepared_ref(l->p);
+        if (f->last_graph != g) {
+            ch_graph_unref(f->last_graph);
+            f->last_graph = ch_graph_ref(g);
+        }
+        if (f->last_program != l->p->program[0]) {
+            ch__program_unref(f->last_program);
+            f->last_program = ch__program_ref(l->p->program[0]);
+        }
+        *number = l->run->step >= 0 ? l->run->step : f->n_runs;
+        f->n_runs++;
+        l->see = f->see;
+        l->see_arg = f->see_arg;
+    } else {
+        l->p = NULL;
+    }
+    pthread_mutex_unlock(&f->lock);
+    return rc;
+}
+
+static ch_status find_resources(launch *l)
+{
+    ch_prepared *p = l->p;
+    int          n = p->graph->n_resources;
+
+    if (p->has_resources && p->generation == l->run->generation)
+        return CH_OK;
+    for (int r = 0; r < p->n_local; r++)
+        for (int i = 0; i < n; i++) {
+            ch_status rc = l->run->ops->resource(l->run->owner, &p->graph->resource[i], r,
+                                                 &p->resource[r * n + i]);
+            if (rc != CH_OK)
+                return ch__fail_at(rc, "%s", l->run->function->name);
+        }
+    p->has_resources = true;
+    p->generation = l->run->generation;
+    return CH_OK;
+}
+
+/* ---- the launch ---- */
+
+static ch_status agree(void *arg)
+{
+    replica_job *j = arg;
+
+    return j->launch->run->meet->agree(j->launch->run->group, j->local);
+}
+
+/* Shows the outputs of an instruction as tensors over the arena. */
+static void see(void *arg, const ch_instr *in, const ch_call *c)
+{
+    replica_job *j = arg;
+    ch_tensor   *out[CH_MAX_OUT];
+    char         name[128];
+    int          n = 0;
+
+    if (in->node == NULL)
+        return;
+    for (; n < in->n_out; n++)
+        if (ch_tensor_wrap(in->node[n].dtype, ch__shape(&in->node[n]), c->out[n], NULL, NULL,
+                           &out[n]) != CH_OK)
+            break;
+    snprintf(name, sizeof(name), "%s%s%s", in->node->scope != NULL ? in->node->scope : "",
+             in->node->scope != NULL ? "/" : "", in->node->op->name);
+    j->launch->see(name, j->env.replica, n, out, j->launch->see_arg);
+    while (n > 0)
+        ch_tensor_unref(out[--n]);
+}
+
+static void run_replica(void *arg)
+{
+    replica_job *j = arg;
+    launch      *l = j->launch;
+    ch_status    rc = ch__instance_run(l->p->instance[j->local], &j->bind);
+
+    if (rc == CH_OK)
+        return;
+    ch__fault_take(&l->fault, rc, l->run->n_replicas > 1 ? j->env.replica : -1, NULL);
+    if (l->run->group != NULL)
+        l->run->meet->give_up(l->run->group);
+}
+
+static ch_status set_up_replica(launch *l, int r, int64_t number, int64_t global_rows,
+                                void **input, void **output)
+{
+    const ch_run *run = l->run;
+    ch_prepared  *p = l->p;
+    replica_job  *j = &l->job[r];
+    ch_team      *team = NULL;
+    ch_status     rc = ch__device_team(p->device[r], &team);
+
+    if (rc == CH_OK)
+        rc = ch__device_workspace(p->device[r], p->program[p->variant[r]]->arena_bytes,
+                                  &j->workspace);
+    if (rc != CH_OK)
+        return rc;
+    for (int i = 0; i < p->n_in; i++)
+        input[i] = l->args.tensor[r * p->n_in + i]->data;
+    for (int i = 0; i < p->n_out; i++)
+        output[i] = ch__packet_data(l->packet, r, i);
+    j->launch = l;
+    j->local = r;
+    j->env = (ch_env){.replica = run->first_replica + r, .n_replicas = run->n_replicas,
+                      .step = number, .seed = run->seed, .global_rows = global_rows,
+                      .group = run->group, .team = team, .local = r};
+    j->bind = (ch_bind){.input = input, .output = output,
+                        .resource = &p->resource[r * p->graph->n_resources],
+                        .arena = j->workspace.base,
+                        .arena_generation = j->workspace.generation,
+                        .env = &j->env, .team = team,
+                        .agree = run->group != NULL ? agree : NULL, .agree_arg = j,
+                        .see = l->see != NULL && p->watched ? see : NULL, .see_arg = j};
+    return CH_OK;
+}
+
+static int64_t count_rows(const ch_args *a)
+{
+    int64_t rows = 0;
+
+    for (int r = 0; r < a->n_local && a->n_in > 0; r++)
+        rows += a->tensor[r * a->n_in]->shape.rank > 0 ? a->tensor[r * a->n_in]->shape.dim[0] : 1;
+    return rows;
+}
+
+static ch_status launch_jobs(launch *l, int64_t number, void **input, void **output,
+                             void **arg)
+{
+    ch_prepared *p = l->p;
+    int64_t      rows = count_rows(&l->args);
+    ch_status    rc = CH_OK;
+
+    for (int r = 0; r < p->n_local && rc == CH_OK; r++)
+        rc = set_up_replica(l, r, number, rows, input + r * p->n_in, output + r * p->n_out);
+    if (rc != CH_OK)
+        return rc;
+    if (l->run->group != NULL)
+        l->run->meet->reset(l->run->group);
+    for (int r = 0; r < p->n_local; r++)
+        arg[r] = &l->job[r];
+    rc = ch__devices_run(p->n_local, p->device, run_replica, arg);
+    return rc != CH_OK ? rc : ch__fault_raise(&l->fault);
+}
+
+/* Devices are held in their order, whatever order the replicas have. */
+static void hold_all(ch_prepared *p, bool hold)
+{
+    int before = -1;
+
+    for (int k = 0; k < p->n_local; k++) {
+        int next = -1;
+
+        for (int r = 0; r < p->n_local; r++) {
+            int o = ch__device_ordinal(p->device[r]);
+
+            if (o > before && (next < 0 || o < ch__device_ordinal(p->device[next])))
+                next = r;
+        }
+        before = ch__device_ordinal(p->device[next]);
+        if (hold)
+            ch__device_hold(p->device[next]);
+        else
+            ch__device_release(p->device[next]);
+    }
+}
+
+/* With the devices held, the prepared graph's room for pointers is this run's alone. */
+static ch_status run_held(launch *l, int64_t number)
+{
+    ch_prepared *p = l->p;
+    size_t       n_in = (size_t)(p->n_in * p->n_local), n_out = (size_t)(p->n_out * p->n_local);
+    size_t       n = (size_t)p->n_local;
+    void       **pointer;
+    ch_status    rc = find_resources(l);
+
+    if (rc == CH_OK && p->room == NULL)
+        p->room = ch__calloc(1, n * sizeof(replica_job) + (n + n_in + n_out) * sizeof(void *));
+    if (rc == CH_OK && p->room == NULL)
+        rc = ch__fail_memory("a run");
+    if (rc != CH_OK)
+        return rc;
+    l->job = p->room;
+    pointer = (void **)(void *)(l->job + n);
+    return launch_jobs(l, number, pointer + n, pointer + n + n_in, pointer);
+}
+
+ch_status ch__run(const ch_run *run, ch_tuple **out)
+{
+    launch    l;
+    int64_t   number = 0;
+    ch_status rc;
+
+    l.run = run;
+    l.p = NULL;
+    l.packet = NULL;
+    l.args = (ch_args){0};
+    ch__fault_clear(&l.fault);
+    rc = take_inputs(&l);
+    if (rc == CH_OK)
+        rc = find_program(&l, &number);
+    if (rc == CH_OK)
+        rc = ch__packet_take(l.p, &l.packet);
+    if (rc == CH_OK) {
+        hold_all(l.p, true);
+        rc = run_held(&l, number);
+        hold_all(l.p, false);
+    }
+    if (l.packet != NULL && (rc != CH_OK || out == NULL))
+        ch_tuple_unref(ch__packet_tuple(l.packet));
+    else if (rc == CH_OK)
+        *out = ch__packet_tuple(l.packet);
+    drop_inputs(&l);
+    ch__prepared_unref(l.p);
+    return rc;
+}

@@ -1,0 +1,51 @@
+/* graph/run.h -- running a function on the replicas of this process.
+ *
+ * Strategies fill in a ch_run: which devices, which inputs, where variables are, how replicas
+ * meet. Recording, specialising, planning and launching are the same for all of them.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef GRAPH_RUN_H
+#define GRAPH_RUN_H
+
+#include "cohort/function.h"
+#include "cohort/value.h"
+#include "graph/graph.h"
+
+/* How the replicas of a run meet, for whoever runs them. */
+typedef struct ch_meet {
+    /* Returns when every replica has come here; an error if one has given up. */
+    ch_status (*agree)(void *group, int local);
+    /* Lets everybody who waits, or will wait in this run, go with CH_ABORTED. */
+    void (*give_up)(void *group);
+    /* Before each run: nobody has given up. */
+    void (*reset)(void *group);
+} ch_meet;
+
+/* What a strategy does for a run. */
+typedef struct ch_run_ops {
+    /* Rewrites a graph that was just recorded: cross-replica nodes become collectives. */
+    ch_status (*lower)(void *owner, ch_graph *g);
+    /* The storage of a variable for a local replica; an error if there is none of this name,
+     * dtype and shape. Asked again whenever `generation` changes. */
+    ch_status (*resource)(void *owner, const ch_resource *r, int local, void **out);
+} ch_run_ops;
+
+typedef struct ch_run {
+    ch_function        *function;
+    void               *owner; /* a graph is recorded for one owner */
+    const ch_run_ops   *ops;
+    unsigned            generation; /* of the owner's variables */
+    int                 n_local;    /* replicas here */
+    ch_device *const   *device;     /* of each */
+    int                 first_replica, n_replicas; /* in the job */
+    ch_tuple           *in;         /* may be NULL */
+    int64_t             step;       /* -1: the function's own count */
+    uint64_t            seed;
+    void               *group; /* NULL where n_replicas is 1 */
+    const ch_meet      *meet;
+} ch_run;
+
+/* Runs and returns the results, per-replica where there is more than one replica. */
+ch_status ch__run(const ch_run *run, ch_tuple **out);
+
+#endif

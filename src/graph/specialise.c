@@ -1,0 +1,297 @@
+/* graph/specialise.c -- from a graph with symbols to graphs with numbers.
+ *
+ * The graph is copied call by call, for all variants in step: symbols in attributes are replaced
+ * by what they are bound to, and the op's own shape rule is asked again. Where the recorded
+ * output had a symbol that is not bound yet (a gathered axis), the answer binds it. So
+ * there is one rule for each op, and it runs on symbols once and on numbers ever after.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "graph/attr.h"
+#include "graph/graph.h"
+#include "tensor/print.h"
+
+typedef struct variant {
+    ch_graph *to;
+    ch_node **map;    /* by value id of the source */
+    int64_t  *symbol; /* -1: not bound yet */
+    int       n_symbols;
+} variant;
+
+static ch_status substitute(const variant *v, ch_dims *d)
+{
+    for (int i = 0; i < d->rank; i++) {
+        int sym = d->dim[i].sym;
+
+        if (sym == 0)
+            continue;
+        if (sym < 0 || sym > v->n_symbols || v->symbol[sym] < 0)
+            return ch__fail(CH_INVALID_ARGUMENT, "a size depends on symbol %d, which no input has",
+                            sym);
+        if (!ch__mul_size(d->dim[i].n, v->symbol[sym], &d->dim[i].n))
+            return ch__fail(CH_INVALID_ARGUMENT, "a size overflows");
+        d->dim[i].sym = 0;
+    }
+    return CH_OK;
+}
+
+/* Binds the symbols of a recorded dims to the numbers they turned out to be. */
+static ch_status unify(variant *v, const char *what, const ch_dims *recorded, const ch_dims *is)
+{
+    bool same = recorded->rank == is->rank;
+
+    for (int i = 0; i < recorded->rank && same; i++) {
+        ch_dim r = recorded->dim[i];
+
+        if (r.sym > 0 && r.sym <= v->n_symbols && v->symbol[r.sym] < 0 && r.n > 0 &&
+            is->dim[i].n % r.n == 0)
+            v->symbol[r.sym] = is->dim[i].n / r.n;
+        if (r.sym > 0 && r.sym <= v->n_symbols)
+            same = r.n * v->symbol[r.sym] == is->dim[i].n;
+        else
+            same = r.n == is->dim[i].n;
+    }
+    if (!same) {
+        char want[160], have[160];
+
+        ch__dims_print(recorded, want, sizeof(want));
+        ch__dims_print(is, have, sizeof(have));
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: it was recorded as %s and now is %s", what, want,
+                        have);
+    }
+    return CH_OK;
+}
+
+static ch_status copy_graph(const ch_graph *g, int n_variants, variant *v,
+                            const ch_signature *sig);
+
+/* A body gets the symbols of the call it belongs to. */
+static ch_status copy_body(const ch_graph *body, const variant *outer, ch_graph **out)
+{
+    variant   v = {.symbol = outer->symbol, .n_symbols = outer->n_symbols};
+    ch_status rc = copy_graph(body, 1, &v, NULL);
+
+    if (rc == CH_OK)
+        *out = v.to;
+    return rc;
+}
+
+/* Replaces symbols and bodies in a copy of attributes. */
+static ch_status settle_attrs(const ch_op *op, void *attrs, const variant *v)
+{
+    for (const ch_attr *row = op->attrs; row->name != NULL; row++) {
+        void     *at = (char *)attrs + row->offset;
+        ch_status rc = CH_OK;
+
+        if (row->kind == CH_ATTR_KIND_DIMS)
+            rc = substitute(v, at);
+        if (row->kind == CH_ATTR_KIND_GRAPH && *(ch_graph **)at != NULL) {
+            ch_graph *body = NULL;
+
+            rc = copy_body(*(ch_graph **)at, v, &body);
+            if (rc == CH_OK) {
+                ch_graph_unref(*(ch_graph **)at);
+                *(ch_graph **)at = body;
+            }
+        }
+        if (rc != CH_OK)
+            return rc;
+    }
+    return CH_OK;
+}
+
+static ch_status copy_call(const ch_node *n, variant *v, ch_node **out)
+{
+    ch_node *few[16], **in = few, *to;
+
+    if (n->n_in > 16 && (in = ch__calloc((size_t)n->n_in, sizeof(*in))) == NULL)
+        return ch__fail_memory("a program");
+    for (int i = 0; i < n->n_in; i++)
+        in[i] = v->map[n->in[i]->id];
+    to = ch__graph_add(v->to, n->op, n->attrs, n->n_in, in, n->n_out);
+    if (in != few)
+        ch__free(in);
+    if (to == NULL)
+        return ch__fail_memory("a program");
+    to->scope = n->scope;
+    to->caller = n->caller;
+    to->ordinal = n->ordinal;
+    for (int i = 0; i < n->n_out; i++)
+        v->map[n[i].id] = &to[i];
+    *out = to;
+    return n->op->attrs != NULL ? settle_attrs(n->op, to->own_attrs, v) : CH_OK;
+}
+
+static ch_status infer_call(const ch_node *n, ch_node *to, variant *v, ch_infer *c)
+{
+    ch_dims   out[CH_MAX_OUT];
+    ch_dtype  dtype[CH_MAX_OUT];
+    ch_status rc;
+
+    c->out = out;
+    c->out_dtype = dtype;
+    rc = ch__call_infer(v->to, n->op, to->attrs, to->n_in, to->in, c);
+    if (rc == CH_OK && c->n_out != n->n_out)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: %d outputs, recorded were %d", n->op->name,
+                      c->n_out, n->n_out);
+    for (int i = 0; i < n->n_out && rc == CH_OK; i++) {
+        rc = unify(v, n->op->name, &n[i].dims, &out[i]);
+        to[i].dims = out[i];
+        to[i].dtype = dtype[i];
+    }
+    return rc;
+}
+
+/* The inputs' dims of one call in every replica, for a collective's shape rule; *room is the
+ * memory they are in. */
+static ch_status peers_of(const ch_signature *sig, ch_node *const *to, ch_infer *c, void **room)
+{
+    int             n_in = to[0]->n_in, n = sig->n_replicas;
+    const ch_dims **peer = ch__calloc(1, (size_t)n * (sizeof(*peer) + (size_t)n_in * sizeof(ch_dims)));
+    ch_dims        *dims = (ch_dims *)(void *)(peer + n);
+
+    if (peer == NULL)
+        return ch__fail_memory("a program");
+    for (int r = 0; r < n; r++) {
+        for (int i = 0; i < n_in; i++)
+            dims[r * n_in + i] = to[sig->variant[r]]->in[i]->dims;
+        peer[r] = &dims[r * n_in];
+    }
+    c->n_peers = n;
+    c->peer = peer;
+    *room = peer;
+    return CH_OK;
+}
+
+static ch_status copy_variants(const ch_node *n, int n_variants, variant *v,
+                               const ch_signature *sig, ch_node **to)
+{
+    ch_infer  c = {0};
+    void     *room = NULL;
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < n_variants && rc == CH_OK; i++)
+        rc = copy_call(n, &v[i], &to[i]);
+    if (rc == CH_OK && sig != NULL && (n->op->flags & CH_OP_COLLECTIVE) != 0)
+        rc = peers_of(sig, to, &c, &room);
+    for (int i = 0; i < n_variants && rc == CH_OK; i++) {
+        ch_infer each = c;
+
+        rc = infer_call(n, to[i], &v[i], &each);
+    }
+    ch__free(room);
+    return rc;
+}
+
+static ch_status copy_roots(const ch_graph *g, variant *v)
+{
+    for (int i = 0; i < g->n_inputs; i++) {
+        v->to->input_name[i] = ch__arena_strdup(&v->to->arena, g->input_name[i]);
+        if (g->input_name[i] != NULL && v->to->input_name[i] == NULL)
+            return ch__fail_memory("a program");
+    }
+    for (int i = 0; i < g->n_outputs; i++) {
+        ch_output *o = ch__graph_add_output(v->to);
+
+        if (o == NULL)
+            return ch__fail_memory("a program");
+        o->name = ch__arena_strdup(&v->to->arena, g->output[i].name);
+        o->node = v->map[g->output[i].node->id];
+        if (g->output[i].name != NULL && o->name == NULL)
+            return ch__fail_memory("a program");
+    }
+    for (int i = 0; i < g->n_resources; i++) {
+        const ch_resource *from = &g->resource[i];
+        ch_resource       *r = ch__graph_add_resource(v->to);
+
+        if (r == NULL || (r->name = ch__arena_strdup(&v->to->arena, from->name)) == NULL)
+            return ch__fail_memory("a program");
+        r->dtype = from->dtype;
+        r->shape = from->shape;
+        r->key = from->key;
+        r->read = from->read != NULL ? v->map[from->read->id] : NULL;
+        /* A read that nobody needs was not copied: then the resource is only written. */
+        r->value = from->value == from->read ? r->read : v->map[from->value->id];
+    }
+    return CH_OK;
+}
+
+/* Copies the live calls of g for every variant whose symbols are given. */
+static ch_status copy_graph(const ch_graph *g, int n_variants, variant *v,
+                            const ch_signature *sig)
+{
+    unsigned char *live = ch__calloc((size_t)g->n_values + 1, 1);
+    ch_node      **to = ch__calloc((size_t)n_variants, sizeof(*to));
+    ch_status      rc = live == NULL || to == NULL ? ch__fail_memory("a program") : CH_OK;
+
+    for (int i = 0; i < n_variants && rc == CH_OK; i++) {
+        rc = ch__graph_new(g->name, &v[i].to);
+        if (rc != CH_OK)
+            break;
+        v[i].to->is_concrete = true;
+        v[i].map = ch__calloc((size_t)g->n_values + 1, sizeof(*v[i].map));
+        if (v[i].map == NULL)
+            rc = ch__fail_memory("a program");
+    }
+    if (rc == CH_OK)
+        rc = ch__graph_mark(g, live);
+    for (const ch_node *n = g->first; n != NULL && rc == CH_OK; n = n->next)
+        if (live[n->id])
+            rc = copy_variants(n, n_variants, v, sig, to);
+    for (int i = 0; i < n_variants && rc == CH_OK; i++)
+        rc = copy_roots(g, &v[i]);
+    for (int i = 0; i < n_variants; i++) {
+        ch__free(v[i].map);
+        v[i].map = NULL;
+        if (rc != CH_OK) {
+            ch_graph_unref(v[i].to);
+            v[i].to = NULL;
+        }
+    }
+    ch__free(to);
+    ch__free(live);
+    return rc;
+}
+
+static ch_status bind_inputs(const ch_graph *g, variant *v, const ch_shape *shape)
+{
+    for (int i = 0; i < g->n_inputs; i++) {
+        ch_dims   is = ch__dims_of(shape[i]);
+        char      what[64];
+        ch_status rc;
+
+        snprintf(what, sizeof(what), "input %d", i);
+        rc = unify(v, what, &g->input[i]->dims, &is);
+        if (rc != CH_OK)
+            return rc;
+    }
+    return CH_OK;
+}
+
+ch_status ch__specialise(const ch_graph *g, const ch_signature *sig, ch_graph **out)
+{
+    variant  *v = ch__calloc((size_t)sig->n_variants, sizeof(*v));
+    ch_status rc = v == NULL ? ch__fail_memory("a program") : CH_OK;
+
+    for (int i = 0; i < sig->n_variants && rc == CH_OK; i++) {
+        v[i].n_symbols = g->n_symbols;
+        v[i].symbol = ch__malloc(((size_t)g->n_symbols + 1) * sizeof(int64_t));
+        if (v[i].symbol == NULL) {
+            rc = ch__fail_memory("a program");
+            break;
+        }
+        for (int k = 0; k <= g->n_symbols; k++)
+            v[i].symbol[k] = -1;
+        rc = bind_inputs(g, &v[i], sig->shape[i]);
+    }
+    if (rc == CH_OK)
+        rc = copy_graph(g, sig->n_variants, v, sig);
+    for (int i = 0; v != NULL && i < sig->n_variants; i++) {
+        ch__free(v[i].symbol);
+        if (rc == CH_OK)
+            out[i] = v[i].to;
+    }
+    ch__free(v);
+    return rc;
+}

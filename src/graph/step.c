@@ -1,0 +1,517 @@
+/* graph/step.c -- a recording: nodes come in, errors stick.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "graph/step.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/where.h"
+
+ch_status ch__step_new(const char *name, ch_step *outer, ch_step **out)
+{
+    ch_step  *s = ch__calloc(1, sizeof(*s));
+    ch_status rc;
+
+    if (s == NULL)
+        return ch__fail_memory("recording a step");
+    rc = ch__graph_new(name, &s->graph);
+    if (rc != CH_OK) {
+        ch__free(s);
+        return rc;
+    }
+    s->graph->step = s;
+    s->outer = outer;
+    if (outer != NULL) {
+        s->graph->outer = outer->graph;
+        s->owner = outer->owner;
+        s->caller = outer->caller;
+    }
+    *out = s;
+    return CH_OK;
+}
+
+void ch__step_free(ch_step *s)
+{
+    if (s == NULL)
+        return;
+    ch_graph_unref(s->graph);
+    ch__free(s->captured);
+    ch__free(s->capture);
+    ch__free(s);
+}
+
+ch_status ch__step_finish(ch_step *s, ch_graph **out)
+{
+    if (s->rc != CH_OK)
+        return ch__fail(s->rc, "%s", s->error);
+    s->graph->step = NULL;
+    s->graph->outer = NULL;
+    *out = s->graph;
+    s->graph = NULL;
+    return CH_OK;
+}
+
+void ch__step_take(ch_step *s, ch_status rc, const void *caller)
+{
+    char where[256];
+
+    if (s->rc != CH_OK)
+        return;
+    s->rc = rc;
+    ch__where(s->caller != NULL ? s->caller : caller, where, sizeof(where));
+    snprintf(s->error, sizeof(s->error), "%s%s%s%s%s", ch_error_message(),
+             s->scope[0] != '\0' ? ", in " : "", s->scope, where[0] != '\0' ? ", at " : "",
+             where);
+}
+
+ch_status ch_step_status(ch_step *s)
+{
+    return s->rc == CH_OK ? CH_OK : ch__fail(s->rc, "%s", s->error);
+}
+
+void ch_step_fail(ch_step *s, const char *format, ...)
+{
+    va_list   args;
+    ch_status rc;
+
+    va_start(args, format);
+    rc = ch__failv(CH_INVALID_ARGUMENT, format, args);
+    va_end(args);
+    ch__step_take(s, rc, __builtin_return_address(0));
+}
+
+const void *ch__step_begin_at(ch_step *s, const void *caller)
+{
+    const void *before = s->caller;
+
+    if (before == NULL)
+        s->caller = caller;
+    return before;
+}
+
+void ch__step_end(ch_step *s, const void *before)
+{
+    s->caller = before;
+}
+
+/* ---- scopes ---- */
+
+void ch_step_enter(ch_step *s, const char *scope)
+{
+    size_t used = strlen(s->scope);
+
+    snprintf(s->scope + used, sizeof(s->scope) - used, "%s%s", used > 0 ? "/" : "", scope);
+    s->scope_kept = NULL;
+}
+
+void ch_step_leave(ch_step *s)
+{
+    char *slash = strrchr(s->scope, '/');
+
+    *(slash != NULL ? slash : s->scope) = '\0';
+    s->scope_kept = NULL;
+}
+
+static const char *scope_of(ch_step *s)
+{
+    if (s->scope[0] == '\0')
+        return NULL;
+    if (s->scope_kept == NULL)
+        s->scope_kept = ch__arena_strdup(&s->graph->arena, s->scope);
+    return s->scope_kept;
+}
+
+/* ---- calls ---- */
+
+static ch_status infer(ch_infer *c, const ch_op *op)
+{
+    ch_status rc = op->infer(c);
+
+    if (rc != CH_OK)
+        return rc;
+    if (op->n_out >= 0 && c->n_out != op->n_out)
+        return ch__fail(CH_INTERNAL, "%s: its shape rule set %d outputs of %d", op->name,
+                        c->n_out, op->n_out);
+    for (int i = 0; i < c->n_out; i++) {
+        ch_dim all;
+        ch_dims known = c->out[i];
+
+        for (int k = 0; k < known.rank; k++) /* two symbols cannot be multiplied, one may be */
+            known.dim[k].sym = 0;
+        if (!ch__dims_product(&known, 0, known.rank, &all) ||
+            !ch__mul_size(all.n, (int64_t)ch_dtype_bytes(c->out_dtype[i]), &all.n))
+            return ch__infer_fail(c, "the result has more bytes than 64 bits can count");
+    }
+    return CH_OK;
+}
+
+ch_status ch__call_infer(ch_graph *g, const ch_op *op, const void *attrs, int n_in,
+                         ch_node *const *in, ch_infer *c)
+{
+    ch_dims  *dims = ch__calloc((size_t)n_in + 1, sizeof(*dims));
+    ch_dtype *dtype = ch__calloc((size_t)n_in + 1, sizeof(*dtype));
+    ch_status rc;
+
+    if (dims == NULL || dtype == NULL) {
+        rc = ch__fail_memory(op->name);
+        goto done;
+    }
+    for (int i = 0; i < n_in; i++) {
+        dims[i] = in[i]->dims;
+        dtype[i] = in[i]->dtype;
+    }
+    c->op = op;
+    c->attrs = attrs;
+    c->n_in = n_in;
+    c->in = dims;
+    c->dtype = dtype;
+    c->graph = g;
+    if (op->n_in >= 0 && n_in != op->n_in)
+        rc = ch__infer_fail(c, "%d inputs, want %d", n_in, op->n_in);
+    else
+        rc = infer(c, op);
+done:
+    ch__free(dims);
+    ch__free(dtype);
+    c->in = NULL;
+    c->dtype = NULL;
+    return rc;
+}
+
+/* A node of an outer graph becomes an input of the body being recorded in s. */
+static ch_node *capture(ch_step *s, ch_node *outer)
+{
+    int      cap = s->cap_captures;
+    ch_node *in;
+
+    for (int i = 0; i < s->n_captures; i++)
+        if (s->captured[i] == outer)
+            return s->capture[i];
+    if (outer->graph != s->outer->graph && (outer = capture(s->outer, outer)) == NULL)
+        return NULL;
+    if (!ch__grow((void **)&s->captured, &cap, s->n_captures + 1, sizeof(*s->captured)) ||
+        (cap = s->cap_captures,
+         !ch__grow((void **)&s->capture, &cap, s->n_captures + 1, sizeof(*s->capture)))) {
+        ch__step_take(s, ch__fail_memory("recording a step"), NULL);
+        return NULL;
+    }
+    s->cap_captures = cap;
+    in = ch__step_add_input(s, NULL, outer->dtype, &outer->dims);
+    if (in == NULL)
+        return NULL;
+    s->captured[s->n_captures] = outer;
+    s->capture[s->n_captures++] = in;
+    return in;
+}
+
+static bool is_within(const ch_step *s, const ch_step *outer)
+{
+    for (; s != NULL; s = s->outer)
+        if (s == outer)
+            return true;
+    return false;
+}
+
+/* The innermost recording among those of the inputs; NULL if they have none in common. */
+static ch_step *step_of(int n_in, ch_node *const *in)
+{
+    ch_step *s = NULL;
+
+    for (int i = 0; i < n_in; i++) {
+        ch_step *t = in[i] != NULL ? in[i]->graph->step : NULL;
+
+        if (t == NULL)
+            continue;
+        if (s == NULL || is_within(t, s))
+            s = t;
+        else if (!is_within(s, t))
+            return NULL;
+    }
+    return s;
+}
+
+/* Weak inputs take the type of those that are not; among weak ones, a float beats an integer. */
+static bool settle_dtypes(const ch_op *op, int n_in, ch_node **in)
+{
+    ch_node *strong = NULL;
+
+    if ((op->flags & CH_OP_SAME_DTYPE) == 0)
+        return true;
+    for (int i = 0; i < n_in; i++)
+        if (strong == NULL || (strong->weak && !in[i]->weak) ||
+            (strong->weak && in[i]->weak && ch_dtype_is_float(in[i]->dtype) &&
+             !ch_dtype_is_float(strong->dtype)))
+            strong = in[i];
+    for (int i = 0; i < n_in; i++) {
+        bool narrows = ch_dtype_is_float(in[i]->dtype) && !ch_dtype_is_float(strong->dtype);
+
+        if (!in[i]->weak || in[i]->dtype == strong->dtype || narrows)
+            continue;
+        in[i] = ch__roles.cast_to(in[i], strong->dtype);
+        if (in[i] == NULL)
+            return false;
+    }
+    return true;
+}
+
+static ch_node *add_call(ch_step *s, const void *caller, const ch_op *op, const void *attrs,
+                         int n_in, ch_node *const *in)
+{
+    ch_dims   out[CH_MAX_OUT];
+    ch_dtype  dtype[CH_MAX_OUT];
+    ch_infer  c = {.out = out, .out_dtype = dtype};
+    ch_status rc = ch__call_infer(s->graph, op, attrs, n_in, in, &c);
+    ch_node  *n;
+
+    if (rc != CH_OK) {
+        ch__step_take(s, rc, caller);
+        return NULL;
+    }
+    n = ch__graph_add(s->graph, op, attrs, n_in, in, c.n_out);
+    if (n == NULL) {
+        ch__step_take(s, ch__fail_memory(op->name), caller);
+        return NULL;
+    }
+    n->scope = scope_of(s);
+    n->caller = s->caller != NULL ? s->caller : caller;
+    n->ordinal = s->graph->n_ordinals++;
+    n->weak = n_in > 0;
+    for (int i = 0; i < n_in; i++)
+        n->weak &= in[i]->weak;
+    for (int i = 0; i < c.n_out; i++) {
+        n[i].dtype = dtype[i];
+        n[i].dims = out[i];
+        n[i].weak = n->weak;
+    }
+    return n;
+}
+
+ch_node *ch__node_at(const void *caller, const ch_op *op, const void *attrs, int n_in,
+                     ch_node *const *in)
+{
+    ch_step  *s = step_of(n_in, in);
+    ch_node  *few[8], **own = few, *n = NULL;
+    bool      ok = true;
+
+    if (s == NULL || s->rc != CH_OK)
+        return NULL;
+    if (n_in > 8 && (own = ch__calloc((size_t)n_in, sizeof(*own))) == NULL) {
+        ch__step_take(s, ch__fail_memory(op->name), caller);
+        return NULL;
+    }
+    for (int i = 0; i < n_in && ok; i++) {
+        own[i] = in[i];
+        if (in[i] == NULL)
+            ch__step_take(s, ch__fail(CH_INVALID_ARGUMENT, "%s: input %d is NULL", op->name, i),
+                          caller);
+        else if (in[i]->graph != s->graph)
+            own[i] = capture(s, in[i]);
+        ok = own[i] != NULL;
+    }
+    if (ok && settle_dtypes(op, n_in, own))
+        n = add_call(s, caller, op, attrs, n_in, own);
+    if (own != few)
+        ch__free(own);
+    return n;
+}
+
+ch_node *ch__source_at(const void *caller, ch_step *s, const ch_op *op, const void *attrs)
+{
+    if (s == NULL || s->rc != CH_OK)
+        return NULL;
+    return add_call(s, caller, op, attrs, 0, NULL);
+}
+
+/* ---- inputs, outputs, resources ---- */
+
+ch_node *ch__step_add_input(ch_step *s, const char *name, ch_dtype dtype, const ch_dims *dims)
+{
+    ch_input_attrs a = {.index = s->graph->n_inputs, .dtype = dtype, .dims = *dims};
+    ch_node       *n = ch__source_at(NULL, s, ch__roles.input, &a);
+
+    if (n == NULL)
+        return NULL;
+    s->graph->input_name[a.index] = ch__arena_strdup(&s->graph->arena, name);
+    return n;
+}
+
+int ch_step_in_count(const ch_step *s)
+{
+    return s->graph->n_inputs - s->n_captures;
+}
+
+ch_node *ch_step_in(ch_step *s, int i)
+{
+    if (s->rc != CH_OK)
+        return NULL;
+    if (i >= 0 && i < ch_step_in_count(s))
+        return s->graph->input[i];
+    ch__step_take(s,
+                  ch__fail(CH_INVALID_ARGUMENT, "%s: there is no input %d; it was given %d",
+                           s->graph->name, i, ch_step_in_count(s)),
+                  __builtin_return_address(0));
+    return NULL;
+}
+
+ch_node *ch_step_in_named(ch_step *s, const char *name)
+{
+    if (s->rc != CH_OK)
+        return NULL;
+    for (int i = 0; i < ch_step_in_count(s); i++)
+        if (s->graph->input_name[i] != NULL && strcmp(s->graph->input_name[i], name) == 0)
+            return s->graph->input[i];
+    ch__step_take(s,
+                  ch__fail(CH_INVALID_ARGUMENT, "%s: none of its %d inputs is named \"%s\"",
+                           s->graph->name, ch_step_in_count(s), name),
+                  __builtin_return_address(0));
+    return NULL;
+}
+
+void ch_step_out(ch_step *s, const char *name, ch_node *n)
+{
+    ch_output *out;
+    char      *kept = NULL;
+
+    if (s->rc != CH_OK)
+        return;
+    if (n != NULL && n->graph != s->graph && is_within(s, n->graph->step))
+        n = capture(s, n);
+    if (n == NULL || n->graph != s->graph) {
+        ch__step_take(s,
+                      ch__fail(CH_INVALID_ARGUMENT, "%s: output %s is %s", s->graph->name,
+                               name != NULL ? name : "without a name",
+                               n == NULL ? "NULL" : "a node of another step"),
+                      __builtin_return_address(0));
+        return;
+    }
+    if ((name != NULL && (kept = ch__arena_strdup(&s->graph->arena, name)) == NULL) ||
+        (out = ch__graph_add_output(s->graph)) == NULL) {
+        ch__step_take(s, ch__fail_memory("an output"), NULL);
+        return;
+    }
+    out->name = kept;
+    out->node = n;
+}
+
+static int resource_of(ch_step *s, void *key, const char *name, ch_dtype dtype, ch_shape shape)
+{
+    ch_graph    *g = s->graph;
+    ch_resource *r;
+
+    for (int i = 0; i < g->n_resources; i++)
+        if (g->resource[i].key == key)
+            return i;
+    r = ch__graph_add_resource(g);
+    if (r == NULL || (r->name = ch__arena_strdup(&g->arena, name)) == NULL) {
+        g->n_resources -= r != NULL;
+        ch__step_take(s, ch__fail_memory(name), NULL);
+        return -1;
+    }
+    r->key = key;
+    r->dtype = dtype;
+    r->shape = shape;
+    return g->n_resources - 1;
+}
+
+ch_node *ch__step_read(ch_step *s, void *key, const char *name, ch_dtype dtype, ch_shape shape)
+{
+    ch_read_attrs a = {.dtype = dtype, .dims = ch__dims_of(shape)};
+
+    while (s->outer != NULL) /* bodies capture what the step reads */
+        s = s->outer;
+    if (s->rc != CH_OK)
+        return NULL;
+    a.resource = resource_of(s, key, name, dtype, shape);
+    if (a.resource < 0)
+        return NULL;
+    if (s->graph->resource[a.resource].value == NULL) {
+        ch_node *n = ch__source_at(NULL, s, ch__roles.read, &a);
+
+        s->graph->resource[a.resource].read = n;
+        s->graph->resource[a.resource].value = n;
+    }
+    return s->graph->resource[a.resource].value;
+}
+
+ch_node *ch__step_write(ch_step *s, void *key, const char *name, ch_dtype dtype, ch_shape shape,
+                        ch_node *value)
+{
+    ch_dims dims = ch__dims_of(shape);
+    int     i;
+
+    if (s->rc != CH_OK || value == NULL)
+        return NULL;
+    if (s->outer != NULL || value->graph != s->graph) {
+        ch__step_take(s, ch__fail(CH_FAILED_PRECONDITION,
+                                  "assign to %s: not inside a cond, while or scan; return the "
+                                  "value from it and assign that",
+                                  name), NULL);
+        return NULL;
+    }
+    if (value->dtype != dtype || !ch__dims_same(&value->dims, &dims)) {
+        char have[160], want[160];
+
+        ch__dims_print(&value->dims, have, sizeof(have));
+        ch__dims_print(&dims, want, sizeof(want));
+        ch__step_take(s, ch__fail(CH_INVALID_ARGUMENT, "assign to %s: value is %s%s, want %s%s",
+                                  name, ch_dtype_name(value->dtype), have, ch_dtype_name(dtype),
+                                  want), NULL);
+        return NULL;
+    }
+    i = resource_of(s, key, name, dtype, shape);
+    if (i < 0)
+        return NULL;
+    return s->graph->resource[i].value = value;
+}
+
+ch_graph *ch__step_body(ch_step *outer, const char *name, int n, const ch_dtype *dtype,
+                        const ch_dims *dims, ch_body_fn record, void *arg, int *n_captures,
+                        ch_node ***captures)
+{
+    ch_step  *s = NULL;
+    ch_graph *g = NULL;
+    ch_node **in = ch__arena_alloc(&outer->graph->arena, (size_t)(n + 1) * sizeof(*in));
+    ch_status rc = in == NULL ? ch__fail_memory(name) : ch__step_new(name, outer, &s);
+
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        if ((in[i] = ch__step_add_input(s, NULL, dtype[i], &dims[i])) == NULL)
+            rc = ch_step_status(s);
+    if (rc == CH_OK) {
+        record(s, n, in, arg);
+        rc = ch_step_status(s);
+    }
+    if (rc == CH_OK) {
+        *n_captures = s->n_captures;
+        *captures = ch__arena_alloc(&outer->graph->arena,
+                                    (size_t)(s->n_captures + 1) * sizeof(ch_node *));
+        rc = *captures == NULL ? ch__fail_memory(name) : CH_OK;
+    }
+    if (rc == CH_OK) {
+        for (int i = 0; i < s->n_captures; i++)
+            (*captures)[i] = s->captured[i];
+        rc = ch__step_finish(s, &g);
+    }
+    if (rc != CH_OK)
+        ch__step_take(outer, rc, NULL);
+    ch__step_free(s);
+    return g;
+}
+
+/* ---- what is known of a node ---- */
+
+ch_dtype ch_node_dtype(const ch_node *n)
+{
+    return n->dtype;
+}
+
+ch_shape ch_node_shape(const ch_node *n)
+{
+    return ch__dims_shape(&n->dims);
+}
+
+ch_step *ch_node_step(const ch_node *n)
+{
+    return n->graph->step;
+}

@@ -1,0 +1,7 @@
+/* ops/control.h -- the list of ops of this family.   SPDX-License-Identifier: Apache-2.0 */
+#ifndef OPS_CONTROL_H
+#define OPS_CONTROL_H
+
+#define CH_OPS_CONTROL(X)
+
+#endif

@@ -1,0 +1,7 @@
+/* ops/effect.h -- the list of ops of this family.   SPDX-License-Identifier: Apache-2.0 */
+#ifndef OPS_EFFECT_H
+#define OPS_EFFECT_H
+
+#define CH_OPS_EFFECT(X)
+
+#endif

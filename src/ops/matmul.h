@@ -1,0 +1,7 @@
+/* ops/matmul.h -- the list of ops of this family.   SPDX-License-Identifier: Apache-2.0 */
+#ifndef OPS_MATMUL_H
+#define OPS_MATMUL_H
+
+#define CH_OPS_MATMUL(X)
+
+#endif

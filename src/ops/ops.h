@@ -1,0 +1,56 @@
+/* ops/ops.h -- the op table, for src/cohort.c; and what ops lend each other.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef OPS_OPS_H
+#define OPS_OPS_H
+
+#include "cohort/ops.h"
+#include "graph/op.h"
+
+/* Each family lists its ops as X(name): its op is ch__op_name. */
+#include "ops/array.h"
+#include "ops/control.h"
+#include "ops/effect.h"
+#include "ops/elementwise.h"
+#include "ops/index.h"
+#include "ops/matmul.h"
+#include "ops/nn.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+
+#define CH_OPS_SOURCE(X) \
+    X(input) X(read) X(constant) X(replica_id) X(replica_count) X(global_rows) X(step_number) \
+    X(rows)
+
+#define CH_OPS(X)                                                                            \
+    CH_OPS_SOURCE(X) CH_OPS_ELEMENTWISE(X) CH_OPS_REDUCE(X) CH_OPS_MATMUL(X) CH_OPS_NN(X)    \
+    CH_OPS_ARRAY(X) CH_OPS_INDEX(X) CH_OPS_RANDOM(X) CH_OPS_EFFECT(X) CH_OPS_CONTROL(X)
+
+#define CH_OP_DECLARE(name) extern const ch_op ch__op_##name;
+CH_OPS(CH_OP_DECLARE)
+#undef CH_OP_DECLARE
+
+/* ---- what families lend each other ---- */
+
+/* Sums d over what broadcasting `like` to d's dims repeated: the gradient of a broadcast.
+ * d itself where nothing was repeated. (ops/reduce.c) */
+ch_node *ch__unbroadcast(ch_node *d, const ch_node *like);
+/* x as an array of these dims, symbols included; the product must be the same. (ops/array.c) */
+ch_node *ch__reshape_dims(ch_node *x, const ch_dims *dims);
+/* x repeated to these dims by numpy's rule. (ops/array.c) */
+ch_node *ch__broadcast_dims(ch_node *x, const ch_dims *dims);
+/* `value` everywhere, of x's dtype and dims. (ops/array.c) */
+ch_node *ch__full_like(ch_node *x, double value);
+/* True for a gradient held as ids and rows; then in[0] are the ids and in[1] the rows of
+ * ch__op_sparse_rows. (ops/index.c) */
+bool ch__is_sparse(const ch_node *n);
+/* The sum of two gradients: sparse if both are. (ops/index.c) */
+ch_node *ch__add_gradients(ch_node *a, ch_node *b);
+
+/* A kernel for ops that fit always or have nothing to prepare. (ops/source.c) */
+bool      ch__always(const ch_node *n);
+ch_status ch__prepare_nothing(const ch_node *n, ch_prep *p);
+/* Output 0 is input 0's memory: reshape, identity, stop_gradient. (ops/source.c) */
+extern const ch_kernel ch__kernel_view;
+
+#endif

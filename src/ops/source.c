@@ -1,0 +1,279 @@
+/* ops/source.c -- values that come from outside: inputs, variables, constants, the run itself.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "graph/graph.h"
+#include "graph/step.h"
+#include "ops/ops.h"
+
+/* ---- input, read: bound to memory by the program, so they have no kernel ---- */
+
+static const ch_attr input_rows[] = {
+    CH_ATTR_INT(ch_input_attrs, index),
+    CH_ATTR_DTYPE(ch_input_attrs, dtype),
+    CH_ATTR_DIMS(ch_input_attrs, dims),
+    CH_ATTR_END,
+};
+
+static ch_status input_infer(ch_infer *c)
+{
+    const ch_input_attrs *a = c->attrs;
+
+    return ch__infer_dims(c, 0, a->dtype, &a->dims);
+}
+
+const ch_op ch__op_input = {
+    .name = "input", .version = 1, .n_in = 0, .n_out = 1, .attrs = input_rows,
+    .attrs_bytes = sizeof(ch_input_attrs), .infer = input_infer, .flags = CH_OP_NO_GRAD,
+};
+
+static const ch_attr read_rows[] = {
+    CH_ATTR_INT(ch_read_attrs, resource),
+    CH_ATTR_DTYPE(ch_read_attrs, dtype),
+    CH_ATTR_DIMS(ch_read_attrs, dims),
+    CH_ATTR_END,
+};
+
+static ch_status read_infer(ch_infer *c)
+{
+    const ch_read_attrs *a = c->attrs;
+
+    return ch__infer_dims(c, 0, a->dtype, &a->dims);
+}
+
+const ch_op ch__op_read = {
+    .name = "read", .version = 1, .n_in = 0, .n_out = 1, .attrs = read_rows,
+    .attrs_bytes = sizeof(ch_read_attrs), .infer = read_infer, .flags = CH_OP_NO_GRAD,
+};
+
+/* ---- constant ---- */
+
+static const ch_attr constant_rows[] = {
+    CH_ATTR_TENSOR(ch_constant_attrs, value),
+    CH_ATTR_BOOL(ch_constant_attrs, weak),
+    CH_ATTR_END,
+};
+
+static ch_status constant_infer(ch_infer *c)
+{
+    const ch_constant_attrs *a = c->attrs;
+    ch_dims                  d;
+
+    if (a->value == NULL)
+        return ch__infer_fail(c, "it has no value");
+    d = ch__dims_of(ch_tensor_shape(a->value));
+    return ch__infer_dims(c, 0, ch_tensor_dtype(a->value), &d);
+}
+
+const ch_op ch__op_constant = {
+    .name = "constant", .version = 1, .n_in = 0, .n_out = 1, .attrs = constant_rows,
+    .attrs_bytes = sizeof(ch_constant_attrs), .infer = constant_infer, .flags = CH_OP_NO_GRAD,
+};
+
+static ch_node *constant_at(const void *caller, ch_step *s, ch_tensor *t, bool weak)
+{
+    ch_constant_attrs a = {.value = t, .weak = weak};
+    ch_node          *n = ch__source_at(caller, s, &ch__op_constant, &a);
+
+    if (n != NULL)
+        n->weak = weak;
+    return n;
+}
+
+ch_node *ch_constant(ch_step *s, ch_tensor *t)
+{
+    const void *caller = __builtin_return_address(0);
+    ch_tensor  *whole = NULL;
+    ch_node    *n;
+    ch_status   rc = t == NULL ? ch__fail(CH_INVALID_ARGUMENT, "constant: the tensor is NULL")
+                               : ch_tensor_contiguous(t, &whole);
+
+    if (rc != CH_OK) {
+        ch__step_take(s, rc, caller);
+        return NULL;
+    }
+    n = constant_at(caller, s, whole, false);
+    ch_tensor_unref(whole);
+    return n;
+}
+
+ch_node *ch_number(ch_step *s, double value)
+{
+    const void *caller = __builtin_return_address(0);
+    ch_tensor  *t = NULL;
+    ch_node    *n;
+    ch_status   rc = ch_tensor_scalar(CH_F64, value, &t);
+
+    if (rc != CH_OK) {
+        ch__step_take(s, rc, caller);
+        return NULL;
+    }
+    n = constant_at(caller, s, t, true);
+    ch_tensor_unref(t);
+    return n;
+}
+
+/* ---- numbers that only a run knows ---- */
+
+bool ch__always(const ch_node *n)
+{
+    (void)n;
+    return true;
+}
+
+ch_status ch__prepare_nothing(const ch_node *n, ch_prep *p)
+{
+    (void)n, (void)p;
+    return CH_OK;
+}
+
+static ch_status view_prepare(const ch_node *n, ch_prep *p)
+{
+    (void)n;
+    p->is_view = true;
+    return CH_OK;
+}
+
+/* Never called: the planner makes no call of a view. */
+static ch_status view_run(const ch_call *c, ch_tile t)
+{
+    (void)c, (void)t;
+    return CH_OK;
+}
+
+const ch_kernel ch__kernel_view = {"view", ch__always, view_prepare, view_run, NULL};
+
+static ch_status i32_scalar(ch_infer *c)
+{
+    return ch__infer_out(c, 0, CH_I32, 0, NULL);
+}
+
+static ch_status i64_scalar(ch_infer *c)
+{
+    return ch__infer_out(c, 0, CH_I64, 0, NULL);
+}
+
+static ch_status replica_id_run(const ch_call *c, ch_tile t)
+{
+    (void)t;
+    *(int32_t *)c->out[0] = c->env->replica;
+    return CH_OK;
+}
+
+static ch_status replica_count_run(const ch_call *c, ch_tile t)
+{
+    (void)t;
+    *(int32_t *)c->out[0] = c->env->n_replicas;
+    return CH_OK;
+}
+
+static ch_status global_rows_run(const ch_call *c, ch_tile t)
+{
+    (void)t;
+    *(int64_t *)c->out[0] = c->env->global_rows;
+    return CH_OK;
+}
+
+static ch_status step_number_run(const ch_call *c, ch_tile t)
+{
+    (void)t;
+    *(int64_t *)c->out[0] = c->env->step;
+    return CH_OK;
+}
+
+static const ch_kernel replica_id_plain = {"plain", ch__always, ch__prepare_nothing, replica_id_run,
+                                           NULL};
+static const ch_kernel replica_count_plain = {"plain", ch__always, ch__prepare_nothing,
+                                              replica_count_run, NULL};
+static const ch_kernel global_rows_plain = {"plain", ch__always, ch__prepare_nothing,
+                                            global_rows_run, NULL};
+static const ch_kernel step_number_plain = {"plain", ch__always, ch__prepare_nothing,
+                                            step_number_run, NULL};
+
+const ch_op ch__op_replica_id = {
+    .name = "replica_id", .version = 1, .n_in = 0, .n_out = 1, .infer = i32_scalar,
+    .flags = CH_OP_NO_GRAD | CH_OP_READS_ENV,
+    .kernels = (const ch_kernel *const[]){&replica_id_plain, NULL},
+};
+const ch_op ch__op_replica_count = {
+    .name = "replica_count", .version = 1, .n_in = 0, .n_out = 1, .infer = i32_scalar,
+    .flags = CH_OP_NO_GRAD | CH_OP_READS_ENV,
+    .kernels = (const ch_kernel *const[]){&replica_count_plain, NULL},
+};
+const ch_op ch__op_global_rows = {
+    .name = "global_rows", .version = 1, .n_in = 0, .n_out = 1, .infer = i64_scalar,
+    .flags = CH_OP_NO_GRAD | CH_OP_READS_ENV,
+    .kernels = (const ch_kernel *const[]){&global_rows_plain, NULL},
+};
+const ch_op ch__op_step_number = {
+    .name = "step_number", .version = 1, .n_in = 0, .n_out = 1, .infer = i64_scalar,
+    .flags = CH_OP_NO_GRAD | CH_OP_READS_ENV,
+    .kernels = (const ch_kernel *const[]){&step_number_plain, NULL},
+};
+
+ch_node *ch_step_replica_id(ch_step *s)
+{
+    return ch__source(s, &ch__op_replica_id, NULL);
+}
+
+ch_node *ch_step_number(ch_step *s)
+{
+    return ch__source(s, &ch__op_step_number, NULL);
+}
+
+static ch_node *weak(ch_node *n)
+{
+    if (n != NULL)
+        n->weak = true;
+    return n;
+}
+
+ch_node *ch_step_replica_count(ch_step *s)
+{
+    return weak(ch__source(s, &ch__op_replica_count, NULL));
+}
+
+ch_node *ch_step_global_rows(ch_step *s)
+{
+    return weak(ch__source(s, &ch__op_global_rows, NULL));
+}
+
+/* ---- rows: the size of axis 0 as a value ---- */
+
+static ch_status rows_infer(ch_infer *c)
+{
+    if (c->in[0].rank == 0)
+        return ch__infer_fail(c, "a scalar has no rows");
+    return ch__infer_out(c, 0, CH_I64, 0, NULL);
+}
+
+static ch_status rows_prepare(const ch_node *n, ch_prep *p)
+{
+    int64_t *rows = ch__prep_state(p, sizeof(*rows));
+
+    if (rows == NULL)
+        return ch__fail_memory("rows");
+    *rows = n->in[0]->dims.dim[0].n;
+    return CH_OK;
+}
+
+static ch_status rows_run(const ch_call *c, ch_tile t)
+{
+    (void)t;
+    *(int64_t *)c->out[0] = *(const int64_t *)c->state;
+    return CH_OK;
+}
+
+static const ch_kernel rows_plain = {"plain", ch__always, rows_prepare, rows_run, NULL};
+
+const ch_op ch__op_rows = {
+    .name = "rows", .version = 1, .n_in = 1, .n_out = 1, .infer = rows_infer,
+    .flags = CH_OP_NO_GRAD,
+    .kernels = (const ch_kernel *const[]){&rows_plain, NULL},
+};
+
+ch_node *ch_rows(ch_node *x)
+{
+    return weak(ch__node(&ch__op_rows, NULL, 1, &x));
+}
