@@ -34,8 +34,9 @@ CH_API const char *ch_strategy_name(ch_strategy *st);
 CH_API int         ch_strategy_replicas(ch_strategy *st);
 
 typedef struct ch_run_options {
-    int64_t  step_number; /* for ch_step_number and random numbers; 0: count from 0 */
-    uint64_t seed;        /* of random numbers */
+    bool     has_step_number; /* false: the function's runs are counted from 0 */
+    int64_t  step_number;     /* for ch_step_number and random numbers */
+    uint64_t seed;            /* of random numbers */
 } ch_run_options;
 
 /* Runs a step once on every replica. `in` may be NULL for a step without inputs; a per-replica

@@ -630,8 +630,6 @@ static ch_status run_passes(ch_graph *g)
 
     if (rc == CH_OK)
         rc = ch__pass_cse(g);
-    if (rc == CH_OK && ch__config()->fuse)
-        rc = ch__pass_fuse(g);
     return rc;
 }
 

@@ -1,0 +1,274 @@
+/* strategy/var.c -- variables: a copy on each replica's device, named, counted.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "graph/step.h"
+#include "ops/ops.h"
+#include "strategy/strategy.h"
+
+/* ---- names ---- */
+
+static ch_var *find(const ch_strategy *st, const char *name)
+{
+    for (ch_var *v = st->vars; v != NULL; v = v->next)
+        if (strcmp(v->name, name) == 0)
+            return v;
+    return NULL;
+}
+
+/* "w", or "w_1" if there is a "w", and so on. */
+static char *unique_name(const ch_strategy *st, const char *wanted)
+{
+    size_t size = strlen(wanted) + 16;
+    char  *name = ch__malloc(size);
+
+    if (name == NULL)
+        return NULL;
+    snprintf(name, size, "%s", wanted);
+    for (int i = 1; find(st, name) != NULL; i++)
+        snprintf(name, size, "%s_%d", wanted, i);
+    return name;
+}
+
+static void enlist(ch_strategy *st, ch_var *v)
+{
+    v->next = st->vars;
+    st->vars = v;
+    atomic_fetch_add(&st->generation, 1);
+}
+
+static void delist(ch_strategy *st, const ch_var *v)
+{
+    ch_var **link = &st->vars;
+
+    while (*link != v)
+        link = &(*link)->next;
+    *link = v->next;
+    atomic_fetch_add(&st->generation, 1);
+}
+
+/* ---- life ---- */
+
+static void free_var(ch_var *v)
+{
+    for (int i = 0; i < v->n_copies; i++)
+        ch_tensor_unref(v->copy[i]);
+    ch__free(v->name);
+    ch__free(v);
+}
+
+static ch_status make_copies(ch_var *v, ch_tensor *initial, ch_device *const *device)
+{
+    for (int i = 0; i < v->n_copies; i++) {
+        ch_status rc = ch_tensor_new_on(device[i], v->dtype, v->shape, &v->copy[i]);
+
+        if (rc == CH_OK)
+            rc = ch_tensor_copy(initial, v->copy[i]);
+        if (rc != CH_OK)
+            return rc;
+    }
+    return CH_OK;
+}
+
+ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec, ch_var **out)
+{
+    ch_var   *v;
+    ch_status rc;
+
+    st = ch__strategy_of(st);
+    if (spec == NULL || spec->initial == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "variable%s%s: it has no initial value",
+                        spec != NULL && spec->name != NULL ? " " : "",
+                        spec != NULL && spec->name != NULL ? spec->name : "");
+    v = ch__calloc(1, sizeof(*v) + (size_t)st->n_local * sizeof(v->copy[0]));
+    if (v == NULL)
+        return ch__fail_memory("a variable");
+    atomic_init(&v->refs, 1);
+    v->dtype = ch_tensor_dtype(spec->initial);
+    v->shape = ch_tensor_shape(spec->initial);
+    v->trainable = spec->trainable != CH_OFF;
+    v->n_copies = st->n_local;
+    rc = make_copies(v, spec->initial, st->ops->devices(st));
+    if (rc == CH_OK) {
+        pthread_mutex_lock(&st->lock);
+        v->name = unique_name(st, spec->name != NULL ? spec->name : "Variable");
+        if (v->name != NULL)
+            enlist(st, v);
+        else
+            rc = ch__fail_memory("a variable");
+        pthread_mutex_unlock(&st->lock);
+    }
+    if (rc != CH_OK) {
+        free_var(v);
+        return rc;
+    }
+    v->strategy = ch_strategy_ref(st);
+    *out = v;
+    return CH_OK;
+}
+
+ch_var *ch_var_ref(ch_var *v)
+{
+    if (v != NULL)
+        atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed);
+    return v;
+}
+
+void ch_var_unref(ch_var *v)
+{
+    ch_strategy *st;
+
+    if (v == NULL || atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    st = v->strategy;
+    pthread_mutex_lock(&st->lock);
+    delist(st, v);
+    pthread_mutex_unlock(&st->lock);
+    free_var(v);
+    ch_strategy_unref(st);
+}
+
+const char *ch_var_name(const ch_var *v)
+{
+    return v->name;
+}
+
+ch_dtype ch_var_dtype(const ch_var *v)
+{
+    return v->dtype;
+}
+
+ch_shape ch_var_shape(const ch_var *v)
+{
+    return v->shape;
+}
+
+bool ch_var_is_trainable(const ch_var *v)
+{
+    return v->trainable;
+}
+
+ch_strategy *ch_var_strategy(const ch_var *v)
+{
+    return v->strategy;
+}
+
+/* ---- outside a step ---- */
+
+ch_status ch_var_get(ch_var *v, ch_tensor **out)
+{
+    ch_tensor *t = NULL;
+    ch_status  rc = ch_tensor_new(v->dtype, v->shape, &t);
+
+    if (rc == CH_OK)
+        rc = ch_tensor_copy(v->copy[0], t);
+    if (rc != CH_OK) {
+        ch_tensor_unref(t);
+        return rc;
+    }
+    *out = t;
+    return CH_OK;
+}
+
+ch_status ch_var_set(ch_var *v, ch_tensor *value)
+{
+    if (value == NULL || value->dtype != v->dtype || !ch_shape_equal(value->shape, v->shape))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "variable %s: the value is not of its dtype (%s) and shape", v->name,
+                        ch_dtype_name(v->dtype));
+    for (int i = 0; i < v->n_copies; i++) {
+        ch_status rc = ch_tensor_copy(value, v->copy[i]);
+
+        if (rc != CH_OK)
+            return rc;
+    }
+    return CH_OK;
+}
+
+ch_status ch_var_copies(ch_var *v, ch_value **out)
+{
+    return ch_value_new(v->n_copies > 1 ? CH_MIRRORED : CH_PLAIN, v->n_copies, v->copy, out);
+}
+
+/* Looked up by name, so that a graph from elsewhere finds its variables too. */
+ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **out)
+{
+    ch_strategy *st = owner;
+    ch_var      *v;
+    ch_status    rc = CH_OK;
+
+    pthread_mutex_lock(&st->lock);
+    v = find(st, r->name);
+    if (v == NULL)
+        rc = ch__fail(CH_NOT_FOUND, "variable %s: the %s strategy has none of this name (any more)",
+                      r->name, st->ops->name);
+    else if (v->dtype != r->dtype || !ch_shape_equal(v->shape, r->shape))
+        rc = ch__fail(CH_FAILED_PRECONDITION,
+                      "variable %s: its dtype or shape is not what was recorded", r->name);
+    else
+        *out = v->copy[local]->data;
+    pthread_mutex_unlock(&st->lock);
+    return rc;
+}
+
+/* ---- in a step ---- */
+
+/* True if v may be used in s; the error sticks to s if not. */
+static bool belongs(ch_step *s, const ch_var *v, const void *caller)
+{
+    ch_status rc;
+
+    if (s == NULL || s->rc != CH_OK)
+        return false;
+    if (v == NULL)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "a variable used in %s is NULL", s->graph->name);
+    else if (s->owner != v->strategy)
+        rc = ch__fail(CH_FAILED_PRECONDITION,
+                      "variable %s: mixing different strategies: it was made by a %s, and %s "
+                      "runs under a %s",
+                      v->name, v->strategy->ops->name, s->graph->name,
+                      ((ch_strategy *)s->owner)->ops->name);
+    else
+        return true;
+    ch__step_take(s, rc, caller);
+    return false;
+}
+
+ch_node *ch_var_read(ch_step *s, ch_var *v)
+{
+    if (!belongs(s, v, __builtin_return_address(0)))
+        return NULL;
+    return ch__step_read(s, v, v->name, v->dtype, v->shape);
+}
+
+/* Records what `combine` makes of the current value and x, and makes it the value. */
+static ch_node *update(ch_step *s, ch_var *v, const void *caller, ch_node *x, ch_node *y,
+                       ch_node *(*combine)(ch_node *now, ch_node *x, ch_node *y))
+{
+    const void *before;
+    ch_node    *n;
+
+    if (!belongs(s, v, caller))
+        return NULL;
+    before = ch__step_begin_at(s, caller);
+    n = combine(ch__step_read(s, v, v->name, v->dtype, v->shape), x, y);
+    n = ch__step_write(s, v, v->name, v->dtype, v->shape, n);
+    ch__step_end(s, before);
+    return n;
+}
+
+/* A value that is a number takes the variable's type. */
+static ch_node *replace(ch_node *now, ch_node *x, ch_node *y)
+{
+    (void)y;
+    return x != NULL && now != NULL && x->weak ? ch__roles.cast_to(x, now->dtype) : x;
+}
+
+ch_node *ch_var_assign(ch_step *s, ch_var *v, ch_node *value)
+{
+    return update(s, v, __builtin_return_address(0), value, NULL, replace);
+}
