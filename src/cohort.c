@@ -7,8 +7,8 @@
 #include "ops/ops.h"
 
 #define CH_OP_ADDRESS(name) &ch__op_##name,
-static const ch_op *const op_table[] = {CH_OPS(CH_OP_ADDRESS)
-                                        CH_OPS_COLLECTIVE(CH_OP_ADDRESS) NULL};
+static const ch_op *const op_table[] = {CH_OPS(CH_OP_ADDRESS) CH_OPS_COLLECTIVE(CH_OP_ADDRESS)
+                                            NULL};
 #undef CH_OP_ADDRESS
 
 const ch_op *const *ch__op_table(void)

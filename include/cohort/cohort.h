@@ -5,10 +5,16 @@
 #define COHORT_COHORT_H
 
 #include "cohort/device.h"
+#include "cohort/function.h"
+#include "cohort/graph.h"
 #include "cohort/log.h"
+#include "cohort/ops.h"
 #include "cohort/shape.h"
 #include "cohort/status.h"
+#include "cohort/step.h"
+#include "cohort/strategy.h"
 #include "cohort/tensor.h"
 #include "cohort/value.h"
+#include "cohort/var.h"
 
 #endif

@@ -27,7 +27,7 @@ CH_API CH_MUST_CHECK ch_status ch_function_new(const char *name, ch_step_fn step
 CH_API CH_MUST_CHECK ch_status ch_function_of_graph(const char *name, ch_graph *graph,
                                                     ch_function **out);
 CH_API ch_function *ch_function_ref(ch_function *f);
-CH_API void         ch_function_unref(ch_function *f);
+CH_API void ch_function_unref(ch_function *f);
 
 /* Records axis 0 of the inputs as numbers too: one recording for each number of rows. For
  * steps that need to know it; without this call, they find out and do the same. */
@@ -47,7 +47,8 @@ CH_API int ch_function_print_plan(ch_function *f, char *text, size_t size);
 /* Calls `see` after each node of every later run, with its outputs: for debugging. While one is
  * set, runs are node by node: nothing is fused or folded, and no memory is used twice. The
  * kernels are the same, so the results are the same bits. NULL ends it. */
-typedef void (*ch_node_see)(const char *node, int replica, int n, ch_tensor *const *out, void *arg);
+typedef void (*ch_node_see)(const char *node, int replica, int n, ch_tensor *const *out,
+                            void *arg);
 CH_API void ch_function_watch(ch_function *f, ch_node_see see, void *arg);
 
 #endif

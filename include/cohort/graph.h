@@ -21,7 +21,7 @@
 typedef struct ch_graph ch_graph;
 
 CH_API ch_graph *ch_graph_ref(ch_graph *g);
-CH_API void      ch_graph_unref(ch_graph *g);
+CH_API void ch_graph_unref(ch_graph *g);
 
 /* Encodes into memory that ch_bytes_free returns. UNIMPLEMENTED names a node that cannot be
  * sent (a call of a host function). */

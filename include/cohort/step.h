@@ -35,7 +35,7 @@ typedef void (*ch_step_fn)(ch_step *s, void *arg);
 /* The i-th input, and the one of a name; an error sticks if there is none. */
 CH_API ch_node *ch_step_in(ch_step *s, int i);
 CH_API ch_node *ch_step_in_named(ch_step *s, const char *name);
-CH_API int      ch_step_in_count(const ch_step *s);
+CH_API int ch_step_in_count(const ch_step *s);
 
 /* Makes a node a result of the step, in this order. `name` may be NULL; it is copied. */
 CH_API void ch_step_out(ch_step *s, const char *name, ch_node *n);
@@ -58,9 +58,10 @@ CH_API void ch_step_fail(ch_step *s, const char *format, ...)
 /* Numbers that only a run knows, as scalar nodes. */
 CH_API ch_node *ch_step_replica_id(ch_step *s);    /* i32: 0 .. replicas - 1 */
 CH_API ch_node *ch_step_replica_count(ch_step *s); /* i32, weak (see ch_number) */
-CH_API ch_node *ch_step_global_rows(ch_step *s);   /* i64, weak: rows of input 0, over all replicas */
-CH_API ch_node *ch_step_number(ch_step *s);        /* i64: the number of this run, from 0 */
-CH_API ch_node *ch_rows(ch_node *x);               /* i64, weak: the size of axis 0 */
+CH_API ch_node *
+ch_step_global_rows(ch_step *s);            /* i64, weak: rows of input 0, over all replicas */
+CH_API ch_node *ch_step_number(ch_step *s); /* i64: the number of this run, from 0 */
+CH_API ch_node *ch_rows(ch_node *x);        /* i64, weak: the size of axis 0 */
 
 /* Constants. A number is weak: beside a node of another type it takes that type, so that
  * ch_mul(x, ch_number(s, 0.5)) is right for f32, f64 and bf16. */

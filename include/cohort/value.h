@@ -26,14 +26,14 @@ typedef enum ch_value_kind { CH_PLAIN, CH_PER_REPLICA, CH_MIRRORED } ch_value_ki
 CH_API CH_MUST_CHECK ch_status ch_value_new(ch_value_kind kind, int n, ch_tensor *const *tensor,
                                             ch_value **out);
 CH_API ch_value *ch_value_ref(ch_value *v);
-CH_API void      ch_value_unref(ch_value *v);
+CH_API void ch_value_unref(ch_value *v);
 
 CH_API ch_value_kind ch_value_kind_of(const ch_value *v);
-CH_API int           ch_value_count(const ch_value *v);
+CH_API int ch_value_count(const ch_value *v);
 /* Component i; NULL out of range. A plain value has its one for every i: replicas share it. */
-CH_API ch_tensor    *ch_value_at(const ch_value *v, int i);
+CH_API ch_tensor *ch_value_at(const ch_value *v, int i);
 /* "PerReplica:{\n  0: tensor(...),\n  1: tensor(...)\n}"; a plain value as its tensor. */
-CH_API int           ch_value_print(const ch_value *v, char *text, size_t size);
+CH_API int ch_value_print(const ch_value *v, char *text, size_t size);
 
 /* References the values; `name` may be NULL, and so may each of its entries. INVALID_ARGUMENT
  * if two leaves have one name. */
@@ -42,12 +42,12 @@ CH_API CH_MUST_CHECK ch_status ch_tuple_new(int n, ch_value *const *value,
 /* Unnamed plain leaves; references the tensors. */
 CH_API CH_MUST_CHECK ch_status ch_tuple_of(int n, ch_tensor *const *tensor, ch_tuple **out);
 CH_API ch_tuple *ch_tuple_ref(ch_tuple *t);
-CH_API void      ch_tuple_unref(ch_tuple *t);
+CH_API void ch_tuple_unref(ch_tuple *t);
 
-CH_API int         ch_tuple_count(const ch_tuple *t);
-CH_API ch_value   *ch_tuple_at(const ch_tuple *t, int i);             /* NULL out of range */
-CH_API const char *ch_tuple_name(const ch_tuple *t, int i);           /* NULL: has none */
-CH_API ch_value   *ch_tuple_get(const ch_tuple *t, const char *name); /* NULL: no such leaf */
-CH_API int         ch_tuple_print(const ch_tuple *t, char *text, size_t size);
+CH_API int ch_tuple_count(const ch_tuple *t);
+CH_API ch_value *ch_tuple_at(const ch_tuple *t, int i);             /* NULL out of range */
+CH_API const char *ch_tuple_name(const ch_tuple *t, int i);         /* NULL: has none */
+CH_API ch_value *ch_tuple_get(const ch_tuple *t, const char *name); /* NULL: no such leaf */
+CH_API int ch_tuple_print(const ch_tuple *t, char *text, size_t size);
 
 #endif

@@ -37,8 +37,8 @@ static ch_status all_reduce_infer(ch_infer *c)
 
 typedef struct all_reduce_state {
     ch_reduce_op op;
-    ch_dtype     dtype;
-    int64_t      count;
+    ch_dtype dtype;
+    int64_t count;
 } all_reduce_state;
 
 static bool all_reduce_fits(const ch_node *n)
@@ -84,10 +84,16 @@ static const ch_kernel all_reduce_shared = {"shared", all_reduce_fits, all_reduc
                                             all_reduce_run, NULL};
 
 const ch_op ch__op_all_reduce = {
-    .name = "all_reduce", .version = 1, .n_in = 1, .n_out = 1,
+    .name = "all_reduce",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 1,
     .flags = CH_OP_COLLECTIVE | CH_OP_READS_ENV,
-    .attrs = all_reduce_rows, .attrs_bytes = sizeof(all_reduce_attrs),
-    .infer = all_reduce_infer, .grad = all_reduce_grad, .factors = ch__factors_elementwise,
+    .attrs = all_reduce_rows,
+    .attrs_bytes = sizeof(all_reduce_attrs),
+    .infer = all_reduce_infer,
+    .grad = all_reduce_grad,
+    .factors = ch__factors_elementwise,
     .kernels = (const ch_kernel *const[]){&all_reduce_shared, NULL},
 };
 

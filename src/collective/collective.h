@@ -8,7 +8,7 @@
 
 #define CH_OPS_COLLECTIVE(X) X(all_reduce)
 
-#define CH_OP_DECLARE(name) extern const ch_op ch__op_##name;
+#define CH_OP_DECLARE(name)  extern const ch_op ch__op_##name;
 CH_OPS_COLLECTIVE(CH_OP_DECLARE)
 #undef CH_OP_DECLARE
 

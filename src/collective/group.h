@@ -1,7 +1,7 @@
 /* collective/group.h -- the replicas of one process, meeting in shared memory.
  *
- * Members come to meetings in the same order. Whoever gives up lets all the others go, now and for
- * the rest of the run; nobody waits for a replica that has failed.
+ * Members come to meetings in the same order. Whoever gives up lets all the others go, now and
+ * for the rest of the run; nobody waits for a replica that has failed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COLLECTIVE_GROUP_H
@@ -15,7 +15,7 @@ typedef struct ch_group ch_group;
 
 /* A group of n members, which spin before they park unless there are too few cores. */
 ch_status ch__group_new(int n, bool spin, ch_group **out);
-void      ch__group_free(ch_group *g);
+void ch__group_free(ch_group *g);
 
 /* Waits until all members are here. `what` is for messages: the op. */
 ch_status ch__group_meet(ch_group *g, int member, const char *what);
@@ -23,7 +23,7 @@ ch_status ch__group_meet(ch_group *g, int member, const char *what);
 ch_status ch__group_all_reduce(ch_group *g, int member, ch_reduce_op op, ch_dtype dtype,
                                int64_t count, const void *in, void *out);
 /* Meetings since the group was made: for tests. */
-int64_t   ch__group_meetings(const ch_group *g);
+int64_t ch__group_meetings(const ch_group *g);
 
 /* For graph/run.h. */
 extern const ch_meet ch__group_as_meet;

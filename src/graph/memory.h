@@ -11,18 +11,18 @@
 
 typedef struct ch_span {
     size_t bytes;
-    int    from, to; /* alive in calls [from, to], both included */
-    bool   taken;    /* handed on in its last call already */
-    size_t offset;   /* set by ch__buffers_place */
+    int from, to;  /* alive in calls [from, to], both included */
+    bool taken;    /* handed on in its last call already */
+    size_t offset; /* set by ch__buffers_place */
 } ch_span;
 
 typedef struct ch_buffers {
-    int      n, cap;
+    int n, cap;
     ch_span *at;
 } ch_buffers;
 
 /* A new buffer's number; -1 when out of memory. */
-int  ch__buffers_add(ch_buffers *b, size_t bytes, int from, int to);
+int ch__buffers_add(ch_buffers *b, size_t bytes, int from, int to);
 /* Gives every buffer a CH_ALIGN-aligned offset such that no two that live at one time overlap.
  * *arena is the end of the last one, *live the most bytes alive at one time: no placement
  * can have a smaller arena. */

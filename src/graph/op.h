@@ -23,11 +23,11 @@ typedef struct ch_op ch_op;
 
 typedef struct ch_dim {
     int64_t n;
-    int     sym; /* 0: the size is n; else n times that symbol */
+    int sym; /* 0: the size is n; else n times that symbol */
 } ch_dim;
 
 typedef struct ch_dims {
-    int    rank;
+    int rank;
     ch_dim dim[CH_MAX_RANK];
 } ch_dims;
 
@@ -44,41 +44,41 @@ static inline bool ch__dim_is(ch_dim a, int64_t n)
 {
     return a.sym == 0 && a.n == n;
 }
-bool    ch__dims_same(const ch_dims *a, const ch_dims *b);
-ch_dims ch__dims_of(ch_shape s);            /* a size of -1 is not allowed */
-ch_shape ch__dims_shape(const ch_dims *d);  /* symbols become -1 */
+bool ch__dims_same(const ch_dims *a, const ch_dims *b);
+ch_dims ch__dims_of(ch_shape s);           /* a size of -1 is not allowed */
+ch_shape ch__dims_shape(const ch_dims *d); /* symbols become -1 */
 /* The product of all sizes; false if two symbols would meet or it overflows. */
-bool    ch__dims_product(const ch_dims *d, int from, int to, ch_dim *out);
+bool ch__dims_product(const ch_dims *d, int from, int to, ch_dim *out);
 /* Of a specialised node: its sizes, elements and bytes. */
 ch_shape ch__shape(const ch_node *n);
-int64_t  ch__count(const ch_node *n);
-int64_t  ch__bytes(const ch_node *n);
+int64_t ch__count(const ch_node *n);
+int64_t ch__bytes(const ch_node *n);
 /* An axis as users write it: -1 is the last. False if out of range. */
-bool    ch__axis(int64_t axis, int rank, int *out);
+bool ch__axis(int64_t axis, int rank, int *out);
 
 /* ---- nodes ---- */
 
 /* One output of a call, that is, a value. A call with n outputs is an array of n nodes; the
  * first, its head, holds what belongs to the call. */
 struct ch_node {
-    ch_node  *head;   /* the call: itself for output 0 */
-    int       index;  /* which output of the call */
-    int       id;     /* of this value in its graph: dense, in order */
-    ch_dtype  dtype;
-    bool      weak;   /* takes the dtype of what it meets */
-    ch_dims   dims;
+    ch_node *head; /* the call: itself for output 0 */
+    int index;     /* which output of the call */
+    int id;        /* of this value in its graph: dense, in order */
+    ch_dtype dtype;
+    bool weak; /* takes the dtype of what it meets */
+    ch_dims dims;
     ch_graph *graph;
 
     /* Of heads only. */
     const ch_op *op;
-    const void  *attrs;  /* op->attrs_bytes in the arena; NULL if the op has none */
-    void        *own_attrs; /* the same, for whoever frees them */
-    int          n_in, n_out;
-    ch_node    **in;
-    ch_node     *next;   /* call */
-    const char  *scope;  /* "block/dense"; NULL at the top */
-    const void  *caller; /* the user's calling address, for errors */
-    int          ordinal; /* of the call at recording: the key of its random numbers */
+    const void *attrs; /* op->attrs_bytes in the arena; NULL if the op has none */
+    void *own_attrs;   /* the same, for whoever frees them */
+    int n_in, n_out;
+    ch_node **in;
+    ch_node *next;      /* call */
+    const char *scope;  /* "block/dense"; NULL at the top */
+    const void *caller; /* the user's calling address, for errors */
+    int ordinal;        /* of the call at recording: the key of its random numbers */
 };
 
 static inline const void *ch__attrs(const ch_node *n)
@@ -107,45 +107,78 @@ typedef enum ch_attr_kind {
 
 #define CH_MAX_INTS 16
 typedef struct ch_ints {
-    int     n;
+    int n;
     int64_t at[CH_MAX_INTS];
 } ch_ints;
 
 typedef struct ch_attr {
-    const char  *name; /* NULL ends the rows */
+    const char *name; /* NULL ends the rows */
     ch_attr_kind kind;
-    size_t       offset;
+    size_t offset;
 } ch_attr;
 
-#define CH_ATTR_BOOL(type, field)   {#field, CH_ATTR_KIND_BOOL, offsetof(type, field)}
-#define CH_ATTR_INT(type, field)    {#field, CH_ATTR_KIND_INT, offsetof(type, field)}
-#define CH_ATTR_FLOAT(type, field)  {#field, CH_ATTR_KIND_FLOAT, offsetof(type, field)}
-#define CH_ATTR_DTYPE(type, field)  {#field, CH_ATTR_KIND_DTYPE, offsetof(type, field)}
-#define CH_ATTR_INTS(type, field)   {#field, CH_ATTR_KIND_INTS, offsetof(type, field)}
-#define CH_ATTR_DIMS(type, field)   {#field, CH_ATTR_KIND_DIMS, offsetof(type, field)}
-#define CH_ATTR_TEXT(type, field)   {#field, CH_ATTR_KIND_TEXT, offsetof(type, field)}
-#define CH_ATTR_TENSOR(type, field) {#field, CH_ATTR_KIND_TENSOR, offsetof(type, field)}
-#define CH_ATTR_GRAPH(type, field)  {#field, CH_ATTR_KIND_GRAPH, offsetof(type, field)}
-#define CH_ATTR_HOST(type, field)   {#field, CH_ATTR_KIND_HOST, offsetof(type, field)}
-#define CH_ATTR_END                 {NULL, CH_ATTR_KIND_BOOL, 0}
+#define CH_ATTR_BOOL(type, field)                                                              \
+    {                                                                                          \
+#field, CH_ATTR_KIND_BOOL, offsetof(type, field)                                       \
+    }
+#define CH_ATTR_INT(type, field)                                                               \
+    {                                                                                          \
+#field, CH_ATTR_KIND_INT, offsetof(type, field)                                        \
+    }
+#define CH_ATTR_FLOAT(type, field)                                                             \
+    {                                                                                          \
+#field, CH_ATTR_KIND_FLOAT, offsetof(type, field)                                      \
+    }
+#define CH_ATTR_DTYPE(type, field)                                                             \
+    {                                                                                          \
+#field, CH_ATTR_KIND_DTYPE, offsetof(type, field)                                      \
+    }
+#define CH_ATTR_INTS(type, field)                                                              \
+    {                                                                                          \
+#field, CH_ATTR_KIND_INTS, offsetof(type, field)                                       \
+    }
+#define CH_ATTR_DIMS(type, field)                                                              \
+    {                                                                                          \
+#field, CH_ATTR_KIND_DIMS, offsetof(type, field)                                       \
+    }
+#define CH_ATTR_TEXT(type, field)                                                              \
+    {                                                                                          \
+#field, CH_ATTR_KIND_TEXT, offsetof(type, field)                                       \
+    }
+#define CH_ATTR_TENSOR(type, field)                                                            \
+    {                                                                                          \
+#field, CH_ATTR_KIND_TENSOR, offsetof(type, field)                                     \
+    }
+#define CH_ATTR_GRAPH(type, field)                                                             \
+    {                                                                                          \
+#field, CH_ATTR_KIND_GRAPH, offsetof(type, field)                                      \
+    }
+#define CH_ATTR_HOST(type, field)                                                              \
+    {                                                                                          \
+#field, CH_ATTR_KIND_HOST, offsetof(type, field)                                       \
+    }
+#define CH_ATTR_END                                                                            \
+    {                                                                                          \
+        NULL, CH_ATTR_KIND_BOOL, 0                                                             \
+    }
 
 /* ---- shape rules ---- */
 
-/* What infer sees: the inputs as they are known now. It runs while recording, where a size may be
- * a symbol, and again for every specialised graph, where none is. It must not assume that an
+/* What infer sees: the inputs as they are known now. It runs while recording, where a size may
+ * be a symbol, and again for every specialised graph, where none is. It must not assume that an
  * input which comes from a decoder makes any sense. */
 typedef struct ch_infer {
-    const ch_op    *op;
-    const void     *attrs;
-    int             n_in;
-    const ch_dims  *in;
+    const ch_op *op;
+    const void *attrs;
+    int n_in;
+    const ch_dims *in;
     const ch_dtype *dtype;
-    ch_graph       *graph;    /* whose symbols they are */
-    int             n_out;    /* outputs set so far; an op of a fixed number must set all */
-    ch_dims        *out;      /* room for CH_MAX_OUT */
-    ch_dtype       *out_dtype;
+    ch_graph *graph; /* whose symbols they are */
+    int n_out;       /* outputs set so far; an op of a fixed number must set all */
+    ch_dims *out;    /* room for CH_MAX_OUT */
+    ch_dtype *out_dtype;
     /* Collectives only, when specialised: the inputs' dims of replica r are peer[r]. */
-    int             n_peers;
+    int n_peers;
     const ch_dims *const *peer;
 } ch_infer;
 
@@ -161,26 +194,26 @@ ch_status ch__infer_fail(const ch_infer *c, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Checks that come first in many rules; each fails with a reason that says what is wanted. */
 ch_status ch__infer_want_float(const ch_infer *c, int i);
-ch_status ch__infer_want_ids(const ch_infer *c, int i);   /* i32 or i64 */
+ch_status ch__infer_want_ids(const ch_infer *c, int i); /* i32 or i64 */
 ch_status ch__infer_want_rank(const ch_infer *c, int i, int rank);
-ch_status ch__infer_want_same(const ch_infer *c);         /* all inputs of one dtype */
+ch_status ch__infer_want_same(const ch_infer *c); /* all inputs of one dtype */
 /* For an op that needs a size as a number now: then the step is recorded again, for the sizes
  * of this run alone. */
 ch_status ch__infer_want_number(const ch_infer *c, ch_dim d);
 /* numpy's rule over all inputs [from, to); a symbol equals only itself. */
 ch_status ch__infer_broadcast(const ch_infer *c, int from, int to, ch_dims *out);
 /* The sum of two sizes: the same symbol adds up, different ones make a new symbol. */
-ch_dim    ch__infer_add(ch_infer *c, ch_dim a, ch_dim b);
+ch_dim ch__infer_add(ch_infer *c, ch_dim a, ch_dim b);
 /* A size that nobody knows before the run's signatures do. Only while recording. */
-ch_dim    ch__infer_symbol(ch_infer *c);
+ch_dim ch__infer_symbol(ch_infer *c);
 /* "64", "rows", "3*rows": in one of a few buffers of this thread, for messages. */
 const char *ch__dim_text(const ch_infer *c, ch_dim d);
 
 /* ---- kernels ---- */
 
-/* One call of a kernel does one tile of one phase. A kernel is a short row of phases, each a grid
- * of tiles that may run in any order and on any thread; a phase begins when the one before it
- * is done. The grids depend on shapes only, so results do not depend on the threads. */
+/* One call of a kernel does one tile of one phase. A kernel is a short row of phases, each a
+ * grid of tiles that may run in any order and on any thread; a phase begins when the one before
+ * it is done. The grids depend on shapes only, so results do not depend on the threads. */
 typedef struct ch_tile {
     int phase, index;
 } ch_tile;
@@ -189,37 +222,37 @@ typedef struct ch_tile {
 
 /* What a run is, for kernels that ask. */
 typedef struct ch_env {
-    int      replica;     /* in the job */
-    int      n_replicas;  /* in the job */
-    int64_t  step;
+    int replica;    /* in the job */
+    int n_replicas; /* in the job */
+    int64_t step;
     uint64_t seed;
-    int64_t  global_rows;
-    void    *group;       /* a collective kernel's way to the other replicas; NULL: alone */
+    int64_t global_rows;
+    void *group;          /* a collective kernel's way to the other replicas; NULL: alone */
     struct ch_team *team; /* the device's threads, for kernels of bodies; NULL: one */
-    int      local;       /* this replica among those of this process */
+    int local;            /* this replica among those of this process */
 } ch_env;
 
 typedef struct ch_call {
     const void *const *in;
-    void *const       *out;
-    void              *scratch; /* CH_ALIGN-aligned; the kernel's for the call, contents undefined */
-    const void        *state;   /* what prepare made; read-only while running */
-    const ch_env      *env;
-    const ch_node     *node;    /* for messages */
+    void *const *out;
+    void *scratch;     /* CH_ALIGN-aligned; the kernel's for the call, contents undefined */
+    const void *state; /* what prepare made; read-only while running */
+    const ch_env *env;
+    const ch_node *node; /* for messages */
 } ch_call;
 
 /* What a kernel asks of the planner. Zeroed before prepare. */
 typedef struct ch_prep {
-    const ch_node *node;          /* specialised */
-    void          *state;         /* from ch__prep_state, or the kernel's own with drop */
-    size_t         scratch_bytes;
-    int            n_phases;      /* 0 means one phase of one tile */
-    int            tiles[CH_MAX_PHASES];
-    unsigned       over[CH_MAX_OUT]; /* bit j: output i may be written over input j, if it is
-                                        the last to read it; both have as many bytes */
-    bool           is_view;       /* output 0 is input 0's memory, from this byte on: no call */
-    size_t         view_offset;
-    ch_arena      *arena;         /* lives as long as the program */
+    const ch_node *node; /* specialised */
+    void *state;         /* from ch__prep_state, or the kernel's own with drop */
+    size_t scratch_bytes;
+    int n_phases; /* 0 means one phase of one tile */
+    int tiles[CH_MAX_PHASES];
+    unsigned over[CH_MAX_OUT]; /* bit j: output i may be written over input j, if it is
+                                  the last to read it; both have as many bytes */
+    bool is_view;              /* output 0 is input 0's memory, from this byte on: no call */
+    size_t view_offset;
+    ch_arena *arena; /* lives as long as the program */
 } ch_prep;
 
 /* Zeroed memory for the kernel's state, freed with the program; NULL when out of memory. */
@@ -227,10 +260,10 @@ void *ch__prep_state(ch_prep *p, size_t bytes);
 
 typedef struct ch_kernel {
     const char *name;
-    bool      (*fits)(const ch_node *n);                 /* dtype, shape, CPU */
+    bool (*fits)(const ch_node *n); /* dtype, shape, CPU */
     ch_status (*prepare)(const ch_node *n, ch_prep *p);
     ch_status (*run)(const ch_call *c, ch_tile t);
-    void      (*drop)(void *state);                      /* NULL: nothing but arena memory */
+    void (*drop)(void *state); /* NULL: nothing but arena memory */
 } ch_kernel;
 
 /* Fails a run: the message gets the op's name, shapes, scope and the user's line. */
@@ -239,7 +272,7 @@ ch_status ch__call_fail(const ch_call *c, ch_status rc, const char *format, ...)
 
 /* How many tiles to cut n pieces of `cost` elementary operations each into: depends on nothing
  * else; 1 for what is too small to share. And tile i's part of n. */
-int  ch__tile_count(int64_t n, int64_t cost);
+int ch__tile_count(int64_t n, int64_t cost);
 static inline void ch__tile_range(int64_t n, int tiles, int i, int64_t *from, int64_t *to)
 {
     *from = n * i / tiles;
@@ -256,8 +289,8 @@ typedef void (*ch_block_fn)(int64_t n, const void *const *in, void *out, const d
 
 typedef struct ch_block {
     ch_block_fn fn;
-    ch_dtype    compute;  /* of the inputs as fn takes them */
-    double      param[4]; /* attributes as numbers */
+    ch_dtype compute; /* of the inputs as fn takes them */
+    double param[4];  /* attributes as numbers */
 } ch_block;
 
 /* ---- partition rules (how an op may be cut over logical devices) ---- */
@@ -272,15 +305,15 @@ typedef enum ch_factor_kind {
 
 #define CH_MAX_FACTORS 16
 typedef struct ch_factors {
-    int            n;
+    int n;
     ch_factor_kind kind[CH_MAX_FACTORS];
-    int            n_in, n_out;
-    signed char    in[8][CH_MAX_RANK];  /* the factor of each input dim; -1: none (broadcast) */
-    signed char    out[8][CH_MAX_RANK];
+    int n_in, n_out;
+    signed char in[8][CH_MAX_RANK]; /* the factor of each input dim; -1: none (broadcast) */
+    signed char out[8][CH_MAX_RANK];
 } ch_factors;
 
-int       ch__factor(ch_factors *f, ch_factor_kind kind); /* a new factor's number */
-void      ch__factor_map(ch_factors *f, int input, int rank, const int *factor);
+int ch__factor(ch_factors *f, ch_factor_kind kind); /* a new factor's number */
+void ch__factor_map(ch_factors *f, int input, int rank, const int *factor);
 ch_status ch__factor_out(ch_factors *f, int rank, const int *factor); /* the next output */
 /* Rules that many ops share. */
 ch_status ch__factors_elementwise(const ch_node *n, ch_factors *f);
@@ -288,35 +321,36 @@ ch_status ch__factors_elementwise(const ch_node *n, ch_factors *f);
 /* ---- the op ---- */
 
 enum {
-    CH_OP_RANDOM     = 1 << 0, /* draws numbers keyed by (seed, ordinal, step, replica) */
-    CH_OP_EFFECT     = 1 << 1, /* is seen from outside: never dropped, merged or moved */
+    CH_OP_RANDOM = 1 << 0,     /* draws numbers keyed by (seed, ordinal, step, replica) */
+    CH_OP_EFFECT = 1 << 1,     /* is seen from outside: never dropped, merged or moved */
     CH_OP_COLLECTIVE = 1 << 2, /* meets the same call on the other replicas */
-    CH_OP_CAN_FAIL   = 1 << 3, /* its kernels may return an error for some inputs */
+    CH_OP_CAN_FAIL = 1 << 3,   /* its kernels may return an error for some inputs */
     CH_OP_SAME_DTYPE = 1 << 4, /* all inputs have one dtype: weak ones are cast to it */
-    CH_OP_NO_GRAD    = 1 << 5, /* its outputs do not depend smoothly on its inputs: gradient 0 */
-    CH_OP_HOST       = 1 << 6, /* means something in this process only: cannot be encoded */
-    CH_OP_READS_ENV  = 1 << 7  /* differs between runs or replicas: never folded */
+    CH_OP_NO_GRAD = 1 << 5,  /* its outputs do not depend smoothly on its inputs: gradient 0 */
+    CH_OP_HOST = 1 << 6,     /* means something in this process only: cannot be encoded */
+    CH_OP_READS_ENV = 1 << 7 /* differs between runs or replicas: never folded */
 };
 
 struct ch_op {
-    const char    *name;                   /* also its name on the wire and on disk */
-    int            version, n_in, n_out;   /* -1: any number */
-    unsigned       flags;
-    const ch_attr *attrs;                  /* NULL: none */
-    size_t         attrs_bytes;
-    ch_status    (*infer)(ch_infer *c);
-    const ch_kernel *const *kernels;       /* ordered candidates, the plain reference last */
-    bool         (*block)(const ch_node *n, ch_block *b); /* elementwise ops; else NULL */
+    const char *name;         /* also its name on the wire and on disk */
+    int version, n_in, n_out; /* -1: any number */
+    unsigned flags;
+    const ch_attr *attrs; /* NULL: none */
+    size_t attrs_bytes;
+    ch_status (*infer)(ch_infer *c);
+    const ch_kernel *const *kernels; /* ordered candidates, the plain reference last */
+    bool (*block)(const ch_node *n, ch_block *b); /* elementwise ops; else NULL */
     /* Sets din[j] for every float input it can; leaves NULL what does not depend. dout[i] is
-     * NULL where nothing depends on output i. NULL with CH_OP_NO_GRAD, or an error to ask for. */
-    void         (*grad)(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[]);
-    ch_status    (*factors)(const ch_node *n, ch_factors *f); /* NULL: replicated */
+     * NULL where nothing depends on output i. NULL with CH_OP_NO_GRAD, or an error to ask for.
+     */
+    void (*grad)(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[]);
+    ch_status (*factors)(const ch_node *n, ch_factors *f); /* NULL: replicated */
 };
 
 /* Ops that graph/ must make itself, handed over by role: src/cohort.c fills this in. */
 typedef struct ch_roles {
     const ch_op *input, *constant, *read, *cast, *fused;
-    ch_node *(*add)(ch_node *a, ch_node *b);              /* of gradients: sparse ones stay so */
+    ch_node *(*add)(ch_node *a, ch_node *b); /* of gradients: sparse ones stay so */
     ch_node *(*zeros_like)(ch_node *x);
     ch_node *(*ones_like)(ch_node *x);
     ch_node *(*cast_to)(ch_node *x, ch_dtype t);
@@ -329,12 +363,13 @@ const ch_op *const *ch__op_table(void);
 
 /* ---- recording ---- */
 
-/* Records a call in the graph of its inputs and returns its output 0; output i is ch__out(n, i).
- * NULL, and the step keeps the error, if an input is NULL, of another step, or refused by infer.
- * Public functions call the macro, which notes their caller's address for error messages. */
+/* Records a call in the graph of its inputs and returns its output 0; output i is ch__out(n,
+ * i). NULL, and the step keeps the error, if an input is NULL, of another step, or refused by
+ * infer. Public functions call the macro, which notes their caller's address for error
+ * messages. */
 ch_node *ch__node_at(const void *caller, const ch_op *op, const void *attrs, int n_in,
                      ch_node *const *in);
-#define ch__node(op, attrs, n_in, in) \
+#define ch__node(op, attrs, n_in, in)                                                          \
     ch__node_at(__builtin_return_address(0), op, attrs, n_in, in)
 /* The same for sources, which have no inputs to tell the step. */
 ch_node *ch__source_at(const void *caller, ch_step *s, const ch_op *op, const void *attrs);

@@ -58,7 +58,8 @@ static void print_roots(ch_text *t, const ch_graph *g)
 {
     for (int i = 0; i < g->n_resources; i++)
         if (g->resource[i].value != g->resource[i].read)
-            ch__text_add(t, "  write %s = %%%d\n", g->resource[i].name, g->resource[i].value->id);
+            ch__text_add(t, "  write %s = %%%d\n", g->resource[i].name,
+                         g->resource[i].value->id);
     for (int i = 0; i < g->n_outputs; i++) {
         ch__text_add(t, "  return ");
         if (g->output[i].name != NULL)
@@ -69,13 +70,13 @@ static void print_roots(ch_text *t, const ch_graph *g)
 
 int ch_graph_print(const ch_graph *g, char *text, size_t size)
 {
-    ch_text     t = ch__text(text, size);
+    ch_text t = ch__text(text, size);
     const char *scope = "";
 
     print_head(&t, g);
     for (const ch_node *n = g->first; n != NULL; n = n->next) {
         const char *here = n->scope != NULL ? n->scope : "";
-        size_t      before = t.used;
+        size_t before = t.used;
 
         if (n->op == ch__roles.input)
             continue;
@@ -104,8 +105,8 @@ static void print_place(ch_text *t, const ch_place *p)
         ch__text_add(t, " %d%s%zu", p->index, "+", p->offset);
 }
 
-/* One line a call: what, by which kernel, from where to where, and in how many tiles. The numbers
- * after "arena+" with the bytes in brackets are what tools/arena-bound reads. */
+/* One line a call: what, by which kernel, from where to where, and in how many tiles. The
+ * numbers after "arena+" with the bytes in brackets are what tools/arena-bound reads. */
 static void print_instr(ch_text *t, const ch_program *p, const ch_instr *x, int i)
 {
     const ch_place *slot = &p->slot[x->first_slot];
@@ -114,14 +115,16 @@ static void print_instr(ch_text *t, const ch_program *p, const ch_instr *x, int 
                  x->kernel != NULL ? x->kernel->name : "memcpy");
     for (int k = 0; k < x->n_out; k++) {
         print_place(t, &slot[x->n_in + k]);
-        ch__text_add(t, "[%lld]", x->node != NULL ? (long long)ch__bytes(&x->node[k])
-                                                  : (long long)x->copy_bytes);
+        ch__text_add(t, "[%lld]",
+                     x->node != NULL ? (long long)ch__bytes(&x->node[k])
+                                     : (long long)x->copy_bytes);
     }
     ch__text_add(t, " <-");
     for (int k = 0; k < x->n_in; k++) {
         print_place(t, &slot[k]);
-        ch__text_add(t, "[%lld]", x->node != NULL ? (long long)ch__bytes(x->node->in[k])
-                                                  : (long long)x->copy_bytes);
+        ch__text_add(t, "[%lld]",
+                     x->node != NULL ? (long long)ch__bytes(x->node->in[k])
+                                     : (long long)x->copy_bytes);
     }
     if (slot[x->n_in + x->n_out].kind == CH_AT_ARENA)
         ch__text_add(t, "  scratch%s%zu[%zu]", "+", slot[x->n_in + x->n_out].offset,

@@ -9,30 +9,32 @@
 #define CH_SCOPE_MAX 512
 
 struct ch_step {
-    ch_graph   *graph;
-    ch_status   rc; /* the first error */
-    char        error[CH_FAULT_TEXT];
-    char        scope[CH_SCOPE_MAX]; /* "block/dense"; "" at the top */
-    const char *scope_kept;          /* its copy in the graph's arena; NULL: not made yet */
-    const void *caller;              /* while a composite op records: the user's address */
-    void       *owner;               /* whoever records: the strategy */
-    ch_step    *outer;               /* of a body */
-    int         n_captures, cap_captures;
-    ch_node   **captured;            /* nodes of outer graphs that the body uses ... */
-    ch_node   **capture;             /* ... and the body's inputs that stand for them */
+    ch_graph *graph;
+    ch_status rc; /* the first error */
+    char error[CH_FAULT_TEXT];
+    char scope[CH_SCOPE_MAX]; /* "block/dense"; "" at the top */
+    const char *scope_kept;   /* its copy in the graph's arena; NULL: not made yet */
+    const void *caller;       /* while a composite op records: the user's address */
+    void *owner;              /* whoever records: the strategy */
+    ch_step *outer;           /* of a body */
+    int n_captures, cap_captures;
+    ch_node **captured; /* nodes of outer graphs that the body uses ... */
+    ch_node **capture;  /* ... and the body's inputs that stand for them */
 };
 
 ch_status ch__step_new(const char *name, ch_step *outer, ch_step **out);
-void      ch__step_free(ch_step *s); /* the graph too, unless it was taken */
+void ch__step_free(ch_step *s); /* the graph too, unless it was taken */
 /* Ends the recording: its graph, or its first error. */
 ch_status ch__step_finish(ch_step *s, ch_graph **out);
 
 /* A new input of the graph being recorded. */
 ch_node *ch__step_add_input(ch_step *s, const char *name, ch_dtype dtype, const ch_dims *dims);
-/* Keeps rc and this thread's message as the step's first error; where it happened comes along. */
+/* Keeps rc and this thread's message as the step's first error; where it happened comes along.
+ */
 void ch__step_take(ch_step *s, ch_status rc, const void *caller);
 
-/* Variables. A resource is known by its key; the read is recorded when it is first asked for. */
+/* Variables. A resource is known by its key; the read is recorded when it is first asked for.
+ */
 ch_node *ch__step_read(ch_step *s, void *key, const char *name, ch_dtype dtype, ch_shape shape);
 /* From now on, `value` is what the resource holds. Returns it. */
 ch_node *ch__step_write(ch_step *s, void *key, const char *name, ch_dtype dtype, ch_shape shape,
@@ -44,9 +46,9 @@ const void *ch__step_begin_at(ch_step *s, const void *caller);
 #define ch__step_begin(s) ch__step_begin_at(s, __builtin_return_address(0))
 void ch__step_end(ch_step *s, const void *before);
 
-/* A body: a graph of its own whose inputs are `n` values like the given nodes', and what it uses of
- * the outer graphs, as captures after them. `record` gets the body's inputs and sets its
- * outputs. On success *captures is in the outer graph's arena. */
+/* A body: a graph of its own whose inputs are `n` values like the given nodes', and what it
+ * uses of the outer graphs, as captures after them. `record` gets the body's inputs and sets
+ * its outputs. On success *captures is in the outer graph's arena. */
 typedef void (*ch_body_fn)(ch_step *s, int n, ch_node *const *in, void *arg);
 ch_graph *ch__step_body(ch_step *outer, const char *name, int n, const ch_dtype *dtype,
                         const ch_dims *dims, ch_body_fn record, void *arg, int *n_captures,

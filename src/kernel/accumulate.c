@@ -10,16 +10,17 @@
 enum { BLOCK = 2048 };
 
 /* sum[i] += x[i], for each type. */
-#define TYPES(X) X(f32, float) X(f64, double) X(i8, int8_t) X(i32, int32_t) X(i64, int64_t) X(u8, uint8_t)
+#define TYPES(X)                                                                               \
+    X(f32, float) X(f64, double) X(i8, int8_t) X(i32, int32_t) X(i64, int64_t) X(u8, uint8_t)
 
-#define DEFINE_ADD(name, type)                                              \
-    static void add_##name(int64_t n, void *sum, const void *x)             \
-    {                                                                       \
-        type       *s = sum;                                                \
-        const type *v = x;                                                  \
-                                                                            \
-        for (int64_t i = 0; i < n; i++)                                     \
-            s[i] = (type)(s[i] + v[i]);                                     \
+#define DEFINE_ADD(name, type)                                                                 \
+    static void add_##name(int64_t n, void *sum, const void *x)                                \
+    {                                                                                          \
+        type *s = sum;                                                                         \
+        const type *v = x;                                                                     \
+                                                                                               \
+        for (int64_t i = 0; i < n; i++)                                                        \
+            s[i] = (type)(s[i] + v[i]);                                                        \
     }
 TYPES(DEFINE_ADD)
 
@@ -89,8 +90,8 @@ void ch__accumulate(ch_dtype t, int64_t n, int n_src, const void *const *src, vo
                     int divisor)
 {
     _Alignas(64) char block[BLOCK * sizeof(double)];
-    int64_t           bytes = (int64_t)ch_dtype_bytes(t);
-    add_fn            add = add_of(t);
+    int64_t bytes = (int64_t)ch_dtype_bytes(t);
+    add_fn add = add_of(t);
 
     if (is_half(t)) {
         accumulate_half(t, n, n_src, src, dst, (float)divisor);

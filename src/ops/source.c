@@ -24,8 +24,14 @@ static ch_status input_infer(ch_infer *c)
 }
 
 const ch_op ch__op_input = {
-    .name = "input", .version = 1, .n_in = 0, .n_out = 1, .attrs = input_rows,
-    .attrs_bytes = sizeof(ch_input_attrs), .infer = input_infer, .flags = CH_OP_NO_GRAD,
+    .name = "input",
+    .version = 1,
+    .n_in = 0,
+    .n_out = 1,
+    .attrs = input_rows,
+    .attrs_bytes = sizeof(ch_input_attrs),
+    .infer = input_infer,
+    .flags = CH_OP_NO_GRAD,
 };
 
 static const ch_attr read_rows[] = {
@@ -43,8 +49,14 @@ static ch_status read_infer(ch_infer *c)
 }
 
 const ch_op ch__op_read = {
-    .name = "read", .version = 1, .n_in = 0, .n_out = 1, .attrs = read_rows,
-    .attrs_bytes = sizeof(ch_read_attrs), .infer = read_infer, .flags = CH_OP_NO_GRAD,
+    .name = "read",
+    .version = 1,
+    .n_in = 0,
+    .n_out = 1,
+    .attrs = read_rows,
+    .attrs_bytes = sizeof(ch_read_attrs),
+    .infer = read_infer,
+    .flags = CH_OP_NO_GRAD,
 };
 
 /* ---- constant ---- */
@@ -58,7 +70,7 @@ static const ch_attr constant_rows[] = {
 static ch_status constant_infer(ch_infer *c)
 {
     const ch_constant_attrs *a = c->attrs;
-    ch_dims                  d;
+    ch_dims d;
 
     if (a->value == NULL)
         return ch__infer_fail(c, "it has no value");
@@ -67,14 +79,20 @@ static ch_status constant_infer(ch_infer *c)
 }
 
 const ch_op ch__op_constant = {
-    .name = "constant", .version = 1, .n_in = 0, .n_out = 1, .attrs = constant_rows,
-    .attrs_bytes = sizeof(ch_constant_attrs), .infer = constant_infer, .flags = CH_OP_NO_GRAD,
+    .name = "constant",
+    .version = 1,
+    .n_in = 0,
+    .n_out = 1,
+    .attrs = constant_rows,
+    .attrs_bytes = sizeof(ch_constant_attrs),
+    .infer = constant_infer,
+    .flags = CH_OP_NO_GRAD,
 };
 
 static ch_node *constant_at(const void *caller, ch_step *s, ch_tensor *t, bool weak)
 {
     ch_constant_attrs a = {.value = t, .weak = weak};
-    ch_node          *n = ch__source_at(caller, s, &ch__op_constant, &a);
+    ch_node *n = ch__source_at(caller, s, &ch__op_constant, &a);
 
     if (n != NULL)
         n->weak = weak;
@@ -84,10 +102,10 @@ static ch_node *constant_at(const void *caller, ch_step *s, ch_tensor *t, bool w
 ch_node *ch_constant(ch_step *s, ch_tensor *t)
 {
     const void *caller = __builtin_return_address(0);
-    ch_tensor  *whole = NULL;
-    ch_node    *n;
-    ch_status   rc = t == NULL ? ch__fail(CH_INVALID_ARGUMENT, "constant: the tensor is NULL")
-                               : ch_tensor_contiguous(t, &whole);
+    ch_tensor *whole = NULL;
+    ch_node *n;
+    ch_status rc = t == NULL ? ch__fail(CH_INVALID_ARGUMENT, "constant: the tensor is NULL")
+                             : ch_tensor_contiguous(t, &whole);
 
     if (rc != CH_OK) {
         ch__step_take(s, rc, caller);
@@ -101,9 +119,9 @@ ch_node *ch_constant(ch_step *s, ch_tensor *t)
 ch_node *ch_number(ch_step *s, double value)
 {
     const void *caller = __builtin_return_address(0);
-    ch_tensor  *t = NULL;
-    ch_node    *n;
-    ch_status   rc = ch_tensor_scalar(CH_F64, value, &t);
+    ch_tensor *t = NULL;
+    ch_node *n;
+    ch_status rc = ch_tensor_scalar(CH_F64, value, &t);
 
     if (rc != CH_OK) {
         ch__step_take(s, rc, caller);
@@ -182,8 +200,8 @@ static ch_status step_number_run(const ch_call *c, ch_tile t)
     return CH_OK;
 }
 
-static const ch_kernel replica_id_plain = {"plain", ch__always, ch__prepare_nothing, replica_id_run,
-                                           NULL};
+static const ch_kernel replica_id_plain = {"plain", ch__always, ch__prepare_nothing,
+                                           replica_id_run, NULL};
 static const ch_kernel replica_count_plain = {"plain", ch__always, ch__prepare_nothing,
                                               replica_count_run, NULL};
 static const ch_kernel global_rows_plain = {"plain", ch__always, ch__prepare_nothing,
@@ -192,22 +210,38 @@ static const ch_kernel step_number_plain = {"plain", ch__always, ch__prepare_not
                                             step_number_run, NULL};
 
 const ch_op ch__op_replica_id = {
-    .name = "replica_id", .version = 1, .n_in = 0, .n_out = 1, .infer = i32_scalar,
+    .name = "replica_id",
+    .version = 1,
+    .n_in = 0,
+    .n_out = 1,
+    .infer = i32_scalar,
     .flags = CH_OP_NO_GRAD | CH_OP_READS_ENV,
     .kernels = (const ch_kernel *const[]){&replica_id_plain, NULL},
 };
 const ch_op ch__op_replica_count = {
-    .name = "replica_count", .version = 1, .n_in = 0, .n_out = 1, .infer = i32_scalar,
+    .name = "replica_count",
+    .version = 1,
+    .n_in = 0,
+    .n_out = 1,
+    .infer = i32_scalar,
     .flags = CH_OP_NO_GRAD | CH_OP_READS_ENV,
     .kernels = (const ch_kernel *const[]){&replica_count_plain, NULL},
 };
 const ch_op ch__op_global_rows = {
-    .name = "global_rows", .version = 1, .n_in = 0, .n_out = 1, .infer = i64_scalar,
+    .name = "global_rows",
+    .version = 1,
+    .n_in = 0,
+    .n_out = 1,
+    .infer = i64_scalar,
     .flags = CH_OP_NO_GRAD | CH_OP_READS_ENV,
     .kernels = (const ch_kernel *const[]){&global_rows_plain, NULL},
 };
 const ch_op ch__op_step_number = {
-    .name = "step_number", .version = 1, .n_in = 0, .n_out = 1, .infer = i64_scalar,
+    .name = "step_number",
+    .version = 1,
+    .n_in = 0,
+    .n_out = 1,
+    .infer = i64_scalar,
     .flags = CH_OP_NO_GRAD | CH_OP_READS_ENV,
     .kernels = (const ch_kernel *const[]){&step_number_plain, NULL},
 };
@@ -268,7 +302,11 @@ static ch_status rows_run(const ch_call *c, ch_tile t)
 static const ch_kernel rows_plain = {"plain", ch__always, rows_prepare, rows_run, NULL};
 
 const ch_op ch__op_rows = {
-    .name = "rows", .version = 1, .n_in = 1, .n_out = 1, .infer = rows_infer,
+    .name = "rows",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 1,
+    .infer = rows_infer,
     .flags = CH_OP_NO_GRAD,
     .kernels = (const ch_kernel *const[]){&rows_plain, NULL},
 };

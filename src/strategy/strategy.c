@@ -10,7 +10,7 @@
 enum { MAX_SCOPES = 64 };
 
 static _Thread_local ch_strategy *scope[MAX_SCOPES];
-static _Thread_local int          n_scopes;
+static _Thread_local int n_scopes;
 
 void ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, int n_replicas)
 {
@@ -50,10 +50,11 @@ ch_status ch_strategy_enter(ch_strategy *st)
     if (st == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "strategy enter: the strategy is NULL");
     if (n_scopes > 0 && scope[n_scopes - 1] != st)
-        return ch__fail(CH_FAILED_PRECONDITION,
-                        "strategy enter: mixing different strategies: inside the scope of a %s, "
-                        "another %s cannot be entered",
-                        scope[n_scopes - 1]->ops->name, st->ops->name);
+        return ch__fail(
+            CH_FAILED_PRECONDITION,
+            "strategy enter: mixing different strategies: inside the scope of a %s, "
+            "another %s cannot be entered",
+            scope[n_scopes - 1]->ops->name, st->ops->name);
     if (n_scopes == MAX_SCOPES)
         return ch__fail(CH_FAILED_PRECONDITION, "strategy enter: nested more than %d deep",
                         MAX_SCOPES);
@@ -120,7 +121,8 @@ static ch_status check_reduce(ch_strategy *st, ch_reduce_op op, const ch_value *
     if (st->n_replicas > 1 && ch_value_kind_of(v) == CH_PLAIN)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "reduce: a plain value cannot be reduced over %d replicas; it has one "
-                        "component", st->n_replicas);
+                        "component",
+                        st->n_replicas);
     if (!ch__can_accumulate(first->dtype))
         return ch__fail(CH_INVALID_ARGUMENT, "reduce: %s cannot be added",
                         ch_dtype_name(first->dtype));
@@ -134,9 +136,10 @@ static ch_status check_reduce(ch_strategy *st, ch_reduce_op op, const ch_value *
             continue;
         ch_shape_print(first->shape, a, sizeof(a));
         ch_shape_print(ch_value_at(v, i)->shape, b, sizeof(b));
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "reduce: components 0 and %d have shapes %s and %s, which cannot be added",
-                        i, a, b);
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "reduce: components 0 and %d have shapes %s and %s, which cannot be added", i, a,
+            b);
     }
     return CH_OK;
 }
@@ -144,10 +147,10 @@ static ch_status check_reduce(ch_strategy *st, ch_reduce_op op, const ch_value *
 ch_status ch_strategy_reduce(ch_strategy *st, ch_reduce_op op, const ch_value *v,
                              ch_tensor **out)
 {
-    ch_status    rc;
-    ch_tensor   *sum = NULL, **part;
+    ch_status rc;
+    ch_tensor *sum = NULL, **part;
     const void **data;
-    int          n;
+    int n;
 
     st = ch__strategy_of(st);
     rc = check_reduce(st, op, v);

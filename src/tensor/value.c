@@ -28,7 +28,7 @@ ch_status ch_value_new(ch_value_kind kind, int n, ch_tensor *const *tensor, ch_v
 
     if (st != CH_OK)
         return st;
-    ch_value *v = ch__malloc(sizeof(*v) + (size_t)n * sizeof(ch_tensor *));
+    ch_value *v = ch__calloc(1, sizeof(*v) + (size_t)n * sizeof(ch_tensor *));
     if (v == NULL)
         return ch__fail_memory("value");
     atomic_init(&v->refs, 1);
