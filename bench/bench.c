@@ -27,24 +27,24 @@
 
 struct bench {
     const char *name;
-    bool json, peers, quick;
-    int n_words;
-    char **word;
-    int n_rounds;
-    double sample_s;  /* the least time of a sample */
-    double warm_up_s; /* the most of a warm-up */
-    bool has_header, has_failed;
+    bool        json, peers, quick;
+    int         n_words;
+    char      **word;
+    int         n_rounds;
+    double      sample_s;  /* the least time of a sample */
+    double      warm_up_s; /* the most of a warm-up */
+    bool        has_header, has_failed;
 };
 
 typedef struct side {
     const bench_side *what;
-    FILE *to, *from; /* the peer's program */
-    pid_t pid;
-    int64_t n;                /* runs in a sample */
-    int n_samples;            /* in a block */
-    double round[MAX_ROUNDS]; /* median seconds of a run */
-    double seconds, spread;   /* of all rounds; half the range, as a part of the median */
-    bool is_lost;
+    FILE             *to, *from; /* the peer's program */
+    pid_t             pid;
+    int64_t           n;                 /* runs in a sample */
+    int               n_samples;         /* in a block */
+    double            round[MAX_ROUNDS]; /* median seconds of a run */
+    double seconds, spread; /* of all rounds; half the range, as a part of the median */
+    bool   is_lost;
 } side;
 
 double bench_now(void)
@@ -114,9 +114,9 @@ static void side_stop(side *s)
 
 static double ask(side *s, int64_t n)
 {
-    char line[256], *end;
+    char          line[256], *end;
     struct pollfd wait = {.fd = fileno(s->from), .events = POLLIN};
-    double seconds;
+    double        seconds;
 
     if (fprintf(s->to, "run %lld\n", (long long)n) < 0 || fflush(s->to) != 0 ||
         poll(&wait, 1, ANSWER_S * 1000) <= 0 || fgets(line, sizeof(line), s->from) == NULL)
@@ -306,8 +306,8 @@ void bench_add(bench *b, const char *case_name, const char *unit, bench_better b
 
 static void report(bench *b, const bench_case *c, const side *s, int n_sides)
 {
-    figure ours = {figure_of(c, &s[0]), s[0].spread}, peer = no_figure;
-    figure limit = {c->limit_figure != 0 ? c->limit_figure : NAN, 0};
+    figure      ours = {figure_of(c, &s[0]), s[0].spread}, peer = no_figure;
+    figure      limit = {c->limit_figure != 0 ? c->limit_figure : NAN, 0};
     const char *peer_name = NULL;
 
     for (int i = 1; i < n_sides; i++) {
@@ -346,7 +346,7 @@ void bench_run(bench *b, const bench_case *c)
 {
     side s[MAX_SIDES];
     char why[256] = "";
-    int n;
+    int  n;
 
     if (!bench_wants(b, c->name))
         return;

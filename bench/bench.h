@@ -39,7 +39,7 @@ typedef enum bench_better { BENCH_LOWER, BENCH_HIGHER } bench_better;
 /* One of those compared: a function that does the work n times, or a command that does. */
 typedef struct bench_side {
     const char *name; /* for peers: who, and with which setting, "PyTorch, 1 thread" */
-    void      (*run)(void *arg, int64_t n);
+    void (*run)(void *arg, int64_t n);
     void       *arg;
     const char *command;
 } bench_side;
@@ -54,7 +54,7 @@ typedef struct bench_case {
     bench_side   limit;                 /* no `run`: `limit_figure`, if that is not 0 */
     double       limit_figure;
     /* Whether ours gives the right result; if not, `why`, and the row is void. May be NULL. */
-    bool       (*check)(void *arg, char *why, size_t size);
+    bool (*check)(void *arg, char *why, size_t size);
 } bench_case;
 
 /* Reads --json, --peers, --quick (one short round: to see that it works) and words, of which a
@@ -63,12 +63,12 @@ bench *bench_open(const char *name, int argc, char **argv);
 bool   bench_wants(const bench *b, const char *case_name);
 void   bench_run(bench *b, const bench_case *c);
 /* A row whose figures were found otherwise, such as bytes; a limit of NAN is not known. */
-void   bench_add(bench *b, const char *case_name, const char *unit, bench_better better,
-                 double ours, double limit);
+void bench_add(bench *b, const char *case_name, const char *unit, bench_better better,
+               double ours, double limit);
 /* Marks a row as void: a result was wrong. */
-void   bench_void(bench *b, const char *case_name, const char *why);
+void bench_void(bench *b, const char *case_name, const char *why);
 /* The program's exit code: 1 if a row was void or a peer did not answer. */
-int    bench_close(bench *b);
+int bench_close(bench *b);
 
 double bench_now(void); /* seconds, monotonic */
 

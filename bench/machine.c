@@ -90,7 +90,7 @@ static void run_bytes(bench *b, const char *name, void (*run)(void *, int64_t), 
 /* Multiplying */
 
 typedef struct product {
-    int size;
+    int    size;
     float *a, *b, *c;
 } product;
 
@@ -124,7 +124,7 @@ static bool sgemm_is_right(void *arg, char *why, size_t size)
 
 static void run_sgemm(bench *b, const char *name, int size)
 {
-    size_t count = (size_t)size * (size_t)size;
+    size_t  count = (size_t)size * (size_t)size;
     product p = {size, malloc(4 * count), malloc(4 * count), malloc(4 * count)};
 
     if (p.a == NULL || p.b == NULL || p.c == NULL)
@@ -151,7 +151,7 @@ static void run_sgemm(bench *b, const char *name, int size)
 
 typedef struct table {
     _Alignas(64) atomic_uint ball;
-    bool parks; /* waits in the kernel, else spins */
+    bool    parks; /* waits in the kernel, else spins */
     int64_t n;
 } table;
 
@@ -198,7 +198,7 @@ static void *answer(void *arg)
 
 static void ping_pong(void *arg, int64_t n)
 {
-    table *t = arg;
+    table    *t = arg;
     pthread_t other;
     cpu_set_t before;
 

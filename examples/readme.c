@@ -6,9 +6,9 @@
 int main(void)
 {
     const float data[] = {1, 2, 3, 4, 5, 6};
-    ch_tensor *x = NULL, *row = NULL;
-    char text[256];
-    ch_status rc;
+    ch_tensor  *x = NULL, *row = NULL;
+    char        text[256];
+    ch_status   rc;
 
     if ((rc = ch_tensor_copy_of(CH_F32, ch_shape_of(2, 3), data, &x)) ||
         (rc = ch_tensor_rows(x, 1, 2, &row)))

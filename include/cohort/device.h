@@ -27,9 +27,9 @@ typedef struct ch_device ch_device;
 /* A device's name in parts; what is "" or -1 is not set. */
 typedef struct ch_device_spec {
     char job[64];
-    int replica, task;
+    int  replica, task;
     char type[32]; /* "CPU" */
-    int index;     /* -1: not set, or "*" */
+    int  index;    /* -1: not set, or "*" */
 } ch_device_spec;
 
 /* Reads "/job:worker/task:1/device:GPU:0", "/gpu:0", "CPU:0", "gpu", "". */
@@ -45,10 +45,10 @@ CH_API CH_MUST_CHECK ch_status ch_device_spec_canonical(const char *text, const 
                                                         ch_device_spec *out);
 
 typedef struct ch_devices_options {
-    const char *spec; /* "CPU=2,GPU=4"; NULL: COHORT_DEVICES, else this machine's cores */
-    int threads;      /* in each; 0: COHORT_THREADS, else cores / devices, at least 1 */
-    const char *job;  /* the name's job, replica and task; NULL: "localhost" */
-    int task;
+    const char *spec;    /* "CPU=2,GPU=4"; NULL: COHORT_DEVICES, else this machine's cores */
+    int         threads; /* in each; 0: COHORT_THREADS, else cores / devices, at least 1 */
+    const char *job;     /* the name's job, replica and task; NULL: "localhost" */
+    int         task;
 } ch_devices_options;
 
 /* Chooses the devices of this process. Must come before the first use of any:
@@ -63,15 +63,15 @@ CH_API ch_device *ch_device_at(int i);
  * INVALID_ARGUMENT that lists those that exist if there is none. */
 CH_API CH_MUST_CHECK ch_status ch_device_find(const char *name, ch_device **out);
 
-CH_API const char *ch_device_name(const ch_device *d);
+CH_API const char           *ch_device_name(const ch_device *d);
 CH_API const ch_device_spec *ch_device_where(const ch_device *d); /* the name in parts */
-CH_API int ch_device_threads(const ch_device *d);
-CH_API size_t ch_device_bytes(const ch_device *d); /* in use now */
+CH_API int                   ch_device_threads(const ch_device *d);
+CH_API size_t                ch_device_bytes(const ch_device *d); /* in use now */
 
 /* The device that tensors and variables made on this thread go to; the first CPU at first.
  * Entering nests up to 64 deep; leaving without having entered does nothing. */
 CH_API CH_MUST_CHECK ch_status ch_device_enter(ch_device *d);
-CH_API void ch_device_leave(void);
-CH_API ch_device *ch_device_current(void);
+CH_API void                    ch_device_leave(void);
+CH_API ch_device              *ch_device_current(void);
 
 #endif

@@ -26,8 +26,8 @@ CH_API CH_MUST_CHECK ch_status ch_function_new(const char *name, ch_step_fn step
  * variables are looked up by name in the strategy that runs it. */
 CH_API CH_MUST_CHECK ch_status ch_function_of_graph(const char *name, ch_graph *graph,
                                                     ch_function **out);
-CH_API ch_function *ch_function_ref(ch_function *f);
-CH_API void ch_function_unref(ch_function *f);
+CH_API ch_function            *ch_function_ref(ch_function *f);
+CH_API void                    ch_function_unref(ch_function *f);
 
 /* Records axis 0 of the inputs as numbers too: one recording for each number of rows. For
  * steps that need to know it; without this call, they find out and do the same. */

@@ -21,7 +21,7 @@
 typedef struct ch_graph ch_graph;
 
 CH_API ch_graph *ch_graph_ref(ch_graph *g);
-CH_API void ch_graph_unref(ch_graph *g);
+CH_API void      ch_graph_unref(ch_graph *g);
 
 /* Encodes into memory that ch_bytes_free returns. UNIMPLEMENTED names a node that cannot be
  * sent (a call of a host function). */
@@ -29,7 +29,7 @@ CH_API CH_MUST_CHECK ch_status ch_graph_encode(const ch_graph *g, void **bytes, 
 /* Decodes what came from anywhere: INVALID_ARGUMENT says what is wrong and where; nothing
  * in the bytes is trusted. */
 CH_API CH_MUST_CHECK ch_status ch_graph_decode(const void *bytes, size_t n, ch_graph **out);
-CH_API void ch_bytes_free(void *bytes);
+CH_API void                    ch_bytes_free(void *bytes);
 
 /* Writes the graph for people, as snprintf does and returns the length that was needed. */
 CH_API int ch_graph_print(const ch_graph *g, char *text, size_t size);

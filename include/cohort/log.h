@@ -27,8 +27,8 @@ typedef enum ch_log_level {
 
 typedef struct ch_log_record {
     ch_log_level level;
-    const char *code; /* short and stable, such as "program-cache"; for tests and filters */
-    const char *text; /* one line, no newline */
+    const char  *code; /* short and stable, such as "program-cache"; for tests and filters */
+    const char  *text; /* one line, no newline */
 } ch_log_record;
 
 typedef void (*ch_log_sink)(const ch_log_record *record, void *arg);

@@ -19,21 +19,23 @@
 
 /* Name, text, bytes of an element, class. ARITH: ops compute in it (the 16-bit floats are
  * stored so, and computed in f32); MOVE: it is stored, moved, compared and cast, no more. */
-#define CH_DTYPE_MAP(X)                                                                        \
-    X(F32, "f32", 4, ARITH)                                                                    \
-    X(F64, "f64", 8, ARITH)                                                                    \
-    X(BF16, "bf16", 2, ARITH)                                                                  \
-    X(F16, "f16", 2, ARITH)                                                                    \
-    X(I8, "i8", 1, ARITH)                                                                      \
-    X(I32, "i32", 4, ARITH)                                                                    \
-    X(I64, "i64", 8, ARITH)                                                                    \
-    X(U8, "u8", 1, ARITH)                                                                      \
-    X(BOOL, "bool", 1, ARITH)                                                                  \
-    X(I16, "i16", 2, MOVE)                                                                     \
-    X(U16, "u16", 2, MOVE)                                                                     \
-    X(U32, "u32", 4, MOVE)                                                                     \
-    X(U64, "u64", 8, MOVE)                                                                     \
-    X(STR, "string", 16, MOVE)
+/* clang-format off */
+#define CH_DTYPE_MAP(X)              \
+    X(F32,  "f32",    4, ARITH)      \
+    X(F64,  "f64",    8, ARITH)      \
+    X(BF16, "bf16",   2, ARITH)      \
+    X(F16,  "f16",    2, ARITH)      \
+    X(I8,   "i8",     1, ARITH)      \
+    X(I32,  "i32",    4, ARITH)      \
+    X(I64,  "i64",    8, ARITH)      \
+    X(U8,   "u8",     1, ARITH)      \
+    X(BOOL, "bool",   1, ARITH)      \
+    X(I16,  "i16",    2, MOVE)       \
+    X(U16,  "u16",    2, MOVE)       \
+    X(U32,  "u32",    4, MOVE)       \
+    X(U64,  "u64",    8, MOVE)       \
+    X(STR,  "string", 16, MOVE)
+/* clang-format on */
 
 #define CH_DTYPE_CODE(name, text, bytes, kind) CH_##name,
 typedef enum ch_dtype { CH_DTYPE_MAP(CH_DTYPE_CODE) CH_DTYPE_COUNT } ch_dtype;
@@ -42,24 +44,24 @@ typedef enum ch_dtype { CH_DTYPE_MAP(CH_DTYPE_CODE) CH_DTYPE_COUNT } ch_dtype;
 /* An element of a CH_STR tensor: bytes, not a C string. The tensor owns them. */
 typedef struct ch_str {
     const char *data;
-    size_t size;
+    size_t      size;
 } ch_str;
 
 typedef struct ch_shape {
-    int rank;
+    int     rank;
     int64_t dim[CH_MAX_RANK]; /* those past rank are 0 */
 } ch_shape;
 
-CH_API size_t ch_dtype_bytes(ch_dtype t);
+CH_API size_t      ch_dtype_bytes(ch_dtype t);
 CH_API const char *ch_dtype_name(ch_dtype t); /* "f32"; "?" for what is none */
-CH_API bool ch_dtype_is_float(ch_dtype t);
-CH_API bool ch_dtype_is_int(ch_dtype t); /* signed or not; bool is not one */
+CH_API bool        ch_dtype_is_float(ch_dtype t);
+CH_API bool        ch_dtype_is_int(ch_dtype t); /* signed or not; bool is not one */
 /* Takes "f32" and numpy's and TensorFlow's names ("float32", "<f4"). */
 CH_API CH_MUST_CHECK ch_status ch_dtype_parse(const char *text, ch_dtype *out);
 
 /* The shape with these sizes. A rank above CH_MAX_RANK gives -1, which every call refuses. */
 CH_API ch_shape ch_shape_make(int rank, const int64_t *dim);
-CH_API bool ch_shape_equal(ch_shape a, ch_shape b);
+CH_API bool     ch_shape_equal(ch_shape a, ch_shape b);
 /* The number of elements; -1 if a size is negative or the product overflows. */
 CH_API int64_t ch_shape_count(ch_shape s);
 /* Writes "(2, 3)" as snprintf does and returns the length that was needed. */

@@ -39,24 +39,26 @@
 
 /* Name, number, what it means, and the largest thing it breaks: nothing, this CALL, the
  * PEER it was made to, or the whole JOB. Retry policy reads the last column. */
-#define CH_STATUS_MAP(X)                                                                       \
-    X(OK, 0, "ok", NOTHING)                                                                    \
-    X(CANCELLED, 1, "cancelled by the caller", CALL)                                           \
-    X(UNKNOWN, 2, "unknown error", CALL)                                                       \
-    X(INVALID_ARGUMENT, 3, "an argument is wrong", CALL)                                       \
-    X(DEADLINE_EXCEEDED, 4, "not done in time", CALL)                                          \
-    X(NOT_FOUND, 5, "no such thing", CALL)                                                     \
-    X(ALREADY_EXISTS, 6, "exists already", CALL)                                               \
-    X(PERMISSION_DENIED, 7, "not allowed", CALL)                                               \
-    X(RESOURCE_EXHAUSTED, 8, "out of memory or of another resource", CALL)                     \
-    X(FAILED_PRECONDITION, 9, "not in this state or context", CALL)                            \
-    X(ABORTED, 10, "given up because another part failed", CALL)                               \
-    X(OUT_OF_RANGE, 11, "past the end", CALL)                                                  \
-    X(UNIMPLEMENTED, 12, "not supported", CALL)                                                \
-    X(INTERNAL, 13, "an invariant of the library does not hold", JOB)                          \
-    X(UNAVAILABLE, 14, "the peer cannot be reached", PEER)                                     \
-    X(DATA_LOSS, 15, "data is damaged or lost", JOB)                                           \
-    X(UNAUTHENTICATED, 16, "the peer has not proved who it is", PEER)
+/* clang-format off */
+#define CH_STATUS_MAP(X)                                                              \
+    X(OK,                  0, "ok",                                          NOTHING) \
+    X(CANCELLED,           1, "cancelled by the caller",                     CALL)    \
+    X(UNKNOWN,             2, "unknown error",                               CALL)    \
+    X(INVALID_ARGUMENT,    3, "an argument is wrong",                        CALL)    \
+    X(DEADLINE_EXCEEDED,   4, "not done in time",                            CALL)    \
+    X(NOT_FOUND,           5, "no such thing",                               CALL)    \
+    X(ALREADY_EXISTS,      6, "exists already",                              CALL)    \
+    X(PERMISSION_DENIED,   7, "not allowed",                                 CALL)    \
+    X(RESOURCE_EXHAUSTED,  8, "out of memory or of another resource",        CALL)    \
+    X(FAILED_PRECONDITION, 9, "not in this state or context",                CALL)    \
+    X(ABORTED,            10, "given up because another part failed",        CALL)    \
+    X(OUT_OF_RANGE,       11, "past the end",                                CALL)    \
+    X(UNIMPLEMENTED,      12, "not supported",                               CALL)    \
+    X(INTERNAL,           13, "an invariant of the library does not hold",   JOB)     \
+    X(UNAVAILABLE,        14, "the peer cannot be reached",                  PEER)    \
+    X(DATA_LOSS,          15, "data is damaged or lost",                     JOB)     \
+    X(UNAUTHENTICATED,    16, "the peer has not proved who it is",           PEER)
+/* clang-format on */
 
 #define CH_STATUS_CODE(name, number, text, breaks) CH_##name = number,
 typedef enum ch_status { CH_STATUS_MAP(CH_STATUS_CODE) CH_STATUS_COUNT } ch_status;

@@ -35,7 +35,7 @@ typedef void (*ch_step_fn)(ch_step *s, void *arg);
 /* The i-th input, and the one of a name; an error sticks if there is none. */
 CH_API ch_node *ch_step_in(ch_step *s, int i);
 CH_API ch_node *ch_step_in_named(ch_step *s, const char *name);
-CH_API int ch_step_in_count(const ch_step *s);
+CH_API int      ch_step_in_count(const ch_step *s);
 
 /* Makes a node a result of the step, in this order. `name` may be NULL; it is copied. */
 CH_API void ch_step_out(ch_step *s, const char *name, ch_node *n);

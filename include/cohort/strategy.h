@@ -19,24 +19,24 @@
 typedef enum ch_reduce_op { CH_SUM, CH_MEAN } ch_reduce_op;
 
 typedef struct ch_mirrored_options {
-    int n_devices;
+    int                n_devices;
     const char *const *device; /* names; n_devices 0: every device of the first type there is
                                   of TPU, GPU, CPU */
 } ch_mirrored_options;
 
 /* A copy of every variable on every device; each device is a replica. */
 CH_API CH_MUST_CHECK ch_status ch_strategy_mirrored(const ch_mirrored_options *opt,
-                                                    ch_strategy **out);
-CH_API ch_strategy *ch_strategy_ref(ch_strategy *st);
-CH_API void ch_strategy_unref(ch_strategy *st);
+                                                    ch_strategy              **out);
+CH_API ch_strategy            *ch_strategy_ref(ch_strategy *st);
+CH_API void                    ch_strategy_unref(ch_strategy *st);
 
 CH_API const char *ch_strategy_name(ch_strategy *st);
-CH_API int ch_strategy_replicas(ch_strategy *st);
+CH_API int         ch_strategy_replicas(ch_strategy *st);
 
 typedef struct ch_run_options {
-    bool has_step_number; /* false: the function's runs are counted from 0 */
-    int64_t step_number;  /* for ch_step_number and random numbers */
-    uint64_t seed;        /* of random numbers */
+    bool     has_step_number; /* false: the function's runs are counted from 0 */
+    int64_t  step_number;     /* for ch_step_number and random numbers */
+    uint64_t seed;            /* of random numbers */
 } ch_run_options;
 
 /* Runs a step once on every replica. `in` may be NULL for a step without inputs; a per-replica
@@ -58,7 +58,7 @@ CH_API ch_node *ch_all_reduce(ch_reduce_op op, ch_node *x);
 
 /* The strategy of this thread until the matching leave; sugar for passing it. */
 CH_API CH_MUST_CHECK ch_status ch_strategy_enter(ch_strategy *st);
-CH_API void ch_strategy_leave(void);
+CH_API void                    ch_strategy_leave(void);
 CH_API ch_strategy *
 ch_strategy_current(void); /* never NULL: Default without a scope; borrowed */
 

@@ -29,8 +29,8 @@ typedef struct ch_tensor ch_tensor;
 /* What a value will look like before it exists: a size of -1 is not known yet. */
 typedef struct ch_tensor_spec {
     const char *name; /* NULL: none */
-    ch_dtype dtype;
-    ch_shape shape;
+    ch_dtype    dtype;
+    ch_shape    shape;
 } ch_tensor_spec;
 
 /* A new tensor on the current device, contiguous and zero-filled (strings: empty). */
@@ -73,20 +73,20 @@ CH_API CH_MUST_CHECK ch_status ch_tensor_to(ch_tensor *t, ch_device *device, ch_
 CH_API CH_MUST_CHECK ch_status ch_tensor_copy(const ch_tensor *from, ch_tensor *to);
 
 CH_API ch_tensor *ch_tensor_ref(ch_tensor *t);
-CH_API void ch_tensor_unref(ch_tensor *t);
+CH_API void       ch_tensor_unref(ch_tensor *t);
 
-CH_API ch_dtype ch_tensor_dtype(const ch_tensor *t);
-CH_API ch_shape ch_tensor_shape(const ch_tensor *t);
-CH_API int64_t ch_tensor_count(const ch_tensor *t);
-CH_API size_t ch_tensor_bytes(const ch_tensor *t);           /* count times element size */
+CH_API ch_dtype       ch_tensor_dtype(const ch_tensor *t);
+CH_API ch_shape       ch_tensor_shape(const ch_tensor *t);
+CH_API int64_t        ch_tensor_count(const ch_tensor *t);
+CH_API size_t         ch_tensor_bytes(const ch_tensor *t);   /* count times element size */
 CH_API const int64_t *ch_tensor_strides(const ch_tensor *t); /* in elements */
-CH_API bool ch_tensor_is_contiguous(const ch_tensor *t);
-CH_API ch_device *ch_tensor_device(const ch_tensor *t);
+CH_API bool           ch_tensor_is_contiguous(const ch_tensor *t);
+CH_API ch_device     *ch_tensor_device(const ch_tensor *t);
 
 /* The first element. Writing through ch_tensor_data_mut is for whoever made the tensor,
  * before anybody else sees it. */
 CH_API const void *ch_tensor_data(const ch_tensor *t);
-CH_API void *ch_tensor_data_mut(ch_tensor *t);
+CH_API void       *ch_tensor_data_mut(ch_tensor *t);
 
 /* One element, converted; `index` has rank numbers. INVALID_ARGUMENT out of range or for
  * strings (their form is ch_tensor_str). */

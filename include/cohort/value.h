@@ -25,11 +25,11 @@ typedef enum ch_value_kind { CH_PLAIN, CH_PER_REPLICA, CH_MIRRORED } ch_value_ki
 /* References the `n` tensors. CH_PLAIN takes exactly one, the others at least one. */
 CH_API CH_MUST_CHECK ch_status ch_value_new(ch_value_kind kind, int n, ch_tensor *const *tensor,
                                             ch_value **out);
-CH_API ch_value *ch_value_ref(ch_value *v);
-CH_API void ch_value_unref(ch_value *v);
+CH_API ch_value               *ch_value_ref(ch_value *v);
+CH_API void                    ch_value_unref(ch_value *v);
 
 CH_API ch_value_kind ch_value_kind_of(const ch_value *v);
-CH_API int ch_value_count(const ch_value *v);
+CH_API int           ch_value_count(const ch_value *v);
 /* Component i; NULL out of range. A plain value has its one for every i: replicas share it. */
 CH_API ch_tensor *ch_value_at(const ch_value *v, int i);
 /* "PerReplica:{\n  0: tensor(...),\n  1: tensor(...)\n}"; a plain value as its tensor. */
@@ -41,13 +41,13 @@ CH_API CH_MUST_CHECK ch_status ch_tuple_new(int n, ch_value *const *value,
                                             const char *const *name, ch_tuple **out);
 /* Unnamed plain leaves; references the tensors. */
 CH_API CH_MUST_CHECK ch_status ch_tuple_of(int n, ch_tensor *const *tensor, ch_tuple **out);
-CH_API ch_tuple *ch_tuple_ref(ch_tuple *t);
-CH_API void ch_tuple_unref(ch_tuple *t);
+CH_API ch_tuple               *ch_tuple_ref(ch_tuple *t);
+CH_API void                    ch_tuple_unref(ch_tuple *t);
 
-CH_API int ch_tuple_count(const ch_tuple *t);
-CH_API ch_value *ch_tuple_at(const ch_tuple *t, int i);             /* NULL out of range */
-CH_API const char *ch_tuple_name(const ch_tuple *t, int i);         /* NULL: has none */
-CH_API ch_value *ch_tuple_get(const ch_tuple *t, const char *name); /* NULL: no such leaf */
-CH_API int ch_tuple_print(const ch_tuple *t, char *text, size_t size);
+CH_API int         ch_tuple_count(const ch_tuple *t);
+CH_API ch_value   *ch_tuple_at(const ch_tuple *t, int i);             /* NULL out of range */
+CH_API const char *ch_tuple_name(const ch_tuple *t, int i);           /* NULL: has none */
+CH_API ch_value   *ch_tuple_get(const ch_tuple *t, const char *name); /* NULL: no such leaf */
+CH_API int         ch_tuple_print(const ch_tuple *t, char *text, size_t size);
 
 #endif

@@ -18,26 +18,26 @@
 #include "cohort/step.h"
 #include "cohort/value.h"
 
-typedef struct ch_var ch_var;
+typedef struct ch_var      ch_var;
 typedef struct ch_strategy ch_strategy;
 
 typedef struct ch_var_spec {
-    const char *name;   /* NULL: "Variable" */
-    ch_tensor *initial; /* its dtype, shape and first value; copied */
-    int trainable;      /* 0: yes; CH_OFF: no */
+    const char *name;      /* NULL: "Variable" */
+    ch_tensor  *initial;   /* its dtype, shape and first value; copied */
+    int         trainable; /* 0: yes; CH_OFF: no */
 } ch_var_spec;
 
 #define CH_OFF (-1) /* in options, where zero means the default: no */
 
 CH_API CH_MUST_CHECK ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec,
                                           ch_var **out);
-CH_API ch_var *ch_var_ref(ch_var *v);
-CH_API void ch_var_unref(ch_var *v);
+CH_API ch_var                 *ch_var_ref(ch_var *v);
+CH_API void                    ch_var_unref(ch_var *v);
 
-CH_API const char *ch_var_name(const ch_var *v);
-CH_API ch_dtype ch_var_dtype(const ch_var *v);
-CH_API ch_shape ch_var_shape(const ch_var *v);
-CH_API bool ch_var_is_trainable(const ch_var *v);
+CH_API const char  *ch_var_name(const ch_var *v);
+CH_API ch_dtype     ch_var_dtype(const ch_var *v);
+CH_API ch_shape     ch_var_shape(const ch_var *v);
+CH_API bool         ch_var_is_trainable(const ch_var *v);
 CH_API ch_strategy *ch_var_strategy(const ch_var *v);
 
 /* Outside a step: a copy of the value (of the first copy, which all equal), and setting all. */

@@ -61,7 +61,7 @@ static bool parse_bool(const char *text, void *place, size_t bytes)
 static bool parse_int(const char *text, int least, int *place)
 {
     char *end;
-    long value;
+    long  value;
 
     errno = 0;
     value = strtol(text, &end, 10);
@@ -90,8 +90,8 @@ static const value_kind kind_count = {"a whole number, 0 or more", parse_count};
 static const value_kind kind_ms = {"milliseconds, a whole number, 1 or more", parse_ms};
 
 typedef struct {
-    const char *name, *fallback, *help;
-    size_t offset, bytes;
+    const char       *name, *fallback, *help;
+    size_t            offset, bytes;
     const value_kind *kind;
 } setting;
 
@@ -116,9 +116,9 @@ static const setting settings[] = {
 
 enum { N_SETTINGS = sizeof(settings) / sizeof(settings[0]), VARIABLE_NAME = 64 };
 
-static ch_config config;
+static ch_config      config;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static atomic_uint refused; /* bit i: the variable of row i did not parse; not yet told */
+static atomic_uint    refused; /* bit i: the variable of row i did not parse; not yet told */
 _Static_assert(N_SETTINGS <= sizeof(unsigned) * CHAR_BIT, "a bit of `refused` a row");
 
 static bool setting_parse(const setting *s, const char *text)
@@ -130,7 +130,7 @@ static bool setting_parse(const setting *s, const char *text)
 static const char *setting_variable(const setting *s, char name[VARIABLE_NAME])
 {
     const char *value;
-    int n = snprintf(name, VARIABLE_NAME, "COHORT_%s", s->name);
+    int         n = snprintf(name, VARIABLE_NAME, "COHORT_%s", s->name);
 
     for (int i = 0; i < n; i++)
         name[i] = (char)toupper((unsigned char)name[i]);
@@ -141,9 +141,9 @@ static const char *setting_variable(const setting *s, char name[VARIABLE_NAME])
 static void read_environment(void)
 {
     for (unsigned i = 0; i < N_SETTINGS; i++) {
-        char name[VARIABLE_NAME];
+        char        name[VARIABLE_NAME];
         const char *value = setting_variable(&settings[i], name);
-        bool is_sound = setting_parse(&settings[i], settings[i].fallback);
+        bool        is_sound = setting_parse(&settings[i], settings[i].fallback);
 
         assert(is_sound);
         (void)is_sound;
@@ -159,8 +159,8 @@ static void tell_refused(void)
 
     for (unsigned i = 0; i < N_SETTINGS; i++) {
         const setting *s = &settings[i];
-        char name[VARIABLE_NAME];
-        const char *value;
+        char           name[VARIABLE_NAME];
+        const char    *value;
 
         if ((rows >> i & 1) == 0)
             continue;

@@ -12,16 +12,16 @@
 #include "cohort/status.h"
 
 typedef struct ch_config {
-    char devices[256];    /* COHORT_DEVICES: "CPU=2,GPU=4"; "" is one CPU device a core */
-    int  threads;         /* COHORT_THREADS: in each device; 0 is cores / devices */
-    char simd[16];        /* COHORT_SIMD: "auto", "base", "avx2", "avx512" */
-    bool fuse;            /* COHORT_FUSE: fuse elementwise chains */
-    bool epilogue;        /* COHORT_EPILOGUE: fuse into the engines' matmul and convolution */
-    bool engines;         /* COHORT_ENGINES: use oneDNN and OpenBLAS where they fit */
-    bool blas_threads;    /* COHORT_BLAS_THREADS: leave OpenBLAS's process-wide count alone */
-    int  wait_notice_ms;  /* COHORT_WAIT_NOTICE_MS: a wait says whom it waits for */
-    int  wait_limit_ms;   /* COHORT_WAIT_LIMIT_MS: and is an error after this */
-    bool interpret;       /* COHORT_INTERPRET: run node by node, unfused, checked */
+    char devices[256];   /* COHORT_DEVICES: "CPU=2,GPU=4"; "" is one CPU device a core */
+    int  threads;        /* COHORT_THREADS: in each device; 0 is cores / devices */
+    char simd[16];       /* COHORT_SIMD: "auto", "base", "avx2", "avx512" */
+    bool fuse;           /* COHORT_FUSE: fuse elementwise chains */
+    bool epilogue;       /* COHORT_EPILOGUE: fuse into the engines' matmul and convolution */
+    bool engines;        /* COHORT_ENGINES: use oneDNN and OpenBLAS where they fit */
+    bool blas_threads;   /* COHORT_BLAS_THREADS: leave OpenBLAS's process-wide count alone */
+    int  wait_notice_ms; /* COHORT_WAIT_NOTICE_MS: a wait says whom it waits for */
+    int  wait_limit_ms;  /* COHORT_WAIT_LIMIT_MS: and is an error after this */
+    bool interpret;      /* COHORT_INTERPRET: run node by node, unfused, checked */
 } ch_config;
 
 /* The process's settings, read on first use. A value that does not parse is logged as a

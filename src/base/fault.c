@@ -20,7 +20,7 @@ const char *ch_error_message(void)
 static void mark_cut(char text[CH_FAULT_TEXT])
 {
     static const char dots[] = "...";
-    size_t end = CH_FAULT_TEXT - sizeof(dots);
+    size_t            end = CH_FAULT_TEXT - sizeof(dots);
 
     while (end > 0 && ((unsigned char)text[end] & 0xC0) == 0x80)
         end--;
@@ -31,7 +31,7 @@ static void mark_cut(char text[CH_FAULT_TEXT])
 ch_status ch__failv(ch_status rc, const char *format, va_list args)
 {
     char text[CH_FAULT_TEXT];
-    int length = vsnprintf(text, sizeof(text), format, args);
+    int  length = vsnprintf(text, sizeof(text), format, args);
 
     assert(rc != CH_OK);
     if (length < 0) /* the C library could not; the format still says something */
@@ -59,7 +59,7 @@ ch_status ch__fail_memory(const char *what)
 
 ch_status ch__fail_at(ch_status rc, const char *format, ...)
 {
-    char where[CH_FAULT_TEXT];
+    char    where[CH_FAULT_TEXT];
     va_list args;
 
     va_start(args, format);
@@ -101,7 +101,7 @@ bool ch__fault_is_set(const ch_fault *f)
 ch_status ch__fault_raise(const ch_fault *f)
 {
     char replica[32] = "";
-    int state;
+    int  state;
 
     /* Writing takes no locks and no memory, so this is over in a moment. */
     while ((state = atomic_load_explicit(&f->state, memory_order_acquire)) == FAULT_WRITING)

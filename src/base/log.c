@@ -19,8 +19,8 @@ static void sink_stderr(const ch_log_record *r, void *arg)
 }
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* sink, sink_arg, and calls */
-static ch_log_sink sink = sink_stderr;
-static void *sink_arg;
+static ch_log_sink     sink = sink_stderr;
+static void           *sink_arg;
 static atomic_int least_level = CH_LOG_WARNING; /* outside the lock: asked far more than set */
 
 /* A sink may call the library, which may log: such records are dropped, not deadlocked on. */
@@ -73,7 +73,7 @@ static void deliver(const ch_log_record *record)
 
 void ch__log(ch_log_level level, const char *code, const char *format, ...)
 {
-    char text[LOG_TEXT];
+    char    text[LOG_TEXT];
     va_list args;
 
     if (is_in_sink || !ch__log_wants(level))

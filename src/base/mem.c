@@ -77,7 +77,7 @@ void ch__free(void *p)
 char *ch__strdup(const char *s)
 {
     size_t bytes = strlen(s) + 1;
-    char *copy = ch__malloc(bytes);
+    char  *copy = ch__malloc(bytes);
 
     return copy != NULL ? memcpy(copy, s, bytes) : NULL;
 }
@@ -86,7 +86,7 @@ char *ch__strdup(const char *s)
 void *ch__alloc_aligned(size_t bytes)
 {
     void *p = NULL;
-    bool is_huge = bytes >= huge_page_bytes;
+    bool  is_huge = bytes >= huge_page_bytes;
 
     if (!may_allocate(bytes))
         return NULL;
@@ -108,7 +108,7 @@ void ch__free_aligned(void *p)
 bool ch__grow(void **p, int *cap, int need, size_t size)
 {
     int64_t want = *cap > 0 ? (int64_t)*cap * 2 : 8, bytes;
-    void *block;
+    void   *block;
 
     if (need <= *cap)
         return true;
@@ -152,13 +152,13 @@ enum { ARENA_GRAIN = 16, ARENA_FIRST_BYTES = 1 << 10, ARENA_MOST_BYTES = 1 << 20
 
 typedef struct ch_arena_block {
     struct ch_arena_block *prev;
-    size_t used, cap; /* bytes of data */
+    size_t                 used, cap; /* bytes of data */
     alignas(ARENA_GRAIN) unsigned char data[];
 } ch_arena_block;
 
 static ch_arena_block *arena_block_new(ch_arena_block *prev, size_t need)
 {
-    size_t cap = prev != NULL ? prev->cap * 2 : ARENA_FIRST_BYTES;
+    size_t          cap = prev != NULL ? prev->cap * 2 : ARENA_FIRST_BYTES;
     ch_arena_block *b;
 
     if (cap > ARENA_MOST_BYTES)
@@ -176,7 +176,7 @@ static ch_arena_block *arena_block_new(ch_arena_block *prev, size_t need)
 void *ch__arena_alloc(ch_arena *a, size_t bytes)
 {
     ch_arena_block *b = a->last;
-    void *p;
+    void           *p;
 
     if (bytes > PTRDIFF_MAX - sizeof(*b) - ARENA_GRAIN)
         return NULL;

@@ -4,7 +4,7 @@
 
 typedef struct {
     const char *name, *text;
-    ch_breaks breaks;
+    ch_breaks   breaks;
 } status_row;
 
 #define STATUS_ROW(name, number, text, breaks) [number] = {#name, text, CH_BREAKS_##breaks},

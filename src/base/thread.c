@@ -41,7 +41,7 @@ int64_t ch__now_ns(void)
 int ch__cpu_count(void)
 {
     cpu_set_t allowed;
-    long online;
+    long      online;
 
     if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0)
         return CPU_COUNT(&allowed);
@@ -55,7 +55,7 @@ struct ch_thread {
     pthread_t id;
     void (*run)(void *);
     void *arg;
-    char name[THREAD_NAME];
+    char  name[THREAD_NAME];
 };
 
 static void *thread_main(void *arg)
@@ -72,7 +72,7 @@ static void *thread_main(void *arg)
 static int create_without_signals(ch_thread *t)
 {
     sigset_t all, before;
-    int error;
+    int      error;
 
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -84,8 +84,8 @@ static int create_without_signals(ch_thread *t)
 ch_status ch__thread_start(const char *name, void (*run)(void *), void *arg, ch_thread **out)
 {
     ch_thread *t = ch__calloc(1, sizeof(*t));
-    char why[128];
-    int error;
+    char       why[128];
+    int        error;
 
     if (t == NULL)
         return ch__fail_memory(name);
@@ -157,7 +157,7 @@ static bool gate_moves_within(const ch_gate *g, unsigned seen, int spin)
 static void gate_park(ch_gate *g, unsigned seen, const struct timespec *until)
 {
     atomic_int *n_parked = parked_at(g);
-    long rc;
+    long        rc;
 
     atomic_fetch_add(n_parked, 1);
     rc = syscall(SYS_futex, g, FUTEX_WAIT_BITSET_PRIVATE, seen, until, NULL,
@@ -186,9 +186,9 @@ ch_status ch__gate_wait(ch_gate *g, unsigned seen, int spin, const char *whom)
         return CH_OK;
 
     const ch_config *c = ch__config();
-    int64_t begin = ch__now_ns();
-    int64_t limit = begin + c->wait_limit_ms * ns_per_ms;
-    int64_t notice = begin + c->wait_notice_ms * ns_per_ms;
+    int64_t          begin = ch__now_ns();
+    int64_t          limit = begin + c->wait_limit_ms * ns_per_ms;
+    int64_t          notice = begin + c->wait_notice_ms * ns_per_ms;
 
     while (!gate_moved(g, seen)) {
         int64_t now = ch__now_ns();
@@ -233,9 +233,9 @@ struct ch_team {
     ch_gate emptied; /* moves when the last one leaves a shut door */
     alignas(CH_ALIGN) atomic_int_least64_t next;   /* index; runs past n, so wider than it */
     alignas(CH_ALIGN) void (*work)(void *, int i); /* the job: see invariants 1 and 2 */
-    void *arg;
-    int n;
-    int n_cpus, n_threads, n_helpers; /* threads: as asked for; helpers: as started */
+    void      *arg;
+    int        n;
+    int        n_cpus, n_threads, n_helpers; /* threads: as asked for; helpers: as started */
     ch_thread *helpers[];
 };
 
@@ -292,7 +292,7 @@ static void helper_main(void *arg)
 
 static ch_status team_start_helper(ch_team *t, const char *name)
 {
-    char helper_name[THREAD_NAME];
+    char      helper_name[THREAD_NAME];
     ch_status st;
 
     snprintf(helper_name, sizeof(helper_name), "%.9s/%d", name, (t->n_helpers + 1) % 10000);

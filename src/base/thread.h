@@ -15,7 +15,7 @@
 
 #include "cohort/status.h"
 
-int64_t ch__now_ns(void); /* monotonic */
+int64_t ch__now_ns(void);    /* monotonic */
 int     ch__cpu_count(void); /* cores this process may run on */
 
 typedef struct ch_thread ch_thread;
@@ -27,7 +27,7 @@ void ch__thread_join(ch_thread *t); /* waits for its end and frees it; NULL is f
 /* A number that threads wait on: park until it is no longer `seen`. Spins `spin` rounds
  * first (0 where there are more threads than cores). */
 typedef atomic_uint ch_gate;
-void ch__gate_open(ch_gate *g);      /* adds one and wakes all who wait */
+void                ch__gate_open(ch_gate *g); /* adds one and wakes all who wait */
 /* `whom` is for the notice and the error: "replica 1 in all_reduce". */
 CH_MUST_CHECK ch_status ch__gate_wait(ch_gate *g, unsigned seen, int spin, const char *whom);
 /* The same without a limit or a notice: for idle helper threads. */
@@ -39,8 +39,8 @@ int64_t ch__wake_count(void);
 typedef struct ch_team ch_team;
 
 CH_MUST_CHECK ch_status ch__team_new(const char *name, int n_threads, ch_team **out);
-void ch__team_free(ch_team *t);
-int  ch__team_size(const ch_team *t); /* 1 for NULL */
+void                    ch__team_free(ch_team *t);
+int                     ch__team_size(const ch_team *t); /* 1 for NULL */
 /* Calls work(arg, i) once for every i in [0, n), and returns when all are done. Who runs
  * which index is not said, so results must not depend on it. NULL teams run them in order.
  * Not reentrant: only the thread that owns the team may call it, one loop at a time. */

@@ -37,8 +37,8 @@ static ch_status all_reduce_infer(ch_infer *c)
 
 typedef struct all_reduce_state {
     ch_reduce_op op;
-    ch_dtype dtype;
-    int64_t count;
+    ch_dtype     dtype;
+    int64_t      count;
 } all_reduce_state;
 
 static bool all_reduce_fits(const ch_node *n)

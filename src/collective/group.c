@@ -18,18 +18,18 @@ enum { SPIN_ROUNDS = 4000 };
 
 typedef struct member {
     _Alignas(CH_ALIGN) const void *in; /* a line each: members write their own */
-    void *out;
+    void           *out;
     _Atomic int64_t meeting; /* how many it has come to */
-    const char *what;        /* the one it is at */
+    const char     *what;    /* the one it is at */
 } member;
 
 struct ch_group {
-    int n, spin;
-    atomic_int here;
-    ch_gate gate;
-    atomic_bool broken;
+    int             n, spin;
+    atomic_int      here;
+    ch_gate         gate;
+    atomic_bool     broken;
     _Atomic int64_t meetings;
-    member *member;
+    member         *member;
 };
 
 ch_status ch__group_new(int n, bool spin, ch_group **out)
@@ -70,7 +70,7 @@ static ch_status aborted(const char *what)
 /* Says who has not come, and where they were last. */
 static ch_status overdue(ch_group *g, int me)
 {
-    char text[512] = "";
+    char   text[512] = "";
     size_t used = 0;
 
     for (int i = 0; i < g->n && used < sizeof(text) - 64; i++)
@@ -84,7 +84,7 @@ static ch_status overdue(ch_group *g, int me)
 
 ch_status ch__group_meet(ch_group *g, int me, const char *what)
 {
-    unsigned seen = atomic_load(&g->gate);
+    unsigned  seen = atomic_load(&g->gate);
     ch_status rc = CH_OK;
 
     g->member[me].what = what;
@@ -111,8 +111,8 @@ static void reduce_part(ch_group *g, int me, ch_reduce_op op, ch_dtype dtype, in
                         const void **in)
 {
     int64_t from = count * me / g->n, to = count * (me + 1) / g->n;
-    size_t size = ch_dtype_bytes(dtype), bytes = (size_t)(to - from) * size;
-    char *mine = (char *)g->member[me].out + (size_t)from * size;
+    size_t  size = ch_dtype_bytes(dtype), bytes = (size_t)(to - from) * size;
+    char   *mine = (char *)g->member[me].out + (size_t)from * size;
 
     if (bytes == 0)
         return;
@@ -130,7 +130,7 @@ ch_status ch__group_all_reduce(ch_group *g, int me, ch_reduce_op op, ch_dtype dt
                                int64_t count, const void *in, void *out)
 {
     const void *part[MAX_MEMBERS];
-    ch_status rc;
+    ch_status   rc;
 
     if (g->n > MAX_MEMBERS)
         return ch__fail(CH_UNIMPLEMENTED, "all_reduce: %d replicas in one process, at most %d",

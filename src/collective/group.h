@@ -15,7 +15,7 @@ typedef struct ch_group ch_group;
 
 /* A group of n members, which spin before they park unless there are too few cores. */
 ch_status ch__group_new(int n, bool spin, ch_group **out);
-void ch__group_free(ch_group *g);
+void      ch__group_free(ch_group *g);
 
 /* Waits until all members are here. `what` is for messages: the op. */
 ch_status ch__group_meet(ch_group *g, int member, const char *what);

@@ -38,7 +38,7 @@ static bool copy_row(ch_arena *a, const ch_attr *row, const char *from, char *to
     memcpy(to + row->offset, from + row->offset, kind_bytes(row->kind));
     if (row->kind == CH_ATTR_KIND_TEXT) {
         const char *text = *(const char *const *)(const void *)(from + row->offset);
-        char *copy = ch__arena_strdup(a, text);
+        char       *copy = ch__arena_strdup(a, text);
 
         *(const char **)(void *)(to + row->offset) = copy;
         return text == NULL || copy != NULL;

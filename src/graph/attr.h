@@ -8,8 +8,8 @@
  */
 void *ch__attrs_copy(ch_arena *a, const ch_op *op, const void *from);
 /* Gives back what a copy referenced. */
-void ch__attrs_drop(const ch_op *op, void *attrs);
-bool ch__attrs_equal(const ch_op *op, const void *a, const void *b);
+void     ch__attrs_drop(const ch_op *op, void *attrs);
+bool     ch__attrs_equal(const ch_op *op, const void *a, const void *b);
 uint64_t ch__attrs_hash(const ch_op *op, const void *attrs);
 /* " ta=true perm=(1, 0)"; attributes that are zero are not shown. */
 int ch__attrs_print(const ch_op *op, const void *attrs, char *text, size_t size);

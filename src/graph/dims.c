@@ -100,9 +100,9 @@ int ch__dims_print(const ch_dims *d, char *text, size_t size)
 const char *ch__dim_text(const ch_infer *c, ch_dim d)
 {
     static _Thread_local char ring[4][32];
-    static _Thread_local int next;
-    char *text = ring[next++ & 3];
-    ch_text t = ch__text(text, sizeof(ring[0]));
+    static _Thread_local int  next;
+    char                     *text = ring[next++ & 3];
+    ch_text                   t = ch__text(text, sizeof(ring[0]));
 
     (void)c;
     print_dim(&t, d);
@@ -139,7 +139,7 @@ ch_status ch__infer_like(ch_infer *c, int i, int j)
 
 ch_status ch__infer_fail(const ch_infer *c, const char *format, ...)
 {
-    char why[512], what[512];
+    char    why[512], what[512];
     ch_text t = ch__text(what, sizeof(what));
     va_list args;
 

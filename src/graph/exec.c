@@ -13,18 +13,18 @@
 
 /* An address that must be filled in on every run. */
 typedef struct patch {
-    int slot, index;
+    int    slot, index;
     size_t offset;
 } patch;
 
 struct ch_instance {
     ch_program *program;
-    void **slot;
-    ch_call *call; /* one for each instruction, pointing into slot */
-    unsigned generation;
-    bool is_bound;
-    int n_input, n_output, n_resource;
-    patch *input, *output, *resource;
+    void      **slot;
+    ch_call    *call; /* one for each instruction, pointing into slot */
+    unsigned    generation;
+    bool        is_bound;
+    int         n_input, n_output, n_resource;
+    patch      *input, *output, *resource;
 };
 
 static ch_status new_patches(ch_instance *x, ch_place_kind kind, patch **out, int *n)
@@ -49,7 +49,7 @@ static void fill_calls(ch_instance *x)
 
     for (int i = 0; i < p->n_instrs; i++) {
         const ch_instr *in = &p->instr[i];
-        void **slot = &x->slot[in->first_slot];
+        void          **slot = &x->slot[in->first_slot];
 
         x->call[i].in = (const void *const *)slot;
         x->call[i].out = slot + in->n_in;
@@ -61,7 +61,7 @@ static void fill_calls(ch_instance *x)
 ch_status ch__instance_new(ch_program *p, ch_instance **out)
 {
     ch_instance *x = ch__calloc(1, sizeof(*x));
-    ch_status rc;
+    ch_status    rc;
 
     if (x == NULL)
         return ch__fail_memory("a program");
@@ -142,14 +142,14 @@ static void bind(ch_instance *x, const ch_bind *b)
 
 typedef struct tiled {
     const ch_kernel *kernel;
-    const ch_call *call;
-    int phase;
-    ch_fault *fault;
+    const ch_call   *call;
+    int              phase;
+    ch_fault        *fault;
 } tiled;
 
 static void run_tile(void *arg, int i)
 {
-    tiled *t = arg;
+    tiled    *t = arg;
     ch_status rc = t->kernel->run(t->call, (ch_tile){t->phase, i});
 
     if (rc != CH_OK)
@@ -160,7 +160,7 @@ static ch_status run_on_team(ch_team *team, const ch_kernel *k, const ch_call *c
                              const int *tiles)
 {
     ch_fault fault;
-    tiled t = {k, c, 0, &fault};
+    tiled    t = {k, c, 0, &fault};
 
     ch__fault_clear(&fault);
     for (; t.phase < n_phases; t.phase++) {
@@ -195,8 +195,8 @@ static ch_status run_tiles(ch_team *team, const ch_kernel *k, const ch_call *c, 
 static ch_status run_instrs(ch_instance *x, const ch_bind *b, int from, int to)
 {
     const ch_instr *in = x->program->instr + from;
-    ch_call *c = x->call + from;
-    ch_status rc;
+    ch_call        *c = x->call + from;
+    ch_status       rc;
 
     for (int i = from; i < to; i++, in++, c++) {
         if (in->kernel == NULL) {
@@ -219,7 +219,7 @@ static ch_status run_instrs(ch_instance *x, const ch_bind *b, int from, int to)
 ch_status ch__instance_run(ch_instance *x, const ch_bind *b)
 {
     const ch_program *p = x->program;
-    ch_status rc;
+    ch_status         rc;
 
     bind(x, b);
     rc = run_instrs(x, b, 0, p->n_commit);
@@ -236,10 +236,10 @@ ch_status ch__call_run(const ch_node *n, const ch_kernel *k, const void *const *
                        void *const *out, const ch_env *env, ch_team *team)
 {
     static const int one[CH_MAX_PHASES] = {1, 1, 1};
-    ch_arena arena = {0};
-    ch_prep p = {.node = n, .arena = &arena};
-    ch_call c = {.in = in, .out = out, .env = env, .node = n};
-    ch_status rc = k->prepare(n, &p);
+    ch_arena         arena = {0};
+    ch_prep          p = {.node = n, .arena = &arena};
+    ch_call          c = {.in = in, .out = out, .env = env, .node = n};
+    ch_status        rc = k->prepare(n, &p);
 
     if (rc == CH_OK && p.is_view) {
         memcpy(out[0], (const char *)in[0] + p.view_offset, (size_t)ch__bytes(n));
@@ -261,10 +261,10 @@ ch_status ch__call_run(const ch_node *n, const ch_kernel *k, const void *const *
 
 ch_status ch__call_fail(const ch_call *c, ch_status rc, const char *format, ...)
 {
-    char why[512], where[256], dims[160], types[512] = "";
-    size_t used = 0;
+    char        why[512], where[256], dims[160], types[512] = "";
+    size_t      used = 0;
     const char *scope = c->node->scope;
-    va_list args;
+    va_list     args;
 
     va_start(args, format);
     vsnprintf(why, sizeof(why), format, args);

@@ -29,7 +29,7 @@ static ch_status new_function(const char *name, ch_function **out)
 ch_status ch_function_new(const char *name, ch_step_fn step, void *arg, ch_function **out)
 {
     ch_function *f;
-    ch_status rc;
+    ch_status    rc;
 
     if (name == NULL || step == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "function: %s is NULL",
@@ -46,7 +46,7 @@ ch_status ch_function_new(const char *name, ch_step_fn step, void *arg, ch_funct
 ch_status ch_function_of_graph(const char *name, ch_graph *graph, ch_function **out)
 {
     ch_function *f;
-    ch_status rc;
+    ch_status    rc;
 
     if (name == NULL || graph == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "function: %s is NULL",
@@ -147,7 +147,7 @@ static ch_status recorded_dims(const ch_args *a, bool numbers, ch_dims *dims, in
     *n_symbols = 0;
     for (int i = 0; i < a->n_in; i++) {
         ch_tensor *first = a->tensor[i];
-        int same = -1;
+        int        same = -1;
 
         for (int r = 1; r < a->n_local; r++) {
             const ch_tensor *t = a->tensor[r * a->n_in + i];
@@ -187,7 +187,7 @@ static ch_status call_step(ch_function *f, const ch_run *run, const ch_args *a,
                            const ch_dims *dims, int n_symbols, bool *wants_numbers,
                            ch_graph **out)
 {
-    ch_step *s;
+    ch_step  *s;
     ch_status rc = ch__step_new(f->name, NULL, &s);
 
     if (rc != CH_OK)
@@ -252,8 +252,8 @@ static ch_graph *find_recording(ch_function *f, void *owner, const ch_args *a,
 static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_dims *dims,
                         ch_graph **out)
 {
-    bool wants = false;
-    int n_symbols;
+    bool      wants = false;
+    int       n_symbols;
     ch_graph *g = NULL;
     ch_status rc = recorded_dims(a, f->static_rows, dims, &n_symbols);
 
@@ -284,7 +284,7 @@ static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_
 ch_status ch__function_record(ch_function *f, const ch_run *run, const ch_args *a,
                               ch_graph **out)
 {
-    ch_dims *dims;
+    ch_dims  *dims;
     ch_status rc;
 
     if (f->given != NULL) {
@@ -353,7 +353,7 @@ static void evict(ch_function *f)
 ch_status ch__function_prepare(ch_function *f, ch_graph *g, const ch_run *run, const ch_args *a,
                                ch_prepared **out)
 {
-    bool watched = f->see != NULL;
+    bool      watched = f->see != NULL;
     ch_status rc;
 
     for (ch_prepared **link = &f->programs; *link != NULL; link = &(*link)->next)

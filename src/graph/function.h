@@ -14,7 +14,7 @@
 
 /* The inputs of a run: contiguous, on their devices. */
 typedef struct ch_args {
-    int n_in, n_local, n_replicas;
+    int         n_in, n_local, n_replicas;
     ch_tensor **tensor; /* [replica * n_in + input] */
 } ch_args;
 
@@ -23,66 +23,66 @@ bool ch__args_same_rows(const ch_args *a, int i, int j);
 
 typedef struct ch_recording {
     struct ch_recording *next;
-    void *owner;
-    int n_in, n_replicas;
-    ch_dtype *dtype;
-    ch_dims *dims;
-    ch_graph *graph;
+    void                *owner;
+    int                  n_in, n_replicas;
+    ch_dtype            *dtype;
+    ch_dims             *dims;
+    ch_graph            *graph;
 } ch_recording;
 
 /* A graph made ready for one signature on given devices: a program for each variant, an
  * instance for each replica, and the results that come back to be used again. */
 typedef struct ch_prepared {
-    atomic_int refs;
-    struct ch_prepared *next; /* in the function, most recently used first */
-    ch_graph *graph;          /* referenced */
-    bool watched;
-    int n_local, n_in, n_out;
-    ch_device **device;
-    ch_shape *shape; /* of the inputs, as ch_args orders them */
-    int n_variants;
-    int *variant;           /* of each replica */
-    ch_program **program;   /* of each variant */
-    ch_instance **instance; /* of each replica */
-    void **resource;        /* [replica * n_resources + i] */
-    unsigned generation;    /* of the owner's variables when those were looked up */
-    bool has_resources;
-    pthread_mutex_t lock; /* of the free results */
-    struct ch_packet *free_packets;
-    void *room; /* run.c's, while it holds the devices */
+    atomic_int          refs;
+    struct ch_prepared *next;  /* in the function, most recently used first */
+    ch_graph           *graph; /* referenced */
+    bool                watched;
+    int                 n_local, n_in, n_out;
+    ch_device         **device;
+    ch_shape           *shape; /* of the inputs, as ch_args orders them */
+    int                 n_variants;
+    int                *variant;    /* of each replica */
+    ch_program        **program;    /* of each variant */
+    ch_instance       **instance;   /* of each replica */
+    void              **resource;   /* [replica * n_resources + i] */
+    unsigned            generation; /* of the owner's variables when those were looked up */
+    bool                has_resources;
+    pthread_mutex_t     lock; /* of the free results */
+    struct ch_packet   *free_packets;
+    void               *room; /* run.c's, while it holds the devices */
 } ch_prepared;
 
-ch_status ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, bool watched,
-                           ch_prepared **out);
+ch_status    ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, bool watched,
+                              ch_prepared **out);
 ch_prepared *ch__prepared_ref(ch_prepared *p);
-void ch__prepared_unref(ch_prepared *p);
+void         ch__prepared_unref(ch_prepared *p);
 
 /* A set of results: a tuple, its values, their tensors and buffers in one piece. It goes back
  * to where it came from when the last of them is let go. */
-ch_status ch__packet_take(ch_prepared *p, struct ch_packet **out);
-ch_tuple *ch__packet_tuple(struct ch_packet *k); /* the one reference to it */
-void *ch__packet_data(struct ch_packet *k, int replica, int output);
+ch_status  ch__packet_take(ch_prepared *p, struct ch_packet **out);
+ch_tuple  *ch__packet_tuple(struct ch_packet *k); /* the one reference to it */
+void      *ch__packet_data(struct ch_packet *k, int replica, int output);
 ch_tensor *ch__packet_tensor(struct ch_packet *k, int replica, int output);
 
 struct ch_function {
-    atomic_int refs;
-    char *name;
-    ch_step_fn step;
-    void *arg;
-    ch_graph *given;      /* instead of a step */
-    pthread_mutex_t lock; /* of all that follows */
-    bool static_rows;
-    atomic_bool is_recording;
-    pthread_t recorder;
-    ch_recording *recordings;
-    int n_recordings;
-    ch_prepared *programs;
-    int n_programs;
-    ch_graph *last_graph;
-    ch_program *last_program;
-    int64_t n_runs;
-    ch_node_see see;
-    void *see_arg;
+    atomic_int      refs;
+    char           *name;
+    ch_step_fn      step;
+    void           *arg;
+    ch_graph       *given; /* instead of a step */
+    pthread_mutex_t lock;  /* of all that follows */
+    bool            static_rows;
+    atomic_bool     is_recording;
+    pthread_t       recorder;
+    ch_recording   *recordings;
+    int             n_recordings;
+    ch_prepared    *programs;
+    int             n_programs;
+    ch_graph       *last_graph;
+    ch_program     *last_program;
+    int64_t         n_runs;
+    ch_node_see     see;
+    void           *see_arg;
 };
 
 /* With the function's lock held. */

@@ -10,11 +10,11 @@
 #include "graph/step.h"
 
 typedef struct backward {
-    ch_step *s;
-    int n_calls, n_values; /* of the graph before the walk: what it adds comes after */
+    ch_step  *s;
+    int       n_calls, n_values; /* of the graph before the walk: what it adds comes after */
     ch_node **call;
-    ch_node **d; /* the derivative with respect to each value; NULL: none so far */
-    bool *need;  /* the value depends on one of the x */
+    ch_node **d;    /* the derivative with respect to each value; NULL: none so far */
+    bool     *need; /* the value depends on one of the x */
 } backward;
 
 static void mark_needed(backward *b, int n, ch_node *const *x)
@@ -23,7 +23,7 @@ static void mark_needed(backward *b, int n, ch_node *const *x)
         b->need[x[i]->id] = true;
     for (int i = 0; i < b->n_calls; i++) {
         const ch_node *c = b->call[i];
-        bool any = false;
+        bool           any = false;
 
         for (int k = 0; k < c->n_in && !any; k++)
             any = b->need[c->in[k]->id];
@@ -52,7 +52,7 @@ static bool wants(const backward *b, const ch_node *call)
 static void pass_back(backward *b, const ch_node *call)
 {
     ch_node *few[16] = {0}, **din = few, *dout[CH_MAX_OUT] = {0};
-    bool any = false;
+    bool     any = false;
 
     for (int i = 0; i < call->n_out; i++)
         any |= (dout[i] = b->d[call[i].id]) != NULL;
@@ -109,9 +109,9 @@ static ch_status check(ch_step *s, const ch_node *y, const ch_node *dy, int n,
 
 void ch_gradients(ch_node *y, ch_node *dy, int n, ch_node *const *x, ch_node **dx)
 {
-    backward b = {.s = y != NULL ? y->graph->step : NULL};
+    backward    b = {.s = y != NULL ? y->graph->step : NULL};
     const void *before;
-    ch_status rc;
+    ch_status   rc;
 
     memset(dx, 0, (size_t)n * sizeof(*dx));
     if (b.s == NULL || b.s->rc != CH_OK)
@@ -146,8 +146,8 @@ done:
 ch_node *ch_gradient(ch_node *y, ch_node *x)
 {
     const void *before;
-    ch_node *dx = NULL;
-    ch_step *s = y != NULL ? y->graph->step : NULL;
+    ch_node    *dx = NULL;
+    ch_step    *s = y != NULL ? y->graph->step : NULL;
 
     if (s == NULL)
         return NULL;

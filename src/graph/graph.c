@@ -86,7 +86,7 @@ ch_node *ch__graph_add(ch_graph *g, const ch_op *op, const void *attrs, int n_in
                        ch_node *const *in, int n_out)
 {
     ch_node *n = new_call(g, n_in, n_out > 0 ? n_out : 1);
-    void *own = NULL;
+    void    *own = NULL;
 
     if (n == NULL || (op == ch__roles.input && !note_input(g, n)))
         return NULL;

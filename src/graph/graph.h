@@ -33,37 +33,37 @@
 
 typedef struct ch_resource {
     const char *name;
-    ch_dtype dtype;
-    ch_shape shape;
-    void *key;      /* the ch_var while recording; NULL in a decoded graph */
-    ch_node *read;  /* its value at the beginning; NULL: not read */
-    ch_node *value; /* its value now; equals read unless it was assigned */
+    ch_dtype    dtype;
+    ch_shape    shape;
+    void       *key;   /* the ch_var while recording; NULL in a decoded graph */
+    ch_node    *read;  /* its value at the beginning; NULL: not read */
+    ch_node    *value; /* its value now; equals read unless it was assigned */
 } ch_resource;
 
 typedef struct ch_output {
     const char *name; /* NULL: none */
-    ch_node *node;
+    ch_node    *node;
 } ch_output;
 
 struct ch_graph {
-    atomic_int refs;
-    ch_arena arena;
+    atomic_int  refs;
+    ch_arena    arena;
     const char *name;
-    bool is_concrete;
-    ch_step *step; /* while it is being recorded */
+    bool        is_concrete;
+    ch_step    *step; /* while it is being recorded */
 
     ch_node *first, *last; /* calls */
-    int n_calls, n_values, n_ordinals;
+    int      n_calls, n_values, n_ordinals;
 
-    ch_node **input; /* nodes of the op `input`, by index */
+    ch_node    **input; /* nodes of the op `input`, by index */
     const char **input_name;
-    int n_inputs, cap_inputs;
-    ch_output *output;
-    int n_outputs, cap_outputs;
+    int          n_inputs, cap_inputs;
+    ch_output   *output;
+    int          n_outputs, cap_outputs;
     ch_resource *resource;
-    int n_resources, cap_resources;
+    int          n_resources, cap_resources;
 
-    int n_symbols;      /* symbols are 1 .. n_symbols */
+    int  n_symbols;     /* symbols are 1 .. n_symbols */
     bool wants_numbers; /* recording failed only because a size is a symbol */
     ch_graph
         *outer; /* of a body: the graph it stands in, while recording; symbols are its root's */
@@ -71,33 +71,33 @@ struct ch_graph {
 
 /* Attributes of the ops that graph/ makes itself (ch_roles). */
 typedef struct ch_input_attrs {
-    int64_t index;
+    int64_t  index;
     ch_dtype dtype;
-    ch_dims dims;
+    ch_dims  dims;
 } ch_input_attrs;
 
 typedef struct ch_read_attrs {
-    int64_t resource;
+    int64_t  resource;
     ch_dtype dtype;
-    ch_dims dims;
+    ch_dims  dims;
 } ch_read_attrs;
 
 typedef struct ch_constant_attrs {
     ch_tensor *value;
-    bool weak;
+    bool       weak;
 } ch_constant_attrs;
 
 /* A fused chain: instruction i computes value n_in + i from earlier values with `block`. */
 typedef struct ch_fused_step {
     ch_block block;
     ch_dtype out; /* what the op would have given: 16-bit floats are rounded to it */
-    int n_in;
-    int in[4];  /* inputs of the call first, then results of earlier instructions */
-    int result; /* which output of the call it is; -1: none */
+    int      n_in;
+    int      in[4];  /* inputs of the call first, then results of earlier instructions */
+    int      result; /* which output of the call it is; -1: none */
 } ch_fused_step;
 
 typedef struct ch_fused_attrs {
-    int64_t n_steps;
+    int64_t        n_steps;
     ch_fused_step *step; /* in the graph's arena */
 } ch_fused_attrs;
 
@@ -118,7 +118,7 @@ ch_node *ch__graph_add(ch_graph *g, const ch_op *op, const void *attrs, int n_in
                        ch_node *const *in, int n_out);
 
 /* Room for one more, zeroed; NULL when out of memory. */
-ch_output *ch__graph_add_output(ch_graph *g);
+ch_output   *ch__graph_add_output(ch_graph *g);
 ch_resource *ch__graph_add_resource(ch_graph *g);
 
 /* The root of nested bodies: who owns the symbols. */
@@ -135,9 +135,9 @@ ch_status ch__graph_mark(const ch_graph *g, unsigned char *live);
 /* A copy with every symbol a number, for each different signature of a run's replicas.
  * Replica r has variant[r] and the input shapes in[r]; out[v] gets variant v's graph. */
 typedef struct ch_signature {
-    int n_replicas, n_variants;
-    const int *variant;     /* of each replica */
-    const ch_shape **shape; /* of each variant: n_inputs shapes */
+    int              n_replicas, n_variants;
+    const int       *variant; /* of each replica */
+    const ch_shape **shape;   /* of each variant: n_inputs shapes */
 } ch_signature;
 ch_status ch__specialise(const ch_graph *g, const ch_signature *sig, ch_graph **out);
 

@@ -43,7 +43,7 @@ static int by_place(const ch_span *a, const ch_span *b)
 static int by_size(const void *x, const void *y)
 {
     const ch_span *a = *(ch_span *const *)x, *b = *(ch_span *const *)y;
-    int c = compare(a->bytes, b->bytes);
+    int            c = compare(a->bytes, b->bytes);
 
     return c != 0 ? c : by_place(a, b);
 }
@@ -51,7 +51,7 @@ static int by_size(const void *x, const void *y)
 static int by_life(const void *x, const void *y)
 {
     const ch_span *a = *(ch_span *const *)x, *b = *(ch_span *const *)y;
-    int c = (b->to - b->from) - (a->to - a->from);
+    int            c = (b->to - b->from) - (a->to - a->from);
 
     return c != 0 ? c : by_size(x, y);
 }
@@ -59,8 +59,8 @@ static int by_life(const void *x, const void *y)
 static int by_area(const void *x, const void *y)
 {
     const ch_span *a = *(ch_span *const *)x, *b = *(ch_span *const *)y;
-    int c = compare((uint64_t)a->bytes * (uint64_t)(a->to - a->from + 1),
-                    (uint64_t)b->bytes * (uint64_t)(b->to - b->from + 1));
+    int            c = compare((uint64_t)a->bytes * (uint64_t)(a->to - a->from + 1),
+                               (uint64_t)b->bytes * (uint64_t)(b->to - b->from + 1));
 
     return c != 0 ? c : by_place(a, b);
 }
@@ -68,7 +68,7 @@ static int by_area(const void *x, const void *y)
 static int by_birth(const void *x, const void *y)
 {
     const ch_span *a = *(ch_span *const *)x, *b = *(ch_span *const *)y;
-    int c = a->from - b->from;
+    int            c = a->from - b->from;
 
     return c != 0 ? c : by_size(x, y);
 }
@@ -76,7 +76,7 @@ static int by_birth(const void *x, const void *y)
 /* The bound: at no time can the arena be smaller than what is alive then. */
 static ch_status most_alive(const ch_buffers *b, size_t *out)
 {
-    int end = 0;
+    int     end = 0;
     int64_t now = 0, *change;
 
     for (int i = 0; i < b->n; i++)
@@ -123,7 +123,7 @@ static size_t place_in_order(ch_span *const *order, ch_span **placed, int n)
 
     for (int i = 0; i < n; i++) {
         ch_span *s = order[i];
-        int k = i;
+        int      k = i;
 
         s->offset = lowest_gap(placed, i, s);
         if (s->offset + s->bytes > end)
@@ -141,7 +141,7 @@ ch_status ch__buffers_place(ch_buffers *b, size_t *arena, size_t *live)
                                                                 by_birth};
     ch_span **order = ch__calloc((size_t)b->n + 1, sizeof(*order));
     ch_span **placed = ch__calloc((size_t)b->n + 1, sizeof(*placed));
-    size_t *best = ch__calloc((size_t)b->n + 1, sizeof(*best));
+    size_t   *best = ch__calloc((size_t)b->n + 1, sizeof(*best));
     ch_status rc = CH_OK;
 
     *arena = SIZE_MAX;

@@ -11,13 +11,13 @@
 
 typedef struct ch_span {
     size_t bytes;
-    int from, to;  /* alive in calls [from, to], both included */
-    bool taken;    /* handed on in its last call already */
-    size_t offset; /* set by ch__buffers_place */
+    int    from, to; /* alive in calls [from, to], both included */
+    bool   taken;    /* handed on in its last call already */
+    size_t offset;   /* set by ch__buffers_place */
 } ch_span;
 
 typedef struct ch_buffers {
-    int n, cap;
+    int      n, cap;
     ch_span *at;
 } ch_buffers;
 
@@ -27,6 +27,6 @@ int ch__buffers_add(ch_buffers *b, size_t bytes, int from, int to);
  * *arena is the end of the last one, *live the most bytes alive at one time: no placement
  * can have a smaller arena. */
 ch_status ch__buffers_place(ch_buffers *b, size_t *arena, size_t *live);
-void ch__buffers_drop(ch_buffers *b);
+void      ch__buffers_drop(ch_buffers *b);
 
 #endif

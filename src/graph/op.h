@@ -23,11 +23,11 @@ typedef struct ch_op ch_op;
 
 typedef struct ch_dim {
     int64_t n;
-    int sym; /* 0: the size is n; else n times that symbol */
+    int     sym; /* 0: the size is n; else n times that symbol */
 } ch_dim;
 
 typedef struct ch_dims {
-    int rank;
+    int    rank;
     ch_dim dim[CH_MAX_RANK];
 } ch_dims;
 
@@ -44,15 +44,15 @@ static inline bool ch__dim_is(ch_dim a, int64_t n)
 {
     return a.sym == 0 && a.n == n;
 }
-bool ch__dims_same(const ch_dims *a, const ch_dims *b);
-ch_dims ch__dims_of(ch_shape s);           /* a size of -1 is not allowed */
+bool     ch__dims_same(const ch_dims *a, const ch_dims *b);
+ch_dims  ch__dims_of(ch_shape s);          /* a size of -1 is not allowed */
 ch_shape ch__dims_shape(const ch_dims *d); /* symbols become -1 */
 /* The product of all sizes; false if two symbols would meet or it overflows. */
 bool ch__dims_product(const ch_dims *d, int from, int to, ch_dim *out);
 /* Of a specialised node: its sizes, elements and bytes. */
 ch_shape ch__shape(const ch_node *n);
-int64_t ch__count(const ch_node *n);
-int64_t ch__bytes(const ch_node *n);
+int64_t  ch__count(const ch_node *n);
+int64_t  ch__bytes(const ch_node *n);
 /* An axis as users write it: -1 is the last. False if out of range. */
 bool ch__axis(int64_t axis, int rank, int *out);
 
@@ -61,24 +61,24 @@ bool ch__axis(int64_t axis, int rank, int *out);
 /* One output of a call, that is, a value. A call with n outputs is an array of n nodes; the
  * first, its head, holds what belongs to the call. */
 struct ch_node {
-    ch_node *head; /* the call: itself for output 0 */
-    int index;     /* which output of the call */
-    int id;        /* of this value in its graph: dense, in order */
-    ch_dtype dtype;
-    bool weak; /* takes the dtype of what it meets */
-    ch_dims dims;
+    ch_node  *head;  /* the call: itself for output 0 */
+    int       index; /* which output of the call */
+    int       id;    /* of this value in its graph: dense, in order */
+    ch_dtype  dtype;
+    bool      weak; /* takes the dtype of what it meets */
+    ch_dims   dims;
     ch_graph *graph;
 
     /* Of heads only. */
     const ch_op *op;
-    const void *attrs; /* op->attrs_bytes in the arena; NULL if the op has none */
-    void *own_attrs;   /* the same, for whoever frees them */
-    int n_in, n_out;
-    ch_node **in;
-    ch_node *next;      /* call */
-    const char *scope;  /* "block/dense"; NULL at the top */
-    const void *caller; /* the user's calling address, for errors */
-    int ordinal;        /* of the call at recording: the key of its random numbers */
+    const void  *attrs;     /* op->attrs_bytes in the arena; NULL if the op has none */
+    void        *own_attrs; /* the same, for whoever frees them */
+    int          n_in, n_out;
+    ch_node    **in;
+    ch_node     *next;    /* call */
+    const char  *scope;   /* "block/dense"; NULL at the top */
+    const void  *caller;  /* the user's calling address, for errors */
+    int          ordinal; /* of the call at recording: the key of its random numbers */
 };
 
 static inline const void *ch__attrs(const ch_node *n)
@@ -107,14 +107,14 @@ typedef enum ch_attr_kind {
 
 #define CH_MAX_INTS 16
 typedef struct ch_ints {
-    int n;
+    int     n;
     int64_t at[CH_MAX_INTS];
 } ch_ints;
 
 typedef struct ch_attr {
-    const char *name; /* NULL ends the rows */
+    const char  *name; /* NULL ends the rows */
     ch_attr_kind kind;
-    size_t offset;
+    size_t       offset;
 } ch_attr;
 
 #define CH_ATTR_BOOL(type, field)                                                              \
@@ -168,17 +168,17 @@ typedef struct ch_attr {
  * be a symbol, and again for every specialised graph, where none is. It must not assume that an
  * input which comes from a decoder makes any sense. */
 typedef struct ch_infer {
-    const ch_op *op;
-    const void *attrs;
-    int n_in;
-    const ch_dims *in;
+    const ch_op    *op;
+    const void     *attrs;
+    int             n_in;
+    const ch_dims  *in;
     const ch_dtype *dtype;
-    ch_graph *graph; /* whose symbols they are */
-    int n_out;       /* outputs set so far; an op of a fixed number must set all */
-    ch_dims *out;    /* room for CH_MAX_OUT */
-    ch_dtype *out_dtype;
+    ch_graph       *graph; /* whose symbols they are */
+    int             n_out; /* outputs set so far; an op of a fixed number must set all */
+    ch_dims        *out;   /* room for CH_MAX_OUT */
+    ch_dtype       *out_dtype;
     /* Collectives only, when specialised: the inputs' dims of replica r are peer[r]. */
-    int n_peers;
+    int                   n_peers;
     const ch_dims *const *peer;
 } ch_infer;
 
@@ -222,36 +222,36 @@ typedef struct ch_tile {
 
 /* What a run is, for kernels that ask. */
 typedef struct ch_env {
-    int replica;    /* in the job */
-    int n_replicas; /* in the job */
-    int64_t step;
-    uint64_t seed;
-    int64_t global_rows;
-    void *group;          /* a collective kernel's way to the other replicas; NULL: alone */
-    struct ch_team *team; /* the device's threads, for kernels of bodies; NULL: one */
-    int local;            /* this replica among those of this process */
+    int             replica;    /* in the job */
+    int             n_replicas; /* in the job */
+    int64_t         step;
+    uint64_t        seed;
+    int64_t         global_rows;
+    void           *group; /* a collective kernel's way to the other replicas; NULL: alone */
+    struct ch_team *team;  /* the device's threads, for kernels of bodies; NULL: one */
+    int             local; /* this replica among those of this process */
 } ch_env;
 
 typedef struct ch_call {
     const void *const *in;
-    void *const *out;
-    void *scratch;     /* CH_ALIGN-aligned; the kernel's for the call, contents undefined */
-    const void *state; /* what prepare made; read-only while running */
+    void *const       *out;
+    void         *scratch; /* CH_ALIGN-aligned; the kernel's for the call, contents undefined */
+    const void   *state;   /* what prepare made; read-only while running */
     const ch_env *env;
     const ch_node *node; /* for messages */
 } ch_call;
 
 /* What a kernel asks of the planner. Zeroed before prepare. */
 typedef struct ch_prep {
-    const ch_node *node; /* specialised */
-    void *state;         /* from ch__prep_state, or the kernel's own with drop */
-    size_t scratch_bytes;
-    int n_phases; /* 0 means one phase of one tile */
-    int tiles[CH_MAX_PHASES];
-    unsigned over[CH_MAX_OUT]; /* bit j: output i may be written over input j, if it is
-                                  the last to read it; both have as many bytes */
-    bool is_view;              /* output 0 is input 0's memory, from this byte on: no call */
-    size_t view_offset;
+    const ch_node *node;  /* specialised */
+    void          *state; /* from ch__prep_state, or the kernel's own with drop */
+    size_t         scratch_bytes;
+    int            n_phases; /* 0 means one phase of one tile */
+    int            tiles[CH_MAX_PHASES];
+    unsigned       over[CH_MAX_OUT]; /* bit j: output i may be written over input j, if it is
+                                        the last to read it; both have as many bytes */
+    bool      is_view; /* output 0 is input 0's memory, from this byte on: no call */
+    size_t    view_offset;
     ch_arena *arena; /* lives as long as the program */
 } ch_prep;
 
@@ -272,7 +272,7 @@ ch_status ch__call_fail(const ch_call *c, ch_status rc, const char *format, ...)
 
 /* How many tiles to cut n pieces of `cost` elementary operations each into: depends on nothing
  * else; 1 for what is too small to share. And tile i's part of n. */
-int ch__tile_count(int64_t n, int64_t cost);
+int                ch__tile_count(int64_t n, int64_t cost);
 static inline void ch__tile_range(int64_t n, int tiles, int i, int64_t *from, int64_t *to)
 {
     *from = n * i / tiles;
@@ -289,8 +289,8 @@ typedef void (*ch_block_fn)(int64_t n, const void *const *in, void *out, const d
 
 typedef struct ch_block {
     ch_block_fn fn;
-    ch_dtype compute; /* of the inputs as fn takes them */
-    double param[4];  /* attributes as numbers */
+    ch_dtype    compute;  /* of the inputs as fn takes them */
+    double      param[4]; /* attributes as numbers */
 } ch_block;
 
 /* ---- partition rules (how an op may be cut over logical devices) ---- */
@@ -305,15 +305,15 @@ typedef enum ch_factor_kind {
 
 #define CH_MAX_FACTORS 16
 typedef struct ch_factors {
-    int n;
+    int            n;
     ch_factor_kind kind[CH_MAX_FACTORS];
-    int n_in, n_out;
-    signed char in[8][CH_MAX_RANK]; /* the factor of each input dim; -1: none (broadcast) */
-    signed char out[8][CH_MAX_RANK];
+    int            n_in, n_out;
+    signed char    in[8][CH_MAX_RANK]; /* the factor of each input dim; -1: none (broadcast) */
+    signed char    out[8][CH_MAX_RANK];
 } ch_factors;
 
-int ch__factor(ch_factors *f, ch_factor_kind kind); /* a new factor's number */
-void ch__factor_map(ch_factors *f, int input, int rank, const int *factor);
+int       ch__factor(ch_factors *f, ch_factor_kind kind); /* a new factor's number */
+void      ch__factor_map(ch_factors *f, int input, int rank, const int *factor);
 ch_status ch__factor_out(ch_factors *f, int rank, const int *factor); /* the next output */
 /* Rules that many ops share. */
 ch_status ch__factors_elementwise(const ch_node *n, ch_factors *f);
@@ -332,11 +332,11 @@ enum {
 };
 
 struct ch_op {
-    const char *name;         /* also its name on the wire and on disk */
-    int version, n_in, n_out; /* -1: any number */
-    unsigned flags;
+    const char    *name;                 /* also its name on the wire and on disk */
+    int            version, n_in, n_out; /* -1: any number */
+    unsigned       flags;
     const ch_attr *attrs; /* NULL: none */
-    size_t attrs_bytes;
+    size_t         attrs_bytes;
     ch_status (*infer)(ch_infer *c);
     const ch_kernel *const *kernels; /* ordered candidates, the plain reference last */
     bool (*block)(const ch_node *n, ch_block *b); /* elementwise ops; else NULL */
@@ -358,7 +358,7 @@ typedef struct ch_roles {
 extern const ch_roles ch__roles;
 
 /* The op of a name and version; NULL if there is none. And all of them, NULL at the end. */
-const ch_op *ch__op_find(const char *name, int version);
+const ch_op        *ch__op_find(const char *name, int version);
 const ch_op *const *ch__op_table(void);
 
 /* ---- recording ---- */

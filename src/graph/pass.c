@@ -30,8 +30,8 @@ static void redirect(ch_node *call, ch_node *const *to)
 ch_status ch__pass_dead(ch_graph *g)
 {
     unsigned char *live = ch__calloc((size_t)g->n_values + 1, 1);
-    ch_node **link = &g->first;
-    ch_status rc;
+    ch_node      **link = &g->first;
+    ch_status      rc;
 
     if (live == NULL)
         return ch__fail_memory("a program");
@@ -96,7 +96,7 @@ static ch_node *first_equal(ch_node **table, size_t size, ch_node *n)
 
 ch_status ch__pass_cse(ch_graph *g)
 {
-    size_t size = (size_t)g->n_calls * 2 + 1;
+    size_t    size = (size_t)g->n_calls * 2 + 1;
     ch_node **table = ch__calloc(size, sizeof(*table));
     ch_node **to = ch__calloc((size_t)g->n_values + 1, sizeof(*to));
     ch_status rc = CH_OK;
@@ -150,8 +150,8 @@ static ch_status insert_constant(ch_graph *g, ch_node *after, const ch_node *lik
                                  ch_tensor *value, ch_node **out)
 {
     ch_constant_attrs a = {.value = value};
-    ch_node *tail = after->next, *last = g->last;
-    ch_node *c = ch__graph_add(g, ch__roles.constant, &a, 0, NULL, 1);
+    ch_node          *tail = after->next, *last = g->last;
+    ch_node          *c = ch__graph_add(g, ch__roles.constant, &a, 0, NULL, 1);
 
     if (c == NULL)
         return ch__fail_memory("a program");
@@ -170,11 +170,11 @@ static ch_status insert_constant(ch_graph *g, ch_node *after, const ch_node *lik
 static ch_status fold_call(ch_graph *g, ch_node *n, ch_node **to)
 {
     const void *few[16], **in = few;
-    void *data[CH_MAX_OUT];
-    ch_tensor *value[CH_MAX_OUT] = {0};
-    ch_node *after = n, *c = NULL;
-    ch_env env = {.n_replicas = 1};
-    ch_status rc = CH_OK;
+    void       *data[CH_MAX_OUT];
+    ch_tensor  *value[CH_MAX_OUT] = {0};
+    ch_node    *after = n, *c = NULL;
+    ch_env      env = {.n_replicas = 1};
+    ch_status   rc = CH_OK;
 
     if (n->n_in > 16)
         return CH_OK; /* a concat of many constants: not worth it */
@@ -201,7 +201,7 @@ static ch_status fold_call(ch_graph *g, ch_node *n, ch_node **to)
 
 ch_status ch__pass_fold(ch_graph *g)
 {
-    int n_before = g->n_values;
+    int       n_before = g->n_values;
     ch_node **to = ch__calloc((size_t)n_before + 1, sizeof(*to));
     ch_status rc = to == NULL ? ch__fail_memory("a program") : CH_OK;
 

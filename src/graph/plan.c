@@ -28,27 +28,27 @@ enum { NEVER = -1, AT_END = 1 << 30 };
 
 typedef struct value {
     ch_node *node;
-    int root;           /* value id */
-    size_t offset;      /* in the root */
-    int born, last_use; /* positions in the schedule; of roots */
-    int buffer;         /* -1: not in the arena */
+    int      root;           /* value id */
+    size_t   offset;         /* in the root */
+    int      born, last_use; /* positions in the schedule; of roots */
+    int      buffer;         /* -1: not in the arena */
     ch_place home;
 } value;
 
 typedef struct planner {
-    ch_graph *g;
+    ch_graph              *g;
     const ch_plan_options *opt;
-    ch_program *p;
-    int n_calls, n_values;
-    ch_node **call; /* in order of the schedule */
-    int *position;  /* of a call, by its head's value id */
-    ch_prep *prep;  /* by schedule position at first; moves with call */
-    const ch_kernel **kernel;
-    value *value;
-    bool *in_place; /* by resource: its new value is computed in its storage */
-    bool *late;     /* by head id: comes after the point of no return */
-    ch_buffers buffers;
-    int *scratch; /* buffer of each call's scratch; -1: none */
+    ch_program            *p;
+    int                    n_calls, n_values;
+    ch_node              **call;     /* in order of the schedule */
+    int                   *position; /* of a call, by its head's value id */
+    ch_prep               *prep;     /* by schedule position at first; moves with call */
+    const ch_kernel      **kernel;
+    value                 *value;
+    bool                  *in_place; /* by resource: its new value is computed in its storage */
+    bool                  *late;     /* by head id: comes after the point of no return */
+    ch_buffers             buffers;
+    int                   *scratch; /* buffer of each call's scratch; -1: none */
 } planner;
 
 const ch_kernel *ch__kernel_for(const ch_node *n)
@@ -68,7 +68,7 @@ void *ch__prep_state(ch_prep *p, size_t bytes)
 int ch__tile_count(int64_t n, int64_t cost)
 {
     const int64_t enough = 64 << 10; /* operations that are worth a thread's attention */
-    int64_t work, tiles;
+    int64_t       work, tiles;
 
     if (!ch__mul_size(n, cost, &work))
         work = INT64_MAX;
@@ -207,7 +207,7 @@ static bool chain_to_read(planner *pl, int r, void (*each)(planner *, int r, ch_
 
     for (;;) {
         ch_node *c = v->head;
-        int j = 0;
+        int      j = 0;
 
         if (pl->kernel[pl->position[c->id]] == NULL || pl->value[v->id].root != v->id ||
             pl->value[v->id].home.kind != CH_AT_NOWHERE)
@@ -255,9 +255,9 @@ static void mark_all_late(planner *pl)
 /* Puts late calls after the others; both keep their order. */
 static ch_status reorder(planner *pl)
 {
-    int n = pl->n_calls, k = 0;
-    ch_node **call = ch__calloc((size_t)n + 1, sizeof(*call));
-    ch_prep *prep = ch__calloc((size_t)n + 1, sizeof(*prep));
+    int               n = pl->n_calls, k = 0;
+    ch_node         **call = ch__calloc((size_t)n + 1, sizeof(*call));
+    ch_prep          *prep = ch__calloc((size_t)n + 1, sizeof(*prep));
     const ch_kernel **kernel = ch__calloc((size_t)n + 1, sizeof(*kernel));
 
     if (call == NULL || prep == NULL || kernel == NULL) {
@@ -335,7 +335,7 @@ static void settle_outputs(planner *pl)
 {
     for (int i = 0; i < pl->g->n_outputs; i++) {
         ch_node *n = pl->g->output[i].node;
-        value *v = &pl->value[n->id];
+        value   *v = &pl->value[n->id];
 
         if (v->root == n->id && v->home.kind == CH_AT_NOWHERE)
             v->home = (ch_place){.kind = CH_AT_OUTPUT, .index = i};
@@ -373,7 +373,7 @@ static ch_status give_buffers(planner *pl, int i)
     pl->scratch[i] = -1;
     for (int k = 0; k < c->n_out; k++) {
         value *v = &pl->value[c[k].id];
-        int end = pl->opt->keep_all ? AT_END : v->last_use;
+        int    end = pl->opt->keep_all ? AT_END : v->last_use;
 
         if (v->root != c[k].id || v->home.kind != CH_AT_NOWHERE || pl->kernel[i] == NULL)
             continue;
@@ -401,7 +401,7 @@ static ch_place place_of(planner *pl, const ch_node *n)
 {
     const value *v = &pl->value[n->id];
     const value *root = &pl->value[v->root];
-    ch_place at = root->home;
+    ch_place     at = root->home;
 
     if (root->buffer >= 0)
         at = (ch_place){.kind = CH_AT_ARENA, .offset = pl->buffers.at[root->buffer].offset};
@@ -425,9 +425,9 @@ static bool is_nothing(const ch_node *n)
 static void emit_call(planner *pl, int i)
 {
     ch_program *p = pl->p;
-    ch_node *n = pl->call[i];
-    ch_instr *x = &p->instr[p->n_instrs];
-    ch_place *slot = &p->slot[p->n_slots];
+    ch_node    *n = pl->call[i];
+    ch_instr   *x = &p->instr[p->n_instrs];
+    ch_place   *slot = &p->slot[p->n_slots];
 
     if (pl->kernel[i] == NULL)
         return;
@@ -504,7 +504,7 @@ static void emit_writes(planner *pl, const int *aside)
     for (int pass = 0; pass < 2; pass++)
         for (int r = 0; r < pl->g->n_resources; r++) {
             const ch_resource *res = &pl->g->resource[r];
-            ch_place to = {.kind = CH_AT_RESOURCE, .index = r}, from;
+            ch_place           to = {.kind = CH_AT_RESOURCE, .index = r}, from;
 
             if (res->value == res->read || pl->in_place[r])
                 continue;
@@ -540,9 +540,9 @@ static ch_status give_asides(planner *pl, int *aside)
 static ch_status emit(planner *pl)
 {
     ch_program *p = pl->p;
-    int n_slots = 0, extra = pl->g->n_outputs + 2 * pl->g->n_resources;
-    int *aside = ch__calloc((size_t)pl->g->n_resources + 1, sizeof(*aside));
-    ch_status rc = aside == NULL ? ch__fail_memory("a program") : give_asides(pl, aside);
+    int         n_slots = 0, extra = pl->g->n_outputs + 2 * pl->g->n_resources;
+    int        *aside = ch__calloc((size_t)pl->g->n_resources + 1, sizeof(*aside));
+    ch_status   rc = aside == NULL ? ch__fail_memory("a program") : give_asides(pl, aside);
 
     if (rc == CH_OK)
         rc = ch__buffers_place(&pl->buffers, &p->arena_bytes, &p->live_bytes);
@@ -577,7 +577,7 @@ static ch_status emit(planner *pl)
 static ch_status new_planner(planner *pl)
 {
     ch_graph *g = pl->g;
-    size_t calls = (size_t)g->n_calls + 1, values = (size_t)g->n_values + 1;
+    size_t    calls = (size_t)g->n_calls + 1, values = (size_t)g->n_values + 1;
 
     pl->n_calls = g->n_calls;
     pl->n_values = g->n_values;
@@ -645,8 +645,8 @@ static ch_status run_passes(ch_graph *g)
 ch_status ch__program_new(ch_graph *g, const ch_plan_options *opt, ch_program **out)
 {
     static const ch_plan_options none;
-    planner pl = {.g = g, .opt = opt != NULL ? opt : &none};
-    ch_status rc = pl.opt->keep_all ? CH_OK : run_passes(g);
+    planner                      pl = {.g = g, .opt = opt != NULL ? opt : &none};
+    ch_status                    rc = pl.opt->keep_all ? CH_OK : run_passes(g);
 
     if (rc != CH_OK)
         return rc;

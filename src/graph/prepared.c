@@ -9,12 +9,12 @@
  * packet goes back to its prepared graph, which it keeps alive until then. */
 typedef struct ch_packet {
     struct ch_packet *next;
-    ch_prepared *home;
-    atomic_int live;
-    ch_tuple *tuple;
-    ch_value **value;  /* [output] */
-    ch_tensor *tensor; /* [replica * n_out + output] */
-    ch_buffer *buffer; /* likewise */
+    ch_prepared      *home;
+    atomic_int        live;
+    ch_tuple         *tuple;
+    ch_value        **value;  /* [output] */
+    ch_tensor        *tensor; /* [replica * n_out + output] */
+    ch_buffer        *buffer; /* likewise */
 } ch_packet;
 
 /* ---- packets ---- */
@@ -83,10 +83,10 @@ static void recycle_tuple(ch_tuple *t)
 
 static ch_status fill_tensor(ch_packet *k, int r, int o)
 {
-    ch_prepared *p = k->home;
+    ch_prepared   *p = k->home;
     const ch_node *n = p->program[p->variant[r]]->graph->output[o].node;
-    ch_buffer *b = &k->buffer[r * p->n_out + o];
-    ch_tensor *t = &k->tensor[r * p->n_out + o];
+    ch_buffer     *b = &k->buffer[r * p->n_out + o];
+    ch_tensor     *t = &k->tensor[r * p->n_out + o];
 
     b->bytes = (size_t)ch__bytes(n);
     b->device = p->device[r];
@@ -110,8 +110,8 @@ static ch_status fill_tensor(ch_packet *k, int r, int o)
 static ch_status fill_value(ch_packet *k, int o)
 {
     ch_prepared *p = k->home;
-    const char *name = p->graph->output[o].name;
-    ch_value *v = ch__calloc(1, sizeof(*v) + (size_t)p->n_local * sizeof(v->tensor[0]));
+    const char  *name = p->graph->output[o].name;
+    ch_value    *v = ch__calloc(1, sizeof(*v) + (size_t)p->n_local * sizeof(v->tensor[0]));
 
     k->value[o] = v;
     k->tuple->leaf[o].value = v;
@@ -128,9 +128,9 @@ static ch_status fill_value(ch_packet *k, int o)
 
 static ch_status packet_new(ch_prepared *p, ch_packet **out)
 {
-    size_t n = (size_t)(p->n_local * p->n_out) + 1;
+    size_t     n = (size_t)(p->n_local * p->n_out) + 1;
     ch_packet *k = ch__calloc(1, sizeof(*k));
-    ch_status rc = CH_OK;
+    ch_status  rc = CH_OK;
 
     if (k == NULL)
         return ch__fail_memory("results");
@@ -159,9 +159,9 @@ static ch_status packet_new(ch_prepared *p, ch_packet **out)
 
 ch_status ch__packet_take(ch_prepared *p, ch_packet **out)
 {
-    int n = p->n_local * p->n_out;
+    int        n = p->n_local * p->n_out;
     ch_packet *k;
-    ch_status rc;
+    ch_status  rc;
 
     pthread_mutex_lock(&p->lock);
     k = p->free_packets;
@@ -216,11 +216,11 @@ static void find_variants(ch_prepared *p)
 static ch_status specialise(ch_prepared *p, ch_graph **variant)
 {
     const ch_shape **shape = ch__calloc((size_t)p->n_variants, sizeof(*shape));
-    ch_signature sig = {.n_replicas = p->n_local,
-                        .n_variants = p->n_variants,
-                        .variant = p->variant,
-                        .shape = shape};
-    ch_status rc;
+    ch_signature     sig = {.n_replicas = p->n_local,
+                            .n_variants = p->n_variants,
+                            .variant = p->variant,
+                            .shape = shape};
+    ch_status        rc;
 
     if (shape == NULL)
         return ch__fail_memory("a program");
@@ -233,7 +233,7 @@ static ch_status specialise(ch_prepared *p, ch_graph **variant)
 
 static ch_status make_programs(ch_prepared *p)
 {
-    ch_graph **variant = ch__calloc((size_t)p->n_variants, sizeof(*variant));
+    ch_graph      **variant = ch__calloc((size_t)p->n_variants, sizeof(*variant));
     ch_plan_options opt = {.keep_all = p->watched};
     ch_status rc = variant == NULL ? ch__fail_memory("a program") : specialise(p, variant);
 
@@ -267,9 +267,9 @@ static ch_status check_dtypes(const ch_graph *g, const ch_args *a)
 ch_status ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, bool watched,
                            ch_prepared **out)
 {
-    size_t n = (size_t)run->n_local, n_in = (size_t)a->n_in;
+    size_t       n = (size_t)run->n_local, n_in = (size_t)a->n_in;
     ch_prepared *p = ch__calloc(1, sizeof(*p));
-    ch_status rc = check_dtypes(g, a);
+    ch_status    rc = check_dtypes(g, a);
 
     if (p == NULL)
         return ch__fail_memory("a program");

@@ -70,13 +70,13 @@ static void print_roots(ch_text *t, const ch_graph *g)
 
 int ch_graph_print(const ch_graph *g, char *text, size_t size)
 {
-    ch_text t = ch__text(text, size);
+    ch_text     t = ch__text(text, size);
     const char *scope = "";
 
     print_head(&t, g);
     for (const ch_node *n = g->first; n != NULL; n = n->next) {
         const char *here = n->scope != NULL ? n->scope : "";
-        size_t before = t.used;
+        size_t      before = t.used;
 
         if (n->op == ch__roles.input)
             continue;

@@ -24,34 +24,34 @@ typedef enum ch_place_kind {
 
 typedef struct ch_place {
     ch_place_kind kind;
-    int index;        /* which input, output or resource */
-    size_t offset;    /* bytes from its beginning */
-    const void *data; /* of a constant */
+    int           index;  /* which input, output or resource */
+    size_t        offset; /* bytes from its beginning */
+    const void   *data;   /* of a constant */
 } ch_place;
 
 typedef struct ch_instr {
-    const ch_node *node;     /* NULL: a copy that the planner added */
+    const ch_node   *node;   /* NULL: a copy that the planner added */
     const ch_kernel *kernel; /* NULL: memcpy of copy_bytes from in[0] to out[0] */
-    void *state;
-    size_t copy_bytes, scratch_bytes;
-    int n_in, n_out;
-    int first_slot; /* its addresses: inputs, outputs, scratch */
-    int n_phases, tiles[CH_MAX_PHASES];
+    void            *state;
+    size_t           copy_bytes, scratch_bytes;
+    int              n_in, n_out;
+    int              first_slot; /* its addresses: inputs, outputs, scratch */
+    int              n_phases, tiles[CH_MAX_PHASES];
 } ch_instr;
 
 typedef struct ch_program {
     atomic_int refs;
-    ch_arena arena;
-    ch_graph *graph;
-    int n_instrs;
-    ch_instr *instr;
-    int n_commit; /* instructions before this one change nothing outside the arena */
-    bool writes;  /* a resource: replicas must agree at n_commit */
-    int n_slots;
-    ch_place *slot;
-    size_t arena_bytes, live_bytes; /* planned, and the most that is alive at one time */
-    size_t *output_bytes;
-    bool has_collective;
+    ch_arena   arena;
+    ch_graph  *graph;
+    int        n_instrs;
+    ch_instr  *instr;
+    int        n_commit; /* instructions before this one change nothing outside the arena */
+    bool       writes;   /* a resource: replicas must agree at n_commit */
+    int        n_slots;
+    ch_place  *slot;
+    size_t     arena_bytes, live_bytes; /* planned, and the most that is alive at one time */
+    size_t    *output_bytes;
+    bool       has_collective;
 } ch_program;
 
 typedef struct ch_plan_options {
@@ -59,9 +59,9 @@ typedef struct ch_plan_options {
 } ch_plan_options;
 
 /* Plans a specialised graph, after its passes; keeps a reference to it. */
-ch_status ch__program_new(ch_graph *g, const ch_plan_options *opt, ch_program **out);
+ch_status   ch__program_new(ch_graph *g, const ch_plan_options *opt, ch_program **out);
 ch_program *ch__program_ref(ch_program *p);
-void ch__program_unref(ch_program *p);
+void        ch__program_unref(ch_program *p);
 /* Each call with its places, then the arena; as snprintf does. */
 int ch__program_print(const ch_program *p, char *text, size_t size);
 
@@ -70,17 +70,17 @@ int ch__program_print(const ch_program *p, char *text, size_t size);
 typedef struct ch_instance ch_instance;
 
 ch_status ch__instance_new(ch_program *p, ch_instance **out);
-void ch__instance_free(ch_instance *x);
+void      ch__instance_free(ch_instance *x);
 
 /* What a run hands to an instance. The arrays are indexed as the graph's. */
 typedef struct ch_bind {
-    void *const *input; /* never written */
-    void *const *output;
-    void *const *resource;
-    char *arena;               /* program->arena_bytes */
-    unsigned arena_generation; /* differs when arena does */
+    void *const  *input; /* never written */
+    void *const  *output;
+    void *const  *resource;
+    char         *arena;            /* program->arena_bytes */
+    unsigned      arena_generation; /* differs when arena does */
     const ch_env *env;
-    ch_team *team;
+    ch_team      *team;
     /* Called before the first write; an error ends the run there. NULL: nobody to ask. */
     ch_status (*agree)(void *arg);
     void *agree_arg;

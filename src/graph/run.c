@@ -16,22 +16,22 @@
 
 typedef struct replica_job {
     struct launch *launch;
-    int local;
-    ch_env env;
-    ch_bind bind;
-    ch_workspace workspace;
+    int            local;
+    ch_env         env;
+    ch_bind        bind;
+    ch_workspace   workspace;
 } replica_job;
 
 typedef struct launch {
-    const ch_run *run;
-    ch_prepared *p;
-    ch_args args;
+    const ch_run     *run;
+    ch_prepared      *p;
+    ch_args           args;
     struct ch_packet *packet;
-    ch_fault fault;
-    ch_node_see see;
-    void *see_arg;
-    replica_job *job;
-    ch_tensor *few_tensors[FEW];
+    ch_fault          fault;
+    ch_node_see       see;
+    void             *see_arg;
+    replica_job      *job;
+    ch_tensor        *few_tensors[FEW];
 } launch;
 
 bool ch__args_same_rows(const ch_args *a, int i, int j)
@@ -48,8 +48,8 @@ bool ch__args_same_rows(const ch_args *a, int i, int j)
 static ch_status take_input(const launch *l, int r, int i, ch_tensor **out)
 {
     const ch_value *v = ch_tuple_at(l->run->in, i);
-    ch_tensor *t = ch_value_at(v, r), *there;
-    ch_status rc;
+    ch_tensor      *t = ch_value_at(v, r), *there;
+    ch_status       rc;
 
     if (t == NULL)
         return ch__fail(CH_INVALID_ARGUMENT,
@@ -66,7 +66,7 @@ static ch_status take_input(const launch *l, int r, int i, ch_tensor **out)
 static ch_status take_inputs(launch *l)
 {
     ch_args *a = &l->args;
-    int n;
+    int      n;
 
     a->n_in = l->run->in != NULL ? ch_tuple_count(l->run->in) : 0;
     a->n_local = l->run->n_local;
@@ -99,8 +99,8 @@ static void drop_inputs(launch *l)
 static ch_status find_program(launch *l, int64_t *number)
 {
     ch_function *f = l->run->function;
-    ch_graph *g = NULL;
-    ch_status rc;
+    ch_graph    *g = NULL;
+    ch_status    rc;
 
     if (atomic_load(&f->is_recording) && pthread_equal(f->recorder, pthread_self()))
         return ch__fail(CH_FAILED_PRECONDITION,
@@ -133,7 +133,7 @@ static ch_status find_program(launch *l, int64_t *number)
 static ch_status find_resources(launch *l)
 {
     ch_prepared *p = l->p;
-    int n = p->graph->n_resources;
+    int          n = p->graph->n_resources;
 
     if (p->has_resources && p->generation == l->run->generation)
         return CH_OK;
@@ -162,9 +162,9 @@ static ch_status agree(void *arg)
 static void see(void *arg, const ch_instr *in, const ch_call *c)
 {
     replica_job *j = arg;
-    ch_tensor *out[CH_MAX_OUT];
-    char name[128];
-    int n = 0;
+    ch_tensor   *out[CH_MAX_OUT];
+    char         name[128];
+    int          n = 0;
 
     if (in->node == NULL)
         return;
@@ -182,8 +182,8 @@ static void see(void *arg, const ch_instr *in, const ch_call *c)
 static void run_replica(void *arg)
 {
     replica_job *j = arg;
-    launch *l = j->launch;
-    ch_status rc = ch__instance_run(l->p->instance[j->local], &j->bind);
+    launch      *l = j->launch;
+    ch_status    rc = ch__instance_run(l->p->instance[j->local], &j->bind);
 
     if (rc == CH_OK)
         return;
@@ -196,10 +196,10 @@ static ch_status set_up_replica(launch *l, int r, int64_t number, int64_t global
                                 void **input, void **output)
 {
     const ch_run *run = l->run;
-    ch_prepared *p = l->p;
-    replica_job *j = &l->job[r];
-    ch_team *team = NULL;
-    ch_status rc = ch__device_team(p->device[r], &team);
+    ch_prepared  *p = l->p;
+    replica_job  *j = &l->job[r];
+    ch_team      *team = NULL;
+    ch_status     rc = ch__device_team(p->device[r], &team);
 
     if (rc == CH_OK)
         rc = ch__device_workspace(p->device[r], p->program[p->variant[r]]->arena_bytes,
@@ -247,8 +247,8 @@ static int64_t count_rows(const ch_args *a)
 static ch_status launch_jobs(launch *l, int64_t number, void **input, void **output, void **arg)
 {
     ch_prepared *p = l->p;
-    int64_t rows = count_rows(&l->args);
-    ch_status rc = CH_OK;
+    int64_t      rows = count_rows(&l->args);
+    ch_status    rc = CH_OK;
 
     for (int r = 0; r < p->n_local && rc == CH_OK; r++)
         rc = set_up_replica(l, r, number, rows, input + r * p->n_in, output + r * p->n_out);
@@ -288,10 +288,10 @@ static void hold_all(ch_prepared *p, bool hold)
 static ch_status run_held(launch *l, int64_t number)
 {
     ch_prepared *p = l->p;
-    size_t n_in = (size_t)(p->n_in * p->n_local), n_out = (size_t)(p->n_out * p->n_local);
-    size_t n = (size_t)p->n_local;
-    void **pointer;
-    ch_status rc = find_resources(l);
+    size_t       n_in = (size_t)(p->n_in * p->n_local), n_out = (size_t)(p->n_out * p->n_local);
+    size_t       n = (size_t)p->n_local;
+    void       **pointer;
+    ch_status    rc = find_resources(l);
 
     if (rc == CH_OK && p->room == NULL)
         p->room = ch__calloc(1, n * sizeof(replica_job) + (n + n_in + n_out) * sizeof(void *));
@@ -306,8 +306,8 @@ static ch_status run_held(launch *l, int64_t number)
 
 ch_status ch__run(const ch_run *run, ch_tuple **out)
 {
-    launch l;
-    int64_t number = 0;
+    launch    l;
+    int64_t   number = 0;
     ch_status rc;
 
     l.run = run;

@@ -31,18 +31,18 @@ typedef struct ch_run_ops {
 } ch_run_ops;
 
 typedef struct ch_run {
-    ch_function *function;
-    void *owner; /* a graph is recorded for one owner */
+    ch_function      *function;
+    void             *owner; /* a graph is recorded for one owner */
     const ch_run_ops *ops;
-    unsigned generation;           /* of the owner's variables */
-    int n_local;                   /* replicas here */
-    ch_device *const *device;      /* of each */
-    int first_replica, n_replicas; /* in the job */
-    ch_tuple *in;                  /* may be NULL */
-    int64_t step;                  /* -1: the function's own count */
-    uint64_t seed;
-    void *group; /* NULL where n_replicas is 1 */
-    const ch_meet *meet;
+    unsigned          generation;                /* of the owner's variables */
+    int               n_local;                   /* replicas here */
+    ch_device *const *device;                    /* of each */
+    int               first_replica, n_replicas; /* in the job */
+    ch_tuple         *in;                        /* may be NULL */
+    int64_t           step;                      /* -1: the function's own count */
+    uint64_t          seed;
+    void             *group; /* NULL where n_replicas is 1 */
+    const ch_meet    *meet;
 } ch_run;
 
 /* Runs and returns the results, per-replica where there is more than one replica. */

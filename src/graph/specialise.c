@@ -14,9 +14,9 @@
 
 typedef struct variant {
     ch_graph *to;
-    ch_node **map;   /* by value id of the source */
-    int64_t *symbol; /* -1: not bound yet */
-    int n_symbols;
+    ch_node **map;    /* by value id of the source */
+    int64_t  *symbol; /* -1: not bound yet */
+    int       n_symbols;
 } variant;
 
 static ch_status substitute(const variant *v, ch_dims *d)
@@ -69,7 +69,7 @@ static ch_status copy_graph(const ch_graph *g, int n_variants, variant *v,
 /* A body gets the symbols of the call it belongs to. */
 static ch_status copy_body(const ch_graph *body, const variant *outer, ch_graph **out)
 {
-    variant v = {.symbol = outer->symbol, .n_symbols = outer->n_symbols};
+    variant   v = {.symbol = outer->symbol, .n_symbols = outer->n_symbols};
     ch_status rc = copy_graph(body, 1, &v, NULL);
 
     if (rc == CH_OK)
@@ -81,7 +81,7 @@ static ch_status copy_body(const ch_graph *body, const variant *outer, ch_graph 
 static ch_status settle_attrs(const ch_op *op, void *attrs, const variant *v)
 {
     for (const ch_attr *row = op->attrs; row->name != NULL; row++) {
-        void *at = (char *)attrs + row->offset;
+        void     *at = (char *)attrs + row->offset;
         ch_status rc = CH_OK;
 
         if (row->kind == CH_ATTR_KIND_DIMS)
@@ -125,8 +125,8 @@ static ch_status copy_call(const ch_node *n, variant *v, ch_node **out)
 
 static ch_status infer_call(const ch_node *n, ch_node *to, variant *v, ch_infer *c)
 {
-    ch_dims out[CH_MAX_OUT];
-    ch_dtype dtype[CH_MAX_OUT];
+    ch_dims   out[CH_MAX_OUT];
+    ch_dtype  dtype[CH_MAX_OUT];
     ch_status rc;
 
     c->out = out;
@@ -147,7 +147,7 @@ static ch_status infer_call(const ch_node *n, ch_node *to, variant *v, ch_infer 
  * memory they are in. */
 static ch_status peers_of(const ch_signature *sig, ch_node *const *to, ch_infer *c, void **room)
 {
-    int n_in = to[0]->n_in, n = sig->n_replicas;
+    int             n_in = to[0]->n_in, n = sig->n_replicas;
     const ch_dims **peer =
         ch__calloc(1, (size_t)n * (sizeof(*peer) + (size_t)n_in * sizeof(ch_dims)));
     ch_dims *dims = (ch_dims *)(void *)(peer + n);
@@ -168,8 +168,8 @@ static ch_status peers_of(const ch_signature *sig, ch_node *const *to, ch_infer 
 static ch_status copy_variants(const ch_node *n, int n_variants, variant *v,
                                const ch_signature *sig, ch_node **to)
 {
-    ch_infer c = {0};
-    void *room = NULL;
+    ch_infer  c = {0};
+    void     *room = NULL;
     ch_status rc = CH_OK;
 
     for (int i = 0; i < n_variants && rc == CH_OK; i++)
@@ -204,7 +204,7 @@ static ch_status copy_roots(const ch_graph *g, variant *v)
     }
     for (int i = 0; i < g->n_resources; i++) {
         const ch_resource *from = &g->resource[i];
-        ch_resource *r = ch__graph_add_resource(v->to);
+        ch_resource       *r = ch__graph_add_resource(v->to);
 
         if (r == NULL || (r->name = ch__arena_strdup(&v->to->arena, from->name)) == NULL)
             return ch__fail_memory("a program");
@@ -223,8 +223,8 @@ static ch_status copy_graph(const ch_graph *g, int n_variants, variant *v,
                             const ch_signature *sig)
 {
     unsigned char *live = ch__calloc((size_t)g->n_values + 1, 1);
-    ch_node **to = ch__calloc((size_t)n_variants, sizeof(*to));
-    ch_status rc = live == NULL || to == NULL ? ch__fail_memory("a program") : CH_OK;
+    ch_node      **to = ch__calloc((size_t)n_variants, sizeof(*to));
+    ch_status      rc = live == NULL || to == NULL ? ch__fail_memory("a program") : CH_OK;
 
     for (int i = 0; i < n_variants && rc == CH_OK; i++) {
         rc = ch__graph_new(g->name, &v[i].to);
@@ -258,8 +258,8 @@ static ch_status copy_graph(const ch_graph *g, int n_variants, variant *v,
 static ch_status bind_inputs(const ch_graph *g, variant *v, const ch_shape *shape)
 {
     for (int i = 0; i < g->n_inputs; i++) {
-        ch_dims is = ch__dims_of(shape[i]);
-        char what[64];
+        ch_dims   is = ch__dims_of(shape[i]);
+        char      what[64];
         ch_status rc;
 
         snprintf(what, sizeof(what), "input %d", i);
@@ -272,7 +272,7 @@ static ch_status bind_inputs(const ch_graph *g, variant *v, const ch_shape *shap
 
 ch_status ch__specialise(const ch_graph *g, const ch_signature *sig, ch_graph **out)
 {
-    variant *v = ch__calloc((size_t)sig->n_variants, sizeof(*v));
+    variant  *v = ch__calloc((size_t)sig->n_variants, sizeof(*v));
     ch_status rc = v == NULL ? ch__fail_memory("a program") : CH_OK;
 
     for (int i = 0; i < sig->n_variants && rc == CH_OK; i++) {

@@ -11,7 +11,7 @@
 
 ch_status ch__step_new(const char *name, ch_step *outer, ch_step **out)
 {
-    ch_step *s = ch__calloc(1, sizeof(*s));
+    ch_step  *s = ch__calloc(1, sizeof(*s));
     ch_status rc;
 
     if (s == NULL)
@@ -73,7 +73,7 @@ ch_status ch_step_status(ch_step *s)
 
 void ch_step_fail(ch_step *s, const char *format, ...)
 {
-    va_list args;
+    va_list   args;
     ch_status rc;
 
     va_start(args, format);
@@ -135,7 +135,7 @@ static ch_status infer(ch_infer *c, const ch_op *op)
         return ch__fail(CH_INTERNAL, "%s: its shape rule set %d outputs of %d", op->name,
                         c->n_out, op->n_out);
     for (int i = 0; i < c->n_out; i++) {
-        ch_dim all;
+        ch_dim  all;
         ch_dims known = c->out[i];
 
         for (int k = 0; k < known.rank; k++) /* two symbols cannot be multiplied, one may be */
@@ -150,7 +150,7 @@ static ch_status infer(ch_infer *c, const ch_op *op)
 ch_status ch__call_infer(ch_graph *g, const ch_op *op, const void *attrs, int n_in,
                          ch_node *const *in, ch_infer *c)
 {
-    ch_dims *dims = ch__calloc((size_t)n_in + 1, sizeof(*dims));
+    ch_dims  *dims = ch__calloc((size_t)n_in + 1, sizeof(*dims));
     ch_dtype *dtype = ch__calloc((size_t)n_in + 1, sizeof(*dtype));
     ch_status rc;
 
@@ -183,7 +183,7 @@ done:
 /* A node of an outer graph becomes an input of the body being recorded in s. */
 static ch_node *capture(ch_step *s, ch_node *outer)
 {
-    int cap = s->cap_captures;
+    int      cap = s->cap_captures;
     ch_node *in;
 
     for (int i = 0; i < s->n_captures; i++)
@@ -260,11 +260,11 @@ static bool settle_dtypes(const ch_op *op, int n_in, ch_node **in)
 static ch_node *add_call(ch_step *s, const void *caller, const ch_op *op, const void *attrs,
                          int n_in, ch_node *const *in)
 {
-    ch_dims out[CH_MAX_OUT];
-    ch_dtype dtype[CH_MAX_OUT];
-    ch_infer c = {.out = out, .out_dtype = dtype};
+    ch_dims   out[CH_MAX_OUT];
+    ch_dtype  dtype[CH_MAX_OUT];
+    ch_infer  c = {.out = out, .out_dtype = dtype};
     ch_status rc = ch__call_infer(s->graph, op, attrs, n_in, in, &c);
-    ch_node *n;
+    ch_node  *n;
 
     if (rc != CH_OK) {
         ch__step_take(s, rc, caller);
@@ -294,7 +294,7 @@ ch_node *ch__node_at(const void *caller, const ch_op *op, const void *attrs, int
 {
     ch_step *s = step_of(n_in, in);
     ch_node *few[8], **own = few, *n = NULL;
-    bool ok = true;
+    bool     ok = true;
 
     if (s == NULL || s->rc != CH_OK)
         return NULL;
@@ -330,7 +330,7 @@ ch_node *ch__source_at(const void *caller, ch_step *s, const ch_op *op, const vo
 ch_node *ch__step_add_input(ch_step *s, const char *name, ch_dtype dtype, const ch_dims *dims)
 {
     ch_input_attrs a = {.index = s->graph->n_inputs, .dtype = dtype, .dims = *dims};
-    ch_node *n = ch__source_at(NULL, s, ch__roles.input, &a);
+    ch_node       *n = ch__source_at(NULL, s, ch__roles.input, &a);
 
     if (n == NULL)
         return NULL;
@@ -373,7 +373,7 @@ ch_node *ch_step_in_named(ch_step *s, const char *name)
 void ch_step_out(ch_step *s, const char *name, ch_node *n)
 {
     ch_output *out;
-    char *kept = NULL;
+    char      *kept = NULL;
 
     if (s->rc != CH_OK)
         return;
@@ -398,7 +398,7 @@ void ch_step_out(ch_step *s, const char *name, ch_node *n)
 
 static int resource_of(ch_step *s, void *key, const char *name, ch_dtype dtype, ch_shape shape)
 {
-    ch_graph *g = s->graph;
+    ch_graph    *g = s->graph;
     ch_resource *r;
 
     for (int i = 0; i < g->n_resources; i++)
@@ -440,7 +440,7 @@ ch_node *ch__step_write(ch_step *s, void *key, const char *name, ch_dtype dtype,
                         ch_node *value)
 {
     ch_dims dims = ch__dims_of(shape);
-    int i;
+    int     i;
 
     if (s->rc != CH_OK || value == NULL)
         return NULL;
@@ -475,7 +475,7 @@ ch_graph *ch__step_body(ch_step *outer, const char *name, int n, const ch_dtype 
                         const ch_dims *dims, ch_body_fn record, void *arg, int *n_captures,
                         ch_node ***captures)
 {
-    ch_step *s = NULL;
+    ch_step  *s = NULL;
     ch_graph *g = NULL;
     ch_node **in = ch__arena_alloc(&outer->graph->arena, (size_t)(n + 1) * sizeof(*in));
     ch_status rc = in == NULL ? ch__fail_memory(name) : ch__step_new(name, outer, &s);

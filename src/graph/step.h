@@ -9,21 +9,21 @@
 #define CH_SCOPE_MAX 512
 
 struct ch_step {
-    ch_graph *graph;
-    ch_status rc; /* the first error */
-    char error[CH_FAULT_TEXT];
-    char scope[CH_SCOPE_MAX]; /* "block/dense"; "" at the top */
-    const char *scope_kept;   /* its copy in the graph's arena; NULL: not made yet */
-    const void *caller;       /* while a composite op records: the user's address */
-    void *owner;              /* whoever records: the strategy */
-    ch_step *outer;           /* of a body */
-    int n_captures, cap_captures;
-    ch_node **captured; /* nodes of outer graphs that the body uses ... */
-    ch_node **capture;  /* ... and the body's inputs that stand for them */
+    ch_graph   *graph;
+    ch_status   rc; /* the first error */
+    char        error[CH_FAULT_TEXT];
+    char        scope[CH_SCOPE_MAX]; /* "block/dense"; "" at the top */
+    const char *scope_kept;          /* its copy in the graph's arena; NULL: not made yet */
+    const void *caller;              /* while a composite op records: the user's address */
+    void       *owner;               /* whoever records: the strategy */
+    ch_step    *outer;               /* of a body */
+    int         n_captures, cap_captures;
+    ch_node   **captured; /* nodes of outer graphs that the body uses ... */
+    ch_node   **capture;  /* ... and the body's inputs that stand for them */
 };
 
 ch_status ch__step_new(const char *name, ch_step *outer, ch_step **out);
-void ch__step_free(ch_step *s); /* the graph too, unless it was taken */
+void      ch__step_free(ch_step *s); /* the graph too, unless it was taken */
 /* Ends the recording: its graph, or its first error. */
 ch_status ch__step_finish(ch_step *s, ch_graph **out);
 

@@ -24,17 +24,17 @@ static const char *base_name(const char *path)
 
 static int line_of(uintptr_t address, char *text, size_t size)
 {
-    static char *debug_path;
+    static char         *debug_path;
     const Dwfl_Callbacks find = {.find_elf = dwfl_linux_proc_find_elf,
                                  .find_debuginfo = dwfl_standard_find_debuginfo,
                                  .debuginfo_path = &debug_path};
-    Dwfl *dwfl = dwfl_begin(&find);
-    int found = 0, line = 0;
+    Dwfl                *dwfl = dwfl_begin(&find);
+    int                  found = 0, line = 0;
 
     if (dwfl == NULL)
         return 0;
     if (dwfl_linux_proc_report(dwfl, getpid()) == 0 && dwfl_report_end(dwfl, NULL, NULL) == 0) {
-        Dwfl_Line *at = dwfl_getsrc(dwfl, address);
+        Dwfl_Line  *at = dwfl_getsrc(dwfl, address);
         const char *file = at != NULL ? dwfl_lineinfo(at, NULL, &line, NULL, NULL, NULL) : NULL;
 
         if (file != NULL)
@@ -53,7 +53,7 @@ static int line_of(uintptr_t address, char *text, size_t size)
 
 void ch__where(const void *address, char *text, size_t size)
 {
-    Dl_info info;
+    Dl_info   info;
     uintptr_t call = (uintptr_t)address - 1; /* a return address is after the call */
 
     text[0] = '\0';

@@ -16,7 +16,7 @@ enum { BLOCK = 2048 };
 #define DEFINE_ADD(name, type)                                                                 \
     static void add_##name(int64_t n, void *sum, const void *x)                                \
     {                                                                                          \
-        type *s = sum;                                                                         \
+        type       *s = sum;                                                                   \
         const type *v = x;                                                                     \
                                                                                                \
         for (int64_t i = 0; i < n; i++)                                                        \
@@ -90,8 +90,8 @@ void ch__accumulate(ch_dtype t, int64_t n, int n_src, const void *const *src, vo
                     int divisor)
 {
     _Alignas(64) char block[BLOCK * sizeof(double)];
-    int64_t bytes = (int64_t)ch_dtype_bytes(t);
-    add_fn add = add_of(t);
+    int64_t           bytes = (int64_t)ch_dtype_bytes(t);
+    add_fn            add = add_of(t);
 
     if (is_half(t)) {
         accumulate_half(t, n, n_src, src, dst, (float)divisor);

@@ -24,8 +24,9 @@
 
 #define CH_OPS(X)                                                                              \
     CH_OPS_SOURCE(X)                                                                           \
-    CH_OPS_ELEMENTWISE(X) CH_OPS_REDUCE(X) CH_OPS_MATMUL(X) CH_OPS_NN(X) CH_OPS_ARRAY(X)       \
-        CH_OPS_INDEX(X) CH_OPS_RANDOM(X) CH_OPS_EFFECT(X) CH_OPS_CONTROL(X)
+    CH_OPS_ELEMENTWISE(X)                                                                      \
+    CH_OPS_REDUCE(X) CH_OPS_MATMUL(X) CH_OPS_NN(X) CH_OPS_ARRAY(X) CH_OPS_INDEX(X)             \
+        CH_OPS_RANDOM(X) CH_OPS_EFFECT(X) CH_OPS_CONTROL(X)
 
 #define CH_OP_DECLARE(name) extern const ch_op ch__op_##name;
 CH_OPS(CH_OP_DECLARE)
@@ -49,7 +50,7 @@ bool ch__is_sparse(const ch_node *n);
 ch_node *ch__add_gradients(ch_node *a, ch_node *b);
 
 /* A kernel for ops that fit always or have nothing to prepare. (ops/source.c) */
-bool ch__always(const ch_node *n);
+bool      ch__always(const ch_node *n);
 ch_status ch__prepare_nothing(const ch_node *n, ch_prep *p);
 /* Output 0 is input 0's memory: reshape, identity, stop_gradient. (ops/source.c) */
 extern const ch_kernel ch__kernel_view;

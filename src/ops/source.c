@@ -70,7 +70,7 @@ static const ch_attr constant_rows[] = {
 static ch_status constant_infer(ch_infer *c)
 {
     const ch_constant_attrs *a = c->attrs;
-    ch_dims d;
+    ch_dims                  d;
 
     if (a->value == NULL)
         return ch__infer_fail(c, "it has no value");
@@ -92,7 +92,7 @@ const ch_op ch__op_constant = {
 static ch_node *constant_at(const void *caller, ch_step *s, ch_tensor *t, bool weak)
 {
     ch_constant_attrs a = {.value = t, .weak = weak};
-    ch_node *n = ch__source_at(caller, s, &ch__op_constant, &a);
+    ch_node          *n = ch__source_at(caller, s, &ch__op_constant, &a);
 
     if (n != NULL)
         n->weak = weak;
@@ -102,10 +102,10 @@ static ch_node *constant_at(const void *caller, ch_step *s, ch_tensor *t, bool w
 ch_node *ch_constant(ch_step *s, ch_tensor *t)
 {
     const void *caller = __builtin_return_address(0);
-    ch_tensor *whole = NULL;
-    ch_node *n;
-    ch_status rc = t == NULL ? ch__fail(CH_INVALID_ARGUMENT, "constant: the tensor is NULL")
-                             : ch_tensor_contiguous(t, &whole);
+    ch_tensor  *whole = NULL;
+    ch_node    *n;
+    ch_status   rc = t == NULL ? ch__fail(CH_INVALID_ARGUMENT, "constant: the tensor is NULL")
+                               : ch_tensor_contiguous(t, &whole);
 
     if (rc != CH_OK) {
         ch__step_take(s, rc, caller);
@@ -119,9 +119,9 @@ ch_node *ch_constant(ch_step *s, ch_tensor *t)
 ch_node *ch_number(ch_step *s, double value)
 {
     const void *caller = __builtin_return_address(0);
-    ch_tensor *t = NULL;
-    ch_node *n;
-    ch_status rc = ch_tensor_scalar(CH_F64, value, &t);
+    ch_tensor  *t = NULL;
+    ch_node    *n;
+    ch_status   rc = ch_tensor_scalar(CH_F64, value, &t);
 
     if (rc != CH_OK) {
         ch__step_take(s, rc, caller);

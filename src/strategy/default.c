@@ -20,7 +20,7 @@ static void default_close(ch_strategy *st)
 
 static const ch_strategy_ops default_ops = {"Default", default_devices, default_close};
 
-static ch_strategy the_default;
+static ch_strategy    the_default;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void make_default(void)

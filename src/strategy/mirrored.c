@@ -10,7 +10,7 @@
 
 typedef struct mirrored {
     ch_strategy base; /* first, so ch_strategy * and mirrored * convert */
-    ch_device *device[];
+    ch_device  *device[];
 } mirrored;
 
 static ch_device *const *mirrored_devices(ch_strategy *st)
@@ -54,7 +54,7 @@ static ch_status find_all(const char *type, int n, ch_device **device)
     int found = 0;
 
     for (int i = 0; found < n; i++) {
-        ch_device *d = ch_device_at(i);
+        ch_device  *d = ch_device_at(i);
         const char *a = d != NULL ? ch_device_where(d)->type : NULL;
 
         if (a == NULL)
@@ -68,11 +68,11 @@ static ch_status find_all(const char *type, int n, ch_device **device)
 
 ch_status ch_strategy_mirrored(const ch_mirrored_options *opt, ch_strategy **out)
 {
-    bool named = opt != NULL && opt->n_devices > 0;
+    bool        named = opt != NULL && opt->n_devices > 0;
     const char *type = best_type();
-    int n = named ? opt->n_devices : ch_device_count(type);
-    mirrored *m = ch__calloc(1, sizeof(*m) + (size_t)n * sizeof(m->device[0]));
-    ch_status rc;
+    int         n = named ? opt->n_devices : ch_device_count(type);
+    mirrored   *m = ch__calloc(1, sizeof(*m) + (size_t)n * sizeof(m->device[0]));
+    ch_status   rc;
 
     if (m == NULL)
         return ch__fail_memory("mirrored strategy");

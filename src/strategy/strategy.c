@@ -10,7 +10,7 @@
 enum { MAX_SCOPES = 64 };
 
 static _Thread_local ch_strategy *scope[MAX_SCOPES];
-static _Thread_local int n_scopes;
+static _Thread_local int          n_scopes;
 
 void ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, int n_replicas)
 {
@@ -147,10 +147,10 @@ static ch_status check_reduce(ch_strategy *st, ch_reduce_op op, const ch_value *
 ch_status ch_strategy_reduce(ch_strategy *st, ch_reduce_op op, const ch_value *v,
                              ch_tensor **out)
 {
-    ch_status rc;
-    ch_tensor *sum = NULL, **part;
+    ch_status    rc;
+    ch_tensor   *sum = NULL, **part;
     const void **data;
-    int n;
+    int          n;
 
     st = ch__strategy_of(st);
     rc = check_reduce(st, op, v);

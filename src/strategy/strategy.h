@@ -24,31 +24,31 @@ typedef struct ch_strategy_ops {
 
 struct ch_strategy {
     const ch_strategy_ops *ops;
-    atomic_int refs;
-    int n_replicas;         /* in the job */
-    int n_local;            /* of those, in this process */
-    ch_group *group;        /* NULL for one replica */
-    pthread_mutex_t lock;   /* of what follows */
-    ch_var *vars;           /* all of them, not referenced */
-    atomic_uint generation; /* changes when vars does */
+    atomic_int             refs;
+    int                    n_replicas; /* in the job */
+    int                    n_local;    /* of those, in this process */
+    ch_group              *group;      /* NULL for one replica */
+    pthread_mutex_t        lock;       /* of what follows */
+    ch_var                *vars;       /* all of them, not referenced */
+    atomic_uint            generation; /* changes when vars does */
 };
 
 struct ch_var {
-    atomic_int refs;
+    atomic_int   refs;
     ch_strategy *strategy; /* referenced */
-    ch_var *next;
-    char *name;
-    ch_dtype dtype;
-    ch_shape shape;
-    bool trainable;
-    int n_copies;
-    ch_tensor *copy[]; /* one for each local replica */
+    ch_var      *next;
+    char        *name;
+    ch_dtype     dtype;
+    ch_shape     shape;
+    bool         trainable;
+    int          n_copies;
+    ch_tensor   *copy[]; /* one for each local replica */
 };
 
 extern ch_strategy *ch__strategy_default(void);
 /* The one meant by an argument: itself, or the current one. */
 ch_strategy *ch__strategy_of(ch_strategy *st);
-void ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, int n_replicas);
+void         ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, int n_replicas);
 
 /* The storage of a variable, for graph/run.h. */
 ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **out);

@@ -24,7 +24,7 @@ static ch_var *find(const ch_strategy *st, const char *name)
 static char *unique_name(const ch_strategy *st, const char *wanted)
 {
     size_t size = strlen(wanted) + 16;
-    char *name = ch__malloc(size);
+    char  *name = ch__malloc(size);
 
     if (name == NULL)
         return NULL;
@@ -76,7 +76,7 @@ static ch_status make_copies(ch_var *v, ch_tensor *initial, ch_device *const *de
 
 ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec, ch_var **out)
 {
-    ch_var *v;
+    ch_var   *v;
     ch_status rc;
 
     st = ch__strategy_of(st);
@@ -162,7 +162,7 @@ ch_strategy *ch_var_strategy(const ch_var *v)
 ch_status ch_var_get(ch_var *v, ch_tensor **out)
 {
     ch_tensor *t = NULL;
-    ch_status rc = ch_tensor_new(v->dtype, v->shape, &t);
+    ch_status  rc = ch_tensor_new(v->dtype, v->shape, &t);
 
     if (rc == CH_OK)
         rc = ch_tensor_copy(v->copy[0], t);
@@ -198,8 +198,8 @@ ch_status ch_var_copies(ch_var *v, ch_value **out)
 ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **out)
 {
     ch_strategy *st = owner;
-    ch_var *v;
-    ch_status rc = CH_OK;
+    ch_var      *v;
+    ch_status    rc = CH_OK;
 
     pthread_mutex_lock(&st->lock);
     v = find(st, r->name);
@@ -251,7 +251,7 @@ static ch_node *update(ch_step *s, ch_var *v, const void *caller, ch_node *x, ch
                        ch_node *(*combine)(ch_node *now, ch_node *x, ch_node *y))
 {
     const void *before;
-    ch_node *n;
+    ch_node    *n;
 
     if (!belongs(s, v, caller))
         return NULL;

@@ -10,7 +10,7 @@
 /* Two views of one shape, walked together. Axes that both can take in one stride are one, and
  * there is always one: so a row is as long as can be. */
 typedef struct pair {
-    int rank;
+    int     rank;
     int64_t dim[CH_MAX_RANK];
     int64_t from[CH_MAX_RANK], to[CH_MAX_RANK]; /* strides in bytes */
 } pair;
@@ -26,7 +26,7 @@ static pair pair_of(ch_shape shape, const int64_t *from_stride, const int64_t *t
 
     for (int i = 0; i < shape.rank; i++) {
         int64_t n = shape.dim[i], from = from_stride[i] * bytes, to = to_stride[i] * bytes;
-        int last = p.rank - 1;
+        int     last = p.rank - 1;
 
         if (n == 1)
             continue;
@@ -48,11 +48,11 @@ static ch_status pair_copy(const pair *p, size_t bytes, const char *from, char *
                            row_copy copy)
 {
     const int last = p->rank - 1;
-    int64_t index[CH_MAX_RANK] = {0};
+    int64_t   index[CH_MAX_RANK] = {0};
 
     for (;;) {
         ch_status st = copy(bytes, p->dim[last], from, p->from[last], to, p->to[last]);
-        int axis = last - 1;
+        int       axis = last - 1;
 
         if (st != CH_OK)
             return st;
@@ -102,8 +102,8 @@ static ch_status copy_strings(size_t bytes, int64_t n, const char *from, int64_t
     (void)bytes;
     for (int64_t i = 0; i < n; i++) {
         const void *source = from + i * from_step;
-        void *target = to + i * to_step;
-        ch_status st = ch__str_set(target, *(const ch_str *)source);
+        void       *target = to + i * to_step;
+        ch_status   st = ch__str_set(target, *(const ch_str *)source);
 
         if (st != CH_OK)
             return st;

@@ -28,36 +28,36 @@ enum {
 
 typedef struct plan_row {
     char type[sizeof(((ch_device_spec *)0)->type)];
-    int n;
+    int  n;
 } plan_row;
 
 typedef struct plan {
-    char job[sizeof(((ch_device_spec *)0)->job)];
-    int task;
-    int n_threads; /* in each device */
-    int n_devices;
-    int n_rows;
+    char     job[sizeof(((ch_device_spec *)0)->job)];
+    int      task;
+    int      n_threads; /* in each device */
+    int      n_devices;
+    int      n_rows;
     plan_row row[MAX_TYPES]; /* CPU first */
 } plan;
 
 typedef struct table {
-    plan plan;
-    unsigned generation; /* differs from that of every table before it */
+    plan      plan;
+    unsigned  generation; /* differs from that of every table before it */
     ch_device device[];
 } table;
 
 /* Made under `making`; read without it. */
-static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t  making = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(table *) made;
-static unsigned n_made;
+static unsigned         n_made;
 
-static atomic_bool forked;
+static atomic_bool    forked;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 /* The devices that this thread has entered, of the table of that generation. */
 static _Thread_local struct {
-    unsigned generation;
-    int depth;
+    unsigned   generation;
+    int        depth;
     ch_device *device[MAX_ENTERED];
 } entered;
 
@@ -80,9 +80,9 @@ static plan_row *plan_find(plan *p, const char *type)
 /* Reads "GPU=4" off the front of *at. */
 static ch_status row_parse(const char *spec, const char **at, plan_row *out)
 {
-    plan_row row = {.n = 0};
+    plan_row    row = {.n = 0};
     const char *c = *at;
-    size_t n = 0;
+    size_t      n = 0;
 
     for (; isalnum((unsigned char)*c) || *c == '_'; c++) {
         if (n + 1 >= sizeof(row.type))
@@ -115,7 +115,7 @@ static ch_status plan_parse(plan *p, const char *spec)
     p->n_rows = 1;
     p->row[0] = (plan_row){.type = "CPU"};
     for (const char *at = spec; *at != '\0';) {
-        plan_row row;
+        plan_row  row;
         ch_status st = row_parse(spec, &at, &row);
 
         if (st != CH_OK)
@@ -144,8 +144,8 @@ static int at_most(int n, int most)
 static ch_status plan_make(const ch_devices_options *opt, const char *spec, plan *out)
 {
     const char *job = opt->job != NULL ? opt->job : "localhost";
-    int cores = ch__cpu_count();
-    plan p = {.task = opt->task};
+    int         cores = ch__cpu_count();
+    plan        p = {.task = opt->task};
 
     if (strlen(job) >= sizeof(p.job) || job[0] == '\0' || strpbrk(job, "/:") != NULL)
         return ch__fail(CH_INVALID_ARGUMENT,
@@ -213,7 +213,7 @@ static void watch_fork(void)
 static ch_status table_make(const plan *p)
 {
     table *t = ch__calloc(1, sizeof(*t) + (size_t)p->n_devices * sizeof(t->device[0]));
-    int n = 0;
+    int    n = 0;
 
     if (t == NULL)
         return ch__fail_memory("devices of this process");
@@ -232,8 +232,8 @@ static ch_status table_make(const plan *p)
 static ch_status table_default(void)
 {
     static const ch_devices_options none;
-    plan p;
-    ch_status st = plan_make(&none, ch__config()->devices, &p);
+    plan                            p;
+    ch_status                       st = plan_make(&none, ch__config()->devices, &p);
 
     if (st == CH_INVALID_ARGUMENT) {
         ch__log(CH_LOG_WARNING, "devices", "COHORT_DEVICES is ignored: %s", ch_error_message());
@@ -259,7 +259,7 @@ static table *table_get(void)
 ch_status ch_devices_configure(const ch_devices_options *opt)
 {
     static const ch_devices_options none;
-    plan p;
+    plan                            p;
 
     if (opt == NULL)
         opt = &none;
@@ -343,7 +343,7 @@ ch_device *ch_device_at(int i)
 
 static ch_status fail_no_device(const table *t, const ch_device_spec *want)
 {
-    char name[CH_DEVICE_NAME], list[CH_FAULT_TEXT];
+    char    name[CH_DEVICE_NAME], list[CH_FAULT_TEXT];
     ch_text o = ch__text(list, sizeof(list));
 
     for (int i = 0; i < t->plan.n_devices && o.used < sizeof(list); i++)
@@ -361,7 +361,7 @@ static bool spec_equal(const ch_device_spec *a, const ch_device_spec *b)
 
 ch_status ch_device_find(const char *name, ch_device **out)
 {
-    table *t = table_get();
+    table         *t = table_get();
     ch_device_spec want;
 
     if (t == NULL)

@@ -81,7 +81,7 @@ uint16_t ch__f16_of_f32(float x)
  * gives what rounding `x` once would have given. */
 static float to_odd_f32(double x)
 {
-    float f = (float)x;
+    float    f = (float)x;
     uint32_t u = bits_of(f);
 
     if (isnan(x) || (double)f == x)

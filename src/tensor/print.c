@@ -8,8 +8,8 @@
 #include <math.h>
 #include <stdarg.h>
 
-static const int64_t edge = 3;      /* elements shown at each end of a long axis */
-static const size_t str_shown = 64; /* bytes shown of a string */
+static const int64_t edge = 3;       /* elements shown at each end of a long axis */
+static const size_t  str_shown = 64; /* bytes shown of a string */
 
 ch_text ch__text(char *text, size_t size)
 {
@@ -20,7 +20,7 @@ ch_text ch__text(char *text, size_t size)
 
 void ch__text_add(ch_text *o, const char *format, ...)
 {
-    bool has_room = o->used < o->size;
+    bool    has_room = o->used < o->size;
     va_list args;
 
     va_start(args, format);
@@ -57,7 +57,7 @@ void ch__text_shape(ch_text *o, ch_shape shape)
 ch_label ch__label(ch_dtype dtype, ch_shape shape)
 {
     ch_label label;
-    ch_text o = ch__text(label.text, sizeof(label.text));
+    ch_text  o = ch__text(label.text, sizeof(label.text));
 
     ch__text_add(&o, "%s", ch_dtype_name(dtype));
     ch__text_shape(&o, shape);
@@ -160,7 +160,7 @@ static bool text_advance(ch_text *o, ch_shape shape, int64_t *index)
 static void text_elements(ch_text *o, const ch_tensor *t)
 {
     const int64_t bytes = (int64_t)ch_dtype_bytes(t->dtype);
-    int64_t index[CH_MAX_RANK] = {0};
+    int64_t       index[CH_MAX_RANK] = {0};
 
     if (ch_shape_count(t->shape) == 0) {
         ch__text_add(o, "[]");

@@ -18,8 +18,8 @@ enum { SPIN = 2000 }; /* rounds before a thread parks: some tens of microseconds
 static void device_serve(void *arg)
 {
     ch_device *d = arg;
-    ch_status st = ch_device_enter(d); /* the first on this thread: cannot fail */
-    int spin = 0;
+    ch_status  st = ch_device_enter(d); /* the first on this thread: cannot fail */
+    int        spin = 0;
 
     (void)st;
     for (unsigned seen = 0;; seen++) {
@@ -95,8 +95,8 @@ ch_status ch__devices_run(int n, ch_device *const *device, void (*job)(void *),
                           void *const *arg)
 {
     ch_device *leader = device[0];
-    ch_status st = ch__devices_check_fork("run on devices");
-    int spin = n > 1 && !ch__devices_crowded(n, device) ? SPIN : 0;
+    ch_status  st = ch__devices_check_fork("run on devices");
+    int        spin = n > 1 && !ch__devices_crowded(n, device) ? SPIN : 0;
 
     for (int i = 1; i < n && st == CH_OK; i++)
         st = device_start(device[i]);

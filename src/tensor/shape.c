@@ -12,7 +12,7 @@
 
 static const struct {
     const char *name;
-    size_t bytes;
+    size_t      bytes;
 } dtypes[CH_DTYPE_COUNT] = {
 #define ROW(name, text, bytes, kind) [CH_##name] = {text, bytes},
     CH_DTYPE_MAP(ROW)
@@ -23,7 +23,7 @@ static const struct {
  * short codes without an order ("i8") are not here, for ours of the same letters differ. */
 static const struct {
     const char *text;
-    ch_dtype dtype;
+    ch_dtype    dtype;
 } aliases[] = {
     {"float32", CH_F32},   {"<f4", CH_F32},     {"float64", CH_F64}, {"<f8", CH_F64},
     {"bfloat16", CH_BF16}, {"float16", CH_F16}, {"half", CH_F16},    {"<f2", CH_F16},
@@ -110,7 +110,7 @@ bool ch_shape_equal(ch_shape a, ch_shape b)
 int64_t ch_shape_count(ch_shape s)
 {
     int64_t product = 1;
-    bool is_empty = false;
+    bool    is_empty = false;
 
     if (s.rank < 0 || s.rank > CH_MAX_RANK)
         return -1;

@@ -20,7 +20,7 @@
 /* A piece of the text being parsed. */
 typedef struct piece {
     const char *at;
-    size_t size;
+    size_t      size;
 } piece;
 
 static const ch_device_spec unset = {.replica = -1, .task = -1, .index = -1};
@@ -34,8 +34,8 @@ static bool piece_is(piece p, const char *word)
 static piece piece_take(piece *rest, char mark)
 {
     const char *end = memchr(rest->at, mark, rest->size);
-    piece p = {rest->at, end != NULL ? (size_t)(end - rest->at) : rest->size};
-    size_t taken = end != NULL ? p.size + 1 : p.size;
+    piece       p = {rest->at, end != NULL ? (size_t)(end - rest->at) : rest->size};
+    size_t      taken = end != NULL ? p.size + 1 : p.size;
 
     rest->at += taken;
     rest->size -= taken;
@@ -88,7 +88,7 @@ static void upper(char *s)
 static bool is_known_type(piece type)
 {
     static const char *const known[] = {"CPU", "GPU", "TPU", "CUSTOM", "EPU"};
-    char word[sizeof(unset.type)];
+    char                     word[sizeof(unset.type)];
 
     if (type.size == 0 || type.size >= sizeof(word))
         return false;
@@ -110,7 +110,7 @@ static ch_status set_device(ch_device_spec *spec, piece type, piece index, const
 
 static ch_status set_part(ch_device_spec *spec, piece part, const char *text)
 {
-    piece value = part, key = piece_take(&value, ':');
+    piece     value = part, key = piece_take(&value, ':');
     ch_status st;
 
     if (piece_is(key, "job"))
@@ -192,7 +192,7 @@ ch_status ch__device_spec_over(const ch_device_spec *base, const char *text,
                                ch_device_spec *out)
 {
     ch_device_spec spec;
-    ch_status st = ch_device_spec_parse(text, &spec);
+    ch_status      st = ch_device_spec_parse(text, &spec);
 
     if (st != CH_OK)
         return st;
@@ -207,7 +207,7 @@ ch_status ch__device_spec_over(const ch_device_spec *base, const char *text,
 ch_status ch_device_spec_canonical(const char *text, const char *fallback, ch_device_spec *out)
 {
     static const ch_device_spec host = {"localhost", 0, 0, "CPU", 0};
-    ch_device_spec base = host;
+    ch_device_spec              base = host;
 
     if (fallback != NULL) {
         ch_status st = ch__device_spec_over(&host, fallback, &base);

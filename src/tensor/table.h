@@ -23,13 +23,13 @@ struct ch_device {
     pthread_mutex_t hold;      /* by whoever runs a program */
     ch_workspace    workspace; /* under `hold` */
 
-    pthread_mutex_t start;  /* guards the making of these two */
+    pthread_mutex_t start; /* guards the making of these two */
     ch_team        *team;
     ch_thread      *worker; /* runs jobs; see run.c */
 
     /* What the worker is to do: written by the caller of a run, then `work` opens. */
-    ch_gate    work;
-    void     (*job)(void *); /* NULL: end */
+    ch_gate work;
+    void (*job)(void *); /* NULL: end */
     void      *arg;
     ch_device *leader; /* the run's device 0 */
     int        spin;

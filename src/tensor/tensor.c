@@ -118,7 +118,7 @@ ch_status ch_tensor_new(ch_dtype dtype, ch_shape shape, ch_tensor **out)
 
 ch_status ch_tensor_new_on(ch_device *device, ch_dtype dtype, ch_shape shape, ch_tensor **out)
 {
-    int64_t count, bytes;
+    int64_t   count, bytes;
     ch_status st = ch__tensor_size(dtype, shape, &count, &bytes);
 
     if (st != CH_OK)
@@ -140,7 +140,7 @@ ch_status ch_tensor_new_on(ch_device *device, ch_dtype dtype, ch_shape shape, ch
 ch_status ch_tensor_copy_of(ch_dtype dtype, ch_shape shape, const void *data, ch_tensor **out)
 {
     ch_tensor *t;
-    ch_status st = ch_tensor_new(dtype, shape, &t);
+    ch_status  st = ch_tensor_new(dtype, shape, &t);
 
     if (st != CH_OK)
         return st;
@@ -195,9 +195,9 @@ static ch_status wrap_check(ch_dtype dtype, ch_shape shape, const void *data, in
 ch_status ch_tensor_wrap(ch_dtype dtype, ch_shape shape, void *data, void (*release)(void *arg),
                          void *arg, ch_tensor **out)
 {
-    int64_t count, bytes, stride[CH_MAX_RANK];
+    int64_t    count, bytes, stride[CH_MAX_RANK];
     ch_device *device = ch_device_current();
-    ch_status st = ch__tensor_size(dtype, shape, &count, &bytes);
+    ch_status  st = ch__tensor_size(dtype, shape, &count, &bytes);
 
     if (st != CH_OK)
         return st;
@@ -319,7 +319,7 @@ static ch_status tensor_want(const ch_tensor *t, bool strings, const char *what)
 
 ch_status ch_tensor_get(const ch_tensor *t, const int64_t *index, double *out)
 {
-    void *at;
+    void     *at;
     ch_status st = tensor_want(t, false, "get");
 
     if (st == CH_OK)
@@ -331,7 +331,7 @@ ch_status ch_tensor_get(const ch_tensor *t, const int64_t *index, double *out)
 
 ch_status ch_tensor_set(ch_tensor *t, const int64_t *index, double value)
 {
-    void *at;
+    void     *at;
     ch_status st = tensor_want(t, false, "set");
 
     if (st == CH_OK)
@@ -343,7 +343,7 @@ ch_status ch_tensor_set(ch_tensor *t, const int64_t *index, double value)
 
 ch_status ch_tensor_str(const ch_tensor *t, const int64_t *index, ch_str *out)
 {
-    void *at;
+    void     *at;
     ch_status st = tensor_want(t, true, "str");
 
     if (st == CH_OK)
@@ -366,7 +366,7 @@ static ch_status strings_are_ours(const ch_tensor *t, const char *what)
 
 ch_status ch_tensor_set_str(ch_tensor *t, const int64_t *index, ch_str s)
 {
-    void *at;
+    void     *at;
     ch_status st = tensor_want(t, true, "set_str");
 
     if (st == CH_OK)

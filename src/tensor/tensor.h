@@ -15,8 +15,8 @@ typedef struct ch_buffer {
     void      *data;
     size_t     bytes;
     ch_device *device;
-    void     (*release)(struct ch_buffer *b); /* frees data and b */
-    void      *arg;
+    void (*release)(struct ch_buffer *b); /* frees data and b */
+    void *arg;
 } ch_buffer;
 
 struct ch_tensor {
@@ -29,8 +29,8 @@ struct ch_tensor {
     ch_buffer *buffer;
     /* Where the tensor struct itself goes when its last reference does: NULL frees it. A
      * program's outputs go back to the program, so that a step allocates nothing. */
-    void     (*recycle)(ch_tensor *t);
-    void      *home;
+    void (*recycle)(ch_tensor *t);
+    void *home;
 };
 
 /* Values and tuples go home in the same way. */
@@ -38,16 +38,16 @@ struct ch_value {
     atomic_int    refs;
     ch_value_kind kind;
     int           n;
-    void        (*recycle)(ch_value *v);
-    void         *home;
-    ch_tensor    *tensor[];
+    void (*recycle)(ch_value *v);
+    void      *home;
+    ch_tensor *tensor[];
 };
 
 struct ch_tuple {
     atomic_int refs;
     int        n;
-    void     (*recycle)(ch_tuple *t);
-    void      *home;
+    void (*recycle)(ch_tuple *t);
+    void *home;
     struct ch_leaf {
         ch_value *value;
         char     *name; /* NULL: none */

@@ -20,8 +20,8 @@ static ch_status slice_check(const ch_tensor *t, int axis, int64_t from, int64_t
         return ch__fail(CH_INVALID_ARGUMENT, "tensor slice: the step over axis %d of %s is 0",
                         axis, ch__tensor_label(t).text);
 
-    int64_t first = step > 0 ? 0 : -1, end = t->shape.dim[axis] + first;
-    int64_t which = from < first || from > end ? from : to, limit;
+    int64_t     first = step > 0 ? 0 : -1, end = t->shape.dim[axis] + first;
+    int64_t     which = from < first || from > end ? from : to, limit;
     const char *why;
 
     if (which < first) {
@@ -52,10 +52,10 @@ ch_status ch_tensor_slice(ch_tensor *t, int axis, int64_t from, int64_t to, int6
 
     uint64_t span = step > 0 ? (uint64_t)(to - from) : (uint64_t)(from - to);
     uint64_t stride = step > 0 ? (uint64_t)step : 0 - (uint64_t)step;
-    int64_t count = span == 0 ? 0 : (int64_t)((span - 1) / stride + 1);
-    int64_t strides[CH_MAX_RANK];
+    int64_t  count = span == 0 ? 0 : (int64_t)((span - 1) / stride + 1);
+    int64_t  strides[CH_MAX_RANK];
     ch_shape shape = t->shape;
-    char *data = t->data;
+    char    *data = t->data;
 
     memcpy(strides, t->stride, sizeof(strides));
     shape.dim[axis] = count;
@@ -75,9 +75,9 @@ ch_status ch_tensor_rows(ch_tensor *t, int64_t from, int64_t to, ch_tensor **out
 ch_status ch_tensor_transpose(ch_tensor *t, const int *perm, ch_tensor **out)
 {
     const int rank = t->shape.rank;
-    ch_shape shape = {.rank = rank};
-    int64_t strides[CH_MAX_RANK] = {0};
-    unsigned seen = 0;
+    ch_shape  shape = {.rank = rank};
+    int64_t   strides[CH_MAX_RANK] = {0};
+    unsigned  seen = 0;
 
     for (int i = 0; i < rank; i++) {
         int axis = perm != NULL ? perm[i] : rank - 1 - i;
@@ -106,7 +106,7 @@ static bool reshape_strides(const ch_tensor *t, ch_shape shape, int64_t *stride)
     if (t->contiguous)
         return true;
     while (old < t->shape.rank && new < shape.rank) {
-        int old_end = old + 1, new_end = new + 1;
+        int     old_end = old + 1, new_end = new + 1;
         int64_t old_n = t->shape.dim[old], new_n = shape.dim[new];
 
         while (old_n != new_n) {
@@ -138,8 +138,8 @@ static bool reshape_strides(const ch_tensor *t, ch_shape shape, int64_t *stride)
 
 ch_status ch_tensor_reshape(ch_tensor *t, ch_shape shape, ch_tensor **out)
 {
-    int64_t count, bytes, stride[CH_MAX_RANK];
-    ch_status st = ch__tensor_size(t->dtype, shape, &count, &bytes);
+    int64_t    count, bytes, stride[CH_MAX_RANK];
+    ch_status  st = ch__tensor_size(t->dtype, shape, &count, &bytes);
     ch_tensor *dense;
 
     if (st != CH_OK)
@@ -163,7 +163,7 @@ ch_status ch_tensor_reshape(ch_tensor *t, ch_shape shape, ch_tensor **out)
 static ch_status copy_to(ch_tensor *t, ch_device *device, ch_tensor **out)
 {
     ch_tensor *copy;
-    ch_status st = ch_tensor_new_on(device, t->dtype, t->shape, &copy);
+    ch_status  st = ch_tensor_new_on(device, t->dtype, t->shape, &copy);
 
     if (st != CH_OK)
         return st;

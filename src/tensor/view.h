@@ -12,7 +12,7 @@ CH_MUST_CHECK ch_status ch__tensor_view(ch_buffer *b, ch_dtype dtype, ch_shape s
 
 /* Replaces an element of a CH_STR tensor that owns its strings by a copy of `s`. */
 CH_MUST_CHECK ch_status ch__str_set(ch_str *at, ch_str s);
-void ch__str_drop(ch_str *at); /* the element is empty again */
+void                    ch__str_drop(ch_str *at); /* the element is empty again */
 
 /* As ch__copy_strided, for strings: each is copied, and what stood in its place freed. On
  * failure some are copied and the rest as they were. */

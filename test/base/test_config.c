@@ -14,7 +14,7 @@
 #include "cohort/log.h"
 
 static char warnings[2048];
-static int n_warnings;
+static int  n_warnings;
 
 /* Asks for the settings from inside the sink, as a program's may: that must not deadlock. */
 static void keep_warnings(const ch_log_record *r, void *arg)
@@ -114,7 +114,7 @@ static void an_unknown_setting_is_an_error_that_lists_the_known(void **state)
 static void every_row_has_help_and_a_default_that_parses(void **state)
 {
     const char *name, *fallback, *help;
-    int n = 0;
+    int         n = 0;
 
     for (; ch__config_row(n, &name, &fallback, &help); n++) {
         assert_true(strlen(help) > 0);

@@ -14,9 +14,9 @@
 #include "base/log.h"
 
 typedef struct {
-    int n, n_inside;
+    int          n, n_inside;
     ch_log_level level;
-    char code[32], text[4096];
+    char         code[32], text[4096];
 } heard;
 
 static void listen(const ch_log_record *r, void *arg)
@@ -97,7 +97,7 @@ static void *log_a_hundred(void *arg)
 
 static void a_sink_is_called_by_one_thread_at_a_time(void **state)
 {
-    heard h = {0};
+    heard     h = {0};
     pthread_t id[4];
 
     ch_log_set_sink(listen, &h, CH_LOG_INFO);
@@ -112,8 +112,8 @@ static void a_sink_is_called_by_one_thread_at_a_time(void **state)
 /* What the default sink writes to stderr for one record of each level. */
 static void default_output(char *out, int bytes)
 {
-    FILE *file = tmpfile();
-    int saved = dup(STDERR_FILENO);
+    FILE  *file = tmpfile();
+    int    saved = dup(STDERR_FILENO);
     size_t n;
 
     assert_non_null(file);
@@ -130,7 +130,7 @@ static void default_output(char *out, int bytes)
 
 static void the_default_writes_warnings_and_errors_to_stderr(void **state)
 {
-    char out[256];
+    char  out[256];
     heard h = {0};
 
     for (int again = 0; again < 2; again++) {

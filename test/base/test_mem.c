@@ -26,8 +26,8 @@ static void assert_nothing_is_held_since(int64_t live)
 static void every_allocation_is_counted_until_it_is_freed(void **state)
 {
     int64_t live = ch__mem_live(), allocs = ch__mem_allocs();
-    void *p[] = {ch__malloc(10), ch__calloc(2, 5), ch__realloc(NULL, 10), ch__strdup("ten"),
-                 ch__alloc_aligned(10)};
+    void   *p[] = {ch__malloc(10), ch__calloc(2, 5), ch__realloc(NULL, 10), ch__strdup("ten"),
+                   ch__alloc_aligned(10)};
 
     assert_int_equal(ch__mem_live(), live + 5);
     assert_int_equal(ch__mem_allocs(), allocs + 5);
@@ -131,7 +131,7 @@ static void fail_from_fails_all_until_it_is_ended(void **state)
 
 static void grow_keeps_the_elements_and_rarely_allocates(void **state)
 {
-    int *p = NULL, cap = 0;
+    int    *p = NULL, cap = 0;
     int64_t allocs = ch__mem_allocs();
 
     for (int i = 0; i < 1000; i++) {
@@ -166,9 +166,9 @@ static void grow_leaves_all_as_it_was_when_out_of_memory(void **state)
 static void an_arena_hands_out_zeroed_aligned_separate_memory(void **state)
 {
     enum { N = 200 };
-    ch_arena a = {0};
+    ch_arena       a = {0};
     unsigned char *p[N];
-    int64_t live = ch__mem_live();
+    int64_t        live = ch__mem_live();
 
     for (int i = 0; i < N; i++) {
         p[i] = ch__arena_alloc(&a, (size_t)i * 7);
@@ -192,7 +192,7 @@ static void an_arena_hands_out_zeroed_aligned_separate_memory(void **state)
 static void an_arena_copies_text_and_data(void **state)
 {
     ch_arena a = {0};
-    int data[] = {1, 2, 3};
+    int      data[] = {1, 2, 3};
 
     assert_string_equal(ch__arena_strdup(&a, "text"), "text");
     assert_null(ch__arena_strdup(&a, NULL));

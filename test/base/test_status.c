@@ -190,7 +190,7 @@ static void a_fault_carries_the_message_to_another_thread(void **state)
 static void exactly_one_of_many_threads_takes_a_fault(void **state)
 {
     enum { N = 8 };
-    ch_fault f = {0};
+    ch_fault  f = {0};
     pthread_t id[N];
 
     for (int i = 0; i < N; i++)

@@ -25,7 +25,7 @@ typedef struct {
 
 static void look_at_myself(void *arg)
 {
-    traits *t = arg;
+    traits  *t = arg;
     sigset_t blocked;
 
     pthread_getname_np(pthread_self(), t->name, sizeof(t->name));
@@ -36,7 +36,7 @@ static void look_at_myself(void *arg)
 static void a_thread_has_its_name_and_takes_no_signals(void **state)
 {
     ch_thread *t = NULL;
-    traits mine = {0}, other = {0};
+    traits     mine = {0}, other = {0};
 
     assert_int_equal(ch__thread_start("a name that is too long", look_at_myself, &other, &t),
                      CH_OK);
@@ -72,9 +72,9 @@ static void time_does_not_run_backwards(void **state)
 
 /* Two threads that hand a turn to and fro. */
 typedef struct {
-    ch_gate ping, pong;
+    ch_gate     ping, pong;
     atomic_bool is_over;
-    int spin;
+    int         spin;
 } table;
 
 static void answer_pings(void *arg)
@@ -115,7 +115,7 @@ static void no_opening_of_a_gate_is_missed(void **state)
     static const int spins[] = {0, 1, 100};
 
     for (int i = 0; i < 3; i++) {
-        table t = {.spin = spins[i]};
+        table      t = {.spin = spins[i]};
         ch_thread *other = table_start(&t);
 
         for (int turn = 0; turn < 500; turn++)
@@ -127,9 +127,9 @@ static void no_opening_of_a_gate_is_missed(void **state)
 
 static void waking_a_parked_thread_is_counted(void **state)
 {
-    table t = {.spin = 0};
+    table      t = {.spin = 0};
     ch_thread *other = table_start(&t);
-    int64_t before = ch__wake_count();
+    int64_t    before = ch__wake_count();
 
     while (ch__wake_count() == before) /* until one of the two was asleep when called */
         table_turn(&t);
@@ -156,7 +156,7 @@ static void keep_text(const ch_log_record *r, void *arg)
 static void a_wait_says_whom_for_and_then_fails(void **state)
 {
     ch_gate g = 0;
-    char notice[256] = "";
+    char    notice[256] = "";
 
     assert_int_equal(ch__config_set("wait_notice_ms", "1"), CH_OK);
     assert_int_equal(ch__config_set("wait_limit_ms", "2"), CH_OK);
@@ -242,7 +242,7 @@ static void a_late_helper_does_not_disturb_later_jobs(void **state)
 
 typedef struct {
     atomic_int n_here;
-    int n_wanted;
+    int        n_wanted;
 } meeting;
 
 /* Yields only once all others have come: each of them must be on a thread of its own. */
@@ -258,7 +258,7 @@ static void meet(void *arg, int i)
 
 static void all_members_of_a_team_work(void **state)
 {
-    meeting m = {.n_wanted = 4};
+    meeting  m = {.n_wanted = 4};
     ch_team *team = NULL;
 
     assert_int_equal(ch__team_new("meet", 4, &team), CH_OK);
@@ -270,9 +270,9 @@ static void all_members_of_a_team_work(void **state)
 
 static void a_loop_allocates_nothing(void **state)
 {
-    int times[MOST] = {0};
+    int      times[MOST] = {0};
     ch_team *team = NULL;
-    int64_t allocs;
+    int64_t  allocs;
 
     assert_int_equal(ch__team_new("lean", 3, &team), CH_OK);
     allocs = ch__mem_allocs();
@@ -294,7 +294,7 @@ static void a_team_of_nobody_is_an_error(void **state)
 
 static void a_team_that_fails_to_start_leaves_nothing_behind(void **state)
 {
-    int64_t live = ch__mem_live();
+    int64_t  live = ch__mem_live();
     ch_team *team = NULL;
 
     for (int n = 1; n <= 4; n++) { /* the team, and its three helpers */

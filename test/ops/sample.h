@@ -16,7 +16,7 @@
 /* An array of the reference: row-major doubles. */
 typedef struct t_array {
     ch_shape shape;
-    double *v; /* room for count elements; `t_out` makes an output's */
+    double  *v; /* room for count elements; `t_out` makes an output's */
 } t_array;
 
 /* Sets an output's shape and gives it zeros. */
@@ -35,10 +35,10 @@ typedef enum t_fill {
 
 typedef struct t_input {
     ch_shape shape;
-    t_fill fill;
-    int limit;      /* of T_IDS and T_SORTED */
-    bool is_ids;    /* stays i64 (then i32) whatever dtype the sample runs in */
-    bool is_static; /* its axis 0 is a number */
+    t_fill   fill;
+    int      limit;     /* of T_IDS and T_SORTED */
+    bool     is_ids;    /* stays i64 (then i32) whatever dtype the sample runs in */
+    bool     is_static; /* its axis 0 is a number */
 } t_input;
 
 enum {
@@ -48,20 +48,20 @@ enum {
 };
 
 typedef struct t_sample {
-    const char *op;   /* of the table: "matmul" */
-    const char *name; /* of the case: "transposed, broadcast batch" */
-    unsigned dtypes;  /* bits of ch_dtype; the float inputs run in each */
-    int n_in;
-    t_input in[8];
-    int n_out; /* 0 means 1 */
+    const char *op;     /* of the table: "matmul" */
+    const char *name;   /* of the case: "transposed, broadcast batch" */
+    unsigned    dtypes; /* bits of ch_dtype; the float inputs run in each */
+    int         n_in;
+    t_input     in[8];
+    int         n_out; /* 0 means 1 */
     /* Records it; sets the outputs. */
     void (*record)(ch_step *s, ch_node *const *in, ch_node **out);
     /* The result, by other means. NULL where `check` says what must hold instead. */
     void (*reference)(const t_array *in, t_array *out);
     void (*check)(const t_array *in, const t_array *out);
-    unsigned flags;   /* T_NO_GRAD and the like */
-    double tolerance; /* relative, in f32; 0 means 1e-5. f64 gets a millionth of it, the
-                         16-bit floats their own precision */
+    unsigned flags;     /* T_NO_GRAD and the like */
+    double   tolerance; /* relative, in f32; 0 means 1e-5. f64 gets a millionth of it, the
+                           16-bit floats their own precision */
 } t_sample;
 
 enum {
@@ -75,19 +75,19 @@ enum {
 typedef struct t_refusal {
     const char *op;
     const char *name;
-    int n_in;
-    t_input in[8];
-    ch_dtype dtype; /* of the inputs that are not ids */
+    int         n_in;
+    t_input     in[8];
+    ch_dtype    dtype; /* of the inputs that are not ids */
     void (*record)(ch_step *s, ch_node *const *in, ch_node **out);
-    ch_status code;
+    ch_status   code;
     const char *words[3];
 } t_refusal;
 
 /* Each family's file has these two; test_ops.c lists them. Both end with a row whose op is
  * NULL. */
 typedef struct t_family {
-    const char *name;
-    const t_sample *samples;
+    const char      *name;
+    const t_sample  *samples;
     const t_refusal *refusals;
 } t_family;
 

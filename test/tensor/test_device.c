@@ -152,7 +152,7 @@ static void a_device_is_found_by_any_form_of_its_name(void **state)
 {
     static const char *const names[] = {"GPU:1", "/gpu:1", "/device:GPU:1",
                                         "/job:localhost/replica:0/task:0/device:GPU:1"};
-    ch_device *d = NULL;
+    ch_device               *d = NULL;
 
     assert_int_equal(configure("GPU=2"), CH_OK);
     for (int i = 0; i < 4; i++) {
@@ -217,7 +217,7 @@ static void tensors_are_made_on_the_current_device_and_counted_there(void **stat
 
 static void a_workspace_grows_and_says_when_it_moved(void **state)
 {
-    ch_device *d = ch_device_at(0);
+    ch_device   *d = ch_device_at(0);
     ch_workspace a, b, c;
 
     ch__device_hold(d);
@@ -262,8 +262,8 @@ enum { N = 4 };
 
 typedef struct visit {
     ch_device *want, *got;
-    pthread_t thread;
-    int n_runs;
+    pthread_t  thread;
+    int        n_runs;
 } visit;
 
 static void visit_job(void *arg)
@@ -277,9 +277,9 @@ static void visit_job(void *arg)
 
 static void every_job_runs_once_on_its_own_device(void **state)
 {
-    visit v[N] = {0};
+    visit      v[N] = {0};
     ch_device *device[N];
-    void *arg[N];
+    void      *arg[N];
 
     assert_int_equal(configure("GPU=4"), CH_OK);
     for (int i = 0; i < N; i++) {
@@ -307,7 +307,7 @@ static void every_job_runs_once_on_its_own_device(void **state)
 /* Two threads launch over the same devices: each run finds them its own. */
 typedef struct launch {
     ch_device *device[2];
-    int *sum;
+    int       *sum;
 } launch;
 
 static void add_job(void *arg)
@@ -318,7 +318,7 @@ static void add_job(void *arg)
 static void *launch_often(void *arg)
 {
     launch *l = arg;
-    void *args[] = {&l->sum[0], &l->sum[1]};
+    void   *args[] = {&l->sum[0], &l->sum[1]};
 
     for (int i = 0; i < 500; i++) {
         ch__device_hold(l->device[0]);
@@ -333,9 +333,9 @@ static void *launch_often(void *arg)
 
 static void held_devices_run_one_launch_at_a_time(void **state)
 {
-    int sum[2] = {0};
+    int       sum[2] = {0};
     pthread_t other;
-    void *result;
+    void     *result;
 
     assert_int_equal(configure("CPU=2"), CH_OK);
     launch l = {{ch_device_at(0), ch_device_at(1)}, sum};
@@ -380,9 +380,9 @@ static void more_threads_than_cores_are_a_crowd(void **state)
 
 static int run_in_child(void)
 {
-    visit v = {0};
+    visit      v = {0};
     ch_device *d = ch_device_at(0);
-    ch_team *team;
+    ch_team   *team;
 
     if (ch__devices_run(1, &d, visit_job, (void *[]){&v}) != CH_FAILED_PRECONDITION)
         return 1;
@@ -407,7 +407,7 @@ static void a_forked_child_is_refused_the_devices_of_its_parent(void **state)
 
 static int use_in_child(void)
 {
-    visit v = {0};
+    visit      v = {0};
     ch_device *d = ch_device_at(0);
 
     return ch__devices_run(1, &d, visit_job, (void *[]){&v}) == CH_OK ? 0 : 1;
@@ -415,7 +415,7 @@ static int use_in_child(void)
 
 static void a_child_forked_before_the_first_use_has_devices_of_its_own(void **state)
 {
-    int result;
+    int   result;
     pid_t child = fork();
 
     if (child == 0)
@@ -430,9 +430,9 @@ static void a_child_forked_before_the_first_use_has_devices_of_its_own(void **st
 static ch_status scenario(void)
 {
     ch_tensor *t = NULL;
-    visit v[2] = {0};
-    ch_team *team;
-    ch_status st = ch_devices_configure(&(ch_devices_options){.spec = "CPU=2", .threads = 2});
+    visit      v[2] = {0};
+    ch_team   *team;
+    ch_status  st = ch_devices_configure(&(ch_devices_options){.spec = "CPU=2", .threads = 2});
 
     if (st == CH_OK)
         st = ch_tensor_new(CH_F32, ch_shape_of(3), &t);
@@ -449,7 +449,7 @@ static ch_status scenario(void)
 static void whichever_allocation_fails_nothing_leaks(void **state)
 {
     ch_status st = scenario();
-    int64_t live = ch__mem_live();
+    int64_t   live = ch__mem_live();
 
     assert_int_equal(st, CH_OK);
     for (int64_t n = 1;; n++) {

@@ -22,7 +22,7 @@ static float float_of(uint32_t u)
 static void every_f16_comes_back_from_f32_unchanged(void **state)
 {
     for (uint32_t i = 0; i <= UINT16_MAX; i++) {
-        float x = ch__f16_to_f32((uint16_t)i);
+        float    x = ch__f16_to_f32((uint16_t)i);
         uint16_t back = ch__f16_of_f32(x);
 
         if (isnan(x))
@@ -36,7 +36,7 @@ static void every_f16_comes_back_from_f32_unchanged(void **state)
 static void every_bf16_comes_back_from_f32_unchanged(void **state)
 {
     for (uint32_t i = 0; i <= UINT16_MAX; i++) {
-        float x = ch__bf16_to_f32((uint16_t)i);
+        float    x = ch__bf16_to_f32((uint16_t)i);
         uint16_t back = ch__bf16_of_f32(x);
 
         if (isnan(x))
@@ -50,7 +50,7 @@ static void every_bf16_comes_back_from_f32_unchanged(void **state)
 /* What the bits of an f16 say, by the definition. */
 static double f16_by_definition(uint16_t x)
 {
-    int exponent = x >> 10 & 0x1f, fraction = x & 0x3ff;
+    int    exponent = x >> 10 & 0x1f, fraction = x & 0x3ff;
     double magnitude;
 
     if (exponent == 0x1f)
@@ -79,7 +79,7 @@ static uint16_t nearest_by_search(double x, double (*decode)(uint16_t), uint16_t
                                   double beyond)
 {
     uint16_t sign = signbit(x) ? 0x8000 : 0, low = 0, high = infinity;
-    double m = fabs(x);
+    double   m = fabs(x);
 
     if (isinf(x))
         return sign | infinity;
@@ -89,7 +89,7 @@ static uint16_t nearest_by_search(double x, double (*decode)(uint16_t), uint16_t
         *(decode(middle) <= m ? &low : &high) = middle;
     }
     double below = m - decode(low), above = (high == infinity ? beyond : decode(high)) - m;
-    bool up = above < below || (above == below && (low & 1) != 0);
+    bool   up = above < below || (above == below && (low & 1) != 0);
     return sign | (up ? high : low);
 }
 
@@ -151,7 +151,7 @@ static void f32_beside_every_f16_and_every_middle_rounds_right(void **state)
 static void f16_agrees_with_the_compiler(void **state)
 {
     for (uint64_t u = 0; u <= UINT32_MAX; u += 65521) {
-        float x = float_of((uint32_t)u);
+        float    x = float_of((uint32_t)u);
         _Float16 want = (_Float16)x;
         uint16_t bits;
 
@@ -198,7 +198,7 @@ static void what_does_not_fit_an_integer_goes_to_its_nearer_end(void **state)
 {
     static const struct {
         ch_dtype dtype;
-        double least, most;
+        double   least, most;
     } rows[] = {{CH_I8, -128, 127},
                 {CH_U8, 0, 255},
                 {CH_I16, -32768, 32767},

@@ -28,7 +28,7 @@ static void dtypes_are_parsed_by_the_names_of_numpy_and_tensorflow(void **state)
 {
     static const struct {
         const char *text;
-        ch_dtype dtype;
+        ch_dtype    dtype;
     } rows[] = {{"float32", CH_F32},  {"<f4", CH_F32},     {"float64", CH_F64},
                 {"<f8", CH_F64},      {"float16", CH_F16}, {"<f2", CH_F16},
                 {"int64", CH_I64},    {"<i8", CH_I64},     {"|u1", CH_U8},
@@ -84,7 +84,7 @@ static void shapes_are_values_that_compare_by_rank_and_sizes(void **state)
 static void a_rank_above_the_limit_gives_a_shape_that_is_refused(void **state)
 {
     ch_shape s = ch_shape_of(1, 1, 1, 1, 1, 1, 1, 1, 1);
-    int64_t count, bytes;
+    int64_t  count, bytes;
 
     assert_int_equal(s.rank, -1);
     assert_int_equal(ch_shape_count(s), -1);

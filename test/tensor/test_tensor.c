@@ -118,7 +118,7 @@ static void a_tensor_that_cannot_be_is_refused_and_named(void **state)
 
 static void a_copy_does_not_share_the_data_it_was_made_of(void **state)
 {
-    float data[] = {1, 2, 3, 4};
+    float      data[] = {1, 2, 3, 4};
     ch_tensor *t = NULL;
 
     assert_int_equal(ch_tensor_copy_of(CH_F32, ch_shape_of(2, 2), data, &t), CH_OK);
@@ -132,7 +132,7 @@ static void elements_are_read_and_written_as_doubles(void **state)
 {
     for (int i = 0; i < CH_STR; i++) {
         ch_tensor *t = NULL;
-        double x = 0;
+        double     x = 0;
 
         assert_int_equal(ch_tensor_scalar((ch_dtype)i, 1, &t), CH_OK);
         assert_int_equal(ch_tensor_item(t, &x), CH_OK);
@@ -148,7 +148,7 @@ static void elements_are_read_and_written_as_doubles(void **state)
 static void an_index_out_of_range_is_refused_and_named(void **state)
 {
     ch_tensor *t = counting(CH_I32, ch_shape_of(2, 3));
-    double x;
+    double     x;
 
     assert_int_equal(ch_tensor_get(t, (int64_t[]){0, 3}, &x), CH_INVALID_ARGUMENT);
     assert_says("index 3 of axis 1 of i32(2, 3)");
@@ -162,9 +162,9 @@ static void an_index_out_of_range_is_refused_and_named(void **state)
 
 static void a_string_tensor_owns_copies_of_its_strings(void **state)
 {
-    char word[] = "one";
+    char       word[] = "one";
     ch_tensor *t = NULL;
-    ch_str s;
+    ch_str     s;
 
     assert_int_equal(
         ch_tensor_copy_of(CH_STR, ch_shape_of(2), (ch_str[]){str(word), {NULL, 0}}, &t), CH_OK);
@@ -184,8 +184,8 @@ static void a_string_tensor_owns_copies_of_its_strings(void **state)
 static void strings_and_numbers_do_not_mix(void **state)
 {
     ch_tensor *text = NULL, *number = counting(CH_F32, ch_shape_scalar());
-    double x;
-    ch_str s;
+    double     x;
+    ch_str     s;
 
     assert_int_equal(ch_tensor_of_text("text", &text), CH_OK);
     assert_int_equal(ch_tensor_get(text, NULL, &x), CH_INVALID_ARGUMENT);
@@ -206,8 +206,8 @@ static void count_release(void *arg)
 
 static void wrapped_memory_is_released_once_with_the_last_view(void **state)
 {
-    float data[] = {1, 2, 3, 4};
-    int n = 0;
+    float      data[] = {1, 2, 3, 4};
+    int        n = 0;
     ch_tensor *t = NULL, *row = NULL;
 
     assert_int_equal(ch_tensor_wrap(CH_F32, ch_shape_of(2, 2), data, count_release, &n, &t),
@@ -227,8 +227,8 @@ static void wrapped_memory_is_released_once_with_the_last_view(void **state)
 static void memory_that_was_not_wrapped_is_not_released(void **state)
 {
     _Alignas(8) char data[16];
-    int n = 0;
-    ch_tensor *t = NULL;
+    int              n = 0;
+    ch_tensor       *t = NULL;
 
     assert_int_equal(ch_tensor_wrap(CH_F32, ch_shape_of(2), data + 1, count_release, &n, &t),
                      CH_INVALID_ARGUMENT);
@@ -250,9 +250,9 @@ static void memory_that_was_not_wrapped_is_not_released(void **state)
 
 static void wrapped_strings_are_read_but_not_replaced(void **state)
 {
-    ch_str data[] = {str("one")};
+    ch_str     data[] = {str("one")};
     ch_tensor *t = NULL, *copy = NULL;
-    ch_str s;
+    ch_str     s;
 
     assert_int_equal(ch_tensor_wrap(CH_STR, ch_shape_of(1), data, NULL, NULL, &t), CH_OK);
     assert_int_equal(ch_tensor_str(t, (int64_t[]){0}, &s), CH_OK);
@@ -269,7 +269,7 @@ static void wrapped_strings_are_read_but_not_replaced(void **state)
 
 static void views_share_and_keep_the_buffer(void **state)
 {
-    int64_t live = ch__mem_live();
+    int64_t    live = ch__mem_live();
     ch_tensor *t = counting(CH_F32, ch_shape_of(4, 2)), *view = NULL;
 
     assert_int_equal(ch_tensor_rows(t, 1, 3, &view), CH_OK);
@@ -285,7 +285,7 @@ static void views_share_and_keep_the_buffer(void **state)
 static void a_slice_steps_both_ways(void **state)
 {
     static const struct {
-        int64_t from, to, step;
+        int64_t     from, to, step;
         const char *want;
     } rows[] = {
         {0, 7, 1, "tensor(i32 (7,) [0 1 2 ... 4 5 6])"},
@@ -389,7 +389,7 @@ static void a_reshape_keeps_the_order_of_elements(void **state)
 {
     static const int perms[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
                                    {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
-    ch_tensor *t = counting(CH_U8, ch_shape_of(2, 3, 4));
+    ch_tensor       *t = counting(CH_U8, ch_shape_of(2, 3, 4));
 
     for (int p = 0; p < 6; p++) {
         ch_tensor *view = NULL, *dense = NULL;
@@ -472,7 +472,7 @@ static void a_copy_into_another_dtype_or_shape_is_refused(void **state)
 static void strings_are_copied_through_views_too(void **state)
 {
     ch_tensor *t = NULL, *view = NULL, *flat = NULL;
-    ch_str words[] = {str("a"), str("b"), str("c"), str("")};
+    ch_str     words[] = {str("a"), str("b"), str("c"), str("")};
 
     assert_int_equal(ch_tensor_copy_of(CH_STR, ch_shape_of(2, 2), words, &t), CH_OK);
     assert_int_equal(ch_tensor_transpose(t, NULL, &view), CH_OK);
@@ -523,10 +523,10 @@ static void *ref_often(void *arg)
 
 static void threads_may_share_a_tensor_to_ref_and_unref_it(void **state)
 {
-    int64_t live = ch__mem_live();
+    int64_t    live = ch__mem_live();
     ch_tensor *t = counting(CH_F32, ch_shape_of(2));
-    pthread_t other;
-    void *result;
+    pthread_t  other;
+    void      *result;
 
     ch_tensor_ref(t);
     assert_int_equal(pthread_create(&other, NULL, ref_often, t), 0);
@@ -580,14 +580,14 @@ static void tensors_print_as_nested_brackets(void **state)
 
 static void elements_print_by_their_dtype(void **state)
 {
-    double f64[] = {0.1, -1.0 / 3, 1e20, -NAN, -INFINITY};
-    int64_t i64[] = {INT64_MIN, INT64_MAX};
+    double   f64[] = {0.1, -1.0 / 3, 1e20, -NAN, -INFINITY};
+    int64_t  i64[] = {INT64_MIN, INT64_MAX};
     uint64_t u64[] = {UINT64_MAX};
-    uint8_t flags[] = {0, 1};
-    ch_str text[] = {str("a \"b\"\\\n\t\r\x01\xff")};
+    uint8_t  flags[] = {0, 1};
+    ch_str   text[] = {str("a \"b\"\\\n\t\r\x01\xff")};
     static const struct {
-        ch_dtype dtype;
-        int64_t n;
+        ch_dtype    dtype;
+        int64_t     n;
         const char *want;
     } rows[] = {
         {CH_F64, 5, "tensor(f64 (5,) [0.1 -0.333333 1e+20 nan -inf])"},
@@ -611,7 +611,7 @@ static void elements_print_by_their_dtype(void **state)
 
 static void long_strings_print_their_beginning(void **state)
 {
-    char long_text[100], text[200];
+    char       long_text[100], text[200];
     ch_tensor *t = NULL;
 
     memset(long_text, 'x', sizeof(long_text));
@@ -638,9 +638,9 @@ static void specs_print_name_dtype_and_sizes(void **state)
 /* A bit of everything that allocates; the first failure ends it. */
 static ch_status scenario(void)
 {
-    ch_str words[] = {str("a"), str("b"), str("c"), str("d")};
+    ch_str     words[] = {str("a"), str("b"), str("c"), str("d")};
     ch_tensor *t = NULL, *view = NULL, *flat = NULL, *moved = NULL, *text = NULL;
-    ch_status st = ch_tensor_copy_of(CH_STR, ch_shape_of(2, 2), words, &t);
+    ch_status  st = ch_tensor_copy_of(CH_STR, ch_shape_of(2, 2), words, &t);
 
     if (st == CH_OK)
         st = ch_tensor_transpose(t, NULL, &view);
@@ -664,7 +664,7 @@ static ch_status scenario(void)
 
 static void whichever_allocation_fails_nothing_leaks(void **state)
 {
-    int64_t live = ch__mem_live();
+    int64_t   live = ch__mem_live();
     ch_status st;
 
     for (int64_t n = 1;; n++) {

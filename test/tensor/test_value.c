@@ -30,9 +30,9 @@ static ch_value *value(ch_value_kind kind, int n, ch_tensor *const *tensor)
 static void a_value_references_its_tensors(void **state)
 {
     ch_device_current(); /* the devices are made before the count begins */
-    int64_t live = ch__mem_live();
+    int64_t    live = ch__mem_live();
     ch_tensor *t[] = {scalar(1), scalar(2)};
-    ch_value *v = value(CH_PER_REPLICA, 2, t);
+    ch_value  *v = value(CH_PER_REPLICA, 2, t);
 
     ch_tensor_unref(t[0]);
     ch_tensor_unref(t[1]);
@@ -52,7 +52,7 @@ static void a_value_references_its_tensors(void **state)
 static void a_plain_value_is_the_same_for_every_replica(void **state)
 {
     ch_tensor *t = scalar(1);
-    ch_value *v = value(CH_PLAIN, 1, &t);
+    ch_value  *v = value(CH_PLAIN, 1, &t);
 
     assert_int_equal(ch_value_count(v), 1);
     assert_ptr_equal(ch_value_at(v, 0), t);
@@ -66,7 +66,7 @@ static void a_plain_value_is_the_same_for_every_replica(void **state)
 static void a_value_of_the_wrong_number_of_tensors_is_refused(void **state)
 {
     ch_tensor *t = scalar(1), *two[] = {t, t}, *gap[] = {t, NULL};
-    ch_value *v = NULL;
+    ch_value  *v = NULL;
 
     assert_int_equal(ch_value_new(CH_PLAIN, 2, two, &v), CH_INVALID_ARGUMENT);
     assert_non_null(strstr(ch_error_message(), "exactly one"));
@@ -91,7 +91,7 @@ static void assert_value_prints(const ch_value *v, const char *want)
 static void a_value_prints_its_kind_and_its_components(void **state)
 {
     ch_tensor *t[] = {scalar(1), scalar(2.5)};
-    ch_value *per_replica = value(CH_PER_REPLICA, 2, t), *mirrored = value(CH_MIRRORED, 1, t),
+    ch_value  *per_replica = value(CH_PER_REPLICA, 2, t), *mirrored = value(CH_MIRRORED, 1, t),
              *plain = value(CH_PLAIN, 1, t);
 
     assert_value_prints(per_replica,
@@ -109,8 +109,8 @@ static void a_value_prints_its_kind_and_its_components(void **state)
 static void a_tuple_finds_its_leaves_by_place_and_by_name(void **state)
 {
     ch_tensor *x = scalar(1), *y = scalar(2);
-    ch_value *v[] = {value(CH_PLAIN, 1, &x), value(CH_PLAIN, 1, &y)};
-    ch_tuple *t = NULL;
+    ch_value  *v[] = {value(CH_PLAIN, 1, &x), value(CH_PLAIN, 1, &y)};
+    ch_tuple  *t = NULL;
 
     assert_int_equal(ch_tuple_new(2, v, (const char *const[]){"a/b", NULL}, &t), CH_OK);
     assert_int_equal(ch_tuple_count(t), 2);
@@ -137,8 +137,8 @@ static void a_tuple_finds_its_leaves_by_place_and_by_name(void **state)
 static void two_leaves_of_one_name_are_refused(void **state)
 {
     ch_tensor *x = scalar(1);
-    ch_value *v = value(CH_PLAIN, 1, &x);
-    ch_tuple *t = NULL;
+    ch_value  *v = value(CH_PLAIN, 1, &x);
+    ch_tuple  *t = NULL;
 
     assert_int_equal(
         ch_tuple_new(2, (ch_value *[]){v, v}, (const char *const[]){"loss", "loss"}, &t),
@@ -164,8 +164,8 @@ static void assert_tuple_prints(const ch_tuple *t, const char *want)
 static void a_tuple_prints_names_or_places(void **state)
 {
     ch_tensor *x = scalar(1);
-    ch_value *v = value(CH_PLAIN, 1, &x);
-    ch_tuple *t = NULL, *empty = NULL;
+    ch_value  *v = value(CH_PLAIN, 1, &x);
+    ch_tuple  *t = NULL, *empty = NULL;
 
     assert_int_equal(
         ch_tuple_new(2, (ch_value *[]){v, v}, (const char *const[]){"loss", NULL}, &t), CH_OK);
@@ -183,9 +183,9 @@ static void a_tuple_prints_names_or_places(void **state)
 static ch_status scenario(void)
 {
     ch_tensor *x = NULL, *y = NULL;
-    ch_value *v = NULL;
-    ch_tuple *named = NULL, *plain = NULL;
-    ch_status st = ch_tensor_scalar(CH_F32, 1, &x);
+    ch_value  *v = NULL;
+    ch_tuple  *named = NULL, *plain = NULL;
+    ch_status  st = ch_tensor_scalar(CH_F32, 1, &x);
 
     if (st == CH_OK)
         st = ch_tensor_of_text("text", &y);
@@ -206,7 +206,7 @@ static ch_status scenario(void)
 static void whichever_allocation_fails_nothing_leaks(void **state)
 {
     ch_status st = scenario();
-    int64_t live = ch__mem_live();
+    int64_t   live = ch__mem_live();
 
     assert_int_equal(st, CH_OK);
     for (int64_t n = 1;; n++) {

@@ -26,7 +26,7 @@ static bool is_wrong(void *arg, char *why, size_t size)
 
 int main(int argc, char **argv)
 {
-    bench *b = bench_open("program", argc, argv);
+    bench     *b = bench_open("program", argc, argv);
     bench_side ours = {.run = a_millisecond};
 
     bench_run(b, &(bench_case){.name = "best of two",
