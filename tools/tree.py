@@ -10,6 +10,7 @@ SPDX-License-Identifier: Apache-2.0
 import fnmatch
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -18,10 +19,11 @@ TOKEN = re.compile(r'''//[^\n]* | /\*.*?\*/ | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\
 
 
 def everything():
-    git = subprocess.run(['git', 'ls-files', '-z', '--cached', '--others', '--exclude-standard'],
-                         capture_output=True, text=True, check=False)
-    if git.returncode == 0:
-        return [f for f in git.stdout.split('\0') if f and os.path.isfile(f)]
+    if shutil.which('git'):
+        git = subprocess.run(['git', 'ls-files', '-z', '--cached', '--others', '--exclude-standard'],
+                             capture_output=True, text=True, check=False)
+        if git.returncode == 0:
+            return [f for f in git.stdout.split('\0') if f and os.path.isfile(f)]
     found = []
     for where, folders, names in os.walk('.'):
         folders[:] = [d for d in folders if not d.startswith(('build', '.git', '__pycache__'))]
