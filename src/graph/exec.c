@@ -11,42 +11,28 @@
 #include "graph/program.h"
 #include "graph/where.h"
 
-/* An address that must be filled in on every run. */
-typedef struct patch {
-    int    slot, index;
-    size_t offset;
-} patch;
-
+/* One block of memory: this, then the calls, then the addresses. */
 struct ch_instance {
     ch_program *program;
     void      **slot;
-    ch_call    *call; /* one for each instruction, pointing into slot */
     unsigned    generation;
     bool        is_bound;
-    int         n_input, n_output, n_resource;
-    patch      *input, *output, *resource;
+    ch_call     call[]; /* one for each instruction, pointing into slot */
 };
 
-static ch_status new_patches(ch_instance *x, ch_place_kind kind, patch **out, int *n)
+size_t ch__instance_bytes(const ch_program *p)
 {
-    const ch_program *p = x->program;
-
-    *n = 0;
-    for (int i = 0; i < p->n_slots; i++)
-        *n += p->slot[i].kind == kind;
-    *out = ch__calloc((size_t)*n + 1, sizeof(**out));
-    if (*out == NULL)
-        return ch__fail_memory("a program");
-    for (int i = 0, k = 0; i < p->n_slots; i++)
-        if (p->slot[i].kind == kind)
-            (*out)[k++] = (patch){i, p->slot[i].index, p->slot[i].offset};
-    return CH_OK;
+    return sizeof(ch_instance) + (size_t)p->n_instrs * sizeof(ch_call) +
+           (size_t)p->n_slots * sizeof(void *);
 }
 
-static void fill_calls(ch_instance *x)
+ch_instance *ch__instance_at(ch_program *p, void *memory)
 {
-    const ch_program *p = x->program;
+    ch_instance *x = memory;
 
+    memset(x, 0, ch__instance_bytes(p));
+    x->program = p;
+    x->slot = (void **)(void *)&x->call[p->n_instrs];
     for (int i = 0; i < p->n_instrs; i++) {
         const ch_instr *in = &p->instr[i];
         void          **slot = &x->slot[in->first_slot];
@@ -56,31 +42,16 @@ static void fill_calls(ch_instance *x)
         x->call[i].state = in->state;
         x->call[i].node = in->node;
     }
+    return x;
 }
 
 ch_status ch__instance_new(ch_program *p, ch_instance **out)
 {
-    ch_instance *x = ch__calloc(1, sizeof(*x));
-    ch_status    rc;
+    void *memory = ch__calloc(1, ch__instance_bytes(p));
 
-    if (x == NULL)
+    if (memory == NULL)
         return ch__fail_memory("a program");
-    x->program = ch__program_ref(p);
-    x->slot = ch__calloc((size_t)p->n_slots + 1, sizeof(*x->slot));
-    x->call = ch__calloc((size_t)p->n_instrs + 1, sizeof(*x->call));
-    rc = x->slot == NULL || x->call == NULL ? ch__fail_memory("a program") : CH_OK;
-    if (rc == CH_OK)
-        rc = new_patches(x, CH_AT_INPUT, &x->input, &x->n_input);
-    if (rc == CH_OK)
-        rc = new_patches(x, CH_AT_OUTPUT, &x->output, &x->n_output);
-    if (rc == CH_OK)
-        rc = new_patches(x, CH_AT_RESOURCE, &x->resource, &x->n_resource);
-    if (rc != CH_OK) {
-        ch__instance_free(x);
-        return rc;
-    }
-    fill_calls(x);
-    *out = x;
+    *out = ch__instance_at(ch__program_ref(p), memory);
     return CH_OK;
 }
 
@@ -89,11 +60,6 @@ void ch__instance_free(ch_instance *x)
     if (x == NULL)
         return;
     ch__program_unref(x->program);
-    ch__free(x->slot);
-    ch__free(x->call);
-    ch__free(x->input);
-    ch__free(x->output);
-    ch__free(x->resource);
     ch__free(x);
 }
 
@@ -121,6 +87,12 @@ static void bind_arena(ch_instance *x, char *base)
             x->slot[p->instr[i].first_slot + p->instr[i].n_in + p->instr[i].n_out];
 }
 
+static void fill(void **slot, const ch_patches *p, void *const *base)
+{
+    for (int i = 0; i < p->n; i++)
+        slot[p->at[i].slot] = (char *)base[p->at[i].index] + p->at[i].offset;
+}
+
 static void bind(ch_instance *x, const ch_bind *b)
 {
     if (!x->is_bound || x->generation != b->arena_generation) {
@@ -128,14 +100,9 @@ static void bind(ch_instance *x, const ch_bind *b)
         x->generation = b->arena_generation;
         x->is_bound = true;
     }
-    for (int i = 0; i < x->n_input; i++)
-        x->slot[x->input[i].slot] = (char *)b->input[x->input[i].index] + x->input[i].offset;
-    for (int i = 0; i < x->n_output; i++)
-        x->slot[x->output[i].slot] =
-            (char *)b->output[x->output[i].index] + x->output[i].offset;
-    for (int i = 0; i < x->n_resource; i++)
-        x->slot[x->resource[i].slot] =
-            (char *)b->resource[x->resource[i].index] + x->resource[i].offset;
+    fill(x->slot, &x->program->inputs, b->input);
+    fill(x->slot, &x->program->outputs, b->output);
+    fill(x->slot, &x->program->resources, b->resource);
 }
 
 /* ---- tiles ---- */

@@ -222,12 +222,13 @@ typedef struct ch_tile {
 
 /* What a run is, for kernels that ask. */
 typedef struct ch_env {
-    int             replica;    /* in the job */
-    int             n_replicas; /* in the job */
-    int64_t         step;
-    uint64_t        seed;
-    int64_t         global_rows;
-    void           *group; /* a collective kernel's way to the other replicas; NULL: alone */
+    int      replica;    /* in the job */
+    int      n_replicas; /* in the job */
+    int64_t  step;
+    int64_t  iteration; /* of the loops around the call: 0 outside of any; for random keys */
+    uint64_t seed;
+    int64_t  global_rows;
+    void    *group;        /* a collective kernel's way to the other replicas; NULL: alone */
     struct ch_team *team;  /* the device's threads, for kernels of bodies; NULL: one */
     int             local; /* this replica among those of this process */
 } ch_env;
@@ -250,6 +251,8 @@ typedef struct ch_prep {
     int            tiles[CH_MAX_PHASES];
     unsigned       over[CH_MAX_OUT]; /* bit j: output i may be written over input j, if it is
                                         the last to read it; both have as many bytes */
+    bool      unused[CH_MAX_OUT];    /* nobody reads output i; set before prepare */
+    bool      skips_unused;          /* the kernel does not write those: they need no memory */
     bool      is_view; /* output 0 is input 0's memory, from this byte on: no call */
     size_t    view_offset;
     ch_arena *arena; /* lives as long as the program */

@@ -47,6 +47,7 @@ typedef struct planner {
     value                 *value;
     bool                  *in_place; /* by resource: its new value is computed in its storage */
     bool                  *late;     /* by head id: comes after the point of no return */
+    bool                  *used;     /* by value id: somebody reads it */
     ch_buffers             buffers;
     int                   *scratch; /* buffer of each call's scratch; -1: none */
 } planner;
@@ -82,6 +83,19 @@ int ch__tile_count(int64_t n, int64_t cost)
 
 /* ---- step 1: kernels ---- */
 
+/* Marks every value that a call or a root reads. */
+static void find_used(planner *pl)
+{
+    for (int i = 0; i < pl->n_calls; i++)
+        for (int k = 0; k < pl->call[i]->n_in; k++)
+            pl->used[pl->call[i]->in[k]->id] = true;
+    for (int i = 0; i < pl->g->n_outputs; i++)
+        pl->used[pl->g->output[i].node->id] = true;
+    for (int i = 0; i < pl->g->n_resources; i++)
+        if (pl->g->resource[i].value != NULL)
+            pl->used[pl->g->resource[i].value->id] = true;
+}
+
 static ch_status prepare_call(planner *pl, int i)
 {
     ch_node *n = pl->call[i];
@@ -95,6 +109,8 @@ static ch_status prepare_call(planner *pl, int i)
                         ch_dtype_name(n->n_in > 0 ? n->in[0]->dtype : n->dtype));
     p->node = n;
     p->arena = &pl->p->arena;
+    for (int k = 0; k < n->n_out; k++)
+        p->unused[k] = !pl->used[n[k].id] && !pl->opt->keep_all;
     return pl->kernel[i]->prepare(n, p);
 }
 
@@ -375,7 +391,8 @@ static ch_status give_buffers(planner *pl, int i)
         value *v = &pl->value[c[k].id];
         int    end = pl->opt->keep_all ? AT_END : v->last_use;
 
-        if (v->root != c[k].id || v->home.kind != CH_AT_NOWHERE || pl->kernel[i] == NULL)
+        if (v->root != c[k].id || v->home.kind != CH_AT_NOWHERE || pl->kernel[i] == NULL ||
+            (pl->prep[i].skips_unused && pl->prep[i].unused[k]))
             continue;
         v->buffer = buffer_to_reuse(pl, i, k);
         if (v->buffer >= 0) {
@@ -537,6 +554,19 @@ static ch_status give_asides(planner *pl, int *aside)
     return CH_OK;
 }
 
+static ch_status find_patches(ch_program *p, ch_place_kind kind, ch_patches *out)
+{
+    for (int i = 0; i < p->n_slots; i++)
+        out->n += p->slot[i].kind == kind;
+    out->at = ch__arena_alloc(&p->arena, (size_t)(out->n + 1) * sizeof(*out->at));
+    if (out->at == NULL)
+        return ch__fail_memory("a program");
+    for (int i = 0, k = 0; i < p->n_slots; i++)
+        if (p->slot[i].kind == kind)
+            out->at[k++] = (struct ch_patch){i, p->slot[i].index, p->slot[i].offset};
+    return CH_OK;
+}
+
 static ch_status emit(planner *pl)
 {
     ch_program *p = pl->p;
@@ -567,7 +597,12 @@ static ch_status emit(planner *pl)
             p->n_commit = p->n_instrs;
         emit_outputs(pl);
         emit_writes(pl, aside);
+        rc = find_patches(p, CH_AT_INPUT, &p->inputs);
     }
+    if (rc == CH_OK)
+        rc = find_patches(p, CH_AT_OUTPUT, &p->outputs);
+    if (rc == CH_OK)
+        rc = find_patches(p, CH_AT_RESOURCE, &p->resources);
     ch__free(aside);
     return rc;
 }
@@ -588,9 +623,11 @@ static ch_status new_planner(planner *pl)
     pl->position = ch__calloc(values, sizeof(*pl->position));
     pl->value = ch__calloc(values, sizeof(*pl->value));
     pl->late = ch__calloc(values, sizeof(*pl->late));
+    pl->used = ch__calloc(values, sizeof(*pl->used));
     pl->in_place = ch__calloc((size_t)g->n_resources + 1, sizeof(*pl->in_place));
     if (pl->call == NULL || pl->prep == NULL || pl->kernel == NULL || pl->scratch == NULL ||
-        pl->position == NULL || pl->value == NULL || pl->late == NULL || pl->in_place == NULL)
+        pl->position == NULL || pl->value == NULL || pl->late == NULL || pl->used == NULL ||
+        pl->in_place == NULL)
         return ch__fail_memory("a program");
     ch__graph_calls(g, pl->call);
     return CH_OK;
@@ -608,6 +645,7 @@ static void drop_planner(planner *pl, bool failed)
     ch__free(pl->position);
     ch__free(pl->value);
     ch__free(pl->late);
+    ch__free(pl->used);
     ch__free(pl->in_place);
     ch__buffers_drop(&pl->buffers);
 }
@@ -616,6 +654,8 @@ static ch_status plan(planner *pl)
 {
     ch_status rc = new_planner(pl);
 
+    if (rc == CH_OK)
+        find_used(pl);
     for (int i = 0; i < pl->n_calls && rc == CH_OK; i++)
         rc = prepare_call(pl, i);
     if (rc != CH_OK)

@@ -39,6 +39,15 @@ typedef struct ch_instr {
     int              n_phases, tiles[CH_MAX_PHASES];
 } ch_instr;
 
+/* Slots whose address is another one on every run. */
+typedef struct ch_patches {
+    int n;
+    struct ch_patch {
+        int    slot, index;
+        size_t offset;
+    } * at;
+} ch_patches;
+
 typedef struct ch_program {
     atomic_int refs;
     ch_arena   arena;
@@ -52,6 +61,7 @@ typedef struct ch_program {
     size_t     arena_bytes, live_bytes; /* planned, and the most that is alive at one time */
     size_t    *output_bytes;
     bool       has_collective;
+    ch_patches inputs, outputs, resources;
 } ch_program;
 
 typedef struct ch_plan_options {
@@ -71,6 +81,9 @@ typedef struct ch_instance ch_instance;
 
 ch_status ch__instance_new(ch_program *p, ch_instance **out);
 void      ch__instance_free(ch_instance *x);
+/* The same in memory of the caller's, which keeps the program alive: for bodies. */
+size_t       ch__instance_bytes(const ch_program *p);
+ch_instance *ch__instance_at(ch_program *p, void *memory);
 
 /* What a run hands to an instance. The arrays are indexed as the graph's. */
 typedef struct ch_bind {

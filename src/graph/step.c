@@ -277,7 +277,7 @@ static ch_node *add_call(ch_step *s, const void *caller, const ch_op *op, const 
     }
     n->scope = scope_of(s);
     n->caller = s->caller != NULL ? s->caller : caller;
-    n->ordinal = s->graph->n_ordinals++;
+    n->ordinal = ch__graph_root(s->graph)->n_ordinals++;
     n->weak = n_in > 0;
     for (int i = 0; i < n_in; i++)
         n->weak &= in[i]->weak;

@@ -54,4 +54,9 @@ ch_graph *ch__step_body(ch_step *outer, const char *name, int n, const ch_dtype 
                         const ch_dims *dims, ch_body_fn record, void *arg, int *n_captures,
                         ch_node ***captures);
 
+/* Records copies of a body's calls in s, with `in` for its inputs; `out` gets its outputs.
+ * Random calls keep their ordinals, so that the copies draw the same numbers. False: an error
+ * sticks. */
+bool ch__step_inline(ch_step *s, const ch_graph *body, ch_node *const *in, ch_node **out);
+
 #endif
