@@ -18,15 +18,15 @@
 #include "ops/random.h"
 #include "ops/reduce.h"
 
-#define CH_OPS_SOURCE(X)                                                                       \
-    X(input)                                                                                   \
-    X(read) X(constant) X(replica_id) X(replica_count) X(global_rows) X(step_number) X(rows)
+/* clang-format off */
+#define CH_OPS_SOURCE(X) \
+    X(input) X(read) X(constant) X(replica_id) X(replica_count) X(global_rows) X(step_number) \
+    X(rows)
 
-#define CH_OPS(X)                                                                              \
-    CH_OPS_SOURCE(X)                                                                           \
-    CH_OPS_ELEMENTWISE(X)                                                                      \
-    CH_OPS_REDUCE(X) CH_OPS_MATMUL(X) CH_OPS_NN(X) CH_OPS_ARRAY(X) CH_OPS_INDEX(X)             \
-        CH_OPS_RANDOM(X) CH_OPS_EFFECT(X) CH_OPS_CONTROL(X)
+#define CH_OPS(X) \
+    CH_OPS_SOURCE(X) CH_OPS_ELEMENTWISE(X) CH_OPS_REDUCE(X) CH_OPS_MATMUL(X) CH_OPS_NN(X) \
+    CH_OPS_ARRAY(X) CH_OPS_INDEX(X) CH_OPS_RANDOM(X) CH_OPS_EFFECT(X) CH_OPS_CONTROL(X)
+/* clang-format on */
 
 #define CH_OP_DECLARE(name) extern const ch_op ch__op_##name;
 CH_OPS(CH_OP_DECLARE)
