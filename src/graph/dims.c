@@ -113,6 +113,13 @@ ch_status ch__infer_dims(ch_infer *c, int i, ch_dtype dtype, const ch_dims *dims
 {
     if (i < 0 || i >= CH_MAX_OUT)
         return ch__infer_fail(c, "%d outputs, more than %d", i + 1, CH_MAX_OUT);
+    if (dims->rank < 0 || dims->rank > CH_MAX_RANK)
+        return ch__infer_fail(c, "the result would have rank %d, want 0 to %d", dims->rank,
+                              CH_MAX_RANK);
+    for (int k = 0; k < dims->rank; k++)
+        if (dims->dim[k].n < 0)
+            return ch__infer_fail(c, "axis %d of the result would have %lld elements", k,
+                                  (long long)dims->dim[k].n);
     c->out[i] = *dims;
     c->out_dtype[i] = dtype;
     if (i >= c->n_out)

@@ -284,7 +284,7 @@ static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_
 ch_status ch__function_record(ch_function *f, const ch_run *run, const ch_args *a,
                               ch_graph **out)
 {
-    ch_dims  *dims;
+    ch_dims   few[16], *dims = few; /* a run that needs no recording allocates nothing */
     ch_status rc;
 
     if (f->given != NULL) {
@@ -294,11 +294,11 @@ ch_status ch__function_record(ch_function *f, const ch_run *run, const ch_args *
         return ch__fail(CH_INVALID_ARGUMENT, "%s: %d inputs, its graph has %d", f->name,
                         a->n_in, f->given->n_inputs);
     }
-    dims = ch__calloc((size_t)a->n_in + 1, sizeof(*dims));
-    if (dims == NULL)
+    if (a->n_in > 16 && (dims = ch__calloc((size_t)a->n_in, sizeof(*dims))) == NULL)
         return ch__fail_memory(f->name);
     rc = record(f, run, a, dims, out);
-    ch__free(dims);
+    if (dims != few)
+        ch__free(dims);
     return rc;
 }
 
