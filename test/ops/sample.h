@@ -12,6 +12,7 @@
 #define TEST_OPS_SAMPLE_H
 
 #include <cohort/cohort.h>
+#include <cohort/ops.h>
 
 /* An array of the reference: row-major doubles. */
 typedef struct t_array {
@@ -28,8 +29,8 @@ typedef enum t_fill {
     T_POSITIVE, /* uniform in (0.2, 2) */
     T_DISTINCT, /* a permutation of well separated values: for max, sort, top_k */
     T_IDS,      /* integers in [0, limit) */
-    T_BOOL,     /* 0 or 1 */
-    T_SMALL,    /* integers in [-4, 4], none 0: exact in every dtype */
+    T_BOOL,     /* 0 or 1; a bool, whatever dtype the sample runs in */
+    T_SMALL,    /* integers in [-4, 4], none 0: exact in every dtype; u8 gets their sizes */
     T_SORTED    /* nondecreasing integers in [0, limit): segment ids, row splits */
 } t_fill;
 
@@ -38,7 +39,7 @@ typedef struct t_input {
     t_fill   fill;
     int      limit;     /* of T_IDS and T_SORTED */
     bool     is_ids;    /* stays i64 (then i32) whatever dtype the sample runs in */
-    bool     is_static; /* its axis 0 is a number */
+    bool     is_static; /* its axis 0 is a number: it is given as a variable, as weights are */
 } t_input;
 
 enum {
@@ -67,8 +68,9 @@ typedef struct t_sample {
 enum {
     T_NO_GRAD = 1 << 0,   /* it has none, or is not smooth where the inputs are */
     T_GRAD_ONCE = 1 << 1, /* the gradient has no gradient */
-    T_RANDOM = 1 << 2,
-    T_NO_ENCODE = 1 << 3
+    T_RANDOM = 1 << 2,    /* other numbers in other steps, of other seeds, on other replicas */
+    T_NO_ENCODE = 1 << 3,
+    T_ALLOCATES = 1 << 4 /* even in the steady state: host calls */
 };
 
 /* A call that must fail while recording or running, with these words in its message. */
@@ -91,7 +93,7 @@ typedef struct t_family {
     const t_refusal *refusals;
 } t_family;
 
-extern const t_family t_elementwise, t_reduce, t_matmul, t_nn, t_array_ops, t_index, t_random,
-    t_control;
+extern const t_family t_source, t_elementwise, t_reduce, t_matmul, t_nn, t_array_ops, t_index,
+    t_random, t_effect, t_control;
 
 #endif

@@ -1,0 +1,128 @@
+/* test/ops/test_all.c -- no op without a sample.
+ *
+ * T_FAMILIES lists, as X(name), the families whose samples are built.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <string.h>
+
+#include "ops/ops.h"
+#include "sample.h"
+
+#define T_FAMILY_ADDRESS(name) &name,
+static const t_family *const families[] = {T_FAMILIES(T_FAMILY_ADDRESS) NULL};
+
+/* What a program binds instead of running, and what only passes make. */
+static const char *const structural[] = {"input", "read", "constant", "fused", NULL};
+
+static bool is_structural(const char *name)
+{
+    for (int i = 0; structural[i] != NULL; i++)
+        if (strcmp(structural[i], name) == 0)
+            return true;
+    return false;
+}
+
+static bool has_sample(const char *op)
+{
+    for (int i = 0; families[i] != NULL; i++)
+        for (const t_sample *x = families[i]->samples; x->op != NULL; x++)
+            if (strcmp(x->op, op) == 0)
+                return true;
+    return false;
+}
+
+#define OP_NAME(name) #name,
+#define OPS(list)                                                                              \
+    (const char *const[])                                                                      \
+    {                                                                                          \
+        list(OP_NAME) NULL                                                                     \
+    }
+
+static const struct {
+    const char        *family;
+    const char *const *op;
+} lists[] = {
+    {"source", OPS(CH_OPS_SOURCE)}, {"elementwise", OPS(CH_OPS_ELEMENTWISE)},
+    {"reduce", OPS(CH_OPS_REDUCE)}, {"matmul", OPS(CH_OPS_MATMUL)},
+    {"nn", OPS(CH_OPS_NN)},         {"array", OPS(CH_OPS_ARRAY)},
+    {"index", OPS(CH_OPS_INDEX)},   {"random", OPS(CH_OPS_RANDOM)},
+    {"effect", OPS(CH_OPS_EFFECT)}, {"control", OPS(CH_OPS_CONTROL)},
+};
+
+static bool is_built(const char *family)
+{
+    for (int i = 0; families[i] != NULL; i++)
+        if (strcmp(families[i]->name, family) == 0)
+            return true;
+    return false;
+}
+
+/* A family that has no file of samples at all is told, and forgiven. */
+static void every_op_has_a_sample(void **state)
+{
+    char missing[4096] = "";
+
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        if (!is_built(lists[i].family) && lists[i].op[0] != NULL)
+            print_message("no samples of %s\n", lists[i].family);
+        for (int k = 0; lists[i].op[k] != NULL && is_built(lists[i].family); k++) {
+            const char *op = lists[i].op[k];
+            size_t      used = strlen(missing);
+
+            if (!is_structural(op) && !has_sample(op))
+                snprintf(missing + used, sizeof(missing) - used, " %s", op);
+        }
+    }
+    if (missing[0] != '\0')
+        fail_msg("no sample of:%s", missing);
+    (void)state;
+}
+
+static void every_sample_is_of_an_op(void **state)
+{
+    for (int i = 0; families[i] != NULL; i++) {
+        for (const t_sample *x = families[i]->samples; x->op != NULL; x++)
+            if (ch__op_find(x->op, 1) == NULL)
+                fail_msg("%s, sample \"%s\": there is no op %s", families[i]->name, x->name,
+                         x->op);
+        for (const t_refusal *x = families[i]->refusals; x->op != NULL; x++)
+            if (ch__op_find(x->op, 1) == NULL)
+                fail_msg("%s, refusal \"%s\": there is no op %s", families[i]->name, x->name,
+                         x->op);
+    }
+    (void)state;
+}
+
+/* What the table says of an op holds together. */
+static void every_op_is_whole(void **state)
+{
+    for (const ch_op *const *op = ch__op_table(); *op != NULL; op++) {
+        const ch_op *o = *op;
+
+        if (ch__op_find(o->name, o->version) != o)
+            fail_msg("%s: version %d is in the table twice", o->name, o->version);
+        if (o->infer == NULL || (o->attrs != NULL) != (o->attrs_bytes > 0))
+            fail_msg("%s: it has no shape rule, or rows without bytes", o->name);
+        if (o->kernels == NULL ? !is_structural(o->name) : o->kernels[0] == NULL)
+            fail_msg("%s: it has no kernel", o->name);
+        if (o->grad != NULL && (o->flags & CH_OP_NO_GRAD) != 0)
+            fail_msg("%s: it has a gradient, and says that it has none", o->name);
+    }
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_op_has_a_sample),
+        cmocka_unit_test(every_sample_is_of_an_op),
+        cmocka_unit_test(every_op_is_whole),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
