@@ -425,6 +425,7 @@ bench *bench_open(const char *name, int argc, char **argv)
     b->warm_up_s = b->quick ? 0 : 3;
     signal(SIGPIPE, SIG_IGN); /* a peer that died is a row without a peer */
     setenv("PEERS", BENCH_PEERS_DIR, 1);
+    setenv("PYTHON", "/usr/bin/python3", 1); /* not another one's, without the packages */
     return b;
 }
 

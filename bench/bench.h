@@ -13,14 +13,15 @@
  *         bench_run(b, &(bench_case){
  *             .name = "chain of 1000 adds", .unit = "ns/node", .scale = 1e9 / 1000,
  *             .ours = {.run = add, .arg = &chain},
- *             .peer = {{"PyTorch", .command = "exec python3 $PEERS/torch_dispatch.py chain"}},
+ *             .peer = {{"PyTorch", .command = "exec $PYTHON $PEERS/torch_dispatch.py chain"}},
  *         });
  *         return bench_close(b);
  *     }
  *
  * A peer that is another program reads lines "run N" and answers each with the seconds that
- * N runs took; `command` is a line of shell, with $PEERS where bench/peers is. Such peers are
- * measured only when asked for (--peers), since they need packages of their own.
+ * N runs took; `command` is a line of shell, in which $PEERS is bench/peers and $PYTHON is
+ * Debian's Python. Such peers are measured only when asked for (--peers), since they need
+ * packages of their own.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BENCH_BENCH_H
