@@ -5,6 +5,7 @@ SPDX-License-Identifier: Apache-2.0
 """
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -110,6 +111,18 @@ class Checks(unittest.TestCase):
         self.fails('check-readme', {'README.md': page, 'a.c': SPDX + 'int b;\n'}, 'differs from a.c')
         self.fails('check-readme', {'README.md': page}, 'no a.c')
         self.fails('check-readme', {'README.md': '<!-- example: a.c -->\n'}, 'without a block')
+
+    @unittest.skipUnless(shutil.which('clang-format'), 'no clang-format')
+    def test_format(self):
+        style = {'.clang-format': 'BasedOnStyle: LLVM\n'}
+        self.passes('check-format', {**style, 'src/a.c': 'int a;\n'})
+        self.fails('check-format', {**style, 'src/a.c': 'int a;\nint  b ;\n'},
+                   'src/a.c:2: as clang-format -i src/a.c would have it')
+
+    @unittest.skipUnless(shutil.which('shellcheck'), 'no shellcheck')
+    def test_shell(self):
+        self.passes('check-shell', {'tools/a': '#!/bin/sh\necho "$1"\n', 'tools/b': 'echo $1\n'})
+        self.assertNotEqual(run('check-shell', {'tools/a': '#!/bin/sh\necho $1\n'})[0], 0)
 
     def test_size_counts_lines_of_functions(self):
         text = 'struct a {\n    int b;\n};\n\nint f(int a,\n      int b)\n{\n    return a;\n}\n'
