@@ -73,7 +73,7 @@ class Checks(unittest.TestCase):
     def test_text(self):
         self.passes('check-text', {'src/a.c': SPDX, 'README.md': 'text\n'})
         self.fails('check-text', {'src/a.c': 'int a;\n'}, 'no line "SPDX')
-        for line in ('/* TODO: later */', '/* FIXME */', 'int a; ', '\tint a;', '/home/me/a', 'a' * 97):
+        for line in ('/* TODO: later */', '/* FIXME */', 'int a; ', '/home/me/a'):
             self.fails('check-text', {'src/a.c': SPDX + line + '\n'}, 'src/a.c:2')
         self.fails('check-text', {'src/a.c': SPDX + 'int a;'}, 'newline')
         self.passes('check-text', {'src/a.c': SPDX + '/* TODO(#12): later */\n'})
