@@ -23,7 +23,7 @@
 #include "graph/step.h"
 #include "harness.h"
 
-#define T_ENCODE 0 /* until graphs can be encoded */
+#define T_ENCODE CH_HAVE_PROTOBUF
 
 static const t_family *const family = &T_FAMILY;
 static ch_team              *team_of_2;
