@@ -28,4 +28,7 @@ const ch_roles ch__roles = {
     .input = &ch__op_input,
     .constant = &ch__op_constant,
     .read = &ch__op_read,
+    .add = ch__add_gradients,
+    .zeros_like = ch_zeros_like,
+    .ones_like = ch_ones_like,
 };

@@ -1,7 +1,82 @@
-/* cohort/array.h -- ops.   SPDX-License-Identifier: Apache-2.0 */
+/* cohort/array.h -- ops that move elements: shapes, pieces, rows by id.
+ *
+ *     ch_node *x = ch_step_in(s, 0);                                  // (rows, 28, 28)
+ *     ch_node *flat = ch_reshape(x, ch_shape_of(-1, 784));            // (rows, 784)
+ *     ch_node *both = ch_concat(2, (ch_node *[]){flat, other}, 1);    // (rows, 784 + ...)
+ *     ch_node *e = ch_gather(table, ids, 0);                          // (ids..., width)
+ *
+ * They take every dtype but strings. Sizes are given as numbers; where rows (a symbol) are
+ * meant, -1 says so, as each function tells. What needs the number of rows as a number works
+ * too: the step is then recorded again for every number of rows.
+ *
+ * Reshapes, and slices of axis 0, cost nothing: they are views.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_ARRAY_H
 #define COHORT_ARRAY_H
 
 #include "cohort/step.h"
+
+/* ---- shape ---- */
+
+/* The same elements in another shape. One size may be -1: what is left, rows included. */
+CH_API ch_node *ch_reshape(ch_node *x, ch_shape shape);
+/* A new axis of size 1, at this place of the result; -1 is behind the last. */
+CH_API ch_node *ch_expand_dims(ch_node *x, int axis);
+/* Without these axes, which must be of size 1; n = 0: without all that are. */
+CH_API ch_node *ch_squeeze(ch_node *x, int n, const int *axes);
+/* Axis i of the result is axis perm[i] of x. n = 0: the axes in reverse order. */
+CH_API ch_node *ch_transpose(ch_node *x, int n, const int *perm);
+/* Repeated to this shape, by numpy's rule. A size of -1 stays as it is in x. */
+CH_API ch_node *ch_broadcast_to(ch_node *x, ch_shape shape);
+
+/* ---- together and apart ---- */
+
+/* One after another along an axis; their other sizes are equal. */
+CH_API ch_node *ch_concat(int n, ch_node *const *x, int axis);
+/* Side by side along a new axis, at this place of the result; their sizes are equal. */
+CH_API ch_node *ch_stack(int n, ch_node *const *x, int axis);
+/* Along an axis into n parts of these sizes, which add up to the axis; NULL: of one size. */
+CH_API void ch_split(ch_node *x, int axis, int n, const int64_t *sizes, ch_node **out);
+
+/* Of the first n axes, `size` elements from `begin` on, -1: to the end; all of the other axes.
+ */
+CH_API ch_node *ch_slice(ch_node *x, int n, const int64_t *begin, const int64_t *size);
+/* x[begin:end:stride] of the first n axes, as numpy means it: negative positions count from the
+ * end, and a negative stride goes backwards. Strides of NULL are 1. */
+#define CH_END INT64_MAX /* as `end`: as far as there are elements, in either direction */
+CH_API ch_node *ch_strided_slice(ch_node *x, int n, const int64_t *begin, const int64_t *end,
+                                 const int64_t *stride);
+/* With so many elements of `value` before and after each axis; n is the rank. */
+CH_API ch_node *ch_pad(ch_node *x, int n, const int64_t *before, const int64_t *after,
+                       double value);
+/* Each axis so many times; n is the rank. */
+CH_API ch_node *ch_tiled(ch_node *x, int n, const int64_t *times);
+/* The elements of these axes in reverse order. */
+CH_API ch_node *ch_reverse(ch_node *x, int n, const int *axes);
+
+/* ---- out of nothing ---- */
+
+/* `value` everywhere. */
+CH_API ch_node *ch_fill(ch_step *s, ch_dtype dtype, ch_shape shape, double value);
+/* The same, in the dtype and shape of x, rows included. */
+CH_API ch_node *ch_full_like(ch_node *x, double value);
+CH_API ch_node *ch_zeros_like(ch_node *x);
+CH_API ch_node *ch_ones_like(ch_node *x);
+
+/* ---- by id ----
+ * Ids are i32 or i64. One that is out of range makes the run fail; the error names it. */
+
+/* Slices of x along an axis, by their ids: (before the axis..., ids..., behind it...). Along
+ * axis 0 the gradient with respect to x stays sparse: an update then touches these rows alone.
+ */
+CH_API ch_node *ch_gather(ch_node *x, ch_node *ids, int axis);
+/* The ids themselves, once it is known that all are in [0, limit). */
+CH_API ch_node *ch_check_ids(ch_node *ids, int64_t limit);
+/* Zeros of (n_rows, ...) with rows[i] added to row ids[i]: ids (n), rows (n, ...). As a
+ * gradient it stays (ids, rows) up to the update. */
+CH_API ch_node *ch_sparse_rows(ch_node *ids, ch_node *rows, int64_t n_rows);
+/* The sum of the rows of x (n, ...) in each segment; ids (n), in any order. */
+CH_API ch_node *ch_segment_sum(ch_node *x, ch_node *segment_ids, int64_t n_segments);
 
 #endif

@@ -2,6 +2,10 @@
 #ifndef OPS_ARRAY_H
 #define OPS_ARRAY_H
 
-#define CH_OPS_ARRAY(X)
+/* clang-format off */
+#define CH_OPS_ARRAY(X) \
+    X(reshape) X(transpose) X(broadcast_to) X(concat) X(part) X(split) X(slice) X(pad) \
+    X(reverse) X(tile) X(fill)
+/* clang-format on */
 
 #endif

@@ -2,6 +2,9 @@
 #ifndef OPS_INDEX_H
 #define OPS_INDEX_H
 
-#define CH_OPS_INDEX(X)
+/* clang-format off */
+#define CH_OPS_INDEX(X) \
+    X(check_ids) X(sparse_rows) X(gather)
+/* clang-format on */
 
 #endif

@@ -1,0 +1,53 @@
+/* kernel/rows.h -- rows of a table, by their ids.
+ *
+ * Ids are i32 or i64. Those who only read rows check ids before (ch__ids_check); those who
+ * write pass over ids that are not in range, so that no id can make them write elsewhere, and
+ * so that -1 can stand for no row at all.
+ *
+ * Threads own rows, not positions: a row is written by one tile alone, in order of position. So
+ * duplicates add up in the same order, and the last one wins, for any number of threads.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KERNEL_ROWS_H
+#define KERNEL_ROWS_H
+
+#include <stdbool.h>
+
+#include "cohort/shape.h"
+
+typedef struct ch_ids {
+    const void *at;
+    bool        wide; /* i64; else i32 */
+} ch_ids;
+
+static inline int64_t ch__id(ch_ids ids, int64_t i)
+{
+    return ids.wide ? ((const int64_t *)ids.at)[i] : ((const int32_t *)ids.at)[i];
+}
+
+/* The first position in [from, to) whose id is not in [0, limit); -1: none. */
+int64_t ch__ids_check(ch_ids ids, int64_t from, int64_t to, int64_t limit);
+
+/* to[i] = table[ids[i]] for positions [from, to); rows of `bytes`. Ids out of range give zeros.
+ */
+void ch__rows_gather(ch_ids ids, int64_t from, int64_t to, const void *table, int64_t n_rows,
+                     int64_t bytes, void *out);
+
+/* Writing into a table. */
+typedef struct ch_scatter {
+    ch_dtype dtype;                /* of the table */
+    bool     wide;                 /* the table is f32 while the rows are of a 16-bit dtype */
+    int64_t  n_ids, n_rows, width; /* elements of a row */
+    int      tiles;
+} ch_scatter;
+
+/* How many tiles pay: every tile looks at every id. */
+int ch__scatter_tiles(int64_t n_ids, int64_t width, int tiles);
+/* What tile `tile` owns of table[ids[i]] += rows[i], and of table[ids[i]] = rows[i]. */
+void ch__scatter_add(const ch_scatter *s, ch_ids ids, const void *rows, void *table, int tile);
+void ch__scatter_set(const ch_scatter *s, ch_ids ids, const void *rows, void *table, int tile);
+
+/* n numbers of f32 rounded to a 16-bit dtype. */
+void ch__round_to(ch_dtype dtype, int64_t n, const float *from, void *to);
+
+#endif

@@ -1,0 +1,480 @@
+/* ops/array.c -- the same elements in another shape: reshape, transpose, broadcast_to, reverse,
+ * tile.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "graph/step.h"
+#include "ops/box.h"
+#include "ops/ops.h"
+
+/* ---- reshape: a view ---- */
+
+typedef struct reshape_attrs {
+    ch_dims dims; /* a size of -1 is one that could not be told; the shape rule says why */
+} reshape_attrs;
+
+static const ch_attr reshape_rows[] = {
+    CH_ATTR_DIMS(reshape_attrs, dims),
+    CH_ATTR_END,
+};
+
+/* The product of sizes: a number times symbols, in order. */
+typedef struct product {
+    int64_t n;
+    int     n_syms, sym[CH_MAX_RANK];
+} product;
+
+/* False on overflow. A size of -1 counts as 1. */
+static bool product_of(const ch_dims *d, product *p)
+{
+    *p = (product){.n = 1};
+    for (int i = 0; i < d->rank; i++) {
+        int k = p->n_syms;
+
+        if (d->dim[i].n >= 0 && !ch__mul_size(p->n, d->dim[i].n, &p->n))
+            return false;
+        if (d->dim[i].sym == 0)
+            continue;
+        for (; k > 0 && p->sym[k - 1] > d->dim[i].sym; k--)
+            p->sym[k] = p->sym[k - 1];
+        p->sym[k] = d->dim[i].sym;
+        p->n_syms++;
+    }
+    return true;
+}
+
+static bool product_same(const product *a, const product *b)
+{
+    return a->n == b->n &&
+           (a->n == 0 || (a->n_syms == b->n_syms &&
+                          memcmp(a->sym, b->sym, (size_t)a->n_syms * sizeof(a->sym[0])) == 0));
+}
+
+/* What is left of a when b's symbols are taken out: at most one symbol. */
+static bool product_rest(const product *a, const product *b, int *sym)
+{
+    int k = 0;
+
+    *sym = 0;
+    for (int i = 0; i < a->n_syms; i++) {
+        if (k < b->n_syms && a->sym[i] == b->sym[k])
+            k++;
+        else if (*sym == 0)
+            *sym = a->sym[i];
+        else
+            return false;
+    }
+    return k == b->n_syms;
+}
+
+/* Puts a size in the place of the one -1, if it can be told. */
+static void reshape_resolve(const ch_dims *x, ch_dims *d)
+{
+    product have, known;
+    int     at = -1, sym;
+
+    for (int i = 0; i < d->rank; i++) {
+        if (d->dim[i].n >= 0)
+            continue;
+        if (at >= 0)
+            return;
+        at = i;
+    }
+    if (at < 0 || !product_of(x, &have) || !product_of(d, &known) || known.n == 0 ||
+        have.n % known.n != 0 || !product_rest(&have, &known, &sym))
+        return;
+    d->dim[at] = (ch_dim){have.n / known.n, sym};
+}
+
+static ch_status reshape_refuse(const ch_infer *c, const ch_dims *want)
+{
+    char text[160];
+    int  unknown = 0;
+
+    for (int i = 0; i < want->rank; i++)
+        unknown += want->dim[i].n == -1;
+    if (unknown > 1)
+        return ch__infer_fail(c, "%d sizes are -1, at most one can be told", unknown);
+    for (int i = 0; i < c->in[0].rank; i++)
+        if (c->in[0].dim[i].sym != 0)
+            return ch__infer_want_number(c, c->in[0].dim[i]);
+    for (int i = 0; i < want->rank; i++)
+        if (want->dim[i].sym != 0)
+            return ch__infer_want_number(c, want->dim[i]);
+    ch__dims_print(want, text, sizeof(text));
+    return ch__infer_fail(c, "its elements do not fit %s", text);
+}
+
+static ch_status reshape_infer(ch_infer *c)
+{
+    const reshape_attrs *a = c->attrs;
+    product              have, want;
+    bool                 known = true;
+
+    if (a->dims.rank < 0 || a->dims.rank > CH_MAX_RANK)
+        return ch__infer_check_dims(c, &a->dims);
+    for (int i = 0; i < a->dims.rank; i++) {
+        if (a->dims.dim[i].n < -1 || a->dims.dim[i].sym < 0)
+            return ch__infer_check_dims(c, &a->dims);
+        known &= a->dims.dim[i].n >= 0;
+    }
+    if (c->dtype[0] == CH_STR)
+        return ch__infer_no_strings(c);
+    if (!known || !product_of(&c->in[0], &have) || !product_of(&a->dims, &want) ||
+        !product_same(&have, &want))
+        return reshape_refuse(c, &a->dims);
+    return ch__infer_dims(c, 0, c->dtype[0], &a->dims);
+}
+
+static void reshape_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    (void)s;
+    din[0] = ch__reshape_dims(dout[0], &n->in[0]->dims);
+}
+
+/* Axes before and behind the part that changes may be cut. */
+static ch_status reshape_factors(const ch_node *n, ch_factors *f)
+{
+    const ch_dims *x = &n->in[0]->dims, *y = &n->dims;
+    int            in[CH_MAX_RANK], out[CH_MAX_RANK], head = 0, tail = 0, fix = -1;
+    int            least = x->rank < y->rank ? x->rank : y->rank;
+
+    while (head < least && ch__dim_same(x->dim[head], y->dim[head]))
+        head++;
+    while (tail < least - head &&
+           ch__dim_same(x->dim[x->rank - 1 - tail], y->dim[y->rank - 1 - tail]))
+        tail++;
+    for (int i = 0; i < head; i++)
+        in[i] = out[i] = ch__factor(f, CH_PAR);
+    for (int i = 0; i < tail; i++)
+        in[x->rank - 1 - i] = out[y->rank - 1 - i] = ch__factor(f, CH_PAR);
+    if (head + tail < x->rank || head + tail < y->rank)
+        fix = ch__factor(f, CH_FIX);
+    for (int i = head; i < x->rank - tail; i++)
+        in[i] = fix;
+    for (int i = head; i < y->rank - tail; i++)
+        out[i] = fix;
+    ch__factor_map(f, 0, x->rank, in);
+    return ch__factor_out(f, y->rank, out);
+}
+
+const ch_op ch__op_reshape = {
+    .name = "reshape",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 1,
+    .attrs = reshape_rows,
+    .attrs_bytes = sizeof(reshape_attrs),
+    .infer = reshape_infer,
+    .grad = reshape_grad,
+    .factors = reshape_factors,
+    .kernels = (const ch_kernel *const[]){&ch__kernel_view, NULL},
+};
+
+static ch_node *reshape_at(const void *caller, ch_node *x, const ch_dims *dims)
+{
+    reshape_attrs a = {.dims = *dims};
+
+    if (x == NULL)
+        return NULL;
+    if (ch__dims_same(&x->dims, dims))
+        return x;
+    reshape_resolve(&x->dims, &a.dims);
+    return ch__node_at(caller, &ch__op_reshape, &a, 1, &x);
+}
+
+ch_node *ch__reshape_dims(ch_node *x, const ch_dims *dims)
+{
+    return reshape_at(__builtin_return_address(0), x, dims);
+}
+
+ch_node *ch_reshape(ch_node *x, ch_shape shape)
+{
+    ch_dims d = ch__dims_of(shape);
+
+    return reshape_at(__builtin_return_address(0), x, &d);
+}
+
+/* Makes the step fail for what only the functions of this file know: a list of axes. */
+static ch_node *refuse(const void *caller, ch_node *x, ch_status rc)
+{
+    ch__step_take(x->graph->step, rc, caller);
+    return NULL;
+}
+
+ch_node *ch_expand_dims(ch_node *x, int axis)
+{
+    const void *caller = __builtin_return_address(0);
+    ch_dims     d;
+    int         at;
+
+    if (x == NULL || ch_step_status(x->graph->step) != CH_OK)
+        return NULL;
+    d = x->dims;
+    if (d.rank == CH_MAX_RANK)
+        return refuse(caller, x,
+                      ch__fail(CH_INVALID_ARGUMENT,
+                               "expand_dims: it has rank %d, the most there is", CH_MAX_RANK));
+    if (!ch__axis(axis, d.rank + 1, &at))
+        return refuse(caller, x,
+                      ch__fail(CH_INVALID_ARGUMENT, "expand_dims: axis %d, want %d to %d", axis,
+                               -d.rank - 1, d.rank));
+    for (int i = d.rank++; i > at; i--)
+        d.dim[i] = d.dim[i - 1];
+    d.dim[at] = ch__dim(1);
+    return reshape_at(caller, x, &d);
+}
+
+/* Marks the axes that are named, or those of size one if none is. */
+static ch_status squeeze_axes(const ch_node *x, int n, const int *axes, bool *gone)
+{
+    int at;
+
+    for (int i = 0; i < x->dims.rank; i++)
+        gone[i] = n == 0 && ch__dim_is(x->dims.dim[i], 1);
+    for (int i = 0; i < n; i++) {
+        if (!ch__axis(axes[i], x->dims.rank, &at))
+            return ch__fail(CH_INVALID_ARGUMENT, "squeeze: axis %d, want %d to %d", axes[i],
+                            -x->dims.rank, x->dims.rank - 1);
+        if (!ch__dim_is(x->dims.dim[at], 1))
+            return ch__fail(CH_INVALID_ARGUMENT, "squeeze: the size of axis %d is %s, want 1",
+                            at, ch__dim_text(NULL, x->dims.dim[at]));
+        gone[at] = true;
+    }
+    return CH_OK;
+}
+
+ch_node *ch_squeeze(ch_node *x, int n, const int *axes)
+{
+    const void *caller = __builtin_return_address(0);
+    bool        gone[CH_MAX_RANK];
+    ch_dims     d = {0};
+    ch_status   rc;
+
+    if (x == NULL || ch_step_status(x->graph->step) != CH_OK)
+        return NULL;
+    rc = squeeze_axes(x, n, axes, gone);
+    if (rc != CH_OK)
+        return refuse(caller, x, rc);
+    for (int i = 0; i < x->dims.rank; i++)
+        if (!gone[i])
+            d.dim[d.rank++] = x->dims.dim[i];
+    return reshape_at(caller, x, &d);
+}
+
+/* ---- transpose ---- */
+
+typedef struct transpose_attrs {
+    ch_ints perm; /* axis i of the result is axis perm[i] of x */
+} transpose_attrs;
+
+static const ch_attr transpose_rows[] = {
+    CH_ATTR_INTS(transpose_attrs, perm),
+    CH_ATTR_END,
+};
+
+static ch_status transpose_infer(ch_infer *c)
+{
+    const transpose_attrs *a = c->attrs;
+    ch_dim                 dim[CH_MAX_RANK];
+    unsigned               seen = 0;
+
+    if (c->dtype[0] == CH_STR)
+        return ch__infer_no_strings(c);
+    if (a->perm.n != c->in[0].rank)
+        return ch__infer_fail(c, "the order has %d axes, want %d", a->perm.n, c->in[0].rank);
+    for (int i = 0; i < a->perm.n; i++) {
+        int64_t axis = a->perm.at[i];
+
+        if (axis < 0 || axis >= a->perm.n || (seen >> axis & 1) != 0)
+            return ch__infer_fail(c, "axis %lld %s", (long long)axis,
+                                  axis < 0 || axis >= a->perm.n ? "does not exist"
+                                                                : "is there twice");
+        seen |= 1u << axis;
+        dim[i] = c->in[0].dim[axis];
+    }
+    return ch__infer_out(c, 0, c->dtype[0], a->perm.n, dim);
+}
+
+static ch_status transpose_prepare(const ch_node *n, ch_prep *p)
+{
+    const transpose_attrs *a = ch__attrs(n);
+    int64_t                from[CH_MAX_RANK];
+    ch_span                s = {.rank = n->dims.rank};
+    ch_boxes              *b = ch__boxes_new(n, p, 1);
+
+    if (b == NULL)
+        return CH_RESOURCE_EXHAUSTED;
+    ch__node_strides(n->in[0], from);
+    ch__node_strides(n, s.to);
+    for (int i = 0; i < s.rank; i++) {
+        s.dim[i] = n->dims.dim[i].n;
+        s.from[i] = from[a->perm.at[i]];
+    }
+    ch__boxes_set(b, 0, n, 0, 0, &s);
+    return ch__boxes_done(b, p);
+}
+
+static void transpose_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    const transpose_attrs *a = ch__attrs(n);
+    int                    back[CH_MAX_RANK];
+
+    (void)s;
+    for (int i = 0; i < a->perm.n; i++)
+        back[a->perm.at[i]] = i;
+    din[0] = ch_transpose(dout[0], a->perm.n, back);
+}
+
+static ch_status transpose_factors(const ch_node *n, ch_factors *f)
+{
+    const transpose_attrs *a = ch__attrs(n);
+    int                    in[CH_MAX_RANK], out[CH_MAX_RANK];
+
+    for (int i = 0; i < a->perm.n; i++)
+        in[i] = ch__factor(f, CH_PAR);
+    for (int i = 0; i < a->perm.n; i++)
+        out[i] = in[a->perm.at[i]];
+    ch__factor_map(f, 0, a->perm.n, in);
+    return ch__factor_out(f, a->perm.n, out);
+}
+
+static const ch_kernel transpose_move = {"move", ch__always, transpose_prepare, ch__boxes_run,
+                                         NULL};
+
+const ch_op ch__op_transpose = {
+    .name = "transpose",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 1,
+    .attrs = transpose_rows,
+    .attrs_bytes = sizeof(transpose_attrs),
+    .infer = transpose_infer,
+    .grad = transpose_grad,
+    .factors = transpose_factors,
+    .kernels = (const ch_kernel *const[]){&transpose_move, NULL},
+};
+
+ch_node *ch_transpose(ch_node *x, int n, const int *perm)
+{
+    transpose_attrs a = {.perm.n = n > 0 || x == NULL ? n : x->dims.rank};
+    int             at;
+
+    if (a.perm.n > CH_MAX_RANK)
+        a.perm.n = CH_MAX_RANK + 1; /* the shape rule refuses it */
+    for (int i = 0; i < a.perm.n && i < CH_MAX_RANK; i++) {
+        if (n > 0)
+            a.perm.at[i] = ch__axis(perm[i], n, &at) ? at : perm[i];
+        else
+            a.perm.at[i] = a.perm.n - 1 - i;
+    }
+    return ch__node(&ch__op_transpose, &a, 1, &x);
+}
+
+/* ---- broadcast_to ---- */
+
+typedef struct broadcast_attrs {
+    ch_dims dims;
+} broadcast_attrs;
+
+static const ch_attr broadcast_rows[] = {
+    CH_ATTR_DIMS(broadcast_attrs, dims),
+    CH_ATTR_END,
+};
+
+static ch_status broadcast_infer(ch_infer *c)
+{
+    const broadcast_attrs *a = c->attrs;
+    ch_status              rc = ch__infer_check_dims(c, &a->dims);
+    int                    skip = a->dims.rank - c->in[0].rank;
+
+    if (rc == CH_OK)
+        rc = ch__infer_no_strings(c);
+    if (rc != CH_OK)
+        return rc;
+    if (skip < 0)
+        return ch__infer_fail(c, "it has rank %d, more than the %d of the shape wanted",
+                              c->in[0].rank, a->dims.rank);
+    for (int i = 0; i < c->in[0].rank; i++) {
+        ch_dim have = c->in[0].dim[i], want = a->dims.dim[skip + i];
+
+        if (ch__dim_is(have, 1) || ch__dim_same(have, want))
+            continue;
+        if (have.sym != 0)
+            return ch__infer_want_number(c, have);
+        return ch__infer_fail(c, "size %s of axis %d cannot become %s", ch__dim_text(c, have),
+                              i, ch__dim_text(c, want));
+    }
+    return ch__infer_dims(c, 0, c->dtype[0], &a->dims);
+}
+
+static ch_status broadcast_prepare(const ch_node *n, ch_prep *p)
+{
+    const ch_node *x = n->in[0];
+    int            skip = n->dims.rank - x->dims.rank;
+    int64_t        from[CH_MAX_RANK];
+    ch_span        s = {.rank = n->dims.rank};
+    ch_boxes      *b = ch__boxes_new(n, p, 1);
+
+    if (b == NULL)
+        return CH_RESOURCE_EXHAUSTED;
+    ch__node_strides(x, from);
+    ch__node_strides(n, s.to);
+    for (int i = 0; i < s.rank; i++) {
+        s.dim[i] = n->dims.dim[i].n;
+        s.from[i] = i < skip || x->dims.dim[i - skip].n == 1 ? 0 : from[i - skip];
+    }
+    ch__boxes_set(b, 0, n, 0, 0, &s);
+    return ch__boxes_done(b, p);
+}
+
+static void broadcast_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    (void)s;
+    din[0] = ch__unbroadcast(dout[0], n->in[0]);
+}
+
+static const ch_kernel broadcast_move = {"move", ch__always, broadcast_prepare, ch__boxes_run,
+                                         NULL};
+
+const ch_op ch__op_broadcast_to = {
+    .name = "broadcast_to",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 1,
+    .attrs = broadcast_rows,
+    .attrs_bytes = sizeof(broadcast_attrs),
+    .infer = broadcast_infer,
+    .grad = broadcast_grad,
+    .factors = ch__factors_elementwise,
+    .kernels = (const ch_kernel *const[]){&broadcast_move, NULL},
+};
+
+static ch_node *broadcast_at(const void *caller, ch_node *x, const ch_dims *dims)
+{
+    broadcast_attrs a = {.dims = *dims};
+
+    if (x == NULL || ch__dims_same(&x->dims, dims))
+        return x;
+    return ch__node_at(caller, &ch__op_broadcast_to, &a, 1, &x);
+}
+
+ch_node *ch__broadcast_dims(ch_node *x, const ch_dims *dims)
+{
+    return broadcast_at(__builtin_return_address(0), x, dims);
+}
+
+ch_node *ch_broadcast_to(ch_node *x, ch_shape shape)
+{
+    ch_dims d = ch__dims_of(shape);
+    int     skip;
+
+    if (x == NULL)
+        return NULL;
+    skip = d.rank - x->dims.rank;
+    for (int i = 0; i < x->dims.rank && skip >= 0; i++) /* -1: as it is */
+        if (d.dim[skip + i].n == -1)
+            d.dim[skip + i] = x->dims.dim[i];
+    return broadcast_at(__builtin_return_address(0), x, &d);
+}

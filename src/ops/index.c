@@ -1,0 +1,213 @@
+/* ops/index.c -- reading by ids: gather, gather_nd, one_hot.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "graph/step.h"
+#include "ops/box.h"
+#include "ops/lookup.h"
+#include "ops/ops.h"
+
+/* ---- gather: x (pre..., n, post...), ids -> (pre..., ids..., post...) ---- */
+
+typedef struct gather_attrs {
+    int64_t axis;
+    bool    or_zero; /* ids out of range give zeros instead of an error */
+} gather_attrs;
+
+static const ch_attr gather_rows[] = {
+    CH_ATTR_INT(gather_attrs, axis),
+    CH_ATTR_BOOL(gather_attrs, or_zero),
+    CH_ATTR_END,
+};
+
+static ch_status gather_infer(ch_infer *c)
+{
+    const gather_attrs *a = c->attrs;
+    ch_dim              dim[2 * CH_MAX_RANK];
+    int                 axis, k = 0;
+    ch_status           rc = ch__infer_no_strings(c);
+
+    if (rc == CH_OK)
+        rc = ch__infer_want_ids(c, 1);
+    if (rc == CH_OK)
+        rc = ch__infer_axis(c, a->axis, c->in[0].rank, &axis);
+    if (rc != CH_OK)
+        return rc;
+    for (int i = 0; i < axis; i++)
+        dim[k++] = c->in[0].dim[i];
+    for (int i = 0; i < c->in[1].rank; i++)
+        dim[k++] = c->in[1].dim[i];
+    for (int i = axis + 1; i < c->in[0].rank; i++)
+        dim[k++] = c->in[0].dim[i];
+    return ch__infer_out(c, 0, c->dtype[0], k, dim);
+}
+
+/* If there is one table, ids are checked and rows copied in one go. If there are many (axis is
+ * not 0), ids are checked first, once for all of them. */
+typedef struct gather_state {
+    int64_t n_tables, n_rows, n_ids;
+    int64_t bytes; /* of a row */
+    bool    wide_ids, or_zero;
+    int     tiles;
+} gather_state;
+
+static ch_status gather_prepare(const ch_node *n, ch_prep *p)
+{
+    const gather_attrs *a = ch__attrs(n);
+    const ch_dims      *x = &n->in[0]->dims;
+    gather_state       *s = ch__prep_state(p, sizeof(*s));
+    int                 axis;
+
+    if (s == NULL)
+        return ch__fail_memory("gather");
+    (void)ch__axis(a->axis, x->rank, &axis);
+    s->n_tables = 1;
+    s->bytes = (int64_t)ch_dtype_bytes(n->dtype);
+    for (int i = 0; i < axis; i++)
+        s->n_tables *= x->dim[i].n;
+    for (int i = axis + 1; i < x->rank; i++)
+        s->bytes *= x->dim[i].n;
+    s->n_rows = x->dim[axis].n;
+    s->n_ids = ch__count(n->in[1]);
+    s->wide_ids = n->in[1]->dtype == CH_I64;
+    s->or_zero = a->or_zero;
+    s->tiles = ch__tile_count(s->n_tables * s->n_ids, s->bytes / 4 + 8);
+    p->n_phases = s->n_tables > 1 && !s->or_zero ? 2 : 1;
+    p->tiles[0] = p->n_phases == 2 ? 1 : s->tiles;
+    p->tiles[1] = s->tiles;
+    return CH_OK;
+}
+
+static ch_status gather_check(const ch_call *c, const gather_state *s, int64_t from, int64_t to)
+{
+    ch_ids  ids = {c->in[1], s->wide_ids};
+    int64_t bad = s->or_zero ? -1 : ch__ids_check(ids, from, to, s->n_rows);
+
+    return bad < 0 ? CH_OK : ch__fail_id(c, ids, bad, s->n_rows);
+}
+
+/* Rows [from, to) of the result, which lie in tables from / n_ids to (to - 1) / n_ids. */
+static void gather_copy(const ch_call *c, const gather_state *s, int64_t from, int64_t to)
+{
+    ch_ids ids = {c->in[1], s->wide_ids};
+
+    while (from < to) {
+        int64_t table = from / s->n_ids, first = from % s->n_ids;
+        int64_t n = s->n_ids - first < to - from ? s->n_ids - first : to - from;
+
+        ch__rows_gather(ids, first, first + n,
+                        (const char *)c->in[0] + table * s->n_rows * s->bytes, s->n_rows,
+                        s->bytes, (char *)c->out[0] + table * s->n_ids * s->bytes);
+        from += n;
+    }
+}
+
+static ch_status gather_run(const ch_call *c, ch_tile t)
+{
+    const gather_state *s = c->state;
+    int64_t             from, to;
+    ch_status           rc = CH_OK;
+
+    if (s->n_tables > 1 && !s->or_zero && t.phase == 0)
+        return gather_check(c, s, 0, s->n_ids);
+    ch__tile_range(s->n_tables * s->n_ids, s->tiles, t.index, &from, &to);
+    if (s->n_tables == 1)
+        rc = gather_check(c, s, from, to);
+    if (rc == CH_OK)
+        gather_copy(c, s, from, to);
+    return rc;
+}
+
+static ch_node *gather_at(const void *caller, ch_node *x, ch_node *ids, int axis, bool or_zero)
+{
+    gather_attrs a = {axis, or_zero};
+
+    return ch__node_at(caller, &ch__op_gather, &a, 2, (ch_node *[]){x, ids});
+}
+
+/* The dims of one axis for all of [from, to); a product that cannot be told is -1, which
+ * reshape will say. */
+static ch_dim flat(const ch_dims *d, int from, int to)
+{
+    ch_dim all;
+
+    return ch__dims_product(d, from, to, &all) ? all : ch__dim(-1);
+}
+
+/* With the axis in front, it is a sum of rows: axis 0 stays sparse, others are turned back. */
+static void gather_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    const gather_attrs *a = ch__attrs(n);
+    const ch_dims      *x = &n->in[0]->dims, *i = &n->in[1]->dims;
+    ch_dims             rows = {.rank = x->rank}, line = {.rank = 1};
+    int                 front[CH_MAX_RANK], back[CH_MAX_RANK], axis, k = 0;
+    ch_node            *d = dout[0];
+
+    (void)s;
+    (void)ch__axis(a->axis, x->rank, &axis);
+    for (int j = 0; j < i->rank; j++)
+        front[k++] = axis + j;
+    for (int j = 0; j < n->dims.rank; j++)
+        if (j < axis || j >= axis + i->rank)
+            front[k++] = j;
+    if (axis > 0)
+        d = ch_transpose(d, n->dims.rank, front);
+    line.dim[0] = rows.dim[0] = flat(i, 0, i->rank);
+    for (int j = 1; j < x->rank; j++)
+        rows.dim[j] = x->dim[j <= axis ? j - 1 : j];
+    d = ch__sparse_rows(ch__reshape_dims(n->in[1], &line), ch__reshape_dims(d, &rows),
+                        x->dim[axis]);
+    for (int j = 0; j < x->rank; j++)
+        back[j] = j < axis ? j + 1 : j == axis ? 0 : j;
+    din[0] = axis > 0 ? ch_transpose(d, x->rank, back) : d;
+}
+
+static ch_status gather_factors(const ch_node *n, ch_factors *f)
+{
+    const gather_attrs *a = ch__attrs(n);
+    const ch_dims      *x = &n->in[0]->dims;
+    int                 in[CH_MAX_RANK], ids[CH_MAX_RANK], out[CH_MAX_RANK], axis, k = 0;
+
+    if (!ch__axis(a->axis, x->rank, &axis))
+        return CH_OK;
+    for (int i = 0; i < x->rank; i++)
+        in[i] = ch__factor(f, i == axis ? CH_IDX : CH_PAR);
+    for (int i = 0; i < n->in[1]->dims.rank; i++)
+        ids[i] = ch__factor(f, CH_PAR);
+    for (int i = 0; i < axis; i++)
+        out[k++] = in[i];
+    for (int i = 0; i < n->in[1]->dims.rank; i++)
+        out[k++] = ids[i];
+    for (int i = axis + 1; i < x->rank; i++)
+        out[k++] = in[i];
+    ch__factor_map(f, 0, x->rank, in);
+    ch__factor_map(f, 1, n->in[1]->dims.rank, ids);
+    return ch__factor_out(f, k, out);
+}
+
+static const ch_kernel gather_plain = {"plain", ch__always, gather_prepare, gather_run, NULL};
+
+const ch_op ch__op_gather = {
+    .name = "gather",
+    .version = 1,
+    .n_in = 2,
+    .n_out = 1,
+    .flags = CH_OP_CAN_FAIL,
+    .attrs = gather_rows,
+    .attrs_bytes = sizeof(gather_attrs),
+    .infer = gather_infer,
+    .grad = gather_grad,
+    .factors = gather_factors,
+    .kernels = (const ch_kernel *const[]){&gather_plain, NULL},
+};
+
+ch_node *ch_gather(ch_node *x, ch_node *ids, int axis)
+{
+    return gather_at(__builtin_return_address(0), x, ids, axis, false);
+}
+
+ch_node *ch__gather_or_zero(ch_node *x, ch_node *ids)
+{
+    return gather_at(__builtin_return_address(0), x, ids, 0, true);
+}

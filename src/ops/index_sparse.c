@@ -1,0 +1,328 @@
+/* ops/index_sparse.c -- checked ids, and gradients held as ids and rows.
+ *
+ * The gradient of a lookup touches few rows of its table. It stays (ids, rows) as long as
+ * nobody looks at it as an array: sums of such gradients are joined, and an update writes those
+ * rows alone. An id that is not in range stands for no row: -1 fills up what has no id.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "graph/step.h"
+#include "kernel/rows.h"
+#include "ops/box.h"
+#include "ops/lookup.h"
+#include "ops/ops.h"
+
+/* ---- check_ids: the ids, if all are in [0, limit) ---- */
+
+typedef struct check_ids_attrs {
+    ch_dims limit; /* one size */
+} check_ids_attrs;
+
+static const ch_attr check_ids_rows[] = {
+    CH_ATTR_DIMS(check_ids_attrs, limit),
+    CH_ATTR_END,
+};
+
+static ch_status check_ids_infer(ch_infer *c)
+{
+    const check_ids_attrs *a = c->attrs;
+    ch_status              rc = ch__infer_want_ids(c, 0);
+
+    if (rc == CH_OK)
+        rc = ch__infer_check_dims(c, &a->limit);
+    if (rc == CH_OK && a->limit.rank != 1)
+        rc = ch__infer_fail(c, "%d limits, want 1", a->limit.rank);
+    return rc != CH_OK ? rc : ch__infer_like(c, 0, 0);
+}
+
+typedef struct check_ids_state {
+    int64_t n, limit;
+    bool    wide;
+} check_ids_state;
+
+static ch_status check_ids_prepare(const ch_node *n, ch_prep *p)
+{
+    const check_ids_attrs *a = ch__attrs(n);
+    check_ids_state       *s = ch__prep_state(p, sizeof(*s));
+
+    if (s == NULL)
+        return ch__fail_memory("check_ids");
+    *s = (check_ids_state){ch__count(n), a->limit.dim[0].n, n->dtype == CH_I64};
+    p->over[0] = 1;
+    return CH_OK;
+}
+
+ch_status ch__fail_id(const ch_call *c, ch_ids ids, int64_t at, int64_t limit)
+{
+    return ch__call_fail(c, CH_INVALID_ARGUMENT, "id %lld at position %lld is not in [0, %lld)",
+                         (long long)ch__id(ids, at), (long long)at, (long long)limit);
+}
+
+static ch_status check_ids_run(const ch_call *c, ch_tile t)
+{
+    const check_ids_state *s = c->state;
+    ch_ids                 ids = {c->in[0], s->wide};
+    int64_t                bad = ch__ids_check(ids, 0, s->n, s->limit);
+
+    (void)t;
+    if (bad >= 0)
+        return ch__fail_id(c, ids, bad, s->limit);
+    if (c->out[0] != c->in[0])
+        memcpy(c->out[0], c->in[0], (size_t)s->n * (s->wide ? 8 : 4));
+    return CH_OK;
+}
+
+static const ch_kernel check_ids_plain = {"plain", ch__always, check_ids_prepare, check_ids_run,
+                                          NULL};
+
+const ch_op ch__op_check_ids = {
+    .name = "check_ids",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 1,
+    .flags = CH_OP_CAN_FAIL | CH_OP_NO_GRAD,
+    .attrs = check_ids_rows,
+    .attrs_bytes = sizeof(check_ids_attrs),
+    .infer = check_ids_infer,
+    .factors = ch__factors_elementwise,
+    .kernels = (const ch_kernel *const[]){&check_ids_plain, NULL},
+};
+
+static ch_node *check_ids_at(const void *caller, ch_node *ids, ch_dim limit)
+{
+    check_ids_attrs a = {.limit = {.rank = 1, .dim = {limit}}};
+
+    return ch__node_at(caller, &ch__op_check_ids, &a, 1, &ids);
+}
+
+ch_node *ch_check_ids(ch_node *ids, int64_t limit)
+{
+    return check_ids_at(__builtin_return_address(0), ids, ch__dim(limit));
+}
+
+ch_node *ch__check_ids_dim(ch_node *ids, ch_dim limit)
+{
+    return check_ids_at(__builtin_return_address(0), ids, limit);
+}
+
+/* ---- sparse_rows: zeros, with rows added at ids ---- */
+
+typedef struct sparse_attrs {
+    ch_dims n_rows; /* one size */
+} sparse_attrs;
+
+static const ch_attr sparse_rows_rows[] = {
+    CH_ATTR_DIMS(sparse_attrs, n_rows),
+    CH_ATTR_END,
+};
+
+ch_status ch__infer_adds(const ch_infer *c, int i)
+{
+    ch_dtype t = c->dtype[i];
+
+    if (ch_dtype_is_float(t) || t == CH_I8 || t == CH_I32 || t == CH_I64 || t == CH_U8)
+        return CH_OK;
+    return ch__infer_fail(c, "input %d is %s, which is not added", i, ch_dtype_name(t));
+}
+
+ch_status ch__infer_id_rows(const ch_infer *c, int ids, int rows)
+{
+    ch_dim    a, b;
+    ch_status rc = ch__infer_want_ids(c, ids);
+
+    if (rc == CH_OK)
+        rc = ch__infer_want_rank(c, ids, 1);
+    if (rc != CH_OK)
+        return rc;
+    if (c->in[rows].rank < 1)
+        return ch__infer_fail(c, "input %d is a scalar, want a row for each id", rows);
+    a = c->in[ids].dim[0];
+    b = c->in[rows].dim[0];
+    if (ch__dim_same(a, b))
+        return CH_OK;
+    if (a.sym != 0 || b.sym != 0)
+        return ch__infer_want_number(c, a.sym != 0 ? a : b);
+    return ch__infer_fail(c, "%s ids for %s rows", ch__dim_text(c, a), ch__dim_text(c, b));
+}
+
+static ch_status sparse_rows_infer(ch_infer *c)
+{
+    const sparse_attrs *a = c->attrs;
+    ch_status           rc = ch__infer_id_rows(c, 0, 1);
+    ch_dims             d = c->in[1];
+
+    if (rc == CH_OK)
+        rc = ch__infer_adds(c, 1);
+    if (rc == CH_OK)
+        rc = ch__infer_check_dims(c, &a->n_rows);
+    if (rc != CH_OK)
+        return rc;
+    if (a->n_rows.rank != 1)
+        return ch__infer_fail(c, "%d numbers of rows, want 1", a->n_rows.rank);
+    d.dim[0] = a->n_rows.dim[0];
+    return ch__infer_dims(c, 0, c->dtype[1], &d);
+}
+
+/* Phases: zeros; rows added, by who owns them; and for 16-bit floats, which are added in f32
+ * aside, the results rounded. */
+typedef struct sparse_state {
+    ch_scatter scatter;
+    bool       wide_ids;
+    int64_t    count;
+    size_t     sum_bytes; /* of an element of the sum */
+    int        tiles;
+} sparse_state;
+
+static ch_status sparse_rows_prepare(const ch_node *n, ch_prep *p)
+{
+    sparse_state *s = ch__prep_state(p, sizeof(*s));
+    ch_scatter   *k;
+
+    if (s == NULL)
+        return ch__fail_memory("sparse_rows");
+    k = &s->scatter;
+    k->dtype = n->dtype;
+    k->wide = n->dtype == CH_BF16 || n->dtype == CH_F16;
+    k->n_ids = n->in[0]->dims.dim[0].n;
+    k->n_rows = n->dims.dim[0].n;
+    s->count = ch__count(n);
+    k->width = k->n_rows > 0 ? s->count / k->n_rows : 0;
+    k->tiles = ch__scatter_tiles(k->n_ids, k->width, ch__tile_count(k->n_ids, 2 * k->width));
+    s->wide_ids = n->in[0]->dtype == CH_I64;
+    s->sum_bytes = k->wide ? sizeof(float) : ch_dtype_bytes(n->dtype);
+    s->tiles = ch__move_tiles(s->count, s->count * (int64_t)s->sum_bytes);
+    p->scratch_bytes = k->wide ? (size_t)s->count * sizeof(float) : 0;
+    p->n_phases = k->wide ? 3 : 2;
+    p->tiles[0] = p->tiles[2] = s->tiles;
+    p->tiles[1] = k->tiles;
+    return CH_OK;
+}
+
+static ch_status sparse_rows_run(const ch_call *c, ch_tile t)
+{
+    const sparse_state *s = c->state;
+    char               *sum = s->scatter.wide ? c->scratch : c->out[0];
+    int64_t             from, to;
+
+    ch__tile_range(s->count, s->tiles, t.index, &from, &to);
+    if (t.phase == 0)
+        memset(sum + (size_t)from * s->sum_bytes, 0, (size_t)(to - from) * s->sum_bytes);
+    else if (t.phase == 1)
+        ch__scatter_add(&s->scatter, (ch_ids){c->in[0], s->wide_ids}, c->in[1], sum, t.index);
+    else
+        ch__round_to(s->scatter.dtype, to - from, (const float *)c->scratch + from,
+                     (uint16_t *)c->out[0] + from);
+    return CH_OK;
+}
+
+static void sparse_rows_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
+                             ch_node *din[])
+{
+    (void)s;
+    din[1] = ch__gather_or_zero(dout[0], n->in[0]);
+}
+
+/* i is summed over; ids out of a device's rows are passed over. */
+static ch_status sparse_rows_factors(const ch_node *n, ch_factors *f)
+{
+    int in[CH_MAX_RANK], out[CH_MAX_RANK];
+
+    in[0] = ch__factor(f, CH_RED);
+    out[0] = ch__factor(f, CH_IDX);
+    for (int k = 1; k < n->dims.rank; k++)
+        in[k] = out[k] = ch__factor(f, CH_PAR);
+    ch__factor_map(f, 0, 1, in);
+    ch__factor_map(f, 1, n->dims.rank, in);
+    return ch__factor_out(f, n->dims.rank, out);
+}
+
+static const ch_kernel sparse_rows_plain = {"plain", ch__always, sparse_rows_prepare,
+                                            sparse_rows_run, NULL};
+
+const ch_op ch__op_sparse_rows = {
+    .name = "sparse_rows",
+    .version = 1,
+    .n_in = 2,
+    .n_out = 1,
+    .attrs = sparse_rows_rows,
+    .attrs_bytes = sizeof(sparse_attrs),
+    .infer = sparse_rows_infer,
+    .grad = sparse_rows_grad,
+    .factors = sparse_rows_factors,
+    .kernels = (const ch_kernel *const[]){&sparse_rows_plain, NULL},
+};
+
+ch_node *ch__sparse_rows(ch_node *ids, ch_node *rows, ch_dim n_rows)
+{
+    sparse_attrs a = {.n_rows = {.rank = 1, .dim = {n_rows}}};
+
+    return ch__node(&ch__op_sparse_rows, &a, 2, ((ch_node *[]){ids, rows}));
+}
+
+ch_node *ch_sparse_rows(ch_node *ids, ch_node *rows, int64_t n_rows)
+{
+    sparse_attrs a = {.n_rows = {.rank = 1, .dim = {ch__dim(n_rows)}}};
+    const void  *caller = __builtin_return_address(0);
+    ch_node     *checked = check_ids_at(caller, ids, ch__dim(n_rows));
+
+    return ch__node_at(caller, &ch__op_sparse_rows, &a, 2, (ch_node *[]){checked, rows});
+}
+
+ch_node *ch_segment_sum(ch_node *x, ch_node *segment_ids, int64_t n_segments)
+{
+    sparse_attrs a = {.n_rows = {.rank = 1, .dim = {ch__dim(n_segments)}}};
+    const void  *caller = __builtin_return_address(0);
+    ch_node     *checked = check_ids_at(caller, segment_ids, ch__dim(n_segments));
+
+    return ch__node_at(caller, &ch__op_sparse_rows, &a, 2, (ch_node *[]){checked, x});
+}
+
+/* ---- sums of gradients ---- */
+
+ch_node *ch_add(ch_node *a, ch_node *b); /* until cohort/math.h has it */
+
+bool ch__is_sparse(const ch_node *n)
+{
+    return n != NULL && n->head->op == &ch__op_sparse_rows;
+}
+
+static bool can_join(const ch_node *a, const ch_node *b)
+{
+    return ch__is_sparse(a) && ch__is_sparse(b) && a->in[0]->dtype == b->in[0]->dtype &&
+           a->dtype == b->dtype && ch__dims_same(&a->dims, &b->dims);
+}
+
+/* Once in a process: that it happens is news, that it happens again is not. */
+static void note_dense(const ch_node *sparse)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    char               dims[160];
+
+    if (atomic_flag_test_and_set_explicit(&said, memory_order_relaxed))
+        return;
+    ch__dims_print(&sparse->dims, dims, sizeof(dims));
+    ch__log(CH_LOG_INFO, "sparse-gradient-densified",
+            "a gradient of rows of %s%s was added to one of all its rows, and so became dense",
+            ch_dtype_name(sparse->dtype), dims);
+}
+
+ch_node *ch__add_gradients(ch_node *a, ch_node *b)
+{
+    ch_node *ids, *rows;
+
+    if (a == NULL || b == NULL)
+        return NULL;
+    if (!can_join(a, b)) {
+        if (ch__is_sparse(a) != ch__is_sparse(b))
+            note_dense(ch__is_sparse(a) ? a : b);
+        return ch_add(a, b);
+    }
+    ids = ch_concat(2, (ch_node *[]){a->in[0], b->in[0]}, 0);
+    if (ids == NULL)
+        return NULL;
+    rows = ch__concat_to(2, (ch_node *[]){a->in[1], b->in[1]}, 0, ids->dims.dim[0]);
+    return ch__sparse_rows(ids, rows, a->dims.dim[0]);
+}
