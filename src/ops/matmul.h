@@ -2,6 +2,6 @@
 #ifndef OPS_MATMUL_H
 #define OPS_MATMUL_H
 
-#define CH_OPS_MATMUL(X)
+#define CH_OPS_MATMUL(X) X(matmul)
 
 #endif
