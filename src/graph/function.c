@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "base/config.h"
 #include "base/log.h"
 #include "graph/step.h"
 
@@ -304,15 +305,14 @@ ch_status ch__function_record(ch_function *f, const ch_run *run, const ch_args *
 
 /* ---- programs ---- */
 
-/* Says which size it is that keeps changing, when there are ten programs. */
-static void warn_of_many(const ch_function *f, const ch_prepared *p)
+/* Says which size it is that keeps changing: p and `other` are two of many. */
+static void warn_of_many(const ch_function *f, const ch_prepared *p, const ch_prepared *other)
 {
-    const ch_prepared *other = p->next;
-
+    if (other == NULL || other->n_in != p->n_in || other->n_local != p->n_local)
+        return;
     for (int i = 0; i < p->n_local * p->n_in; i++)
         for (int k = 0; k < p->shape[i].rank; k++)
-            if (other->n_in == p->n_in && other->n_local == p->n_local &&
-                p->shape[i].dim[k] != other->shape[i].dim[k]) {
+            if (p->shape[i].dim[k] != other->shape[i].dim[k]) {
                 ch__log(
                     CH_LOG_WARNING, "program-cache",
                     "%s: ten programs already; axis %d of input %d keeps changing (%lld, then "
@@ -353,7 +353,7 @@ static void evict(ch_function *f)
 ch_status ch__function_prepare(ch_function *f, ch_graph *g, const ch_run *run, const ch_args *a,
                                ch_prepared **out)
 {
-    bool      watched = f->see != NULL;
+    bool      watched = f->see != NULL || ch__config()->interpret;
     ch_status rc;
 
     for (ch_prepared **link = &f->programs; *link != NULL; link = &(*link)->next)
@@ -373,7 +373,7 @@ ch_status ch__function_prepare(ch_function *f, ch_graph *g, const ch_run *run, c
     f->programs = *out;
     f->n_programs++;
     if (f->n_programs == 10)
-        warn_of_many(f, *out);
+        warn_of_many(f, *out, (*out)->next);
     if (f->n_programs > CH_MAX_PROGRAMS)
         evict(f);
     return CH_OK;

@@ -142,10 +142,11 @@ typedef struct ch_signature {
 ch_status ch__specialise(const ch_graph *g, const ch_signature *sig, ch_graph **out);
 
 /* Passes over a specialised graph, each of which leaves the same results, to the bit. */
-ch_status ch__pass_fold(ch_graph *g); /* calls of constants only become constants */
-ch_status ch__pass_cse(ch_graph *g);  /* equal calls become one */
-ch_status ch__pass_dead(ch_graph *g); /* calls that no root needs go */
-ch_status ch__pass_fuse(ch_graph *g); /* chains of elementwise calls become one */
+ch_status ch__pass_fold(ch_graph *g);   /* calls of constants only become constants */
+ch_status ch__pass_cse(ch_graph *g);    /* equal calls become one */
+ch_status ch__pass_dead(ch_graph *g);   /* calls that no root needs go */
+ch_status ch__pass_absorb(ch_graph *g); /* what follows a call becomes part of it */
+ch_status ch__pass_fuse(ch_graph *g);   /* chains of elementwise calls become one */
 
 /* Text for people: "%12 = matmul %3 %4  f32(rows, 64)"; and the dims alone. */
 int ch__dims_print(const ch_dims *d, char *text, size_t size);

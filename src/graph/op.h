@@ -321,6 +321,16 @@ ch_status ch__factor_out(ch_factors *f, int rank, const int *factor); /* the nex
 /* Rules that many ops share. */
 ch_status ch__factors_elementwise(const ch_node *n, ch_factors *f);
 
+/* ---- taking in what follows ---- */
+
+/* What one call could be in the place of two. */
+typedef struct ch_rewrite {
+    const ch_op *op;
+    int          n_in;
+    ch_node     *in[8];
+    _Alignas(16) unsigned char attrs[512]; /* op->attrs_bytes of it */
+} ch_rewrite;
+
 /* ---- the op ---- */
 
 enum {
@@ -348,6 +358,10 @@ struct ch_op {
      */
     void (*grad)(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[]);
     ch_status (*factors)(const ch_node *n, ch_factors *f); /* NULL: replicated */
+    /* True if `user`, the only one who reads n, can be done by the same kernel: a bias, an
+     * activation. The result may differ in the last place (COHORT_EPILOGUE=0 turns it off), so
+     * it stands in specialised graphs only. NULL: never. */
+    bool (*absorb)(const ch_node *n, const ch_node *user, ch_rewrite *out);
 };
 
 /* Ops that graph/ must make itself, handed over by role: src/cohort.c fills this in. */

@@ -679,6 +679,8 @@ static ch_status run_passes(ch_graph *g)
 
     if (rc == CH_OK)
         rc = ch__pass_cse(g);
+    if (rc == CH_OK && ch__config()->epilogue)
+        rc = ch__pass_absorb(g);
     return rc;
 }
 

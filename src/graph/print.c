@@ -76,7 +76,7 @@ int ch_graph_print(const ch_graph *g, char *text, size_t size)
     print_head(&t, g);
     for (const ch_node *n = g->first; n != NULL; n = n->next) {
         const char *here = n->scope != NULL ? n->scope : "";
-        size_t      before = t.used;
+        size_t      before;
 
         if (n->op == ch__roles.input)
             continue;

@@ -179,12 +179,19 @@ static void see(void *arg, const ch_instr *in, const ch_call *c)
         ch_tensor_unref(out[--n]);
 }
 
+/* True on a thread that is inside a run: a host function may not start another, since the
+ * devices it would wait for are its own. */
+static _Thread_local bool is_running;
+
 static void run_replica(void *arg)
 {
     replica_job *j = arg;
     launch      *l = j->launch;
-    ch_status    rc = ch__instance_run(l->p->instance[j->local], &j->bind);
+    ch_status    rc;
 
+    is_running = true;
+    rc = ch__instance_run(l->p->instance[j->local], &j->bind);
+    is_running = false;
     if (rc == CH_OK)
         return;
     ch__fault_take(&l->fault, rc, l->run->n_replicas > 1 ? j->env.replica : -1, NULL);
@@ -288,8 +295,8 @@ static void hold_all(ch_prepared *p, bool hold)
 static ch_status run_held(launch *l, int64_t number)
 {
     ch_prepared *p = l->p;
-    size_t       n_in = (size_t)(p->n_in * p->n_local), n_out = (size_t)(p->n_out * p->n_local);
     size_t       n = (size_t)p->n_local;
+    size_t       n_in = n * (size_t)p->n_in, n_out = n * (size_t)p->n_out;
     void       **pointer;
     ch_status    rc = find_resources(l);
 
@@ -310,6 +317,11 @@ ch_status ch__run(const ch_run *run, ch_tuple **out)
     int64_t   number = 0;
     ch_status rc;
 
+    if (is_running)
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "run %s: a step is running on this thread; a host function cannot run "
+                        "another",
+                        run->function->name);
     l.run = run;
     l.p = NULL;
     l.packet = NULL;

@@ -22,6 +22,7 @@ ch_status ch__step_new(const char *name, ch_step *outer, ch_step **out)
         return rc;
     }
     s->graph->step = s;
+    s->active = s;
     s->outer = outer;
     if (outer != NULL) {
         s->graph->outer = outer->graph;
@@ -180,16 +181,24 @@ done:
     return rc;
 }
 
-/* A node of an outer graph becomes an input of the body being recorded in s. */
-static ch_node *capture(ch_step *s, ch_node *outer)
+static ch_step *outermost(ch_step *s)
+{
+    while (s->outer != NULL)
+        s = s->outer;
+    return s;
+}
+
+ch_node *ch__step_capture(ch_step *s, ch_node *outer)
 {
     int      cap = s->cap_captures;
     ch_node *in;
 
+    if (outer == NULL || outer->graph == s->graph)
+        return outer;
     for (int i = 0; i < s->n_captures; i++)
         if (s->captured[i] == outer)
             return s->capture[i];
-    if (outer->graph != s->outer->graph && (outer = capture(s->outer, outer)) == NULL)
+    if (outer->graph != s->outer->graph && (outer = ch__step_capture(s->outer, outer)) == NULL)
         return NULL;
     if (!ch__grow((void **)&s->captured, &cap, s->n_captures + 1, sizeof(*s->captured)) ||
         (cap = s->cap_captures,
@@ -214,7 +223,8 @@ static bool is_within(const ch_step *s, const ch_step *outer)
     return false;
 }
 
-/* The innermost recording among those of the inputs; NULL if they have none in common. */
+/* Where a call of these inputs is recorded: the innermost body that is being recorded, so that
+ * a branch holds all that it computes. NULL if the inputs have no recording in common. */
 static ch_step *step_of(int n_in, ch_node *const *in)
 {
     ch_step *s = NULL;
@@ -229,7 +239,7 @@ static ch_step *step_of(int n_in, ch_node *const *in)
         else if (!is_within(s, t))
             return NULL;
     }
-    return s;
+    return s != NULL && is_within(outermost(s)->active, s) ? outermost(s)->active : NULL;
 }
 
 /* Weak inputs take the type of those that are not; among weak ones, a float beats an integer.
@@ -266,6 +276,10 @@ static ch_node *add_call(ch_step *s, const void *caller, const ch_op *op, const 
     ch_status rc = ch__call_infer(s->graph, op, attrs, n_in, in, &c);
     ch_node  *n;
 
+    if (rc == CH_OK && s->outer != NULL && (op->flags & CH_OP_COLLECTIVE) != 0)
+        rc =
+            ch__fail(CH_FAILED_PRECONDITION,
+                     "%s: not inside a cond, while or scan: replicas might not meet", op->name);
     if (rc != CH_OK) {
         ch__step_take(s, rc, caller);
         return NULL;
@@ -308,7 +322,7 @@ ch_node *ch__node_at(const void *caller, const ch_op *op, const void *attrs, int
             ch__step_take(s, ch__fail(CH_INVALID_ARGUMENT, "%s: input %d is NULL", op->name, i),
                           caller);
         else if (in[i]->graph != s->graph)
-            own[i] = capture(s, in[i]);
+            own[i] = ch__step_capture(s, in[i]);
         ok = own[i] != NULL;
     }
     if (ok && settle_dtypes(op, n_in, own))
@@ -378,7 +392,7 @@ void ch_step_out(ch_step *s, const char *name, ch_node *n)
     if (s->rc != CH_OK)
         return;
     if (n != NULL && n->graph != s->graph && is_within(s, n->graph->step))
-        n = capture(s, n);
+        n = ch__step_capture(s, n);
     if (n == NULL || n->graph != s->graph) {
         ch__step_take(s,
                       ch__fail(CH_INVALID_ARGUMENT, "%s: output %s is %s", s->graph->name,
@@ -420,8 +434,7 @@ ch_node *ch__step_read(ch_step *s, void *key, const char *name, ch_dtype dtype, 
 {
     ch_read_attrs a = {.dtype = dtype, .dims = ch__dims_of(shape)};
 
-    while (s->outer != NULL) /* bodies capture what the step reads */
-        s = s->outer;
+    s = outermost(s); /* bodies capture what the step reads */
     if (s->rc != CH_OK)
         return NULL;
     a.resource = resource_of(s, key, name, dtype, shape);
@@ -478,13 +491,16 @@ ch_graph *ch__step_body(ch_step *outer, const char *name, int n, const ch_dtype 
     ch_step  *s = NULL;
     ch_graph *g = NULL;
     ch_node **in = ch__arena_alloc(&outer->graph->arena, (size_t)(n + 1) * sizeof(*in));
+    ch_step  *before = outermost(outer)->active;
     ch_status rc = in == NULL ? ch__fail_memory(name) : ch__step_new(name, outer, &s);
 
     for (int i = 0; i < n && rc == CH_OK; i++)
         if ((in[i] = ch__step_add_input(s, NULL, dtype[i], &dims[i])) == NULL)
             rc = ch_step_status(s);
     if (rc == CH_OK) {
+        outermost(outer)->active = s;
         record(s, n, in, arg);
+        outermost(outer)->active = before;
         rc = ch_step_status(s);
     }
     if (rc == CH_OK) {

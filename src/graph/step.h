@@ -17,6 +17,7 @@ struct ch_step {
     const void *caller;              /* while a composite op records: the user's address */
     void       *owner;               /* whoever records: the strategy */
     ch_step    *outer;               /* of a body */
+    ch_step    *active; /* of the outermost: the innermost body being recorded, or itself */
     int         n_captures, cap_captures;
     ch_node   **captured; /* nodes of outer graphs that the body uses ... */
     ch_node   **capture;  /* ... and the body's inputs that stand for them */
@@ -39,6 +40,9 @@ ch_node *ch__step_read(ch_step *s, void *key, const char *name, ch_dtype dtype, 
 /* From now on, `value` is what the resource holds. Returns it. */
 ch_node *ch__step_write(ch_step *s, void *key, const char *name, ch_dtype dtype, ch_shape shape,
                         ch_node *value);
+
+/* What a node of an outer graph is in the body being recorded in s; itself if it is s's. */
+ch_node *ch__step_capture(ch_step *s, ch_node *n);
 
 /* A composite op (one that records several) calls this first, so that errors name its caller's
  * line and not its own; returns what to give to ch__step_end. */
