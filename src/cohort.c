@@ -28,7 +28,10 @@ const ch_roles ch__roles = {
     .input = &ch__op_input,
     .constant = &ch__op_constant,
     .read = &ch__op_read,
+    .cast = &ch__op_cast,
+    .fused = &ch__op_fused,
     .add = ch__add_gradients,
     .zeros_like = ch_zeros_like,
     .ones_like = ch_ones_like,
+    .cast_to = ch__cast_weak,
 };

@@ -88,6 +88,8 @@ typedef struct ch_constant_attrs {
 } ch_constant_attrs;
 
 /* A fused chain: instruction i computes value n_in + i from earlier values with `block`. */
+enum { CH_FUSED_STEPS = 64, CH_FUSED_INPUTS = 16 }; /* at most */
+
 typedef struct ch_fused_step {
     ch_block block;
     ch_dtype out; /* what the op would have given: 16-bit floats are rounded to it */

@@ -681,6 +681,8 @@ static ch_status run_passes(ch_graph *g)
         rc = ch__pass_cse(g);
     if (rc == CH_OK && ch__config()->epilogue)
         rc = ch__pass_absorb(g);
+    if (rc == CH_OK && ch__config()->fuse)
+        rc = ch__pass_fuse(g);
     return rc;
 }
 

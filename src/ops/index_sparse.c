@@ -282,8 +282,6 @@ ch_node *ch_segment_sum(ch_node *x, ch_node *segment_ids, int64_t n_segments)
 
 /* ---- sums of gradients ---- */
 
-ch_node *ch_add(ch_node *a, ch_node *b); /* until cohort/math.h has it */
-
 bool ch__is_sparse(const ch_node *n)
 {
     return n != NULL && n->head->op == &ch__op_sparse_rows;

@@ -49,6 +49,13 @@ bool ch__is_sparse(const ch_node *n);
 /* The sum of two gradients: sparse if both are. (ops/index.c) */
 ch_node *ch__add_gradients(ch_node *a, ch_node *b);
 
+/* The kernel of every op that has a block function, and the op of a chain of them. It is in no
+ * list: a recorded graph never has one. (ops/fused.c) */
+extern const ch_kernel ch__kernel_elementwise;
+extern const ch_op     ch__op_fused;
+/* A cast that stays weak if x is: for dtypes that settle themselves. (ops/elementwise.c) */
+ch_node *ch__cast_weak(ch_node *x, ch_dtype dtype);
+
 /* A kernel for ops that fit always or have nothing to prepare. (ops/source.c) */
 bool      ch__always(const ch_node *n);
 ch_status ch__prepare_nothing(const ch_node *n, ch_prep *p);

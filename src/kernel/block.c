@@ -1,0 +1,524 @@
+/* kernel/block.c -- block functions; compiled once for each SIMD level.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernel/block.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernel/math32.h"
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+/* ---- functions of one element that the templates below take ---- */
+
+CH_SIMD_INLINE uint32_t bits_of(float x)
+{
+    uint32_t u;
+
+    memcpy(&u, &x, sizeof(u));
+    return u;
+}
+
+CH_SIMD_INLINE float float_of(uint32_t u)
+{
+    float x;
+
+    memcpy(&x, &u, sizeof(x));
+    return x;
+}
+
+/* f32: kernel/math32.h has them. */
+#define OF_MATH32(name)                                                                        \
+    CH_SIMD_INLINE float name##_of_f32(float x)                                                \
+    {                                                                                          \
+        return ch__##name##32(x);                                                              \
+    }
+OF_MATH32(exp)
+OF_MATH32(expm1)
+OF_MATH32(log)
+OF_MATH32(log1p)
+OF_MATH32(sin)
+OF_MATH32(cos)
+OF_MATH32(tanh)
+OF_MATH32(sigmoid)
+OF_MATH32(erf)
+OF_MATH32(gelu)
+OF_MATH32(gelu_tanh)
+OF_MATH32(silu)
+OF_MATH32(softplus)
+#undef OF_MATH32
+
+CH_SIMD_INLINE float pow_of_f32(float x, float y)
+{
+    return ch__pow32(x, y);
+}
+
+/* f64: libm has most of them. */
+#define OF_LIBM(name)                                                                          \
+    CH_SIMD_INLINE double name##_of_f64(double x)                                              \
+    {                                                                                          \
+        return name(x);                                                                        \
+    }
+OF_LIBM(exp)
+OF_LIBM(expm1)
+OF_LIBM(log)
+OF_LIBM(log1p)
+OF_LIBM(sin)
+OF_LIBM(cos)
+OF_LIBM(tanh)
+OF_LIBM(erf)
+#undef OF_LIBM
+
+CH_SIMD_INLINE double pow_of_f64(double x, double y)
+{
+    return pow(x, y);
+}
+CH_SIMD_INLINE double sigmoid_of_f64(double x)
+{
+    double e = exp(-fabs(x)); /* of what is small, so that neither end loses digits */
+
+    return x < 0 ? e / (1 + e) : 1 / (1 + e);
+}
+CH_SIMD_INLINE double gelu_of_f64(double x)
+{
+    return x <= -40 ? -0.0 : 0.5 * x * erfc(-x * 0.70710678118654752440);
+}
+CH_SIMD_INLINE double gelu_tanh_of_f64(double x)
+{
+    return x <= -40 ? -0.0
+                    : x * sigmoid_of_f64(1.59576912160573071176 * (x + 0.044715 * x * x * x));
+}
+CH_SIMD_INLINE double silu_of_f64(double x)
+{
+    return x < -1000 ? -0.0 : x * sigmoid_of_f64(x);
+}
+CH_SIMD_INLINE double softplus_of_f64(double x)
+{
+    return (x < 0 ? 0 : x) + log1p(exp(-fabs(x)));
+}
+
+/* ---- casts ---- */
+
+#define T        float
+#define NAME(x)  x##_f32
+#define IS_FLOAT 1
+#include "kernel/block_cast.h"
+
+#define T        double
+#define NAME(x)  x##_f64
+#define IS_FLOAT 1
+#include "kernel/block_cast.h"
+
+#define T        int8_t
+#define NAME(x)  x##_i8
+#define IS_FLOAT 0
+#include "kernel/block_cast.h"
+
+#define T        int16_t
+#define NAME(x)  x##_i16
+#define IS_FLOAT 0
+#include "kernel/block_cast.h"
+
+#define T        int32_t
+#define NAME(x)  x##_i32
+#define IS_FLOAT 0
+#include "kernel/block_cast.h"
+
+#define T        int64_t
+#define NAME(x)  x##_i64
+#define IS_FLOAT 0
+#include "kernel/block_cast.h"
+
+#define T        uint8_t
+#define NAME(x)  x##_u8
+#define IS_FLOAT 0
+#include "kernel/block_cast.h"
+
+#define T        uint16_t
+#define NAME(x)  x##_u16
+#define IS_FLOAT 0
+#include "kernel/block_cast.h"
+
+#define T        uint32_t
+#define NAME(x)  x##_u32
+#define IS_FLOAT 0
+#include "kernel/block_cast.h"
+
+#define T        uint64_t
+#define NAME(x)  x##_u64
+#define IS_FLOAT 0
+#include "kernel/block_cast.h"
+
+/* ---- to f32, inexact results to the odd neighbour ---- */
+
+CH_SIMD_INLINE float odd_of_f64(double x)
+{
+    float    f = (float)x;
+    double   back = (double)f;
+    uint32_t u = bits_of(f), odd = (u - (fabs(back) > fabs(x))) | 1;
+
+    return float_of(back == x || x != x ? u : odd);
+}
+
+static void f64_to_odd(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const double *x = in[0];
+    float        *y = out;
+
+    (void)param;
+    CH_SIMD_LOOP
+    for (int64_t i = 0; i < n; i++)
+        y[i] = odd_of_f64(x[i]);
+}
+
+static void i32_to_odd(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const int32_t *x = in[0];
+    float         *y = out;
+
+    (void)param;
+    CH_SIMD_LOOP
+    for (int64_t i = 0; i < n; i++)
+        y[i] = odd_of_f64((double)x[i]);
+}
+
+static void u32_to_odd(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const uint32_t *x = in[0];
+    float          *y = out;
+
+    (void)param;
+    CH_SIMD_LOOP
+    for (int64_t i = 0; i < n; i++)
+        y[i] = odd_of_f64((double)x[i]);
+}
+
+/* More digits than f64 has: the last twelve bits become one that says whether any was set. */
+CH_SIMD_INLINE uint64_t sticky(uint64_t x)
+{
+    uint64_t folded = (x & ~(uint64_t)0xfff) | (uint64_t)((x & 0xfff) != 0) << 12;
+
+    return x >> 52 == 0 ? x : folded;
+}
+
+static void i64_to_odd(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const int64_t *x = in[0];
+    float         *y = out;
+
+    (void)param;
+    CH_SIMD_LOOP
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t magnitude = sticky(x[i] < 0 ? 0 - (uint64_t)x[i] : (uint64_t)x[i]);
+        double   d = (double)magnitude;
+
+        y[i] = odd_of_f64(x[i] < 0 ? -d : d);
+    }
+}
+
+static void u64_to_odd(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const uint64_t *x = in[0];
+    float          *y = out;
+
+    (void)param;
+    CH_SIMD_LOOP
+    for (int64_t i = 0; i < n; i++)
+        y[i] = odd_of_f64((double)sticky(x[i]));
+}
+
+/* ---- 16-bit floats ---- */
+
+CH_SIMD_INLINE uint16_t bf16_of(float x)
+{
+    uint32_t u = bits_of(x);
+    uint32_t nan = u >> 16 | 0x40, near = (u + 0x7fff + (u >> 16 & 1)) >> 16;
+
+    return (uint16_t)(x != x ? nan : near);
+}
+
+static void widen_bf16(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const uint16_t *x = in[0];
+    float          *y = out;
+
+    (void)param;
+    CH_SIMD_LOOP
+    for (int64_t i = 0; i < n; i++)
+        y[i] = float_of((uint32_t)x[i] << 16);
+}
+
+static void narrow_bf16(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const float *x = in[0];
+    uint16_t    *y = out;
+
+    (void)param;
+    CH_SIMD_LOOP
+    for (int64_t i = 0; i < n; i++)
+        y[i] = bf16_of(x[i]);
+}
+
+static void round_bf16(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const float *x = in[0];
+    float       *y = out;
+
+    (void)param;
+    CH_SIMD_LOOP
+    for (int64_t i = 0; i < n; i++)
+        y[i] = float_of((uint32_t)bf16_of(x[i]) << 16);
+}
+
+/* The exponent moves by a multiplication, which makes subnormal numbers right too. */
+CH_SIMD_INLINE float f16_to(uint16_t x)
+{
+    uint32_t sign = (uint32_t)(x & 0x8000) << 16, rest = (uint32_t)(x & 0x7fff) << 13;
+    uint32_t special =
+        rest | 0x7f800000 | (rest > 0x0f800000 ? 0x400000 : 0); /* inf, quiet NaN */
+    uint32_t finite = bits_of(float_of(rest) * 0x1p112f);
+
+    return float_of(sign | (rest >= 0x0f800000 ? special : finite));
+}
+
+/* As ch__f16_of_f32 (tensor/half.c), with both roundings computed and one taken. */
+CH_SIMD_INLINE uint16_t f16_of(float x)
+{
+    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
+    uint32_t rebased = magnitude - ((uint32_t)(127 - 15) << 23);
+    uint32_t normal = (rebased + 0xfff + (rebased >> 13 & 1)) >> 13;
+    uint32_t small = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
+    uint32_t y = magnitude >= 0x38800000 ? normal : small; /* 2^-14 */
+
+    y = magnitude >= 0x477ff000 ? 0x7c00 : y; /* 65520: half way from the largest to the next */
+    y = magnitude > 0x7f800000 ? 0x7e00 | (magnitude >> 13 & 0x1ff) : y;
+    return (uint16_t)(sign | y);
+}
+
+static void widen_f16(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const uint16_t *x = in[0];
+    float          *y = out;
+    int64_t         i = 0;
+
+    (void)param;
+#if defined(__F16C__)
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(x + i))));
+#endif
+    CH_SIMD_LOOP
+    for (; i < n; i++)
+        y[i] = f16_to(x[i]);
+}
+
+static void narrow_f16(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const float *x = in[0];
+    uint16_t    *y = out;
+    int64_t      i = 0;
+
+    (void)param;
+#if defined(__F16C__)
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((void *)(y + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0));
+#endif
+    CH_SIMD_LOOP
+    for (; i < n; i++)
+        y[i] = f16_of(x[i]);
+}
+
+static void round_f16(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const float *x = in[0];
+    float       *y = out;
+    int64_t      i = 0;
+
+    (void)param;
+#if defined(__F16C__)
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0)));
+#endif
+    CH_SIMD_LOOP
+    for (; i < n; i++)
+        y[i] = f16_to(f16_of(x[i]));
+}
+
+/* ---- everything else, type by type ---- */
+
+#define T           float
+#define U           float
+#define NAME(x)     x##_f32
+#define LIBM(name)  name##f
+#define SATURATE(x) (float)(x)
+#define IS_FLOAT    1
+#define IS_ARITH    1
+#define IS_SIGNED   1
+#include "kernel/block_type.h"
+
+#define T           double
+#define U           double
+#define NAME(x)     x##_f64
+#define LIBM(name)  name
+#define SATURATE(x) (x)
+#define IS_FLOAT    1
+#define IS_ARITH    1
+#define IS_SIGNED   1
+#include "kernel/block_type.h"
+
+#define T           int8_t
+#define U           uint8_t
+#define NAME(x)     x##_i8
+#define SATURATE(x) to_i8_of_f64(x)
+#define IS_FLOAT    0
+#define IS_ARITH    1
+#define IS_SIGNED   1
+#include "kernel/block_type.h"
+
+#define T           int32_t
+#define U           uint32_t
+#define NAME(x)     x##_i32
+#define SATURATE(x) to_i32_of_f64(x)
+#define IS_FLOAT    0
+#define IS_ARITH    1
+#define IS_SIGNED   1
+#include "kernel/block_type.h"
+
+#define T           int64_t
+#define U           uint64_t
+#define NAME(x)     x##_i64
+#define SATURATE(x) to_i64_of_f64(x)
+#define IS_FLOAT    0
+#define IS_ARITH    1
+#define IS_SIGNED   1
+#include "kernel/block_type.h"
+
+#define T           uint8_t
+#define U           uint8_t
+#define NAME(x)     x##_u8
+#define SATURATE(x) to_u8_of_f64(x)
+#define IS_FLOAT    0
+#define IS_ARITH    1
+#define IS_SIGNED   0
+#include "kernel/block_type.h"
+
+#define T        int16_t
+#define NAME(x)  x##_i16
+#define IS_FLOAT 0
+#define IS_ARITH 0
+#include "kernel/block_type.h"
+
+#define T        uint16_t
+#define NAME(x)  x##_u16
+#define IS_FLOAT 0
+#define IS_ARITH 0
+#include "kernel/block_type.h"
+
+#define T        uint32_t
+#define NAME(x)  x##_u32
+#define IS_FLOAT 0
+#define IS_ARITH 0
+#include "kernel/block_type.h"
+
+#define T        uint64_t
+#define NAME(x)  x##_u64
+#define IS_FLOAT 0
+#define IS_ARITH 0
+#include "kernel/block_type.h"
+
+/* ---- bool: a byte, 0 or 1 ---- */
+
+static void logical_and(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const uint8_t *a = in[0], *b = in[1];
+    uint8_t       *y = out;
+
+    (void)param;
+    CH_SIMD_LOOP
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (a[i] != 0) & (b[i] != 0);
+}
+
+static void logical_or(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const uint8_t *a = in[0], *b = in[1];
+    uint8_t       *y = out;
+
+    (void)param;
+    CH_SIMD_LOOP
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (a[i] | b[i]) != 0;
+}
+
+static void logical_xor(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const uint8_t *a = in[0], *b = in[1];
+    uint8_t       *y = out;
+
+    (void)param;
+    CH_SIMD_LOOP
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (a[i] != 0) != (b[i] != 0);
+}
+
+static void logical_not(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const uint8_t *x = in[0];
+    uint8_t       *y = out;
+
+    (void)param;
+    CH_SIMD_LOOP
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] == 0;
+}
+
+/* ---- the table ---- */
+
+#define ARITH_ROW(op)                                                                          \
+    [CH_BLOCK_##op] = {[CH_F32] = op##_f32, [CH_F64] = op##_f64, [CH_I8] = op##_i8,            \
+                       [CH_I32] = op##_i32, [CH_I64] = op##_i64, [CH_U8] = op##_u8},
+#define FLOAT_ROW(op) [CH_BLOCK_##op] = {[CH_F32] = op##_f32, [CH_F64] = op##_f64},
+#define EVERY_ROW(op)                                                                          \
+    [CH_BLOCK_##op] = {                                                                        \
+        [CH_F32] = op##_f32, [CH_F64] = op##_f64, [CH_I8] = op##_i8,  [CH_I16] = op##_i16,     \
+        [CH_I32] = op##_i32, [CH_I64] = op##_i64, [CH_U8] = op##_u8,  [CH_U16] = op##_u16,     \
+        [CH_U32] = op##_u32, [CH_U64] = op##_u64, [CH_BOOL] = op##_u8},
+#define LOGIC_ROW(op) [CH_BLOCK_##op] = {[CH_BOOL] = op},
+#define CAST_ROW(from)                                                                         \
+    {                                                                                          \
+        [CH_F32] = to_f32_##from, [CH_F64] = to_f64_##from, [CH_I8] = to_i8_##from,            \
+        [CH_I16] = to_i16_##from, [CH_I32] = to_i32_##from, [CH_I64] = to_i64_##from,          \
+        [CH_U8] = to_u8_##from, [CH_U16] = to_u16_##from, [CH_U32] = to_u32_##from,            \
+        [CH_U64] = to_u64_##from, [CH_BOOL] = to_bool_##from, [CH_BF16] = to_f32_##from,       \
+        [CH_F16] = to_f32_##from                                                               \
+    }
+#define CAST_ROW_ODD(from, odd)                                                                \
+    {                                                                                          \
+        [CH_F32] = to_f32_##from, [CH_F64] = to_f64_##from, [CH_I8] = to_i8_##from,            \
+        [CH_I16] = to_i16_##from, [CH_I32] = to_i32_##from, [CH_I64] = to_i64_##from,          \
+        [CH_U8] = to_u8_##from, [CH_U16] = to_u16_##from, [CH_U32] = to_u32_##from,            \
+        [CH_U64] = to_u64_##from, [CH_BOOL] = to_bool_##from, [CH_BF16] = odd, [CH_F16] = odd  \
+    }
+
+const ch_block_table CH_SIMD_NAME(ch__block_table) = {
+    .fn = {CH_BLOCKS_UNARY(ARITH_ROW) CH_BLOCKS_BINARY(ARITH_ROW) CH_BLOCKS_PARAM(ARITH_ROW)
+               CH_BLOCKS_FLOAT_UNARY(FLOAT_ROW) CH_BLOCKS_FLOAT_BINARY(FLOAT_ROW)
+                   CH_BLOCKS_FLOAT_PARAM(FLOAT_ROW) CH_BLOCKS_COMPARE(EVERY_ROW)
+                       CH_BLOCKS_SELECT(EVERY_ROW) CH_BLOCKS_LOGIC(LOGIC_ROW)},
+    .cast = {[CH_F32] = CAST_ROW(f32),
+             [CH_F64] = CAST_ROW_ODD(f64, f64_to_odd),
+             [CH_I8] = CAST_ROW(i8),
+             [CH_I16] = CAST_ROW(i16),
+             [CH_I32] = CAST_ROW_ODD(i32, i32_to_odd),
+             [CH_I64] = CAST_ROW_ODD(i64, i64_to_odd),
+             [CH_U8] = CAST_ROW(u8),
+             [CH_U16] = CAST_ROW(u16),
+             [CH_U32] = CAST_ROW_ODD(u32, u32_to_odd),
+             [CH_U64] = CAST_ROW_ODD(u64, u64_to_odd),
+             [CH_BOOL] = CAST_ROW(u8)},
+    .widen = {[CH_BF16] = widen_bf16, [CH_F16] = widen_f16},
+    .narrow = {[CH_BF16] = narrow_bf16, [CH_F16] = narrow_f16},
+    .round = {[CH_BF16] = round_bf16, [CH_F16] = round_f16},
+};

@@ -1,0 +1,67 @@
+/* kernel/simd.c -- the level of this machine.   SPDX-License-Identifier: Apache-2.0 */
+#include "kernel/simd.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/config.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+static const char *const names[] = {"base", "avx2", "avx512"};
+
+const char *ch__simd_name(ch_simd level)
+{
+    return names[level];
+}
+
+#if defined(__x86_64__)
+/* Conversions of f16; every CPU with AVX2 that we know of has them, but they are asked for
+ * apart. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
+ch_simd ch__simd_best(void)
+{
+#if defined(__x86_64__)
+    if (!has_f16c())
+        return CH_SIMD_BASE;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return CH_SIMD_AVX512;
+    if (__builtin_cpu_supports("avx2"))
+        return CH_SIMD_AVX2;
+#endif
+    return CH_SIMD_BASE;
+}
+
+static ch_simd choose(void)
+{
+    const char *want = ch__config()->simd;
+    ch_simd     best = ch__simd_best();
+
+    for (ch_simd level = CH_SIMD_BASE; level < best; level++)
+        if (strcmp(want, names[level]) == 0)
+            return level;
+    return best;
+}
+
+ch_simd ch__simd_level(void)
+{
+    static atomic_int level = -1; /* two threads that decide at once decide the same */
+    int               now = atomic_load_explicit(&level, memory_order_relaxed);
+
+    if (now < 0) {
+        now = (int)choose();
+        atomic_store_explicit(&level, now, memory_order_relaxed);
+    }
+    return (ch_simd)now;
+}

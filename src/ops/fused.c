@@ -1,0 +1,579 @@
+/* ops/fused.c -- the one kernel of all elementwise ops, alone or as a chain.
+ *
+ * A chain is a list of instructions (ch_fused_step). An op by itself is a list of one. The
+ * elements are cut into blocks that are small enough for all values of a block to stay in the
+ * first-level cache; each block goes through all instructions before the next one begins. So a
+ * chain reads its inputs and writes its results once, whatever happens in between.
+ *
+ *     input --reach--> block of its own type --widen--> f32 --\
+ *                                                              instruction --round--> value
+ *     ...                                                      --------------narrow--> output
+ *
+ * Invariants:
+ *   1. Every instruction sees the same blocks as it would alone, and 16-bit floats are rounded
+ * after each: fused and unfused give the same bits.
+ *   2. Which elements make a block depends on shapes only, and no element on another: tiles may
+ *      run in any order.
+ *   3. An output written over an input is written only when no later instruction reads that
+ *      input's block (`over` is set by this rule).
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "graph/graph.h"
+#include "kernel/block.h"
+#include "ops/ops.h"
+
+enum {
+    ROOM = 48 << 10,      /* bytes of buffers, on the stack */
+    GOOD_ROOM = 16 << 10, /* what the first-level cache holds beside inputs and outputs */
+    BLOCK = 2048,         /* elements, at most */
+    LEAST_BLOCK = 64,
+    MAX_VALUES = CH_FUSED_INPUTS + CH_FUSED_STEPS
+};
+
+/* How an input's elements come to be contiguous. */
+typedef enum reach {
+    DIRECT, /* they are: it has as many elements as the outputs */
+    ROW,    /* it is one row, and a block is a part of a row */
+    ONCE,   /* every block sees the same: a scalar, or one row where blocks are whole rows */
+    SPREAD  /* anything else: copied for each block */
+} reach;
+
+typedef struct operand {
+    reach       how;
+    size_t      bytes;               /* of an element */
+    ch_block_fn widen;               /* 16-bit floats; else NULL */
+    int         buffer;              /* where it is spread to, unless it is direct */
+    int         wide;                /* where it is widened to; -1: nowhere */
+    int64_t     stride[CH_MAX_RANK]; /* in elements; 0: repeated */
+} operand;
+
+typedef struct instruction {
+    ch_block_fn fn;
+    double      param[4];
+    int         n_in, in[4];
+    int         buffer;    /* of the result; -1: it goes straight to its output */
+    int         result;    /* which output it is; -1: none */
+    size_t      out_bytes; /* of an element of that output */
+    ch_block_fn round;     /* 16-bit floats that are used further; else NULL */
+    ch_block_fn narrow;    /* 16-bit floats that are an output; else NULL */
+} instruction;
+
+typedef struct chain {
+    bool         is_plain; /* one instruction on direct inputs: no blocks are needed */
+    int          n_in, n_steps, n_tiles;
+    int64_t      count; /* elements of each output */
+    int          rank;  /* after collapsing: the fewest dims that tell rows apart */
+    int64_t      dim[CH_MAX_RANK];
+    int64_t      inner; /* elements of a row */
+    int64_t      parts; /* blocks in a row; 0: a block is several rows */
+    int64_t      block; /* elements of a block, at most */
+    int64_t      n_blocks;
+    size_t       buffer_bytes;
+    operand     *input;
+    instruction *step;
+} chain;
+
+/* ---- shapes ---- */
+
+/* Is axis d of the output there in input x, or is the input repeated along it? */
+static bool is_full(const ch_node *x, const ch_dims *out, int d)
+{
+    int k = d - (out->rank - x->dims.rank);
+
+    return k >= 0 && x->dims.dim[k].n == out->dim[d].n;
+}
+
+static bool same_fullness(const ch_node *n, int d, int e)
+{
+    for (int j = 0; j < n->n_in; j++)
+        if (is_full(n->in[j], &n->dims, d) != is_full(n->in[j], &n->dims, e))
+            return false;
+    return true;
+}
+
+/* Joins neighbouring axes that no input tells apart, and drops those of size one. */
+static void collapse(chain *c, const ch_node *n)
+{
+    int axis[CH_MAX_RANK] = {0}; /* one that stands for each collapsed dim */
+
+    for (int d = 0; d < n->dims.rank; d++) {
+        if (n->dims.dim[d].n == 1)
+            continue;
+        if (c->rank > 0 && same_fullness(n, axis[c->rank - 1], d)) {
+            c->dim[c->rank - 1] *= n->dims.dim[d].n;
+            continue;
+        }
+        axis[c->rank] = d;
+        c->dim[c->rank++] = n->dims.dim[d].n;
+    }
+    c->inner = c->rank > 0 ? c->dim[c->rank - 1] : 1;
+    for (int j = 0; j < n->n_in; j++) {
+        int64_t stride = 1;
+
+        for (int k = c->rank - 1; k >= 0; k--) {
+            bool full = is_full(n->in[j], &n->dims, axis[k]);
+
+            c->input[j].stride[k] = full ? stride : 0;
+            stride *= full ? c->dim[k] : 1;
+        }
+    }
+}
+
+/* ---- preparing: from steps to instructions ---- */
+
+static bool is_half(ch_dtype t)
+{
+    return t == CH_BF16 || t == CH_F16;
+}
+
+/* Which buffers are free, and how many there are. */
+typedef struct buffers {
+    int  n;
+    bool busy[MAX_VALUES * 2];
+} buffers;
+
+static int take_buffer(buffers *b)
+{
+    int i = 0;
+
+    while (i < b->n && b->busy[i])
+        i++;
+    b->busy[i] = true;
+    b->n += i == b->n;
+    return i;
+}
+
+/* What is known of each value of the chain while preparing. */
+typedef struct values {
+    ch_dtype dtype[MAX_VALUES];
+    int      last_use[MAX_VALUES]; /* the last step that reads it; -1: none */
+    int      buffer[MAX_VALUES];   /* -1: not in a buffer of its own */
+} values;
+
+static void find_uses(values *v, const ch_node *n, int n_steps, const ch_fused_step *step)
+{
+    for (int j = 0; j < n->n_in + n_steps; j++) {
+        v->dtype[j] = j < n->n_in ? n->in[j]->dtype : step[j - n->n_in].out;
+        v->last_use[j] = v->buffer[j] = -1;
+    }
+    for (int i = 0; i < n_steps; i++)
+        for (int k = 0; k < step[i].n_in; k++)
+            v->last_use[step[i].in[k]] = i;
+}
+
+static void give_back(values *v, buffers *b, const ch_fused_step *s, int i)
+{
+    for (int k = 0; k < s->n_in; k++)
+        if (v->last_use[s->in[k]] == i && v->buffer[s->in[k]] >= 0) {
+            b->busy[v->buffer[s->in[k]]] = false;
+            v->buffer[s->in[k]] = -1;
+        }
+}
+
+/* Bytes of an element while it is computed with. */
+static size_t live_bytes(ch_dtype t)
+{
+    return is_half(t) ? sizeof(float) : ch_dtype_bytes(t);
+}
+
+/* True if the result may take over the buffer of an input that ends here: the elements must
+ * be as wide, since block functions go element by element. */
+static bool can_replace(const values *v, const ch_fused_step *s)
+{
+    for (int k = 0; k < s->n_in; k++)
+        if (live_bytes(v->dtype[s->in[k]]) != live_bytes(s->out))
+            return false;
+    return true;
+}
+
+static void lower_step(chain *c, values *v, buffers *b, const ch_fused_step *s, int i)
+{
+    const ch_block_table *t = ch__blocks();
+    instruction          *x = &c->step[i];
+    int                   me = c->n_in + i;
+    bool                  replaces = can_replace(v, s);
+
+    x->fn = s->block.fn;
+    memcpy(x->param, s->block.param, sizeof(x->param));
+    x->n_in = s->n_in;
+    memcpy(x->in, s->in, sizeof(x->in));
+    x->result = s->result;
+    x->out_bytes = ch_dtype_bytes(s->out);
+    x->buffer = -1;
+    if (is_half(s->out)) {
+        x->round = v->last_use[me] >= 0 ? t->round[s->out] : NULL;
+        x->narrow = s->result >= 0 ? t->narrow[s->out] : NULL;
+    }
+    if (replaces)
+        give_back(v, b, s, i);
+    if (s->result < 0 || is_half(s->out))
+        v->buffer[me] = x->buffer = take_buffer(b);
+    if (!replaces)
+        give_back(v, b, s, i);
+    if (v->buffer[me] >= 0 && v->last_use[me] < 0) { /* it is an output, and no more */
+        b->busy[v->buffer[me]] = false;
+        v->buffer[me] = -1;
+    }
+}
+
+static void lower_input(chain *c, const ch_node *n, buffers *b, int j)
+{
+    operand *x = &c->input[j];
+    int      last = c->rank - 1;
+    bool     is_row = c->rank > 0 && x->stride[last] == 1;
+
+    for (int k = 0; k < last; k++)
+        is_row &= x->stride[k] == 0;
+    x->bytes = ch_dtype_bytes(n->in[j]->dtype);
+    if (ch__count(n->in[j]) == c->count)
+        x->how = DIRECT;
+    else if (ch__count(n->in[j]) == 1)
+        x->how = ONCE;
+    else if (is_row)
+        x->how = ROW; /* becomes ONCE if blocks turn out to be whole rows */
+    else
+        x->how = SPREAD;
+    x->buffer = x->how == DIRECT ? 0 : take_buffer(b);
+    x->wide = -1;
+    if (is_half(n->in[j]->dtype)) {
+        x->widen = ch__blocks()->widen[n->in[j]->dtype];
+        x->wide = take_buffer(b);
+    }
+}
+
+/* Rows are cut into parts, or several make a block, so that all buffers fit. */
+static void cut(chain *c, int n_buffers, size_t width)
+{
+    int64_t most = BLOCK;
+
+    if (n_buffers > 0)
+        most = GOOD_ROOM / ((int64_t)width * n_buffers) / LEAST_BLOCK * LEAST_BLOCK;
+    most = most > BLOCK ? BLOCK : most < LEAST_BLOCK ? LEAST_BLOCK : most;
+    if (c->inner > most / 2) {
+        c->parts = (c->inner + most - 1) / most;
+        c->block = (c->inner + c->parts - 1) / c->parts;
+        c->block = (c->block + 15) / 16 * 16;
+        c->parts = (c->inner + c->block - 1) / c->block;
+        c->n_blocks = c->count / c->inner * c->parts;
+    } else {
+        c->parts = 0;
+        c->block = most / c->inner * c->inner;
+        c->n_blocks = (c->count + c->block - 1) / c->block;
+        for (int j = 0; j < c->n_in; j++)
+            if (c->input[j].how == ROW)
+                c->input[j].how = ONCE;
+    }
+    c->buffer_bytes = ((size_t)c->block * width + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
+}
+
+/* Output k may take over the memory of a direct input that no later instruction reads. What
+ * is widened is read before the first one. */
+static void allow_over(const chain *c, const values *v, const ch_fused_step *step, ch_prep *p)
+{
+    for (int i = 0; i < c->n_steps; i++)
+        for (int j = 0; j < c->n_in && step[i].result >= 0; j++)
+            if (c->input[j].how == DIRECT && c->input[j].bytes == ch_dtype_bytes(step[i].out) &&
+                (c->input[j].widen != NULL || v->last_use[j] <= i))
+                p->over[step[i].result] |= 1u << j;
+}
+
+static size_t widest(const chain *c, const values *v)
+{
+    size_t width = 1;
+
+    for (int j = 0; j < c->n_in + c->n_steps; j++)
+        if (live_bytes(v->dtype[j]) > width)
+            width = live_bytes(v->dtype[j]);
+    return width;
+}
+
+static ch_status prepare_steps(const ch_node *n, ch_prep *p, int n_steps,
+                               const ch_fused_step *step)
+{
+    buffers b = {0};
+    values  v;
+    chain  *c = ch__prep_state(p, sizeof(*c));
+
+    if (c == NULL ||
+        (c->input = ch__arena_alloc(p->arena, (size_t)(n->n_in + 1) * sizeof(*c->input))) ==
+            NULL ||
+        (c->step = ch__arena_alloc(p->arena, (size_t)n_steps * sizeof(*c->step))) == NULL)
+        return ch__fail_memory(n->op->name);
+    c->n_in = n->n_in;
+    c->n_steps = n_steps;
+    c->count = ch__count(n);
+    c->n_tiles = 1;
+    if (c->count == 0)
+        return CH_OK; /* it will not run */
+    collapse(c, n);
+    find_uses(&v, n, n_steps, step);
+    for (int j = 0; j < n->n_in; j++)
+        lower_input(c, n, &b, j);
+    for (int i = 0; i < n_steps; i++)
+        lower_step(c, &v, &b, &step[i], i);
+    c->is_plain = b.n == 0 && n_steps == 1;
+    cut(c, b.n, widest(c, &v));
+    allow_over(c, &v, step, p);
+    c->n_tiles = p->tiles[0] = ch__tile_count(c->n_blocks, c->block * (1 + n_steps));
+    p->n_phases = 1;
+    return CH_OK;
+}
+
+static ch_status elementwise_prepare(const ch_node *n, ch_prep *p)
+{
+    ch_fused_step one = {.out = n->dtype, .n_in = n->n_in, .in = {0, 1, 2, 3}, .result = 0};
+
+    if (n->n_in > 4 || !n->op->block(n, &one.block))
+        return ch__fail(CH_UNIMPLEMENTED, "%s: no block function for %s", n->op->name,
+                        ch_dtype_name(n->in[0]->dtype));
+    return prepare_steps(n, p, 1, &one);
+}
+
+/* ---- running ---- */
+
+static void fill(char *to, const char *from, size_t bytes, int64_t n)
+{
+    switch (bytes) {
+    case 1:
+        memset(to, *from, (size_t)n);
+        break;
+    case 2: {
+        uint16_t v, *y = (uint16_t *)(void *)to;
+        memcpy(&v, from, sizeof(v));
+        for (int64_t i = 0; i < n; i++)
+            y[i] = v;
+        break;
+    }
+    case 4: {
+        uint32_t v, *y = (uint32_t *)(void *)to;
+        memcpy(&v, from, sizeof(v));
+        for (int64_t i = 0; i < n; i++)
+            y[i] = v;
+        break;
+    }
+    default: {
+        uint64_t v, *y = (uint64_t *)(void *)to;
+        memcpy(&v, from, sizeof(v));
+        for (int64_t i = 0; i < n; i++)
+            y[i] = v;
+        break;
+    }
+    }
+}
+
+/* Where in input x row `row` of the output begins, in elements. */
+static int64_t row_offset(const chain *c, const operand *x, int64_t row)
+{
+    int64_t at = 0;
+
+    for (int k = c->rank - 2; k >= 0; k--) {
+        at += row % c->dim[k] * x->stride[k];
+        row /= c->dim[k];
+    }
+    return at;
+}
+
+/* Elements [start, start + n) of an input as the output sees them: whole rows. */
+static void spread_rows(const chain *c, const operand *x, const char *from, int64_t start,
+                        int64_t n, char *to)
+{
+    int64_t row = start / c->inner, rows = n / c->inner;
+    size_t  row_bytes = (size_t)c->inner * x->bytes;
+    bool    is_repeated = c->rank > 0 && x->stride[c->rank - 1] == 0;
+
+    for (int64_t i = 0; i < rows; i++, to += row_bytes) {
+        const char *at = from + (size_t)row_offset(c, x, row + i) * x->bytes;
+
+        if (is_repeated)
+            fill(to, at, x->bytes, c->inner);
+        else
+            memcpy(to, at, row_bytes);
+    }
+}
+
+/* A part of a row, which begins `skip` elements into it: where it is, or a copy in `to`. */
+static const char *spread_part(const chain *c, const operand *x, const char *from, int64_t row,
+                               int64_t skip, int64_t n, char *to)
+{
+    const char *at = from + (size_t)row_offset(c, x, row) * x->bytes;
+
+    if (x->stride[c->rank - 1] != 0)
+        return at + (size_t)skip * x->bytes;
+    fill(to, at, x->bytes, n);
+    return to;
+}
+
+typedef struct block {
+    int64_t row, skip; /* where parts of rows begin */
+    int64_t start, n;
+} block;
+
+static block block_at(const chain *c, int64_t i)
+{
+    block b;
+
+    if (c->parts > 0) {
+        b.row = i / c->parts;
+        b.skip = i % c->parts * c->block;
+        b.start = b.row * c->inner + b.skip;
+        b.n = c->inner - b.skip < c->block ? c->inner - b.skip : c->block;
+    } else {
+        b.row = b.skip = 0;
+        b.start = i * c->block;
+        b.n = c->count - b.start < c->block ? c->count - b.start : c->block;
+    }
+    return b;
+}
+
+static const char *widened(const operand *x, const char *from, int64_t n, char *to)
+{
+    const void *in = from;
+
+    x->widen(n, &in, to, NULL);
+    return to;
+}
+
+/* What every block sees alike. */
+static const char *reach_once(const chain *c, const operand *x, const char *from, char *room)
+{
+    int64_t n = c->block < c->count ? c->block : c->count;
+    char   *to = room + (size_t)x->buffer * c->buffer_bytes;
+
+    if (c->rank == 0 || x->stride[c->rank - 1] == 0)
+        fill(to, from, x->bytes, n);
+    else
+        for (int64_t i = 0; i < n; i += c->inner)
+            memcpy(to + (size_t)i * x->bytes, from, (size_t)c->inner * x->bytes);
+    if (x->widen != NULL)
+        return widened(x, to, n, room + (size_t)x->wide * c->buffer_bytes);
+    return to;
+}
+
+static const char *reach_block(const chain *c, const operand *x, const char *from,
+                               const block *b, char *room)
+{
+    char       *to = room + (size_t)x->buffer * c->buffer_bytes;
+    const char *at = from;
+
+    if (x->how == DIRECT) {
+        at += (size_t)b->start * x->bytes;
+    } else if (x->how == ROW) {
+        at += (size_t)b->skip * x->bytes;
+    } else if (c->parts > 0) {
+        at = spread_part(c, x, from, b->row, b->skip, b->n, to);
+    } else {
+        spread_rows(c, x, from, b->start, b->n, to);
+        at = to;
+    }
+    if (x->widen != NULL)
+        return widened(x, at, b->n, room + (size_t)x->wide * c->buffer_bytes);
+    return at;
+}
+
+static void run_instruction(const chain *c, const instruction *x, const block *b,
+                            const void **value, void *const *out, char *room, int me)
+{
+    const void *in[4];
+    char       *end = NULL, *to;
+
+    for (int k = 0; k < x->n_in; k++)
+        in[k] = value[x->in[k]];
+    if (x->result >= 0)
+        end = (char *)out[x->result] + (size_t)b->start * x->out_bytes;
+    to = x->buffer >= 0 ? room + (size_t)x->buffer * c->buffer_bytes : end;
+    x->fn(b->n, in, to, x->param);
+    value[me] = in[0] = to;
+    if (x->round != NULL)
+        x->round(b->n, in, to, NULL);
+    if (x->narrow != NULL)
+        x->narrow(b->n, in, end, NULL);
+}
+
+static void run_blocks(const chain *c, const ch_call *call, int64_t from, int64_t to)
+{
+    _Alignas(CH_ALIGN) char room[ROOM];
+    const void             *value[MAX_VALUES];
+
+    for (int j = 0; j < c->n_in; j++)
+        if (c->input[j].how == ONCE)
+            value[j] = reach_once(c, &c->input[j], call->in[j], room);
+    for (int64_t i = from; i < to; i++) {
+        block b = block_at(c, i);
+
+        for (int j = 0; j < c->n_in; j++)
+            if (c->input[j].how != ONCE)
+                value[j] = reach_block(c, &c->input[j], call->in[j], &b, room);
+        for (int k = 0; k < c->n_steps; k++)
+            run_instruction(c, &c->step[k], &b, value, call->out, room, c->n_in + k);
+    }
+}
+
+static void run_plain(const chain *c, const ch_call *call, int64_t from, int64_t to)
+{
+    const instruction *x = &c->step[0];
+    int64_t            start = from * c->block, end = to * c->block;
+    const void        *in[4];
+
+    if (end > c->count)
+        end = c->count;
+    for (int j = 0; j < c->n_in; j++)
+        in[j] = (const char *)call->in[j] + (size_t)start * c->input[j].bytes;
+    x->fn(end - start, in, (char *)call->out[0] + (size_t)start * x->out_bytes, x->param);
+}
+
+static ch_status elementwise_run(const ch_call *call, ch_tile t)
+{
+    const chain *c = call->state;
+    int64_t      from, to;
+
+    if (c->n_tiles == 1 && c->is_plain) {
+        c->step[0].fn(c->count, call->in, call->out[0], c->step[0].param);
+        return CH_OK;
+    }
+    ch__tile_range(c->n_blocks, c->n_tiles, t.index, &from, &to);
+    if (c->is_plain)
+        run_plain(c, call, from, to);
+    else
+        run_blocks(c, call, from, to);
+    return CH_OK;
+}
+
+const ch_kernel ch__kernel_elementwise = {"blocks", ch__always, elementwise_prepare,
+                                          elementwise_run, NULL};
+
+/* ---- fused: what ch__pass_fuse makes; it is in no recorded graph ---- */
+
+static const ch_attr fused_rows[] = {
+    CH_ATTR_INT(ch_fused_attrs, n_steps),
+    CH_ATTR_HOST(ch_fused_attrs, step),
+    CH_ATTR_END,
+};
+
+static ch_status fused_infer(ch_infer *c)
+{
+    return ch__infer_fail(c, "it is made when a program is planned, and cannot be recorded");
+}
+
+static ch_status fused_prepare(const ch_node *n, ch_prep *p)
+{
+    const ch_fused_attrs *a = n->attrs;
+
+    return prepare_steps(n, p, (int)a->n_steps, a->step);
+}
+
+static const ch_kernel fused_blocks = {"blocks", ch__always, fused_prepare, elementwise_run,
+                                       NULL};
+
+const ch_op ch__op_fused = {
+    .name = "fused",
+    .version = 1,
+    .n_in = -1,
+    .n_out = -1,
+    .flags = CH_OP_HOST | CH_OP_NO_GRAD,
+    .attrs = fused_rows,
+    .attrs_bytes = sizeof(ch_fused_attrs),
+    .infer = fused_infer,
+    .kernels = (const ch_kernel *const[]){&fused_blocks, NULL},
+};
