@@ -19,6 +19,7 @@ typedef struct ch_span {
 typedef struct ch_buffers {
     int      n, cap;
     ch_span *at;
+    size_t   total; /* bytes of all */
 } ch_buffers;
 
 /* A new buffer's number; -1 when out of memory. */

@@ -136,13 +136,14 @@ static ch_status infer(ch_infer *c, const ch_op *op)
         return ch__fail(CH_INTERNAL, "%s: its shape rule set %d outputs of %d", op->name,
                         c->n_out, op->n_out);
     for (int i = 0; i < c->n_out; i++) {
-        ch_dim  all;
-        ch_dims known = c->out[i];
+        ch_shape known = {.rank = c->out[i].rank};
+        int64_t  count, bytes;
 
-        for (int k = 0; k < known.rank; k++) /* two symbols cannot be multiplied, one may be */
-            known.dim[k].sym = 0;
-        if (!ch__dims_product(&known, 0, known.rank, &all) ||
-            !ch__mul_size(all.n, (int64_t)ch_dtype_bytes(c->out_dtype[i]), &all.n))
+        for (int k = 0; k < known.rank; k++) /* a symbol counts as one */
+            known.dim[k] = c->out[i].dim[k].n;
+        count = ch_shape_count(known);
+        if (count < 0 ||
+            !ch__mul_size(count, (int64_t)ch_dtype_bytes(c->out_dtype[i]), &bytes))
             return ch__infer_fail(c, "the result has more bytes than 64 bits can count");
     }
     return CH_OK;
