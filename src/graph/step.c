@@ -142,8 +142,7 @@ static ch_status infer(ch_infer *c, const ch_op *op)
         for (int k = 0; k < known.rank; k++) /* a symbol counts as one */
             known.dim[k] = c->out[i].dim[k].n;
         count = ch_shape_count(known);
-        if (count < 0 ||
-            !ch__mul_size(count, (int64_t)ch_dtype_bytes(c->out_dtype[i]), &bytes))
+        if (count < 0 || !ch__mul_size(count, (int64_t)ch_dtype_bytes(c->out_dtype[i]), &bytes))
             return ch__infer_fail(c, "the result has more bytes than 64 bits can count");
     }
     return CH_OK;
