@@ -49,5 +49,7 @@ CH_API CH_MUST_CHECK ch_status ch_var_copies(ch_var *v, ch_value **out);
 /* In a step. The assigns return the new value. */
 CH_API ch_node *ch_var_read(ch_step *s, ch_var *v);
 CH_API ch_node *ch_var_assign(ch_step *s, ch_var *v, ch_node *value);
+CH_API ch_node *ch_var_assign_add(ch_step *s, ch_var *v, ch_node *delta);
+CH_API ch_node *ch_var_assign_sub(ch_step *s, ch_var *v, ch_node *delta);
 
 #endif

@@ -386,10 +386,9 @@ const ch_op *const *ch__op_table(void);
  * messages. */
 ch_node *ch__node_at(const void *caller, const ch_op *op, const void *attrs, int n_in,
                      ch_node *const *in);
-#define ch__node(op, attrs, n_in, in)                                                          \
-    ch__node_at(__builtin_return_address(0), op, attrs, n_in, in)
+#define ch__node(...) ch__node_at(__builtin_return_address(0), __VA_ARGS__)
 /* The same for sources, which have no inputs to tell the step. */
 ch_node *ch__source_at(const void *caller, ch_step *s, const ch_op *op, const void *attrs);
-#define ch__source(s, op, attrs) ch__source_at(__builtin_return_address(0), s, op, attrs)
+#define ch__source(...) ch__source_at(__builtin_return_address(0), __VA_ARGS__)
 
 #endif

@@ -262,6 +262,18 @@ static ch_node *update(ch_step *s, ch_var *v, const void *caller, ch_node *x, ch
     return n;
 }
 
+static ch_node *add(ch_node *now, ch_node *x, ch_node *y)
+{
+    (void)y;
+    return ch_add(now, x);
+}
+
+static ch_node *subtract(ch_node *now, ch_node *x, ch_node *y)
+{
+    (void)y;
+    return ch_sub(now, x);
+}
+
 /* A value that is a number takes the variable's type. */
 static ch_node *replace(ch_node *now, ch_node *x, ch_node *y)
 {
@@ -272,4 +284,14 @@ static ch_node *replace(ch_node *now, ch_node *x, ch_node *y)
 ch_node *ch_var_assign(ch_step *s, ch_var *v, ch_node *value)
 {
     return update(s, v, __builtin_return_address(0), value, NULL, replace);
+}
+
+ch_node *ch_var_assign_add(ch_step *s, ch_var *v, ch_node *delta)
+{
+    return update(s, v, __builtin_return_address(0), delta, NULL, add);
+}
+
+ch_node *ch_var_assign_sub(ch_step *s, ch_var *v, ch_node *delta)
+{
+    return update(s, v, __builtin_return_address(0), delta, NULL, subtract);
 }
