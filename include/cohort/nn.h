@@ -17,4 +17,27 @@
  * (..., n, k). The axes before the last two broadcast. Floats and integers; integers wrap. */
 CH_API ch_node *ch_matmul(ch_node *a, bool ta, ch_node *b, bool tb);
 
+/* What stands around an image where a window reaches over its edge: nothing, so that it never
+ * does; zeros, so that there is an output for every stride; or as many zeros as said. */
+typedef enum ch_padding { CH_PAD_VALID, CH_PAD_SAME, CH_PAD_EXPLICIT } ch_padding;
+
+/* Pairs are of rows and columns. A zero is the default: strides and dilations of 1, VALID, 1
+ * group. */
+typedef struct ch_conv_options {
+    int64_t    stride[2], dilation[2];
+    ch_padding padding;
+    int64_t    pad[4]; /* of CH_PAD_EXPLICIT: top, bottom, left, right */
+    int64_t    groups; /* channels that are convolved apart from the others */
+} ch_conv_options;
+
+/* (n, oh, ow, o) = x (n, h, w, c) with filter (kh, kw, c / groups, o), floats. The window is
+ * not turned round: it is a correlation, as everywhere in this trade. */
+CH_API ch_node *ch_conv2d(ch_node *x, ch_node *filter, const ch_conv_options *opt);
+/* (n, oh, ow, c * times) with filter (kh, kw, c, times): each channel by itself. */
+CH_API ch_node *ch_depthwise_conv2d(ch_node *x, ch_node *filter, const ch_conv_options *opt);
+/* (n, rows, cols, c) = x (n, h, w, o) with filter (kh, kw, c / groups, o): the gradient of the
+ * convolution that makes (h, w) of (rows, cols), also known as deconvolution. */
+CH_API ch_node *ch_conv2d_transpose(ch_node *x, ch_node *filter, int64_t rows, int64_t cols,
+                                    const ch_conv_options *opt);
+
 #endif

@@ -343,18 +343,13 @@ ch_status ch__dnn_new(const_dnnl_primitive_desc_t pd, int n_args, const ch_dnn_a
 ch_status ch__dnn_reorder(const dnnl_memory_desc_t *from, const dnnl_memory_desc_t *to,
                           ch_dnn **out)
 {
-    dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t pd = NULL;
-    dnnl_status_t         made;
-    int                   before;
-    ch_status             rc = new_attr(false, &attr);
+    int                   before = guard_enter();
+    dnnl_status_t         made =
+        dnnl_reorder_primitive_desc_create(&pd, from, engine, to, engine, NULL);
+    ch_status rc;
 
-    if (rc != CH_OK)
-        return rc;
-    before = guard_enter();
-    made = dnnl_reorder_primitive_desc_create(&pd, from, engine, to, engine, attr);
     guard_leave(before);
-    dnnl_primitive_attr_destroy(attr);
     if (made != dnnl_success)
         return fail(made, "a change of layout");
     rc = ch__dnn_new(pd, 2, (ch_dnn_arg[]){{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}, out);

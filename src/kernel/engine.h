@@ -50,7 +50,7 @@ CH_MUST_CHECK ch_status ch__dnn_describe(const_dnnl_op_desc_t what, bool add,
 /* The primitive of a description, which stays the caller's. */
 CH_MUST_CHECK ch_status ch__dnn_new(const_dnnl_primitive_desc_t pd, int n_args,
                                     const ch_dnn_arg *arg, ch_dnn **out);
-/* Moves an array from one layout to another. */
+/* Moves an array from one layout to another; needs no scratch. */
 CH_MUST_CHECK ch_status ch__dnn_reorder(const dnnl_memory_desc_t *from,
                                         const dnnl_memory_desc_t *to, ch_dnn **out);
 void                    ch__dnn_free(ch_dnn *d); /* NULL is fine */

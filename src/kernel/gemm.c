@@ -11,7 +11,6 @@
 
 #include <string.h>
 
-#include "base/config.h"
 #include "base/mem.h"
 #include "kernel/gemm_micro.h"
 #include "tensor/tensor.h"
@@ -100,16 +99,9 @@ static const mover movers[CH_DTYPE_COUNT] = {
 
 static const ch_micro *micro(void)
 {
-#if defined(__x86_64__)
-    const char *want = ch__config()->simd;
-    bool        is_auto = strcmp(want, "auto") == 0;
+    static const ch_micro *const levels[] = CH_SIMD_LIST(ch__micro);
 
-    if ((is_auto || strcmp(want, "avx512") == 0) && __builtin_cpu_supports("avx512f"))
-        return &ch__micro_avx512;
-    if (strcmp(want, "base") != 0 && __builtin_cpu_supports("avx2"))
-        return &ch__micro_avx2;
-#endif
-    return &ch__micro_base;
+    return levels[ch__simd_level()];
 }
 
 /* ---- packing ---- */

@@ -1,6 +1,15 @@
-/* kernel/gemm_micro.c -- built once for each level of vector instructions; VECTOR_BYTES and
- * TABLE come from the build.   SPDX-License-Identifier: Apache-2.0 */
+/* kernel/gemm_micro.c -- blocks of a product in registers; built once for each SIMD level.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/gemm_micro.h"
+
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#elif defined(__AVX2__)
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
+#endif
 
 #define ELEMENT float
 #define NAME(x) f32_##x
@@ -24,4 +33,5 @@
             {t##_5_1, t##_5_2}, {t##_6_1, t##_6_2},                                            \
     }
 
-const ch_micro TABLE = {VECTOR_BYTES, {ROWS(f32), ROWS(f64), ROWS(u32), ROWS(u64)}};
+const ch_micro CH_SIMD_NAME(ch__micro) = {VECTOR_BYTES,
+                                          {ROWS(f32), ROWS(f64), ROWS(u32), ROWS(u64)}};

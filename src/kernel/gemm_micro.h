@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernel/simd.h"
+
 enum { CH_MICRO_ROWS = 6, CH_MICRO_VECTORS = 2 };
 
 /* Types that are computed in; the others are widened to one of them when packed. */
@@ -32,6 +34,6 @@ typedef struct ch_micro {
                   [CH_MICRO_VECTORS]; /* [type][rows-1][vectors-1] */
 } ch_micro;
 
-extern const ch_micro ch__micro_base, ch__micro_avx2, ch__micro_avx512;
+CH_SIMD_DECLARE(ch_micro, ch__micro)
 
 #endif

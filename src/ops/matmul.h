@@ -2,6 +2,6 @@
 #ifndef OPS_MATMUL_H
 #define OPS_MATMUL_H
 
-#define CH_OPS_MATMUL(X) X(matmul)
+#define CH_OPS_MATMUL(X) X(matmul) X(conv2d) X(conv2d_input_grad) X(conv2d_filter_grad)
 
 #endif

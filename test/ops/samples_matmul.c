@@ -95,6 +95,207 @@ static void tt_is(const t_array *in, t_array *out)
     product(in, out, true, true);
 }
 
+/* ---- convolution ---- */
+
+/* A convolution as the reference sees it. */
+typedef struct window {
+    int64_t stride, dilation, top, left, groups;
+} window;
+
+static int64_t outputs(int64_t size, int64_t taps, int64_t stride, int64_t dilation, bool same,
+                       int64_t pads)
+{
+    if (same)
+        return (size + stride - 1) / stride;
+    return (size + pads - (taps - 1) * dilation - 1) / stride + 1;
+}
+
+/* Zeros before the first, as TensorFlow's SAME has it. */
+static int64_t zeros_before(int64_t size, int64_t taps, int64_t stride, int64_t dilation)
+{
+    int64_t n = outputs(size, taps, stride, dilation, true, 0);
+    int64_t all = (n - 1) * stride + (taps - 1) * dilation + 1 - size;
+
+    return all > 0 ? all / 2 : 0;
+}
+
+enum { OUTPUT, INPUT, FILTER };
+
+/* For every product x . f that y is a sum of: adds it to y, or y . f to x, or x . y to f. */
+static void correlate(int what, const window *w, t_array *x, t_array *f, t_array *y)
+{
+    const int64_t *a = x->shape.dim, *b = f->shape.dim, *c = y->shape.dim;
+    int64_t        in = a[3] / w->groups, out = c[3] / w->groups;
+
+    for (int64_t n = 0; n < c[0]; n++)
+        for (int64_t i = 0; i < c[1]; i++)
+            for (int64_t j = 0; j < c[2]; j++)
+                for (int64_t o = 0; o < c[3]; o++)
+                    for (int64_t u = 0; u < b[0]; u++)
+                        for (int64_t v = 0; v < b[1]; v++)
+                            for (int64_t k = 0; k < in; k++) {
+                                int64_t r = i * w->stride + u * w->dilation - w->top;
+                                int64_t s = j * w->stride + v * w->dilation - w->left;
+                                int64_t to_x =
+                                    ((n * a[1] + r) * a[2] + s) * a[3] + o / out * in + k;
+                                int64_t to_f = ((u * b[1] + v) * in + k) * b[3] + o;
+                                int64_t to_y = ((n * c[1] + i) * c[2] + j) * c[3] + o;
+
+                                if (r < 0 || r >= a[1] || s < 0 || s >= a[2])
+                                    continue;
+                                if (what == OUTPUT)
+                                    y->v[to_y] += x->v[to_x] * f->v[to_f];
+                                else if (what == INPUT)
+                                    x->v[to_x] += y->v[to_y] * f->v[to_f];
+                                else
+                                    f->v[to_f] += x->v[to_x] * y->v[to_y];
+                            }
+}
+
+static void convolve(const t_array *in, t_array *out, int64_t stride, int64_t dilation,
+                     bool same, const int64_t *pad, int64_t groups)
+{
+    t_array        x = in[0], f = in[1];
+    const int64_t *a = x.shape.dim, *b = f.shape.dim;
+    window         w = {stride, dilation, pad[0], pad[2], groups};
+
+    if (same) {
+        w.top = zeros_before(a[1], b[0], stride, dilation);
+        w.left = zeros_before(a[2], b[1], stride, dilation);
+    }
+    t_out(&out[0],
+          ch_shape_of(a[0], outputs(a[1], b[0], stride, dilation, same, pad[0] + pad[1]),
+                      outputs(a[2], b[1], stride, dilation, same, pad[2] + pad[3]), b[3]));
+    correlate(OUTPUT, &w, &x, &f, &out[0]);
+}
+
+static const int64_t no_pad[4] = {0};
+
+static void conv_valid(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_conv2d(in[0], in[1], NULL);
+}
+
+static void conv_valid_is(const t_array *in, t_array *out)
+{
+    convolve(in, out, 1, 1, false, no_pad, 1);
+}
+
+static void conv_same(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_conv2d(in[0], in[1], &(ch_conv_options){.padding = CH_PAD_SAME});
+}
+
+static void conv_same_is(const t_array *in, t_array *out)
+{
+    convolve(in, out, 1, 1, true, no_pad, 1);
+}
+
+static void conv_strided(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] =
+        ch_conv2d(in[0], in[1], &(ch_conv_options){.stride = {2, 2}, .padding = CH_PAD_SAME});
+}
+
+static void conv_strided_is(const t_array *in, t_array *out)
+{
+    convolve(in, out, 2, 1, true, no_pad, 1);
+}
+
+static void conv_dilated(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] =
+        ch_conv2d(in[0], in[1],
+                  &(ch_conv_options){
+                      .dilation = {2, 2}, .padding = CH_PAD_EXPLICIT, .pad = {2, 1, 0, 3}});
+}
+
+static void conv_dilated_is(const t_array *in, t_array *out)
+{
+    convolve(in, out, 1, 2, false, (const int64_t[]){2, 1, 0, 3}, 1);
+}
+
+static void conv_grouped(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_conv2d(in[0], in[1], &(ch_conv_options){.padding = CH_PAD_SAME, .groups = 2});
+}
+
+static void conv_grouped_is(const t_array *in, t_array *out)
+{
+    convolve(in, out, 1, 1, true, no_pad, 2);
+}
+
+static void depthwise(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_depthwise_conv2d(in[0], in[1], &(ch_conv_options){.padding = CH_PAD_SAME});
+}
+
+static void depthwise_is(const t_array *in, t_array *out)
+{
+    const int64_t *b = in[1].shape.dim;
+    t_array        flat[2] = {in[0], {ch_shape_of(b[0], b[1], 1, b[2] * b[3]), in[1].v}};
+
+    convolve(flat, out, 1, 1, true, no_pad, b[2]);
+}
+
+/* Of the strided one, on 7 x 6. */
+static void transposed(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_conv2d_transpose(in[0], in[1], 7, 6,
+                                 &(ch_conv_options){.stride = {2, 2}, .padding = CH_PAD_SAME});
+}
+
+static void transposed_is(const t_array *in, t_array *out)
+{
+    t_array        y = in[0], f = in[1];
+    const int64_t *b = f.shape.dim;
+    window         w = {2, 1, zeros_before(7, b[0], 2, 1), zeros_before(6, b[1], 2, 1), 1};
+
+    t_out(&out[0], ch_shape_of(y.shape.dim[0], 7, 6, b[2]));
+    correlate(INPUT, &w, &out[0], &f, &y);
+}
+
+/* The gradient with respect to the filter (3 x 2) of sum(y * conv(x, f)), strided. */
+static void filter_grad(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    ch_shape x = ch_node_shape(in[0]), y = ch_node_shape(in[1]);
+    ch_node *f = ch_fill(s, ch_node_dtype(in[0]), ch_shape_of(3, 2, x.dim[3], y.dim[3]), 1.0),
+            *c;
+
+    conv_strided(s, (ch_node *[]){in[0], f}, &c);
+    ch_gradients(c, in[1], 1, &f, out);
+}
+
+static void filter_grad_is(const t_array *in, t_array *out)
+{
+    t_array        x = in[0], y = in[1];
+    const int64_t *a = x.shape.dim;
+    window         w = {2, 1, zeros_before(a[1], 3, 2, 1), zeros_before(a[2], 2, 2, 1), 1};
+
+    t_out(&out[0], ch_shape_of(3, 2, a[3], y.shape.dim[3]));
+    correlate(FILTER, &w, &x, &out[0], &y);
+}
+
+static void conv_bad_stride(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_conv2d(in[0], in[1], &(ch_conv_options){.stride = {1, -1}});
+}
+
+static void conv_bad_pad(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_conv2d(in[0], in[1],
+                       &(ch_conv_options){.padding = CH_PAD_EXPLICIT, .pad = {0, -1, 0, 0}});
+}
+
 /* clang-format off */
 static const t_sample samples[] = {
     {.op = "matmul", .name = "plain", .dtypes = T_FLOATS | T_INTS, .n_in = 2,
@@ -164,10 +365,86 @@ static const t_sample samples[] = {
     {.op = "matmul", .name = "an empty batch", .dtypes = T_FLOATS, .n_in = 2,
      .in = {{.shape = {3, {0, 3, 4}}}, {.shape = {3, {0, 4, 5}}}},
      .record = nn, .reference = nn_is},
+
+    {.op = "conv2d", .name = "valid", .dtypes = T_FLOATS, .n_in = 2,
+     .in = {{.shape = {4, {2, 5, 6, 3}}}, {.shape = {4, {3, 2, 3, 4}}, .is_static = true}},
+     .record = conv_valid, .reference = conv_valid_is},
+    {.op = "conv2d", .name = "same", .dtypes = T_FLOATS, .n_in = 2,
+     .in = {{.shape = {4, {2, 5, 6, 3}}}, {.shape = {4, {3, 4, 3, 5}}, .is_static = true}},
+     .record = conv_same, .reference = conv_same_is},
+    {.op = "conv2d", .name = "one by one", .dtypes = T_FLOATS, .n_in = 2,
+     .in = {{.shape = {4, {3, 4, 4, 5}}}, {.shape = {4, {1, 1, 5, 7}}, .is_static = true}},
+     .record = conv_same, .reference = conv_same_is},
+    {.op = "conv2d", .name = "strided", .dtypes = T_FLOATS, .n_in = 2,
+     .in = {{.shape = {4, {2, 7, 6, 2}}}, {.shape = {4, {3, 2, 2, 3}}, .is_static = true}},
+     .record = conv_strided, .reference = conv_strided_is},
+    {.op = "conv2d", .name = "strided past the filter", .dtypes = T_WIDE, .n_in = 2,
+     .in = {{.shape = {4, {2, 7, 6, 2}}}, {.shape = {4, {1, 1, 2, 3}}, .is_static = true}},
+     .record = conv_strided, .reference = conv_strided_is},
+    {.op = "conv2d", .name = "dilated, zeros on some sides", .dtypes = T_FLOATS, .n_in = 2,
+     .in = {{.shape = {4, {2, 6, 5, 2}}}, {.shape = {4, {3, 2, 2, 3}}, .is_static = true}},
+     .record = conv_dilated, .reference = conv_dilated_is},
+    {.op = "conv2d", .name = "in groups", .dtypes = T_FLOATS, .n_in = 2,
+     .in = {{.shape = {4, {2, 5, 4, 4}}}, {.shape = {4, {3, 3, 2, 6}}, .is_static = true}},
+     .record = conv_grouped, .reference = conv_grouped_is},
+    {.op = "conv2d", .name = "each channel", .dtypes = T_FLOATS, .n_in = 2,
+     .in = {{.shape = {4, {2, 5, 4, 3}}}, {.shape = {4, {3, 3, 3, 1}}, .is_static = true}},
+     .record = depthwise, .reference = depthwise_is},
+    {.op = "conv2d", .name = "each channel twice", .dtypes = T_FLOATS, .n_in = 2,
+     .in = {{.shape = {4, {2, 5, 4, 3}}}, {.shape = {4, {2, 3, 3, 2}}, .is_static = true}},
+     .record = depthwise, .reference = depthwise_is},
+    {.op = "conv2d", .name = "many channels", .dtypes = T_FLOATS, .n_in = 2,
+     .in = {{.shape = {4, {2, 6, 5, 32}}}, {.shape = {4, {3, 3, 32, 16}}, .is_static = true}},
+     .record = conv_same, .reference = conv_same_is, .tolerance = 2e-5},
+    {.op = "conv2d", .name = "tiles", .dtypes = T_WIDE | 1 << CH_BF16, .n_in = 2,
+     .in = {{.shape = {4, {33, 12, 12, 16}}}, {.shape = {4, {3, 3, 16, 16}}, .is_static = true}},
+     .record = conv_same, .reference = conv_same_is, .tolerance = 2e-5},
+    {.op = "conv2d", .name = "no images", .dtypes = T_FLOATS, .n_in = 2,
+     .in = {{.shape = {4, {0, 5, 6, 3}}}, {.shape = {4, {3, 2, 3, 4}}, .is_static = true}},
+     .record = conv_valid, .reference = conv_valid_is},
+    {.op = "conv2d", .name = "no channels", .dtypes = T_WIDE, .n_in = 2,
+     .in = {{.shape = {4, {2, 5, 6, 0}}}, {.shape = {4, {3, 2, 0, 4}}, .is_static = true}},
+     .record = conv_valid, .reference = conv_valid_is},
+    {.op = "conv2d_input_grad", .name = "transposed", .dtypes = T_FLOATS, .n_in = 2,
+     .in = {{.shape = {4, {2, 4, 3, 3}}}, {.shape = {4, {3, 2, 2, 3}}, .is_static = true}},
+     .record = transposed, .reference = transposed_is},
+    {.op = "conv2d_filter_grad", .name = "strided", .dtypes = T_FLOATS, .n_in = 2,
+     .in = {{.shape = {4, {3, 7, 6, 2}}}, {.shape = {4, {3, 4, 3, 3}}}},
+     .record = filter_grad, .reference = filter_grad_is},
+    {.op = "conv2d_filter_grad", .name = "tiles", .dtypes = T_WIDE | 1 << CH_F16, .n_in = 2,
+     .in = {{.shape = {4, {40, 24, 24, 16}}}, {.shape = {4, {40, 12, 12, 32}}}},
+     .record = filter_grad, .reference = filter_grad_is, .tolerance = 4e-5},
     {0},
 };
 
 static const t_refusal refusals[] = {
+    {.op = "conv2d", .name = "a matrix", .n_in = 2, .dtype = CH_F32,
+     .in = {{.shape = {2, {5, 6}}}, {.shape = {4, {3, 2, 3, 4}}, .is_static = true}},
+     .record = conv_valid, .code = CH_INVALID_ARGUMENT, .words = {"conv2d(", "rank 2, want 4"}},
+    {.op = "conv2d", .name = "a filter of rank 3", .n_in = 2, .dtype = CH_F32,
+     .in = {{.shape = {4, {2, 5, 6, 3}}}, {.shape = {3, {3, 2, 3}}, .is_static = true}},
+     .record = conv_valid, .code = CH_INVALID_ARGUMENT, .words = {"filter has rank 3, want 4"}},
+    {.op = "conv2d", .name = "other channels", .n_in = 2, .dtype = CH_F32,
+     .in = {{.shape = {4, {2, 5, 6, 3}}}, {.shape = {4, {3, 2, 5, 4}}, .is_static = true}},
+     .record = conv_valid, .code = CH_INVALID_ARGUMENT, .words = {"3 channels", "takes 5"}},
+    {.op = "conv2d", .name = "groups that do not divide", .n_in = 2, .dtype = CH_F32,
+     .in = {{.shape = {4, {2, 5, 6, 4}}}, {.shape = {4, {3, 2, 2, 5}}, .is_static = true}},
+     .record = conv_grouped, .code = CH_INVALID_ARGUMENT, .words = {"2 groups do not divide 5"}},
+    {.op = "conv2d", .name = "a window larger than the image", .n_in = 2, .dtype = CH_F32,
+     .in = {{.shape = {4, {2, 5, 6, 3}}}, {.shape = {4, {6, 2, 3, 4}}, .is_static = true}},
+     .record = conv_valid, .code = CH_INVALID_ARGUMENT, .words = {"larger than the image", "5x6", "6x2"}},
+    {.op = "conv2d", .name = "a stride of -1", .n_in = 2, .dtype = CH_F32,
+     .in = {{.shape = {4, {2, 5, 6, 3}}}, {.shape = {4, {3, 2, 3, 4}}, .is_static = true}},
+     .record = conv_bad_stride, .code = CH_INVALID_ARGUMENT, .words = {"strides", "1 or more"}},
+    {.op = "conv2d", .name = "a padding of -1", .n_in = 2, .dtype = CH_F32,
+     .in = {{.shape = {4, {2, 5, 6, 3}}}, {.shape = {4, {3, 2, 3, 4}}, .is_static = true}},
+     .record = conv_bad_pad, .code = CH_INVALID_ARGUMENT, .words = {"paddings", "0 or more"}},
+    {.op = "conv2d", .name = "integers", .n_in = 2, .dtype = CH_I32,
+     .in = {{.shape = {4, {2, 5, 6, 3}}, .fill = T_SMALL}, {.shape = {4, {3, 2, 3, 4}}, .fill = T_SMALL, .is_static = true}},
+     .record = conv_valid, .code = CH_INVALID_ARGUMENT, .words = {"i32", "float"}},
+    {.op = "conv2d_input_grad", .name = "of another size", .n_in = 2, .dtype = CH_F32,
+     .in = {{.shape = {4, {2, 4, 4, 3}}}, {.shape = {4, {3, 2, 2, 3}}, .is_static = true}},
+     .record = transposed, .code = CH_INVALID_ARGUMENT, .words = {"must have sizes 4x3x3"}},
     {.op = "matmul", .name = "inner sizes differ", .n_in = 2, .dtype = CH_F32,
      .in = {{.shape = {2, {2, 3}}}, {.shape = {2, {4, 5}}}},
      .record = nn, .code = CH_INVALID_ARGUMENT, .words = {"matmul(", "inner sizes 3 and"}},

@@ -1,0 +1,301 @@
+/* kernel/conv.c -- a whole convolution: cut into tiles, 16-bit floats widened, partial sums
+ * added.
+ *
+ * Phases:     output, input gradient          filter gradient
+ *   before    the filter is widened, packed
+ *   tiles     widen, run, round               widen, run into a partial sum
+ *   after                                     partial sums added in order, rounded
+ * What is not needed is left out: a phase, a copy.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernel/conv.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "kernel/block.h"
+
+enum { TILE_WORK = 4 << 20, MAX_TILES = 16, SUM_TILES = 8, SUM_WORK = 64 << 10 };
+
+static int64_t up(int64_t n, int64_t unit)
+{
+    return (n + unit - 1) / unit;
+}
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
+}
+
+static bool is_short(ch_dtype t)
+{
+    return t == CH_BF16 || t == CH_F16;
+}
+
+/* Elements of x, y and the filter, for the images of d. */
+static int64_t x_count(const ch_conv_dims *d)
+{
+    return d->n * d->h * d->w * d->c;
+}
+
+static int64_t y_count(const ch_conv_dims *d)
+{
+    return d->n * d->oh * d->ow * d->o;
+}
+
+static int64_t filter_count(const ch_conv_dims *d)
+{
+    return d->kh * d->kw * (d->c / d->groups) * d->o;
+}
+
+/* Elements of a, b and the result, as each kind has them. */
+static int64_t a_count(ch_conv_kind kind, const ch_conv_dims *d)
+{
+    return kind == CH_CONV_INPUT ? y_count(d) : x_count(d);
+}
+
+static int64_t b_count(ch_conv_kind kind, const ch_conv_dims *d)
+{
+    return kind == CH_CONV_FILTER ? y_count(d) : filter_count(d);
+}
+
+static int64_t out_count(ch_conv_kind kind, const ch_conv_dims *d)
+{
+    return kind == CH_CONV_FILTER  ? filter_count(d)
+           : kind == CH_CONV_INPUT ? x_count(d)
+                                   : y_count(d);
+}
+
+/* ---- opening ---- */
+
+static double work_of(const ch_conv_dims *d)
+{
+    int64_t taps = d->kh * d->kw * (d->c / d->groups);
+
+    return (double)y_count(d) * (double)taps;
+}
+
+/* How many tiles: each with work enough, and more work than its partial sum costs. */
+static int tiles_of(ch_conv_kind kind, const ch_conv_dims *d)
+{
+    double least = TILE_WORK, want;
+
+    if (kind == CH_CONV_FILTER && least < 64.0 * (double)filter_count(d))
+        least = 64.0 * (double)filter_count(d);
+    want = work_of(d) / least;
+    if (want > MAX_TILES)
+        want = MAX_TILES;
+    if (want > (double)d->n)
+        want = (double)d->n;
+    return want < 1 ? 1 : (int)want;
+}
+
+static ch_dtype compute_type(ch_dtype t)
+{
+    return is_short(t) ? CH_F32 : t;
+}
+
+bool ch__conv_fits(const ch_conv_engine *e, ch_conv_kind kind, ch_dtype dtype,
+                   const ch_conv_dims *d)
+{
+    ch_conv_dims tile = *d;
+
+    tile.n = up(d->n, tiles_of(kind, d));
+    return e->fits(kind, compute_type(dtype), &tile);
+}
+
+/* Puts the parts of the scratch memory one behind the other. */
+static void lay_out(ch_conv *v)
+{
+    const ch_conv_dims *tile = &v->part[v->n_tiles == 1].dims;
+    size_t              size = ch_dtype_bytes(v->compute), end = 0, engine = 0;
+    bool                is_wide = is_short(v->dtype), makes_filter = v->kind == CH_CONV_FILTER;
+
+    if (is_wide && !makes_filter)
+        end += aligned((size_t)filter_count(&v->dims) * size);
+    for (int i = 0; i < 2; i++) {
+        v->part[i].filter_at = end;
+        end += aligned(v->part[i].needs.filter_bytes);
+        if (engine < v->part[i].needs.scratch_bytes)
+            engine = v->part[i].needs.scratch_bytes;
+    }
+    if (is_wide) {
+        v->b_at = aligned((size_t)a_count(v->kind, tile) * size);
+        v->out_at = v->b_at + (makes_filter ? aligned((size_t)y_count(tile) * size) : 0);
+        v->engine_at =
+            v->out_at + (makes_filter ? 0 : aligned((size_t)out_count(v->kind, tile) * size));
+    }
+    v->tiles_at = end;
+    v->tile_bytes = v->engine_at + aligned(engine);
+    end += v->tile_bytes * (size_t)v->n_tiles;
+    v->sums_at = end;
+    if (makes_filter && (is_wide || v->n_tiles > 1)) {
+        v->sum_bytes = aligned((size_t)filter_count(&v->dims) * size);
+        end += v->sum_bytes * (size_t)v->n_tiles;
+    }
+    v->scratch_bytes = end;
+}
+
+static void plan_phases(ch_conv *v)
+{
+    bool packs = v->part[0].needs.filter_bytes + v->part[1].needs.filter_bytes > 0;
+
+    if (v->kind != CH_CONV_FILTER && (packs || is_short(v->dtype)))
+        v->phase_tiles[v->n_phases++] = 1;
+    v->phase_tiles[v->n_phases++] = v->n_tiles;
+    if (v->sum_bytes > 0) {
+        int64_t tiles = filter_count(&v->dims) / SUM_WORK;
+
+        v->phase_tiles[v->n_phases++] = (int)(tiles < 1           ? 1
+                                              : tiles > SUM_TILES ? SUM_TILES
+                                                                  : tiles);
+    }
+}
+
+static ch_status open_part(ch_conv *v, int last, int64_t images)
+{
+    ch_conv_part *t = &v->part[last];
+    ch_status     rc;
+
+    t->dims = v->dims;
+    t->dims.n = images;
+    if (images == 0 && v->dims.n > 0)
+        return CH_OK;
+    rc = v->engine->open(v->kind, v->compute, &t->dims, &t->needs, &t->state);
+    t->is_open = rc == CH_OK;
+    return rc;
+}
+
+ch_status ch__conv_open(ch_conv *v, const ch_conv_engine *e, ch_conv_kind kind, ch_dtype dtype,
+                        const ch_conv_dims *d)
+{
+    ch_status rc = CH_OK;
+
+    memset(v, 0, sizeof(*v));
+    v->engine = e;
+    v->kind = kind;
+    v->dtype = dtype;
+    v->compute = compute_type(dtype);
+    v->dims = *d;
+    v->images = up(d->n, tiles_of(kind, d));
+    v->n_tiles = d->n > 0 ? (int)up(d->n, v->images) : 1;
+    if (v->n_tiles > 1)
+        rc = open_part(v, 0, v->images);
+    if (rc == CH_OK)
+        rc = open_part(v, 1, d->n - (v->n_tiles - 1) * v->images);
+    if (rc != CH_OK) {
+        ch__conv_close(v);
+        return rc;
+    }
+    lay_out(v);
+    plan_phases(v);
+    return CH_OK;
+}
+
+void ch__conv_close(ch_conv *v)
+{
+    for (int i = 0; i < 2; i++)
+        if (v->part[i].is_open)
+            v->engine->close(v->part[i].state);
+}
+
+/* ---- running ---- */
+
+static void widen(ch_dtype t, int64_t n, const void *from, void *to)
+{
+    ch__blocks()->widen[t](n, &from, to, NULL);
+}
+
+static void narrow(ch_dtype t, int64_t n, const void *from, void *to)
+{
+    ch__blocks()->narrow[t](n, &from, to, NULL);
+}
+
+static ch_status run_before(const ch_conv *v, const void *filter, char *scratch)
+{
+    ch_status rc = CH_OK;
+
+    if (is_short(v->dtype)) {
+        widen(v->dtype, filter_count(&v->dims), filter, scratch);
+        filter = scratch;
+    }
+    for (int i = 0; i < 2 && rc == CH_OK; i++)
+        if (v->part[i].needs.filter_bytes > 0)
+            rc = v->engine->pack(v->part[i].state, filter, scratch + v->part[i].filter_at);
+    return rc;
+}
+
+/* The filter as the engine wants it. */
+static const void *ready_filter(const ch_conv *v, const ch_conv_part *t, const void *filter,
+                                const char *scratch)
+{
+    if (t->needs.filter_bytes > 0)
+        return scratch + t->filter_at;
+    return is_short(v->dtype) ? scratch : filter;
+}
+
+static ch_status run_tile(const ch_conv *v, int tile, const char *a, const char *b, char *out,
+                          char *scratch)
+{
+    const ch_conv_part *t = &v->part[tile == v->n_tiles - 1];
+    const ch_conv_dims *d = &v->part[v->n_tiles == 1].dims; /* of a full tile: how far apart */
+    int64_t             size = (int64_t)ch_dtype_bytes(v->dtype);
+    bool                is_wide = is_short(v->dtype), makes_filter = v->kind == CH_CONV_FILTER;
+    char               *own = scratch + v->tiles_at + (size_t)tile * v->tile_bytes;
+    char               *to = makes_filter ? out : out + tile * out_count(v->kind, d) * size;
+    void               *result = is_wide ? own + v->out_at : to;
+    ch_status           rc;
+
+    a += tile * a_count(v->kind, d) * size;
+    if (makes_filter)
+        b += tile * b_count(v->kind, d) * size;
+    else
+        b = ready_filter(v, t, b, scratch);
+    if (v->sum_bytes > 0)
+        result = scratch + v->sums_at + (size_t)tile * v->sum_bytes;
+    if (is_wide) {
+        widen(v->dtype, a_count(v->kind, &t->dims), a, own);
+        a = own;
+    }
+    if (is_wide && makes_filter) {
+        widen(v->dtype, b_count(v->kind, &t->dims), b, own + v->b_at);
+        b = own + v->b_at;
+    }
+    rc = v->engine->run(t->state, a, b, result, own + v->engine_at);
+    if (is_wide && !makes_filter)
+        narrow(v->dtype, out_count(v->kind, &t->dims), result, to);
+    return rc;
+}
+
+/* Adds the tiles' partial sums, the first tile's first, for a part of the filter. */
+static void run_after(const ch_conv *v, int part, int n_parts, char *out, char *scratch)
+{
+    int64_t n = filter_count(&v->dims), from = n * part / n_parts;
+    int64_t size = (int64_t)ch_dtype_bytes(v->compute), count = n * (part + 1) / n_parts - from;
+    char   *sum = scratch + v->sums_at + from * size;
+    ch_block_fn add = ch__blocks()->fn[CH_BLOCK_add][v->compute];
+
+    out += from * (int64_t)ch_dtype_bytes(v->dtype);
+    for (int i = 1; i < v->n_tiles; i++) {
+        const void *in[] = {sum, sum + (size_t)i * v->sum_bytes};
+
+        add(count, in, sum, NULL);
+    }
+    if (is_short(v->dtype))
+        narrow(v->dtype, count, sum, out);
+    else
+        memcpy(out, sum, (size_t)(count * size));
+}
+
+ch_status ch__conv_run(const ch_conv *v, int phase, int tile, const void *a, const void *b,
+                       void *out, void *scratch)
+{
+    int before = v->n_phases - 1 - (v->sum_bytes > 0); /* phases before the tiles' */
+
+    if (phase < before)
+        return run_before(v, b, scratch);
+    if (phase == before)
+        return run_tile(v, tile, a, b, out, scratch);
+    run_after(v, tile, v->phase_tiles[phase], out, scratch);
+    return CH_OK;
+}

@@ -1,0 +1,381 @@
+/* ops/conv.c -- convolution over images, and its gradients.
+ *
+ * Three ops on x (n, h, w, c), the filter f (kh, kw, c / groups, o) and y (n, oh, ow, o): each
+ * is the sum of all products of the other two over the same taps. So the gradients of each are
+ * the others, and there is no end to differentiating.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernel/conv.h"
+
+#include "graph/step.h"
+#include "ops/ops.h"
+#include "ops/window.h"
+
+static ch_conv_kind kind_of(const ch_op *op)
+{
+    return op == &ch__op_conv2d              ? CH_CONV_OUTPUT
+           : op == &ch__op_conv2d_input_grad ? CH_CONV_INPUT
+                                             : CH_CONV_FILTER;
+}
+
+/* ---- sizes ---- */
+
+enum { WHY = 200 };
+
+/* What the inputs a and b and the attributes say of the three arrays. False and a reason if the
+ * window does not go there. */
+static bool sizes_of(ch_conv_kind kind, const ch_window_attrs *t, const ch_dims *a,
+                     const ch_dims *b, ch_conv_dims *d, char why[WHY])
+{
+    ch_window w;
+
+    *d = (ch_conv_dims){.n = a->dim[0].n, .groups = t->groups, .o = b->dim[3].n};
+    if (kind == CH_CONV_INPUT) {
+        d->h = t->size.at[0];
+        d->w = t->size.at[1];
+        d->c = b->dim[2].n * t->groups;
+    } else {
+        d->h = a->dim[1].n;
+        d->w = a->dim[2].n;
+        d->c = a->dim[3].n;
+    }
+    d->kh = kind == CH_CONV_FILTER ? t->size.at[0] : b->dim[0].n;
+    d->kw = kind == CH_CONV_FILTER ? t->size.at[1] : b->dim[1].n;
+    if (!ch__window_place(t, d->h, d->w, d->kh, d->kw, &w, why, WHY))
+        return false;
+    d->oh = w.oh;
+    d->ow = w.ow;
+    for (int i = 0; i < 2; i++) {
+        d->stride[i] = w.stride[i];
+        d->spread[i] = w.dilation[i];
+        d->pad[i] = w.pad[i];
+    }
+    return true;
+}
+
+static ch_conv_dims dims_of(const ch_node *n)
+{
+    ch_conv_dims d;
+    char         why[WHY];
+
+    (void)sizes_of(kind_of(n->op), ch__attrs(n), &n->in[0]->dims, &n->in[1]->dims, &d, why);
+    return d;
+}
+
+/* Whatever can be said before sizes are put together. */
+static ch_status want_arrays(const ch_infer *c, ch_conv_kind kind)
+{
+    const ch_window_attrs *t = c->attrs;
+    const ch_dims         *b = &c->in[1];
+    int64_t                whole;
+    ch_status              rc = ch__infer_want_same(c);
+
+    if (rc == CH_OK)
+        rc = ch__window_want_image(c, 0);
+    if (rc == CH_OK && kind == CH_CONV_FILTER)
+        rc = ch__window_want_image(c, 1);
+    if (rc == CH_OK && b->rank != 4)
+        rc = ch__infer_fail(
+            c, "the filter has rank %d, want 4: (rows, columns, channels, filters)", b->rank);
+    for (int k = 0; k < 4 && rc == CH_OK && kind != CH_CONV_FILTER; k++)
+        rc = ch__infer_want_number(c, b->dim[k]);
+    if (rc != CH_OK)
+        return rc;
+    if (t->groups < 1 || b->dim[3].n % t->groups != 0 ||
+        !ch__mul_size(b->dim[2].n, t->groups, &whole))
+        return ch__infer_fail(c, "%lld groups do not divide %s filters", (long long)t->groups,
+                              ch__dim_text(c, b->dim[3]));
+    if (kind != CH_CONV_OUTPUT && t->size.n != 2)
+        return ch__infer_fail(c, "its size has %d numbers, want 2", t->size.n);
+    return CH_OK;
+}
+
+/* That the inputs belong to one convolution; then its sizes. */
+static ch_status infer_sizes(const ch_infer *c, ch_conv_kind kind, ch_conv_dims *d)
+{
+    const ch_dims *a = &c->in[0], *b = &c->in[1], *y = kind == CH_CONV_INPUT ? a : b;
+    char           why[WHY];
+    int64_t        takes;
+    ch_status      rc = want_arrays(c, kind);
+
+    if (rc != CH_OK)
+        return rc;
+    if (!sizes_of(kind, c->attrs, a, b, d, why))
+        return ch__infer_fail(c, "%s", why);
+    takes = b->dim[2].n * d->groups;
+    if (kind == CH_CONV_OUTPUT && d->c != takes)
+        return ch__infer_fail(c, "x has %lld channels and the filter takes %lld%s",
+                              (long long)d->c, (long long)takes,
+                              d->groups > 1 ? ", in its groups" : "");
+    if (d->c % d->groups != 0)
+        return ch__infer_fail(c, "%lld groups do not divide %lld channels",
+                              (long long)d->groups, (long long)d->c);
+    if (kind == CH_CONV_OUTPUT)
+        return CH_OK;
+    if (y->dim[1].n != d->oh || y->dim[2].n != d->ow || y->dim[3].n != d->o)
+        return ch__infer_fail(c, "the gradient of the result must have sizes %lldx%lldx%lld",
+                              (long long)d->oh, (long long)d->ow, (long long)d->o);
+    if (kind == CH_CONV_FILTER && !ch__dim_same(a->dim[0], b->dim[0]))
+        return ch__infer_fail(c, "batches of %s and %s", ch__dim_text(c, a->dim[0]),
+                              ch__dim_text(c, b->dim[0]));
+    return CH_OK;
+}
+
+static ch_status conv_infer(ch_infer *c)
+{
+    ch_conv_kind kind = kind_of(c->op);
+    ch_dim       n = c->in[0].rank > 0 ? c->in[0].dim[0] : ch__dim(0);
+    ch_conv_dims d;
+    ch_status    rc = infer_sizes(c, kind, &d);
+
+    if (rc != CH_OK)
+        return rc;
+    if (kind == CH_CONV_OUTPUT)
+        return ch__infer_out(c, 0, c->dtype[0], 4,
+                             (ch_dim[]){n, ch__dim(d.oh), ch__dim(d.ow), ch__dim(d.o)});
+    if (kind == CH_CONV_INPUT)
+        return ch__infer_out(c, 0, c->dtype[0], 4,
+                             (ch_dim[]){n, ch__dim(d.h), ch__dim(d.w), ch__dim(d.c)});
+    return ch__infer_out(
+        c, 0, c->dtype[0], 4,
+        (ch_dim[]){ch__dim(d.kh), ch__dim(d.kw), ch__dim(d.c / d.groups), ch__dim(d.o)});
+}
+
+/* ---- kernels: the same for all three ---- */
+
+static bool conv_fits(const ch_node *n, const ch_conv_engine *e)
+{
+    ch_conv_dims d = dims_of(n);
+
+    return ch__conv_fits(e, kind_of(n->op), n->dtype, &d);
+}
+
+static ch_status conv_prepare(const ch_node *n, ch_prep *p, const ch_conv_engine *e)
+{
+    ch_conv     *v = ch__prep_state(p, sizeof(*v));
+    ch_conv_dims d = dims_of(n);
+    ch_status    rc;
+
+    if (v == NULL)
+        return ch__fail_memory(n->op->name);
+    rc = ch__conv_open(v, e, kind_of(n->op), n->dtype, &d);
+    if (rc != CH_OK) {
+        p->state = NULL;
+        return rc;
+    }
+    p->n_phases = v->n_phases;
+    for (int i = 0; i < v->n_phases; i++)
+        p->tiles[i] = v->phase_tiles[i];
+    p->scratch_bytes = v->scratch_bytes;
+    return CH_OK;
+}
+
+static ch_status conv_run(const ch_call *c, ch_tile t)
+{
+    return ch__conv_run(c->state, t.phase, t.index, c->in[0], c->in[1], c->out[0], c->scratch);
+}
+
+static void conv_drop(void *state)
+{
+    ch__conv_close(state);
+}
+
+static bool fits_onednn(const ch_node *n)
+{
+    return conv_fits(n, &ch__conv_onednn);
+}
+
+static bool fits_own(const ch_node *n)
+{
+    return conv_fits(n, &ch__conv_own);
+}
+
+static ch_status prepare_onednn(const ch_node *n, ch_prep *p)
+{
+    return conv_prepare(n, p, &ch__conv_onednn);
+}
+
+static ch_status prepare_own(const ch_node *n, ch_prep *p)
+{
+    return conv_prepare(n, p, &ch__conv_own);
+}
+
+static const ch_kernel        conv_onednn = {"onednn", fits_onednn, prepare_onednn, conv_run,
+                                             conv_drop};
+static const ch_kernel        conv_own = {"own", fits_own, prepare_own, conv_run, conv_drop};
+static const ch_kernel *const conv_kernels[] = {&conv_onednn, &conv_own, NULL};
+
+/* ---- gradients: each of the others ---- */
+
+static ch_node *record(const ch_op *op, const ch_window_attrs *like, int64_t rows, int64_t cols,
+                       ch_node *a, ch_node *b)
+{
+    ch_window_attrs t = *like;
+
+    t.size = (ch_ints){.n = op == &ch__op_conv2d ? 0 : 2};
+    if (t.size.n > 0) {
+        t.size.at[0] = rows;
+        t.size.at[1] = cols;
+    }
+    return ch__node(op, &t, 2, ((ch_node *[]){a, b}));
+}
+
+static ch_node *input_grad(const ch_window_attrs *t, const ch_node *like, ch_node *dy,
+                           ch_node *f)
+{
+    return record(&ch__op_conv2d_input_grad, t, like->dims.dim[1].n, like->dims.dim[2].n, dy,
+                  f);
+}
+
+static ch_node *filter_grad(const ch_window_attrs *t, const ch_node *like, ch_node *x,
+                            ch_node *dy)
+{
+    return record(&ch__op_conv2d_filter_grad, t, like->dims.dim[0].n, like->dims.dim[1].n, x,
+                  dy);
+}
+
+static void conv2d_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    ch_node *x = n->in[0], *f = n->in[1];
+
+    (void)s;
+    din[0] = input_grad(ch__attrs(n), x, dout[0], f);
+    din[1] = filter_grad(ch__attrs(n), f, x, dout[0]);
+}
+
+static void input_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    ch_node *dy = n->in[0], *f = n->in[1];
+
+    (void)s;
+    din[0] = record(&ch__op_conv2d, ch__attrs(n), 0, 0, dout[0], f);
+    din[1] = filter_grad(ch__attrs(n), f, dout[0], dy);
+}
+
+static void filter_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
+                             ch_node *din[])
+{
+    ch_node *x = n->in[0], *dy = n->in[1];
+
+    (void)s;
+    din[0] = input_grad(ch__attrs(n), x, dy, dout[0]);
+    din[1] = record(&ch__op_conv2d, ch__attrs(n), 0, 0, x, dout[0]);
+}
+
+/* ---- partition rules ---- */
+
+/* n, y, x, c, o, u, v of x (n, y, x, c), f (u, v, c, o) and the result (n, y, x, o). Channels
+ * in groups stay whole. */
+static ch_status conv_factors(const ch_node *n, ch_factors *f)
+{
+    const ch_window_attrs *t = ch__attrs(n);
+    ch_conv_kind           kind = kind_of(n->op);
+    bool                   sums = kind == CH_CONV_FILTER, whole = t->groups > 1;
+    int                    batch = ch__factor(f, sums ? CH_RED : CH_PAR),
+        y = ch__factor(f, sums ? CH_FIX : CH_WIN);
+    int x = ch__factor(f, sums ? CH_FIX : CH_WIN);
+    int c = ch__factor(f, whole ? CH_FIX : kind == CH_CONV_OUTPUT ? CH_RED : CH_PAR);
+    int o = ch__factor(f, whole ? CH_FIX : kind == CH_CONV_INPUT ? CH_RED : CH_PAR);
+    int u = ch__factor(f, CH_FIX), v = ch__factor(f, CH_FIX);
+    int image[] = {batch, y, x, c}, result[] = {batch, y, x, o}, filter[] = {u, v, c, o};
+
+    ch__factor_map(f, 0, 4, kind == CH_CONV_INPUT ? result : image);
+    ch__factor_map(f, 1, 4, kind == CH_CONV_FILTER ? result : filter);
+    return ch__factor_out(f, 4,
+                          kind == CH_CONV_OUTPUT  ? result
+                          : kind == CH_CONV_INPUT ? image
+                                                  : filter);
+}
+
+/* ---- the ops ---- */
+
+const ch_op ch__op_conv2d = {
+    .name = "conv2d",
+    .version = 1,
+    .n_in = 2,
+    .n_out = 1,
+    .flags = CH_OP_SAME_DTYPE,
+    .attrs = ch__window_rows,
+    .attrs_bytes = sizeof(ch_window_attrs),
+    .infer = conv_infer,
+    .kernels = conv_kernels,
+    .grad = conv2d_grad,
+    .factors = conv_factors,
+};
+
+const ch_op ch__op_conv2d_input_grad = {
+    .name = "conv2d_input_grad",
+    .version = 1,
+    .n_in = 2,
+    .n_out = 1,
+    .flags = CH_OP_SAME_DTYPE,
+    .attrs = ch__window_rows,
+    .attrs_bytes = sizeof(ch_window_attrs),
+    .infer = conv_infer,
+    .kernels = conv_kernels,
+    .grad = input_grad_grad,
+    .factors = conv_factors,
+};
+
+const ch_op ch__op_conv2d_filter_grad = {
+    .name = "conv2d_filter_grad",
+    .version = 1,
+    .n_in = 2,
+    .n_out = 1,
+    .flags = CH_OP_SAME_DTYPE,
+    .attrs = ch__window_rows,
+    .attrs_bytes = sizeof(ch_window_attrs),
+    .infer = conv_infer,
+    .kernels = conv_kernels,
+    .grad = filter_grad_grad,
+    .factors = conv_factors,
+};
+
+static ch_window_attrs attrs_of(const ch_conv_options *opt)
+{
+    static const ch_conv_options none;
+    const ch_conv_options       *o = opt != NULL ? opt : &none;
+    ch_window_attrs a = ch__window_attrs(o->stride, o->dilation, o->padding, o->pad);
+
+    a.groups = o->groups != 0 ? o->groups : 1;
+    return a;
+}
+
+ch_node *ch_conv2d(ch_node *x, ch_node *filter, const ch_conv_options *opt)
+{
+    ch_window_attrs a = attrs_of(opt);
+
+    return ch__node(&ch__op_conv2d, &a, 2, ((ch_node *[]){x, filter}));
+}
+
+ch_node *ch_conv2d_transpose(ch_node *x, ch_node *filter, int64_t rows, int64_t cols,
+                             const ch_conv_options *opt)
+{
+    ch_window_attrs a = attrs_of(opt);
+
+    a.size = (ch_ints){.n = 2, .at = {rows, cols}};
+    return ch__node(&ch__op_conv2d_input_grad, &a, 2, ((ch_node *[]){x, filter}));
+}
+
+/* A filter (kh, kw, c, times) is one (kh, kw, 1, c * times) of c groups, and has the same
+ * elements in the same order. */
+ch_node *ch_depthwise_conv2d(ch_node *x, ch_node *filter, const ch_conv_options *opt)
+{
+    ch_window_attrs a = attrs_of(opt);
+    ch_dims         flat;
+    const void     *before;
+    ch_node        *y;
+
+    if (x == NULL || filter == NULL)
+        return NULL;
+    before = ch__step_begin(ch_node_step(x));
+    flat = filter->dims;
+    if (flat.rank == 4 && ch__dims_product(&filter->dims, 2, 4, &flat.dim[3])) {
+        a.groups = filter->dims.dim[2].n;
+        flat.dim[2] = ch__dim(1);
+        filter = ch__reshape_dims(filter, &flat);
+    }
+    y = ch__node(&ch__op_conv2d, &a, 2, ((ch_node *[]){x, filter}));
+    ch__step_end(ch_node_step(x), before);
+    return y;
+}
