@@ -2,6 +2,10 @@
 #ifndef OPS_RANDOM_H
 #define OPS_RANDOM_H
 
-#define CH_OPS_RANDOM(X)
+/* clang-format off */
+#define CH_OPS_RANDOM(X) \
+    X(random_uniform) X(random_normal) X(truncated_normal) X(bernoulli) X(random_integers) \
+    X(dropout) X(shuffle)
+/* clang-format on */
 
 #endif

@@ -23,6 +23,9 @@ typedef struct t_array {
 /* Sets an output's shape and gives it zeros. */
 void t_out(t_array *out, ch_shape shape);
 
+/* For `check`: ends the test, naming op, sample and dtype, if this does not hold. */
+void t_expect(bool holds, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 /* How an input is filled, from a fixed seed. */
 typedef enum t_fill {
     T_UNIT,     /* uniform in (-1, 1), nothing within 0.05 of 0 or of a half */
