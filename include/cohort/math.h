@@ -87,4 +87,53 @@ CH_API ch_node *ch_select(ch_node *condition, ch_node *a, ch_node *b);
  * nearer end and NaN to 0. Integer to integer wraps. To bool: whether it is not 0. */
 CH_API ch_node *ch_cast(ch_node *x, ch_dtype dtype);
 
+/* ---- reductions ----
+ *
+ * Over the n listed axes, none twice; `keep` leaves them with size 1. The _all forms reduce all
+ * axes to a scalar. With n = 0 nothing is reduced.
+ *
+ *     ch_node *per_row = ch_sum(x, 1, (int[]){-1}, false);      // (rows, 10) -> (rows)
+ *
+ * Floats are added in pieces whose sums are added in f64; i8, u8, i32 and i64 wrap, as in
+ * numpy. NaN anywhere makes the largest and the smallest NaN. Of nothing, the sum is 0, the
+ * product 1, the mean NaN, the largest -inf (of integers the type's lowest), the smallest +inf
+ * (its highest). */
+
+CH_API ch_node *ch_sum(ch_node *x, int n, const int *axis, bool keep);
+CH_API ch_node *ch_sum_all(ch_node *x);
+CH_API ch_node *ch_mean(ch_node *x, int n, const int *axis, bool keep); /* floats; cast first */
+CH_API ch_node *ch_mean_all(ch_node *x);
+CH_API ch_node *ch_prod(ch_node *x, int n, const int *axis, bool keep);
+CH_API ch_node *ch_prod_all(ch_node *x);
+/* The gradient is shared by all that are equally large. */
+CH_API ch_node *ch_max(ch_node *x, int n, const int *axis, bool keep);
+CH_API ch_node *ch_max_all(ch_node *x);
+CH_API ch_node *ch_min(ch_node *x, int n, const int *axis, bool keep);
+CH_API ch_node *ch_min_all(ch_node *x);
+/* log(sum(exp(x))), without overflow. Floats. */
+CH_API ch_node *ch_logsumexp(ch_node *x, int n, const int *axis, bool keep);
+CH_API ch_node *ch_logsumexp_all(ch_node *x);
+/* Of bool. */
+CH_API ch_node *ch_any(ch_node *x, int n, const int *axis, bool keep);
+CH_API ch_node *ch_any_all(ch_node *x);
+CH_API ch_node *ch_all(ch_node *x, int n, const int *axis, bool keep);
+CH_API ch_node *ch_all_all(ch_node *x);
+
+/* ---- along one axis ---- */
+
+/* Where the largest (smallest) is, as i64 without that axis: the first of equals; the first NaN
+ * if there is one; -1 if the axis is empty. */
+CH_API ch_node *ch_argmax(ch_node *x, int axis);
+CH_API ch_node *ch_argmin(ch_node *x, int axis);
+/* Running sums: of all up to each element; exclusive: of all before it; reverse: from the end.
+ */
+CH_API ch_node *ch_cumsum(ch_node *x, int axis, bool exclusive, bool reverse);
+/* Sorted, and the positions (i64) that would sort it. Equal ones keep their order; NaN counts
+ * as largest. Of bool too. */
+CH_API ch_node *ch_sort(ch_node *x, int axis, bool descending);
+CH_API ch_node *ch_argsort(ch_node *x, int axis, bool descending);
+/* The k largest of the last axis, the largest first, and their positions (i64); of equals the
+ * first. Either of the results may be NULL. */
+CH_API void ch_top_k(ch_node *x, int64_t k, ch_node **values, ch_node **indices);
+
 #endif

@@ -1,0 +1,322 @@
+/* kernel/reduce.c -- folding axes: layout, tiles, and the walk over memory.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernel/reduce.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernel/block.h"
+#include "kernel/widen.h"
+
+static const ch_fold_table *const levels[] = CH_SIMD_LIST(ch__fold_table);
+
+static const ch_fold_loops *loops_of(ch_fold_kind kind, ch_fold_type type)
+{
+    return &levels[ch__simd_level()]->loops[kind][type];
+}
+
+/* ---- layout ---- */
+
+/* Puts axis `size` with this stride before those there are; one that continues the axis after
+ * it is merged with it. */
+static void add_axis(int *n, int64_t *sizes, int64_t *strides, int64_t size, int64_t stride)
+{
+    if (*n > 0 && strides[0] * sizes[0] == stride) {
+        sizes[0] *= size;
+        return;
+    }
+    memmove(sizes + 1, sizes, (size_t)*n * sizeof(*sizes));
+    memmove(strides + 1, strides, (size_t)*n * sizeof(*strides));
+    sizes[0] = size;
+    strides[0] = stride;
+    ++*n;
+}
+
+static void lay_out(ch_fold *f, ch_shape shape, const bool *is_folded)
+{
+    int     k = shape.rank - 1;
+    int64_t stride = 1;
+
+    while (k >= 0 && shape.dim[k] == 1) /* an axis of one element may count as either */
+        k--;
+    f->inner_kept = k >= 0 && !is_folded[k];
+    f->inner = 1;
+    f->count = 1;
+    f->outputs = 1;
+    for (; k >= 0 && (shape.dim[k] == 1 || is_folded[k] != f->inner_kept); k--)
+        f->inner *= shape.dim[k];
+    stride = f->inner;
+    for (; k >= 0; k--) {
+        if (shape.dim[k] == 1)
+            continue;
+        if (is_folded[k])
+            add_axis(&f->n_folded, f->folded, f->folded_stride, shape.dim[k], stride);
+        else
+            add_axis(&f->n_kept, f->kept, f->kept_stride, shape.dim[k], stride);
+        stride *= shape.dim[k];
+    }
+    for (int i = 0; i < shape.rank; i++)
+        *(is_folded[i] ? &f->count : &f->outputs) *= shape.dim[i];
+}
+
+static ch_fold_type type_of(ch_fold_kind kind, ch_dtype dtype)
+{
+    if (!ch_dtype_is_float(dtype))
+        return CH_FOLD_I64;
+    return dtype == CH_F64 || kind == CH_FOLD_PROD ? CH_FOLD_F64 : CH_FOLD_F32;
+}
+
+void ch__fold_init(ch_fold *f, ch_fold_kind kind, ch_dtype dtype, ch_shape shape,
+                   const bool *is_folded, int tiles)
+{
+    *f = (ch_fold){.kind = kind,
+                   .type = type_of(kind, dtype),
+                   .dtype = dtype,
+                   .size = ch_dtype_bytes(dtype),
+                   .parts = 1,
+                   .tiles = 1};
+    f->is_direct = f->type == CH_FOLD_F32   ? dtype == CH_F32
+                   : f->type == CH_FOLD_F64 ? dtype == CH_F64
+                                            : dtype == CH_I64;
+    f->loops = loops_of(kind == CH_FOLD_MEAN || kind == CH_FOLD_LOGSUMEXP ? CH_FOLD_SUM : kind,
+                        f->type);
+    lay_out(f, shape, is_folded);
+    f->units = f->outputs;
+    f->depth = f->count;
+    if (f->inner_kept && f->inner > 0)
+        f->units = f->outputs / f->inner * ((f->inner + CH_FOLD_STRIP - 1) / CH_FOLD_STRIP);
+    if (f->units >= tiles) {
+        f->tiles = tiles;
+    } else if (f->units > 0) {
+        if (kind != CH_FOLD_LOGSUMEXP && f->depth > 0)
+            f->parts = (int)(tiles / f->units);
+        f->tiles = (int)f->units * f->parts;
+    }
+}
+
+/* Where element i of those axes begins. */
+static int64_t offset_of(int64_t i, int n, const int64_t *size, const int64_t *stride)
+{
+    int64_t at = 0;
+
+    for (int k = n - 1; k > 0; k--) {
+        at += i % size[k] * stride[k];
+        i /= size[k];
+    }
+    return n > 0 ? at + i * stride[0] : 0;
+}
+
+/* ---- results ---- */
+
+static void type_range(ch_dtype t, int64_t *low, int64_t *high)
+{
+    int bits = 8 * (int)ch_dtype_bytes(t);
+
+    *low = t == CH_U8 || t == CH_BOOL ? 0 : INT64_MIN >> (64 - bits);
+    *high = t == CH_BOOL ? 1 : t == CH_U8 ? UINT8_MAX : INT64_MAX >> (64 - bits);
+}
+
+static void store_floats(const ch_fold *f, int64_t n, const ch_fold_acc *acc, void *at)
+{
+    double x[CH_FOLD_STRIP];
+
+    for (int64_t j = 0; j < n; j++)
+        x[j] = f->kind == CH_FOLD_MEAN ? acc[j].f / (double)f->count : acc[j].f;
+    ch__from_f64(f->dtype, n, x, at);
+}
+
+/* Sums and products wrap, as in numpy; the extremes of nothing are those of the type. */
+static void store_ints(const ch_fold *f, int64_t n, const ch_fold_acc *acc, void *at)
+{
+    int64_t x[CH_FOLD_STRIP], low = INT64_MIN, high = INT64_MAX;
+
+    if (f->kind == CH_FOLD_MAX || f->kind == CH_FOLD_MIN)
+        type_range(f->dtype, &low, &high);
+    for (int64_t j = 0; j < n; j++)
+        x[j] = acc[j].i < low ? low : acc[j].i > high ? high : acc[j].i;
+    ch__from_i64(f->dtype, n, x, at);
+}
+
+/* Outputs first .. first + n; n is at most a strip. */
+static void store(const ch_fold *f, int64_t n, const ch_fold_acc *acc, int64_t first, void *out)
+{
+    char *at = (char *)out + (size_t)first * f->size;
+
+    if (f->type == CH_FOLD_I64)
+        store_ints(f, n, acc, at);
+    else
+        store_floats(f, n, acc, at);
+}
+
+/* ---- the walk ---- */
+
+/* Room for elements as they are folded. */
+typedef union room {
+    float   f32[CH_FOLD_ROOM];
+    double  f64[CH_FOLD_ROOM];
+    int64_t i64[CH_FOLD_ROOM];
+} room;
+
+static const char *at(const ch_fold *f, const void *in, int64_t i)
+{
+    return (const char *)in + (size_t)i * f->size;
+}
+
+/* exp(x - shift): one shift for a run, one for each column of a row. */
+static const void *exp_shifted(const ch_fold *f, int64_t n, const void *x,
+                               const ch_fold_acc *shift, room *r)
+{
+    const float  *x32 = x;
+    const double *x64 = x;
+    const void   *in = r;
+    int           step = f->inner_kept ? 1 : 0;
+    ch_dtype      t = f->type == CH_FOLD_F32 ? CH_F32 : CH_F64;
+
+    for (int64_t j = 0; j < n && t == CH_F32; j++)
+        r->f32[j] = x32[j] - (float)shift[j * step].f;
+    for (int64_t j = 0; j < n && t == CH_F64; j++)
+        r->f64[j] = x64[j] - shift[j * step].f;
+    ch__blocks()->fn[CH_BLOCK_exp][t](n, &in, r, NULL);
+    return r;
+}
+
+/* n elements as they are to be folded: x itself where that will do, or `room` filled. */
+static const void *load(const ch_fold *f, int64_t n, const void *x, const ch_fold_acc *shift,
+                        room *r)
+{
+    if (f->type == CH_FOLD_F32)
+        x = ch__as_f32(f->dtype, n, x, r->f32);
+    else if (f->type == CH_FOLD_F64)
+        x = ch__as_f64(f->dtype, n, x, r->f64);
+    else
+        x = ch__as_i64(f->dtype, n, x, r->i64);
+    return shift == NULL ? x : exp_shifted(f, n, x, shift, r);
+}
+
+/* Folded elements [from, to) of the unit that begins at x, run by run. */
+static void fold_runs(const ch_fold *f, const ch_fold_loops *loops, const char *x, int64_t from,
+                      int64_t to, const ch_fold_acc *shift, ch_fold_acc *acc)
+{
+    _Alignas(64) room r;
+    int64_t           longest = f->is_direct && shift == NULL ? CH_FOLD_RUN : CH_FOLD_ROOM;
+
+    loops->first(1, NULL, acc);
+    while (from < to) {
+        int64_t skip = from % f->inner;
+        int64_t n = f->inner - skip < to - from ? f->inner - skip : to - from;
+
+        if (n > longest)
+            n = longest;
+        skip += offset_of(from / f->inner, f->n_folded, f->folded, f->folded_stride);
+        loops->run(n, load(f, n, at(f, x, skip), shift, &r), acc);
+        from += n;
+    }
+}
+
+/* Rows [from, to) of the strip of n columns that begins at x: a block of rows is folded in its
+ * own type, blocks in the wide one. */
+static void fold_rows(const ch_fold *f, const ch_fold_loops *loops, const char *x, int64_t n,
+                      int64_t from, int64_t to, const ch_fold_acc *shift, ch_fold_acc *acc)
+{
+    _Alignas(64) room r, block; /* the first CH_FOLD_STRIP of each */
+
+    loops->first(n, &block, acc);
+    for (int64_t q = from, end; q < to; q = end) {
+        end = q + CH_FOLD_ROWS < to ? q + CH_FOLD_ROWS : to;
+        for (int64_t i = q; i < end; i++) {
+            int64_t skip = offset_of(i, f->n_folded, f->folded, f->folded_stride);
+
+            loops->row(n, load(f, n, at(f, x, skip), shift, &r), &block);
+        }
+        loops->flush(n, &block, acc);
+        loops->first(n, &block, NULL);
+    }
+}
+
+static void fold_unit(const ch_fold *f, const ch_fold_loops *loops, const char *x, int64_t n,
+                      int64_t from, int64_t to, const ch_fold_acc *shift, ch_fold_acc *acc)
+{
+    if (f->inner_kept)
+        fold_rows(f, loops, x, n, from, to, shift, acc);
+    else
+        fold_runs(f, loops, x, from, to, shift, acc);
+}
+
+/* m + log(sum(exp(x - m))) with m the largest; where that is infinite, 0 is as good. */
+static void logsumexp_unit(const ch_fold *f, const char *x, int64_t n, ch_fold_acc *acc)
+{
+    ch_fold_acc m[CH_FOLD_STRIP];
+
+    fold_unit(f, loops_of(CH_FOLD_MAX, f->type), x, n, 0, f->depth, NULL, m);
+    for (int64_t j = 0; j < n; j++)
+        if (isinf(m[j].f))
+            m[j].f = 0;
+    fold_unit(f, f->loops, x, n, 0, f->depth, m, acc);
+    for (int64_t j = 0; j < n; j++)
+        acc[j].f = m[j].f + log(acc[j].f);
+}
+
+/* A unit: its first output, how many they are, and where their elements begin. */
+static int64_t unit_of(const ch_fold *f, int64_t unit, int64_t *n, int64_t *start)
+{
+    int64_t strips, outer, first;
+
+    if (!f->inner_kept) {
+        *n = 1;
+        *start = offset_of(unit, f->n_kept, f->kept, f->kept_stride);
+        return unit;
+    }
+    strips = (f->inner + CH_FOLD_STRIP - 1) / CH_FOLD_STRIP;
+    outer = unit / strips;
+    first = unit % strips * CH_FOLD_STRIP;
+    *n = f->inner - first < CH_FOLD_STRIP ? f->inner - first : CH_FOLD_STRIP;
+    *start = offset_of(outer, f->n_kept, f->kept, f->kept_stride) + first;
+    return outer * f->inner + first;
+}
+
+/* ---- tiles ---- */
+
+static void fold_units(const ch_fold *f, int64_t from, int64_t to, const void *in, void *out)
+{
+    ch_fold_acc acc[CH_FOLD_STRIP];
+
+    for (int64_t u = from; u < to; u++) {
+        int64_t n, start, first = unit_of(f, u, &n, &start);
+
+        if (f->kind == CH_FOLD_LOGSUMEXP)
+            logsumexp_unit(f, at(f, in, start), n, acc);
+        else
+            fold_unit(f, f->loops, at(f, in, start), n, 0, f->depth, NULL, acc);
+        store(f, n, acc, first, out);
+    }
+}
+
+void ch__fold_tile(const ch_fold *f, int tile, const void *in, void *out, void *scratch)
+{
+    int          part = tile % f->parts;
+    ch_fold_acc *parts = scratch;
+    int64_t      n, start, first;
+
+    if (f->parts == 1) {
+        fold_units(f, f->units * tile / f->tiles, f->units * (tile + 1) / f->tiles, in, out);
+        return;
+    }
+    first = unit_of(f, tile / f->parts, &n, &start);
+    fold_unit(f, f->loops, at(f, in, start), n, f->depth * part / f->parts,
+              f->depth * (part + 1) / f->parts, NULL, parts + part * f->outputs + first);
+}
+
+void ch__fold_join(const ch_fold *f, const void *scratch, void *out)
+{
+    const ch_fold_acc *parts = scratch;
+    ch_fold_acc        acc[CH_FOLD_STRIP];
+
+    for (int64_t i = 0, n; i < f->outputs; i += n) {
+        n = f->outputs - i < CH_FOLD_STRIP ? f->outputs - i : CH_FOLD_STRIP;
+        f->loops->first(n, NULL, acc);
+        for (int part = 0; part < f->parts; part++)
+            f->loops->join(n, parts + part * f->outputs + i, acc);
+        store(f, n, acc, i, out);
+    }
+}

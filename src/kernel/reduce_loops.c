@@ -1,0 +1,164 @@
+/* kernel/reduce_loops.c -- every fold of every type, from one text.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "kernel/reduce.h"
+
+CH_SIMD_INLINE float add_f32(float a, float b)
+{
+    return a + b;
+}
+CH_SIMD_INLINE float max_f32(float a, float b)
+{
+    return (b > a) | (b != b) ? b : a;
+}
+CH_SIMD_INLINE float min_f32(float a, float b)
+{
+    return (b < a) | (b != b) ? b : a;
+}
+CH_SIMD_INLINE double add_f64(double a, double b)
+{
+    return a + b;
+}
+CH_SIMD_INLINE double mul_f64(double a, double b)
+{
+    return a * b;
+}
+CH_SIMD_INLINE double max_f64(double a, double b)
+{
+    return (b > a) | (b != b) ? b : a;
+}
+CH_SIMD_INLINE double min_f64(double a, double b)
+{
+    return (b < a) | (b != b) ? b : a;
+}
+/* Wraps: signed overflow is undefined, unsigned is not. */
+CH_SIMD_INLINE int64_t add_i64(int64_t a, int64_t b)
+{
+    return (int64_t)((uint64_t)a + (uint64_t)b);
+}
+CH_SIMD_INLINE int64_t mul_i64(int64_t a, int64_t b)
+{
+    return (int64_t)((uint64_t)a * (uint64_t)b);
+}
+CH_SIMD_INLINE int64_t max_i64(int64_t a, int64_t b)
+{
+    return b > a ? b : a;
+}
+CH_SIMD_INLINE int64_t min_i64(int64_t a, int64_t b)
+{
+    return b < a ? b : a;
+}
+
+#define T       float
+#define FIELD   f
+#define LANES   32
+#define FIRST   0
+#define STEP    add_f32
+#define JOIN    add_f64
+#define NAME(x) sum_f32_##x
+#include "kernel/reduce_loops.inc"
+
+#define T       float
+#define FIELD   f
+#define LANES   32
+#define FIRST   -INFINITY
+#define STEP    max_f32
+#define JOIN    max_f64
+#define NAME(x) max_f32_##x
+#include "kernel/reduce_loops.inc"
+
+#define T       float
+#define FIELD   f
+#define LANES   32
+#define FIRST   INFINITY
+#define STEP    min_f32
+#define JOIN    min_f64
+#define NAME(x) min_f32_##x
+#include "kernel/reduce_loops.inc"
+
+#define T       double
+#define FIELD   f
+#define LANES   16
+#define FIRST   0
+#define STEP    add_f64
+#define JOIN    add_f64
+#define NAME(x) sum_f64_##x
+#include "kernel/reduce_loops.inc"
+
+#define T       double
+#define FIELD   f
+#define LANES   16
+#define FIRST   1
+#define STEP    mul_f64
+#define JOIN    mul_f64
+#define NAME(x) prod_f64_##x
+#include "kernel/reduce_loops.inc"
+
+#define T       double
+#define FIELD   f
+#define LANES   16
+#define FIRST   -INFINITY
+#define STEP    max_f64
+#define JOIN    max_f64
+#define NAME(x) max_f64_##x
+#include "kernel/reduce_loops.inc"
+
+#define T       double
+#define FIELD   f
+#define LANES   16
+#define FIRST   INFINITY
+#define STEP    min_f64
+#define JOIN    min_f64
+#define NAME(x) min_f64_##x
+#include "kernel/reduce_loops.inc"
+
+#define T       int64_t
+#define FIELD   i
+#define LANES   16
+#define FIRST   0
+#define STEP    add_i64
+#define JOIN    add_i64
+#define NAME(x) sum_i64_##x
+#include "kernel/reduce_loops.inc"
+
+#define T       int64_t
+#define FIELD   i
+#define LANES   16
+#define FIRST   1
+#define STEP    mul_i64
+#define JOIN    mul_i64
+#define NAME(x) prod_i64_##x
+#include "kernel/reduce_loops.inc"
+
+#define T       int64_t
+#define FIELD   i
+#define LANES   16
+#define FIRST   INT64_MIN
+#define STEP    max_i64
+#define JOIN    max_i64
+#define NAME(x) max_i64_##x
+#include "kernel/reduce_loops.inc"
+
+#define T       int64_t
+#define FIELD   i
+#define LANES   16
+#define FIRST   INT64_MAX
+#define STEP    min_i64
+#define JOIN    min_i64
+#define NAME(x) min_i64_##x
+#include "kernel/reduce_loops.inc"
+
+#define LOOPS(x)                                                                               \
+    {                                                                                          \
+        x##_first, x##_run, x##_row, x##_flush, x##_join                                       \
+    }
+
+/* Products of f32 are computed in f64. */
+const ch_fold_table CH_SIMD_NAME(ch__fold_table) = {{
+    {LOOPS(sum_f32), LOOPS(sum_f64), LOOPS(sum_i64)},
+    {LOOPS(prod_f64), LOOPS(prod_f64), LOOPS(prod_i64)},
+    {LOOPS(max_f32), LOOPS(max_f64), LOOPS(max_i64)},
+    {LOOPS(min_f32), LOOPS(min_f64), LOOPS(min_i64)},
+}};

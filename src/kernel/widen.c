@@ -1,0 +1,87 @@
+/* kernel/widen.c -- elements as the types that kernels compute in, and back.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernel/widen.h"
+
+#include <string.h>
+
+#include "kernel/block.h"
+
+enum { PART = 256 };
+
+static bool is_half(ch_dtype t)
+{
+    return t == CH_BF16 || t == CH_F16;
+}
+
+const float *ch__as_f32(ch_dtype t, int64_t n, const void *x, float *room)
+{
+    if (t == CH_F32)
+        return x;
+    ch__blocks()->widen[t](n, &x, room, NULL);
+    return room;
+}
+
+const double *ch__as_f64(ch_dtype t, int64_t n, const void *x, double *room)
+{
+    float part[PART];
+
+    if (t == CH_F64)
+        return x;
+    for (int64_t i = 0, k; i < n; i += k) {
+        const void *from = (const char *)x + (size_t)i * ch_dtype_bytes(t);
+
+        k = n - i < PART ? n - i : PART;
+        from = is_half(t) ? ch__as_f32(t, k, from, part) : from;
+        ch__blocks()->cast[CH_F32][CH_F64](k, &from, room + i, NULL);
+    }
+    return room;
+}
+
+const int64_t *ch__as_i64(ch_dtype t, int64_t n, const void *x, int64_t *room)
+{
+    if (t == CH_I64)
+        return x;
+    ch__blocks()->cast[t == CH_BOOL ? CH_U8 : t][CH_I64](n, &x, room, NULL);
+    return room;
+}
+
+void ch__from_f32(ch_dtype t, int64_t n, const float *x, void *out)
+{
+    const void *from = x;
+
+    if (t != CH_F32)
+        ch__blocks()->narrow[t](n, &from, out, NULL);
+    else if (out != from)
+        memcpy(out, x, (size_t)n * sizeof(*x));
+}
+
+void ch__from_f64(ch_dtype t, int64_t n, const double *x, void *out)
+{
+    float part[PART];
+
+    if (t == CH_F64) {
+        if (out != x)
+            memcpy(out, x, (size_t)n * sizeof(*x));
+        return;
+    }
+    for (int64_t i = 0, k; i < n; i += k) {
+        char       *to = (char *)out + (size_t)i * ch_dtype_bytes(t);
+        const void *from = x + i;
+
+        k = n - i < PART ? n - i : PART;
+        ch__blocks()->cast[CH_F64][t](k, &from, is_half(t) ? (void *)part : to, NULL);
+        if (is_half(t))
+            ch__from_f32(t, k, part, to);
+    }
+}
+
+void ch__from_i64(ch_dtype t, int64_t n, const int64_t *x, void *out)
+{
+    const void *from = x;
+
+    if (t != CH_I64)
+        ch__blocks()->cast[CH_I64][t == CH_BOOL ? CH_U8 : t](n, &from, out, NULL);
+    else if (out != x)
+        memcpy(out, x, (size_t)n * sizeof(*x));
+}

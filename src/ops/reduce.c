@@ -1,0 +1,476 @@
+/* ops/reduce.c -- folding axes: sum, mean, prod, max, min, logsumexp, any, all.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernel/reduce.h"
+
+#include <string.h>
+
+#include "graph/step.h"
+#include "ops/ops.h"
+
+typedef struct reduce_attrs {
+    ch_ints axes; /* counted from 0, rising */
+    bool    keep; /* folded axes stay, with size 1 */
+} reduce_attrs;
+
+static const ch_attr reduce_rows[] = {
+    CH_ATTR_INTS(reduce_attrs, axes),
+    CH_ATTR_BOOL(reduce_attrs, keep),
+    CH_ATTR_END,
+};
+
+/* ---- shape ---- */
+
+static ch_status read_axes(const ch_infer *c, bool *is_folded)
+{
+    const reduce_attrs *a = c->attrs;
+
+    memset(is_folded, 0, CH_MAX_RANK * sizeof(*is_folded));
+    if (a->axes.n < 0 || a->axes.n > CH_MAX_RANK)
+        return ch__infer_fail(c, "%d axes, want at most %d", a->axes.n, CH_MAX_RANK);
+    for (int i = 0; i < a->axes.n; i++) {
+        ch_status rc = ch__infer_want_axis(c, a->axes.at[i]);
+
+        if (rc != CH_OK)
+            return rc;
+        if (is_folded[a->axes.at[i]])
+            return ch__infer_fail(c, "axis %lld is listed twice", (long long)a->axes.at[i]);
+        is_folded[a->axes.at[i]] = true;
+    }
+    return CH_OK;
+}
+
+static ch_status reduce_infer(ch_infer *c)
+{
+    const reduce_attrs *a = c->attrs;
+    bool                is_folded[CH_MAX_RANK];
+    ch_dims             out = {0};
+    ch_status           rc = read_axes(c, is_folded);
+
+    if (rc != CH_OK)
+        return rc;
+    for (int k = 0; k < c->in[0].rank; k++) {
+        if (!is_folded[k])
+            out.dim[out.rank++] = c->in[0].dim[k];
+        else if (a->keep)
+            out.dim[out.rank++] = ch__dim(1);
+    }
+    return ch__infer_dims(c, 0, c->dtype[0], &out);
+}
+
+static ch_status float_infer(ch_infer *c)
+{
+    ch_status rc = ch__infer_want_float(c, 0);
+
+    return rc != CH_OK ? rc : reduce_infer(c);
+}
+
+static ch_status number_infer(ch_infer *c)
+{
+    ch_status rc = ch__infer_want_arith(c);
+
+    return rc != CH_OK ? rc : reduce_infer(c);
+}
+
+static ch_status bool_infer(ch_infer *c)
+{
+    if (c->dtype[0] != CH_BOOL)
+        return ch__infer_fail(c, "input 0 is %s, want bool; compare it with something first",
+                              ch_dtype_name(c->dtype[0]));
+    return reduce_infer(c);
+}
+
+/* Kept sizes may be cut freely; cutting a folded one leaves parts to be folded again. */
+static ch_status reduce_factors(const ch_node *n, ch_factors *f)
+{
+    const reduce_attrs *a = ch__attrs(n);
+    int                 rank = n->in[0]->dims.rank, in[CH_MAX_RANK], out[CH_MAX_RANK], m = 0;
+    bool                is_folded[CH_MAX_RANK] = {false};
+
+    for (int i = 0; i < a->axes.n; i++)
+        is_folded[a->axes.at[i]] = true;
+    for (int k = 0; k < rank; k++) {
+        in[k] = ch__factor(f, is_folded[k] ? CH_RED : CH_PAR);
+        if (!is_folded[k] || a->keep)
+            out[m++] = is_folded[k] ? -1 : in[k];
+    }
+    ch__factor_map(f, 0, rank, in);
+    return ch__factor_out(f, m, out);
+}
+
+/* ---- kernel ---- */
+
+static ch_status fold_prepare(const ch_node *n, ch_prep *p, ch_fold_kind kind)
+{
+    const reduce_attrs *a = ch__attrs(n);
+    ch_fold            *f = ch__prep_state(p, sizeof(*f));
+    bool                is_folded[CH_MAX_RANK] = {false};
+
+    if (f == NULL)
+        return ch__fail_memory(n->op->name);
+    for (int i = 0; i < a->axes.n; i++)
+        is_folded[a->axes.at[i]] = true;
+    ch__fold_init(f, kind, n->in[0]->dtype, ch__shape(n->in[0]), is_folded,
+                  ch__tile_count(ch__count(n->in[0]), kind == CH_FOLD_LOGSUMEXP ? 8 : 1));
+    p->is_view = f->count == 1; /* each of these is the identity on one element */
+    p->scratch_bytes = ch__fold_scratch(f);
+    p->n_phases = f->parts > 1 ? 2 : 1;
+    p->tiles[0] = f->tiles;
+    p->tiles[1] = 1;
+    return CH_OK;
+}
+
+static ch_status fold_run(const ch_call *c, ch_tile t)
+{
+    if (t.phase == 0)
+        ch__fold_tile(c->state, t.index, c->in[0], c->out[0], c->scratch);
+    else
+        ch__fold_join(c->state, c->scratch, c->out[0]);
+    return CH_OK;
+}
+
+static ch_status sum_prepare(const ch_node *n, ch_prep *p)
+{
+    return fold_prepare(n, p, CH_FOLD_SUM);
+}
+static ch_status mean_prepare(const ch_node *n, ch_prep *p)
+{
+    return fold_prepare(n, p, CH_FOLD_MEAN);
+}
+static ch_status prod_prepare(const ch_node *n, ch_prep *p)
+{
+    return fold_prepare(n, p, CH_FOLD_PROD);
+}
+static ch_status max_prepare(const ch_node *n, ch_prep *p)
+{
+    return fold_prepare(n, p, CH_FOLD_MAX);
+}
+static ch_status min_prepare(const ch_node *n, ch_prep *p)
+{
+    return fold_prepare(n, p, CH_FOLD_MIN);
+}
+static ch_status logsumexp_prepare(const ch_node *n, ch_prep *p)
+{
+    return fold_prepare(n, p, CH_FOLD_LOGSUMEXP);
+}
+
+static const ch_kernel sum_fold = {"fold", ch__always, sum_prepare, fold_run, NULL};
+static const ch_kernel mean_fold = {"fold", ch__always, mean_prepare, fold_run, NULL};
+static const ch_kernel prod_fold = {"fold", ch__always, prod_prepare, fold_run, NULL};
+static const ch_kernel max_fold = {"fold", ch__always, max_prepare, fold_run, NULL};
+static const ch_kernel min_fold = {"fold", ch__always, min_prepare, fold_run, NULL};
+static const ch_kernel logsumexp_fold = {"fold", ch__always, logsumexp_prepare, fold_run, NULL};
+
+/* ---- div_count: divided by how many elements these sizes have ----
+ * The count is a number when the graph is specialised, in f64: as a value of its own it might
+ * be too large for a 16-bit float. */
+
+typedef struct count_attrs {
+    ch_dims over;
+} count_attrs;
+
+static const ch_attr count_rows[] = {CH_ATTR_DIMS(count_attrs, over), CH_ATTR_END};
+
+static ch_status count_infer(ch_infer *c)
+{
+    const count_attrs *a = c->attrs;
+    ch_status          rc = ch__infer_want_float(c, 0);
+
+    for (int k = 0; k < a->over.rank && rc == CH_OK; k++)
+        if (a->over.dim[k].n < 0)
+            rc = ch__infer_fail(c, "size %lld", (long long)a->over.dim[k].n);
+    return rc == CH_OK ? ch__infer_like(c, 0, 0) : rc;
+}
+
+static void div_f32(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const float *x = in[0];
+    float       *y = out, count = (float)param[0];
+
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] / count;
+}
+
+static void div_f64(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const double *x = in[0];
+    double       *y = out;
+
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] / param[0];
+}
+
+static bool count_block(const ch_node *n, ch_block *b)
+{
+    const count_attrs *a = ch__attrs(n);
+
+    b->compute = n->dtype == CH_F64 ? CH_F64 : CH_F32;
+    b->fn = n->dtype == CH_F64 ? div_f64 : div_f32;
+    b->param[0] = 1;
+    for (int k = 0; k < a->over.rank; k++)
+        b->param[0] *= (double)a->over.dim[k].n;
+    if (b->param[0] == 0)
+        b->param[0] = 1;
+    return true;
+}
+
+static void count_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    const count_attrs *a = ch__attrs(n);
+
+    (void)s;
+    din[0] = ch__div_count(dout[0], &a->over);
+}
+
+const ch_op ch__op_div_count = {
+    .name = "div_count",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 1,
+    .attrs = count_rows,
+    .attrs_bytes = sizeof(count_attrs),
+    .infer = count_infer,
+    .block = count_block,
+    .grad = count_grad,
+    .factors = ch__factors_elementwise,
+    .kernels = (const ch_kernel *const[]){&ch__kernel_elementwise, NULL},
+};
+
+ch_node *ch__div_count(ch_node *x, const ch_dims *over)
+{
+    return ch__node(&ch__op_div_count, &(count_attrs){*over}, 1, &x);
+}
+
+/* ---- gradients ---- */
+
+/* A result, or its derivative, with the folded axes back as ones: it broadcasts to the input.
+ */
+static ch_node *with_axes(const ch_node *n, ch_node *y)
+{
+    const reduce_attrs *a = ch__attrs(n);
+    ch_dims             dims = n->in[0]->dims;
+
+    for (int i = 0; i < a->axes.n; i++)
+        dims.dim[a->axes.at[i]] = ch__dim(1);
+    return a->keep || y == NULL ? y : ch__reshape_dims(y, &dims);
+}
+
+static ch_node *fold_again(const ch_node *n, ch_node *x, bool keep)
+{
+    reduce_attrs a = *(const reduce_attrs *)ch__attrs(n);
+
+    a.keep = keep;
+    return ch__node(&ch__op_sum, &a, 1, &x);
+}
+
+static void sum_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    (void)s;
+    din[0] = ch__broadcast_dims(with_axes(n, dout[0]), &n->in[0]->dims);
+}
+
+static void mean_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    const reduce_attrs *a = ch__attrs(n);
+    ch_dims             over = {.rank = a->axes.n};
+
+    (void)s;
+    for (int i = 0; i < a->axes.n; i++)
+        over.dim[i] = n->in[0]->dims.dim[a->axes.at[i]];
+    din[0] = ch__broadcast_dims(ch__div_count(with_axes(n, dout[0]), &over), &n->in[0]->dims);
+}
+
+/* Over one axis after the other, each factor's derivative is the product of the others: right
+ * for factors of zero too. */
+static void prod_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    const reduce_attrs *a = ch__attrs(n);
+    ch_node            *x[CH_MAX_RANK + 1] = {n->in[0]}, *d = with_axes(n, dout[0]);
+
+    (void)s;
+    for (int i = 0; i < a->axes.n; i++)
+        x[i + 1] = ch_prod(x[i], 1, (int[]){(int)a->axes.at[i]}, true);
+    for (int i = a->axes.n - 1; i >= 0; i--)
+        d = ch_mul(d, ch__prod_others(x[i], a->axes.at[i]));
+    din[0] = d;
+}
+
+/* Equal ones share. */
+static void extreme_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    ch_node *x = n->in[0], *y = with_axes(n, ch__out(n, 0));
+    ch_node *hit = ch_cast(ch_equal(x, y), x->dtype);
+    ch_node *share = ch_div(with_axes(n, dout[0]), fold_again(n, hit, true));
+
+    (void)s;
+    din[0] = ch_mul(hit, share);
+}
+
+/* exp(x - y) is the share of each; of 16-bit floats it bears the rounding of y, which division
+ * by the sum of all takes out again. */
+static void logsumexp_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    ch_node *y = with_axes(n, ch__out(n, 0)), *share = ch_exp(ch_sub(n->in[0], y));
+
+    (void)s;
+    if (n->dtype == CH_BF16 || n->dtype == CH_F16)
+        share = ch_div(share, fold_again(n, share, true));
+    din[0] = ch_mul(with_axes(n, dout[0]), share);
+}
+
+ch_node *ch__unbroadcast(ch_node *d, const ch_node *like)
+{
+    int axis[CH_MAX_RANK], n = 0, skip;
+
+    if (d == NULL || like == NULL)
+        return NULL;
+    skip = d->dims.rank - like->dims.rank;
+    for (int k = 0; k < d->dims.rank; k++)
+        if (k < skip || !ch__dim_same(d->dims.dim[k], like->dims.dim[k - skip]))
+            axis[n++] = k;
+    if (n > 0)
+        d = ch_sum(d, n, axis, false);
+    if (d != NULL && !ch__dims_same(&d->dims, &like->dims))
+        d = ch__reshape_dims(d, &like->dims);
+    return d;
+}
+
+/* ---- ops ---- */
+
+#define REDUCE_OP(title, rule, kernel)                                                         \
+    .name = title, .version = 1, .n_in = 1, .n_out = 1, .attrs = reduce_rows,                  \
+    .attrs_bytes = sizeof(reduce_attrs), .infer = rule, .factors = reduce_factors,             \
+    .kernels = (const ch_kernel *const[])                                                      \
+    {                                                                                          \
+        &kernel, NULL                                                                          \
+    }
+
+const ch_op ch__op_sum = {REDUCE_OP("sum", number_infer, sum_fold), .grad = sum_grad};
+const ch_op ch__op_mean = {REDUCE_OP("mean", float_infer, mean_fold), .grad = mean_grad};
+const ch_op ch__op_prod = {REDUCE_OP("prod", number_infer, prod_fold), .grad = prod_grad};
+const ch_op ch__op_max = {REDUCE_OP("max", number_infer, max_fold), .grad = extreme_grad};
+const ch_op ch__op_min = {REDUCE_OP("min", number_infer, min_fold), .grad = extreme_grad};
+const ch_op ch__op_logsumexp = {REDUCE_OP("logsumexp", float_infer, logsumexp_fold),
+                                .grad = logsumexp_grad};
+const ch_op ch__op_any = {REDUCE_OP("any", bool_infer, max_fold), .flags = CH_OP_NO_GRAD};
+const ch_op ch__op_all = {REDUCE_OP("all", bool_infer, min_fold), .flags = CH_OP_NO_GRAD};
+
+/* ---- recording ---- */
+
+/* The axes in one way of writing them, so that equal calls look equal; those that make no sense
+ * stay as they are, for infer to refuse. */
+static void set_axes(reduce_attrs *a, int rank, int n, const int *axis)
+{
+    bool is_folded[CH_MAX_RANK] = {false}, ok = n <= CH_MAX_RANK;
+
+    for (int i = 0, k; i < n && ok; i++) {
+        ok = ch__axis(axis[i], rank, &k) && !is_folded[k];
+        if (ok)
+            is_folded[k] = true;
+    }
+    for (int k = 0; k < rank && ok; k++)
+        if (is_folded[k])
+            a->axes.at[a->axes.n++] = k;
+    if (ok)
+        return;
+    a->axes.n = n;
+    for (int i = 0, k; i < n && i < CH_MAX_INTS; i++)
+        a->axes.at[i] = ch__axis(axis[i], rank, &k) ? k : axis[i];
+}
+
+static ch_node *reduce_at(const void *caller, const ch_op *op, ch_node *x, int n,
+                          const int *axis, bool keep)
+{
+    reduce_attrs a = {.keep = keep};
+
+    if (x != NULL)
+        set_axes(&a, x->dims.rank, n, axis);
+    return ch__node_at(caller, op, &a, 1, &x);
+}
+
+static ch_node *reduce_all_at(const void *caller, const ch_op *op, ch_node *x)
+{
+    static const int every[CH_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+    return reduce_at(caller, op, x, x != NULL ? x->dims.rank : 0, every, false);
+}
+
+ch_node *ch_sum(ch_node *x, int n, const int *axis, bool keep)
+{
+    return reduce_at(__builtin_return_address(0), &ch__op_sum, x, n, axis, keep);
+}
+
+ch_node *ch_sum_all(ch_node *x)
+{
+    return reduce_all_at(__builtin_return_address(0), &ch__op_sum, x);
+}
+
+ch_node *ch_mean(ch_node *x, int n, const int *axis, bool keep)
+{
+    return reduce_at(__builtin_return_address(0), &ch__op_mean, x, n, axis, keep);
+}
+
+ch_node *ch_mean_all(ch_node *x)
+{
+    return reduce_all_at(__builtin_return_address(0), &ch__op_mean, x);
+}
+
+ch_node *ch_prod(ch_node *x, int n, const int *axis, bool keep)
+{
+    return reduce_at(__builtin_return_address(0), &ch__op_prod, x, n, axis, keep);
+}
+
+ch_node *ch_prod_all(ch_node *x)
+{
+    return reduce_all_at(__builtin_return_address(0), &ch__op_prod, x);
+}
+
+ch_node *ch_max(ch_node *x, int n, const int *axis, bool keep)
+{
+    return reduce_at(__builtin_return_address(0), &ch__op_max, x, n, axis, keep);
+}
+
+ch_node *ch_max_all(ch_node *x)
+{
+    return reduce_all_at(__builtin_return_address(0), &ch__op_max, x);
+}
+
+ch_node *ch_min(ch_node *x, int n, const int *axis, bool keep)
+{
+    return reduce_at(__builtin_return_address(0), &ch__op_min, x, n, axis, keep);
+}
+
+ch_node *ch_min_all(ch_node *x)
+{
+    return reduce_all_at(__builtin_return_address(0), &ch__op_min, x);
+}
+
+ch_node *ch_logsumexp(ch_node *x, int n, const int *axis, bool keep)
+{
+    return reduce_at(__builtin_return_address(0), &ch__op_logsumexp, x, n, axis, keep);
+}
+
+ch_node *ch_logsumexp_all(ch_node *x)
+{
+    return reduce_all_at(__builtin_return_address(0), &ch__op_logsumexp, x);
+}
+
+ch_node *ch_any(ch_node *x, int n, const int *axis, bool keep)
+{
+    return reduce_at(__builtin_return_address(0), &ch__op_any, x, n, axis, keep);
+}
+
+ch_node *ch_any_all(ch_node *x)
+{
+    return reduce_all_at(__builtin_return_address(0), &ch__op_any, x);
+}
+
+ch_node *ch_all(ch_node *x, int n, const int *axis, bool keep)
+{
+    return reduce_at(__builtin_return_address(0), &ch__op_all, x, n, axis, keep);
+}
+
+ch_node *ch_all_all(ch_node *x)
+{
+    return reduce_all_at(__builtin_return_address(0), &ch__op_all, x);
+}
