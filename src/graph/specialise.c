@@ -218,6 +218,31 @@ static ch_status copy_roots(const ch_graph *g, variant *v)
     return CH_OK;
 }
 
+static bool has_symbol(const ch_dims *d, int sym)
+{
+    for (int i = 0; i < d->rank; i++)
+        if (d->dim[i].sym == sym)
+            return true;
+    return false;
+}
+
+/* True for a call that makes a symbol: only its shape rule says what that is, so it is copied
+ * even if nobody needs its results. The passes drop it. */
+static bool makes_symbol(const ch_node *n)
+{
+    for (int k = 0; k < n->n_out; k++)
+        for (int i = 0; i < n[k].dims.rank; i++) {
+            int  sym = n[k].dims.dim[i].sym;
+            bool old = sym == 0;
+
+            for (int j = 0; j < n->n_in && !old; j++)
+                old = has_symbol(&n->in[j]->dims, sym);
+            if (!old)
+                return true;
+        }
+    return false;
+}
+
 /* Copies the live calls of g for every variant whose symbols are given. */
 static ch_status copy_graph(const ch_graph *g, int n_variants, variant *v,
                             const ch_signature *sig)
@@ -235,6 +260,8 @@ static ch_status copy_graph(const ch_graph *g, int n_variants, variant *v,
         if (v[i].map == NULL)
             rc = ch__fail_memory("a program");
     }
+    for (const ch_node *n = g->first; n != NULL && rc == CH_OK; n = n->next)
+        live[n->id] = n->n_in > 0 && makes_symbol(n);
     if (rc == CH_OK)
         rc = ch__graph_mark(g, live);
     for (const ch_node *n = g->first; n != NULL && rc == CH_OK; n = n->next)
