@@ -63,6 +63,12 @@ CH_API ch_node *ch_fill(ch_step *s, ch_dtype dtype, ch_shape shape, double value
 CH_API ch_node *ch_full_like(ch_node *x, double value);
 CH_API ch_node *ch_zeros_like(ch_node *x);
 CH_API ch_node *ch_ones_like(ch_node *x);
+/* start, start + step, ... up to but without limit. */
+CH_API ch_node *ch_range(ch_step *s, ch_dtype dtype, double start, double limit, double step);
+/* 0, 1, ... as many as an axis of x has, rows included. */
+CH_API ch_node *ch_range_like(ch_node *x, int axis, ch_dtype dtype);
+/* Ones where row and column are equal, zeros elsewhere. */
+CH_API ch_node *ch_eye(ch_step *s, ch_dtype dtype, int64_t rows, int64_t columns);
 
 /* ---- by id ----
  * Ids are i32 or i64. One that is out of range makes the run fail; the error names it. */
@@ -71,6 +77,29 @@ CH_API ch_node *ch_ones_like(ch_node *x);
  * axis 0 the gradient with respect to x stays sparse: an update then touches these rows alone.
  */
 CH_API ch_node *ch_gather(ch_node *x, ch_node *ids, int axis);
+/* x at positions of its first k axes: ids (..., k), result (..., behind those axes...). */
+CH_API ch_node *ch_gather_nd(ch_node *x, ch_node *ids);
+/* (ids..., depth): `on` at the id's place, `off` elsewhere, and everywhere for an id that is
+ * not in [0, depth). */
+CH_API ch_node *ch_one_hot(ch_node *ids, int64_t depth, double on, double off, ch_dtype dtype);
+typedef enum ch_combiner { CH_COMBINE_SUM, CH_COMBINE_MEAN } ch_combiner;
+
+typedef struct ch_bag_options {
+    ch_combiner combiner;
+    ch_node *weights; /* (n): of each id, in the dtype of the table; a mean is then weighted */
+    ch_node *like; /* any node with as many rows as the result: it then has the same symbol */
+} ch_bag_options;
+
+/* Rows of a table (n_rows, ...) added up over a ragged list: result row r is the sum, or the
+ * mean, of the rows whose ids are ids[row_splits[r]] up to, without, ids[row_splits[r + 1]].
+ * Ids behind the last split are padding, and never looked at. A row without ids is zeros. */
+CH_API ch_node *ch_embedding_bag(ch_node *table, ch_node *ids, ch_node *row_splits,
+                                 const ch_bag_options *opt);
+/* x with rows[i] added to row ids[i], or put in its place: x (n, ...), ids (k), rows (k, ...).
+ * Duplicate ids add up in order; of rows to be put, the last wins. For a variable, use
+ * ch_var_scatter_add and ch_var_scatter_update (cohort/var.h). */
+CH_API ch_node *ch_scatter_add(ch_node *x, ch_node *ids, ch_node *rows);
+CH_API ch_node *ch_scatter_update(ch_node *x, ch_node *ids, ch_node *rows);
 /* The ids themselves, once it is known that all are in [0, limit). */
 CH_API ch_node *ch_check_ids(ch_node *ids, int64_t limit);
 /* Zeros of (n_rows, ...) with rows[i] added to row ids[i]: ids (n), rows (n, ...). As a

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define LINE  64         /* bytes of a cache line */
+#define WIDE  256        /* bytes of the source that a plane takes at a time: see turn.inc */
 #define PIECE (64 << 10) /* bytes that are worth a call */
 
 /* ---- making ---- */
@@ -87,7 +88,7 @@ static void choose_inner(ch_move *m, axes *a)
         m->n_lines = a->dim[lines];
         m->from_line = a->from[lines];
         m->to_line = a->to[lines];
-        m->cut = at_least_1(PIECE / (m->n * m->unit) / LINE) * LINE;
+        m->cut = at_least_1(PIECE / (m->n * WIDE)) * (WIDE / m->unit);
     }
     axes_remove(a, last);
     if (lines >= 0)

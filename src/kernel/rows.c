@@ -20,6 +20,55 @@ int64_t ch__ids_check(ch_ids ids, int64_t from, int64_t to, int64_t limit)
     return -1;
 }
 
+static uint64_t mix(int64_t id)
+{
+    return (uint64_t)id * 0x9e3779b97f4a7c15u >> 32;
+}
+
+/* Slots of a table of positions: a power of two that stays half empty. */
+static uint64_t slots_for(int64_t n)
+{
+    uint64_t slots = 2;
+
+    while (slots < 2 * (uint64_t)n)
+        slots *= 2;
+    return slots;
+}
+
+size_t ch__ids_last_scratch(int64_t n)
+{
+    return (size_t)slots_for(n) * sizeof(int64_t);
+}
+
+/* The slot of an id holds its last position, plus one; 0 is an empty slot. */
+static int64_t *slot_of(ch_ids ids, int64_t id, int64_t *slot, uint64_t mask)
+{
+    uint64_t at = mix(id) & mask;
+
+    while (slot[at] != 0 && ch__id(ids, slot[at] - 1) != id)
+        at = (at + 1) & mask;
+    return &slot[at];
+}
+
+void ch__ids_last(ch_ids ids, int64_t n, void *out, void *scratch)
+{
+    uint64_t mask = slots_for(n) - 1;
+
+    memset(scratch, 0, ch__ids_last_scratch(n));
+    for (int64_t i = 0; i < n; i++)
+        *slot_of(ids, ch__id(ids, i), scratch, mask) = i + 1;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t id = ch__id(ids, i);
+
+        if (*slot_of(ids, id, scratch, mask) != i + 1)
+            id = -1;
+        if (ids.wide)
+            ((int64_t *)out)[i] = id;
+        else
+            ((int32_t *)out)[i] = (int32_t)id;
+    }
+}
+
 static inline void ask_for(const char *row, int64_t bytes)
 {
     int64_t most = bytes < 8 * LINE ? bytes : 8 * LINE; /* the rest the CPU sees coming */
@@ -185,9 +234,7 @@ int ch__scatter_tiles(int64_t n_ids, int64_t width, int tiles)
 /* Which tile owns a row: mixed, so that busy rows side by side are not all one tile's. */
 static inline bool owns(int64_t id, int tiles, int tile)
 {
-    uint64_t mixed = (uint64_t)id * 0x9e3779b97f4a7c15u >> 32;
-
-    return (int)(mixed * (uint64_t)tiles >> 32) == tile;
+    return (int)(mix(id) * (uint64_t)tiles >> 32) == tile;
 }
 
 void ch__scatter_add(const ch_scatter *s, ch_ids ids, const void *rows, void *table, int tile)

@@ -28,6 +28,10 @@ static inline int64_t ch__id(ch_ids ids, int64_t i)
 /* The first position in [from, to) whose id is not in [0, limit); -1: none. */
 int64_t ch__ids_check(ch_ids ids, int64_t from, int64_t to, int64_t limit);
 
+/* Ids of which all but the last of each are -1; `out` is of the same type. */
+size_t ch__ids_last_scratch(int64_t n);
+void   ch__ids_last(ch_ids ids, int64_t n, void *out, void *scratch);
+
 /* to[i] = table[ids[i]] for positions [from, to); rows of `bytes`. Ids out of range give zeros.
  */
 void ch__rows_gather(ch_ids ids, int64_t from, int64_t to, const void *table, int64_t n_rows,

@@ -77,7 +77,7 @@ static void reshape_resolve(const ch_dims *x, ch_dims *d)
     for (int i = 0; i < d->rank; i++) {
         if (d->dim[i].n >= 0)
             continue;
-        if (at >= 0)
+        if (at >= 0 || d->dim[i].n != -1)
             return;
         at = i;
     }

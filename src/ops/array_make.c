@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <string.h>
 
 #include "graph/step.h"
 #include "ops/box.h"
@@ -140,4 +141,208 @@ ch_node *ch_zeros_like(ch_node *x)
 ch_node *ch_ones_like(ch_node *x)
 {
     return full_like_at(__builtin_return_address(0), x, 1.0);
+}
+
+/* ---- range ---- */
+
+typedef struct range_attrs {
+    ch_dtype dtype;
+    ch_dims  dims; /* rank 1 */
+    double   start, step;
+} range_attrs;
+
+static const ch_attr range_rows[] = {
+    CH_ATTR_DTYPE(range_attrs, dtype),
+    CH_ATTR_DIMS(range_attrs, dims),
+    CH_ATTR_FLOAT(range_attrs, start),
+    CH_ATTR_FLOAT(range_attrs, step),
+    CH_ATTR_END,
+};
+
+/* True if the dtype holds this number exactly, or is a float that rounds. */
+static bool holds(ch_dtype t, double x)
+{
+    char at[8];
+
+    if (ch_dtype_is_float(t))
+        return isfinite(x);
+    ch__store(t, at, x);
+    return ch__load(t, at) == x;
+}
+
+static ch_status range_infer(ch_infer *c)
+{
+    const range_attrs *a = c->attrs;
+    ch_status          rc = check_dtype(c, a->dtype);
+    int64_t            n;
+
+    if (rc == CH_OK)
+        rc = ch__infer_check_dims(c, &a->dims);
+    if (rc != CH_OK)
+        return rc;
+    if (a->dims.rank != 1)
+        return ch__infer_fail(c, "rank %d, want 1", a->dims.rank);
+    n = a->dims.dim[0].sym != 0 ? 1 : a->dims.dim[0].n;
+    if (!holds(a->dtype, a->start) ||
+        (n > 1 && !ch_dtype_is_float(a->dtype) && a->step != floor(a->step)) ||
+        (n > 1 && !holds(a->dtype, a->start + (double)(n - 1) * a->step)))
+        return ch__infer_fail(c, "%s does not hold %lld numbers from %g on, %g apart",
+                              ch_dtype_name(a->dtype), (long long)n, a->start, a->step);
+    return ch__infer_dims(c, 0, a->dtype, &a->dims);
+}
+
+typedef struct range_state {
+    ch_dtype dtype;
+    int64_t  n;
+    double   start, step;
+} range_state;
+
+static ch_status range_prepare(const ch_node *n, ch_prep *p)
+{
+    const range_attrs *a = ch__attrs(n);
+    range_state       *s = ch__prep_state(p, sizeof(*s));
+
+    if (s == NULL)
+        return ch__fail_memory("range");
+    *s = (range_state){n->dtype, ch__count(n), a->start, a->step};
+    return CH_OK;
+}
+
+static ch_status range_run(const ch_call *c, ch_tile t)
+{
+    const range_state *s = c->state;
+    size_t             bytes = ch_dtype_bytes(s->dtype);
+
+    (void)t;
+    for (int64_t i = 0; i < s->n; i++)
+        ch__store(s->dtype, (char *)c->out[0] + (size_t)i * bytes,
+                  s->start + (double)i * s->step);
+    return CH_OK;
+}
+
+static const ch_kernel range_plain = {"plain", ch__always, range_prepare, range_run, NULL};
+
+const ch_op ch__op_range = {
+    .name = "range",
+    .version = 1,
+    .n_in = 0,
+    .n_out = 1,
+    .flags = CH_OP_NO_GRAD,
+    .attrs = range_rows,
+    .attrs_bytes = sizeof(range_attrs),
+    .infer = range_infer,
+    .kernels = (const ch_kernel *const[]){&range_plain, NULL},
+};
+
+ch_node *ch_range(ch_step *s, ch_dtype dtype, double start, double limit, double step)
+{
+    range_attrs a = {.dtype = dtype, .dims = {.rank = 1}, .start = start, .step = step};
+    double      n = ceil((limit - start) / step);
+
+    if (s == NULL)
+        return NULL;
+    if (!(fabs(n) < 9007199254740992.0)) { /* 2^53; NaN too */
+        ch__step_take(s,
+                      ch__fail(CH_INVALID_ARGUMENT, "range: from %g to %g in steps of %g",
+                               start, limit, step),
+                      __builtin_return_address(0));
+        return NULL;
+    }
+    a.dims.dim[0] = ch__dim(n > 0 ? (int64_t)n : 0);
+    return ch__source(s, &ch__op_range, &a);
+}
+
+ch_node *ch_range_like(ch_node *x, int axis, ch_dtype dtype)
+{
+    range_attrs a = {.dtype = dtype, .dims = {.rank = 1}, .step = 1};
+    int         at;
+
+    if (x == NULL)
+        return NULL;
+    if (!ch__axis(axis, x->dims.rank, &at)) {
+        ch__step_take(
+            x->graph->step,
+            ch__fail(CH_INVALID_ARGUMENT, "range: axis %d of rank %d", axis, x->dims.rank),
+            __builtin_return_address(0));
+        return NULL;
+    }
+    a.dims.dim[0] = x->dims.dim[at];
+    return ch__source(x->graph->step, &ch__op_range, &a);
+}
+
+/* ---- eye ---- */
+
+typedef struct eye_attrs {
+    ch_dtype dtype;
+    ch_dims  dims; /* rank 2 */
+} eye_attrs;
+
+static const ch_attr eye_rows[] = {
+    CH_ATTR_DTYPE(eye_attrs, dtype),
+    CH_ATTR_DIMS(eye_attrs, dims),
+    CH_ATTR_END,
+};
+
+static ch_status eye_infer(ch_infer *c)
+{
+    const eye_attrs *a = c->attrs;
+    ch_status        rc = check_dtype(c, a->dtype);
+
+    if (rc == CH_OK)
+        rc = ch__infer_check_dims(c, &a->dims);
+    if (rc == CH_OK && a->dims.rank != 2)
+        rc = ch__infer_fail(c, "rank %d, want 2", a->dims.rank);
+    return rc != CH_OK ? rc : ch__infer_dims(c, 0, a->dtype, &a->dims);
+}
+
+typedef struct eye_state {
+    int64_t rows, columns;
+    size_t  bytes;
+    char    one[8];
+} eye_state;
+
+static ch_status eye_prepare(const ch_node *n, ch_prep *p)
+{
+    eye_state *s = ch__prep_state(p, sizeof(*s));
+
+    if (s == NULL)
+        return ch__fail_memory("eye");
+    s->rows = n->dims.dim[0].n;
+    s->columns = n->dims.dim[1].n;
+    s->bytes = ch_dtype_bytes(n->dtype);
+    ch__store(n->dtype, s->one, 1.0);
+    return CH_OK;
+}
+
+static ch_status eye_run(const ch_call *c, ch_tile t)
+{
+    const eye_state *s = c->state;
+    int64_t          n = s->rows < s->columns ? s->rows : s->columns;
+
+    (void)t;
+    memset(c->out[0], 0, (size_t)(s->rows * s->columns) * s->bytes);
+    for (int64_t i = 0; i < n; i++)
+        memcpy((char *)c->out[0] + (size_t)(i * s->columns + i) * s->bytes, s->one, s->bytes);
+    return CH_OK;
+}
+
+static const ch_kernel eye_plain = {"plain", ch__always, eye_prepare, eye_run, NULL};
+
+const ch_op ch__op_eye = {
+    .name = "eye",
+    .version = 1,
+    .n_in = 0,
+    .n_out = 1,
+    .flags = CH_OP_NO_GRAD,
+    .attrs = eye_rows,
+    .attrs_bytes = sizeof(eye_attrs),
+    .infer = eye_infer,
+    .kernels = (const ch_kernel *const[]){&eye_plain, NULL},
+};
+
+ch_node *ch_eye(ch_step *s, ch_dtype dtype, int64_t rows, int64_t columns)
+{
+    eye_attrs a = {.dtype = dtype, .dims = ch__dims_of(ch_shape_of(rows, columns))};
+
+    return ch__source(s, &ch__op_eye, &a);
 }

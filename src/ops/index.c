@@ -7,6 +7,7 @@
 #include "ops/box.h"
 #include "ops/lookup.h"
 #include "ops/ops.h"
+#include "tensor/tensor.h"
 
 /* ---- gather: x (pre..., n, post...), ids -> (pre..., ids..., post...) ---- */
 
@@ -210,4 +211,251 @@ ch_node *ch_gather(ch_node *x, ch_node *ids, int axis)
 ch_node *ch__gather_or_zero(ch_node *x, ch_node *ids)
 {
     return gather_at(__builtin_return_address(0), x, ids, 0, true);
+}
+
+/* ---- flat_ids: positions in several axes as positions in all of them together ---- */
+
+typedef struct flat_ids_attrs {
+    ch_dims dims; /* the axes that the last axis of the ids speaks of */
+} flat_ids_attrs;
+
+static const ch_attr flat_ids_rows[] = {
+    CH_ATTR_DIMS(flat_ids_attrs, dims),
+    CH_ATTR_END,
+};
+
+static ch_status flat_ids_infer(ch_infer *c)
+{
+    const flat_ids_attrs *a = c->attrs;
+    ch_dims               d = c->in[0];
+    ch_dim                all;
+    ch_status             rc = ch__infer_want_ids(c, 0);
+
+    if (rc == CH_OK)
+        rc = ch__infer_check_dims(c, &a->dims);
+    if (rc != CH_OK)
+        return rc;
+    if (d.rank < 1 || !ch__dim_is(d.dim[d.rank - 1], a->dims.rank))
+        return ch__infer_fail(c, "its last axis must have %d ids, one for each axis",
+                              a->dims.rank);
+    for (int i = 0; i < a->dims.rank; i++)
+        if (!ch__dims_product(&a->dims, 0, i + 1, &all))
+            return a->dims.dim[i].sym != 0
+                       ? ch__infer_want_number(c, a->dims.dim[i])
+                       : ch__infer_fail(c, "more elements than 63 bits count");
+    d.rank--;
+    return ch__infer_dims(c, 0, CH_I64, &d);
+}
+
+typedef struct flat_ids_state {
+    int64_t n, limit[CH_MAX_RANK];
+    int     rank;
+    bool    wide;
+} flat_ids_state;
+
+static ch_status flat_ids_prepare(const ch_node *n, ch_prep *p)
+{
+    const flat_ids_attrs *a = ch__attrs(n);
+    flat_ids_state       *s = ch__prep_state(p, sizeof(*s));
+
+    if (s == NULL)
+        return ch__fail_memory("flat_ids");
+    s->n = ch__count(n);
+    s->rank = a->dims.rank;
+    s->wide = n->in[0]->dtype == CH_I64;
+    for (int i = 0; i < s->rank; i++)
+        s->limit[i] = a->dims.dim[i].n;
+    return CH_OK;
+}
+
+static ch_status flat_ids_run(const ch_call *c, ch_tile t)
+{
+    const flat_ids_state *s = c->state;
+    ch_ids                ids = {c->in[0], s->wide};
+    int64_t              *out = c->out[0];
+
+    (void)t;
+    for (int64_t i = 0; i < s->n; i++) {
+        out[i] = 0;
+        for (int k = 0; k < s->rank; k++) {
+            int64_t id = ch__id(ids, i * s->rank + k);
+
+            if (id < 0 || id >= s->limit[k])
+                return ch__fail_id(c, ids, i * s->rank + k, s->limit[k]);
+            out[i] = out[i] * s->limit[k] + id;
+        }
+    }
+    return CH_OK;
+}
+
+static const ch_kernel flat_ids_plain = {"plain", ch__always, flat_ids_prepare, flat_ids_run,
+                                         NULL};
+
+const ch_op ch__op_flat_ids = {
+    .name = "flat_ids",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 1,
+    .flags = CH_OP_CAN_FAIL | CH_OP_NO_GRAD,
+    .attrs = flat_ids_rows,
+    .attrs_bytes = sizeof(flat_ids_attrs),
+    .infer = flat_ids_infer,
+    .kernels = (const ch_kernel *const[]){&flat_ids_plain, NULL},
+};
+
+/* The axes that ids speak of become one, and then it is a gather. */
+static ch_node *gather_nd(ch_node *x, ch_node *ids)
+{
+    const ch_dims *i = &ids->dims;
+    flat_ids_attrs a = {0};
+    ch_dims        rows = {0};
+    int64_t        k = i->rank > 0 && i->dim[i->rank - 1].sym == 0 ? i->dim[i->rank - 1].n : -1;
+
+    if (k < 1 || k > x->dims.rank) {
+        ch__step_take(
+            x->graph->step,
+            ch__fail(CH_INVALID_ARGUMENT,
+                     "gather_nd: the last axis of the ids has size %lld, want 1 to %d, "
+                     "the rank of x",
+                     (long long)k, x->dims.rank),
+            NULL);
+        return NULL;
+    }
+    a.dims.rank = (int)k;
+    rows.dim[rows.rank++] = flat(&x->dims, 0, (int)k);
+    for (int j = 0; j < x->dims.rank; j++) {
+        if (j < k)
+            a.dims.dim[j] = x->dims.dim[j];
+        else
+            rows.dim[rows.rank++] = x->dims.dim[j];
+    }
+    ids = ch__node(&ch__op_flat_ids, &a, 1, &ids);
+    return ch_gather(ch__reshape_dims(x, &rows), ids, 0);
+}
+
+ch_node *ch_gather_nd(ch_node *x, ch_node *ids)
+{
+    const void *before;
+    ch_node    *y;
+
+    if (x == NULL || ids == NULL || ch_step_status(ch_node_step(x)) != CH_OK)
+        return NULL;
+    before = ch__step_begin(ch_node_step(x));
+    y = gather_nd(x, ids);
+    ch__step_end(ch_node_step(x), before);
+    return y;
+}
+
+/* ---- one_hot ---- */
+
+typedef struct one_hot_attrs {
+    ch_dtype dtype;
+    int64_t  depth;
+    double   on, off;
+} one_hot_attrs;
+
+static const ch_attr one_hot_rows[] = {
+    CH_ATTR_DTYPE(one_hot_attrs, dtype),
+    CH_ATTR_INT(one_hot_attrs, depth),
+    CH_ATTR_FLOAT(one_hot_attrs, on),
+    CH_ATTR_FLOAT(one_hot_attrs, off),
+    CH_ATTR_END,
+};
+
+static ch_status one_hot_infer(ch_infer *c)
+{
+    const one_hot_attrs *a = c->attrs;
+    ch_dims              d = c->in[0];
+    ch_status            rc = ch__infer_want_ids(c, 0);
+
+    if (rc != CH_OK)
+        return rc;
+    if ((unsigned)a->dtype >= CH_DTYPE_COUNT || a->dtype == CH_STR)
+        return ch__infer_fail(c, "a number cannot be of type %s", ch_dtype_name(a->dtype));
+    if (a->depth < 0)
+        return ch__infer_fail(c, "a depth of %lld", (long long)a->depth);
+    if (d.rank == CH_MAX_RANK)
+        return ch__infer_fail(c, "the result would have rank %d, more than %d", d.rank + 1,
+                              CH_MAX_RANK);
+    d.dim[d.rank++] = ch__dim(a->depth);
+    return ch__infer_dims(c, 0, a->dtype, &d);
+}
+
+typedef struct one_hot_state {
+    int64_t n, depth;
+    size_t  bytes;
+    bool    wide;
+    int     tiles;
+    char    on[8], off[8];
+} one_hot_state;
+
+static ch_status one_hot_prepare(const ch_node *n, ch_prep *p)
+{
+    const one_hot_attrs *a = ch__attrs(n);
+    one_hot_state       *s = ch__prep_state(p, sizeof(*s));
+
+    if (s == NULL)
+        return ch__fail_memory("one_hot");
+    s->n = ch__count(n->in[0]);
+    s->depth = a->depth;
+    s->bytes = ch_dtype_bytes(n->dtype);
+    s->wide = n->in[0]->dtype == CH_I64;
+    s->tiles = ch__move_tiles(s->n, ch__bytes(n));
+    ch__store(n->dtype, s->on, a->on);
+    ch__store(n->dtype, s->off, a->off);
+    p->n_phases = 1;
+    p->tiles[0] = s->tiles;
+    return CH_OK;
+}
+
+static ch_status one_hot_run(const ch_call *c, ch_tile t)
+{
+    const one_hot_state *s = c->state;
+    ch_ids               ids = {c->in[0], s->wide};
+    char                *out = c->out[0];
+    int64_t              from, to;
+
+    ch__tile_range(s->n, s->tiles, t.index, &from, &to);
+    ch__fill(out + (size_t)(from * s->depth) * s->bytes, (to - from) * s->depth, s->bytes,
+             s->off);
+    for (int64_t i = from; i < to; i++) {
+        int64_t id = ch__id(ids, i);
+
+        if (id >= 0 && id < s->depth)
+            memcpy(out + (size_t)(i * s->depth + id) * s->bytes, s->on, s->bytes);
+    }
+    return CH_OK;
+}
+
+static ch_status one_hot_factors(const ch_node *n, ch_factors *f)
+{
+    int all[CH_MAX_RANK];
+
+    for (int k = 0; k < n->dims.rank; k++)
+        all[k] = ch__factor(f, k < n->dims.rank - 1 ? CH_PAR : CH_FIX);
+    ch__factor_map(f, 0, n->dims.rank - 1, all);
+    return ch__factor_out(f, n->dims.rank, all);
+}
+
+static const ch_kernel one_hot_plain = {"plain", ch__always, one_hot_prepare, one_hot_run,
+                                        NULL};
+
+const ch_op ch__op_one_hot = {
+    .name = "one_hot",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 1,
+    .flags = CH_OP_NO_GRAD,
+    .attrs = one_hot_rows,
+    .attrs_bytes = sizeof(one_hot_attrs),
+    .infer = one_hot_infer,
+    .factors = one_hot_factors,
+    .kernels = (const ch_kernel *const[]){&one_hot_plain, NULL},
+};
+
+ch_node *ch_one_hot(ch_node *ids, int64_t depth, double on, double off, ch_dtype dtype)
+{
+    one_hot_attrs a = {.dtype = dtype, .depth = depth, .on = on, .off = off};
+
+    return ch__node(&ch__op_one_hot, &a, 1, &ids);
 }

@@ -4,7 +4,8 @@
 
 /* clang-format off */
 #define CH_OPS_INDEX(X) \
-    X(check_ids) X(sparse_rows) X(gather)
+    X(check_ids) X(sparse_rows) X(gather) X(flat_ids) X(one_hot) X(scatter_add) \
+    X(scatter_update) X(last_ids) X(embedding_bag) X(bag_spread) X(bag_ids)
 /* clang-format on */
 
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "graph/attr.h"
 #include "graph/step.h"
 #include "kernel/rows.h"
 #include "ops/box.h"
@@ -95,6 +96,9 @@ static ch_node *check_ids_at(const void *caller, ch_node *ids, ch_dim limit)
 {
     check_ids_attrs a = {.limit = {.rank = 1, .dim = {limit}}};
 
+    if (ids != NULL && ids->head->op == &ch__op_check_ids &&
+        ch__attrs_equal(&ch__op_check_ids, ch__attrs(ids), &a))
+        return ids; /* they are checked */
     return ch__node_at(caller, &ch__op_check_ids, &a, 1, &ids);
 }
 

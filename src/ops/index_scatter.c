@@ -1,0 +1,257 @@
+/* ops/index_scatter.c -- writing rows by ids: scatter_add, scatter_update.
+ *
+ * Both are functions of x: the planner lets them write over it when nobody reads it any more.
+ * So they must not fail, and the functions that record them have the ids checked before.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "graph/step.h"
+#include "ops/box.h"
+#include "ops/lookup.h"
+#include "ops/ops.h"
+
+enum { X, IDS, ROWS }; /* inputs */
+
+static ch_status scatter_check(const ch_infer *c)
+{
+    const ch_dims *x = &c->in[X], *rows = &c->in[ROWS];
+    ch_status      rc = ch__infer_id_rows(c, IDS, ROWS);
+
+    if (rc != CH_OK)
+        return rc;
+    if (x->rank < 1 || x->rank != rows->rank)
+        return ch__infer_fail(c, "ranks %d and %d, want equal ones", x->rank, rows->rank);
+    if (c->dtype[X] != c->dtype[ROWS])
+        return ch__infer_fail(c, "rows of %s for %s; cast one of them",
+                              ch_dtype_name(c->dtype[ROWS]), ch_dtype_name(c->dtype[X]));
+    for (int k = 1; k < x->rank; k++)
+        if (!ch__dim_same(x->dim[k], rows->dim[k]))
+            return ch__infer_fail(c, "sizes %s and %s of axis %d differ",
+                                  ch__dim_text(c, x->dim[k]), ch__dim_text(c, rows->dim[k]), k);
+    return CH_OK;
+}
+
+static ch_status scatter_add_infer(ch_infer *c)
+{
+    ch_status rc = scatter_check(c);
+
+    if (rc == CH_OK)
+        rc = ch__infer_adds(c, X);
+    return rc != CH_OK ? rc : ch__infer_like(c, 0, X);
+}
+
+static ch_status scatter_update_infer(ch_infer *c)
+{
+    ch_status rc = scatter_check(c);
+
+    if (rc == CH_OK)
+        rc = ch__infer_no_strings(c);
+    return rc != CH_OK ? rc : ch__infer_like(c, 0, X);
+}
+
+typedef struct scatter_state {
+    ch_scatter scatter;
+    bool       wide_ids;
+    int64_t    bytes; /* of x */
+    int        tiles;
+} scatter_state;
+
+/* Phases: x copied, unless it is written over; then the rows. */
+static ch_status scatter_prepare(const ch_node *n, ch_prep *p)
+{
+    scatter_state *s = ch__prep_state(p, sizeof(*s));
+    ch_scatter    *k;
+
+    if (s == NULL)
+        return ch__fail_memory(n->op->name);
+    k = &s->scatter;
+    k->dtype = n->dtype;
+    k->n_ids = n->in[IDS]->dims.dim[0].n;
+    k->n_rows = n->dims.dim[0].n;
+    k->width = k->n_rows > 0 ? ch__count(n) / k->n_rows : 0;
+    k->tiles = ch__scatter_tiles(k->n_ids, k->width, ch__tile_count(k->n_ids, 2 * k->width));
+    s->wide_ids = n->in[IDS]->dtype == CH_I64;
+    s->bytes = ch__bytes(n);
+    s->tiles = ch__move_tiles(s->bytes, s->bytes);
+    p->n_phases = 2;
+    p->tiles[0] = s->tiles;
+    p->tiles[1] = k->tiles;
+    p->over[0] = 1u << X;
+    return CH_OK;
+}
+
+static void copy_part(const ch_call *c, const scatter_state *s, int tile)
+{
+    int64_t from, to;
+
+    if (c->out[0] == c->in[X])
+        return;
+    ch__tile_range(s->bytes, s->tiles, tile, &from, &to);
+    memcpy((char *)c->out[0] + from, (const char *)c->in[X] + from, (size_t)(to - from));
+}
+
+static ch_status scatter_add_run(const ch_call *c, ch_tile t)
+{
+    const scatter_state *s = c->state;
+
+    if (t.phase == 0)
+        copy_part(c, s, t.index);
+    else
+        ch__scatter_add(&s->scatter, (ch_ids){c->in[IDS], s->wide_ids}, c->in[ROWS], c->out[0],
+                        t.index);
+    return CH_OK;
+}
+
+static ch_status scatter_update_run(const ch_call *c, ch_tile t)
+{
+    const scatter_state *s = c->state;
+
+    if (t.phase == 0)
+        copy_part(c, s, t.index);
+    else
+        ch__scatter_set(&s->scatter, (ch_ids){c->in[IDS], s->wide_ids}, c->in[ROWS], c->out[0],
+                        t.index);
+    return CH_OK;
+}
+
+static ch_status scatter_factors(const ch_node *n, ch_factors *f)
+{
+    int x[CH_MAX_RANK], rows[CH_MAX_RANK];
+
+    x[0] = ch__factor(f, CH_IDX);
+    rows[0] = ch__factor(f, CH_FIX);
+    for (int k = 1; k < n->dims.rank; k++)
+        x[k] = rows[k] = ch__factor(f, CH_PAR);
+    ch__factor_map(f, X, n->dims.rank, x);
+    ch__factor_map(f, IDS, 1, rows);
+    ch__factor_map(f, ROWS, n->dims.rank, rows);
+    return ch__factor_out(f, n->dims.rank, x);
+}
+
+static ch_node *scatter_at(const void *caller, const ch_op *op, ch_node *x, ch_node *ids,
+                           ch_node *rows)
+{
+    const void *before;
+    ch_step    *s = x != NULL ? ch_node_step(x) : NULL;
+    ch_node    *y;
+
+    if (s == NULL || ids == NULL || rows == NULL || ch_step_status(s) != CH_OK)
+        return NULL;
+    before = ch__step_begin_at(s, caller);
+    if (x->dims.rank > 0)
+        ids = ch__check_ids_dim(ids, x->dims.dim[0]);
+    y = ch__node(op, NULL, 3, ((ch_node *[]){x, ids, rows}));
+    ch__step_end(s, before);
+    return y;
+}
+
+/* ---- scatter_add ---- */
+
+static void scatter_add_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
+                             ch_node *din[])
+{
+    (void)s;
+    din[X] = dout[0];
+    din[ROWS] = ch__gather_or_zero(dout[0], n->in[IDS]);
+}
+
+static const ch_kernel scatter_add_plain = {"plain", ch__always, scatter_prepare,
+                                            scatter_add_run, NULL};
+
+const ch_op ch__op_scatter_add = {
+    .name = "scatter_add",
+    .version = 1,
+    .n_in = 3,
+    .n_out = 1,
+    .infer = scatter_add_infer,
+    .grad = scatter_add_grad,
+    .factors = scatter_factors,
+    .kernels = (const ch_kernel *const[]){&scatter_add_plain, NULL},
+};
+
+ch_node *ch_scatter_add(ch_node *x, ch_node *ids, ch_node *rows)
+{
+    return scatter_at(__builtin_return_address(0), &ch__op_scatter_add, x, ids, rows);
+}
+
+/* ---- last_ids: of ids that are there more than once, all but the last become -1 ---- */
+
+static ch_status last_ids_infer(ch_infer *c)
+{
+    ch_status rc = ch__infer_want_ids(c, 0);
+
+    return rc != CH_OK ? rc : ch__infer_like(c, 0, 0);
+}
+
+typedef struct last_ids_state {
+    int64_t n;
+    bool    wide;
+} last_ids_state;
+
+static ch_status last_ids_prepare(const ch_node *n, ch_prep *p)
+{
+    last_ids_state *s = ch__prep_state(p, sizeof(*s));
+
+    if (s == NULL)
+        return ch__fail_memory("last_ids");
+    *s = (last_ids_state){ch__count(n), n->dtype == CH_I64};
+    p->scratch_bytes = ch__ids_last_scratch(s->n);
+    return CH_OK;
+}
+
+static ch_status last_ids_run(const ch_call *c, ch_tile t)
+{
+    const last_ids_state *s = c->state;
+
+    (void)t;
+    ch__ids_last((ch_ids){c->in[0], s->wide}, s->n, c->out[0], c->scratch);
+    return CH_OK;
+}
+
+static const ch_kernel last_ids_plain = {"plain", ch__always, last_ids_prepare, last_ids_run,
+                                         NULL};
+
+const ch_op ch__op_last_ids = {
+    .name = "last_ids",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 1,
+    .flags = CH_OP_NO_GRAD,
+    .infer = last_ids_infer,
+    .kernels = (const ch_kernel *const[]){&last_ids_plain, NULL},
+};
+
+/* ---- scatter_update ---- */
+
+/* x keeps the gradient of the rows that were not replaced; the rows that stayed get the rest.
+ */
+static void scatter_update_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
+                                ch_node *din[])
+{
+    ch_node *last = ch__node(&ch__op_last_ids, NULL, 1, &n->in[IDS]);
+
+    (void)s;
+    din[X] = ch__node(&ch__op_scatter_update, NULL, 3,
+                      ((ch_node *[]){dout[0], n->in[IDS], ch__full_like(n->in[ROWS], 0)}));
+    din[ROWS] = ch__gather_or_zero(dout[0], last);
+}
+
+static const ch_kernel scatter_update_plain = {"plain", ch__always, scatter_prepare,
+                                               scatter_update_run, NULL};
+
+const ch_op ch__op_scatter_update = {
+    .name = "scatter_update",
+    .version = 1,
+    .n_in = 3,
+    .n_out = 1,
+    .infer = scatter_update_infer,
+    .grad = scatter_update_grad,
+    .factors = scatter_factors,
+    .kernels = (const ch_kernel *const[]){&scatter_update_plain, NULL},
+};
+
+ch_node *ch_scatter_update(ch_node *x, ch_node *ids, ch_node *rows)
+{
+    return scatter_at(__builtin_return_address(0), &ch__op_scatter_update, x, ids, rows);
+}
