@@ -40,4 +40,17 @@ CH_API ch_node *ch_depthwise_conv2d(ch_node *x, ch_node *filter, const ch_conv_o
 CH_API ch_node *ch_conv2d_transpose(ch_node *x, ch_node *filter, int64_t rows, int64_t cols,
                                     const ch_conv_options *opt);
 
+/* A zero is the default: a window of 2 x 2, strides as large as the window, VALID. */
+typedef struct ch_pool_options {
+    int64_t    window[2], stride[2];
+    ch_padding padding;
+    int64_t    pad[4]; /* of CH_PAD_EXPLICIT: top, bottom, left, right; less than the window */
+} ch_pool_options;
+
+/* (n, oh, ow, c) of x (n, h, w, c), floats: the largest under the window, and the mean. What is
+ * outside of the image is not seen and does not count. The gradient of the largest goes to the
+ * first of equals. */
+CH_API ch_node *ch_max_pool2d(ch_node *x, const ch_pool_options *opt);
+CH_API ch_node *ch_avg_pool2d(ch_node *x, const ch_pool_options *opt);
+
 #endif

@@ -1,0 +1,46 @@
+/* kernel/pool.c -- the largest and the mean under a window; built once for each SIMD level.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernel/pool.h"
+
+enum { CHANNELS = 64 }; /* that are searched at once */
+
+/* What a window sees of the image: its first pixel, and how many rows and columns. */
+typedef struct view {
+    int64_t first, rows, cols;
+} view;
+
+CH_SIMD_INLINE void clip(int64_t at, int64_t window, int64_t size, int64_t *from, int64_t *n)
+{
+    int64_t to = at + window < size ? at + window : size;
+
+    *from = at > 0 ? at : 0;
+    *n = to - *from;
+}
+
+CH_SIMD_INLINE view view_of(const ch_pool_dims *d, int64_t o)
+{
+    int64_t row, col;
+    view    v;
+
+    clip(o / d->ow * d->stride[0] - d->pad[0], d->kh, d->h, &row, &v.rows);
+    clip(o % d->ow * d->stride[1] - d->pad[1], d->kw, d->w, &col, &v.cols);
+    v.first = row * d->w + col;
+    return v;
+}
+
+#define ELEMENT float
+#define NAME(x) f32_##x
+#include "kernel/pool.inc"
+
+#define ELEMENT double
+#define NAME(x) f64_##x
+#include "kernel/pool.inc"
+
+const ch_pool_table CH_SIMD_NAME(ch__pool_table) = {{
+    [CH_POOL_MAX] = {f32_max, f64_max},
+    [CH_POOL_MAX_PICK] = {f32_max_pick, f64_max_pick},
+    [CH_POOL_MAX_GRAD] = {f32_max_grad, f64_max_grad},
+    [CH_POOL_MEAN] = {f32_mean, f64_mean},
+    [CH_POOL_MEAN_GRAD] = {f32_mean_grad, f64_mean_grad},
+}};

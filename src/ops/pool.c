@@ -1,0 +1,340 @@
+/* ops/pool.c -- the largest and the mean under a window that slides over images (n, h, w, c).
+ *
+ * Both are linear once it is known where the largest are, so their gradients close: that of the
+ * mean is spread, whose gradient is the mean; that of the largest goes where the largest is,
+ * and the gradient of that picks from there.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernel/pool.h"
+
+#include <string.h>
+
+#include "kernel/block.h"
+#include "ops/ops.h"
+#include "ops/window.h"
+
+static ch_pool_kind kind_of(const ch_op *op)
+{
+    return op == &ch__op_max_pool2d        ? CH_POOL_MAX
+           : op == &ch__op_max_pool2d_pick ? CH_POOL_MAX_PICK
+           : op == &ch__op_max_pool2d_grad ? CH_POOL_MAX_GRAD
+           : op == &ch__op_avg_pool2d      ? CH_POOL_MEAN
+                                           : CH_POOL_MEAN_GRAD;
+}
+
+/* ---- sizes: `size` is the window's, and for the gradient of the mean the image's behind it
+ * ---- */
+
+enum { WHY = 200 };
+
+static bool place(ch_pool_kind kind, const ch_window_attrs *t, const ch_dims *x, ch_window *w,
+                  char why[WHY])
+{
+    bool    is_spread = kind == CH_POOL_MEAN_GRAD;
+    int64_t h = is_spread ? t->size.at[2] : x->dim[1].n;
+
+    return ch__window_place(t, h, is_spread ? t->size.at[3] : x->dim[2].n, t->size.at[0],
+                            t->size.at[1], w, why, WHY);
+}
+
+static ch_status pool_place(const ch_infer *c, ch_pool_kind kind, ch_window *w)
+{
+    const ch_window_attrs *t = c->attrs;
+    char                   why[WHY];
+
+    if (t->size.n != (kind == CH_POOL_MEAN_GRAD ? 4 : 2))
+        return ch__infer_fail(c, "its size has %d numbers", t->size.n);
+    if (!place(kind, t, &c->in[0], w, why))
+        return ch__infer_fail(c, "%s", why);
+    if (w->h * w->w == 0 && w->oh * w->ow > 0)
+        return ch__infer_fail(c,
+                              "the image is empty, and the window would see only its padding");
+    if (w->dilation[0] != 1 || w->dilation[1] != 1 || t->groups != 1)
+        return ch__infer_fail(c, "it takes no dilations and no groups");
+    for (int i = 0; i < 4; i++)
+        if (!t->same && t->pad.at[i] >= t->size.at[i / 2])
+            return ch__infer_fail(c, "a padding of %lld leaves a window of %lld nothing to see",
+                                  (long long)t->pad.at[i], (long long)t->size.at[i / 2]);
+    return CH_OK;
+}
+
+static ch_status pool_infer(ch_infer *c)
+{
+    ch_pool_kind   kind = kind_of(c->op);
+    const ch_dims *x = &c->in[0];
+    ch_window      w = {0};
+    ch_status      rc = ch__infer_want_same(c);
+
+    for (int i = 0; i < c->n_in && rc == CH_OK; i++)
+        rc = ch__window_want_image(c, i);
+    if (rc == CH_OK)
+        rc = pool_place(c, kind, &w);
+    if (rc != CH_OK)
+        return rc;
+    ch_dim  image[] = {x->dim[0], ch__dim(w.h), ch__dim(w.w), x->dim[3]};
+    ch_dims small = {.rank = 4, .dim = {x->dim[0], ch__dim(w.oh), ch__dim(w.ow), x->dim[3]}};
+
+    if ((kind == CH_POOL_MEAN_GRAD && !ch__dims_same(x, &small)) ||
+        (kind == CH_POOL_MAX_GRAD && !ch__dims_same(&c->in[1], &small)))
+        return ch__infer_fail(c, "the gradient of the result must have sizes %lldx%lld",
+                              (long long)w.oh, (long long)w.ow);
+    if (kind == CH_POOL_MAX_PICK && !ch__dims_same(&c->in[1], x))
+        return ch__infer_fail(c, "its inputs have different sizes");
+    if (kind == CH_POOL_MAX_GRAD || kind == CH_POOL_MEAN_GRAD)
+        return ch__infer_out(c, 0, c->dtype[0], 4, image);
+    return ch__infer_dims(c, 0, c->dtype[0], &small);
+}
+
+/* ---- the kernel ---- */
+
+typedef struct pool {
+    ch_pool_dims dims;
+    ch_pool_fn   fn;
+    ch_block_fn  widen, narrow; /* of 16-bit floats; else NULL */
+    bool         is_sum;
+    int          n_in, n_tiles;
+    int64_t      images, in[2], out; /* elements of an image */
+    int64_t      bytes;              /* of an element */
+    size_t       b_at, out_at, tile_bytes;
+} pool;
+
+static size_t aligned(int64_t floats)
+{
+    return ((size_t)floats * sizeof(float) + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
+}
+
+static ch_status pool_prepare(const ch_node *n, ch_prep *p)
+{
+    ch_pool_kind kind = kind_of(n->op);
+    pool        *v = ch__prep_state(p, sizeof(*v));
+    ch_window    w = {0};
+    char         why[WHY];
+    bool         is_short = n->dtype == CH_BF16 || n->dtype == CH_F16;
+
+    if (v == NULL)
+        return ch__fail_memory(n->op->name);
+    (void)place(kind, ch__attrs(n), &n->in[0]->dims, &w, why);
+    v->dims = (ch_pool_dims){w.h,
+                             w.w,
+                             n->dims.dim[3].n,
+                             w.kh,
+                             w.kw,
+                             w.oh,
+                             w.ow,
+                             {w.stride[0], w.stride[1]},
+                             {w.pad[0], w.pad[1]}};
+    v->fn = ch__pool(kind, n->dtype);
+    v->is_sum = kind == CH_POOL_MAX_GRAD || kind == CH_POOL_MEAN_GRAD;
+    v->n_in = n->n_in;
+    v->images = n->dims.dim[0].n;
+    v->bytes = (int64_t)ch_dtype_bytes(n->dtype);
+    v->out = n->dims.dim[1].n * n->dims.dim[2].n * n->dims.dim[3].n;
+    for (int i = 0; i < n->n_in; i++) {
+        const ch_dim *d = n->in[i]->dims.dim;
+
+        v->in[i] = d[1].n * d[2].n * d[3].n;
+    }
+    v->n_tiles = ch__tile_count(v->images, (v->in[0] + v->out) * (v->is_sum ? 4 : 2));
+    p->n_phases = 1;
+    p->tiles[0] = v->n_tiles;
+    if (is_short) {
+        v->widen = ch__blocks()->widen[n->dtype];
+        v->narrow = ch__blocks()->narrow[n->dtype];
+        v->b_at = aligned(v->in[0]);
+        v->out_at = v->b_at + aligned(v->in[1]);
+        v->tile_bytes = v->out_at + aligned(v->out);
+        p->scratch_bytes = v->tile_bytes * (size_t)v->n_tiles;
+    }
+    return CH_OK;
+}
+
+static ch_status pool_run(const ch_call *c, ch_tile t)
+{
+    const pool *v = c->state;
+    char *own = v->widen != NULL ? (char *)c->scratch + (size_t)t.index * v->tile_bytes : NULL;
+    int64_t from, to;
+
+    ch__tile_range(v->images, v->n_tiles, t.index, &from, &to);
+    for (int64_t i = from; i < to; i++) {
+        const void *in[2] = {NULL, NULL};
+        char       *out = (char *)c->out[0] + i * v->out * v->bytes;
+        void       *to_out = own != NULL ? own + v->out_at : out;
+
+        for (int k = 0; k < v->n_in; k++) {
+            in[k] = (const char *)c->in[k] + i * v->in[k] * v->bytes;
+            if (own != NULL) {
+                v->widen(v->in[k], &in[k], own + (k == 0 ? 0 : v->b_at), NULL);
+                in[k] = own + (k == 0 ? 0 : v->b_at);
+            }
+        }
+        if (v->is_sum)
+            memset(to_out, 0,
+                   (size_t)v->out * (own != NULL ? sizeof(float) : (size_t)v->bytes));
+        v->fn(&v->dims, in[0], in[1], to_out);
+        if (own != NULL)
+            v->narrow(v->out, (const void *const[]){to_out}, out, NULL);
+    }
+    return CH_OK;
+}
+
+static const ch_kernel        pool_plain = {"plain", ch__always, pool_prepare, pool_run, NULL};
+static const ch_kernel *const pool_kernels[] = {&pool_plain, NULL};
+
+/* ---- gradients ---- */
+
+static void max_pool2d_grad_of(ch_step *s, const ch_node *n, ch_node *const dout[],
+                               ch_node *din[])
+{
+    (void)s;
+    din[0] =
+        ch__node(&ch__op_max_pool2d_grad, ch__attrs(n), 2, ((ch_node *[]){n->in[0], dout[0]}));
+}
+
+/* Where the largest are does not change: only what is picked or given does. */
+static void max_pool2d_pick_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
+                                 ch_node *din[])
+{
+    (void)s;
+    din[1] =
+        ch__node(&ch__op_max_pool2d_grad, ch__attrs(n), 2, ((ch_node *[]){n->in[0], dout[0]}));
+}
+
+static void max_pool2d_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
+                                 ch_node *din[])
+{
+    (void)s;
+    din[1] =
+        ch__node(&ch__op_max_pool2d_pick, ch__attrs(n), 2, ((ch_node *[]){n->in[0], dout[0]}));
+}
+
+static void avg_pool2d_grad_of(ch_step *s, const ch_node *n, ch_node *const dout[],
+                               ch_node *din[])
+{
+    ch_window_attrs t = *(const ch_window_attrs *)ch__attrs(n);
+
+    (void)s;
+    t.size.n = 4;
+    t.size.at[2] = n->in[0]->dims.dim[1].n;
+    t.size.at[3] = n->in[0]->dims.dim[2].n;
+    din[0] = ch__node(&ch__op_avg_pool2d_grad, &t, 1, &dout[0]);
+}
+
+static void avg_pool2d_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
+                                 ch_node *din[])
+{
+    ch_window_attrs t = *(const ch_window_attrs *)ch__attrs(n);
+
+    (void)s;
+    t.size.n = 2;
+    t.size.at[2] = t.size.at[3] = 0;
+    din[0] = ch__node(&ch__op_avg_pool2d, &t, 1, &dout[0]);
+}
+
+/* ---- the ops ---- */
+
+static ch_status pool_factors(const ch_node *n, ch_factors *f)
+{
+    int batch = ch__factor(f, CH_PAR), y = ch__factor(f, CH_WIN), x = ch__factor(f, CH_WIN);
+    int all[] = {batch, y, x, ch__factor(f, CH_PAR)};
+
+    for (int i = 0; i < n->n_in; i++)
+        ch__factor_map(f, i, 4, all);
+    return ch__factor_out(f, 4, all);
+}
+
+const ch_op ch__op_max_pool2d = {
+    .name = "max_pool2d",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 1,
+    .attrs = ch__window_rows,
+    .attrs_bytes = sizeof(ch_window_attrs),
+    .infer = pool_infer,
+    .kernels = pool_kernels,
+    .grad = max_pool2d_grad_of,
+    .factors = pool_factors,
+};
+
+const ch_op ch__op_max_pool2d_pick = {
+    .name = "max_pool2d_pick",
+    .version = 1,
+    .n_in = 2,
+    .n_out = 1,
+    .attrs = ch__window_rows,
+    .attrs_bytes = sizeof(ch_window_attrs),
+    .infer = pool_infer,
+    .kernels = pool_kernels,
+    .grad = max_pool2d_pick_grad,
+    .factors = pool_factors,
+};
+
+const ch_op ch__op_max_pool2d_grad = {
+    .name = "max_pool2d_grad",
+    .version = 1,
+    .n_in = 2,
+    .n_out = 1,
+    .attrs = ch__window_rows,
+    .attrs_bytes = sizeof(ch_window_attrs),
+    .infer = pool_infer,
+    .kernels = pool_kernels,
+    .grad = max_pool2d_grad_grad,
+    .factors = pool_factors,
+};
+
+const ch_op ch__op_avg_pool2d = {
+    .name = "avg_pool2d",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 1,
+    .attrs = ch__window_rows,
+    .attrs_bytes = sizeof(ch_window_attrs),
+    .infer = pool_infer,
+    .kernels = pool_kernels,
+    .grad = avg_pool2d_grad_of,
+    .factors = pool_factors,
+};
+
+const ch_op ch__op_avg_pool2d_grad = {
+    .name = "avg_pool2d_grad",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 1,
+    .attrs = ch__window_rows,
+    .attrs_bytes = sizeof(ch_window_attrs),
+    .infer = pool_infer,
+    .kernels = pool_kernels,
+    .grad = avg_pool2d_grad_grad,
+    .factors = pool_factors,
+};
+
+static ch_window_attrs attrs_of(const ch_pool_options *opt)
+{
+    static const ch_pool_options none;
+    static const int64_t         one[2] = {1, 1};
+    const ch_pool_options       *o = opt != NULL ? opt : &none;
+    ch_ints                      window = {.n = 2};
+    ch_window_attrs              a;
+    int64_t                      stride[2];
+
+    for (int i = 0; i < 2; i++) {
+        window.at[i] = o->window[i] != 0 ? o->window[i] : 2;
+        stride[i] = o->stride[i] != 0 ? o->stride[i] : window.at[i];
+    }
+    a = ch__window_attrs(stride, one, o->padding, o->pad);
+    a.size = window;
+    return a;
+}
+
+ch_node *ch_max_pool2d(ch_node *x, const ch_pool_options *opt)
+{
+    ch_window_attrs a = attrs_of(opt);
+
+    return ch__node(&ch__op_max_pool2d, &a, 1, &x);
+}
+
+ch_node *ch_avg_pool2d(ch_node *x, const ch_pool_options *opt)
+{
+    ch_window_attrs a = attrs_of(opt);
+
+    return ch__node(&ch__op_avg_pool2d, &a, 1, &x);
+}
