@@ -14,22 +14,6 @@
 
 /* ---- functions of one element that the templates below take ---- */
 
-CH_SIMD_INLINE uint32_t bits_of(float x)
-{
-    uint32_t u;
-
-    memcpy(&u, &x, sizeof(u));
-    return u;
-}
-
-CH_SIMD_INLINE float float_of(uint32_t u)
-{
-    float x;
-
-    memcpy(&x, &u, sizeof(x));
-    return x;
-}
-
 /* f32: kernel/math32.h has them. */
 #define OF_MATH32(name)                                                                        \
     CH_SIMD_INLINE float name##_of_f32(float x)                                                \
@@ -40,8 +24,6 @@ OF_MATH32(exp)
 OF_MATH32(expm1)
 OF_MATH32(log)
 OF_MATH32(log1p)
-OF_MATH32(sin)
-OF_MATH32(cos)
 OF_MATH32(tanh)
 OF_MATH32(sigmoid)
 OF_MATH32(erf)
@@ -66,8 +48,6 @@ OF_LIBM(exp)
 OF_LIBM(expm1)
 OF_LIBM(log)
 OF_LIBM(log1p)
-OF_LIBM(sin)
-OF_LIBM(cos)
 OF_LIBM(tanh)
 OF_LIBM(erf)
 #undef OF_LIBM
@@ -158,9 +138,9 @@ CH_SIMD_INLINE float odd_of_f64(double x)
 {
     float    f = (float)x;
     double   back = (double)f;
-    uint32_t u = bits_of(f), odd = (u - (fabs(back) > fabs(x))) | 1;
+    uint32_t u = ch__bits32(f), odd = (u - (fabs(back) > fabs(x))) | 1;
 
-    return float_of(back == x || x != x ? u : odd);
+    return ch__float32(back == x || x != x ? u : odd);
 }
 
 static void f64_to_odd(int64_t n, const void *const *in, void *out, const double *param)
@@ -234,7 +214,7 @@ static void u64_to_odd(int64_t n, const void *const *in, void *out, const double
 
 CH_SIMD_INLINE uint16_t bf16_of(float x)
 {
-    uint32_t u = bits_of(x);
+    uint32_t u = ch__bits32(x);
     uint32_t nan = u >> 16 | 0x40, near = (u + 0x7fff + (u >> 16 & 1)) >> 16;
 
     return (uint16_t)(x != x ? nan : near);
@@ -248,7 +228,7 @@ static void widen_bf16(int64_t n, const void *const *in, void *out, const double
     (void)param;
     CH_SIMD_LOOP
     for (int64_t i = 0; i < n; i++)
-        y[i] = float_of((uint32_t)x[i] << 16);
+        y[i] = ch__float32((uint32_t)x[i] << 16);
 }
 
 static void narrow_bf16(int64_t n, const void *const *in, void *out, const double *param)
@@ -270,7 +250,7 @@ static void round_bf16(int64_t n, const void *const *in, void *out, const double
     (void)param;
     CH_SIMD_LOOP
     for (int64_t i = 0; i < n; i++)
-        y[i] = float_of((uint32_t)bf16_of(x[i]) << 16);
+        y[i] = ch__float32((uint32_t)bf16_of(x[i]) << 16);
 }
 
 /* The exponent moves by a multiplication, which makes subnormal numbers right too. */
@@ -279,18 +259,18 @@ CH_SIMD_INLINE float f16_to(uint16_t x)
     uint32_t sign = (uint32_t)(x & 0x8000) << 16, rest = (uint32_t)(x & 0x7fff) << 13;
     uint32_t special =
         rest | 0x7f800000 | (rest > 0x0f800000 ? 0x400000 : 0); /* inf, quiet NaN */
-    uint32_t finite = bits_of(float_of(rest) * 0x1p112f);
+    uint32_t finite = ch__bits32(ch__float32(rest) * 0x1p112f);
 
-    return float_of(sign | (rest >= 0x0f800000 ? special : finite));
+    return ch__float32(sign | (rest >= 0x0f800000 ? special : finite));
 }
 
 /* As ch__f16_of_f32 (tensor/half.c), with both roundings computed and one taken. */
 CH_SIMD_INLINE uint16_t f16_of(float x)
 {
-    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
+    uint32_t u = ch__bits32(x), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
     uint32_t rebased = magnitude - ((uint32_t)(127 - 15) << 23);
     uint32_t normal = (rebased + 0xfff + (rebased >> 13 & 1)) >> 13;
-    uint32_t small = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
+    uint32_t small = ch__bits32(ch__float32(magnitude) + 0.5f) - ch__bits32(0.5f);
     uint32_t y = magnitude >= 0x38800000 ? normal : small; /* 2^-14 */
 
     y = magnitude >= 0x477ff000 ? 0x7c00 : y; /* 65520: half way from the largest to the next */
@@ -428,6 +408,70 @@ static void round_f16(int64_t n, const void *const *in, void *out, const double 
 #define IS_ARITH 0
 #include "kernel/block_type.h"
 
+/* ---- sin and cos ---- */
+
+/* Arguments so large that more digits of pi are needed, infinities, NaN: rare, and libm's. */
+static bool are_near(int64_t n, const float *x)
+{
+    int any = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        any |= !(fabsf(x[i]) < CH_WAVE_LIMIT);
+    return any == 0;
+}
+
+static void sin_f32(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const float *x = in[0];
+    float       *y = out;
+
+    (void)param;
+    if (!are_near(n, x)) {
+        for (int64_t i = 0; i < n; i++)
+            y[i] = fabsf(x[i]) < CH_WAVE_LIMIT ? ch__sin32(x[i]) : (float)sin((double)x[i]);
+        return;
+    }
+    CH_SIMD_LOOP
+    for (int64_t i = 0; i < n; i++)
+        y[i] = ch__sin32(x[i]);
+}
+
+static void cos_f32(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const float *x = in[0];
+    float       *y = out;
+
+    (void)param;
+    if (!are_near(n, x)) {
+        for (int64_t i = 0; i < n; i++)
+            y[i] = fabsf(x[i]) < CH_WAVE_LIMIT ? ch__cos32(x[i]) : (float)cos((double)x[i]);
+        return;
+    }
+    CH_SIMD_LOOP
+    for (int64_t i = 0; i < n; i++)
+        y[i] = ch__cos32(x[i]);
+}
+
+static void sin_f64(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const double *x = in[0];
+    double       *y = out;
+
+    (void)param;
+    for (int64_t i = 0; i < n; i++)
+        y[i] = sin(x[i]);
+}
+
+static void cos_f64(int64_t n, const void *const *in, void *out, const double *param)
+{
+    const double *x = in[0];
+    double       *y = out;
+
+    (void)param;
+    for (int64_t i = 0; i < n; i++)
+        y[i] = cos(x[i]);
+}
+
 /* ---- bool: a byte, 0 or 1 ---- */
 
 static void logical_and(int64_t n, const void *const *in, void *out, const double *param)
@@ -504,9 +548,10 @@ static void logical_not(int64_t n, const void *const *in, void *out, const doubl
 
 const ch_block_table CH_SIMD_NAME(ch__block_table) = {
     .fn = {CH_BLOCKS_UNARY(ARITH_ROW) CH_BLOCKS_BINARY(ARITH_ROW) CH_BLOCKS_PARAM(ARITH_ROW)
-               CH_BLOCKS_FLOAT_UNARY(FLOAT_ROW) CH_BLOCKS_FLOAT_BINARY(FLOAT_ROW)
-                   CH_BLOCKS_FLOAT_PARAM(FLOAT_ROW) CH_BLOCKS_COMPARE(EVERY_ROW)
-                       CH_BLOCKS_SELECT(EVERY_ROW) CH_BLOCKS_LOGIC(LOGIC_ROW)},
+               CH_BLOCKS_FLOAT_UNARY(FLOAT_ROW) CH_BLOCKS_FLOAT_WAVE(FLOAT_ROW)
+                   CH_BLOCKS_FLOAT_BINARY(FLOAT_ROW) CH_BLOCKS_FLOAT_PARAM(FLOAT_ROW)
+                       CH_BLOCKS_COMPARE(EVERY_ROW) CH_BLOCKS_SELECT(EVERY_ROW)
+                           CH_BLOCKS_LOGIC(LOGIC_ROW)},
     .cast = {[CH_F32] = CAST_ROW(f32),
              [CH_F64] = CAST_ROW_ODD(f64, f64_to_odd),
              [CH_I8] = CAST_ROW(i8),

@@ -37,8 +37,9 @@ typedef void (*ch_block_fn)(int64_t n, const void *const *in, void *out, const d
 
 /* f32 and f64. */
 #define CH_BLOCKS_FLOAT_UNARY(X)                                                              \
-    X(sqrt) X(rsqrt) X(exp) X(expm1) X(log) X(log1p) X(sin) X(cos) X(tanh) X(sigmoid) X(erf)  \
+    X(sqrt) X(rsqrt) X(exp) X(expm1) X(log) X(log1p) X(tanh) X(sigmoid) X(erf)                \
     X(floor) X(ceil) X(round) X(gelu) X(gelu_tanh) X(silu) X(softplus)
+#define CH_BLOCKS_FLOAT_WAVE(X)   X(sin) X(cos)
 #define CH_BLOCKS_FLOAT_BINARY(X) X(div) X(pow)
 /* param: alpha. */
 #define CH_BLOCKS_FLOAT_PARAM(X) X(leaky_relu) X(elu)
@@ -54,8 +55,8 @@ typedef void (*ch_block_fn)(int64_t n, const void *const *in, void *out, const d
 
 #define CH_BLOCKS(X)                                                                          \
     CH_BLOCKS_UNARY(X) CH_BLOCKS_BINARY(X) CH_BLOCKS_PARAM(X) CH_BLOCKS_FLOAT_UNARY(X)        \
-    CH_BLOCKS_FLOAT_BINARY(X) CH_BLOCKS_FLOAT_PARAM(X) CH_BLOCKS_COMPARE(X)                   \
-    CH_BLOCKS_SELECT(X) CH_BLOCKS_LOGIC(X)
+    CH_BLOCKS_FLOAT_WAVE(X) CH_BLOCKS_FLOAT_BINARY(X) CH_BLOCKS_FLOAT_PARAM(X)                \
+    CH_BLOCKS_COMPARE(X) CH_BLOCKS_SELECT(X) CH_BLOCKS_LOGIC(X)
 /* clang-format on */
 
 #define CH_BLOCK_CODE(name) CH_BLOCK_##name,

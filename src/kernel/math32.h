@@ -1,5 +1,16 @@
 /* kernel/math32.h -- functions of f32 without branches, for loops that are to be vectorised.
  *
+ * Each is a handful of additions and multiplications in a fixed order, so it gives the same
+ * bits in a vector of any width and in a scalar. NaN gives NaN; infinities, zeros of both signs
+ * and subnormal numbers give what they should. The largest errors over all arguments, in units
+ * in the last place (test/kernel/test_block.c holds them):
+ *
+ *     exp 1     expm1 2   log 1    log1p 2.5   sin, cos, pow 0.51   tanh 1.5   sigmoid 2.5
+ *     erf 1.6   silu 3    softplus 2.6
+ *     gelu, gelu_tanh: 2 units of the argument; below 0 they are differences of larger numbers
+ *
+ * Only for sources that are compiled once for each SIMD level (kernel/simd.h).
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KERNEL_MATH32_H
 #define KERNEL_MATH32_H
@@ -10,61 +21,339 @@
 
 #include "kernel/simd.h"
 
+CH_SIMD_INLINE uint32_t ch__bits32(float x)
+{
+    uint32_t u;
+
+    memcpy(&u, &x, sizeof(u));
+    return u;
+}
+
+CH_SIMD_INLINE float ch__float32(uint32_t u)
+{
+    float x;
+
+    memcpy(&x, &u, sizeof(x));
+    return x;
+}
+
+CH_SIMD_INLINE double ch__float64(uint64_t u)
+{
+    double x;
+
+    memcpy(&x, &u, sizeof(x));
+    return x;
+}
+
+/* 2^n for n in [-126, 127]. */
+CH_SIMD_INLINE float ch__power32(int32_t n)
+{
+    return ch__float32((uint32_t)(n + 127) << 23);
+}
+
+/* Adding this makes the adder round to an integer, which is then in the low bits. */
+#define CH_MAGIC32 0x1.8p23f
+
+/* ln 2 as a number with few digits, so that small multiples are exact, and the rest. */
+#define CH_LN2_HIGH 0x1.63p-1f
+#define CH_LN2_LOW  (-2.12194440e-4f)
+
+/* exp(r) = 1 + r + r^2 P(r) for |r| <= ln 2 / 2. */
+CH_SIMD_INLINE float ch__exp32_tail(float r)
+{
+    float p = 1.9875691500e-4f;
+
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    return p * r * r;
+}
+
+/* x = n ln 2 + r; 2^n is applied in two factors, since n may be beyond the exponents. */
 CH_SIMD_INLINE float ch__exp32(float x)
 {
-    return expf(x);
+    float   t, k, r, y;
+    int32_t n, half;
+
+    x = x < -104 ? -104 : x; /* 0 from here down, */
+    x = x > 89 ? 89 : x;     /* and infinity from here up; NaN stays */
+    t = x * 1.44269504089f + CH_MAGIC32;
+    k = t - CH_MAGIC32;
+    n = (int32_t)(ch__bits32(t) - ch__bits32(CH_MAGIC32));
+    half = n >> 1;
+    r = x - k * CH_LN2_HIGH;
+    r = r - k * CH_LN2_LOW;
+    y = ch__exp32_tail(r) + r + 1;
+    return y * ch__power32(half) * ch__power32(n - half);
 }
+
+/* 2^n (exp(r) - 1) + (2^n - 1), with what rounding took from r put back. */
 CH_SIMD_INLINE float ch__expm132(float x)
 {
-    return expm1f(x);
+    float   t, k, high, low, r, y, scale, at = x;
+    int32_t n;
+
+    x = x < -20 ? -20 : x; /* -1 from here down */
+    x = x > 89 ? 89 : x;
+    t = x * 1.44269504089f + CH_MAGIC32;
+    k = t - CH_MAGIC32;
+    n = (int32_t)(ch__bits32(t) - ch__bits32(CH_MAGIC32));
+    high = x - k * CH_LN2_HIGH;
+    low = k * CH_LN2_LOW;
+    r = high - low;
+    low = (high - r) - low;
+    y = ch__exp32_tail(r) + (low + low * r) + r;
+    scale = ch__power32(n - 1); /* half of it: 2^128 is not a number */
+    y = 2 * (scale * y + (scale - 0.5f));
+    return at == 0 ? at : y;
 }
+
+/* log(1 + f) = f + T(f) for 1 + f between sqrt(1/2) and sqrt(2). */
+CH_SIMD_INLINE float ch__log32_tail(float f)
+{
+    float z = f * f, p = 7.0376836292e-2f;
+
+    p = p * f - 1.1514610310e-1f;
+    p = p * f + 1.1676998740e-1f;
+    p = p * f - 1.2420140846e-1f;
+    p = p * f + 1.4249322787e-1f;
+    p = p * f - 1.6668057665e-1f;
+    p = p * f + 2.0000714765e-1f;
+    p = p * f - 2.4999993993e-1f;
+    p = p * f + 3.3333331174e-1f;
+    return p * f * z;
+}
+
+/* x = 2^n m with m between sqrt(1/2) and sqrt(2); x is normal and positive. */
+CH_SIMD_INLINE float ch__split32(float x, float *m)
+{
+    uint32_t u = ch__bits32(x) + (0x3f800000 - 0x3f3504f3);
+
+    *m = ch__float32((u & 0x7fffff) + 0x3f3504f3);
+    return (float)((int32_t)(u >> 23) - 127);
+}
+
 CH_SIMD_INLINE float ch__log32(float x)
 {
-    return logf(x);
+    int   is_small = x < 0x1p-126f;
+    float scaled = x * 0x1p23f, m, n, f, y;
+
+    n = ch__split32(is_small ? scaled : x, &m);
+    n = is_small ? n - 23 : n;
+    f = m - 1;
+    y = ch__log32_tail(f) + n * CH_LN2_LOW;
+    y = y - 0.5f * f * f;
+    y = (f + y) + n * CH_LN2_HIGH;
+    y = x == 0 ? -INFINITY : y;
+    y = x >= 0 ? y : NAN;
+    return x < INFINITY ? y : x + x; /* infinity and NaN; x < 0 is in y */
 }
+
+/* As log of u = 1 + x, with what rounding took from u put back. */
 CH_SIMD_INLINE float ch__log1p32(float x)
 {
-    return log1pf(x);
+    float u = 1 + x, m, n, f, lost, y;
+
+    n = ch__split32(u, &m);
+    lost = n > 0 ? 1 - (u - x) : x - (u - 1);
+    lost = n == 0 ? 0 : lost / u;
+    f = n == 0 ? x : m - 1;
+    y = ch__log32_tail(f) + (n * CH_LN2_LOW + lost);
+    y = y - 0.5f * f * f;
+    y = (f + y) + n * CH_LN2_HIGH;
+    y = x == 0 ? x : y;
+    y = x == -1 ? -INFINITY : y;
+    y = x >= -1 ? y : NAN;
+    return x < INFINITY ? y : x + x;
 }
-CH_SIMD_INLINE float ch__sin32(float x)
-{
-    return sinf(x);
-}
-CH_SIMD_INLINE float ch__cos32(float x)
-{
-    return cosf(x);
-}
-CH_SIMD_INLINE float ch__tanh32(float x)
-{
-    return tanhf(x);
-}
+
+/* The exponential is taken of what is not positive: no end loses its digits. */
 CH_SIMD_INLINE float ch__sigmoid32(float x)
 {
-    return 1.0f / (1.0f + expf(-x));
+    float e = ch__exp32(-fabsf(x)), y = 1 / (1 + e), low = e * y;
+
+    return x < 0 ? low : y;
 }
+
+CH_SIMD_INLINE float ch__tanh32(float x)
+{
+    float a = fabsf(x), z = x * x, p = -5.70498872745e-3f, large, small;
+
+    p = p * z + 2.06390887954e-2f;
+    p = p * z - 5.37397155531e-2f;
+    p = p * z + 1.33314422036e-1f;
+    p = p * z - 3.33332819422e-1f;
+    small = p * z * a + a;
+    large = 1 - 2 / (ch__exp32(2 * a) + 1);
+    return copysignf(a < 0.625f ? small : large, x);
+}
+
+/* log(1 - erf(t)) for t in [0.92, 4]. */
+CH_SIMD_INLINE float ch__log_erfc32(float t)
+{
+    float s = t * t, r, u;
+
+    r = -1.72853470e-5f * t + 3.83197126e-4f;
+    u = -3.88396438e-3f * t + 2.42546219e-2f;
+    r = r * s + u;
+    r = r * t - 1.06777877e-1f;
+    r = r * t - 6.34846687e-1f;
+    r = r * t - 1.28717512e-1f;
+    return r * t - t;
+}
+
+/* erf(t) = t + t P(t^2) for t in [0, 0.93]. */
+CH_SIMD_INLINE float ch__erf32_near(float t)
+{
+    float s = t * t, r = -5.96761703e-4f;
+
+    r = r * s + 4.99119423e-3f;
+    r = r * s - 2.67681349e-2f;
+    r = r * s + 1.12819925e-1f;
+    r = r * s - 3.76125336e-1f;
+    r = r * s + 1.28379166e-1f;
+    return r * t + t;
+}
+
+#define CH_ERF_CUT 0.927734375f
+
 CH_SIMD_INLINE float ch__erf32(float x)
 {
-    return erff(x);
+    float t = fabsf(x), near, far;
+
+    near = ch__erf32_near(t);
+    t = t > 4 ? 4 : t; /* 1 from here up */
+    far = 1 - ch__exp32(ch__log_erfc32(t));
+    return copysignf(t > CH_ERF_CUT ? far : near, x);
 }
-CH_SIMD_INLINE float ch__pow32(float x, float y)
-{
-    return powf(x, y);
-}
+
+/* x P, where P is the chance of a normal number to be below x; c = 1 - erf(|x| / sqrt 2). */
 CH_SIMD_INLINE float ch__gelu32(float x)
 {
-    return 0.5f * x * (1 + erff(x * 0.70710678f));
+    float t = fabsf(x) * 0.707106781187f, near, far, c, y;
+
+    near = 1 - ch__erf32_near(t);
+    far = ch__exp32(ch__log_erfc32(t > 11 ? 11 : t));
+    c = 0.5f * (t > CH_ERF_CUT ? far : near);
+    y = x < 0 ? c : 1 - c;
+    return (x < -20 ? -20 : x) * y; /* infinity times 0 is not to be */
 }
+
+/* x (1 + tanh(u)) / 2 is x sigmoid(2 u). */
 CH_SIMD_INLINE float ch__gelu_tanh32(float x)
 {
-    return x * ch__sigmoid32(1.5957691216f * (x + 0.044715f * x * x * x));
+    float u = x * (1.59576912161f + 0.0713548162726f * (x * x));
+
+    return (x < -20 ? -20 : x) * ch__sigmoid32(u);
 }
+
 CH_SIMD_INLINE float ch__silu32(float x)
 {
-    return x * ch__sigmoid32(x);
+    return (x < -200 ? -200 : x) * ch__sigmoid32(x);
 }
+
 CH_SIMD_INLINE float ch__softplus32(float x)
 {
-    return (x > 0 ? x : 0) + log1pf(expf(-fabsf(x)));
+    return (x < 0 ? 0 : x) + ch__log1p32(ch__exp32(-fabsf(x)));
+}
+
+/* ---- in f64 inside: one rounding at the end ---- */
+
+#define CH_MAGIC64 0x1.8p52
+
+/* What sin32 and cos32 are good for; beyond it, and for NaN, ask libm. */
+#define CH_WAVE_LIMIT 0x1p28f
+
+/* x = n pi / 2 + r, |r| <= pi / 4: sin(r) and cos(r); returns n mod 4. */
+CH_SIMD_INLINE int32_t ch__wave32(float x, double *sine, double *cosine)
+{
+    double n = ((double)x * 0.636619772367581343076 + CH_MAGIC64) - CH_MAGIC64;
+    double r = (double)x - n * 1.57079631090164184570 - n * 1.58932547735281966916e-8;
+    double z = r * r, w = z * z, s = z * r;
+
+    *sine = (r + s * (-0.166666666416265235595 + z * 0.0083333293858894631756)) +
+            s * w * (-0.000198393348360966317347 + z * 0.0000027183114939898219064);
+    *cosine = ((1 + z * -0.499999997251031003120) + w * 0.0416666233237390631894) +
+              w * z * (-0.00138867637746099294692 + z * 0.0000243904487962774090654);
+    return (int32_t)n & 3;
+}
+
+CH_SIMD_INLINE float ch__sin32(float x)
+{
+    double  s, c, y;
+    int32_t q = ch__wave32(x, &s, &c);
+
+    y = (q & 1) != 0 ? c : s;
+    y = (q & 2) != 0 ? -y : y;
+    return x == 0 ? x : (float)y;
+}
+
+CH_SIMD_INLINE float ch__cos32(float x)
+{
+    double  s, c, y;
+    int32_t q = ch__wave32(x, &s, &c);
+
+    y = (q & 1) != 0 ? s : c;
+    return (float)(((q + 1) & 2) != 0 ? -y : y);
+}
+
+/* log2 of a positive number, to about 40 bits: 2 / ln 2 atanh(s), s = (m - 1) / (m + 1). */
+CH_SIMD_INLINE double ch__log2_64(float x)
+{
+    int    is_small = x < 0x1p-126f;
+    float  scaled = x * 0x1p23f, m32;
+    double n = (double)ch__split32(is_small ? scaled : x, &m32), m = (double)m32;
+    double s = (m - 1) / (m + 1), z = s * s, p = 0.0588235294117647;
+
+    p = p * z + 0.0666666666666667;
+    p = p * z + 0.0769230769230769;
+    p = p * z + 0.0909090909090909;
+    p = p * z + 0.111111111111111;
+    p = p * z + 0.142857142857143;
+    p = p * z + 0.2;
+    p = p * z + 0.333333333333333;
+    p = s + s * z * p;
+    return (is_small ? n - 23 : n) + p * 2.88539008177792681472;
+}
+
+/* 2^w for any w, as f32: beyond its exponents it is 0 or infinity. */
+CH_SIMD_INLINE float ch__exp2_64(double w)
+{
+    double  t, f, p = 1.32154867901443094884e-6;
+    int32_t n;
+
+    w = w < -160 ? -160 : w;
+    w = w > 130 ? 130 : w;
+    t = (w + CH_MAGIC64) - CH_MAGIC64;
+    f = w - t;
+    n = (int32_t)t;
+    p = p * f + 1.52527338040598402800e-5;
+    p = p * f + 1.54035303933816099544e-4;
+    p = p * f + 1.33335581464284434234e-3;
+    p = p * f + 9.61812910762847716198e-3;
+    p = p * f + 5.55041086648215799532e-2;
+    p = p * f + 2.40226506959100712333e-1;
+    p = p * f + 6.93147180559945309417e-1;
+    p = p * f + 1;
+    return (float)(p * ch__float64((uint64_t)(n + 1023) << 52));
+}
+
+/* |x|^y by way of log2, then the sign, then what C says of zeros, ones and negative x. */
+CH_SIMD_INLINE float ch__pow32(float x, float y)
+{
+    float  a = fabsf(x), whole = rintf(y), half = rintf(0.5f * y), r;
+    double l = ch__log2_64(a);
+
+    l = a == 0 ? -(double)INFINITY : l;
+    l = a == INFINITY ? (double)INFINITY : l;
+    r = ch__exp2_64((double)y * l);
+    r = a == 1 && y == y ? 1 : r;
+    r = x < 0 && a < INFINITY && whole != y ? NAN : r;
+    r = (ch__bits32(x) >> 31) != 0 && whole == y && half * 2 != y ? -r : r;
+    r = x == x && y == y ? r : x + y;
+    return y == 0 || x == 1 ? 1 : r;
 }
 
 #endif
