@@ -3,7 +3,6 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/attr.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "graph/graph.h"
@@ -168,6 +167,7 @@ uint64_t ch__attrs_hash(const ch_op *op, const void *attrs)
     return h;
 }
 
+/* False for dtypes and floats: of these, zero is a choice like any other. */
 static bool is_zero(const ch_attr *row, const char *at)
 {
     if (row->kind == CH_ATTR_KIND_INTS || row->kind == CH_ATTR_KIND_DIMS)
@@ -175,7 +175,17 @@ static bool is_zero(const ch_attr *row, const char *at)
     for (size_t i = 0; i < kind_bytes(row->kind); i++)
         if (at[i] != 0)
             return row->kind == CH_ATTR_KIND_HOST;
-    return row->kind != CH_ATTR_KIND_DTYPE;
+    return row->kind != CH_ATTR_KIND_DTYPE && row->kind != CH_ATTR_KIND_FLOAT;
+}
+
+/* True for a dtype or dims that are those of the result. */
+static bool is_type(const ch_node *call, const ch_attr *row, const void *at)
+{
+    if (call->n_out == 0)
+        return false;
+    return row->kind == CH_ATTR_KIND_DTYPE  ? *(const ch_dtype *)at == call->dtype
+           : row->kind == CH_ATTR_KIND_DIMS ? ch__dims_same(at, &call->dims)
+                                            : false;
 }
 
 static void print_ints(ch_text *t, const ch_ints *v)
@@ -186,9 +196,28 @@ static void print_ints(ch_text *t, const ch_ints *v)
     ch__text_add(t, ")");
 }
 
+/* The elements in one line, cut where it gets long. */
+static void print_tensor(ch_text *t, const ch_tensor *x)
+{
+    enum { SHOWN = 40 };
+    char    all[512], line[SHOWN + 1];
+    ch_text elements = ch__text(all, sizeof(all));
+    size_t  n = 0;
+
+    ch__text_elements(&elements, x);
+    for (const char *p = all; *p != '\0' && n < SHOWN; p++) {
+        bool is_gap = *p == ' ' || *p == '\n';
+
+        if (!is_gap || (n > 0 && line[n - 1] != ' '))
+            line[n++] = is_gap ? ' ' : *p;
+    }
+    line[n] = '\0';
+    ch__text_add(t, "%s%s", line, n == SHOWN ? "..." : "");
+}
+
 static void print_value(ch_text *t, const ch_attr *row, const void *at)
 {
-    char buffer[256];
+    char dims[160];
 
     switch (row->kind) {
     case CH_ATTR_KIND_BOOL:
@@ -207,18 +236,16 @@ static void print_value(ch_text *t, const ch_attr *row, const void *at)
         print_ints(t, at);
         break;
     case CH_ATTR_KIND_DIMS:
-        ch__dims_print(at, buffer, sizeof(buffer));
-        ch__text_add(t, "%s", buffer);
+        ch__dims_print(at, dims, sizeof(dims));
+        ch__text_add(t, "%s", dims);
         break;
     case CH_ATTR_KIND_TEXT:
         ch__text_add(t, "\"%s\"", *(const char *const *)at);
         break;
     case CH_ATTR_KIND_TENSOR:
-        ch_tensor_print(*(ch_tensor *const *)at, buffer, sizeof(buffer));
-        ch__text_add(t, "%.60s%s", buffer, strlen(buffer) > 60 ? "..." : "");
+        print_tensor(t, *(ch_tensor *const *)at);
         break;
     case CH_ATTR_KIND_GRAPH:
-        ch__text_add(t, "{%d calls}", (*(ch_graph *const *)at)->n_calls);
         break;
     case CH_ATTR_KIND_HOST:
         ch__text_add(t, "<host>");
@@ -226,18 +253,19 @@ static void print_value(ch_text *t, const ch_attr *row, const void *at)
     }
 }
 
-int ch__attrs_print(const ch_op *op, const void *attrs, char *text, size_t size)
+void ch__attrs_print(const ch_node *call, ch_text *t)
 {
-    ch_text t = ch__text(text, size);
+    if (call->op->attrs == NULL)
+        return;
+    for (const ch_attr *row = call->op->attrs; row->name != NULL; row++) {
+        const char *at = (const char *)call->attrs + row->offset;
 
-    if (op->attrs != NULL)
-        for (const ch_attr *row = op->attrs; row->name != NULL; row++) {
-            const char *at = (const char *)attrs + row->offset;
-
-            if (is_zero(row, at))
-                continue;
-            ch__text_add(&t, " %s=", row->name);
-            print_value(&t, row, at);
-        }
-    return ch__text_length(&t);
+        if (row->kind == CH_ATTR_KIND_GRAPH || is_zero(row, at) || is_type(call, row, at))
+            continue;
+        if (row->kind == CH_ATTR_KIND_TENSOR) /* what else would it be */
+            ch__text_add(t, " ");
+        else
+            ch__text_add(t, " %s=", row->name);
+        print_value(t, row, at);
+    }
 }

@@ -3,6 +3,7 @@
 #define GRAPH_ATTR_H
 
 #include "graph/op.h"
+#include "tensor/print.h"
 
 /* A copy in the arena, row by row; texts too, tensors and graphs referenced. NULL: no memory.
  */
@@ -11,7 +12,8 @@ void *ch__attrs_copy(ch_arena *a, const ch_op *op, const void *from);
 void     ch__attrs_drop(const ch_op *op, void *attrs);
 bool     ch__attrs_equal(const ch_op *op, const void *a, const void *b);
 uint64_t ch__attrs_hash(const ch_op *op, const void *attrs);
-/* " ta=true perm=(1, 0)"; attributes that are zero are not shown. */
-int ch__attrs_print(const ch_op *op, const void *attrs, char *text, size_t size);
+/* " ta=true perm=(1, 0)". Left out are attributes that are off, or that a call's type shows
+ * anyway, and bodies, which take more than one line. */
+void ch__attrs_print(const ch_node *call, ch_text *t);
 
 #endif

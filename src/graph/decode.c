@@ -2,16 +2,15 @@
  *
  * Nothing in the message is trusted. What keeps a hostile one harmless:
  *   1. Memory: what the message unpacks to, the graph and its tensors are counted together, and
- *      may take CH_CODEC_MEMORY and twice the message. Parts of the message are let go
- *      as soon as they have been read.
- *   2. Depth: a body is bytes inside its call. protobuf-c never recurses on input, and this
- * file does so CH_CODEC_MAX_DEPTH times at most.
+ *      may take CH_CODEC_MEMORY and twice the message. Calls are unpacked one at a time, and
+ *      what has been read is let go at once.
+ *   2. Depth: a body is bytes inside its call. So protobuf-c never recurses on input, and
+ *      this file does so CH_CODEC_MAX_DEPTH times at most.
  *   3. Order: a call's inputs are values that were made before it. So there are no cycles.
  *   4. Shapes: every op's own rule works out the outputs again; what the message says of them
  *      must be the same. Symbols are the exception: a rule makes a new one where the message
  *      says which one it was, and that must be one that nobody has used so far.
- *   5. Attributes: only those in the op's rows, of their kinds, within the bounds of their
- * types.
+ *   5. Attributes: only those in the op's rows, of their kinds, within their bounds.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <limits.h>
@@ -60,7 +59,7 @@ typedef struct decoder {
 typedef struct level {
     ch_graph *g;
     ch_node **value; /* by number */
-    size_t    n_values;
+    int       n_values, cap_values;
 } level;
 
 /* ---- memory ---- */
@@ -68,6 +67,7 @@ typedef struct level {
 enum {
     HEADER_BYTES = 16,     /* before each block, for its size; keeps the alignment */
     SLACK_BYTES = 4 << 20, /* for what is not counted: half-filled blocks, growing arrays */
+    VALUE_BYTES = 16,      /* of the table of values, for each: it doubles */
     TENSOR_BYTES = 512     /* about what a tensor is without its data */
 };
 
@@ -268,35 +268,32 @@ static ch_status decode_tensor(decoder *d, Cohort__Tensor *m, ch_tensor **out)
     return rc;
 }
 
-static ch_status decode_graph(decoder *d, Cohort__Graph *m, ch_graph *outer, ch_graph **out);
+static ch_status decode_graph(decoder *d, Cohort__Outline *m, ch_graph *outer, ch_graph **out);
 
-static ch_status unpack(decoder *d, const void *bytes, size_t n, Cohort__Graph **out)
+static ch_status fail_unpack(const decoder *d, const char *what, size_t n)
 {
-    *out = cohort__graph__unpack(&d->allocator, n, bytes);
-    if (*out != NULL)
-        return CH_OK;
     if (d->is_over || d->is_out)
         return fail_memory(d);
-    return ch__fail(CH_INVALID_ARGUMENT, "its %zu bytes are not an encoded graph", n);
+    return ch__fail(CH_INVALID_ARGUMENT, "its %zu bytes are not %s", n, what);
 }
 
 /* The depth is bounded, so this may recurse. */
 static ch_status decode_body(decoder *d, ch_graph *outer, ProtobufCBinaryData *bytes,
                              ch_graph **out)
 {
-    Cohort__Graph *m;
-    ch_status      rc;
+    Cohort__Outline *m;
+    ch_status        rc;
 
     if (d->depth == CH_CODEC_MAX_DEPTH)
         return ch__fail(CH_INVALID_ARGUMENT, "bodies nest deeper than %d", CH_CODEC_MAX_DEPTH);
-    rc = unpack(d, bytes->data, bytes->len, &m);
+    m = cohort__outline__unpack(&d->allocator, bytes->len, bytes->data);
+    if (m == NULL)
+        return fail_unpack(d, "a graph", bytes->len);
     let_go(d, bytes);
-    if (rc != CH_OK)
-        return rc;
     d->depth++;
     rc = decode_graph(d, m, outer, out);
     d->depth--;
-    cohort__graph__free_unpacked(m, &d->allocator);
+    cohort__outline__free_unpacked(m, &d->allocator);
     return rc;
 }
 
@@ -430,9 +427,9 @@ static ch_status decode_inputs(decoder *d, const level *l, const Cohort__Call *m
     if (!ch__grow((void **)&d->in, &d->cap_in, (int)m->n_inputs + 1, sizeof(d->in[0])))
         return fail_memory(d);
     for (size_t i = 0; i < m->n_inputs; i++) {
-        if (m->inputs[i] >= l->n_values)
+        if (m->inputs[i] >= (uint32_t)l->n_values)
             return ch__fail(CH_INVALID_ARGUMENT,
-                            "input %zu is value %u, but only %zu were made before it", i,
+                            "input %zu is value %u, but only %d were made before it", i,
                             m->inputs[i], l->n_values);
         d->in[i] = l->value[m->inputs[i]];
     }
@@ -549,7 +546,8 @@ static ch_status add_call(decoder *d, level *l, const ch_op *op, const void *att
     ch_node       *n = ch__graph_add(g, op, attrs, (int)m->n_inputs, d->in, (int)m->n_outputs);
     ch_status      rc = CH_OK;
 
-    if (n == NULL)
+    if (n == NULL || !ch__grow((void **)&l->value, &l->cap_values, l->n_values + n->n_out,
+                               sizeof(l->value[0])))
         return fail_memory(d);
     if (op == ch__roles.read) {
         ch_resource *r = &g->resource[((const ch_read_attrs *)attrs)->resource];
@@ -569,7 +567,7 @@ static ch_status add_call(decoder *d, level *l, const ch_op *op, const void *att
         n->scope = last->scope;
     else
         rc = decode_name(d, g, "scope", m->scope, &n->scope);
-    if (rc == CH_OK && !charge(d, g->arena.bytes - before))
+    if (rc == CH_OK && !charge(d, g->arena.bytes - before + (size_t)n->n_out * VALUE_BYTES))
         rc = fail_memory(d);
     return rc;
 }
@@ -600,27 +598,34 @@ static ch_status decode_call(decoder *d, level *l, Cohort__Call *m, size_t n_inp
     return rc;
 }
 
-static ch_status decode_calls(decoder *d, level *l, Cohort__Graph *m)
+/* Unpacks one call and lets go of its bytes. */
+static ch_status unpack_call(decoder *d, ProtobufCBinaryData *bytes, Cohort__Call **out)
 {
-    size_t n = 0;
+    *out = cohort__call__unpack(&d->allocator, bytes->len, bytes->data);
+    if (*out == NULL)
+        return fail_unpack(d, "a call", bytes->len);
+    let_go(d, bytes);
+    return CH_OK;
+}
 
-    for (size_t i = 0; i < m->n_calls; i++)
-        n += m->calls[i]->n_outputs;
+static ch_status decode_calls(decoder *d, level *l, Cohort__Outline *m)
+{
     if (m->n_calls > (size_t)(CH_CODEC_MAX_CALLS - d->n_calls))
         return ch__fail(CH_INVALID_ARGUMENT, "more than %d calls", CH_CODEC_MAX_CALLS);
     d->n_calls += (int)m->n_calls;
-    l->value = unpack_alloc(d, (n + 1) * sizeof(l->value[0]));
-    if (l->value == NULL)
-        return fail_memory(d);
     for (size_t i = 0; i < m->n_calls; i++) {
-        Cohort__Call *call = m->calls[i];
-        ch_status     rc = decode_call(d, l, call, m->n_inputs);
+        Cohort__Call *call = NULL;
+        ch_status     rc = unpack_call(d, &m->calls[i], &call);
 
         if (rc != CH_OK)
-            return ch__fail_at(rc, "call %zu, %s%s%s", i, quoted(call->op).text,
-                               call->scope[0] != '\0' ? " in " : "", quoted(call->scope).text);
+            return ch__fail_at(rc, "call %zu", i);
+        rc = decode_call(d, l, call, m->n_inputs);
+        if (rc != CH_OK)
+            rc = ch__fail_at(rc, "call %zu, %s%s%s", i, quoted(call->op).text,
+                             call->scope[0] != '\0' ? " in " : "", quoted(call->scope).text);
         cohort__call__free_unpacked(call, &d->allocator);
-        m->calls[i] = NULL;
+        if (rc != CH_OK)
+            return rc;
     }
     return CH_OK;
 }
@@ -669,7 +674,7 @@ static ch_status decode_resource(decoder *d, ch_graph *g, const Cohort__Resource
     return ch__tensor_size(r->dtype, r->shape, &count, &bytes);
 }
 
-static ch_status decode_resources(decoder *d, ch_graph *g, const Cohort__Graph *m)
+static ch_status decode_resources(decoder *d, ch_graph *g, const Cohort__Outline *m)
 {
     if (d->depth > 0 && m->n_resources > 0)
         return ch__fail(CH_INVALID_ARGUMENT, "a body has no variables of its own");
@@ -682,7 +687,7 @@ static ch_status decode_resources(decoder *d, ch_graph *g, const Cohort__Graph *
     return check_unique(d, g);
 }
 
-static ch_status decode_input_names(decoder *d, ch_graph *g, const Cohort__Graph *m)
+static ch_status decode_input_names(decoder *d, ch_graph *g, const Cohort__Outline *m)
 {
     if (m->n_inputs != (size_t)g->n_inputs)
         return ch__fail(CH_INVALID_ARGUMENT, "%zu names of %d inputs", m->n_inputs,
@@ -699,14 +704,14 @@ static ch_status decode_input_names(decoder *d, ch_graph *g, const Cohort__Graph
 static ch_status value_of(const level *l, const char *what, size_t i, uint32_t number,
                           ch_node **out)
 {
-    if (number >= l->n_values)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s %zu is value %u of %zu", what, i, number,
+    if (number >= (uint32_t)l->n_values)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s %zu is value %u of %d", what, i, number,
                         l->n_values);
     *out = l->value[number];
     return CH_OK;
 }
 
-static ch_status decode_results(decoder *d, const level *l, const Cohort__Graph *m)
+static ch_status decode_results(decoder *d, const level *l, const Cohort__Outline *m)
 {
     for (size_t i = 0; i < m->n_outputs; i++) {
         ch_output *o = ch__graph_add_output(l->g);
@@ -747,7 +752,7 @@ static ch_status decode_write(const level *l, const Cohort__Write *m, size_t i)
     return CH_OK;
 }
 
-static ch_status decode_parts(decoder *d, level *l, Cohort__Graph *m)
+static ch_status decode_parts(decoder *d, level *l, Cohort__Outline *m)
 {
     ch_status rc;
 
@@ -760,7 +765,7 @@ static ch_status decode_parts(decoder *d, level *l, Cohort__Graph *m)
     return rc;
 }
 
-static ch_status check_head(const Cohort__Graph *m)
+static ch_status check_head(const Cohort__Outline *m)
 {
     if (m->format == 0)
         return ch__fail(CH_INVALID_ARGUMENT, "it is not an encoded graph");
@@ -777,7 +782,7 @@ static ch_status check_head(const Cohort__Graph *m)
 }
 
 /* The first graph is the root: it owns the symbols. */
-static ch_status decode_symbols(decoder *d, ch_graph *g, const Cohort__Graph *m)
+static ch_status decode_symbols(decoder *d, ch_graph *g, const Cohort__Outline *m)
 {
     if (d->depth > 0)
         return m->symbols == 0
@@ -789,7 +794,7 @@ static ch_status decode_symbols(decoder *d, ch_graph *g, const Cohort__Graph *m)
     return d->defined == NULL ? fail_memory(d) : CH_OK;
 }
 
-static ch_status decode_graph(decoder *d, Cohort__Graph *m, ch_graph *outer, ch_graph **out)
+static ch_status decode_graph(decoder *d, Cohort__Outline *m, ch_graph *outer, ch_graph **out)
 {
     level     l = {0};
     ch_status rc = check_head(m);
@@ -803,7 +808,7 @@ static ch_status decode_graph(decoder *d, Cohort__Graph *m, ch_graph *outer, ch_
     if (rc == CH_OK)
         rc = decode_parts(d, &l, m);
     l.g->outer = NULL;
-    unpack_free(d, l.value);
+    ch__free(l.value);
     if (rc != CH_OK) {
         ch_graph_unref(l.g);
         return ch__fail_at(rc, "graph %s", quoted(m->name).text);
@@ -814,19 +819,17 @@ static ch_status decode_graph(decoder *d, Cohort__Graph *m, ch_graph *outer, ch_
 
 ch_status ch_graph_decode(const void *bytes, size_t n, ch_graph **out)
 {
-    decoder       *d = ch__calloc(1, sizeof(*d));
-    Cohort__Graph *m;
-    ch_status      rc;
+    decoder         *d = ch__calloc(1, sizeof(*d));
+    Cohort__Outline *m;
+    ch_status        rc;
 
     if (d == NULL)
         return ch__fail_memory("decoding a graph");
     d->allocator = (ProtobufCAllocator){unpack_alloc, unpack_free, d};
     d->limit = n < SIZE_MAX / 4 ? CH_CODEC_MEMORY - SLACK_BYTES + 2 * n : SIZE_MAX;
-    rc = unpack(d, bytes, n, &m);
-    if (rc == CH_OK) {
-        rc = decode_graph(d, m, NULL, out);
-        cohort__graph__free_unpacked(m, &d->allocator);
-    }
+    m = cohort__outline__unpack(&d->allocator, n, bytes);
+    rc = m == NULL ? fail_unpack(d, "an encoded graph", n) : decode_graph(d, m, NULL, out);
+    cohort__outline__free_unpacked(m, &d->allocator);
     ch__free(d->defined);
     ch__free(d->in);
     ch__free(d);

@@ -16,34 +16,10 @@ static void print_type(ch_text *t, const ch_node *n)
     ch__text_add(t, "%s%s", ch_dtype_name(n->dtype), dims);
 }
 
-/* "%3, %4 = top_k %2 k=5". Attributes that the type shows anyway are left out of sources. */
-static void print_call(ch_text *t, const ch_graph *g, const ch_node *n)
+/* "(%0 x: f32(rows, 4), %1: f32())" */
+static void print_inputs(ch_text *t, const ch_graph *g)
 {
-    char attrs[512] = "";
-
-    for (int i = 0; i < n->n_out; i++)
-        ch__text_add(t, "%s%%%d", i > 0 ? ", " : "", n[i].id);
-    ch__text_add(t, "%s%s", n->n_out > 0 ? " = " : "", n->op->name);
-    for (int i = 0; i < n->n_in; i++)
-        ch__text_add(t, " %%%d", n->in[i]->id);
-    if (n->op == ch__roles.read)
-        ch__text_add(t, " %s", g->resource[((const ch_read_attrs *)n->attrs)->resource].name);
-    else if (n->op != ch__roles.input)
-        ch__attrs_print(n->op, n->attrs, attrs, sizeof(attrs));
-    ch__text_add(t, "%s", attrs);
-}
-
-static void print_types(ch_text *t, const ch_node *n)
-{
-    for (int i = 0; i < n->n_out; i++) {
-        ch__text_add(t, i > 0 ? ", " : "  ");
-        print_type(t, &n[i]);
-    }
-}
-
-static void print_head(ch_text *t, const ch_graph *g)
-{
-    ch__text_add(t, "step %s(", g->name);
+    ch__text_add(t, "(");
     for (int i = 0; i < g->n_inputs; i++) {
         ch__text_add(t, "%s%%%d", i > 0 ? ", " : "", g->input[i]->id);
         if (g->input_name[i] != NULL)
@@ -54,43 +30,111 @@ static void print_head(ch_text *t, const ch_graph *g)
     ch__text_add(t, ")\n");
 }
 
-static void print_roots(ch_text *t, const ch_graph *g)
+/* "%3, %4 = top_k %2 k=5" */
+static void print_call(ch_text *t, const ch_graph *g, const ch_node *n)
 {
-    for (int i = 0; i < g->n_resources; i++)
-        if (g->resource[i].value != g->resource[i].read)
-            ch__text_add(t, "  write %s = %%%d\n", g->resource[i].name,
-                         g->resource[i].value->id);
-    for (int i = 0; i < g->n_outputs; i++) {
-        ch__text_add(t, "  return ");
-        if (g->output[i].name != NULL)
-            ch__text_add(t, "%s = ", g->output[i].name);
-        ch__text_add(t, "%%%d\n", g->output[i].node->id);
+    for (int i = 0; i < n->n_out; i++)
+        ch__text_add(t, "%s%%%d", i > 0 ? ", " : "", n[i].id);
+    ch__text_add(t, "%s%s", n->n_out > 0 ? " = " : "", n->op->name);
+    for (int i = 0; i < n->n_in; i++)
+        ch__text_add(t, " %%%d", n->in[i]->id);
+    if (n->op == ch__roles.read)
+        ch__text_add(t, " %s", g->resource[((const ch_read_attrs *)n->attrs)->resource].name);
+    else
+        ch__attrs_print(n, t);
+}
+
+static void print_types(ch_text *t, const ch_node *n)
+{
+    for (int i = 0; i < n->n_out; i++) {
+        ch__text_add(t, "%s", i > 0 ? ", " : "");
+        print_type(t, &n[i]);
     }
 }
 
-int ch_graph_print(const ch_graph *g, char *text, size_t size)
+/* Where the types begin: after the longest call, but not too far out. */
+static int type_column(const ch_graph *g)
 {
-    ch_text     t = ch__text(text, size);
+    int widest = 24;
+
+    for (const ch_node *n = g->first; n != NULL; n = n->next) {
+        ch_text t = ch__text(NULL, 0);
+
+        print_call(&t, g, n);
+        if (ch__text_length(&t) > widest && n->op != ch__roles.input)
+            widest = ch__text_length(&t);
+    }
+    return widest < 56 ? widest : 56;
+}
+
+static void print_roots(ch_text *t, const ch_graph *g, int indent)
+{
+    for (int i = 0; i < g->n_resources; i++)
+        if (g->resource[i].value != g->resource[i].read)
+            ch__text_add(t, "%*swrite %s = %%%d\n", indent, "", g->resource[i].name,
+                         g->resource[i].value->id);
+    if (g->n_outputs == 0)
+        return;
+    ch__text_add(t, "%*sreturn ", indent, "");
+    for (int i = 0; i < g->n_outputs; i++) {
+        const char *name = g->output[i].name;
+
+        ch__text_add(t, "%s%s%s%%%d", i > 0 ? ", " : "", name != NULL ? name : "",
+                     name != NULL ? " = " : "", g->output[i].node->id);
+    }
+    ch__text_add(t, "\n");
+}
+
+static void print_calls(ch_text *t, const ch_graph *g, int indent);
+
+/* The bodies of a call stand under it, each under its attribute's name, with numbers of its
+ * own. They nest as deep as the program that recorded them. */
+static void print_bodies(ch_text *t, const ch_node *n, int indent)
+{
+    for (const ch_attr *row = n->op->attrs; row != NULL && row->name != NULL; row++) {
+        const void *at = (const char *)n->attrs + row->offset;
+
+        if (row->kind != CH_ATTR_KIND_GRAPH || *(ch_graph *const *)at == NULL)
+            continue;
+        ch__text_add(t, "%*s%s", indent, "", row->name);
+        print_inputs(t, *(ch_graph *const *)at);
+        print_calls(t, *(ch_graph *const *)at, indent + 2);
+    }
+}
+
+static void print_calls(ch_text *t, const ch_graph *g, int indent)
+{
+    size_t      column = (size_t)type_column(g);
     const char *scope = "";
 
-    print_head(&t, g);
     for (const ch_node *n = g->first; n != NULL; n = n->next) {
         const char *here = n->scope != NULL ? n->scope : "";
-        size_t      before;
+        size_t      end;
 
         if (n->op == ch__roles.input)
             continue;
         if (strcmp(scope, here) != 0)
-            ch__text_add(&t, "  # %s\n", here);
+            ch__text_add(t, "%*s#%s%s\n", indent, "", here[0] != '\0' ? " " : "", here);
         scope = here;
-        before = t.used;
-        ch__text_add(&t, "  ");
-        print_call(&t, g, n);
-        ch__text_add(&t, "%*s", (int)(before + 44 > t.used ? before + 44 - t.used : 0), "");
-        print_types(&t, n);
-        ch__text_add(&t, "\n");
+        ch__text_add(t, "%*s", indent, "");
+        end = t->used + column + 2;
+        print_call(t, g, n);
+        if (n->n_out > 0)
+            ch__text_add(t, "%*s", end > t->used + 2 ? (int)(end - t->used) : 2, "");
+        print_types(t, n);
+        ch__text_add(t, "\n");
+        print_bodies(t, n, indent + 4);
     }
-    print_roots(&t, g);
+    print_roots(t, g, indent);
+}
+
+int ch_graph_print(const ch_graph *g, char *text, size_t size)
+{
+    ch_text t = ch__text(text, size);
+
+    ch__text_add(&t, "step %s", g->name);
+    print_inputs(&t, g);
+    print_calls(&t, g, 2);
     return ch__text_length(&t);
 }
 
@@ -138,7 +182,8 @@ int ch__program_print(const ch_program *p, char *text, size_t size)
 {
     ch_text t = ch__text(text, size);
 
-    print_head(&t, p->graph);
+    ch__text_add(&t, "step %s", p->graph->name);
+    print_inputs(&t, p->graph);
     for (int i = 0; i < p->n_instrs; i++) {
         if (i == p->n_commit && p->writes)
             ch__text_add(&t, "      -- from here on nothing fails, and variables change --\n");

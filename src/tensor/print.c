@@ -157,7 +157,7 @@ static bool text_advance(ch_text *o, ch_shape shape, int64_t *index)
     return true;
 }
 
-static void text_elements(ch_text *o, const ch_tensor *t)
+void ch__text_elements(ch_text *o, const ch_tensor *t)
 {
     const int64_t bytes = (int64_t)ch_dtype_bytes(t->dtype);
     int64_t       index[CH_MAX_RANK] = {0};
@@ -186,7 +186,7 @@ void ch__text_tensor(ch_text *o, const ch_tensor *t)
     ch__text_add(o, "tensor(%s ", ch_dtype_name(t->dtype));
     ch__text_shape(o, t->shape);
     ch__text_add(o, " ");
-    text_elements(o, t);
+    ch__text_elements(o, t);
     ch__text_add(o, ")");
 }
 
