@@ -126,6 +126,22 @@ static const char *scope_of(ch_step *s)
 
 /* ---- calls ---- */
 
+/* No machine has 2^48 bytes: what would be larger is refused here, so that sums and products of
+ * a few sizes cannot overflow elsewhere. The other sizes of an empty result count too; a symbol
+ * counts as one. */
+static bool is_countable(const ch_dims *d, size_t bytes)
+{
+    int64_t product = (int64_t)bytes;
+
+    if (d->rank < 0 || d->rank > CH_MAX_RANK)
+        return false;
+    for (int i = 0; i < d->rank; i++)
+        if (d->dim[i].n < 0 ||
+            (d->dim[i].n > 0 && !ch__mul_size(product, d->dim[i].n, &product)))
+            return false;
+    return product < (int64_t)1 << 48;
+}
+
 static ch_status infer(ch_infer *c, const ch_op *op)
 {
     ch_status rc = op->infer(c);
@@ -135,16 +151,9 @@ static ch_status infer(ch_infer *c, const ch_op *op)
     if (op->n_out >= 0 && c->n_out != op->n_out)
         return ch__fail(CH_INTERNAL, "%s: its shape rule set %d outputs of %d", op->name,
                         c->n_out, op->n_out);
-    for (int i = 0; i < c->n_out; i++) {
-        ch_shape known = {.rank = c->out[i].rank};
-        int64_t  count, bytes;
-
-        for (int k = 0; k < known.rank; k++) /* a symbol counts as one */
-            known.dim[k] = c->out[i].dim[k].n;
-        count = ch_shape_count(known);
-        if (count < 0 || !ch__mul_size(count, (int64_t)ch_dtype_bytes(c->out_dtype[i]), &bytes))
-            return ch__infer_fail(c, "the result has more bytes than 64 bits can count");
-    }
+    for (int i = 0; i < c->n_out; i++)
+        if (!is_countable(&c->out[i], ch_dtype_bytes(c->out_dtype[i])))
+            return ch__infer_fail(c, "the result would have 2^48 bytes or more");
     return CH_OK;
 }
 

@@ -191,12 +191,20 @@ static bool add_term(ch_dims *terms, ch_dim d)
            (terms->dim[i] = (ch_dim){d.n, d.sym}, true);
 }
 
-/* The sum of terms that are numbers; false if one is a symbol, or it overflows. */
+static bool are_numbers(const ch_dims *terms)
+{
+    for (int i = 0; i < terms->rank; i++)
+        if (terms->dim[i].sym != 0)
+            return false;
+    return true;
+}
+
+/* The sum of terms that are numbers; false if it overflows. */
 static bool sum_terms(const ch_dims *terms, int64_t *sum)
 {
     *sum = 0;
     for (int i = 0; i < terms->rank; i++)
-        if (terms->dim[i].sym != 0 || __builtin_add_overflow(*sum, terms->dim[i].n, sum))
+        if (__builtin_add_overflow(*sum, terms->dim[i].n, sum))
             return false;
     return true;
 }
@@ -204,7 +212,7 @@ static bool sum_terms(const ch_dims *terms, int64_t *sum)
 static ch_status part_infer(ch_infer *c)
 {
     const part_attrs *a = c->attrs;
-    int64_t           skip, size, rest, sum;
+    int64_t           skip, size = 0, rest = 0, sum;
     ch_dims           d = c->in[0];
     int               axis;
     ch_status         rc = ch__infer_axis(c, a->axis, d.rank, &axis);
@@ -221,10 +229,11 @@ static ch_status part_infer(ch_infer *c)
         return rc;
     if (a->size.rank != 1)
         return ch__infer_fail(c, "%d sizes, want 1", a->size.rank);
-    if (d.dim[axis].sym == 0 && sum_terms(&a->skip, &skip) && sum_terms(&a->size, &size) &&
-        sum_terms(&a->rest, &rest) &&
-        (__builtin_add_overflow(skip, size, &sum) || __builtin_add_overflow(sum, rest, &sum) ||
-         sum != d.dim[axis].n))
+    if (d.dim[axis].sym == 0 && are_numbers(&a->skip) && are_numbers(&a->size) &&
+        are_numbers(&a->rest) &&
+        (!sum_terms(&a->skip, &skip) || !sum_terms(&a->size, &size) ||
+         !sum_terms(&a->rest, &rest) || __builtin_add_overflow(skip, size, &sum) ||
+         __builtin_add_overflow(sum, rest, &sum) || sum != d.dim[axis].n))
         return ch__infer_fail(c, "its %lld, %lld and %lld elements are not all of axis %d",
                               (long long)skip, (long long)size, (long long)rest, axis);
     d.dim[axis] = a->size.dim[0];

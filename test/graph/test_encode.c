@@ -572,7 +572,7 @@ static void a_hostile_message_is_refused_by_name(void **state)
         ROW(unknown_dtype, INVALID_ARGUMENT, "\"f8\" is no element type"),
         ROW(string_input, INVALID_ARGUMENT, "holds strings"),
         ROW(negative_size, INVALID_ARGUMENT, "size -4 of axis 1 is negative"),
-        ROW(overflowing_size, INVALID_ARGUMENT, "more bytes than 64 bits can count"),
+        ROW(overflowing_size, INVALID_ARGUMENT, "2^48 bytes or more"),
         ROW(undefined_symbol, INVALID_ARGUMENT, "symbol 2 before anything made it"),
         ROW(wide_rank, INVALID_ARGUMENT, "rank 9, more than 8"),
         ROW(wrong_index, INVALID_ARGUMENT, "index -1, want 0 of 2"),
