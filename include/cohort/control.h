@@ -1,10 +1,17 @@
-/* cohort/control.h -- ops that check, tell and call out.
+/* cohort/control.h -- branches and loops inside a step.
  *
- *     x = ch_check_numerics(x, "logits");             // a run with NaN or Inf fails, and says
- * where ch_print(loss, "loss");                         // to the log, in every run y =
- * ch_mul(x, ch_stop_gradient(scale));
+ * The bodies are C functions that record, once, what each branch or iteration does. They may
+ * use any node of the step around them. Everything can be differentiated.
  *
- * What is seen from outside keeps its recorded order, and stays though nobody uses its result.
+ *     static void body(ch_step *s, void *arg, ch_node *const *h, ch_node *const *x,
+ *                      ch_node **next, ch_node **y)
+ *     {
+ *         next[0] = y[0] = ch_tanh(ch_add(ch_matmul(h[0], false, arg, false), x[0]));
+ *     }
+ *     ch_scan(s, &(ch_scan_spec){.n_carry = 1, .n_x = 1, .n_y = 1}, body, w, &h0, &xs, &h, &hs);
+ *
+ * Inside a body no variable can be assigned and no collective stands: return the value, and do
+ * it outside.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_CONTROL_H
@@ -12,44 +19,37 @@
 
 #include "cohort/step.h"
 
-/* x, as a node of its own; and x where gradients are taken as of a constant. They cost nothing.
- */
-CH_API ch_node *ch_identity(ch_node *x);
-CH_API ch_node *ch_stop_gradient(ch_node *x);
+/* Records one branch: sets out[0 .. n_out - 1]. */
+typedef void (*ch_branch_fn)(ch_step *s, void *arg, ch_node **out);
 
-/* x, a float; a run in which it has NaN or Inf fails with INVALID_ARGUMENT, which names
- * `message`, what was found and the first index. Its gradient is checked likewise. */
-CH_API ch_node *ch_check_numerics(ch_node *x, const char *message);
+/* `then` if `pred` (a bool scalar) is true when the step runs, else `otherwise`; only one of
+ * them is computed. Both give n_out values of equal types and shapes. */
+CH_API void ch_cond(ch_node *pred, int n_out, ch_branch_fn then, ch_branch_fn otherwise,
+                    void *arg, ch_node **out);
 
-/* x; each run writes "label: tensor(f32 (2) [1 2])" to the log at INFO, code "print". */
-CH_API ch_node *ch_print(ch_node *x, const char *label);
+typedef struct ch_scan_spec {
+    int     n_carry; /* values handed from one iteration to the next */
+    int     n_x;     /* values cut along axis 0: each iteration gets a slice */
+    int     n_y;     /* values that each iteration gives, stacked along axis 0 */
+    int64_t length;  /* iterations, where there are no xs to say it */
+    bool    reverse; /* from the last slice to the first */
+} ch_scan_spec;
 
-/* A function of the program that a step calls. It may read `in` and must fill `out`, contiguous
- * tensors which are valid only during the call. On an error the run fails and no variable has
- * changed. Every replica calls it, from its own thread. */
-typedef ch_status (*ch_host_fn)(void *arg, int n_in, ch_tensor *const *in, int n_out,
-                                ch_tensor *const *out);
+/* Records one iteration: sets next[0 .. n_carry - 1] and y[0 .. n_y - 1]. */
+typedef void (*ch_scan_fn)(ch_step *s, void *arg, ch_node *const *carry, ch_node *const *x,
+                           ch_node **next, ch_node **y);
 
-#define CH_MAX_HOST_IN  16
-#define CH_MAX_HOST_OUT 8
+/* Runs the iterations in turn. `last` gets the carries of the last one. */
+CH_API void ch_scan(ch_step *s, const ch_scan_spec *spec, ch_scan_fn fn, void *arg,
+                    ch_node *const *carry, ch_node *const *x, ch_node **last, ch_node **y);
 
-typedef struct ch_host_out {
-    ch_dtype       dtype;
-    ch_shape       shape;
-    const ch_node *like; /* if not NULL: this one's sizes, rows included, in place of shape */
-} ch_host_out;
+/* Records the test (a bool scalar), and the iteration: sets next[0 .. n - 1]. */
+typedef ch_node *(*ch_while_test)(ch_step *s, void *arg, ch_node *const *state);
+typedef void (*ch_while_body)(ch_step *s, void *arg, ch_node *const *state, ch_node **next);
 
-typedef struct ch_host_spec {
-    const char *name; /* for messages; NULL: none */
-    ch_host_fn  fn;
-    void       *arg; /* borrowed as long as the step can run */
-    int         n_out;
-    ch_host_out out[CH_MAX_HOST_OUT];
-} ch_host_spec;
-
-/* Calls a host function in every run; `out` gets n_out nodes and may be NULL if there are none.
- * It has no gradient, and a step that calls one cannot be encoded. */
-CH_API void ch_host_call(ch_step *s, const ch_host_spec *spec, int n_in, ch_node *const *in,
-                         ch_node **out);
+/* Iterates on n values while the test holds, at most `limit` times. Its gradient needs memory
+ * for `limit` states. */
+CH_API void ch_while(ch_step *s, int n, int64_t limit, ch_while_test test, ch_while_body body,
+                     void *arg, ch_node *const *state, ch_node **last);
 
 #endif

@@ -14,6 +14,7 @@
 
 #include "cohort/array.h"
 #include "cohort/control.h"
+#include "cohort/effect.h"
 #include "cohort/math.h"
 #include "cohort/nn.h"
 #include "cohort/random.h"

@@ -65,7 +65,12 @@ ch_status ch__fail_at(ch_status rc, const char *format, ...)
     va_start(args, format);
     vsnprintf(where, sizeof(where), format, args);
     va_end(args);
-    return ch__fail(rc, "%s: %s", where, message[0] != '\0' ? message : ch_status_text(rc));
+    if (message[0] == '\0')
+        return ch__fail(rc, "%s: %s", where, ch_status_text(rc));
+    /* Why it failed matters more than one more place where: the reason is never cut for that. */
+    if (strlen(where) + strlen(": ") + strlen(message) >= sizeof(message))
+        return rc;
+    return ch__fail(rc, "%s: %s", where, message);
 }
 
 enum { FAULT_NONE, FAULT_WRITING, FAULT_THERE };

@@ -249,13 +249,13 @@ typedef struct ch_prep {
     size_t         scratch_bytes;
     int            n_phases; /* 0 means one phase of one tile */
     int            tiles[CH_MAX_PHASES];
-    unsigned       over[CH_MAX_OUT]; /* bit j: output i may be written over input j, if it is
+    unsigned       over[CH_MAX_OUT];   /* bit j: output i may be written over input j, if it is
                                         the last to read it; both have as many bytes */
-    bool      unused[CH_MAX_OUT];    /* nobody reads output i; set before prepare */
-    bool      skips_unused;          /* the kernel does not write those: they need no memory */
-    bool      is_view; /* output 0 is input 0's memory, from this byte on: no call */
-    size_t    view_offset;
-    ch_arena *arena; /* lives as long as the program */
+    bool           unused[CH_MAX_OUT]; /* nobody reads output i; set before prepare */
+    bool           skips_unused; /* the kernel does not write those: they need no memory */
+    bool           is_view;      /* output 0 is input 0's memory, from this byte on: no call */
+    size_t         view_offset;
+    ch_arena      *arena; /* lives as long as the program */
 } ch_prep;
 
 /* Zeroed memory for the kernel's state, freed with the program; NULL when out of memory. */

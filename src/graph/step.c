@@ -523,8 +523,12 @@ ch_graph *ch__step_body(ch_step *outer, const char *name, int n, const ch_dtype 
             (*captures)[i] = s->captured[i];
         rc = ch__step_finish(s, &g);
     }
-    if (rc != CH_OK)
+    if (s != NULL && s->rc != CH_OK && outer->rc == CH_OK) { /* it says already where */
+        outer->rc = s->rc;
+        memcpy(outer->error, s->error, sizeof(outer->error));
+    } else if (rc != CH_OK) {
         ch__step_take(outer, rc, NULL);
+    }
     ch__step_free(s);
     return g;
 }

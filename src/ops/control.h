@@ -2,6 +2,6 @@
 #ifndef OPS_CONTROL_H
 #define OPS_CONTROL_H
 
-#define CH_OPS_CONTROL(X)
+#define CH_OPS_CONTROL(X) X(cond) X(scan)
 
 #endif

@@ -1,5 +1,6 @@
-/* ops/lookup.h -- what ops on rows and ids lend each other.   SPDX-License-Identifier:
- * Apache-2.0 */
+/* ops/lookup.h -- what ops on rows and ids lend each other.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef OPS_LOOKUP_H
 #define OPS_LOOKUP_H
 

@@ -1,0 +1,925 @@
+/* ops/control.c -- cond, scan and while: ops whose attributes are graphs.
+ *
+ * A body is planned as a program of its own when the call is prepared, and runs in the call's
+ * scratch. The inputs of a body are the values it is handed, then what it captured of the
+ * graphs around it; captures are ordinary inputs of the call.
+ *
+ * A scan runs its body `length` times. Its inputs are carries, xs (cut along axis 0) and
+ * captures; its outputs the last carries, the ys (stacked along axis 0) and the trace: the
+ * carries that each iteration began with. Only the gradient asks for the trace; where nobody
+ * does, it takes neither time nor memory. The gradient of a scan is a scan the other way, which
+ * computes each iteration again from its trace.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/program.h"
+#include "graph/step.h"
+#include "ops/ops.h"
+
+/* ---- bodies ---- */
+
+/* A body ready to run: its program, and where in the call's scratch its parts are. */
+typedef struct ready_body {
+    ch_program *program;
+    size_t      instance_at, arena_at, pointers_at; /* in scratch */
+    int         n_in, n_out;
+} ready_body;
+
+static size_t take(size_t *used, size_t bytes)
+{
+    size_t at = *used;
+
+    *used += (bytes + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
+    return at;
+}
+
+static ch_status prepare_body(ready_body *b, ch_graph *g, size_t *used)
+{
+    ch_status rc = ch__program_new(g, NULL, &b->program);
+
+    if (rc != CH_OK)
+        return rc;
+    b->n_in = g->n_inputs;
+    b->n_out = g->n_outputs;
+    b->instance_at = take(used, ch__instance_bytes(b->program));
+    b->arena_at = take(used, b->program->arena_bytes);
+    b->pointers_at = take(used, (size_t)(b->n_in + b->n_out) * sizeof(void *));
+    return CH_OK;
+}
+
+/* A body on a device, for the length of one call. */
+typedef struct running {
+    ch_instance *instance;
+    void       **in, **out;
+    ch_env       env;
+    ch_bind      bind;
+} running;
+
+static void start_body(const ready_body *b, const ch_call *c, running *r)
+{
+    char *scratch = c->scratch;
+
+    r->instance = ch__instance_at(b->program, scratch + b->instance_at);
+    r->in = (void **)(void *)(scratch + b->pointers_at);
+    r->out = r->in + b->n_in;
+    r->env = *c->env;
+    r->bind = (ch_bind){.input = r->in,
+                        .output = r->out,
+                        .arena = scratch + b->arena_at,
+                        .env = &r->env,
+                        .team = c->env->team};
+}
+
+/* Program inputs are not const because resources share their type; they are never written. */
+static void *readable(const void *p)
+{
+    void *q;
+
+    memcpy(&q, &p, sizeof(q));
+    return q;
+}
+
+/* Inputs [from, from + n) of the call must be what inputs [at, at + n) of the body say. */
+static ch_status check_inputs(const ch_infer *c, const ch_graph *g, int from, int at, int n,
+                              bool cut)
+{
+    for (int i = 0; i < n; i++) {
+        ch_dims have = c->in[from + i];
+        bool    ok = c->dtype[from + i] == g->input[at + i]->dtype;
+
+        if (cut) { /* one slice along axis 0 */
+            ok = ok && have.rank > 0;
+            have.rank -= have.rank > 0;
+            memmove(have.dim, have.dim + 1, (CH_MAX_RANK - 1) * sizeof(have.dim[0]));
+        }
+        if (!ok || !ch__dims_same(&have, &g->input[at + i]->dims))
+            return ch__infer_fail(c, "input %d is not what its body takes", from + i);
+    }
+    return CH_OK;
+}
+
+/* ---- cond ---- */
+
+typedef struct cond_attrs {
+    ch_graph *then, *otherwise;
+} cond_attrs;
+
+static const ch_attr cond_rows[] = {
+    CH_ATTR_GRAPH(cond_attrs, then),
+    CH_ATTR_GRAPH(cond_attrs, otherwise),
+    CH_ATTR_END,
+};
+
+static ch_status cond_infer(ch_infer *c)
+{
+    const cond_attrs *a = c->attrs;
+    ch_status         rc;
+
+    if (a->then == NULL || a->otherwise == NULL)
+        return ch__infer_fail(c, "it has no bodies");
+    if (c->n_in != 1 + a->then->n_inputs + a->otherwise->n_inputs)
+        return ch__infer_fail(c, "%d inputs, its bodies take %d", c->n_in,
+                              1 + a->then->n_inputs + a->otherwise->n_inputs);
+    if (c->dtype[0] != CH_BOOL || c->in[0].rank != 0)
+        return ch__infer_fail(c, "the condition must be a bool scalar");
+    if (a->then->n_outputs != a->otherwise->n_outputs || a->then->n_outputs == 0)
+        return ch__infer_fail(c, "one branch gives %d values and the other %d",
+                              a->then->n_outputs, a->otherwise->n_outputs);
+    rc = check_inputs(c, a->then, 1, 0, a->then->n_inputs, false);
+    if (rc == CH_OK)
+        rc = check_inputs(c, a->otherwise, 1 + a->then->n_inputs, 0, a->otherwise->n_inputs,
+                          false);
+    for (int i = 0; i < a->then->n_outputs && rc == CH_OK; i++) {
+        const ch_node *x = a->then->output[i].node, *y = a->otherwise->output[i].node;
+
+        if (x->dtype != y->dtype || !ch__dims_same(&x->dims, &y->dims))
+            return ch__infer_fail(c, "value %d differs in type or shape between the branches",
+                                  i);
+        rc = ch__infer_dims(c, i, x->dtype, &x->dims);
+    }
+    return rc;
+}
+
+typedef struct cond_state {
+    ready_body branch[2];
+} cond_state;
+
+static void cond_drop(void *state)
+{
+    cond_state *s = state;
+
+    ch__program_unref(s->branch[0].program);
+    ch__program_unref(s->branch[1].program);
+}
+
+static ch_status cond_prepare(const ch_node *n, ch_prep *p)
+{
+    const cond_attrs *a = n->attrs;
+    cond_state       *s = ch__prep_state(p, sizeof(*s));
+    size_t            used[2] = {0, 0}; /* only one of them runs: they share the scratch */
+    ch_status         rc;
+
+    if (s == NULL)
+        return ch__fail_memory("cond");
+    rc = prepare_body(&s->branch[0], a->then, &used[0]);
+    if (rc == CH_OK)
+        rc = prepare_body(&s->branch[1], a->otherwise, &used[1]);
+    p->scratch_bytes = used[0] > used[1] ? used[0] : used[1];
+    return rc;
+}
+
+static ch_status cond_run(const ch_call *c, ch_tile t)
+{
+    const cond_state *s = c->state;
+    int               which = *(const bool *)c->in[0] ? 0 : 1;
+    const ready_body *b = &s->branch[which];
+    int               first = 1 + (which == 0 ? 0 : s->branch[0].n_in);
+    running           r;
+
+    (void)t;
+    start_body(b, c, &r);
+    for (int i = 0; i < b->n_in; i++)
+        r.in[i] = readable(c->in[first + i]);
+    for (int i = 0; i < b->n_out; i++)
+        r.out[i] = c->out[i];
+    return ch__instance_run(r.instance, &r.bind);
+}
+
+static const ch_kernel cond_plain = {"bodies", ch__always, cond_prepare, cond_run, cond_drop};
+
+static void cond_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[]);
+
+const ch_op ch__op_cond = {
+    .name = "cond",
+    .version = 1,
+    .n_in = -1,
+    .n_out = -1,
+    .flags = CH_OP_CAN_FAIL | CH_OP_READS_ENV,
+    .attrs = cond_rows,
+    .attrs_bytes = sizeof(cond_attrs),
+    .infer = cond_infer,
+    .grad = cond_grad,
+    .kernels = (const ch_kernel *const[]){&cond_plain, NULL},
+};
+
+typedef struct branch_record {
+    ch_branch_fn fn;
+    void        *arg;
+    int          n_out;
+} branch_record;
+
+static void record_branch(ch_step *s, int n, ch_node *const *in, void *arg)
+{
+    branch_record *b = arg;
+    ch_node       *out[CH_MAX_OUT] = {0};
+
+    (void)n, (void)in;
+    b->fn(s, b->arg, out);
+    for (int i = 0; i < b->n_out; i++)
+        ch_step_out(s, NULL, out[i]);
+}
+
+/* Records a call whose inputs are three lists; sets all its outputs. */
+static void record_call(ch_step *s, const ch_op *op, const void *attrs, int n0,
+                        ch_node *const *in0, int n1, ch_node *const *in1, int n2,
+                        ch_node *const *in2, int n_out, ch_node **out)
+{
+    int       n_in = n0 + n1 + n2;
+    ch_node **in = ch__calloc((size_t)n_in + 1, sizeof(*in)), *n = NULL;
+
+    if (in == NULL) {
+        ch__step_take(s, ch__fail_memory(op->name), NULL);
+        return;
+    }
+    for (int i = 0; i < n0; i++)
+        in[i] = in0[i];
+    for (int i = 0; i < n1; i++)
+        in[n0 + i] = in1[i];
+    for (int i = 0; i < n2; i++)
+        in[n0 + n1 + i] = in2[i];
+    n = n_in > 0 ? ch__node_at(NULL, op, attrs, n_in, in) : ch__source_at(NULL, s, op, attrs);
+    ch__free(in);
+    for (int i = 0; i < n_out && n != NULL; i++)
+        out[i] = &n[i];
+}
+
+static void record_cond(ch_step *s, ch_node *pred, int n_out, ch_body_fn then, void *then_arg,
+                        ch_body_fn otherwise, void *otherwise_arg, ch_node **out)
+{
+    int        n_then = 0, n_else = 0;
+    ch_node  **then_in = NULL, **else_in = NULL;
+    cond_attrs a = {0};
+
+    a.then = ch__step_body(s, "then", 0, NULL, NULL, then, then_arg, &n_then, &then_in);
+    if (a.then != NULL)
+        a.otherwise = ch__step_body(s, "else", 0, NULL, NULL, otherwise, otherwise_arg, &n_else,
+                                    &else_in);
+    if (a.otherwise != NULL)
+        record_call(s, &ch__op_cond, &a, 1, &pred, n_then, then_in, n_else, else_in, n_out,
+                    out);
+    ch_graph_unref(a.then);
+    ch_graph_unref(a.otherwise);
+}
+
+/* True if n outputs fit; the error sticks if not. */
+static bool fits_outputs(ch_step *s, const char *what, int n)
+{
+    if (n >= 1 && n <= CH_MAX_OUT)
+        return true;
+    ch__step_take(
+        s, ch__fail(CH_INVALID_ARGUMENT, "%s: %d values, want 1 to %d", what, n, CH_MAX_OUT),
+        NULL);
+    return false;
+}
+
+void ch_cond(ch_node *pred, int n_out, ch_branch_fn then, ch_branch_fn otherwise, void *arg,
+             ch_node **out)
+{
+    ch_step      *s = pred != NULL ? pred->graph->step : NULL;
+    branch_record yes = {then, arg, n_out}, no = {otherwise, arg, n_out};
+    const void   *before;
+
+    if (n_out > 0)
+        memset(out, 0, (size_t)n_out * sizeof(*out));
+    if (s == NULL || s->rc != CH_OK)
+        return;
+    before = ch__step_begin(s);
+    if (fits_outputs(s, "cond", n_out))
+        record_cond(s, pred, n_out, record_branch, &yes, record_branch, &no, out);
+    ch__step_end(s, before);
+}
+
+/* ---- the gradient of a body ---- */
+
+/* The inputs of a body that have a gradient. */
+static int float_inputs(const ch_graph *g, int from)
+{
+    int n = 0;
+
+    for (int i = from; i < g->n_inputs; i++)
+        n += ch_dtype_is_float(g->input[i]->dtype);
+    return n;
+}
+
+/* Records body g once more, with inputs `in`, and differentiates the sum of out[i] * dout[i]
+ * with respect to those inputs that are floats: d gets that many, in order. */
+static void body_gradient(ch_step *s, const ch_graph *g, ch_node *const *in,
+                          ch_node *const *dout, ch_node **d)
+{
+    ch_node  *out[CH_MAX_OUT] = {0}, *sum = ch_number(s, 0);
+    ch_node **x = ch__calloc((size_t)g->n_inputs + 1, sizeof(*x));
+    int       n = 0;
+
+    if (x == NULL) {
+        ch__step_take(s, ch__fail_memory("gradient"), NULL);
+        return;
+    }
+    for (int i = 0; i < g->n_inputs; i++)
+        if (ch_dtype_is_float(g->input[i]->dtype))
+            x[n++] = in[i];
+    if (ch__step_inline(s, g, in, out))
+        for (int i = 0; i < g->n_outputs; i++)
+            if (dout[i] != NULL)
+                sum = ch_add(sum, ch_cast(ch_sum_all(ch_mul(out[i], dout[i])), CH_F64));
+    ch_gradients(sum, NULL, n, x, d);
+    ch__free(x);
+}
+
+/* Records, in a branch of a gradient, the gradient of a branch. */
+typedef struct branch_gradient {
+    const ch_node  *call;
+    const ch_graph *body;
+    int             first; /* of the call's inputs: the body's */
+    ch_node *const *dout;
+} branch_gradient;
+
+/* Outputs: the gradients of both branches' float inputs; those of the branch not taken are 0.
+ */
+static void record_branch_gradient(ch_step *s, int n, ch_node *const *none, void *arg)
+{
+    branch_gradient  *b = arg;
+    const cond_attrs *a = b->call->attrs;
+    int               n_in = b->call->n_in - 1;
+    ch_node         **in = ch__calloc((size_t)n_in * 2 + 2, sizeof(*in)), **d = in + n_in + 1;
+    ch_node          *dout[CH_MAX_OUT] = {0};
+
+    (void)n, (void)none;
+    if (in == NULL) {
+        ch__step_take(s, ch__fail_memory("gradient"), NULL);
+        return;
+    }
+    for (int i = 0; i < b->body->n_inputs; i++)
+        in[i] = ch__step_capture(s, b->call->in[b->first + i]);
+    for (int i = 0; i < b->call->n_out; i++)
+        dout[i] = b->dout[i] != NULL ? ch__step_capture(s, b->dout[i]) : NULL;
+    body_gradient(s, b->body, in, dout, d);
+    for (int side = 0; side < 2; side++) {
+        const ch_graph *g = side == 0 ? a->then : a->otherwise;
+        int             first = side == 0 ? 1 : 1 + a->then->n_inputs;
+
+        for (int i = 0, k = 0; i < g->n_inputs; i++)
+            if (ch_dtype_is_float(g->input[i]->dtype))
+                ch_step_out(s, NULL,
+                            g == b->body ? d[k++]
+                                         : ch__full_like(
+                                               ch__step_capture(s, b->call->in[first + i]), 0));
+    }
+    ch__free(in);
+}
+
+static void cond_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    const cond_attrs *a = n->attrs;
+    int               n_out = float_inputs(a->then, 0) + float_inputs(a->otherwise, 0);
+    branch_gradient   yes = {n, a->then, 1, dout};
+    branch_gradient   no = {n, a->otherwise, 1 + a->then->n_inputs, dout};
+    ch_node          *d[CH_MAX_OUT] = {0};
+
+    if (n_out == 0 || !fits_outputs(s, "the gradient of cond", n_out))
+        return;
+    record_cond(s, n->in[0], n_out, record_branch_gradient, &yes, record_branch_gradient, &no,
+                d);
+    for (int i = 1, k = 0; i < n->n_in; i++)
+        if (ch_dtype_is_float(n->in[i]->dtype))
+            din[i] = d[k++];
+}
+
+/* ---- scan ---- */
+
+typedef struct scan_attrs {
+    ch_graph *body; /* (carries, slices of xs, captures) -> (carries, ys) */
+    int64_t   n_carry, n_x;
+    ch_dims   length; /* of rank 1 */
+    bool      reverse;
+    int64_t   stop; /* 1 + the carry (a bool) that ends the scan once it is false; 0: none */
+} scan_attrs;
+
+static const ch_attr scan_rows[] = {
+    CH_ATTR_GRAPH(scan_attrs, body),
+    CH_ATTR_INT(scan_attrs, n_carry),
+    CH_ATTR_INT(scan_attrs, n_x),
+    CH_ATTR_DIMS(scan_attrs, length),
+    CH_ATTR_BOOL(scan_attrs, reverse),
+    CH_ATTR_INT(scan_attrs, stop),
+    CH_ATTR_END,
+};
+
+/* The dims of `length` values like d. */
+static ch_status stacked(ch_infer *c, int i, ch_dtype dtype, ch_dim length, const ch_dims *d)
+{
+    ch_dim dim[CH_MAX_RANK + 1] = {length};
+
+    for (int k = 0; k < d->rank; k++)
+        dim[k + 1] = d->dim[k];
+    return ch__infer_out(c, i, dtype, d->rank + 1, dim);
+}
+
+static ch_status scan_check(const ch_infer *c, const scan_attrs *a)
+{
+    const ch_graph *g = a->body;
+
+    if (g == NULL || a->length.rank != 1)
+        return ch__infer_fail(c, "it has no body or no length");
+    if (a->n_carry < 0 || a->n_x < 0 || a->n_carry > CH_MAX_OUT || a->n_x > c->n_in ||
+        c->n_in != g->n_inputs || c->n_in < a->n_carry + a->n_x || g->n_outputs < a->n_carry)
+        return ch__infer_fail(c, "its body takes %d values and gives %d", g->n_inputs,
+                              g->n_outputs);
+    for (int i = 0; i < a->n_x; i++)
+        if (c->in[a->n_carry + i].rank == 0 ||
+            !ch__dim_same(c->in[a->n_carry + i].dim[0], a->length.dim[0]))
+            return ch__infer_fail(c, "x %d has not the length %s", i,
+                                  ch__dim_text(c, a->length.dim[0]));
+    for (int i = 0; i < a->n_carry; i++) {
+        const ch_node *in = g->input[i], *out = g->output[i].node;
+
+        if (in->dtype != out->dtype || !ch__dims_same(&in->dims, &out->dims))
+            return ch__infer_fail(c, "carry %d does not come back as it went in", i);
+    }
+    if (a->stop < 0 || a->stop > a->n_carry ||
+        (a->stop > 0 &&
+         (g->input[a->stop - 1]->dtype != CH_BOOL || g->input[a->stop - 1]->dims.rank != 0)))
+        return ch__infer_fail(c, "carry %lld cannot end it: want a bool scalar",
+                              (long long)a->stop - 1);
+    return CH_OK;
+}
+
+static ch_status scan_infer(ch_infer *c)
+{
+    const scan_attrs *a = c->attrs;
+    const ch_graph   *g = a->body;
+    ch_status         rc = scan_check(c, a);
+    int               carry = (int)a->n_carry, x = (int)a->n_x;
+
+    if (rc == CH_OK)
+        rc = check_inputs(c, g, 0, 0, carry, false);
+    if (rc == CH_OK)
+        rc = check_inputs(c, g, carry, carry, x, true);
+    if (rc == CH_OK)
+        rc = check_inputs(c, g, carry + x, carry + x, c->n_in - carry - x, false);
+    for (int i = 0; i < carry && rc == CH_OK; i++)
+        rc = ch__infer_like(c, i, i);
+    for (int i = carry; i < g->n_outputs && rc == CH_OK; i++)
+        rc =
+            stacked(c, i, g->output[i].node->dtype, a->length.dim[0], &g->output[i].node->dims);
+    for (int i = 0; i < carry && rc == CH_OK; i++) /* the trace */
+        rc = stacked(c, g->n_outputs + i, c->dtype[i], a->length.dim[0], &c->in[i]);
+    return rc;
+}
+
+typedef struct scan_state {
+    ready_body body;
+    int        n_carry, n_x, n_y, stop;
+    int64_t    length;
+    bool       reverse;
+    bool       traced[CH_MAX_OUT];
+    size_t     carry_at[2]; /* in scratch: where iterations take carries from and put them */
+    size_t    *offset;      /* of each carry in there */
+    size_t    *bytes;       /* of one slice: carries, then xs, then ys */
+} scan_state;
+
+static void scan_drop(void *state)
+{
+    ch__program_unref(((scan_state *)state)->body.program);
+}
+
+static ch_status scan_prepare(const ch_node *n, ch_prep *p)
+{
+    const scan_attrs *a = n->attrs;
+    const ch_graph   *g = a->body;
+    scan_state       *s = ch__prep_state(p, sizeof(*s));
+    size_t            used = 0, carries = 0;
+    int               n_slices = (int)(a->n_carry + a->n_x) + g->n_outputs;
+
+    if (s == NULL)
+        return ch__fail_memory("scan");
+    s->n_carry = (int)a->n_carry;
+    s->n_x = (int)a->n_x;
+    s->n_y = g->n_outputs - s->n_carry;
+    s->stop = (int)a->stop;
+    s->length = a->length.dim[0].n;
+    s->reverse = a->reverse;
+    s->offset = ch__arena_alloc(p->arena, (size_t)n_slices * sizeof(*s->offset) + 8);
+    s->bytes = ch__arena_alloc(p->arena, (size_t)n_slices * sizeof(*s->bytes) + 8);
+    if (s->offset == NULL || s->bytes == NULL)
+        return ch__fail_memory("scan");
+    for (int i = 0; i < s->n_carry + s->n_x; i++)
+        s->bytes[i] = (size_t)ch__bytes(g->input[i]);
+    for (int i = 0; i < s->n_y; i++)
+        s->bytes[s->n_carry + s->n_x + i] = (size_t)ch__bytes(g->output[s->n_carry + i].node);
+    for (int i = 0; i < s->n_carry; i++) {
+        s->offset[i] = take(&carries, s->bytes[i]);
+        s->traced[i] = !p->unused[g->n_outputs + i];
+    }
+    s->carry_at[0] = take(&used, carries);
+    s->carry_at[1] = take(&used, carries);
+    p->skips_unused = true;
+    for (int i = 0; i < g->n_outputs; i++) /* only the trace may be left out */
+        p->unused[i] = false;
+    {
+        ch_status rc = prepare_body(&s->body, a->body, &used);
+
+        p->scratch_bytes = used;
+        return rc;
+    }
+}
+
+static void copy(void *to, const void *from, size_t bytes)
+{
+    if (bytes > 0)
+        memcpy(to, from, bytes);
+}
+
+/* Hands iteration `at` its slices of the xs and its places in the ys, and notes its carries. */
+static void point_at(const scan_state *s, const ch_call *c, running *r, int64_t at, char *carry)
+{
+    const size_t *bytes = s->bytes + s->n_carry;
+
+    for (int i = 0; i < s->n_x; i++)
+        r->in[s->n_carry + i] = (char *)readable(c->in[s->n_carry + i]) + (size_t)at * bytes[i];
+    for (int i = 0; i < s->n_y; i++)
+        r->out[s->n_carry + i] =
+            (char *)c->out[s->n_carry + i] + (size_t)at * bytes[s->n_x + i];
+    for (int i = 0; i < s->n_carry; i++)
+        if (s->traced[i])
+            copy((char *)c->out[s->n_carry + s->n_y + i] + (size_t)at * s->bytes[i],
+                 carry + s->offset[i], s->bytes[i]);
+}
+
+/* What a scan that ended early leaves: ys of zeros, and a trace of carries that stay. */
+static void fill_rest(const scan_state *s, const ch_call *c, running *r, int64_t done,
+                      char *carry)
+{
+    for (int64_t t = done; t < s->length; t++) {
+        point_at(s, c, r, s->reverse ? s->length - 1 - t : t, carry);
+        for (int i = 0; i < s->n_y; i++)
+            memset(r->out[s->n_carry + i], 0, s->bytes[s->n_carry + s->n_x + i]);
+    }
+}
+
+static ch_status scan_run(const ch_call *c, ch_tile tile)
+{
+    const scan_state *s = c->state;
+    char *carry[2] = {(char *)c->scratch + s->carry_at[0], (char *)c->scratch + s->carry_at[1]};
+    int64_t t = 0;
+    running r;
+
+    (void)tile;
+    start_body(&s->body, c, &r);
+    for (int i = 0; i < s->n_carry; i++)
+        copy(carry[0] + s->offset[i], c->in[i], s->bytes[i]);
+    for (int i = s->n_carry + s->n_x; i < s->body.n_in; i++)
+        r.in[i] = readable(c->in[i]);
+    for (; t < s->length; t++) {
+        ch_status rc;
+
+        if (s->stop > 0 && !*(const bool *)(carry[t & 1] + s->offset[s->stop - 1]))
+            break;
+        for (int i = 0; i < s->n_carry; i++) {
+            r.in[i] = carry[t & 1] + s->offset[i];
+            r.out[i] = carry[(t + 1) & 1] + s->offset[i];
+        }
+        point_at(s, c, &r, s->reverse ? s->length - 1 - t : t, carry[t & 1]);
+        r.env.iteration = c->env->iteration * s->length + t + 1;
+        rc = ch__instance_run(r.instance, &r.bind);
+        if (rc != CH_OK)
+            return rc;
+    }
+    fill_rest(s, c, &r, t, carry[t & 1]);
+    for (int i = 0; i < s->n_carry; i++)
+        copy(c->out[i], carry[t & 1] + s->offset[i], s->bytes[i]);
+    return CH_OK;
+}
+
+static const ch_kernel scan_plain = {"bodies", ch__always, scan_prepare, scan_run, scan_drop};
+
+static void scan_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[]);
+
+const ch_op ch__op_scan = {
+    .name = "scan",
+    .version = 1,
+    .n_in = -1,
+    .n_out = -1,
+    .flags = CH_OP_CAN_FAIL | CH_OP_READS_ENV,
+    .attrs = scan_rows,
+    .attrs_bytes = sizeof(scan_attrs),
+    .infer = scan_infer,
+    .grad = scan_grad,
+    .kernels = (const ch_kernel *const[]){&scan_plain, NULL},
+};
+
+/* What a scan is recorded from. */
+typedef struct scan_parts {
+    int             n_carry, n_x, n_y;
+    ch_node *const *carry;
+    ch_node *const *x;
+    ch_dim          length;
+    bool            reverse;
+    int             stop;
+} scan_parts;
+
+static void record_scan(ch_step *s, const scan_parts *p, ch_body_fn record, void *arg,
+                        ch_node **out)
+{
+    int        n = p->n_carry + p->n_x, n_captures = 0;
+    ch_node  **captures = NULL;
+    ch_dtype  *dtype = ch__arena_alloc(&s->graph->arena, ((size_t)n + 1) * sizeof(*dtype));
+    ch_dims   *dims = ch__arena_alloc(&s->graph->arena, ((size_t)n + 1) * sizeof(*dims));
+    scan_attrs a = {.n_carry = p->n_carry,
+                    .n_x = p->n_x,
+                    .length = {1, {p->length}},
+                    .reverse = p->reverse,
+                    .stop = p->stop};
+
+    if (dtype == NULL || dims == NULL) {
+        ch__step_take(s, ch__fail_memory("scan"), NULL);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        const ch_node *from = i < p->n_carry ? p->carry[i] : p->x[i - p->n_carry];
+
+        dtype[i] = from->dtype;
+        dims[i] = from->dims;
+        if (i >= p->n_carry) {
+            dims[i].rank--;
+            memmove(dims[i].dim, dims[i].dim + 1, (CH_MAX_RANK - 1) * sizeof(ch_dim));
+        }
+    }
+    a.body = ch__step_body(s, "body", n, dtype, dims, record, arg, &n_captures, &captures);
+    if (a.body != NULL)
+        record_call(s, &ch__op_scan, &a, p->n_carry, p->carry, p->n_x, p->x, n_captures,
+                    captures, p->n_carry + p->n_y, out);
+    ch_graph_unref(a.body);
+}
+
+typedef struct scan_record {
+    ch_scan_fn fn;
+    void      *arg;
+    int        n_carry, n_y;
+} scan_record;
+
+static void record_scan_body(ch_step *s, int n, ch_node *const *in, void *arg)
+{
+    scan_record *r = arg;
+    ch_node     *next[CH_MAX_OUT] = {0}, *y[CH_MAX_OUT] = {0};
+
+    (void)n;
+    r->fn(s, r->arg, in, in + r->n_carry, next, y);
+    for (int i = 0; i < r->n_carry; i++)
+        ch_step_out(s, NULL,
+                    next[i] != NULL && next[i]->weak ? ch_cast(next[i], in[i]->dtype)
+                                                     : next[i]);
+    for (int i = 0; i < r->n_y; i++)
+        ch_step_out(s, NULL, y[i]);
+}
+
+/* True if the lists are usable; the error sticks if not. */
+static bool check_scan(ch_step *s, const ch_scan_spec *spec, ch_node *const *carry,
+                       ch_node *const *x)
+{
+    if (!fits_outputs(s, "scan", spec->n_carry * 2 + spec->n_y))
+        return false;
+    for (int i = 0; i < spec->n_carry + spec->n_x; i++) {
+        bool           is_x = i >= spec->n_carry;
+        const ch_node *n = is_x ? x[i - spec->n_carry] : carry[i];
+
+        if (n == NULL || (is_x && n->dims.rank == 0)) {
+            ch__step_take(s,
+                          ch__fail(CH_INVALID_ARGUMENT, "scan: %s %d is %s",
+                                   is_x ? "x" : "carry", is_x ? i - spec->n_carry : i,
+                                   n == NULL ? "NULL" : "a scalar, which has no slices"),
+                          NULL);
+            return false;
+        }
+    }
+    if (spec->n_x == 0 && spec->length < 0) {
+        ch__step_take(s,
+                      ch__fail(CH_INVALID_ARGUMENT, "scan: length %lld is negative",
+                               (long long)spec->length),
+                      NULL);
+        return false;
+    }
+    return true;
+}
+
+void ch_scan(ch_step *s, const ch_scan_spec *spec, ch_scan_fn fn, void *arg,
+             ch_node *const *carry, ch_node *const *x, ch_node **last, ch_node **y)
+{
+    scan_record r = {fn, arg, spec->n_carry, spec->n_y};
+    scan_parts  p = {.n_carry = spec->n_carry,
+                     .n_x = spec->n_x,
+                     .n_y = spec->n_y,
+                     .carry = carry,
+                     .x = x,
+                     .reverse = spec->reverse,
+                     .length = ch__dim(spec->length)};
+    ch_node    *out[CH_MAX_OUT] = {0};
+    const void *before;
+
+    if (s == NULL)
+        return;
+    before = ch__step_begin(s);
+    if (s->rc == CH_OK && check_scan(s, spec, carry, x)) {
+        if (spec->n_x > 0)
+            p.length = x[0]->dims.dim[0];
+        record_scan(s, &p, record_scan_body, &r, out);
+    }
+    for (int i = 0; i < spec->n_carry; i++)
+        last[i] = out[i];
+    for (int i = 0; i < spec->n_y; i++)
+        y[i] = out[spec->n_carry + i];
+    ch__step_end(s, before);
+}
+
+/* ---- the gradient of a scan ----
+ *
+ * Goes through the iterations backwards. Its carries are the derivatives with respect to the
+ * float carries, and the sums so far of those with respect to the float captures; its xs are
+ * the trace, the xs, and the derivatives of the ys; its ys the derivatives of the float xs. */
+
+typedef struct scan_backward {
+    const ch_node  *call;
+    const ch_graph *body;
+    int             n_carry, n_x, n_y, n_captures;
+    int             n_float_carry, n_float_x, n_float_capture;
+    const bool     *has_dy;     /* of each y */
+    const bool     *has_dtrace; /* of each carry */
+} scan_backward;
+
+/* The derivatives of the body's outputs, from the backward scan's carries and slices. */
+static void take_douts(const scan_backward *b, ch_node *const *carry, ch_node *const *dy,
+                       ch_node **dout)
+{
+    for (int i = 0, k = 0; i < b->n_carry; i++)
+        if (ch_dtype_is_float(b->body->output[i].node->dtype))
+            dout[i] = carry[k++];
+    for (int i = 0, k = 0; i < b->n_y; i++)
+        if (b->has_dy[i])
+            dout[b->n_carry + i] = dy[k++];
+}
+
+/* What an iteration began with reached its own calls, and the trace. */
+static void record_carry_gradients(ch_step *s, const scan_backward *b, ch_node *const *d,
+                                   ch_node *const *slices)
+{
+    ch_node *const *dtrace = slices + b->n_carry + b->n_x;
+
+    for (int i = 0; i < b->n_y; i++)
+        dtrace += b->has_dy[i];
+    for (int i = 0, k = 0; i < b->n_carry; i++)
+        if (ch_dtype_is_float(b->body->input[i]->dtype)) {
+            ch_step_out(s, NULL, b->has_dtrace[i] ? ch_add(d[k], *dtrace++) : d[k]);
+            k++;
+        }
+}
+
+static void record_backward(ch_step *s, int n, ch_node *const *in, void *arg)
+{
+    scan_backward  *b = arg;
+    int             n_in = b->n_carry + b->n_x + b->n_captures;
+    int             n_sums = b->n_float_carry + b->n_float_capture;
+    ch_node *const *slices = in + n_sums; /* trace, xs, dys */
+    ch_node       **fwd = ch__calloc((size_t)n_in * 2 + 2, sizeof(*fwd)), **d = fwd + n_in + 1;
+    ch_node        *dout[CH_MAX_OUT] = {0};
+
+    (void)n;
+    if (fwd == NULL) {
+        ch__step_take(s, ch__fail_memory("gradient"), NULL);
+        return;
+    }
+    for (int i = 0; i < b->n_carry + b->n_x; i++)
+        fwd[i] = slices[i];
+    for (int i = b->n_carry + b->n_x; i < n_in; i++)
+        fwd[i] = ch__step_capture(s, b->call->in[i]);
+    take_douts(b, in, slices + b->n_carry + b->n_x, dout);
+    body_gradient(s, b->body, fwd, dout, d);
+    record_carry_gradients(s, b, d, slices);
+    for (int i = 0; i < b->n_float_capture; i++)
+        ch_step_out(s, NULL,
+                    ch_add(in[b->n_float_carry + i], d[b->n_float_carry + b->n_float_x + i]));
+    for (int i = 0; i < b->n_float_x; i++)
+        ch_step_out(s, NULL, d[b->n_float_carry + i]);
+    ch__free(fwd);
+}
+
+static int count_floats(const ch_graph *g, int from, int to)
+{
+    int n = 0;
+
+    for (int i = from; i < to; i++)
+        n += ch_dtype_is_float(g->input[i]->dtype);
+    return n;
+}
+
+static void scan_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    const scan_attrs *a = n->attrs;
+    const ch_graph   *g = a->body;
+    int               n_carry = (int)a->n_carry, n_x = (int)a->n_x, k = 0, n_slices = 0;
+    bool              has_dy[CH_MAX_OUT] = {0}, has_dtrace[CH_MAX_OUT] = {0};
+    scan_backward     b = {n,
+                           g,
+                           n_carry,
+                           n_x,
+                           g->n_outputs - n_carry,
+                           n->n_in - n_carry - n_x,
+                           count_floats(g, 0, n_carry),
+                           count_floats(g, n_carry, n_carry + n_x),
+                           count_floats(g, n_carry + n_x, n->n_in),
+                           has_dy,
+                           has_dtrace};
+    ch_node         **room = ch__calloc((size_t)(n->n_in + n->n_out) * 2 + 2, sizeof(*room));
+    ch_node         **carry = room, **x = room + n->n_in + n->n_out, *out[CH_MAX_OUT] = {0};
+    scan_parts        p = {.n_carry = b.n_float_carry + b.n_float_capture,
+                           .n_y = b.n_float_x,
+                           .length = a->length.dim[0],
+                           .reverse = !a->reverse};
+
+    if (room == NULL) {
+        ch__step_take(s, ch__fail_memory("gradient"), NULL);
+        return;
+    }
+    for (int i = 0; i < n_carry; i++)
+        if (ch_dtype_is_float(n[i].dtype))
+            carry[k++] = dout[i] != NULL ? dout[i] : ch__full_like(ch__out(n, i), 0);
+    for (int i = n_carry + n_x; i < n->n_in; i++)
+        if (ch_dtype_is_float(n->in[i]->dtype))
+            carry[k++] = ch__full_like(n->in[i], 0);
+    for (int i = 0; i < n_carry; i++)
+        x[n_slices++] = ch__out(n, g->n_outputs + i);
+    for (int i = 0; i < n_x; i++)
+        x[n_slices++] = n->in[n_carry + i];
+    for (int i = 0; i < b.n_y; i++)
+        if ((has_dy[i] = dout[n_carry + i] != NULL))
+            x[n_slices++] = dout[n_carry + i];
+    for (int i = 0; i < n_carry; i++)
+        if ((has_dtrace[i] = dout[g->n_outputs + i] != NULL))
+            x[n_slices++] = dout[g->n_outputs + i];
+    p.carry = carry;
+    p.x = x;
+    p.n_x = n_slices;
+    if (s->rc == CH_OK && fits_outputs(s, "the gradient of scan", p.n_carry * 2 + p.n_y))
+        record_scan(s, &p, record_backward, &b, out);
+    k = 0;
+    for (int i = 0; i < n_carry; i++)
+        if (ch_dtype_is_float(n->in[i]->dtype))
+            din[i] = out[k++];
+    for (int i = n_carry + n_x; i < n->n_in; i++)
+        if (ch_dtype_is_float(n->in[i]->dtype))
+            din[i] = out[k++];
+    for (int i = n_carry; i < n_carry + n_x; i++)
+        if (ch_dtype_is_float(n->in[i]->dtype))
+            din[i] = out[k++];
+    ch__free(room);
+}
+
+/* ---- while: a scan whose last carry says whether to go on ---- */
+
+typedef struct while_record {
+    int           n;
+    ch_while_test test;
+    ch_while_body body;
+    void         *arg;
+} while_record;
+
+/* An iteration that begins is always live: the scan ends where it is not. Only in the gradient
+ * are dead iterations seen again, and there they must hand derivatives on unchanged. */
+static void record_while(ch_step *s, int n, ch_node *const *in, void *arg)
+{
+    while_record *w = arg;
+    ch_node      *next[CH_MAX_OUT] = {0}, *live = in[w->n];
+
+    (void)n;
+    w->body(s, w->arg, in, next);
+    for (int i = 0; i < w->n; i++) {
+        next[i] = next[i] != NULL && next[i]->weak ? ch_cast(next[i], in[i]->dtype) : next[i];
+        next[i] = ch_select(live, next[i], in[i]);
+        ch_step_out(s, NULL, next[i]);
+    }
+    ch_step_out(s, NULL, ch_logical_and(live, w->test(s, w->arg, next)));
+}
+
+void ch_while(ch_step *s, int n, int64_t limit, ch_while_test test, ch_while_body body,
+              void *arg, ch_node *const *state, ch_node **last)
+{
+    while_record w = {n, test, body, arg};
+    ch_node     *carry[CH_MAX_OUT], *out[CH_MAX_OUT] = {0};
+    scan_parts  p = {.n_carry = n + 1, .carry = carry, .length = ch__dim(limit), .stop = n + 1};
+    const void *before;
+
+    if (s == NULL)
+        return;
+    before = ch__step_begin(s);
+    if (s->rc == CH_OK && fits_outputs(s, "while", (n + 1) * 2) &&
+        check_scan(s, &(ch_scan_spec){.n_carry = n, .length = limit}, state, NULL)) {
+        for (int i = 0; i < n; i++)
+            carry[i] = state[i];
+        carry[n] = test(s, arg, state);
+        if (carry[n] != NULL)
+            record_scan(s, &p, record_while, &w, out);
+    }
+    for (int i = 0; i < n; i++)
+        last[i] = out[i];
+    ch__step_end(s, before);
+}

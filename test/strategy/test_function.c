@@ -1,0 +1,271 @@
+/* test/strategy/test_function.c -- recording once, planning for every size, errors that say
+ * where.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "help.h"
+
+static ch_tuple *rows_of(int64_t rows, int64_t columns)
+{
+    return t_tuple(1, (ch_tensor *[]){t_noise(ch_shape_of(rows, columns), 5)});
+}
+
+static void run_rows(ch_function *f, int64_t rows, int64_t columns)
+{
+    ch_tuple *in = rows_of(rows, columns);
+
+    t_ok(ch_strategy_run(NULL, f, in, NULL));
+    ch_tuple_unref(in);
+}
+
+static int n_recorded;
+
+static void twice(ch_step *s, void *arg)
+{
+    (void)arg;
+    n_recorded++;
+    ch_step_out(s, "y", ch_add(ch_step_in(s, 0), ch_step_in(s, 0)));
+}
+
+static void a_step_is_recorded_once_for_all_numbers_of_rows(void **state)
+{
+    ch_function *f = t_function(twice, NULL);
+
+    n_recorded = 0;
+    for (int64_t rows = 0; rows < 5; rows++)
+        run_rows(f, rows, 3);
+    assert_int_equal(n_recorded, 1);
+    assert_int_equal(ch_function_programs(f), 5);
+    run_rows(f, 2, 4); /* another size past axis 0 */
+    assert_int_equal(n_recorded, 2);
+    assert_int_equal(ch_function_recordings(f), 2);
+    ch_function_unref(f);
+    (void)state;
+}
+
+typedef struct caught {
+    int  n;
+    char code[32], text[256];
+} caught;
+
+static void catch (const ch_log_record *r, void *arg)
+{
+    caught *c = arg;
+
+    if (strcmp(r->code, "program-cache") != 0)
+        return;
+    c->n++;
+    snprintf(c->text, sizeof(c->text), "%s", r->text);
+}
+
+static void at_most_64_programs_are_kept_and_the_tenth_is_reported(void **state)
+{
+    ch_function *f = t_function(twice, NULL);
+    caught       c = {0};
+    int64_t      live;
+
+    ch_log_set_sink(catch, &c, CH_LOG_WARNING);
+    for (int64_t rows = 1; rows <= 64; rows++)
+        run_rows(f, rows, 3);
+    live = ch__mem_live();
+    for (int64_t rows = 65; rows <= 90; rows++)
+        run_rows(f, rows, 3);
+    assert_int_equal(ch_function_programs(f), 64);
+    assert_int_equal(ch__mem_live(), live);
+    assert_int_equal(c.n, 1);
+    assert_non_null(strstr(c.text, "axis 0 of input 0 keeps changing (9, then 10)"));
+    ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
+    ch_function_unref(f);
+    (void)state;
+}
+
+/* ---- errors ---- */
+
+static int bad_line;
+
+static void multiply_wrongly(ch_step *s, void *arg)
+{
+    ch_node *x = ch_step_in(s, 0);
+
+    (void)arg;
+    ch_step_enter(s, "block");
+    ch_step_enter(s, "dense");
+    bad_line = __LINE__ + 1;
+    x = ch_matmul(x, false, x, false);
+    ch_step_leave(s);
+    ch_step_leave(s);
+    assert_null(x);
+    x = ch_add(ch_relu(x), ch_step_in(s, 0)); /* and so on, as if nothing had happened */
+    assert_null(x);
+    ch_step_out(s, "y", x);
+}
+
+static void an_error_names_op_shapes_scope_and_line(void **state)
+{
+    ch_function *f = t_function(multiply_wrongly, NULL);
+    ch_tuple    *in = rows_of(2, 3);
+    char         line[64];
+
+    t_refused(ch_strategy_run(NULL, f, in, NULL), CH_INVALID_ARGUMENT,
+              "matmul(f32(rows, 3), f32(rows, 3))", "in block/dense");
+#if CH_HAVE_LIBDW
+    snprintf(line, sizeof(line), "test_function.c:%d", bad_line);
+    assert_non_null(strstr(ch_error_message(), line));
+#endif
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    (void)line, (void)state;
+}
+
+static void ask_for_too_much(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "y", ch_add(ch_step_in(s, 0), ch_step_in(s, 1)));
+}
+
+static void an_input_that_is_not_there_is_an_error(void **state)
+{
+    ch_function *f = t_function(ask_for_too_much, NULL);
+    ch_tuple    *in = rows_of(2, 3);
+
+    t_refused(ch_strategy_run(NULL, f, in, NULL), CH_INVALID_ARGUMENT, "no input 1", "given 1");
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    (void)state;
+}
+
+static void run_itself(ch_step *s, void *arg)
+{
+    ch_status rc = ch_strategy_run(NULL, *(ch_function **)arg, NULL, NULL);
+
+    t_refused(rc, CH_FAILED_PRECONDITION, "being recorded", "itself");
+    ch_step_out(s, "x", ch_number(s, 1));
+}
+
+static void a_step_cannot_run_itself_while_it_is_recorded(void **state)
+{
+    ch_function *f = NULL;
+
+    t_ok(ch_function_new("self", run_itself, &f, &f));
+    t_ok(ch_strategy_run(NULL, f, NULL, NULL));
+    ch_function_unref(f);
+    (void)state;
+}
+
+/* ---- gradients ---- */
+
+static void cube(ch_step *s, void *arg)
+{
+    ch_node *x = ch_step_in(s, 0), *y = ch_mul(x, ch_mul(x, x)), *d1, *d2, *d3, *d4;
+
+    (void)arg;
+    d1 = ch_gradient(y, x);
+    d2 = ch_gradient(d1, x);
+    d3 = ch_gradient(d2, x);
+    d4 = ch_gradient(d3, x);
+    ch_step_out(s, "d1", d1);
+    ch_step_out(s, "d2", d2);
+    ch_step_out(s, "d3", d3);
+    ch_step_out(s, "d4", d4); /* nothing reaches it: zeros, never NULL */
+}
+
+static void gradients_can_be_differentiated_again(void **state)
+{
+    ch_function *f = t_function(cube, NULL);
+    ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_of(2), (float[]){2, -3})});
+    ch_tuple    *out = NULL;
+    const float  want[4][2] = {{12, 27}, {12, -18}, {6, 6}, {0, 0}};
+
+    t_ok(ch_strategy_run(NULL, f, in, &out));
+    for (int i = 0; i < 4; i++)
+        assert_memory_equal(t_floats(out, i, 0), want[i], sizeof(want[i]));
+    ch_tuple_unref(out);
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    (void)state;
+}
+
+/* ---- watching ---- */
+
+typedef struct seen {
+    int  n;
+    char names[256];
+} seen;
+
+static void see(const char *node, int replica, int n, ch_tensor *const *out, void *arg)
+{
+    seen  *w = arg;
+    size_t used = strlen(w->names);
+
+    assert_int_equal(replica, 0);
+    assert_true(n >= 1 && out[0] != NULL);
+    w->n++;
+    snprintf(w->names + used, sizeof(w->names) - used, "%s ", node);
+}
+
+static void mix(ch_step *s, void *arg)
+{
+    ch_node *x = ch_step_in(s, 0), *y;
+
+    (void)arg;
+    ch_step_enter(s, "mix");
+    y = ch_exp(ch_mul(x, x));
+    ch_step_leave(s);
+    ch_step_out(s, "y", ch_add(y, ch_number(s, 1)));
+}
+
+static void watching_shows_every_node_and_changes_no_bit(void **state)
+{
+    ch_function *f = t_function(mix, NULL);
+    ch_tuple    *in = rows_of(3, 5), *fast = NULL, *slow = NULL;
+    seen         w = {0};
+
+    t_ok(ch_strategy_run(NULL, f, in, &fast));
+    ch_function_watch(f, see, &w);
+    t_ok(ch_strategy_run(NULL, f, in, &slow));
+    ch_function_watch(f, NULL, NULL);
+    assert_string_equal(w.names, "mix/mul mix/exp cast add ");
+    assert_memory_equal(t_floats(fast, 0, 0), t_floats(slow, 0, 0), 15 * sizeof(float));
+    ch_tuple_unref(fast);
+    ch_tuple_unref(slow);
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    (void)state;
+}
+
+/* ---- printing ---- */
+
+static void a_graph_prints_as_one_would_write_it(void **state)
+{
+    ch_function *f = t_function(mix, NULL);
+    char         text[2048];
+
+    run_rows(f, 3, 5);
+    ch_graph_print(ch_function_graph(f), text, sizeof(text));
+    assert_non_null(strstr(text, "step step(%0: f32(rows, 5))\n"));
+    assert_non_null(strstr(text, "  # mix\n  %1 = mul %0 %0"));
+    assert_non_null(strstr(text, "return y = %"));
+    assert_int_equal(ch_graph_print(ch_function_graph(f), NULL, 0), strlen(text));
+    ch_function_print_plan(f, text, sizeof(text));
+    assert_non_null(strstr(text, "arena "));
+    ch_function_unref(f);
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_is_recorded_once_for_all_numbers_of_rows),
+        cmocka_unit_test(at_most_64_programs_are_kept_and_the_tenth_is_reported),
+        cmocka_unit_test(an_error_names_op_shapes_scope_and_line),
+        cmocka_unit_test(an_input_that_is_not_there_is_an_error),
+        cmocka_unit_test(a_step_cannot_run_itself_while_it_is_recorded),
+        cmocka_unit_test(gradients_can_be_differentiated_again),
+        cmocka_unit_test(watching_shows_every_node_and_changes_no_bit),
+        cmocka_unit_test(a_graph_prints_as_one_would_write_it),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
