@@ -295,3 +295,13 @@ ch_node *ch_var_assign_sub(ch_step *s, ch_var *v, ch_node *delta)
 {
     return update(s, v, __builtin_return_address(0), delta, NULL, subtract);
 }
+
+ch_node *ch_var_scatter_add(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows)
+{
+    return update(s, v, __builtin_return_address(0), ids, rows, ch_scatter_add);
+}
+
+ch_node *ch_var_scatter_update(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows)
+{
+    return update(s, v, __builtin_return_address(0), ids, rows, ch_scatter_update);
+}
