@@ -1208,7 +1208,7 @@ static const t_refusal refusals[] = {
     BAD("reverse", "no such axis", reverse_far, "axis 2", "-2 to 1"),
     BAD("reverse", "an axis twice", reverse_twice, "axis 1 is there twice"),
     BAD("fill", "negative size", fill_negative, "size -1 of axis 1"),
-    BAD("fill", "overflow", fill_huge, "64 bits"),
+    BAD("fill", "overflow", fill_huge, "2^48 bytes"),
     BAD("fill", "strings", fill_strings, "string"),
     BAD("range", "no step", range_still, "steps of 0"),
     BAD("range", "too many for u8", range_small, "u8 does not hold 300 numbers"),
