@@ -34,7 +34,8 @@ typedef struct ch_philox_name {
     uint64_t seed; /* of the run */
     uint64_t own;  /* the op's own seed */
     int64_t  step;
-    uint32_t ordinal; /* of the op in its step */
+    int64_t  iteration; /* of the loops around the op; 0: none */
+    uint32_t ordinal;   /* of the op in its step */
     uint32_t replica;
 } ch_philox_name;
 

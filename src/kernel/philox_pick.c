@@ -41,6 +41,7 @@ ch_philox ch__philox_stream(const ch_philox_name *name)
 {
     static const uint32_t seeds[2] = {0x243f6a88u, 0x85a308d3u}; /* of pi */
     static const uint32_t names[2] = {0x13198a2eu, 0x03707344u};
+    static const uint32_t loops[2] = {0xa4093822u, 0x299f31d0u};
     uint32_t c[4] = {(uint32_t)name->seed, (uint32_t)(name->seed >> 32), (uint32_t)name->own,
                      (uint32_t)(name->own >> 32)};
     uint64_t step = (uint64_t)name->step;
@@ -51,6 +52,11 @@ ch_philox ch__philox_stream(const ch_philox_name *name)
     c[2] ^= name->ordinal;
     c[3] ^= name->replica;
     ch__philox_block(c, names, c);
+    if (name->iteration != 0) {
+        c[0] ^= (uint32_t)name->iteration;
+        c[1] ^= (uint32_t)((uint64_t)name->iteration >> 32);
+        ch__philox_block(c, loops, c);
+    }
     return (ch_philox){.key = {c[0], c[1]}, .high = {c[2], c[3]}};
 }
 

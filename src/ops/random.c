@@ -25,6 +25,7 @@ static ch_philox stream_of(const ch_call *c, int64_t own, int64_t ordinal)
         .seed = c->env->seed,
         .own = (uint64_t)own,
         .step = c->env->step,
+        .iteration = c->env->iteration,
         .ordinal = ordinal > 0 ? (uint32_t)(ordinal - 1) : (uint32_t)c->node->ordinal,
         .replica = (uint32_t)c->env->replica,
     };

@@ -187,6 +187,44 @@ static void gradients_can_be_differentiated_again(void **state)
     (void)state;
 }
 
+/* ---- loops ---- */
+
+static void scale_at_random(ch_step *s, void *arg, ch_node *const *h, ch_node *const *x,
+                            ch_node **next, ch_node **y)
+{
+    (void)arg;
+    next[0] = h[0];
+    y[0] = ch_mul(x[0], ch_random_uniform(s, CH_F32, ch_shape_of(2), 1, 2, 0));
+}
+
+static void scan_at_random(ch_step *s, void *arg)
+{
+    ch_node *x = ch_step_in(s, 0), *h = ch_number(s, 0), *y = NULL;
+
+    (void)arg;
+    ch_scan(s, &(ch_scan_spec){.n_carry = 1, .n_x = 1, .n_y = 1}, scale_at_random, NULL, &h, &x,
+            &h, &y);
+    ch_step_out(s, "y", y);
+    ch_step_out(s, "dx", ch_gradient(y, x));
+}
+
+static void each_iteration_draws_its_own_numbers_and_its_gradient_the_same(void **state)
+{
+    ch_function *f = t_function(scan_at_random, NULL);
+    ch_tensor   *ones = t_f32(ch_shape_of(5, 2), (float[]){1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
+    ch_tuple    *in = t_tuple(1, &ones), *out = NULL;
+
+    t_ok(ch_strategy_run(NULL, f, in, &out));
+    assert_memory_equal(t_floats(out, 0, 0), t_floats(out, 1, 0), 10 * sizeof(float));
+    for (int i = 0; i < 10; i++)
+        for (int k = 0; k < i; k++)
+            assert_true(t_floats(out, 0, 0)[i] != t_floats(out, 0, 0)[k]);
+    ch_tuple_unref(out);
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    (void)state;
+}
+
 /* ---- watching ---- */
 
 typedef struct seen {
@@ -263,6 +301,7 @@ int main(void)
         cmocka_unit_test(an_input_that_is_not_there_is_an_error),
         cmocka_unit_test(a_step_cannot_run_itself_while_it_is_recorded),
         cmocka_unit_test(gradients_can_be_differentiated_again),
+        cmocka_unit_test(each_iteration_draws_its_own_numbers_and_its_gradient_the_same),
         cmocka_unit_test(watching_shows_every_node_and_changes_no_bit),
         cmocka_unit_test(a_graph_prints_as_one_would_write_it),
     };

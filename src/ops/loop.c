@@ -1,392 +1,16 @@
-/* ops/control.c -- cond, scan and while: ops whose attributes are graphs.
+/* ops/loop.c -- scan, and while on top of it.
  *
- * A body is planned as a program of its own when the call is prepared, and runs in the call's
- * scratch. The inputs of a body are the values it is handed, then what it captured of the
- * graphs around it; captures are ordinary inputs of the call.
- *
- * A scan runs its body `length` times. Its inputs are carries, xs (cut along axis 0) and
- * captures; its outputs the last carries, the ys (stacked along axis 0) and the trace: the
- * carries that each iteration began with. Only the gradient asks for the trace; where nobody
- * does, it takes neither time nor memory. The gradient of a scan is a scan the other way, which
- * computes each iteration again from its trace.
+ * A scan runs its body `length` times. Its inputs are carries, xs (cut along axis 0) and captures;
+ * its outputs the last carries, the ys (stacked along axis 0) and the trace: the carries that
+ * each iteration began with. Only the gradient asks for the trace; where nobody does, it takes
+ * neither time nor memory. The gradient of a scan is a scan the other way, which computes each
+ * iteration again from its trace.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
 #include <string.h>
 
-#include "graph/program.h"
-#include "graph/step.h"
+#include "ops/body.h"
 #include "ops/ops.h"
-
-/* ---- bodies ---- */
-
-/* A body ready to run: its program, and where in the call's scratch its parts are. */
-typedef struct ready_body {
-    ch_program *program;
-    size_t      instance_at, arena_at, pointers_at; /* in scratch */
-    int         n_in, n_out;
-} ready_body;
-
-static size_t take(size_t *used, size_t bytes)
-{
-    size_t at = *used;
-
-    *used += (bytes + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
-    return at;
-}
-
-static ch_status prepare_body(ready_body *b, ch_graph *g, size_t *used)
-{
-    ch_status rc = ch__program_new(g, NULL, &b->program);
-
-    if (rc != CH_OK)
-        return rc;
-    b->n_in = g->n_inputs;
-    b->n_out = g->n_outputs;
-    b->instance_at = take(used, ch__instance_bytes(b->program));
-    b->arena_at = take(used, b->program->arena_bytes);
-    b->pointers_at = take(used, (size_t)(b->n_in + b->n_out) * sizeof(void *));
-    return CH_OK;
-}
-
-/* A body on a device, for the length of one call. */
-typedef struct running {
-    ch_instance *instance;
-    void       **in, **out;
-    ch_env       env;
-    ch_bind      bind;
-} running;
-
-static void start_body(const ready_body *b, const ch_call *c, running *r)
-{
-    char *scratch = c->scratch;
-
-    r->instance = ch__instance_at(b->program, scratch + b->instance_at);
-    r->in = (void **)(void *)(scratch + b->pointers_at);
-    r->out = r->in + b->n_in;
-    r->env = *c->env;
-    r->bind = (ch_bind){.input = r->in,
-                        .output = r->out,
-                        .arena = scratch + b->arena_at,
-                        .env = &r->env,
-                        .team = c->env->team};
-}
-
-/* Program inputs are not const because resources share their type; they are never written. */
-static void *readable(const void *p)
-{
-    void *q;
-
-    memcpy(&q, &p, sizeof(q));
-    return q;
-}
-
-/* Inputs [from, from + n) of the call must be what inputs [at, at + n) of the body say. */
-static ch_status check_inputs(const ch_infer *c, const ch_graph *g, int from, int at, int n,
-                              bool cut)
-{
-    for (int i = 0; i < n; i++) {
-        ch_dims have = c->in[from + i];
-        bool    ok = c->dtype[from + i] == g->input[at + i]->dtype;
-
-        if (cut) { /* one slice along axis 0 */
-            ok = ok && have.rank > 0;
-            have.rank -= have.rank > 0;
-            memmove(have.dim, have.dim + 1, (CH_MAX_RANK - 1) * sizeof(have.dim[0]));
-        }
-        if (!ok || !ch__dims_same(&have, &g->input[at + i]->dims))
-            return ch__infer_fail(c, "input %d is not what its body takes", from + i);
-    }
-    return CH_OK;
-}
-
-/* ---- cond ---- */
-
-typedef struct cond_attrs {
-    ch_graph *then, *otherwise;
-} cond_attrs;
-
-static const ch_attr cond_rows[] = {
-    CH_ATTR_GRAPH(cond_attrs, then),
-    CH_ATTR_GRAPH(cond_attrs, otherwise),
-    CH_ATTR_END,
-};
-
-static ch_status cond_infer(ch_infer *c)
-{
-    const cond_attrs *a = c->attrs;
-    ch_status         rc;
-
-    if (a->then == NULL || a->otherwise == NULL)
-        return ch__infer_fail(c, "it has no bodies");
-    if (c->n_in != 1 + a->then->n_inputs + a->otherwise->n_inputs)
-        return ch__infer_fail(c, "%d inputs, its bodies take %d", c->n_in,
-                              1 + a->then->n_inputs + a->otherwise->n_inputs);
-    if (c->dtype[0] != CH_BOOL || c->in[0].rank != 0)
-        return ch__infer_fail(c, "the condition must be a bool scalar");
-    if (a->then->n_outputs != a->otherwise->n_outputs || a->then->n_outputs == 0)
-        return ch__infer_fail(c, "one branch gives %d values and the other %d",
-                              a->then->n_outputs, a->otherwise->n_outputs);
-    rc = check_inputs(c, a->then, 1, 0, a->then->n_inputs, false);
-    if (rc == CH_OK)
-        rc = check_inputs(c, a->otherwise, 1 + a->then->n_inputs, 0, a->otherwise->n_inputs,
-                          false);
-    for (int i = 0; i < a->then->n_outputs && rc == CH_OK; i++) {
-        const ch_node *x = a->then->output[i].node, *y = a->otherwise->output[i].node;
-
-        if (x->dtype != y->dtype || !ch__dims_same(&x->dims, &y->dims))
-            return ch__infer_fail(c, "value %d differs in type or shape between the branches",
-                                  i);
-        rc = ch__infer_dims(c, i, x->dtype, &x->dims);
-    }
-    return rc;
-}
-
-typedef struct cond_state {
-    ready_body branch[2];
-} cond_state;
-
-static void cond_drop(void *state)
-{
-    cond_state *s = state;
-
-    ch__program_unref(s->branch[0].program);
-    ch__program_unref(s->branch[1].program);
-}
-
-static ch_status cond_prepare(const ch_node *n, ch_prep *p)
-{
-    const cond_attrs *a = n->attrs;
-    cond_state       *s = ch__prep_state(p, sizeof(*s));
-    size_t            used[2] = {0, 0}; /* only one of them runs: they share the scratch */
-    ch_status         rc;
-
-    if (s == NULL)
-        return ch__fail_memory("cond");
-    rc = prepare_body(&s->branch[0], a->then, &used[0]);
-    if (rc == CH_OK)
-        rc = prepare_body(&s->branch[1], a->otherwise, &used[1]);
-    p->scratch_bytes = used[0] > used[1] ? used[0] : used[1];
-    return rc;
-}
-
-static ch_status cond_run(const ch_call *c, ch_tile t)
-{
-    const cond_state *s = c->state;
-    int               which = *(const bool *)c->in[0] ? 0 : 1;
-    const ready_body *b = &s->branch[which];
-    int               first = 1 + (which == 0 ? 0 : s->branch[0].n_in);
-    running           r;
-
-    (void)t;
-    start_body(b, c, &r);
-    for (int i = 0; i < b->n_in; i++)
-        r.in[i] = readable(c->in[first + i]);
-    for (int i = 0; i < b->n_out; i++)
-        r.out[i] = c->out[i];
-    return ch__instance_run(r.instance, &r.bind);
-}
-
-static const ch_kernel cond_plain = {"bodies", ch__always, cond_prepare, cond_run, cond_drop};
-
-static void cond_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[]);
-
-const ch_op ch__op_cond = {
-    .name = "cond",
-    .version = 1,
-    .n_in = -1,
-    .n_out = -1,
-    .flags = CH_OP_CAN_FAIL | CH_OP_READS_ENV,
-    .attrs = cond_rows,
-    .attrs_bytes = sizeof(cond_attrs),
-    .infer = cond_infer,
-    .grad = cond_grad,
-    .kernels = (const ch_kernel *const[]){&cond_plain, NULL},
-};
-
-typedef struct branch_record {
-    ch_branch_fn fn;
-    void        *arg;
-    int          n_out;
-} branch_record;
-
-static void record_branch(ch_step *s, int n, ch_node *const *in, void *arg)
-{
-    branch_record *b = arg;
-    ch_node       *out[CH_MAX_OUT] = {0};
-
-    (void)n, (void)in;
-    b->fn(s, b->arg, out);
-    for (int i = 0; i < b->n_out; i++)
-        ch_step_out(s, NULL, out[i]);
-}
-
-/* Records a call whose inputs are three lists; sets all its outputs. */
-static void record_call(ch_step *s, const ch_op *op, const void *attrs, int n0,
-                        ch_node *const *in0, int n1, ch_node *const *in1, int n2,
-                        ch_node *const *in2, int n_out, ch_node **out)
-{
-    int       n_in = n0 + n1 + n2;
-    ch_node **in = ch__calloc((size_t)n_in + 1, sizeof(*in)), *n = NULL;
-
-    if (in == NULL) {
-        ch__step_take(s, ch__fail_memory(op->name), NULL);
-        return;
-    }
-    for (int i = 0; i < n0; i++)
-        in[i] = in0[i];
-    for (int i = 0; i < n1; i++)
-        in[n0 + i] = in1[i];
-    for (int i = 0; i < n2; i++)
-        in[n0 + n1 + i] = in2[i];
-    n = n_in > 0 ? ch__node_at(NULL, op, attrs, n_in, in) : ch__source_at(NULL, s, op, attrs);
-    ch__free(in);
-    for (int i = 0; i < n_out && n != NULL; i++)
-        out[i] = &n[i];
-}
-
-static void record_cond(ch_step *s, ch_node *pred, int n_out, ch_body_fn then, void *then_arg,
-                        ch_body_fn otherwise, void *otherwise_arg, ch_node **out)
-{
-    int        n_then = 0, n_else = 0;
-    ch_node  **then_in = NULL, **else_in = NULL;
-    cond_attrs a = {0};
-
-    a.then = ch__step_body(s, "then", 0, NULL, NULL, then, then_arg, &n_then, &then_in);
-    if (a.then != NULL)
-        a.otherwise = ch__step_body(s, "else", 0, NULL, NULL, otherwise, otherwise_arg, &n_else,
-                                    &else_in);
-    if (a.otherwise != NULL)
-        record_call(s, &ch__op_cond, &a, 1, &pred, n_then, then_in, n_else, else_in, n_out,
-                    out);
-    ch_graph_unref(a.then);
-    ch_graph_unref(a.otherwise);
-}
-
-/* True if n outputs fit; the error sticks if not. */
-static bool fits_outputs(ch_step *s, const char *what, int n)
-{
-    if (n >= 1 && n <= CH_MAX_OUT)
-        return true;
-    ch__step_take(
-        s, ch__fail(CH_INVALID_ARGUMENT, "%s: %d values, want 1 to %d", what, n, CH_MAX_OUT),
-        NULL);
-    return false;
-}
-
-void ch_cond(ch_node *pred, int n_out, ch_branch_fn then, ch_branch_fn otherwise, void *arg,
-             ch_node **out)
-{
-    ch_step      *s = pred != NULL ? pred->graph->step : NULL;
-    branch_record yes = {then, arg, n_out}, no = {otherwise, arg, n_out};
-    const void   *before;
-
-    if (n_out > 0)
-        memset(out, 0, (size_t)n_out * sizeof(*out));
-    if (s == NULL || s->rc != CH_OK)
-        return;
-    before = ch__step_begin(s);
-    if (fits_outputs(s, "cond", n_out))
-        record_cond(s, pred, n_out, record_branch, &yes, record_branch, &no, out);
-    ch__step_end(s, before);
-}
-
-/* ---- the gradient of a body ---- */
-
-/* The inputs of a body that have a gradient. */
-static int float_inputs(const ch_graph *g, int from)
-{
-    int n = 0;
-
-    for (int i = from; i < g->n_inputs; i++)
-        n += ch_dtype_is_float(g->input[i]->dtype);
-    return n;
-}
-
-/* Records body g once more, with inputs `in`, and differentiates the sum of out[i] * dout[i]
- * with respect to those inputs that are floats: d gets that many, in order. */
-static void body_gradient(ch_step *s, const ch_graph *g, ch_node *const *in,
-                          ch_node *const *dout, ch_node **d)
-{
-    ch_node  *out[CH_MAX_OUT] = {0}, *sum = ch_number(s, 0);
-    ch_node **x = ch__calloc((size_t)g->n_inputs + 1, sizeof(*x));
-    int       n = 0;
-
-    if (x == NULL) {
-        ch__step_take(s, ch__fail_memory("gradient"), NULL);
-        return;
-    }
-    for (int i = 0; i < g->n_inputs; i++)
-        if (ch_dtype_is_float(g->input[i]->dtype))
-            x[n++] = in[i];
-    if (ch__step_inline(s, g, in, out))
-        for (int i = 0; i < g->n_outputs; i++)
-            if (dout[i] != NULL)
-                sum = ch_add(sum, ch_cast(ch_sum_all(ch_mul(out[i], dout[i])), CH_F64));
-    ch_gradients(sum, NULL, n, x, d);
-    ch__free(x);
-}
-
-/* Records, in a branch of a gradient, the gradient of a branch. */
-typedef struct branch_gradient {
-    const ch_node  *call;
-    const ch_graph *body;
-    int             first; /* of the call's inputs: the body's */
-    ch_node *const *dout;
-} branch_gradient;
-
-/* Outputs: the gradients of both branches' float inputs; those of the branch not taken are 0.
- */
-static void record_branch_gradient(ch_step *s, int n, ch_node *const *none, void *arg)
-{
-    branch_gradient  *b = arg;
-    const cond_attrs *a = b->call->attrs;
-    int               n_in = b->call->n_in - 1;
-    ch_node         **in = ch__calloc((size_t)n_in * 2 + 2, sizeof(*in)), **d = in + n_in + 1;
-    ch_node          *dout[CH_MAX_OUT] = {0};
-
-    (void)n, (void)none;
-    if (in == NULL) {
-        ch__step_take(s, ch__fail_memory("gradient"), NULL);
-        return;
-    }
-    for (int i = 0; i < b->body->n_inputs; i++)
-        in[i] = ch__step_capture(s, b->call->in[b->first + i]);
-    for (int i = 0; i < b->call->n_out; i++)
-        dout[i] = b->dout[i] != NULL ? ch__step_capture(s, b->dout[i]) : NULL;
-    body_gradient(s, b->body, in, dout, d);
-    for (int side = 0; side < 2; side++) {
-        const ch_graph *g = side == 0 ? a->then : a->otherwise;
-        int             first = side == 0 ? 1 : 1 + a->then->n_inputs;
-
-        for (int i = 0, k = 0; i < g->n_inputs; i++)
-            if (ch_dtype_is_float(g->input[i]->dtype))
-                ch_step_out(s, NULL,
-                            g == b->body ? d[k++]
-                                         : ch__full_like(
-                                               ch__step_capture(s, b->call->in[first + i]), 0));
-    }
-    ch__free(in);
-}
-
-static void cond_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
-{
-    const cond_attrs *a = n->attrs;
-    int               n_out = float_inputs(a->then, 0) + float_inputs(a->otherwise, 0);
-    branch_gradient   yes = {n, a->then, 1, dout};
-    branch_gradient   no = {n, a->otherwise, 1 + a->then->n_inputs, dout};
-    ch_node          *d[CH_MAX_OUT] = {0};
-
-    if (n_out == 0 || !fits_outputs(s, "the gradient of cond", n_out))
-        return;
-    record_cond(s, n->in[0], n_out, record_branch_gradient, &yes, record_branch_gradient, &no,
-                d);
-    for (int i = 1, k = 0; i < n->n_in; i++)
-        if (ch_dtype_is_float(n->in[i]->dtype))
-            din[i] = d[k++];
-}
-
-/* ---- scan ---- */
 
 typedef struct scan_attrs {
     ch_graph *body; /* (carries, slices of xs, captures) -> (carries, ys) */
@@ -453,11 +77,11 @@ static ch_status scan_infer(ch_infer *c)
     int               carry = (int)a->n_carry, x = (int)a->n_x;
 
     if (rc == CH_OK)
-        rc = check_inputs(c, g, 0, 0, carry, false);
+        rc = ch__body_check(c, g, 0, 0, carry, false);
     if (rc == CH_OK)
-        rc = check_inputs(c, g, carry, carry, x, true);
+        rc = ch__body_check(c, g, carry, carry, x, true);
     if (rc == CH_OK)
-        rc = check_inputs(c, g, carry + x, carry + x, c->n_in - carry - x, false);
+        rc = ch__body_check(c, g, carry + x, carry + x, c->n_in - carry - x, false);
     for (int i = 0; i < carry && rc == CH_OK; i++)
         rc = ch__infer_like(c, i, i);
     for (int i = carry; i < g->n_outputs && rc == CH_OK; i++)
@@ -469,14 +93,14 @@ static ch_status scan_infer(ch_infer *c)
 }
 
 typedef struct scan_state {
-    ready_body body;
-    int        n_carry, n_x, n_y, stop;
-    int64_t    length;
-    bool       reverse;
-    bool       traced[CH_MAX_OUT];
-    size_t     carry_at[2]; /* in scratch: where iterations take carries from and put them */
-    size_t    *offset;      /* of each carry in there */
-    size_t    *bytes;       /* of one slice: carries, then xs, then ys */
+    ch_body body;
+    int     n_carry, n_x, n_y, stop;
+    int64_t length;
+    bool    reverse;
+    bool    traced[CH_MAX_OUT];
+    size_t  carry_at[2]; /* in scratch: where iterations take carries from and put them */
+    size_t *offset;      /* of each carry in there */
+    size_t *bytes;       /* of one slice: carries, then xs, then ys */
 } scan_state;
 
 static void scan_drop(void *state)
@@ -509,16 +133,16 @@ static ch_status scan_prepare(const ch_node *n, ch_prep *p)
     for (int i = 0; i < s->n_y; i++)
         s->bytes[s->n_carry + s->n_x + i] = (size_t)ch__bytes(g->output[s->n_carry + i].node);
     for (int i = 0; i < s->n_carry; i++) {
-        s->offset[i] = take(&carries, s->bytes[i]);
+        s->offset[i] = ch__scratch_take(&carries, s->bytes[i]);
         s->traced[i] = !p->unused[g->n_outputs + i];
     }
-    s->carry_at[0] = take(&used, carries);
-    s->carry_at[1] = take(&used, carries);
+    s->carry_at[0] = ch__scratch_take(&used, carries);
+    s->carry_at[1] = ch__scratch_take(&used, carries);
     p->skips_unused = true;
     for (int i = 0; i < g->n_outputs; i++) /* only the trace may be left out */
         p->unused[i] = false;
     {
-        ch_status rc = prepare_body(&s->body, a->body, &used);
+        ch_status rc = ch__body_prepare(&s->body, a->body, &used);
 
         p->scratch_bytes = used;
         return rc;
@@ -532,12 +156,14 @@ static void copy(void *to, const void *from, size_t bytes)
 }
 
 /* Hands iteration `at` its slices of the xs and its places in the ys, and notes its carries. */
-static void point_at(const scan_state *s, const ch_call *c, running *r, int64_t at, char *carry)
+static void point_at(const scan_state *s, const ch_call *c, ch_running *r, int64_t at,
+                     char *carry)
 {
     const size_t *bytes = s->bytes + s->n_carry;
 
     for (int i = 0; i < s->n_x; i++)
-        r->in[s->n_carry + i] = (char *)readable(c->in[s->n_carry + i]) + (size_t)at * bytes[i];
+        r->in[s->n_carry + i] =
+            (char *)ch__readable(c->in[s->n_carry + i]) + (size_t)at * bytes[i];
     for (int i = 0; i < s->n_y; i++)
         r->out[s->n_carry + i] =
             (char *)c->out[s->n_carry + i] + (size_t)at * bytes[s->n_x + i];
@@ -548,7 +174,7 @@ static void point_at(const scan_state *s, const ch_call *c, running *r, int64_t 
 }
 
 /* What a scan that ended early leaves: ys of zeros, and a trace of carries that stay. */
-static void fill_rest(const scan_state *s, const ch_call *c, running *r, int64_t done,
+static void fill_rest(const scan_state *s, const ch_call *c, ch_running *r, int64_t done,
                       char *carry)
 {
     for (int64_t t = done; t < s->length; t++) {
@@ -562,16 +188,17 @@ static ch_status scan_run(const ch_call *c, ch_tile tile)
 {
     const scan_state *s = c->state;
     char *carry[2] = {(char *)c->scratch + s->carry_at[0], (char *)c->scratch + s->carry_at[1]};
-    int64_t t = 0;
-    running r;
+    int64_t    t = 0;
+    ch_running r;
 
     (void)tile;
-    start_body(&s->body, c, &r);
+    ch__body_start(&s->body, c, &r);
     for (int i = 0; i < s->n_carry; i++)
         copy(carry[0] + s->offset[i], c->in[i], s->bytes[i]);
     for (int i = s->n_carry + s->n_x; i < s->body.n_in; i++)
-        r.in[i] = readable(c->in[i]);
+        r.in[i] = ch__readable(c->in[i]);
     for (; t < s->length; t++) {
+        int64_t   at = s->reverse ? s->length - 1 - t : t;
         ch_status rc;
 
         if (s->stop > 0 && !*(const bool *)(carry[t & 1] + s->offset[s->stop - 1]))
@@ -580,8 +207,9 @@ static ch_status scan_run(const ch_call *c, ch_tile tile)
             r.in[i] = carry[t & 1] + s->offset[i];
             r.out[i] = carry[(t + 1) & 1] + s->offset[i];
         }
-        point_at(s, c, &r, s->reverse ? s->length - 1 - t : t, carry[t & 1]);
-        r.env.iteration = c->env->iteration * s->length + t + 1;
+        point_at(s, c, &r, at, carry[t & 1]);
+        /* By position, so that the gradient draws an iteration's numbers again. */
+        r.env.iteration = c->env->iteration * s->length + at + 1;
         rc = ch__instance_run(r.instance, &r.bind);
         if (rc != CH_OK)
             return rc;
@@ -648,8 +276,8 @@ static void record_scan(ch_step *s, const scan_parts *p, ch_body_fn record, void
     }
     a.body = ch__step_body(s, "body", n, dtype, dims, record, arg, &n_captures, &captures);
     if (a.body != NULL)
-        record_call(s, &ch__op_scan, &a, p->n_carry, p->carry, p->n_x, p->x, n_captures,
-                    captures, p->n_carry + p->n_y, out);
+        ch__record_call(s, &ch__op_scan, &a, p->n_carry, p->carry, p->n_x, p->x, n_captures,
+                        captures, p->n_carry + p->n_y, out);
     ch_graph_unref(a.body);
 }
 
@@ -678,7 +306,7 @@ static void record_scan_body(ch_step *s, int n, ch_node *const *in, void *arg)
 static bool check_scan(ch_step *s, const ch_scan_spec *spec, ch_node *const *carry,
                        ch_node *const *x)
 {
-    if (!fits_outputs(s, "scan", spec->n_carry * 2 + spec->n_y))
+    if (!ch__fits_outputs(s, "scan", spec->n_carry * 2 + spec->n_y))
         return false;
     for (int i = 0; i < spec->n_carry + spec->n_x; i++) {
         bool           is_x = i >= spec->n_carry;
@@ -793,7 +421,7 @@ static void record_backward(ch_step *s, int n, ch_node *const *in, void *arg)
     for (int i = b->n_carry + b->n_x; i < n_in; i++)
         fwd[i] = ch__step_capture(s, b->call->in[i]);
     take_douts(b, in, slices + b->n_carry + b->n_x, dout);
-    body_gradient(s, b->body, fwd, dout, d);
+    ch__body_gradient(s, b->body, fwd, dout, d);
     record_carry_gradients(s, b, d, slices);
     for (int i = 0; i < b->n_float_capture; i++)
         ch_step_out(s, NULL,
@@ -801,15 +429,6 @@ static void record_backward(ch_step *s, int n, ch_node *const *in, void *arg)
     for (int i = 0; i < b->n_float_x; i++)
         ch_step_out(s, NULL, d[b->n_float_carry + i]);
     ch__free(fwd);
-}
-
-static int count_floats(const ch_graph *g, int from, int to)
-{
-    int n = 0;
-
-    for (int i = from; i < to; i++)
-        n += ch_dtype_is_float(g->input[i]->dtype);
-    return n;
 }
 
 static void scan_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
@@ -824,9 +443,9 @@ static void scan_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_no
                            n_x,
                            g->n_outputs - n_carry,
                            n->n_in - n_carry - n_x,
-                           count_floats(g, 0, n_carry),
-                           count_floats(g, n_carry, n_carry + n_x),
-                           count_floats(g, n_carry + n_x, n->n_in),
+                           ch__count_floats(g, 0, n_carry),
+                           ch__count_floats(g, n_carry, n_carry + n_x),
+                           ch__count_floats(g, n_carry + n_x, n->n_in),
                            has_dy,
                            has_dtrace};
     ch_node         **room = ch__calloc((size_t)(n->n_in + n->n_out) * 2 + 2, sizeof(*room));
@@ -859,7 +478,7 @@ static void scan_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_no
     p.carry = carry;
     p.x = x;
     p.n_x = n_slices;
-    if (s->rc == CH_OK && fits_outputs(s, "the gradient of scan", p.n_carry * 2 + p.n_y))
+    if (s->rc == CH_OK && ch__fits_outputs(s, "the gradient of scan", p.n_carry * 2 + p.n_y))
         record_scan(s, &p, record_backward, &b, out);
     k = 0;
     for (int i = 0; i < n_carry; i++)
@@ -911,7 +530,7 @@ void ch_while(ch_step *s, int n, int64_t limit, ch_while_test test, ch_while_bod
     if (s == NULL)
         return;
     before = ch__step_begin(s);
-    if (s->rc == CH_OK && fits_outputs(s, "while", (n + 1) * 2) &&
+    if (s->rc == CH_OK && ch__fits_outputs(s, "while", (n + 1) * 2) &&
         check_scan(s, &(ch_scan_spec){.n_carry = n, .length = limit}, state, NULL)) {
         for (int i = 0; i < n; i++)
             carry[i] = state[i];

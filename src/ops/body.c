@@ -1,0 +1,135 @@
+/* ops/body.c -- what cond and scan share.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "ops/body.h"
+
+#include <string.h>
+
+#include "ops/ops.h"
+
+size_t ch__scratch_take(size_t *used, size_t bytes)
+{
+    size_t at = *used;
+
+    *used += (bytes + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
+    return at;
+}
+
+ch_status ch__body_prepare(ch_body *b, ch_graph *g, size_t *used)
+{
+    ch_status rc = ch__program_new(g, NULL, &b->program);
+
+    if (rc != CH_OK)
+        return rc;
+    b->n_in = g->n_inputs;
+    b->n_out = g->n_outputs;
+    b->instance_at = ch__scratch_take(used, ch__instance_bytes(b->program));
+    b->arena_at = ch__scratch_take(used, b->program->arena_bytes);
+    b->pointers_at = ch__scratch_take(used, (size_t)(b->n_in + b->n_out) * sizeof(void *));
+    return CH_OK;
+}
+
+void ch__body_start(const ch_body *b, const ch_call *c, ch_running *r)
+{
+    char *scratch = c->scratch;
+
+    r->instance = ch__instance_at(b->program, scratch + b->instance_at);
+    r->in = (void **)(void *)(scratch + b->pointers_at);
+    r->out = r->in + b->n_in;
+    r->env = *c->env;
+    r->bind = (ch_bind){.input = r->in,
+                        .output = r->out,
+                        .arena = scratch + b->arena_at,
+                        .env = &r->env,
+                        .team = c->env->team};
+}
+
+void *ch__readable(const void *p)
+{
+    void *q;
+
+    memcpy(&q, &p, sizeof(q));
+    return q;
+}
+
+ch_status ch__body_check(const ch_infer *c, const ch_graph *g, int from, int at, int n,
+                         bool cut)
+{
+    for (int i = 0; i < n; i++) {
+        ch_dims have = c->in[from + i];
+        bool    ok = c->dtype[from + i] == g->input[at + i]->dtype;
+
+        if (cut) { /* one slice along axis 0 */
+            ok = ok && have.rank > 0;
+            have.rank -= have.rank > 0;
+            memmove(have.dim, have.dim + 1, (CH_MAX_RANK - 1) * sizeof(have.dim[0]));
+        }
+        if (!ok || !ch__dims_same(&have, &g->input[at + i]->dims))
+            return ch__infer_fail(c, "input %d is not what its body takes", from + i);
+    }
+    return CH_OK;
+}
+
+void ch__record_call(ch_step *s, const ch_op *op, const void *attrs, int n0,
+                     ch_node *const *in0, int n1, ch_node *const *in1, int n2,
+                     ch_node *const *in2, int n_out, ch_node **out)
+{
+    int       n_in = n0 + n1 + n2;
+    ch_node **in = ch__calloc((size_t)n_in + 1, sizeof(*in)), *n = NULL;
+
+    if (in == NULL) {
+        ch__step_take(s, ch__fail_memory(op->name), NULL);
+        return;
+    }
+    for (int i = 0; i < n0; i++)
+        in[i] = in0[i];
+    for (int i = 0; i < n1; i++)
+        in[n0 + i] = in1[i];
+    for (int i = 0; i < n2; i++)
+        in[n0 + n1 + i] = in2[i];
+    n = n_in > 0 ? ch__node_at(NULL, op, attrs, n_in, in) : ch__source_at(NULL, s, op, attrs);
+    ch__free(in);
+    for (int i = 0; i < n_out && n != NULL; i++)
+        out[i] = &n[i];
+}
+
+bool ch__fits_outputs(ch_step *s, const char *what, int n)
+{
+    if (n >= 1 && n <= CH_MAX_OUT)
+        return true;
+    ch__step_take(
+        s, ch__fail(CH_INVALID_ARGUMENT, "%s: %d values, want 1 to %d", what, n, CH_MAX_OUT),
+        NULL);
+    return false;
+}
+
+int ch__count_floats(const ch_graph *g, int from, int to)
+{
+    int n = 0;
+
+    for (int i = from; i < to; i++)
+        n += ch_dtype_is_float(g->input[i]->dtype);
+    return n;
+}
+
+void ch__body_gradient(ch_step *s, const ch_graph *g, ch_node *const *in, ch_node *const *dout,
+                       ch_node **d)
+{
+    ch_node  *out[CH_MAX_OUT] = {0}, *sum = ch_number(s, 0);
+    ch_node **x = ch__calloc((size_t)g->n_inputs + 1, sizeof(*x));
+    int       n = 0;
+
+    if (x == NULL) {
+        ch__step_take(s, ch__fail_memory("gradient"), NULL);
+        return;
+    }
+    for (int i = 0; i < g->n_inputs; i++)
+        if (ch_dtype_is_float(g->input[i]->dtype))
+            x[n++] = in[i];
+    if (ch__step_inline(s, g, in, out))
+        for (int i = 0; i < g->n_outputs; i++)
+            if (dout[i] != NULL)
+                sum = ch_add(sum, ch_cast(ch_sum_all(ch_mul(out[i], dout[i])), CH_F64));
+    ch_gradients(sum, NULL, n, x, d);
+    ch__free(x);
+}
