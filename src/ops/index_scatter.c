@@ -175,6 +175,14 @@ ch_node *ch_scatter_add(ch_node *x, ch_node *ids, ch_node *rows)
     return scatter_at(__builtin_return_address(0), &ch__op_scatter_add, x, ids, rows);
 }
 
+ch_node *ch__add_sparse(ch_node *x, const ch_node *sparse, bool negative)
+{
+    ch_node *rows = sparse->head->in[1];
+
+    return ch__node(&ch__op_scatter_add, NULL, 3,
+                    ((ch_node *[]){x, sparse->head->in[0], negative ? ch_neg(rows) : rows}));
+}
+
 /* ---- last_ids: of ids that are there more than once, all but the last become -1 ---- */
 
 static ch_status last_ids_infer(ch_infer *c)

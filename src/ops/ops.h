@@ -48,6 +48,9 @@ ch_node *ch__full_like(ch_node *x, double value);
 bool ch__is_sparse(const ch_node *n);
 /* The sum of two gradients: sparse if both are. (ops/index.c) */
 ch_node *ch__add_gradients(ch_node *a, ch_node *b);
+/* x plus a sparse gradient, or minus it: only its rows are written. An id that is not in range
+ * stands for no row; -1 fills up lists. (ops/index_scatter.c) */
+ch_node *ch__add_sparse(ch_node *x, const ch_node *sparse, bool negative);
 
 /* The kernel of every op that has a block function, and the op of a chain of them. It is in no
  * list: a recorded graph never has one. (ops/fused.c) */

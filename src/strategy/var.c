@@ -265,13 +265,13 @@ static ch_node *update(ch_step *s, ch_var *v, const void *caller, ch_node *x, ch
 static ch_node *add(ch_node *now, ch_node *x, ch_node *y)
 {
     (void)y;
-    return ch_add(now, x);
+    return ch__is_sparse(x) ? ch__add_sparse(now, x, false) : ch_add(now, x);
 }
 
 static ch_node *subtract(ch_node *now, ch_node *x, ch_node *y)
 {
     (void)y;
-    return ch_sub(now, x);
+    return ch__is_sparse(x) ? ch__add_sparse(now, x, true) : ch_sub(now, x);
 }
 
 /* A value that is a number takes the variable's type. */
