@@ -45,8 +45,11 @@ ch_status ch__pass_dead(ch_graph *g)
             ch__attrs_drop(n->op, n->own_attrs);
             g->n_calls--;
             for (int i = 0; i < g->n_resources; i++)
-                if (g->resource[i].read == n) /* written without being read */
+                if (g->resource[i].read == n) { /* written without being read, or not at all */
+                    if (g->resource[i].value == n)
+                        g->resource[i].value = NULL;
                     g->resource[i].read = NULL;
+                }
         } else {
             g->last = n;
             link = &n->next;
