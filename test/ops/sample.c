@@ -256,7 +256,7 @@ void t_case_raise(t_case *c, const t_result *low)
 
         if (!t_smooth(c, low->dtype[o]))
             continue;
-        if (n == T_MAX_IN || (outs + 1) * smooth > T_MAX_OUT)
+        if (n == T_MAX_IN || (outs + 2) * smooth > T_MAX_OUT)
             t_fail(c, "its gradient has more inputs or outputs than the harness can hold");
         w = t_alloc((size_t)count * sizeof(*w));
         for (int64_t k = 0; k < count; k++)
@@ -267,7 +267,7 @@ void t_case_raise(t_case *c, const t_result *low)
     }
     c->level++;
     c->n_in[c->level] = n;
-    c->n_out[c->level] = outs * smooth;
+    c->n_out[c->level] = (outs + (outs > 1)) * smooth;
 }
 
 void t_case_raise_ones(t_case *c, const t_result *low)
@@ -279,27 +279,34 @@ void t_case_raise_ones(t_case *c, const t_result *low)
     c->ones = true;
     c->level++;
     c->n_in[c->level] = c->n_in[c->level - 1];
-    c->n_out[c->level] = outs * count_smooth(c, c->level);
+    c->n_out[c->level] = (outs + (outs > 1)) * count_smooth(c, c->level);
 }
 
 /* ---- recording ---- */
 
-/* The gradient of each output of `low` with respect to each input that has one. */
+/* The gradient of each output of `low` with respect to each input that has one; and, where
+ * there is more than one such output, of all of them at once. */
 static void record_gradients(const t_case *c, int level, ch_node *const *in,
                              ch_node *const *low, ch_node **out)
 {
-    ch_node *x[T_MAX_IN];
-    int      n_x = 0, weight = c->n_in[level - 1], k = 0;
+    ch_node *x[T_MAX_IN], *sum = NULL;
+    int      n_x = 0, weight = c->n_in[level - 1], n = 0;
 
     for (int i = 0; i < c->n_in[level - 1]; i++)
         if (t_smooth(c, c->in[i].dtype))
             x[n_x++] = in[i];
     for (int o = 0; o < c->n_out[level - 1]; o++) {
+        ch_node *w, *part;
+
         if (low[o] == NULL || !t_smooth(c, ch_node_dtype(low[o])))
             continue;
-        ch_gradients(low[o], c->ones ? NULL : in[weight++], n_x, x, out + k);
-        k += n_x;
+        w = c->ones ? NULL : in[weight++];
+        ch_gradients(low[o], w, n_x, x, out + n++ * n_x);
+        part = ch_sum_all(c->ones ? low[o] : ch_mul(low[o], w));
+        sum = sum == NULL ? part : ch_add(sum, part);
     }
+    if (n > 1)
+        ch_gradients(sum, NULL, n_x, x, out + n * n_x);
 }
 
 static void record_level(ch_step *s, t_case *c, int level, ch_node *const *in, ch_node **out)
