@@ -16,6 +16,9 @@
  * `tb`, b as
  * (..., n, k). The axes before the last two broadcast. Floats and integers; integers wrap. */
 CH_API ch_node *ch_matmul(ch_node *a, bool ta, ch_node *b, bool tb);
+/* (..., n) = x (..., k) . w (k, n) + bias (n), if there is one. With an activation behind it,
+ * it is still one call when it runs. */
+CH_API ch_node *ch_linear(ch_node *x, ch_node *w, ch_node *bias);
 
 /* What stands around an image where a window reaches over its edge: nothing, so that it never
  * does; zeros, so that there is an output for every stride; or as many zeros as said. */

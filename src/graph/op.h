@@ -328,7 +328,7 @@ typedef struct ch_rewrite {
     const ch_op *op;
     int          n_in;
     ch_node     *in[8];
-    _Alignas(16) unsigned char attrs[512]; /* op->attrs_bytes of it */
+    _Alignas(16) unsigned char attrs[1024]; /* op->attrs_bytes of it */
 } ch_rewrite;
 
 /* ---- the op ---- */

@@ -299,3 +299,11 @@ ch_status ch__conv_run(const ch_conv *v, int phase, int tile, const void *a, con
     run_after(v, tile, v->phase_tiles[phase], out, scratch);
     return CH_OK;
 }
+
+void ch__conv_region(const ch_conv *v, int tile, int64_t *row, int64_t *rows)
+{
+    int64_t outputs = v->dims.oh * v->dims.ow;
+
+    *row = tile * v->images * outputs;
+    *rows = v->part[tile == v->n_tiles - 1].dims.n * outputs;
+}

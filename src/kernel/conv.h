@@ -88,6 +88,9 @@ CH_MUST_CHECK ch_status ch__conv_open(ch_conv *v, const ch_conv_engine *e, ch_co
                                       ch_dtype dtype, const ch_conv_dims *d);
 CH_MUST_CHECK ch_status ch__conv_run(const ch_conv *v, int phase, int tile, const void *a,
                                      const void *b, void *out, void *scratch);
-void                    ch__conv_close(ch_conv *v);
+/* Which of the result's rows (n * oh * ow, o) a tile of the last phase of CH_CONV_OUTPUT makes.
+ */
+void ch__conv_region(const ch_conv *v, int tile, int64_t *row, int64_t *rows);
+void ch__conv_close(ch_conv *v);
 
 #endif

@@ -7,15 +7,18 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/conv.h"
 
+#include <string.h>
+
 #include "graph/step.h"
+#include "kernel/epilogue.h"
 #include "ops/ops.h"
 #include "ops/window.h"
 
 static ch_conv_kind kind_of(const ch_op *op)
 {
-    return op == &ch__op_conv2d              ? CH_CONV_OUTPUT
-           : op == &ch__op_conv2d_input_grad ? CH_CONV_INPUT
-                                             : CH_CONV_FILTER;
+    return op == &ch__op_conv2d_input_grad    ? CH_CONV_INPUT
+           : op == &ch__op_conv2d_filter_grad ? CH_CONV_FILTER
+                                              : CH_CONV_OUTPUT;
 }
 
 /* ---- sizes ---- */
@@ -87,6 +90,8 @@ static ch_status want_arrays(const ch_infer *c, ch_conv_kind kind)
                               ch__dim_text(c, b->dim[3]));
     if (kind != CH_CONV_OUTPUT && t->size.n != 2)
         return ch__infer_fail(c, "its size has %d numbers, want 2", t->size.n);
+    if (t->activation != 0 && c->op != &ch__op_conv2d_fused)
+        return ch__infer_fail(c, "it takes no activation");
     return CH_OK;
 }
 
@@ -150,14 +155,23 @@ static bool conv_fits(const ch_node *n, const ch_conv_engine *e)
     return ch__conv_fits(e, kind_of(n->op), n->dtype, &d);
 }
 
+typedef struct conv_state {
+    ch_conv     conv;
+    ch_epilogue then;
+} conv_state;
+
 static ch_status conv_prepare(const ch_node *n, ch_prep *p, const ch_conv_engine *e)
 {
-    ch_conv     *v = ch__prep_state(p, sizeof(*v));
-    ch_conv_dims d = dims_of(n);
-    ch_status    rc;
+    const ch_window_attrs *t = ch__attrs(n);
+    conv_state            *x = ch__prep_state(p, sizeof(*x));
+    ch_conv               *v;
+    ch_conv_dims           d = dims_of(n);
+    ch_status              rc;
 
-    if (v == NULL)
+    if (x == NULL)
         return ch__fail_memory(n->op->name);
+    v = &x->conv;
+    (void)ch__epilogue_make(n->dtype, n->n_in > 2, t->activation, &x->then);
     rc = ch__conv_open(v, e, kind_of(n->op), n->dtype, &d);
     if (rc != CH_OK) {
         p->state = NULL;
@@ -172,12 +186,29 @@ static ch_status conv_prepare(const ch_node *n, ch_prep *p, const ch_conv_engine
 
 static ch_status conv_run(const ch_call *c, ch_tile t)
 {
-    return ch__conv_run(c->state, t.phase, t.index, c->in[0], c->in[1], c->out[0], c->scratch);
+    const conv_state *x = c->state;
+
+    return ch__conv_run(&x->conv, t.phase, t.index, c->in[0], c->in[1], c->out[0], c->scratch);
+}
+
+static ch_status fused_run(const ch_call *c, ch_tile t)
+{
+    const conv_state *x = c->state;
+    int64_t           step = x->conv.dims.o, row, rows;
+    int64_t           bytes = (int64_t)ch_dtype_bytes(x->then.dtype);
+    ch_status         rc = conv_run(c, t);
+
+    if (rc != CH_OK || t.phase < x->conv.n_phases - 1)
+        return rc;
+    ch__conv_region(&x->conv, t.index, &row, &rows);
+    ch__epilogue_run(&x->then, rows, step, step, (char *)c->out[0] + row * step * bytes,
+                     x->then.has_bias ? c->in[2] : NULL);
+    return CH_OK;
 }
 
 static void conv_drop(void *state)
 {
-    ch__conv_close(state);
+    ch__conv_close(&((conv_state *)state)->conv);
 }
 
 static bool fits_onednn(const ch_node *n)
@@ -204,6 +235,9 @@ static const ch_kernel        conv_onednn = {"onednn", fits_onednn, prepare_oned
                                              conv_drop};
 static const ch_kernel        conv_own = {"own", fits_own, prepare_own, conv_run, conv_drop};
 static const ch_kernel *const conv_kernels[] = {&conv_onednn, &conv_own, NULL};
+static const ch_kernel        fused_onednn = {"onednn", fits_onednn, prepare_onednn, fused_run,
+                                              conv_drop};
+static const ch_kernel        fused_own = {"own", fits_own, prepare_own, fused_run, conv_drop};
 
 /* ---- gradients: each of the others ---- */
 
@@ -287,7 +321,63 @@ static ch_status conv_factors(const ch_node *n, ch_factors *f)
                                                   : filter);
 }
 
+/* ---- what follows a convolution: conv2d_fused is activation(conv2d(x, f) + bias) ---- */
+
+_Static_assert(sizeof(ch_window_attrs) <= sizeof(((ch_rewrite *)0)->attrs),
+               "they fit a rewrite");
+
+static bool conv_absorb(const ch_node *n, const ch_node *user, ch_rewrite *out)
+{
+    ch_window_attrs t = *(const ch_window_attrs *)ch__attrs(n);
+    ch_node        *bias = n->n_in == 2 ? ch__bias_of(n, user) : NULL;
+
+    if (t.activation != 0)
+        return false;
+    t.activation = ch__activation_of(user);
+    if (bias == NULL && t.activation == 0)
+        return false;
+    out->op = &ch__op_conv2d_fused;
+    memcpy(out->attrs, &t, sizeof(t));
+    for (int i = 0; i < n->n_in; i++)
+        out->in[i] = n->in[i];
+    out->in[n->n_in] = bias;
+    out->n_in = n->n_in + (bias != NULL);
+    return true;
+}
+
+static ch_status fused_infer(ch_infer *c)
+{
+    const ch_window_attrs *t = c->attrs;
+    ch_epilogue            e;
+    ch_status              rc;
+
+    if (c->n_in != 2 && c->n_in != 3)
+        return ch__infer_fail(c, "%d inputs, want 2 or 3", c->n_in);
+    rc = conv_infer(c);
+    if (rc != CH_OK)
+        return rc;
+    if (c->n_in == 3 && !ch__is_bias(&c->in[2], &c->out[0]))
+        return ch__infer_fail(c, "the bias must be one number for each filter");
+    if (!ch__epilogue_make(c->dtype[0], c->n_in == 3, t->activation, &e))
+        return ch__infer_fail(c, "there is no activation %lld of %s", (long long)t->activation,
+                              ch_dtype_name(c->dtype[0]));
+    return CH_OK;
+}
+
 /* ---- the ops ---- */
+
+const ch_op ch__op_conv2d_fused = {
+    .name = "conv2d_fused",
+    .version = 1,
+    .n_in = -1,
+    .n_out = 1,
+    .flags = CH_OP_SAME_DTYPE,
+    .attrs = ch__window_rows,
+    .attrs_bytes = sizeof(ch_window_attrs),
+    .infer = fused_infer,
+    .absorb = conv_absorb,
+    .kernels = (const ch_kernel *const[]){&fused_onednn, &fused_own, NULL},
+};
 
 const ch_op ch__op_conv2d = {
     .name = "conv2d",
@@ -301,6 +391,7 @@ const ch_op ch__op_conv2d = {
     .kernels = conv_kernels,
     .grad = conv2d_grad,
     .factors = conv_factors,
+    .absorb = conv_absorb,
 };
 
 const ch_op ch__op_conv2d_input_grad = {

@@ -1,14 +1,18 @@
 /* ops/matmul.c -- products of matrices, and batches of them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
 #include "graph/step.h"
+#include "kernel/epilogue.h"
 #include "kernel/product.h"
 #include "ops/ops.h"
 
 /* ---- matmul: c (..., m, n) = a (..., m, k) . b (..., k, n) ---- */
 
 typedef struct {
-    bool ta, tb; /* stored as (..., k, m), (..., n, k) */
+    bool    ta, tb;     /* stored as (..., k, m), (..., n, k) */
+    int64_t activation; /* of matmul_fused; else 0 */
 } matmul_attrs;
 
 static const ch_attr matmul_rows[] = {
@@ -76,6 +80,13 @@ static ch_status matmul_infer(ch_infer *c)
     return ch__infer_dims(c, 0, c->dtype[0], &out);
 }
 
+/* ---- kernels: for matmul, and matmul_fused below ---- */
+
+typedef struct {
+    ch_product  product;
+    ch_epilogue then;
+} matmul_state;
+
 static void matmul_plan(const ch_node *n, ch_product *p)
 {
     const matmul_attrs *t = ch__attrs(n);
@@ -93,31 +104,51 @@ static bool matmul_fits(const ch_node *n, const ch_gemm_engine *e)
 
 static ch_status matmul_prepare(const ch_node *n, ch_prep *p, const ch_gemm_engine *e)
 {
-    ch_product *x = ch__prep_state(p, sizeof(*x));
-    ch_status   rc;
+    const matmul_attrs *t = ch__attrs(n);
+    matmul_state       *x = ch__prep_state(p, sizeof(*x));
+    ch_status           rc;
 
     if (x == NULL)
         return ch__fail_memory("matmul");
-    matmul_plan(n, x);
-    rc = ch__product_open(x, e);
+    matmul_plan(n, &x->product);
+    (void)ch__epilogue_make(n->dtype, n->n_in > 2, t->activation, &x->then);
+    rc = ch__product_open(&x->product, e);
     if (rc != CH_OK) {
         p->state = NULL;
         return rc;
     }
     p->n_phases = 1;
-    p->tiles[0] = x->n_tiles;
-    p->scratch_bytes = ch__product_scratch_bytes(x);
+    p->tiles[0] = x->product.n_tiles;
+    p->scratch_bytes = ch__product_scratch_bytes(&x->product);
     return CH_OK;
 }
 
 static ch_status matmul_run(const ch_call *c, ch_tile t)
 {
-    return ch__product_run(c->state, t.index, c->in[0], c->in[1], c->out[0], c->scratch);
+    const matmul_state *x = c->state;
+
+    return ch__product_run(&x->product, t.index, c->in[0], c->in[1], c->out[0], c->scratch);
+}
+
+static ch_status fused_run(const ch_call *c, ch_tile t)
+{
+    const matmul_state *x = c->state;
+    int64_t             step = x->product.dims.ldc, row, rows, col, cols;
+    int64_t             bytes = (int64_t)ch_dtype_bytes(x->then.dtype);
+    const char         *bias = x->then.has_bias ? c->in[2] : NULL;
+    ch_status           rc = matmul_run(c, t);
+
+    if (rc != CH_OK)
+        return rc;
+    ch__product_region(&x->product, t.index, &row, &rows, &col, &cols);
+    ch__epilogue_run(&x->then, rows, cols, step, (char *)c->out[0] + (row * step + col) * bytes,
+                     bias != NULL ? bias + col * bytes : NULL);
+    return CH_OK;
 }
 
 static void matmul_drop(void *state)
 {
-    ch__product_close(state);
+    ch__product_close(&((matmul_state *)state)->product);
 }
 
 static bool fits_onednn(const ch_node *n)
@@ -226,6 +257,69 @@ static ch_status matmul_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, rank, all);
 }
 
+/* ---- what follows a product ---- */
+
+int64_t ch__activation_of(const ch_node *call)
+{
+    ch_block    b = {0};
+    ch_epilogue e;
+
+    if (call->n_in != 1 || call->op->block == NULL || !call->op->block(call, &b))
+        return 0;
+    for (int64_t i = 1; i < CH_ACTIVATION_COUNT; i++)
+        if (ch__epilogue_make(call->in[0]->dtype, false, i, &e) && e.activate == b.fn &&
+            call->dtype == call->in[0]->dtype)
+            return i;
+    return 0;
+}
+
+bool ch__is_bias(const ch_dims *bias, const ch_dims *dims)
+{
+    if (bias->rank < 1 || bias->rank > dims->rank || dims->rank < 1 ||
+        !ch__dim_same(bias->dim[bias->rank - 1], dims->dim[dims->rank - 1]))
+        return false;
+    for (int k = 0; k < bias->rank - 1; k++)
+        if (!ch__dim_is(bias->dim[k], 1))
+            return false;
+    return true;
+}
+
+ch_node *ch__bias_of(const ch_node *n, const ch_node *user)
+{
+    ch_node *other;
+
+    if (user->op != &ch__op_add || user->in[0] == user->in[1])
+        return NULL;
+    other = user->in[user->in[0] == n];
+    return ch__dims_same(&n->dims, &user->dims) && ch__is_bias(&other->dims, &n->dims) ? other
+                                                                                       : NULL;
+}
+
+/* A product of matrices, or of a batch by one matrix: what has one row after the other. */
+static bool is_one_product(const ch_node *n, const matmul_attrs *t)
+{
+    return !t->ta && n->in[1]->dims.rank == 2;
+}
+
+static bool matmul_absorb(const ch_node *n, const ch_node *user, ch_rewrite *out)
+{
+    matmul_attrs t = *(const matmul_attrs *)ch__attrs(n);
+    ch_node     *bias = n->n_in == 2 ? ch__bias_of(n, user) : NULL;
+
+    if (t.activation != 0 || !is_one_product(n, &t))
+        return false;
+    t.activation = ch__activation_of(user);
+    if (bias == NULL && t.activation == 0)
+        return false;
+    out->op = &ch__op_matmul_fused;
+    memcpy(out->attrs, &t, sizeof(t));
+    for (int i = 0; i < n->n_in; i++)
+        out->in[i] = n->in[i];
+    out->in[n->n_in] = bias;
+    out->n_in = n->n_in + (bias != NULL);
+    return true;
+}
+
 const ch_op ch__op_matmul = {
     .name = "matmul",
     .version = 1,
@@ -237,11 +331,77 @@ const ch_op ch__op_matmul = {
     .infer = matmul_infer,
     .grad = matmul_grad,
     .factors = matmul_factors,
+    .absorb = matmul_absorb,
     .kernels = (const ch_kernel *const[]){&matmul_onednn, &matmul_blas, &matmul_own, NULL},
+};
+
+/* ---- matmul_fused: activation(x . w + bias), made by matmul_absorb; bias may be left out ----
+ */
+
+static const ch_attr fused_rows[] = {
+    CH_ATTR_BOOL(matmul_attrs, ta),
+    CH_ATTR_BOOL(matmul_attrs, tb),
+    CH_ATTR_INT(matmul_attrs, activation),
+    CH_ATTR_END,
+};
+
+static ch_status fused_infer(ch_infer *c)
+{
+    const matmul_attrs *t = c->attrs;
+    ch_epilogue         e;
+    ch_status           rc;
+
+    if (c->n_in != 2 && c->n_in != 3)
+        return ch__infer_fail(c, "%d inputs, want 2 or 3", c->n_in);
+    rc = matmul_infer(c);
+    if (rc != CH_OK)
+        return rc;
+    if (t->ta || c->in[1].rank != 2)
+        return ch__infer_fail(c, "it wants x as it is and a matrix of weights");
+    if (c->n_in == 3 && !ch__is_bias(&c->in[2], &c->out[0]))
+        return ch__infer_fail(c, "the bias must be one number for each of the last axis");
+    if (!ch__epilogue_make(c->dtype[0], c->n_in == 3, t->activation, &e))
+        return ch__infer_fail(c, "there is no activation %lld of %s", (long long)t->activation,
+                              ch_dtype_name(c->dtype[0]));
+    return CH_OK;
+}
+
+static const ch_kernel fused_onednn = {"onednn", fits_onednn, prepare_onednn, fused_run,
+                                       matmul_drop};
+static const ch_kernel fused_blas = {"openblas", fits_blas, prepare_blas, fused_run,
+                                     matmul_drop};
+static const ch_kernel fused_own = {"own", fits_own, prepare_own, fused_run, matmul_drop};
+
+const ch_op ch__op_matmul_fused = {
+    .name = "matmul_fused",
+    .version = 1,
+    .n_in = -1,
+    .n_out = 1,
+    .flags = CH_OP_SAME_DTYPE,
+    .attrs = fused_rows,
+    .attrs_bytes = sizeof(matmul_attrs),
+    .infer = fused_infer,
+    .absorb = matmul_absorb,
+    .kernels = (const ch_kernel *const[]){&fused_onednn, &fused_blas, &fused_own, NULL},
 };
 
 ch_node *ch_matmul(ch_node *a, bool ta, ch_node *b, bool tb)
 {
-    return ch__node(&ch__op_matmul, (&(matmul_attrs){.ta = ta, .tb = tb}), 2,
-                    ((ch_node *[]){a, b}));
+    return ch__node(&ch__op_matmul, &(matmul_attrs){.ta = ta, .tb = tb}, 2,
+                    (ch_node *[]){a, b});
+}
+
+ch_node *ch_linear(ch_node *x, ch_node *w, ch_node *bias)
+{
+    const void *before;
+    ch_node    *y;
+
+    if (x == NULL)
+        return NULL;
+    before = ch__step_begin(ch_node_step(x));
+    y = ch_matmul(x, false, w, false);
+    if (bias != NULL)
+        y = ch_add(y, bias);
+    ch__step_end(ch_node_step(x), before);
+    return y;
 }

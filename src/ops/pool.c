@@ -49,8 +49,8 @@ static ch_status pool_place(const ch_infer *c, ch_pool_kind kind, ch_window *w)
     if (w->h * w->w == 0 && w->oh * w->ow > 0)
         return ch__infer_fail(c,
                               "the image is empty, and the window would see only its padding");
-    if (w->dilation[0] != 1 || w->dilation[1] != 1 || t->groups != 1)
-        return ch__infer_fail(c, "it takes no dilations and no groups");
+    if (w->dilation[0] != 1 || w->dilation[1] != 1 || t->groups != 1 || t->activation != 0)
+        return ch__infer_fail(c, "it takes no dilations, groups or activations");
     for (int i = 0; i < 4; i++)
         if (!t->same && t->pad.at[i] >= t->size.at[i / 2])
             return ch__infer_fail(c, "a padding of %lld leaves a window of %lld nothing to see",

@@ -8,13 +8,10 @@
 #include "base/mem.h"
 
 const ch_attr ch__window_rows[] = {
-    CH_ATTR_INTS(ch_window_attrs, stride),
-    CH_ATTR_INTS(ch_window_attrs, dilation),
-    CH_ATTR_BOOL(ch_window_attrs, same),
-    CH_ATTR_INTS(ch_window_attrs, pad),
-    CH_ATTR_INT(ch_window_attrs, groups),
-    CH_ATTR_INTS(ch_window_attrs, size),
-    CH_ATTR_END,
+    CH_ATTR_INTS(ch_window_attrs, stride),    CH_ATTR_INTS(ch_window_attrs, dilation),
+    CH_ATTR_BOOL(ch_window_attrs, same),      CH_ATTR_INTS(ch_window_attrs, pad),
+    CH_ATTR_INT(ch_window_attrs, groups),     CH_ATTR_INTS(ch_window_attrs, size),
+    CH_ATTR_INT(ch_window_attrs, activation), CH_ATTR_END,
 };
 
 ch_window_attrs ch__window_attrs(const int64_t stride[2], const int64_t dilation[2],

@@ -13,7 +13,8 @@ typedef struct ch_window_attrs {
     bool    same;             /* pads so that there is an output for each stride */
     ch_ints pad;              /* else: top, bottom, left, right */
     int64_t groups;
-    ch_ints size; /* rows and columns */
+    ch_ints size;       /* rows and columns */
+    int64_t activation; /* of conv2d_fused: one of kernel/epilogue.h; else 0 */
 } ch_window_attrs;
 
 extern const ch_attr ch__window_rows[];

@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "sample.h"
 
+#include <math.h>
+
 /* ---- matmul ---- */
 
 static void nn(ch_step *s, ch_node *const *in, ch_node **out)
@@ -93,6 +95,56 @@ static void nt_is(const t_array *in, t_array *out)
 static void tt_is(const t_array *in, t_array *out)
 {
     product(in, out, true, true);
+}
+
+/* ---- what follows a product, and is taken in by it ---- */
+
+static void linear_relu(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_relu(ch_linear(in[0], in[1], in[2]));
+}
+
+static void linear_relu_is(const t_array *in, t_array *out)
+{
+    product(in, out, false, false);
+    for (int64_t k = 0, n = in[2].shape.dim[0]; k < ch_shape_count(out[0].shape); k++) {
+        out[0].v[k] += in[2].v[k % n];
+        out[0].v[k] = out[0].v[k] > 0 ? out[0].v[k] : 0;
+    }
+}
+
+static void transposed_bias(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_add(in[2], ch_matmul(in[0], false, in[1], true));
+}
+
+static void transposed_bias_is(const t_array *in, t_array *out)
+{
+    product(in, out, false, true);
+    for (int64_t k = 0, n = out[0].shape.dim[out[0].shape.rank - 1];
+         k < ch_shape_count(out[0].shape); k++)
+        out[0].v[k] += in[2].v[k % n];
+}
+
+static void activated(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    ch_node *y = ch_linear(in[0], in[1], NULL);
+
+    (void)s;
+    out[0] = ch_gelu(y);
+    out[1] = ch_tanh(ch_linear(in[0], in[1], in[2]));
+}
+
+static void activated_is(const t_array *in, t_array *out)
+{
+    product(in, &out[0], false, false);
+    product(in, &out[1], false, false);
+    for (int64_t k = 0, n = in[2].shape.dim[0]; k < ch_shape_count(out[0].shape); k++) {
+        out[0].v[k] *= 0.5 * (1 + erf(out[0].v[k] / sqrt(2)));
+        out[1].v[k] = tanh(out[1].v[k] + in[2].v[k % n]);
+    }
 }
 
 /* ---- convolution ---- */
@@ -191,6 +243,21 @@ static void conv_same(ch_step *s, ch_node *const *in, ch_node **out)
 static void conv_same_is(const t_array *in, t_array *out)
 {
     convolve(in, out, 1, 1, true, no_pad, 1);
+}
+
+static void conv_biased(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    conv_same(s, in, out);
+    out[0] = ch_relu(ch_add(out[0], in[2]));
+}
+
+static void conv_biased_is(const t_array *in, t_array *out)
+{
+    convolve(in, out, 1, 1, true, no_pad, 1);
+    for (int64_t k = 0, n = in[2].shape.dim[0]; k < ch_shape_count(out[0].shape); k++) {
+        out[0].v[k] += in[2].v[k % n];
+        out[0].v[k] = out[0].v[k] > 0 ? out[0].v[k] : 0;
+    }
 }
 
 static void conv_strided(ch_step *s, ch_node *const *in, ch_node **out)
@@ -543,6 +610,20 @@ static const t_sample samples[] = {
     {.op = "matmul", .name = "an empty batch", .dtypes = T_FLOATS, .n_in = 2,
      .in = {{.shape = {3, {0, 3, 4}}}, {.shape = {3, {0, 4, 5}}}},
      .record = nn, .reference = nn_is},
+    {.op = "matmul", .name = "bias and relu taken in", .dtypes = T_FLOATS, .n_in = 3,
+     .in = {{.shape = {2, {7, 5}}}, {.shape = {2, {5, 6}}, .is_static = true}, {.shape = {1, {6}}, .is_static = true}},
+     .record = linear_relu, .reference = linear_relu_is},
+    {.op = "matmul", .name = "bias and relu taken in, tiles", .dtypes = T_WIDE | 1 << CH_BF16, .n_in = 3,
+     .in = {{.shape = {3, {20, 10, 130}}}, {.shape = {2, {130, 350}}, .is_static = true},
+            {.shape = {1, {350}}, .is_static = true}},
+     .record = linear_relu, .reference = linear_relu_is, .flags = T_NO_GRAD, .tolerance = 4e-5},
+    {.op = "matmul", .name = "a bias of ones before it", .dtypes = T_FLOATS | T_INTS, .n_in = 3,
+     .in = {{.shape = {2, {7, 5}}, .fill = T_SMALL}, {.shape = {2, {6, 5}}, .fill = T_SMALL, .is_static = true},
+            {.shape = {2, {1, 6}}, .fill = T_SMALL, .is_static = true}},
+     .record = transposed_bias, .reference = transposed_bias_is},
+    {.op = "matmul", .name = "activations taken in", .dtypes = T_FLOATS, .n_in = 3, .n_out = 2,
+     .in = {{.shape = {2, {3, 5}}}, {.shape = {2, {5, 6}}, .is_static = true}, {.shape = {1, {6}}, .is_static = true}},
+     .record = activated, .reference = activated_is, .tolerance = 2e-5},
 
     {.op = "conv2d", .name = "valid", .dtypes = T_FLOATS, .n_in = 2,
      .in = {{.shape = {4, {2, 5, 6, 3}}}, {.shape = {4, {3, 2, 3, 4}}, .is_static = true}},
@@ -550,6 +631,14 @@ static const t_sample samples[] = {
     {.op = "conv2d", .name = "same", .dtypes = T_FLOATS, .n_in = 2,
      .in = {{.shape = {4, {2, 5, 6, 3}}}, {.shape = {4, {3, 4, 3, 5}}, .is_static = true}},
      .record = conv_same, .reference = conv_same_is},
+    {.op = "conv2d", .name = "bias and relu taken in", .dtypes = T_FLOATS, .n_in = 3,
+     .in = {{.shape = {4, {2, 5, 6, 3}}}, {.shape = {4, {3, 4, 3, 5}}, .is_static = true},
+            {.shape = {1, {5}}, .is_static = true}},
+     .record = conv_biased, .reference = conv_biased_is},
+    {.op = "conv2d", .name = "bias and relu taken in, tiles", .dtypes = 1 << CH_F32 | 1 << CH_F16, .n_in = 3,
+     .in = {{.shape = {4, {27, 12, 12, 16}}}, {.shape = {4, {3, 3, 16, 16}}, .is_static = true},
+            {.shape = {1, {16}}, .is_static = true}},
+     .record = conv_biased, .reference = conv_biased_is, .flags = T_NO_GRAD, .tolerance = 2e-5},
     {.op = "conv2d", .name = "one by one", .dtypes = T_FLOATS, .n_in = 2,
      .in = {{.shape = {4, {3, 4, 4, 5}}}, {.shape = {4, {1, 1, 5, 7}}, .is_static = true}},
      .record = conv_same, .reference = conv_same_is},

@@ -17,7 +17,8 @@
 static const t_family *const families[] = {T_FAMILIES(T_FAMILY_ADDRESS) NULL};
 
 /* What a program binds instead of running, and what only passes make. */
-static const char *const structural[] = {"input", "read", "constant", "fused", NULL};
+static const char *const structural[] = {"input",        "read",         "constant", "fused",
+                                         "matmul_fused", "conv2d_fused", NULL};
 
 static bool is_structural(const char *name)
 {
