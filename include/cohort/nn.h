@@ -1,8 +1,46 @@
-/* cohort/nn.h -- ops.   SPDX-License-Identifier: Apache-2.0 */
+/* cohort/nn.h -- ops that networks are made of.
+ *
+ *     ch_node *h = ch_layer_norm(x, gamma, beta, 1e-5);
+ *     ch_node *loss = ch_sparse_softmax_cross_entropy(logits, labels);     // one for each row
+ *     ch_node *mean = ch_div(ch_sum_all(loss), ch_step_global_rows(s));
+ *
+ * Each is one kernel, and so is its gradient. bf16 and f16 are computed in f32; what is given
+ * beside them (gamma, means) may be f32.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_NN_H
 #define COHORT_NN_H
 
 #include "cohort/step.h"
+
+/* ---- softmax, normalisation, losses ---- */
+
+/* exp(x) / sum(exp(x)) along an axis, and its logarithm. */
+CH_API ch_node *ch_softmax(ch_node *x, int axis);
+CH_API ch_node *ch_log_softmax(ch_node *x, int axis);
+
+/* x (..., n): each row less its mean, over its standard deviation, times gamma (n), plus beta
+ * (n). */
+CH_API ch_node *ch_layer_norm(ch_node *x, ch_node *gamma, ch_node *beta, double eps);
+/* Each row over the root of its mean square, times gamma (n). */
+CH_API ch_node *ch_rms_norm(ch_node *x, ch_node *gamma, double eps);
+/* x (..., channels), that is (batch, channels) or NHWC: each channel less its mean over the
+ * batch, over its standard deviation, times gamma, plus beta. For training: also gives the mean
+ * and the variance (divided by the count) of this batch, for moving averages; f32 beside 16-bit
+ * floats. Of no rows they are 0 and 1. */
+CH_API ch_node *ch_batch_norm(ch_node *x, ch_node *gamma, ch_node *beta, double eps,
+                              ch_node **mean, ch_node **variance);
+/* The same with a mean and a variance that are given. */
+CH_API ch_node *ch_batch_norm_inference(ch_node *x, ch_node *gamma, ch_node *beta,
+                                        ch_node *mean, ch_node *variance, double eps);
+
+/* -log(softmax(logits)[label]): logits (..., classes), labels (...) of i32 or i64. A label that
+ * is no class makes the run fail; the error names it and its position. */
+CH_API ch_node *ch_sparse_softmax_cross_entropy(ch_node *logits, ch_node *labels);
+/* -sum(p * log(softmax(logits))) over the last axis; both (..., classes). */
+CH_API ch_node *ch_softmax_cross_entropy(ch_node *logits, ch_node *probabilities);
+/* -z log(sigmoid(x)) - (1 - z) log(1 - sigmoid(x)), element by element. */
+CH_API ch_node *ch_sigmoid_cross_entropy(ch_node *logits, ch_node *labels);
 
 /* ---- linear algebra and convolution ----
  *

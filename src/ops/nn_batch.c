@@ -1,0 +1,482 @@
+/* ops/nn_batch.c -- batch_norm: each column (channel) normalised over all rows.
+ *
+ * x is (..., channels): (batch, channels) or NHWC. Three phases: sums of tiles of rows; their
+ * totals, from which the mean, the variance and a line for each channel follow; that line for
+ * every row. The sums are of x less its first row, so that a mean far from zero costs no
+ * digits.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <string.h>
+
+#include "graph/step.h"
+#include "kernel/widen.h"
+#include "ops/ops.h"
+
+typedef struct batch_attrs {
+    double eps;
+} batch_attrs;
+
+static const ch_attr batch_rows[] = {CH_ATTR_FLOAT(batch_attrs, eps), CH_ATTR_END};
+
+/* ---- shape rules ---- */
+
+static ch_status check_batch(const ch_infer *c, int n_columns)
+{
+    const batch_attrs *a = c->attrs;
+    ch_status          rc = ch__infer_want_rows(c, 0);
+
+    if (rc == CH_OK && c->in[0].rank < 2)
+        rc = ch__infer_fail(c, "input 0 has rank 1, want at least 2: (..., channels)");
+    for (int i = 1; i <= n_columns && rc == CH_OK; i++)
+        rc = ch__infer_want_column(c, i);
+    if (rc == CH_OK && !(a->eps >= 0))
+        rc = ch__infer_fail(c, "epsilon is %g, want 0 or more", a->eps);
+    return rc;
+}
+
+static ch_status batch_infer(ch_infer *c)
+{
+    ch_status rc = check_batch(c, 2);
+
+    if (rc != CH_OK)
+        return rc;
+    (void)ch__infer_like(c, 0, 0);
+    for (int i = 1; i <= 2; i++)
+        (void)ch__infer_dims(c, i, ch__stat_dtype(c->dtype[0]), &c->in[1]);
+    return CH_OK;
+}
+
+/* Inputs: x, gamma, mean, variance, dy. Outputs: dx, dgamma, dbeta. */
+static ch_status batch_grad_infer(ch_infer *c)
+{
+    ch_status rc = check_batch(c, 3);
+
+    for (int i = 2; i <= 3 && rc == CH_OK; i++)
+        if (c->dtype[i] != ch__stat_dtype(c->dtype[0]))
+            rc = ch__infer_fail(c, "input %d is %s, want %s", i, ch_dtype_name(c->dtype[i]),
+                                ch_dtype_name(ch__stat_dtype(c->dtype[0])));
+    if (rc == CH_OK && (c->dtype[4] != c->dtype[0] || !ch__dims_same(&c->in[4], &c->in[0])))
+        rc = ch__infer_fail(c, "inputs 0 and 4 are not alike");
+    if (rc != CH_OK)
+        return rc;
+    (void)ch__infer_like(c, 0, 0);
+    (void)ch__infer_like(c, 1, 1);
+    return ch__infer_like(c, 2, 1);
+}
+
+/* ---- tiles ---- */
+
+enum { N_COEFFICIENTS = 4 };
+
+/* A tile's extra room: two sums of a block of rows, their totals in f64, and coefficients, of
+ * which the first tile's are used. */
+typedef struct tile_room {
+    void   *sum[2];
+    double *total[2];
+    char   *coefficient;
+} tile_room;
+
+static tile_room room_of(const ch_row_state *s, const ch_call *c, int tile)
+{
+    char   *at = ch__rows_room(s, c, tile, s->n_rooms);
+    double *total = (double *)(at + 2 * s->room_bytes);
+
+    return (tile_room){{at, at + s->room_bytes},
+                       {total, total + s->x.n},
+                       at + s->extra_bytes - N_COEFFICIENTS * s->room_bytes};
+}
+
+static void *coefficient(const ch_row_state *s, const ch_call *c, int i)
+{
+    return room_of(s, c, 0).coefficient + (size_t)i * s->room_bytes;
+}
+
+static ch_status batch_prepare(const ch_node *n, ch_prep *p)
+{
+    const batch_attrs *a = ch__attrs(n);
+    const ch_node     *x = n->in[0];
+    ch_rows_of         r = ch__rows_of(x->dtype, 0, x->dims.dim[x->dims.rank - 1].n);
+    size_t             totals = 2 * (size_t)r.n * sizeof(double);
+    size_t             extra = (2 + N_COEFFICIENTS) * ch__row_room(&r) + totals;
+    ch_row_state      *s = ch__rows_prepare(n, p, 4, 3, extra);
+
+    if (s == NULL)
+        return ch__fail_memory(n->op->name);
+    s->eps = a->eps;
+    p->over[0] = n->n_in == 3 ? 1 : 1 | 1 << 4;
+    p->n_phases = 3;
+    p->tiles[1] = 1;
+    p->tiles[2] = s->tiles;
+    return CH_OK;
+}
+
+static void flush(const ch_row_state *s, const tile_room *r)
+{
+    s->x.loops->flush(s->x.n, r->sum[0], r->total[0]);
+    s->x.loops->flush(s->x.n, r->sum[1], r->total[1]);
+}
+
+/* Rows that can be done in one call: a block of them, but one by one if they must be widened.
+ */
+static int64_t rows_at_once(const ch_row_state *s, int64_t from, int64_t to)
+{
+    int64_t most = s->x.is_direct ? CH_NORM_ROWS : 1;
+
+    return to - from < most ? to - from : most;
+}
+
+/* Adds the tiles' totals to the first tile's, in their order. */
+static tile_room join(const ch_row_state *s, const ch_call *c)
+{
+    tile_room all = room_of(s, c, 0);
+
+    for (int tile = 1; tile < s->tiles; tile++) {
+        tile_room part = room_of(s, c, tile);
+
+        for (int64_t j = 0; j < s->x.n; j++) {
+            all.total[0][j] += part.total[0][j];
+            all.total[1][j] += part.total[1][j];
+        }
+    }
+    return all;
+}
+
+/* One value of a column of any float type, as f64. */
+static double value_at(ch_dtype t, const void *x, int64_t j)
+{
+    double      v;
+    const char *at = (const char *)x + (size_t)j * ch_dtype_bytes(t);
+
+    return *ch__as_f64(t, 1, at, &v);
+}
+
+/* ---- forward ---- */
+
+static void sum_rows(const ch_call *c, int tile)
+{
+    const ch_row_state *s = c->state;
+    tile_room           r = room_of(s, c, tile);
+    const void         *origin;
+    int64_t             from, to, n;
+
+    memset(r.sum[0], 0, s->extra_bytes);
+    ch__rows_tile(s, tile, &from, &to);
+    if (from == to)
+        return;
+    origin = ch__row(&s->x, c->in[0], 0, ch__rows_room(s, c, tile, 1));
+    for (int64_t i = from; i < to; i += n) {
+        n = rows_at_once(s, i, to);
+        s->x.loops->moments(n, s->x.n,
+                            ch__row(&s->x, c->in[0], i, ch__rows_room(s, c, tile, 0)), origin,
+                            r.sum[0], r.sum[1]);
+        if (s->x.is_direct || (i - from) % CH_NORM_ROWS == CH_NORM_ROWS - 1)
+            flush(s, &r);
+    }
+    flush(s, &r);
+}
+
+/* y = (x - origin) scale + shift, with the first row as origin: less is lost than with the
+ * mean, which is rounded. Of no rows the mean is 0 and the variance 1: a replica without rows
+ * changes nothing. */
+static void find_lines(const ch_call *c)
+{
+    const ch_row_state *s = c->state;
+    tile_room           all = join(s, c);
+    double              rows = (double)s->x.rows;
+    void               *origin = coefficient(s, c, 0), *scale = coefficient(s, c, 1);
+    void               *shift = coefficient(s, c, 2);
+
+    for (int64_t j = 0; j < s->x.n; j++) {
+        double k = 0, m = 0, v = 1, factor;
+
+        if (s->x.rows > 0) {
+            k = value_at(s->x.dtype, c->in[0], j);
+            m = all.total[0][j] / rows; /* from k on */
+            v = all.total[1][j] / rows - m * m;
+            v = v < 0 ? 0 : v;
+        }
+        factor = value_at(c->node->in[1]->dtype, c->in[1], j) / sqrt(v + s->eps);
+        ch__stat_set(s->stat, c->out[1], j, k + m);
+        ch__stat_set(s->stat, c->out[2], j, v);
+        ch__stat_set(s->stat, origin, j, k);
+        ch__stat_set(s->stat, scale, j, factor);
+        ch__stat_set(s->stat, shift, j,
+                     value_at(c->node->in[2]->dtype, c->in[2], j) - m * factor);
+    }
+}
+
+static void scale_rows(const ch_call *c, int tile)
+{
+    const ch_row_state *s = c->state;
+    void               *room = ch__rows_room(s, c, tile, 0);
+    int64_t             from, to, n;
+
+    ch__rows_tile(s, tile, &from, &to);
+    for (int64_t i = from; i < to; i += n) {
+        void *y = ch__row_to(&s->x, c->out[0], i, room);
+
+        n = rows_at_once(s, i, to);
+        s->x.loops->scale(n, s->x.n, ch__row(&s->x, c->in[0], i, room), coefficient(s, c, 0),
+                          coefficient(s, c, 1), coefficient(s, c, 2), y);
+        ch__row_done(&s->x, c->out[0], i, y);
+    }
+}
+
+static ch_status batch_run(const ch_call *c, ch_tile t)
+{
+    if (t.phase == 0)
+        sum_rows(c, t.index);
+    else if (t.phase == 1)
+        find_lines(c);
+    else
+        scale_rows(c, t.index);
+    return CH_OK;
+}
+
+/* ---- backward ---- */
+
+static void sum_dy_rows(const ch_call *c, int tile)
+{
+    const ch_row_state *s = c->state;
+    tile_room           r = room_of(s, c, tile);
+    int64_t             from, to, n;
+
+    memset(r.sum[0], 0, s->extra_bytes);
+    ch__rows_tile(s, tile, &from, &to);
+    for (int64_t i = from; i < to; i += n) {
+        n = rows_at_once(s, i, to);
+        s->x.loops->dy_moments(n, s->x.n,
+                               ch__row(&s->x, c->in[0], i, ch__rows_room(s, c, tile, 0)),
+                               ch__row(&s->x, c->in[4], i, ch__rows_room(s, c, tile, 1)),
+                               c->in[2], r.sum[0], r.sum[1]);
+        if (s->x.is_direct || (i - from) % CH_NORM_ROWS == CH_NORM_ROWS - 1)
+            flush(s, &r);
+    }
+    flush(s, &r);
+}
+
+/* With r one over the standard deviation and h = (x - mean) r:
+ *     dx = gamma r (dy - average(dy) - h average(dy h)) = a dy + b (x - mean) + c. */
+static void find_mix(const ch_call *c)
+{
+    const ch_row_state *s = c->state;
+    tile_room           all = join(s, c);
+    ch_dtype            t = c->node->in[1]->dtype;
+    double              rows = s->x.rows > 0 ? (double)s->x.rows : 1;
+
+    for (int64_t j = 0; j < s->x.n; j++) {
+        double r = 1 / sqrt(ch__stat_at(s->stat, c->in[3], j) + s->eps);
+        double a = value_at(t, c->in[1], j) * r, dgamma = all.total[1][j] * r;
+        size_t skip = (size_t)j * ch_dtype_bytes(t);
+
+        ch__stat_set(s->stat, coefficient(s, c, 0), j, a);
+        ch__stat_set(s->stat, coefficient(s, c, 1), j, -a * r * dgamma / rows);
+        ch__stat_set(s->stat, coefficient(s, c, 2), j, -a * all.total[0][j] / rows);
+        ch__from_f64(t, 1, &dgamma, (char *)c->out[1] + skip);
+        ch__from_f64(t, 1, &all.total[0][j], (char *)c->out[2] + skip);
+    }
+}
+
+static void mix_rows(const ch_call *c, int tile)
+{
+    const ch_row_state *s = c->state;
+    void               *room = ch__rows_room(s, c, tile, 0);
+    int64_t             from, to, n;
+
+    ch__rows_tile(s, tile, &from, &to);
+    for (int64_t i = from; i < to; i += n) {
+        void *dx = ch__row_to(&s->x, c->out[0], i, room);
+
+        n = rows_at_once(s, i, to);
+        s->x.loops->mix(n, s->x.n, ch__row(&s->x, c->in[0], i, room),
+                        ch__row(&s->x, c->in[4], i, ch__rows_room(s, c, tile, 1)), c->in[2],
+                        coefficient(s, c, 0), coefficient(s, c, 1), coefficient(s, c, 2), dx);
+        ch__row_done(&s->x, c->out[0], i, dx);
+    }
+}
+
+static ch_status batch_grad_run(const ch_call *c, ch_tile t)
+{
+    if (t.phase == 0)
+        sum_dy_rows(c, t.index);
+    else if (t.phase == 1)
+        find_mix(c);
+    else
+        mix_rows(c, t.index);
+    return CH_OK;
+}
+
+static const ch_kernel batch_kernel = {"columns", ch__always, batch_prepare, batch_run, NULL};
+static const ch_kernel batch_grad_kernel = {"columns", ch__always, batch_prepare,
+                                            batch_grad_run, NULL};
+
+/* ---- gradients ---- */
+
+/* All axes but the last. */
+static ch_dims rows_of(const ch_node *x)
+{
+    ch_dims d = x->dims;
+
+    d.rank--;
+    return d;
+}
+
+static ch_node *mean_rows(ch_node *x)
+{
+    static const int axis[CH_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+    return x == NULL ? NULL : ch_mean(x, x->dims.rank - 1, axis, false);
+}
+
+static ch_node *plus(ch_node *a, ch_node *b)
+{
+    return a == NULL ? b : ch_add(a, b);
+}
+
+/* Through y in one kernel; through the mean and the variance, if anybody uses them, by parts.
+ */
+static void batch_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    ch_node *x = n->in[0], *mean = ch__out(n, 1), *more = NULL, *d = NULL;
+    ch_dims  rows = rows_of(x);
+
+    if (dout[0] != NULL)
+        d = ch__node(&ch__op_batch_norm_grad, ch__attrs(n), 5,
+                     (ch_node *[]){x, n->in[1], mean, ch__out(n, 2), dout[0]});
+    if (d != NULL) {
+        din[0] = d;
+        din[1] = ch__out(d, 1);
+        din[2] = ch_cast(ch__out(d, 2), n->in[2]->dtype);
+    }
+    if (dout[1] != NULL)
+        more = ch__broadcast_dims(ch__div_count(dout[1], &rows), &x->dims);
+    if (dout[2] != NULL)
+        more = plus(more, ch_mul(ch_mul(ch_sub(ch_cast(x, mean->dtype), mean), ch_number(s, 2)),
+                                 ch__div_count(dout[2], &rows)));
+    if (more != NULL)
+        din[0] = plus(din[0], ch_cast(more, x->dtype));
+}
+
+/* The statistics are those of x, so they are computed from x: their share of the derivative is
+ * in it. */
+static void batch_grad_parts(const ch_node *n, ch_node *const *in, ch_node **out)
+{
+    const batch_attrs *a = ch__attrs(n);
+    ch_dtype           t = ch__stat_dtype(in[0]->dtype);
+    ch_node           *x = ch_cast(in[0], t), *gamma = ch_cast(in[1], t);
+    ch_node           *dy = ch_cast(in[4], t), *c = ch_sub(x, mean_rows(x));
+    ch_node           *eps = ch_number(n->graph->step, a->eps);
+    ch_node           *r = ch_rsqrt(ch_add(mean_rows(ch_square(c)), eps)), *h = ch_mul(c, r);
+    ch_node *rest = ch_sub(ch_sub(dy, mean_rows(dy)), ch_mul(h, mean_rows(ch_mul(dy, h))));
+
+    out[0] = ch_cast(ch_mul(ch_mul(gamma, r), rest), in[0]->dtype);
+    out[1] = ch_cast(ch__unbroadcast(ch_mul(dy, h), gamma), in[1]->dtype);
+    out[2] = ch_cast(ch__unbroadcast(dy, gamma), in[1]->dtype);
+}
+
+static void batch_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    (void)s;
+    ch__grad_of_parts(n, dout, din, 1 << 0 | 1 << 1 | 1 << 4, batch_grad_parts);
+}
+
+/* Channels may be cut; the rest is summed over, so it must be whole. */
+static ch_status batch_factors(const ch_node *n, ch_factors *f)
+{
+    int map[CH_MAX_RANK], rank = n->in[0]->dims.rank;
+
+    for (int k = 0; k < rank; k++)
+        map[k] = ch__factor(f, k == rank - 1 ? CH_PAR : CH_FIX);
+    for (int i = 0; i < n->n_in; i++)
+        ch__factor_map(f, i, n->in[i]->dims.rank, map + rank - n->in[i]->dims.rank);
+    for (int i = 0; i < n->n_out; i++)
+        (void)ch__factor_out(f, n[i].dims.rank, map + rank - n[i].dims.rank);
+    return CH_OK;
+}
+
+/* ---- ops ---- */
+
+const ch_op ch__op_batch_norm = {
+    .name = "batch_norm",
+    .version = 1,
+    .n_in = 3,
+    .n_out = 3,
+    .attrs = batch_rows,
+    .attrs_bytes = sizeof(batch_attrs),
+    .infer = batch_infer,
+    .grad = batch_grad,
+    .factors = batch_factors,
+    .kernels = (const ch_kernel *const[]){&batch_kernel, NULL},
+};
+const ch_op ch__op_batch_norm_grad = {
+    .name = "batch_norm_grad",
+    .version = 1,
+    .n_in = 5,
+    .n_out = 3,
+    .attrs = batch_rows,
+    .attrs_bytes = sizeof(batch_attrs),
+    .infer = batch_grad_infer,
+    .grad = batch_grad_grad,
+    .factors = batch_factors,
+    .kernels = (const ch_kernel *const[]){&batch_grad_kernel, NULL},
+};
+
+ch_node *ch_batch_norm(ch_node *x, ch_node *gamma, ch_node *beta, double eps, ch_node **mean,
+                       ch_node **variance)
+{
+    ch_node *y =
+        ch__node(&ch__op_batch_norm, &(batch_attrs){eps}, 3, (ch_node *[]){x, gamma, beta});
+
+    if (mean != NULL)
+        *mean = y != NULL ? ch__out(y, 1) : NULL;
+    if (variance != NULL)
+        *variance = y != NULL ? ch__out(y, 2) : NULL;
+    return y;
+}
+
+/* The four columns of x, or an error that says which is none. */
+static bool are_columns(ch_step *s, const ch_node *x, ch_node *const *column,
+                        const void *caller)
+{
+    static const char *const name[] = {"gamma", "beta", "the mean", "the variance"};
+    char                     text[64] = "()";
+
+    for (int i = 0; i < 4; i++) {
+        const ch_dims *d = &column[i]->dims;
+
+        if (x->dims.rank >= 2 && d->rank == 1 &&
+            ch__dim_same(d->dim[0], x->dims.dim[x->dims.rank - 1]))
+            continue;
+        ch_shape_print(ch__dims_shape(d), text, sizeof(text));
+        ch__step_take(s,
+                      ch__fail(CH_INVALID_ARGUMENT,
+                               "batch_norm_inference: %s is %s, want one value for each of the "
+                               "last axis of x, which is (..., channels)",
+                               name[i], text),
+                      caller);
+        return false;
+    }
+    return true;
+}
+
+ch_node *ch_batch_norm_inference(ch_node *x, ch_node *gamma, ch_node *beta, ch_node *mean,
+                                 ch_node *variance, double eps)
+{
+    ch_step    *s = x != NULL ? ch_node_step(x) : NULL;
+    const void *caller = __builtin_return_address(0), *before;
+    ch_dtype    t;
+    ch_node    *scale, *y;
+
+    if (s == NULL || gamma == NULL || beta == NULL || mean == NULL || variance == NULL ||
+        !are_columns(s, x, (ch_node *[]){gamma, beta, mean, variance}, caller))
+        return NULL;
+    before = ch__step_begin_at(s, caller);
+    t = ch__stat_dtype(x->dtype);
+    scale =
+        ch_mul(ch_cast(gamma, t), ch_rsqrt(ch_add(ch_cast(variance, t), ch_number(s, eps))));
+    y = ch_mul(ch_sub(ch_cast(x, t), ch_cast(mean, t)), scale);
+    y = ch_cast(ch_add(y, ch_cast(beta, t)), x->dtype);
+    ch__step_end(s, before);
+    return y;
+}

@@ -1,0 +1,445 @@
+/* ops/nn_loss.c -- cross entropies, from logits.
+ *
+ * Each gives a loss for every row, and beside it the logarithm of the row's sum of
+ * exponentials, lse, so that the gradient is one pass: exp(x - lse) is the softmax.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "graph/step.h"
+#include "kernel/block.h"
+#include "kernel/widen.h"
+#include "ops/ops.h"
+
+/* ---- shape rules ---- */
+
+static ch_dims rows_of(const ch_dims *x)
+{
+    ch_dims d = *x;
+
+    d.rank--;
+    return d;
+}
+
+/* Inputs: logits (..., classes), the truth, and of a gradient lse (...) and dloss (...). */
+static ch_status check_grad(const ch_infer *c, const ch_dims *rows)
+{
+    if (c->dtype[2] != ch__stat_dtype(c->dtype[0]) || c->dtype[3] != c->dtype[0])
+        return ch__infer_fail(c, "inputs 2 and 3 are %s and %s, want %s and %s",
+                              ch_dtype_name(c->dtype[2]), ch_dtype_name(c->dtype[3]),
+                              ch_dtype_name(ch__stat_dtype(c->dtype[0])),
+                              ch_dtype_name(c->dtype[0]));
+    if (!ch__dims_same(&c->in[2], rows) || !ch__dims_same(&c->in[3], rows))
+        return ch__infer_fail(c, "inputs 2 and 3 are not one value for each row of input 0");
+    return CH_OK;
+}
+
+static ch_status check_sparse(const ch_infer *c)
+{
+    ch_status rc = ch__infer_want_rows(c, 0);
+    ch_dims   rows;
+
+    if (rc == CH_OK)
+        rc = ch__infer_want_ids(c, 1);
+    if (rc != CH_OK)
+        return rc;
+    rows = rows_of(&c->in[0]);
+    if (!ch__dims_same(&rows, &c->in[1]))
+        return ch__infer_fail(c, "labels must have the sizes of logits without the last: one "
+                                 "class for each row");
+    return c->n_in == 4 ? check_grad(c, &rows) : CH_OK;
+}
+
+static ch_status check_dense(const ch_infer *c)
+{
+    ch_status rc = ch__infer_want_rows(c, 0);
+    ch_dims   rows;
+
+    if (rc == CH_OK && c->dtype[0] != c->dtype[1])
+        rc = ch__infer_fail(c, "inputs 0 and 1 are %s and %s; cast one of them",
+                            ch_dtype_name(c->dtype[0]), ch_dtype_name(c->dtype[1]));
+    if (rc == CH_OK && !ch__dims_same(&c->in[0], &c->in[1]))
+        rc = ch__infer_fail(c, "logits and probabilities differ in size");
+    if (rc != CH_OK)
+        return rc;
+    rows = rows_of(&c->in[0]);
+    return c->n_in == 4 ? check_grad(c, &rows) : CH_OK;
+}
+
+static ch_status loss_out(ch_infer *c, ch_status rc)
+{
+    ch_dims rows;
+
+    if (rc != CH_OK)
+        return rc;
+    rows = rows_of(&c->in[0]);
+    (void)ch__infer_dims(c, 0, c->dtype[0], &rows);
+    return ch__infer_dims(c, 1, ch__stat_dtype(c->dtype[0]), &rows);
+}
+
+static ch_status sparse_infer(ch_infer *c)
+{
+    return loss_out(c, check_sparse(c));
+}
+static ch_status dense_infer(ch_infer *c)
+{
+    return loss_out(c, check_dense(c));
+}
+static ch_status sparse_grad_infer(ch_infer *c)
+{
+    ch_status rc = check_sparse(c);
+
+    return rc == CH_OK ? ch__infer_like(c, 0, 0) : rc;
+}
+static ch_status dense_grad_infer(ch_infer *c)
+{
+    ch_status rc = check_dense(c);
+
+    return rc == CH_OK ? ch__infer_like(c, 0, 0) : rc;
+}
+
+/* ---- kernels ---- */
+
+static ch_status loss_prepare(const ch_node *n, ch_prep *p)
+{
+    if (ch__rows_prepare(n, p, 8, 2, 0) == NULL)
+        return ch__fail_memory(n->op->name);
+    p->over[0] = n->n_in == 4 ? 1 : 0; /* a gradient over the logits */
+    return CH_OK;
+}
+
+static int64_t label_at(const ch_call *c, int64_t i)
+{
+    return c->node->in[1]->dtype == CH_I64 ? ((const int64_t *)c->in[1])[i]
+                                           : ((const int32_t *)c->in[1])[i];
+}
+
+/* Loss i, in the dtype of the logits. */
+static void set_loss(const ch_row_state *s, void *loss, int64_t i, double value)
+{
+    ch__from_f64(s->x.dtype, 1, &value, (char *)loss + (size_t)i * ch_dtype_bytes(s->x.dtype));
+}
+
+static double dloss_at(const ch_row_state *s, const void *d, int64_t i)
+{
+    double      value;
+    const char *at = (const char *)d + (size_t)i * ch_dtype_bytes(s->x.dtype);
+
+    return *ch__as_f64(s->x.dtype, 1, at, &value);
+}
+
+/* Element j of a row, as it is computed in. */
+static double element(const ch_row_state *s, const void *row, int64_t j)
+{
+    return ch__stat_at(s->stat, row, j);
+}
+
+static ch_status sparse_run(const ch_call *c, ch_tile t)
+{
+    const ch_row_state *s = c->state;
+    void               *room = ch__rows_room(s, c, t.index, 0);
+    int64_t             from, to;
+
+    ch__rows_tile(s, t.index, &from, &to);
+    for (int64_t i = from; i < to; i++) {
+        const void *x = ch__row(&s->x, c->in[0], i, room);
+        int64_t     label = label_at(c, i);
+        double      lse;
+
+        if (label < 0 || label >= s->x.n)
+            return ch__call_fail(c, CH_INVALID_ARGUMENT,
+                                 "label %lld at position %lld is not in 0 .. %lld",
+                                 (long long)label, (long long)i, (long long)s->x.n - 1);
+        lse = s->x.loops->logsumexp(s->x.n, x);
+        set_loss(s, c->out[0], i, lse - element(s, x, label));
+        ch__stat_set(s->stat, c->out[1], i, lse);
+    }
+    return CH_OK;
+}
+
+static ch_status dense_run(const ch_call *c, ch_tile t)
+{
+    const ch_row_state *s = c->state;
+    void               *room = ch__rows_room(s, c, t.index, 0);
+    void               *other = ch__rows_room(s, c, t.index, 1);
+    int64_t             from, to;
+
+    ch__rows_tile(s, t.index, &from, &to);
+    for (int64_t i = from; i < to; i++) {
+        const void *x = ch__row(&s->x, c->in[0], i, room);
+        const void *p = ch__row(&s->x, c->in[1], i, other);
+        double      lse = s->x.loops->logsumexp(s->x.n, x);
+
+        set_loss(s, c->out[0], i, s->x.loops->cross(s->x.n, x, p, lse));
+        ch__stat_set(s->stat, c->out[1], i, lse);
+    }
+    return CH_OK;
+}
+
+/* dx = softmax(x) d, less d at the label. A label that is out of range made the loss fail. */
+static ch_status sparse_grad_run(const ch_call *c, ch_tile t)
+{
+    const ch_row_state *s = c->state;
+    void               *room = ch__rows_room(s, c, t.index, 0);
+    int64_t             from, to;
+
+    ch__rows_tile(s, t.index, &from, &to);
+    for (int64_t i = from; i < to; i++) {
+        void   *dx = ch__row_to(&s->x, c->out[0], i, room);
+        double  d = dloss_at(s, c->in[3], i);
+        int64_t label = label_at(c, i);
+
+        s->x.loops->exp_grad(s->x.n, ch__row(&s->x, c->in[0], i, room),
+                             ch__stat_at(s->stat, c->in[2], i), 1, NULL, d, dx);
+        if (label >= 0 && label < s->x.n)
+            ch__stat_set(s->stat, dx, label, element(s, dx, label) - d);
+        ch__row_done(&s->x, c->out[0], i, dx);
+    }
+    return CH_OK;
+}
+
+/* dx = (softmax(x) sum(p) - p) d. */
+static ch_status dense_grad_run(const ch_call *c, ch_tile t)
+{
+    const ch_row_state *s = c->state;
+    void               *room = ch__rows_room(s, c, t.index, 0);
+    void               *other = ch__rows_room(s, c, t.index, 1);
+    int64_t             from, to;
+
+    ch__rows_tile(s, t.index, &from, &to);
+    for (int64_t i = from; i < to; i++) {
+        void       *dx = ch__row_to(&s->x, c->out[0], i, room);
+        const void *x = ch__row(&s->x, c->in[0], i, room);
+        const void *p = ch__row(&s->x, c->in[1], i, other);
+
+        s->x.loops->exp_grad(s->x.n, x, ch__stat_at(s->stat, c->in[2], i),
+                             s->x.loops->sum(s->x.n, p), p, dloss_at(s, c->in[3], i), dx);
+        ch__row_done(&s->x, c->out[0], i, dx);
+    }
+    return CH_OK;
+}
+
+static const ch_kernel sparse_rows = {"rows", ch__always, loss_prepare, sparse_run, NULL};
+static const ch_kernel dense_rows = {"rows", ch__always, loss_prepare, dense_run, NULL};
+static const ch_kernel sparse_grad_rows = {"rows", ch__always, loss_prepare, sparse_grad_run,
+                                           NULL};
+static const ch_kernel dense_grad_rows = {"rows", ch__always, loss_prepare, dense_grad_run,
+                                          NULL};
+
+/* ---- gradients ---- */
+
+static ch_node *last_axis(ch_node *d)
+{
+    return ch_expand_dims(d, -1);
+}
+
+static ch_node *sum_last(ch_node *x, bool keep)
+{
+    return ch_sum(x, 1, (int[]){-1}, keep);
+}
+
+static void sparse_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    (void)s;
+    if (dout[0] != NULL)
+        din[0] = ch__node(&ch__op_sparse_softmax_cross_entropy_grad, NULL, 4,
+                          (ch_node *[]){n->in[0], n->in[1], ch__out(n, 1), dout[0]});
+}
+
+static void dense_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    (void)s;
+    if (dout[0] == NULL)
+        return;
+    din[0] = ch__node(&ch__op_softmax_cross_entropy_grad, NULL, 4,
+                      (ch_node *[]){n->in[0], n->in[1], ch__out(n, 1), dout[0]});
+    din[1] = ch_mul(ch_neg(ch_log_softmax(n->in[0], -1)), last_axis(dout[0]));
+}
+
+/* dx = (softmax(x) - truth) d is linear in d; lse is a function of x, and its part is in
+ * softmax's. */
+static void sparse_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
+                             ch_node *din[])
+{
+    ch_node *x = n->in[0], *d = n->in[3], *g = dout[0];
+    ch_node *one =
+        ch__node(n->op, NULL, 4, (ch_node *[]){x, n->in[1], n->in[2], ch__full_like(d, 1)});
+    ch_node *gd = ch_mul(g, last_axis(d));
+
+    (void)s;
+    din[0] = ch__node(&ch__op_softmax_grad, NULL, 2, (ch_node *[]){ch_softmax(x, -1), gd});
+    din[3] = sum_last(ch_mul(g, one), false);
+}
+
+static void dense_parts(const ch_node *n, ch_node *const *in, ch_node **out)
+{
+    ch_node *p = in[1], *y = ch_mul(ch_softmax(in[0], -1), sum_last(p, true));
+
+    (void)n;
+    out[0] = ch_mul(ch_sub(y, p), last_axis(in[3]));
+}
+
+static void dense_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    (void)s;
+    ch__grad_of_parts(n, dout, din, 1 << 0 | 1 << 1 | 1 << 3, dense_parts);
+}
+
+/* ---- ops ---- */
+
+const ch_op ch__op_sparse_softmax_cross_entropy = {
+    .name = "sparse_softmax_cross_entropy",
+    .version = 1,
+    .n_in = 2,
+    .n_out = 2,
+    .flags = CH_OP_CAN_FAIL,
+    .infer = sparse_infer,
+    .grad = sparse_grad,
+    .factors = ch__factors_rows,
+    .kernels = (const ch_kernel *const[]){&sparse_rows, NULL},
+};
+const ch_op ch__op_sparse_softmax_cross_entropy_grad = {
+    .name = "sparse_softmax_cross_entropy_grad",
+    .version = 1,
+    .n_in = 4,
+    .n_out = 1,
+    .infer = sparse_grad_infer,
+    .grad = sparse_grad_grad,
+    .factors = ch__factors_rows,
+    .kernels = (const ch_kernel *const[]){&sparse_grad_rows, NULL},
+};
+const ch_op ch__op_softmax_cross_entropy = {
+    .name = "softmax_cross_entropy",
+    .version = 1,
+    .n_in = 2,
+    .n_out = 2,
+    .flags = CH_OP_SAME_DTYPE,
+    .infer = dense_infer,
+    .grad = dense_grad,
+    .factors = ch__factors_rows,
+    .kernels = (const ch_kernel *const[]){&dense_rows, NULL},
+};
+const ch_op ch__op_softmax_cross_entropy_grad = {
+    .name = "softmax_cross_entropy_grad",
+    .version = 1,
+    .n_in = 4,
+    .n_out = 1,
+    .infer = dense_grad_infer,
+    .grad = dense_grad_grad,
+    .factors = ch__factors_rows,
+    .kernels = (const ch_kernel *const[]){&dense_grad_rows, NULL},
+};
+
+ch_node *ch_sparse_softmax_cross_entropy(ch_node *logits, ch_node *labels)
+{
+    return ch__node(&ch__op_sparse_softmax_cross_entropy, NULL, 2,
+                    (ch_node *[]){logits, labels});
+}
+
+ch_node *ch_softmax_cross_entropy(ch_node *logits, ch_node *probabilities)
+{
+    return ch__node(&ch__op_softmax_cross_entropy, NULL, 2,
+                    (ch_node *[]){logits, probabilities});
+}
+
+/* ---- sigmoid_cross_entropy: element by element ---- */
+
+enum { PART = 512 };
+
+/* max(x, 0) - x z + log(1 + exp(-|x|)): exact for large x of either sign. */
+static void sigmoid_block(ch_dtype t, int64_t n, const void *const *in, void *out)
+{
+    static const double none[4];
+    union {
+        float  f32[PART];
+        double f64[PART];
+    } room;
+    const void *at = &room;
+
+    for (int64_t i = 0; i < n && t == CH_F32; i++)
+        room.f32[i] = -fabsf(((const float *)in[0])[i]);
+    for (int64_t i = 0; i < n && t == CH_F64; i++)
+        room.f64[i] = -fabs(((const double *)in[0])[i]);
+    ch__blocks()->fn[CH_BLOCK_exp][t](n, &at, &room, none);
+    ch__blocks()->fn[CH_BLOCK_log1p][t](n, &at, &room, none);
+    for (int64_t i = 0; i < n && t == CH_F32; i++) {
+        float x = ((const float *)in[0])[i], z = ((const float *)in[1])[i];
+
+        ((float *)out)[i] = (x > 0 ? x : 0) - x * z + room.f32[i];
+    }
+    for (int64_t i = 0; i < n && t == CH_F64; i++) {
+        double x = ((const double *)in[0])[i], z = ((const double *)in[1])[i];
+
+        ((double *)out)[i] = (x > 0 ? x : 0) - x * z + room.f64[i];
+    }
+}
+
+static void sigmoid_blocks(ch_dtype t, int64_t n, const void *const *in, void *out)
+{
+    size_t bytes = ch_dtype_bytes(t);
+
+    for (int64_t i = 0; i < n; i += PART) {
+        const void *at[2] = {(const char *)in[0] + (size_t)i * bytes,
+                             (const char *)in[1] + (size_t)i * bytes};
+
+        sigmoid_block(t, n - i < PART ? n - i : PART, at, (char *)out + (size_t)i * bytes);
+    }
+}
+
+static void sigmoid_f32(int64_t n, const void *const *in, void *out, const double *param)
+{
+    (void)param;
+    sigmoid_blocks(CH_F32, n, in, out);
+}
+
+static void sigmoid_f64(int64_t n, const void *const *in, void *out, const double *param)
+{
+    (void)param;
+    sigmoid_blocks(CH_F64, n, in, out);
+}
+
+static bool sigmoid_pick(const ch_node *n, ch_block *b)
+{
+    b->compute = ch__stat_dtype(n->in[0]->dtype);
+    b->fn = b->compute == CH_F64 ? sigmoid_f64 : sigmoid_f32;
+    return true;
+}
+
+static ch_status sigmoid_infer(ch_infer *c)
+{
+    ch_dims   d;
+    ch_status rc = ch__infer_want_float(c, 0);
+
+    if (rc == CH_OK)
+        rc = ch__infer_want_same(c);
+    if (rc == CH_OK)
+        rc = ch__infer_broadcast(c, 0, 2, &d);
+    return rc == CH_OK ? ch__infer_dims(c, 0, c->dtype[0], &d) : rc;
+}
+
+static void sigmoid_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    ch_node *x = n->in[0], *z = n->in[1], *d = dout[0];
+
+    (void)s;
+    din[0] = ch__unbroadcast(ch_mul(d, ch_sub(ch_sigmoid(x), z)), x);
+    din[1] = ch__unbroadcast(ch_mul(d, ch_neg(x)), z);
+}
+
+const ch_op ch__op_sigmoid_cross_entropy = {
+    .name = "sigmoid_cross_entropy",
+    .version = 1,
+    .n_in = 2,
+    .n_out = 1,
+    .flags = CH_OP_SAME_DTYPE,
+    .infer = sigmoid_infer,
+    .block = sigmoid_pick,
+    .grad = sigmoid_grad,
+    .factors = ch__factors_elementwise,
+    .kernels = (const ch_kernel *const[]){&ch__kernel_elementwise, NULL},
+};
+
+ch_node *ch_sigmoid_cross_entropy(ch_node *logits, ch_node *labels)
+{
+    return ch__node(&ch__op_sigmoid_cross_entropy, NULL, 2, (ch_node *[]){logits, labels});
+}
