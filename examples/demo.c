@@ -1,7 +1,7 @@
 /* examples/demo.c -- a small network learns three spirals, on every core of this machine.
  *
- * 2 -> 64 -> 64 -> 3, softmax, momentum. Each device is a replica: it takes its share of a
- * batch, the gradients are summed over all, and every copy of a variable takes the same step.
+ * 2 -> 64 -> 64 -> 3, softmax, SGD. Each device is a replica and draws points of its own; the
+ * gradients are summed over all replicas, and every copy of a variable takes the same step.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -10,11 +10,11 @@
 
 #include "cohort/cohort.h"
 
-enum { ARMS = 3, ROWS = 300, STEPS = 600, LAYERS = 3 };
+enum { ARMS = 3, POINTS = 300, STEPS = 1000, LAYERS = 3, VARS = 2 * LAYERS };
 
 typedef struct model {
     ch_strategy *st;
-    ch_var      *w[LAYERS], *b[LAYERS], *speed[2 * LAYERS];
+    ch_var      *var[VARS]; /* weights and biases in turn */
 } model;
 
 static void must(ch_status rc)
@@ -25,12 +25,24 @@ static void must(ch_status rc)
     exit(1);
 }
 
+/* Points (POINTS, 2) of three interleaved arms, a little off their lines; and which arm. */
+static ch_node *spirals(ch_step *s, ch_node **arm)
+{
+    ch_node *t = ch_random_uniform(s, CH_F32, ch_shape_of(POINTS), 0, 1, 1), *angle;
+
+    *arm = ch_random_integers(s, CH_I32, ch_shape_of(POINTS), 0, ARMS, 2);
+    angle =
+        ch_add(ch_mul(t, ch_number(s, 4)), ch_mul(ch_cast(*arm, CH_F32), ch_number(s, 2.1)));
+    angle = ch_add(angle, ch_random_normal_like(t, 0, 0.1, 3));
+    return ch_stack(2, (ch_node *[]){ch_mul(t, ch_sin(angle)), ch_mul(t, ch_cos(angle))}, 1);
+}
+
 static ch_node *forward(ch_step *s, model *m, ch_node *x)
 {
-    for (int i = 0; i < LAYERS; i++) {
-        x = ch_add(ch_matmul(x, false, ch_var_read(s, m->w[i]), false),
-                   ch_var_read(s, m->b[i]));
-        x = i < LAYERS - 1 ? ch_relu(x) : x;
+    for (int i = 0; i < VARS; i += 2) {
+        x = ch_add(ch_matmul(x, false, ch_var_read(s, m->var[i]), false),
+                   ch_var_read(s, m->var[i + 1]));
+        x = i + 2 < VARS ? ch_relu(x) : x;
     }
     return x;
 }
@@ -38,67 +50,18 @@ static ch_node *forward(ch_step *s, model *m, ch_node *x)
 static void train(ch_step *s, void *arg)
 {
     model   *m = arg;
-    ch_node *var[2 * LAYERS], *d[2 * LAYERS], *loss;
+    ch_node *var[VARS], *d[VARS], *y, *x = spirals(s, &y), *guess = forward(s, m, x), *loss;
 
-    loss = ch_sparse_softmax_cross_entropy(forward(s, m, ch_step_in(s, 0)), ch_step_in(s, 1));
-    loss = ch_div(ch_sum_all(loss), ch_step_global_rows(s));
-    for (int i = 0; i < LAYERS; i++) {
-        var[2 * i] = ch_var_read(s, m->w[i]);
-        var[2 * i + 1] = ch_var_read(s, m->b[i]);
-    }
-    ch_gradients(loss, NULL, 2 * LAYERS, var, d);
-    for (int i = 0; i < 2 * LAYERS; i++) {
-        ch_var  *v = i % 2 == 0 ? m->w[i / 2] : m->b[i / 2];
-        ch_node *speed = ch_mul(ch_var_read(s, m->speed[i]), ch_number(s, 0.9));
-
-        speed = ch_var_assign(s, m->speed[i], ch_add(speed, ch_all_reduce(CH_SUM, d[i])));
-        ch_var_assign_sub(s, v, ch_mul(speed, ch_number(s, 0.1)));
-    }
-    ch_step_out(s, "loss", ch_all_reduce(CH_SUM, loss));
-}
-
-static void count_right(ch_step *s, void *arg)
-{
-    ch_node *guess = ch_argmax(forward(s, arg, ch_step_in(s, 0)), -1);
-
-    ch_step_out(
-        s, "right",
-        ch_sum_all(ch_cast(ch_equal(guess, ch_cast(ch_step_in(s, 1), CH_I64)), CH_F32)));
-}
-
-/* Points of three interleaved spiral arms; `noise` moves them off the line. */
-static ch_tuple *spirals(ch_strategy *st, unsigned seed, float noise)
-{
-    int        n = ch_strategy_replicas(st), share = ROWS / n;
-    ch_tensor *x[64], *y[64];
-    ch_value  *v[2] = {0};
-    ch_tuple  *batch = NULL;
-
-    srand(seed);
-    for (int r = 0; r < n; r++) {
-        int rows = share + (r < ROWS % n);
-
-        must(ch_tensor_new(CH_F32, ch_shape_of(rows, 2), &x[r]));
-        must(ch_tensor_new(CH_I32, ch_shape_of(rows), &y[r]));
-        for (int i = 0; i < rows; i++) {
-            int   arm = i % ARMS;
-            float t = (float)rand() / (float)RAND_MAX,
-                  wobble = (float)rand() / (float)RAND_MAX - 0.5f;
-            float angle = 4 * t + 2.1f * (float)arm + noise * wobble;
-
-            ((float *)ch_tensor_data_mut(x[r]))[2 * i] = t * sinf(angle);
-            ((float *)ch_tensor_data_mut(x[r]))[2 * i + 1] = t * cosf(angle);
-            ((int32_t *)ch_tensor_data_mut(y[r]))[i] = arm;
-        }
-    }
-    must(ch_value_new(n > 1 ? CH_PER_REPLICA : CH_PLAIN, n, x, &v[0]));
-    must(ch_value_new(n > 1 ? CH_PER_REPLICA : CH_PLAIN, n, y, &v[1]));
-    must(ch_tuple_new(2, v, NULL, &batch));
-    for (int r = 0; r < n; r++)
-        ch_tensor_unref(x[r]), ch_tensor_unref(y[r]);
-    ch_value_unref(v[0]);
-    ch_value_unref(v[1]);
-    return batch;
+    loss = ch_mean_all(ch_sparse_softmax_cross_entropy(guess, y));
+    for (int i = 0; i < VARS; i++)
+        var[i] = ch_var_read(s, m->var[i]);
+    ch_gradients(loss, NULL, VARS, var, d);
+    for (int i = 0; i < VARS; i++)
+        ch_var_assign_sub(s, m->var[i],
+                          ch_mul(ch_all_reduce(CH_MEAN, d[i]), ch_number(s, 0.3)));
+    ch_step_out(s, "loss", ch_all_reduce(CH_MEAN, loss));
+    guess = ch_equal(ch_argmax(guess, -1), ch_cast(y, CH_I64));
+    ch_step_out(s, "right", ch_all_reduce(CH_MEAN, ch_mean_all(ch_cast(guess, CH_F32))));
 }
 
 static ch_var *new_var(ch_strategy *st, ch_shape shape, float scale)
@@ -114,19 +77,12 @@ static ch_var *new_var(ch_strategy *st, ch_shape shape, float scale)
     return v;
 }
 
-/* What a step returned under `name`, summed or averaged over the replicas. */
-static double result(ch_strategy *st, ch_function *f, ch_tuple *batch, const char *name,
-                     ch_reduce_op op)
+/* A result, which is the same on every replica. */
+static double result(ch_tuple *out, const char *name)
 {
-    ch_tuple  *out = NULL;
-    ch_tensor *t = NULL;
-    double     x = 0;
+    double x = 0;
 
-    must(ch_strategy_run(st, f, batch, &out));
-    must(ch_strategy_reduce(st, op, ch_tuple_get(out, name), &t));
-    must(ch_tensor_item(t, &x));
-    ch_tensor_unref(t);
-    ch_tuple_unref(out);
+    must(ch_tensor_item(ch_value_at(ch_tuple_get(out, name), 0), &x));
     return x;
 }
 
@@ -134,38 +90,29 @@ int main(void)
 {
     static const int size[LAYERS + 1] = {2, 64, 64, ARMS};
     model            m = {0};
-    ch_function     *step = NULL, *test = NULL;
-    ch_tuple        *unseen;
+    ch_function     *step = NULL;
+    ch_tuple        *out = NULL;
 
     must(ch_strategy_mirrored(NULL, &m.st));
-    for (int i = 0; i < LAYERS; i++) {
-        m.w[i] = new_var(m.st, ch_shape_of(size[i], size[i + 1]), sqrtf(6.0f / (float)size[i]));
-        m.b[i] = new_var(m.st, ch_shape_of(size[i + 1]), 0);
-        m.speed[2 * i] = new_var(m.st, ch_shape_of(size[i], size[i + 1]), 0);
-        m.speed[2 * i + 1] = new_var(m.st, ch_shape_of(size[i + 1]), 0);
+    for (int i = 0; i < VARS; i++) {
+        int      rows = size[i / 2], columns = size[i / 2 + 1];
+        ch_shape shape = i % 2 == 0 ? ch_shape_of(rows, columns) : ch_shape_of(columns);
+
+        m.var[i] = new_var(m.st, shape, i % 2 == 0 ? sqrtf(6.0f / (float)rows) : 0);
     }
     must(ch_function_new("train", train, &m, &step));
-    must(ch_function_new("test", count_right, &m, &test));
-    printf("three spirals, %d steps of %d points over %d replicas\n", STEPS, ROWS,
+    printf("three spirals: %d steps of %d points on each of %d replicas\n", STEPS, POINTS,
            ch_strategy_replicas(m.st));
-    for (int i = 0; i < STEPS; i++) {
-        ch_tuple *batch = spirals(m.st, (unsigned)i, 0.4f);
-        double    loss = result(m.st, step, batch, "loss", CH_MEAN);
-
-        if (i % 100 == 0 || i == STEPS - 1)
-            printf("step %4d  loss %.4f\n", i, loss);
-        ch_tuple_unref(batch);
+    for (int i = 0; i <= STEPS; i++) {
+        must(ch_strategy_run(m.st, step, NULL, &out));
+        if (i % 200 == 0)
+            printf("step %4d  loss %.4f  accuracy on new points %5.1f %%\n", i,
+                   result(out, "loss"), 100 * result(out, "right"));
+        ch_tuple_unref(out);
     }
-    unseen = spirals(m.st, 1000000, 0.4f);
-    printf("accuracy on points it has not seen: %.1f %%\n",
-           100 * result(m.st, test, unseen, "right", CH_SUM) / ROWS);
-    ch_tuple_unref(unseen);
     ch_function_unref(step);
-    ch_function_unref(test);
-    for (int i = 0; i < LAYERS; i++)
-        ch_var_unref(m.w[i]), ch_var_unref(m.b[i]);
-    for (int i = 0; i < 2 * LAYERS; i++)
-        ch_var_unref(m.speed[i]);
+    for (int i = 0; i < VARS; i++)
+        ch_var_unref(m.var[i]);
     ch_strategy_unref(m.st);
     return 0;
 }
