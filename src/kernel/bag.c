@@ -5,47 +5,64 @@
 
 #include <string.h>
 
+#include "kernel/block.h"
+#include "kernel/times.h"
 #include "tensor/tensor.h"
 
 #define AHEAD 16
 #define LINE  64
 
-/* ---- rows times a number; f64 in f64, the others in f32 ---- */
+static const ch_times_table *const levels[] = CH_SIMD_LIST(ch__times_table);
 
-static void add_times_f32(int64_t n, const float *row, float w, float *sum)
+static bool is_half(ch_dtype t)
 {
-    for (int64_t i = 0; i < n; i++)
-        sum[i] += w * row[i];
+    return t == CH_BF16 || t == CH_F16;
 }
 
-static void add_times_f64(int64_t n, const double *row, double w, double *sum)
+/* ---- a row times a number; f64 in f64, the others in f32 ---- */
+
+#define ROOM 512 /* elements of 16 bits that are widened at a time */
+
+static void add_times(const ch_bag *b, const void *row, double w, void *sum)
 {
-    for (int64_t i = 0; i < n; i++)
-        sum[i] += w * row[i];
+    const ch_times_table *f = levels[ch__simd_level()];
+
+    if (b->dtype == CH_F64) {
+        f->add_f64(b->width, row, w, sum);
+    } else if (b->dtype == CH_F32) {
+        f->add_f32(b->width, row, (float)w, sum);
+    } else {
+        for (int64_t i = 0; i < b->width; i += ROOM) {
+            int64_t n = b->width - i < ROOM ? b->width - i : ROOM;
+            float   wide[ROOM];
+
+            ch__blocks()->widen[b->dtype](n, (const void *[]){(const uint16_t *)row + i}, wide,
+                                          NULL);
+            f->add_f32(n, wide, (float)w, (float *)sum + i);
+        }
+    }
 }
 
-static void add_times_bf16(int64_t n, const uint16_t *row, float w, float *sum)
+static void set_times(const ch_bag *b, const void *row, double w, void *out)
 {
-    for (int64_t i = 0; i < n; i++)
-        sum[i] += w * ch__bf16_to_f32(row[i]);
-}
+    const ch_times_table *f = levels[ch__simd_level()];
 
-static void add_times_f16(int64_t n, const uint16_t *row, float w, float *sum)
-{
-    for (int64_t i = 0; i < n; i++)
-        sum[i] += w * ch__f16_to_f32(row[i]);
-}
+    if (b->dtype == CH_F64) {
+        f->set_f64(b->width, row, w, out);
+    } else if (b->dtype == CH_F32) {
+        f->set_f32(b->width, row, (float)w, out);
+    } else {
+        for (int64_t i = 0; i < b->width; i += ROOM) {
+            int64_t n = b->width - i < ROOM ? b->width - i : ROOM;
+            float   wide[ROOM];
 
-static void add_times(ch_dtype t, int64_t n, const void *row, double w, void *sum)
-{
-    if (t == CH_F32)
-        add_times_f32(n, row, (float)w, sum);
-    else if (t == CH_F64)
-        add_times_f64(n, row, w, sum);
-    else if (t == CH_BF16)
-        add_times_bf16(n, row, (float)w, sum);
-    else
-        add_times_f16(n, row, (float)w, sum);
+            ch__blocks()->widen[b->dtype](n, (const void *[]){(const uint16_t *)row + i}, wide,
+                                          NULL);
+            f->set_f32(n, wide, (float)w, wide);
+            ch__blocks()->narrow[b->dtype](n, (const void *[]){wide}, (uint16_t *)out + i,
+                                           NULL);
+        }
+    }
 }
 
 static void divide(ch_dtype t, int64_t n, void *sum, int64_t by)
@@ -56,11 +73,6 @@ static void divide(ch_dtype t, int64_t n, void *sum, int64_t by)
     else
         for (int64_t i = 0; i < n; i++)
             ((float *)sum)[i] /= (float)by;
-}
-
-static bool is_half(ch_dtype t)
-{
-    return t == CH_BF16 || t == CH_F16;
 }
 
 /* ---- bags ---- */
@@ -109,13 +121,13 @@ void ch__bag_sum(const ch_bag *b, ch_ids splits, ch_ids ids, const void *weights
 
             ask_ahead(b, ids, i, end, table, bytes);
             if ((uint64_t)id < (uint64_t)b->n_rows)
-                add_times(b->dtype, b->width, (const char *)table + id * bytes,
+                add_times(b, (const char *)table + id * bytes,
                           weight != NULL ? ch__load(b->dtype, weight + i * size) : 1.0, sum);
         }
         if (b->mean && last > first + 1)
             divide(b->dtype, b->width, sum, last - first);
         if (is_half(b->dtype))
-            ch__round_to(b->dtype, b->width, sum, row);
+            ch__blocks()->narrow[b->dtype](b->width, (const void *[]){sum}, row, NULL);
     }
 }
 
@@ -137,20 +149,6 @@ static int64_t bag_of(const ch_bag *b, ch_ids splits, int64_t position)
     return low - 1;
 }
 
-static void spread_row(const ch_bag *b, const char *row, double w, char *out)
-{
-    if (b->dtype == CH_F32)
-        for (int64_t i = 0; i < b->width; i++)
-            ((float *)(void *)out)[i] = (float)w * ((const float *)(const void *)row)[i];
-    else if (b->dtype == CH_F64)
-        for (int64_t i = 0; i < b->width; i++)
-            ((double *)(void *)out)[i] = w * ((const double *)(const void *)row)[i];
-    else
-        for (int64_t i = 0; i < b->width; i++)
-            ch__store(b->dtype, out + 2 * i,
-                      (double)((float)w * (float)ch__load(b->dtype, row + 2 * i)));
-}
-
 void ch__bag_spread(const ch_bag *b, ch_ids splits, const void *weights, const void *rows,
                     int64_t from, int64_t to, void *out)
 {
@@ -170,6 +168,6 @@ void ch__bag_spread(const ch_bag *b, ch_ids splits, const void *weights, const v
         }
         if (b->mean)
             w /= (double)(ch__id(splits, bag + 1) - ch__id(splits, bag));
-        spread_row(b, (const char *)rows + bag * bytes, w, row);
+        set_times(b, (const char *)rows + bag * bytes, w, row);
     }
 }

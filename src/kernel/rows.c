@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "tensor/tensor.h"
+#include "kernel/block.h"
 
 #define AHEAD 16 /* rows that are asked for before they are needed */
 #define LINE  64
@@ -115,162 +115,187 @@ void ch__rows_gather(ch_ids ids, int64_t from, int64_t to, const void *table, in
         gather_rows(ids, from, to, table, n_rows, bytes, out);
 }
 
+/* ---- who owns what ---- */
+
+#define CHUNK     8192 /* ids that are sorted at a time */
+#define MOST_TILE 64
+
+/* Positions are 32 bits wide; more than fit are not shared. */
+void ch__scatter_cut(ch_scatter *s, int tiles)
+{
+    s->tiles = tiles > MOST_TILE ? MOST_TILE : tiles < 1 || s->n_ids > UINT32_MAX ? 1 : tiles;
+    s->chunks = s->tiles == 1 ? 0 : (int)((s->n_ids + CHUNK - 1) / CHUNK);
+}
+
+/* Scratch: for each chunk, where each tile's positions begin and the last ends; then positions. */
+size_t ch__scatter_scratch(const ch_scatter *s)
+{
+    if (s->tiles == 1)
+        return 0;
+    return ((size_t)s->chunks * (size_t)(s->tiles + 1) + (size_t)s->n_ids) * sizeof(uint32_t);
+}
+
+static uint32_t *chunk_begins(const ch_scatter *s, void *scratch, int chunk)
+{
+    return (uint32_t *)scratch + (size_t)chunk * (size_t)(s->tiles + 1);
+}
+
+/* Mixed, so that busy rows side by side are not all one tile's. */
+static inline int owner_of(int64_t id, int tiles)
+{
+    return (int)(mix(id) * (uint64_t)tiles >> 32);
+}
+
+void ch__scatter_sort(const ch_scatter *s, ch_ids ids, int chunk, void *scratch)
+{
+    uint32_t *begin = chunk_begins(s, scratch, chunk);
+    uint32_t *order = chunk_begins(s, scratch, s->chunks), at[MOST_TILE] = {0};
+    int64_t   first = (int64_t)chunk * CHUNK;
+    int64_t   last = first + CHUNK < s->n_ids ? first + CHUNK : s->n_ids;
+
+    for (int64_t i = first; i < last; i++)
+        if (in_range(ch__id(ids, i), s->n_rows))
+            at[owner_of(ch__id(ids, i), s->tiles)]++;
+    begin[0] = (uint32_t)first;
+    for (int t = 0; t < s->tiles; t++) {
+        begin[t + 1] = begin[t] + at[t];
+        at[t] = begin[t];
+    }
+    for (int64_t i = first; i < last; i++)
+        if (in_range(ch__id(ids, i), s->n_rows))
+            order[at[owner_of(ch__id(ids, i), s->tiles)]++] = (uint32_t)i;
+}
+
+const uint32_t *ch__scatter_owned(const ch_scatter *s, const void *scratch, int chunk, int tile,
+                                  int64_t *n)
+{
+    const uint32_t *begin = (const uint32_t *)scratch + (size_t)chunk * (size_t)(s->tiles + 1);
+    const uint32_t *order =
+        (const uint32_t *)scratch + (size_t)s->chunks * (size_t)(s->tiles + 1);
+
+    *n = (int64_t)begin[tile + 1] - begin[tile];
+    return order + begin[tile];
+}
+
 /* ---- adding rows ---- */
 
-typedef void (*add_row)(int64_t n, const void *from, void *to);
+#define ROOM 512 /* elements of 16 bits that are widened at a time */
 
-static void add_f32(int64_t n, const void *from, void *to)
+/* to += from, or to -= from; both of a dtype that blocks compute in. */
+static void add_row(const ch_scatter *s, const void *from, void *to)
 {
-    const float *a = from;
-    float       *b = to;
+    ch_block_code code = s->negative ? CH_BLOCK_sub : CH_BLOCK_add;
 
-    for (int64_t i = 0; i < n; i++)
-        b[i] += a[i];
+    ch__blocks()->fn[code][s->dtype](s->width, (const void *[]){to, from}, to, NULL);
 }
 
-static void add_f64(int64_t n, const void *from, void *to)
+/* The same of 16-bit floats, into f32 or rounded again. */
+static void add_half_row(const ch_scatter *s, const uint16_t *from, void *to)
 {
-    const double *a = from;
-    double       *b = to;
+    const ch_block_table *b = ch__blocks();
+    ch_block_fn           add = b->fn[s->negative ? CH_BLOCK_sub : CH_BLOCK_add][CH_F32];
 
-    for (int64_t i = 0; i < n; i++)
-        b[i] += a[i];
-}
+    for (int64_t i = 0; i < s->width; i += ROOM) {
+        int64_t   n = s->width - i < ROOM ? s->width - i : ROOM;
+        float     x[ROOM], y[ROOM];
+        uint16_t *half = (uint16_t *)to + i;
+        float    *sum = s->wide ? (float *)to + i : y;
 
-/* Integers wrap around, as unsigned ones do. */
-static void add_8(int64_t n, const void *from, void *to)
-{
-    const uint8_t *a = from;
-    uint8_t       *b = to;
-
-    for (int64_t i = 0; i < n; i++)
-        b[i] = (uint8_t)(b[i] + a[i]);
-}
-
-static void add_32(int64_t n, const void *from, void *to)
-{
-    const uint32_t *a = from;
-    uint32_t       *b = to;
-
-    for (int64_t i = 0; i < n; i++)
-        b[i] += a[i];
-}
-
-static void add_64(int64_t n, const void *from, void *to)
-{
-    const uint64_t *a = from;
-    uint64_t       *b = to;
-
-    for (int64_t i = 0; i < n; i++)
-        b[i] += a[i];
-}
-
-static void add_bf16(int64_t n, const void *from, void *to)
-{
-    const uint16_t *a = from;
-    uint16_t       *b = to;
-
-    for (int64_t i = 0; i < n; i++)
-        b[i] = ch__bf16_of_f32(ch__bf16_to_f32(b[i]) + ch__bf16_to_f32(a[i]));
-}
-
-static void add_f16(int64_t n, const void *from, void *to)
-{
-    const uint16_t *a = from;
-    uint16_t       *b = to;
-
-    for (int64_t i = 0; i < n; i++)
-        b[i] = ch__f16_of_f32(ch__f16_to_f32(b[i]) + ch__f16_to_f32(a[i]));
-}
-
-static void add_bf16_wide(int64_t n, const void *from, void *to)
-{
-    const uint16_t *a = from;
-    float          *b = to;
-
-    for (int64_t i = 0; i < n; i++)
-        b[i] += ch__bf16_to_f32(a[i]);
-}
-
-static void add_f16_wide(int64_t n, const void *from, void *to)
-{
-    const uint16_t *a = from;
-    float          *b = to;
-
-    for (int64_t i = 0; i < n; i++)
-        b[i] += ch__f16_to_f32(a[i]);
-}
-
-static add_row adder_of(ch_dtype t, bool wide)
-{
-    switch (t) {
-    case CH_F32:
-        return add_f32;
-    case CH_F64:
-        return add_f64;
-    case CH_BF16:
-        return wide ? add_bf16_wide : add_bf16;
-    case CH_F16:
-        return wide ? add_f16_wide : add_f16;
-    case CH_I32:
-        return add_32;
-    case CH_I64:
-        return add_64;
-    default:
-        return add_8;
+        b->widen[s->dtype](n, (const void *[]){from + i}, x, NULL);
+        if (!s->wide)
+            b->widen[s->dtype](n, (const void *[]){half}, y, NULL);
+        add(n, (const void *[]){sum, x}, sum, NULL);
+        if (!s->wide)
+            b->narrow[s->dtype](n, (const void *[]){y}, half, NULL);
     }
+}
+
+static bool is_half(ch_dtype t)
+{
+    return t == CH_BF16 || t == CH_F16;
 }
 
 /* ---- writing ---- */
 
-int ch__scatter_tiles(int64_t n_ids, int64_t width, int tiles)
+typedef struct target {
+    char   *table;
+    int64_t from, to; /* bytes of a row of the source and of the table */
+} target;
+
+static inline void write_row(const ch_scatter *s, const target *t, const char *row, int64_t id,
+                             bool set)
 {
-    int64_t most = 2 + width / 4; /* looking at an id costs as much as a few elements */
+    char *to = t->table + id * t->to;
 
-    (void)n_ids;
-    return most < tiles ? (int)most : tiles;
-}
-
-/* Which tile owns a row: mixed, so that busy rows side by side are not all one tile's. */
-static inline bool owns(int64_t id, int tiles, int tile)
-{
-    return (int)(mix(id) * (uint64_t)tiles >> 32) == tile;
-}
-
-void ch__scatter_add(const ch_scatter *s, ch_ids ids, const void *rows, void *table, int tile)
-{
-    int64_t step = s->width * (int64_t)ch_dtype_bytes(s->dtype);
-    int64_t stride = s->wide ? s->width * (int64_t)sizeof(float) : step;
-    add_row add = adder_of(s->dtype, s->wide);
-
-    for (int64_t i = 0; i < s->n_ids; i++) {
-        int64_t id = ch__id(ids, i);
-
-        if (in_range(id, s->n_rows) && (s->tiles == 1 || owns(id, s->tiles, tile)))
-            add(s->width, (const char *)rows + i * step, (char *)table + id * stride);
-    }
-}
-
-void ch__scatter_set(const ch_scatter *s, ch_ids ids, const void *rows, void *table, int tile)
-{
-    int64_t step = s->width * (int64_t)ch_dtype_bytes(s->dtype);
-
-    for (int64_t i = 0; i < s->n_ids; i++) {
-        int64_t id = ch__id(ids, i);
-
-        if (in_range(id, s->n_rows) && (s->tiles == 1 || owns(id, s->tiles, tile)))
-            memcpy((char *)table + id * step, (const char *)rows + i * step, (size_t)step);
-    }
-}
-
-void ch__round_to(ch_dtype dtype, int64_t n, const float *from, void *to)
-{
-    uint16_t *b = to;
-
-    if (dtype == CH_BF16)
-        for (int64_t i = 0; i < n; i++)
-            b[i] = ch__bf16_of_f32(from[i]);
+    if (set)
+        memcpy(to, row, (size_t)t->to);
+    else if (is_half(s->dtype))
+        add_half_row(s, (const uint16_t *)(const void *)row, to);
     else
-        for (int64_t i = 0; i < n; i++)
-            b[i] = ch__f16_of_f32(from[i]);
+        add_row(s, row, to);
+}
+
+static inline void ask_to_write(const target *t, int64_t id)
+{
+    int64_t most = t->to < 8 * LINE ? t->to : 8 * LINE;
+
+    for (int64_t i = 0; i < most; i += LINE)
+        __builtin_prefetch(t->table + id * t->to + i, 1, 3);
+}
+
+static inline void write_all(const ch_scatter *s, ch_ids ids, const char *rows, const target *t,
+                             bool set)
+{
+    for (int64_t i = 0; i < s->n_ids; i++) {
+        int64_t id = ch__id(ids, i);
+
+        if (i + AHEAD < s->n_ids && in_range(ch__id(ids, i + AHEAD), s->n_rows))
+            ask_to_write(t, ch__id(ids, i + AHEAD));
+        if (in_range(id, s->n_rows))
+            write_row(s, t, rows + i * t->from, id, set);
+    }
+}
+
+static inline void write_owned(const ch_scatter *s, ch_ids ids, const char *rows,
+                               const target *t, bool set, int tile, const void *scratch)
+{
+    for (int chunk = 0; chunk < s->chunks; chunk++) {
+        int64_t         n;
+        const uint32_t *at = ch__scatter_owned(s, scratch, chunk, tile, &n);
+
+        for (int64_t k = 0; k < n; k++) {
+            if (k + AHEAD < n)
+                ask_to_write(t, ch__id(ids, at[k + AHEAD]));
+            write_row(s, t, rows + at[k] * t->from, ch__id(ids, at[k]), set);
+        }
+    }
+}
+
+static target target_of(const ch_scatter *s, void *table)
+{
+    int64_t bytes = s->width * (int64_t)ch_dtype_bytes(s->dtype);
+
+    return (target){table, bytes, s->wide ? s->width * (int64_t)sizeof(float) : bytes};
+}
+
+void ch__scatter_add(const ch_scatter *s, ch_ids ids, const void *rows, void *table, int tile,
+                     const void *scratch)
+{
+    target t = target_of(s, table);
+
+    if (s->tiles == 1)
+        write_all(s, ids, rows, &t, false);
+    else
+        write_owned(s, ids, rows, &t, false, tile, scratch);
+}
+
+void ch__scatter_set(const ch_scatter *s, ch_ids ids, const void *rows, void *table, int tile,
+                     const void *scratch)
+{
+    target t = target_of(s, table);
+
+    if (s->tiles == 1)
+        write_all(s, ids, rows, &t, true);
+    else
+        write_owned(s, ids, rows, &t, true, tile, scratch);
 }

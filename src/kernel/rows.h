@@ -37,21 +37,29 @@ void   ch__ids_last(ch_ids ids, int64_t n, void *out, void *scratch);
 void ch__rows_gather(ch_ids ids, int64_t from, int64_t to, const void *table, int64_t n_rows,
                      int64_t bytes, void *out);
 
-/* Writing into a table. */
+/* Writing into a table. A few tiles divide its rows; before they write, positions are sorted by
+ * who owns their row, in chunks, each of which any thread may do. */
 typedef struct ch_scatter {
     ch_dtype dtype;                /* of the table */
     bool     wide;                 /* the table is f32 while the rows are of a 16-bit dtype */
+    bool     negative;             /* rows are taken away instead of added */
     int64_t  n_ids, n_rows, width; /* elements of a row */
-    int      tiles;
+    int      tiles, chunks;        /* ch__scatter_cut sets them */
 } ch_scatter;
 
-/* How many tiles pay: every tile looks at every id. */
-int ch__scatter_tiles(int64_t n_ids, int64_t width, int tiles);
+/* Cuts into at most so many tiles. */
+void   ch__scatter_cut(ch_scatter *s, int tiles);
+size_t ch__scatter_scratch(const ch_scatter *s);
+/* Sorts chunk [0, s->chunks) into scratch. */
+void ch__scatter_sort(const ch_scatter *s, ch_ids ids, int chunk, void *scratch);
+/* What tile `tile` owns of chunk `chunk`: positions in order, whose ids are all in range. For
+ * those who have another thing to do with rows. With one tile nothing is sorted: NULL. */
+const uint32_t *ch__scatter_owned(const ch_scatter *s, const void *scratch, int chunk, int tile,
+                                  int64_t *n);
 /* What tile `tile` owns of table[ids[i]] += rows[i], and of table[ids[i]] = rows[i]. */
-void ch__scatter_add(const ch_scatter *s, ch_ids ids, const void *rows, void *table, int tile);
-void ch__scatter_set(const ch_scatter *s, ch_ids ids, const void *rows, void *table, int tile);
-
-/* n numbers of f32 rounded to a 16-bit dtype. */
-void ch__round_to(ch_dtype dtype, int64_t n, const float *from, void *to);
+void ch__scatter_add(const ch_scatter *s, ch_ids ids, const void *rows, void *table, int tile,
+                     const void *scratch);
+void ch__scatter_set(const ch_scatter *s, ch_ids ids, const void *rows, void *table, int tile,
+                     const void *scratch);
 
 #endif

@@ -13,6 +13,15 @@
 
 enum { X, IDS, ROWS }; /* inputs */
 
+typedef struct scatter_attrs {
+    bool negative; /* rows are taken away instead of added */
+} scatter_attrs;
+
+static const ch_attr scatter_add_rows[] = {
+    CH_ATTR_BOOL(scatter_attrs, negative),
+    CH_ATTR_END,
+};
+
 static ch_status scatter_check(const ch_infer *c)
 {
     const ch_dims *x = &c->in[X], *rows = &c->in[ROWS];
@@ -57,38 +66,45 @@ typedef struct scatter_state {
     int        tiles;
 } scatter_state;
 
-/* Phases: x copied, unless it is written over; then the rows. */
+/* Phases: x copied, unless it is written over, and ids sorted by who owns their rows; then the
+ * rows. */
 static ch_status scatter_prepare(const ch_node *n, ch_prep *p)
 {
-    scatter_state *s = ch__prep_state(p, sizeof(*s));
-    ch_scatter    *k;
+    const scatter_attrs *a = ch__attrs(n);
+    scatter_state       *s = ch__prep_state(p, sizeof(*s));
+    ch_scatter          *k;
 
     if (s == NULL)
         return ch__fail_memory(n->op->name);
     k = &s->scatter;
     k->dtype = n->dtype;
+    k->negative = a != NULL && a->negative;
     k->n_ids = n->in[IDS]->dims.dim[0].n;
     k->n_rows = n->dims.dim[0].n;
     k->width = k->n_rows > 0 ? ch__count(n) / k->n_rows : 0;
-    k->tiles = ch__scatter_tiles(k->n_ids, k->width, ch__tile_count(k->n_ids, 2 * k->width));
+    ch__scatter_cut(k, ch__tile_count(k->n_ids, 2 * k->width + 8));
     s->wide_ids = n->in[IDS]->dtype == CH_I64;
     s->bytes = ch__bytes(n);
     s->tiles = ch__move_tiles(s->bytes, s->bytes);
+    p->scratch_bytes = ch__scatter_scratch(k);
     p->n_phases = 2;
-    p->tiles[0] = s->tiles;
+    p->tiles[0] = s->tiles + k->chunks;
     p->tiles[1] = k->tiles;
     p->over[0] = 1u << X;
     return CH_OK;
 }
 
-static void copy_part(const ch_call *c, const scatter_state *s, int tile)
+static void prepare_rows(const ch_call *c, const scatter_state *s, int tile)
 {
     int64_t from, to;
 
-    if (c->out[0] == c->in[X])
-        return;
-    ch__tile_range(s->bytes, s->tiles, tile, &from, &to);
-    memcpy((char *)c->out[0] + from, (const char *)c->in[X] + from, (size_t)(to - from));
+    if (tile >= s->tiles) {
+        ch__scatter_sort(&s->scatter, (ch_ids){c->in[IDS], s->wide_ids}, tile - s->tiles,
+                         c->scratch);
+    } else if (c->out[0] != c->in[X]) {
+        ch__tile_range(s->bytes, s->tiles, tile, &from, &to);
+        memcpy((char *)c->out[0] + from, (const char *)c->in[X] + from, (size_t)(to - from));
+    }
 }
 
 static ch_status scatter_add_run(const ch_call *c, ch_tile t)
@@ -96,10 +112,10 @@ static ch_status scatter_add_run(const ch_call *c, ch_tile t)
     const scatter_state *s = c->state;
 
     if (t.phase == 0)
-        copy_part(c, s, t.index);
+        prepare_rows(c, s, t.index);
     else
         ch__scatter_add(&s->scatter, (ch_ids){c->in[IDS], s->wide_ids}, c->in[ROWS], c->out[0],
-                        t.index);
+                        t.index, c->scratch);
     return CH_OK;
 }
 
@@ -108,10 +124,10 @@ static ch_status scatter_update_run(const ch_call *c, ch_tile t)
     const scatter_state *s = c->state;
 
     if (t.phase == 0)
-        copy_part(c, s, t.index);
+        prepare_rows(c, s, t.index);
     else
         ch__scatter_set(&s->scatter, (ch_ids){c->in[IDS], s->wide_ids}, c->in[ROWS], c->out[0],
-                        t.index);
+                        t.index, c->scratch);
     return CH_OK;
 }
 
@@ -129,8 +145,8 @@ static ch_status scatter_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, n->dims.rank, x);
 }
 
-static ch_node *scatter_at(const void *caller, const ch_op *op, ch_node *x, ch_node *ids,
-                           ch_node *rows)
+static ch_node *scatter_at(const void *caller, const ch_op *op, const scatter_attrs *attrs,
+                           ch_node *x, ch_node *ids, ch_node *rows)
 {
     const void *before;
     ch_step    *s = x != NULL ? ch_node_step(x) : NULL;
@@ -141,7 +157,7 @@ static ch_node *scatter_at(const void *caller, const ch_op *op, ch_node *x, ch_n
     before = ch__step_begin_at(s, caller);
     if (x->dims.rank > 0)
         ids = ch__check_ids_dim(ids, x->dims.dim[0]);
-    y = ch__node(op, NULL, 3, ((ch_node *[]){x, ids, rows}));
+    y = ch__node(op, attrs, 3, (ch_node *[]){x, ids, rows});
     ch__step_end(s, before);
     return y;
 }
@@ -151,9 +167,13 @@ static ch_node *scatter_at(const void *caller, const ch_op *op, ch_node *x, ch_n
 static void scatter_add_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
                              ch_node *din[])
 {
+    const scatter_attrs *a = ch__attrs(n);
+
     (void)s;
     din[X] = dout[0];
     din[ROWS] = ch__gather_or_zero(dout[0], n->in[IDS]);
+    if (a->negative)
+        din[ROWS] = ch_neg(din[ROWS]);
 }
 
 static const ch_kernel scatter_add_plain = {"plain", ch__always, scatter_prepare,
@@ -164,6 +184,8 @@ const ch_op ch__op_scatter_add = {
     .version = 1,
     .n_in = 3,
     .n_out = 1,
+    .attrs = scatter_add_rows,
+    .attrs_bytes = sizeof(scatter_attrs),
     .infer = scatter_add_infer,
     .grad = scatter_add_grad,
     .factors = scatter_factors,
@@ -172,15 +194,16 @@ const ch_op ch__op_scatter_add = {
 
 ch_node *ch_scatter_add(ch_node *x, ch_node *ids, ch_node *rows)
 {
-    return scatter_at(__builtin_return_address(0), &ch__op_scatter_add, x, ids, rows);
+    return scatter_at(__builtin_return_address(0), &ch__op_scatter_add, &(scatter_attrs){false},
+                      x, ids, rows);
 }
 
 ch_node *ch__add_sparse(ch_node *x, const ch_node *sparse, bool negative)
 {
-    ch_node *rows = sparse->head->in[1];
+    const ch_node *n = sparse->head;
 
-    return ch__node(&ch__op_scatter_add, NULL, 3,
-                    ((ch_node *[]){x, sparse->head->in[0], negative ? ch_neg(rows) : rows}));
+    return ch__node(&ch__op_scatter_add, &(scatter_attrs){negative}, 3,
+                    (ch_node *[]){x, n->in[0], n->in[1]});
 }
 
 /* ---- last_ids: of ids that are there more than once, all but the last become -1 ---- */
@@ -261,5 +284,5 @@ const ch_op ch__op_scatter_update = {
 
 ch_node *ch_scatter_update(ch_node *x, ch_node *ids, ch_node *rows)
 {
-    return scatter_at(__builtin_return_address(0), &ch__op_scatter_update, x, ids, rows);
+    return scatter_at(__builtin_return_address(0), &ch__op_scatter_update, NULL, x, ids, rows);
 }

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "graph/attr.h"
 #include "graph/step.h"
+#include "kernel/block.h"
 #include "kernel/rows.h"
 #include "ops/box.h"
 #include "ops/lookup.h"
@@ -170,13 +171,13 @@ static ch_status sparse_rows_infer(ch_infer *c)
     return ch__infer_dims(c, 0, c->dtype[1], &d);
 }
 
-/* Phases: zeros; rows added, by who owns them; and for 16-bit floats, which are added in f32
- * aside, the results rounded. */
+/* Phases: zeros, and ids sorted by who owns their rows; rows added by them; and for 16-bit floats,
+ * which are added in f32 aside, the results rounded. */
 typedef struct sparse_state {
     ch_scatter scatter;
     bool       wide_ids;
     int64_t    count;
-    size_t     sum_bytes; /* of an element of the sum */
+    size_t     sum_bytes, sum_room; /* of an element of the sum; of all in scratch */
     int        tiles;
 } sparse_state;
 
@@ -194,31 +195,38 @@ static ch_status sparse_rows_prepare(const ch_node *n, ch_prep *p)
     k->n_rows = n->dims.dim[0].n;
     s->count = ch__count(n);
     k->width = k->n_rows > 0 ? s->count / k->n_rows : 0;
-    k->tiles = ch__scatter_tiles(k->n_ids, k->width, ch__tile_count(k->n_ids, 2 * k->width));
+    ch__scatter_cut(k, ch__tile_count(k->n_ids, 2 * k->width + 8));
     s->wide_ids = n->in[0]->dtype == CH_I64;
     s->sum_bytes = k->wide ? sizeof(float) : ch_dtype_bytes(n->dtype);
+    s->sum_room = k->wide ? (size_t)s->count * sizeof(float) : 0;
     s->tiles = ch__move_tiles(s->count, s->count * (int64_t)s->sum_bytes);
-    p->scratch_bytes = k->wide ? (size_t)s->count * sizeof(float) : 0;
+    p->scratch_bytes = s->sum_room + ch__scatter_scratch(k);
     p->n_phases = k->wide ? 3 : 2;
-    p->tiles[0] = p->tiles[2] = s->tiles;
+    p->tiles[0] = s->tiles + k->chunks;
     p->tiles[1] = k->tiles;
+    p->tiles[2] = s->tiles;
     return CH_OK;
 }
 
 static ch_status sparse_rows_run(const ch_call *c, ch_tile t)
 {
     const sparse_state *s = c->state;
+    ch_ids              ids = {c->in[0], s->wide_ids};
     char               *sum = s->scatter.wide ? c->scratch : c->out[0];
+    char               *order = (char *)c->scratch + s->sum_room;
     int64_t             from, to;
 
     ch__tile_range(s->count, s->tiles, t.index, &from, &to);
-    if (t.phase == 0)
+    if (t.phase == 0 && t.index >= s->tiles)
+        ch__scatter_sort(&s->scatter, ids, t.index - s->tiles, order);
+    else if (t.phase == 0)
         memset(sum + (size_t)from * s->sum_bytes, 0, (size_t)(to - from) * s->sum_bytes);
     else if (t.phase == 1)
-        ch__scatter_add(&s->scatter, (ch_ids){c->in[0], s->wide_ids}, c->in[1], sum, t.index);
+        ch__scatter_add(&s->scatter, ids, c->in[1], sum, t.index, order);
     else
-        ch__round_to(s->scatter.dtype, to - from, (const float *)c->scratch + from,
-                     (uint16_t *)c->out[0] + from);
+        ch__blocks()->narrow[s->scatter.dtype](
+            to - from, (const void *[]){(const float *)c->scratch + from},
+            (uint16_t *)c->out[0] + from, NULL);
     return CH_OK;
 }
 
