@@ -192,13 +192,16 @@ static void find_lifetimes(planner *pl)
     }
 }
 
-/* True if another input of call c sees the memory of input j in another way: then writing over
- * it, element by element, would change what is still to be read. */
-static bool is_seen_twice(planner *pl, const ch_node *c, int j)
+/* True if another input of call c is the same memory, and what the kernel said of overwriting
+ * input j with output k does not hold for that one too, or it sees the memory in another way. */
+static bool is_seen_twice(planner *pl, const ch_node *c, int k, int j)
 {
+    unsigned over = pl->prep[pl->position[c->id]].over[k];
+
     for (int i = 0; i < c->n_in; i++)
         if (i != j && root_of(pl, c->in[i]) == root_of(pl, c->in[j]) &&
-            (pl->value[c->in[i]->id].offset != pl->value[c->in[j]->id].offset ||
+            ((over >> i & 1) == 0 ||
+             pl->value[c->in[i]->id].offset != pl->value[c->in[j]->id].offset ||
              !ch__dims_same(&c->in[i]->dims, &c->in[j]->dims)))
             return true;
     return false;
@@ -209,8 +212,9 @@ static bool may_overwrite(planner *pl, const ch_node *c, int k, int j)
 {
     const value *in = &pl->value[c->in[j]->id];
 
-    return !is_seen_twice(pl, c, j) && (pl->prep[pl->position[c->id]].over[k] >> j & 1) != 0 &&
-           in->offset == 0 && root_of(pl, c->in[j])->last_use == pl->position[c->id] &&
+    return !is_seen_twice(pl, c, k, j) &&
+           (pl->prep[pl->position[c->id]].over[k] >> j & 1) != 0 && in->offset == 0 &&
+           root_of(pl, c->in[j])->last_use == pl->position[c->id] &&
            ch__bytes(c->in[j]) == ch__bytes(&c[k]) &&
            ch__bytes(root_of(pl, c->in[j])->node) == ch__bytes(&c[k]);
 }
