@@ -94,4 +94,15 @@ typedef struct ch_pool_options {
 CH_API ch_node *ch_max_pool2d(ch_node *x, const ch_pool_options *opt);
 CH_API ch_node *ch_avg_pool2d(ch_node *x, const ch_pool_options *opt);
 
+typedef struct ch_attention_options {
+    bool   causal; /* a query sees the keys up to its own time; the last query sees all */
+    double scale;  /* 0: 1 / sqrt(d) */
+} ch_attention_options;
+
+/* (b, h, t, e) = softmax(scale * q . k' + mask) . v, of q (b, h, t, d), k (b, h, s, d), v (b, h, s, e),
+ * floats. The mask may be NULL; it broadcasts to (b, h, t, s) and is bool (true: seen) or of q's type
+ * (added). A query that sees no key gives zeros. The scores are never all in memory. */
+CH_API ch_node *ch_attention(ch_node *q, ch_node *k, ch_node *v, ch_node *mask,
+                             const ch_attention_options *opt);
+
 #endif

@@ -133,7 +133,7 @@ static void lay_out(ch_conv *v)
         v->sum_bytes = aligned((size_t)filter_count(&v->dims) * size);
         end += v->sum_bytes * (size_t)v->n_tiles;
     }
-    v->scratch_bytes = end;
+    v->scratch_bytes = end > 0 ? end : CH_ALIGN; /* so that there is some */
 }
 
 static void plan_phases(ch_conv *v)

@@ -7,7 +7,7 @@
 /* clang-format off */
 #define CH_OPS_MATMUL(X)                                                                      \
     X(matmul) X(matmul_fused) X(conv2d) X(conv2d_input_grad) X(conv2d_filter_grad)            \
-    X(conv2d_fused)                                                                           \
+    X(conv2d_fused) X(attention) X(attention_grad)                                            \
     X(max_pool2d) X(max_pool2d_pick) X(max_pool2d_grad) X(avg_pool2d) X(avg_pool2d_grad)
 /* clang-format on */
 

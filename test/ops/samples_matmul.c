@@ -541,6 +541,142 @@ static void max_bad_pad(ch_step *s, ch_node *const *in, ch_node **out)
                            &(ch_pool_options){.padding = CH_PAD_EXPLICIT, .pad = {2, 0, 0, 0}});
 }
 
+/* ---- attention ---- */
+
+/* What mask element (b, h, i, j) is; 0 without a mask. */
+static double mask_at(const t_array *m, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const int64_t *d = m->shape.dim;
+
+    b = d[0] == 1 ? 0 : b;
+    h = d[1] == 1 ? 0 : h;
+    i = d[2] == 1 ? 0 : i;
+    j = d[3] == 1 ? 0 : j;
+    return m->v[((b * d[1] + h) * d[2] + i) * d[3] + j];
+}
+
+/* One query: mask is NULL, or hides where it is 0, or is added. */
+static void attend(const t_array *in, t_array *out, const t_array *mask, bool hides,
+                   bool causal, double scale, const int64_t at[3])
+{
+    const int64_t *q = in[0].shape.dim, *k = in[1].shape.dim, *v = in[2].shape.dim;
+    int64_t        head = at[0] * q[1] + at[1], i = at[2];
+    double         sum = 0, w[512];
+
+    for (int64_t j = 0; j < k[2]; j++) {
+        double x = 0, m = mask != NULL ? mask_at(mask, at[0], at[1], i, j) : 0;
+
+        for (int64_t p = 0; p < q[3]; p++)
+            x += in[0].v[(head * q[2] + i) * q[3] + p] * in[1].v[(head * k[2] + j) * q[3] + p];
+        x = exp(x * scale + (hides ? 0 : m));
+        w[j] = (hides && m == 0) || (causal && j > i + k[2] - q[2]) ? 0 : x;
+        sum += w[j];
+    }
+    for (int64_t j = 0; j < k[2] && sum > 0; j++)
+        for (int64_t p = 0; p < v[3]; p++)
+            out->v[(head * q[2] + i) * v[3] + p] +=
+                w[j] / sum * in[2].v[(head * k[2] + j) * v[3] + p];
+}
+
+static void attention(const t_array *in, t_array *out, const t_array *mask, bool hides,
+                      bool causal, double scale)
+{
+    const int64_t *q = in[0].shape.dim;
+
+    t_out(&out[0], ch_shape_of(q[0], q[1], q[2], in[2].shape.dim[3]));
+    for (int64_t k = 0; k < q[0] * q[1] * q[2]; k++)
+        attend(in, &out[0], mask, hides, causal, scale,
+               (const int64_t[]){k / q[2] / q[1], k / q[2] % q[1], k % q[2]});
+}
+
+static void attend_plain(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_attention(in[0], in[1], in[2], NULL, NULL);
+}
+
+static void attend_plain_is(const t_array *in, t_array *out)
+{
+    attention(in, out, NULL, false, false, 1 / sqrt((double)in[0].shape.dim[3]));
+}
+
+static void attend_causal(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_attention(in[0], in[1], in[2], NULL,
+                          &(ch_attention_options){.causal = true, .scale = 0.7});
+}
+
+static void attend_causal_is(const t_array *in, t_array *out)
+{
+    attention(in, out, NULL, false, true, 0.7);
+}
+
+static void attend_masked(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_attention(in[0], in[1], in[2], in[3], &(ch_attention_options){.scale = 0.7});
+}
+
+static void attend_hidden_is(const t_array *in, t_array *out)
+{
+    attention(in, out, &in[3], true, false, 0.7);
+}
+
+static void attend_added_is(const t_array *in, t_array *out)
+{
+    attention(in, out, &in[3], false, false, 0.7);
+}
+
+static void attend_both(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_attention(in[0], in[1], in[2], in[3],
+                          &(ch_attention_options){.causal = true, .scale = 0.7});
+}
+
+static void attend_both_is(const t_array *in, t_array *out)
+{
+    attention(in, out, &in[3], true, true, 0.7);
+}
+
+/* x with itself: its three roles share a node. */
+static void attend_self(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_attention(in[0], in[0], in[0], NULL, NULL);
+}
+
+static void attend_self_is(const t_array *in, t_array *out)
+{
+    attend_plain_is((const t_array[]){in[0], in[0], in[0]}, out);
+}
+
+/* The gradient of sum(o * do) with respect to v: weights' . do, for the plain one. */
+static void attend_grad(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    ch_node *o;
+
+    attend_plain(s, in, &o);
+    ch_gradients(o, in[3], 1, &in[2], out);
+}
+
+static void attend_grad_is(const t_array *in, t_array *out)
+{
+    const int64_t *q = in[0].shape.dim, *k = in[1].shape.dim, *v = in[2].shape.dim;
+    t_array        one = {.shape = in[2].shape}, o;
+
+    t_out(&out[0], in[2].shape);
+    t_out(&one, in[2].shape);
+    for (int64_t j = 0; j < q[0] * q[1] * k[2] * v[3]; j++) {
+        one.v[j] = 1;
+        attend_plain_is((const t_array[]){in[0], in[1], one}, &o);
+        one.v[j] = 0;
+        for (int64_t i = 0; i < ch_shape_count(o.shape); i++)
+            out[0].v[j] += o.v[i] * in[3].v[i];
+    }
+}
+
 /* clang-format off */
 static const t_sample samples[] = {
     {.op = "matmul", .name = "plain", .dtypes = T_FLOATS | T_INTS, .n_in = 2,
@@ -709,10 +845,72 @@ static const t_sample samples[] = {
      .in = {{.shape = {4, {5, 11, 10, 70}}}}, .record = mean_same, .reference = mean_same_is, .flags = T_NO_GRAD},
     {.op = "avg_pool2d_grad", .name = "overlapping", .dtypes = T_FLOATS, .n_in = 1,
      .in = {{.shape = {4, {2, 3, 4, 3}}, .is_static = true}}, .record = mean_grad, .reference = mean_grad_is},
+
+    {.op = "attention", .name = "plain", .dtypes = T_FLOATS, .n_in = 3,
+     .in = {{.shape = {4, {2, 3, 4, 5}}}, {.shape = {4, {2, 3, 6, 5}}}, {.shape = {4, {2, 3, 6, 2}}}},
+     .record = attend_plain, .reference = attend_plain_is, .tolerance = 2e-5},
+    {.op = "attention", .name = "causal", .dtypes = T_FLOATS, .n_in = 3,
+     .in = {{.shape = {4, {2, 2, 5, 3}}}, {.shape = {4, {2, 2, 5, 3}}}, {.shape = {4, {2, 2, 5, 4}}}},
+     .record = attend_causal, .reference = attend_causal_is, .tolerance = 2e-5},
+    {.op = "attention", .name = "causal, more keys", .dtypes = T_WIDE, .n_in = 3,
+     .in = {{.shape = {4, {2, 1, 3, 3}}}, {.shape = {4, {2, 1, 5, 3}}}, {.shape = {4, {2, 1, 5, 4}}}},
+     .record = attend_causal, .reference = attend_causal_is, .tolerance = 2e-5},
+    {.op = "attention", .name = "causal, queries that see nothing", .dtypes = T_WIDE, .n_in = 3,
+     .in = {{.shape = {4, {2, 1, 5, 3}}}, {.shape = {4, {2, 1, 3, 3}}}, {.shape = {4, {2, 1, 3, 4}}}},
+     .record = attend_causal, .reference = attend_causal_is, .tolerance = 2e-5},
+    {.op = "attention", .name = "keys hidden", .dtypes = T_FLOATS, .n_in = 4,
+     .in = {{.shape = {4, {3, 2, 4, 3}}}, {.shape = {4, {3, 2, 6, 3}}}, {.shape = {4, {3, 2, 6, 4}}},
+            {.shape = {4, {3, 1, 1, 6}}, .fill = T_BOOL}},
+     .record = attend_masked, .reference = attend_hidden_is, .tolerance = 2e-5},
+    {.op = "attention", .name = "some pairs hidden, causal", .dtypes = T_WIDE, .n_in = 4,
+     .in = {{.shape = {4, {2, 2, 5, 3}}}, {.shape = {4, {2, 2, 5, 3}}}, {.shape = {4, {2, 2, 5, 4}}},
+            {.shape = {4, {1, 2, 5, 5}}, .fill = T_BOOL, .is_static = true}},
+     .record = attend_both, .reference = attend_both_is, .tolerance = 2e-5},
+    {.op = "attention", .name = "a mask that is added", .dtypes = T_FLOATS, .n_in = 4,
+     .in = {{.shape = {4, {2, 2, 4, 3}}}, {.shape = {4, {2, 2, 6, 3}}}, {.shape = {4, {2, 2, 6, 4}}},
+            {.shape = {4, {1, 2, 4, 6}}, .is_static = true}},
+     .record = attend_masked, .reference = attend_added_is, .tolerance = 2e-5},
+    {.op = "attention", .name = "with itself", .dtypes = T_WIDE, .n_in = 1,
+     .in = {{.shape = {4, {2, 2, 4, 3}}}}, .record = attend_self, .reference = attend_self_is, .tolerance = 2e-5},
+    {.op = "attention", .name = "blocks of queries, tiles", .dtypes = 1 << CH_F32 | 1 << CH_BF16, .n_in = 3,
+     .in = {{.shape = {4, {2, 3, 150, 16}}}, {.shape = {4, {2, 3, 170, 16}}}, {.shape = {4, {2, 3, 170, 16}}}},
+     .record = attend_plain, .reference = attend_plain_is, .tolerance = 2e-5},
+    {.op = "attention", .name = "causal, blocks of keys", .dtypes = T_WIDE, .n_in = 3,
+     .in = {{.shape = {4, {1, 2, 290, 8}}}, {.shape = {4, {1, 2, 290, 8}}}, {.shape = {4, {1, 2, 290, 8}}}},
+     .record = attend_causal, .reference = attend_causal_is, .tolerance = 2e-5},
+    {.op = "attention", .name = "no keys", .dtypes = T_WIDE, .n_in = 3,
+     .in = {{.shape = {4, {2, 2, 4, 3}}}, {.shape = {4, {2, 2, 0, 3}}}, {.shape = {4, {2, 2, 0, 4}}}},
+     .record = attend_plain, .reference = attend_plain_is},
+    {.op = "attention", .name = "no batch", .dtypes = T_FLOATS, .n_in = 3,
+     .in = {{.shape = {4, {0, 2, 4, 3}}}, {.shape = {4, {0, 2, 5, 3}}}, {.shape = {4, {0, 2, 5, 4}}}},
+     .record = attend_plain, .reference = attend_plain_is},
+    {.op = "attention_grad", .name = "of the values", .dtypes = T_FLOATS, .n_in = 4,
+     .in = {{.shape = {4, {2, 2, 4, 3}}}, {.shape = {4, {2, 2, 5, 3}}}, {.shape = {4, {2, 2, 5, 2}}},
+            {.shape = {4, {2, 2, 4, 2}}}},
+     .record = attend_grad, .reference = attend_grad_is, .tolerance = 2e-5},
     {0},
 };
 
 static const t_refusal refusals[] = {
+    {.op = "attention", .name = "matrices", .n_in = 3, .dtype = CH_F32,
+     .in = {{.shape = {2, {4, 5}}}, {.shape = {2, {6, 5}}}, {.shape = {2, {6, 2}}}},
+     .record = attend_plain, .code = CH_INVALID_ARGUMENT, .words = {"attention(", "rank 2, want 4"}},
+    {.op = "attention", .name = "keys of another size", .n_in = 3, .dtype = CH_F32,
+     .in = {{.shape = {4, {2, 3, 4, 5}}}, {.shape = {4, {2, 3, 6, 7}}}, {.shape = {4, {2, 3, 6, 2}}}},
+     .record = attend_plain, .code = CH_INVALID_ARGUMENT, .words = {"size 5", "keys 7"}},
+    {.op = "attention", .name = "more values than keys", .n_in = 3, .dtype = CH_F32,
+     .in = {{.shape = {4, {2, 3, 4, 5}}}, {.shape = {4, {2, 3, 6, 5}}}, {.shape = {4, {2, 3, 7, 2}}}},
+     .record = attend_plain, .code = CH_INVALID_ARGUMENT, .words = {"6 keys and 7 values"}},
+    {.op = "attention", .name = "other heads", .n_in = 3, .dtype = CH_F32,
+     .in = {{.shape = {4, {2, 3, 4, 5}}}, {.shape = {4, {2, 1, 6, 5}}}, {.shape = {4, {2, 3, 6, 2}}}},
+     .record = attend_plain, .code = CH_INVALID_ARGUMENT, .words = {"3 and 1 heads"}},
+    {.op = "attention", .name = "a mask of another size", .n_in = 4, .dtype = CH_F32,
+     .in = {{.shape = {4, {2, 3, 4, 5}}}, {.shape = {4, {2, 3, 6, 5}}}, {.shape = {4, {2, 3, 6, 2}}},
+            {.shape = {4, {1, 1, 4, 5}}, .is_static = true}},
+     .record = attend_masked, .code = CH_INVALID_ARGUMENT, .words = {"axis 3 of the mask", "5, want 6"}},
+    {.op = "attention", .name = "integers", .n_in = 3, .dtype = CH_I32,
+     .in = {{.shape = {4, {2, 3, 4, 5}}}, {.shape = {4, {2, 3, 6, 5}}}, {.shape = {4, {2, 3, 6, 2}}}},
+     .record = attend_plain, .code = CH_INVALID_ARGUMENT, .words = {"i32", "float"}},
     {.op = "max_pool2d", .name = "a matrix", .n_in = 1, .dtype = CH_F32, .in = {{.shape = {2, {5, 6}}}},
      .record = max_plain, .code = CH_INVALID_ARGUMENT, .words = {"max_pool2d(", "rank 2, want 4"}},
     {.op = "max_pool2d", .name = "a window larger than the image", .n_in = 1, .dtype = CH_F32,

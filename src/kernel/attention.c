@@ -1,0 +1,508 @@
+/* kernel/attention.c -- scaled dot-product attention in blocks of queries.
+ *
+ * Forward, for a block of rows:             The gradient, for all blocks of a head, in order:
+ *     scores = q . k'                           scores, weights as before
+ *     weights = softmax(scores)                 dw = do . v';  dv += weights' . do
+ *     o = weights . v                           ds = scale * softmax_grad(weights, dw)
+ *                                               dq = ds . k;   dk += ds' . q
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernel/attention.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "kernel/widen.h"
+
+enum {
+    SCORES = 256 << 10, /* of a block: what a second-level cache holds */
+    MIN_ROWS = 16,
+    MAX_ROWS = 128,
+    CAUSAL_KEYS = 128,
+    MAX_TILES = 16,
+    TILE_WORK = 2 << 20
+};
+
+/* The products of the opening comment. */
+enum { QK, WV, DOV, WDO, DSK, DSQ };
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t up(int64_t n, int64_t unit)
+{
+    return (n + unit - 1) / unit;
+}
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
+}
+
+static bool is_short(const ch_attending *a)
+{
+    return a->compute != a->dims.dtype;
+}
+
+/* ---- opening ---- */
+
+static ch_gemm_dims product_dims(const ch_attending *a, int which, int64_t rows, int64_t keys,
+                                 bool add)
+{
+    const ch_attention_dims *d = &a->dims;
+    int64_t                  inner = which == QK || which == DSK || which == DSQ ? d->d : d->e;
+    ch_gemm_dims             g = {.dtype = a->compute, .batch = 1, .add = add};
+
+    switch (which) {
+    case QK: /* (rows, inner) . (keys, inner)' */
+    case DOV:
+        g.m = rows, g.n = keys, g.k = inner;
+        g.lda = g.ldb = inner;
+        g.ldc = a->step;
+        g.tb = true;
+        break;
+    case WV: /* (rows, keys) . (keys, inner) */
+    case DSK:
+        g.m = rows, g.n = inner, g.k = keys;
+        g.lda = a->step;
+        g.ldb = g.ldc = inner;
+        break;
+    default: /* (rows, keys)' . (rows, inner) */
+        g.m = keys, g.n = inner, g.k = rows;
+        g.lda = a->step;
+        g.ldb = g.ldc = inner;
+        g.ta = true;
+        break;
+    }
+    return g;
+}
+
+/* Which of add and not a product is ever asked for: sums over blocks of keys begin with the first; those
+ * over blocks of rows with zeros. */
+static bool is_asked(const ch_attending *a, int which, bool last_keys, bool add)
+{
+    if (!a->is_gradient && which != QK && which != WV)
+        return false;
+    if (a->is_gradient && which == WV)
+        return false;
+    if (which == QK || which == DOV)
+        return !add;
+    if (which == WDO || which == DSQ)
+        return add;
+    return add ? a->n_keys > 1 : !last_keys || a->n_keys == 1;
+}
+
+static ch_status open_product(ch_attending *a, int which, int last_rows, int last_keys, int add,
+                              size_t *most)
+{
+    ch_attention_product *p = &a->product[which][last_rows][last_keys][add];
+    int64_t               rows = last_rows ? a->dims.t - (a->n_rows - 1) * a->rows : a->rows;
+    int64_t               keys = last_keys ? a->dims.s - (a->n_keys - 1) * a->keys : a->keys;
+    size_t                bytes = 0;
+    ch_status             rc;
+
+    if ((!last_rows && a->n_rows == 1) || (!last_keys && a->n_keys == 1) ||
+        !is_asked(a, which, last_keys != 0, add != 0))
+        return CH_OK;
+    p->dims = product_dims(a, which, rows, keys, add != 0);
+    p->engine = ch__gemm_for(&p->dims);
+    rc = p->engine->open(&p->dims, &p->state, &bytes);
+    if (rc != CH_OK)
+        p->engine = NULL;
+    *most = bytes > *most ? bytes : *most;
+    return rc;
+}
+
+/* 8 ways to ask for each product: the bits of i. */
+static ch_status open_products(ch_attending *a, size_t *most)
+{
+    ch_status rc = CH_OK;
+
+    for (int which = 0; which < CH_ATTENTION_PRODUCTS; which++)
+        for (int i = 0; i < 8 && rc == CH_OK; i++)
+            rc = open_product(a, which, i >> 2, i >> 1 & 1, i & 1, most);
+    return rc;
+}
+
+static void plan_blocks(ch_attending *a)
+{
+    const ch_attention_dims *d = &a->dims;
+    int64_t                  fit = SCORES / (d->s > 0 ? d->s : 1), heads = d->batch * d->heads;
+    double                   work;
+
+    a->rows = fit < MIN_ROWS ? MIN_ROWS : fit > MAX_ROWS ? MAX_ROWS : fit / MIN_ROWS * MIN_ROWS;
+    a->rows = least(a->rows, d->t);
+    a->keys = d->causal ? least(CAUSAL_KEYS, d->s) : d->s;
+    a->n_rows = a->rows > 0 ? up(d->t, a->rows) : 0;
+    a->n_keys = a->keys > 0 ? up(d->s, a->keys) : 0;
+    a->step = up(d->s, 16) * 16;
+    a->n_units = a->is_gradient ? heads : heads * a->n_rows;
+    work = (double)heads * (double)d->t * (double)d->s * (double)(d->d + d->e) / TILE_WORK;
+    work = work > MAX_TILES ? MAX_TILES : work;
+    work = work > (double)a->n_units ? (double)a->n_units : work;
+    a->n_tiles = work < 1 ? 1 : (int)work;
+}
+
+/* What 16-bit operands and results take when widened, of a head or of a block of its queries; and a
+ * row of a mask. Each begins on a line of its own. */
+static size_t wide_bytes(const ch_attending *a)
+{
+    const ch_attention_dims *d = &a->dims;
+    int64_t                  rows = a->is_gradient ? d->t : a->rows;
+    int64_t                  floats = (rows + d->s) * (d->d + d->e) + d->s;
+
+    if (a->is_gradient)
+        floats += rows * d->d + d->s * (d->d + d->e);
+    return aligned((size_t)floats * sizeof(float)) + (size_t)8 * CH_ALIGN;
+}
+
+ch_status ch__attention_open(ch_attending *a, const ch_attention_dims *d, bool is_gradient)
+{
+    size_t    most = 0;
+    ch_status rc = CH_OK;
+
+    memset(a, 0, sizeof(*a));
+    a->dims = *d;
+    a->is_gradient = is_gradient;
+    a->compute = d->dtype == CH_F64 ? CH_F64 : CH_F32;
+    a->loops = ch__rows_of(a->compute, 1, d->s).loops;
+    plan_blocks(a);
+    if (a->n_rows > 0 && a->n_keys > 0 && d->batch * d->heads > 0)
+        rc = open_products(a, &most);
+    if (rc != CH_OK) {
+        ch__attention_close(a);
+        return rc;
+    }
+    a->scores_bytes = aligned((size_t)(a->rows * a->step) * ch_dtype_bytes(a->compute));
+    a->wide_at = a->scores_bytes * (is_gradient ? 2 : 1);
+    a->product_at = a->wide_at + (is_short(a) ? wide_bytes(a) : 0);
+    a->tile_bytes = a->product_at + aligned(most) + CH_ALIGN; /* so that there is some */
+    return CH_OK;
+}
+
+void ch__attention_close(ch_attending *a)
+{
+    ch_attention_product *p = &a->product[0][0][0][0];
+
+    for (int i = 0; i < CH_ATTENTION_PRODUCTS * 8; i++)
+        if (p[i].engine != NULL)
+            p[i].engine->close(p[i].state);
+}
+
+size_t ch__attention_scratch_bytes(const ch_attending *a)
+{
+    return a->tile_bytes * (size_t)a->n_tiles;
+}
+
+/* ---- one block of queries ---- */
+
+/* What a block works on, in the type that is computed in, and where it is. */
+typedef struct block {
+    const char *q, *k, *v, *d;    /* of this block's queries; of all keys; do */
+    const char *mask;             /* of this head */
+    char       *o, *dq, *dk, *dv; /* results, as q, k and v */
+    char       *scores, *more;    /* scratch: two arrays of scores, and the products' */
+    char       *mask_room;        /* for a row of the mask, widened */
+    int64_t     row, rows;
+} block;
+
+static int64_t size_of(const ch_attending *a)
+{
+    return (int64_t)ch_dtype_bytes(a->compute);
+}
+
+/* Keys that query i sees. */
+static int64_t seen_by(const ch_attending *a, int64_t i)
+{
+    int64_t n = i + a->dims.s - a->dims.t + 1;
+
+    if (!a->dims.causal)
+        return a->dims.s;
+    return n < 0 ? 0 : least(n, a->dims.s);
+}
+
+/* Blocks of keys that some query of the block sees. */
+static int64_t key_blocks(const ch_attending *a, const block *b)
+{
+    return a->n_keys > 0 ? up(seen_by(a, b->row + b->rows - 1), a->keys) : 0;
+}
+
+static ch_status multiply(const ch_attending *a, const block *b, int which, int64_t j, bool add,
+                          const char *x, const char *y, char *z)
+{
+    bool last_rows = b->row + b->rows == a->dims.t, last_keys = j == a->n_keys - 1;
+    const ch_attention_product *p = &a->product[which][last_rows][last_keys][add];
+
+    return p->engine->run(&p->dims, p->state, x, y, z, b->more);
+}
+
+/* (rows, inner) . (keys, inner)', into scores. */
+static ch_status into_scores(const ch_attending *a, const block *b, int which, int64_t inner,
+                             const char *x, const char *y, char *scores)
+{
+    int64_t   size = size_of(a), n = key_blocks(a, b);
+    ch_status rc = CH_OK;
+
+    for (int64_t j = 0; j < n && rc == CH_OK; j++)
+        rc = multiply(a, b, which, j, false, x, y + j * a->keys * inner * size,
+                      scores + j * a->keys * size);
+    return rc;
+}
+
+/* (rows, keys) . (keys, inner), summed over blocks of keys. */
+static ch_status out_of_scores(const ch_attending *a, const block *b, int which, int64_t inner,
+                               const char *scores, const char *y, char *z)
+{
+    int64_t   size = size_of(a), n = key_blocks(a, b);
+    ch_status rc = CH_OK;
+
+    if (n == 0)
+        memset(z, 0, (size_t)(b->rows * inner * size));
+    for (int64_t j = 0; j < n && rc == CH_OK; j++)
+        rc = multiply(a, b, which, j, j > 0, scores + j * a->keys * size,
+                      y + j * a->keys * inner * size, z);
+    return rc;
+}
+
+/* (rows, keys)' . (rows, inner), added. */
+static ch_status add_by_key(const ch_attending *a, const block *b, int which, int64_t inner,
+                            const char *scores, const char *y, char *z)
+{
+    int64_t   size = size_of(a), n = key_blocks(a, b);
+    ch_status rc = CH_OK;
+
+    for (int64_t j = 0; j < n && rc == CH_OK; j++)
+        rc = multiply(a, b, which, j, true, scores + j * a->keys * size, y,
+                      z + j * a->keys * inner * size);
+    return rc;
+}
+
+static const ch_score_loops *score_loops(const ch_attending *a)
+{
+    static const ch_score_table *const levels[] = CH_SIMD_LIST(ch__score_table);
+    const ch_score_table              *t = levels[ch__simd_level()];
+
+    return a->compute == CH_F64 ? &t->f64 : &t->f32;
+}
+
+/* Whether a row of scores has anything but -infinity. */
+static bool sees_something(const ch_attending *a, int64_t n, const void *row)
+{
+    const float  *x = row;
+    const double *y = row;
+
+    for (int64_t i = 0; i < n; i++)
+        if (a->compute == CH_F64 ? y[i] != -(double)INFINITY : x[i] != -INFINITY)
+            return true;
+    return false;
+}
+
+/* The mask of query i, in the type that is computed in if it is to be added; NULL: none. */
+static const void *mask_row(const ch_attending *a, const block *b, int64_t i, int64_t n)
+{
+    const ch_attention_dims *d = &a->dims;
+    const char              *row;
+
+    if (b->mask == NULL)
+        return NULL;
+    row = b->mask + i * d->mask_step[2] * (int64_t)ch_dtype_bytes(d->mask_dtype);
+    if (d->mask_dtype == CH_BOOL || !is_short(a))
+        return row;
+    return ch__as_f32(d->mask_dtype, d->mask_step[3] != 0 ? n : 1, row, (void *)b->mask_room);
+}
+
+/* Scores of block row i become weights: those that it does not see are 0. */
+static void weigh_row(const ch_attending *a, const block *b, int64_t i, char *row)
+{
+    const ch_attention_dims *d = &a->dims;
+    const ch_score_loops    *l = score_loops(a);
+    int64_t                  size = size_of(a), n = seen_by(a, b->row + i);
+    int64_t                  all = least(key_blocks(a, b) * a->keys, d->s);
+    const void              *mask = mask_row(a, b, b->row + i, n);
+
+    if (mask == NULL)
+        l->scale(n, row, d->scale);
+    else if (d->mask_dtype == CH_BOOL)
+        l->hide(n, row, d->scale, mask, d->mask_step[3]);
+    else
+        l->add(n, row, d->scale, mask, d->mask_step[3]);
+    if (mask != NULL && !sees_something(a, n, row))
+        n = 0;
+    if (n > 0)
+        a->loops->softmax(n, row, row);
+    memset(row + n * size, 0, (size_t)((all - n) * size));
+}
+
+/* The weights of a block of queries, where its scores are. */
+static ch_status weigh(const ch_attending *a, const block *b)
+{
+    int64_t   stride = a->step * size_of(a);
+    ch_status rc = into_scores(a, b, QK, a->dims.d, b->q, b->k, b->scores);
+
+    for (int64_t i = 0; i < b->rows && rc == CH_OK; i++)
+        weigh_row(a, b, i, b->scores + i * stride);
+    return rc;
+}
+
+static ch_status forward_block(const ch_attending *a, const block *b)
+{
+    ch_status rc = weigh(a, b);
+
+    return rc == CH_OK ? out_of_scores(a, b, WV, a->dims.e, b->scores, b->v, b->o) : rc;
+}
+
+static ch_status backward_block(const ch_attending *a, const block *b)
+{
+    int64_t   size = size_of(a), all = least(key_blocks(a, b) * a->keys, a->dims.s);
+    char     *dw = b->scores + a->scores_bytes;
+    ch_status rc = weigh(a, b);
+
+    if (rc == CH_OK)
+        rc = into_scores(a, b, DOV, a->dims.e, b->d, b->v, dw);
+    if (rc == CH_OK)
+        rc = add_by_key(a, b, WDO, a->dims.e, b->scores, b->d, b->dv);
+    for (int64_t i = 0; i < b->rows && rc == CH_OK; i++) {
+        char *to = dw + i * a->step * size;
+
+        a->loops->softmax_grad(all, b->scores + i * a->step * size, to, to);
+        score_loops(a)->scale(all, to, a->dims.scale);
+    }
+    if (rc == CH_OK)
+        rc = out_of_scores(a, b, DSK, a->dims.d, dw, b->k, b->dq);
+    if (rc == CH_OK)
+        rc = add_by_key(a, b, DSQ, a->dims.d, dw, b->q, b->dk);
+    return rc;
+}
+
+/* ---- tiles ---- */
+
+/* Room for n elements, from *at on. */
+static char *take(const ch_attending *a, int64_t n, char **at)
+{
+    char *room = *at;
+
+    *at += aligned((size_t)(n * size_of(a)));
+    return room;
+}
+
+/* Elements [from, from + n) of an operand, as they are computed with. */
+static const char *operand(const ch_attending *a, const void *x, int64_t from, int64_t n,
+                           char **at)
+{
+    const char *is = (const char *)x + from * (int64_t)ch_dtype_bytes(a->dims.dtype);
+
+    if (!is_short(a))
+        return is;
+    return (const char *)ch__as_f32(a->dims.dtype, n, is, (void *)take(a, n, at));
+}
+
+/* Where to make elements [from, from + n) of a result. */
+static char *result(const ch_attending *a, void *y, int64_t from, int64_t n, char **at)
+{
+    if (is_short(a))
+        return take(a, n, at);
+    return (char *)y + from * (int64_t)ch_dtype_bytes(a->dims.dtype);
+}
+
+static void finish(const ch_attending *a, const char *made, void *y, int64_t from, int64_t n)
+{
+    if (is_short(a))
+        ch__from_f32(a->dims.dtype, n, (const void *)made,
+                     (char *)y + from * (int64_t)ch_dtype_bytes(a->dims.dtype));
+}
+
+/* Scratch memory of a tile, and the mask of a head. */
+static block block_of(const ch_attending *a, int tile, int64_t head, const void *mask,
+                      char *scratch, char **at)
+{
+    const ch_attention_dims *d = &a->dims;
+    char                    *own = scratch + (size_t)tile * a->tile_bytes;
+    block                    b = {.scores = own, .more = own + a->product_at};
+    int64_t to = head / d->heads * d->mask_step[0] + head % d->heads * d->mask_step[1];
+
+    *at = own + a->wide_at;
+    if (is_short(a))
+        b.mask_room = take(a, d->s, at);
+    if (d->has_mask)
+        b.mask = (const char *)mask + to * (int64_t)ch_dtype_bytes(d->mask_dtype);
+    return b;
+}
+
+static ch_status forward_unit(const ch_attending *a, int tile, int64_t unit,
+                              const void *const *in, void *out, char *scratch)
+{
+    const ch_attention_dims *d = &a->dims;
+    int64_t                  head = unit / a->n_rows, row = unit % a->n_rows * a->rows;
+    int64_t                  rows = least(a->rows, d->t - row), from = head * d->t + row;
+    char                    *at = NULL;
+    block                    b = block_of(a, tile, head, in[3], scratch, &at);
+    ch_status                rc;
+
+    b.row = row;
+    b.rows = rows;
+    b.q = operand(a, in[0], from * d->d, rows * d->d, &at);
+    b.k = operand(a, in[1], head * d->s * d->d, d->s * d->d, &at);
+    b.v = operand(a, in[2], head * d->s * d->e, d->s * d->e, &at);
+    b.o = result(a, out, from * d->e, rows * d->e, &at);
+    rc = forward_block(a, &b);
+    finish(a, b.o, out, from * d->e, rows * d->e);
+    return rc;
+}
+
+ch_status ch__attention_run(const ch_attending *a, int tile, const void *const *in, void *out,
+                            void *scratch)
+{
+    int64_t   from = a->n_units * tile / a->n_tiles, to = a->n_units * (tile + 1) / a->n_tiles;
+    ch_status rc = CH_OK;
+
+    for (int64_t unit = from; unit < to && rc == CH_OK; unit++)
+        rc = forward_unit(a, tile, unit, in, out, scratch);
+    return rc;
+}
+
+static ch_status backward_head(const ch_attending *a, int tile, int64_t head,
+                               const void *const *in, void *const *out, char *scratch)
+{
+    const ch_attention_dims *d = &a->dims;
+    int64_t                  q = d->t * d->d, k = d->s * d->d, v = d->s * d->e, o = d->t * d->e,
+            size = size_of(a);
+    char     *at = NULL;
+    block     b = block_of(a, tile, head, in[4], scratch, &at);
+    ch_status rc = CH_OK;
+
+    const char *all_q = operand(a, in[0], head * q, q, &at);
+    const char *all_do = operand(a, in[3], head * o, o, &at);
+    char       *all_dq = result(a, out[0], head * q, q, &at);
+
+    b.k = operand(a, in[1], head * k, k, &at);
+    b.v = operand(a, in[2], head * v, v, &at);
+    b.dk = result(a, out[1], head * k, k, &at);
+    b.dv = result(a, out[2], head * v, v, &at);
+    memset(b.dk, 0, (size_t)(k * size));
+    memset(b.dv, 0, (size_t)(v * size));
+    for (b.row = 0; b.row < d->t && rc == CH_OK; b.row += a->rows) {
+        b.rows = least(a->rows, d->t - b.row);
+        b.q = all_q + b.row * d->d * size;
+        b.d = all_do + b.row * d->e * size;
+        b.dq = all_dq + b.row * d->d * size;
+        rc = backward_block(a, &b);
+    }
+    finish(a, all_dq, out[0], head * q, q);
+    finish(a, b.dk, out[1], head * k, k);
+    finish(a, b.dv, out[2], head * v, v);
+    return rc;
+}
+
+ch_status ch__attention_grad(const ch_attending *a, int tile, const void *const *in,
+                             void *const *out, void *scratch)
+{
+    int64_t   from = a->n_units * tile / a->n_tiles, to = a->n_units * (tile + 1) / a->n_tiles;
+    ch_status rc = CH_OK;
+
+    for (int64_t head = from; head < to && rc == CH_OK; head++)
+        rc = backward_head(a, tile, head, in, out, scratch);
+    return rc;
+}

@@ -1,0 +1,357 @@
+/* ops/attention.c -- scaled dot-product attention.
+ *
+ *     o (b, h, t, e) = softmax(scale * q (b, h, t, d) . k (b, h, s, d)' + mask) . v (b, h, s, e)
+ *
+ * One kernel, and one for its gradient. Of the gradient's own gradient there is none: it is written
+ * out in softmax and matmul, and those are differentiated.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernel/attention.h"
+
+#include <math.h>
+
+#include "graph/step.h"
+#include "ops/ops.h"
+
+typedef struct {
+    bool   causal;
+    double scale;
+} attention_attrs;
+
+static const ch_attr attention_rows[] = {
+    CH_ATTR_BOOL(attention_attrs, causal),
+    CH_ATTR_FLOAT(attention_attrs, scale),
+    CH_ATTR_END,
+};
+
+/* ---- shapes: inputs are q, k, v and for the gradient do; then, maybe, the mask ---- */
+
+static ch_status want_arrays(const ch_infer *c, int n)
+{
+    static const char *const name[] = {"q", "k", "v", "the gradient"};
+
+    if (c->n_in != n && c->n_in != n + 1)
+        return ch__infer_fail(c, "%d inputs, want %d or %d", c->n_in, n, n + 1);
+    for (int i = 0; i < n; i++) {
+        ch_status rc = ch__infer_want_float(c, i);
+
+        if (rc != CH_OK)
+            return rc;
+        if (c->dtype[i] != c->dtype[0])
+            return ch__infer_fail(c, "q and %s are %s and %s; cast one of them", name[i],
+                                  ch_dtype_name(c->dtype[0]), ch_dtype_name(c->dtype[i]));
+        if (c->in[i].rank != 4)
+            return ch__infer_fail(c, "%s has rank %d, want 4: (batch, heads, time, size)",
+                                  name[i], c->in[i].rank);
+        for (int axis = 0; axis < 2; axis++)
+            if (!ch__dim_same(c->in[i].dim[axis], c->in[0].dim[axis]))
+                return ch__infer_fail(c, "q and %s have %s and %s %s", name[i],
+                                      ch__dim_text(c, c->in[0].dim[axis]),
+                                      ch__dim_text(c, c->in[i].dim[axis]),
+                                      axis == 0 ? "batches" : "heads");
+    }
+    return CH_OK;
+}
+
+/* It broadcasts to (batch, heads, t, s). */
+static ch_status want_mask(const ch_infer *c, int i)
+{
+    const ch_dims *m = &c->in[i];
+    ch_dim         to[] = {c->in[0].dim[0], c->in[0].dim[1], c->in[0].dim[2], c->in[1].dim[2]};
+
+    if (c->dtype[i] != CH_BOOL && c->dtype[i] != c->dtype[0])
+        return ch__infer_fail(c, "the mask is %s, want bool or %s", ch_dtype_name(c->dtype[i]),
+                              ch_dtype_name(c->dtype[0]));
+    if (m->rank != 4)
+        return ch__infer_fail(c, "the mask has rank %d, want 4: (batch, heads, time, time)",
+                              m->rank);
+    for (int k = 0; k < 4; k++)
+        if (!ch__dim_same(m->dim[k], to[k]) && !ch__dim_is(m->dim[k], 1))
+            return ch__infer_fail(c, "axis %d of the mask has size %s, want %s or 1", k,
+                                  ch__dim_text(c, m->dim[k]), ch__dim_text(c, to[k]));
+    return CH_OK;
+}
+
+static ch_status want_attention(const ch_infer *c, int n)
+{
+    const ch_dims         *q = &c->in[0], *k = &c->in[1], *v = &c->in[2];
+    const attention_attrs *t = c->attrs;
+    ch_status              rc = want_arrays(c, n);
+
+    if (rc != CH_OK)
+        return rc;
+    if (!isfinite(t->scale))
+        return ch__infer_fail(c, "the scale is not a number");
+    if (t->scale == 0 && (rc = ch__infer_want_number(c, q->dim[3])) != CH_OK)
+        return rc; /* the default depends on it */
+    if (!ch__dim_same(q->dim[3], k->dim[3]))
+        return ch__infer_fail(c, "queries have size %s and keys %s", ch__dim_text(c, q->dim[3]),
+                              ch__dim_text(c, k->dim[3]));
+    if (!ch__dim_same(k->dim[2], v->dim[2]))
+        return ch__infer_fail(c, "there are %s keys and %s values", ch__dim_text(c, k->dim[2]),
+                              ch__dim_text(c, v->dim[2]));
+    return c->n_in > n ? want_mask(c, n) : CH_OK;
+}
+
+static ch_status attention_infer(ch_infer *c)
+{
+    ch_status rc = want_attention(c, 3);
+    ch_dims   o;
+
+    if (rc != CH_OK)
+        return rc;
+    o = c->in[0];
+    o.dim[3] = c->in[2].dim[3];
+    return ch__infer_dims(c, 0, c->dtype[0], &o);
+}
+
+static ch_status attention_grad_infer(ch_infer *c)
+{
+    ch_status rc = want_attention(c, 4);
+
+    if (rc != CH_OK)
+        return rc;
+    if (!ch__dim_same(c->in[3].dim[2], c->in[0].dim[2]) ||
+        !ch__dim_same(c->in[3].dim[3], c->in[2].dim[3]))
+        return ch__infer_fail(c, "the gradient has other sizes than the result");
+    for (int i = 0; i < 3; i++)
+        (void)ch__infer_like(c, i, i);
+    return CH_OK;
+}
+
+/* ---- kernels ---- */
+
+static ch_attention_dims dims_of(const ch_node *n)
+{
+    const attention_attrs *t = ch__attrs(n);
+    int                    plain = n->op == &ch__op_attention ? 3 : 4;
+    ch_shape          q = ch__shape(n->in[0]), k = ch__shape(n->in[1]), v = ch__shape(n->in[2]);
+    ch_attention_dims d = {.dtype = n->dtype,
+                           .batch = q.dim[0],
+                           .heads = q.dim[1],
+                           .t = q.dim[2],
+                           .s = k.dim[2],
+                           .d = q.dim[3],
+                           .e = v.dim[3],
+                           .scale = t->scale,
+                           .causal = t->causal,
+                           .has_mask = n->n_in > plain};
+    int64_t           step = 1;
+
+    if (d.has_mask) {
+        ch_shape m = ch__shape(n->in[plain]);
+
+        d.mask_dtype = n->in[plain]->dtype;
+        for (int i = 3; i >= 0; i--) {
+            d.mask_step[i] = m.dim[i] == 1 ? 0 : step;
+            step *= m.dim[i];
+        }
+    }
+    return d;
+}
+
+static ch_status prepare(const ch_node *n, ch_prep *p)
+{
+    ch_attention_dims d = dims_of(n);
+    ch_attending     *a = ch__prep_state(p, sizeof(*a));
+    ch_status         rc;
+
+    if (a == NULL)
+        return ch__fail_memory(n->op->name);
+    rc = ch__attention_open(a, &d, n->op != &ch__op_attention);
+    if (rc != CH_OK) {
+        p->state = NULL;
+        return rc;
+    }
+    p->n_phases = 1;
+    p->tiles[0] = a->n_tiles;
+    p->scratch_bytes = ch__attention_scratch_bytes(a);
+    return CH_OK;
+}
+
+static ch_status attention_run(const ch_call *c, ch_tile t)
+{
+    const ch_attending *a = c->state;
+    const void *const in[] = {c->in[0], c->in[1], c->in[2], a->dims.has_mask ? c->in[3] : NULL};
+
+    return ch__attention_run(a, t.index, in, c->out[0], c->scratch);
+}
+
+static ch_status attention_grad_run(const ch_call *c, ch_tile t)
+{
+    const ch_attending *a = c->state;
+    const void *const   in[] = {c->in[0], c->in[1], c->in[2], c->in[3],
+                              a->dims.has_mask ? c->in[4] : NULL};
+
+    return ch__attention_grad(a, t.index, in, c->out, c->scratch);
+}
+
+static void drop(void *state)
+{
+    ch__attention_close(state);
+}
+
+/* ---- written out, in ops that can be differentiated any number of times ---- */
+
+/* Which queries may see which keys, as bool; NULL: all. */
+static ch_node *visible(ch_step *s, const attention_attrs *t, ch_node *scores, ch_node *mask)
+{
+    ch_dim   rows = scores->dims.dim[2], keys = scores->dims.dim[3];
+    double   offset = ch__dim_same(rows, keys) ? 0 : (double)(keys.n - rows.n);
+    ch_node *i, *j, *order;
+
+    if (mask != NULL && mask->dtype != CH_BOOL)
+        mask = NULL;
+    if (!t->causal)
+        return mask;
+    if (!ch__dim_same(rows, keys) && (rows.sym != 0 || keys.sym != 0)) {
+        ch_step_fail(s, "attention: this derivative needs its sizes as numbers");
+        return NULL;
+    }
+    i = ch_add(ch_range_like(scores, 2, CH_F64), ch_number(s, offset));
+    j = ch_range_like(scores, 3, CH_F64);
+    order = ch_less_equal(j, ch_expand_dims(i, 1));
+    return mask != NULL ? ch_logical_and(mask, order) : order;
+}
+
+static ch_node *written_out(ch_step *s, const attention_attrs *t, ch_node *const in[4])
+{
+    ch_node *scores = ch_mul(ch_matmul(in[0], false, in[1], true), ch_number(s, t->scale));
+    ch_node *seen, *weights, *mask = in[3];
+
+    if (scores == NULL)
+        return NULL;
+    if (mask != NULL && mask->dtype != CH_BOOL)
+        scores = ch_add(scores, mask);
+    seen = visible(s, t, scores, mask);
+    if (seen == NULL)
+        return ch_matmul(ch_softmax(scores, -1), false, in[2], false);
+    /* Not -infinity: a query that sees nothing would have nothing but NaN. */
+    scores =
+        ch_select(seen, scores, ch__full_like(scores, scores->dtype == CH_F16 ? -3e4 : -1e30));
+    weights = ch_softmax(scores, -1);
+    weights = ch_select(seen, weights, ch__full_like(weights, 0));
+    return ch_matmul(weights, false, in[2], false);
+}
+
+/* ---- gradients ---- */
+
+/* Copies of inputs: a derivative with respect to one of them is with the others held, even where
+ * they are the same node or depend on each other. */
+static void copy_inputs(int n, ch_node *const *in, ch_node **out)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = ch_identity(in[i]);
+}
+
+static bool is_added(const ch_node *mask)
+{
+    return mask != NULL && mask->dtype != CH_BOOL;
+}
+
+static void attention_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    ch_node *mask = n->n_in > 3 ? n->in[3] : NULL;
+    ch_node *in[] = {n->in[0], n->in[1], n->in[2], dout[0], mask}, *copy[4] = {0};
+    ch_node *d = ch__node(&ch__op_attention_grad, ch__attrs(n), n->n_in + 1, in);
+
+    for (int i = 0; i < 3 && d != NULL; i++)
+        din[i] = ch__out(d, i);
+    if (is_added(mask)) { /* rarely asked for, and then gone if it is not */
+        copy_inputs(4, n->in, copy);
+        ch_gradients(written_out(s, ch__attrs(n), copy), dout[0], 1, &copy[3], &din[3]);
+    }
+}
+
+/* The gradient again, as what it is the gradient of: then each of its three results has one. */
+static void attention_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
+                                ch_node *din[])
+{
+    ch_node *copy[5] = {0}, *first[3] = {0}, *second[5] = {0};
+    ch_node *mask = n->n_in > 4 ? n->in[4] : NULL;
+    int      n_x = is_added(mask) ? 5 : 4;
+
+    copy_inputs(n->n_in, n->in, copy);
+    ch_gradients(
+        written_out(s, ch__attrs(n), (ch_node *[]){copy[0], copy[1], copy[2], copy[4]}),
+        copy[3], 3, copy, first);
+    for (int i = 0; i < 3; i++) {
+        if (dout[i] == NULL || first[i] == NULL)
+            continue;
+        ch_gradients(first[i], dout[i], n_x, copy, second);
+        for (int j = 0; j < n_x; j++)
+            din[j] = din[j] != NULL ? ch__add_gradients(din[j], second[j]) : second[j];
+    }
+}
+
+/* ---- the ops ---- */
+
+static const ch_kernel attention_blocks = {"blocks", ch__always, prepare, attention_run, drop};
+static const ch_kernel attention_grad_blocks = {"blocks", ch__always, prepare,
+                                                attention_grad_run, drop};
+
+/* Batches and heads may be cut; time and sizes are whole. */
+static ch_status attention_factors(const ch_node *n, ch_factors *f)
+{
+    int plain = n->op == &ch__op_attention ? 3 : 4;
+    int b = ch__factor(f, CH_PAR), h = ch__factor(f, CH_PAR), t = ch__factor(f, CH_FIX);
+    int keys = ch__factor(f, CH_FIX), size = ch__factor(f, CH_FIX),
+        value = ch__factor(f, CH_FIX);
+    int q[] = {b, h, t, size}, k[] = {b, h, keys, size}, v[] = {b, h, keys, value};
+    int o[] = {b, h, t, value}, mask[] = {b, h, t, keys};
+
+    ch__factor_map(f, 0, 4, q);
+    ch__factor_map(f, 1, 4, k);
+    ch__factor_map(f, 2, 4, v);
+    if (plain == 4)
+        ch__factor_map(f, 3, 4, o);
+    if (n->n_in > plain) {
+        for (int i = 0; i < 4; i++)
+            mask[i] = ch__dim_is(n->in[plain]->dims.dim[i], 1) ? -1 : mask[i];
+        ch__factor_map(f, plain, 4, mask);
+    }
+    if (plain == 3)
+        return ch__factor_out(f, 4, o);
+    (void)ch__factor_out(f, 4, q);
+    (void)ch__factor_out(f, 4, k);
+    return ch__factor_out(f, 4, v);
+}
+
+const ch_op ch__op_attention = {
+    .name = "attention",
+    .version = 1,
+    .n_in = -1,
+    .n_out = 1,
+    .attrs = attention_rows,
+    .attrs_bytes = sizeof(attention_attrs),
+    .infer = attention_infer,
+    .kernels = (const ch_kernel *const[]){&attention_blocks, NULL},
+    .grad = attention_grad,
+    .factors = attention_factors,
+};
+
+const ch_op ch__op_attention_grad = {
+    .name = "attention_grad",
+    .version = 1,
+    .n_in = -1,
+    .n_out = 3,
+    .attrs = attention_rows,
+    .attrs_bytes = sizeof(attention_attrs),
+    .infer = attention_grad_infer,
+    .kernels = (const ch_kernel *const[]){&attention_grad_blocks, NULL},
+    .grad = attention_grad_grad,
+    .factors = attention_factors,
+};
+
+ch_node *ch_attention(ch_node *q, ch_node *k, ch_node *v, ch_node *mask,
+                      const ch_attention_options *opt)
+{
+    static const ch_attention_options none;
+    const ch_attention_options       *o = opt != NULL ? opt : &none;
+    attention_attrs                   a = {.causal = o->causal, .scale = o->scale};
+    ch_node                          *in[] = {q, k, v, mask};
+
+    if (a.scale == 0 && q != NULL && q->dims.rank == 4 && q->dims.dim[3].n > 0)
+        a.scale = 1 / sqrt((double)q->dims.dim[3].n);
+    return ch__node(&ch__op_attention, &a, mask != NULL ? 4 : 3, in);
+}
