@@ -68,7 +68,8 @@ CH_API ch_node *ch_rows(ch_node *x);        /* i64, weak: the size of axis 0 */
 CH_API ch_node *ch_number(ch_step *s, double value);
 CH_API ch_node *ch_constant(ch_step *s, ch_tensor *t); /* the tensor must not change any more */
 
-/* What is known of a node while recording. A size that is a symbol shows as -1. */
+/* What is known of a node while recording. A size that is a symbol shows as -1. Of NULL, which an
+ * op gives after an error: f32, a scalar, NULL. */
 CH_API ch_dtype ch_node_dtype(const ch_node *n);
 CH_API ch_shape ch_node_shape(const ch_node *n);
 CH_API ch_step *ch_node_step(const ch_node *n);

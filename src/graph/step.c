@@ -537,15 +537,15 @@ ch_graph *ch__step_body(ch_step *outer, const char *name, int n, const ch_dtype 
 
 ch_dtype ch_node_dtype(const ch_node *n)
 {
-    return n->dtype;
+    return n != NULL ? n->dtype : CH_F32;
 }
 
 ch_shape ch_node_shape(const ch_node *n)
 {
-    return ch__dims_shape(&n->dims);
+    return n != NULL ? ch__dims_shape(&n->dims) : ch_shape_scalar();
 }
 
 ch_step *ch_node_step(const ch_node *n)
 {
-    return n->graph->step;
+    return n != NULL ? n->graph->step : NULL;
 }
