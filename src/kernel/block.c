@@ -384,29 +384,93 @@ static void round_f16(int64_t n, const void *const *in, void *out, const double 
 #define IS_SIGNED   0
 #include "kernel/block_type.h"
 
-#define T        int16_t
-#define NAME(x)  x##_i16
-#define IS_FLOAT 0
-#define IS_ARITH 0
+#define T           int16_t
+#define NAME(x)     x##_i16
+#define SATURATE(x) to_i16_of_f64(x)
+#define IS_FLOAT    0
+#define IS_ARITH    0
 #include "kernel/block_type.h"
 
-#define T        uint16_t
-#define NAME(x)  x##_u16
-#define IS_FLOAT 0
-#define IS_ARITH 0
+#define T           uint16_t
+#define NAME(x)     x##_u16
+#define SATURATE(x) to_u16_of_f64(x)
+#define IS_FLOAT    0
+#define IS_ARITH    0
 #include "kernel/block_type.h"
 
-#define T        uint32_t
-#define NAME(x)  x##_u32
-#define IS_FLOAT 0
-#define IS_ARITH 0
+#define T           uint32_t
+#define NAME(x)     x##_u32
+#define SATURATE(x) to_u32_of_f64(x)
+#define IS_FLOAT    0
+#define IS_ARITH    0
 #include "kernel/block_type.h"
 
-#define T        uint64_t
-#define NAME(x)  x##_u64
-#define IS_FLOAT 0
-#define IS_ARITH 0
+#define T           uint64_t
+#define NAME(x)     x##_u64
+#define SATURATE(x) to_u64_of_f64(x)
+#define IS_FLOAT    0
+#define IS_ARITH    0
 #include "kernel/block_type.h"
+
+/* ---- elements repeated ---- */
+
+/* Elements of this many bits, whatever they are. */
+typedef uint8_t __attribute__((may_alias)) any8;
+typedef uint16_t __attribute__((may_alias)) any16;
+typedef uint32_t __attribute__((may_alias)) any32;
+typedef uint64_t __attribute__((may_alias)) any64;
+
+static void repeat1(int64_t n, int64_t times, const void *from, int64_t stride, void *to)
+{
+    const any8 *x = from;
+    any8       *y = to;
+
+    for (int64_t i = 0; i < n; i++, y += times) {
+        any8 v = x[i * stride];
+
+        for (int64_t k = 0; k < times; k++)
+            y[k] = v;
+    }
+}
+
+static void repeat2(int64_t n, int64_t times, const void *from, int64_t stride, void *to)
+{
+    const any16 *x = from;
+    any16       *y = to;
+
+    for (int64_t i = 0; i < n; i++, y += times) {
+        any16 v = x[i * stride];
+
+        for (int64_t k = 0; k < times; k++)
+            y[k] = v;
+    }
+}
+
+static void repeat4(int64_t n, int64_t times, const void *from, int64_t stride, void *to)
+{
+    const any32 *x = from;
+    any32       *y = to;
+
+    for (int64_t i = 0; i < n; i++, y += times) {
+        any32 v = x[i * stride];
+
+        for (int64_t k = 0; k < times; k++)
+            y[k] = v;
+    }
+}
+
+static void repeat8(int64_t n, int64_t times, const void *from, int64_t stride, void *to)
+{
+    const any64 *x = from;
+    any64       *y = to;
+
+    for (int64_t i = 0; i < n; i++, y += times) {
+        any64 v = x[i * stride];
+
+        for (int64_t k = 0; k < times; k++)
+            y[k] = v;
+    }
+}
 
 /* ---- sin and cos ---- */
 
@@ -551,7 +615,7 @@ const ch_block_table CH_SIMD_NAME(ch__block_table) = {
                CH_BLOCKS_FLOAT_UNARY(FLOAT_ROW) CH_BLOCKS_FLOAT_WAVE(FLOAT_ROW)
                    CH_BLOCKS_FLOAT_BINARY(FLOAT_ROW) CH_BLOCKS_FLOAT_PARAM(FLOAT_ROW)
                        CH_BLOCKS_COMPARE(EVERY_ROW) CH_BLOCKS_SELECT(EVERY_ROW)
-                           CH_BLOCKS_LOGIC(LOGIC_ROW)},
+                           CH_BLOCKS_FILL(EVERY_ROW) CH_BLOCKS_LOGIC(LOGIC_ROW)},
     .cast = {[CH_F32] = CAST_ROW(f32),
              [CH_F64] = CAST_ROW_ODD(f64, f64_to_odd),
              [CH_I8] = CAST_ROW(i8),
@@ -566,4 +630,5 @@ const ch_block_table CH_SIMD_NAME(ch__block_table) = {
     .widen = {[CH_BF16] = widen_bf16, [CH_F16] = widen_f16},
     .narrow = {[CH_BF16] = narrow_bf16, [CH_F16] = narrow_f16},
     .round = {[CH_BF16] = round_bf16, [CH_F16] = round_f16},
+    .repeat = {[1] = repeat1, [2] = repeat2, [4] = repeat4, [8] = repeat8},
 };

@@ -28,6 +28,11 @@
 /* The same type as graph/op.h has. */
 typedef void (*ch_block_fn)(int64_t n, const void *const *in, void *out, const double *param);
 
+/* Each of n elements, `stride` elements apart, `times` times in a row: how a scalar or a
+ * column becomes a block. */
+typedef void (*ch_repeat_fn)(int64_t n, int64_t times, const void *from, int64_t stride,
+                             void *to);
+
 /* clang-format off */
 /* All of ARITH but bool: f32 f64 i8 i32 i64 u8. */
 #define CH_BLOCKS_UNARY(X)  X(neg) X(abs) X(sign) X(square) X(relu)
@@ -49,6 +54,8 @@ typedef void (*ch_block_fn)(int64_t n, const void *const *in, void *out, const d
     X(equal) X(not_equal) X(less) X(less_equal) X(greater) X(greater_equal)
 /* Every type but strings; input 0 is bool. */
 #define CH_BLOCKS_SELECT(X) X(select)
+/* Every type but strings; no inputs. param: the value, as the type holds it. */
+#define CH_BLOCKS_FILL(X) X(fill)
 
 /* Bool. */
 #define CH_BLOCKS_LOGIC(X) X(logical_and) X(logical_or) X(logical_xor) X(logical_not)
@@ -56,7 +63,7 @@ typedef void (*ch_block_fn)(int64_t n, const void *const *in, void *out, const d
 #define CH_BLOCKS(X)                                                                          \
     CH_BLOCKS_UNARY(X) CH_BLOCKS_BINARY(X) CH_BLOCKS_PARAM(X) CH_BLOCKS_FLOAT_UNARY(X)        \
     CH_BLOCKS_FLOAT_WAVE(X) CH_BLOCKS_FLOAT_BINARY(X) CH_BLOCKS_FLOAT_PARAM(X)                \
-    CH_BLOCKS_COMPARE(X) CH_BLOCKS_SELECT(X) CH_BLOCKS_LOGIC(X)
+    CH_BLOCKS_COMPARE(X) CH_BLOCKS_SELECT(X) CH_BLOCKS_FILL(X) CH_BLOCKS_LOGIC(X)
 /* clang-format on */
 
 #define CH_BLOCK_CODE(name) CH_BLOCK_##name,
@@ -68,10 +75,11 @@ typedef struct ch_block_table {
     /* cast[from][to]. A 16-bit float is CH_F32 on both sides, except that of F64, I32, I64, U32
      * and U64 to a 16-bit float: that gives f32 rounded to odd, so that rounding it to 16
      * bits is as if it were rounded once. */
-    ch_block_fn cast[CH_DTYPE_COUNT][CH_DTYPE_COUNT];
-    ch_block_fn widen[CH_DTYPE_COUNT];  /* BF16 and F16: to f32 */
-    ch_block_fn narrow[CH_DTYPE_COUNT]; /* f32 to it: to nearest, ties to even */
-    ch_block_fn round[CH_DTYPE_COUNT];  /* f32 to f32, the value that narrow and widen give */
+    ch_block_fn  cast[CH_DTYPE_COUNT][CH_DTYPE_COUNT];
+    ch_block_fn  widen[CH_DTYPE_COUNT];  /* BF16 and F16: to f32 */
+    ch_block_fn  narrow[CH_DTYPE_COUNT]; /* f32 to it: to nearest, ties to even */
+    ch_block_fn  round[CH_DTYPE_COUNT];  /* f32 to f32, the value that narrow and widen give */
+    ch_repeat_fn repeat[9];              /* by the bytes of an element: 1, 2, 4, 8 */
 } ch_block_table;
 
 CH_SIMD_DECLARE(ch_block_table, ch__block_table)

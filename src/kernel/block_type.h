@@ -72,6 +72,15 @@ static void NAME(select)(int64_t n, const void *const *in, void *out, const doub
     }
 }
 
+static void NAME(fill)(int64_t n, const void *const *in, void *out, const double *param)
+{
+    T *y = out, v = (T)SATURATE(param[0]);
+
+    (void)in;
+    for (int64_t i = 0; i < n; i++)
+        y[i] = v;
+}
+
 #if IS_ARITH
 
 CH_SIMD_INLINE void NAME(map1)(int64_t n, const void *const *in, void *out, T (*f)(T))

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "graph/step.h"
+#include "kernel/block.h"
 #include "ops/box.h"
 #include "ops/ops.h"
 
@@ -435,6 +436,14 @@ static void broadcast_grad(ch_step *s, const ch_node *n, ch_node *const dout[], 
     din[0] = ch__unbroadcast(dout[0], n->in[0]);
 }
 
+/* In a chain it is a copy, or nothing: the chain broadcasts its inputs by itself. */
+static bool broadcast_block(const ch_node *n, ch_block *b)
+{
+    b->compute = n->dtype == CH_BF16 || n->dtype == CH_F16 ? CH_F32 : n->dtype;
+    b->fn = ch__blocks()->cast[b->compute][b->compute];
+    return b->fn != NULL;
+}
+
 static const ch_kernel broadcast_move = {"move", ch__always, broadcast_prepare, ch__boxes_run,
                                          NULL};
 
@@ -449,6 +458,7 @@ const ch_op ch__op_broadcast_to = {
     .grad = broadcast_grad,
     .factors = ch__factors_elementwise,
     .kernels = (const ch_kernel *const[]){&broadcast_move, NULL},
+    .block = broadcast_block,
 };
 
 static ch_node *broadcast_at(const void *caller, ch_node *x, const ch_dims *dims)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "graph/step.h"
+#include "kernel/block.h"
 #include "ops/box.h"
 #include "ops/ops.h"
 #include "tensor/tensor.h"
@@ -83,6 +84,18 @@ static ch_status fill_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, n->dims.rank, all);
 }
 
+static bool fill_block(const ch_node *n, ch_block *b)
+{
+    const fill_attrs *a = ch__attrs(n);
+    int64_t           held = 0;
+
+    ch__store(n->dtype, &held, a->value);
+    b->param[0] = ch__load(n->dtype, &held);
+    b->compute = n->dtype == CH_BF16 || n->dtype == CH_F16 ? CH_F32 : n->dtype;
+    b->fn = ch__blocks()->fn[CH_BLOCK_fill][b->compute];
+    return b->fn != NULL;
+}
+
 static const ch_kernel fill_plain = {"plain", ch__always, fill_prepare, fill_run, NULL};
 
 const ch_op ch__op_fill = {
@@ -96,6 +109,7 @@ const ch_op ch__op_fill = {
     .infer = fill_infer,
     .factors = fill_factors,
     .kernels = (const ch_kernel *const[]){&fill_plain, NULL},
+    .block = fill_block,
 };
 
 ch_node *ch_fill(ch_step *s, ch_dtype dtype, ch_shape shape, double value)

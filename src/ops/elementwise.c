@@ -6,6 +6,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/step.h"
 #include "kernel/block.h"
+#include "ops/lookup.h"
 #include "ops/ops.h"
 
 /* ---- what all have in common ---- */
@@ -357,7 +358,6 @@ UNARY_FLAT(logical_not, truths);
     {                                                                                          \
         return ch__node(&ch__op_##name, NULL, 1, &x);                                          \
     }
-RECORD_UNARY(neg)
 RECORD_UNARY(abs)
 RECORD_UNARY(sign)
 RECORD_UNARY(square)
@@ -387,8 +387,6 @@ RECORD_UNARY(logical_not)
     }
 RECORD_BINARY(add)
 RECORD_BINARY(sub)
-RECORD_BINARY(mul)
-RECORD_BINARY(div)
 RECORD_BINARY(floordiv)
 RECORD_BINARY(mod)
 RECORD_BINARY(pow)
@@ -403,6 +401,68 @@ RECORD_BINARY(greater_equal)
 RECORD_BINARY(logical_and)
 RECORD_BINARY(logical_or)
 RECORD_BINARY(logical_xor)
+
+/* ---- linear ones, which leave a gradient of a few rows what it is ---- */
+
+static bool is_scalar(const ch_node *x)
+{
+    if (x == NULL)
+        return false;
+    for (int k = 0; k < x->dims.rank; k++)
+        if (!ch__dim_is(x->dims.dim[k], 1))
+            return false;
+    return true;
+}
+
+/* True if b scales a sparse one: c (ids, rows) is (ids, c rows). */
+static bool scales(const ch_node *a, const ch_node *b)
+{
+    return ch__is_sparse(a) && is_scalar(b) && b->dims.rank <= a->dims.rank;
+}
+
+/* The op of the rows, at the same ids. */
+static ch_node *of_rows(const void *caller, const ch_op *op, const void *attrs, ch_node *sparse,
+                        ch_node *scale)
+{
+    const ch_node *x = sparse->head;
+    ch_step       *s = x->graph->step;
+    const void    *before = ch__step_begin_at(s, caller);
+    ch_node       *in[2] = {x->in[1], scale};
+    ch_node       *rows = ch__node_at(caller, op, attrs, scale != NULL ? 2 : 1, in);
+    ch_node       *y = rows != NULL ? ch__sparse_rows(x->in[0], rows, x->dims.dim[0]) : NULL;
+
+    ch__step_end(s, before);
+    return y;
+}
+
+ch_node *ch_mul(ch_node *a, ch_node *b)
+{
+    const void *caller = __builtin_return_address(0);
+
+    if (scales(a, b))
+        return of_rows(caller, &ch__op_mul, NULL, a, b);
+    if (scales(b, a))
+        return of_rows(caller, &ch__op_mul, NULL, b, a);
+    return ch__node_at(caller, &ch__op_mul, NULL, 2, (ch_node *[]){a, b});
+}
+
+ch_node *ch_div(ch_node *a, ch_node *b)
+{
+    const void *caller = __builtin_return_address(0);
+
+    if (scales(a, b))
+        return of_rows(caller, &ch__op_div, NULL, a, b);
+    return ch__node_at(caller, &ch__op_div, NULL, 2, (ch_node *[]){a, b});
+}
+
+ch_node *ch_neg(ch_node *x)
+{
+    const void *caller = __builtin_return_address(0);
+
+    if (ch__is_sparse(x))
+        return of_rows(caller, &ch__op_neg, NULL, x, NULL);
+    return ch__node_at(caller, &ch__op_neg, NULL, 1, &x);
+}
 
 /* ---- with attributes ---- */
 
@@ -725,14 +785,19 @@ ch_node *ch__cast_weak(ch_node *x, ch_dtype dtype)
     return ch__node(&ch__op_cast, &(cast_attrs){dtype}, 1, &x);
 }
 
-/* Who asks for a type means it: the result is not weak. */
+/* Who asks for a type means it: the result is not weak. A few rows stay so between floats, where
+ * the sum of casts is the cast of the sum but for rounding. */
 ch_node *ch_cast(ch_node *x, ch_dtype dtype)
 {
-    ch_node *n;
+    const void *caller = __builtin_return_address(0);
+    cast_attrs  a = {dtype};
+    ch_node    *n;
 
     if (x != NULL && x->dtype == dtype && !x->weak)
         return x;
-    n = ch__node(&ch__op_cast, &(cast_attrs){dtype}, 1, &x);
+    if (ch__is_sparse(x) && ch_dtype_is_float(x->dtype) && ch_dtype_is_float(dtype))
+        return of_rows(caller, &ch__op_cast, &a, x, NULL);
+    n = ch__node_at(caller, &ch__op_cast, &a, 1, &x);
     if (n != NULL)
         n->weak = false;
     return n;

@@ -41,18 +41,20 @@ typedef enum reach {
 } reach;
 
 typedef struct operand {
-    reach       how;
-    size_t      bytes;               /* of an element */
-    ch_block_fn widen;               /* 16-bit floats; else NULL */
-    int         buffer;              /* where it is spread to, unless it is direct */
-    int         wide;                /* where it is widened to; -1: nowhere */
-    int64_t     stride[CH_MAX_RANK]; /* in elements; 0: repeated */
+    reach        how;
+    size_t       bytes; /* of an element */
+    ch_repeat_fn repeat;
+    ch_block_fn  widen;               /* 16-bit floats; else NULL */
+    int          buffer;              /* where it is spread to, unless it is direct */
+    int          wide;                /* where it is widened to; -1: nowhere */
+    int64_t      stride[CH_MAX_RANK]; /* in elements; 0: repeated */
 } operand;
 
 typedef struct instruction {
     ch_block_fn fn;
     double      param[4];
     int         n_in, in[4];
+    bool        is_once;   /* of no inputs: every block sees the same */
     int         buffer;    /* of the result; -1: it goes straight to its output */
     int         result;    /* which output it is; -1: none */
     size_t      out_bytes; /* of an element of that output */
@@ -128,6 +130,47 @@ static bool is_half(ch_dtype t)
     return t == CH_BF16 || t == CH_F16;
 }
 
+/* Bytes of an element while it is computed with. */
+static size_t live_bytes(ch_dtype t)
+{
+    return is_half(t) ? sizeof(float) : ch_dtype_bytes(t);
+}
+
+/* True for a step that gives what it is given: a broadcast, in a chain. */
+static bool is_copy(const ch_fused_step *s, ch_dtype in)
+{
+    ch_dtype t = is_half(in) ? CH_F32 : in;
+
+    return s->n_in == 1 && s->out == in && s->block.fn == ch__blocks()->cast[t][t];
+}
+
+/* The steps without copies that are no results; those who use one use its input. */
+static int drop_copies(const ch_node *n, int n_steps, const ch_fused_step *step,
+                       ch_fused_step *to)
+{
+    int now[MAX_VALUES], kept = 0;
+
+    for (int j = 0; j < n->n_in; j++)
+        now[j] = j;
+    for (int i = 0; i < n_steps; i++) {
+        int      x = step[i].in[0];
+        ch_dtype in = CH_STR;
+
+        if (step[i].n_in > 0)
+            in = x < n->n_in ? n->in[x]->dtype : step[x - n->n_in].out;
+        if (step[i].result < 0 && is_copy(&step[i], in)) {
+            now[n->n_in + i] = now[x];
+            continue;
+        }
+        now[n->n_in + i] = n->n_in + kept;
+        to[kept] = step[i];
+        for (int k = 0; k < step[i].n_in; k++)
+            to[kept].in[k] = now[step[i].in[k]];
+        kept++;
+    }
+    return kept;
+}
+
 /* Which buffers are free, and how many there are. */
 typedef struct buffers {
     int  n;
@@ -172,12 +215,6 @@ static void give_back(values *v, buffers *b, const ch_fused_step *s, int i)
         }
 }
 
-/* Bytes of an element while it is computed with. */
-static size_t live_bytes(ch_dtype t)
-{
-    return is_half(t) ? sizeof(float) : ch_dtype_bytes(t);
-}
-
 /* True if the result may take over the buffer of an input that ends here: the elements must
  * be as wide, since block functions go element by element. */
 static bool can_replace(const values *v, const ch_fused_step *s)
@@ -188,7 +225,8 @@ static bool can_replace(const values *v, const ch_fused_step *s)
     return true;
 }
 
-static void lower_step(chain *c, values *v, buffers *b, const ch_fused_step *s, int i)
+/* `once` is its buffer if every block sees the same; else -1. */
+static void lower_step(chain *c, values *v, buffers *b, const ch_fused_step *s, int i, int once)
 {
     const ch_block_table *t = ch__blocks();
     instruction          *x = &c->step[i];
@@ -201,6 +239,7 @@ static void lower_step(chain *c, values *v, buffers *b, const ch_fused_step *s, 
     memcpy(x->in, s->in, sizeof(x->in));
     x->result = s->result;
     x->out_bytes = ch_dtype_bytes(s->out);
+    x->is_once = once >= 0;
     x->buffer = -1;
     if (is_half(s->out)) {
         x->round = v->last_use[me] >= 0 ? t->round[s->out] : NULL;
@@ -208,7 +247,9 @@ static void lower_step(chain *c, values *v, buffers *b, const ch_fused_step *s, 
     }
     if (replaces)
         give_back(v, b, s, i);
-    if (s->result < 0 || is_half(s->out))
+    if (x->is_once)
+        x->buffer = once;
+    else if (s->result < 0 || is_half(s->out))
         v->buffer[me] = x->buffer = take_buffer(b);
     if (!replaces)
         give_back(v, b, s, i);
@@ -227,6 +268,7 @@ static void lower_input(chain *c, const ch_node *n, buffers *b, int j)
     for (int k = 0; k < last; k++)
         is_row &= x->stride[k] == 0;
     x->bytes = ch_dtype_bytes(n->in[j]->dtype);
+    x->repeat = ch__blocks()->repeat[x->bytes];
     if (ch__count(n->in[j]) == c->count)
         x->how = DIRECT;
     else if (ch__count(n->in[j]) == 1)
@@ -289,12 +331,14 @@ static size_t widest(const chain *c, const values *v)
     return width;
 }
 
-static ch_status prepare_steps(const ch_node *n, ch_prep *p, int n_steps,
-                               const ch_fused_step *step)
+static ch_status prepare_steps(const ch_node *n, ch_prep *p, int n_all,
+                               const ch_fused_step *all)
 {
-    buffers b = {0};
-    values  v;
-    chain  *c = ch__prep_state(p, sizeof(*c));
+    ch_fused_step step[CH_FUSED_STEPS];
+    int           once[CH_FUSED_STEPS], n_steps = drop_copies(n, n_all, all, step);
+    buffers       b = {0};
+    values        v;
+    chain        *c = ch__prep_state(p, sizeof(*c));
 
     if (c == NULL ||
         (c->input = ch__arena_alloc(p->arena, (size_t)(n->n_in + 1) * sizeof(*c->input))) ==
@@ -311,8 +355,10 @@ static ch_status prepare_steps(const ch_node *n, ch_prep *p, int n_steps,
     find_uses(&v, n, n_steps, step);
     for (int j = 0; j < n->n_in; j++)
         lower_input(c, n, &b, j);
+    for (int i = 0; i < n_steps; i++) /* before all that come and go */
+        once[i] = step[i].n_in == 0 && step[i].result < 0 ? take_buffer(&b) : -1;
     for (int i = 0; i < n_steps; i++)
-        lower_step(c, &v, &b, &step[i], i);
+        lower_step(c, &v, &b, &step[i], i, once[i]);
     c->is_plain = b.n == 0 && n_steps == 1;
     cut(c, b.n, widest(c, &v));
     allow_over(c, &v, step, p);
@@ -327,41 +373,11 @@ static ch_status elementwise_prepare(const ch_node *n, ch_prep *p)
 
     if (n->n_in > 4 || !n->op->block(n, &one.block))
         return ch__fail(CH_UNIMPLEMENTED, "%s: no block function for %s", n->op->name,
-                        ch_dtype_name(n->in[0]->dtype));
+                        ch_dtype_name(n->dtype));
     return prepare_steps(n, p, 1, &one);
 }
 
 /* ---- running ---- */
-
-static void fill(char *to, const char *from, size_t bytes, int64_t n)
-{
-    switch (bytes) {
-    case 1:
-        memset(to, *from, (size_t)n);
-        break;
-    case 2: {
-        uint16_t v, *y = (uint16_t *)(void *)to;
-        memcpy(&v, from, sizeof(v));
-        for (int64_t i = 0; i < n; i++)
-            y[i] = v;
-        break;
-    }
-    case 4: {
-        uint32_t v, *y = (uint32_t *)(void *)to;
-        memcpy(&v, from, sizeof(v));
-        for (int64_t i = 0; i < n; i++)
-            y[i] = v;
-        break;
-    }
-    default: {
-        uint64_t v, *y = (uint64_t *)(void *)to;
-        memcpy(&v, from, sizeof(v));
-        for (int64_t i = 0; i < n; i++)
-            y[i] = v;
-        break;
-    }
-    }
-}
 
 /* Where in input x row `row` of the output begins, in elements. */
 static int64_t row_offset(const chain *c, const operand *x, int64_t row)
@@ -375,21 +391,28 @@ static int64_t row_offset(const chain *c, const operand *x, int64_t row)
     return at;
 }
 
-/* Elements [start, start + n) of an input as the output sees them: whole rows. */
-static void spread_rows(const chain *c, const operand *x, const char *from, int64_t start,
+/* Whole rows as the output sees them. Rows whose beginnings are a fixed step apart, those along
+ * the last axis before the inner one, go together. */
+static void spread_rows(const chain *c, const operand *x, const char *from, int64_t row,
                         int64_t n, char *to)
 {
-    int64_t row = start / c->inner, rows = n / c->inner;
+    int64_t run = c->rank > 1 ? c->dim[c->rank - 2] : 1;
+    int64_t step = c->rank > 1 ? x->stride[c->rank - 2] : 0;
     size_t  row_bytes = (size_t)c->inner * x->bytes;
-    bool    is_repeated = c->rank > 0 && x->stride[c->rank - 1] == 0;
 
-    for (int64_t i = 0; i < rows; i++, to += row_bytes) {
-        const char *at = from + (size_t)row_offset(c, x, row + i) * x->bytes;
+    while (n > 0) {
+        int64_t     some = run - row % run < n ? run - row % run : n;
+        const char *at = from + (size_t)row_offset(c, x, row) * x->bytes;
 
-        if (is_repeated)
-            fill(to, at, x->bytes, c->inner);
+        if (x->stride[c->rank - 1] == 0)
+            x->repeat(some, c->inner, at, step, to);
         else
-            memcpy(to, at, row_bytes);
+            for (int64_t i = 0; i < some; i++)
+                memcpy(to + (size_t)i * row_bytes, at + (size_t)(i * step) * x->bytes,
+                       row_bytes);
+        row += some;
+        n -= some;
+        to += (size_t)some * row_bytes;
     }
 }
 
@@ -401,7 +424,7 @@ static const char *spread_part(const chain *c, const operand *x, const char *fro
 
     if (x->stride[c->rank - 1] != 0)
         return at + (size_t)skip * x->bytes;
-    fill(to, at, x->bytes, n);
+    x->repeat(1, n, at, 0, to);
     return to;
 }
 
@@ -442,7 +465,7 @@ static const char *reach_once(const chain *c, const operand *x, const char *from
     char   *to = room + (size_t)x->buffer * c->buffer_bytes;
 
     if (c->rank == 0 || x->stride[c->rank - 1] == 0)
-        fill(to, from, x->bytes, n);
+        x->repeat(1, n, from, 0, to);
     else
         for (int64_t i = 0; i < n; i += c->inner)
             memcpy(to + (size_t)i * x->bytes, from, (size_t)c->inner * x->bytes);
@@ -464,7 +487,7 @@ static const char *reach_block(const chain *c, const operand *x, const char *fro
     } else if (c->parts > 0) {
         at = spread_part(c, x, from, b->row, b->skip, b->n, to);
     } else {
-        spread_rows(c, x, from, b->start, b->n, to);
+        spread_rows(c, x, from, b->start / c->inner, b->n / c->inner, to);
         at = to;
     }
     if (x->widen != NULL)
@@ -495,10 +518,14 @@ static void run_blocks(const chain *c, const ch_call *call, int64_t from, int64_
 {
     _Alignas(CH_ALIGN) char room[ROOM];
     const void             *value[MAX_VALUES];
+    block                   whole = {.n = c->block < c->count ? c->block : c->count};
 
     for (int j = 0; j < c->n_in; j++)
         if (c->input[j].how == ONCE)
             value[j] = reach_once(c, &c->input[j], call->in[j], room);
+    for (int k = 0; k < c->n_steps; k++)
+        if (c->step[k].is_once)
+            run_instruction(c, &c->step[k], &whole, value, call->out, room, c->n_in + k);
     for (int64_t i = from; i < to; i++) {
         block b = block_at(c, i);
 
@@ -506,7 +533,8 @@ static void run_blocks(const chain *c, const ch_call *call, int64_t from, int64_
             if (c->input[j].how != ONCE)
                 value[j] = reach_block(c, &c->input[j], call->in[j], &b, room);
         for (int k = 0; k < c->n_steps; k++)
-            run_instruction(c, &c->step[k], &b, value, call->out, room, c->n_in + k);
+            if (!c->step[k].is_once)
+                run_instruction(c, &c->step[k], &b, value, call->out, room, c->n_in + k);
     }
 }
 
