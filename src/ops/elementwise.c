@@ -795,7 +795,8 @@ ch_node *ch_cast(ch_node *x, ch_dtype dtype)
 
     if (x != NULL && x->dtype == dtype && !x->weak)
         return x;
-    if (ch__is_sparse(x) && ch_dtype_is_float(x->dtype) && ch_dtype_is_float(dtype))
+    if (x != NULL && ch__is_sparse(x) && ch_dtype_is_float(x->dtype) &&
+        ch_dtype_is_float(dtype))
         return of_rows(caller, &ch__op_cast, &a, x, NULL);
     n = ch__node_at(caller, &ch__op_cast, &a, 1, &x);
     if (n != NULL)

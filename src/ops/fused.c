@@ -337,7 +337,7 @@ static ch_status prepare_steps(const ch_node *n, ch_prep *p, int n_all,
     ch_fused_step step[CH_FUSED_STEPS];
     int           once[CH_FUSED_STEPS], n_steps = drop_copies(n, n_all, all, step);
     buffers       b = {0};
-    values        v;
+    values        v = {0};
     chain        *c = ch__prep_state(p, sizeof(*c));
 
     if (c == NULL ||
