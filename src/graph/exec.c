@@ -199,6 +199,15 @@ ch_status ch__instance_run(ch_instance *x, const ch_bind *b)
 
 /* ---- one call ---- */
 
+/* As in a program, a kernel is not called where all it would make is empty. */
+static bool is_empty(const ch_node *n)
+{
+    for (int i = 0; i < n->n_out; i++)
+        if (ch__count(&n[i]) > 0)
+            return false;
+    return n->n_out > 0;
+}
+
 ch_status ch__call_run(const ch_node *n, const ch_kernel *k, const void *const *in,
                        void *const *out, const ch_env *env, ch_team *team)
 {
@@ -210,7 +219,7 @@ ch_status ch__call_run(const ch_node *n, const ch_kernel *k, const void *const *
 
     if (rc == CH_OK && p.is_view) {
         memcpy(out[0], (const char *)in[0] + p.view_offset, (size_t)ch__bytes(n));
-    } else if (rc == CH_OK) {
+    } else if (rc == CH_OK && !is_empty(n)) {
         c.state = p.state;
         c.scratch = p.scratch_bytes > 0 ? ch__alloc_aligned(p.scratch_bytes) : NULL;
         if (p.scratch_bytes > 0 && c.scratch == NULL)

@@ -324,7 +324,7 @@ CH_SIMD_INLINE float ch__exp2_64(double w)
     double  t, f, p = 1.32154867901443094884e-6;
     int32_t n;
 
-    w = w < -160 ? -160 : w;
+    w = w > -160 ? w : -160; /* and so NaN is a number too: the caller knows */
     w = w > 130 ? 130 : w;
     t = (w + CH_MAGIC64) - CH_MAGIC64;
     f = w - t;

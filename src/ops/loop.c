@@ -84,7 +84,7 @@ static ch_status scan_infer(ch_infer *c)
         rc = ch__body_check(c, g, carry + x, carry + x, c->n_in - carry - x, false);
     for (int i = 0; i < carry && rc == CH_OK; i++)
         rc = ch__infer_like(c, i, i);
-    for (int i = carry; i < g->n_outputs && rc == CH_OK; i++)
+    for (int i = carry; rc == CH_OK && i < g->n_outputs; i++)
         rc =
             stacked(c, i, g->output[i].node->dtype, a->length.dim[0], &g->output[i].node->dims);
     for (int i = 0; i < carry && rc == CH_OK; i++) /* the trace */
