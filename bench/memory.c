@@ -56,6 +56,11 @@ static ch_node *dense(ch_step *s, model *m, ch_node *x, int64_t in, int64_t out)
                   param(s, m, ch_shape_of(out)));
 }
 
+static ch_node *small_mlp(ch_step *s, model *m, ch_node *x)
+{
+    return dense(s, m, ch_relu(dense(s, m, x, 784, 64)), 64, 10);
+}
+
 static ch_node *mlp(ch_step *s, model *m, ch_node *x)
 {
     x = ch_relu(dense(s, m, x, 784, 512));
@@ -101,7 +106,8 @@ static ch_node *transformer(ch_step *s, model *m, ch_node *x)
     q = heads(dense(s, m, h, WIDTH, WIDTH));
     k = heads(dense(s, m, h, WIDTH, WIDTH));
     v = heads(dense(s, m, h, WIDTH, WIDTH));
-    h = ch_transpose(ch_attention(q, k, v, NULL), 4, (int[]){0, 2, 1, 3});
+    h = ch_transpose(ch_attention(q, k, v, NULL, &(ch_attention_options){.causal = true}), 4,
+                     (int[]){0, 2, 1, 3});
     h = ch_reshape(h, ch_shape_of(-1, TOKENS, WIDTH));
     x = ch_add(x, dense(s, m, h, WIDTH, WIDTH));
     h = ch_gelu(dense(s, m, norm(s, m, x), WIDTH, 4 * WIDTH));
@@ -193,6 +199,7 @@ int main(int argc, char **argv)
     bench *b = bench_open("memory", argc, argv);
     bool   quick = false;
     model  models[] = {
+         {.name = "MLP 784-64-10", .input = ch_shape_of(32, 784), .forward = small_mlp},
          {.name = "MLP 784-512-512-10", .input = ch_shape_of(128, 784), .forward = mlp},
          {.name = "CNN", .input = ch_shape_of(64, 28, 28, 1), .forward = cnn},
          {.name = "transformer block",
@@ -215,7 +222,7 @@ int main(int argc, char **argv)
         must(ch_strategy_run(NULL, f, batch, NULL));
         measure(b, models[i].name, f);
         if (i == 0)
-            grow(b, f, batch, quick ? 20 : 2000);
+            grow(b, f, batch, quick ? 100 : 100000);
         ch_function_unref(f);
         ch_tuple_unref(batch);
         ch_tensor_unref(x);
