@@ -418,6 +418,14 @@ static ch_status give_buffers(planner *pl, int i)
 
 /* ---- step 6: instructions ---- */
 
+static void move_on(ch_place *at, size_t bytes)
+{
+    if (at->kind == CH_AT_CONSTANT)
+        at->data = (const char *)at->data + bytes;
+    else
+        at->offset += bytes;
+}
+
 static ch_place place_of(planner *pl, const ch_node *n)
 {
     const value *v = &pl->value[n->id];
@@ -426,10 +434,7 @@ static ch_place place_of(planner *pl, const ch_node *n)
 
     if (root->buffer >= 0)
         at = (ch_place){.kind = CH_AT_ARENA, .offset = pl->buffers.at[root->buffer].offset};
-    if (at.kind == CH_AT_CONSTANT)
-        at.data = (const char *)at.data + v->offset;
-    else
-        at.offset += v->offset;
+    move_on(&at, v->offset);
     return at;
 }
 
@@ -475,7 +480,7 @@ static void emit_call(planner *pl, int i)
     for (int k = 0; k < n->n_in; k++)
         *slot++ = place_of(pl, n->in[k]);
     if (pl->prep[i].is_view)
-        slot[-n->n_in].offset += pl->prep[i].view_offset;
+        move_on(&slot[-n->n_in], pl->prep[i].view_offset);
     for (int k = 0; k < n->n_out; k++)
         *slot++ = place_of(pl, &n[k]);
     *slot = (ch_place){0};
