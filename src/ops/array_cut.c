@@ -115,7 +115,7 @@ static void slice_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_n
 
         before[k] = size == ALL ? 0 : size == 0 ? total : low;
         after[k] = size == ALL || size == 0 ? 0 : total - 1 - high;
-        between[k] = size == ALL || size < 2 ? 0 : (step > 0 ? step : -step) - 1;
+        between[k] = size < 2 ? 0 : (step > 0 ? step : -step) - 1;
         if (step < 0 && size > 1)
             turned[n_turned++] = k;
     }

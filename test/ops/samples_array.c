@@ -500,6 +500,27 @@ static void is_slice_rows(const t_array *in, t_array *out)
     cut(in, out, (int64_t[]){1, 0, 0}, (int64_t[]){2, -1, -1}, ones);
 }
 
+/* Also of what never changes; node by node, where nothing is folded, it is a copy. */
+static void slice_constant(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    static const double v[] = {1, 2, 3, 4, 5, 6};
+    ch_tensor          *t = NULL;
+
+    (void)in;
+    if (ch_tensor_copy_of(CH_F64, ch_shape_of(3, 2), v, &t) != CH_OK)
+        return ch_step_fail(s, "no memory for a constant");
+    out[0] = ch_slice(ch_constant(s, t), 1, (int64_t[]){1}, (int64_t[]){2});
+    ch_tensor_unref(t);
+}
+
+static void is_slice_constant(const t_array *in, t_array *out)
+{
+    (void)in;
+    t_out(&out[0], ch_shape_of(2, 2));
+    for (int i = 0; i < 4; i++)
+        out[0].v[i] = 3 + i;
+}
+
 static void slice_none(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)s;
@@ -884,6 +905,9 @@ static const t_sample samples[] = {
      .record = slice_inner, .reference = is_slice_inner},
     {.op = "slice", .name = "rows are a view", .dtypes = T_MOVES, .n_in = 1,
      .in = ONE_STATIC(3, {4, 2, 3}), .record = slice_rows, .reference = is_slice_rows},
+    {.op = "slice", .name = "of a constant", .dtypes = 1 << CH_F32, .n_in = 1,
+     .in = ONE(1, {1}), .record = slice_constant, .reference = is_slice_constant,
+     .flags = T_NO_GRAD},
     {.op = "slice", .name = "nothing", .dtypes = T_WIDE, .n_in = 1, .in = ONE(2, {3, 4}),
      .record = slice_none, .reference = is_slice_none},
     {.op = "slice", .name = "strides", .dtypes = T_MOVES, .n_in = 1, .in = ONE(3, {3, 6, 8}),
