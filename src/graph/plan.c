@@ -219,6 +219,22 @@ static bool may_overwrite(planner *pl, const ch_node *c, int k, int j)
            ch__bytes(root_of(pl, c->in[j])->node) == ch__bytes(&c[k]);
 }
 
+/* The input that v may be written over, on the way from a new value to `read`: the read itself if
+ * it can be, else one that has no home of its own; -1: none. */
+static int input_before(planner *pl, const ch_node *v, const ch_node *read)
+{
+    const ch_node *c = v->head;
+
+    for (int j = 0; j < c->n_in; j++)
+        if (c->in[j] == read && may_overwrite(pl, c, v->index, j))
+            return j;
+    for (int j = 0; j < c->n_in; j++)
+        if (root_of(pl, c->in[j])->home.kind == CH_AT_NOWHERE &&
+            may_overwrite(pl, c, v->index, j))
+            return j;
+    return -1;
+}
+
 /* Follows the new value of resource r back, over calls that can write in place, to its read. If
  * that works, `each` is called for every call on the way. */
 static bool chain_to_read(planner *pl, int r, void (*each)(planner *, int r, ch_node *v))
@@ -227,14 +243,13 @@ static bool chain_to_read(planner *pl, int r, void (*each)(planner *, int r, ch_
 
     for (;;) {
         ch_node *c = v->head;
-        int      j = 0;
+        int      j;
 
         if (pl->kernel[pl->position[c->id]] == NULL || pl->value[v->id].root != v->id ||
             pl->value[v->id].home.kind != CH_AT_NOWHERE)
             return false;
-        while (j < c->n_in && !may_overwrite(pl, c, v->index, j))
-            j++;
-        if (j == c->n_in)
+        j = input_before(pl, v, pl->g->resource[r].read);
+        if (j < 0)
             return false;
         if (each != NULL)
             each(pl, r, v);
