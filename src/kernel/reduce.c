@@ -6,7 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernel/block.h"
 #include "kernel/widen.h"
 
 static const ch_fold_table *const levels[] = CH_SIMD_LIST(ch__fold_table);
@@ -67,32 +66,39 @@ static ch_fold_type type_of(ch_fold_kind kind, ch_dtype dtype)
     return dtype == CH_F64 || kind == CH_FOLD_PROD ? CH_FOLD_F64 : CH_FOLD_F32;
 }
 
-void ch__fold_init(ch_fold *f, ch_fold_kind kind, ch_dtype dtype, ch_shape shape,
-                   const bool *is_folded, int tiles)
+static void choose_tiles(ch_fold *f, int tiles)
 {
-    *f = (ch_fold){.kind = kind,
-                   .type = type_of(kind, dtype),
-                   .dtype = dtype,
-                   .size = ch_dtype_bytes(dtype),
-                   .parts = 1,
-                   .tiles = 1};
-    f->is_direct = f->type == CH_FOLD_F32   ? dtype == CH_F32
-                   : f->type == CH_FOLD_F64 ? dtype == CH_F64
-                                            : dtype == CH_I64;
-    f->loops = loops_of(kind == CH_FOLD_MEAN || kind == CH_FOLD_LOGSUMEXP ? CH_FOLD_SUM : kind,
-                        f->type);
-    lay_out(f, shape, is_folded);
     f->units = f->outputs;
-    f->depth = f->count;
     if (f->inner_kept && f->inner > 0)
         f->units = f->outputs / f->inner * ((f->inner + CH_FOLD_STRIP - 1) / CH_FOLD_STRIP);
+    f->parts = 1;
+    f->tiles = 1;
     if (f->units >= tiles) {
         f->tiles = tiles;
     } else if (f->units > 0) {
-        if (kind != CH_FOLD_LOGSUMEXP && f->depth > 0)
+        if (f->kind != CH_FOLD_LOGSUMEXP && f->depth > 0)
             f->parts = (int)(tiles / f->units);
         f->tiles = (int)f->units * f->parts;
     }
+}
+
+void ch__fold_init(ch_fold *f, ch_fold_kind kind, ch_dtype dtype, ch_shape shape,
+                   const bool *is_folded, int tiles)
+{
+    static const ch_dtype direct[] = {CH_F32, CH_F64, CH_I64};
+    bool                  is_sum = kind == CH_FOLD_MEAN || kind == CH_FOLD_LOGSUMEXP;
+
+    *f = (ch_fold){.kind = kind, .type = type_of(kind, dtype), .dtype = dtype};
+    f->size = ch_dtype_bytes(dtype);
+    f->is_direct = dtype == direct[f->type];
+    f->loops = loops_of(is_sum ? CH_FOLD_SUM : kind, f->type);
+    lay_out(f, shape, is_folded);
+    f->depth = f->count;
+    f->group = 1;
+    if (f->inner_kept && f->n_folded == 1 && f->folded_stride[0] == f->inner && f->inner > 0 &&
+        f->inner <= CH_FOLD_WIDE / 2)
+        f->group = CH_FOLD_WIDE / f->inner;
+    choose_tiles(f, tiles);
 }
 
 /* Where element i of those axes begins. */
@@ -153,9 +159,9 @@ static void store(const ch_fold *f, int64_t n, const ch_fold_acc *acc, int64_t f
 
 /* Room for elements as they are folded. */
 typedef union room {
-    float   f32[CH_FOLD_ROOM];
-    double  f64[CH_FOLD_ROOM];
-    int64_t i64[CH_FOLD_ROOM];
+    float   f32[CH_FOLD_STRIP];
+    double  f64[CH_FOLD_STRIP];
+    int64_t i64[CH_FOLD_STRIP];
 } room;
 
 static const char *at(const ch_fold *f, const void *in, int64_t i)
@@ -163,25 +169,7 @@ static const char *at(const ch_fold *f, const void *in, int64_t i)
     return (const char *)in + (size_t)i * f->size;
 }
 
-/* exp(x - shift): one shift for a run, one for each column of a row. */
-static const void *exp_shifted(const ch_fold *f, int64_t n, const void *x,
-                               const ch_fold_acc *shift, room *r)
-{
-    const float  *x32 = x;
-    const double *x64 = x;
-    const void   *in = r;
-    int           step = f->inner_kept ? 1 : 0;
-    ch_dtype      t = f->type == CH_FOLD_F32 ? CH_F32 : CH_F64;
-
-    for (int64_t j = 0; j < n && t == CH_F32; j++)
-        r->f32[j] = x32[j] - (float)shift[j * step].f;
-    for (int64_t j = 0; j < n && t == CH_F64; j++)
-        r->f64[j] = x64[j] - shift[j * step].f;
-    ch__blocks()->fn[CH_BLOCK_exp][t](n, &in, r, NULL);
-    return r;
-}
-
-/* n elements as they are to be folded: x itself where that will do, or `room` filled. */
+/* n elements as they are to be folded: x itself where that will do, or the room filled. */
 static const void *load(const ch_fold *f, int64_t n, const void *x, const ch_fold_acc *shift,
                         room *r)
 {
@@ -191,56 +179,95 @@ static const void *load(const ch_fold *f, int64_t n, const void *x, const ch_fol
         x = ch__as_f64(f->dtype, n, x, r->f64);
     else
         x = ch__as_i64(f->dtype, n, x, r->i64);
-    return shift == NULL ? x : exp_shifted(f, n, x, shift, r);
+    if (shift == NULL)
+        return x;
+    levels[ch__simd_level()]->exp[f->type](n, x, shift, f->inner_kept, r);
+    return r;
 }
 
-/* Folded elements [from, to) of the unit that begins at x, run by run. */
+/* Folded elements [from, to) of the unit that begins at x, where they lie in a row as they are. */
+static void fold_run(const ch_fold *f, const ch_fold_loops *loops, const char *x, int64_t from,
+                     int64_t to, ch_fold_acc *acc)
+{
+    for (int64_t n; from < to; from += n) {
+        n = to - from < CH_FOLD_RUN ? to - from : CH_FOLD_RUN;
+        loops->run(n, at(f, x, from), acc);
+    }
+}
+
+/* The same run by run, of any type. */
 static void fold_runs(const ch_fold *f, const ch_fold_loops *loops, const char *x, int64_t from,
                       int64_t to, const ch_fold_acc *shift, ch_fold_acc *acc)
 {
     _Alignas(64) room r;
-    int64_t           longest = f->is_direct && shift == NULL ? CH_FOLD_RUN : CH_FOLD_ROOM;
 
-    loops->first(1, NULL, acc);
     while (from < to) {
         int64_t skip = from % f->inner;
         int64_t n = f->inner - skip < to - from ? f->inner - skip : to - from;
 
-        if (n > longest)
-            n = longest;
+        if (n > CH_FOLD_STRIP)
+            n = CH_FOLD_STRIP;
         skip += offset_of(from / f->inner, f->n_folded, f->folded, f->folded_stride);
         loops->run(n, load(f, n, at(f, x, skip), shift, &r), acc);
         from += n;
     }
 }
 
-/* Rows [from, to) of the strip of n columns that begins at x: a block of rows is folded in its
- * own type, blocks in the wide one. */
+/* Rows of n elements, at most a strip, that begin at x and are `step` apart: a block of rows is
+ * folded in its own type, blocks in the wide one. A step of 0: where the folded axes say. */
 static void fold_rows(const ch_fold *f, const ch_fold_loops *loops, const char *x, int64_t n,
-                      int64_t from, int64_t to, const ch_fold_acc *shift, ch_fold_acc *acc)
+                      int64_t step, int64_t from, int64_t to, const ch_fold_acc *shift,
+                      ch_fold_acc *acc)
 {
-    _Alignas(64) room r, block; /* the first CH_FOLD_STRIP of each */
+    _Alignas(64) room r, block;
 
-    loops->first(n, &block, acc);
+    loops->first(n, &block, NULL);
     for (int64_t q = from, end; q < to; q = end) {
         end = q + CH_FOLD_ROWS < to ? q + CH_FOLD_ROWS : to;
-        for (int64_t i = q; i < end; i++) {
-            int64_t skip = offset_of(i, f->n_folded, f->folded, f->folded_stride);
+        if (f->is_direct && step > 0 && shift == NULL)
+            loops->rows(end - q, n, at(f, x, q * step), step, &block);
+        else
+            for (int64_t i = q; i < end; i++) {
+                int64_t skip = step > 0
+                                   ? i * step
+                                   : offset_of(i, f->n_folded, f->folded, f->folded_stride);
 
-            loops->row(n, load(f, n, at(f, x, skip), shift, &r), &block);
-        }
+                loops->rows(1, n, load(f, n, at(f, x, skip), shift, &r), 0, &block);
+            }
         loops->flush(n, &block, acc);
         loops->first(n, &block, NULL);
     }
 }
 
+/* Narrow rows: as many as make a wide one are taken together, and their folds folded. */
+static int64_t fold_groups(const ch_fold *f, const ch_fold_loops *loops, const char *x,
+                           int64_t from, int64_t to, ch_fold_acc *acc)
+{
+    ch_fold_acc wide[CH_FOLD_WIDE];
+    int64_t     n = f->group * f->inner, rows = (to - from) / f->group;
+
+    loops->first(n, NULL, wide);
+    fold_rows(f, loops, at(f, x, from * f->inner), n, n, 0, rows, NULL, wide);
+    for (int64_t i = 0; i < f->group; i++)
+        loops->join(f->inner, wide + i * f->inner, acc);
+    return from + rows * f->group;
+}
+
+/* [from, to) of the folded elements, or rows, of the unit of n outputs that begins at x. */
 static void fold_unit(const ch_fold *f, const ch_fold_loops *loops, const char *x, int64_t n,
                       int64_t from, int64_t to, const ch_fold_acc *shift, ch_fold_acc *acc)
 {
-    if (f->inner_kept)
-        fold_rows(f, loops, x, n, from, to, shift, acc);
-    else
+    loops->first(n, NULL, acc);
+    if (f->inner_kept) {
+        if (f->group > 1 && shift == NULL)
+            from = fold_groups(f, loops, x, from, to, acc);
+        fold_rows(f, loops, x, n, f->n_folded == 1 ? f->folded_stride[0] : 0, from, to, shift,
+                  acc);
+    } else if (f->n_folded == 0 && f->is_direct && shift == NULL) {
+        fold_run(f, loops, x, from, to, acc);
+    } else {
         fold_runs(f, loops, x, from, to, shift, acc);
+    }
 }
 
 /* m + log(sum(exp(x - m))) with m the largest; where that is infinite, 0 is as good. */
@@ -277,18 +304,24 @@ static int64_t unit_of(const ch_fold *f, int64_t unit, int64_t *n, int64_t *star
 
 /* ---- tiles ---- */
 
+/* Outputs are stored a strip at a time: a strip is one unit, or many of one output each. */
 static void fold_units(const ch_fold *f, int64_t from, int64_t to, const void *in, void *out)
 {
     ch_fold_acc acc[CH_FOLD_STRIP];
+    int64_t     done = 0;
 
     for (int64_t u = from; u < to; u++) {
         int64_t n, start, first = unit_of(f, u, &n, &start);
 
         if (f->kind == CH_FOLD_LOGSUMEXP)
-            logsumexp_unit(f, at(f, in, start), n, acc);
+            logsumexp_unit(f, at(f, in, start), n, acc + done);
         else
-            fold_unit(f, f->loops, at(f, in, start), n, 0, f->depth, NULL, acc);
-        store(f, n, acc, first, out);
+            fold_unit(f, f->loops, at(f, in, start), n, 0, f->depth, NULL, acc + done);
+        done += n;
+        if (f->inner_kept || done == CH_FOLD_STRIP || u == to - 1) {
+            store(f, done, acc, first + n - done, out);
+            done = 0;
+        }
     }
 }
 

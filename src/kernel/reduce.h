@@ -36,7 +36,9 @@ typedef enum ch_fold_kind {
 /* What elements are turned into before they are folded. */
 typedef enum ch_fold_type { CH_FOLD_F32, CH_FOLD_F64, CH_FOLD_I64 } ch_fold_type;
 
-enum { CH_FOLD_STRIP = 256, CH_FOLD_ROWS = 128, CH_FOLD_RUN = 4096, CH_FOLD_ROOM = 1024 };
+/* Outputs that are done side by side; rows and elements that are folded before the wide type
+ * takes over. */
+enum { CH_FOLD_STRIP = 1024, CH_FOLD_ROWS = 128, CH_FOLD_RUN = 4096, CH_FOLD_WIDE = 256 };
 
 /* The result so far of one output. */
 typedef union ch_fold_acc {
@@ -48,7 +50,8 @@ typedef union ch_fold_acc {
 typedef struct ch_fold_loops {
     void (*first)(int64_t n, void *block, ch_fold_acc *acc); /* either may be NULL */
     void (*run)(int64_t n, const void *x, ch_fold_acc *acc); /* n elements into one */
-    void (*row)(int64_t n, const void *x, void *block);      /* element j into block[j] */
+    /* m rows, `step` apart: element j into block[j] */
+    void (*rows)(int64_t m, int64_t n, const void *x, int64_t step, void *block);
     void (*flush)(int64_t n, const void *block, ch_fold_acc *acc);
     void (*join)(int64_t n, const ch_fold_acc *part, ch_fold_acc *acc);
 } ch_fold_loops;
@@ -56,6 +59,8 @@ typedef struct ch_fold_loops {
 /* Of sums, products and extremes; by kind, then type. (kernel/reduce_loops.c) */
 typedef struct ch_fold_table {
     ch_fold_loops loops[4][3];
+    /* exp(x - shift), by type; a row has a shift for each element, a run one for all. */
+    void (*exp[3])(int64_t n, const void *x, const ch_fold_acc *shift, bool is_row, void *y);
 } ch_fold_table;
 
 CH_SIMD_DECLARE(ch_fold_table, ch__fold_table)
@@ -77,6 +82,7 @@ typedef struct ch_fold {
     int64_t              outputs;
     int64_t              units; /* outputs, or strips of outputs: what tiles are made of */
     int64_t              depth; /* folded elements, or rows, of each unit */
+    int64_t              group; /* narrow rows that are taken as one wide row; 1: none */
     int                  parts; /* that a unit's depth is cut into */
     int                  tiles;
 } ch_fold;

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
+#include "kernel/math32.h"
 #include "kernel/reduce.h"
 
 CH_SIMD_INLINE float add_f32(float a, float b)
@@ -152,13 +153,41 @@ CH_SIMD_INLINE int64_t min_i64(int64_t a, int64_t b)
 
 #define LOOPS(x)                                                                               \
     {                                                                                          \
-        x##_first, x##_run, x##_row, x##_flush, x##_join                                       \
+        x##_first, x##_run, x##_rows, x##_flush, x##_join                                      \
     }
 
+/* exp(x - shift): one shift for a run, one for each column of a row. */
+static void exp_f32(int64_t n, const void *from, const ch_fold_acc *shift, bool is_row,
+                    void *to)
+{
+    const float *x = from;
+    float       *y = to, one = (float)shift[0].f;
+
+    if (is_row)
+        for (int64_t j = 0; j < n; j++)
+            y[j] = ch__exp32(x[j] - (float)shift[j].f);
+    else
+        for (int64_t j = 0; j < n; j++)
+            y[j] = ch__exp32(x[j] - one);
+}
+
+static void exp_f64(int64_t n, const void *from, const ch_fold_acc *shift, bool is_row,
+                    void *to)
+{
+    const double *x = from;
+    double       *y = to;
+
+    for (int64_t j = 0; j < n; j++)
+        y[j] = exp(x[j] - shift[is_row ? j : 0].f);
+}
+
 /* Products of f32 are computed in f64. */
-const ch_fold_table CH_SIMD_NAME(ch__fold_table) = {{
-    {LOOPS(sum_f32), LOOPS(sum_f64), LOOPS(sum_i64)},
-    {LOOPS(prod_f64), LOOPS(prod_f64), LOOPS(prod_i64)},
-    {LOOPS(max_f32), LOOPS(max_f64), LOOPS(max_i64)},
-    {LOOPS(min_f32), LOOPS(min_f64), LOOPS(min_i64)},
-}};
+const ch_fold_table CH_SIMD_NAME(ch__fold_table) = {
+    {
+        {LOOPS(sum_f32), LOOPS(sum_f64), LOOPS(sum_i64)},
+        {LOOPS(prod_f64), LOOPS(prod_f64), LOOPS(prod_i64)},
+        {LOOPS(max_f32), LOOPS(max_f64), LOOPS(max_i64)},
+        {LOOPS(min_f32), LOOPS(min_f64), LOOPS(min_i64)},
+    },
+    {exp_f32, exp_f64, NULL},
+};

@@ -8,35 +8,16 @@
 
 enum { PART = CH_SCAN_STRIP, FEW = 64 };
 
+static const ch_order_table *const levels[] = CH_SIMD_LIST(ch__order_table);
+
+static const ch_order_table *loops(void)
+{
+    return levels[ch__simd_level()];
+}
+
 /* ---- keys ---- */
 
-/* Which way the keys run, and where NaN goes: both as a key. */
-typedef struct course {
-    uint64_t flip; /* all ones: the largest element has the smallest key */
-    uint64_t nan;
-} course;
-
-static const course rising = {0, UINT64_MAX}, falling = {UINT64_MAX, 0};
-
-static uint64_t key_of_f32(float x, course c)
-{
-    uint32_t u, top = 0x80000000u;
-
-    x = x == 0 ? 0 : x; /* of -0, 0 */
-    memcpy(&u, &x, sizeof(u));
-    u = (u & top) != 0 ? ~u : u | top;
-    return x != x ? c.nan : u ^ c.flip;
-}
-
-static uint64_t key_of_f64(double x, course c)
-{
-    uint64_t u, top = UINT64_C(1) << 63;
-
-    x = x == 0 ? 0 : x;
-    memcpy(&u, &x, sizeof(u));
-    u = (u & top) != 0 ? ~u : u | top;
-    return x != x ? c.nan : u ^ c.flip;
-}
+static const ch_order rising = {0, UINT64_MAX}, falling = {UINT64_MAX, 0};
 
 /* n elements, `step` apart, in a row. */
 static const void *gathered(size_t size, int64_t n, const char *x, int64_t step, char *room)
@@ -49,7 +30,8 @@ static const void *gathered(size_t size, int64_t n, const char *x, int64_t step,
 }
 
 /* The keys of n elements, at most PART, that are `step` apart. */
-static void keys_of(ch_dtype t, int64_t n, const char *x, int64_t step, course c, uint64_t *key)
+static void keys_of(ch_dtype t, int64_t n, const char *x, int64_t step, ch_order order,
+                    uint64_t *key)
 {
     _Alignas(8) char row[PART * sizeof(double)];
     union {
@@ -58,24 +40,12 @@ static void keys_of(ch_dtype t, int64_t n, const char *x, int64_t step, course c
     } room;
     const void *in = gathered(ch_dtype_bytes(t), n, x, step, row);
 
-    if (t == CH_F64) {
-        const double *v = in;
-        for (int64_t j = 0; j < n; j++)
-            key[j] = key_of_f64(v[j], c);
-    } else if (ch_dtype_is_float(t)) {
-        const float *v = ch__as_f32(t, n, in, room.f);
-        for (int64_t j = 0; j < n; j++)
-            key[j] = key_of_f32(v[j], c);
-    } else {
-        const int64_t *v = ch__as_i64(t, n, in, room.i);
-        for (int64_t j = 0; j < n; j++)
-            key[j] = ((uint64_t)v[j] ^ UINT64_C(1) << 63) ^ c.flip;
-    }
-}
-
-static bool comes_before(ch_ranked a, ch_ranked b)
-{
-    return a.key < b.key || (a.key == b.key && a.index < b.index);
+    if (t == CH_F64)
+        loops()->keys_f64(n, in, order, key);
+    else if (ch_dtype_is_float(t))
+        loops()->keys_f32(n, ch__as_f32(t, n, in, room.f), order, key);
+    else
+        loops()->keys_i64(n, ch__as_i64(t, n, in, room.i), order, key);
 }
 
 /* Element `index` of a line becomes element `to` of another; and that becomes zero. */
@@ -113,51 +83,64 @@ static void sort_few(int64_t n, ch_ranked *x)
     }
 }
 
-/* By one byte of the key; false, and nothing moved, if all have the same. */
-static bool sort_by_byte(int64_t n, const ch_ranked *x, ch_ranked *out, int shift)
+/* How many keys have each value of each of their bytes. */
+typedef struct histogram {
+    int64_t of[8][256];
+} histogram;
+
+static void count_bytes(int64_t n, const ch_ranked *x, histogram *h)
 {
-    int64_t start[256] = {0}, sum = 0;
-
+    memset(h, 0, sizeof(*h));
     for (int64_t i = 0; i < n; i++)
-        start[x[i].key >> shift & 255]++;
-    if (start[x[0].key >> shift & 255] == n)
-        return false;
-    for (int b = 0; b < 256; b++) {
-        int64_t count = start[b];
-
-        start[b] = sum;
-        sum += count;
-    }
-    for (int64_t i = 0; i < n; i++)
-        out[start[x[i].key >> shift & 255]++] = x[i];
-    return true;
+        for (int b = 0; b < 8; b++)
+            h->of[b][x[i].key >> 8 * b & 255]++;
 }
 
-/* From the lowest byte to the highest; both ways are stable. Returns where the result is. */
+/* By byte b of the key, in order; `count` becomes where each value's part ends. */
+static void sort_by_byte(int64_t n, const ch_ranked *x, ch_ranked *out, int b, int64_t *count)
+{
+    int64_t sum = 0;
+
+    for (int v = 0; v < 256; v++) {
+        int64_t start = sum;
+
+        sum += count[v];
+        count[v] = start;
+    }
+    for (int64_t i = 0; i < n; i++)
+        out[count[x[i].key >> 8 * b & 255]++] = x[i];
+}
+
+/* From the lowest byte to the highest, but those that all have in common; both ways are stable.
+ * Returns where the result is. */
 static const ch_ranked *sort_ranked(int64_t n, ch_ranked *x, ch_ranked *other)
 {
+    histogram h;
+
     if (n <= FEW) {
         sort_few(n, x);
         return x;
     }
-    for (int shift = 0; shift < 64; shift += 8)
-        if (sort_by_byte(n, x, other, shift)) {
+    count_bytes(n, x, &h);
+    for (int b = 0; b < 8; b++)
+        if (h.of[b][x[0].key >> 8 * b & 255] < n) {
             ch_ranked *was = x;
 
+            sort_by_byte(n, x, other, b, h.of[b]);
             x = other;
             other = was;
         }
     return x;
 }
 
-static void rank_all(const ch_along *a, const char *x, course c, ch_ranked *out)
+static void rank_all(const ch_along *a, const char *x, ch_order order, ch_ranked *out)
 {
     uint64_t key[PART];
 
     for (int64_t i = 0, n; i < a->n; i += n) {
         n = a->n - i < PART ? a->n - i : PART;
-        keys_of(a->dtype, n, x + (size_t)(i * a->inner) * ch_dtype_bytes(a->dtype), a->inner, c,
-                key);
+        keys_of(a->dtype, n, x + (size_t)(i * a->inner) * ch_dtype_bytes(a->dtype), a->inner,
+                order, key);
         for (int64_t j = 0; j < n; j++)
             out[i + j] = (ch_ranked){key[j], i + j};
     }
@@ -184,15 +167,21 @@ void ch__sort(const ch_along *a, bool descending, int64_t from, int64_t to, cons
 
 /* ---- the k largest ---- */
 
+/* A larger key is better; of equal ones, the earlier. */
+static bool is_better(ch_ranked a, ch_ranked b)
+{
+    return a.key > b.key || (a.key == b.key && a.index < b.index);
+}
+
 /* Lets heap[i] sink: the worst of a heap is on top. */
 static void sink(int64_t k, ch_ranked *heap, int64_t i)
 {
     ch_ranked v = heap[i];
 
     for (int64_t child; (child = 2 * i + 1) < k; i = child) {
-        if (child + 1 < k && comes_before(heap[child], heap[child + 1]))
+        if (child + 1 < k && is_better(heap[child], heap[child + 1]))
             child++;
-        if (!comes_before(v, heap[child]))
+        if (!is_better(v, heap[child]))
             break;
         heap[i] = heap[child];
     }
@@ -210,25 +199,31 @@ static void sort_heap(int64_t k, ch_ranked *heap)
     }
 }
 
-/* The k best of a line, in order. Later ones must be better than the worst to get in: so of
- * equals the earlier stay. */
+/* Puts n more elements, the first of which is number i of the line, before the heap's door: later
+ * ones must be better than the worst to get in, so of equals the earlier stay. */
+static void offer(int64_t k, ch_ranked *heap, int64_t i, int64_t n, const uint64_t *key)
+{
+    for (int64_t j = 0; j < n; j++)
+        if (i + j < k) {
+            heap[i + j] = (ch_ranked){key[j], i + j};
+            for (int64_t p = k / 2 - 1; i + j == k - 1 && p >= 0; p--)
+                sink(k, heap, p);
+        } else if (key[j] > heap[0].key) {
+            heap[0] = (ch_ranked){key[j], i + j};
+            sink(k, heap, 0);
+        }
+}
+
+/* The k best of a line, in order. */
 static void best_of(const ch_along *a, int64_t k, const char *x, ch_ranked *heap)
 {
     uint64_t key[PART];
 
     for (int64_t i = 0, n; i < a->n; i += n) {
         n = a->n - i < PART ? a->n - i : PART;
-        keys_of(a->dtype, n, x + (size_t)i * ch_dtype_bytes(a->dtype), 1, falling, key);
-        for (int64_t j = 0; j < n; j++) {
-            if (i + j < k) {
-                heap[i + j] = (ch_ranked){key[j], i + j};
-                for (int64_t p = k / 2 - 1; i + j == k - 1 && p >= 0; p--)
-                    sink(k, heap, p);
-            } else if (key[j] < heap[0].key) {
-                heap[0] = (ch_ranked){key[j], i + j};
-                sink(k, heap, 0);
-            }
-        }
+        keys_of(a->dtype, n, x + (size_t)i * ch_dtype_bytes(a->dtype), 1, rising, key);
+        if (i < k || loops()->largest(n, key) > heap[0].key)
+            offer(k, heap, i, n, key);
     }
     sort_heap(k, heap);
 }
@@ -251,43 +246,43 @@ void ch__top_k(const ch_along *a, int64_t k, int64_t from, int64_t to, const voi
 
 /* ---- where the largest is ---- */
 
-static int64_t arg_line(const ch_along *a, course c, const char *x)
+static int64_t arg_line(const ch_along *a, ch_order order, const char *x)
 {
-    uint64_t key[PART], best = 0;
+    uint64_t key[PART], best = 0, most;
     int64_t  where = a->n > 0 ? 0 : -1;
 
-    for (int64_t i = 0, n; i < a->n; i += n) {
+    for (int64_t i = 0, n, j; i < a->n; i += n) {
         n = a->n - i < PART ? a->n - i : PART;
-        keys_of(a->dtype, n, x + (size_t)i * ch_dtype_bytes(a->dtype), 1, c, key);
-        for (int64_t j = 0; j < n; j++)
-            if (key[j] > best) {
-                best = key[j];
-                where = i + j;
-            }
+        keys_of(a->dtype, n, x + (size_t)i * ch_dtype_bytes(a->dtype), 1, order, key);
+        most = loops()->largest(n, key);
+        if (most <= best)
+            continue;
+        for (j = 0; key[j] != most; j++) {
+        }
+        best = most;
+        where = i + j;
     }
     return where;
 }
 
-static void arg_strip(const ch_along *a, course c, int64_t width, const char *x, int64_t *out)
+static void arg_strip(const ch_along *a, ch_order order, int64_t width, const char *x,
+                      int64_t *out)
 {
     uint64_t key[CH_SCAN_STRIP], best[CH_SCAN_STRIP] = {0};
 
     for (int64_t j = 0; j < width; j++)
         out[j] = a->n > 0 ? 0 : -1;
     for (int64_t i = 0; i < a->n; i++) {
-        keys_of(a->dtype, width, x + (size_t)(i * a->inner) * ch_dtype_bytes(a->dtype), 1, c,
-                key);
-        for (int64_t j = 0; j < width; j++) {
-            out[j] = key[j] > best[j] ? i : out[j];
-            best[j] = key[j] > best[j] ? key[j] : best[j];
-        }
+        keys_of(a->dtype, width, x + (size_t)(i * a->inner) * ch_dtype_bytes(a->dtype), 1,
+                order, key);
+        loops()->take_larger(width, key, i, best, out);
     }
 }
 
 void ch__argmax(const ch_along *a, bool smallest, int64_t from, int64_t to, const void *in,
                 int64_t *out)
 {
-    course c = {smallest ? UINT64_MAX : 0, UINT64_MAX}; /* NaN comes first in both */
+    ch_order order = {smallest ? UINT64_MAX : 0, UINT64_MAX}; /* NaN comes first in both */
 
     for (int64_t u = from; u < to; u++) {
         int64_t     width, result = ch__along_unit(a, u, 1, &width);
@@ -295,9 +290,9 @@ void ch__argmax(const ch_along *a, bool smallest, int64_t from, int64_t to, cons
                         (size_t)ch__along_unit(a, u, a->n, &width) * ch_dtype_bytes(a->dtype);
 
         if (a->inner == 1)
-            out[result] = arg_line(a, c, x);
+            out[result] = arg_line(a, order, x);
         else
-            arg_strip(a, c, width, x, out + result);
+            arg_strip(a, order, width, x, out + result);
     }
 }
 
