@@ -4,7 +4,10 @@
 #include "kernel/philox.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
+
+#include "kernel/math32.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -171,8 +174,12 @@ CH_SIMD_INLINE double log_of(double x)
 
 /* Wichura, algorithm AS 241 (PPND16): within 0.425 of the middle one rational function of the
  * distance from it, beyond that another one of sqrt(-log(p)). Both are computed and one is
- * taken, so that lanes stay together. */
-CH_SIMD_INLINE double near_middle(double q)
+ * divided, so that lanes stay together. */
+typedef struct ratio {
+    double over, under;
+} ratio;
+
+CH_SIMD_INLINE ratio near_middle(double q)
 {
     double r = 0.180625 - q * q;
     double a = 2.5090809287301226727e3, b = 5.2264952788528545610e3;
@@ -191,10 +198,10 @@ CH_SIMD_INLINE double near_middle(double q)
     b = b * r + 6.8718700749205790830e2;
     b = b * r + 4.2313330701600911252e1;
     b = b * r + 1;
-    return q * a / b;
+    return (ratio){q * a, b};
 }
 
-CH_SIMD_INLINE double far_out(double p)
+CH_SIMD_INLINE ratio far_out(double p)
 {
     double r = sqrt(-log_of(p)) - 1.6;
     double c = 7.74545014278341407640e-4, d = 1.05075007164441684324e-9;
@@ -213,28 +220,56 @@ CH_SIMD_INLINE double far_out(double p)
     d = d * r + 1.67638483018380384940e0;
     d = d * r + 2.05319162663775882187e0;
     d = d * r + 1;
-    return c / d;
+    return (ratio){c, d};
 }
 
 CH_SIMD_INLINE double quantile(double u)
 {
-    double q = u - 0.5;
-    double p = q < 0 ? u : 1 - u;
-    double middle = near_middle(q), out;
+    double q = u - 0.5, p = q < 0 ? u : 1 - u;
+    bool   is_near = q >= -0.425 && q <= 0.425;
+    ratio  middle = near_middle(q), out;
 
     p = p > 1.4e-11 ? p : 1.4e-11; /* as far as these coefficients go: 6.65 deviations */
     out = far_out(p);
-    out = q < 0 ? -out : out;
-    return q >= -0.425 && q <= 0.425 ? middle : out;
+    out.over = q < 0 ? -out.over : out.over;
+    return (is_near ? middle.over : out.over) / (is_near ? middle.under : out.under);
+}
+
+/* The same for f32 (PPND7). `q` is the distance from the middle, p that from the nearer end: each
+ * comes from the word itself, so that neither loses digits. */
+CH_SIMD_INLINE float quantile32(float q, float p)
+{
+    float r = 0.180625f - q * q, t = sqrtf(-ch__log32(p)) - 1.6f;
+    float a = 59.109374720f, b = 67.187563600f, c = 0.17023821103f, d = 0.12021132975f;
+    bool  is_near = q >= -0.425f && q <= 0.425f;
+
+    a = a * r + 159.29113202f;
+    a = a * r + 50.434271938f;
+    a = a * r + 3.3871327179f;
+    b = b * r + 78.757757664f;
+    b = b * r + 17.895169469f;
+    b = b * r + 1;
+    c = c * t + 1.3067284816f;
+    c = c * t + 2.7568153900f;
+    c = c * t + 1.4234372777f;
+    d = d * t + 0.73700164250f;
+    d = d * t + 1;
+    c = q < 0 ? -c : c;
+    return (is_near ? q * a : c) / (is_near ? b : d);
 }
 
 static void normal_f32(int64_t n, const uint32_t *w, const ch_normal *p, float *out)
 {
-    double mean = p->mean, deviation = p->deviation, from = p->from, width = p->width;
+    float mean = (float)p->mean, deviation = (float)p->deviation;
+    float from = (float)p->from, width = (float)p->width;
 
-    for (int64_t i = 0; i < n; i++)
-        out[i] = (float)(mean +
-                         deviation * quantile(from + width * (((double)w[i] + 0.5) * 0x1p-32)));
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t flip = 0u - (w[i] >> 31);
+        float    q = ((float)(int32_t)(w[i] ^ 0x80000000u) + 0.5f) * 0x1p-32f;
+        float    end = ((float)(int32_t)(w[i] ^ flip) + 0.5f) * 0x1p-32f;
+
+        out[i] = mean + deviation * quantile32(width * q, from + width * end);
+    }
 }
 
 static void normal_f64(int64_t n, const uint32_t *w, const ch_normal *p, double *out)

@@ -46,7 +46,7 @@ ch_philox ch__philox_stream(const ch_philox_name *name);
 
 /* The standard normal distribution's quantile of a uniform number in (0, 1) is what normals are
  * made of: from + width * u, with u in the middle of one of 2^32 (f64: 2^52) equal parts of
- * (0, 1). Nothing lies further out than 6.7 (f32: 6.4). */
+ * (0, 1), and 2 from + width = 1. Nothing lies further out than 6.7 (f32: 6.4). */
 typedef struct ch_normal {
     double mean, deviation, from, width;
 } ch_normal;

@@ -155,6 +155,35 @@ static void normals_are_quantiles(void **state)
     (void)state;
 }
 
+static void f32_normals_are_quantiles_too(void **state)
+{
+    static uint32_t w[N];
+    static float    z[N];
+    static double   fine[N / 2];
+    ch_philox       p = a_stream(4);
+    ch_normal       all = {0, 1, 0, 1}, within = {0, 1, 0.0227501319, 0.9544997362};
+
+    ch__philox()->words(&p, 0, GROUPS, w);
+    w[0] = 0;
+    w[1] = 0xffffffff;
+    w[2] = 0x80000000;
+    w[3] = 0x7fffffff;
+    for (int k = 0; k < 2; k++) {
+        const ch_normal *of = k == 0 ? &all : &within;
+
+        ch__philox()->normal_f32(N, w, of, z);
+        for (int i = 0; i < N; i++) {
+            uint32_t pair[2 * CH_PHILOX_LANES] = {w[i]};
+
+            pair[CH_PHILOX_LANES] = 0x80000000; /* the middle of the word's part */
+            ch__philox()->normal_f64(1, pair, of, fine);
+            if (fabs(z[i] - fine[0]) > 1e-6 * fabs(fine[0]) + 1e-9)
+                fail_msg("of word %08x it is %.9g, want %.9g", (unsigned)w[i], z[i], fine[0]);
+        }
+    }
+    (void)state;
+}
+
 static void whole_numbers_stay_within_their_range(void **state)
 {
     static const uint64_t range[] = {1, 2, 3, 10, 1000, (uint64_t)1 << 32};
@@ -235,6 +264,7 @@ int main(void)
         cmocka_unit_test(a_change_of_any_part_of_the_name_is_another_stream),
         cmocka_unit_test(levels_agree),
         cmocka_unit_test(normals_are_quantiles),
+        cmocka_unit_test(f32_normals_are_quantiles_too),
         cmocka_unit_test(whole_numbers_stay_within_their_range),
         cmocka_unit_test(a_permutation_has_every_number_once),
         cmocka_unit_test(permutations_are_equally_likely),
