@@ -238,6 +238,8 @@ static ch_status squeeze_axes(const ch_node *x, int n, const int *axes, bool *go
         if (!ch__axis(axes[i], x->dims.rank, &at))
             return ch__fail(CH_INVALID_ARGUMENT, "squeeze: axis %d, want %d to %d", axes[i],
                             -x->dims.rank, x->dims.rank - 1);
+        if (x->dims.dim[at].sym != 0) /* it may turn out to be one */
+            ch__graph_root(x->graph)->wants_numbers = true;
         if (!ch__dim_is(x->dims.dim[at], 1))
             return ch__fail(CH_INVALID_ARGUMENT, "squeeze: the size of axis %d is %s, want 1",
                             at, ch__dim_text(NULL, x->dims.dim[at]));

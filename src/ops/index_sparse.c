@@ -117,10 +117,12 @@ ch_node *ch__check_ids_dim(ch_node *ids, ch_dim limit)
 
 typedef struct sparse_attrs {
     ch_dims n_rows; /* one size */
+    bool    dense;  /* a sum that is wanted as an array: nobody takes it for ids and rows */
 } sparse_attrs;
 
 static const ch_attr sparse_rows_rows[] = {
     CH_ATTR_DIMS(sparse_attrs, n_rows),
+    CH_ATTR_BOOL(sparse_attrs, dense),
     CH_ATTR_END,
 };
 
@@ -285,7 +287,7 @@ ch_node *ch_sparse_rows(ch_node *ids, ch_node *rows, int64_t n_rows)
 
 ch_node *ch_segment_sum(ch_node *x, ch_node *segment_ids, int64_t n_segments)
 {
-    sparse_attrs a = {.n_rows = {.rank = 1, .dim = {ch__dim(n_segments)}}};
+    sparse_attrs a = {.n_rows = {.rank = 1, .dim = {ch__dim(n_segments)}}, .dense = true};
     const void  *caller = __builtin_return_address(0);
     ch_node     *checked = check_ids_at(caller, segment_ids, ch__dim(n_segments));
 
@@ -296,7 +298,9 @@ ch_node *ch_segment_sum(ch_node *x, ch_node *segment_ids, int64_t n_segments)
 
 bool ch__is_sparse(const ch_node *n)
 {
-    return n != NULL && n->head->op == &ch__op_sparse_rows;
+    const sparse_attrs *a = n != NULL ? ch__attrs(n) : NULL;
+
+    return n != NULL && n->head->op == &ch__op_sparse_rows && !a->dense;
 }
 
 static bool can_join(const ch_node *a, const ch_node *b)

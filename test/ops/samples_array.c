@@ -126,6 +126,22 @@ static void is_expanded(const t_array *in, t_array *out)
         memcpy(out[i].v, in[0].v, bytes);
 }
 
+static void squeeze_rows(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    ch_node *one = ch_slice(in[0], 1, (int64_t[]){1}, (int64_t[]){1});
+
+    (void)s;
+    out[0] = ch_squeeze(one, 1, (int[]){0});
+}
+
+static void is_second_row(const t_array *in, t_array *out)
+{
+    int64_t n = in[0].shape.dim[1];
+
+    t_out(&out[0], ch_shape_of(n));
+    memcpy(out[0].v, in[0].v + n, (size_t)n * sizeof(double));
+}
+
 /* ---- transpose ---- */
 
 static void transposed(const t_array *in, t_array *out, const int *perm)
@@ -814,6 +830,9 @@ static const t_sample samples[] = {
      .in = ONE(2, {3, 10}), .record = pair_rows, .reference = is_pair},
     {.op = "reshape", .name = "expand and squeeze", .dtypes = T_WIDE, .n_in = 1,
      .in = ONE(2, {5, 3}), .n_out = 3, .record = expand_and_squeeze, .reference = is_expanded},
+
+    {.op = "reshape", .name = "squeeze rows", .dtypes = T_WIDE, .n_in = 1,
+     .in = ONE_STATIC(2, {5, 3}), .record = squeeze_rows, .reference = is_second_row},
 
     {.op = "transpose", .name = "matrix", .dtypes = T_MOVES, .n_in = 1, .in = ONE(2, {5, 7}),
      .record = transpose_10, .reference = is_transposed_10},

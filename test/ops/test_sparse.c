@@ -79,7 +79,8 @@ static void look(ch_step *s, void *arg)
             *b = ch_gather(table, ch_step_in(s, 1), 0);
     ch_node *both = ch_concat(2, (ch_node *[]){a, b}, 0), *d;
 
-    x->sparse = ch__is_sparse(ch_gradient(a, table));
+    x->sparse = ch__is_sparse(ch_gradient(a, table)) &&
+                !ch__is_sparse(ch_segment_sum(a, ch_step_in(s, 0), ROWS));
     d = ch_gradient(both, table);
     x->joined = ch__is_sparse(d);
     ch_step_out(s, "ids", x->joined ? d->in[0] : NULL);
