@@ -16,6 +16,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include "cohort/ops.h"
 #include "graph/codec.h"
 #include "graph/graph.pb-c.h"
 #include "graph/step.h"
@@ -60,7 +61,8 @@ static void record_sample(ch_step *s)
     ch__step_read(s, &key_b, "b", CH_F32, ch_shape_of(3));
 }
 
-static ch_graph *sample(void)
+/* A step "train" of inputs f32(rows, 4) and i64(2*rows). */
+static ch_graph *recorded(void (*record)(ch_step *s))
 {
     const ch_dims by4 = {2, {{1, 1}, {4, 0}}}, ids = {1, {{2, 1}}};
     ch_step      *s = NULL;
@@ -70,10 +72,53 @@ static ch_graph *sample(void)
     s->graph->n_symbols = 1;
     ch__step_add_input(s, "x", CH_F32, &by4);
     ch__step_add_input(s, NULL, CH_I64, &ids);
-    record_sample(s);
-    assert_int_equal(ch__step_finish(s, &g), CH_OK);
+    record(s);
+    if (ch__step_finish(s, &g) != CH_OK)
+        fail_msg("%s", ch_error_message());
     ch__step_free(s);
     return g;
+}
+
+static ch_graph *sample(void)
+{
+    return recorded(record_sample);
+}
+
+/* Axes of different inputs that are joined are as long as nobody knows: a symbol for each. */
+static void record_symbols(ch_step *s)
+{
+    const ch_dims other = {2, {{1, 2}, {4, 0}}};
+    ch_node      *x = ch_step_in(s, 0), *y, *wide, *wider;
+
+    s->graph->n_symbols = 2;
+    y = ch__step_add_input(s, "y", CH_F32, &other);
+    wide = ch_concat(2, (ch_node *[]){x, y}, 0);
+    wider = ch_concat(2, (ch_node *[]){wide, y}, 0);
+    ch_step_out(s, "wide", ch_tanh(wide));
+    ch_step_out(s, "wider", ch_zeros_like(wider)); /* it names the symbol in an attribute */
+}
+
+static void twice(ch_step *s, void *arg, ch_node **out)
+{
+    out[0] = ch_mul(arg, ch_number(s, 2));
+}
+
+static void twice_or_not(ch_step *s, void *arg, ch_node **out)
+{
+    ch_node *yes = ch_less(ch_rows(arg), ch_number(s, 7));
+
+    ch_cond(yes, 1, twice, twice, arg, out);
+}
+
+/* Bodies in bodies. */
+static void record_bodies(ch_step *s)
+{
+    ch_node *x = ch_step_in(s, 0), *y = NULL;
+
+    ch_step_enter(s, "gate");
+    ch_cond(ch_greater(ch_rows(x), ch_number(s, 3)), 1, twice_or_not, twice, x, &y);
+    ch_step_leave(s);
+    ch_step_out(s, "y", y);
 }
 
 static bytes encoded(const ch_graph *g)
@@ -132,10 +177,14 @@ static void assert_comes_back(const ch_graph *g)
 
 static void a_graph_comes_back_as_it_was(void **state)
 {
-    ch_graph *g = sample();
+    void (*const record[])(ch_step *) = {record_sample, record_symbols, record_bodies};
 
-    assert_comes_back(g);
-    ch_graph_unref(g);
+    for (size_t i = 0; i < sizeof(record) / sizeof(record[0]); i++) {
+        ch_graph *g = recorded(record[i]);
+
+        assert_comes_back(g);
+        ch_graph_unref(g);
+    }
     (void)state;
 }
 
@@ -198,14 +247,16 @@ static void what_a_later_version_added_to_the_message_is_skipped(void **state)
 
 /* ---- hostile messages ---- */
 
-static ch_status decode_altered(void (*alter)(Cohort__Graph *m))
+static ch_status decode_altered(void (*record)(ch_step *s), void (*alter)(Cohort__Graph *m))
 {
-    bytes          b = encoded_sample(), packed;
+    ch_graph      *g = recorded(record);
+    bytes          b = encoded(g), packed;
     Cohort__Graph *m = cohort__graph__unpack(NULL, b.n, b.data);
-    ch_graph      *g = NULL;
     ch_status      rc;
 
     assert_non_null(m);
+    ch_graph_unref(g);
+    g = NULL;
     alter(m);
     packed.n = cohort__graph__get_packed_size(m);
     packed.data = malloc(packed.n);
@@ -529,15 +580,36 @@ static void bad_bool(Cohort__Graph *m)
             m->calls[i]->attrs[0]->tensor->data.data[1] = 2;
 }
 
+typedef struct hostile {
+    const char *name;
+    void (*alter)(Cohort__Graph *m);
+    ch_status   rc;
+    const char *words;
+} hostile;
+
+static void assert_refused(void (*record)(ch_step *s), int n, const hostile *rows)
+{
+    int64_t live;
+
+    ch_device_current(); /* the devices are made before the count begins */
+    live = ch__mem_live();
+    for (int i = 0; i < n; i++) {
+        ch_status rc = decode_altered(record, rows[i].alter);
+
+        if (rc != rows[i].rc || strstr(ch_error_message(), rows[i].words) == NULL)
+            fail_msg("%s: %s, \"%s\"", rows[i].name, ch_status_text(rc), ch_error_message());
+        assert_int_equal(ch__mem_live(), live);
+    }
+}
+
+#define ROW(alter, rc, words)                                                                  \
+    {                                                                                          \
+#alter, alter, CH_##rc, words                                                          \
+    }
+
 static void a_hostile_message_is_refused_by_name(void **state)
 {
-    static const struct {
-        const char *name;
-        void (*alter)(Cohort__Graph *m);
-        ch_status   rc;
-        const char *words;
-    } rows[] = {
-#define ROW(alter, rc, words) {#alter, alter, CH_##rc, words}
+    static const hostile rows[] = {
         ROW(no_format, INVALID_ARGUMENT, "not an encoded graph"),
         ROW(later_format, UNIMPLEMENTED, "format 7, and this library reads 1"),
         ROW(long_graph_name, INVALID_ARGUMENT, "name is longer than 4096"),
@@ -596,21 +668,190 @@ static void a_hostile_message_is_refused_by_name(void **state)
         ROW(short_tensor, INVALID_ARGUMENT, "12 bytes of data, want 16"),
         ROW(string_tensor, INVALID_ARGUMENT, "holds strings"),
         ROW(bad_bool, INVALID_ARGUMENT, "element 1 is 2, no bool"),
-#undef ROW
     };
-    int64_t live;
 
-    ch_device_current(); /* the devices are made before the count begins */
-    live = ch__mem_live();
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        ch_status rc = decode_altered(rows[i].alter);
-
-        if (rc != rows[i].rc || strstr(ch_error_message(), rows[i].words) == NULL)
-            fail_msg("%s: %s, \"%s\"", rows[i].name, ch_status_text(rc), ch_error_message());
-        assert_int_equal(ch__mem_live(), live);
-    }
+    assert_refused(record_sample, sizeof(rows) / sizeof(rows[0]), rows);
     (void)state;
 }
+
+/* ---- hostile symbols ---- */
+
+static Cohort__Call *first_concat(Cohort__Graph *m)
+{
+    return call_of(m, "concat");
+}
+
+static void a_known_symbol(Cohort__Graph *m)
+{
+    first_concat(m)->outputs[0]->symbols[0] = 1;
+}
+static void no_symbol(Cohort__Graph *m)
+{
+    first_concat(m)->outputs[0]->n_symbols = 0;
+}
+static void a_multiple_of_a_symbol(Cohort__Graph *m)
+{
+    first_concat(m)->outputs[0]->sizes[0] = 2;
+}
+static void symbols_the_wrong_way_round(Cohort__Graph *m)
+{
+    first_concat(m)->outputs[0]->symbols[0] = m->symbols; /* what a later call makes */
+}
+static void symbol_of_the_future(Cohort__Graph *m)
+{
+    Cohort__Call *fill = call_of(m, "fill"), *first = m->calls[2];
+
+    /* The one that names the symbol comes before the one that makes it. */
+    for (size_t i = 0; i < m->n_calls; i++)
+        if (m->calls[i] == fill)
+            m->calls[i] = first;
+    m->calls[2] = fill;
+}
+
+static void a_symbol_is_made_once_before_it_is_used(void **state)
+{
+    static const hostile rows[] = {
+        ROW(a_known_symbol, INVALID_ARGUMENT, "f32(rows, 4) in the message, but"),
+        ROW(no_symbol, INVALID_ARGUMENT, "f32(1, 4) in the message, but"),
+        ROW(a_multiple_of_a_symbol, INVALID_ARGUMENT, "in the message, but"),
+        ROW(symbols_the_wrong_way_round, INVALID_ARGUMENT, "in the message, but"),
+        ROW(symbol_of_the_future, INVALID_ARGUMENT, "before anything made it"),
+    };
+
+    assert_refused(record_symbols, sizeof(rows) / sizeof(rows[0]), rows);
+    (void)state;
+}
+
+/* ---- hostile bodies ---- */
+
+static void alter_body(Cohort__Graph *m, void (*alter)(Cohort__Graph *body))
+{
+    Cohort__Attr  *a = attr_of(m, "cond", "then");
+    Cohort__Graph *body = cohort__graph__unpack(NULL, a->body.len, a->body.data);
+
+    assert_non_null(body);
+    alter(body);
+    free(a->body.data);
+    a->body.len = cohort__graph__get_packed_size(body);
+    a->body.data = malloc(a->body.len);
+    cohort__graph__pack(body, a->body.data);
+    cohort__graph__free_unpacked(body, NULL);
+}
+
+static void garbage_body(Cohort__Graph *m)
+{
+    attr_of(m, "cond", "then")->body.data[0] = 0xff;
+}
+static void no_body(Cohort__Graph *m)
+{
+    Cohort__Call *c = call_of(m, "cond");
+
+    cohort__attr__free_unpacked(c->attrs[--c->n_attrs], NULL);
+}
+static void body_with_symbols(Cohort__Graph *m)
+{
+    alter_body(m, many_symbols);
+}
+static void body_with_a_symbol(Cohort__Graph *body)
+{
+    body->symbols = 1;
+}
+static void body_with_one_symbol(Cohort__Graph *m)
+{
+    alter_body(m, body_with_a_symbol);
+}
+static void add_variable(Cohort__Graph *body)
+{
+    body->resources = malloc(sizeof(body->resources[0]));
+    body->resources[0] = malloc(sizeof(*body->resources[0]));
+    cohort__resource__init(body->resources[0]);
+    body->n_resources = 1;
+}
+static void body_with_variables(Cohort__Graph *m)
+{
+    alter_body(m, add_variable);
+}
+static void wrong_op_in_the_body_of_the_body(Cohort__Graph *body)
+{
+    set(&call_of(body, "mul")->op, "mull");
+}
+static void wrong_op_in_the_body(Cohort__Graph *body)
+{
+    alter_body(body, wrong_op_in_the_body_of_the_body);
+}
+static void wrong_op_deep_inside(Cohort__Graph *m)
+{
+    alter_body(m, wrong_op_in_the_body);
+}
+static void make_read(Cohort__Graph *body)
+{
+    set(&call_of(body, "input")->op, "read");
+}
+static void body_that_reads(Cohort__Graph *m)
+{
+    alter_body(m, make_read);
+}
+
+static void a_hostile_body_is_refused_and_said_where(void **state)
+{
+    static const hostile rows[] = {
+        ROW(garbage_body, INVALID_ARGUMENT, "attribute then: its"),
+        ROW(no_body, INVALID_ARGUMENT, "it has no bodies"),
+        ROW(body_with_symbols, INVALID_ARGUMENT, "symbols, more than"),
+        ROW(body_with_one_symbol, INVALID_ARGUMENT, "a body has no symbols of its own"),
+        ROW(body_with_variables, INVALID_ARGUMENT, "a body has no variables of its own"),
+        ROW(body_that_reads, INVALID_ARGUMENT, "there is no variable 0 of 0"),
+        ROW(wrong_op_deep_inside, UNIMPLEMENTED, "cond in gate: attribute then: graph"),
+        ROW(wrong_op_deep_inside, UNIMPLEMENTED, ", mull: there is no such op here"),
+    };
+
+    assert_refused(record_bodies, sizeof(rows) / sizeof(rows[0]), rows);
+    (void)state;
+}
+
+#undef ROW
+
+/* ---- what cannot be encoded ---- */
+
+static ch_status host_one(void *arg, int n_in, ch_tensor *const *in, int n_out,
+                          ch_tensor *const *out)
+{
+    (void)arg, (void)n_in, (void)in, (void)n_out, (void)out;
+    return CH_OK;
+}
+
+static int host_line;
+
+static void record_host_call(ch_step *s)
+{
+    const ch_host_spec spec = {.fn = host_one, .n_out = 1, .out = {{.dtype = CH_F32}}};
+    ch_node           *x = ch_step_in(s, 0), *y = NULL;
+
+    ch_step_enter(s, "feed");
+    host_line = __LINE__ + 1;
+    ch_host_call(s, &spec, 1, &x, &y);
+    ch_step_leave(s);
+    ch_step_out(s, NULL, y);
+}
+
+static void a_host_call_is_refused_by_name_scope_and_line(void **state)
+{
+    ch_graph *g = recorded(record_host_call);
+    bytes     b = {0};
+    char      line[64];
+
+    snprintf(line, sizeof(line), "test_encode.c:%d", host_line);
+    assert_int_equal(ch_graph_encode(g, &b.data, &b.n), CH_UNIMPLEMENTED);
+    assert_null(b.data);
+    assert_non_null(strstr(ch_error_message(), "encode train: host_call in feed"));
+#if CH_HAVE_LIBDW
+    assert_non_null(strstr(ch_error_message(), line));
+#endif
+    ch_graph_unref(g);
+    (void)state;
+}
+
+/* ---- harm ---- */
 
 /* PROMISES S7: whatever is cut off, nothing is read beyond the end and nothing stays behind. */
 static void a_message_cut_anywhere_is_harmless(void **state)
@@ -820,6 +1061,9 @@ int main(void)
         cmocka_unit_test(what_printing_does_not_show_comes_back_too),
         cmocka_unit_test(what_a_later_version_added_to_the_message_is_skipped),
         cmocka_unit_test(a_hostile_message_is_refused_by_name),
+        cmocka_unit_test(a_symbol_is_made_once_before_it_is_used),
+        cmocka_unit_test(a_hostile_body_is_refused_and_said_where),
+        cmocka_unit_test(a_host_call_is_refused_by_name_scope_and_line),
         cmocka_unit_test(a_message_cut_anywhere_is_harmless),
         cmocka_unit_test(encoding_and_decoding_survive_a_lack_of_memory),
         cmocka_unit_test(many_small_parts_do_not_take_much_memory_or_time),

@@ -84,6 +84,48 @@ static void a_graph_reads_like_a_program(void **state)
     (void)state;
 }
 
+static void twice(ch_step *s, void *arg, ch_node **out)
+{
+    ch_step_enter(s, "twice");
+    out[0] = ch_mul(arg, ch_number(s, 2));
+    ch_step_leave(s);
+}
+
+static void same(ch_step *s, void *arg, ch_node **out)
+{
+    out[0] = ch_identity(arg);
+    (void)s;
+}
+
+static void bodies_stand_under_their_call(void **state)
+{
+    ch_step  *s = begun("choose");
+    ch_node  *x = ch_step_in(s, 0), *y = NULL;
+    ch_graph *g;
+
+    ch_cond(ch_less(ch_rows(x), ch_number(s, 9)), 1, twice, same, x, &y);
+    ch_step_out(s, "y", y);
+    g = finished(s);
+    assert_prints(g, "step choose(%0 x: f32(rows, 4), %1: i64(2*rows))\n"
+                     "  %2 = constant 9 weak=true  f64()\n"
+                     "  %3 = rows %0               i64()\n"
+                     "  %4 = cast %3               f64()\n"
+                     "  %5 = less %4 %2            bool()\n"
+                     "  %6 = cond %5 %0 %0         f32(rows, 4)\n"
+                     "      then(%1: f32(rows, 4))\n"
+                     "        # twice\n"
+                     "        %0 = constant 2 weak=true  f64()\n"
+                     "        %2 = cast %0               f32()\n"
+                     "        %3 = mul %1 %2             f32(rows, 4)\n"
+                     "        return %3\n"
+                     "      otherwise(%0: f32(rows, 4))\n"
+                     "        %1 = identity %0          f32(rows, 4)\n"
+                     "        return %1\n"
+                     "  return y = %6\n");
+    ch_graph_unref(g);
+    (void)state;
+}
+
 static void what_does_not_fit_is_counted(void **state)
 {
     ch_graph *g = finished(begun("small"));
@@ -102,6 +144,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_graph_reads_like_a_program),
+        cmocka_unit_test(bodies_stand_under_their_call),
         cmocka_unit_test(what_does_not_fit_is_counted),
     };
 

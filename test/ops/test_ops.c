@@ -26,8 +26,6 @@
 #include "graph/step.h"
 #include "harness.h"
 
-#define T_ENCODE CH_HAVE_PROTOBUF
-
 static const t_family *const family = &T_FAMILY;
 static ch_team              *team_of_2;
 
@@ -136,10 +134,39 @@ static void check_unfused(t_case *c, const t_result *want)
     ch_function_unref(f);
 }
 
+/* With T_SEEDS=DIR in the environment, the first small graph of each op is kept there: these
+ * are the seeds of fuzz/decode.c. */
+static void keep_seed(const t_case *c, const void *bytes, size_t n)
+{
+    const char *dir = getenv("T_SEEDS");
+    char        path[512];
+    FILE       *f;
+
+    if (dir == NULL || n > 1500)
+        return;
+    snprintf(path, sizeof(path), "%s/%s", dir, c->op);
+    f = fopen(path, "wbx");
+    if (f == NULL)
+        return;
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void assert_same_text(t_case *c, const ch_graph *was, const ch_graph *is)
+{
+    size_t n = (size_t)ch_graph_print(was, NULL, 0) + 1;
+    char  *want = t_alloc(n), *got = t_alloc(n);
+
+    ch_graph_print(was, want, n);
+    ch_graph_print(is, got, n);
+    if (strcmp(want, got) != 0)
+        t_fail(c, "encoded and decoded it is\n%s\nand was\n%s", got, want);
+}
+
 static void check_encoding(t_case *c, ch_function *f, const t_result *want)
 {
-    void        *bytes = NULL;
-    size_t       n = 0;
+    void        *bytes = NULL, *twice = NULL;
+    size_t       n = 0, m = 0;
     ch_graph    *g = NULL;
     ch_function *again = NULL;
 
@@ -148,11 +175,17 @@ static void check_encoding(t_case *c, ch_function *f, const t_result *want)
     if (ch_graph_encode(ch_function_graph(f), &bytes, &n) != CH_OK ||
         ch_graph_decode(bytes, n, &g) != CH_OK)
         t_fail(c, "encoded and decoded: %s", ch_error_message());
+    assert_same_text(c, ch_function_graph(f), g);
+    assert_int_equal(ch_graph_encode(g, &twice, &m), CH_OK);
+    if (m != n || memcmp(bytes, twice, n) != 0)
+        t_fail(c, "encoded, decoded and encoded again: %zu other bytes, were %zu", m, n);
+    keep_seed(c, bytes, n);
     assert_int_equal(ch_function_of_graph(c->op, g, &again), CH_OK);
     t_assert_same_bits(c, "encoded and decoded", t_run(c, again), want);
     ch_function_unref(again);
     ch_graph_unref(g);
     ch_bytes_free(bytes);
+    ch_bytes_free(twice);
 }
 
 /* ---- kernels ---- */
