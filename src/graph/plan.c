@@ -32,6 +32,7 @@ typedef struct value {
     size_t   offset;         /* in the root */
     int      born, last_use; /* positions in the schedule; of roots */
     int      buffer;         /* -1: not in the arena */
+    int      claim;          /* 1 + the resource in whose storage it is to be; 0: none */
     ch_place home;
 } value;
 
@@ -219,18 +220,26 @@ static bool may_overwrite(planner *pl, const ch_node *c, int k, int j)
            ch__bytes(root_of(pl, c->in[j])->node) == ch__bytes(&c[k]);
 }
 
-/* The input that v may be written over, on the way from a new value to `read`: the read itself if
- * it can be, else one that has no home of its own; -1: none. */
-static int input_before(planner *pl, const ch_node *v, const ch_node *read)
+/* True if resource r's storage may be the value's. */
+static bool may_claim(planner *pl, int r, const ch_node *v)
 {
-    const ch_node *c = v->head;
+    int claim = pl->value[v->id].claim;
+
+    return pl->value[v->id].root == v->id && pl->value[v->id].home.kind == CH_AT_NOWHERE &&
+           (claim == 0 || claim == r + 1);
+}
+
+/* The input that v may be written over on the way back from resource r's new value: its read if
+ * that can be, else one that nobody else claims; -1: none. */
+static int input_before(planner *pl, int r, const ch_node *v)
+{
+    const ch_node *c = v->head, *read = pl->g->resource[r].read;
 
     for (int j = 0; j < c->n_in; j++)
         if (c->in[j] == read && may_overwrite(pl, c, v->index, j))
             return j;
     for (int j = 0; j < c->n_in; j++)
-        if (root_of(pl, c->in[j])->home.kind == CH_AT_NOWHERE &&
-            may_overwrite(pl, c, v->index, j))
+        if (may_claim(pl, r, c->in[j]) && may_overwrite(pl, c, v->index, j))
             return j;
     return -1;
 }
@@ -245,10 +254,9 @@ static bool chain_to_read(planner *pl, int r, void (*each)(planner *, int r, ch_
         ch_node *c = v->head;
         int      j;
 
-        if (pl->kernel[pl->position[c->id]] == NULL || pl->value[v->id].root != v->id ||
-            pl->value[v->id].home.kind != CH_AT_NOWHERE)
+        if (pl->kernel[pl->position[c->id]] == NULL || !may_claim(pl, r, v))
             return false;
-        j = input_before(pl, v, pl->g->resource[r].read);
+        j = input_before(pl, r, v);
         if (j < 0)
             return false;
         if (each != NULL)
@@ -257,6 +265,31 @@ static bool chain_to_read(planner *pl, int r, void (*each)(planner *, int r, ch_
         if (v == pl->g->resource[r].read)
             return true;
     }
+}
+
+static void claim(planner *pl, int r, ch_node *v)
+{
+    pl->value[v->id].claim = r + 1;
+}
+
+/* Gives up on resources that have no way back, or only one that meets another's. True if there
+ * was one. */
+static bool drop_broken_chains(planner *pl)
+{
+    bool any = false;
+
+    find_lifetimes(pl);
+    for (int i = 0; i < pl->n_values; i++)
+        pl->value[i].claim = 0;
+    for (int r = 0; r < pl->g->n_resources; r++) {
+        if (pl->in_place[r] && chain_to_read(pl, r, NULL)) {
+            chain_to_read(pl, r, claim);
+        } else {
+            any |= pl->in_place[r];
+            pl->in_place[r] = false;
+        }
+    }
+    return any;
 }
 
 static void mark_late(planner *pl, int r, ch_node *v)
@@ -333,11 +366,7 @@ static ch_status choose_in_place(planner *pl)
         pl->p->writes |= res->value != res->read;
     }
     for (bool changed = true; changed;) {
-        changed = false;
-        find_lifetimes(pl);
-        for (int r = 0; r < pl->g->n_resources; r++)
-            if (pl->in_place[r] && !chain_to_read(pl, r, NULL))
-                changed = true, pl->in_place[r] = false;
+        changed = drop_broken_chains(pl);
         mark_all_late(pl);
         for (int r = pl->g->n_resources - 1; r >= 0 && !spread_late(pl); r--) {
             changed |= pl->in_place[r];
@@ -349,13 +378,8 @@ static ch_status choose_in_place(planner *pl)
     if (rc != CH_OK)
         return rc;
     /* The new order may have put a reader of the old value behind its writer. */
-    for (bool changed = true; changed;) {
-        changed = false;
-        find_lifetimes(pl);
-        for (int r = 0; r < pl->g->n_resources; r++)
-            if (pl->in_place[r] && !chain_to_read(pl, r, NULL))
-                changed = true, pl->in_place[r] = false;
-    }
+    while (drop_broken_chains(pl))
+        ;
     return CH_OK;
 }
 

@@ -337,7 +337,9 @@ static void any_graph_gives_the_same_bits_fused_and_not(void **state)
 {
     int fewer = 0;
 
-    for (unsigned seed = 0; seed < 300; seed++) {
+    for (unsigned k = 0; k <= 300; k++) {
+        /* In the last one, two new values want to be where one value is before them. */
+        unsigned   seed = k < 300 ? k : 6871;
         ch_tensor *fused[NODES + 3], *plain[NODES + 3];
         int        n_fused, n_plain, n = run_random(seed, true, fused, &n_fused);
 
