@@ -64,8 +64,9 @@ static ch_status scan_check(const ch_infer *c, const scan_attrs *a)
     if (a->stop < 0 || a->stop > a->n_carry ||
         (a->stop > 0 &&
          (g->input[a->stop - 1]->dtype != CH_BOOL || g->input[a->stop - 1]->dims.rank != 0)))
-        return ch__infer_fail(c, "carry %lld cannot end it: want a bool scalar",
-                              (long long)a->stop - 1);
+        return ch__infer_fail(c,
+                              "stop is %lld, want the number of a carry, a bool scalar, or 0",
+                              (long long)a->stop);
     return CH_OK;
 }
 
