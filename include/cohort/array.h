@@ -51,7 +51,7 @@ CH_API ch_node *ch_strided_slice(ch_node *x, int n, const int64_t *begin, const 
 CH_API ch_node *ch_pad(ch_node *x, int n, const int64_t *before, const int64_t *after,
                        double value);
 /* Each axis so many times; n is the rank. */
-CH_API ch_node *ch_tiled(ch_node *x, int n, const int64_t *times);
+CH_API ch_node *ch_tile(ch_node *x, int n, const int64_t *times);
 /* The elements of these axes in reverse order. */
 CH_API ch_node *ch_reverse(ch_node *x, int n, const int *axes);
 

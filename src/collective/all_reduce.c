@@ -60,7 +60,7 @@ static ch_status all_reduce_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status all_reduce_run(const ch_call *c, ch_tile t)
+static ch_status all_reduce_run(const ch_call *c, ch_piece t)
 {
     const all_reduce_state *s = c->state;
 

@@ -214,9 +214,9 @@ const char *ch__dim_text(const ch_infer *c, ch_dim d);
 /* One call of a kernel does one tile of one phase. A kernel is a short row of phases, each a
  * grid of tiles that may run in any order and on any thread; a phase begins when the one before
  * it is done. The grids depend on shapes only, so results do not depend on the threads. */
-typedef struct ch_tile {
+typedef struct ch_piece {
     int phase, index;
-} ch_tile;
+} ch_piece;
 
 #define CH_MAX_PHASES 3
 
@@ -265,7 +265,7 @@ typedef struct ch_kernel {
     const char *name;
     bool (*fits)(const ch_node *n); /* dtype, shape, CPU */
     ch_status (*prepare)(const ch_node *n, ch_prep *p);
-    ch_status (*run)(const ch_call *c, ch_tile t);
+    ch_status (*run)(const ch_call *c, ch_piece t);
     void (*drop)(void *state); /* NULL: nothing but arena memory */
 } ch_kernel;
 

@@ -316,7 +316,7 @@ static ch_status pad_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status pad_run(const ch_call *c, ch_tile t)
+static ch_status pad_run(const ch_call *c, ch_piece t)
 {
     const pad_state *s = c->state;
     int64_t          from, to;
@@ -588,7 +588,7 @@ const ch_op ch__op_tile = {
     .kernels = (const ch_kernel *const[]){&tile_move, NULL},
 };
 
-ch_node *ch_tiled(ch_node *x, int n, const int64_t *times)
+ch_node *ch_tile(ch_node *x, int n, const int64_t *times)
 {
     tile_attrs a;
 

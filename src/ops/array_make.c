@@ -65,7 +65,7 @@ static ch_status fill_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status fill_run(const ch_call *c, ch_tile t)
+static ch_status fill_run(const ch_call *c, ch_piece t)
 {
     const fill_state *f = c->state;
     int64_t           from, to;
@@ -222,7 +222,7 @@ static ch_status range_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status range_run(const ch_call *c, ch_tile t)
+static ch_status range_run(const ch_call *c, ch_piece t)
 {
     const range_state *s = c->state;
     size_t             bytes = ch_dtype_bytes(s->dtype);
@@ -328,7 +328,7 @@ static ch_status eye_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status eye_run(const ch_call *c, ch_tile t)
+static ch_status eye_run(const ch_call *c, ch_piece t)
 {
     const eye_state *s = c->state;
     int64_t          n = s->rows < s->columns ? s->rows : s->columns;

@@ -169,7 +169,7 @@ static ch_status prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status attention_run(const ch_call *c, ch_tile t)
+static ch_status attention_run(const ch_call *c, ch_piece t)
 {
     const ch_attending *a = c->state;
     const void *const in[] = {c->in[0], c->in[1], c->in[2], a->dims.has_mask ? c->in[3] : NULL};
@@ -177,7 +177,7 @@ static ch_status attention_run(const ch_call *c, ch_tile t)
     return ch__attention_run(a, t.index, in, c->out[0], c->scratch);
 }
 
-static ch_status attention_grad_run(const ch_call *c, ch_tile t)
+static ch_status attention_grad_run(const ch_call *c, ch_piece t)
 {
     const ch_attending *a = c->state;
     const void *const   in[] = {c->in[0], c->in[1], c->in[2], c->in[3],

@@ -36,7 +36,7 @@ ch_boxes *ch__boxes_new(const ch_node *n, ch_prep *p, int n_boxes);
 void ch__boxes_set(ch_boxes *b, int i, const ch_node *n, int in, int out, const ch_span *s);
 /* Asks for tiles; or for no call, if output 0 is a run of input 0. The prepare's last word. */
 ch_status ch__boxes_done(ch_boxes *b, ch_prep *p);
-ch_status ch__boxes_run(const ch_call *c, ch_tile t);
+ch_status ch__boxes_run(const ch_call *c, ch_piece t);
 
 /* Strides of a specialised node, in elements. */
 void ch__node_strides(const ch_node *n, int64_t stride[CH_MAX_RANK]);

@@ -74,7 +74,7 @@ static ch_status cond_prepare(const ch_node *n, ch_prep *p)
     return rc;
 }
 
-static ch_status cond_run(const ch_call *c, ch_tile t)
+static ch_status cond_run(const ch_call *c, ch_piece t)
 {
     const cond_state *s = c->state;
     int               which = *(const bool *)c->in[0] ? 0 : 1;

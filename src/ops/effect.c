@@ -130,7 +130,7 @@ static ch_status check_fail(const ch_call *c, const check_state *s)
                          index);
 }
 
-static ch_status check_run(const ch_call *c, ch_tile t)
+static ch_status check_run(const ch_call *c, ch_piece t)
 {
     const check_state *s = c->state;
     const char        *in = c->in[0];
@@ -207,7 +207,7 @@ static void join_lines(char *text)
             *text = ' ';
 }
 
-static ch_status print_run(const ch_call *c, ch_tile t)
+static ch_status print_run(const ch_call *c, ch_piece t)
 {
     const print_attrs *a = ch__attrs(c->node);
     const ch_node     *x = c->node->in[0];
@@ -336,7 +336,7 @@ static ch_status call_host(const ch_call *c, ch_tensor *const *in, ch_tensor *co
     return ch__call_fail(c, rc, "%s: %s", name, ch_error_message());
 }
 
-static ch_status host_run(const ch_call *c, ch_tile t)
+static ch_status host_run(const ch_call *c, ch_piece t)
 {
     const ch_node *n = c->node, *node[CH_MAX_HOST_IN + CH_MAX_HOST_OUT];
     void          *data[CH_MAX_HOST_IN + CH_MAX_HOST_OUT];

@@ -551,7 +551,7 @@ static void run_plain(const chain *c, const ch_call *call, int64_t from, int64_t
     x->fn(end - start, in, (char *)call->out[0] + (size_t)start * x->out_bytes, x->param);
 }
 
-static ch_status elementwise_run(const ch_call *call, ch_tile t)
+static ch_status elementwise_run(const ch_call *call, ch_piece t)
 {
     const chain *c = call->state;
     int64_t      from, to;

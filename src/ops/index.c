@@ -104,7 +104,7 @@ static void gather_copy(const ch_call *c, const gather_state *s, int64_t from, i
     }
 }
 
-static ch_status gather_run(const ch_call *c, ch_tile t)
+static ch_status gather_run(const ch_call *c, ch_piece t)
 {
     const gather_state *s = c->state;
     int64_t             from, to;
@@ -268,7 +268,7 @@ static ch_status flat_ids_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status flat_ids_run(const ch_call *c, ch_tile t)
+static ch_status flat_ids_run(const ch_call *c, ch_piece t)
 {
     const flat_ids_state *s = c->state;
     ch_ids                ids = {c->in[0], s->wide};
@@ -408,7 +408,7 @@ static ch_status one_hot_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status one_hot_run(const ch_call *c, ch_tile t)
+static ch_status one_hot_run(const ch_call *c, ch_piece t)
 {
     const one_hot_state *s = c->state;
     ch_ids               ids = {c->in[0], s->wide};

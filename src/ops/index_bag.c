@@ -140,7 +140,7 @@ static ch_status check_bags(const ch_call *c, const bag_state *s, int64_t from, 
     return bad < 0 ? CH_OK : ch__fail_id(c, ids, bad, s->bag.n_rows);
 }
 
-static ch_status embedding_bag_run(const ch_call *c, ch_tile t)
+static ch_status embedding_bag_run(const ch_call *c, ch_piece t)
 {
     const bag_state *s = c->state;
     const void      *weights = c->node->n_in > WEIGHTS ? c->in[WEIGHTS] : NULL;
@@ -270,7 +270,7 @@ static ch_status bag_spread_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status bag_spread_run(const ch_call *c, ch_tile t)
+static ch_status bag_spread_run(const ch_call *c, ch_piece t)
 {
     const bag_state *s = c->state;
     int64_t          from, to;
@@ -364,7 +364,7 @@ static ch_status bag_ids_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status bag_ids_run(const ch_call *c, ch_tile t)
+static ch_status bag_ids_run(const ch_call *c, ch_piece t)
 {
     const bag_ids_state *s = c->state;
     ch_ids               ids = {c->in[0], s->wide_ids}, splits = {c->in[1], s->wide_splits};

@@ -107,7 +107,7 @@ static void prepare_rows(const ch_call *c, const scatter_state *s, int tile)
     }
 }
 
-static ch_status scatter_add_run(const ch_call *c, ch_tile t)
+static ch_status scatter_add_run(const ch_call *c, ch_piece t)
 {
     const scatter_state *s = c->state;
 
@@ -119,7 +119,7 @@ static ch_status scatter_add_run(const ch_call *c, ch_tile t)
     return CH_OK;
 }
 
-static ch_status scatter_update_run(const ch_call *c, ch_tile t)
+static ch_status scatter_update_run(const ch_call *c, ch_piece t)
 {
     const scatter_state *s = c->state;
 
@@ -231,7 +231,7 @@ static ch_status last_ids_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status last_ids_run(const ch_call *c, ch_tile t)
+static ch_status last_ids_run(const ch_call *c, ch_piece t)
 {
     const last_ids_state *s = c->state;
 

@@ -63,7 +63,7 @@ ch_status ch__fail_id(const ch_call *c, ch_ids ids, int64_t at, int64_t limit)
                          (long long)ch__id(ids, at), (long long)at, (long long)limit);
 }
 
-static ch_status check_ids_run(const ch_call *c, ch_tile t)
+static ch_status check_ids_run(const ch_call *c, ch_piece t)
 {
     const check_ids_state *s = c->state;
     ch_ids                 ids = {c->in[0], s->wide};
@@ -210,7 +210,7 @@ static ch_status sparse_rows_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status sparse_rows_run(const ch_call *c, ch_tile t)
+static ch_status sparse_rows_run(const ch_call *c, ch_piece t)
 {
     const sparse_state *s = c->state;
     ch_ids              ids = {c->in[0], s->wide_ids};

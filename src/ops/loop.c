@@ -185,7 +185,7 @@ static void fill_rest(const scan_state *s, const ch_call *c, ch_running *r, int6
     }
 }
 
-static ch_status scan_run(const ch_call *c, ch_tile tile)
+static ch_status scan_run(const ch_call *c, ch_piece tile)
 {
     const scan_state *s = c->state;
     char *carry[2] = {(char *)c->scratch + s->carry_at[0], (char *)c->scratch + s->carry_at[1]};

@@ -223,7 +223,7 @@ static void scale_rows(const ch_call *c, int tile)
     }
 }
 
-static ch_status batch_run(const ch_call *c, ch_tile t)
+static ch_status batch_run(const ch_call *c, ch_piece t)
 {
     if (t.phase == 0)
         sum_rows(c, t.index);
@@ -296,7 +296,7 @@ static void mix_rows(const ch_call *c, int tile)
     }
 }
 
-static ch_status batch_grad_run(const ch_call *c, ch_tile t)
+static ch_status batch_grad_run(const ch_call *c, ch_piece t)
 {
     if (t.phase == 0)
         sum_dy_rows(c, t.index);

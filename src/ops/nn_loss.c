@@ -134,7 +134,7 @@ static double element(const ch_row_state *s, const void *row, int64_t j)
     return ch__stat_at(s->stat, row, j);
 }
 
-static ch_status sparse_run(const ch_call *c, ch_tile t)
+static ch_status sparse_run(const ch_call *c, ch_piece t)
 {
     const ch_row_state *s = c->state;
     void               *room = ch__rows_room(s, c, t.index, 0);
@@ -157,7 +157,7 @@ static ch_status sparse_run(const ch_call *c, ch_tile t)
     return CH_OK;
 }
 
-static ch_status dense_run(const ch_call *c, ch_tile t)
+static ch_status dense_run(const ch_call *c, ch_piece t)
 {
     const ch_row_state *s = c->state;
     void               *room = ch__rows_room(s, c, t.index, 0);
@@ -177,7 +177,7 @@ static ch_status dense_run(const ch_call *c, ch_tile t)
 }
 
 /* dx = softmax(x) d, less d at the label. A label that is out of range made the loss fail. */
-static ch_status sparse_grad_run(const ch_call *c, ch_tile t)
+static ch_status sparse_grad_run(const ch_call *c, ch_piece t)
 {
     const ch_row_state *s = c->state;
     void               *room = ch__rows_room(s, c, t.index, 0);
@@ -199,7 +199,7 @@ static ch_status sparse_grad_run(const ch_call *c, ch_tile t)
 }
 
 /* dx = (softmax(x) sum(p) - p) d. */
-static ch_status dense_grad_run(const ch_call *c, ch_tile t)
+static ch_status dense_grad_run(const ch_call *c, ch_piece t)
 {
     const ch_row_state *s = c->state;
     void               *room = ch__rows_room(s, c, t.index, 0);

@@ -100,7 +100,7 @@ static ch_status norm_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status norm_run(const ch_call *c, ch_tile t)
+static ch_status norm_run(const ch_call *c, ch_piece t)
 {
     const ch_row_state *s = c->state;
     const ch_node      *n = c->node;
@@ -209,7 +209,7 @@ static void norm_grad_join(const ch_call *c)
         ch__from_f64(dtype, s->x.n, total + s->x.n, c->out[2]);
 }
 
-static ch_status norm_grad_run(const ch_call *c, ch_tile t)
+static ch_status norm_grad_run(const ch_call *c, ch_piece t)
 {
     if (t.phase == 0)
         norm_grad_rows(c, t.index);

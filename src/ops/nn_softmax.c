@@ -68,22 +68,22 @@ static const ch_norm_loops *loops_of(const ch_call *c)
     return ((const ch_row_state *)c->state)->x.loops;
 }
 
-static ch_status softmax_run(const ch_call *c, ch_tile t)
+static ch_status softmax_run(const ch_call *c, ch_piece t)
 {
     unary_tile(c, t.index, loops_of(c)->softmax);
     return CH_OK;
 }
-static ch_status log_softmax_run(const ch_call *c, ch_tile t)
+static ch_status log_softmax_run(const ch_call *c, ch_piece t)
 {
     unary_tile(c, t.index, loops_of(c)->log_softmax);
     return CH_OK;
 }
-static ch_status softmax_grad_run(const ch_call *c, ch_tile t)
+static ch_status softmax_grad_run(const ch_call *c, ch_piece t)
 {
     binary_tile(c, t.index, loops_of(c)->softmax_grad);
     return CH_OK;
 }
-static ch_status log_softmax_grad_run(const ch_call *c, ch_tile t)
+static ch_status log_softmax_grad_run(const ch_call *c, ch_piece t)
 {
     binary_tile(c, t.index, loops_of(c)->log_softmax_grad);
     return CH_OK;

@@ -148,7 +148,7 @@ static ch_status pool_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status pool_run(const ch_call *c, ch_tile t)
+static ch_status pool_run(const ch_call *c, ch_piece t)
 {
     const pool *v = c->state;
     char *own = v->widen != NULL ? (char *)c->scratch + (size_t)t.index * v->tile_bytes : NULL;

@@ -168,7 +168,7 @@ static ch_status uniform_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status uniform_run(const ch_call *call, ch_tile tile)
+static ch_status uniform_run(const ch_call *call, ch_piece tile)
 {
     const uniform_state *s = call->state;
     ch_philox            key = stream_of(call, s->seed, 0);
@@ -282,7 +282,7 @@ static ch_status normal_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status normal_run(const ch_call *call, ch_tile tile)
+static ch_status normal_run(const ch_call *call, ch_piece tile)
 {
     const normal_state *s = call->state;
     ch_philox           key = stream_of(call, s->seed, 0);
@@ -441,7 +441,7 @@ static void pick(const bernoulli_state *s, int64_t n, const uint32_t *w, void *o
         s->t->pick_8(n, w, most, s->one, out);
 }
 
-static ch_status bernoulli_run(const ch_call *call, ch_tile tile)
+static ch_status bernoulli_run(const ch_call *call, ch_piece tile)
 {
     const bernoulli_state *s = call->state;
     ch_philox              key = stream_of(call, s->seed, 0);
@@ -578,7 +578,7 @@ static void store_integers(const integers_state *s, int64_t n, const uint64_t *x
             i8[i] = (int8_t)(s->lo + x[i]);
 }
 
-static ch_status integers_run(const ch_call *call, ch_tile tile)
+static ch_status integers_run(const ch_call *call, ch_piece tile)
 {
     const integers_state *s = call->state;
     ch_philox             key = stream_of(call, s->seed, 0);
@@ -689,7 +689,7 @@ static ch_status dropout_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status dropout_run(const ch_call *call, ch_tile tile)
+static ch_status dropout_run(const ch_call *call, ch_piece tile)
 {
     const dropout_state *s = call->state;
     ch_philox            key = stream_of(call, s->seed, s->ordinal);
@@ -801,7 +801,7 @@ static ch_status shuffle_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status shuffle_run(const ch_call *call, ch_tile tile)
+static ch_status shuffle_run(const ch_call *call, ch_piece tile)
 {
     const shuffle_state *s = call->state;
     int64_t             *order = call->scratch, from, to;

@@ -120,7 +120,7 @@ static ch_status fold_prepare(const ch_node *n, ch_prep *p, ch_fold_kind kind)
     return CH_OK;
 }
 
-static ch_status fold_run(const ch_call *c, ch_tile t)
+static ch_status fold_run(const ch_call *c, ch_piece t)
 {
     if (t.phase == 0)
         ch__fold_tile(c->state, t.index, c->in[0], c->out[0], c->scratch);

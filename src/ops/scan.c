@@ -132,13 +132,13 @@ static void arg_tile(const ch_call *c, int tile, bool smallest)
     ch__argmax(&s->along, smallest, from, to, c->in[0], c->out[0]);
 }
 
-static ch_status argmax_run(const ch_call *c, ch_tile t)
+static ch_status argmax_run(const ch_call *c, ch_piece t)
 {
     arg_tile(c, t.index, false);
     return CH_OK;
 }
 
-static ch_status argmin_run(const ch_call *c, ch_tile t)
+static ch_status argmin_run(const ch_call *c, ch_piece t)
 {
     arg_tile(c, t.index, true);
     return CH_OK;
@@ -219,7 +219,7 @@ static ch_status cumsum_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status cumsum_run(const ch_call *c, ch_tile t)
+static ch_status cumsum_run(const ch_call *c, ch_piece t)
 {
     const scan_state *s = c->state;
     int64_t           from, to;
@@ -296,7 +296,7 @@ static ch_status others_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status others_run(const ch_call *c, ch_tile t)
+static ch_status others_run(const ch_call *c, ch_piece t)
 {
     const scan_state *s = c->state;
     int64_t           from, to;

@@ -79,7 +79,7 @@ static ch_status sort_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status sort_run(const ch_call *c, ch_tile t)
+static ch_status sort_run(const ch_call *c, ch_piece t)
 {
     const line_state *s = c->state;
     int64_t           from, to;
@@ -173,7 +173,7 @@ static ch_status top_k_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status top_k_run(const ch_call *c, ch_tile t)
+static ch_status top_k_run(const ch_call *c, ch_piece t)
 {
     const line_state *s = c->state;
     int64_t           from, to;
@@ -301,7 +301,7 @@ static ch_status put_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status take_run(const ch_call *c, ch_tile t)
+static ch_status take_run(const ch_call *c, ch_piece t)
 {
     const line_state *s = c->state;
     int64_t           from, to;
@@ -311,7 +311,7 @@ static ch_status take_run(const ch_call *c, ch_tile t)
     return CH_OK;
 }
 
-static ch_status put_run(const ch_call *c, ch_tile t)
+static ch_status put_run(const ch_call *c, ch_piece t)
 {
     const line_state *s = c->state;
     int64_t           from, to;

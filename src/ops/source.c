@@ -154,7 +154,7 @@ static ch_status view_prepare(const ch_node *n, ch_prep *p)
 }
 
 /* Never called: the planner makes no call of a view. */
-static ch_status view_run(const ch_call *c, ch_tile t)
+static ch_status view_run(const ch_call *c, ch_piece t)
 {
     (void)c, (void)t;
     return CH_OK;
@@ -172,28 +172,28 @@ static ch_status i64_scalar(ch_infer *c)
     return ch__infer_out(c, 0, CH_I64, 0, NULL);
 }
 
-static ch_status replica_id_run(const ch_call *c, ch_tile t)
+static ch_status replica_id_run(const ch_call *c, ch_piece t)
 {
     (void)t;
     *(int32_t *)c->out[0] = c->env->replica;
     return CH_OK;
 }
 
-static ch_status replica_count_run(const ch_call *c, ch_tile t)
+static ch_status replica_count_run(const ch_call *c, ch_piece t)
 {
     (void)t;
     *(int32_t *)c->out[0] = c->env->n_replicas;
     return CH_OK;
 }
 
-static ch_status global_rows_run(const ch_call *c, ch_tile t)
+static ch_status global_rows_run(const ch_call *c, ch_piece t)
 {
     (void)t;
     *(int64_t *)c->out[0] = c->env->global_rows;
     return CH_OK;
 }
 
-static ch_status step_number_run(const ch_call *c, ch_tile t)
+static ch_status step_number_run(const ch_call *c, ch_piece t)
 {
     (void)t;
     *(int64_t *)c->out[0] = c->env->step;
@@ -292,7 +292,7 @@ static ch_status rows_prepare(const ch_node *n, ch_prep *p)
     return CH_OK;
 }
 
-static ch_status rows_run(const ch_call *c, ch_tile t)
+static ch_status rows_run(const ch_call *c, ch_piece t)
 {
     (void)t;
     *(int64_t *)c->out[0] = *(const int64_t *)c->state;

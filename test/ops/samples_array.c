@@ -657,7 +657,7 @@ static const int64_t tile_231[] = {2, 3, 1}, tile_115[] = {1, 1, 5}, tile_102[] 
 static void tile_rows(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)s;
-    out[0] = ch_tiled(in[0], 3, tile_231);
+    out[0] = ch_tile(in[0], 3, tile_231);
 }
 
 static void is_tile_rows(const t_array *in, t_array *out)
@@ -668,7 +668,7 @@ static void is_tile_rows(const t_array *in, t_array *out)
 static void tile_columns(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)s;
-    out[0] = ch_tiled(in[0], 3, tile_115);
+    out[0] = ch_tile(in[0], 3, tile_115);
 }
 
 static void is_tile_columns(const t_array *in, t_array *out)
@@ -679,7 +679,7 @@ static void is_tile_columns(const t_array *in, t_array *out)
 static void tile_none(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)s;
-    out[0] = ch_tiled(in[0], 3, tile_102);
+    out[0] = ch_tile(in[0], 3, tile_102);
 }
 
 static void is_tile_none(const t_array *in, t_array *out)
@@ -1144,13 +1144,13 @@ static void pad_huge(ch_step *s, ch_node *const *in, ch_node **out)
 static void tile_negative(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)s;
-    out[0] = ch_tiled(in[0], 2, (int64_t[]){1, -2});
+    out[0] = ch_tile(in[0], 2, (int64_t[]){1, -2});
 }
 
 static void tile_huge(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)s;
-    out[0] = ch_tiled(in[0], 2, (int64_t[]){1, INT64_MAX / 2});
+    out[0] = ch_tile(in[0], 2, (int64_t[]){1, INT64_MAX / 2});
 }
 
 static void reverse_far(ch_step *s, ch_node *const *in, ch_node **out)
