@@ -87,5 +87,7 @@ CH_SIMD_DECLARE(ch_block_table, ch__block_table)
 /* The table of the level in use; and of any level up to ch__simd_best, for tests. */
 const ch_block_table *ch__blocks(void);
 const ch_block_table *ch__blocks_at(ch_simd level);
+/* How many additions an element costs, roughly: for cutting work into tiles. */
+int ch__block_cost(ch_block_fn fn);
 
 #endif

@@ -331,6 +331,16 @@ static size_t widest(const chain *c, const values *v)
     return width;
 }
 
+/* Of an element: each step, and reading and writing. */
+static int64_t chain_cost(int n_steps, const ch_fused_step *step)
+{
+    int64_t cost = 1;
+
+    for (int i = 0; i < n_steps; i++)
+        cost += ch__block_cost(step[i].block.fn);
+    return cost;
+}
+
 static ch_status prepare_steps(const ch_node *n, ch_prep *p, int n_all,
                                const ch_fused_step *all)
 {
@@ -362,7 +372,8 @@ static ch_status prepare_steps(const ch_node *n, ch_prep *p, int n_all,
     c->is_plain = b.n == 0 && n_steps == 1;
     cut(c, b.n, widest(c, &v));
     allow_over(c, &v, step, p);
-    c->n_tiles = p->tiles[0] = ch__tile_count(c->n_blocks, c->block * (1 + n_steps));
+    c->n_tiles = p->tiles[0] =
+        ch__tile_count(c->n_blocks, c->block * chain_cost(n_steps, step));
     p->n_phases = 1;
     return CH_OK;
 }
