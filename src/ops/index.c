@@ -168,7 +168,7 @@ static ch_status gather_factors(const ch_node *n, ch_factors *f)
 {
     const gather_attrs *a = ch__attrs(n);
     const ch_dims      *x = &n->in[0]->dims;
-    int                 in[CH_MAX_RANK], ids[CH_MAX_RANK], out[CH_MAX_RANK], axis, k = 0;
+    int in[CH_MAX_RANK] = {0}, ids[CH_MAX_RANK] = {0}, out[CH_MAX_RANK] = {0}, axis, k = 0;
 
     if (!ch__axis(a->axis, x->rank, &axis))
         return CH_OK;
