@@ -324,11 +324,26 @@ typedef struct recorder {
     int     level;
 } recorder;
 
-static bool has_op(const ch_graph *g, const char *name)
+static bool calls(const ch_graph *g, const char *name)
 {
     for (const ch_node *n = g->first; n != NULL; n = ch__next(n))
         if (strcmp(n->op->name, name) == 0)
             return true;
+    return false;
+}
+
+/* In the graph itself or in the body of one of its calls. */
+static bool has_op(const ch_graph *g, const char *name)
+{
+    if (calls(g, name))
+        return true;
+    for (const ch_node *n = g->first; n != NULL; n = ch__next(n))
+        for (const ch_attr *row = n->op->attrs; row != NULL && row->name != NULL; row++) {
+            ch_graph *const *body = (const void *)((const char *)n->attrs + row->offset);
+
+            if (row->kind == CH_ATTR_KIND_GRAPH && *body != NULL && calls(*body, name))
+                return true;
+        }
     return false;
 }
 

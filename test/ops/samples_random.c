@@ -397,6 +397,33 @@ static void check_dropout(const t_array *in, const t_array *out)
                  "%lld of %lld are dropped", (long long)dropped, (long long)n);
 }
 
+static void drop_slice(ch_step *s, void *arg, ch_node *const *carry, ch_node *const *x,
+                       ch_node **next, ch_node **y)
+{
+    (void)s, (void)arg;
+    next[0] = carry[0];
+    y[0] = ch_dropout(x[0], 1.0 / 3, 0);
+}
+
+/* Each iteration drops other elements, and the gradient the same ones again. */
+static void dropout_in_loop(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    ch_scan_spec spec = {.n_carry = 1, .n_x = 1, .n_y = 1};
+
+    ch_scan(s, &spec, drop_slice, NULL, &in[1], &in[0], &out[1], &out[0]);
+}
+
+static void check_dropout_in_loop(const t_array *in, const t_array *out)
+{
+    int64_t cols = in[0].shape.dim[1];
+    bool    differ = false;
+
+    check_dropout(in, out);
+    for (int64_t i = 0; i < cols; i++)
+        differ |= (out->v[i] == 0) != (out->v[i + cols] == 0);
+    t_expect(differ, "two iterations drop the same elements");
+}
+
 static void dropout_none(ch_step *s, ch_node *const *in, ch_node **out)
 {
     (void)s;
@@ -549,6 +576,10 @@ static const t_sample samples[] = {
      .check = check_dropout, .flags = T_RANDOM},
     {.op = "dropout", .name = "so rare that it never comes", .dtypes = T_FLOATS, .n_in = 1,
      .in = {ARRAY(8, 9)}, .record = dropout_none, .reference = is_same},
+
+    {.op = "dropout", .name = "in a loop", .dtypes = T_FLOATS, .n_in = 2,
+     .in = {{.shape = {2, {3, 13}}, .is_static = true}, SCALAR}, .n_out = 2,
+     .record = dropout_in_loop, .check = check_dropout_in_loop, .flags = T_RANDOM},
 
     {.op = "shuffle", .name = "rows", .dtypes = T_FLOATS | T_INTS, .n_in = 1,
      .in = {STRONG(11, 3)}, .record = shuffle, .check = check_shuffle, .flags = T_RANDOM},
