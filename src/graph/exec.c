@@ -72,6 +72,9 @@ static void *as_slot(const void *p)
     return q;
 }
 
+/* Where a kernel's scratch is that asked for none: it may still add 0 to its address. */
+static _Alignas(CH_ALIGN) char no_scratch[CH_ALIGN];
+
 static void bind_arena(ch_instance *x, char *base)
 {
     const ch_program *p = x->program;
@@ -82,9 +85,12 @@ static void bind_arena(ch_instance *x, char *base)
         else if (p->slot[i].kind == CH_AT_CONSTANT)
             x->slot[i] = as_slot(p->slot[i].data);
     }
-    for (int i = 0; i < p->n_instrs; i++)
-        x->call[i].scratch =
-            x->slot[p->instr[i].first_slot + p->instr[i].n_in + p->instr[i].n_out];
+    for (int i = 0; i < p->n_instrs; i++) {
+        const ch_instr *in = &p->instr[i];
+        void           *scratch = x->slot[in->first_slot + in->n_in + in->n_out];
+
+        x->call[i].scratch = scratch != NULL ? scratch : no_scratch;
+    }
 }
 
 static void fill(void **slot, const ch_patches *p, void *const *base)
@@ -221,13 +227,14 @@ ch_status ch__call_run(const ch_node *n, const ch_kernel *k, const void *const *
         memcpy(out[0], (const char *)in[0] + p.view_offset, (size_t)ch__bytes(n));
     } else if (rc == CH_OK && !is_empty(n)) {
         c.state = p.state;
-        c.scratch = p.scratch_bytes > 0 ? ch__alloc_aligned(p.scratch_bytes) : NULL;
-        if (p.scratch_bytes > 0 && c.scratch == NULL)
+        c.scratch = p.scratch_bytes > 0 ? ch__alloc_aligned(p.scratch_bytes) : no_scratch;
+        if (c.scratch == NULL)
             rc = ch__fail_memory(n->op->name);
         else
             rc = run_tiles(team, k, &c, p.n_phases > 0 ? p.n_phases : 1,
                            p.n_phases > 0 ? p.tiles : one);
-        ch__free_aligned(c.scratch);
+        if (p.scratch_bytes > 0)
+            ch__free_aligned(c.scratch);
     }
     if (k->drop != NULL && p.state != NULL)
         k->drop(p.state);
