@@ -251,6 +251,17 @@ static ch_step *step_of(int n_in, ch_node *const *in)
     return s != NULL && is_within(outermost(s)->active, s) ? outermost(s)->active : NULL;
 }
 
+/* True for a number that an integer type can hold without loss: ch_number(s, 2). */
+static bool is_whole(const ch_node *n)
+{
+    const ch_constant_attrs *a = n->head->attrs;
+    double                   x;
+
+    if (n->head->op != ch__roles.constant || ch_tensor_item(a->value, &x) != CH_OK)
+        return false;
+    return x >= -0x1p53 && x <= 0x1p53 && x == (double)(int64_t)x;
+}
+
 /* Weak inputs take the type of those that are not; among weak ones, a float beats an integer.
  */
 static bool settle_dtypes(const ch_op *op, int n_in, ch_node **in)
@@ -265,7 +276,8 @@ static bool settle_dtypes(const ch_op *op, int n_in, ch_node **in)
              !ch_dtype_is_float(strong->dtype)))
             strong = in[i];
     for (int i = 0; i < n_in; i++) {
-        bool narrows = ch_dtype_is_float(in[i]->dtype) && !ch_dtype_is_float(strong->dtype);
+        bool narrows = ch_dtype_is_float(in[i]->dtype) && !ch_dtype_is_float(strong->dtype) &&
+                       !is_whole(in[i]);
 
         if (!in[i]->weak || in[i]->dtype == strong->dtype || narrows)
             continue;

@@ -187,6 +187,33 @@ static void gradients_can_be_differentiated_again(void **state)
     (void)state;
 }
 
+/* ---- numbers ---- */
+
+static void count_on(ch_step *s, void *arg)
+{
+    double by = *(const double *)arg;
+
+    ch_step_out(s, "next", ch_add(ch_step_number(s), ch_number(s, by)));
+}
+
+static void a_whole_number_may_stand_beside_an_integer_and_a_fraction_not(void **state)
+{
+    double       by = 2;
+    ch_function *f = t_function(count_on, &by), *g = NULL;
+    ch_tuple    *out = NULL;
+
+    t_ok(ch_strategy_run(NULL, f, NULL, NULL));
+    t_ok(ch_strategy_run(NULL, f, NULL, &out));
+    assert_int_equal(*(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(out, 0), 0)), 3);
+    by = 0.5;
+    g = t_function(count_on, &by);
+    t_refused(ch_strategy_run(NULL, g, NULL, NULL), CH_INVALID_ARGUMENT, "i64", "f64");
+    ch_tuple_unref(out);
+    ch_function_unref(f);
+    ch_function_unref(g);
+    (void)state;
+}
+
 /* ---- loops ---- */
 
 static void scale_at_random(ch_step *s, void *arg, ch_node *const *h, ch_node *const *x,
@@ -301,6 +328,7 @@ int main(void)
         cmocka_unit_test(an_input_that_is_not_there_is_an_error),
         cmocka_unit_test(a_step_cannot_run_itself_while_it_is_recorded),
         cmocka_unit_test(gradients_can_be_differentiated_again),
+        cmocka_unit_test(a_whole_number_may_stand_beside_an_integer_and_a_fraction_not),
         cmocka_unit_test(each_iteration_draws_its_own_numbers_and_its_gradient_the_same),
         cmocka_unit_test(watching_shows_every_node_and_changes_no_bit),
         cmocka_unit_test(a_graph_prints_as_one_would_write_it),
