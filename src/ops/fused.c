@@ -341,6 +341,15 @@ static int64_t chain_cost(int n_steps, const ch_fused_step *step)
     return cost;
 }
 
+/* A chain of one call may have lost inputs that were the same: its own number them anew. */
+static bool takes_all_in_order(const ch_fused_step *s)
+{
+    for (int i = 0; i < s->n_in; i++)
+        if (s->in[i] != i)
+            return false;
+    return true;
+}
+
 static ch_status prepare_steps(const ch_node *n, ch_prep *p, int n_all,
                                const ch_fused_step *all)
 {
@@ -369,7 +378,7 @@ static ch_status prepare_steps(const ch_node *n, ch_prep *p, int n_all,
         once[i] = step[i].n_in == 0 && step[i].result < 0 ? take_buffer(&b) : -1;
     for (int i = 0; i < n_steps; i++)
         lower_step(c, &v, &b, &step[i], i, once[i]);
-    c->is_plain = b.n == 0 && n_steps == 1;
+    c->is_plain = b.n == 0 && n_steps == 1 && takes_all_in_order(&step[0]);
     cut(c, b.n, widest(c, &v));
     allow_over(c, &v, step, p);
     c->n_tiles = p->tiles[0] =
