@@ -15,7 +15,14 @@
 #include "base/mem.h"
 #include "kernel/block.h"
 
-enum { TILE_WORK = 4 << 20, MAX_TILES = 16, SUM_TILES = 8, SUM_WORK = 64 << 10 };
+enum {
+    TILE_WORK = 8 << 20, /* multiplications that are worth a thread's attention */
+    MAX_TILES = 8,
+    MAX_SUMS = 4,   /* tiles of the filter's gradient: each has a partial sum, */
+    SUM_COST = 512, /* of which an element costs as much as so many multiplications */
+    SUM_TILES = 8,  /* in the phase that adds them up */
+    SUM_WORK = 64 << 10
+};
 
 static int64_t up(int64_t n, int64_t unit)
 {
@@ -75,18 +82,18 @@ static double work_of(const ch_conv_dims *d)
     return (double)y_count(d) * (double)taps;
 }
 
-/* How many tiles: each with work enough, and more work than its partial sum costs. */
 static int tiles_of(ch_conv_kind kind, const ch_conv_dims *d)
 {
-    double least = TILE_WORK, want;
+    double most = MAX_TILES, want = work_of(d) / TILE_WORK;
 
-    if (kind == CH_CONV_FILTER && least < 64.0 * (double)filter_count(d))
-        least = 64.0 * (double)filter_count(d);
-    want = work_of(d) / least;
-    if (want > MAX_TILES)
-        want = MAX_TILES;
-    if (want > (double)d->n)
-        want = (double)d->n;
+    if (kind == CH_CONV_FILTER && d->kh > 0) {
+        double sum = (double)filter_count(d) * SUM_COST;
+
+        most = MAX_SUMS;
+        want = sum > TILE_WORK ? work_of(d) / sum : want;
+    }
+    want = want > most ? most : want;
+    want = want > (double)d->n ? (double)d->n : want;
     return want < 1 ? 1 : (int)want;
 }
 

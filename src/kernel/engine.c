@@ -99,7 +99,7 @@ struct ch_dnn {
 
 static dnnl_engine_t  engine; /* NULL: oneDNN could not make one */
 static pthread_once_t engine_once = PTHREAD_ONCE_INIT;
-static bool           tiles_allowed;
+static enum { TILES_NONE, TILES_HIDDEN, TILES_SHOWN } tiles;
 static pthread_once_t tiles_once = PTHREAD_ONCE_INIT;
 static int (*omp_threads)(void); /* NULL: oneDNN was built without OpenMP */
 static void (*omp_set_threads)(int);
@@ -187,25 +187,32 @@ static ch_status new_attr(bool add, dnnl_primitive_attr_t *out)
     return fail(rc, "a primitive's attributes");
 }
 
-/* Whether oneDNN may use the matrix tiles of newer CPUs. It believes the CPU's flag and dies
- * where that is not all: Linux gives a process the tiles only when asked, and some virtual
- * machines show the flag but not the shapes of tiles that oneDNN reads from CPUID. */
+/* Whether oneDNN may use the matrix tiles of newer CPUs. It believes the CPU's flag and dies where that
+ * is not all: Linux gives a process the tiles only when asked, and some virtual machines
+ * show the flag but not the shapes of tiles that most of oneDNN reads from CPUID. Its
+ * gemm brings shapes of its own and is safe. */
 static void ask_for_tiles(void)
 {
 #if defined(__linux__) && defined(__x86_64__)
-    enum { GET_PERMISSION = 0x1022, ASK_PERMISSION = 0x1023, TILES = 18, SHAPES = 0x1d };
-    unsigned      palettes = 0, b, c, d;
+    enum { GET_PERMISSION = 0x1022, ASK_PERMISSION = 0x1023, TILES = 18 };
+    enum { FEATURES = 7, HAS_BF16_TILES = 1 << 22, SHAPES = 0x1d };
+    unsigned      palettes = 0, flags = 0, a, b, c, d;
     unsigned long may = 0;
 
-    if (!__get_cpuid_count(SHAPES, 0, &palettes, &b, &c, &d) || palettes == 0)
+    if (!__get_cpuid_count(FEATURES, 0, &a, &b, &c, &flags) || (flags & HAS_BF16_TILES) == 0)
         return;
     (void)syscall(SYS_arch_prctl, ASK_PERMISSION, TILES);
-    tiles_allowed =
-        syscall(SYS_arch_prctl, GET_PERMISSION, &may) == 0 && (may >> TILES & 1) != 0;
+    if (syscall(SYS_arch_prctl, GET_PERMISSION, &may) != 0 || (may >> TILES & 1) == 0)
+        return;
+    if (__get_cpuid_count(SHAPES, 0, &palettes, &b, &c, &d) && palettes > 0)
+        tiles = TILES_SHOWN;
+    else
+        tiles = TILES_HIDDEN;
 #endif
 }
 
-/* Whether to take an implementation: not the reference, and nothing that would kill us. */
+/* Whether to take an implementation: not the reference, nothing that would kill us, and not what does
+ * bf16 without tiles if there is one that uses them. */
 static bool is_good(const_dnnl_primitive_desc_t pd)
 {
     const char *name = NULL;
@@ -213,10 +220,10 @@ static bool is_good(const_dnnl_primitive_desc_t pd)
     if (dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name) != dnnl_success ||
         name == NULL || strncmp(name, "ref", 3) == 0)
         return false;
-    if (strstr(name, "amx") == NULL)
+    if (strstr(name, "amx") == NULL && strcmp(name, "brg:avx512_core_bf16") != 0)
         return true;
     pthread_once(&tiles_once, ask_for_tiles);
-    return tiles_allowed;
+    return strstr(name, "amx") != NULL ? tiles == TILES_SHOWN : tiles != TILES_HIDDEN;
 }
 
 static dnnl_status_t first_good(const_dnnl_op_desc_t what, const_dnnl_primitive_attr_t attr,

@@ -7,7 +7,7 @@
 #if CH_HAVE_ONEDNN
 
 /* Below this many multiplications a call of oneDNN costs more than the work. */
-static const int64_t least_onednn = 16 << 10;
+static const int64_t least_onednn = 8 << 10;
 
 static bool is_worth_a_call(const ch_gemm_dims *d)
 {

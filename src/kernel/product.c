@@ -8,10 +8,10 @@
 #include "base/mem.h"
 
 enum {
-    TILE_WORK = 4 << 20, /* multiplications that are worth a thread's attention */
-    MAX_TILES = 16,
-    ROW_GRAIN = 32, /* blocks of rows and columns are multiples of these */
-    COL_GRAIN = 64
+    TILE_WORK = 8 << 20, /* multiplications that are worth a thread's attention */
+    MAX_TILES = 8,
+    LEAST = 128, /* rows and columns of a tile: below, engines lose more than a thread gains */
+    GRAIN = 16   /* tiles are multiples of this */
 };
 
 static int64_t up(int64_t n, int64_t unit)
@@ -89,27 +89,30 @@ static void plan_axes(ch_product *p, ch_shape a, ch_shape b)
 
 /* ---- tiles ---- */
 
+/* Halves a side until there are tiles enough: the longer, as engines weigh them. An operand that
+ * is read against the grain is turned in each tile that reads it, so its own side is cut first;
+ * of the others, oneDNN (f32) would rather not pack B again, and OpenBLAS (f64) not A. */
 static void cut_block(ch_product *p, int64_t want)
 {
     const ch_gemm_dims *d = &p->dims;
+    bool                is_f64 = d->dtype == CH_F64;
     int64_t             rows = 1, cols = 1;
+    int64_t             a = d->ta ? 4 : is_f64 ? 2 : 1, b = d->tb ? 4 : is_f64 ? 1 : 2;
 
     while (rows * cols < want) {
         int64_t m = d->m / rows, n = d->n / cols;
 
-        if (m >= n && m >= 4 * ROW_GRAIN)
+        if (m >= 2 * LEAST && (m * a > n * b || n < 2 * LEAST))
             rows *= 2;
-        else if (n >= 4 * COL_GRAIN)
+        else if (n >= 2 * LEAST)
             cols *= 2;
-        else if (m >= 4 * ROW_GRAIN)
-            rows *= 2;
         else
             break;
     }
     if (rows > 1)
-        p->rows = up(up(d->m, rows), ROW_GRAIN) * ROW_GRAIN;
+        p->rows = up(up(d->m, rows), GRAIN) * GRAIN;
     if (cols > 1)
-        p->cols = up(up(d->n, cols), COL_GRAIN) * COL_GRAIN;
+        p->cols = up(up(d->n, cols), GRAIN) * GRAIN;
 }
 
 /* The number of times that the inner product is done. */

@@ -161,6 +161,11 @@ static bool fits_blas(const ch_node *n)
     return matmul_fits(n, &ch__gemm_blas);
 }
 
+static bool fits_wide(const ch_node *n)
+{
+    return matmul_fits(n, &ch__gemm_wide);
+}
+
 static bool fits_own(const ch_node *n)
 {
     return matmul_fits(n, &ch__gemm_own);
@@ -176,6 +181,11 @@ static ch_status prepare_blas(const ch_node *n, ch_prep *p)
     return matmul_prepare(n, p, &ch__gemm_blas);
 }
 
+static ch_status prepare_wide(const ch_node *n, ch_prep *p)
+{
+    return matmul_prepare(n, p, &ch__gemm_wide);
+}
+
 static ch_status prepare_own(const ch_node *n, ch_prep *p)
 {
     return matmul_prepare(n, p, &ch__gemm_own);
@@ -184,6 +194,8 @@ static ch_status prepare_own(const ch_node *n, ch_prep *p)
 static const ch_kernel matmul_onednn = {"onednn", fits_onednn, prepare_onednn, matmul_run,
                                         matmul_drop};
 static const ch_kernel matmul_blas = {"openblas", fits_blas, prepare_blas, matmul_run,
+                                      matmul_drop};
+static const ch_kernel matmul_wide = {"widened", fits_wide, prepare_wide, matmul_run,
                                       matmul_drop};
 static const ch_kernel matmul_own = {"own", fits_own, prepare_own, matmul_run, matmul_drop};
 
@@ -332,7 +344,8 @@ const ch_op ch__op_matmul = {
     .grad = matmul_grad,
     .factors = matmul_factors,
     .absorb = matmul_absorb,
-    .kernels = (const ch_kernel *const[]){&matmul_onednn, &matmul_blas, &matmul_own, NULL},
+    .kernels = (const ch_kernel *const[]){&matmul_onednn, &matmul_blas, &matmul_wide,
+                                          &matmul_own, NULL},
 };
 
 /* ---- matmul_fused: activation(x . w + bias), made by matmul_absorb; bias may be left out ----
@@ -370,6 +383,8 @@ static const ch_kernel fused_onednn = {"onednn", fits_onednn, prepare_onednn, fu
                                        matmul_drop};
 static const ch_kernel fused_blas = {"openblas", fits_blas, prepare_blas, fused_run,
                                      matmul_drop};
+static const ch_kernel fused_wide = {"widened", fits_wide, prepare_wide, fused_run,
+                                     matmul_drop};
 static const ch_kernel fused_own = {"own", fits_own, prepare_own, fused_run, matmul_drop};
 
 const ch_op ch__op_matmul_fused = {
@@ -382,7 +397,8 @@ const ch_op ch__op_matmul_fused = {
     .attrs_bytes = sizeof(matmul_attrs),
     .infer = fused_infer,
     .absorb = matmul_absorb,
-    .kernels = (const ch_kernel *const[]){&fused_onednn, &fused_blas, &fused_own, NULL},
+    .kernels =
+        (const ch_kernel *const[]){&fused_onednn, &fused_blas, &fused_wide, &fused_own, NULL},
 };
 
 ch_node *ch_matmul(ch_node *a, bool ta, ch_node *b, bool tb)
