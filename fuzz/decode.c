@@ -7,7 +7,7 @@
  * shape rule accepts (decode/grow.c). The last is how random input gets past the checks, and
  * how every op meets attributes that nobody meant.
  *
- * covers: src/graph/decode.c src/graph/encode.c
+ * covers: src/graph/decode.c
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -248,11 +248,26 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return 0;
 }
 
+/* Some allocation fails; which one depends on the bytes. */
+static void check_memory(const uint8_t *data, size_t size)
+{
+    unsigned  at = 1;
+    ch_graph *g = NULL;
+
+    for (size_t i = 0; i < size; i++)
+        at = at * 31 + data[i];
+    ch__mem_fail_at(1 + at % 64);
+    if (ch_graph_decode(data, size, &g) == CH_OK)
+        ch_graph_unref(g);
+    ch__mem_fail_at(0);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     int64_t   live = ch__mem_live();
     ch_graph *g = NULL;
 
+    check_memory(data, size);
     if (ch_graph_decode(data, size, &g) == CH_OK) {
         check_print(g);
         check_encode(g);
