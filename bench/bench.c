@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#if CH_HAVE_OPENBLAS
+#if BENCH_HAS_OPENBLAS
 #include <cblas.h>
 #endif
 
@@ -258,7 +258,7 @@ static void print_header(bench *b)
         return;
     b->has_header = true;
     printf("%s, %ld cores", b->name, sysconf(_SC_NPROCESSORS_ONLN));
-#if CH_HAVE_OPENBLAS
+#if BENCH_HAS_OPENBLAS
     printf(", OpenBLAS for %s", openblas_get_corename());
 #endif
     putchar('\n');
@@ -388,7 +388,7 @@ bool bench_wants(const bench *b, const char *case_name)
  * a better name in the environment, where OpenBLAS looks when it is loaded. */
 static void wake_openblas(char **argv)
 {
-#if CH_HAVE_OPENBLAS && defined(__x86_64__)
+#if BENCH_HAS_OPENBLAS && defined(__x86_64__)
     if (strcmp(openblas_get_corename(), "Prescott") != 0 || !__builtin_cpu_supports("avx2") ||
         getenv("OPENBLAS_CORETYPE") != NULL)
         return;

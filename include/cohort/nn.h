@@ -44,11 +44,10 @@ CH_API ch_node *ch_sigmoid_cross_entropy(ch_node *logits, ch_node *labels);
 
 /* ---- linear algebra and convolution ----
  *
- * These run on oneDNN and OpenBLAS where that is fastest, always single-threaded: a device
- * shares large ones among its threads itself. oneDNN's OpenMP is told so for the length of a
- * call, and the program's own OpenMP settings stay as they were. OpenBLAS knows only one number
- * of threads for the whole process: it is set to 1 when Cohort first uses OpenBLAS, unless
- * COHORT_BLAS_THREADS=true says to leave it alone. COHORT_ENGINES=false uses neither. */
+ * Convolutions and products of bf16 run on oneDNN where it is fastest, always single-threaded:
+ * a device shares large ones among its threads itself. oneDNN's OpenMP is told so for the length
+ * of a call, and the program's own OpenMP settings stay as they were. COHORT_ENGINES=false leaves
+ * oneDNN alone. */
 
 /* (..., m, n) = a (..., m, k) . b (..., k, n); with `ta`, a is stored as (..., k, m), with
  * `tb`, b as

@@ -17,8 +17,7 @@ typedef struct ch_config {
     char simd[16];       /* COHORT_SIMD: "auto", "base", "avx2", "avx512" */
     bool fuse;           /* COHORT_FUSE: fuse elementwise chains */
     bool epilogue;       /* COHORT_EPILOGUE: fuse into the engines' matmul and convolution */
-    bool engines;        /* COHORT_ENGINES: use oneDNN and OpenBLAS where they fit */
-    bool blas_threads;   /* COHORT_BLAS_THREADS: leave OpenBLAS's process-wide count alone */
+    bool engines;        /* COHORT_ENGINES: use oneDNN where it fits */
     int  wait_notice_ms; /* COHORT_WAIT_NOTICE_MS: a wait says whom it waits for */
     int  wait_limit_ms;  /* COHORT_WAIT_LIMIT_MS: and is an error after this */
     bool interpret;      /* COHORT_INTERPRET: run node by node, unfused, checked */

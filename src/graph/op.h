@@ -213,7 +213,8 @@ const char *ch__dim_text(const ch_infer *c, ch_dim d);
 
 /* One call of a kernel does one tile of one phase. A kernel is a short row of phases, each a
  * grid of tiles that may run in any order and on any thread; a phase begins when the one before
- * it is done. The grids depend on shapes only, so results do not depend on the threads. */
+ * it is done. Grids that could change results depend on shapes only, so results do not depend on
+ * the threads. */
 typedef struct ch_piece {
     int phase, index;
 } ch_piece;
@@ -242,20 +243,21 @@ typedef struct ch_call {
     const ch_node *node; /* for messages */
 } ch_call;
 
-/* What a kernel asks of the planner. Zeroed before prepare. */
+/* What a kernel asks of the planner. Zeroed before prepare, but for what it is told. */
 typedef struct ch_prep {
-    const ch_node *node;  /* specialised */
-    void          *state; /* from ch__prep_state, or the kernel's own with drop */
-    size_t         scratch_bytes;
-    int            n_phases; /* 0 means one phase of one tile */
-    int            tiles[CH_MAX_PHASES];
-    unsigned       over[CH_MAX_OUT];   /* bit j: output i may be written over input j, if it is
+    const ch_node *node; /* specialised */
+    int       threads; /* of the device, 1 or more; may only decide what results do not tell */
+    void     *state;   /* from ch__prep_state, or the kernel's own with drop */
+    size_t    scratch_bytes;
+    int       n_phases; /* 0 means one phase of one tile */
+    int       tiles[CH_MAX_PHASES];
+    unsigned  over[CH_MAX_OUT];   /* bit j: output i may be written over input j, if it is
                                         the last to read it; both have as many bytes */
-    bool           unused[CH_MAX_OUT]; /* nobody reads output i; set before prepare */
-    bool           skips_unused; /* the kernel does not write those: they need no memory */
-    bool           is_view;      /* output 0 is input 0's memory, from this byte on: no call */
-    size_t         view_offset;
-    ch_arena      *arena; /* lives as long as the program */
+    bool      unused[CH_MAX_OUT]; /* nobody reads output i; set before prepare */
+    bool      skips_unused;       /* the kernel does not write those: they need no memory */
+    bool      is_view;            /* output 0 is input 0's memory, from this byte on: no call */
+    size_t    view_offset;
+    ch_arena *arena; /* lives as long as the program */
 } ch_prep;
 
 /* Zeroed memory for the kernel's state, freed with the program; NULL when out of memory. */

@@ -109,6 +109,7 @@ static ch_status prepare_call(planner *pl, int i)
         return ch__fail(CH_UNIMPLEMENTED, "%s: no kernel for %s", n->op->name,
                         ch_dtype_name(n->n_in > 0 ? n->in[0]->dtype : n->dtype));
     p->node = n;
+    p->threads = pl->opt->threads;
     p->arena = &pl->p->arena;
     for (int k = 0; k < n->n_out; k++)
         p->unused[k] = !pl->used[n[k].id] && !pl->opt->keep_all;
@@ -736,9 +737,8 @@ static ch_status run_passes(ch_graph *g)
 
 ch_status ch__program_new(ch_graph *g, const ch_plan_options *opt, ch_program **out)
 {
-    static const ch_plan_options none;
-    planner                      pl = {.g = g, .opt = opt != NULL ? opt : &none};
-    ch_status                    rc = pl.opt->keep_all ? CH_OK : run_passes(g);
+    planner   pl = {.g = g, .opt = opt};
+    ch_status rc = pl.opt->keep_all ? CH_OK : run_passes(g);
 
     if (rc != CH_OK)
         return rc;

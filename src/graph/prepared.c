@@ -231,10 +231,20 @@ static ch_status specialise(ch_prepared *p, ch_graph **variant)
     return rc;
 }
 
+static int most_threads(const ch_prepared *p)
+{
+    int most = 1;
+
+    for (int r = 0; r < p->n_local; r++)
+        if (ch_device_threads(p->device[r]) > most)
+            most = ch_device_threads(p->device[r]);
+    return most;
+}
+
 static ch_status make_programs(ch_prepared *p)
 {
     ch_graph      **variant = ch__calloc((size_t)p->n_variants, sizeof(*variant));
-    ch_plan_options opt = {.keep_all = p->watched};
+    ch_plan_options opt = {.keep_all = p->watched, .threads = most_threads(p)};
     ch_status rc = variant == NULL ? ch__fail_memory("a program") : specialise(p, variant);
 
     for (int i = 0; i < p->n_variants && rc == CH_OK; i++)

@@ -66,6 +66,7 @@ typedef struct ch_program {
 
 typedef struct ch_plan_options {
     bool keep_all; /* for watching: no fusion, no folding, no memory used twice */
+    int  threads;  /* of the devices it will run on */
 } ch_plan_options;
 
 /* Plans a specialised graph, after its passes; keeps a reference to it. */

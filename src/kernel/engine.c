@@ -1,4 +1,4 @@
-/* kernel/engine.c -- oneDNN and OpenBLAS as guests.
+/* kernel/engine.c -- oneDNN as a guest.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE /* RTLD_DEFAULT, syscall */
@@ -8,7 +8,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #if defined(__x86_64__)
@@ -19,63 +18,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/thread.h"
-
-/* ---- OpenBLAS ---- */
-
-#if CH_HAVE_OPENBLAS
-#include <cblas.h>
-
-static bool           blas_knows_cpu;
-static pthread_once_t blas_once = PTHREAD_ONCE_INIT;
-
-/* What OpenBLAS takes when it does not know a CPU, as happens with those younger than itself.
- */
-static bool is_last_resort(const char *core)
-{
-    static const char *const old[] = {"prescott", "core2", "generic", "unknown"};
-
-    for (size_t i = 0; i < sizeof(old) / sizeof(old[0]); i++)
-        if (strcasecmp(core, old[i]) == 0)
-            return true;
-    return false;
-}
-
-static bool cpu_has_more(void)
-{
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("avx2");
-#else
-    return true;
-#endif
-}
-
-static void blas_start(void)
-{
-    blas_knows_cpu = !(is_last_resort(openblas_get_corename()) && cpu_has_more());
-    if (!blas_knows_cpu)
-        ch__log(CH_LOG_INFO, "engine",
-                "OpenBLAS does not know this CPU and would run as %s; not used "
-                "(OPENBLAS_CORETYPE names another)",
-                openblas_get_corename());
-    else if (!ch__config()->blas_threads)
-        openblas_set_num_threads(1);
-}
-
-bool ch__openblas_is_on(void)
-{
-    if (!ch__config()->engines)
-        return false;
-    pthread_once(&blas_once, blas_start);
-    return blas_knows_cpu;
-}
-#else
-bool ch__openblas_is_on(void)
-{
-    return false;
-}
-#endif
-
-/* ---- oneDNN ---- */
 
 #if CH_HAVE_ONEDNN
 

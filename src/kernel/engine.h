@@ -1,12 +1,10 @@
-/* kernel/engine.h -- oneDNN and OpenBLAS as guests: one thread each, nothing of the host
- * changed.
+/* kernel/engine.h -- oneDNN as a guest: one thread, and nothing of the host changed.
  *
  * oneDNN (Debian's, on OpenMP) asks OpenMP how many threads to use when it makes a primitive
  * and when it runs one. That number belongs to the calling thread, so every call of ours sets
- * it to one and puts it back. OpenBLAS's number belongs to the process: it is set to one, once,
- * when we first use OpenBLAS, unless the setting blas_threads says to leave it alone.
+ * it to one and puts it back.
  *
- * Only kernel/ includes this file, and nothing above it sees a type of either.
+ * Only kernel/ includes this file, and nothing above it sees a type of oneDNN's.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KERNEL_ENGINE_H
@@ -19,9 +17,6 @@
 #include "base/fault.h"
 #include "cohort/shape.h"
 
-/* Whether OpenBLAS is built in and wanted, and knows this CPU: an old one that falls back to
- * its oldest kernels is slower than ours. */
-bool ch__openblas_is_on(void);
 /* Whether oneDNN is built in and wanted, and has a CPU engine. */
 bool ch__onednn_is_on(void);
 

@@ -2,7 +2,8 @@
  * vector instructions.
  *
  * A block is a few rows of C by one or two vectors. Its sums run over k in order, one product
- * after the other, never contracted: so every level gives the same bits.
+ * after the other, so they do not depend on how C was cut. They are fused multiply-adds where
+ * the level has them: here, unlike elsewhere, the bits depend on the level.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KERNEL_GEMM_MICRO_H
@@ -14,7 +15,7 @@
 #include "cohort/shape.h"
 #include "kernel/simd.h"
 
-enum { CH_MICRO_ROWS = 6, CH_MICRO_VECTORS = 2 };
+enum { CH_MICRO_ROWS = 12, CH_MICRO_VECTORS = 2 }; /* at most */
 
 /* Types that are computed in; the others are widened to one of them when packed. */
 typedef enum ch_micro_type {
@@ -25,22 +26,23 @@ typedef enum ch_micro_type {
     CH_MICRO_TYPES
 } ch_micro_type;
 
-/* Where the operands of a block are: a[i * a_row + p * a_col], b[p * b_row + j], c[i * c_row + j]. */
+/* Where the operands of a block are: a[i * a_row + p], or a[p * rows + i] if a_row is 0;
+ * b[p * b_row + j]; c[i * c_row + j]. */
 typedef struct ch_micro_call {
     int64_t     k;
     const void *a, *b;
     void       *c;
-    int64_t     a_row, a_col, b_row, c_row; /* in elements */
-    bool        add;                        /* to what c holds */
+    int64_t     a_row, b_row, c_row; /* in elements */
+    bool        add;                 /* to what c holds */
 } ch_micro_call;
 
 typedef void (*ch_micro_fn)(const ch_micro_call *x);
 
-/* to[r * to_row + c * to_col] = from[r * from_row + c * from_col], widened. */
-typedef void (*ch_widen_fn)(int64_t rows, int64_t cols, const void *from, int64_t from_row,
-                            int64_t from_col, void *to, int64_t to_row, int64_t to_col);
+/* A panel: to[c * to_col + r] = from[r * row + c * col], widened. Of row and col one is 1. */
+typedef void (*ch_pack_fn)(int64_t rows, int64_t cols, const void *from, int64_t row,
+                           int64_t col, void *to, int64_t to_col);
 /* Rows of results to where they belong, or added to what is there. */
-typedef void (*ch_narrow_fn)(int64_t rows, int64_t cols, const void *from, int64_t from_row,
+typedef void (*ch_unpack_fn)(int64_t rows, int64_t cols, const void *from, int64_t from_row,
                              void *to, int64_t to_row, bool add);
 
 /* How the elements of a dtype are computed with. */
@@ -48,12 +50,13 @@ typedef struct ch_micro_move {
     ch_micro_type type;
     int           bytes;   /* of an element of `type` */
     bool          is_same; /* as stored: nothing to widen */
-    ch_widen_fn   widen;   /* NULL: not at all */
-    ch_narrow_fn  narrow;
+    ch_pack_fn    pack;    /* NULL: not at all */
+    ch_unpack_fn  unpack;
 } ch_micro_move;
 
 typedef struct ch_micro {
     int         vector_bytes;
+    int         rows; /* of a full block: what the registers hold */
     ch_micro_fn fn[CH_MICRO_TYPES][CH_MICRO_ROWS]
                   [CH_MICRO_VECTORS]; /* [..][rows-1][vectors-1] */
     ch_micro_move move[CH_DTYPE_COUNT];

@@ -1,4 +1,4 @@
-/* kernel/gemm_onednn.c -- matrix multiply by oneDNN.
+/* kernel/gemm_onednn.c -- matrix multiply of bf16 by oneDNN.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/engine.h"
@@ -29,17 +29,13 @@ static ch_status describe(const ch_gemm_dims *d, dnnl_memory_desc_t md[3],
     dnnl_dims_t        b_to = {d->b_step, d->tb ? 1 : d->ldb, d->tb ? d->ldb : 1};
     dnnl_dims_t        c_to = {d->c_step, d->ldc, 1};
     dnnl_matmul_desc_t what;
-    dnnl_data_type_t   t;
     int                skip = d->batch == 1, rank = 3 - skip;
 
-    if (!ch__dnn_dtype(d->dtype, &t))
-        return ch__fail(CH_UNIMPLEMENTED, "matrix multiply: oneDNN has no %s",
-                        ch_dtype_name(d->dtype));
-    if (dnnl_memory_desc_init_by_strides(&md[0], rank, a + skip, t, a_to + skip) !=
+    if (dnnl_memory_desc_init_by_strides(&md[0], rank, a + skip, dnnl_bf16, a_to + skip) !=
             dnnl_success ||
-        dnnl_memory_desc_init_by_strides(&md[1], rank, b + skip, t, b_to + skip) !=
+        dnnl_memory_desc_init_by_strides(&md[1], rank, b + skip, dnnl_bf16, b_to + skip) !=
             dnnl_success ||
-        dnnl_memory_desc_init_by_strides(&md[2], rank, c + skip, t, c_to + skip) !=
+        dnnl_memory_desc_init_by_strides(&md[2], rank, c + skip, dnnl_bf16, c_to + skip) !=
             dnnl_success ||
         dnnl_matmul_desc_init(&what, &md[0], &md[1], NULL, &md[2]) != dnnl_success)
         return ch__fail(CH_UNIMPLEMENTED, "matrix multiply: oneDNN does not take this layout");
@@ -51,7 +47,8 @@ static bool onednn_fits(const ch_gemm_dims *d)
     dnnl_memory_desc_t    md[3];
     dnnl_primitive_desc_t pd = NULL;
 
-    if (!is_worth_a_call(d) || !ch__onednn_is_on() || describe(d, md, &pd) != CH_OK)
+    if (d->dtype != CH_BF16 || !is_worth_a_call(d) || !ch__onednn_is_on() ||
+        describe(d, md, &pd) != CH_OK)
         return false;
     dnnl_primitive_desc_destroy(pd);
     return true;

@@ -9,9 +9,9 @@
 
 enum {
     TILE_WORK = 8 << 20, /* multiplications that are worth a thread's attention */
-    MAX_TILES = 8,
-    LEAST = 128, /* rows and columns of a tile: below, engines lose more than a thread gains */
-    GRAIN = 16   /* tiles are multiples of this */
+    LEAST = 128, /* rows and columns of a tile: below, packing costs more than a thread gains */
+    ROW_GRAIN = 12, /* tiles are multiples of these */
+    COL_GRAIN = 32
 };
 
 static int64_t up(int64_t n, int64_t unit)
@@ -89,20 +89,19 @@ static void plan_axes(ch_product *p, ch_shape a, ch_shape b)
 
 /* ---- tiles ---- */
 
-/* Halves a side until there are tiles enough: the longer, as engines weigh them. An operand that
- * is read against the grain is turned in each tile that reads it, so its own side is cut first;
- * of the others, oneDNN (f32) would rather not pack B again, and OpenBLAS (f64) not A. */
+/* Halves a side until there are tiles enough: the one that costs less. Tiles side by side pack the
+ * same rows of A, each for itself, and tiles one below the other the same columns of B; an operand that
+ * is turned on the way costs twice. */
 static void cut_block(ch_product *p, int64_t want)
 {
     const ch_gemm_dims *d = &p->dims;
-    bool                is_f64 = d->dtype == CH_F64;
     int64_t             rows = 1, cols = 1;
-    int64_t             a = d->ta ? 4 : is_f64 ? 2 : 1, b = d->tb ? 4 : is_f64 ? 1 : 2;
+    int64_t             a = d->ta ? 1 : 2, b = d->tb ? 2 : 1;
 
     while (rows * cols < want) {
         int64_t m = d->m / rows, n = d->n / cols;
 
-        if (m >= 2 * LEAST && (m * a > n * b || n < 2 * LEAST))
+        if (m >= 2 * LEAST && (m * a >= n * b || n < 2 * LEAST))
             rows *= 2;
         else if (n >= 2 * LEAST)
             cols *= 2;
@@ -110,9 +109,9 @@ static void cut_block(ch_product *p, int64_t want)
             break;
     }
     if (rows > 1)
-        p->rows = up(up(d->m, rows), GRAIN) * GRAIN;
+        p->rows = up(up(d->m, rows), ROW_GRAIN) * ROW_GRAIN;
     if (cols > 1)
-        p->cols = up(up(d->n, cols), GRAIN) * GRAIN;
+        p->cols = up(up(d->n, cols), COL_GRAIN) * COL_GRAIN;
 }
 
 /* The number of times that the inner product is done. */
@@ -125,14 +124,22 @@ static int64_t outer_steps(const ch_product *p)
     return n;
 }
 
-static void plan_tiles(ch_product *p)
+/* Two for each thread, in case one of them is held up. */
+static int64_t most_tiles(ch_dtype t, int threads)
+{
+    if (t == CH_BF16)
+        return 8;
+    return threads == 1 ? 1 : 2 * (int64_t)threads;
+}
+
+static void plan_tiles(ch_product *p, int64_t most)
 {
     const ch_gemm_dims *d = &p->dims;
     int64_t             steps = outer_steps(p), want;
     double              work = (double)d->m * (double)d->n * (double)d->k;
 
     work *= (double)d->batch * (double)steps;
-    want = work < (double)TILE_WORK * MAX_TILES ? (int64_t)work / TILE_WORK : MAX_TILES;
+    want = work < (double)TILE_WORK * (double)most ? (int64_t)work / TILE_WORK : most;
     want = want < 1 ? 1 : want;
     p->batches = d->batch;
     p->rows = d->m;
@@ -150,7 +157,8 @@ static void plan_tiles(ch_product *p)
     p->n_tiles = (int)(p->n_pieces < 2 * want ? p->n_pieces : want);
 }
 
-void ch__product_plan(ch_product *p, ch_dtype dtype, ch_shape a, bool ta, ch_shape b, bool tb)
+void ch__product_plan(ch_product *p, ch_dtype dtype, ch_shape a, bool ta, ch_shape b, bool tb,
+                      int threads)
 {
     ch_gemm_dims *d = &p->dims;
 
@@ -167,7 +175,7 @@ void ch__product_plan(ch_product *p, ch_dtype dtype, ch_shape a, bool ta, ch_sha
     plan_axes(p, a, b);
     p->n_tiles = 1;
     if (d->batch > 0 && d->m > 0 && d->n > 0 && outer_steps(p) > 0)
-        plan_tiles(p);
+        plan_tiles(p, most_tiles(dtype, threads));
 }
 
 /* ---- parts ---- */

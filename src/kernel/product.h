@@ -2,9 +2,9 @@
  *
  * a (..., m, k) . b (..., k, n), where the axes before the last two broadcast by numpy's rule.
  * Batch axes are merged as far as memory allows; where b has none, those of a become rows, and
- * one large product remains. The result is cut by its shape alone: into batches if there are
- * many, else into blocks of rows and columns, so that a team can share it and one thread hardly
- * notices.
+ * one large product remains. The result is cut so that a team can share it: into batches if
+ * there are many, else into blocks of rows and columns. Our own gemm gives the same bits however it
+ * is cut; for bf16, which may be oneDNN's, the cut depends on the shapes alone.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KERNEL_PRODUCT_H
@@ -33,7 +33,8 @@ typedef struct ch_product {
 } ch_product;
 
 /* Sizes only: `p` needs no close. The shapes must fit together. */
-void ch__product_plan(ch_product *p, ch_dtype dtype, ch_shape a, bool ta, ch_shape b, bool tb);
+void ch__product_plan(ch_product *p, ch_dtype dtype, ch_shape a, bool ta, ch_shape b, bool tb,
+                      int threads);
 /* Whether an engine takes the tiles of a plan. */
 bool ch__product_fits(const ch_product *p, const ch_gemm_engine *e);
 /* Makes a planned product ready to run; after a failure there is nothing to close. */

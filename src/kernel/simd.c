@@ -19,20 +19,20 @@ const char *ch__simd_name(ch_simd level)
 }
 
 #if defined(__x86_64__)
-/* Conversions of f16; every CPU with AVX2 that we know of has them, but they are asked for
- * apart. */
-static bool has_f16c(void)
+/* Conversions of f16 and fused multiply-add; every CPU with AVX2 that we know of has them, but
+ * they are asked for apart. */
+static bool has_f16c_and_fma(void)
 {
     unsigned a, b, c, d;
 
-    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0 && (c & bit_FMA) != 0;
 }
 #endif
 
 ch_simd ch__simd_best(void)
 {
 #if defined(__x86_64__)
-    if (!has_f16c())
+    if (!has_f16c_and_fma())
         return CH_SIMD_BASE;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))

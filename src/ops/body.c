@@ -15,9 +15,9 @@ size_t ch__scratch_take(size_t *used, size_t bytes)
     return at;
 }
 
-ch_status ch__body_prepare(ch_body *b, ch_graph *g, size_t *used)
+ch_status ch__body_prepare(ch_body *b, ch_graph *g, int threads, size_t *used)
 {
-    ch_status rc = ch__program_new(g, NULL, &b->program);
+    ch_status rc = ch__program_new(g, &(ch_plan_options){.threads = threads}, &b->program);
 
     if (rc != CH_OK)
         return rc;

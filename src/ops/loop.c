@@ -143,7 +143,7 @@ static ch_status scan_prepare(const ch_node *n, ch_prep *p)
     for (int i = 0; i < g->n_outputs; i++) /* only the trace may be left out */
         p->unused[i] = false;
     {
-        ch_status rc = ch__body_prepare(&s->body, a->body, &used);
+        ch_status rc = ch__body_prepare(&s->body, a->body, p->threads, &used);
 
         p->scratch_bytes = used;
         return rc;

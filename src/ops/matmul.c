@@ -87,18 +87,19 @@ typedef struct {
     ch_epilogue then;
 } matmul_state;
 
-static void matmul_plan(const ch_node *n, ch_product *p)
+static void matmul_plan(const ch_node *n, int threads, ch_product *p)
 {
     const matmul_attrs *t = ch__attrs(n);
 
-    ch__product_plan(p, n->dtype, ch__shape(n->in[0]), t->ta, ch__shape(n->in[1]), t->tb);
+    ch__product_plan(p, n->dtype, ch__shape(n->in[0]), t->ta, ch__shape(n->in[1]), t->tb,
+                     threads);
 }
 
 static bool matmul_fits(const ch_node *n, const ch_gemm_engine *e)
 {
     ch_product p;
 
-    matmul_plan(n, &p);
+    matmul_plan(n, 1, &p);
     return ch__product_fits(&p, e);
 }
 
@@ -110,7 +111,7 @@ static ch_status matmul_prepare(const ch_node *n, ch_prep *p, const ch_gemm_engi
 
     if (x == NULL)
         return ch__fail_memory("matmul");
-    matmul_plan(n, &x->product);
+    matmul_plan(n, p->threads, &x->product);
     (void)ch__epilogue_make(n->dtype, n->n_in > 2, t->activation, &x->then);
     rc = ch__product_open(&x->product, e);
     if (rc != CH_OK) {
@@ -156,11 +157,6 @@ static bool fits_onednn(const ch_node *n)
     return matmul_fits(n, &ch__gemm_onednn);
 }
 
-static bool fits_blas(const ch_node *n)
-{
-    return matmul_fits(n, &ch__gemm_blas);
-}
-
 static bool fits_wide(const ch_node *n)
 {
     return matmul_fits(n, &ch__gemm_wide);
@@ -176,11 +172,6 @@ static ch_status prepare_onednn(const ch_node *n, ch_prep *p)
     return matmul_prepare(n, p, &ch__gemm_onednn);
 }
 
-static ch_status prepare_blas(const ch_node *n, ch_prep *p)
-{
-    return matmul_prepare(n, p, &ch__gemm_blas);
-}
-
 static ch_status prepare_wide(const ch_node *n, ch_prep *p)
 {
     return matmul_prepare(n, p, &ch__gemm_wide);
@@ -193,8 +184,6 @@ static ch_status prepare_own(const ch_node *n, ch_prep *p)
 
 static const ch_kernel matmul_onednn = {"onednn", fits_onednn, prepare_onednn, matmul_run,
                                         matmul_drop};
-static const ch_kernel matmul_blas = {"openblas", fits_blas, prepare_blas, matmul_run,
-                                      matmul_drop};
 static const ch_kernel matmul_wide = {"widened", fits_wide, prepare_wide, matmul_run,
                                       matmul_drop};
 static const ch_kernel matmul_own = {"own", fits_own, prepare_own, matmul_run, matmul_drop};
@@ -344,8 +333,7 @@ const ch_op ch__op_matmul = {
     .grad = matmul_grad,
     .factors = matmul_factors,
     .absorb = matmul_absorb,
-    .kernels = (const ch_kernel *const[]){&matmul_onednn, &matmul_blas, &matmul_wide,
-                                          &matmul_own, NULL},
+    .kernels = (const ch_kernel *const[]){&matmul_onednn, &matmul_wide, &matmul_own, NULL},
 };
 
 /* ---- matmul_fused: activation(x . w + bias), made by matmul_absorb; bias may be left out ----
@@ -381,8 +369,6 @@ static ch_status fused_infer(ch_infer *c)
 
 static const ch_kernel fused_onednn = {"onednn", fits_onednn, prepare_onednn, fused_run,
                                        matmul_drop};
-static const ch_kernel fused_blas = {"openblas", fits_blas, prepare_blas, fused_run,
-                                     matmul_drop};
 static const ch_kernel fused_wide = {"widened", fits_wide, prepare_wide, fused_run,
                                      matmul_drop};
 static const ch_kernel fused_own = {"own", fits_own, prepare_own, fused_run, matmul_drop};
@@ -397,8 +383,7 @@ const ch_op ch__op_matmul_fused = {
     .attrs_bytes = sizeof(matmul_attrs),
     .infer = fused_infer,
     .absorb = matmul_absorb,
-    .kernels =
-        (const ch_kernel *const[]){&fused_onednn, &fused_blas, &fused_wide, &fused_own, NULL},
+    .kernels = (const ch_kernel *const[]){&fused_onednn, &fused_wide, &fused_own, NULL},
 };
 
 ch_node *ch_matmul(ch_node *a, bool ta, ch_node *b, bool tb)

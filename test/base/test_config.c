@@ -39,7 +39,6 @@ static void a_variable_sets_its_field(void **state)
 static void an_unset_or_empty_variable_means_the_default(void **state)
 {
     assert_true(ch__config()->engines); /* set, but empty */
-    assert_false(ch__config()->blas_threads);
     assert_int_equal(ch__config()->wait_notice_ms, 10000);
     (void)state;
 }
@@ -120,7 +119,7 @@ static void every_row_has_help_and_a_default_that_parses(void **state)
         assert_true(strlen(help) > 0);
         assert_int_equal(ch__config_set(name, fallback), CH_OK);
     }
-    assert_int_equal(n, 10); /* the fields of ch_config */
+    assert_int_equal(n, 9); /* the fields of ch_config */
     assert_false(ch__config_row(-1, &name, &fallback, &help));
     (void)state;
 }
@@ -139,7 +138,6 @@ int main(void)
         cmocka_unit_test(every_row_has_help_and_a_default_that_parses),
     };
 
-    unsetenv("COHORT_BLAS_THREADS");
     unsetenv("COHORT_WAIT_NOTICE_MS");
     setenv("COHORT_THREADS", "3", 1);
     setenv("COHORT_DEVICES", "CPU=2,GPU=4", 1);

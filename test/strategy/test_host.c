@@ -24,8 +24,8 @@ static ch_tuple *inputs(void)
                                       t_noise(ch_shape_of(3, 3, 4, 8), 2)});
 }
 
-/* OpenMP's and OpenBLAS's numbers of threads, where the process has them. */
-static void the_hosts_settings_of_openmp_and_blas_stay_as_they_were(void **state)
+/* OpenMP's number of threads, where the process has it. No other library is called that has one. */
+static void the_hosts_settings_of_openmp_stay_as_they_were(void **state)
 {
     int (*get)(void) = NULL;
     void (*set)(int) = NULL;
@@ -112,7 +112,7 @@ static void after_a_fork_the_child_gets_an_error_and_the_parent_goes_on(void **s
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_hosts_settings_of_openmp_and_blas_stay_as_they_were),
+        cmocka_unit_test(the_hosts_settings_of_openmp_stay_as_they_were),
         cmocka_unit_test(a_host_function_that_runs_a_step_gets_an_error_not_a_deadlock),
         cmocka_unit_test(after_a_fork_the_child_gets_an_error_and_the_parent_goes_on),
     };
