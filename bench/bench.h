@@ -72,5 +72,7 @@ void bench_void(bench *b, const char *case_name, const char *why);
 int bench_close(bench *b);
 
 double bench_now(void); /* seconds, monotonic */
+/* How often anyone in this process has allocated memory. */
+int64_t bench_allocations(void);
 
 #endif

@@ -12,7 +12,6 @@
 #include <sys/resource.h>
 
 #include "base/config.h"
-#include "base/mem.h"
 #include "bench.h"
 #include "cohort/cohort.h"
 
@@ -201,11 +200,11 @@ static void count_steady(bench *b, job *j)
     int64_t       allocs;
 
     run(j, 100);
-    allocs = ch__mem_allocs();
+    allocs = bench_allocations();
     getrusage(RUSAGE_SELF, &before);
     run(j, 1000);
     getrusage(RUSAGE_SELF, &after);
-    allocs = ch__mem_allocs() - allocs;
+    allocs = bench_allocations() - allocs;
     bench_add(b, "allocations in 1000 steps", "", BENCH_LOWER, (double)allocs, 0);
     bench_add(b, "page faults in 1000 steps", "", BENCH_LOWER,
               (double)(after.ru_minflt - before.ru_minflt), 0);

@@ -167,6 +167,21 @@ static void measure(bench *b, const char *name, ch_function *f)
     free(plan);
 }
 
+/* Anyone's, in steps that were seen before. */
+static void count_allocations(bench *b, const char *name, ch_function *f, ch_tuple *batch)
+{
+    char    row[96];
+    int64_t before;
+
+    for (int i = 0; i < 5; i++)
+        must(ch_strategy_run(NULL, f, batch, NULL));
+    before = bench_allocations();
+    for (int i = 0; i < 20; i++)
+        must(ch_strategy_run(NULL, f, batch, NULL));
+    snprintf(row, sizeof(row), "%s, allocations a step", name);
+    bench_add(b, row, "", BENCH_LOWER, (double)(bench_allocations() - before) / 20, 0);
+}
+
 static double resident_kib(void)
 {
     FILE *f = fopen("/proc/self/statm", "r");
@@ -221,6 +236,7 @@ int main(int argc, char **argv)
         must(ch_function_new(models[i].name, train, &models[i], &f));
         must(ch_strategy_run(NULL, f, batch, NULL));
         measure(b, models[i].name, f);
+        count_allocations(b, models[i].name, f, batch);
         if (i == 0)
             grow(b, f, batch, quick ? 100 : 100000);
         ch_function_unref(f);

@@ -26,14 +26,14 @@ typedef enum ch_micro_type {
     CH_MICRO_TYPES
 } ch_micro_type;
 
-/* Where the operands of a block are: a[i * a_row + p], or a[p * rows + i] if a_row is 0;
- * b[p * b_row + j]; c[i * c_row + j]. */
+/* Where the operands of a block are: a[i * a_row + p * a_col], b[p * b_row + j], c[i * c_row + j]. Of
+ * a_row and a_col one is 1. */
 typedef struct ch_micro_call {
     int64_t     k;
     const void *a, *b;
     void       *c;
-    int64_t     a_row, b_row, c_row; /* in elements */
-    bool        add;                 /* to what c holds */
+    int64_t     a_row, a_col, b_row, c_row; /* in elements */
+    bool        add;                        /* to what c holds */
 } ch_micro_call;
 
 typedef void (*ch_micro_fn)(const ch_micro_call *x);

@@ -89,7 +89,7 @@ static work work_of(const ch_gemm_dims *d, const void *a, const void *b, void *c
     w.packed_b = scratch + b_at;
     w.lanes = mk->vector_bytes / w.move->bytes;
     w.width = CH_MICRO_VECTORS * w.lanes;
-    w.direct_a = w.move->is_same && !d->ta && d->n <= 4 * w.width;
+    w.direct_a = w.move->is_same && d->n <= 4 * w.width;
     w.direct_b = w.move->is_same && !d->tb && d->n % w.lanes == 0 &&
                  (d->m <= 4 * mk->rows || d->k * d->n * w.move->bytes <= L1_BYTES);
     return w;
@@ -149,9 +149,14 @@ static void multiply_panel(const work *w, const block *x, int64_t j)
         int   rows = (int)least(w->micro->rows, x->m - i);
         char *to = at_mut(w->c, d->dtype, (x->i + i) * d->ldc + x->j + j);
 
-        c.a = w->direct_a ? at(w->a, d->dtype, (x->i + i) * d->lda + x->p)
-                          : w->packed_a + i * x->k * size;
-        c.a_row = w->direct_a ? d->lda : 0;
+        c.a = w->packed_a + i * x->k * size;
+        c.a_row = 1;
+        c.a_col = rows;
+        if (w->direct_a) {
+            c.a_row = d->ta ? 1 : d->lda;
+            c.a_col = d->ta ? d->lda : 1;
+            c.a = at(w->a, d->dtype, (x->i + i) * c.a_row + x->p * c.a_col);
+        }
         c.c = is_direct ? to : tile;
         w->micro->fn[w->move->type][rows - 1][vectors - 1](&c);
         if (!is_direct)
