@@ -252,7 +252,7 @@ static ch_status check_data(ch_dtype dtype, ch_shape shape, const ProtobufCBinar
 
 static ch_status decode_tensor(decoder *d, Cohort__Tensor *m, ch_tensor **out)
 {
-    ch_dtype  dtype;
+    ch_dtype  dtype = CH_F32;
     ch_shape  shape;
     ch_status rc = decode_dtype(m->dtype, &dtype);
 
@@ -496,7 +496,7 @@ static bool same_dims(decoder *d, const ch_dims *inferred, const ch_dims *record
 /* Compares output i with what the message says of it, and takes that. */
 static ch_status check_output(decoder *d, const Cohort__Value *m, int i)
 {
-    ch_dtype  dtype;
+    ch_dtype  dtype = CH_F32;
     ch_dims   dims;
     ch_status rc = decode_dtype(m->dtype, &dtype);
 

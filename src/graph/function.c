@@ -29,7 +29,7 @@ static ch_status new_function(const char *name, ch_function **out)
 
 ch_status ch_function_new(const char *name, ch_step_fn step, void *arg, ch_function **out)
 {
-    ch_function *f;
+    ch_function *f = NULL;
     ch_status    rc;
 
     if (name == NULL || step == NULL)
@@ -46,7 +46,7 @@ ch_status ch_function_new(const char *name, ch_step_fn step, void *arg, ch_funct
 
 ch_status ch_function_of_graph(const char *name, ch_graph *graph, ch_function **out)
 {
-    ch_function *f;
+    ch_function *f = NULL;
     ch_status    rc;
 
     if (name == NULL || graph == NULL)

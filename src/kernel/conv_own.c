@@ -118,7 +118,7 @@ static ch_status own_open(ch_conv_kind kind, ch_dtype dtype, const ch_conv_dims 
     v->kind = kind;
     v->dtype = dtype;
     v->dims = *d;
-    v->is_by_channel = d->groups == d->c && d->c > 0;
+    v->is_by_channel = d->groups == d->c && d->c > 1;
     v->n_outputs = d->n * d->oh * d->ow;
     v->n_taps = d->kh * d->kw * (d->c / d->groups);
     v->is_nothing = v->n_outputs == 0 || v->n_taps == 0 || d->o == 0;

@@ -12,11 +12,11 @@ enum { RUN = 4096, PART = 512 };
 /* NaN wins. */
 CH_SIMD_INLINE float f32_max(float a, float b)
 {
-    return (b > a) | (b != b) ? b : a;
+    return ((b > a) | (b != b)) ? b : a;
 }
 CH_SIMD_INLINE double f64_max(double a, double b)
 {
-    return (b > a) | (b != b) ? b : a;
+    return ((b > a) | (b != b)) ? b : a;
 }
 
 #define T       float

@@ -12,11 +12,11 @@ CH_SIMD_INLINE float add_f32(float a, float b)
 }
 CH_SIMD_INLINE float max_f32(float a, float b)
 {
-    return (b > a) | (b != b) ? b : a;
+    return ((b > a) | (b != b)) ? b : a;
 }
 CH_SIMD_INLINE float min_f32(float a, float b)
 {
-    return (b < a) | (b != b) ? b : a;
+    return ((b < a) | (b != b)) ? b : a;
 }
 CH_SIMD_INLINE double add_f64(double a, double b)
 {
@@ -28,11 +28,11 @@ CH_SIMD_INLINE double mul_f64(double a, double b)
 }
 CH_SIMD_INLINE double max_f64(double a, double b)
 {
-    return (b > a) | (b != b) ? b : a;
+    return ((b > a) | (b != b)) ? b : a;
 }
 CH_SIMD_INLINE double min_f64(double a, double b)
 {
-    return (b < a) | (b != b) ? b : a;
+    return ((b < a) | (b != b)) ? b : a;
 }
 /* Wraps: signed overflow is undefined, unsigned is not. */
 CH_SIMD_INLINE int64_t add_i64(int64_t a, int64_t b)
