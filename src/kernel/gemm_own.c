@@ -89,7 +89,8 @@ static work work_of(const ch_gemm_dims *d, const void *a, const void *b, void *c
     w.packed_b = scratch + b_at;
     w.lanes = mk->vector_bytes / w.move->bytes;
     w.width = CH_MICRO_VECTORS * w.lanes;
-    w.direct_a = w.move->is_same && d->n <= 4 * w.width;
+    w.direct_a = w.move->is_same &&
+                 (d->n <= 4 * w.width || (!d->ta && d->lda * w.move->bytes % 2048 != 0));
     w.direct_b = w.move->is_same && !d->tb && d->n % w.lanes == 0 &&
                  (d->m <= 4 * mk->rows || d->k * d->n * w.move->bytes <= L1_BYTES);
     return w;
