@@ -8,6 +8,7 @@
 #include "cohort/function.h"
 #include "cohort/graph.h"
 #include "cohort/log.h"
+#include "cohort/loss.h"
 #include "cohort/ops.h"
 #include "cohort/shape.h"
 #include "cohort/status.h"
