@@ -9,6 +9,7 @@
 #include "cohort/graph.h"
 #include "cohort/log.h"
 #include "cohort/loss.h"
+#include "cohort/metric.h"
 #include "cohort/ops.h"
 #include "cohort/shape.h"
 #include "cohort/status.h"

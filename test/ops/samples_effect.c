@@ -122,13 +122,13 @@ static void claim(ch_step *s, ch_node *const *in, ch_node **out)
 
 static void claim_false(ch_step *s, ch_node *const *in, ch_node **out)
 {
-    ch_check(ch_less(in[0], ch_number(s, 1e-3)), "too large; use less");
+    ch_check(ch_less(in[0], ch_number(s, -10)), "too large; use less");
     out[0] = in[0];
 }
 
 static void claim_unnamed(ch_step *s, ch_node *const *in, ch_node **out)
 {
-    ch_check(ch_less(in[0], ch_number(s, 1e-3)), NULL);
+    ch_check(ch_less(in[0], ch_number(s, -10)), NULL);
     out[0] = in[0];
 }
 
