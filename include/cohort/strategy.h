@@ -53,7 +53,9 @@ CH_API CH_MUST_CHECK ch_status ch_strategy_run_with(ch_strategy *st, ch_function
 CH_API CH_MUST_CHECK ch_status ch_strategy_reduce(ch_strategy *st, ch_reduce_op op,
                                                   const ch_value *v, ch_tensor **out);
 
-/* In a step: the sum or mean over the replicas, the same on each. */
+/* In a step: the strategy that records it; borrowed. For code that makes variables there. */
+CH_API ch_strategy *ch_step_strategy(ch_step *s);
+/* The sum or mean over the replicas, the same on each. */
 CH_API ch_node *ch_all_reduce(ch_reduce_op op, ch_node *x);
 
 /* The strategy of this thread until the matching leave; sugar for passing it. */

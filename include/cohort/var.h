@@ -2,6 +2,7 @@
  *
  *     ch_var *w = NULL;
  *     rc = ch_var_new(NULL, &(ch_var_spec){.name = "w", .initial = tensor}, &w);
+ *     rc = ch_var_new(NULL, &(ch_var_spec){.name = "b", .shape = ch_shape_of(64)}, &b);
  *
  * A variable belongs to the strategy that made it (NULL: the current scope's, else Default),
  * which decides where it lives and keeps its copies equal. Names are unique in a strategy: a
@@ -15,6 +16,7 @@
 #ifndef COHORT_VAR_H
 #define COHORT_VAR_H
 
+#include "cohort/init.h"
 #include "cohort/step.h"
 #include "cohort/value.h"
 
@@ -23,8 +25,11 @@ typedef struct ch_strategy ch_strategy;
 
 typedef struct ch_var_spec {
     const char *name;      /* NULL: "Variable" */
-    ch_tensor  *initial;   /* its dtype, shape and first value; copied */
+    ch_tensor  *initial;   /* its dtype, shape and first value; copied. NULL: as said below */
     int         trainable; /* 0: yes; CH_OFF: no */
+    ch_dtype    dtype;
+    ch_shape    shape;
+    ch_init     init; /* zeros, unless said; its random values depend on the name */
 } ch_var_spec;
 
 #define CH_OFF (-1) /* in options, where zero means the default: no */

@@ -61,17 +61,45 @@ static void free_var(ch_var *v)
     ch__free(v);
 }
 
-static ch_status make_copies(ch_var *v, ch_tensor *initial, ch_device *const *device)
+/* The first value; the caller unrefs it. */
+static ch_status first_value(const ch_var_spec *spec, const char *name, ch_tensor **out)
 {
-    for (int i = 0; i < v->n_copies; i++) {
-        ch_status rc = ch_tensor_new_on(device[i], v->dtype, v->shape, &v->copy[i]);
+    if (spec->initial == NULL)
+        return ch_init_tensor(&spec->init, name, spec->dtype, spec->shape, out);
+    *out = ch_tensor_ref(spec->initial);
+    return CH_OK;
+}
 
+static ch_status make_copies(ch_var *v, const ch_var_spec *spec, ch_device *const *device)
+{
+    ch_tensor *initial = NULL;
+    ch_status  rc = first_value(spec, v->name, &initial);
+
+    for (int i = 0; i < v->n_copies && rc == CH_OK; i++) {
+        rc = ch_tensor_new_on(device[i], v->dtype, v->shape, &v->copy[i]);
         if (rc == CH_OK)
             rc = ch_tensor_copy(initial, v->copy[i]);
-        if (rc != CH_OK)
-            return rc;
     }
-    return CH_OK;
+    ch_tensor_unref(initial);
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
+}
+
+/* Gives the variable the name that it is wanted to have, or the next one that is free. */
+static ch_status take_name(ch_strategy *st, ch_var *v, const char *wanted)
+{
+    pthread_mutex_lock(&st->lock);
+    v->name = unique_name(st, wanted);
+    if (v->name != NULL)
+        enlist(st, v);
+    pthread_mutex_unlock(&st->lock);
+    return v->name != NULL ? CH_OK : ch__fail_memory("a variable");
+}
+
+static void leave(ch_strategy *st, const ch_var *v)
+{
+    pthread_mutex_lock(&st->lock);
+    delist(st, v);
+    pthread_mutex_unlock(&st->lock);
 }
 
 ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec, ch_var **out)
@@ -80,33 +108,29 @@ ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec, ch_var **out)
     ch_status rc;
 
     st = ch__strategy_of(st);
-    if (spec == NULL || spec->initial == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "variable%s%s: it has no initial value",
-                        spec != NULL && spec->name != NULL ? " " : "",
-                        spec != NULL && spec->name != NULL ? spec->name : "");
+    if (spec == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "variable: its spec is NULL");
     v = ch__calloc(1, sizeof(*v) + (size_t)st->n_local * sizeof(v->copy[0]));
     if (v == NULL)
         return ch__fail_memory("a variable");
     atomic_init(&v->refs, 1);
-    v->dtype = ch_tensor_dtype(spec->initial);
-    v->shape = ch_tensor_shape(spec->initial);
+    v->dtype = spec->initial != NULL ? ch_tensor_dtype(spec->initial) : spec->dtype;
+    v->shape = spec->initial != NULL ? ch_tensor_shape(spec->initial) : spec->shape;
     v->trainable = spec->trainable != CH_OFF;
     v->n_copies = st->n_local;
-    rc = make_copies(v, spec->initial, st->ops->devices(st));
+    rc = take_name(st, v, spec->name != NULL ? spec->name : "Variable");
     if (rc == CH_OK) {
-        pthread_mutex_lock(&st->lock);
-        v->name = unique_name(st, spec->name != NULL ? spec->name : "Variable");
-        if (v->name != NULL)
-            enlist(st, v);
-        else
-            rc = ch__fail_memory("a variable");
-        pthread_mutex_unlock(&st->lock);
+        rc = make_copies(v, spec, st->ops->devices(st));
+        if (rc != CH_OK)
+            leave(st, v);
     }
     if (rc != CH_OK) {
         free_var(v);
         return rc;
     }
-    v->strategy = ch_strategy_ref(st);
+    pthread_mutex_lock(&st->lock);
+    v->strategy = ch_strategy_ref(st); /* from now on others find it */
+    pthread_mutex_unlock(&st->lock);
     *out = v;
     return CH_OK;
 }
@@ -125,9 +149,7 @@ void ch_var_unref(ch_var *v)
     if (v == NULL || atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) != 1)
         return;
     st = v->strategy;
-    pthread_mutex_lock(&st->lock);
-    delist(st, v);
-    pthread_mutex_unlock(&st->lock);
+    leave(st, v);
     free_var(v);
     ch_strategy_unref(st);
 }
@@ -203,7 +225,7 @@ ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **o
 
     pthread_mutex_lock(&st->lock);
     v = find(st, r->name);
-    if (v == NULL)
+    if (v == NULL || v->strategy == NULL) /* or it is being made */
         rc = ch__fail(CH_NOT_FOUND,
                       "variable %s: the %s strategy has none of this name (any more)", r->name,
                       st->ops->name);
@@ -217,6 +239,11 @@ ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **o
 }
 
 /* ---- in a step ---- */
+
+ch_strategy *ch_step_strategy(ch_step *s)
+{
+    return s != NULL ? s->owner : NULL;
+}
 
 /* True if v may be used in s; the error sticks to s if not. */
 static bool belongs(ch_step *s, const ch_var *v, const void *caller)

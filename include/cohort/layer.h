@@ -1,0 +1,134 @@
+/* cohort/layer.h -- layers: functions of nodes that own variables.
+ *
+ *     ch_layer *net = ch_sequential("net", 3, (ch_layer *[]){
+ *         ch_dense(64, &(ch_dense_options){.activation = CH_RELU}),
+ *         ch_dropout_layer(0.5),
+ *         ch_dense(10, NULL)});
+ *     ...
+ *     ch_node *logits = ch_layer_call(net, s, x, true);       // in a step
+ *
+ * A layer is made before it knows its input. Its variables are made when it is first called, in
+ * the strategy that runs the step, from the sizes of what it is given. From then on the sizes
+ * that they depend on (the last axis, mostly) are fixed; rows and all else may change.
+ *
+ *   - Constructors return NULL on an error, and so does whatever is given NULL; ch_model_new
+ *     then fails with that error. A layer that takes others owns them, on an error too: one
+ *     unref of the outermost ends all. To be in two places, a layer is given with ch_layer_ref.
+ *   - Names are unique among the children of one layer: "dense", "dense_1". A variable's name is
+ *     the path to it: "net/dense_1/kernel".
+ *   - A layer that is called twice shares its variables.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef COHORT_LAYER_H
+#define COHORT_LAYER_H
+
+#include "cohort/array.h"
+#include "cohort/init.h"
+#include "cohort/nn.h"
+#include "cohort/var.h"
+
+typedef struct ch_layer ch_layer;
+
+/* ---- using layers ---- */
+
+/* Records the layer. `training`: dropout drops, batch norm uses the batch's statistics and
+ * moves its own. At most 8 nodes. */
+CH_API ch_node *ch_layer_call(ch_layer *l, ch_step *s, ch_node *x, bool training);
+CH_API ch_node *ch_layer_call_n(ch_layer *l, ch_step *s, int n, ch_node *const *x,
+                                bool training);
+
+CH_API ch_layer   *ch_layer_ref(ch_layer *l);
+CH_API void        ch_layer_unref(ch_layer *l); /* NULL is fine */
+CH_API const char *ch_layer_name(const ch_layer *l);
+CH_API const char *ch_layer_type(const ch_layer *l); /* "dense" */
+/* Gives a layer that is not yet part of another a name; returns it. On an error the layer is
+ * let go of, and NULL returned. */
+CH_API ch_layer *ch_named(const char *name, ch_layer *l);
+/* The variables of the layer, then those of the layers in it, in order; a shared one once. The
+ * array belongs to the layer and is good until a layer is called that was not called before.
+ * -1: out of memory. */
+CH_API int ch_layer_vars(ch_layer *l, ch_var *const **out);
+CH_API int ch_layer_trainable(ch_layer *l, ch_var *const **out);
+/* "dense_1/kernel", from this layer on; NULL: none of this name (yet). Borrowed. */
+CH_API ch_var *ch_layer_var(ch_layer *l, const char *path);
+CH_API int     ch_layer_children(const ch_layer *l, ch_layer *const **out);
+/* Variables of layers that are not yet called will have this dtype: CH_BF16 or CH_F16 halve
+ * their memory. Inputs that are floats are cast to it. */
+CH_API void ch_layer_set_dtype(ch_layer *l, ch_dtype dtype);
+/* Part of the key of every random first value, of layers not yet called. */
+CH_API void ch_layer_set_seed(ch_layer *l, uint64_t seed);
+
+/* ---- the layers ---- */
+
+typedef enum ch_activation {
+    CH_LINEAR,
+    CH_RELU,
+    CH_LEAKY_RELU, /* slope 0.2 */
+    CH_ELU,
+    CH_GELU, /* the exact one */
+    CH_SILU,
+    CH_TANH,
+    CH_SIGMOID,
+    CH_SOFTPLUS,
+    CH_SOFTMAX /* over the last axis */
+} ch_activation;
+
+/* In sequence, each called with what the one before it gave. A name of NULL is "sequential". */
+CH_API ch_layer *ch_sequential(const char *name, int n, ch_layer *const *layer);
+/* Any C function that records a forward pass with the layers it is given. `arg` is borrowed. */
+typedef ch_node *(*ch_forward_fn)(ch_step *s, int n_in, ch_node *const *in, bool training,
+                                  ch_layer *const *layer, void *arg);
+CH_API ch_layer *ch_function_layer(const char *name, ch_forward_fn forward, void *arg, int n,
+                                   ch_layer *const *layer);
+
+typedef struct ch_dense_options {
+    ch_activation  activation;
+    int            bias;                    /* 0: yes; CH_OFF: none */
+    const ch_init *kernel_init, *bias_init; /* NULL: Glorot's uniform, zeros */
+} ch_dense_options;
+/* (..., units) = activation(x (..., in) . kernel (in, units) + bias). */
+CH_API ch_layer *ch_dense(int64_t units, const ch_dense_options *opt);
+
+/* Windows of (height, width); strides 0: as the window. */
+CH_API ch_layer *ch_max_pool_layer(int64_t height, int64_t width, int64_t stride_h,
+                                   int64_t stride_w, ch_padding padding);
+CH_API ch_layer *ch_average_pool_layer(int64_t height, int64_t width, int64_t stride_h,
+                                       int64_t stride_w, ch_padding padding);
+CH_API ch_layer *ch_global_average_pool_layer(void); /* (N, H, W, C) to (N, C) */
+CH_API ch_layer *ch_global_max_pool_layer(void);
+
+CH_API ch_layer *ch_flatten_layer(void);                  /* (N, ...) to (N, all of it) */
+CH_API ch_layer *ch_reshape_layer(ch_shape without_rows); /* one size may be -1 */
+CH_API ch_layer *ch_activation_layer(ch_activation a);
+CH_API ch_layer *ch_dropout_layer(double rate);
+
+/* ---- layers of one's own ----
+ *
+ * `self` is the layer's own memory, a copy of what ch_layer_new was given. `build` runs once,
+ * before the first call, and makes variables; `drop` frees what self holds. Either may be NULL.
+ * The layers in it are what ch_layer_children gives. */
+
+typedef struct ch_layer_ops {
+    const char *type;
+    ch_status (*build)(ch_layer *l, void *self, int n_in, ch_node *const *in);
+    ch_node *(*call)(ch_layer *l, void *self, ch_step *s, int n_in, ch_node *const *in,
+                     bool training);
+    void (*drop)(void *self);
+} ch_layer_ops;
+
+/* Takes `n` children over, on an error too; what self holds stays the caller's on an error. */
+CH_API ch_layer *ch_layer_new(const ch_layer_ops *ops, const void *self, size_t self_bytes,
+                              int n, ch_layer *const *child);
+
+typedef struct ch_weight_spec {
+    const char    *name;
+    ch_shape       shape;
+    const ch_init *init;      /* NULL: zeros */
+    int            trainable; /* 0: yes; CH_OFF: no */
+    bool           f32;       /* not less than f32, whatever the layer's dtype: statistics */
+} ch_weight_spec;
+/* In build: makes a variable of the layer. The layer owns it. */
+CH_API CH_MUST_CHECK ch_status ch_layer_weight(ch_layer *l, const ch_weight_spec *spec,
+                                               ch_var **out);
+
+#endif

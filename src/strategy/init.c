@@ -1,0 +1,329 @@
+/* strategy/init.c -- first values of variables, drawn on the host.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "cohort/init.h"
+
+#include <math.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "kernel/philox.h"
+#include "tensor/tensor.h"
+
+ch_init ch_init_zeros(void)
+{
+    return (ch_init){.kind = CH_INIT_ZEROS};
+}
+
+ch_init ch_init_constant(double value)
+{
+    return (ch_init){.kind = CH_INIT_CONSTANT, .a = value};
+}
+
+ch_init ch_init_uniform(double lo, double hi)
+{
+    return (ch_init){.kind = CH_INIT_UNIFORM, .a = lo, .b = hi};
+}
+
+ch_init ch_init_normal(double mean, double deviation)
+{
+    return (ch_init){.kind = CH_INIT_NORMAL, .a = mean, .b = deviation};
+}
+
+ch_init ch_init_truncated_normal(double mean, double deviation)
+{
+    return (ch_init){.kind = CH_INIT_TRUNCATED_NORMAL, .a = mean, .b = deviation};
+}
+
+ch_init ch_init_glorot_uniform(void)
+{
+    return (ch_init){.kind = CH_INIT_FAN_UNIFORM, .a = 1, .fan = CH_FAN_AVERAGE};
+}
+
+ch_init ch_init_glorot_normal(void)
+{
+    return (ch_init){.kind = CH_INIT_FAN_NORMAL, .a = 1, .fan = CH_FAN_AVERAGE};
+}
+
+ch_init ch_init_he_uniform(void)
+{
+    return (ch_init){.kind = CH_INIT_FAN_UNIFORM, .a = 2, .fan = CH_FAN_IN};
+}
+
+ch_init ch_init_he_normal(void)
+{
+    return (ch_init){.kind = CH_INIT_FAN_NORMAL, .a = 2, .fan = CH_FAN_IN};
+}
+
+ch_init ch_init_orthogonal(double gain)
+{
+    return (ch_init){.kind = CH_INIT_ORTHOGONAL, .a = gain};
+}
+
+ch_init ch_init_identity(double gain)
+{
+    return (ch_init){.kind = CH_INIT_IDENTITY, .a = gain};
+}
+
+/* ---- drawing ---- */
+
+/* Within two deviations lies this part of a normal distribution; what is left of it deviates
+ * by so much less. */
+static const double truncated_from = 0.022750131948179207;
+static const double truncated_deviation = 0.87962566103423978;
+
+typedef struct draw {
+    bool      is_uniform;
+    double    lo, hi;
+    ch_normal normal;
+} draw;
+
+/* FNV-1a: what tells one variable's stream from another's. */
+static uint64_t hash_of(const char *name)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+
+    for (; *name != '\0'; name++)
+        h = (h ^ (unsigned char)*name) * 0x100000001b3u;
+    return h;
+}
+
+static ch_philox stream_of(const ch_init *init, const char *name)
+{
+    return ch__philox_stream(&(ch_philox_name){.seed = init->seed, .own = hash_of(name)});
+}
+
+/* `n` numbers from the at-th chunk of a stream on; f64 ones take two words each. */
+static void draw_f32(const draw *d, const uint32_t *w, int64_t n, float *out)
+{
+    const ch_philox_table *t = ch__philox();
+
+    if (d->is_uniform)
+        t->uniform_f32(n, w, (float)d->lo, (float)d->hi - (float)d->lo,
+                       fmaxf(nextafterf((float)d->hi, -INFINITY), (float)d->lo), out);
+    else
+        t->normal_f32(n, w, &d->normal, out);
+}
+
+static void draw_f64(const draw *d, const uint32_t *w, int64_t n, double *out)
+{
+    const ch_philox_table *t = ch__philox();
+
+    if (d->is_uniform)
+        t->uniform_f64(n, w, d->lo, d->hi - d->lo, fmax(nextafter(d->hi, -INFINITY), d->lo),
+                       out);
+    else
+        t->normal_f64(n, w, &d->normal, out);
+}
+
+static void fill_drawn(const draw *d, const ch_philox *stream, ch_dtype dtype, int64_t count,
+                       char *out)
+{
+    enum { WORDS = CH_PHILOX_CHUNK, GROUPS = WORDS / CH_PHILOX_GROUP };
+    int64_t  each = dtype == CH_F64 ? WORDS / 2 : WORDS;
+    uint32_t w[WORDS];
+    float    wide[WORDS];
+
+    for (int64_t at = 0, k = 0; at < count; at += each, k++) {
+        int64_t n = count - at < each ? count - at : each;
+        char   *to = out + (size_t)at * ch_dtype_bytes(dtype);
+
+        ch__philox()->words(stream, k * GROUPS, GROUPS, w);
+        if (dtype == CH_F64) {
+            draw_f64(d, w, n, (double *)to);
+            continue;
+        }
+        draw_f32(d, w, n, dtype == CH_F32 ? (float *)to : wide);
+        for (int64_t i = 0; dtype != CH_F32 && i < n; i++)
+            ch__store(dtype, to + (size_t)i * ch_dtype_bytes(dtype), wide[i]);
+    }
+}
+
+/* ---- fans ---- */
+
+static double product(ch_shape s, int from, int to)
+{
+    double p = 1;
+
+    for (int i = from; i < to; i++)
+        p *= (double)s.dim[i];
+    return p;
+}
+
+static double fan_of(ch_fan kind, ch_shape s)
+{
+    int    k = s.rank;
+    double window = k > 2 ? product(s, 0, k - 2) : 1;
+    double in = k == 0 ? 1 : window * (double)s.dim[k > 1 ? k - 2 : 0];
+    double out = k == 0 ? 1 : window * (double)s.dim[k - 1];
+    double fan = kind == CH_FAN_IN ? in : kind == CH_FAN_OUT ? out : (in + out) / 2;
+
+    return fmax(fan, 1);
+}
+
+static draw draw_of(const ch_init *init, ch_shape shape)
+{
+    draw   d = {.is_uniform = init->kind == CH_INIT_UNIFORM, .lo = init->a, .hi = init->b};
+    double part = init->a / fan_of(init->fan, shape);
+
+    d.normal = (ch_normal){init->a, init->b, 0, 1};
+    if (init->kind == CH_INIT_FAN_UNIFORM) {
+        d.is_uniform = true;
+        d.hi = sqrt(3 * part);
+        d.lo = -d.hi;
+    }
+    if (init->kind == CH_INIT_FAN_NORMAL)
+        d.normal = (ch_normal){0, sqrt(part) / truncated_deviation, 0, 1};
+    if (init->kind == CH_INIT_FAN_NORMAL || init->kind == CH_INIT_TRUNCATED_NORMAL) {
+        d.normal.from = truncated_from;
+        d.normal.width = 1 - 2 * truncated_from;
+    }
+    return d;
+}
+
+/* ---- orthogonal ---- */
+
+static double dot(int64_t n, const double *a, const double *b)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+/* Makes row k of q orthogonal to those before it and of length 1. Twice is enough (Kahan and
+ * Parlett): what the first time leaves is rounding. */
+static void orthogonalise(double *q, int64_t k, int64_t n)
+{
+    double *row = q + k * n, length;
+
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t i = 0; i < k; i++) {
+            const double *before = q + i * n;
+            double        share = dot(n, row, before);
+
+            for (int64_t j = 0; j < n; j++)
+                row[j] -= share * before[j];
+        }
+    length = sqrt(dot(n, row, row));
+    for (int64_t j = 0; j < n; j++)
+        row[j] /= length;
+}
+
+/* The matrix is (rows, columns) with all axes but the last as rows. Its shorter side gets the
+ * orthonormal vectors, which are rows here: Q of a matrix of normal numbers, as if by QR with
+ * positive diagonal. */
+static ch_status fill_orthogonal(const ch_init *init, const ch_philox *stream, ch_tensor *t)
+{
+    draw    d = {.normal = {0, 1, 0, 1}};
+    int64_t columns = t->shape.dim[t->shape.rank - 1];
+    int64_t rows = columns > 0 ? ch_tensor_count(t) / columns : 0;
+    int64_t few = rows < columns ? rows : columns, many = rows < columns ? columns : rows;
+    double *q;
+
+    if (few == 0)
+        return CH_OK;
+    q = ch__malloc((size_t)(few * many) * sizeof(*q));
+    if (q == NULL)
+        return ch__fail_memory("an orthogonal matrix");
+    fill_drawn(&d, stream, CH_F64, few * many, (char *)q);
+    for (int64_t k = 0; k < few; k++)
+        orthogonalise(q, k, many);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            ch__store(t->dtype, t->data + (size_t)(i * columns + j) * ch_dtype_bytes(t->dtype),
+                      init->a * (rows < columns ? q[i * many + j] : q[j * many + i]));
+    ch__free(q);
+    return CH_OK;
+}
+
+/* ---- all of them ---- */
+
+static bool is_random(ch_init_kind kind)
+{
+    return kind != CH_INIT_ZEROS && kind != CH_INIT_CONSTANT && kind != CH_INIT_IDENTITY;
+}
+
+static ch_status check(const ch_init *init, ch_dtype dtype, ch_shape shape)
+{
+    bool has_fan = init->kind == CH_INIT_FAN_UNIFORM || init->kind == CH_INIT_FAN_NORMAL;
+
+    if ((unsigned)init->kind > CH_INIT_IDENTITY || (unsigned)init->fan > CH_FAN_AVERAGE)
+        return ch__fail(CH_INVALID_ARGUMENT, "initialiser: kind %d with fan %d is none",
+                        (int)init->kind, (int)init->fan);
+    if (dtype == CH_STR || (is_random(init->kind) && !ch_dtype_is_float(dtype)))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "initialiser: %s cannot have %s values; want a float type",
+                        ch_dtype_name(dtype), is_random(init->kind) ? "random" : "such");
+    if (!isfinite(init->a) || !isfinite(init->b))
+        return ch__fail(CH_INVALID_ARGUMENT, "initialiser: %g and %g are not both numbers",
+                        init->a, init->b);
+    if (init->kind == CH_INIT_UNIFORM && !(init->a < init->b))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "initialiser: uniform in [%g, %g); want the first to be less", init->a,
+                        init->b);
+    if ((init->kind == CH_INIT_NORMAL || init->kind == CH_INIT_TRUNCATED_NORMAL) && init->b < 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "initialiser: the deviation is %g, want 0 or more",
+                        init->b);
+    if (has_fan && !(init->a > 0))
+        return ch__fail(CH_INVALID_ARGUMENT, "initialiser: the scale is %g, want more than 0",
+                        init->a);
+    if (init->kind == CH_INIT_ORTHOGONAL && shape.rank < 2)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "initialiser: orthogonal wants at least 2 axes, not %d", shape.rank);
+    if (init->kind == CH_INIT_IDENTITY && shape.rank != 2)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "initialiser: the identity is a matrix; want 2 axes, not %d",
+                        shape.rank);
+    return CH_OK;
+}
+
+static void fill_constant(ch_tensor *t, double value)
+{
+    size_t bytes = ch_dtype_bytes(t->dtype);
+
+    for (int64_t i = 0; i < ch_tensor_count(t); i++)
+        ch__store(t->dtype, t->data + (size_t)i * bytes, value);
+}
+
+static void fill_diagonal(ch_tensor *t, double value)
+{
+    int64_t columns = t->shape.dim[1],
+            n = t->shape.dim[0] < columns ? t->shape.dim[0] : columns;
+
+    for (int64_t i = 0; i < n; i++)
+        ch__store(t->dtype, t->data + (size_t)(i * columns + i) * ch_dtype_bytes(t->dtype),
+                  value);
+}
+
+ch_status ch_init_tensor(const ch_init *init, const char *name, ch_dtype dtype, ch_shape shape,
+                         ch_tensor **out)
+{
+    ch_init    given = init != NULL ? *init : ch_init_zeros();
+    ch_philox  stream = stream_of(&given, name != NULL ? name : "");
+    ch_status  rc = check(&given, dtype, shape);
+    ch_tensor *t = NULL;
+
+    if (rc == CH_OK)
+        rc = ch_tensor_new(dtype, shape, &t); /* zeros */
+    if (rc != CH_OK)
+        return rc;
+    if (given.kind == CH_INIT_CONSTANT) {
+        fill_constant(t, given.a);
+    } else if (given.kind == CH_INIT_IDENTITY) {
+        fill_diagonal(t, given.a);
+    } else if (given.kind == CH_INIT_ORTHOGONAL) {
+        rc = fill_orthogonal(&given, &stream, t);
+    } else if (given.kind != CH_INIT_ZEROS) {
+        draw d = draw_of(&given, shape);
+
+        fill_drawn(&d, &stream, dtype, ch_tensor_count(t), t->data);
+    }
+    if (rc != CH_OK) {
+        ch_tensor_unref(t);
+        return rc;
+    }
+    *out = t;
+    return CH_OK;
+}

@@ -1,0 +1,603 @@
+/* train/layer.c -- the object: a tree of named layers that own variables.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "train/layer.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cohort/math.h"
+
+/* ---- errors of constructors ---- */
+
+static _Thread_local ch_status why_not = CH_INVALID_ARGUMENT;
+
+ch_status ch__layer_why_not(void)
+{
+    return why_not;
+}
+
+ch_layer *ch__layer_refuse(const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    why_not = ch__failv(CH_INVALID_ARGUMENT, format, args);
+    va_end(args);
+    return NULL;
+}
+
+static ch_layer *refuse_memory(const char *what)
+{
+    why_not = ch__fail_memory(what);
+    return NULL;
+}
+
+/* ---- names ---- */
+
+static bool is_name(const char *name)
+{
+    return name != NULL && name[0] != '\0' && strchr(name, '/') == NULL;
+}
+
+static bool is_taken(const ch_layer *parent, int n, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(parent->child[i]->name, name) == 0)
+            return true;
+    return false;
+}
+
+/* Child i gets a name that none before it has: "dense", "dense_1". */
+static bool name_child(ch_layer *parent, int i)
+{
+    ch_layer *c = parent->child[i];
+    size_t    size = strlen(c->name) + 16;
+    char     *name;
+
+    if (!is_taken(parent, i, c->name))
+        return true;
+    name = ch__malloc(size);
+    if (name == NULL)
+        return false;
+    for (int k = 1; k == 1 || is_taken(parent, i, name); k++)
+        snprintf(name, size, "%s_%d", c->name, k);
+    ch__free(c->name);
+    c->name = name;
+    return true;
+}
+
+/* "net/dense_1/" and what follows it; NULL when out of memory. */
+static char *path_to(const ch_layer *l, const char *name)
+{
+    size_t size = strlen(name) + 1;
+    char  *path, *at;
+
+    for (const ch_layer *p = l; p != NULL; p = p->parent)
+        size += strlen(p->name) + 1;
+    path = ch__malloc(size);
+    if (path == NULL)
+        return NULL;
+    at = path + size - (strlen(name) + 1);
+    memcpy(at, name, strlen(name) + 1);
+    for (const ch_layer *p = l; p != NULL; p = p->parent) {
+        size_t length = strlen(p->name);
+
+        *--at = '/';
+        memcpy(at -= length, p->name, length);
+    }
+    return path;
+}
+
+/* ---- life ---- */
+
+static void drop_weights(ch_layer *l)
+{
+    for (int i = 0; i < l->n_weights; i++) {
+        ch_var_unref(l->weight[i].var);
+        ch__free(l->weight[i].name);
+    }
+    l->n_weights = 0;
+}
+
+static void unref_all(int n, ch_layer *const *layer)
+{
+    for (int i = 0; i < n; i++)
+        ch_layer_unref(layer[i]);
+}
+
+static void free_layer(ch_layer *l)
+{
+    for (int i = 0; i < l->n_children; i++)
+        if (l->child[i]->parent == l)
+            l->child[i]->parent = NULL;
+    unref_all(l->n_children, l->child);
+    drop_weights(l);
+    if (l->ops->drop != NULL)
+        l->ops->drop(l->self);
+    ch__free(l->weight);
+    ch__free(l->child);
+    ch__free(l->list[0]);
+    ch__free(l->list[1]);
+    ch__free(l->name);
+    ch__free(l);
+}
+
+/* The children are the layer's from here on. False when out of memory. */
+static bool adopt(ch_layer *l, int n, ch_layer *const *child)
+{
+    for (int i = 0; i < n; i++)
+        l->child[i] = child[i];
+    l->n_children = n;
+    for (int i = 0; i < n; i++) {
+        if (child[i]->parent != NULL)
+            continue; /* it is shared, and keeps the name that it has */
+        child[i]->parent = l;
+        if (!name_child(l, i))
+            return false;
+    }
+    return true;
+}
+
+static ch_layer *new_layer(const ch_layer_ops *ops, const void *self, size_t self_bytes, int n)
+{
+    ch_layer *l = ch__calloc(1, sizeof(*l) + self_bytes + 1);
+
+    if (l == NULL)
+        return NULL;
+    atomic_init(&l->refs, 1);
+    l->ops = ops;
+    if (self_bytes > 0)
+        memcpy(l->self, self, self_bytes);
+    l->name = ch__strdup(ops->type);
+    l->child = ch__calloc((size_t)n + 1, sizeof(ch_layer *));
+    if (l->name != NULL && l->child != NULL)
+        return l;
+    ch__free(l->name);
+    ch__free(l->child);
+    ch__free(l);
+    return NULL;
+}
+
+static const ch_layer_ops no_ops = {.type = "none"};
+
+static ch_layer *make(const ch_layer_ops *ops, const void *self, size_t self_bytes, int n,
+                      ch_layer *const *child)
+{
+    ch_layer *l = NULL;
+    bool      has_all = true;
+
+    for (int i = 0; i < n; i++)
+        has_all &= child[i] != NULL; /* whoever made it has said why */
+    if (has_all && (l = new_layer(ops, self, self_bytes, n)) == NULL)
+        (void)refuse_memory(ops->type);
+    if (l == NULL) {
+        unref_all(n, child);
+        return NULL;
+    }
+    if (adopt(l, n, child))
+        return l;
+    l->ops = &no_ops; /* what self holds is still the caller's */
+    ch_layer_unref(l);
+    return refuse_memory(ops->type);
+}
+
+ch_layer *ch__layer_new(const ch_layer_ops *ops, const void *self, size_t self_bytes, int n,
+                        ch_layer *const *child)
+{
+    ch_layer *l = make(ops, self, self_bytes, n, child);
+
+    if (l != NULL)
+        l->is_own = true;
+    return l;
+}
+
+ch_layer *ch_layer_new(const ch_layer_ops *ops, const void *self, size_t self_bytes, int n,
+                       ch_layer *const *child)
+{
+    if (n >= 0 && (n == 0 || child != NULL) && ops != NULL && is_name(ops->type) &&
+        ops->call != NULL && (self_bytes == 0 || self != NULL))
+        return make(ops, self, self_bytes, n, child);
+    unref_all(child != NULL ? n : 0, child);
+    return ch__layer_refuse(
+        "layer: want a type without \"/\", a call, and as many children and "
+        "bytes as are said");
+}
+
+ch_layer *ch_layer_ref(ch_layer *l)
+{
+    if (l != NULL)
+        atomic_fetch_add_explicit(&l->refs, 1, memory_order_relaxed);
+    return l;
+}
+
+void ch_layer_unref(ch_layer *l)
+{
+    if (l != NULL && atomic_fetch_sub_explicit(&l->refs, 1, memory_order_acq_rel) == 1)
+        free_layer(l);
+}
+
+ch_layer *ch_named(const char *name, ch_layer *l)
+{
+    char *copy;
+
+    if (l == NULL)
+        return NULL;
+    if (!is_name(name) || l->parent != NULL || l->is_built) {
+        (void)ch__layer_refuse("layer %s: cannot be named \"%s\": %s", l->name,
+                               name != NULL ? name : "",
+                               !is_name(name) ? "want a name without \"/\""
+                               : l->is_built  ? "it was called already"
+                                              : "it is part of another layer already");
+        ch_layer_unref(l);
+        return NULL;
+    }
+    copy = ch__strdup(name);
+    if (copy == NULL) {
+        ch_layer_unref(l);
+        return refuse_memory(name);
+    }
+    ch__free(l->name);
+    l->name = copy;
+    return l;
+}
+
+const char *ch_layer_name(const ch_layer *l)
+{
+    return l->name;
+}
+
+const char *ch_layer_type(const ch_layer *l)
+{
+    return l->ops->type;
+}
+
+int ch_layer_children(const ch_layer *l, ch_layer *const **out)
+{
+    *out = l->child;
+    return l->n_children;
+}
+
+void ch_layer_set_dtype(ch_layer *l, ch_dtype dtype)
+{
+    if (l == NULL)
+        return;
+    if (!l->is_built)
+        l->dtype = dtype;
+    for (int i = 0; i < l->n_children; i++)
+        ch_layer_set_dtype(l->child[i], dtype);
+}
+
+void ch_layer_set_seed(ch_layer *l, uint64_t seed)
+{
+    if (l == NULL)
+        return;
+    if (!l->is_built)
+        l->seed = seed;
+    for (int i = 0; i < l->n_children; i++)
+        ch_layer_set_seed(l->child[i], seed);
+}
+
+/* ---- variables ---- */
+
+static ch_status check_weight(const ch_layer *l, const ch_weight_spec *spec)
+{
+    if (l->building == NULL)
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "layer %s: its variables are made by its build, not later", l->name);
+    if (spec == NULL || !is_name(spec->name))
+        return ch__fail(CH_INVALID_ARGUMENT, "layer %s: a variable wants a name without \"/\"",
+                        l->name);
+    for (int i = 0; i < l->n_weights; i++)
+        if (strcmp(l->weight[i].name, spec->name) == 0)
+            return ch__fail(CH_INVALID_ARGUMENT, "layer %s: two variables named \"%s\"",
+                            l->name, spec->name);
+    return CH_OK;
+}
+
+ch_status ch_layer_weight(ch_layer *l, const ch_weight_spec *spec, ch_var **out)
+{
+    ch_var_spec v = {.dtype = l->dtype};
+    ch_weight   w = {0};
+    char       *path;
+    ch_status   rc = check_weight(l, spec);
+
+    if (rc != CH_OK)
+        return rc;
+    v.shape = spec->shape;
+    v.trainable = spec->trainable;
+    v.init = ch__init_or(spec->init, ch_init_zeros());
+    v.init.seed += l->seed;
+    if (spec->f32 && (l->dtype == CH_BF16 || l->dtype == CH_F16))
+        v.dtype = CH_F32;
+    v.name = path = path_to(l, spec->name);
+    w.name = ch__strdup(spec->name);
+    if (path == NULL || w.name == NULL ||
+        !ch__grow((void **)&l->weight, &l->cap_weights, l->n_weights + 1, sizeof(w)))
+        rc = ch__fail_memory(spec->name);
+    else
+        rc = ch_var_new(ch_step_strategy(l->building), &v, &w.var);
+    ch__free(path);
+    if (rc != CH_OK) {
+        ch__free(w.name);
+        return rc;
+    }
+    l->weight[l->n_weights++] = w;
+    if (out != NULL)
+        *out = w.var;
+    return CH_OK;
+}
+
+static bool is_listed(ch_var *const *list, int n, const ch_var *v)
+{
+    for (int i = 0; i < n; i++)
+        if (list[i] == v)
+            return true;
+    return false;
+}
+
+/* Adds the variables of l and those in it to root's list; a shared layer's but once. */
+static int list_vars(ch_layer *root, const ch_layer *l, bool trainable, int n)
+{
+    for (int i = 0; i < l->n_weights && n >= 0; i++) {
+        ch_var *v = l->weight[i].var;
+
+        if ((trainable && !ch_var_is_trainable(v)) || is_listed(root->list[trainable], n, v))
+            continue;
+        if (!ch__grow((void **)&root->list[trainable], &root->cap_list[trainable], n + 1,
+                      sizeof(v))) {
+            (void)ch__fail_memory("a list of variables");
+            return -1;
+        }
+        root->list[trainable][n++] = v;
+    }
+    for (int i = 0; i < l->n_children && n >= 0; i++)
+        n = list_vars(root, l->child[i], trainable, n);
+    return n;
+}
+
+int ch_layer_vars(ch_layer *l, ch_var *const **out)
+{
+    int n = list_vars(l, l, false, 0);
+
+    *out = l->list[0];
+    return n;
+}
+
+int ch_layer_trainable(ch_layer *l, ch_var *const **out)
+{
+    int n = list_vars(l, l, true, 0);
+
+    *out = l->list[1];
+    return n;
+}
+
+static ch_layer *child_named(const ch_layer *l, const char *name, size_t length)
+{
+    for (int i = 0; i < l->n_children; i++)
+        if (strlen(l->child[i]->name) == length && memcmp(l->child[i]->name, name, length) == 0)
+            return l->child[i];
+    return NULL;
+}
+
+ch_var *ch_layer_var(ch_layer *l, const char *path)
+{
+    for (const char *slash; l != NULL && (slash = strchr(path, '/')) != NULL; path = slash + 1)
+        l = child_named(l, path, (size_t)(slash - path));
+    for (int i = 0; l != NULL && i < l->n_weights; i++)
+        if (strcmp(l->weight[i].name, path) == 0)
+            return l->weight[i].var;
+    return NULL;
+}
+
+/* ---- calling ---- */
+
+static ch_status build(ch_layer *l, ch_step *s, int n, ch_node *const *in)
+{
+    ch_status rc = CH_OK;
+
+    if (l->is_built)
+        return CH_OK;
+    if (!ch_dtype_is_float(l->dtype))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "layer %s: its variables cannot be %s; want a "
+                        "float type",
+                        l->name, ch_dtype_name(l->dtype));
+    l->building = s;
+    if (l->ops->build != NULL)
+        rc = l->ops->build(l, l->self, n, in);
+    l->building = NULL;
+    if (rc == CH_OK)
+        rc = ch_step_status(s);
+    if (rc != CH_OK)
+        drop_weights(l);
+    l->is_built = rc == CH_OK;
+    return rc;
+}
+
+/* Floats in the layer's dtype; false if there is an error. */
+static bool take_inputs(const ch_layer *l, ch_step *s, int n, ch_node *const *x, ch_node **in)
+{
+    if (n < 1 || n > CH_LAYER_INPUTS) {
+        ch_step_fail(s, "layer %s: called with %d nodes, want 1 to %d", l->name, n,
+                     CH_LAYER_INPUTS);
+        return false;
+    }
+    for (int i = 0; i < n; i++) {
+        in[i] = x[i];
+        if (x[i] == NULL)
+            ch_step_fail(s, "layer %s: input %d is NULL", l->name, i);
+        else if (ch_dtype_is_float(ch_node_dtype(x[i])) && ch_node_dtype(x[i]) != l->dtype)
+            in[i] = ch_cast(x[i], l->dtype);
+        if (in[i] == NULL)
+            return false;
+    }
+    return true;
+}
+
+static ch_node *record(ch_layer *l, ch_step *s, int n, ch_node *const *x, bool training,
+                       const void *caller)
+{
+    ch_node  *in[CH_LAYER_INPUTS], *y = NULL;
+    ch_status rc;
+
+    if (!take_inputs(l, s, n, x, in))
+        return NULL;
+    rc = build(l, s, n, in);
+    if (rc == CH_OK)
+        y = l->ops->call(l, l->self, s, n, in, training);
+    else
+        ch__step_take(s, rc, caller);
+    if (rc == CH_OK && y == NULL) /* unless an error sticks already */
+        ch_step_fail(s, "layer %s: its call gave NULL", l->name);
+    if (y != NULL) {
+        l->out = (ch_tensor_spec){.dtype = ch_node_dtype(y), .shape = ch_node_shape(y)};
+        l->was_called = true;
+    }
+    return y;
+}
+
+static ch_node *call(ch_layer *l, ch_step *s, int n, ch_node *const *x, bool training,
+                     const void *caller)
+{
+    const void *before;
+    ch_node    *y;
+
+    if (s == NULL || s->rc != CH_OK)
+        return NULL;
+    if (l == NULL) {
+        ch__step_take(s, ch__fail_at(ch__layer_why_not(), "a layer that was not made"), caller);
+        return NULL;
+    }
+    /* Errors in our own layers name the line that called the outermost of them; in those that
+     * the program wrote, the line in them. */
+    before = s->caller;
+    s->caller = !l->is_own ? NULL : before != NULL ? before : caller;
+    ch_step_enter(s, l->name);
+    y = record(l, s, n, x, training, caller);
+    ch_step_leave(s);
+    s->caller = before;
+    return y;
+}
+
+ch_node *ch_layer_call(ch_layer *l, ch_step *s, ch_node *x, bool training)
+{
+    return call(l, s, 1, &x, training, __builtin_return_address(0));
+}
+
+ch_node *ch_layer_call_n(ch_layer *l, ch_step *s, int n, ch_node *const *x, bool training)
+{
+    return call(l, s, n, x, training, __builtin_return_address(0));
+}
+
+/* ---- what layers share ---- */
+
+static void print_node(const ch_node *x, char *text, size_t size)
+{
+    ch_tensor_spec_print(
+        &(ch_tensor_spec){.dtype = ch_node_dtype(x), .shape = ch_node_shape(x)}, text, size);
+}
+
+bool ch__layer_wants_inputs(const ch_layer *l, ch_step *s, int n, int least, int most)
+{
+    if (n >= least && n <= most)
+        return true;
+    if (least == most)
+        ch_step_fail(s, "%s: called with %d nodes, want %d", l->ops->type, n, least);
+    else
+        ch_step_fail(s, "%s: called with %d nodes, want %d to %d", l->ops->type, n, least,
+                     most);
+    return false;
+}
+
+bool ch__layer_wants_rank(const ch_layer *l, ch_step *s, const ch_node *x, int least, int most)
+{
+    int  rank = ch_node_shape(x).rank;
+    char have[128];
+
+    if (rank >= least && rank <= most)
+        return true;
+    print_node(x, have, sizeof(have));
+    if (least == most)
+        ch_step_fail(s, "%s: its input is %s, want %d axes", l->ops->type, have, least);
+    else
+        ch_step_fail(s, "%s: its input is %s, want at least %d axes", l->ops->type, have,
+                     least);
+    return false;
+}
+
+bool ch__layer_wants_width(const ch_layer *l, ch_step *s, const ch_node *x, int64_t width)
+{
+    ch_shape shape = ch_node_shape(x);
+    char     have[128];
+
+    if (shape.rank > 0 && shape.dim[shape.rank - 1] == width)
+        return true;
+    print_node(x, have, sizeof(have));
+    ch_step_fail(s,
+                 "%s: its input is %s, but it was built for %lld on the last axis; a layer's "
+                 "variables keep their sizes",
+                 l->ops->type, have, (long long)width);
+    return false;
+}
+
+ch_status ch__layer_size(const ch_layer *l, const ch_node *x, int axis, int64_t *out)
+{
+    ch_shape shape = ch_node_shape(x);
+    char     have[128];
+    int      k = axis < 0 ? axis + shape.rank : axis;
+
+    if (k >= 0 && k < shape.rank && shape.dim[k] >= 0) {
+        *out = shape.dim[k];
+        return CH_OK;
+    }
+    print_node(x, have, sizeof(have));
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "%s: its input is %s, want a size that is known on %s%d", l->ops->type,
+                    have, axis == -1 ? "the last axis, not " : "axis ", axis);
+}
+
+ch_init ch__init_or(const ch_init *given, ch_init otherwise)
+{
+    return given != NULL ? *given : otherwise;
+}
+
+/* ---- activations ---- */
+
+static ch_node *linear(ch_node *x)
+{
+    return x;
+}
+
+static ch_node *leaky_relu(ch_node *x)
+{
+    return ch_leaky_relu(x, 0.2);
+}
+
+static ch_node *elu(ch_node *x)
+{
+    return ch_elu(x, 1);
+}
+
+static ch_node *softmax(ch_node *x)
+{
+    return ch_softmax(x, -1);
+}
+
+static ch_node *(*const activation[])(ch_node *) = {
+    [CH_LINEAR] = linear,   [CH_RELU] = ch_relu,       [CH_LEAKY_RELU] = leaky_relu,
+    [CH_ELU] = elu,         [CH_GELU] = ch_gelu,       [CH_SILU] = ch_silu,
+    [CH_TANH] = ch_tanh,    [CH_SIGMOID] = ch_sigmoid, [CH_SOFTPLUS] = ch_softplus,
+    [CH_SOFTMAX] = softmax,
+};
+
+bool ch__is_activation(ch_activation a)
+{
+    return (unsigned)a < sizeof(activation) / sizeof(activation[0]);
+}
+
+ch_node *ch__activate(ch_node *x, ch_activation a)
+{
+    return activation[a](x);
+}

@@ -1,0 +1,133 @@
+/* train/layers_dense.c -- layers of layers, and the dense one.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "train/layer.h"
+
+/* ---- sequential ---- */
+
+static ch_node *sequential_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
+                                bool training)
+{
+    ch_node *x = in[0];
+
+    (void)self;
+    if (l->n_children == 0)
+        return ch__layer_wants_inputs(l, s, n, 1, 1) ? x : NULL;
+    x = ch_layer_call_n(l->child[0], s, n, in, training);
+    for (int i = 1; i < l->n_children && x != NULL; i++)
+        x = ch_layer_call(l->child[i], s, x, training);
+    return x;
+}
+
+static const ch_layer_ops sequential_ops = {"sequential", NULL, sequential_call, NULL};
+
+ch_layer *ch_sequential(const char *name, int n, ch_layer *const *layer)
+{
+    ch_layer *l;
+
+    if (n < 0 || (n > 0 && layer == NULL))
+        return ch__layer_refuse("sequential: %d layers", n);
+    l = ch__layer_new(&sequential_ops, NULL, 0, n, layer);
+    return name != NULL ? ch_named(name, l) : l;
+}
+
+/* ---- a C function ---- */
+
+typedef struct function_self {
+    ch_forward_fn forward;
+    void         *arg;
+} function_self;
+
+static ch_node *function_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
+                              bool training)
+{
+    function_self *f = self;
+
+    return f->forward(s, n, in, training, l->child, f->arg);
+}
+
+static const ch_layer_ops function_ops = {"function", NULL, function_call, NULL};
+
+ch_layer *ch_function_layer(const char *name, ch_forward_fn forward, void *arg, int n,
+                            ch_layer *const *layer)
+{
+    function_self f = {forward, arg};
+    ch_layer     *l;
+
+    if (forward == NULL) {
+        for (int i = 0; i < n && layer != NULL; i++)
+            ch_layer_unref(layer[i]);
+        return ch__layer_refuse("function layer: the function is NULL");
+    }
+    l = ch_layer_new(&function_ops, &f, sizeof(f), n, layer); /* its call is the program's */
+    return name != NULL ? ch_named(name, l) : l;
+}
+
+/* ---- dense ---- */
+
+typedef struct dense_self {
+    int64_t       units, width; /* out, in */
+    ch_activation activation;
+    bool          has_bias;
+    ch_init       kernel_init, bias_init;
+    ch_var       *kernel, *bias; /* the layer's */
+} dense_self;
+
+static ch_status dense_build(ch_layer *l, void *self, int n, ch_node *const *in)
+{
+    dense_self *d = self;
+    ch_status   rc = ch__layer_size(l, in[0], -1, &d->width);
+
+    (void)n;
+    if (rc == CH_OK)
+        rc = ch_layer_weight(l,
+                             &(ch_weight_spec){.name = "kernel",
+                                               .shape = ch_shape_of(d->width, d->units),
+                                               .init = &d->kernel_init},
+                             &d->kernel);
+    if (rc == CH_OK && d->has_bias)
+        rc = ch_layer_weight(l,
+                             &(ch_weight_spec){.name = "bias",
+                                               .shape = ch_shape_of(d->units),
+                                               .init = &d->bias_init},
+                             &d->bias);
+    return rc;
+}
+
+static ch_node *dense_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
+                           bool training)
+{
+    dense_self *d = self;
+
+    (void)training;
+    if (!ch__layer_wants_inputs(l, s, n, 1, 1) || !ch__layer_wants_width(l, s, in[0], d->width))
+        return NULL;
+    return ch__activate(ch_linear(in[0], ch_var_read(s, d->kernel),
+                                  d->has_bias ? ch_var_read(s, d->bias) : NULL),
+                        d->activation);
+}
+
+static const ch_layer_ops dense_ops = {"dense", dense_build, dense_call, NULL};
+
+ch_layer *ch_dense(int64_t units, const ch_dense_options *opt)
+{
+    ch_dense_options o = opt != NULL ? *opt : (ch_dense_options){0};
+    dense_self       d = {.units = units,
+                          .activation = o.activation,
+                          .has_bias = o.bias != CH_OFF,
+                          .kernel_init = ch__init_or(o.kernel_init, ch_init_glorot_uniform()),
+                          .bias_init = ch__init_or(o.bias_init, ch_init_zeros())};
+
+    if (units < 1)
+        return ch__layer_refuse("dense: %lld units, want at least 1", (long long)units);
+    if (!ch__is_activation(o.activation))
+        return ch__layer_refuse("dense: activation %d is none", (int)o.activation);
+    return ch__layer_new(&dense_ops, &d, sizeof(d), 0, NULL);
+}
+
+void ch__dense_set_units(ch_layer *dense, int64_t units)
+{
+    dense_self *d = ch__layer_self(dense);
+
+    d->units = units;
+}

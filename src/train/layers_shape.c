@@ -1,0 +1,244 @@
+/* train/layers_shape.c -- layers without variables: pools, shapes, activation, dropout.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "cohort/math.h"
+#include "cohort/random.h"
+#include "ops/ops.h"
+#include "train/layer.h"
+
+/* ---- pools ---- */
+
+typedef struct pool_self {
+    ch_pool_options options;
+} pool_self;
+
+static ch_node *max_pool_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
+                              bool training)
+{
+    (void)training;
+    return ch__layer_wants_inputs(l, s, n, 1, 1)
+               ? ch_max_pool2d(in[0], &((pool_self *)self)->options)
+               : NULL;
+}
+
+static ch_node *average_pool_call(ch_layer *l, void *self, ch_step *s, int n,
+                                  ch_node *const *in, bool training)
+{
+    (void)training;
+    return ch__layer_wants_inputs(l, s, n, 1, 1)
+               ? ch_avg_pool2d(in[0], &((pool_self *)self)->options)
+               : NULL;
+}
+
+static const ch_layer_ops max_pool_ops = {"max_pool", NULL, max_pool_call, NULL};
+static const ch_layer_ops average_pool_ops = {"average_pool", NULL, average_pool_call, NULL};
+
+static ch_layer *new_pool(const ch_layer_ops *ops, int64_t height, int64_t width,
+                          int64_t stride_h, int64_t stride_w, ch_padding padding)
+{
+    pool_self p = {{.window = {height, width}, .stride = {stride_h, stride_w}}};
+
+    if (height < 1 || width < 1 || stride_h < 0 || stride_w < 0)
+        return ch__layer_refuse(
+            "%s: a window of %lld x %lld with strides of %lld and %lld; want "
+            "windows of at least 1, strides of at least 0",
+            ops->type, (long long)height, (long long)width, (long long)stride_h,
+            (long long)stride_w);
+    if (padding != CH_PAD_VALID && padding != CH_PAD_SAME)
+        return ch__layer_refuse("%s: padding %d, want CH_PAD_VALID or CH_PAD_SAME", ops->type,
+                                (int)padding);
+    p.options.padding = padding;
+    return ch__layer_new(ops, &p, sizeof(p), 0, NULL);
+}
+
+ch_layer *ch_max_pool_layer(int64_t height, int64_t width, int64_t stride_h, int64_t stride_w,
+                            ch_padding padding)
+{
+    return new_pool(&max_pool_ops, height, width, stride_h, stride_w, padding);
+}
+
+ch_layer *ch_average_pool_layer(int64_t height, int64_t width, int64_t stride_h,
+                                int64_t stride_w, ch_padding padding)
+{
+    return new_pool(&average_pool_ops, height, width, stride_h, stride_w, padding);
+}
+
+/* All axes but the first and the last. */
+static ch_node *over_middle(ch_layer *l, ch_step *s, int n, ch_node *const *in,
+                            ch_node *(*reduce)(ch_node *, int, const int *, bool))
+{
+    static const int axis[CH_MAX_RANK] = {1, 2, 3, 4, 5, 6, 7, 8};
+
+    if (!ch__layer_wants_inputs(l, s, n, 1, 1) ||
+        !ch__layer_wants_rank(l, s, in[0], 3, CH_MAX_RANK))
+        return NULL;
+    return reduce(in[0], ch_node_shape(in[0]).rank - 2, axis, false);
+}
+
+static ch_node *global_average_call(ch_layer *l, void *self, ch_step *s, int n,
+                                    ch_node *const *in, bool training)
+{
+    (void)self, (void)training;
+    return over_middle(l, s, n, in, ch_mean);
+}
+
+static ch_node *global_max_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
+                                bool training)
+{
+    (void)self, (void)training;
+    return over_middle(l, s, n, in, ch_max);
+}
+
+static const ch_layer_ops global_average_ops = {"global_average_pool", NULL,
+                                                global_average_call, NULL};
+static const ch_layer_ops global_max_ops = {"global_max_pool", NULL, global_max_call, NULL};
+
+ch_layer *ch_global_average_pool_layer(void)
+{
+    return ch__layer_new(&global_average_ops, NULL, 0, 0, NULL);
+}
+
+ch_layer *ch_global_max_pool_layer(void)
+{
+    return ch__layer_new(&global_max_ops, NULL, 0, 0, NULL);
+}
+
+/* ---- shapes ---- */
+
+static ch_node *flatten_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
+                             bool training)
+{
+    ch_dims d = {.rank = 2};
+
+    (void)self, (void)training;
+    if (!ch__layer_wants_inputs(l, s, n, 1, 1) ||
+        !ch__layer_wants_rank(l, s, in[0], 1, CH_MAX_RANK))
+        return NULL;
+    d.dim[0] = in[0]->dims.dim[0];
+    if (!ch__dims_product(&in[0]->dims, 1, in[0]->dims.rank, &d.dim[1])) {
+        ch_step_fail(s, "flatten: the sizes behind the rows have no product");
+        return NULL;
+    }
+    return ch__reshape_dims(in[0], &d);
+}
+
+static const ch_layer_ops flatten_ops = {"flatten", NULL, flatten_call, NULL};
+
+ch_layer *ch_flatten_layer(void)
+{
+    return ch__layer_new(&flatten_ops, NULL, 0, 0, NULL);
+}
+
+typedef struct reshape_self {
+    ch_shape shape; /* without the rows */
+} reshape_self;
+
+/* The size that stands for -1; false if there is none. */
+static bool size_left(const ch_node *x, ch_shape shape, int64_t *out)
+{
+    int64_t known = 1;
+    ch_dim  all;
+
+    for (int i = 0; i < shape.rank; i++)
+        if (shape.dim[i] >= 0 && !ch__mul_size(known, shape.dim[i], &known))
+            return false;
+    if (!ch__dims_product(&x->dims, 1, x->dims.rank, &all) || all.sym != 0)
+        return false;
+    *out = known > 0 ? all.n / known : 0;
+    return known > 0 && all.n % known == 0;
+}
+
+static ch_node *reshape_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
+                             bool training)
+{
+    ch_shape want = ((reshape_self *)self)->shape;
+    ch_dims  d = {.rank = want.rank + 1};
+    int64_t  left;
+
+    (void)training;
+    if (!ch__layer_wants_inputs(l, s, n, 1, 1) ||
+        !ch__layer_wants_rank(l, s, in[0], 1, CH_MAX_RANK))
+        return NULL;
+    d.dim[0] = in[0]->dims.dim[0];
+    for (int i = 0; i < want.rank; i++) {
+        d.dim[i + 1] = ch__dim(want.dim[i]);
+        if (want.dim[i] >= 0)
+            continue;
+        if (!size_left(in[0], want, &left)) {
+            ch_step_fail(s, "reshape: what is behind the rows does not divide by the sizes");
+            return NULL;
+        }
+        d.dim[i + 1] = ch__dim(left);
+    }
+    return ch__reshape_dims(in[0], &d);
+}
+
+static const ch_layer_ops reshape_ops = {"reshape", NULL, reshape_call, NULL};
+
+ch_layer *ch_reshape_layer(ch_shape without_rows)
+{
+    reshape_self r = {without_rows};
+    int          n_left = 0;
+
+    for (int i = 0; i < without_rows.rank && i < CH_MAX_RANK; i++) {
+        n_left += without_rows.dim[i] == -1;
+        if (without_rows.dim[i] < -1)
+            n_left = 2;
+    }
+    if (without_rows.rank < 0 || without_rows.rank >= CH_MAX_RANK || n_left > 1)
+        return ch__layer_refuse("reshape: want at most %d sizes, one of which may be -1",
+                                CH_MAX_RANK - 1);
+    return ch__layer_new(&reshape_ops, &r, sizeof(r), 0, NULL);
+}
+
+/* ---- activation, dropout ---- */
+
+typedef struct activation_self {
+    ch_activation activation;
+} activation_self;
+
+static ch_node *activation_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
+                                bool training)
+{
+    (void)training;
+    return ch__layer_wants_inputs(l, s, n, 1, 1)
+               ? ch__activate(in[0], ((activation_self *)self)->activation)
+               : NULL;
+}
+
+static const ch_layer_ops activation_ops = {"activation", NULL, activation_call, NULL};
+
+ch_layer *ch_activation_layer(ch_activation a)
+{
+    activation_self self = {a};
+
+    if (!ch__is_activation(a))
+        return ch__layer_refuse("activation: %d is none", (int)a);
+    return ch__layer_new(&activation_ops, &self, sizeof(self), 0, NULL);
+}
+
+typedef struct dropout_self {
+    double rate;
+} dropout_self;
+
+static ch_node *dropout_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
+                             bool training)
+{
+    if (!ch__layer_wants_inputs(l, s, n, 1, 1))
+        return NULL;
+    return training ? ch_dropout(in[0], ((dropout_self *)self)->rate, l->seed) : in[0];
+}
+
+static const ch_layer_ops dropout_ops = {"dropout", NULL, dropout_call, NULL};
+
+ch_layer *ch_dropout_layer(double rate)
+{
+    dropout_self d = {rate};
+
+    if (!(rate >= 0 && rate < 1))
+        return ch__layer_refuse("dropout: the rate is %g, want at least 0 and less than 1",
+                                rate);
+    return ch__layer_new(&dropout_ops, &d, sizeof(d), 0, NULL);
+}

@@ -1,0 +1,336 @@
+/* train/model.c -- a layer with its strategy: built by one recording, printed as a table.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "cohort/model.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+#include "train/layer.h"
+
+struct ch_model {
+    atomic_int   refs;
+    ch_strategy *strategy;
+    ch_layer    *layer;
+};
+
+/* ---- building ---- */
+
+static ch_status check_inputs(const ch_layer *root, const ch_model_options *opt)
+{
+    if (opt->n_inputs < 0 || opt->n_inputs > CH_MODEL_INPUTS)
+        return ch__fail(CH_INVALID_ARGUMENT, "model %s: %d inputs, want at most %d", root->name,
+                        opt->n_inputs, CH_MODEL_INPUTS);
+    for (int i = 0; i < opt->n_inputs; i++) {
+        ch_shape s = opt->input[i].shape;
+        bool     ok = s.rank >= 0 && s.rank <= CH_MAX_RANK;
+
+        for (int k = 0; ok && k < s.rank; k++)
+            ok = s.dim[k] >= 0 || (k == 0 && s.dim[k] == -1);
+        if (!ok)
+            return ch__fail(
+                CH_INVALID_ARGUMENT,
+                "model %s: input %d wants sizes that are numbers, but for the rows, "
+                "axis 0, which are -1",
+                root->name, i);
+    }
+    return CH_OK;
+}
+
+/* Records the forward pass into a graph that nobody keeps. Inputs have the same rows: a symbol,
+ * or so many. *wants_numbers: it failed only because they are a symbol. */
+static ch_status record(ch_strategy *st, ch_layer *root, const ch_model_options *opt,
+                        int64_t rows, bool *wants_numbers)
+{
+    ch_node  *in[CH_MODEL_INPUTS];
+    ch_step  *s = NULL;
+    ch_status rc = ch__step_new(root->name, NULL, &s);
+
+    if (rc != CH_OK)
+        return rc;
+    s->owner = st;
+    s->graph->n_symbols = 1;
+    for (int i = 0; i < opt->n_inputs; i++) {
+        ch_dims d = {.rank = opt->input[i].shape.rank};
+
+        for (int k = 0; k < d.rank; k++)
+            d.dim[k] = ch__dim(opt->input[i].shape.dim[k]);
+        if (d.rank > 0 && d.dim[0].n < 0)
+            d.dim[0] = rows < 0 ? (ch_dim){1, 1} : ch__dim(rows);
+        in[i] = ch__step_add_input(s, NULL, opt->input[i].dtype, &d);
+    }
+    (void)ch_layer_call_n(root, s, opt->n_inputs, in, false);
+    rc = ch_step_status(s);
+    *wants_numbers = s->graph->wants_numbers;
+    ch__step_free(s);
+    return rc;
+}
+
+static ch_status build(ch_strategy *st, ch_layer *root, const ch_model_options *opt)
+{
+    bool      wants = false;
+    ch_status rc = check_inputs(root, opt);
+
+    if (rc != CH_OK || opt->n_inputs == 0)
+        return rc;
+    rc = record(st, root, opt, -1, &wants);
+    if (rc != CH_OK && wants)
+        rc = record(st, root, opt, 1, &wants);
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "model %s", root->name);
+}
+
+ch_status ch_model_new(ch_strategy *st, ch_layer *root, const ch_model_options *opt,
+                       ch_model **out)
+{
+    ch_model_options none = {0};
+    ch_model        *m;
+    ch_status        rc;
+
+    if (root == NULL)
+        return ch__fail_at(ch__layer_why_not(), "model: its layer was not made");
+    if (opt == NULL)
+        opt = &none;
+    if (st == NULL)
+        st = ch_strategy_current();
+    if (opt->dtype != CH_F32)
+        ch_layer_set_dtype(root, opt->dtype);
+    if (opt->seed != 0)
+        ch_layer_set_seed(root, opt->seed);
+    m = ch__calloc(1, sizeof(*m));
+    rc = m != NULL ? build(st, root, opt) : ch__fail_memory("a model");
+    if (rc != CH_OK) {
+        ch_layer_unref(root);
+        ch__free(m);
+        return rc;
+    }
+    atomic_init(&m->refs, 1);
+    m->strategy = ch_strategy_ref(st);
+    m->layer = root;
+    *out = m;
+    return CH_OK;
+}
+
+ch_model *ch_model_ref(ch_model *m)
+{
+    if (m != NULL)
+        atomic_fetch_add_explicit(&m->refs, 1, memory_order_relaxed);
+    return m;
+}
+
+void ch_model_unref(ch_model *m)
+{
+    if (m == NULL || atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    ch_layer_unref(m->layer);
+    ch_strategy_unref(m->strategy);
+    ch__free(m);
+}
+
+/* ---- using it ---- */
+
+static ch_node *call(ch_model *m, ch_step *s, int n, ch_node *const *x, bool training,
+                     const void *caller)
+{
+    const void *before;
+    ch_node    *y;
+
+    if (s == NULL || s->rc != CH_OK)
+        return NULL;
+    if (m == NULL || ch_step_strategy(s) != m->strategy) {
+        ch__step_take(s,
+                      m == NULL ? ch__fail(CH_INVALID_ARGUMENT, "a model that is NULL")
+                                : ch__fail(CH_FAILED_PRECONDITION,
+                                           "model %s: mixing different strategies: it was made "
+                                           "with a %s, and this step runs under another (%s)",
+                                           m->layer->name, ch_strategy_name(m->strategy),
+                                           ch_strategy_name(ch_step_strategy(s))),
+                      caller);
+        return NULL;
+    }
+    before = ch__step_begin_at(s, caller);
+    y = ch_layer_call_n(m->layer, s, n, x, training);
+    ch__step_end(s, before);
+    return y;
+}
+
+ch_node *ch_model_call(ch_model *m, ch_step *s, ch_node *x, bool training)
+{
+    return call(m, s, 1, &x, training, __builtin_return_address(0));
+}
+
+ch_node *ch_model_call_n(ch_model *m, ch_step *s, int n, ch_node *const *x, bool training)
+{
+    return call(m, s, n, x, training, __builtin_return_address(0));
+}
+
+ch_layer *ch_model_layer(const ch_model *m)
+{
+    return m->layer;
+}
+
+ch_strategy *ch_model_strategy(const ch_model *m)
+{
+    return m->strategy;
+}
+
+int ch_model_vars(ch_model *m, ch_var *const **out)
+{
+    return ch_layer_vars(m->layer, out);
+}
+
+int ch_model_trainable(ch_model *m, ch_var *const **out)
+{
+    return ch_layer_trainable(m->layer, out);
+}
+
+/* ---- printing ---- */
+
+typedef struct table {
+    char  *text;
+    size_t size, used;
+    int    wide_name, wide_out; /* columns */
+} table;
+
+enum { WIDE_COUNT = 14, CELL = 192 };
+
+static void put(table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void put(table *t, const char *format, ...)
+{
+    size_t  room = t->used < t->size ? t->size - t->used : 0;
+    va_list args;
+
+    va_start(args, format);
+    t->used += (size_t)vsnprintf(room > 0 ? t->text + t->used : NULL, room, format, args);
+    va_end(args);
+}
+
+/* 1234567 as "1,234,567". */
+static const char *grouped(int64_t n, char text[32])
+{
+    char digits[24];
+    int  length = snprintf(digits, sizeof(digits), "%lld", (long long)n), at = 0;
+
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0)
+            text[at++] = ',';
+        text[at++] = digits[i];
+    }
+    text[at] = '\0';
+    return text;
+}
+
+/* "203.6 KB", in thousands. */
+static const char *sized(int64_t bytes, char text[32])
+{
+    static const char *const unit[] = {"bytes", "KB", "MB", "GB", "TB"};
+    double                   x = (double)bytes;
+    int                      k = 0;
+
+    for (; x >= 999.95 && k < 4; k++)
+        x /= 1000;
+    snprintf(text, 32, k == 0 ? "%.0f %s" : "%.1f %s", x, unit[k]);
+    return text;
+}
+
+static void name_cell(const ch_layer *l, int depth, char cell[CELL])
+{
+    snprintf(cell, CELL, "%*s%s (%s)", 2 * depth, "", l->name, l->ops->type);
+}
+
+static void out_cell(const ch_layer *l, char cell[CELL])
+{
+    if (l->was_called)
+        ch_tensor_spec_print(&l->out, cell, CELL);
+    else
+        snprintf(cell, CELL, "not called yet");
+}
+
+static int at_least(int have, const char *cell)
+{
+    int length = (int)strlen(cell);
+
+    return length > have ? length : have;
+}
+
+static void measure(table *t, const ch_layer *l, int depth)
+{
+    char cell[CELL];
+
+    name_cell(l, depth, cell);
+    t->wide_name = at_least(t->wide_name, cell);
+    out_cell(l, cell);
+    t->wide_out = at_least(t->wide_out, cell);
+    for (int i = 0; i < l->n_children; i++)
+        measure(t, l->child[i], depth + 1);
+}
+
+typedef struct sums {
+    int64_t count, bytes;
+} sums;
+
+static sums sum_vars(int n, ch_var *const *v)
+{
+    sums s = {0};
+
+    for (int i = 0; i < n; i++) {
+        int64_t count = ch_shape_count(ch_var_shape(v[i]));
+
+        s.count += count;
+        s.bytes += count * (int64_t)ch_dtype_bytes(ch_var_dtype(v[i]));
+    }
+    return s;
+}
+
+static void put_rows(table *t, ch_layer *l, int depth)
+{
+    char           name[CELL], out[CELL], count[32];
+    ch_var *const *v;
+    int            n = ch_layer_vars(l, &v);
+
+    name_cell(l, depth, name);
+    out_cell(l, out);
+    put(t, "%-*s  %-*s  %*s\n", t->wide_name, name, t->wide_out, out, WIDE_COUNT,
+        grouped(sum_vars(n, v).count, count));
+    for (int i = 0; i < l->n_children; i++)
+        put_rows(t, l->child[i], depth + 1);
+}
+
+static void put_line(table *t)
+{
+    for (int i = 0; i < t->wide_name + t->wide_out + WIDE_COUNT + 4; i++)
+        put(t, "-");
+    put(t, "\n");
+}
+
+static void put_sum(table *t, const char *what, sums s)
+{
+    char count[32], bytes[32];
+
+    put(t, "%-13s  %*s  %12s\n", what, WIDE_COUNT, grouped(s.count, count),
+        sized(s.bytes, bytes));
+}
+
+int ch_model_print(ch_model *m, char *text, size_t size)
+{
+    table          t = {.text = text, .size = size};
+    ch_var *const *v;
+    sums           all, trained;
+    int            n;
+
+    t.wide_name = at_least(0, "Layer (type)");
+    t.wide_out = at_least(0, "Output");
+    measure(&t, m->layer, 0);
+    put(&t, "%-*s  %-*s  %*s\n", t.wide_name, "Layer (type)", t.wide_out, "Output", WIDE_COUNT,
+        "Parameters");
+    put_line(&t);
+    put_rows(&t, m->layer, 0);
+    put_line(&t);
+    n = ch_layer_vars(m->layer, &v);
+    all = sum_vars(n, v);
+    n = ch_layer_trainable(m->layer, &v);
+    trained = sum_vars(n, v);
+    put_sum(&t, "Parameters", all);
+    put_sum(&t, "Trainable", trained);
+    put_sum(&t, "Not trainable", (sums){all.count - trained.count, all.bytes - trained.bytes});
+    return (int)t.used;
+}

@@ -1,0 +1,280 @@
+/* test_model.c -- models: built at once or when called, printed, trained on replicas.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/mem.h"
+#include "layer_help.h"
+
+static ch_layer *mlp(void)
+{
+    return ch_sequential(
+        "net", 3,
+        (ch_layer *[]){ch_dense(64, &(ch_dense_options){.activation = CH_RELU}),
+                       ch_dropout_layer(0.5), ch_dense(10, NULL)});
+}
+
+static const ch_model_options mnist = {.n_inputs = 1,
+                                       .input = {{CH_F32, {.rank = 2, .dim = {-1, 784}}}}};
+
+static void inputs_make_the_variables_at_once(void **state)
+{
+    ch_model      *m = NULL;
+    ch_var *const *v;
+
+    t_ok(ch_model_new(NULL, mlp(), &mnist, &m));
+    assert_int_equal(ch_model_vars(m, &v), 4);
+    assert_string_equal(ch_var_name(v[2]), "net/dense_1/kernel");
+    assert_int_equal(ch_model_trainable(m, &v), 4);
+    assert_ptr_equal(ch_model_strategy(m), ch_strategy_current());
+    assert_string_equal(ch_layer_name(ch_model_layer(m)), "net");
+    ch_model_unref(ch_model_ref(m));
+    ch_model_unref(m);
+    (void)state;
+}
+
+static void it_prints_as_a_table(void **state)
+{
+    static const char want[] = "Layer (type)         Output          Parameters\n"
+                               "-----------------------------------------------\n"
+                               "net (sequential)     f32(?, 10)          50,890\n"
+                               "  dense (dense)      f32(?, 64)          50,240\n"
+                               "  dropout (dropout)  f32(?, 64)               0\n"
+                               "  dense_1 (dense)    f32(?, 10)             650\n"
+                               "-----------------------------------------------\n"
+                               "Parameters             50,890      203.6 KB\n"
+                               "Trainable              50,890      203.6 KB\n"
+                               "Not trainable               0       0 bytes\n";
+    ch_model         *m = NULL;
+    char              text[2048], cut[20];
+
+    t_ok(ch_model_new(NULL, mlp(), &mnist, &m));
+    assert_int_equal(ch_model_print(m, text, sizeof(text)), (int)strlen(want));
+    assert_string_equal(text, want);
+    assert_int_equal(ch_model_print(m, cut, sizeof(cut)), (int)strlen(want));
+    assert_int_equal(strlen(cut), sizeof(cut) - 1);
+    assert_int_equal(ch_model_print(m, NULL, 0), (int)strlen(want));
+    ch_model_unref(m);
+    (void)state;
+}
+
+static void what_was_not_called_yet_says_so(void **state)
+{
+    ch_model *m = NULL;
+    char      text[2048];
+
+    t_ok(ch_model_new(NULL, mlp(), NULL, &m));
+    ch_model_print(m, text, sizeof(text));
+    assert_non_null(strstr(text, "  dense_1 (dense)    not called yet               0\n"));
+    ch_model_unref(m);
+    (void)state;
+}
+
+static void dtype_and_seed_are_the_models(void **state)
+{
+    ch_model_options o = mnist;
+    ch_model        *a = NULL, *b = NULL;
+    ch_var *const   *v;
+    float           *first, *second;
+    char             text[2048];
+
+    t_ok(ch_model_new(NULL, mlp(), &o, &a));
+    first = t_values(ch_model_layer(a), "dense/kernel");
+    ch_model_unref(a);
+    o.seed = 1;
+    t_ok(ch_model_new(NULL, mlp(), &o, &a));
+    second = t_values(ch_model_layer(a), "dense/kernel");
+    assert_memory_not_equal(first, second, 784 * sizeof(float));
+    ch_model_unref(a);
+    o.dtype = CH_BF16;
+    t_ok(ch_model_new(NULL, mlp(), &o, &b));
+    assert_int_equal(ch_model_vars(b, &v), 4);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(ch_var_dtype(v[i]), CH_BF16);
+    ch_model_print(b, text, sizeof(text));
+    assert_non_null(strstr(text, "bf16(?, 64)"));
+    assert_non_null(strstr(text, "101.8 KB"));
+    ch_model_unref(b);
+    free(first);
+    free(second);
+    (void)state;
+}
+
+/* ---- training it ---- */
+
+static void train(ch_step *s, void *arg)
+{
+    ch_model      *m = arg;
+    ch_node       *x = ch_step_in(s, 0), *labels = ch_step_in(s, 1), *value[8], *d[8];
+    ch_node       *logits = ch_model_call(m, s, x, true);
+    ch_node       *loss = ch_div(ch_sum_all(ch_sparse_softmax_cross_entropy(logits, labels)),
+                                 ch_step_global_rows(s));
+    ch_var *const *v;
+    int            n = ch_model_trainable(m, &v);
+
+    for (int i = 0; i < n; i++)
+        value[i] = ch_var_read(s, v[i]);
+    ch_gradients(loss, NULL, n, value, d);
+    for (int i = 0; i < n; i++)
+        ch_var_assign_sub(s, v[i], ch_all_reduce(CH_SUM, ch_mul(ch_number(s, 0.5), d[i])));
+    ch_step_out(s, "loss", loss);
+}
+
+/* Rows [from, to) of the batch for each of two replicas. */
+static ch_tuple *batch_of(const int *end)
+{
+    ch_value  *leaf[2] = {NULL, NULL};
+    ch_tensor *x = t_noise(ch_shape_of(8, 3), 5), *y = NULL, *part[2];
+    ch_tuple  *batch = NULL;
+
+    t_ok(ch_tensor_copy_of(CH_I32, ch_shape_of(8), (int32_t[]){0, 1, 1, 0, 1, 0, 0, 1}, &y));
+    for (int i = 0; i < 2; i++) {
+        for (int r = 0; r < 2; r++)
+            t_ok(ch_tensor_rows(i == 0 ? x : y, r == 0 ? 0 : end[0], end[r], &part[r]));
+        t_ok(ch_value_new(CH_PER_REPLICA, 2, part, &leaf[i]));
+        ch_tensor_unref(part[0]);
+        ch_tensor_unref(part[1]);
+    }
+    t_ok(ch_tuple_new(2, leaf, NULL, &batch));
+    ch_value_unref(leaf[0]);
+    ch_value_unref(leaf[1]);
+    ch_tensor_unref(x);
+    ch_tensor_unref(y);
+    return batch;
+}
+
+static float train_split(const int *end, int steps)
+{
+    ch_strategy *st = NULL;
+    ch_model    *m = NULL;
+    ch_function *f;
+    ch_tuple    *batch = batch_of(end), *out = NULL;
+    ch_tensor   *sum = NULL;
+    double       loss = 0;
+
+    t_ok(ch_strategy_mirrored(NULL, &st));
+    t_ok(ch_model_new(
+        st,
+        ch_sequential("net", 2,
+                      (ch_layer *[]){ch_dense(16, &(ch_dense_options){.activation = CH_TANH}),
+                                     ch_dense(2, NULL)}),
+        NULL, &m));
+    f = t_function(train, m);
+    for (int i = 0; i < steps; i++) {
+        t_ok(ch_strategy_run(st, f, batch, &out));
+        t_ok(ch_strategy_reduce(st, CH_SUM, ch_tuple_get(out, "loss"), &sum));
+        t_ok(ch_tensor_item(sum, &loss));
+        ch_tensor_unref(sum);
+        ch_tuple_unref(out);
+    }
+    ch_function_unref(f);
+    ch_model_unref(m);
+    ch_tuple_unref(batch);
+    ch_strategy_unref(st);
+    return (float)loss;
+}
+
+static void it_learns_alike_however_rows_fall_on_replicas(void **state)
+{
+    float even = train_split((int[]){4, 8}, 150), odd = train_split((int[]){7, 8}, 150);
+    float all = train_split((int[]){8, 8}, 150); /* the second has no rows */
+
+    assert_true(even < 0.3);
+    t_near(odd, even, 1e-3);
+    t_near(all, even, 1e-3);
+    (void)state;
+}
+
+/* ---- errors ---- */
+
+static void errors_say_what_to_do(void **state)
+{
+    ch_model        *m = NULL;
+    ch_model_options o = mnist;
+    int64_t          live = ch__mem_live();
+
+    t_refused(ch_model_new(NULL, ch_sequential("net", 1, (ch_layer *[]){ch_dense(0, NULL)}),
+                           &mnist, &m),
+              CH_INVALID_ARGUMENT, "its layer was not made", "dense: 0 units");
+    o.input[0].shape = ch_shape_of(-1, -1);
+    t_refused(ch_model_new(NULL, mlp(), &o, &m), CH_INVALID_ARGUMENT, "model net: input 0",
+              "-1");
+    o.n_inputs = 9;
+    t_refused(ch_model_new(NULL, mlp(), &o, &m), CH_INVALID_ARGUMENT, "9 inputs", "at most 8");
+    o = mnist;
+    o.n_inputs = 2;
+    t_refused(ch_model_new(NULL, mlp(), &o, &m), CH_INVALID_ARGUMENT, "model net",
+              "called with 2 nodes");
+    o = mnist;
+    o.dtype = CH_I32;
+    t_refused(ch_model_new(NULL, mlp(), &o, &m), CH_INVALID_ARGUMENT, "cannot be i32", "net");
+    assert_null(m);
+    assert_int_equal(ch__mem_live(), live);
+    (void)state;
+}
+
+static void call_it(ch_step *s, void *arg)
+{
+    ch_step_out(s, "y", ch_model_call(arg, s, ch_step_in(s, 0), false));
+}
+
+static void strategies_do_not_mix(void **state)
+{
+    ch_strategy *st = NULL;
+    ch_model    *m = NULL;
+    ch_tensor   *x = t_noise(ch_shape_of(2, 784), 1);
+    ch_tuple    *in = t_tuple(1, &x), *out = NULL;
+    ch_function *f;
+
+    t_ok(ch_strategy_mirrored(NULL, &st));
+    t_ok(ch_model_new(st, mlp(), &mnist, &m));
+    f = t_function(call_it, m);
+    t_refused(ch_strategy_run(NULL, f, in, &out), CH_FAILED_PRECONDITION,
+              "mixing different strategies", "model net");
+    t_ok(ch_strategy_run(st, f, in, &out));
+    ch_tuple_unref(out);
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    ch_model_unref(m);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void without_memory_nothing_is_left_behind(void **state)
+{
+    ch_model_options o = {.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 3)}}};
+    int64_t          live = ch__mem_live();
+
+    for (int64_t k = 1;; k++) {
+        ch_model *m = NULL;
+        ch_status rc;
+
+        ch__mem_fail_at(k);
+        rc = ch_model_new(NULL, mlp(), &o, &m);
+        ch__mem_fail_at(0);
+        if (rc == CH_OK) {
+            ch_model_unref(m);
+            assert_true(k > 20);
+            break;
+        }
+        assert_int_equal(rc, CH_RESOURCE_EXHAUSTED);
+        assert_int_equal(ch__mem_live(), live);
+    }
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(inputs_make_the_variables_at_once),
+        cmocka_unit_test(it_prints_as_a_table),
+        cmocka_unit_test(what_was_not_called_yet_says_so),
+        cmocka_unit_test(dtype_and_seed_are_the_models),
+        cmocka_unit_test(it_learns_alike_however_rows_fall_on_replicas),
+        cmocka_unit_test(errors_say_what_to_do),
+        cmocka_unit_test(strategies_do_not_mix),
+        cmocka_unit_test(without_memory_nothing_is_left_behind),
+    };
+
+    if (ch_devices_configure(&(ch_devices_options){.spec = "CPU=2"}) != CH_OK)
+        return 1;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
