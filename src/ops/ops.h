@@ -8,6 +8,7 @@
 #include "graph/op.h"
 
 /* Each family lists its ops as X(name): its op is ch__op_name. */
+#include "ops/apply.h"
 #include "ops/array.h"
 #include "ops/control.h"
 #include "ops/effect.h"
@@ -25,7 +26,8 @@
 
 #define CH_OPS(X) \
     CH_OPS_SOURCE(X) CH_OPS_ELEMENTWISE(X) CH_OPS_REDUCE(X) CH_OPS_MATMUL(X) CH_OPS_NN(X) \
-    CH_OPS_ARRAY(X) CH_OPS_INDEX(X) CH_OPS_RANDOM(X) CH_OPS_EFFECT(X) CH_OPS_CONTROL(X)
+    CH_OPS_ARRAY(X) CH_OPS_INDEX(X) CH_OPS_RANDOM(X) CH_OPS_EFFECT(X) CH_OPS_CONTROL(X) \
+    CH_OPS_APPLY(X)
 /* clang-format on */
 
 #define CH_OP_DECLARE(name) extern const ch_op ch__op_##name;

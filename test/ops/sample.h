@@ -97,6 +97,6 @@ typedef struct t_family {
 } t_family;
 
 extern const t_family t_source, t_elementwise, t_reduce, t_matmul, t_nn, t_array_ops, t_index,
-    t_random, t_effect, t_control;
+    t_random, t_effect, t_control, t_apply;
 
 #endif

@@ -1,0 +1,280 @@
+/* ops/apply.c -- an update rule on a whole variable; and clearing what has been applied.
+ *
+ * Both are functions of their inputs: the planner lets them write over a variable and its slots
+ * when nobody reads the old values any more. So they never fail.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "ops/apply.h"
+
+#include <string.h>
+
+#include "graph/step.h"
+#include "ops/apply_rule.h"
+#include "ops/ops.h"
+
+/* ---- what apply and apply_rows share ---- */
+
+const ch_attr ch__apply_attr_rows[] = {
+    CH_ATTR_TEXT(ch_apply_attrs, rule),
+    CH_ATTR_END,
+};
+
+/* One for each row, if the rule is by row; else like the variable. */
+static bool slot_fits(const ch_rule *r, const ch_dims *var, const ch_dims *slot)
+{
+    if (!r->by_row)
+        return ch__dims_same(var, slot);
+    return slot->rank == (var->rank > 0) &&
+           (var->rank == 0 || ch__dim_same(var->dim[0], slot->dim[0]));
+}
+
+ch_status ch__infer_apply(ch_infer *c, const ch_rule **rule, int hyper)
+{
+    const ch_apply_attrs *a = c->attrs;
+    const ch_rule        *r = *rule = ch__rule_find(a->rule);
+    ch_status             rc = CH_OK;
+
+    if (r == NULL)
+        return ch__infer_fail(c, "there is no rule \"%s\"", a->rule != NULL ? a->rule : "");
+    if (c->n_in != hyper + 1 + r->n_slots)
+        return ch__infer_fail(c, "%d inputs, want %d for rule %s", c->n_in,
+                              hyper + 1 + r->n_slots, r->name);
+    if (c->dtype[0] != CH_F32 && c->dtype[0] != CH_F64)
+        return ch__infer_fail(c, "the variable is %s, want f32 or f64",
+                              ch_dtype_name(c->dtype[0]));
+    for (int i = hyper - 1; i < c->n_in; i++)
+        if (c->dtype[i] != c->dtype[0])
+            return ch__infer_fail(c, "input %d is %s, want %s as the variable is", i,
+                                  ch_dtype_name(c->dtype[i]), ch_dtype_name(c->dtype[0]));
+    if (c->in[hyper].rank != 1 || !ch__dim_is(c->in[hyper].dim[0], CH_HYPERS))
+        return ch__infer_fail(c, "input %d is not a vector of %d numbers", hyper, CH_HYPERS);
+    for (int k = 0; k < r->n_slots; k++)
+        if (!slot_fits(r, &c->in[0], &c->in[hyper + 1 + k]))
+            return ch__infer_fail(c, "the sizes of slot %s are not those of the variable",
+                                  r->slot[k]);
+    for (int k = 0; k <= r->n_slots && rc == CH_OK; k++)
+        rc = ch__infer_like(c, k, k == 0 ? 0 : hyper + k);
+    return rc;
+}
+
+void ch__apply_over(const ch_rule *r, int hyper, ch_prep *p)
+{
+    for (int k = 0; k <= r->n_slots; k++)
+        p->over[k] = 1u << (k == 0 ? 0 : hyper + k);
+}
+
+bool ch__hyper_applies(ch_dtype dtype, const void *hyper)
+{
+    if (dtype == CH_F64)
+        return ((const double *)hyper)[CH_HYPER_APPLY] != 0;
+    return ((const float *)hyper)[CH_HYPER_APPLY] != 0;
+}
+
+/* Inputs in front, then the slots, which become what they are after it. */
+ch_node *ch__apply_node(const void *caller, const ch_op *op, ch_rule_kind rule, int n,
+                        ch_node *const *in, ch_node **slot)
+{
+    const ch_rule *r = ch__rule(rule);
+    ch_node       *all[8], *y;
+
+    for (int i = 0; i < n; i++)
+        all[i] = in[i];
+    for (int i = 0; i < r->n_slots; i++)
+        all[n + i] = slot[i];
+    y = ch__node_at(caller, op, &(ch_apply_attrs){r->name}, n + r->n_slots, all);
+    for (int i = 0; i < r->n_slots; i++)
+        slot[i] = y != NULL ? ch__out(y, 1 + i) : NULL;
+    return y;
+}
+
+/* ---- apply ---- */
+
+enum { VAR, GRAD, HYPER, SLOTS }; /* inputs */
+enum { BLOCK = 64 };              /* elements that stay together: tiles begin at lines */
+
+static ch_status apply_infer(ch_infer *c)
+{
+    const ch_rule *r;
+    ch_status rc = c->n_in < SLOTS ? ch__infer_fail(c, "%d inputs, want 3 or more", c->n_in)
+                                   : ch__infer_apply(c, &r, HYPER);
+
+    if (rc == CH_OK && !ch__dims_same(&c->in[VAR], &c->in[GRAD]))
+        rc = ch__infer_fail(c, "the sizes of the gradient are not those of the variable");
+    return rc;
+}
+
+typedef struct apply_state {
+    const ch_rule *rule;
+    ch_dtype       dtype;
+    int64_t        n, rows, width; /* elements, rows, elements of a row */
+    int64_t        block;          /* elements that a cut leaves together */
+    int            tiles;
+    size_t         size;
+} apply_state;
+
+static ch_status apply_prepare(const ch_node *n, ch_prep *p)
+{
+    const ch_apply_attrs *a = ch__attrs(n);
+    apply_state          *s = ch__prep_state(p, sizeof(*s));
+
+    if (s == NULL)
+        return ch__fail_memory("apply");
+    s->rule = ch__rule_find(a->rule);
+    s->dtype = n->dtype;
+    s->size = ch_dtype_bytes(n->dtype);
+    s->n = ch__count(n);
+    s->rows = n->dims.rank > 0 ? n->dims.dim[0].n : 1;
+    s->width = s->rows > 0 ? s->n / s->rows : 0;
+    s->block = s->rule->by_row && s->width > 0 ? s->width : BLOCK;
+    s->tiles =
+        ch__tile_count((s->n + s->block - 1) / s->block, s->block * (2 + 2 * s->rule->n_slots));
+    p->n_phases = s->rule->has_norms ? 2 : 1;
+    p->tiles[0] = p->tiles[1] = s->tiles;
+    p->scratch_bytes = s->rule->has_norms ? (size_t)s->tiles * 2 * sizeof(double) : 0;
+    ch__apply_over(s->rule, HYPER, p);
+    return CH_OK;
+}
+
+typedef struct part {
+    int64_t     n;
+    void       *var;
+    void       *slot[CH_RULE_SLOTS];
+    const void *grad;
+} part;
+
+/* A tile's part of everything; copied first where it is not written over. */
+static part part_of(const ch_call *c, const apply_state *s, int tile, bool first)
+{
+    int64_t from, to, rows, blocks = (s->n + s->block - 1) / s->block;
+    part    p;
+
+    ch__tile_range(blocks, s->tiles, tile, &from, &to);
+    from *= s->block;
+    to = to * s->block < s->n ? to * s->block : s->n;
+    rows = s->n > 0 ? (to - from) / s->block : s->rows; /* by row, where block is a row */
+    p = (part){.n = to - from, .grad = (const char *)c->in[GRAD] + (size_t)from * s->size};
+    for (int k = 0; k <= s->rule->n_slots; k++) {
+        bool        row = k > 0 && s->rule->by_row;
+        size_t      skip = (size_t)(row ? from / s->block : from) * s->size;
+        size_t      bytes = (size_t)(row ? rows : p.n) * s->size;
+        const char *in = c->in[k == 0 ? VAR : HYPER + k];
+        char       *out = c->out[k];
+
+        if (first && in != out)
+            memcpy(out + skip, in + skip, bytes);
+        *(k == 0 ? &p.var : &p.slot[k - 1]) = out + skip;
+    }
+    return p;
+}
+
+/* The sums of all tiles, in their order. */
+static void add_norms(const apply_state *s, const double *each, double norm[2])
+{
+    norm[0] = norm[1] = 0;
+    for (int i = 0; i < s->tiles; i++) {
+        norm[0] += each[2 * i];
+        norm[1] += each[2 * i + 1];
+    }
+}
+
+static ch_status apply_run(const ch_call *c, ch_piece t)
+{
+    const apply_state *s = c->state;
+    const void        *hyper = c->in[HYPER];
+    part               p = part_of(c, s, t.index, t.phase == 0);
+    double            *each = c->scratch, norm[2];
+
+    if (!ch__hyper_applies(s->dtype, hyper))
+        return CH_OK;
+    if (!s->rule->has_norms) {
+        ch__rule_dense(s->rule, s->dtype, p.n, s->width, p.var, p.grad, p.slot, hyper);
+    } else if (t.phase == 0) {
+        each[2 * t.index] = each[2 * t.index + 1] = 0;
+        ch__rule_norms(s->rule, s->dtype, p.n, p.var, p.grad, p.slot, hyper,
+                       &each[2 * t.index]);
+    } else {
+        add_norms(s, each, norm);
+        ch__rule_finish(s->rule, s->dtype, p.n, p.var, p.slot, hyper, norm);
+    }
+    return CH_OK;
+}
+
+static const ch_kernel apply_plain = {"plain", ch__always, apply_prepare, apply_run, NULL};
+
+const ch_op ch__op_apply = {
+    .name = "apply",
+    .version = 1,
+    .n_in = -1,
+    .n_out = -1,
+    .attrs = ch__apply_attr_rows,
+    .attrs_bytes = sizeof(ch_apply_attrs),
+    .infer = apply_infer,
+    .kernels = (const ch_kernel *const[]){&apply_plain, NULL},
+};
+
+ch_node *ch__apply(ch_rule_kind rule, ch_node *var, ch_node *grad, ch_node *hyper,
+                   ch_node **slot)
+{
+    return ch__apply_node(__builtin_return_address(0), &ch__op_apply, rule, SLOTS,
+                          (ch_node *[]){var, grad, hyper}, slot);
+}
+
+/* ---- clear_if ---- */
+
+static ch_status clear_if_infer(ch_infer *c)
+{
+    if (c->dtype[0] == CH_STR)
+        return ch__infer_fail(c, "input 0 is string, want numbers");
+    if (c->dtype[1] != CH_BOOL || c->in[1].rank != 0)
+        return ch__infer_fail(c, "input 1 is not a bool scalar");
+    return ch__infer_like(c, 0, 0);
+}
+
+typedef struct clear_state {
+    int64_t bytes;
+    int     tiles;
+} clear_state;
+
+static ch_status clear_if_prepare(const ch_node *n, ch_prep *p)
+{
+    clear_state *s = ch__prep_state(p, sizeof(*s));
+
+    if (s == NULL)
+        return ch__fail_memory("clear_if");
+    s->bytes = ch__bytes(n);
+    s->tiles = ch__tile_count((s->bytes + BLOCK - 1) / BLOCK, BLOCK / 4);
+    p->n_phases = 1;
+    p->tiles[0] = s->tiles;
+    p->over[0] = 1;
+    return CH_OK;
+}
+
+static ch_status clear_if_run(const ch_call *c, ch_piece t)
+{
+    const clear_state *s = c->state;
+    int64_t            from, to;
+
+    ch__tile_range(s->bytes, s->tiles, t.index, &from, &to);
+    if (*(const bool *)c->in[1])
+        memset((char *)c->out[0] + from, 0, (size_t)(to - from));
+    else if (c->out[0] != c->in[0])
+        memcpy((char *)c->out[0] + from, (const char *)c->in[0] + from, (size_t)(to - from));
+    return CH_OK;
+}
+
+static const ch_kernel clear_if_plain = {"plain", ch__always, clear_if_prepare, clear_if_run,
+                                         NULL};
+
+const ch_op ch__op_clear_if = {
+    .name = "clear_if",
+    .version = 1,
+    .n_in = 2,
+    .n_out = 1,
+    .infer = clear_if_infer,
+    .kernels = (const ch_kernel *const[]){&clear_if_plain, NULL},
+};
+
+ch_node *ch__clear_if(ch_node *x, ch_node *when)
+{
+    return ch__node(&ch__op_clear_if, NULL, 2, (ch_node *[]){x, when});
+}

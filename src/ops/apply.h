@@ -1,0 +1,61 @@
+/* ops/apply.h -- the list of ops of this family, and what optimizers record.
+ *
+ * `apply` and `apply_rows` are functions of a variable's value and its slots; the planner lets
+ * them write over both. The numbers of the run come as one vector, the result of `hyper`.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef OPS_APPLY_H
+#define OPS_APPLY_H
+
+#include "graph/op.h"
+#include "kernel/rule.h"
+
+/* clang-format off */
+#define CH_OPS_APPLY(X) \
+    X(apply) X(apply_rows) X(hyper) X(all_finite) X(sum_squares) X(merge_rows) X(clear_if)
+/* clang-format on */
+
+/* The new value of var (f32 or f64), and of its slots in slot[0 .. n_slots - 1], from a gradient
+ * like var. */
+ch_node *ch__apply(ch_rule_kind rule, ch_node *var, ch_node *grad, ch_node *hyper,
+                   ch_node **slot);
+/* The same for the rows (k, ...) of a sparse gradient with their ids (k): rows of equal ids are
+ * added up, and no other row of var is touched. Ids out of range stand for no row. */
+ch_node *ch__apply_rows(ch_rule_kind rule, ch_node *var, ch_node *ids, ch_node *rows,
+                        ch_node *hyper, ch_node **slot);
+
+/* What a rule is told once and for all. Zero means 0 here, not a default. */
+typedef struct ch_rule_numbers {
+    double beta1, beta2, epsilon, momentum;
+    double power, l1, l2, shrink, beta; /* FTRL */
+    double decay;
+    double clip_value, clip_norm, clip_global_norm; /* 0: none */
+    double scale;                                   /* of the gradient */
+} ch_rule_numbers;
+
+/* ... and what it is told in each run, all scalars. */
+typedef struct ch_rule_inputs {
+    ch_node *iterations;                  /* i64: steps that were applied before this one */
+    ch_node *rate;                        /* f32 */
+    ch_node *apply;                       /* bool */
+    ch_node *divisor;                     /* f32, of the gradient: the loss scale */
+    ch_node *squares, *squares_of_global; /* f64: of the gradient as it is */
+} ch_rule_inputs;
+
+/* The vector of kernel/rule.h, of this dtype. */
+ch_node *ch__hyper(ch_rule_kind rule, ch_dtype dtype, const ch_rule_numbers *numbers,
+                   const ch_rule_inputs *in);
+
+/* Over all elements of n floats of any dtypes: a bool and an f64 scalar. */
+ch_node *ch__are_finite(ch_step *s, int n, ch_node *const *x);
+ch_node *ch__sum_squares(ch_step *s, int n, ch_node *const *x);
+
+/* Ids and rows (f32 or f64) in which no id stands twice: the first position has the sum, the
+ * others -1 and zeros; so have ids that are not in [0, n_rows). */
+void ch__merge_rows(ch_node *ids, ch_node *rows, ch_dim n_rows, ch_node **out_ids,
+                    ch_node **out_rows);
+
+/* x, or zeros if `when` (a bool scalar) holds. Written over x, the other case costs nothing. */
+ch_node *ch__clear_if(ch_node *x, ch_node *when);
+
+#endif

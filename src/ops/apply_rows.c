@@ -1,0 +1,249 @@
+/* ops/apply_rows.c -- an update rule on some rows of a variable; and adding up rows of equal ids.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "graph/step.h"
+#include "ops/apply.h"
+#include "ops/apply_rule.h"
+#include "ops/box.h"
+#include "ops/lookup.h"
+#include "ops/ops.h"
+
+/* Numbers of ids that kernel/rule.h can take. */
+static ch_status infer_few_ids(const ch_infer *c, int ids)
+{
+    ch_dim n = c->in[ids].dim[0];
+
+    if (n.sym == 0 && n.n > INT32_MAX)
+        return ch__infer_fail(c, "%lld ids, at most %d", (long long)n.n, INT32_MAX);
+    return CH_OK;
+}
+
+static ch_groups groups_of(const ch_node *ids, int64_t n_rows, int64_t width, int64_t cost)
+{
+    ch_groups g = {.scatter = {.n_ids = ids->dims.dim[0].n, .n_rows = n_rows, .width = width}};
+
+    ch__groups_cut(&g, ch__tile_count(g.scatter.n_ids, cost * width + 16));
+    return g;
+}
+
+/* ---- apply_rows ---- */
+
+enum { VAR, IDS, ROWS, HYPER, SLOTS }; /* inputs */
+
+static ch_status apply_rows_infer(ch_infer *c)
+{
+    const ch_rule *r = NULL;
+    const ch_dims *var = &c->in[VAR], *rows = &c->in[ROWS];
+    ch_status rc = c->n_in < SLOTS ? ch__infer_fail(c, "%d inputs, want 4 or more", c->n_in)
+                                   : ch__infer_id_rows(c, IDS, ROWS);
+
+    if (rc == CH_OK)
+        rc = infer_few_ids(c, IDS);
+    if (rc == CH_OK)
+        rc = ch__infer_apply(c, &r, HYPER);
+    if (rc != CH_OK)
+        return rc;
+    if (!r->is_sparse)
+        return ch__infer_fail(c, "rule %s changes rows that no id names", r->name);
+    if (var->rank < 1 || var->rank != rows->rank)
+        return ch__infer_fail(c, "ranks %d and %d, want equal ones", var->rank, rows->rank);
+    for (int k = 1; k < var->rank; k++)
+        if (!ch__dim_same(var->dim[k], rows->dim[k]))
+            return ch__infer_fail(c, "sizes %s and %s of axis %d differ",
+                                  ch__dim_text(c, var->dim[k]), ch__dim_text(c, rows->dim[k]),
+                                  k);
+    return CH_OK;
+}
+
+typedef struct rows_state {
+    const ch_rule *rule;
+    ch_dtype       dtype;
+    ch_groups      groups;
+    bool           wide_ids;
+    int64_t        bytes;     /* of the variable */
+    int64_t        row_bytes; /* of a slot by row */
+    int            tiles;     /* that copy what is not written over */
+} rows_state;
+
+/* Phases: ids sorted by who owns their rows, and copies where nothing is written over; then the
+ * rows. */
+static ch_status apply_rows_prepare(const ch_node *n, ch_prep *p)
+{
+    const ch_apply_attrs *a = ch__attrs(n);
+    rows_state           *s = ch__prep_state(p, sizeof(*s));
+    int64_t               rows = n->dims.dim[0].n;
+
+    if (s == NULL)
+        return ch__fail_memory("apply_rows");
+    s->rule = ch__rule_find(a->rule);
+    s->dtype = n->dtype;
+    s->bytes = ch__bytes(n);
+    s->row_bytes = rows * (int64_t)ch_dtype_bytes(n->dtype);
+    s->wide_ids = n->in[IDS]->dtype == CH_I64;
+    s->groups = groups_of(n->in[IDS], rows, rows > 0 ? ch__count(n) / rows : 0,
+                          2 + 2 * s->rule->n_slots);
+    s->tiles = ch__move_tiles(s->bytes, s->bytes);
+    p->scratch_bytes = ch__groups_scratch(&s->groups);
+    p->n_phases = 2;
+    p->tiles[0] = s->tiles + s->groups.scatter.chunks;
+    p->tiles[1] = s->groups.scatter.tiles;
+    ch__apply_over(s->rule, HYPER, p);
+    return CH_OK;
+}
+
+static void copy_part(const ch_call *c, const rows_state *s, int tile)
+{
+    for (int k = 0; k <= s->rule->n_slots; k++) {
+        const char *in = c->in[k == 0 ? VAR : HYPER + k];
+        char       *out = c->out[k];
+        int64_t     from, to;
+
+        ch__tile_range(k > 0 && s->rule->by_row ? s->row_bytes : s->bytes, s->tiles, tile,
+                       &from, &to);
+        if (in != out)
+            memcpy(out + from, in + from, (size_t)(to - from));
+    }
+}
+
+static ch_status apply_rows_run(const ch_call *c, ch_piece t)
+{
+    const rows_state *s = c->state;
+    const void       *hyper = c->in[HYPER];
+    ch_ids            ids = {c->in[IDS], s->wide_ids};
+
+    if (t.phase == 0 && t.index < s->tiles)
+        copy_part(c, s, t.index);
+    else if (!ch__hyper_applies(s->dtype, hyper))
+        return CH_OK;
+    else if (t.phase == 0)
+        ch__groups_sort(&s->groups, ids, t.index - s->tiles, c->scratch);
+    else
+        ch__rule_rows(s->rule, s->dtype, &s->groups, ids, c->in[ROWS], c->out[0], c->out + 1,
+                      hyper, t.index, c->scratch);
+    return CH_OK;
+}
+
+static const ch_kernel apply_rows_plain = {"plain", ch__always, apply_rows_prepare,
+                                           apply_rows_run, NULL};
+
+const ch_op ch__op_apply_rows = {
+    .name = "apply_rows",
+    .version = 1,
+    .n_in = -1,
+    .n_out = -1,
+    .attrs = ch__apply_attr_rows,
+    .attrs_bytes = sizeof(ch_apply_attrs),
+    .infer = apply_rows_infer,
+    .kernels = (const ch_kernel *const[]){&apply_rows_plain, NULL},
+};
+
+ch_node *ch__apply_rows(ch_rule_kind rule, ch_node *var, ch_node *ids, ch_node *rows,
+                        ch_node *hyper, ch_node **slot)
+{
+    return ch__apply_node(__builtin_return_address(0), &ch__op_apply_rows, rule, SLOTS,
+                          (ch_node *[]){var, ids, rows, hyper}, slot);
+}
+
+/* ---- merge_rows ---- */
+
+typedef struct merge_attrs {
+    ch_dims n_rows; /* one size: ids are below it */
+} merge_attrs;
+
+static const ch_attr merge_rows_rows[] = {
+    CH_ATTR_DIMS(merge_attrs, n_rows),
+    CH_ATTR_END,
+};
+
+static ch_status merge_rows_infer(ch_infer *c)
+{
+    const merge_attrs *a = c->attrs;
+    ch_status          rc = ch__infer_id_rows(c, 0, 1);
+
+    if (rc == CH_OK)
+        rc = infer_few_ids(c, 0);
+    if (rc == CH_OK)
+        rc = ch__infer_check_dims(c, &a->n_rows);
+    if (rc != CH_OK)
+        return rc;
+    if (a->n_rows.rank != 1)
+        return ch__infer_fail(c, "%d numbers of rows, want 1", a->n_rows.rank);
+    if (c->dtype[1] != CH_F32 && c->dtype[1] != CH_F64)
+        return ch__infer_fail(c, "rows of %s, want f32 or f64", ch_dtype_name(c->dtype[1]));
+    rc = ch__infer_like(c, 0, 0);
+    return rc != CH_OK ? rc : ch__infer_like(c, 1, 1);
+}
+
+typedef struct merge_state {
+    ch_groups groups;
+    bool      wide_ids;
+    int64_t   id_bytes, bytes;
+    int       tiles;
+} merge_state;
+
+/* Phases: ids sorted, and all positions empty; then groups at their first positions. */
+static ch_status merge_rows_prepare(const ch_node *n, ch_prep *p)
+{
+    const merge_attrs *a = ch__attrs(n);
+    merge_state       *s = ch__prep_state(p, sizeof(*s));
+    int64_t            n_ids = n->dims.dim[0].n;
+
+    if (s == NULL)
+        return ch__fail_memory("merge_rows");
+    s->groups = groups_of(n, a->n_rows.dim[0].n, n_ids > 0 ? ch__count(&n[1]) / n_ids : 0, 2);
+    s->wide_ids = n->dtype == CH_I64;
+    s->id_bytes = ch__bytes(n);
+    s->bytes = ch__bytes(&n[1]);
+    s->tiles = ch__move_tiles(s->bytes, s->bytes);
+    p->scratch_bytes = ch__groups_scratch(&s->groups);
+    p->n_phases = 2;
+    p->tiles[0] = s->tiles + s->groups.scatter.chunks;
+    p->tiles[1] = s->groups.scatter.tiles;
+    return CH_OK;
+}
+
+static ch_status merge_rows_run(const ch_call *c, ch_piece t)
+{
+    const merge_state *s = c->state;
+    ch_ids             ids = {c->in[0], s->wide_ids};
+    int64_t            from, to;
+
+    if (t.phase == 1) {
+        ch__rows_merge(c->node[1].dtype, &s->groups, ids, c->in[1], c->out[0], c->out[1],
+                       t.index, c->scratch);
+    } else if (t.index >= s->tiles) {
+        ch__groups_sort(&s->groups, ids, t.index - s->tiles, c->scratch);
+    } else {
+        ch__tile_range(s->id_bytes, s->tiles, t.index, &from, &to);
+        memset((char *)c->out[0] + from, 0xff, (size_t)(to - from)); /* -1 */
+        ch__tile_range(s->bytes, s->tiles, t.index, &from, &to);
+        memset((char *)c->out[1] + from, 0, (size_t)(to - from));
+    }
+    return CH_OK;
+}
+
+static const ch_kernel merge_rows_plain = {"plain", ch__always, merge_rows_prepare,
+                                           merge_rows_run, NULL};
+
+const ch_op ch__op_merge_rows = {
+    .name = "merge_rows",
+    .version = 1,
+    .n_in = 2,
+    .n_out = 2,
+    .attrs = merge_rows_rows,
+    .attrs_bytes = sizeof(merge_attrs),
+    .infer = merge_rows_infer,
+    .kernels = (const ch_kernel *const[]){&merge_rows_plain, NULL},
+};
+
+void ch__merge_rows(ch_node *ids, ch_node *rows, ch_dim n_rows, ch_node **out_ids,
+                    ch_node **out_rows)
+{
+    merge_attrs a = {.n_rows = {.rank = 1, .dim = {n_rows}}};
+    ch_node    *y = ch__node(&ch__op_merge_rows, &a, 2, ((ch_node *[]){ids, rows}));
+
+    *out_ids = y;
+    *out_rows = y != NULL ? ch__out(y, 1) : NULL;
+}

@@ -1,0 +1,187 @@
+/* ops/apply_whole.c -- one answer about all elements of many arrays: all_finite, sum_squares.
+ *
+ * Every input is cut into tiles; each tile leaves its answer in scratch, and a second phase puts
+ * them together in order.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "graph/step.h"
+#include "kernel/block.h"
+#include "kernel/finite.h"
+#include "ops/apply.h"
+#include "ops/ops.h"
+
+static ch_status whole_check(const ch_infer *c)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < c->n_in && rc == CH_OK; i++)
+        rc = ch__infer_want_float(c, i);
+    return rc;
+}
+
+static ch_status all_finite_infer(ch_infer *c)
+{
+    ch_status rc = whole_check(c);
+
+    return rc != CH_OK ? rc : ch__infer_out(c, 0, CH_BOOL, 0, NULL);
+}
+
+static ch_status sum_squares_infer(ch_infer *c)
+{
+    ch_status rc = whole_check(c);
+
+    return rc != CH_OK ? rc : ch__infer_out(c, 0, CH_F64, 0, NULL);
+}
+
+typedef struct whole_state {
+    int  tiles;
+    int *first; /* tile of each input, and the end */
+} whole_state;
+
+static ch_status whole_prepare(const ch_node *n, ch_prep *p)
+{
+    whole_state *s = ch__prep_state(p, sizeof(*s));
+
+    if (s != NULL)
+        s->first = ch__arena_alloc(p->arena, (size_t)(n->n_in + 1) * sizeof(*s->first));
+    if (s == NULL || s->first == NULL)
+        return ch__fail_memory(n->op->name);
+    for (int i = 0; i < n->n_in; i++)
+        s->first[i + 1] = s->first[i] + ch__tile_count(ch__count(n->in[i]), 2);
+    s->tiles = s->first[n->n_in];
+    p->scratch_bytes = (size_t)s->tiles * sizeof(double);
+    p->n_phases = 2;
+    p->tiles[0] = s->tiles;
+    p->tiles[1] = 1;
+    return CH_OK;
+}
+
+/* Which elements of which input a tile has. */
+static const void *tile_of(const ch_call *c, int tile, ch_dtype *dtype, int64_t *n)
+{
+    const whole_state *s = c->state;
+    const ch_node     *x;
+    int                i = 0;
+    int64_t            from, to;
+
+    while (tile >= s->first[i + 1])
+        i++;
+    x = c->node->in[i];
+    ch__tile_range(ch__count(x), s->first[i + 1] - s->first[i], tile - s->first[i], &from, &to);
+    *dtype = x->dtype;
+    *n = to - from;
+    return (const char *)c->in[i] + (size_t)from * ch_dtype_bytes(x->dtype);
+}
+
+/* ---- all_finite ---- */
+
+static ch_status all_finite_run(const ch_call *c, ch_piece t)
+{
+    const whole_state *s = c->state;
+    double            *each = c->scratch;
+    const void        *x;
+    ch_dtype           dtype;
+    int64_t            n;
+    bool               all = true;
+
+    if (t.phase == 0) {
+        x = tile_of(c, t.index, &dtype, &n);
+        each[t.index] = ch__all_finite(dtype, n, x);
+        return CH_OK;
+    }
+    for (int i = 0; i < s->tiles; i++)
+        all &= each[i] != 0;
+    *(bool *)c->out[0] = all;
+    return CH_OK;
+}
+
+static const ch_kernel all_finite_plain = {"plain", ch__always, whole_prepare, all_finite_run,
+                                           NULL};
+
+const ch_op ch__op_all_finite = {
+    .name = "all_finite",
+    .version = 1,
+    .n_in = -1,
+    .n_out = 1,
+    .flags = CH_OP_NO_GRAD,
+    .infer = all_finite_infer,
+    .kernels = (const ch_kernel *const[]){&all_finite_plain, NULL},
+};
+
+static ch_node *whole_node(const void *caller, ch_step *s, const ch_op *op, int n,
+                           ch_node *const *x)
+{
+    return n > 0 ? ch__node_at(caller, op, NULL, n, x) : ch__source_at(caller, s, op, NULL);
+}
+
+ch_node *ch__are_finite(ch_step *s, int n, ch_node *const *x)
+{
+    return whole_node(__builtin_return_address(0), s, &ch__op_all_finite, n, x);
+}
+
+/* ---- sum_squares ---- */
+
+static double squares_of(ch_dtype dtype, int64_t n, const void *x)
+{
+    enum { ROOM = 512 };
+    const uint16_t *half = x;
+    float           wide[ROOM];
+    double          sum = 0;
+
+    if (dtype == CH_F32 || dtype == CH_F64)
+        return ch__sum_of_squares(dtype, n, x);
+    for (int64_t i = 0; i < n; i += ROOM) {
+        int64_t k = n - i < ROOM ? n - i : ROOM;
+
+        ch__blocks()->widen[dtype](k, (const void *[]){half + i}, wide, NULL);
+        sum += ch__sum_of_squares(CH_F32, k, wide);
+    }
+    return sum;
+}
+
+static ch_status sum_squares_run(const ch_call *c, ch_piece t)
+{
+    const whole_state *s = c->state;
+    double            *each = c->scratch, sum = 0;
+    const void        *x;
+    ch_dtype           dtype;
+    int64_t            n;
+
+    if (t.phase == 0) {
+        x = tile_of(c, t.index, &dtype, &n);
+        each[t.index] = squares_of(dtype, n, x);
+        return CH_OK;
+    }
+    for (int i = 0; i < s->tiles; i++)
+        sum += each[i];
+    *(double *)c->out[0] = sum;
+    return CH_OK;
+}
+
+/* Of each x it is 2 x. */
+static void sum_squares_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
+                             ch_node *din[])
+{
+    for (int i = 0; i < n->n_in; i++)
+        din[i] = ch_mul(ch_mul(n->in[i], ch_number(s, 2)), ch_cast(dout[0], n->in[i]->dtype));
+}
+
+static const ch_kernel sum_squares_plain = {"plain", ch__always, whole_prepare, sum_squares_run,
+                                            NULL};
+
+const ch_op ch__op_sum_squares = {
+    .name = "sum_squares",
+    .version = 1,
+    .n_in = -1,
+    .n_out = 1,
+    .infer = sum_squares_infer,
+    .grad = sum_squares_grad,
+    .kernels = (const ch_kernel *const[]){&sum_squares_plain, NULL},
+};
+
+ch_node *ch__sum_squares(ch_step *s, int n, ch_node *const *x)
+{
+    return whole_node(__builtin_return_address(0), s, &ch__op_sum_squares, n, x);
+}
