@@ -11,6 +11,7 @@
 #include "cohort/layer.h"
 #include "cohort/log.h"
 #include "cohort/loss.h"
+#include "cohort/metric.h"
 #include "cohort/model.h"
 #include "cohort/ops.h"
 #include "cohort/shape.h"

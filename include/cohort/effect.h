@@ -21,6 +21,10 @@ CH_API ch_node *ch_stop_gradient(ch_node *x);
  * `message`, what was found and the first index. Its gradient is checked likewise. */
 CH_API ch_node *ch_check_numerics(ch_node *x, const char *message);
 
+/* A run in which an element of `condition` (bool) is false fails with INVALID_ARGUMENT and this
+ * message, and changes no variable. */
+CH_API void ch_check(ch_node *condition, const char *message);
+
 /* x; each run writes "label: tensor(f32 (2) [1 2])" to the log at INFO, code "print". */
 CH_API ch_node *ch_print(ch_node *x, const char *label);
 

@@ -1,4 +1,4 @@
-/* ops/effect.c -- identity, stop_gradient, check_numerics, print, host_call.
+/* ops/effect.c -- identity, stop_gradient, check_numerics, check, print, host_call.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -179,6 +179,51 @@ ch_node *ch_check_numerics(ch_node *x, const char *message)
     check_attrs a = {message};
 
     return ch__node(&ch__op_check_numerics, &a, 1, &x);
+}
+
+/* ---- check: a call without outputs ---- */
+
+static ch_status claim_infer(ch_infer *c)
+{
+    if (c->dtype[0] != CH_BOOL)
+        return ch__infer_fail(c, "input 0 is %s, want bool; compare first",
+                              ch_dtype_name(c->dtype[0]));
+    return CH_OK;
+}
+
+static ch_status claim_run(const ch_call *c, ch_piece t)
+{
+    const check_attrs *a = ch__attrs(c->node);
+    const bool        *in = c->in[0];
+
+    (void)t;
+    for (int64_t i = 0, n = ch__count(c->node->in[0]); i < n; i++)
+        if (!in[i])
+            return ch__call_fail(c, CH_INVALID_ARGUMENT, "%s",
+                                 a->message != NULL ? a->message : "it does not hold");
+    return CH_OK;
+}
+
+static const ch_kernel claim_kernel = {"plain", ch__always, ch__prepare_nothing, claim_run,
+                                       NULL};
+
+const ch_op ch__op_check = {
+    .name = "check",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 0,
+    .attrs = check_rows,
+    .attrs_bytes = sizeof(check_attrs),
+    .infer = claim_infer,
+    .flags = CH_OP_EFFECT | CH_OP_CAN_FAIL | CH_OP_NO_GRAD,
+    .kernels = (const ch_kernel *const[]){&claim_kernel, NULL},
+};
+
+void ch_check(ch_node *condition, const char *message)
+{
+    check_attrs a = {message};
+
+    (void)ch__node(&ch__op_check, &a, 1, &condition);
 }
 
 /* ---- print: a call without outputs; what is printed goes on as it is ---- */

@@ -2,6 +2,7 @@
 #ifndef OPS_EFFECT_H
 #define OPS_EFFECT_H
 
-#define CH_OPS_EFFECT(X) X(identity) X(stop_gradient) X(check_numerics) X(print) X(host_call)
+#define CH_OPS_EFFECT(X)                                                                       \
+    X(identity) X(stop_gradient) X(check_numerics) X(check) X(print) X(host_call)
 
 #endif

@@ -111,6 +111,34 @@ static void check_gradient(ch_step *s, ch_node *const *in, ch_node **out)
     ch_gradients(y, weight, 1, in, out);
 }
 
+/* ---- check ---- */
+
+static void claim(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    ch_check(ch_equal(in[0], in[0]), "equal to itself");
+    out[0] = in[0];
+}
+
+static void claim_false(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    ch_check(ch_less(in[0], ch_number(s, -10)), "too large; use less");
+    out[0] = in[0];
+}
+
+static void claim_unnamed(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    ch_check(ch_less(in[0], ch_number(s, -10)), NULL);
+    out[0] = in[0];
+}
+
+static void claim_float(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    ch_check(in[0], "x");
+    out[0] = in[0];
+}
+
 /* ---- print ---- */
 
 static void print(ch_step *s, ch_node *const *in, ch_node **out)
@@ -293,6 +321,11 @@ static const t_sample samples[] = {
     {.op = "check_numerics", .name = "of nothing", .dtypes = T_FLOATS, .n_in = 1,
      .in = {{.shape = {1, {0}}}}, .record = check, .reference = copy},
 
+    {.op = "check", .name = "of a matrix", .dtypes = T_FLOATS, .n_in = 1,
+     .in = {{.shape = {2, {5, 3}}}}, .record = claim, .reference = copy},
+    {.op = "check", .name = "of nothing", .dtypes = T_FLOATS, .n_in = 1,
+     .in = {{.shape = {2, {0, 3}}}}, .record = claim_false, .reference = copy},
+
     {.op = "print", .name = "of a matrix", .dtypes = ALL, .n_in = 1,
      .in = {{.shape = {2, {5, 3}}, .fill = T_SMALL}}, .record = print, .reference = copy},
     {.op = "print", .name = "of nothing", .dtypes = T_FLOATS, .n_in = 1,
@@ -327,6 +360,13 @@ static const t_refusal refusals[] = {
      .words = {"gradient of x: Inf at index (1, 0)"}},
     {.op = "check_numerics", .name = "of integers", .n_in = 1, .in = SIX, .dtype = CH_I32,
      .record = check, .code = CH_INVALID_ARGUMENT, .words = {"check_numerics", "i32", "float"}},
+    {.op = "check", .name = "that does not hold", .n_in = 1, .in = SIX, .dtype = CH_F32,
+     .record = claim_false, .code = CH_INVALID_ARGUMENT,
+     .words = {"check(bool(2, 3)): too large; use less"}},
+    {.op = "check", .name = "without a message", .n_in = 1, .in = SIX, .dtype = CH_F32,
+     .record = claim_unnamed, .code = CH_INVALID_ARGUMENT, .words = {"does not hold"}},
+    {.op = "check", .name = "of floats", .n_in = 1, .in = SIX, .dtype = CH_F32,
+     .record = claim_float, .code = CH_INVALID_ARGUMENT, .words = {"f32", "want bool"}},
     {.op = "host_call", .name = "that refuses", .n_in = 1, .in = SIX, .dtype = CH_F32,
      .record = host_refuses, .code = CH_OUT_OF_RANGE,
      .words = {"host_call(f32(2, 3)): lookup returned OUT_OF_RANGE"}},

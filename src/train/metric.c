@@ -1,0 +1,212 @@
+/* train/metric.c -- what all metrics share: variables, updates, results.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "train/metric.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cohort/ops.h"
+#include "train/loss.h"
+
+/* ---- life ---- */
+
+static ch_status new_state(const ch_metric *m, ch_strategy *st, const char *what,
+                           ch_dtype dtype, ch_shape shape, ch_var **out)
+{
+    ch_tensor *zeros = NULL;
+    size_t     size = strlen(m->name) + strlen(what) + 2;
+    char      *name = ch__malloc(size);
+    ch_status  rc = name != NULL ? ch_tensor_new(dtype, shape, &zeros) : CH_OK;
+
+    if (name == NULL)
+        return ch__fail_memory("a metric");
+    snprintf(name, size, "%s/%s", m->name, what);
+    if (rc == CH_OK)
+        rc = ch_var_new(st, &(ch_var_spec){.name = name, .initial = zeros, .trainable = CH_OFF},
+                        out);
+    ch_tensor_unref(zeros);
+    ch__free(name);
+    return rc;
+}
+
+ch_status ch__metric_new(ch_strategy *st, const ch_metric_spec *spec, ch_metric **out)
+{
+    ch_metric *m = ch__calloc(1, sizeof(*m));
+    ch_status  rc;
+
+    if (m == NULL)
+        return ch__fail_memory("a metric");
+    atomic_init(&m->refs, 1);
+    m->kind = spec->kind;
+    m->threshold = spec->threshold;
+    m->n = spec->n;
+    m->n_vars = spec->kind->is_kept ? 2 : 1;
+    m->name = ch__strdup(spec->name != NULL ? spec->name : spec->kind->name);
+    rc = m->name != NULL ? new_state(m, st, "state", CH_F64, spec->state, &m->var[0])
+                         : ch__fail_memory("a metric");
+    if (rc == CH_OK && m->n_vars == 2)
+        rc = new_state(m, st, "filled", CH_I64, (ch_shape){0}, &m->var[1]);
+    if (rc != CH_OK) {
+        ch_metric_unref(m);
+        return rc;
+    }
+    *out = m;
+    return CH_OK;
+}
+
+ch_metric *ch_metric_ref(ch_metric *m)
+{
+    if (m != NULL)
+        atomic_fetch_add_explicit(&m->refs, 1, memory_order_relaxed);
+    return m;
+}
+
+void ch_metric_unref(ch_metric *m)
+{
+    if (m == NULL || atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    for (int i = 0; i < m->n_vars; i++)
+        ch_var_unref(m->var[i]);
+    ch__free(m->name);
+    ch__free(m);
+}
+
+const char *ch_metric_name(const ch_metric *m)
+{
+    return m->name;
+}
+
+int ch_metric_vars(ch_metric *m, ch_var *const **out)
+{
+    *out = m->var;
+    return m->n_vars;
+}
+
+/* ---- in a step ---- */
+
+ch_node *ch__metric_weights(const ch_metric *m, ch_node *weights, ch_node *each)
+{
+    ch_node *ones = ch_ones_like(ch_cast(each, CH_F64));
+
+    return weights == NULL ? ones : ch_mul(ones, ch__weights_for(m->name, weights, ones));
+}
+
+bool ch__metric_has_labels(const ch_metric *m, ch_node *truth, ch_node *guess)
+{
+    ch_dims rows;
+
+    if (truth == NULL || guess == NULL)
+        return ch__same_shape(m->name, truth, guess);
+    rows = guess->dims;
+    rows.rank--;
+    if (guess->dims.rank > 0 && ch__dims_same(&rows, &truth->dims))
+        return true;
+    ch_step_fail(ch_node_step(guess),
+                 "%s: truth with %d axes for guesses with %d; want labels (...) and (..., "
+                 "classes)",
+                 m->name, truth->dims.rank, guess->dims.rank);
+    return false;
+}
+
+/* How many rows each replica has, the same on each. */
+static ch_node *rows_of_all(ch_step *s, ch_node *rows, int n_replicas)
+{
+    ch_node *mine = ch_one_hot(ch_step_replica_id(s), n_replicas, 1, 0, CH_I64);
+
+    return ch_all_reduce(CH_SUM, ch_mul(mine, ch_cast(ch_rows(rows), CH_I64)));
+}
+
+/* Puts rows behind those that are filled, replica by replica. On one replica nothing but these
+ * rows is touched; several fill their places in zeros, which then are added up. */
+static void keep(ch_metric *m, ch_step *s, ch_node *rows)
+{
+    int      n_replicas = ch_strategy_replicas(ch_var_strategy(m->var[0]));
+    ch_node *filled = ch_var_read(s, m->var[1]), *all = rows_of_all(s, rows, n_replicas);
+    ch_node *first = ch_gather(ch_cumsum(all, 0, true, false), ch_step_replica_id(s), 0);
+    ch_node *ids = ch_add(ch_range_like(rows, 0, CH_I64), ch_add(filled, first)), *fresh;
+    char     message[512];
+
+    snprintf(message, sizeof(message),
+             "metric %s: there is room for %lld guesses, and more have come; make it with a "
+             "larger capacity, or reset it earlier",
+             m->name, (long long)m->n);
+    filled = ch_var_assign_add(s, m->var[1], ch_sum_all(all));
+    ch_check(ch_less_equal(filled, ch_number(s, (double)m->n)), message);
+    if (n_replicas == 1) {
+        ch_var_scatter_update(s, m->var[0], ids, rows);
+        return;
+    }
+    fresh = ch_scatter_add(ch_fill(s, CH_F64, ch_var_shape(m->var[0]), 0), ids, rows);
+    ch_var_assign_add(s, m->var[0], ch_all_reduce(CH_SUM, fresh));
+}
+
+void ch_metric_update(ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
+                      ch_node *weights)
+{
+    const void *before;
+    ch_node    *n;
+
+    if (s == NULL || s->rc != CH_OK)
+        return;
+    before = ch__step_begin(s);
+    if (m == NULL || guess == NULL) {
+        ch_step_fail(s, "metric %s: %s is NULL", m != NULL ? m->name : "to update",
+                     m != NULL ? "the guess" : "it");
+    } else {
+        ch_step_enter(s, m->name);
+        n = m->kind->add(m, s, truth, guess, weights);
+        if (n != NULL && m->kind->is_kept)
+            keep(m, s, n);
+        else if (n != NULL)
+            ch_var_assign_add(s, m->var[0], ch_all_reduce(CH_SUM, n));
+        ch_step_leave(s);
+    }
+    ch__step_end(s, before);
+}
+
+/* ---- outside a step ---- */
+
+ch_status ch_metric_tensor(ch_metric *m, ch_tensor **out)
+{
+    ch_tensor *all = NULL, *filled = NULL;
+    double     n = 0;
+    ch_status  rc = ch_var_get(m->var[0], m->kind->is_kept ? &all : out);
+
+    if (rc != CH_OK || !m->kind->is_kept)
+        return rc;
+    rc = ch_var_get(m->var[1], &filled);
+    if (rc == CH_OK)
+        rc = ch_tensor_item(filled, &n);
+    if (rc == CH_OK)
+        rc = ch_tensor_rows(all, 0, (int64_t)n, out);
+    ch_tensor_unref(filled);
+    ch_tensor_unref(all);
+    return rc;
+}
+
+ch_status ch_metric_result(ch_metric *m, double *out)
+{
+    ch_tensor *state = NULL;
+    ch_status  rc = ch_metric_tensor(m, &state);
+
+    if (rc == CH_OK)
+        rc = m->kind->result(m, ch_tensor_shape(state).dim[0], ch_tensor_data(state), out);
+    ch_tensor_unref(state);
+    return rc;
+}
+
+ch_status ch_metric_reset(ch_metric *m)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < m->n_vars && rc == CH_OK; i++) {
+        ch_tensor *zeros = NULL;
+
+        rc = ch_tensor_new(ch_var_dtype(m->var[i]), ch_var_shape(m->var[i]), &zeros);
+        if (rc == CH_OK)
+            rc = ch_var_set(m->var[i], zeros);
+        ch_tensor_unref(zeros);
+    }
+    return rc;
+}

@@ -1,0 +1,153 @@
+/* train/metric_auc.c -- the area under the ROC curve, by thresholds and exactly.
+ *
+ * That area is the chance that a guess about a yes is above one about a no, equal ones counted
+ * half. With thresholds, guesses between the same two count as equal: this is the interpolation
+ * of Keras, along straight lines.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdlib.h>
+
+#include "cohort/ops.h"
+#include "train/loss.h"
+#include "train/metric.h"
+
+/* Of two sums of weights and of the pairs that are in order. */
+static double share(double pairs, double yes, double no)
+{
+    return yes * no != 0 ? pairs / (yes * no) : 0;
+}
+
+/* ---- thresholds: state (2, thresholds), how many guesses lie above each of them and not above
+ * the next; of no, then of yes ---- */
+
+enum { DEFAULT_THRESHOLDS = 200, MOST_THRESHOLDS = 1 << 20 };
+
+/* Threshold i is i / (n - 1), but for the first, which is below all guesses: guess > threshold
+ * holds for the first ceil(guess * (n - 1)) of them. One pass, however many there are. */
+static ch_node *add_histogram(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
+                              ch_node *weights)
+{
+    double   n = (double)m->n;
+    ch_node *at, *w;
+
+    if (!ch__same_shape(m->name, truth, guess))
+        return NULL;
+    w = ch_reshape(ch__metric_weights(m, weights, guess), ch_shape_of(-1));
+    at = ch_mul(ch_clip(ch_cast(guess, CH_F64), 0, 1), ch_number(s, n - 1));
+    at = ch_maximum(ch_sub(ch_ceil(at), ch_number(s, 1)), ch_number(s, 0));
+    at = ch_add(at, ch_mul(ch_cast(ch_cast(truth, CH_BOOL), CH_F64), ch_number(s, n)));
+    at = ch_reshape(ch_cast(at, CH_I64), ch_shape_of(-1));
+    return ch_reshape(ch_segment_sum(w, at, 2 * m->n), ch_shape_of(2, m->n));
+}
+
+static ch_status histogram_area(const ch_metric *m, int64_t n, const double *state, double *out)
+{
+    const double *no = state, *yes = state + m->n;
+    double        no_below = 0, all_yes = 0, pairs = 0;
+
+    (void)n;
+    for (int64_t i = 0; i < m->n; i++) {
+        pairs += yes[i] * (no_below + no[i] / 2);
+        no_below += no[i];
+        all_yes += yes[i];
+    }
+    *out = share(pairs, all_yes, no_below);
+    return CH_OK;
+}
+
+static const ch_metric_kind auc_kind = {"auc", add_histogram, histogram_area, false};
+
+ch_status ch_metric_auc(ch_strategy *st, const char *name, int thresholds, ch_metric **out)
+{
+    int n = thresholds == 0 ? DEFAULT_THRESHOLDS : thresholds;
+
+    if (n < 2 || n > MOST_THRESHOLDS)
+        return ch__fail(CH_INVALID_ARGUMENT, "metric auc: %d thresholds, want 2 .. %d", n,
+                        MOST_THRESHOLDS);
+    return ch__metric_new(
+        st,
+        &(ch_metric_spec){.kind = &auc_kind, .name = name, .n = n, .state = ch_shape_of(2, n)},
+        out);
+}
+
+/* ---- exact: state (capacity, 3), rows of a guess, its truth and its weight ---- */
+
+enum { GUESS, TRUTH, WEIGHT, COLUMNS };
+
+static ch_node *add_rows(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
+                         ch_node *weights)
+{
+    ch_node *column[COLUMNS];
+
+    (void)s;
+    if (!ch__same_shape(m->name, truth, guess))
+        return NULL;
+    column[GUESS] = ch_cast(guess, CH_F64);
+    column[TRUTH] = ch_cast(ch_cast(truth, CH_BOOL), CH_F64);
+    column[WEIGHT] = ch__metric_weights(m, weights, guess);
+    for (int i = 0; i < COLUMNS; i++)
+        column[i] = ch_reshape(column[i], ch_shape_of(-1));
+    return ch_stack(COLUMNS, column, 1);
+}
+
+static int by_guess(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* Of rows in the order of their guesses: those of one guess together, then the next. */
+static double sorted_area(int64_t n, const double *row)
+{
+    double pairs = 0, all_yes = 0, no_below = 0;
+
+    for (int64_t i = 0; i < n;) {
+        double guess = row[i * COLUMNS + GUESS], weight[2] = {0, 0};
+
+        for (; i < n && row[i * COLUMNS + GUESS] == guess; i++)
+            weight[row[i * COLUMNS + TRUTH] != 0] += row[i * COLUMNS + WEIGHT];
+        pairs += weight[1] * (no_below + weight[0] / 2);
+        no_below += weight[0];
+        all_yes += weight[1];
+    }
+    return share(pairs, all_yes, no_below);
+}
+
+static ch_status exact_area(const ch_metric *m, int64_t n, const double *state, double *out)
+{
+    double *row = ch__malloc((size_t)n * COLUMNS * sizeof(*row) + 1);
+
+    if (row == NULL)
+        return ch__fail_memory(m->name);
+    for (int64_t i = 0; i < n * COLUMNS; i++) {
+        row[i] = state[i];
+        if (i % COLUMNS == GUESS && isnan(row[i])) {
+            *out = NAN;
+            ch__free(row);
+            return CH_OK;
+        }
+    }
+    qsort(row, (size_t)n, COLUMNS * sizeof(*row), by_guess);
+    *out = sorted_area(n, row);
+    ch__free(row);
+    return CH_OK;
+}
+
+static const ch_metric_kind exact_kind = {"auc_exact", add_rows, exact_area, true};
+
+ch_status ch_metric_auc_exact(ch_strategy *st, const char *name, int64_t capacity,
+                              ch_metric **out)
+{
+    if (capacity < 1)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "metric auc_exact: capacity %lld, want room for at least one guess",
+                        (long long)capacity);
+    return ch__metric_new(st,
+                          &(ch_metric_spec){.kind = &exact_kind,
+                                            .name = name,
+                                            .n = capacity,
+                                            .state = ch_shape_of(capacity, COLUMNS)},
+                          out);
+}

@@ -1,0 +1,135 @@
+/* train/metric_count.c -- metrics that count: precision, recall, F1, confusion.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "cohort/ops.h"
+#include "train/loss.h"
+#include "train/metric.h"
+
+static double over(double a, double b)
+{
+    return b != 0 ? a / b : 0;
+}
+
+/* ---- yes and no: state (3), of guesses that are rightly yes, wrongly yes, wrongly no ---- */
+
+enum { RIGHT_YES, WRONG_YES, WRONG_NO, OUTCOMES };
+
+static ch_node *add_outcomes(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
+                             ch_node *weights)
+{
+    ch_node *is, *says, *w, *when[OUTCOMES], *sum[OUTCOMES];
+
+    if (!ch__same_shape(m->name, truth, guess))
+        return NULL;
+    is = ch_cast(truth, CH_BOOL);
+    says = ch_greater(ch_dtype_is_float(guess->dtype) ? guess : ch_cast(guess, CH_F64),
+                      ch_number(s, m->threshold));
+    w = ch__metric_weights(m, weights, guess);
+    when[RIGHT_YES] = ch_logical_and(is, says);
+    when[WRONG_YES] = ch_logical_and(ch_logical_not(is), says);
+    when[WRONG_NO] = ch_logical_and(is, ch_logical_not(says));
+    for (int i = 0; i < OUTCOMES; i++)
+        sum[i] = ch_sum_all(ch_mul(ch_cast(when[i], CH_F64), w));
+    return ch_stack(OUTCOMES, sum, 0);
+}
+
+static ch_status precision_of(const ch_metric *m, int64_t n, const double *x, double *out)
+{
+    (void)m, (void)n;
+    *out = over(x[RIGHT_YES], x[RIGHT_YES] + x[WRONG_YES]);
+    return CH_OK;
+}
+
+static ch_status recall_of(const ch_metric *m, int64_t n, const double *x, double *out)
+{
+    (void)m, (void)n;
+    *out = over(x[RIGHT_YES], x[RIGHT_YES] + x[WRONG_NO]);
+    return CH_OK;
+}
+
+static ch_status f1_of(const ch_metric *m, int64_t n, const double *x, double *out)
+{
+    (void)m, (void)n;
+    *out = over(2 * x[RIGHT_YES], 2 * x[RIGHT_YES] + x[WRONG_YES] + x[WRONG_NO]);
+    return CH_OK;
+}
+
+static const ch_metric_kind precision_kind = {"precision", add_outcomes, precision_of, false};
+static const ch_metric_kind recall_kind = {"recall", add_outcomes, recall_of, false};
+static const ch_metric_kind f1_kind = {"f1", add_outcomes, f1_of, false};
+
+static ch_status new_outcomes(ch_strategy *st, const ch_metric_kind *kind, const char *name,
+                              double threshold, ch_metric **out)
+{
+    return ch__metric_new(
+        st,
+        &(ch_metric_spec){
+            .kind = kind, .name = name, .threshold = threshold, .state = ch_shape_of(OUTCOMES)},
+        out);
+}
+
+ch_status ch_metric_precision(ch_strategy *st, const char *name, double threshold,
+                              ch_metric **out)
+{
+    return new_outcomes(st, &precision_kind, name, threshold, out);
+}
+
+ch_status ch_metric_recall(ch_strategy *st, const char *name, double threshold, ch_metric **out)
+{
+    return new_outcomes(st, &recall_kind, name, threshold, out);
+}
+
+ch_status ch_metric_f1(ch_strategy *st, const char *name, double threshold, ch_metric **out)
+{
+    return new_outcomes(st, &f1_kind, name, threshold, out);
+}
+
+/* ---- confusion: state (classes, classes) ---- */
+
+static ch_node *add_confusion(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
+                              ch_node *weights)
+{
+    ch_node *w, *at;
+
+    if (truth != NULL && guess->dims.rank == truth->dims.rank + 1) {
+        if (!ch__metric_has_labels(m, truth, guess))
+            return NULL;
+        guess = ch_argmax(guess, -1);
+    }
+    if (!ch__same_shape(m->name, truth, guess))
+        return NULL;
+    w = ch_reshape(ch__metric_weights(m, weights, guess), ch_shape_of(-1));
+    at = ch_mul(ch_check_ids(ch_cast(truth, CH_I64), m->n), ch_number(s, (double)m->n));
+    at = ch_add(at, ch_check_ids(ch_cast(guess, CH_I64), m->n));
+    at = ch_segment_sum(w, ch_reshape(at, ch_shape_of(-1)), m->n * m->n);
+    return ch_reshape(at, ch_shape_of(m->n, m->n));
+}
+
+static ch_status diagonal_share(const ch_metric *m, int64_t n, const double *state, double *out)
+{
+    double all = 0, diagonal = 0;
+
+    (void)m;
+    for (int64_t i = 0; i < n * n; i++)
+        all += state[i];
+    for (int64_t i = 0; i < n; i++)
+        diagonal += state[i * n + i];
+    *out = over(diagonal, all);
+    return CH_OK;
+}
+
+static const ch_metric_kind confusion_kind = {"confusion", add_confusion, diagonal_share,
+                                              false};
+
+ch_status ch_metric_confusion(ch_strategy *st, const char *name, int classes, ch_metric **out)
+{
+    if (classes < 1)
+        return ch__fail(CH_INVALID_ARGUMENT, "metric confusion: %d classes, want 1 or more",
+                        classes);
+    return ch__metric_new(st,
+                          &(ch_metric_spec){.kind = &confusion_kind,
+                                            .name = name,
+                                            .n = classes,
+                                            .state = ch_shape_of(classes, classes)},
+                          out);
+}

@@ -1,0 +1,242 @@
+/* train/metric_mean.c -- metrics that are the mean of one number for each example.
+ *
+ * State (2): the weighted sum, and the sum of the weights.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "cohort/loss.h"
+#include "cohort/ops.h"
+#include "train/loss.h"
+#include "train/metric.h"
+
+enum { TOTAL, COUNT };
+
+static ch_node *sums_of(const ch_metric *m, ch_node *each, ch_node *weights)
+{
+    ch_node *w = ch__metric_weights(m, weights, each);
+
+    return ch_stack(
+        2, (ch_node *[]){ch_sum_all(ch_mul(ch_cast(each, CH_F64), w)), ch_sum_all(w)}, 0);
+}
+
+static ch_status mean_of(const ch_metric *m, int64_t n, const double *state, double *out)
+{
+    (void)m, (void)n;
+    *out = state[COUNT] != 0 ? state[TOTAL] / state[COUNT] : 0;
+    return CH_OK;
+}
+
+static ch_status total_of(const ch_metric *m, int64_t n, const double *state, double *out)
+{
+    (void)m, (void)n;
+    *out = state[TOTAL];
+    return CH_OK;
+}
+
+static ch_status root_of(const ch_metric *m, int64_t n, const double *state, double *out)
+{
+    (void)mean_of(m, n, state, out);
+    *out = sqrt(*out);
+    return CH_OK;
+}
+
+/* ---- what is averaged ---- */
+
+static ch_node *add_values(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
+                           ch_node *weights)
+{
+    (void)s, (void)truth;
+    return sums_of(m, guess, weights);
+}
+
+static ch_node *add_equal(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
+                          ch_node *weights)
+{
+    (void)s;
+    if (!ch__same_shape(m->name, truth, guess))
+        return NULL;
+    if (truth->dtype != guess->dtype) {
+        truth = ch_cast(truth, CH_F64);
+        guess = ch_cast(guess, CH_F64);
+    }
+    return sums_of(m, ch_equal(truth, guess), weights);
+}
+
+static ch_node *add_label(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
+                          ch_node *weights)
+{
+    (void)s;
+    if (!ch__metric_has_labels(m, truth, guess))
+        return NULL;
+    return sums_of(m, ch_equal(ch_cast(truth, CH_I64), ch_argmax(guess, -1)), weights);
+}
+
+static ch_node *add_one_hot(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
+                            ch_node *weights)
+{
+    (void)s;
+    if (!ch__same_shape(m->name, truth, guess))
+        return NULL;
+    return sums_of(m, ch_equal(ch_argmax(truth, -1), ch_argmax(guess, -1)), weights);
+}
+
+static ch_node *add_side(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
+                         ch_node *weights)
+{
+    ch_node *yes;
+
+    if (!ch__same_shape(m->name, truth, guess))
+        return NULL;
+    yes = ch_greater(ch_dtype_is_float(guess->dtype) ? guess : ch_cast(guess, CH_F64),
+                     ch_number(s, m->threshold));
+    return sums_of(m, ch_equal(ch_cast(truth, CH_BOOL), yes), weights);
+}
+
+static ch_node *add_top_k(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
+                          ch_node *weights)
+{
+    ch_node *best = NULL, *label;
+    ch_dim   classes;
+
+    (void)s;
+    if (!ch__metric_has_labels(m, truth, guess))
+        return NULL;
+    classes = guess->dims.dim[guess->dims.rank - 1];
+    ch_top_k(guess, classes.sym == 0 && classes.n < m->n ? classes.n : m->n, NULL, &best);
+    label = ch_expand_dims(ch_cast(truth, CH_I64), -1);
+    return sums_of(m, ch_any(ch_equal(best, label), 1, (int[]){-1}, false), weights);
+}
+
+static ch_node *difference(const ch_metric *m, ch_node *truth, ch_node *guess)
+{
+    if (!ch__same_shape(m->name, truth, guess))
+        return NULL;
+    return ch_sub(ch_cast(guess, CH_F64), ch_cast(truth, CH_F64));
+}
+
+static ch_node *add_square(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
+                           ch_node *weights)
+{
+    (void)s;
+    return sums_of(m, ch_square(difference(m, truth, guess)), weights);
+}
+
+static ch_node *add_absolute(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
+                             ch_node *weights)
+{
+    (void)s;
+    return sums_of(m, ch_abs(difference(m, truth, guess)), weights);
+}
+
+static ch_node *add_sparse_loss(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
+                                ch_node *weights)
+{
+    (void)s;
+    if (!ch__metric_has_labels(m, truth, guess))
+        return NULL;
+    return sums_of(m, ch_loss_sparse_categorical(guess, truth), weights);
+}
+
+static ch_node *add_binary_loss(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
+                                ch_node *weights)
+{
+    (void)s;
+    return sums_of(m, ch_loss_binary(guess, truth), weights);
+}
+
+/* ---- the metrics ---- */
+
+static const ch_metric_kind mean_kind = {"mean", add_values, mean_of, false};
+static const ch_metric_kind sum_kind = {"sum", add_values, total_of, false};
+static const ch_metric_kind accuracy_kind = {"accuracy", add_equal, mean_of, false};
+static const ch_metric_kind sparse_kind = {"sparse_accuracy", add_label, mean_of, false};
+static const ch_metric_kind categorical_kind = {"categorical_accuracy", add_one_hot, mean_of,
+                                                false};
+static const ch_metric_kind binary_kind = {"binary_accuracy", add_side, mean_of, false};
+static const ch_metric_kind top_k_kind = {"top_k", add_top_k, mean_of, false};
+static const ch_metric_kind mse_kind = {"mse", add_square, mean_of, false};
+static const ch_metric_kind mae_kind = {"mae", add_absolute, mean_of, false};
+static const ch_metric_kind rmse_kind = {"rmse", add_square, root_of, false};
+static const ch_metric_kind sparse_loss_kind = {"sparse_cross_entropy", add_sparse_loss,
+                                                mean_of, false};
+static const ch_metric_kind binary_loss_kind = {"binary_cross_entropy", add_binary_loss,
+                                                mean_of, false};
+
+static ch_status new_mean(ch_strategy *st, const ch_metric_kind *kind, const char *name,
+                          ch_metric **out)
+{
+    return ch__metric_new(
+        st, &(ch_metric_spec){.kind = kind, .name = name, .state = ch_shape_of(2)}, out);
+}
+
+ch_status ch_metric_mean(ch_strategy *st, const char *name, ch_metric **out)
+{
+    return new_mean(st, &mean_kind, name, out);
+}
+
+ch_status ch_metric_sum(ch_strategy *st, const char *name, ch_metric **out)
+{
+    return new_mean(st, &sum_kind, name, out);
+}
+
+ch_status ch_metric_accuracy(ch_strategy *st, const char *name, ch_metric **out)
+{
+    return new_mean(st, &accuracy_kind, name, out);
+}
+
+ch_status ch_metric_sparse_accuracy(ch_strategy *st, const char *name, ch_metric **out)
+{
+    return new_mean(st, &sparse_kind, name, out);
+}
+
+ch_status ch_metric_categorical_accuracy(ch_strategy *st, const char *name, ch_metric **out)
+{
+    return new_mean(st, &categorical_kind, name, out);
+}
+
+ch_status ch_metric_binary_accuracy(ch_strategy *st, const char *name, double threshold,
+                                    ch_metric **out)
+{
+    return ch__metric_new(st,
+                          &(ch_metric_spec){.kind = &binary_kind,
+                                            .name = name,
+                                            .threshold = threshold,
+                                            .state = ch_shape_of(2)},
+                          out);
+}
+
+ch_status ch_metric_top_k(ch_strategy *st, const char *name, int k, ch_metric **out)
+{
+    if (k < 1)
+        return ch__fail(CH_INVALID_ARGUMENT, "metric top_k: k is %d, want 1 or more", k);
+    return ch__metric_new(
+        st,
+        &(ch_metric_spec){.kind = &top_k_kind, .name = name, .n = k, .state = ch_shape_of(2)},
+        out);
+}
+
+ch_status ch_metric_mse(ch_strategy *st, const char *name, ch_metric **out)
+{
+    return new_mean(st, &mse_kind, name, out);
+}
+
+ch_status ch_metric_mae(ch_strategy *st, const char *name, ch_metric **out)
+{
+    return new_mean(st, &mae_kind, name, out);
+}
+
+ch_status ch_metric_rmse(ch_strategy *st, const char *name, ch_metric **out)
+{
+    return new_mean(st, &rmse_kind, name, out);
+}
+
+ch_status ch_metric_sparse_cross_entropy(ch_strategy *st, const char *name, ch_metric **out)
+{
+    return new_mean(st, &sparse_loss_kind, name, out);
+}
+
+ch_status ch_metric_binary_cross_entropy(ch_strategy *st, const char *name, ch_metric **out)
+{
+    return new_mean(st, &binary_loss_kind, name, out);
+}
