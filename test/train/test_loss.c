@@ -346,7 +346,7 @@ static ch_strategy *replicas(int n)
     ch_strategy *st = NULL;
 
     t_ok(ch_strategy_mirrored(
-        &(ch_mirrored_options){n, (const char *const[]){"GPU:0", "GPU:1"}}, &st));
+        &(ch_mirrored_options){n, (const char *const[]){"CPU:0", "CPU:1"}}, &st));
     return st;
 }
 
@@ -603,6 +603,6 @@ int main(void)
         cmocka_unit_test(what_makes_no_sense_is_refused),
     };
 
-    t_ok(ch_devices_configure(&(ch_devices_options){.spec = "CPU=1,GPU=2", .threads = 1}));
+    t_ok(ch_devices_configure(&(ch_devices_options){.spec = "CPU=2", .threads = 1}));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
