@@ -1,5 +1,6 @@
 /* examples/readme.c -- the README's program.   SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "cohort/cohort.h"
 
@@ -12,45 +13,34 @@ static void train(ch_step *s, void *w)
     ch_node *slope = ch_all_reduce(CH_SUM, ch_gradient(loss, now));
 
     ch_var_assign_sub(s, w, ch_mul(ch_number(s, 0.1), slope));
-    ch_step_out(s, "loss", ch_all_reduce(CH_SUM, loss));
+}
+
+static void must(ch_status rc)
+{
+    if (rc != CH_OK && fprintf(stderr, "%s\n", ch_error_message()) != 0)
+        exit(1);
 }
 
 int main(void)
 {
-    const float  xs[] = {1, 0, 0, 1, 1, 1, 2, 1}, ys[] = {2, -1, 1, 3}; /* w is (2, -1) */
-    ch_strategy *st = NULL;
-    ch_tensor   *x = NULL, *y = NULL, *w0 = NULL, *result = NULL;
-    ch_var      *w = NULL;
-    ch_function *f = NULL;
-    ch_tuple    *batch = NULL;
-    char         text[128];
-    ch_status    rc;
+    const float xs[] = {1, 0, 0, 1, 1, 1, 2, 1}, ys[] = {2, -1, 1, 3}; /* w is (2, -1) */
+    static ch_strategy *st; /* static: what is not given back ends with the process */
+    static ch_tensor   *t[4];
+    static ch_var      *w;
+    static ch_function *f;
+    static ch_tuple    *batch;
 
-    if ((rc = ch_strategy_mirrored(NULL, &st)) || /* every core: this line is the choice */
-        (rc = ch_tensor_copy_of(CH_F32, ch_shape_of(4, 2), xs, &x)) ||
-        (rc = ch_tensor_copy_of(CH_F32, ch_shape_of(4, 1), ys, &y)) ||
-        (rc = ch_tensor_new(CH_F32, ch_shape_of(2, 1), &w0)) ||
-        (rc = ch_var_new(st, &(ch_var_spec){.name = "w", .initial = w0}, &w)) ||
-        (rc = ch_function_new("train", train, w, &f)) ||
-        (rc = ch_tuple_of(2, (ch_tensor *[]){x, y}, &batch)))
-        goto done;
-    for (int i = 0; i < 100 && rc == CH_OK; i++)
-        rc = ch_strategy_run(st, f, batch, NULL);
-    if (rc != CH_OK || (rc = ch_var_get(w, &result)))
-        goto done;
-    ch_tensor_print(result, text, sizeof(text));
-    printf("w = %s after %d replicas took 100 steps\n", text, ch_strategy_replicas(st));
-
-done:
-    if (rc != CH_OK)
-        fprintf(stderr, "%s: %s\n", ch_status_name(rc), ch_error_message());
-    ch_tensor_unref(result);
-    ch_tuple_unref(batch);
-    ch_function_unref(f);
-    ch_var_unref(w);
-    ch_tensor_unref(w0);
-    ch_tensor_unref(y);
-    ch_tensor_unref(x);
-    ch_strategy_unref(st);
-    return rc != CH_OK;
+    must(ch_strategy_mirrored(NULL, &st)); /* every core: this line is the choice */
+    must(ch_tensor_copy_of(CH_F32, ch_shape_of(4, 2), xs, &t[0]));
+    must(ch_tensor_copy_of(CH_F32, ch_shape_of(4, 1), ys, &t[1]));
+    must(ch_tuple_of(2, t, &batch));
+    must(ch_tensor_new(CH_F32, ch_shape_of(2, 1), &t[2]));
+    must(ch_var_new(st, &(ch_var_spec){.name = "w", .initial = t[2]}, &w));
+    must(ch_function_new("train", train, w, &f));
+    for (int i = 0; i < 100; i++)
+        must(ch_strategy_run(st, f, batch, NULL));
+    must(ch_var_get(w, &t[3]));
+    printf("w = %.3f, %.3f\n", ((const float *)ch_tensor_data(t[3]))[0],
+           ((const float *)ch_tensor_data(t[3]))[1]);
+    return 0;
 }

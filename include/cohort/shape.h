@@ -18,7 +18,8 @@
 #define CH_MAX_RANK 8
 
 /* Name, text, bytes of an element, class. ARITH: ops compute in it (the 16-bit floats are
- * stored so, and computed in f32); MOVE: it is stored, moved, compared and cast, no more. */
+ * stored so, and computed in f32); MOVE: it is stored, moved, compared and cast, no more.
+ * Strings are held by tensors and move in input pipelines; no step computes with them. */
 /* clang-format off */
 #define CH_DTYPE_MAP(X)              \
     X(F32,  "f32",    4, ARITH)      \

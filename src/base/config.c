@@ -1,5 +1,6 @@
 /* base/config.c -- the table of settings, and the environment read into it.
  * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE /* environ */
 #include "base/config.h"
 
 #include <assert.h>
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "base/fault.h"
 #include "base/log.h"
@@ -117,6 +119,7 @@ enum { N_SETTINGS = sizeof(settings) / sizeof(settings[0]), VARIABLE_NAME = 64 }
 
 static ch_config      config;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+static atomic_bool    has_strangers; /* COHORT_ variables that set nothing; not yet told */
 static atomic_uint    refused; /* bit i: the variable of row i did not parse; not yet told */
 _Static_assert(N_SETTINGS <= sizeof(unsigned) * CHAR_BIT, "a bit of `refused` a row");
 
@@ -137,8 +140,31 @@ static const char *setting_variable(const setting *s, char name[VARIABLE_NAME])
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
+/* Whether "COHORT_X=..." names a setting. */
+static bool is_known(const char *entry)
+{
+    size_t length = strcspn(entry, "=");
+
+    for (unsigned i = 0; i < N_SETTINGS; i++) {
+        char name[VARIABLE_NAME];
+
+        (void)setting_variable(&settings[i], name);
+        if (strlen(name) == length && strncmp(name, entry, length) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool is_stranger(const char *entry)
+{
+    return strncmp(entry, "COHORT_", 7) == 0 && !is_known(entry);
+}
+
 static void read_environment(void)
 {
+    for (char **e = environ; e != NULL && *e != NULL; e++)
+        if (is_stranger(*e))
+            atomic_store(&has_strangers, true);
     for (unsigned i = 0; i < N_SETTINGS; i++) {
         char        name[VARIABLE_NAME];
         const char *value = setting_variable(&settings[i], name);
@@ -169,9 +195,20 @@ static void tell_refused(void)
     }
 }
 
+static void tell_strangers(void)
+{
+    atomic_store(&has_strangers, false);
+    for (char **e = environ; e != NULL && *e != NULL; e++)
+        if (is_stranger(*e))
+            ch__log(CH_LOG_WARNING, "config", "%.*s sets nothing: there is no such setting",
+                    (int)strcspn(*e, "="), *e);
+}
+
 const ch_config *ch__config(void)
 {
     pthread_once(&once, read_environment);
+    if (atomic_load_explicit(&has_strangers, memory_order_relaxed))
+        tell_strangers();
     if (atomic_load_explicit(&refused, memory_order_relaxed) != 0)
         tell_refused();
     return &config;

@@ -819,10 +819,13 @@ static ch_status decode_graph(decoder *d, Cohort__Outline *m, ch_graph *outer, c
 
 ch_status ch_graph_decode(const void *bytes, size_t n, ch_graph **out)
 {
-    decoder         *d = ch__calloc(1, sizeof(*d));
+    decoder         *d;
     Cohort__Outline *m;
     ch_status        rc;
 
+    if (bytes == NULL && n > 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "decode: %zu bytes at NULL", n);
+    d = ch__calloc(1, sizeof(*d));
     if (d == NULL)
         return ch__fail_memory("decoding a graph");
     d->allocator = (ProtobufCAllocator){unpack_alloc, unpack_free, d};

@@ -18,9 +18,9 @@ bool ch__dims_same(const ch_dims *a, const ch_dims *b)
 
 ch_dims ch__dims_of(ch_shape s)
 {
-    ch_dims d = {.rank = s.rank};
+    ch_dims d = {.rank = s.rank}; /* shape rules refuse a rank that is none */
 
-    for (int i = 0; i < s.rank; i++)
+    for (int i = 0; i < s.rank && i < CH_MAX_RANK; i++)
         d.dim[i] = ch__dim(s.dim[i]);
     return d;
 }

@@ -22,7 +22,7 @@ ch_status ch_graph_encode(const ch_graph *g, void **bytes, size_t *n)
 {
     (void)bytes, (void)n;
     return ch__fail(CH_UNIMPLEMENTED, "encode %s: this library was built without protobuf-c",
-                    g->name);
+                    g != NULL ? g->name : "");
 }
 
 #else
@@ -428,8 +428,12 @@ ch_status ch_graph_encode(const ch_graph *g, void **bytes, size_t *n)
     Cohort__Graph m;
     void         *packed = NULL;
     size_t        size = 0;
-    ch_status     rc = encode_graph(&e, g, &m);
+    ch_status     rc;
 
+    if (g == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "encode: the graph is NULL; a function has one "
+                                             "when it has run");
+    rc = encode_graph(&e, g, &m);
     if (rc == CH_OK) {
         size = cohort__graph__get_packed_size(&m);
         packed = ch__malloc(size);

@@ -113,8 +113,10 @@ void ch_gradients(ch_node *y, ch_node *dy, int n, ch_node *const *x, ch_node **d
     const void *before;
     ch_status   rc;
 
-    memset(dx, 0, (size_t)n * sizeof(*dx));
-    if (b.s == NULL || b.s->rc != CH_OK)
+    if (n > 0 && dx != NULL)
+        memset(dx, 0, (size_t)n * sizeof(*dx));
+    if (!ch__step_want(b.s, n <= 0 || (x != NULL && dx != NULL), "gradient", "a list of nodes",
+                       __builtin_return_address(0)))
         return;
     before = ch__step_begin(b.s);
     rc = check(b.s, y, dy, n, x);
@@ -149,7 +151,7 @@ ch_node *ch_gradient(ch_node *y, ch_node *x)
     ch_node    *dx = NULL;
     ch_step    *s = y != NULL ? y->graph->step : NULL;
 
-    if (s == NULL)
+    if (s == NULL || s->rc != CH_OK)
         return NULL;
     before = ch__step_begin(s);
     ch_gradients(y, NULL, 1, &x, &dx);

@@ -51,7 +51,7 @@ static ch_status take_input(const launch *l, int r, int i, ch_tensor **out)
     ch_tensor      *t = ch_value_at(v, r), *there;
     ch_status       rc;
 
-    if (t == NULL)
+    if (t == NULL || (ch_value_count(v) > l->run->n_local && ch_value_count(v) > 1))
         return ch__fail(CH_INVALID_ARGUMENT,
                         "input %d has %d components, and there are %d replicas", i,
                         ch_value_count(v), l->run->n_local);

@@ -9,6 +9,10 @@
 
 #include "graph/where.h"
 
+/* The step of nodes whose recording has ended: nothing can be recorded with them any more. */
+static ch_step ended = {.rc = CH_FAILED_PRECONDITION,
+                        .error = "a node of a step, branch or loop body that has ended"};
+
 ch_status ch__step_new(const char *name, ch_step *outer, ch_step **out)
 {
     ch_step  *s = ch__calloc(1, sizeof(*s));
@@ -47,24 +51,43 @@ ch_status ch__step_finish(ch_step *s, ch_graph **out)
 {
     if (s->rc != CH_OK)
         return ch__fail(s->rc, "%s", s->error);
-    s->graph->step = NULL;
+    s->graph->step = &ended;
     s->graph->outer = NULL;
     *out = s->graph;
     s->graph = NULL;
     return CH_OK;
 }
 
+/* The public name of the composite op that is being recorded, "stack", unless the message begins
+ * with it. */
+static const char *named_by(const ch_step *s, const char *why)
+{
+    const char *name = s->composite;
+
+    if (name != NULL && strncmp(name, "ch_", 3) == 0)
+        name += 3;
+    return name == NULL || strncmp(why, name, strlen(name)) == 0 ? "" : name;
+}
+
 void ch__step_take(ch_step *s, ch_status rc, const void *caller)
 {
-    char where[256];
+    const char *why = ch_error_message(), *name = named_by(s, why);
+    char        where[256];
 
     if (s->rc != CH_OK)
         return;
     s->rc = rc;
     ch__where(s->caller != NULL ? s->caller : caller, where, sizeof(where));
-    snprintf(s->error, sizeof(s->error), "%s%s%s%s%s", ch_error_message(),
-             s->scope[0] != '\0' ? ", in " : "", s->scope, where[0] != '\0' ? ", at " : "",
+    snprintf(s->error, sizeof(s->error), "%s%s%s%s%s%s%s", name, name[0] != '\0' ? ": " : "",
+             why, s->scope[0] != '\0' ? ", in " : "", s->scope, where[0] != '\0' ? ", at " : "",
              where);
+}
+
+bool ch__step_want(ch_step *s, bool ok, const char *op, const char *what, const void *caller)
+{
+    if (s != NULL && !ok)
+        ch__step_take(s, ch__fail(CH_INVALID_ARGUMENT, "%s: %s is NULL", op, what), caller);
+    return s != NULL && ok && s->rc == CH_OK;
 }
 
 ch_status ch_step_status(ch_step *s)
@@ -83,18 +106,23 @@ void ch_step_fail(ch_step *s, const char *format, ...)
     ch__step_take(s, rc, __builtin_return_address(0));
 }
 
-const void *ch__step_begin_at(ch_step *s, const void *caller)
+const void *ch__step_begin_at(ch_step *s, const void *caller, const char *name)
 {
     const void *before = s->caller;
 
-    if (before == NULL)
+    if (before == NULL && s->rc == CH_OK) {
         s->caller = caller;
+        s->composite = name;
+    }
     return before;
 }
 
 void ch__step_end(ch_step *s, const void *before)
 {
-    s->caller = before;
+    if (s->rc == CH_OK)
+        s->caller = before;
+    if (before == NULL && s->rc == CH_OK)
+        s->composite = NULL;
 }
 
 /* ---- scopes ---- */
@@ -233,33 +261,44 @@ static bool is_within(const ch_step *s, const ch_step *outer)
 }
 
 /* Where a call of these inputs is recorded: the innermost body that is being recorded, so that
- * a branch holds all that it computes. NULL if the inputs have no recording in common. */
+ * a branch holds all that it computes. NULL if none of them is of a recording that goes on. */
 static ch_step *step_of(int n_in, ch_node *const *in)
 {
-    ch_step *s = NULL;
+    for (int i = 0; i < n_in; i++)
+        if (in[i] != NULL && in[i]->graph->step != &ended)
+            return outermost(in[i]->graph->step)->active;
+    return NULL;
+}
 
-    for (int i = 0; i < n_in; i++) {
-        ch_step *t = in[i] != NULL ? in[i]->graph->step : NULL;
+/* Input i as a node of s's graph; NULL, and an error that sticks, if it cannot be. */
+static ch_node *take_node(ch_step *s, const ch_op *op, int i, ch_node *in, const void *caller)
+{
+    ch_status rc;
 
-        if (t == NULL)
-            continue;
-        if (s == NULL || is_within(t, s))
-            s = t;
-        else if (!is_within(s, t))
-            return NULL;
-    }
-    return s != NULL && is_within(outermost(s)->active, s) ? outermost(s)->active : NULL;
+    if (in == NULL)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: input %d is NULL", op->name, i);
+    else if (in->graph->step == &ended)
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "%s: input %d is a node of a branch, loop body or step that has ended; "
+                      "what is used outside must be one of its outputs",
+                      op->name, i);
+    else if (!is_within(s, in->graph->step))
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: input %d belongs to another recording",
+                      op->name, i);
+    else
+        return ch__step_capture(s, in);
+    ch__step_take(s, rc, caller);
+    return NULL;
 }
 
 /* True for a number that an integer type can hold without loss: ch_number(s, 2). */
-static bool is_whole(const ch_node *n)
+static bool fits(const ch_node *n, ch_dtype t)
 {
     const ch_constant_attrs *a = n->head->attrs;
     double                   x;
 
-    if (n->head->op != ch__roles.constant || ch_tensor_item(a->value, &x) != CH_OK)
-        return false;
-    return x >= -0x1p53 && x <= 0x1p53 && x == (double)(int64_t)x;
+    return n->head->op == ch__roles.constant && ch_tensor_item(a->value, &x) == CH_OK &&
+           ch__dtype_holds(t, x);
 }
 
 /* Weak inputs take the type of those that are not; among weak ones, a float beats an integer.
@@ -277,7 +316,7 @@ static bool settle_dtypes(const ch_op *op, int n_in, ch_node **in)
             strong = in[i];
     for (int i = 0; i < n_in; i++) {
         bool narrows = ch_dtype_is_float(in[i]->dtype) && !ch_dtype_is_float(strong->dtype) &&
-                       !is_whole(in[i]);
+                       !fits(in[i], strong->dtype);
 
         if (!in[i]->weak || in[i]->dtype == strong->dtype || narrows)
             continue;
@@ -338,12 +377,7 @@ ch_node *ch__node_at(const void *caller, const ch_op *op, const void *attrs, int
         return NULL;
     }
     for (int i = 0; i < n_in && ok; i++) {
-        own[i] = in[i];
-        if (in[i] == NULL)
-            ch__step_take(s, ch__fail(CH_INVALID_ARGUMENT, "%s: input %d is NULL", op->name, i),
-                          caller);
-        else if (in[i]->graph != s->graph)
-            own[i] = ch__step_capture(s, in[i]);
+        own[i] = take_node(s, op, i, in[i], caller);
         ok = own[i] != NULL;
     }
     if (ok && settle_dtypes(op, n_in, own))
@@ -380,7 +414,7 @@ int ch_step_in_count(const ch_step *s)
 
 ch_node *ch_step_in(ch_step *s, int i)
 {
-    if (s->rc != CH_OK)
+    if (s == NULL || s->rc != CH_OK)
         return NULL;
     if (i >= 0 && i < ch_step_in_count(s))
         return s->graph->input[i];
@@ -393,7 +427,8 @@ ch_node *ch_step_in(ch_step *s, int i)
 
 ch_node *ch_step_in_named(ch_step *s, const char *name)
 {
-    if (s->rc != CH_OK)
+    if (!ch__step_want(s, name != NULL, "step_in_named", "the name",
+                       __builtin_return_address(0)))
         return NULL;
     for (int i = 0; i < ch_step_in_count(s); i++)
         if (s->graph->input_name[i] != NULL && strcmp(s->graph->input_name[i], name) == 0)
@@ -410,7 +445,7 @@ void ch_step_out(ch_step *s, const char *name, ch_node *n)
     ch_output *out;
     char      *kept = NULL;
 
-    if (s->rc != CH_OK)
+    if (s == NULL || s->rc != CH_OK)
         return;
     if (n != NULL && n->graph != s->graph && is_within(s, n->graph->step))
         n = ch__step_capture(s, n);
@@ -418,10 +453,22 @@ void ch_step_out(ch_step *s, const char *name, ch_node *n)
         ch__step_take(s,
                       ch__fail(CH_INVALID_ARGUMENT, "%s: output %s is %s", s->graph->name,
                                name != NULL ? name : "without a name",
-                               n == NULL ? "NULL" : "a node of another step"),
+                               n == NULL ? "NULL, as what an op gives that is given NULL"
+                               : n->graph->step == &ended
+                                   ? "a node of a branch, loop body or step that has ended"
+                                   : "a node of another recording"),
                       __builtin_return_address(0));
         return;
     }
+    for (int i = 0; name != NULL && i < s->graph->n_outputs; i++)
+        if (s->graph->output[i].name != NULL && strcmp(s->graph->output[i].name, name) == 0) {
+            ch__step_take(s,
+                          ch__fail(CH_INVALID_ARGUMENT,
+                                   "%s: two outputs are named \"%s\" (%d and %d)",
+                                   s->graph->name, name, i, s->graph->n_outputs),
+                          __builtin_return_address(0));
+            return;
+        }
     if ((name != NULL && (kept = ch__arena_strdup(&s->graph->arena, name)) == NULL) ||
         (out = ch__graph_add_output(s->graph)) == NULL) {
         ch__step_take(s, ch__fail_memory("an output"), NULL);

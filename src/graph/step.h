@@ -15,6 +15,7 @@ struct ch_step {
     char        scope[CH_SCOPE_MAX]; /* "block/dense"; "" at the top */
     const char *scope_kept;          /* its copy in the graph's arena; NULL: not made yet */
     const void *caller;              /* while a composite op records: the user's address */
+    const char *composite;           /* ... and the function that was called: "ch_stack" */
     void       *owner;               /* whoever records: the strategy */
     ch_step    *outer;               /* of a body */
     ch_step    *active; /* of the outermost: the innermost body being recorded, or itself */
@@ -34,6 +35,10 @@ ch_node *ch__step_add_input(ch_step *s, const char *name, ch_dtype dtype, const 
  */
 void ch__step_take(ch_step *s, ch_status rc, const void *caller);
 
+/* Whether what the caller gave is there: if `ok` is false, the error sticks that `what` of `op` is
+ * NULL. Of a step that is NULL, false. */
+bool ch__step_want(ch_step *s, bool ok, const char *op, const char *what, const void *caller);
+
 /* Variables. A resource is known by its key; the read is recorded when it is first asked for.
  */
 ch_node *ch__step_read(ch_step *s, void *key, const char *name, ch_dtype dtype, ch_shape shape);
@@ -44,10 +49,10 @@ ch_node *ch__step_write(ch_step *s, void *key, const char *name, ch_dtype dtype,
 /* What a node of an outer graph is in the body being recorded in s; itself if it is s's. */
 ch_node *ch__step_capture(ch_step *s, ch_node *n);
 
-/* A composite op (one that records several) calls this first, so that errors name its caller's
- * line and not its own; returns what to give to ch__step_end. */
-const void *ch__step_begin_at(ch_step *s, const void *caller);
-#define ch__step_begin(s) ch__step_begin_at(s, __builtin_return_address(0))
+/* A composite op (one that records several) calls this first, so that errors name it and its
+ * caller's line and not its own; returns what to give to ch__step_end. */
+const void *ch__step_begin_at(ch_step *s, const void *caller, const char *name);
+#define ch__step_begin(s) ch__step_begin_at(s, __builtin_return_address(0), __func__)
 void ch__step_end(ch_step *s, const void *before);
 
 /* A body: a graph of its own whose inputs are `n` values like the given nodes', and what it

@@ -255,7 +255,8 @@ ch_node *ch_squeeze(ch_node *x, int n, const int *axes)
     ch_dims     d = {0};
     ch_status   rc;
 
-    if (x == NULL || ch_step_status(x->graph->step) != CH_OK)
+    if (x == NULL || !ch__step_want(x->graph->step, n <= 0 || axes != NULL, "squeeze",
+                                    "the list of axes", caller))
         return NULL;
     rc = squeeze_axes(x, n, axes, gone);
     if (rc != CH_OK)
@@ -361,11 +362,13 @@ const ch_op ch__op_transpose = {
 
 ch_node *ch_transpose(ch_node *x, int n, const int *perm)
 {
-    transpose_attrs a = {.perm.n = n > 0 || x == NULL ? n : x->dims.rank};
+    transpose_attrs a = {.perm.n = n != 0 || x == NULL ? n : x->dims.rank};
     int             at;
 
+    if (n > 0 && perm == NULL)
+        n = a.perm.n = -1; /* the shape rule refuses it */
     if (a.perm.n > CH_MAX_RANK)
-        a.perm.n = CH_MAX_RANK + 1; /* the shape rule refuses it */
+        a.perm.n = CH_MAX_RANK + 1;
     for (int i = 0; i < a.perm.n && i < CH_MAX_RANK; i++) {
         if (n > 0)
             a.perm.at[i] = ch__axis(perm[i], n, &at) ? at : perm[i];

@@ -10,7 +10,9 @@
 
 static void set_ints(ch_ints *to, int n, const int64_t *from)
 {
-    to->n = n < 0 || n > CH_MAX_INTS ? -1 : n; /* the shape rule refuses what does not fit */
+    to->n = n < 0 || n > CH_MAX_INTS || (n > 0 && from == NULL)
+                ? -1
+                : n; /* refused by the shape rule */
     for (int i = 0; i < to->n; i++)
         to->at[i] = from[i];
 }
@@ -286,6 +288,8 @@ static ch_status pad_infer(ch_infer *c)
         rc = want_list(c, &a->after, "sizes after");
     if (rc == CH_OK)
         rc = want_list(c, &a->between, "sizes between");
+    if (rc == CH_OK && !ch__dtype_holds(c->dtype[0], a->value))
+        rc = ch__infer_fail(c, "%s does not hold %g", ch_dtype_name(c->dtype[0]), a->value);
     for (int k = 0; k < d.rank && rc == CH_OK; k++)
         rc = pad_axis(c, k, &d.dim[k]);
     return rc != CH_OK ? rc : ch__infer_dims(c, 0, c->dtype[0], &d);
@@ -471,7 +475,7 @@ const ch_op ch__op_reverse = {
 
 ch_node *ch_reverse(ch_node *x, int n, const int *axes)
 {
-    reverse_attrs a = {.axes.n = n < 0 || n > CH_MAX_INTS ? -1 : n};
+    reverse_attrs a = {.axes.n = n < 0 || n > CH_MAX_INTS || (n > 0 && axes == NULL) ? -1 : n};
 
     for (int i = 0; i < a.axes.n; i++)
         a.axes.at[i] = axes[i];
@@ -501,7 +505,8 @@ static ch_status tile_infer(ch_infer *c)
         return rc;
     for (int k = 0; k < d.rank; k++)
         if (a->times.at[k] < 0 || !ch__mul_size(d.dim[k].n, a->times.at[k], &d.dim[k].n))
-            return ch__infer_fail(c, "axis %d %lld times", k, (long long)a->times.at[k]);
+            return ch__infer_fail(c, "axis %d is wanted %lld times, want 0 or more", k,
+                                  (long long)a->times.at[k]);
     return ch__infer_dims(c, 0, c->dtype[0], &d);
 }
 

@@ -151,7 +151,7 @@ const ch_op ch__op_concat = {
 
 ch_node *ch_concat(int n, ch_node *const *x, int axis)
 {
-    return ch__node(&ch__op_concat, &(concat_attrs){.axis = axis}, n, x);
+    return x == NULL ? NULL : ch__node(&ch__op_concat, &(concat_attrs){.axis = axis}, n, x);
 }
 
 ch_node *ch__concat_to(int n, ch_node *const *x, int axis, ch_dim total)
@@ -490,9 +490,10 @@ void ch_split(ch_node *x, int axis, int n, const int64_t *sizes, ch_node **out)
     ch_node    *first;
     int         at;
 
-    if (n > 0)
+    if (n > 0 && out != NULL)
         memset(out, 0, (size_t)n * sizeof(*out));
-    if (x == NULL)
+    if (x == NULL || !ch__step_want(x->graph->step, n <= 0 || out != NULL, "split",
+                                    "the list of results", __builtin_return_address(0)))
         return;
     if (n > (sizes != NULL ? CH_MAX_INTS : CH_MAX_OUT) && ch__axis(axis, x->dims.rank, &at) &&
         x->dims.dim[at].sym == 0 && (sizes != NULL || x->dims.dim[at].n % n == 0)) {
@@ -513,7 +514,7 @@ void ch_split(ch_node *x, int axis, int n, const int64_t *sizes, ch_node **out)
 ch_node *ch_stack(int n, ch_node *const *x, int axis)
 {
     ch_node    *few[16], **wide = few, *y = NULL;
-    ch_step    *s = n > 0 && x[0] != NULL ? x[0]->graph->step : NULL;
+    ch_step    *s = n > 0 && x != NULL && x[0] != NULL ? x[0]->graph->step : NULL;
     const void *before;
 
     if (s == NULL)

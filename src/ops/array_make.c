@@ -39,6 +39,8 @@ static ch_status fill_infer(ch_infer *c)
 
     if (rc == CH_OK)
         rc = ch__infer_check_dims(c, &a->dims);
+    if (rc == CH_OK && !ch__dtype_holds(a->dtype, a->value))
+        rc = ch__infer_fail(c, "%s does not hold %g", ch_dtype_name(a->dtype), a->value);
     return rc != CH_OK ? rc : ch__infer_dims(c, 0, a->dtype, &a->dims);
 }
 
@@ -173,17 +175,6 @@ static const ch_attr range_rows[] = {
     CH_ATTR_END,
 };
 
-/* True if the dtype holds this number exactly, or is a float that rounds. */
-static bool holds(ch_dtype t, double x)
-{
-    char at[8];
-
-    if (ch_dtype_is_float(t))
-        return isfinite(x);
-    ch__store(t, at, x);
-    return ch__load(t, at) == x;
-}
-
 static ch_status range_infer(ch_infer *c)
 {
     const range_attrs *a = c->attrs;
@@ -197,9 +188,9 @@ static ch_status range_infer(ch_infer *c)
     if (a->dims.rank != 1)
         return ch__infer_fail(c, "rank %d, want 1", a->dims.rank);
     n = a->dims.dim[0].sym != 0 ? 1 : a->dims.dim[0].n;
-    if (!holds(a->dtype, a->start) ||
+    if (!isfinite(a->start) || !isfinite(a->step) || !ch__dtype_holds(a->dtype, a->start) ||
         (n > 1 && !ch_dtype_is_float(a->dtype) && a->step != floor(a->step)) ||
-        (n > 1 && !holds(a->dtype, a->start + (double)(n - 1) * a->step)))
+        (n > 1 && !ch__dtype_holds(a->dtype, a->start + (double)(n - 1) * a->step)))
         return ch__infer_fail(c, "%s does not hold %lld numbers from %g on, %g apart",
                               ch_dtype_name(a->dtype), (long long)n, a->start, a->step);
     return ch__infer_dims(c, 0, a->dtype, &a->dims);
@@ -257,7 +248,9 @@ ch_node *ch_range(ch_step *s, ch_dtype dtype, double start, double limit, double
         return NULL;
     if (!(fabs(n) < 9007199254740992.0)) { /* 2^53; NaN too */
         ch__step_take(s,
-                      ch__fail(CH_INVALID_ARGUMENT, "range: from %g to %g in steps of %g",
+                      ch__fail(CH_INVALID_ARGUMENT,
+                               "range: from %g to %g in steps of %g has no "
+                               "end; want finite numbers and a step that is not 0",
                                start, limit, step),
                       __builtin_return_address(0));
         return NULL;

@@ -351,6 +351,8 @@ ch_node *ch_attention(ch_node *q, ch_node *k, ch_node *v, ch_node *mask,
     attention_attrs                   a = {.causal = o->causal, .scale = o->scale};
     ch_node                          *in[] = {q, k, v, mask};
 
+    while (mask != NULL && mask->dims.rank < 4 && (mask = ch_expand_dims(mask, 0)) != NULL)
+        in[3] = mask;
     if (a.scale == 0 && q != NULL && q->dims.rank == 4 && q->dims.dim[3].n > 0)
         a.scale = 1 / sqrt((double)q->dims.dim[3].n);
     return ch__node(&ch__op_attention, &a, mask != NULL ? 4 : 3, in);

@@ -150,9 +150,11 @@ void ch_cond(ch_node *pred, int n_out, ch_branch_fn then, ch_branch_fn otherwise
     branch_record yes = {then, arg, n_out}, no = {otherwise, arg, n_out};
     const void   *before;
 
-    if (n_out > 0)
+    if (n_out > 0 && out != NULL)
         memset(out, 0, (size_t)n_out * sizeof(*out));
-    if (s == NULL || s->rc != CH_OK)
+    if (!ch__step_want(s, then != NULL && otherwise != NULL && (n_out <= 0 || out != NULL),
+                       "cond", "a branch, or the list of results,",
+                       __builtin_return_address(0)))
         return;
     before = ch__step_begin(s);
     if (ch__fits_outputs(s, "cond", n_out))

@@ -110,7 +110,7 @@ ch_node *ch__of_rows(const void *caller, const ch_op *op, const void *attrs, ch_
 {
     const ch_node *x = sparse->head;
     ch_step       *s = x->graph->step;
-    const void    *before = ch__step_begin_at(s, caller);
+    const void    *before = ch__step_begin_at(s, caller, NULL);
     ch_node       *in[2] = {x->in[1], scale};
     ch_node       *rows = ch__node_at(caller, op, attrs, scale != NULL ? 2 : 1, in);
     ch_node       *y = rows != NULL ? ch__sparse_rows(x->in[0], rows, x->dims.dim[0]) : NULL;

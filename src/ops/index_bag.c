@@ -441,6 +441,11 @@ ch_node *ch_embedding_bag(ch_node *table, ch_node *ids, ch_node *row_splits,
     if (s == NULL || ch_step_status(s) != CH_OK)
         return NULL;
     opt = opt != NULL ? opt : &none;
+    if (opt->combiner != CH_COMBINE_SUM && opt->combiner != CH_COMBINE_MEAN) {
+        ch_step_fail(s, "embedding_bag: combiner %d, want CH_COMBINE_SUM or CH_COMBINE_MEAN",
+                     (int)opt->combiner);
+        return NULL;
+    }
     mean = opt->combiner == CH_COMBINE_MEAN;
     if (opt->like != NULL && opt->like->dims.rank > 0)
         rows = &opt->like->dims.dim[0];

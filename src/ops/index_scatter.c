@@ -154,7 +154,7 @@ static ch_node *scatter_at(const void *caller, const ch_op *op, const scatter_at
 
     if (s == NULL || ids == NULL || rows == NULL || ch_step_status(s) != CH_OK)
         return NULL;
-    before = ch__step_begin_at(s, caller);
+    before = ch__step_begin_at(s, caller, op->name);
     if (x->dims.rank > 0)
         ids = ch__check_ids_dim(ids, x->dims.dim[0]);
     y = ch__node(op, attrs, 3, (ch_node *[]){x, ids, rows});

@@ -310,8 +310,9 @@ static bool check_scan(ch_step *s, const ch_scan_spec *spec, ch_node *const *car
     if (!ch__fits_outputs(s, "scan", spec->n_carry * 2 + spec->n_y))
         return false;
     for (int i = 0; i < spec->n_carry + spec->n_x; i++) {
-        bool           is_x = i >= spec->n_carry;
-        const ch_node *n = is_x ? x[i - spec->n_carry] : carry[i];
+        bool            is_x = i >= spec->n_carry;
+        ch_node *const *list = is_x ? x : carry;
+        const ch_node  *n = list != NULL ? list[is_x ? i - spec->n_carry : i] : NULL;
 
         if (n == NULL || (is_x && n->dims.rank == 0)) {
             ch__step_take(s,
@@ -335,28 +336,28 @@ static bool check_scan(ch_step *s, const ch_scan_spec *spec, ch_node *const *car
 void ch_scan(ch_step *s, const ch_scan_spec *spec, ch_scan_fn fn, void *arg,
              ch_node *const *carry, ch_node *const *x, ch_node **last, ch_node **y)
 {
-    scan_record r = {fn, arg, spec->n_carry, spec->n_y};
-    scan_parts  p = {.n_carry = spec->n_carry,
-                     .n_x = spec->n_x,
-                     .n_y = spec->n_y,
-                     .carry = carry,
-                     .x = x,
-                     .reverse = spec->reverse,
-                     .length = ch__dim(spec->length)};
+    scan_record r = {.fn = fn, .arg = arg};
+    scan_parts  p = {.carry = carry, .x = x};
     ch_node    *out[CH_MAX_OUT] = {0};
     const void *before;
 
-    if (s == NULL)
+    if (!ch__step_want(s, spec != NULL && fn != NULL, "scan", "its description or function",
+                       __builtin_return_address(0)))
         return;
+    r.n_carry = p.n_carry = spec->n_carry;
+    r.n_y = p.n_y = spec->n_y;
+    p.n_x = spec->n_x;
+    p.reverse = spec->reverse;
+    p.length = ch__dim(spec->length);
     before = ch__step_begin(s);
     if (s->rc == CH_OK && check_scan(s, spec, carry, x)) {
         if (spec->n_x > 0)
             p.length = x[0]->dims.dim[0];
         record_scan(s, &p, record_scan_body, &r, out);
     }
-    for (int i = 0; i < spec->n_carry; i++)
+    for (int i = 0; i < spec->n_carry && last != NULL; i++)
         last[i] = out[i];
-    for (int i = 0; i < spec->n_y; i++)
+    for (int i = 0; i < spec->n_y && y != NULL; i++)
         y[i] = out[spec->n_carry + i];
     ch__step_end(s, before);
 }
@@ -514,6 +515,14 @@ static void record_while(ch_step *s, int n, ch_node *const *in, void *arg)
     w->body(s, w->arg, in, next);
     for (int i = 0; i < w->n; i++) {
         next[i] = next[i] != NULL && next[i]->weak ? ch_cast(next[i], in[i]->dtype) : next[i];
+        if (next[i] != NULL && !ch__dims_same(&next[i]->dims, &in[i]->dims))
+            ch__step_take(
+                s,
+                ch__fail(CH_INVALID_ARGUMENT,
+                         "while: value %d comes out of the body in another shape than "
+                         "it went in",
+                         i),
+                NULL);
         next[i] = ch_select(live, next[i], in[i]);
         ch_step_out(s, NULL, next[i]);
     }
@@ -528,7 +537,9 @@ void ch_while(ch_step *s, int n, int64_t limit, ch_while_test test, ch_while_bod
     scan_parts  p = {.n_carry = n + 1, .carry = carry, .length = ch__dim(limit), .stop = n + 1};
     const void *before;
 
-    if (s == NULL)
+    if (!ch__step_want(
+            s, test != NULL && body != NULL && (n <= 0 || (state != NULL && last != NULL)),
+            "while", "its test, its body or a list of values", __builtin_return_address(0)))
         return;
     before = ch__step_begin(s);
     if (s->rc == CH_OK && ch__fits_outputs(s, "while", (n + 1) * 2) &&

@@ -471,7 +471,7 @@ ch_node *ch_batch_norm_inference(ch_node *x, ch_node *gamma, ch_node *beta, ch_n
     if (s == NULL || gamma == NULL || beta == NULL || mean == NULL || variance == NULL ||
         !are_columns(s, x, (ch_node *[]){gamma, beta, mean, variance}, caller))
         return NULL;
-    before = ch__step_begin_at(s, caller);
+    before = ch__step_begin_at(s, caller, NULL);
     t = ch__stat_dtype(x->dtype);
     scale =
         ch_mul(ch_cast(gamma, t), ch_rsqrt(ch_add(ch_cast(variance, t), ch_number(s, eps))));

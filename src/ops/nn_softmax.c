@@ -198,7 +198,7 @@ static ch_node *along_at(const void *caller, const ch_op *op, ch_node *x, int ax
                       caller);
         return NULL;
     }
-    before = ch__step_begin_at(s, caller);
+    before = ch__step_begin_at(s, caller, NULL);
     x = ch__axis_to_last(x, k);
     x = ch__axis_from_last(ch__node_at(caller, op, NULL, 1, &x), k);
     ch__step_end(s, before);

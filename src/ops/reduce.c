@@ -27,7 +27,9 @@ static ch_status read_axes(const ch_infer *c, bool *is_folded)
 
     memset(is_folded, 0, CH_MAX_RANK * sizeof(*is_folded));
     if (a->axes.n < 0 || a->axes.n > CH_MAX_RANK)
-        return ch__infer_fail(c, "%d axes, want at most %d", a->axes.n, CH_MAX_RANK);
+        return a->axes.n < 0
+                   ? ch__infer_fail(c, "a list of axes with fewer than none, or NULL")
+                   : ch__infer_fail(c, "%d axes, want at most %d", a->axes.n, CH_MAX_RANK);
     for (int i = 0; i < a->axes.n; i++) {
         ch_status rc = ch__infer_want_axis(c, a->axes.at[i]);
 
@@ -383,7 +385,9 @@ static ch_node *reduce_at(const void *caller, const ch_op *op, ch_node *x, int n
 {
     reduce_attrs a = {.keep = keep};
 
-    if (x != NULL)
+    if (n < 0 || (n > 0 && axis == NULL))
+        a.axes.n = -1; /* the shape rule refuses it */
+    else if (x != NULL)
         set_axes(&a, x->dims.rank, n, axis);
     return ch__node_at(caller, op, &a, 1, &x);
 }

@@ -20,7 +20,7 @@ ch_window_attrs ch__window_attrs(const int64_t stride[2], const int64_t dilation
     ch_window_attrs a = {.same = padding == CH_PAD_SAME, .groups = 1};
 
     a.stride.n = a.dilation.n = 2;
-    a.pad.n = 4;
+    a.pad.n = (unsigned)padding <= CH_PAD_EXPLICIT ? 4 : -1; /* the shape rule refuses others */
     for (int i = 0; i < 2; i++) {
         a.stride.at[i] = stride[i] != 0 ? stride[i] : 1;
         a.dilation.at[i] = dilation[i] != 0 ? dilation[i] : 1;
@@ -39,10 +39,10 @@ static const char *place_axis(const ch_window_attrs *a, int axis, int64_t size, 
     int64_t       stride = a->stride.at[axis], step = a->dilation.at[axis], extent, padded;
     int64_t       first = a->pad.at[2 * axis], last = a->pad.at[2 * axis + 1];
 
-    if (stride < 1 || stride > limit || step < 1 || step > limit)
-        return "strides and dilations must be 1 or more";
     if (window < 1 || window > limit)
-        return "a window must be 1 or more";
+        return "a window must be 1 or more, up to 2^40";
+    if (stride < 1 || stride > limit || step < 1 || step > limit)
+        return "strides and dilations must be 1 or more, up to 2^40";
     if (!ch__mul_size(window - 1, step, &extent) || ++extent > limit || size < 0 ||
         size > limit)
         return "sizes are out of range";
@@ -68,7 +68,9 @@ bool ch__window_place(const ch_window_attrs *a, int64_t h, int64_t w, int64_t kh
     const char *reason = NULL;
     ch_window   p = {.h = h, .w = w, .kh = kh, .kw = kw};
 
-    if (a->stride.n != 2 || a->dilation.n != 2 || a->pad.n != 4)
+    if (a->pad.n < 0)
+        reason = "the padding is none of CH_PAD_VALID, CH_PAD_SAME, CH_PAD_EXPLICIT";
+    else if (a->stride.n != 2 || a->dilation.n != 2 || a->pad.n != 4)
         reason = "it wants 2 strides, 2 dilations and 4 paddings";
     if (reason == NULL)
         reason = place_axis(a, 0, h, kh, &p.oh, &p.pad[0]);

@@ -68,12 +68,16 @@ static ch_status find_all(const char *type, int n, ch_device **device)
 
 ch_status ch_strategy_mirrored(const ch_mirrored_options *opt, ch_strategy **out)
 {
-    bool        named = opt != NULL && opt->n_devices > 0;
+    bool        named = opt != NULL && opt->n_devices != 0;
     const char *type = best_type();
     int         n = named ? opt->n_devices : ch_device_count(type);
-    mirrored   *m = ch__calloc(1, sizeof(*m) + (size_t)n * sizeof(m->device[0]));
+    mirrored   *m;
     ch_status   rc;
 
+    if (n < 0 || (named && opt->device == NULL))
+        return ch__fail(CH_INVALID_ARGUMENT, "mirrored strategy: %d devices%s", n,
+                        n < 0 ? "" : " without their names");
+    m = ch__calloc(1, sizeof(*m) + (size_t)n * sizeof(m->device[0]));
     if (m == NULL)
         return ch__fail_memory("mirrored strategy");
     rc = named ? find_named(opt, m->device) : find_all(type, n, m->device);

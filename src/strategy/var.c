@@ -282,7 +282,7 @@ static ch_node *update(ch_step *s, ch_var *v, const void *caller, ch_node *x, ch
 
     if (!belongs(s, v, caller))
         return NULL;
-    before = ch__step_begin_at(s, caller);
+    before = ch__step_begin_at(s, caller, NULL);
     n = combine(ch__step_read(s, v, v->name, v->dtype, v->shape), x, y);
     n = ch__step_write(s, v, v->name, v->dtype, v->shape, n);
     ch__step_end(s, before);

@@ -192,3 +192,13 @@ void ch__store(ch_dtype dtype, void *at, double value)
         break;
     }
 }
+
+bool ch__dtype_holds(ch_dtype dtype, double value)
+{
+    char at[8];
+
+    if (ch_dtype_is_float(dtype))
+        return true;
+    ch__store(dtype, at, value);
+    return ch__load(dtype, at) == value;
+}

@@ -86,7 +86,7 @@ ch_shape ch_shape_make(int rank, const int64_t *dim)
 {
     ch_shape s = {.rank = rank};
 
-    if (rank < 0 || rank > CH_MAX_RANK) {
+    if (rank < 0 || rank > CH_MAX_RANK || (rank > 0 && dim == NULL)) {
         s.rank = -1;
         return s;
     }

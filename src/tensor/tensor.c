@@ -426,6 +426,9 @@ ch_status ch_tensor_copy(const ch_tensor *from, ch_tensor *to)
 {
     ch_tensor *between;
 
+    if (from == NULL || to == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "tensor copy: %s is NULL",
+                        from == NULL ? "the source" : "the destination");
     if (from->dtype != to->dtype || !ch_shape_equal(from->shape, to->shape))
         return ch__fail(CH_INVALID_ARGUMENT,
                         "tensor copy: %s into %s; want the same dtype and shape",

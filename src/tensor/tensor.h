@@ -70,6 +70,8 @@ void ch__copy_strided(ch_dtype dtype, ch_shape shape, const char *from,
  * to its nearer end, and NaN to 0. */
 double ch__load(ch_dtype dtype, const void *at);
 void   ch__store(ch_dtype dtype, void *at, double value);
+/* True if the dtype holds this number exactly, or is a float, which rounds. */
+bool ch__dtype_holds(ch_dtype dtype, double value);
 
 /* 16-bit floats; to nearest, ties to even; NaN stays NaN. */
 float    ch__bf16_to_f32(uint16_t x);

@@ -50,8 +50,9 @@ static ch_status tuple_set(ch_tuple *t, int i, ch_value *value, const char *name
 
 ch_status ch_tuple_new(int n, ch_value *const *value, const char *const *name, ch_tuple **out)
 {
-    if (n < 0)
-        return ch__fail(CH_INVALID_ARGUMENT, "tuple: %d leaves; want none or more", n);
+    if (n < 0 || (n > 0 && value == NULL))
+        return ch__fail(CH_INVALID_ARGUMENT, "tuple: %d leaves%s", n,
+                        n < 0 ? "; want none or more" : " and no list of values");
     ch_tuple *t = tuple_alloc(n);
     if (t == NULL)
         return ch__fail_memory("tuple");
@@ -69,8 +70,9 @@ ch_status ch_tuple_new(int n, ch_value *const *value, const char *const *name, c
 
 ch_status ch_tuple_of(int n, ch_tensor *const *tensor, ch_tuple **out)
 {
-    if (n < 0)
-        return ch__fail(CH_INVALID_ARGUMENT, "tuple: %d leaves; want none or more", n);
+    if (n < 0 || (n > 0 && tensor == NULL))
+        return ch__fail(CH_INVALID_ARGUMENT, "tuple: %d leaves%s", n,
+                        n < 0 ? "; want none or more" : " and no list of tensors");
     ch_tuple *t = tuple_alloc(n);
     if (t == NULL)
         return ch__fail_memory("tuple");

@@ -145,7 +145,7 @@ static ch_node *of_pair(const void *caller, const char *what, int least_rank, pa
 
     if (s == NULL)
         return NULL;
-    before = ch__step_begin_at(s, caller);
+    before = ch__step_begin_at(s, caller, NULL);
     if (take(what, &prediction, &target, least_rank))
         each = fn(s, prediction, target, x);
     ch__step_end(s, before);

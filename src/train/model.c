@@ -147,7 +147,7 @@ static ch_node *call(ch_model *m, ch_step *s, int n, ch_node *const *x, bool tra
                       caller);
         return NULL;
     }
-    before = ch__step_begin_at(s, caller);
+    before = ch__step_begin_at(s, caller, NULL);
     y = ch_layer_call_n(m->layer, s, n, x, training);
     ch__step_end(s, before);
     return y;

@@ -1246,7 +1246,7 @@ static const t_refusal refusals[] = {
     BAD("pad", "negative", pad_negative, "-1 elements", "slice"),
     BAD("pad", "too few axes", pad_short, "1 sizes before for 2 axes"),
     BAD("pad", "overflow", pad_huge, "63 bits"),
-    BAD("tile", "negative", tile_negative, "axis 1 -2 times"),
+    BAD("tile", "negative", tile_negative, "axis 1 is wanted -2 times"),
     BAD("tile", "overflow", tile_huge, "axis 1"),
     BAD("reverse", "no such axis", reverse_far, "axis 2", "-2 to 1"),
     BAD("reverse", "an axis twice", reverse_twice, "axis 1 is there twice"),

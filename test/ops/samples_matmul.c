@@ -546,8 +546,10 @@ static void max_bad_pad(ch_step *s, ch_node *const *in, ch_node **out)
 /* What mask element (b, h, i, j) is; 0 without a mask. */
 static double mask_at(const t_array *m, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    const int64_t *d = m->shape.dim;
+    int64_t d[4] = {1, 1, 1, 1};
 
+    for (int k = 0; k < m->shape.rank; k++)
+        d[4 - m->shape.rank + k] = m->shape.dim[k];
     b = d[0] == 1 ? 0 : b;
     h = d[1] == 1 ? 0 : h;
     i = d[2] == 1 ? 0 : i;
@@ -869,6 +871,10 @@ static const t_sample samples[] = {
     {.op = "attention", .name = "a mask that is added", .dtypes = T_FLOATS, .n_in = 4,
      .in = {{.shape = {4, {2, 2, 4, 3}}}, {.shape = {4, {2, 2, 6, 3}}}, {.shape = {4, {2, 2, 6, 4}}},
             {.shape = {4, {1, 2, 4, 6}}, .is_static = true}},
+     .record = attend_masked, .reference = attend_added_is, .tolerance = 2e-5},
+    {.op = "attention", .name = "the same mask for all", .dtypes = T_WIDE, .n_in = 4,
+     .in = {{.shape = {4, {2, 2, 4, 3}}}, {.shape = {4, {2, 2, 6, 3}}}, {.shape = {4, {2, 2, 6, 4}}},
+            {.shape = {2, {4, 6}}, .is_static = true}},
      .record = attend_masked, .reference = attend_added_is, .tolerance = 2e-5},
     {.op = "attention", .name = "with itself", .dtypes = T_WIDE, .n_in = 1,
      .in = {{.shape = {4, {2, 2, 4, 3}}}}, .record = attend_self, .reference = attend_self_is, .tolerance = 2e-5},

@@ -1,0 +1,310 @@
+/* test/strategy/test_misuse.c -- mistakes that programs make with steps: each gets an error that says what
+ * to do, and nothing crashes.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "help.h"
+
+typedef ch_node *(*mistake)(ch_step *s, ch_node *x);
+
+static ch_node *kept; /* what a branch gives away, against the rules */
+
+static void square_and_keep(ch_step *s, void *arg, ch_node **out)
+{
+    (void)s;
+    out[0] = kept = ch_mul(arg, arg);
+}
+
+static void as_it_is(ch_step *s, void *arg, ch_node **out)
+{
+    (void)s;
+    out[0] = arg;
+}
+
+static ch_node *node_of_a_branch(ch_step *s, ch_node *x)
+{
+    ch_node *y = NULL;
+
+    ch_cond(ch_greater(ch_sum_all(x), ch_number(s, 0)), 1, square_and_keep, as_it_is, x, &y);
+    return ch_add(y, kept);
+}
+
+static ch_node *node_of_an_earlier_step(ch_step *s, ch_node *x)
+{
+    (void)s;
+    return ch_add(x, kept);
+}
+
+static ch_node *rank_9(ch_step *s, ch_node *x)
+{
+    (void)x;
+    return ch_fill(s, CH_F32, (ch_shape){.rank = 9}, 1);
+}
+
+static ch_node *reshape_to_rank_9(ch_step *s, ch_node *x)
+{
+    (void)s;
+    return ch_reshape(x, (ch_shape){.rank = 9});
+}
+
+static ch_node *too_large_a_number(ch_step *s, ch_node *x)
+{
+    return ch_add(ch_cast(x, CH_U8), ch_number(s, 300));
+}
+
+static ch_node *a_negative_number(ch_step *s, ch_node *x)
+{
+    return ch_mul(ch_cast(x, CH_U8), ch_number(s, -1));
+}
+
+static ch_node *fill_that_does_not_fit(ch_step *s, ch_node *x)
+{
+    (void)x;
+    return ch_fill(s, CH_I8, ch_shape_of(2), 300);
+}
+
+static ch_node *pad_that_does_not_fit(ch_step *s, ch_node *x)
+{
+    (void)s;
+    return ch_pad(ch_cast(x, CH_U8), 2, (int64_t[]){0, 1}, (int64_t[]){0, 1}, 300);
+}
+
+static ch_node *sum_without_list(ch_step *s, ch_node *x)
+{
+    (void)s;
+    return ch_sum(x, 1, NULL, false);
+}
+
+static ch_node *sum_of_fewer_than_no_axes(ch_step *s, ch_node *x)
+{
+    (void)s;
+    return ch_sum(x, -3, (int[]){0}, false);
+}
+
+static ch_node *squeeze_without_list(ch_step *s, ch_node *x)
+{
+    (void)s;
+    return ch_squeeze(x, 1, NULL);
+}
+
+static ch_node *transpose_without_list(ch_step *s, ch_node *x)
+{
+    (void)s;
+    return ch_transpose(x, 2, NULL);
+}
+
+static ch_node *reverse_without_list(ch_step *s, ch_node *x)
+{
+    (void)s;
+    return ch_reverse(x, 1, NULL);
+}
+
+static ch_node *tile_without_list(ch_step *s, ch_node *x)
+{
+    (void)s;
+    return ch_tile(x, 2, NULL);
+}
+
+static ch_node *split_without_list(ch_step *s, ch_node *x)
+{
+    (void)s;
+    ch_split(x, 1, 2, NULL, NULL);
+    return x;
+}
+
+static ch_node *gradients_without_list(ch_step *s, ch_node *x)
+{
+    (void)s;
+    ch_gradients(ch_sum_all(x), NULL, 1, NULL, NULL);
+    return x;
+}
+
+static ch_node *cond_without_branch(ch_step *s, ch_node *x)
+{
+    ch_node *y = NULL;
+
+    ch_cond(ch_greater(ch_sum_all(x), ch_number(s, 0)), 1, as_it_is, NULL, x, &y);
+    return y;
+}
+
+static ch_node *scan_without_function(ch_step *s, ch_node *x)
+{
+    ch_node *y = NULL;
+
+    ch_scan(s, &(ch_scan_spec){.n_carry = 1, .length = 2}, NULL, NULL, &x, NULL, &y, NULL);
+    return y;
+}
+
+static ch_node *scan_without_description(ch_step *s, ch_node *x)
+{
+    ch_scan(s, NULL, NULL, NULL, &x, NULL, NULL, NULL);
+    return x;
+}
+
+static ch_node *is_positive(ch_step *s, void *arg, ch_node *const *state)
+{
+    (void)arg;
+    return ch_greater(ch_sum_all(state[0]), ch_number(s, 0));
+}
+
+static void to_a_scalar(ch_step *s, void *arg, ch_node *const *state, ch_node **next)
+{
+    (void)s, (void)arg;
+    next[0] = ch_sum_all(state[0]);
+}
+
+static ch_node *while_that_changes_shape(ch_step *s, ch_node *x)
+{
+    ch_node *y = NULL;
+
+    ch_while(s, 1, 3, is_positive, to_a_scalar, NULL, &x, &y);
+    return y;
+}
+
+static ch_node *unknown_padding(ch_step *s, ch_node *x)
+{
+    ch_node *filter = ch_fill(s, CH_F32, ch_shape_of(1, 1, 1, 1), 1);
+
+    return ch_conv2d(ch_reshape(x, ch_shape_of(-1, 4, 1, 1)), filter,
+                     &(ch_conv_options){.padding = (ch_padding)9});
+}
+
+static ch_node *the_same_name_twice(ch_step *s, ch_node *x)
+{
+    ch_step_out(s, "y", x);
+    return x;
+}
+
+static ch_node *a_composite_is_named(ch_step *s, ch_node *x)
+{
+    (void)s;
+    return ch_stack(2, (ch_node *[]){x, ch_sum_all(x)}, 0);
+}
+
+static const struct {
+    mistake     make;
+    const char *says;
+} mistakes[] = {
+    {node_of_a_branch, "a branch, loop body or step that has ended"},
+    {rank_9, "rank 9"},
+    {reshape_to_rank_9, "rank 9"},
+    {too_large_a_number, "u8"},
+    {a_negative_number, "u8"},
+    {fill_that_does_not_fit, "i8 does not hold 300"},
+    {pad_that_does_not_fit, "u8 does not hold 300"},
+    {sum_without_list, "NULL"},
+    {sum_of_fewer_than_no_axes, "fewer than none"},
+    {squeeze_without_list, "the list of axes is NULL"},
+    {transpose_without_list, "transpose"},
+    {reverse_without_list, "reverse"},
+    {tile_without_list, "tile"},
+    {split_without_list, "the list of results is NULL"},
+    {gradients_without_list, "a list of nodes is NULL"},
+    {cond_without_branch, "cond: a branch"},
+    {scan_without_function, "scan: its description or function is NULL"},
+    {scan_without_description, "scan: its description or function is NULL"},
+    {while_that_changes_shape, "while: value 0 comes out of the body in another shape"},
+    {unknown_padding, "CH_PAD_SAME"},
+    {the_same_name_twice, "two outputs are named \"y\""},
+    {a_composite_is_named, "stack: "},
+};
+
+static void record(ch_step *s, void *arg)
+{
+    mistake make = *(const mistake *)arg;
+
+    ch_step_out(s, "y", make(s, ch_step_in(s, 0)));
+}
+
+static void every_mistake_gets_an_error(void **state)
+{
+    ch_function *f;
+
+    for (size_t i = 0; i < sizeof(mistakes) / sizeof(mistakes[0]); i++) {
+        mistake   make = mistakes[i].make;
+        ch_tuple *in = t_tuple(1, (ch_tensor *[]){t_noise(ch_shape_of(3, 4), 1)});
+
+        f = t_function(record, &make);
+        t_refused(ch_strategy_run(NULL, f, in, NULL), CH_INVALID_ARGUMENT, mistakes[i].says,
+                  "");
+        ch_tuple_unref(in);
+        ch_function_unref(f);
+    }
+    (void)state;
+}
+
+static void keep_the_input(ch_step *s, void *arg)
+{
+    (void)arg;
+    kept = ch_neg(ch_step_in(s, 0));
+    ch_step_out(s, "y", kept);
+}
+
+/* Of a function that lives, as the one that ran before usually does. */
+static void a_node_of_another_functions_step_is_refused(void **state)
+{
+    ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_noise(ch_shape_of(3, 4), 1)});
+    mistake      make = node_of_an_earlier_step;
+    ch_function *before = t_function(keep_the_input, NULL), *f = t_function(record, &make);
+
+    t_ok(ch_strategy_run(NULL, before, in, NULL));
+    t_refused(ch_strategy_run(NULL, f, in, NULL), CH_INVALID_ARGUMENT, "add", "has ended");
+    ch_function_unref(f);
+    ch_function_unref(before);
+    ch_tuple_unref(in);
+    (void)state;
+}
+
+static void a_value_with_too_many_components_is_refused(void **state)
+{
+    ch_tensor   *x = t_noise(ch_shape_of(2, 4), 1);
+    ch_value    *v = NULL;
+    ch_tuple    *in = NULL;
+    ch_function *f = t_function(keep_the_input, NULL);
+    ch_strategy *st = NULL;
+
+    t_ok(ch_strategy_mirrored(NULL, &st));
+    t_ok(ch_value_new(CH_PER_REPLICA, 3, (ch_tensor *[]){x, x, x}, &v));
+    t_ok(ch_tuple_new(1, &v, NULL, &in));
+    t_refused(ch_strategy_run(st, f, in, NULL), CH_INVALID_ARGUMENT, "3 components",
+              "2 replicas");
+    ch_tuple_unref(in);
+    ch_value_unref(v);
+    ch_tensor_unref(x);
+    ch_function_unref(f);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void lists_that_are_not_there_are_refused(void **state)
+{
+    ch_tuple    *tuple = NULL;
+    ch_graph    *g = NULL;
+    ch_strategy *st = NULL;
+    ch_tensor   *t = t_noise(ch_shape_of(2), 1);
+
+    t_refused(ch_tuple_of(1, NULL, &tuple), CH_INVALID_ARGUMENT, "no list", "1");
+    t_refused(ch_tuple_new(1, NULL, NULL, &tuple), CH_INVALID_ARGUMENT, "no list", "1");
+    if (CH_HAVE_PROTOBUF)
+        t_refused(ch_graph_decode(NULL, 10, &g), CH_INVALID_ARGUMENT, "10 bytes", "NULL");
+    t_refused(ch_strategy_mirrored(&(ch_mirrored_options){.n_devices = 1}, &st),
+              CH_INVALID_ARGUMENT, "without their names", "");
+    t_refused(ch_strategy_mirrored(&(ch_mirrored_options){.n_devices = -1}, &st),
+              CH_INVALID_ARGUMENT, "-1 devices", "");
+    t_refused(ch_tensor_copy(t, NULL), CH_INVALID_ARGUMENT, "the destination is NULL", "");
+    assert_int_equal(ch_shape_make(3, NULL).rank, -1);
+    ch_tensor_unref(t);
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_mistake_gets_an_error),
+        cmocka_unit_test(a_node_of_another_functions_step_is_refused),
+        cmocka_unit_test(a_value_with_too_many_components_is_refused),
+        cmocka_unit_test(lists_that_are_not_there_are_refused),
+    };
+
+    t_ok(ch_devices_configure(&(ch_devices_options){.spec = "CPU=2"}));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
