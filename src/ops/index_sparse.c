@@ -183,6 +183,21 @@ typedef struct sparse_state {
     int        tiles;
 } sparse_state;
 
+/* Once in a process: that it happens is news, that it happens again is not. */
+static void note_dense(const ch_node *sparse)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    char               dims[160];
+
+    if (atomic_flag_test_and_set_explicit(&said, memory_order_relaxed))
+        return;
+    ch__dims_print(&sparse->dims, dims, sizeof(dims));
+    ch__log(CH_LOG_INFO, "sparse-gradient-densified",
+            "a gradient of some rows of %s%s%s%s becomes dense: something reads all its rows",
+            ch_dtype_name(sparse->dtype), dims, sparse->scope != NULL ? " in " : "",
+            sparse->scope != NULL ? sparse->scope : "");
+}
+
 static ch_status sparse_rows_prepare(const ch_node *n, ch_prep *p)
 {
     sparse_state *s = ch__prep_state(p, sizeof(*s));
@@ -190,6 +205,8 @@ static ch_status sparse_rows_prepare(const ch_node *n, ch_prep *p)
 
     if (s == NULL)
         return ch__fail_memory("sparse_rows");
+    if (ch__is_sparse(n))
+        note_dense(n);
     k = &s->scatter;
     k->dtype = n->dtype;
     k->wide = n->dtype == CH_BF16 || n->dtype == CH_F16;
@@ -309,31 +326,14 @@ static bool can_join(const ch_node *a, const ch_node *b)
            a->dtype == b->dtype && ch__dims_same(&a->dims, &b->dims);
 }
 
-/* Once in a process: that it happens is news, that it happens again is not. */
-static void note_dense(const ch_node *sparse)
-{
-    static atomic_flag said = ATOMIC_FLAG_INIT;
-    char               dims[160];
-
-    if (atomic_flag_test_and_set_explicit(&said, memory_order_relaxed))
-        return;
-    ch__dims_print(&sparse->dims, dims, sizeof(dims));
-    ch__log(CH_LOG_INFO, "sparse-gradient-densified",
-            "a gradient of rows of %s%s was added to one of all its rows, and so became dense",
-            ch_dtype_name(sparse->dtype), dims);
-}
-
 ch_node *ch__add_gradients(ch_node *a, ch_node *b)
 {
     ch_node *ids, *rows;
 
     if (a == NULL || b == NULL)
         return NULL;
-    if (!can_join(a, b)) {
-        if (ch__is_sparse(a) != ch__is_sparse(b))
-            note_dense(ch__is_sparse(a) ? a : b);
+    if (!can_join(a, b))
         return ch_add(a, b);
-    }
     ids = ch_concat(2, (ch_node *[]){a->in[0], b->in[0]}, 0);
     if (ids == NULL)
         return NULL;
