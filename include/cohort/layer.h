@@ -89,6 +89,29 @@ typedef struct ch_dense_options {
 /* (..., units) = activation(x (..., in) . kernel (in, units) + bias). */
 CH_API ch_layer *ch_dense(int64_t units, const ch_dense_options *opt);
 
+typedef struct ch_conv_layer_options {
+    int64_t        stride[2], dilation[2]; /* 0: 1 */
+    ch_padding     padding;                /* of cohort/nn.h */
+    int64_t        groups;                 /* 0: 1; ch_conv2d_layer only */
+    int64_t        multiplier;             /* 0: 1; depthwise and separable */
+    ch_activation  activation;
+    int            bias; /* 0: yes; CH_OFF: none */
+    const ch_init *kernel_init, *bias_init;
+    int64_t        pad[4]; /* of CH_PAD_EXPLICIT: top, bottom, left, right */
+} ch_conv_layer_options;
+/* Images are NHWC. Window sizes are (height, width). */
+CH_API ch_layer *ch_conv2d_layer(int64_t filters, int64_t height, int64_t width,
+                                 const ch_conv_layer_options *opt);
+CH_API ch_layer *ch_depthwise_conv2d_layer(int64_t height, int64_t width,
+                                           const ch_conv_layer_options *opt);
+/* Depthwise, then 1x1 to `filters`. */
+CH_API ch_layer *ch_separable_conv2d_layer(int64_t filters, int64_t height, int64_t width,
+                                           const ch_conv_layer_options *opt);
+/* The gradient of a convolution with respect to its input, as a layer: stride s makes images s
+ * times as large; without padding, (in - 1) s + the larger of window and s. */
+CH_API ch_layer *ch_conv2d_transpose_layer(int64_t filters, int64_t height, int64_t width,
+                                           const ch_conv_layer_options *opt);
+
 /* Windows of (height, width); strides 0: as the window. */
 CH_API ch_layer *ch_max_pool_layer(int64_t height, int64_t width, int64_t stride_h,
                                    int64_t stride_w, ch_padding padding);
@@ -101,6 +124,58 @@ CH_API ch_layer *ch_flatten_layer(void);                  /* (N, ...) to (N, all
 CH_API ch_layer *ch_reshape_layer(ch_shape without_rows); /* one size may be -1 */
 CH_API ch_layer *ch_activation_layer(ch_activation a);
 CH_API ch_layer *ch_dropout_layer(double rate);
+
+typedef struct ch_batch_norm_options {
+    double momentum, epsilon; /* 0: 0.99, 1e-3 */
+    int    center, scale;     /* 0: yes; CH_OFF: no */
+    bool   synchronized;      /* statistics over the rows of all replicas */
+} ch_batch_norm_options;
+/* Over all axes but the last, with moving statistics for when it is not training. Those are the
+ * same on all replicas: the means over them, each weighed by its rows. */
+CH_API ch_layer *ch_batch_norm_layer(const ch_batch_norm_options *opt);
+/* All batch norms in a layer: statistics over all replicas, or each over its own rows. */
+CH_API void      ch_layer_synchronize(ch_layer *l, bool on);
+CH_API ch_layer *ch_layer_norm_layer(double epsilon); /* over the last axis; 0: 1e-5 */
+CH_API ch_layer *ch_rms_norm_layer(double epsilon);   /* 0: 1e-6 */
+
+typedef struct ch_embedding_options {
+    const ch_init *init; /* NULL: uniform in [-0.05, 0.05) */
+} ch_embedding_options;
+/* (..., width) rows of a table (ids, width), for ids (...). Its gradient is sparse. */
+CH_API ch_layer *ch_embedding_layer(int64_t ids, int64_t width,
+                                    const ch_embedding_options *opt);
+/* Called with two nodes, ids and row_splits as ch_embedding_bag takes them: (rows, width), the
+ * sum or mean of each row's. */
+CH_API ch_layer *ch_embedding_bag_layer(int64_t ids, int64_t width, ch_combiner combiner,
+                                        const ch_embedding_options *opt);
+
+typedef struct ch_multi_head_options {
+    int64_t key_width; /* of a head; 0: width / heads */
+    bool    causal;
+    double  dropout; /* of what comes out */
+    int     bias;    /* 0: yes; CH_OFF: none */
+} ch_multi_head_options;
+/* Multi-head attention. With one node it attends to itself; with two, the first asks and the
+ * second is asked. (N, T, width) to (N, T, width). */
+CH_API ch_layer *ch_multi_head_attention(int heads, const ch_multi_head_options *opt);
+
+typedef struct ch_transformer_options {
+    int64_t       hidden;     /* of the two dense layers; 0: 4 times the width */
+    ch_activation activation; /* CH_LINEAR, zero, stands for CH_GELU */
+    bool          causal, rms_norm;
+    int           bias; /* of its dense layers; 0: yes; CH_OFF: none */
+    double        dropout;
+} ch_transformer_options;
+/* x + attention(norm(x)), then + dense(dense(norm(.))). (N, T, width) to the same. */
+CH_API ch_layer *ch_transformer_block(int heads, const ch_transformer_options *opt);
+
+typedef struct ch_recurrent_options {
+    bool return_sequence; /* (N, T, units); else the last, (N, units) */
+} ch_recurrent_options;
+/* Over axis 1 of (N, T, in), gates in Keras's order (LSTM: i f c o, forget bias 1; GRU: z r h,
+ * reset after, a bias (2, 3 units) for the input and for the state). */
+CH_API ch_layer *ch_lstm(int64_t units, const ch_recurrent_options *opt);
+CH_API ch_layer *ch_gru(int64_t units, const ch_recurrent_options *opt);
 
 /* ---- layers of one's own ----
  *

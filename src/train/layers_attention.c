@@ -1,0 +1,181 @@
+/* train/layers_attention.c -- multi-head attention, and the block of a transformer around it.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "cohort/math.h"
+#include "cohort/random.h"
+#include "ops/ops.h"
+#include "train/layer.h"
+
+/* ---- attention ---- */
+
+enum { QUERY, KEY, VALUE, OUTPUT, N_PRODUCTS }; /* children */
+
+typedef struct attention_self {
+    int64_t heads, key_width, width;
+    bool    causal;
+    double  dropout;
+} attention_self;
+
+/* The widths of its dense layers follow from that of who asks. */
+static ch_status attention_build(ch_layer *l, void *self, int n, ch_node *const *in)
+{
+    attention_self *a = self;
+    ch_status       rc = ch__layer_size(l, in[0], -1, &a->width);
+
+    (void)n;
+    if (rc != CH_OK)
+        return rc;
+    if (a->key_width == 0 && a->width % a->heads != 0)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "attention: a width of %lld cannot be cut into %lld heads; give "
+                        "key_width",
+                        (long long)a->width, (long long)a->heads);
+    if (a->key_width == 0)
+        a->key_width = a->width / a->heads;
+    for (int i = QUERY; i <= VALUE; i++)
+        ch__dense_set_units(l->child[i], a->heads * a->key_width);
+    ch__dense_set_units(l->child[OUTPUT], a->width);
+    return CH_OK;
+}
+
+/* (N, T, heads * d) to (N, heads, T, d). */
+static ch_node *split_heads(const attention_self *a, ch_node *x)
+{
+    ch_dims d;
+
+    if (x == NULL)
+        return NULL;
+    d = x->dims;
+    d.rank = 4;
+    d.dim[2] = ch__dim(a->heads);
+    d.dim[3] = ch__dim(a->key_width);
+    return ch_transpose(ch__reshape_dims(x, &d), 4, (int[]){0, 2, 1, 3});
+}
+
+static ch_node *join_heads(const attention_self *a, ch_node *x)
+{
+    ch_dims d;
+
+    x = ch_transpose(x, 4, (int[]){0, 2, 1, 3});
+    if (x == NULL)
+        return NULL;
+    d = x->dims;
+    d.rank = 3;
+    d.dim[2] = ch__dim(a->heads * a->key_width);
+    return ch__reshape_dims(x, &d);
+}
+
+static ch_node *attention_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
+                               bool training)
+{
+    attention_self *a = self;
+    ch_node        *head[3], *y;
+
+    if (!ch__layer_wants_inputs(l, s, n, 1, 2))
+        return NULL;
+    for (int i = 0; i < n; i++)
+        if (!ch__layer_wants_rank(l, s, in[i], 3, 3))
+            return NULL;
+    for (int i = QUERY; i <= VALUE; i++)
+        head[i] =
+            split_heads(a, ch_layer_call(l->child[i], s, in[i == QUERY ? 0 : n - 1], training));
+    y = ch_attention(head[QUERY], head[KEY], head[VALUE], NULL,
+                     &(ch_attention_options){.causal = a->causal});
+    y = ch_layer_call(l->child[OUTPUT], s, join_heads(a, y), training);
+    return training ? ch_dropout(y, a->dropout, l->seed) : y;
+}
+
+static const ch_layer_ops attention_ops = {"attention", attention_build, attention_call, NULL};
+
+static ch_layer *new_product(const char *name, int bias)
+{
+    return ch_named(name, ch_dense(1, &(ch_dense_options){.bias = bias})); /* 1: for now */
+}
+
+ch_layer *ch_multi_head_attention(int heads, const ch_multi_head_options *opt)
+{
+    ch_multi_head_options o = opt != NULL ? *opt : (ch_multi_head_options){0};
+    attention_self        a = {
+               .heads = heads, .key_width = o.key_width, .causal = o.causal, .dropout = o.dropout};
+    ch_layer *child[N_PRODUCTS];
+
+    if (heads < 1 || o.key_width < 0)
+        return ch__layer_refuse("attention: %d heads of key width %lld, want at least 1", heads,
+                                (long long)o.key_width);
+    if (!(o.dropout >= 0 && o.dropout < 1))
+        return ch__layer_refuse("attention: the dropout is %g, want at least 0 and less than 1",
+                                o.dropout);
+    child[QUERY] = new_product("query", o.bias);
+    child[KEY] = new_product("key", o.bias);
+    child[VALUE] = new_product("value", o.bias);
+    child[OUTPUT] = new_product("output", o.bias);
+    return ch__layer_new(&attention_ops, &a, sizeof(a), N_PRODUCTS, child);
+}
+
+/* ---- the block ---- */
+
+enum { NORM_1, ATTENTION, NORM_2, HIDDEN, RESULT, N_PARTS };
+
+typedef struct block_self {
+    int64_t hidden, width;
+    double  dropout;
+} block_self;
+
+static ch_status block_build(ch_layer *l, void *self, int n, ch_node *const *in)
+{
+    block_self *b = self;
+    ch_status   rc = ch__layer_size(l, in[0], -1, &b->width);
+
+    (void)n;
+    if (rc != CH_OK)
+        return rc;
+    ch__dense_set_units(l->child[HIDDEN], b->hidden > 0 ? b->hidden : 4 * b->width);
+    ch__dense_set_units(l->child[RESULT], b->width);
+    return CH_OK;
+}
+
+static ch_node *block_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
+                           bool training)
+{
+    block_self *b = self;
+    ch_node    *x = in[0], *y;
+
+    if (!ch__layer_wants_inputs(l, s, n, 1, 1) || !ch__layer_wants_rank(l, s, x, 3, 3) ||
+        !ch__layer_wants_width(l, s, x, b->width))
+        return NULL;
+    y = ch_layer_call(l->child[NORM_1], s, x, training);
+    x = ch_add(x, ch_layer_call(l->child[ATTENTION], s, y, training));
+    y = ch_layer_call(l->child[NORM_2], s, x, training);
+    y = ch_layer_call(l->child[HIDDEN], s, y, training);
+    y = ch_layer_call(l->child[RESULT], s, y, training);
+    return ch_add(x, training ? ch_dropout(y, b->dropout, l->seed) : y);
+}
+
+static const ch_layer_ops block_ops = {"transformer", block_build, block_call, NULL};
+
+static ch_layer *new_norm(const char *name, bool rms)
+{
+    return ch_named(name, rms ? ch_rms_norm_layer(0) : ch_layer_norm_layer(0));
+}
+
+ch_layer *ch_transformer_block(int heads, const ch_transformer_options *opt)
+{
+    ch_transformer_options o = opt != NULL ? *opt : (ch_transformer_options){0};
+    ch_activation          f = o.activation == CH_LINEAR ? CH_GELU : o.activation;
+    block_self             b = {.hidden = o.hidden, .dropout = o.dropout};
+    ch_layer              *child[N_PARTS];
+
+    if (o.hidden < 0)
+        return ch__layer_refuse("transformer: a hidden width of %lld", (long long)o.hidden);
+    child[ATTENTION] = ch_multi_head_attention(
+        heads,
+        &(ch_multi_head_options){.causal = o.causal, .dropout = o.dropout, .bias = o.bias});
+    if (child[ATTENTION] == NULL)
+        return NULL;
+    child[HIDDEN] =
+        ch_named("hidden", ch_dense(1, &(ch_dense_options){.activation = f, .bias = o.bias}));
+    child[RESULT] = new_product("output", o.bias);
+    child[NORM_1] = new_norm("norm_1", o.rms_norm);
+    child[NORM_2] = new_norm("norm_2", o.rms_norm);
+    return ch__layer_new(&block_ops, &b, sizeof(b), N_PARTS, child);
+}

@@ -1,0 +1,248 @@
+/* train/layers_conv.c -- convolutions of images (N, H, W, C).
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "cohort/math.h"
+#include "train/layer.h"
+
+typedef struct conv_self {
+    int64_t         filters; /* of a depthwise one: for each channel */
+    int64_t         window[2], channels;
+    ch_conv_options options;
+    ch_activation   activation;
+    bool            has_bias;
+    ch_init         kernel_init, bias_init;
+    ch_var         *kernel, *bias;
+} conv_self;
+
+/* ---- building ---- */
+
+static ch_status add_weights(ch_layer *l, conv_self *c, int64_t in, int64_t out, int64_t biases)
+{
+    ch_weight_spec kernel = {.name = "kernel",
+                             .shape = ch_shape_of(c->window[0], c->window[1], in, out),
+                             .init = &c->kernel_init};
+    ch_weight_spec bias = {.name = "bias", .shape = ch_shape_of(biases), .init = &c->bias_init};
+    ch_status      rc = ch_layer_weight(l, &kernel, &c->kernel);
+
+    if (rc == CH_OK && c->has_bias)
+        rc = ch_layer_weight(l, &bias, &c->bias);
+    return rc;
+}
+
+static ch_status conv_build(ch_layer *l, void *self, int n, ch_node *const *in)
+{
+    conv_self *c = self;
+    ch_status  rc = ch__layer_size(l, in[0], -1, &c->channels);
+    int64_t    groups = c->options.groups;
+
+    (void)n;
+    if (rc != CH_OK)
+        return rc;
+    if (c->channels % groups != 0 || c->filters % groups != 0)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "conv2d: %lld channels to %lld filters cannot be cut into %lld groups",
+                        (long long)c->channels, (long long)c->filters, (long long)groups);
+    return add_weights(l, c, c->channels / groups, c->filters, c->filters);
+}
+
+static ch_status depthwise_build(ch_layer *l, void *self, int n, ch_node *const *in)
+{
+    conv_self *c = self;
+    ch_status  rc = ch__layer_size(l, in[0], -1, &c->channels);
+
+    (void)n;
+    return rc == CH_OK ? add_weights(l, c, c->channels, c->filters, c->channels * c->filters)
+                       : rc;
+}
+
+static ch_status transpose_build(ch_layer *l, void *self, int n, ch_node *const *in)
+{
+    conv_self *c = self;
+    ch_status  rc = ch__layer_size(l, in[0], -1, &c->channels);
+
+    (void)n;
+    return rc == CH_OK ? add_weights(l, c, c->filters, c->channels, c->filters) : rc;
+}
+
+/* ---- calling ---- */
+
+static bool fits(const ch_layer *l, const conv_self *c, ch_step *s, int n, ch_node *const *in)
+{
+    return ch__layer_wants_inputs(l, s, n, 1, 1) && ch__layer_wants_rank(l, s, in[0], 4, 4) &&
+           ch__layer_wants_width(l, s, in[0], c->channels);
+}
+
+static ch_node *finish(const conv_self *c, ch_step *s, ch_node *y)
+{
+    if (c->has_bias)
+        y = ch_add(y, ch_var_read(s, c->bias));
+    return ch__activate(y, c->activation);
+}
+
+static ch_node *conv_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
+                          bool training)
+{
+    conv_self *c = self;
+
+    (void)training;
+    if (!fits(l, c, s, n, in))
+        return NULL;
+    return finish(c, s, ch_conv2d(in[0], ch_var_read(s, c->kernel), &c->options));
+}
+
+static ch_node *depthwise_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
+                               bool training)
+{
+    conv_self *c = self;
+
+    (void)training;
+    if (!fits(l, c, s, n, in))
+        return NULL;
+    return finish(c, s, ch_depthwise_conv2d(in[0], ch_var_read(s, c->kernel), &c->options));
+}
+
+/* The size of an image of which the convolution makes `in` along an axis. */
+static int64_t size_before(const conv_self *c, int64_t in, int axis)
+{
+    const ch_conv_options *o = &c->options;
+    int64_t                stride = o->stride[axis];
+    int64_t                reach = (c->window[axis] - 1) * o->dilation[axis] + 1;
+
+    if (o->padding == CH_PAD_SAME)
+        return in * stride;
+    if (o->padding == CH_PAD_EXPLICIT)
+        reach -= o->pad[2 * axis] + o->pad[2 * axis + 1];
+    return (in - 1) * stride + (reach > stride ? reach : stride);
+}
+
+static ch_node *transpose_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
+                               bool training)
+{
+    conv_self *c = self;
+    ch_shape   shape = ch_node_shape(in[0]);
+
+    (void)training;
+    if (!fits(l, c, s, n, in))
+        return NULL;
+    return finish(c, s,
+                  ch_conv2d_transpose(in[0], ch_var_read(s, c->kernel),
+                                      size_before(c, shape.dim[1], 0),
+                                      size_before(c, shape.dim[2], 1), &c->options));
+}
+
+/* Depthwise, then pointwise. */
+static ch_node *separable_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
+                               bool training)
+{
+    (void)self;
+    if (!ch__layer_wants_inputs(l, s, n, 1, 1))
+        return NULL;
+    return ch_layer_call(l->child[1], s, ch_layer_call(l->child[0], s, in[0], training),
+                         training);
+}
+
+static const ch_layer_ops conv_ops = {"conv2d", conv_build, conv_call, NULL};
+static const ch_layer_ops depthwise_ops = {"depthwise_conv2d", depthwise_build, depthwise_call,
+                                           NULL};
+static const ch_layer_ops transpose_ops = {"conv2d_transpose", transpose_build, transpose_call,
+                                           NULL};
+static const ch_layer_ops separable_ops = {"separable_conv2d", NULL, separable_call, NULL};
+
+/* ---- making ---- */
+
+/* The default where a zero asks for it. */
+static int64_t or_one(int64_t n)
+{
+    return n == 0 ? 1 : n;
+}
+
+static bool check(const char *type, const conv_self *c)
+{
+    const ch_conv_options *o = &c->options;
+
+    if (c->filters < 1 || c->window[0] < 1 || c->window[1] < 1)
+        (void)ch__layer_refuse("%s: %lld filters with a window of %lld x %lld, want at least 1",
+                               type, (long long)c->filters, (long long)c->window[0],
+                               (long long)c->window[1]);
+    else if (o->stride[0] < 1 || o->stride[1] < 1 || o->dilation[0] < 1 || o->dilation[1] < 1 ||
+             o->groups < 1)
+        (void)ch__layer_refuse("%s: a stride, dilation or number of groups is negative", type);
+    else if (o->padding != CH_PAD_VALID && o->padding != CH_PAD_SAME &&
+             o->padding != CH_PAD_EXPLICIT)
+        (void)ch__layer_refuse("%s: padding %d is none", type, (int)o->padding);
+    else if (!ch__is_activation(c->activation))
+        (void)ch__layer_refuse("%s: activation %d is none", type, (int)c->activation);
+    else
+        return true;
+    return false;
+}
+
+static ch_layer *new_conv(const ch_layer_ops *ops, int64_t filters, int64_t height,
+                          int64_t width, const ch_conv_layer_options *o)
+{
+    conv_self c = {
+        .filters = filters,
+        .window = {height, width},
+        .options = {.stride = {or_one(o->stride[0]), or_one(o->stride[1])},
+                    .dilation = {or_one(o->dilation[0]), or_one(o->dilation[1])},
+                    .padding = o->padding,
+                    .pad = {o->pad[0], o->pad[1], o->pad[2], o->pad[3]},
+                    .groups = or_one(o->groups)},
+        .activation = o->activation,
+        .has_bias = o->bias != CH_OFF,
+        .kernel_init = ch__init_or(o->kernel_init, ch_init_glorot_uniform()),
+        .bias_init = ch__init_or(o->bias_init, ch_init_zeros()),
+    };
+
+    return check(ops->type, &c) ? ch__layer_new(ops, &c, sizeof(c), 0, NULL) : NULL;
+}
+
+/* The options, all of them the default where there are none. */
+static ch_conv_layer_options given(const ch_conv_layer_options *opt)
+{
+    return opt != NULL ? *opt : (ch_conv_layer_options){0};
+}
+
+ch_layer *ch_conv2d_layer(int64_t filters, int64_t height, int64_t width,
+                          const ch_conv_layer_options *opt)
+{
+    ch_conv_layer_options o = given(opt);
+
+    return new_conv(&conv_ops, filters, height, width, &o);
+}
+
+ch_layer *ch_depthwise_conv2d_layer(int64_t height, int64_t width,
+                                    const ch_conv_layer_options *opt)
+{
+    ch_conv_layer_options o = given(opt);
+
+    o.groups = 0;
+    return new_conv(&depthwise_ops, or_one(o.multiplier), height, width, &o);
+}
+
+ch_layer *ch_conv2d_transpose_layer(int64_t filters, int64_t height, int64_t width,
+                                    const ch_conv_layer_options *opt)
+{
+    ch_conv_layer_options o = given(opt);
+
+    o.groups = 0;
+    return new_conv(&transpose_ops, filters, height, width, &o);
+}
+
+ch_layer *ch_separable_conv2d_layer(int64_t filters, int64_t height, int64_t width,
+                                    const ch_conv_layer_options *opt)
+{
+    ch_conv_layer_options o = given(opt), first = o, second = {0};
+    ch_layer             *child[2];
+
+    first.bias = CH_OFF;
+    first.activation = CH_LINEAR;
+    second.bias = o.bias;
+    second.activation = o.activation;
+    second.kernel_init = o.kernel_init;
+    second.bias_init = o.bias_init;
+    child[0] = ch_named("depthwise", ch_depthwise_conv2d_layer(height, width, &first));
+    child[1] = child[0] != NULL ? ch_named("pointwise", ch_conv2d_layer(filters, 1, 1, &second))
+                                : NULL;
+    return ch__layer_new(&separable_ops, NULL, 0, 2, child);
+}

@@ -1,0 +1,73 @@
+/* train/layers_embedding.c -- rows of a table by their ids, one by one or added up.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "train/layer.h"
+
+typedef struct table_self {
+    int64_t     ids, width;
+    ch_combiner combiner;
+    ch_init     init;
+    ch_var     *table;
+} table_self;
+
+static ch_status table_build(ch_layer *l, void *self, int n, ch_node *const *in)
+{
+    table_self *t = self;
+
+    (void)n, (void)in;
+    return ch_layer_weight(l,
+                           &(ch_weight_spec){.name = "table",
+                                             .shape = ch_shape_of(t->ids, t->width),
+                                             .init = &t->init},
+                           &t->table);
+}
+
+static ch_node *embedding_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
+                               bool training)
+{
+    table_self *t = self;
+
+    (void)training;
+    return ch__layer_wants_inputs(l, s, n, 1, 1) ? ch_gather(ch_var_read(s, t->table), in[0], 0)
+                                                 : NULL;
+}
+
+static ch_node *bag_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
+                         bool training)
+{
+    table_self *t = self;
+
+    (void)training;
+    return ch__layer_wants_inputs(l, s, n, 2, 2)
+               ? ch_embedding_bag(ch_var_read(s, t->table), in[0], in[1],
+                                  &(ch_bag_options){.combiner = t->combiner})
+               : NULL;
+}
+
+static const ch_layer_ops embedding_ops = {"embedding", table_build, embedding_call, NULL};
+static const ch_layer_ops bag_ops = {"embedding_bag", table_build, bag_call, NULL};
+
+static ch_layer *new_table(const ch_layer_ops *ops, table_self t,
+                           const ch_embedding_options *opt)
+{
+    if (t.ids < 1 || t.width < 1)
+        return ch__layer_refuse("%s: %lld ids of width %lld, want at least 1", ops->type,
+                                (long long)t.ids, (long long)t.width);
+    if (t.combiner != CH_COMBINE_SUM && t.combiner != CH_COMBINE_MEAN)
+        return ch__layer_refuse("%s: combiner %d is neither the sum nor the mean", ops->type,
+                                (int)t.combiner);
+    t.init = ch__init_or(opt != NULL ? opt->init : NULL, ch_init_uniform(-0.05, 0.05));
+    return ch__layer_new(ops, &t, sizeof(t), 0, NULL);
+}
+
+ch_layer *ch_embedding_layer(int64_t ids, int64_t width, const ch_embedding_options *opt)
+{
+    return new_table(&embedding_ops, (table_self){.ids = ids, .width = width}, opt);
+}
+
+ch_layer *ch_embedding_bag_layer(int64_t ids, int64_t width, ch_combiner combiner,
+                                 const ch_embedding_options *opt)
+{
+    return new_table(&bag_ops, (table_self){.ids = ids, .width = width, .combiner = combiner},
+                     opt);
+}
