@@ -36,7 +36,8 @@ typedef void (*ch_repeat_fn)(int64_t n, int64_t times, const void *from, int64_t
 /* clang-format off */
 /* All of ARITH but bool: f32 f64 i8 i32 i64 u8. */
 #define CH_BLOCKS_UNARY(X)  X(neg) X(abs) X(sign) X(square) X(relu)
-#define CH_BLOCKS_BINARY(X) X(add) X(sub) X(mul) X(floordiv) X(mod) X(minimum) X(maximum)
+#define CH_BLOCKS_BINARY(X) X(add) X(sub) X(mul) X(floordiv) X(mod) X(minimum) X(maximum) \
+                            X(relu_mask)
 /* param: least and most. */
 #define CH_BLOCKS_PARAM(X) X(clip)
 

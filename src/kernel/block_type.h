@@ -147,6 +147,10 @@ CH_SIMD_INLINE T NAME(relu_of)(T x)
 {
     return NAME(is_negative)(x) ? 0 : x; /* NaN stays */
 }
+CH_SIMD_INLINE T NAME(relu_mask_of)(T y, T d)
+{
+    return y > 0 ? d : 0;
+}
 CH_SIMD_INLINE T NAME(clip_of)(T x, T least, T most)
 {
     x = x < least ? least : x;

@@ -30,10 +30,12 @@ CH_SIMD_INLINE view view_of(const ch_pool_dims *d, int64_t o)
 }
 
 #define ELEMENT float
+#define INDEX   int32_t
 #define NAME(x) f32_##x
 #include "kernel/pool.inc"
 
 #define ELEMENT double
+#define INDEX   int64_t
 #define NAME(x) f64_##x
 #include "kernel/pool.inc"
 

@@ -27,7 +27,8 @@ ch_status ch__infer_truths(ch_infer *c);   /* bool: bool */
 ch_status ch__infer_want_bool(const ch_infer *c, int i);
 ch_status ch__infer_want_no_string(const ch_infer *c, int i);
 
-/* For gradients: d where `condition` holds, else 0. */
+/* For gradients: d where y is above 0, and where `condition` holds; else 0. */
+ch_node *ch__relu_mask(ch_node *y, ch_node *d);
 ch_node *ch__masked(ch_step *s, ch_node *condition, ch_node *d);
 /* For linear ops of a gradient of a few rows: the op of the rows, and of `scale` if that is not
  * NULL, at the same ids. */

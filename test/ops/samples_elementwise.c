@@ -118,6 +118,9 @@ UNARY(logical_not, x == 0)
     {                                                                                          \
         refer2(in, out, value_##op);                                                           \
     }
+ch_node *ch__relu_mask(ch_node *y, ch_node *d); /* of ops/blockwise.h */
+#define ch_relu_mask ch__relu_mask
+BINARY(relu_mask, a > 0 ? b : 0)
 BINARY(add, a + b)
 BINARY(sub, a - b)
 BINARY(mul, a *b)
@@ -588,6 +591,7 @@ static const t_sample samples[] = {
      .in = {{.shape = {2, {9, 7}}, .fill = T_SMALL}}, .record = OF(clip_whole),
      .flags = T_NO_GRAD},
 
+    BINARY_ROWS(relu_mask, T_FLOATS, T_UNIT, T_UNIT, 0),
     UNARY_ROWS(relu, T_FLOATS, T_UNIT, 0),
     {.op = "relu", .name = "of integers", .dtypes = T_INTS, .n_in = 1,
      .in = {{.shape = {2, {9, 7}}, .fill = T_SMALL}}, .record = OF(relu), .flags = T_NO_GRAD},
