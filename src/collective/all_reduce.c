@@ -5,8 +5,10 @@
 
 #include "collective/collective.h"
 #include "collective/group.h"
-#include "graph/op.h"
+#include "graph/step.h"
 #include "kernel/accumulate.h"
+#include "ops/lookup.h"
+#include "ops/ops.h"
 
 typedef struct all_reduce_attrs {
     int64_t op; /* ch_reduce_op: 0 sum, 1 mean, on the wire too */
@@ -97,7 +99,28 @@ const ch_op ch__op_all_reduce = {
     .kernels = (const ch_kernel *const[]){&all_reduce_shared, NULL},
 };
 
+/* A sparse one stays so: the sum has the rows of all. */
+static ch_node *all_reduce_sparse(ch_reduce_op op, const ch_node *x)
+{
+    ch_step *s = x->graph->step;
+    ch_node *in[2] = {x->head->in[0], x->head->in[1]}, *out[2];
+
+    if (!ch__all_gather(2, in, out))
+        return NULL;
+    if (op == CH_MEAN)
+        out[1] = ch_div(out[1], ch_step_replica_count(s));
+    return ch__sparse_rows(out[0], out[1], x->dims.dim[0]);
+}
+
 ch_node *ch_all_reduce(ch_reduce_op op, ch_node *x)
 {
-    return ch__node(&ch__op_all_reduce, &(all_reduce_attrs){op}, 1, &x);
+    const void *caller = __builtin_return_address(0), *before;
+    ch_node    *y;
+
+    if (!ch__is_sparse(x) || (op != CH_SUM && op != CH_MEAN))
+        return ch__node_at(caller, &ch__op_all_reduce, &(all_reduce_attrs){op}, 1, &x);
+    before = ch__step_begin_at(x->graph->step, caller, "all_reduce");
+    y = all_reduce_sparse(op, x);
+    ch__step_end(x->graph->step, before);
+    return y;
 }

@@ -6,10 +6,14 @@
 
 #include "graph/op.h"
 
-#define CH_OPS_COLLECTIVE(X) X(all_reduce)
+#define CH_OPS_COLLECTIVE(X) X(all_reduce) X(all_gather)
 
 #define CH_OP_DECLARE(name)  extern const ch_op ch__op_##name;
 CH_OPS_COLLECTIVE(CH_OP_DECLARE)
 #undef CH_OP_DECLARE
+
+/* The rows of all replicas of n arrays that have as many rows as each other; false: an error
+ * sticks. (collective/all_gather.c) */
+bool ch__all_gather(int n, ch_node *const *in, ch_node **out);
 
 #endif

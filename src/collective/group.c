@@ -19,6 +19,7 @@ enum { SPIN_ROUNDS = 4000 };
 typedef struct member {
     _Alignas(CH_ALIGN) const void *in; /* a line each: members write their own */
     void           *out;
+    size_t          bytes;   /* of in, where members have different ones */
     _Atomic int64_t meeting; /* how many it has come to */
     const char     *what;    /* the one it is at */
 } member;
@@ -142,6 +143,26 @@ ch_status ch__group_all_reduce(ch_group *g, int me, ch_reduce_op op, ch_dtype dt
         return rc;
     reduce_part(g, me, op, dtype, count, part);
     return ch__group_meet(g, me, "all_reduce");
+}
+
+ch_status ch__group_all_gather(ch_group *g, int me, size_t bytes, const void *in, void *out)
+{
+    char     *at = out;
+    ch_status rc;
+
+    g->member[me].in = in;
+    g->member[me].bytes = bytes;
+    rc = ch__group_meet(g, me, "all_gather");
+    if (rc != CH_OK)
+        return rc;
+    for (int i = 0; i < g->n; i++) {
+        const member *m = &g->member[i];
+
+        if (m->bytes > 0 && m->in != at)
+            memcpy(at, m->in, m->bytes);
+        at += m->bytes;
+    }
+    return ch__group_meet(g, me, "all_gather");
 }
 
 /* ---- as the runs see it ---- */

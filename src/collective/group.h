@@ -22,6 +22,10 @@ ch_status ch__group_meet(ch_group *g, int member, const char *what);
 /* Every member's `out` becomes the combination of all members' `in`, in member order. */
 ch_status ch__group_all_reduce(ch_group *g, int member, ch_reduce_op op, ch_dtype dtype,
                                int64_t count, const void *in, void *out);
+/* Every member's `out` becomes all members' `in`, one after another; each has its own number of
+ * bytes. A member's `in` may be its `out` if the others have none. */
+ch_status ch__group_all_gather(ch_group *g, int member, size_t bytes, const void *in,
+                               void *out);
 /* Meetings since the group was made: for tests. */
 int64_t ch__group_meetings(const ch_group *g);
 
