@@ -14,6 +14,8 @@
 #include "cohort/metric.h"
 #include "cohort/model.h"
 #include "cohort/ops.h"
+#include "cohort/optimizer.h"
+#include "cohort/schedule.h"
 #include "cohort/shape.h"
 #include "cohort/status.h"
 #include "cohort/step.h"

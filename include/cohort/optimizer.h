@@ -1,0 +1,119 @@
+/* cohort/optimizer.h -- optimizers: how variables follow their gradients.
+ *
+ *     ch_optimizer *opt = NULL;
+ *     rc = ch_adam(1e-3, NULL, &(ch_optimizer_options){.clip_global_norm = 1}, &opt);
+ *     ...
+ *     ch_optimizer_minimize(opt, s, loss, n, vars);          // in a step
+ *
+ * Gradients are summed over the replicas, clipped, and applied by one kernel for each variable, in
+ * place. Gradients that are sparse stay so: of SGD, Adagrad, row-wise Adagrad, Adam, AdamW and
+ * FTRL only the rows that they name are touched, their slots too (Adam's as TensorFlow's lazy
+ * form: rows not named do not decay); rows of one id count as their sum. Other rules make them
+ * dense.
+ *
+ *   - Slots are variables, named after their own: "net/dense/kernel/adam/m". They are made when a
+ *     step that applies is first recorded. So is "adam/iterations", an i64 that counts steps that
+ *     were applied.
+ *   - The learning rate is a variable: set it between steps, no step is recorded again. With a
+ *     schedule it is computed from the iterations, and setting it is an error.
+ *   - 16-bit variables are updated in f32: a slot "master" holds the exact value. Who sets such a
+ *     variable from outside sets its master too, or the next step brings the old value back.
+ *   - With accumulation, each variable has a slot "sum" of its own size, sparse or not.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef COHORT_OPTIMIZER_H
+#define COHORT_OPTIMIZER_H
+
+#include "cohort/schedule.h"
+#include "cohort/strategy.h"
+#include "cohort/var.h"
+
+typedef struct ch_optimizer ch_optimizer;
+
+/* What to do about a gradient that holds an infinity or a NaN, on any replica. */
+typedef enum ch_nonfinite {
+    CH_NONFINITE_PASS, /* apply it all the same */
+    CH_NONFINITE_SKIP, /* the step changes nothing of the optimizer's, and is counted */
+    CH_NONFINITE_STOP  /* the step fails, names the variable, and changes nothing */
+} ch_nonfinite;
+
+/* What all optimizers share. */
+typedef struct ch_optimizer_options {
+    const char        *name;     /* NULL: the rule's, "adam" */
+    const ch_schedule *schedule; /* NULL: the learning rate is constant until set; copied */
+    double weight_decay; /* decoupled: var -= rate * decay * var; of a sparse gradient, its rows
+                            alone. AdamW, LAMB: 0 means 0.01, CH_OFF none */
+    double clip_value, clip_norm, clip_global_norm; /* 0: none; one of the norms, then values */
+    int    accumulate; /* steps whose gradients are averaged and applied once; 0: 1 */
+    double average;    /* decay of a moving average of each variable, slot "average"; 0: none */
+    ch_nonfinite nonfinite;
+    double       loss_scale;         /* for f16; 0: none */
+    bool         dynamic_loss_scale; /* doubled after 2000 good steps, halved after a bad one,
+                                              which is skipped; starts at loss_scale or 2^15 */
+} ch_optimizer_options;
+
+typedef struct ch_sgd_options {
+    double momentum;
+    bool   nesterov;
+} ch_sgd_options;
+typedef struct ch_adagrad_options {
+    double initial;  /* of the accumulator; 0: 0.1 */
+    double epsilon;  /* 0: 1e-7 */
+    bool   row_wise; /* one accumulator for each row of axis 0: the mean of its squares */
+} ch_adagrad_options;
+typedef struct ch_rmsprop_options {
+    double rho, momentum, epsilon; /* 0: 0.9, none, 1e-7 */
+    bool   centered;
+} ch_rmsprop_options;
+typedef struct ch_adam_options {
+    double beta1, beta2, epsilon; /* 0: 0.9, 0.999, 1e-7 (LAMB: 1e-6) */
+    bool   amsgrad;               /* Adam and AdamW */
+} ch_adam_options;
+typedef struct ch_ftrl_options {
+    double power;   /* 0: -0.5 */
+    double initial; /* of the accumulator; 0: 0.1 */
+    double l1, l2, l2_shrinkage, beta;
+} ch_ftrl_options;
+
+/* Keras's rules and defaults. Both options may be NULL. */
+CH_API CH_MUST_CHECK ch_status ch_sgd(double rate, const ch_sgd_options *rule,
+                                      const ch_optimizer_options *opt, ch_optimizer **out);
+CH_API CH_MUST_CHECK ch_status ch_adagrad(double rate, const ch_adagrad_options *rule,
+                                          const ch_optimizer_options *opt, ch_optimizer **out);
+CH_API CH_MUST_CHECK ch_status ch_rmsprop(double rate, const ch_rmsprop_options *rule,
+                                          const ch_optimizer_options *opt, ch_optimizer **out);
+CH_API CH_MUST_CHECK ch_status ch_adam(double rate, const ch_adam_options *rule,
+                                       const ch_optimizer_options *opt, ch_optimizer **out);
+CH_API CH_MUST_CHECK ch_status ch_adamw(double rate, const ch_adam_options *rule,
+                                        const ch_optimizer_options *opt, ch_optimizer **out);
+CH_API CH_MUST_CHECK ch_status ch_adamax(double rate, const ch_adam_options *rule,
+                                         const ch_optimizer_options *opt, ch_optimizer **out);
+CH_API CH_MUST_CHECK ch_status ch_ftrl(double rate, const ch_ftrl_options *rule,
+                                       const ch_optimizer_options *opt, ch_optimizer **out);
+CH_API CH_MUST_CHECK ch_status ch_lamb(double rate, const ch_adam_options *rule,
+                                       const ch_optimizer_options *opt, ch_optimizer **out);
+CH_API ch_optimizer           *ch_optimizer_ref(ch_optimizer *o);
+CH_API void                    ch_optimizer_unref(ch_optimizer *o);
+
+/* In a step: the gradients of `loss`, summed over the replicas, applied. Variables that the loss does not
+ * depend on get zeros. */
+CH_API void ch_optimizer_minimize(ch_optimizer *o, ch_step *s, ch_node *loss, int n,
+                                  ch_var *const *var);
+/* The same with gradients of one's own, which are summed over the replicas here too. No loss scale
+ * is taken out of them. */
+CH_API void ch_optimizer_apply(ch_optimizer *o, ch_step *s, int n, ch_var *const *var,
+                               ch_node *const *gradient);
+
+/* Outside a step. */
+CH_API CH_MUST_CHECK ch_status ch_optimizer_rate(ch_optimizer *o, double *out);
+CH_API CH_MUST_CHECK ch_status ch_optimizer_set_rate(ch_optimizer *o, double rate);
+CH_API CH_MUST_CHECK ch_status ch_optimizer_iterations(ch_optimizer *o, int64_t *out);
+/* Steps that were skipped: gradients that were not finite. */
+CH_API CH_MUST_CHECK ch_status ch_optimizer_skipped(ch_optimizer *o, int64_t *out);
+/* Everything it keeps, in the order in which it was made; and one variable's slot by its name. Borrowed. */
+CH_API int     ch_optimizer_vars(ch_optimizer *o, ch_var *const **out);
+CH_API ch_var *ch_optimizer_slot(ch_optimizer *o, const ch_var *v, const char *slot);
+/* In a step: the rate it will apply, an f32 scalar. */
+CH_API ch_node *ch_optimizer_rate_node(ch_optimizer *o, ch_step *s);
+
+#endif

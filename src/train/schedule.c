@@ -1,0 +1,258 @@
+/* train/schedule.c -- learning rates that change with the number of steps taken.
+ *
+ * Each formula stands twice: as C, and as nodes. Both compute in f64.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "train/schedule.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "cohort/ops.h"
+#include "graph/step.h"
+
+#define PI 3.14159265358979323846
+
+/* A period that has just begun is not the end of the one before, whatever the logarithm's last
+ * digit says. */
+#define SLACK 1e-9
+
+/* ---- making one ---- */
+
+ch_schedule ch_schedule_constant(double rate)
+{
+    return (ch_schedule){.kind = CH_SCHEDULE_CONSTANT, .rate = rate};
+}
+
+ch_schedule ch_schedule_exponential(double rate, double steps, double factor, bool stairs)
+{
+    return (ch_schedule){.kind = CH_SCHEDULE_EXPONENTIAL,
+                         .rate = rate,
+                         .steps = steps,
+                         .factor = factor,
+                         .stairs = stairs};
+}
+
+ch_schedule ch_schedule_piecewise(int n, const double *boundary, const double *value)
+{
+    ch_schedule p = {.kind = CH_SCHEDULE_PIECEWISE, .n_pieces = n};
+
+    if (n < 0 || n > CH_SCHEDULE_PIECES)
+        return p; /* who uses it refuses it */
+    for (int i = 0; i < n; i++)
+        p.boundary[i] = boundary[i];
+    for (int i = 0; i <= n; i++)
+        p.value[i] = value[i];
+    p.rate = value[0];
+    return p;
+}
+
+ch_schedule ch_schedule_polynomial(double rate, double steps, double end, double power)
+{
+    return (ch_schedule){.kind = CH_SCHEDULE_POLYNOMIAL,
+                         .rate = rate,
+                         .steps = steps,
+                         .end = end,
+                         .power = power};
+}
+
+ch_schedule ch_schedule_cosine(double rate, double steps, double end)
+{
+    return (ch_schedule){.kind = CH_SCHEDULE_COSINE, .rate = rate, .steps = steps, .end = end};
+}
+
+ch_schedule ch_schedule_cosine_restarts(double rate, double steps, double factor, double peak,
+                                        double end)
+{
+    return (ch_schedule){.kind = CH_SCHEDULE_COSINE,
+                         .rate = rate,
+                         .steps = steps,
+                         .factor = factor,
+                         .power = peak,
+                         .end = end,
+                         .restarts = true};
+}
+
+ch_schedule ch_schedule_warm_up(ch_schedule then, double steps)
+{
+    then.warm_up = steps;
+    return then;
+}
+
+ch_status ch__schedule_check(const ch_schedule *p)
+{
+    bool has_steps = p->kind == CH_SCHEDULE_EXPONENTIAL || p->kind == CH_SCHEDULE_POLYNOMIAL ||
+                     p->kind == CH_SCHEDULE_COSINE;
+
+    if ((int)p->kind < 0 || p->kind > CH_SCHEDULE_COSINE)
+        return ch__fail(CH_INVALID_ARGUMENT, "schedule: there is no kind %d", (int)p->kind);
+    if (p->n_pieces < 0 || p->n_pieces > CH_SCHEDULE_PIECES)
+        return ch__fail(CH_INVALID_ARGUMENT, "schedule: %d boundaries, want 0 to %d",
+                        p->n_pieces, CH_SCHEDULE_PIECES);
+    for (int i = 1; i < p->n_pieces; i++)
+        if (!(p->boundary[i] > p->boundary[i - 1]))
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "schedule: boundary %d is %g, after %g; they must rise", i,
+                            p->boundary[i], p->boundary[i - 1]);
+    if (has_steps && !(p->steps > 0))
+        return ch__fail(CH_INVALID_ARGUMENT, "schedule: %g steps, want more than 0", p->steps);
+    if (p->restarts && !(p->factor >= 1))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "schedule: each period %g times the last, want 1 or more", p->factor);
+    if (!(p->warm_up >= 0))
+        return ch__fail(CH_INVALID_ARGUMENT, "schedule: %g steps to warm up, want 0 or more",
+                        p->warm_up);
+    return CH_OK;
+}
+
+/* ---- as a number ---- */
+
+static double cosine_at(const ch_schedule *p, double x)
+{
+    double done = x / p->steps, peak = 1;
+
+    if (!p->restarts) {
+        done = fmin(done, 1);
+    } else {
+        double i = p->factor == 1
+                       ? floor(done + SLACK)
+                       : floor(log(1 - done * (1 - p->factor)) / log(p->factor) + SLACK);
+        double before = p->factor == 1 ? i : (1 - pow(p->factor, i)) / (1 - p->factor);
+
+        done = (done - before) / pow(p->factor, i);
+        peak = pow(p->power, i);
+    }
+    return p->rate * ((1 - p->end) * 0.5 * peak * (1 + cos(PI * done)) + p->end);
+}
+
+static double at(const ch_schedule *p, double x)
+{
+    double e = x / p->steps;
+    int    i = 0;
+
+    switch (p->kind) {
+    case CH_SCHEDULE_EXPONENTIAL:
+        return p->rate * pow(p->factor, p->stairs ? floor(e) : e);
+    case CH_SCHEDULE_PIECEWISE:
+        while (i < p->n_pieces && x > p->boundary[i])
+            i++;
+        return p->value[i];
+    case CH_SCHEDULE_POLYNOMIAL:
+        return (p->rate - p->end) * pow(1 - fmin(e, 1), p->power) + p->end;
+    case CH_SCHEDULE_COSINE:
+        return cosine_at(p, x);
+    case CH_SCHEDULE_CONSTANT:
+        break;
+    }
+    return p->rate;
+}
+
+double ch_schedule_at(const ch_schedule *p, int64_t step)
+{
+    double x = (double)step;
+
+    if (ch__schedule_check(p) != CH_OK)
+        return NAN;
+    return x < p->warm_up ? p->rate * x / p->warm_up : at(p, x - p->warm_up);
+}
+
+/* ---- as a node ---- */
+
+static ch_node *number(ch_node *x, double value)
+{
+    return ch_fill(ch_node_step(x), CH_F64, ch_shape_scalar(), value);
+}
+
+static ch_node *times(ch_node *x, double value)
+{
+    return ch_mul(x, number(x, value));
+}
+
+static ch_node *plus(ch_node *x, double value)
+{
+    return ch_add(x, number(x, value));
+}
+
+/* base ^ x */
+static ch_node *power(double base, ch_node *x)
+{
+    return ch_pow(number(x, base), x);
+}
+
+static ch_node *cosine_node(const ch_schedule *p, ch_node *x)
+{
+    ch_node *done = ch_div(x, number(x, p->steps)), *y;
+
+    if (!p->restarts) {
+        y = plus(ch_cos(times(ch_minimum(done, number(x, 1)), PI)), 1);
+    } else {
+        ch_node *i, *before;
+
+        if (p->factor == 1) {
+            before = i = ch_floor(plus(done, SLACK));
+        } else {
+            i = ch_log(plus(times(done, p->factor - 1), 1));
+            i = ch_floor(plus(times(i, 1 / log(p->factor)), SLACK));
+            before = times(plus(power(p->factor, i), -1), 1 / (p->factor - 1));
+        }
+        done = ch_div(ch_sub(done, before), power(p->factor, i));
+        y = ch_mul(plus(ch_cos(times(done, PI)), 1), power(p->power, i));
+    }
+    return times(plus(times(y, 0.5 * (1 - p->end)), p->end), p->rate);
+}
+
+static ch_node *node_at(const ch_schedule *p, ch_node *x)
+{
+    ch_node *y, *e = p->steps > 0 ? ch_div(x, number(x, p->steps)) : x;
+
+    switch (p->kind) {
+    case CH_SCHEDULE_EXPONENTIAL:
+        return times(power(p->factor, p->stairs ? ch_floor(e) : e), p->rate);
+    case CH_SCHEDULE_PIECEWISE:
+        y = number(x, p->value[p->n_pieces]);
+        for (int i = p->n_pieces - 1; i >= 0; i--)
+            y = ch_select(ch_less_equal(x, number(x, p->boundary[i])), number(x, p->value[i]),
+                          y);
+        return y;
+    case CH_SCHEDULE_POLYNOMIAL:
+        y = plus(times(ch_minimum(e, number(x, 1)), -1), 1);
+        return plus(times(ch_pow(y, number(x, p->power)), p->rate - p->end), p->end);
+    case CH_SCHEDULE_COSINE:
+        return cosine_node(p, x);
+    case CH_SCHEDULE_CONSTANT:
+        break;
+    }
+    return number(x, p->rate);
+}
+
+static ch_node *warmed_up(const ch_schedule *p, ch_node *x)
+{
+    ch_node *rise, *y = node_at(p, p->warm_up > 0 ? plus(x, -p->warm_up) : x);
+
+    if (p->warm_up == 0)
+        return y;
+    rise = ch_div(times(x, p->rate), number(x, p->warm_up));
+    return ch_select(ch_less(x, number(x, p->warm_up)), rise, y);
+}
+
+ch_node *ch_schedule_node(const ch_schedule *p, ch_node *step)
+{
+    ch_step    *s = step != NULL ? ch_node_step(step) : NULL;
+    ch_node    *y = NULL;
+    const void *before;
+    ch_status   rc;
+
+    if (s == NULL || ch_step_status(s) != CH_OK)
+        return NULL;
+    before = ch__step_begin(s);
+    rc = p != NULL ? ch__schedule_check(p)
+                   : ch__fail(CH_INVALID_ARGUMENT, "schedule: there is none");
+    if (rc == CH_OK && (step->dtype != CH_I64 || step->dims.rank != 0))
+        rc = ch__fail(CH_INVALID_ARGUMENT, "schedule: the step is not a scalar of i64");
+    if (rc != CH_OK)
+        ch__step_take(s, rc, NULL);
+    else
+        y = ch_cast(warmed_up(p, ch_cast(step, CH_F64)), CH_F32);
+    ch__step_end(s, before);
+    return y;
+}

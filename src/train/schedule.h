@@ -1,0 +1,10 @@
+/* train/schedule.h -- what optimizers ask of a schedule.   SPDX-License-Identifier: Apache-2.0 */
+#ifndef TRAIN_SCHEDULE_H
+#define TRAIN_SCHEDULE_H
+
+#include "cohort/schedule.h"
+
+/* INVALID_ARGUMENT, with the reason, for one that makes no sense. */
+ch_status ch__schedule_check(const ch_schedule *p);
+
+#endif
