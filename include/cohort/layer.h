@@ -17,6 +17,7 @@
  *   - Names are unique among the children of one layer: "dense", "dense_1". A variable's name is
  *     the path to it: "net/dense_1/kernel".
  *   - A layer that is called twice shares its variables.
+ *   - Steps that use one layer are recorded by one thread at a time; they run as they like.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_LAYER_H

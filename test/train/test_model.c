@@ -68,6 +68,48 @@ static void what_was_not_called_yet_says_so(void **state)
     (void)state;
 }
 
+static void layers_in_layers_are_indented(void **state)
+{
+    static const char want[] = "Layer (type)               Output             Parameters\n"
+                               "--------------------------------------------------------\n"
+                               "net (sequential)           f32(?, 7, 11)             359\n"
+                               "  embedding (embedding)    f32(?, 7, 4)               44\n"
+                               "  block (transformer)      f32(?, 7, 4)              244\n"
+                               "    norm_1 (layer_norm)    f32(?, 7, 4)                8\n"
+                               "    attention (attention)  f32(?, 7, 4)               80\n"
+                               "      query (dense)        f32(?, 7, 4)               20\n"
+                               "      key (dense)          f32(?, 7, 4)               20\n"
+                               "      value (dense)        f32(?, 7, 4)               20\n"
+                               "      output (dense)       f32(?, 7, 4)               20\n"
+                               "    norm_2 (layer_norm)    f32(?, 7, 4)                8\n"
+                               "    hidden (dense)         f32(?, 7, 16)              80\n"
+                               "    output (dense)         f32(?, 7, 4)               68\n"
+                               "  batch_norm (batch_norm)  f32(?, 7, 4)               16\n"
+                               "  dense (dense)            f32(?, 7, 11)              55\n"
+                               "--------------------------------------------------------\n"
+                               "Parameters                359        1.4 KB\n"
+                               "Trainable                 351        1.4 KB\n"
+                               "Not trainable               8      32 bytes\n";
+    ch_model_options  o = {.n_inputs = 1, .input = {{CH_I32, ch_shape_of(-1, 7)}}};
+    ch_model         *m = NULL;
+    ch_var *const    *v;
+    char              text[4096];
+
+    t_ok(ch_model_new(
+        NULL,
+        ch_sequential("net", 4,
+                      (ch_layer *[]){ch_embedding_layer(11, 4, NULL),
+                                     ch_named("block", ch_transformer_block(2, NULL)),
+                                     ch_batch_norm_layer(NULL), ch_dense(11, NULL)}),
+        &o, &m));
+    ch_model_print(m, text, sizeof(text));
+    assert_string_equal(text, want);
+    assert_int_equal(ch_model_vars(m, &v), 1 + 16 + 4 + 2);
+    assert_string_equal(ch_var_name(v[3]), "net/block/attention/query/kernel");
+    ch_model_unref(m);
+    (void)state;
+}
+
 static void dtype_and_seed_are_the_models(void **state)
 {
     ch_model_options o = mnist;
@@ -266,6 +308,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(inputs_make_the_variables_at_once),
         cmocka_unit_test(it_prints_as_a_table),
+        cmocka_unit_test(layers_in_layers_are_indented),
         cmocka_unit_test(what_was_not_called_yet_says_so),
         cmocka_unit_test(dtype_and_seed_are_the_models),
         cmocka_unit_test(it_learns_alike_however_rows_fall_on_replicas),
