@@ -301,7 +301,8 @@ static ch_node *global_count(ch_step *s, ch_node *each)
         return ch_mul(ch_step_replica_count(s), ch_number(s, (double)all.n));
     if (g->n_inputs > 0 && g->input[0]->dims.rank > 0 &&
         g->input[0]->dims.dim[0].sym == all.sym)
-        return ch_mul(ch_step_global_rows(s), ch_number(s, (double)all.n));
+        return all.n == 1 ? ch_step_global_rows(s)
+                          : ch_mul(ch_step_global_rows(s), ch_number(s, (double)all.n));
     return ch_all_reduce(CH_SUM, ch_sum_all(ch_ones_like(each)));
 }
 
