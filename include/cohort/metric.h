@@ -57,7 +57,7 @@ CH_API CH_MUST_CHECK ch_status ch_metric_auc(ch_strategy *st, const char *name, 
                                              ch_metric **out);
 /* The same exactly, of any guesses, equal ones counted half, as in scikit-learn. All are kept:
  * room for `capacity` of them (24 bytes each) is made at once, and a step that brings more
- * fails. With several replicas, every update adds up all of that room. NaN if a guess is. */
+ * fails. NaN if a guess is. */
 CH_API CH_MUST_CHECK ch_status ch_metric_auc_exact(ch_strategy *st, const char *name,
                                                    int64_t capacity, ch_metric **out);
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cohort/ops.h"
+#include "collective/collective.h"
 #include "train/loss.h"
 
 /* ---- life ---- */
@@ -109,36 +110,22 @@ bool ch__metric_has_labels(const ch_metric *m, ch_node *truth, ch_node *guess)
     return false;
 }
 
-/* How many rows each replica has, the same on each. */
-static ch_node *rows_of_all(ch_step *s, ch_node *rows, int n_replicas)
-{
-    ch_node *mine = ch_one_hot(ch_step_replica_id(s), n_replicas, 1, 0, CH_I64);
-
-    return ch_all_reduce(CH_SUM, ch_mul(mine, ch_cast(ch_rows(rows), CH_I64)));
-}
-
-/* Puts rows behind those that are filled, replica by replica. On one replica nothing but these
- * rows is touched; several fill their places in zeros, which then are added up. */
+/* Puts the rows of all replicas behind those that are filled; nothing else is touched. */
 static void keep(ch_metric *m, ch_step *s, ch_node *rows)
 {
-    int      n_replicas = ch_strategy_replicas(ch_var_strategy(m->var[0]));
-    ch_node *filled = ch_var_read(s, m->var[1]), *all = rows_of_all(s, rows, n_replicas);
-    ch_node *first = ch_gather(ch_cumsum(all, 0, true, false), ch_step_replica_id(s), 0);
-    ch_node *ids = ch_add(ch_range_like(rows, 0, CH_I64), ch_add(filled, first)), *fresh;
+    ch_node *filled = ch_var_read(s, m->var[1]), *all = NULL, *ids;
     char     message[512];
 
     snprintf(message, sizeof(message),
              "metric %s: there is room for %lld guesses, and more have come; make it with a "
              "larger capacity, or reset it earlier",
              m->name, (long long)m->n);
-    filled = ch_var_assign_add(s, m->var[1], ch_sum_all(all));
-    ch_check(ch_less_equal(filled, ch_number(s, (double)m->n)), message);
-    if (n_replicas == 1) {
-        ch_var_scatter_update(s, m->var[0], ids, rows);
+    if (!ch__all_gather(1, &rows, &all))
         return;
-    }
-    fresh = ch_scatter_add(ch_fill(s, CH_F64, ch_var_shape(m->var[0]), 0), ids, rows);
-    ch_var_assign_add(s, m->var[0], ch_all_reduce(CH_SUM, fresh));
+    ids = ch_add(ch_range_like(all, 0, CH_I64), filled);
+    filled = ch_var_assign_add(s, m->var[1], ch_cast(ch_rows(all), CH_I64));
+    ch_check(ch_less_equal(filled, ch_number(s, (double)m->n)), message);
+    ch_var_scatter_update(s, m->var[0], ids, all);
 }
 
 void ch_metric_update(ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
