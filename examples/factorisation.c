@@ -1,0 +1,106 @@
+/* examples/factorisation.c -- matrix factorisation: who will like what.
+ *
+ *     ./factorisation [short]
+ *
+ * A rating is the product of a row of one table and a row of another. A step looks up 512 rows
+ * of tables with 30000, and its gradients and updates touch these rows alone.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cohort/cohort.h"
+
+enum { USERS = 20000, ITEMS = 10000, TASTES = 3, WIDTH = 8, ROWS = 512 };
+
+typedef struct job {
+    ch_var       *table[2]; /* users, items */
+    ch_optimizer *optimizer;
+    ch_metric    *error;
+} job;
+
+static void must(ch_status rc)
+{
+    if (rc == CH_OK)
+        return;
+    fprintf(stderr, "%s: %s\n", ch_status_name(rc), ch_error_message());
+    exit(1);
+}
+
+static void train(ch_step *s, void *arg)
+{
+    job     *j = arg;
+    ch_node *rating = ch_step_in(s, 2), *row[2], *guess;
+
+    for (int i = 0; i < 2; i++) /* gathers: their gradients stay sparse */
+        row[i] = ch_gather(ch_var_read(s, j->table[i]), ch_step_in(s, i), 0);
+    guess = ch_sum(ch_mul(row[0], row[1]), 1, (int[]){-1}, false);
+    ch_optimizer_minimize(j->optimizer, s, ch_sum_all(ch_loss_mse(guess, rating)), 2, j->table);
+    ch_metric_update(j->error, s, rating, guess, NULL);
+}
+
+/* What users like and items have, which the model does not know. */
+static float taste[2][USERS][TASTES];
+
+/* Users, items and ratings. */
+static ch_tuple *next_batch(void)
+{
+    ch_tensor *t[3] = {NULL};
+    ch_tuple  *batch = NULL;
+
+    must(ch_tensor_new(CH_I32, ch_shape_of(ROWS), &t[0]));
+    must(ch_tensor_new(CH_I32, ch_shape_of(ROWS), &t[1]));
+    must(ch_tensor_new(CH_F32, ch_shape_of(ROWS), &t[2]));
+    for (int i = 0; i < ROWS; i++) {
+        int    user = rand() % USERS, item = rand() % ITEMS;
+        float *rating = (float *)ch_tensor_data_mut(t[2]) + i;
+
+        ((int32_t *)ch_tensor_data_mut(t[0]))[i] = user;
+        ((int32_t *)ch_tensor_data_mut(t[1]))[i] = item;
+        for (int k = 0; k < TASTES; k++)
+            *rating += taste[0][user][k] * taste[1][item][k];
+    }
+    must(ch_tuple_of(3, t, &batch));
+    for (int i = 0; i < 3; i++)
+        ch_tensor_unref(t[i]);
+    return batch;
+}
+
+int main(int argc, char **argv)
+{
+    int          steps = argc > 1 && strcmp(argv[1], "short") == 0 ? 4000 : 10000;
+    ch_var_spec  spec = {.init = ch_init_uniform(-0.3, 0.3)};
+    job          j = {0};
+    ch_function *step = NULL;
+    double       error = 0;
+
+    for (int i = 0; i < USERS * TASTES; i++)
+        for (int k = 0; k < 2; k++)
+            taste[k][i / TASTES][i % TASTES] = 2 * (float)rand() / (float)RAND_MAX - 1;
+    for (int i = 0; i < 2; i++) {
+        spec.name = i == 0 ? "users" : "items";
+        spec.shape = ch_shape_of(i == 0 ? USERS : ITEMS, WIDTH);
+        must(ch_var_new(NULL, &spec, &j.table[i]));
+    }
+    must(ch_adagrad(0.5, NULL, NULL, &j.optimizer));
+    must(ch_metric_rmse(NULL, "error", &j.error));
+    must(ch_function_new("train", train, &j, &step));
+    for (int i = 1; i <= steps; i++) {
+        ch_tuple *batch = next_batch();
+
+        must(ch_strategy_run(NULL, step, batch, NULL));
+        ch_tuple_unref(batch);
+        if (i % 500 != 0)
+            continue;
+        must(ch_metric_result(j.error, &error));
+        must(ch_metric_reset(j.error));
+        printf("step %5d  root mean square error %.3f\n", i, error);
+    }
+    ch_function_unref(step);
+    ch_metric_unref(j.error);
+    ch_optimizer_unref(j.optimizer);
+    ch_var_unref(j.table[0]);
+    ch_var_unref(j.table[1]);
+    return error < 0.3 ? 0 : 1;
+}
