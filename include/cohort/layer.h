@@ -14,8 +14,8 @@
  *   - Constructors return NULL on an error, and so does whatever is given NULL; ch_model_new
  *     then fails with that error. A layer that takes others owns them, on an error too: one
  *     unref of the outermost ends all. To be in two places, a layer is given with ch_layer_ref.
- *   - Names are unique among the children of one layer: "dense", "dense_1". A variable's name is
- *     the path to it: "net/dense_1/kernel".
+ *   - Names are unique among the children of one layer: "dense", "dense_1". A variable's name
+ *     is the path to it: "net/dense_1/kernel".
  *   - A layer that is called twice shares its variables.
  *   - Steps that use one layer are recorded by one thread at a time; they run as they like.
  *
@@ -146,7 +146,8 @@ typedef struct ch_embedding_options {
 CH_API ch_layer *ch_embedding_layer(int64_t ids, int64_t width,
                                     const ch_embedding_options *opt);
 /* Called with two nodes, ids and row_splits as ch_embedding_bag takes them: (rows, width), the
- * sum or mean of each row's. */
+ * sum or mean of each row's. A third one, the labels perhaps, may say how many rows that are:
+ * as many as it has. Without it, the result cannot meet what has the rows of another input. */
 CH_API ch_layer *ch_embedding_bag_layer(int64_t ids, int64_t width, ch_combiner combiner,
                                         const ch_embedding_options *opt);
 
@@ -157,7 +158,8 @@ typedef struct ch_multi_head_options {
     int     bias;    /* 0: yes; CH_OFF: none */
 } ch_multi_head_options;
 /* Multi-head attention. With one node it attends to itself; with two, the first asks and the
- * second is asked. (N, T, width) to (N, T, width). */
+ * second is asked; a third is the mask that ch_attention takes: it broadcasts to (N, heads, T,
+ * S), and true is seen. (N, T, width) to (N, T, width). */
 CH_API ch_layer *ch_multi_head_attention(int heads, const ch_multi_head_options *opt);
 
 typedef struct ch_transformer_options {

@@ -69,17 +69,15 @@ static ch_node *attention_call(ch_layer *l, void *self, ch_step *s, int n, ch_no
                                bool training)
 {
     attention_self *a = self;
-    ch_node        *head[3], *y;
+    ch_node        *head[3], *asked = in[n > 1], *y;
 
-    if (!ch__layer_wants_inputs(l, s, n, 1, 2))
+    if (!ch__layer_wants_inputs(l, s, n, 1, 3) || !ch__layer_wants_rank(l, s, in[0], 3, 3) ||
+        !ch__layer_wants_rank(l, s, asked, 3, 3))
         return NULL;
-    for (int i = 0; i < n; i++)
-        if (!ch__layer_wants_rank(l, s, in[i], 3, 3))
-            return NULL;
     for (int i = QUERY; i <= VALUE; i++)
         head[i] =
-            split_heads(a, ch_layer_call(l->child[i], s, in[i == QUERY ? 0 : n - 1], training));
-    y = ch_attention(head[QUERY], head[KEY], head[VALUE], NULL,
+            split_heads(a, ch_layer_call(l->child[i], s, i == QUERY ? in[0] : asked, training));
+    y = ch_attention(head[QUERY], head[KEY], head[VALUE], n == 3 ? in[2] : NULL,
                      &(ch_attention_options){.causal = a->causal});
     y = ch_layer_call(l->child[OUTPUT], s, join_heads(a, y), training);
     return training ? ch_dropout(y, a->dropout, l->seed) : y;

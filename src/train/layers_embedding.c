@@ -38,9 +38,10 @@ static ch_node *bag_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *co
     table_self *t = self;
 
     (void)training;
-    return ch__layer_wants_inputs(l, s, n, 2, 2)
-               ? ch_embedding_bag(ch_var_read(s, t->table), in[0], in[1],
-                                  &(ch_bag_options){.combiner = t->combiner})
+    return ch__layer_wants_inputs(l, s, n, 2, 3)
+               ? ch_embedding_bag(
+                     ch_var_read(s, t->table), in[0], in[1],
+                     &(ch_bag_options){.combiner = t->combiner, .like = n == 3 ? in[2] : NULL})
                : NULL;
 }
 

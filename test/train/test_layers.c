@@ -848,6 +848,53 @@ static void the_gradient_of_an_embedding_touches_its_rows_alone(void **state)
     (void)state;
 }
 
+static void a_mask_says_who_sees_whom(void **state)
+{
+    const golden *g = &table[12];
+    ch_layer     *l = ch_multi_head_attention(2, NULL);
+    ch_tensor    *x = t_noise(g->in[0], 1), *mask = NULL;
+
+    assert_string_equal(g->name, "attention"); /* which is causal */
+    t_ok(ch_tensor_copy_of(CH_BOOL, ch_shape_of(2, 1, 3, 3),
+                           (uint8_t[]){1, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0, 0, 1, 1, 0, 1, 1, 1},
+                           &mask));
+    ch_tensor_unref(t_apply(l, ch_tensor_ref(x)));
+    for (int i = 0; g->var[i].path != NULL; i++)
+        t_fill(l, g->var[i].path, (unsigned)g->var[i].seed);
+    t_is(t_apply_n(l, 3, (ch_tensor *[]){ch_tensor_ref(x), x, mask}), g->out, g->y, 1e-5);
+    ch_layer_unref(l);
+    (void)state;
+}
+
+/* With the rows of the labels, what comes out of a bag can meet them. */
+static void add_labels(ch_step *s, void *arg)
+{
+    ch_node *in[] = {ch_step_in(s, 0), ch_step_in(s, 1), ch_step_in(s, 2)};
+
+    ch_step_out(s, NULL, ch_add(ch_layer_call_n(arg, s, 3, in, true), in[2]));
+}
+
+static void a_bag_has_the_rows_of_what_it_is_told(void **state)
+{
+    const golden *g = &table[11];
+    ch_layer     *l = made(g, NULL, CH_F32);
+    ch_function  *f = t_function(add_labels, l);
+    ch_tensor    *in[3] = {NULL, NULL, t_f32(ch_shape_of(3, 1), (float[]){1, 2, 3})};
+    ch_tuple     *batch, *out = NULL;
+
+    assert_string_equal(g->name, "bag");
+    inputs_of(g, false, in);
+    batch = t_tuple(3, in);
+    t_ok(ch_strategy_run(NULL, f, batch, &out));
+    for (int i = 0; i < 9; i++)
+        t_near(t_floats(out, 0, 0)[i], bag_y[i] + 1 + i / 3, 1e-6);
+    ch_tuple_unref(batch);
+    ch_tuple_unref(out);
+    ch_function_unref(f);
+    ch_layer_unref(l);
+    (void)state;
+}
+
 /* One layer of each kind in a net; every allocation fails once, while it is made and built. */
 static ch_layer *everything(void)
 {
@@ -1012,6 +1059,8 @@ int main(void)
         cmocka_unit_test(dropout_in_a_block_is_for_training),
         cmocka_unit_test(a_block_can_have_rms_norms_and_no_biases),
         cmocka_unit_test(the_gradient_of_an_embedding_touches_its_rows_alone),
+        cmocka_unit_test(a_mask_says_who_sees_whom),
+        cmocka_unit_test(a_bag_has_the_rows_of_what_it_is_told),
         cmocka_unit_test(without_memory_nothing_is_left_behind),
         cmocka_unit_test(steps_allocate_nothing),
         cmocka_unit_test(a_layer_can_be_called_in_a_scan),
