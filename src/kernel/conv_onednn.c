@@ -27,6 +27,9 @@ static ch_status describe_arrays(const ch_conv_dims *d, layouts *m)
     dnnl_dims_t step = {d->o / g, 1, d->o, d->kw * i * d->o, i * d->o};
     int         skip = g == 1; /* without groups oneDNN wants the axis left out */
 
+    if (!ch__dnn_takes(4, x) || !ch__dnn_takes(4, y) || !ch__dnn_takes(5, f) ||
+        !ch__dnn_takes(2, d->stride) || !ch__dnn_takes(2, d->spread))
+        return ch__fail(CH_UNIMPLEMENTED, "convolution: not of sizes for oneDNN");
     if (dnnl_memory_desc_init_by_tag(&m->x, 4, x, dnnl_f32, dnnl_nhwc) != dnnl_success ||
         dnnl_memory_desc_init_by_tag(&m->y, 4, y, dnnl_f32, dnnl_nhwc) != dnnl_success ||
         dnnl_memory_desc_init_by_strides(&m->ours, 5 - skip, f + skip, dnnl_f32, step + skip) !=

@@ -105,6 +105,19 @@ bool ch__dnn_dtype(ch_dtype t, dnnl_data_type_t *out)
     return true;
 }
 
+bool ch__dnn_takes(int n, const int64_t *size)
+{
+    const int64_t most_size = 1 << 24, most = (int64_t)1 << 31;
+    int64_t       all = 1;
+
+    for (int i = 0; i < n; i++) {
+        if (size[i] < 1 || size[i] > most_size || size[i] > most / all)
+            return false;
+        all *= size[i];
+    }
+    return true;
+}
+
 /* ---- descriptions ---- */
 
 static ch_status new_attr(bool add, dnnl_primitive_attr_t *out)

@@ -35,6 +35,8 @@ typedef struct ch_dnn_arg {
 } ch_dnn_arg;
 
 bool ch__dnn_dtype(ch_dtype t, dnnl_data_type_t *out); /* false: it has none like it */
+/* Whether sizes are what oneDNN is made for: with huge ones its plans overflow, and it may die. */
+bool ch__dnn_takes(int n, const int64_t *size);
 
 /* A description of what to run, for one thread, with scratch memory that the caller brings.
  * UNIMPLEMENTED if oneDNN has nothing better than its reference. `add`: the result is added to

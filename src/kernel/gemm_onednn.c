@@ -13,7 +13,10 @@ static bool is_worth_a_call(const ch_gemm_dims *d)
 {
     double work = (double)d->batch * (double)d->m * (double)d->n * (double)d->k;
 
-    return work >= (double)least_onednn && d->m > 0 && d->n > 0 && d->k > 0 && d->batch > 0;
+    return work >= (double)least_onednn &&
+           ch__dnn_takes(3, (int64_t[]){d->batch, d->m, d->k}) &&
+           ch__dnn_takes(3, (int64_t[]){d->batch, d->k, d->n}) &&
+           ch__dnn_takes(3, (int64_t[]){d->batch, d->m, d->n});
 }
 
 /* How oneDNN sees the three matrices: (batch, rows, columns) with any strides; a batch of one
