@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "graph/step.h"
+#include "kernel/block.h"
 #include "ops/apply_rule.h"
 #include "ops/ops.h"
 
@@ -277,4 +278,63 @@ const ch_op ch__op_clear_if = {
 ch_node *ch__clear_if(ch_node *x, ch_node *when)
 {
     return ch__node(&ch__op_clear_if, NULL, 2, (ch_node *[]){x, when});
+}
+
+/* ---- round_over: wide, rounded; written over x, whose value nobody asks for ---- */
+
+static ch_status round_over_infer(ch_infer *c)
+{
+    if (c->dtype[0] != CH_BF16 && c->dtype[0] != CH_F16)
+        return ch__infer_fail(c, "input 0 is %s, want bf16 or f16", ch_dtype_name(c->dtype[0]));
+    if (c->dtype[1] != CH_F32 || !ch__dims_same(&c->in[0], &c->in[1]))
+        return ch__infer_fail(c, "input 1 is not the same in f32");
+    return ch__infer_like(c, 0, 0);
+}
+
+typedef struct round_state {
+    int64_t n;
+    int     tiles;
+} round_state;
+
+static ch_status round_over_prepare(const ch_node *n, ch_prep *p)
+{
+    round_state *s = ch__prep_state(p, sizeof(*s));
+
+    if (s == NULL)
+        return ch__fail_memory("round_over");
+    s->n = ch__count(n);
+    s->tiles = ch__tile_count((s->n + BLOCK - 1) / BLOCK, 2 * BLOCK);
+    p->n_phases = 1;
+    p->tiles[0] = s->tiles;
+    p->over[0] = 1;
+    return CH_OK;
+}
+
+static ch_status round_over_run(const ch_call *c, ch_piece t)
+{
+    const round_state *s = c->state;
+    int64_t            from, to;
+
+    ch__tile_range(s->n, s->tiles, t.index, &from, &to);
+    ch__blocks()->narrow[c->node->dtype](to - from,
+                                         (const void *[]){(const float *)c->in[1] + from},
+                                         (uint16_t *)c->out[0] + from, NULL);
+    return CH_OK;
+}
+
+static const ch_kernel round_over_plain = {"plain", ch__always, round_over_prepare,
+                                           round_over_run, NULL};
+
+const ch_op ch__op_round_over = {
+    .name = "round_over",
+    .version = 1,
+    .n_in = 2,
+    .n_out = 1,
+    .infer = round_over_infer,
+    .kernels = (const ch_kernel *const[]){&round_over_plain, NULL},
+};
+
+ch_node *ch__round_over(ch_node *x, ch_node *wide)
+{
+    return ch__node(&ch__op_round_over, NULL, 2, (ch_node *[]){x, wide});
 }

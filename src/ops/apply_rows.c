@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "graph/step.h"
+#include "kernel/block.h"
 #include "ops/apply.h"
 #include "ops/apply_rule.h"
 #include "ops/box.h"
@@ -246,4 +247,103 @@ void ch__merge_rows(ch_node *ids, ch_node *rows, ch_dim n_rows, ch_node **out_id
 
     *out_ids = y;
     *out_rows = y != NULL ? ch__out(y, 1) : NULL;
+}
+
+/* ---- round_rows ---- */
+
+/* Inputs: a 16-bit table, ids, the same table in f32. */
+static ch_status round_rows_infer(ch_infer *c)
+{
+    ch_status rc = ch__infer_want_ids(c, 1);
+
+    if (rc == CH_OK)
+        rc = ch__infer_want_rank(c, 1, 1);
+    if (rc != CH_OK)
+        return rc;
+    if (c->dtype[0] != CH_BF16 && c->dtype[0] != CH_F16)
+        return ch__infer_fail(c, "the table is %s, want bf16 or f16",
+                              ch_dtype_name(c->dtype[0]));
+    if (c->dtype[2] != CH_F32 || c->in[0].rank < 1 || !ch__dims_same(&c->in[0], &c->in[2]))
+        return ch__infer_fail(c, "input 2 is not the same table in f32");
+    return ch__infer_like(c, 0, 0);
+}
+
+typedef struct round_state {
+    ch_scatter scatter;
+    bool       wide_ids;
+    int64_t    bytes;
+    int        tiles;
+} round_state;
+
+static ch_status round_rows_prepare(const ch_node *n, ch_prep *p)
+{
+    round_state *s = ch__prep_state(p, sizeof(*s));
+    int64_t      rows = n->dims.dim[0].n;
+
+    if (s == NULL)
+        return ch__fail_memory("round_rows");
+    s->scatter = (ch_scatter){.n_ids = n->in[1]->dims.dim[0].n,
+                              .n_rows = rows,
+                              .width = rows > 0 ? ch__count(n) / rows : 0};
+    ch__scatter_cut(&s->scatter, ch__tile_count(s->scatter.n_ids, s->scatter.width + 8));
+    s->wide_ids = n->in[1]->dtype == CH_I64;
+    s->bytes = ch__bytes(n);
+    s->tiles = ch__move_tiles(s->bytes, s->bytes);
+    p->scratch_bytes = ch__scatter_scratch(&s->scatter);
+    p->n_phases = 2;
+    p->tiles[0] = s->tiles + s->scatter.chunks;
+    p->tiles[1] = s->scatter.tiles;
+    p->over[0] = 1;
+    return CH_OK;
+}
+
+static void round_row(const ch_call *c, const round_state *s, int64_t id)
+{
+    int64_t width = s->scatter.width;
+
+    if ((uint64_t)id < (uint64_t)s->scatter.n_rows)
+        ch__blocks()->narrow[c->node->dtype](
+            width, (const void *[]){(const float *)c->in[2] + id * width},
+            (uint16_t *)c->out[0] + id * width, NULL);
+}
+
+static ch_status round_rows_run(const ch_call *c, ch_piece t)
+{
+    const round_state *s = c->state;
+    ch_ids             ids = {c->in[1], s->wide_ids};
+    int64_t            from, to, n;
+
+    if (t.phase == 0 && t.index >= s->tiles) {
+        ch__scatter_sort(&s->scatter, ids, t.index - s->tiles, c->scratch);
+    } else if (t.phase == 0 && c->out[0] != c->in[0]) {
+        ch__tile_range(s->bytes, s->tiles, t.index, &from, &to);
+        memcpy((char *)c->out[0] + from, (const char *)c->in[0] + from, (size_t)(to - from));
+    } else if (t.phase == 1) {
+        for (int64_t i = 0; i < s->scatter.n_ids && s->scatter.tiles == 1; i++)
+            round_row(c, s, ch__id(ids, i));
+        for (int chunk = 0; chunk < s->scatter.chunks; chunk++) {
+            const uint32_t *at = ch__scatter_owned(&s->scatter, c->scratch, chunk, t.index, &n);
+
+            for (int64_t i = 0; i < n; i++)
+                round_row(c, s, ch__id(ids, at[i]));
+        }
+    }
+    return CH_OK;
+}
+
+static const ch_kernel round_rows_plain = {"plain", ch__always, round_rows_prepare,
+                                           round_rows_run, NULL};
+
+const ch_op ch__op_round_rows = {
+    .name = "round_rows",
+    .version = 1,
+    .n_in = 3,
+    .n_out = 1,
+    .infer = round_rows_infer,
+    .kernels = (const ch_kernel *const[]){&round_rows_plain, NULL},
+};
+
+ch_node *ch__round_rows(ch_node *x, ch_node *ids, ch_node *wide)
+{
+    return ch__node(&ch__op_round_rows, NULL, 3, (ch_node *[]){x, ids, wide});
 }

@@ -483,6 +483,41 @@ static void is_merged_1000(const t_array *in, t_array *out)
     merged(in, out, 1000);
 }
 
+/* Ids of [0, 9): two below 0 and those from 5 on stand for no row. */
+static void round_to(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    ch_node *x = ch_mul(in[2], ch_number(s, 0.5));
+
+    out[0] = ch__round_rows(in[0], ch_sub(in[1], ch_number(s, 2)), ch_cast(x, CH_F32));
+}
+
+static void is_rounded(const t_array *in, t_array *out)
+{
+    int64_t width = width_of(in[0].shape);
+
+    t_out(out, in[0].shape);
+    memcpy(out->v, in[0].v, (size_t)ch_shape_count(in[0].shape) * sizeof(double));
+    for (int64_t i = 0; i < in[1].shape.dim[0]; i++) {
+        int64_t id = (int64_t)in[1].v[i] - 2;
+
+        for (int64_t k = id * width; k < (id + 1) * width && id >= 0 && id < in[0].shape.dim[0];
+             k++)
+            out->v[k] = 0.5 * in[2].v[k];
+    }
+}
+
+static void round_over(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch__round_over(in[0], ch_cast(in[1], CH_F32));
+}
+
+static void is_second(const t_array *in, t_array *out)
+{
+    t_out(out, in[1].shape);
+    memcpy(out->v, in[1].v, (size_t)ch_shape_count(in[1].shape) * sizeof(double));
+}
+
 static void clear(ch_step *s, ch_node *const *in, ch_node **out)
 {
     ch_node *zero = ch_number(s, 0), *some = ch_sum_all(ch_abs(in[0]));
@@ -543,6 +578,18 @@ static void rows_narrow(ch_step *s, ch_node *const *in, ch_node **out)
 static void clear_by_number(ch_step *s, ch_node *const *in, ch_node **out)
 {
     out[0] = ch__clear_if(in[0], ch_fill(s, CH_F32, ch_shape_scalar(), 1));
+}
+
+static void round_wide(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch__round_rows(in[0], ch_range_like(in[0], 0, CH_I64), in[0]);
+}
+
+static void round_over_wide(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch__round_over(in[0], in[0]);
 }
 
 static void merge_ints(ch_step *s, ch_node *const *in, ch_node **out)
@@ -662,6 +709,26 @@ static const t_sample samples[] = {
             {.shape = {2, {15, 1201}}}},
      .n_out = 2, .record = merge, .reference = is_merged, .flags = T_NO_GRAD},
 
+    {.op = "round_rows", .name = "with some out of range", .dtypes = 1 << CH_BF16 | 1 << CH_F16,
+     .n_in = 3,
+     .in = {{.shape = {2, {5, 3}}, .is_static = true},
+            {.shape = {1, {9}}, .fill = T_IDS, .limit = 9, .is_ids = true},
+            {.shape = {2, {5, 3}}, .is_static = true}},
+     .record = round_to, .reference = is_rounded, .flags = T_NO_GRAD},
+    {.op = "round_rows", .name = "several tiles", .dtypes = 1 << CH_BF16 | 1 << CH_F16,
+     .n_in = 3,
+     .in = {{.shape = {2, {800, 30}}, .is_static = true},
+            {.shape = {1, {9001}}, .fill = T_IDS, .limit = 900, .is_ids = true},
+            {.shape = {2, {800, 30}}, .is_static = true}},
+     .record = round_to, .reference = is_rounded, .flags = T_NO_GRAD},
+
+    {.op = "round_over", .name = "of a matrix", .dtypes = 1 << CH_BF16 | 1 << CH_F16, .n_in = 2,
+     .in = {{.shape = SMALL}, {.shape = SMALL}}, .record = round_over, .reference = is_second,
+     .flags = T_NO_GRAD},
+    {.op = "round_over", .name = "several tiles", .dtypes = 1 << CH_BF16 | 1 << CH_F16, .n_in = 2,
+     .in = {{.shape = LARGE, .is_static = true}, {.shape = LARGE, .is_static = true}},
+     .record = round_over, .reference = is_second, .flags = T_NO_GRAD},
+
     {.op = "clear_if", .name = "of a matrix", .dtypes = T_FLOATS, .n_in = 1,
      .in = {{.shape = SMALL}}, .n_out = 3, .record = clear, .reference = is_cleared,
      .flags = T_NO_GRAD},
@@ -682,6 +749,8 @@ static const t_refusal refusals[] = {
     BAD("apply", "too few numbers", few_numbers, "not a vector of 17 numbers"),
     BAD("apply_rows", "a rule that is not sparse", rule_not_sparse, "rule lamb"),
     BAD("apply_rows", "rows of another width", rows_narrow, "sizes 4 and 2 of axis 1"),
+    BAD("round_over", "of f32", round_over_wide, "f32, want bf16 or f16"),
+    BAD("round_rows", "of f32", round_wide, "f32, want bf16 or f16"),
     BAD("clear_if", "by a number", clear_by_number, "not a bool scalar"),
     BAD("merge_rows", "of integers", merge_ints, "rows of i32"),
     {0},
