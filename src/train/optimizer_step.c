@@ -251,15 +251,6 @@ static ch_node *make_hyper(recording *r, ch_dtype dtype, ch_node *rate, ch_node 
 
 /* ---- updates ---- */
 
-/* The new value of a 16-bit variable whose master was updated in the rows of these ids alone. */
-static ch_node *round_rows(recording *r, gradient *g, ch_node *master)
-{
-    ch_node *rows = ch_cast(ch__gather_or_zero(master, g->ids), ch_var_dtype(g->var));
-
-    return ch__node(&ch__op_scatter_update, NULL, 3,
-                    ((ch_node *[]){ch_var_read(r->s, g->var), g->ids, rows}));
-}
-
 static void update_average(recording *r, gradient *g, ch_node *value)
 {
     ch_var  *v = slot_var(r, g->var, CH_OPT_AVERAGE);
@@ -294,10 +285,13 @@ static void update(recording *r, gradient *g, ch_node *hyper)
     ch_var_assign(r->s, held, value);
     for (int i = 0; i < rule->n_slots; i++)
         ch_var_assign(r->s, slot[i], now[i]);
-    if (!wide)
+    if (!wide) {
+        ch_node *x = ch_var_read(r->s, g->var);
+
         ch_var_assign(r->s, g->var,
-                      g->ids != NULL ? round_rows(r, g, value)
-                                     : ch_cast(value, ch_var_dtype(g->var)));
+                      g->ids != NULL ? ch__round_rows(x, g->ids, value)
+                                     : ch__round_over(x, value));
+    }
     if (r->o->average > 0)
         update_average(r, g, value);
 }
