@@ -17,19 +17,19 @@ typedef struct language {
 enum { MAX_LAYERS = 16 };
 
 /* ids (rows, length) to logits (rows, length, vocabulary). layer: tokens, places, norm, blocks. */
-static inline ch_node *speak(ch_step *s, int n_in, ch_node *const *in, bool training,
+static inline ch_node *speak(ch_step *s, int n_in, ch_node *const *in, bool is_training,
                              ch_layer *const *layer, void *arg)
 {
     const language *l = arg;
     ch_node        *place = ch_range(s, CH_I32, 0, l->length, 1), *table;
-    ch_node        *x = ch_add(ch_layer_call(layer[0], s, in[0], training),
-                               ch_layer_call(layer[1], s, place, training));
+    ch_node        *x = ch_add(ch_layer_call(layer[0], s, in[0], is_training),
+                               ch_layer_call(layer[1], s, place, is_training));
 
     (void)n_in;
     for (int i = 0; i < l->layers; i++)
-        x = ch_layer_call(layer[3 + i], s, x, training);
+        x = ch_layer_call(layer[3 + i], s, x, is_training);
     table = ch_var_read(s, ch_layer_var(layer[0], "table"));
-    return ch_matmul(ch_layer_call(layer[2], s, x, training), false, table, true);
+    return ch_matmul(ch_layer_call(layer[2], s, x, is_training), false, table, true);
 }
 
 static inline ch_layer *language_layer(language *l)
