@@ -291,18 +291,22 @@ static void update_row(const rows *r, const group *u, char *var, char *const *sl
 static void update_by_row(const rows *r, const group *u, char *var, char *slot,
                           const void *hyper)
 {
-    char    room[RUN * sizeof(double)];
-    double  sum = 0;
-    int64_t n;
+    char        room[RUN * sizeof(double)];
+    const char *grad = NULL;
+    double      sum = 0;
+    int64_t     n;
 
     for (int64_t i = 0; i < r->width; i += n) {
         n = r->width - i < RUN ? r->width - i : RUN;
-        sum += r->k->squares(n, sum_of(r, u, i, n, room), hyper);
+        grad = sum_of(r, u, i, n, room);
+        sum += r->k->squares(n, grad, hyper);
     }
     sum = accumulate(r->dtype, slot + (size_t)u->id * r->size, sum / (double)r->width);
     for (int64_t i = 0; i < r->width; i += n) {
         n = r->width - i < RUN ? r->width - i : RUN;
-        r->k->row(n, var + (size_t)i * r->size, sum_of(r, u, i, n, room), sum, hyper);
+        if (r->width > RUN)
+            grad = sum_of(r, u, i, n, room);
+        r->k->row(n, var + (size_t)i * r->size, grad, sum, hyper);
     }
 }
 
