@@ -380,7 +380,7 @@ static ch_status first_value(const ch_optimizer *o, ch_var *v, int i, ch_tensor 
 ch_status ch__opt_slot(ch_optimizer *o, ch_var *v, int i, ch_var **out)
 {
     ch_opt_entry *e = ch__opt_entry(o, v);
-    char          name[512];
+    char          name[1024];
     ch_tensor    *t = NULL;
     ch_status     rc = CH_OK;
 

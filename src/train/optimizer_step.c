@@ -353,6 +353,11 @@ static void record_updates(recording *r)
 
 static ch_status check_vars(const ch_optimizer *o, int n, ch_var *const *var)
 {
+    if (o == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "the optimizer is NULL");
+    if (n < 0 || (n > 0 && var == NULL))
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: there is no list of %d variables", o->name,
+                        n);
     for (int i = 0; i < n; i++) {
         if (var[i] == NULL)
             return ch__fail(CH_INVALID_ARGUMENT, "%s: variable %d is NULL", o->name, i);
@@ -370,6 +375,8 @@ static ch_status check_vars(const ch_optimizer *o, int n, ch_var *const *var)
 static ch_status check_gradients(const ch_optimizer *o, int n, ch_var *const *var,
                                  ch_node *const *d)
 {
+    if (n > 0 && d == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: there is no list of gradients", o->name);
     for (int i = 0; i < n; i++) {
         ch_dims want = ch__dims_of(ch_var_shape(var[i]));
 
@@ -450,9 +457,10 @@ void ch_optimizer_minimize(ch_optimizer *o, ch_step *s, ch_node *loss, int n,
     if (s == NULL || ch_step_status(s) != CH_OK)
         return;
     before = ch__step_begin(s);
-    take(s, loss == NULL ? ch__fail(CH_INVALID_ARGUMENT, "%s: the loss is NULL", o->name)
-                         : check_vars(o, n, var));
-    d = ch__calloc((size_t)n + 1, sizeof(*d));
+    take(s, check_vars(o, n, var));
+    if (ch_step_status(s) == CH_OK && loss == NULL)
+        take(s, ch__fail(CH_INVALID_ARGUMENT, "%s: the loss is NULL", o->name));
+    d = ch_step_status(s) == CH_OK ? ch__calloc((size_t)n + 1, sizeof(*d)) : NULL;
     if (d == NULL)
         take(s, ch__fail_memory("an optimizer"));
     if (ch_step_status(s) == CH_OK) {
@@ -474,7 +482,8 @@ ch_node *ch_optimizer_rate_node(ch_optimizer *o, ch_step *s)
     if (s == NULL || ch_step_status(s) != CH_OK)
         return NULL;
     before = ch__step_begin(s);
-    rate = rate_of(&r);
+    take(s, check_vars(o, 0, NULL));
+    rate = ch_step_status(s) == CH_OK ? rate_of(&r) : NULL;
     ch__step_end(s, before);
     return rate;
 }

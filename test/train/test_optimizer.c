@@ -1034,6 +1034,27 @@ static void other_shape(ch_step *s, void *arg)
     ch_optimizer_apply(m->o, s, 1, m->v, &d);
 }
 
+static void no_optimizer(ch_step *s, void *arg)
+{
+    model *m = arg;
+
+    ch_optimizer_minimize(NULL, s, ch_sum_all(ch_var_read(s, m->v[0])), 1, m->v);
+}
+
+static void no_lists(ch_step *s, void *arg)
+{
+    model *m = arg;
+
+    ch_optimizer_apply(m->o, s, 1, m->v, NULL);
+}
+
+static void no_loss(ch_step *s, void *arg)
+{
+    model *m = arg;
+
+    ch_optimizer_minimize(m->o, s, NULL, 1, m->v);
+}
+
 static void what_makes_no_sense_is_refused_with_a_reason(void **state)
 {
     ch_optimizer *o = NULL;
@@ -1041,9 +1062,10 @@ static void what_makes_no_sense_is_refused_with_a_reason(void **state)
     model         m = {sgd_with(1, NULL),
                        {var_of(NULL, "w", CH_F32, ch_shape_of(2), (double[]){1, 2}),
                         var_of(NULL, "i", CH_I64, ch_shape_of(2), (double[]){1, 2})}};
-    ch_step_fn    step[] = {integers, twice, other_shape};
-    const char   *word[] = {"is i64, want a float type", "is given twice",
-                            "has not its dtype and shape"};
+    ch_step_fn    step[] = {integers, twice, other_shape, no_optimizer, no_lists, no_loss};
+    const char   *word[] = {"is i64, want a float type",   "is given twice",
+                            "has not its dtype and shape", "the optimizer is NULL",
+                            "no list of gradients",        "the loss is NULL"};
 
     t_refused(ch_sgd(-1, NULL, NULL, &o), CH_INVALID_ARGUMENT, "sgd: the rate is -1", "0");
     t_refused(ch_adam(1, &(ch_adam_options){.beta1 = 1}, NULL, &o), CH_INVALID_ARGUMENT,
@@ -1065,10 +1087,11 @@ static void what_makes_no_sense_is_refused_with_a_reason(void **state)
     t_refused(ch_ftrl(1, &(ch_ftrl_options){.power = 1}, NULL, &o), CH_INVALID_ARGUMENT, "ftrl",
               "power");
     assert_null(o);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 6; i++) {
         ch_function *f = t_function(step[i], &m);
 
-        t_refused(ch_strategy_run(NULL, f, NULL, NULL), CH_INVALID_ARGUMENT, word[i], "sgd");
+        t_refused(ch_strategy_run(NULL, f, NULL, NULL), CH_INVALID_ARGUMENT, word[i],
+                  "optimizer_");
         ch_function_unref(f);
     }
     drop_model(&m);
