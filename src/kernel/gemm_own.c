@@ -189,11 +189,14 @@ static void set_zero(const ch_gemm_dims *d, char *c)
 static void multiply(const ch_gemm_dims *d, const void *a, const void *b, void *c,
                      char *scratch)
 {
-    work  w = work_of(d, a, b, c, scratch);
+    work  w;
     block x = {0};
 
-    if (d->k == 0)
+    if (d->k == 0) {
         set_zero(d, c);
+        return;
+    }
+    w = work_of(d, a, b, c, scratch);
     for (x.j = 0; x.j < d->n; x.j += N_BLOCK)
         for (x.p = 0; x.p < d->k; x.p += K_BLOCK) {
             x.n = least(N_BLOCK, d->n - x.j);

@@ -8,7 +8,8 @@
 #include "base/mem.h"
 
 enum {
-    TILE_WORK = 8 << 20, /* multiplications that are worth a thread's attention */
+    TILE_WORK = 8 << 20,   /* multiplications that are worth a thread's attention */
+    LARGE_WORK = 64 << 20, /* of a thread: so many that its part is cut again */
     LEAST = 128, /* rows and columns of a tile: below, packing costs more than a thread gains */
     ROW_GRAIN = 12, /* tiles are multiples of these */
     COL_GRAIN = 32
@@ -124,21 +125,22 @@ static int64_t outer_steps(const ch_product *p)
     return n;
 }
 
-/* Two for each thread, in case one of them is held up. */
-static int64_t most_tiles(ch_dtype t, int threads)
+/* One for each thread; two for each if they are large, in case one of them is held up. */
+static int64_t most_tiles(ch_dtype t, int threads, double work)
 {
     if (t == CH_BF16)
         return 8;
-    return threads == 1 ? 1 : 2 * (int64_t)threads;
+    return threads == 1 || work < (double)LARGE_WORK * threads ? threads : 2 * (int64_t)threads;
 }
 
-static void plan_tiles(ch_product *p, int64_t most)
+static void plan_tiles(ch_product *p, int threads)
 {
     const ch_gemm_dims *d = &p->dims;
-    int64_t             steps = outer_steps(p), want;
+    int64_t             steps = outer_steps(p), want, most;
     double              work = (double)d->m * (double)d->n * (double)d->k;
 
     work *= (double)d->batch * (double)steps;
+    most = most_tiles(d->dtype, threads, work);
     want = work < (double)TILE_WORK * (double)most ? (int64_t)work / TILE_WORK : most;
     want = want < 1 ? 1 : want;
     p->batches = d->batch;
@@ -175,7 +177,7 @@ void ch__product_plan(ch_product *p, ch_dtype dtype, ch_shape a, bool ta, ch_sha
     plan_axes(p, a, b);
     p->n_tiles = 1;
     if (d->batch > 0 && d->m > 0 && d->n > 0 && outer_steps(p) > 0)
-        plan_tiles(p, most_tiles(dtype, threads));
+        plan_tiles(p, threads);
 }
 
 /* ---- parts ---- */
