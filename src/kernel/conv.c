@@ -1,5 +1,5 @@
-/* kernel/conv.c -- a whole convolution: cut into tiles, 16-bit floats widened, partial sums
- * added.
+/* kernel/conv.c -- a whole convolution: cut into tiles, partial sums added, 16-bit floats widened
+ * image by image, so that little of them is ever in memory twice.
  *
  * Phases:     output, input gradient          filter gradient
  *   before    the filter is widened, packed
@@ -107,14 +107,14 @@ bool ch__conv_fits(const ch_conv_engine *e, ch_conv_kind kind, ch_dtype dtype,
 {
     ch_conv_dims tile = *d;
 
-    tile.n = up(d->n, tiles_of(kind, d));
+    tile.n = is_short(dtype) ? d->n > 0 : up(d->n, tiles_of(kind, d));
     return e->fits(kind, compute_type(dtype), &tile);
 }
 
 /* Puts the parts of the scratch memory one behind the other. */
 static void lay_out(ch_conv *v)
 {
-    const ch_conv_dims *tile = &v->part[v->n_tiles == 1].dims;
+    const ch_conv_dims *image = &v->part[1].dims; /* if they are widened */
     size_t              size = ch_dtype_bytes(v->compute), end = 0, engine = 0;
     bool                is_wide = is_short(v->dtype), makes_filter = v->kind == CH_CONV_FILTER;
 
@@ -127,10 +127,9 @@ static void lay_out(ch_conv *v)
             engine = v->part[i].needs.scratch_bytes;
     }
     if (is_wide) {
-        v->b_at = aligned((size_t)a_count(v->kind, tile) * size);
-        v->out_at = v->b_at + (makes_filter ? aligned((size_t)y_count(tile) * size) : 0);
-        v->engine_at =
-            v->out_at + (makes_filter ? 0 : aligned((size_t)out_count(v->kind, tile) * size));
+        v->b_at = aligned((size_t)a_count(v->kind, image) * size);
+        v->out_at = v->b_at + (makes_filter ? aligned((size_t)y_count(image) * size) : 0);
+        v->engine_at = v->out_at + aligned((size_t)out_count(v->kind, image) * size);
     }
     v->tiles_at = end;
     v->tile_bytes = v->engine_at + aligned(engine);
@@ -186,9 +185,11 @@ ch_status ch__conv_open(ch_conv *v, const ch_conv_engine *e, ch_conv_kind kind, 
     v->dims = *d;
     v->images = up(d->n, tiles_of(kind, d));
     v->n_tiles = d->n > 0 ? (int)up(d->n, v->images) : 1;
-    if (v->n_tiles > 1)
+    if (is_short(dtype))
+        rc = open_part(v, 1, d->n > 0);
+    else if (v->n_tiles > 1)
         rc = open_part(v, 0, v->images);
-    if (rc == CH_OK)
+    if (rc == CH_OK && !is_short(dtype))
         rc = open_part(v, 1, d->n - (v->n_tiles - 1) * v->images);
     if (rc != CH_OK) {
         ch__conv_close(v);
@@ -241,17 +242,51 @@ static const void *ready_filter(const ch_conv *v, const ch_conv_part *t, const v
     return is_short(v->dtype) ? scratch : filter;
 }
 
+static int64_t images_of(const ch_conv *v, int tile)
+{
+    return tile == v->n_tiles - 1 ? v->dims.n - tile * v->images : v->images;
+}
+
+/* The images of a tile of 16-bit floats, one after the other. */
+static ch_status run_wide_tile(const ch_conv *v, int tile, const char *a, const char *b,
+                               char *out, char *scratch)
+{
+    const ch_conv_part *t = &v->part[1];
+    bool                makes_filter = v->kind == CH_CONV_FILTER;
+    int64_t             bytes = (int64_t)ch_dtype_bytes(v->dtype), n = images_of(v, tile);
+    int64_t a_step = a_count(v->kind, &t->dims), b_step = b_count(v->kind, &t->dims);
+    int64_t out_step = out_count(v->kind, &t->dims), first = tile * v->images;
+    char   *own = scratch + v->tiles_at + (size_t)tile * v->tile_bytes, *made = own + v->out_at;
+    float  *sum = (float *)(void *)(scratch + v->sums_at + (size_t)tile * v->sum_bytes);
+    const void *filter = makes_filter ? NULL : ready_filter(v, t, b, scratch);
+    ch_status   rc = CH_OK;
+
+    if (makes_filter)
+        memset(sum, 0, (size_t)out_step * sizeof(*sum));
+    for (int64_t i = first; i < first + n && rc == CH_OK; i++) {
+        widen(v->dtype, a_step, a + i * a_step * bytes, own);
+        if (makes_filter)
+            widen(v->dtype, b_step, b + i * b_step * bytes, own + v->b_at);
+        rc = v->engine->run(t->state, own, makes_filter ? own + v->b_at : filter, made,
+                            own + v->engine_at);
+        if (makes_filter)
+            ch__blocks()->fn[CH_BLOCK_add][CH_F32](out_step, (const void *const[]){sum, made},
+                                                   sum, NULL);
+        else
+            narrow(v->dtype, out_step, made, out + i * out_step * bytes);
+    }
+    return rc;
+}
+
 static ch_status run_tile(const ch_conv *v, int tile, const char *a, const char *b, char *out,
                           char *scratch)
 {
     const ch_conv_part *t = &v->part[tile == v->n_tiles - 1];
     const ch_conv_dims *d = &v->part[v->n_tiles == 1].dims; /* of a full tile: how far apart */
     int64_t             size = (int64_t)ch_dtype_bytes(v->dtype);
-    bool                is_wide = is_short(v->dtype), makes_filter = v->kind == CH_CONV_FILTER;
+    bool                makes_filter = v->kind == CH_CONV_FILTER;
     char               *own = scratch + v->tiles_at + (size_t)tile * v->tile_bytes;
-    char               *to = makes_filter ? out : out + tile * out_count(v->kind, d) * size;
-    void               *result = is_wide ? own + v->out_at : to;
-    ch_status           rc;
+    void               *result = makes_filter ? out : out + tile * out_count(v->kind, d) * size;
 
     a += tile * a_count(v->kind, d) * size;
     if (makes_filter)
@@ -260,18 +295,7 @@ static ch_status run_tile(const ch_conv *v, int tile, const char *a, const char 
         b = ready_filter(v, t, b, scratch);
     if (v->sum_bytes > 0)
         result = scratch + v->sums_at + (size_t)tile * v->sum_bytes;
-    if (is_wide) {
-        widen(v->dtype, a_count(v->kind, &t->dims), a, own);
-        a = own;
-    }
-    if (is_wide && makes_filter) {
-        widen(v->dtype, b_count(v->kind, &t->dims), b, own + v->b_at);
-        b = own + v->b_at;
-    }
-    rc = v->engine->run(t->state, a, b, result, own + v->engine_at);
-    if (is_wide && !makes_filter)
-        narrow(v->dtype, out_count(v->kind, &t->dims), result, to);
-    return rc;
+    return v->engine->run(t->state, a, b, result, own + v->engine_at);
 }
 
 /* Adds the tiles' partial sums, the first tile's first, for a part of the filter. */
@@ -302,7 +326,7 @@ ch_status ch__conv_run(const ch_conv *v, int phase, int tile, const void *a, con
     if (phase < before)
         return run_before(v, b, scratch);
     if (phase == before)
-        return run_tile(v, tile, a, b, out, scratch);
+        return (is_short(v->dtype) ? run_wide_tile : run_tile)(v, tile, a, b, out, scratch);
     run_after(v, tile, v->phase_tiles[phase], out, scratch);
     return CH_OK;
 }
@@ -312,5 +336,5 @@ void ch__conv_region(const ch_conv *v, int tile, int64_t *row, int64_t *rows)
     int64_t outputs = v->dims.oh * v->dims.ow;
 
     *row = tile * v->images * outputs;
-    *rows = v->part[tile == v->n_tiles - 1].dims.n * outputs;
+    *rows = images_of(v, tile) * outputs;
 }

@@ -73,7 +73,7 @@ typedef struct ch_conv {
     ch_conv_dims          dims;
     int64_t               images; /* in a tile */
     int                   n_tiles, n_phases, phase_tiles[2];
-    ch_conv_part          part[2]; /* [last] */
+    ch_conv_part          part[2]; /* [last]; of 16-bit floats [1]: an image */
     /* Where things are in the scratch memory: the filter widened, each tile's own (of
      * tile_bytes: its operands widened, its result, what the engine needs), the tiles' partial
      * sums. */

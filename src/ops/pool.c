@@ -135,6 +135,8 @@ static ch_status pool_prepare(const ch_node *n, ch_prep *p)
         v->in[i] = d[1].n * d[2].n * d[3].n;
     }
     v->n_tiles = ch__tile_count(v->images, (v->in[0] + v->out) * (v->is_sum ? 4 : 2));
+    if (is_short && v->n_tiles > 2 * p->threads)
+        v->n_tiles = 2 * p->threads; /* each has images of its own, widened one at a time */
     p->n_phases = 1;
     p->tiles[0] = v->n_tiles;
     if (is_short) {
