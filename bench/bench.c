@@ -28,6 +28,7 @@
 #define MAX_SAMPLES 5
 #define MAX_RUNS    ((int64_t)1 << 40)
 #define ANSWER_S    600
+#define REST_NS     200000000
 
 struct bench {
     const char *name;
@@ -364,10 +365,17 @@ void bench_run(bench *b, const bench_case *c)
     }
     n = start_sides(b, c, s);
     for (int i = 0; i < n; i++)
+        if (s[i].what->command != NULL)
+            side_time(&s[i],
+                      1); /* it is ready when it answers; starting would disturb the others */
+    for (int i = 0; i < n; i++)
         side_warm_up(b, &s[i]);
     for (int round = 0; round < b->n_rounds; round++)
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < n; i++) {
+            if (c->rest && !b->quick)
+                (void)nanosleep(&(struct timespec){.tv_nsec = REST_NS}, NULL);
             s[i].round[round] = side_block(&s[i]);
+        }
     for (int i = 0; i < n; i++) {
         side_sum_up(&s[i], b->n_rounds);
         side_stop(&s[i]);

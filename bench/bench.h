@@ -54,6 +54,7 @@ typedef struct bench_case {
     bench_side   peer[BENCH_MAX_PEERS]; /* settings of one peer: the best of them counts */
     bench_side   limit;                 /* no `run`: `limit_figure`, if that is not 0 */
     double       limit_figure;
+    bool rest; /* between sides: threads of OpenMP and OpenBLAS spin for 0.1 s after work */
     /* Whether ours gives the right result; if not, `why`, and the row is void. May be NULL. */
     bool (*check)(void *arg, char *why, size_t size);
 } bench_case;

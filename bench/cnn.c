@@ -58,6 +58,7 @@ int main(int argc, char **argv)
                                .ours = {.run = run_training, .arg = &t},
                                .peer = TORCH("cnn"),
                                .limit = {.run = run_training, .arg = &limit},
+                               .rest = true,
                                .check = learns});
     drop_training(&t);
     drop_training(&limit);

@@ -255,6 +255,7 @@ int main(int argc, char **argv)
                               {"PyTorch, 2 threads",
                                .command = "exec $PYTHON $PEERS/torch_dispatch.py mlp 2"}},
                      .limit = {.run = products, .arg = &net},
+                     .rest = true,
                  });
     count_steady(b, &net.job);
     return bench_close(b);

@@ -106,11 +106,11 @@ static void measure(bench *b, const char *name, ch_optimizer *opt, const char *t
                     .scale = 1e-6 * ROWS * EACH,
                     .ours = {.run = run_lookups, .arg = &l},
                     .limit = {.run = touch, .arg = &r},
+                    .rest = true,
                     .check = goes_down};
 
-    if (torch != NULL) {
+    if (torch != NULL)
         c.peer[0] = (bench_side){.name = "PyTorch, 2 threads", .command = torch};
-    }
     if (r.table == NULL)
         exit(1);
     memset(r.table, 1, (size_t)IDS * WIDTH * sizeof(float));

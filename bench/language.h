@@ -63,7 +63,8 @@ static inline void measure_language(bench *b, language *l, const bench_side *pee
 {
     training    t = {0};
     multiplying limit;
-    bench_case  c = {.name = l->name, .unit = "ms/step", .scale = 1e3, .check = learns};
+    bench_case  c = {
+         .name = l->name, .unit = "ms/step", .scale = 1e3, .rest = true, .check = learns};
 
     must(ch_devices_configure(&(ch_devices_options){.spec = "CPU=1", .threads = CORES}));
     must(ch_model_new(

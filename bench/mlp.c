@@ -74,6 +74,7 @@ int main(int argc, char **argv)
                                .ours = {.run = run_training, .arg = &t},
                                .peer = TORCH("mlp"),
                                .limit = {.run = multiply_layers, .arg = &p},
+                               .rest = true,
                                .check = learns});
     drop_training(&t);
     for (int i = 0; i < WIDTHS; i++) {
