@@ -5,7 +5,10 @@
  * Adagrad its slot too), as fast as this machine reads rows at random.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE /* madvise */
+#include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "training.h"
 
@@ -57,33 +60,74 @@ static bool goes_down(void *arg, char *why, size_t size)
     return false;
 }
 
+/* What a core does of the limit's step: rows of its half of the ids. */
 typedef struct rows {
-    float *table;
-    size_t next;
+    float   *table;
+    int64_t *id; /* in two halves, for two cores */
 } rows;
 
-/* As many rows as a step has, read for a sum, then read and written, at random, on one core. */
+enum { AHEAD = 16 };
+
+static void *touch_half(void *arg)
+{
+    const rows    *r = arg;
+    float          sum[WIDTH] = {0};
+    volatile float keep;
+
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < ROWS * EACH / 2; i++) {
+            float *row = r->table + r->id[i] * WIDTH;
+
+            for (int k = 0; k < WIDTH; k += 16)
+                __builtin_prefetch(r->table + r->id[i + AHEAD] * WIDTH + k);
+            for (int k = 0; k < WIDTH; k++)
+                sum[k] += row[k];
+            for (int k = 0; k < WIDTH && pass == 1; k++)
+                row[k] = row[k] * 0.5f;
+        }
+    keep = sum[0];
+    (void)keep;
+    return NULL;
+}
+
+/* As many rows as a step has, read for a sum, then read and written, at random, on both cores. */
 static void touch(void *arg, int64_t n)
 {
     rows *r = arg;
 
     for (; n > 0; n--) {
-        volatile float keep;
-        float          sum[WIDTH] = {0};
+        rows      other = {r->table, r->id + ROWS * EACH / 2};
+        pthread_t helper;
 
-        for (int pass = 0; pass < 2; pass++)
-            for (int i = 0; i < ROWS * EACH; i++) {
-                float *row = r->table + (size_t)(next_random() % IDS) * WIDTH;
-
-                for (int k = 0; k < WIDTH; k++) {
-                    sum[k] += row[k];
-                    if (pass == 1)
-                        row[k] = row[k] * 0.5f;
-                }
-            }
-        keep = sum[0];
-        (void)keep;
+        if (pthread_create(&helper, NULL, touch_half, &other) != 0)
+            exit(1);
+        touch_half(r);
+        (void)pthread_join(helper, NULL);
     }
+}
+
+/* On large pages, as the library's own memory is: else it would be the limit of page tables. */
+static float *new_table(void)
+{
+    size_t bytes = (size_t)IDS * WIDTH * sizeof(float);
+    float *table = aligned_alloc(2 << 20, bytes);
+
+    if (table == NULL)
+        exit(1);
+    (void)madvise(table, bytes, MADV_HUGEPAGE);
+    memset(table, 1, bytes);
+    return table;
+}
+
+static int64_t *new_ids(void)
+{
+    int64_t *id = calloc(ROWS * EACH + AHEAD, sizeof(*id));
+
+    if (id == NULL)
+        exit(1);
+    for (int i = 0; i < ROWS * EACH; i++)
+        id[i] = (int64_t)next_random() % IDS;
+    return id;
 }
 
 static ch_tensor *splits(void)
@@ -99,7 +143,7 @@ static ch_tensor *splits(void)
 static void measure(bench *b, const char *name, ch_optimizer *opt, const char *torch)
 {
     lookups    l = {.t = {.opt = opt}};
-    rows       r = {.table = calloc((size_t)IDS * WIDTH, sizeof(float))};
+    rows       r = {.table = new_table(), .id = new_ids()};
     bench_case c = {.name = name,
                     .unit = "M rows/s",
                     .better = BENCH_HIGHER,
@@ -111,9 +155,6 @@ static void measure(bench *b, const char *name, ch_optimizer *opt, const char *t
 
     if (torch != NULL)
         c.peer[0] = (bench_side){.name = "PyTorch, 2 threads", .command = torch};
-    if (r.table == NULL)
-        exit(1);
-    memset(r.table, 1, (size_t)IDS * WIDTH * sizeof(float));
     l.table = ch_embedding_bag_layer(IDS, WIDTH, CH_COMBINE_SUM, NULL);
     for (int i = 0; i < TURNS; i++) {
         ch_tensor *part[2] = {random_ids(ch_shape_of(ROWS * EACH), IDS), splits()};
@@ -129,6 +170,7 @@ static void measure(bench *b, const char *name, ch_optimizer *opt, const char *t
         ch_tuple_unref(l.turn[i]);
     ch_layer_unref(l.table);
     free(r.table);
+    free(r.id);
 }
 
 int main(int argc, char **argv)
