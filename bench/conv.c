@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "bench.h"
-#include "cohort/cohort.h"
+#include "must.h"
 
 typedef enum kind { OUTPUT, INPUT, FILTER } kind;
 
@@ -37,14 +37,6 @@ typedef struct job {
 
 static dnnl_engine_t engine;
 static dnnl_stream_t stream;
-
-static void must(ch_status rc)
-{
-    if (rc == CH_OK)
-        return;
-    fprintf(stderr, "%s: %s\n", ch_status_name(rc), ch_error_message());
-    exit(1);
-}
 
 static void must_dnn(dnnl_status_t rc)
 {

@@ -13,17 +13,9 @@
 
 #include "base/config.h"
 #include "bench.h"
-#include "cohort/cohort.h"
+#include "must.h"
 
 enum { CHAIN = 1000, GRAD = 200, ROWS = 32, IN = 784, HIDDEN = 64, OUT = 10 };
-
-static void must(ch_status rc)
-{
-    if (rc == CH_OK)
-        return;
-    fprintf(stderr, "%s: %s\n", ch_status_name(rc), ch_error_message());
-    exit(1);
-}
 
 typedef struct job {
     ch_function *f;

@@ -13,11 +13,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include "bench.h"
-#include "cohort/cohort.h"
+#include "must.h"
 
 typedef struct shape {
     int      m, n, k;
@@ -32,14 +31,6 @@ typedef struct job {
     ch_tuple    *in;
     void        *a, *b, *c; /* of the direct calls */
 } job;
-
-static void must(ch_status rc)
-{
-    if (rc == CH_OK)
-        return;
-    fprintf(stderr, "%s: %s\n", ch_status_name(rc), ch_error_message());
-    exit(1);
-}
 
 static void record(ch_step *s, void *arg)
 {
@@ -195,26 +186,6 @@ static void measure(bench *b, const shape *s)
     free(j.c);
 }
 
-/* Starts again, alone: OpenMP reads how many threads it has when it is loaded; and an OpenBLAS that is
- * older than the CPU takes its slowest code unless it is told a core. */
-static void want_fair_engines(char **argv)
-{
-    bool again = getenv("OMP_NUM_THREADS") == NULL;
-
-    setenv("OMP_NUM_THREADS", "1", 1);
-#if defined(__x86_64__)
-    if (getenv("OPENBLAS_CORETYPE") == NULL &&
-        strcasecmp(openblas_get_corename(), "prescott") == 0 &&
-        __builtin_cpu_supports("avx2")) {
-        setenv("OPENBLAS_CORETYPE", __builtin_cpu_supports("avx512bw") ? "SKYLAKEX" : "HASWELL",
-               1);
-        again = true;
-    }
-#endif
-    if (again)
-        execv("/proc/self/exe", argv);
-}
-
 int main(int argc, char **argv)
 {
     static const shape shapes[] = {
@@ -229,7 +200,10 @@ int main(int argc, char **argv)
     };
     bench *b;
 
-    want_fair_engines(argv);
+    if (getenv("OMP_NUM_THREADS") == NULL) { /* it is read when the program is loaded */
+        setenv("OMP_NUM_THREADS", "1", 1);
+        execv("/proc/self/exe", argv);
+    }
     b = bench_open("gemm", argc, argv);
     must(ch_devices_configure(&(ch_devices_options){.spec = "CPU=1", .threads = 1}));
     openblas_set_num_threads(1);

@@ -10,15 +10,7 @@
 #include <string.h>
 
 #include "bench.h"
-#include "cohort/cohort.h"
-
-static void must(ch_status rc)
-{
-    if (rc == CH_OK)
-        return;
-    fprintf(stderr, "%s: %s\n", ch_status_name(rc), ch_error_message());
-    exit(1);
-}
+#include "must.h"
 
 /* ---- models: functions of a batch and of variables, which they name as they go ---- */
 

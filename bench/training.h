@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "bench.h"
-#include "cohort/cohort.h"
+#include "must.h"
 
 /* The cores that ours and the limit use. */
 enum { CORES = 2 };
@@ -34,14 +34,6 @@ typedef struct training {
     ch_function  *step;
     ch_tuple     *batch;
 } training;
-
-static inline void must(ch_status rc)
-{
-    if (rc == CH_OK)
-        return;
-    fprintf(stderr, "%s: %s\n", ch_status_name(rc), ch_error_message());
-    exit(1);
-}
 
 static inline uint32_t next_random(void)
 {

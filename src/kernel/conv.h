@@ -77,7 +77,7 @@ typedef struct ch_conv {
     /* Where things are in the scratch memory: the filter widened, each tile's own (of
      * tile_bytes: its operands widened, its result, what the engine needs), the tiles' partial
      * sums. */
-    size_t wide_filter_at, tiles_at, tile_bytes, b_at, out_at, engine_at, sums_at, sum_bytes;
+    size_t tiles_at, tile_bytes, b_at, out_at, engine_at, sums_at, sum_bytes;
     size_t scratch_bytes;
 } ch_conv;
 

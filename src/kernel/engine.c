@@ -97,14 +97,6 @@ static ch_status fail(dnnl_status_t rc, const char *what)
     }
 }
 
-bool ch__dnn_dtype(ch_dtype t, dnnl_data_type_t *out)
-{
-    if (t != CH_F32 && t != CH_BF16)
-        return false;
-    *out = t == CH_F32 ? dnnl_f32 : dnnl_bf16;
-    return true;
-}
-
 bool ch__dnn_takes(int n, const int64_t *size)
 {
     const int64_t most_size = 1 << 24, most = (int64_t)1 << 31;

@@ -34,7 +34,6 @@ typedef struct ch_dnn_arg {
     const dnnl_memory_desc_t *md;
 } ch_dnn_arg;
 
-bool ch__dnn_dtype(ch_dtype t, dnnl_data_type_t *out); /* false: it has none like it */
 /* Whether sizes are what oneDNN is made for: with huge ones its plans overflow, and it may die. */
 bool ch__dnn_takes(int n, const int64_t *size);
 

@@ -2,7 +2,7 @@
  *
  * A kernel is plain C that the compiler vectorises. Its source is compiled once for each level
  * and the best one that the machine has is taken, once. No level contracts or reassociates, so
- * all of them give the same bits.
+ * all of them give the same bits; only products of matrices do (kernel/gemm_micro.h).
  *
  * How a family uses it, with kernel/block.c as the example:
  *

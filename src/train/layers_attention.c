@@ -85,9 +85,10 @@ static ch_node *attention_call(ch_layer *l, void *self, ch_step *s, int n, ch_no
 
 static const ch_layer_ops attention_ops = {"attention", attention_build, attention_call, NULL};
 
+/* Its units are known when the input is: attention_build sets them. */
 static ch_layer *new_product(const char *name, int bias)
 {
-    return ch_named(name, ch_dense(1, &(ch_dense_options){.bias = bias})); /* 1: for now */
+    return ch_named(name, ch_dense(1, &(ch_dense_options){.bias = bias}));
 }
 
 ch_layer *ch_multi_head_attention(int heads, const ch_multi_head_options *opt)
