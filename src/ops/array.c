@@ -75,6 +75,8 @@ static void reshape_resolve(const ch_dims *x, ch_dims *d)
     product have, known;
     int     at = -1, sym;
 
+    if (d->rank > CH_MAX_RANK)
+        return; /* the shape rule will say so */
     for (int i = 0; i < d->rank; i++) {
         if (d->dim[i].n >= 0)
             continue;
