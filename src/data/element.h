@@ -1,0 +1,52 @@
+/* data/element.h -- what moves through a pipeline: an element, lighter than a tuple.
+ *
+ * An element is one allocation: its parts (the components), the buffers they look into, and room
+ * for small values. A part's data is contiguous and may lie anywhere, in the middle of a block
+ * of a file too: nothing is promised about its alignment, so it is read with memcpy. Of strings
+ * (CH_STR) the data is an array of ch_str, which is aligned.
+ *
+ * An element has one owner at a time and is never changed while another thread can see it.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DATA_ELEMENT_H
+#define DATA_ELEMENT_H
+
+#include "tensor/tensor.h"
+
+typedef struct ch_part {
+    ch_dtype    dtype;
+    ch_shape    shape;
+    const void *data;
+} ch_part;
+
+typedef struct ch_element {
+    int         n, n_owners;
+    int64_t     bytes;  /* of memory, about, that it keeps to itself */
+    void       *room;   /* room_bytes, aligned to 16; of the parts' small values */
+    ch_buffer **owner;  /* n_owners referenced buffers that parts look into; may be NULL each */
+    ch_part     part[]; /* n */
+} ch_element;
+
+/* Parts and owners are zero. NULL: no memory. */
+ch_element *ch__element_new(int n, int n_owners, size_t room_bytes);
+void        ch__element_free(ch_element *e); /* NULL is fine */
+
+/* Adds a reference to `b`, and returns it. */
+static inline ch_buffer *ch__buffer_ref(ch_buffer *b)
+{
+    atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
+    return b;
+}
+
+/* Bytes that the part's data takes; strings with what they hold. */
+int64_t ch__part_bytes(const ch_part *p);
+
+/* An element of plain tensors, which are referenced (strided ones copied). */
+ch_status ch__element_of_tuple(const ch_tuple *t, ch_element **out);
+/* A tuple of plain tensors over the element, which it takes over, on an error too. Parts that are
+ * not aligned for their type are copied. `spec` gives the names. */
+ch_status ch__element_to_tuple(ch_element *e, const ch_tensor_spec *spec, ch_tuple **out);
+/* A copy that looks into nothing but its own memory. */
+ch_status ch__element_copy(const ch_element *e, ch_element **out);
+
+#endif
