@@ -31,13 +31,6 @@ typedef struct ch_element {
 ch_element *ch__element_new(int n, int n_owners, size_t room_bytes);
 void        ch__element_free(ch_element *e); /* NULL is fine */
 
-/* Adds a reference to `b`, and returns it. */
-static inline ch_buffer *ch__buffer_ref(ch_buffer *b)
-{
-    atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
-    return b;
-}
-
 /* Bytes that the part's data takes; strings with what they hold. */
 int64_t ch__part_bytes(const ch_part *p);
 

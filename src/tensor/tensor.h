@@ -54,6 +54,12 @@ struct ch_tuple {
     } leaf[];
 };
 
+/* Adds a reference to `b`, and returns it. */
+static inline ch_buffer *ch__buffer_ref(ch_buffer *b)
+{
+    atomic_fetch_add_explicit(&b->refs, 1, memory_order_relaxed);
+    return b;
+}
 void ch__buffer_unref(ch_buffer *b);
 
 /* Contiguous strides of a shape. */
