@@ -5,6 +5,7 @@
 #define COHORT_COHORT_H
 
 #include "cohort/device.h"
+#include "cohort/file.h"
 #include "cohort/function.h"
 #include "cohort/graph.h"
 #include "cohort/init.h"

@@ -1,0 +1,28 @@
+/* file/block.h -- blocks of memory that files are read into, used again and again.
+ *
+ * A block is a counted buffer; whoever keeps a span of it adds a reference. When the last one
+ * goes, on whatever thread, the block returns to its pool, so that reading on allocates nothing
+ * and takes no page fault. A pool outlives its owner while blocks of it are out.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef FILE_BLOCK_H
+#define FILE_BLOCK_H
+
+#include "tensor/tensor.h"
+
+#define CH_BLOCK_BYTES ((size_t)256 << 10) /* what a block has at first */
+
+typedef struct ch_block_pool ch_block_pool;
+
+CH_MUST_CHECK ch_status ch__block_pool_new(ch_block_pool **out);
+ch_block_pool          *ch__block_pool_ref(ch_block_pool *p);
+void                    ch__block_pool_unref(ch_block_pool *p); /* NULL is fine */
+
+/* A block with one reference, of at least CH_BLOCK_BYTES; NULL: no memory. Threads may share a
+ * pool. */
+ch_buffer *ch__block_take(ch_block_pool *p);
+/* Makes it larger, in place or elsewhere, with what it holds: only while it has one reference.
+ * False: no memory. */
+bool ch__block_grow(ch_buffer *b, size_t bytes);
+
+#endif

@@ -1,0 +1,287 @@
+/* file/crc32c.c -- CRC-32C by table, by the CPU's own instruction, and by carry-less products.
+ *
+ * A message is a polynomial over GF(2), first bit highest, and its checksum the remainder of that
+ * by P. All registers hold polynomials reflected: the lowest bit is the highest power. Two facts
+ * carry the fast ways:
+ *
+ *   1. The CPU's instruction takes 8 bytes in 3 cycles, and can begin another each cycle. So a
+ *      message is cut in three, each third has its own remainder, and a remainder is moved over
+ *      the n bytes behind it by a product with x^8n mod P.
+ *   2. Of a long message, 128 bits a can be folded into those d bits further on: a x^d is
+ *      high(a) (x^(d+64) mod P) + low(a) (x^d mod P), which fits in 128 bits again.
+ *
+ * A carry-less product of reflected numbers comes out one bit off, and the instruction multiplies by
+ * x^32 besides: hence the powers 31 more and 33 less below.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "file/crc32c.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "base/config.h"
+
+#define POLY 0x82f63b78u /* P, reflected, without its highest term */
+
+/* ---- tables ---- */
+
+enum {
+    SLICES = 8,
+    THIRD_MOST = 256, /* words of 8 bytes in a third, at most */
+};
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static uint32_t       slice[SLICES][256]; /* [k][b]: byte b with k zero bytes behind */
+static uint32_t       over_words[2 * THIRD_MOST + 1]; /* [n]: x^(64n - 33) mod P */
+static ch_crc32c_fn   best;
+
+/* crc * x^8. */
+static uint32_t one_byte_on(uint32_t crc)
+{
+    return (crc >> 8) ^ slice[0][crc & 0xff];
+}
+
+static void make_tables(void)
+{
+    uint32_t power = 0x80000000u; /* x^0 */
+
+    for (uint32_t b = 0; b < 256; b++) {
+        uint32_t crc = b;
+
+        for (int i = 0; i < 8; i++)
+            crc = (crc >> 1) ^ (crc & 1 ? POLY : 0);
+        slice[0][b] = crc;
+    }
+    for (int k = 1; k < SLICES; k++)
+        for (int b = 0; b < 256; b++)
+            slice[k][b] = one_byte_on(slice[k - 1][b]);
+    for (int i = 0; i < 31; i++) /* 31 = 64 - 33 */
+        power = (power >> 1) ^ (power & 1 ? POLY : 0);
+    for (int n = 1; n <= 2 * THIRD_MOST; n++) {
+        over_words[n] = power;
+        for (int i = 0; i < 8; i++)
+            power = one_byte_on(power);
+    }
+}
+
+static uint64_t load64(const unsigned char *p)
+{
+    uint64_t x;
+
+    memcpy(&x, p, sizeof(x));
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    x = __builtin_bswap64(x);
+#endif
+    return x;
+}
+
+/* Eight bytes at a time, a table for each. */
+static uint32_t by_table(uint32_t crc, const void *data, size_t n)
+{
+    const unsigned char *p = data;
+
+    crc = ~crc;
+    for (; n >= 8; n -= 8, p += 8) {
+        uint64_t x = load64(p) ^ crc;
+
+        crc = 0;
+        for (int k = 0; k < SLICES; k++)
+            crc ^= slice[SLICES - 1 - k][x >> 8 * k & 0xff];
+    }
+    for (; n > 0; n--)
+        crc = one_byte_on(crc ^ *p++);
+    return ~crc;
+}
+
+/* ---- x86 ---- */
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define SSE    __attribute__((target("sse4.2,pclmul")))
+#define AVX512 __attribute__((target("sse4.2,pclmul,avx512f,avx512vl,vpclmulqdq")))
+
+/* Less than three words are not worth a product. No complement at either end. */
+SSE static uint64_t in_order(uint64_t crc, const unsigned char *p, size_t n)
+{
+    for (; n >= 8; n -= 8, p += 8)
+        crc = _mm_crc32_u64(crc, load64(p));
+    for (; n > 0; n--)
+        crc = _mm_crc32_u8((uint32_t)crc, *p++);
+    return crc;
+}
+
+/* crc * x^64n / x^33 of which the instruction makes the remainder. */
+SSE static uint64_t moved(uint64_t crc, size_t words)
+{
+    __m128i a = _mm_cvtsi64_si128((long long)crc);
+    __m128i k = _mm_cvtsi64_si128((long long)over_words[words]);
+
+    return (uint64_t)_mm_cvtsi128_si64(_mm_clmulepi64_si128(a, k, 0));
+}
+
+/* The first 24 * words bytes, as three thirds. The last word of the third third takes in the other
+ * two remainders, moved to where it is. */
+SSE static uint64_t three_thirds(uint64_t crc, const unsigned char *p, size_t words)
+{
+    const unsigned char *q = p + 8 * words, *r = q + 8 * words;
+    uint64_t             a = crc, b = 0, c = 0;
+
+    for (size_t i = 0; i + 1 < words; i++) {
+        a = _mm_crc32_u64(a, load64(p + 8 * i));
+        b = _mm_crc32_u64(b, load64(q + 8 * i));
+        c = _mm_crc32_u64(c, load64(r + 8 * i));
+    }
+    a = _mm_crc32_u64(a, load64(q - 8));
+    b = _mm_crc32_u64(b, load64(r - 8));
+    return _mm_crc32_u64(c, load64(r + 8 * words - 8) ^ moved(a, 2 * words) ^ moved(b, words));
+}
+
+SSE static uint32_t by_thirds(uint32_t given, const void *data, size_t n)
+{
+    const unsigned char *p = data;
+    uint64_t             crc = ~given;
+
+    while (n >= 72) {
+        size_t words = n / 24 < THIRD_MOST ? n / 24 : THIRD_MOST;
+
+        crc = three_thirds(crc, p, words);
+        p += 24 * words;
+        n -= 24 * words;
+    }
+    return ~(uint32_t)in_order(crc, p, n);
+}
+
+/* a folded over d bits into b: k is x^(d+31) mod P, for the high half, and x^(d-33) mod P. */
+AVX512 static inline __m512i fold512(__m512i a, __m512i k, __m512i b)
+{
+    __m512i high = _mm512_clmulepi64_epi128(a, k, 0x00);
+    __m512i low = _mm512_clmulepi64_epi128(a, k, 0x11);
+
+    return _mm512_ternarylogic_epi64(high, low, b, 0x96); /* all three added */
+}
+
+AVX512 static inline __m512i fold_by(uint32_t high, uint32_t low)
+{
+    return _mm512_broadcast_i32x4(_mm_setr_epi32((int)high, 0, (int)low, 0));
+}
+
+/* 256 bytes at a time in four registers, then one, then its four lanes. */
+AVX512 static uint32_t by_folding(uint32_t given, const void *data, size_t n)
+{
+    const unsigned char *p = data;
+    const __m512i        over_256 = fold_by(0xdcb17aa4u, 0xb9e02b86u); /* d = 2048 */
+    const __m512i        over_64 = fold_by(0x740eef02u, 0x9e4addf8u);  /* d = 512 */
+
+    if (n < 512)
+        return by_thirds(given, data, n);
+    __m512i a = _mm512_xor_si512(_mm512_loadu_si512(p),
+                                 _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~given)));
+    __m512i b = _mm512_loadu_si512(p + 64);
+    __m512i c = _mm512_loadu_si512(p + 128);
+    __m512i d = _mm512_loadu_si512(p + 192);
+    for (p += 256, n -= 256; n >= 256; p += 256, n -= 256) {
+        a = fold512(a, over_256, _mm512_loadu_si512(p));
+        b = fold512(b, over_256, _mm512_loadu_si512(p + 64));
+        c = fold512(c, over_256, _mm512_loadu_si512(p + 128));
+        d = fold512(d, over_256, _mm512_loadu_si512(p + 192));
+    }
+    b = fold512(a, over_64, b);
+    c = fold512(b, over_64, c);
+    d = fold512(c, over_64, d);
+    for (; n >= 64; p += 64, n -= 64)
+        d = fold512(d, over_64, _mm512_loadu_si512(p));
+    /* 64 bytes are left that have the remainder of all: the plain way ends it. */
+    unsigned char rest[64];
+    _mm512_storeu_si512(rest, d);
+    return ~(uint32_t)in_order(in_order(0, rest, sizeof(rest)), p, n);
+}
+
+static bool can_sse(void)
+{
+    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
+}
+
+static bool can_avx512(void)
+{
+    return can_sse() && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("vpclmulqdq");
+}
+#endif
+
+/* ---- arm64 ---- */
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <arm_acle.h>
+#include <sys/auxv.h>
+
+#define ARM_HWCAP_CRC32 (1ul << 7)
+
+__attribute__((target("+crc"))) static uint32_t by_arm(uint32_t crc, const void *data, size_t n)
+{
+    const unsigned char *p = data;
+
+    crc = ~crc;
+    for (; n >= 8; n -= 8, p += 8)
+        crc = __crc32cd(crc, load64(p));
+    for (; n > 0; n--)
+        crc = __crc32cb(crc, *p++);
+    return ~crc;
+}
+
+static bool can_arm(void)
+{
+    return (getauxval(AT_HWCAP) & ARM_HWCAP_CRC32) != 0;
+}
+#endif
+
+/* ---- which ---- */
+
+static bool always(void)
+{
+    return true;
+}
+
+/* The name is the least value of the setting `simd` that allows it. */
+static const struct way {
+    const char  *name, *simd;
+    ch_crc32c_fn run;
+    bool (*can)(void);
+} ways[] = {
+    {"table", "base", by_table, always},
+#if defined(__x86_64__)
+    {"thirds", "avx2", by_thirds, can_sse},
+    {"folding", "avx512", by_folding, can_avx512},
+#elif defined(__aarch64__) && defined(__linux__)
+    {"arm", "avx2", by_arm, can_arm},
+#endif
+};
+
+static void choose(void)
+{
+    const char *simd = ch__config()->simd;
+
+    make_tables();
+    for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++) {
+        if (ways[i].can())
+            best = ways[i].run;
+        if (strcmp(simd, ways[i].simd) == 0)
+            break;
+    }
+}
+
+bool ch__crc32c_way(int i, const char **name, ch_crc32c_fn *run)
+{
+    if (i >= (int)(sizeof(ways) / sizeof(*ways)))
+        return false;
+    pthread_once(&once, choose);
+    *name = ways[i].name;
+    *run = ways[i].can() ? ways[i].run : NULL;
+    return true;
+}
+
+uint32_t ch__crc32c(uint32_t crc, const void *data, size_t n)
+{
+    pthread_once(&once, choose);
+    return best(crc, data, n);
+}

@@ -1,0 +1,193 @@
+/* file/reader.c -- blocks filled from a stream, and the tail of one moved to the next.
+ *
+ * Bytes of a block that were handed out are never written again while it is shared: reading goes
+ * on behind them, and when the room there does not do, in another block.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "file/reader.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+
+/* Blocks grow by doubling up to this, then by this: what is reserved is never more than what was
+ * read and a little (PROMISES S6). */
+static const size_t most_growth = (size_t)8 << 20;
+
+ch_status ch__reader_over(ch_stream *s, ch_block_pool *pool, ch_reader **out)
+{
+    ch_reader *r = ch__calloc(1, sizeof(*r));
+    ch_status  rc = r == NULL ? ch__fail_memory(ch__stream_path(s)) : CH_OK;
+
+    if (rc != CH_OK) {
+        ch__stream_close(s);
+        return rc;
+    }
+    r->stream = s;
+    if (pool != NULL)
+        r->pool = ch__block_pool_ref(pool);
+    else
+        rc = ch__block_pool_new(&r->pool);
+    if (rc == CH_OK) {
+        r->block = ch__block_take(r->pool);
+        if (r->block == NULL)
+            rc = ch__fail_memory(ch__stream_path(s));
+    }
+    if (rc != CH_OK) {
+        ch__reader_close(r);
+        return rc;
+    }
+    r->at = r->block->data;
+    *out = r;
+    return CH_OK;
+}
+
+ch_status ch__reader_open(const char *path, const ch_load_options *opt, ch_block_pool *pool,
+                          ch_reader **out)
+{
+    ch_stream *s = NULL;
+    ch_status  rc = ch__stream_open(path, opt, &s);
+
+    return rc == CH_OK ? ch__reader_over(s, pool, out) : rc;
+}
+
+void ch__reader_close(ch_reader *r)
+{
+    if (r == NULL)
+        return;
+    if (r->block != NULL)
+        ch__buffer_unref(r->block);
+    ch__block_pool_unref(r->pool);
+    ch__stream_close(r->stream);
+    ch__free(r);
+}
+
+int64_t ch__reader_offset(const ch_reader *r)
+{
+    return ch__stream_offset(r->stream) - (int64_t)r->left;
+}
+
+const char *ch__reader_path(const ch_reader *r)
+{
+    return ch__stream_path(r->stream);
+}
+
+/* ---- filling ---- */
+
+static char *block_data(const ch_buffer *b)
+{
+    return b->data;
+}
+
+/* Bytes of the block behind those that are there. */
+static size_t room_behind(const ch_reader *r)
+{
+    return r->block->bytes - (size_t)(r->at - block_data(r->block)) - r->left;
+}
+
+static bool is_shared(const ch_buffer *b)
+{
+    return atomic_load_explicit(&b->refs, memory_order_acquire) > 1;
+}
+
+static ch_status fail_room(const ch_reader *r, size_t n)
+{
+    return ch__fail(CH_RESOURCE_EXHAUSTED,
+                    "%s: out of memory for the %zu bytes that are needed at byte %lld",
+                    ch__reader_path(r), n, (long long)ch__reader_offset(r));
+}
+
+/* The block made larger; it may be elsewhere then. */
+static bool grow(ch_reader *r)
+{
+    ch_buffer *b = r->block;
+    size_t     at = (size_t)(r->at - block_data(b));
+    bool ok = ch__block_grow(b, b->bytes + (b->bytes < most_growth ? b->bytes : most_growth));
+
+    r->at = block_data(b) + at;
+    return ok;
+}
+
+/* What is there, at the beginning of a block of our own that has room behind it. */
+static bool move_to_fresh(ch_reader *r)
+{
+    ch_buffer *fresh = ch__block_take(r->pool);
+
+    if (fresh == NULL)
+        return false;
+    if (!ch__block_grow(fresh, r->left + 1)) {
+        ch__buffer_unref(fresh);
+        return false;
+    }
+    if (r->left > 0)
+        memcpy(fresh->data, r->at, r->left);
+    ch__buffer_unref(r->block);
+    r->block = fresh;
+    r->at = fresh->data;
+    return true;
+}
+
+/* Some room behind what is there; as much as is wanted, where a block has that. */
+static ch_status make_room(ch_reader *r, size_t n)
+{
+    bool ok = true;
+
+    if (n - r->left <= room_behind(r))
+        return CH_OK;
+    if (is_shared(r->block))
+        ok = move_to_fresh(r);
+    else if (r->at != block_data(r->block)) {
+        memmove(r->block->data, r->at, r->left);
+        r->at = r->block->data;
+    }
+    if (ok && room_behind(r) == 0)
+        ok = grow(r);
+    return ok ? CH_OK : fail_room(r, n);
+}
+
+ch_status ch__reader_fill(ch_reader *r, size_t n)
+{
+    while (r->left < n && !r->has_ended) {
+        size_t    got;
+        ch_status rc = make_room(r, n);
+
+        if (rc != CH_OK)
+            return rc;
+        size_t room = room_behind(r);
+        rc = ch__stream_read(r->stream, block_data(r->block) + (r->block->bytes - room),
+                             room < CH_BLOCK_BYTES ? room : CH_BLOCK_BYTES, &got);
+        if (rc != CH_OK)
+            return rc;
+        r->left += got;
+        r->has_ended = got == 0;
+    }
+    return CH_OK;
+}
+
+/* ---- moving ---- */
+
+ch_status ch__reader_skip(ch_reader *r, int64_t n, int64_t *skipped)
+{
+    int64_t   here = (uint64_t)n < r->left ? n : (int64_t)r->left;
+    ch_status rc = CH_OK;
+
+    ch__reader_take(r, (size_t)here);
+    *skipped = 0;
+    if (here < n)
+        rc = ch__stream_skip(r->stream, n - here, skipped);
+    *skipped += here;
+    return rc;
+}
+
+ch_status ch__reader_seek(ch_reader *r, int64_t offset)
+{
+    int64_t skipped, ahead = offset - ch__reader_offset(r);
+
+    if (ahead >= 0 && (uint64_t)ahead <= r->left)
+        return ch__reader_skip(r, ahead, &skipped);
+    r->at += r->left;
+    r->left = 0;
+    r->has_ended = false;
+    return ch__stream_seek(r->stream, offset);
+}

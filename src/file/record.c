@@ -1,0 +1,122 @@
+/* file/record.c -- the framing of TFRecord files (TR-1 to TR-5).
+ *
+ *     length   u64, little endian, as all numbers here
+ *     u32      masked CRC-32C of those 8 bytes
+ *     data     length bytes
+ *     u32      masked CRC-32C of the data
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "file/record.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+#include "file/bytes.h"
+#include "file/crc32c.h"
+
+enum { HEAD_BYTES = 12, FOOT_BYTES = 4 };
+
+static ch_status fail_record(const ch_reader *r, const char *what)
+{
+    int64_t offset = ch__reader_offset(r);
+
+    return ch__fail(CH_DATA_LOSS, "%s: %s at byte %lld%s", ch__reader_path(r), what,
+                    (long long)offset, offset == 0 ? "; is this a TFRecord file?" : "");
+}
+
+/* The length of the record in front of the reader; *there is false at the end of the file. */
+static ch_status read_head(ch_reader *r, uint64_t *size, bool *there)
+{
+    ch_status rc = ch__reader_want(r, HEAD_BYTES);
+
+    if (rc != CH_OK)
+        return rc;
+    *there = r->left > 0;
+    if (!*there)
+        return CH_OK;
+    if (r->left < HEAD_BYTES)
+        return fail_record(r, "truncated record");
+    if (ch__crc32c_mask(ch__crc32c(0, r->at, 8)) != ch__le32(r->at + 8))
+        return fail_record(r, "corrupted record (the checksum of its length is wrong, so what "
+                              "follows it cannot be found)");
+    *size = ch__le64(r->at);
+    return CH_OK;
+}
+
+ch_status ch__record_next(ch_reader *r, int64_t max_bytes, ch_record *out)
+{
+    uint64_t  size;
+    bool      there;
+    ch_status rc = read_head(r, &size, &there);
+
+    if (rc != CH_OK)
+        return rc;
+    if (!there) {
+        *out = (ch_record){.offset = ch__reader_offset(r)};
+        return CH_OK;
+    }
+    if (size > (uint64_t)max_bytes)
+        return ch__fail(CH_RESOURCE_EXHAUSTED,
+                        "%s: the record at byte %lld has %llu bytes, more than the %lld of "
+                        "max_record_bytes",
+                        ch__reader_path(r), (long long)ch__reader_offset(r),
+                        (unsigned long long)size, (long long)max_bytes);
+    size_t whole = HEAD_BYTES + (size_t)size + FOOT_BYTES;
+    rc = ch__reader_want(r, whole);
+    if (rc != CH_OK)
+        return rc;
+    if (r->left < whole)
+        return fail_record(r, "truncated record");
+    *out = (ch_record){r->at + HEAD_BYTES, (size_t)size, ch__le32(r->at + HEAD_BYTES + size),
+                       ch__reader_offset(r)};
+    ch__reader_take(r, whole);
+    return CH_OK;
+}
+
+/* One, of any size: the bytes are passed over and not held. */
+static ch_status skip_one(ch_reader *r, bool *there)
+{
+    uint64_t  size;
+    int64_t   passed, offset = ch__reader_offset(r);
+    ch_status rc = read_head(r, &size, there);
+
+    if (rc != CH_OK || !*there)
+        return rc;
+    if (size > INT64_MAX - HEAD_BYTES - FOOT_BYTES)
+        return fail_record(r, "truncated record");
+    int64_t whole = HEAD_BYTES + (int64_t)size + FOOT_BYTES;
+    rc = ch__reader_skip(r, whole, &passed);
+    if (rc != CH_OK || passed == whole)
+        return rc;
+    return ch__fail(CH_DATA_LOSS, "%s: truncated record at byte %lld%s", ch__reader_path(r),
+                    (long long)offset, offset == 0 ? "; is this a TFRecord file?" : "");
+}
+
+ch_status ch__record_skip(ch_reader *r, int64_t n, int64_t *skipped)
+{
+    ch_status rc = CH_OK;
+    bool      there = true;
+
+    for (*skipped = 0; *skipped < n && rc == CH_OK; *skipped += there) {
+        rc = skip_one(r, &there);
+        if (rc != CH_OK || !there)
+            break;
+    }
+    return rc;
+}
+
+bool ch__record_is_good(const ch_record *x)
+{
+    return ch__crc32c_mask(ch__crc32c(0, x->data, x->size)) == x->crc;
+}
+
+ch_status ch__record_check(const ch_record *x, const char *path)
+{
+    if (ch__record_is_good(x))
+        return CH_OK;
+    return ch__fail(CH_DATA_LOSS,
+                    "%s: corrupted record at byte %lld (the checksum of its %zu bytes is "
+                    "wrong)%s",
+                    path, (long long)x->offset, x->size,
+                    x->offset == 0 ? "; is this a TFRecord file?" : "");
+}

@@ -1,0 +1,306 @@
+/* file/stream.c -- files, read in order and decompressed on the way.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "file/stream.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "file/codec.h"
+#include "file/sys.h"
+
+/* Compressed bytes that are read at once. */
+enum { IN_BYTES = 128 << 10, SKIP_BYTES = 16 << 10 };
+
+static const int     default_expansion = 100;        /* PROMISES S11 */
+static const int64_t free_bytes = (int64_t)16 << 20; /* of output, whatever the ratio */
+static const int64_t default_max_bytes = (int64_t)1 << 40;
+
+struct ch_stream {
+    char          *path;
+    int            fd;
+    ch_compression kind;
+    int64_t from, bytes; /* the part of the file; bytes is INT64_MAX for all from there */
+    int64_t n_in;        /* read of that part */
+    int64_t n_out;       /* given: the offset */
+    /* Compressed ones alone have: */
+    int64_t     window; /* that the decoder may keep */
+    int64_t     max_bytes;
+    int         max_expansion;
+    ch_codec   *codec;
+    char       *in; /* IN_BYTES, of which those at next are still to be decoded */
+    const char *next;
+    size_t      n_next;
+};
+
+static ch_status fail_read(const ch_stream *s, int error)
+{
+    return ch__fail_errno(error, "%s: reading failed at byte %lld", s->path,
+                          (long long)(s->from + s->n_in));
+}
+
+/* ---- opening ---- */
+
+static ch_status open_file(ch_stream *s)
+{
+    struct stat about;
+
+    s->fd = ch__sys_open(s->path, O_RDONLY, 0);
+    if (s->fd < 0)
+        return ch__fail_errno(errno, "%s: cannot be opened", s->path);
+    if (ch__sys_stat(s->fd, &about) != 0)
+        return ch__fail_errno(errno, "%s: cannot be looked at", s->path);
+    if (S_ISDIR(about.st_mode))
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: a directory, where a file is needed",
+                        s->path);
+    if (s->from > 0 && ch__sys_seek(s->fd, s->from, SEEK_SET) < 0)
+        return fail_read(s, errno);
+    (void)posix_fadvise(s->fd, 0, 0, POSIX_FADV_SEQUENTIAL); /* advice */
+    /* A window as large as the file is no more than what is read anyway. */
+    s->window = s->max_expansion == INT_MAX ? INT64_MAX : about.st_size;
+    return CH_OK;
+}
+
+static ch_status open_codec(ch_stream *s)
+{
+    ch_status rc = ch__decoder_new(s->kind, s->window, &s->codec);
+
+    if (rc != CH_OK)
+        return ch__fail_at(rc, "%s", s->path);
+    s->in = ch__malloc(IN_BYTES);
+    return s->in != NULL ? CH_OK : ch__fail_memory(s->path);
+}
+
+ch_status ch__stream_open_part(const char *path, int64_t from, int64_t bytes,
+                               const ch_load_options *opt, ch_stream **out)
+{
+    static const ch_load_options defaults;
+    ch_stream                   *s = ch__calloc(1, sizeof(*s));
+
+    if (s == NULL)
+        return ch__fail_memory(path);
+    opt = opt != NULL ? opt : &defaults;
+    s->fd = -1;
+    s->path = ch__strdup(path);
+    s->kind = ch__compression_of(path, opt->compression);
+    s->from = from;
+    s->bytes = bytes;
+    s->max_bytes = opt->max_bytes > 0 ? opt->max_bytes : default_max_bytes;
+    s->max_expansion = opt->max_expansion > 0 ? opt->max_expansion : default_expansion;
+    ch_status rc = s->path != NULL ? open_file(s) : ch__fail_memory(path);
+    if (rc == CH_OK && s->kind != CH_UNCOMPRESSED)
+        rc = open_codec(s);
+    if (rc != CH_OK) {
+        ch__stream_close(s);
+        return rc;
+    }
+    *out = s;
+    return CH_OK;
+}
+
+ch_status ch__stream_open(const char *path, const ch_load_options *opt, ch_stream **out)
+{
+    return ch__stream_open_part(path, 0, INT64_MAX, opt, out);
+}
+
+void ch__stream_close(ch_stream *s)
+{
+    if (s == NULL)
+        return;
+    if (s->fd >= 0)
+        ch__sys_close(s->fd);
+    ch__codec_free(s->codec);
+    ch__free(s->in);
+    ch__free(s->path);
+    ch__free(s);
+}
+
+int64_t ch__stream_offset(const ch_stream *s)
+{
+    return s->n_out;
+}
+
+const char *ch__stream_path(const ch_stream *s)
+{
+    return s->path;
+}
+
+/* ---- reading ---- */
+
+/* Bytes as they are in the file. */
+static ch_status read_raw(ch_stream *s, void *to, size_t n, size_t *got)
+{
+    int64_t left = s->bytes - s->n_in;
+
+    if ((uint64_t)left < n)
+        n = (size_t)left;
+    ssize_t now = n > 0 ? ch__sys_read(s->fd, to, n) : 0;
+    if (now < 0)
+        return fail_read(s, errno);
+    s->n_in += now;
+    *got = (size_t)now;
+    return CH_OK;
+}
+
+/* Puts file and byte before what the decoder said. */
+static ch_status place_fault(const ch_stream *s, ch_status rc)
+{
+    return ch__fail_at(rc, "%s: at byte %lld, %lld bytes decompressed", s->path,
+                       (long long)(s->from + s->n_in - (int64_t)s->n_next),
+                       (long long)s->n_out);
+}
+
+static ch_status check_limits(const ch_stream *s)
+{
+    int64_t taken = s->n_in - (int64_t)s->n_next;
+
+    if (s->n_out > s->max_bytes)
+        return place_fault(s, ch__fail(CH_RESOURCE_EXHAUSTED,
+                                       "more than the %lld bytes of max_bytes",
+                                       (long long)s->max_bytes));
+    if (s->n_out > free_bytes && s->n_out / s->max_expansion > taken)
+        return place_fault(s, ch__fail(CH_RESOURCE_EXHAUSTED,
+                                       "more than %d bytes come from each byte of the file, as "
+                                       "an attack would have it; if you trust it, raise "
+                                       "max_expansion",
+                                       s->max_expansion));
+    return CH_OK;
+}
+
+static ch_status refill(ch_stream *s)
+{
+    s->next = s->in;
+    return read_raw(s, s->in, IN_BYTES, &s->n_next);
+}
+
+/* One step of the decoder. */
+static ch_status decode(ch_stream *s, void *to, size_t n, size_t *got, bool *ended)
+{
+    ch_codec_io io = {s->next, s->n_next, to, n};
+    ch_status   rc = s->codec->step(s->codec, &io, false, ended);
+
+    if (rc != CH_OK)
+        return place_fault(s, rc);
+    if (s->n_next > 0 && io.n_in == s->n_next && io.n_out == n)
+        return place_fault(s, ch__fail(CH_DATA_LOSS, "the compressed data leads nowhere"));
+    s->next = io.in;
+    s->n_next = io.n_in;
+    s->n_out += (int64_t)(n - io.n_out);
+    *got = n - io.n_out;
+    return check_limits(s);
+}
+
+/* A decoder is asked first, with no input too: it may hold output that had no room before. */
+static ch_status read_decoded(ch_stream *s, void *to, size_t n, size_t *got)
+{
+    bool      ended;
+    ch_status rc;
+
+    for (;;) {
+        rc = decode(s, to, n, got, &ended);
+        if (rc != CH_OK || *got > 0)
+            return rc;
+        if (s->n_next > 0)
+            continue;
+        rc = refill(s);
+        if (rc != CH_OK)
+            return rc;
+        if (s->n_next == 0)
+            break;
+    }
+    return ended ? CH_OK
+                 : place_fault(s, ch__fail(CH_DATA_LOSS, "the compressed data ends too soon"));
+}
+
+ch_status ch__stream_read(ch_stream *s, void *to, size_t n, size_t *got)
+{
+    if (s->codec != NULL)
+        return read_decoded(s, to, n, got);
+    ch_status rc = read_raw(s, to, n, got);
+    if (rc == CH_OK)
+        s->n_out += (int64_t)*got;
+    return rc;
+}
+
+/* ---- moving ---- */
+
+static ch_status skip_by_reading(ch_stream *s, int64_t n, int64_t *skipped)
+{
+    char   waste[SKIP_BYTES];
+    size_t got = 1;
+
+    for (*skipped = 0; *skipped < n && got > 0; *skipped += (int64_t)got) {
+        int64_t   left = n - *skipped;
+        ch_status rc =
+            ch__stream_read(s, waste, left < SKIP_BYTES ? (size_t)left : SKIP_BYTES, &got);
+
+        if (rc != CH_OK)
+            return rc;
+    }
+    return CH_OK;
+}
+
+/* The system lets us seek past the end without a word: whether the bytes were there is
+ * known when the last of them has been read. */
+ch_status ch__stream_skip(ch_stream *s, int64_t n, int64_t *skipped)
+{
+    int64_t far = n - SKIP_BYTES, now, size;
+
+    if (s->codec != NULL || far <= 0)
+        return skip_by_reading(s, n, skipped);
+    size = ch__sys_seek(s->fd, 0, SEEK_END);
+    if (size < 0)
+        return errno == ESPIPE ? skip_by_reading(s, n, skipped) : fail_read(s, errno);
+    size = size - s->from < s->bytes ? size - s->from : s->bytes;
+    far = s->n_in + far < size ? far : size - s->n_in;
+    if (far < 0)
+        far = 0; /* cut short since it was read */
+    now = ch__sys_seek(s->fd, s->from + s->n_in + far, SEEK_SET);
+    if (now < 0)
+        return fail_read(s, errno);
+    s->n_in += far;
+    s->n_out += far;
+    ch_status rc = skip_by_reading(s, n - far, skipped);
+    *skipped += far;
+    return rc;
+}
+
+static ch_status rewind_stream(ch_stream *s)
+{
+    ch_codec *fresh = NULL;
+
+    if (s->codec != NULL) {
+        ch_status rc = ch__decoder_new(s->kind, s->window, &fresh);
+
+        if (rc != CH_OK)
+            return ch__fail_at(rc, "%s", s->path);
+        ch__codec_free(s->codec);
+        s->codec = fresh;
+    }
+    s->n_next = 0;
+    s->n_in = s->n_out = 0;
+    return ch__sys_seek(s->fd, s->from, SEEK_SET) < 0 ? fail_read(s, errno) : CH_OK;
+}
+
+ch_status ch__stream_seek(ch_stream *s, int64_t offset)
+{
+    int64_t   skipped;
+    ch_status rc = offset < s->n_out ? rewind_stream(s) : CH_OK;
+
+    if (rc != CH_OK)
+        return rc;
+    rc = ch__stream_skip(s, offset - s->n_out, &skipped);
+    if (rc == CH_OK && s->n_out < offset)
+        rc =
+            ch__fail(CH_OUT_OF_RANGE,
+                     "%s: byte %lld was asked for, and it ends at byte %lld: not the file that "
+                     "was read before?",
+                     s->path, (long long)offset, (long long)s->n_out);
+    return rc;
+}

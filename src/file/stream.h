@@ -1,0 +1,35 @@
+/* file/stream.h -- the bytes of a file in order, decompressed.
+ *
+ * Files are read, never mapped: one that is cut short while it is read gives an error and not a
+ * signal. Every error names the file, and the byte where there is one. A stream has one owner and
+ * is used by one thread at a time.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef FILE_STREAM_H
+#define FILE_STREAM_H
+
+#include "cohort/file.h"
+
+typedef struct ch_stream ch_stream;
+
+/* `opt` may be NULL. NOT_FOUND, PERMISSION_DENIED; INVALID_ARGUMENT for a directory. */
+CH_MUST_CHECK ch_status ch__stream_open(const char *path, const ch_load_options *opt,
+                                        ch_stream **out);
+/* The same for a part of the file, its bytes [from, from + bytes), which is compressed as `opt`
+ * says (not by name). */
+CH_MUST_CHECK ch_status ch__stream_open_part(const char *path, int64_t from, int64_t bytes,
+                                             const ch_load_options *opt, ch_stream **out);
+void                    ch__stream_close(ch_stream *s); /* NULL is fine */
+
+/* Up to `n` bytes: at least one, or none at the end. RESOURCE_EXHAUSTED past the limits of the
+ * options; DATA_LOSS if the compressed data is damaged or ends too soon. */
+CH_MUST_CHECK ch_status ch__stream_read(ch_stream *s, void *to, size_t n, size_t *got);
+/* Passes over `n` bytes; *skipped is less only where the file ends. */
+CH_MUST_CHECK ch_status ch__stream_skip(ch_stream *s, int64_t n, int64_t *skipped);
+/* Goes to where ch__stream_offset was `offset`: OUT_OF_RANGE if that is past the end. */
+CH_MUST_CHECK ch_status ch__stream_seek(ch_stream *s, int64_t offset);
+
+int64_t     ch__stream_offset(const ch_stream *s); /* of the next byte, decompressed */
+const char *ch__stream_path(const ch_stream *s);
+
+#endif

@@ -1,0 +1,181 @@
+/* file/sys.c -- the one door to files: counted, and refused or cut short on request.
+ * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "file/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+
+static atomic_int_least64_t n_calls;
+static atomic_int_least64_t fail_at; /* in terms of n_calls; 0: off */
+static atomic_size_t        cut_to;  /* 0: off */
+
+/* Counts a call; false if it must fail. */
+static bool may_call(void)
+{
+    int64_t nth = atomic_fetch_add_explicit(&n_calls, 1, memory_order_relaxed) + 1;
+
+    if (nth != atomic_load_explicit(&fail_at, memory_order_relaxed))
+        return true;
+    errno = EIO;
+    return false;
+}
+
+/* How many of n bytes a call may move. */
+static size_t cut(size_t n)
+{
+    size_t most = atomic_load_explicit(&cut_to, memory_order_relaxed);
+
+    return most > 0 && n > most ? most : n;
+}
+
+/* The first round of a call that is being cut is lost to a signal that never was. */
+static bool is_interrupted(int round)
+{
+    if (round > 0 || atomic_load_explicit(&cut_to, memory_order_relaxed) == 0)
+        return false;
+    errno = EINTR;
+    return true;
+}
+
+int ch__sys_open(const char *path, int flags, mode_t mode)
+{
+    int fd;
+
+    if (!may_call())
+        return -1;
+    do
+        fd = open(path, flags | O_CLOEXEC, mode);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+ssize_t ch__sys_read(int fd, void *to, size_t n)
+{
+    ssize_t got;
+    int     round = 0;
+
+    if (!may_call())
+        return -1;
+    do
+        got = is_interrupted(round) ? -1 : read(fd, to, cut(n));
+    while (got < 0 && errno == EINTR && ++round > 0);
+    return got;
+}
+
+ssize_t ch__sys_write(int fd, const void *from, size_t n)
+{
+    ssize_t put;
+    int     round = 0;
+
+    if (!may_call())
+        return -1;
+    do
+        put = is_interrupted(round) ? -1 : write(fd, from, cut(n));
+    while (put < 0 && errno == EINTR && ++round > 0);
+    return put;
+}
+
+int64_t ch__sys_seek(int fd, int64_t offset, int whence)
+{
+    return may_call() ? lseek(fd, offset, whence) : -1;
+}
+
+int ch__sys_stat(int fd, struct stat *out)
+{
+    return may_call() ? fstat(fd, out) : -1;
+}
+
+int ch__sys_sync(int fd)
+{
+    int rc;
+
+    if (!may_call())
+        return -1;
+    do
+        rc = fsync(fd);
+    while (rc < 0 && errno == EINTR);
+    return rc;
+}
+
+int ch__sys_rename(const char *from, const char *to)
+{
+    return may_call() ? rename(from, to) : -1;
+}
+
+int ch__sys_unlink(const char *path)
+{
+    return unlink(path);
+}
+
+/* Not made again after EINTR: on Linux the descriptor is gone, and may be another's by now. */
+int ch__sys_close(int fd)
+{
+    return close(fd);
+}
+
+static ch_status status_of(int error)
+{
+    switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+        return CH_NOT_FOUND;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        return CH_PERMISSION_DENIED;
+    case EEXIST:
+        return CH_ALREADY_EXISTS;
+    case ENOMEM:
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+    case EMFILE:
+    case ENFILE:
+        return CH_RESOURCE_EXHAUSTED;
+    case EINVAL:
+    case EISDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+        return CH_INVALID_ARGUMENT;
+    case EIO:
+        return CH_DATA_LOSS;
+    default:
+        return CH_UNKNOWN;
+    }
+}
+
+ch_status ch__fail_errno(int error, const char *format, ...)
+{
+    char    what[CH_FAULT_TEXT], reason[128];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(what, sizeof(what), format, args);
+    va_end(args);
+    return ch__fail(status_of(error), "%s: %s", what,
+                    strerror_r(error, reason, sizeof(reason)));
+}
+
+int64_t ch__file_calls(void)
+{
+    return atomic_load_explicit(&n_calls, memory_order_relaxed);
+}
+
+void ch__file_fail_at(int64_t n)
+{
+    atomic_store_explicit(&fail_at, n > 0 ? ch__file_calls() + n : 0, memory_order_relaxed);
+}
+
+void ch__file_cut(size_t most)
+{
+    atomic_store_explicit(&cut_to, most, memory_order_relaxed);
+}
