@@ -5,10 +5,11 @@
  *     rc = ch_strategy_run(NULL, train, batch, &out);      // records, plans, runs
  *     rc = ch_strategy_run(NULL, train, batch, &out);      // runs
  *
- * The step is recorded when it first runs with inputs of these dtypes and of these sizes past
+ * The step is recorded when it first runs with inputs of these names, dtypes and sizes past
  * axis 0. Each number of rows gets a program of its own: every size a number, all memory
- * planned. At most 64 programs are kept, the least recently used goes first; when the tenth
- * is made, the log says which size keeps changing.
+ * planned. At most 64 recordings and 64 programs are kept, the least recently used goes first,
+ * a recording with its programs; when the tenth program is made, the log says which size keeps
+ * changing.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_FUNCTION_H
@@ -23,7 +24,8 @@ typedef struct ch_function ch_function;
 CH_API CH_MUST_CHECK ch_status ch_function_new(const char *name, ch_step_fn step, void *arg,
                                                ch_function **out);
 /* A function over a graph that was recorded before, here or elsewhere; references it. Its
- * variables are looked up by name in the strategy that runs it. */
+ * variables are looked up by name in the strategy that runs it. Inputs come in the order of the
+ * graph's; those with a name must have the graph's. */
 CH_API CH_MUST_CHECK ch_status ch_function_of_graph(const char *name, ch_graph *graph,
                                                     ch_function **out);
 CH_API ch_function            *ch_function_ref(ch_function *f);
@@ -34,7 +36,7 @@ CH_API void                    ch_function_unref(ch_function *f);
 CH_API void ch_function_static_rows(ch_function *f);
 
 CH_API const char *ch_function_name(const ch_function *f);
-/* How often the step was recorded, and how many programs are kept. */
+/* How often the step was recorded, ever, and how many programs are kept. */
 CH_API int ch_function_recordings(const ch_function *f);
 CH_API int ch_function_programs(const ch_function *f);
 

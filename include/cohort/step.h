@@ -32,12 +32,14 @@ typedef struct ch_node ch_node;
 
 typedef void (*ch_step_fn)(ch_step *s, void *arg);
 
-/* The i-th input, and the one of a name; an error sticks if there is none. */
+/* The i-th input, and the one of a name; an error sticks if there is none. In a branch or loop
+ * body too, these are the step's inputs. */
 CH_API ch_node *ch_step_in(ch_step *s, int i);
 CH_API ch_node *ch_step_in_named(ch_step *s, const char *name);
 CH_API int      ch_step_in_count(const ch_step *s);
 
-/* Makes a node a result of the step, in this order. `name` may be NULL; it is copied. */
+/* Makes a node a result of the step, in this order. `name` may be NULL; it is copied. Not in a
+ * branch or loop body, which has results of its own. */
 CH_API void ch_step_out(ch_step *s, const char *name, ch_node *n);
 
 /* Names the part of the model that is being recorded, for errors and printing. They nest:
@@ -68,8 +70,9 @@ CH_API ch_node *ch_rows(ch_node *x);        /* i64, weak: the size of axis 0 */
 CH_API ch_node *ch_number(ch_step *s, double value);
 CH_API ch_node *ch_constant(ch_step *s, ch_tensor *t); /* the tensor must not change any more */
 
-/* What is known of a node while recording. A size that is a symbol shows as -1. Of NULL, which an
- * op gives after an error: f32, a scalar, NULL. */
+/* What is known of a node while recording. A size that is a symbol shows as -1. The step is the
+ * one that ops of the node are recorded in now: in a branch or loop body, the body's. Of NULL,
+ * which an op gives after an error: f32, a scalar, NULL. */
 CH_API ch_dtype ch_node_dtype(const ch_node *n);
 CH_API ch_shape ch_node_shape(const ch_node *n);
 CH_API ch_step *ch_node_step(const ch_node *n);

@@ -102,7 +102,7 @@ const ch_op ch__op_all_reduce = {
 /* A sparse one stays so: the sum has the rows of all. */
 static ch_node *all_reduce_sparse(ch_reduce_op op, const ch_node *x)
 {
-    ch_step *s = x->graph->step;
+    ch_step *s = ch_node_step(x);
     ch_node *in[2] = {x->head->in[0], x->head->in[1]}, *out[2];
 
     if (!ch__all_gather(2, in, out))
@@ -119,8 +119,8 @@ ch_node *ch_all_reduce(ch_reduce_op op, ch_node *x)
 
     if (!ch__is_sparse(x) || (op != CH_SUM && op != CH_MEAN))
         return ch__node_at(caller, &ch__op_all_reduce, &(all_reduce_attrs){op}, 1, &x);
-    before = ch__step_begin_at(x->graph->step, caller, "all_reduce");
+    before = ch__step_begin_at(ch_node_step(x), caller, "all_reduce");
     y = all_reduce_sparse(op, x);
-    ch__step_end(x->graph->step, before);
+    ch__step_end(ch_node_step(x), before);
     return y;
 }

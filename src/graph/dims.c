@@ -109,6 +109,17 @@ const char *ch__dim_text(const ch_infer *c, ch_dim d)
     return text;
 }
 
+const char *ch__type_text(ch_dtype dtype, const ch_dims *d)
+{
+    static _Thread_local char ring[4][192];
+    static _Thread_local int  next;
+    char                     *text = ring[next++ & 3];
+    int used = snprintf(text, sizeof(ring[0]), "%s", ch_dtype_name(dtype));
+
+    ch__dims_print(d, text + used, sizeof(ring[0]) - (size_t)used);
+    return text;
+}
+
 ch_status ch__infer_dims(ch_infer *c, int i, ch_dtype dtype, const ch_dims *dims)
 {
     if (i < 0 || i >= CH_MAX_OUT)

@@ -172,13 +172,20 @@ static ch_status recorded_dims(const ch_args *a, bool numbers, ch_dims *dims, in
     return CH_OK;
 }
 
-static bool recording_fits(const ch_recording *r, void *owner, const ch_args *a,
+static bool same_name(const char *a, const char *b)
+{
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+/* Names count: a step may ask for its inputs by them. */
+static bool recording_fits(const ch_recording *r, const ch_run *run, const ch_args *a,
                            const ch_dims *dims)
 {
-    if (r->owner != owner || r->n_in != a->n_in || r->n_replicas != a->n_replicas)
+    if (r->owner != run->owner || r->n_in != a->n_in || r->n_replicas != a->n_replicas)
         return false;
     for (int i = 0; i < a->n_in; i++)
-        if (r->dtype[i] != a->tensor[i]->dtype || !ch__dims_same(&r->dims[i], &dims[i]))
+        if (r->dtype[i] != a->tensor[i]->dtype || !ch__dims_same(&r->dims[i], &dims[i]) ||
+            !same_name(r->graph->input_name[i], ch_tuple_name(run->in, i)))
             return false;
     return true;
 }
@@ -196,8 +203,7 @@ static ch_status call_step(ch_function *f, const ch_run *run, const ch_args *a,
     s->owner = run->owner;
     s->graph->n_symbols = n_symbols;
     for (int i = 0; i < a->n_in; i++)
-        ch__step_add_input(s, run->in != NULL ? ch_tuple_name(run->in, i) : NULL,
-                           a->tensor[i]->dtype, &dims[i]);
+        ch__step_add_input(s, ch_tuple_name(run->in, i), a->tensor[i]->dtype, &dims[i]);
     if (s->rc == CH_OK) {
         f->recorder = pthread_self();
         f->is_recording = true;
@@ -212,6 +218,29 @@ static ch_status call_step(ch_function *f, const ch_run *run, const ch_args *a,
     if (rc != CH_OK)
         return ch__fail_at(rc, "recording %s", f->name);
     return CH_OK;
+}
+
+/* Makes room for another recording: the least recently used goes, with its programs. */
+static void evict_recording(ch_function *f)
+{
+    ch_recording **last = &f->recordings;
+
+    while ((*last)->next != NULL)
+        last = &(*last)->next;
+    for (ch_prepared **link = &f->programs; *link != NULL;) {
+        ch_prepared *p = *link;
+
+        if (p->graph != (*last)->graph) {
+            link = &p->next;
+            continue;
+        }
+        *link = p->next;
+        ch__prepared_unref(p);
+        f->n_programs--;
+    }
+    free_recording(*last);
+    *last = NULL;
+    f->n_kept--;
 }
 
 static ch_status keep_recording(ch_function *f, void *owner, const ch_args *a,
@@ -235,18 +264,27 @@ static ch_status keep_recording(ch_function *f, void *owner, const ch_args *a,
     r->n_in = a->n_in;
     r->n_replicas = a->n_replicas;
     r->graph = g;
+    if (f->n_kept == CH_MAX_RECORDINGS)
+        evict_recording(f);
     r->next = f->recordings;
     f->recordings = r;
+    f->n_kept++;
     f->n_recordings++;
     return CH_OK;
 }
 
-static ch_graph *find_recording(ch_function *f, void *owner, const ch_args *a,
+static ch_graph *find_recording(ch_function *f, const ch_run *run, const ch_args *a,
                                 const ch_dims *dims)
 {
-    for (ch_recording *r = f->recordings; r != NULL; r = r->next)
-        if (recording_fits(r, owner, a, dims))
+    for (ch_recording **link = &f->recordings; *link != NULL; link = &(*link)->next)
+        if (recording_fits(*link, run, a, dims)) {
+            ch_recording *r = *link;
+
+            *link = r->next; /* most recently used first */
+            r->next = f->recordings;
+            f->recordings = r;
             return r->graph;
+        }
     return NULL;
 }
 
@@ -260,14 +298,14 @@ static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_
 
     if (rc != CH_OK)
         return ch__fail_at(rc, "%s", f->name);
-    if ((*out = find_recording(f, run->owner, a, dims)) != NULL)
+    if ((*out = find_recording(f, run, a, dims)) != NULL)
         return CH_OK;
     rc = call_step(f, run, a, dims, n_symbols, &wants, &g);
     if (rc != CH_OK && wants && !f->static_rows) { /* once more, for these sizes alone */
         rc = recorded_dims(a, true, dims, &n_symbols);
         if (rc != CH_OK)
             return ch__fail_at(rc, "%s", f->name);
-        if ((*out = find_recording(f, run->owner, a, dims)) != NULL)
+        if ((*out = find_recording(f, run, a, dims)) != NULL)
             return CH_OK;
         rc = call_step(f, run, a, dims, n_symbols, &wants, &g);
         f->static_rows |= rc == CH_OK; /* it will want them again */
@@ -282,6 +320,26 @@ static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_
     return CH_OK;
 }
 
+/* Inputs are in the order of the graph's; one with a name must be the one of that name. */
+static ch_status check_given(const ch_function *f, const ch_run *run, const ch_args *a)
+{
+    const ch_graph *g = f->given;
+
+    if (a->n_in != g->n_inputs)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: %d inputs, its graph has %d", f->name,
+                        a->n_in, g->n_inputs);
+    for (int i = 0; i < a->n_in; i++) {
+        const char *have = ch_tuple_name(run->in, i), *want = g->input_name[i];
+
+        if (have != NULL && want != NULL && strcmp(have, want) != 0)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "%s: input %d is named \"%s\", in its graph it is \"%s\"; give "
+                            "them in the graph's order",
+                            f->name, i, have, want);
+    }
+    return CH_OK;
+}
+
 ch_status ch__function_record(ch_function *f, const ch_run *run, const ch_args *a,
                               ch_graph **out)
 {
@@ -290,10 +348,7 @@ ch_status ch__function_record(ch_function *f, const ch_run *run, const ch_args *
 
     if (f->given != NULL) {
         *out = f->given;
-        if (a->n_in == f->given->n_inputs)
-            return CH_OK;
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: %d inputs, its graph has %d", f->name,
-                        a->n_in, f->given->n_inputs);
+        return check_given(f, run, a);
     }
     if (a->n_in > 16 && (dims = ch__calloc((size_t)a->n_in, sizeof(*dims))) == NULL)
         return ch__fail_memory(f->name);

@@ -10,7 +10,8 @@
 #include "graph/program.h"
 #include "graph/run.h"
 
-#define CH_MAX_PROGRAMS 64
+#define CH_MAX_PROGRAMS   64
+#define CH_MAX_RECORDINGS 64
 
 /* The inputs of a run: contiguous, on their devices. */
 typedef struct ch_args {
@@ -22,7 +23,7 @@ typedef struct ch_args {
 bool ch__args_same_rows(const ch_args *a, int i, int j);
 
 typedef struct ch_recording {
-    struct ch_recording *next;
+    struct ch_recording *next; /* in the function, most recently used first */
     void                *owner;
     int                  n_in, n_replicas;
     ch_dtype            *dtype;
@@ -75,7 +76,8 @@ struct ch_function {
     atomic_bool     is_recording;
     pthread_t       recorder;
     ch_recording   *recordings;
-    int             n_recordings;
+    int             n_kept;       /* of those */
+    int             n_recordings; /* ever made */
     ch_prepared    *programs;
     int             n_programs;
     ch_graph       *last_graph;

@@ -4,23 +4,32 @@
  * derivative of y with respect to its outputs; its op says what that means for its inputs.
  * All that is recorded are ordinary calls, so a gradient can be differentiated again.
  *
+ * In a branch or loop body the walk goes on in the graphs around it: what reached a captured
+ * value there has reached the value itself. All of it is recorded in the body.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "graph/step.h"
 
 typedef struct backward {
-    ch_step  *s;
-    int       n_calls, n_values; /* of the graph before the walk: what it adds comes after */
+    ch_step  *s;                 /* where all is recorded */
+    ch_step  *of;                /* whose graph is walked */
+    int       n_calls, n_values; /* of that graph before the walk: what it adds comes after */
+    int       n_captures;        /* likewise */
     ch_node **call;
     ch_node **d;    /* the derivative with respect to each value; NULL: none so far */
     bool     *need; /* the value depends on one of the x */
 } backward;
 
-static void mark_needed(backward *b, int n, ch_node *const *x)
+/* `out` is the walk of the graph around this one; NULL: there is none. */
+static void mark_needed(backward *b, const backward *out, int n, ch_node *const *x)
 {
     for (int i = 0; i < n; i++)
-        b->need[x[i]->id] = true;
+        if (x[i]->graph == b->of->graph)
+            b->need[x[i]->id] = true;
+    for (int i = 0; i < b->n_captures; i++)
+        b->need[b->of->capture[i]->id] |= out->need[b->of->captured[i]->id];
     for (int i = 0; i < b->n_calls; i++) {
         const ch_node *c = b->call[i];
         bool           any = false;
@@ -79,17 +88,25 @@ static void pass_back(backward *b, const ch_node *call)
         ch__free(din);
 }
 
-static void walk(backward *b, ch_node *y, ch_node *dy)
+/* Walks the calls up to value `last`, whose derivatives are all there. */
+static void walk(backward *b, int last)
 {
     const void *before = b->s->caller;
 
-    b->d[y->id] = dy;
     for (int i = b->n_calls - 1; i >= 0 && b->s->rc == CH_OK; i--)
-        if (b->call[i]->id <= y->head->id) {
+        if (b->call[i]->id <= last) {
             b->s->caller = b->call[i]->caller; /* an error here is about that line */
             pass_back(b, b->call[i]);
         }
     b->s->caller = before;
+}
+
+/* Hands what reached the captures of a body's graph on to the graph around it. */
+static void leave_body(const backward *b, backward *out)
+{
+    for (int i = 0; i < b->n_captures; i++)
+        if (out->need[b->of->captured[i]->id])
+            gather(out, b->of->captured[i], b->d[b->of->capture[i]->id]);
 }
 
 static ch_status check(ch_step *s, const ch_node *y, const ch_node *dy, int n,
@@ -99,57 +116,106 @@ static ch_status check(ch_step *s, const ch_node *y, const ch_node *dy, int n,
         return ch__fail(CH_INVALID_ARGUMENT, "gradient: y is %s, want a float type",
                         ch_dtype_name(y->dtype));
     if (dy != NULL && (dy->dtype != y->dtype || !ch__dims_same(&dy->dims, &y->dims)))
-        return ch__fail(CH_INVALID_ARGUMENT, "gradient: dy is not like y");
+        return ch__fail(CH_INVALID_ARGUMENT, "gradient: dy is %s, want %s as y",
+                        ch__type_text(dy->dtype, &dy->dims), ch__type_text(y->dtype, &y->dims));
     for (int i = 0; i < n; i++)
-        if (x[i] == NULL || x[i]->graph != s->graph)
+        if (x[i] == NULL || !ch__step_sees(s, x[i]))
             return ch__fail(CH_INVALID_ARGUMENT, "gradient: x %d is %s", i,
-                            x[i] == NULL ? "NULL" : "a node of another step");
+                            x[i] == NULL ? "NULL" : "a node of another step, branch or body");
+    return CH_OK;
+}
+
+static ch_status set_up(backward *b, ch_step *s, ch_step *of)
+{
+    b->s = s;
+    b->of = of;
+    b->n_calls = of->graph->n_calls;
+    b->n_values = of->graph->n_values;
+    b->n_captures = of->n_captures;
+    b->call = ch__calloc((size_t)b->n_calls, sizeof(*b->call));
+    b->d = ch__calloc((size_t)b->n_values, sizeof(*b->d));
+    b->need = ch__calloc((size_t)b->n_values, sizeof(*b->need));
+    if (b->call == NULL || b->d == NULL || b->need == NULL)
+        return ch__fail_memory("gradient");
+    ch__graph_calls(of->graph, b->call);
+    return CH_OK;
+}
+
+/* The derivative that reached x; NULL: none. */
+static ch_node *reached(const backward *level, int n_levels, const ch_node *x)
+{
+    for (int i = 0; i < n_levels; i++)
+        if (level[i].of->graph == x->graph)
+            return x->id < level[i].n_values ? level[i].d[x->id] : NULL;
+    return NULL;
+}
+
+/* Differentiates y, whose graph is level[0]'s; each level stands in the next. */
+static ch_status differentiate(ch_step *s, backward *level, int n_levels, ch_node *y,
+                               ch_node *dy, int n, ch_node *const *x, ch_node **dx)
+{
+    ch_step  *of = y->graph->step;
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < n_levels && rc == CH_OK; i++, of = of->outer)
+        rc = set_up(&level[i], s, of);
+    if (rc != CH_OK)
+        return rc;
+    for (int i = n_levels - 1; i >= 0; i--)
+        mark_needed(&level[i], i + 1 < n_levels ? &level[i + 1] : NULL, n, x);
+    level[0].d[y->id] = dy;
+    walk(&level[0], y->head->id);
+    for (int i = 1; i < n_levels; i++) {
+        leave_body(&level[i - 1], &level[i]);
+        walk(&level[i], level[i].n_values);
+    }
+    for (int i = 0; i < n && s->rc == CH_OK; i++) {
+        dx[i] = reached(level, n_levels, x[i]);
+        if (dx[i] == NULL)
+            dx[i] = ch__roles.zeros_like(x[i]);
+    }
     return CH_OK;
 }
 
 void ch_gradients(ch_node *y, ch_node *dy, int n, ch_node *const *x, ch_node **dx)
 {
-    backward    b = {.s = y != NULL ? y->graph->step : NULL};
+    ch_step    *s = ch_node_step(y);
+    backward   *level;
+    int         n_levels = 0;
     const void *before;
     ch_status   rc;
 
     if (n > 0 && dx != NULL)
         memset(dx, 0, (size_t)n * sizeof(*dx));
-    if (!ch__step_want(b.s, n <= 0 || (x != NULL && dx != NULL), "gradient", "a list of nodes",
+    if (!ch__step_want(s, n <= 0 || (x != NULL && dx != NULL), "gradient", "a list of nodes",
                        __builtin_return_address(0)))
         return;
-    before = ch__step_begin(b.s);
-    rc = check(b.s, y, dy, n, x);
+    before = ch__step_begin(s);
+    rc = check(s, y, dy, n, x);
     if (dy == NULL && rc == CH_OK)
         dy = ch__roles.ones_like(y);
-    b.n_calls = b.s->graph->n_calls;
-    b.n_values = b.s->graph->n_values;
-    b.call = ch__calloc((size_t)b.n_calls, sizeof(*b.call));
-    b.d = ch__calloc((size_t)b.n_values, sizeof(*b.d));
-    b.need = ch__calloc((size_t)b.n_values, sizeof(*b.need));
-    if (rc == CH_OK && (b.call == NULL || b.d == NULL || b.need == NULL))
-        rc = ch__fail_memory("gradient");
-    if (rc != CH_OK) {
-        ch__step_take(b.s, rc, NULL);
-        goto done;
+    for (const ch_step *of = y->graph->step; of != NULL; of = of->outer)
+        n_levels++;
+    level = ch__calloc((size_t)n_levels, sizeof(*level));
+    if (rc == CH_OK && s->rc == CH_OK)
+        rc = level == NULL ? ch__fail_memory("gradient")
+                           : differentiate(s, level, n_levels, y, dy, n, x, dx);
+    if (rc != CH_OK)
+        ch__step_take(s, rc, NULL);
+    for (int i = 0; level != NULL && i < n_levels; i++) {
+        ch__free(level[i].call);
+        ch__free(level[i].d);
+        ch__free(level[i].need);
     }
-    ch__graph_calls(b.s->graph, b.call);
-    mark_needed(&b, n, x);
-    walk(&b, y, dy);
-    for (int i = 0; i < n && b.s->rc == CH_OK; i++)
-        dx[i] = b.d[x[i]->id] != NULL ? b.d[x[i]->id] : ch__roles.zeros_like(x[i]);
-done:
-    ch__free(b.call);
-    ch__free(b.d);
-    ch__free(b.need);
-    ch__step_end(b.s, before);
+    ch__free(level);
+    ch__step_end(s, before);
 }
 
 ch_node *ch_gradient(ch_node *y, ch_node *x)
 {
     const void *before;
     ch_node    *dx = NULL;
-    ch_step    *s = y != NULL ? y->graph->step : NULL;
+    ch_step    *s = ch_node_step(y);
 
     if (s == NULL || s->rc != CH_OK)
         return NULL;

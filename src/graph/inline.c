@@ -20,6 +20,8 @@ static bool copy_call(ch_step *s, const ch_node *n, ch_node **map)
     if (to == NULL)
         return false;
     to->ordinal = n->ordinal;
+    to->caller = n->caller;
+    to->scope = n->scope; /* of the body, which the call it belongs to keeps */
     for (int i = 0; i < n->n_out; i++) {
         to[i].weak = n[i].weak;
         map[n[i].id] = &to[i];

@@ -208,6 +208,8 @@ ch_dim ch__infer_add(ch_infer *c, ch_dim a, ch_dim b);
 ch_dim ch__infer_symbol(ch_infer *c);
 /* "64", "rows", "3*rows": in one of a few buffers of this thread, for messages. */
 const char *ch__dim_text(const ch_infer *c, ch_dim d);
+/* "f32(rows, 3)", likewise. */
+const char *ch__type_text(ch_dtype dtype, const ch_dims *d);
 
 /* ---- kernels ---- */
 

@@ -32,6 +32,8 @@ ch_status ch__step_new(const char *name, ch_step *outer, ch_step **out)
         s->graph->outer = outer->graph;
         s->owner = outer->owner;
         s->caller = outer->caller;
+        s->composite = outer->composite;
+        memcpy(s->scope, outer->scope, sizeof(s->scope));
     }
     *out = s;
     return CH_OK;
@@ -123,6 +125,23 @@ void ch__step_end(ch_step *s, const void *before)
         s->caller = before;
     if (before == NULL && s->rc == CH_OK)
         s->composite = NULL;
+}
+
+ch_site ch__step_hand_over(ch_step *s)
+{
+    ch_site mine = {s->caller, s->composite};
+
+    s->caller = NULL;
+    s->composite = NULL;
+    return mine;
+}
+
+void ch__step_take_back(ch_step *s, ch_site mine)
+{
+    if (s->rc != CH_OK)
+        return;
+    s->caller = mine.caller;
+    s->composite = mine.composite;
 }
 
 /* ---- scopes ---- */
@@ -247,6 +266,7 @@ ch_node *ch__step_capture(ch_step *s, ch_node *outer)
     in = ch__step_add_input(s, NULL, outer->dtype, &outer->dims);
     if (in == NULL)
         return NULL;
+    in->weak = outer->weak;
     s->captured[s->n_captures] = outer;
     s->capture[s->n_captures++] = in;
     return in;
@@ -260,13 +280,17 @@ static bool is_within(const ch_step *s, const ch_step *outer)
     return false;
 }
 
-/* Where a call of these inputs is recorded: the innermost body that is being recorded, so that
- * a branch holds all that it computes. NULL if none of them is of a recording that goes on. */
+bool ch__step_sees(const ch_step *s, const ch_node *n)
+{
+    return is_within(s, n->graph->step);
+}
+
+/* Where a call of these inputs is recorded; NULL if none is of a recording that goes on. */
 static ch_step *step_of(int n_in, ch_node *const *in)
 {
     for (int i = 0; i < n_in; i++)
         if (in[i] != NULL && in[i]->graph->step != &ended)
-            return outermost(in[i]->graph->step)->active;
+            return ch_node_step(in[i]);
     return NULL;
 }
 
@@ -291,13 +315,29 @@ static ch_node *take_node(ch_step *s, const ch_op *op, int i, ch_node *in, const
     return NULL;
 }
 
+/* The node of an outer graph that an input of a body stands for, as far out as it goes. */
+static const ch_node *origin(const ch_node *n)
+{
+    for (const ch_step *s = n->graph->step; s != NULL && s->outer != NULL; s = s->outer) {
+        int i = 0;
+
+        while (i < s->n_captures && s->capture[i] != n)
+            i++;
+        if (i == s->n_captures)
+            break;
+        n = s->captured[i];
+    }
+    return n;
+}
+
 /* True for a number that an integer type can hold without loss: ch_number(s, 2). */
 static bool fits(const ch_node *n, ch_dtype t)
 {
-    const ch_constant_attrs *a = n->head->attrs;
+    const ch_node           *from = origin(n)->head;
+    const ch_constant_attrs *a = from->attrs;
     double                   x;
 
-    return n->head->op == ch__roles.constant && ch_tensor_item(a->value, &x) == CH_OK &&
+    return from->op == ch__roles.constant && ch_tensor_item(a->value, &x) == CH_OK &&
            ch__dtype_holds(t, x);
 }
 
@@ -401,63 +441,89 @@ ch_node *ch__step_add_input(ch_step *s, const char *name, ch_dtype dtype, const 
     ch_input_attrs a = {.index = s->graph->n_inputs, .dtype = dtype, .dims = *dims};
     ch_node       *n = ch__source_at(NULL, s, ch__roles.input, &a);
 
-    if (n == NULL)
-        return NULL;
+    if (n == NULL || name == NULL)
+        return n;
     s->graph->input_name[a.index] = ch__arena_strdup(&s->graph->arena, name);
-    return n;
+    if (s->graph->input_name[a.index] != NULL)
+        return n;
+    ch__step_take(s, ch__fail_memory("an input"), NULL);
+    return NULL;
+}
+
+/* In a body too, the inputs are the step's: what the body is handed comes as arguments. */
+static const ch_graph *graph_of_step(const ch_step *s)
+{
+    while (s->outer != NULL)
+        s = s->outer;
+    return s->graph;
 }
 
 int ch_step_in_count(const ch_step *s)
 {
-    return s->graph->n_inputs - s->n_captures;
+    return s != NULL ? graph_of_step(s)->n_inputs : 0;
 }
 
 ch_node *ch_step_in(ch_step *s, int i)
 {
+    const ch_graph *g;
+
     if (s == NULL || s->rc != CH_OK)
         return NULL;
-    if (i >= 0 && i < ch_step_in_count(s))
-        return s->graph->input[i];
+    g = graph_of_step(s);
+    if (i >= 0 && i < g->n_inputs)
+        return g->input[i];
     ch__step_take(s,
                   ch__fail(CH_INVALID_ARGUMENT, "%s: there is no input %d; it was given %d",
-                           s->graph->name, i, ch_step_in_count(s)),
+                           g->name, i, g->n_inputs),
                   __builtin_return_address(0));
     return NULL;
 }
 
 ch_node *ch_step_in_named(ch_step *s, const char *name)
 {
+    const ch_graph *g;
+
     if (!ch__step_want(s, name != NULL, "step_in_named", "the name",
                        __builtin_return_address(0)))
         return NULL;
-    for (int i = 0; i < ch_step_in_count(s); i++)
-        if (s->graph->input_name[i] != NULL && strcmp(s->graph->input_name[i], name) == 0)
-            return s->graph->input[i];
+    g = graph_of_step(s);
+    for (int i = 0; i < g->n_inputs; i++)
+        if (g->input_name[i] != NULL && strcmp(g->input_name[i], name) == 0)
+            return g->input[i];
     ch__step_take(s,
                   ch__fail(CH_INVALID_ARGUMENT, "%s: none of its %d inputs is named \"%s\"",
-                           s->graph->name, ch_step_in_count(s), name),
+                           g->name, g->n_inputs, name),
                   __builtin_return_address(0));
     return NULL;
 }
 
-void ch_step_out(ch_step *s, const char *name, ch_node *n)
+static ch_status refuse_output(const ch_step *s, const char *name, const ch_node *n)
+{
+    const char *why = "a node of another recording";
+    char        what[64];
+
+    if (n == NULL)
+        why = "NULL, as what an op gives that is given NULL";
+    else if (n->graph->step == &ended)
+        why = "a node of a branch, loop body or step that has ended";
+    snprintf(what, sizeof(what), "%s %d", s->outer != NULL ? "value" : "output",
+             s->graph->n_outputs);
+    return ch__fail(CH_INVALID_ARGUMENT, "%s: %s%s%s is %s", s->graph->name,
+                    name != NULL ? "output \"" : what, name != NULL ? name : "",
+                    name != NULL ? "\"" : "", why);
+}
+
+static void add_output(ch_step *s, const char *name, ch_node *n, const void *caller)
 {
     ch_output *out;
     char      *kept = NULL;
 
-    if (s == NULL || s->rc != CH_OK)
+    if (s->rc != CH_OK)
         return;
     if (n != NULL && n->graph != s->graph && is_within(s, n->graph->step))
         n = ch__step_capture(s, n);
     if (n == NULL || n->graph != s->graph) {
-        ch__step_take(s,
-                      ch__fail(CH_INVALID_ARGUMENT, "%s: output %s is %s", s->graph->name,
-                               name != NULL ? name : "without a name",
-                               n == NULL ? "NULL, as what an op gives that is given NULL"
-                               : n->graph->step == &ended
-                                   ? "a node of a branch, loop body or step that has ended"
-                                   : "a node of another recording"),
-                      __builtin_return_address(0));
+        ch__step_take(s, refuse_output(s, name, n), caller);
         return;
     }
     for (int i = 0; name != NULL && i < s->graph->n_outputs; i++)
@@ -466,7 +532,7 @@ void ch_step_out(ch_step *s, const char *name, ch_node *n)
                           ch__fail(CH_INVALID_ARGUMENT,
                                    "%s: two outputs are named \"%s\" (%d and %d)",
                                    s->graph->name, name, i, s->graph->n_outputs),
-                          __builtin_return_address(0));
+                          caller);
             return;
         }
     if ((name != NULL && (kept = ch__arena_strdup(&s->graph->arena, name)) == NULL) ||
@@ -476,6 +542,28 @@ void ch_step_out(ch_step *s, const char *name, ch_node *n)
     }
     out->name = kept;
     out->node = n;
+}
+
+void ch_step_out(ch_step *s, const char *name, ch_node *n)
+{
+    const void *caller = __builtin_return_address(0);
+
+    if (s == NULL)
+        return;
+    if (s->outer != NULL)
+        ch__step_take(
+            s,
+            ch__fail(CH_FAILED_PRECONDITION,
+                     "ch_step_out: not inside a cond, while or scan; return the value "
+                     "from it and make that an output"),
+            caller);
+    else
+        add_output(s, name, n, caller);
+}
+
+void ch__body_out(ch_step *s, ch_node *n)
+{
+    add_output(s, NULL, n, NULL);
 }
 
 static int resource_of(ch_step *s, void *key, const char *name, ch_dtype dtype, ch_shape shape)
@@ -606,5 +694,7 @@ ch_shape ch_node_shape(const ch_node *n)
 
 ch_step *ch_node_step(const ch_node *n)
 {
-    return n != NULL ? n->graph->step : NULL;
+    if (n == NULL || n->graph->step == &ended)
+        return n != NULL ? &ended : NULL;
+    return outermost(n->graph->step)->active;
 }

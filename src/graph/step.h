@@ -46,6 +46,8 @@ ch_node *ch__step_read(ch_step *s, void *key, const char *name, ch_dtype dtype, 
 ch_node *ch__step_write(ch_step *s, void *key, const char *name, ch_dtype dtype, ch_shape shape,
                         ch_node *value);
 
+/* True for a node that can be used in what s records: its own, or one of an outer graph. */
+bool ch__step_sees(const ch_step *s, const ch_node *n);
 /* What a node of an outer graph is in the body being recorded in s; itself if it is s's. */
 ch_node *ch__step_capture(ch_step *s, ch_node *n);
 
@@ -55,6 +57,14 @@ const void *ch__step_begin_at(ch_step *s, const void *caller, const char *name);
 #define ch__step_begin(s) ch__step_begin_at(s, __builtin_return_address(0), __func__)
 void ch__step_end(ch_step *s, const void *before);
 
+/* Around a call of the user's function by a composite op: its errors name its own lines. */
+typedef struct ch_site {
+    const void *caller;
+    const char *composite;
+} ch_site;
+ch_site ch__step_hand_over(ch_step *s);
+void    ch__step_take_back(ch_step *s, ch_site mine);
+
 /* A body: a graph of its own whose inputs are `n` values like the given nodes', and what it
  * uses of the outer graphs, as captures after them. `record` gets the body's inputs and sets
  * its outputs. On success *captures is in the outer graph's arena. */
@@ -62,6 +72,9 @@ typedef void (*ch_body_fn)(ch_step *s, int n, ch_node *const *in, void *arg);
 ch_graph *ch__step_body(ch_step *outer, const char *name, int n, const ch_dtype *dtype,
                         const ch_dims *dims, ch_body_fn record, void *arg, int *n_captures,
                         ch_node ***captures);
+
+/* What ch_step_out is for a step: the next result of the body. */
+void ch__body_out(ch_step *s, ch_node *n);
 
 /* Records copies of a body's calls in s, with `in` for its inputs; `out` gets its outputs.
  * Random calls keep their ordinals, so that the copies draw the same numbers. False: an error

@@ -202,7 +202,7 @@ ch_node *ch_reshape(ch_node *x, ch_shape shape)
 /* Makes the step fail for what only the functions of this file know: a list of axes. */
 static ch_node *refuse(const void *caller, ch_node *x, ch_status rc)
 {
-    ch__step_take(x->graph->step, rc, caller);
+    ch__step_take(ch_node_step(x), rc, caller);
     return NULL;
 }
 
@@ -212,7 +212,7 @@ ch_node *ch_expand_dims(ch_node *x, int axis)
     ch_dims     d;
     int         at;
 
-    if (x == NULL || ch_step_status(x->graph->step) != CH_OK)
+    if (x == NULL || ch_step_status(ch_node_step(x)) != CH_OK)
         return NULL;
     d = x->dims;
     if (d.rank == CH_MAX_RANK)
@@ -257,7 +257,7 @@ ch_node *ch_squeeze(ch_node *x, int n, const int *axes)
     ch_dims     d = {0};
     ch_status   rc;
 
-    if (x == NULL || !ch__step_want(x->graph->step, n <= 0 || axes != NULL, "squeeze",
+    if (x == NULL || !ch__step_want(ch_node_step(x), n <= 0 || axes != NULL, "squeeze",
                                     "the list of axes", caller))
         return NULL;
     rc = squeeze_axes(x, n, axes, gone);

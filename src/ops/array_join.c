@@ -323,7 +323,7 @@ static ch_node *part_of(const ch_node *n, ch_node *d, int axis, int i)
     if (fits)
         return ch__node(&ch__op_part, &a, 1, &d);
     ch__graph_root(d->graph)->wants_numbers = true;
-    ch__step_take(d->graph->step,
+    ch__step_take(ch_node_step(d),
                   ch__fail(CH_INVALID_ARGUMENT, "concat: its gradient has more than %d symbols",
                            CH_MAX_RANK),
                   n->caller);
@@ -492,14 +492,14 @@ void ch_split(ch_node *x, int axis, int n, const int64_t *sizes, ch_node **out)
 
     if (n > 0 && out != NULL)
         memset(out, 0, (size_t)n * sizeof(*out));
-    if (x == NULL || !ch__step_want(x->graph->step, n <= 0 || out != NULL, "split",
+    if (x == NULL || !ch__step_want(ch_node_step(x), n <= 0 || out != NULL, "split",
                                     "the list of results", __builtin_return_address(0)))
         return;
     if (n > (sizes != NULL ? CH_MAX_INTS : CH_MAX_OUT) && ch__axis(axis, x->dims.rank, &at) &&
         x->dims.dim[at].sym == 0 && (sizes != NULL || x->dims.dim[at].n % n == 0)) {
-        before = ch__step_begin(x->graph->step);
+        before = ch__step_begin(ch_node_step(x));
         split_slices(x, at, n, sizes, out);
-        ch__step_end(x->graph->step, before);
+        ch__step_end(ch_node_step(x), before);
         return;
     }
     for (int i = 0; sizes != NULL && i < n && i < CH_MAX_INTS; i++)
@@ -514,7 +514,7 @@ void ch_split(ch_node *x, int axis, int n, const int64_t *sizes, ch_node **out)
 ch_node *ch_stack(int n, ch_node *const *x, int axis)
 {
     ch_node    *few[16], **wide = few, *y = NULL;
-    ch_step    *s = n > 0 && x != NULL && x[0] != NULL ? x[0]->graph->step : NULL;
+    ch_step    *s = n > 0 && x != NULL && x[0] != NULL ? ch_node_step(x[0]) : NULL;
     const void *before;
 
     if (s == NULL)

@@ -136,7 +136,7 @@ static ch_node *full_like_at(const void *caller, ch_node *x, double value)
         return NULL;
     a.dtype = x->dtype;
     a.dims = x->dims;
-    return ch__source_at(caller, x->graph->step, &ch__op_fill, &a);
+    return ch__source_at(caller, ch_node_step(x), &ch__op_fill, &a);
 }
 
 ch_node *ch__full_like(ch_node *x, double value)
@@ -268,13 +268,13 @@ ch_node *ch_range_like(ch_node *x, int axis, ch_dtype dtype)
         return NULL;
     if (!ch__axis(axis, x->dims.rank, &at)) {
         ch__step_take(
-            x->graph->step,
+            ch_node_step(x),
             ch__fail(CH_INVALID_ARGUMENT, "range: axis %d of rank %d", axis, x->dims.rank),
             __builtin_return_address(0));
         return NULL;
     }
     a.dims.dim[0] = x->dims.dim[at];
-    return ch__source(x->graph->step, &ch__op_range, &a);
+    return ch__source(ch_node_step(x), &ch__op_range, &a);
 }
 
 /* ---- eye ---- */

@@ -39,8 +39,9 @@ static ch_status cond_infer(ch_infer *c)
         const ch_node *x = a->then->output[i].node, *y = a->otherwise->output[i].node;
 
         if (x->dtype != y->dtype || !ch__dims_same(&x->dims, &y->dims))
-            return ch__infer_fail(c, "value %d differs in type or shape between the branches",
-                                  i);
+            return ch__infer_fail(c, "value %d differs between the branches: %s and %s", i,
+                                  ch__type_text(x->dtype, &x->dims),
+                                  ch__type_text(y->dtype, &y->dims));
         rc = ch__infer_dims(c, i, x->dtype, &x->dims);
     }
     return rc;
@@ -118,11 +119,13 @@ static void record_branch(ch_step *s, int n, ch_node *const *in, void *arg)
 {
     branch_record *b = arg;
     ch_node       *out[CH_MAX_OUT] = {0};
+    ch_site        mine = ch__step_hand_over(s);
 
     (void)n, (void)in;
     b->fn(s, b->arg, out);
+    ch__step_take_back(s, mine);
     for (int i = 0; i < b->n_out; i++)
-        ch_step_out(s, NULL, out[i]);
+        ch__body_out(s, out[i]);
 }
 
 static void record_cond(ch_step *s, ch_node *pred, int n_out, ch_body_fn then, void *then_arg,
@@ -146,7 +149,7 @@ static void record_cond(ch_step *s, ch_node *pred, int n_out, ch_body_fn then, v
 void ch_cond(ch_node *pred, int n_out, ch_branch_fn then, ch_branch_fn otherwise, void *arg,
              ch_node **out)
 {
-    ch_step      *s = pred != NULL ? pred->graph->step : NULL;
+    ch_step      *s = pred != NULL ? ch_node_step(pred) : NULL;
     branch_record yes = {then, arg, n_out}, no = {otherwise, arg, n_out};
     const void   *before;
 
@@ -198,10 +201,10 @@ static void record_branch_gradient(ch_step *s, int n, ch_node *const *none, void
 
         for (int i = 0, k = 0; i < g->n_inputs; i++)
             if (ch_dtype_is_float(g->input[i]->dtype))
-                ch_step_out(s, NULL,
-                            g == b->body ? d[k++]
-                                         : ch__full_like(
-                                               ch__step_capture(s, b->call->in[first + i]), 0));
+                ch__body_out(
+                    s, g == b->body
+                           ? d[k++]
+                           : ch__full_like(ch__step_capture(s, b->call->in[first + i]), 0));
     }
     ch__free(in);
 }

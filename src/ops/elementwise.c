@@ -109,7 +109,7 @@ ch_node *ch__of_rows(const void *caller, const ch_op *op, const void *attrs, ch_
                      ch_node *scale)
 {
     const ch_node *x = sparse->head;
-    ch_step       *s = x->graph->step;
+    ch_step       *s = ch_node_step(x);
     const void    *before = ch__step_begin_at(s, caller, NULL);
     ch_node       *in[2] = {x->in[1], scale};
     ch_node       *rows = ch__node_at(caller, op, attrs, scale != NULL ? 2 : 1, in);

@@ -313,7 +313,7 @@ static ch_node *gather_nd(ch_node *x, ch_node *ids)
 
     if (k < 1 || k > x->dims.rank) {
         ch__step_take(
-            x->graph->step,
+            ch_node_step(x),
             ch__fail(CH_INVALID_ARGUMENT,
                      "gather_nd: the last axis of the ids has size %lld, want 1 to %d, "
                      "the rank of x",

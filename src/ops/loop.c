@@ -7,6 +7,7 @@
  * iteration again from its trace.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <limits.h>
 #include <string.h>
 
 #include "ops/body.h"
@@ -53,13 +54,17 @@ static ch_status scan_check(const ch_infer *c, const scan_attrs *a)
     for (int i = 0; i < a->n_x; i++)
         if (c->in[a->n_carry + i].rank == 0 ||
             !ch__dim_same(c->in[a->n_carry + i].dim[0], a->length.dim[0]))
-            return ch__infer_fail(c, "x %d has not the length %s", i,
-                                  ch__dim_text(c, a->length.dim[0]));
+            return ch__infer_fail(
+                c, "x %d is %s, want %s slices along axis 0", i,
+                ch__type_text(c->dtype[a->n_carry + i], &c->in[a->n_carry + i]),
+                ch__dim_text(c, a->length.dim[0]));
     for (int i = 0; i < a->n_carry; i++) {
         const ch_node *in = g->input[i], *out = g->output[i].node;
 
         if (in->dtype != out->dtype || !ch__dims_same(&in->dims, &out->dims))
-            return ch__infer_fail(c, "carry %d does not come back as it went in", i);
+            return ch__infer_fail(c, "carry %d goes into the body as %s and comes out as %s", i,
+                                  ch__type_text(in->dtype, &in->dims),
+                                  ch__type_text(out->dtype, &out->dims));
     }
     if (a->stop < 0 || a->stop > a->n_carry ||
         (a->stop > 0 &&
@@ -292,45 +297,60 @@ static void record_scan_body(ch_step *s, int n, ch_node *const *in, void *arg)
 {
     scan_record *r = arg;
     ch_node     *next[CH_MAX_OUT] = {0}, *y[CH_MAX_OUT] = {0};
+    ch_site      mine = ch__step_hand_over(s);
 
     (void)n;
     r->fn(s, r->arg, in, in + r->n_carry, next, y);
+    ch__step_take_back(s, mine);
     for (int i = 0; i < r->n_carry; i++)
-        ch_step_out(s, NULL,
-                    next[i] != NULL && next[i]->weak ? ch_cast(next[i], in[i]->dtype)
-                                                     : next[i]);
+        ch__body_out(s, next[i] != NULL && next[i]->weak ? ch_cast(next[i], in[i]->dtype)
+                                                         : next[i]);
     for (int i = 0; i < r->n_y; i++)
-        ch_step_out(s, NULL, y[i]);
+        ch__body_out(s, y[i]);
 }
 
-/* True if the lists are usable; the error sticks if not. */
-static bool check_scan(ch_step *s, const ch_scan_spec *spec, ch_node *const *carry,
-                       ch_node *const *x)
+/* True if `what` of an op, a number, is in [0, most]; else, as in the functions below, the
+ * error sticks. */
+static bool check_number(ch_step *s, const char *op, const char *what, int64_t n, int64_t most)
 {
-    if (!ch__fits_outputs(s, "scan", spec->n_carry * 2 + spec->n_y))
-        return false;
-    for (int i = 0; i < spec->n_carry + spec->n_x; i++) {
-        bool            is_x = i >= spec->n_carry;
-        ch_node *const *list = is_x ? x : carry;
-        const ch_node  *n = list != NULL ? list[is_x ? i - spec->n_carry : i] : NULL;
+    if (n >= 0 && n <= most)
+        return true;
+    ch__step_take(s,
+                  ch__fail(CH_INVALID_ARGUMENT, "%s: %s is %lld, want %s%lld", op, what,
+                           (long long)n, n < 0 ? "at least " : "at most ",
+                           (long long)(n < 0 ? 0 : most)),
+                  NULL);
+    return false;
+}
 
-        if (n == NULL || (is_x && n->dims.rank == 0)) {
-            ch__step_take(s,
-                          ch__fail(CH_INVALID_ARGUMENT, "scan: %s %d is %s",
-                                   is_x ? "x" : "carry", is_x ? i - spec->n_carry : i,
-                                   n == NULL ? "NULL" : "a scalar, which has no slices"),
-                          NULL);
-            return false;
-        }
-    }
-    if (spec->n_x == 0 && spec->length < 0) {
+/* True if the list has n nodes, and slices of each can be taken if they are to be cut. */
+static bool check_values(ch_step *s, const char *op, const char *what, int n,
+                         ch_node *const *list, bool cut)
+{
+    for (int i = 0; i < n; i++) {
+        const ch_node *x = list != NULL ? list[i] : NULL;
+
+        if (x != NULL && (!cut || x->dims.rank > 0))
+            continue;
         ch__step_take(s,
-                      ch__fail(CH_INVALID_ARGUMENT, "scan: length %lld is negative",
-                               (long long)spec->length),
+                      ch__fail(CH_INVALID_ARGUMENT, "%s: %s %d is %s", op, what, i,
+                               x == NULL ? "NULL" : "a scalar, which has no slices"),
                       NULL);
         return false;
     }
     return true;
+}
+
+static bool check_scan(ch_step *s, const ch_scan_spec *spec, ch_node *const *carry,
+                       ch_node *const *x)
+{
+    return check_number(s, "scan", "n_carry", spec->n_carry, CH_MAX_OUT / 2) &&
+           check_number(s, "scan", "n_x", spec->n_x, INT_MAX) &&
+           check_number(s, "scan", "n_y", spec->n_y, CH_MAX_OUT - spec->n_carry * 2) &&
+           ch__fits_outputs(s, "scan", spec->n_carry * 2 + spec->n_y) &&
+           check_values(s, "scan", "carry", spec->n_carry, carry, false) &&
+           check_values(s, "scan", "x", spec->n_x, x, true) &&
+           (spec->n_x > 0 || check_number(s, "scan", "length", spec->length, INT64_MAX));
 }
 
 void ch_scan(ch_step *s, const ch_scan_spec *spec, ch_scan_fn fn, void *arg,
@@ -356,9 +376,9 @@ void ch_scan(ch_step *s, const ch_scan_spec *spec, ch_scan_fn fn, void *arg,
         record_scan(s, &p, record_scan_body, &r, out);
     }
     for (int i = 0; i < spec->n_carry && last != NULL; i++)
-        last[i] = out[i];
+        last[i] = s->rc == CH_OK ? out[i] : NULL;
     for (int i = 0; i < spec->n_y && y != NULL; i++)
-        y[i] = out[spec->n_carry + i];
+        y[i] = s->rc == CH_OK ? out[spec->n_carry + i] : NULL;
     ch__step_end(s, before);
 }
 
@@ -399,7 +419,7 @@ static void record_carry_gradients(ch_step *s, const scan_backward *b, ch_node *
         dtrace += b->has_dy[i];
     for (int i = 0, k = 0; i < b->n_carry; i++)
         if (ch_dtype_is_float(b->body->input[i]->dtype)) {
-            ch_step_out(s, NULL, b->has_dtrace[i] ? ch_add(d[k], *dtrace++) : d[k]);
+            ch__body_out(s, b->has_dtrace[i] ? ch_add(d[k], *dtrace++) : d[k]);
             k++;
         }
 }
@@ -426,10 +446,10 @@ static void record_backward(ch_step *s, int n, ch_node *const *in, void *arg)
     ch__body_gradient(s, b->body, fwd, dout, d);
     record_carry_gradients(s, b, d, slices);
     for (int i = 0; i < b->n_float_capture; i++)
-        ch_step_out(s, NULL,
-                    ch_add(in[b->n_float_carry + i], d[b->n_float_carry + b->n_float_x + i]));
+        ch__body_out(s,
+                     ch_add(in[b->n_float_carry + i], d[b->n_float_carry + b->n_float_x + i]));
     for (int i = 0; i < b->n_float_x; i++)
-        ch_step_out(s, NULL, d[b->n_float_carry + i]);
+        ch__body_out(s, d[b->n_float_carry + i]);
     ch__free(fwd);
 }
 
@@ -504,29 +524,54 @@ typedef struct while_record {
     void         *arg;
 } while_record;
 
+/* Has the user's test recorded; NULL, and an error that sticks, if it gives no bool scalar. */
+static ch_node *record_test(ch_step *s, const while_record *w, ch_node *const *state)
+{
+    ch_site  mine = ch__step_hand_over(s);
+    ch_node *go = w->test(s, w->arg, state);
+
+    ch__step_take_back(s, mine);
+    if (go != NULL && go->dtype == CH_BOOL && go->dims.rank == 0)
+        return go;
+    ch__step_take(s,
+                  ch__fail(CH_INVALID_ARGUMENT, "while: its test gives %s, want bool()",
+                           go != NULL ? ch__type_text(go->dtype, &go->dims) : "NULL"),
+                  NULL);
+    return NULL;
+}
+
+/* What the body made of value i, as the next iteration takes it; else the error sticks. */
+static ch_node *next_value(ch_step *s, int i, ch_node *next, const ch_node *in)
+{
+    if (next != NULL && next->weak)
+        next = ch_cast(next, in->dtype);
+    if (next != NULL && next->dtype == in->dtype && ch__dims_same(&next->dims, &in->dims))
+        return next;
+    ch__step_take(s,
+                  ch__fail(CH_INVALID_ARGUMENT,
+                           "while: value %d goes into the body as %s and comes out as %s", i,
+                           ch__type_text(in->dtype, &in->dims),
+                           next != NULL ? ch__type_text(next->dtype, &next->dims) : "NULL"),
+                  NULL);
+    return NULL;
+}
+
 /* An iteration that begins is always live: the scan ends where it is not. Only in the gradient
  * are dead iterations seen again, and there they must hand derivatives on unchanged. */
 static void record_while(ch_step *s, int n, ch_node *const *in, void *arg)
 {
     while_record *w = arg;
     ch_node      *next[CH_MAX_OUT] = {0}, *live = in[w->n];
+    ch_site       mine = ch__step_hand_over(s);
 
     (void)n;
     w->body(s, w->arg, in, next);
+    ch__step_take_back(s, mine);
     for (int i = 0; i < w->n; i++) {
-        next[i] = next[i] != NULL && next[i]->weak ? ch_cast(next[i], in[i]->dtype) : next[i];
-        if (next[i] != NULL && !ch__dims_same(&next[i]->dims, &in[i]->dims))
-            ch__step_take(
-                s,
-                ch__fail(CH_INVALID_ARGUMENT,
-                         "while: value %d comes out of the body in another shape than "
-                         "it went in",
-                         i),
-                NULL);
-        next[i] = ch_select(live, next[i], in[i]);
-        ch_step_out(s, NULL, next[i]);
+        next[i] = ch_select(live, next_value(s, i, next[i], in[i]), in[i]);
+        ch__body_out(s, next[i]);
     }
-    ch_step_out(s, NULL, ch_logical_and(live, w->test(s, w->arg, next)));
+    ch__body_out(s, ch_logical_and(live, record_test(s, w, next)));
 }
 
 void ch_while(ch_step *s, int n, int64_t limit, ch_while_test test, ch_while_body body,
@@ -542,15 +587,16 @@ void ch_while(ch_step *s, int n, int64_t limit, ch_while_test test, ch_while_bod
             "while", "its test, its body or a list of values", __builtin_return_address(0)))
         return;
     before = ch__step_begin(s);
-    if (s->rc == CH_OK && ch__fits_outputs(s, "while", (n + 1) * 2) &&
-        check_scan(s, &(ch_scan_spec){.n_carry = n, .length = limit}, state, NULL)) {
+    if (s->rc == CH_OK && check_number(s, "while", "n", n, CH_MAX_OUT / 2 - 1) &&
+        check_number(s, "while", "limit", limit, INT64_MAX) &&
+        check_values(s, "while", "value", n, state, false)) {
         for (int i = 0; i < n; i++)
             carry[i] = state[i];
-        carry[n] = test(s, arg, state);
+        carry[n] = record_test(s, &w, state);
         if (carry[n] != NULL)
             record_scan(s, &p, record_while, &w, out);
     }
     for (int i = 0; i < n; i++)
-        last[i] = out[i];
+        last[i] = s->rc == CH_OK ? out[i] : NULL;
     ch__step_end(s, before);
 }

@@ -366,7 +366,7 @@ static void batch_grad_parts(const ch_node *n, ch_node *const *in, ch_node **out
     ch_dtype           t = ch__stat_dtype(in[0]->dtype);
     ch_node           *x = ch_cast(in[0], t), *gamma = ch_cast(in[1], t);
     ch_node           *dy = ch_cast(in[4], t), *c = ch_sub(x, mean_rows(x));
-    ch_node           *eps = ch_number(n->graph->step, a->eps);
+    ch_node           *eps = ch_number(ch_node_step(n), a->eps);
     ch_node           *r = ch_rsqrt(ch_add(mean_rows(ch_square(c)), eps)), *h = ch_mul(c, r);
     ch_node *rest = ch_sub(ch_sub(dy, mean_rows(dy)), ch_mul(h, mean_rows(ch_mul(dy, h))));
 

@@ -270,7 +270,7 @@ static void norm_parts(const ch_node *n, ch_node *const *in, ch_node **out)
     ch_node          *x = ch_cast(in[0], t), *gamma = ch_cast(in[1], t);
     ch_node          *dy = ch_cast(in[n->n_in - 1], t);
     ch_node          *c = center ? ch_sub(x, mean_last(x)) : x;
-    ch_node          *eps = ch_number(n->graph->step, a->eps);
+    ch_node          *eps = ch_number(ch_node_step(n), a->eps);
     ch_node          *r = ch_rsqrt(ch_add(mean_last(ch_square(c)), eps));
     ch_node          *h = ch_mul(c, r), *g = ch_mul(dy, gamma);
     ch_node          *rest = ch_sub(g, ch_mul(h, mean_last(ch_mul(g, h))));

@@ -221,7 +221,7 @@ ch_node *ch_random_uniform_like(ch_node *x, double lo, double hi, uint64_t seed)
     if (x == NULL)
         return NULL;
     a = (uniform_attrs){x->dtype, x->dims, lo, hi, (int64_t)seed};
-    return ch__source(x->graph->step, &ch__op_random_uniform, &a);
+    return ch__source(ch_node_step(x), &ch__op_random_uniform, &a);
 }
 
 /* ---- normal, truncated normal ---- */
@@ -346,7 +346,7 @@ ch_node *ch_random_normal_like(ch_node *x, double mean, double deviation, uint64
     if (x == NULL)
         return NULL;
     a = (normal_attrs){x->dtype, x->dims, mean, deviation, (int64_t)seed};
-    return ch__source(x->graph->step, &ch__op_random_normal, &a);
+    return ch__source(ch_node_step(x), &ch__op_random_normal, &a);
 }
 
 ch_node *ch_truncated_normal(ch_step *s, ch_dtype dtype, ch_shape shape, double mean,
@@ -364,7 +364,7 @@ ch_node *ch_truncated_normal_like(ch_node *x, double mean, double deviation, uin
     if (x == NULL)
         return NULL;
     a = (normal_attrs){x->dtype, x->dims, mean, deviation, (int64_t)seed};
-    return ch__source(x->graph->step, &ch__op_truncated_normal, &a);
+    return ch__source(ch_node_step(x), &ch__op_truncated_normal, &a);
 }
 
 /* ---- bernoulli ---- */
@@ -490,7 +490,7 @@ ch_node *ch_bernoulli_like(ch_node *x, double p, uint64_t seed)
     if (x == NULL)
         return NULL;
     a = (bernoulli_attrs){x->dtype, x->dims, p, (int64_t)seed};
-    return ch__source(x->graph->step, &ch__op_bernoulli, &a);
+    return ch__source(ch_node_step(x), &ch__op_bernoulli, &a);
 }
 
 /* ---- integers ---- */
@@ -630,7 +630,7 @@ ch_node *ch_random_integers_like(ch_node *x, ch_dtype dtype, int64_t lo, int64_t
     if (x == NULL)
         return NULL;
     a = (integers_attrs){dtype, x->dims, lo, hi, (int64_t)seed};
-    return ch__source(x->graph->step, &ch__op_random_integers, &a);
+    return ch__source(ch_node_step(x), &ch__op_random_integers, &a);
 }
 
 /* ---- dropout ---- */

@@ -122,7 +122,7 @@ ch_value *ch_tuple_at(const ch_tuple *t, int i)
 
 const char *ch_tuple_name(const ch_tuple *t, int i)
 {
-    return i >= 0 && i < t->n ? t->leaf[i].name : NULL;
+    return t != NULL && i >= 0 && i < t->n ? t->leaf[i].name : NULL;
 }
 
 ch_value *ch_tuple_get(const ch_tuple *t, const char *name)

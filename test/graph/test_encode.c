@@ -802,7 +802,7 @@ static void a_hostile_body_is_refused_and_said_where(void **state)
         ROW(body_with_variables, INVALID_ARGUMENT, "a body has no variables of its own"),
         ROW(body_that_reads, INVALID_ARGUMENT, "there is no variable 0 of 0"),
         ROW(wrong_op_deep_inside, UNIMPLEMENTED, "cond in gate: attribute then: graph"),
-        ROW(wrong_op_deep_inside, UNIMPLEMENTED, ", mull: there is no such op here"),
+        ROW(wrong_op_deep_inside, UNIMPLEMENTED, ", mull in gate: there is no such op here"),
     };
 
     assert_refused(record_bodies, sizeof(rows) / sizeof(rows[0]), rows);

@@ -81,6 +81,93 @@ static void at_most_64_programs_are_kept_and_the_tenth_is_reported(void **state)
     (void)state;
 }
 
+static void at_most_64_recordings_are_kept_with_their_programs(void **state)
+{
+    ch_function *f = t_function(twice, NULL);
+    int64_t      live;
+
+    ch_log_set_sink(catch, &(caught){0}, CH_LOG_WARNING);
+    n_recorded = 0;
+    for (int64_t columns = 1; columns <= 64; columns++)
+        run_rows(f, 2, columns);
+    live = ch__mem_live();
+    for (int64_t columns = 65; columns <= 90; columns++) {
+        run_rows(f, 2, 1); /* used all the time: it stays */
+        run_rows(f, 2, columns);
+    }
+    assert_int_equal(n_recorded, 90);
+    assert_int_equal(ch_function_recordings(f), 90);
+    assert_int_equal(ch_function_programs(f), 64);
+    assert_int_equal(ch__mem_live(), live);
+    ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
+    ch_function_unref(f);
+    (void)state;
+}
+
+/* ---- names ---- */
+
+static void subtract_by_name(ch_step *s, void *arg)
+{
+    (void)arg;
+    n_recorded++;
+    ch_step_out(s, "z", ch_sub(ch_step_in_named(s, "x"), ch_step_in_named(s, "y")));
+}
+
+/* (5, 3) under these names. */
+static ch_tuple *named(const char *first, const char *second)
+{
+    ch_tuple   *t = NULL;
+    ch_value   *v[2] = {0};
+    const char *name[] = {first, second};
+
+    for (int i = 0; i < 2; i++) {
+        ch_tensor *x = t_f32(ch_shape_of(1), (float[]){i == 0 ? 5 : 3});
+
+        t_ok(ch_value_new(CH_PLAIN, 1, &x, &v[i]));
+        ch_tensor_unref(x);
+    }
+    t_ok(ch_tuple_new(2, v, name, &t));
+    ch_value_unref(v[0]);
+    ch_value_unref(v[1]);
+    return t;
+}
+
+static float run_named(ch_function *f, const char *first, const char *second)
+{
+    ch_tuple *in = named(first, second), *out = NULL;
+    float     z;
+
+    t_ok(ch_strategy_run(NULL, f, in, &out));
+    z = t_floats(out, 0, 0)[0];
+    ch_tuple_unref(in);
+    ch_tuple_unref(out);
+    return z;
+}
+
+static void inputs_are_found_by_name_in_whatever_order_they_come(void **state)
+{
+    ch_function *f = t_function(subtract_by_name, NULL), *g = NULL;
+    ch_tuple    *in = named("x", "w");
+
+    n_recorded = 0;
+    assert_float_equal(run_named(f, "x", "y"), 2, 0);
+    assert_float_equal(run_named(f, "y", "x"), -2, 0);
+    assert_float_equal(run_named(f, "x", "y"), 2, 0);
+    assert_int_equal(n_recorded, 2);
+    t_refused(ch_strategy_run(NULL, f, in, NULL), CH_INVALID_ARGUMENT, "none of its 2 inputs",
+              "\"y\"");
+    /* A function over a graph takes them in its order, and says so. */
+    t_ok(ch_function_of_graph("again", ch_function_graph(f), &g));
+    assert_float_equal(run_named(g, "x", "y"), 2, 0);
+    assert_float_equal(run_named(g, NULL, NULL), 2, 0);
+    t_refused(ch_strategy_run(NULL, g, in, NULL), CH_INVALID_ARGUMENT, "input 1 is named \"w\"",
+              "\"y\"");
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    ch_function_unref(g);
+    (void)state;
+}
+
 /* ---- errors ---- */
 
 static int bad_line;
@@ -324,6 +411,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_is_recorded_once_for_all_numbers_of_rows),
         cmocka_unit_test(at_most_64_programs_are_kept_and_the_tenth_is_reported),
+        cmocka_unit_test(at_most_64_recordings_are_kept_with_their_programs),
+        cmocka_unit_test(inputs_are_found_by_name_in_whatever_order_they_come),
         cmocka_unit_test(an_error_names_op_shapes_scope_and_line),
         cmocka_unit_test(an_input_that_is_not_there_is_an_error),
         cmocka_unit_test(a_step_cannot_run_itself_while_it_is_recorded),

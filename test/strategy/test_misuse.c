@@ -202,7 +202,7 @@ static const struct {
     {cond_without_branch, "cond: a branch"},
     {scan_without_function, "scan: its description or function is NULL"},
     {scan_without_description, "scan: its description or function is NULL"},
-    {while_that_changes_shape, "while: value 0 comes out of the body in another shape"},
+    {while_that_changes_shape, "goes into the body as f32(rows, 4) and comes out as f32()"},
     {unknown_padding, "CH_PAD_SAME"},
     {the_same_name_twice, "two outputs are named \"y\""},
     {a_composite_is_named, "stack: "},
