@@ -17,6 +17,7 @@
 #include "cohort/ops.h"
 #include "cohort/optimizer.h"
 #include "cohort/schedule.h"
+#include "cohort/schema.h"
 #include "cohort/shape.h"
 #include "cohort/status.h"
 #include "cohort/step.h"
