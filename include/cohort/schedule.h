@@ -3,7 +3,8 @@
  *     ch_schedule lr = ch_schedule_warm_up(ch_schedule_cosine(1e-3, 10000, 0.1), 500);
  *
  * A schedule is a plain value; the optimizer evaluates it in the step, from its own count of
- * steps.
+ * steps. Rates, factors, powers and numbers of steps are finite and not negative: who uses a
+ * schedule that is otherwise refuses it.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_SCHEDULE_H
@@ -51,7 +52,8 @@ CH_API ch_schedule ch_schedule_cosine_restarts(double rate, double steps, double
 /* The same after a straight rise from 0 over `steps`. */
 CH_API ch_schedule ch_schedule_warm_up(ch_schedule then, double steps);
 
-/* The rate at a step: in C, and in a step as an f32 scalar of an i64 one. */
+/* The rate at a step: in C, NAN for what makes no sense; and in a step, of an i64 scalar: a number
+ * of f64, weak as ch_number's are. */
 CH_API double   ch_schedule_at(const ch_schedule *p, int64_t step);
 CH_API ch_node *ch_schedule_node(const ch_schedule *p, ch_node *step);
 

@@ -45,7 +45,8 @@ CH_API ch_shape     ch_var_shape(const ch_var *v);
 CH_API bool         ch_var_is_trainable(const ch_var *v);
 CH_API ch_strategy *ch_var_strategy(const ch_var *v);
 
-/* Outside a step: a copy of the value (of the first copy, which all equal), and setting all. */
+/* Outside a step: a copy of the value (of the first copy, which all equal), and setting all; a
+ * 16-bit variable's master (cohort/optimizer.h) is set with it. */
 CH_API CH_MUST_CHECK ch_status ch_var_get(ch_var *v, ch_tensor **out);
 CH_API CH_MUST_CHECK ch_status ch_var_set(ch_var *v, ch_tensor *value);
 /* The copies themselves, one for each replica of this process: mirrored, or plain. */

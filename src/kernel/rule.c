@@ -91,20 +91,18 @@ void ch__rule_dense(const ch_rule *r, ch_dtype dtype, int64_t n, int64_t width, 
         loops_of(dtype)->update[r->kind](n, var, grad, slot, hyper);
 }
 
-void ch__rule_norms(const ch_rule *r, ch_dtype dtype, int64_t n, const void *var,
-                    const void *grad, void *const *slot, const void *hyper, double *norm)
+void ch__rule_norms(ch_dtype dtype, int64_t n, const void *var, const void *grad,
+                    void *const *slot, const void *hyper, double *norm)
 {
-    (void)r;
     loops_of(dtype)->norms(n, var, grad, slot, hyper, norm);
 }
 
 /* The trust ratio: how far a step goes that is as long as the variable. */
-void ch__rule_finish(const ch_rule *r, ch_dtype dtype, int64_t n, void *var, void *const *slot,
-                     const void *hyper, const double *norm)
+void ch__rule_finish(ch_dtype dtype, int64_t n, void *var, void *const *slot, const void *hyper,
+                     const double *norm)
 {
     double ratio = norm[0] > 0 && norm[1] > 0 ? sqrt(norm[0]) / sqrt(norm[1]) : 1;
 
-    (void)r;
     loops_of(dtype)->finish(n, var, slot, hyper, ratio);
 }
 
@@ -369,7 +367,7 @@ void ch__rule_rows(const ch_rule *rule, ch_dtype dtype, const ch_groups *g, ch_i
         if (i + AHEAD < n)
             ask_for_group(&r, u + AHEAD, var, at);
         if (rule->by_row)
-            update_by_row(&r, u, row, at[0], hyper);
+            update_by_row(&r, u, row, slot[0], hyper);
         else
             update_row(&r, u, row, at, hyper);
     }

@@ -38,7 +38,7 @@ typedef enum ch_rule_kind {
 
 /* The numbers of a run. Which of them a rule reads, its loop in rule_loops.inc says. */
 typedef enum ch_hyper {
-    CH_HYPER_APPLY, /* 0: nothing changes */
+    CH_HYPER_APPLY, /* 0: nothing changes; so it is for FTRL at a rate of 0 */
     CH_HYPER_SCALE, /* of the gradient */
     CH_HYPER_CLIP,  /* bound of the scaled gradient; infinity: none */
     CH_HYPER_RATE,  /* with the correction of the bias, for Adam and Adamax */
@@ -76,12 +76,12 @@ const ch_rule *ch__rule_find(const char *name); /* NULL if there is none */
 /* n elements, of rows of `width`; not for rules with norms. */
 void ch__rule_dense(const ch_rule *r, ch_dtype dtype, int64_t n, int64_t width, void *var,
                     const void *grad, void *const *slot, const void *hyper);
-/* For those: slots, and the sums of squares of variable and update, added to norm[2]; then, with
+/* For those, which is LAMB: slots, and the sums of squares of variable and update, added to norm[2]; then, with
  * the sums over all of it, the variable. */
-void ch__rule_norms(const ch_rule *r, ch_dtype dtype, int64_t n, const void *var,
-                    const void *grad, void *const *slot, const void *hyper, double *norm);
-void ch__rule_finish(const ch_rule *r, ch_dtype dtype, int64_t n, void *var, void *const *slot,
-                     const void *hyper, const double *norm);
+void ch__rule_norms(ch_dtype dtype, int64_t n, const void *var, const void *grad,
+                    void *const *slot, const void *hyper, double *norm);
+void ch__rule_finish(ch_dtype dtype, int64_t n, void *var, void *const *slot, const void *hyper,
+                     const double *norm);
 
 /* The sum of squares of n elements, in f64. */
 double ch__sum_of_squares(ch_dtype dtype, int64_t n, const void *x);

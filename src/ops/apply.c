@@ -191,11 +191,10 @@ static ch_status apply_run(const ch_call *c, ch_piece t)
         ch__rule_dense(s->rule, s->dtype, p.n, s->width, p.var, p.grad, p.slot, hyper);
     } else if (t.phase == 0) {
         each[2 * t.index] = each[2 * t.index + 1] = 0;
-        ch__rule_norms(s->rule, s->dtype, p.n, p.var, p.grad, p.slot, hyper,
-                       &each[2 * t.index]);
+        ch__rule_norms(s->dtype, p.n, p.var, p.grad, p.slot, hyper, &each[2 * t.index]);
     } else {
         add_norms(s, each, norm);
-        ch__rule_finish(s->rule, s->dtype, p.n, p.var, p.slot, hyper, norm);
+        ch__rule_finish(s->dtype, p.n, p.var, p.slot, hyper, norm);
     }
     return CH_OK;
 }

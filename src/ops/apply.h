@@ -37,7 +37,7 @@ typedef struct ch_rule_numbers {
 /* ... and what it is told in each run, all scalars. */
 typedef struct ch_rule_inputs {
     ch_node *iterations;                  /* i64: steps that were applied before this one */
-    ch_node *rate;                        /* f32 */
+    ch_node *rate;                        /* f64 */
     ch_node *apply;                       /* bool */
     ch_node *divisor;                     /* f32, of the gradient: the loss scale */
     ch_node *squares, *squares_of_global; /* f64: of the gradient as it is */

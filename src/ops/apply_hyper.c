@@ -39,7 +39,7 @@ static const ch_attr hyper_rows[] = {
 
 static ch_status hyper_infer(ch_infer *c)
 {
-    static const ch_dtype want[INPUTS] = {CH_I64, CH_F32, CH_BOOL, CH_F32, CH_F64, CH_F64};
+    static const ch_dtype want[INPUTS] = {CH_I64, CH_F64, CH_BOOL, CH_F32, CH_F64, CH_F64};
     const hyper_attrs    *a = c->attrs;
 
     if (ch__rule_find(a->rule) == NULL)
@@ -67,18 +67,25 @@ static double rest_of(double beta, double t)
     return beta > 0 ? -expm1(t * log(beta)) : 1;
 }
 
+/* Whether FTRL, which divides by the rate, can do so. At a rate of 0 nothing moves. */
+static bool divides(const hyper_attrs *a, double rate)
+{
+    return isfinite(a->dtype == CH_F64 ? 1 / rate : (double)(1 / (float)rate));
+}
+
 static void fill(const hyper_attrs *a, const ch_call *c, double *h)
 {
     const ch_rule_numbers *set = &a->set;
     double                 t = (double)*(const int64_t *)c->in[ITERATIONS] + 1;
-    double                 rate = (double)*(const float *)c->in[RATE];
+    double                 rate = *(const double *)c->in[RATE];
     double                 scale = set->scale / (double)*(const float *)c->in[DIVISOR];
     double                 right1 = rest_of(set->beta1, t), right2 = rest_of(set->beta2, t);
     ch_rule_kind           kind = ch__rule_find(a->rule)->kind;
 
     scale = shorten(scale, *(const double *)c->in[SQUARES], set->clip_norm);
     scale = shorten(scale, *(const double *)c->in[GLOBAL], set->clip_global_norm);
-    h[CH_HYPER_APPLY] = *(const bool *)c->in[APPLY];
+    h[CH_HYPER_APPLY] =
+        *(const bool *)c->in[APPLY] && (kind != CH_RULE_FTRL || divides(a, rate));
     h[CH_HYPER_SCALE] = scale;
     h[CH_HYPER_CLIP] = set->clip_value > 0 ? set->clip_value : INFINITY;
     h[CH_HYPER_RATE] = rate;

@@ -320,6 +320,14 @@ bool ch__is_sparse(const ch_node *n)
     return n != NULL && n->head->op == &ch__op_sparse_rows && !a->dense;
 }
 
+ch_node *ch__dense(const ch_node *sparse)
+{
+    sparse_attrs a = *(const sparse_attrs *)ch__attrs(sparse);
+
+    a.dense = true;
+    return ch__node(&ch__op_sparse_rows, &a, 2, sparse->head->in);
+}
+
 static bool can_join(const ch_node *a, const ch_node *b)
 {
     return ch__is_sparse(a) && ch__is_sparse(b) && a->in[0]->dtype == b->in[0]->dtype &&

@@ -48,6 +48,8 @@ ch_node *ch__full_like(ch_node *x, double value);
 /* True for a gradient held as ids and rows; then in[0] are the ids and in[1] the rows of
  * ch__op_sparse_rows. (ops/index.c) */
 bool ch__is_sparse(const ch_node *n);
+/* A sparse gradient made dense by who knows what that costs: the log is not told. (ops/index.c) */
+ch_node *ch__dense(const ch_node *sparse);
 /* The sum of two gradients: sparse if both are. (ops/index.c) */
 ch_node *ch__add_gradients(ch_node *a, ch_node *b);
 /* x plus a sparse gradient, or minus it: only its rows are written. An id that is not in range

@@ -41,9 +41,16 @@ struct ch_var {
     ch_dtype     dtype;
     ch_shape     shape;
     bool         trainable;
+    ch_var      *leader;   /* whose value it holds more exactly; NULL: nobody's */
+    ch_var      *follower; /* the first of those that do so of this one, not referenced */
+    ch_var      *next_follower;
     int          n_copies;
     ch_tensor   *copy[]; /* one for each local replica */
 };
+
+/* From now on who sets `leader` from outside sets `v` too, in v's dtype: a master follows its
+ * 16-bit variable. Both are of one strategy. Ends with either of them. */
+void ch__var_follow(ch_var *v, ch_var *leader);
 
 extern ch_strategy *ch__strategy_default(void);
 /* The one meant by an argument: itself, or the current one. */

@@ -51,6 +51,31 @@ static void delist(ch_strategy *st, const ch_var *v)
     atomic_fetch_add(&st->generation, 1);
 }
 
+/* ---- followers ---- */
+
+void ch__var_follow(ch_var *v, ch_var *leader)
+{
+    pthread_mutex_lock(&leader->strategy->lock);
+    v->leader = leader;
+    v->next_follower = leader->follower;
+    leader->follower = v;
+    pthread_mutex_unlock(&leader->strategy->lock);
+}
+
+/* Nobody follows it, and it follows nobody, any more. */
+static void part(ch_var *v)
+{
+    for (ch_var *f = v->follower; f != NULL; f = f->next_follower)
+        f->leader = NULL;
+    if (v->leader != NULL) {
+        ch_var **link = &v->leader->follower;
+
+        while (*link != v)
+            link = &(*link)->next_follower;
+        *link = v->next_follower;
+    }
+}
+
 /* ---- life ---- */
 
 static void free_var(ch_var *v)
@@ -95,9 +120,10 @@ static ch_status take_name(ch_strategy *st, ch_var *v, const char *wanted)
     return v->name != NULL ? CH_OK : ch__fail_memory("a variable");
 }
 
-static void leave(ch_strategy *st, const ch_var *v)
+static void leave(ch_strategy *st, ch_var *v)
 {
     pthread_mutex_lock(&st->lock);
+    part(v);
     delist(st, v);
     pthread_mutex_unlock(&st->lock);
 }
@@ -196,19 +222,68 @@ ch_status ch_var_get(ch_var *v, ch_tensor **out)
     return CH_OK;
 }
 
+static ch_status check_value(const ch_var *v, const ch_tensor *value)
+{
+    char have[160] = "NULL", want[160];
+
+    if (value != NULL && value->dtype == v->dtype && ch_shape_equal(value->shape, v->shape))
+        return CH_OK;
+    if (value != NULL)
+        ch_tensor_spec_print(&(ch_tensor_spec){.dtype = value->dtype, .shape = value->shape},
+                             have, sizeof(have));
+    ch_tensor_spec_print(&(ch_tensor_spec){.dtype = v->dtype, .shape = v->shape}, want,
+                         sizeof(want));
+    return ch__fail(CH_INVALID_ARGUMENT, "variable %s: the value is %s, want %s", v->name, have,
+                    want);
+}
+
+static ch_status set_copies(ch_var *v, ch_tensor *value)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < v->n_copies && rc == CH_OK; i++)
+        rc = ch_tensor_copy(value, v->copy[i]);
+    return rc;
+}
+
+/* What a follower is when its leader is set to `value`: that, but where its own, rounded, is the
+ * same, it keeps its digits. So it does not matter in which order the two are restored. */
+static ch_status follow(ch_var *f, ch_tensor *value)
+{
+    size_t     bytes = ch_dtype_bytes(value->dtype), wide = ch_dtype_bytes(f->dtype);
+    ch_tensor *now = NULL, *rounded = NULL, *whole = NULL, *next = NULL;
+    ch_status  rc = ch_var_get(f, &now);
+
+    if (rc == CH_OK)
+        rc = ch__tensor_cast(now, value->dtype, &rounded);
+    if (rc == CH_OK)
+        rc = ch_tensor_contiguous(value, &whole);
+    if (rc == CH_OK)
+        rc = ch__tensor_cast(whole, f->dtype, &next);
+    for (size_t i = 0; rc == CH_OK && i < (size_t)ch_tensor_count(now); i++)
+        if (memcmp((char *)rounded->data + i * bytes, (char *)whole->data + i * bytes, bytes) ==
+            0)
+            memcpy((char *)next->data + i * wide, (char *)now->data + i * wide, wide);
+    if (rc == CH_OK)
+        rc = set_copies(f, next);
+    ch_tensor_unref(now);
+    ch_tensor_unref(rounded);
+    ch_tensor_unref(whole);
+    ch_tensor_unref(next);
+    return rc;
+}
+
 ch_status ch_var_set(ch_var *v, ch_tensor *value)
 {
-    if (value == NULL || value->dtype != v->dtype || !ch_shape_equal(value->shape, v->shape))
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "variable %s: the value is not of its dtype (%s) and shape", v->name,
-                        ch_dtype_name(v->dtype));
-    for (int i = 0; i < v->n_copies; i++) {
-        ch_status rc = ch_tensor_copy(value, v->copy[i]);
+    ch_status rc = v != NULL ? check_value(v, value)
+                             : ch__fail(CH_INVALID_ARGUMENT, "a variable to set is NULL");
 
-        if (rc != CH_OK)
-            return rc;
-    }
-    return CH_OK;
+    if (rc == CH_OK)
+        rc = set_copies(v, value);
+    for (ch_var *f = v != NULL ? v->follower : NULL; f != NULL && rc == CH_OK;
+         f = f->next_follower)
+        rc = follow(f, value);
+    return rc;
 }
 
 ch_status ch_var_copies(ch_var *v, ch_value **out)

@@ -155,3 +155,20 @@ ch_status ch__str_set(ch_str *at, ch_str s)
     *at = (ch_str){bytes, s.size};
     return CH_OK;
 }
+
+ch_status ch__tensor_cast(ch_tensor *t, ch_dtype dtype, ch_tensor **out)
+{
+    size_t     from_bytes = ch_dtype_bytes(t->dtype), to_bytes = ch_dtype_bytes(dtype);
+    ch_tensor *from = NULL, *to = NULL;
+    ch_status  rc = ch_tensor_contiguous(t, &from);
+
+    if (rc == CH_OK)
+        rc = ch_tensor_new(dtype, t->shape, &to);
+    for (int64_t i = 0; rc == CH_OK && i < ch_tensor_count(from); i++)
+        ch__store(dtype, (char *)to->data + (size_t)i * to_bytes,
+                  ch__load(from->dtype, (const char *)from->data + (size_t)i * from_bytes));
+    if (rc == CH_OK)
+        *out = to;
+    ch_tensor_unref(from);
+    return rc;
+}

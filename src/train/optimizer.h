@@ -16,9 +16,8 @@
 /* Variables of the optimizer's own. */
 typedef enum ch_opt_own {
     CH_OPT_ITERATIONS, /* i64: steps that were applied */
-    CH_OPT_RATE,       /* f32; none with a schedule */
+    CH_OPT_RATE,       /* f64; none with a schedule */
     CH_OPT_SKIPPED,    /* i64: steps with gradients that were not finite */
-    CH_OPT_PENDING,    /* i64: gradients in the accumulators */
     CH_OPT_LOSS_SCALE, /* f32 */
     CH_OPT_GOOD,       /* i64: steps since the loss scale changed */
     CH_OPT_OWN
@@ -36,7 +35,16 @@ enum {
 typedef struct ch_opt_entry {
     ch_var *var; /* referenced */
     ch_var *slot[CH_OPT_SLOTS];
+    bool    was_noted; /* the log knows that its sparse gradients become dense */
 } ch_opt_entry;
+
+/* With accumulation: what calls with this list of variables have gathered. A variable may be in
+ * several lists; each has sums of its own. */
+typedef struct ch_opt_list {
+    int           n;
+    ch_opt_entry *entry;   /* n: the variables, with the slots CH_OPT_SUM and CH_OPT_TOUCHED */
+    ch_var       *pending; /* i64: gradients in the sums */
+} ch_opt_list;
 
 struct ch_optimizer {
     atomic_int      refs;
@@ -56,14 +64,22 @@ struct ch_optimizer {
     ch_var       *own[CH_OPT_OWN];
     ch_opt_entry *entry;
     int           n_entries, cap_entries;
+    ch_opt_list  *list;
+    int           n_lists, cap_lists;
     ch_var      **all; /* in the order in which they were made; referenced */
     int           n_all, cap_all;
 };
 
-/* The variables, made if need be: of the optimizer; and slot i of a variable. */
-ch_status     ch__opt_own(ch_optimizer *o, ch_strategy *st, ch_opt_own which, ch_var **out);
-ch_status     ch__opt_slot(ch_optimizer *o, ch_var *v, int i, ch_var **out);
-ch_opt_entry *ch__opt_entry(const ch_optimizer *o, const ch_var *v); /* NULL if there is none */
+/* INVALID_ARGUMENT for variables that no call can train. */
+ch_status ch__opt_check(const ch_optimizer *o, int n, ch_var *const *var);
+/* Makes whatever is not there yet and a call with these variables needs, which depends on the
+ * options and the variables alone. */
+ch_status ch__opt_build(ch_optimizer *o, ch_strategy *st, int n, ch_var *const *var);
+/* One variable of the optimizer's own, made if need be. */
+ch_status ch__opt_own(ch_optimizer *o, ch_strategy *st, ch_opt_own which, ch_var **out);
+/* What was built; NULL if it was not, or is not needed. */
+ch_opt_entry *ch__opt_entry(const ch_optimizer *o, const ch_var *v);
+ch_opt_list  *ch__opt_list(const ch_optimizer *o, int n, ch_var *const *var);
 
 /* What is computed for a variable: f64 for f64, else f32. */
 static inline ch_dtype ch__opt_dtype(const ch_var *v)

@@ -5,8 +5,8 @@
  * counters. Nothing from the updates on can fail.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <float.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/log.h"
 #include "cohort/ops.h"
@@ -16,6 +16,7 @@
 #include "ops/ops.h"
 #include "strategy/strategy.h"
 #include "train/optimizer.h"
+#include "train/schedule.h"
 
 #define GOOD_STEPS 2000 /* after which a dynamic loss scale doubles */
 
@@ -27,16 +28,17 @@ typedef struct gradient {
 } gradient;
 
 typedef struct recording {
-    ch_optimizer *o;
-    ch_step      *s;
-    int           n;
-    gradient     *g;
-    ch_node     **value;   /* room for n */
-    ch_node      *divisor; /* f32: what gradients are to be divided by */
-    ch_node      *finite;  /* bool; NULL: not asked */
-    ch_node      *apply;   /* bool; NULL: always */
-    ch_node      *iterations;
-    ch_node      *hyper[2]; /* f32, f64; shared by all variables, unless norms are clipped */
+    ch_optimizer      *o;
+    ch_step           *s;
+    int                n;
+    gradient          *g;
+    const ch_opt_list *list;    /* with accumulation: the sums */
+    ch_node          **value;   /* room for n */
+    ch_node           *divisor; /* f32: what gradients are to be divided by */
+    ch_node           *finite;  /* bool; NULL: not asked */
+    ch_node           *apply;   /* bool; NULL: always */
+    ch_node           *iterations;
+    ch_node *hyper[2]; /* f32, f64; shared by all variables, unless norms are clipped */
 } recording;
 
 static void take(ch_step *s, ch_status rc)
@@ -47,37 +49,18 @@ static void take(ch_step *s, ch_status rc)
 
 /* ---- variables of the optimizer, as nodes ---- */
 
-static ch_var *own_var(recording *r, ch_opt_own which)
+static ch_node *read_own(recording *r, ch_opt_own which)
 {
     ch_var *v = NULL;
 
     if (ch_step_status(r->s) == CH_OK)
         take(r->s, ch__opt_own(r->o, r->s->owner, which, &v));
-    return v;
-}
-
-static ch_var *slot_var(recording *r, ch_var *v, int i)
-{
-    ch_var *slot = NULL;
-
-    if (ch_step_status(r->s) == CH_OK)
-        take(r->s, ch__opt_slot(r->o, v, i, &slot));
-    return slot;
-}
-
-static ch_node *read_own(recording *r, ch_opt_own which)
-{
-    ch_var *v = own_var(r, which);
-
     return v != NULL ? ch_var_read(r->s, v) : NULL;
 }
 
 static void write_own(recording *r, ch_opt_own which, ch_node *value)
 {
-    ch_var *v = own_var(r, which);
-
-    if (v != NULL)
-        ch_var_assign(r->s, v, value);
+    ch_var_assign(r->s, r->o->own[which], value);
 }
 
 static ch_node *scalar(ch_step *s, ch_dtype dtype, double value)
@@ -88,26 +71,30 @@ static ch_node *scalar(ch_step *s, ch_dtype dtype, double value)
 static ch_node *rate_of(recording *r)
 {
     if (r->o->has_schedule)
-        return ch_schedule_node(&r->o->schedule, read_own(r, CH_OPT_ITERATIONS));
+        return ch__schedule_node(&r->o->schedule, read_own(r, CH_OPT_ITERATIONS));
     return read_own(r, CH_OPT_RATE);
 }
 
 static ch_node *loss_scale_of(recording *r)
 {
-    return r->o->is_dynamic ? read_own(r, CH_OPT_LOSS_SCALE)
-                            : scalar(r->s, CH_F32, r->o->loss_scale);
+    if (r->o->is_dynamic)
+        return read_own(r, CH_OPT_LOSS_SCALE);
+    return scalar(r->s, CH_F32, r->o->loss_scale > 0 ? r->o->loss_scale : 1);
 }
 
 /* ---- gradients ---- */
 
-static void note_dense(const ch_optimizer *o, const ch_var *v)
+/* A sparse gradient for a rule that changes all rows. */
+static ch_node *densify(recording *r, const ch_var *v, ch_node *d)
 {
-    static atomic_flag said = ATOMIC_FLAG_INIT;
+    ch_opt_entry *e = ch__opt_entry(r->o, v);
 
-    if (!atomic_flag_test_and_set_explicit(&said, memory_order_relaxed))
+    if (!e->was_noted)
         ch__log(CH_LOG_INFO, "sparse-gradient-densified",
                 "%s: the gradient of %s names a few rows, but the rule changes all of them",
-                o->name, ch_var_name(v));
+                r->o->name, ch_var_name(v));
+    e->was_noted = true;
+    return ch__dense(d);
 }
 
 /* Summed over the replicas, looked at if it must be finite, and in f32 or f64. */
@@ -116,11 +103,11 @@ static void take_gradient(recording *r, gradient *g, ch_node *d)
     char message[300];
 
     d = ch_all_reduce(CH_SUM, d);
+    if (ch__is_sparse(d) && !r->o->rule->is_sparse)
+        d = densify(r, g->var, d);
     if (d == NULL)
         return;
-    if (ch__is_sparse(d) && !r->o->rule->is_sparse)
-        note_dense(r->o, g->var);
-    else if (ch__is_sparse(d))
+    if (ch__is_sparse(d))
         g->ids = d->head->in[0];
     g->value = g->ids != NULL ? d->head->in[1] : d;
     if (r->o->nonfinite == CH_NONFINITE_STOP) {
@@ -147,35 +134,35 @@ static ch_node *ids_if(ch_node *when, ch_node *ids)
 }
 
 /* Adds a sparse gradient to its sum; the gradient becomes the rows that were touched. */
-static void add_sparse(recording *r, gradient *g, ch_var *sum)
+static void add_sparse(recording *r, gradient *g, const ch_opt_entry *e)
 {
     ch_dim   n_rows = ch__dim(ch_var_shape(g->var).dim[0]);
-    ch_var  *seen = slot_var(r, g->var, CH_OPT_TOUCHED);
+    ch_var  *seen = e->slot[CH_OPT_TOUCHED];
     ch_node *rows = ch__sparse_rows(ids_if(r->finite, g->ids), g->value, n_rows), *mark, *all;
 
     g->value = g->ids = NULL;
-    if (seen == NULL || rows == NULL)
+    if (rows == NULL)
         return;
     mark = ch__fill_dims(r->s, CH_BOOL, &rows->in[0]->dims, 1);
     mark = ch__node(&ch__op_scatter_update, NULL, 3,
                     ((ch_node *[]){ch_var_read(r->s, seen), rows->in[0], mark}));
     all = ch_range(r->s, CH_I64, 0, (double)n_rows.n, 1);
     g->ids = ch_select(mark, all, ch_full_like(all, -1));
-    g->value = ch__add_sparse(ch_var_read(r->s, sum), rows, false);
+    g->value = ch__add_sparse(ch_var_read(r->s, e->slot[CH_OPT_SUM]), rows, false);
     ch_var_assign(r->s, seen, mark);
 }
 
 /* Adds the gradient to what has been gathered so far, unless it is not finite. */
-static void add_up(recording *r, gradient *g)
+static void add_up(recording *r, gradient *g, const ch_opt_entry *e)
 {
-    ch_var  *v = slot_var(r, g->var, CH_OPT_SUM);
+    ch_var  *v = e->slot[CH_OPT_SUM];
     ch_node *so_far, *sum;
 
-    if (v == NULL || g->value == NULL)
+    if (g->value == NULL)
         return;
     g->value = ch_div(g->value, ch_cast(r->divisor, g->value->dtype));
     if (g->ids != NULL) {
-        add_sparse(r, g, v);
+        add_sparse(r, g, e);
         sum = g->value;
     } else {
         so_far = ch_var_read(r->s, v);
@@ -191,31 +178,28 @@ static void add_up(recording *r, gradient *g)
 static void gather_steps(recording *r)
 {
     ch_node *n =
-        ch_add(read_own(r, CH_OPT_PENDING),
+        ch_add(ch_var_read(r->s, r->list->pending),
                r->finite != NULL ? ch_cast(r->finite, CH_I64) : scalar(r->s, CH_I64, 1));
 
     for (int i = 0; i < r->n; i++)
-        add_up(r, &r->g[i]);
+        add_up(r, &r->g[i], &r->list->entry[i]);
     r->apply = ch_equal(n, scalar(r->s, CH_I64, r->o->accumulate));
-    write_own(r, CH_OPT_PENDING, ch__clear_if(n, r->apply));
+    ch_var_assign(r->s, r->list->pending, ch__clear_if(n, r->apply));
     r->divisor = scalar(r->s, CH_F32, 1);
+}
+
+static void clear_applied(recording *r, ch_var *v)
+{
+    ch_var_assign(r->s, v, ch__clear_if(ch_var_read(r->s, v), r->apply));
 }
 
 /* What has been applied is gathered no more. */
 static void forget_steps(recording *r)
 {
     for (int i = 0; i < r->n; i++) {
-        ch_var *v = r->g[i].var;
-        ch_var *sum = slot_var(r, v, CH_OPT_SUM);
-
-        if (sum == NULL)
-            return;
-        ch_var_assign(r->s, sum, ch__clear_if(ch_var_read(r->s, sum), r->apply));
-        if (r->g[i].ids != NULL) {
-            ch_var *seen = slot_var(r, v, CH_OPT_TOUCHED);
-
-            ch_var_assign(r->s, seen, ch__clear_if(ch_var_read(r->s, seen), r->apply));
-        }
+        clear_applied(r, r->list->entry[i].slot[CH_OPT_SUM]);
+        if (r->g[i].ids != NULL)
+            clear_applied(r, r->list->entry[i].slot[CH_OPT_TOUCHED]);
     }
 }
 
@@ -251,13 +235,10 @@ static ch_node *make_hyper(recording *r, ch_dtype dtype, ch_node *rate, ch_node 
 
 /* ---- updates ---- */
 
-static void update_average(recording *r, gradient *g, ch_node *value)
+static void update_average(recording *r, gradient *g, ch_var *v, ch_node *value)
 {
-    ch_var  *v = slot_var(r, g->var, CH_OPT_AVERAGE);
     ch_node *weight = scalar(r->s, ch__opt_dtype(g->var), 1 - r->o->average), *now;
 
-    if (v == NULL)
-        return;
     if (r->apply != NULL)
         weight = ch__clear_if(weight, ch_logical_not(r->apply));
     now = ch_var_read(r->s, v);
@@ -266,26 +247,19 @@ static void update_average(recording *r, gradient *g, ch_node *value)
 
 static void update(recording *r, gradient *g, ch_node *hyper)
 {
-    const ch_rule *rule = r->o->rule;
-    bool           wide = ch_var_dtype(g->var) == ch__opt_dtype(g->var);
-    ch_var        *slot[CH_RULE_SLOTS], *held = g->var;
-    ch_node       *now[CH_RULE_SLOTS], *value;
+    const ch_rule      *rule = r->o->rule;
+    const ch_opt_entry *e = ch__opt_entry(r->o, g->var);
+    ch_var  *master = e->slot[CH_OPT_MASTER], *held = master != NULL ? master : g->var;
+    ch_node *now[CH_RULE_SLOTS], *value = ch_var_read(r->s, held);
 
-    if (!wide)
-        held = slot_var(r, g->var, CH_OPT_MASTER);
-    for (int i = 0; i < rule->n_slots; i++) {
-        slot[i] = slot_var(r, g->var, i);
-        now[i] = slot[i] != NULL ? ch_var_read(r->s, slot[i]) : NULL;
-    }
-    if (ch_step_status(r->s) != CH_OK)
-        return;
-    value = ch_var_read(r->s, held);
+    for (int i = 0; i < rule->n_slots; i++)
+        now[i] = ch_var_read(r->s, e->slot[i]);
     value = g->ids != NULL ? ch__apply_rows(rule->kind, value, g->ids, g->value, hyper, now)
                            : ch__apply(rule->kind, value, g->value, hyper, now);
     ch_var_assign(r->s, held, value);
     for (int i = 0; i < rule->n_slots; i++)
-        ch_var_assign(r->s, slot[i], now[i]);
-    if (!wide) {
+        ch_var_assign(r->s, e->slot[i], now[i]);
+    if (master != NULL) {
         ch_node *x = ch_var_read(r->s, g->var);
 
         ch_var_assign(r->s, g->var,
@@ -293,7 +267,7 @@ static void update(recording *r, gradient *g, ch_node *hyper)
                                      : ch__round_over(x, value));
     }
     if (r->o->average > 0)
-        update_average(r, g, value);
+        update_average(r, g, e->slot[CH_OPT_AVERAGE], value);
 }
 
 /* ---- counters ---- */
@@ -309,12 +283,14 @@ static void count(recording *r)
                   ch_add(read_own(r, CH_OPT_SKIPPED), ch_sub(one, ch_cast(r->finite, CH_I64))));
 }
 
+/* It stays finite: an infinite one would make every gradient so, and no half of it is less. */
 static void change_loss_scale(recording *r)
 {
     ch_node *scale = read_own(r, CH_OPT_LOSS_SCALE), *two = scalar(r->s, CH_F32, 2);
     ch_node *good = ch_add(read_own(r, CH_OPT_GOOD), scalar(r->s, CH_I64, 1));
     ch_node *rise = ch_equal(good, scalar(r->s, CH_I64, GOOD_STEPS));
-    ch_node *up = ch_select(rise, ch_mul(scale, two), scale);
+    ch_node *fits = ch_less_equal(scale, scalar(r->s, CH_F32, (double)FLT_MAX / 2));
+    ch_node *up = ch_select(ch_logical_and(rise, fits), ch_mul(scale, two), scale);
     ch_node *down = ch_maximum(ch_div(scale, two), scalar(r->s, CH_F32, 1));
 
     write_own(r, CH_OPT_LOSS_SCALE, ch_select(r->finite, up, down));
@@ -351,25 +327,13 @@ static void record_updates(recording *r)
         change_loss_scale(r);
 }
 
-static ch_status check_vars(const ch_optimizer *o, int n, ch_var *const *var)
+static ch_status check_call(const ch_optimizer *o, const ch_step *s, int n, ch_var *const *var)
 {
-    if (o == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "the optimizer is NULL");
-    if (n < 0 || (n > 0 && var == NULL))
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: there is no list of %d variables", o->name,
-                        n);
-    for (int i = 0; i < n; i++) {
-        if (var[i] == NULL)
-            return ch__fail(CH_INVALID_ARGUMENT, "%s: variable %d is NULL", o->name, i);
-        if (!ch_dtype_is_float(ch_var_dtype(var[i])))
-            return ch__fail(CH_INVALID_ARGUMENT, "%s: variable %s is %s, want a float type",
-                            o->name, ch_var_name(var[i]), ch_dtype_name(ch_var_dtype(var[i])));
-        for (int k = 0; k < i; k++)
-            if (var[k] == var[i])
-                return ch__fail(CH_INVALID_ARGUMENT, "%s: variable %s is given twice", o->name,
-                                ch_var_name(var[i]));
-    }
-    return CH_OK;
+    if (o != NULL && s->outer != NULL)
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "%s: it trains in the step itself, not inside a cond, while or scan",
+                        o->name);
+    return ch__opt_check(o, n, var);
 }
 
 static ch_status check_gradients(const ch_optimizer *o, int n, ch_var *const *var,
@@ -379,52 +343,63 @@ static ch_status check_gradients(const ch_optimizer *o, int n, ch_var *const *va
         return ch__fail(CH_INVALID_ARGUMENT, "%s: there is no list of gradients", o->name);
     for (int i = 0; i < n; i++) {
         ch_dims want = ch__dims_of(ch_var_shape(var[i]));
+        char    has[160], wants[160];
 
         if (d[i] == NULL)
             return ch__fail(CH_INVALID_ARGUMENT, "%s: the gradient of %s is NULL", o->name,
                             ch_var_name(var[i]));
-        if (d[i]->dtype != ch_var_dtype(var[i]) || !ch__dims_same(&d[i]->dims, &want))
-            return ch__fail(CH_INVALID_ARGUMENT,
-                            "%s: the gradient of %s has not its dtype and shape", o->name,
-                            ch_var_name(var[i]));
+        if (d[i]->dtype == ch_var_dtype(var[i]) && ch__dims_same(&d[i]->dims, &want))
+            continue;
+        ch__dims_print(&d[i]->dims, has, sizeof(has));
+        ch__dims_print(&want, wants, sizeof(wants));
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: the gradient of %s is %s%s, want %s%s as the variable is", o->name,
+                        ch_var_name(var[i]), ch_dtype_name(d[i]->dtype), has,
+                        ch_dtype_name(ch_var_dtype(var[i])), wants);
     }
     return CH_OK;
 }
 
-/* Gradients are `divisor` times what they should be; NULL: they are as they should be. */
-static void apply_all(ch_optimizer *o, ch_step *s, int n, ch_var *const *var, ch_node *const *d,
-                      ch_node *divisor)
+/* Gradients are the loss scale times what they should be. */
+static void apply_all(recording *r, ch_var *const *var, ch_node *const *d)
 {
-    recording r = {.o = o, .s = s, .n = n};
+    const int n = r->n;
+    ch_status rc = check_gradients(r->o, n, var, d);
 
-    take(s, check_gradients(o, n, var, d));
-    r.g = ch__calloc((size_t)n + 1, sizeof(*r.g));
-    r.value = ch__calloc((size_t)n + 1, sizeof(*r.value));
-    if (r.g == NULL || r.value == NULL)
-        take(s, ch__fail_memory("an optimizer"));
-    r.iterations = read_own(&r, CH_OPT_ITERATIONS);
-    r.divisor = divisor != NULL ? divisor : scalar(s, CH_F32, 1);
-    for (int i = 0; i < n && ch_step_status(s) == CH_OK; i++) {
-        r.g[i].var = var[i];
-        take_gradient(&r, &r.g[i], d[i]);
+    if (rc == CH_OK)
+        rc = ch__opt_build(r->o, r->s->owner, n, var);
+    r->g = ch__calloc((size_t)n, sizeof(*r->g));
+    r->value = ch__calloc((size_t)n, sizeof(*r->value));
+    if (rc == CH_OK && (r->g == NULL || r->value == NULL))
+        rc = ch__fail_memory("an optimizer");
+    if (rc == CH_OK) {
+        r->iterations = read_own(r, CH_OPT_ITERATIONS);
+        r->divisor = loss_scale_of(r);
+        r->list = ch__opt_list(r->o, n, var);
+        for (int i = 0; i < n; i++) {
+            r->g[i].var = var[i];
+            take_gradient(r, &r->g[i], d[i]);
+        }
+        if (ch_step_status(r->s) == CH_OK)
+            record_updates(r);
     }
-    if (ch_step_status(s) == CH_OK)
-        record_updates(&r);
-    ch__free(r.g);
-    ch__free(r.value);
+    take(r->s, rc);
+    ch__free(r->g);
+    ch__free(r->value);
 }
 
 void ch_optimizer_apply(ch_optimizer *o, ch_step *s, int n, ch_var *const *var,
                         ch_node *const *d)
 {
+    recording   r = {.o = o, .s = s, .n = n};
     const void *before;
 
     if (s == NULL || ch_step_status(s) != CH_OK)
         return;
     before = ch__step_begin(s);
-    take(s, check_vars(o, n, var));
+    take(s, check_call(o, s, n, var));
     if (ch_step_status(s) == CH_OK)
-        apply_all(o, s, n, var, d, NULL);
+        apply_all(&r, var, d);
     ch__step_end(s, before);
 }
 
@@ -432,14 +407,14 @@ void ch_optimizer_apply(ch_optimizer *o, ch_step *s, int n, ch_var *const *var,
  * the loss itself might overflow. */
 static void differentiate(recording *r, ch_node *loss, ch_var *const *var, ch_node **d)
 {
-    ch_node **x = ch__calloc((size_t)r->n + 1, sizeof(*x)), *seed = NULL;
+    ch_node **x = ch__calloc((size_t)r->n, sizeof(*x)), *seed = NULL;
 
     if (x == NULL) {
         take(r->s, ch__fail_memory("an optimizer"));
         return;
     }
-    if (r->divisor != NULL)
-        seed = ch_mul(ch_ones_like(loss), ch_cast(r->divisor, ch_node_dtype(loss)));
+    if (r->o->loss_scale > 0)
+        seed = ch_mul(ch_ones_like(loss), ch_cast(loss_scale_of(r), ch_node_dtype(loss)));
     for (int i = 0; i < r->n; i++)
         x[i] = ch_var_read(r->s, var[i]);
     if (ch_step_status(r->s) == CH_OK)
@@ -447,43 +422,66 @@ static void differentiate(recording *r, ch_node *loss, ch_var *const *var, ch_no
     ch__free(x);
 }
 
+static void minimize(recording *r, ch_node *loss, ch_var *const *var)
+{
+    ch_node **d = ch__calloc((size_t)r->n, sizeof(*d));
+
+    if (d == NULL) {
+        take(r->s, ch__fail_memory("an optimizer"));
+        return;
+    }
+    differentiate(r, loss, var, d);
+    if (ch_step_status(r->s) == CH_OK)
+        apply_all(r, var, d);
+    ch__free(d);
+}
+
 void ch_optimizer_minimize(ch_optimizer *o, ch_step *s, ch_node *loss, int n,
                            ch_var *const *var)
 {
     recording   r = {.o = o, .s = s, .n = n};
     const void *before;
-    ch_node   **d;
 
     if (s == NULL || ch_step_status(s) != CH_OK)
         return;
     before = ch__step_begin(s);
-    take(s, check_vars(o, n, var));
+    take(s, check_call(o, s, n, var));
     if (ch_step_status(s) == CH_OK && loss == NULL)
         take(s, ch__fail(CH_INVALID_ARGUMENT, "%s: the loss is NULL", o->name));
-    d = ch_step_status(s) == CH_OK ? ch__calloc((size_t)n + 1, sizeof(*d)) : NULL;
-    if (d == NULL)
-        take(s, ch__fail_memory("an optimizer"));
-    if (ch_step_status(s) == CH_OK) {
-        r.divisor = o->loss_scale > 0 ? loss_scale_of(&r) : NULL;
-        differentiate(&r, loss, var, d);
-    }
     if (ch_step_status(s) == CH_OK)
-        apply_all(o, s, n, var, d, r.divisor);
-    ch__free(d);
+        minimize(&r, loss, var);
     ch__step_end(s, before);
+}
+
+/* ---- its numbers, as nodes ---- */
+
+/* Weak, as numbers are: beside another node it takes that one's type. */
+static ch_node *number_of(const void *caller, ch_optimizer *o, ch_step *s,
+                          ch_node *(*number)(recording *r))
+{
+    recording   r = {.o = o, .s = s};
+    const void *before;
+    ch_node    *x = NULL;
+
+    if (s == NULL || ch_step_status(s) != CH_OK)
+        return NULL;
+    before = ch__step_begin_at(s, caller, NULL);
+    if (o == NULL)
+        take(s, ch__fail(CH_INVALID_ARGUMENT, "the optimizer is NULL"));
+    else
+        x = ch_identity(number(&r));
+    if (x != NULL)
+        x->weak = true;
+    ch__step_end(s, before);
+    return x;
 }
 
 ch_node *ch_optimizer_rate_node(ch_optimizer *o, ch_step *s)
 {
-    recording   r = {.o = o, .s = s};
-    const void *before;
-    ch_node    *rate;
+    return number_of(__builtin_return_address(0), o, s, rate_of);
+}
 
-    if (s == NULL || ch_step_status(s) != CH_OK)
-        return NULL;
-    before = ch__step_begin(s);
-    take(s, check_vars(o, 0, NULL));
-    rate = ch_step_status(s) == CH_OK ? rate_of(&r) : NULL;
-    ch__step_end(s, before);
-    return rate;
+ch_node *ch_optimizer_loss_scale_node(ch_optimizer *o, ch_step *s)
+{
+    return number_of(__builtin_return_address(0), o, s, loss_scale_of);
 }

@@ -39,6 +39,10 @@ ch_schedule ch_schedule_piecewise(int n, const double *boundary, const double *v
 
     if (n < 0 || n > CH_SCHEDULE_PIECES)
         return p; /* who uses it refuses it */
+    if (value == NULL || (n > 0 && boundary == NULL)) {
+        p.n_pieces = -1;
+        return p;
+    }
     for (int i = 0; i < n; i++)
         p.boundary[i] = boundary[i];
     for (int i = 0; i <= n; i++)
@@ -79,30 +83,64 @@ ch_schedule ch_schedule_warm_up(ch_schedule then, double steps)
     return then;
 }
 
-ch_status ch__schedule_check(const ch_schedule *p)
+/* Rates become f32 beside f32 variables: so they are finite there too. */
+static ch_status check(const char *what, double x, bool is_rate)
 {
-    bool has_steps = p->kind == CH_SCHEDULE_EXPONENTIAL || p->kind == CH_SCHEDULE_POLYNOMIAL ||
-                     p->kind == CH_SCHEDULE_COSINE;
+    if (x >= 0 && (is_rate ? isfinite((float)x) : isfinite(x)))
+        return CH_OK;
+    return ch__fail(CH_INVALID_ARGUMENT, "schedule: %s is %g, want at least 0, and finite%s",
+                    what, x, is_rate ? " in f32" : "");
+}
 
-    if ((int)p->kind < 0 || p->kind > CH_SCHEDULE_COSINE)
-        return ch__fail(CH_INVALID_ARGUMENT, "schedule: there is no kind %d", (int)p->kind);
+static ch_status check_pieces(const ch_schedule *p)
+{
+    ch_status rc = CH_OK;
+
     if (p->n_pieces < 0 || p->n_pieces > CH_SCHEDULE_PIECES)
         return ch__fail(CH_INVALID_ARGUMENT, "schedule: %d boundaries, want 0 to %d",
                         p->n_pieces, CH_SCHEDULE_PIECES);
-    for (int i = 1; i < p->n_pieces; i++)
-        if (!(p->boundary[i] > p->boundary[i - 1]))
+    for (int i = 0; i < p->n_pieces; i++)
+        if (!isfinite(p->boundary[i]) || (i > 0 && !(p->boundary[i] > p->boundary[i - 1])))
             return ch__fail(CH_INVALID_ARGUMENT,
                             "schedule: boundary %d is %g, after %g; they must rise", i,
-                            p->boundary[i], p->boundary[i - 1]);
-    if (has_steps && !(p->steps > 0))
-        return ch__fail(CH_INVALID_ARGUMENT, "schedule: %g steps, want more than 0", p->steps);
-    if (p->restarts && !(p->factor >= 1))
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "schedule: each period %g times the last, want 1 or more", p->factor);
-    if (!(p->warm_up >= 0))
-        return ch__fail(CH_INVALID_ARGUMENT, "schedule: %g steps to warm up, want 0 or more",
-                        p->warm_up);
-    return CH_OK;
+                            p->boundary[i], i > 0 ? p->boundary[i - 1] : -INFINITY);
+    for (int i = 0; i <= p->n_pieces && rc == CH_OK; i++)
+        rc = check("a rate", p->value[i], true);
+    return rc;
+}
+
+static ch_status check_decay(const ch_schedule *p)
+{
+    bool      multiplies = p->kind == CH_SCHEDULE_EXPONENTIAL || p->restarts;
+    bool      has_power = p->kind == CH_SCHEDULE_POLYNOMIAL || p->restarts;
+    ch_status rc = check("the last rate", p->end, true);
+
+    if (!(p->steps > 0 && isfinite(p->steps)))
+        return ch__fail(CH_INVALID_ARGUMENT, "schedule: %g steps, want more than 0, and finite",
+                        p->steps);
+    if (rc == CH_OK && multiplies)
+        rc = check("the factor", p->factor, false);
+    if (rc == CH_OK && p->restarts && !(p->factor >= 1))
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "schedule: each period %g times the last, want 1 or more", p->factor);
+    if (rc == CH_OK && has_power)
+        rc = check(p->restarts ? "the next peak" : "the power", p->power, false);
+    return rc;
+}
+
+ch_status ch__schedule_check(const ch_schedule *p)
+{
+    ch_status rc = check("the rate", p->rate, true);
+
+    if ((int)p->kind < 0 || p->kind > CH_SCHEDULE_COSINE)
+        return ch__fail(CH_INVALID_ARGUMENT, "schedule: there is no kind %d", (int)p->kind);
+    if (rc == CH_OK)
+        rc = check("the number of steps to warm up", p->warm_up, false);
+    if (rc == CH_OK && p->kind == CH_SCHEDULE_PIECEWISE)
+        rc = check_pieces(p);
+    else if (rc == CH_OK && p->kind != CH_SCHEDULE_CONSTANT)
+        rc = check_decay(p);
+    return rc;
 }
 
 /* ---- as a number ---- */
@@ -151,7 +189,7 @@ double ch_schedule_at(const ch_schedule *p, int64_t step)
 {
     double x = (double)step;
 
-    if (ch__schedule_check(p) != CH_OK)
+    if (p == NULL || step < 0 || ch__schedule_check(p) != CH_OK)
         return NAN;
     return x < p->warm_up ? p->rate * x / p->warm_up : at(p, x - p->warm_up);
 }
@@ -235,6 +273,11 @@ static ch_node *warmed_up(const ch_schedule *p, ch_node *x)
     return ch_select(ch_less(x, number(x, p->warm_up)), rise, y);
 }
 
+ch_node *ch__schedule_node(const ch_schedule *p, ch_node *step)
+{
+    return step != NULL ? warmed_up(p, ch_cast(step, CH_F64)) : NULL;
+}
+
 ch_node *ch_schedule_node(const ch_schedule *p, ch_node *step)
 {
     ch_step    *s = step != NULL ? ch_node_step(step) : NULL;
@@ -252,7 +295,9 @@ ch_node *ch_schedule_node(const ch_schedule *p, ch_node *step)
     if (rc != CH_OK)
         ch__step_take(s, rc, NULL);
     else
-        y = ch_cast(warmed_up(p, ch_cast(step, CH_F64)), CH_F32);
+        y = ch_identity(ch__schedule_node(p, step));
+    if (y != NULL)
+        y->weak = true;
     ch__step_end(s, before);
     return y;
 }

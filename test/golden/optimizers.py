@@ -13,7 +13,7 @@ SPDX-License-Identifier: Apache-2.0
 import numpy as np
 
 STEPS, ROWS, WIDTH, IDS = 10, 4, 2, 5
-RATE = float(np.float32(0.1))  # a rate is kept in f32
+RATE = 0.1
 
 
 def keras(beta1=0.9, beta2=0.999, epsilon=1e-7):

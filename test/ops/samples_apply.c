@@ -346,7 +346,7 @@ static void hyper_of(ch_rule_kind rule, ch_step *s, ch_node *const *in, ch_node 
                            .clip_norm = 3,
                            .scale = 2};
     ch_rule_inputs  each = {.iterations = scalar(s, CH_I64, 4),
-                            .rate = ch_cast(ch_sum_all(in[0]), CH_F32),
+                            .rate = ch_cast(ch_sum_all(in[0]), CH_F64),
                             .apply = ch_greater(ch_sum_all(in[0]), ch_number(s, 0)),
                             .divisor = ch_cast(ch_sum_all(in[1]), CH_F32),
                             .squares = scalar(s, CH_F64, 49),
@@ -364,7 +364,6 @@ static void numbers_of(ch_rule_kind rule, const t_array *in, t_array *out)
         rate += in[0].v[i];
         divisor += in[1].v[i];
     }
-    rate = (double)(float)rate;
     divisor = (double)(float)divisor;
     scale = 7 * 2 / divisor > 3 ? 3.0 / 7 : 2 / divisor;
     t_out(out, ch_shape_of(CH_HYPERS));

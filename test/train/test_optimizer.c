@@ -470,7 +470,7 @@ static void rate_out(ch_step *s, void *arg)
     job     *j = arg;
     ch_node *d = ch_step_in(s, 0);
 
-    ch_step_out(s, "rate", ch_optimizer_rate_node(j->o, s));
+    ch_step_out(s, "rate", ch_cast(ch_optimizer_rate_node(j->o, s), CH_F32));
     ch_optimizer_apply(j->o, s, 1, j->v, &d);
 }
 
@@ -795,6 +795,319 @@ a_dynamic_loss_scale_halves_after_a_bad_step_and_doubles_after_many_good_ones(vo
     (void)state;
 }
 
+/* ---- lists of variables ---- */
+
+/* Inputs: none; the gradients are ones. Each variable is trained by a call of its own. */
+static void one_by_one(ch_step *s, void *arg)
+{
+    job *j = arg;
+
+    for (int i = 0; i < j->n; i++)
+        ch_optimizer_minimize(j->o, s, ch_sum_all(ch_var_read(s, j->v[i])), 1, &j->v[i]);
+}
+
+static void run_alone(ch_function *f)
+{
+    t_ok(ch_strategy_run(NULL, f, NULL, NULL));
+}
+
+static void calls_with_other_variables_gather_gradients_by_themselves(void **state)
+{
+    job          j = {.o = sgd_with(1, &(ch_optimizer_options){.accumulate = 2}), .n = 2};
+    ch_function *f = t_function(one_by_one, &j);
+
+    for (int i = 0; i < 2; i++)
+        j.v[i] = var_of(NULL, i == 0 ? "a" : "b", CH_F32, ch_shape_of(2), (double[]){8, 8});
+    for (int t = 1; t <= 4; t++) {
+        run_alone(f);
+        for (int i = 0; i < 2; i++)
+            assert_true(value_at(j.v[i], 0) == 8 - t / 2);
+        assert_int_equal(iterations_of(j.o), t / 2 * 2); /* one more for each that is applied */
+    }
+    assert_non_null(ch_optimizer_slot(j.o, j.v[1], "sum"));
+    ch_function_unref(f);
+    drop_model(&(model){j.o, {j.v[0], j.v[1]}});
+    (void)state;
+}
+
+/* ---- FTRL at rate 0 ---- */
+
+static void ftrl_stays_where_it_is_at_a_rate_of_zero(void **state)
+{
+    static const ch_dtype dtype[] = {CH_F32, CH_F64, CH_BF16, CH_F16};
+    ch_schedule           p = ch_schedule_warm_up(ch_schedule_constant(0.5), 2);
+
+    for (int k = 0; k < 8; k++) {
+        bool         sparse = k % 2 != 0;
+        ch_dtype     t = dtype[k / 2];
+        job          j = {.n = 1};
+        ch_function *f = static_function(sparse ? apply_sparse : apply_dense, &j);
+
+        t_ok(ch_ftrl(0, &(ch_ftrl_options){.beta = 0.5},
+                     &(ch_optimizer_options){.schedule = &p, .weight_decay = 0.1}, &j.o));
+        j.v[0] = var_of(NULL, "w", t, ch_shape_of(2, 1), (double[]){0.5, -0.25});
+        for (int i = 0; i < 3; i++) {
+            if (sparse)
+                run_with(f, 2,
+                         (ch_tensor *[]){tensor_of(CH_I64, ch_shape_of(1), (double[]){0}),
+                                         tensor_of(t, ch_shape_of(1, 1), (double[]){0.5})});
+            else
+                run_with(
+                    f, 1,
+                    (ch_tensor *[]){tensor_of(t, ch_shape_of(2, 1), (double[]){0.5, 0.5})});
+            assert_int_equal(iterations_of(j.o), i + 1); /* the schedule goes on */
+            assert_true(isfinite(value_at(j.v[0], 0)));
+            assert_true((value_at(j.v[0], 0) == 0.5) == (i == 0));
+            if (i == 0) {
+                assert_true(value_at(ch_optimizer_slot(j.o, j.v[0], "linear"), 0) == 0);
+                assert_float_equal(value_at(ch_optimizer_slot(j.o, j.v[0], "accumulator"), 0),
+                                   0.1, 1e-7);
+            }
+        }
+        ch_function_unref(f);
+        ch_optimizer_unref(j.o);
+        ch_var_unref(j.v[0]);
+    }
+    (void)state;
+}
+
+/* ---- the loss scale ---- */
+
+static void a_dynamic_loss_scale_stays_finite(void **state)
+{
+    job          j = {.o = sgd_with(1, &(ch_optimizer_options){.dynamic_loss_scale = true,
+                                                               .loss_scale = 0x1.8p126}),
+                      .n = 1};
+    ch_function *f = t_function(one_by_one, &j);
+    double       scale = 0;
+
+    j.v[0] = var_of(NULL, "w", CH_F32, ch_shape_of(1), (double[]){0});
+    for (int t = 0; t < 6001; t++)
+        run_alone(f);
+    t_ok(ch_optimizer_loss_scale(j.o, &scale));
+    assert_true(scale == 0x1.8p127);
+    assert_int_equal(iterations_of(j.o), 6001);
+    ch_function_unref(f);
+    ch_optimizer_unref(j.o);
+    ch_var_unref(j.v[0]);
+    (void)state;
+}
+
+/* The gradient of w * x * y in f16, by hand: it is less than f16 can hold, but for the scale. */
+static void scaled_by_hand(ch_step *s, void *arg)
+{
+    job     *j = arg;
+    ch_node *w = ch_var_read(s, j->v[0]), *d = NULL;
+    ch_node *x = ch_mul(ch_mul(w, ch_step_in(s, 0)), ch_step_in(s, 1));
+
+    ch_gradients(x, ch_mul(ch_ones_like(x), ch_optimizer_loss_scale_node(j->o, s)), 1, &w, &d);
+    ch_optimizer_apply(j->o, s, 1, j->v, &d);
+}
+
+static void gradients_of_ones_own_are_scaled_by_the_loss_scale_too(void **state)
+{
+    for (int k = 0; k < 2; k++) {
+        job          j = {.o = sgd_with(1, &(ch_optimizer_options){.loss_scale = 1024,
+                                                                   .dynamic_loss_scale = k == 1}),
+                          .n = 1};
+        ch_function *f = static_function(scaled_by_hand, &j);
+        double       scale = 0;
+
+        j.v[0] = var_of(NULL, "w", CH_F16, ch_shape_of(1), (double[]){0});
+        run_linear(f, 0x1p-13, 0x1p-13);
+        assert_true(value_at(ch_optimizer_slot(j.o, j.v[0], "master"), 0) == -0x1p-26);
+        t_ok(ch_optimizer_loss_scale(j.o, &scale));
+        assert_true(scale == 1024);
+        ch_function_unref(f);
+        ch_optimizer_unref(j.o);
+        ch_var_unref(j.v[0]);
+    }
+    (void)state;
+}
+
+/* ---- what is made, set and read outside of steps ---- */
+
+static void slots_can_be_made_without_a_step(void **state)
+{
+    const ch_optimizer_options opt = {
+        .accumulate = 2, .average = 0.5, .dynamic_loss_scale = true};
+    ch_var *const *all = NULL;
+    model          m = new_model(NULL, CH_BF16, adam_with(&opt));
+    ch_function   *f = t_function(train, &m);
+    char           name[32][64];
+    int            n;
+
+    t_ok(ch_optimizer_build(m.o, 2, m.v));
+    n = ch_optimizer_vars(m.o, &all);
+    assert_int_equal(n, 5 + 1 + 2 * 6); /* own, pending, m v master average sum touched */
+    for (int i = 0; i < n; i++)
+        snprintf(name[i], sizeof(name[i]), "%s", ch_var_name(all[i]));
+    run_on(f, 0, 0, BATCH);
+    assert_int_equal(ch_optimizer_vars(m.o, &all), n); /* a step needs no others */
+    for (int i = 0; i < n; i++)
+        assert_string_equal(name[i], ch_var_name(all[i]));
+    assert_string_equal(ch_var_name(ch_optimizer_slot(m.o, m.v[1], "sum")), "w/adam/sum");
+    t_refused(ch_optimizer_build(m.o, 0, NULL), CH_INVALID_ARGUMENT, "adam",
+              "nothing to train");
+    t_refused(ch_optimizer_build(NULL, 2, m.v), CH_INVALID_ARGUMENT, "optimizer", "NULL");
+    ch_function_unref(f);
+    drop_model(&m);
+    (void)state;
+}
+
+static void a_rate_is_kept_and_applied_in_full(void **state)
+{
+    job          j = {.o = sgd_with(0.1, NULL), .n = 1};
+    ch_function *f = static_function(apply_dense, &j);
+    double       rate = 0;
+
+    j.v[0] = var_of(NULL, "w", CH_F64, ch_shape_of(1), (double[]){0});
+    run_with(f, 1, (ch_tensor *[]){tensor_of(CH_F64, ch_shape_of(1), (double[]){1})});
+    assert_true(value_at(j.v[0], 0) == -0.1);
+    t_ok(ch_optimizer_rate(j.o, &rate));
+    assert_true(rate == 0.1);
+    t_ok(ch_optimizer_set_rate(j.o, 0.3));
+    t_ok(ch_optimizer_rate(j.o, &rate));
+    assert_true(rate == 0.3);
+    ch_function_unref(f);
+    ch_optimizer_unref(j.o);
+    ch_var_unref(j.v[0]);
+    (void)state;
+}
+
+static void a_16_bit_variable_that_is_set_stays_so(void **state)
+{
+    for (int k = 0; k < 2; k++) {
+        ch_dtype     t = k == 0 ? CH_BF16 : CH_F16;
+        job          j = {.o = sgd_with(0.5, NULL), .n = 1};
+        ch_function *f = t_function(one_by_one, &j);
+        ch_tensor   *eights, *value = NULL;
+        ch_var      *master;
+
+        j.v[0] = var_of(NULL, "w", t, ch_shape_of(2), (double[]){1, 2});
+        run_alone(f);
+        eights = tensor_of(t, ch_shape_of(2), (double[]){8, 1.5});
+        t_ok(ch_var_set(j.v[0], eights));
+        run_alone(f);
+        assert_true(value_at(j.v[0], 0) == 7.5 && value_at(j.v[0], 1) == 1);
+        /* What is set to what it is keeps the digits that only the master has. */
+        master = ch_optimizer_slot(j.o, j.v[0], "master");
+        t_ok(ch_optimizer_set_rate(j.o, 0x1p-16));
+        run_alone(f);
+        t_ok(ch_var_get(j.v[0], &value));
+        t_ok(ch_var_set(j.v[0], value));
+        assert_true(value_at(j.v[0], 0) == 7.5 && value_at(master, 0) == 7.5 - 0x1p-16);
+        /* A master that has lost its optimizer, or its variable, is no one's. */
+        ch_var_ref(master);
+        ch_function_unref(f);
+        ch_optimizer_unref(j.o);
+        t_ok(ch_var_set(j.v[0], eights));
+        assert_true(value_at(master, 0) == 8);
+        ch_var_unref(j.v[0]);
+        ch_var_unref(master);
+        ch_tensor_unref(eights);
+        ch_tensor_unref(value);
+    }
+    (void)state;
+}
+
+static void averages_are_read_and_trade_places_with_the_variables(void **state)
+{
+    for (int k = 0; k < 2; k++) {
+        ch_dtype t = k == 0 ? CH_F32 : CH_BF16;
+        job      j = {.o = sgd_with(0x1p-12, &(ch_optimizer_options){.average = 0.5}), .n = 1};
+        ch_function *f = t_function(one_by_one, &j);
+        ch_tensor   *a = NULL;
+        ch_var      *slot, *master;
+        double       x, average, w;
+
+        j.v[0] = var_of(NULL, "w", t, ch_shape_of(1), (double[]){1});
+        t_refused(ch_optimizer_average(j.o, j.v[0], &a), CH_NOT_FOUND, "sgd", "w");
+        run_alone(f);
+        run_alone(f);
+        slot = ch_optimizer_slot(j.o, j.v[0], "average");
+        master = ch_optimizer_slot(j.o, j.v[0], "master");
+        average = value_at(slot, 0);
+        w = value_at(master != NULL ? master : j.v[0], 0);
+        assert_true(average == 1 - 0x1.4p-12 && w == 1 - 0x1p-11);
+        t_ok(ch_optimizer_average(j.o, j.v[0], &a));
+        assert_int_equal(ch_tensor_dtype(a), t);
+        t_ok(ch_tensor_get(a, (int64_t[]){0}, &x));
+        assert_true(x == (k == 0 ? average : 1));
+        t_ok(ch_optimizer_swap_averages(j.o));
+        assert_true(value_at(j.v[0], 0) == x && value_at(slot, 0) == w);
+        t_ok(ch_optimizer_swap_averages(j.o));
+        assert_true(value_at(master != NULL ? master : j.v[0], 0) == w);
+        assert_true(value_at(slot, 0) == average);
+        ch_tensor_unref(a);
+        ch_function_unref(f);
+        ch_optimizer_unref(j.o);
+        ch_var_unref(j.v[0]);
+    }
+    (void)state;
+}
+
+static void names_are_as_long_as_they_are(void **state)
+{
+    static char  long_name[1501], want[1600];
+    job          j = {.o = adam_with(NULL), .n = 1};
+    ch_function *f = t_function(one_by_one, &j);
+
+    memset(long_name, 'x', sizeof(long_name) - 1);
+    j.v[0] = var_of(NULL, long_name, CH_F32, ch_shape_of(1), (double[]){1});
+    run_alone(f);
+    snprintf(want, sizeof(want), "%s/adam/v", long_name);
+    assert_string_equal(ch_var_name(ch_optimizer_slot(j.o, j.v[0], "v")), want);
+    ch_function_unref(f);
+    ch_optimizer_unref(j.o);
+    ch_var_unref(j.v[0]);
+    (void)state;
+}
+
+static int n_notes;
+
+static void count_notes(const ch_log_record *r, void *arg)
+{
+    (void)arg;
+    n_notes += strcmp(r->code, "sparse-gradient-densified") == 0;
+}
+
+/* Gradients of the first row of each. */
+static void first_rows(ch_step *s, void *arg)
+{
+    job     *j = arg;
+    ch_node *d[2];
+
+    for (int i = 0; i < j->n; i++)
+        d[i] = ch_sparse_rows(ch_step_in(s, 0), ch_step_in(s, 1), 2);
+    ch_optimizer_apply(j->o, s, j->n, j->v, d);
+}
+
+static void a_rule_that_makes_gradients_dense_says_so_once_for_each_variable(void **state)
+{
+    n_notes = 0;
+    ch_log_set_sink(count_notes, NULL, CH_LOG_INFO);
+    for (int k = 0; k < 2; k++) {
+        job          j = {.n = 2};
+        ch_function *f = static_function(first_rows, &j);
+
+        t_ok(ch_adamax(0.5, NULL, NULL, &j.o));
+        for (int i = 0; i < 2; i++)
+            j.v[i] = var_of(NULL, "w", CH_F32, ch_shape_of(2, 1), (double[]){1, 2});
+        for (int n = 1; n < 4; n++) /* each size is recorded */
+            run_with(
+                f, 2,
+                (ch_tensor *[]){tensor_of(CH_I64, ch_shape_of(n), (double[]){0, 0, 0}),
+                                tensor_of(CH_F32, ch_shape_of(n, 1), (double[]){1, 1, 1})});
+        assert_true(value_at(j.v[0], 0) < 0 && value_at(j.v[0], 1) == 2);
+        assert_int_equal(n_notes, 2 * (k + 1));
+        ch_function_unref(f);
+        drop_model(&(model){j.o, {j.v[0], j.v[1]}});
+    }
+    ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
+    (void)state;
+}
+
 /* ---- memory, threads ---- */
 
 static void a_step_that_was_seen_allocates_nothing(void **state)
@@ -866,10 +1179,10 @@ static void a_decoded_step_trains_with_the_same_bits(void **state)
         t_ok(ch_var_get(var[i], &first[i]));
     for (int t = 1; t < 5; t++)
         run_on_two(st, f, t, 3 * t);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         t_ok(ch_var_get(var[i], &here[i]));
+    for (int i = n - 1; i >= 0; i--) /* masters before their variables */
         t_ok(ch_var_set(var[i], first[i]));
-    }
     for (int t = 1; t < 5; t++)
         run_on_two(st, sent, t, 3 * t);
     for (int i = 0; i < n; i++) {
@@ -1055,6 +1368,86 @@ static void no_loss(ch_step *s, void *arg)
     ch_optimizer_minimize(m->o, s, NULL, 1, m->v);
 }
 
+static void nothing(ch_step *s, void *arg)
+{
+    model *m = arg;
+
+    ch_optimizer_minimize(m->o, s, ch_sum_all(ch_var_read(s, m->v[0])), 0, NULL);
+}
+
+static void inside(ch_step *s, void *arg, ch_node *const *carry, ch_node *const *x,
+                   ch_node **next, ch_node **y)
+{
+    model *m = arg;
+
+    (void)x, (void)y;
+    ch_optimizer_minimize(m->o, s, ch_sum_all(ch_var_read(s, m->v[0])), 1, m->v);
+    next[0] = carry[0];
+}
+
+static void in_a_scan(ch_step *s, void *arg)
+{
+    ch_node *zero = ch_fill(s, CH_F32, ch_shape_scalar(), 0), *last = NULL;
+
+    ch_scan(s, &(ch_scan_spec){.n_carry = 1, .length = 3}, inside, arg, &zero, NULL, &last,
+            NULL);
+}
+
+static void questions_to_nobody_are_refused(void **state)
+{
+    ch_var *const *all = NULL;
+    int64_t        n;
+    double         x;
+
+    t_refused(ch_optimizer_iterations(NULL, &n), CH_INVALID_ARGUMENT, "optimizer", "NULL");
+    t_refused(ch_optimizer_skipped(NULL, &n), CH_INVALID_ARGUMENT, "optimizer", "NULL");
+    t_refused(ch_optimizer_rate(NULL, &x), CH_INVALID_ARGUMENT, "optimizer", "NULL");
+    t_refused(ch_optimizer_loss_scale(NULL, &x), CH_INVALID_ARGUMENT, "optimizer", "NULL");
+    t_refused(ch_optimizer_set_rate(NULL, 1), CH_INVALID_ARGUMENT, "optimizer", "NULL");
+    t_refused(ch_optimizer_swap_averages(NULL), CH_INVALID_ARGUMENT, "optimizer", "NULL");
+    assert_int_equal(ch_optimizer_vars(NULL, &all), 0);
+    assert_null(ch_optimizer_slot(NULL, NULL, "m"));
+    (void)state;
+}
+
+static void rates_and_schedules_are_finite_and_not_negative(void **state)
+{
+    const ch_schedule bad[] = {ch_schedule_constant(NAN),
+                               ch_schedule_constant(1e39),
+                               ch_schedule_exponential(-0.1, 10, 0.5, false),
+                               ch_schedule_exponential(0.1, 10, -0.5, false),
+                               ch_schedule_exponential(0.1, INFINITY, 0.5, false),
+                               ch_schedule_polynomial(0.1, 10, 0, -1),
+                               ch_schedule_polynomial(0.1, 10, -1, 1),
+                               ch_schedule_cosine(0.1, 10, NAN),
+                               ch_schedule_cosine_restarts(0.1, 10, 2, -1, 0),
+                               ch_schedule_cosine_restarts(0.1, 10, INFINITY, 1, 0),
+                               ch_schedule_warm_up(ch_schedule_constant(0.1), INFINITY),
+                               ch_schedule_piecewise(1, (double[]){NAN}, (double[]){1, 2}),
+                               ch_schedule_piecewise(1, (double[]){1}, (double[]){1, -2}),
+                               ch_schedule_piecewise(1, NULL, NULL)};
+    const double      rate[] = {-1, NAN, INFINITY, 1e39, 1e300};
+    ch_optimizer     *o = NULL;
+    double            x;
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        t_refused(ch_sgd(0.1, NULL, &(ch_optimizer_options){.schedule = &bad[i]}, &o),
+                  CH_INVALID_ARGUMENT, "schedule", "");
+        assert_true(isnan(ch_schedule_at(&bad[i], 1)));
+    }
+    assert_true(isnan(ch_schedule_at(NULL, 1)));
+    for (int i = 0; i < 5; i++)
+        t_refused(ch_sgd(rate[i], NULL, NULL, &o), CH_INVALID_ARGUMENT, "sgd", "rate");
+    assert_null(o);
+    o = sgd_with(0.1, NULL);
+    for (int i = 0; i < 5; i++)
+        t_refused(ch_optimizer_set_rate(o, rate[i]), CH_INVALID_ARGUMENT, "sgd", "rate");
+    t_ok(ch_optimizer_rate(o, &x));
+    assert_true(x == 0.1);
+    ch_optimizer_unref(o);
+    (void)state;
+}
+
 static void what_makes_no_sense_is_refused_with_a_reason(void **state)
 {
     ch_optimizer *o = NULL;
@@ -1062,10 +1455,12 @@ static void what_makes_no_sense_is_refused_with_a_reason(void **state)
     model         m = {sgd_with(1, NULL),
                        {var_of(NULL, "w", CH_F32, ch_shape_of(2), (double[]){1, 2}),
                         var_of(NULL, "i", CH_I64, ch_shape_of(2), (double[]){1, 2})}};
-    ch_step_fn    step[] = {integers, twice, other_shape, no_optimizer, no_lists, no_loss};
-    const char   *word[] = {"is i64, want a float type",   "is given twice",
-                            "has not its dtype and shape", "the optimizer is NULL",
-                            "no list of gradients",        "the loss is NULL"};
+    ch_step_fn    step[] = {integers, twice,   other_shape, no_optimizer,
+                            no_lists, no_loss, nothing,     in_a_scan};
+    const char   *word[] = {"is i64, want a float type", "is given twice",
+                            "w is f32(3), want f32(2)",  "the optimizer is NULL",
+                            "no list of gradients",      "the loss is NULL",
+                            "there is nothing to train", "not inside a cond, while or scan"};
 
     t_refused(ch_sgd(-1, NULL, NULL, &o), CH_INVALID_ARGUMENT, "sgd: the rate is -1", "0");
     t_refused(ch_adam(1, &(ch_adam_options){.beta1 = 1}, NULL, &o), CH_INVALID_ARGUMENT,
@@ -1087,11 +1482,14 @@ static void what_makes_no_sense_is_refused_with_a_reason(void **state)
     t_refused(ch_ftrl(1, &(ch_ftrl_options){.power = 1}, NULL, &o), CH_INVALID_ARGUMENT, "ftrl",
               "power");
     assert_null(o);
-    for (int i = 0; i < 6; i++) {
+    t_refused(ch_ftrl(1, &(ch_ftrl_options){.power = 0.5}, NULL, &o), CH_INVALID_ARGUMENT,
+              "power is 0.5", "want at most 0");
+    for (int i = 0; i < 8; i++) {
         ch_function *f = t_function(step[i], &m);
 
-        t_refused(ch_strategy_run(NULL, f, NULL, NULL), CH_INVALID_ARGUMENT, word[i],
-                  "optimizer_");
+        t_refused(ch_strategy_run(NULL, f, NULL, NULL),
+                  i == 7 ? CH_FAILED_PRECONDITION : CH_INVALID_ARGUMENT, word[i],
+                  i == 7 ? "sgd" : "optimizer_");
         ch_function_unref(f);
     }
     drop_model(&m);
@@ -1148,10 +1546,22 @@ int main(int argc, char **argv)
         cmocka_unit_test(sixteen_bit_models_train_like_wide_ones),
         cmocka_unit_test(
             a_dynamic_loss_scale_halves_after_a_bad_step_and_doubles_after_many_good_ones),
+        cmocka_unit_test(calls_with_other_variables_gather_gradients_by_themselves),
+        cmocka_unit_test(ftrl_stays_where_it_is_at_a_rate_of_zero),
+        cmocka_unit_test(a_dynamic_loss_scale_stays_finite),
+        cmocka_unit_test(gradients_of_ones_own_are_scaled_by_the_loss_scale_too),
+        cmocka_unit_test(slots_can_be_made_without_a_step),
+        cmocka_unit_test(a_rate_is_kept_and_applied_in_full),
+        cmocka_unit_test(a_16_bit_variable_that_is_set_stays_so),
+        cmocka_unit_test(averages_are_read_and_trade_places_with_the_variables),
+        cmocka_unit_test(names_are_as_long_as_they_are),
+        cmocka_unit_test(a_rule_that_makes_gradients_dense_says_so_once_for_each_variable),
         cmocka_unit_test(a_step_that_was_seen_allocates_nothing),
         cmocka_unit_test(a_decoded_step_trains_with_the_same_bits),
         cmocka_unit_test(variables_and_slots_are_updated_in_place),
         cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
+        cmocka_unit_test(questions_to_nobody_are_refused),
+        cmocka_unit_test(rates_and_schedules_are_finite_and_not_negative),
         cmocka_unit_test(what_makes_no_sense_is_refused_with_a_reason),
         cmocka_unit_test(any_allocation_may_fail_without_a_crash_or_a_leak),
     };

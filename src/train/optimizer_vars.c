@@ -1,0 +1,418 @@
+/* train/optimizer_vars.c -- the variables that optimizers keep, and what they tell.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "strategy/strategy.h"
+#include "tensor/tensor.h"
+#include "train/optimizer.h"
+
+/* ---- making them ---- */
+
+/* A variable with this first value, whose reference it takes over, named "of/name", or
+ * "of/optimizer/name" for a slot. */
+static ch_status keep(ch_optimizer *o, ch_strategy *st, const ch_var *of, const char *name,
+                      ch_tensor *initial, ch_var **out)
+{
+    ch_var_spec spec = {.initial = initial, .trainable = CH_OFF};
+    size_t      size =
+        (of != NULL ? strlen(ch_var_name(of)) : 0) + strlen(o->name) + strlen(name) + 3;
+    char     *path = ch__malloc(size);
+    ch_status rc = CH_OK;
+
+    if (path == NULL || !ch__grow((void **)&o->all, &o->cap_all, o->n_all + 1, sizeof(*o->all)))
+        rc = ch__fail_memory("an optimizer");
+    if (rc == CH_OK) {
+        snprintf(path, size, "%s%s%s/%s", of != NULL ? ch_var_name(of) : "",
+                 of != NULL ? "/" : "", o->name, name);
+        spec.name = path;
+        rc = ch_var_new(st, &spec, out);
+    }
+    if (rc == CH_OK)
+        o->all[o->n_all++] = *out;
+    ch__free(path);
+    ch_tensor_unref(initial);
+    return rc;
+}
+
+static ch_status full(ch_dtype dtype, ch_shape shape, double value, ch_tensor **out)
+{
+    ch_status rc = ch_tensor_new(dtype, shape, out);
+    char     *at = rc == CH_OK ? ch_tensor_data_mut(*out) : NULL;
+    int64_t   n = rc == CH_OK && value != 0 ? ch_tensor_count(*out) : 0;
+
+    for (int64_t i = 0; i < n; i++)
+        ch__store(dtype, at + (size_t)i * ch_dtype_bytes(dtype), value);
+    return rc;
+}
+
+ch_status ch__opt_own(ch_optimizer *o, ch_strategy *st, ch_opt_own which, ch_var **out)
+{
+    const struct {
+        const char *name;
+        ch_dtype    dtype;
+        double      first;
+    } own[CH_OPT_OWN] = {[CH_OPT_ITERATIONS] = {"iterations", CH_I64, 0},
+                         [CH_OPT_RATE] = {"rate", CH_F64, o->rate},
+                         [CH_OPT_SKIPPED] = {"skipped", CH_I64, 0},
+                         [CH_OPT_LOSS_SCALE] = {"loss_scale", CH_F32, o->loss_scale},
+                         [CH_OPT_GOOD] = {"good_steps", CH_I64, 0}};
+    ch_tensor *t = NULL;
+    ch_status  rc = CH_OK;
+
+    if (o->own[which] == NULL) {
+        rc = full(own[which].dtype, ch_shape_scalar(), own[which].first, &t);
+        if (rc == CH_OK)
+            rc = keep(o, st, NULL, own[which].name, t, &o->own[which]);
+    }
+    if (out != NULL)
+        *out = o->own[which];
+    return rc;
+}
+
+ch_opt_entry *ch__opt_entry(const ch_optimizer *o, const ch_var *v)
+{
+    for (int i = 0; i < o->n_entries; i++)
+        if (o->entry[i].var == v)
+            return &o->entry[i];
+    return NULL;
+}
+
+static const char *slot_name(const ch_optimizer *o, int i)
+{
+    static const char *const more[] = {"master", "average", "sum", "touched"};
+
+    return i < CH_RULE_SLOTS ? o->rule->slot[i] : more[i - CH_RULE_SLOTS];
+}
+
+/* The variable's value now, as the slot wants it. */
+static ch_status value_of(ch_var *v, ch_tensor **out)
+{
+    ch_tensor *now = NULL;
+    ch_status  rc = ch_var_get(v, &now);
+
+    if (rc == CH_OK)
+        rc = ch__tensor_cast(now, ch__opt_dtype(v), out);
+    ch_tensor_unref(now);
+    return rc;
+}
+
+static ch_status first_value(const ch_optimizer *o, ch_var *v, int i, ch_tensor **out)
+{
+    ch_shape shape = ch_var_shape(v);
+    bool     accumulator =
+        i == 0 && o->rule->n_slots > 0 && strcmp(o->rule->slot[0], "accumulator") == 0;
+
+    if (i == CH_OPT_MASTER || i == CH_OPT_AVERAGE)
+        return value_of(v, out);
+    if ((i == CH_OPT_TOUCHED || (i == 0 && o->rule->by_row)) && shape.rank > 0)
+        shape.rank = 1;
+    return full(i == CH_OPT_TOUCHED ? CH_BOOL : ch__opt_dtype(v), shape,
+                accumulator ? o->initial : 0, out);
+}
+
+static ch_status make_slot(ch_optimizer *o, ch_opt_entry *e, int i)
+{
+    ch_tensor *t = NULL;
+    ch_status  rc = CH_OK;
+
+    if (e->slot[i] != NULL)
+        return CH_OK;
+    rc = first_value(o, e->var, i, &t);
+    if (rc == CH_OK)
+        rc = keep(o, ch_var_strategy(e->var), e->var, slot_name(o, i), t, &e->slot[i]);
+    if (rc == CH_OK && i == CH_OPT_MASTER)
+        ch__var_follow(e->slot[i], e->var);
+    return rc;
+}
+
+static ch_status build_slots(ch_optimizer *o, ch_var *v)
+{
+    ch_opt_entry *e = ch__opt_entry(o, v);
+    ch_status     rc = CH_OK;
+
+    if (e == NULL) {
+        if (!ch__grow((void **)&o->entry, &o->cap_entries, o->n_entries + 1, sizeof(*o->entry)))
+            return ch__fail_memory("an optimizer");
+        e = &o->entry[o->n_entries++];
+        *e = (ch_opt_entry){.var = ch_var_ref(v)};
+    }
+    for (int i = 0; i < o->rule->n_slots && rc == CH_OK; i++)
+        rc = make_slot(o, e, i);
+    if (rc == CH_OK && ch_var_dtype(v) != ch__opt_dtype(v))
+        rc = make_slot(o, e, CH_OPT_MASTER);
+    if (rc == CH_OK && o->average > 0)
+        rc = make_slot(o, e, CH_OPT_AVERAGE);
+    return rc;
+}
+
+ch_opt_list *ch__opt_list(const ch_optimizer *o, int n, ch_var *const *var)
+{
+    for (int i = 0; i < o->n_lists; i++) {
+        int k = 0;
+
+        while (k < n && k < o->list[i].n && o->list[i].entry[k].var == var[k])
+            k++;
+        if (k == n && k == o->list[i].n)
+            return &o->list[i];
+    }
+    return NULL;
+}
+
+/* The counter of a list of variables is named after the first of them. */
+static ch_status build_list(ch_optimizer *o, int n, ch_var *const *var)
+{
+    ch_opt_list *l = ch__opt_list(o, n, var);
+    ch_tensor   *zero = NULL;
+    ch_status    rc = CH_OK;
+
+    if (l == NULL) {
+        if (!ch__grow((void **)&o->list, &o->cap_lists, o->n_lists + 1, sizeof(*o->list)))
+            return ch__fail_memory("an optimizer");
+        l = &o->list[o->n_lists];
+        *l = (ch_opt_list){n, ch__calloc((size_t)n, sizeof(*l->entry)), NULL};
+        if (l->entry == NULL)
+            return ch__fail_memory("an optimizer");
+        for (int i = 0; i < n; i++)
+            l->entry[i].var = var[i];
+        o->n_lists++;
+    }
+    if (l->pending == NULL) {
+        rc = full(CH_I64, ch_shape_scalar(), 0, &zero);
+        if (rc == CH_OK)
+            rc = keep(o, ch_var_strategy(var[0]), var[0], "pending", zero, &l->pending);
+    }
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        rc = make_slot(o, &l->entry[i], CH_OPT_SUM);
+        if (rc == CH_OK && o->rule->is_sparse && ch_var_shape(var[i]).rank > 0)
+            rc = make_slot(o, &l->entry[i], CH_OPT_TOUCHED);
+    }
+    return rc;
+}
+
+ch_status ch__opt_build(ch_optimizer *o, ch_strategy *st, int n, ch_var *const *var)
+{
+    const bool needs[CH_OPT_OWN] = {[CH_OPT_ITERATIONS] = true,
+                                    [CH_OPT_RATE] = !o->has_schedule,
+                                    [CH_OPT_SKIPPED] = o->nonfinite == CH_NONFINITE_SKIP,
+                                    [CH_OPT_LOSS_SCALE] = o->is_dynamic,
+                                    [CH_OPT_GOOD] = o->is_dynamic};
+    ch_status  rc = CH_OK;
+
+    for (int i = 0; i < CH_OPT_OWN && rc == CH_OK; i++)
+        if (needs[i])
+            rc = ch__opt_own(o, st, (ch_opt_own)i, NULL);
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = build_slots(o, var[i]);
+    if (rc == CH_OK && o->accumulate > 1)
+        rc = build_list(o, n, var);
+    return rc;
+}
+
+ch_status ch__opt_check(const ch_optimizer *o, int n, ch_var *const *var)
+{
+    if (o == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "the optimizer is NULL");
+    if (n < 0 || (n > 0 && var == NULL))
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: there is no list of %d variables", o->name,
+                        n);
+    if (n == 0)
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "%s: there is nothing to train: no variables are given. A model has its "
+            "variables once it was called, or made with its inputs; ask for them "
+            "then",
+            o->name);
+    for (int i = 0; i < n; i++) {
+        if (var[i] == NULL)
+            return ch__fail(CH_INVALID_ARGUMENT, "%s: variable %d is NULL", o->name, i);
+        if (!ch_dtype_is_float(ch_var_dtype(var[i])))
+            return ch__fail(CH_INVALID_ARGUMENT, "%s: variable %s is %s, want a float type",
+                            o->name, ch_var_name(var[i]), ch_dtype_name(ch_var_dtype(var[i])));
+        for (int k = 0; k < i; k++)
+            if (var[k] == var[i])
+                return ch__fail(CH_INVALID_ARGUMENT, "%s: variable %s is given twice", o->name,
+                                ch_var_name(var[i]));
+    }
+    return CH_OK;
+}
+
+ch_status ch_optimizer_build(ch_optimizer *o, int n, ch_var *const *var)
+{
+    ch_status rc = ch__opt_check(o, n, var);
+
+    return rc == CH_OK ? ch__opt_build(o, ch_var_strategy(var[0]), n, var) : rc;
+}
+
+/* ---- questions ---- */
+
+static ch_status check(const ch_optimizer *o, const void *out)
+{
+    if (o == NULL || out == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "optimizer: %s NULL",
+                        o == NULL ? "it is" : "the place for the answer is");
+    return CH_OK;
+}
+
+/* A scalar of the optimizer's; `otherwise` as long as its variable is not made. */
+static ch_status get_own(ch_optimizer *o, ch_opt_own which, double otherwise, double *out)
+{
+    ch_tensor *t = NULL;
+    ch_status  rc;
+
+    *out = otherwise;
+    if (o->own[which] == NULL)
+        return CH_OK;
+    rc = ch_var_get(o->own[which], &t);
+    if (rc == CH_OK)
+        rc = ch_tensor_item(t, out);
+    ch_tensor_unref(t);
+    return rc;
+}
+
+static ch_status get_count(ch_optimizer *o, ch_opt_own which, int64_t *out)
+{
+    ch_tensor *t = NULL;
+    ch_status  rc = check(o, out);
+
+    if (rc != CH_OK)
+        return rc;
+    *out = 0;
+    if (o->own[which] == NULL)
+        return CH_OK;
+    rc = ch_var_get(o->own[which], &t);
+    if (rc == CH_OK)
+        *out = *(const int64_t *)ch_tensor_data(t);
+    ch_tensor_unref(t);
+    return rc;
+}
+
+ch_status ch_optimizer_rate(ch_optimizer *o, double *out)
+{
+    int64_t   done = 0;
+    ch_status rc = check(o, out);
+
+    if (rc != CH_OK)
+        return rc;
+    if (!o->has_schedule)
+        return get_own(o, CH_OPT_RATE, o->rate, out);
+    rc = get_count(o, CH_OPT_ITERATIONS, &done);
+    if (rc == CH_OK)
+        *out = ch_schedule_at(&o->schedule, done);
+    return rc;
+}
+
+ch_status ch_optimizer_loss_scale(ch_optimizer *o, double *out)
+{
+    ch_status rc = check(o, out);
+
+    return rc == CH_OK
+               ? get_own(o, CH_OPT_LOSS_SCALE, o->loss_scale > 0 ? o->loss_scale : 1, out)
+               : rc;
+}
+
+ch_status ch_optimizer_iterations(ch_optimizer *o, int64_t *out)
+{
+    return get_count(o, CH_OPT_ITERATIONS, out);
+}
+
+ch_status ch_optimizer_skipped(ch_optimizer *o, int64_t *out)
+{
+    return get_count(o, CH_OPT_SKIPPED, out);
+}
+
+int ch_optimizer_vars(ch_optimizer *o, ch_var *const **out)
+{
+    *out = o != NULL ? o->all : NULL;
+    return o != NULL ? o->n_all : 0;
+}
+
+static ch_var *named(const ch_optimizer *o, const ch_opt_entry *e, const char *name)
+{
+    for (int i = 0; i < CH_OPT_SLOTS; i++)
+        if (e->slot[i] != NULL && strcmp(slot_name(o, i), name) == 0)
+            return e->slot[i];
+    return NULL;
+}
+
+ch_var *ch_optimizer_slot(ch_optimizer *o, const ch_var *v, const char *slot)
+{
+    const ch_opt_entry *e = o != NULL && slot != NULL ? ch__opt_entry(o, v) : NULL;
+    ch_var             *found = e != NULL ? named(o, e, slot) : NULL;
+
+    for (int i = 0; e != NULL && i < o->n_lists; i++)
+        for (int k = 0; k < o->list[i].n && found == NULL; k++)
+            if (o->list[i].entry[k].var == v)
+                found = named(o, &o->list[i].entry[k], slot);
+    return found;
+}
+
+/* ---- averages ---- */
+
+static ch_status check_average(const ch_optimizer *o)
+{
+    if (o->average > 0)
+        return CH_OK;
+    return ch__fail(CH_FAILED_PRECONDITION,
+                    "%s: it keeps no averages; make it with the option average", o->name);
+}
+
+ch_status ch_optimizer_average(ch_optimizer *o, ch_var *v, ch_tensor **out)
+{
+    ch_tensor *t = NULL;
+    ch_status  rc = check(o, out);
+
+    if (rc == CH_OK && v == NULL)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: the variable is NULL", o->name);
+    if (rc == CH_OK)
+        rc = check_average(o);
+    if (rc == CH_OK && ch__opt_entry(o, v) == NULL)
+        rc = ch__fail(CH_NOT_FOUND, "%s: no step that trains %s was recorded yet", o->name,
+                      ch_var_name(v));
+    if (rc == CH_OK)
+        rc = ch_var_get(ch__opt_entry(o, v)->slot[CH_OPT_AVERAGE], &t);
+    if (rc == CH_OK)
+        rc = ch__tensor_cast(t, ch_var_dtype(v), out);
+    ch_tensor_unref(t);
+    return rc;
+}
+
+/* The exact values trade places; a 16-bit variable is the rounded one. */
+static ch_status swap(const ch_opt_entry *e)
+{
+    ch_var    *held = e->slot[CH_OPT_MASTER] != NULL ? e->slot[CH_OPT_MASTER] : e->var;
+    ch_var    *average = e->slot[CH_OPT_AVERAGE];
+    ch_tensor *a = NULL, *b = NULL, *rounded = NULL;
+    ch_status  rc = average != NULL ? ch_var_get(held, &a) : CH_OK;
+
+    if (average == NULL)
+        return CH_OK;
+    if (rc == CH_OK)
+        rc = ch_var_get(average, &b);
+    if (rc == CH_OK)
+        rc = ch__tensor_cast(b, ch_var_dtype(e->var), &rounded);
+    if (rc == CH_OK)
+        rc = ch_var_set(e->var, rounded); /* first: it takes the master along */
+    if (rc == CH_OK && held != e->var)
+        rc = ch_var_set(held, b);
+    if (rc == CH_OK)
+        rc = ch_var_set(average, a);
+    ch_tensor_unref(a);
+    ch_tensor_unref(b);
+    ch_tensor_unref(rounded);
+    return rc;
+}
+
+ch_status ch_optimizer_swap_averages(ch_optimizer *o)
+{
+    ch_status rc = check(o, o);
+
+    if (rc == CH_OK)
+        rc = check_average(o);
+    for (int i = 0; rc == CH_OK && i < o->n_entries; i++)
+        rc = swap(&o->entry[i]);
+    return rc;
+}
