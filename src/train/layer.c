@@ -11,27 +11,43 @@
 
 /* ---- errors of constructors ---- */
 
-static _Thread_local ch_status why_not = CH_INVALID_ARGUMENT;
+/* The last of them, until it is handed on. It has a copy of the message, which much else may have
+ * replaced by then. */
+static _Thread_local struct {
+    ch_status rc; /* CH_OK: none */
+    char      text[CH_FAULT_TEXT];
+} last;
 
-ch_status ch__layer_why_not(void)
+static ch_layer *keep_error(ch_status rc)
 {
-    return why_not;
+    last.rc = rc;
+    snprintf(last.text, sizeof(last.text), "%s", ch_error_message());
+    return NULL;
+}
+
+ch_status ch__layer_why_not(const char *what)
+{
+    ch_status rc = last.rc;
+
+    last.rc = CH_OK;
+    return rc != CH_OK ? ch__fail(rc, "%s: %s", what, last.text)
+                       : ch__fail(CH_INVALID_ARGUMENT, "%s: it is NULL", what);
 }
 
 ch_layer *ch__layer_refuse(const char *format, ...)
 {
-    va_list args;
+    va_list   args;
+    ch_status rc;
 
     va_start(args, format);
-    why_not = ch__failv(CH_INVALID_ARGUMENT, format, args);
+    rc = ch__failv(CH_INVALID_ARGUMENT, format, args);
     va_end(args);
-    return NULL;
+    return keep_error(rc);
 }
 
 static ch_layer *refuse_memory(const char *what)
 {
-    why_not = ch__fail_memory(what);
-    return NULL;
+    return keep_error(ch__fail_memory(what));
 }
 
 /* ---- names ---- */
@@ -168,8 +184,11 @@ static ch_layer *make(const ch_layer_ops *ops, const void *self, size_t self_byt
     ch_layer *l = NULL;
     bool      has_all = true;
 
-    for (int i = 0; i < n; i++)
-        has_all &= child[i] != NULL; /* whoever made it has said why */
+    for (int i = 0; i < n; i++) {
+        has_all &= child[i] != NULL;
+        if (child[i] == NULL && last.rc == CH_OK) /* else, whoever made it has said why */
+            (void)ch__layer_refuse("%s: layer %d of %d is NULL", ops->type, i, n);
+    }
     if (has_all && (l = new_layer(ops, self, self_bytes, n)) == NULL)
         (void)refuse_memory(ops->type);
     if (l == NULL) {
@@ -359,17 +378,17 @@ static int list_vars(ch_layer *root, const ch_layer *l, bool trainable, int n)
 
 int ch_layer_vars(ch_layer *l, ch_var *const **out)
 {
-    int n = list_vars(l, l, false, 0);
+    int n = l != NULL ? list_vars(l, l, false, 0) : 0;
 
-    *out = l->list[0];
+    *out = l != NULL ? l->list[0] : NULL;
     return n;
 }
 
 int ch_layer_trainable(ch_layer *l, ch_var *const **out)
 {
-    int n = list_vars(l, l, true, 0);
+    int n = l != NULL ? list_vars(l, l, true, 0) : 0;
 
-    *out = l->list[1];
+    *out = l != NULL ? l->list[1] : NULL;
     return n;
 }
 
@@ -412,8 +431,67 @@ static ch_status build(ch_layer *l, ch_step *s, int n, ch_node *const *in)
         rc = ch_step_status(s);
     if (rc != CH_OK)
         drop_weights(l);
-    l->is_built = rc == CH_OK;
+    l->is_built = l->is_fresh = rc == CH_OK;
     return rc;
+}
+
+/* A call is over. What it built stays, or if it failed is dropped. */
+static void settle(ch_layer *l, bool went_well)
+{
+    if (l->is_fresh && !went_well) {
+        drop_weights(l);
+        l->is_built = l->was_called = false;
+    }
+    l->is_fresh = false;
+    for (int i = 0; i < l->n_children; i++)
+        settle(l->child[i], went_well);
+}
+
+/* ---- what a call is given ---- */
+
+static void print_node(const ch_node *x, char *text, size_t size)
+{
+    ch_tensor_spec_print(
+        &(ch_tensor_spec){.dtype = ch_node_dtype(x), .shape = ch_node_shape(x)}, text, size);
+}
+
+static bool is_within(int n, ch_layer_bounds b)
+{
+    return n >= b.least && (b.most == 0 || n <= b.most);
+}
+
+/* "want 3", "want 1 to 3", "want at least 2". */
+static void print_bounds(ch_layer_bounds b, char text[64])
+{
+    if (b.most == 0)
+        snprintf(text, 64, "at least %d", b.least);
+    else if (b.least == b.most)
+        snprintf(text, 64, "%d", b.least);
+    else
+        snprintf(text, 64, "%d to %d", b.least, b.most);
+}
+
+static bool fits(const ch_layer *l, ch_step *s, int n, ch_node *const *in)
+{
+    char have[160], want[64];
+
+    if (!is_within(n, l->ops->n_in)) {
+        print_bounds(l->ops->n_in, want);
+        ch_step_fail(s, "%s: called with %d nodes, want %s", l->ops->type, n, want);
+        return false;
+    }
+    for (int i = 0; i < n; i++) {
+        ch_layer_bounds rank = l->ops->rank[i];
+
+        if (is_within(ch_node_shape(in[i]).rank, rank))
+            continue;
+        print_node(in[i], have, sizeof(have));
+        print_bounds(rank, want);
+        ch_step_fail(s, "%s: its input %d is %s, want %s %s", l->ops->type, i, have, want,
+                     rank.least == 1 && rank.most <= 1 ? "axis" : "axes");
+        return false;
+    }
+    return true;
 }
 
 /* Floats in the layer's dtype; false if there is an error. */
@@ -442,7 +520,7 @@ static ch_node *record(ch_layer *l, ch_step *s, int n, ch_node *const *x, bool t
     ch_node  *in[CH_LAYER_INPUTS], *y = NULL;
     ch_status rc;
 
-    if (!take_inputs(l, s, n, x, in))
+    if (!take_inputs(l, s, n, x, in) || !fits(l, s, n, in))
         return NULL;
     rc = build(l, s, n, in);
     if (rc == CH_OK)
@@ -467,7 +545,7 @@ static ch_node *call(ch_layer *l, ch_step *s, int n, ch_node *const *x, bool tra
     if (s == NULL || s->rc != CH_OK)
         return NULL;
     if (l == NULL) {
-        ch__step_take(s, ch__fail_at(ch__layer_why_not(), "a layer that was not made"), caller);
+        ch__step_take(s, ch__layer_why_not("a layer to call"), caller);
         return NULL;
     }
     /* Errors in our own layers name the line that called the outermost of them; in those that
@@ -475,7 +553,11 @@ static ch_node *call(ch_layer *l, ch_step *s, int n, ch_node *const *x, bool tra
     before = s->caller;
     s->caller = !l->is_own ? NULL : before != NULL ? before : caller;
     ch_step_enter(s, l->name);
+    l->is_calling = true;
     y = record(l, s, n, x, training, caller);
+    l->is_calling = false;
+    if (y == NULL || l->parent == NULL || !l->parent->is_calling)
+        settle(l, y != NULL);
     ch_step_leave(s);
     s->caller = before;
     return y;
@@ -492,40 +574,6 @@ ch_node *ch_layer_call_n(ch_layer *l, ch_step *s, int n, ch_node *const *x, bool
 }
 
 /* ---- what layers share ---- */
-
-static void print_node(const ch_node *x, char *text, size_t size)
-{
-    ch_tensor_spec_print(
-        &(ch_tensor_spec){.dtype = ch_node_dtype(x), .shape = ch_node_shape(x)}, text, size);
-}
-
-bool ch__layer_wants_inputs(const ch_layer *l, ch_step *s, int n, int least, int most)
-{
-    if (n >= least && n <= most)
-        return true;
-    if (least == most)
-        ch_step_fail(s, "%s: called with %d nodes, want %d", l->ops->type, n, least);
-    else
-        ch_step_fail(s, "%s: called with %d nodes, want %d to %d", l->ops->type, n, least,
-                     most);
-    return false;
-}
-
-bool ch__layer_wants_rank(const ch_layer *l, ch_step *s, const ch_node *x, int least, int most)
-{
-    int  rank = ch_node_shape(x).rank;
-    char have[128];
-
-    if (rank >= least && rank <= most)
-        return true;
-    print_node(x, have, sizeof(have));
-    if (least == most)
-        ch_step_fail(s, "%s: its input is %s, want %d axes", l->ops->type, have, least);
-    else
-        ch_step_fail(s, "%s: its input is %s, want at least %d axes", l->ops->type, have,
-                     least);
-    return false;
-}
 
 bool ch__layer_wants_width(const ch_layer *l, ch_step *s, const ch_node *x, int64_t width)
 {

@@ -12,8 +12,6 @@
 #include "cohort/strategy.h"
 #include "graph/step.h"
 
-#define CH_LAYER_INPUTS 8 /* at most, of one call */
-
 typedef struct ch_weight {
     char   *name; /* "kernel" */
     ch_var *var;
@@ -28,7 +26,9 @@ struct ch_layer {
     int                 n_children;
     bool                is_own;   /* one of the library's: errors name its caller's line */
     bool                is_built; /* its variables are there */
-    ch_dtype            dtype;    /* of variables and of inputs that are floats */
+    bool                is_fresh; /* ... since a call that is not over */
+    bool                is_calling;
+    ch_dtype            dtype; /* of variables and of inputs that are floats */
     uint64_t            seed;
     ch_weight          *weight;
     int                 n_weights, cap_weights;
@@ -50,17 +50,13 @@ ch_layer *ch__layer_new(const ch_layer_ops *ops, const void *self, size_t self_b
                         ch_layer *const *child);
 /* Why a layer was not made; returns NULL. */
 ch_layer *ch__layer_refuse(const char *format, ...) __attribute__((format(printf, 1, 2), cold));
-/* The code of the last error of a constructor on this thread; its message is the thread's. */
-ch_status ch__layer_why_not(void);
+/* Why a layer is NULL: the last error of a constructor on this thread, if nobody asked yet. */
+ch_status ch__layer_why_not(const char *what);
 
-/* True if x has this rank at least. False: an error sticks that says what the layer wants. */
-bool ch__layer_wants_rank(const ch_layer *l, ch_step *s, const ch_node *x, int least, int most);
 /* True if the last axis of x has the size that the layer was built for. */
 bool ch__layer_wants_width(const ch_layer *l, ch_step *s, const ch_node *x, int64_t width);
 /* In build: the size of an axis, -1 is the last. INVALID_ARGUMENT where it is no number. */
 ch_status ch__layer_size(const ch_layer *l, const ch_node *x, int axis, int64_t *out);
-/* True if n nodes were given; false: an error sticks. */
-bool ch__layer_wants_inputs(const ch_layer *l, ch_step *s, int n, int least, int most);
 
 bool     ch__is_activation(ch_activation a);
 ch_node *ch__activate(ch_node *x, ch_activation a);

@@ -11,7 +11,8 @@
 enum { QUERY, KEY, VALUE, OUTPUT, N_PRODUCTS }; /* children */
 
 typedef struct attention_self {
-    int64_t heads, key_width, width;
+    int64_t heads, key_width; /* as asked for; 0: width / heads */
+    int64_t width, head;      /* of what asks, and of a head */
     bool    causal;
     double  dropout;
 } attention_self;
@@ -27,13 +28,12 @@ static ch_status attention_build(ch_layer *l, void *self, int n, ch_node *const 
         return rc;
     if (a->key_width == 0 && a->width % a->heads != 0)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "attention: a width of %lld cannot be cut into %lld heads; give "
-                        "key_width",
+                        "attention: a width of %lld cannot be cut into %lld heads; want a "
+                        "multiple of them, or in ch_multi_head_options a key_width",
                         (long long)a->width, (long long)a->heads);
-    if (a->key_width == 0)
-        a->key_width = a->width / a->heads;
+    a->head = a->key_width > 0 ? a->key_width : a->width / a->heads;
     for (int i = QUERY; i <= VALUE; i++)
-        ch__dense_set_units(l->child[i], a->heads * a->key_width);
+        ch__dense_set_units(l->child[i], a->heads * a->head);
     ch__dense_set_units(l->child[OUTPUT], a->width);
     return CH_OK;
 }
@@ -48,7 +48,7 @@ static ch_node *split_heads(const attention_self *a, ch_node *x)
     d = x->dims;
     d.rank = 4;
     d.dim[2] = ch__dim(a->heads);
-    d.dim[3] = ch__dim(a->key_width);
+    d.dim[3] = ch__dim(a->head);
     return ch_transpose(ch__reshape_dims(x, &d), 4, (int[]){0, 2, 1, 3});
 }
 
@@ -61,7 +61,7 @@ static ch_node *join_heads(const attention_self *a, ch_node *x)
         return NULL;
     d = x->dims;
     d.rank = 3;
-    d.dim[2] = ch__dim(a->heads * a->key_width);
+    d.dim[2] = ch__dim(a->heads * a->head);
     return ch__reshape_dims(x, &d);
 }
 
@@ -71,8 +71,7 @@ static ch_node *attention_call(ch_layer *l, void *self, ch_step *s, int n, ch_no
     attention_self *a = self;
     ch_node        *head[3], *asked = in[n > 1], *y;
 
-    if (!ch__layer_wants_inputs(l, s, n, 1, 3) || !ch__layer_wants_rank(l, s, in[0], 3, 3) ||
-        !ch__layer_wants_rank(l, s, asked, 3, 3))
+    if (!ch__layer_wants_width(l, s, in[0], a->width))
         return NULL;
     for (int i = QUERY; i <= VALUE; i++)
         head[i] =
@@ -83,7 +82,11 @@ static ch_node *attention_call(ch_layer *l, void *self, ch_step *s, int n, ch_no
     return training ? ch_dropout(y, a->dropout, l->seed) : y;
 }
 
-static const ch_layer_ops attention_ops = {"attention", attention_build, attention_call, NULL};
+static const ch_layer_ops attention_ops = {.type = "attention",
+                                           .build = attention_build,
+                                           .call = attention_call,
+                                           .n_in = {1, 3},
+                                           .rank = {{3, 3}, {3, 3}}};
 
 /* Its units are known when the input is: attention_build sets them. */
 static ch_layer *new_product(const char *name, int bias)
@@ -139,8 +142,8 @@ static ch_node *block_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *
     block_self *b = self;
     ch_node    *x = in[0], *y;
 
-    if (!ch__layer_wants_inputs(l, s, n, 1, 1) || !ch__layer_wants_rank(l, s, x, 3, 3) ||
-        !ch__layer_wants_width(l, s, x, b->width))
+    (void)n;
+    if (!ch__layer_wants_width(l, s, x, b->width))
         return NULL;
     y = ch_layer_call(l->child[NORM_1], s, x, training);
     x = ch_add(x, ch_layer_call(l->child[ATTENTION], s, y, training));
@@ -150,7 +153,11 @@ static ch_node *block_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *
     return ch_add(x, training ? ch_dropout(y, b->dropout, l->seed) : y);
 }
 
-static const ch_layer_ops block_ops = {"transformer", block_build, block_call, NULL};
+static const ch_layer_ops block_ops = {.type = "transformer",
+                                       .build = block_build,
+                                       .call = block_call,
+                                       .n_in = {1, 1},
+                                       .rank = {{3, 3}}};
 
 static ch_layer *new_norm(const char *name, bool rms)
 {

@@ -66,12 +66,6 @@ static ch_status transpose_build(ch_layer *l, void *self, int n, ch_node *const 
 
 /* ---- calling ---- */
 
-static bool fits(const ch_layer *l, const conv_self *c, ch_step *s, int n, ch_node *const *in)
-{
-    return ch__layer_wants_inputs(l, s, n, 1, 1) && ch__layer_wants_rank(l, s, in[0], 4, 4) &&
-           ch__layer_wants_width(l, s, in[0], c->channels);
-}
-
 static ch_node *finish(const conv_self *c, ch_step *s, ch_node *y)
 {
     if (c->has_bias)
@@ -84,8 +78,8 @@ static ch_node *conv_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *c
 {
     conv_self *c = self;
 
-    (void)training;
-    if (!fits(l, c, s, n, in))
+    (void)n, (void)training;
+    if (!ch__layer_wants_width(l, s, in[0], c->channels))
         return NULL;
     return finish(c, s, ch_conv2d(in[0], ch_var_read(s, c->kernel), &c->options));
 }
@@ -95,8 +89,8 @@ static ch_node *depthwise_call(ch_layer *l, void *self, ch_step *s, int n, ch_no
 {
     conv_self *c = self;
 
-    (void)training;
-    if (!fits(l, c, s, n, in))
+    (void)n, (void)training;
+    if (!ch__layer_wants_width(l, s, in[0], c->channels))
         return NULL;
     return finish(c, s, ch_depthwise_conv2d(in[0], ch_var_read(s, c->kernel), &c->options));
 }
@@ -111,7 +105,7 @@ static int64_t size_before(const conv_self *c, int64_t in, int axis)
     if (o->padding == CH_PAD_SAME)
         return in * stride;
     if (o->padding == CH_PAD_EXPLICIT)
-        reach -= o->pad[2 * axis] + o->pad[2 * axis + 1];
+        return (in - 1) * stride + reach - o->pad[2 * axis] - o->pad[2 * axis + 1];
     return (in - 1) * stride + (reach > stride ? reach : stride);
 }
 
@@ -120,33 +114,51 @@ static ch_node *transpose_call(ch_layer *l, void *self, ch_step *s, int n, ch_no
 {
     conv_self *c = self;
     ch_shape   shape = ch_node_shape(in[0]);
+    int64_t    size[2];
 
-    (void)training;
-    if (!fits(l, c, s, n, in))
+    (void)n, (void)training;
+    if (!ch__layer_wants_width(l, s, in[0], c->channels))
         return NULL;
-    return finish(c, s,
-                  ch_conv2d_transpose(in[0], ch_var_read(s, c->kernel),
-                                      size_before(c, shape.dim[1], 0),
-                                      size_before(c, shape.dim[2], 1), &c->options));
+    for (int i = 0; i < 2; i++) {
+        size[i] = size_before(c, shape.dim[i + 1], i);
+        if (shape.dim[i + 1] < 0 || size[i] < 1) {
+            ch_step_fail(s,
+                         shape.dim[i + 1] < 0
+                             ? "conv2d_transpose: the size of axis %d is not known"
+                             : "conv2d_transpose: nothing is left of axis %d (of size %lld) "
+                               "after what is padded",
+                         i + 1, (long long)shape.dim[i + 1]);
+            return NULL;
+        }
+    }
+    return finish(
+        c, s,
+        ch_conv2d_transpose(in[0], ch_var_read(s, c->kernel), size[0], size[1], &c->options));
 }
 
 /* Depthwise, then pointwise. */
 static ch_node *separable_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
                                bool training)
 {
-    (void)self;
-    if (!ch__layer_wants_inputs(l, s, n, 1, 1))
-        return NULL;
+    (void)self, (void)n;
     return ch_layer_call(l->child[1], s, ch_layer_call(l->child[0], s, in[0], training),
                          training);
 }
 
-static const ch_layer_ops conv_ops = {"conv2d", conv_build, conv_call, NULL};
-static const ch_layer_ops depthwise_ops = {"depthwise_conv2d", depthwise_build, depthwise_call,
-                                           NULL};
-static const ch_layer_ops transpose_ops = {"conv2d_transpose", transpose_build, transpose_call,
-                                           NULL};
-static const ch_layer_ops separable_ops = {"separable_conv2d", NULL, separable_call, NULL};
+static const ch_layer_ops conv_ops = {
+    .type = "conv2d", .build = conv_build, .call = conv_call, .n_in = {1, 1}, .rank = {{4, 4}}};
+static const ch_layer_ops depthwise_ops = {.type = "depthwise_conv2d",
+                                           .build = depthwise_build,
+                                           .call = depthwise_call,
+                                           .n_in = {1, 1},
+                                           .rank = {{4, 4}}};
+static const ch_layer_ops transpose_ops = {.type = "conv2d_transpose",
+                                           .build = transpose_build,
+                                           .call = transpose_call,
+                                           .n_in = {1, 1},
+                                           .rank = {{4, 4}}};
+static const ch_layer_ops separable_ops = {
+    .type = "separable_conv2d", .call = separable_call, .n_in = {1, 1}, .rank = {{4, 4}}};
 
 /* ---- making ---- */
 
@@ -154,6 +166,18 @@ static const ch_layer_ops separable_ops = {"separable_conv2d", NULL, separable_c
 static int64_t or_one(int64_t n)
 {
     return n == 0 ? 1 : n;
+}
+
+static bool check_pads(const char *type, const ch_conv_options *o)
+{
+    for (int i = 0; i < 4; i++)
+        if (o->pad[i] < 0 || (o->pad[i] > 0 && o->padding != CH_PAD_EXPLICIT)) {
+            (void)ch__layer_refuse(
+                "%s: pad[%d] is %lld, want %s", type, i, (long long)o->pad[i],
+                o->pad[i] < 0 ? "0 or more" : "none without CH_PAD_EXPLICIT");
+            return false;
+        }
+    return true;
 }
 
 static bool check(const char *type, const conv_self *c)
@@ -170,11 +194,25 @@ static bool check(const char *type, const conv_self *c)
     else if (o->padding != CH_PAD_VALID && o->padding != CH_PAD_SAME &&
              o->padding != CH_PAD_EXPLICIT)
         (void)ch__layer_refuse("%s: padding %d is none", type, (int)o->padding);
+    else if (!check_pads(type, o))
+        return false;
     else if (!ch__is_activation(c->activation))
         (void)ch__layer_refuse("%s: activation %d is none", type, (int)c->activation);
     else
         return true;
     return false;
+}
+
+/* Options that not every convolution has. */
+static bool takes(const ch_layer_ops *ops, const ch_conv_layer_options *o)
+{
+    const char *what = o->groups > 1 && ops != &conv_ops            ? "groups"
+                       : o->multiplier > 1 && ops != &depthwise_ops ? "multiplier"
+                                                                    : NULL;
+
+    if (what != NULL)
+        (void)ch__layer_refuse("%s: it has no option %s; want 0", ops->type, what);
+    return what == NULL;
 }
 
 static ch_layer *new_conv(const ch_layer_ops *ops, int64_t filters, int64_t height,
@@ -194,7 +232,8 @@ static ch_layer *new_conv(const ch_layer_ops *ops, int64_t filters, int64_t heig
         .bias_init = ch__init_or(o->bias_init, ch_init_zeros()),
     };
 
-    return check(ops->type, &c) ? ch__layer_new(ops, &c, sizeof(c), 0, NULL) : NULL;
+    return takes(ops, o) && check(ops->type, &c) ? ch__layer_new(ops, &c, sizeof(c), 0, NULL)
+                                                 : NULL;
 }
 
 /* The options, all of them the default where there are none. */
@@ -216,7 +255,6 @@ ch_layer *ch_depthwise_conv2d_layer(int64_t height, int64_t width,
 {
     ch_conv_layer_options o = given(opt);
 
-    o.groups = 0;
     return new_conv(&depthwise_ops, or_one(o.multiplier), height, width, &o);
 }
 
@@ -225,7 +263,6 @@ ch_layer *ch_conv2d_transpose_layer(int64_t filters, int64_t height, int64_t wid
 {
     ch_conv_layer_options o = given(opt);
 
-    o.groups = 0;
     return new_conv(&transpose_ops, filters, height, width, &o);
 }
 

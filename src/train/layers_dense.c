@@ -8,18 +8,24 @@
 static ch_node *sequential_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
                                 bool training)
 {
-    ch_node *x = in[0];
+    ch_node *x = ch_layer_call_n(l->child[0], s, n, in, training);
 
     (void)self;
-    if (l->n_children == 0)
-        return ch__layer_wants_inputs(l, s, n, 1, 1) ? x : NULL;
-    x = ch_layer_call_n(l->child[0], s, n, in, training);
     for (int i = 1; i < l->n_children && x != NULL; i++)
         x = ch_layer_call(l->child[i], s, x, training);
     return x;
 }
 
-static const ch_layer_ops sequential_ops = {"sequential", NULL, sequential_call, NULL};
+static ch_node *empty_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
+                           bool training)
+{
+    (void)l, (void)self, (void)s, (void)n, (void)training;
+    return in[0];
+}
+
+static const ch_layer_ops sequential_ops = {.type = "sequential", .call = sequential_call};
+static const ch_layer_ops empty_ops = {
+    .type = "sequential", .call = empty_call, .n_in = {1, 1}};
 
 ch_layer *ch_sequential(const char *name, int n, ch_layer *const *layer)
 {
@@ -27,7 +33,7 @@ ch_layer *ch_sequential(const char *name, int n, ch_layer *const *layer)
 
     if (n < 0 || (n > 0 && layer == NULL))
         return ch__layer_refuse("sequential: %d layers", n);
-    l = ch__layer_new(&sequential_ops, NULL, 0, n, layer);
+    l = ch__layer_new(n > 0 ? &sequential_ops : &empty_ops, NULL, 0, n, layer);
     return name != NULL ? ch_named(name, l) : l;
 }
 
@@ -46,7 +52,7 @@ static ch_node *function_call(ch_layer *l, void *self, ch_step *s, int n, ch_nod
     return f->forward(s, n, in, training, l->child, f->arg);
 }
 
-static const ch_layer_ops function_ops = {"function", NULL, function_call, NULL};
+static const ch_layer_ops function_ops = {.type = "function", .call = function_call};
 
 ch_layer *ch_function_layer(const char *name, ch_forward_fn forward, void *arg, int n,
                             ch_layer *const *layer)
@@ -99,15 +105,19 @@ static ch_node *dense_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *
 {
     dense_self *d = self;
 
-    (void)training;
-    if (!ch__layer_wants_inputs(l, s, n, 1, 1) || !ch__layer_wants_width(l, s, in[0], d->width))
+    (void)n, (void)training;
+    if (!ch__layer_wants_width(l, s, in[0], d->width))
         return NULL;
     return ch__activate(ch_linear(in[0], ch_var_read(s, d->kernel),
                                   d->has_bias ? ch_var_read(s, d->bias) : NULL),
                         d->activation);
 }
 
-static const ch_layer_ops dense_ops = {"dense", dense_build, dense_call, NULL};
+static const ch_layer_ops dense_ops = {.type = "dense",
+                                       .build = dense_build,
+                                       .call = dense_call,
+                                       .n_in = {1, 1},
+                                       .rank = {{1, 0}}};
 
 ch_layer *ch_dense(int64_t units, const ch_dense_options *opt)
 {

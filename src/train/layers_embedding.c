@@ -27,26 +27,43 @@ static ch_node *embedding_call(ch_layer *l, void *self, ch_step *s, int n, ch_no
 {
     table_self *t = self;
 
-    (void)training;
-    return ch__layer_wants_inputs(l, s, n, 1, 1) ? ch_gather(ch_var_read(s, t->table), in[0], 0)
-                                                 : NULL;
+    (void)l, (void)n, (void)training;
+    return ch_gather(ch_var_read(s, t->table), in[0], 0);
 }
 
 static ch_node *bag_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
                          bool training)
 {
-    table_self *t = self;
+    table_self    *t = self;
+    ch_bag_options opt = {.combiner = t->combiner, .like = n == 3 ? in[2] : NULL};
 
-    (void)training;
-    return ch__layer_wants_inputs(l, s, n, 2, 3)
-               ? ch_embedding_bag(
-                     ch_var_read(s, t->table), in[0], in[1],
-                     &(ch_bag_options){.combiner = t->combiner, .like = n == 3 ? in[2] : NULL})
-               : NULL;
+    (void)l, (void)training;
+    return ch_embedding_bag(ch_var_read(s, t->table), in[0], in[1], &opt);
 }
 
-static const ch_layer_ops embedding_ops = {"embedding", table_build, embedding_call, NULL};
-static const ch_layer_ops bag_ops = {"embedding_bag", table_build, bag_call, NULL};
+static ch_node *weighted_bag_call(ch_layer *l, void *self, ch_step *s, int n,
+                                  ch_node *const *in, bool training)
+{
+    table_self    *t = self;
+    ch_bag_options opt = {
+        .combiner = t->combiner, .weights = in[2], .like = n == 4 ? in[3] : NULL};
+
+    (void)l, (void)training;
+    return ch_embedding_bag(ch_var_read(s, t->table), in[0], in[1], &opt);
+}
+
+static const ch_layer_ops embedding_ops = {
+    .type = "embedding", .build = table_build, .call = embedding_call, .n_in = {1, 1}};
+static const ch_layer_ops bag_ops = {.type = "embedding_bag",
+                                     .build = table_build,
+                                     .call = bag_call,
+                                     .n_in = {2, 3},
+                                     .rank = {{1, 1}, {1, 1}, {1, 0}}};
+static const ch_layer_ops weighted_bag_ops = {.type = "embedding_bag",
+                                              .build = table_build,
+                                              .call = weighted_bag_call,
+                                              .n_in = {3, 4},
+                                              .rank = {{1, 1}, {1, 1}, {1, 1}, {1, 0}}};
 
 static ch_layer *new_table(const ch_layer_ops *ops, table_self t,
                            const ch_embedding_options *opt)
@@ -63,12 +80,14 @@ static ch_layer *new_table(const ch_layer_ops *ops, table_self t,
 
 ch_layer *ch_embedding_layer(int64_t ids, int64_t width, const ch_embedding_options *opt)
 {
+    if (opt != NULL && opt->weighted)
+        return ch__layer_refuse("embedding: weights of ids are for bags");
     return new_table(&embedding_ops, (table_self){.ids = ids, .width = width}, opt);
 }
 
 ch_layer *ch_embedding_bag_layer(int64_t ids, int64_t width, ch_combiner combiner,
                                  const ch_embedding_options *opt)
 {
-    return new_table(&bag_ops, (table_self){.ids = ids, .width = width, .combiner = combiner},
-                     opt);
+    return new_table(opt != NULL && opt->weighted ? &weighted_bag_ops : &bag_ops,
+                     (table_self){.ids = ids, .width = width, .combiner = combiner}, opt);
 }

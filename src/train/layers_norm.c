@@ -144,9 +144,8 @@ static ch_node *batch_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *
     ch_shape    column = ch_shape_of(b->width);
     ch_node    *gamma, *beta;
 
-    if (!ch__layer_wants_inputs(l, s, n, 1, 1) ||
-        !ch__layer_wants_rank(l, s, in[0], 2, CH_MAX_RANK) ||
-        !ch__layer_wants_width(l, s, in[0], b->width))
+    (void)n;
+    if (!ch__layer_wants_width(l, s, in[0], b->width))
         return NULL;
     gamma = b->has_gamma ? ch_var_read(s, b->gamma) : ch_fill(s, l->dtype, column, 1);
     beta = b->has_beta ? ch_var_read(s, b->beta) : ch_fill(s, l->dtype, column, 0);
@@ -156,7 +155,11 @@ static ch_node *batch_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *
                                    ch_var_read(s, b->variance), b->epsilon);
 }
 
-static const ch_layer_ops batch_ops = {"batch_norm", batch_build, batch_call, NULL};
+static const ch_layer_ops batch_ops = {.type = "batch_norm",
+                                       .build = batch_build,
+                                       .call = batch_call,
+                                       .n_in = {1, 1},
+                                       .rank = {{2, 0}}};
 
 ch_layer *ch_batch_norm_layer(const ch_batch_norm_options *opt)
 {
@@ -223,8 +226,8 @@ static ch_node *layer_norm_call(ch_layer *l, void *self, ch_step *s, int n, ch_n
 {
     row_self *r = self;
 
-    (void)training;
-    if (!ch__layer_wants_inputs(l, s, n, 1, 1) || !ch__layer_wants_width(l, s, in[0], r->width))
+    (void)n, (void)training;
+    if (!ch__layer_wants_width(l, s, in[0], r->width))
         return NULL;
     return ch_layer_norm(in[0], ch_var_read(s, r->gamma), ch_var_read(s, r->beta), r->epsilon);
 }
@@ -234,15 +237,22 @@ static ch_node *rms_norm_call(ch_layer *l, void *self, ch_step *s, int n, ch_nod
 {
     row_self *r = self;
 
-    (void)training;
-    if (!ch__layer_wants_inputs(l, s, n, 1, 1) || !ch__layer_wants_width(l, s, in[0], r->width))
+    (void)n, (void)training;
+    if (!ch__layer_wants_width(l, s, in[0], r->width))
         return NULL;
     return ch_rms_norm(in[0], ch_var_read(s, r->gamma), r->epsilon);
 }
 
-static const ch_layer_ops layer_norm_ops = {"layer_norm", layer_norm_build, layer_norm_call,
-                                            NULL};
-static const ch_layer_ops rms_norm_ops = {"rms_norm", rms_norm_build, rms_norm_call, NULL};
+static const ch_layer_ops layer_norm_ops = {.type = "layer_norm",
+                                            .build = layer_norm_build,
+                                            .call = layer_norm_call,
+                                            .n_in = {1, 1},
+                                            .rank = {{1, 0}}};
+static const ch_layer_ops rms_norm_ops = {.type = "rms_norm",
+                                          .build = rms_norm_build,
+                                          .call = rms_norm_call,
+                                          .n_in = {1, 1},
+                                          .rank = {{1, 0}}};
 
 static ch_layer *new_row_norm(const ch_layer_ops *ops, double epsilon, double otherwise)
 {

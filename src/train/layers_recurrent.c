@@ -137,13 +137,6 @@ static ch_node *scan(const recurrent_self *r, ch_step *s, ch_node *gates, int n_
     return r->sequence ? ch_transpose(y, 3, (int[]){1, 0, 2}) : last[0];
 }
 
-static bool fits(const ch_layer *l, const recurrent_self *r, ch_step *s, int n,
-                 ch_node *const *in)
-{
-    return ch__layer_wants_inputs(l, s, n, 1, 1) && ch__layer_wants_rank(l, s, in[0], 3, 3) &&
-           ch__layer_wants_width(l, s, in[0], r->width);
-}
-
 static ch_node *lstm_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
                           bool training)
 {
@@ -151,8 +144,8 @@ static ch_node *lstm_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *c
     cell            k = {.sequence = r->sequence};
     ch_node        *gates;
 
-    (void)training;
-    if (!fits(l, r, s, n, in))
+    (void)n, (void)training;
+    if (!ch__layer_wants_width(l, s, in[0], r->width))
         return NULL;
     k.recurrent = ch_var_read(s, r->recurrent);
     gates = ch_linear(in[0], ch_var_read(s, r->kernel), ch_var_read(s, r->bias));
@@ -166,8 +159,8 @@ static ch_node *gru_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *co
     cell            k = {.sequence = r->sequence};
     ch_node        *bias[2], *gates;
 
-    (void)training;
-    if (!fits(l, r, s, n, in))
+    (void)n, (void)training;
+    if (!ch__layer_wants_width(l, s, in[0], r->width))
         return NULL;
     k.recurrent = ch_var_read(s, r->recurrent);
     ch_split(ch_var_read(s, r->bias), 0, 2, NULL, bias);
@@ -177,8 +170,10 @@ static ch_node *gru_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *co
     return scan(r, s, gates, 1, gru_cell, &k);
 }
 
-static const ch_layer_ops lstm_ops = {"lstm", lstm_build, lstm_call, NULL};
-static const ch_layer_ops gru_ops = {"gru", gru_build, gru_call, NULL};
+static const ch_layer_ops lstm_ops = {
+    .type = "lstm", .build = lstm_build, .call = lstm_call, .n_in = {1, 1}, .rank = {{3, 3}}};
+static const ch_layer_ops gru_ops = {
+    .type = "gru", .build = gru_build, .call = gru_call, .n_in = {1, 1}, .rank = {{3, 3}}};
 
 static ch_layer *new_recurrent(const ch_layer_ops *ops, int64_t units,
                                const ch_recurrent_options *opt)

@@ -17,23 +17,21 @@ typedef struct pool_self {
 static ch_node *max_pool_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
                               bool training)
 {
-    (void)training;
-    return ch__layer_wants_inputs(l, s, n, 1, 1)
-               ? ch_max_pool2d(in[0], &((pool_self *)self)->options)
-               : NULL;
+    (void)l, (void)s, (void)n, (void)training;
+    return ch_max_pool2d(in[0], &((pool_self *)self)->options);
 }
 
 static ch_node *average_pool_call(ch_layer *l, void *self, ch_step *s, int n,
                                   ch_node *const *in, bool training)
 {
-    (void)training;
-    return ch__layer_wants_inputs(l, s, n, 1, 1)
-               ? ch_avg_pool2d(in[0], &((pool_self *)self)->options)
-               : NULL;
+    (void)l, (void)s, (void)n, (void)training;
+    return ch_avg_pool2d(in[0], &((pool_self *)self)->options);
 }
 
-static const ch_layer_ops max_pool_ops = {"max_pool", NULL, max_pool_call, NULL};
-static const ch_layer_ops average_pool_ops = {"average_pool", NULL, average_pool_call, NULL};
+static const ch_layer_ops max_pool_ops = {
+    .type = "max_pool", .call = max_pool_call, .n_in = {1, 1}, .rank = {{4, 4}}};
+static const ch_layer_ops average_pool_ops = {
+    .type = "average_pool", .call = average_pool_call, .n_in = {1, 1}, .rank = {{4, 4}}};
 
 static ch_layer *new_pool(const ch_layer_ops *ops, int64_t height, int64_t width,
                           int64_t stride_h, int64_t stride_w, ch_padding padding)
@@ -66,34 +64,33 @@ ch_layer *ch_average_pool_layer(int64_t height, int64_t width, int64_t stride_h,
 }
 
 /* All axes but the first and the last. */
-static ch_node *over_middle(ch_layer *l, ch_step *s, int n, ch_node *const *in,
-                            ch_node *(*reduce)(ch_node *, int, const int *, bool))
+static ch_node *over_middle(ch_node *x, ch_node *(*reduce)(ch_node *, int, const int *, bool))
 {
     static const int axis[CH_MAX_RANK] = {1, 2, 3, 4, 5, 6, 7, 8};
 
-    if (!ch__layer_wants_inputs(l, s, n, 1, 1) ||
-        !ch__layer_wants_rank(l, s, in[0], 3, CH_MAX_RANK))
-        return NULL;
-    return reduce(in[0], ch_node_shape(in[0]).rank - 2, axis, false);
+    return reduce(x, ch_node_shape(x).rank - 2, axis, false);
 }
 
 static ch_node *global_average_call(ch_layer *l, void *self, ch_step *s, int n,
                                     ch_node *const *in, bool training)
 {
-    (void)self, (void)training;
-    return over_middle(l, s, n, in, ch_mean);
+    (void)l, (void)self, (void)s, (void)n, (void)training;
+    return over_middle(in[0], ch_mean);
 }
 
 static ch_node *global_max_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
                                 bool training)
 {
-    (void)self, (void)training;
-    return over_middle(l, s, n, in, ch_max);
+    (void)l, (void)self, (void)s, (void)n, (void)training;
+    return over_middle(in[0], ch_max);
 }
 
-static const ch_layer_ops global_average_ops = {"global_average_pool", NULL,
-                                                global_average_call, NULL};
-static const ch_layer_ops global_max_ops = {"global_max_pool", NULL, global_max_call, NULL};
+static const ch_layer_ops global_average_ops = {.type = "global_average_pool",
+                                                .call = global_average_call,
+                                                .n_in = {1, 1},
+                                                .rank = {{3, 0}}};
+static const ch_layer_ops global_max_ops = {
+    .type = "global_max_pool", .call = global_max_call, .n_in = {1, 1}, .rank = {{3, 0}}};
 
 ch_layer *ch_global_average_pool_layer(void)
 {
@@ -112,10 +109,7 @@ static ch_node *flatten_call(ch_layer *l, void *self, ch_step *s, int n, ch_node
 {
     ch_dims d = {.rank = 2};
 
-    (void)self, (void)training;
-    if (!ch__layer_wants_inputs(l, s, n, 1, 1) ||
-        !ch__layer_wants_rank(l, s, in[0], 1, CH_MAX_RANK))
-        return NULL;
+    (void)l, (void)self, (void)n, (void)training;
     d.dim[0] = in[0]->dims.dim[0];
     if (!ch__dims_product(&in[0]->dims, 1, in[0]->dims.rank, &d.dim[1])) {
         ch_step_fail(s, "flatten: the sizes behind the rows have no product");
@@ -124,7 +118,8 @@ static ch_node *flatten_call(ch_layer *l, void *self, ch_step *s, int n, ch_node
     return ch__reshape_dims(in[0], &d);
 }
 
-static const ch_layer_ops flatten_ops = {"flatten", NULL, flatten_call, NULL};
+static const ch_layer_ops flatten_ops = {
+    .type = "flatten", .call = flatten_call, .n_in = {1, 1}, .rank = {{1, 0}}};
 
 ch_layer *ch_flatten_layer(void)
 {
@@ -150,6 +145,18 @@ static bool size_left(const ch_node *x, ch_shape shape, int64_t *out)
     return known > 0 && all.n % known == 0;
 }
 
+static void refuse_shape(ch_step *s, const ch_node *x, ch_shape want)
+{
+    ch_dims rest = {.rank = x->dims.rank - 1};
+    char    have[160], text[160];
+
+    for (int i = 0; i < rest.rank; i++)
+        rest.dim[i] = x->dims.dim[i + 1];
+    ch__dims_print(&rest, have, sizeof(have));
+    ch_shape_print(want, text, sizeof(text));
+    ch_step_fail(s, "reshape: behind the rows is %s, which cannot become %s", have, text);
+}
+
 static ch_node *reshape_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
                              bool training)
 {
@@ -157,17 +164,14 @@ static ch_node *reshape_call(ch_layer *l, void *self, ch_step *s, int n, ch_node
     ch_dims  d = {.rank = want.rank + 1};
     int64_t  left;
 
-    (void)training;
-    if (!ch__layer_wants_inputs(l, s, n, 1, 1) ||
-        !ch__layer_wants_rank(l, s, in[0], 1, CH_MAX_RANK))
-        return NULL;
+    (void)l, (void)n, (void)training;
     d.dim[0] = in[0]->dims.dim[0];
     for (int i = 0; i < want.rank; i++) {
         d.dim[i + 1] = ch__dim(want.dim[i]);
         if (want.dim[i] >= 0)
             continue;
         if (!size_left(in[0], want, &left)) {
-            ch_step_fail(s, "reshape: what is behind the rows does not divide by the sizes");
+            refuse_shape(s, in[0], want);
             return NULL;
         }
         d.dim[i + 1] = ch__dim(left);
@@ -175,7 +179,8 @@ static ch_node *reshape_call(ch_layer *l, void *self, ch_step *s, int n, ch_node
     return ch__reshape_dims(in[0], &d);
 }
 
-static const ch_layer_ops reshape_ops = {"reshape", NULL, reshape_call, NULL};
+static const ch_layer_ops reshape_ops = {
+    .type = "reshape", .call = reshape_call, .n_in = {1, 1}, .rank = {{1, 0}}};
 
 ch_layer *ch_reshape_layer(ch_shape without_rows)
 {
@@ -202,13 +207,12 @@ typedef struct activation_self {
 static ch_node *activation_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
                                 bool training)
 {
-    (void)training;
-    return ch__layer_wants_inputs(l, s, n, 1, 1)
-               ? ch__activate(in[0], ((activation_self *)self)->activation)
-               : NULL;
+    (void)l, (void)s, (void)n, (void)training;
+    return ch__activate(in[0], ((activation_self *)self)->activation);
 }
 
-static const ch_layer_ops activation_ops = {"activation", NULL, activation_call, NULL};
+static const ch_layer_ops activation_ops = {
+    .type = "activation", .call = activation_call, .n_in = {1, 1}};
 
 ch_layer *ch_activation_layer(ch_activation a)
 {
@@ -226,12 +230,12 @@ typedef struct dropout_self {
 static ch_node *dropout_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
                              bool training)
 {
-    if (!ch__layer_wants_inputs(l, s, n, 1, 1))
-        return NULL;
+    (void)s, (void)n;
     return training ? ch_dropout(in[0], ((dropout_self *)self)->rate, l->seed) : in[0];
 }
 
-static const ch_layer_ops dropout_ops = {"dropout", NULL, dropout_call, NULL};
+static const ch_layer_ops dropout_ops = {
+    .type = "dropout", .call = dropout_call, .n_in = {1, 1}};
 
 ch_layer *ch_dropout_layer(double rate)
 {

@@ -40,11 +40,12 @@ static ch_status check_inputs(const ch_layer *root, const ch_model_options *opt)
 /* Records the forward pass into a graph that nobody keeps. Inputs have the same rows: a symbol,
  * or so many. *wants_numbers: it failed only because they are a symbol. */
 static ch_status record(ch_strategy *st, ch_layer *root, const ch_model_options *opt,
-                        int64_t rows, bool *wants_numbers)
+                        int64_t rows, const void *caller, bool *wants_numbers)
 {
-    ch_node  *in[CH_MODEL_INPUTS];
-    ch_step  *s = NULL;
-    ch_status rc = ch__step_new(root->name, NULL, &s);
+    const void *before;
+    ch_node    *in[CH_MODEL_INPUTS];
+    ch_step    *s = NULL;
+    ch_status   rc = ch__step_new(root->name, NULL, &s);
 
     if (rc != CH_OK)
         return rc;
@@ -59,23 +60,26 @@ static ch_status record(ch_strategy *st, ch_layer *root, const ch_model_options 
             d.dim[0] = rows < 0 ? (ch_dim){1, 1} : ch__dim(rows);
         in[i] = ch__step_add_input(s, NULL, opt->input[i].dtype, &d);
     }
+    before = ch__step_begin_at(s, caller, NULL);
     (void)ch_layer_call_n(root, s, opt->n_inputs, in, false);
+    ch__step_end(s, before);
     rc = ch_step_status(s);
     *wants_numbers = s->graph->wants_numbers;
     ch__step_free(s);
     return rc;
 }
 
-static ch_status build(ch_strategy *st, ch_layer *root, const ch_model_options *opt)
+static ch_status build(ch_strategy *st, ch_layer *root, const ch_model_options *opt,
+                       const void *caller)
 {
     bool      wants = false;
     ch_status rc = check_inputs(root, opt);
 
     if (rc != CH_OK || opt->n_inputs == 0)
         return rc;
-    rc = record(st, root, opt, -1, &wants);
+    rc = record(st, root, opt, -1, caller, &wants);
     if (rc != CH_OK && wants)
-        rc = record(st, root, opt, 1, &wants);
+        rc = record(st, root, opt, 1, caller, &wants);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "model %s", root->name);
 }
 
@@ -87,7 +91,7 @@ ch_status ch_model_new(ch_strategy *st, ch_layer *root, const ch_model_options *
     ch_status        rc;
 
     if (root == NULL)
-        return ch__fail_at(ch__layer_why_not(), "model: its layer was not made");
+        return ch__layer_why_not("model: its layer was not made");
     if (opt == NULL)
         opt = &none;
     if (st == NULL)
@@ -97,7 +101,8 @@ ch_status ch_model_new(ch_strategy *st, ch_layer *root, const ch_model_options *
     if (opt->seed != 0)
         ch_layer_set_seed(root, opt->seed);
     m = ch__calloc(1, sizeof(*m));
-    rc = m != NULL ? build(st, root, opt) : ch__fail_memory("a model");
+    rc = m != NULL ? build(st, root, opt, __builtin_return_address(0))
+                   : ch__fail_memory("a model");
     if (rc != CH_OK) {
         ch_layer_unref(root);
         ch__free(m);
@@ -165,22 +170,22 @@ ch_node *ch_model_call_n(ch_model *m, ch_step *s, int n, ch_node *const *x, bool
 
 ch_layer *ch_model_layer(const ch_model *m)
 {
-    return m->layer;
+    return m != NULL ? m->layer : NULL;
 }
 
 ch_strategy *ch_model_strategy(const ch_model *m)
 {
-    return m->strategy;
+    return m != NULL ? m->strategy : NULL;
 }
 
 int ch_model_vars(ch_model *m, ch_var *const **out)
 {
-    return ch_layer_vars(m->layer, out);
+    return ch_layer_vars(ch_model_layer(m), out);
 }
 
 int ch_model_trainable(ch_model *m, ch_var *const **out)
 {
-    return ch_layer_trainable(m->layer, out);
+    return ch_layer_trainable(ch_model_layer(m), out);
 }
 
 /* ---- printing ---- */
@@ -317,6 +322,10 @@ int ch_model_print(ch_model *m, char *text, size_t size)
     sums           all, trained;
     int            n;
 
+    if (m == NULL) {
+        put(&t, "%s", "");
+        return 0;
+    }
     t.wide_name = at_least(0, "Layer (type)");
     t.wide_out = at_least(0, "Output");
     measure(&t, m->layer, 0);

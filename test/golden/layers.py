@@ -92,6 +92,9 @@ def convolutions():
     k, b = variable((3, 3, 3, 4), 10), variable((3,), 11)
     full = F.conv_transpose2d(nchw(x), k.permute(3, 2, 0, 1), None, 2)
     case('transpose_same', nhwc(full[:, :, :10, :12]) + b, [k, b])
+    k, b = variable((3, 3, 3, 4), 10), variable((3,), 11)
+    case('transpose_padded',
+         nhwc(F.conv_transpose2d(nchw(x), k.permute(3, 2, 0, 1), None, 2, 1)) + b, [k, b])
 
 
 def norms():
@@ -117,6 +120,9 @@ def embeddings():
     bags = [[0, 6], [], [2, 2, 5, 1]]
     zero = torch.zeros(3)
     case('bag', torch.stack([t[b].mean(0) if b else zero for b in bags]), [t])
+    t, w = variable((7, 3), 10), noise((6,), 3)
+    bags = [([0, 6], w[:2]), ([], None), ([2, 2, 5, 1], w[2:])]
+    case('weighted_bag', torch.stack([v @ t[b] if b else zero for b, v in bags]), [t])
 
 
 def attention(x, memory, heads, causal, w):

@@ -330,7 +330,8 @@ static void shapes_change_and_elements_do_not(void **state)
     t_is(t_apply(shaped, t_noise(ch_shape_of(0, 3, 4), 1)), ch_shape_of(0, 2, 6), NULL, 0);
     t_is(t_apply(flat, t_noise(ch_shape_of(2, 0, 4), 1)), ch_shape_of(2, 0), NULL, 0);
     t_is(t_apply(flat, t_f32(ch_shape_of(2), data)), ch_shape_of(2, 1), data, 0);
-    t_refuses(shaped, t_noise(ch_shape_of(2, 3, 3), 1), "does not divide", "in reshape");
+    t_refuses(shaped, t_noise(ch_shape_of(2, 3, 3), 1),
+              "behind the rows is (3, 3), which cannot become (2, ?)", "in reshape");
     ch_tensor_unref(x);
     ch_layer_unref(flat);
     ch_layer_unref(shaped);
@@ -424,7 +425,8 @@ static void scale_drop(void *self)
     ++*((scale_self *)self)->dropped;
 }
 
-static const ch_layer_ops scale_ops = {"scale", scale_build, scale_call, scale_drop};
+static const ch_layer_ops scale_ops = {
+    .type = "scale", .build = scale_build, .call = scale_call, .drop = scale_drop};
 
 static void programs_can_write_layers(void **state)
 {
@@ -508,6 +510,10 @@ static void what_makes_no_sense_is_not_made(void **state)
     /* The error of the innermost stays, and nothing leaks. */
     not_made(ch_sequential("net", 2, (ch_layer *[]){ch_dense(3, NULL), ch_dense(-4, NULL)}),
              "-4 units");
+    assert_null(ch_sequential("net", 1, (ch_layer *[]){NULL})); /* its error is told here ... */
+    assert_int_equal(ch_model_new(NULL, NULL, NULL, &(ch_model *){NULL}), CH_INVALID_ARGUMENT);
+    not_made(ch_sequential("net", 2, (ch_layer *[]){ch_dense(3, NULL), NULL}),
+             "layer 1 of 2 is NULL"); /* ... and is not that of another */
     assert_int_equal(ch__mem_live(), live);
     (void)state;
 }
@@ -519,10 +525,12 @@ static void calls_that_make_no_sense_are_refused(void **state)
     ch_tensor *two[] = {t_noise(ch_shape_of(2, 3), 1), t_noise(ch_shape_of(2, 3), 1)};
 
     (void)ch_dense(0, NULL);
-    t_refuses(NULL, t_noise(ch_shape_of(2, 3), 1), "was not made", "0 units");
+    assert_int_not_equal(ch_layer_weight(l, NULL, NULL), CH_OK); /* another error in between */
+    t_refuses(NULL, t_noise(ch_shape_of(2, 3), 1), "a layer to call", "0 units");
+    t_refuses(NULL, t_noise(ch_shape_of(2, 3), 1), "a layer to call", "it is NULL");
     t_refused(t_try(NULL, &(t_call){.layer = l}, 2, two, &out), CH_INVALID_ARGUMENT,
               "called with 2 nodes, want 1", "in dense");
-    t_refuses(scalar, t_f32(ch_shape_scalar(), NULL), "want a size that is known", "f32()");
+    t_refuses(scalar, t_f32(ch_shape_scalar(), NULL), "want at least 1 axis", "f32()");
     ch_layer_set_dtype(scalar, CH_I32);
     t_refuses(scalar, t_noise(ch_shape_of(2, 3), 1), "cannot be i32", "in dense");
     ch_layer_unref(l);

@@ -19,7 +19,7 @@ typedef struct golden_var {
 typedef struct golden {
     const char *name;
     ch_layer *(*make)(void);
-    ch_shape     in[2]; /* of noise of seeds 1 and 2 */
+    ch_shape     in[3]; /* of noise of seeds 1, 2 and 3 */
     int          n_in;
     ch_shape     out;
     const float *y;
@@ -73,6 +73,14 @@ static ch_layer *make_transpose_same(void)
         3, 3, 3, &(ch_conv_layer_options){.stride = {2, 2}, .padding = CH_PAD_SAME});
 }
 
+static ch_layer *make_transpose_padded(void)
+{
+    return ch_conv2d_transpose_layer(3, 3, 3,
+                                     &(ch_conv_layer_options){.stride = {2, 2},
+                                                              .padding = CH_PAD_EXPLICIT,
+                                                              .pad = {1, 1, 1, 1}});
+}
+
 static ch_layer *make_batch_norm(void)
 {
     return ch_batch_norm_layer(NULL);
@@ -96,6 +104,12 @@ static ch_layer *make_embedding(void)
 static ch_layer *make_bag(void)
 {
     return ch_embedding_bag_layer(7, 3, CH_COMBINE_MEAN, NULL);
+}
+
+static ch_layer *make_weighted_bag(void)
+{
+    return ch_embedding_bag_layer(7, 3, CH_COMBINE_SUM,
+                                  &(ch_embedding_options){.weighted = true});
 }
 
 static ch_layer *make_attention(void)
@@ -287,9 +301,33 @@ static const golden table[] = {
      SHAPE(2, 2, 2),
      gru_y,
      .var = {{"kernel", 10, gru_d0}, {"recurrent_kernel", 11, gru_d1}, {"bias", 12, gru_d2}}},
+    {"transpose_padded",
+     make_transpose_padded,
+     {SHAPE(4, 2, 5, 6, 4)},
+     1,
+     SHAPE(4, 2, 9, 11, 3),
+     transpose_padded_y,
+     .var = {{"kernel", 10, transpose_padded_d0}, {"bias", 11, transpose_padded_d1}}},
+    {"weighted_bag",
+     make_weighted_bag,
+     {SHAPE(1, 6), SHAPE(1, 4), SHAPE(1, 6)},
+     3,
+     SHAPE(2, 3, 3),
+     weighted_bag_y,
+     .var = {{"table", 10, weighted_bag_d0}},
+     .has_ids = true},
 };
 
 enum { N_GOLDEN = sizeof(table) / sizeof(table[0]) };
+
+static const golden *golden_of(const char *name)
+{
+    for (int i = 0; i < N_GOLDEN; i++)
+        if (strcmp(table[i].name, name) == 0)
+            return &table[i];
+    fail_msg("there is no %s", name);
+    return NULL;
+}
 
 /* ---- running one ---- */
 
@@ -312,8 +350,8 @@ static void inputs_of(const golden *g, bool empty, ch_tensor **in)
 
         if (empty)
             shape.dim[0] = g->has_ids && i == 1 ? 1 : 0;
-        if (g->has_ids)
-            in[i] = ids_of(shape, i == 1 ? splits : g->n_in == 2 ? bag : ids);
+        if (g->has_ids && i < 2)
+            in[i] = ids_of(shape, i == 1 ? splits : g->n_in >= 2 ? bag : ids);
         else
             in[i] = t_noise(shape, (unsigned)i + 1);
     }
@@ -329,7 +367,7 @@ typedef struct run_of {
 static void differentiate(ch_step *s, void *arg)
 {
     run_of  *r = arg;
-    ch_node *in[2], *y, *value[MAX_VARS], *d[MAX_VARS];
+    ch_node *in[3], *y, *value[MAX_VARS], *d[MAX_VARS];
     int      n = 0;
 
     for (int i = 0; i < ch_step_in_count(s); i++)
@@ -346,7 +384,7 @@ static void differentiate(ch_step *s, void *arg)
 static ch_layer *made(const golden *g, ch_strategy *st, ch_dtype dtype)
 {
     ch_layer  *l = g->make();
-    ch_tensor *in[2];
+    ch_tensor *in[3];
     ch_tuple  *out = NULL;
 
     assert_non_null(l);
@@ -378,7 +416,7 @@ static void check_golden(const golden *g, ch_dtype dtype, double off)
 {
     run_of       r = {g, made(g, NULL, dtype), g->training};
     ch_function *f = t_function(differentiate, &r);
-    ch_tensor   *in[2];
+    ch_tensor   *in[3];
     ch_tuple    *batch, *out = NULL;
 
     inputs_of(g, false, in);
@@ -426,7 +464,7 @@ static void no_rows_are_fine(void **state)
     for (int i = 0; i < N_GOLDEN; i++) {
         const golden *g = &table[i];
         t_call        c = {made(g, NULL, CH_F32), true, 0};
-        ch_tensor    *in[2];
+        ch_tensor    *in[3];
         ch_tuple     *out = NULL;
 
         inputs_of(g, true, in);
@@ -442,7 +480,7 @@ static void no_rows_are_fine(void **state)
 static void train(ch_step *s, void *arg)
 {
     t_call        *c = arg;
-    ch_node       *in[2], *y, *value[64], *d[64];
+    ch_node       *in[3], *y, *value[64], *d[64];
     ch_var *const *v;
     int            n;
 
@@ -508,7 +546,7 @@ static void assert_same_vars(const golden *g, ch_layer *a, ch_layer *b, double o
 static void check_parted(const golden *g, ch_strategy *st, int64_t first)
 {
     ch_layer  *whole = made(g, NULL, CH_F32), *split = made(g, st, CH_F32);
-    ch_tensor *in[2];
+    ch_tensor *in[3];
     ch_tuple  *batch, *parts;
 
     ch_layer_synchronize(split, true);
@@ -530,7 +568,7 @@ static void two_replicas_take_the_step_of_the_whole_batch(void **state)
 
     t_ok(ch_strategy_mirrored(NULL, &st));
     for (int i = 0; i < N_GOLDEN; i++)
-        if (strcmp(table[i].name, "bag") != 0) /* its rows are not those of its inputs */
+        if (strstr(table[i].name, "bag") == NULL) /* its rows are not those of its inputs */
             for (int64_t first = 0; first <= table[i].in[0].dim[0]; first++)
                 check_parted(&table[i], st, first);
     ch_strategy_unref(st);
@@ -547,7 +585,7 @@ static void moving(ch_layer *l, int copy, int channel, float *mean, float *varia
 
 static void batch_norm_moves_its_statistics_in_training_only(void **state)
 {
-    const golden *g = &table[7];
+    const golden *g = golden_of("batch_norm");
     ch_layer     *l = made(g, NULL, CH_F32);
     ch_tensor    *x = t_noise(g->in[0], 1), *y;
     float         mean, variance, *gamma = t_values(l, "gamma"), *beta = t_values(l, "beta");
@@ -712,7 +750,7 @@ static void synchronized_gradients_cross_replicas(void **state)
 
 static void statistics_are_f32_beside_16_bits(void **state)
 {
-    ch_layer *l = made(&table[7], NULL, CH_BF16);
+    ch_layer *l = made(golden_of("batch_norm"), NULL, CH_BF16);
 
     assert_int_equal(ch_var_dtype(ch_layer_var(l, "gamma")), CH_BF16);
     assert_int_equal(ch_var_dtype(ch_layer_var(l, "moving_mean")), CH_F32);
@@ -753,7 +791,7 @@ static void an_lstm_forgets_little_at_first(void **state)
 
 static void the_last_state_is_the_end_of_the_sequence(void **state)
 {
-    const golden *g = &table[N_GOLDEN - 2];
+    const golden *g = golden_of("lstm");
     ch_layer     *l = ch_lstm(2, NULL);
     float         last[4];
 
@@ -823,10 +861,10 @@ static void a_block_can_have_rms_norms_and_no_biases(void **state)
 
 static void the_gradient_of_an_embedding_touches_its_rows_alone(void **state)
 {
-    const golden *g = &table[10];
+    const golden *g = golden_of("embedding");
     ch_layer     *l = made(g, NULL, CH_F32);
     float        *before = t_values(l, "table"), *after;
-    ch_tensor    *in[2];
+    ch_tensor    *in[3];
     ch_tuple     *batch;
 
     assert_string_equal(g->name, "embedding");
@@ -850,7 +888,7 @@ static void the_gradient_of_an_embedding_touches_its_rows_alone(void **state)
 
 static void a_mask_says_who_sees_whom(void **state)
 {
-    const golden *g = &table[12];
+    const golden *g = golden_of("attention");
     ch_layer     *l = ch_multi_head_attention(2, NULL);
     ch_tensor    *x = t_noise(g->in[0], 1), *mask = NULL;
 
@@ -876,7 +914,7 @@ static void add_labels(ch_step *s, void *arg)
 
 static void a_bag_has_the_rows_of_what_it_is_told(void **state)
 {
-    const golden *g = &table[11];
+    const golden *g = golden_of("bag");
     ch_layer     *l = made(g, NULL, CH_F32);
     ch_function  *f = t_function(add_labels, l);
     ch_tensor    *in[3] = {NULL, NULL, t_f32(ch_shape_of(3, 1), (float[]){1, 2, 3})};
@@ -999,10 +1037,53 @@ static void not_made(ch_layer *l, const char *word)
         fail_msg("\"%s\" has no \"%s\"", ch_error_message(), word);
 }
 
+/* A first call that fails, then one of another size that must be the first: by rank, by width (the
+ * sizes that are known only when it is called), and by what comes after a part that went well. */
+static void a_first_call_that_fails_leaves_a_layer_as_it_was(void **state)
+{
+    ch_shape flat = ch_shape_of(2, 4), images = ch_shape_of(2, 5, 6, 3),
+             times = ch_shape_of(2, 3, 6);
+    ch_layer *conv = ch_conv2d_layer(2, 2, 2, NULL), *lstm = ch_lstm(2, NULL);
+    ch_layer *norm = ch_batch_norm_layer(NULL), *heads = ch_multi_head_attention(2, NULL);
+    ch_layer *block = ch_transformer_block(3, NULL);
+    ch_layer *net = ch_sequential(
+        "net", 2, (ch_layer *[]){ch_dense(3, NULL), ch_conv2d_layer(2, 2, 2, NULL)});
+    ch_layer      *all[] = {conv, lstm, norm, heads, block, net};
+    ch_var *const *v;
+
+    t_refuses(conv, t_noise(flat, 1), "conv2d: its input 0 is f32(", "want 4 axes");
+    t_refuses(lstm, t_noise(flat, 1), "lstm: its input 0 is f32(", "want 3 axes");
+    t_refuses(norm, t_noise(ch_shape_of(2), 1), "batch_norm: its input 0 is f32(",
+              "want at least 2 axes");
+    t_refuses(heads, t_noise(flat, 1), "attention: its input 0", "want 3 axes");
+    t_refuses(block, t_noise(ch_shape_of(2, 3, 4), 1), "cut into 3 heads", "key_width");
+    t_refuses(net, t_noise(flat, 1), "conv2d: its input 0", "in net/conv2d");
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(ch_layer_vars(all[i], &v), 0);
+    ch_tensor_unref(t_apply(conv, t_noise(images, 1)));
+    ch_tensor_unref(t_apply(lstm, t_noise(times, 1)));
+    ch_tensor_unref(t_apply(norm, t_noise(ch_shape_of(2, 5), 1)));
+    ch_tensor_unref(t_apply(heads, t_noise(times, 1)));
+    ch_tensor_unref(t_apply(block, t_noise(times, 1)));
+    ch_tensor_unref(t_apply(net, t_noise(images, 1)));
+    assert_string_equal(ch_var_name(ch_layer_var(net, "dense/kernel")), "net/dense/kernel");
+    /* One that was called keeps its variables, whatever fails then. */
+    t_refuses(heads, t_noise(ch_shape_of(2, 3, 8), 1), "attention: its input is",
+              "built for 6");
+    t_refuses(net, t_noise(ch_shape_of(2, 5, 1, 3), 1), "conv2d", "in net/conv2d");
+    assert_int_equal(ch_layer_vars(heads, &v), 8);
+    assert_int_equal(ch_layer_vars(net, &v), 4);
+    for (int i = 0; i < 6; i++)
+        ch_layer_unref(all[i]);
+    (void)state;
+}
+
 static void what_makes_no_sense_is_refused(void **state)
 {
     ch_layer *odd = ch_multi_head_attention(3, NULL);
     ch_layer *groups = ch_conv2d_layer(4, 1, 1, &(ch_conv_layer_options){.groups = 2});
+    ch_layer *nothing = ch_conv2d_transpose_layer(
+        1, 2, 2, &(ch_conv_layer_options){.padding = CH_PAD_EXPLICIT, .pad = {1, 1, 1, 1}});
 
     not_made(ch_conv2d_layer(0, 3, 3, NULL), "0 filters");
     not_made(ch_conv2d_layer(1, 0, 3, NULL), "0 x 3");
@@ -1017,6 +1098,19 @@ static void what_makes_no_sense_is_refused(void **state)
     not_made(
         ch_conv2d_layer(1, 3, 3, &(ch_conv_layer_options){.activation = (ch_activation)99}),
         "activation 99");
+    not_made(ch_conv2d_layer(
+                 1, 3, 3,
+                 &(ch_conv_layer_options){.padding = CH_PAD_EXPLICIT, .pad = {0, 0, -1, 0}}),
+             "pad[2] is -1");
+    not_made(ch_conv2d_layer(1, 3, 3, &(ch_conv_layer_options){.pad = {1, 1, 1, 1}}),
+             "CH_PAD_EXPLICIT");
+    not_made(ch_conv2d_transpose_layer(2, 3, 3, &(ch_conv_layer_options){.groups = 2}),
+             "conv2d_transpose: it has no option groups");
+    not_made(ch_depthwise_conv2d_layer(3, 3, &(ch_conv_layer_options){.groups = 2}), "groups");
+    not_made(ch_separable_conv2d_layer(2, 3, 3, &(ch_conv_layer_options){.groups = 2}),
+             "groups");
+    not_made(ch_conv2d_layer(2, 3, 3, &(ch_conv_layer_options){.multiplier = 2}), "multiplier");
+    not_made(ch_embedding_layer(2, 3, &(ch_embedding_options){.weighted = true}), "bags");
     not_made(ch_batch_norm_layer(&(ch_batch_norm_options){.momentum = 1}), "momentum 1");
     not_made(ch_layer_norm_layer(-1), "epsilon is -1");
     not_made(ch_rms_norm_layer(NAN), "epsilon");
@@ -1033,6 +1127,9 @@ static void what_makes_no_sense_is_refused(void **state)
               "in attention");
     t_refuses(groups, t_noise(ch_shape_of(2, 3, 3, 3), 1), "3 channels to 4 filters",
               "2 groups");
+    t_refuses(nothing, t_noise(ch_shape_of(2, 1, 1, 3), 1), "nothing is left of axis 1",
+              "in conv2d_transpose");
+    ch_layer_unref(nothing);
     ch_layer_unref(odd);
     ch_layer_unref(groups);
     (void)state;
@@ -1064,6 +1161,7 @@ int main(void)
         cmocka_unit_test(without_memory_nothing_is_left_behind),
         cmocka_unit_test(steps_allocate_nothing),
         cmocka_unit_test(a_layer_can_be_called_in_a_scan),
+        cmocka_unit_test(a_first_call_that_fails_leaves_a_layer_as_it_was),
         cmocka_unit_test(what_makes_no_sense_is_refused),
     };
 

@@ -245,11 +245,27 @@ static void errors_say_what_to_do(void **state)
     o.n_inputs = 2;
     t_refused(ch_model_new(NULL, mlp(), &o, &m), CH_INVALID_ARGUMENT, "model net",
               "called with 2 nodes");
+    assert_non_null(strstr(ch_error_message(), "test_model.c"));
     o = mnist;
     o.dtype = CH_I32;
     t_refused(ch_model_new(NULL, mlp(), &o, &m), CH_INVALID_ARGUMENT, "cannot be i32", "net");
     assert_null(m);
     assert_int_equal(ch__mem_live(), live);
+    (void)state;
+}
+
+static void a_model_that_is_null_is_nothing(void **state)
+{
+    char           text[8] = "before";
+    ch_model      *m = NULL;
+    ch_var *const *v = NULL;
+
+    assert_int_equal(ch_model_print(NULL, text, sizeof(text)), 0);
+    assert_string_equal(text, "");
+    assert_int_equal(ch_model_trainable(NULL, &v), 0);
+    assert_null(ch_model_layer(NULL));
+    t_refused(ch_model_new(NULL, NULL, NULL, &m), CH_INVALID_ARGUMENT, "its layer was not made",
+              "it is NULL");
     (void)state;
 }
 
@@ -313,6 +329,7 @@ int main(void)
         cmocka_unit_test(dtype_and_seed_are_the_models),
         cmocka_unit_test(it_learns_alike_however_rows_fall_on_replicas),
         cmocka_unit_test(errors_say_what_to_do),
+        cmocka_unit_test(a_model_that_is_null_is_nothing),
         cmocka_unit_test(strategies_do_not_mix),
         cmocka_unit_test(without_memory_nothing_is_left_behind),
     };
