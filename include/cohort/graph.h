@@ -26,7 +26,7 @@ CH_API ch_graph *ch_graph_ref(ch_graph *g);
 CH_API void      ch_graph_unref(ch_graph *g);
 
 /* Encodes into memory that ch_bytes_free returns. UNIMPLEMENTED names a node that cannot be
- * sent (a call of a host function). */
+ * sent (a call of a host function); what a reader would refuse for its size is refused here. */
 CH_API CH_MUST_CHECK ch_status ch_graph_encode(const ch_graph *g, void **bytes, size_t *n);
 /* Decodes what came from anywhere; nothing in the bytes is trusted. INVALID_ARGUMENT says what
  * is wrong and where, UNIMPLEMENTED which op or version this library does not know,

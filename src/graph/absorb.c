@@ -37,9 +37,9 @@ static ch_status rewrite(ch_graph *g, ch_node *call, const ch_rewrite *w)
         ch__attrs_drop(w->op, attrs);
         return ch__fail_memory("a program");
     }
-    ch__attrs_drop(call->op, call->own_attrs);
+    ch__attrs_drop(call->op, call->attrs);
     call->op = w->op;
-    call->attrs = call->own_attrs = attrs;
+    call->attrs = attrs;
     call->n_in = w->n_in;
     call->in = in;
     return CH_OK;

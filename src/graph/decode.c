@@ -33,6 +33,8 @@ ch_status ch_graph_decode(const void *bytes, size_t n, ch_graph **out)
 
 #include "graph/graph.pb-c.h"
 
+enum { NUMBERS = 64 };
+
 /* A symbol that a shape rule has just made, and what it is called in the message. */
 typedef struct renamed {
     int made, recorded;
@@ -53,6 +55,7 @@ typedef struct decoder {
     ch_dtype           dtype[CH_MAX_OUT];
     renamed            fresh[CH_MAX_OUT * CH_MAX_RANK];
     int                n_fresh;
+    ch_tensor *number[NUMBERS]; /* by hash of the bytes: scalars that were read before */
 } decoder;
 
 /* One graph of the nest. */
@@ -66,7 +69,7 @@ typedef struct level {
 
 enum {
     HEADER_BYTES = 16,     /* before each block, for its size; keeps the alignment */
-    SLACK_BYTES = 4 << 20, /* for what is not counted: half-filled blocks, growing arrays */
+    SLACK_BYTES = 2 << 20, /* for what is not counted: half-filled blocks, growing arrays */
     VALUE_BYTES = 16,      /* of the table of values, for each: it doubles */
     TENSOR_BYTES = 512     /* about what a tensor is without its data */
 };
@@ -250,6 +253,40 @@ static ch_status check_data(ch_dtype dtype, ch_shape shape, const ProtobufCBinar
     return CH_OK;
 }
 
+/* Steps have the same few numbers in many places: equal scalars are one tensor. */
+static ch_tensor **number_of(decoder *d, ch_dtype dtype, ch_shape shape,
+                             const ProtobufCBinaryData *data)
+{
+    uint64_t h = (uint64_t)dtype;
+
+    if (shape.rank > 0)
+        return NULL;
+    for (size_t i = 0; i < data->len; i++)
+        h = (h ^ data->data[i]) * 0x100000001b3u;
+    return &d->number[(h ^ (h >> 32)) % NUMBERS];
+}
+
+static ch_status make_tensor(decoder *d, ch_dtype dtype, ch_shape shape,
+                             const ProtobufCBinaryData *data, ch_tensor **out)
+{
+    ch_tensor **known = number_of(d, dtype, shape, data);
+    ch_status   rc;
+
+    if (known != NULL && *known != NULL && (*known)->dtype == dtype &&
+        memcmp((*known)->data, data->data, data->len) == 0) {
+        *out = ch_tensor_ref(*known);
+        return CH_OK;
+    }
+    if (!charge(d, data->len + TENSOR_BYTES))
+        return fail_memory(d);
+    rc = ch_tensor_copy_of(dtype, shape, data->data, out);
+    if (rc == CH_OK && known != NULL) {
+        ch_tensor_unref(*known);
+        *known = ch_tensor_ref(*out);
+    }
+    return rc;
+}
+
 static ch_status decode_tensor(decoder *d, Cohort__Tensor *m, ch_tensor **out)
 {
     ch_dtype  dtype = CH_F32;
@@ -260,10 +297,8 @@ static ch_status decode_tensor(decoder *d, Cohort__Tensor *m, ch_tensor **out)
         rc = decode_shape(m->n_shape, m->shape, &shape);
     if (rc == CH_OK)
         rc = check_data(dtype, shape, &m->data);
-    if (rc == CH_OK && !charge(d, m->data.len + TENSOR_BYTES))
-        rc = fail_memory(d);
     if (rc == CH_OK)
-        rc = ch_tensor_copy_of(dtype, shape, m->data.data, out);
+        rc = make_tensor(d, dtype, shape, &m->data, out);
     let_go(d, &m->data);
     return rc;
 }
@@ -829,10 +864,12 @@ ch_status ch_graph_decode(const void *bytes, size_t n, ch_graph **out)
     if (d == NULL)
         return ch__fail_memory("decoding a graph");
     d->allocator = (ProtobufCAllocator){unpack_alloc, unpack_free, d};
-    d->limit = n < SIZE_MAX / 4 ? CH_CODEC_MEMORY - SLACK_BYTES + 2 * n : SIZE_MAX;
+    d->limit = n < SIZE_MAX / 4 ? CH_CODEC_MEMORY + 2 * n - SLACK_BYTES : SIZE_MAX;
     m = cohort__outline__unpack(&d->allocator, n, bytes);
     rc = m == NULL ? fail_unpack(d, "an encoded graph", n) : decode_graph(d, m, NULL, out);
     cohort__outline__free_unpacked(m, &d->allocator);
+    for (int i = 0; i < NUMBERS; i++)
+        ch_tensor_unref(d->number[i]);
     ch__free(d->defined);
     ch__free(d->in);
     ch__free(d);

@@ -37,6 +37,7 @@ typedef struct encoder {
     ch_arena  arena;
     int       depth;   /* of bodies */
     int       n_calls; /* with those of bodies */
+    size_t    weight;  /* more than all of them take, in bytes, where they are decoded */
     uint32_t *number;  /* of each value of the graph at hand, by id */
 } encoder;
 
@@ -275,6 +276,7 @@ static ch_status encode_call(encoder *e, const ch_node *n, Cohort__Call *m)
                         "it calls a function of this process, which cannot be encoded");
     if (++e->n_calls > CH_CODEC_MAX_CALLS)
         return ch__fail(CH_INVALID_ARGUMENT, "more than %d calls", CH_CODEC_MAX_CALLS);
+    e->weight += (size_t)n->n_out * 512 + (size_t)n->n_in * 8 + 2048;
     m->version = (uint32_t)n->op->version;
     m->ordinal = (uint32_t)n->ordinal;
     if ((rc = encode_text(e, "an op", n->op->name, &m->op)) != CH_OK ||
@@ -422,6 +424,20 @@ static ch_status encode_graph(encoder *e, const ch_graph *g, Cohort__Graph *m)
     return encode_writes(e, g, m);
 }
 
+/* What a reader would refuse for its memory is refused here. Only a graph of very many calls
+ * can be that, and whether it is so is what a reader says. */
+static ch_status check_readable(const encoder *e, const void *bytes, size_t n)
+{
+    ch_graph *again = NULL;
+    ch_status rc = e->weight < CH_CODEC_MEMORY ? CH_OK : ch_graph_decode(bytes, n, &again);
+
+    ch_graph_unref(again);
+    return rc == CH_OK
+               ? CH_OK
+               : ch__fail_at(rc, "its %d calls, %zu bytes, are more than a reader takes",
+                             e->n_calls, n);
+}
+
 ch_status ch_graph_encode(const ch_graph *g, void **bytes, size_t *n)
 {
     encoder       e = {0};
@@ -439,15 +455,18 @@ ch_status ch_graph_encode(const ch_graph *g, void **bytes, size_t *n)
         packed = ch__malloc(size);
         rc = packed == NULL ? out_of_memory() : CH_OK;
     }
-    if (rc == CH_OK) {
+    if (rc == CH_OK)
         cohort__graph__pack(&m, packed);
-        *bytes = packed;
-        *n = size;
-    } else {
-        rc = ch__fail_at(rc, "encode %s", g->name);
-    }
     ch__arena_drop(&e.arena);
-    return rc;
+    if (rc == CH_OK)
+        rc = check_readable(&e, packed, size);
+    if (rc != CH_OK) {
+        ch__free(packed);
+        return ch__fail_at(rc, "encode %s", g->name);
+    }
+    *bytes = packed;
+    *n = size;
+    return CH_OK;
 }
 
 #endif

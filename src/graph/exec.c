@@ -242,12 +242,16 @@ ch_status ch__call_run(const ch_node *n, const ch_kernel *k, const void *const *
     return rc;
 }
 
+ch_status ch__fail_in_call(ch_status rc, const ch_node *call)
+{
+    return ch__fail_in(rc, call->called, call->scope, call->caller);
+}
+
 ch_status ch__call_fail(const ch_call *c, ch_status rc, const char *format, ...)
 {
-    char        why[512], where[256], dims[160], types[512] = "";
-    size_t      used = 0;
-    const char *scope = c->node->scope;
-    va_list     args;
+    char    why[512], dims[160], types[512] = "";
+    size_t  used = 0;
+    va_list args;
 
     va_start(args, format);
     vsnprintf(why, sizeof(why), format, args);
@@ -257,8 +261,6 @@ ch_status ch__call_fail(const ch_call *c, ch_status rc, const char *format, ...)
         used += (size_t)snprintf(types + used, sizeof(types) - used, "%s%s%s",
                                  i > 0 ? ", " : "", ch_dtype_name(c->node->in[i]->dtype), dims);
     }
-    ch__where(c->node->caller, where, sizeof(where));
-    return ch__fail(rc, "%s(%s): %s%s%s%s%s", c->node->op->name, types, why,
-                    scope != NULL ? ", in " : "", scope != NULL ? scope : "",
-                    where[0] != '\0' ? ", at " : "", where);
+    (void)ch__fail(rc, "%s(%s): %s", c->node->op->name, types, why);
+    return ch__fail_in_call(rc, c->node);
 }

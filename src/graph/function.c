@@ -156,11 +156,18 @@ static ch_status recorded_dims(const ch_args *a, bool numbers, ch_dims *dims, in
 
             for (int k = numbers ? 0 : 1; like && k < first->shape.rank; k++)
                 like = t->shape.dim[k] == first->shape.dim[k];
-            if (!like)
-                return ch__fail(CH_INVALID_ARGUMENT,
-                                "input %d: replicas 0 and %d have different types, or sizes "
-                                "that may not differ",
-                                i, r);
+            if (!like) {
+                ch_dims of_first = ch__dims_of(first->shape), of_other = ch__dims_of(t->shape);
+
+                return ch__fail(
+                    CH_INVALID_ARGUMENT,
+                    "input %d is %s on replica 0 and %s on replica %d: replicas may "
+                    "differ in %s",
+                    i, ch__type_text(first->dtype, &of_first),
+                    ch__type_text(t->dtype, &of_other), r,
+                    numbers ? "nothing, since the step needs its sizes as numbers"
+                            : "the size of axis 0 only");
+            }
         }
         dims[i] = ch__dims_of(first->shape);
         if (numbers || first->shape.rank == 0)

@@ -190,7 +190,7 @@ void ch_gradients(ch_node *y, ch_node *dy, int n, ch_node *const *x, ch_node **d
     if (!ch__step_want(s, n <= 0 || (x != NULL && dx != NULL), "gradient", "a list of nodes",
                        __builtin_return_address(0)))
         return;
-    before = ch__step_begin(s);
+    before = ch__step_begin_at(s, __builtin_return_address(0), "gradient");
     rc = check(s, y, dy, n, x);
     if (dy == NULL && rc == CH_OK)
         dy = ch__roles.ones_like(y);

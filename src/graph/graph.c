@@ -35,7 +35,7 @@ void ch_graph_unref(ch_graph *g)
     if (g == NULL || atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)
         return;
     for (ch_node *n = g->first; n != NULL; n = n->next)
-        ch__attrs_drop(n->op, n->own_attrs);
+        ch__attrs_drop(n->op, n->attrs);
     ch__free(g->input);
     ch__free(g->input_name);
     ch__free(g->output);
@@ -104,7 +104,7 @@ ch_node *ch__graph_add(ch_graph *g, const ch_op *op, const void *attrs, int n_in
         n[i].graph = g;
     }
     n->op = op;
-    n->attrs = n->own_attrs = own;
+    n->attrs = own;
     n->n_in = n_in;
     n->n_out = n_out;
     for (int i = 0; i < n_in; i++)

@@ -71,13 +71,13 @@ struct ch_node {
 
     /* Of heads only. */
     const ch_op *op;
-    const void  *attrs;     /* op->attrs_bytes in the arena; NULL if the op has none */
-    void        *own_attrs; /* the same, for whoever frees them */
+    void        *attrs; /* op->attrs_bytes in the arena; NULL if the op has none */
     int          n_in, n_out;
     ch_node    **in;
     ch_node     *next;    /* call */
     const char  *scope;   /* "block/dense"; NULL at the top */
     const void  *caller;  /* the user's calling address, for errors */
+    const char  *called;  /* the composite op that recorded it, "ch_stack"; NULL: none */
     int          ordinal; /* of the call at recording: the key of its random numbers */
 };
 
@@ -273,6 +273,8 @@ typedef struct ch_kernel {
     void (*drop)(void *state); /* NULL: nothing but arena memory */
 } ch_kernel;
 
+/* Adds to this thread's message where a call was recorded: ", in block/dense, at train.c:41". */
+ch_status ch__fail_in_call(ch_status rc, const ch_node *call);
 /* Fails a run: the message gets the op's name, shapes, scope and the user's line. */
 ch_status ch__call_fail(const ch_call *c, ch_status rc, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));

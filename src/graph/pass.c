@@ -42,7 +42,7 @@ ch_status ch__pass_dead(ch_graph *g)
 
         if (rc == CH_OK && !live[n->id]) {
             *link = n->next;
-            ch__attrs_drop(n->op, n->own_attrs);
+            ch__attrs_drop(n->op, n->attrs);
             g->n_calls--;
             for (int i = 0; i < g->n_resources; i++)
                 if (g->resource[i].read == n) { /* written without being read, or not at all */

@@ -53,8 +53,8 @@ static ch_status take_input(const launch *l, int r, int i, ch_tensor **out)
 
     if (t == NULL || (ch_value_count(v) > l->run->n_local && ch_value_count(v) > 1))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "input %d has %d components, and there are %d replicas", i,
-                        ch_value_count(v), l->run->n_local);
+                        "%s: input %d has %d components, and there are %d replicas",
+                        l->run->function->name, i, ch_value_count(v), l->run->n_local);
     rc = ch_tensor_to(t, l->run->device[r], &there);
     if (rc != CH_OK)
         return rc;

@@ -116,11 +116,12 @@ static ch_status copy_call(const ch_node *n, variant *v, ch_node **out)
         return ch__fail_memory("a program");
     to->scope = n->scope;
     to->caller = n->caller;
+    to->called = n->called;
     to->ordinal = n->ordinal;
     for (int i = 0; i < n->n_out; i++)
         v->map[n[i].id] = &to[i];
     *out = to;
-    return n->op->attrs != NULL ? settle_attrs(n->op, to->own_attrs, v) : CH_OK;
+    return n->op->attrs != NULL ? settle_attrs(n->op, to->attrs, v) : CH_OK;
 }
 
 static ch_status infer_call(const ch_node *n, ch_node *to, variant *v, ch_infer *c)
@@ -132,7 +133,9 @@ static ch_status infer_call(const ch_node *n, ch_node *to, variant *v, ch_infer 
     c->out = out;
     c->out_dtype = dtype;
     rc = ch__call_infer(v->to, n->op, to->attrs, to->n_in, to->in, c);
-    if (rc == CH_OK && c->n_out != n->n_out)
+    if (rc != CH_OK)
+        return ch__fail_in_call(rc, n);
+    if (c->n_out != n->n_out)
         rc = ch__fail(CH_INVALID_ARGUMENT, "%s: %d outputs, recorded were %d", n->op->name,
                       c->n_out, n->n_out);
     for (int i = 0; i < n->n_out && rc == CH_OK; i++) {
@@ -140,7 +143,7 @@ static ch_status infer_call(const ch_node *n, ch_node *to, variant *v, ch_infer 
         to[i].dims = out[i];
         to[i].dtype = dtype[i];
     }
-    return rc;
+    return rc == CH_OK ? CH_OK : ch__fail_in_call(rc, n);
 }
 
 /* The inputs' dims of one call in every replica, for a collective's shape rule; *room is the
@@ -282,15 +285,52 @@ static ch_status copy_graph(const ch_graph *g, int n_variants, variant *v,
     return rc;
 }
 
+/* "input 1 (labels)": in one of two buffers of this thread, for messages. */
+static const char *input_text(const ch_graph *g, int i)
+{
+    static _Thread_local char ring[2][96];
+    static _Thread_local int  next;
+    char                     *text = ring[next++ & 1];
+    const char               *name = g->input_name[i];
+
+    snprintf(text, sizeof(ring[0]), "input %d%s%s%s", i, name != NULL ? " (" : "",
+             name != NULL ? name : "", name != NULL ? ")" : "");
+    return text;
+}
+
+/* True if input i differs from what was recorded in nothing but its rows, which were as many as
+ * input *other's then. */
+static bool has_other_rows(const ch_graph *g, int i, const ch_dims *is, int *other)
+{
+    const ch_dims *recorded = &g->input[i]->dims;
+    int            sym = recorded->rank > 0 ? recorded->dim[0].sym : 0;
+
+    if (sym == 0 || recorded->rank != is->rank)
+        return false;
+    for (int k = 1; k < is->rank; k++)
+        if (!ch__dim_same(recorded->dim[k], is->dim[k]))
+            return false;
+    for (*other = 0; *other < i; ++*other)
+        if (has_symbol(&g->input[*other]->dims, sym))
+            return true;
+    return false;
+}
+
 static ch_status bind_inputs(const ch_graph *g, variant *v, const ch_shape *shape)
 {
     for (int i = 0; i < g->n_inputs; i++) {
         ch_dims   is = ch__dims_of(shape[i]);
-        char      what[64];
-        ch_status rc;
+        ch_status rc = unify(v, input_text(g, i), &g->input[i]->dims, &is);
+        int       other;
 
-        snprintf(what, sizeof(what), "input %d", i);
-        rc = unify(v, what, &g->input[i]->dims, &is);
+        if (rc != CH_OK && has_other_rows(g, i, &is, &other))
+            return ch__fail(
+                CH_INVALID_ARGUMENT,
+                "%s has %lld rows and %s %lld: when the step was recorded they had "
+                "equally many, and its graph holds them to that. Give equally many, "
+                "or record it with inputs that differ",
+                input_text(g, i), (long long)shape[i].dim[0], input_text(g, other),
+                (long long)shape[other].dim[0]);
         if (rc != CH_OK)
             return rc;
     }

@@ -13,6 +13,9 @@
 static ch_step ended = {.rc = CH_FAILED_PRECONDITION,
                         .error = "a node of a step, branch or loop body that has ended"};
 
+/* The step that this thread records, bodies aside: whom an op tells that is given no node. */
+static _Thread_local ch_step *recording;
+
 ch_status ch__step_new(const char *name, ch_step *outer, ch_step **out)
 {
     ch_step  *s = ch__calloc(1, sizeof(*s));
@@ -34,6 +37,9 @@ ch_status ch__step_new(const char *name, ch_step *outer, ch_step **out)
         s->caller = outer->caller;
         s->composite = outer->composite;
         memcpy(s->scope, outer->scope, sizeof(s->scope));
+    } else {
+        s->before = recording;
+        recording = s;
     }
     *out = s;
     return CH_OK;
@@ -43,6 +49,8 @@ void ch__step_free(ch_step *s)
 {
     if (s == NULL)
         return;
+    if (recording == s)
+        recording = s->before;
     ch_graph_unref(s->graph);
     ch__free(s->captured);
     ch__free(s->capture);
@@ -60,29 +68,12 @@ ch_status ch__step_finish(ch_step *s, ch_graph **out)
     return CH_OK;
 }
 
-/* The public name of the composite op that is being recorded, "stack", unless the message begins
- * with it. */
-static const char *named_by(const ch_step *s, const char *why)
-{
-    const char *name = s->composite;
-
-    if (name != NULL && strncmp(name, "ch_", 3) == 0)
-        name += 3;
-    return name == NULL || strncmp(why, name, strlen(name)) == 0 ? "" : name;
-}
-
 void ch__step_take(ch_step *s, ch_status rc, const void *caller)
 {
-    const char *why = ch_error_message(), *name = named_by(s, why);
-    char        where[256];
-
     if (s->rc != CH_OK)
         return;
-    s->rc = rc;
-    ch__where(s->caller != NULL ? s->caller : caller, where, sizeof(where));
-    snprintf(s->error, sizeof(s->error), "%s%s%s%s%s%s%s", name, name[0] != '\0' ? ": " : "",
-             why, s->scope[0] != '\0' ? ", in " : "", s->scope, where[0] != '\0' ? ", at " : "",
-             where);
+    s->rc = ch__fail_in(rc, s->composite, s->scope, s->caller != NULL ? s->caller : caller);
+    snprintf(s->error, sizeof(s->error), "%s", ch_error_message());
 }
 
 bool ch__step_want(ch_step *s, bool ok, const char *op, const char *what, const void *caller)
@@ -94,6 +85,8 @@ bool ch__step_want(ch_step *s, bool ok, const char *op, const char *what, const 
 
 ch_status ch_step_status(ch_step *s)
 {
+    if (s == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "step: it is NULL");
     return s->rc == CH_OK ? CH_OK : ch__fail(s->rc, "%s", s->error);
 }
 
@@ -285,13 +278,14 @@ bool ch__step_sees(const ch_step *s, const ch_node *n)
     return is_within(s, n->graph->step);
 }
 
-/* Where a call of these inputs is recorded; NULL if none is of a recording that goes on. */
+/* Where a call of these inputs is recorded. If none is of a recording that goes on, the one of
+ * this thread gets the error. */
 static ch_step *step_of(int n_in, ch_node *const *in)
 {
     for (int i = 0; i < n_in; i++)
         if (in[i] != NULL && in[i]->graph->step != &ended)
             return ch_node_step(in[i]);
-    return NULL;
+    return recording != NULL ? recording->active : NULL;
 }
 
 /* Input i as a node of s's graph; NULL, and an error that sticks, if it cannot be. */
@@ -391,6 +385,7 @@ static ch_node *add_call(ch_step *s, const void *caller, const ch_op *op, const 
     }
     n->scope = scope_of(s);
     n->caller = s->caller != NULL ? s->caller : caller;
+    n->called = s->composite;
     n->ordinal = ch__graph_root(s->graph)->n_ordinals++;
     n->weak = n_in > 0;
     for (int i = 0; i < n_in; i++)

@@ -12,15 +12,17 @@
 #include <string.h>
 #include <unistd.h>
 
-#if CH_HAVE_LIBDW
-#include <elfutils/libdwfl.h>
-
 static const char *base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
 
     return slash != NULL ? slash + 1 : path;
 }
+
+#if CH_HAVE_LIBDW
+#include <elfutils/libdwfl.h>
+
+static const char advice[] = "compile with -g to see the line";
 
 static int line_of(uintptr_t address, char *text, size_t size)
 {
@@ -44,6 +46,8 @@ static int line_of(uintptr_t address, char *text, size_t size)
     return found;
 }
 #else
+static const char advice[] = "addr2line tells the line";
+
 static int line_of(uintptr_t address, char *text, size_t size)
 {
     (void)address, (void)text, (void)size;
@@ -53,13 +57,31 @@ static int line_of(uintptr_t address, char *text, size_t size)
 
 void ch__where(const void *address, char *text, size_t size)
 {
-    Dl_info   info;
-    uintptr_t call = (uintptr_t)address - 1; /* a return address is after the call */
+    Dl_info     info;
+    uintptr_t   call = (uintptr_t)address - 1, from; /* a return address is after the call */
+    const char *in;
 
     text[0] = '\0';
-    if (address == NULL || line_of(call, text, size))
+    if (address == NULL || line_of(call, text, size) || dladdr(address, &info) == 0)
         return;
-    if (dladdr(address, &info) != 0 && info.dli_sname != NULL)
-        snprintf(text, size, "%s+0x%zx", info.dli_sname,
-                 (size_t)(call - (uintptr_t)info.dli_saddr));
+    in = info.dli_sname != NULL ? info.dli_sname : base_name(info.dli_fname);
+    from = (uintptr_t)(info.dli_sname != NULL ? info.dli_saddr : info.dli_fbase);
+    snprintf(text, size, "%s+0x%zx (%s)", in, (size_t)(call - from), advice);
+}
+
+ch_status ch__fail_in(ch_status rc, const char *composite, const char *scope,
+                      const void *caller)
+{
+    const char *why = ch_error_message(), *name = composite != NULL ? composite : "";
+    char        where[256];
+
+    if (strncmp(name, "ch_", 3) == 0)
+        name += 3;
+    if (strncmp(why, name, strlen(name)) == 0)
+        name = "";
+    scope = scope != NULL ? scope : "";
+    ch__where(caller, where, sizeof(where));
+    return ch__fail(rc, "%s%s%s%s%s%s%s", name, name[0] != '\0' ? ": " : "", why,
+                    scope[0] != '\0' ? ", in " : "", scope, where[0] != '\0' ? ", at " : "",
+                    where);
 }

@@ -172,7 +172,8 @@ ch_node *ch_slice(ch_node *x, int n, const int64_t *begin, const int64_t *size)
 {
     slice_attrs a;
 
-    if (x == NULL)
+    if (!ch__step_want(ch_node_step(x), n <= 0 || (begin != NULL && size != NULL), "slice",
+                       "the list of beginnings or of sizes", __builtin_return_address(0)))
         return NULL;
     a = slice_whole(x, n);
     for (int k = 0; k < n && k < x->dims.rank; k++) {
@@ -225,14 +226,21 @@ static void strided_axis(slice_attrs *a, int k, ch_dim d, int64_t begin, int64_t
 ch_node *ch_strided_slice(ch_node *x, int n, const int64_t *begin, const int64_t *end,
                           const int64_t *stride)
 {
+    ch_step    *s = ch_node_step(x);
     slice_attrs a;
+    const void *before;
+    ch_node    *y;
 
-    if (x == NULL)
+    if (!ch__step_want(s, n <= 0 || (begin != NULL && end != NULL), "strided_slice",
+                       "the list of beginnings or of ends", __builtin_return_address(0)))
         return NULL;
+    before = ch__step_begin(s);
     a = slice_whole(x, n);
     for (int k = 0; k < n && k < x->dims.rank; k++)
         strided_axis(&a, k, x->dims.dim[k], begin[k], end[k], stride != NULL ? stride[k] : 1);
-    return ch__node(&ch__op_slice, &a, 1, &x);
+    y = ch__node(&ch__op_slice, &a, 1, &x);
+    ch__step_end(s, before);
+    return y;
 }
 
 /* ---- pad ---- */

@@ -151,7 +151,7 @@ const ch_op ch__op_concat = {
 
 ch_node *ch_concat(int n, ch_node *const *x, int axis)
 {
-    return x == NULL ? NULL : ch__node(&ch__op_concat, &(concat_attrs){.axis = axis}, n, x);
+    return ch__node(&ch__op_concat, &(concat_attrs){.axis = axis}, x != NULL ? n : 0, x);
 }
 
 ch_node *ch__concat_to(int n, ch_node *const *x, int axis, ch_dim total)
@@ -517,8 +517,8 @@ ch_node *ch_stack(int n, ch_node *const *x, int axis)
     ch_step    *s = n > 0 && x != NULL && x[0] != NULL ? ch_node_step(x[0]) : NULL;
     const void *before;
 
-    if (s == NULL)
-        return NULL;
+    if (s == NULL) /* nothing to stack: joining says so */
+        return ch__node(&ch__op_concat, &(concat_attrs){.axis = axis}, x != NULL ? n : 0, x);
     before = ch__step_begin(s);
     if (n > 16 && (wide = ch__calloc((size_t)n, sizeof(*wide))) == NULL) {
         ch__step_take(s, ch__fail_memory("stack"), NULL);

@@ -118,8 +118,10 @@ static ch_status infer_sizes(const ch_infer *c, ch_conv_kind kind, ch_conv_dims 
     if (kind == CH_CONV_OUTPUT)
         return CH_OK;
     if (y->dim[1].n != d->oh || y->dim[2].n != d->ow || y->dim[3].n != d->o)
-        return ch__infer_fail(c, "the gradient of the result must have sizes %lldx%lldx%lld",
-                              (long long)d->oh, (long long)d->ow, (long long)d->o);
+        return ch__infer_fail(
+            c, "an image of %lldx%lld and this filter belong to %lldx%lldx%lld, not to %s",
+            (long long)d->h, (long long)d->w, (long long)d->oh, (long long)d->ow,
+            (long long)d->o, ch__type_text(c->dtype[0], y));
     if (kind == CH_CONV_FILTER && !ch__dim_same(a->dim[0], b->dim[0]))
         return ch__infer_fail(c, "batches of %s and %s", ch__dim_text(c, a->dim[0]),
                               ch__dim_text(c, b->dim[0]));
@@ -443,9 +445,16 @@ ch_node *ch_conv2d_transpose(ch_node *x, ch_node *filter, int64_t rows, int64_t 
                              const ch_conv_options *opt)
 {
     ch_window_attrs a = attrs_of(opt);
+    const void     *before;
+    ch_node        *y;
 
+    if (x == NULL)
+        return NULL;
+    before = ch__step_begin(ch_node_step(x));
     a.size = (ch_ints){.n = 2, .at = {rows, cols}};
-    return ch__node(&ch__op_conv2d_input_grad, &a, 2, ((ch_node *[]){x, filter}));
+    y = ch__node(&ch__op_conv2d_input_grad, &a, 2, ((ch_node *[]){x, filter}));
+    ch__step_end(ch_node_step(x), before);
+    return y;
 }
 
 /* A filter (kh, kw, c, times) is one (kh, kw, 1, c * times) of c groups, and has the same

@@ -305,10 +305,17 @@ ch_node *ch_sparse_rows(ch_node *ids, ch_node *rows, int64_t n_rows)
 ch_node *ch_segment_sum(ch_node *x, ch_node *segment_ids, int64_t n_segments)
 {
     sparse_attrs a = {.n_rows = {.rank = 1, .dim = {ch__dim(n_segments)}}, .dense = true};
-    const void  *caller = __builtin_return_address(0);
-    ch_node     *checked = check_ids_at(caller, segment_ids, ch__dim(n_segments));
+    ch_step     *s = ch_node_step(x != NULL ? x : segment_ids);
+    const void  *before;
+    ch_node     *checked;
 
-    return ch__node_at(caller, &ch__op_sparse_rows, &a, 2, (ch_node *[]){checked, x});
+    if (s == NULL)
+        return NULL;
+    before = ch__step_begin(s);
+    checked = check_ids_at(NULL, segment_ids, ch__dim(n_segments));
+    x = ch__node_at(NULL, &ch__op_sparse_rows, &a, 2, (ch_node *[]){checked, x});
+    ch__step_end(s, before);
+    return x;
 }
 
 /* ---- sums of gradients ---- */

@@ -60,9 +60,9 @@ static ch_status matmul_infer(ch_infer *c)
     if (rc != CH_OK)
         return rc;
     if (!is_number_type(c->dtype[0]))
-        return ch__infer_fail(c,
-                              "%s cannot be multiplied; cast it to a float or an integer first",
-                              ch_dtype_name(c->dtype[0]));
+        return ch__infer_fail(
+            c, "%s cannot be multiplied; cast it to a float, i8, u8, i32 or i64 first",
+            ch_dtype_name(c->dtype[0]));
     if (a->rank < 2 || b->rank < 2)
         return ch__infer_fail(c, "ranks %d and %d, want 2 or more; expand a vector to a matrix",
                               a->rank, b->rank);

@@ -1026,6 +1026,41 @@ static bytes around(bytes body, const ch_op *op, const char *attr)
     return b;
 }
 
+static int n_products;
+
+static void record_products(ch_step *s)
+{
+    ch_node *x = ch_step_in(s, 0);
+
+    for (int i = 0; i < n_products; i++)
+        x = ch_mul(x, ch_number(s, 2));
+    ch_step_out(s, NULL, x);
+}
+
+static void what_is_encoded_can_be_decoded_and_what_is_too_much_is_refused(void **state)
+{
+    ch_graph *g, *back = NULL;
+    bytes     b = {0};
+
+    n_products = 20000;
+    g = recorded(record_products);
+    b = encoded(g);
+    assert_int_equal(ch_graph_decode(b.data, b.n, &back), CH_OK);
+    assert_int_equal(ch_graph_nodes(back), ch_graph_nodes(g));
+    ch_bytes_free(b.data);
+    ch_graph_unref(back);
+    ch_graph_unref(g);
+
+    n_products = 40000;
+    g = recorded(record_products);
+    b = (bytes){0};
+    assert_int_equal(ch_graph_encode(g, &b.data, &b.n), CH_RESOURCE_EXHAUSTED);
+    assert_null(b.data);
+    assert_non_null(strstr(ch_error_message(), "encode train: its 1200"));
+    ch_graph_unref(g);
+    (void)state;
+}
+
 /* PROMISES S9. */
 static void bodies_nest_64_deep_and_no_deeper(void **state)
 {
@@ -1067,6 +1102,7 @@ int main(void)
         cmocka_unit_test(a_message_cut_anywhere_is_harmless),
         cmocka_unit_test(encoding_and_decoding_survive_a_lack_of_memory),
         cmocka_unit_test(many_small_parts_do_not_take_much_memory_or_time),
+        cmocka_unit_test(what_is_encoded_can_be_decoded_and_what_is_too_much_is_refused),
         cmocka_unit_test(bodies_nest_64_deep_and_no_deeper),
     };
 

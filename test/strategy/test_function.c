@@ -223,6 +223,58 @@ static void an_input_that_is_not_there_is_an_error(void **state)
     (void)state;
 }
 
+static void sum_both(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "z", ch_add(ch_sum_all(ch_step_in(s, 0)), ch_sum_all(ch_step_in(s, 1))));
+}
+
+static void inputs_that_no_longer_have_equally_many_rows_are_both_named(void **state)
+{
+    ch_function *f = t_function(sum_both, NULL), *g = NULL;
+    ch_tensor   *x = t_noise(ch_shape_of(4, 2), 1), *y = t_noise(ch_shape_of(5, 3), 1);
+    ch_tensor   *z = t_noise(ch_shape_of(4, 3), 1);
+    ch_tuple    *equal = t_tuple(2, (ch_tensor *[]){x, z});
+    ch_tuple    *unequal = t_tuple(2, (ch_tensor *[]){ch_tensor_ref(x), y});
+
+    t_ok(ch_strategy_run(NULL, f, equal, NULL));
+    t_ok(ch_function_of_graph("again", ch_function_graph(f), &g));
+    t_ok(ch_strategy_run(NULL, g, equal, NULL));
+    t_refused(ch_strategy_run(NULL, g, unequal, NULL), CH_INVALID_ARGUMENT,
+              "again: input 1 has 5 rows and input 0 4", "record it with inputs that differ");
+    t_ok(ch_strategy_run(NULL, f, unequal, NULL)); /* a step is recorded anew */
+    ch_tuple_unref(equal);
+    ch_tuple_unref(unequal);
+    ch_function_unref(f);
+    ch_function_unref(g);
+    (void)state;
+}
+
+static void repeat_often(ch_step *s, void *arg)
+{
+    (void)arg;
+    bad_line = __LINE__ + 1;
+    ch_step_out(s, "y", ch_tile(ch_step_in(s, 0), 2, (int64_t[]){1 << 22, 1 << 20}));
+}
+
+/* Whether the result is too large is known only when the rows are. */
+static void an_error_of_sizes_that_only_a_run_knows_names_the_line(void **state)
+{
+    ch_function *f = t_function(repeat_often, NULL);
+    ch_tuple    *in = rows_of(100, 3);
+    char         line[64];
+
+    t_refused(ch_strategy_run(NULL, f, in, NULL), CH_INVALID_ARGUMENT, "tile(f32(100, 3))",
+              "2^48");
+#if CH_HAVE_LIBDW
+    snprintf(line, sizeof(line), "test_function.c:%d", bad_line);
+    assert_non_null(strstr(ch_error_message(), line));
+#endif
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    (void)line, (void)state;
+}
+
 static void run_itself(ch_step *s, void *arg)
 {
     ch_status rc = ch_strategy_run(NULL, *(ch_function **)arg, NULL, NULL);
@@ -415,6 +467,8 @@ int main(void)
         cmocka_unit_test(inputs_are_found_by_name_in_whatever_order_they_come),
         cmocka_unit_test(an_error_names_op_shapes_scope_and_line),
         cmocka_unit_test(an_input_that_is_not_there_is_an_error),
+        cmocka_unit_test(inputs_that_no_longer_have_equally_many_rows_are_both_named),
+        cmocka_unit_test(an_error_of_sizes_that_only_a_run_knows_names_the_line),
         cmocka_unit_test(a_step_cannot_run_itself_while_it_is_recorded),
         cmocka_unit_test(gradients_can_be_differentiated_again),
         cmocka_unit_test(a_whole_number_may_stand_beside_an_integer_and_a_fraction_not),

@@ -180,6 +180,97 @@ static ch_node *a_composite_is_named(ch_step *s, ch_node *x)
     return ch_stack(2, (ch_node *[]){x, ch_sum_all(x)}, 0);
 }
 
+static ch_node *concat_of_nothing(ch_step *s, ch_node *x)
+{
+    (void)s, (void)x;
+    return ch_concat(0, NULL, 0);
+}
+
+static ch_node *stack_of_nothing(ch_step *s, ch_node *x)
+{
+    (void)s, (void)x;
+    return ch_stack(0, NULL, 0);
+}
+
+/* Whoever is given NULL first says so, though nothing tells it of which step it is. */
+static ch_node *an_op_of_null_only(ch_step *s, ch_node *x)
+{
+    (void)s, (void)x;
+    return ch_exp(ch_relu(NULL));
+}
+
+static ch_node *strided_slice_by_zero(ch_step *s, ch_node *x)
+{
+    (void)s;
+    return ch_strided_slice(x, 1, (int64_t[]){0}, (int64_t[]){2}, (int64_t[]){0});
+}
+
+static ch_node *slice_without_list(ch_step *s, ch_node *x)
+{
+    (void)s;
+    return ch_slice(x, 1, NULL, (int64_t[]){2});
+}
+
+static ch_node *transposed_convolution(ch_step *s, ch_node *x)
+{
+    ch_node *filter = ch_fill(s, CH_F32, ch_shape_of(2, 2, 1, 1), 1);
+
+    return ch_conv2d_transpose(ch_reshape(x, ch_shape_of(-1, 2, 2, 1)), filter, 9, 9, NULL);
+}
+
+static ch_node *segments_out_of_range(ch_step *s, ch_node *x)
+{
+    (void)s;
+    return ch_segment_sum(x, ch_range_like(x, 0, CH_I32), 2); /* there are 3 rows */
+}
+
+static ch_node *gather_nd_out_of_range(ch_step *s, ch_node *x)
+{
+    return ch_gather_nd(x, ch_fill(s, CH_I32, ch_shape_of(1, 2), 7));
+}
+
+static ch_node *matmul_of_i16(ch_step *s, ch_node *x)
+{
+    (void)s;
+    x = ch_cast(x, CH_I16);
+    return ch_matmul(x, true, x, false);
+}
+
+static ch_node *while_of_negative_limit(ch_step *s, ch_node *x)
+{
+    ch_node *y = NULL;
+
+    ch_while(s, 1, -1, is_positive, to_a_scalar, NULL, &x, &y);
+    return y;
+}
+
+static void never(ch_step *s, void *arg, ch_node *const *carry, ch_node *const *x,
+                  ch_node **next, ch_node **y)
+{
+    (void)s, (void)arg, (void)carry, (void)x, (void)next, (void)y;
+    fail();
+}
+
+static ch_node *scan_of_negative_count(ch_step *s, ch_node *x)
+{
+    ch_scan(s, &(ch_scan_spec){.n_carry = -1, .length = 2}, never, NULL, &x, NULL, NULL, NULL);
+    return x;
+}
+
+static void as_a_sum(ch_step *s, void *arg, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_sum_all(arg);
+}
+
+static ch_node *branches_that_differ(ch_step *s, ch_node *x)
+{
+    ch_node *y = NULL;
+
+    ch_cond(ch_greater(ch_sum_all(x), ch_number(s, 0)), 1, as_it_is, as_a_sum, x, &y);
+    return y;
+}
+
 static const struct {
     mistake     make;
     const char *says;
@@ -206,6 +297,18 @@ static const struct {
     {unknown_padding, "CH_PAD_SAME"},
     {the_same_name_twice, "two outputs are named \"y\""},
     {a_composite_is_named, "stack: "},
+    {concat_of_nothing, "concat(): nothing to join"},
+    {stack_of_nothing, "nothing to join"},
+    {an_op_of_null_only, "relu: input 0 is NULL"},
+    {strided_slice_by_zero, "strided_slice: "},
+    {slice_without_list, "slice: the list of beginnings or of sizes is NULL"},
+    {transposed_convolution, "conv2d_transpose: "},
+    {segments_out_of_range, "segment_sum: "},
+    {gather_nd_out_of_range, "gather_nd: "},
+    {matmul_of_i16, "cast it to a float, i8, u8, i32 or i64"},
+    {while_of_negative_limit, "while: limit is -1, want at least 0"},
+    {scan_of_negative_count, "scan: n_carry is -1, want at least 0"},
+    {branches_that_differ, "value 0 differs between the branches: f32(rows, 4) and f32()"},
 };
 
 static void record(ch_step *s, void *arg)
@@ -265,11 +368,33 @@ static void a_value_with_too_many_components_is_refused(void **state)
     t_ok(ch_strategy_mirrored(NULL, &st));
     t_ok(ch_value_new(CH_PER_REPLICA, 3, (ch_tensor *[]){x, x, x}, &v));
     t_ok(ch_tuple_new(1, &v, NULL, &in));
-    t_refused(ch_strategy_run(st, f, in, NULL), CH_INVALID_ARGUMENT, "3 components",
-              "2 replicas");
+    t_refused(ch_strategy_run(st, f, in, NULL), CH_INVALID_ARGUMENT,
+              "step: input 0 has 3 components", "2 replicas");
     ch_tuple_unref(in);
     ch_value_unref(v);
     ch_tensor_unref(x);
+    ch_function_unref(f);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void types_that_differ_between_replicas_are_named(void **state)
+{
+    ch_tensor   *x = t_noise(ch_shape_of(2, 4), 1), *y = t_noise(ch_shape_of(2, 5), 1);
+    ch_value    *v = NULL;
+    ch_tuple    *in = NULL;
+    ch_function *f = t_function(keep_the_input, NULL);
+    ch_strategy *st = NULL;
+
+    t_ok(ch_strategy_mirrored(NULL, &st));
+    t_ok(ch_value_new(CH_PER_REPLICA, 2, (ch_tensor *[]){x, y}, &v));
+    t_ok(ch_tuple_new(1, &v, NULL, &in));
+    t_refused(ch_strategy_run(st, f, in, NULL), CH_INVALID_ARGUMENT,
+              "input 0 is f32(2, 4) on replica 0", "f32(2, 5) on replica 1");
+    ch_tuple_unref(in);
+    ch_value_unref(v);
+    ch_tensor_unref(x);
+    ch_tensor_unref(y);
     ch_function_unref(f);
     ch_strategy_unref(st);
     (void)state;
@@ -302,6 +427,7 @@ int main(void)
         cmocka_unit_test(every_mistake_gets_an_error),
         cmocka_unit_test(a_node_of_another_functions_step_is_refused),
         cmocka_unit_test(a_value_with_too_many_components_is_refused),
+        cmocka_unit_test(types_that_differ_between_replicas_are_named),
         cmocka_unit_test(lists_that_are_not_there_are_refused),
     };
 

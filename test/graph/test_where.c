@@ -1,0 +1,79 @@
+/* test/graph/test_where.c -- source lines of addresses.   SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/where.h"
+
+static int line;
+
+__attribute__((noinline)) static void tell(char *text, size_t size)
+{
+    ch__where(__builtin_return_address(0), text, size);
+}
+
+static void an_address_of_this_program_has_a_line(void **state)
+{
+    char text[256], want[64];
+
+    line = __LINE__ + 1;
+    tell(text, sizeof(text));
+    snprintf(want, sizeof(want), "test_where.c:%d", line);
+#if CH_HAVE_LIBDW
+    assert_string_equal(text, want);
+#endif
+    (void)state;
+}
+
+/* cmocka stands for a program that was compiled without -g. */
+static void where_no_line_can_be_told_the_place_is_and_what_to_do(void **state)
+{
+    char      text[256];
+    uintptr_t inside = (uintptr_t)&_cmocka_run_group_tests + 4;
+
+    ch__where((const void *)inside, text, sizeof(text));
+    if (strstr(text, ".c:") != NULL)
+        skip(); /* its debug information is installed */
+    assert_non_null(strstr(text, "+0x"));
+#if CH_HAVE_LIBDW
+    assert_non_null(strstr(text, "(compile with -g to see the line)"));
+#endif
+    (void)state;
+}
+
+static void nothing_is_said_of_no_address(void **state)
+{
+    char text[8] = "x";
+
+    ch__where(NULL, text, sizeof(text));
+    assert_string_equal(text, "");
+    (void)state;
+}
+
+static void an_error_gets_what_was_called_scope_and_place(void **state)
+{
+    (void)ch__fail(CH_INVALID_ARGUMENT, "concat: no");
+    assert_int_equal(ch__fail_in(CH_ABORTED, "ch_stack", "a/b", NULL), CH_ABORTED);
+    assert_string_equal(ch_error_message(), "stack: concat: no, in a/b");
+    (void)ch__fail(CH_INVALID_ARGUMENT, "stack: no");
+    (void)ch__fail_in(CH_ABORTED, "ch_stack", NULL, NULL);
+    assert_string_equal(ch_error_message(), "stack: no");
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_address_of_this_program_has_a_line),
+        cmocka_unit_test(where_no_line_can_be_told_the_place_is_and_what_to_do),
+        cmocka_unit_test(nothing_is_said_of_no_address),
+        cmocka_unit_test(an_error_gets_what_was_called_scope_and_place),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
