@@ -96,7 +96,7 @@ static void find_features(parse *p)
 
     while (next_entry(&p->wire, &example, &features, &entry)) {
         read_entry(&p->wire, entry, &key, &value);
-        int i = ch__feature_find(p->schema, key.at, ch__span_bytes(key));
+        int i = ch__names_find(&p->schema->names, key.at, ch__span_bytes(key));
         if (i >= 0)
             p->list[i].value = value;
     }

@@ -144,41 +144,26 @@ static ch_status add_feature(ch_example_schema *s, int i, const ch_feature *f)
         rc = check_missing(f);
     if (rc != CH_OK)
         return rc;
-    size_t name_bytes = strlen(f->name);
-    if (ch__feature_find(s, f->name, name_bytes) >= 0)
+    if (ch__names_find(&s->names, f->name, strlen(f->name)) >= 0)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "parse_examples: feature \"%s\" is asked for twice", f->name);
-    to->name = ch__arena_strdup(&s->arena, f->name);
-    if (to->name == NULL)
+    if (!ch__names_put(&s->names, &s->arena, i, f->name))
         return ch__fail_memory("schema of examples");
-    to->name_bytes = name_bytes;
-    to->hash = ch__name_hash(f->name, name_bytes);
+    to->name = s->names.name[i].text;
     to->part = (ch_part){.dtype = f->dtype, .shape = f->shape};
     to->bytes = ch_dtype_bytes(f->dtype);
     to->varies = f->shape.rank > 0 && f->shape.dim[0] == -1;
     to->optional = f->optional;
     s->spec[i] = (ch_tensor_spec){to->name, f->dtype, f->shape};
-    s->longest = name_bytes > s->longest ? name_bytes : s->longest;
-
-    uint64_t place = to->hash & s->mask;
-    while (s->place[place] != 0)
-        place = (place + 1) & s->mask;
-    s->place[place] = i + 1;
     return CH_OK;
 }
 
 static ch_status make_room(ch_example_schema *s, int n)
 {
-    uint64_t places = 4;
-
-    while (places <= 2 * (uint64_t)n)
-        places *= 2;
-    s->mask = places - 1;
     s->n = n;
     s->feature = ch__arena_alloc(&s->arena, (size_t)n * sizeof(*s->feature));
     s->spec = ch__arena_alloc(&s->arena, (size_t)n * sizeof(*s->spec));
-    s->place = ch__arena_alloc(&s->arena, (size_t)places * sizeof(*s->place));
-    if (s->feature == NULL || s->spec == NULL || s->place == NULL)
+    if (s->feature == NULL || s->spec == NULL || !ch__names_new(n, &s->arena, &s->names))
         return ch__fail_memory("schema of examples");
     return CH_OK;
 }

@@ -2,7 +2,12 @@
  */
 #include "data/number.h"
 
+#include <math.h>
 #include <string.h>
+
+#include "data/decimal.h"
+
+/* ---- integers into elements ---- */
 
 typedef struct range {
     int64_t low, high;
@@ -78,4 +83,121 @@ int ch__integers_store(ch_dtype dtype, int n, const int64_t *from, void *to)
         else
             ch__store(dtype, (char *)to + (size_t)i * bytes, (double)from[i]);
     return n;
+}
+
+/* ---- out of text ---- */
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t';
+}
+
+static ch_str without_blanks(ch_str s)
+{
+    while (s.size > 0 && is_blank(s.data[0]))
+        s = (ch_str){s.data + 1, s.size - 1};
+    while (s.size > 0 && is_blank(s.data[s.size - 1]))
+        s.size--;
+    return s;
+}
+
+/* True if it is this word, which is in small letters. */
+static bool is_word(ch_str s, const char *word)
+{
+    for (size_t i = 0; i < s.size; i++)
+        if (word[i] == '\0' || (s.data[i] | 0x20) != word[i])
+            return false;
+    return word[s.size] == '\0';
+}
+
+/* inf and nan, with a sign or without. */
+static bool read_name(ch_str s, double *out)
+{
+    bool is_negative = s.data[0] == '-';
+
+    if (is_negative || s.data[0] == '+')
+        s = (ch_str){s.data + 1, s.size - 1};
+    if (is_word(s, "inf") || is_word(s, "infinity"))
+        *out = is_negative ? -INFINITY : INFINITY;
+    else if (is_word(s, "nan"))
+        *out = NAN;
+    else
+        return false;
+    return true;
+}
+
+static ch_parsed parse_float(ch_dtype dtype, ch_str s, void *to)
+{
+    ch_decimal d;
+    double     x;
+
+    if (ch__decimal_read(s.data, s.data + s.size, &d)) {
+        if (dtype == CH_F32) {
+            *(float *)to = ch__decimal_f32(&d);
+            return CH_PARSED;
+        }
+        x = ch__decimal_f64(&d);
+    } else if (!read_name(s, &x)) {
+        return CH_NO_NUMBER;
+    }
+    ch__store(dtype, to, x);
+    return CH_PARSED;
+}
+
+/* The digits of an integer; *fits is false beyond 2^64. */
+static bool read_integer(const char *at, const char *end, uint64_t *out, bool *fits)
+{
+    uint64_t x = 0;
+
+    *fits = true;
+    if (at == end)
+        return false;
+    for (; at < end; at++) {
+        unsigned digit = (unsigned char)(*at - '0');
+
+        if (digit > 9)
+            return false;
+        *fits &= !__builtin_mul_overflow(x, 10, &x) && !__builtin_add_overflow(x, digit, &x);
+    }
+    *out = x;
+    return true;
+}
+
+static ch_parsed parse_integer(ch_dtype dtype, ch_str s, void *to)
+{
+    bool     is_negative = s.data[0] == '-', fits;
+    bool     has_sign = is_negative || s.data[0] == '+';
+    uint64_t x;
+
+    if (!read_integer(s.data + has_sign, s.data + s.size, &x, &fits))
+        return CH_NO_NUMBER;
+    if (!fits || (is_negative && x > (uint64_t)INT64_MAX + 1))
+        return CH_NOT_HELD;
+    if (!is_negative && x > INT64_MAX) {
+        if (dtype == CH_U64)
+            memcpy(to, &x, sizeof(x));
+        return dtype == CH_U64 ? CH_PARSED : CH_NOT_HELD;
+    }
+    int64_t number = (int64_t)(is_negative ? -x : x);
+    return ch__integers_store(dtype, 1, &number, to) == 1 ? CH_PARSED : CH_NOT_HELD;
+}
+
+static ch_parsed parse_bool(ch_str s, void *to)
+{
+    bool is_true = is_word(s, "true") || (s.size == 1 && s.data[0] == '1');
+
+    if (!is_true && !is_word(s, "false") && !(s.size == 1 && s.data[0] == '0'))
+        return CH_NO_NUMBER;
+    *(uint8_t *)to = is_true;
+    return CH_PARSED;
+}
+
+ch_parsed ch__number_parse(ch_dtype dtype, ch_str s, void *to)
+{
+    s = without_blanks(s);
+    if (s.size == 0)
+        return CH_NO_NUMBER;
+    if (ch_dtype_is_float(dtype))
+        return parse_float(dtype, s, to);
+    return dtype == CH_BOOL ? parse_bool(s, to) : parse_integer(dtype, s, to);
 }

@@ -1,0 +1,185 @@
+/* data/csv_text.c -- where records and fields of CSV text begin and end.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "data/csv_text.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+
+/* ---- records ---- */
+
+enum state {
+    NO_QUOTE_YET, /* in the record: the next \n is its end */
+    FIELD_START,
+    IN_FIELD,
+    IN_QUOTES,
+    BEHIND_QUOTE /* one that closes, unless another follows */
+};
+
+/* Where a record has quotes, each byte counts. */
+static bool scan_bytes(ch_csv_scan *s, const char *at, size_t n)
+{
+    for (; s->seen < n; s->seen++) {
+        char c = at[s->seen];
+
+        if (s->state == IN_QUOTES) {
+            s->state = c == '"' ? BEHIND_QUOTE : IN_QUOTES;
+            s->n_lines += c == '\n';
+        } else if (c == '\n') {
+            return true;
+        } else if (c == '"' && s->state == BEHIND_QUOTE) {
+            s->state = IN_QUOTES;
+        } else if (c == '"' && s->state == FIELD_START) {
+            s->state = IN_QUOTES;
+            s->quote = s->seen;
+        } else {
+            s->state = c == s->separator ? FIELD_START : IN_FIELD;
+        }
+    }
+    return false;
+}
+
+bool ch__csv_scan(ch_csv_scan *s, const char *at, size_t n)
+{
+    if (s->state == NO_QUOTE_YET && n > s->seen) {
+        const char *newline = memchr(at + s->seen, '\n', n - s->seen);
+        size_t      end = newline != NULL ? (size_t)(newline - at) : n;
+
+        if (memchr(at + s->seen, '"', end - s->seen) == NULL) {
+            s->seen = end;
+            return newline != NULL;
+        }
+        s->seen = 0;
+        s->state = FIELD_START;
+    }
+    return scan_bytes(s, at, n);
+}
+
+bool ch__csv_is_open(const ch_csv_scan *s)
+{
+    return s->state == IN_QUOTES;
+}
+
+static ch_status fail_long(const ch_reader *r, int64_t max_bytes)
+{
+    return ch__fail(CH_RESOURCE_EXHAUSTED,
+                    "%s: the record at byte %lld has more than the %lld bytes of "
+                    "max_record_bytes",
+                    ch__reader_path(r), (long long)ch__reader_offset(r), (long long)max_bytes);
+}
+
+static ch_status fail_open(const ch_reader *r, const ch_csv_scan *s)
+{
+    return ch__fail(CH_DATA_LOSS,
+                    "%s: the quote at byte %lld, where a field begins, is never closed",
+                    ch__reader_path(r), (long long)(ch__reader_offset(r) + (int64_t)s->quote));
+}
+
+/* Reads until the record in front of the reader is all there. */
+static ch_status read_record(ch_reader *r, int64_t max_bytes, ch_csv_scan *s, bool *has_end)
+{
+    *has_end = false;
+    while (!(*has_end = ch__csv_scan(s, r->at, r->left))) {
+        size_t    before = r->left;
+        ch_status rc;
+
+        if (before > (size_t)max_bytes + 1) /* it may end in \r\n */
+            return fail_long(r, max_bytes);
+        rc = ch__reader_fill(r, before + 1);
+        if (rc != CH_OK)
+            return rc;
+        if (r->left == before)
+            return ch__csv_is_open(s) ? fail_open(r, s) : CH_OK;
+    }
+    return CH_OK;
+}
+
+static ch_status skip_mark(ch_reader *r)
+{
+    if (ch__reader_offset(r) != 0)
+        return CH_OK;
+    ch_status rc = ch__reader_want(r, 3);
+    if (rc == CH_OK && r->left >= 3 && memcmp(r->at, "\xef\xbb\xbf", 3) == 0)
+        ch__reader_take(r, 3);
+    return rc;
+}
+
+ch_status ch__csv_next(ch_reader *r, char separator, int64_t max_bytes, ch_csv_record *out)
+{
+    ch_status rc = skip_mark(r);
+    int64_t   n_blank = 0;
+
+    while (rc == CH_OK) {
+        ch_csv_scan s = {.separator = separator};
+        bool        has_end;
+
+        rc = read_record(r, max_bytes, &s, &has_end);
+        if (rc != CH_OK)
+            return rc;
+        size_t size = s.seen - (has_end && s.seen > 0 && r->at[s.seen - 1] == '\r');
+        if (size > (size_t)max_bytes)
+            return fail_long(r, max_bytes);
+        bool is_there = size > 0 || !has_end;
+        if (is_there)
+            *out = (ch_csv_record){size > 0 ? r->at : NULL, size, ch__reader_offset(r), n_blank,
+                                   (int64_t)s.n_lines + 1};
+        ch__reader_take(r, s.seen + has_end);
+        if (is_there)
+            return CH_OK;
+        n_blank++;
+    }
+    return rc;
+}
+
+/* ---- fields ---- */
+
+static const char *quoted_field(char separator, const char *at, const char *end,
+                                ch_csv_field *out)
+{
+    const char *begin = ++at;
+
+    out->has_quotes = false;
+    for (;;) {
+        const char *quote = at < end ? memchr(at, '"', (size_t)(end - at)) : NULL;
+
+        if (quote == NULL)
+            return NULL;
+        at = quote + 1;
+        if (at == end || *at != '"') {
+            out->data = begin;
+            out->size = (size_t)(quote - begin);
+            return at == end || *at == separator ? at : NULL;
+        }
+        out->has_quotes = true;
+        at++;
+    }
+}
+
+const char *ch__csv_field(char separator, const char *at, const char *end, ch_csv_field *out)
+{
+    const char *begin = at;
+
+    if (at < end && *at == '"')
+        return quoted_field(separator, at, end, out);
+    while (at < end && *at != separator)
+        at++;
+    *out = (ch_csv_field){begin, (size_t)(at - begin), false};
+    return at;
+}
+
+size_t ch__csv_unquote(const ch_csv_field *f, char *to)
+{
+    size_t n = 0;
+
+    if (!f->has_quotes) {
+        if (f->size > 0)
+            memcpy(to, f->data, f->size);
+        return f->size;
+    }
+    for (size_t i = 0; i < f->size; i++) {
+        to[n++] = f->data[i];
+        i += f->data[i] == '"'; /* the second of two */
+    }
+    return n;
+}

@@ -1,0 +1,71 @@
+/* data/lines.c -- the lines of a file.   SPDX-License-Identifier: Apache-2.0 */
+#include "data/lines.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+
+ch_status ch__line_next(ch_reader *r, int64_t max_bytes, ch_str *out)
+{
+    const char *end = NULL;
+    size_t      seen = 0;
+
+    for (;;) {
+        if (r->left > seen)
+            end = memchr(r->at + seen, '\n', r->left - seen);
+        seen = r->left;
+        if (end != NULL || seen > (size_t)max_bytes + 1) /* it may end in \r\n */
+            break;
+        ch_status rc = ch__reader_fill(r, seen + 1);
+        if (rc != CH_OK)
+            return rc;
+        if (r->left == seen)
+            break;
+    }
+    size_t size = end != NULL ? (size_t)(end - r->at) : seen, whole = size + (end != NULL);
+    if (whole == 0) {
+        *out = (ch_str){NULL, 0};
+        return CH_OK;
+    }
+    size -= end != NULL && size > 0 && end[-1] == '\r';
+    if (size > (size_t)max_bytes)
+        return ch__fail(CH_RESOURCE_EXHAUSTED,
+                        "%s: the line at byte %lld has more than the %lld bytes of "
+                        "max_record_bytes",
+                        ch__reader_path(r), (long long)ch__reader_offset(r),
+                        (long long)max_bytes);
+    *out = (ch_str){r->at, size};
+    ch__reader_take(r, whole);
+    return CH_OK;
+}
+
+/* One, whose bytes are passed over and not held. */
+static ch_status skip_one(ch_reader *r, bool *there)
+{
+    const char *end = NULL;
+
+    *there = false;
+    while (end == NULL) {
+        ch_status rc = ch__reader_want(r, 1);
+
+        if (rc != CH_OK || r->left == 0)
+            return rc;
+        *there = true;
+        end = memchr(r->at, '\n', r->left);
+        ch__reader_take(r, end != NULL ? (size_t)(end - r->at) + 1 : r->left);
+    }
+    return CH_OK;
+}
+
+ch_status ch__line_skip(ch_reader *r, int64_t n, int64_t *skipped)
+{
+    bool there = true;
+
+    for (*skipped = 0; *skipped < n; *skipped += there) {
+        ch_status rc = skip_one(r, &there);
+
+        if (rc != CH_OK || !there)
+            return rc;
+    }
+    return CH_OK;
+}
