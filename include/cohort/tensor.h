@@ -13,6 +13,8 @@
  *   - `new` and `ref` hand you one reference; `unref` takes it back, NULL is fine.
  *   - An argument is borrowed for the call unless its comment says "keeps".
  *   - Two threads may share an object only to read it, or to ref and unref it.
+ *   - NULL in the place of an object is no crash: what returns a status refuses it and names the
+ *     argument, what tells of an object says NULL, 0 or false, and printers print "NULL".
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_TENSOR_H
@@ -56,7 +58,8 @@ CH_API CH_MUST_CHECK ch_status ch_tensor_wrap(ch_dtype dtype, ch_shape shape, vo
                                               ch_tensor **out);
 
 /* Views. Rows [from, to) of axis 0; a step may be negative; axes in a new order; another
- * shape of as many elements (a copy where the strides do not allow a view). */
+ * shape of as many elements (a copy where the strides do not allow a view), in which one size
+ * may be -1: what is left. */
 CH_API CH_MUST_CHECK ch_status ch_tensor_rows(ch_tensor *t, int64_t from, int64_t to,
                                               ch_tensor **out);
 CH_API CH_MUST_CHECK ch_status ch_tensor_slice(ch_tensor *t, int axis, int64_t from, int64_t to,
@@ -100,7 +103,7 @@ CH_API CH_MUST_CHECK ch_status ch_tensor_set_str(ch_tensor *t, const int64_t *in
 CH_API CH_MUST_CHECK ch_status ch_tensor_item(const ch_tensor *t, double *out);
 
 /* Writes the tensor for people, as snprintf does and returns the length that was needed:
- * "tensor(f32 (2, 2) [[1 2]\n [3 4]])"; long axes show three elements at each end. */
+ * "tensor(f32 (2, 2) [[1 2]\n [3 4]])"; axes of more than seven show three at each end. */
 CH_API int ch_tensor_print(const ch_tensor *t, char *text, size_t size);
 /* "f32(?, 3)", with "name: " before it if it has one. */
 CH_API int ch_tensor_spec_print(const ch_tensor_spec *spec, char *text, size_t size);

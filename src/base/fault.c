@@ -57,6 +57,16 @@ ch_status ch__fail_memory(const char *what)
     return ch__fail(CH_RESOURCE_EXHAUSTED, "%s: out of memory", what);
 }
 
+ch_status ch__want_given(const char *call, const char *a, const void *is_a, const char *b,
+                         const void *is_b)
+{
+    const char *missing = a != NULL && is_a == NULL ? a : b != NULL && is_b == NULL ? b : NULL;
+
+    if (missing == NULL)
+        return CH_OK;
+    return ch__fail(CH_INVALID_ARGUMENT, "%s: %s is NULL", call, missing);
+}
+
 ch_status ch__fail_at(ch_status rc, const char *format, ...)
 {
     char    where[CH_FAULT_TEXT];

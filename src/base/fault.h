@@ -24,6 +24,10 @@ ch_status ch__fail(ch_status rc, const char *format, ...)
 ch_status ch__failv(ch_status rc, const char *format, va_list args) __attribute__((cold));
 /* RESOURCE_EXHAUSTED, "<what>: out of memory". */
 ch_status ch__fail_memory(const char *what) __attribute__((cold));
+/* CH_OK if both are there; else INVALID_ARGUMENT, "<call>: <a> is NULL". A NULL in the place of
+ * a name: it is not looked at. */
+ch_status ch__want_given(const char *call, const char *a, const void *is_a, const char *b,
+                         const void *is_b);
 /* Puts text before this thread's message and returns `rc`: for those who know where it was. */
 ch_status ch__fail_at(ch_status rc, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));

@@ -449,6 +449,8 @@ ch_status ch_graph_encode(const ch_graph *g, void **bytes, size_t *n)
     if (g == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "encode: the graph is NULL; a function has one "
                                              "when it has run");
+    if (bytes == NULL || n == NULL)
+        return ch__want_given("encode", "bytes", bytes, "n", n);
     rc = encode_graph(&e, g, &m);
     if (rc == CH_OK) {
         size = cohort__graph__get_packed_size(&m);

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/function.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/config.h"
@@ -32,10 +33,11 @@ ch_status ch_function_new(const char *name, ch_step_fn step, void *arg, ch_funct
     ch_function *f = NULL;
     ch_status    rc;
 
-    if (name == NULL || step == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "function: %s is NULL",
-                        name == NULL ? "its name" : "its step");
-    rc = new_function(name, &f);
+    rc = ch__want_given("function", "its name", name, "out", out);
+    if (rc == CH_OK && step == NULL)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "function: its step is NULL");
+    if (rc == CH_OK)
+        rc = new_function(name, &f);
     if (rc != CH_OK)
         return rc;
     f->step = step;
@@ -49,10 +51,11 @@ ch_status ch_function_of_graph(const char *name, ch_graph *graph, ch_function **
     ch_function *f = NULL;
     ch_status    rc;
 
-    if (name == NULL || graph == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "function: %s is NULL",
-                        name == NULL ? "its name" : "its graph");
-    rc = new_function(name, &f);
+    rc = ch__want_given("function", "its name", name, "out", out);
+    if (rc == CH_OK)
+        rc = ch__want_given("function", "its graph", graph, NULL, NULL);
+    if (rc == CH_OK)
+        rc = new_function(name, &f);
     if (rc != CH_OK)
         return rc;
     f->given = ch_graph_ref(graph);
@@ -101,38 +104,43 @@ void ch_function_unref(ch_function *f)
 
 const char *ch_function_name(const ch_function *f)
 {
-    return f->name;
+    return f != NULL ? f->name : NULL;
 }
 
 int ch_function_recordings(const ch_function *f)
 {
-    return f->n_recordings;
+    return f != NULL ? f->n_recordings : 0;
 }
 
 int ch_function_programs(const ch_function *f)
 {
-    return f->n_programs;
+    return f != NULL ? f->n_programs : 0;
 }
 
 ch_graph *ch_function_graph(ch_function *f)
 {
-    return f->last_graph;
+    return f != NULL ? f->last_graph : NULL;
 }
 
 int ch_function_print_plan(ch_function *f, char *text, size_t size)
 {
-    if (size > 0)
-        text[0] = '\0';
-    return f->last_program == NULL ? 0 : ch__program_print(f->last_program, text, size);
+    if (f != NULL && f->last_program != NULL)
+        return ch__program_print(f->last_program, text, size);
+    if (text != NULL && size > 0)
+        snprintf(text, size, "%s", f == NULL ? "NULL" : "");
+    return f == NULL ? (int)strlen("NULL") : 0;
 }
 
 void ch_function_static_rows(ch_function *f)
 {
-    f->static_rows = true;
+    if (f != NULL)
+        f->static_rows = true;
 }
 
 void ch_function_watch(ch_function *f, ch_node_see see, void *arg)
 {
+    if (f == NULL)
+        return;
     pthread_mutex_lock(&f->lock);
     f->see = see;
     f->see_arg = arg;

@@ -53,7 +53,7 @@ ch_graph *ch__graph_root(ch_graph *g)
 
 int ch_graph_nodes(const ch_graph *g)
 {
-    return g->n_calls;
+    return g != NULL ? g->n_calls : 0;
 }
 
 /* Memory of a call: its nodes, then its input pointers. */

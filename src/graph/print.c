@@ -132,6 +132,10 @@ int ch_graph_print(const ch_graph *g, char *text, size_t size)
 {
     ch_text t = ch__text(text, size);
 
+    if (g == NULL) {
+        ch__text_add(&t, "NULL");
+        return ch__text_length(&t);
+    }
     ch__text_add(&t, "step %s", g->name);
     print_inputs(&t, g);
     print_calls(&t, g, 2);

@@ -95,6 +95,8 @@ void ch_step_fail(ch_step *s, const char *format, ...)
     va_list   args;
     ch_status rc;
 
+    if (s == NULL)
+        return;
     va_start(args, format);
     rc = ch__failv(CH_INVALID_ARGUMENT, format, args);
     va_end(args);
@@ -141,7 +143,11 @@ void ch__step_take_back(ch_step *s, ch_site mine)
 
 void ch_step_enter(ch_step *s, const char *scope)
 {
-    size_t used = strlen(s->scope);
+    size_t used = s != NULL ? strlen(s->scope) : 0;
+
+    if (s == NULL)
+        return;
+    scope = scope != NULL ? scope : "NULL"; /* so that the leave finds what to leave */
 
     snprintf(s->scope + used, sizeof(s->scope) - used, "%s%s", used > 0 ? "/" : "", scope);
     s->scope_kept = NULL;
@@ -149,7 +155,10 @@ void ch_step_enter(ch_step *s, const char *scope)
 
 void ch_step_leave(ch_step *s)
 {
-    char *slash = strrchr(s->scope, '/');
+    char *slash = s != NULL ? strrchr(s->scope, '/') : NULL;
+
+    if (s == NULL)
+        return;
 
     *(slash != NULL ? slash : s->scope) = '\0';
     s->scope_kept = NULL;

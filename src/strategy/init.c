@@ -302,9 +302,11 @@ ch_status ch_init_tensor(const ch_init *init, const char *name, ch_dtype dtype, 
 {
     ch_init    given = init != NULL ? *init : ch_init_zeros();
     ch_philox  stream = stream_of(&given, name != NULL ? name : "");
-    ch_status  rc = check(&given, dtype, shape);
+    ch_status  rc = ch__want_given("init", "out", out, NULL, NULL);
     ch_tensor *t = NULL;
 
+    if (rc == CH_OK)
+        rc = check(&given, dtype, shape);
     if (rc == CH_OK)
         rc = ch_tensor_new(dtype, shape, &t); /* zeros */
     if (rc != CH_OK)

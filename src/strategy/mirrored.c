@@ -74,6 +74,8 @@ ch_status ch_strategy_mirrored(const ch_mirrored_options *opt, ch_strategy **out
     mirrored   *m;
     ch_status   rc;
 
+    if (out == NULL)
+        return ch__want_given("mirrored strategy", "out", out, NULL, NULL);
     if (n < 0 || (named && opt->device == NULL))
         return ch__fail(CH_INVALID_ARGUMENT, "mirrored strategy: %d devices%s", n,
                         n < 0 ? "" : " without their names");

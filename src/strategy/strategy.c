@@ -88,7 +88,10 @@ ch_status ch_strategy_run_with(ch_strategy *st, ch_function *f, ch_tuple *in,
     ch_run run = {.function = f, .in = in, .ops = &run_ops, .step = -1};
 
     if (f == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "run: the function is NULL");
+        return ch__want_given("run", "the function", f, NULL, NULL);
+    if (opt != NULL && opt->has_step_number && opt->step_number < 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "run %s: its step number is %lld, want 0 or more",
+                        ch_function_name(f), (long long)opt->step_number);
     st = ch__strategy_of(st);
     run.owner = st;
     run.generation = atomic_load(&st->generation);
@@ -113,11 +116,8 @@ ch_status ch_strategy_run(ch_strategy *st, ch_function *f, ch_tuple *in, ch_tupl
 
 static ch_status check_reduce(ch_strategy *st, ch_reduce_op op, const ch_value *v)
 {
-    const ch_tensor *first;
+    const ch_tensor *first = ch_value_at(v, 0);
 
-    if (v == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "reduce: the value is NULL");
-    first = ch_value_at(v, 0);
     if (st->n_replicas > 1 && ch_value_kind_of(v) == CH_PLAIN)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "reduce: a plain value cannot be reduced over %d replicas; it has one "
@@ -153,7 +153,9 @@ ch_status ch_strategy_reduce(ch_strategy *st, ch_reduce_op op, const ch_value *v
     int          n;
 
     st = ch__strategy_of(st);
-    rc = check_reduce(st, op, v);
+    rc = ch__want_given("reduce", "the value", v, "out", out);
+    if (rc == CH_OK)
+        rc = check_reduce(st, op, v);
     if (rc != CH_OK)
         return rc;
     n = ch_value_count(v);

@@ -134,8 +134,8 @@ ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec, ch_var **out)
     ch_status rc;
 
     st = ch__strategy_of(st);
-    if (spec == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "variable: its spec is NULL");
+    if (spec == NULL || out == NULL)
+        return ch__want_given("variable", "its spec", spec, "out", out);
     v = ch__calloc(1, sizeof(*v) + (size_t)st->n_local * sizeof(v->copy[0]));
     if (v == NULL)
         return ch__fail_memory("a variable");
@@ -182,27 +182,27 @@ void ch_var_unref(ch_var *v)
 
 const char *ch_var_name(const ch_var *v)
 {
-    return v->name;
+    return v != NULL ? v->name : NULL;
 }
 
 ch_dtype ch_var_dtype(const ch_var *v)
 {
-    return v->dtype;
+    return v != NULL ? v->dtype : CH_F32;
 }
 
 ch_shape ch_var_shape(const ch_var *v)
 {
-    return v->shape;
+    return v != NULL ? v->shape : ch_shape_scalar();
 }
 
 bool ch_var_is_trainable(const ch_var *v)
 {
-    return v->trainable;
+    return v != NULL && v->trainable;
 }
 
 ch_strategy *ch_var_strategy(const ch_var *v)
 {
-    return v->strategy;
+    return v != NULL ? v->strategy : NULL;
 }
 
 /* ---- outside a step ---- */
@@ -210,8 +210,10 @@ ch_strategy *ch_var_strategy(const ch_var *v)
 ch_status ch_var_get(ch_var *v, ch_tensor **out)
 {
     ch_tensor *t = NULL;
-    ch_status  rc = ch_tensor_new(v->dtype, v->shape, &t);
+    ch_status  rc = ch__want_given("variable get", "the variable", v, "out", out);
 
+    if (rc == CH_OK)
+        rc = ch_tensor_new(v->dtype, v->shape, &t);
     if (rc == CH_OK)
         rc = ch_tensor_copy(v->copy[0], t);
     if (rc != CH_OK) {
@@ -288,6 +290,10 @@ ch_status ch_var_set(ch_var *v, ch_tensor *value)
 
 ch_status ch_var_copies(ch_var *v, ch_value **out)
 {
+    ch_status rc = ch__want_given("variable copies", "the variable", v, "out", out);
+
+    if (rc != CH_OK)
+        return rc;
     return ch_value_new(v->n_copies > 1 ? CH_MIRRORED : CH_PLAIN, v->n_copies, v->copy, out);
 }
 

@@ -366,7 +366,10 @@ ch_status ch_device_find(const char *name, ch_device **out)
 
     if (t == NULL)
         return CH_RESOURCE_EXHAUSTED;
-    ch_status st = ch__device_spec_over(&ch_device_current()->where, name, &want);
+    ch_status st = ch__want_given("device find", "the name", name, "out", out);
+    if (st != CH_OK)
+        return st;
+    st = ch__device_spec_over(&ch_device_current()->where, name, &want);
     if (st != CH_OK)
         return st;
     for (int i = 0; i < t->plan.n_devices; i++) {
@@ -380,22 +383,22 @@ ch_status ch_device_find(const char *name, ch_device **out)
 
 const char *ch_device_name(const ch_device *d)
 {
-    return d->name;
+    return d != NULL ? d->name : NULL;
 }
 
 const ch_device_spec *ch_device_where(const ch_device *d)
 {
-    return &d->where;
+    return d != NULL ? &d->where : NULL;
 }
 
 int ch_device_threads(const ch_device *d)
 {
-    return d->n_threads;
+    return d != NULL ? d->n_threads : 0;
 }
 
 size_t ch_device_bytes(const ch_device *d)
 {
-    return atomic_load_explicit(&d->bytes, memory_order_relaxed);
+    return d != NULL ? atomic_load_explicit(&d->bytes, memory_order_relaxed) : 0;
 }
 
 int ch__device_ordinal(const ch_device *d)

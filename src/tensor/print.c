@@ -13,6 +13,8 @@ static const size_t  str_shown = 64; /* bytes shown of a string */
 
 ch_text ch__text(char *text, size_t size)
 {
+    if (text == NULL)
+        size = 0;
     if (size > 0)
         text[0] = '\0';
     return (ch_text){.text = text, .size = size};
@@ -134,7 +136,7 @@ static void text_gap(ch_text *o, int rank, int axis)
     }
     for (int i = axis; i < rank - 1; i++)
         ch__text_add(o, "\n");
-    ch__text_add(o, "%*s", axis + 1, "");
+    ch__text_add(o, "%*s", o->indent + axis + 1, "");
 }
 
 /* Moves to the next element that is shown, with all that stands between; false at the end. */
@@ -149,7 +151,7 @@ static bool text_advance(ch_text *o, ch_shape shape, int64_t *index)
     if (axis < 0)
         return false;
     text_gap(o, shape.rank, axis);
-    if (index[axis] == edge && shape.dim[axis] > 2 * edge) {
+    if (index[axis] == edge && shape.dim[axis] > 2 * edge + 1) { /* it hides two or more */
         ch__text_add(o, "...");
         text_gap(o, shape.rank, axis);
         index[axis] = shape.dim[axis] - edge;
@@ -180,7 +182,7 @@ void ch__text_elements(ch_text *o, const ch_tensor *t)
 void ch__text_tensor(ch_text *o, const ch_tensor *t)
 {
     if (t == NULL) {
-        ch__text_add(o, "tensor(NULL)");
+        ch__text_add(o, "NULL");
         return;
     }
     ch__text_add(o, "tensor(%s ", ch_dtype_name(t->dtype));
@@ -202,8 +204,8 @@ int ch_tensor_spec_print(const ch_tensor_spec *spec, char *text, size_t size)
 {
     ch_text o = ch__text(text, size);
 
-    if (spec->name != NULL)
+    if (spec != NULL && spec->name != NULL)
         ch__text_add(&o, "%s: ", spec->name);
-    ch__text_add(&o, "%s", ch__label(spec->dtype, spec->shape).text);
+    ch__text_add(&o, "%s", spec != NULL ? ch__label(spec->dtype, spec->shape).text : "NULL");
     return ch__text_length(&o);
 }

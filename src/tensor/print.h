@@ -11,7 +11,8 @@
 typedef struct ch_text {
     char  *text;
     size_t size;
-    size_t used; /* the length that is needed */
+    size_t used;   /* the length that is needed */
+    int    indent; /* of lines that what is added begins */
 } ch_text;
 
 ch_text ch__text(char *text, size_t size);

@@ -62,8 +62,8 @@ bool ch_dtype_is_int(ch_dtype t)
 
 ch_status ch_dtype_parse(const char *text, ch_dtype *out)
 {
-    if (text == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "dtype parse: no text given");
+    if (text == NULL || out == NULL)
+        return ch__want_given("dtype parse", "the text", text, "out", out);
     for (int i = 0; i < CH_DTYPE_COUNT; i++) {
         if (strcmp(text, dtypes[i].name) == 0) {
             *out = (ch_dtype)i;

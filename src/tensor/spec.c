@@ -138,8 +138,8 @@ ch_status ch_device_spec_parse(const char *text, ch_device_spec *out)
 {
     ch_device_spec spec = unset;
 
-    if (text == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "device: the name is NULL");
+    if (text == NULL || out == NULL)
+        return ch__want_given("device", "the name", text, "out", out);
     for (piece rest = {text, strlen(text)}; rest.size > 0;) {
         piece part = piece_take(&rest, '/');
 
@@ -158,6 +158,10 @@ int ch_device_spec_print(const ch_device_spec *spec, char *text, size_t size)
 {
     ch_text o = ch__text(text, size);
 
+    if (spec == NULL) {
+        ch__text_add(&o, "NULL");
+        return ch__text_length(&o);
+    }
     if (spec->job[0] != '\0')
         ch__text_add(&o, "/job:%s", spec->job);
     if (spec->replica >= 0)
@@ -173,8 +177,10 @@ int ch_device_spec_print(const ch_device_spec *spec, char *text, size_t size)
 
 ch_device_spec ch_device_spec_merge(const ch_device_spec *base, const ch_device_spec *over)
 {
-    ch_device_spec spec = *base;
+    ch_device_spec spec = base != NULL ? *base : unset;
 
+    if (over == NULL)
+        return spec;
     if (over->job[0] != '\0')
         memcpy(spec.job, over->job, sizeof(spec.job));
     if (over->replica >= 0)

@@ -119,8 +119,10 @@ ch_status ch_tensor_new(ch_dtype dtype, ch_shape shape, ch_tensor **out)
 ch_status ch_tensor_new_on(ch_device *device, ch_dtype dtype, ch_shape shape, ch_tensor **out)
 {
     int64_t   count, bytes;
-    ch_status st = ch__tensor_size(dtype, shape, &count, &bytes);
+    ch_status st = ch__want_given("tensor new", "out", out, NULL, NULL);
 
+    if (st == CH_OK)
+        st = ch__tensor_size(dtype, shape, &count, &bytes);
     if (st != CH_OK)
         return st;
     if (device == NULL)
@@ -140,8 +142,10 @@ ch_status ch_tensor_new_on(ch_device *device, ch_dtype dtype, ch_shape shape, ch
 ch_status ch_tensor_copy_of(ch_dtype dtype, ch_shape shape, const void *data, ch_tensor **out)
 {
     ch_tensor *t;
-    ch_status  st = ch_tensor_new(dtype, shape, &t);
+    ch_status  st = ch__want_given("tensor copy_of", "out", out, NULL, NULL);
 
+    if (st == CH_OK)
+        st = ch_tensor_new(dtype, shape, &t);
     if (st != CH_OK)
         return st;
     if (data == NULL && ch_tensor_count(t) > 0)
@@ -197,11 +201,12 @@ ch_status ch_tensor_wrap(ch_dtype dtype, ch_shape shape, void *data, void (*rele
 {
     int64_t    count, bytes, stride[CH_MAX_RANK];
     ch_device *device = ch_device_current();
-    ch_status  st = ch__tensor_size(dtype, shape, &count, &bytes);
+    ch_status  st = ch__want_given("tensor wrap", "out", out, NULL, NULL);
 
-    if (st != CH_OK)
-        return st;
-    st = wrap_check(dtype, shape, data, count);
+    if (st == CH_OK)
+        st = ch__tensor_size(dtype, shape, &count, &bytes);
+    if (st == CH_OK)
+        st = wrap_check(dtype, shape, data, count);
     if (st != CH_OK)
         return st;
     wrapped *w = ch__calloc(1, sizeof(*w));
@@ -243,47 +248,47 @@ void ch_tensor_unref(ch_tensor *t)
 
 ch_dtype ch_tensor_dtype(const ch_tensor *t)
 {
-    return t->dtype;
+    return t != NULL ? t->dtype : CH_F32;
 }
 
 ch_shape ch_tensor_shape(const ch_tensor *t)
 {
-    return t->shape;
+    return t != NULL ? t->shape : ch_shape_scalar();
 }
 
 int64_t ch_tensor_count(const ch_tensor *t)
 {
-    return ch_shape_count(t->shape);
+    return t != NULL ? ch_shape_count(t->shape) : 0;
 }
 
 size_t ch_tensor_bytes(const ch_tensor *t)
 {
-    return (size_t)ch_tensor_count(t) * ch_dtype_bytes(t->dtype);
+    return (size_t)ch_tensor_count(t) * ch_dtype_bytes(ch_tensor_dtype(t));
 }
 
 const int64_t *ch_tensor_strides(const ch_tensor *t)
 {
-    return t->stride;
+    return t != NULL ? t->stride : NULL;
 }
 
 bool ch_tensor_is_contiguous(const ch_tensor *t)
 {
-    return t->contiguous;
+    return t != NULL && t->contiguous;
 }
 
 ch_device *ch_tensor_device(const ch_tensor *t)
 {
-    return t->buffer->device;
+    return t != NULL ? t->buffer->device : NULL;
 }
 
 const void *ch_tensor_data(const ch_tensor *t)
 {
-    return t->data;
+    return t != NULL ? t->data : NULL;
 }
 
 void *ch_tensor_data_mut(ch_tensor *t)
 {
-    return t->data;
+    return t != NULL ? t->data : NULL;
 }
 
 /* Where an element is; `what` is the call, for the message. */
@@ -307,8 +312,12 @@ static ch_status tensor_at(const ch_tensor *t, const int64_t *index, const char 
     return CH_OK;
 }
 
-static ch_status tensor_want(const ch_tensor *t, bool strings, const char *what)
+static ch_status tensor_want(const ch_tensor *t, bool strings, const char *what,
+                             const void *out)
 {
+    if (t == NULL || out == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "tensor %s: %s is NULL", what,
+                        t == NULL ? "the tensor" : "out");
     if ((t->dtype == CH_STR) == strings)
         return CH_OK;
     return ch__fail(CH_INVALID_ARGUMENT, "tensor %s: the elements of %s are %s", what,
@@ -320,7 +329,7 @@ static ch_status tensor_want(const ch_tensor *t, bool strings, const char *what)
 ch_status ch_tensor_get(const ch_tensor *t, const int64_t *index, double *out)
 {
     void     *at;
-    ch_status st = tensor_want(t, false, "get");
+    ch_status st = tensor_want(t, false, "get", out);
 
     if (st == CH_OK)
         st = tensor_at(t, index, "get", &at);
@@ -332,7 +341,7 @@ ch_status ch_tensor_get(const ch_tensor *t, const int64_t *index, double *out)
 ch_status ch_tensor_set(ch_tensor *t, const int64_t *index, double value)
 {
     void     *at;
-    ch_status st = tensor_want(t, false, "set");
+    ch_status st = tensor_want(t, false, "set", t);
 
     if (st == CH_OK)
         st = tensor_at(t, index, "set", &at);
@@ -344,7 +353,7 @@ ch_status ch_tensor_set(ch_tensor *t, const int64_t *index, double value)
 ch_status ch_tensor_str(const ch_tensor *t, const int64_t *index, ch_str *out)
 {
     void     *at;
-    ch_status st = tensor_want(t, true, "str");
+    ch_status st = tensor_want(t, true, "str", out);
 
     if (st == CH_OK)
         st = tensor_at(t, index, "str", &at);
@@ -367,7 +376,7 @@ static ch_status strings_are_ours(const ch_tensor *t, const char *what)
 ch_status ch_tensor_set_str(ch_tensor *t, const int64_t *index, ch_str s)
 {
     void     *at;
-    ch_status st = tensor_want(t, true, "set_str");
+    ch_status st = tensor_want(t, true, "set_str", t);
 
     if (st == CH_OK)
         st = strings_are_ours(t, "set_str");
@@ -378,7 +387,7 @@ ch_status ch_tensor_set_str(ch_tensor *t, const int64_t *index, ch_str s)
 
 ch_status ch_tensor_item(const ch_tensor *t, double *out)
 {
-    ch_status st = tensor_want(t, false, "item");
+    ch_status st = tensor_want(t, false, "item", out);
 
     if (st != CH_OK)
         return st;

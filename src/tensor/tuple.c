@@ -50,9 +50,11 @@ static ch_status tuple_set(ch_tuple *t, int i, ch_value *value, const char *name
 
 ch_status ch_tuple_new(int n, ch_value *const *value, const char *const *name, ch_tuple **out)
 {
-    if (n < 0 || (n > 0 && value == NULL))
+    if (n < 0 || (n > 0 && value == NULL) || out == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "tuple: %d leaves%s", n,
-                        n < 0 ? "; want none or more" : " and no list of values");
+                        n < 0         ? "; want none or more"
+                        : out == NULL ? ", and out is NULL"
+                                      : " and no list of values");
     ch_tuple *t = tuple_alloc(n);
     if (t == NULL)
         return ch__fail_memory("tuple");
@@ -70,9 +72,11 @@ ch_status ch_tuple_new(int n, ch_value *const *value, const char *const *name, c
 
 ch_status ch_tuple_of(int n, ch_tensor *const *tensor, ch_tuple **out)
 {
-    if (n < 0 || (n > 0 && tensor == NULL))
+    if (n < 0 || (n > 0 && tensor == NULL) || out == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "tuple: %d leaves%s", n,
-                        n < 0 ? "; want none or more" : " and no list of tensors");
+                        n < 0         ? "; want none or more"
+                        : out == NULL ? ", and out is NULL"
+                                      : " and no list of tensors");
     ch_tuple *t = tuple_alloc(n);
     if (t == NULL)
         return ch__fail_memory("tuple");
@@ -112,12 +116,12 @@ void ch_tuple_unref(ch_tuple *t)
 
 int ch_tuple_count(const ch_tuple *t)
 {
-    return t->n;
+    return t != NULL ? t->n : 0;
 }
 
 ch_value *ch_tuple_at(const ch_tuple *t, int i)
 {
-    return i >= 0 && i < t->n ? t->leaf[i].value : NULL;
+    return t != NULL && i >= 0 && i < t->n ? t->leaf[i].value : NULL;
 }
 
 const char *ch_tuple_name(const ch_tuple *t, int i)
@@ -127,7 +131,7 @@ const char *ch_tuple_name(const ch_tuple *t, int i)
 
 ch_value *ch_tuple_get(const ch_tuple *t, const char *name)
 {
-    return name != NULL ? ch_tuple_at(t, tuple_index(t, name)) : NULL;
+    return t != NULL && name != NULL ? ch_tuple_at(t, tuple_index(t, name)) : NULL;
 }
 
 /* "(\n  loss: tensor(...),\n  1: tensor(...)\n)": a leaf without a name shows its place. */
@@ -135,7 +139,12 @@ int ch_tuple_print(const ch_tuple *t, char *text, size_t size)
 {
     ch_text o = ch__text(text, size);
 
+    if (t == NULL) {
+        ch__text_add(&o, "NULL");
+        return ch__text_length(&o);
+    }
     ch__text_add(&o, "(");
+    o.indent = 2;
     for (int i = 0; i < t->n; i++) {
         ch__text_add(&o, "%s\n  ", i > 0 ? "," : "");
         if (t->leaf[i].name != NULL)

@@ -24,8 +24,10 @@ static ch_status value_check(ch_value_kind kind, int n, ch_tensor *const *tensor
 
 ch_status ch_value_new(ch_value_kind kind, int n, ch_tensor *const *tensor, ch_value **out)
 {
-    ch_status st = value_check(kind, n, tensor);
+    ch_status st = ch__want_given("value", "the list of tensors", tensor, "out", out);
 
+    if (st == CH_OK)
+        st = value_check(kind, n, tensor);
     if (st != CH_OK)
         return st;
     ch_value *v = ch__calloc(1, sizeof(*v) + (size_t)n * sizeof(ch_tensor *));
@@ -62,16 +64,18 @@ void ch_value_unref(ch_value *v)
 
 ch_value_kind ch_value_kind_of(const ch_value *v)
 {
-    return v->kind;
+    return v != NULL ? v->kind : CH_PLAIN;
 }
 
 int ch_value_count(const ch_value *v)
 {
-    return v->n;
+    return v != NULL ? v->n : 0;
 }
 
 ch_tensor *ch_value_at(const ch_value *v, int i)
 {
+    if (v == NULL)
+        return NULL;
     if (v->kind == CH_PLAIN && i >= 0)
         return v->tensor[0];
     return i >= 0 && i < v->n ? v->tensor[i] : NULL;
@@ -79,16 +83,18 @@ ch_tensor *ch_value_at(const ch_value *v, int i)
 
 void ch__text_value(ch_text *o, const ch_value *v)
 {
-    if (v->kind == CH_PLAIN) {
-        ch__text_tensor(o, v->tensor[0]);
+    if (v == NULL || v->kind == CH_PLAIN) {
+        ch__text_tensor(o, v != NULL ? v->tensor[0] : NULL);
         return;
     }
     ch__text_add(o, "%s:{", v->kind == CH_MIRRORED ? "Mirrored" : "PerReplica");
+    o->indent += 2;
     for (int i = 0; i < v->n; i++) {
-        ch__text_add(o, "%s\n  %d: ", i > 0 ? "," : "", i);
+        ch__text_add(o, "%s\n%*s%d: ", i > 0 ? "," : "", o->indent, "", i);
         ch__text_tensor(o, v->tensor[i]);
     }
-    ch__text_add(o, "\n}");
+    o->indent -= 2;
+    ch__text_add(o, "\n%*s}", o->indent, "");
 }
 
 int ch_value_print(const ch_value *v, char *text, size_t size)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/mem.h"
 #include "tensor/print.h"
 
 /* Why [from, to) by `step` is no range of an axis. Going down, `to` may be -1 and
@@ -45,8 +46,10 @@ static ch_status slice_check(const ch_tensor *t, int axis, int64_t from, int64_t
 ch_status ch_tensor_slice(ch_tensor *t, int axis, int64_t from, int64_t to, int64_t step,
                           ch_tensor **out)
 {
-    ch_status st = slice_check(t, axis, from, to, step);
+    ch_status st = ch__want_given("tensor slice", "the tensor", t, "out", out);
 
+    if (st == CH_OK)
+        st = slice_check(t, axis, from, to, step);
     if (st != CH_OK)
         return st;
 
@@ -74,11 +77,14 @@ ch_status ch_tensor_rows(ch_tensor *t, int64_t from, int64_t to, ch_tensor **out
 /* A NULL `perm` reverses the axes. */
 ch_status ch_tensor_transpose(ch_tensor *t, const int *perm, ch_tensor **out)
 {
-    const int rank = t->shape.rank;
+    const int rank = t != NULL ? t->shape.rank : 0;
     ch_shape  shape = {.rank = rank};
     int64_t   strides[CH_MAX_RANK] = {0};
     unsigned  seen = 0;
+    ch_status st = ch__want_given("tensor transpose", "the tensor", t, "out", out);
 
+    if (st != CH_OK)
+        return st;
     for (int i = 0; i < rank; i++) {
         int axis = perm != NULL ? perm[i] : rank - 1 - i;
 
@@ -136,12 +142,43 @@ static bool reshape_strides(const ch_tensor *t, ch_shape shape, int64_t *stride)
     return true; /* axes left over on either side have one element */
 }
 
+/* Replaces one size of -1 by the one that makes as many elements as t has. */
+static ch_status fill_in(const ch_tensor *t, ch_shape *shape)
+{
+    int64_t rest = 1, have = ch_tensor_count(t);
+    int     open = -1;
+
+    for (int i = 0; i < shape->rank && i < CH_MAX_RANK; i++) {
+        if (shape->dim[i] == -1 && open >= 0)
+            return ch__fail(
+                CH_INVALID_ARGUMENT,
+                "tensor reshape: %s: two sizes of -1, at most one can be worked out",
+                ch__tensor_label(t).text);
+        if (shape->dim[i] == -1)
+            open = i;
+        else if (!ch__mul_size(rest, shape->dim[i], &rest))
+            return CH_OK; /* too large in any case, as will be said */
+    }
+    if (open < 0)
+        return CH_OK;
+    if (rest <= 0 || have % rest != 0)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "tensor reshape: %s has %lld elements, which no size for the -1 gives",
+                        ch__tensor_label(t).text, (long long)have);
+    shape->dim[open] = have / rest;
+    return CH_OK;
+}
+
 ch_status ch_tensor_reshape(ch_tensor *t, ch_shape shape, ch_tensor **out)
 {
     int64_t    count, bytes, stride[CH_MAX_RANK];
-    ch_status  st = ch__tensor_size(t->dtype, shape, &count, &bytes);
+    ch_status  st = ch__want_given("tensor reshape", "the tensor", t, "out", out);
     ch_tensor *dense;
 
+    if (st == CH_OK)
+        st = fill_in(t, &shape);
+    if (st == CH_OK)
+        st = ch__tensor_size(t->dtype, shape, &count, &bytes);
     if (st != CH_OK)
         return st;
     if (count != ch_tensor_count(t))
@@ -178,6 +215,10 @@ static ch_status copy_to(ch_tensor *t, ch_device *device, ch_tensor **out)
 
 ch_status ch_tensor_contiguous(ch_tensor *t, ch_tensor **out)
 {
+    ch_status st = ch__want_given("tensor contiguous", "the tensor", t, "out", out);
+
+    if (st != CH_OK)
+        return st;
     if (!t->contiguous)
         return copy_to(t, ch_tensor_device(t), out);
     *out = ch_tensor_ref(t);
@@ -186,9 +227,12 @@ ch_status ch_tensor_contiguous(ch_tensor *t, ch_tensor **out)
 
 ch_status ch_tensor_to(ch_tensor *t, ch_device *device, ch_tensor **out)
 {
-    if (device == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "tensor to: no device given for %s",
-                        ch__tensor_label(t).text);
+    ch_status st = ch__want_given("tensor to", "the tensor", t, "out", out);
+
+    if (st == CH_OK)
+        st = ch__want_given("tensor to", "the device", device, NULL, NULL);
+    if (st != CH_OK)
+        return st;
     if (ch_tensor_device(t) != device)
         return copy_to(t, device, out);
     *out = ch_tensor_ref(t);

@@ -222,6 +222,24 @@ static void whichever_allocation_fails_nothing_leaks(void **state)
     (void)state;
 }
 
+static void what_a_tuple_holds_prints_under_its_name(void **state)
+{
+    ch_tensor *matrix = NULL;
+    ch_value  *each;
+    ch_tuple  *t = NULL;
+
+    assert_int_equal(ch_tensor_new(CH_I8, ch_shape_of(2, 2), &matrix), CH_OK);
+    each = value(CH_PER_REPLICA, 2, (ch_tensor *[]){matrix, matrix});
+    assert_int_equal(ch_tuple_new(1, &each, (const char *const[]){"x"}, &t), CH_OK);
+    assert_tuple_prints(t,
+                        "(\n  x: PerReplica:{\n    0: tensor(i8 (2, 2) [[0 0]\n     [0 0]]),\n"
+                        "    1: tensor(i8 (2, 2) [[0 0]\n     [0 0]])\n  }\n)");
+    ch_tuple_unref(t);
+    ch_value_unref(each);
+    ch_tensor_unref(matrix);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -232,6 +250,7 @@ int main(void)
         cmocka_unit_test(a_tuple_finds_its_leaves_by_place_and_by_name),
         cmocka_unit_test(two_leaves_of_one_name_are_refused),
         cmocka_unit_test(a_tuple_prints_names_or_places),
+        cmocka_unit_test(what_a_tuple_holds_prints_under_its_name),
         cmocka_unit_test(whichever_allocation_fails_nothing_leaks),
     };
 
