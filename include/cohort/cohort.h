@@ -4,11 +4,13 @@
 #ifndef COHORT_COHORT_H
 #define COHORT_COHORT_H
 
+#include "cohort/dataset.h"
 #include "cohort/device.h"
 #include "cohort/file.h"
 #include "cohort/function.h"
 #include "cohort/graph.h"
 #include "cohort/init.h"
+#include "cohort/iterator.h"
 #include "cohort/layer.h"
 #include "cohort/log.h"
 #include "cohort/loss.h"

@@ -84,4 +84,7 @@ CH_API ch_breaks ch_status_breaks(ch_status rc);
  * next failure on this thread. */
 CH_API const char *ch_error_message(void);
 
+/* In an options struct: not at all, where zero is "as usual". */
+#define CH_OFF (-1)
+
 #endif

@@ -32,8 +32,6 @@ typedef struct ch_var_spec {
     ch_init     init; /* zeros, unless said; its random values depend on the name */
 } ch_var_spec;
 
-#define CH_OFF (-1) /* in options, where zero means the default: no */
-
 CH_API CH_MUST_CHECK ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec,
                                           ch_var **out);
 CH_API ch_var                 *ch_var_ref(ch_var *v);

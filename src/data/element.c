@@ -106,6 +106,84 @@ ch_status ch__element_copy(const ch_element *e, ch_element **out)
     return CH_OK;
 }
 
+static bool is_own(const ch_element *e, const void *p)
+{
+    return (uintptr_t)p - (uintptr_t)e < (uintptr_t)e->bytes;
+}
+
+/* Bytes of a part, and of its strings, that lie in the element itself. */
+static size_t own_bytes(const ch_element *e, const ch_part *p)
+{
+    size_t bytes, held;
+
+    if (!is_own(e, p->data))
+        return 0;
+    part_size(p, &bytes, &held);
+    if (p->dtype == CH_STR)
+        for (int64_t i = 0; i < ch_shape_count(p->shape); i++) {
+            const ch_str *s = (const ch_str *)p->data + i;
+
+            bytes += is_own(e, s->data) ? s->size : 0;
+        }
+    return round_up(bytes);
+}
+
+/* The part with what is the element's own at `room`. */
+static void share_part(const ch_element *e, const ch_part *from, ch_part *to, char *room)
+{
+    int64_t count = ch_shape_count(from->shape);
+    size_t  array = (size_t)count * ch_dtype_bytes(from->dtype);
+    char   *text = room + array;
+
+    *to = *from;
+    if (!is_own(e, from->data))
+        return;
+    memcpy(room, from->data, array);
+    to->data = room;
+    for (int64_t i = 0; from->dtype == CH_STR && i < count; i++) {
+        ch_str *s = (ch_str *)(void *)room + i;
+
+        if (!is_own(e, s->data))
+            continue;
+        memcpy(text, s->data, s->size);
+        s->data = text;
+        text += s->size;
+    }
+}
+
+ch_status ch__element_share(const ch_element *e, ch_element **out)
+{
+    size_t room = 0;
+
+    for (int i = 0; i < e->n; i++)
+        room += own_bytes(e, &e->part[i]);
+    ch_element *other = ch__element_new(e->n, e->n_owners, room);
+    if (other == NULL)
+        return ch__fail_memory("element");
+    char *at = other->room;
+    for (int i = 0; i < e->n; i++) {
+        share_part(e, &e->part[i], &other->part[i], at);
+        at += own_bytes(e, &e->part[i]);
+    }
+    for (int i = 0; i < e->n_owners; i++)
+        if (e->owner[i] != NULL)
+            other->owner[i] = ch__buffer_ref(e->owner[i]);
+    *out = other;
+    return CH_OK;
+}
+
+ch_status ch__element_of_int(int64_t value, ch_element **out)
+{
+    ch_element *e = ch__element_new(1, 0, sizeof(value));
+
+    if (e == NULL)
+        return ch__fail_memory("element");
+    memcpy(e->room, &value, sizeof(value));
+    e->part[0] = (ch_part){.dtype = CH_I64, .data = e->room};
+    *out = e;
+    return CH_OK;
+}
+
 ch_status ch__element_of_tuple(const ch_tuple *t, ch_element **out)
 {
     int         n = ch_tuple_count(t);
@@ -153,18 +231,26 @@ static void release_kept(ch_buffer *b)
     ch__free(k);
 }
 
-static ch_status keep(ch_element *e, ch_buffer **out)
+static ch_buffer *keep(ch_element *e, ch_device *device)
 {
     kept *k = ch__calloc(1, sizeof(*k));
 
     if (k == NULL)
-        return ch__fail_memory("element");
+        return NULL;
     atomic_init(&k->base.refs, 1);
     k->base.release = release_kept;
-    k->base.device = ch_device_current();
+    k->base.device = device != NULL ? device : ch_device_current();
     k->element = e;
-    *out = &k->base;
-    return CH_OK;
+    return &k->base;
+}
+
+ch_buffer *ch__element_buffer(ch_element *e)
+{
+    ch_buffer *b = keep(e, NULL);
+
+    if (b == NULL)
+        ch__element_free(e);
+    return b;
 }
 
 static size_t alignment_of(ch_dtype dtype)
@@ -184,49 +270,83 @@ static char *of_tensor(const void *data)
 /* Where the data is, or a copy where it is not aligned. */
 static ch_status tensor_of_part(const ch_part *p, ch_buffer *keeper, ch_tensor **out)
 {
-    int64_t     stride[CH_MAX_RANK];
-    const char *data = p->data;
+    int64_t stride[CH_MAX_RANK];
 
-    if (data == NULL || ch_shape_count(p->shape) == 0)
-        return ch_tensor_new(p->dtype, p->shape, out);
-    if ((uintptr_t)data % alignment_of(p->dtype) != 0) {
-        ch_status rc = ch_tensor_new(p->dtype, p->shape, out);
+    if (p->data == NULL || ch_shape_count(p->shape) == 0)
+        return ch_tensor_new_on(keeper->device, p->dtype, p->shape, out);
+    if ((uintptr_t)p->data % alignment_of(p->dtype) != 0) {
+        ch_status rc = ch_tensor_new_on(keeper->device, p->dtype, p->shape, out);
 
         if (rc == CH_OK)
-            memcpy((*out)->data, data, ch_tensor_bytes(*out));
+            memcpy((*out)->data, p->data, ch_tensor_bytes(*out));
         return rc;
     }
     ch__strides(p->shape, stride);
-    return ch__tensor_view(keeper, p->dtype, p->shape, stride, of_tensor(data), out);
+    return ch__tensor_view(keeper, p->dtype, p->shape, stride, of_tensor(p->data), out);
+}
+
+/* Part `at` of all of them as one value. */
+static ch_status value_of_parts(int n, ch_buffer *const *keeper, int at, ch_value **out)
+{
+    ch_tensor *few[8] = {NULL}, **t = few;
+    ch_status  rc = CH_OK;
+
+    if (n > 8 && (t = ch__calloc((size_t)n, sizeof(ch_tensor *))) == NULL)
+        return ch__fail_memory("element");
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = tensor_of_part(&((kept *)keeper[i])->element->part[at], keeper[i], &t[i]);
+    if (rc == CH_OK)
+        rc = ch_value_new(n > 1 ? CH_PER_REPLICA : CH_PLAIN, n, t, out);
+    for (int i = 0; i < n; i++)
+        ch_tensor_unref(t[i]);
+    if (t != few)
+        ch__free(t);
+    return rc;
+}
+
+static ch_status tuple_of_parts(int n, ch_buffer *const *keeper, int n_parts,
+                                const ch_tensor_spec *spec, ch_tuple **out)
+{
+    ch_value   **value = ch__calloc((size_t)n_parts + 1, sizeof(ch_value *));
+    const char **name = ch__calloc((size_t)n_parts + 1, sizeof(char *));
+    ch_status    rc = value == NULL || name == NULL ? ch__fail_memory("element") : CH_OK;
+
+    for (int i = 0; i < n_parts && rc == CH_OK; i++) {
+        rc = value_of_parts(n, keeper, i, &value[i]);
+        name[i] = spec != NULL ? spec[i].name : NULL;
+    }
+    if (rc == CH_OK)
+        rc = ch_tuple_new(n_parts, value, name, out);
+    for (int i = 0; value != NULL && i < n_parts; i++)
+        ch_value_unref(value[i]);
+    ch__free(value);
+    ch__free(name);
+    return rc;
+}
+
+ch_status ch__elements_to_tuple(int n, ch_element *const *e, const ch_tensor_spec *spec,
+                                ch_device *const *device, ch_tuple **out)
+{
+    ch_buffer **keeper = ch__calloc((size_t)n + 1, sizeof(ch_buffer *));
+    int         n_parts = e[0]->n;
+    ch_status   rc = keeper == NULL ? ch__fail_memory("element") : CH_OK;
+
+    for (int i = 0; i < n; i++) {
+        if (rc == CH_OK && (keeper[i] = keep(e[i], device != NULL ? device[i] : NULL)) == NULL)
+            rc = ch__fail_memory("element");
+        if (keeper == NULL || keeper[i] == NULL)
+            ch__element_free(e[i]);
+    }
+    if (rc == CH_OK)
+        rc = tuple_of_parts(n, keeper, n_parts, spec, out);
+    for (int i = 0; keeper != NULL && i < n; i++)
+        if (keeper[i] != NULL)
+            ch__buffer_unref(keeper[i]);
+    ch__free(keeper);
+    return rc;
 }
 
 ch_status ch__element_to_tuple(ch_element *e, const ch_tensor_spec *spec, ch_tuple **out)
 {
-    int          n = e->n;
-    ch_buffer   *keeper = NULL;
-    ch_value   **value = ch__calloc((size_t)n + 1, sizeof(ch_value *));
-    const char **name = ch__calloc((size_t)n + 1, sizeof(char *));
-    ch_status    rc =
-        value == NULL || name == NULL ? ch__fail_memory("element") : keep(e, &keeper);
-
-    if (rc != CH_OK)
-        ch__element_free(e);
-    for (int i = 0; i < n && rc == CH_OK; i++) {
-        ch_tensor *t = NULL;
-
-        rc = tensor_of_part(&e->part[i], keeper, &t);
-        if (rc == CH_OK)
-            rc = ch_value_new(CH_PLAIN, 1, &t, &value[i]);
-        ch_tensor_unref(t);
-        name[i] = spec != NULL ? spec[i].name : NULL;
-    }
-    if (rc == CH_OK)
-        rc = ch_tuple_new(n, value, name, out);
-    for (int i = 0; value != NULL && i < n; i++)
-        ch_value_unref(value[i]);
-    if (keeper != NULL)
-        ch__buffer_unref(keeper);
-    ch__free(value);
-    ch__free(name);
-    return rc;
+    return ch__elements_to_tuple(1, &e, spec, NULL, out);
 }

@@ -34,11 +34,23 @@ void        ch__element_free(ch_element *e); /* NULL is fine */
 /* Bytes that the part's data takes; strings with what they hold. */
 int64_t ch__part_bytes(const ch_part *p);
 
+/* A buffer that keeps an element, which it takes over, for others to look into. NULL: no memory. */
+ch_buffer *ch__element_buffer(ch_element *e);
+/* An element of one i64 scalar. */
+ch_status ch__element_of_int(int64_t value, ch_element **out);
+
 /* An element of plain tensors, which are referenced (strided ones copied). */
 ch_status ch__element_of_tuple(const ch_tuple *t, ch_element **out);
 /* A tuple of plain tensors over the element, which it takes over, on an error too. Parts that are
  * not aligned for their type are copied. `spec` gives the names. */
 ch_status ch__element_to_tuple(ch_element *e, const ch_tensor_spec *spec, ch_tuple **out);
+/* The same for n elements, one for each replica, which are taken over: per-replica values. The
+ * memory of all devices is this machine's, so that nothing is copied: it is said to be
+ * device[i]'s from now on. NULL: the current device's. */
+ch_status ch__elements_to_tuple(int n, ch_element *const *e, const ch_tensor_spec *spec,
+                                ch_device *const *device, ch_tuple **out);
+/* Another element of the same parts: it references the buffers, and copies what is in the room. */
+ch_status ch__element_share(const ch_element *e, ch_element **out);
 /* A copy that looks into nothing but its own memory. */
 ch_status ch__element_copy(const ch_element *e, ch_element **out);
 

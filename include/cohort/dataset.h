@@ -1,0 +1,268 @@
+/* cohort/dataset.h -- where examples come from: the description of an input pipeline.
+ *
+ *     ch_dataset *d = ch_dataset_tfrecord(ch_dataset_files("train-*.tfrecord", NULL), NULL);
+ *     d = ch_dataset_parse_examples(d, 2, (ch_feature[]){
+ *             {.name = "image", .dtype = CH_F32, .shape = ch_shape_of(28, 28)},
+ *             {.name = "label", .dtype = CH_I64}});
+ *     d = ch_dataset_batch(ch_dataset_shuffle(d, 10000, NULL), 256, NULL);
+ *     rc = ch_iterator_new(d, NULL, &it);                                  // cohort/iterator.h
+ *
+ * A dataset is a small tree that says what is to be done; it holds no file open and no position.
+ * It can be printed, encoded, sent to another machine and run there. Elements are tuples of
+ * tensors, each with a name or without.
+ *
+ *   - A function that is given a dataset takes it over, on an error too: one unref of the
+ *     outermost ends all. To be used twice, a dataset is given with ch_dataset_ref.
+ *   - Functions return NULL on an error, and so does whatever is given NULL; ch_iterator_new then
+ *     fails with that error.
+ *   - A dataset does not change once made: any number of iterators and threads may use it.
+ *   - Everything random comes from a seed and from places in the data, never from time: two
+ *     iterators of one dataset give the same elements in the same order.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef COHORT_DATASET_H
+#define COHORT_DATASET_H
+
+#include "cohort/file.h"
+#include "cohort/graph.h"
+#include "cohort/schema.h"
+#include "cohort/step.h"
+
+typedef struct ch_dataset ch_dataset;
+
+CH_API ch_dataset *ch_dataset_ref(ch_dataset *d);
+CH_API void        ch_dataset_unref(ch_dataset *d); /* NULL is fine */
+
+/* ---- what is known of one ---- */
+
+#define CH_INFINITE (-1)
+#define CH_UNKNOWN  (-2)
+
+/* How many elements it has, CH_INFINITE or CH_UNKNOWN. */
+CH_API int64_t ch_dataset_cardinality(const ch_dataset *d);
+/* The components of an element; a size of -1 differs from element to element. The array
+ * belongs to the dataset. */
+CH_API int ch_dataset_element_spec(const ch_dataset *d, const ch_tensor_spec **out);
+/* The tree, a stage a line, the last one first; as snprintf does. */
+CH_API int ch_dataset_print(const ch_dataset *d, char *text, size_t size);
+
+/* ---- from memory ---- */
+
+/* One element: these tensors, which are referenced. `name` may be NULL, and its entries too. */
+CH_API ch_dataset *ch_dataset_of(int n, ch_tensor *const *t, const char *const *name);
+/* An element for each row of axis 0, which the tensors have equally many of. They are
+ * referenced, and so is memory that they wrap: nothing is copied. */
+CH_API ch_dataset *ch_dataset_slices(int n, ch_tensor *const *t, const char *const *name);
+/* The i64 scalars from, from + step, ... before `to`. */
+CH_API ch_dataset *ch_dataset_range(int64_t from, int64_t to, int64_t step);
+
+/* A C function that gives one element after the other. It is called by one thread at a time. Such
+ * a dataset cannot be encoded. */
+typedef struct ch_generator {
+    const ch_tensor_spec *spec; /* of its elements; copied */
+    int                   n_spec;
+    /* The next element, as a reference that the caller gets; NULL at the end. */
+    ch_status (*next)(void *arg, ch_tuple **out);
+    /* Back to the first element. NULL: it gives its elements once. */
+    ch_status (*restart)(void *arg);
+    /* Where it is, as a tensor of numbers; and to go there. Both NULL: an iterator over it
+     * cannot be saved. */
+    ch_status (*save)(void *arg, ch_tensor **out);
+    ch_status (*restore)(void *arg, ch_tensor *place);
+} ch_generator;
+/* `make` is called for every iterator with `arg`, and gives what its functions are called with;
+ * `drop` ends that. With both NULL, `arg` is, and there can be one iterator at a time. */
+CH_API ch_dataset *ch_dataset_generator(const ch_generator *g,
+                                        ch_status (*make)(void *arg, void **out),
+                                        void (*drop)(void *state), void *arg);
+
+/* ---- from files ----
+ *
+ * Readers take a dataset of file names: string scalars, or vectors of them. They read the files
+ * one after the other; ch_dataset_interleave reads several at once. Names that end in .gz
+ * and .zst are decompressed. What is wrong with a file is an error that names it and the byte. */
+
+typedef struct ch_files_options {
+    bool     shuffle; /* else sorted */
+    uint64_t seed;
+    bool     reshuffle;    /* another order in each pass */
+    bool     may_be_empty; /* else a pattern that finds nothing is an error */
+} ch_files_options;
+
+/* The names of files that fit a pattern as the shell's: "data/train-*.tfrecord". They are looked for
+ * when an iterator begins, on the machine it runs on. */
+CH_API ch_dataset *ch_dataset_files(const char *pattern, const ch_files_options *opt);
+/* These names, in this order. */
+CH_API ch_dataset *ch_dataset_file_list(int n, const char *const *path);
+
+typedef struct ch_read_options {
+    ch_compression compression;
+    bool           skip_bad; /* leave out what is damaged, and count it (ch_iterator_skipped) */
+    int64_t        max_record_bytes; /* of a record or line; 0: 64 MiB */
+    int            max_expansion;    /* of compressed files, as in ch_load_options */
+} ch_read_options;
+
+/* Records of TFRecord files: string scalars. Checksums are checked. */
+CH_API ch_dataset *ch_dataset_tfrecord(ch_dataset *files, const ch_read_options *opt);
+/* The element's only component, a string, is a tf.train.Example: these features of it. */
+CH_API ch_dataset *ch_dataset_parse_examples(ch_dataset *d, int n, const ch_feature *feature);
+
+/* ---- element by element ---- */
+
+typedef struct ch_map_options {
+    int  parallel;  /* calls at the same time; 0: as many as there are threads. A C function is
+                     * called by one thread at a time unless this is more than 1 */
+    bool unordered; /* give results as they are ready: faster where calls take unequal times */
+} ch_map_options;
+
+/* A step: the components come in as inputs, its outputs are the new components. It is recorded
+ * once; random numbers in it depend on the element's place, not on who computes it. */
+CH_API ch_dataset *ch_dataset_map(ch_dataset *d, ch_step_fn step, void *arg,
+                                  const ch_map_options *opt);
+/* A C function: gives a tuple of `spec` for each element. Cannot be encoded. */
+typedef ch_status (*ch_map_fn)(void *arg, ch_tuple *in, ch_tuple **out);
+CH_API ch_dataset *ch_dataset_map_call(ch_dataset *d, ch_map_fn fn, void *arg, int n_spec,
+                                       const ch_tensor_spec *spec, const ch_map_options *opt);
+/* Only components of these names, in this order; "new=old" renames. */
+CH_API ch_dataset *ch_dataset_select(ch_dataset *d, int n, const char *const *name);
+
+/* Elements for which the step's one output, a bool scalar, is true. */
+CH_API ch_dataset *ch_dataset_filter(ch_dataset *d, ch_step_fn step, void *arg);
+typedef ch_status (*ch_filter_fn)(void *arg, ch_tuple *in, bool *keep);
+CH_API ch_dataset *ch_dataset_filter_call(ch_dataset *d, ch_filter_fn fn, void *arg);
+/* Elements up to the first for which it is false. */
+CH_API ch_dataset *ch_dataset_take_while(ch_dataset *d, ch_step_fn step, void *arg);
+CH_API ch_dataset *ch_dataset_take_while_call(ch_dataset *d, ch_filter_fn fn, void *arg);
+
+/* ---- batches ---- */
+
+typedef struct ch_batch_options {
+    bool drop_remainder; /* a last batch that is short is left out, and the size is known */
+    bool
+        ragged; /* a component with a size that differs becomes two: "x/values", "x/row_splits" */
+} ch_batch_options;
+
+/* `size` elements as one with a new axis 0. Elements of unequal shapes are an error, unless... */
+CH_API ch_dataset *ch_dataset_batch(ch_dataset *d, int64_t size, const ch_batch_options *opt);
+
+typedef struct ch_pad_options {
+    bool            drop_remainder;
+    const ch_shape *shape; /* of each component; -1: the largest of the batch. NULL: all -1 */
+    const double   *value; /* of each component; NULL: 0. Strings are padded with "" */
+} ch_pad_options;
+
+/* ... they are padded behind their ends. */
+CH_API ch_dataset *ch_dataset_padded_batch(ch_dataset *d, int64_t size,
+                                           const ch_pad_options *opt);
+/* Each row of axis 0 an element. */
+CH_API ch_dataset *ch_dataset_unbatch(ch_dataset *d);
+/* Rows in batches of these sizes in turn, whatever batches they came in. */
+CH_API ch_dataset *ch_dataset_rebatch(ch_dataset *d, int n, const int64_t *size,
+                                      const ch_batch_options *opt);
+
+typedef struct ch_bucket_options {
+    bool          drop_remainder;
+    bool          no_padding;      /* all of a bucket are of one length */
+    bool          pad_to_boundary; /* not to the longest of the batch */
+    const double *value;
+} ch_bucket_options;
+
+/* Batches of elements that are about as long: n boundaries make n + 1 buckets, each with its batch
+ * size. The length is the first size of `component`. */
+CH_API ch_dataset *ch_dataset_bucket_by_length(ch_dataset *d, int component, int n,
+                                               const int64_t           *boundary,
+                                               const int64_t           *batch_size,
+                                               const ch_bucket_options *opt);
+
+/* ---- order and number ---- */
+
+typedef struct ch_shuffle_options {
+    uint64_t seed;
+    bool     same_each_time; /* the same order in each pass */
+} ch_shuffle_options;
+
+/* In random order: out of a buffer of `buffer` elements one is drawn, and the next one read in its
+ * place. A buffer as large as the data shuffles perfectly. */
+CH_API ch_dataset *ch_dataset_shuffle(ch_dataset *d, int64_t buffer,
+                                      const ch_shuffle_options *opt);
+/* `count` times over; CH_INFINITE: for ever. */
+CH_API ch_dataset *ch_dataset_repeat(ch_dataset *d, int64_t count);
+/* Elements index, index + n, index + 2n ... n = CH_BY_HINT: what the distribution says. */
+#define CH_BY_HINT (-1)
+CH_API ch_dataset *ch_dataset_shard(ch_dataset *d, int64_t n, int64_t index);
+CH_API ch_dataset *ch_dataset_take(ch_dataset *d, int64_t count); /* CH_INFINITE: all */
+CH_API ch_dataset *ch_dataset_skip(ch_dataset *d, int64_t count); /* CH_INFINITE: all */
+/* The components of all, next to each other; ends with the shortest. */
+CH_API ch_dataset *ch_dataset_zip(int n, ch_dataset *const *d);
+/* One after the other; of equal dtypes and ranks. */
+CH_API ch_dataset *ch_dataset_concatenate(int n, ch_dataset *const *d);
+/* With its number before it, an i64 scalar from `start` on. */
+CH_API ch_dataset *ch_dataset_enumerate(ch_dataset *d, int64_t start);
+
+typedef struct ch_sample_options {
+    uint64_t seed;
+    bool     stop_on_empty; /* end when the first of them does; else when all have */
+    bool     same_each_time;
+} ch_sample_options;
+
+/* Each element from one of the datasets, drawn by weight; NULL weights are equal. */
+CH_API ch_dataset *ch_dataset_sample_from(int n, ch_dataset *const *d, const double *weight,
+                                          const ch_sample_options *opt);
+
+/* ---- a dataset for each element ----
+ *
+ * The function is called once, when the dataset is made, to say what is done: it is given a
+ * dataset of one element, which will be each element in turn, and returns the dataset to take
+ * from in its place. It takes over what it is given. */
+
+typedef ch_dataset *(*ch_dataset_fn)(ch_dataset *element, void *arg);
+
+CH_API ch_dataset *ch_dataset_flat_map(ch_dataset *d, ch_dataset_fn fn, void *arg);
+
+typedef struct ch_interleave_options {
+    int cycle; /* how many are open at a time; 0 is 8 */
+    int block; /* elements taken from one before the next; 0 is 1 */
+} ch_interleave_options;
+
+CH_API ch_dataset *ch_dataset_interleave(ch_dataset *d, ch_dataset_fn fn, void *arg,
+                                         const ch_interleave_options *opt);
+
+typedef struct ch_window_options {
+    int64_t shift;          /* from one window's first element to the next's; 0: size */
+    int64_t stride;         /* from one element of a window to its next; 0 is 1 */
+    bool    drop_remainder; /* windows that are short are left out */
+} ch_window_options;
+
+/* The function is given a dataset of the window's `size` elements; NULL batches them. */
+CH_API ch_dataset *ch_dataset_window(ch_dataset *d, int64_t size, ch_dataset_fn fn, void *arg,
+                                     const ch_window_options *opt);
+
+/* ---- keeping ---- */
+
+/* Keeps the elements of the first whole pass in memory: later ones take them from there. */
+CH_API ch_dataset *ch_dataset_cache(ch_dataset *d);
+/* Works ahead, up to `n` elements; 0: as it turns out to be useful. Iterators do so behind the last
+ * stage anyway. */
+CH_API ch_dataset *ch_dataset_prefetch(ch_dataset *d, int n);
+
+/* ---- options ---- */
+
+typedef enum ch_shard_policy {
+    CH_SHARD_AUTO = 0,
+    CH_SHARD_FILE = 1,
+    CH_SHARD_DATA = 2,
+    CH_SHARD_HINT = 3,
+    CH_SHARD_OFF = CH_OFF
+} ch_shard_policy;
+
+typedef struct ch_dataset_options {
+    ch_shard_policy shard;
+    int     threads;   /* that work ahead; 0: one for each core; CH_OFF: the caller's alone */
+    bool    unordered; /* every stage may give what is ready */
+    int64_t memory_bytes; /* that buffers may take; 0: a quarter of the machine's */
+} ch_dataset_options;
+
+/* Fields that are not zero hold for all of the pipeline; the outermost wins. */
+CH_API ch_dataset *ch_dataset_with_options(ch_dataset *d, const ch_dataset_options *opt);
+
+#endif

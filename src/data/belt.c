@@ -1,0 +1,496 @@
+/* data/belt.c -- belts of work.
+ *
+ * Everything in a belt but `current` is guarded by the iterator's lock, which is held for
+ * moments: items are passed on by pointer. `current` is the item that is being taken from; it
+ * belongs to whoever takes, who is one thread at a time, so that an element costs no lock.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "data/belt.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "base/thread.h"
+#include "data/iterator.h"
+
+enum {
+    MOST = 256,       /* elements of an item, and items of a belt */
+    WORTH_NS = 50000, /* an item that takes less time could be larger */
+    TOO_LONG_NS = 500000
+};
+
+struct ch_belt {
+    ch_cursor         *cursor;
+    ch_iterator       *it;
+    const ch_belt_ops *ops;
+    ch_belt_options    opt;
+    int                want;     /* elements of the next item */
+    int                capacity; /* items ahead, at present */
+    bool               is_pulling, is_held, has_ended;
+    int                n_busy;     /* items being pulled or made */
+    int                n;          /* items pulled, busy or ready, and not taken */
+    ch_item           *item[MOST]; /* in order */
+    ch_item           *spare;      /* one that was taken */
+    int64_t            n_pulled;   /* elements */
+    int64_t            wait_ns, pull_ns, make_ns;
+
+    ch_item *current; /* of who takes */
+};
+
+/* ---- items ---- */
+
+static void drop_slots(ch_item *i)
+{
+    for (int k = i->taken; k < i->n; k++)
+        ch__slot_drop(&i->slot[k]);
+    i->n = i->taken = 0;
+    ch__free(i->note);
+    i->note = NULL;
+}
+
+static void item_free(ch_item *i)
+{
+    if (i == NULL)
+        return;
+    drop_slots(i);
+    ch__free(i->slot);
+    ch__free(i);
+}
+
+void ch__slot_drop(ch_slot *s)
+{
+    ch__element_free(s->element);
+    ch__free(s->text);
+    *s = (ch_slot){0};
+}
+
+void ch__slot_fail(ch_slot *s, ch_status rc)
+{
+    ch__slot_drop(s);
+    s->rc = rc;
+    s->text = ch__strdup(ch_error_message());
+}
+
+static ch_slot *item_place(ch_item *i)
+{
+    if (!ch__grow((void **)&i->slot, &i->capacity, i->n + 1, sizeof(*i->slot)))
+        return NULL;
+    i->slot[i->n] = (ch_slot){0};
+    return &i->slot[i->n++];
+}
+
+void ch__item_add(ch_item *i, ch_element *e)
+{
+    ch_slot *s = item_place(i);
+
+    if (s == NULL) { /* the one before it becomes the error: nothing goes missing in silence */
+        ch__element_free(e);
+        if (i->n > 0) {
+            (void)ch__fail_memory("elements of a pipeline");
+            ch__slot_fail(&i->slot[i->n - 1], CH_RESOURCE_EXHAUSTED);
+        }
+        return;
+    }
+    s->element = e;
+}
+
+void ch__item_add_error(ch_item *i, ch_status rc)
+{
+    ch_slot *s = item_place(i);
+
+    if (s != NULL)
+        ch__slot_fail(s, rc);
+}
+
+void ch__item_fill(ch_item *i, ch_cursor *from)
+{
+    while (i->n < i->want) {
+        ch_element *e = NULL;
+        ch_status   rc = ch__cursor_next(from, &e);
+
+        if (rc != CH_OK) {
+            ch__item_add_error(i, rc);
+            if (rc == CH_CANCELLED)
+                return;
+        } else if (e == NULL) {
+            i->has_end = true;
+            return;
+        } else {
+            ch__item_add(i, e);
+        }
+    }
+}
+
+void ch__item_note(ch_item *i, const char *text)
+{
+    ch__free(i->note);
+    i->note = ch__strdup(text);
+}
+
+void ch__item_close_gaps(ch_item *i)
+{
+    int n = 0;
+
+    for (int k = 0; k < i->n; k++)
+        if (i->slot[k].element != NULL || i->slot[k].rc != CH_OK)
+            i->slot[n++] = i->slot[k];
+    i->n = n;
+}
+
+/* ---- opening and closing ---- */
+
+static ch_status enlist(ch_belt *l)
+{
+    ch_iterator *it = l->it;
+    bool         fits;
+
+    pthread_mutex_lock(&it->lock);
+    fits = ch__grow((void **)&it->belt, &it->cap_belts, it->n_belts + 1, sizeof(*it->belt));
+    if (fits)
+        it->belt[it->n_belts++] = l;
+    pthread_mutex_unlock(&it->lock);
+    return fits ? CH_OK : ch__fail_memory(l->cursor->stage->name);
+}
+
+static void strike_off(ch_belt *l)
+{
+    ch_iterator *it = l->it;
+
+    for (int i = 0; i < it->n_belts; i++)
+        if (it->belt[i] == l) {
+            memmove(&it->belt[i], &it->belt[i + 1],
+                    (size_t)(it->n_belts - i - 1) * sizeof(*it->belt));
+            it->n_belts--;
+            return;
+        }
+}
+
+ch_status ch__belt_open(ch_cursor *c, const ch_belt_ops *ops, const ch_belt_options *opt,
+                        ch_belt **out)
+{
+    ch_belt  *l = ch__calloc(1, sizeof(*l));
+    int       threads = c->it->n_threads;
+    ch_status rc;
+
+    if (l == NULL)
+        return ch__fail_memory(c->stage->name);
+    l->cursor = c;
+    l->it = c->it;
+    l->ops = ops;
+    l->opt = *opt;
+    l->opt.unordered |= c->it->unordered;
+    l->want = opt->want > 0 ? opt->want : 1;
+    l->capacity = opt->ahead > 0 ? opt->ahead : 2 * threads + 2;
+    if (threads == 0)
+        l->capacity = 1;
+    if (l->capacity > MOST)
+        l->capacity = MOST;
+    rc = enlist(l);
+    if (rc != CH_OK) {
+        ch__free(l);
+        return rc;
+    }
+    *out = l;
+    return CH_OK;
+}
+
+void ch__belt_close(ch_belt *l)
+{
+    if (l == NULL)
+        return;
+    ch__belt_hold(l);
+    pthread_mutex_lock(&l->it->lock);
+    strike_off(l);
+    pthread_mutex_unlock(&l->it->lock);
+    ch__belt_clear(l);
+    item_free(l->spare);
+    ch__free(l);
+}
+
+/* ---- working ---- */
+
+static bool has_work(const ch_belt *l)
+{
+    return !l->is_pulling && !l->is_held && !l->has_ended && l->n < l->capacity &&
+           (l->opt.at_once == 0 || l->n_busy < l->opt.at_once);
+}
+
+static ch_item *new_item(ch_belt *l)
+{
+    ch_item *i = l->spare;
+
+    l->spare = NULL;
+    if (i == NULL)
+        i = ch__calloc(1, sizeof(*i));
+    if (i == NULL)
+        return NULL;
+    drop_slots(i);
+    i->is_ready = i->has_end = false;
+    i->want = l->want;
+    i->first = l->n_pulled;
+    return i;
+}
+
+/* Items as large as makes passing them on cheap, and no larger. */
+static void tune(ch_belt *l, int64_t ns, int n)
+{
+    if (l->opt.want > 0 || l->it->n_threads == 0)
+        return;
+    if (ns < WORTH_NS && n == l->want && l->want < MOST)
+        l->want *= 2;
+    else if (ns > TOO_LONG_NS && l->want > 1)
+        l->want /= 2;
+}
+
+/* Pulls and makes one item. The lock is held before and after, and not meanwhile. */
+static ch_status work(ch_belt *l)
+{
+    ch_item *i = new_item(l);
+    int64_t  t0, t1, t2;
+
+    if (i == NULL)
+        return ch__fail_memory(l->cursor->stage->name);
+    l->item[l->n++] = i;
+    l->is_pulling = true;
+    l->n_busy++;
+    pthread_mutex_unlock(&l->it->lock);
+    t0 = ch__now_ns();
+    l->ops->pull(l->cursor, i);
+    t1 = ch__now_ns();
+    pthread_mutex_lock(&l->it->lock);
+    l->n_pulled += i->n;
+    l->is_pulling = false;
+    l->has_ended |= i->has_end;
+    ch__iterator_tell(l->it);
+    pthread_mutex_unlock(&l->it->lock);
+    l->ops->make(l->cursor, i);
+    t2 = ch__now_ns();
+    pthread_mutex_lock(&l->it->lock);
+    i->is_ready = true;
+    l->n_busy--;
+    l->pull_ns += t1 - t0;
+    l->make_ns += t2 - t1;
+    tune(l, t2 - t0, i->n);
+    ch__iterator_tell(l->it);
+    return CH_OK;
+}
+
+bool ch__belt_work(ch_belt *l)
+{
+    return has_work(l) && work(l) == CH_OK;
+}
+
+/* ---- taking ---- */
+
+/* Takes the next item off the belt; NULL: it is not ready. */
+static ch_item *take_item(ch_belt *l)
+{
+    int at = 0;
+
+    while (l->opt.unordered && at + 1 < l->n && !l->item[at]->is_ready)
+        at++;
+    if (at >= l->n || !l->item[at]->is_ready)
+        return NULL;
+    ch_item *i = l->item[at];
+    memmove(&l->item[at], &l->item[at + 1], (size_t)(l->n - at - 1) * sizeof(ch_item *));
+    l->n--;
+    ch__iterator_tell(l->it); /* there is room */
+    return i;
+}
+
+/* Twice as much beforehand where that was not enough. */
+static void wish_for_more(ch_belt *l)
+{
+    if (l->opt.ahead == 0 && l->n_pulled > 8 && l->capacity * 2 <= 8 * l->it->n_threads + 8)
+        l->capacity *= 2;
+}
+
+/* With the lock held: `current` is the next item; NULL at the end. */
+static ch_status advance(ch_belt *l)
+{
+    ch_status rc = CH_OK;
+
+    while (rc == CH_OK && (l->current = take_item(l)) == NULL) {
+        if (atomic_load_explicit(&l->it->stops, memory_order_relaxed))
+            return ch__fail(CH_CANCELLED, "%s: the iterator was let go",
+                            l->cursor->stage->name);
+        if (l->n == 0 && l->has_ended)
+            return CH_OK;
+        if (has_work(l) && (l->it->n_workers == 0 || l->cursor->parent != NULL)) {
+            rc = work(l);
+            continue;
+        }
+        int64_t t0 = ch__now_ns();
+
+        wish_for_more(l);
+        rc = ch__iterator_wait(l->it, l->cursor->stage->name);
+        l->wait_ns += ch__now_ns() - t0;
+    }
+    return rc;
+}
+
+static ch_status give(ch_slot *s, ch_element **out)
+{
+    ch_status rc = s->rc;
+
+    if (rc == CH_OK) {
+        *out = s->element;
+        *s = (ch_slot){0};
+        return CH_OK;
+    }
+    (void)ch__fail(rc, "%s", s->text != NULL ? s->text : "no memory for the message");
+    ch__slot_drop(s);
+    return rc;
+}
+
+ch_status ch__belt_next(ch_belt *l, ch_element **out)
+{
+    ch_item *i;
+
+    while ((i = l->current) == NULL || i->taken == i->n) {
+        ch_status rc;
+
+        pthread_mutex_lock(&l->it->lock);
+        if (i != NULL) {
+            item_free(l->spare);
+            l->spare = i;
+            l->current = NULL;
+        }
+        rc = advance(l);
+        pthread_mutex_unlock(&l->it->lock);
+        if (rc != CH_OK)
+            return rc;
+        if (l->current == NULL) {
+            *out = NULL;
+            return CH_OK;
+        }
+    }
+    return give(&i->slot[i->taken++], out);
+}
+
+/* ---- holding, saving ---- */
+
+void ch__belt_hold(ch_belt *l)
+{
+    pthread_mutex_lock(&l->it->lock);
+    l->is_held = true;
+    while (l->n_busy > 0)
+        (void)ch__iterator_wait(l->it, l->cursor->stage->name);
+    pthread_mutex_unlock(&l->it->lock);
+}
+
+void ch__belt_release(ch_belt *l)
+{
+    pthread_mutex_lock(&l->it->lock);
+    l->is_held = false;
+    ch__iterator_tell(l->it);
+    pthread_mutex_unlock(&l->it->lock);
+}
+
+void ch__belt_clear(ch_belt *l)
+{
+    for (int i = 0; i < l->n; i++)
+        item_free(l->item[i]);
+    item_free(l->current);
+    l->current = NULL;
+    l->n = 0;
+    l->has_ended = false;
+    l->n_pulled = 0;
+}
+
+static void save_item(const ch_item *i, ch_saver *s)
+{
+    for (int k = i->taken; k < i->n; k++)
+        if (i->slot[k].rc == CH_OK)
+            ch__save_element(s, i->slot[k].element);
+        else
+            ch__save_fault(s, i->slot[k].rc, i->slot[k].text);
+}
+
+void ch__belt_save(ch_belt *l, ch_saver *s)
+{
+    int64_t n = l->current != NULL ? l->current->n - l->current->taken : 0;
+
+    for (int i = 0; i < l->n; i++)
+        n += l->item[i]->n;
+    ch__save_int(s, l->n_pulled);
+    ch__save_int(s, l->has_ended);
+    ch__save_int(s, n);
+    if (l->current != NULL)
+        save_item(l->current, s);
+    for (int i = 0; i < l->n; i++)
+        save_item(l->item[i], s);
+}
+
+/* All of it becomes the current item, however much it is. */
+ch_status ch__belt_load(ch_belt *l, ch_loader *from)
+{
+    ch__belt_clear(l);
+    l->n_pulled = ch__load_int(from, 0, INT64_MAX);
+    l->has_ended = ch__load_int(from, 0, 1) != 0;
+    int64_t n = ch__load_int(from, 0, INT32_MAX);
+
+    l->current = ch__calloc(1, sizeof(*l->current));
+    if (l->current == NULL)
+        return ch__fail_memory(l->cursor->stage->name);
+    for (int64_t i = 0; i < n && !ch__load_fails(from); i++) {
+        ch_status   rc = CH_OK;
+        const char *text = NULL;
+        ch_element *e = ch__load_result(from, l->cursor->dataset, &rc, &text);
+
+        if (rc == CH_OK) {
+            ch__item_add(l->current, e);
+            continue;
+        }
+        (void)ch__fail(rc, "%s", text);
+        ch__item_add_error(l->current, rc);
+    }
+    return ch__load_status(from);
+}
+
+ch_status ch__belt_rewind(ch_belt *l, ch_cursor *c)
+{
+    ch_status rc;
+
+    ch__belt_hold(l);
+    ch__belt_clear(l);
+    rc = ch__rewind_inputs(c);
+    ch__belt_release(l);
+    return rc;
+}
+
+void ch__belt_save_all(ch_belt *l, ch_cursor *c, ch_saver *s)
+{
+    ch__belt_hold(l);
+    ch__belt_save(l, s);
+    ch__save_inputs(c, s);
+    ch__belt_release(l);
+}
+
+ch_status ch__belt_load_all(ch_belt *l, ch_cursor *c, ch_loader *from)
+{
+    ch_status rc;
+
+    ch__belt_hold(l);
+    rc = ch__belt_load(l, from);
+    if (rc == CH_OK)
+        rc = ch__load_inputs(c, from);
+    ch__belt_release(l);
+    return rc;
+}
+
+void ch__belt_profile(const ch_belt *l, ch_stage_profile *out)
+{
+    out->ready = l->current != NULL ? l->current->n - l->current->taken : 0;
+    for (int i = 0; i < l->n; i++)
+        out->ready += l->item[i]->is_ready ? l->item[i]->n : 0;
+    out->capacity = l->capacity * l->want;
+    out->busy_ns = l->pull_ns + l->make_ns;
+    out->wait_ns = l->wait_ns;
+}
+
+const ch_cursor *ch__belt_cursor(const ch_belt *l)
+{
+    return l->cursor;
+}

@@ -1,0 +1,98 @@
+/* data/belt.h -- a belt: what a stage needs done, done beforehand by whoever has time.
+ *
+ * Work comes in items, each some elements. An item is pulled, that is, its elements are taken from
+ * below; then made, which turns them into what the stage gives; then taken. Pulling goes in order,
+ * one thread at a time; making goes on in any number of threads; taking goes in the order of
+ * pulling again, unless the belt is unordered. So what comes out does not depend on who did it.
+ *
+ *     static void pull(ch_cursor *c, ch_item *i)   { ch__item_fill(i, c->in[0]); }
+ *     static void make(ch_cursor *c, ch_item *i)   { ... each i->slot[k] ... }
+ *     static ch_status next(ch_cursor *c, ch_element **out) { return ch__belt_next(belt, out); }
+ *
+ * The threads are the iterator's. Each looks for work from the last stage towards the sources; one
+ * that has to wait for an item does work of that belt in the meantime. With no threads, whoever
+ * takes does it all, an element at a time.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DATA_BELT_H
+#define DATA_BELT_H
+
+#include "data/data.h"
+
+/* What stands in a place: an element, or the error that there was instead. */
+typedef struct ch_slot {
+    ch_element *element;
+    ch_status   rc;
+    char       *text;  /* of an error; NULL: no memory for it */
+    int64_t     extra; /* from pull to make */
+} ch_slot;
+
+typedef struct ch_item {
+    bool     is_ready;
+    bool     has_end; /* nothing comes behind it */
+    int      n, taken;
+    int      want;  /* how many pull should put there */
+    int64_t  first; /* the place of its first element among all that the belt pulled */
+    char    *note;  /* of pull, for make: a file's name. NULL: none */
+    int      capacity;
+    ch_slot *slot;
+} ch_item;
+
+typedef struct ch_belt_ops {
+    /* Puts up to i->want results there with ch__item_add; sets has_end where there are no more. */
+    void (*pull)(ch_cursor *c, ch_item *i);
+    /* Replaces them by others, at most as many, or leaves them; ch__item_keep. */
+    void (*make)(ch_cursor *c, ch_item *i);
+} ch_belt_ops;
+
+typedef struct ch_belt_options {
+    int  want;      /* elements of an item; 0: as many as make an item worth a thread's while */
+    int  ahead;     /* items; 0: as it turns out */
+    int  at_once;   /* threads that make; 0: any number */
+    bool unordered; /* take what is ready first */
+} ch_belt_options;
+
+typedef struct ch_belt ch_belt;
+
+ch_status ch__belt_open(ch_cursor *c, const ch_belt_ops *ops, const ch_belt_options *opt,
+                        ch_belt **out);
+void      ch__belt_close(ch_belt *l); /* NULL is fine */
+
+/* The next result, its element or error; NULL at the end. */
+ch_status ch__belt_next(ch_belt *l, ch_element **out);
+
+/* Nobody pulls or makes from hold to release: what is below may be changed. */
+void ch__belt_hold(ch_belt *l);
+void ch__belt_release(ch_belt *l);
+/* While held: forgets what is done already, and that there was an end. */
+void ch__belt_clear(ch_belt *l);
+/* While held: what is done and not yet taken. */
+void      ch__belt_save(ch_belt *l, ch_saver *s);
+ch_status ch__belt_load(ch_belt *l, ch_loader *from);
+
+/* The usual three: hold, do it with the belt and the inputs, release. */
+ch_status ch__belt_rewind(ch_belt *l, ch_cursor *c);
+void      ch__belt_save_all(ch_belt *l, ch_cursor *c, ch_saver *s);
+ch_status ch__belt_load_all(ch_belt *l, ch_cursor *c, ch_loader *from);
+
+/* For pull: one more. */
+void ch__item_add(ch_item *i, ch_element *e);      /* takes it over */
+void ch__item_add_error(ch_item *i, ch_status rc); /* with this thread's message */
+/* From a cursor until i->want are there or it ends. */
+void ch__item_fill(ch_item *i, ch_cursor *from);
+void ch__item_note(ch_item *i, const char *text);
+/* For make: leaves out slots that were dropped. */
+void ch__item_close_gaps(ch_item *i);
+/* Puts this thread's error in the place of what is there. */
+void ch__slot_fail(ch_slot *s, ch_status rc);
+void ch__slot_drop(ch_slot *s); /* frees what is there */
+
+/* ---- of the iterator ---- */
+
+/* Work of this belt, if there is some: what idle threads do. With the iterator's lock held, which
+ * is let go of meanwhile. */
+bool             ch__belt_work(ch_belt *l);
+void             ch__belt_profile(const ch_belt *l, ch_stage_profile *out);
+const ch_cursor *ch__belt_cursor(const ch_belt *l);
+
+#endif

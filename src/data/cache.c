@@ -1,0 +1,236 @@
+/* data/cache.c -- keeping elements: cache in memory, and prefetch.
+ *
+ * A cache keeps what it got from below and never asks twice. It is filled as it is used: a pass that
+ * ends early leaves the rest to the next one. A place in it is a number: who goes there asks below
+ * for the elements before it once more, which are the same (data/data.h, 3), unless stages below are
+ * unordered: then the elements themselves are saved.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/fault.h"
+#include "base/mem.h"
+#include "data/iterator.h"
+
+typedef struct caching {
+    ch_cursor    base;
+    bool         is_whole;
+    int          n, cap, at;
+    ch_element **element;
+} caching;
+
+static ch_status cache_infer(ch_dataset *d)
+{
+    return ch__dataset_like(d, d->in[0]);
+}
+
+/* One more from below; x->is_whole at the end. */
+static ch_status cache_more(caching *x)
+{
+    ch_element *e = NULL;
+    ch_status   rc = ch__cursor_next(x->base.in[0], &e);
+
+    if (rc != CH_OK)
+        return rc;
+    if (e == NULL) {
+        x->is_whole = true;
+        return CH_OK;
+    }
+    if (!ch__grow((void **)&x->element, &x->cap, x->n + 1, sizeof(e))) {
+        ch__element_free(e);
+        return ch__fail(CH_RESOURCE_EXHAUSTED,
+                        "cache: no memory for element %d; give it a file", x->n);
+    }
+    x->element[x->n++] = e;
+    return CH_OK;
+}
+
+static ch_status cache_next(ch_cursor *c, ch_element **out)
+{
+    caching  *x = (caching *)c;
+    ch_status rc = CH_OK;
+
+    if (x->at == x->n && !x->is_whole)
+        rc = cache_more(x);
+    if (rc != CH_OK || x->at == x->n)
+        return rc;
+    return ch__element_share(x->element[x->at++], out);
+}
+
+static ch_status cache_rewind(ch_cursor *c)
+{
+    ((caching *)c)->at = 0;
+    return CH_OK;
+}
+
+static void cache_save(ch_cursor *c, ch_saver *s)
+{
+    caching *x = (caching *)c;
+    bool     by_value = c->it->unordered || ch__dataset_is_unordered(c->dataset);
+
+    ch__save_int(s, x->is_whole);
+    ch__save_int(s, x->n);
+    ch__save_int(s, x->at);
+    ch__save_int(s, by_value);
+    if (!by_value)
+        return;
+    for (int i = 0; i < x->n; i++)
+        ch__save_element(s, x->element[i]);
+    ch__save_inputs(c, s);
+}
+
+static ch_status load_values(caching *x, int n, ch_loader *l)
+{
+    for (int i = 0; i < n && !ch__load_fails(l); i++) {
+        ch_element *e = ch__load_element(l, x->base.dataset);
+
+        if (e == NULL)
+            break;
+        if (!ch__grow((void **)&x->element, &x->cap, x->n + 1, sizeof(e))) {
+            ch__element_free(e);
+            return ch__fail_memory("cache");
+        }
+        x->element[x->n++] = e;
+    }
+    return ch__load_fails(l) ? ch__load_status(l) : ch__load_inputs(&x->base, l);
+}
+
+static ch_status cache_load(ch_cursor *c, ch_loader *l)
+{
+    caching  *x = (caching *)c;
+    bool      is_whole = ch__load_int(l, 0, 1) != 0, by_value;
+    int       n = (int)ch__load_int(l, 0, INT32_MAX), at = (int)ch__load_int(l, 0, n);
+    ch_status rc = CH_OK;
+
+    by_value = ch__load_int(l, 0, 1) != 0;
+    if (ch__load_fails(l))
+        return ch__load_status(l);
+    if (by_value)
+        rc = load_values(x, n, l);
+    while (rc == CH_OK && x->n < n && !x->is_whole)
+        rc = cache_more(x);
+    if (rc == CH_OK && x->n < n)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "restore: the data has only %d elements before a "
+                        "cache, the place was behind %d",
+                        x->n, n);
+    x->at = at;
+    x->is_whole = is_whole;
+    return rc;
+}
+
+static void cache_close(ch_cursor *c)
+{
+    caching *x = (caching *)c;
+
+    for (int i = 0; i < x->n; i++)
+        ch__element_free(x->element[i]);
+    ch__free(x->element);
+}
+
+const ch_stage ch__stage_cache = {
+    .name = "cache",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__cache__descriptor,
+    .cursor_bytes = sizeof(caching),
+    .infer = cache_infer,
+    .open = ch__open_nothing,
+    .next = cache_next,
+    .rewind = cache_rewind,
+    .save = cache_save,
+    .load = cache_load,
+    .close = cache_close,
+};
+
+ch_dataset *ch_dataset_cache(ch_dataset *d)
+{
+    Cohort__Cache a;
+
+    cohort__cache__init(&a);
+    return ch__dataset_new(&ch__stage_cache,
+                           &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
+}
+
+/* ---- prefetch ---- */
+
+typedef struct fetching {
+    ch_cursor base;
+    ch_belt  *belt;
+} fetching;
+
+static ch_status prefetch_infer(ch_dataset *d)
+{
+    if (CH_ATTRS_OF(d, Cohort__Count)->count < 0 ||
+        CH_ATTRS_OF(d, Cohort__Count)->count > 65536)
+        return ch__dataset_fail(d, "%lld elements, want 0 to 65536",
+                                (long long)CH_ATTRS_OF(d, Cohort__Count)->count);
+    return ch__dataset_like(d, d->in[0]);
+}
+
+static void prefetch_pull(ch_cursor *c, ch_item *i)
+{
+    ch__item_fill(i, c->in[0]);
+}
+
+static void prefetch_make(ch_cursor *c, ch_item *i)
+{
+    (void)c;
+    (void)i;
+}
+
+static ch_status prefetch_open(ch_cursor *c)
+{
+    static const ch_belt_ops ops = {prefetch_pull, prefetch_make};
+    int                      n = (int)CH_ATTRS(c, Cohort__Count)->count;
+
+    return ch__belt_open(c, &ops, &(ch_belt_options){.want = 1, .ahead = n},
+                         &((fetching *)c)->belt);
+}
+
+static ch_status prefetch_next(ch_cursor *c, ch_element **out)
+{
+    return ch__belt_next(((fetching *)c)->belt, out);
+}
+
+static ch_status prefetch_rewind(ch_cursor *c)
+{
+    return ch__belt_rewind(((fetching *)c)->belt, c);
+}
+
+static void prefetch_save(ch_cursor *c, ch_saver *s)
+{
+    ch__belt_save_all(((fetching *)c)->belt, c, s);
+}
+
+static ch_status prefetch_load(ch_cursor *c, ch_loader *l)
+{
+    return ch__belt_load_all(((fetching *)c)->belt, c, l);
+}
+
+static void prefetch_close(ch_cursor *c)
+{
+    ch__belt_close(((fetching *)c)->belt);
+}
+
+const ch_stage ch__stage_prefetch = {
+    .name = "prefetch",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__count__descriptor,
+    .cursor_bytes = sizeof(fetching),
+    .infer = prefetch_infer,
+    .open = prefetch_open,
+    .next = prefetch_next,
+    .rewind = prefetch_rewind,
+    .save = prefetch_save,
+    .load = prefetch_load,
+    .close = prefetch_close,
+};
+
+ch_dataset *ch_dataset_prefetch(ch_dataset *d, int n)
+{
+    Cohort__Count a = COHORT__COUNT__INIT;
+
+    a.count = n;
+    return ch__dataset_new(&ch__stage_prefetch,
+                           &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
+}

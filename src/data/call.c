@@ -1,0 +1,349 @@
+/* data/call.c -- recorded steps on elements.   SPDX-License-Identifier: Apache-2.0 */
+#include "data/call.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "graph/program.h"
+#include "graph/step.h"
+
+/* ---- recording ---- */
+
+/* Sizes that are not known are symbols: one for all rows of a batch, one of its own for each other. */
+static ch_dims dims_of(const ch_dataset *d, int part, int *n_symbols, int *rows)
+{
+    ch_shape s = d->spec[part].shape;
+    ch_dims  dims = {.rank = s.rank};
+
+    for (int i = 0; i < s.rank; i++) {
+        if (s.dim[i] >= 0) {
+            dims.dim[i] = (ch_dim){s.dim[i], 0};
+        } else if (i == 0 && d->same_rows) {
+            if (*rows == 0)
+                *rows = ++*n_symbols;
+            dims.dim[i] = (ch_dim){1, *rows};
+        } else {
+            dims.dim[i] = (ch_dim){1, ++*n_symbols};
+        }
+    }
+    return dims;
+}
+
+static ch_status record(ch_step *s, ch_step_fn step, void *arg, const ch_dataset *in,
+                        ch_graph **out)
+{
+    int n_symbols = 0, rows = 0;
+
+    for (int i = 0; i < in->n_parts; i++) {
+        ch_dims dims = dims_of(in, i, &n_symbols, &rows);
+
+        if (in->spec[i].dtype == CH_STR)
+            return ch__fail(
+                CH_INVALID_ARGUMENT,
+                "component %d is a string, and no step computes with strings; leave "
+                "it out (ch_dataset_select), parse it, or use a C function",
+                i);
+        s->graph->n_symbols = n_symbols;
+        ch__step_add_input(s, in->spec[i].name, in->spec[i].dtype, &dims);
+    }
+    step(s, arg);
+    return ch__step_finish(s, out);
+}
+
+ch_status ch__call_record(const char *name, ch_step_fn step, void *arg, const ch_dataset *in,
+                          ch_graph **out)
+{
+    ch_step  *s = NULL;
+    ch_status rc;
+
+    if (step == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: no step", name);
+    rc = ch__step_new(name, NULL, &s);
+    if (rc != CH_OK)
+        return rc;
+    rc = record(s, step, arg, in, out);
+    ch__step_free(s);
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "recording %s", name);
+}
+
+ch_status ch__call_check(const ch_dataset *d, const ch_graph *g, const ch_dataset *in)
+{
+    if (g == NULL)
+        return ch__dataset_fail(d, "it has no step");
+    if (g->n_resources > 0)
+        return ch__dataset_fail(d, "its step uses variable \"%s\"; a pipeline has none",
+                                g->resource[0].name);
+    if (g->n_inputs != in->n_parts || g->n_outputs == 0)
+        return ch__dataset_fail(d,
+                                "its step has %d inputs and %d outputs, elements have %d "
+                                "components",
+                                g->n_inputs, g->n_outputs, in->n_parts);
+    for (int i = 0; i < g->n_inputs; i++)
+        if (g->input[i]->dtype != in->spec[i].dtype ||
+            g->input[i]->dims.rank != in->spec[i].shape.rank)
+            return ch__dataset_fail(d, "input %d of its step is not what component %d is", i,
+                                    i);
+    return CH_OK;
+}
+
+ch_tensor_spec ch__call_output(const ch_graph *g, int i)
+{
+    const ch_node *n = g->output[i].node;
+
+    return (ch_tensor_spec){g->output[i].name, n->dtype, ch__dims_shape(&n->dims)};
+}
+
+bool ch__call_same_rows(const ch_graph *g)
+{
+    ch_dim rows = {0, 0};
+
+    for (int i = 0; i < g->n_outputs; i++) {
+        const ch_dims *d = &g->output[i].node->dims;
+
+        if (d->rank == 0 || d->dim[0].sym == 0)
+            continue;
+        if (rows.sym == 0)
+            rows = d->dim[0];
+        else if (rows.sym != d->dim[0].sym || rows.n != d->dim[0].n)
+            return false;
+    }
+    return true;
+}
+
+/* ---- running ---- */
+
+/* A program with memory of its own. */
+typedef struct runner {
+    struct runner *next;
+    ch_program    *program;
+    ch_instance   *instance;
+    char          *arena;
+    void         **input, **output;
+    char         **staged;  /* of inputs that are not aligned; NULL: not needed so far */
+    ch_shape       shape[]; /* of the inputs */
+} runner;
+
+struct ch_caller {
+    ch_graph       *graph;
+    pthread_mutex_t lock;
+    runner         *idle; /* used last comes first */
+    int             n_idle;
+};
+
+enum { MOST_IDLE = 64 };
+
+static void runner_free(runner *r)
+{
+    if (r == NULL)
+        return;
+    for (int i = 0; r->staged != NULL && i < r->program->graph->n_inputs; i++)
+        ch__free_aligned(r->staged[i]);
+    if (r->instance != NULL)
+        ch__instance_free(r->instance);
+    ch__program_unref(r->program);
+    ch__free_aligned(r->arena);
+    ch__free(r->input);
+    ch__free(r->output);
+    ch__free(r->staged);
+    ch__free(r);
+}
+
+static ch_status make_program(const ch_graph *g, const ch_shape *shape, ch_program **out)
+{
+    const int    variant = 0;
+    ch_graph    *special = NULL;
+    ch_signature sig = {1, 1, &variant, &shape};
+    ch_status    rc = ch__specialise(g, &sig, &special);
+
+    if (rc == CH_OK)
+        rc = ch__program_new(special, &(ch_plan_options){.threads = 1}, out);
+    ch_graph_unref(special);
+    return rc;
+}
+
+static ch_status runner_new(const ch_graph *g, const ch_element *e, runner **out)
+{
+    size_t    n = (size_t)g->n_inputs;
+    runner   *r = ch__calloc(1, sizeof(*r) + n * sizeof(ch_shape));
+    ch_status rc;
+
+    if (r == NULL)
+        return ch__fail_memory("program of a pipeline");
+    for (int i = 0; i < g->n_inputs; i++)
+        r->shape[i] = ch_shape_make(e->part[i].shape.rank, e->part[i].shape.dim);
+    rc = make_program(g, r->shape, &r->program);
+    if (rc == CH_OK)
+        rc = ch__instance_new(r->program, &r->instance);
+    if (rc == CH_OK) {
+        r->arena = ch__alloc_aligned(r->program->arena_bytes + CH_ALIGN);
+        r->input = ch__calloc(n + 1, sizeof(void *));
+        r->staged = ch__calloc(n + 1, sizeof(char *));
+        r->output = ch__calloc((size_t)g->n_outputs + 1, sizeof(void *));
+        if (r->arena == NULL || r->input == NULL || r->staged == NULL || r->output == NULL)
+            rc = ch__fail_memory("program of a pipeline");
+    }
+    if (rc == CH_OK)
+        *out = r;
+    else
+        runner_free(r);
+    return rc;
+}
+
+static bool suits(const runner *r, const ch_element *e)
+{
+    for (int i = 0; i < e->n; i++)
+        if (!ch_shape_equal(r->shape[i], e->part[i].shape))
+            return false;
+    return true;
+}
+
+static ch_status take_runner(ch_caller *c, const ch_element *e, runner **out)
+{
+    runner *r = NULL;
+
+    pthread_mutex_lock(&c->lock);
+    for (runner **at = &c->idle; *at != NULL; at = &(*at)->next)
+        if (suits(*at, e)) {
+            r = *at;
+            *at = r->next;
+            c->n_idle--;
+            break;
+        }
+    pthread_mutex_unlock(&c->lock);
+    if (r == NULL)
+        return runner_new(c->graph, e, out);
+    *out = r;
+    return CH_OK;
+}
+
+/* The one that was not used for longest goes if there are too many. */
+static void return_runner(ch_caller *c, runner *r)
+{
+    runner *last = NULL;
+
+    pthread_mutex_lock(&c->lock);
+    r->next = c->idle;
+    c->idle = r;
+    if (++c->n_idle > MOST_IDLE) {
+        runner **at = &c->idle;
+
+        while ((*at)->next != NULL)
+            at = &(*at)->next;
+        last = *at;
+        *at = NULL;
+        c->n_idle--;
+    }
+    pthread_mutex_unlock(&c->lock);
+    runner_free(last);
+}
+
+/* Kernels want data that is aligned for its type. */
+static ch_status bind_inputs(runner *r, const ch_element *e)
+{
+    for (int i = 0; i < e->n; i++) {
+        const ch_part *p = &e->part[i];
+        size_t         bytes = (size_t)ch_shape_count(p->shape) * ch_dtype_bytes(p->dtype);
+
+        if ((uintptr_t)p->data % ch_dtype_bytes(p->dtype) == 0) {
+            memcpy(&r->input[i], &p->data, sizeof(void *)); /* inputs are never written */
+            continue;
+        }
+        if (r->staged[i] == NULL && (r->staged[i] = ch__alloc_aligned(bytes + 1)) == NULL)
+            return ch__fail_memory("program of a pipeline");
+        memcpy(r->staged[i], p->data, bytes);
+        r->input[i] = r->staged[i];
+    }
+    return CH_OK;
+}
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + CH_ALIGN - 1) & ~(size_t)(CH_ALIGN - 1);
+}
+
+/* An element for the results, whose memory the program writes to. */
+static ch_status bind_outputs(runner *r, ch_element **out)
+{
+    const ch_graph *g = r->program->graph;
+    size_t          bytes = CH_ALIGN;
+    ch_element     *e;
+
+    for (int i = 0; i < g->n_outputs; i++)
+        bytes += aligned((size_t)ch__bytes(g->output[i].node));
+    e = ch__element_new(g->n_outputs, 0, bytes);
+    if (e == NULL)
+        return ch__fail_memory("element");
+    char *at = (char *)aligned((size_t)e->room);
+    for (int i = 0; i < g->n_outputs; i++) {
+        const ch_node *n = g->output[i].node;
+
+        e->part[i] = (ch_part){n->dtype, ch__shape(n), at};
+        r->output[i] = at;
+        at += aligned((size_t)ch__bytes(n));
+    }
+    *out = e;
+    return CH_OK;
+}
+
+static ch_status run(runner *r, int64_t pass, int64_t place, const ch_element *in,
+                     ch_element **out)
+{
+    ch_env    env = {.n_replicas = 1, .step = place, .seed = (uint64_t)pass};
+    ch_bind   bind = {.input = r->input,
+                      .output = r->output,
+                      .arena = r->arena,
+                      .arena_generation = 1,
+                      .env = &env};
+    ch_status rc = bind_inputs(r, in);
+
+    if (rc == CH_OK)
+        rc = bind_outputs(r, out);
+    return rc == CH_OK ? ch__instance_run(r->instance, &bind) : rc;
+}
+
+ch_status ch__caller_run(ch_caller *c, int64_t pass, int64_t place, const ch_element *in,
+                         ch_element **out)
+{
+    runner     *r = NULL;
+    ch_element *e = NULL;
+    ch_status   rc = take_runner(c, in, &r);
+
+    if (rc != CH_OK)
+        return rc;
+    rc = run(r, pass, place, in, &e);
+    return_runner(c, r);
+    if (rc == CH_OK)
+        *out = e;
+    else
+        ch__element_free(e);
+    return rc;
+}
+
+ch_status ch__caller_new(ch_graph *g, ch_caller **out)
+{
+    ch_caller *c = ch__calloc(1, sizeof(*c));
+
+    if (c == NULL)
+        return ch__fail_memory("program of a pipeline");
+    c->graph = ch_graph_ref(g);
+    pthread_mutex_init(&c->lock, NULL);
+    *out = c;
+    return CH_OK;
+}
+
+void ch__caller_free(ch_caller *c)
+{
+    if (c == NULL)
+        return;
+    while (c->idle != NULL) {
+        runner *r = c->idle;
+
+        c->idle = r->next;
+        runner_free(r);
+    }
+    ch_graph_unref(c->graph);
+    pthread_mutex_destroy(&c->lock);
+    ch__free(c);
+}

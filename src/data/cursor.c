@@ -1,0 +1,381 @@
+/* data/cursor.c -- running stages: the tree of cursors, and bodies in it.
+ *
+ * Depth is bounded by CH_MAX_DATASET_DEPTH, so walking the tree may recurse.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "data/iterator.h"
+
+/* Every so many calls one is timed: a clock costs as much as a cheap stage. */
+enum { TIMED = 32 };
+
+static ch_status open_inputs(ch_cursor *c)
+{
+    c->in = ch__calloc((size_t)c->dataset->n_in + 1, sizeof(ch_cursor *));
+    if (c->in == NULL)
+        return ch__fail_memory(c->stage->name);
+    for (int i = 0; i < c->dataset->n_in; i++) {
+        ch_status rc = ch__cursor_open(c->it, c->dataset->in[i], c, &c->in[i]);
+
+        if (rc != CH_OK)
+            return rc;
+        c->n_in++;
+    }
+    return CH_OK;
+}
+
+static ch_cursor *cursor_new(ch_iterator *it, const ch_stage *stage, ch_dataset *d,
+                             ch_cursor *parent)
+{
+    ch_cursor *c = ch__calloc(1, stage->cursor_bytes);
+
+    if (c == NULL)
+        return NULL;
+    c->stage = stage;
+    c->dataset = d;
+    c->it = it;
+    c->parent = parent;
+    return c;
+}
+
+ch_status ch__cursor_open(ch_iterator *it, ch_dataset *d, ch_cursor *parent, ch_cursor **out)
+{
+    ch_cursor *c = cursor_new(it, d->stage, d, parent);
+    ch_status  rc;
+
+    if (c == NULL)
+        return ch__fail_memory(d->stage->name);
+    rc = open_inputs(c);
+    if (rc == CH_OK)
+        rc = c->stage->open(c);
+    if (rc != CH_OK) {
+        ch__cursor_close(c);
+        return rc;
+    }
+    *out = c;
+    return CH_OK;
+}
+
+/* The stage goes first: its belt may still be pulling from the inputs. */
+void ch__cursor_close(ch_cursor *c)
+{
+    if (c == NULL)
+        return;
+    c->stage->close(c);
+    for (int i = 0; i < c->n_in; i++)
+        ch__cursor_close(c->in[i]);
+    ch__free(c->in);
+    ch__free(c);
+}
+
+ch_status ch__cursor_next(ch_cursor *c, ch_element **out)
+{
+    ch_status rc;
+    int64_t   from;
+
+    if (atomic_load_explicit(&c->it->stops, memory_order_relaxed))
+        return ch__fail(CH_CANCELLED, "%s: the iterator was let go", c->stage->name);
+    *out = NULL;
+    if (c->counts.n_elements % TIMED != 0) {
+        rc = c->stage->next(c, out);
+    } else {
+        from = ch__now_ns();
+        rc = c->stage->next(c, out);
+        c->counts.timed_ns += ch__now_ns() - from;
+        c->counts.n_timed++;
+    }
+    c->counts.n_elements += rc == CH_OK && *out != NULL;
+    return rc;
+}
+
+int64_t ch__cursor_ns(const ch_cursor *c)
+{
+    return c->counts.n_timed > 0 ? c->counts.timed_ns / c->counts.n_timed * c->counts.n_elements
+                                 : 0;
+}
+
+ch_status ch__cursor_rewind(ch_cursor *c)
+{
+    c->pass++;
+    return c->stage->rewind(c);
+}
+
+/* ---- what stages that keep nothing do ---- */
+
+ch_status ch__rewind_inputs(ch_cursor *c)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < c->n_in && rc == CH_OK; i++)
+        rc = ch__cursor_rewind(c->in[i]);
+    return rc;
+}
+
+void ch__save_inputs(ch_cursor *c, ch_saver *s)
+{
+    for (int i = 0; i < c->n_in; i++)
+        ch__cursor_save(c->in[i], s);
+}
+
+ch_status ch__load_inputs(ch_cursor *c, ch_loader *l)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < c->n_in && rc == CH_OK; i++)
+        rc = ch__cursor_load(c->in[i], l);
+    return rc;
+}
+
+ch_status ch__open_nothing(ch_cursor *c)
+{
+    (void)c;
+    return CH_OK;
+}
+
+void ch__close_nothing(ch_cursor *c)
+{
+    (void)c;
+}
+
+/* ---- bodies ----
+ *
+ * A body is opened anew for each element it is given. Between it and the stage it belongs to
+ * stands a frame, which holds what is given; the stage `element` in the body, wherever it is
+ * there, finds its frame by going up. */
+
+typedef struct frame {
+    ch_cursor    base;
+    ch_dataset  *element; /* the stage `element` that this is the frame of */
+    ch_belt     *belt;    /* works ahead; NULL: it does not */
+    int          n;
+    ch_element **given;
+} frame;
+
+static ch_status frame_next(ch_cursor *c, ch_element **out)
+{
+    frame *f = (frame *)c;
+
+    return f->belt != NULL ? ch__belt_next(f->belt, out) : ch__cursor_next(c->in[0], out);
+}
+
+static void frame_pull(ch_cursor *c, ch_item *i)
+{
+    ch__item_fill(i, c->in[0]);
+}
+
+static void frame_make(ch_cursor *c, ch_item *i)
+{
+    (void)c;
+    (void)i;
+}
+
+static void frame_save(ch_cursor *c, ch_saver *s)
+{
+    frame *f = (frame *)c;
+
+    ch__save_int(s, f->n);
+    for (int i = 0; i < f->n; i++)
+        ch__save_element(s, f->given[i]);
+    if (f->belt != NULL)
+        ch__belt_save_all(f->belt, c, s);
+    else
+        ch__save_inputs(c, s);
+}
+
+/* What was given is given to ch__body_open anew: body_load. */
+static ch_status frame_load(ch_cursor *c, ch_loader *l)
+{
+    frame *f = (frame *)c;
+
+    return f->belt != NULL ? ch__belt_load_all(f->belt, c, l) : ch__load_inputs(c, l);
+}
+
+static ch_status frame_rewind(ch_cursor *c)
+{
+    frame *f = (frame *)c;
+
+    return f->belt != NULL ? ch__belt_rewind(f->belt, c) : ch__rewind_inputs(c);
+}
+
+static void frame_close(ch_cursor *c)
+{
+    frame *f = (frame *)c;
+
+    ch__belt_close(f->belt);
+    for (int i = 0; i < c->n_in; i++)
+        ch__cursor_close(c->in[i]);
+    c->n_in = 0;
+    for (int i = 0; i < f->n; i++)
+        ch__element_free(f->given[i]);
+    ch__free(f->given);
+}
+
+static const ch_stage frame_stage = {
+    .name = "body",
+    .cursor_bytes = sizeof(frame),
+    .next = frame_next,
+    .rewind = frame_rewind,
+    .save = frame_save,
+    .load = frame_load,
+    .close = frame_close,
+};
+
+static ch_status body_open(ch_cursor *of, bool ahead, int n, ch_element *const *given,
+                           ch_cursor **out)
+{
+    static const ch_belt_ops ops = {frame_pull, frame_make};
+    frame                   *f = (frame *)cursor_new(of->it, &frame_stage, of->dataset, of);
+    ch_status                rc = CH_OK;
+
+    if (f != NULL)
+        f->given = ch__calloc((size_t)n + 1, sizeof(ch_element *));
+    if (f != NULL)
+        f->base.in = ch__calloc(1, sizeof(ch_cursor *));
+    if (f == NULL || f->given == NULL || f->base.in == NULL) {
+        for (int i = 0; i < n; i++)
+            ch__element_free(given[i]);
+        rc = ch__fail_memory(of->stage->name);
+    } else {
+        memcpy(f->given, given, (size_t)n * sizeof(ch_element *));
+        f->n = n;
+        f->element = of->dataset->element;
+        rc = ch__cursor_open(of->it, of->dataset->body, &f->base, &f->base.in[0]);
+        f->base.n_in = rc == CH_OK;
+        if (rc == CH_OK && ahead)
+            rc = ch__belt_open(&f->base, &ops, &(ch_belt_options){.ahead = 2}, &f->belt);
+    }
+    if (rc == CH_OK)
+        *out = &f->base;
+    else
+        ch__cursor_close(f != NULL ? &f->base : NULL);
+    return rc;
+}
+
+static ch_status body_load(ch_cursor *of, bool ahead, ch_loader *l, ch_cursor **out)
+{
+    ch_element **given;
+    ch_status    rc;
+    int          n;
+
+    ch__load_begin(l, frame_stage.name);
+    (void)ch__load_int(l, 0, INT64_MAX); /* passes: a body has one */
+    n = (int)ch__load_int(l, 0, INT32_MAX / 16);
+    if (ch__load_fails(l))
+        return ch__load_status(l);
+    given = ch__calloc((size_t)n + 1, sizeof(ch_element *));
+    if (given == NULL)
+        return ch__fail_memory(of->stage->name);
+    for (int i = 0; i < n; i++)
+        given[i] = ch__load_element(l, of->dataset->element);
+    rc = ch__load_status(l);
+    if (rc == CH_OK)
+        rc = body_open(of, ahead, n, given, out);
+    else
+        for (int i = 0; i < n; i++)
+            ch__element_free(given[i]);
+    ch__free(given);
+    if (rc != CH_OK)
+        return rc;
+    rc = frame_load(*out, l);
+    if (rc != CH_OK) {
+        ch__cursor_close(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+ch_status ch__body_open(ch_cursor *of, int n, ch_element *const *given, ch_cursor **out)
+{
+    return body_open(of, false, n, given, out);
+}
+
+ch_status ch__body_open_ahead(ch_cursor *of, int n, ch_element *const *given, ch_cursor **out)
+{
+    return body_open(of, true, n, given, out);
+}
+
+ch_status ch__body_load(ch_cursor *of, ch_loader *l, ch_cursor **out)
+{
+    return body_load(of, false, l, out);
+}
+
+ch_status ch__body_load_ahead(ch_cursor *of, ch_loader *l, ch_cursor **out)
+{
+    return body_load(of, true, l, out);
+}
+
+typedef struct element_cursor {
+    ch_cursor base;
+    frame    *frame;
+    int       at;
+} element_cursor;
+
+static ch_status element_infer(ch_dataset *d)
+{
+    const Cohort__ElementSpec *a = (const Cohort__ElementSpec *)(void *)d->attrs;
+    ch_status                  rc = ch__dataset_told(d, a);
+
+    d->cardinality = a->many ? CH_UNKNOWN : 1;
+    return rc;
+}
+
+static ch_status element_open(ch_cursor *c)
+{
+    ch_cursor *up = c->parent;
+
+    while (up != NULL && (up->stage != &frame_stage || ((frame *)up)->element != c->dataset))
+        up = up->parent;
+    if (up == NULL)
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "element: it stands for what a stage's function is given, and is of no "
+                        "use outside of what that function returns");
+    ((element_cursor *)c)->frame = (frame *)up;
+    return CH_OK;
+}
+
+static ch_status element_next(ch_cursor *c, ch_element **out)
+{
+    element_cursor *e = (element_cursor *)c;
+
+    if (e->at == e->frame->n) {
+        *out = NULL;
+        return CH_OK;
+    }
+    return ch__element_share(e->frame->given[e->at++], out);
+}
+
+static ch_status element_rewind(ch_cursor *c)
+{
+    ((element_cursor *)c)->at = 0;
+    return CH_OK;
+}
+
+static void element_save(ch_cursor *c, ch_saver *s)
+{
+    ch__save_int(s, ((element_cursor *)c)->at);
+}
+
+static ch_status element_load(ch_cursor *c, ch_loader *l)
+{
+    element_cursor *e = (element_cursor *)c;
+
+    e->at = (int)ch__load_int(l, 0, e->frame->n);
+    return ch__load_status(l);
+}
+
+const ch_stage ch__stage_element = {
+    .name = "element",
+    .version = 1,
+    .attrs = &cohort__element_spec__descriptor,
+    .cursor_bytes = sizeof(element_cursor),
+    .infer = element_infer,
+    .open = element_open,
+    .next = element_next,
+    .rewind = element_rewind,
+    .save = element_save,
+    .load = element_load,
+    .close = ch__close_nothing,
+};

@@ -1,0 +1,207 @@
+/* data/data.h -- the inside of datasets and iterators: stages.
+ *
+ * A dataset is a tree of stages. What a stage is stands in one place, a ch_stage: its
+ * attributes (a protobuf message: what is held in memory is what is sent), what its elements
+ * look like, and how it runs. A running stage is a cursor; cursors form the same tree, and each
+ * pulls elements from those below it.
+ *
+ * Invariants:
+ *   1. A cursor is used by one thread at a time. Stages that work with several threads do it
+ *      with a belt (data/belt.h), which keeps this promise for what is below.
+ *   2. `next` gives an element, NULL at the end, or an error. After an error the next call goes on
+ *      behind it; after the end it gives the end again.
+ *   3. The elements of a cursor are a function of its dataset and of how often it was rewound:
+ *      never of time, of threads or of addresses (but for stages that are asked to be unordered).
+ *   4. What `save` writes is all that a fresh cursor needs to go on with the very next element.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DATA_DATA_H
+#define DATA_DATA_H
+
+#include "cohort/iterator.h"
+#include "data/element.h"
+#include "data/message.h"
+#include "graph/graph.h"
+
+typedef struct ch_cursor ch_cursor;
+typedef struct ch_saver  ch_saver;
+typedef struct ch_loader ch_loader;
+
+typedef struct ch_stage {
+    const char                       *name; /* on the wire too */
+    int                               version;
+    int                               n_in;  /* -1: any number, at least one */
+    const ProtobufCMessageDescriptor *attrs; /* NULL: it has none */
+    size_t                            cursor_bytes;
+    /* Checks the attributes, which may come from a stranger, and says what elements look like:
+     * ch__dataset_spec, d->cardinality. */
+    ch_status (*infer)(ch_dataset *d);
+    /* At the first element. The inputs are open. */
+    ch_status (*open)(ch_cursor *c);
+    ch_status (*next)(ch_cursor *c, ch_element **out);
+    /* Back to the first element, c->pass being one more; inputs are the stage's to rewind. */
+    ch_status (*rewind)(ch_cursor *c);
+    /* Errors stay with the saver. */
+    void (*save)(ch_cursor *c, ch_saver *s);
+    /* Into a cursor just opened. Nothing that comes from the loader is trusted. */
+    ch_status (*load)(ch_cursor *c, ch_loader *l);
+    /* Also after an open that failed. */
+    void (*close)(ch_cursor *c);
+} ch_stage;
+
+/* ---- descriptions ---- */
+
+/* A C function of the program's: cannot be encoded. */
+typedef struct ch_data_call {
+    ch_map_fn    map;
+    ch_filter_fn filter;
+    ch_generator generator;
+    ch_status (*make)(void *arg, void **out);
+    void (*drop)(void *state);
+    void *arg;
+} ch_data_call;
+
+enum { CH_MAX_PARTS = 256, CH_MAX_DATASET_DEPTH = 256 };
+
+struct ch_dataset {
+    atomic_int        refs;
+    const ch_stage   *stage;
+    ProtobufCMessage *attrs; /* owned */
+    int               n_in;
+    ch_dataset      **in;   /* referenced */
+    ch_dataset       *body; /* what is done with each element: flat_map, interleave, window */
+    ch_dataset       *element; /* the stage `element` that the body takes it from; referenced */
+    ch_graph         *graph;
+    ch_tuple         *data; /* tensors of sources in memory */
+    ch_data_call      call;
+    int               depth;
+    uint64_t          hash;      /* of what it describes, data in memory aside */
+    ch_dataset       *next_free; /* while it is let go of */
+
+    /* What infer says. */
+    int             n_parts;
+    ch_tensor_spec *spec;
+    char          **name;      /* that spec points at */
+    bool            same_rows; /* parts whose first size is -1 have equally many rows */
+    int64_t         cardinality;
+};
+
+/* The attributes as what they are. */
+#define CH_ATTRS_OF(d, type) ((const type *)(const void *)(d)->attrs)
+
+/* What a stage is made of; all but the stage may be left out. */
+typedef struct ch_dataset_make {
+    const ProtobufCMessage *attrs; /* copied */
+    int                     n_in;
+    ch_dataset *const  *in; /* taken over, on an error too; NULL entries: an error was said */
+    ch_dataset         *body, *element; /* taken over */
+    ch_graph           *graph;          /* taken over */
+    ch_tuple           *data;           /* taken over */
+    const ch_data_call *call;
+} ch_dataset_make;
+
+/* NULL on an error, which ch_error_message tells. */
+ch_dataset *ch__dataset_new(const ch_stage *stage, const ch_dataset_make *m);
+
+/* The infer of stages that give what their first input gives. */
+ch_status ch__infer_like_input(ch_dataset *d);
+/* For infer: n parts, all zero. */
+ch_status ch__dataset_parts(ch_dataset *d, int n);
+/* Part i is a copy of `spec`; the name too. */
+ch_status ch__dataset_set_part(ch_dataset *d, int i, const ch_tensor_spec *spec);
+/* The parts of `from`, its rows and its number. */
+ch_status ch__dataset_like(ch_dataset *d, const ch_dataset *from);
+/* True if a stage in it may give its elements in any order. */
+bool ch__dataset_is_unordered(const ch_dataset *d);
+/* Elements may also be as those of `other`: sizes that differ are not known. */
+ch_status ch__dataset_widen(ch_dataset *d, const ch_dataset *other);
+/* A spec as a message whose memory is of the arena; and parts as one says. */
+ch_status ch__spec_encode(ch_arena *a, int n, const ch_tensor_spec *spec,
+                          Cohort__ElementSpec **out);
+ch_status ch__dataset_told(ch_dataset *d, const Cohort__ElementSpec *spec);
+/* INVALID_ARGUMENT, "batch: ..." */
+ch_status ch__dataset_fail(const ch_dataset *d, const char *format, ...)
+    __attribute__((format(printf, 2, 3), cold));
+
+/* INVALID_ARGUMENT where an element is not what the dataset's are. */
+ch_status ch__dataset_check(const ch_dataset *d, const ch_element *e);
+
+/* The stages there are, ended by NULL: the only list (data/stages.c). */
+const ch_stage *const *ch__stages(void);
+
+/* Stages that others ask for. */
+extern const ch_stage ch__stage_element, ch__stage_options;
+ch_dataset_options    ch__options_of(const ch_dataset *options);
+/* ch_dataset_shard by a distribution: `why` ("files") is what there must be enough of. */
+ch_dataset *ch__dataset_shard(ch_dataset *d, int64_t n, int64_t index, const char *why);
+
+/* ---- running ---- */
+
+typedef struct ch_counts {
+    int64_t n_elements, n_bytes;
+    int64_t n_timed, timed_ns; /* calls that were timed, with what they called, and how long */
+    int64_t wait_ns;
+} ch_counts;
+
+struct ch_cursor {
+    const ch_stage *stage;
+    ch_dataset     *dataset; /* of the iterator's tree; not referenced */
+    ch_iterator    *it;
+    ch_cursor      *parent;
+    int             n_in;
+    ch_cursor     **in;
+    int64_t         pass; /* how often it was rewound */
+    ch_counts       counts;
+};
+
+#define CH_ATTRS(c, type) CH_ATTRS_OF((c)->dataset, type)
+
+/* Opens the cursor and, before it, its inputs. */
+ch_status ch__cursor_open(ch_iterator *it, ch_dataset *d, ch_cursor *parent, ch_cursor **out);
+void      ch__cursor_close(ch_cursor *c); /* its inputs too; NULL is fine */
+ch_status ch__cursor_next(ch_cursor *c, ch_element **out);
+/* That calls of next took, with what they called: about, since few are timed. */
+int64_t   ch__cursor_ns(const ch_cursor *c);
+ch_status ch__cursor_rewind(ch_cursor *c);
+void      ch__cursor_save(ch_cursor *c, ch_saver *s);
+ch_status ch__cursor_load(ch_cursor *c, ch_loader *l);
+
+/* For stages that have nothing to say of their own. */
+ch_status ch__rewind_inputs(ch_cursor *c);
+void      ch__save_inputs(ch_cursor *c, ch_saver *s);
+ch_status ch__load_inputs(ch_cursor *c, ch_loader *l);
+ch_status ch__open_nothing(ch_cursor *c);
+void      ch__close_nothing(ch_cursor *c);
+
+/* A body at work: the body of `of`, with `n` elements as what it is given. Takes the elements over,
+ * on an error too. The result is a cursor like any other. `ahead`: threads run it beforehand. */
+ch_status ch__body_open(ch_cursor *of, int n, ch_element *const *given, ch_cursor **out);
+ch_status ch__body_open_ahead(ch_cursor *of, int n, ch_element *const *given, ch_cursor **out);
+/* One that was saved with ch__cursor_save. */
+ch_status ch__body_load(ch_cursor *of, ch_loader *l, ch_cursor **out);
+ch_status ch__body_load_ahead(ch_cursor *of, ch_loader *l, ch_cursor **out);
+
+/* ---- places ---- */
+
+/* Numbers, elements and texts go in and come out in the same order, each kind by itself. */
+void ch__save_int(ch_saver *s, int64_t value);
+void ch__save_element(ch_saver *s, const ch_element *e); /* NULL is one too */
+void ch__save_fault(ch_saver *s, ch_status rc, const char *text);
+void ch__save_text(ch_saver *s, const void *data, size_t size);
+void ch__save_fail(ch_saver *s, ch_status rc);
+
+/* What follows is of this stage. */
+void ch__save_begin(ch_saver *s, const char *stage);
+void ch__load_begin(ch_loader *l, const char *stage);
+
+/* What is not there, or not as it should be, makes the loader fail: these give 0 and NULL then. */
+int64_t     ch__load_int(ch_loader *l, int64_t least, int64_t most);
+ch_element *ch__load_element(ch_loader *l, const ch_dataset *like);
+/* An element, or an error that stood in its place: *rc and its message. */
+ch_element *ch__load_result(ch_loader *l, const ch_dataset *like, ch_status *rc,
+                            const char **text);
+ch_str      ch__load_text(ch_loader *l);
+bool        ch__load_fails(const ch_loader *l);
+ch_status   ch__load_status(ch_loader *l); /* INVALID_ARGUMENT, the stage named */
+
+#endif

@@ -1,0 +1,414 @@
+/* data/dataset.c -- descriptions: making, letting go, printing.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "data/data.h"
+#include "data/message.h"
+#include "tensor/print.h"
+
+ch_dataset *ch_dataset_ref(ch_dataset *d)
+{
+    if (d != NULL)
+        atomic_fetch_add_explicit(&d->refs, 1, memory_order_relaxed);
+    return d;
+}
+
+static void drop_spec(ch_dataset *d)
+{
+    for (int i = 0; i < d->n_parts; i++)
+        ch__free(d->name[i]);
+    ch__free(d->name);
+    ch__free(d->spec);
+    d->spec = NULL;
+    d->name = NULL;
+    d->n_parts = 0;
+}
+
+/* Frees one stage, and gives back its references; `chain` collects those that were the last. */
+static void drop_one(ch_dataset *d, ch_dataset **chain);
+
+static void let_go(ch_dataset *d, ch_dataset **chain)
+{
+    if (d == NULL || atomic_fetch_sub_explicit(&d->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    d->next_free = *chain;
+    *chain = d;
+}
+
+static void drop_one(ch_dataset *d, ch_dataset **chain)
+{
+    for (int i = 0; i < d->n_in; i++)
+        let_go(d->in[i], chain);
+    let_go(d->body, chain);
+    let_go(d->element, chain);
+    ch_graph_unref(d->graph);
+    ch_tuple_unref(d->data);
+    ch__message_free(d->attrs);
+    drop_spec(d);
+    ch__free(d->in);
+    ch__free(d);
+}
+
+void ch_dataset_unref(ch_dataset *d)
+{
+    ch_dataset *chain = NULL;
+
+    let_go(d, &chain);
+    while (chain != NULL) {
+        ch_dataset *first = chain;
+
+        chain = first->next_free;
+        drop_one(first, &chain);
+    }
+}
+
+/* ---- making ---- */
+
+ch_status ch__dataset_fail(const ch_dataset *d, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    (void)ch__failv(CH_INVALID_ARGUMENT, format, args);
+    va_end(args);
+    return ch__fail_at(CH_INVALID_ARGUMENT, "%s", d->stage->name);
+}
+
+ch_status ch__dataset_parts(ch_dataset *d, int n)
+{
+    drop_spec(d);
+    if (n < 0 || n > CH_MAX_PARTS)
+        return ch__dataset_fail(d, "%d components, at most %d can be", n, CH_MAX_PARTS);
+    d->spec = ch__calloc((size_t)n + 1, sizeof(*d->spec));
+    d->name = ch__calloc((size_t)n + 1, sizeof(*d->name));
+    if (d->spec == NULL || d->name == NULL)
+        return ch__fail_memory(d->stage->name);
+    d->n_parts = n;
+    return CH_OK;
+}
+
+ch_status ch__dataset_set_part(ch_dataset *d, int i, const ch_tensor_spec *spec)
+{
+    ch_shape s = spec->shape;
+
+    if ((unsigned)spec->dtype >= CH_DTYPE_COUNT || s.rank < 0 || s.rank > CH_MAX_RANK)
+        return ch__dataset_fail(d, "component %d has a type or rank that is none", i);
+    for (int k = 0; k < s.rank; k++)
+        if (s.dim[k] < -1)
+            return ch__dataset_fail(d, "component %d has size %lld", i, (long long)s.dim[k]);
+    d->spec[i] = (ch_tensor_spec){NULL, spec->dtype, ch_shape_make(s.rank, s.dim)};
+    if (spec->name == NULL || spec->name[0] == '\0')
+        return CH_OK;
+    for (int k = 0; k < i; k++)
+        if (d->spec[k].name != NULL && strcmp(d->spec[k].name, spec->name) == 0)
+            return ch__dataset_fail(d, "two components are named \"%s\"", spec->name);
+    d->spec[i].name = d->name[i] = ch__strdup(spec->name);
+    return d->name[i] == NULL ? ch__fail_memory(d->stage->name) : CH_OK;
+}
+
+ch_status ch__dataset_like(ch_dataset *d, const ch_dataset *from)
+{
+    ch_status rc = ch__dataset_parts(d, from->n_parts);
+
+    for (int i = 0; i < from->n_parts && rc == CH_OK; i++)
+        rc = ch__dataset_set_part(d, i, &from->spec[i]);
+    d->same_rows = from->same_rows;
+    d->cardinality = from->cardinality;
+    return rc;
+}
+
+ch_status ch__dataset_widen(ch_dataset *d, const ch_dataset *other)
+{
+    if (other->n_parts != d->n_parts)
+        return ch__dataset_fail(d, "elements of %d and of %d components", d->n_parts,
+                                other->n_parts);
+    for (int i = 0; i < d->n_parts; i++) {
+        ch_shape *a = &d->spec[i].shape, b = other->spec[i].shape;
+
+        if (d->spec[i].dtype != other->spec[i].dtype || a->rank != b.rank)
+            return ch__dataset_fail(d, "component %d is %s in one and %s in another", i,
+                                    ch__label(d->spec[i].dtype, *a).text,
+                                    ch__label(other->spec[i].dtype, b).text);
+        for (int k = 0; k < a->rank; k++)
+            a->dim[k] = a->dim[k] == b.dim[k] ? a->dim[k] : -1;
+    }
+    d->same_rows &= other->same_rows;
+    return CH_OK;
+}
+
+/* Takes over what it is made of; what is missing was an error when it should have been made. */
+static ch_status take_parts(ch_dataset *d, const ch_dataset_make *m)
+{
+    bool complete = true;
+
+    d->in = ch__calloc((size_t)m->n_in + 1, sizeof(ch_dataset *));
+    for (int i = 0; d->in != NULL && i < m->n_in; i++) {
+        d->in[i] = m->in[i];
+        complete &= m->in[i] != NULL;
+    }
+    d->n_in = d->in != NULL ? m->n_in : 0;
+    if (d->in == NULL)
+        return ch__fail_memory(d->stage->name);
+    if (!complete)
+        return ch__fail_at(CH_INVALID_ARGUMENT, "%s", d->stage->name);
+    for (int i = 0; i < d->n_in; i++)
+        d->depth = d->in[i]->depth >= d->depth ? d->in[i]->depth + 1 : d->depth;
+    if (d->body != NULL && d->body->depth >= d->depth)
+        d->depth = d->body->depth + 1;
+    if (d->depth > CH_MAX_DATASET_DEPTH)
+        return ch__dataset_fail(d, "more than %d stages in a row", CH_MAX_DATASET_DEPTH);
+    if (d->stage->attrs != NULL)
+        return ch__message_copy(d->stage->attrs, m->attrs, &d->attrs);
+    return CH_OK;
+}
+
+ch_status ch__infer_like_input(ch_dataset *d)
+{
+    return ch__dataset_like(d, d->in[0]);
+}
+
+static uint64_t mix(uint64_t h, const void *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ ((const unsigned char *)bytes)[i]) * 1099511628211u;
+    return h;
+}
+
+/* Tells descriptions apart: FNV-1a of what would be sent, without data and C functions. */
+static ch_status set_hash(ch_dataset *d)
+{
+    void  *bytes = NULL;
+    size_t n = 0;
+
+    d->hash = mix(14695981039346656037u, d->stage->name, strlen(d->stage->name));
+    for (int i = 0; i < d->n_in; i++)
+        d->hash = mix(d->hash, &d->in[i]->hash, sizeof(d->hash));
+    if (d->body != NULL)
+        d->hash = mix(d->hash, &d->body->hash, sizeof(d->hash));
+    for (int i = 0; i < d->n_parts; i++) {
+        d->hash = mix(d->hash, &d->spec[i].dtype, sizeof(d->spec[i].dtype));
+        d->hash = mix(d->hash, &d->spec[i].shape, sizeof(d->spec[i].shape));
+    }
+    if (d->attrs != NULL) {
+        ch_status rc = ch__message_pack(d->attrs, &bytes, &n);
+
+        if (rc != CH_OK)
+            return rc;
+        d->hash = mix(d->hash, bytes, n);
+        ch__free(bytes);
+    }
+    if (d->graph != NULL && ch_graph_encode(d->graph, &bytes, &n) == CH_OK) {
+        d->hash = mix(d->hash, bytes, n);
+        ch_bytes_free(bytes);
+    }
+    return CH_OK;
+}
+
+ch_dataset *ch__dataset_new(const ch_stage *stage, const ch_dataset_make *m)
+{
+    ch_dataset *d = ch__calloc(1, sizeof(*d));
+    ch_status   rc;
+
+    if (d == NULL) {
+        for (int i = 0; i < m->n_in; i++)
+            ch_dataset_unref(m->in[i]);
+        ch_dataset_unref(m->body);
+        ch_dataset_unref(m->element);
+        ch_graph_unref(m->graph);
+        ch_tuple_unref(m->data);
+        (void)ch__fail_memory(stage->name);
+        return NULL;
+    }
+    atomic_init(&d->refs, 1);
+    d->stage = stage;
+    d->body = m->body;
+    d->element = m->element;
+    d->graph = m->graph;
+    d->data = m->data;
+    if (m->call != NULL)
+        d->call = *m->call;
+    d->cardinality = CH_UNKNOWN;
+    rc = take_parts(d, m);
+    if (rc == CH_OK)
+        rc = stage->infer(d);
+    if (rc == CH_OK)
+        rc = set_hash(d);
+    if (rc == CH_OK)
+        return d;
+    if (d->in == NULL)
+        for (int i = 0; i < m->n_in; i++)
+            ch_dataset_unref(m->in[i]);
+    ch_dataset_unref(d);
+    return NULL;
+}
+
+/* ---- looking at one ---- */
+
+static bool says_unordered(const ch_dataset *d)
+{
+    if (d->stage == &ch__stage_options)
+        return CH_ATTRS_OF(d, Cohort__Options)->unordered != 0;
+    if (strcmp(d->stage->name, "map") == 0)
+        return CH_ATTRS_OF(d, Cohort__Map)->unordered != 0;
+    return strcmp(d->stage->name, "interleave") == 0 &&
+           CH_ATTRS_OF(d, Cohort__Interleave)->unordered != 0;
+}
+
+bool ch__dataset_is_unordered(const ch_dataset *d)
+{
+    if (says_unordered(d) || (d->body != NULL && ch__dataset_is_unordered(d->body)))
+        return true;
+    for (int i = 0; i < d->n_in; i++)
+        if (ch__dataset_is_unordered(d->in[i]))
+            return true;
+    return false;
+}
+
+int64_t ch_dataset_cardinality(const ch_dataset *d)
+{
+    return d != NULL ? d->cardinality : CH_UNKNOWN;
+}
+
+int ch_dataset_element_spec(const ch_dataset *d, const ch_tensor_spec **out)
+{
+    *out = d != NULL ? d->spec : NULL;
+    return d != NULL ? d->n_parts : 0;
+}
+
+static void print_spec(const ch_dataset *d, ch_text *t)
+{
+    char text[256];
+
+    ch__text_add(t, "  (");
+    for (int i = 0; i < d->n_parts; i++) {
+        ch_tensor_spec_print(&d->spec[i], text, sizeof(text));
+        ch__text_add(t, "%s%s", i > 0 ? ", " : "", text);
+    }
+    ch__text_add(t, ")");
+    if (d->cardinality >= 0)
+        ch__text_add(t, " x %lld", (long long)d->cardinality);
+    else
+        ch__text_add(t, d->cardinality == CH_INFINITE ? " without end" : " x ?");
+}
+
+/* Depth is bounded by CH_MAX_DATASET_DEPTH. */
+static void print_tree(const ch_dataset *d, int indent, const char *mark, ch_text *t)
+{
+    ch__text_add(t, "%*s%s%s", indent, "", mark, d->stage->name);
+    if (d->attrs != NULL)
+        ch__message_print(d->attrs, t);
+    print_spec(d, t);
+    ch__text_add(t, "\n");
+    if (d->body != NULL)
+        print_tree(d->body, indent + 4, "each: ", t);
+    for (int i = 0; i < d->n_in; i++)
+        print_tree(d->in[i], d->n_in > 1 ? indent + 2 : indent, d->n_in > 1 ? "- " : "", t);
+}
+
+int ch_dataset_print(const ch_dataset *d, char *text, size_t size)
+{
+    ch_text t = ch__text(text, size);
+
+    if (d != NULL)
+        print_tree(d, 0, "", &t);
+    return ch__text_length(&t);
+}
+
+/* ---- what elements should be ---- */
+
+static ch_status encode_part(ch_arena *a, const ch_tensor_spec *spec, Cohort__Spec **out)
+{
+    Cohort__Spec *m = ch__arena_alloc(a, sizeof(*m));
+    int           rank = spec->shape.rank;
+
+    if (m == NULL)
+        return ch__fail_memory("element spec");
+    if (rank < 0 || rank > CH_MAX_RANK)
+        return ch__fail(CH_INVALID_ARGUMENT, "element spec: rank %d, at most %d can be", rank,
+                        CH_MAX_RANK);
+    cohort__spec__init(m);
+    m->dtype = ch__arena_strdup(a, ch_dtype_name(spec->dtype));
+    m->shape = ch__arena_copy(a, spec->shape.dim, sizeof(spec->shape.dim));
+    m->n_shape = (size_t)rank;
+    if (spec->name != NULL)
+        m->name = ch__arena_strdup(a, spec->name);
+    if (m->dtype == NULL || m->shape == NULL || m->name == NULL)
+        return ch__fail_memory("element spec");
+    *out = m;
+    return CH_OK;
+}
+
+ch_status ch__spec_encode(ch_arena *a, int n, const ch_tensor_spec *spec,
+                          Cohort__ElementSpec **out)
+{
+    Cohort__ElementSpec *m = ch__arena_alloc(a, sizeof(*m));
+
+    if (n <= 0 || n > CH_MAX_PARTS || spec == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "element spec: %d components, want 1 to %d", n,
+                        CH_MAX_PARTS);
+    if (m != NULL) {
+        cohort__element_spec__init(m);
+        m->parts = ch__arena_alloc(a, (size_t)n * sizeof(*m->parts));
+    }
+    if (m == NULL || m->parts == NULL)
+        return ch__fail_memory("element spec");
+    for (int i = 0; i < n; i++) {
+        ch_status rc = encode_part(a, &spec[i], &m->parts[i]);
+
+        if (rc != CH_OK)
+            return rc;
+        m->n_parts++;
+    }
+    *out = m;
+    return CH_OK;
+}
+
+ch_status ch__dataset_told(ch_dataset *d, const Cohort__ElementSpec *told)
+{
+    ch_status rc = ch__dataset_parts(d, told->n_parts > CH_MAX_PARTS ? -1 : (int)told->n_parts);
+
+    for (int i = 0; i < d->n_parts && rc == CH_OK; i++) {
+        const Cohort__Spec *m = told->parts[i];
+        ch_tensor_spec      spec = {.name = m->name};
+
+        if (ch_dtype_parse(m->dtype, &spec.dtype) != CH_OK || m->n_shape > CH_MAX_RANK)
+            return ch__dataset_fail(d, "component %d: type \"%.20s\", rank %zu", i, m->dtype,
+                                    m->n_shape);
+        spec.shape = ch_shape_make((int)m->n_shape, m->shape);
+        rc = ch__dataset_set_part(d, i, &spec);
+    }
+    d->same_rows = told->same_rows;
+    return rc;
+}
+
+static bool fits(ch_shape is, ch_shape spec)
+{
+    bool same = is.rank == spec.rank;
+
+    for (int i = 0; i < spec.rank && same; i++)
+        same = spec.dim[i] == -1 || spec.dim[i] == is.dim[i];
+    return same;
+}
+
+ch_status ch__dataset_check(const ch_dataset *d, const ch_element *e)
+{
+    char want[200];
+
+    if (e->n != d->n_parts)
+        return ch__dataset_fail(d, "an element of %d components, want %d", e->n, d->n_parts);
+    for (int i = 0; i < e->n; i++) {
+        const ch_part *p = &e->part[i];
+
+        if (p->dtype == d->spec[i].dtype && fits(p->shape, d->spec[i].shape))
+            continue;
+        ch_tensor_spec_print(&d->spec[i], want, sizeof(want));
+        return ch__dataset_fail(d, "component %d of an element is %s, want %s", i,
+                                ch__label(p->dtype, p->shape).text, want);
+    }
+    return CH_OK;
+}

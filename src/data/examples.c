@@ -1,0 +1,191 @@
+/* data/examples.c -- the stage that parses tf.train.Examples.   SPDX-License-Identifier: Apache-2.0 */
+#include "base/fault.h"
+#include "base/mem.h"
+#include "data/example.h"
+#include "data/iterator.h"
+
+typedef struct parsing {
+    ch_cursor          base;
+    ch_belt           *belt;
+    ch_example_schema *schema;
+} parsing;
+
+static ch_status feature_of(const ch_dataset *d, const Cohort__Feature *m, ch_feature *out)
+{
+    *out = (ch_feature){.name = m->name, .optional = m->optional != 0, .missing = m->missing};
+    if (ch_dtype_parse(m->dtype, &out->dtype) != CH_OK || m->n_shape > CH_MAX_RANK)
+        return ch__dataset_fail(d, "feature \"%.100s\": type \"%.20s\", rank %zu", m->name,
+                                m->dtype, m->n_shape);
+    out->shape = ch_shape_make((int)m->n_shape, m->shape);
+    if (m->has_missing_text)
+        out->missing_text = m->missing_text;
+    return CH_OK;
+}
+
+static ch_status schema_of(const ch_dataset *d, ch_example_schema **out)
+{
+    const Cohort__Examples *a = CH_ATTRS_OF(d, Cohort__Examples);
+    ch_feature             *f;
+    ch_status               rc = CH_OK;
+
+    if (a->n_features < 1 || a->n_features > CH_MAX_PARTS)
+        return ch__dataset_fail(d, "%zu features, want 1 to %d", a->n_features, CH_MAX_PARTS);
+    f = ch__calloc(a->n_features, sizeof(*f));
+    if (f == NULL)
+        return ch__fail_memory(d->stage->name);
+    for (size_t i = 0; i < a->n_features && rc == CH_OK; i++)
+        rc = feature_of(d, a->features[i], &f[i]);
+    if (rc == CH_OK)
+        rc = ch__example_schema_new((int)a->n_features, f, out);
+    ch__free(f);
+    return rc;
+}
+
+static ch_status examples_infer(ch_dataset *d)
+{
+    const ch_dataset     *in = d->in[0];
+    ch_example_schema    *schema = NULL;
+    const ch_tensor_spec *spec;
+    ch_status             rc;
+    int                   n;
+
+    if (in->n_parts != 1 || in->spec[0].dtype != CH_STR || in->spec[0].shape.rank != 0)
+        return ch__dataset_fail(d, "its input should give one string, a record");
+    rc = schema_of(d, &schema);
+    if (rc != CH_OK)
+        return rc;
+    n = ch__example_schema_spec(schema, &spec);
+    rc = ch__dataset_parts(d, n);
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = ch__dataset_set_part(d, i, &spec[i]);
+    d->cardinality = in->cardinality;
+    ch__example_schema_free(schema);
+    return rc;
+}
+
+static void examples_pull(ch_cursor *c, ch_item *i)
+{
+    ch__item_fill(i, c->in[0]);
+}
+
+static void examples_make(ch_cursor *c, ch_item *i)
+{
+    const parsing *p = (const parsing *)c;
+
+    for (int k = 0; k < i->n; k++) {
+        ch_element *record = i->slot[k].element, *e = NULL;
+        ch_status   rc;
+
+        if (record == NULL)
+            continue;
+        i->slot[k].element = NULL;
+        rc = ch__example_parse(p->schema, record, &e);
+        if (rc == CH_OK)
+            i->slot[k].element = e;
+        else
+            ch__slot_fail(&i->slot[k], ch__fail_at(rc, "%s, record %lld", c->stage->name,
+                                                   (long long)(i->first + k)));
+    }
+}
+
+static ch_status examples_open(ch_cursor *c)
+{
+    static const ch_belt_ops ops = {examples_pull, examples_make};
+    parsing                 *p = (parsing *)c;
+    ch_status                rc = schema_of(c->dataset, &p->schema);
+
+    return rc == CH_OK ? ch__belt_open(c, &ops, &(ch_belt_options){0}, &p->belt) : rc;
+}
+
+static ch_status examples_next(ch_cursor *c, ch_element **out)
+{
+    return ch__belt_next(((parsing *)c)->belt, out);
+}
+
+static ch_status examples_rewind(ch_cursor *c)
+{
+    return ch__belt_rewind(((parsing *)c)->belt, c);
+}
+
+static void examples_save(ch_cursor *c, ch_saver *s)
+{
+    ch__belt_save_all(((parsing *)c)->belt, c, s);
+}
+
+static ch_status examples_load(ch_cursor *c, ch_loader *l)
+{
+    return ch__belt_load_all(((parsing *)c)->belt, c, l);
+}
+
+static void examples_close(ch_cursor *c)
+{
+    ch__belt_close(((parsing *)c)->belt);
+    ch__example_schema_free(((parsing *)c)->schema);
+}
+
+const ch_stage ch__stage_examples = {
+    .name = "examples",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__examples__descriptor,
+    .cursor_bytes = sizeof(parsing),
+    .infer = examples_infer,
+    .open = examples_open,
+    .next = examples_next,
+    .rewind = examples_rewind,
+    .save = examples_save,
+    .load = examples_load,
+    .close = examples_close,
+};
+
+/* ---- as a message ---- */
+
+static ch_status message_of(ch_arena *a, const ch_feature *f, Cohort__Feature **out)
+{
+    Cohort__Feature *m = ch__arena_alloc(a, sizeof(*m));
+    ch_shape         s = f->shape;
+
+    if (f->name == NULL || s.rank < 0 || s.rank > CH_MAX_RANK)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "examples: a feature without a name, or of rank %d", s.rank);
+    if (m == NULL)
+        return ch__fail_memory("examples");
+    cohort__feature__init(m);
+    m->name = ch__arena_strdup(a, f->name);
+    m->dtype = ch__arena_strdup(a, ch_dtype_name(f->dtype));
+    m->shape = ch__arena_copy(a, s.dim, sizeof(s.dim));
+    m->n_shape = (size_t)s.rank;
+    m->optional = f->optional;
+    m->missing = f->missing;
+    m->has_missing_text = f->missing_text != NULL;
+    if (f->missing_text != NULL)
+        m->missing_text = ch__arena_strdup(a, f->missing_text);
+    *out = m;
+    if (m->name == NULL || m->dtype == NULL || m->shape == NULL || m->missing_text == NULL)
+        return ch__fail_memory("examples");
+    return CH_OK;
+}
+
+ch_dataset *ch_dataset_parse_examples(ch_dataset *d, int n, const ch_feature *feature)
+{
+    Cohort__Examples a = COHORT__EXAMPLES__INIT;
+    ch_arena         arena = {0};
+    ch_status        rc = CH_OK;
+
+    a.features = ch__arena_alloc(&arena, ((size_t)(n > 0 ? n : 0) + 1) * sizeof(*a.features));
+    if (a.features == NULL || n < 0 || (n > 0 && feature == NULL))
+        rc = ch__fail(CH_INVALID_ARGUMENT, "examples: %d features", n);
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        rc = message_of(&arena, &feature[i], &a.features[i]);
+        a.n_features++;
+    }
+    if (rc == CH_OK) {
+        d = ch__dataset_new(&ch__stage_examples,
+                            &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
+    } else {
+        ch_dataset_unref(d);
+        d = NULL;
+    }
+    ch__arena_drop(&arena);
+    return d;
+}

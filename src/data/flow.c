@@ -1,0 +1,666 @@
+/* data/flow.c -- stages that let elements through as they are: how many, which, in what turn.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "data/iterator.h"
+
+/* A stage that counts what went through. */
+typedef struct counting {
+    ch_cursor base;
+    int64_t   n;
+} counting;
+
+static ch_status counting_rewind(ch_cursor *c)
+{
+    ((counting *)c)->n = 0;
+    return ch__rewind_inputs(c);
+}
+
+static void counting_save(ch_cursor *c, ch_saver *s)
+{
+    ch__save_int(s, ((counting *)c)->n);
+    ch__save_inputs(c, s);
+}
+
+static ch_status counting_load(ch_cursor *c, ch_loader *l)
+{
+    ((counting *)c)->n = ch__load_int(l, 0, INT64_MAX);
+    return ch__load_inputs(c, l);
+}
+
+static ch_dataset *of_count(const ch_stage *stage, ch_dataset *d, int64_t count)
+{
+    Cohort__Count a = COHORT__COUNT__INIT;
+
+    a.count = count;
+    return ch__dataset_new(stage, &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
+}
+
+static int64_t count_of(const ch_dataset *d)
+{
+    return CH_ATTRS_OF(d, Cohort__Count)->count;
+}
+
+/* The parts are the input's, the count is a number or CH_INFINITE. */
+static ch_status infer_counted(ch_dataset *d)
+{
+    if (count_of(d) < CH_INFINITE)
+        return ch__dataset_fail(d, "count %lld, want 0 or more, or CH_INFINITE",
+                                (long long)count_of(d));
+    return ch__dataset_like(d, d->in[0]);
+}
+
+/* ---- take ---- */
+
+static ch_status take_infer(ch_dataset *d)
+{
+    ch_status rc = infer_counted(d);
+    int64_t   n = count_of(d);
+
+    if (n != CH_INFINITE && (d->cardinality == CH_INFINITE || d->cardinality > n))
+        d->cardinality = n;
+    return rc;
+}
+
+static ch_status take_next(ch_cursor *c, ch_element **out)
+{
+    counting *x = (counting *)c;
+    int64_t   limit = count_of(c->dataset);
+    ch_status rc;
+
+    if (limit != CH_INFINITE && x->n >= limit)
+        return CH_OK;
+    rc = ch__cursor_next(c->in[0], out);
+    x->n += rc == CH_OK && *out != NULL;
+    return rc;
+}
+
+const ch_stage ch__stage_take = {
+    .name = "take",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__count__descriptor,
+    .cursor_bytes = sizeof(counting),
+    .infer = take_infer,
+    .open = ch__open_nothing,
+    .next = take_next,
+    .rewind = counting_rewind,
+    .save = counting_save,
+    .load = counting_load,
+    .close = ch__close_nothing,
+};
+
+ch_dataset *ch_dataset_take(ch_dataset *d, int64_t count)
+{
+    return of_count(&ch__stage_take, d, count);
+}
+
+/* ---- skip ---- */
+
+static ch_status skip_infer(ch_dataset *d)
+{
+    ch_status rc = infer_counted(d);
+    int64_t   n = count_of(d);
+
+    if (n == CH_INFINITE)
+        d->cardinality = 0;
+    else if (d->cardinality >= 0)
+        d->cardinality = d->cardinality > n ? d->cardinality - n : 0;
+    return rc;
+}
+
+static ch_status skip_next(ch_cursor *c, ch_element **out)
+{
+    counting *x = (counting *)c;
+    int64_t   n = count_of(c->dataset);
+
+    if (n == CH_INFINITE)
+        return CH_OK;
+    for (;;) {
+        ch_status rc = ch__cursor_next(c->in[0], out);
+
+        if (rc != CH_OK || *out == NULL || x->n >= n)
+            return rc;
+        x->n++;
+        ch__element_free(*out);
+        *out = NULL;
+    }
+}
+
+const ch_stage ch__stage_skip = {
+    .name = "skip",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__count__descriptor,
+    .cursor_bytes = sizeof(counting),
+    .infer = skip_infer,
+    .open = ch__open_nothing,
+    .next = skip_next,
+    .rewind = counting_rewind,
+    .save = counting_save,
+    .load = counting_load,
+    .close = ch__close_nothing,
+};
+
+ch_dataset *ch_dataset_skip(ch_dataset *d, int64_t count)
+{
+    return of_count(&ch__stage_skip, d, count);
+}
+
+/* ---- repeat ---- */
+
+typedef struct repeating {
+    ch_cursor base;
+    int64_t   n;        /* passes that are over */
+    bool      is_empty; /* this pass, so far */
+} repeating;
+
+static ch_status repeat_infer(ch_dataset *d)
+{
+    ch_status rc = infer_counted(d);
+    int64_t   n = count_of(d);
+
+    if (n == 0 || d->cardinality == 0)
+        d->cardinality = 0;
+    else if (n == CH_INFINITE)
+        d->cardinality = CH_INFINITE;
+    else if (d->cardinality > 0 && !ch__mul_size(d->cardinality, n, &d->cardinality))
+        d->cardinality = CH_UNKNOWN;
+    return rc;
+}
+
+static ch_status repeat_open(ch_cursor *c)
+{
+    ((repeating *)c)->is_empty = true;
+    return CH_OK;
+}
+
+/* Without end, a pass that is empty is the end: else there would be none. */
+static ch_status repeat_next(ch_cursor *c, ch_element **out)
+{
+    repeating *x = (repeating *)c;
+    int64_t    limit = count_of(c->dataset);
+
+    while (limit == CH_INFINITE || x->n < limit) {
+        ch_status rc = ch__cursor_next(c->in[0], out);
+
+        if (rc != CH_OK)
+            return rc;
+        if (*out != NULL) {
+            x->is_empty = false;
+            return CH_OK;
+        }
+        if (limit == CH_INFINITE && x->is_empty)
+            return CH_OK;
+        x->n++;
+        x->is_empty = true;
+        if (x->n != limit && (rc = ch__cursor_rewind(c->in[0])) != CH_OK)
+            return rc;
+    }
+    return CH_OK;
+}
+
+static ch_status repeat_rewind(ch_cursor *c)
+{
+    ((repeating *)c)->n = 0;
+    ((repeating *)c)->is_empty = true;
+    return ch__rewind_inputs(c);
+}
+
+static void repeat_save(ch_cursor *c, ch_saver *s)
+{
+    ch__save_int(s, ((repeating *)c)->n);
+    ch__save_int(s, ((repeating *)c)->is_empty);
+    ch__save_inputs(c, s);
+}
+
+static ch_status repeat_load(ch_cursor *c, ch_loader *l)
+{
+    ((repeating *)c)->n = ch__load_int(l, 0, INT64_MAX);
+    ((repeating *)c)->is_empty = ch__load_int(l, 0, 1) != 0;
+    return ch__load_inputs(c, l);
+}
+
+const ch_stage ch__stage_repeat = {
+    .name = "repeat",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__count__descriptor,
+    .cursor_bytes = sizeof(repeating),
+    .infer = repeat_infer,
+    .open = repeat_open,
+    .next = repeat_next,
+    .rewind = repeat_rewind,
+    .save = repeat_save,
+    .load = repeat_load,
+    .close = ch__close_nothing,
+};
+
+ch_dataset *ch_dataset_repeat(ch_dataset *d, int64_t count)
+{
+    return of_count(&ch__stage_repeat, d, count);
+}
+
+/* ---- shard ---- */
+
+static ch_status shard_infer(ch_dataset *d)
+{
+    const Cohort__Shard *a = CH_ATTRS_OF(d, Cohort__Shard);
+    ch_status            rc = ch__dataset_like(d, d->in[0]);
+
+    if (rc != CH_OK || a->n == CH_BY_HINT)
+        return rc;
+    if (a->n < 1 || a->index < 0 || a->index >= a->n)
+        return ch__dataset_fail(d,
+                                "shard %lld of %lld: want an index from 0 to one less than "
+                                "their number",
+                                (long long)a->index, (long long)a->n);
+    if (d->cardinality >= 0)
+        d->cardinality = (d->cardinality + a->n - 1 - a->index) / a->n;
+    return CH_OK;
+}
+
+static ch_status shard_open(ch_cursor *c)
+{
+    if (CH_ATTRS(c, Cohort__Shard)->n != CH_BY_HINT)
+        return CH_OK;
+    return ch__fail(CH_FAILED_PRECONDITION,
+                    "shard: how many shards there are is left to the distribution, and the "
+                    "dataset is not distributed; with policy CH_SHARD_HINT it would be");
+}
+
+/* 5.5.10: a distribution wants at least an element for each shard, and says so to those who
+ * got one. */
+static ch_status too_few(const ch_cursor *c)
+{
+    const Cohort__Shard *a = CH_ATTRS(c, Cohort__Shard);
+
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "could not divide the data by %s: it has %lld of them, which is not enough "
+                    "for %lld workers; use fewer workers, or another policy",
+                    a->why, (long long)((const counting *)c)->n, (long long)a->n);
+}
+
+static ch_status shard_next(ch_cursor *c, ch_element **out)
+{
+    const Cohort__Shard *a = CH_ATTRS(c, Cohort__Shard);
+    counting            *x = (counting *)c;
+
+    for (;;) {
+        ch_status rc = ch__cursor_next(c->in[0], out);
+
+        if (rc != CH_OK)
+            return rc;
+        if (*out == NULL)
+            return a->why[0] != '\0' && x->n > a->index && x->n < a->n ? too_few(c) : CH_OK;
+        if (x->n++ % a->n == a->index)
+            return CH_OK;
+        ch__element_free(*out);
+        *out = NULL;
+    }
+}
+
+const ch_stage ch__stage_shard = {
+    .name = "shard",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__shard__descriptor,
+    .cursor_bytes = sizeof(counting),
+    .infer = shard_infer,
+    .open = shard_open,
+    .next = shard_next,
+    .rewind = counting_rewind,
+    .save = counting_save,
+    .load = counting_load,
+    .close = ch__close_nothing,
+};
+
+ch_dataset *ch__dataset_shard(ch_dataset *d, int64_t n, int64_t index, const char *why)
+{
+    Cohort__Shard a;
+    char          text[64];
+
+    cohort__shard__init(&a);
+    snprintf(text, sizeof(text), "%s", why);
+    a.n = n;
+    a.index = index;
+    a.why = text;
+    return ch__dataset_new(&ch__stage_shard,
+                           &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
+}
+
+ch_dataset *ch_dataset_shard(ch_dataset *d, int64_t n, int64_t index)
+{
+    return ch__dataset_shard(d, n, index, "");
+}
+
+/* ---- concatenate ---- */
+
+static int64_t sum_of(int64_t a, int64_t b)
+{
+    int64_t sum;
+
+    if (a == CH_INFINITE || b == CH_INFINITE)
+        return CH_INFINITE;
+    return a < 0 || b < 0 || __builtin_add_overflow(a, b, &sum) ? CH_UNKNOWN : sum;
+}
+
+static ch_status concatenate_infer(ch_dataset *d)
+{
+    ch_status rc = ch__dataset_like(d, d->in[0]);
+
+    for (int i = 1; i < d->n_in && rc == CH_OK; i++) {
+        rc = ch__dataset_widen(d, d->in[i]);
+        d->cardinality = sum_of(d->cardinality, d->in[i]->cardinality);
+    }
+    return rc;
+}
+
+static ch_status concatenate_next(ch_cursor *c, ch_element **out)
+{
+    counting *x = (counting *)c;
+
+    while (x->n < c->n_in) {
+        ch_status rc = ch__cursor_next(c->in[x->n], out);
+
+        if (rc != CH_OK || *out != NULL)
+            return rc;
+        x->n++;
+    }
+    return CH_OK;
+}
+
+static ch_status concatenate_load(ch_cursor *c, ch_loader *l)
+{
+    ((counting *)c)->n = ch__load_int(l, 0, c->n_in);
+    return ch__load_inputs(c, l);
+}
+
+const ch_stage ch__stage_concatenate = {
+    .name = "concatenate",
+    .version = 1,
+    .n_in = -1,
+    .cursor_bytes = sizeof(counting),
+    .infer = concatenate_infer,
+    .open = ch__open_nothing,
+    .next = concatenate_next,
+    .rewind = counting_rewind,
+    .save = counting_save,
+    .load = concatenate_load,
+    .close = ch__close_nothing,
+};
+
+static ch_dataset *of_several(const ch_stage *stage, int n, ch_dataset *const *d)
+{
+    if (n < 1 || d == NULL) {
+        (void)ch__fail(CH_INVALID_ARGUMENT, "%s: %d datasets, want at least one", stage->name,
+                       n);
+        return NULL;
+    }
+    return ch__dataset_new(stage, &(ch_dataset_make){.n_in = n, .in = d});
+}
+
+ch_dataset *ch_dataset_concatenate(int n, ch_dataset *const *d)
+{
+    return of_several(&ch__stage_concatenate, n, d);
+}
+
+/* ---- zip ---- */
+
+/* An element with the parts of several, which it keeps, on an error too. */
+static ch_status join(int n, ch_element *const *from, ch_element **out)
+{
+    int         n_parts = 0, at = 0;
+    ch_element *e;
+    bool        is_whole = true;
+
+    for (int i = 0; i < n; i++)
+        n_parts += from[i]->n;
+    e = ch__element_new(n_parts, n, 0);
+    for (int i = 0; i < n; i++) {
+        if (e == NULL) {
+            ch__element_free(from[i]);
+            continue;
+        }
+        memcpy(&e->part[at], from[i]->part, (size_t)from[i]->n * sizeof(ch_part));
+        at += from[i]->n;
+        e->owner[i] = ch__element_buffer(from[i]);
+        is_whole &= e->owner[i] != NULL;
+    }
+    if (e == NULL || !is_whole) {
+        ch__element_free(e);
+        return ch__fail_memory("zip");
+    }
+    *out = e;
+    return CH_OK;
+}
+
+typedef struct zipping {
+    ch_cursor    base;
+    int          n; /* elements at hand: an error of an input leaves those before it there */
+    ch_element **element;
+} zipping;
+
+static ch_status zip_infer(ch_dataset *d)
+{
+    int       n = 0, at = 0;
+    ch_status rc;
+
+    for (int i = 0; i < d->n_in; i++)
+        n += d->in[i]->n_parts;
+    rc = ch__dataset_parts(d, n);
+    d->cardinality = CH_INFINITE;
+    for (int i = 0; i < d->n_in && rc == CH_OK; i++) {
+        int64_t have = d->in[i]->cardinality;
+
+        for (int k = 0; k < d->in[i]->n_parts && rc == CH_OK; k++)
+            rc = ch__dataset_set_part(d, at++, &d->in[i]->spec[k]);
+        if (have == CH_UNKNOWN || d->cardinality == CH_UNKNOWN)
+            d->cardinality = CH_UNKNOWN;
+        else if (have >= 0 && (d->cardinality == CH_INFINITE || have < d->cardinality))
+            d->cardinality = have;
+    }
+    return rc;
+}
+
+static ch_status zip_open(ch_cursor *c)
+{
+    zipping *z = (zipping *)c;
+
+    z->element = ch__calloc((size_t)c->n_in, sizeof(ch_element *));
+    return z->element == NULL ? ch__fail_memory("zip") : CH_OK;
+}
+
+static void zip_drop(zipping *z)
+{
+    for (int i = 0; i < z->n; i++)
+        ch__element_free(z->element[i]);
+    z->n = 0;
+}
+
+static ch_status zip_next(ch_cursor *c, ch_element **out)
+{
+    zipping *z = (zipping *)c;
+    int      n;
+
+    while (z->n < c->n_in) {
+        ch_element *e = NULL;
+        ch_status   rc = ch__cursor_next(c->in[z->n], &e);
+
+        if (rc != CH_OK)
+            return rc;
+        if (e == NULL) {
+            zip_drop(z);
+            return CH_OK;
+        }
+        z->element[z->n++] = e;
+    }
+    n = z->n;
+    z->n = 0;
+    return join(n, z->element, out);
+}
+
+static ch_status zip_rewind(ch_cursor *c)
+{
+    zip_drop((zipping *)c);
+    return ch__rewind_inputs(c);
+}
+
+static void zip_save(ch_cursor *c, ch_saver *s)
+{
+    zipping *z = (zipping *)c;
+
+    ch__save_int(s, z->n);
+    for (int i = 0; i < z->n; i++)
+        ch__save_element(s, z->element[i]);
+    ch__save_inputs(c, s);
+}
+
+static ch_status zip_load(ch_cursor *c, ch_loader *l)
+{
+    zipping *z = (zipping *)c;
+    int      n = (int)ch__load_int(l, 0, c->n_in);
+
+    for (int i = 0; i < n && !ch__load_fails(l); i++)
+        if ((z->element[i] = ch__load_element(l, c->dataset->in[i])) != NULL)
+            z->n++;
+    return ch__load_fails(l) ? ch__load_status(l) : ch__load_inputs(c, l);
+}
+
+static void zip_close(ch_cursor *c)
+{
+    zipping *z = (zipping *)c;
+
+    if (z->element != NULL)
+        zip_drop(z);
+    ch__free(z->element);
+}
+
+const ch_stage ch__stage_zip = {
+    .name = "zip",
+    .version = 1,
+    .n_in = -1,
+    .cursor_bytes = sizeof(zipping),
+    .infer = zip_infer,
+    .open = zip_open,
+    .next = zip_next,
+    .rewind = zip_rewind,
+    .save = zip_save,
+    .load = zip_load,
+    .close = zip_close,
+};
+
+ch_dataset *ch_dataset_zip(int n, ch_dataset *const *d)
+{
+    return of_several(&ch__stage_zip, n, d);
+}
+
+/* ---- enumerate ---- */
+
+static ch_status enumerate_infer(ch_dataset *d)
+{
+    ch_status rc = ch__dataset_parts(d, d->in[0]->n_parts + 1);
+
+    if (rc == CH_OK)
+        rc = ch__dataset_set_part(d, 0, &(ch_tensor_spec){.dtype = CH_I64});
+    for (int i = 0; i < d->in[0]->n_parts && rc == CH_OK; i++)
+        rc = ch__dataset_set_part(d, i + 1, &d->in[0]->spec[i]);
+    d->same_rows = d->in[0]->same_rows;
+    d->cardinality = d->in[0]->cardinality;
+    return rc;
+}
+
+static ch_status enumerate_next(ch_cursor *c, ch_element **out)
+{
+    counting   *x = (counting *)c;
+    ch_element *pair[2] = {NULL, NULL};
+    ch_status   rc = ch__cursor_next(c->in[0], &pair[1]);
+
+    if (rc != CH_OK || pair[1] == NULL)
+        return rc;
+    rc = ch__element_of_int(count_of(c->dataset) + x->n, &pair[0]);
+    if (rc != CH_OK) {
+        ch__element_free(pair[1]);
+        return rc;
+    }
+    x->n++;
+    return join(2, pair, out);
+}
+
+const ch_stage ch__stage_enumerate = {
+    .name = "enumerate",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__count__descriptor,
+    .cursor_bytes = sizeof(counting),
+    .infer = enumerate_infer,
+    .open = ch__open_nothing,
+    .next = enumerate_next,
+    .rewind = counting_rewind,
+    .save = counting_save,
+    .load = counting_load,
+    .close = ch__close_nothing,
+};
+
+ch_dataset *ch_dataset_enumerate(ch_dataset *d, int64_t start)
+{
+    return of_count(&ch__stage_enumerate, d, start);
+}
+
+/* ---- options ---- */
+
+static ch_status options_next(ch_cursor *c, ch_element **out)
+{
+    return ch__cursor_next(c->in[0], out);
+}
+
+static ch_status options_infer(ch_dataset *d)
+{
+    const Cohort__Options *a = CH_ATTRS_OF(d, Cohort__Options);
+
+    if (a->shard < CH_SHARD_OFF || a->shard > CH_SHARD_HINT || a->threads < CH_OFF ||
+        a->threads > 1024 || a->memory_bytes < 0)
+        return ch__dataset_fail(d, "policy %d, %d threads, %lld bytes", a->shard, a->threads,
+                                (long long)a->memory_bytes);
+    return ch__dataset_like(d, d->in[0]);
+}
+
+const ch_stage ch__stage_options = {
+    .name = "options",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__options__descriptor,
+    .cursor_bytes = sizeof(ch_cursor),
+    .infer = options_infer,
+    .open = ch__open_nothing,
+    .next = options_next,
+    .rewind = ch__rewind_inputs,
+    .save = ch__save_inputs,
+    .load = ch__load_inputs,
+    .close = ch__close_nothing,
+};
+
+ch_dataset_options ch__options_of(const ch_dataset *d)
+{
+    const Cohort__Options *a = CH_ATTRS_OF(d, Cohort__Options);
+
+    return (ch_dataset_options){(ch_shard_policy)a->shard, a->threads, a->unordered != 0,
+                                a->memory_bytes};
+}
+
+ch_dataset *ch_dataset_with_options(ch_dataset *d, const ch_dataset_options *opt)
+{
+    Cohort__Options a = COHORT__OPTIONS__INIT;
+
+    if (opt != NULL) {
+        a.shard = opt->shard;
+        a.threads = opt->threads;
+        a.unordered = opt->unordered;
+        a.memory_bytes = opt->memory_bytes;
+    }
+    return ch__dataset_new(&ch__stage_options,
+                           &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
+}

@@ -1,0 +1,541 @@
+/* data/iterator.c -- iterators: the public side of a tree of cursors, and its threads.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "data/iterator.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "base/config.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "data/place.h"
+#include "tensor/print.h"
+
+/* ---- waiting ---- */
+
+void ch__iterator_tell(ch_iterator *it)
+{
+    if (it->n_waiting > 0)
+        pthread_cond_broadcast(&it->changed);
+}
+
+static struct timespec in_ms(int64_t ms)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += ms / 1000;
+    t.tv_nsec += ms % 1000 * 1000000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_sec++;
+        t.tv_nsec -= 1000000000;
+    }
+    return t;
+}
+
+/* Data may take its time: a source may be a user's function that waits for the world. So there is
+ * a notice that says whom we wait for, and no limit. */
+ch_status ch__iterator_wait(ch_iterator *it, const char *whom)
+{
+    struct timespec until = in_ms(ch__config()->wait_notice_ms);
+    int             rc;
+
+    it->n_waiting++;
+    rc = pthread_cond_timedwait(&it->changed, &it->lock, &until);
+    it->n_waiting--;
+    if (rc != 0)
+        ch__log(CH_LOG_WARNING, "slow-input", "waiting for stage %s of an input pipeline",
+                whom);
+    return CH_OK;
+}
+
+/* ---- threads ---- */
+
+static bool find_work(ch_iterator *it)
+{
+    for (int i = it->n_belts - 1; i >= 0; i--)
+        if (ch__belt_work(it->belt[i]))
+            return true;
+    return false;
+}
+
+static void work_ahead(void *arg)
+{
+    ch_iterator *it = arg;
+
+    pthread_mutex_lock(&it->lock);
+    while (!it->stops)
+        if (it->is_paused || !find_work(it)) {
+            it->n_waiting++;
+            pthread_cond_wait(&it->changed, &it->lock);
+            it->n_waiting--;
+        }
+    pthread_mutex_unlock(&it->lock);
+}
+
+/* With the first element. Fewer threads than wanted are enough, if need be none. */
+static void start_workers(ch_iterator *it)
+{
+    for (int i = 0; i < it->n_threads && it->worker != NULL; i++) {
+        ch_thread *t = NULL;
+
+        if (ch__thread_start("input", work_ahead, it, &t) != CH_OK)
+            break;
+        it->worker[i] = t;
+        pthread_mutex_lock(&it->lock);
+        it->n_workers++;
+        pthread_mutex_unlock(&it->lock);
+    }
+    it->has_started = true;
+}
+
+static void stop_workers(ch_iterator *it)
+{
+    pthread_mutex_lock(&it->lock);
+    it->stops = true;
+    pthread_cond_broadcast(&it->changed);
+    pthread_mutex_unlock(&it->lock);
+    for (int i = 0; i < it->n_workers; i++)
+        ch__thread_join(it->worker[i]);
+    it->n_workers = 0;
+}
+
+/* ---- the last stage: works ahead of the program ---- */
+
+typedef struct out_cursor {
+    ch_cursor base;
+    ch_belt  *belt;
+} out_cursor;
+
+static void out_pull(ch_cursor *c, ch_item *i)
+{
+    ch__item_fill(i, c->in[0]);
+}
+
+static void out_make(ch_cursor *c, ch_item *i)
+{
+    (void)c;
+    (void)i;
+}
+
+static ch_status out_open(ch_cursor *c)
+{
+    static const ch_belt_ops ops = {out_pull, out_make};
+    const ch_iterator       *it = c->it;
+    ch_belt_options          opt = {.want = it->n_replicas, .ahead = it->ahead};
+
+    return ch__belt_open(c, &ops, &opt, &((out_cursor *)c)->belt);
+}
+
+static ch_status out_next(ch_cursor *c, ch_element **out)
+{
+    return ch__belt_next(((out_cursor *)c)->belt, out);
+}
+
+static ch_status out_rewind(ch_cursor *c)
+{
+    return ch__belt_rewind(((out_cursor *)c)->belt, c);
+}
+
+static void out_save(ch_cursor *c, ch_saver *s)
+{
+    ch_iterator *it = c->it;
+
+    ch__save_int(s, it->has_ended);
+    ch__save_int(s, it->n_group);
+    for (int i = 0; i < it->n_group; i++)
+        ch__save_element(s, it->group[i]);
+    ch__belt_save_all(((out_cursor *)c)->belt, c, s);
+}
+
+static void drop_group(ch_iterator *it)
+{
+    for (int i = 0; i < it->n_group; i++)
+        ch__element_free(it->group[i]);
+    it->n_group = 0;
+}
+
+static ch_status out_load(ch_cursor *c, ch_loader *l)
+{
+    ch_iterator *it = c->it;
+
+    drop_group(it);
+    it->has_ended = ch__load_int(l, 0, 1) != 0;
+    int n = (int)ch__load_int(l, 0, it->n_replicas);
+    for (int i = 0; i < n && !ch__load_fails(l); i++)
+        if ((it->group[i] = ch__load_element(l, c->dataset)) != NULL)
+            it->n_group++;
+    if (ch__load_fails(l))
+        return ch__load_status(l);
+    return ch__belt_load_all(((out_cursor *)c)->belt, c, l);
+}
+
+static void out_close(ch_cursor *c)
+{
+    ch__belt_close(((out_cursor *)c)->belt);
+}
+
+static const ch_stage out_stage = {
+    .name = "iterator",
+    .n_in = 1,
+    .cursor_bytes = sizeof(out_cursor),
+    .infer = ch__infer_like_input,
+    .open = out_open,
+    .next = out_next,
+    .rewind = out_rewind,
+    .save = out_save,
+    .load = out_load,
+    .close = out_close,
+};
+
+/* ---- making and letting go ---- */
+
+static ch_dataset_options options_of(const ch_dataset *d)
+{
+    ch_dataset_options all = {0};
+
+    if (d->stage == &ch__stage_options)
+        all = ch__options_of(d);
+    for (int i = 0; i < d->n_in; i++) {
+        ch_dataset_options in = options_of(d->in[i]);
+
+        all.threads = all.threads != 0 ? all.threads : in.threads;
+        all.shard = all.shard != 0 ? all.shard : in.shard;
+        all.memory_bytes = all.memory_bytes != 0 ? all.memory_bytes : in.memory_bytes;
+        all.unordered |= in.unordered;
+    }
+    return all;
+}
+
+static int64_t quarter_of_memory(void)
+{
+    return (int64_t)sysconf(_SC_PHYS_PAGES) / 4 * sysconf(_SC_PAGESIZE);
+}
+
+static void set_options(ch_iterator *it, const ch_dataset *d, const ch_iterator_options *opt)
+{
+    ch_dataset_options o = options_of(d);
+
+    it->go_on = opt->go_on;
+    it->n_replicas = opt->n_replicas > 0 ? opt->n_replicas : 1;
+    it->ahead = opt->ahead;
+    it->n_threads = o.threads == 0 ? ch__cpu_count() : o.threads == CH_OFF ? 0 : o.threads;
+    if (opt->ahead == CH_OFF)
+        it->ahead = 1;
+    it->unordered = o.unordered;
+    it->memory_bytes = o.memory_bytes > 0 ? o.memory_bytes : quarter_of_memory();
+}
+
+static ch_status make_room(ch_iterator *it, const ch_iterator_options *opt)
+{
+    size_t n = (size_t)it->n_replicas;
+
+    it->group = ch__calloc(n, sizeof(ch_element *));
+    it->worker = ch__calloc((size_t)it->n_threads + 1, sizeof(ch_thread *));
+    if (opt->device != NULL && (it->device = ch__calloc(n, sizeof(ch_device *))) != NULL)
+        memcpy(it->device, opt->device, n * sizeof(ch_device *));
+    if (it->group == NULL || it->worker == NULL || (opt->device != NULL && it->device == NULL))
+        return ch__fail_memory("iterator");
+    return CH_OK;
+}
+
+static void init_lock(ch_iterator *it)
+{
+    pthread_condattr_t attr;
+
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&it->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&it->lock, NULL);
+}
+
+static void iterator_free(ch_iterator *it)
+{
+    stop_workers(it);
+    ch__cursor_close(it->root);
+    if (it->group != NULL)
+        drop_group(it);
+    ch_dataset_unref(it->dataset);
+    pthread_cond_destroy(&it->changed);
+    pthread_mutex_destroy(&it->lock);
+    ch__free(it->belt);
+    ch__free(it->worker);
+    ch__free(it->group);
+    ch__free(it->device);
+    ch__free(it);
+}
+
+ch_status ch_iterator_new(ch_dataset *d, const ch_iterator_options *opt, ch_iterator **out)
+{
+    static const ch_iterator_options none;
+    ch_iterator                     *it;
+    ch_status                        rc;
+
+    if (d == NULL)
+        return ch__fail_at(CH_INVALID_ARGUMENT, "iterator over a dataset that was not made");
+    if (opt == NULL)
+        opt = &none;
+    if (opt->n_replicas < 0 || opt->ahead < CH_OFF)
+        return ch__fail(CH_INVALID_ARGUMENT, "iterator: %d replicas, %d ahead", opt->n_replicas,
+                        opt->ahead);
+    it = ch__calloc(1, sizeof(*it));
+    if (it == NULL)
+        return ch__fail_memory("iterator");
+    atomic_init(&it->refs, 1);
+    init_lock(it);
+    set_options(it, d, opt);
+    rc = make_room(it, opt);
+    if (rc == CH_OK) {
+        d = ch_dataset_ref(d);
+        it->dataset = ch__dataset_new(&out_stage, &(ch_dataset_make){.n_in = 1, .in = &d});
+        rc = it->dataset == NULL ? CH_RESOURCE_EXHAUSTED
+                                 : ch__cursor_open(it, it->dataset, NULL, &it->root);
+    }
+    if (rc == CH_OK)
+        *out = it;
+    else
+        iterator_free(it);
+    return rc;
+}
+
+ch_iterator *ch_iterator_ref(ch_iterator *it)
+{
+    if (it != NULL)
+        atomic_fetch_add_explicit(&it->refs, 1, memory_order_relaxed);
+    return it;
+}
+
+void ch_iterator_unref(ch_iterator *it)
+{
+    if (it != NULL && atomic_fetch_sub_explicit(&it->refs, 1, memory_order_acq_rel) == 1)
+        iterator_free(it);
+}
+
+/* ---- taking ---- */
+
+/* An element of no rows, for a replica that the data did not reach. */
+static ch_status empty_element(const ch_dataset *d, ch_element **out)
+{
+    size_t room = 0;
+
+    for (int i = 0; i < d->n_parts; i++)
+        if (d->spec[i].shape.rank == 0)
+            room += 16;
+    ch_element *e = ch__element_new(d->n_parts, 0, room);
+    if (e == NULL)
+        return ch__fail_memory("element of no rows");
+    memset(e->room, 0, room);
+    char *at = e->room;
+    for (int i = 0; i < d->n_parts; i++) {
+        ch_shape shape = d->spec[i].shape;
+        bool     fixed = true;
+
+        for (int k = 0; k < shape.rank; k++) {
+            fixed &= shape.dim[k] >= 0;
+            shape.dim[k] = shape.dim[k] < 0 ? 0 : shape.dim[k];
+        }
+        if (fixed && shape.rank > 0)
+            shape.dim[0] = 0;
+        e->part[i] = (ch_part){d->spec[i].dtype, shape, shape.rank == 0 ? at : NULL};
+        at += shape.rank == 0 ? 16 : 0;
+    }
+    *out = e;
+    return CH_OK;
+}
+
+/* Fills the group; *is_end if there was nothing for it. A group that an error interrupts is
+ * kept, and filled by the next call. */
+static ch_status fill_group(ch_iterator *it, bool *is_end)
+{
+    ch_status rc = CH_OK;
+
+    while (it->n_group < it->n_replicas && !it->has_ended) {
+        ch_element *e = NULL;
+
+        rc = ch__cursor_next(it->root, &e);
+        if (rc != CH_OK)
+            return rc;
+        it->has_ended = e == NULL;
+        if (e != NULL)
+            it->group[it->n_group++] = e;
+    }
+    *is_end = it->n_group == 0;
+    while (it->n_group > 0 && it->n_group < it->n_replicas && rc == CH_OK) {
+        rc = empty_element(it->dataset, &it->group[it->n_group]);
+        it->n_group += rc == CH_OK;
+    }
+    return rc;
+}
+
+ch_status ch_iterator_next(ch_iterator *it, ch_tuple **out)
+{
+    bool      is_end = false;
+    ch_status rc;
+
+    if (it->has_failed && !it->go_on)
+        return ch__fail(
+            CH_FAILED_PRECONDITION,
+            "iterator: it ended with an error; restart it, or ask it to go on after "
+            "errors (ch_iterator_options.go_on)");
+    if (!it->has_started)
+        start_workers(it);
+    rc = fill_group(it, &is_end);
+    it->has_failed |= rc != CH_OK;
+    if (rc != CH_OK)
+        return rc;
+    if (is_end) {
+        *out = NULL;
+        return CH_OK;
+    }
+    it->n_group = 0;
+    return ch__elements_to_tuple(it->n_replicas, it->group, it->dataset->spec, it->device, out);
+}
+
+ch_status ch_iterator_get_next(ch_iterator *it, ch_tuple **out)
+{
+    ch_tuple *t = NULL;
+    ch_status rc = ch_iterator_next(it, &t);
+
+    if (rc == CH_OK && t == NULL)
+        return ch__fail(CH_OUT_OF_RANGE, "iterator: end of the data");
+    if (rc == CH_OK)
+        *out = t;
+    return rc;
+}
+
+ch_status ch_iterator_restart(ch_iterator *it)
+{
+    drop_group(it);
+    it->has_failed = it->has_ended = false;
+    return ch__cursor_rewind(it->root);
+}
+
+int ch_iterator_element_spec(const ch_iterator *it, const ch_tensor_spec **out)
+{
+    return ch_dataset_element_spec(it->dataset, out);
+}
+
+int64_t ch_iterator_skipped(const ch_iterator *it)
+{
+    return atomic_load(&it->n_skipped);
+}
+
+/* ---- places ---- */
+
+ch_status ch_iterator_save(ch_iterator *it, void **bytes, size_t *n)
+{
+    return ch__place_save(it->root, it->dataset->hash, bytes, n);
+}
+
+/* Threads begin nothing new. */
+static void pause_workers(ch_iterator *it, bool pause)
+{
+    pthread_mutex_lock(&it->lock);
+    it->is_paused = pause;
+    ch__iterator_tell(it);
+    pthread_mutex_unlock(&it->lock);
+}
+
+/* Into new cursors: those that work now stay as they are if the place turns out to be bad. */
+ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
+{
+    ch_cursor   *root = NULL;
+    ch_element **group = it->group;
+    int          n_group = it->n_group;
+    bool         has_ended = it->has_ended;
+    ch_status    rc;
+
+    pause_workers(it, true);
+    rc = ch__cursor_open(it, it->dataset, NULL, &root);
+    if (rc != CH_OK) {
+        pause_workers(it, false);
+        return rc;
+    }
+    it->group = ch__calloc((size_t)it->n_replicas, sizeof(ch_element *));
+    it->n_group = 0;
+    rc = it->group == NULL ? ch__fail_memory("iterator")
+                           : ch__place_load(root, it->dataset->hash, bytes, n);
+    if (rc == CH_OK) {
+        for (int i = 0; i < n_group; i++)
+            ch__element_free(group[i]);
+        ch__free(group);
+        ch__cursor_close(it->root);
+        it->root = root;
+        it->has_failed = false;
+        pause_workers(it, false);
+        return CH_OK;
+    }
+    if (it->group != NULL)
+        drop_group(it);
+    ch__free(it->group);
+    it->group = group;
+    it->n_group = n_group;
+    it->has_ended = has_ended;
+    ch__cursor_close(root);
+    pause_workers(it, false);
+    return rc;
+}
+
+/* ---- where the time went ---- */
+
+/* The stages in order; bodies are part of the stage that runs them. */
+static void profile_of(const ch_cursor *c, int depth, ch_stage_profile *out, int n, int *at)
+{
+    const ch_counts *k = &c->counts;
+    int64_t          below = 0;
+    int              own = (*at)++;
+    ch_stage_profile p = {.stage = c->stage->name, .depth = depth, .n_elements = k->n_elements};
+
+    p.busy_ns = ch__cursor_ns(c);
+    for (int i = 0; i < c->it->n_belts; i++)
+        if (ch__belt_cursor(c->it->belt[i]) == c)
+            ch__belt_profile(c->it->belt[i], &p);
+    for (int i = 0; i < c->n_in; i++) {
+        profile_of(c->in[i], depth + 1, out, n, at);
+        below += ch__cursor_ns(c->in[i]);
+    }
+    p.busy_ns = p.busy_ns > below ? p.busy_ns - below : 0;
+    if (own < n)
+        out[own] = p;
+}
+
+int ch_iterator_profile(ch_iterator *it, ch_stage_profile *out, int n)
+{
+    int at = 0;
+
+    pthread_mutex_lock(&it->lock);
+    profile_of(it->root->in[0], 0, out, out != NULL ? n : 0, &at);
+    pthread_mutex_unlock(&it->lock);
+    return at;
+}
+
+int ch_iterator_print_profile(ch_iterator *it, char *text, size_t size)
+{
+    int               n = ch_iterator_profile(it, NULL, 0);
+    ch_stage_profile *p = ch__calloc((size_t)n, sizeof(*p));
+    ch_text           t = ch__text(text, size);
+    double            sum = 0;
+
+    if (p == NULL)
+        return ch__text_length(&t);
+    ch_iterator_profile(it, p, n);
+    for (int i = 0; i < n; i++)
+        sum += (double)p[i].busy_ns;
+    ch__text_add(&t, "%-28s %12s %10s %7s %10s %s\n", "stage", "elements", "busy ms", "share",
+                 "waited ms", "ready");
+    for (int i = 0; i < n; i++) {
+        ch__text_add(&t, "%*s%-*s %12lld %10.1f %6.1f%% %10.1f", 2 * p[i].depth, "",
+                     28 - 2 * p[i].depth > 0 ? 28 - 2 * p[i].depth : 0, p[i].stage,
+                     (long long)p[i].n_elements, (double)p[i].busy_ns / 1e6,
+                     sum > 0 ? 100 * (double)p[i].busy_ns / sum : 0,
+                     (double)p[i].wait_ns / 1e6);
+        if (p[i].capacity > 0)
+            ch__text_add(&t, " %d of %d", p[i].ready, p[i].capacity);
+        ch__text_add(&t, "\n");
+    }
+    ch__free(p);
+    return ch__text_length(&t);
+}

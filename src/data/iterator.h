@@ -1,0 +1,41 @@
+/* data/iterator.h -- the inside of an iterator.   SPDX-License-Identifier: Apache-2.0 */
+#ifndef DATA_ITERATOR_H
+#define DATA_ITERATOR_H
+
+#include <pthread.h>
+
+#include "base/thread.h"
+#include "data/belt.h"
+
+struct ch_iterator {
+    atomic_int   refs;
+    ch_dataset  *dataset;
+    ch_cursor   *root; /* the stage `out`, which makes tuples of the dataset's elements */
+    bool         go_on, has_started, has_failed, has_ended;
+    int          n_replicas, n_group;
+    ch_element **group;  /* of the replicas, as far as it is filled */
+    ch_device  **device; /* NULL: where they are */
+    int          ahead;
+
+    int             n_threads; /* wanted */
+    bool            unordered;
+    int64_t         memory_bytes;
+    atomic_bool     stops; /* everybody: give up what you do */
+    _Atomic int64_t n_skipped;
+
+    pthread_mutex_t lock; /* of the belts and of what follows */
+    pthread_cond_t  changed;
+    bool            is_paused;
+    int             n_waiting; /* for `changed` */
+    int             n_belts, cap_belts;
+    ch_belt       **belt; /* those nearer to the sources first */
+    int             n_workers;
+    ch_thread     **worker;
+};
+
+/* Of the lock: tells those who wait that something changed. */
+void ch__iterator_tell(ch_iterator *it);
+/* With the lock held: waits for a change; says whom it waits for when that takes long. */
+ch_status ch__iterator_wait(ch_iterator *it, const char *whom);
+
+#endif

@@ -1,0 +1,157 @@
+/* data/message.c -- protobuf messages as attributes.   SPDX-License-Identifier: Apache-2.0 */
+#include "data/message.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+
+static void *take(void *arg, size_t bytes)
+{
+    (void)arg;
+    return ch__malloc(bytes);
+}
+
+static void give_back(void *arg, void *p)
+{
+    (void)arg;
+    ch__free(p);
+}
+
+static ProtobufCAllocator memory = {take, give_back, NULL};
+
+ProtobufCMessage *ch__message_unpack(const ProtobufCMessageDescriptor *type, const void *bytes,
+                                     size_t n)
+{
+    return protobuf_c_message_unpack(type, &memory, n, bytes);
+}
+
+void ch__message_free(ProtobufCMessage *m)
+{
+    if (m != NULL)
+        protobuf_c_message_free_unpacked(m, &memory);
+}
+
+ch_status ch__message_pack(const ProtobufCMessage *m, void **bytes, size_t *n)
+{
+    size_t size = protobuf_c_message_get_packed_size(m);
+    void  *p = ch__malloc(size + 1);
+
+    if (p == NULL)
+        return ch__fail_memory(m->descriptor->short_name);
+    *n = protobuf_c_message_pack(m, p);
+    *bytes = p;
+    return CH_OK;
+}
+
+ch_status ch__message_copy(const ProtobufCMessageDescriptor *type, const ProtobufCMessage *from,
+                           ProtobufCMessage **out)
+{
+    void  *bytes = NULL;
+    size_t n = 0;
+
+    if (from != NULL) {
+        ch_status rc = ch__message_pack(from, &bytes, &n);
+
+        if (rc != CH_OK)
+            return rc;
+    }
+    *out = ch__message_unpack(type, bytes, n);
+    ch__free(bytes);
+    return *out == NULL ? ch__fail_memory(type->short_name) : CH_OK;
+}
+
+/* ---- printing ---- */
+
+static void print_number(const ProtobufCFieldDescriptor *f, const void *at, ch_text *t)
+{
+    switch (f->type) {
+    case PROTOBUF_C_TYPE_INT32:
+    case PROTOBUF_C_TYPE_SINT32:
+        ch__text_add(t, "%d", *(const int32_t *)at);
+        break;
+    case PROTOBUF_C_TYPE_UINT32:
+        ch__text_add(t, "%u", *(const uint32_t *)at);
+        break;
+    case PROTOBUF_C_TYPE_INT64:
+    case PROTOBUF_C_TYPE_SINT64:
+        ch__text_add(t, "%lld", (long long)*(const int64_t *)at);
+        break;
+    case PROTOBUF_C_TYPE_UINT64:
+        ch__text_add(t, "%llu", (unsigned long long)*(const uint64_t *)at);
+        break;
+    case PROTOBUF_C_TYPE_DOUBLE:
+        ch__text_add(t, "%g", *(const double *)at);
+        break;
+    case PROTOBUF_C_TYPE_STRING:
+        ch__text_add(t, "\"%.100s\"", *(char *const *)at);
+        break;
+    default:
+        ch__text_add(t, "...");
+    }
+}
+
+static size_t bytes_of(ProtobufCType type)
+{
+    switch (type) {
+    case PROTOBUF_C_TYPE_INT32:
+    case PROTOBUF_C_TYPE_SINT32:
+    case PROTOBUF_C_TYPE_UINT32:
+    case PROTOBUF_C_TYPE_BOOL:
+        return 4;
+    case PROTOBUF_C_TYPE_BYTES:
+        return sizeof(ProtobufCBinaryData);
+    default:
+        return 8;
+    }
+}
+
+/* Up to eight of them. */
+static void print_list(const ProtobufCFieldDescriptor *f, const char *list, size_t n,
+                       ch_text *t)
+{
+    ch__text_add(t, " %s=[", f->name);
+    for (size_t i = 0; i < n && i < 8; i++) {
+        ch__text_add(t, "%s", i > 0 ? ", " : "");
+        print_number(f, list + i * bytes_of(f->type), t);
+    }
+    if (n > 8)
+        ch__text_add(t, ", ... %zu of them", n);
+    ch__text_add(t, "]");
+}
+
+static bool is_default(const ProtobufCFieldDescriptor *f, const char *at)
+{
+    static const char zero[16];
+
+    if (f->type == PROTOBUF_C_TYPE_STRING)
+        return (*(char *const *)(const void *)at)[0] == '\0';
+    return memcmp(at, zero, bytes_of(f->type)) == 0;
+}
+
+/* A message in a message is printed as a list; there are two levels, never more. */
+void ch__message_print(const ProtobufCMessage *m, ch_text *t)
+{
+    const ProtobufCMessageDescriptor *type = m->descriptor;
+
+    for (unsigned i = 0; i < type->n_fields; i++) {
+        const ProtobufCFieldDescriptor *f = &type->fields[i];
+        const char                     *at = (const char *)m + f->offset;
+
+        if (f->label == PROTOBUF_C_LABEL_REPEATED) {
+            size_t n = *(const size_t *)(const void *)((const char *)m + f->quantifier_offset);
+
+            if (n > 0 && f->type == PROTOBUF_C_TYPE_MESSAGE)
+                ch__text_add(t, " %s=%zu", f->name, n);
+            else if (n > 0)
+                print_list(f, *(const char *const *)(const void *)at, n, t);
+        } else if (is_default(f, at) || f->type == PROTOBUF_C_TYPE_MESSAGE) {
+            continue;
+        } else if (f->type == PROTOBUF_C_TYPE_BOOL) {
+            ch__text_add(t, " %s", f->name);
+        } else {
+            ch__text_add(t, " %s=", f->name);
+            print_number(f, at, t);
+        }
+    }
+}

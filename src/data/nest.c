@@ -1,0 +1,552 @@
+/* data/nest.c -- a dataset for each element: flat_map, interleave, window.
+ *
+ * The body is a description, recorded once by calling the program's function with a stand-in for
+ * the element. Running it opens a cursor for each element (ch__body_open).
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "data/iterator.h"
+
+/* ---- recording ---- */
+
+/* A stand-in for elements of `d`. */
+static ch_dataset *stand_in(const ch_dataset *d, bool many)
+{
+    Cohort__ElementSpec *a = NULL;
+    ch_arena             arena = {0};
+    ch_dataset          *e = NULL;
+
+    if (ch__spec_encode(&arena, d->n_parts, d->spec, &a) == CH_OK) {
+        a->same_rows = d->same_rows;
+        a->many = many;
+        e = ch__dataset_new(&ch__stage_element, &(ch_dataset_make){.attrs = &a->base});
+    }
+    ch__arena_drop(&arena);
+    return e;
+}
+
+/* A stage of one input and a body. Takes `d` over. */
+static ch_dataset *with_body(const ch_stage *stage, const ProtobufCMessage *attrs,
+                             ch_dataset *d, ch_dataset_fn fn, void *arg, bool many)
+{
+    ch_dataset_make m = {.attrs = attrs, .n_in = 1, .in = &d};
+
+    if (d == NULL || fn == NULL) {
+        if (d != NULL)
+            (void)ch__fail(CH_INVALID_ARGUMENT, "%s: no function", stage->name);
+        ch_dataset_unref(d);
+        return NULL;
+    }
+    m.element = stand_in(d, many);
+    if (m.element != NULL)
+        m.body = fn(ch_dataset_ref(m.element), arg);
+    if (m.body == NULL) {
+        ch_dataset_unref(m.element);
+        ch_dataset_unref(d);
+        return NULL;
+    }
+    return ch__dataset_new(stage, &m);
+}
+
+static ch_status infer_body(ch_dataset *d)
+{
+    ch_status rc;
+
+    if (d->body == NULL || d->element == NULL || d->element->stage != &ch__stage_element)
+        return ch__dataset_fail(d, "it has no body");
+    if (d->element->n_parts != d->in[0]->n_parts)
+        return ch__dataset_fail(d, "its body takes elements of %d components, and gets %d",
+                                d->element->n_parts, d->in[0]->n_parts);
+    for (int i = 0; i < d->element->n_parts; i++)
+        if (d->element->spec[i].dtype != d->in[0]->spec[i].dtype ||
+            !ch_shape_equal(d->element->spec[i].shape, d->in[0]->spec[i].shape))
+            return ch__dataset_fail(d, "component %d is not what its body takes", i);
+    rc = ch__dataset_like(d, d->body);
+    d->cardinality = d->in[0]->cardinality == 0 ? 0 : CH_UNKNOWN;
+    return rc;
+}
+
+/* ---- flat_map ---- */
+
+typedef struct flattening {
+    ch_cursor  base;
+    ch_cursor *body; /* of the element at hand; NULL: none */
+} flattening;
+
+static void flat_drop(ch_cursor *c)
+{
+    flattening *x = (flattening *)c;
+
+    ch__cursor_close(x->body);
+    x->body = NULL;
+}
+
+/* The body of the next element; x->body stays NULL at the end. */
+static ch_status flat_advance(flattening *x)
+{
+    ch_element *e = NULL;
+    ch_status   rc = ch__cursor_next(x->base.in[0], &e);
+
+    if (rc != CH_OK || e == NULL)
+        return rc;
+    return ch__body_open(&x->base, 1, &e, &x->body);
+}
+
+static ch_status flat_next(ch_cursor *c, ch_element **out)
+{
+    flattening *x = (flattening *)c;
+
+    for (;;) {
+        ch_status rc;
+
+        if (x->body == NULL && ((rc = flat_advance(x)) != CH_OK || x->body == NULL))
+            return rc;
+        rc = ch__cursor_next(x->body, out);
+        if (rc != CH_OK || *out != NULL)
+            return rc;
+        flat_drop(c);
+    }
+}
+
+static ch_status flat_rewind(ch_cursor *c)
+{
+    flat_drop(c);
+    return ch__rewind_inputs(c);
+}
+
+static void flat_save(ch_cursor *c, ch_saver *s)
+{
+    flattening *x = (flattening *)c;
+
+    ch__save_int(s, x->body != NULL);
+    ch__save_inputs(c, s);
+    if (x->body != NULL)
+        ch__cursor_save(x->body, s);
+}
+
+static ch_status flat_load(ch_cursor *c, ch_loader *l)
+{
+    bool      has_body = ch__load_int(l, 0, 1) != 0;
+    ch_status rc = ch__load_inputs(c, l);
+
+    if (rc == CH_OK && has_body)
+        rc = ch__body_load(c, l, &((flattening *)c)->body);
+    return rc;
+}
+
+const ch_stage ch__stage_flat_map = {
+    .name = "flat_map",
+    .version = 1,
+    .n_in = 1,
+    .cursor_bytes = sizeof(flattening),
+    .infer = infer_body,
+    .open = ch__open_nothing,
+    .next = flat_next,
+    .rewind = flat_rewind,
+    .save = flat_save,
+    .load = flat_load,
+    .close = flat_drop,
+};
+
+ch_dataset *ch_dataset_flat_map(ch_dataset *d, ch_dataset_fn fn, void *arg)
+{
+    return with_body(&ch__stage_flat_map, NULL, d, fn, arg, false);
+}
+
+/* ---- interleave ----
+ *
+ * `cycle` bodies are open; `block` elements are taken from each in turn, and one that has ended
+ * makes room for the next element's. The bodies work ahead by themselves (their frames have
+ * belts), so that several files are read at the same time, and what comes out does not depend on
+ * who was first. */
+
+typedef struct interleaving {
+    ch_cursor   base;
+    int         cycle;
+    ch_cursor **body;      /* cycle; NULL: that place is free */
+    int         at;        /* whose turn it is */
+    int64_t     taken;     /* by whose turn it is */
+    bool        has_ended; /* the input */
+} interleaving;
+
+static ch_status interleave_infer(ch_dataset *d)
+{
+    const Cohort__Interleave *a = CH_ATTRS_OF(d, Cohort__Interleave);
+
+    if (a->cycle < 0 || a->cycle > 1024 || a->block < 0)
+        return ch__dataset_fail(d, "a cycle of %d, blocks of %d", a->cycle, a->block);
+    return infer_body(d);
+}
+
+static ch_status interleave_open(ch_cursor *c)
+{
+    const Cohort__Interleave *a = CH_ATTRS(c, Cohort__Interleave);
+    interleaving             *x = (interleaving *)c;
+
+    /* The same on every machine: the order depends on it. */
+    x->cycle = a->cycle > 0 ? a->cycle : 8;
+    x->body = ch__calloc((size_t)x->cycle, sizeof(ch_cursor *));
+    return x->body == NULL ? ch__fail_memory("interleave") : CH_OK;
+}
+
+static void turn(interleaving *x)
+{
+    x->at = (x->at + 1) % x->cycle;
+    x->taken = 0;
+}
+
+static bool is_idle(const interleaving *x)
+{
+    for (int i = 0; i < x->cycle; i++)
+        if (x->body[i] != NULL)
+            return false;
+    return true;
+}
+
+static ch_status fill_place(interleaving *x)
+{
+    ch_element *e = NULL;
+    ch_status   rc = ch__cursor_next(x->base.in[0], &e);
+
+    if (rc != CH_OK)
+        return rc;
+    x->has_ended = e == NULL;
+    x->taken = 0;
+    return e == NULL ? CH_OK : ch__body_open_ahead(&x->base, 1, &e, &x->body[x->at]);
+}
+
+static ch_status interleave_next(ch_cursor *c, ch_element **out)
+{
+    interleaving *x = (interleaving *)c;
+    int64_t       block = CH_ATTRS(c, Cohort__Interleave)->block;
+
+    for (;;) {
+        ch_status rc = CH_OK;
+
+        if (x->taken == (block > 0 ? block : 1))
+            turn(x);
+        if (x->body[x->at] == NULL && !x->has_ended)
+            rc = fill_place(x);
+        if (rc != CH_OK)
+            return rc;
+        if (x->body[x->at] == NULL) {
+            if (x->has_ended && is_idle(x))
+                return CH_OK;
+            turn(x);
+            continue;
+        }
+        rc = ch__cursor_next(x->body[x->at], out);
+        if (rc != CH_OK || *out != NULL) {
+            x->taken += rc == CH_OK;
+            return rc;
+        }
+        ch__cursor_close(x->body[x->at]);
+        x->body[x->at] = NULL;
+        turn(x);
+    }
+}
+
+static void interleave_drop(interleaving *x)
+{
+    for (int i = 0; x->body != NULL && i < x->cycle; i++) {
+        ch__cursor_close(x->body[i]);
+        x->body[i] = NULL;
+    }
+    x->at = 0;
+    x->taken = 0;
+    x->has_ended = false;
+}
+
+static ch_status interleave_rewind(ch_cursor *c)
+{
+    interleave_drop((interleaving *)c);
+    return ch__rewind_inputs(c);
+}
+
+static void interleave_save(ch_cursor *c, ch_saver *s)
+{
+    interleaving *x = (interleaving *)c;
+
+    ch__save_int(s, x->at);
+    ch__save_int(s, x->taken);
+    ch__save_int(s, x->has_ended);
+    for (int i = 0; i < x->cycle; i++)
+        ch__save_int(s, x->body[i] != NULL);
+    ch__save_inputs(c, s);
+    for (int i = 0; i < x->cycle; i++)
+        if (x->body[i] != NULL)
+            ch__cursor_save(x->body[i], s);
+}
+
+static ch_status interleave_load(ch_cursor *c, ch_loader *l)
+{
+    interleaving  *x = (interleaving *)c;
+    unsigned char *is_open = ch__calloc((size_t)x->cycle, 1);
+    ch_status      rc = is_open == NULL ? ch__fail_memory("interleave") : CH_OK;
+
+    x->at = (int)ch__load_int(l, 0, x->cycle - 1);
+    x->taken = ch__load_int(l, 0, INT64_MAX);
+    x->has_ended = ch__load_int(l, 0, 1) != 0;
+    for (int i = 0; i < x->cycle && rc == CH_OK; i++)
+        is_open[i] = ch__load_int(l, 0, 1) != 0;
+    if (rc == CH_OK)
+        rc = ch__load_fails(l) ? ch__load_status(l) : ch__load_inputs(c, l);
+    for (int i = 0; i < x->cycle && rc == CH_OK; i++)
+        if (is_open[i])
+            rc = ch__body_load_ahead(c, l, &x->body[i]);
+    ch__free(is_open);
+    return rc;
+}
+
+static void interleave_close(ch_cursor *c)
+{
+    interleave_drop((interleaving *)c);
+    ch__free(((interleaving *)c)->body);
+}
+
+const ch_stage ch__stage_interleave = {
+    .name = "interleave",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__interleave__descriptor,
+    .cursor_bytes = sizeof(interleaving),
+    .infer = interleave_infer,
+    .open = interleave_open,
+    .next = interleave_next,
+    .rewind = interleave_rewind,
+    .save = interleave_save,
+    .load = interleave_load,
+    .close = interleave_close,
+};
+
+ch_dataset *ch_dataset_interleave(ch_dataset *d, ch_dataset_fn fn, void *arg,
+                                  const ch_interleave_options *opt)
+{
+    Cohort__Interleave a = COHORT__INTERLEAVE__INIT;
+
+    if (opt != NULL) {
+        a.cycle = opt->cycle;
+        a.block = opt->block;
+    }
+    return with_body(&ch__stage_interleave, &a.base, d, fn, arg, false);
+}
+
+/* ---- window ----
+ *
+ * Element i of the input is in window w if it is w * shift + k * stride with k below size. The
+ * elements that a later window may need are kept. */
+
+typedef struct windowing {
+    ch_cursor    base;
+    ch_cursor   *body;
+    bool         has_ended; /* the input */
+    int64_t      n_skip;    /* elements before the next window's first */
+    int          n, cap;
+    ch_element **kept; /* from the next window's first on */
+} windowing;
+
+static int64_t shift_of(const Cohort__Window *a)
+{
+    return a->shift > 0 ? a->shift : a->size;
+}
+
+static int64_t span_of(const Cohort__Window *a)
+{
+    return (a->size - 1) * (a->stride > 0 ? a->stride : 1) + 1;
+}
+
+static ch_status window_infer(ch_dataset *d)
+{
+    const Cohort__Window *a = CH_ATTRS_OF(d, Cohort__Window);
+    ch_status             rc;
+
+    if (a->size < 1 || a->shift < 0 || a->stride < 0 || a->size > INT32_MAX ||
+        a->shift > INT32_MAX || a->stride > INT32_MAX || span_of(a) > INT32_MAX)
+        return ch__dataset_fail(d, "size %lld, shift %lld, stride %lld", (long long)a->size,
+                                (long long)a->shift, (long long)a->stride);
+    rc = infer_body(d);
+    return rc;
+}
+
+/* Keeps the elements of the next window, as far as there are. */
+static ch_status window_fill(windowing *x, int64_t span)
+{
+    while (!x->has_ended && (x->n_skip > 0 || x->n < span)) {
+        ch_element *e = NULL;
+        ch_status   rc = ch__cursor_next(x->base.in[0], &e);
+
+        if (rc != CH_OK)
+            return rc;
+        if (e == NULL) {
+            x->has_ended = true;
+        } else if (x->n_skip > 0) {
+            x->n_skip--;
+            ch__element_free(e);
+        } else if (ch__grow((void **)&x->kept, &x->cap, x->n + 1, sizeof(e))) {
+            x->kept[x->n++] = e;
+        } else {
+            ch__element_free(e);
+            return ch__fail_memory("window");
+        }
+    }
+    return CH_OK;
+}
+
+static void window_shift(windowing *x, int64_t shift)
+{
+    int gone = shift < x->n ? (int)shift : x->n;
+
+    for (int i = 0; i < gone; i++)
+        ch__element_free(x->kept[i]);
+    x->n -= gone;
+    memmove(x->kept, x->kept + gone, (size_t)x->n * sizeof(ch_element *));
+    x->n_skip = shift - gone;
+}
+
+/* The body over copies of what the window holds. */
+static ch_status window_begin(windowing *x, const Cohort__Window *a)
+{
+    int          stride = a->stride > 0 ? (int)a->stride : 1, n = 0;
+    ch_element **given = ch__calloc((size_t)a->size, sizeof(ch_element *));
+    ch_status    rc = given == NULL ? ch__fail_memory("window") : CH_OK;
+
+    for (int i = 0; i < x->n && n < a->size && rc == CH_OK; i += stride) {
+        rc = ch__element_share(x->kept[i], &given[n]);
+        n += rc == CH_OK;
+    }
+    if (rc == CH_OK)
+        rc = ch__body_open(&x->base, n, given, &x->body);
+    else
+        for (int i = 0; i < n; i++)
+            ch__element_free(given[i]);
+    ch__free(given);
+    return rc;
+}
+
+static ch_status window_next(ch_cursor *c, ch_element **out)
+{
+    const Cohort__Window *a = CH_ATTRS(c, Cohort__Window);
+    windowing            *x = (windowing *)c;
+
+    for (;;) {
+        ch_status rc = CH_OK;
+
+        if (x->body == NULL) {
+            rc = window_fill(x, span_of(a));
+            if (rc != CH_OK || x->n == 0 || (a->drop_remainder && x->n < span_of(a)))
+                return rc;
+            rc = window_begin(x, a);
+            if (rc == CH_OK)
+                window_shift(x, shift_of(a));
+        }
+        if (rc == CH_OK)
+            rc = ch__cursor_next(x->body, out);
+        if (rc != CH_OK || *out != NULL)
+            return rc;
+        ch__cursor_close(x->body);
+        x->body = NULL;
+    }
+}
+
+static void window_drop(windowing *x)
+{
+    ch__cursor_close(x->body);
+    for (int i = 0; i < x->n; i++)
+        ch__element_free(x->kept[i]);
+    x->body = NULL;
+    x->n = 0;
+    x->n_skip = 0;
+    x->has_ended = false;
+}
+
+static ch_status window_rewind(ch_cursor *c)
+{
+    window_drop((windowing *)c);
+    return ch__rewind_inputs(c);
+}
+
+static void window_save(ch_cursor *c, ch_saver *s)
+{
+    windowing *x = (windowing *)c;
+
+    ch__save_int(s, x->has_ended);
+    ch__save_int(s, x->n_skip);
+    ch__save_int(s, x->body != NULL);
+    ch__save_int(s, x->n);
+    for (int i = 0; i < x->n; i++)
+        ch__save_element(s, x->kept[i]);
+    ch__save_inputs(c, s);
+    if (x->body != NULL)
+        ch__cursor_save(x->body, s);
+}
+
+static ch_status window_load(ch_cursor *c, ch_loader *l)
+{
+    windowing *x = (windowing *)c;
+    bool       has_body;
+    int64_t    n;
+    ch_status  rc;
+
+    x->has_ended = ch__load_int(l, 0, 1) != 0;
+    x->n_skip = ch__load_int(l, 0, INT32_MAX);
+    has_body = ch__load_int(l, 0, 1) != 0;
+    n = ch__load_int(l, 0, span_of(CH_ATTRS(c, Cohort__Window)));
+    for (int64_t i = 0; i < n && !ch__load_fails(l); i++) {
+        ch_element *e = ch__load_element(l, c->dataset->in[0]);
+
+        if (e == NULL)
+            break;
+        if (!ch__grow((void **)&x->kept, &x->cap, x->n + 1, sizeof(e))) {
+            ch__element_free(e);
+            return ch__fail_memory("window");
+        }
+        x->kept[x->n++] = e;
+    }
+    rc = ch__load_fails(l) ? ch__load_status(l) : ch__load_inputs(c, l);
+    return rc == CH_OK && has_body ? ch__body_load(c, l, &x->body) : rc;
+}
+
+static void window_close(ch_cursor *c)
+{
+    window_drop((windowing *)c);
+    ch__free(((windowing *)c)->kept);
+}
+
+const ch_stage ch__stage_window = {
+    .name = "window",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__window__descriptor,
+    .cursor_bytes = sizeof(windowing),
+    .infer = window_infer,
+    .open = ch__open_nothing,
+    .next = window_next,
+    .rewind = window_rewind,
+    .save = window_save,
+    .load = window_load,
+    .close = window_close,
+};
+
+static ch_dataset *batch_all(ch_dataset *window, void *arg)
+{
+    return ch_dataset_batch(window, *(const int64_t *)arg, NULL);
+}
+
+ch_dataset *ch_dataset_window(ch_dataset *d, int64_t size, ch_dataset_fn fn, void *arg,
+                              const ch_window_options *opt)
+{
+    Cohort__Window a = COHORT__WINDOW__INIT;
+
+    a.size = size;
+    if (opt != NULL) {
+        a.shift = opt->shift;
+        a.stride = opt->stride;
+        a.drop_remainder = opt->drop_remainder;
+    }
+    if (fn == NULL)
+        return with_body(&ch__stage_window, &a.base, d, batch_all, &size, true);
+    return with_body(&ch__stage_window, &a.base, d, fn, arg, true);
+}

@@ -1,0 +1,470 @@
+/* data/pad.c -- batches of elements of unequal sizes: padded_batch, bucket_by_length.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "data/iterator.h"
+#include "data/rows.h"
+
+/* How to pad, as the attributes say; the arrays are of the arena. */
+static ch_status pad_how(ch_arena *a, const ch_dataset *in, size_t n_shapes,
+                         Cohort__Sizes *const *shapes, const double *values, ch_rows_how *out)
+{
+    ch_shape *shape = ch__arena_alloc(a, ((size_t)in->n_parts + 1) * sizeof(*shape));
+
+    if (shape == NULL)
+        return ch__fail_memory("padding");
+    for (int i = 0; i < in->n_parts; i++)
+        shape[i] = n_shapes > 0 ? ch_shape_make((int)shapes[i]->n_at, shapes[i]->at)
+                                : in->spec[i].shape;
+    *out = (ch_rows_how){CH_ROWS_PADDED, shape, values};
+    return CH_OK;
+}
+
+static ch_status check_values(const ch_dataset *d, size_t n_values, const double *values)
+{
+    const ch_dataset *in = d->in[0];
+
+    if (n_values > 0 && n_values != (size_t)in->n_parts)
+        return ch__dataset_fail(d, "%zu values to pad with, and %d components", n_values,
+                                in->n_parts);
+    for (size_t i = 0; i < n_values; i++)
+        if (in->spec[i].dtype != CH_STR && !ch__dtype_holds(in->spec[i].dtype, values[i]))
+            return ch__dataset_fail(d,
+                                    "component %zu is padded with %g, which %s does not hold",
+                                    i, values[i], ch_dtype_name(in->spec[i].dtype));
+    return CH_OK;
+}
+
+/* ---- padded_batch ---- */
+
+typedef struct padding {
+    ch_cursor      base;
+    ch_belt       *belt;
+    ch_block_pool *pool;
+    ch_arena       arena;
+    ch_rows_how    how;
+} padding;
+
+static ch_status check_shapes(const ch_dataset *d, const Cohort__PaddedBatch *a)
+{
+    const ch_dataset *in = d->in[0];
+
+    if (a->n_shapes > 0 && a->n_shapes != (size_t)in->n_parts)
+        return ch__dataset_fail(d, "%zu shapes, and %d components", a->n_shapes, in->n_parts);
+    for (size_t i = 0; i < a->n_shapes; i++) {
+        const Cohort__Sizes *s = a->shapes[i];
+
+        if (s->n_at != (size_t)in->spec[i].shape.rank)
+            return ch__dataset_fail(d, "component %zu has %d axes, its shape %zu", i,
+                                    in->spec[i].shape.rank, s->n_at);
+        for (size_t k = 0; k < s->n_at; k++)
+            if (s->at[k] < -1 || s->at[k] > INT32_MAX ||
+                (s->at[k] >= 0 && s->at[k] < in->spec[i].shape.dim[k]))
+                return ch__dataset_fail(d, "component %zu is padded to %lld on axis %zu", i,
+                                        (long long)s->at[k], k);
+    }
+    return check_values(d, a->n_values, a->values);
+}
+
+static ch_status padded_infer(ch_dataset *d)
+{
+    const Cohort__PaddedBatch *a = CH_ATTRS_OF(d, Cohort__PaddedBatch);
+    const ch_dataset          *in = d->in[0];
+    ch_status                  rc = check_shapes(d, a);
+
+    if (rc == CH_OK && (a->size < 1 || a->size > INT32_MAX))
+        rc = ch__dataset_fail(d, "a size of %lld, want 1 to %d", (long long)a->size, INT32_MAX);
+    if (rc == CH_OK)
+        rc = ch__rows_spec(d, in, a->drop_remainder ? a->size : -1, CH_ROWS_PADDED);
+    for (size_t i = 0; rc == CH_OK && i < a->n_shapes; i++)
+        for (size_t k = 0; k < a->shapes[i]->n_at; k++)
+            if (d->spec[i].shape.dim[k + 1] < 0)
+                d->spec[i].shape.dim[k + 1] = a->shapes[i]->at[k];
+            else if (a->shapes[i]->at[k] >= 0)
+                d->spec[i].shape.dim[k + 1] = a->shapes[i]->at[k];
+    d->same_rows = true;
+    d->cardinality = in->cardinality;
+    if (d->cardinality >= 0 && rc == CH_OK)
+        d->cardinality =
+            d->cardinality / a->size + (!a->drop_remainder && d->cardinality % a->size != 0);
+    return rc;
+}
+
+static void padded_pull(ch_cursor *c, ch_item *i)
+{
+    const Cohort__PaddedBatch *a = CH_ATTRS(c, Cohort__PaddedBatch);
+
+    ch__rows_pull(i, c->in[0], (int)a->size, a->drop_remainder);
+}
+
+static void padded_make(ch_cursor *c, ch_item *i)
+{
+    padding *p = (padding *)c;
+
+    ch__rows_make(c->dataset, &p->how, p->pool, i);
+}
+
+static ch_status padded_open(ch_cursor *c)
+{
+    static const ch_belt_ops   ops = {padded_pull, padded_make};
+    const Cohort__PaddedBatch *a = CH_ATTRS(c, Cohort__PaddedBatch);
+    padding                   *p = (padding *)c;
+    ch_status                  rc = ch__block_pool_new(&p->pool);
+
+    if (rc == CH_OK)
+        rc = pad_how(&p->arena, c->dataset->in[0], a->n_shapes, a->shapes,
+                     a->n_values > 0 ? a->values : NULL, &p->how);
+    return rc == CH_OK ? ch__belt_open(c, &ops, &(ch_belt_options){.want = 1}, &p->belt) : rc;
+}
+
+static ch_status padded_next(ch_cursor *c, ch_element **out)
+{
+    return ch__belt_next(((padding *)c)->belt, out);
+}
+
+static ch_status padded_rewind(ch_cursor *c)
+{
+    return ch__belt_rewind(((padding *)c)->belt, c);
+}
+
+static void padded_save(ch_cursor *c, ch_saver *s)
+{
+    ch__belt_save_all(((padding *)c)->belt, c, s);
+}
+
+static ch_status padded_load(ch_cursor *c, ch_loader *l)
+{
+    return ch__belt_load_all(((padding *)c)->belt, c, l);
+}
+
+static void padded_close(ch_cursor *c)
+{
+    padding *p = (padding *)c;
+
+    ch__belt_close(p->belt);
+    ch__block_pool_unref(p->pool);
+    ch__arena_drop(&p->arena);
+}
+
+const ch_stage ch__stage_padded_batch = {
+    .name = "padded_batch",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__padded_batch__descriptor,
+    .cursor_bytes = sizeof(padding),
+    .infer = padded_infer,
+    .open = padded_open,
+    .next = padded_next,
+    .rewind = padded_rewind,
+    .save = padded_save,
+    .load = padded_load,
+    .close = padded_close,
+};
+
+static ch_status shapes_message(ch_arena *a, int n, const ch_shape *shape,
+                                Cohort__PaddedBatch *m)
+{
+    m->shapes = ch__arena_alloc(a, ((size_t)n + 1) * sizeof(*m->shapes));
+    if (m->shapes == NULL)
+        return ch__fail_memory("padded_batch");
+    for (int i = 0; i < n; i++) {
+        Cohort__Sizes *s = ch__arena_alloc(a, sizeof(*s));
+
+        if (s == NULL)
+            return ch__fail_memory("padded_batch");
+        if (shape[i].rank < 0 || shape[i].rank > CH_MAX_RANK)
+            return ch__fail(CH_INVALID_ARGUMENT, "padded_batch: a shape of rank %d",
+                            shape[i].rank);
+        cohort__sizes__init(s);
+        s->n_at = (size_t)shape[i].rank;
+        s->at = ch__arena_copy(a, shape[i].dim, sizeof(shape[i].dim));
+        if (s->at == NULL)
+            return ch__fail_memory("padded_batch");
+        m->shapes[m->n_shapes++] = s;
+    }
+    return CH_OK;
+}
+
+ch_dataset *ch_dataset_padded_batch(ch_dataset *d, int64_t size, const ch_pad_options *opt)
+{
+    Cohort__PaddedBatch a = COHORT__PADDED_BATCH__INIT;
+    ch_arena            arena = {0};
+    ch_status           rc = CH_OK;
+
+    if (d == NULL)
+        return NULL;
+    a.size = size;
+    a.drop_remainder = opt != NULL && opt->drop_remainder;
+    if (opt != NULL && opt->shape != NULL)
+        rc = shapes_message(&arena, d->n_parts, opt->shape, &a);
+    if (opt != NULL && opt->value != NULL) {
+        a.values = ch__arena_copy(&arena, opt->value, (size_t)d->n_parts * sizeof(double));
+        a.n_values = a.values != NULL ? (size_t)d->n_parts : 0;
+        if (a.values == NULL)
+            rc = ch__fail_memory("padded_batch");
+    }
+    if (rc == CH_OK) {
+        d = ch__dataset_new(&ch__stage_padded_batch,
+                            &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
+    } else {
+        ch_dataset_unref(d);
+        d = NULL;
+    }
+    ch__arena_drop(&arena);
+    return d;
+}
+
+/* ---- bucket_by_length ---- */
+
+typedef struct bucket {
+    int          n, cap;
+    ch_element **element;
+} bucket;
+
+typedef struct bucketing {
+    ch_cursor      base;
+    ch_block_pool *pool;
+    ch_arena       arena;
+    ch_rows_how    how;
+    ch_shape      *shape;     /* of `how`, when buckets are padded to their boundary */
+    bool           has_ended; /* the input */
+    int            n_buckets;
+    bucket        *bucket;
+} bucketing;
+
+static ch_status bucket_infer(ch_dataset *d)
+{
+    const Cohort__Bucket *a = CH_ATTRS_OF(d, Cohort__Bucket);
+    const ch_dataset     *in = d->in[0];
+    ch_status             rc = check_values(d, a->n_values, a->values);
+
+    if (rc != CH_OK)
+        return rc;
+    if (a->component >= (uint32_t)in->n_parts || in->spec[a->component].shape.rank == 0)
+        return ch__dataset_fail(d, "component %u has no length", a->component);
+    if (a->n_batch_sizes != a->n_boundaries + 1)
+        return ch__dataset_fail(d, "%zu boundaries and %zu batch sizes, want one more of these",
+                                a->n_boundaries, a->n_batch_sizes);
+    for (size_t i = 0; i < a->n_boundaries; i++)
+        if (a->boundaries[i] < 0 || (i > 0 && a->boundaries[i] <= a->boundaries[i - 1]))
+            return ch__dataset_fail(d, "boundary %lld: they should rise",
+                                    (long long)a->boundaries[i]);
+    for (size_t i = 0; i < a->n_batch_sizes; i++)
+        if (a->batch_sizes[i] < 1 || a->batch_sizes[i] > INT32_MAX)
+            return ch__dataset_fail(d, "a batch size of %lld", (long long)a->batch_sizes[i]);
+    rc = ch__rows_spec(d, in, -1, CH_ROWS_PADDED);
+    d->same_rows = true;
+    d->cardinality = in->cardinality == 0 ? 0 : CH_UNKNOWN;
+    return rc;
+}
+
+static ch_status bucket_open(ch_cursor *c)
+{
+    const Cohort__Bucket *a = CH_ATTRS(c, Cohort__Bucket);
+    bucketing            *x = (bucketing *)c;
+    const ch_dataset     *in = c->dataset->in[0];
+    ch_status             rc = ch__block_pool_new(&x->pool);
+
+    x->bucket = ch__calloc(a->n_batch_sizes, sizeof(*x->bucket));
+    x->shape = ch__arena_alloc(&x->arena, ((size_t)in->n_parts + 1) * sizeof(*x->shape));
+    if (rc != CH_OK || x->bucket == NULL || x->shape == NULL)
+        return ch__fail_memory("bucket");
+    x->n_buckets = (int)a->n_batch_sizes;
+    for (int i = 0; i < in->n_parts; i++)
+        x->shape[i] = in->spec[i].shape;
+    x->how = (ch_rows_how){a->no_padding ? CH_ROWS_EQUAL : CH_ROWS_PADDED, x->shape,
+                           a->n_values > 0 ? a->values : NULL};
+    return CH_OK;
+}
+
+/* An element is in the first bucket whose boundary is above its length. */
+static int bucket_of(const Cohort__Bucket *a, const ch_element *e)
+{
+    int64_t length = e->part[a->component].shape.dim[0];
+    size_t  i = 0;
+
+    while (i < a->n_boundaries && length >= a->boundaries[i])
+        i++;
+    return (int)i;
+}
+
+static void empty(bucket *b)
+{
+    for (int i = 0; i < b->n; i++)
+        ch__element_free(b->element[i]);
+    b->n = 0;
+}
+
+static ch_status give(bucketing *x, int at, ch_element **out)
+{
+    const Cohort__Bucket *a = CH_ATTRS(&x->base, Cohort__Bucket);
+    bucket               *b = &x->bucket[at];
+    ch_status             rc;
+
+    if (a->pad_to_boundary)
+        x->shape[a->component].dim[0] = at < (int)a->n_boundaries ? a->boundaries[at] - 1 : -1;
+    rc = ch__rows_join(x->base.dataset, &x->how, b->n, b->element, x->pool, out);
+    empty(b);
+    return rc;
+}
+
+/* What is left when the input has ended, bucket by bucket. */
+static ch_status give_rest(bucketing *x, ch_element **out)
+{
+    bool drop = CH_ATTRS(&x->base, Cohort__Bucket)->drop_remainder;
+
+    for (int i = 0; i < x->n_buckets; i++) {
+        if (x->bucket[i].n > 0 && !drop)
+            return give(x, i, out);
+        empty(&x->bucket[i]);
+    }
+    return CH_OK;
+}
+
+static ch_status bucket_next(ch_cursor *c, ch_element **out)
+{
+    const Cohort__Bucket *a = CH_ATTRS(c, Cohort__Bucket);
+    bucketing            *x = (bucketing *)c;
+
+    while (!x->has_ended) {
+        ch_element *e = NULL;
+        ch_status   rc = ch__cursor_next(c->in[0], &e);
+        bucket     *b;
+
+        if (rc != CH_OK)
+            return rc;
+        if (e == NULL) {
+            x->has_ended = true;
+            break;
+        }
+        b = &x->bucket[bucket_of(a, e)];
+        if (!ch__grow((void **)&b->element, &b->cap, b->n + 1, sizeof(e))) {
+            ch__element_free(e);
+            return ch__fail_memory("bucket");
+        }
+        b->element[b->n++] = e;
+        if (b->n == a->batch_sizes[b - x->bucket])
+            return give(x, (int)(b - x->bucket), out);
+    }
+    return give_rest(x, out);
+}
+
+static ch_status bucket_rewind(ch_cursor *c)
+{
+    bucketing *x = (bucketing *)c;
+
+    for (int i = 0; i < x->n_buckets; i++)
+        empty(&x->bucket[i]);
+    x->has_ended = false;
+    return ch__rewind_inputs(c);
+}
+
+static void bucket_save(ch_cursor *c, ch_saver *s)
+{
+    bucketing *x = (bucketing *)c;
+
+    ch__save_int(s, x->has_ended);
+    for (int i = 0; i < x->n_buckets; i++) {
+        ch__save_int(s, x->bucket[i].n);
+        for (int k = 0; k < x->bucket[i].n; k++)
+            ch__save_element(s, x->bucket[i].element[k]);
+    }
+    ch__save_inputs(c, s);
+}
+
+static ch_status bucket_load_one(ch_cursor *c, int at, ch_loader *l)
+{
+    bucket *b = &((bucketing *)c)->bucket[at];
+    int64_t n = ch__load_int(l, 0, CH_ATTRS(c, Cohort__Bucket)->batch_sizes[at] - 1);
+
+    for (int64_t i = 0; i < n && !ch__load_fails(l); i++) {
+        ch_element *e = ch__load_element(l, c->dataset->in[0]);
+
+        if (e == NULL)
+            break;
+        if (!ch__grow((void **)&b->element, &b->cap, b->n + 1, sizeof(e))) {
+            ch__element_free(e);
+            return ch__fail_memory("bucket");
+        }
+        b->element[b->n++] = e;
+    }
+    return ch__load_status(l);
+}
+
+static ch_status bucket_load(ch_cursor *c, ch_loader *l)
+{
+    bucketing *x = (bucketing *)c;
+    ch_status  rc = CH_OK;
+
+    x->has_ended = ch__load_int(l, 0, 1) != 0;
+    for (int i = 0; i < x->n_buckets && rc == CH_OK; i++)
+        rc = bucket_load_one(c, i, l);
+    return rc == CH_OK ? ch__load_inputs(c, l) : rc;
+}
+
+static void bucket_close(ch_cursor *c)
+{
+    bucketing *x = (bucketing *)c;
+
+    for (int i = 0; i < x->n_buckets; i++) {
+        empty(&x->bucket[i]);
+        ch__free(x->bucket[i].element);
+    }
+    ch__free(x->bucket);
+    ch__block_pool_unref(x->pool);
+    ch__arena_drop(&x->arena);
+}
+
+const ch_stage ch__stage_bucket = {
+    .name = "bucket",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__bucket__descriptor,
+    .cursor_bytes = sizeof(bucketing),
+    .infer = bucket_infer,
+    .open = bucket_open,
+    .next = bucket_next,
+    .rewind = bucket_rewind,
+    .save = bucket_save,
+    .load = bucket_load,
+    .close = bucket_close,
+};
+
+ch_dataset *ch_dataset_bucket_by_length(ch_dataset *d, int component, int n,
+                                        const int64_t *boundary, const int64_t *batch_size,
+                                        const ch_bucket_options *opt)
+{
+    static const ch_bucket_options none;
+    Cohort__Bucket                 a = COHORT__BUCKET__INIT;
+    ch_arena                       arena = {0};
+
+    if (d == NULL)
+        return NULL;
+    opt = opt != NULL ? opt : &none;
+    a.component = (uint32_t)component;
+    a.drop_remainder = opt->drop_remainder;
+    a.no_padding = opt->no_padding;
+    a.pad_to_boundary = opt->pad_to_boundary;
+    a.n_boundaries = n > 0 ? (size_t)n : 0;
+    a.n_batch_sizes = a.n_boundaries + 1;
+    a.boundaries = ch__arena_copy(&arena, boundary, a.n_boundaries * sizeof(*boundary));
+    a.batch_sizes = ch__arena_copy(&arena, batch_size, a.n_batch_sizes * sizeof(*batch_size));
+    if (opt->value != NULL) {
+        a.n_values = (size_t)d->n_parts;
+        a.values = ch__arena_copy(&arena, opt->value, a.n_values * sizeof(double));
+    }
+    if ((a.boundaries == NULL && a.n_boundaries > 0) || a.batch_sizes == NULL ||
+        (opt->value != NULL && a.values == NULL)) {
+        (void)ch__fail_memory("bucket");
+        ch_dataset_unref(d);
+        d = NULL;
+    } else {
+        d = ch__dataset_new(&ch__stage_bucket,
+                            &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
+    }
+    ch__arena_drop(&arena);
+    return d;
+}

@@ -1,0 +1,429 @@
+/* data/place.c -- saving where a pipeline is, and going there.
+ *
+ * A place is a list of states, one a cursor, in the order in which the tree is walked. What a
+ * cursor says is numbers, elements and texts, which it reads back in the same order.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "data/place.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+
+enum { FORMAT = 1 };
+
+/* ---- parts as messages ---- */
+
+static ch_status encode_strings(ch_arena *a, const ch_part *p, Cohort__Part *m)
+{
+    size_t n = (size_t)ch_shape_count(p->shape);
+
+    m->strings = ch__arena_alloc(a, (n + 1) * sizeof(*m->strings));
+    if (m->strings == NULL)
+        return ch__fail_memory("strings of an element");
+    m->n_strings = n;
+    for (size_t i = 0; i < n; i++) {
+        ch_str s = ((const ch_str *)p->data)[i];
+
+        m->strings[i].len = s.size;
+        if (s.size > 0 && (m->strings[i].data = ch__arena_copy(a, s.data, s.size)) == NULL)
+            return ch__fail_memory("strings of an element");
+    }
+    return CH_OK;
+}
+
+ch_status ch__part_encode(ch_arena *a, const ch_part *p, const char *name, Cohort__Part **out)
+{
+    Cohort__Part *m = ch__arena_alloc(a, sizeof(*m));
+    size_t        bytes = (size_t)ch_shape_count(p->shape) * ch_dtype_bytes(p->dtype);
+
+    if (m == NULL)
+        return ch__fail_memory("element");
+    cohort__part__init(m);
+    m->n_shape = (size_t)p->shape.rank;
+    m->shape = ch__arena_copy(a, p->shape.dim, sizeof(p->shape.dim));
+    m->dtype = ch__arena_strdup(a, ch_dtype_name(p->dtype));
+    if (name != NULL)
+        m->name = ch__arena_strdup(a, name);
+    if (m->shape == NULL || m->dtype == NULL || m->name == NULL)
+        return ch__fail_memory("element");
+    *out = m;
+    if (p->dtype == CH_STR)
+        return encode_strings(a, p, m);
+    m->data.len = bytes;
+    if (bytes > 0 && (m->data.data = ch__arena_copy(a, p->data, bytes)) == NULL)
+        return ch__fail_memory("element");
+    return CH_OK;
+}
+
+/* What a part says of itself: type, shape, and that its bytes are as many as that takes. */
+static ch_status check_part(const Cohort__Part *m, ch_part *out, size_t *room)
+{
+    int64_t count, bytes;
+
+    if (ch_dtype_parse(m->dtype, &out->dtype) != CH_OK || m->n_shape > CH_MAX_RANK)
+        return ch__fail(CH_INVALID_ARGUMENT, "a part of type \"%.20s\" and rank %zu", m->dtype,
+                        m->n_shape);
+    out->shape = ch_shape_make((int)m->n_shape, m->shape);
+    if (ch__tensor_size(out->dtype, out->shape, &count, &bytes) != CH_OK)
+        return CH_INVALID_ARGUMENT;
+    if (out->dtype != CH_STR && m->data.len != (size_t)bytes)
+        return ch__fail(CH_INVALID_ARGUMENT, "a part of %lld bytes has %zu", (long long)bytes,
+                        m->data.len);
+    if (out->dtype == CH_STR && m->n_strings != (size_t)count)
+        return ch__fail(CH_INVALID_ARGUMENT, "a part of %lld strings has %zu", (long long)count,
+                        m->n_strings);
+    *room = (size_t)bytes;
+    for (size_t i = 0; out->dtype == CH_STR && i < m->n_strings; i++)
+        *room += m->strings[i].len;
+    *room = (*room + 15) & ~(size_t)15;
+    return CH_OK;
+}
+
+static void fill_part(const Cohort__Part *m, ch_part *p, char *room)
+{
+    ch_str *s = (ch_str *)(void *)room;
+    char   *text = room + m->n_strings * sizeof(*s);
+
+    p->data = room;
+    if (p->dtype != CH_STR) {
+        if (m->data.len > 0)
+            memcpy(room, m->data.data, m->data.len);
+        return;
+    }
+    for (size_t i = 0; i < m->n_strings; i++) {
+        if (m->strings[i].len > 0)
+            memcpy(text, m->strings[i].data, m->strings[i].len);
+        s[i] = (ch_str){text, m->strings[i].len};
+        text += m->strings[i].len;
+    }
+}
+
+ch_status ch__parts_decode(size_t n, Cohort__Part *const *part, ch_element **out)
+{
+    size_t  room = 0, own;
+    ch_part p;
+
+    if (n > CH_MAX_PARTS)
+        return ch__fail(CH_INVALID_ARGUMENT, "an element of %zu parts", n);
+    for (size_t i = 0; i < n; i++) {
+        ch_status rc = check_part(part[i], &p, &own);
+
+        if (rc != CH_OK)
+            return rc;
+        room += own;
+    }
+    ch_element *e = ch__element_new((int)n, 0, room);
+    if (e == NULL)
+        return ch__fail_memory("element");
+    char *at = e->room;
+    for (size_t i = 0; i < n; i++) {
+        (void)check_part(part[i], &e->part[i], &own);
+        fill_part(part[i], &e->part[i], at);
+        at += own;
+    }
+    *out = e;
+    return CH_OK;
+}
+
+/* ---- saving ---- */
+
+struct ch_saver {
+    ch_arena       arena; /* of all messages */
+    ch_status      rc;
+    Cohort__State *state; /* that is being written */
+    int            cap_numbers, cap_elements, cap_texts;
+
+    Cohort__State **states;
+    int             n_states, cap_states;
+};
+
+void ch__save_fail(ch_saver *s, ch_status rc)
+{
+    if (s->rc == CH_OK)
+        s->rc = rc;
+}
+
+static void no_memory(ch_saver *s)
+{
+    ch__save_fail(s, ch__fail_memory("place of an iterator"));
+}
+
+/* Lists grow by doubling in the arena: what is left behind is at most as much again. */
+static bool room_for(ch_saver *s, void **list, size_t n, int *cap, size_t size)
+{
+    if (s->rc != CH_OK)
+        return false;
+    if ((int)n < *cap)
+        return true;
+    int   more = *cap > 0 ? 2 * *cap : 8;
+    void *p = ch__arena_alloc(&s->arena, (size_t)more * size);
+    if (p == NULL) {
+        no_memory(s);
+        return false;
+    }
+    if (n > 0)
+        memcpy(p, *list, n * size);
+    *list = p;
+    *cap = more;
+    return true;
+}
+
+void ch__save_begin(ch_saver *s, const char *stage)
+{
+    Cohort__State *m = ch__arena_alloc(&s->arena, sizeof(*m));
+
+    if (s->rc != CH_OK)
+        return;
+    if (m == NULL || !ch__grow((void **)&s->states, &s->cap_states, s->n_states + 1,
+                               sizeof(Cohort__State *))) {
+        no_memory(s);
+        return;
+    }
+    cohort__state__init(m);
+    m->stage = ch__arena_strdup(&s->arena, stage);
+    if (m->stage == NULL)
+        no_memory(s);
+    s->states[s->n_states++] = m;
+    s->state = m;
+    s->cap_numbers = s->cap_elements = s->cap_texts = 0;
+}
+
+void ch__save_int(ch_saver *s, int64_t value)
+{
+    if (s->rc == CH_OK && room_for(s, (void **)&s->state->numbers, s->state->n_numbers,
+                                   &s->cap_numbers, sizeof(int64_t)))
+        s->state->numbers[s->state->n_numbers++] = value;
+}
+
+void ch__save_text(ch_saver *s, const void *data, size_t size)
+{
+    ProtobufCBinaryData text = {size, NULL};
+
+    if (s->rc != CH_OK ||
+        !room_for(s, (void **)&s->state->texts, s->state->n_texts, &s->cap_texts, sizeof(text)))
+        return;
+    if (size > 0 && (text.data = ch__arena_copy(&s->arena, data, size)) == NULL)
+        no_memory(s);
+    else
+        s->state->texts[s->state->n_texts++] = text;
+}
+
+static Cohort__Element *save_place(ch_saver *s)
+{
+    Cohort__Element *m = NULL;
+
+    if (s->rc != CH_OK || !room_for(s, (void **)&s->state->elements, s->state->n_elements,
+                                    &s->cap_elements, sizeof(m)))
+        return NULL;
+    m = ch__arena_alloc(&s->arena, sizeof(*m));
+    if (m == NULL) {
+        no_memory(s);
+        return NULL;
+    }
+    cohort__element__init(m);
+    s->state->elements[s->state->n_elements++] = m;
+    return m;
+}
+
+void ch__save_element(ch_saver *s, const ch_element *e)
+{
+    Cohort__Element *m = save_place(s);
+
+    if (m == NULL)
+        return;
+    m->parts = ch__arena_alloc(&s->arena, ((size_t)e->n + 1) * sizeof(*m->parts));
+    if (m->parts == NULL) {
+        no_memory(s);
+        return;
+    }
+    for (int i = 0; i < e->n; i++) {
+        ch_status rc = ch__part_encode(&s->arena, &e->part[i], NULL, &m->parts[i]);
+
+        if (rc != CH_OK) {
+            ch__save_fail(s, rc);
+            return;
+        }
+        m->n_parts++;
+    }
+}
+
+void ch__save_fault(ch_saver *s, ch_status rc, const char *text)
+{
+    Cohort__Element *m = save_place(s);
+
+    if (m == NULL)
+        return;
+    m->code = (uint32_t)rc;
+    m->error = ch__arena_strdup(&s->arena, text != NULL ? text : "");
+    if (m->error == NULL)
+        no_memory(s);
+}
+
+void ch__cursor_save(ch_cursor *c, ch_saver *s)
+{
+    ch__save_begin(s, c->stage->name);
+    ch__save_int(s, c->pass);
+    c->stage->save(c, s);
+}
+
+ch_status ch__place_save(ch_cursor *root, uint64_t dataset, void **bytes, size_t *n)
+{
+    ch_saver      s = {0};
+    Cohort__Place m;
+
+    ch__cursor_save(root, &s);
+    cohort__place__init(&m);
+    m.format = FORMAT;
+    m.dataset = dataset;
+    m.n_states = (size_t)s.n_states;
+    m.states = s.states;
+    if (s.rc == CH_OK)
+        s.rc = ch__message_pack(&m.base, bytes, n);
+    ch__free(s.states);
+    ch__arena_drop(&s.arena);
+    return s.rc;
+}
+
+/* ---- going there ---- */
+
+struct ch_loader {
+    const Cohort__Place *place;
+    size_t               next; /* state */
+    const Cohort__State *state;
+    size_t               number, element, text; /* next of each */
+    bool                 fails;
+    ch_status            rc; /* of what an element held */
+    char                 why[128];
+};
+
+static void refuse(ch_loader *l, const char *why)
+{
+    if (!l->fails)
+        snprintf(l->why, sizeof(l->why), "%s", why);
+    l->fails = true;
+}
+
+bool ch__load_fails(const ch_loader *l)
+{
+    return l->fails;
+}
+
+ch_status ch__load_status(ch_loader *l)
+{
+    if (!l->fails)
+        return CH_OK;
+    return ch__fail(CH_INVALID_ARGUMENT, "the saved place does not fit stage %s: %s",
+                    l->state != NULL ? l->state->stage : "(none)", l->why);
+}
+
+void ch__load_begin(ch_loader *l, const char *stage)
+{
+    if (l->next == l->place->n_states) {
+        l->state = NULL;
+        refuse(l, "it has fewer stages");
+        return;
+    }
+    l->state = l->place->states[l->next++];
+    l->number = l->element = l->text = 0;
+    if (strcmp(l->state->stage, stage) != 0) {
+        char why[96];
+
+        snprintf(why, sizeof(why), "the pipeline has %.60s there", stage);
+        refuse(l, why);
+    }
+}
+
+int64_t ch__load_int(ch_loader *l, int64_t least, int64_t most)
+{
+    if (l->fails || l->number == l->state->n_numbers) {
+        refuse(l, "a number is missing");
+        return 0;
+    }
+    int64_t x = l->state->numbers[l->number++];
+    if (x < least || x > most) {
+        refuse(l, "a number is out of its range");
+        return 0;
+    }
+    return x;
+}
+
+ch_str ch__load_text(ch_loader *l)
+{
+    if (l->fails || l->text == l->state->n_texts) {
+        refuse(l, "a text is missing");
+        return (ch_str){"", 0};
+    }
+    ProtobufCBinaryData *b = &l->state->texts[l->text++];
+    return (ch_str){b->len > 0 ? (const char *)b->data : "", b->len};
+}
+
+ch_element *ch__load_result(ch_loader *l, const ch_dataset *like, ch_status *rc,
+                            const char **text)
+{
+    ch_element      *e = NULL;
+    Cohort__Element *m;
+
+    *rc = CH_OK;
+    if (l->fails || l->element == l->state->n_elements) {
+        refuse(l, "an element is missing");
+        return NULL;
+    }
+    m = l->state->elements[l->element++];
+    if (m->code != 0 && m->code < CH_STATUS_COUNT) {
+        *rc = (ch_status)m->code;
+        *text = m->error;
+        return NULL;
+    }
+    if (ch__parts_decode(m->n_parts, m->parts, &e) == CH_OK &&
+        (like == NULL || ch__dataset_check(like, e) == CH_OK))
+        return e;
+    refuse(l, ch_error_message());
+    ch__element_free(e);
+    return NULL;
+}
+
+ch_element *ch__load_element(ch_loader *l, const ch_dataset *like)
+{
+    ch_status   rc;
+    const char *text;
+    ch_element *e = ch__load_result(l, like, &rc, &text);
+
+    if (rc != CH_OK)
+        refuse(l, "an error stands where an element should");
+    return e;
+}
+
+ch_status ch__cursor_load(ch_cursor *c, ch_loader *l)
+{
+    ch__load_begin(l, c->stage->name);
+    c->pass = ch__load_int(l, 0, INT64_MAX);
+    return l->fails ? ch__load_status(l) : c->stage->load(c, l);
+}
+
+ch_status ch__place_load(ch_cursor *root, uint64_t dataset, const void *bytes, size_t n)
+{
+    Cohort__Place *m =
+        (Cohort__Place *)ch__message_unpack(&cohort__place__descriptor, bytes, n);
+    ch_loader l = {.place = m};
+    ch_status rc;
+
+    if (m == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "restore: %zu bytes that are no saved place, or no memory for it", n);
+    if (m->format != FORMAT)
+        rc = ch__fail(CH_UNIMPLEMENTED,
+                      "restore: the place is of format %u, this library reads %d", m->format,
+                      FORMAT);
+    else if (m->dataset != dataset)
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "restore: the place was saved by an iterator over another dataset");
+    else
+        rc = ch__cursor_load(root, &l);
+    if (rc == CH_OK && l.next != m->n_states)
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "restore: the place has more stages than the dataset");
+    ch__message_free(&m->base);
+    return rc;
+}

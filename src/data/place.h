@@ -1,0 +1,16 @@
+/* data/place.h -- places in a pipeline, as bytes.   SPDX-License-Identifier: Apache-2.0 */
+#ifndef DATA_PLACE_H
+#define DATA_PLACE_H
+
+#include "data/data.h"
+
+/* The place of a tree of cursors; `dataset` tells which description it belongs to. */
+ch_status ch__place_save(ch_cursor *root, uint64_t dataset, void **bytes, size_t *n);
+ch_status ch__place_load(ch_cursor *root, uint64_t dataset, const void *bytes, size_t n);
+
+/* A part as a message whose memory is of the arena; its bytes are where they were. */
+ch_status ch__part_encode(ch_arena *a, const ch_part *p, const char *name, Cohort__Part **out);
+/* All parts of one element, checked; the bytes are copied. */
+ch_status ch__parts_decode(size_t n, Cohort__Part *const *part, ch_element **out);
+
+#endif

@@ -1,0 +1,214 @@
+/* data/reading.c -- reading one file after the other.   SPDX-License-Identifier: Apache-2.0 */
+#include "data/reading.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "data/iterator.h"
+
+enum { RECORD_BYTES = 64 << 20 /* at most, if nothing is said */ };
+
+void ch__read_message(Cohort__Read *m, const ch_read_options *opt)
+{
+    cohort__read__init(m);
+    if (opt == NULL)
+        return;
+    m->compression = (uint32_t)opt->compression;
+    m->skip_bad = opt->skip_bad;
+    m->max_record_bytes = opt->max_record_bytes;
+    m->max_expansion = opt->max_expansion;
+}
+
+int64_t ch__read_max_bytes(const Cohort__Read *read)
+{
+    return read != NULL && read->max_record_bytes > 0 ? read->max_record_bytes : RECORD_BYTES;
+}
+
+ch_status ch__reading_infer(const ch_dataset *d, const Cohort__Read *read)
+{
+    const ch_dataset *in = d->in[0];
+
+    if (in->n_parts != 1 || in->spec[0].dtype != CH_STR || in->spec[0].shape.rank > 1)
+        return ch__dataset_fail(d, "its input should give names of files: one string, or a "
+                                   "vector of them");
+    if (read != NULL &&
+        (read->compression > CH_ZSTD || read->max_record_bytes < 0 || read->max_expansion < 0))
+        return ch__dataset_fail(d, "compression %u, records of at most %lld bytes",
+                                read->compression, (long long)read->max_record_bytes);
+    return CH_OK;
+}
+
+/* ---- files ---- */
+
+static bool has_name(const ch_reading *r)
+{
+    return r->names != NULL && r->name < ch_shape_count(r->names->part[0].shape);
+}
+
+static ch_status next_names(ch_reading *r)
+{
+    while (!has_name(r)) {
+        ch_status rc;
+
+        ch__element_free(r->names);
+        r->names = NULL;
+        r->name = 0;
+        rc = ch__cursor_next(r->base.in[0], &r->names);
+        if (rc != CH_OK || r->names == NULL)
+            return rc;
+    }
+    return CH_OK;
+}
+
+static ch_status open_named(ch_reading *r, const Cohort__Read *read)
+{
+    ch_str          s = ((const ch_str *)r->names->part[0].data)[r->name];
+    ch_load_options opt = {0};
+    char           *path = ch__malloc(s.size + 1);
+    ch_status       rc;
+
+    if (path == NULL)
+        return ch__fail_memory(r->base.stage->name);
+    memcpy(path, s.data, s.size);
+    path[s.size] = '\0';
+    if (read != NULL) {
+        opt.compression = (ch_compression)read->compression;
+        opt.max_expansion = read->max_expansion;
+    }
+    if (strlen(path) != s.size)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: the name of a file, \"%.100s\", has a NUL byte",
+                      r->base.stage->name, path);
+    else
+        rc = ch__reader_open(path, &opt, r->pool, &r->reader);
+    ch__free(path);
+    return rc;
+}
+
+ch_status ch__reading_file(ch_reading *r, const Cohort__Read *read)
+{
+    ch_status rc;
+
+    if (r->reader != NULL)
+        return CH_OK;
+    rc = next_names(r);
+    if (rc != CH_OK || r->names == NULL)
+        return rc;
+    r->n = 0;
+    rc = open_named(r, read);
+    if (rc != CH_OK)
+        r->name++;
+    return rc;
+}
+
+void ch__reading_close_file(ch_reading *r)
+{
+    ch__reader_close(r->reader);
+    r->reader = NULL;
+    r->name++;
+}
+
+/* ---- the stage ---- */
+
+ch_status ch__reading_open(ch_reading *r, const ch_belt_ops *ops)
+{
+    ch_status rc = ch__block_pool_new(&r->pool);
+
+    if (rc != CH_OK)
+        return rc;
+    return ch__belt_open(&r->base, ops, &(ch_belt_options){.want = 0}, &r->belt);
+}
+
+ch_status ch__reading_next(ch_cursor *c, ch_element **out)
+{
+    return ch__belt_next(((ch_reading *)c)->belt, out);
+}
+
+static void forget(ch_reading *r)
+{
+    ch__reader_close(r->reader);
+    ch__element_free(r->names);
+    r->reader = NULL;
+    r->names = NULL;
+    r->name = 0;
+}
+
+ch_status ch__reading_rewind(ch_cursor *c)
+{
+    ch_reading *r = (ch_reading *)c;
+    ch_status   rc;
+
+    ch__belt_hold(r->belt);
+    ch__belt_clear(r->belt);
+    forget(r);
+    rc = ch__rewind_inputs(c);
+    ch__belt_release(r->belt);
+    return rc;
+}
+
+void ch__reading_save(ch_cursor *c, ch_saver *s)
+{
+    ch_reading *r = (ch_reading *)c;
+
+    ch__belt_hold(r->belt);
+    ch__save_int(s, r->names != NULL);
+    if (r->names != NULL)
+        ch__save_element(s, r->names);
+    ch__save_int(s, r->name);
+    ch__save_int(s, r->n);
+    ch__save_int(s, r->reader != NULL ? ch__reader_offset(r->reader) : -1);
+    ch__belt_save(r->belt, s);
+    ch__save_inputs(c, s);
+    ch__belt_release(r->belt);
+}
+
+static ch_status load_file(ch_reading *r, int64_t offset)
+{
+    const Cohort__Records *a =
+        CH_ATTRS(&r->base, Cohort__Records); /* its first field is `read` */
+    ch_status rc;
+
+    if (offset < 0)
+        return CH_OK;
+    rc = open_named(r, a->read);
+    return rc == CH_OK ? ch__reader_seek(r->reader, offset) : rc;
+}
+
+static ch_status load_held(ch_reading *r, ch_loader *l)
+{
+    bool      has_names = ch__load_int(l, 0, 1) != 0;
+    int64_t   offset, most = 0;
+    ch_status rc;
+
+    if (has_names && (r->names = ch__load_element(l, r->base.dataset->in[0])) != NULL)
+        most = ch_shape_count(r->names->part[0].shape);
+    r->name = ch__load_int(l, 0, most);
+    r->n = ch__load_int(l, 0, INT64_MAX);
+    offset = ch__load_int(l, -1, r->name < most ? INT64_MAX : -1);
+    if (ch__load_fails(l))
+        return ch__load_status(l);
+    rc = load_file(r, offset);
+    if (rc == CH_OK)
+        rc = ch__belt_load(r->belt, l);
+    return rc == CH_OK ? ch__load_inputs(&r->base, l) : rc;
+}
+
+ch_status ch__reading_load(ch_cursor *c, ch_loader *l)
+{
+    ch_reading *r = (ch_reading *)c;
+    ch_status   rc;
+
+    ch__belt_hold(r->belt);
+    rc = load_held(r, l);
+    ch__belt_release(r->belt);
+    return rc;
+}
+
+void ch__reading_close(ch_cursor *c)
+{
+    ch_reading *r = (ch_reading *)c;
+
+    ch__belt_close(r->belt);
+    forget(r);
+    ch__block_pool_unref(r->pool);
+}

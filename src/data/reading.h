@@ -1,0 +1,40 @@
+/* data/reading.h -- what stages that read files share: one file after the other.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DATA_READING_H
+#define DATA_READING_H
+
+#include "data/belt.h"
+#include "file/reader.h"
+
+/* A stage that reads files: its input gives their names. */
+typedef struct ch_reading {
+    ch_cursor      base;
+    ch_belt       *belt;
+    ch_block_pool *pool;
+    ch_element    *names;  /* of files: one string, or several; NULL: none at hand */
+    int64_t        name;   /* which of them is open, or comes next */
+    ch_reader     *reader; /* NULL: no file is open */
+    int64_t        n;      /* elements taken from the file that is open */
+} ch_reading;
+
+/* A string scalar or vector for its only input. */
+ch_status ch__reading_infer(const ch_dataset *d, const Cohort__Read *read);
+
+/* Opens the next file if none is open; r->reader stays NULL where there are no more. An error is
+ * that file's: the next call opens the one behind it. */
+ch_status ch__reading_file(ch_reading *r, const Cohort__Read *read);
+/* Done with the file. */
+void ch__reading_close_file(ch_reading *r);
+
+ch_status ch__reading_open(ch_reading *r, const ch_belt_ops *ops);
+ch_status ch__reading_next(ch_cursor *c, ch_element **out);
+ch_status ch__reading_rewind(ch_cursor *c);
+void      ch__reading_save(ch_cursor *c, ch_saver *s);
+ch_status ch__reading_load(ch_cursor *c, ch_loader *l);
+void      ch__reading_close(ch_cursor *c);
+
+int64_t ch__read_max_bytes(const Cohort__Read *read);
+void    ch__read_message(Cohort__Read *m, const ch_read_options *opt);
+
+#endif

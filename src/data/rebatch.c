@@ -1,0 +1,512 @@
+/* data/rebatch.c -- rows in other batches: unbatch, rebatch, and the split over replicas.
+ *
+ * Rows are looked at where they are: a piece of a batch is a view of it. Only rebatch copies, where a
+ * new batch has rows of several.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "data/iterator.h"
+#include "data/rows.h"
+
+/* An element whose rows are given out in pieces. */
+typedef struct rowing {
+    ch_cursor   base;
+    ch_element *whole;  /* NULL: none at hand */
+    ch_buffer  *keeper; /* of `whole`, for pieces */
+    int64_t     at, n;  /* rows given, and in all */
+} rowing;
+
+static void rows_drop(rowing *r)
+{
+    if (r->keeper != NULL)
+        ch__buffer_unref(r->keeper); /* and with it, some day, `whole` */
+    r->keeper = NULL;
+    r->whole = NULL;
+    r->at = r->n = 0;
+}
+
+/* Takes the element over, on an error too. */
+static ch_status rows_of(rowing *r, ch_element *e)
+{
+    for (int i = 1; i < e->n; i++)
+        if (e->part[i].shape.dim[0] != e->part[0].shape.dim[0]) {
+            ch_status rc =
+                ch__fail(CH_INVALID_ARGUMENT,
+                         "%s: components 0 and %d of an element have %lld and %lld rows",
+                         r->base.stage->name, i, (long long)e->part[0].shape.dim[0],
+                         (long long)e->part[i].shape.dim[0]);
+
+            ch__element_free(e);
+            return rc;
+        }
+    r->n = e->part[0].shape.dim[0];
+    r->keeper = ch__element_buffer(e);
+    if (r->keeper == NULL)
+        return ch__fail_memory(r->base.stage->name);
+    r->whole = e;
+    return CH_OK;
+}
+
+/* The next element of the input; r->whole stays NULL at the end. */
+static ch_status rows_next(rowing *r)
+{
+    ch_element *e = NULL;
+    ch_status   rc;
+
+    rows_drop(r);
+    rc = ch__cursor_next(r->base.in[0], &e);
+    return rc != CH_OK || e == NULL ? rc : rows_of(r, e);
+}
+
+/* `count` rows from r->at on as an element; -1: one row, without its axis. */
+static ch_status rows_piece(rowing *r, int64_t count, ch_element **out)
+{
+    const ch_element *w = r->whole;
+    ch_element       *e = ch__element_new(w->n, 1, 0);
+
+    if (e == NULL)
+        return ch__fail_memory(r->base.stage->name);
+    for (int i = 0; i < w->n; i++) {
+        ch_part  p = w->part[i];
+        ch_shape row = ch_shape_make(p.shape.rank - 1, p.shape.dim + 1);
+        size_t   bytes = (size_t)ch_shape_count(row) * ch_dtype_bytes(p.dtype);
+
+        if (p.data != NULL)
+            p.data = (const char *)p.data + (size_t)r->at * bytes;
+        p.shape.dim[0] = count;
+        e->part[i] = (ch_part){p.dtype, count < 0 ? row : p.shape, p.data};
+    }
+    e->owner[0] = ch__buffer_ref(r->keeper);
+    r->at += count < 0 ? 1 : count;
+    *out = e;
+    return CH_OK;
+}
+
+static void rows_save(const rowing *r, ch_saver *s)
+{
+    ch__save_int(s, r->whole != NULL);
+    ch__save_int(s, r->at);
+    if (r->whole != NULL)
+        ch__save_element(s, r->whole);
+}
+
+static ch_status rows_load(rowing *r, ch_loader *l)
+{
+    bool        has_rows = ch__load_int(l, 0, 1) != 0;
+    int64_t     at = ch__load_int(l, 0, INT64_MAX);
+    ch_element *e = has_rows ? ch__load_element(l, r->base.dataset->in[0]) : NULL;
+
+    rows_drop(r);
+    if (ch__load_fails(l))
+        return ch__load_status(l);
+    ch_status rc = e == NULL ? CH_OK : rows_of(r, e);
+    r->at = at < r->n ? at : r->n;
+    return rc;
+}
+
+static ch_status rows_rewind(ch_cursor *c)
+{
+    rows_drop((rowing *)c);
+    return ch__rewind_inputs(c);
+}
+
+static void rows_save_all(ch_cursor *c, ch_saver *s)
+{
+    rows_save((rowing *)c, s);
+    ch__save_inputs(c, s);
+}
+
+static ch_status rows_load_all(ch_cursor *c, ch_loader *l)
+{
+    ch_status rc = rows_load((rowing *)c, l);
+
+    return rc == CH_OK ? ch__load_inputs(c, l) : rc;
+}
+
+static void rows_close(ch_cursor *c)
+{
+    rows_drop((rowing *)c);
+}
+
+/* 5.3.6: every component has rows. */
+static ch_status infer_rows(ch_dataset *d)
+{
+    if (d->in[0]->n_parts == 0)
+        return ch__dataset_fail(d, "its elements have no components");
+    for (int i = 0; i < d->in[0]->n_parts; i++)
+        if (d->in[0]->spec[i].shape.rank == 0)
+            return ch__dataset_fail(d,
+                                    "component %d is a scalar and has no rows; add a batch "
+                                    "(ch_dataset_batch)",
+                                    i);
+    return CH_OK;
+}
+
+/* ---- unbatch ---- */
+
+static ch_status unbatch_infer(ch_dataset *d)
+{
+    const ch_dataset *in = d->in[0];
+    ch_status         rc = infer_rows(d);
+    int64_t           rows = in->n_parts > 0 && rc == CH_OK ? in->spec[0].shape.dim[0] : -1;
+
+    if (rc == CH_OK)
+        rc = ch__dataset_parts(d, in->n_parts);
+    for (int i = 0; i < in->n_parts && rc == CH_OK; i++) {
+        ch_tensor_spec spec = in->spec[i];
+
+        spec.shape = ch_shape_make(spec.shape.rank - 1, in->spec[i].shape.dim + 1);
+        rc = ch__dataset_set_part(d, i, &spec);
+    }
+    d->cardinality = in->cardinality;
+    if (in->cardinality > 0 &&
+        (rows < 0 || !ch__mul_size(rows, in->cardinality, &d->cardinality)))
+        d->cardinality = CH_UNKNOWN;
+    return rc;
+}
+
+static ch_status unbatch_next(ch_cursor *c, ch_element **out)
+{
+    rowing *r = (rowing *)c;
+
+    while (r->whole == NULL || r->at == r->n) {
+        ch_status rc = rows_next(r);
+
+        if (rc != CH_OK || r->whole == NULL)
+            return rc;
+    }
+    return rows_piece(r, -1, out);
+}
+
+const ch_stage ch__stage_unbatch = {
+    .name = "unbatch",
+    .version = 1,
+    .n_in = 1,
+    .cursor_bytes = sizeof(rowing),
+    .infer = unbatch_infer,
+    .open = ch__open_nothing,
+    .next = unbatch_next,
+    .rewind = rows_rewind,
+    .save = rows_save_all,
+    .load = rows_load_all,
+    .close = rows_close,
+};
+
+ch_dataset *ch_dataset_unbatch(ch_dataset *d)
+{
+    return ch__dataset_new(&ch__stage_unbatch, &(ch_dataset_make){.n_in = 1, .in = &d});
+}
+
+/* ---- rebatch ---- */
+
+typedef struct rebatching {
+    rowing         rows;
+    int            size;   /* which comes next */
+    int64_t        filled; /* rows of the batch in the making */
+    int            n, cap;
+    ch_element   **piece; /* of which it is made */
+    ch_block_pool *pool;
+} rebatching;
+
+static ch_status rebatch_infer(ch_dataset *d)
+{
+    const Cohort__Rebatch *a = CH_ATTRS_OF(d, Cohort__Rebatch);
+    ch_status              rc = infer_rows(d);
+    int64_t                rows = a->n_sizes > 0 ? a->sizes[0] : -1, sum = 0;
+
+    if (rc != CH_OK)
+        return rc;
+    for (size_t i = 0; i < a->n_sizes; i++) {
+        if (a->sizes[i] < 0 || a->sizes[i] > INT32_MAX)
+            return ch__dataset_fail(d, "a batch of %lld", (long long)a->sizes[i]);
+        rows = a->sizes[i] == rows ? rows : -1;
+        sum += a->sizes[i];
+    }
+    if (sum == 0)
+        return ch__dataset_fail(d, "no size, or none above 0");
+    rc = ch__dataset_like(d, d->in[0]);
+    for (int i = 0; i < d->n_parts && rc == CH_OK; i++)
+        d->spec[i].shape.dim[0] = a->drop_remainder ? rows : -1;
+    d->same_rows = true;
+    d->cardinality = CH_UNKNOWN;
+    return rc;
+}
+
+static ch_status rebatch_open(ch_cursor *c)
+{
+    return ch__block_pool_new(&((rebatching *)c)->pool);
+}
+
+static void drop_pieces(rebatching *x)
+{
+    for (int i = 0; i < x->n; i++)
+        ch__element_free(x->piece[i]);
+    x->n = 0;
+    x->filled = 0;
+}
+
+static ch_status add_piece(rebatching *x, int64_t want)
+{
+    int64_t   left = x->rows.n - x->rows.at, count = want < left ? want : left;
+    ch_status rc;
+
+    if (!ch__grow((void **)&x->piece, &x->cap, x->n + 1, sizeof(ch_element *)))
+        return ch__fail_memory("rebatch");
+    rc = rows_piece(&x->rows, count, &x->piece[x->n]);
+    x->n += rc == CH_OK;
+    x->filled += rc == CH_OK ? count : 0;
+    return rc;
+}
+
+/* The pieces as one batch; one piece is one already. */
+static ch_status join_pieces(rebatching *x, ch_element **out)
+{
+    ch_status rc = CH_OK;
+
+    if (x->n == 1) {
+        *out = x->piece[0];
+        x->n = 0;
+    } else {
+        rc = ch__rows_join(x->rows.base.dataset, &(ch_rows_how){.kind = CH_ROWS_APPEND}, x->n,
+                           x->piece, x->pool, out);
+    }
+    drop_pieces(x);
+    return rc;
+}
+
+static ch_status rebatch_next(ch_cursor *c, ch_element **out)
+{
+    const Cohort__Rebatch *a = CH_ATTRS(c, Cohort__Rebatch);
+    rebatching            *x = (rebatching *)c;
+    int64_t                want = a->sizes[x->size];
+    ch_status              rc;
+
+    while (x->filled < want || x->n == 0) {
+        if (x->rows.whole == NULL || (x->rows.at == x->rows.n && want > 0)) {
+            rc = rows_next(&x->rows);
+            if (rc != CH_OK)
+                return rc;
+            if (x->rows.whole == NULL)
+                break;
+            if (x->rows.n == 0)
+                continue;
+        }
+        if ((rc = add_piece(x, want - x->filled)) != CH_OK)
+            return rc;
+        if (want == 0)
+            break;
+    }
+    if (x->n == 0 || (x->filled < want && a->drop_remainder)) {
+        drop_pieces(x);
+        return CH_OK;
+    }
+    x->size = (x->size + 1) % (int)a->n_sizes;
+    return join_pieces(x, out);
+}
+
+static ch_status rebatch_rewind(ch_cursor *c)
+{
+    drop_pieces((rebatching *)c);
+    ((rebatching *)c)->size = 0;
+    return rows_rewind(c);
+}
+
+static void rebatch_save(ch_cursor *c, ch_saver *s)
+{
+    rebatching *x = (rebatching *)c;
+
+    ch__save_int(s, x->size);
+    ch__save_int(s, x->n);
+    for (int i = 0; i < x->n; i++)
+        ch__save_element(s, x->piece[i]);
+    rows_save_all(c, s);
+}
+
+static ch_status rebatch_load(ch_cursor *c, ch_loader *l)
+{
+    rebatching *x = (rebatching *)c;
+    int         n;
+
+    x->size = (int)ch__load_int(l, 0, (int64_t)CH_ATTRS(c, Cohort__Rebatch)->n_sizes - 1);
+    n = (int)ch__load_int(l, 0, INT32_MAX);
+    for (int i = 0; i < n && !ch__load_fails(l); i++) {
+        ch_element *e = ch__load_element(l, c->dataset->in[0]);
+
+        if (e == NULL)
+            break;
+        if (!ch__grow((void **)&x->piece, &x->cap, x->n + 1, sizeof(e))) {
+            ch__element_free(e);
+            return ch__fail_memory("rebatch");
+        }
+        x->piece[x->n++] = e;
+        x->filled += e->part[0].shape.dim[0];
+    }
+    return ch__load_fails(l) ? ch__load_status(l) : rows_load_all(c, l);
+}
+
+static void rebatch_close(ch_cursor *c)
+{
+    rebatching *x = (rebatching *)c;
+
+    drop_pieces(x);
+    ch__free(x->piece);
+    ch__block_pool_unref(x->pool);
+    rows_close(c);
+}
+
+const ch_stage ch__stage_rebatch = {
+    .name = "rebatch",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__rebatch__descriptor,
+    .cursor_bytes = sizeof(rebatching),
+    .infer = rebatch_infer,
+    .open = rebatch_open,
+    .next = rebatch_next,
+    .rewind = rebatch_rewind,
+    .save = rebatch_save,
+    .load = rebatch_load,
+    .close = rebatch_close,
+};
+
+ch_dataset *ch_dataset_rebatch(ch_dataset *d, int n, const int64_t *size,
+                               const ch_batch_options *opt)
+{
+    Cohort__Rebatch a = COHORT__REBATCH__INIT;
+    ch_arena        arena = {0};
+
+    a.n_sizes = n > 0 && size != NULL ? (size_t)n : 0;
+    a.sizes = ch__arena_copy(&arena, size, a.n_sizes * sizeof(*size));
+    a.drop_remainder = opt != NULL && opt->drop_remainder;
+    if (a.sizes != NULL || a.n_sizes == 0) {
+        d = ch__dataset_new(&ch__stage_rebatch,
+                            &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
+    } else {
+        (void)ch__fail_memory("rebatch");
+        ch_dataset_unref(d);
+        d = NULL;
+    }
+    ch__arena_drop(&arena);
+    return d;
+}
+
+/* ---- split ----
+ *
+ * A batch becomes n pieces, one for each replica of the job. With a nominal size B the pieces of a
+ * full batch have fixed sizes, the first B mod n one more than the others, and a short batch fills
+ * them in order; without, each batch is cut evenly. Never across a batch. A worker that reads all the
+ * data takes its own pieces, first .. first + count - 1. One that has data of its own takes all, the
+ * sizes beginning with its own (5.3.3), so that a step of all workers together has B rows; what
+ * it gives for a short batch ends with the last group that has rows. */
+
+typedef struct splitting {
+    rowing rows;
+    int    piece; /* of this batch, given so far */
+} splitting;
+
+static ch_status split_infer(ch_dataset *d)
+{
+    const Cohort__Split *a = CH_ATTRS_OF(d, Cohort__Split);
+    ch_status            rc = infer_rows(d);
+    int64_t              rows = -1;
+
+    if (rc != CH_OK)
+        return rc;
+    if (a->n < 1 || a->n > (1 << 20) || a->count < 1 || a->first + (uint64_t)a->count > a->n ||
+        a->n % a->count != 0 || a->batch < 0)
+        return ch__dataset_fail(d, "pieces %u to %u of %u, batches of %lld", a->first,
+                                a->first + a->count, a->n, (long long)a->batch);
+    rc = ch__dataset_like(d, d->in[0]);
+    if (rc == CH_OK && d->n_parts > 0 && d->spec[0].shape.dim[0] == a->batch && a->batch > 0 &&
+        a->batch % a->n == 0)
+        rows = a->batch / a->n;
+    for (int i = 0; i < d->n_parts && rc == CH_OK; i++)
+        d->spec[i].shape.dim[0] = rows;
+    d->same_rows = true;
+    if (d->cardinality >= 0 &&
+        (a->all || !ch__mul_size(d->cardinality, a->count, &d->cardinality)))
+        d->cardinality = CH_UNKNOWN;
+    return rc;
+}
+
+/* Rows of piece i of a batch of `rows`. */
+static int64_t piece_size(const Cohort__Split *a, int64_t rows, int64_t i)
+{
+    int64_t of = a->batch > 0 ? a->batch : rows;
+
+    return of / a->n + (i % a->n < of % a->n);
+}
+
+/* True if the batch at hand has no more pieces for this worker. */
+static bool is_done(const splitting *x, const Cohort__Split *a)
+{
+    if (!a->all)
+        return x->piece == (int)a->count;
+    return x->piece == (int)a->n || (x->rows.at == x->rows.n && x->piece % (int)a->count == 0 &&
+                                     (x->piece > 0 || x->rows.n == 0));
+}
+
+/* A worker that reads all the data passes over the pieces of those before it. */
+static void go_to_first(splitting *x, const Cohort__Split *a)
+{
+    int64_t before = 0;
+
+    x->piece = 0;
+    for (uint32_t i = 0; !a->all && i < a->first; i++)
+        before += piece_size(a, x->rows.n, i);
+    x->rows.at = before < x->rows.n ? before : x->rows.n;
+}
+
+static ch_status split_next(ch_cursor *c, ch_element **out)
+{
+    const Cohort__Split *a = CH_ATTRS(c, Cohort__Split);
+    splitting           *x = (splitting *)c;
+    int64_t              size, left;
+
+    while (x->rows.whole == NULL || is_done(x, a)) {
+        ch_status rc = rows_next(&x->rows);
+
+        if (rc != CH_OK || x->rows.whole == NULL)
+            return rc;
+        go_to_first(x, a);
+    }
+    size = piece_size(a, x->rows.n, (int64_t)a->first + x->piece++);
+    left = x->rows.n - x->rows.at;
+    return rows_piece(&x->rows, size < left ? size : left, out);
+}
+
+static ch_status split_rewind(ch_cursor *c)
+{
+    ((splitting *)c)->piece = 0;
+    return rows_rewind(c);
+}
+
+static void split_save(ch_cursor *c, ch_saver *s)
+{
+    ch__save_int(s, ((splitting *)c)->piece);
+    rows_save_all(c, s);
+}
+
+static ch_status split_load(ch_cursor *c, ch_loader *l)
+{
+    ((splitting *)c)->piece = (int)ch__load_int(l, 0, CH_ATTRS(c, Cohort__Split)->n);
+    return rows_load_all(c, l);
+}
+
+const ch_stage ch__stage_split = {
+    .name = "split",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__split__descriptor,
+    .cursor_bytes = sizeof(splitting),
+    .infer = split_infer,
+    .open = ch__open_nothing,
+    .next = split_next,
+    .rewind = split_rewind,
+    .save = split_save,
+    .load = split_load,
+    .close = rows_close,
+};

@@ -1,0 +1,160 @@
+/* data/records.c -- TFRecord files as string scalars.
+ *
+ * A record is not copied: the element looks into the block that the file was read to. Finding where
+ * records begin is quick and has an order; checking their data is neither, and is done by as many
+ * threads as there are.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "file/record.h"
+
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "data/iterator.h"
+#include "data/reading.h"
+
+static ch_status infer_strings(ch_dataset *d, const Cohort__Read *read)
+{
+    ch_status rc = ch__reading_infer(d, read);
+
+    if (rc == CH_OK)
+        rc = ch__dataset_parts(d, 1);
+    return rc == CH_OK ? ch__dataset_set_part(d, 0, &(ch_tensor_spec){.dtype = CH_STR}) : rc;
+}
+
+static ch_status tfrecord_infer(ch_dataset *d)
+{
+    return infer_strings(d, CH_ATTRS_OF(d, Cohort__Records)->read);
+}
+
+/* In the room of an element: what `make` needs to check it. */
+typedef struct record_room {
+    ch_str   text; /* the part's data */
+    uint32_t crc;
+    int64_t  offset;
+} record_room;
+
+static ch_element *element_of(const ch_record *x, ch_buffer *block)
+{
+    ch_element  *e = ch__element_new(1, 1, sizeof(record_room));
+    record_room *room;
+
+    if (e == NULL)
+        return NULL;
+    room = e->room;
+    *room = (record_room){{x->data, x->size}, x->crc, x->offset};
+    e->part[0] = (ch_part){.dtype = CH_STR, .data = &room->text};
+    e->owner[0] = ch__buffer_ref(block);
+    return e;
+}
+
+/* One record into the item; false: the file is done with. */
+static bool pull_record(ch_reading *r, const Cohort__Read *read, ch_item *i)
+{
+    ch_record   x;
+    ch_status   rc = ch__record_next(r->reader, ch__read_max_bytes(read), &x);
+    ch_element *e;
+
+    if (rc != CH_OK) { /* nothing behind it can be found */
+        if (read != NULL && read->skip_bad) {
+            atomic_fetch_add(&r->base.it->n_skipped, 1);
+            ch__log(CH_LOG_WARNING, "skipped-records", "%s; the rest of the file is left out",
+                    ch_error_message());
+        } else {
+            ch__item_add_error(i, rc);
+        }
+        return false;
+    }
+    if (x.data == NULL)
+        return false;
+    e = element_of(&x, r->reader->block);
+    if (e != NULL)
+        ch__item_add(i, e);
+    else
+        ch__item_add_error(i, ch__fail_memory("tfrecord"));
+    r->n++;
+    return true;
+}
+
+/* Records of one file: so that an item has one name for what is wrong in it. */
+static void tfrecord_pull(ch_cursor *c, ch_item *i)
+{
+    ch_reading         *r = (ch_reading *)c;
+    const Cohort__Read *read = CH_ATTRS(c, Cohort__Records)->read;
+    ch_status           rc = ch__reading_file(r, read);
+
+    if (rc != CH_OK)
+        ch__item_add_error(i, rc);
+    else if (r->reader == NULL)
+        i->has_end = true;
+    if (rc != CH_OK || r->reader == NULL)
+        return;
+    ch__item_note(i, ch__reader_path(r->reader));
+    while (i->n < i->want)
+        if (!pull_record(r, read, i)) {
+            ch__reading_close_file(r);
+            return;
+        }
+}
+
+static void tfrecord_make(ch_cursor *c, ch_item *i)
+{
+    const Cohort__Read *read = CH_ATTRS(c, Cohort__Records)->read;
+
+    for (int k = 0; k < i->n; k++) {
+        ch_slot           *s = &i->slot[k];
+        const record_room *room;
+        ch_record          x;
+        ch_status          rc;
+
+        if (s->element == NULL)
+            continue;
+        room = s->element->room;
+        x = (ch_record){room->text.data, room->text.size, room->crc, room->offset};
+        if (ch__record_is_good(&x))
+            continue;
+        rc = ch__record_check(&x, i->note);
+        if (read != NULL && read->skip_bad) {
+            ch__slot_drop(s);
+            atomic_fetch_add(&c->it->n_skipped, 1);
+        } else {
+            ch__slot_fail(s, rc);
+        }
+    }
+    if (read != NULL && read->skip_bad)
+        ch__item_close_gaps(i);
+}
+
+static ch_status tfrecord_open(ch_cursor *c)
+{
+    static const ch_belt_ops ops = {tfrecord_pull, tfrecord_make};
+
+    return ch__reading_open((ch_reading *)c, &ops);
+}
+
+const ch_stage ch__stage_tfrecord = {
+    .name = "tfrecord",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__records__descriptor,
+    .cursor_bytes = sizeof(ch_reading),
+    .infer = tfrecord_infer,
+    .open = tfrecord_open,
+    .next = ch__reading_next,
+    .rewind = ch__reading_rewind,
+    .save = ch__reading_save,
+    .load = ch__reading_load,
+    .close = ch__reading_close,
+};
+
+ch_dataset *ch_dataset_tfrecord(ch_dataset *files, const ch_read_options *opt)
+{
+    Cohort__Records a;
+    Cohort__Read    read;
+
+    cohort__records__init(&a);
+    ch__read_message(&read, opt);
+    a.read = &read;
+    return ch__dataset_new(&ch__stage_tfrecord,
+                           &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &files});
+}

@@ -1,0 +1,419 @@
+/* data/rows.c -- elements as the rows of one element.
+ *
+ * Two passes: how large each part becomes, then the copies, row by row, since the parts of a row
+ * lie close together.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "data/rows.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+
+enum { AHEAD = 4 /* rows whose first bytes are asked for beforehand */ };
+
+/* ---- what they look like ---- */
+
+static bool is_ragged(const ch_tensor_spec *spec)
+{
+    return spec->shape.rank > 0 && spec->shape.dim[0] == -1;
+}
+
+static ch_status named_part(ch_dataset *d, int at, const ch_tensor_spec *like, const char *end,
+                            ch_dtype dtype, ch_shape shape)
+{
+    char name[256];
+
+    if (like->name != NULL)
+        snprintf(name, sizeof(name), "%s%s", like->name, end);
+    return ch__dataset_set_part(
+        d, at, &(ch_tensor_spec){like->name != NULL ? name : NULL, dtype, shape});
+}
+
+static ch_shape with_rows(int64_t rows, ch_shape s)
+{
+    ch_shape out = {.rank = s.rank + 1};
+
+    out.dim[0] = rows;
+    for (int i = 0; i < s.rank && i + 1 < CH_MAX_RANK; i++)
+        out.dim[i + 1] = s.dim[i];
+    return out;
+}
+
+static ch_status ragged_parts(ch_dataset *d, int at, const ch_tensor_spec *spec, int64_t rows)
+{
+    ch_shape  splits = ch_shape_make(1, &(int64_t){rows < 0 ? -1 : rows + 1});
+    ch_status rc = named_part(d, at, spec, "/values", spec->dtype, spec->shape);
+
+    for (int i = 1; i < spec->shape.rank; i++)
+        if (spec->shape.dim[i] == -1)
+            return ch__dataset_fail(d,
+                                    "a ragged batch: size %d of a component differs, and only "
+                                    "the first may",
+                                    i);
+    return rc == CH_OK ? named_part(d, at + 1, spec, "/row_splits", CH_I64, splits) : rc;
+}
+
+ch_status ch__rows_spec(ch_dataset *d, const ch_dataset *in, int64_t rows, ch_rows_kind kind)
+{
+    int       n = in->n_parts, at = 0;
+    ch_status rc;
+
+    for (int i = 0; i < in->n_parts && kind == CH_ROWS_RAGGED; i++)
+        n += is_ragged(&in->spec[i]);
+    rc = ch__dataset_parts(d, n);
+    for (int i = 0; i < in->n_parts && rc == CH_OK; i++) {
+        const ch_tensor_spec *spec = &in->spec[i];
+
+        if (kind == CH_ROWS_RAGGED && is_ragged(spec)) {
+            rc = ragged_parts(d, at, spec, rows);
+            at += 2;
+        } else if (spec->shape.rank == CH_MAX_RANK) {
+            return ch__dataset_fail(d, "component %d has %d axes already", i, CH_MAX_RANK);
+        } else {
+            rc = named_part(d, at++, spec, "", spec->dtype, with_rows(rows, spec->shape));
+        }
+    }
+    return rc;
+}
+
+/* ---- sizes ---- */
+
+typedef struct joining {
+    const ch_dataset  *d;
+    const ch_rows_how *how;
+    int                n;
+    ch_element *const *row;
+    ch_element        *out;
+    size_t             used; /* bytes of the block */
+} joining;
+
+static ch_status unequal(const joining *j, int part, int row)
+{
+    const ch_part *a = &j->row[0]->part[part], *b = &j->row[row]->part[part];
+
+    return ch__dataset_fail(
+        j->d,
+        "component %d is %s in the first element of a batch and %s in "
+        "element %d; pad them (ch_dataset_padded_batch), or batch them ragged",
+        part, ch__label(a->dtype, a->shape).text, ch__label(b->dtype, b->shape).text, row);
+}
+
+static ch_status equal_shape(const joining *j, int part, ch_shape *out)
+{
+    for (int r = 1; r < j->n; r++)
+        if (!ch_shape_equal(j->row[r]->part[part].shape, j->row[0]->part[part].shape))
+            return unequal(j, part, r);
+    *out = with_rows(j->n, j->row[0]->part[part].shape);
+    return CH_OK;
+}
+
+/* The first sizes add up; the others are equal. */
+static ch_status ragged_shape(const joining *j, int part, ch_shape *out)
+{
+    ch_shape s = j->row[0]->part[part].shape;
+
+    for (int r = 1; r < j->n; r++) {
+        ch_shape other = j->row[r]->part[part].shape;
+
+        s.dim[0] += other.dim[0];
+        other.dim[0] = s.dim[0];
+        if (!ch_shape_equal(s, other))
+            return unequal(j, part, r);
+    }
+    *out = s;
+    return CH_OK;
+}
+
+static ch_status padded_shape(const joining *j, int part, ch_shape *out)
+{
+    ch_shape most = j->row[0]->part[part].shape;
+
+    for (int r = 1; r < j->n; r++)
+        for (int i = 0; i < most.rank; i++) {
+            int64_t size = j->row[r]->part[part].shape.dim[i];
+
+            most.dim[i] = size > most.dim[i] ? size : most.dim[i];
+        }
+    for (int i = 0; j->how->shape != NULL && i < most.rank; i++) {
+        int64_t want = j->how->shape[part].dim[i];
+
+        if (want >= 0 && most.dim[i] > want)
+            return ch__dataset_fail(
+                j->d,
+                "component %d of an element has size %lld on axis %d, and is to be padded "
+                "to %lld",
+                part, (long long)most.dim[i], i, (long long)want);
+        most.dim[i] = want >= 0 ? want : most.dim[i];
+    }
+    *out = with_rows(j->n, most);
+    return CH_OK;
+}
+
+/* A place in the block for `bytes`, as an offset until there is a block. */
+static ch_status reserve(joining *j, int at, ch_dtype dtype, ch_shape shape, size_t held)
+{
+    int64_t   count, bytes;
+    ch_status rc = ch__tensor_size(dtype, shape, &count, &bytes);
+
+    if (rc != CH_OK)
+        return rc;
+    j->out->part[at] = (ch_part){dtype, shape, (const void *)j->used};
+    j->used += ((size_t)bytes + held + CH_ALIGN - 1) & ~(size_t)(CH_ALIGN - 1);
+    return CH_OK;
+}
+
+static size_t held_by_strings(const joining *j, int part)
+{
+    size_t held = 0;
+
+    if (j->row[0]->part[part].dtype == CH_STR)
+        for (int r = 0; r < j->n; r++) {
+            const ch_part *p = &j->row[r]->part[part];
+
+            for (int64_t i = 0; i < ch_shape_count(p->shape); i++)
+                held += ((const ch_str *)p->data)[i].size;
+        }
+    return held;
+}
+
+static bool splits(const joining *j, int part)
+{
+    return j->how->kind == CH_ROWS_RAGGED && is_ragged(&j->d->in[0]->spec[part]);
+}
+
+static ch_status measure(joining *j)
+{
+    int       at = 0;
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < j->row[0]->n && rc == CH_OK; i++) {
+        ch_shape shape;
+        bool     is_split = splits(j, i);
+
+        if (j->how->kind == CH_ROWS_PADDED)
+            rc = padded_shape(j, i, &shape);
+        else if (is_split || j->how->kind == CH_ROWS_APPEND)
+            rc = ragged_shape(j, i, &shape);
+        else
+            rc = equal_shape(j, i, &shape);
+        if (rc == CH_OK)
+            rc = reserve(j, at++, j->row[0]->part[i].dtype, shape, held_by_strings(j, i));
+        if (rc == CH_OK && is_split)
+            rc = reserve(j, at++, CH_I64, ch_shape_make(1, &(int64_t){j->n + 1}), 0);
+    }
+    return rc;
+}
+
+/* ---- copies ---- */
+
+/* Strings and their bytes, which follow the array. */
+static void copy_strings(const joining *j, int part, char *to, size_t count)
+{
+    ch_str *s = (ch_str *)(void *)to;
+    char   *text = to + count * sizeof(*s);
+
+    for (int r = 0; r < j->n; r++) {
+        const ch_part *p = &j->row[r]->part[part];
+
+        for (int64_t i = 0; i < ch_shape_count(p->shape); i++, s++) {
+            *s = ((const ch_str *)p->data)[i];
+            if (s->size > 0)
+                memcpy(text, s->data, s->size);
+            s->data = text;
+            text += s->size;
+        }
+    }
+}
+
+static void copy_splits(const joining *j, int part, char *to)
+{
+    int64_t sum = 0;
+
+    for (int r = 0; r <= j->n; r++) {
+        memcpy(to + (size_t)r * sizeof(sum), &sum, sizeof(sum));
+        sum += r < j->n ? j->row[r]->part[part].shape.dim[0] : 0;
+    }
+}
+
+static void fill_with(const ch_part *p, char *to, double value)
+{
+    size_t size = ch_dtype_bytes(p->dtype), n = (size_t)ch_shape_count(p->shape);
+
+    memset(to, 0, n * size);
+    for (size_t i = 0; value != 0 && i < n; i++)
+        ch__store(p->dtype, to + i * size, value);
+}
+
+static void copy_padded(const joining *j, int part, const ch_part *whole, char *to)
+{
+    int64_t stride[CH_MAX_RANK], own[CH_MAX_RANK];
+    size_t  size = ch_dtype_bytes(whole->dtype);
+    bool    is_text = whole->dtype == CH_STR;
+    char   *text = to + (size_t)ch_shape_count(whole->shape) * size;
+
+    if (is_text)
+        memset(to, 0, (size_t)ch_shape_count(whole->shape) * size);
+    else
+        fill_with(whole, to, j->how->value != NULL ? j->how->value[part] : 0);
+    ch__strides(whole->shape, stride);
+    for (int r = 0; r < j->n; r++) {
+        const ch_part *p = &j->row[r]->part[part];
+
+        ch__strides(p->shape, own);
+        ch__copy_strided(p->dtype, p->shape, p->data, own, to + (size_t)(r * stride[0]) * size,
+                         stride + 1);
+    }
+    for (int64_t i = 0; is_text && i < ch_shape_count(whole->shape); i++) {
+        ch_str *s = (ch_str *)(void *)to + i;
+
+        if (s->size > 0)
+            memcpy(text, s->data, s->size);
+        s->data = text;
+        text += s->size;
+    }
+}
+
+/* Parts that are the rows' bytes, one after the other: all rows of all of these parts in one go. */
+static void copy_plain(const joining *j, char *base)
+{
+    for (int r = 0; r < j->n; r++) {
+        const ch_element *e = j->row[r];
+        int               at = 0;
+
+        if (r + AHEAD < j->n)
+            __builtin_prefetch(j->row[r + AHEAD]->part[0].data);
+        for (int i = 0; i < e->n; i++, at++) {
+            const ch_part *p = &e->part[i];
+            bool           is_split = splits(j, i);
+            size_t         bytes;
+
+            at += is_split;
+            if (is_split || p->dtype == CH_STR)
+                continue;
+            bytes = (size_t)ch_shape_count(p->shape) * ch_dtype_bytes(p->dtype);
+            if (bytes > 0)
+                memcpy(base + (size_t)j->out->part[at].data + (size_t)r * bytes, p->data,
+                       bytes);
+        }
+    }
+}
+
+static void copy_values(const joining *j, int part, char *to)
+{
+    for (int r = 0; r < j->n; r++) {
+        const ch_part *p = &j->row[r]->part[part];
+        size_t         bytes = (size_t)ch_shape_count(p->shape) * ch_dtype_bytes(p->dtype);
+
+        if (bytes > 0)
+            memcpy(to, p->data, bytes);
+        to += bytes;
+    }
+}
+
+static void copy_rows(joining *j, char *base)
+{
+    int at = 0;
+
+    if (j->how->kind == CH_ROWS_EQUAL || j->how->kind == CH_ROWS_RAGGED)
+        copy_plain(j, base);
+    for (int i = 0; i < j->row[0]->n; i++, at++) {
+        ch_part *p = &j->out->part[at];
+        char    *to = base + (size_t)p->data;
+
+        if (j->how->kind == CH_ROWS_PADDED)
+            copy_padded(j, i, p, to);
+        else if (p->dtype == CH_STR)
+            copy_strings(j, i, to, (size_t)ch_shape_count(p->shape));
+        else if (splits(j, i) || j->how->kind == CH_ROWS_APPEND)
+            copy_values(j, i, to);
+        if (splits(j, i))
+            copy_splits(j, i, base + (size_t)j->out->part[++at].data);
+    }
+    for (int i = 0; i < j->out->n; i++)
+        j->out->part[i].data = base + (size_t)j->out->part[i].data;
+}
+
+ch_status ch__rows_join(const ch_dataset *d, const ch_rows_how *how, int n,
+                        ch_element *const *row, ch_block_pool *pool, ch_element **out)
+{
+    joining    j = {d, how, n, row, ch__element_new(d->n_parts, 1, 0), 0};
+    ch_buffer *block;
+    ch_status  rc;
+
+    if (j.out == NULL)
+        return ch__fail_memory(d->stage->name);
+    rc = measure(&j);
+    if (rc != CH_OK) {
+        ch__element_free(j.out);
+        return rc;
+    }
+    block = ch__block_take(pool);
+    if (block != NULL)
+        j.out->owner[0] = block;
+    if (block == NULL || (block->bytes < j.used && !ch__block_grow(block, j.used))) {
+        ch__element_free(j.out);
+        return ch__fail(CH_RESOURCE_EXHAUSTED, "%s: no memory for a batch of %zu bytes",
+                        d->stage->name, j.used);
+    }
+    copy_rows(&j, block->data);
+    *out = j.out;
+    return CH_OK;
+}
+
+/* ---- for lines ---- */
+
+void ch__rows_pull(ch_item *i, ch_cursor *from, int n, bool drop_remainder)
+{
+    int have = 0;
+
+    while (have < n && !i->has_end) {
+        ch_element *e = NULL;
+        ch_status   rc = ch__cursor_next(from, &e);
+
+        if (rc != CH_OK)
+            ch__item_add_error(i, rc);
+        else if (e == NULL)
+            i->has_end = true;
+        else
+            ch__item_add(i, e);
+        if (rc == CH_CANCELLED)
+            return;
+        have += e != NULL;
+    }
+    for (int k = 0; drop_remainder && have < n && k < i->n; k++)
+        if (i->slot[k].element != NULL)
+            ch__slot_drop(&i->slot[k]);
+}
+
+/* Errors move to the front; what is behind them becomes one. */
+void ch__rows_make(const ch_dataset *d, const ch_rows_how *how, ch_block_pool *pool, ch_item *i)
+{
+    ch_element **row = ch__malloc(((size_t)i->n + 1) * sizeof(ch_element *));
+    ch_element  *whole = NULL;
+    int          n_rows = 0, n_errors = 0;
+    ch_status    rc = row == NULL ? ch__fail_memory(d->stage->name) : CH_OK;
+
+    for (int k = 0; k < i->n; k++) {
+        ch_slot s = i->slot[k];
+
+        i->slot[k] = (ch_slot){0};
+        if (s.rc != CH_OK)
+            i->slot[n_errors++] = s;
+        else if (row != NULL && s.element != NULL)
+            row[n_rows++] = s.element;
+        else
+            ch__element_free(s.element);
+    }
+    if (rc == CH_OK && n_rows > 0)
+        rc = ch__rows_join(d, how, n_rows, row, pool, &whole);
+    for (int k = 0; k < n_rows; k++)
+        ch__element_free(row[k]);
+    ch__free(row);
+    i->n = n_errors;
+    if (whole != NULL)
+        ch__item_add(i, whole);
+    else if (rc != CH_OK)
+        ch__item_add_error(i, rc);
+}

@@ -1,0 +1,184 @@
+/* data/sample.c -- each element from one of several datasets, drawn by weight.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "data/iterator.h"
+#include "data/random.h"
+
+typedef struct sampling {
+    ch_cursor      base;
+    int64_t        n_drawn;
+    int            n_ended;
+    unsigned char *has_ended; /* each input */
+} sampling;
+
+static ch_status sample_infer(ch_dataset *d)
+{
+    const Cohort__Sample *a = CH_ATTRS_OF(d, Cohort__Sample);
+    ch_status             rc = ch__dataset_like(d, d->in[0]);
+    double                sum = 0;
+
+    if (a->n_weights > 0 && a->n_weights != (size_t)d->n_in)
+        return ch__dataset_fail(d, "%zu weights for %d datasets", a->n_weights, d->n_in);
+    for (size_t i = 0; i < a->n_weights; i++) {
+        if (!(a->weights[i] >= 0) || isinf(a->weights[i]))
+            return ch__dataset_fail(d, "weight %zu is %g", i, a->weights[i]);
+        sum += a->weights[i];
+    }
+    if (a->n_weights > 0 && !(sum > 0))
+        return ch__dataset_fail(d, "all weights are 0");
+    for (int i = 1; i < d->n_in && rc == CH_OK; i++)
+        rc = ch__dataset_widen(d, d->in[i]);
+    d->cardinality = CH_UNKNOWN;
+    return rc;
+}
+
+static ch_status sample_open(ch_cursor *c)
+{
+    sampling *x = (sampling *)c;
+
+    x->has_ended = ch__calloc((size_t)c->n_in, 1);
+    return x->has_ended == NULL ? ch__fail_memory("sample") : CH_OK;
+}
+
+static double weight_of(const sampling *x, int i)
+{
+    const Cohort__Sample *a = CH_ATTRS(&x->base, Cohort__Sample);
+
+    if (x->has_ended[i])
+        return 0;
+    return a->n_weights > 0 ? a->weights[i] : 1;
+}
+
+/* Draws among those that have not ended; -1: all that are left have no weight. */
+static int draw(sampling *x)
+{
+    const Cohort__Sample *a = CH_ATTRS(&x->base, Cohort__Sample);
+    int64_t               pass = a->same_each_time ? 0 : x->base.pass;
+    double                sum = 0, at;
+    int                   last = -1;
+
+    for (int i = 0; i < x->base.n_in; i++)
+        sum += weight_of(x, i);
+    at = sum * ch__draw_unit(a->seed, pass, x->n_drawn++);
+    for (int i = 0; i < x->base.n_in; i++) {
+        double w = weight_of(x, i);
+
+        if (w <= 0)
+            continue;
+        last = i;
+        if (at < w)
+            return i;
+        at -= w;
+    }
+    return last;
+}
+
+static ch_status sample_next(ch_cursor *c, ch_element **out)
+{
+    sampling *x = (sampling *)c;
+    bool      stop = CH_ATTRS(c, Cohort__Sample)->stop_on_empty;
+
+    while (x->n_ended == 0 || !stop) {
+        int       i = draw(x);
+        ch_status rc;
+
+        if (i < 0)
+            return CH_OK;
+        rc = ch__cursor_next(c->in[i], out);
+        if (rc != CH_OK || *out != NULL)
+            return rc;
+        x->has_ended[i] = 1;
+        x->n_ended++;
+    }
+    return CH_OK;
+}
+
+static ch_status sample_rewind(ch_cursor *c)
+{
+    sampling *x = (sampling *)c;
+
+    memset(x->has_ended, 0, (size_t)c->n_in);
+    x->n_ended = 0;
+    x->n_drawn = 0;
+    return ch__rewind_inputs(c);
+}
+
+static void sample_save(ch_cursor *c, ch_saver *s)
+{
+    sampling *x = (sampling *)c;
+
+    ch__save_int(s, x->n_drawn);
+    for (int i = 0; i < c->n_in; i++)
+        ch__save_int(s, x->has_ended[i]);
+    ch__save_inputs(c, s);
+}
+
+static ch_status sample_load(ch_cursor *c, ch_loader *l)
+{
+    sampling *x = (sampling *)c;
+
+    x->n_drawn = ch__load_int(l, 0, INT64_MAX);
+    x->n_ended = 0;
+    for (int i = 0; i < c->n_in; i++) {
+        x->has_ended[i] = (unsigned char)ch__load_int(l, 0, 1);
+        x->n_ended += x->has_ended[i];
+    }
+    return ch__load_fails(l) ? ch__load_status(l) : ch__load_inputs(c, l);
+}
+
+static void sample_close(ch_cursor *c)
+{
+    ch__free(((sampling *)c)->has_ended);
+}
+
+const ch_stage ch__stage_sample = {
+    .name = "sample",
+    .version = 1,
+    .n_in = -1,
+    .attrs = &cohort__sample__descriptor,
+    .cursor_bytes = sizeof(sampling),
+    .infer = sample_infer,
+    .open = sample_open,
+    .next = sample_next,
+    .rewind = sample_rewind,
+    .save = sample_save,
+    .load = sample_load,
+    .close = sample_close,
+};
+
+ch_dataset *ch_dataset_sample_from(int n, ch_dataset *const *d, const double *weight,
+                                   const ch_sample_options *opt)
+{
+    Cohort__Sample a = COHORT__SAMPLE__INIT;
+    ch_arena       arena = {0};
+    ch_dataset    *out = NULL;
+
+    if (n < 1 || d == NULL) {
+        (void)ch__fail(CH_INVALID_ARGUMENT, "sample: %d datasets, want at least one", n);
+        return NULL;
+    }
+    if (weight != NULL) {
+        a.weights = ch__arena_copy(&arena, weight, (size_t)n * sizeof(*weight));
+        a.n_weights = a.weights != NULL ? (size_t)n : 0;
+    }
+    if (opt != NULL) {
+        a.seed = opt->seed;
+        a.stop_on_empty = opt->stop_on_empty;
+        a.same_each_time = opt->same_each_time;
+    }
+    if (weight == NULL || a.weights != NULL) {
+        out = ch__dataset_new(&ch__stage_sample,
+                              &(ch_dataset_make){.attrs = &a.base, .n_in = n, .in = d});
+    } else {
+        (void)ch__fail_memory("sample");
+        for (int i = 0; i < n; i++)
+            ch_dataset_unref(d[i]);
+    }
+    ch__arena_drop(&arena);
+    return out;
+}

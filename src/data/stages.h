@@ -1,0 +1,21 @@
+/* data/stages.h -- the names of all stages.   SPDX-License-Identifier: Apache-2.0 */
+#ifndef DATA_STAGES_H
+#define DATA_STAGES_H
+
+#include "data/data.h"
+
+/* clang-format off */
+#define CH_STAGE_MAP(X)                                             \
+    X(element) X(options)                                           \
+    X(files) X(file_list) X(tfrecord) X(examples) X(map) X(filter) X(take_while)                               \
+    X(tensors) X(slices) X(range) X(generator)                      \
+    X(take) X(skip) X(repeat) X(shard) X(concatenate) X(zip) X(enumerate) \
+    X(shuffle) X(batch) X(unbatch) X(rebatch) X(split) X(padded_batch) X(bucket) \
+    X(select) X(sample) X(prefetch) X(cache) X(flat_map) X(interleave) X(window)
+/* clang-format on */
+
+#define CH_STAGE_DECLARE(name) extern const ch_stage ch__stage_##name;
+CH_STAGE_MAP(CH_STAGE_DECLARE)
+#undef CH_STAGE_DECLARE
+
+#endif

@@ -1,0 +1,380 @@
+/* test/data/test_stages.c -- what each stage gives, and that a place of any of them is taken up.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+
+#include "pipeline.h"
+
+static ch_dataset *range(int64_t n)
+{
+    return ch_dataset_range(0, n, 1);
+}
+
+/* ---- functions of pipelines ---- */
+
+static void doubled(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, NULL, ch_mul(ch_step_in(s, 0), ch_number(s, 2)));
+}
+
+static void noisy(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, NULL,
+                ch_add(ch_cast(ch_step_in(s, 0), CH_F32),
+                       ch_random_uniform(s, CH_F32, ch_shape_scalar(), 0, 1, 7)));
+}
+
+static void is_odd(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, NULL, ch_equal(ch_mod(ch_step_in(s, 0), ch_number(s, 2)), ch_number(s, 1)));
+}
+
+static void below_5(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, NULL, ch_less(ch_step_in(s, 0), ch_number(s, 5)));
+}
+
+static int64_t int_of(ch_tuple *t)
+{
+    return *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(t, 0), 0));
+}
+
+static ch_status square_or_fail(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    int64_t    x = int_of(in), bad = arg != NULL ? *(int64_t *)arg : -1, y = x * x;
+    ch_tensor *t = NULL;
+    ch_status  rc;
+
+    if (x == bad)
+        return CH_DATA_LOSS;
+    rc = ch_tensor_copy_of(CH_I64, ch_shape_scalar(), &y, &t);
+    if (rc == CH_OK)
+        rc = ch_tuple_of(1, &t, out);
+    ch_tensor_unref(t);
+    return rc;
+}
+
+static const ch_tensor_spec one_int = {.dtype = CH_I64};
+
+/* x as x times x: of unequal lengths. */
+static ch_status as_often(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    int64_t    x = int_of(in), data[32];
+    ch_tensor *t = NULL;
+    ch_status  rc;
+
+    (void)arg;
+    for (int i = 0; i < 32; i++)
+        data[i] = x;
+    rc = ch_tensor_copy_of(CH_I64, ch_shape_of(x), data, &t);
+    if (rc == CH_OK)
+        rc = ch_tuple_of(1, &t, out);
+    ch_tensor_unref(t);
+    return rc;
+}
+
+static ch_dataset *lengths(int64_t n)
+{
+    const ch_tensor_spec spec = {.dtype = CH_I64, .shape = ch_shape_of(-1)};
+
+    return ch_dataset_map_call(range(n), as_often, NULL, 1, &spec, NULL);
+}
+
+static ch_dataset *twice(ch_dataset *element, void *arg)
+{
+    (void)arg;
+    return ch_dataset_repeat(element, 2);
+}
+
+static ch_dataset *rows_of(ch_dataset *element, void *arg)
+{
+    (void)arg;
+    return ch_dataset_unbatch(element);
+}
+
+static ch_dataset *pairs(ch_dataset *window, void *arg)
+{
+    (void)arg;
+    return ch_dataset_batch(window, 2, &(ch_batch_options){.drop_remainder = true});
+}
+
+/* ---- what they give ---- */
+
+static void maps_are_steps_or_functions(void **state)
+{
+    int64_t bad = 2;
+
+    (void)state;
+    t_gives(ch_dataset_map(range(4), doubled, NULL, NULL), "0 | 2 | 4 | 6");
+    t_gives(ch_dataset_map(ch_dataset_batch(range(5), 2, NULL), doubled, NULL, NULL),
+            "0 2 | 4 6 | 8");
+    t_gives(ch_dataset_map_call(range(4), square_or_fail, NULL, 1, &one_int, NULL),
+            "0 | 1 | 4 | 9");
+    t_gives(ch_dataset_map_call(range(4), square_or_fail, &bad, 1, &one_int,
+                                &(ch_map_options){.parallel = 4}),
+            "0 | 1 | !DATA_LOSS | 9");
+    t_gives(
+        ch_dataset_batch(ch_dataset_map_call(range(6), square_or_fail, &bad, 1, &one_int, NULL),
+                         2, NULL),
+        "0 1 | !DATA_LOSS | 9 16 | 25");
+    t_gives(ch_dataset_filter(range(7), is_odd, NULL), "1 | 3 | 5");
+    t_gives(ch_dataset_take_while(range(9), below_5, NULL), "0 | 1 | 2 | 3 | 4");
+}
+
+static void unequal_rows_are_padded_or_ragged(void **state)
+{
+    (void)state;
+    t_gives(ch_dataset_padded_batch(lengths(4), 2, NULL), "0 1 | 2 2 0 3 3 3");
+    t_gives(ch_dataset_padded_batch(lengths(4), 3,
+                                    &(ch_pad_options){.shape = (ch_shape[]){ch_shape_of(4)},
+                                                      .value = (double[]){9}}),
+            "9 9 9 9 1 9 9 9 2 2 9 9 | 3 3 3 9");
+    t_gives(ch_dataset_batch(lengths(4), 3, &(ch_batch_options){.ragged = true}),
+            "1 2 2, 0 0 1 3 | 3 3 3, 0 3");
+    t_gives(
+        ch_dataset_bucket_by_length(lengths(6), 0, 1, (int64_t[]){3}, (int64_t[]){2, 2}, NULL),
+        "0 1 | 3 3 3 0 4 4 4 4 | 2 2 | 5 5 5 5 5");
+}
+
+static void rows_go_in_and_out_of_batches(void **state)
+{
+    (void)state;
+    t_gives(ch_dataset_unbatch(ch_dataset_batch(range(5), 3, NULL)), "0 | 1 | 2 | 3 | 4");
+    t_gives(ch_dataset_rebatch(ch_dataset_batch(range(9), 4, NULL), 2, (int64_t[]){3, 2}, NULL),
+            "0 1 2 | 3 4 | 5 6 7 | 8");
+    t_gives(ch_dataset_rebatch(ch_dataset_batch(range(5), 4, NULL), 2, (int64_t[]){1, 0}, NULL),
+            "0 |  | 1 |  | 2 |  | 3 |  | 4 | "); /* 5.3.8 */
+}
+
+static void bodies_stand_for_elements(void **state)
+{
+    (void)state;
+    t_gives(ch_dataset_flat_map(range(3), twice, NULL), "0 | 0 | 1 | 1 | 2 | 2");
+    t_gives(ch_dataset_flat_map(ch_dataset_batch(range(5), 2, NULL), rows_of, NULL),
+            "0 | 1 | 2 | 3 | 4");
+    t_gives(ch_dataset_interleave(ch_dataset_batch(range(8), 3, NULL), rows_of, NULL,
+                                  &(ch_interleave_options){.cycle = 2}),
+            "0 | 3 | 1 | 4 | 2 | 5 | 6 | 7");
+    t_gives(ch_dataset_interleave(ch_dataset_batch(range(8), 4, NULL), rows_of, NULL,
+                                  &(ch_interleave_options){.cycle = 2, .block = 2}),
+            "0 | 1 | 4 | 5 | 2 | 3 | 6 | 7");
+    t_gives(ch_dataset_window(range(5), 3, NULL, NULL, &(ch_window_options){.shift = 2}),
+            "0 1 2 | 2 3 4 | 4");
+    t_gives(ch_dataset_window(
+                range(7), 2, NULL, NULL,
+                &(ch_window_options){.shift = 1, .stride = 3, .drop_remainder = true}),
+            "0 3 | 1 4 | 2 5 | 3 6");
+    t_gives(ch_dataset_window(range(7), 3, pairs, NULL, NULL), "0 1 | 3 4");
+}
+
+static void samples_follow_weights(void **state)
+{
+    (void)state;
+    t_gives(ch_dataset_sample_from(2, (ch_dataset *[]){range(3), ch_dataset_range(7, 9, 1)},
+                                   (double[]){1, 0}, NULL),
+            "0 | 1 | 2");
+}
+
+static void parts_are_chosen_by_name(void **state)
+{
+    int64_t     x[] = {1, 2}, y[] = {3, 4};
+    ch_tensor  *t[2] = {NULL, NULL};
+    const char *name[] = {"x", "y"};
+
+    (void)state;
+    t_ok(ch_tensor_copy_of(CH_I64, ch_shape_of(2), x, &t[0]));
+    t_ok(ch_tensor_copy_of(CH_I64, ch_shape_of(2), y, &t[1]));
+    t_gives(ch_dataset_select(ch_dataset_slices(2, t, name), 2, (const char *[]){"y", "a=x"}),
+            "3, 1 | 4, 2");
+    assert_null(ch_dataset_select(ch_dataset_slices(2, t, name), 1, (const char *[]){"z"}));
+    ch_tensor_unref(t[0]);
+    ch_tensor_unref(t[1]);
+}
+
+/* ---- places ---- */
+
+typedef ch_dataset *(*pipeline)(void);
+
+static ch_dataset *p_map(void)
+{
+    return ch_dataset_map(range(30), noisy, NULL, NULL);
+}
+
+static ch_dataset *p_noisy_passes(void)
+{
+    return ch_dataset_repeat(
+        ch_dataset_map(ch_dataset_shuffle(range(10), 4, NULL), noisy, NULL, NULL), 3);
+}
+
+static ch_dataset *p_batches(void)
+{
+    return ch_dataset_rebatch(
+        ch_dataset_batch(ch_dataset_shuffle(range(40), 16, NULL), 7, NULL), 2,
+        (int64_t[]){3, 2}, NULL);
+}
+
+static ch_dataset *p_interleave(void)
+{
+    ch_dataset *d = ch_dataset_interleave(ch_dataset_batch(range(30), 6, NULL), rows_of, NULL,
+                                          &(ch_interleave_options){.cycle = 3, .block = 2});
+
+    return ch_dataset_batch(ch_dataset_shuffle(d, 5, NULL), 4, NULL);
+}
+
+static ch_dataset *p_window(void)
+{
+    return ch_dataset_flat_map(
+        ch_dataset_window(range(20), 4, NULL, NULL, &(ch_window_options){.shift = 3}), rows_of,
+        NULL);
+}
+
+static ch_dataset *p_cache(void)
+{
+    return ch_dataset_repeat(ch_dataset_shuffle(ch_dataset_cache(p_map()), 10, NULL), 2);
+}
+
+static ch_dataset *p_short_cache(void)
+{
+    return ch_dataset_repeat(ch_dataset_take(ch_dataset_cache(p_map()), 7), 3);
+}
+
+static ch_dataset *p_bucket(void)
+{
+    return ch_dataset_bucket_by_length(ch_dataset_shuffle(lengths(20), 8, NULL), 0, 2,
+                                       (int64_t[]){5, 12}, (int64_t[]){2, 3, 2}, NULL);
+}
+
+static ch_dataset *p_several(void)
+{
+    return ch_dataset_zip(
+        2, (ch_dataset *[]){
+               ch_dataset_sample_from(2, (ch_dataset *[]){range(9), range(20)},
+                                      (double[]){1, 3}, NULL),
+               ch_dataset_enumerate(
+                   ch_dataset_concatenate(2, (ch_dataset *[]){range(5), range(30)}), 3)});
+}
+
+static ch_dataset *p_filter(void)
+{
+    return ch_dataset_prefetch(
+        ch_dataset_take_while(ch_dataset_skip(ch_dataset_filter(range(40), is_odd, NULL), 2),
+                              below_5, NULL),
+        3);
+}
+
+static ch_dataset *p_padded(void)
+{
+    return ch_dataset_unbatch(ch_dataset_padded_batch(lengths(11), 3, NULL));
+}
+
+static const pipeline pipelines[] = {p_map,     p_noisy_passes, p_batches,     p_interleave,
+                                     p_window,  p_cache,        p_short_cache, p_bucket,
+                                     p_several, p_filter,       p_padded};
+
+static void with_threads(ch_dataset **d, int threads)
+{
+    *d = ch_dataset_with_options(*d, &(ch_dataset_options){.threads = threads});
+}
+
+static void the_number_of_threads_does_not_matter(void **state)
+{
+    (void)state;
+    for (size_t p = 0; p < sizeof(pipelines) / sizeof(pipelines[0]); p++) {
+        static t_given first, other;
+
+        for (int threads = -1; threads < 5; threads++) {
+            t_given     *g = threads == -1 ? &first : &other;
+            ch_dataset  *d = pipelines[p]();
+            ch_iterator *it = NULL;
+
+            memset(g, 0, sizeof(*g));
+            with_threads(&d, threads);
+            t_ok(ch_iterator_new(d, NULL, &it));
+            t_take(it, -1, g);
+            ch_iterator_unref(it);
+            ch_dataset_unref(d);
+            if (threads > -1)
+                assert_string_equal(first.text, other.text);
+        }
+    }
+}
+
+/* Saved by one iterator, with any number of threads, and taken up by another with another number. */
+static void a_place_anywhere_is_taken_up(void **state)
+{
+    (void)state;
+    for (size_t p = 0; p < sizeof(pipelines) / sizeof(pipelines[0]); p++) {
+        static t_given whole, rest, head;
+        int            n = 0;
+
+        do {
+            ch_dataset  *d = pipelines[p]();
+            ch_iterator *it = NULL, *other = NULL;
+            void        *bytes = NULL;
+            size_t       size = 0;
+
+            with_threads(&d, 2);
+            memset(&whole, 0, sizeof(whole));
+            memset(&rest, 0, sizeof(rest));
+            memset(&head, 0, sizeof(head));
+            t_ok(ch_iterator_new(d, NULL, &it));
+            t_take(it, n, &head);
+            t_ok(ch_iterator_save(it, &bytes, &size));
+            t_take(it, -1, &whole);
+            t_ok(ch_iterator_new(d, NULL, &other));
+            if (n % 3 == 0)
+                t_take(other, 2, &head);
+            t_ok(ch_iterator_restore(other, bytes, size));
+            t_take(other, -1, &rest);
+            if (strcmp(whole.text, rest.text) != 0)
+                fail_msg("pipeline %zu after %d elements:\n%s\nis not\n%s", p, n, rest.text,
+                         whole.text);
+            for (size_t cut = 0; cut < size; cut += 1 + size / 16)
+                if (ch_iterator_restore(other, bytes, cut) == CH_OK && cut > 0)
+                    fail_msg("%zu of %zu bytes were a place", cut, size);
+            ch_bytes_free(bytes);
+            ch_iterator_unref(it);
+            ch_iterator_unref(other);
+            ch_dataset_unref(d);
+            n++;
+        } while (whole.n > 0);
+    }
+}
+
+static void an_iterator_dropped_in_mid_flight_ends_its_threads(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 200; i++) {
+        ch_dataset    *d = pipelines[(size_t)i % (sizeof(pipelines) / sizeof(pipelines[0]))]();
+        ch_iterator   *it = NULL;
+        static t_given g;
+
+        with_threads(&d, 3);
+        memset(&g, 0, sizeof(g));
+        t_ok(ch_iterator_new(d, NULL, &it));
+        t_take(it, i % 7, &g);
+        ch_iterator_unref(it);
+        ch_dataset_unref(d);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(maps_are_steps_or_functions),
+        cmocka_unit_test(unequal_rows_are_padded_or_ragged),
+        cmocka_unit_test(rows_go_in_and_out_of_batches),
+        cmocka_unit_test(bodies_stand_for_elements),
+        cmocka_unit_test(samples_follow_weights),
+        cmocka_unit_test(parts_are_chosen_by_name),
+        cmocka_unit_test(the_number_of_threads_does_not_matter),
+        cmocka_unit_test(a_place_anywhere_is_taken_up),
+        cmocka_unit_test(an_iterator_dropped_in_mid_flight_ends_its_threads),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
