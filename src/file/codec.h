@@ -42,6 +42,9 @@ CH_MUST_CHECK ch_status ch__encoder_new(ch_compression kind, int level, ch_codec
 /* NULL is fine. */
 void ch__codec_free(ch_codec *c);
 
+/* CRC-32 as zip files have it; 0 for none before. 0 always where there is no zlib. */
+uint32_t ch__crc32(uint32_t crc, const void *data, size_t n);
+
 /* What the above are made of. `bits` as zlib's windowBits: 31 gzip, 15 zlib, -15 raw. */
 CH_MUST_CHECK ch_status ch__inflate_new(int bits, ch_codec **out);
 CH_MUST_CHECK ch_status ch__deflate_new(int bits, int level, ch_codec **out);

@@ -146,7 +146,18 @@ ch_status ch__deflate_new(int bits, int level, ch_codec **out)
     return CH_OK;
 }
 
+uint32_t ch__crc32(uint32_t crc, const void *data, size_t n)
+{
+    return (uint32_t)crc32_z(crc, data, n);
+}
+
 #else
+
+uint32_t ch__crc32(uint32_t crc, const void *data, size_t n)
+{
+    (void)crc, (void)data, (void)n;
+    return 0;
+}
 
 static ch_status fail_missing(void)
 {

@@ -23,7 +23,7 @@ static const int64_t free_bytes = (int64_t)16 << 20; /* of output, whatever the 
 static const int64_t default_max_bytes = (int64_t)1 << 40;
 
 struct ch_stream {
-    char          *path;
+    char          *path; /* or label */
     int            fd;
     ch_compression kind;
     int64_t from, bytes; /* the part of the file; bytes is INT64_MAX for all from there */
@@ -37,6 +37,10 @@ struct ch_stream {
     char       *in; /* IN_BYTES, of which those at next are still to be decoded */
     const char *next;
     size_t      n_next;
+    /* What is checked at the end of a part; see ch_part_of_file. */
+    int64_t  expect_bytes;
+    uint32_t expect_crc, crc;
+    int64_t  n_summed; /* bytes that are in crc: all up to there, in order */
 };
 
 static ch_status fail_read(const ch_stream *s, int error)
@@ -47,11 +51,11 @@ static ch_status fail_read(const ch_stream *s, int error)
 
 /* ---- opening ---- */
 
-static ch_status open_file(ch_stream *s)
+static ch_status open_file(ch_stream *s, const char *path)
 {
     struct stat about;
 
-    s->fd = ch__sys_open(s->path, O_RDONLY, 0);
+    s->fd = ch__sys_open(path, O_RDONLY, 0);
     if (s->fd < 0)
         return ch__fail_errno(errno, "%s: cannot be opened", s->path);
     if (ch__sys_stat(s->fd, &about) != 0)
@@ -77,23 +81,25 @@ static ch_status open_codec(ch_stream *s)
     return s->in != NULL ? CH_OK : ch__fail_memory(s->path);
 }
 
-ch_status ch__stream_open_part(const char *path, int64_t from, int64_t bytes,
+ch_status ch__stream_open_part(const char *path, const ch_part_of_file *part,
                                const ch_load_options *opt, ch_stream **out)
 {
     static const ch_load_options defaults;
     ch_stream                   *s = ch__calloc(1, sizeof(*s));
 
     if (s == NULL)
-        return ch__fail_memory(path);
+        return ch__fail_memory(part->label);
     opt = opt != NULL ? opt : &defaults;
     s->fd = -1;
-    s->path = ch__strdup(path);
-    s->kind = ch__compression_of(path, opt->compression);
-    s->from = from;
-    s->bytes = bytes;
+    s->path = ch__strdup(part->label);
+    s->kind = part->compression;
+    s->from = part->from;
+    s->bytes = part->bytes;
     s->max_bytes = opt->max_bytes > 0 ? opt->max_bytes : default_max_bytes;
     s->max_expansion = opt->max_expansion > 0 ? opt->max_expansion : default_expansion;
-    ch_status rc = s->path != NULL ? open_file(s) : ch__fail_memory(path);
+    s->expect_bytes = part->expect_bytes;
+    s->expect_crc = part->expect_crc;
+    ch_status rc = s->path != NULL ? open_file(s, path) : ch__fail_memory(part->label);
     if (rc == CH_OK && s->kind != CH_UNCOMPRESSED)
         rc = open_codec(s);
     if (rc != CH_OK) {
@@ -106,7 +112,16 @@ ch_status ch__stream_open_part(const char *path, int64_t from, int64_t bytes,
 
 ch_status ch__stream_open(const char *path, const ch_load_options *opt, ch_stream **out)
 {
-    return ch__stream_open_part(path, 0, INT64_MAX, opt, out);
+    if (path == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "a file to read: it has no name");
+    return ch__stream_open_part(
+        path,
+        &(ch_part_of_file){.label = path,
+                           .bytes = INT64_MAX,
+                           .compression = ch__compression_of(
+                               path, opt != NULL ? opt->compression : CH_BY_NAME),
+                           .expect_bytes = -1},
+        opt, out);
 }
 
 void ch__stream_close(ch_stream *s)
@@ -218,14 +233,32 @@ static ch_status read_decoded(ch_stream *s, void *to, size_t n, size_t *got)
                  : place_fault(s, ch__fail(CH_DATA_LOSS, "the compressed data ends too soon"));
 }
 
+/* Of a part of which the sum is known: adds up what was read, in front of the offset. The last
+ * read, which gives nothing, is where it must fit. Bytes that were passed over cannot be in a sum, and
+ * then there is none. */
+static ch_status check_sum(ch_stream *s, const void *data, size_t n)
+{
+    if (s->n_summed == s->n_out - (int64_t)n) {
+        s->crc = ch__crc32(s->crc, data, n);
+        s->n_summed = s->n_out;
+    }
+    if (s->n_out > s->expect_bytes || (n == 0 && s->n_out < s->expect_bytes))
+        return place_fault(s, ch__fail(CH_DATA_LOSS, "%s bytes than the %lld it should have",
+                                       n > 0 ? "more" : "fewer", (long long)s->expect_bytes));
+    if (n == 0 && s->n_summed == s->n_out && s->crc != s->expect_crc)
+        return place_fault(s, ch__fail(CH_DATA_LOSS, "its checksum is wrong"));
+    return CH_OK;
+}
+
 ch_status ch__stream_read(ch_stream *s, void *to, size_t n, size_t *got)
 {
-    if (s->codec != NULL)
-        return read_decoded(s, to, n, got);
-    ch_status rc = read_raw(s, to, n, got);
-    if (rc == CH_OK)
+    ch_status rc = s->codec != NULL ? read_decoded(s, to, n, got) : read_raw(s, to, n, got);
+
+    if (rc != CH_OK)
+        return rc;
+    if (s->codec == NULL)
         s->n_out += (int64_t)*got;
-    return rc;
+    return s->expect_bytes >= 0 ? check_sum(s, to, *got) : CH_OK;
 }
 
 /* ---- moving ---- */
@@ -284,7 +317,8 @@ static ch_status rewind_stream(ch_stream *s)
         s->codec = fresh;
     }
     s->n_next = 0;
-    s->n_in = s->n_out = 0;
+    s->n_in = s->n_out = s->n_summed = 0;
+    s->crc = 0;
     return ch__sys_seek(s->fd, s->from, SEEK_SET) < 0 ? fail_read(s, errno) : CH_OK;
 }
 

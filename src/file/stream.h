@@ -15,9 +15,15 @@ typedef struct ch_stream ch_stream;
 /* `opt` may be NULL. NOT_FOUND, PERMISSION_DENIED; INVALID_ARGUMENT for a directory. */
 CH_MUST_CHECK ch_status ch__stream_open(const char *path, const ch_load_options *opt,
                                         ch_stream **out);
-/* The same for a part of the file, its bytes [from, from + bytes), which is compressed as `opt`
- * says (not by name). */
-CH_MUST_CHECK ch_status ch__stream_open_part(const char *path, int64_t from, int64_t bytes,
+/* The same for a part of a file, which is called `label` in errors. */
+typedef struct ch_part_of_file {
+    const char    *label;
+    int64_t        from, bytes; /* as they are in the file */
+    ch_compression compression; /* not by name */
+    int64_t  expect_bytes; /* that it has when decompressed, and their CRC-32 (not C): what */
+    uint32_t expect_crc;   /* differs is DATA_LOSS. -1 bytes: not known */
+} ch_part_of_file;
+CH_MUST_CHECK ch_status ch__stream_open_part(const char *path, const ch_part_of_file *part,
                                              const ch_load_options *opt, ch_stream **out);
 void                    ch__stream_close(ch_stream *s); /* NULL is fine */
 
@@ -30,6 +36,6 @@ CH_MUST_CHECK ch_status ch__stream_skip(ch_stream *s, int64_t n, int64_t *skippe
 CH_MUST_CHECK ch_status ch__stream_seek(ch_stream *s, int64_t offset);
 
 int64_t     ch__stream_offset(const ch_stream *s); /* of the next byte, decompressed */
-const char *ch__stream_path(const ch_stream *s);
+const char *ch__stream_path(const ch_stream *s);   /* or label: for errors */
 
 #endif

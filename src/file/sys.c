@@ -84,6 +84,32 @@ ssize_t ch__sys_write(int fd, const void *from, size_t n)
     return put;
 }
 
+ssize_t ch__sys_pread(int fd, void *to, size_t n, int64_t offset)
+{
+    ssize_t got;
+    int     round = 0;
+
+    if (!may_call())
+        return -1;
+    do
+        got = is_interrupted(round) ? -1 : pread(fd, to, cut(n), offset);
+    while (got < 0 && errno == EINTR && ++round > 0);
+    return got;
+}
+
+ssize_t ch__sys_pwrite(int fd, const void *from, size_t n, int64_t offset)
+{
+    ssize_t put;
+    int     round = 0;
+
+    if (!may_call())
+        return -1;
+    do
+        put = is_interrupted(round) ? -1 : pwrite(fd, from, cut(n), offset);
+    while (put < 0 && errno == EINTR && ++round > 0);
+    return put;
+}
+
 int64_t ch__sys_seek(int fd, int64_t offset, int whence)
 {
     return may_call() ? lseek(fd, offset, whence) : -1;

@@ -20,6 +20,8 @@ struct stat;
 int     ch__sys_open(const char *path, int flags, mode_t mode); /* always O_CLOEXEC */
 ssize_t ch__sys_read(int fd, void *to, size_t n);
 ssize_t ch__sys_write(int fd, const void *from, size_t n);
+ssize_t ch__sys_pread(int fd, void *to, size_t n, int64_t offset);
+ssize_t ch__sys_pwrite(int fd, const void *from, size_t n, int64_t offset);
 int64_t ch__sys_seek(int fd, int64_t offset, int whence);
 int     ch__sys_stat(int fd, struct stat *out);
 int     ch__sys_sync(int fd);

@@ -4,6 +4,7 @@
 
 #include <limits.h>
 
+#include "../golden/files.inc"
 #include "help.h"
 
 static const ch_compression kinds[] = {CH_UNCOMPRESSED, CH_GZIP, CH_ZLIB, CH_ZSTD};
@@ -135,6 +136,25 @@ static void several_members_are_one_stream(void **state)
         assert_memory_equal(back, "one two", 7);
         free(one);
         free(two);
+    }
+    (void)state;
+}
+
+static void what_python_has_compressed_is_read(void **state)
+{
+    static const char text[] = "one line\nand another\n";
+    char              back[100];
+    size_t            n;
+
+    for (size_t i = 0; i < sizeof(packed_text) / sizeof(*packed_text); i++) {
+        ch_compression kind = packed_text[i].name[0] == 'g' ? CH_GZIP : CH_ZLIB;
+
+        t_write("python", packed_text[i].data, packed_text[i].n);
+        assert_int_equal(read_file(t_path("python"), &(ch_load_options){.compression = kind},
+                                   back, sizeof(back), &n),
+                         CH_OK);
+        assert_int_equal(n, sizeof(text) - 1);
+        assert_memory_equal(back, text, n);
     }
     (void)state;
 }
@@ -283,10 +303,14 @@ static void a_part_of_a_file_is_a_stream_too(void **state)
 
     t_write("whole", data, N);
     for (int64_t from = 0; from < N; from += 33333) {
-        assert_int_equal(
-            ch__stream_open_part(t_path("whole"), from, 20000,
-                                 &(ch_load_options){.compression = CH_UNCOMPRESSED}, &s),
-            CH_OK);
+        assert_int_equal(ch__stream_open_part(t_path("whole"),
+                                              &(ch_part_of_file){.label = "part",
+                                                                 .from = from,
+                                                                 .bytes = 20000,
+                                                                 .compression = CH_UNCOMPRESSED,
+                                                                 .expect_bytes = -1},
+                                              NULL, &s),
+                         CH_OK);
         size_t want = from + 20000 < N ? 20000 : (size_t)(N - from);
         for (int pass = 0; pass < 2; pass++) {
             assert_int_equal(read_rest(s, back, N, 777, &n), CH_OK);
@@ -370,6 +394,7 @@ int main(void)
         cmocka_unit_test(few_bytes_at_a_time_and_signals_change_nothing),
         cmocka_unit_test(the_name_says_how_it_is_compressed),
         cmocka_unit_test(several_members_are_one_stream),
+        cmocka_unit_test(what_python_has_compressed_is_read),
         cmocka_unit_test(a_compressed_file_cut_at_any_byte_is_an_error),
         cmocka_unit_test(a_damaged_file_is_an_error_that_names_file_and_byte),
         cmocka_unit_test(what_cannot_be_opened_says_why),

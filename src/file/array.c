@@ -1,0 +1,210 @@
+/* file/array.c -- rows of arrays, and whole arrays.   SPDX-License-Identifier: Apache-2.0 */
+#include "file/array.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "tensor/view.h"
+
+ch_status ch__array_settle(ch_array *a)
+{
+    int64_t   count;
+    int       n_long = 0;
+    ch_status rc = ch__tensor_size(a->dtype, a->shape, &count, &a->bytes);
+
+    if (rc != CH_OK)
+        return rc;
+    for (int i = 0; i < a->shape.rank; i++)
+        n_long += a->shape.dim[i] > 1;
+    if (n_long < 2)
+        a->is_fortran = false; /* the same either way */
+    if (ch_dtype_bytes(a->dtype) == 1)
+        a->is_swapped = false;
+    a->n_rows = a->shape.rank > 0 ? a->shape.dim[0] : 0;
+    a->row_bytes = a->n_rows > 0 ? a->bytes / a->n_rows : 0;
+    return CH_OK;
+}
+
+/* ---- bytes to numbers ---- */
+
+/* Turns the bytes of each number around, from one place to another or in place; n bytes in all. */
+static void swap(size_t size, size_t n, const char *from, char *to)
+{
+    if (size == 2)
+        for (size_t i = 0; i < n; i += 2) {
+            uint16_t x;
+
+            memcpy(&x, from + i, 2);
+            x = __builtin_bswap16(x);
+            memcpy(to + i, &x, 2);
+        }
+    else if (size == 4)
+        for (size_t i = 0; i < n; i += 4) {
+            uint32_t x;
+
+            memcpy(&x, from + i, 4);
+            x = __builtin_bswap32(x);
+            memcpy(to + i, &x, 4);
+        }
+    else
+        for (size_t i = 0; i < n; i += 8) {
+            uint64_t x;
+
+            memcpy(&x, from + i, 8);
+            x = __builtin_bswap64(x);
+            memcpy(to + i, &x, 8);
+        }
+}
+
+/* The bytes of a file as elements: numbers in our order, and bools that are 0 or 1. Nobody else has
+ * seen the bytes yet, so they are changed where they are. */
+static void settle_bytes(const ch_array *a, char *at, size_t n)
+{
+    if (a->is_swapped)
+        swap(ch_dtype_bytes(a->dtype), n, at, at);
+    if (a->dtype == CH_BOOL)
+        for (size_t i = 0; i < n; i++)
+            at[i] = at[i] != 0;
+}
+
+/* The next n bytes, settled; `at` is where the reader's block has them. */
+static ch_status take_bytes(ch_reader *r, const ch_array *a, size_t n, char **at)
+{
+    ch_status rc = ch__reader_want(r, n);
+
+    if (rc != CH_OK)
+        return rc;
+    if (r->left < n)
+        return ch__fail(CH_DATA_LOSS,
+                        "%s: ends at byte %lld, and the array it says to hold needs %lld bytes "
+                        "from byte %lld on",
+                        ch__reader_path(r), (long long)ch__reader_offset(r) + (int64_t)r->left,
+                        (long long)a->bytes, (long long)a->offset);
+    *at = (char *)r->block->data + (r->at - (const char *)r->block->data);
+    settle_bytes(a, *at, n);
+    ch__reader_take(r, n);
+    return CH_OK;
+}
+
+ch_status ch__array_check_rows(const ch_reader *r, const ch_array *a)
+{
+    if (a->shape.rank == 0)
+        return ch__fail(CH_UNIMPLEMENTED, "%s: holds a scalar, which has no rows",
+                        ch__reader_path(r));
+    if (a->is_fortran)
+        return ch__fail(
+            CH_UNIMPLEMENTED,
+            "%s: its array is stored column by column (fortran_order), and so cannot "
+            "be read by rows; save it from numpy.ascontiguousarray(x)",
+            ch__reader_path(r));
+    return CH_OK;
+}
+
+ch_status ch__array_row(ch_reader *r, const ch_array *a, const char **row)
+{
+    char     *at = NULL;
+    ch_status rc = take_bytes(r, a, (size_t)a->row_bytes, &at);
+
+    *row = at;
+    return rc;
+}
+
+ch_status ch__array_end(ch_reader *r, const ch_array *a)
+{
+    ch_status rc = ch__reader_want(r, 1);
+
+    if (rc == CH_OK && r->left > 0)
+        rc = ch__fail(CH_DATA_LOSS,
+                      "%s: has more bytes behind its array, which ends at byte %lld",
+                      ch__reader_path(r), (long long)(a->offset + a->bytes));
+    return rc;
+}
+
+/* ---- whole arrays ---- */
+
+/* Strides of an array whose first axis moves fastest. */
+static void fortran_strides(ch_shape shape, int64_t *stride)
+{
+    int64_t step = 1;
+
+    for (int i = 0; i < shape.rank; i++) {
+        stride[i] = step;
+        step *= shape.dim[i];
+    }
+}
+
+/* A tensor over the block itself, if that is where a tensor may be; else a copy. */
+static ch_status tensor_at(ch_buffer *block, const ch_array *a, char *at, ch_tensor **out)
+{
+    int64_t    stride[CH_MAX_RANK];
+    ch_tensor *t = NULL;
+
+    if ((uintptr_t)at % ch_dtype_bytes(a->dtype) != 0) {
+        memmove(block->data, at, (size_t)a->bytes);
+        at = block->data;
+    }
+    if (a->is_fortran)
+        fortran_strides(a->shape, stride);
+    else
+        ch__strides(a->shape, stride);
+    ch_status rc = ch__tensor_view(block, a->dtype, a->shape, stride, at, &t);
+    if (rc != CH_OK)
+        return rc;
+    rc = ch_tensor_contiguous(t, out);
+    ch_tensor_unref(t);
+    return rc;
+}
+
+/* The block grows as bytes arrive, so a shape that the file has no elements for takes no memory. */
+ch_status ch__array_load(ch_reader *r, const ch_array *a, ch_tensor **out)
+{
+    char      *at = NULL;
+    ch_buffer *block = NULL;
+    ch_status  rc = take_bytes(r, a, (size_t)a->bytes, &at);
+
+    if (rc != CH_OK)
+        return rc;
+    block = ch__buffer_ref(r->block); /* or looking for the end would move it */
+    rc = ch__array_end(r, a);
+    if (rc == CH_OK && a->bytes == 0)
+        rc = ch_tensor_new(a->dtype, a->shape, out);
+    else if (rc == CH_OK)
+        rc = tensor_at(block, a, at, out);
+    ch__buffer_unref(block);
+    return rc;
+}
+
+/* ---- writing ---- */
+
+static ch_status put_swapped(ch_writer *w, const ch_tensor *t)
+{
+    char        piece[4096];
+    size_t      size = ch_dtype_bytes(t->dtype), left = ch_tensor_bytes(t);
+    const char *at = t->data;
+    ch_status   rc = CH_OK;
+
+    while (left > 0 && rc == CH_OK) {
+        size_t n = left < sizeof(piece) ? left : sizeof(piece);
+
+        swap(size, n, at, piece);
+        rc = ch__writer_put(w, piece, n);
+        at += n;
+        left -= n;
+    }
+    return rc;
+}
+
+ch_status ch__array_put(ch_writer *w, ch_tensor *t, bool is_swapped)
+{
+    ch_tensor *plain = NULL;
+    ch_status  rc = ch_tensor_contiguous(t, &plain);
+
+    if (rc != CH_OK)
+        return rc;
+    rc = is_swapped && ch_dtype_bytes(t->dtype) > 1
+             ? put_swapped(w, plain)
+             : ch__writer_put(w, plain->data, ch_tensor_bytes(plain));
+    ch_tensor_unref(plain);
+    return rc;
+}

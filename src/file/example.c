@@ -1,0 +1,337 @@
+/* file/example.c -- tf.train.Example, made (EX-1).
+ *
+ * The message, field by field, each a tag, a length and what it holds:
+ *
+ *     Example   1: Features
+ *     Features  1: entry, for each feature
+ *     entry     1: name   2: Feature
+ *     Feature   1: BytesList, 2: FloatList or 3: Int64List
+ *     list      1: values; of bytes one field each, of numbers one field for all
+ *
+ * A feature is kept encoded, so that to encode the example is to put them one behind the other.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "cohort/file.h"
+#include "file/bytes.h"
+#include "tensor/tensor.h"
+
+/* Tags of fields that have a length. */
+enum { TAG_1 = 1 << 3 | 2, TAG_2 = 2 << 3 | 2, TAG_3 = 3 << 3 | 2 };
+
+typedef enum list_kind { BYTES_LIST = TAG_1, FLOAT_LIST = TAG_2, INT64_LIST = TAG_3 } list_kind;
+
+/* Protobuf takes no larger message. */
+static const size_t most_bytes = INT32_MAX;
+
+/* Bytes that grow. */
+typedef struct room {
+    unsigned char *data;
+    size_t         n, cap;
+} room;
+
+typedef struct feature {
+    char *name;
+    room  field; /* of Features: the entry with its tag and length */
+} feature;
+
+struct ch_example {
+    feature *feature; /* by name */
+    int      n, cap;
+    room     message;
+};
+
+static bool has_room(room *r, size_t n)
+{
+    unsigned char *data;
+
+    if (n <= r->cap)
+        return true;
+    data = ch__realloc(r->data, n + n / 4);
+    if (data == NULL)
+        return false;
+    r->data = data;
+    r->cap = n + n / 4;
+    return true;
+}
+
+ch_status ch_example_new(ch_example **out)
+{
+    ch_example *e = ch__calloc(1, sizeof(*e));
+
+    if (e == NULL)
+        return ch__fail_memory("example");
+    *out = e;
+    return CH_OK;
+}
+
+void ch_example_clear(ch_example *e)
+{
+    for (int i = 0; i < e->n; i++) {
+        ch__free(e->feature[i].name);
+        ch__free(e->feature[i].field.data);
+    }
+    e->n = 0;
+}
+
+void ch_example_free(ch_example *e)
+{
+    if (e == NULL)
+        return;
+    ch_example_clear(e);
+    ch__free(e->feature);
+    ch__free(e->message.data);
+    ch__free(e);
+}
+
+/* ---- wire format ---- */
+
+static size_t varint_bytes(uint64_t x)
+{
+    return (size_t)(63 - __builtin_clzll(x | 1)) / 7 + 1;
+}
+
+/* A field of n bytes, with its tag and length. */
+static size_t field_bytes(size_t n)
+{
+    return 1 + varint_bytes(n) + n;
+}
+
+static unsigned char *put_varint(unsigned char *at, uint64_t x)
+{
+    for (; x >= 128; x >>= 7)
+        *at++ = (unsigned char)(x | 128);
+    *at++ = (unsigned char)x;
+    return at;
+}
+
+static unsigned char *put_head(unsigned char *at, int tag, size_t n)
+{
+    *at++ = (unsigned char)tag;
+    return put_varint(at, n);
+}
+
+static unsigned char *put_field(unsigned char *at, int tag, const void *data, size_t n)
+{
+    at = put_head(at, tag, n);
+    if (n > 0)
+        memcpy(at, data, n);
+    return at + n;
+}
+
+/* ---- values of a tensor ---- */
+
+static list_kind kind_of(ch_dtype dtype)
+{
+    if (dtype == CH_STR || dtype == CH_U8)
+        return BYTES_LIST;
+    return ch_dtype_is_float(dtype) ? FLOAT_LIST : INT64_LIST;
+}
+
+#define CASE_INT(code, type)                                                                   \
+    case code:                                                                                 \
+        return (uint64_t)(int64_t)((const type *)data)[i]
+
+/* Element i of integers, as a protobuf int64 is written. */
+static uint64_t int_at(ch_dtype dtype, const void *data, int64_t i)
+{
+    switch (dtype) {
+        CASE_INT(CH_I8, int8_t);
+        CASE_INT(CH_I16, int16_t);
+        CASE_INT(CH_I32, int32_t);
+        CASE_INT(CH_U16, uint16_t);
+        CASE_INT(CH_U32, uint32_t);
+        CASE_INT(CH_BOOL, uint8_t);
+    default:
+        return ((const uint64_t *)data)[i];
+    }
+}
+
+/* Bytes of all varints. */
+static size_t ints_bytes(const ch_tensor *t)
+{
+    size_t n = 0;
+
+    for (int64_t i = 0; i < ch_tensor_count(t); i++)
+        n += varint_bytes(int_at(t->dtype, t->data, i));
+    return n;
+}
+
+/* Bytes of the list that a tensor makes. */
+static size_t list_bytes(const ch_tensor *t)
+{
+    const ch_str *s = (const ch_str *)(const void *)t->data;
+    size_t        count = (size_t)ch_tensor_count(t), n = 0;
+
+    if (t->dtype == CH_U8)
+        return field_bytes(count);
+    if (count == 0)
+        return 0;
+    if (t->dtype != CH_STR)
+        return field_bytes(kind_of(t->dtype) == FLOAT_LIST ? 4 * count : ints_bytes(t));
+    for (size_t i = 0; i < count; i++)
+        n += field_bytes(s[i].size);
+    return n;
+}
+
+static unsigned char *put_floats(unsigned char *at, const ch_tensor *t)
+{
+    size_t count = (size_t)ch_tensor_count(t), size = ch_dtype_bytes(t->dtype);
+
+    at = put_head(at, TAG_1, 4 * count);
+    for (size_t i = 0; i < count; i++) {
+        float    x = (float)ch__load(t->dtype, t->data + i * size);
+        uint32_t bits;
+
+        memcpy(&bits, &x, sizeof(bits));
+        at = ch__put_le(at, bits, 4);
+    }
+    return at;
+}
+
+static unsigned char *put_ints(unsigned char *at, const ch_tensor *t)
+{
+    at = put_head(at, TAG_1, ints_bytes(t));
+    for (int64_t i = 0; i < ch_tensor_count(t); i++)
+        at = put_varint(at, int_at(t->dtype, t->data, i));
+    return at;
+}
+
+static unsigned char *put_list(unsigned char *at, const ch_tensor *t)
+{
+    const ch_str *s = (const ch_str *)(const void *)t->data;
+    int64_t       count = ch_tensor_count(t);
+
+    if (t->dtype == CH_U8)
+        return put_field(at, TAG_1, t->data, (size_t)count);
+    if (count == 0)
+        return at;
+    if (t->dtype == CH_F32 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)
+        return put_field(at, TAG_1, t->data, 4 * (size_t)count);
+    if (kind_of(t->dtype) == FLOAT_LIST)
+        return put_floats(at, t);
+    if (t->dtype != CH_STR)
+        return put_ints(at, t);
+    for (int64_t i = 0; i < count; i++)
+        at = put_field(at, TAG_1, s[i].data, s[i].size);
+    return at;
+}
+
+/* ---- features ---- */
+
+/* Where the name is, or where it belongs. */
+static int find(const ch_example *e, const char *name, bool *there)
+{
+    int low = 0, high = e->n;
+
+    *there = false;
+    while (low < high && !*there) {
+        int middle = (low + high) / 2, order = strcmp(name, e->feature[middle].name);
+
+        *there = order == 0;
+        if (order <= 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return high;
+}
+
+/* A feature of that name: the one that is there, or a new one. */
+static feature *feature_of(ch_example *e, const char *name)
+{
+    bool there;
+    int  at = find(e, name, &there);
+
+    if (there)
+        return &e->feature[at];
+    if (!ch__grow((void **)&e->feature, &e->cap, e->n + 1, sizeof(*e->feature)))
+        return NULL;
+    char *copy = ch__strdup(name);
+    if (copy == NULL)
+        return NULL;
+    feature *f = &e->feature[at];
+    memmove(f + 1, f, (size_t)(e->n - at) * sizeof(*f));
+    *f = (feature){.name = copy};
+    e->n++;
+    return f;
+}
+
+/* The field of Features that this feature is. */
+static ch_status encode_feature(feature *f, const ch_tensor *t)
+{
+    size_t name = strlen(f->name), list = list_bytes(t), value = field_bytes(list);
+    size_t entry = field_bytes(name) + field_bytes(value), all = field_bytes(entry);
+
+    if (all > most_bytes)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "example: feature \"%s\" has %zu bytes, and protobuf "
+                        "takes %zu",
+                        f->name, all, most_bytes);
+    if (!has_room(&f->field, all))
+        return ch__fail_memory("example");
+    unsigned char *at = put_head(f->field.data, TAG_1, entry);
+    at = put_field(at, TAG_1, f->name, name);
+    at = put_head(at, TAG_2, value);
+    at = put_head(at, (int)kind_of(t->dtype), list);
+    put_list(at, t);
+    f->field.n = all;
+    return CH_OK;
+}
+
+static ch_status check_feature(const char *name, const ch_tensor *t)
+{
+    if (name == NULL || t == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "example: a feature needs a name and a tensor");
+    for (int64_t i = 0; t->dtype == CH_U64 && i < ch_tensor_count(t); i++)
+        if (((const uint64_t *)(const void *)t->data)[i] > INT64_MAX)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "example: feature \"%s\": element %lld is above the largest int64",
+                            name, (long long)i);
+    return CH_OK;
+}
+
+ch_status ch_example_set(ch_example *e, const char *name, ch_tensor *t)
+{
+    ch_tensor *plain = NULL;
+    ch_status  rc = t != NULL ? ch_tensor_contiguous(t, &plain) : CH_OK;
+
+    if (rc == CH_OK)
+        rc = check_feature(name, plain);
+    if (rc == CH_OK) {
+        feature *f = feature_of(e, name);
+
+        rc = f != NULL ? encode_feature(f, plain) : ch__fail_memory("example");
+    }
+    ch_tensor_unref(plain);
+    return rc;
+}
+
+ch_status ch_example_encode(ch_example *e, ch_str *out)
+{
+    size_t         features = 0, all;
+    unsigned char *at;
+
+    for (int i = 0; i < e->n; i++)
+        features += e->feature[i].field.n;
+    all = field_bytes(features);
+    if (all > most_bytes)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "example: it has %zu bytes, and protobuf takes %zu", all, most_bytes);
+    if (!has_room(&e->message, all))
+        return ch__fail_memory("example");
+    at = put_head(e->message.data, TAG_1, features);
+    for (int i = 0; i < e->n; i++) {
+        const room *field = &e->feature[i].field;
+
+        if (field->n > 0) /* or it was never set, for want of memory */
+            memcpy(at, field->data, field->n);
+        at += field->n;
+    }
+    *out = (ch_str){(const char *)e->message.data, all};
+    return CH_OK;
+}

@@ -1,0 +1,131 @@
+/* file/idx.c -- IDX files.
+ *
+ *     0, 0, u8 type, u8 rank
+ *     size          u32 for each axis, big endian as all numbers here
+ *     elements
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "file/idx.h"
+
+#include "base/fault.h"
+#include "file/bytes.h"
+
+enum { FIXED_BYTES = 4, SIZE_BYTES = 4 };
+
+static const struct type_row {
+    unsigned char type;
+    ch_dtype      dtype;
+} types[] = {
+    {0x08, CH_U8},  {0x09, CH_I8},  {0x0b, CH_I16},
+    {0x0c, CH_I32}, {0x0d, CH_F32}, {0x0e, CH_F64},
+};
+enum { N_TYPES = sizeof(types) / sizeof(*types) };
+
+static const bool is_little_endian = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
+
+/* ---- reading ---- */
+
+static ch_status fail_head(const ch_reader *r, const char *why)
+{
+    return ch__fail(CH_DATA_LOSS, "%s: not an IDX file: %s", ch__reader_path(r), why);
+}
+
+static ch_status want(ch_reader *r, size_t n)
+{
+    ch_status rc = ch__reader_want(r, n);
+
+    if (rc == CH_OK && r->left < n)
+        rc = fail_head(r, "it ends in its header");
+    return rc;
+}
+
+static bool find_dtype(unsigned char type, ch_dtype *out)
+{
+    for (int i = 0; i < N_TYPES; i++)
+        if (types[i].type == type) {
+            *out = types[i].dtype;
+            return true;
+        }
+    return false;
+}
+
+ch_status ch__idx_head(ch_reader *r, ch_array *out)
+{
+    ch_array  a = {.is_swapped = is_little_endian};
+    ch_status rc = want(r, FIXED_BYTES);
+
+    if (rc != CH_OK)
+        return rc;
+    if (r->at[0] != 0 || r->at[1] != 0 || !find_dtype((unsigned char)r->at[2], &a.dtype))
+        return fail_head(r, "it does not begin as one (0, 0, a type of 8, 9 or 11 to 14)");
+    a.shape.rank = (unsigned char)r->at[3];
+    if (a.shape.rank > CH_MAX_RANK)
+        return ch__fail(CH_UNIMPLEMENTED, "%s: an array of %d axes; a tensor has %d at most",
+                        ch__reader_path(r), a.shape.rank, CH_MAX_RANK);
+    size_t n = FIXED_BYTES + (size_t)a.shape.rank * SIZE_BYTES;
+    rc = want(r, n);
+    if (rc != CH_OK)
+        return rc;
+    for (int i = 0; i < a.shape.rank; i++)
+        a.shape.dim[i] = ch__be32(r->at + FIXED_BYTES + i * SIZE_BYTES);
+    ch__reader_take(r, n);
+    if (ch__array_settle(&a) != CH_OK)
+        return ch__fail_at(CH_DATA_LOSS, "%s", ch__reader_path(r));
+    a.offset = ch__reader_offset(r);
+    *out = a;
+    return CH_OK;
+}
+
+ch_status ch_idx_load(const char *path, const ch_load_options *opt, ch_tensor **out)
+{
+    ch_reader *r = NULL;
+    ch_array   a;
+    ch_status  rc = ch__reader_open(path, opt, NULL, &r);
+
+    if (rc != CH_OK)
+        return rc;
+    rc = ch__idx_head(r, &a);
+    if (rc == CH_OK)
+        rc = ch__array_load(r, &a, out);
+    ch__reader_close(r);
+    return rc;
+}
+
+/* ---- writing ---- */
+
+static ch_status put_head(ch_writer *w, const ch_tensor *t)
+{
+    unsigned char head[FIXED_BYTES + CH_MAX_RANK * SIZE_BYTES] = {0}, *at = head + FIXED_BYTES;
+
+    for (int i = 0; i < N_TYPES; i++)
+        if (types[i].dtype == t->dtype)
+            head[2] = types[i].type;
+    if (head[2] == 0)
+        return ch__fail(CH_UNIMPLEMENTED,
+                        "%s: IDX has no %s; it holds u8, i8, i16, i32, f32 and f64",
+                        ch__writer_path(w), ch_dtype_name(t->dtype));
+    head[3] = (unsigned char)t->shape.rank;
+    for (int i = 0; i < t->shape.rank; i++) {
+        if (t->shape.dim[i] > INT32_MAX)
+            return ch__fail(CH_INVALID_ARGUMENT, "%s: axis %d has %lld elements; IDX holds %d",
+                            ch__writer_path(w), i, (long long)t->shape.dim[i], INT32_MAX);
+        at = ch__put_be32(at, (uint32_t)t->shape.dim[i]);
+    }
+    return ch__writer_put(w, head, (size_t)(at - head));
+}
+
+ch_status ch_idx_save(const char *path, ch_tensor *t, const ch_save_options *opt)
+{
+    ch_writer *w = NULL;
+    ch_status  rc = ch__writer_open(path, opt, &w);
+
+    if (rc != CH_OK)
+        return rc;
+    rc = put_head(w, t);
+    if (rc == CH_OK)
+        rc = ch__array_put(w, t, is_little_endian);
+    if (rc == CH_OK)
+        return ch__writer_commit(w);
+    ch__writer_drop(w);
+    return rc;
+}

@@ -1,0 +1,291 @@
+/* file/test_writer.c -- a file appears whole or not at all.   SPDX-License-Identifier: Apache-2.0 */
+#include "file/writer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+#include "file/stream.h"
+#include "help.h"
+
+static void assert_file(const char *name, const void *data, size_t n)
+{
+    size_t have;
+    char  *back = t_read(t_path(name), &have);
+
+    assert_int_equal(have, n);
+    assert_memory_equal(back, data, n);
+    free(back);
+}
+
+static ch_status write_file(const char *name, const ch_save_options *opt, const char *data,
+                            size_t n, size_t piece)
+{
+    ch_writer *w = NULL;
+    ch_status  rc = ch__writer_open(t_path(name), opt, &w);
+
+    for (size_t at = 0; at < n && rc == CH_OK; at += piece)
+        rc = ch__writer_put(w, data + at, piece < n - at ? piece : n - at);
+    if (rc == CH_OK)
+        return ch__writer_commit(w);
+    ch__writer_drop(w);
+    return rc;
+}
+
+static void what_is_put_is_in_the_file(void **state)
+{
+    enum { N = 700000 };
+    char *data = t_noise(N, 1);
+
+    for (size_t piece = 100; piece <= N; piece = piece * 20 + 7) {
+        assert_int_equal(write_file("a", NULL, data, N, piece), CH_OK);
+        assert_file("a", data, N);
+    }
+    ch__file_cut(1000);
+    assert_int_equal(write_file("a", NULL, data, N, 100000), CH_OK);
+    ch__file_cut(0);
+    assert_file("a", data, N);
+    assert_int_equal(write_file("a", NULL, data, 0, 1), CH_OK);
+    assert_file("a", data, 0);
+    assert_int_equal(t_count_files(), 1);
+    free(data);
+    (void)state;
+}
+
+static void compressed_files_are_smaller_and_say_the_same(void **state)
+{
+    enum { N = 700000 };
+    static const ch_compression kinds[] = {CH_GZIP, CH_ZLIB, CH_ZSTD};
+    char                       *data = t_noise(N, 1), *back = malloc(N);
+
+    for (int k = 0; k < 3; k++)
+        for (int level = 0; level < 3; level++) {
+            struct stat about;
+            ch_stream  *s = NULL;
+            size_t      n = 0, got = 1;
+
+            assert_int_equal(write_file("a",
+                                        &(ch_save_options){.compression = kinds[k],
+                                                           .level = level,
+                                                           .no_sync = true},
+                                        data, N, 1234),
+                             CH_OK);
+            stat(t_path("a"), &about);
+            assert_true(about.st_size < N);
+            assert_int_equal(
+                ch__stream_open(t_path("a"), &(ch_load_options){.compression = kinds[k]}, &s),
+                CH_OK);
+            for (; got > 0; n += got)
+                assert_int_equal(ch__stream_read(s, back + n, N - n + (n == N), &got), CH_OK);
+            assert_int_equal(n, N);
+            assert_memory_equal(back, data, N);
+            ch__stream_close(s);
+        }
+    t_assert_error(
+        write_file("a", &(ch_save_options){.compression = CH_GZIP, .level = 10}, data, 1, 1),
+        CH_INVALID_ARGUMENT, "level 10");
+    t_assert_error(
+        write_file("a", &(ch_save_options){.compression = CH_ZSTD, .level = 99}, data, 1, 1),
+        CH_INVALID_ARGUMENT, "level 99");
+    t_assert_error(
+        write_file("a", &(ch_save_options){.compression = CH_ZSTD, .level = -1}, data, 1, 1),
+        CH_INVALID_ARGUMENT, "level -1");
+    free(data);
+    free(back);
+    (void)state;
+}
+
+static void nothing_is_seen_before_the_commit(void **state)
+{
+    ch_writer *w = NULL;
+
+    t_write("old", "old", 3);
+    assert_int_equal(ch__writer_open(t_path("old"), NULL, &w), CH_OK);
+    assert_int_equal(ch__writer_put(w, "new", 3), CH_OK);
+    assert_file("old", "old", 3);
+    ch__writer_drop(w);
+    assert_file("old", "old", 3);
+    assert_int_equal(write_file("old", NULL, "new", 3, 1), CH_OK);
+    assert_file("old", "new", 3);
+    assert_int_equal(t_count_files(), 2);
+    (void)state;
+}
+
+/* PROMISES S8: a link that stands where the file should be is replaced, and not followed. */
+static void links_are_not_followed(void **state)
+{
+    struct stat about;
+
+    t_write("target", "target", 6);
+    assert_int_equal(symlink("target", t_path("link")), 0);
+    assert_int_equal(write_file("link", NULL, "new", 3, 3), CH_OK);
+    assert_file("target", "target", 6);
+    assert_file("link", "new", 3);
+    assert_int_equal(lstat(t_path("link"), &about), 0);
+    assert_true(S_ISREG(about.st_mode));
+    (void)state;
+}
+
+static void a_file_has_the_rights_that_the_umask_leaves(void **state)
+{
+    struct stat about;
+    mode_t      old = umask(027);
+
+    assert_int_equal(write_file("rights", NULL, "x", 1, 1), CH_OK);
+    umask(old);
+    assert_int_equal(stat(t_path("rights"), &about), 0);
+    assert_int_equal(about.st_mode & 0777, 0640);
+    (void)state;
+}
+
+/* PROMISES F12: whatever fails, the old file is there or the new one, and nothing else. */
+static void any_call_may_fail(void **state)
+{
+    char *data = t_noise(600000, 1);
+
+    for (int k = 0; k < 2; k++) {
+        ch_save_options opt = {.compression = k == 0 ? CH_UNCOMPRESSED : CH_GZIP};
+        int64_t         live = ch__mem_live(), calls = ch__file_calls();
+
+        assert_int_equal(write_file("f", &opt, data, 600000, 50000), CH_OK);
+        calls = ch__file_calls() - calls;
+        t_write("f", "old", 3);
+        int files = t_count_files();
+        for (int64_t i = 1; i <= calls; i++) {
+            ch__file_fail_at(i);
+            t_assert_error(write_file("f", &opt, data, 600000, 50000), CH_DATA_LOSS, "/f",
+                           "Input/output error");
+            ch__file_fail_at(0);
+            assert_int_equal(ch__mem_live(), live);
+            assert_int_equal(t_count_files(), files);
+            if (i < calls - 1) /* the last two are of the folder */
+                assert_file("f", "old", 3);
+        }
+    }
+    free(data);
+    (void)state;
+}
+
+static void any_allocation_may_fail(void **state)
+{
+    for (int k = 0; k < 3; k++) {
+        ch_save_options opt = {.compression =
+                                   (ch_compression[]){CH_UNCOMPRESSED, CH_GZIP, CH_ZSTD}[k]};
+        int64_t         live = ch__mem_live(), allocs = ch__mem_allocs();
+
+        assert_int_equal(write_file("g", &opt, "data", 4, 4), CH_OK);
+        allocs = ch__mem_allocs() - allocs;
+        int files = t_count_files();
+        for (int64_t i = 1; i <= allocs; i++) {
+            ch__mem_fail_at(i);
+            t_assert_error(write_file("g", &opt, "data", 4, 4), CH_RESOURCE_EXHAUSTED,
+                           "out of memory");
+            ch__mem_fail_at(0);
+            assert_int_equal(ch__mem_live(), live);
+            assert_int_equal(t_count_files(), files);
+        }
+    }
+    (void)state;
+}
+
+static void after_a_failure_nothing_is_written(void **state)
+{
+    ch_writer *w = NULL;
+    char      *data = t_noise(300000, 1);
+
+    assert_int_equal(ch__writer_open(t_path("failed"), NULL, &w), CH_OK);
+    ch__file_fail_at(1);
+    t_assert_error(ch__writer_put(w, data, 300000), CH_DATA_LOSS, "failed", "byte 0");
+    ch__file_fail_at(0);
+    t_assert_error(ch__writer_put(w, data, 1), CH_DATA_LOSS, "failed before");
+    t_assert_error(ch__writer_patch(w, 0, data, 1), CH_DATA_LOSS, "failed before");
+    t_assert_error(ch__writer_commit(w), CH_DATA_LOSS, "failed before");
+    assert_int_not_equal(access(t_path("failed"), F_OK), 0);
+    free(data);
+    (void)state;
+}
+
+static void a_full_disk_is_said(void **state)
+{
+    int fd = open("/dev/full", O_WRONLY);
+
+    if (fd < 0) /* no such device: nothing to see */
+        return;
+    assert_int_equal(ch__sys_write(fd, "x", 1), -1);
+    t_assert_error(ch__fail_errno(errno, "%s", "file"), CH_RESOURCE_EXHAUSTED,
+                   "file: No space");
+    close(fd);
+    (void)state;
+}
+
+static void what_cannot_be_made_says_why(void **state)
+{
+    ch_writer *w = NULL;
+    char       name[300];
+
+    t_assert_error(ch__writer_open(t_path("no/folder"), NULL, &w), CH_NOT_FOUND, "no/folder");
+    t_assert_error(ch__writer_open("", NULL, &w), CH_INVALID_ARGUMENT, "no name");
+    t_assert_error(ch__writer_open(NULL, NULL, &w), CH_INVALID_ARGUMENT, "no name");
+    mkdir(t_path("folder"), 0777);
+    t_assert_error(write_file("folder", NULL, "x", 1, 1), CH_INVALID_ARGUMENT, "folder",
+                   "renamed");
+    rmdir(t_path("folder"));
+    /* A name that just fits, though the one beside it is longer. */
+    memset(name, 'n', 255);
+    name[255] = '\0';
+    assert_int_equal(write_file(name, NULL, "x", 1, 1), CH_OK);
+    assert_file(name, "x", 1);
+    (void)state;
+}
+
+static void bytes_can_be_patched_and_parts_compressed(void **state)
+{
+    ch_writer *w = NULL;
+    ch_section section;
+    size_t     n, packed;
+
+    assert_int_equal(ch__writer_open(t_path("parts"), NULL, &w), CH_OK);
+    assert_int_equal(ch__writer_put(w, "????", 4), CH_OK);
+    assert_int_equal(ch__writer_begin(w, CH_ZLIB, 0), CH_OK);
+    assert_int_equal(ch__writer_put(w, "123456789", 9), CH_OK);
+    assert_int_equal(ch__writer_end(w, &section), CH_OK);
+    assert_int_equal(section.bytes, 9);
+    assert_int_equal(section.crc, 0xcbf43926u);
+    assert_int_equal(ch__writer_offset(w), 4 + section.packed_bytes);
+    assert_int_equal(ch__writer_put(w, "end", 3), CH_OK);
+    ch__file_cut(1);
+    assert_int_equal(ch__writer_patch(w, 1, "abc", 3), CH_OK);
+    ch__file_cut(0);
+    assert_int_equal(ch__writer_commit(w), CH_OK);
+    char *back = t_read(t_path("parts"), &n), *zlib = t_pack(CH_ZLIB, "123456789", 9, &packed);
+    assert_int_equal(packed, section.packed_bytes);
+    assert_int_equal(n, 4 + packed + 3);
+    assert_memory_equal(back, "?abc", 4);
+    assert_memory_equal(back + 4, zlib, packed);
+    assert_memory_equal(back + 4 + packed, "end", 3);
+    free(back);
+    free(zlib);
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_put_is_in_the_file),
+        cmocka_unit_test(compressed_files_are_smaller_and_say_the_same),
+        cmocka_unit_test(nothing_is_seen_before_the_commit),
+        cmocka_unit_test(links_are_not_followed),
+        cmocka_unit_test(a_file_has_the_rights_that_the_umask_leaves),
+        cmocka_unit_test(any_call_may_fail),
+        cmocka_unit_test(any_allocation_may_fail),
+        cmocka_unit_test(after_a_failure_nothing_is_written),
+        cmocka_unit_test(a_full_disk_is_said),
+        cmocka_unit_test(what_cannot_be_made_says_why),
+        cmocka_unit_test(bytes_can_be_patched_and_parts_compressed),
+    };
+
+    if (!CH_HAVE_ZLIB || !CH_HAVE_ZSTD) {
+        printf("built without zlib or zstd\n");
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, t_setup, t_teardown);
+}
