@@ -265,4 +265,37 @@ typedef struct ch_dataset_options {
 /* Fields that are not zero hold for all of the pipeline; the outermost wins. */
 CH_API ch_dataset *ch_dataset_with_options(ch_dataset *d, const ch_dataset_options *opt);
 
+/* ---- over machines ---- */
+
+/* Encodes into memory that ch_bytes_free returns. Data in memory goes along; a C function
+ * cannot, and is UNIMPLEMENTED, the stage named. doc/dataset-format.md. */
+CH_API CH_MUST_CHECK ch_status ch_dataset_encode(const ch_dataset *d, void **bytes, size_t *n);
+/* Decodes what came from anywhere; nothing in the bytes is trusted. */
+CH_API CH_MUST_CHECK ch_status ch_dataset_decode(const void *bytes, size_t n, ch_dataset **out);
+
+typedef enum ch_batch_split {
+    CH_SPLIT_NOMINAL, /* by the sizes of a full batch; a short one fills replicas in order */
+    CH_SPLIT_EVEN     /* every batch as evenly as it can be, the first ones getting one more */
+} ch_batch_split;
+
+typedef struct ch_input_context {
+    int n_pipelines, pipeline; /* workers, and which of them this is; n_pipelines 0 is 1 */
+    int n_replicas;            /* in all, a multiple of n_pipelines; 0 is n_pipelines */
+    ch_batch_split split;
+} ch_input_context;
+
+/* What worker `pipeline` reads: batches of `d` are cut for the n_replicas, and the data is divided
+ * by the dataset's policy. Element k goes to the worker's replica k mod (n_replicas / n_pipelines).
+ * The log says which policy was chosen and why. Borrows `d`. */
+CH_API CH_MUST_CHECK ch_status ch_dataset_distribute(ch_dataset             *d,
+                                                     const ch_input_context *context,
+                                                     ch_dataset            **out);
+/* Rows of a replica where `global` rows are for all; INVALID_ARGUMENT if they do not divide. */
+CH_API CH_MUST_CHECK ch_status ch_input_context_batch_size(const ch_input_context *c,
+                                                           int64_t global, int64_t *out);
+/* "InputContext(input pipeline id 1, total: 3)" */
+CH_API int ch_input_context_print(const ch_input_context *c, char *text, size_t size);
+/* The size of the batches; CH_UNKNOWN if it is not one number, or cannot be told. */
+CH_API int64_t ch_dataset_batch_size(const ch_dataset *d);
+
 #endif

@@ -131,7 +131,8 @@ const ch_stage *const *ch__stages(void);
 
 /* Stages that others ask for. */
 extern const ch_stage ch__stage_element, ch__stage_options;
-ch_dataset_options    ch__options_of(const ch_dataset *options);
+/* What its options say, the outermost first. */
+ch_dataset_options ch__dataset_options(const ch_dataset *d);
 /* ch_dataset_shard by a distribution: `why` ("files") is what there must be enough of. */
 ch_dataset *ch__dataset_shard(ch_dataset *d, int64_t n, int64_t index, const char *why);
 

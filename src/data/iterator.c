@@ -192,23 +192,6 @@ static const ch_stage out_stage = {
 
 /* ---- making and letting go ---- */
 
-static ch_dataset_options options_of(const ch_dataset *d)
-{
-    ch_dataset_options all = {0};
-
-    if (d->stage == &ch__stage_options)
-        all = ch__options_of(d);
-    for (int i = 0; i < d->n_in; i++) {
-        ch_dataset_options in = options_of(d->in[i]);
-
-        all.threads = all.threads != 0 ? all.threads : in.threads;
-        all.shard = all.shard != 0 ? all.shard : in.shard;
-        all.memory_bytes = all.memory_bytes != 0 ? all.memory_bytes : in.memory_bytes;
-        all.unordered |= in.unordered;
-    }
-    return all;
-}
-
 static int64_t quarter_of_memory(void)
 {
     return (int64_t)sysconf(_SC_PHYS_PAGES) / 4 * sysconf(_SC_PAGESIZE);
@@ -216,7 +199,7 @@ static int64_t quarter_of_memory(void)
 
 static void set_options(ch_iterator *it, const ch_dataset *d, const ch_iterator_options *opt)
 {
-    ch_dataset_options o = options_of(d);
+    ch_dataset_options o = ch__dataset_options(d);
 
     it->go_on = opt->go_on;
     it->n_replicas = opt->n_replicas > 0 ? opt->n_replicas : 1;

@@ -20,6 +20,24 @@ static void give_back(void *arg, void *p)
 
 static ProtobufCAllocator memory = {take, give_back, NULL};
 
+static void *take_within(void *arg, size_t bytes)
+{
+    size_t *left = arg;
+
+    if (bytes > *left)
+        return NULL;
+    *left -= bytes;
+    return ch__malloc(bytes);
+}
+
+ProtobufCMessage *ch__message_unpack_within(const ProtobufCMessageDescriptor *type,
+                                            const void *bytes, size_t n, size_t budget)
+{
+    ProtobufCAllocator limited = {take_within, give_back, &budget};
+
+    return protobuf_c_message_unpack(type, &limited, n, bytes);
+}
+
 ProtobufCMessage *ch__message_unpack(const ProtobufCMessageDescriptor *type, const void *bytes,
                                      size_t n)
 {

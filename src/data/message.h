@@ -18,6 +18,9 @@ ch_status ch__message_copy(const ProtobufCMessageDescriptor *type, const Protobu
 /* From bytes that nobody vouches for; NULL: they are no such message, or there is no memory. */
 ProtobufCMessage *ch__message_unpack(const ProtobufCMessageDescriptor *type, const void *bytes,
                                      size_t n);
+/* The same, in at most `budget` bytes of memory. */
+ProtobufCMessage *ch__message_unpack_within(const ProtobufCMessageDescriptor *type,
+                                            const void *bytes, size_t n, size_t budget);
 void              ch__message_free(ProtobufCMessage *m); /* one of the above; NULL is fine */
 /* As memory that ch__free returns. */
 ch_status ch__message_pack(const ProtobufCMessage *m, void **bytes, size_t *n);

@@ -10,25 +10,39 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "data/wire.h"
 
 enum { FORMAT = 1 };
 
 /* ---- parts as messages ---- */
 
+static size_t put_varint(uint64_t x, uint8_t *to)
+{
+    size_t n = 0;
+
+    for (; x >= 0x80; x >>= 7)
+        to[n++] = (uint8_t)(x | 0x80);
+    to[n++] = (uint8_t)x;
+    return n;
+}
+
+/* Their lengths, then their bytes in one piece. */
 static ch_status encode_strings(ch_arena *a, const ch_part *p, Cohort__Part *m)
 {
-    size_t n = (size_t)ch_shape_count(p->shape);
+    size_t        n = (size_t)ch_shape_count(p->shape), bytes = 0;
+    const ch_str *s = p->data;
 
-    m->strings = ch__arena_alloc(a, (n + 1) * sizeof(*m->strings));
-    if (m->strings == NULL)
+    for (size_t i = 0; i < n; i++)
+        bytes += s[i].size;
+    m->lengths.data = ch__arena_alloc(a, 10 * n + 1);
+    m->data.data = ch__arena_alloc(a, bytes + 1);
+    if (m->lengths.data == NULL || m->data.data == NULL)
         return ch__fail_memory("strings of an element");
-    m->n_strings = n;
     for (size_t i = 0; i < n; i++) {
-        ch_str s = ((const ch_str *)p->data)[i];
-
-        m->strings[i].len = s.size;
-        if (s.size > 0 && (m->strings[i].data = ch__arena_copy(a, s.data, s.size)) == NULL)
-            return ch__fail_memory("strings of an element");
+        m->lengths.len += put_varint(s[i].size, m->lengths.data + m->lengths.len);
+        if (s[i].size > 0)
+            memcpy(m->data.data + m->data.len, s[i].data, s[i].size);
+        m->data.len += s[i].size;
     }
     return CH_OK;
 }
@@ -57,6 +71,23 @@ ch_status ch__part_encode(ch_arena *a, const ch_part *p, const char *name, Cohor
     return CH_OK;
 }
 
+/* As many lengths as there are strings, which add up to the bytes. */
+static ch_status check_strings(const Cohort__Part *m, int64_t count)
+{
+    ch_wire  w = ch__wire(m->lengths.data, m->lengths.len);
+    ch_span  left = w.all;
+    uint64_t size, sum = 0;
+    int64_t  n = 0;
+
+    for (; left.at < left.end && ch__wire_varint(&w, &left, &size); n++)
+        if (size > m->data.len || (sum += size) > m->data.len)
+            break;
+    if (w.fault != NULL || n != count || sum != m->data.len)
+        return ch__fail(CH_INVALID_ARGUMENT, "a part of %lld strings has others",
+                        (long long)count);
+    return CH_OK;
+}
+
 /* What a part says of itself: type, shape, and that its bytes are as many as that takes. */
 static ch_status check_part(const Cohort__Part *m, ch_part *out, size_t *room)
 {
@@ -71,33 +102,36 @@ static ch_status check_part(const Cohort__Part *m, ch_part *out, size_t *room)
     if (out->dtype != CH_STR && m->data.len != (size_t)bytes)
         return ch__fail(CH_INVALID_ARGUMENT, "a part of %lld bytes has %zu", (long long)bytes,
                         m->data.len);
-    if (out->dtype == CH_STR && m->n_strings != (size_t)count)
-        return ch__fail(CH_INVALID_ARGUMENT, "a part of %lld strings has %zu", (long long)count,
-                        m->n_strings);
-    *room = (size_t)bytes;
-    for (size_t i = 0; out->dtype == CH_STR && i < m->n_strings; i++)
-        *room += m->strings[i].len;
+    if (out->dtype == CH_STR &&
+        (count > (int64_t)m->lengths.len || check_strings(m, count) != CH_OK))
+        return ch__fail(CH_INVALID_ARGUMENT, "a part of %lld strings has others",
+                        (long long)count);
+    *room = (size_t)bytes + (out->dtype == CH_STR ? m->data.len : 0);
     *room = (*room + 15) & ~(size_t)15;
     return CH_OK;
 }
 
+static void fill_strings(const Cohort__Part *m, int64_t count, char *room)
+{
+    ch_str  *s = (ch_str *)(void *)room;
+    char    *text = room + (size_t)count * sizeof(*s);
+    ch_wire  w = ch__wire(m->lengths.data, m->lengths.len);
+    ch_span  left = w.all;
+    uint64_t size = 0;
+
+    if (m->data.len > 0)
+        memcpy(text, m->data.data, m->data.len);
+    for (int64_t i = 0; i < count && ch__wire_varint(&w, &left, &size); i++, text += size)
+        s[i] = (ch_str){text, size};
+}
+
 static void fill_part(const Cohort__Part *m, ch_part *p, char *room)
 {
-    ch_str *s = (ch_str *)(void *)room;
-    char   *text = room + m->n_strings * sizeof(*s);
-
     p->data = room;
-    if (p->dtype != CH_STR) {
-        if (m->data.len > 0)
-            memcpy(room, m->data.data, m->data.len);
-        return;
-    }
-    for (size_t i = 0; i < m->n_strings; i++) {
-        if (m->strings[i].len > 0)
-            memcpy(text, m->strings[i].data, m->strings[i].len);
-        s[i] = (ch_str){text, m->strings[i].len};
-        text += m->strings[i].len;
-    }
+    if (p->dtype == CH_STR)
+        fill_strings(m, ch_shape_count(p->shape), room);
+    else if (m->data.len > 0)
+        memcpy(room, m->data.data, m->data.len);
 }
 
 ch_status ch__parts_decode(size_t n, Cohort__Part *const *part, ch_element **out)

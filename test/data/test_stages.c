@@ -345,6 +345,46 @@ static void a_place_anywhere_is_taken_up(void **state)
     }
 }
 
+/* Sent to another machine and run there: the same elements. */
+static void a_decoded_dataset_gives_the_same(void **state)
+{
+    (void)state;
+    for (size_t p = 0; p < sizeof(pipelines) / sizeof(pipelines[0]); p++) {
+        static t_given first, other;
+        ch_dataset    *d = pipelines[p](), *copy = NULL;
+        ch_iterator   *it = NULL;
+        void          *bytes = NULL;
+        size_t         size = 0;
+        ch_status      rc = ch_dataset_encode(d, &bytes, &size);
+
+        if (rc == CH_UNIMPLEMENTED) {
+            assert_non_null(strstr(ch_error_message(), "map"));
+            ch_dataset_unref(d);
+            continue;
+        }
+        t_ok(rc);
+        t_ok(ch_dataset_decode(bytes, size, &copy));
+        for (size_t cut = 0; cut < size; cut++) {
+            ch_dataset *none = NULL;
+
+            if (ch_dataset_decode(bytes, cut, &none) == CH_OK)
+                ch_dataset_unref(none); /* without its last stages it may be one */
+        }
+        ch_bytes_free(bytes);
+        memset(&first, 0, sizeof(first));
+        memset(&other, 0, sizeof(other));
+        t_ok(ch_iterator_new(d, NULL, &it));
+        t_take(it, -1, &first);
+        ch_iterator_unref(it);
+        t_ok(ch_iterator_new(copy, NULL, &it));
+        t_take(it, -1, &other);
+        ch_iterator_unref(it);
+        ch_dataset_unref(d);
+        ch_dataset_unref(copy);
+        assert_string_equal(first.text, other.text);
+    }
+}
+
 static void an_iterator_dropped_in_mid_flight_ends_its_threads(void **state)
 {
     (void)state;
@@ -373,6 +413,7 @@ int main(void)
         cmocka_unit_test(parts_are_chosen_by_name),
         cmocka_unit_test(the_number_of_threads_does_not_matter),
         cmocka_unit_test(a_place_anywhere_is_taken_up),
+        cmocka_unit_test(a_decoded_dataset_gives_the_same),
         cmocka_unit_test(an_iterator_dropped_in_mid_flight_ends_its_threads),
     };
 

@@ -1,0 +1,344 @@
+/* data/distribute.c -- a dataset for one of several workers.
+ *
+ * Batches are cut for the replicas of the whole job by the stage `split` (data/rebatch.c). What
+ * a worker reads is one of three things:
+ *   data   everything, of which it takes its own pieces of every batch
+ *   file   its own files, of which it takes all
+ *   off    everything, of which it takes all
+ * AUTO takes files where that cannot change what is read in all: where the stages behind the reader
+ * treat elements one by one or as a heap, and there are enough files; else data.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "data/iterator.h"
+#include "data/stages.h"
+
+static bool is_one_of(const ch_dataset *d, const char *const *name)
+{
+    for (; *name != NULL; name++)
+        if (strcmp(d->stage->name, *name) == 0)
+            return true;
+    return false;
+}
+
+/* ---- the size of batches ---- */
+
+/* 5.2.1. */
+int64_t ch_dataset_batch_size(const ch_dataset *d)
+{
+    static const char *const through[] = {"cache", "filter",  "options", "prefetch", "repeat",
+                                          "shard", "shuffle", "skip",    "take",     NULL};
+    static const char *const all_of[] = {"zip", "concatenate", NULL};
+    bool                     is_known = d != NULL && d->n_parts > 0;
+    int64_t                  size;
+
+    for (int i = 0; is_known && i < d->n_parts; i++)
+        is_known = d->spec[i].shape.rank > 0 && d->spec[i].shape.dim[0] >= 0;
+    for (int i = 0; is_known && i < d->n_parts; i++)
+        if (d->spec[i].shape.dim[0] != d->spec[0].shape.dim[0])
+            return CH_UNKNOWN;
+    if (is_known || d == NULL)
+        return is_known ? d->spec[0].shape.dim[0] : CH_UNKNOWN;
+    if (d->stage == &ch__stage_batch)
+        return CH_ATTRS_OF(d, Cohort__Batch)->size;
+    if (d->stage == &ch__stage_padded_batch)
+        return CH_ATTRS_OF(d, Cohort__PaddedBatch)->size;
+    if (!is_one_of(d, through) && !is_one_of(d, all_of))
+        return CH_UNKNOWN;
+    size = ch_dataset_batch_size(d->in[0]);
+    for (int i = 1; i < d->n_in && is_one_of(d, all_of); i++)
+        if (ch_dataset_batch_size(d->in[i]) != size)
+            return CH_UNKNOWN;
+    return size;
+}
+
+/* ---- other trees ---- */
+
+/* The same stage over other inputs, which are taken over. */
+static ch_dataset *with_inputs(const ch_dataset *d, ch_dataset *const *in)
+{
+    return ch__dataset_new(d->stage, &(ch_dataset_make){.attrs = d->attrs,
+                                                        .n_in = d->n_in,
+                                                        .in = in,
+                                                        .body = ch_dataset_ref(d->body),
+                                                        .element = ch_dataset_ref(d->element),
+                                                        .graph = ch_graph_ref(d->graph),
+                                                        .data = ch_tuple_ref(d->data),
+                                                        .call = &d->call});
+}
+
+typedef struct division {
+    int  n, index;  /* workers, and which of them */
+    bool is_strict; /* only where it cannot change what is read in all */
+    char why_not[160];
+} division;
+
+typedef ch_dataset *(*rewrite)(division *v, ch_dataset *d);
+
+/* A copy of the tree with every input rewritten; NULL on an error. */
+static ch_dataset *rewrite_inputs(division *v, ch_dataset *d, rewrite each)
+{
+    ch_dataset **in = ch__calloc((size_t)d->n_in + 1, sizeof(ch_dataset *));
+    ch_dataset  *out = NULL;
+    bool         is_whole = in != NULL;
+
+    for (int i = 0; i < d->n_in && is_whole; i++)
+        is_whole = (in[i] = each(v, d->in[i])) != NULL;
+    if (is_whole)
+        out = with_inputs(d, in);
+    else
+        for (int i = 0; in != NULL && i < d->n_in; i++)
+            ch_dataset_unref(in[i]);
+    ch__free(in);
+    return out;
+}
+
+/* ---- by hint ---- */
+
+/* 5.5.8: every shard whose number was left open. */
+static ch_dataset *by_hint(division *v, ch_dataset *d)
+{
+    if (d->stage == &ch__stage_shard && CH_ATTRS_OF(d, Cohort__Shard)->n == CH_BY_HINT) {
+        ch_dataset *in = by_hint(v, d->in[0]);
+
+        return in != NULL ? ch_dataset_shard(in, v->n, v->index) : NULL;
+    }
+    return rewrite_inputs(v, d, by_hint);
+}
+
+/* ---- by file ---- */
+
+static const char *const readers[] = {"tfrecord", "fixed_records", "lines", "csv", "libsvm",
+                                      "npy",      "npz",           "idx",   NULL};
+
+static bool reads_files(const ch_dataset *d)
+{
+    if (is_one_of(d, readers))
+        return true;
+    for (int i = 0; i < d->n_in; i++)
+        if (reads_files(d->in[i]))
+            return true;
+    return d->body != NULL && reads_files(d->body);
+}
+
+static ch_dataset *cannot(division *v, const char *why, const ch_dataset *d)
+{
+    snprintf(v->why_not, sizeof(v->why_not), "%s %s", why, d->stage->name);
+    (void)ch__fail(CH_NOT_FOUND,
+                   "could not divide the data by file: %s; use policy CH_SHARD_DATA",
+                   v->why_not);
+    return NULL;
+}
+
+/* Under shuffles of names, so that workers stay apart whatever these do (5.5.4). */
+static ch_dataset *divide_names(division *v, ch_dataset *d)
+{
+    static const char *const over[] = {"shuffle", "repeat",  "prefetch",
+                                       "cache",   "options", NULL};
+
+    if (is_one_of(d, over))
+        return rewrite_inputs(v, d, divide_names);
+    return ch__dataset_shard(ch_dataset_ref(d), v->n, v->index, "files");
+}
+
+static ch_dataset *divide_files(division *v, ch_dataset *d)
+{
+    /* The union over workers is what one would read: elements are treated one by one, or as a heap. */
+    static const char *const through[] = {
+        "map",     "filter",      "examples", "batch",    "unbatch",    "padded_batch",
+        "rebatch", "bucket",      "shuffle",  "repeat",   "prefetch",   "cache",
+        "select",  "concatenate", "options",  "flat_map", "interleave", NULL};
+    /* Asked for by name, also where each worker does it to its own part. */
+    static const char *const also[] = {"take",   "skip",  "take_while", "enumerate", "zip",
+                                       "window", "shard", "sample",     NULL};
+
+    if (is_one_of(d, readers))
+        return rewrite_inputs(v, d, divide_names);
+    if (d->body != NULL && reads_files(d->body) && !reads_files(d->in[0]))
+        return rewrite_inputs(v, d, divide_names);
+    if (d->n_in == 0)
+        return cannot(v, "it comes from", d);
+    if (is_one_of(d, through) || (!v->is_strict && is_one_of(d, also)))
+        return rewrite_inputs(v, d, divide_files);
+    return cannot(v, "before the files comes", d);
+}
+
+/* How many names the readers get, at least; -1: cannot be told. */
+static int64_t count_names(ch_dataset *names)
+{
+    ch_iterator *it = NULL;
+    int64_t      n = 0;
+
+    if (names->cardinality >= 0)
+        return names->cardinality;
+    if (names->cardinality == CH_INFINITE || ch_iterator_new(names, NULL, &it) != CH_OK)
+        return -1;
+    for (ch_tuple *t = NULL; n >= 0 && n < (1 << 20); n++) {
+        if (ch_iterator_next(it, &t) != CH_OK)
+            n = -2;
+        else if (t == NULL)
+            break;
+        ch_tuple_unref(t);
+        t = NULL;
+    }
+    ch_iterator_unref(it);
+    return n;
+}
+
+static int64_t fewest_files(const ch_dataset *d)
+{
+    int64_t least = INT64_MAX;
+    bool    is_reader = is_one_of(d, readers) || (d->body != NULL && reads_files(d->body));
+
+    for (int i = 0; i < d->n_in; i++) {
+        int64_t n = is_reader && !reads_files(d->in[i]) ? count_names(d->in[i])
+                                                        : fewest_files(d->in[i]);
+
+        least = n < least ? n : least;
+    }
+    return least;
+}
+
+/* ---- the distribution ---- */
+
+static ch_status check_context(const ch_dataset *d, const ch_input_context *c)
+{
+    if (c->n_pipelines < 1 || c->pipeline < 0 || c->pipeline >= c->n_pipelines)
+        return ch__fail(CH_INVALID_ARGUMENT, "distributing a dataset: worker %d of %d",
+                        c->pipeline, c->n_pipelines);
+    if (c->n_replicas < 1 || c->n_replicas % c->n_pipelines != 0)
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "distributing a dataset: %d replicas on %d workers; every worker should "
+            "have the same number of replicas",
+            c->n_replicas, c->n_pipelines);
+    for (int i = 0; i < d->n_parts && c->n_replicas > 1; i++)
+        if (d->spec[i].shape.rank == 0)
+            return ch__fail(
+                CH_INVALID_ARGUMENT,
+                "distributing a dataset: component %d of its elements is a scalar and "
+                "cannot be cut for %d replicas; add a batch (ch_dataset_batch)",
+                i, c->n_replicas);
+    return CH_OK;
+}
+
+/* Which policy it will be, and why. */
+static ch_shard_policy choose(division *v, ch_dataset *d, ch_shard_policy asked,
+                              ch_dataset **divided, const char **why)
+{
+    int64_t n;
+
+    *why = "as the options say";
+    if (v->n == 1) {
+        *why = "there is one worker";
+        return asked == CH_SHARD_HINT ? CH_SHARD_HINT : CH_SHARD_DATA;
+    }
+    if (asked != CH_SHARD_AUTO)
+        return asked;
+    v->is_strict = true;
+    n = reads_files(d) ? fewest_files(d) : 0;
+    *why = n == 0 ? "it does not read files" : "there are fewer files than workers";
+    if (n >= v->n) {
+        *divided = divide_files(v, d);
+        *why = *divided != NULL ? "there are files enough" : v->why_not;
+    }
+    return *divided != NULL ? CH_SHARD_FILE : CH_SHARD_DATA;
+}
+
+static ch_status divide(division *v, ch_dataset *d, ch_shard_policy policy,
+                        ch_dataset **divided)
+{
+    if (*divided != NULL)
+        return CH_OK;
+    if (policy == CH_SHARD_HINT) {
+        *divided = by_hint(v, d);
+    } else if (policy == CH_SHARD_FILE) {
+        int64_t n = reads_files(d) ? fewest_files(d) : 0;
+
+        if (reads_files(d) && n >= 0 && n < v->n)
+            return ch__fail(
+                CH_INVALID_ARGUMENT,
+                "could not divide the data by file: there are %lld files, which is not "
+                "enough for %d workers; use policy CH_SHARD_DATA, or fewer workers",
+                (long long)n, v->n);
+        *divided = divide_files(v, d);
+    } else {
+        *divided = ch_dataset_ref(d);
+    }
+    if (*divided != NULL)
+        return CH_OK;
+    return v->why_not[0] != '\0' ? CH_NOT_FOUND : CH_INVALID_ARGUMENT; /* it was said why */
+}
+
+static ch_dataset *split(ch_dataset *d, const ch_input_context *c, int64_t batch, bool all)
+{
+    Cohort__Split a = COHORT__SPLIT__INIT;
+    int           local = c->n_replicas / c->n_pipelines;
+
+    a.batch = batch > 0 && c->split == CH_SPLIT_NOMINAL ? batch : 0;
+    a.n = (uint32_t)c->n_replicas;
+    a.first = (uint32_t)(c->pipeline * local);
+    a.count = (uint32_t)local;
+    a.all = all;
+    return ch__dataset_new(&ch__stage_split,
+                           &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
+}
+
+ch_status ch_dataset_distribute(ch_dataset *d, const ch_input_context *context,
+                                ch_dataset **out)
+{
+    static const char *const name[] = {"OFF", "AUTO", "FILE", "DATA", "HINT"};
+    ch_input_context         c = context != NULL ? *context : (ch_input_context){0};
+    division                 v;
+    ch_dataset              *divided = NULL;
+    ch_shard_policy          policy;
+    const char              *why;
+    ch_status                rc;
+
+    if (d == NULL)
+        return ch__fail_at(CH_INVALID_ARGUMENT, "distributing a dataset that was not made");
+    c.n_pipelines = c.n_pipelines == 0 ? 1 : c.n_pipelines;
+    c.n_replicas = c.n_replicas == 0 ? c.n_pipelines : c.n_replicas;
+    rc = check_context(d, &c);
+    if (rc != CH_OK)
+        return rc;
+    v = (division){.n = c.n_pipelines, .index = c.pipeline};
+    policy = choose(&v, d, ch__dataset_options(d).shard, &divided, &why);
+    rc = divide(&v, d, policy, &divided);
+    if (rc != CH_OK)
+        return rc;
+    ch__log(CH_LOG_INFO, "autoshard", "input of worker %d of %d: policy %s, because %s",
+            c.pipeline, c.n_pipelines, name[policy + 1], why);
+    if (c.n_replicas > 1)
+        divided = split(divided, &c, ch_dataset_batch_size(d), policy != CH_SHARD_DATA);
+    if (c.n_replicas > 1)
+        divided = ch_dataset_prefetch(divided, c.n_replicas);
+    if (divided == NULL)
+        return CH_INVALID_ARGUMENT; /* it was said why */
+    *out = divided;
+    return CH_OK;
+}
+
+/* ---- what a function that makes datasets is told ---- */
+
+ch_status ch_input_context_batch_size(const ch_input_context *c, int64_t global, int64_t *out)
+{
+    int n = c->n_replicas > 0 ? c->n_replicas : 1;
+
+    if (global % n != 0)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "a global batch of %lld rows cannot be divided evenly over %d replicas",
+                        (long long)global, n);
+    *out = global / n;
+    return CH_OK;
+}
+
+int ch_input_context_print(const ch_input_context *c, char *text, size_t size)
+{
+    return snprintf(text, size, "InputContext(input pipeline id %d, total: %d)", c->pipeline,
+                    c->n_pipelines > 0 ? c->n_pipelines : 1);
+}
