@@ -79,24 +79,38 @@ static ch_node *mean_last(ch_node *x)
 
 /* ---- losses ---- */
 
-ch_node *ch_loss_sparse_categorical(ch_node *logits, ch_node *labels)
-{
-    ch_step    *s = ch_node_step(logits);
-    const void *before;
-    ch_node    *each;
+/* What a loss makes of two nodes and a number. Either node may be NULL. */
+typedef ch_node *(*loss_fn)(ch_step *s, ch_node *a, ch_node *b, double x);
 
-    if (s == NULL)
+/* Records it as one call of its caller's. */
+static ch_node *record(const void *caller, loss_fn fn, ch_node *a, ch_node *b, double x)
+{
+    ch_step    *s = ch_node_step(a != NULL ? a : b);
+    const void *before;
+    ch_node    *y;
+
+    if (s == NULL || ch_step_status(s) != CH_OK)
         return NULL;
-    before = ch__step_begin(s);
-    each = as(ch_sparse_softmax_cross_entropy(logits, labels), loss_dtype(logits));
+    before = ch__step_begin_at(s, caller, NULL);
+    y = fn(s, a, b, x);
     ch__step_end(s, before);
-    return each;
+    return y;
+}
+
+static ch_node *sparse_categorical(ch_step *s, ch_node *logits, ch_node *labels, double x)
+{
+    (void)x;
+    if (logits == NULL || labels == NULL) {
+        ch_step_fail(s, "loss_sparse_categorical: the %s are NULL",
+                     logits == NULL ? "logits" : "labels");
+        return NULL;
+    }
+    return as(ch_sparse_softmax_cross_entropy(logits, labels), loss_dtype(logits));
 }
 
 /* The op takes logits of 16 bits, and computes in f32: they are not copied. */
-static ch_node *categorical(ch_node *logits, ch_node *targets, double smoothing)
+static ch_node *categorical(ch_step *s, ch_node *logits, ch_node *targets, double smoothing)
 {
-    ch_step *s = ch_node_step(logits);
     ch_node *t = targets;
     int64_t  classes;
 
@@ -119,66 +133,37 @@ static ch_node *categorical(ch_node *logits, ch_node *targets, double smoothing)
     return as(t, loss_dtype(logits));
 }
 
-ch_node *ch_loss_categorical(ch_node *logits, ch_node *targets, double smoothing)
-{
-    ch_step    *s = ch_node_step(logits);
-    const void *before;
-    ch_node    *each;
-
-    if (s == NULL)
-        return NULL;
-    before = ch__step_begin(s);
-    each = categorical(logits, targets, smoothing);
-    ch__step_end(s, before);
-    return each;
-}
-
-/* The losses of two floats of one shape: what each does with them. */
-typedef ch_node *(*pair_fn)(ch_step *s, ch_node *prediction, ch_node *target, double x);
-
-static ch_node *of_pair(const void *caller, const char *what, int least_rank, pair_fn fn,
-                        ch_node *prediction, ch_node *target, double x)
-{
-    ch_step    *s = ch_node_step(prediction);
-    const void *before;
-    ch_node    *each = NULL;
-
-    if (s == NULL)
-        return NULL;
-    before = ch__step_begin_at(s, caller, NULL);
-    if (take(what, &prediction, &target, least_rank))
-        each = fn(s, prediction, target, x);
-    ch__step_end(s, before);
-    return each;
-}
-
 static ch_node *binary(ch_step *s, ch_node *p, ch_node *t, double x)
 {
     (void)s, (void)x;
-    return mean_last(ch_sigmoid_cross_entropy(p, t));
+    return take("loss_binary", &p, &t, 1) ? mean_last(ch_sigmoid_cross_entropy(p, t)) : NULL;
 }
 
 static ch_node *mse(ch_step *s, ch_node *p, ch_node *t, double x)
 {
     (void)s, (void)x;
-    return mean_last(ch_square(ch_sub(p, t)));
+    return take("loss_mse", &p, &t, 1) ? mean_last(ch_square(ch_sub(p, t))) : NULL;
 }
 
 static ch_node *mae(ch_step *s, ch_node *p, ch_node *t, double x)
 {
     (void)s, (void)x;
-    return mean_last(ch_abs(ch_sub(p, t)));
+    return take("loss_mae", &p, &t, 1) ? mean_last(ch_abs(ch_sub(p, t))) : NULL;
 }
 
 /* With a = min(|e|, delta): a |e| - a^2 / 2 is both the square and the line. */
 static ch_node *huber(ch_step *s, ch_node *p, ch_node *t, double delta)
 {
-    ch_node *e = ch_abs(ch_sub(p, t)), *a = ch_minimum(e, ch_number(s, delta));
+    ch_node *e, *a;
 
+    if (!take("loss_huber", &p, &t, 1))
+        return NULL;
     if (!(delta > 0)) {
         ch_step_fail(s, "loss_huber: delta is %g, want more than 0", delta);
         return NULL;
     }
+    e = ch_abs(ch_sub(p, t));
+    a = ch_minimum(e, ch_number(s, delta));
     return mean_last(ch_mul(a, ch_sub(e, ch_mul(ch_number(s, 0.5), a))));
 }
 
@@ -192,12 +177,16 @@ static ch_node *over_length(ch_step *s, ch_node *x)
 static ch_node *cosine(ch_step *s, ch_node *p, ch_node *t, double x)
 {
     (void)x;
+    if (!take("loss_cosine", &p, &t, 2))
+        return NULL;
     return ch_neg(sum_last(ch_mul(over_length(s, p), over_length(s, t)), false));
 }
 
 static ch_node *hinge(ch_step *s, ch_node *p, ch_node *t, double x)
 {
     (void)x;
+    if (!take("loss_hinge", &p, &t, 1))
+        return NULL;
     return mean_last(ch_relu(ch_sub(ch_number(s, 1), ch_mul(t, p))));
 }
 
@@ -207,45 +196,55 @@ static ch_node *kl(ch_step *s, ch_node *p, ch_node *t, double x)
     ch_node *least = ch_number(s, LEAST_PROBABILITY);
 
     (void)x;
+    if (!take("loss_kl", &p, &t, 2))
+        return NULL;
     p = ch_log(ch_maximum(p, least));
     return sum_last(ch_mul(t, ch_sub(ch_log(ch_maximum(t, least)), p)), false);
 }
 
+ch_node *ch_loss_sparse_categorical(ch_node *logits, ch_node *labels)
+{
+    return record(__builtin_return_address(0), sparse_categorical, logits, labels, 0);
+}
+
+ch_node *ch_loss_categorical(ch_node *logits, ch_node *targets, double smoothing)
+{
+    return record(__builtin_return_address(0), categorical, logits, targets, smoothing);
+}
+
 ch_node *ch_loss_binary(ch_node *logits, ch_node *targets)
 {
-    return of_pair(__builtin_return_address(0), "loss_binary", 1, binary, logits, targets, 0);
+    return record(__builtin_return_address(0), binary, logits, targets, 0);
 }
 
 ch_node *ch_loss_mse(ch_node *prediction, ch_node *target)
 {
-    return of_pair(__builtin_return_address(0), "loss_mse", 1, mse, prediction, target, 0);
+    return record(__builtin_return_address(0), mse, prediction, target, 0);
 }
 
 ch_node *ch_loss_mae(ch_node *prediction, ch_node *target)
 {
-    return of_pair(__builtin_return_address(0), "loss_mae", 1, mae, prediction, target, 0);
+    return record(__builtin_return_address(0), mae, prediction, target, 0);
 }
 
 ch_node *ch_loss_huber(ch_node *prediction, ch_node *target, double delta)
 {
-    return of_pair(__builtin_return_address(0), "loss_huber", 1, huber, prediction, target,
-                   delta);
+    return record(__builtin_return_address(0), huber, prediction, target, delta);
 }
 
 ch_node *ch_loss_cosine(ch_node *prediction, ch_node *target)
 {
-    return of_pair(__builtin_return_address(0), "loss_cosine", 2, cosine, prediction, target,
-                   0);
+    return record(__builtin_return_address(0), cosine, prediction, target, 0);
 }
 
 ch_node *ch_loss_hinge(ch_node *prediction, ch_node *target)
 {
-    return of_pair(__builtin_return_address(0), "loss_hinge", 1, hinge, prediction, target, 0);
+    return record(__builtin_return_address(0), hinge, prediction, target, 0);
 }
 
 ch_node *ch_loss_kl(ch_node *prediction, ch_node *target)
 {
-    return of_pair(__builtin_return_address(0), "loss_kl", 2, kl, prediction, target, 0);
+    return record(__builtin_return_address(0), kl, prediction, target, 0);
 }
 
 /* ---- one number of many ---- */
@@ -306,16 +305,16 @@ static ch_node *global_count(ch_step *s, ch_node *each)
     return ch_all_reduce(CH_SUM, ch_sum_all(ch_ones_like(each)));
 }
 
-static ch_node *average(ch_step *s, ch_node *each, ch_node *weights)
+static ch_node *average(ch_step *s, ch_node *each, ch_node *weights, double x)
 {
     ch_node *sum, *count;
 
+    (void)x;
     each = wide(each);
-    if (each == NULL)
-        return NULL;
-    if (!ch_dtype_is_float(each->dtype) || each->dims.rank < 1) {
+    if (each == NULL || !ch_dtype_is_float(each->dtype) || each->dims.rank < 1) {
         ch_step_fail(s, "loss_average: %s with %d axes, want one float for each example",
-                     ch_dtype_name(each->dtype), each->dims.rank);
+                     each != NULL ? ch_dtype_name(each->dtype) : "NULL",
+                     each != NULL ? each->dims.rank : 0);
         return NULL;
     }
     count = global_count(s, each);
@@ -326,28 +325,21 @@ static ch_node *average(ch_step *s, ch_node *each, ch_node *weights)
 
 ch_node *ch_loss_average(ch_node *each, ch_node *weights)
 {
-    ch_step    *s = ch_node_step(each);
-    const void *before;
-    ch_node    *loss;
-
-    if (s == NULL)
-        return NULL;
-    before = ch__step_begin(s);
-    loss = average(s, each, weights);
-    ch__step_end(s, before);
-    return loss;
+    return record(__builtin_return_address(0), average, each, weights, 0);
 }
 
-static ch_node *weighted_mean(ch_step *s, ch_node *each, ch_node *weights)
+static ch_node *weighted_mean(ch_step *s, ch_node *each, ch_node *weights, double x)
 {
     ch_node *total;
 
-    each = wide(each);
-    weights = ch__weights_for("loss_weighted_mean", weights, each);
-    if (weights == NULL) {
-        ch_step_fail(s, "loss_weighted_mean: the weights are NULL");
+    (void)x;
+    if (each == NULL || weights == NULL) {
+        ch_step_fail(s, "loss_weighted_mean: the %s are NULL",
+                     each == NULL ? "losses" : "weights");
         return NULL;
     }
+    each = wide(each);
+    weights = ch__weights_for("loss_weighted_mean", weights, each);
     total = ch_all_reduce(CH_SUM, ch_sum_all(ch_mul(ch_ones_like(each), weights)));
     total = ch_select(ch_equal(total, ch_number(s, 0)), ch_number(s, 1), total);
     return ch_div(ch_sum_all(ch_mul(each, weights)), total);
@@ -355,14 +347,5 @@ static ch_node *weighted_mean(ch_step *s, ch_node *each, ch_node *weights)
 
 ch_node *ch_loss_weighted_mean(ch_node *each, ch_node *weights)
 {
-    ch_step    *s = ch_node_step(each);
-    const void *before;
-    ch_node    *loss;
-
-    if (s == NULL)
-        return NULL;
-    before = ch__step_begin(s);
-    loss = weighted_mean(s, each, weights);
-    ch__step_end(s, before);
-    return loss;
+    return record(__builtin_return_address(0), weighted_mean, each, weights, 0);
 }

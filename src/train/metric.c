@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "train/metric.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,9 +34,13 @@ static ch_status new_state(const ch_metric *m, ch_strategy *st, const char *what
 
 ch_status ch__metric_new(ch_strategy *st, const ch_metric_spec *spec, ch_metric **out)
 {
-    ch_metric *m = ch__calloc(1, sizeof(*m));
+    ch_metric *m;
     ch_status  rc;
 
+    if (isnan(spec->threshold))
+        return ch__fail(CH_INVALID_ARGUMENT, "metric %s: its threshold is NaN",
+                        spec->kind->name);
+    m = ch__calloc(1, sizeof(*m));
     if (m == NULL)
         return ch__fail_memory("a metric");
     atomic_init(&m->refs, 1);
@@ -75,13 +80,13 @@ void ch_metric_unref(ch_metric *m)
 
 const char *ch_metric_name(const ch_metric *m)
 {
-    return m->name;
+    return m != NULL ? m->name : NULL;
 }
 
 int ch_metric_vars(ch_metric *m, ch_var *const **out)
 {
-    *out = m->var;
-    return m->n_vars;
+    *out = m != NULL ? m->var : NULL;
+    return m != NULL ? m->n_vars : 0;
 }
 
 /* ---- in a step ---- */
@@ -154,12 +159,19 @@ void ch_metric_update(ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
 
 /* ---- outside a step ---- */
 
+static ch_status check(const ch_metric *m)
+{
+    return m != NULL ? CH_OK : ch__fail(CH_INVALID_ARGUMENT, "metric: it is NULL");
+}
+
 ch_status ch_metric_tensor(ch_metric *m, ch_tensor **out)
 {
     ch_tensor *all = NULL, *filled = NULL;
     double     n = 0;
-    ch_status  rc = ch_var_get(m->var[0], m->kind->is_kept ? &all : out);
+    ch_status  rc = check(m);
 
+    if (rc == CH_OK)
+        rc = ch_var_get(m->var[0], m->kind->is_kept ? &all : out);
     if (rc != CH_OK || !m->kind->is_kept)
         return rc;
     rc = ch_var_get(m->var[1], &filled);
@@ -185,9 +197,9 @@ ch_status ch_metric_result(ch_metric *m, double *out)
 
 ch_status ch_metric_reset(ch_metric *m)
 {
-    ch_status rc = CH_OK;
+    ch_status rc = check(m);
 
-    for (int i = 0; i < m->n_vars && rc == CH_OK; i++) {
+    for (int i = 0; rc == CH_OK && i < m->n_vars; i++) {
         ch_tensor *zeros = NULL;
 
         rc = ch_tensor_new(ch_var_dtype(m->var[i]), ch_var_shape(m->var[i]), &zeros);

@@ -24,17 +24,21 @@ static double share(double pairs, double yes, double no)
 enum { DEFAULT_THRESHOLDS = 200, MOST_THRESHOLDS = 1 << 20 };
 
 /* Threshold i is i / (n - 1), but for the first, which is below all guesses: guess > threshold
- * holds for the first ceil(guess * (n - 1)) of them. One pass, however many there are. */
+ * holds for the first ceil(guess * (n - 1)) of them. One pass, however many there are. A guess
+ * that is NaN counts NaN, wherever. */
 static ch_node *add_histogram(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
                               ch_node *weights)
 {
     double   n = (double)m->n;
-    ch_node *at, *w;
+    ch_node *at, *w, *is_number;
 
     if (!ch__same_shape(m->name, truth, guess))
         return NULL;
-    w = ch_reshape(ch__metric_weights(m, weights, guess), ch_shape_of(-1));
-    at = ch_mul(ch_clip(ch_cast(guess, CH_F64), 0, 1), ch_number(s, n - 1));
+    guess = ch_cast(guess, CH_F64);
+    is_number = ch_equal(guess, guess);
+    w = ch_select(is_number, ch__metric_weights(m, weights, guess), ch_number(s, NAN));
+    w = ch_reshape(w, ch_shape_of(-1));
+    at = ch_mul(ch_clip(guess, 0, 1), ch_number(s, n - 1));
     at = ch_maximum(ch_sub(ch_ceil(at), ch_number(s, 1)), ch_number(s, 0));
     at = ch_add(at, ch_mul(ch_cast(ch_cast(truth, CH_BOOL), CH_F64), ch_number(s, n)));
     at = ch_reshape(ch_cast(at, CH_I64), ch_shape_of(-1));

@@ -138,6 +138,15 @@ static ch_node *add_sparse_loss(const ch_metric *m, ch_step *s, ch_node *truth, 
     return sums_of(m, ch_loss_sparse_categorical(guess, truth), weights);
 }
 
+static ch_node *add_dense_loss(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
+                               ch_node *weights)
+{
+    (void)s;
+    if (!ch__same_shape(m->name, truth, guess))
+        return NULL;
+    return sums_of(m, ch_loss_categorical(guess, truth, 0), weights);
+}
+
 static ch_node *add_binary_loss(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
                                 ch_node *weights)
 {
@@ -160,6 +169,8 @@ static const ch_metric_kind mae_kind = {"mae", add_absolute, mean_of, false};
 static const ch_metric_kind rmse_kind = {"rmse", add_square, root_of, false};
 static const ch_metric_kind sparse_loss_kind = {"sparse_cross_entropy", add_sparse_loss,
                                                 mean_of, false};
+static const ch_metric_kind dense_loss_kind = {"categorical_cross_entropy", add_dense_loss,
+                                               mean_of, false};
 static const ch_metric_kind binary_loss_kind = {"binary_cross_entropy", add_binary_loss,
                                                 mean_of, false};
 
@@ -234,6 +245,12 @@ ch_status ch_metric_rmse(ch_strategy *st, const char *name, ch_metric **out)
 ch_status ch_metric_sparse_cross_entropy(ch_strategy *st, const char *name, ch_metric **out)
 {
     return new_mean(st, &sparse_loss_kind, name, out);
+}
+
+ch_status ch_metric_categorical_cross_entropy(ch_strategy *st, const char *name,
+                                              ch_metric **out)
+{
+    return new_mean(st, &dense_loss_kind, name, out);
 }
 
 ch_status ch_metric_binary_cross_entropy(ch_strategy *st, const char *name, ch_metric **out)

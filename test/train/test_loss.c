@@ -552,6 +552,24 @@ static void refusal_step(ch_step *s, void *arg)
     case 9:
         z = ch_loss_sparse_categorical(x, ch_cast(y, CH_I32));
         break;
+    case 10:
+        z = ch_loss_cosine(NULL, x);
+        break;
+    case 11:
+        z = ch_loss_sparse_categorical(NULL, ch_cast(y, CH_I32));
+        break;
+    case 12:
+        z = ch_loss_sparse_categorical(x, NULL);
+        break;
+    case 13:
+        z = ch_loss_average(NULL, y);
+        break;
+    case 14:
+        z = ch_loss_weighted_mean(NULL, y);
+        break;
+    case 15:
+        z = ch_loss_categorical(NULL, x, 0);
+        break;
     default:
         z = ch_loss_average(ch_cast(y, CH_I64), NULL);
         break;
@@ -572,6 +590,12 @@ static void what_makes_no_sense_is_refused(void **state)
         {"loss_average", "0 axes"},
         {"loss_weighted_mean", "weights"},
         {"label 7", "position 1"},
+        {"loss_cosine", "NULL"},
+        {"loss_sparse_categorical: the logits", "NULL"},
+        {"loss_sparse_categorical: the labels", "NULL"},
+        {"loss_average: NULL", "want one float"},
+        {"loss_weighted_mean: the losses", "NULL"},
+        {"loss_categorical", "NULL"},
         {"loss_average", "i64"},
     };
     ch_tuple *in = t_tuple(2, (ch_tensor *[]){t_noise(ch_shape_of(2, 3), 1),

@@ -321,6 +321,8 @@ static const struct kind {
     {"mae", ch_metric_mae, OF_ROWS, ref_mae},
     {"rmse", ch_metric_rmse, OF_ROWS, ref_rmse},
     {"sparse_cross_entropy", ch_metric_sparse_cross_entropy, OF_LABELS, ref_sparse_loss},
+    {"categorical_cross_entropy", ch_metric_categorical_cross_entropy, OF_ROWS,
+     ref_sparse_loss},
     {"binary_cross_entropy", ch_metric_binary_cross_entropy, OF_YES, ref_binary_loss},
     {"confusion", new_confusion, OF_LABELS, ref_best},
 };
@@ -556,6 +558,36 @@ static void areas_are_those_of_others(void **state)
     assert_true(isnan(known(exact(2), 2, yes + 1, (float[]){NAN, 1}, NULL)));
 }
 
+static void guesses_that_are_nan_or_beyond_the_ends_do_not_hide(void **state)
+{
+    static const float yes[] = {0, 1, 0, 1}, signs[] = {-1, 1, -1, 1};
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        float guess[] = {0.1f, 0.4f, 0.35f, 0.8f};
+
+        guess[i] = NAN;
+        assert_true(isnan(known(auc(0), 4, yes, guess, NULL)));
+    }
+    near("beyond", known(auc(0), 4, yes, (float[]){-5, 1, -3, 7}, NULL), 1, 1e-12);
+    /* What is not 0 is yes: all of these are, and there is no curve. */
+    near("signs", known(auc(0), 4, signs, (float[]){0.1f, 0.9f, 0.2f, 0.8f}, NULL), 0, 0);
+}
+
+static void metrics_that_are_null_are_refused(void **state)
+{
+    ch_tensor     *t = NULL;
+    ch_var *const *v = NULL;
+    double         x;
+
+    (void)state;
+    t_refused(ch_metric_reset(NULL), CH_INVALID_ARGUMENT, "metric", "NULL");
+    t_refused(ch_metric_result(NULL, &x), CH_INVALID_ARGUMENT, "metric", "NULL");
+    t_refused(ch_metric_tensor(NULL, &t), CH_INVALID_ARGUMENT, "metric", "NULL");
+    assert_int_equal(ch_metric_vars(NULL, &v), 0);
+    assert_null(ch_metric_name(NULL));
+}
+
 static void a_confusion_matrix_has_truth_in_its_rows(void **state)
 {
     static const float  truth[] = {0, 1, 1, 2, 2}, guess[] = {0, 1, 2, 0, 0};
@@ -733,6 +765,10 @@ static void what_makes_no_sense_is_refused(void **state)
     t_refused(ch_metric_top_k(NULL, NULL, 0, &m), CH_INVALID_ARGUMENT, "top_k", "1 or more");
     t_refused(ch_metric_auc(NULL, NULL, 1, &m), CH_INVALID_ARGUMENT, "auc", "2 ..");
     t_refused(ch_metric_auc_exact(NULL, NULL, 0, &m), CH_INVALID_ARGUMENT, "auc_exact", "room");
+    t_refused(ch_metric_precision(NULL, NULL, NAN, &m), CH_INVALID_ARGUMENT, "precision",
+              "threshold");
+    t_refused(ch_metric_binary_accuracy(NULL, NULL, NAN, &m), CH_INVALID_ARGUMENT,
+              "binary_accuracy", "threshold");
     t_refused(ch_metric_confusion(NULL, NULL, 0, &m), CH_INVALID_ARGUMENT, "confusion",
               "classes");
 }
@@ -758,6 +794,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(metrics_are_what_a_plain_count_says),
         cmocka_unit_test(areas_are_those_of_others),
+        cmocka_unit_test(guesses_that_are_nan_or_beyond_the_ends_do_not_hide),
+        cmocka_unit_test(metrics_that_are_null_are_refused),
         cmocka_unit_test(a_confusion_matrix_has_truth_in_its_rows),
         cmocka_unit_test(counts_do_not_stop_at_16_million),
         cmocka_unit_test(updates_allocate_nothing),
