@@ -21,12 +21,23 @@ static char *at_mut(void *base, ch_dtype t, int64_t index)
     return (char *)base + index * (int64_t)ch_dtype_bytes(t);
 }
 
-/* ---- 16-bit floats: widened whole, multiplied in f32, rounded ---- */
+/* ---- 16-bit floats: widened, multiplied in f32, rounded ----
+ *
+ * Some rows of a and c at a time, so that what is held in f32 is little: memory is what 16 bits
+ * are for. */
+
+/* How many: b is packed anew for each band, which only a small one may be. */
+static int64_t band_of(const ch_gemm_dims *d)
+{
+    int64_t rows = d->k * d->n <= 1 << 14 ? 32 : 128;
+
+    return d->m < rows ? d->m : rows;
+}
 
 typedef struct wide {
     const ch_gemm_engine *engine;
     void                 *state;
-    ch_gemm_dims          dims; /* of one product in f32, dense */
+    ch_gemm_dims          dims; /* of one band in f32, dense */
     size_t                b_at, c_at, more_at;
 } wide;
 
@@ -41,7 +52,8 @@ static ch_gemm_dims wide_dims(const ch_gemm_dims *d)
 
     w.dtype = CH_F32;
     w.batch = 1;
-    w.lda = d->ta ? d->m : d->k;
+    w.m = band_of(d);
+    w.lda = d->ta ? w.m : d->k;
     w.ldb = d->tb ? d->k : d->n;
     w.ldc = d->n;
     w.a_step = w.b_step = w.c_step = 0;
@@ -74,9 +86,9 @@ static ch_status wide_open(const ch_gemm_dims *d, void **state, size_t *scratch_
         return rc;
     }
     w->engine = engine;
-    w->b_at = (size_t)round_up(d->m * d->k * 4, CH_ALIGN);
+    w->b_at = (size_t)round_up(w->dims.m * d->k * 4, CH_ALIGN);
     w->c_at = w->b_at + (size_t)round_up(d->k * d->n * 4, CH_ALIGN);
-    w->more_at = w->c_at + (size_t)round_up(d->m * d->n * 4, CH_ALIGN);
+    w->more_at = w->c_at + (size_t)round_up(w->dims.m * d->n * 4, CH_ALIGN);
     *state = w;
     *scratch_bytes = w->more_at + more;
     return CH_OK;
@@ -91,29 +103,44 @@ static void widen(ch_dtype t, int64_t rows, int64_t cols, const void *from, int6
         fn(cols, (const void *const[]){at(from, t, r * step)}, (float *)to + r * cols, NULL);
 }
 
+/* Rows [row, row + rows) of one product; b is wide already. */
+static ch_status wide_band(const ch_gemm_dims *d, const wide *w, int64_t row, int64_t rows,
+                           const char *a, char *c, char *scratch)
+{
+    ch_gemm_dims band = w->dims;
+    char        *wb = scratch + w->b_at, *wc = scratch + w->c_at;
+    ch_block_fn  narrow = ch__blocks()->narrow[d->dtype];
+    ch_status    rc;
+
+    band.m = rows;
+    band.lda = d->ta ? rows : d->k;
+    if (d->ta)
+        widen(d->dtype, d->k, rows, at(a, d->dtype, row), d->lda, scratch);
+    else
+        widen(d->dtype, rows, d->k, at(a, d->dtype, row * d->lda), d->lda, scratch);
+    if (d->add)
+        widen(d->dtype, rows, d->n, at(c, d->dtype, row * d->ldc), d->ldc, wc);
+    rc = w->engine->run(&band, w->state, scratch, wb, wc, scratch + w->more_at);
+    for (int64_t r = 0; r < rows; r++)
+        narrow(d->n, (const void *const[]){(float *)(void *)wc + r * d->n},
+               at_mut(c, d->dtype, (row + r) * d->ldc), NULL);
+    return rc;
+}
+
 static ch_status wide_run(const ch_gemm_dims *d, const void *state, const void *a,
                           const void *b, void *c, void *scratch)
 {
     const wide *w = state;
-    char       *wa = scratch, *wb = wa + w->b_at, *wc = wa + w->c_at;
-    ch_block_fn narrow = ch__blocks()->narrow[d->dtype];
     ch_status   rc = CH_OK;
 
-    for (int64_t s = 0; s < d->batch && rc == CH_OK; s++) {
-        char *to = at_mut(c, d->dtype, s * d->c_step);
-
-        if (s == 0 || d->a_step != 0)
-            widen(d->dtype, d->ta ? d->k : d->m, w->dims.lda, at(a, d->dtype, s * d->a_step),
-                  d->lda, wa);
+    for (int64_t s = 0; s < d->batch; s++) {
         if (s == 0 || d->b_step != 0)
             widen(d->dtype, d->tb ? d->n : d->k, w->dims.ldb, at(b, d->dtype, s * d->b_step),
-                  d->ldb, wb);
-        if (d->add)
-            widen(d->dtype, d->m, d->n, to, d->ldc, wc);
-        rc = w->engine->run(&w->dims, w->state, wa, wb, wc, wa + w->more_at);
-        for (int64_t r = 0; r < d->m; r++)
-            narrow(d->n, (const void *const[]){(float *)(void *)wc + r * d->n},
-                   at_mut(to, d->dtype, r * d->ldc), NULL);
+                  d->ldb, (char *)scratch + w->b_at);
+        for (int64_t row = 0; row < d->m && rc == CH_OK; row += w->dims.m)
+            rc = wide_band(d, w, row, d->m - row < w->dims.m ? d->m - row : w->dims.m,
+                           at(a, d->dtype, s * d->a_step), at_mut(c, d->dtype, s * d->c_step),
+                           scratch);
     }
     return rc;
 }
