@@ -6,11 +6,7 @@
  * of tables with 30000, and its gradients and updates touch these rows alone.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "cohort/cohort.h"
+#include "example.h"
 
 enum { USERS = 20000, ITEMS = 10000, TASTES = 3, WIDTH = 8, ROWS = 512 };
 
@@ -19,14 +15,6 @@ typedef struct job {
     ch_optimizer *optimizer;
     ch_metric    *error;
 } job;
-
-static void must(ch_status rc)
-{
-    if (rc == CH_OK)
-        return;
-    fprintf(stderr, "%s: %s\n", ch_status_name(rc), ch_error_message());
-    exit(1);
-}
 
 static void train(ch_step *s, void *arg)
 {
@@ -47,7 +35,6 @@ static float taste[2][USERS][TASTES];
 static ch_tuple *next_batch(void)
 {
     ch_tensor *t[3] = {NULL};
-    ch_tuple  *batch = NULL;
 
     must(ch_tensor_new(CH_I32, ch_shape_of(ROWS), &t[0]));
     must(ch_tensor_new(CH_I32, ch_shape_of(ROWS), &t[1]));
@@ -61,15 +48,12 @@ static ch_tuple *next_batch(void)
         for (int k = 0; k < TASTES; k++)
             *rating += taste[0][user][k] * taste[1][item][k];
     }
-    must(ch_tuple_of(3, t, &batch));
-    for (int i = 0; i < 3; i++)
-        ch_tensor_unref(t[i]);
-    return batch;
+    return batch_of(3, t);
 }
 
 int main(int argc, char **argv)
 {
-    int          steps = argc > 1 && strcmp(argv[1], "short") == 0 ? 4000 : 10000;
+    int          steps = is_short(argc, argv) ? 4000 : 10000;
     ch_var_spec  spec = {.init = ch_init_uniform(-0.3, 0.3)};
     job          j = {0};
     ch_function *step = NULL;

@@ -3,13 +3,9 @@
  *     ./gpt [short]
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "example.h"
 
-#include "cohort/cohort.h"
-
-enum { CHARS = 128, TIME = 32, WIDTH = 64, HEADS = 4, ROWS = 16, MORE = 100 };
+enum { CHARS = 128, TIME = 32, WIDTH = 64, HEADS = 4, LAYERS = 6, ROWS = 16, MORE = 100 };
 
 static char text[1024] = /* Lewis Carroll */
     "'Twas brillig, and the slithy toves\nDid gyre and gimble in the wabe:\n"
@@ -17,18 +13,12 @@ static char text[1024] = /* Lewis Carroll */
     "\"Beware the Jabberwock, my son!\nThe jaws that bite, the claws that catch!\n"
     "Beware the Jubjub bird, and shun\nThe frumious Bandersnatch!\"\n\n";
 
-static ch_model     *model;
-static ch_optimizer *optimizer;
+typedef struct job {
+    ch_model     *model;
+    ch_optimizer *optimizer;
+} job;
 
-static void must(ch_status rc)
-{
-    if (rc == CH_OK)
-        return;
-    fprintf(stderr, "%s: %s\n", ch_status_name(rc), ch_error_message());
-    exit(1);
-}
-
-/* Layers: of characters, of places, and the rest in sequence. */
+/* Characters (N, TIME) to logits (N, TIME, CHARS). Layers: of characters, of places, the rest. */
 static ch_node *forward(ch_step *s, int n, ch_node *const *in, bool training,
                         ch_layer *const *layer, void *arg)
 {
@@ -36,7 +26,10 @@ static ch_node *forward(ch_step *s, int n, ch_node *const *in, bool training,
     ch_node *place = ch_layer_call(layer[1], s, ch_range_like(in[0], 1, CH_I32), training);
 
     (void)n, (void)arg;
-    return ch_layer_call(layer[2], s, ch_add(x, place), training);
+    x = ch_add(x, place);
+    for (int i = 2; i < LAYERS; i++)
+        x = ch_layer_call(layer[i], s, x, training);
+    return x;
 }
 
 /* TIME characters of each piece, which has one more. */
@@ -47,73 +40,79 @@ static ch_node *part(ch_step *s, int from)
 
 static void train(ch_step *s, void *arg)
 {
-    ch_node       *logits = ch_model_call(model, s, part(s, 0), true);
+    job           *j = arg;
+    ch_node       *logits = ch_model_call(j->model, s, part(s, 0), true);
     ch_node       *loss = ch_loss_average(ch_loss_sparse_categorical(logits, part(s, 1)), NULL);
     ch_var *const *var;
-    int            n = ch_model_trainable(model, &var);
+    int            n = ch_model_trainable(j->model, &var);
 
-    (void)arg;
-    ch_optimizer_minimize(optimizer, s, loss, n, var);
-    ch_step_out(s, NULL, loss);
+    ch_optimizer_minimize(j->optimizer, s, loss, n, var);
+    ch_step_out(s, "loss", loss);
 }
 
 /* The most likely character behind a piece. */
 static void speak(ch_step *s, void *arg)
 {
-    ch_node *logits = ch_model_call(arg, s, part(s, 1), false);
+    job     *j = arg;
+    ch_node *logits = ch_model_call(j->model, s, part(s, 1), false);
 
     logits = ch_slice(logits, 2, (int64_t[]){0, TIME - 1}, (int64_t[]){1, 1});
-    ch_step_out(s, NULL, ch_argmax(logits, -1));
+    ch_step_out(s, "character", ch_argmax(logits, -1));
 }
 
-/* Runs a step on `rows` pieces of the text, from `at` or from anywhere: its result. */
-static double run(ch_function *step, int rows, long at)
+/* The result of a step on pieces of the text, from `at`, or if that is negative from anywhere. */
+static double run(ch_function *step, int rows, int at)
 {
     ch_tensor *t = NULL;
-    ch_tuple  *in = NULL, *out = NULL;
+    ch_tuple  *in, *out = NULL;
     double     result = 0;
 
     must(ch_tensor_new(CH_I32, ch_shape_of(rows, TIME + 1), &t));
     for (int i = 0; i < rows; i++) {
-        const char *from = text + (at >= 0 ? at : rand() % (long)(strlen(text) - TIME));
+        int from = at >= 0 ? at : rand() % ((int)strlen(text) - TIME);
 
         for (int k = 0; k <= TIME; k++)
-            ((int32_t *)ch_tensor_data_mut(t))[i * (TIME + 1) + k] = from[k] & (CHARS - 1);
+            ((int32_t *)ch_tensor_data_mut(t))[i * (TIME + 1) + k] = text[from + k] % CHARS;
     }
-    must(ch_tuple_of(1, &t, &in));
+    in = batch_of(1, &t);
     must(ch_strategy_run(NULL, step, in, &out));
     must(ch_tensor_item(ch_value_at(ch_tuple_at(out, 0), 0), &result));
-    ch_tensor_unref(t);
-    ch_tuple_unref(in), ch_tuple_unref(out);
+    ch_tuple_unref(in);
+    ch_tuple_unref(out);
     return result;
 }
 
 int main(int argc, char **argv)
 {
-    int                    steps = argc > 1 && strcmp(argv[1], "short") == 0 ? 80 : 600;
+    int                    steps = is_short(argc, argv) ? 80 : 600, end = (int)strlen(text);
     ch_transformer_options causal = {.causal = true};
-    ch_layer              *body[] = {ch_transformer_block(HEADS, &causal),
-                                     ch_transformer_block(HEADS, &causal), ch_layer_norm_layer(0),
-                                     ch_dense(CHARS, NULL)};
-    ch_layer              *layer[] = {ch_embedding_layer(CHARS, WIDTH, NULL),
-                                      ch_embedding_layer(TIME, WIDTH, NULL), ch_sequential("body", 4, body)};
+    ch_layer              *layer[LAYERS] = {ch_embedding_layer(CHARS, WIDTH, NULL),
+                                            ch_embedding_layer(TIME, WIDTH, NULL),
+                                            ch_transformer_block(HEADS, &causal),
+                                            ch_transformer_block(HEADS, &causal),
+                                            ch_layer_norm_layer(0),
+                                            ch_dense(CHARS, NULL)};
+    ch_layer              *gpt = ch_function_layer("gpt", forward, NULL, LAYERS, layer);
     ch_model_options       opt = {.n_inputs = 1, .input = {{CH_I32, ch_shape_of(-1, TIME)}}};
     ch_function           *learn = NULL, *next = NULL;
+    job                    j;
     double                 loss = 0;
 
-    must(ch_model_new(NULL, ch_function_layer("gpt", forward, NULL, 3, layer), &opt, &model));
-    must(ch_adamw(3e-3, NULL, NULL, &optimizer));
-    must(ch_function_new("learn", train, NULL, &learn));
-    must(ch_function_new("next", speak, model, &next));
+    must(ch_model_new(NULL, gpt, &opt, &j.model));
+    must(ch_adamw(3e-3, NULL, NULL, &j.optimizer));
+    must(ch_function_new("learn", train, &j, &learn));
+    must(ch_function_new("next", speak, &j, &next));
     for (int i = 0; i <= steps; i++) {
         loss = run(learn, ROWS, -1);
         if (i % 40 == 0)
             printf("step %3d  loss %.3f\n", i, loss);
     }
-    for (size_t n = strlen(text), end = n + MORE; n < end; n++) /* it goes on with the text */
-        putchar(text[n] = (char)run(next, 1, (long)n - TIME - 1));
-    putchar('\n');
-    ch_function_unref(next), ch_function_unref(learn);
-    ch_optimizer_unref(optimizer), ch_model_unref(model);
+    for (int i = end; i < end + MORE; i++) /* what it says is what it hears next */
+        text[i] = (char)run(next, 1, i - TIME - 1);
+    printf("%s\n", text + end);
+    ch_function_unref(next);
+    ch_function_unref(learn);
+    ch_optimizer_unref(j.optimizer);
+    ch_model_unref(j.model);
     return loss < 1.5 ? 0 : 1;
 }

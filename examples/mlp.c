@@ -7,11 +7,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "cohort/cohort.h"
+#include "example.h"
 
 enum { ROWS = 256, MOST_REPLICAS = 1024 };
 
@@ -21,14 +18,6 @@ typedef struct job {
     ch_optimizer *optimizer;
     ch_metric    *loss, *accuracy;
 } job;
-
-static void must(ch_status rc)
-{
-    if (rc == CH_OK)
-        return;
-    fprintf(stderr, "%s: %s\n", ch_status_name(rc), ch_error_message());
-    exit(1);
-}
 
 /* Recorded once, whatever the number of rows and replicas. */
 static void train(ch_step *s, void *arg)
@@ -72,15 +61,18 @@ static ch_tuple *next_batch(int replicas)
     must(ch_value_new(CH_PER_REPLICA, replicas, x, &value[0]));
     must(ch_value_new(CH_PER_REPLICA, replicas, colour, &value[1]));
     must(ch_tuple_new(2, value, NULL, &batch));
-    for (int r = 0; r < replicas; r++)
-        ch_tensor_unref(x[r]), ch_tensor_unref(colour[r]);
-    ch_value_unref(value[0]), ch_value_unref(value[1]);
+    for (int r = 0; r < replicas; r++) {
+        ch_tensor_unref(x[r]);
+        ch_tensor_unref(colour[r]);
+    }
+    ch_value_unref(value[0]);
+    ch_value_unref(value[1]);
     return batch;
 }
 
 int main(int argc, char **argv)
 {
-    int              steps = argc > 1 && strcmp(argv[1], "short") == 0 ? 300 : 2000;
+    int              steps = is_short(argc, argv) ? 300 : 2000;
     ch_dense_options hidden = {.activation = CH_RELU};
     ch_model_options shapes = {.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 2)}}};
     job              j = {0};
@@ -104,8 +96,10 @@ int main(int argc, char **argv)
         ch_tuple_unref(batch);
         if (i % 100 != 0)
             continue;
-        must(ch_metric_result(j.loss, &loss)), must(ch_metric_reset(j.loss));
-        must(ch_metric_result(j.accuracy, &accuracy)), must(ch_metric_reset(j.accuracy));
+        must(ch_metric_result(j.loss, &loss));
+        must(ch_metric_reset(j.loss));
+        must(ch_metric_result(j.accuracy, &accuracy));
+        must(ch_metric_reset(j.accuracy));
         printf("step %4d  loss %.4f  accuracy %.1f %%\n", i, loss, 100 * accuracy);
     }
     ch_function_unref(step);

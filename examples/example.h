@@ -1,0 +1,48 @@
+/* examples/example.h -- what the examples share.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef EXAMPLES_EXAMPLE_H
+#define EXAMPLES_EXAMPLE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cohort/cohort.h"
+
+/* An error is the end. */
+static inline void must(ch_status rc)
+{
+    if (rc == CH_OK)
+        return;
+    fprintf(stderr, "%s: %s\n", ch_status_name(rc), ch_error_message());
+    exit(1);
+}
+
+/* And so is a thing that is not what it should be. */
+static inline void want(bool ok, const char *what, const char *have)
+{
+    if (ok)
+        return;
+    fprintf(stderr, "want %s, not \"%.40s\"\n", what, have);
+    exit(1);
+}
+
+/* Whether the first argument asks for the short form, which the tests run. */
+static inline bool is_short(int argc, char **argv)
+{
+    return argc > 1 && strcmp(argv[1], "short") == 0;
+}
+
+/* The inputs of a step, of tensors that it takes over. */
+static inline ch_tuple *batch_of(int n, ch_tensor *const *t)
+{
+    ch_tuple *batch = NULL;
+
+    must(ch_tuple_of(n, t, &batch));
+    for (int i = 0; i < n; i++)
+        ch_tensor_unref(t[i]);
+    return batch;
+}
+
+#endif
