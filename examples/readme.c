@@ -1,6 +1,5 @@
 /* examples/readme.c -- the README's program.   SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "cohort/cohort.h"
 
@@ -15,32 +14,27 @@ static void train(ch_step *s, void *w)
     ch_var_assign_sub(s, w, ch_mul(ch_number(s, 0.1), slope));
 }
 
-static void must(ch_status rc)
-{
-    if (rc != CH_OK && fprintf(stderr, "%s\n", ch_error_message()) != 0)
-        exit(1);
-}
-
 int main(void)
 {
     const float xs[] = {1, 0, 0, 1, 1, 1, 2, 1}, ys[] = {2, -1, 1, 3}; /* w is (2, -1) */
     static ch_strategy *st; /* static: what is not given back ends with the process */
-    static ch_tensor   *t[4];
+    static ch_tensor   *t[3];
     static ch_var      *w;
     static ch_function *f;
     static ch_tuple    *batch;
+    static char         text[80];
 
-    must(ch_strategy_mirrored(NULL, &st)); /* every core: this line is the choice */
-    must(ch_tensor_copy_of(CH_F32, ch_shape_of(4, 2), xs, &t[0]));
-    must(ch_tensor_copy_of(CH_F32, ch_shape_of(4, 1), ys, &t[1]));
-    must(ch_tuple_of(2, t, &batch));
-    must(ch_tensor_new(CH_F32, ch_shape_of(2, 1), &t[2]));
-    must(ch_var_new(st, &(ch_var_spec){.name = "w", .initial = t[2]}, &w));
-    must(ch_function_new("train", train, w, &f));
+    if (ch_strategy_mirrored(NULL, &st) != CH_OK || /* every core: this line is the choice */
+        ch_tensor_copy_of(CH_F32, ch_shape_of(4, 2), xs, &t[0]) != CH_OK ||
+        ch_tensor_copy_of(CH_F32, ch_shape_of(4, 1), ys, &t[1]) != CH_OK ||
+        ch_tuple_of(2, t, &batch) != CH_OK ||
+        ch_var_new(st, &(ch_var_spec){.name = "w", .shape = ch_shape_of(2, 1)}, &w) != CH_OK ||
+        ch_function_new("train", train, w, &f) != CH_OK)
+        return fprintf(stderr, "%s\n", ch_error_message()), 1;
     for (int i = 0; i < 100; i++)
-        must(ch_strategy_run(st, f, batch, NULL));
-    must(ch_var_get(w, &t[3]));
-    printf("w = %.3f, %.3f\n", ((const float *)ch_tensor_data(t[3]))[0],
-           ((const float *)ch_tensor_data(t[3]))[1]);
+        if (ch_strategy_run(st, f, batch, NULL) != CH_OK)
+            return fprintf(stderr, "%s\n", ch_error_message()), 1;
+    if (ch_var_get(w, &t[2]) == CH_OK && ch_tensor_print(t[2], text, sizeof(text)) > 0)
+        puts(text);
     return 0;
 }

@@ -47,7 +47,7 @@ CH_API CH_MUST_CHECK ch_status ch_device_spec_canonical(const char *text, const 
 typedef struct ch_devices_options {
     const char *spec;    /* "CPU=2,GPU=4"; NULL: COHORT_DEVICES, else this machine's cores */
     int         threads; /* in each; 0: COHORT_THREADS, else cores / devices, at least 1 */
-    const char *job;     /* the name's job, replica and task; NULL: "localhost" */
+    const char *job;     /* in the devices' names, as is the task; NULL: "localhost" */
     int         task;
 } ch_devices_options;
 

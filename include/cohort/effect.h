@@ -25,8 +25,9 @@ CH_API ch_node *ch_check_numerics(ch_node *x, const char *message);
  * message, and changes no variable. */
 CH_API void ch_check(ch_node *condition, const char *message);
 
-/* x; each run writes "label: tensor(f32 (2,) [1 2])" to the log at INFO, code "print"; with
- * several replicas, "replica 0, label: ...". */
+/* x; each run writes "label: tensor(f32 (2,) [1 2])" to the log, at its own level, CH_LOG_PRINT,
+ * which goes to stderr unless the program has a sink; with several replicas, "replica 0, label:
+ * ...". */
 CH_API ch_node *ch_print(ch_node *x, const char *label);
 
 /* A function of the program that a step calls. It may read `in` and must fill `out`, contiguous

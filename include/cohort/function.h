@@ -48,7 +48,9 @@ CH_API int ch_function_print_plan(ch_function *f, char *text, size_t size);
 
 /* Calls `see` after each node of every later run, with its outputs: for debugging. While one is
  * set, runs are node by node: nothing is fused or folded, and no memory is used twice. The
- * kernels are the same, so the results are the same bits. NULL ends it. */
+ * kernels are the same, so the results are the same bits, but for products and convolutions that
+ * otherwise do their bias or activation themselves: these may differ in the last place. NULL ends
+ * it. */
 typedef void (*ch_node_see)(const char *node, int replica, int n, ch_tensor *const *out,
                             void *arg);
 CH_API void ch_function_watch(ch_function *f, ch_node_see see, void *arg);

@@ -1,7 +1,7 @@
 /* cohort/log.h -- what the library has to say while it works.
  *
- * The library does not print. It hands records to one sink, which the program may set;
- * without one, warnings and errors go to stderr, one line each, and the rest nowhere.
+ * The library does not print. It hands records to one sink, which the program may set; without
+ * one, what steps print, warnings and errors go to stderr, one line each, and the rest nowhere.
  *
  *     static void sink(const ch_log_record *r, void *arg)
  *     {
@@ -21,6 +21,7 @@
 typedef enum ch_log_level {
     CH_LOG_DEBUG,   /* every call: for the authors */
     CH_LOG_INFO,    /* decisions taken once: which kernel, which sharding, which cluster */
+    CH_LOG_PRINT,   /* what the program asked to see: ch_print */
     CH_LOG_WARNING, /* works, but not as you may think */
     CH_LOG_ERROR    /* failed, and nobody else will tell you */
 } ch_log_level;

@@ -5,8 +5,12 @@
  *     rc = ch_var_new(NULL, &(ch_var_spec){.name = "b", .shape = ch_shape_of(64)}, &b);
  *
  * A variable belongs to the strategy that made it (NULL: the current scope's, else Default),
- * which decides where it lives and keeps its copies equal. Names are unique in a strategy: a
- * second "w" becomes "w_1". A strategy outlives its variables: each holds a reference to it.
+ * which decides where it lives. Names are unique in a strategy: a second "w" becomes "w_1". A
+ * strategy outlives its variables: each holds a reference to it.
+ *
+ * Where there are several replicas, each has a copy. They begin equal, and stay so as long as
+ * steps assign what is equal on all of them: numbers, and what comes of ch_all_reduce (optimizers
+ * see to it). An assign of what differs between replicas makes the copies differ; nothing checks.
  *
  * In a step, ch_var_read gives its value as a node and the assigns replace it; a read after an
  * assign sees what was assigned. Nothing changes before the whole step has gone well on
@@ -43,11 +47,12 @@ CH_API ch_shape     ch_var_shape(const ch_var *v);
 CH_API bool         ch_var_is_trainable(const ch_var *v);
 CH_API ch_strategy *ch_var_strategy(const ch_var *v);
 
-/* Outside a step: a copy of the value (of the first copy, which all equal), and setting all; a
+/* Outside a step: a copy of the value (of the first replica's copy), and setting all copies; a
  * 16-bit variable's master (cohort/optimizer.h) is set with it. */
 CH_API CH_MUST_CHECK ch_status ch_var_get(ch_var *v, ch_tensor **out);
 CH_API CH_MUST_CHECK ch_status ch_var_set(ch_var *v, ch_tensor *value);
-/* The copies themselves, one for each replica of this process: mirrored, or plain. */
+/* The copies themselves, one for each replica of this process: mirrored, or plain. That they are
+ * equal is the promise of whoever wrote the steps. */
 CH_API CH_MUST_CHECK ch_status ch_var_copies(ch_var *v, ch_value **out);
 
 /* In a step. The assigns return the new value. */

@@ -73,10 +73,15 @@ static bool parse_int(const char *text, int least, int *place)
     return true;
 }
 
-static bool parse_count(const char *text, void *place, size_t bytes)
+static bool parse_threads(const char *text, void *place, size_t bytes)
 {
+    int value;
+
     (void)bytes;
-    return parse_int(text, 0, place);
+    if (!parse_int(text, 0, &value) || value > CH_MAX_THREADS)
+        return false;
+    *(int *)place = value;
+    return true;
 }
 
 static bool parse_ms(const char *text, void *place, size_t bytes)
@@ -88,7 +93,7 @@ static bool parse_ms(const char *text, void *place, size_t bytes)
 static const value_kind kind_text = {"a text of at most 255 characters", parse_text};
 static const value_kind kind_simd = {"auto, base, avx2 or avx512", parse_simd};
 static const value_kind kind_bool = {"true or false", parse_bool};
-static const value_kind kind_count = {"a whole number, 0 or more", parse_count};
+static const value_kind kind_threads = {"a whole number, 0 to 1024", parse_threads};
 static const value_kind kind_ms = {"milliseconds, a whole number, 1 or more", parse_ms};
 
 typedef struct {
@@ -102,15 +107,15 @@ typedef struct {
     {#field, fallback, help, offsetof(ch_config, field), sizeof(((ch_config *)0)->field), \
      &kind_##kind}
 static const setting settings[] = {
-    SETTING(devices,        text,  "",       "such as CPU=2,GPU=4; empty: one CPU a core"),
-    SETTING(threads,        count, "0",      "threads in each device; 0: cores / devices"),
+    SETTING(devices,        text,  "",       "such as CPU=2,GPU=4; empty: one CPU for each core, at most 8"),
+    SETTING(threads,        threads, "0",    "threads in each device; 0: cores / devices"),
     SETTING(simd,           simd,  "auto",   "vector instructions: auto, base, avx2, avx512"),
     SETTING(fuse,           bool,  "true",   "fuse elementwise chains"),
-    SETTING(epilogue,       bool,  "true",   "fuse into the engines' matmul and convolution"),
+    SETTING(epilogue,       bool,  "true",   "fuse biases and activations into the product or convolution before them"),
     SETTING(engines,        bool,  "true",   "use oneDNN where it fits"),
-    SETTING(wait_notice_ms, ms,    "10000",  "a wait says whom it waits for after this"),
-    SETTING(wait_limit_ms,  ms,    "600000", "a wait is an error after this"),
-    SETTING(interpret,      bool,  "false",  "run node by node, unfused, checked"),
+    SETTING(wait_notice_ms, ms,    "10000",  "for clusters, to come: a wait says whom it waits for after this"),
+    SETTING(wait_limit_ms,  ms,    "600000", "for clusters, to come: a wait is an error after this"),
+    SETTING(interpret,      bool,  "false",  "run node by node: nothing fused, folded or planned together"),
 };
 /* clang-format on */
 #undef SETTING

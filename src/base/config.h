@@ -11,12 +11,14 @@
 
 #include "cohort/status.h"
 
+#define CH_MAX_THREADS 1024 /* of a device */
+
 typedef struct ch_config {
     char devices[256];   /* COHORT_DEVICES: "CPU=2,GPU=4"; "" is one CPU device a core */
-    int  threads;        /* COHORT_THREADS: in each device; 0 is cores / devices */
+    int  threads;        /* COHORT_THREADS: in each device, to 1024; 0 is cores / devices */
     char simd[16];       /* COHORT_SIMD: "auto", "base", "avx2", "avx512" */
     bool fuse;           /* COHORT_FUSE: fuse elementwise chains */
-    bool epilogue;       /* COHORT_EPILOGUE: fuse into the engines' matmul and convolution */
+    bool epilogue;       /* COHORT_EPILOGUE: fuse biases and activations into products */
     bool engines;        /* COHORT_ENGINES: use oneDNN where it fits */
     int  wait_notice_ms; /* COHORT_WAIT_NOTICE_MS: a wait says whom it waits for */
     int  wait_limit_ms;  /* COHORT_WAIT_LIMIT_MS: and is an error after this */

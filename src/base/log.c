@@ -21,7 +21,7 @@ static void sink_stderr(const ch_log_record *r, void *arg)
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* sink, sink_arg, and calls */
 static ch_log_sink     sink = sink_stderr;
 static void           *sink_arg;
-static atomic_int least_level = CH_LOG_WARNING; /* outside the lock: asked far more than set */
+static atomic_int least_level = CH_LOG_PRINT; /* outside the lock: asked far more than set */
 
 /* A sink may call the library, which may log: such records are dropped, not deadlocked on. */
 static _Thread_local bool is_in_sink;
@@ -31,7 +31,7 @@ void ch_log_set_sink(ch_log_sink to, void *arg, ch_log_level least)
     pthread_mutex_lock(&lock);
     sink = to != NULL ? to : sink_stderr;
     sink_arg = arg;
-    atomic_store(&least_level, (int)(to != NULL ? least : CH_LOG_WARNING));
+    atomic_store(&least_level, (int)(to != NULL ? least : CH_LOG_PRINT));
     pthread_mutex_unlock(&lock);
 }
 
@@ -40,6 +40,7 @@ const char *ch_log_level_name(ch_log_level level)
     static const char *const names[] = {
         [CH_LOG_DEBUG] = "debug",
         [CH_LOG_INFO] = "info",
+        [CH_LOG_PRINT] = "print",
         [CH_LOG_WARNING] = "warning",
         [CH_LOG_ERROR] = "error",
     };

@@ -148,9 +148,14 @@ static uint64_t row_hash(uint64_t h, const ch_attr *row, const void *at)
         const char *text = *(const char *const *)at;
         return text == NULL ? h : mix(h, text, strlen(text));
     }
-    case CH_ATTR_KIND_TENSOR: { /* equal tensors have equal shapes: enough to tell most apart */
+    case CH_ATTR_KIND_TENSOR: { /* of a large one, its beginning tells it from most */
         const ch_tensor *t = *(ch_tensor *const *)at;
-        return t == NULL ? h : mix(h, t->shape.dim, sizeof(t->shape.dim));
+        size_t           bytes = ch_tensor_bytes(t);
+
+        if (t == NULL || t->dtype == CH_STR)
+            return h;
+        h = mix(h, t->shape.dim, sizeof(t->shape.dim));
+        return mix(h, t->data, bytes < 64 ? bytes : 64);
     }
     default:
         return mix(h, at, kind_bytes(row->kind));

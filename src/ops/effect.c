@@ -260,7 +260,7 @@ static ch_status print_run(const ch_call *c, ch_piece t)
     char               text[2048], replica[32] = "";
 
     (void)t;
-    if (!ch__log_wants(CH_LOG_INFO))
+    if (!ch__log_wants(CH_LOG_PRINT))
         return CH_OK;
     memcpy(&view.data, &c->in[0], sizeof(view.data));
     ch__strides(view.shape, view.stride);
@@ -268,7 +268,7 @@ static ch_status print_run(const ch_call *c, ch_piece t)
     join_lines(text);
     if (c->env->n_replicas > 1)
         snprintf(replica, sizeof(replica), "replica %d, ", c->env->replica);
-    ch__log(CH_LOG_INFO, "print", "%s%s%s%s", replica, a->label != NULL ? a->label : "",
+    ch__log(CH_LOG_PRINT, "print", "%s%s%s%s", replica, a->label != NULL ? a->label : "",
             a->label != NULL ? ": " : "", text);
     return CH_OK;
 }

@@ -193,9 +193,11 @@ static void pow_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_nod
 {
     ch_node *a = n->in[0], *b = n->in[1], *is_positive = ch_greater(a, ch_number(s, 0));
     ch_node *log_a = ch_log(ch_select(is_positive, a, ch_number(s, 1)));
+    /* a^0 is 1 for every a, 0 included: b a^(b - 1) must not become 0 times infinity. */
+    ch_node *is_flat = ch_equal(b, ch_number(s, 0));
+    ch_node *power = ch_pow(a, ch_sub(ch_select(is_flat, ch_number(s, 1), b), ch_number(s, 1)));
 
-    din[0] =
-        ch__unbroadcast(ch_mul(dout[0], ch_mul(b, ch_pow(a, ch_sub(b, ch_number(s, 1))))), a);
+    din[0] = ch__unbroadcast(ch_mul(dout[0], ch_mul(b, power)), a);
     din[1] = ch__unbroadcast(ch_mul(dout[0], ch_mul(ch__out(n, 0), log_a)), b);
 }
 BINARY(pow, ch__infer_floats, pow_grad)

@@ -125,6 +125,11 @@ static ch_status check_bags(const ch_call *c, const bag_state *s, int64_t from, 
     ch_ids  splits = {c->in[SPLITS], s->wide_splits}, ids = {c->in[IDS], s->wide_ids};
     int64_t last = ch__id(splits, from), bad;
 
+    if (from == 0 && last != 0)
+        return ch__call_fail(c, CH_INVALID_ARGUMENT,
+                             "row split %lld at position 0, want 0: the first row begins with "
+                             "the first id",
+                             (long long)last);
     for (int64_t i = from; i <= to; i++) {
         int64_t at = ch__id(splits, i);
 

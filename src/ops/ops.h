@@ -43,14 +43,15 @@ ch_node *ch__unbroadcast(ch_node *d, const ch_node *like);
 ch_node *ch__reshape_dims(ch_node *x, const ch_dims *dims);
 /* x repeated to these dims by numpy's rule. (ops/array.c) */
 ch_node *ch__broadcast_dims(ch_node *x, const ch_dims *dims);
-/* `value` everywhere, of x's dtype and dims. (ops/array.c) */
+/* `value` everywhere, of x's dtype and dims. (ops/array_make.c) */
 ch_node *ch__full_like(ch_node *x, double value);
 /* True for a gradient held as ids and rows; then in[0] are the ids and in[1] the rows of
- * ch__op_sparse_rows. (ops/index.c) */
+ * ch__op_sparse_rows. (ops/index_sparse.c) */
 bool ch__is_sparse(const ch_node *n);
-/* A sparse gradient made dense by who knows what that costs: the log is not told. (ops/index.c) */
+/* A sparse gradient made dense by who knows what that costs: the log is not told.
+ * (ops/index_sparse.c) */
 ch_node *ch__dense(const ch_node *sparse);
-/* The sum of two gradients: sparse if both are. (ops/index.c) */
+/* The sum of two gradients: sparse if both are. (ops/index_sparse.c) */
 ch_node *ch__add_gradients(ch_node *a, ch_node *b);
 /* x plus a sparse gradient, or minus it: only its rows are written. An id that is not in range
  * stands for no row; -1 fills up lists. (ops/index_scatter.c) */
@@ -60,7 +61,7 @@ ch_node *ch__add_sparse(ch_node *x, const ch_node *sparse, bool negative);
  * list: a recorded graph never has one. (ops/fused.c) */
 extern const ch_kernel ch__kernel_elementwise;
 extern const ch_op     ch__op_fused;
-/* A cast that stays weak if x is: for dtypes that settle themselves. (ops/elementwise.c) */
+/* A cast that stays weak if x is: for dtypes that settle themselves. (ops/cast.c) */
 ch_node *ch__cast_weak(ch_node *x, ch_dtype dtype);
 
 /* A kernel for ops that fit always or have nothing to prepare. (ops/source.c) */

@@ -21,7 +21,6 @@
 enum {
     MAX_TYPES = 16,
     MAX_DEVICES = 1024,
-    MAX_THREADS = 1024,
     MAX_ENTERED = 64,
     DEFAULT_DEVICES = 8, /* more cores than this are divided among so many */
 };
@@ -153,9 +152,9 @@ static ch_status plan_make(const ch_devices_options *opt, const char *spec, plan
                         job, sizeof(p.job) - 1);
     if (opt->task < 0)
         return ch__fail(CH_INVALID_ARGUMENT, "devices: task %d is negative", opt->task);
-    if (opt->threads < 0 || opt->threads > MAX_THREADS)
+    if (opt->threads < 0 || opt->threads > CH_MAX_THREADS)
         return ch__fail(CH_INVALID_ARGUMENT, "devices: %d threads in each; want 0 to %d",
-                        opt->threads, MAX_THREADS);
+                        opt->threads, CH_MAX_THREADS);
     memcpy(p.job, job, strlen(job) + 1);
     if (spec[0] == '\0') {
         p.n_devices = at_most(cores, DEFAULT_DEVICES);
@@ -167,7 +166,7 @@ static ch_status plan_make(const ch_devices_options *opt, const char *spec, plan
         if (st != CH_OK)
             return st;
     }
-    p.n_threads = opt->threads > 0 ? opt->threads : at_most(ch__config()->threads, MAX_THREADS);
+    p.n_threads = opt->threads > 0 ? opt->threads : ch__config()->threads;
     if (p.n_threads <= 0)
         p.n_threads = cores > p.n_devices ? cores / p.n_devices : 1;
     *out = p;

@@ -128,15 +128,16 @@ static void default_output(char *out, int bytes)
     fclose(file);
 }
 
-static void the_default_writes_warnings_and_errors_to_stderr(void **state)
+static void the_default_writes_prints_warnings_and_errors_to_stderr(void **state)
 {
     char  out[256];
     heard h = {0};
 
     for (int again = 0; again < 2; again++) {
         default_output(out, sizeof(out));
-        assert_string_equal(out, "cohort: warning [code]: level 2\n"
-                                 "cohort: error [code]: level 3\n");
+        assert_string_equal(out, "cohort: print [code]: level 2\n"
+                                 "cohort: warning [code]: level 3\n"
+                                 "cohort: error [code]: level 4\n");
         ch_log_set_sink(listen, &h, CH_LOG_DEBUG);
         ch_log_set_sink(NULL, NULL, CH_LOG_DEBUG); /* the default again, level and all */
     }
@@ -159,7 +160,7 @@ int main(void)
         cmocka_unit_test_teardown(a_record_is_one_line, restore_default),
         cmocka_unit_test_teardown(a_text_of_any_length_is_accepted, restore_default),
         cmocka_unit_test_teardown(a_sink_is_called_by_one_thread_at_a_time, restore_default),
-        cmocka_unit_test(the_default_writes_warnings_and_errors_to_stderr),
+        cmocka_unit_test(the_default_writes_prints_warnings_and_errors_to_stderr),
         cmocka_unit_test(every_level_has_a_name),
     };
 

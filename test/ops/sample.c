@@ -129,6 +129,7 @@ static void fill(const t_input *in, int64_t n, double *v, ch_dtype dtype, uint64
             break;
         case T_IDS:
         case T_SORTED:
+        case T_SPLITS:
             v[i] = (double)(t_bits(state) % (uint64_t)limit);
             break;
         case T_BOOL:
@@ -142,8 +143,10 @@ static void fill(const t_input *in, int64_t n, double *v, ch_dtype dtype, uint64
         }
     if (in->fill == T_DISTINCT)
         fill_distinct(n, v, dtype, state);
-    if (in->fill == T_SORTED)
+    if (in->fill == T_SORTED || in->fill == T_SPLITS)
         qsort(v, (size_t)n, sizeof(*v), by_size);
+    if (in->fill == T_SPLITS && n > 0)
+        v[0] = 0;
 }
 
 /* ---- cases ---- */

@@ -34,7 +34,8 @@ typedef enum t_fill {
     T_IDS,      /* integers in [0, limit) */
     T_BOOL,     /* 0 or 1; a bool, whatever dtype the sample runs in */
     T_SMALL,    /* integers in [-4, 4], none 0: exact in every dtype; u8 gets their sizes */
-    T_SORTED    /* nondecreasing integers in [0, limit): segment ids, row splits */
+    T_SORTED,   /* nondecreasing integers in [0, limit): segment ids */
+    T_SPLITS    /* the same, from 0 on: row splits */
 } t_fill;
 
 typedef struct t_input {

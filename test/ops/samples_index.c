@@ -417,6 +417,8 @@ static void is_grad_of_bag(const t_array *in, t_array *out)
 #define IDS(limit_, ...) {.shape = {__VA_ARGS__}, .fill = T_IDS, .limit = limit_, .is_ids = true}
 #define SORTED(limit_, ...) \
     {.shape = {__VA_ARGS__}, .fill = T_SORTED, .limit = limit_, .is_ids = true}
+#define SPLITS(limit_, ...) \
+    {.shape = {__VA_ARGS__}, .fill = T_SPLITS, .limit = limit_, .is_ids = true}
 #define SMALL(...) {.shape = {__VA_ARGS__}, .fill = T_SMALL}
 #define TABLE(...) {.shape = {__VA_ARGS__}, .fill = T_SMALL, .is_static = true}
 #define UNITS(...) {.shape = {__VA_ARGS__}, .fill = T_UNIT, .is_static = true}
@@ -505,31 +507,31 @@ static const t_sample samples[] = {
      .reference = is_summed_1000, .flags = T_NO_GRAD, .tolerance = 1e-4},
 
     {.op = "embedding_bag", .name = "sum", .dtypes = T_FLOATS, .n_in = 3,
-     .in = {TABLE(2, {5, 3}), IDS(5, 1, {9}), SORTED(9, 1, {6})}, .record = bag_sum,
+     .in = {TABLE(2, {5, 3}), IDS(5, 1, {9}), SPLITS(9, 1, {6})}, .record = bag_sum,
      .reference = is_bag_sum},
     {.op = "embedding_bag", .name = "mean", .dtypes = T_FLOATS, .n_in = 3,
-     .in = {TABLE(2, {5, 3}), IDS(5, 1, {9}), SORTED(9, 1, {6})}, .record = bag_mean,
+     .in = {TABLE(2, {5, 3}), IDS(5, 1, {9}), SPLITS(9, 1, {6})}, .record = bag_mean,
      .reference = is_bag_mean},
     {.op = "embedding_bag", .name = "weighted", .dtypes = T_FLOATS, .n_in = 4,
-     .in = {TABLE(2, {5, 3}), IDS(5, 1, {9}), SORTED(9, 1, {6}), SMALL(1, {9})},
+     .in = {TABLE(2, {5, 3}), IDS(5, 1, {9}), SPLITS(9, 1, {6}), SMALL(1, {9})},
      .record = bag_weighted, .reference = is_bag_weighted},
     {.op = "embedding_bag", .name = "weighted mean", .dtypes = T_FLOATS, .n_in = 4,
-     .in = {TABLE(2, {5, 3}), IDS(5, 1, {9}), SORTED(9, 1, {6}),
+     .in = {TABLE(2, {5, 3}), IDS(5, 1, {9}), SPLITS(9, 1, {6}),
             {.shape = {1, {9}}, .fill = T_POSITIVE}},
      .record = bag_weighted_mean, .reference = is_bag_weighted_mean, .tolerance = 4e-5},
     {.op = "embedding_bag", .name = "rows with a name", .dtypes = T_WIDE, .n_in = 4,
-     .in = {TABLE(2, {5, 3}), IDS(5, 1, {9}), {.shape = {1, {6}}, .fill = T_SORTED, .limit = 9,
+     .in = {TABLE(2, {5, 3}), IDS(5, 1, {9}), {.shape = {1, {6}}, .fill = T_SPLITS, .limit = 9,
             .is_ids = true, .is_static = true}, {.shape = {2, {5, 2}}, .fill = T_SMALL,
             .is_static = true}},
      .record = bag_beside, .reference = is_bag_beside},
     {.op = "embedding_bag", .name = "many, on several threads", .dtypes = T_FLOATS, .n_in = 3,
-     .in = {UNITS(2, {500, 48}), IDS(500, 1, {3000}), SORTED(3000, 1, {700})},
+     .in = {UNITS(2, {500, 48}), IDS(500, 1, {3000}), SPLITS(3000, 1, {700})},
      .record = bag_mean, .reference = is_bag_mean, .flags = T_NO_GRAD, .tolerance = 4e-5},
     {.op = "bag_spread", .name = "gradient of a mean", .dtypes = T_WIDE, .n_in = 3,
-     .in = {TABLE(2, {5, 3}), IDS(5, 1, {9}), SORTED(9, 1, {6})}, .record = grad_of_bag,
+     .in = {TABLE(2, {5, 3}), IDS(5, 1, {9}), SPLITS(9, 1, {6})}, .record = grad_of_bag,
      .reference = is_grad_of_bag},
     {.op = "bag_ids", .name = "gradient of a mean", .dtypes = T_FLOATS, .n_in = 3,
-     .in = {TABLE(2, {500, 48}), IDS(500, 1, {3000}), SORTED(2900, 1, {700})},
+     .in = {TABLE(2, {500, 48}), IDS(500, 1, {3000}), SPLITS(2900, 1, {700})},
      .record = grad_of_bag, .reference = is_grad_of_bag, .flags = T_NO_GRAD,
      .tolerance = 4e-5},
     {0},
@@ -624,13 +626,23 @@ static void segment_table(ch_step *s, ch_node *const *in, ch_node **out)
 static void bag_splits_fall(ch_step *s, ch_node *const *in, ch_node **out)
 {
     out[0] = ch_embedding_bag(in[0], ch_fill(s, CH_I64, ch_shape_of(6), 0),
-                              ch_range(s, CH_I64, 3, 0, -1), NULL);
+                              ch_concat(2,
+                                        (ch_node *[]){ch_fill(s, CH_I64, ch_shape_of(1), 0),
+                                                      ch_range(s, CH_I64, 3, 1, -1)},
+                                        0),
+                              NULL);
+}
+
+static void bag_splits_late(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    out[0] = ch_embedding_bag(in[0], ch_fill(s, CH_I64, ch_shape_of(6), 0),
+                              ch_range(s, CH_I64, 1, 4, 1), NULL);
 }
 
 static void bag_splits_far(ch_step *s, ch_node *const *in, ch_node **out)
 {
     out[0] = ch_embedding_bag(in[0], ch_fill(s, CH_I64, ch_shape_of(6), 0),
-                              ch_range(s, CH_I64, 5, 8, 1), NULL);
+                              ch_range(s, CH_I64, 0, 9, 4), NULL);
 }
 
 static void bag_far(ch_step *s, ch_node *const *in, ch_node **out)
@@ -677,8 +689,9 @@ static const t_refusal refusals[] = {
     BAD("scatter_add", "bools", scatter_bools, "bool, which is not added"),
     BAD("sparse_rows", "segment out of range", segment_far, "id 2 at position 2", "[0, 2)"),
     BAD("sparse_rows", "a table of segments", segment_table, "rank 2, want 1"),
-    BAD("embedding_bag", "splits that fall", bag_splits_fall, "row split 2 at position 1, after 3"),
-    BAD("embedding_bag", "splits behind the end", bag_splits_far, "row split 7 at position 2",
+    BAD("embedding_bag", "splits that fall", bag_splits_fall, "row split 2 at position 2, after 3"),
+    BAD("embedding_bag", "splits that begin late", bag_splits_late, "row split 1 at position 0, want 0"),
+    BAD("embedding_bag", "splits behind the end", bag_splits_far, "row split 8 at position 2",
         "6 ids"),
     BAD("embedding_bag", "out of range", bag_far, "id 3 at position 3", "[0, 3)"),
     BAD("embedding_bag", "too few weights", bag_weights_short, "each of the 6 ids"),

@@ -3,6 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/mem.h"
 #include "help.h"
@@ -326,7 +327,67 @@ static void gradients_can_be_differentiated_again(void **state)
     (void)state;
 }
 
+static void power(ch_step *s, void *arg)
+{
+    ch_node *a = ch_step_in(s, 0), *b = ch_step_in(s, 1), *y = ch_pow(a, b), *da;
+
+    (void)arg;
+    da = ch_gradient(y, a);
+    ch_step_out(s, "da", da);
+    ch_step_out(s, "dda", ch_gradient(da, a));
+}
+
+static void a_power_of_zero_has_a_slope(void **state)
+{
+    ch_function *f = t_function(power, NULL);
+    ch_tuple    *out = NULL,
+             *in = t_tuple(2, (ch_tensor *[]){t_f32(ch_shape_of(5), (float[]){0, 0, 0, 3, -2}),
+                                              t_f32(ch_shape_of(5), (float[]){0, 1, 2, 0, 3})});
+    const float da[] = {0, 1, 0, 0, 12}, dda[] = {0, 0, 2, 0, -12};
+
+    t_ok(ch_strategy_run(NULL, f, in, &out));
+    for (int i = 0; i < 5; i++) {
+        assert_float_equal(t_floats(out, 0, 0)[i], da[i], 1e-6);
+        assert_float_equal(t_floats(out, 1, 0)[i], dda[i], 1e-5);
+    }
+    ch_tuple_unref(out);
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    (void)state;
+}
+
 /* ---- numbers ---- */
+
+static void many_numbers(ch_step *s, void *arg)
+{
+    ch_node *sum = ch_step_in(s, 0);
+
+    for (int i = 0; i < *(const int *)arg; i++)
+        sum = ch_add(sum, ch_mul(ch_step_in(s, 0), ch_number(s, i)));
+    ch_step_out(s, "sum", sum);
+}
+
+static double seconds_for(int n)
+{
+    ch_function    *f = t_function(many_numbers, &n);
+    struct timespec a, b;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
+    run_rows(f, 2, 1);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
+    ch_function_unref(f);
+    return (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
+}
+
+/* Telling equal numbers apart must not take the square of how many there are. */
+static void planning_takes_a_time_in_proportion_to_the_numbers_in_a_step(void **state)
+{
+    double few = seconds_for(500), many = seconds_for(4000);
+
+    if (many > 8 * 6 * few)
+        fail_msg("500 numbers took %g s, 4000 took %g s", few, many);
+    (void)state;
+}
 
 static void count_on(ch_step *s, void *arg)
 {
@@ -471,6 +532,8 @@ int main(void)
         cmocka_unit_test(an_error_of_sizes_that_only_a_run_knows_names_the_line),
         cmocka_unit_test(a_step_cannot_run_itself_while_it_is_recorded),
         cmocka_unit_test(gradients_can_be_differentiated_again),
+        cmocka_unit_test(a_power_of_zero_has_a_slope),
+        cmocka_unit_test(planning_takes_a_time_in_proportion_to_the_numbers_in_a_step),
         cmocka_unit_test(a_whole_number_may_stand_beside_an_integer_and_a_fraction_not),
         cmocka_unit_test(each_iteration_draws_its_own_numbers_and_its_gradient_the_same),
         cmocka_unit_test(watching_shows_every_node_and_changes_no_bit),

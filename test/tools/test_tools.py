@@ -112,6 +112,27 @@ class Checks(unittest.TestCase):
         self.fails('check-readme', {'README.md': page}, 'no a.c')
         self.fails('check-readme', {'README.md': '<!-- example: a.c -->\n'}, 'without a block')
 
+    def test_settings_are_those_of_the_rows(self):
+        rows = ('static const value_kind kind_bool = {"true or false", parse_bool};\n'
+                'SETTING(fuse, bool, "true", "fuse chains"),\n')
+        head = '| variable | takes | default | what it does |\n|---|---|---|---|\n'
+        row = '| `COHORT_FUSE` | true or false | `true` | fuse chains |\n'
+        tree = {'src/base/config.c': rows}
+        self.passes('check-settings', {**tree, 'doc/settings.md': head + row + '\nMore.\n'})
+        self.fails('check-settings', {**tree, 'doc/settings.md': head}, 'differs from the rows')
+        self.fails('check-settings', {**tree, 'doc/settings.md': 'No.\n'}, 'no table')
+
+    def test_what_nobody_uses_is_not_tested(self):
+        header = 'CH_API CH_MUST_CHECK ch_status ch_a(int,\n    int);\nCH_API int ch_b(void);\n'
+        uses = 'int ch_a(int, int);\nint main(void) { return ch_a(1, 2); }\n'
+        with tempfile.TemporaryDirectory() as build:
+            os.mkdir(f'{build}/test')
+            subprocess.run(['gcc', '-c', '-x', 'c', '-', '-o', f'{build}/test/a.o'], input=uses,
+                           text=True, check=True)
+            code, out = run('check-tested', {'include/cohort/a.h': header}, build)
+        self.assertEqual(code, 1)
+        self.assertEqual(out, 'include/cohort/a.h: ch_b is used by no test, example or bench\n')
+
     @unittest.skipUnless(shutil.which('clang-format'), 'no clang-format')
     def test_format(self):
         style = {'.clang-format': 'BasedOnStyle: LLVM\n'}

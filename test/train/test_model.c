@@ -296,6 +296,32 @@ static void strategies_do_not_mix(void **state)
     (void)state;
 }
 
+static void call_both_ways(ch_step *s, void *m)
+{
+    ch_node *x = ch_step_in(s, 0);
+
+    ch_step_out(s, "one", ch_model_call(m, s, x, false));
+    ch_step_out(s, "list", ch_model_call_n(m, s, 1, &x, false));
+}
+
+static void a_list_of_one_input_is_that_input(void **state)
+{
+    ch_model    *m = NULL;
+    ch_tensor   *x = t_noise(ch_shape_of(2, 784), 1);
+    ch_tuple    *in = t_tuple(1, &x), *out = NULL;
+    ch_function *f;
+
+    t_ok(ch_model_new(NULL, mlp(), &mnist, &m));
+    f = t_function(call_both_ways, m);
+    t_ok(ch_strategy_run(NULL, f, in, &out));
+    assert_memory_equal(t_floats(out, 0, 0), t_floats(out, 1, 0), 20 * sizeof(float));
+    ch_tuple_unref(out);
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    ch_model_unref(m);
+    (void)state;
+}
+
 static void without_memory_nothing_is_left_behind(void **state)
 {
     ch_model_options o = {.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 3)}}};
@@ -331,6 +357,7 @@ int main(void)
         cmocka_unit_test(errors_say_what_to_do),
         cmocka_unit_test(a_model_that_is_null_is_nothing),
         cmocka_unit_test(strategies_do_not_mix),
+        cmocka_unit_test(a_list_of_one_input_is_that_input),
         cmocka_unit_test(without_memory_nothing_is_left_behind),
     };
 

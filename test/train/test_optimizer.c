@@ -224,6 +224,7 @@ static void ten_steps(const struct golden *c, ch_dtype dtype, bool sparse)
     }
     check_slots(&j, c->slot, sparse ? c->sparse_slot : c->dense_slot, tolerance, c->name);
     ch_function_unref(f);
+    ch_optimizer_unref(ch_optimizer_ref(j.o));
     ch_optimizer_unref(j.o);
     ch_var_unref(j.v[0]);
 }

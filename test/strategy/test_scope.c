@@ -1,0 +1,223 @@
+/* test/strategy/test_scope.c -- the strategy's scope, runs with numbers of their own, and how
+ * long things live.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/mem.h"
+#include "help.h"
+
+/* ---- scope ---- */
+
+static void a_scope_is_the_strategy_of_what_is_made_in_it(void **state)
+{
+    ch_strategy *st = NULL, *other = NULL;
+    ch_var      *in = NULL, *out = NULL;
+
+    t_ok(ch_strategy_mirrored(NULL, &st));
+    t_ok(ch_strategy_mirrored(NULL, &other));
+    t_ok(ch_strategy_enter(st));
+    assert_ptr_equal(ch_strategy_current(), st);
+    t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "in"}, &in));
+    assert_ptr_equal(ch_var_strategy(in), st);
+    assert_string_equal(ch_strategy_name(NULL), "Mirrored");
+    assert_int_equal(ch_strategy_replicas(NULL), 2);
+    t_refused(ch_strategy_enter(other), CH_FAILED_PRECONDITION, "mixing different strategies",
+              "");
+    t_ok(ch_strategy_enter(st)); /* it nests */
+    ch_strategy_leave();
+    assert_ptr_equal(ch_strategy_current(), st);
+    ch_strategy_leave();
+    assert_string_equal(ch_strategy_name(NULL), "Default");
+    t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "out"}, &out));
+    assert_ptr_equal(ch_var_strategy(out), ch_strategy_current());
+    ch_strategy_leave(); /* of nothing: nothing happens */
+    assert_string_equal(ch_strategy_name(NULL), "Default");
+    ch_var_unref(in);
+    ch_var_unref(out);
+    ch_strategy_unref(st);
+    ch_strategy_unref(other);
+    (void)state;
+}
+
+static void scopes_nest_64_deep(void **state)
+{
+    ch_strategy *st = NULL;
+
+    t_ok(ch_strategy_mirrored(NULL, &st));
+    for (int i = 0; i < 64; i++)
+        t_ok(ch_strategy_enter(st));
+    t_refused(ch_strategy_enter(st), CH_FAILED_PRECONDITION, "more than 64 deep", "");
+    ch_strategy_unref(st); /* the scope holds it */
+    assert_int_equal(ch_strategy_replicas(NULL), 2);
+    for (int i = 0; i < 64; i++)
+        ch_strategy_leave();
+    assert_string_equal(ch_strategy_name(NULL), "Default");
+    (void)state;
+}
+
+/* ---- seeds and step numbers ---- */
+
+static void draw(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "u", ch_random_uniform(s, CH_F32, ch_shape_of(4), 0, 1, 0));
+    ch_step_out(s, "number", ch_step_number(s));
+}
+
+typedef struct drawn {
+    float   u[4];
+    int64_t number;
+} drawn;
+
+static drawn run_draw(ch_function *f, const ch_run_options *opt)
+{
+    ch_tuple *out = NULL;
+    drawn     d = {0};
+
+    t_ok(ch_strategy_run_with(NULL, f, NULL, opt, &out));
+    memcpy(d.u, t_floats(out, 0, 0), sizeof(d.u));
+    d.number = *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_get(out, "number"), 0));
+    ch_tuple_unref(out);
+    return d;
+}
+
+static bool same(drawn a, drawn b)
+{
+    return memcmp(a.u, b.u, sizeof(a.u)) == 0;
+}
+
+static void random_numbers_depend_on_seed_and_step_number_alone(void **state)
+{
+    ch_function *f = t_function(draw, NULL), *g = t_function(draw, NULL);
+    drawn        first = run_draw(f, NULL), second = run_draw(f, NULL);
+    drawn        other = run_draw(f, &(ch_run_options){.seed = 1});
+    drawn again = run_draw(f, &(ch_run_options){.has_step_number = true, .step_number = 1});
+    drawn elsewhere =
+        run_draw(g, &(ch_run_options){.has_step_number = true, .step_number = 2, .seed = 1});
+
+    assert_int_equal(first.number, 0);
+    assert_int_equal(second.number, 1);
+    assert_int_equal(other.number, 2);
+    assert_int_equal(again.number, 1);
+    assert_false(same(first, second));
+    assert_false(same(first, other));
+    assert_true(same(again, second));
+    assert_true(same(elsewhere, other));
+    t_refused(
+        ch_strategy_run_with(
+            NULL, f, NULL, &(ch_run_options){.has_step_number = true, .step_number = -5}, NULL),
+        CH_INVALID_ARGUMENT, "step number is -5", "");
+    ch_function_unref(f);
+    ch_function_unref(g);
+    (void)state;
+}
+
+/* ---- lives ---- */
+
+static void twice(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "y", ch_add(ch_step_in(s, 0), ch_step_in(s, 0)));
+}
+
+static void a_graph_outlives_its_function(void **state)
+{
+    ch_function *f = t_function(twice, NULL), *again = NULL;
+    ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_of(1), (float[]){3})});
+    ch_tuple    *out = NULL;
+    ch_graph    *g;
+
+    t_ok(ch_strategy_run(NULL, f, in, NULL));
+    g = ch_graph_ref(ch_function_graph(f));
+    ch_function_unref(f);
+    assert_int_equal(ch_graph_nodes(g), 2); /* the input and the sum */
+    t_ok(ch_function_of_graph("again", g, &again));
+    ch_graph_unref(g);
+    t_ok(ch_strategy_run(NULL, again, in, &out));
+    assert_float_equal(t_floats(out, 0, 0)[0], 6, 0);
+    ch_tuple_unref(out);
+    ch_tuple_unref(in);
+    ch_function_unref(again);
+    (void)state;
+}
+
+static void a_variable_lives_until_its_last_reference_and_its_strategy_as_long(void **state)
+{
+    int64_t      live = ch__mem_live();
+    ch_strategy *st = NULL;
+    ch_var      *v;
+    ch_tensor   *now = NULL;
+
+    t_ok(ch_strategy_mirrored(NULL, &st));
+    ch_strategy_unref(ch_strategy_ref(st));
+    v = t_var(st, "w", t_f32(ch_shape_of(1), (float[]){3}));
+    ch_strategy_unref(st);
+    ch_var_unref(ch_var_ref(v));
+    t_ok(ch_var_get(v, &now));
+    assert_float_equal(*(const float *)ch_tensor_data(now), 3, 0);
+    assert_int_equal(ch_strategy_replicas(ch_var_strategy(v)), 2);
+    ch_tensor_unref(now);
+    ch_var_unref(v);
+    assert_int_equal(ch__mem_live(), live);
+    (void)state;
+}
+
+static void a_tensor_is_made_on_the_device_that_is_named(void **state)
+{
+    ch_device *d = ch_device_at(1);
+    ch_tensor *t = NULL;
+    size_t     before = ch_device_bytes(d);
+
+    t_ok(ch_tensor_new_on(d, CH_F64, ch_shape_of(8), &t));
+    assert_ptr_equal(ch_tensor_device(t), d);
+    assert_int_equal(ch_device_bytes(d), before + 64);
+    ch_tensor_unref(t);
+    assert_int_equal(ch_device_bytes(d), before);
+    t_ok(ch_tensor_new_on(NULL, CH_F64, ch_shape_of(8), &t));
+    assert_ptr_equal(ch_tensor_device(t), ch_device_current());
+    ch_tensor_unref(t);
+    (void)state;
+}
+
+/* ---- the status of a recording ---- */
+
+static void stop_early(ch_step *s, void *arg)
+{
+    ch_node *x = ch_step_in(s, 0);
+
+    (void)arg;
+    assert_int_equal(ch_step_status(s), CH_OK);
+    ch_step_fail(s, "no more than %d", 3);
+    assert_int_equal(ch_step_status(s), CH_INVALID_ARGUMENT);
+    assert_non_null(strstr(ch_error_message(), "no more than 3"));
+    ch_step_fail(s, "something else"); /* the first stays */
+    assert_null(ch_add(x, x));
+    assert_int_equal(ch_step_status(s), CH_INVALID_ARGUMENT);
+    assert_non_null(strstr(ch_error_message(), "no more than 3"));
+}
+
+static void a_step_tells_its_first_error_while_it_is_recorded(void **state)
+{
+    ch_function *f = t_function(stop_early, NULL);
+    ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_noise(ch_shape_of(2), 1)});
+
+    t_refused(ch_strategy_run(NULL, f, in, NULL), CH_INVALID_ARGUMENT, "no more than 3", "");
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_scope_is_the_strategy_of_what_is_made_in_it),
+        cmocka_unit_test(scopes_nest_64_deep),
+        cmocka_unit_test(random_numbers_depend_on_seed_and_step_number_alone),
+        cmocka_unit_test(a_graph_outlives_its_function),
+        cmocka_unit_test(a_variable_lives_until_its_last_reference_and_its_strategy_as_long),
+        cmocka_unit_test(a_tensor_is_made_on_the_device_that_is_named),
+        cmocka_unit_test(a_step_tells_its_first_error_while_it_is_recorded),
+    };
+
+    t_ok(ch_devices_configure(&(ch_devices_options){.spec = "CPU=2"}));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
