@@ -38,11 +38,8 @@ void ch_log_set_sink(ch_log_sink to, void *arg, ch_log_level least)
 const char *ch_log_level_name(ch_log_level level)
 {
     static const char *const names[] = {
-        [CH_LOG_DEBUG] = "debug",
-        [CH_LOG_INFO] = "info",
-        [CH_LOG_PRINT] = "print",
-        [CH_LOG_WARNING] = "warning",
-        [CH_LOG_ERROR] = "error",
+        [CH_LOG_DEBUG] = "debug",     [CH_LOG_INFO] = "info",   [CH_LOG_PRINT] = "print",
+        [CH_LOG_WARNING] = "warning", [CH_LOG_ERROR] = "error",
     };
 
     return (unsigned)level <= CH_LOG_ERROR ? names[level] : "unknown";
