@@ -104,6 +104,41 @@ typedef struct ch_read_options {
 
 /* Records of TFRecord files: string scalars. Checksums are checked. */
 CH_API ch_dataset *ch_dataset_tfrecord(ch_dataset *files, const ch_read_options *opt);
+/* Records of `bytes` each, after `header` bytes and before `footer` bytes of every file. */
+CH_API ch_dataset *ch_dataset_fixed_records(ch_dataset *files, int64_t bytes, int64_t header,
+                                            int64_t footer, const ch_read_options *opt);
+/* Lines, without their ends (\n or \r\n). */
+CH_API ch_dataset *ch_dataset_lines(ch_dataset *files, const ch_read_options *opt);
+/* Rows of the array in each file. `row` says what they are; NULL: the first file is looked at. */
+CH_API ch_dataset *ch_dataset_npy(ch_dataset *files, const ch_tensor_spec *row,
+                                  const ch_read_options *opt);
+CH_API ch_dataset *ch_dataset_idx(ch_dataset *files, const ch_tensor_spec *row,
+                                  const ch_read_options *opt);
+/* Rows of the arrays of each file that `row` names; n = 0: of all that the first file has. */
+CH_API ch_dataset *ch_dataset_npz(ch_dataset *files, int n, const ch_tensor_spec *row,
+                                  const ch_read_options *opt);
+
+typedef struct ch_csv_options {
+    ch_read_options read;
+    bool            no_header; /* the first line is data */
+    char            separator; /* 0: a comma */
+} ch_csv_options;
+
+/* Lines of fields, each line an element of scalars. Fields may be "quoted, with ""quotes"" and
+ * ends of lines in them"; fields that no column asks for are passed over. */
+CH_API ch_dataset *ch_dataset_csv(ch_dataset *files, int n, const ch_csv_column *column,
+                                  const ch_csv_options *opt);
+
+typedef struct ch_libsvm_options {
+    ch_read_options read;
+    bool            from_zero; /* the first index is 0, not 1 */
+    bool            sparse;    /* "ids" i64 (?) and "values" f32 (?) in place of "x" */
+} ch_libsvm_options;
+
+/* Lines "label index:value ...": elements "x" f32 (n_features) and "y" f32 (). */
+CH_API ch_dataset *ch_dataset_libsvm(ch_dataset *files, int64_t n_features,
+                                     const ch_libsvm_options *opt);
+
 /* The element's only component, a string, is a tf.train.Example: these features of it. */
 CH_API ch_dataset *ch_dataset_parse_examples(ch_dataset *d, int n, const ch_feature *feature);
 

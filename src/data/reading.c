@@ -96,8 +96,10 @@ ch_status ch__reading_file(ch_reading *r, const Cohort__Read *read)
         return rc;
     r->n = 0;
     rc = open_named(r, read);
+    if (rc == CH_OK && r->begin != NULL)
+        rc = r->begin(r);
     if (rc != CH_OK)
-        r->name++;
+        ch__reading_close_file(r);
     return rc;
 }
 
@@ -162,16 +164,20 @@ void ch__reading_save(ch_cursor *c, ch_saver *s)
     ch__belt_release(r->belt);
 }
 
+/* Every reader's message begins with `read`. */
 static ch_status load_file(ch_reading *r, int64_t offset)
 {
-    const Cohort__Records *a =
-        CH_ATTRS(&r->base, Cohort__Records); /* its first field is `read` */
-    ch_status rc;
+    const Cohort__Records *a = CH_ATTRS(&r->base, Cohort__Records);
+    int64_t                n = r->n;
+    ch_status              rc;
 
     if (offset < 0)
         return CH_OK;
     rc = open_named(r, a->read);
-    return rc == CH_OK ? ch__reader_seek(r->reader, offset) : rc;
+    if (rc == CH_OK && r->begin != NULL)
+        rc = r->begin(r);
+    r->n = n; /* begin counts anew */
+    return rc == CH_OK && !r->seeks_rows ? ch__reader_seek(r->reader, offset) : rc;
 }
 
 static ch_status load_held(ch_reading *r, ch_loader *l)

@@ -15,7 +15,10 @@ typedef struct ch_reading {
     ch_element    *names;  /* of files: one string, or several; NULL: none at hand */
     int64_t        name;   /* which of them is open, or comes next */
     ch_reader     *reader; /* NULL: no file is open */
-    int64_t        n;      /* elements taken from the file that is open */
+    int64_t        n;      /* elements taken from the file that is open, or lines */
+    /* After a file was opened: reads what stands before its elements. NULL: nothing does. */
+    ch_status (*begin)(struct ch_reading *r);
+    bool seeks_rows; /* a place in a file is `n`, for the stage to go to, not a byte */
 } ch_reading;
 
 /* A string scalar or vector for its only input. */

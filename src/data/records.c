@@ -1,4 +1,4 @@
-/* data/records.c -- TFRecord files as string scalars.
+/* data/records.c -- TFRecord files, and files of records of one size, as string scalars.
  *
  * A record is not copied: the element looks into the block that the file was read to. Finding where
  * records begin is quick and has an order; checking their data is neither, and is done by as many
@@ -34,6 +34,7 @@ typedef struct record_room {
     int64_t  offset;
 } record_room;
 
+/* A record where it was read to. */
 static ch_element *element_of(const ch_record *x, ch_buffer *block)
 {
     ch_element  *e = ch__element_new(1, 1, sizeof(record_room));
@@ -156,5 +157,122 @@ ch_dataset *ch_dataset_tfrecord(ch_dataset *files, const ch_read_options *opt)
     ch__read_message(&read, opt);
     a.read = &read;
     return ch__dataset_new(&ch__stage_tfrecord,
+                           &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &files});
+}
+
+/* ---- records of one size ---- */
+
+static ch_status fixed_infer(ch_dataset *d)
+{
+    const Cohort__FixedRecords *a = CH_ATTRS_OF(d, Cohort__FixedRecords);
+
+    if (a->bytes < 1 || a->bytes > ch__read_max_bytes(a->read) || a->header < 0 ||
+        a->footer < 0 || a->footer > ch__read_max_bytes(a->read))
+        return ch__dataset_fail(d, "records of %lld bytes, a header of %lld, a footer of %lld",
+                                (long long)a->bytes, (long long)a->header,
+                                (long long)a->footer);
+    return infer_strings(d, a->read);
+}
+
+static ch_status fixed_begin(ch_reading *r)
+{
+    int64_t   header = CH_ATTRS(&r->base, Cohort__FixedRecords)->header, skipped = 0;
+    ch_status rc = ch__reader_skip(r->reader, header, &skipped);
+
+    if (rc == CH_OK && skipped < header)
+        rc = ch__fail(CH_DATA_LOSS, "%s: it has %lld bytes, its header should have %lld",
+                      ch__reader_path(r->reader), (long long)skipped, (long long)header);
+    return rc;
+}
+
+/* One record into the item; false: the file is done with. */
+static bool pull_fixed(ch_reading *r, const Cohort__FixedRecords *a, ch_item *i)
+{
+    size_t    size = (size_t)a->bytes, footer = (size_t)a->footer;
+    ch_status rc = ch__reader_want(r->reader, size + footer);
+
+    if (rc == CH_OK && r->reader->left < size + footer) {
+        if (r->reader->left != footer)
+            rc = ch__fail(
+                CH_DATA_LOSS,
+                "%s, byte %lld: %zu bytes are left, a record has %zu and the footer %zu",
+                ch__reader_path(r->reader), (long long)ch__reader_offset(r->reader),
+                r->reader->left, size, footer);
+        if (rc == CH_OK)
+            return false;
+    }
+    if (rc == CH_OK) {
+        ch_record   x = {.data = r->reader->at, .size = size};
+        ch_element *e = element_of(&x, r->reader->block);
+
+        if (e != NULL)
+            ch__item_add(i, e);
+        else
+            rc = ch__fail_memory("fixed_records");
+        ch__reader_take(r->reader, size);
+        r->n++;
+    }
+    if (rc != CH_OK)
+        ch__item_add_error(i, rc);
+    return rc == CH_OK;
+}
+
+static void fixed_pull(ch_cursor *c, ch_item *i)
+{
+    const Cohort__FixedRecords *a = CH_ATTRS(c, Cohort__FixedRecords);
+    ch_reading                 *r = (ch_reading *)c;
+    ch_status                   rc = ch__reading_file(r, a->read);
+
+    if (rc != CH_OK)
+        ch__item_add_error(i, rc);
+    i->has_end = rc == CH_OK && r->reader == NULL;
+    while (r->reader != NULL && i->n < i->want)
+        if (!pull_fixed(r, a, i)) {
+            ch__reading_close_file(r);
+            return;
+        }
+}
+
+static void fixed_make(ch_cursor *c, ch_item *i)
+{
+    (void)c;
+    (void)i;
+}
+
+static ch_status fixed_open(ch_cursor *c)
+{
+    static const ch_belt_ops ops = {fixed_pull, fixed_make};
+
+    ((ch_reading *)c)->begin = fixed_begin;
+    return ch__reading_open((ch_reading *)c, &ops);
+}
+
+const ch_stage ch__stage_fixed_records = {
+    .name = "fixed_records",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__fixed_records__descriptor,
+    .cursor_bytes = sizeof(ch_reading),
+    .infer = fixed_infer,
+    .open = fixed_open,
+    .next = ch__reading_next,
+    .rewind = ch__reading_rewind,
+    .save = ch__reading_save,
+    .load = ch__reading_load,
+    .close = ch__reading_close,
+};
+
+ch_dataset *ch_dataset_fixed_records(ch_dataset *files, int64_t bytes, int64_t header,
+                                     int64_t footer, const ch_read_options *opt)
+{
+    Cohort__FixedRecords a = COHORT__FIXED_RECORDS__INIT;
+    Cohort__Read         read;
+
+    ch__read_message(&read, opt);
+    a.read = &read;
+    a.bytes = bytes;
+    a.header = header;
+    a.footer = footer;
+    return ch__dataset_new(&ch__stage_fixed_records,
                            &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &files});
 }

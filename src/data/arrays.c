@@ -1,0 +1,416 @@
+/* data/arrays.c -- files of arrays, row by row: npy, IDX, npz; and records of a fixed size.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "data/iterator.h"
+#include "data/reading.h"
+#include "file/idx.h"
+#include "file/npy.h"
+#include "file/zip.h"
+
+/* An array of a file, and where its rows are read from. */
+typedef struct source {
+    ch_reader *reader;
+    ch_array   array;
+} source;
+
+/* npy and IDX files have one array, npz files several, which are read side by side. */
+typedef struct array_cursor {
+    ch_reading base;
+    int        n;
+    source    *source; /* of the open file; of npy and IDX the reader is base.reader */
+    ch_zip    *zip;
+} array_cursor;
+
+static bool is_npz(const ch_dataset *d)
+{
+    return strcmp(d->stage->name, "npz") == 0;
+}
+
+static bool is_idx(const ch_dataset *d)
+{
+    return strcmp(d->stage->name, "idx") == 0;
+}
+
+/* ---- opening ---- */
+
+static void drop_sources(array_cursor *x)
+{
+    for (int i = 0; x->source != NULL && i < x->n; i++)
+        if (x->zip != NULL)
+            ch__reader_close(x->source[i].reader);
+    ch__zip_close(x->zip);
+    x->zip = NULL;
+    ch__free(x->source);
+    x->source = NULL;
+}
+
+static ch_status read_head(const ch_dataset *d, source *s)
+{
+    ch_status rc =
+        is_idx(d) ? ch__idx_head(s->reader, &s->array) : ch__npy_head(s->reader, &s->array);
+
+    return rc == CH_OK ? ch__array_check_rows(s->reader, &s->array) : rc;
+}
+
+/* The rows are what the dataset says. */
+static ch_status check_head(const ch_dataset *d, int i, const source *s, const source *first)
+{
+    ch_shape row = ch_shape_make(s->array.shape.rank - 1, s->array.shape.dim + 1);
+
+    if (s->array.dtype != d->spec[i].dtype || !ch_shape_equal(row, d->spec[i].shape))
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: its rows are %s, want %s",
+                        ch__reader_path(s->reader), ch__label(s->array.dtype, row).text,
+                        ch__label(d->spec[i].dtype, d->spec[i].shape).text);
+    if (s->array.n_rows != first->array.n_rows)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: %lld rows, and the first array has %lld",
+                        ch__reader_path(s->reader), (long long)s->array.n_rows,
+                        (long long)first->array.n_rows);
+    return CH_OK;
+}
+
+static ch_status open_member(array_cursor *x, int i)
+{
+    const ch_dataset *d = x->base.base.dataset;
+    char              name[300];
+    int               at;
+
+    snprintf(name, sizeof(name), "%s.npy", d->spec[i].name);
+    at = ch__zip_find(x->zip, name);
+    if (at < 0)
+        return ch__fail(CH_NOT_FOUND, "%s: it has no array \"%s\"", x->zip->path,
+                        d->spec[i].name);
+    return ch__zip_reader(x->zip, at, NULL, x->base.pool, &x->source[i].reader);
+}
+
+static ch_status array_begin(ch_reading *r)
+{
+    array_cursor     *x = (array_cursor *)r;
+    const ch_dataset *d = r->base.dataset;
+    ch_status         rc = CH_OK;
+
+    drop_sources(x);
+    x->n = d->n_parts;
+    x->source = ch__calloc((size_t)x->n, sizeof(*x->source));
+    if (x->source == NULL)
+        return ch__fail_memory(d->stage->name);
+    if (is_npz(d))
+        rc = ch__zip_open(ch__reader_path(r->reader), &x->zip);
+    else
+        x->source[0].reader = r->reader;
+    for (int i = 0; i < x->n && rc == CH_OK; i++) {
+        if (x->zip != NULL)
+            rc = open_member(x, i);
+        if (rc == CH_OK)
+            rc = read_head(d, &x->source[i]);
+        if (rc == CH_OK)
+            rc = check_head(d, i, &x->source[i], &x->source[0]);
+    }
+    return rc;
+}
+
+/* ---- rows ---- */
+
+/* A row of each array, where it was read to. */
+static ch_status next_row(array_cursor *x, ch_element **out)
+{
+    const ch_dataset *d = x->base.base.dataset;
+    ch_element       *e = ch__element_new(x->n, x->n, 0);
+
+    if (e == NULL)
+        return ch__fail_memory(d->stage->name);
+    for (int i = 0; i < x->n; i++) {
+        source     *s = &x->source[i];
+        const char *row;
+        ch_status   rc = ch__array_row(s->reader, &s->array, &row);
+
+        if (rc != CH_OK) {
+            ch__element_free(e);
+            return rc;
+        }
+        e->part[i] = (ch_part){d->spec[i].dtype, d->spec[i].shape, row};
+        e->owner[i] = s->reader->block != NULL ? ch__buffer_ref(s->reader->block) : NULL;
+    }
+    *out = e;
+    return CH_OK;
+}
+
+static ch_status finish(const array_cursor *x)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < x->n && rc == CH_OK; i++)
+        rc = ch__array_end(x->source[i].reader, &x->source[i].array);
+    return rc;
+}
+
+static void array_pull(ch_cursor *c, ch_item *i)
+{
+    array_cursor *x = (array_cursor *)c;
+    ch_reading   *r = &x->base;
+    ch_status     rc = ch__reading_file(r, CH_ATTRS(c, Cohort__Arrays)->read);
+
+    i->has_end = rc == CH_OK && r->reader == NULL;
+    while (rc == CH_OK && r->reader != NULL && i->n < i->want) {
+        ch_element *e = NULL;
+
+        if (r->n == x->source[0].array.n_rows) {
+            rc = finish(x);
+            drop_sources(x);
+            ch__reading_close_file(r);
+            break;
+        }
+        rc = next_row(x, &e);
+        if (rc == CH_OK) {
+            ch__item_add(i, e);
+            r->n++;
+        } else { /* nothing behind it can be read */
+            drop_sources(x);
+            ch__reading_close_file(r);
+        }
+    }
+    if (rc != CH_OK)
+        ch__item_add_error(i, rc);
+}
+
+static void array_make(ch_cursor *c, ch_item *i)
+{
+    (void)c;
+    (void)i;
+}
+
+/* ---- the stages ---- */
+
+static ch_status array_infer(ch_dataset *d)
+{
+    const Cohort__Arrays *a = CH_ATTRS_OF(d, Cohort__Arrays);
+    Cohort__ElementSpec   told = COHORT__ELEMENT_SPEC__INIT;
+    ch_status             rc = ch__reading_infer(d, a->read);
+
+    told.n_parts = a->n_rows;
+    told.parts = a->rows;
+    if (rc == CH_OK && (a->n_rows < 1 || (!is_npz(d) && a->n_rows != 1)))
+        rc = ch__dataset_fail(d, "%zu arrays", a->n_rows);
+    if (rc == CH_OK)
+        rc = ch__dataset_told(d, &told);
+    for (int i = 0; i < d->n_parts && rc == CH_OK; i++)
+        if (ch_shape_count(d->spec[i].shape) < 0 || d->spec[i].dtype == CH_STR ||
+            (is_npz(d) && d->spec[i].name == NULL))
+            rc = ch__dataset_fail(d, "array %d: rows of %s, or no name", i,
+                                  ch__label(d->spec[i].dtype, d->spec[i].shape).text);
+    return rc;
+}
+
+static ch_status array_open(ch_cursor *c)
+{
+    static const ch_belt_ops ops = {array_pull, array_make};
+    array_cursor            *x = (array_cursor *)c;
+
+    x->base.begin = array_begin;
+    x->base.seeks_rows = true;
+    return ch__reading_open(&x->base, &ops);
+}
+
+/* Behind the rows that were given already. */
+static ch_status go_to_row(array_cursor *x)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < x->n && rc == CH_OK; i++) {
+        const ch_array *a = &x->source[i].array;
+
+        if (x->base.n > a->n_rows)
+            return ch__fail(CH_INVALID_ARGUMENT, "restore: %s has only %lld rows",
+                            ch__reader_path(x->source[i].reader), (long long)a->n_rows);
+        rc = ch__reader_seek(x->source[i].reader, a->offset + x->base.n * a->row_bytes);
+    }
+    return rc;
+}
+
+static ch_status array_load(ch_cursor *c, ch_loader *l)
+{
+    array_cursor *x = (array_cursor *)c;
+    ch_status     rc = ch__reading_load(c, l);
+
+    return rc == CH_OK && x->base.reader != NULL ? go_to_row(x) : rc;
+}
+
+static ch_status array_rewind(ch_cursor *c)
+{
+    array_cursor *x = (array_cursor *)c;
+    ch_status     rc;
+
+    ch__belt_hold(x->base.belt);
+    drop_sources(x);
+    rc = ch__reading_rewind(c);
+    ch__belt_release(x->base.belt);
+    return rc;
+}
+
+static void array_close(ch_cursor *c)
+{
+    ch__belt_close(((array_cursor *)c)->base.belt);
+    ((array_cursor *)c)->base.belt = NULL;
+    drop_sources((array_cursor *)c);
+    ch__reading_close(c);
+}
+
+/* clang-format off */
+#define ARRAY_STAGE(text)                                                                      \
+    {                                                                                          \
+        .name = text, .version = 1, .n_in = 1, .attrs = &cohort__arrays__descriptor,           \
+        .cursor_bytes = sizeof(array_cursor), .infer = array_infer, .open = array_open,        \
+        .next = ch__reading_next, .rewind = array_rewind, .save = ch__reading_save,            \
+        .load = array_load, .close = array_close,                                              \
+    }
+
+/* clang-format on */
+
+const ch_stage ch__stage_npy = ARRAY_STAGE("npy");
+const ch_stage ch__stage_idx = ARRAY_STAGE("idx");
+const ch_stage ch__stage_npz = ARRAY_STAGE("npz");
+
+/* ---- what the first file says ---- */
+
+static ch_status first_name(ch_dataset *files, ch_tuple **out)
+{
+    ch_iterator *it = NULL;
+    ch_status    rc = ch_iterator_new(files, NULL, &it);
+
+    if (rc == CH_OK)
+        rc = ch_iterator_next(it, out);
+    ch_iterator_unref(it);
+    if (rc == CH_OK && *out == NULL)
+        rc = ch__fail(CH_NOT_FOUND, "there is no file to look at; say what its rows are");
+    return rc;
+}
+
+static ch_status row_spec(const ch_stage *stage, ch_reader *r, const char *name,
+                          ch_tensor_spec *out)
+{
+    ch_array  a;
+    ch_status rc = stage == &ch__stage_idx ? ch__idx_head(r, &a) : ch__npy_head(r, &a);
+
+    if (rc == CH_OK)
+        rc = ch__array_check_rows(r, &a);
+    if (rc == CH_OK)
+        *out =
+            (ch_tensor_spec){name, a.dtype, ch_shape_make(a.shape.rank - 1, a.shape.dim + 1)};
+    return rc;
+}
+
+/* All arrays of an npz file; names and specs are of the arena. */
+static ch_status look_into_npz(ch_arena *arena, const char *path, int *n, ch_tensor_spec **out)
+{
+    ch_zip   *zip = NULL;
+    ch_status rc = ch__zip_open(path, &zip);
+
+    if (rc != CH_OK)
+        return rc;
+    *n = 0;
+    *out = ch__arena_alloc(arena, ((size_t)zip->n + 1) * sizeof(**out));
+    if (*out == NULL)
+        rc = ch__fail_memory("npz");
+    for (int i = 0; i < zip->n && rc == CH_OK; i++) {
+        size_t     length = strlen(zip->member[i].name);
+        char      *name = ch__arena_strdup(arena, zip->member[i].name);
+        ch_reader *r = NULL;
+
+        if (name == NULL)
+            rc = ch__fail_memory("npz");
+        else if (length > 4 && strcmp(name + length - 4, ".npy") == 0)
+            name[length - 4] = '\0';
+        if (rc == CH_OK)
+            rc = ch__zip_reader(zip, i, NULL, NULL, &r);
+        if (rc == CH_OK)
+            rc = row_spec(&ch__stage_npz, r, name, &(*out)[(*n)++]);
+        ch__reader_close(r);
+    }
+    ch__zip_close(zip);
+    return rc;
+}
+
+static ch_status look(const ch_stage *stage, ch_arena *arena, ch_dataset *files,
+                      const ch_read_options *opt, int *n, ch_tensor_spec **out)
+{
+    ch_load_options load = {.compression = opt != NULL ? opt->compression : CH_BY_NAME};
+    ch_tuple       *t = NULL;
+    ch_reader      *r = NULL;
+    char           *path = NULL;
+    ch_status       rc = first_name(files, &t);
+
+    if (rc == CH_OK) {
+        ch_str s = *(const ch_str *)ch_tensor_data(ch_value_at(ch_tuple_at(t, 0), 0));
+
+        path = ch__arena_alloc(arena, s.size + 1);
+        if (path != NULL)
+            memcpy(path, s.data, s.size);
+        else
+            rc = ch__fail_memory(stage->name);
+    }
+    ch_tuple_unref(t);
+    if (rc != CH_OK || stage == &ch__stage_npz)
+        return rc == CH_OK ? look_into_npz(arena, path, n, out) : rc;
+    *n = 1;
+    *out = ch__arena_alloc(arena, sizeof(**out));
+    rc = *out == NULL ? ch__fail_memory(stage->name) : ch__reader_open(path, &load, NULL, &r);
+    if (rc == CH_OK)
+        rc = row_spec(stage, r, NULL, *out);
+    ch__reader_close(r);
+    return rc;
+}
+
+static ch_dataset *of_arrays(const ch_stage *stage, ch_dataset *files, int n,
+                             const ch_tensor_spec *row, const ch_read_options *opt)
+{
+    Cohort__Arrays       a = COHORT__ARRAYS__INIT;
+    Cohort__Read         read;
+    Cohort__ElementSpec *told = NULL;
+    ch_tensor_spec      *seen = NULL;
+    ch_arena             arena = {0};
+    ch_dataset          *d = NULL;
+    ch_status            rc = CH_OK;
+
+    if (files == NULL)
+        return NULL;
+    if (row == NULL || n == 0) {
+        rc = look(stage, &arena, files, opt, &n, &seen);
+        row = seen;
+    }
+    if (rc == CH_OK)
+        rc = ch__spec_encode(&arena, n, row, &told);
+    ch__read_message(&read, opt);
+    a.read = &read;
+    if (rc == CH_OK) {
+        a.n_rows = told->n_parts;
+        a.rows = told->parts;
+        d = ch__dataset_new(stage,
+                            &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &files});
+    } else {
+        (void)ch__fail_at(rc, "%s", stage->name);
+        ch_dataset_unref(files);
+    }
+    ch__arena_drop(&arena);
+    return d;
+}
+
+ch_dataset *ch_dataset_npy(ch_dataset *files, const ch_tensor_spec *row,
+                           const ch_read_options *opt)
+{
+    return of_arrays(&ch__stage_npy, files, 1, row, opt);
+}
+
+ch_dataset *ch_dataset_idx(ch_dataset *files, const ch_tensor_spec *row,
+                           const ch_read_options *opt)
+{
+    return of_arrays(&ch__stage_idx, files, 1, row, opt);
+}
+
+ch_dataset *ch_dataset_npz(ch_dataset *files, int n, const ch_tensor_spec *row,
+                           const ch_read_options *opt)
+{
+    return of_arrays(&ch__stage_npz, files, n, row, opt);
+}

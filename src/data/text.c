@@ -1,0 +1,479 @@
+/* data/text.c -- text files: lines, CSV, LibSVM.
+ *
+ * One thread finds where records end; others make elements of them.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "data/csv.h"
+#include "data/csv_text.h"
+#include "data/iterator.h"
+#include "data/libsvm.h"
+#include "data/lines.h"
+#include "data/reading.h"
+
+/* In the room of a raw element: the text, and which line of the file it is. */
+typedef struct text_room {
+    ch_str  text; /* the part's data */
+    int64_t line;
+} text_room;
+
+/* A line where it was read to; `layout` is of CSV, or NULL. */
+static ch_element *raw_element(ch_reading *r, ch_str text, ch_buffer *layout)
+{
+    ch_element *e = ch__element_new(1, 2, sizeof(text_room));
+    text_room  *room;
+
+    if (e == NULL)
+        return NULL;
+    room = e->room;
+    *room = (text_room){text, r->n};
+    e->part[0] = (ch_part){.dtype = CH_STR, .data = &room->text};
+    e->owner[0] = ch__buffer_ref(r->reader->block);
+    e->owner[1] = layout != NULL ? ch__buffer_ref(layout) : NULL;
+    return e;
+}
+
+static void add_raw(ch_reading *r, ch_item *i, ch_str text, ch_buffer *layout)
+{
+    ch_element *e = raw_element(r, text, layout);
+
+    if (e != NULL)
+        ch__item_add(i, e);
+    else
+        ch__item_add_error(i, ch__fail_memory(r->base.stage->name));
+}
+
+/* A damaged record: an error in its place, or nothing, where that was asked for. */
+static void fail_at_line(ch_cursor *c, const Cohort__Read *read, ch_item *i, ch_slot *s,
+                         ch_status rc, int64_t line)
+{
+    rc =
+        ch__fail_at(rc, "%s, line %lld", i->note != NULL ? i->note : "a file", (long long)line);
+    if (read == NULL || !read->skip_bad || rc != CH_DATA_LOSS) {
+        ch__slot_fail(s, rc);
+        return;
+    }
+    ch__slot_drop(s);
+    atomic_fetch_add(&c->it->n_skipped, 1);
+}
+
+/* Puts a record of the open file into the item; false: the file has no more. */
+typedef bool (*pull_record)(ch_reading *r, const Cohort__Read *read, ch_item *i);
+
+static void pull_text(ch_reading *r, const Cohort__Read *read, ch_item *i, pull_record pull)
+{
+    ch_status rc = ch__reading_file(r, read);
+
+    if (rc != CH_OK)
+        ch__item_add_error(i, rc);
+    else if (r->reader == NULL)
+        i->has_end = true;
+    if (rc != CH_OK || r->reader == NULL)
+        return;
+    ch__item_note(i, ch__reader_path(r->reader));
+    while (i->n < i->want)
+        if (!pull(r, read, i)) {
+            ch__reading_close_file(r);
+            return;
+        }
+}
+
+/* ---- lines ---- */
+
+static bool pull_line(ch_reading *r, const Cohort__Read *read, ch_item *i)
+{
+    ch_str    line;
+    ch_status rc = ch__line_next(r->reader, ch__read_max_bytes(read), &line);
+
+    if (rc != CH_OK)
+        ch__item_add_error(i, rc);
+    if (rc != CH_OK || line.data == NULL)
+        return false;
+    r->n++;
+    add_raw(r, i, line, NULL);
+    return true;
+}
+
+static void lines_pull(ch_cursor *c, ch_item *i)
+{
+    pull_text((ch_reading *)c, CH_ATTRS(c, Cohort__Records)->read, i, pull_line);
+}
+
+static void lines_make(ch_cursor *c, ch_item *i)
+{
+    (void)c;
+    (void)i;
+}
+
+static ch_status lines_infer(ch_dataset *d)
+{
+    ch_status rc = ch__reading_infer(d, CH_ATTRS_OF(d, Cohort__Records)->read);
+
+    if (rc == CH_OK)
+        rc = ch__dataset_parts(d, 1);
+    return rc == CH_OK ? ch__dataset_set_part(d, 0, &(ch_tensor_spec){.dtype = CH_STR}) : rc;
+}
+
+static ch_status lines_open(ch_cursor *c)
+{
+    static const ch_belt_ops ops = {lines_pull, lines_make};
+
+    return ch__reading_open((ch_reading *)c, &ops);
+}
+
+const ch_stage ch__stage_lines = {
+    .name = "lines",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__records__descriptor,
+    .cursor_bytes = sizeof(ch_reading),
+    .infer = lines_infer,
+    .open = lines_open,
+    .next = ch__reading_next,
+    .rewind = ch__reading_rewind,
+    .save = ch__reading_save,
+    .load = ch__reading_load,
+    .close = ch__reading_close,
+};
+
+ch_dataset *ch_dataset_lines(ch_dataset *files, const ch_read_options *opt)
+{
+    Cohort__Records a = COHORT__RECORDS__INIT;
+    Cohort__Read    read;
+
+    ch__read_message(&read, opt);
+    a.read = &read;
+    return ch__dataset_new(&ch__stage_lines,
+                           &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &files});
+}
+
+/* ---- CSV ---- */
+
+typedef struct csv_cursor {
+    ch_reading     reading;
+    ch_csv_schema *schema;
+    ch_buffer     *layout; /* of the open file; NULL: none */
+} csv_cursor;
+
+/* A layout lives as long as elements that are to be read with it. */
+typedef struct layout_buffer {
+    ch_buffer      base; /* first */
+    ch_csv_layout *layout;
+} layout_buffer;
+
+static void release_layout(ch_buffer *b)
+{
+    ch__csv_layout_free(((layout_buffer *)b)->layout);
+    ch__free(b);
+}
+
+static void drop_layout(csv_cursor *x)
+{
+    if (x->layout != NULL)
+        ch__buffer_unref(x->layout);
+    x->layout = NULL;
+}
+
+/* The header of a file that was just opened: where its columns are. */
+static ch_status csv_begin(ch_reading *r)
+{
+    const Cohort__Csv *a = CH_ATTRS(&r->base, Cohort__Csv);
+    csv_cursor        *x = (csv_cursor *)r;
+    ch_csv_record      head = {0};
+    ch_str             text = {"", 0};
+    layout_buffer     *b = ch__calloc(1, sizeof(*b));
+    ch_status          rc = CH_OK;
+
+    if (b == NULL)
+        return ch__fail_memory("csv");
+    atomic_init(&b->base.refs, 1);
+    b->base.release = release_layout;
+    if (!a->no_header)
+        rc = ch__csv_next(r->reader, ch__csv_schema_separator(x->schema),
+                          ch__read_max_bytes(a->read), &head);
+    if (head.data != NULL)
+        text = (ch_str){head.data, head.size};
+    r->n = head.n_blank + head.n_lines;
+    if (rc == CH_OK)
+        rc = ch__csv_layout_new(x->schema, a->no_header ? NULL : &text, &b->layout);
+    if (rc != CH_OK) {
+        ch__free(b);
+        return ch__fail_at(rc, "%s", ch__reader_path(r->reader));
+    }
+    drop_layout(x);
+    x->layout = &b->base;
+    return CH_OK;
+}
+
+static bool pull_csv(ch_reading *r, const Cohort__Read *read, ch_item *i)
+{
+    csv_cursor   *x = (csv_cursor *)r;
+    ch_csv_record record;
+    ch_status     rc = ch__csv_next(r->reader, ch__csv_schema_separator(x->schema),
+                                    ch__read_max_bytes(read), &record);
+
+    if (rc != CH_OK)
+        ch__item_add_error(i, rc);
+    if (rc != CH_OK || record.data == NULL)
+        return false;
+    r->n += record.n_blank + 1;
+    add_raw(r, i, (ch_str){record.data, record.size}, x->layout);
+    r->n += record.n_lines - 1;
+    return true;
+}
+
+static void csv_pull(ch_cursor *c, ch_item *i)
+{
+    pull_text((ch_reading *)c, CH_ATTRS(c, Cohort__Csv)->read, i, pull_csv);
+}
+
+static void csv_make(ch_cursor *c, ch_item *i)
+{
+    const Cohort__Read *read = CH_ATTRS(c, Cohort__Csv)->read;
+
+    for (int k = 0; k < i->n; k++) {
+        ch_slot         *s = &i->slot[k];
+        ch_element      *raw = s->element, *e = NULL;
+        const text_room *room;
+        int64_t          line;
+        ch_status        rc;
+
+        if (raw == NULL)
+            continue;
+        room = raw->room;
+        line = room->line;
+        rc = ch__csv_parse(((layout_buffer *)raw->owner[1])->layout, room->text, &e);
+        s->element = e;
+        ch__element_free(raw);
+        if (rc != CH_OK)
+            fail_at_line(c, read, i, s, rc, line);
+    }
+    ch__item_close_gaps(i);
+}
+
+static ch_status csv_schema(const ch_dataset *d, ch_csv_schema **out)
+{
+    const Cohort__Csv *a = CH_ATTRS_OF(d, Cohort__Csv);
+    ch_csv_column     *column;
+    ch_status          rc = CH_OK;
+
+    if (a->n_columns < 1 || a->n_columns > CH_MAX_PARTS || a->separator > 127)
+        return ch__dataset_fail(d, "%zu columns, want 1 to %d; separator %u", a->n_columns,
+                                CH_MAX_PARTS, a->separator);
+    column = ch__calloc(a->n_columns, sizeof(*column));
+    if (column == NULL)
+        return ch__fail_memory("csv");
+    for (size_t i = 0; i < a->n_columns && rc == CH_OK; i++) {
+        const Cohort__CsvColumn *m = a->columns[i];
+
+        column[i] = (ch_csv_column){.name = m->name[0] != '\0' ? m->name : NULL,
+                                    .missing = m->has_missing ? m->missing : NULL,
+                                    .field = (int)(m->field & INT32_MAX)};
+        if (ch_dtype_parse(m->dtype, &column[i].dtype) != CH_OK)
+            rc = ch__dataset_fail(d, "column %zu is of type \"%.20s\"", i, m->dtype);
+    }
+    if (rc == CH_OK)
+        rc = ch__csv_schema_new((int)a->n_columns, column, (char)a->separator, !a->no_header,
+                                out);
+    ch__free(column);
+    return rc;
+}
+
+static ch_status csv_infer(ch_dataset *d)
+{
+    ch_csv_schema        *schema = NULL;
+    const ch_tensor_spec *spec;
+    ch_status             rc = ch__reading_infer(d, CH_ATTRS_OF(d, Cohort__Csv)->read);
+    int                   n;
+
+    if (rc == CH_OK)
+        rc = csv_schema(d, &schema);
+    if (rc != CH_OK)
+        return rc;
+    n = ch__csv_schema_spec(schema, &spec);
+    rc = ch__dataset_parts(d, n);
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = ch__dataset_set_part(d, i, &spec[i]);
+    ch__csv_schema_free(schema);
+    return rc;
+}
+
+static ch_status csv_open(ch_cursor *c)
+{
+    static const ch_belt_ops ops = {csv_pull, csv_make};
+    csv_cursor              *x = (csv_cursor *)c;
+    ch_status                rc = csv_schema(c->dataset, &x->schema);
+
+    x->reading.begin = csv_begin;
+    return rc == CH_OK ? ch__reading_open(&x->reading, &ops) : rc;
+}
+
+static void csv_close(ch_cursor *c)
+{
+    csv_cursor *x = (csv_cursor *)c;
+
+    ch__reading_close(c);
+    drop_layout(x);
+    ch__csv_schema_free(x->schema);
+}
+
+const ch_stage ch__stage_csv = {
+    .name = "csv",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__csv__descriptor,
+    .cursor_bytes = sizeof(csv_cursor),
+    .infer = csv_infer,
+    .open = csv_open,
+    .next = ch__reading_next,
+    .rewind = ch__reading_rewind,
+    .save = ch__reading_save,
+    .load = ch__reading_load,
+    .close = csv_close,
+};
+
+static ch_status column_message(ch_arena *a, const ch_csv_column *column,
+                                Cohort__CsvColumn **out)
+{
+    Cohort__CsvColumn *m = ch__arena_alloc(a, sizeof(*m));
+
+    if (m == NULL)
+        return ch__fail_memory("csv");
+    cohort__csv_column__init(m);
+    m->dtype = ch__arena_strdup(a, ch_dtype_name(column->dtype));
+    m->field = (uint32_t)column->field;
+    m->has_missing = column->missing != NULL;
+    if (column->name != NULL)
+        m->name = ch__arena_strdup(a, column->name);
+    if (column->missing != NULL)
+        m->missing = ch__arena_strdup(a, column->missing);
+    *out = m;
+    return m->dtype == NULL || m->name == NULL || m->missing == NULL ? ch__fail_memory("csv")
+                                                                     : CH_OK;
+}
+
+ch_dataset *ch_dataset_csv(ch_dataset *files, int n, const ch_csv_column *column,
+                           const ch_csv_options *opt)
+{
+    Cohort__Csv  a = COHORT__CSV__INIT;
+    Cohort__Read read;
+    ch_arena     arena = {0};
+    ch_dataset  *d = NULL;
+    ch_status    rc = CH_OK;
+
+    ch__read_message(&read, opt != NULL ? &opt->read : NULL);
+    a.read = &read;
+    a.no_header = opt != NULL && opt->no_header;
+    a.separator = opt != NULL ? (uint32_t)(unsigned char)opt->separator : 0;
+    a.columns = ch__arena_alloc(&arena, ((size_t)(n > 0 ? n : 0) + 1) * sizeof(*a.columns));
+    if (a.columns == NULL || n < 0 || (n > 0 && column == NULL))
+        rc = ch__fail(CH_INVALID_ARGUMENT, "csv: %d columns", n);
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        rc = column_message(&arena, &column[i], &a.columns[i]);
+        a.n_columns++;
+    }
+    if (rc == CH_OK)
+        d = ch__dataset_new(&ch__stage_csv,
+                            &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &files});
+    else
+        ch_dataset_unref(files);
+    ch__arena_drop(&arena);
+    return d;
+}
+
+/* ---- LibSVM ---- */
+
+static ch_libsvm libsvm_of(const Cohort__LibSvm *a)
+{
+    return (ch_libsvm){a->n_features, a->from_zero != 0, a->sparse != 0};
+}
+
+static ch_status libsvm_infer(ch_dataset *d)
+{
+    const Cohort__LibSvm *a = CH_ATTRS_OF(d, Cohort__LibSvm);
+    ch_libsvm             o = libsvm_of(a);
+    ch_tensor_spec        spec[3];
+    ch_status             rc = ch__reading_infer(d, a->read);
+    int                   n;
+
+    if (rc == CH_OK)
+        rc = ch__libsvm_check(&o);
+    if (rc != CH_OK)
+        return rc;
+    n = ch__libsvm_spec(&o, spec);
+    rc = ch__dataset_parts(d, n);
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = ch__dataset_set_part(d, i, &spec[i]);
+    return rc;
+}
+
+static void libsvm_pull(ch_cursor *c, ch_item *i)
+{
+    pull_text((ch_reading *)c, CH_ATTRS(c, Cohort__LibSvm)->read, i, pull_line);
+}
+
+static void libsvm_make(ch_cursor *c, ch_item *i)
+{
+    const Cohort__LibSvm *a = CH_ATTRS(c, Cohort__LibSvm);
+    ch_libsvm             o = libsvm_of(a);
+
+    for (int k = 0; k < i->n; k++) {
+        ch_slot         *s = &i->slot[k];
+        ch_element      *raw = s->element, *e = NULL;
+        const text_room *room;
+        int64_t          line;
+        ch_status        rc;
+
+        if (raw == NULL)
+            continue;
+        room = raw->room;
+        line = room->line;
+        rc = ch__libsvm_parse(&o, room->text, &e);
+        s->element = e; /* NULL: an empty line */
+        ch__element_free(raw);
+        if (rc != CH_OK)
+            fail_at_line(c, a->read, i, s, rc, line);
+    }
+    ch__item_close_gaps(i);
+}
+
+static ch_status libsvm_open(ch_cursor *c)
+{
+    static const ch_belt_ops ops = {libsvm_pull, libsvm_make};
+
+    return ch__reading_open((ch_reading *)c, &ops);
+}
+
+const ch_stage ch__stage_libsvm = {
+    .name = "libsvm",
+    .version = 1,
+    .n_in = 1,
+    .attrs = &cohort__lib_svm__descriptor,
+    .cursor_bytes = sizeof(ch_reading),
+    .infer = libsvm_infer,
+    .open = libsvm_open,
+    .next = ch__reading_next,
+    .rewind = ch__reading_rewind,
+    .save = ch__reading_save,
+    .load = ch__reading_load,
+    .close = ch__reading_close,
+};
+
+ch_dataset *ch_dataset_libsvm(ch_dataset *files, int64_t n_features,
+                              const ch_libsvm_options *opt)
+{
+    Cohort__LibSvm a = COHORT__LIB_SVM__INIT;
+    Cohort__Read   read;
+
+    ch__read_message(&read, opt != NULL ? &opt->read : NULL);
+    a.read = &read;
+    a.n_features = n_features;
+    a.from_zero = opt != NULL && opt->from_zero;
+    a.sparse = opt != NULL && opt->sparse;
+    return ch__dataset_new(&ch__stage_libsvm,
+                           &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &files});
+}

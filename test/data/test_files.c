@@ -1,0 +1,327 @@
+/* test/data/test_files.c -- pipelines that read files: what they give, from any place, and what is
+ * wrong with files.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "pipeline.h"
+
+static char directory[] = "/tmp/cohort-files-XXXXXX";
+
+/* A path in the test's directory; good until the fourth call from now. */
+static const char *path_of(const char *name)
+{
+    static char text[4][128];
+    static int  at;
+
+    at = (at + 1) % 4;
+    snprintf(text[at], sizeof(text[at]), "%s/%s", directory, name);
+    return text[at];
+}
+
+static void write_text(const char *name, const char *text)
+{
+    FILE *f = fopen(path_of(name), "wb");
+
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, strlen(text), f), strlen(text));
+    assert_int_equal(fclose(f), 0);
+}
+
+static ch_tensor *ints(int64_t first, ch_shape shape, ch_dtype dtype)
+{
+    ch_tensor *t = NULL, *flat = NULL;
+
+    t_ok(ch_tensor_new(dtype, shape, &t));
+    t_ok(ch_tensor_reshape(t, ch_shape_of(ch_tensor_count(t)), &flat));
+    for (int64_t i = 0; i < ch_tensor_count(t); i++)
+        t_ok(ch_tensor_set(flat, &i, (double)(first + i)));
+    ch_tensor_unref(flat);
+    return t;
+}
+
+static void write_examples(const char *name, int64_t from, int n, ch_compression c)
+{
+    ch_record_writer *w = NULL;
+    ch_example       *e = NULL;
+
+    t_ok(ch_record_writer_open(path_of(name),
+                               &(ch_save_options){.compression = c, .no_sync = true}, &w));
+    t_ok(ch_example_new(&e));
+    for (int i = 0; i < n; i++) {
+        ch_tensor *x = ints(10 * (from + i), ch_shape_of(3), CH_F32);
+        ch_tensor *y = ints(from + i, ch_shape_scalar(), CH_I64);
+
+        t_ok(ch_example_set(e, "x", x));
+        t_ok(ch_example_set(e, "y", y));
+        t_ok(ch_record_writer_add_example(w, e));
+        ch_tensor_unref(x);
+        ch_tensor_unref(y);
+    }
+    ch_example_free(e);
+    t_ok(ch_record_writer_close(w));
+}
+
+static const ch_feature features[] = {{.name = "y", .dtype = CH_I64},
+                                      {.name = "x", .dtype = CH_F32, .shape = {1, {3}}}};
+
+static ch_dataset *file(const char *name)
+{
+    const char *path = path_of(name);
+
+    return ch_dataset_file_list(1, &path);
+}
+
+static void write_files(void)
+{
+    ch_tensor *a = ints(0, ch_shape_of(4, 2), CH_I32), *b = ints(50, ch_shape_of(4), CH_F64);
+    ch_tensor *u = ints(0, ch_shape_of(5, 2, 2), CH_U8);
+    ch_tuple  *both = NULL;
+    ch_value  *v[2] = {NULL, NULL};
+
+    write_examples("a-0.tfrecord", 0, 3, CH_UNCOMPRESSED);
+    write_examples("a-1.tfrecord", 3, 4, CH_UNCOMPRESSED);
+    write_examples("a-2.tfrecord", 7, 2, CH_UNCOMPRESSED);
+    write_examples("z.gz", 0, 3, CH_GZIP);
+    write_text("lines.txt", "one\ntwo\r\n\nfour");
+    write_text("t.csv", "name,age,extra\nAnn,31,x\n\"B, \"\"b\"\"\",,y\nCy,7,z\n");
+    write_text("bad.csv", "age\n1\nx\n3\n");
+    write_text("s.svm", "1 1:2 3:4.5 # c\n\n-1 2:1\n");
+    write_text("fixed.bin", "HDaabbccF");
+    t_ok(ch_npy_save(path_of("a.npy"), a, &(ch_save_options){.no_sync = true}));
+    t_ok(ch_idx_save(path_of("u.idx"), u, &(ch_save_options){.no_sync = true}));
+    t_ok(ch_value_new(CH_PLAIN, 1, &a, &v[0]));
+    t_ok(ch_value_new(CH_PLAIN, 1, &b, &v[1]));
+    t_ok(ch_tuple_new(2, v, (const char *[]){"a", "b"}, &both));
+    t_ok(ch_npz_save(path_of("ab.npz"), both, &(ch_save_options){.no_sync = true}));
+    ch_tuple_unref(both);
+    ch_value_unref(v[0]);
+    ch_value_unref(v[1]);
+    ch_tensor_unref(a);
+    ch_tensor_unref(b);
+    ch_tensor_unref(u);
+}
+
+/* ---- pipelines ---- */
+
+static ch_dataset *p_examples(void)
+{
+    return ch_dataset_parse_examples(
+        ch_dataset_tfrecord(ch_dataset_files(path_of("a-*.tfrecord"), NULL), NULL), 2,
+        features);
+}
+
+static ch_dataset *read_one(ch_dataset *name, void *arg)
+{
+    (void)arg;
+    return ch_dataset_parse_examples(ch_dataset_tfrecord(name, NULL), 2, features);
+}
+
+static ch_dataset *p_interleaved(void)
+{
+    return ch_dataset_interleave(ch_dataset_files(path_of("a-*.tfrecord"), NULL), read_one,
+                                 NULL, &(ch_interleave_options){.cycle = 2});
+}
+
+static ch_dataset *p_compressed(void)
+{
+    return ch_dataset_parse_examples(ch_dataset_tfrecord(file("z.gz"), NULL), 2, features);
+}
+
+static ch_dataset *p_lines(void)
+{
+    return ch_dataset_lines(file("lines.txt"), NULL);
+}
+
+static ch_dataset *p_csv(void)
+{
+    return ch_dataset_csv(file("t.csv"), 2,
+                          (ch_csv_column[]){{.name = "age", .dtype = CH_I32, .missing = "-1"},
+                                            {.name = "name", .dtype = CH_STR}},
+                          NULL);
+}
+
+static ch_dataset *p_libsvm(void)
+{
+    return ch_dataset_libsvm(file("s.svm"), 3, NULL);
+}
+
+static ch_dataset *p_fixed(void)
+{
+    return ch_dataset_fixed_records(file("fixed.bin"), 2, 2, 1, NULL);
+}
+
+static ch_dataset *p_npy(void)
+{
+    return ch_dataset_npy(file("a.npy"), NULL, NULL);
+}
+
+static ch_dataset *p_npz(void)
+{
+    return ch_dataset_npz(file("ab.npz"), 0, NULL, NULL);
+}
+
+static ch_dataset *p_idx(void)
+{
+    return ch_dataset_repeat(ch_dataset_idx(file("u.idx"), NULL, NULL), 2);
+}
+
+static const struct {
+    ch_dataset *(*make)(void);
+    const char *gives;
+} pipelines[] = {
+    {p_examples,
+     "0, 0 1 2 | 1, 10 11 12 | 2, 20 21 22 | 3, 30 31 32 | 4, 40 41 42 | 5, 50 51 52 | 6, "
+     "60 61 62 | 7, 70 71 72 | 8, 80 81 82"},
+    {p_interleaved,
+     "0, 0 1 2 | 3, 30 31 32 | 1, 10 11 12 | 4, 40 41 42 | 2, 20 21 22 | 5, 50 51 52 | "
+     "6, 60 61 62 | 7, 70 71 72 | 8, 80 81 82"},
+    {p_compressed, "0, 0 1 2 | 1, 10 11 12 | 2, 20 21 22"},
+    {p_lines, "one | two |  | four"},
+    {p_csv, "31, Ann | -1, B, \"b\" | 7, Cy"},
+    {p_libsvm, "2 0 4.5, 1 | 0 1 0, -1"},
+    {p_fixed, "aa | bb | cc"},
+    {p_npy, "0 1 | 2 3 | 4 5 | 6 7"},
+    {p_npz, "0 1, 50 | 2 3, 51 | 4 5, 52 | 6 7, 53"},
+    {p_idx, "0 1 2 3 | 4 5 6 7 | 8 9 10 11 | 12 13 14 15 | 16 17 18 19 | 0 1 2 3 | 4 5 6 7 | 8 "
+            "9 10 11 "
+            "| 12 13 14 15 | 16 17 18 19"},
+};
+
+enum { PIPELINES = sizeof(pipelines) / sizeof(pipelines[0]) };
+
+static void files_give_their_rows(void **state)
+{
+    (void)state;
+    for (int p = 0; p < PIPELINES; p++)
+        for (int threads = -1; threads < 4; threads++)
+            t_gives(ch_dataset_with_options(pipelines[p].make(),
+                                            &(ch_dataset_options){.threads = threads}),
+                    pipelines[p].gives);
+}
+
+static void a_place_in_a_file_is_taken_up(void **state)
+{
+    (void)state;
+    for (int p = 0; p < PIPELINES; p++) {
+        static t_given whole, rest, head;
+        int            n = 0;
+
+        do {
+            ch_dataset  *d = pipelines[p].make();
+            ch_iterator *it = NULL, *other = NULL;
+            void        *bytes = NULL;
+            size_t       size = 0;
+
+            d = ch_dataset_with_options(d, &(ch_dataset_options){.threads = n % 4 - 1});
+            memset(&whole, 0, sizeof(whole));
+            memset(&rest, 0, sizeof(rest));
+            memset(&head, 0, sizeof(head));
+            t_ok(ch_iterator_new(d, NULL, &it));
+            t_take(it, n, &head);
+            t_ok(ch_iterator_save(it, &bytes, &size));
+            t_take(it, -1, &whole);
+            t_ok(ch_iterator_new(d, NULL, &other));
+            t_ok(ch_iterator_restore(other, bytes, size));
+            t_take(other, -1, &rest);
+            if (strcmp(whole.text, rest.text) != 0)
+                fail_msg("pipeline %d after %d elements:\n%s\nis not\n%s", p, n, rest.text,
+                         whole.text);
+            ch_bytes_free(bytes);
+            ch_iterator_unref(it);
+            ch_iterator_unref(other);
+            ch_dataset_unref(d);
+            n++;
+        } while (whole.n > 0);
+    }
+}
+
+static void damage_is_named_or_left_out(void **state)
+{
+    const ch_csv_column column = {.name = "age", .dtype = CH_I32};
+    ch_csv_options      skip = {.read = {.skip_bad = true}};
+    ch_iterator        *it = NULL;
+    ch_dataset         *d;
+    ch_tuple           *t = NULL;
+    static t_given      g;
+
+    (void)state;
+    t_gives(ch_dataset_csv(file("bad.csv"), 1, &column, NULL), "1 | !DATA_LOSS | 3");
+    d = ch_dataset_csv(file("bad.csv"), 1, &column, &skip);
+    t_ok(ch_iterator_new(d, NULL, &it));
+    t_take(it, -1, &g);
+    assert_string_equal(g.text, "1 | 3");
+    assert_int_equal(ch_iterator_skipped(it), 1);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+
+    d = ch_dataset_tfrecord(file("lines.txt"), NULL);
+    t_ok(ch_iterator_new(d, NULL, &it));
+    t_refused(ch_iterator_next(it, &t), CH_DATA_LOSS, "lines.txt", "0");
+    t_refused(ch_iterator_next(it, &t), CH_FAILED_PRECONDITION, "go_on", "error");
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+
+    d = ch_dataset_lines(ch_dataset_files(path_of("none-*"), NULL), NULL);
+    t_ok(ch_iterator_new(d, NULL, &it));
+    t_refused(ch_iterator_next(it, &t), CH_NOT_FOUND, "none-*", "pattern");
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    assert_null(ch_dataset_npy(file("none.npy"), NULL, NULL));
+}
+
+/* 5.5.9, 5.5.10: workers take their own files where there are enough, and their pieces otherwise. */
+static void workers_share_files(void **state)
+{
+    static const char *want[] = {"0 1 2 7 8", "3 4 5 6"};
+
+    (void)state;
+    for (int w = 0; w < 2; w++) {
+        ch_dataset *d = ch_dataset_select(p_examples(), 1, (const char *[]){"y"}), *mine = NULL;
+        ch_iterator   *it = NULL;
+        static t_given g;
+
+        memset(&g, 0, sizeof(g));
+        d = ch_dataset_batch(d, 10, NULL);
+        t_ok(ch_dataset_distribute(d, &(ch_input_context){2, w, 2, 0}, &mine));
+        t_ok(ch_iterator_new(mine, NULL, &it));
+        t_take(it, -1, &g);
+        for (char *at; (at = strstr(g.text, " | ")) != NULL;)
+            memmove(at, at + 2, strlen(at + 1));
+        assert_string_equal(g.text, want[w]);
+        ch_iterator_unref(it);
+        ch_dataset_unref(mine);
+        ch_dataset_unref(d);
+    }
+}
+
+static int make_directory(void **state)
+{
+    (void)state;
+    if (mkdtemp(directory) == NULL)
+        return -1;
+    write_files();
+    return 0;
+}
+
+static int remove_directory(void **state)
+{
+    char command[200];
+
+    (void)state;
+    snprintf(command, sizeof(command), "rm -r %s", directory);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(files_give_their_rows),
+        cmocka_unit_test(a_place_in_a_file_is_taken_up),
+        cmocka_unit_test(damage_is_named_or_left_out),
+        cmocka_unit_test(workers_share_files),
+    };
+
+    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+}
