@@ -1,8 +1,8 @@
 /* bench/memory.c -- the planned arena against what must be alive at one time.
  *
- * Three models take a training step. tools/arena-bound replays each printed plan, knowing nothing of
- * the planner, and says how small an arena could be. Then one of them runs on, and so does a model of
- * layers with an optimizer's options and metrics: the process must not grow.
+ * Three models take a training step. tools/arena-bound replays each printed plan, knowing
+ * nothing of the planner, and says how small an arena could be. Then one of them runs on, and
+ * so does a model of layers with an optimizer's options and metrics: the process must not grow.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>

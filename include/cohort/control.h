@@ -39,7 +39,8 @@ typedef struct ch_scan_spec {
 typedef void (*ch_scan_fn)(ch_step *s, void *arg, ch_node *const *carry, ch_node *const *x,
                            ch_node **next, ch_node **y);
 
-/* Runs the iterations in turn. `last` gets the carries of the last one; it and y may be NULL. */
+/* Runs the iterations in turn. `last` gets the carries of the last one; it and y may be
+ * NULL. */
 CH_API void ch_scan(ch_step *s, const ch_scan_spec *spec, ch_scan_fn fn, void *arg,
                     ch_node *const *carry, ch_node *const *x, ch_node **last, ch_node **y);
 

@@ -12,8 +12,9 @@
  * that they depend on (the last axis, mostly) are fixed; rows and all else may change.
  *
  *   - Constructors return NULL on an error, and so does whatever is given NULL; ch_model_new
- *     then fails with that error, the last of this thread's. A layer that takes others owns them, on an error too: one
- *     unref of the outermost ends all. To be in two places, a layer is given with ch_layer_ref.
+ *     then fails with that error, the last of this thread's. A layer that takes others owns
+ *     them, on an error too: one unref of the outermost ends all. To be in two places, a layer
+ *     is given with ch_layer_ref.
  *   - Names are unique among the children of one layer: "dense", "dense_1". A variable's name
  *     is the path to it: "net/dense_1/kernel".
  *   - A layer that is called twice shares its variables.
@@ -111,10 +112,10 @@ CH_API ch_layer *ch_depthwise_conv2d_layer(int64_t height, int64_t width,
 /* Depthwise, then 1x1 to `filters`. */
 CH_API ch_layer *ch_separable_conv2d_layer(int64_t filters, int64_t height, int64_t width,
                                            const ch_conv_layer_options *opt);
-/* The gradient of a convolution with respect to its input, as a layer. With window k (dilated: its
- * reach) and stride s, an image of `in` becomes in s (CH_PAD_SAME), (in - 1) s + the larger of k
- * and s (CH_PAD_VALID, as Keras has it), or (in - 1) s + k less what is padded on both sides
- * (CH_PAD_EXPLICIT, as PyTorch has it). */
+/* The gradient of a convolution with respect to its input, as a layer. With window k (dilated:
+ * its reach) and stride s, an image of `in` becomes in s (CH_PAD_SAME), (in - 1) s + the larger
+ * of k and s (CH_PAD_VALID, as Keras has it), or (in - 1) s + k less what is padded on both
+ * sides (CH_PAD_EXPLICIT, as PyTorch has it). */
 CH_API ch_layer *ch_conv2d_transpose_layer(int64_t filters, int64_t height, int64_t width,
                                            const ch_conv_layer_options *opt);
 
@@ -151,19 +152,19 @@ typedef struct ch_embedding_options {
 /* (..., width) rows of a table (ids, width), for ids (...). Its gradient is sparse. */
 CH_API ch_layer *ch_embedding_layer(int64_t ids, int64_t width,
                                     const ch_embedding_options *opt);
-/* Called with ids and row_splits as ch_embedding_bag takes them, and the weights of the ids if it
- * is weighted: (rows, width), the sum or mean of each row's. One node more, the labels perhaps,
- * may say how many rows that are: as many as it has. Without it, the result cannot meet what has
- * the rows of another input. */
+/* Called with ids and row_splits as ch_embedding_bag takes them, and the weights of the ids if
+ * it is weighted: (rows, width), the sum or mean of each row's. One node more, the labels
+ * perhaps, may say how many rows that are: as many as it has. Without it, the result cannot
+ * meet what has the rows of another input. */
 CH_API ch_layer *ch_embedding_bag_layer(int64_t ids, int64_t width, ch_combiner combiner,
                                         const ch_embedding_options *opt);
 
 typedef struct ch_multi_head_options {
     int64_t key_width; /* of a head; 0: width / heads */
     bool    causal;
-    double
-        dropout; /* of what comes out; the weights of attention are never in memory, and whole */
-    int bias;    /* 0: yes; CH_OFF: none */
+    double  dropout; /* of what comes out; the weights of attention are never all in memory,
+                        and none of them is dropped */
+    int     bias;    /* 0: yes; CH_OFF: none */
 } ch_multi_head_options;
 /* Multi-head attention. With one node it attends to itself; with two, the first asks and the
  * second is asked; a third is the mask that ch_attention takes: it broadcasts to (N, heads, T,
@@ -191,9 +192,9 @@ CH_API ch_layer *ch_gru(int64_t units, const ch_recurrent_options *opt);
 /* ---- layers of one's own ----
  *
  * `self` is the layer's own memory, a copy of what ch_layer_new was given. `build` runs before
- * the first call, and makes variables; if that call fails they are dropped, and build runs again
- * before the next. `drop` frees what self holds. Either may be NULL. The layers in it are what
- * ch_layer_children gives. */
+ * the first call, and makes variables; if that call fails they are dropped, and build runs
+ * again before the next. `drop` frees what self holds. Either may be NULL. The layers in it are
+ * what ch_layer_children gives. */
 
 /* At least and at most; a `most` of 0 is no bound. */
 typedef struct ch_layer_bounds {
@@ -206,7 +207,8 @@ typedef struct ch_layer_ops {
     ch_node *(*call)(ch_layer *l, void *self, ch_step *s, int n_in, ch_node *const *in,
                      bool training);
     void (*drop)(void *self);
-    /* What a call is given, seen to before build: how many nodes, and how many axes each has. */
+    /* What a call is given, seen to before build: how many nodes, and how many axes each
+     * has. */
     ch_layer_bounds n_in, rank[CH_LAYER_INPUTS];
 } ch_layer_ops;
 

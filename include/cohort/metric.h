@@ -8,11 +8,12 @@
  *     rc = ch_metric_result(accuracy, &x);                         // after it
  *     rc = ch_metric_reset(accuracy);
  *
- * A metric's state is variables of f64, to which a step adds the sum over all replicas: so every
- * replica holds the whole, and a state can be saved, or summed with that of another job. Only the
- * state of ch_metric_auc_exact is no sum: it is rows, and those of two jobs are put together.
- * `weights` may be NULL, or one for each example: of the shape of what is averaged or counted,
- * or of its first axes. `name` NULL is the kind's, "auc". What divides by nothing is 0.
+ * A metric's state is variables of f64, to which a step adds the sum over all replicas: so
+ * every replica holds the whole, and a state can be saved, or summed with that of another job.
+ * Only the state of ch_metric_auc_exact is no sum: it is rows, and those of two jobs are put
+ * together. `weights` may be NULL, or one for each example: of the shape of what is averaged or
+ * counted, or of its first axes. `name` NULL is the kind's, "auc". What divides by nothing is
+ * 0.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_METRIC_H
@@ -24,7 +25,8 @@
 typedef struct ch_metric ch_metric;
 
 /* Of values themselves: `truth` is not looked at and may be NULL. Give it one value for each
- * example, as losses are before they are averaged, so that a replica with few rows weighs little. */
+ * example, as losses are before they are averaged, so that a replica with few rows weighs
+ * little. */
 CH_API CH_MUST_CHECK ch_status ch_metric_mean(ch_strategy *st, const char *name,
                                               ch_metric **out);
 CH_API CH_MUST_CHECK ch_status ch_metric_sum(ch_strategy *st, const char *name,
@@ -44,8 +46,8 @@ CH_API CH_MUST_CHECK ch_status ch_metric_binary_accuracy(ch_strategy *st, const 
 CH_API CH_MUST_CHECK ch_status ch_metric_top_k(ch_strategy *st, const char *name, int k,
                                                ch_metric **out);
 
-/* Of yes and no; a guess is yes above `threshold`. Truth, here and below, is of any type: 0 is no,
- * and all else is yes, as Keras has it. So labels of -1 and 1 want a ch_greater before. */
+/* Of yes and no; a guess is yes above `threshold`. Truth, here and below, is of any type: 0 is
+ * no, and all else is yes, as Keras has it. So labels of -1 and 1 want a ch_greater before. */
 CH_API CH_MUST_CHECK ch_status ch_metric_precision(ch_strategy *st, const char *name,
                                                    double threshold, ch_metric **out);
 CH_API CH_MUST_CHECK ch_status ch_metric_recall(ch_strategy *st, const char *name,
@@ -53,9 +55,9 @@ CH_API CH_MUST_CHECK ch_status ch_metric_recall(ch_strategy *st, const char *nam
 CH_API CH_MUST_CHECK ch_status ch_metric_f1(ch_strategy *st, const char *name, double threshold,
                                             ch_metric **out);
 
-/* The area under the ROC curve, of guesses in [0, 1]: from counts at `thresholds` (2 or more; 0:
- * 200) even steps, as Keras has it. Guesses below 0 or above 1 count as those: of logits, ask for
- * that of their sigmoids. NaN if a guess is. */
+/* The area under the ROC curve, of guesses in [0, 1]: from counts at `thresholds` (2 or more;
+ * 0: 200) even steps, as Keras has it. Guesses below 0 or above 1 count as those: of logits,
+ * ask for that of their sigmoids. NaN if a guess is. */
 CH_API CH_MUST_CHECK ch_status ch_metric_auc(ch_strategy *st, const char *name, int thresholds,
                                              ch_metric **out);
 /* The same exactly, of any guesses, equal ones counted half, as in scikit-learn. All are kept:

@@ -45,13 +45,12 @@ CH_API ch_node *ch_sigmoid_cross_entropy(ch_node *logits, ch_node *labels);
 /* ---- linear algebra and convolution ----
  *
  * Convolutions and products of bf16 run on oneDNN where it is fastest, always single-threaded:
- * a device shares large ones among its threads itself. oneDNN's OpenMP is told so for the length
- * of a call, and the program's own OpenMP settings stay as they were. COHORT_ENGINES=false leaves
- * oneDNN alone. */
+ * a device shares large ones among its threads itself. oneDNN's OpenMP is told so for the
+ * length of a call, and the program's own OpenMP settings stay as they were.
+ * COHORT_ENGINES=false leaves oneDNN alone. */
 
 /* (..., m, n) = a (..., m, k) . b (..., k, n); with `ta`, a is stored as (..., k, m), with
- * `tb`, b as
- * (..., n, k). The axes before the last two broadcast. Floats and integers; integers wrap. */
+ * `tb`, b as (..., n, k). The axes before the last two broadcast. Floats and integers; integers wrap. */
 CH_API ch_node *ch_matmul(ch_node *a, bool ta, ch_node *b, bool tb);
 /* (..., n) = x (..., k) . w (k, n) + bias (n), if there is one. With an activation behind it,
  * it is still one call when it runs. */
@@ -98,9 +97,10 @@ typedef struct ch_attention_options {
     double scale;  /* 0: 1 / sqrt(d) */
 } ch_attention_options;
 
-/* (b, h, t, e) = softmax(scale * q . k' + mask) . v, of q (b, h, t, d), k (b, h, s, d), v (b, h, s, e),
- * floats. The mask may be NULL; it broadcasts to (b, h, t, s) and is bool (true: seen) or of q's type
- * (added). A query that sees no key gives zeros. The scores are never all in memory. */
+/* (b, h, t, e) = softmax(scale * q . k' + mask) . v, of q (b, h, t, d), k (b, h, s, d) and
+ * v (b, h, s, e), floats. The mask may be NULL; it broadcasts to (b, h, t, s) and is bool (true:
+ * seen) or of q's type (added). A query that sees no key gives zeros. The scores are never all
+ * in memory. */
 CH_API ch_node *ch_attention(ch_node *q, ch_node *k, ch_node *v, ch_node *mask,
                              const ch_attention_options *opt);
 

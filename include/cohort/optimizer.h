@@ -5,15 +5,15 @@
  *     ...
  *     ch_optimizer_minimize(opt, s, loss, n, vars);          // in a step
  *
- * Gradients are summed over the replicas, clipped, and applied by one kernel for each variable, in
- * place. Gradients that are sparse stay so: of SGD, Adagrad, row-wise Adagrad, Adam, AdamW and
- * FTRL only the rows that they name are touched, their slots too (Adam's as TensorFlow's lazy
- * form: rows not named do not decay); rows of one id count as their sum. Other rules make them
- * dense, and the log says so once for each variable.
+ * Gradients are summed over the replicas, clipped, and applied by one kernel for each variable,
+ * in place. Gradients that are sparse stay so: of SGD, Adagrad, row-wise Adagrad, Adam, AdamW
+ * and FTRL only the rows that they name are touched, their slots too (Adam's as TensorFlow's
+ * lazy form: rows not named do not decay); rows of one id count as their sum. Other rules make
+ * them dense, and the log says so once for each variable.
  *
- *   - Slots are variables, named after their own: "net/dense/kernel/adam/m". They are made when a
- *     step that applies is first recorded, or by ch_optimizer_build. So is "adam/iterations", an
- *     i64: one more for every call of minimize or apply that was applied.
+ *   - Slots are variables, named after their own: "net/dense/kernel/adam/m". They are made when
+ *     a step that applies is first recorded, or by ch_optimizer_build. So is "adam/iterations",
+ *     an i64: one more for every call of minimize or apply that was applied.
  *   - The learning rate is a variable: set it between steps, no step is recorded again. With a
  *     schedule it is computed from the iterations, and setting it is an error. It is f64, and
  *     takes the type of what it updates.
@@ -82,11 +82,12 @@ typedef struct ch_ftrl_options {
     double l1, l2, l2_shrinkage, beta;
 } ch_ftrl_options;
 
-/* Both options may be NULL. Rates are finite in f32, and not negative. The rules and their defaults
- * are Keras's, but for: AdamW's decay of 0.01, which is PyTorch's (Keras: 0.004); LAMB, which is
- * the paper's (https://arxiv.org/abs/1904.00962, with the decay in the update and a trust ratio
- * that is not bounded), its epsilon of 1e-6 and decay of 0.01 with it; row-wise Adagrad, which
- * Keras does not have. FTRL divides by the rate: a step at rate 0 changes nothing. */
+/* Both options may be NULL. Rates are finite in f32, and not negative. The rules and their
+ * defaults are Keras's, but for: AdamW's decay of 0.01, which is PyTorch's (Keras: 0.004);
+ * LAMB, which is the paper's (https://arxiv.org/abs/1904.00962, with the decay in the update
+ * and a trust ratio that is not bounded), its epsilon of 1e-6 and decay of 0.01 with it;
+ * row-wise Adagrad, which Keras does not have. FTRL divides by the rate: a step at rate 0
+ * changes nothing. */
 CH_API CH_MUST_CHECK ch_status ch_sgd(double rate, const ch_sgd_options *rule,
                                       const ch_optimizer_options *opt, ch_optimizer **out);
 CH_API CH_MUST_CHECK ch_status ch_adagrad(double rate, const ch_adagrad_options *rule,
@@ -106,21 +107,22 @@ CH_API CH_MUST_CHECK ch_status ch_lamb(double rate, const ch_adam_options *rule,
 CH_API ch_optimizer           *ch_optimizer_ref(ch_optimizer *o);
 CH_API void                    ch_optimizer_unref(ch_optimizer *o);
 
-/* Makes the slots of these variables, and what the optimizer keeps of its own, without a step: to
- * load them from somewhere before the first. The list is that of the calls to come. */
+/* Makes the slots of these variables, and what the optimizer keeps of its own, without a step:
+ * to load them from somewhere before the first. The list is that of the calls to come. */
 CH_API CH_MUST_CHECK ch_status ch_optimizer_build(ch_optimizer *o, int n, ch_var *const *var);
 
 /* In a step, not in a loop or branch of one: the gradients of `loss`, summed over the replicas,
  * applied. Variables that the loss does not depend on get zeros. */
 CH_API void ch_optimizer_minimize(ch_optimizer *o, ch_step *s, ch_node *loss, int n,
                                   ch_var *const *var);
-/* The same with gradients of one's own, which are summed over the replicas here too. With a loss
- * scale they are those of the loss times ch_optimizer_loss_scale_node, which is taken out. */
+/* The same with gradients of one's own, which are summed over the replicas here too. With a
+ * loss scale they are those of the loss times ch_optimizer_loss_scale_node, which is taken
+ * out. */
 CH_API void ch_optimizer_apply(ch_optimizer *o, ch_step *s, int n, ch_var *const *var,
                                ch_node *const *gradient);
 
-/* Outside a step. What is not made yet is 0, the rate and the loss scale as given; the loss scale
- * is 1 where there is none. */
+/* Outside a step. What is not made yet is 0, the rate and the loss scale as given; the loss
+ * scale is 1 where there is none. */
 CH_API CH_MUST_CHECK ch_status ch_optimizer_rate(ch_optimizer *o, double *out);
 CH_API CH_MUST_CHECK ch_status ch_optimizer_set_rate(ch_optimizer *o, double rate);
 CH_API CH_MUST_CHECK ch_status ch_optimizer_loss_scale(ch_optimizer *o, double *out);

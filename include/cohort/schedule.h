@@ -40,7 +40,8 @@ CH_API ch_schedule ch_schedule_constant(double rate);
 /* rate * factor ^ (step / steps). */
 CH_API ch_schedule ch_schedule_exponential(double rate, double steps, double factor,
                                            bool stairs);
-/* value[i] up to and including step boundary[i], value[n] after the last. n <= CH_SCHEDULE_PIECES. */
+/* value[i] up to and including step boundary[i], value[n] after the last; n is at most
+ * CH_SCHEDULE_PIECES. */
 CH_API ch_schedule ch_schedule_piecewise(int n, const double *boundary, const double *value);
 /* (rate - end) * (1 - step / steps) ^ power + end, and `end` from there on. */
 CH_API ch_schedule ch_schedule_polynomial(double rate, double steps, double end, double power);
@@ -52,8 +53,8 @@ CH_API ch_schedule ch_schedule_cosine_restarts(double rate, double steps, double
 /* The same after a straight rise from 0 over `steps`. */
 CH_API ch_schedule ch_schedule_warm_up(ch_schedule then, double steps);
 
-/* The rate at a step: in C, NAN for what makes no sense; and in a step, of an i64 scalar: a number
- * of f64, weak as ch_number's are. */
+/* The rate at a step: in C, NAN for what makes no sense; and in a step, of an i64 scalar: a
+ * number of f64, weak as ch_number's are. */
 CH_API double   ch_schedule_at(const ch_schedule *p, int64_t step);
 CH_API ch_node *ch_schedule_node(const ch_schedule *p, ch_node *step);
 

@@ -60,7 +60,8 @@ CH_API ch_node *ch_var_read(ch_step *s, ch_var *v);
 CH_API ch_node *ch_var_assign(ch_step *s, ch_var *v, ch_node *value);
 CH_API ch_node *ch_var_assign_add(ch_step *s, ch_var *v, ch_node *delta);
 CH_API ch_node *ch_var_assign_sub(ch_step *s, ch_var *v, ch_node *delta);
-/* Rows `ids` of axis 0 get `rows` added, or are replaced by them; other rows are not touched. */
+/* Rows `ids` of axis 0 get `rows` added, or are replaced by them; other rows are not
+ * touched. */
 CH_API ch_node *ch_var_scatter_add(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows);
 CH_API ch_node *ch_var_scatter_update(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows);
 

@@ -1,9 +1,9 @@
 /* kernel/gemm.h -- C = A . B for matrices and batches of them, row-major.
  *
  * Ways to do it, in the order in which they are tried: oneDNN for bf16, which it does with the
- * matrix instructions of newer CPUs; 16-bit floats widened; our own for everything else, which is as
- * fast as OpenBLAS, calls nobody and allocates nothing. All are single-threaded and may run on
- * several threads at once; whoever has a large product cuts it into tiles.
+ * matrix instructions of newer CPUs; 16-bit floats widened; our own for everything else, which
+ * is as fast as OpenBLAS, calls nobody and allocates nothing. All are single-threaded and may
+ * run on several threads at once; whoever has a large product cuts it into tiles.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KERNEL_GEMM_H

@@ -1,11 +1,11 @@
 /* kernel/rule.h -- update rules: how a variable and its slots follow a gradient.
  *
- * Plain arithmetic on pointers, so that whoever holds a variable can call it: the op `apply`, or
- * a server of parameters. Everything is updated in place. What a rule needs beside the
+ * Plain arithmetic on pointers, so that whoever holds a variable can call it: the op `apply`,
+ * or a server of parameters. Everything is updated in place. What a rule needs beside the
  * arrays are numbers of the run: one vector of CH_HYPERS elements, of the variable's dtype (f32
- * or f64), indexed by ch_hyper. Every rule takes the gradient as g' = g * scale, cut to
- * [-clip, clip]; and first takes decay * var from the variable, but for LAMB, where the
- * decay is part of the update. Where `apply` is 0, a caller calls nothing.
+ * or f64), indexed by ch_hyper. Every rule takes the gradient as g' = g * scale, cut to [-clip,
+ * clip]; and first takes decay * var from the variable, but for LAMB, where the decay is part
+ * of the update. Where `apply` is 0, a caller calls nothing.
  *
  * Elements do not depend on each other, so arrays may be cut anywhere, with two exceptions:
  * rules `by_row` keep one element of the slot for each row of axis 0 and are cut between rows;
@@ -76,8 +76,8 @@ const ch_rule *ch__rule_find(const char *name); /* NULL if there is none */
 /* n elements, of rows of `width`; not for rules with norms. */
 void ch__rule_dense(const ch_rule *r, ch_dtype dtype, int64_t n, int64_t width, void *var,
                     const void *grad, void *const *slot, const void *hyper);
-/* For those, which is LAMB: slots, and the sums of squares of variable and update, added to norm[2]; then, with
- * the sums over all of it, the variable. */
+/* For those, which is LAMB: slots, and the sums of squares of variable and update, added to
+ * norm[2]; then, with the sums over all of it, the variable. */
 void ch__rule_norms(ch_dtype dtype, int64_t n, const void *var, const void *grad,
                     void *const *slot, const void *hyper, double *norm);
 void ch__rule_finish(ch_dtype dtype, int64_t n, void *var, void *const *slot, const void *hyper,
@@ -102,8 +102,8 @@ void ch__groups_sort(const ch_groups *g, ch_ids ids, int chunk, void *scratch);
 void ch__rule_rows(const ch_rule *r, ch_dtype dtype, const ch_groups *g, ch_ids ids,
                    const void *rows, void *var, void *const *slot, const void *hyper, int tile,
                    void *scratch);
-/* Puts the sum of each group at its first position of `to`, and its id in `to_ids`, of the type of
- * ids; other positions are not written. */
+/* Puts the sum of each group at its first position of `to`, and its id in `to_ids`, of the type
+ * of ids; other positions are not written. */
 void ch__rows_merge(ch_dtype dtype, const ch_groups *g, ch_ids ids, const void *rows,
                     void *to_ids, void *to, int tile, void *scratch);
 

@@ -16,8 +16,8 @@
     X(round_over) X(round_rows)
 /* clang-format on */
 
-/* The new value of var (f32 or f64), and of its slots in slot[0 .. n_slots - 1], from a gradient
- * like var. */
+/* The new value of var (f32 or f64), and of its slots in slot[0 .. n_slots - 1], from a
+ * gradient like var. */
 ch_node *ch__apply(ch_rule_kind rule, ch_node *var, ch_node *grad, ch_node *hyper,
                    ch_node **slot);
 /* The same for the rows (k, ...) of a sparse gradient with their ids (k): rows of equal ids are
@@ -56,11 +56,11 @@ ch_node *ch__sum_squares(ch_step *s, int n, ch_node *const *x);
 void ch__merge_rows(ch_node *ids, ch_node *rows, ch_dim n_rows, ch_node **out_ids,
                     ch_node **out_rows);
 
-/* `wide`, of f32, rounded to the dtype of x, and in its place: so that a variable of 16 bits needs no
- * other memory. */
+/* `wide`, of f32, rounded to the dtype of x, and in its place: so that a variable of 16 bits
+ * needs no other memory. */
 ch_node *ch__round_over(ch_node *x, ch_node *wide);
-/* x, a 16-bit table, with the rows of these ids rounded from `wide`, the same table in f32. Ids out
- * of range stand for no row; it cannot fail, so it may follow an update. */
+/* x, a 16-bit table, with the rows of these ids rounded from `wide`, the same table in f32. Ids
+ * out of range stand for no row; it cannot fail, so it may follow an update. */
 ch_node *ch__round_rows(ch_node *x, ch_node *ids, ch_node *wide);
 
 /* x, or zeros if `when` (a bool scalar) holds. Written over x, the other case costs nothing. */

@@ -1,4 +1,5 @@
-/* ops/apply_rows.c -- an update rule on some rows of a variable; and adding up rows of equal ids.
+/* ops/apply_rows.c -- an update rule on some rows of a variable; and adding up rows of equal
+ * ids.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>

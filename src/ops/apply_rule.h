@@ -11,8 +11,8 @@ typedef struct ch_apply_attrs {
 
 extern const ch_attr ch__apply_attr_rows[];
 
-/* Inputs: the variable, ..., a gradient like it at hyper - 1, the numbers at `hyper`, the slots.
- * Outputs: the variable, the slots. The gradient's sizes are the caller's to check. */
+/* Inputs: the variable, ..., a gradient like it at hyper - 1, the numbers at `hyper`, the
+ * slots. Outputs: the variable, the slots. The gradient's sizes are the caller's to check. */
 ch_status ch__infer_apply(ch_infer *c, const ch_rule **rule, int hyper);
 /* Each output may be written over its input. */
 void ch__apply_over(const ch_rule *r, int hyper, ch_prep *p);

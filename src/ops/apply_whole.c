@@ -1,7 +1,7 @@
 /* ops/apply_whole.c -- one answer about all elements of many arrays: all_finite, sum_squares.
  *
- * Every input is cut into tiles; each tile leaves its answer in scratch, and a second phase puts
- * them together in order.
+ * Every input is cut into tiles; each tile leaves its answer in scratch, and a second phase
+ * puts them together in order.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>

@@ -248,8 +248,8 @@ static ch_status set_copies(ch_var *v, ch_tensor *value)
     return rc;
 }
 
-/* What a follower is when its leader is set to `value`: that, but where its own, rounded, is the
- * same, it keeps its digits. So it does not matter in which order the two are restored. */
+/* What a follower is when its leader is set to `value`: that, but where its own, rounded, is
+ * the same, it keeps its digits. So it does not matter in which order the two are restored. */
 static ch_status follow(ch_var *f, ch_tensor *value)
 {
     size_t     bytes = ch_dtype_bytes(value->dtype), wide = ch_dtype_bytes(f->dtype);

@@ -11,8 +11,8 @@
 
 /* ---- errors of constructors ---- */
 
-/* The last of them, until it is handed on. It has a copy of the message, which much else may have
- * replaced by then. */
+/* The last of them, until it is handed on. It has a copy of the message, which much else may
+ * have replaced by then. */
 static _Thread_local struct {
     ch_status rc; /* CH_OK: none */
     char      text[CH_FAULT_TEXT];

@@ -1,7 +1,7 @@
 /* train/optimizer_step.c -- what an optimizer records in a step.
  *
- * In this order, over all variables: gradients; their sum over the replicas; checks, so that all
- * replicas decide alike; sums over steps; norms; the numbers of the run; the updates;
+ * In this order, over all variables: gradients; their sum over the replicas; checks, so that
+ * all replicas decide alike; sums over steps; norms; the numbers of the run; the updates;
  * counters. Nothing from the updates on can fail.
  *
  * SPDX-License-Identifier: Apache-2.0 */

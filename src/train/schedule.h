@@ -1,4 +1,6 @@
-/* train/schedule.h -- what optimizers ask of a schedule.   SPDX-License-Identifier: Apache-2.0 */
+/* train/schedule.h -- what optimizers ask of a schedule.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef TRAIN_SCHEDULE_H
 #define TRAIN_SCHEDULE_H
 

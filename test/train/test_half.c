@@ -1,4 +1,5 @@
-/* test/train/test_half.c -- 16-bit training of the CNN example: half the memory, the same accuracy.
+/* test/train/test_half.c -- 16-bit training of the CNN example: half the memory, the same
+ * accuracy.
  *
  * The example itself is included: its network, its step, its images.
  *

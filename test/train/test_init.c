@@ -192,8 +192,8 @@ static void name_and_seed_choose_the_numbers_and_size_does_not(void **state)
     (void)state;
 }
 
-/* A program that starts anew, or elsewhere, starts from the same; and test/golden/philox.py, which
- * has a Philox of its own, from these too. */
+/* A program that starts anew, or elsewhere, starts from the same; and test/golden/philox.py,
+ * which has a Philox of its own, from these too. */
 static void the_numbers_stay_what_they_are(void **state)
 {
     ch_shape   shape = ch_shape_of(1, G_PHILOX_N);

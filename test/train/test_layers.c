@@ -1037,8 +1037,9 @@ static void not_made(ch_layer *l, const char *word)
         fail_msg("\"%s\" has no \"%s\"", ch_error_message(), word);
 }
 
-/* A first call that fails, then one of another size that must be the first: by rank, by width (the
- * sizes that are known only when it is called), and by what comes after a part that went well. */
+/* A first call that fails, then one of another size that must be the first: by rank, by width
+ * (the sizes that are known only when it is called), and by what comes after a part that went
+ * well. */
 static void a_first_call_that_fails_leaves_a_layer_as_it_was(void **state)
 {
     ch_shape flat = ch_shape_of(2, 4), images = ch_shape_of(2, 5, 6, 3),

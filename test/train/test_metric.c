@@ -337,7 +337,8 @@ static ch_strategy *replicas(int n)
     return st;
 }
 
-/* Inputs: labels (n) i64, hot (n, 4), yes (n) bool, guess (n, 4), first guess (n), weights (n). */
+/* Inputs: labels (n) i64, hot (n, 4), yes (n) bool, guess (n, 4), first guess (n), weights
+ * (n). */
 enum { LABELS, HOT, YES, GUESS, FIRST, WEIGHTS, INPUTS };
 
 typedef struct job {

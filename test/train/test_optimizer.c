@@ -730,7 +730,8 @@ static void sixteen_bit_models_train_like_wide_ones(void **state)
             run_on(g, t, 0, BATCH);
         }
         assert_same_models(&a, &b, 0.08);
-        /* What the variable holds is the master, rounded; in rows that were named, and others. */
+        /* What the variable holds is the master, rounded; in rows that were named, and
+         * others. */
         master = ch_optimizer_slot(a.o, a.v[0], "master");
         for (int i = 0; i < TABLE * WIDE; i++)
             assert_float_equal(value_at(a.v[0], i), value_at(master, i),
@@ -894,7 +895,8 @@ static void a_dynamic_loss_scale_stays_finite(void **state)
     (void)state;
 }
 
-/* The gradient of w * x * y in f16, by hand: it is less than f16 can hold, but for the scale. */
+/* The gradient of w * x * y in f16, by hand: it is less than f16 can hold, but for the
+ * scale. */
 static void scaled_by_hand(ch_step *s, void *arg)
 {
     job     *j = arg;

@@ -1,4 +1,6 @@
-/* test/train/test_schedule.c -- what schedules promise.   SPDX-License-Identifier: Apache-2.0 */
+/* test/train/test_schedule.c -- what schedules promise.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "../strategy/help.h"
 
 #include <math.h>
