@@ -134,6 +134,16 @@ static ch_dataset *cannot(division *v, const char *why, const ch_dataset *d)
     return NULL;
 }
 
+/* A stage behind which the union over workers would not be what one would read. */
+static bool drops_rows(const ch_dataset *d)
+{
+    return (d->stage == &ch__stage_batch && CH_ATTRS_OF(d, Cohort__Batch)->drop_remainder) ||
+           (d->stage == &ch__stage_padded_batch &&
+            CH_ATTRS_OF(d, Cohort__PaddedBatch)->drop_remainder) ||
+           (d->stage == &ch__stage_bucket && CH_ATTRS_OF(d, Cohort__Bucket)->drop_remainder) ||
+           (d->stage == &ch__stage_rebatch && CH_ATTRS_OF(d, Cohort__Rebatch)->drop_remainder);
+}
+
 /* Under shuffles of names, so that workers stay apart whatever these do (5.5.4). */
 static ch_dataset *divide_names(division *v, ch_dataset *d)
 {
@@ -162,6 +172,8 @@ static ch_dataset *divide_files(division *v, ch_dataset *d)
         return rewrite_inputs(v, d, divide_names);
     if (d->n_in == 0)
         return cannot(v, "it comes from", d);
+    if (v->is_strict && drops_rows(d))
+        return cannot(v, "each worker would drop a remainder of its own in", d);
     if (is_one_of(d, through) || (!v->is_strict && is_one_of(d, also)))
         return rewrite_inputs(v, d, divide_files);
     return cannot(v, "before the files comes", d);

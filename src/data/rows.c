@@ -11,7 +11,10 @@
 #include "base/fault.h"
 #include "base/mem.h"
 
-enum { AHEAD = 4 /* rows whose first bytes are asked for beforehand */ };
+enum {
+    AHEAD = 4,       /* rows whose first bytes are asked for beforehand */
+    SMALL = 64 << 10 /* bytes of a batch that is not worth a block */
+};
 
 /* ---- what they look like ---- */
 
@@ -335,34 +338,51 @@ static void copy_rows(joining *j, char *base)
         j->out->part[i].data = base + (size_t)j->out->part[i].data;
 }
 
+/* Memory for the parts: a small batch has it in itself, a large one a block that is used again. */
+static ch_status take_memory(joining *j, ch_block_pool *pool, char **base)
+{
+    if (j->used <= SMALL) {
+        ch_element *e = ch__element_new(j->out->n, 0, j->used + CH_ALIGN);
+
+        if (e == NULL)
+            return ch__fail_memory(j->d->stage->name);
+        memcpy(e->part, j->out->part, (size_t)e->n * sizeof(ch_part));
+        ch__element_free(j->out);
+        j->out = e;
+        *base = (char *)e->room + (-(uintptr_t)e->room & (CH_ALIGN - 1));
+        return CH_OK;
+    }
+    ch_buffer *block = ch__block_take(pool);
+    j->out->owner[0] = block;
+    if (block == NULL || (block->bytes < j->used && !ch__block_grow(block, j->used)))
+        return ch__fail(CH_RESOURCE_EXHAUSTED, "%s: no memory for a batch of %zu bytes",
+                        j->d->stage->name, j->used);
+    *base = block->data;
+    return CH_OK;
+}
+
 ch_status ch__rows_join(const ch_dataset *d, const ch_rows_how *how, int n,
                         ch_element *const *row, ch_block_pool *pool, ch_element **out)
 {
-    joining    j = {d, how, n, row, ch__element_new(d->n_parts, 1, 0), 0};
-    ch_buffer *block;
-    ch_status  rc;
+    joining   j = {d, how, n, row, ch__element_new(d->n_parts, 1, 0), 0};
+    char     *base = NULL;
+    ch_status rc;
 
     if (j.out == NULL)
         return ch__fail_memory(d->stage->name);
     rc = measure(&j);
+    if (rc == CH_OK)
+        rc = take_memory(&j, pool, &base);
     if (rc != CH_OK) {
         ch__element_free(j.out);
         return rc;
     }
-    block = ch__block_take(pool);
-    if (block != NULL)
-        j.out->owner[0] = block;
-    if (block == NULL || (block->bytes < j.used && !ch__block_grow(block, j.used))) {
-        ch__element_free(j.out);
-        return ch__fail(CH_RESOURCE_EXHAUSTED, "%s: no memory for a batch of %zu bytes",
-                        d->stage->name, j.used);
-    }
-    copy_rows(&j, block->data);
+    copy_rows(&j, base);
     *out = j.out;
     return CH_OK;
 }
 
-/* ---- for lines ---- */
+/* ---- for belts ---- */
 
 void ch__rows_pull(ch_item *i, ch_cursor *from, int n, bool drop_remainder)
 {

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
 
+#include "base/mem.h"
 #include "pipeline.h"
 
 static ch_dataset *range(int64_t n)
@@ -402,6 +403,72 @@ static void an_iterator_dropped_in_mid_flight_ends_its_threads(void **state)
     }
 }
 
+/* Makes a pipeline, takes from it, saves and goes on, with whatever memory there is. */
+static void try_all(pipeline make)
+{
+    ch_dataset  *d = make();
+    ch_iterator *it = NULL;
+    ch_tuple    *t = NULL;
+    void        *bytes = NULL;
+    size_t       size = 0;
+
+    d = ch_dataset_with_options(d, &(ch_dataset_options){.threads = CH_OFF});
+    if (ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it) == CH_OK) {
+        for (int i = 0; i < 3; i++) {
+            if (ch_iterator_next(it, &t) == CH_OK)
+                ch_tuple_unref(t);
+            t = NULL;
+        }
+        if (ch_iterator_save(it, &bytes, &size) == CH_OK) {
+            (void)!ch_iterator_restore(it, bytes, size);
+            ch_bytes_free(bytes);
+        }
+        for (int i = 0; i < 100; i++) {
+            ch_status rc = ch_iterator_next(it, &t);
+
+            if (rc == CH_OK && t == NULL)
+                break;
+            if (rc == CH_OK)
+                ch_tuple_unref(t);
+            t = NULL;
+        }
+    }
+    bytes = NULL;
+    if (d != NULL && ch_dataset_encode(d, &bytes, &size) == CH_OK) {
+        ch_dataset *copy = NULL;
+
+        if (ch_dataset_decode(bytes, size, &copy) == CH_OK)
+            ch_dataset_unref(copy);
+        ch_bytes_free(bytes);
+    }
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+}
+
+/* PROMISES F15. */
+static void without_memory_there_is_an_error_and_no_leak(void **state)
+{
+    (void)state;
+    for (size_t p = 0; p < sizeof(pipelines) / sizeof(pipelines[0]); p++) {
+        int64_t first, most, live;
+
+        try_all(pipelines[p]); /* devices and the like are there now */
+        first = ch__mem_allocs();
+        try_all(pipelines[p]);
+        most = ch__mem_allocs() - first;
+        live = ch__mem_live();
+        for (int64_t n = 1; n <= most; n += 1 + most / 400) {
+            ch__mem_fail_at(n);
+            try_all(pipelines[p]);
+            ch__mem_fail_at(0);
+            if (ch__mem_live() != live)
+                fail_msg(
+                    "pipeline %zu: %lld blocks are left when allocation %lld of %lld fails", p,
+                    (long long)(ch__mem_live() - live), (long long)n, (long long)most);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -414,6 +481,7 @@ int main(void)
         cmocka_unit_test(the_number_of_threads_does_not_matter),
         cmocka_unit_test(a_place_anywhere_is_taken_up),
         cmocka_unit_test(a_decoded_dataset_gives_the_same),
+        cmocka_unit_test(without_memory_there_is_an_error_and_no_leak),
         cmocka_unit_test(an_iterator_dropped_in_mid_flight_ends_its_threads),
     };
 
