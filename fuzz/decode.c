@@ -146,7 +146,7 @@ static bool run(bound *b)
         return false;
     place(b);
     bind.arena = b->memory;
-    bind.input = b->at;
+    bind.input = (const void *const *)b->at;
     bind.output = b->at + g->n_inputs;
     bind.resource = b->at + g->n_inputs + g->n_outputs;
     b->rc = ch__instance_run(x, &bind);

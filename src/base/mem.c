@@ -90,7 +90,7 @@ void *ch__alloc_aligned(size_t bytes)
 
     if (!may_allocate(bytes))
         return NULL;
-    bytes = (at_least_one(bytes) + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
+    bytes = ch__aligned(at_least_one(bytes));
     if (posix_memalign(&p, is_huge ? huge_page_bytes : CH_ALIGN, bytes) != 0)
         return NULL;
     if (is_huge) /* advice: where the kernel declines, small pages do */

@@ -48,7 +48,24 @@ void *ch__arena_copy(ch_arena *a, const void *data, size_t bytes);
 char *ch__arena_strdup(ch_arena *a, const char *s); /* NULL gives NULL */
 void  ch__arena_drop(ch_arena *a);                  /* all of it; the arena is empty again */
 
-/* Overflow-checked size arithmetic: false on overflow. */
+/* Sizes. How many units n takes; n as a multiple of the unit; bytes as one of CH_ALIGN. */
+static inline int64_t ch__units(int64_t n, int64_t unit)
+{
+    return (n + unit - 1) / unit;
+}
+static inline int64_t ch__round_up(int64_t n, int64_t unit)
+{
+    return ch__units(n, unit) * unit;
+}
+static inline size_t ch__aligned(size_t bytes)
+{
+    return (bytes + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
+}
+static inline int64_t ch__least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+/* Overflow-checked: false on overflow. */
 static inline bool ch__mul_size(int64_t a, int64_t b, int64_t *out)
 {
     return !__builtin_mul_overflow(a, b, out);

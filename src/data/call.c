@@ -120,7 +120,8 @@ typedef struct runner {
     ch_program    *program;
     ch_instance   *instance;
     char          *arena;
-    void         **input, **output;
+    const void   **input;
+    void         **output;
     char         **staged;  /* of inputs that are not aligned; NULL: not needed so far */
     ch_shape       shape[]; /* of the inputs */
 } runner;
@@ -247,7 +248,7 @@ static ch_status bind_inputs(runner *r, const ch_element *e)
         size_t         bytes = (size_t)ch_shape_count(p->shape) * ch_dtype_bytes(p->dtype);
 
         if ((uintptr_t)p->data % ch_dtype_bytes(p->dtype) == 0) {
-            memcpy(&r->input[i], &p->data, sizeof(void *)); /* inputs are never written */
+            r->input[i] = p->data;
             continue;
         }
         if (r->staged[i] == NULL && (r->staged[i] = ch__alloc_aligned(bytes + 1)) == NULL)

@@ -11,19 +11,21 @@
 #include "graph/program.h"
 #include "graph/where.h"
 
-/* One block of memory: this, then the calls, then the addresses. */
+/* One block of memory: this, then the calls, then the addresses, twice: kernels read through one
+ * list and write through the other, which has none of constants and inputs. */
 struct ch_instance {
-    ch_program *program;
-    void      **slot;
-    unsigned    generation;
-    bool        is_bound;
-    ch_call     call[]; /* one for each instruction, pointing into slot */
+    ch_program  *program;
+    const void **from;
+    void       **to;
+    unsigned     generation;
+    bool         is_bound;
+    ch_call      call[]; /* one for each instruction, pointing into from and to */
 };
 
 size_t ch__instance_bytes(const ch_program *p)
 {
     return sizeof(ch_instance) + (size_t)p->n_instrs * sizeof(ch_call) +
-           (size_t)p->n_slots * sizeof(void *);
+           2 * (size_t)p->n_slots * sizeof(void *);
 }
 
 ch_instance *ch__instance_at(ch_program *p, void *memory)
@@ -32,13 +34,13 @@ ch_instance *ch__instance_at(ch_program *p, void *memory)
 
     memset(x, 0, ch__instance_bytes(p));
     x->program = p;
-    x->slot = (void **)(void *)&x->call[p->n_instrs];
+    x->to = (void **)(void *)&x->call[p->n_instrs];
+    x->from = (const void **)(void *)(x->to + p->n_slots);
     for (int i = 0; i < p->n_instrs; i++) {
         const ch_instr *in = &p->instr[i];
-        void          **slot = &x->slot[in->first_slot];
 
-        x->call[i].in = (const void *const *)slot;
-        x->call[i].out = slot + in->n_in;
+        x->call[i].in = &x->from[in->first_slot];
+        x->call[i].out = &x->to[in->first_slot + in->n_in];
         x->call[i].state = in->state;
         x->call[i].node = in->node;
     }
@@ -63,15 +65,6 @@ void ch__instance_free(ch_instance *x)
     ch__free(x);
 }
 
-/* Constants never change; the library promises not to write them, and C cannot say so here. */
-static void *as_slot(const void *p)
-{
-    void *q;
-
-    memcpy(&q, &p, sizeof(q));
-    return q;
-}
-
 /* Where a kernel's scratch is that asked for none: it may still add 0 to its address. */
 static _Alignas(CH_ALIGN) char no_scratch[CH_ALIGN];
 
@@ -81,22 +74,31 @@ static void bind_arena(ch_instance *x, char *base)
 
     for (int i = 0; i < p->n_slots; i++) {
         if (p->slot[i].kind == CH_AT_ARENA)
-            x->slot[i] = base + p->slot[i].offset;
+            x->from[i] = x->to[i] = base + p->slot[i].offset;
         else if (p->slot[i].kind == CH_AT_CONSTANT)
-            x->slot[i] = as_slot(p->slot[i].data);
+            x->from[i] = p->slot[i].data;
     }
     for (int i = 0; i < p->n_instrs; i++) {
         const ch_instr *in = &p->instr[i];
-        void           *scratch = x->slot[in->first_slot + in->n_in + in->n_out];
+        void           *scratch = x->to[in->first_slot + in->n_in + in->n_out];
 
         x->call[i].scratch = scratch != NULL ? scratch : no_scratch;
     }
 }
 
-static void fill(void **slot, const ch_patches *p, void *const *base)
+static void fill(ch_instance *x, const ch_patches *p, void *const *base)
+{
+    for (int i = 0; i < p->n; i++) {
+        const struct ch_patch *at = &p->at[i];
+
+        x->from[at->slot] = x->to[at->slot] = (char *)base[at->index] + at->offset;
+    }
+}
+
+static void fill_inputs(ch_instance *x, const ch_patches *p, const void *const *base)
 {
     for (int i = 0; i < p->n; i++)
-        slot[p->at[i].slot] = (char *)base[p->at[i].index] + p->at[i].offset;
+        x->from[p->at[i].slot] = (const char *)base[p->at[i].index] + p->at[i].offset;
 }
 
 static void bind(ch_instance *x, const ch_bind *b)
@@ -106,9 +108,9 @@ static void bind(ch_instance *x, const ch_bind *b)
         x->generation = b->arena_generation;
         x->is_bound = true;
     }
-    fill(x->slot, &x->program->inputs, b->input);
-    fill(x->slot, &x->program->outputs, b->output);
-    fill(x->slot, &x->program->resources, b->resource);
+    fill_inputs(x, &x->program->inputs, b->input);
+    fill(x, &x->program->outputs, b->output);
+    fill(x, &x->program->resources, b->resource);
 }
 
 /* ---- tiles ---- */

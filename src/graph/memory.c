@@ -20,7 +20,7 @@ int ch__buffers_add(ch_buffers *b, size_t bytes, int from, int to)
     /* While the sum of all fits in 63 bits, no place can overflow. */
     if (bytes > PTRDIFF_MAX - CH_ALIGN)
         return -1;
-    bytes = (bytes + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
+    bytes = ch__aligned(bytes);
     if (bytes > PTRDIFF_MAX - b->total ||
         !ch__grow((void **)&b->at, &b->cap, b->n + 1, sizeof(*b->at)))
         return -1;

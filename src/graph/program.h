@@ -88,13 +88,13 @@ ch_instance *ch__instance_at(ch_program *p, void *memory);
 
 /* What a run hands to an instance. The arrays are indexed as the graph's. */
 typedef struct ch_bind {
-    void *const  *input; /* never written */
-    void *const  *output;
-    void *const  *resource;
-    char         *arena;            /* program->arena_bytes */
-    unsigned      arena_generation; /* differs when arena does */
-    const ch_env *env;
-    ch_team      *team;
+    const void *const *input;
+    void *const       *output;
+    void *const       *resource;
+    char              *arena;            /* program->arena_bytes */
+    unsigned           arena_generation; /* differs when arena does */
+    const ch_env      *env;
+    ch_team           *team;
     /* Called before the first write; an error ends the run there. NULL: nobody to ask. */
     ch_status (*agree)(void *arg);
     void *agree_arg;

@@ -200,7 +200,7 @@ static void run_replica(void *arg)
 }
 
 static ch_status set_up_replica(launch *l, int r, int64_t number, int64_t global_rows,
-                                void **input, void **output)
+                                const void **input, void **output)
 {
     const ch_run *run = l->run;
     ch_prepared  *p = l->p;
@@ -251,7 +251,8 @@ static int64_t count_rows(const ch_args *a)
     return rows;
 }
 
-static ch_status launch_jobs(launch *l, int64_t number, void **input, void **output, void **arg)
+static ch_status launch_jobs(launch *l, int64_t number, const void **input, void **output,
+                             void **arg)
 {
     ch_prepared *p = l->p;
     int64_t      rows = count_rows(&l->args);
@@ -308,7 +309,8 @@ static ch_status run_held(launch *l, int64_t number)
         return rc;
     l->job = p->room;
     pointer = (void **)(void *)(l->job + n);
-    return launch_jobs(l, number, pointer + n, pointer + n + n_in, pointer);
+    return launch_jobs(l, number, (const void **)(void *)(pointer + n), pointer + n + n_in,
+                       pointer);
 }
 
 ch_status ch__run(const ch_run *run, ch_tuple **out)

@@ -58,14 +58,9 @@ static add_fn add_of(ch_dtype t)
     }
 }
 
-static bool is_half(ch_dtype t)
-{
-    return t == CH_BF16 || t == CH_F16;
-}
-
 bool ch__can_accumulate(ch_dtype t)
 {
-    return is_half(t) || add_of(t) != NULL;
+    return ch__dtype_is_half(t) || add_of(t) != NULL;
 }
 
 static float widen(ch_dtype t, uint16_t x)
@@ -93,7 +88,7 @@ void ch__accumulate(ch_dtype t, int64_t n, int n_src, const void *const *src, vo
     int64_t           bytes = (int64_t)ch_dtype_bytes(t);
     add_fn            add = add_of(t);
 
-    if (is_half(t)) {
+    if (ch__dtype_is_half(t)) {
         accumulate_half(t, n, n_src, src, dst, (float)divisor);
         return;
     }

@@ -27,21 +27,6 @@ enum {
 /* The products of the opening comment. */
 enum { QK, WV, DOV, WDO, DSK, DSQ };
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t up(int64_t n, int64_t unit)
-{
-    return (n + unit - 1) / unit;
-}
-
-static size_t aligned(size_t bytes)
-{
-    return (bytes + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
-}
-
 static bool is_short(const ch_attending *a)
 {
     return a->compute != a->dims.dtype;
@@ -134,11 +119,11 @@ static void plan_blocks(ch_attending *a)
     double                   work;
 
     a->rows = fit < MIN_ROWS ? MIN_ROWS : fit > MAX_ROWS ? MAX_ROWS : fit / MIN_ROWS * MIN_ROWS;
-    a->rows = least(a->rows, d->t);
-    a->keys = d->causal ? least(CAUSAL_KEYS, d->s) : d->s;
-    a->n_rows = a->rows > 0 ? up(d->t, a->rows) : 0;
-    a->n_keys = a->keys > 0 ? up(d->s, a->keys) : 0;
-    a->step = up(d->s, 16) * 16;
+    a->rows = ch__least(a->rows, d->t);
+    a->keys = d->causal ? ch__least(CAUSAL_KEYS, d->s) : d->s;
+    a->n_rows = a->rows > 0 ? ch__units(d->t, a->rows) : 0;
+    a->n_keys = a->keys > 0 ? ch__units(d->s, a->keys) : 0;
+    a->step = ch__units(d->s, 16) * 16;
     a->n_units = a->is_gradient ? heads : heads * a->n_rows;
     work = (double)heads * (double)d->t * (double)d->s * (double)(d->d + d->e) / TILE_WORK;
     work = work > MAX_TILES ? MAX_TILES : work;
@@ -156,7 +141,7 @@ static size_t wide_bytes(const ch_attending *a)
 
     if (a->is_gradient)
         floats += rows * d->d + d->s * (d->d + d->e);
-    return aligned((size_t)floats * sizeof(float)) + (size_t)8 * CH_ALIGN;
+    return ch__aligned((size_t)floats * sizeof(float)) + (size_t)8 * CH_ALIGN;
 }
 
 ch_status ch__attention_open(ch_attending *a, const ch_attention_dims *d, bool is_gradient)
@@ -176,10 +161,10 @@ ch_status ch__attention_open(ch_attending *a, const ch_attention_dims *d, bool i
         ch__attention_close(a);
         return rc;
     }
-    a->scores_bytes = aligned((size_t)(a->rows * a->step) * ch_dtype_bytes(a->compute));
+    a->scores_bytes = ch__aligned((size_t)(a->rows * a->step) * ch_dtype_bytes(a->compute));
     a->wide_at = a->scores_bytes * (is_gradient ? 2 : 1);
     a->product_at = a->wide_at + (is_short(a) ? wide_bytes(a) : 0);
-    a->tile_bytes = a->product_at + aligned(most) + CH_ALIGN; /* so that there is some */
+    a->tile_bytes = a->product_at + ch__aligned(most) + CH_ALIGN; /* so that there is some */
     return CH_OK;
 }
 
@@ -221,13 +206,13 @@ static int64_t seen_by(const ch_attending *a, int64_t i)
 
     if (!a->dims.causal)
         return a->dims.s;
-    return n < 0 ? 0 : least(n, a->dims.s);
+    return n < 0 ? 0 : ch__least(n, a->dims.s);
 }
 
 /* Blocks of keys that some query of the block sees. */
 static int64_t key_blocks(const ch_attending *a, const block *b)
 {
-    return a->n_keys > 0 ? up(seen_by(a, b->row + b->rows - 1), a->keys) : 0;
+    return a->n_keys > 0 ? ch__units(seen_by(a, b->row + b->rows - 1), a->keys) : 0;
 }
 
 static ch_status multiply(const ch_attending *a, const block *b, int which, int64_t j, bool add,
@@ -320,7 +305,7 @@ static void weigh_row(const ch_attending *a, const block *b, int64_t i, char *ro
     const ch_attention_dims *d = &a->dims;
     const ch_score_loops    *l = score_loops(a);
     int64_t                  size = size_of(a), n = seen_by(a, b->row + i);
-    int64_t                  all = least(key_blocks(a, b) * a->keys, d->s);
+    int64_t                  all = ch__least(key_blocks(a, b) * a->keys, d->s);
     const void              *mask = mask_row(a, b, b->row + i, n);
 
     if (mask == NULL)
@@ -356,7 +341,7 @@ static ch_status forward_block(const ch_attending *a, const block *b)
 
 static ch_status backward_block(const ch_attending *a, const block *b)
 {
-    int64_t   size = size_of(a), all = least(key_blocks(a, b) * a->keys, a->dims.s);
+    int64_t   size = size_of(a), all = ch__least(key_blocks(a, b) * a->keys, a->dims.s);
     char     *dw = b->scores + a->scores_bytes;
     ch_status rc = weigh(a, b);
 
@@ -384,7 +369,7 @@ static char *take(const ch_attending *a, int64_t n, char **at)
 {
     char *room = *at;
 
-    *at += aligned((size_t)(n * size_of(a)));
+    *at += ch__aligned((size_t)(n * size_of(a)));
     return room;
 }
 
@@ -436,7 +421,7 @@ static ch_status forward_unit(const ch_attending *a, int tile, int64_t unit,
 {
     const ch_attention_dims *d = &a->dims;
     int64_t                  head = unit / a->n_rows, row = unit % a->n_rows * a->rows;
-    int64_t                  rows = least(a->rows, d->t - row), from = head * d->t + row;
+    int64_t                  rows = ch__least(a->rows, d->t - row), from = head * d->t + row;
     char                    *at = NULL;
     block                    b = block_of(a, tile, head, in[3], scratch, &at);
     ch_status                rc;
@@ -484,7 +469,7 @@ static ch_status backward_head(const ch_attending *a, int tile, int64_t head,
     memset(b.dk, 0, (size_t)(k * size));
     memset(b.dv, 0, (size_t)(v * size));
     for (b.row = 0; b.row < d->t && rc == CH_OK; b.row += a->rows) {
-        b.rows = least(a->rows, d->t - b.row);
+        b.rows = ch__least(a->rows, d->t - b.row);
         b.q = all_q + b.row * d->d * size;
         b.d = all_do + b.row * d->e * size;
         b.dq = all_dq + b.row * d->d * size;

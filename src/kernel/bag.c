@@ -14,11 +14,6 @@
 
 static const ch_times_table *const levels[] = CH_SIMD_LIST(ch__times_table);
 
-static bool is_half(ch_dtype t)
-{
-    return t == CH_BF16 || t == CH_F16;
-}
-
 /* ---- a row times a number; f64 in f64, the others in f32 ---- */
 
 #define ROOM 512 /* elements of 16 bits that are widened at a time */
@@ -86,7 +81,9 @@ static inline int64_t split_at(const ch_bag *b, ch_ids splits, int64_t i)
 
 size_t ch__bag_scratch(const ch_bag *b)
 {
-    return is_half(b->dtype) ? ((size_t)b->width * sizeof(float) + LINE - 1) / LINE * LINE : 0;
+    return ch__dtype_is_half(b->dtype)
+               ? ((size_t)b->width * sizeof(float) + LINE - 1) / LINE * LINE
+               : 0;
 }
 
 /* Asks for the row that is needed AHEAD ids from now, which may be another bag's. */
@@ -106,14 +103,14 @@ void ch__bag_sum(const ch_bag *b, ch_ids splits, ch_ids ids, const void *weights
                  const void *table, int64_t from, int64_t to, void *out, void *scratch)
 {
     int64_t     size = (int64_t)ch_dtype_bytes(b->dtype), bytes = b->width * size;
-    size_t      sum_bytes = is_half(b->dtype) ? sizeof(float) : (size_t)size;
+    size_t      sum_bytes = ch__dtype_is_half(b->dtype) ? sizeof(float) : (size_t)size;
     int64_t     end = split_at(b, splits, to);
     const char *weight = weights;
 
     for (int64_t bag = from; bag < to; bag++) {
         int64_t first = split_at(b, splits, bag), last = split_at(b, splits, bag + 1);
         char   *row = (char *)out + bag * bytes;
-        void   *sum = is_half(b->dtype) ? scratch : row;
+        void   *sum = ch__dtype_is_half(b->dtype) ? scratch : row;
 
         memset(sum, 0, (size_t)b->width * sum_bytes);
         for (int64_t i = first; i < last; i++) {
@@ -126,7 +123,7 @@ void ch__bag_sum(const ch_bag *b, ch_ids splits, ch_ids ids, const void *weights
         }
         if (b->mean && last > first + 1)
             divide(b->dtype, b->width, sum, last - first);
-        if (is_half(b->dtype))
+        if (ch__dtype_is_half(b->dtype))
             ch__blocks()->narrow[b->dtype](b->width, (const void *[]){sum}, row, NULL);
     }
 }

@@ -14,6 +14,8 @@
 
 #include "base/mem.h"
 #include "kernel/block.h"
+#include "kernel/widen.h"
+#include "tensor/tensor.h"
 
 enum {
     TILE_WORK = 8 << 20, /* multiplications that are worth a thread's attention */
@@ -23,21 +25,6 @@ enum {
     SUM_TILES = 8,  /* in the phase that adds them up */
     SUM_WORK = 64 << 10
 };
-
-static int64_t up(int64_t n, int64_t unit)
-{
-    return (n + unit - 1) / unit;
-}
-
-static size_t aligned(size_t bytes)
-{
-    return (bytes + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
-}
-
-static bool is_short(ch_dtype t)
-{
-    return t == CH_BF16 || t == CH_F16;
-}
 
 /* Elements of x, y and the filter, for the images of d. */
 static int64_t x_count(const ch_conv_dims *d)
@@ -99,7 +86,7 @@ static int tiles_of(ch_conv_kind kind, const ch_conv_dims *d)
 
 static ch_dtype compute_type(ch_dtype t)
 {
-    return is_short(t) ? CH_F32 : t;
+    return ch__dtype_is_half(t) ? CH_F32 : t;
 }
 
 bool ch__conv_fits(const ch_conv_engine *e, ch_conv_kind kind, ch_dtype dtype,
@@ -107,7 +94,7 @@ bool ch__conv_fits(const ch_conv_engine *e, ch_conv_kind kind, ch_dtype dtype,
 {
     ch_conv_dims tile = *d;
 
-    tile.n = is_short(dtype) ? d->n > 0 : up(d->n, tiles_of(kind, d));
+    tile.n = ch__dtype_is_half(dtype) ? d->n > 0 : ch__units(d->n, tiles_of(kind, d));
     return e->fits(kind, compute_type(dtype), &tile);
 }
 
@@ -116,27 +103,27 @@ static void lay_out(ch_conv *v)
 {
     const ch_conv_dims *image = &v->part[1].dims; /* if they are widened */
     size_t              size = ch_dtype_bytes(v->compute), end = 0, engine = 0;
-    bool                is_wide = is_short(v->dtype), makes_filter = v->kind == CH_CONV_FILTER;
+    bool is_wide = ch__dtype_is_half(v->dtype), makes_filter = v->kind == CH_CONV_FILTER;
 
     if (is_wide && !makes_filter)
-        end += aligned((size_t)filter_count(&v->dims) * size);
+        end += ch__aligned((size_t)filter_count(&v->dims) * size);
     for (int i = 0; i < 2; i++) {
         v->part[i].filter_at = end;
-        end += aligned(v->part[i].needs.filter_bytes);
+        end += ch__aligned(v->part[i].needs.filter_bytes);
         if (engine < v->part[i].needs.scratch_bytes)
             engine = v->part[i].needs.scratch_bytes;
     }
     if (is_wide) {
-        v->b_at = aligned((size_t)a_count(v->kind, image) * size);
-        v->out_at = v->b_at + (makes_filter ? aligned((size_t)y_count(image) * size) : 0);
-        v->engine_at = v->out_at + aligned((size_t)out_count(v->kind, image) * size);
+        v->b_at = ch__aligned((size_t)a_count(v->kind, image) * size);
+        v->out_at = v->b_at + (makes_filter ? ch__aligned((size_t)y_count(image) * size) : 0);
+        v->engine_at = v->out_at + ch__aligned((size_t)out_count(v->kind, image) * size);
     }
     v->tiles_at = end;
-    v->tile_bytes = v->engine_at + aligned(engine);
+    v->tile_bytes = v->engine_at + ch__aligned(engine);
     end += v->tile_bytes * (size_t)v->n_tiles;
     v->sums_at = end;
     if (makes_filter && (is_wide || v->n_tiles > 1)) {
-        v->sum_bytes = aligned((size_t)filter_count(&v->dims) * size);
+        v->sum_bytes = ch__aligned((size_t)filter_count(&v->dims) * size);
         end += v->sum_bytes * (size_t)v->n_tiles;
     }
     v->scratch_bytes = end > 0 ? end : CH_ALIGN; /* so that there is some */
@@ -146,7 +133,7 @@ static void plan_phases(ch_conv *v)
 {
     bool packs = v->part[0].needs.filter_bytes + v->part[1].needs.filter_bytes > 0;
 
-    if (v->kind != CH_CONV_FILTER && (packs || is_short(v->dtype)))
+    if (v->kind != CH_CONV_FILTER && (packs || ch__dtype_is_half(v->dtype)))
         v->phase_tiles[v->n_phases++] = 1;
     v->phase_tiles[v->n_phases++] = v->n_tiles;
     if (v->sum_bytes > 0) {
@@ -183,13 +170,13 @@ ch_status ch__conv_open(ch_conv *v, const ch_conv_engine *e, ch_conv_kind kind, 
     v->dtype = dtype;
     v->compute = compute_type(dtype);
     v->dims = *d;
-    v->images = up(d->n, tiles_of(kind, d));
-    v->n_tiles = d->n > 0 ? (int)up(d->n, v->images) : 1;
-    if (is_short(dtype))
+    v->images = ch__units(d->n, tiles_of(kind, d));
+    v->n_tiles = d->n > 0 ? (int)ch__units(d->n, v->images) : 1;
+    if (ch__dtype_is_half(dtype))
         rc = open_part(v, 1, d->n > 0);
     else if (v->n_tiles > 1)
         rc = open_part(v, 0, v->images);
-    if (rc == CH_OK && !is_short(dtype))
+    if (rc == CH_OK && !ch__dtype_is_half(dtype))
         rc = open_part(v, 1, d->n - (v->n_tiles - 1) * v->images);
     if (rc != CH_OK) {
         ch__conv_close(v);
@@ -209,22 +196,12 @@ void ch__conv_close(ch_conv *v)
 
 /* ---- running ---- */
 
-static void widen(ch_dtype t, int64_t n, const void *from, void *to)
-{
-    ch__blocks()->widen[t](n, &from, to, NULL);
-}
-
-static void narrow(ch_dtype t, int64_t n, const void *from, void *to)
-{
-    ch__blocks()->narrow[t](n, &from, to, NULL);
-}
-
 static ch_status run_before(const ch_conv *v, const void *filter, char *scratch)
 {
     ch_status rc = CH_OK;
 
-    if (is_short(v->dtype)) {
-        widen(v->dtype, filter_count(&v->dims), filter, scratch);
+    if (ch__dtype_is_half(v->dtype)) {
+        ch__widen(v->dtype, filter_count(&v->dims), filter, scratch);
         filter = scratch;
     }
     for (int i = 0; i < 2 && rc == CH_OK; i++)
@@ -239,7 +216,7 @@ static const void *ready_filter(const ch_conv *v, const ch_conv_part *t, const v
 {
     if (t->needs.filter_bytes > 0)
         return scratch + t->filter_at;
-    return is_short(v->dtype) ? scratch : filter;
+    return ch__dtype_is_half(v->dtype) ? scratch : filter;
 }
 
 static int64_t images_of(const ch_conv *v, int tile)
@@ -264,16 +241,16 @@ static ch_status run_wide_tile(const ch_conv *v, int tile, const char *a, const 
     if (makes_filter)
         memset(sum, 0, (size_t)out_step * sizeof(*sum));
     for (int64_t i = first; i < first + n && rc == CH_OK; i++) {
-        widen(v->dtype, a_step, a + i * a_step * bytes, own);
+        ch__widen(v->dtype, a_step, a + i * a_step * bytes, own);
         if (makes_filter)
-            widen(v->dtype, b_step, b + i * b_step * bytes, own + v->b_at);
+            ch__widen(v->dtype, b_step, b + i * b_step * bytes, own + v->b_at);
         rc = v->engine->run(t->state, own, makes_filter ? own + v->b_at : filter, made,
                             own + v->engine_at);
         if (makes_filter)
             ch__blocks()->fn[CH_BLOCK_add][CH_F32](out_step, (const void *const[]){sum, made},
                                                    sum, NULL);
         else
-            narrow(v->dtype, out_step, made, out + i * out_step * bytes);
+            ch__narrow(v->dtype, out_step, made, out + i * out_step * bytes);
     }
     return rc;
 }
@@ -312,8 +289,8 @@ static void run_after(const ch_conv *v, int part, int n_parts, char *out, char *
 
         add(count, in, sum, NULL);
     }
-    if (is_short(v->dtype))
-        narrow(v->dtype, count, sum, out);
+    if (ch__dtype_is_half(v->dtype))
+        ch__narrow(v->dtype, count, sum, out);
     else
         memcpy(out, sum, (size_t)(count * size));
 }
@@ -326,7 +303,8 @@ ch_status ch__conv_run(const ch_conv *v, int phase, int tile, const void *a, con
     if (phase < before)
         return run_before(v, b, scratch);
     if (phase == before)
-        return (is_short(v->dtype) ? run_wide_tile : run_tile)(v, tile, a, b, out, scratch);
+        return (ch__dtype_is_half(v->dtype) ? run_wide_tile : run_tile)(v, tile, a, b, out,
+                                                                        scratch);
     run_after(v, tile, v->phase_tiles[phase], out, scratch);
     return CH_OK;
 }

@@ -134,7 +134,7 @@ static ch_status open_primitives(conv *v, const layouts *m, const_dnnl_primitive
     if (dnnl_memory_desc_equal(filter, &m->ours))
         return CH_OK;
     if (makes_filter) {
-        v->filter_at = (needs->scratch_bytes + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
+        v->filter_at = ch__aligned(needs->scratch_bytes);
         needs->scratch_bytes = v->filter_at + dnnl_memory_desc_get_size(filter);
         return ch__dnn_reorder(filter, &m->ours, &v->reorder);
     }

@@ -102,7 +102,7 @@ static ch_status open_products(conv *v, ch_conv_needs *needs)
         }
         most = bytes > most ? bytes : most;
     }
-    v->product_at = (taps + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
+    v->product_at = ch__aligned(taps);
     needs->scratch_bytes = v->product_at + most;
     return CH_OK;
 }

@@ -6,11 +6,6 @@
 #include "base/mem.h"
 #include "kernel/block.h"
 
-static int64_t round_up(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
-}
-
 static const char *at(const void *base, ch_dtype t, int64_t index)
 {
     return (const char *)base + index * (int64_t)ch_dtype_bytes(t);
@@ -86,9 +81,9 @@ static ch_status wide_open(const ch_gemm_dims *d, void **state, size_t *scratch_
         return rc;
     }
     w->engine = engine;
-    w->b_at = (size_t)round_up(w->dims.m * d->k * 4, CH_ALIGN);
-    w->c_at = w->b_at + (size_t)round_up(d->k * d->n * 4, CH_ALIGN);
-    w->more_at = w->c_at + (size_t)round_up(w->dims.m * d->n * 4, CH_ALIGN);
+    w->b_at = (size_t)ch__round_up(w->dims.m * d->k * 4, CH_ALIGN);
+    w->c_at = w->b_at + (size_t)ch__round_up(d->k * d->n * 4, CH_ALIGN);
+    w->more_at = w->c_at + (size_t)ch__round_up(w->dims.m * d->n * 4, CH_ALIGN);
     *state = w;
     *scratch_bytes = w->more_at + more;
     return CH_OK;

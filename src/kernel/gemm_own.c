@@ -28,16 +28,6 @@ static const ch_micro *micro(void)
     return levels[ch__simd_level()];
 }
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t round_up(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
-}
-
 static const char *at(const void *base, ch_dtype t, int64_t index)
 {
     return (const char *)base + index * (int64_t)ch_dtype_bytes(t);
@@ -71,10 +61,10 @@ static size_t lay_out(const ch_gemm_dims *d, size_t *b_at)
     const ch_micro      *mk = micro();
     const ch_micro_move *v = &mk->move[d->dtype];
     int64_t              width = CH_MICRO_VECTORS * mk->vector_bytes / v->bytes;
-    int64_t              m = least(d->m, M_BLOCK), k = least(d->k, K_BLOCK);
-    int64_t              n = round_up(least(d->n, N_BLOCK), width);
+    int64_t              m = ch__least(d->m, M_BLOCK), k = ch__least(d->k, K_BLOCK);
+    int64_t              n = ch__round_up(ch__least(d->n, N_BLOCK), width);
 
-    *b_at = (size_t)round_up(m * k * v->bytes, CH_ALIGN);
+    *b_at = (size_t)ch__round_up(m * k * v->bytes, CH_ALIGN);
     return *b_at + (size_t)(n * k * v->bytes);
 }
 
@@ -104,7 +94,7 @@ static void pack_a(const work *w, const block *x)
     const char         *from = at(w->a, d->dtype, x->i * row + x->p * col);
 
     for (int64_t r = 0; r < x->m; r += w->micro->rows) {
-        int64_t n = least(w->micro->rows, x->m - r);
+        int64_t n = ch__least(w->micro->rows, x->m - r);
 
         w->move->pack(n, x->k, at(from, d->dtype, r * row), row, col,
                       w->packed_a + r * x->k * w->move->bytes, n);
@@ -120,7 +110,7 @@ static void pack_b(const work *w, const block *x)
     const char         *from = at(w->b, d->dtype, x->p * row + x->j * col);
 
     for (int64_t c = 0; c < x->n; c += w->width) {
-        int64_t n = least(w->width, x->n - c), to_row = round_up(n, w->lanes);
+        int64_t n = ch__least(w->width, x->n - c), to_row = ch__round_up(n, w->lanes);
         char   *to = w->packed_b + c * x->k * w->move->bytes;
 
         if (n < to_row)
@@ -133,7 +123,7 @@ static void pack_b(const work *w, const block *x)
 static void multiply_panel(const work *w, const block *x, int64_t j)
 {
     const ch_gemm_dims *d = w->d;
-    int64_t             size = w->move->bytes, n = least(w->width, x->n - j);
+    int64_t             size = w->move->bytes, n = ch__least(w->width, x->n - j);
     int                 vectors = n <= w->lanes ? 1 : 2;
     bool                is_direct = w->move->is_same && n % w->lanes == 0;
     bool                add = x->p > 0 || d->add;
@@ -147,7 +137,7 @@ static void multiply_panel(const work *w, const block *x, int64_t j)
     }
     c.c_row = is_direct ? d->ldc : w->width;
     for (int64_t i = 0; i < x->m; i += w->micro->rows) {
-        int   rows = (int)least(w->micro->rows, x->m - i);
+        int   rows = (int)ch__least(w->micro->rows, x->m - i);
         char *to = at_mut(w->c, d->dtype, (x->i + i) * d->ldc + x->j + j);
 
         c.a = w->packed_a + i * x->k * size;
@@ -171,7 +161,7 @@ static void multiply_columns(const work *w, block x)
     if (!w->direct_b)
         pack_b(w, &x);
     for (x.i = 0; x.i < w->d->m; x.i += M_BLOCK) {
-        x.m = least(M_BLOCK, w->d->m - x.i);
+        x.m = ch__least(M_BLOCK, w->d->m - x.i);
         if (!w->direct_a)
             pack_a(w, &x);
         for (int64_t j = 0; j < x.n; j += w->width)
@@ -199,8 +189,8 @@ static void multiply(const ch_gemm_dims *d, const void *a, const void *b, void *
     w = work_of(d, a, b, c, scratch);
     for (x.j = 0; x.j < d->n; x.j += N_BLOCK)
         for (x.p = 0; x.p < d->k; x.p += K_BLOCK) {
-            x.n = least(N_BLOCK, d->n - x.j);
-            x.k = least(K_BLOCK, d->k - x.p);
+            x.n = ch__least(N_BLOCK, d->n - x.j);
+            x.k = ch__least(K_BLOCK, d->k - x.p);
             multiply_columns(&w, x);
         }
 }

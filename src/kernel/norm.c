@@ -22,7 +22,7 @@ size_t ch__row_room(const ch_rows_of *r)
 {
     size_t bytes = (size_t)r->n * (r->dtype == CH_F64 ? sizeof(double) : sizeof(float));
 
-    return (bytes + CH_ALIGN - 1) & ~(size_t)(CH_ALIGN - 1);
+    return ch__aligned(bytes);
 }
 
 const void *ch__row(const ch_rows_of *r, const void *x, int64_t i, void *room)

@@ -15,11 +15,6 @@ enum {
     COL_GRAIN = 32
 };
 
-static int64_t up(int64_t n, int64_t unit)
-{
-    return (n + unit - 1) / unit;
-}
-
 /* ---- batch axes ---- */
 
 typedef struct axis {
@@ -110,9 +105,9 @@ static void cut_block(ch_product *p, int64_t want)
             break;
     }
     if (rows > 1)
-        p->rows = up(up(d->m, rows), ROW_GRAIN) * ROW_GRAIN;
+        p->rows = ch__units(ch__units(d->m, rows), ROW_GRAIN) * ROW_GRAIN;
     if (cols > 1)
-        p->cols = up(up(d->n, cols), COL_GRAIN) * COL_GRAIN;
+        p->cols = ch__units(ch__units(d->n, cols), COL_GRAIN) * COL_GRAIN;
 }
 
 /* The number of times that the inner product is done. */
@@ -147,14 +142,14 @@ static void plan_tiles(ch_product *p, int threads)
     p->rows = d->m;
     p->cols = d->n;
     if (want > steps && d->batch * steps >= want) {
-        p->batches = up(d->batch, up(want, steps));
+        p->batches = ch__units(d->batch, ch__units(want, steps));
     } else if (want > steps) {
         p->batches = 1;
-        cut_block(p, up(want, steps * d->batch));
+        cut_block(p, ch__units(want, steps * d->batch));
     }
-    p->n_batch = up(d->batch, p->batches);
-    p->n_row = up(d->m, p->rows);
-    p->n_col = up(d->n, p->cols);
+    p->n_batch = ch__units(d->batch, p->batches);
+    p->n_row = ch__units(d->m, p->rows);
+    p->n_col = ch__units(d->n, p->cols);
     p->n_pieces = steps * p->n_batch * p->n_row * p->n_col;
     p->n_tiles = (int)(p->n_pieces < 2 * want ? p->n_pieces : want);
 }
@@ -232,7 +227,8 @@ ch_status ch__product_open(ch_product *p, const ch_gemm_engine *e)
             return rc;
         }
     }
-    p->tile_scratch_bytes = (size_t)up((int64_t)p->tile_scratch_bytes, CH_ALIGN) * CH_ALIGN;
+    p->tile_scratch_bytes =
+        (size_t)ch__units((int64_t)p->tile_scratch_bytes, CH_ALIGN) * CH_ALIGN;
     return CH_OK;
 }
 

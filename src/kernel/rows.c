@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/rows.h"
+#include "tensor/tensor.h"
 
 #include <string.h>
 
@@ -210,11 +211,6 @@ static void add_half_row(const ch_scatter *s, const uint16_t *from, void *to)
     }
 }
 
-static bool is_half(ch_dtype t)
-{
-    return t == CH_BF16 || t == CH_F16;
-}
-
 /* ---- writing ---- */
 
 typedef struct target {
@@ -229,7 +225,7 @@ static inline void write_row(const ch_scatter *s, const target *t, const char *r
 
     if (set)
         memcpy(to, row, (size_t)t->to);
-    else if (is_half(s->dtype))
+    else if (ch__dtype_is_half(s->dtype))
         add_half_row(s, (const uint16_t *)(const void *)row, to);
     else
         add_row(s, row, to);

@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/widen.h"
+#include "tensor/tensor.h"
 
 #include <string.h>
 
@@ -9,9 +10,14 @@
 
 enum { PART = 256 };
 
-static bool is_half(ch_dtype t)
+void ch__widen(ch_dtype t, int64_t n, const void *from, void *to)
 {
-    return t == CH_BF16 || t == CH_F16;
+    ch__blocks()->widen[t](n, &from, to, NULL);
+}
+
+void ch__narrow(ch_dtype t, int64_t n, const void *from, void *to)
+{
+    ch__blocks()->narrow[t](n, &from, to, NULL);
 }
 
 const float *ch__as_f32(ch_dtype t, int64_t n, const void *x, float *room)
@@ -32,7 +38,7 @@ const double *ch__as_f64(ch_dtype t, int64_t n, const void *x, double *room)
         const void *from = (const char *)x + (size_t)i * ch_dtype_bytes(t);
 
         k = n - i < PART ? n - i : PART;
-        from = is_half(t) ? ch__as_f32(t, k, from, part) : from;
+        from = ch__dtype_is_half(t) ? ch__as_f32(t, k, from, part) : from;
         ch__blocks()->cast[CH_F32][CH_F64](k, &from, room + i, NULL);
     }
     return room;
@@ -70,8 +76,8 @@ void ch__from_f64(ch_dtype t, int64_t n, const double *x, void *out)
         const void *from = x + i;
 
         k = n - i < PART ? n - i : PART;
-        ch__blocks()->cast[CH_F64][t](k, &from, is_half(t) ? (void *)part : to, NULL);
-        if (is_half(t))
+        ch__blocks()->cast[CH_F64][t](k, &from, ch__dtype_is_half(t) ? (void *)part : to, NULL);
+        if (ch__dtype_is_half(t))
             ch__from_f32(t, k, part, to);
     }
 }

@@ -8,6 +8,10 @@
 
 #include "cohort/shape.h"
 
+/* n 16-bit floats to f32, and f32 rounded to them. */
+void ch__widen(ch_dtype t, int64_t n, const void *from, void *to);
+void ch__narrow(ch_dtype t, int64_t n, const void *from, void *to);
+
 /* n elements of x as floats or i64: x itself if they are, else `room`, filled. */
 const float   *ch__as_f32(ch_dtype t, int64_t n, const void *x, float *room);
 const double  *ch__as_f64(ch_dtype t, int64_t n, const void *x, double *room);

@@ -11,7 +11,7 @@ size_t ch__scratch_take(size_t *used, size_t bytes)
 {
     size_t at = *used;
 
-    *used += (bytes + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
+    *used += ch__aligned(bytes);
     return at;
 }
 
@@ -34,22 +34,14 @@ void ch__body_start(const ch_body *b, const ch_call *c, ch_running *r)
     char *scratch = c->scratch;
 
     r->instance = ch__instance_at(b->program, scratch + b->instance_at);
-    r->in = (void **)(void *)(scratch + b->pointers_at);
-    r->out = r->in + b->n_in;
+    r->out = (void **)(void *)(scratch + b->pointers_at);
+    r->in = (const void **)(void *)(r->out + b->n_out);
     r->env = *c->env;
     r->bind = (ch_bind){.input = r->in,
                         .output = r->out,
                         .arena = scratch + b->arena_at,
                         .env = &r->env,
                         .team = c->env->team};
-}
-
-void *ch__readable(const void *p)
-{
-    void *q;
-
-    memcpy(&q, &p, sizeof(q));
-    return q;
 }
 
 ch_status ch__body_check(const ch_infer *c, const ch_graph *g, int from, int at, int n,

@@ -21,7 +21,8 @@ typedef struct ch_body {
 /* A body on a device, for the length of one call. */
 typedef struct ch_running {
     ch_instance *instance;
-    void       **in, **out;
+    const void **in;
+    void       **out;
     ch_env       env;
     ch_bind      bind;
 } ch_running;
@@ -32,8 +33,6 @@ size_t ch__scratch_take(size_t *used, size_t bytes);
 ch_status ch__body_prepare(ch_body *b, ch_graph *g, int threads, size_t *used);
 /* Sets it up in the scratch of call c; r->in and r->out are the caller's to fill. */
 void ch__body_start(const ch_body *b, const ch_call *c, ch_running *r);
-/* Program inputs are not const because resources share their type; they are never written. */
-void *ch__readable(const void *p);
 
 /* Inputs [from, from + n) of the call must be what inputs [at, at + n) of body g say; cut: each
  * is a stack of what the body takes. */

@@ -86,7 +86,7 @@ static ch_status cond_run(const ch_call *c, ch_piece t)
     (void)t;
     ch__body_start(b, c, &r);
     for (int i = 0; i < b->n_in; i++)
-        r.in[i] = ch__readable(c->in[first + i]);
+        r.in[i] = c->in[first + i];
     for (int i = 0; i < b->n_out; i++)
         r.out[i] = c->out[i];
     return ch__instance_run(r.instance, &r.bind);

@@ -9,7 +9,7 @@
 #include "graph/step.h"
 #include "kernel/finite.h"
 #include "ops/ops.h"
-#include "tensor/tensor.h"
+#include "tensor/print.h"
 
 /* ---- identity, stop_gradient ---- */
 
@@ -256,15 +256,13 @@ static ch_status print_run(const ch_call *c, ch_piece t)
 {
     const print_attrs *a = ch__attrs(c->node);
     const ch_node     *x = c->node->in[0];
-    ch_tensor          view = {.dtype = x->dtype, .contiguous = true, .shape = ch__shape(x)};
     char               text[2048], replica[32] = "";
+    ch_text            o = ch__text(text, sizeof(text));
 
     (void)t;
     if (!ch__log_wants(CH_LOG_PRINT))
         return CH_OK;
-    memcpy(&view.data, &c->in[0], sizeof(view.data));
-    ch__strides(view.shape, view.stride);
-    ch_tensor_print(&view, text, sizeof(text));
+    ch__text_array(&o, x->dtype, ch__shape(x), c->in[0]);
     join_lines(text);
     if (c->env->n_replicas > 1)
         snprintf(replica, sizeof(replica), "replica %d, ", c->env->replica);

@@ -125,21 +125,16 @@ static void collapse(chain *c, const ch_node *n)
 
 /* ---- preparing: from steps to instructions ---- */
 
-static bool is_half(ch_dtype t)
-{
-    return t == CH_BF16 || t == CH_F16;
-}
-
 /* Bytes of an element while it is computed with. */
 static size_t live_bytes(ch_dtype t)
 {
-    return is_half(t) ? sizeof(float) : ch_dtype_bytes(t);
+    return ch__dtype_is_half(t) ? sizeof(float) : ch_dtype_bytes(t);
 }
 
 /* True for a step that gives what it is given: a broadcast, in a chain. */
 static bool is_copy(const ch_fused_step *s, ch_dtype in)
 {
-    ch_dtype t = is_half(in) ? CH_F32 : in;
+    ch_dtype t = ch__dtype_is_half(in) ? CH_F32 : in;
 
     return s->n_in == 1 && s->out == in && s->block.fn == ch__blocks()->cast[t][t];
 }
@@ -241,7 +236,7 @@ static void lower_step(chain *c, values *v, buffers *b, const ch_fused_step *s, 
     x->out_bytes = ch_dtype_bytes(s->out);
     x->is_once = once >= 0;
     x->buffer = -1;
-    if (is_half(s->out)) {
+    if (ch__dtype_is_half(s->out)) {
         x->round = v->last_use[me] >= 0 ? t->round[s->out] : NULL;
         x->narrow = s->result >= 0 ? t->narrow[s->out] : NULL;
     }
@@ -249,7 +244,7 @@ static void lower_step(chain *c, values *v, buffers *b, const ch_fused_step *s, 
         give_back(v, b, s, i);
     if (x->is_once)
         x->buffer = once;
-    else if (s->result < 0 || is_half(s->out))
+    else if (s->result < 0 || ch__dtype_is_half(s->out))
         v->buffer[me] = x->buffer = take_buffer(b);
     if (!replaces)
         give_back(v, b, s, i);
@@ -279,7 +274,7 @@ static void lower_input(chain *c, const ch_node *n, buffers *b, int j)
         x->how = SPREAD;
     x->buffer = x->how == DIRECT ? 0 : take_buffer(b);
     x->wide = -1;
-    if (is_half(n->in[j]->dtype)) {
+    if (ch__dtype_is_half(n->in[j]->dtype)) {
         x->widen = ch__blocks()->widen[n->in[j]->dtype];
         x->wide = take_buffer(b);
     }
@@ -307,7 +302,7 @@ static void cut(chain *c, int n_buffers, size_t width)
             if (c->input[j].how == ROW)
                 c->input[j].how = ONCE;
     }
-    c->buffer_bytes = ((size_t)c->block * width + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
+    c->buffer_bytes = ch__aligned((size_t)c->block * width);
 }
 
 /* Output k may take over the memory of a direct input that no later instruction reads. What

@@ -168,8 +168,7 @@ static void point_at(const scan_state *s, const ch_call *c, ch_running *r, int64
     const size_t *bytes = s->bytes + s->n_carry;
 
     for (int i = 0; i < s->n_x; i++)
-        r->in[s->n_carry + i] =
-            (char *)ch__readable(c->in[s->n_carry + i]) + (size_t)at * bytes[i];
+        r->in[s->n_carry + i] = (const char *)c->in[s->n_carry + i] + (size_t)at * bytes[i];
     for (int i = 0; i < s->n_y; i++)
         r->out[s->n_carry + i] =
             (char *)c->out[s->n_carry + i] + (size_t)at * bytes[s->n_x + i];
@@ -202,7 +201,7 @@ static ch_status scan_run(const ch_call *c, ch_piece tile)
     for (int i = 0; i < s->n_carry; i++)
         copy(carry[0] + s->offset[i], c->in[i], s->bytes[i]);
     for (int i = s->n_carry + s->n_x; i < s->body.n_in; i++)
-        r.in[i] = ch__readable(c->in[i]);
+        r.in[i] = c->in[i];
     for (; t < s->length; t++) {
         int64_t   at = s->reverse ? s->length - 1 - t : t;
         ch_status rc;

@@ -22,6 +22,14 @@ static inline ch_dtype ch__stat_dtype(ch_dtype x)
 {
     return x == CH_F64 ? CH_F64 : CH_F32;
 }
+/* The sizes of all axes but the last. */
+static inline ch_dims ch__rows_dims(const ch_dims *x)
+{
+    ch_dims d = *x;
+
+    d.rank--;
+    return d;
+}
 /* Input i is a float type and has at least one axis. */
 ch_status ch__infer_want_rows(const ch_infer *c, int i);
 /* Input i is one value for each element of input 0's last axis, of its dtype or its

@@ -313,15 +313,6 @@ static const ch_kernel batch_grad_kernel = {"columns", ch__always, batch_prepare
 
 /* ---- gradients ---- */
 
-/* All axes but the last. */
-static ch_dims rows_of(const ch_node *x)
-{
-    ch_dims d = x->dims;
-
-    d.rank--;
-    return d;
-}
-
 static ch_node *mean_rows(ch_node *x)
 {
     static const int axis[CH_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -339,7 +330,7 @@ static ch_node *plus(ch_node *a, ch_node *b)
 static void batch_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     ch_node *x = n->in[0], *mean = ch__out(n, 1), *more = NULL, *d = NULL;
-    ch_dims  rows = rows_of(x);
+    ch_dims  rows = ch__rows_dims(&x->dims);
 
     if (dout[0] != NULL)
         d = ch__node(&ch__op_batch_norm_grad, ch__attrs(n), 5,

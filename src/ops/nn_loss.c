@@ -13,14 +13,6 @@
 
 /* ---- shape rules ---- */
 
-static ch_dims rows_of(const ch_dims *x)
-{
-    ch_dims d = *x;
-
-    d.rank--;
-    return d;
-}
-
 /* Inputs: logits (..., classes), the truth, and of a gradient lse (...) and dloss (...). */
 static ch_status check_grad(const ch_infer *c, const ch_dims *rows)
 {
@@ -43,7 +35,7 @@ static ch_status check_sparse(const ch_infer *c)
         rc = ch__infer_want_ids(c, 1);
     if (rc != CH_OK)
         return rc;
-    rows = rows_of(&c->in[0]);
+    rows = ch__rows_dims(&c->in[0]);
     if (!ch__dims_same(&rows, &c->in[1]))
         return ch__infer_fail(c, "labels must have the sizes of logits without the last: one "
                                  "class for each row");
@@ -62,7 +54,7 @@ static ch_status check_dense(const ch_infer *c)
         rc = ch__infer_fail(c, "logits and probabilities differ in size");
     if (rc != CH_OK)
         return rc;
-    rows = rows_of(&c->in[0]);
+    rows = ch__rows_dims(&c->in[0]);
     return c->n_in == 4 ? check_grad(c, &rows) : CH_OK;
 }
 
@@ -72,7 +64,7 @@ static ch_status loss_out(ch_infer *c, ch_status rc)
 
     if (rc != CH_OK)
         return rc;
-    rows = rows_of(&c->in[0]);
+    rows = ch__rows_dims(&c->in[0]);
     (void)ch__infer_dims(c, 0, c->dtype[0], &rows);
     return ch__infer_dims(c, 1, ch__stat_dtype(c->dtype[0]), &rows);
 }
@@ -233,11 +225,6 @@ static ch_node *last_axis(ch_node *d)
     return ch_expand_dims(d, -1);
 }
 
-static ch_node *sum_last(ch_node *x, bool keep)
-{
-    return ch_sum(x, 1, (int[]){-1}, keep);
-}
-
 static void sparse_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     (void)s;
@@ -268,12 +255,12 @@ static void sparse_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[]
 
     (void)s;
     din[0] = ch__node(&ch__op_softmax_grad, NULL, 2, (ch_node *[]){ch_softmax(x, -1), gd});
-    din[3] = sum_last(ch_mul(g, one), false);
+    din[3] = ch__sum_last(ch_mul(g, one), false);
 }
 
 static void dense_parts(const ch_node *n, ch_node *const *in, ch_node **out)
 {
-    ch_node *p = in[1], *y = ch_mul(ch_softmax(in[0], -1), sum_last(p, true));
+    ch_node *p = in[1], *y = ch_mul(ch_softmax(in[0], -1), ch__sum_last(p, true));
 
     (void)n;
     out[0] = ch_mul(ch_sub(y, p), last_axis(in[3]));

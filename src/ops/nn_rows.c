@@ -43,7 +43,7 @@ ch_row_state *ch__rows_prepare(const ch_node *n, ch_prep *p, int cost, int rooms
     s->tiles = ch__tile_count(rows, cost * last);
     s->n_rooms = s->x.is_direct ? 0 : rooms;
     s->room_bytes = ch__row_room(&s->x);
-    s->extra_bytes = (extra_bytes + CH_ALIGN - 1) & ~(size_t)(CH_ALIGN - 1);
+    s->extra_bytes = ch__aligned(extra_bytes);
     s->tile_bytes = (size_t)s->n_rooms * s->room_bytes + s->extra_bytes;
     p->scratch_bytes = (size_t)s->tiles * s->tile_bytes;
     p->n_phases = 1;

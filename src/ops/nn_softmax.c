@@ -99,11 +99,6 @@ static const ch_kernel log_softmax_grad_rows = {"rows", ch__always, softmax_prep
 
 /* ---- gradients: dx = y (d - sum(y d)), and d - exp(y) sum(d) of the logarithm ---- */
 
-static ch_node *sum_last(ch_node *x)
-{
-    return ch_sum(x, 1, (int[]){-1}, true);
-}
-
 static void softmax_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     (void)s;
@@ -125,8 +120,8 @@ static void softmax_grad_grad(ch_step *s, const ch_node *n, ch_node *const dout[
     ch_node *y = n->in[0], *d = n->in[1], *g = dout[0];
 
     (void)s;
-    din[0] =
-        ch_sub(ch_mul(g, ch_sub(d, sum_last(ch_mul(y, d)))), ch_mul(d, sum_last(ch_mul(y, g))));
+    din[0] = ch_sub(ch_mul(g, ch_sub(d, ch__sum_last(ch_mul(y, d), true))),
+                    ch_mul(d, ch__sum_last(ch_mul(y, g), true)));
     din[1] = ch__node(&ch__op_softmax_grad, NULL, 2, (ch_node *[]){y, g});
 }
 
@@ -136,8 +131,8 @@ static void log_softmax_grad_grad(ch_step *s, const ch_node *n, ch_node *const d
     ch_node *d = n->in[1], *g = dout[0], *e = ch_mul(g, ch_exp(n->in[0]));
 
     (void)s;
-    din[0] = ch_neg(ch_mul(e, sum_last(d)));
-    din[1] = ch_sub(g, sum_last(e));
+    din[0] = ch_neg(ch_mul(e, ch__sum_last(d, true)));
+    din[1] = ch_sub(g, ch__sum_last(e, true));
 }
 
 const ch_op ch__op_softmax = {

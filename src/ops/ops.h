@@ -39,6 +39,8 @@ CH_OPS(CH_OP_DECLARE)
 /* Sums d over what broadcasting `like` to d's dims repeated: the gradient of a broadcast.
  * d itself where nothing was repeated. (ops/reduce.c) */
 ch_node *ch__unbroadcast(ch_node *d, const ch_node *like);
+/* The sum over the last axis, which stays as 1 if it is to be kept. (ops/reduce.c) */
+ch_node *ch__sum_last(ch_node *x, bool keep);
 /* x as an array of these dims, symbols included; the product must be the same. (ops/array.c) */
 ch_node *ch__reshape_dims(ch_node *x, const ch_dims *dims);
 /* x repeated to these dims by numpy's rule. (ops/array.c) */

@@ -98,11 +98,6 @@ typedef struct pool {
     size_t       b_at, out_at, tile_bytes;
 } pool;
 
-static size_t aligned(int64_t floats)
-{
-    return ((size_t)floats * sizeof(float) + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
-}
-
 static ch_status pool_prepare(const ch_node *n, ch_prep *p)
 {
     ch_pool_kind kind = kind_of(n->op);
@@ -142,9 +137,9 @@ static ch_status pool_prepare(const ch_node *n, ch_prep *p)
     if (is_short) {
         v->widen = ch__blocks()->widen[n->dtype];
         v->narrow = ch__blocks()->narrow[n->dtype];
-        v->b_at = aligned(v->in[0]);
-        v->out_at = v->b_at + aligned(v->in[1]);
-        v->tile_bytes = v->out_at + aligned(v->out);
+        v->b_at = ch__aligned((size_t)v->in[0] * sizeof(float));
+        v->out_at = v->b_at + ch__aligned((size_t)v->in[1] * sizeof(float));
+        v->tile_bytes = v->out_at + ch__aligned((size_t)v->out * sizeof(float));
         p->scratch_bytes = v->tile_bytes * (size_t)v->n_tiles;
     }
     return CH_OK;

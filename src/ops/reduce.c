@@ -320,6 +320,11 @@ static void logsumexp_grad(ch_step *s, const ch_node *n, ch_node *const dout[], 
     din[0] = ch_mul(with_axes(n, dout[0]), share);
 }
 
+ch_node *ch__sum_last(ch_node *x, bool keep)
+{
+    return ch_sum(x, 1, (int[]){-1}, keep);
+}
+
 ch_node *ch__unbroadcast(ch_node *d, const ch_node *like)
 {
     int axis[CH_MAX_RANK], n = 0, skip;

@@ -159,24 +159,48 @@ static bool text_advance(ch_text *o, ch_shape shape, int64_t *index)
     return true;
 }
 
-void ch__text_elements(ch_text *o, const ch_tensor *t)
+static void text_elements(ch_text *o, ch_dtype dtype, ch_shape shape, const int64_t *stride,
+                          const char *data)
 {
-    const int64_t bytes = (int64_t)ch_dtype_bytes(t->dtype);
+    const int64_t bytes = (int64_t)ch_dtype_bytes(dtype);
     int64_t       index[CH_MAX_RANK] = {0};
 
-    if (ch_shape_count(t->shape) == 0) {
+    if (ch_shape_count(shape) == 0) {
         ch__text_add(o, "[]");
         return;
     }
     do {
         int64_t at = 0;
 
-        for (int i = t->shape.rank - 1; i >= 0 && index[i] == 0; i--)
+        for (int i = shape.rank - 1; i >= 0 && index[i] == 0; i--)
             ch__text_add(o, "[");
-        for (int i = 0; i < t->shape.rank; i++)
-            at += index[i] * t->stride[i];
-        text_element(o, t->dtype, t->data + at * bytes);
-    } while (text_advance(o, t->shape, index));
+        for (int i = 0; i < shape.rank; i++)
+            at += index[i] * stride[i];
+        text_element(o, dtype, data + at * bytes);
+    } while (text_advance(o, shape, index));
+}
+
+void ch__text_elements(ch_text *o, const ch_tensor *t)
+{
+    text_elements(o, t->dtype, t->shape, t->stride, t->data);
+}
+
+static void text_strided(ch_text *o, ch_dtype dtype, ch_shape shape, const int64_t *stride,
+                         const void *data)
+{
+    ch__text_add(o, "tensor(%s ", ch_dtype_name(dtype));
+    ch__text_shape(o, shape);
+    ch__text_add(o, " ");
+    text_elements(o, dtype, shape, stride, data);
+    ch__text_add(o, ")");
+}
+
+void ch__text_array(ch_text *o, ch_dtype dtype, ch_shape shape, const void *data)
+{
+    int64_t stride[CH_MAX_RANK];
+
+    ch__strides(shape, stride);
+    text_strided(o, dtype, shape, stride, data);
 }
 
 void ch__text_tensor(ch_text *o, const ch_tensor *t)
@@ -185,11 +209,7 @@ void ch__text_tensor(ch_text *o, const ch_tensor *t)
         ch__text_add(o, "NULL");
         return;
     }
-    ch__text_add(o, "tensor(%s ", ch_dtype_name(t->dtype));
-    ch__text_shape(o, t->shape);
-    ch__text_add(o, " ");
-    ch__text_elements(o, t);
-    ch__text_add(o, ")");
+    text_strided(o, t->dtype, t->shape, t->stride, t->data);
 }
 
 int ch_tensor_print(const ch_tensor *t, char *text, size_t size)

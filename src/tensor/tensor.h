@@ -81,6 +81,10 @@ CH_MUST_CHECK ch_status ch__tensor_cast(ch_tensor *t, ch_dtype dtype, ch_tensor 
 /* True if the dtype holds this number exactly, or is a float, which rounds. */
 bool ch__dtype_holds(ch_dtype dtype, double value);
 
+static inline bool ch__dtype_is_half(ch_dtype t)
+{
+    return t == CH_BF16 || t == CH_F16;
+}
 /* 16-bit floats; to nearest, ties to even; NaN stays NaN. */
 float    ch__bf16_to_f32(uint16_t x);
 uint16_t ch__bf16_of_f32(float x);

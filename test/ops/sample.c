@@ -478,7 +478,8 @@ ch_status t_run_program(t_case *c, ch_program *p, ch_team *team,
                         void *arg, t_result **out)
 {
     const ch_graph *g = p->graph;
-    void           *input[T_MAX_IN], *output[T_MAX_OUT], *resource[T_MAX_IN];
+    const void     *input[T_MAX_IN];
+    void           *output[T_MAX_OUT], *resource[T_MAX_IN];
     ch_env          env = {.n_replicas = 1, .step = c->step, .seed = c->seed, .team = team};
     ch_bind         bind = {.input = input, .output = output, .resource = resource};
     ch_instance    *x = NULL;
@@ -493,7 +494,7 @@ ch_status t_run_program(t_case *c, ch_program *p, ch_team *team,
     bind.arena = ch__alloc_aligned(p->arena_bytes + 1);
     for (int i = 0, k = 0; i < c->n_in[c->level]; i++)
         if (!c->in[i].is_static)
-            input[k++] = ch_tensor_data_mut(c->in[i].tensor);
+            input[k++] = ch_tensor_data(c->in[i].tensor);
     if (g->n_inputs > 0)
         env.global_rows = g->input[0]->dims.rank > 0 ? g->input[0]->dims.dim[0].n : 1;
     for (int i = 0; i < g->n_resources; i++)

@@ -1,4 +1,4 @@
-/* ops/scan.c -- along one axis: argmax, argmin, cumsum, and products of all but one.
+/* ops/along.c -- along one axis: argmax, argmin, cumsum, and products of all but one.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernel/scan.h"
