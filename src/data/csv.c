@@ -10,31 +10,10 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "data/csv_schema.h"
 #include "data/csv_text.h"
-#include "data/names.h"
 #include "data/number.h"
 #include "data/show.h"
-
-/* A scalar of any type. */
-typedef union slot {
-    char   number[8];
-    ch_str text;
-} slot;
-
-typedef struct csv_column {
-    ch_csv_column as_asked; /* its texts are the schema's */
-    slot          missing;  /* if as_asked.missing is not NULL */
-} csv_column;
-
-struct ch_csv_schema {
-    ch_arena        arena;
-    int             n;
-    csv_column     *column;
-    ch_tensor_spec *spec;
-    ch_names        names; /* of all columns, by their indices */
-    char            separator;
-    bool            has_header;
-};
 
 typedef struct wanted {
     int64_t field; /* 1 is the first */
@@ -46,125 +25,6 @@ struct ch_csv_layout {
     int64_t              n_fields; /* of every record; 0: any number */
     wanted               wanted[]; /* of each column, by field */
 };
-
-/* ---- schemas ---- */
-
-static ch_status check_column(const ch_csv_schema *s, int i, const ch_csv_column *c)
-{
-    const char *name = c->name != NULL ? c->name : "";
-
-    if (c->dtype < 0 || c->dtype >= CH_DTYPE_COUNT)
-        return ch__fail(CH_INVALID_ARGUMENT, "csv: column %d \"%s\": dtype %d is none", i, name,
-                        (int)c->dtype);
-    if (c->field < 0)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "csv: column %d \"%s\": there is no field %d; 1 is the first", i, name,
-                        c->field);
-    if (c->name == NULL && c->field == 0 && s->has_header)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "csv: column %d has neither a name to be found by in the header nor a "
-                        "field",
-                        i);
-    if (c->name != NULL && ch__names_find(&s->names, name, strlen(name)) >= 0)
-        return ch__fail(CH_INVALID_ARGUMENT, "csv: column \"%s\" is asked for twice", name);
-    return CH_OK;
-}
-
-static ch_status add_missing(ch_csv_schema *s, csv_column *to, const char *text)
-{
-    ch_str given = {text, strlen(text)};
-    char  *copy = ch__arena_strdup(&s->arena, text);
-
-    if (copy == NULL)
-        return ch__fail_memory("schema of csv");
-    to->as_asked.missing = copy;
-    if (to->as_asked.dtype == CH_STR) {
-        to->missing.text = (ch_str){copy, given.size};
-        return CH_OK;
-    }
-    if (ch__number_parse(to->as_asked.dtype, given, &to->missing) == CH_PARSED)
-        return CH_OK;
-    return ch__fail(CH_INVALID_ARGUMENT,
-                    "csv: column \"%s\": %s, which an empty field is to mean, is no %s",
-                    to->as_asked.name != NULL ? to->as_asked.name : "", ch__show(given).text,
-                    ch_dtype_name(to->as_asked.dtype));
-}
-
-static ch_status add_column(ch_csv_schema *s, int i, const ch_csv_column *c)
-{
-    csv_column *to = &s->column[i];
-    ch_status   rc = check_column(s, i, c);
-
-    if (rc != CH_OK)
-        return rc;
-    to->as_asked = *c;
-    if (c->name != NULL) {
-        if (!ch__names_put(&s->names, &s->arena, i, c->name))
-            return ch__fail_memory("schema of csv");
-        to->as_asked.name = s->names.name[i].text;
-    }
-    s->spec[i] = (ch_tensor_spec){to->as_asked.name, c->dtype, ch_shape_scalar()};
-    return c->missing != NULL ? add_missing(s, to, c->missing) : CH_OK;
-}
-
-static ch_status make_room(ch_csv_schema *s, int n)
-{
-    s->n = n;
-    s->column = ch__arena_alloc(&s->arena, (size_t)n * sizeof(*s->column));
-    s->spec = ch__arena_alloc(&s->arena, (size_t)n * sizeof(*s->spec));
-    if (s->column == NULL || s->spec == NULL || !ch__names_new(n, &s->arena, &s->names))
-        return ch__fail_memory("schema of csv");
-    return CH_OK;
-}
-
-ch_status ch__csv_schema_new(int n, const ch_csv_column *column, char separator,
-                             bool has_header, ch_csv_schema **out)
-{
-    if (n < 1 || column == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "csv: %d columns are asked for, and at least one must be", n);
-    if (separator == '"' || separator == '\n' || separator == '\r')
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "csv: a quote or an end of line cannot separate fields");
-    ch_csv_schema *s = ch__calloc(1, sizeof(*s));
-    if (s == NULL)
-        return ch__fail_memory("schema of csv");
-    s->separator = separator != 0 ? separator : ',';
-    s->has_header = has_header;
-    ch_status rc = make_room(s, n);
-    for (int i = 0; i < n && rc == CH_OK; i++)
-        rc = add_column(s, i, &column[i]);
-    if (rc != CH_OK) {
-        ch__csv_schema_free(s);
-        return rc;
-    }
-    *out = s;
-    return CH_OK;
-}
-
-void ch__csv_schema_free(ch_csv_schema *s)
-{
-    if (s == NULL)
-        return;
-    ch__arena_drop(&s->arena);
-    ch__free(s);
-}
-
-int ch__csv_schema_spec(const ch_csv_schema *s, const ch_tensor_spec **out)
-{
-    *out = s->spec;
-    return s->n;
-}
-
-char ch__csv_schema_separator(const ch_csv_schema *s)
-{
-    return s->separator;
-}
-
-bool ch__csv_schema_has_header(const ch_csv_schema *s)
-{
-    return s->has_header;
-}
 
 /* ---- layouts ---- */
 
@@ -217,7 +77,7 @@ static ch_status read_header(ch_csv_layout *l, ch_str header, char *room)
         l->n_fields++;
         next = ch__csv_field(s->separator, at, end, &f);
         if (next == NULL)
-            return ch__fail_at(fail_quotes(l->n_fields, at, end), "csv: header: ");
+            return ch__fail_at(fail_quotes(l->n_fields, at, end), "csv: header");
         int i = ch__names_find(&s->names, room, ch__csv_unquote(&f, room));
         if (i >= 0 && s->column[i].as_asked.field == 0) {
             if (l->wanted[i].field != 0)
@@ -352,11 +212,11 @@ static ch_status fail_field(const ch_csv_layout *l, int i, const ch_csv_field *f
                     why == CH_NOT_HELD ? "not held by" : "no", ch_dtype_name(c->dtype));
 }
 
-static ch_status fill_text(const ch_csv_layout *l, int i, const ch_csv_field *f, slot *to,
-                           char **room)
+static ch_status fill_text(const ch_csv_layout *l, int i, const ch_csv_field *f,
+                           ch_csv_slot *to, char **room)
 {
-    const csv_column *c = &l->schema->column[i];
-    ch_csv_field      text = *f;
+    const ch_csv_known *c = &l->schema->column[i];
+    ch_csv_field        text = *f;
 
     if (f->size == 0) {
         if (c->as_asked.missing == NULL)
@@ -368,9 +228,10 @@ static ch_status fill_text(const ch_csv_layout *l, int i, const ch_csv_field *f,
     return CH_OK;
 }
 
-static ch_status fill_number(const ch_csv_layout *l, int i, const ch_csv_field *f, slot *to)
+static ch_status fill_number(const ch_csv_layout *l, int i, const ch_csv_field *f,
+                             ch_csv_slot *to)
 {
-    const csv_column *c = &l->schema->column[i];
+    const ch_csv_known *c = &l->schema->column[i];
 
     if (f->size == 0 && c->as_asked.missing != NULL) {
         *to = c->missing;
@@ -395,14 +256,14 @@ static ch_status make_element(const ch_csv_layout *l, const ch_csv_field *field,
                               ch_element **out)
 {
     const ch_csv_schema *s = l->schema;
-    size_t               slots = (size_t)s->n * sizeof(slot);
+    size_t               slots = (size_t)s->n * sizeof(ch_csv_slot);
     ch_element          *e = ch__element_new(s->n, 0, slots + text_bytes(s, field));
     ch_status            rc = CH_OK;
 
     if (e == NULL)
         return ch__fail_memory("record of csv");
-    slot *to = e->room;
-    char *room = (char *)e->room + slots;
+    ch_csv_slot *to = e->room;
+    char        *room = (char *)e->room + slots;
     for (int i = 0; i < s->n && rc == CH_OK; i++) {
         ch_dtype dtype = s->column[i].as_asked.dtype;
 

@@ -3,8 +3,10 @@
  * 1. Up to 2^53 an integer is a double, and so is 10^k up to k = 22: the product or quotient of two
  *    such is rounded once, by the machine, and hence right (Clinger 1990). Most numbers in
  *    files are of this kind.
- * 2. The rest goes to strtod in the C locale, digits alone, no more than matter.
- * 3. A double is rounded to the float that the text would be rounded to, unless it is just between
+ * 2. Up to 19 digits and 10^64 either way, 128 bits of 5^k say what the nearest double is, but for
+ *    cases that it can see are too close (Lemire 2021). Programs write such numbers.
+ * 3. The rest goes to strtod in the C locale, digits alone, no more than matter.
+ * 4. A double is rounded to the float that the text would be rounded to, unless it is just between
  *    two floats: then it was perhaps rounded to there, and strtof decides.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -155,16 +157,71 @@ static float slow_f32(const ch_decimal *d)
     return x;
 }
 
+/* ---- quickly ---- */
+
+typedef unsigned __int128 wide;
+
+/* The 128 highest bits of 5^k. */
+static const struct {
+    uint64_t high, low;
+} five[] = {
+#include "data/decimal_powers.inc"
+};
+
+enum { MOST_POWER = (sizeof(five) / sizeof(five[0]) - 1) / 2 };
+
+/* m * 10^k, rounded; m is not 0. The product of m and 5^k is computed to 128 bits at least; the
+ * lower ones matter only if those that decide are all ones, which the first product shows. In this
+ * range no double is subnormal and none overflows. */
+static bool nearest_f64(uint64_t m, int k, double *out)
+{
+    int      zeros = __builtin_clzll(m);
+    wide     product = (wide)(m << zeros) * five[k + MOST_POWER].high;
+    uint64_t high, low, bits;
+
+    if (((uint64_t)(product >> 64) & 0x1ff) == 0x1ff)
+        product += ((wide)(m << zeros) * five[k + MOST_POWER].low) >> 64;
+    high = (uint64_t)(product >> 64);
+    low = (uint64_t)product;
+    if (low == UINT64_MAX && (k < -27 || k > 55))
+        return false;
+    int top = (int)(high >> 63), shift = top + 9;
+    bits = high >> shift; /* 54 of them, the last for rounding */
+    /* Just between two doubles, to the last bit, if the product is exact: the even one. */
+    if (low <= 1 && k >= -4 && k <= 23 && (bits & 3) == 1 && bits << shift == high)
+        bits--;
+    bits = (bits + (bits & 1)) >> 1;
+    /* The exponent: k * log2(10), by a fraction that is near enough. The first of the 53 bits is
+     * not stored, so it counts into the exponent; a carry out of them does too, as it should. */
+    int64_t exponent = ((217706 * (int64_t)k) >> 16) + 63 + top - zeros + 1023;
+    bits += (uint64_t)(exponent - 1) << 52;
+    memcpy(out, &bits, sizeof(*out));
+    return true;
+}
+
+/* The same, where m may be a little more than what is there. */
+static bool nearest_of_cut(const ch_decimal *d, double *out)
+{
+    int    k = (int)d->exponent;
+    double more;
+
+    if (!nearest_f64(d->mantissa, k, out))
+        return false;
+    return !d->is_cut || (nearest_f64(d->mantissa + 1, k, &more) && more == *out);
+}
+
 static bool fast_f64(const ch_decimal *d, double *out)
 {
     static const double power[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
                                    1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
                                    1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
 
-    if (d->mantissa > (uint64_t)1 << 53 || d->is_cut || d->exponent < -22 || d->exponent > 22) {
-        *out = 0;
-        return d->mantissa == 0;
-    }
+    *out = 0;
+    if (d->mantissa == 0)
+        return true;
+    if (d->mantissa > (uint64_t)1 << 53 || d->is_cut || d->exponent < -22 || d->exponent > 22)
+        return d->exponent >= -MOST_POWER && d->exponent <= MOST_POWER &&
+               nearest_of_cut(d, out);
     *out = (double)d->mantissa;
     if (d->exponent < 0)
         *out /= power[-d->exponent];

@@ -429,20 +429,6 @@ static ch_status fill(parse *p, ch_element *e)
 
 /* ---- owners ---- */
 
-/* A buffer that keeps a record whose bytes are in its own memory. */
-typedef struct kept {
-    ch_buffer   base; /* first */
-    ch_element *record;
-} kept;
-
-static void release_kept(ch_buffer *b)
-{
-    kept *k = (kept *)b;
-
-    ch__element_free(k->record);
-    ch__free(k);
-}
-
 static bool is_inside(const ch_element *record, const char *data)
 {
     return (uintptr_t)data - (uintptr_t)record < (uintptr_t)record->bytes;
@@ -459,16 +445,9 @@ static ch_status give_owners(ch_element **record, const char *data, ch_element *
         }
         return CH_OK;
     }
-    kept *k = ch__calloc(1, sizeof(*k));
-    if (k == NULL)
-        return ch__fail_memory("parsed example");
-    atomic_init(&k->base.refs, 1);
-    k->base.release = release_kept;
-    k->record = *record;
-    e->bytes += (*record)->bytes;
-    e->owner[0] = &k->base;
+    e->owner[0] = ch__element_buffer(*record);
     *record = NULL;
-    return CH_OK;
+    return e->owner[0] != NULL ? CH_OK : ch__fail_memory("parsed example");
 }
 
 /* The element, once all is known that it needs. Its last owner is that of defaults. */

@@ -11,8 +11,8 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-FILES = {'layers.py': 'layers.h', 'optimizers.py': 'optimizers.inc', 'philox.py': 'philox.inc',
-         'runs.py': 'runs.inc'}
+FILES = {'csv_texts.py': 'csv_texts.inc', 'layers.py': 'layers.h', 'optimizers.py': 'optimizers.inc',
+         'philox.py': 'philox.inc', 'runs.py': 'runs.inc'}
 NUMBER = re.compile(r'[-+]?\d+\.?\d*(?:e[-+]?\d+)?')
 
 

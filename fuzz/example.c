@@ -1,0 +1,311 @@
+/* fuzz/example.c -- what ch__example_parse makes of anything.
+ *
+ * protobuf-c is the model: what both can read must have the same values, and what protobuf-c
+ * writes of a message that it read must be read here. Mutators change messages within messages and
+ * mend the lengths around them (example/mutate.c).
+ *
+ * covers: src/data/example.c src/data/wire.c src/data/wire.h
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "data/example.h"
+#include "base/mem.h"
+#include "element.h"
+#include "example/mutate.h"
+#include "model.pb-c.h"
+
+/* ---- schemas ---- */
+
+enum { N_SCHEMAS = 4, N_FEATURES = 4 };
+
+/* The first one is compared with the model: its features have the kinds of the lists. */
+static const ch_feature feature[N_SCHEMAS][N_FEATURES] = {
+    {{.name = "i", .dtype = CH_I64, .shape = {1, {-1}}, .optional = true},
+     {.name = "f", .dtype = CH_F32, .shape = {1, {-1}}, .optional = true},
+     {.name = "s", .dtype = CH_STR, .shape = {1, {-1}}, .optional = true},
+     {.name = "u", .dtype = CH_STR, .shape = {1, {-1}}, .optional = true}},
+    {{.name = "i", .dtype = CH_I32, .shape = {1, {-1}}, .optional = true},
+     {.name = "f", .dtype = CH_F64, .shape = {2, {-1, 2}}, .optional = true},
+     {.name = "s", .dtype = CH_U8, .shape = {1, {-1}}, .optional = true},
+     {.name = "u", .dtype = CH_U8, .shape = {1, {4}}, .optional = true, .missing = 255}},
+    {{.name = "i", .dtype = CH_BOOL},
+     {.name = "f", .dtype = CH_F16},
+     {.name = "s", .dtype = CH_STR},
+     {.name = "u", .dtype = CH_I16, .optional = true, .missing = -1}},
+    {{.name = "i", .dtype = CH_F64, .shape = {1, {2}}, .optional = true, .missing = 0.5},
+     {.name = "f", .dtype = CH_F32, .shape = {1, {2}}, .optional = true},
+     {.name = "s", .dtype = CH_STR, .shape = {1, {2}}, .optional = true, .missing_text = "no"},
+     {.name = "u", .dtype = CH_U64, .shape = {1, {-1}}}},
+};
+
+static ch_example_schema *schema[N_SCHEMAS];
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    for (int i = 0; i < N_SCHEMAS; i++)
+        MUST(ch__example_schema_new(N_FEATURES, feature[i], &schema[i]) == CH_OK);
+    ch_device_current(); /* makes the devices, once */
+    (void)argc, (void)argv;
+    return 0;
+}
+
+/* ---- records ---- */
+
+static void release_block(ch_buffer *b)
+{
+    free(b->data);
+    ch__free(b);
+}
+
+/* In a block, or in the record's own memory. */
+static ch_element *record_of(const void *data, size_t size, bool is_own)
+{
+    ch_buffer  *block = ch__calloc(1, sizeof(*block));
+    ch_element *e = ch__element_new(1, 1, sizeof(ch_str)), *copy = NULL;
+
+    MUST(block != NULL && e != NULL);
+    atomic_init(&block->refs, 1);
+    block->data = fuzz_alone(data, size);
+    block->release = release_block;
+    *(ch_str *)e->room = (ch_str){block->data, size};
+    e->part[0] = (ch_part){CH_STR, ch_shape_scalar(), e->room};
+    e->owner[0] = block;
+    if (!is_own)
+        return e;
+    MUST(ch__element_copy(e, &copy) == CH_OK);
+    ch__element_free(e);
+    return copy;
+}
+
+static ch_status parse(int which, const void *data, size_t size, bool is_own, ch_element **out)
+{
+    const ch_tensor_spec *spec;
+    ch_status             rc;
+
+    *out = NULL;
+    rc = ch__example_parse(schema[which], record_of(data, size, is_own), out);
+    MUST(rc == CH_OK || rc == CH_DATA_LOSS || rc == CH_INVALID_ARGUMENT);
+    MUST((*out != NULL) == (rc == CH_OK));
+    if (rc == CH_OK)
+        fuzz_check_element(*out, ch__example_schema_spec(schema[which], &spec), spec);
+    return rc;
+}
+
+/* ---- the model ---- */
+
+typedef Model__Feature model_feature;
+
+static bool is_key(const Model__Entry *e, const char *name)
+{
+    const ProtobufCBinaryData none = {0, NULL};
+    ProtobufCBinaryData       key = e->n_key > 0 ? e->key[e->n_key - 1] : none;
+
+    return key.len == strlen(name) && memcmp(key.data, name, key.len) == 0;
+}
+
+/* The last of that name; NULL: none. */
+static const model_feature *model_find(const Model__Example *m, const char *name)
+{
+    const model_feature *found = NULL;
+
+    for (size_t i = 0; i < m->n_features; i++)
+        for (size_t k = 0; k < m->features[i]->n_feature; k++) {
+            const Model__Entry *e = m->features[i]->feature[k];
+
+            if (is_key(e, name))
+                found = e->n_value > 0 ? e->value[e->n_value - 1] : NULL;
+        }
+    return found;
+}
+
+static int n_kinds(const model_feature *f)
+{
+    return f == NULL ? 0
+                     : (f->n_bytes_list > 0) + (f->n_float_list > 0) + (f->n_int64_list > 0);
+}
+
+static int64_t check_bytes(const model_feature *f, const ch_part *p)
+{
+    const ch_str *s = p->data;
+    int64_t       n = 0;
+
+    for (size_t i = 0; i < f->n_bytes_list; i++)
+        for (size_t k = 0; k < f->bytes_list[i]->n_value; k++, n++) {
+            ProtobufCBinaryData want = f->bytes_list[i]->value[k];
+
+            MUST(n < p->shape.dim[0] && s[n].size == want.len);
+            MUST(want.len == 0 || memcmp(s[n].data, want.data, want.len) == 0);
+        }
+    return n;
+}
+
+static int64_t check_floats(const model_feature *f, const ch_part *p)
+{
+    const char *at = p->data;
+    int64_t     n = 0;
+
+    for (size_t i = 0; i < f->n_float_list; i++)
+        for (size_t k = 0; k < f->float_list[i]->n_value; k++, n++, at += sizeof(float)) {
+            MUST(n < p->shape.dim[0]);
+            MUST(memcmp(at, &f->float_list[i]->value[k], sizeof(float)) == 0);
+        }
+    return n;
+}
+
+/* Integers are taken as floats too, rounded. */
+static int64_t check_integers(const model_feature *f, const ch_part *p)
+{
+    int64_t n = 0;
+
+    for (size_t i = 0; i < f->n_int64_list; i++)
+        for (size_t k = 0; k < f->int64_list[i]->n_value; k++, n++) {
+            int64_t want = f->int64_list[i]->value[k];
+
+            MUST(n < p->shape.dim[0]);
+            MUST(p->dtype == CH_F32 ? ((const float *)p->data)[n] == (float)want
+                                    : ((const int64_t *)p->data)[n] == want);
+        }
+    return n;
+}
+
+static void check_part(const model_feature *f, const ch_part *p)
+{
+    int64_t n = 0;
+
+    if (f != NULL)
+        n = f->n_bytes_list > 0   ? check_bytes(f, p)
+            : f->n_float_list > 0 ? check_floats(f, p)
+                                  : check_integers(f, p);
+    MUST(p->shape.dim[0] == n);
+}
+
+/* Whether the feature has a list of a kind that the first schema takes, or none. */
+static bool fits(const model_feature *f, ch_dtype dtype)
+{
+    return n_kinds(f) == 0 || (dtype == CH_STR       ? f->n_bytes_list > 0
+                               : f->n_float_list > 0 ? dtype == CH_F32
+                                                     : f->n_int64_list > 0);
+}
+
+/* What was read of it must be what the model has. A Feature of several kinds is not looked at:
+ * the model does not know which was the last. */
+static void check_same(const Model__Example *m, ch_status rc, const ch_element *e)
+{
+    bool all_fit = true;
+
+    for (int i = 0; i < N_FEATURES; i++) {
+        const model_feature *f = model_find(m, feature[0][i].name);
+
+        if (n_kinds(f) > 1)
+            return;
+        all_fit &= fits(f, feature[0][i].dtype);
+    }
+    MUST(rc == (all_fit ? CH_OK : CH_INVALID_ARGUMENT));
+    for (int i = 0; i < N_FEATURES && all_fit; i++)
+        check_part(model_find(m, feature[0][i].name), &e->part[i]);
+}
+
+static void drop_unknown(ProtobufCMessage *m)
+{
+    for (unsigned i = 0; i < m->n_unknown_fields; i++)
+        free(m->unknown_fields[i].data);
+    free(m->unknown_fields);
+    m->unknown_fields = NULL;
+    m->n_unknown_fields = 0;
+}
+
+static void drop_unknown_of_feature(model_feature *f)
+{
+    drop_unknown(&f->base);
+    for (size_t i = 0; i < f->n_bytes_list; i++)
+        drop_unknown(&f->bytes_list[i]->base);
+    for (size_t i = 0; i < f->n_float_list; i++)
+        drop_unknown(&f->float_list[i]->base);
+    for (size_t i = 0; i < f->n_int64_list; i++)
+        drop_unknown(&f->int64_list[i]->base);
+}
+
+static void drop_all_unknown(Model__Example *m)
+{
+    drop_unknown(&m->base);
+    for (size_t i = 0; i < m->n_features; i++) {
+        drop_unknown(&m->features[i]->base);
+        for (size_t k = 0; k < m->features[i]->n_feature; k++) {
+            Model__Entry *e = m->features[i]->feature[k];
+
+            drop_unknown(&e->base);
+            for (size_t j = 0; j < e->n_value; j++)
+                drop_unknown_of_feature(e->value[j]);
+        }
+    }
+}
+
+static void check_model(const uint8_t *data, size_t size)
+{
+    Model__Example *m = model__example__unpack(NULL, size, data);
+    ch_element     *e = NULL;
+    ch_status       rc;
+
+    if (m == NULL)
+        return;
+    rc = parse(0, data, size, false, &e);
+    if (rc == CH_OK)
+        check_same(m, rc, e);
+    ch__element_free(e);
+
+    drop_all_unknown(m);
+    size_t   n = model__example__get_packed_size(m);
+    uint8_t *again = malloc(n + 1);
+    MUST(model__example__pack(m, again) == n);
+    rc = parse(0, again, n, true, &e);
+    check_same(m, rc, e);
+    ch__element_free(e);
+    free(again);
+    model__example__free_unpacked(m, NULL);
+}
+
+/* Some allocation fails. */
+static void check_memory(const uint8_t *data, size_t size, unsigned which)
+{
+    ch_element *record = record_of(data, size, which % 2), *e = NULL;
+
+    ch__mem_fail_at(1 + which / 2 % 2);
+    if (ch__example_parse(schema[which / 4 % N_SCHEMAS], record, &e) == CH_OK)
+        ch__element_free(e);
+    ch__mem_fail_at(0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    int64_t  live = ch__mem_live();
+    unsigned h = fuzz_hash(data, size);
+
+    for (int i = 0; i < N_SCHEMAS; i++) {
+        ch_element *e = NULL;
+
+        (void)parse(i, data, size, h % 8 == 0, &e);
+        ch__element_free(e);
+    }
+    if (h % 2 == 0)
+        check_model(data, size);
+    if (h % 4 == 1)
+        check_memory(data, size, h / 4);
+    MUST(ch__mem_live() == live);
+    return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed)
+{
+    dice   d = {seed};
+    size_t n = 0;
+
+    switch (roll(&d, 8)) {
+    case 0:
+        break;
+    case 1:
+        n = mutate_grow(&d, data, size, max_size);
+        break;
+    default:
+        n = mutate_within(&d, data, size, max_size);
+    }
+    return n > 0 ? n : LLVMFuzzerMutate(data, size, max_size);
+}

@@ -1,0 +1,127 @@
+/* data/csv_schema.c -- the columns that are looked for: checked, and made quick to find.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "data/csv_schema.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+#include "data/number.h"
+#include "data/show.h"
+
+static ch_status check_column(const ch_csv_schema *s, int i, const ch_csv_column *c)
+{
+    const char *name = c->name != NULL ? c->name : "";
+
+    if (c->dtype < 0 || c->dtype >= CH_DTYPE_COUNT)
+        return ch__fail(CH_INVALID_ARGUMENT, "csv: column %d \"%s\": dtype %d is none", i, name,
+                        (int)c->dtype);
+    if (c->field < 0)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "csv: column %d \"%s\": there is no field %d; 1 is the first", i, name,
+                        c->field);
+    if (c->name == NULL && c->field == 0 && s->has_header)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "csv: column %d has neither a name to be found by in the header nor a "
+                        "field",
+                        i);
+    if (c->name != NULL && ch__names_find(&s->names, name, strlen(name)) >= 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "csv: column \"%s\" is asked for twice", name);
+    return CH_OK;
+}
+
+static ch_status add_missing(ch_csv_schema *s, ch_csv_known *to, const char *text)
+{
+    ch_str given = {text, strlen(text)};
+    char  *copy = ch__arena_strdup(&s->arena, text);
+
+    if (copy == NULL)
+        return ch__fail_memory("schema of csv");
+    to->as_asked.missing = copy;
+    if (to->as_asked.dtype == CH_STR) {
+        to->missing.text = (ch_str){copy, given.size};
+        return CH_OK;
+    }
+    if (ch__number_parse(to->as_asked.dtype, given, &to->missing) == CH_PARSED)
+        return CH_OK;
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "csv: column \"%s\": %s, which an empty field is to mean, is no %s",
+                    to->as_asked.name != NULL ? to->as_asked.name : "", ch__show(given).text,
+                    ch_dtype_name(to->as_asked.dtype));
+}
+
+static ch_status add_column(ch_csv_schema *s, int i, const ch_csv_column *c)
+{
+    ch_csv_known *to = &s->column[i];
+    ch_status     rc = check_column(s, i, c);
+
+    if (rc != CH_OK)
+        return rc;
+    to->as_asked = *c;
+    if (c->name != NULL) {
+        if (!ch__names_put(&s->names, &s->arena, i, c->name))
+            return ch__fail_memory("schema of csv");
+        to->as_asked.name = s->names.name[i].text;
+    }
+    s->spec[i] = (ch_tensor_spec){to->as_asked.name, c->dtype, ch_shape_scalar()};
+    return c->missing != NULL ? add_missing(s, to, c->missing) : CH_OK;
+}
+
+static ch_status make_room(ch_csv_schema *s, int n)
+{
+    s->n = n;
+    s->column = ch__arena_alloc(&s->arena, (size_t)n * sizeof(*s->column));
+    s->spec = ch__arena_alloc(&s->arena, (size_t)n * sizeof(*s->spec));
+    if (s->column == NULL || s->spec == NULL || !ch__names_new(n, &s->arena, &s->names))
+        return ch__fail_memory("schema of csv");
+    return CH_OK;
+}
+
+ch_status ch__csv_schema_new(int n, const ch_csv_column *column, char separator,
+                             bool has_header, ch_csv_schema **out)
+{
+    if (n < 1 || column == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "csv: %d columns are asked for, and at least one must be", n);
+    if (separator == '"' || separator == '\n' || separator == '\r')
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "csv: a quote or an end of line cannot separate fields");
+    ch_csv_schema *s = ch__calloc(1, sizeof(*s));
+    if (s == NULL)
+        return ch__fail_memory("schema of csv");
+    s->separator = separator != 0 ? separator : ',';
+    s->has_header = has_header;
+    ch_status rc = make_room(s, n);
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = add_column(s, i, &column[i]);
+    if (rc != CH_OK) {
+        ch__csv_schema_free(s);
+        return rc;
+    }
+    *out = s;
+    return CH_OK;
+}
+
+void ch__csv_schema_free(ch_csv_schema *s)
+{
+    if (s == NULL)
+        return;
+    ch__arena_drop(&s->arena);
+    ch__free(s);
+}
+
+int ch__csv_schema_spec(const ch_csv_schema *s, const ch_tensor_spec **out)
+{
+    *out = s->spec;
+    return s->n;
+}
+
+char ch__csv_schema_separator(const ch_csv_schema *s)
+{
+    return s->separator;
+}
+
+bool ch__csv_schema_has_header(const ch_csv_schema *s)
+{
+    return s->has_header;
+}
