@@ -7,7 +7,7 @@
  * shape rule accepts (decode/grow.c). The last is how random input gets past the checks, and
  * how every op meets attributes that nobody meant.
  *
- * covers: src/graph/decode.c
+ * covers: src/graph/decode.c src/graph/decode_part.c
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>

@@ -1,0 +1,202 @@
+/* graph/plan_emit.c -- step 6 of planning: instructions, their addresses, and what a run patches.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "graph/plan.h"
+
+static void move_on(ch_place *at, size_t bytes)
+{
+    if (at->kind == CH_AT_CONSTANT)
+        at->data = (const char *)at->data + bytes;
+    else
+        at->offset += bytes;
+}
+
+static ch_place place_of(ch_planner *pl, const ch_node *n)
+{
+    const ch_planned *v = &pl->value[n->id];
+    const ch_planned *root = &pl->value[v->root];
+    ch_place          at = root->home;
+
+    if (root->buffer >= 0)
+        at = (ch_place){.kind = CH_AT_ARENA, .offset = pl->buffers.at[root->buffer].offset};
+    move_on(&at, v->offset);
+    return at;
+}
+
+static bool is_nothing(const ch_node *n)
+{
+    if (ch__call_is_root(n) || n->n_out == 0)
+        return false;
+    for (int k = 0; k < n->n_out; k++)
+        if (ch__count(&n[k]) > 0)
+            return false;
+    return true;
+}
+
+static void emit_call(ch_planner *pl, int i)
+{
+    ch_program *p = pl->p;
+    ch_node    *n = pl->call[i];
+    ch_instr   *x = &p->instr[p->n_instrs];
+    ch_place   *slot = &p->slot[p->n_slots];
+
+    if (pl->kernel[i] == NULL)
+        return;
+    if ((pl->prep[i].is_view && !pl->opt->keep_all) || is_nothing(n)) {
+        if (pl->kernel[i]->drop != NULL && pl->prep[i].state != NULL)
+            pl->kernel[i]->drop(pl->prep[i].state);
+        pl->prep[i].state = NULL;
+        return;
+    }
+    *x = (ch_instr){.node = n,
+                    .kernel = pl->kernel[i],
+                    .state = pl->prep[i].state,
+                    .n_in = n->n_in,
+                    .n_out = n->n_out,
+                    .first_slot = p->n_slots,
+                    .scratch_bytes = pl->prep[i].scratch_bytes,
+                    .n_phases = pl->prep[i].n_phases > 0 ? pl->prep[i].n_phases : 1};
+    for (int k = 0; k < CH_MAX_PHASES; k++)
+        x->tiles[k] = pl->prep[i].n_phases > 0 ? pl->prep[i].tiles[k] : 1;
+    if (pl->prep[i].is_view) { /* watched: a view is a copy */
+        x->kernel = NULL;
+        x->copy_bytes = (size_t)ch__bytes(n);
+    }
+    for (int k = 0; k < n->n_in; k++)
+        *slot++ = place_of(pl, n->in[k]);
+    if (pl->prep[i].is_view)
+        move_on(&slot[-n->n_in], pl->prep[i].view_offset);
+    for (int k = 0; k < n->n_out; k++)
+        *slot++ = place_of(pl, &n[k]);
+    *slot = (ch_place){0};
+    if (pl->scratch[i] >= 0)
+        *slot =
+            (ch_place){.kind = CH_AT_ARENA, .offset = pl->buffers.at[pl->scratch[i]].offset};
+    p->n_slots += n->n_in + n->n_out + 1;
+    p->n_instrs++;
+    p->has_collective |= (n->op->flags & CH_OP_COLLECTIVE) != 0;
+}
+
+static void emit_copy(ch_planner *pl, ch_place from, ch_place to, size_t bytes)
+{
+    ch_program *p = pl->p;
+
+    if (bytes == 0)
+        return;
+    p->instr[p->n_instrs++] = (ch_instr){.copy_bytes = bytes,
+                                         .n_in = 1,
+                                         .n_out = 1,
+                                         .first_slot = p->n_slots,
+                                         .n_phases = 1,
+                                         .tiles = {1, 1, 1}};
+    p->slot[p->n_slots++] = from;
+    p->slot[p->n_slots++] = to;
+    p->slot[p->n_slots++] = (ch_place){0};
+}
+
+/* Outputs that are something else as well are copied once everything is computed. */
+static void emit_outputs(ch_planner *pl)
+{
+    for (int i = 0; i < pl->g->n_outputs; i++) {
+        ch_node *n = pl->g->output[i].node;
+        ch_place from = place_of(pl, n);
+
+        pl->p->output_bytes[i] = (size_t)ch__bytes(n);
+        if (from.kind != CH_AT_OUTPUT || from.index != i || from.offset != 0)
+            emit_copy(pl, from, (ch_place){.kind = CH_AT_OUTPUT, .index = i},
+                      pl->p->output_bytes[i]);
+    }
+}
+
+/* New values that were not computed in place. A value that is another resource's old value goes
+ * first through the arena: that resource may be written too. */
+static void emit_writes(ch_planner *pl, const int *aside)
+{
+    for (int pass = 0; pass < 2; pass++)
+        for (int r = 0; r < pl->g->n_resources; r++) {
+            const ch_resource *res = &pl->g->resource[r];
+            ch_place           to = {.kind = CH_AT_RESOURCE, .index = r}, from;
+
+            if (res->value == res->read || pl->in_place[r])
+                continue;
+            from = place_of(pl, res->value);
+            if (aside[r] >= 0) {
+                ch_place at = {.kind = CH_AT_ARENA, .offset = pl->buffers.at[aside[r]].offset};
+
+                emit_copy(pl, pass == 0 ? from : at, pass == 0 ? at : to,
+                          (size_t)ch__bytes(res->value));
+            } else if (pass == 1) {
+                emit_copy(pl, from, to, (size_t)ch__bytes(res->value));
+            }
+        }
+}
+
+/* Buffers for values that must be put aside before resources are written. */
+static ch_status give_asides(ch_planner *pl, int *aside)
+{
+    for (int r = 0; r < pl->g->n_resources; r++) {
+        const ch_resource *res = &pl->g->resource[r];
+
+        aside[r] = -1;
+        if (res->value == res->read || pl->in_place[r] ||
+            ch__plan_root(pl, res->value)->home.kind != CH_AT_RESOURCE)
+            continue;
+        aside[r] = ch__plan_buffer(pl, ch__bytes(res->value), pl->n_calls, pl->n_calls);
+        if (aside[r] < 0)
+            return ch__fail_memory("a program");
+    }
+    return CH_OK;
+}
+
+static ch_status find_patches(ch_program *p, ch_place_kind kind, ch_patches *out)
+{
+    for (int i = 0; i < p->n_slots; i++)
+        out->n += p->slot[i].kind == kind;
+    out->at = ch__arena_alloc(&p->arena, (size_t)(out->n + 1) * sizeof(*out->at));
+    if (out->at == NULL)
+        return ch__fail_memory("a program");
+    for (int i = 0, k = 0; i < p->n_slots; i++)
+        if (p->slot[i].kind == kind)
+            out->at[k++] = (struct ch_patch){i, p->slot[i].index, p->slot[i].offset};
+    return CH_OK;
+}
+
+ch_status ch__plan_emit(ch_planner *pl)
+{
+    ch_program *p = pl->p;
+    int         n_slots = 0, extra = pl->g->n_outputs + 2 * pl->g->n_resources;
+    int        *aside = ch__calloc((size_t)pl->g->n_resources + 1, sizeof(*aside));
+    ch_status   rc = aside == NULL ? ch__fail_memory("a program") : give_asides(pl, aside);
+
+    if (rc == CH_OK)
+        rc = ch__buffers_place(&pl->buffers, &p->arena_bytes, &p->live_bytes);
+    for (int i = 0; i < pl->n_calls; i++)
+        n_slots += pl->call[i]->n_in + pl->call[i]->n_out + 1;
+    p->instr =
+        ch__arena_alloc(&p->arena, (size_t)(pl->n_calls + extra + 1) * sizeof(*p->instr));
+    p->slot = ch__arena_alloc(&p->arena, (size_t)(n_slots + 3 * extra + 1) * sizeof(*p->slot));
+    p->output_bytes =
+        ch__arena_alloc(&p->arena, ((size_t)pl->g->n_outputs + 1) * sizeof(size_t));
+    if (rc == CH_OK && (p->instr == NULL || p->slot == NULL || p->output_bytes == NULL))
+        rc = ch__fail_memory("a program");
+    if (rc == CH_OK) {
+        int commit = p->n_commit;
+
+        for (int i = 0; i < pl->n_calls; i++) {
+            if (i == commit)
+                p->n_commit = p->n_instrs;
+            emit_call(pl, i);
+        }
+        if (commit >= pl->n_calls)
+            p->n_commit = p->n_instrs;
+        emit_outputs(pl);
+        emit_writes(pl, aside);
+        rc = find_patches(p, CH_AT_INPUT, &p->inputs);
+    }
+    if (rc == CH_OK)
+        rc = find_patches(p, CH_AT_OUTPUT, &p->outputs);
+    if (rc == CH_OK)
+        rc = find_patches(p, CH_AT_RESOURCE, &p->resources);
+    ch__free(aside);
+    return rc;
+}

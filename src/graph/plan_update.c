@@ -1,0 +1,243 @@
+/* graph/plan_update.c -- step 3 of planning: which resources are updated in place, and the order
+ * that follows.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "graph/plan.h"
+
+static bool is_fallible(const ch_node *n)
+{
+    return (n->op->flags & (CH_OP_CAN_FAIL | CH_OP_COLLECTIVE | CH_OP_EFFECT)) != 0;
+}
+
+static void find_lifetimes(ch_planner *pl)
+{
+    for (int i = 0; i < pl->n_values; i++)
+        pl->value[i].last_use = CH_NEVER;
+    for (int i = 0; i < pl->n_calls; i++) {
+        ch_node *n = pl->call[i];
+
+        pl->position[n->id] = i;
+        for (int k = 0; k < n->n_out; k++) {
+            pl->value[n[k].id].born = i;
+            if (ch__plan_root(pl, &n[k])->last_use < i)
+                ch__plan_root(pl, &n[k])->last_use = i;
+        }
+        for (int k = 0; k < n->n_in; k++)
+            ch__plan_root(pl, n->in[k])->last_use = i;
+    }
+    for (int i = 0; i < pl->g->n_outputs; i++)
+        ch__plan_root(pl, pl->g->output[i].node)->last_use = CH_AT_END;
+    for (int i = 0; i < pl->g->n_resources; i++) {
+        const ch_resource *r = &pl->g->resource[i];
+
+        if (r->value != r->read && !pl->in_place[i])
+            ch__plan_root(pl, r->value)->last_use = CH_AT_END;
+    }
+}
+
+/* True if another input of call c is the same memory, and what the kernel said of overwriting
+ * input j with output k does not hold for that one too, or it sees the memory in another way. */
+static bool is_seen_twice(ch_planner *pl, const ch_node *c, int k, int j)
+{
+    unsigned over = pl->prep[pl->position[c->id]].over[k];
+
+    for (int i = 0; i < c->n_in; i++)
+        if (i != j && ch__plan_root(pl, c->in[i]) == ch__plan_root(pl, c->in[j]) &&
+            ((over >> i & 1) == 0 ||
+             pl->value[c->in[i]->id].offset != pl->value[c->in[j]->id].offset ||
+             !ch__dims_same(&c->in[i]->dims, &c->in[j]->dims)))
+            return true;
+    return false;
+}
+
+/* True if call c may write output k over the whole of input j and is the last to use it. */
+bool ch__plan_may_overwrite(ch_planner *pl, const ch_node *c, int k, int j)
+{
+    const ch_planned *in = &pl->value[c->in[j]->id];
+
+    return !is_seen_twice(pl, c, k, j) &&
+           (pl->prep[pl->position[c->id]].over[k] >> j & 1) != 0 && in->offset == 0 &&
+           ch__plan_root(pl, c->in[j])->last_use == pl->position[c->id] &&
+           ch__bytes(c->in[j]) == ch__bytes(&c[k]) &&
+           ch__bytes(ch__plan_root(pl, c->in[j])->node) == ch__bytes(&c[k]);
+}
+
+/* True if resource r's storage may be the value's. */
+static bool may_claim(ch_planner *pl, int r, const ch_node *v)
+{
+    int claim = pl->value[v->id].claim;
+
+    return pl->value[v->id].root == v->id && pl->value[v->id].home.kind == CH_AT_NOWHERE &&
+           (claim == 0 || claim == r + 1);
+}
+
+/* The input that v may be written over on the way back from resource r's new value: its read if
+ * that can be, else one that nobody else claims; -1: none. */
+static int input_before(ch_planner *pl, int r, const ch_node *v)
+{
+    const ch_node *c = v->head, *read = pl->g->resource[r].read;
+
+    for (int j = 0; j < c->n_in; j++)
+        if (c->in[j] == read && ch__plan_may_overwrite(pl, c, v->index, j))
+            return j;
+    for (int j = 0; j < c->n_in; j++)
+        if (may_claim(pl, r, c->in[j]) && ch__plan_may_overwrite(pl, c, v->index, j))
+            return j;
+    return -1;
+}
+
+/* Follows the new value of resource r back, over calls that can write in place, to its read. If
+ * that works, `each` is called for every call on the way. */
+static bool chain_to_read(ch_planner *pl, int r, void (*each)(ch_planner *, int r, ch_node *v))
+{
+    ch_node *v = pl->g->resource[r].value;
+
+    for (;;) {
+        ch_node *c = v->head;
+        int      j;
+
+        if (pl->kernel[pl->position[c->id]] == NULL || !may_claim(pl, r, v))
+            return false;
+        j = input_before(pl, r, v);
+        if (j < 0)
+            return false;
+        if (each != NULL)
+            each(pl, r, v);
+        v = c->in[j];
+        if (v == pl->g->resource[r].read)
+            return true;
+    }
+}
+
+static void claim(ch_planner *pl, int r, ch_node *v)
+{
+    pl->value[v->id].claim = r + 1;
+}
+
+/* Gives up on resources that have no way back, or only one that meets another's. True if there
+ * was one. */
+static bool drop_broken_chains(ch_planner *pl)
+{
+    bool any = false;
+
+    find_lifetimes(pl);
+    for (int i = 0; i < pl->n_values; i++)
+        pl->value[i].claim = 0;
+    for (int r = 0; r < pl->g->n_resources; r++) {
+        if (pl->in_place[r] && chain_to_read(pl, r, NULL)) {
+            chain_to_read(pl, r, claim);
+        } else {
+            any |= pl->in_place[r];
+            pl->in_place[r] = false;
+        }
+    }
+    return any;
+}
+
+static void mark_late(ch_planner *pl, int r, ch_node *v)
+{
+    (void)r;
+    pl->late[v->head->id] = true;
+}
+
+/* Marks what depends on a late call; false if something that can fail does. */
+static bool spread_late(ch_planner *pl)
+{
+    for (int i = 0; i < pl->n_calls; i++) {
+        ch_node *n = pl->call[i];
+
+        for (int k = 0; k < n->n_in && !pl->late[n->id]; k++)
+            pl->late[n->id] = pl->late[n->in[k]->head->id];
+        if (pl->late[n->id] && is_fallible(n))
+            return false;
+    }
+    return true;
+}
+
+static void mark_all_late(ch_planner *pl)
+{
+    memset(pl->late, 0, (size_t)pl->n_values);
+    for (int r = 0; r < pl->g->n_resources; r++)
+        if (pl->in_place[r])
+            chain_to_read(pl, r, mark_late);
+}
+
+/* Puts late calls after the others; both keep their order. */
+static ch_status reorder(ch_planner *pl)
+{
+    int               n = pl->n_calls, k = 0;
+    ch_node         **call = ch__calloc((size_t)n + 1, sizeof(*call));
+    ch_prep          *prep = ch__calloc((size_t)n + 1, sizeof(*prep));
+    const ch_kernel **kernel = ch__calloc((size_t)n + 1, sizeof(*kernel));
+
+    if (call == NULL || prep == NULL || kernel == NULL) {
+        ch__free(call);
+        ch__free(prep);
+        ch__free(kernel);
+        return ch__fail_memory("a program");
+    }
+    for (int late = 0; late <= 1; late++) {
+        for (int i = 0; i < n; i++)
+            if (pl->late[pl->call[i]->id] == (late == 1)) {
+                call[k] = pl->call[i];
+                prep[k] = pl->prep[i];
+                kernel[k++] = pl->kernel[i];
+            }
+        if (late == 0)
+            pl->p->n_commit = k;
+    }
+    ch__free(pl->call);
+    ch__free(pl->prep);
+    ch__free(pl->kernel);
+    pl->call = call;
+    pl->prep = prep;
+    pl->kernel = kernel;
+    return CH_OK;
+}
+
+/* Starts from hoping that every written resource can be updated in place, and gives up on those
+ * that cannot until the rest holds. */
+static ch_status choose_in_place(ch_planner *pl)
+{
+    ch_status rc;
+
+    for (int r = 0; r < pl->g->n_resources; r++) {
+        const ch_resource *res = &pl->g->resource[r];
+
+        pl->in_place[r] = res->read != NULL && res->value != res->read && !pl->opt->keep_all;
+        pl->p->writes |= res->value != res->read;
+    }
+    for (bool changed = true; changed;) {
+        changed = drop_broken_chains(pl);
+        mark_all_late(pl);
+        for (int r = pl->g->n_resources - 1; r >= 0 && !spread_late(pl); r--) {
+            changed |= pl->in_place[r];
+            pl->in_place[r] = false;
+            mark_all_late(pl);
+        }
+    }
+    rc = reorder(pl);
+    if (rc != CH_OK)
+        return rc;
+    /* The new order may have put a reader of the old value behind its writer. */
+    while (drop_broken_chains(pl))
+        ;
+    return CH_OK;
+}
+
+static void live_in_resource(ch_planner *pl, int r, ch_node *v)
+{
+    pl->value[v->id].home = (ch_place){.kind = CH_AT_RESOURCE, .index = r};
+}
+
+ch_status ch__plan_updates(ch_planner *pl)
+{
+    ch_status rc = choose_in_place(pl);
+
+    for (int r = 0; r < pl->g->n_resources && rc == CH_OK; r++)
+        if (pl->in_place[r])
+            chain_to_read(pl, r, live_in_resource);
+    return rc;
+}
