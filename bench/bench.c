@@ -383,6 +383,11 @@ void bench_run(bench *b, const bench_case *c)
     report(b, c, s, n);
 }
 
+bool bench_is_quick(const bench *b)
+{
+    return b->quick;
+}
+
 bool bench_wants(const bench *b, const char *case_name)
 {
     for (int i = 0; i < b->n_words; i++)

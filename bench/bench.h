@@ -62,6 +62,7 @@ typedef struct bench_case {
 /* Reads --json, --peers, --quick (one short round: to see that it works) and words, of which a
  * case's name must then contain one. */
 bench *bench_open(const char *name, int argc, char **argv);
+bool   bench_is_quick(const bench *b);
 bool   bench_wants(const bench *b, const char *case_name);
 void   bench_run(bench *b, const bench_case *c);
 /* A row whose figures were found otherwise, such as bytes; a limit of NAN is not known. */
