@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "bench.h"
@@ -136,16 +137,19 @@ static void bare(void *arg, int64_t n)
 
 int main(int argc, char **argv)
 {
-    bench *b = bench_open("input", argc, argv);
-    input  in = {.n = bench_is_quick(b) ? 20000 : 1000000};
-    int    fd;
+    bench      *b = bench_open("input", argc, argv);
+    input       in = {.n = bench_is_quick(b) ? 20000 : 1000000};
+    int         fd;
+    struct stat is;
 
     strcpy(in.path, "/tmp/cohort-input-XXXXXX");
     fd = mkstemp(in.path);
     if (fd < 0)
         return 1;
     write_file(&in);
-    in.bytes = lseek(fd, 0, SEEK_END);
+    if (stat(in.path, &is) != 0)
+        return 1;
+    in.bytes = is.st_size;
     setenv("INPUT", in.path, 1);
     bench_run(b, &(bench_case){
                      .name = "TFRecord 1M x 3 KiB, shuffle 10k, batch 256",

@@ -62,7 +62,6 @@ typedef struct ch_stage_profile {
     const char *stage;      /* "shuffle" */
     int         depth;      /* of the tree */
     int64_t     n_elements; /* given so far */
-    int64_t     bytes;      /* in them, as far as they were copied or read */
     int64_t     busy_ns;    /* of its own, over all threads; sampled */
     int64_t     wait_ns;    /* for elements that were not ready */
     int         ready;      /* elements in its buffer now */

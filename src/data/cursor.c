@@ -9,8 +9,15 @@
 #include "base/mem.h"
 #include "data/iterator.h"
 
-/* Every so many calls one is timed: a clock costs as much as a cheap stage. */
-enum { TIMED = 32 };
+/* For how many calls a call's time stands: the first ones, which may fill a buffer, for themselves; of
+ * those behind them one in 32 is timed, since a clock costs as much as a cheap stage. Which one is left
+ * to chance: the work of others comes in powers of two as well. */
+static int stands_for(int64_t n)
+{
+    if (n < 64)
+        return 1;
+    return (uint32_t)n * 2654435761u >> 27 == 0 ? 32 : 0;
+}
 
 static ch_status open_inputs(ch_cursor *c)
 {
@@ -73,28 +80,22 @@ void ch__cursor_close(ch_cursor *c)
 
 ch_status ch__cursor_next(ch_cursor *c, ch_element **out)
 {
+    int       weight = stands_for(c->counts.n_elements);
     ch_status rc;
     int64_t   from;
 
     if (atomic_load_explicit(&c->it->stops, memory_order_relaxed))
         return ch__fail(CH_CANCELLED, "%s: the iterator was let go", c->stage->name);
     *out = NULL;
-    if (c->counts.n_elements % TIMED != 0) {
+    if (weight == 0) {
         rc = c->stage->next(c, out);
     } else {
         from = ch__now_ns();
         rc = c->stage->next(c, out);
-        c->counts.timed_ns += ch__now_ns() - from;
-        c->counts.n_timed++;
+        c->counts.ns += weight * (ch__now_ns() - from);
     }
     c->counts.n_elements += rc == CH_OK && *out != NULL;
     return rc;
-}
-
-int64_t ch__cursor_ns(const ch_cursor *c)
-{
-    return c->counts.n_timed > 0 ? c->counts.timed_ns / c->counts.n_timed * c->counts.n_elements
-                                 : 0;
 }
 
 ch_status ch__cursor_rewind(ch_cursor *c)

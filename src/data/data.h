@@ -139,9 +139,8 @@ ch_dataset *ch__dataset_shard(ch_dataset *d, int64_t n, int64_t index, const cha
 /* ---- running ---- */
 
 typedef struct ch_counts {
-    int64_t n_elements, n_bytes;
-    int64_t n_timed, timed_ns; /* calls that were timed, with what they called, and how long */
-    int64_t wait_ns;
+    int64_t n_elements;
+    int64_t ns; /* that calls of next took, with what they called: about, since few are timed */
 } ch_counts;
 
 struct ch_cursor {
@@ -161,8 +160,6 @@ struct ch_cursor {
 ch_status ch__cursor_open(ch_iterator *it, ch_dataset *d, ch_cursor *parent, ch_cursor **out);
 void      ch__cursor_close(ch_cursor *c); /* its inputs too; NULL is fine */
 ch_status ch__cursor_next(ch_cursor *c, ch_element **out);
-/* That calls of next took, with what they called: about, since few are timed. */
-int64_t   ch__cursor_ns(const ch_cursor *c);
 ch_status ch__cursor_rewind(ch_cursor *c);
 void      ch__cursor_save(ch_cursor *c, ch_saver *s);
 ch_status ch__cursor_load(ch_cursor *c, ch_loader *l);

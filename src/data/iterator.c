@@ -472,13 +472,13 @@ static void profile_of(const ch_cursor *c, int depth, ch_stage_profile *out, int
     int              own = (*at)++;
     ch_stage_profile p = {.stage = c->stage->name, .depth = depth, .n_elements = k->n_elements};
 
-    p.busy_ns = ch__cursor_ns(c);
+    p.busy_ns = k->ns;
     for (int i = 0; i < c->it->n_belts; i++)
         if (ch__belt_cursor(c->it->belt[i]) == c)
             ch__belt_profile(c->it->belt[i], &p);
     for (int i = 0; i < c->n_in; i++) {
         profile_of(c->in[i], depth + 1, out, n, at);
-        below += ch__cursor_ns(c->in[i]);
+        below += c->in[i]->counts.ns;
     }
     p.busy_ns = p.busy_ns > below ? p.busy_ns - below : 0;
     if (own < n)
