@@ -142,7 +142,6 @@ int main(int argc, char **argv)
     int         fd;
     struct stat is;
 
-    strcpy(in.path, "/tmp/cohort-input-XXXXXX");
     fd = mkstemp(in.path);
     if (fd < 0)
         return 1;
