@@ -137,9 +137,9 @@ static void bare(void *arg, int64_t n)
 
 int main(int argc, char **argv)
 {
-    bench      *b = bench_open("input", argc, argv);
-    input       in = {.n = bench_is_quick(b) ? 20000 : 1000000};
-    int         fd;
+    bench *b = bench_open("input", argc, argv);
+    input  in = {.path = "/tmp/cohort-input-XXXXXX", .n = bench_is_quick(b) ? 20000 : 1000000};
+    int    fd;
     struct stat is;
 
     fd = mkstemp(in.path);
