@@ -21,21 +21,28 @@ typedef struct block {
 
 struct ch_block_pool {
     atomic_int      refs;
+    size_t          block_bytes;
     pthread_mutex_t lock; /* idle, idle_bytes */
     block          *idle;
     size_t          idle_bytes;
 };
 
-ch_status ch__block_pool_new(ch_block_pool **out)
+ch_status ch__block_pool_sized(size_t block_bytes, ch_block_pool **out)
 {
     ch_block_pool *p = ch__calloc(1, sizeof(*p));
 
     if (p == NULL)
         return ch__fail_memory("blocks to read into");
     atomic_init(&p->refs, 1);
+    p->block_bytes = block_bytes;
     pthread_mutex_init(&p->lock, NULL);
     *out = p;
     return CH_OK;
+}
+
+ch_status ch__block_pool_new(ch_block_pool **out)
+{
+    return ch__block_pool_sized(CH_BLOCK_BYTES, out);
 }
 
 ch_block_pool *ch__block_pool_ref(ch_block_pool *p)
@@ -87,8 +94,8 @@ static block *block_new(ch_block_pool *p)
 
     if (b == NULL)
         return NULL;
-    b->base = (ch_buffer){.data = ch__alloc_aligned(CH_BLOCK_BYTES),
-                          .bytes = CH_BLOCK_BYTES,
+    b->base = (ch_buffer){.data = ch__alloc_aligned(p->block_bytes),
+                          .bytes = p->block_bytes,
                           .device = ch_device_current(),
                           .release = block_release};
     if (b->base.data == NULL || b->base.device == NULL) {

@@ -15,10 +15,12 @@
 typedef struct ch_block_pool ch_block_pool;
 
 CH_MUST_CHECK ch_status ch__block_pool_new(ch_block_pool **out);
+/* The same with blocks of that size, for tests of what happens at their ends. */
+CH_MUST_CHECK ch_status ch__block_pool_sized(size_t block_bytes, ch_block_pool **out);
 ch_block_pool          *ch__block_pool_ref(ch_block_pool *p);
 void                    ch__block_pool_unref(ch_block_pool *p); /* NULL is fine */
 
-/* A block with one reference, of at least CH_BLOCK_BYTES; NULL: no memory. Threads may share a
+/* A block with one reference, of at least the pool's size; NULL: no memory. Threads may share a
  * pool. */
 ch_buffer *ch__block_take(ch_block_pool *p);
 /* Makes it larger, in place or elsewhere, with what it holds: only while it has one reference.

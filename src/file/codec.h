@@ -22,7 +22,8 @@ typedef struct ch_codec_io {
 typedef struct ch_codec {
     /* Takes what it can and gives what it can. `is_last`: to an encoder, that nothing follows.
      * *ended: a decoder is between members (in front of the first one it is not), an encoder has
-     * given everything. DATA_LOSS says what is wrong with the bytes, not where. */
+     * given everything. DATA_LOSS says what is wrong with the bytes, not where; what was given before
+     * that is good. */
     ch_status (*step)(struct ch_codec *c, ch_codec_io *io, bool is_last, bool *ended);
     void (*free)(struct ch_codec *c);
 } ch_codec;

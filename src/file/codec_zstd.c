@@ -66,9 +66,9 @@ static ch_status decoder_step(ch_codec *c, ch_codec_io *io, bool is_last, bool *
     if (*ended)
         return CH_OK;
     size_t rc = ZSTD_decompressStream(x->decoder, &out, &in);
+    advance(io, in.pos, out.pos);
     if (ZSTD_isError(rc))
         return fail_zstd(rc);
-    advance(io, in.pos, out.pos);
     x->is_between = *ended = rc == 0;
     return CH_OK;
 }

@@ -352,16 +352,6 @@ static ch_status make_head(const ch_tensor *t, head *h)
     return CH_OK;
 }
 
-ch_status ch__npy_size(const ch_tensor *t, int64_t *bytes)
-{
-    head      h;
-    ch_status rc = make_head(t, &h);
-
-    if (rc == CH_OK)
-        *bytes = (int64_t)(h.n + ch_tensor_bytes(t));
-    return rc;
-}
-
 ch_status ch__npy_put(ch_writer *w, ch_tensor *t)
 {
     head      h;

@@ -11,9 +11,7 @@
  * than CH_MAX_RANK axes. */
 CH_MUST_CHECK ch_status ch__npy_head(ch_reader *r, ch_array *out);
 
-/* Header and elements of a tensor. */
+/* Header and elements of a tensor. UNIMPLEMENTED, by name, for what numpy has no dtype for. */
 CH_MUST_CHECK ch_status ch__npy_put(ch_writer *w, ch_tensor *t);
-/* How many bytes that is. UNIMPLEMENTED, by name, for what numpy has no dtype for. */
-CH_MUST_CHECK ch_status ch__npy_size(const ch_tensor *t, int64_t *bytes);
 
 #endif

@@ -37,6 +37,7 @@ struct ch_stream {
     char       *in; /* IN_BYTES, of which those at next are still to be decoded */
     const char *next;
     size_t      n_next;
+    ch_fault    fault; /* of the decoder, which is not asked again then */
     /* What is checked at the end of a part; see ch_part_of_file. */
     int64_t  expect_bytes;
     uint32_t expect_crc, crc;
@@ -77,7 +78,7 @@ static ch_status open_codec(ch_stream *s)
 
     if (rc != CH_OK)
         return ch__fail_at(rc, "%s", s->path);
-    s->in = ch__malloc(IN_BYTES);
+    s->next = s->in = ch__malloc(IN_BYTES);
     return s->in != NULL ? CH_OK : ch__fail_memory(s->path);
 }
 
@@ -194,30 +195,34 @@ static ch_status refill(ch_stream *s)
     return read_raw(s, s->in, IN_BYTES, &s->n_next);
 }
 
-/* One step of the decoder. */
+/* One step of the decoder. What it gave before it failed is given, and the failure kept for the next
+ * time: so a file fails at the same byte, however much is asked for at once. (Of zstd, a frame that is
+ * all there and fits is decoded in one go, and fails as a whole.) */
 static ch_status decode(ch_stream *s, void *to, size_t n, size_t *got, bool *ended)
 {
     ch_codec_io io = {s->next, s->n_next, to, n};
     ch_status   rc = s->codec->step(s->codec, &io, false, ended);
 
-    if (rc != CH_OK)
-        return place_fault(s, rc);
-    if (s->n_next > 0 && io.n_in == s->n_next && io.n_out == n)
-        return place_fault(s, ch__fail(CH_DATA_LOSS, "the compressed data leads nowhere"));
-    s->next = io.in;
-    s->n_next = io.n_in;
     s->n_out += (int64_t)(n - io.n_out);
     *got = n - io.n_out;
-    return check_limits(s);
+    if (rc == CH_OK && s->n_next > 0 && io.n_in == s->n_next && *got == 0)
+        rc = ch__fail(CH_DATA_LOSS, "the compressed data leads nowhere");
+    s->next = io.in;
+    s->n_next = io.n_in;
+    if (rc == CH_OK)
+        return check_limits(s);
+    rc = place_fault(s, rc);
+    ch__fault_take(&s->fault, rc, -1, NULL);
+    return *got > 0 ? CH_OK : rc;
 }
 
 /* A decoder is asked first, with no input too: it may hold output that had no room before. */
 static ch_status read_decoded(ch_stream *s, void *to, size_t n, size_t *got)
 {
-    bool      ended;
-    ch_status rc;
+    bool      ended = false;
+    ch_status rc = ch__fault_raise(&s->fault);
 
-    for (;;) {
+    while (rc == CH_OK) {
         rc = decode(s, to, n, got, &ended);
         if (rc != CH_OK || *got > 0)
             return rc;
@@ -227,10 +232,11 @@ static ch_status read_decoded(ch_stream *s, void *to, size_t n, size_t *got)
         if (rc != CH_OK)
             return rc;
         if (s->n_next == 0)
-            break;
+            return ended ? CH_OK
+                         : place_fault(
+                               s, ch__fail(CH_DATA_LOSS, "the compressed data ends too soon"));
     }
-    return ended ? CH_OK
-                 : place_fault(s, ch__fail(CH_DATA_LOSS, "the compressed data ends too soon"));
+    return rc;
 }
 
 /* Of a part of which the sum is known: adds up what was read, in front of the offset. The last
@@ -316,6 +322,7 @@ static ch_status rewind_stream(ch_stream *s)
         ch__codec_free(s->codec);
         s->codec = fresh;
     }
+    ch__fault_clear(&s->fault);
     s->n_next = 0;
     s->n_in = s->n_out = s->n_summed = 0;
     s->crc = 0;

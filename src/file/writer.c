@@ -233,7 +233,7 @@ ch_status ch__writer_end(ch_writer *w, ch_section *out)
     ch_status rc = w->failed != CH_OK ? fail_again(w) : CH_OK;
 
     if (rc == CH_OK && w->codec != NULL)
-        rc = put_encoded(w, NULL, 0, true);
+        rc = put_encoded(w, "", 0, true);
     ch__codec_free(w->codec);
     w->codec = NULL;
     w->in_section = false;
@@ -294,7 +294,7 @@ static ch_status commit(ch_writer *w)
     ch_status rc = w->failed != CH_OK ? fail_again(w) : CH_OK;
 
     if (rc == CH_OK && w->codec != NULL)
-        rc = put_encoded(w, NULL, 0, true);
+        rc = put_encoded(w, "", 0, true);
     if (rc == CH_OK)
         rc = flush(w);
     if (rc == CH_OK)

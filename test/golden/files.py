@@ -5,12 +5,15 @@ An array of shape (2, 3) holds 1.5 * i - 4 (floats), 3 * i - 4 (signed), 3 * i (
 (bool), for i from 0 to 5.
 
     python3 test/golden/files.py > test/golden/files.inc
+    python3 test/golden/files.py --seeds fuzz/corpus        # of the fuzz targets
 
 SPDX-License-Identifier: Apache-2.0
 """
 import gzip
 import io
+import os
 import struct
+import sys
 import zipfile
 import zlib
 
@@ -74,9 +77,9 @@ def streamed_zip():
             return len(data)
 
     pipe = Pipe()
-    with zipfile.ZipFile(pipe, 'w', zipfile.ZIP_DEFLATED) as z:
-        z.writestr('x.npy', npy(array('<f4')))
-        z.writestr('notes.txt', 'no array')
+    with zipfile.ZipFile(pipe, 'w') as z:
+        for name, data in (('x.npy', npy(array('<f4'))), ('notes.txt', b'no array')):
+            z.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
     return pipe.data
 
 
@@ -86,7 +89,50 @@ def idx(x):
         x.astype(x.dtype.newbyteorder('>')).tobytes()
 
 
+def masked_crc(data):
+    crc = 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+    crc ^= 0xffffffff
+    return struct.pack('<I', ((crc >> 15 | crc << 17) + 0xa282ead8) & 0xffffffff)
+
+
+def record(data):
+    size = struct.pack('<Q', len(data))
+    return size + masked_crc(size) + data + masked_crc(data)
+
+
+def write_seeds(corpus):
+    records = record(b'hello') + record(b'') + record(bytes(range(200)))
+    arrays = {'x': array('<f4'), 'scalar': np.int8(-3)}
+    seeds = {
+        'record/plain': b'\0' + records,
+        'record/gzip': b'\1' + gzip.compress(records, mtime=0),
+        'record/two_members': b'\1' + gzip.compress(records, mtime=0) * 2,
+        'record/zlib': b'\2' + zlib.compress(records),
+        'npy/f4': npy(array('<f4')),
+        'npy/big': npy(array('>i2'), (2, 0)),
+        'npy/fortran': npy(np.asfortranarray(array('<f8')), (3, 0)),
+        'npy/structure': npy(np.zeros(2, dtype=[('a', '<f4'), ('b', '<i4')])),
+        'npz/stored': npz(np.savez, **arrays),
+        'npz/deflated': npz(np.savez_compressed, **arrays),
+        'npz/streamed': streamed_zip(),
+        'idx/u1': idx(array('<u1')),
+        'idx/f8': idx(array('<f8')),
+    }
+    for name, data in seeds.items():
+        path = os.path.join(corpus, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, 'wb') as f:
+            f.write(data)
+
+
 def main():
+    if sys.argv[1:2] == ['--seeds']:
+        write_seeds(sys.argv[2])
+        return
     print('/* Made by files.py.   SPDX-License-Identifier: Apache-2.0 */')
     print('#include <stddef.h>\n')
     print('typedef struct golden {')
