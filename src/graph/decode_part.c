@@ -191,38 +191,36 @@ static ch_status check_data(ch_dtype dtype, ch_shape shape, const ProtobufCBinar
     return CH_OK;
 }
 
-/* Steps have the same few numbers in many places: equal scalars are one tensor. */
-static ch_tensor **number_of(ch_decoder *d, ch_dtype dtype, ch_shape shape,
-                             const ProtobufCBinaryData *data)
-{
-    uint64_t h = (uint64_t)dtype;
-
-    if (shape.rank > 0)
-        return NULL;
-    for (size_t i = 0; i < data->len; i++)
-        h = (h ^ data->data[i]) * 0x100000001b3u;
-    return &d->number[(h ^ (h >> 32)) % CH_DECODE_NUMBERS];
-}
-
 static ch_status make_tensor(ch_decoder *d, ch_dtype dtype, ch_shape shape,
                              const ProtobufCBinaryData *data, ch_tensor **out)
 {
-    ch_tensor **known = number_of(d, dtype, shape, data);
-    ch_status   rc;
-
-    if (known != NULL && *known != NULL && (*known)->dtype == dtype &&
-        memcmp((*known)->data, data->data, data->len) == 0) {
-        *out = ch_tensor_ref(*known);
-        return CH_OK;
-    }
     if (!ch__decode_charge(d, data->len + TENSOR_BYTES))
         return ch__decode_no_memory(d);
-    rc = ch_tensor_copy_of(dtype, shape, data->data, out);
-    if (rc == CH_OK && known != NULL) {
+    return ch_tensor_copy_of(dtype, shape, data->data, out);
+}
+
+/* Steps have the same few numbers in many places: equal scalars are one tensor. */
+static ch_status make_number(ch_decoder *d, ch_dtype dtype, const ProtobufCBinaryData *data,
+                             ch_tensor **out)
+{
+    uint64_t    h = (uint64_t)dtype;
+    ch_tensor **known;
+
+    for (size_t i = 0; i < data->len; i++)
+        h = (h ^ data->data[i]) * 0x100000001b3u;
+    known = &d->number[(h ^ (h >> 32)) % CH_DECODE_NUMBERS];
+    if (*known == NULL || (*known)->dtype != dtype ||
+        memcmp((*known)->data, data->data, data->len) != 0) {
+        ch_tensor *made = NULL;
+        ch_status  rc = make_tensor(d, dtype, ch_shape_scalar(), data, &made);
+
+        if (rc != CH_OK)
+            return rc;
         ch_tensor_unref(*known);
-        *known = ch_tensor_ref(*out);
+        *known = made;
     }
-    return rc;
+    *out = ch_tensor_ref(*known);
+    return CH_OK;
 }
 
 static ch_status decode_tensor(ch_decoder *d, Cohort__Tensor *m, ch_tensor **out)
@@ -236,7 +234,8 @@ static ch_status decode_tensor(ch_decoder *d, Cohort__Tensor *m, ch_tensor **out
     if (rc == CH_OK)
         rc = check_data(dtype, shape, &m->data);
     if (rc == CH_OK)
-        rc = make_tensor(d, dtype, shape, &m->data, out);
+        rc = shape.rank == 0 ? make_number(d, dtype, &m->data, out)
+                             : make_tensor(d, dtype, shape, &m->data, out);
     ch__decode_let_go(d, &m->data);
     return rc;
 }
