@@ -54,6 +54,11 @@ ch_status ch__fault_raise(const ch_fault *f);
 /* The analyzer does not see that a failure is never CH_OK: this tells it. */
 #define ch__fail(rc, ...)     ((void)ch__fail(rc, __VA_ARGS__), (rc))
 #define ch__fail_memory(what) ((void)ch__fail_memory(what), CH_RESOURCE_EXHAUSTED)
+/* Nor that what was wanted is there. */
+#define ch__want_given(call, a, is_a, b, is_b)                                                 \
+    (((a) != NULL && (is_a) == NULL) || ((b) != NULL && (is_b) == NULL)                        \
+         ? ch__fail(CH_INVALID_ARGUMENT, "%s", call)                                           \
+         : CH_OK)
 #endif
 
 #endif

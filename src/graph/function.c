@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/function.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -240,6 +241,7 @@ static void evict_recording(ch_function *f)
 {
     ch_recording **last = &f->recordings;
 
+    assert(*last != NULL);
     while ((*last)->next != NULL)
         last = &(*last)->next;
     for (ch_prepared **link = &f->programs; *link != NULL;) {

@@ -28,7 +28,7 @@ static void mark_needed(backward *b, const backward *out, int n, ch_node *const 
     for (int i = 0; i < n; i++)
         if (x[i]->graph == b->of->graph)
             b->need[x[i]->id] = true;
-    for (int i = 0; i < b->n_captures; i++)
+    for (int i = 0; out != NULL && i < b->n_captures; i++)
         b->need[b->of->capture[i]->id] |= out->need[b->of->captured[i]->id];
     for (int i = 0; i < b->n_calls; i++) {
         const ch_node *c = b->call[i];

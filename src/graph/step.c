@@ -1,6 +1,7 @@
 /* graph/step.c -- a recording: nodes come in, errors stick.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#define GRAPH_STEP_C
 #include "graph/step.h"
 
 #include <stdarg.h>

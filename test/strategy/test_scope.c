@@ -82,7 +82,10 @@ static drawn run_draw(ch_function *f, const ch_run_options *opt)
 
 static bool same(drawn a, drawn b)
 {
-    return memcmp(a.u, b.u, sizeof(a.u)) == 0;
+    for (int i = 0; i < 4; i++)
+        if (a.u[i] != b.u[i])
+            return false;
+    return true;
 }
 
 static void random_numbers_depend_on_seed_and_step_number_alone(void **state)
