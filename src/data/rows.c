@@ -352,9 +352,9 @@ static ch_status take_memory(joining *j, ch_block_pool *pool, char **base)
         *base = (char *)e->room + (-(uintptr_t)e->room & (CH_ALIGN - 1));
         return CH_OK;
     }
-    ch_buffer *block = ch__block_take(pool);
+    ch_buffer *block = ch__block_take(pool, j->used);
     j->out->owner[0] = block;
-    if (block == NULL || (block->bytes < j->used && !ch__block_grow(block, j->used)))
+    if (block == NULL)
         return ch__fail(CH_RESOURCE_EXHAUSTED, "%s: no memory for a batch of %zu bytes",
                         j->d->stage->name, j->used);
     *base = block->data;

@@ -10,21 +10,23 @@
 #include "base/fault.h"
 #include "base/mem.h"
 
-/* What a pool keeps for later; the rest goes back to the system. */
-static const size_t most_idle_bytes = (size_t)16 << 20;
+/* What a pool keeps for later: this, and as much as is out, which comes and goes. The rest goes back to
+ * the system. */
+static const size_t idle_bytes = (size_t)16 << 20;
 
 typedef struct block {
     ch_buffer      base; /* first */
     ch_block_pool *pool;
-    struct block  *next; /* while it is idle */
+    struct block  *next;        /* while it is idle */
+    size_t         taken_bytes; /* that it had when it was taken */
 } block;
 
 struct ch_block_pool {
     atomic_int      refs;
     size_t          block_bytes;
-    pthread_mutex_t lock; /* idle, idle_bytes */
+    pthread_mutex_t lock; /* of what follows */
     block          *idle;
-    size_t          idle_bytes;
+    size_t          idle_bytes, out_bytes;
 };
 
 ch_status ch__block_pool_sized(size_t block_bytes, ch_block_pool **out)
@@ -76,7 +78,8 @@ static void block_release(ch_buffer *base)
     ch_block_pool *p = b->pool;
 
     pthread_mutex_lock(&p->lock);
-    bool keep = p->idle_bytes + base->bytes <= most_idle_bytes;
+    p->out_bytes -= b->taken_bytes;
+    bool keep = p->idle_bytes + base->bytes <= idle_bytes + p->out_bytes;
     if (keep) {
         b->next = p->idle;
         p->idle = b;
@@ -88,14 +91,14 @@ static void block_release(ch_buffer *base)
     ch__block_pool_unref(p);
 }
 
-static block *block_new(ch_block_pool *p)
+static block *block_new(ch_block_pool *p, size_t bytes)
 {
     block *b = ch__calloc(1, sizeof(*b));
 
     if (b == NULL)
         return NULL;
-    b->base = (ch_buffer){.data = ch__alloc_aligned(p->block_bytes),
-                          .bytes = p->block_bytes,
+    b->base = (ch_buffer){.data = ch__alloc_aligned(bytes),
+                          .bytes = bytes,
                           .device = ch_device_current(),
                           .release = block_release};
     if (b->base.data == NULL || b->base.device == NULL) {
@@ -106,19 +109,34 @@ static block *block_new(ch_block_pool *p)
     return b;
 }
 
-ch_buffer *ch__block_take(ch_block_pool *p)
+/* With the lock held: the first that is large enough. */
+static block *take_idle(ch_block_pool *p, size_t bytes)
 {
+    for (block **at = &p->idle; *at != NULL; at = &(*at)->next)
+        if ((*at)->base.bytes >= bytes) {
+            block *b = *at;
+
+            *at = b->next;
+            p->idle_bytes -= b->base.bytes;
+            return b;
+        }
+    return NULL;
+}
+
+ch_buffer *ch__block_take(ch_block_pool *p, size_t bytes)
+{
+    block *b;
+
+    bytes = bytes > p->block_bytes ? bytes : p->block_bytes;
     pthread_mutex_lock(&p->lock);
-    block *b = p->idle;
-    if (b != NULL) {
-        p->idle = b->next;
-        p->idle_bytes -= b->base.bytes;
-    }
+    b = take_idle(p, bytes);
     pthread_mutex_unlock(&p->lock);
-    if (b == NULL)
-        b = block_new(p);
-    if (b == NULL)
+    if (b == NULL && (b = block_new(p, bytes)) == NULL)
         return NULL;
+    b->taken_bytes = b->base.bytes;
+    pthread_mutex_lock(&p->lock);
+    p->out_bytes += b->taken_bytes;
+    pthread_mutex_unlock(&p->lock);
     atomic_store_explicit(&b->base.refs, 1, memory_order_relaxed);
     ch__block_pool_ref(p);
     return &b->base;

@@ -20,9 +20,9 @@ CH_MUST_CHECK ch_status ch__block_pool_sized(size_t block_bytes, ch_block_pool *
 ch_block_pool          *ch__block_pool_ref(ch_block_pool *p);
 void                    ch__block_pool_unref(ch_block_pool *p); /* NULL is fine */
 
-/* A block with one reference, of at least the pool's size; NULL: no memory. Threads may share a
- * pool. */
-ch_buffer *ch__block_take(ch_block_pool *p);
+/* A block with one reference, of at least `bytes` and the pool's size, CH_ALIGN-aligned; what
+ * is in it is left from who had it before. NULL: no memory. Threads may share a pool. */
+ch_buffer *ch__block_take(ch_block_pool *p, size_t bytes);
 /* Makes it larger, in place or elsewhere, with what it holds: only while it has one reference.
  * False: no memory. */
 bool ch__block_grow(ch_buffer *b, size_t bytes);

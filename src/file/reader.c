@@ -30,7 +30,7 @@ ch_status ch__reader_over(ch_stream *s, ch_block_pool *pool, ch_reader **out)
     else
         rc = ch__block_pool_new(&r->pool);
     if (rc == CH_OK) {
-        r->block = ch__block_take(r->pool);
+        r->block = ch__block_take(r->pool, 0);
         if (r->block == NULL)
             rc = ch__fail_memory(ch__stream_path(s));
     }
@@ -112,7 +112,7 @@ static bool grow(ch_reader *r)
 /* What is there, at the beginning of a block of our own that has room behind it. */
 static bool move_to_fresh(ch_reader *r)
 {
-    ch_buffer *fresh = ch__block_take(r->pool);
+    ch_buffer *fresh = ch__block_take(r->pool, 0);
 
     if (fresh == NULL)
         return false;

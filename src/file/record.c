@@ -45,7 +45,7 @@ static ch_status read_head(ch_reader *r, uint64_t *size, bool *there)
 
 ch_status ch__record_next(ch_reader *r, int64_t max_bytes, ch_record *out)
 {
-    uint64_t  size;
+    uint64_t  size = 0;
     bool      there;
     ch_status rc = read_head(r, &size, &there);
 
@@ -76,7 +76,7 @@ ch_status ch__record_next(ch_reader *r, int64_t max_bytes, ch_record *out)
 /* One, of any size: the bytes are passed over and not held. */
 static ch_status skip_one(ch_reader *r, bool *there)
 {
-    uint64_t  size;
+    uint64_t  size = 0;
     int64_t   passed, offset = ch__reader_offset(r);
     ch_status rc = read_head(r, &size, there);
 
