@@ -17,6 +17,7 @@
 #include "file/crc32c.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/config.h"
@@ -33,7 +34,10 @@ enum {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint32_t       slice[SLICES][256]; /* [k][b]: byte b with k zero bytes behind */
 static uint32_t       over_words[2 * THIRD_MOST + 1]; /* [n]: x^(64n - 33) mod P */
-static ch_crc32c_fn   best;
+
+/* The way that is used: the first call looks for it. */
+static uint32_t              choose_first(uint32_t crc, const void *data, size_t n);
+static _Atomic(ch_crc32c_fn) best = choose_first;
 
 /* crc * x^8. */
 static uint32_t one_byte_on(uint32_t crc)
@@ -98,11 +102,13 @@ static uint32_t by_table(uint32_t crc, const void *data, size_t n)
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define SSE    __attribute__((target("sse4.2,pclmul")))
+/* With AVX, so that no instruction is of the old encoding: after wide ones those cost a hundred times
+ * what they should. */
+#define AVX    __attribute__((target("avx,sse4.2,pclmul")))
 #define AVX512 __attribute__((target("sse4.2,pclmul,avx512f,avx512vl,vpclmulqdq")))
 
 /* Less than three words are not worth a product. No complement at either end. */
-SSE static uint64_t in_order(uint64_t crc, const unsigned char *p, size_t n)
+AVX static uint64_t in_order(uint64_t crc, const unsigned char *p, size_t n)
 {
     for (; n >= 8; n -= 8, p += 8)
         crc = _mm_crc32_u64(crc, load64(p));
@@ -112,7 +118,7 @@ SSE static uint64_t in_order(uint64_t crc, const unsigned char *p, size_t n)
 }
 
 /* crc * x^64n / x^33 of which the instruction makes the remainder. */
-SSE static uint64_t moved(uint64_t crc, size_t words)
+AVX static uint64_t moved(uint64_t crc, size_t words)
 {
     __m128i a = _mm_cvtsi64_si128((long long)crc);
     __m128i k = _mm_cvtsi64_si128((long long)over_words[words]);
@@ -122,7 +128,7 @@ SSE static uint64_t moved(uint64_t crc, size_t words)
 
 /* The first 24 * words bytes, as three thirds. The last word of the third third takes in the other
  * two remainders, moved to where it is. */
-SSE static uint64_t three_thirds(uint64_t crc, const unsigned char *p, size_t words)
+AVX static uint64_t three_thirds(uint64_t crc, const unsigned char *p, size_t words)
 {
     const unsigned char *q = p + 8 * words, *r = q + 8 * words;
     uint64_t             a = crc, b = 0, c = 0;
@@ -137,7 +143,7 @@ SSE static uint64_t three_thirds(uint64_t crc, const unsigned char *p, size_t wo
     return _mm_crc32_u64(c, load64(r + 8 * words - 8) ^ moved(a, 2 * words) ^ moved(b, words));
 }
 
-SSE static uint32_t by_thirds(uint32_t given, const void *data, size_t n)
+AVX static uint32_t by_thirds(uint32_t given, const void *data, size_t n)
 {
     const unsigned char *p = data;
     uint64_t             crc = ~given;
@@ -166,15 +172,12 @@ AVX512 static inline __m512i fold_by(uint32_t high, uint32_t low)
     return _mm512_broadcast_i32x4(_mm_setr_epi32((int)high, 0, (int)low, 0));
 }
 
-/* 256 bytes at a time in four registers, then one, then its four lanes. */
-AVX512 static uint32_t by_folding(uint32_t given, const void *data, size_t n)
+/* 256 bytes at a time in four registers, then 64 in one; n >= 256. */
+AVX512 static uint32_t fold_all(uint32_t given, const unsigned char *p, size_t n)
 {
-    const unsigned char *p = data;
-    const __m512i        over_256 = fold_by(0xdcb17aa4u, 0xb9e02b86u); /* d = 2048 */
-    const __m512i        over_64 = fold_by(0x740eef02u, 0x9e4addf8u);  /* d = 512 */
+    const __m512i over_256 = fold_by(0xdcb17aa4u, 0xb9e02b86u); /* d = 2048 */
+    const __m512i over_64 = fold_by(0x740eef02u, 0x9e4addf8u);  /* d = 512 */
 
-    if (n < 512)
-        return by_thirds(given, data, n);
     __m512i a = _mm512_xor_si512(_mm512_loadu_si512(p),
                                  _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~given)));
     __m512i b = _mm512_loadu_si512(p + 64);
@@ -197,14 +200,20 @@ AVX512 static uint32_t by_folding(uint32_t given, const void *data, size_t n)
     return ~(uint32_t)in_order(in_order(0, rest, sizeof(rest)), p, n);
 }
 
-static bool can_sse(void)
+static uint32_t by_folding(uint32_t crc, const void *data, size_t n)
 {
-    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
+    return n < 256 ? by_thirds(crc, data, n) : fold_all(crc, data, n);
+}
+
+static bool can_avx(void)
+{
+    return __builtin_cpu_supports("avx") && __builtin_cpu_supports("sse4.2") &&
+           __builtin_cpu_supports("pclmul");
 }
 
 static bool can_avx512(void)
 {
-    return can_sse() && __builtin_cpu_supports("avx512f") &&
+    return can_avx() && __builtin_cpu_supports("avx512f") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("vpclmulqdq");
 }
 #endif
@@ -217,7 +226,15 @@ static bool can_avx512(void)
 
 #define ARM_HWCAP_CRC32 (1ul << 7)
 
-__attribute__((target("+crc"))) static uint32_t by_arm(uint32_t crc, const void *data, size_t n)
+#if defined(__clang__) /* its header hides them where all of the file may not use them */
+#define CRC       __attribute__((target("crc")))
+#define __crc32cd __builtin_arm_crc32cd
+#define __crc32cb __builtin_arm_crc32cb
+#else
+#define CRC __attribute__((target("+crc")))
+#endif
+
+CRC static uint32_t by_arm(uint32_t crc, const void *data, size_t n)
 {
     const unsigned char *p = data;
 
@@ -250,7 +267,7 @@ static const struct way {
 } ways[] = {
     {"table", "base", by_table, always},
 #if defined(__x86_64__)
-    {"thirds", "avx2", by_thirds, can_sse},
+    {"thirds", "avx2", by_thirds, can_avx},
     {"folding", "avx512", by_folding, can_avx512},
 #elif defined(__aarch64__) && defined(__linux__)
     {"arm", "avx2", by_arm, can_arm},
@@ -259,15 +276,23 @@ static const struct way {
 
 static void choose(void)
 {
-    const char *simd = ch__config()->simd;
+    const char  *simd = ch__config()->simd;
+    ch_crc32c_fn chosen = by_table;
 
     make_tables();
     for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++) {
         if (ways[i].can())
-            best = ways[i].run;
+            chosen = ways[i].run;
         if (strcmp(simd, ways[i].simd) == 0)
             break;
     }
+    atomic_store_explicit(&best, chosen, memory_order_release); /* after the tables */
+}
+
+static uint32_t choose_first(uint32_t crc, const void *data, size_t n)
+{
+    pthread_once(&once, choose);
+    return atomic_load_explicit(&best, memory_order_acquire)(crc, data, n);
 }
 
 bool ch__crc32c_way(int i, const char **name, ch_crc32c_fn *run)
@@ -282,6 +307,5 @@ bool ch__crc32c_way(int i, const char **name, ch_crc32c_fn *run)
 
 uint32_t ch__crc32c(uint32_t crc, const void *data, size_t n)
 {
-    pthread_once(&once, choose);
-    return best(crc, data, n);
+    return atomic_load_explicit(&best, memory_order_acquire)(crc, data, n);
 }

@@ -45,18 +45,18 @@ struct ch_example {
     room     message;
 };
 
-static bool has_room(room *r, size_t n)
+/* Room for n bytes; NULL: no memory. */
+static unsigned char *room_for(room *r, size_t n)
 {
-    unsigned char *data;
+    if (n > r->cap) {
+        unsigned char *data = ch__realloc(r->data, n + n / 4);
 
-    if (n <= r->cap)
-        return true;
-    data = ch__realloc(r->data, n + n / 4);
-    if (data == NULL)
-        return false;
-    r->data = data;
-    r->cap = n + n / 4;
-    return true;
+        if (data == NULL)
+            return NULL;
+        r->data = data;
+        r->cap = n + n / 4;
+    }
+    return r->data;
 }
 
 ch_status ch_example_new(ch_example **out)
@@ -272,9 +272,10 @@ static ch_status encode_feature(feature *f, const ch_tensor *t)
                         "example: feature \"%s\" has %zu bytes, and protobuf "
                         "takes %zu",
                         f->name, all, most_bytes);
-    if (!has_room(&f->field, all))
+    unsigned char *at = room_for(&f->field, all);
+    if (at == NULL)
         return ch__fail_memory("example");
-    unsigned char *at = put_head(f->field.data, TAG_1, entry);
+    at = put_head(at, TAG_1, entry);
     at = put_field(at, TAG_1, f->name, name);
     at = put_head(at, TAG_2, value);
     at = put_head(at, (int)kind_of(t->dtype), list);
@@ -322,9 +323,10 @@ ch_status ch_example_encode(ch_example *e, ch_str *out)
     if (all > most_bytes)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "example: it has %zu bytes, and protobuf takes %zu", all, most_bytes);
-    if (!has_room(&e->message, all))
+    at = room_for(&e->message, all);
+    if (at == NULL)
         return ch__fail_memory("example");
-    at = put_head(e->message.data, TAG_1, features);
+    at = put_head(at, TAG_1, features);
     for (int i = 0; i < e->n; i++) {
         const room *field = &e->feature[i].field;
 

@@ -46,8 +46,9 @@ struct ch_stream {
 
 static ch_status fail_read(const ch_stream *s, int error)
 {
-    return ch__fail_errno(error, "%s: reading failed at byte %lld", s->path,
-                          (long long)(s->from + s->n_in));
+    int64_t at = s->from + s->n_in;
+
+    return ch__fail_errno(error, "%s: reading failed at byte %lld", s->path, (long long)at);
 }
 
 /* ---- opening ---- */

@@ -124,6 +124,17 @@ static inline char *t_pack(ch_compression kind, const void *data, size_t n, size
     return out;
 }
 
+/* False, and says so, where the build has nothing to compress with: such tests are skipped. */
+static inline bool t_can_pack(void)
+{
+#if CH_HAVE_ZLIB && CH_HAVE_ZSTD
+    return true;
+#else
+    printf("built without zlib or zstd\n");
+    return false;
+#endif
+}
+
 /* The call failed so, and its message has these words in it. */
 #define t_assert_error(rc, code, ...)                                                          \
     t_check_error(rc, code, (const char *[]){__VA_ARGS__, NULL}, __FILE__, __LINE__)
