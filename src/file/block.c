@@ -6,6 +6,7 @@
 #include "file/block.h"
 
 #include <pthread.h>
+#include <stdint.h>
 
 #include "base/fault.h"
 #include "base/mem.h"
@@ -79,7 +80,8 @@ static void block_release(ch_buffer *base)
 
     pthread_mutex_lock(&p->lock);
     p->out_bytes -= b->taken_bytes;
-    bool keep = p->idle_bytes + base->bytes <= idle_bytes + p->out_bytes;
+    bool keep = p->idle_bytes + base->bytes <= idle_bytes + p->out_bytes &&
+                (uintptr_t)base->data % CH_ALIGN == 0; /* one that has grown may not be */
     if (keep) {
         b->next = p->idle;
         p->idle = b;

@@ -130,6 +130,26 @@ static void reading_on_allocates_nothing(void **state)
     (void)state;
 }
 
+static void blocks_are_aligned_whatever_became_of_those_before(void **state)
+{
+    ch_block_pool *pool = NULL;
+    ch_buffer     *block[50];
+
+    assert_int_equal(ch__block_pool_sized(100, &pool), CH_OK);
+    for (int pass = 0; pass < 3; pass++) {
+        for (size_t i = 0; i < 50; i++) {
+            block[i] = ch__block_take(pool, 0);
+            assert_non_null(block[i]);
+            assert_int_equal((uintptr_t)block[i]->data % CH_ALIGN, 0);
+            assert_true(ch__block_grow(block[i], 100 + 48 * i));
+        }
+        for (int i = 0; i < 50; i++)
+            ch__buffer_unref(block[i]);
+    }
+    ch__block_pool_unref(pool);
+    (void)state;
+}
+
 /* PROMISES S6: a declared length takes no memory. */
 static void a_want_without_bytes_takes_no_memory(void **state)
 {
@@ -313,6 +333,7 @@ int main(void)
         cmocka_unit_test(wants_of_any_size_give_the_files_bytes),
         cmocka_unit_test(kept_spans_outlive_the_reader),
         cmocka_unit_test(reading_on_allocates_nothing),
+        cmocka_unit_test(blocks_are_aligned_whatever_became_of_those_before),
         cmocka_unit_test(a_want_without_bytes_takes_no_memory),
         cmocka_unit_test(a_block_grows_as_bytes_arrive),
         cmocka_unit_test(a_reader_goes_back_and_forth),
