@@ -336,12 +336,15 @@ static ch_status look_into_npz(ch_arena *arena, const char *path, int *n, ch_ten
 static ch_status look(const ch_stage *stage, ch_arena *arena, ch_dataset *files,
                       const ch_read_options *opt, int *n, ch_tensor_spec **out)
 {
-    ch_load_options load = {.compression = opt != NULL ? opt->compression : CH_BY_NAME};
+    ch_load_options load = {0};
     ch_tuple       *t = NULL;
     ch_reader      *r = NULL;
     char           *path = NULL;
     ch_status       rc = first_name(files, &t);
 
+    if (opt != NULL)
+        load = (ch_load_options){.compression = opt->compression,
+                                 .max_expansion = opt->max_expansion};
     if (rc == CH_OK) {
         ch_str s = *(const ch_str *)ch_tensor_data(ch_value_at(ch_tuple_at(t, 0), 0));
 

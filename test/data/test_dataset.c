@@ -1,4 +1,6 @@
 /* test/data/test_dataset.c -- stages, one by one.   SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+
 #include "pipeline.h"
 
 static ch_dataset *range(int64_t n)
@@ -106,8 +108,175 @@ static void a_tree_is_printed(void **state)
 
     (void)state;
     ch_dataset_print(d, text, sizeof(text));
-    puts(text);
+    assert_string_equal(text, "batch size=3  (i64(?,)) x 7\n"
+                              "shuffle buffer=8  (i64()) x 20\n"
+                              "range to=20 step=1  (i64()) x 20\n");
     ch_dataset_unref(d);
+}
+
+static void what_is_known_is_told(void **state)
+{
+    const struct {
+        ch_dataset *d;
+        int64_t     n;
+    } row[] = {
+        {range(7), 7},
+        {ch_dataset_batch(range(7), 3, NULL), 3},
+        {ch_dataset_batch(range(7), 3, &(ch_batch_options){.drop_remainder = true}), 2},
+        {ch_dataset_repeat(range(7), CH_INFINITE), CH_INFINITE},
+        {ch_dataset_take(ch_dataset_repeat(range(7), CH_INFINITE), 9), 9},
+        {ch_dataset_skip(range(7), 2), 5},
+        {ch_dataset_shard(range(7), 3, 1), 2},
+        {ch_dataset_zip(2, (ch_dataset *[]){range(7), range(4)}), 4},
+        {ch_dataset_concatenate(2, (ch_dataset *[]){range(7), range(4)}), 11},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        assert_int_equal(ch_dataset_cardinality(row[i].d), row[i].n);
+        ch_dataset_unref(row[i].d);
+    }
+}
+
+static void a_spec_says_what_elements_are(void **state)
+{
+    ch_tensor            *t = t_f32(ch_shape_of(4, 2), NULL);
+    ch_dataset           *d = ch_dataset_of(1, &t, (const char *[]){"x"});
+    ch_iterator          *it = NULL, *same;
+    const ch_tensor_spec *spec;
+
+    (void)state;
+    assert_int_equal(ch_dataset_element_spec(d, &spec), 1);
+    assert_string_equal(spec[0].name, "x");
+    assert_true(ch_shape_equal(spec[0].shape, ch_shape_of(4, 2)));
+    ch_dataset_unref(d);
+    d = ch_dataset_batch(ch_dataset_slices(1, &t, NULL), 3, NULL);
+    t_ok(ch_iterator_new(d, NULL, &it));
+    same = ch_iterator_ref(it); /* 5.8.5 */
+    assert_int_equal(ch_iterator_element_spec(same, &spec), 1);
+    assert_true(ch_shape_equal(spec[0].shape, ch_shape_of(-1, 2)));
+    ch_iterator_unref(same);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    ch_tensor_unref(t);
+}
+
+static void an_end_that_is_not_expected_is_an_error(void **state)
+{
+    ch_dataset      *d = range(1);
+    ch_iterator     *it = NULL;
+    ch_tuple        *t = NULL;
+    ch_stage_profile profile[4];
+
+    (void)state;
+    t_ok(ch_iterator_new(d, NULL, &it));
+    t_ok(ch_iterator_get_next(it, &t));
+    ch_tuple_unref(t);
+    t_refused(ch_iterator_get_next(it, &t), CH_OUT_OF_RANGE, "end", "data");
+    assert_int_equal(ch_iterator_profile(it, profile, 4), 1);
+    assert_string_equal(profile[0].stage, "range");
+    assert_int_equal(profile[0].n_elements, 1);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+}
+
+/* ---- C functions ---- */
+
+typedef struct counter {
+    int64_t at, to;
+} counter;
+
+static ch_status counter_next(void *arg, ch_tuple **out)
+{
+    counter   *c = arg;
+    ch_tensor *t = NULL;
+    ch_status  rc;
+
+    if (c->at == c->to)
+        return CH_OK;
+    rc = ch_tensor_copy_of(CH_I64, ch_shape_scalar(), &c->at, &t);
+    if (rc == CH_OK)
+        rc = ch_tuple_of(1, &t, out);
+    ch_tensor_unref(t);
+    c->at++;
+    return rc;
+}
+
+static ch_status counter_restart(void *arg)
+{
+    ((counter *)arg)->at = 0;
+    return CH_OK;
+}
+
+static ch_status counter_save(void *arg, ch_tensor **out)
+{
+    return ch_tensor_copy_of(CH_I64, ch_shape_scalar(), &((counter *)arg)->at, out);
+}
+
+static ch_status counter_restore(void *arg, ch_tensor *place)
+{
+    ((counter *)arg)->at = *(const int64_t *)ch_tensor_data(place);
+    return CH_OK;
+}
+
+static ch_status counter_make(void *arg, void **out)
+{
+    counter *c = malloc(sizeof(*c));
+
+    *c = *(const counter *)arg;
+    *out = c;
+    return CH_OK;
+}
+
+static void a_generator_has_a_place_if_it_says_so(void **state)
+{
+    const ch_tensor_spec one = {.dtype = CH_I64};
+    ch_generator         g = {
+                .spec = &one, .n_spec = 1, .next = counter_next, .restart = counter_restart};
+    counter        c = {0, 5};
+    ch_dataset    *d = ch_dataset_generator(&g, counter_make, free, &c);
+    ch_iterator   *it = NULL, *other = NULL;
+    void          *bytes = NULL;
+    size_t         n = 0;
+    static t_given head, rest;
+
+    (void)state;
+    t_gives(ch_dataset_repeat(ch_dataset_ref(d), 2), "0 | 1 | 2 | 3 | 4 | 0 | 1 | 2 | 3 | 4");
+    t_refused(ch_dataset_encode(d, &bytes, &n), CH_UNIMPLEMENTED, "generator", "C function");
+    t_ok(ch_iterator_new(d, NULL, &it));
+    t_refused(ch_iterator_save(it, &bytes, &n), CH_UNIMPLEMENTED, "generator", "save");
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    g.save = counter_save;
+    g.restore = counter_restore;
+    d = ch_dataset_generator(&g, counter_make, free, &c);
+    t_ok(ch_iterator_new(d, NULL, &it));
+    t_take(it, 2, &head);
+    t_ok(ch_iterator_save(it, &bytes, &n));
+    t_ok(ch_iterator_new(d, NULL, &other));
+    t_ok(ch_iterator_restore(other, bytes, n));
+    t_take(other, -1, &rest);
+    assert_string_equal(rest.text, "2 | 3 | 4");
+    ch_bytes_free(bytes);
+    ch_iterator_unref(it);
+    ch_iterator_unref(other);
+    ch_dataset_unref(d);
+}
+
+static ch_status is_below(void *arg, ch_tuple *in, bool *keep)
+{
+    *keep =
+        *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0)) < *(int64_t *)arg;
+    return CH_OK;
+}
+
+static void c_functions_filter(void **state)
+{
+    int64_t limit = 3;
+
+    (void)state;
+    t_gives(ch_dataset_filter_call(ch_dataset_range(5, -1, -1), is_below, &limit), "2 | 1 | 0");
+    t_gives(ch_dataset_take_while_call(range(9), is_below, &limit), "0 | 1 | 2");
 }
 
 int main(void)
@@ -120,6 +289,11 @@ int main(void)
         cmocka_unit_test(a_shuffle_is_a_permutation_that_the_seed_decides),
         cmocka_unit_test(a_place_is_taken_up),
         cmocka_unit_test(a_tree_is_printed),
+        cmocka_unit_test(what_is_known_is_told),
+        cmocka_unit_test(a_spec_says_what_elements_are),
+        cmocka_unit_test(an_end_that_is_not_expected_is_an_error),
+        cmocka_unit_test(a_generator_has_a_place_if_it_says_so),
+        cmocka_unit_test(c_functions_filter),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
