@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""check.py -- golden files are what their scripts give, to within the last digits.
+"""check.py SCRIPT -- a golden file is what its script gives, to within the last digits.
 
 Wants numpy and PyTorch, of this Python or of the system's; without them it is skipped, 77.
 
@@ -16,14 +16,15 @@ FILES = {'csv_texts.py': 'csv_texts.inc', 'layers.py': 'layers.h', 'optimizers.p
 NUMBER = re.compile(r'[-+]?\d+\.?\d*(?:e[-+]?\d+)?')
 
 
-def python():
+def made_by(script):
+    """What a script prints; None where Python lacks what it wants."""
     for name in (sys.executable, '/usr/bin/python3'):
-        try:
-            if subprocess.run([name, '-c', 'import numpy, torch'], stderr=subprocess.DEVNULL,
-                              check=False).returncode == 0:
-                return name
-        except OSError:
-            pass
+        done = subprocess.run([name, HERE / script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              check=False, text=True)
+        if done.returncode == 0:
+            return done.stdout
+        if 'ModuleNotFoundError' not in done.stderr:
+            sys.exit(done.stderr)
     return None
 
 
@@ -37,19 +38,15 @@ def differs(made, kept):
     return None
 
 
-def main():
-    name = python()
-    if name is None:
+def main(script):
+    made = made_by(script)
+    if made is None:
         print('skipped: no python3 with numpy and torch')
         return 77
-    bad = 0
-    for script, file in FILES.items():
-        made = subprocess.run([name, HERE / script], stdout=subprocess.PIPE, check=True, text=True)
-        why = differs(made.stdout, (HERE / file).read_text())
-        if why is not None:
-            print('%s gives %s in %s' % (script, why, file))
-            bad = 1
-    return bad
+    why = differs(made, (HERE / FILES[script]).read_text())
+    if why is not None:
+        print('%s gives %s in %s' % (script, why, FILES[script]))
+    return why is not None
 
 
-sys.exit(main())
+sys.exit(main(sys.argv[1]))
