@@ -74,8 +74,10 @@ void ch__slot_fail(ch_slot *s, ch_status rc)
 
 static ch_slot *item_place(ch_item *i)
 {
-    if (!ch__grow((void **)&i->slot, &i->capacity, i->n + 1, sizeof(*i->slot)))
+    if (!ch__grow((void **)&i->slot, &i->capacity, i->n + 1, sizeof(*i->slot))) {
+        i->has_lost = true; /* nothing goes missing in silence */
         return NULL;
+    }
     i->slot[i->n] = (ch_slot){0};
     return &i->slot[i->n++];
 }
@@ -84,15 +86,10 @@ void ch__item_add(ch_item *i, ch_element *e)
 {
     ch_slot *s = item_place(i);
 
-    if (s == NULL) { /* the one before it becomes the error: nothing goes missing in silence */
+    if (s != NULL)
+        s->element = e;
+    else
         ch__element_free(e);
-        if (i->n > 0) {
-            (void)ch__fail_memory("elements of a pipeline");
-            ch__slot_fail(&i->slot[i->n - 1], CH_RESOURCE_EXHAUSTED);
-        }
-        return;
-    }
-    s->element = e;
 }
 
 void ch__item_add_error(ch_item *i, ch_status rc)
@@ -105,7 +102,7 @@ void ch__item_add_error(ch_item *i, ch_status rc)
 
 void ch__item_fill(ch_item *i, ch_cursor *from)
 {
-    while (i->n < i->want) {
+    while (i->n < i->want && !i->has_lost) {
         ch_element *e = NULL;
         ch_status   rc = ch__cursor_next(from, &e);
 
@@ -179,7 +176,6 @@ ch_status ch__belt_open(ch_cursor *c, const ch_belt_ops *ops, const ch_belt_opti
     l->it = c->it;
     l->ops = ops;
     l->opt = *opt;
-    l->opt.unordered |= c->it->unordered;
     l->want = opt->want > 0 ? opt->want : 1;
     l->capacity = opt->ahead > 0 ? opt->ahead : 2 * threads + 2;
     if (threads == 0)
@@ -226,7 +222,7 @@ static ch_item *new_item(ch_belt *l)
     if (i == NULL)
         return NULL;
     drop_slots(i);
-    i->is_ready = i->has_end = false;
+    i->is_ready = i->has_end = i->has_lost = false;
     i->want = l->want;
     i->first = l->n_pulled;
     return i;
@@ -351,6 +347,10 @@ ch_status ch__belt_next(ch_belt *l, ch_element **out)
     while ((i = l->current) == NULL || i->taken == i->n) {
         ch_status rc;
 
+        if (i != NULL && i->has_lost) {
+            i->has_lost = false;
+            return ch__fail_memory(l->cursor->stage->name);
+        }
         pthread_mutex_lock(&l->it->lock);
         if (i != NULL) {
             item_free(l->spare);
@@ -406,14 +406,18 @@ static void save_item(const ch_item *i, ch_saver *s)
             ch__save_element(s, i->slot[k].element);
         else
             ch__save_fault(s, i->slot[k].rc, i->slot[k].text);
+    if (i->has_lost)
+        ch__save_fault(s, CH_RESOURCE_EXHAUSTED, "out of memory");
 }
 
 void ch__belt_save(ch_belt *l, ch_saver *s)
 {
-    int64_t n = l->current != NULL ? l->current->n - l->current->taken : 0;
+    int64_t n = 0;
 
+    if (l->current != NULL)
+        n = l->current->n - l->current->taken + l->current->has_lost;
     for (int i = 0; i < l->n; i++)
-        n += l->item[i]->n;
+        n += l->item[i]->n + l->item[i]->has_lost;
     ch__save_int(s, l->n_pulled);
     ch__save_int(s, l->has_ended);
     ch__save_int(s, n);

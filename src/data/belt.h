@@ -29,7 +29,8 @@ typedef struct ch_slot {
 
 typedef struct ch_item {
     bool     is_ready;
-    bool     has_end; /* nothing comes behind it */
+    bool     has_end;  /* nothing comes behind it */
+    bool     has_lost; /* there was no memory for a result: an error, behind those there are */
     int      n, taken;
     int      want;  /* how many pull should put there */
     int64_t  first; /* the place of its first element among all that the belt pulled */

@@ -94,7 +94,10 @@ static ch_status examples_open(ch_cursor *c)
     parsing                 *p = (parsing *)c;
     ch_status                rc = schema_of(c->dataset, &p->schema);
 
-    return rc == CH_OK ? ch__belt_open(c, &ops, &(ch_belt_options){0}, &p->belt) : rc;
+    return rc == CH_OK
+               ? ch__belt_open(c, &ops, &(ch_belt_options){.unordered = c->it->unordered},
+                               &p->belt)
+               : rc;
 }
 
 static ch_status examples_next(ch_cursor *c, ch_element **out)

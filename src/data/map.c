@@ -143,7 +143,8 @@ static ch_status map_open(ch_cursor *c)
 {
     static const ch_belt_ops ops = {fill, map_make};
     const Cohort__Map       *a = CH_ATTRS(c, Cohort__Map);
-    ch_belt_options          opt = {.at_once = a->parallel, .unordered = a->unordered != 0};
+    ch_belt_options          opt = {.at_once = a->parallel,
+                                    .unordered = a->unordered != 0 || c->it->unordered};
 
     if (c->dataset->call.map != NULL && a->parallel == 0)
         opt.at_once = 1;
@@ -292,7 +293,9 @@ static ch_status filter_open(ch_cursor *c)
 {
     static const ch_belt_ops ops = {fill, filter_make};
 
-    return open_belt(c, &ops, &(ch_belt_options){.at_once = c->dataset->call.filter != NULL});
+    return open_belt(c, &ops,
+                     &(ch_belt_options){.at_once = c->dataset->call.filter != NULL,
+                                        .unordered = c->it->unordered});
 }
 
 const ch_stage ch__stage_filter = {

@@ -403,35 +403,44 @@ static void an_iterator_dropped_in_mid_flight_ends_its_threads(void **state)
     }
 }
 
-/* Makes a pipeline, takes from it, saves and goes on, with whatever memory there is. */
-static void try_all(pipeline make)
+/* Makes a pipeline, takes from it, saves and goes on, with whatever memory there is. How many elements it
+ * gave; -1: something said that there was an error. */
+static int try_all(pipeline make)
 {
     ch_dataset  *d = make();
     ch_iterator *it = NULL;
     ch_tuple    *t = NULL;
     void        *bytes = NULL;
     size_t       size = 0;
+    int          n = 0;
+    bool         has_failed = false;
 
     d = ch_dataset_with_options(d, &(ch_dataset_options){.threads = CH_OFF});
     if (ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it) == CH_OK) {
         for (int i = 0; i < 3; i++) {
-            if (ch_iterator_next(it, &t) == CH_OK)
-                ch_tuple_unref(t);
+            has_failed |= ch_iterator_next(it, &t) != CH_OK;
+            n += t != NULL;
+            ch_tuple_unref(t);
             t = NULL;
         }
         if (ch_iterator_save(it, &bytes, &size) == CH_OK) {
-            (void)!ch_iterator_restore(it, bytes, size);
+            has_failed |= ch_iterator_restore(it, bytes, size) != CH_OK;
             ch_bytes_free(bytes);
+        } else {
+            has_failed = true;
         }
         for (int i = 0; i < 100; i++) {
             ch_status rc = ch_iterator_next(it, &t);
 
             if (rc == CH_OK && t == NULL)
                 break;
-            if (rc == CH_OK)
-                ch_tuple_unref(t);
+            has_failed |= rc != CH_OK;
+            n += t != NULL;
+            ch_tuple_unref(t);
             t = NULL;
         }
+    } else {
+        has_failed = true;
     }
     bytes = NULL;
     if (d != NULL && ch_dataset_encode(d, &bytes, &size) == CH_OK) {
@@ -443,6 +452,7 @@ static void try_all(pipeline make)
     }
     ch_iterator_unref(it);
     ch_dataset_unref(d);
+    return has_failed ? -1 : n;
 }
 
 /* PROMISES F15. */
@@ -451,16 +461,20 @@ static void without_memory_there_is_an_error_and_no_leak(void **state)
     (void)state;
     for (size_t p = 0; p < sizeof(pipelines) / sizeof(pipelines[0]); p++) {
         int64_t first, most, live;
+        int     all = try_all(pipelines[p]), some; /* devices and the like are there now */
 
-        try_all(pipelines[p]); /* devices and the like are there now */
         first = ch__mem_allocs();
-        try_all(pipelines[p]);
+        assert_int_equal(try_all(pipelines[p]), all);
         most = ch__mem_allocs() - first;
         live = ch__mem_live();
         for (int64_t n = 1; n <= most; n += 1 + most / 400) {
             ch__mem_fail_at(n);
-            try_all(pipelines[p]);
+            some = try_all(pipelines[p]);
             ch__mem_fail_at(0);
+            if (some != -1 && some != all)
+                fail_msg(
+                    "pipeline %zu: %d elements of %d and no error when allocation %lld fails",
+                    p, some, all, (long long)n);
             if (ch__mem_live() != live)
                 fail_msg(
                     "pipeline %zu: %lld blocks are left when allocation %lld of %lld fails", p,
