@@ -292,9 +292,8 @@ typedef enum ch_shard_policy {
 
 typedef struct ch_dataset_options {
     ch_shard_policy shard;
-    int     threads;   /* that work ahead; 0: one for each core; CH_OFF: the caller's alone */
-    bool    unordered; /* stages that work on each element may give what is ready first */
-    int64_t memory_bytes; /* that buffers may take; 0: a quarter of the machine's */
+    int  threads;   /* that work ahead; 0: one for each core; CH_OFF: the caller's alone */
+    bool unordered; /* stages that work on each element may give what is ready first */
 } ch_dataset_options;
 
 /* Fields that are not zero hold for all of the pipeline; the outermost wins. */

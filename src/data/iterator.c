@@ -4,7 +4,6 @@
 #include "data/iterator.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #include "base/config.h"
 #include "base/fault.h"
@@ -192,11 +191,6 @@ static const ch_stage out_stage = {
 
 /* ---- making and letting go ---- */
 
-static int64_t quarter_of_memory(void)
-{
-    return (int64_t)sysconf(_SC_PHYS_PAGES) / 4 * sysconf(_SC_PAGESIZE);
-}
-
 static void set_options(ch_iterator *it, const ch_dataset *d, const ch_iterator_options *opt)
 {
     ch_dataset_options o = ch__dataset_options(d);
@@ -208,7 +202,6 @@ static void set_options(ch_iterator *it, const ch_dataset *d, const ch_iterator_
     if (opt->ahead == CH_OFF)
         it->ahead = 1;
     it->unordered = o.unordered;
-    it->memory_bytes = o.memory_bytes > 0 ? o.memory_bytes : quarter_of_memory();
 }
 
 static ch_status make_room(ch_iterator *it, const ch_iterator_options *opt)

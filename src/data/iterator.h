@@ -19,7 +19,6 @@ struct ch_iterator {
 
     int             n_threads; /* wanted */
     bool            unordered;
-    int64_t         memory_bytes;
     atomic_bool     stops; /* everybody: give up what you do */
     _Atomic int64_t n_skipped;
 
