@@ -179,7 +179,8 @@ static uint64_t mix(uint64_t h, const void *bytes, size_t n)
     return h;
 }
 
-/* Tells descriptions apart: FNV-1a of what would be sent, without data and C functions. */
+/* Tells descriptions apart: FNV-1a of what would be sent, without data and C functions. Options are
+ * apart: a place that many threads left is taken up by few. */
 static ch_status set_hash(ch_dataset *d)
 {
     void  *bytes = NULL;
@@ -194,7 +195,7 @@ static ch_status set_hash(ch_dataset *d)
         d->hash = mix(d->hash, &d->spec[i].dtype, sizeof(d->spec[i].dtype));
         d->hash = mix(d->hash, &d->spec[i].shape, sizeof(d->spec[i].shape));
     }
-    if (d->attrs != NULL) {
+    if (d->attrs != NULL && d->stage != &ch__stage_options) {
         ch_status rc = ch__message_pack(d->attrs, &bytes, &n);
 
         if (rc != CH_OK)
