@@ -7,7 +7,7 @@
 
 /* What a pipeline gave, as text: "0 1 | 2 3 | !INVALID_ARGUMENT | ..."; parts by commas. */
 typedef struct t_given {
-    char   text[16384];
+    char   text[65536];
     size_t used;
     int    n;
 } t_given;

@@ -1,0 +1,378 @@
+/* test/data/any.h -- any pipeline: a number stands for each.
+ *
+ * Elements are i64 scalars all the way, so that every stage may follow every other; the last one
+ * may batch them. All that is random comes from the number, so that another process makes the same
+ * pipeline of it.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef TEST_DATA_ANY_H
+#define TEST_DATA_ANY_H
+
+#include <stdlib.h>
+
+#include "pipeline.h"
+#include "random.h"
+
+/* ---- functions of pipelines ---- */
+
+static inline void any_noisy(ch_step *s, void *arg)
+{
+    ch_node *noise = ch_random_uniform(s, CH_F32, ch_shape_scalar(), 0, 1000, 7);
+
+    (void)arg;
+    ch_step_out(s, NULL, ch_add(ch_step_in(s, 0), ch_cast(noise, CH_I64)));
+}
+
+static inline void any_twice(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, NULL, ch_mul(ch_step_in(s, 0), ch_number(s, 2)));
+}
+
+static inline void any_pair(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, NULL,
+                ch_add(ch_mul(ch_step_in(s, 0), ch_number(s, 1000)), ch_step_in(s, 1)));
+}
+
+static inline void any_uneven(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, NULL,
+                ch_not_equal(ch_mod(ch_step_in(s, 0), ch_number(s, 3)), ch_number(s, 0)));
+}
+
+static inline void any_small(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, NULL, ch_less(ch_step_in(s, 0), ch_number(s, 100000)));
+}
+
+static inline int64_t any_int(ch_tuple *t)
+{
+    return *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(t, 0), 0));
+}
+
+static inline ch_status any_give(ch_shape shape, const int64_t *data, ch_tuple **out)
+{
+    ch_tensor *t = NULL;
+    ch_status  rc = ch_tensor_copy_of(CH_I64, shape, data, &t);
+
+    if (rc == CH_OK)
+        rc = ch_tuple_of(1, &t, out);
+    ch_tensor_unref(t);
+    return rc;
+}
+
+/* Takes now longer, now shorter. */
+static inline ch_status any_slow(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    int64_t x = any_int(in) + 7;
+
+    (void)arg;
+    for (volatile int i = 0; i < (int)((uint64_t)x % 13) * 300; i++)
+        ;
+    return any_give(ch_shape_scalar(), &x, out);
+}
+
+static inline ch_status any_long(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    int64_t x = any_int(in), data[8];
+
+    (void)arg;
+    for (int i = 0; i < 8; i++)
+        data[i] = x + i;
+    return any_give(ch_shape_of(1 + (int64_t)((uint64_t)x % 8)), data, out);
+}
+
+static inline ch_dataset *any_rows(ch_dataset *element, void *arg)
+{
+    (void)arg;
+    return ch_dataset_unbatch(element);
+}
+
+static inline ch_dataset *any_noisy_rows(ch_dataset *element, void *arg)
+{
+    (void)arg;
+    return ch_dataset_map(ch_dataset_shuffle(ch_dataset_unbatch(element), 3, NULL), any_noisy,
+                          NULL, NULL);
+}
+
+/* ---- a generator that can be saved ---- */
+
+static inline ch_status any_count_next(void *arg, ch_tuple **out)
+{
+    int64_t x = *(int64_t *)arg;
+
+    if (x == 60)
+        return CH_OK;
+    *(int64_t *)arg = x + 1;
+    x = x * x;
+    return any_give(ch_shape_scalar(), &x, out);
+}
+
+static inline ch_status any_count_restart(void *arg)
+{
+    *(int64_t *)arg = 0;
+    return CH_OK;
+}
+
+static inline ch_status any_count_save(void *arg, ch_tensor **out)
+{
+    return ch_tensor_copy_of(CH_I64, ch_shape_scalar(), arg, out);
+}
+
+static inline ch_status any_count_restore(void *arg, ch_tensor *place)
+{
+    *(int64_t *)arg = *(const int64_t *)ch_tensor_data(place);
+    return CH_OK;
+}
+
+static inline ch_status any_count_make(void *arg, void **out)
+{
+    (void)arg;
+    *out = calloc(1, sizeof(int64_t));
+    return *out != NULL ? CH_OK : CH_RESOURCE_EXHAUSTED;
+}
+
+static inline ch_dataset *any_generator(void)
+{
+    const ch_tensor_spec one = {.dtype = CH_I64};
+    const ch_generator   g = {.spec = &one,
+                              .n_spec = 1,
+                              .next = any_count_next,
+                              .restart = any_count_restart,
+                              .save = any_count_save,
+                              .restore = any_count_restore};
+
+    return ch_dataset_generator(&g, any_count_make, free, NULL);
+}
+
+/* ---- files ---- */
+
+enum { ANY_FILES = 4 };
+
+static inline const char *any_file(const char *directory, const char *name, const char *end)
+{
+    static char text[200];
+
+    snprintf(text, sizeof(text), "%s/%s.%s", directory, name, end);
+    return text;
+}
+
+static inline void any_write_file(const char *directory, int f)
+{
+    ch_record_writer *w = NULL;
+    ch_tensor        *t = NULL;
+    ch_example       *e = NULL;
+    char              name[2] = {(char)('0' + f), '\0'};
+    FILE             *lines = fopen(any_file(directory, name, "csv"), "w");
+
+    t_ok(ch_example_new(&e));
+    t_ok(ch_record_writer_open(any_file(directory, name, "tfrecord"),
+                               &(ch_save_options){.no_sync = true}, &w));
+    t_ok(ch_tensor_new(CH_I64, ch_shape_of(9 * f), &t));
+    fprintf(lines, "x\n");
+    for (int64_t i = 0, x = 100 * f; i < 9 * f; i++, x++) {
+        ch_tensor *one = NULL;
+
+        t_ok(ch_tensor_copy_of(CH_I64, ch_shape_scalar(), &x, &one));
+        t_ok(ch_example_set(e, "x", one));
+        t_ok(ch_record_writer_add_example(w, e));
+        ch_tensor_unref(one);
+        ((int64_t *)ch_tensor_data_mut(t))[i] = x;
+        fprintf(lines, "%lld\n", (long long)x);
+    }
+    t_ok(ch_record_writer_close(w));
+    t_ok(ch_npy_save(any_file(directory, name, "npy"), t, &(ch_save_options){.no_sync = true}));
+    assert_int_equal(fclose(lines), 0);
+    ch_tensor_unref(t);
+    ch_example_free(e);
+}
+
+/* What the pipelines read: one of the files is empty. */
+static inline void any_write_files(const char *directory)
+{
+    for (int f = 0; f < ANY_FILES; f++)
+        any_write_file(directory, f);
+}
+
+static inline ch_dataset *any_examples(ch_dataset *names, void *arg)
+{
+    (void)arg;
+    return ch_dataset_parse_examples(ch_dataset_tfrecord(names, NULL), 1,
+                                     &(ch_feature){.name = "x", .dtype = CH_I64});
+}
+
+static inline ch_dataset *any_names(const char *directory, const char *end, dice *d)
+{
+    return ch_dataset_files(any_file(directory, "*", end),
+                            &(ch_files_options){.shuffle = roll(d, 2),
+                                                .seed = roll(d, 9),
+                                                .reshuffle = roll(d, 2)});
+}
+
+/* ---- pipelines ---- */
+
+static inline ch_dataset *any_source(const char *directory, dice *d)
+{
+    switch (roll(d, 8)) {
+    case 0:
+        return ch_dataset_range(0, (int64_t)roll(d, 90), 1);
+    case 1:
+        return ch_dataset_unbatch(ch_dataset_batch(ch_dataset_range(200, 120, -1), 7, NULL));
+    case 2:
+        return any_examples(any_names(directory, "tfrecord", d), NULL);
+    case 3: {
+        ch_interleave_options opt = {.cycle = 1 + (int)roll(d, 4), .block = (int)roll(d, 4)};
+
+        return ch_dataset_interleave(any_names(directory, "tfrecord", d), any_examples, NULL,
+                                     &opt);
+    }
+    case 4:
+        return ch_dataset_csv(any_names(directory, "csv", d), 1,
+                              &(ch_csv_column){.name = "x", .dtype = CH_I64}, NULL);
+    case 5:
+        return ch_dataset_npy(any_names(directory, "npy", d),
+                              &(ch_tensor_spec){.dtype = CH_I64}, NULL);
+    case 6:
+        return any_generator();
+    default: {
+        const double weight[] = {1, 2};
+
+        return ch_dataset_sample_from(
+            2, (ch_dataset *[]){any_generator(), ch_dataset_range(5000, 5050, 1)}, weight,
+            &(ch_sample_options){.seed = roll(d, 5)});
+    }
+    }
+}
+
+static inline ch_dataset *any_with_place(ch_dataset *d)
+{
+    return ch_dataset_map(ch_dataset_enumerate(d, 1), any_pair, NULL, NULL);
+}
+
+static inline ch_dataset *any_stage(ch_dataset *x, dice *d)
+{
+    const ch_tensor_spec one = {.dtype = CH_I64};
+    int64_t              n = 1 + (int64_t)roll(d, 9);
+
+    switch (roll(d, 19)) {
+    case 0:
+    case 1:
+        return ch_dataset_map(x, any_noisy, NULL, NULL);
+    case 2:
+        return ch_dataset_map_call(x, any_slow, NULL, 1, &one,
+                                   &(ch_map_options){.parallel = (int)roll(d, 4)});
+    case 3:
+        return ch_dataset_filter(x, any_uneven, NULL);
+    case 4:
+    case 5:
+        return ch_dataset_shuffle(
+            x, 2 * n, &(ch_shuffle_options){.seed = roll(d, 99), .same_each_time = roll(d, 2)});
+    case 6:
+        return ch_dataset_cache(x);
+    case 7:
+        return ch_dataset_repeat(x, (int64_t)roll(d, 4));
+    case 8:
+        return ch_dataset_unbatch(ch_dataset_batch(x, n, NULL));
+    case 9:
+        return ch_dataset_flat_map(ch_dataset_batch(x, n, NULL), any_rows, NULL);
+    case 10: {
+        ch_interleave_options opt = {.cycle = 1 + (int)roll(d, 4), .block = (int)roll(d, 3)};
+
+        return ch_dataset_interleave(ch_dataset_batch(x, n, NULL), any_noisy_rows, NULL, &opt);
+    }
+    case 11: {
+        ch_window_options opt = {.shift = 1 + (int64_t)roll(d, 4),
+                                 .stride = 1 + (int64_t)roll(d, 2)};
+
+        return ch_dataset_unbatch(ch_dataset_window(x, 1 + n / 3, NULL, NULL, &opt));
+    }
+    case 12:
+        return roll(d, 2) ? ch_dataset_take(x, 9 * n) : ch_dataset_skip(x, n);
+    case 13:
+        return ch_dataset_shard(x, n, (int64_t)roll(d, (uint64_t)n));
+    case 14:
+        return any_with_place(x);
+    case 15:
+        return ch_dataset_prefetch(x, (int)roll(d, 4));
+    case 16:
+        return ch_dataset_concatenate(2, (ch_dataset *[]){x, ch_dataset_range(700, 720, 1)});
+    case 17:
+        return ch_dataset_take_while(x, any_small, NULL);
+    default:
+        return ch_dataset_unbatch(ch_dataset_rebatch(
+            ch_dataset_batch(x, n, NULL), 2, (int64_t[]){1 + (int64_t)roll(d, 4), 3}, NULL));
+    }
+}
+
+/* Stages behind which the elements are the same whatever order they come in; some of them give what is
+ * ready first. */
+static inline ch_dataset *any_heap_stage(ch_dataset *x, dice *d)
+{
+    const ch_tensor_spec one = {.dtype = CH_I64};
+    int64_t              n = 1 + (int64_t)roll(d, 9);
+
+    switch (roll(d, 10)) {
+    case 0:
+    case 1:
+        return ch_dataset_map_call(x, any_slow, NULL, 1, &one,
+                                   &(ch_map_options){.parallel = 3, .unordered = true});
+    case 2:
+        return ch_dataset_map(x, any_twice, NULL, &(ch_map_options){.unordered = true});
+    case 3:
+        return ch_dataset_filter(x, any_uneven, NULL);
+    case 4:
+        return ch_dataset_shuffle(x, n, NULL);
+    case 5:
+        return ch_dataset_cache(x);
+    case 6:
+        return ch_dataset_repeat(x, (int64_t)roll(d, 4));
+    case 7:
+        return ch_dataset_interleave(ch_dataset_batch(x, n, NULL), any_rows, NULL,
+                                     &(ch_interleave_options){.cycle = 3});
+    case 8:
+        return ch_dataset_unbatch(ch_dataset_batch(x, n, NULL));
+    default:
+        return ch_dataset_with_options(x, &(ch_dataset_options){.unordered = true});
+    }
+}
+
+static inline ch_dataset *any_last(ch_dataset *x, dice *d)
+{
+    const ch_tensor_spec some = {.dtype = CH_I64, .shape = ch_shape_of(-1)};
+    int64_t              n = 1 + (int64_t)roll(d, 5);
+
+    switch (roll(d, 5)) {
+    case 0:
+        return ch_dataset_batch(x, n, NULL);
+    case 1:
+        return ch_dataset_padded_batch(ch_dataset_map_call(x, any_long, NULL, 1, &some, NULL),
+                                       n, NULL);
+    case 2:
+        return ch_dataset_bucket_by_length(
+            ch_dataset_map_call(x, any_long, NULL, 1, &some, NULL), 0, 2, (int64_t[]){3, 6},
+            (int64_t[]){2, 3, 1}, NULL);
+    default:
+        return x;
+    }
+}
+
+/* Pipeline `number` over the files of a directory. `unordered`: stages in it are, and what it gives may
+ * come in any order. */
+static inline ch_dataset *any_pipeline(const char *directory, uint64_t number, bool unordered,
+                                       int threads)
+{
+    dice        d = {number};
+    ch_dataset *x = any_source(directory, &d);
+
+    for (uint64_t n = 1 + roll(&d, 5); n > 0; n--)
+        x = unordered ? any_heap_stage(x, &d) : any_stage(x, &d);
+    if (!unordered)
+        x = any_last(ch_dataset_take(x, 300), &d);
+    return ch_dataset_with_options(x, &(ch_dataset_options){.threads = threads});
+}
+
+#endif
