@@ -1,4 +1,4 @@
-/* data/arrays.c -- files of arrays, row by row: npy, IDX, npz; and records of a fixed size.
+/* data/arrays.c -- files of arrays, row by row: npy, IDX, npz.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -37,8 +37,10 @@ static bool is_idx(const ch_dataset *d)
 
 /* ---- opening ---- */
 
-static void drop_sources(array_cursor *x)
+static void drop_sources(ch_reading *r)
 {
+    array_cursor *x = (array_cursor *)r;
+
     for (int i = 0; x->source != NULL && i < x->n; i++)
         if (x->zip != NULL)
             ch__reader_close(x->source[i].reader);
@@ -92,7 +94,6 @@ static ch_status array_begin(ch_reading *r)
     const ch_dataset *d = r->base.dataset;
     ch_status         rc = CH_OK;
 
-    drop_sources(x);
     x->n = d->n_parts;
     x->source = ch__calloc((size_t)x->n, sizeof(*x->source));
     if (x->source == NULL)
@@ -159,7 +160,6 @@ static void array_pull(ch_cursor *c, ch_item *i)
 
         if (r->n == x->source[0].array.n_rows) {
             rc = finish(x);
-            drop_sources(x);
             ch__reading_close_file(r);
             break;
         }
@@ -168,18 +168,11 @@ static void array_pull(ch_cursor *c, ch_item *i)
             ch__item_add(i, e);
             r->n++;
         } else { /* nothing behind it can be read */
-            drop_sources(x);
             ch__reading_close_file(r);
         }
     }
     if (rc != CH_OK)
         ch__item_add_error(i, rc);
-}
-
-static void array_make(ch_cursor *c, ch_item *i)
-{
-    (void)c;
-    (void)i;
 }
 
 /* ---- the stages ---- */
@@ -206,10 +199,11 @@ static ch_status array_infer(ch_dataset *d)
 
 static ch_status array_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {array_pull, array_make};
+    static const ch_belt_ops ops = {array_pull, NULL};
     array_cursor            *x = (array_cursor *)c;
 
     x->base.begin = array_begin;
+    x->base.leave = drop_sources;
     x->base.seeks_rows = true;
     return ch__reading_open(&x->base, &ops);
 }
@@ -238,33 +232,13 @@ static ch_status array_load(ch_cursor *c, ch_loader *l)
     return rc == CH_OK && x->base.reader != NULL ? go_to_row(x) : rc;
 }
 
-static ch_status array_rewind(ch_cursor *c)
-{
-    array_cursor *x = (array_cursor *)c;
-    ch_status     rc;
-
-    ch__belt_hold(x->base.belt);
-    drop_sources(x);
-    rc = ch__reading_rewind(c);
-    ch__belt_release(x->base.belt);
-    return rc;
-}
-
-static void array_close(ch_cursor *c)
-{
-    ch__belt_close(((array_cursor *)c)->base.belt);
-    ((array_cursor *)c)->base.belt = NULL;
-    drop_sources((array_cursor *)c);
-    ch__reading_close(c);
-}
-
 /* clang-format off */
 #define ARRAY_STAGE(text)                                                                      \
     {                                                                                          \
         .name = text, .version = 1, .n_in = 1, .attrs = &cohort__arrays__descriptor,           \
         .cursor_bytes = sizeof(array_cursor), .infer = array_infer, .open = array_open,        \
-        .next = ch__reading_next, .rewind = array_rewind, .save = ch__reading_save,            \
-        .load = array_load, .close = array_close,                                              \
+        .next = ch__belted_next, .rewind = ch__reading_rewind, .save = ch__reading_save,       \
+        .load = array_load, .close = ch__reading_close,                                        \
     }
 
 /* clang-format on */

@@ -15,7 +15,6 @@
 
 typedef struct batching {
     ch_cursor      base;
-    ch_belt       *belt;
     ch_block_pool *pool; /* of the batches' memory */
 } batching;
 
@@ -30,10 +29,7 @@ static ch_status batch_infer(ch_dataset *d)
                                 INT32_MAX);
     rc = ch__rows_spec(d, in, a->drop_remainder ? a->size : -1, a->ragged);
     d->same_rows = true;
-    d->cardinality = in->cardinality;
-    if (d->cardinality >= 0)
-        d->cardinality =
-            d->cardinality / a->size + (!a->drop_remainder && d->cardinality % a->size != 0);
+    d->cardinality = ch__rows_batches(in->cardinality, a->size, a->drop_remainder);
     return rc;
 }
 
@@ -61,32 +57,11 @@ static ch_status batch_open(ch_cursor *c)
 
     if (rc != CH_OK)
         return rc;
-    return ch__belt_open(c, &ops, &(ch_belt_options){.want = 1}, &b->belt);
-}
-
-static ch_status batch_next(ch_cursor *c, ch_element **out)
-{
-    return ch__belt_next(((batching *)c)->belt, out);
-}
-
-static ch_status batch_rewind(ch_cursor *c)
-{
-    return ch__belt_rewind(((batching *)c)->belt, c);
-}
-
-static void batch_save(ch_cursor *c, ch_saver *s)
-{
-    ch__belt_save_all(((batching *)c)->belt, c, s);
-}
-
-static ch_status batch_load(ch_cursor *c, ch_loader *l)
-{
-    return ch__belt_load_all(((batching *)c)->belt, c, l);
+    return ch__belt_open(c, &ops, &(ch_belt_options){.want = 1});
 }
 
 static void batch_close(ch_cursor *c)
 {
-    ch__belt_close(((batching *)c)->belt);
     ch__block_pool_unref(((batching *)c)->pool);
 }
 
@@ -98,10 +73,7 @@ const ch_stage ch__stage_batch = {
     .cursor_bytes = sizeof(batching),
     .infer = batch_infer,
     .open = batch_open,
-    .next = batch_next,
-    .rewind = batch_rewind,
-    .save = batch_save,
-    .load = batch_load,
+    CH_BELTED,
     .close = batch_close,
 };
 

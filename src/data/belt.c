@@ -119,6 +119,11 @@ void ch__item_fill(ch_item *i, ch_cursor *from)
     }
 }
 
+void ch__belt_pull_input(ch_cursor *c, ch_item *i)
+{
+    ch__item_fill(i, c->in[0]);
+}
+
 void ch__item_note(ch_item *i, const char *text)
 {
     ch__free(i->note);
@@ -163,8 +168,7 @@ static void strike_off(ch_belt *l)
         }
 }
 
-ch_status ch__belt_open(ch_cursor *c, const ch_belt_ops *ops, const ch_belt_options *opt,
-                        ch_belt **out)
+ch_status ch__belt_open(ch_cursor *c, const ch_belt_ops *ops, const ch_belt_options *opt)
 {
     ch_belt  *l = ch__calloc(1, sizeof(*l));
     int       threads = c->it->n_threads;
@@ -187,7 +191,7 @@ ch_status ch__belt_open(ch_cursor *c, const ch_belt_ops *ops, const ch_belt_opti
         ch__free(l);
         return rc;
     }
-    *out = l;
+    c->belt = l;
     return CH_OK;
 }
 
@@ -260,7 +264,8 @@ static ch_status work(ch_belt *l)
     l->has_ended |= i->has_end;
     ch__iterator_tell(l->it);
     pthread_mutex_unlock(&l->it->lock);
-    l->ops->make(l->cursor, i);
+    if (l->ops->make != NULL)
+        l->ops->make(l->cursor, i);
     t2 = ch__now_ns();
     pthread_mutex_lock(&l->it->lock);
     i->is_ready = true;
@@ -453,34 +458,41 @@ ch_status ch__belt_load(ch_belt *l, ch_loader *from)
     return ch__load_status(from);
 }
 
-ch_status ch__belt_rewind(ch_belt *l, ch_cursor *c)
+/* ---- stages that give what comes off their belt ---- */
+
+ch_status ch__belted_next(ch_cursor *c, ch_element **out)
+{
+    return ch__belt_next(c->belt, out);
+}
+
+ch_status ch__belted_rewind(ch_cursor *c)
 {
     ch_status rc;
 
-    ch__belt_hold(l);
-    ch__belt_clear(l);
+    ch__belt_hold(c->belt);
+    ch__belt_clear(c->belt);
     rc = ch__rewind_inputs(c);
-    ch__belt_release(l);
+    ch__belt_release(c->belt);
     return rc;
 }
 
-void ch__belt_save_all(ch_belt *l, ch_cursor *c, ch_saver *s)
+void ch__belted_save(ch_cursor *c, ch_saver *s)
 {
-    ch__belt_hold(l);
-    ch__belt_save(l, s);
+    ch__belt_hold(c->belt);
+    ch__belt_save(c->belt, s);
     ch__save_inputs(c, s);
-    ch__belt_release(l);
+    ch__belt_release(c->belt);
 }
 
-ch_status ch__belt_load_all(ch_belt *l, ch_cursor *c, ch_loader *from)
+ch_status ch__belted_load(ch_cursor *c, ch_loader *l)
 {
     ch_status rc;
 
-    ch__belt_hold(l);
-    rc = ch__belt_load(l, from);
+    ch__belt_hold(c->belt);
+    rc = ch__belt_load(c->belt, l);
     if (rc == CH_OK)
-        rc = ch__load_inputs(c, from);
-    ch__belt_release(l);
+        rc = ch__load_inputs(c, l);
+    ch__belt_release(c->belt);
     return rc;
 }
 
@@ -492,9 +504,4 @@ void ch__belt_profile(const ch_belt *l, ch_stage_profile *out)
     out->capacity = l->capacity * l->want;
     out->busy_ns = l->pull_ns + l->make_ns;
     out->wait_ns = l->wait_ns;
-}
-
-const ch_cursor *ch__belt_cursor(const ch_belt *l)
-{
-    return l->cursor;
 }

@@ -5,9 +5,10 @@
  * one thread at a time; making goes on in any number of threads; taking goes in the order of
  * pulling again, unless the belt is unordered. So what comes out does not depend on who did it.
  *
- *     static void pull(ch_cursor *c, ch_item *i)   { ch__item_fill(i, c->in[0]); }
  *     static void make(ch_cursor *c, ch_item *i)   { ... each i->slot[k] ... }
- *     static ch_status next(ch_cursor *c, ch_element **out) { return ch__belt_next(belt, out); }
+ *     static const ch_belt_ops ops = {ch__belt_pull_input, make};
+ *     ... rc = ch__belt_open(c, &ops, &(ch_belt_options){.want = 1}); ...
+ *     const ch_stage ch__stage_x = {.name = "x", ..., CH_BELTED, .close = ch__close_nothing};
  *
  * The threads are the iterator's. Each looks for work from the last stage towards the sources; one
  * that has to wait for an item does work of that belt in the meantime. With no threads, whoever
@@ -42,7 +43,7 @@ typedef struct ch_item {
 typedef struct ch_belt_ops {
     /* Puts up to i->want results there with ch__item_add; sets has_end where there are no more. */
     void (*pull)(ch_cursor *c, ch_item *i);
-    /* Replaces them by others, at most as many, or leaves them; ch__item_keep. */
+    /* Replaces them by others, at most as many, or leaves them. NULL: leaves them all. */
     void (*make)(ch_cursor *c, ch_item *i);
 } ch_belt_ops;
 
@@ -55,8 +56,8 @@ typedef struct ch_belt_options {
 
 typedef struct ch_belt ch_belt;
 
-ch_status ch__belt_open(ch_cursor *c, const ch_belt_ops *ops, const ch_belt_options *opt,
-                        ch_belt **out);
+/* c->belt, which ch__cursor_close closes before anything else of the cursor. */
+ch_status ch__belt_open(ch_cursor *c, const ch_belt_ops *ops, const ch_belt_options *opt);
 void      ch__belt_close(ch_belt *l); /* NULL is fine */
 
 /* The next result, its element or error; NULL at the end. */
@@ -71,10 +72,19 @@ void ch__belt_clear(ch_belt *l);
 void      ch__belt_save(ch_belt *l, ch_saver *s);
 ch_status ch__belt_load(ch_belt *l, ch_loader *from);
 
-/* The usual three: hold, do it with the belt and the inputs, release. */
-ch_status ch__belt_rewind(ch_belt *l, ch_cursor *c);
-void      ch__belt_save_all(ch_belt *l, ch_cursor *c, ch_saver *s);
-ch_status ch__belt_load_all(ch_belt *l, ch_cursor *c, ch_loader *from);
+/* What a stage does that gives what comes off its belt, and keeps nothing else. */
+ch_status ch__belted_next(ch_cursor *c, ch_element **out);
+ch_status ch__belted_rewind(ch_cursor *c);
+void      ch__belted_save(ch_cursor *c, ch_saver *s);
+ch_status ch__belted_load(ch_cursor *c, ch_loader *l);
+/* clang-format off */
+#define CH_BELTED                                                                              \
+    .next = ch__belted_next, .rewind = ch__belted_rewind,                                      \
+    .save = ch__belted_save, .load = ch__belted_load
+/* clang-format on */
+
+/* A pull that takes from the only input. */
+void ch__belt_pull_input(ch_cursor *c, ch_item *i);
 
 /* For pull: one more. */
 void ch__item_add(ch_item *i, ch_element *e);      /* takes it over */
@@ -92,8 +102,7 @@ void ch__slot_drop(ch_slot *s); /* frees what is there */
 
 /* Work of this belt, if there is some: what idle threads do. With the iterator's lock held, which
  * is let go of meanwhile. */
-bool             ch__belt_work(ch_belt *l);
-void             ch__belt_profile(const ch_belt *l, ch_stage_profile *out);
-const ch_cursor *ch__belt_cursor(const ch_belt *l);
+bool ch__belt_work(ch_belt *l);
+void ch__belt_profile(const ch_belt *l, ch_stage_profile *out);
 
 #endif

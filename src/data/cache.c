@@ -11,16 +11,11 @@
 #include "data/iterator.h"
 
 typedef struct caching {
-    ch_cursor    base;
-    bool         is_whole;
-    int          n, cap, at;
-    ch_element **element;
+    ch_cursor   base;
+    bool        is_whole;
+    int         at;
+    ch_elements kept;
 } caching;
-
-static ch_status cache_infer(ch_dataset *d)
-{
-    return ch__dataset_like(d, d->in[0]);
-}
 
 /* One more from below; x->is_whole at the end. */
 static ch_status cache_more(caching *x)
@@ -30,17 +25,8 @@ static ch_status cache_more(caching *x)
 
     if (rc != CH_OK)
         return rc;
-    if (e == NULL) {
-        x->is_whole = true;
-        return CH_OK;
-    }
-    if (!ch__grow((void **)&x->element, &x->cap, x->n + 1, sizeof(e))) {
-        ch__element_free(e);
-        return ch__fail(CH_RESOURCE_EXHAUSTED,
-                        "cache: no memory for element %d; give it a file", x->n);
-    }
-    x->element[x->n++] = e;
-    return CH_OK;
+    x->is_whole = e == NULL;
+    return e == NULL ? CH_OK : ch__elements_add(&x->kept, e, "cache");
 }
 
 static ch_status cache_next(ch_cursor *c, ch_element **out)
@@ -48,11 +34,11 @@ static ch_status cache_next(ch_cursor *c, ch_element **out)
     caching  *x = (caching *)c;
     ch_status rc = CH_OK;
 
-    if (x->at == x->n && !x->is_whole)
+    if (x->at == x->kept.n && !x->is_whole)
         rc = cache_more(x);
-    if (rc != CH_OK || x->at == x->n)
+    if (rc != CH_OK || x->at == x->kept.n)
         return rc;
-    return ch__element_share(x->element[x->at++], out);
+    return ch__element_share(x->kept.at[x->at++], out);
 }
 
 static ch_status cache_rewind(ch_cursor *c)
@@ -67,30 +53,13 @@ static void cache_save(ch_cursor *c, ch_saver *s)
     bool     by_value = c->it->unordered || ch__dataset_is_unordered(c->dataset);
 
     ch__save_int(s, x->is_whole);
-    ch__save_int(s, x->n);
+    ch__save_int(s, x->kept.n);
     ch__save_int(s, x->at);
     ch__save_int(s, by_value);
     if (!by_value)
         return;
-    for (int i = 0; i < x->n; i++)
-        ch__save_element(s, x->element[i]);
+    ch__save_elements(s, &x->kept);
     ch__save_inputs(c, s);
-}
-
-static ch_status load_values(caching *x, int n, ch_loader *l)
-{
-    for (int i = 0; i < n && !ch__load_fails(l); i++) {
-        ch_element *e = ch__load_element(l, x->base.dataset);
-
-        if (e == NULL)
-            break;
-        if (!ch__grow((void **)&x->element, &x->cap, x->n + 1, sizeof(e))) {
-            ch__element_free(e);
-            return ch__fail_memory("cache");
-        }
-        x->element[x->n++] = e;
-    }
-    return ch__load_fails(l) ? ch__load_status(l) : ch__load_inputs(&x->base, l);
 }
 
 static ch_status cache_load(ch_cursor *c, ch_loader *l)
@@ -104,14 +73,16 @@ static ch_status cache_load(ch_cursor *c, ch_loader *l)
     if (ch__load_fails(l))
         return ch__load_status(l);
     if (by_value)
-        rc = load_values(x, n, l);
-    while (rc == CH_OK && x->n < n && !x->is_whole)
+        rc = ch__load_elements(l, n, c->dataset, &x->kept);
+    if (by_value && rc == CH_OK)
+        rc = ch__load_inputs(c, l);
+    while (rc == CH_OK && x->kept.n < n && !x->is_whole)
         rc = cache_more(x);
-    if (rc == CH_OK && x->n < n)
+    if (rc == CH_OK && x->kept.n < n)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "restore: the data has only %d elements before a "
                         "cache, the place was behind %d",
-                        x->n, n);
+                        x->kept.n, n);
     x->at = at;
     x->is_whole = is_whole;
     return rc;
@@ -119,11 +90,7 @@ static ch_status cache_load(ch_cursor *c, ch_loader *l)
 
 static void cache_close(ch_cursor *c)
 {
-    caching *x = (caching *)c;
-
-    for (int i = 0; i < x->n; i++)
-        ch__element_free(x->element[i]);
-    ch__free(x->element);
+    ch__elements_drop(&((caching *)c)->kept);
 }
 
 const ch_stage ch__stage_cache = {
@@ -132,7 +99,7 @@ const ch_stage ch__stage_cache = {
     .n_in = 1,
     .attrs = &cohort__cache__descriptor,
     .cursor_bytes = sizeof(caching),
-    .infer = cache_infer,
+    .infer = ch__infer_like_input,
     .open = ch__open_nothing,
     .next = cache_next,
     .rewind = cache_rewind,
@@ -152,11 +119,6 @@ ch_dataset *ch_dataset_cache(ch_dataset *d)
 
 /* ---- prefetch ---- */
 
-typedef struct fetching {
-    ch_cursor base;
-    ch_belt  *belt;
-} fetching;
-
 static ch_status prefetch_infer(ch_dataset *d)
 {
     if (CH_ATTRS_OF(d, Cohort__Count)->count < 0 ||
@@ -166,49 +128,12 @@ static ch_status prefetch_infer(ch_dataset *d)
     return ch__dataset_like(d, d->in[0]);
 }
 
-static void prefetch_pull(ch_cursor *c, ch_item *i)
-{
-    ch__item_fill(i, c->in[0]);
-}
-
-static void prefetch_make(ch_cursor *c, ch_item *i)
-{
-    (void)c;
-    (void)i;
-}
-
 static ch_status prefetch_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {prefetch_pull, prefetch_make};
+    static const ch_belt_ops ops = {ch__belt_pull_input, NULL};
     int                      n = (int)CH_ATTRS(c, Cohort__Count)->count;
 
-    return ch__belt_open(c, &ops, &(ch_belt_options){.want = 1, .ahead = n},
-                         &((fetching *)c)->belt);
-}
-
-static ch_status prefetch_next(ch_cursor *c, ch_element **out)
-{
-    return ch__belt_next(((fetching *)c)->belt, out);
-}
-
-static ch_status prefetch_rewind(ch_cursor *c)
-{
-    return ch__belt_rewind(((fetching *)c)->belt, c);
-}
-
-static void prefetch_save(ch_cursor *c, ch_saver *s)
-{
-    ch__belt_save_all(((fetching *)c)->belt, c, s);
-}
-
-static ch_status prefetch_load(ch_cursor *c, ch_loader *l)
-{
-    return ch__belt_load_all(((fetching *)c)->belt, c, l);
-}
-
-static void prefetch_close(ch_cursor *c)
-{
-    ch__belt_close(((fetching *)c)->belt);
+    return ch__belt_open(c, &ops, &(ch_belt_options){.want = 1, .ahead = n});
 }
 
 const ch_stage ch__stage_prefetch = {
@@ -216,14 +141,11 @@ const ch_stage ch__stage_prefetch = {
     .version = 1,
     .n_in = 1,
     .attrs = &cohort__count__descriptor,
-    .cursor_bytes = sizeof(fetching),
+    .cursor_bytes = sizeof(ch_cursor),
     .infer = prefetch_infer,
     .open = prefetch_open,
-    .next = prefetch_next,
-    .rewind = prefetch_rewind,
-    .save = prefetch_save,
-    .load = prefetch_load,
-    .close = prefetch_close,
+    CH_BELTED,
+    .close = ch__close_nothing,
 };
 
 ch_dataset *ch_dataset_prefetch(ch_dataset *d, int n)

@@ -279,7 +279,7 @@ static ch_status read_stage(reader *r, const Cohort__Stage *m)
     return rc;
 }
 
-static ch_status read_bytes(reader *r, ch_span s, size_t budget)
+static ch_status read_bytes(reader *r, ch_wire_span s, size_t budget)
 {
     Cohort__Stage *m;
     ch_status      rc;
@@ -288,7 +288,7 @@ static ch_status read_bytes(reader *r, ch_span s, size_t budget)
         !ch__grow((void **)&r->made, &r->cap, r->n + 1, sizeof(ch_dataset *)))
         return ch__fail(CH_RESOURCE_EXHAUSTED, "%d stages, or no memory", r->n);
     m = (Cohort__Stage *)ch__message_unpack_within(&cohort__stage__descriptor, s.at,
-                                                   ch__span_bytes(s), budget);
+                                                   ch__wire_bytes(s), budget);
     if (m == NULL)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "stage %d: its message cannot be read, or would take "
@@ -302,7 +302,7 @@ static ch_status read_bytes(reader *r, ch_span s, size_t budget)
 static ch_status read_pipeline(reader *r, const void *bytes, size_t n)
 {
     ch_wire       w = ch__wire(bytes, n);
-    ch_span       left = w.all;
+    ch_wire_span  left = w.all;
     ch_wire_field f;
     uint64_t      format = 0;
     ch_status     rc = CH_OK;

@@ -66,11 +66,13 @@ ch_status ch__cursor_open(ch_iterator *it, ch_dataset *d, ch_cursor *parent, ch_
     return CH_OK;
 }
 
-/* The stage goes first: its belt may still be pulling from the inputs. */
+/* The belt goes first: it may still be working with what the stage and the inputs have. */
 void ch__cursor_close(ch_cursor *c)
 {
     if (c == NULL)
         return;
+    ch__belt_close(c->belt);
+    c->belt = NULL;
     c->stage->close(c);
     for (int i = 0; i < c->n_in; i++)
         ch__cursor_close(c->in[i]);
@@ -150,27 +152,13 @@ void ch__close_nothing(ch_cursor *c)
 typedef struct frame {
     ch_cursor    base;
     ch_dataset  *element; /* the stage `element` that this is the frame of */
-    ch_belt     *belt;    /* works ahead; NULL: it does not */
     int          n;
     ch_element **given;
 } frame;
 
 static ch_status frame_next(ch_cursor *c, ch_element **out)
 {
-    frame *f = (frame *)c;
-
-    return f->belt != NULL ? ch__belt_next(f->belt, out) : ch__cursor_next(c->in[0], out);
-}
-
-static void frame_pull(ch_cursor *c, ch_item *i)
-{
-    ch__item_fill(i, c->in[0]);
-}
-
-static void frame_make(ch_cursor *c, ch_item *i)
-{
-    (void)c;
-    (void)i;
+    return c->belt != NULL ? ch__belted_next(c, out) : ch__cursor_next(c->in[0], out);
 }
 
 static void frame_save(ch_cursor *c, ch_saver *s)
@@ -180,8 +168,8 @@ static void frame_save(ch_cursor *c, ch_saver *s)
     ch__save_int(s, f->n);
     for (int i = 0; i < f->n; i++)
         ch__save_element(s, f->given[i]);
-    if (f->belt != NULL)
-        ch__belt_save_all(f->belt, c, s);
+    if (c->belt != NULL)
+        ch__belted_save(c, s);
     else
         ch__save_inputs(c, s);
 }
@@ -189,23 +177,18 @@ static void frame_save(ch_cursor *c, ch_saver *s)
 /* What was given is given to ch__body_open anew: body_load. */
 static ch_status frame_load(ch_cursor *c, ch_loader *l)
 {
-    frame *f = (frame *)c;
-
-    return f->belt != NULL ? ch__belt_load_all(f->belt, c, l) : ch__load_inputs(c, l);
+    return c->belt != NULL ? ch__belted_load(c, l) : ch__load_inputs(c, l);
 }
 
 static ch_status frame_rewind(ch_cursor *c)
 {
-    frame *f = (frame *)c;
-
-    return f->belt != NULL ? ch__belt_rewind(f->belt, c) : ch__rewind_inputs(c);
+    return c->belt != NULL ? ch__belted_rewind(c) : ch__rewind_inputs(c);
 }
 
 static void frame_close(ch_cursor *c)
 {
     frame *f = (frame *)c;
 
-    ch__belt_close(f->belt);
     for (int i = 0; i < c->n_in; i++)
         ch__cursor_close(c->in[i]);
     c->n_in = 0;
@@ -227,7 +210,7 @@ static const ch_stage frame_stage = {
 static ch_status body_open(ch_cursor *of, bool ahead, int n, ch_element *const *given,
                            ch_cursor **out)
 {
-    static const ch_belt_ops ops = {frame_pull, frame_make};
+    static const ch_belt_ops ops = {ch__belt_pull_input, NULL};
     frame                   *f = (frame *)cursor_new(of->it, &frame_stage, of->dataset, of);
     ch_status                rc = CH_OK;
 
@@ -246,7 +229,7 @@ static ch_status body_open(ch_cursor *of, bool ahead, int n, ch_element *const *
         rc = ch__cursor_open(of->it, of->dataset->body, &f->base, &f->base.in[0]);
         f->base.n_in = rc == CH_OK;
         if (rc == CH_OK && ahead)
-            rc = ch__belt_open(&f->base, &ops, &(ch_belt_options){.ahead = 2}, &f->belt);
+            rc = ch__belt_open(&f->base, &ops, &(ch_belt_options){.ahead = 2});
     }
     if (rc == CH_OK)
         *out = &f->base;

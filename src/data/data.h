@@ -45,7 +45,7 @@ typedef struct ch_stage {
     void (*save)(ch_cursor *c, ch_saver *s);
     /* Into a cursor just opened. Nothing that comes from the loader is trusted. */
     ch_status (*load)(ch_cursor *c, ch_loader *l);
-    /* Also after an open that failed. */
+    /* Also after an open that failed. The belt is closed already. */
     void (*close)(ch_cursor *c);
 } ch_stage;
 
@@ -109,6 +109,8 @@ ch_status ch__infer_like_input(ch_dataset *d);
 ch_status ch__dataset_parts(ch_dataset *d, int n);
 /* Part i is a copy of `spec`; the name too. */
 ch_status ch__dataset_set_part(ch_dataset *d, int i, const ch_tensor_spec *spec);
+/* Just these parts. */
+ch_status ch__dataset_set_parts(ch_dataset *d, int n, const ch_tensor_spec *spec);
 /* The parts of `from`, its rows and its number. */
 ch_status ch__dataset_like(ch_dataset *d, const ch_dataset *from);
 /* True if a stage in it may give its elements in any order. */
@@ -151,6 +153,7 @@ struct ch_cursor {
     int             n_in;
     ch_cursor     **in;
     int64_t         pass; /* how often it was rewound */
+    struct ch_belt *belt; /* works ahead for it (data/belt.h); NULL: nothing does */
     ch_counts       counts;
 };
 
@@ -183,7 +186,8 @@ ch_status ch__body_load_ahead(ch_cursor *of, ch_loader *l, ch_cursor **out);
 
 /* Numbers, elements and texts go in and come out in the same order, each kind by itself. */
 void ch__save_int(ch_saver *s, int64_t value);
-void ch__save_element(ch_saver *s, const ch_element *e); /* NULL is one too */
+void ch__save_element(ch_saver *s, const ch_element *e);
+void ch__save_elements(ch_saver *s, const ch_elements *list); /* how many, then each */
 void ch__save_fault(ch_saver *s, ch_status rc, const char *text);
 void ch__save_text(ch_saver *s, const void *data, size_t size);
 void ch__save_fail(ch_saver *s, ch_status rc);
@@ -195,6 +199,9 @@ void ch__load_begin(ch_loader *l, const char *stage);
 /* What is not there, or not as it should be, makes the loader fail: these give 0 and NULL then. */
 int64_t     ch__load_int(ch_loader *l, int64_t least, int64_t most);
 ch_element *ch__load_element(ch_loader *l, const ch_dataset *like);
+/* What ch__save_elements saved, at most `most`, added to a list. */
+ch_status ch__load_elements(ch_loader *l, int64_t most, const ch_dataset *like,
+                            ch_elements *list);
 /* An element, or an error that stood in its place: *rc and its message. */
 ch_element *ch__load_result(ch_loader *l, const ch_dataset *like, ch_status *rc,
                             const char **text);

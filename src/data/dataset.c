@@ -111,12 +111,19 @@ ch_status ch__dataset_set_part(ch_dataset *d, int i, const ch_tensor_spec *spec)
     return d->name[i] == NULL ? ch__fail_memory(d->stage->name) : CH_OK;
 }
 
+ch_status ch__dataset_set_parts(ch_dataset *d, int n, const ch_tensor_spec *spec)
+{
+    ch_status rc = ch__dataset_parts(d, n);
+
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = ch__dataset_set_part(d, i, &spec[i]);
+    return rc;
+}
+
 ch_status ch__dataset_like(ch_dataset *d, const ch_dataset *from)
 {
-    ch_status rc = ch__dataset_parts(d, from->n_parts);
+    ch_status rc = ch__dataset_set_parts(d, from->n_parts, from->spec);
 
-    for (int i = 0; i < from->n_parts && rc == CH_OK; i++)
-        rc = ch__dataset_set_part(d, i, &from->spec[i]);
     d->same_rows = from->same_rows;
     d->cardinality = from->cardinality;
     return rc;

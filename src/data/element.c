@@ -54,6 +54,30 @@ static void part_size(const ch_part *p, size_t *array, size_t *held)
             *held += ((const ch_str *)p->data)[i].size;
 }
 
+ch_status ch__elements_add(ch_elements *l, ch_element *e, const char *whose)
+{
+    if (!ch__grow((void **)&l->at, &l->capacity, l->n + 1, sizeof(e))) {
+        ch__element_free(e);
+        return ch__fail_memory(whose);
+    }
+    l->at[l->n++] = e;
+    return CH_OK;
+}
+
+void ch__elements_empty(ch_elements *l)
+{
+    for (int i = 0; i < l->n; i++)
+        ch__element_free(l->at[i]);
+    l->n = 0;
+}
+
+void ch__elements_drop(ch_elements *l)
+{
+    ch__elements_empty(l);
+    ch__free(l->at);
+    *l = (ch_elements){0};
+}
+
 int64_t ch__part_bytes(const ch_part *p)
 {
     size_t array, held;

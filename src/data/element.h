@@ -31,6 +31,17 @@ typedef struct ch_element {
 ch_element *ch__element_new(int n, int n_owners, size_t room_bytes);
 void        ch__element_free(ch_element *e); /* NULL is fine */
 
+/* Elements, as many as come. A list that is zero is empty. */
+typedef struct ch_elements {
+    int          n, capacity;
+    ch_element **at;
+} ch_elements;
+
+/* Takes the element over, on an error too, which says that `whose` memory it was. */
+ch_status ch__elements_add(ch_elements *l, ch_element *e, const char *whose);
+void      ch__elements_empty(ch_elements *l); /* frees them; the room for them stays */
+void      ch__elements_drop(ch_elements *l);  /* that too */
+
 /* Bytes that the part's data takes; strings with what they hold. */
 int64_t ch__part_bytes(const ch_part *p);
 

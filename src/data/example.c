@@ -28,11 +28,12 @@ static const char *const kind_name[] = {"no", "bytes", "float", "int64"};
 
 /* What a record has of a feature. */
 typedef struct list {
-    ch_span   value; /* the fields of its Feature, from the first that counts; at NULL: none */
+    ch_wire_span
+              value; /* the fields of its Feature, from the first that counts; at NULL: none */
     list_kind kind;
     int64_t   count;
     int64_t   n_runs;
-    ch_span   first; /* run */
+    ch_wire_span first; /* run */
 } list;
 
 enum { FEW = 32 }; /* features whose lists fit the stack */
@@ -48,21 +49,21 @@ static ch_status fail_damaged(const parse *p)
 {
     return ch__fail(CH_DATA_LOSS,
                     "parse_examples: byte %zu of %zu: %s: this is no tf.train.Example",
-                    (size_t)(p->wire.fault_at - p->wire.all.at), ch__span_bytes(p->wire.all),
+                    (size_t)(p->wire.fault_at - p->wire.all.at), ch__wire_bytes(p->wire.all),
                     p->wire.fault);
 }
 
 /* ---- find ---- */
 
 /* An entry of the map: key = 1, value = 2. */
-static void read_entry(ch_wire *w, ch_span entry, ch_span *key, ch_span *value)
+static void read_entry(ch_wire *w, ch_wire_span entry, ch_wire_span *key, ch_wire_span *value)
 {
-    ch_span       rest = entry;
+    ch_wire_span  rest = entry;
     ch_wire_field f;
 
     if (ch__wire_take(&rest, 1, key) && ch__wire_take(&rest, 2, value) && rest.at == rest.end)
         return;
-    *key = *value = (ch_span){entry.end, entry.end};
+    *key = *value = (ch_wire_span){entry.end, entry.end};
     while (ch__wire_next(w, &entry, &f))
         if (f.type == CH_WIRE_BYTES && f.number == 1)
             *key = f.data;
@@ -71,7 +72,8 @@ static void read_entry(ch_wire *w, ch_span entry, ch_span *key, ch_span *value)
 }
 
 /* Gives the entries of the map one after the other: Example.features = 1, Features.feature = 1. */
-static bool next_entry(ch_wire *w, ch_span *example, ch_span *features, ch_span *entry)
+static bool next_entry(ch_wire *w, ch_wire_span *example, ch_wire_span *features,
+                       ch_wire_span *entry)
 {
     ch_wire_field f;
 
@@ -92,11 +94,11 @@ static bool next_entry(ch_wire *w, ch_span *example, ch_span *features, ch_span 
 
 static void find_features(parse *p)
 {
-    ch_span example = p->wire.all, features = {0}, entry, key, value;
+    ch_wire_span example = p->wire.all, features = {0}, entry, key, value;
 
     while (next_entry(&p->wire, &example, &features, &entry)) {
         read_entry(&p->wire, entry, &key, &value);
-        int i = ch__names_find(&p->schema->names, key.at, ch__span_bytes(key));
+        int i = ch__names_find(&p->schema->names, key.at, ch__wire_bytes(key));
         if (i >= 0)
             p->list[i].value = value;
     }
@@ -107,7 +109,7 @@ static void find_features(parse *p)
 /* The kind is that of the last field; those of the same kind before it are merged with it. */
 static void read_kind(ch_wire *w, list *l)
 {
-    ch_span       rest = l->value, start = l->value;
+    ch_wire_span  rest = l->value, start = l->value;
     ch_wire_field f;
 
     l->kind = NO_LIST;
@@ -120,8 +122,8 @@ static void read_kind(ch_wire *w, list *l)
 
 /* A walk over the runs of a list. */
 typedef struct walk {
-    list_kind kind;
-    ch_span   value, values; /* what is left of the Feature, and of its list */
+    list_kind    kind;
+    ch_wire_span value, values; /* what is left of the Feature, and of its list */
 } walk;
 
 static walk walk_of(const list *l)
@@ -137,7 +139,7 @@ static bool is_run(const ch_wire_field *f, list_kind kind)
             (f->type == CH_WIRE_VARINT && kind == INT64_LIST));
 }
 
-static bool next_run(ch_wire *w, walk *at, ch_span *run)
+static bool next_run(ch_wire *w, walk *at, ch_wire_span *run)
 {
     ch_wire_field f;
 
@@ -155,7 +157,7 @@ static bool next_run(ch_wire *w, walk *at, ch_span *run)
 }
 
 /* A varint ends with a byte below 128. */
-static int64_t count_varints(ch_wire *w, ch_span run)
+static int64_t count_varints(ch_wire *w, ch_wire_span run)
 {
     int64_t n = 0;
 
@@ -166,21 +168,21 @@ static int64_t count_varints(ch_wire *w, ch_span run)
     return n;
 }
 
-static int64_t count_values(ch_wire *w, list_kind kind, ch_span run)
+static int64_t count_values(ch_wire *w, list_kind kind, ch_wire_span run)
 {
     if (kind == BYTES_LIST)
         return 1;
     if (kind == INT64_LIST)
         return count_varints(w, run);
-    if (ch__span_bytes(run) % sizeof(float) != 0)
+    if (ch__wire_bytes(run) % sizeof(float) != 0)
         ch__wire_fault(w, run.at, "a list of floats whose bytes do not divide by 4");
-    return (int64_t)(ch__span_bytes(run) / sizeof(float));
+    return (int64_t)(ch__wire_bytes(run) / sizeof(float));
 }
 
 /* The common case: a Feature of one list, which is one run. */
 static bool read_one_run(list *l)
 {
-    ch_span rest = l->value, values;
+    ch_wire_span rest = l->value, values;
 
     for (int kind = INT64_LIST; kind > NO_LIST; kind--)
         if (ch__wire_take(&rest, kind, &values)) {
@@ -194,8 +196,8 @@ static bool read_one_run(list *l)
 
 static void measure_list(ch_wire *w, list *l)
 {
-    walk    at;
-    ch_span run;
+    walk         at;
+    ch_wire_span run;
 
     if (read_one_run(l)) {
         l->count = count_values(w, l->kind, l->first);
@@ -231,15 +233,15 @@ static bool takes_bytes_as_they_are(const ch_example_feature *f, const list *l)
 /* Names of features are a stranger's bytes; as many as fit. */
 static ch_status fail_missing(parse *p, const ch_example_feature *f)
 {
-    char    names[400];
-    ch_text o = ch__text(names, sizeof(names));
-    ch_span example = p->wire.all, features = {0}, entry, key, value;
-    int     n = 0;
+    char         names[400];
+    ch_text      o = ch__text(names, sizeof(names));
+    ch_wire_span example = p->wire.all, features = {0}, entry, key, value;
+    int          n = 0;
 
     for (; n < 16 && next_entry(&p->wire, &example, &features, &entry); n++) {
         read_entry(&p->wire, entry, &key, &value);
         ch__text_add(&o, n > 0 ? ", " : "");
-        ch__text_bytes(&o, (ch_str){(const char *)key.at, ch__span_bytes(key)}, 40);
+        ch__text_bytes(&o, (ch_str){(const char *)key.at, ch__wire_bytes(key)}, 40);
     }
     return ch__fail(CH_INVALID_ARGUMENT,
                     "parse_examples: feature \"%s\" is not in the example, or empty, and not "
@@ -285,7 +287,7 @@ static ch_status measure_feature(parse *p, int i)
     if (takes_bytes_as_they_are(f, l)) {
         if (l->n_runs != 1)
             return fail_unfit(f, l);
-        l->count = (int64_t)ch__span_bytes(l->first);
+        l->count = (int64_t)ch__wire_bytes(l->first);
     }
     if (f->varies ? l->count % f->count != 0 : l->count != f->count)
         return fail_unfit(f, l);
@@ -340,7 +342,8 @@ static ch_status fail_range(const ch_example_feature *f, int64_t value)
 }
 
 /* Decoded a few at a time, because most types are not what a varint is decoded to. */
-static ch_status fill_integers(ch_wire *w, const ch_example_feature *f, ch_span run, char **to)
+static ch_status fill_integers(ch_wire *w, const ch_example_feature *f, ch_wire_span run,
+                               char **to)
 {
     int64_t few[64];
 
@@ -354,13 +357,13 @@ static ch_status fill_integers(ch_wire *w, const ch_example_feature *f, ch_span 
     return CH_OK;
 }
 
-static void fill_floats(const ch_example_feature *f, ch_span run, char **to)
+static void fill_floats(const ch_example_feature *f, ch_wire_span run, char **to)
 {
     float x;
 
     if (f->part.dtype == CH_F32) {
-        memcpy(*to, run.at, ch__span_bytes(run));
-        *to += ch__span_bytes(run);
+        memcpy(*to, run.at, ch__wire_bytes(run));
+        *to += ch__wire_bytes(run);
         return;
     }
     for (; run.at < run.end; run.at += sizeof(x), *to += f->bytes) {
@@ -369,15 +372,15 @@ static void fill_floats(const ch_example_feature *f, ch_span run, char **to)
     }
 }
 
-static ch_status fill_run(ch_wire *w, const ch_example_feature *f, list_kind kind, ch_span run,
-                          char **to)
+static ch_status fill_run(ch_wire *w, const ch_example_feature *f, list_kind kind,
+                          ch_wire_span run, char **to)
 {
     if (kind == INT64_LIST)
         return fill_integers(w, f, run, to);
     if (kind == FLOAT_LIST) {
         fill_floats(f, run, to);
     } else {
-        *(ch_str *)(void *)*to = (ch_str){(const char *)run.at, ch__span_bytes(run)};
+        *(ch_str *)(void *)*to = (ch_str){(const char *)run.at, ch__wire_bytes(run)};
         *to += sizeof(ch_str);
     }
     return CH_OK;
@@ -386,9 +389,9 @@ static ch_status fill_run(ch_wire *w, const ch_example_feature *f, list_kind kin
 /* The values of a list, run by run. */
 static ch_status fill_list(ch_wire *w, const ch_example_feature *f, const list *l, char *to)
 {
-    walk      at = walk_of(l);
-    ch_span   run;
-    ch_status rc = CH_OK;
+    walk         at = walk_of(l);
+    ch_wire_span run;
+    ch_status    rc = CH_OK;
 
     if (l->n_runs == 1)
         return fill_run(w, f, l->kind, l->first, &to);

@@ -6,7 +6,6 @@
 
 typedef struct parsing {
     ch_cursor          base;
-    ch_belt           *belt;
     ch_example_schema *schema;
 } parsing;
 
@@ -55,17 +54,10 @@ static ch_status examples_infer(ch_dataset *d)
     if (rc != CH_OK)
         return rc;
     n = ch__example_schema_spec(schema, &spec);
-    rc = ch__dataset_parts(d, n);
-    for (int i = 0; i < n && rc == CH_OK; i++)
-        rc = ch__dataset_set_part(d, i, &spec[i]);
+    rc = ch__dataset_set_parts(d, n, spec);
     d->cardinality = in->cardinality;
     ch__example_schema_free(schema);
     return rc;
-}
-
-static void examples_pull(ch_cursor *c, ch_item *i)
-{
-    ch__item_fill(i, c->in[0]);
 }
 
 static void examples_make(ch_cursor *c, ch_item *i)
@@ -90,39 +82,17 @@ static void examples_make(ch_cursor *c, ch_item *i)
 
 static ch_status examples_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {examples_pull, examples_make};
+    static const ch_belt_ops ops = {ch__belt_pull_input, examples_make};
     parsing                 *p = (parsing *)c;
     ch_status                rc = schema_of(c->dataset, &p->schema);
 
     return rc == CH_OK
-               ? ch__belt_open(c, &ops, &(ch_belt_options){.unordered = c->it->unordered},
-                               &p->belt)
+               ? ch__belt_open(c, &ops, &(ch_belt_options){.unordered = c->it->unordered})
                : rc;
-}
-
-static ch_status examples_next(ch_cursor *c, ch_element **out)
-{
-    return ch__belt_next(((parsing *)c)->belt, out);
-}
-
-static ch_status examples_rewind(ch_cursor *c)
-{
-    return ch__belt_rewind(((parsing *)c)->belt, c);
-}
-
-static void examples_save(ch_cursor *c, ch_saver *s)
-{
-    ch__belt_save_all(((parsing *)c)->belt, c, s);
-}
-
-static ch_status examples_load(ch_cursor *c, ch_loader *l)
-{
-    return ch__belt_load_all(((parsing *)c)->belt, c, l);
 }
 
 static void examples_close(ch_cursor *c)
 {
-    ch__belt_close(((parsing *)c)->belt);
     ch__example_schema_free(((parsing *)c)->schema);
 }
 
@@ -134,10 +104,7 @@ const ch_stage ch__stage_examples = {
     .cursor_bytes = sizeof(parsing),
     .infer = examples_infer,
     .open = examples_open,
-    .next = examples_next,
-    .rewind = examples_rewind,
-    .save = examples_save,
-    .load = examples_load,
+    CH_BELTED,
     .close = examples_close,
 };
 

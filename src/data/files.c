@@ -19,9 +19,7 @@ typedef struct naming {
 
 static ch_status infer_names(ch_dataset *d)
 {
-    ch_status rc = ch__dataset_parts(d, 1);
-
-    return rc == CH_OK ? ch__dataset_set_part(d, 0, &(ch_tensor_spec){.dtype = CH_STR}) : rc;
+    return ch__dataset_set_parts(d, 1, &(ch_tensor_spec){.dtype = CH_STR});
 }
 
 static void forget(naming *x)

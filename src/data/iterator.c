@@ -103,39 +103,13 @@ static void stop_workers(ch_iterator *it)
 
 /* ---- the last stage: works ahead of the program ---- */
 
-typedef struct out_cursor {
-    ch_cursor base;
-    ch_belt  *belt;
-} out_cursor;
-
-static void out_pull(ch_cursor *c, ch_item *i)
-{
-    ch__item_fill(i, c->in[0]);
-}
-
-static void out_make(ch_cursor *c, ch_item *i)
-{
-    (void)c;
-    (void)i;
-}
-
 static ch_status out_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {out_pull, out_make};
+    static const ch_belt_ops ops = {ch__belt_pull_input, NULL};
     const ch_iterator       *it = c->it;
     ch_belt_options          opt = {.want = it->n_replicas, .ahead = it->ahead};
 
-    return ch__belt_open(c, &ops, &opt, &((out_cursor *)c)->belt);
-}
-
-static ch_status out_next(ch_cursor *c, ch_element **out)
-{
-    return ch__belt_next(((out_cursor *)c)->belt, out);
-}
-
-static ch_status out_rewind(ch_cursor *c)
-{
-    return ch__belt_rewind(((out_cursor *)c)->belt, c);
+    return ch__belt_open(c, &ops, &opt);
 }
 
 static void out_save(ch_cursor *c, ch_saver *s)
@@ -146,7 +120,7 @@ static void out_save(ch_cursor *c, ch_saver *s)
     ch__save_int(s, it->n_group);
     for (int i = 0; i < it->n_group; i++)
         ch__save_element(s, it->group[i]);
-    ch__belt_save_all(((out_cursor *)c)->belt, c, s);
+    ch__belted_save(c, s);
 }
 
 static void drop_group(ch_iterator *it)
@@ -168,25 +142,20 @@ static ch_status out_load(ch_cursor *c, ch_loader *l)
             it->n_group++;
     if (ch__load_fails(l))
         return ch__load_status(l);
-    return ch__belt_load_all(((out_cursor *)c)->belt, c, l);
-}
-
-static void out_close(ch_cursor *c)
-{
-    ch__belt_close(((out_cursor *)c)->belt);
+    return ch__belted_load(c, l);
 }
 
 static const ch_stage out_stage = {
     .name = "iterator",
     .n_in = 1,
-    .cursor_bytes = sizeof(out_cursor),
+    .cursor_bytes = sizeof(ch_cursor),
     .infer = ch__infer_like_input,
     .open = out_open,
-    .next = out_next,
-    .rewind = out_rewind,
+    .next = ch__belted_next,
+    .rewind = ch__belted_rewind,
     .save = out_save,
     .load = out_load,
-    .close = out_close,
+    .close = ch__close_nothing,
 };
 
 /* ---- making and letting go ---- */
@@ -466,9 +435,8 @@ static void profile_of(const ch_cursor *c, int depth, ch_stage_profile *out, int
     ch_stage_profile p = {.stage = c->stage->name, .depth = depth, .n_elements = k->n_elements};
 
     p.busy_ns = k->ns;
-    for (int i = 0; i < c->it->n_belts; i++)
-        if (ch__belt_cursor(c->it->belt[i]) == c)
-            ch__belt_profile(c->it->belt[i], &p);
+    if (c->belt != NULL)
+        ch__belt_profile(c->belt, &p);
     for (int i = 0; i < c->n_in; i++) {
         profile_of(c->in[i], depth + 1, out, n, at);
         below += c->in[i]->counts.ns;

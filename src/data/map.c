@@ -13,15 +13,9 @@
 
 typedef struct mapping {
     ch_cursor  base;
-    ch_belt   *belt;
     ch_caller *caller; /* of a step; NULL: a C function */
     bool       has_ended;
 } mapping;
-
-static void fill(ch_cursor *c, ch_item *i)
-{
-    ch__item_fill(i, c->in[0]);
-}
 
 static ch_status open_belt(ch_cursor *c, const ch_belt_ops *ops, const ch_belt_options *opt)
 {
@@ -30,32 +24,11 @@ static ch_status open_belt(ch_cursor *c, const ch_belt_ops *ops, const ch_belt_o
 
     if (c->dataset->graph != NULL)
         rc = ch__caller_new(c->dataset->graph, &m->caller);
-    return rc == CH_OK ? ch__belt_open(c, ops, opt, &m->belt) : rc;
+    return rc == CH_OK ? ch__belt_open(c, ops, opt) : rc;
 }
 
-static ch_status belt_next(ch_cursor *c, ch_element **out)
+static void map_close(ch_cursor *c)
 {
-    return ch__belt_next(((mapping *)c)->belt, out);
-}
-
-static ch_status belt_rewind(ch_cursor *c)
-{
-    return ch__belt_rewind(((mapping *)c)->belt, c);
-}
-
-static void belt_save(ch_cursor *c, ch_saver *s)
-{
-    ch__belt_save_all(((mapping *)c)->belt, c, s);
-}
-
-static ch_status belt_load(ch_cursor *c, ch_loader *l)
-{
-    return ch__belt_load_all(((mapping *)c)->belt, c, l);
-}
-
-static void belt_close(ch_cursor *c)
-{
-    ch__belt_close(((mapping *)c)->belt);
     ch__caller_free(((mapping *)c)->caller);
 }
 
@@ -141,7 +114,7 @@ static void map_make(ch_cursor *c, ch_item *i)
 
 static ch_status map_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {fill, map_make};
+    static const ch_belt_ops ops = {ch__belt_pull_input, map_make};
     const Cohort__Map       *a = CH_ATTRS(c, Cohort__Map);
     ch_belt_options          opt = {.at_once = a->parallel,
                                     .unordered = a->unordered != 0 || c->it->unordered};
@@ -159,11 +132,8 @@ const ch_stage ch__stage_map = {
     .cursor_bytes = sizeof(mapping),
     .infer = map_infer,
     .open = map_open,
-    .next = belt_next,
-    .rewind = belt_rewind,
-    .save = belt_save,
-    .load = belt_load,
-    .close = belt_close,
+    CH_BELTED,
+    .close = map_close,
 };
 
 static Cohort__Map map_attrs(const ch_map_options *opt)
@@ -273,7 +243,10 @@ static ch_status ask(ch_cursor *c, int64_t place, const ch_element *e, bool *kee
     return rc;
 }
 
-static void filter_make(ch_cursor *c, ch_item *i)
+/* What becomes of elements that are not kept. */
+typedef void (*refuse_fn)(const ch_cursor *c, ch_slot *s);
+
+static void judge(ch_cursor *c, ch_item *i, refuse_fn refuse)
 {
     for (int k = 0; k < i->n; k++) {
         bool      keep = true;
@@ -284,14 +257,25 @@ static void filter_make(ch_cursor *c, ch_item *i)
         if (rc != CH_OK)
             ch__slot_fail(&i->slot[k], at_element(rc, c, i->first + k));
         else if (!keep)
-            ch__slot_drop(&i->slot[k]);
+            refuse(c, &i->slot[k]);
     }
+}
+
+static void leave_out(const ch_cursor *c, ch_slot *s)
+{
+    (void)c;
+    ch__slot_drop(s);
+}
+
+static void filter_make(ch_cursor *c, ch_item *i)
+{
+    judge(c, i, leave_out);
     ch__item_close_gaps(i);
 }
 
 static ch_status filter_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {fill, filter_make};
+    static const ch_belt_ops ops = {ch__belt_pull_input, filter_make};
 
     return open_belt(c, &ops,
                      &(ch_belt_options){.at_once = c->dataset->call.filter != NULL,
@@ -305,32 +289,24 @@ const ch_stage ch__stage_filter = {
     .cursor_bytes = sizeof(mapping),
     .infer = filter_infer,
     .open = filter_open,
-    .next = belt_next,
-    .rewind = belt_rewind,
-    .save = belt_save,
-    .load = belt_load,
-    .close = belt_close,
+    CH_BELTED,
+    .close = map_close,
 };
 
-/* Whether an element is taken; what is found is put beside it, for take_while_next. */
+/* The end, said as an error that stays within this stage: take_while_next. */
+static void end_here(const ch_cursor *c, ch_slot *s)
+{
+    ch__slot_fail(s, ch__fail(CH_OUT_OF_RANGE, "%s", c->stage->name));
+}
+
 static void take_while_make(ch_cursor *c, ch_item *i)
 {
-    for (int k = 0; k < i->n; k++) {
-        bool      keep = true;
-        ch_status rc = CH_OK;
-
-        if (i->slot[k].element != NULL)
-            rc = ask(c, i->first + k, i->slot[k].element, &keep);
-        if (rc != CH_OK)
-            ch__slot_fail(&i->slot[k], at_element(rc, c, i->first + k));
-        else if (!keep) /* the end, said as an error that stays within this stage */
-            ch__slot_fail(&i->slot[k], ch__fail(CH_OUT_OF_RANGE, "%s", c->stage->name));
-    }
+    judge(c, i, end_here);
 }
 
 static ch_status take_while_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {fill, take_while_make};
+    static const ch_belt_ops ops = {ch__belt_pull_input, take_while_make};
 
     return open_belt(c, &ops, &(ch_belt_options){.at_once = c->dataset->call.filter != NULL});
 }
@@ -342,7 +318,7 @@ static ch_status take_while_next(ch_cursor *c, ch_element **out)
 
     if (m->has_ended)
         return CH_OK;
-    rc = ch__belt_next(m->belt, out);
+    rc = ch__belted_next(c, out);
     m->has_ended = rc == CH_OUT_OF_RANGE;
     return rc == CH_OUT_OF_RANGE ? CH_OK : rc;
 }
@@ -350,19 +326,19 @@ static ch_status take_while_next(ch_cursor *c, ch_element **out)
 static ch_status take_while_rewind(ch_cursor *c)
 {
     ((mapping *)c)->has_ended = false;
-    return belt_rewind(c);
+    return ch__belted_rewind(c);
 }
 
 static void take_while_save(ch_cursor *c, ch_saver *s)
 {
     ch__save_int(s, ((mapping *)c)->has_ended);
-    belt_save(c, s);
+    ch__belted_save(c, s);
 }
 
 static ch_status take_while_load(ch_cursor *c, ch_loader *l)
 {
     ((mapping *)c)->has_ended = ch__load_int(l, 0, 1) != 0;
-    return belt_load(c, l);
+    return ch__belted_load(c, l);
 }
 
 const ch_stage ch__stage_take_while = {
@@ -376,7 +352,7 @@ const ch_stage ch__stage_take_while = {
     .rewind = take_while_rewind,
     .save = take_while_save,
     .load = take_while_load,
-    .close = belt_close,
+    .close = map_close,
 };
 
 static ch_dataset *of_filter(const ch_stage *stage, ch_dataset *d, ch_filter_fn fn, void *arg)

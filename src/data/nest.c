@@ -340,12 +340,11 @@ ch_dataset *ch_dataset_interleave(ch_dataset *d, ch_dataset_fn fn, void *arg,
  * elements that a later window may need are kept. */
 
 typedef struct windowing {
-    ch_cursor    base;
-    ch_cursor   *body;
-    bool         has_ended; /* the input */
-    int64_t      n_skip;    /* elements before the next window's first */
-    int          n, cap;
-    ch_element **kept; /* from the next window's first on */
+    ch_cursor   base;
+    ch_cursor  *body;
+    bool        has_ended; /* the input */
+    int64_t     n_skip;    /* elements before the next window's first */
+    ch_elements kept;      /* from the next window's first on */
 } windowing;
 
 static int64_t shift_of(const Cohort__Window *a)
@@ -361,48 +360,43 @@ static int64_t span_of(const Cohort__Window *a)
 static ch_status window_infer(ch_dataset *d)
 {
     const Cohort__Window *a = CH_ATTRS_OF(d, Cohort__Window);
-    ch_status             rc;
 
     if (a->size < 1 || a->shift < 0 || a->stride < 0 || a->size > INT32_MAX ||
         a->shift > INT32_MAX || a->stride > INT32_MAX || span_of(a) > INT32_MAX)
         return ch__dataset_fail(d, "size %lld, shift %lld, stride %lld", (long long)a->size,
                                 (long long)a->shift, (long long)a->stride);
-    rc = infer_body(d);
-    return rc;
+    return infer_body(d);
 }
 
 /* Keeps the elements of the next window, as far as there are. */
 static ch_status window_fill(windowing *x, int64_t span)
 {
-    while (!x->has_ended && (x->n_skip > 0 || x->n < span)) {
-        ch_element *e = NULL;
-        ch_status   rc = ch__cursor_next(x->base.in[0], &e);
+    ch_status rc = CH_OK;
 
-        if (rc != CH_OK)
-            return rc;
-        if (e == NULL) {
-            x->has_ended = true;
-        } else if (x->n_skip > 0) {
+    while (rc == CH_OK && !x->has_ended && (x->n_skip > 0 || x->kept.n < span)) {
+        ch_element *e = NULL;
+
+        rc = ch__cursor_next(x->base.in[0], &e);
+        x->has_ended = rc == CH_OK && e == NULL;
+        if (e != NULL && x->n_skip > 0) {
             x->n_skip--;
             ch__element_free(e);
-        } else if (ch__grow((void **)&x->kept, &x->cap, x->n + 1, sizeof(e))) {
-            x->kept[x->n++] = e;
-        } else {
-            ch__element_free(e);
-            return ch__fail_memory("window");
+        } else if (e != NULL) {
+            rc = ch__elements_add(&x->kept, e, "window");
         }
     }
-    return CH_OK;
+    return rc;
 }
 
 static void window_shift(windowing *x, int64_t shift)
 {
-    int gone = shift < x->n ? (int)shift : x->n;
+    ch_elements *k = &x->kept;
+    int          gone = shift < k->n ? (int)shift : k->n;
 
     for (int i = 0; i < gone; i++)
-        ch__element_free(x->kept[i]);
-    x->n -= gone;
-    memmove(x->kept, x->kept + gone, (size_t)x->n * sizeof(ch_element *));
+        ch__element_free(k->at[i]);
+    k->n -= gone;
+    memmove(k->at, k->at + gone, (size_t)k->n * sizeof(ch_element *));
     x->n_skip = shift - gone;
 }
 
@@ -413,8 +407,8 @@ static ch_status window_begin(windowing *x, const Cohort__Window *a)
     ch_element **given = ch__calloc((size_t)a->size, sizeof(ch_element *));
     ch_status    rc = given == NULL ? ch__fail_memory("window") : CH_OK;
 
-    for (int i = 0; i < x->n && n < a->size && rc == CH_OK; i += stride) {
-        rc = ch__element_share(x->kept[i], &given[n]);
+    for (int i = 0; i < x->kept.n && n < a->size && rc == CH_OK; i += stride) {
+        rc = ch__element_share(x->kept.at[i], &given[n]);
         n += rc == CH_OK;
     }
     if (rc == CH_OK)
@@ -436,7 +430,7 @@ static ch_status window_next(ch_cursor *c, ch_element **out)
 
         if (x->body == NULL) {
             rc = window_fill(x, span_of(a));
-            if (rc != CH_OK || x->n == 0 || (a->drop_remainder && x->n < span_of(a)))
+            if (rc != CH_OK || x->kept.n == 0 || (a->drop_remainder && x->kept.n < span_of(a)))
                 return rc;
             rc = window_begin(x, a);
             if (rc == CH_OK)
@@ -454,10 +448,8 @@ static ch_status window_next(ch_cursor *c, ch_element **out)
 static void window_drop(windowing *x)
 {
     ch__cursor_close(x->body);
-    for (int i = 0; i < x->n; i++)
-        ch__element_free(x->kept[i]);
     x->body = NULL;
-    x->n = 0;
+    ch__elements_empty(&x->kept);
     x->n_skip = 0;
     x->has_ended = false;
 }
@@ -475,9 +467,7 @@ static void window_save(ch_cursor *c, ch_saver *s)
     ch__save_int(s, x->has_ended);
     ch__save_int(s, x->n_skip);
     ch__save_int(s, x->body != NULL);
-    ch__save_int(s, x->n);
-    for (int i = 0; i < x->n; i++)
-        ch__save_element(s, x->kept[i]);
+    ch__save_elements(s, &x->kept);
     ch__save_inputs(c, s);
     if (x->body != NULL)
         ch__cursor_save(x->body, s);
@@ -487,32 +477,22 @@ static ch_status window_load(ch_cursor *c, ch_loader *l)
 {
     windowing *x = (windowing *)c;
     bool       has_body;
-    int64_t    n;
     ch_status  rc;
 
     x->has_ended = ch__load_int(l, 0, 1) != 0;
     x->n_skip = ch__load_int(l, 0, INT32_MAX);
     has_body = ch__load_int(l, 0, 1) != 0;
-    n = ch__load_int(l, 0, span_of(CH_ATTRS(c, Cohort__Window)));
-    for (int64_t i = 0; i < n && !ch__load_fails(l); i++) {
-        ch_element *e = ch__load_element(l, c->dataset->in[0]);
-
-        if (e == NULL)
-            break;
-        if (!ch__grow((void **)&x->kept, &x->cap, x->n + 1, sizeof(e))) {
-            ch__element_free(e);
-            return ch__fail_memory("window");
-        }
-        x->kept[x->n++] = e;
-    }
-    rc = ch__load_fails(l) ? ch__load_status(l) : ch__load_inputs(c, l);
+    rc =
+        ch__load_elements(l, span_of(CH_ATTRS(c, Cohort__Window)), c->dataset->in[0], &x->kept);
+    if (rc == CH_OK)
+        rc = ch__load_inputs(c, l);
     return rc == CH_OK && has_body ? ch__body_load(c, l, &x->body) : rc;
 }
 
 static void window_close(ch_cursor *c)
 {
     window_drop((windowing *)c);
-    ch__free(((windowing *)c)->kept);
+    ch__elements_drop(&((windowing *)c)->kept);
 }
 
 const ch_stage ch__stage_window = {

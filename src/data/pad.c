@@ -42,7 +42,6 @@ static ch_status check_values(const ch_dataset *d, size_t n_values, const double
 
 typedef struct padding {
     ch_cursor      base;
-    ch_belt       *belt;
     ch_block_pool *pool;
     ch_arena       arena;
     ch_rows_how    how;
@@ -86,10 +85,8 @@ static ch_status padded_infer(ch_dataset *d)
             else if (a->shapes[i]->at[k] >= 0)
                 d->spec[i].shape.dim[k + 1] = a->shapes[i]->at[k];
     d->same_rows = true;
-    d->cardinality = in->cardinality;
-    if (d->cardinality >= 0 && rc == CH_OK)
-        d->cardinality =
-            d->cardinality / a->size + (!a->drop_remainder && d->cardinality % a->size != 0);
+    if (rc == CH_OK)
+        d->cardinality = ch__rows_batches(in->cardinality, a->size, a->drop_remainder);
     return rc;
 }
 
@@ -117,34 +114,13 @@ static ch_status padded_open(ch_cursor *c)
     if (rc == CH_OK)
         rc = pad_how(&p->arena, c->dataset->in[0], a->n_shapes, a->shapes,
                      a->n_values > 0 ? a->values : NULL, &p->how);
-    return rc == CH_OK ? ch__belt_open(c, &ops, &(ch_belt_options){.want = 1}, &p->belt) : rc;
-}
-
-static ch_status padded_next(ch_cursor *c, ch_element **out)
-{
-    return ch__belt_next(((padding *)c)->belt, out);
-}
-
-static ch_status padded_rewind(ch_cursor *c)
-{
-    return ch__belt_rewind(((padding *)c)->belt, c);
-}
-
-static void padded_save(ch_cursor *c, ch_saver *s)
-{
-    ch__belt_save_all(((padding *)c)->belt, c, s);
-}
-
-static ch_status padded_load(ch_cursor *c, ch_loader *l)
-{
-    return ch__belt_load_all(((padding *)c)->belt, c, l);
+    return rc == CH_OK ? ch__belt_open(c, &ops, &(ch_belt_options){.want = 1}) : rc;
 }
 
 static void padded_close(ch_cursor *c)
 {
     padding *p = (padding *)c;
 
-    ch__belt_close(p->belt);
     ch__block_pool_unref(p->pool);
     ch__arena_drop(&p->arena);
 }
@@ -157,10 +133,7 @@ const ch_stage ch__stage_padded_batch = {
     .cursor_bytes = sizeof(padding),
     .infer = padded_infer,
     .open = padded_open,
-    .next = padded_next,
-    .rewind = padded_rewind,
-    .save = padded_save,
-    .load = padded_load,
+    CH_BELTED,
     .close = padded_close,
 };
 
@@ -219,11 +192,6 @@ ch_dataset *ch_dataset_padded_batch(ch_dataset *d, int64_t size, const ch_pad_op
 
 /* ---- bucket_by_length ---- */
 
-typedef struct bucket {
-    int          n, cap;
-    ch_element **element;
-} bucket;
-
 typedef struct bucketing {
     ch_cursor      base;
     ch_block_pool *pool;
@@ -232,7 +200,7 @@ typedef struct bucketing {
     ch_shape      *shape;     /* of `how`, when buckets are padded to their boundary */
     bool           has_ended; /* the input */
     int            n_buckets;
-    bucket        *bucket;
+    ch_elements   *bucket;
 } bucketing;
 
 static ch_status bucket_infer(ch_dataset *d)
@@ -291,23 +259,16 @@ static int bucket_of(const Cohort__Bucket *a, const ch_element *e)
     return (int)i;
 }
 
-static void empty(bucket *b)
-{
-    for (int i = 0; i < b->n; i++)
-        ch__element_free(b->element[i]);
-    b->n = 0;
-}
-
 static ch_status give(bucketing *x, int at, ch_element **out)
 {
     const Cohort__Bucket *a = CH_ATTRS(&x->base, Cohort__Bucket);
-    bucket               *b = &x->bucket[at];
+    ch_elements          *b = &x->bucket[at];
     ch_status             rc;
 
     if (a->pad_to_boundary)
         x->shape[a->component].dim[0] = at < (int)a->n_boundaries ? a->boundaries[at] - 1 : -1;
-    rc = ch__rows_join(x->base.dataset, &x->how, b->n, b->element, x->pool, out);
-    empty(b);
+    rc = ch__rows_join(x->base.dataset, &x->how, b->n, b->at, x->pool, out);
+    ch__elements_empty(b);
     return rc;
 }
 
@@ -319,7 +280,7 @@ static ch_status give_rest(bucketing *x, ch_element **out)
     for (int i = 0; i < x->n_buckets; i++) {
         if (x->bucket[i].n > 0 && !drop)
             return give(x, i, out);
-        empty(&x->bucket[i]);
+        ch__elements_empty(&x->bucket[i]);
     }
     return CH_OK;
 }
@@ -330,9 +291,9 @@ static ch_status bucket_next(ch_cursor *c, ch_element **out)
     bucketing            *x = (bucketing *)c;
 
     while (!x->has_ended) {
-        ch_element *e = NULL;
-        ch_status   rc = ch__cursor_next(c->in[0], &e);
-        bucket     *b;
+        ch_element  *e = NULL;
+        ch_elements *b;
+        ch_status    rc = ch__cursor_next(c->in[0], &e);
 
         if (rc != CH_OK)
             return rc;
@@ -341,11 +302,8 @@ static ch_status bucket_next(ch_cursor *c, ch_element **out)
             break;
         }
         b = &x->bucket[bucket_of(a, e)];
-        if (!ch__grow((void **)&b->element, &b->cap, b->n + 1, sizeof(e))) {
-            ch__element_free(e);
-            return ch__fail_memory("bucket");
-        }
-        b->element[b->n++] = e;
+        if ((rc = ch__elements_add(b, e, "bucket")) != CH_OK)
+            return rc;
         if (b->n == a->batch_sizes[b - x->bucket])
             return give(x, (int)(b - x->bucket), out);
     }
@@ -357,7 +315,7 @@ static ch_status bucket_rewind(ch_cursor *c)
     bucketing *x = (bucketing *)c;
 
     for (int i = 0; i < x->n_buckets; i++)
-        empty(&x->bucket[i]);
+        ch__elements_empty(&x->bucket[i]);
     x->has_ended = false;
     return ch__rewind_inputs(c);
 }
@@ -367,41 +325,20 @@ static void bucket_save(ch_cursor *c, ch_saver *s)
     bucketing *x = (bucketing *)c;
 
     ch__save_int(s, x->has_ended);
-    for (int i = 0; i < x->n_buckets; i++) {
-        ch__save_int(s, x->bucket[i].n);
-        for (int k = 0; k < x->bucket[i].n; k++)
-            ch__save_element(s, x->bucket[i].element[k]);
-    }
+    for (int i = 0; i < x->n_buckets; i++)
+        ch__save_elements(s, &x->bucket[i]);
     ch__save_inputs(c, s);
-}
-
-static ch_status bucket_load_one(ch_cursor *c, int at, ch_loader *l)
-{
-    bucket *b = &((bucketing *)c)->bucket[at];
-    int64_t n = ch__load_int(l, 0, CH_ATTRS(c, Cohort__Bucket)->batch_sizes[at] - 1);
-
-    for (int64_t i = 0; i < n && !ch__load_fails(l); i++) {
-        ch_element *e = ch__load_element(l, c->dataset->in[0]);
-
-        if (e == NULL)
-            break;
-        if (!ch__grow((void **)&b->element, &b->cap, b->n + 1, sizeof(e))) {
-            ch__element_free(e);
-            return ch__fail_memory("bucket");
-        }
-        b->element[b->n++] = e;
-    }
-    return ch__load_status(l);
 }
 
 static ch_status bucket_load(ch_cursor *c, ch_loader *l)
 {
-    bucketing *x = (bucketing *)c;
-    ch_status  rc = CH_OK;
+    const Cohort__Bucket *a = CH_ATTRS(c, Cohort__Bucket);
+    bucketing            *x = (bucketing *)c;
+    ch_status             rc = CH_OK;
 
     x->has_ended = ch__load_int(l, 0, 1) != 0;
     for (int i = 0; i < x->n_buckets && rc == CH_OK; i++)
-        rc = bucket_load_one(c, i, l);
+        rc = ch__load_elements(l, a->batch_sizes[i] - 1, c->dataset->in[0], &x->bucket[i]);
     return rc == CH_OK ? ch__load_inputs(c, l) : rc;
 }
 
@@ -409,10 +346,8 @@ static void bucket_close(ch_cursor *c)
 {
     bucketing *x = (bucketing *)c;
 
-    for (int i = 0; i < x->n_buckets; i++) {
-        empty(&x->bucket[i]);
-        ch__free(x->bucket[i].element);
-    }
+    for (int i = 0; i < x->n_buckets; i++)
+        ch__elements_drop(&x->bucket[i]);
     ch__free(x->bucket);
     ch__block_pool_unref(x->pool);
     ch__arena_drop(&x->arena);

@@ -74,10 +74,10 @@ ch_status ch__part_encode(ch_arena *a, const ch_part *p, const char *name, Cohor
 /* As many lengths as there are strings, which add up to the bytes. */
 static ch_status check_strings(const Cohort__Part *m, int64_t count)
 {
-    ch_wire  w = ch__wire(m->lengths.data, m->lengths.len);
-    ch_span  left = w.all;
-    uint64_t size, sum = 0;
-    int64_t  n = 0;
+    ch_wire      w = ch__wire(m->lengths.data, m->lengths.len);
+    ch_wire_span left = w.all;
+    uint64_t     size, sum = 0;
+    int64_t      n = 0;
 
     for (; left.at < left.end && ch__wire_varint(&w, &left, &size); n++)
         if (size > m->data.len || (sum += size) > m->data.len)
@@ -113,11 +113,11 @@ static ch_status check_part(const Cohort__Part *m, ch_part *out, size_t *room)
 
 static void fill_strings(const Cohort__Part *m, int64_t count, char *room)
 {
-    ch_str  *s = (ch_str *)(void *)room;
-    char    *text = room + (size_t)count * sizeof(*s);
-    ch_wire  w = ch__wire(m->lengths.data, m->lengths.len);
-    ch_span  left = w.all;
-    uint64_t size = 0;
+    ch_str      *s = (ch_str *)(void *)room;
+    char        *text = room + (size_t)count * sizeof(*s);
+    ch_wire      w = ch__wire(m->lengths.data, m->lengths.len);
+    ch_wire_span left = w.all;
+    uint64_t     size = 0;
 
     if (m->data.len > 0)
         memcpy(text, m->data.data, m->data.len);
@@ -283,6 +283,13 @@ void ch__save_element(ch_saver *s, const ch_element *e)
     }
 }
 
+void ch__save_elements(ch_saver *s, const ch_elements *list)
+{
+    ch__save_int(s, list->n);
+    for (int i = 0; i < list->n; i++)
+        ch__save_element(s, list->at[i]);
+}
+
 void ch__save_fault(ch_saver *s, ch_status rc, const char *text)
 {
     Cohort__Element *m = save_place(s);
@@ -427,6 +434,22 @@ ch_element *ch__load_element(ch_loader *l, const ch_dataset *like)
     if (rc != CH_OK)
         refuse(l, "an error stands where an element should");
     return e;
+}
+
+ch_status ch__load_elements(ch_loader *l, int64_t most, const ch_dataset *like,
+                            ch_elements *list)
+{
+    int64_t   n = ch__load_int(l, 0, ch__least(most, INT32_MAX));
+    ch_status rc = CH_OK;
+
+    for (int64_t i = 0; i < n && rc == CH_OK; i++) {
+        ch_element *e = ch__load_element(l, like);
+
+        if (e == NULL)
+            break;
+        rc = ch__elements_add(list, e, l->state->stage);
+    }
+    return rc == CH_OK ? ch__load_status(l) : rc;
 }
 
 ch_status ch__cursor_load(ch_cursor *c, ch_loader *l)

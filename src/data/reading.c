@@ -39,6 +39,13 @@ ch_status ch__reading_infer(const ch_dataset *d, const Cohort__Read *read)
     return CH_OK;
 }
 
+ch_status ch__reading_infer_strings(ch_dataset *d, const Cohort__Read *read)
+{
+    ch_status rc = ch__reading_infer(d, read);
+
+    return rc == CH_OK ? ch__dataset_set_parts(d, 1, &(ch_tensor_spec){.dtype = CH_STR}) : rc;
+}
+
 /* ---- files ---- */
 
 static bool has_name(const ch_reading *r)
@@ -103,11 +110,38 @@ ch_status ch__reading_file(ch_reading *r, const Cohort__Read *read)
     return rc;
 }
 
-void ch__reading_close_file(ch_reading *r)
+/* The reader, and what the stage has of the file. */
+static void drop_file(ch_reading *r)
 {
+    if (r->leave != NULL)
+        r->leave(r);
     ch__reader_close(r->reader);
     r->reader = NULL;
+}
+
+void ch__reading_close_file(ch_reading *r)
+{
+    drop_file(r);
     r->name++;
+}
+
+void ch__reading_pull(ch_cursor *c, const Cohort__Read *read, ch_item *i, ch_pull_record pull)
+{
+    ch_reading *r = (ch_reading *)c;
+    ch_status   rc = ch__reading_file(r, read);
+
+    if (rc != CH_OK)
+        ch__item_add_error(i, rc);
+    else if (r->reader == NULL)
+        i->has_end = true;
+    if (rc != CH_OK || r->reader == NULL)
+        return;
+    ch__item_note(i, ch__reader_path(r->reader));
+    while (i->n < i->want)
+        if (!pull(r, read, i)) {
+            ch__reading_close_file(r);
+            return;
+        }
 }
 
 /* ---- the stage ---- */
@@ -118,19 +152,13 @@ ch_status ch__reading_open(ch_reading *r, const ch_belt_ops *ops)
 
     if (rc != CH_OK)
         return rc;
-    return ch__belt_open(&r->base, ops, &(ch_belt_options){.want = 0}, &r->belt);
-}
-
-ch_status ch__reading_next(ch_cursor *c, ch_element **out)
-{
-    return ch__belt_next(((ch_reading *)c)->belt, out);
+    return ch__belt_open(&r->base, ops, &(ch_belt_options){.want = 0});
 }
 
 static void forget(ch_reading *r)
 {
-    ch__reader_close(r->reader);
+    drop_file(r);
     ch__element_free(r->names);
-    r->reader = NULL;
     r->names = NULL;
     r->name = 0;
 }
@@ -140,11 +168,11 @@ ch_status ch__reading_rewind(ch_cursor *c)
     ch_reading *r = (ch_reading *)c;
     ch_status   rc;
 
-    ch__belt_hold(r->belt);
-    ch__belt_clear(r->belt);
+    ch__belt_hold(c->belt);
+    ch__belt_clear(c->belt);
     forget(r);
     rc = ch__rewind_inputs(c);
-    ch__belt_release(r->belt);
+    ch__belt_release(c->belt);
     return rc;
 }
 
@@ -152,16 +180,16 @@ void ch__reading_save(ch_cursor *c, ch_saver *s)
 {
     ch_reading *r = (ch_reading *)c;
 
-    ch__belt_hold(r->belt);
+    ch__belt_hold(c->belt);
     ch__save_int(s, r->names != NULL);
     if (r->names != NULL)
         ch__save_element(s, r->names);
     ch__save_int(s, r->name);
     ch__save_int(s, r->n);
     ch__save_int(s, r->reader != NULL ? ch__reader_offset(r->reader) : -1);
-    ch__belt_save(r->belt, s);
+    ch__belt_save(c->belt, s);
     ch__save_inputs(c, s);
-    ch__belt_release(r->belt);
+    ch__belt_release(c->belt);
 }
 
 /* Every reader's message begins with `read`. */
@@ -195,7 +223,7 @@ static ch_status load_held(ch_reading *r, ch_loader *l)
         return ch__load_status(l);
     rc = load_file(r, offset);
     if (rc == CH_OK)
-        rc = ch__belt_load(r->belt, l);
+        rc = ch__belt_load(r->base.belt, l);
     return rc == CH_OK ? ch__load_inputs(&r->base, l) : rc;
 }
 
@@ -204,9 +232,9 @@ ch_status ch__reading_load(ch_cursor *c, ch_loader *l)
     ch_reading *r = (ch_reading *)c;
     ch_status   rc;
 
-    ch__belt_hold(r->belt);
+    ch__belt_hold(c->belt);
     rc = load_held(r, l);
-    ch__belt_release(r->belt);
+    ch__belt_release(c->belt);
     return rc;
 }
 
@@ -214,7 +242,6 @@ void ch__reading_close(ch_cursor *c)
 {
     ch_reading *r = (ch_reading *)c;
 
-    ch__belt_close(r->belt);
     forget(r);
     ch__block_pool_unref(r->pool);
 }

@@ -10,7 +10,6 @@
 /* A stage that reads files: its input gives their names. */
 typedef struct ch_reading {
     ch_cursor      base;
-    ch_belt       *belt;
     ch_block_pool *pool;
     ch_element    *names;  /* of files: one string, or several; NULL: none at hand */
     int64_t        name;   /* which of them is open, or comes next */
@@ -18,6 +17,8 @@ typedef struct ch_reading {
     int64_t        n;      /* elements taken from the file that is open, or lines */
     /* After a file was opened: reads what stands before its elements. NULL: nothing does. */
     ch_status (*begin)(struct ch_reading *r);
+    /* Before a file is closed: lets go of what `begin` made. NULL: there is nothing. */
+    void (*leave)(struct ch_reading *r);
     bool seeks_rows; /* a place in a file is `n`, for the stage to go to, not a byte */
 } ch_reading;
 
@@ -30,8 +31,14 @@ ch_status ch__reading_file(ch_reading *r, const Cohort__Read *read);
 /* Done with the file. */
 void ch__reading_close_file(ch_reading *r);
 
+/* The infer of stages that give what they read as string scalars. */
+ch_status ch__reading_infer_strings(ch_dataset *d, const Cohort__Read *read);
+/* Puts a record of the open file into the item; false: the file has no more. */
+typedef bool (*ch_pull_record)(ch_reading *r, const Cohort__Read *read, ch_item *i);
+/* A pull: records of one file, so that an item has one name for what is wrong in it. */
+void ch__reading_pull(ch_cursor *c, const Cohort__Read *read, ch_item *i, ch_pull_record pull);
+
 ch_status ch__reading_open(ch_reading *r, const ch_belt_ops *ops);
-ch_status ch__reading_next(ch_cursor *c, ch_element **out);
 ch_status ch__reading_rewind(ch_cursor *c);
 void      ch__reading_save(ch_cursor *c, ch_saver *s);
 ch_status ch__reading_load(ch_cursor *c, ch_loader *l);

@@ -206,8 +206,7 @@ typedef struct rebatching {
     rowing         rows;
     int            size;   /* which comes next */
     int64_t        filled; /* rows of the batch in the making */
-    int            n, cap;
-    ch_element   **piece; /* of which it is made */
+    ch_elements    pieces; /* of which it is made */
     ch_block_pool *pool;
 } rebatching;
 
@@ -242,21 +241,18 @@ static ch_status rebatch_open(ch_cursor *c)
 
 static void drop_pieces(rebatching *x)
 {
-    for (int i = 0; i < x->n; i++)
-        ch__element_free(x->piece[i]);
-    x->n = 0;
+    ch__elements_empty(&x->pieces);
     x->filled = 0;
 }
 
 static ch_status add_piece(rebatching *x, int64_t want)
 {
-    int64_t   left = x->rows.n - x->rows.at, count = want < left ? want : left;
-    ch_status rc;
+    int64_t     left = x->rows.n - x->rows.at, count = want < left ? want : left;
+    ch_element *piece = NULL;
+    ch_status   rc = rows_piece(&x->rows, count, &piece);
 
-    if (!ch__grow((void **)&x->piece, &x->cap, x->n + 1, sizeof(ch_element *)))
-        return ch__fail_memory("rebatch");
-    rc = rows_piece(&x->rows, count, &x->piece[x->n]);
-    x->n += rc == CH_OK;
+    if (rc == CH_OK && (rc = ch__elements_add(&x->pieces, piece, "rebatch")) != CH_OK)
+        x->rows.at -= count; /* they are still to be given */
     x->filled += rc == CH_OK ? count : 0;
     return rc;
 }
@@ -266,12 +262,12 @@ static ch_status join_pieces(rebatching *x, ch_element **out)
 {
     ch_status rc = CH_OK;
 
-    if (x->n == 1) {
-        *out = x->piece[0];
-        x->n = 0;
+    if (x->pieces.n == 1) {
+        *out = x->pieces.at[0];
+        x->pieces.n = 0;
     } else {
-        rc = ch__rows_join(x->rows.base.dataset, &(ch_rows_how){.kind = CH_ROWS_APPEND}, x->n,
-                           x->piece, x->pool, out);
+        rc = ch__rows_join(x->rows.base.dataset, &(ch_rows_how){.kind = CH_ROWS_APPEND},
+                           x->pieces.n, x->pieces.at, x->pool, out);
     }
     drop_pieces(x);
     return rc;
@@ -284,7 +280,7 @@ static ch_status rebatch_next(ch_cursor *c, ch_element **out)
     int64_t                want = a->sizes[x->size];
     ch_status              rc;
 
-    while (x->filled < want || x->n == 0) {
+    while (x->filled < want || x->pieces.n == 0) {
         if (x->rows.whole == NULL || (x->rows.at == x->rows.n && want > 0)) {
             rc = rows_next(&x->rows);
             if (rc != CH_OK)
@@ -299,7 +295,7 @@ static ch_status rebatch_next(ch_cursor *c, ch_element **out)
         if (want == 0)
             break;
     }
-    if (x->n == 0 || (x->filled < want && a->drop_remainder)) {
+    if (x->pieces.n == 0 || (x->filled < want && a->drop_remainder)) {
         drop_pieces(x);
         return CH_OK;
     }
@@ -319,40 +315,27 @@ static void rebatch_save(ch_cursor *c, ch_saver *s)
     rebatching *x = (rebatching *)c;
 
     ch__save_int(s, x->size);
-    ch__save_int(s, x->n);
-    for (int i = 0; i < x->n; i++)
-        ch__save_element(s, x->piece[i]);
+    ch__save_elements(s, &x->pieces);
     rows_save_all(c, s);
 }
 
 static ch_status rebatch_load(ch_cursor *c, ch_loader *l)
 {
     rebatching *x = (rebatching *)c;
-    int         n;
+    ch_status   rc;
 
     x->size = (int)ch__load_int(l, 0, (int64_t)CH_ATTRS(c, Cohort__Rebatch)->n_sizes - 1);
-    n = (int)ch__load_int(l, 0, INT32_MAX);
-    for (int i = 0; i < n && !ch__load_fails(l); i++) {
-        ch_element *e = ch__load_element(l, c->dataset->in[0]);
-
-        if (e == NULL)
-            break;
-        if (!ch__grow((void **)&x->piece, &x->cap, x->n + 1, sizeof(e))) {
-            ch__element_free(e);
-            return ch__fail_memory("rebatch");
-        }
-        x->piece[x->n++] = e;
-        x->filled += e->part[0].shape.dim[0];
-    }
-    return ch__load_fails(l) ? ch__load_status(l) : rows_load_all(c, l);
+    rc = ch__load_elements(l, INT32_MAX, c->dataset->in[0], &x->pieces);
+    for (int i = 0; i < x->pieces.n; i++)
+        x->filled += x->pieces.at[i]->part[0].shape.dim[0];
+    return rc == CH_OK ? rows_load_all(c, l) : rc;
 }
 
 static void rebatch_close(ch_cursor *c)
 {
     rebatching *x = (rebatching *)c;
 
-    drop_pieces(x);
-    ch__free(x->piece);
+    ch__elements_drop(&x->pieces);
     ch__block_pool_unref(x->pool);
     rows_close(c);
 }

@@ -13,18 +13,9 @@
 #include "data/iterator.h"
 #include "data/reading.h"
 
-static ch_status infer_strings(ch_dataset *d, const Cohort__Read *read)
-{
-    ch_status rc = ch__reading_infer(d, read);
-
-    if (rc == CH_OK)
-        rc = ch__dataset_parts(d, 1);
-    return rc == CH_OK ? ch__dataset_set_part(d, 0, &(ch_tensor_spec){.dtype = CH_STR}) : rc;
-}
-
 static ch_status tfrecord_infer(ch_dataset *d)
 {
-    return infer_strings(d, CH_ATTRS_OF(d, Cohort__Records)->read);
+    return ch__reading_infer_strings(d, CH_ATTRS_OF(d, Cohort__Records)->read);
 }
 
 /* In the room of an element: what `make` needs to check it. */
@@ -77,25 +68,9 @@ static bool pull_record(ch_reading *r, const Cohort__Read *read, ch_item *i)
     return true;
 }
 
-/* Records of one file: so that an item has one name for what is wrong in it. */
 static void tfrecord_pull(ch_cursor *c, ch_item *i)
 {
-    ch_reading         *r = (ch_reading *)c;
-    const Cohort__Read *read = CH_ATTRS(c, Cohort__Records)->read;
-    ch_status           rc = ch__reading_file(r, read);
-
-    if (rc != CH_OK)
-        ch__item_add_error(i, rc);
-    else if (r->reader == NULL)
-        i->has_end = true;
-    if (rc != CH_OK || r->reader == NULL)
-        return;
-    ch__item_note(i, ch__reader_path(r->reader));
-    while (i->n < i->want)
-        if (!pull_record(r, read, i)) {
-            ch__reading_close_file(r);
-            return;
-        }
+    ch__reading_pull(c, CH_ATTRS(c, Cohort__Records)->read, i, pull_record);
 }
 
 static void tfrecord_make(ch_cursor *c, ch_item *i)
@@ -141,7 +116,7 @@ const ch_stage ch__stage_tfrecord = {
     .cursor_bytes = sizeof(ch_reading),
     .infer = tfrecord_infer,
     .open = tfrecord_open,
-    .next = ch__reading_next,
+    .next = ch__belted_next,
     .rewind = ch__reading_rewind,
     .save = ch__reading_save,
     .load = ch__reading_load,
@@ -171,7 +146,7 @@ static ch_status fixed_infer(ch_dataset *d)
         return ch__dataset_fail(d, "records of %lld bytes, a header of %lld, a footer of %lld",
                                 (long long)a->bytes, (long long)a->header,
                                 (long long)a->footer);
-    return infer_strings(d, a->read);
+    return ch__reading_infer_strings(d, a->read);
 }
 
 static ch_status fixed_begin(ch_reading *r)
@@ -186,11 +161,13 @@ static ch_status fixed_begin(ch_reading *r)
 }
 
 /* One record into the item; false: the file is done with. */
-static bool pull_fixed(ch_reading *r, const Cohort__FixedRecords *a, ch_item *i)
+static bool pull_fixed(ch_reading *r, const Cohort__Read *read, ch_item *i)
 {
-    size_t    size = (size_t)a->bytes, footer = (size_t)a->footer;
-    ch_status rc = ch__reader_want(r->reader, size + footer);
+    const Cohort__FixedRecords *a = CH_ATTRS(&r->base, Cohort__FixedRecords);
+    size_t                      size = (size_t)a->bytes, footer = (size_t)a->footer;
+    ch_status                   rc = ch__reader_want(r->reader, size + footer);
 
+    (void)read;
     if (rc == CH_OK && r->reader->left < size + footer) {
         if (r->reader->left != footer)
             rc = ch__fail(
@@ -219,29 +196,12 @@ static bool pull_fixed(ch_reading *r, const Cohort__FixedRecords *a, ch_item *i)
 
 static void fixed_pull(ch_cursor *c, ch_item *i)
 {
-    const Cohort__FixedRecords *a = CH_ATTRS(c, Cohort__FixedRecords);
-    ch_reading                 *r = (ch_reading *)c;
-    ch_status                   rc = ch__reading_file(r, a->read);
-
-    if (rc != CH_OK)
-        ch__item_add_error(i, rc);
-    i->has_end = rc == CH_OK && r->reader == NULL;
-    while (r->reader != NULL && i->n < i->want)
-        if (!pull_fixed(r, a, i)) {
-            ch__reading_close_file(r);
-            return;
-        }
-}
-
-static void fixed_make(ch_cursor *c, ch_item *i)
-{
-    (void)c;
-    (void)i;
+    ch__reading_pull(c, CH_ATTRS(c, Cohort__FixedRecords)->read, i, pull_fixed);
 }
 
 static ch_status fixed_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {fixed_pull, fixed_make};
+    static const ch_belt_ops ops = {fixed_pull, NULL};
 
     ((ch_reading *)c)->begin = fixed_begin;
     return ch__reading_open((ch_reading *)c, &ops);
@@ -255,7 +215,7 @@ const ch_stage ch__stage_fixed_records = {
     .cursor_bytes = sizeof(ch_reading),
     .infer = fixed_infer,
     .open = fixed_open,
-    .next = ch__reading_next,
+    .next = ch__belted_next,
     .rewind = ch__reading_rewind,
     .save = ch__reading_save,
     .load = ch__reading_load,

@@ -21,6 +21,12 @@ typedef struct ch_rows_how {
 /* The parts of `in` with a new axis 0 of `rows`, -1: not known. */
 ch_status ch__rows_spec(ch_dataset *d, const ch_dataset *in, int64_t rows, ch_rows_kind kind);
 
+/* How many batches of `size` there are of `n` elements, which may be CH_UNKNOWN or CH_INFINITE. */
+static inline int64_t ch__rows_batches(int64_t n, int64_t size, bool drop_remainder)
+{
+    return n < 0 ? n : n / size + (!drop_remainder && n % size != 0);
+}
+
 /* `n` elements, at least one, as one element of dataset `d`, whose memory is the pool's. */
 ch_status ch__rows_join(const ch_dataset *d, const ch_rows_how *how, int n,
                         ch_element *const *row, ch_block_pool *pool, ch_element **out);

@@ -5,16 +5,14 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
-#include "base/mem.h"
 #include "data/iterator.h"
 #include "data/random.h"
 
 typedef struct shuffling {
-    ch_cursor    base;
-    int64_t      n_drawn;
-    bool         has_ended; /* the input */
-    int          n, cap;
-    ch_element **buffer;
+    ch_cursor   base;
+    int64_t     n_drawn;
+    bool        has_ended; /* the input */
+    ch_elements buffer;
 } shuffling;
 
 static ch_status shuffle_infer(ch_dataset *d)
@@ -29,51 +27,42 @@ static ch_status shuffle_infer(ch_dataset *d)
 
 static ch_status fill(shuffling *x, int64_t size)
 {
-    while (x->n < size && !x->has_ended) {
-        ch_element *e = NULL;
-        ch_status   rc = ch__cursor_next(x->base.in[0], &e);
+    ch_status rc = CH_OK;
 
-        if (rc != CH_OK)
-            return rc;
-        if (e == NULL) {
-            x->has_ended = true;
-        } else if (ch__grow((void **)&x->buffer, &x->cap, x->n + 1, sizeof(e))) {
-            x->buffer[x->n++] = e;
-        } else {
-            ch__element_free(e);
-            return ch__fail_memory("buffer of shuffle");
-        }
+    while (rc == CH_OK && x->buffer.n < size && !x->has_ended) {
+        ch_element *e = NULL;
+
+        rc = ch__cursor_next(x->base.in[0], &e);
+        x->has_ended = rc == CH_OK && e == NULL;
+        if (e != NULL)
+            rc = ch__elements_add(&x->buffer, e, "buffer of shuffle");
     }
-    return CH_OK;
+    return rc;
 }
 
 static ch_status shuffle_next(ch_cursor *c, ch_element **out)
 {
     const Cohort__Shuffle *a = CH_ATTRS(c, Cohort__Shuffle);
     shuffling             *x = (shuffling *)c;
+    ch_elements           *b = &x->buffer;
     ch_status              rc = fill(x, a->buffer);
 
-    if (rc != CH_OK || x->n == 0)
+    if (rc != CH_OK || b->n == 0)
         return rc;
     int64_t pass = a->same_each_time ? 0 : c->pass;
-    int     at = (int)ch__draw_below(a->seed, pass, x->n_drawn++, x->n);
-    *out = x->buffer[at];
-    x->buffer[at] = x->buffer[--x->n];
+    int     at = (int)ch__draw_below(a->seed, pass, x->n_drawn++, b->n);
+    *out = b->at[at];
+    b->at[at] = b->at[--b->n];
     return CH_OK;
-}
-
-static void empty(shuffling *x)
-{
-    for (int i = 0; i < x->n; i++)
-        ch__element_free(x->buffer[i]);
-    x->n = 0;
-    x->n_drawn = 0;
-    x->has_ended = false;
 }
 
 static ch_status shuffle_rewind(ch_cursor *c)
 {
-    empty((shuffling *)c);
+    shuffling *x = (shuffling *)c;
+
+    ch__elements_empty(&x->buffer);
+    x->n_drawn = 0;
+    x->has_ended = false;
     return ch__rewind_inputs(c);
 }
 
@@ -83,38 +72,24 @@ static void shuffle_save(ch_cursor *c, ch_saver *s)
 
     ch__save_int(s, x->n_drawn);
     ch__save_int(s, x->has_ended);
-    ch__save_int(s, x->n);
-    for (int i = 0; i < x->n; i++)
-        ch__save_element(s, x->buffer[i]);
+    ch__save_elements(s, &x->buffer);
     ch__save_inputs(c, s);
 }
 
 static ch_status shuffle_load(ch_cursor *c, ch_loader *l)
 {
     shuffling *x = (shuffling *)c;
-    int64_t    n;
+    ch_status  rc;
 
     x->n_drawn = ch__load_int(l, 0, INT64_MAX);
     x->has_ended = ch__load_int(l, 0, 1) != 0;
-    n = ch__load_int(l, 0, CH_ATTRS(c, Cohort__Shuffle)->buffer);
-    for (int64_t i = 0; i < n && !ch__load_fails(l); i++) {
-        ch_element *e = ch__load_element(l, c->dataset);
-
-        if (e == NULL)
-            break;
-        if (!ch__grow((void **)&x->buffer, &x->cap, x->n + 1, sizeof(e))) {
-            ch__element_free(e);
-            return ch__fail_memory("buffer of shuffle");
-        }
-        x->buffer[x->n++] = e;
-    }
-    return ch__load_fails(l) ? ch__load_status(l) : ch__load_inputs(c, l);
+    rc = ch__load_elements(l, CH_ATTRS(c, Cohort__Shuffle)->buffer, c->dataset, &x->buffer);
+    return rc == CH_OK ? ch__load_inputs(c, l) : rc;
 }
 
 static void shuffle_close(ch_cursor *c)
 {
-    empty((shuffling *)c);
-    ch__free(((shuffling *)c)->buffer);
+    ch__elements_drop(&((shuffling *)c)->buffer);
 }
 
 const ch_stage ch__stage_shuffle = {

@@ -61,25 +61,27 @@ static void fail_at_line(ch_cursor *c, const Cohort__Read *read, ch_item *i, ch_
     atomic_fetch_add(&c->it->n_skipped, 1);
 }
 
-/* Puts a record of the open file into the item; false: the file has no more. */
-typedef bool (*pull_record)(ch_reading *r, const Cohort__Read *read, ch_item *i);
+/* The element of a raw one; NULL: there is none. */
+typedef ch_status (*parse_fn)(const ch_cursor *c, const ch_element *raw, ch_element **out);
 
-static void pull_text(ch_reading *r, const Cohort__Read *read, ch_item *i, pull_record pull)
+static void make_text(ch_cursor *c, const Cohort__Read *read, ch_item *i, parse_fn parse)
 {
-    ch_status rc = ch__reading_file(r, read);
+    for (int k = 0; k < i->n; k++) {
+        ch_slot    *s = &i->slot[k];
+        ch_element *raw = s->element, *e = NULL;
+        int64_t     line;
+        ch_status   rc;
 
-    if (rc != CH_OK)
-        ch__item_add_error(i, rc);
-    else if (r->reader == NULL)
-        i->has_end = true;
-    if (rc != CH_OK || r->reader == NULL)
-        return;
-    ch__item_note(i, ch__reader_path(r->reader));
-    while (i->n < i->want)
-        if (!pull(r, read, i)) {
-            ch__reading_close_file(r);
-            return;
-        }
+        if (raw == NULL)
+            continue;
+        line = ((const text_room *)raw->room)->line;
+        rc = parse(c, raw, &e);
+        s->element = e;
+        ch__element_free(raw);
+        if (rc != CH_OK)
+            fail_at_line(c, read, i, s, rc, line);
+    }
+    ch__item_close_gaps(i);
 }
 
 /* ---- lines ---- */
@@ -100,27 +102,17 @@ static bool pull_line(ch_reading *r, const Cohort__Read *read, ch_item *i)
 
 static void lines_pull(ch_cursor *c, ch_item *i)
 {
-    pull_text((ch_reading *)c, CH_ATTRS(c, Cohort__Records)->read, i, pull_line);
-}
-
-static void lines_make(ch_cursor *c, ch_item *i)
-{
-    (void)c;
-    (void)i;
+    ch__reading_pull(c, CH_ATTRS(c, Cohort__Records)->read, i, pull_line);
 }
 
 static ch_status lines_infer(ch_dataset *d)
 {
-    ch_status rc = ch__reading_infer(d, CH_ATTRS_OF(d, Cohort__Records)->read);
-
-    if (rc == CH_OK)
-        rc = ch__dataset_parts(d, 1);
-    return rc == CH_OK ? ch__dataset_set_part(d, 0, &(ch_tensor_spec){.dtype = CH_STR}) : rc;
+    return ch__reading_infer_strings(d, CH_ATTRS_OF(d, Cohort__Records)->read);
 }
 
 static ch_status lines_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {lines_pull, lines_make};
+    static const ch_belt_ops ops = {lines_pull, NULL};
 
     return ch__reading_open((ch_reading *)c, &ops);
 }
@@ -133,7 +125,7 @@ const ch_stage ch__stage_lines = {
     .cursor_bytes = sizeof(ch_reading),
     .infer = lines_infer,
     .open = lines_open,
-    .next = ch__reading_next,
+    .next = ch__belted_next,
     .rewind = ch__reading_rewind,
     .save = ch__reading_save,
     .load = ch__reading_load,
@@ -171,8 +163,10 @@ static void release_layout(ch_buffer *b)
     ch__free(b);
 }
 
-static void drop_layout(csv_cursor *x)
+static void csv_leave(ch_reading *r)
 {
+    csv_cursor *x = (csv_cursor *)r;
+
     if (x->layout != NULL)
         ch__buffer_unref(x->layout);
     x->layout = NULL;
@@ -204,7 +198,6 @@ static ch_status csv_begin(ch_reading *r)
         ch__free(b);
         return ch__fail_at(rc, "%s", ch__reader_path(r->reader));
     }
-    drop_layout(x);
     x->layout = &b->base;
     return CH_OK;
 }
@@ -228,31 +221,20 @@ static bool pull_csv(ch_reading *r, const Cohort__Read *read, ch_item *i)
 
 static void csv_pull(ch_cursor *c, ch_item *i)
 {
-    pull_text((ch_reading *)c, CH_ATTRS(c, Cohort__Csv)->read, i, pull_csv);
+    ch__reading_pull(c, CH_ATTRS(c, Cohort__Csv)->read, i, pull_csv);
+}
+
+static ch_status csv_parse(const ch_cursor *c, const ch_element *raw, ch_element **out)
+{
+    const text_room *room = raw->room;
+
+    (void)c;
+    return ch__csv_parse(((const layout_buffer *)raw->owner[1])->layout, room->text, out);
 }
 
 static void csv_make(ch_cursor *c, ch_item *i)
 {
-    const Cohort__Read *read = CH_ATTRS(c, Cohort__Csv)->read;
-
-    for (int k = 0; k < i->n; k++) {
-        ch_slot         *s = &i->slot[k];
-        ch_element      *raw = s->element, *e = NULL;
-        const text_room *room;
-        int64_t          line;
-        ch_status        rc;
-
-        if (raw == NULL)
-            continue;
-        room = raw->room;
-        line = room->line;
-        rc = ch__csv_parse(((layout_buffer *)raw->owner[1])->layout, room->text, &e);
-        s->element = e;
-        ch__element_free(raw);
-        if (rc != CH_OK)
-            fail_at_line(c, read, i, s, rc, line);
-    }
-    ch__item_close_gaps(i);
+    make_text(c, CH_ATTRS(c, Cohort__Csv)->read, i, csv_parse);
 }
 
 static ch_status csv_schema(const ch_dataset *d, ch_csv_schema **out)
@@ -295,9 +277,7 @@ static ch_status csv_infer(ch_dataset *d)
     if (rc != CH_OK)
         return rc;
     n = ch__csv_schema_spec(schema, &spec);
-    rc = ch__dataset_parts(d, n);
-    for (int i = 0; i < n && rc == CH_OK; i++)
-        rc = ch__dataset_set_part(d, i, &spec[i]);
+    rc = ch__dataset_set_parts(d, n, spec);
     ch__csv_schema_free(schema);
     return rc;
 }
@@ -309,16 +289,14 @@ static ch_status csv_open(ch_cursor *c)
     ch_status                rc = csv_schema(c->dataset, &x->schema);
 
     x->reading.begin = csv_begin;
+    x->reading.leave = csv_leave;
     return rc == CH_OK ? ch__reading_open(&x->reading, &ops) : rc;
 }
 
 static void csv_close(ch_cursor *c)
 {
-    csv_cursor *x = (csv_cursor *)c;
-
     ch__reading_close(c);
-    drop_layout(x);
-    ch__csv_schema_free(x->schema);
+    ch__csv_schema_free(((csv_cursor *)c)->schema);
 }
 
 const ch_stage ch__stage_csv = {
@@ -329,7 +307,7 @@ const ch_stage ch__stage_csv = {
     .cursor_bytes = sizeof(csv_cursor),
     .infer = csv_infer,
     .open = csv_open,
-    .next = ch__reading_next,
+    .next = ch__belted_next,
     .rewind = ch__reading_rewind,
     .save = ch__reading_save,
     .load = ch__reading_load,
@@ -398,47 +376,29 @@ static ch_status libsvm_infer(ch_dataset *d)
     ch_libsvm             o = libsvm_of(a);
     ch_tensor_spec        spec[3];
     ch_status             rc = ch__reading_infer(d, a->read);
-    int                   n;
 
     if (rc == CH_OK)
         rc = ch__libsvm_check(&o);
-    if (rc != CH_OK)
-        return rc;
-    n = ch__libsvm_spec(&o, spec);
-    rc = ch__dataset_parts(d, n);
-    for (int i = 0; i < n && rc == CH_OK; i++)
-        rc = ch__dataset_set_part(d, i, &spec[i]);
-    return rc;
+    return rc == CH_OK ? ch__dataset_set_parts(d, ch__libsvm_spec(&o, spec), spec) : rc;
 }
 
 static void libsvm_pull(ch_cursor *c, ch_item *i)
 {
-    pull_text((ch_reading *)c, CH_ATTRS(c, Cohort__LibSvm)->read, i, pull_line);
+    ch__reading_pull(c, CH_ATTRS(c, Cohort__LibSvm)->read, i, pull_line);
+}
+
+/* Gives nothing for an empty line. */
+static ch_status libsvm_parse(const ch_cursor *c, const ch_element *raw, ch_element **out)
+{
+    const text_room *room = raw->room;
+    ch_libsvm        o = libsvm_of(CH_ATTRS(c, Cohort__LibSvm));
+
+    return ch__libsvm_parse(&o, room->text, out);
 }
 
 static void libsvm_make(ch_cursor *c, ch_item *i)
 {
-    const Cohort__LibSvm *a = CH_ATTRS(c, Cohort__LibSvm);
-    ch_libsvm             o = libsvm_of(a);
-
-    for (int k = 0; k < i->n; k++) {
-        ch_slot         *s = &i->slot[k];
-        ch_element      *raw = s->element, *e = NULL;
-        const text_room *room;
-        int64_t          line;
-        ch_status        rc;
-
-        if (raw == NULL)
-            continue;
-        room = raw->room;
-        line = room->line;
-        rc = ch__libsvm_parse(&o, room->text, &e);
-        s->element = e; /* NULL: an empty line */
-        ch__element_free(raw);
-        if (rc != CH_OK)
-            fail_at_line(c, a->read, i, s, rc, line);
-    }
-    ch__item_close_gaps(i);
+    make_text(c, CH_ATTRS(c, Cohort__LibSvm)->read, i, libsvm_parse);
 }
 
 static ch_status libsvm_open(ch_cursor *c)
@@ -456,7 +416,7 @@ const ch_stage ch__stage_libsvm = {
     .cursor_bytes = sizeof(ch_reading),
     .infer = libsvm_infer,
     .open = libsvm_open,
-    .next = ch__reading_next,
+    .next = ch__belted_next,
     .rewind = ch__reading_rewind,
     .save = ch__reading_save,
     .load = ch__reading_load,

@@ -14,7 +14,7 @@ void ch__wire_keep(ch_wire *w, const uint8_t *at, const char *why)
 }
 
 /* Ten bytes of seven bits are 70: those past 64 are dropped, as all decoders do. */
-bool ch__wire_long_varint(ch_wire *w, ch_span *s, uint64_t *out)
+bool ch__wire_long_varint(ch_wire *w, ch_wire_span *s, uint64_t *out)
 {
     const uint8_t *at = s->at;
     uint64_t       value = 0;
@@ -41,7 +41,7 @@ static uint64_t squeeze(uint64_t x)
 }
 
 /* Numbers of up to eight bytes without a branch on their lengths, which nobody can foretell. */
-int ch__wire_varints(ch_wire *w, ch_span *s, int most, int64_t *out)
+int ch__wire_varints(ch_wire *w, ch_wire_span *s, int most, int64_t *out)
 {
     uint64_t x, ends;
     int      n = 0;

@@ -1,7 +1,7 @@
 /* data/wire.h -- the fields of an encoded protobuf message, one after the other.
  *
  *     ch_wire w = ch__wire(bytes, size);
- *     ch_span message = w.all;
+ *     ch_wire_span message = w.all;
  *     ch_wire_field f;
  *     while (ch__wire_next(&w, &message, &f))
  *         ... f.number, f.type, f.data ...
@@ -19,17 +19,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct ch_span {
+typedef struct ch_wire_span {
     const uint8_t *at, *end;
-} ch_span;
+} ch_wire_span;
 
-static inline size_t ch__span_bytes(ch_span s)
+static inline size_t ch__wire_bytes(ch_wire_span s)
 {
     return (size_t)(s.end - s.at);
 }
 
 typedef struct ch_wire {
-    ch_span        all;
+    ch_wire_span   all;
     const char    *fault; /* NULL: none yet */
     const uint8_t *fault_at;
 } ch_wire;
@@ -52,7 +52,7 @@ typedef enum ch_wire_type {
 typedef struct ch_wire_field {
     uint32_t     number;
     ch_wire_type type;
-    ch_span      data; /* of a varint its bytes; of bytes what they hold */
+    ch_wire_span data; /* of a varint its bytes; of bytes what they hold */
 } ch_wire_field;
 
 void ch__wire_keep(ch_wire *w, const uint8_t *at, const char *why) __attribute__((cold));
@@ -64,10 +64,10 @@ static inline bool ch__wire_fault(ch_wire *w, const uint8_t *at, const char *why
     return false;
 }
 
-bool ch__wire_long_varint(ch_wire *w, ch_span *s, uint64_t *out);
+bool ch__wire_long_varint(ch_wire *w, ch_wire_span *s, uint64_t *out);
 
 /* Takes a varint off the beginning of `s`. */
-static inline bool ch__wire_varint(ch_wire *w, ch_span *s, uint64_t *out)
+static inline bool ch__wire_varint(ch_wire *w, ch_wire_span *s, uint64_t *out)
 {
     if (s->at < s->end && *s->at < 0x80) {
         *out = *s->at++;
@@ -78,10 +78,10 @@ static inline bool ch__wire_varint(ch_wire *w, ch_span *s, uint64_t *out)
 
 /* Takes up to `most` varints off the beginning of `s`, of which the last byte ends one; returns how
  * many. */
-int ch__wire_varints(ch_wire *w, ch_span *s, int most, int64_t *out);
+int ch__wire_varints(ch_wire *w, ch_wire_span *s, int most, int64_t *out);
 
 /* Takes the next field off the beginning of `s`; false at its end, and at a fault. */
-static inline bool ch__wire_next(ch_wire *w, ch_span *s, ch_wire_field *f)
+static inline bool ch__wire_next(ch_wire *w, ch_wire_span *s, ch_wire_field *f)
 {
     const uint8_t *start = s->at;
     uint64_t       tag, bytes = 0;
@@ -112,7 +112,7 @@ static inline bool ch__wire_next(ch_wire *w, ch_span *s, ch_wire_field *f)
     default:
         return ch__wire_fault(w, start, "a field of a type that no proto3 message has");
     }
-    if (bytes > ch__span_bytes(*s))
+    if (bytes > ch__wire_bytes(*s))
         return ch__wire_fault(w, start, "a field that is longer than what is left");
     s->at += bytes;
     f->data.end = s->at;
@@ -122,7 +122,7 @@ static inline bool ch__wire_next(ch_wire *w, ch_span *s, ch_wire_field *f)
 /* Takes a field of bytes with a given tag of one byte off the beginning of `s`, if that is what
  * is there: what every writer writes, without the questions. False leaves `s` as it was, for
  * ch__wire_next. */
-static inline bool ch__wire_take(ch_span *s, int number, ch_span *data)
+static inline bool ch__wire_take(ch_wire_span *s, int number, ch_wire_span *data)
 {
     const uint8_t *at = s->at;
     size_t         bytes = 0;
@@ -138,7 +138,7 @@ static inline bool ch__wire_take(ch_span *s, int number, ch_span *data)
     bytes |= (size_t)*at++ << shift;
     if (bytes > (size_t)(s->end - at))
         return false;
-    *data = (ch_span){at, at + bytes};
+    *data = (ch_wire_span){at, at + bytes};
     s->at = at + bytes;
     return true;
 }

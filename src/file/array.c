@@ -208,3 +208,36 @@ ch_status ch__array_put(ch_writer *w, ch_tensor *t, bool is_swapped)
     ch_tensor_unref(plain);
     return rc;
 }
+
+/* ---- whole files ---- */
+
+ch_status ch__array_load_file(const char *path, const ch_load_options *opt, ch_array_head head,
+                              ch_tensor **out)
+{
+    ch_reader *r = NULL;
+    ch_array   a;
+    ch_status  rc = ch__reader_open(path, opt, NULL, &r);
+
+    if (rc != CH_OK)
+        return rc;
+    rc = head(r, &a);
+    if (rc == CH_OK)
+        rc = ch__array_load(r, &a, out);
+    ch__reader_close(r);
+    return rc;
+}
+
+ch_status ch__array_save_file(const char *path, ch_tensor *t, const ch_save_options *opt,
+                              ch_array_put put)
+{
+    ch_writer *w = NULL;
+    ch_status  rc = ch__writer_open(path, opt, &w);
+
+    if (rc != CH_OK)
+        return rc;
+    rc = put(w, t);
+    if (rc == CH_OK)
+        return ch__writer_commit(w);
+    ch__writer_drop(w);
+    return rc;
+}

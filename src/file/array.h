@@ -42,4 +42,12 @@ CH_MUST_CHECK ch_status ch__array_load(ch_reader *r, const ch_array *a, ch_tenso
 /* The elements of a tensor in row-major order; with `is_swapped` each number's bytes turned. */
 CH_MUST_CHECK ch_status ch__array_put(ch_writer *w, ch_tensor *t, bool is_swapped);
 
+/* Whole files of one array. `head` reads what stands before the elements, `put` writes all. */
+typedef ch_status (*ch_array_head)(ch_reader *r, ch_array *out);
+typedef ch_status (*ch_array_put)(ch_writer *w, ch_tensor *t);
+CH_MUST_CHECK ch_status ch__array_load_file(const char *path, const ch_load_options *opt,
+                                            ch_array_head head, ch_tensor **out);
+CH_MUST_CHECK ch_status ch__array_save_file(const char *path, ch_tensor *t,
+                                            const ch_save_options *opt, ch_array_put put);
+
 #endif

@@ -78,17 +78,7 @@ ch_status ch__idx_head(ch_reader *r, ch_array *out)
 
 ch_status ch_idx_load(const char *path, const ch_load_options *opt, ch_tensor **out)
 {
-    ch_reader *r = NULL;
-    ch_array   a;
-    ch_status  rc = ch__reader_open(path, opt, NULL, &r);
-
-    if (rc != CH_OK)
-        return rc;
-    rc = ch__idx_head(r, &a);
-    if (rc == CH_OK)
-        rc = ch__array_load(r, &a, out);
-    ch__reader_close(r);
-    return rc;
+    return ch__array_load_file(path, opt, ch__idx_head, out);
 }
 
 /* ---- writing ---- */
@@ -114,18 +104,14 @@ static ch_status put_head(ch_writer *w, const ch_tensor *t)
     return ch__writer_put(w, head, (size_t)(at - head));
 }
 
+static ch_status put_all(ch_writer *w, ch_tensor *t)
+{
+    ch_status rc = put_head(w, t);
+
+    return rc == CH_OK ? ch__array_put(w, t, is_little_endian) : rc;
+}
+
 ch_status ch_idx_save(const char *path, ch_tensor *t, const ch_save_options *opt)
 {
-    ch_writer *w = NULL;
-    ch_status  rc = ch__writer_open(path, opt, &w);
-
-    if (rc != CH_OK)
-        return rc;
-    rc = put_head(w, t);
-    if (rc == CH_OK)
-        rc = ch__array_put(w, t, is_little_endian);
-    if (rc == CH_OK)
-        return ch__writer_commit(w);
-    ch__writer_drop(w);
-    return rc;
+    return ch__array_save_file(path, t, opt, put_all);
 }

@@ -303,17 +303,7 @@ ch_status ch__npy_head(ch_reader *r, ch_array *out)
 
 ch_status ch_npy_load(const char *path, const ch_load_options *opt, ch_tensor **out)
 {
-    ch_reader *r = NULL;
-    ch_array   a;
-    ch_status  rc = ch__reader_open(path, opt, NULL, &r);
-
-    if (rc != CH_OK)
-        return rc;
-    rc = ch__npy_head(r, &a);
-    if (rc == CH_OK)
-        rc = ch__array_load(r, &a, out);
-    ch__reader_close(r);
-    return rc;
+    return ch__array_load_file(path, opt, ch__npy_head, out);
 }
 
 /* ---- writing ---- */
@@ -365,14 +355,5 @@ ch_status ch__npy_put(ch_writer *w, ch_tensor *t)
 
 ch_status ch_npy_save(const char *path, ch_tensor *t, const ch_save_options *opt)
 {
-    ch_writer *w = NULL;
-    ch_status  rc = ch__writer_open(path, opt, &w);
-
-    if (rc != CH_OK)
-        return rc;
-    rc = ch__npy_put(w, t);
-    if (rc == CH_OK)
-        return ch__writer_commit(w);
-    ch__writer_drop(w);
-    return rc;
+    return ch__array_save_file(path, t, opt, ch__npy_put);
 }

@@ -376,6 +376,16 @@ static ch_status open_zip(opening *o, zip *z)
     return CH_OK;
 }
 
+ch_status ch__zip_check_build(const char *path)
+{
+    if (CH_HAVE_ZLIB)
+        return CH_OK;
+    return ch__fail(CH_UNIMPLEMENTED,
+                    "%s: this build of Cohort has no zlib, which zip archives need; configure "
+                    "it with -Dzlib=enabled",
+                    path);
+}
+
 ch_status ch__zip_open(const char *path, ch_zip **out)
 {
     opening  *o;
@@ -384,12 +394,8 @@ ch_status ch__zip_open(const char *path, ch_zip **out)
 
     if (path == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "a file to read: it has no name");
-    if (!CH_HAVE_ZLIB)
-        return ch__fail(
-            CH_UNIMPLEMENTED,
-            "%s: this build of Cohort has no zlib, which zip archives need; configure "
-            "it with -Dzlib=enabled",
-            path);
+    if ((rc = ch__zip_check_build(path)) != CH_OK)
+        return rc;
     o = ch__calloc(1, sizeof(*o));
     z = ch__calloc(1, sizeof(*z));
     if (o == NULL || z == NULL) {

@@ -24,6 +24,9 @@ typedef struct ch_zip {
     const ch_zip_member *member; /* in the order of the directory */
 } ch_zip;
 
+/* UNIMPLEMENTED in builds without zlib. */
+CH_MUST_CHECK ch_status ch__zip_check_build(const char *path);
+
 /* DATA_LOSS if it is no zip archive or a damaged one, UNIMPLEMENTED for encrypted members, other
  * compressions and archives in several files, and in builds without zlib. */
 CH_MUST_CHECK ch_status ch__zip_open(const char *path, ch_zip **out);

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "file/bytes.h"
 #include "file/codec.h"
+#include "file/zip.h"
 
 enum {
     HEADER_BYTES = 30,
@@ -45,12 +46,8 @@ ch_status ch__zip_writer_open(const char *path, const ch_save_options *opt, ch_z
     if (opt->compression > CH_UNCOMPRESSED && opt->compression != CH_ZLIB)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "%s: members of zip archives are stored or deflated (CH_ZLIB)", path);
-    if (!CH_HAVE_ZLIB)
-        return ch__fail(
-            CH_UNIMPLEMENTED,
-            "%s: this build of Cohort has no zlib, which zip archives need; configure "
-            "it with -Dzlib=enabled",
-            path);
+    if ((rc = ch__zip_check_build(path)) != CH_OK)
+        return rc;
     z = ch__calloc(1, sizeof(*z));
     if (z == NULL)
         return ch__fail_memory(path);

@@ -21,16 +21,6 @@
 #include "graph/codec.h"
 #include "graph/graph.h"
 
-#if !CH_HAVE_PROTOBUF
-
-ch_status ch_graph_decode(const void *bytes, size_t n, ch_graph **out)
-{
-    (void)bytes, (void)n, (void)out;
-    return ch__fail(CH_UNIMPLEMENTED, "decode: this library was built without protobuf-c");
-}
-
-#else
-
 #include "graph/decode.h"
 
 /* One graph of the nest. */
@@ -491,5 +481,3 @@ ch_status ch_graph_decode(const void *bytes, size_t n, ch_graph **out)
     ch__free(d);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "decode");
 }
-
-#endif

@@ -2,8 +2,6 @@
  * memory that decoding takes. Nothing is trusted: see decode.c.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#if CH_HAVE_PROTOBUF
-
 #include "graph/decode.h"
 
 #include <string.h>
@@ -364,5 +362,3 @@ ch_status ch__decode_attrs(ch_decoder *d, ch_graph *g, const ch_op *op, Cohort__
             return ch__fail(CH_INVALID_ARGUMENT, "attribute %s is missing", row->name);
     return CH_OK;
 }
-
-#endif

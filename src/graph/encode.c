@@ -16,17 +16,6 @@ void ch_bytes_free(void *bytes)
     ch__free(bytes);
 }
 
-#if !CH_HAVE_PROTOBUF
-
-ch_status ch_graph_encode(const ch_graph *g, void **bytes, size_t *n)
-{
-    (void)bytes, (void)n;
-    return ch__fail(CH_UNIMPLEMENTED, "encode %s: this library was built without protobuf-c",
-                    g != NULL ? g->name : "");
-}
-
-#else
-
 #include "graph/graph.pb-c.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -470,5 +459,3 @@ ch_status ch_graph_encode(const ch_graph *g, void **bytes, size_t *n)
     *n = size;
     return CH_OK;
 }
-
-#endif

@@ -232,8 +232,6 @@ static void a_step_with_a_host_call_cannot_be_encoded(void **state)
     void        *bytes = NULL;
     size_t       n = 0;
 
-    if (!CH_HAVE_PROTOBUF)
-        skip();
     assert_int_equal(ch_function_new("notes", notes_step, NULL, &f), CH_OK);
     assert_int_equal(ch_strategy_run(NULL, f, in, NULL), CH_OK);
     assert_int_equal(ch_graph_encode(ch_function_graph(f), &bytes, &n), CH_UNIMPLEMENTED);

@@ -18,6 +18,8 @@ static void functions_that_can_fail_name_what_is_null(void **state)
     ch_dtype       dtype;
     ch_function   *f = NULL;
     ch_strategy   *st = NULL;
+    ch_graph      *g = NULL;
+    void          *bytes = NULL;
     ch_str         text;
     double         x;
     int64_t        at[2] = {0};
@@ -76,14 +78,9 @@ static void functions_that_can_fail_name_what_is_null(void **state)
     refuses(ch_function_new(NULL, NULL, NULL, &f), "its name");
     refuses(ch_function_new("f", NULL, NULL, &f), "its step");
     refuses(ch_function_of_graph("f", NULL, &f), "its graph");
-    if (CH_HAVE_PROTOBUF) {
-        ch_graph *g = NULL;
-        void     *bytes = NULL;
-
-        refuses(ch_graph_encode(NULL, &bytes, &n), "the graph");
-        refuses(ch_graph_decode(NULL, 3, &g), "3 bytes at");
-        refuses(ch_graph_decode("", 0, NULL), "out");
-    }
+    refuses(ch_graph_encode(NULL, &bytes, &n), "the graph");
+    refuses(ch_graph_decode(NULL, 3, &g), "3 bytes at");
+    refuses(ch_graph_decode("", 0, NULL), "out");
     refuses(ch_strategy_mirrored(NULL, NULL), "out");
     refuses(ch_strategy_run(NULL, NULL, NULL, NULL), "the function");
     refuses(ch_strategy_reduce(NULL, CH_SUM, NULL, &u), "the value");

@@ -157,8 +157,6 @@ static void a_decoded_step_trains_with_the_same_bits(void **state)
     size_t       n = 0;
     float        here[IN * HIDDEN], there[IN * HIDDEN];
 
-    if (!CH_HAVE_PROTOBUF)
-        skip();
     run_for_loss(st, f, batch); /* records; the sizes to come were never seen */
     t_ok(ch_graph_encode(ch_function_graph(f), &bytes, &n));
     t_ok(ch_graph_decode(bytes, n, &g));

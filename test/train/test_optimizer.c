@@ -1171,8 +1171,6 @@ static void a_decoded_step_trains_with_the_same_bits(void **state)
     size_t       size = 0;
     int          n;
 
-    if (!CH_HAVE_PROTOBUF)
-        skip();
     run_on_two(st, f, 0, 6);
     t_ok(ch_graph_encode(ch_function_graph(f), &bytes, &size));
     t_ok(ch_graph_decode(bytes, size, &g));
