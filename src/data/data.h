@@ -91,6 +91,7 @@ struct ch_dataset {
 
 /* What a stage is made of; all but the stage may be left out. */
 typedef struct ch_dataset_make {
+    ch_status               rc;    /* of making the attributes: if not OK nothing is made */
     const ProtobufCMessage *attrs; /* copied */
     int                     n_in;
     ch_dataset *const  *in; /* taken over, on an error too; NULL entries: an error was said */

@@ -217,19 +217,25 @@ static ch_status set_hash(ch_dataset *d)
     return CH_OK;
 }
 
+static void drop_make(const ch_dataset_make *m)
+{
+    for (int i = 0; i < m->n_in; i++)
+        ch_dataset_unref(m->in[i]);
+    ch_dataset_unref(m->body);
+    ch_dataset_unref(m->element);
+    ch_graph_unref(m->graph);
+    ch_tuple_unref(m->data);
+}
+
 ch_dataset *ch__dataset_new(const ch_stage *stage, const ch_dataset_make *m)
 {
-    ch_dataset *d = ch__calloc(1, sizeof(*d));
+    ch_dataset *d = m->rc == CH_OK ? ch__calloc(1, sizeof(*d)) : NULL;
     ch_status   rc;
 
     if (d == NULL) {
-        for (int i = 0; i < m->n_in; i++)
-            ch_dataset_unref(m->in[i]);
-        ch_dataset_unref(m->body);
-        ch_dataset_unref(m->element);
-        ch_graph_unref(m->graph);
-        ch_tuple_unref(m->data);
-        (void)ch__fail_memory(stage->name);
+        if (m->rc == CH_OK)
+            (void)ch__fail_memory(stage->name);
+        drop_make(m);
         return NULL;
     }
     atomic_init(&d->refs, 1);

@@ -149,13 +149,8 @@ ch_dataset *ch_dataset_parse_examples(ch_dataset *d, int n, const ch_feature *fe
         rc = message_of(&arena, &feature[i], &a.features[i]);
         a.n_features++;
     }
-    if (rc == CH_OK) {
-        d = ch__dataset_new(&ch__stage_examples,
-                            &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
-    } else {
-        ch_dataset_unref(d);
-        d = NULL;
-    }
+    d = ch__dataset_new(&ch__stage_examples,
+                        &(ch_dataset_make){.rc = rc, .attrs = &a.base, .n_in = 1, .in = &d});
     ch__arena_drop(&arena);
     return d;
 }

@@ -181,17 +181,15 @@ ch_dataset *ch_dataset_map_call(ch_dataset *d, ch_map_fn fn, void *arg, int n_sp
     Cohort__Map  a = map_attrs(opt);
     ch_data_call call = {.map = fn, .arg = arg};
     ch_arena     arena = {0};
+    ch_status    rc = CH_OK;
 
     if (fn == NULL)
         return no_function(&ch__stage_map, d);
-    if (d != NULL && ch__spec_encode(&arena, n_spec, spec, &a.gives) == CH_OK) {
-        d = ch__dataset_new(
-            &ch__stage_map,
-            &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d, .call = &call});
-    } else {
-        ch_dataset_unref(d);
-        d = NULL;
-    }
+    if (d != NULL)
+        rc = ch__spec_encode(&arena, n_spec, spec, &a.gives);
+    d = ch__dataset_new(
+        &ch__stage_map,
+        &(ch_dataset_make){.rc = rc, .attrs = &a.base, .n_in = 1, .in = &d, .call = &call});
     ch__arena_drop(&arena);
     return d;
 }

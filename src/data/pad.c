@@ -179,13 +179,8 @@ ch_dataset *ch_dataset_padded_batch(ch_dataset *d, int64_t size, const ch_pad_op
         if (a.values == NULL)
             rc = ch__fail_memory("padded_batch");
     }
-    if (rc == CH_OK) {
-        d = ch__dataset_new(&ch__stage_padded_batch,
-                            &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
-    } else {
-        ch_dataset_unref(d);
-        d = NULL;
-    }
+    d = ch__dataset_new(&ch__stage_padded_batch,
+                        &(ch_dataset_make){.rc = rc, .attrs = &a.base, .n_in = 1, .in = &d});
     ch__arena_drop(&arena);
     return d;
 }
@@ -375,6 +370,7 @@ ch_dataset *ch_dataset_bucket_by_length(ch_dataset *d, int component, int n,
     static const ch_bucket_options none;
     Cohort__Bucket                 a = COHORT__BUCKET__INIT;
     ch_arena                       arena = {0};
+    ch_status                      rc = CH_OK;
 
     if (d == NULL)
         return NULL;
@@ -392,14 +388,10 @@ ch_dataset *ch_dataset_bucket_by_length(ch_dataset *d, int component, int n,
         a.values = ch__arena_copy(&arena, opt->value, a.n_values * sizeof(double));
     }
     if ((a.boundaries == NULL && a.n_boundaries > 0) || a.batch_sizes == NULL ||
-        (opt->value != NULL && a.values == NULL)) {
-        (void)ch__fail_memory("bucket");
-        ch_dataset_unref(d);
-        d = NULL;
-    } else {
-        d = ch__dataset_new(&ch__stage_bucket,
-                            &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
-    }
+        (opt->value != NULL && a.values == NULL))
+        rc = ch__fail_memory("bucket");
+    d = ch__dataset_new(&ch__stage_bucket,
+                        &(ch_dataset_make){.rc = rc, .attrs = &a.base, .n_in = 1, .in = &d});
     ch__arena_drop(&arena);
     return d;
 }

@@ -360,18 +360,15 @@ ch_dataset *ch_dataset_rebatch(ch_dataset *d, int n, const int64_t *size,
 {
     Cohort__Rebatch a = COHORT__REBATCH__INIT;
     ch_arena        arena = {0};
+    ch_status       rc = CH_OK;
 
     a.n_sizes = n > 0 && size != NULL ? (size_t)n : 0;
     a.sizes = ch__arena_copy(&arena, size, a.n_sizes * sizeof(*size));
     a.drop_remainder = opt != NULL && opt->drop_remainder;
-    if (a.sizes != NULL || a.n_sizes == 0) {
-        d = ch__dataset_new(&ch__stage_rebatch,
-                            &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
-    } else {
-        (void)ch__fail_memory("rebatch");
-        ch_dataset_unref(d);
-        d = NULL;
-    }
+    if (a.sizes == NULL && a.n_sizes > 0)
+        rc = ch__fail_memory("rebatch");
+    d = ch__dataset_new(&ch__stage_rebatch,
+                        &(ch_dataset_make){.rc = rc, .attrs = &a.base, .n_in = 1, .in = &d});
     ch__arena_drop(&arena);
     return d;
 }

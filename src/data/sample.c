@@ -156,7 +156,8 @@ ch_dataset *ch_dataset_sample_from(int n, ch_dataset *const *d, const double *we
 {
     Cohort__Sample a = COHORT__SAMPLE__INIT;
     ch_arena       arena = {0};
-    ch_dataset    *out = NULL;
+    ch_dataset    *out;
+    ch_status      rc = CH_OK;
 
     if (n < 1 || d == NULL) {
         (void)ch__fail(CH_INVALID_ARGUMENT, "sample: %d datasets, want at least one", n);
@@ -171,14 +172,10 @@ ch_dataset *ch_dataset_sample_from(int n, ch_dataset *const *d, const double *we
         a.stop_on_empty = opt->stop_on_empty;
         a.same_each_time = opt->same_each_time;
     }
-    if (weight == NULL || a.weights != NULL) {
-        out = ch__dataset_new(&ch__stage_sample,
-                              &(ch_dataset_make){.attrs = &a.base, .n_in = n, .in = d});
-    } else {
-        (void)ch__fail_memory("sample");
-        for (int i = 0; i < n; i++)
-            ch_dataset_unref(d[i]);
-    }
+    if (weight != NULL && a.weights == NULL)
+        rc = ch__fail_memory("sample");
+    out = ch__dataset_new(&ch__stage_sample,
+                          &(ch_dataset_make){.rc = rc, .attrs = &a.base, .n_in = n, .in = d});
     ch__arena_drop(&arena);
     return out;
 }

@@ -130,6 +130,7 @@ ch_dataset *ch_dataset_select(ch_dataset *d, int n, const char *const *name)
     Cohort__Select a = COHORT__SELECT__INIT;
     ch_arena       arena = {0};
     bool           fits = n > 0 && name != NULL;
+    ch_status      rc = CH_OK;
 
     a.names = ch__arena_alloc(&arena, ((size_t)(n > 0 ? n : 0) + 1) * sizeof(char *));
     for (int i = 0; i < n && fits && a.names != NULL; i++) {
@@ -137,14 +138,10 @@ ch_dataset *ch_dataset_select(ch_dataset *d, int n, const char *const *name)
         fits = a.names[i] != NULL;
         a.n_names++;
     }
-    if (fits && a.names != NULL) {
-        d = ch__dataset_new(&ch__stage_select,
-                            &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
-    } else {
-        (void)ch__fail(CH_INVALID_ARGUMENT, "select: %d names, one of them NULL", n);
-        ch_dataset_unref(d);
-        d = NULL;
-    }
+    if (!fits || a.names == NULL)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "select: %d names, one of them NULL", n);
+    d = ch__dataset_new(&ch__stage_select,
+                        &(ch_dataset_make){.rc = rc, .attrs = &a.base, .n_in = 1, .in = &d});
     ch__arena_drop(&arena);
     return d;
 }

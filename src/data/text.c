@@ -340,7 +340,6 @@ ch_dataset *ch_dataset_csv(ch_dataset *files, int n, const ch_csv_column *column
     Cohort__Csv  a = COHORT__CSV__INIT;
     Cohort__Read read;
     ch_arena     arena = {0};
-    ch_dataset  *d = NULL;
     ch_status    rc = CH_OK;
 
     ch__read_message(&read, opt != NULL ? &opt->read : NULL);
@@ -354,13 +353,11 @@ ch_dataset *ch_dataset_csv(ch_dataset *files, int n, const ch_csv_column *column
         rc = column_message(&arena, &column[i], &a.columns[i]);
         a.n_columns++;
     }
-    if (rc == CH_OK)
-        d = ch__dataset_new(&ch__stage_csv,
-                            &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &files});
-    else
-        ch_dataset_unref(files);
+    files = ch__dataset_new(
+        &ch__stage_csv,
+        &(ch_dataset_make){.rc = rc, .attrs = &a.base, .n_in = 1, .in = &files});
     ch__arena_drop(&arena);
-    return d;
+    return files;
 }
 
 /* ---- LibSVM ---- */
