@@ -4,6 +4,7 @@
 #include "base/mem.h"
 
 #include <limits.h>
+#include <malloc.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -17,6 +18,9 @@ static atomic_int_least64_t n_asked; /* allocations asked for, refused ones too 
 static atomic_int_least64_t n_live;
 static atomic_int_least64_t fail_from; /* in terms of n_asked; 0: off */
 static atomic_int_least64_t fail_at;
+static atomic_bool          is_watched;
+static atomic_int_least64_t n_bytes; /* held since the watch began */
+static atomic_int_least64_t n_bytes_most;
 
 static int64_t get(const atomic_int_least64_t *counter)
 {
@@ -33,10 +37,28 @@ static bool may_allocate(size_t bytes)
     return bytes <= PTRDIFF_MAX && nth != get(&fail_at) && (from == 0 || nth < from);
 }
 
+static bool watches(void)
+{
+    return atomic_load_explicit(&is_watched, memory_order_relaxed);
+}
+
+static void count_bytes(int64_t more)
+{
+    int64_t now = atomic_fetch_add_explicit(&n_bytes, more, memory_order_relaxed) + more;
+    int64_t most = get(&n_bytes_most);
+
+    while (now > most &&
+           !atomic_compare_exchange_weak_explicit(&n_bytes_most, &most, now,
+                                                  memory_order_relaxed, memory_order_relaxed))
+        ;
+}
+
 static void *count_live(void *p)
 {
     if (p != NULL)
         atomic_fetch_add_explicit(&n_live, 1, memory_order_relaxed);
+    if (watches())
+        count_bytes((int64_t)malloc_usable_size(p));
     return p;
 }
 
@@ -62,15 +84,23 @@ void *ch__calloc(size_t n, size_t bytes)
 
 void *ch__realloc(void *p, size_t bytes)
 {
+    size_t before = watches() ? malloc_usable_size(p) : 0;
+    void  *q;
+
     if (p == NULL)
         return ch__malloc(bytes);
-    return may_allocate(bytes) ? realloc(p, at_least_one(bytes)) : NULL;
+    q = may_allocate(bytes) ? realloc(p, at_least_one(bytes)) : NULL;
+    if (q != NULL && watches())
+        count_bytes((int64_t)malloc_usable_size(q) - (int64_t)before);
+    return q;
 }
 
 void ch__free(void *p)
 {
     if (p != NULL)
         atomic_fetch_sub_explicit(&n_live, 1, memory_order_relaxed);
+    if (watches())
+        count_bytes(-(int64_t)malloc_usable_size(p));
     free(p);
 }
 
@@ -135,6 +165,18 @@ int64_t ch__mem_allocs(void)
 int64_t ch__mem_live(void)
 {
     return get(&n_live);
+}
+
+void ch__mem_watch(bool on)
+{
+    atomic_store_explicit(&n_bytes, 0, memory_order_relaxed);
+    atomic_store_explicit(&n_bytes_most, 0, memory_order_relaxed);
+    atomic_store_explicit(&is_watched, on, memory_order_relaxed);
+}
+
+int64_t ch__mem_most(void)
+{
+    return get(&n_bytes_most);
 }
 
 void ch__mem_fail_from(int64_t n)

@@ -32,6 +32,10 @@ bool ch__grow(void **p, int *cap, int need, size_t size);
 /* What tests see. Allocations since the process began, and those still held. */
 int64_t ch__mem_allocs(void);
 int64_t ch__mem_live(void);
+/* Bytes held at most since the watch began, above those that were held then. Nobody may allocate
+ * while it is turned on or off. */
+void    ch__mem_watch(bool on);
+int64_t ch__mem_most(void);
 /* Makes the n-th allocation from now (1 is the next) and all after it fail; 0 ends it. */
 void ch__mem_fail_from(int64_t n);
 /* Makes just the n-th fail; 0 ends it. */

@@ -228,9 +228,26 @@ static void products_of_sizes_are_checked(void **state)
     (void)state;
 }
 
+static void bytes_that_are_held_are_watched(void **state)
+{
+    void *kept = ch__malloc(1000), *p, *q;
+
+    (void)state;
+    ch__mem_watch(true);
+    p = ch__calloc(10, 100);
+    q = ch__alloc_aligned(5000);
+    p = ch__realloc(p, 3000);
+    ch__free_aligned(q);
+    ch__free(kept);
+    ch__free(p);
+    assert_in_range(ch__mem_most(), 8000, 9000);
+    ch__mem_watch(false);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bytes_that_are_held_are_watched),
         cmocka_unit_test(every_allocation_is_counted_until_it_is_freed),
         cmocka_unit_test(nothing_can_be_allocated_too),
         cmocka_unit_test(a_size_that_overflows_is_out_of_memory),
