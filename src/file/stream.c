@@ -28,6 +28,7 @@ struct ch_stream {
     ch_compression kind;
     int64_t from, bytes; /* the part of the file; bytes is INT64_MAX for all from there */
     int64_t n_in;        /* read of that part */
+    int64_t had_bytes;   /* the file, when it was opened */
     int64_t n_out;       /* given: the offset */
     /* Compressed ones alone have: */
     int64_t     window; /* that the decoder may keep */
@@ -67,6 +68,7 @@ static ch_status open_file(ch_stream *s, const char *path)
                         s->path);
     if (s->from > 0 && ch__sys_seek(s->fd, s->from, SEEK_SET) < 0)
         return fail_read(s, errno);
+    s->had_bytes = about.st_size;
     (void)posix_fadvise(s->fd, 0, 0, POSIX_FADV_SEQUENTIAL); /* advice */
     /* A window as large as the file is no more than what is read anyway. */
     s->window = s->max_expansion == INT_MAX ? INT64_MAX : about.st_size;
@@ -150,6 +152,24 @@ const char *ch__stream_path(const ch_stream *s)
 
 /* ---- reading ---- */
 
+/* Where the file ends: a text that ends there could be whole. */
+static ch_status check_end(const ch_stream *s)
+{
+    int64_t     at = s->from + s->n_in;
+    struct stat about;
+
+    if (at >= s->had_bytes)
+        return CH_OK;
+    if (ch__sys_stat(s->fd, &about) != 0)
+        return fail_read(s, errno);
+    if (about.st_size >= s->had_bytes)
+        return CH_OK; /* the system counts otherwise: not a plain file */
+    return ch__fail(CH_DATA_LOSS,
+                    "%s: it ends at byte %lld and had %lld bytes when it was opened; it was "
+                    "changed while it was read",
+                    s->path, (long long)at, (long long)s->had_bytes);
+}
+
 /* Bytes as they are in the file. */
 static ch_status read_raw(ch_stream *s, void *to, size_t n, size_t *got)
 {
@@ -162,7 +182,7 @@ static ch_status read_raw(ch_stream *s, void *to, size_t n, size_t *got)
         return fail_read(s, errno);
     s->n_in += now;
     *got = (size_t)now;
-    return CH_OK;
+    return now == 0 && n > 0 ? check_end(s) : CH_OK;
 }
 
 /* Puts file and byte before what the decoder said. */
