@@ -172,7 +172,7 @@ static void array_pull(ch_cursor *c, ch_item *i)
         }
     }
     if (rc != CH_OK)
-        ch__item_add_error(i, rc);
+        ch__reading_damage(r, CH_ATTRS(c, Cohort__Arrays)->read, i, rc);
 }
 
 /* ---- the stages ---- */

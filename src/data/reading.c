@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "data/iterator.h"
 
@@ -125,13 +126,26 @@ void ch__reading_close_file(ch_reading *r)
     r->name++;
 }
 
+/* A record that is larger than it may be is damage too; what the names' stage failed with is not. */
+void ch__reading_damage(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_status rc)
+{
+    if (read == NULL || !read->skip_bad || r->names == NULL ||
+        (rc != CH_DATA_LOSS && rc != CH_RESOURCE_EXHAUSTED)) {
+        ch__item_add_error(i, rc);
+        return;
+    }
+    atomic_fetch_add(&r->base.it->n_skipped, 1);
+    ch__log(CH_LOG_WARNING, "skipped-records", "%s; the rest of the file is left out",
+            ch_error_message());
+}
+
 void ch__reading_pull(ch_cursor *c, const Cohort__Read *read, ch_item *i, ch_pull_record pull)
 {
     ch_reading *r = (ch_reading *)c;
     ch_status   rc = ch__reading_file(r, read);
 
     if (rc != CH_OK)
-        ch__item_add_error(i, rc);
+        ch__reading_damage(r, read, i, rc);
     else if (r->reader == NULL)
         i->has_end = true;
     if (rc != CH_OK || r->reader == NULL)

@@ -30,6 +30,9 @@ ch_status ch__reading_infer(const ch_dataset *d, const Cohort__Read *read);
 ch_status ch__reading_file(ch_reading *r, const Cohort__Read *read);
 /* Done with the file. */
 void ch__reading_close_file(ch_reading *r);
+/* Nothing behind it can be read: an error in the item, or the rest of the file left out and counted,
+ * where that was asked for. */
+void ch__reading_damage(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_status rc);
 
 /* The infer of stages that give what they read as string scalars. */
 ch_status ch__reading_infer_strings(ch_dataset *d, const Cohort__Read *read);

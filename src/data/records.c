@@ -8,7 +8,6 @@
 #include "file/record.h"
 
 #include "base/fault.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "data/iterator.h"
 #include "data/reading.h"
@@ -47,17 +46,9 @@ static bool pull_record(ch_reading *r, const Cohort__Read *read, ch_item *i)
     ch_status   rc = ch__record_next(r->reader, ch__read_max_bytes(read), &x);
     ch_element *e;
 
-    if (rc != CH_OK) { /* nothing behind it can be found */
-        if (read != NULL && read->skip_bad) {
-            atomic_fetch_add(&r->base.it->n_skipped, 1);
-            ch__log(CH_LOG_WARNING, "skipped-records", "%s; the rest of the file is left out",
-                    ch_error_message());
-        } else {
-            ch__item_add_error(i, rc);
-        }
-        return false;
-    }
-    if (x.data == NULL)
+    if (rc != CH_OK)
+        ch__reading_damage(r, read, i, rc);
+    if (rc != CH_OK || x.data == NULL)
         return false;
     e = element_of(&x, r->reader->block);
     if (e != NULL)
@@ -155,7 +146,7 @@ static ch_status fixed_begin(ch_reading *r)
     ch_status rc = ch__reader_skip(r->reader, header, &skipped);
 
     if (rc == CH_OK && skipped < header)
-        rc = ch__fail(CH_DATA_LOSS, "%s: it has %lld bytes, its header should have %lld",
+        rc = ch__fail(CH_DATA_LOSS, "%s: ends at byte %lld, and its header should have %lld",
                       ch__reader_path(r->reader), (long long)skipped, (long long)header);
     return rc;
 }
@@ -167,7 +158,6 @@ static bool pull_fixed(ch_reading *r, const Cohort__Read *read, ch_item *i)
     size_t                      size = (size_t)a->bytes, footer = (size_t)a->footer;
     ch_status                   rc = ch__reader_want(r->reader, size + footer);
 
-    (void)read;
     if (rc == CH_OK && r->reader->left < size + footer) {
         if (r->reader->left != footer)
             rc = ch__fail(
@@ -185,12 +175,12 @@ static bool pull_fixed(ch_reading *r, const Cohort__Read *read, ch_item *i)
         if (e != NULL)
             ch__item_add(i, e);
         else
-            rc = ch__fail_memory("fixed_records");
+            ch__item_add_error(i, ch__fail_memory("fixed_records"));
         ch__reader_take(r->reader, size);
         r->n++;
     }
     if (rc != CH_OK)
-        ch__item_add_error(i, rc);
+        ch__reading_damage(r, read, i, rc);
     return rc == CH_OK;
 }
 

@@ -15,10 +15,10 @@
 #include "data/lines.h"
 #include "data/reading.h"
 
-/* In the room of a raw element: the text, and which line of the file it is. */
+/* In the room of a raw element: the text, and where in the file it is. */
 typedef struct text_room {
     ch_str  text; /* the part's data */
-    int64_t line;
+    int64_t line, offset;
 } text_room;
 
 /* A line where it was read to; `layout` is of CSV, or NULL. */
@@ -30,7 +30,7 @@ static ch_element *raw_element(ch_reading *r, ch_str text, ch_buffer *layout)
     if (e == NULL)
         return NULL;
     room = e->room;
-    *room = (text_room){text, r->n};
+    *room = (text_room){text, r->n, ch__reader_offset(r->reader) - (r->reader->at - text.data)};
     e->part[0] = (ch_part){.dtype = CH_STR, .data = &room->text};
     e->owner[0] = ch__buffer_ref(r->reader->block);
     e->owner[1] = layout != NULL ? ch__buffer_ref(layout) : NULL;
@@ -49,10 +49,10 @@ static void add_raw(ch_reading *r, ch_item *i, ch_str text, ch_buffer *layout)
 
 /* A damaged record: an error in its place, or nothing, where that was asked for. */
 static void fail_at_line(ch_cursor *c, const Cohort__Read *read, ch_item *i, ch_slot *s,
-                         ch_status rc, int64_t line)
+                         ch_status rc, const text_room *at)
 {
-    rc =
-        ch__fail_at(rc, "%s, line %lld", i->note != NULL ? i->note : "a file", (long long)line);
+    rc = ch__fail_at(rc, "%s, line %lld, byte %lld", i->note != NULL ? i->note : "a file",
+                     (long long)at->line, (long long)at->offset);
     if (read == NULL || !read->skip_bad || rc != CH_DATA_LOSS) {
         ch__slot_fail(s, rc);
         return;
@@ -69,17 +69,17 @@ static void make_text(ch_cursor *c, const Cohort__Read *read, ch_item *i, parse_
     for (int k = 0; k < i->n; k++) {
         ch_slot    *s = &i->slot[k];
         ch_element *raw = s->element, *e = NULL;
-        int64_t     line;
+        text_room   room;
         ch_status   rc;
 
         if (raw == NULL)
             continue;
-        line = ((const text_room *)raw->room)->line;
+        room = *(const text_room *)raw->room;
         rc = parse(c, raw, &e);
         s->element = e;
         ch__element_free(raw);
         if (rc != CH_OK)
-            fail_at_line(c, read, i, s, rc, line);
+            fail_at_line(c, read, i, s, rc, &room);
     }
     ch__item_close_gaps(i);
 }
@@ -92,7 +92,7 @@ static bool pull_line(ch_reading *r, const Cohort__Read *read, ch_item *i)
     ch_status rc = ch__line_next(r->reader, ch__read_max_bytes(read), &line);
 
     if (rc != CH_OK)
-        ch__item_add_error(i, rc);
+        ch__reading_damage(r, read, i, rc);
     if (rc != CH_OK || line.data == NULL)
         return false;
     r->n++;
@@ -192,11 +192,12 @@ static ch_status csv_begin(ch_reading *r)
     if (head.data != NULL)
         text = (ch_str){head.data, head.size};
     r->n = head.n_blank + head.n_lines;
-    if (rc == CH_OK)
-        rc = ch__csv_layout_new(x->schema, a->no_header ? NULL : &text, &b->layout);
+    if (rc == CH_OK &&
+        (rc = ch__csv_layout_new(x->schema, a->no_header ? NULL : &text, &b->layout)) != CH_OK)
+        rc = ch__fail_at(rc, "%s", ch__reader_path(r->reader));
     if (rc != CH_OK) {
         ch__free(b);
-        return ch__fail_at(rc, "%s", ch__reader_path(r->reader));
+        return rc;
     }
     x->layout = &b->base;
     return CH_OK;
@@ -210,7 +211,7 @@ static bool pull_csv(ch_reading *r, const Cohort__Read *read, ch_item *i)
                                     ch__read_max_bytes(read), &record);
 
     if (rc != CH_OK)
-        ch__item_add_error(i, rc);
+        ch__reading_damage(r, read, i, rc);
     if (rc != CH_OK || record.data == NULL)
         return false;
     r->n += record.n_blank + 1;

@@ -27,7 +27,8 @@ static const bool is_little_endian = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
 
 static ch_status fail_head(const ch_reader *r, const char *why)
 {
-    return ch__fail(CH_DATA_LOSS, "%s: not an IDX file: %s", ch__reader_path(r), why);
+    return ch__fail(CH_DATA_LOSS, "%s: not an IDX file: %s, at byte %lld", ch__reader_path(r),
+                    why, (long long)ch__reader_offset(r));
 }
 
 static ch_status want(ch_reader *r, size_t n)
@@ -70,7 +71,8 @@ ch_status ch__idx_head(ch_reader *r, ch_array *out)
         a.shape.dim[i] = ch__be32(r->at + FIXED_BYTES + i * SIZE_BYTES);
     ch__reader_take(r, n);
     if (ch__array_settle(&a) != CH_OK)
-        return ch__fail_at(CH_DATA_LOSS, "%s", ch__reader_path(r));
+        return ch__fail_at(CH_DATA_LOSS, "%s: its header, which ends at byte %lld",
+                           ch__reader_path(r), (long long)ch__reader_offset(r));
     a.offset = ch__reader_offset(r);
     *out = a;
     return CH_OK;

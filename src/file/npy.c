@@ -246,7 +246,8 @@ static ch_status settle(const ch_reader *r, const dict *d, ch_array *out)
         return ch__fail(CH_UNIMPLEMENTED, "%s: an array of %d axes; a tensor has %d at most",
                         ch__reader_path(r), d->shape.rank, CH_MAX_RANK);
     if (ch__array_settle(&a) != CH_OK)
-        return ch__fail_at(CH_DATA_LOSS, "%s", ch__reader_path(r));
+        return ch__fail_at(CH_DATA_LOSS, "%s: its header, which ends at byte %lld",
+                           ch__reader_path(r), (long long)ch__reader_offset(r));
     a.offset = ch__reader_offset(r);
     *out = a;
     return CH_OK;
@@ -256,7 +257,8 @@ static ch_status settle(const ch_reader *r, const dict *d, ch_array *out)
 
 static ch_status fail_head(const ch_reader *r, const char *why)
 {
-    return ch__fail(CH_DATA_LOSS, "%s: not a .npy file: %s", ch__reader_path(r), why);
+    return ch__fail(CH_DATA_LOSS, "%s: not a .npy file: %s, at byte %lld", ch__reader_path(r),
+                    why, (long long)ch__reader_offset(r));
 }
 
 /* At least n bytes at the reader. */

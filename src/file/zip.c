@@ -317,8 +317,8 @@ static ch_status check_names(const opening *o, const zip *z)
     qsort(sorted, (size_t)o->n, sizeof(*sorted), compare_names);
     for (int64_t i = 1; i < o->n && rc == CH_OK; i++)
         if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
-            rc = ch__fail(CH_DATA_LOSS, "%s: has two members of the name %s", o->path,
-                          sorted[i]->name);
+            rc = ch__fail(CH_DATA_LOSS, "%s: has two members of the name %s, at byte %lld",
+                          o->path, sorted[i]->name, (long long)sorted[i]->offset);
     ch__free(sorted);
     return rc;
 }
