@@ -207,11 +207,15 @@ static ch_status files_list(naming *x)
     return rc;
 }
 
+/* Names that cannot be found are one error, and then the end. */
 static ch_status files_next(ch_cursor *c, ch_element **out)
 {
     naming   *x = (naming *)c;
     ch_status rc = x->is_listed ? CH_OK : files_list(x);
 
+    if (rc != CH_OK)
+        forget(x);
+    x->is_listed = true;
     return rc == CH_OK ? names_next(x, out) : rc;
 }
 
