@@ -1,0 +1,771 @@
+/* test/data/test_damage.c -- files that fail to be read, are damaged or hostile, through whole pipelines.
+ *
+ * Every source that reads files gets every kind of trouble. What must come of it: what was good before
+ * it, an error that names the file and the byte, or a count where damage is to be left out; memory that
+ * follows what was read (PROMISES S6, S7, S11); no thread, block or open file left behind.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "file/crc32c.h"
+#include "file/sys.h"
+#include "file/writer.h"
+#include "pipeline.h"
+
+static char directory[] = "/tmp/cohort-damage-XXXXXX";
+
+static const char *path_of(const char *name)
+{
+    static char text[4][200];
+    static int  at;
+
+    at = (at + 1) % 4;
+    snprintf(text[at], sizeof(text[at]), "%s/%s", directory, name);
+    return text[at];
+}
+
+static void write_file(const char *name, const void *data, size_t n)
+{
+    FILE *f = fopen(path_of(name), "wb");
+
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+static char *read_file(const char *name, size_t *n)
+{
+    static char data[1 << 16];
+    FILE       *f = fopen(path_of(name), "rb");
+
+    assert_non_null(f);
+    *n = fread(data, 1, sizeof(data), f);
+    fclose(f);
+    return data;
+}
+
+/* ---- sources ---- */
+
+static const ch_save_options unsynced = {.no_sync = true};
+
+static ch_dataset *names(const char *a, const char *b)
+{
+    const char *path[2] = {path_of(a), b != NULL ? path_of(b) : NULL};
+
+    return ch_dataset_file_list(b != NULL ? 2 : 1, path);
+}
+
+static ch_dataset *of_tfrecord(ch_dataset *files, const ch_read_options *o)
+{
+    return ch_dataset_tfrecord(files, o);
+}
+
+static ch_dataset *of_examples(ch_dataset *files, const ch_read_options *o)
+{
+    return ch_dataset_parse_examples(ch_dataset_tfrecord(files, o), 1,
+                                     &(ch_feature){.name = "x", .dtype = CH_I64});
+}
+
+static ch_dataset *of_fixed(ch_dataset *files, const ch_read_options *o)
+{
+    return ch_dataset_fixed_records(files, 5, 3, 2, o);
+}
+
+static ch_dataset *of_lines(ch_dataset *files, const ch_read_options *o)
+{
+    return ch_dataset_lines(files, o);
+}
+
+static ch_dataset *of_csv(ch_dataset *files, const ch_read_options *o)
+{
+    const ch_csv_column  column[] = {{.name = "x", .dtype = CH_I64},
+                                     {.name = "s", .dtype = CH_STR}};
+    const ch_csv_options opt = {.read = o != NULL ? *o : (ch_read_options){0}};
+
+    return ch_dataset_csv(files, 2, column, &opt);
+}
+
+static ch_dataset *of_libsvm(ch_dataset *files, const ch_read_options *o)
+{
+    const ch_libsvm_options opt = {.read = o != NULL ? *o : (ch_read_options){0}};
+
+    return ch_dataset_libsvm(files, 4, &opt);
+}
+
+static const ch_tensor_spec two_ints = {.name = "a", .dtype = CH_I32, .shape = {1, {2}}};
+
+static ch_dataset *of_npy(ch_dataset *files, const ch_read_options *o)
+{
+    return ch_dataset_npy(files, &two_ints, o);
+}
+
+static ch_dataset *of_idx(ch_dataset *files, const ch_read_options *o)
+{
+    return ch_dataset_idx(files, &two_ints, o);
+}
+
+static ch_dataset *of_npz(ch_dataset *files, const ch_read_options *o)
+{
+    return ch_dataset_npz(files, 1, &two_ints, o);
+}
+
+typedef struct kind {
+    const char *file;
+    ch_dataset *(*make)(ch_dataset *files, const ch_read_options *o);
+    bool is_summed; /* every byte is under a checksum */
+    bool is_text;   /* any bytes are a file of this kind, more or less */
+} kind;
+
+static const kind kinds[] = {
+    {"a.tfrecord", of_tfrecord, .is_summed = true},
+    {"b.tfrecord.gz", of_tfrecord, .is_summed = true},
+    {"c.tfrecord", of_examples, .is_summed = true},
+    {"d.fixed", of_fixed, .is_text = true},
+    {"e.txt", of_lines, .is_text = true},
+    {"f.txt.zst", of_lines, .is_summed = true},
+    {"g.csv", of_csv, .is_text = true},
+    {"h.csv.gz", of_csv, .is_summed = true},
+    {"i.svm", of_libsvm, .is_text = true},
+    {"j.npy", of_npy, .is_summed = false},
+    {"k.npy.gz", of_npy, .is_summed = true},
+    {"l.idx", of_idx, .is_summed = false},
+    {"m.npz", of_npz, .is_summed = false},
+};
+
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]), ROWS = 5 };
+
+static void write_records(const char *name, ch_compression c)
+{
+    ch_record_writer *w = NULL;
+    ch_example       *e = NULL;
+
+    t_ok(ch_example_new(&e));
+    t_ok(ch_record_writer_open(path_of(name),
+                               &(ch_save_options){.compression = c, .no_sync = true}, &w));
+    for (int64_t i = 0; i < ROWS; i++) {
+        ch_tensor *x = NULL;
+
+        t_ok(ch_tensor_copy_of(CH_I64, ch_shape_scalar(), &i, &x));
+        t_ok(ch_example_set(e, "x", x));
+        t_ok(ch_record_writer_add_example(w, e));
+        ch_tensor_unref(x);
+    }
+    ch_example_free(e);
+    t_ok(ch_record_writer_close(w));
+}
+
+static void write_text(const char *name, const char *text)
+{
+    ch_writer *w = NULL;
+
+    t_ok(ch__writer_open(path_of(name), &unsynced, &w));
+    t_ok(ch__writer_put(w, text, strlen(text)));
+    t_ok(ch__writer_commit(w));
+}
+
+static void write_arrays(void)
+{
+    const int32_t data[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+    ch_tensor    *t = NULL;
+    ch_value     *v = NULL;
+    ch_tuple     *tuple = NULL;
+
+    t_ok(ch_tensor_copy_of(CH_I32, ch_shape_of(ROWS, 2), data, &t));
+    t_ok(ch_npy_save(path_of("j.npy"), t, &unsynced));
+    t_ok(ch_npy_save(path_of("k.npy.gz"), t, &unsynced));
+    t_ok(ch_idx_save(path_of("l.idx"), t, &unsynced));
+    t_ok(ch_value_new(CH_PLAIN, 1, &t, &v));
+    t_ok(ch_tuple_new(1, &v, (const char *[]){"a"}, &tuple));
+    t_ok(ch_npz_save(path_of("m.npz"), tuple, &unsynced));
+    ch_tuple_unref(tuple);
+    ch_value_unref(v);
+    ch_tensor_unref(t);
+}
+
+static void write_files(void)
+{
+    write_records("a.tfrecord", CH_UNCOMPRESSED);
+    write_records("b.tfrecord.gz", CH_GZIP);
+    write_records("c.tfrecord", CH_UNCOMPRESSED);
+    write_text("d.fixed", "HHHaaaaabbbbbcccccdddddeeeeeFF");
+    write_text("e.txt", "one\ntwo\nthree\nfour\nfive\n");
+    write_text("f.txt.zst", "one\ntwo\nthree\nfour\nfive\n");
+    write_text("g.csv", "x,s\n1,a\n2,\"b\nb\"\n3,c\n4,\"d\"\"d\"\n5,e\n");
+    write_text("h.csv.gz", "x,s\n1,a\n2,b\n3,c\n4,d\n5,e\n");
+    write_text("i.svm", "1 1:2\n0 2:3 4:5\n1\n1 1:1 2:1 3:1\n0 4:9\n");
+    write_arrays();
+}
+
+/* ---- running ---- */
+
+/* What a file gives, and the first error it gives. */
+typedef struct outcome {
+    t_given   given;
+    int       n_errors;
+    ch_status rc; /* the first one */
+    char      text[1024];
+    int64_t   n_skipped;
+    int64_t   most_bytes; /* of memory */
+} outcome;
+
+static ch_dataset *with_threads(ch_dataset *d, int threads)
+{
+    return ch_dataset_with_options(d, &(ch_dataset_options){.threads = threads});
+}
+
+/* Takes all, errors too; fails where there is no end to it. Lets go of `d`. */
+static void take_all(ch_dataset *d, outcome *o)
+{
+    ch_iterator *it = NULL;
+
+    memset(o, 0, sizeof(*o));
+    ch__mem_watch(true);
+    t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it));
+    for (int i = 0;; i++) {
+        ch_tuple *t = NULL;
+        ch_status rc = ch_iterator_next(it, &t);
+
+        assert_true(i < 1000);
+        if (rc != CH_OK && o->n_errors++ == 0) {
+            o->rc = rc;
+            snprintf(o->text, sizeof(o->text), "%s", ch_error_message());
+        }
+        if (rc == CH_OK && t == NULL)
+            break;
+        if (rc == CH_OK)
+            t_add_tuple(&o->given, t);
+        ch_tuple_unref(t);
+    }
+    o->n_skipped = ch_iterator_skipped(it);
+    ch_iterator_unref(it);
+    o->most_bytes = ch__mem_most();
+    ch__mem_watch(false);
+    ch_dataset_unref(d);
+}
+
+static void fail_outcome(const kind *k, const char *what, int64_t at, const outcome *o)
+{
+    fail_msg("%s, %s at %lld: %d elements, %s (%s), %lld skipped, %lld bytes: %s", k->file,
+             what, (long long)at, o->given.n, ch_status_name(o->rc), o->text,
+             (long long)o->n_skipped, (long long)o->most_bytes, o->given.text);
+}
+
+/* "... byte 12 ..." */
+static bool names_byte(const char *text)
+{
+    for (const char *at = text; (at = strstr(at, "byte ")) != NULL; at += 5)
+        if (at[5] >= '0' && at[5] <= '9')
+            return true;
+    return false;
+}
+
+static bool is_prefix(const char *a, const char *b)
+{
+    return strncmp(a, b, strlen(a)) == 0;
+}
+
+/* Not damaged, but not what was asked for. */
+static bool is_other(ch_status rc)
+{
+    return rc == CH_INVALID_ARGUMENT || rc == CH_NOT_FOUND || rc == CH_UNIMPLEMENTED;
+}
+
+enum { ROOM = 16 << 20 };
+
+/* What holds of any outcome. */
+static void check_outcome(const kind *k, const char *what, int64_t at, size_t read,
+                          const outcome *o)
+{
+    bool ok = o->most_bytes <= (int64_t)read + ROOM;
+
+    if (o->n_errors > 0)
+        ok &= strstr(o->text, k->file) != NULL && (is_other(o->rc) || names_byte(o->text));
+    if (!ok)
+        fail_outcome(k, what, at, o);
+}
+
+/* ---- damage, byte by byte ---- */
+
+static outcome good[KINDS];
+
+static void good_files_are_read(void **state)
+{
+    (void)state;
+    for (int i = 0; i < KINDS; i++) {
+        const kind *k = &kinds[i];
+
+        take_all(with_threads(k->make(names(k->file, NULL), NULL), CH_OFF), &good[i]);
+        if (good[i].n_errors > 0 || good[i].given.n != ROWS)
+            fail_outcome(k, "as it is", 0, &good[i]);
+    }
+}
+
+/* A file in place of another, of the same name in a folder of its own. */
+static void damaged(const kind *k, const char *data, size_t n, const ch_read_options *opt,
+                    int threads, outcome *o)
+{
+    char name[100];
+
+    snprintf(name, sizeof(name), "bad/%s", k->file);
+    write_file(name, data, n);
+    take_all(with_threads(k->make(names(name, NULL), opt), threads), o);
+}
+
+static void a_file_cut_anywhere_is_an_error_there(void **state)
+{
+    static outcome o;
+    size_t         n;
+
+    (void)state;
+    for (int i = 0; i < KINDS; i++) {
+        const kind *k = &kinds[i];
+        char       *data = read_file(k->file, &n);
+
+        for (size_t cut = 0; cut < n; cut++) {
+            damaged(k, data, cut, NULL, cut % 4 == 0 ? 2 : CH_OFF, &o);
+            check_outcome(k, "cut", (int64_t)cut, cut, &o);
+            if (!k->is_text && (!is_prefix(o.given.text, good[i].given.text) ||
+                                (o.n_errors == 0 && o.given.n > 0 && !k->is_summed)))
+                fail_outcome(k, "cut", (int64_t)cut, &o);
+            damaged(k, data, cut, &(ch_read_options){.skip_bad = true}, CH_OFF, &o);
+            if (o.n_errors > 0 && !is_other(o.rc))
+                fail_outcome(k, "cut and left out", (int64_t)cut, &o);
+        }
+    }
+}
+
+static void a_changed_byte_is_an_error_or_another_value(void **state)
+{
+    static const char change[] = {1, (char)0x80, (char)0xff};
+    static outcome    o;
+    size_t            n;
+
+    (void)state;
+    for (int i = 0; i < KINDS; i++) {
+        const kind *k = &kinds[i];
+        char       *data = read_file(k->file, &n);
+
+        for (size_t at = 0; at < n; at++) {
+            char was = data[at];
+
+            data[at] ^= change[at % 3];
+            damaged(k, data, n, NULL, at % 4 == 0 ? 2 : CH_OFF, &o);
+            check_outcome(k, "changed", (int64_t)at, n, &o);
+            if (k->is_summed && o.n_errors == 0 &&
+                strcmp(o.given.text, good[i].given.text) != 0)
+                fail_outcome(k, "changed", (int64_t)at, &o);
+            damaged(k, data, n, &(ch_read_options){.skip_bad = true}, CH_OFF, &o);
+            if ((o.n_errors > 0 && !is_other(o.rc)) ||
+                (k->is_summed && o.n_errors == 0 && o.given.n < ROWS && o.n_skipped == 0))
+                fail_outcome(k, "changed and left out", (int64_t)at, &o);
+            data[at] = was;
+        }
+    }
+}
+
+/* ---- reading fails ---- */
+
+static int n_open(void)
+{
+    DIR *d = opendir("/proc/self/fd");
+    int  n = 0;
+
+    while (readdir(d) != NULL)
+        n++;
+    closedir(d);
+    return n;
+}
+
+/* Two files, of which a call fails: PROMISES F12 for reading. */
+static void a_call_that_fails_is_an_error_and_leaves_nothing_behind(void **state)
+{
+    static outcome o;
+
+    (void)state;
+    for (int i = 0; i < KINDS; i++) {
+        const kind *k = &kinds[i];
+
+        for (int threads = CH_OFF; threads <= 2; threads += 3) {
+            int64_t first, most, live;
+            int     fds;
+
+            take_all(with_threads(k->make(names(k->file, k->file), NULL), threads), &o);
+            live = ch__mem_live();
+            fds = n_open();
+            first = ch__file_calls();
+            take_all(with_threads(k->make(names(k->file, k->file), NULL), threads), &o);
+            assert_int_equal(o.given.n, 2 * ROWS);
+            most = ch__file_calls() - first;
+            assert_true(most > 4);
+            for (int64_t n = 1; n <= most; n++) {
+                ch__file_fail_at(n);
+                take_all(with_threads(k->make(names(k->file, k->file), NULL), threads), &o);
+                ch__file_fail_at(0);
+                if (o.n_errors != 1 || o.rc != CH_DATA_LOSS ||
+                    strstr(o.text, k->file) == NULL ||
+                    (strstr(o.text, "cannot be") == NULL && !names_byte(o.text)) ||
+                    o.given.n < ROWS || ch__mem_live() != live || n_open() != fds)
+                    fail_outcome(k, "a failing call", n, &o);
+            }
+        }
+    }
+}
+
+static void short_and_interrupted_reads_change_nothing(void **state)
+{
+    static outcome o;
+
+    (void)state;
+    for (int i = 0; i < KINDS; i++)
+        for (size_t cut = 1; cut < 40; cut += cut < 4 ? 1 : 11) {
+            const kind *k = &kinds[i];
+
+            ch__file_cut(cut);
+            take_all(with_threads(k->make(names(k->file, NULL), NULL), 2), &o);
+            ch__file_cut(0);
+            if (strcmp(o.given.text, good[i].given.text) != 0 || o.n_errors > 0)
+                fail_outcome(k, "short reads", (int64_t)cut, &o);
+        }
+}
+
+static void a_file_that_is_not_there_is_one_error(void **state)
+{
+    static outcome o;
+
+    (void)state;
+    for (int i = 0; i < KINDS; i++) {
+        const kind *k = &kinds[i];
+
+        take_all(k->make(names("none", k->file), NULL), &o);
+        if (o.n_errors != 1 || o.given.n != ROWS || o.rc != CH_NOT_FOUND ||
+            strstr(o.text, "none") == NULL)
+            fail_outcome(k, "a missing file", 0, &o);
+        take_all(k->make(names("bad", k->file), NULL), &o);
+        if (o.n_errors != 1 || o.given.n != ROWS || strstr(o.text, "directory") == NULL)
+            fail_outcome(k, "a directory", 0, &o);
+        take_all(k->make(ch_dataset_files(path_of("none-*"), NULL), NULL), &o);
+        if (o.n_errors != 1 || o.given.n != 0 || o.rc != CH_NOT_FOUND)
+            fail_outcome(k, "a pattern", 0, &o);
+    }
+}
+
+/* ---- hostile files ---- */
+
+static const kind *kind_of(const char *file)
+{
+    for (int i = 0; i < KINDS; i++)
+        if (strcmp(kinds[i].file, file) == 0)
+            return &kinds[i];
+    fail();
+    return NULL;
+}
+
+/* The file gives `n` elements and then this error; left out, the same elements and a count. */
+static void is_refused(const char *file, const char *data, size_t size, int n, ch_status rc,
+                       const char *words)
+{
+    static outcome o;
+    const kind    *k = kind_of(file);
+
+    damaged(k, data, size, NULL, CH_OFF, &o);
+    check_outcome(k, words, 0, size, &o);
+    if (o.n_errors != 1 || o.given.n != n || o.rc != rc || strstr(o.text, words) == NULL)
+        fail_outcome(k, words, n, &o);
+    damaged(k, data, size, &(ch_read_options){.skip_bad = true}, 2, &o);
+    if (o.n_errors != is_other(rc) || o.n_skipped != !is_other(rc))
+        fail_outcome(k, words, n, &o);
+}
+
+/* The head of a record with a length that is as it should be: only the data is not there. */
+static void put_head(char *to, uint64_t length)
+{
+    uint32_t crc;
+
+    memcpy(to, &length, 8);
+    crc = ch__crc32c_mask(ch__crc32c(0, to, 8));
+    memcpy(to + 8, &crc, 4);
+}
+
+static void lengths_that_are_lies_take_no_memory(void **state)
+{
+    static const uint64_t length[] = {UINT64_MAX, UINT64_MAX - 15,     INT64_MAX,
+                                      1ull << 62, 1000000000000000000, (64 << 20) + 1};
+    size_t                n;
+    char                 *data = read_file("a.tfrecord", &n);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(length) / sizeof(length[0]); i++) {
+        put_head(data + n, length[i]);
+        is_refused("a.tfrecord", data, n + 200, ROWS, CH_RESOURCE_EXHAUSTED,
+                   "max_record_bytes");
+    }
+    put_head(data + n, 64 << 20);
+    is_refused("a.tfrecord", data, n + 200, ROWS, CH_DATA_LOSS, "truncated");
+}
+
+static size_t npy(char *to, const char *header)
+{
+    size_t n = strlen(header);
+
+    memcpy(to, "\x93NUMPY\x01\x00", 8);
+    to[8] = (char)(n & 255);
+    to[9] = (char)(n >> 8);
+    memcpy(to + 10, header, n);
+    memset(to + 10 + n, 7, 40);
+    return n + 50;
+}
+
+static void headers_that_are_lies_are_refused(void **state)
+{
+    static const struct {
+        const char *header, *words;
+        ch_status   rc;
+    } row[] = {
+        {"{'descr': '<i4', 'fortran_order': False, 'shape': (1000000000000000000, 2), }", "",
+         CH_DATA_LOSS},
+        {"{'descr': '<i4', 'fortran_order': False, 'shape': (4611686018427387904, 2), }", "",
+         CH_DATA_LOSS},
+        {"{'descr': '<i4', 'fortran_order': False, 'shape': (99999999999999999999, 2), }", "",
+         CH_DATA_LOSS},
+        {"{'descr': '<i4', 'fortran_order': False, 'shape': (-5, 2), }", "", CH_DATA_LOSS},
+        {"{'descr': '|O', 'fortran_order': False, 'shape': (5, 2), }", "", CH_DATA_LOSS},
+        {"{'descr': '<i4', 'shape': (5, 2), }", "", CH_DATA_LOSS},
+        {"{{{{{{{{{{{{{{{{{{{{{{{{", "", CH_DATA_LOSS},
+        {"", "", CH_DATA_LOSS},
+    };
+    static char    data[1000];
+    static outcome o;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        const kind *k = kind_of("j.npy");
+        size_t      n = npy(data, row[i].header);
+
+        damaged(k, data, n, NULL, CH_OFF, &o);
+        check_outcome(k, row[i].header, (int64_t)i, n, &o);
+        if (o.n_errors != 1)
+            fail_outcome(k, row[i].header, (int64_t)i, &o);
+    }
+}
+
+/* Sizes of axes are 32 bits each: their product is not. */
+static void an_idx_file_of_too_many_axes_or_elements_is_refused(void **state)
+{
+    static const char many[] =
+        "\0\0\x0c\x08"
+        "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"
+        "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff";
+    static const char rows[] = "\0\0\x0c\x02\xff\xff\xff\xff\0\0\0\x02\0\0\0\0";
+
+    (void)state;
+    is_refused("l.idx", many, sizeof(many) - 1, 0, CH_DATA_LOSS, "63 bits");
+    is_refused("l.idx", "\0\0\x0c\xff", 4, 0, CH_UNIMPLEMENTED, "255 axes");
+    is_refused("l.idx", rows, sizeof(rows) - 1, 0, CH_DATA_LOSS, "ends at byte");
+}
+
+static void nul_bytes_are_not_ends(void **state)
+{
+    static const char csv[] = "x,s\n1,ab\n2\0,c\n3,d\n", svm[] = "1 1:2\n1 1:\0002\n0 2:1\n";
+    static const char name[] = "/tmp/a\0b";
+    static outcome    o;
+    ch_tensor        *t = NULL;
+
+    (void)state;
+    damaged(kind_of("e.txt"), "a\0b\n\0\n", 6, NULL, CH_OFF, &o);
+    assert_int_equal(o.given.n, 2);
+    assert_int_equal(o.n_errors, 0);
+    is_refused("g.csv", csv, sizeof(csv) - 1, 2, CH_DATA_LOSS, "line 3, byte 9");
+    is_refused("i.svm", svm, sizeof(svm) - 1, 2, CH_DATA_LOSS, "line 2, byte 6");
+    t_ok(ch_tensor_new(CH_STR, ch_shape_of(1), &t));
+    t_ok(ch_tensor_set_str(t, (int64_t[]){0}, (ch_str){name, sizeof(name) - 1}));
+    take_all(ch_dataset_lines(ch_dataset_slices(1, &t, NULL), NULL), &o);
+    ch_tensor_unref(t);
+    assert_int_equal(o.n_errors, 1);
+    assert_non_null(strstr(o.text, "NUL"));
+}
+
+/* A file that is nothing but zeros, and nothing on the disk. */
+static void write_zeros(const char *name, int64_t n)
+{
+    write_file(name, "", 0);
+    assert_int_equal(truncate(path_of(name), n), 0);
+}
+
+static void endless_lines_and_records_stop_at_the_limit(void **state)
+{
+    static const char *const file[] = {"e.txt", "g.csv", "i.svm"};
+    static outcome           o;
+    char                     head[12];
+    FILE                    *f;
+
+    (void)state;
+    write_zeros("endless", (int64_t)1 << 36);
+    for (int i = 0; i < 3; i++)
+        for (int64_t most = 1000; most <= 8 << 20; most *= 8192) {
+            const kind     *k = kind_of(file[i]);
+            ch_read_options opt = {.max_record_bytes = most};
+
+            take_all(with_threads(k->make(names("endless", k->file), &opt), CH_OFF), &o);
+            if (o.n_errors != 1 || o.given.n != ROWS || o.rc != CH_RESOURCE_EXHAUSTED ||
+                strstr(o.text, "endless") == NULL || !names_byte(o.text) ||
+                o.most_bytes > most + ROOM)
+                fail_outcome(k, "endless", most, &o);
+        }
+    put_head(head, 8 << 20); /* all of it is there, and not what was written */
+    f = fopen(path_of("endless"), "r+b");
+    assert_int_equal(fwrite(head, 1, 12, f), 12);
+    fclose(f);
+    assert_int_equal(truncate(path_of("endless"), (8 << 20) + 16), 0);
+    take_all(of_tfrecord(names("endless", NULL), NULL), &o);
+    if (o.n_errors != 1 || o.rc != CH_DATA_LOSS || strstr(o.text, "checksum") == NULL ||
+        o.most_bytes > (8 << 20) + ROOM)
+        fail_outcome(&kinds[0], "zeros", 0, &o);
+}
+
+/* PROMISES S11. */
+static void a_file_that_grows_too_much_is_refused(void **state)
+{
+    static const char *const file[] = {"bomb.gz", "bomb.zst"};
+    static char              zeros[1 << 20];
+    static outcome           o;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct stat about;
+        ch_writer  *w = NULL;
+
+        t_ok(ch__writer_open(path_of(file[i]), &(ch_save_options){.no_sync = true, .level = 1},
+                             &w));
+        for (int n = 0; n < 40; n++)
+            t_ok(ch__writer_put(w, zeros, sizeof(zeros)));
+        t_ok(ch__writer_commit(w));
+        assert_int_equal(stat(path_of(file[i]), &about), 0);
+        assert_true(about.st_size < 200000);
+        take_all(with_threads(of_lines(names(file[i], NULL), NULL), CH_OFF), &o);
+        if (o.n_errors != 1 || o.rc != CH_RESOURCE_EXHAUSTED ||
+            strstr(o.text, file[i]) == NULL || !names_byte(o.text) ||
+            o.most_bytes > about.st_size + 2 * ROOM)
+            fail_outcome(&kinds[0], file[i], 0, &o);
+    }
+}
+
+/* ---- files that change while they are read ---- */
+
+static void write_much(const kind *k)
+{
+    enum { N = 200000 };
+    size_t n;
+    char  *data = read_file(k->file, &n);
+
+    if (k->make == of_npy || k->make == of_idx || k->make == of_npz) {
+        ch_tensor *t = NULL;
+        ch_value  *v = NULL;
+        ch_tuple  *tuple = NULL;
+
+        t_ok(ch_tensor_new(CH_I32, ch_shape_of(N, 2), &t));
+        t_ok(ch_value_new(CH_PLAIN, 1, &t, &v));
+        t_ok(ch_tuple_new(1, &v, (const char *[]){"a"}, &tuple));
+        if (k->make == of_npz)
+            t_ok(ch_npz_save(path_of("much"), tuple, &unsynced));
+        else
+            t_ok(k->make == of_npy ? ch_npy_save(path_of("much"), t, &unsynced)
+                                   : ch_idx_save(path_of("much"), t, &unsynced));
+        ch_tuple_unref(tuple);
+        ch_value_unref(v);
+        ch_tensor_unref(t);
+    } else {
+        FILE *f = fopen(path_of("much"), "wb");
+        /* one header, and then the rest of the file over and over */
+        size_t head = k->make == of_fixed ? 3 : k->make == of_csv ? 4 : 0;
+        size_t tail = k->make == of_fixed ? 2 : 0;
+
+        assert_int_equal(fwrite(data, 1, head, f), head);
+        for (int64_t at = 0; at < 2 << 20; at += (int64_t)(n - head - tail))
+            assert_int_equal(fwrite(data + head, 1, n - head - tail, f), n - head - tail);
+        assert_int_equal(fwrite("FF", 1, tail, f), tail);
+        fclose(f);
+    }
+}
+
+static void a_file_cut_while_it_is_read_is_an_error(void **state)
+{
+    (void)state;
+    for (int i = 0; i < KINDS; i++) {
+        const kind  *k = &kinds[i];
+        ch_dataset  *d;
+        ch_iterator *it = NULL;
+        ch_tuple    *t = NULL;
+        ch_status    rc;
+        int          n = 0;
+
+        if (strstr(k->file, ".gz") != NULL || strstr(k->file, ".zst") != NULL)
+            continue; /* what is compressed ends too soon: a_file_cut_anywhere... */
+        write_much(k);
+        d = with_threads(k->make(names("much", NULL), NULL), i % 2 ? CH_OFF : 2);
+        t_ok(ch_iterator_new(d, NULL, &it));
+        t_ok(ch_iterator_get_next(it, &t));
+        ch_tuple_unref(t);
+        assert_int_equal(truncate(path_of("much"), 700000), 0);
+        do {
+            t = NULL;
+            rc = ch_iterator_next(it, &t);
+            ch_tuple_unref(t);
+        } while (rc == CH_OK && t != NULL && n++ < 1000000);
+        if (rc != CH_DATA_LOSS || strstr(ch_error_message(), "much") == NULL ||
+            !names_byte(ch_error_message()))
+            fail_msg("%s: %s %s", k->file, ch_status_name(rc), ch_error_message());
+        ch_iterator_unref(it);
+        ch_dataset_unref(d);
+    }
+}
+
+static void silence(const ch_log_record *r, void *arg)
+{
+    (void)r;
+    (void)arg;
+}
+
+static int make_directory(void **state)
+{
+    (void)state;
+    if (mkdtemp(directory) == NULL || mkdir(path_of("bad"), 0700) != 0)
+        return -1;
+    ch_log_set_sink(silence, NULL, CH_LOG_ERROR); /* of what is left out */
+    ch_device_current();                          /* made once, and not counted */
+    write_files();
+    return 0;
+}
+
+static int remove_directory(void **state)
+{
+    char command[200];
+
+    (void)state;
+    snprintf(command, sizeof(command), "rm -r %s", directory);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(good_files_are_read),
+        cmocka_unit_test(a_file_cut_anywhere_is_an_error_there),
+        cmocka_unit_test(a_changed_byte_is_an_error_or_another_value),
+        cmocka_unit_test(a_call_that_fails_is_an_error_and_leaves_nothing_behind),
+        cmocka_unit_test(short_and_interrupted_reads_change_nothing),
+        cmocka_unit_test(a_file_that_is_not_there_is_one_error),
+        cmocka_unit_test(lengths_that_are_lies_take_no_memory),
+        cmocka_unit_test(headers_that_are_lies_are_refused),
+        cmocka_unit_test(an_idx_file_of_too_many_axes_or_elements_is_refused),
+        cmocka_unit_test(nul_bytes_are_not_ends),
+        cmocka_unit_test(endless_lines_and_records_stop_at_the_limit),
+        cmocka_unit_test(a_file_that_grows_too_much_is_refused),
+        cmocka_unit_test(a_file_cut_while_it_is_read_is_an_error),
+    };
+
+    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+}
