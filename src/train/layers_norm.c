@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/math.h"
+#include "ops/box.h"
 #include "train/layer.h"
 
 /* ---- over the batch ---- */
@@ -51,15 +52,20 @@ typedef struct batch_stats {
     ch_node *count;           /* (1): how many elements of each channel they are of */
 } batch_stats;
 
-/* The rows of x times what stands between rows and channels. */
+/* How many elements each channel of x has. Sizes that are not known yet are counted; but for the
+ * rows, which are there to be asked. */
 static ch_node *count_of(ch_step *s, ch_node *x, ch_dtype t)
 {
-    ch_shape shape = ch_node_shape(x);
-    double   each = 1;
+    ch_dims  pixels = x->dims;
+    ch_dim   of_a_row;
+    ch_node *n;
 
-    for (int k = 1; k < shape.rank - 1; k++)
-        each *= (double)shape.dim[k];
-    return ch_expand_dims(ch_mul(ch_cast(ch_rows(x), t), ch_number(s, each)), 0);
+    pixels.rank--;
+    if (ch__dims_product(&pixels, 1, pixels.rank, &of_a_row) && of_a_row.sym == 0)
+        n = ch_mul(ch_cast(ch_rows(x), t), ch_number(s, (double)of_a_row.n));
+    else
+        n = ch_sum_all(ch__fill_dims(s, t, &pixels, 1));
+    return ch_expand_dims(n, 0);
 }
 
 static ch_node *sum_rows(ch_node *x)

@@ -711,6 +711,79 @@ static void synchronized_statistics_are_those_of_all_rows(void **state)
     (void)state;
 }
 
+/* Rows that stand on another axis: its size is a symbol too. */
+static void norm_straight(ch_step *s, void *arg)
+{
+    ch_step_out(s, NULL, ch_layer_call(arg, s, ch_step_in(s, 0), true));
+}
+
+static void norm_transposed(ch_step *s, void *arg)
+{
+    static const int axis[] = {1, 0, 2};
+    ch_node         *x = ch_transpose(ch_step_in(s, 0), 3, axis);
+
+    ch_step_out(s, NULL, ch_transpose(ch_layer_call(arg, s, x, true), 3, axis));
+}
+
+/* Two axes of rows: (rows, rows, 1). */
+static void norm_pairs(ch_step *s, void *arg)
+{
+    ch_node *x = ch_reshape(ch_step_in(s, 0), ch_shape_of(-1, 12));
+    ch_node *pairs = ch_expand_dims(ch_matmul(x, false, x, true), -1);
+
+    ch_step_out(s, NULL, ch_layer_call(arg, s, pairs, true));
+}
+
+static void check_counts(ch_strategy *st, ch_step_fn one, ch_step_fn other, bool fixed,
+                         bool sync, ch_tuple *in, int channels)
+{
+    ch_layer    *l[2] = {ch_batch_norm_layer(NULL), ch_batch_norm_layer(NULL)};
+    ch_function *f[2] = {t_function(one, l[0]), t_function(other, l[1])};
+    ch_tuple    *out[2] = {NULL};
+
+    if (fixed)
+        ch_function_static_rows(f[0]);
+    for (int i = 0; i < 2; i++) {
+        ch_layer_synchronize(l[i], sync);
+        t_ok(ch_strategy_run(st, f[i], in, &out[i]));
+    }
+    for (int r = 0; r < ch_value_count(ch_tuple_at(out[0], 0)); r++)
+        for (int64_t i = 0; i < ch_tensor_count(ch_value_at(ch_tuple_at(out[0], 0), r)); i++)
+            t_near(t_floats(out[1], 0, r)[i], t_floats(out[0], 0, r)[i], 1e-5);
+    for (int c = 0; c < channels; c++) {
+        float mean[2], variance[2];
+
+        for (int i = 0; i < 2; i++)
+            moving(l[i], 0, c, &mean[i], &variance[i]);
+        t_near(mean[1], mean[0], 1e-5);
+        t_near(variance[1], variance[0], 1e-5);
+        assert_true(mean[0] != 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        ch_tuple_unref(out[i]);
+        ch_function_unref(f[i]);
+        ch_layer_unref(l[i]);
+    }
+}
+
+static void elements_are_counted_on_whatever_axis_rows_stand(void **state)
+{
+    ch_strategy *st = NULL;
+    ch_tensor   *x = t_noise(ch_shape_of(10, 3, 4), 3);
+    ch_tuple    *parts = parted(1, &x, (int64_t[]){7, 10}), *whole = t_tuple(1, &x);
+
+    t_ok(ch_strategy_mirrored(NULL, &st));
+    for (int sync = 0; sync < 2; sync++) {
+        check_counts(NULL, norm_straight, norm_transposed, false, sync, whole, 4);
+        check_counts(st, norm_straight, norm_transposed, false, sync, parts, 4);
+        check_counts(NULL, norm_pairs, norm_pairs, true, sync, whole, 1);
+    }
+    ch_tuple_unref(parts);
+    ch_tuple_unref(whole);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
 /* Gradients with respect to the input, through the statistics of all rows: as on one device. */
 static void input_gradient(ch_step *s, void *arg)
 {
@@ -1148,6 +1221,7 @@ int main(void)
         cmocka_unit_test(moving_statistics_are_weighed_by_rows),
         cmocka_unit_test(no_rows_anywhere_move_nothing),
         cmocka_unit_test(synchronized_statistics_are_those_of_all_rows),
+        cmocka_unit_test(elements_are_counted_on_whatever_axis_rows_stand),
         cmocka_unit_test(synchronized_gradients_cross_replicas),
         cmocka_unit_test(statistics_are_f32_beside_16_bits),
         cmocka_unit_test(batch_norm_can_do_without_gamma_and_beta),
