@@ -57,8 +57,10 @@ CH_API int ch_layer_trainable(ch_layer *l, ch_var *const **out);
 /* "dense_1/kernel", from this layer on; NULL: none of this name (yet). Borrowed. */
 CH_API ch_var *ch_layer_var(ch_layer *l, const char *path);
 CH_API int     ch_layer_children(const ch_layer *l, ch_layer *const **out);
-/* Variables of layers that are not yet called will have this dtype: CH_BF16 or CH_F16 halve
- * their memory. Inputs that are floats are cast to it. */
+/* Variables of layers that are not yet called will have this dtype, and inputs that are floats
+ * are cast to it: with CH_BF16 or CH_F16, a step's memory is a little more than half (0.55 in a
+ * transformer). The variables themselves are half, but an optimizer keeps them in f32 beside,
+ * and its slots: cohort/optimizer.h. */
 CH_API void ch_layer_set_dtype(ch_layer *l, ch_dtype dtype);
 /* Part of the key of every random first value, of layers not yet called. */
 CH_API void ch_layer_set_seed(ch_layer *l, uint64_t seed);

@@ -17,9 +17,15 @@
  *   - The learning rate is a variable: set it between steps, no step is recorded again. With a
  *     schedule it is computed from the iterations, and setting it is an error. It is f64, and
  *     takes the type of what it updates.
- *   - 16-bit variables are updated in f32: a slot "master" holds the exact value. ch_var_set on
+ *   - 16-bit variables are updated in f32: a slot "master" holds the exact value, one for all
+ *     optimizers ("net/dense/kernel/master"). With Adam such a parameter takes 14 bytes (2, and
+ *     4 each for master, m and v), one of f32 takes 12: less memory is what 16 bits bring to
+ *     what flows through a step, see ch_layer_set_dtype, not to what is kept. ch_var_set on
  *     such a variable sets its master too. An assign in a step does not: assign to the master
  *     there, or the next update brings the old value back.
+ *   - Steps that use one optimizer, or the same variables with two, are recorded by one thread
+ *     at a time, and so are the calls that make variables. Steps that update the same variables
+ *     are run one after the other; the questions below are asked between them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_OPTIMIZER_H
@@ -45,10 +51,11 @@ typedef struct ch_optimizer_options {
     double weight_decay; /* decoupled: var -= rate * decay * var; of a sparse gradient, its rows
                             alone. AdamW, LAMB: 0 means 0.01, CH_OFF none */
     double clip_value, clip_norm, clip_global_norm; /* 0: none; one of the norms, then values */
-    int accumulate; /* calls whose gradients are averaged and applied once; 0: 1. Each list of
-                          variables is counted by itself, slot "pending" of the first. Costs a
-                          slot "sum" of the size of each variable, and a pass over all of it in
-                          every step: also where gradients are sparse */
+    int    accumulate; /* calls whose gradients are averaged and applied once; 0: 1. Every call
+                          weighs the same: of batches of unequal size, it is the mean of their
+                          means. Each list of variables is counted by itself, slot "pending" of
+                          the first. Costs a slot "sum" of the size of each variable, and a pass
+                          over all of it in every step: also where gradients are sparse */
     double average; /* decay of a moving average of each variable, from its value when the slot
                           "average" is made; 0: none. Costs a pass over all of the variable in
                           every step: also where gradients are sparse */

@@ -7,22 +7,22 @@
 #include <string.h>
 
 /* clang-format off */
-/* name, slots; sparse, by row, norms */
+/* name, slots; sparse, by row, norms, initial */
 static const ch_rule rules[CH_RULES] = {
-    [CH_RULE_SGD] = {CH_RULE_SGD, "sgd", 0, {NULL}, true, false, false},
-    [CH_RULE_MOMENTUM] = {CH_RULE_MOMENTUM, "momentum", 1, {"momentum"}, true, false, false},
-    [CH_RULE_NESTEROV] = {CH_RULE_NESTEROV, "nesterov", 1, {"momentum"}, true, false, false},
-    [CH_RULE_ADAGRAD] = {CH_RULE_ADAGRAD, "adagrad", 1, {"accumulator"}, true, false, false},
-    [CH_RULE_ADAGRAD_ROWS] = {CH_RULE_ADAGRAD_ROWS, "adagrad_rows", 1, {"accumulator"}, true, true, false},
-    [CH_RULE_RMSPROP] = {CH_RULE_RMSPROP, "rmsprop", 1, {"velocity"}, false, false, false},
-    [CH_RULE_RMSPROP_MOMENTUM] = {CH_RULE_RMSPROP_MOMENTUM, "rmsprop_momentum", 2, {"velocity", "momentum"}, false, false, false},
-    [CH_RULE_RMSPROP_CENTERED] = {CH_RULE_RMSPROP_CENTERED, "rmsprop_centered", 2, {"velocity", "mean"}, false, false, false},
-    [CH_RULE_RMSPROP_CENTERED_MOMENTUM] = {CH_RULE_RMSPROP_CENTERED_MOMENTUM, "rmsprop_centered_momentum", 3, {"velocity", "mean", "momentum"}, false, false, false},
-    [CH_RULE_ADAM] = {CH_RULE_ADAM, "adam", 2, {"m", "v"}, true, false, false},
-    [CH_RULE_AMSGRAD] = {CH_RULE_AMSGRAD, "amsgrad", 3, {"m", "v", "v_hat"}, true, false, false},
-    [CH_RULE_ADAMAX] = {CH_RULE_ADAMAX, "adamax", 2, {"m", "u"}, false, false, false},
-    [CH_RULE_FTRL] = {CH_RULE_FTRL, "ftrl", 2, {"accumulator", "linear"}, true, false, false},
-    [CH_RULE_LAMB] = {CH_RULE_LAMB, "lamb", 2, {"m", "v"}, false, false, true},
+    [CH_RULE_SGD] = {CH_RULE_SGD, "sgd", 0, {NULL}, true, false, false, false},
+    [CH_RULE_MOMENTUM] = {CH_RULE_MOMENTUM, "momentum", 1, {"momentum"}, true, false, false, false},
+    [CH_RULE_NESTEROV] = {CH_RULE_NESTEROV, "nesterov", 1, {"momentum"}, true, false, false, false},
+    [CH_RULE_ADAGRAD] = {CH_RULE_ADAGRAD, "adagrad", 1, {"accumulator"}, true, false, false, true},
+    [CH_RULE_ADAGRAD_ROWS] = {CH_RULE_ADAGRAD_ROWS, "adagrad_rows", 1, {"accumulator"}, true, true, false, true},
+    [CH_RULE_RMSPROP] = {CH_RULE_RMSPROP, "rmsprop", 1, {"velocity"}, false, false, false, false},
+    [CH_RULE_RMSPROP_MOMENTUM] = {CH_RULE_RMSPROP_MOMENTUM, "rmsprop_momentum", 2, {"velocity", "momentum"}, false, false, false, false},
+    [CH_RULE_RMSPROP_CENTERED] = {CH_RULE_RMSPROP_CENTERED, "rmsprop_centered", 2, {"velocity", "mean"}, false, false, false, false},
+    [CH_RULE_RMSPROP_CENTERED_MOMENTUM] = {CH_RULE_RMSPROP_CENTERED_MOMENTUM, "rmsprop_centered_momentum", 3, {"velocity", "mean", "momentum"}, false, false, false, false},
+    [CH_RULE_ADAM] = {CH_RULE_ADAM, "adam", 2, {"m", "v"}, true, false, false, false},
+    [CH_RULE_AMSGRAD] = {CH_RULE_AMSGRAD, "amsgrad", 3, {"m", "v", "v_hat"}, true, false, false, false},
+    [CH_RULE_ADAMAX] = {CH_RULE_ADAMAX, "adamax", 2, {"m", "u"}, false, false, false, false},
+    [CH_RULE_FTRL] = {CH_RULE_FTRL, "ftrl", 2, {"accumulator", "linear"}, true, false, false, true},
+    [CH_RULE_LAMB] = {CH_RULE_LAMB, "lamb", 2, {"m", "v"}, false, false, true, false},
 };
 /* clang-format on */
 

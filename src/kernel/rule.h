@@ -68,6 +68,7 @@ typedef struct ch_rule {
     bool         is_sparse; /* rows that no id names may be left alone */
     bool         by_row;    /* its slot has one element for each row */
     bool         has_norms;
+    bool         has_initial; /* its first slot starts at a number that is chosen, not at 0 */
 } ch_rule;
 
 const ch_rule *ch__rule(ch_rule_kind kind);

@@ -279,14 +279,6 @@ static ch_status check(const ch_init *init, ch_dtype dtype, ch_shape shape)
     return CH_OK;
 }
 
-static void fill_constant(ch_tensor *t, double value)
-{
-    size_t bytes = ch_dtype_bytes(t->dtype);
-
-    for (int64_t i = 0; i < ch_tensor_count(t); i++)
-        ch__store(t->dtype, t->data + (size_t)i * bytes, value);
-}
-
 static void fill_diagonal(ch_tensor *t, double value)
 {
     int64_t columns = t->shape.dim[1],
@@ -312,7 +304,7 @@ ch_status ch_init_tensor(const ch_init *init, const char *name, ch_dtype dtype, 
     if (rc != CH_OK)
         return rc;
     if (given.kind == CH_INIT_CONSTANT) {
-        fill_constant(t, given.a);
+        ch__tensor_fill(t, given.a);
     } else if (given.kind == CH_INIT_IDENTITY) {
         fill_diagonal(t, given.a);
     } else if (given.kind == CH_INIT_ORTHOGONAL) {

@@ -51,6 +51,8 @@ struct ch_var {
 /* From now on who sets `leader` from outside sets `v` too, in v's dtype: a master follows its
  * 16-bit variable. Both are of one strategy. Ends with either of them. */
 void ch__var_follow(ch_var *v, ch_var *leader);
+/* One that does so already, referenced; NULL: there is none. */
+ch_var *ch__var_follower(const ch_var *leader);
 
 extern ch_strategy *ch__strategy_default(void);
 /* The one meant by an argument: itself, or the current one. */

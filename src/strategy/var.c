@@ -62,6 +62,29 @@ void ch__var_follow(ch_var *v, ch_var *leader)
     pthread_mutex_unlock(&leader->strategy->lock);
 }
 
+/* A reference to v, unless its last one is gone: then it is about to leave. */
+static bool try_ref(ch_var *v)
+{
+    int refs = atomic_load(&v->refs);
+
+    while (refs > 0)
+        if (atomic_compare_exchange_weak(&v->refs, &refs, refs + 1))
+            return true;
+    return false;
+}
+
+ch_var *ch__var_follower(const ch_var *leader)
+{
+    ch_var *f;
+
+    pthread_mutex_lock(&leader->strategy->lock);
+    f = leader->follower;
+    while (f != NULL && !try_ref(f))
+        f = f->next_follower;
+    pthread_mutex_unlock(&leader->strategy->lock);
+    return f;
+}
+
 /* Nobody follows it, and it follows nobody, any more. */
 static void part(ch_var *v)
 {

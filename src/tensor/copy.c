@@ -172,3 +172,20 @@ ch_status ch__tensor_cast(ch_tensor *t, ch_dtype dtype, ch_tensor **out)
     ch_tensor_unref(from);
     return rc;
 }
+
+/* The first element is stored; then what is there is copied behind itself, which doubles it,
+ * until it is as much as stays near. */
+void ch__tensor_fill(ch_tensor *t, double value)
+{
+    const size_t near_by = 32 << 10;
+    size_t       bytes = ch_tensor_bytes(t), done = ch_dtype_bytes(t->dtype), n;
+
+    if (bytes == 0)
+        return;
+    ch__store(t->dtype, t->data, value);
+    for (; done < bytes; done += n) {
+        n = done < near_by ? done : near_by;
+        n = n < bytes - done ? n : bytes - done;
+        memcpy(t->data + done, t->data, n);
+    }
+}

@@ -76,6 +76,8 @@ void ch__copy_strided(ch_dtype dtype, ch_shape shape, const char *from,
  * to its nearer end, and NaN to 0. */
 double ch__load(ch_dtype dtype, const void *at);
 void   ch__store(ch_dtype dtype, void *at, double value);
+/* Makes every element of a contiguous tensor of numbers this one. */
+void ch__tensor_fill(ch_tensor *t, double value);
 /* A new tensor of numbers with t's values in another dtype. */
 CH_MUST_CHECK ch_status ch__tensor_cast(ch_tensor *t, ch_dtype dtype, ch_tensor **out);
 /* True if the dtype holds this number exactly, or is a float, which rounds. */

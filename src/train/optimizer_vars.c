@@ -12,25 +12,39 @@
 
 /* ---- making them ---- */
 
-/* A variable with this first value, whose reference it takes over, named "of/name", or
- * "of/optimizer/name" for a slot. */
-static ch_status keep(ch_optimizer *o, ch_strategy *st, const ch_var *of, const char *name,
-                      ch_tensor *initial, ch_var **out)
+/* "of/by/name"; without `of` or `by`, the rest of it. NULL when out of memory. */
+static char *path_of(const char *of, const char *by, const char *name)
 {
-    ch_var_spec spec = {.initial = initial, .trainable = CH_OFF};
-    size_t      size =
-        (of != NULL ? strlen(ch_var_name(of)) : 0) + strlen(o->name) + strlen(name) + 3;
-    char     *path = ch__malloc(size);
-    ch_status rc = CH_OK;
+    const char *part[] = {of, by, name};
+    size_t      size = 0, at = 0;
+    char       *path;
 
-    if (path == NULL || !ch__grow((void **)&o->all, &o->cap_all, o->n_all + 1, sizeof(*o->all)))
-        rc = ch__fail_memory("an optimizer");
-    if (rc == CH_OK) {
-        snprintf(path, size, "%s%s%s/%s", of != NULL ? ch_var_name(of) : "",
-                 of != NULL ? "/" : "", o->name, name);
-        spec.name = path;
+    for (int i = 0; i < 3; i++)
+        size += part[i] != NULL ? strlen(part[i]) + 1 : 0;
+    path = ch__malloc(size);
+    for (int i = 0; i < 3 && path != NULL; i++)
+        if (part[i] != NULL)
+            at += (size_t)snprintf(path + at, size - at, "%s%s", at > 0 ? "/" : "", part[i]);
+    return path;
+}
+
+/* Room in the list of what the optimizer keeps. */
+static ch_status make_room(ch_optimizer *o)
+{
+    return ch__grow((void **)&o->all, &o->cap_all, o->n_all + 1, sizeof(*o->all))
+               ? CH_OK
+               : ch__fail_memory("an optimizer");
+}
+
+/* Keeps a new variable with this first value, whose reference it takes over. */
+static ch_status keep(ch_optimizer *o, ch_strategy *st, char *path, ch_tensor *initial,
+                      ch_var **out)
+{
+    ch_var_spec spec = {.name = path, .initial = initial, .trainable = CH_OFF};
+    ch_status   rc = path != NULL ? make_room(o) : ch__fail_memory("an optimizer");
+
+    if (rc == CH_OK)
         rc = ch_var_new(st, &spec, out);
-    }
     if (rc == CH_OK)
         o->all[o->n_all++] = *out;
     ch__free(path);
@@ -41,11 +55,9 @@ static ch_status keep(ch_optimizer *o, ch_strategy *st, const ch_var *of, const 
 static ch_status full(ch_dtype dtype, ch_shape shape, double value, ch_tensor **out)
 {
     ch_status rc = ch_tensor_new(dtype, shape, out);
-    char     *at = rc == CH_OK ? ch_tensor_data_mut(*out) : NULL;
-    int64_t   n = rc == CH_OK && value != 0 ? ch_tensor_count(*out) : 0;
 
-    for (int64_t i = 0; i < n; i++)
-        ch__store(dtype, at + (size_t)i * ch_dtype_bytes(dtype), value);
+    if (rc == CH_OK && value != 0)
+        ch__tensor_fill(*out, value);
     return rc;
 }
 
@@ -66,7 +78,7 @@ ch_status ch__opt_own(ch_optimizer *o, ch_strategy *st, ch_opt_own which, ch_var
     if (o->own[which] == NULL) {
         rc = full(own[which].dtype, ch_shape_scalar(), own[which].first, &t);
         if (rc == CH_OK)
-            rc = keep(o, st, NULL, own[which].name, t, &o->own[which]);
+            rc = keep(o, st, path_of(NULL, o->name, own[which].name), t, &o->own[which]);
     }
     if (out != NULL)
         *out = o->own[which];
@@ -103,28 +115,47 @@ static ch_status value_of(ch_var *v, ch_tensor **out)
 static ch_status first_value(const ch_optimizer *o, ch_var *v, int i, ch_tensor **out)
 {
     ch_shape shape = ch_var_shape(v);
-    bool     accumulator =
-        i == 0 && o->rule->n_slots > 0 && strcmp(o->rule->slot[0], "accumulator") == 0;
 
     if (i == CH_OPT_MASTER || i == CH_OPT_AVERAGE)
         return value_of(v, out);
     if ((i == CH_OPT_TOUCHED || (i == 0 && o->rule->by_row)) && shape.rank > 0)
         shape.rank = 1;
     return full(i == CH_OPT_TOUCHED ? CH_BOOL : ch__opt_dtype(v), shape,
-                accumulator ? o->initial : 0, out);
+                i == 0 && o->rule->has_initial ? o->initial : 0, out);
+}
+
+/* A variable has one master, of all optimizers: whoever comes first makes it. */
+static ch_status find_master(ch_optimizer *o, ch_opt_entry *e)
+{
+    ch_var   *found = ch__var_follower(e->var);
+    ch_status rc = CH_OK;
+
+    if (found == NULL)
+        return CH_OK;
+    rc = make_room(o);
+    if (rc == CH_OK)
+        e->slot[CH_OPT_MASTER] = o->all[o->n_all++] = found;
+    else
+        ch_var_unref(found);
+    return rc;
 }
 
 static ch_status make_slot(ch_optimizer *o, ch_opt_entry *e, int i)
 {
+    bool       is_master = i == CH_OPT_MASTER;
     ch_tensor *t = NULL;
     ch_status  rc = CH_OK;
 
-    if (e->slot[i] != NULL)
-        return CH_OK;
+    if (e->slot[i] == NULL && is_master)
+        rc = find_master(o, e);
+    if (e->slot[i] != NULL || rc != CH_OK)
+        return rc;
     rc = first_value(o, e->var, i, &t);
     if (rc == CH_OK)
-        rc = keep(o, ch_var_strategy(e->var), e->var, slot_name(o, i), t, &e->slot[i]);
-    if (rc == CH_OK && i == CH_OPT_MASTER)
+        rc = keep(o, ch_var_strategy(e->var),
+                  path_of(ch_var_name(e->var), is_master ? NULL : o->name, slot_name(o, i)), t,
+                  &e->slot[i]);
+    if (rc == CH_OK && is_master)
         ch__var_follow(e->slot[i], e->var);
     return rc;
 }
@@ -162,6 +193,8 @@ ch_opt_list *ch__opt_list(const ch_optimizer *o, int n, ch_var *const *var)
     return NULL;
 }
 
+static const char pending_name[] = "pending";
+
 /* The counter of a list of variables is named after the first of them. */
 static ch_status build_list(ch_optimizer *o, int n, ch_var *const *var)
 {
@@ -183,7 +216,8 @@ static ch_status build_list(ch_optimizer *o, int n, ch_var *const *var)
     if (l->pending == NULL) {
         rc = full(CH_I64, ch_shape_scalar(), 0, &zero);
         if (rc == CH_OK)
-            rc = keep(o, ch_var_strategy(var[0]), var[0], "pending", zero, &l->pending);
+            rc = keep(o, ch_var_strategy(var[0]),
+                      path_of(ch_var_name(var[0]), o->name, pending_name), zero, &l->pending);
     }
     for (int i = 0; i < n && rc == CH_OK; i++) {
         rc = make_slot(o, &l->entry[i], CH_OPT_SUM);
@@ -338,15 +372,25 @@ static ch_var *named(const ch_optimizer *o, const ch_opt_entry *e, const char *n
     return NULL;
 }
 
+/* In a list of variables: the sums of each, and the counter at the first. */
+static ch_var *named_in(const ch_optimizer *o, const ch_opt_list *l, const ch_var *v,
+                        const char *name)
+{
+    if (l->entry[0].var == v && strcmp(pending_name, name) == 0)
+        return l->pending;
+    for (int i = 0; i < l->n; i++)
+        if (l->entry[i].var == v)
+            return named(o, &l->entry[i], name);
+    return NULL;
+}
+
 ch_var *ch_optimizer_slot(ch_optimizer *o, const ch_var *v, const char *slot)
 {
-    const ch_opt_entry *e = o != NULL && slot != NULL ? ch__opt_entry(o, v) : NULL;
+    const ch_opt_entry *e = o != NULL && v != NULL && slot != NULL ? ch__opt_entry(o, v) : NULL;
     ch_var             *found = e != NULL ? named(o, e, slot) : NULL;
 
-    for (int i = 0; e != NULL && i < o->n_lists; i++)
-        for (int k = 0; k < o->list[i].n && found == NULL; k++)
-            if (o->list[i].entry[k].var == v)
-                found = named(o, &o->list[i].entry[k], slot);
+    for (int i = 0; e != NULL && i < o->n_lists && found == NULL; i++)
+        found = named_in(o, &o->list[i], v, slot);
     return found;
 }
 

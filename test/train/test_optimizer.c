@@ -950,6 +950,8 @@ static void slots_can_be_made_without_a_step(void **state)
     for (int i = 0; i < n; i++)
         assert_string_equal(name[i], ch_var_name(all[i]));
     assert_string_equal(ch_var_name(ch_optimizer_slot(m.o, m.v[1], "sum")), "w/adam/sum");
+    assert_non_null(ch_optimizer_slot(m.o, m.v[0], "pending")); /* of the first, for all */
+    assert_null(ch_optimizer_slot(m.o, m.v[1], "pending"));
     t_refused(ch_optimizer_build(m.o, 0, NULL), CH_INVALID_ARGUMENT, "adam",
               "nothing to train");
     t_refused(ch_optimizer_build(NULL, 2, m.v), CH_INVALID_ARGUMENT, "optimizer", "NULL");
@@ -1011,6 +1013,38 @@ static void a_16_bit_variable_that_is_set_stays_so(void **state)
         ch_tensor_unref(eights);
         ch_tensor_unref(value);
     }
+    (void)state;
+}
+
+/* Two that take turns on one variable, as two losses might: both move the one exact value. */
+static void a_16_bit_variable_has_one_master_for_all_its_optimizers(void **state)
+{
+    job            a = {.o = sgd_with(0x1p-10, NULL), .n = 1}, b = a;
+    ch_function   *f, *g;
+    ch_var        *master;
+    ch_var *const *all;
+
+    t_ok(ch_sgd(0x1p-9, NULL, &(ch_optimizer_options){.name = "other"}, &b.o));
+    a.v[0] = b.v[0] = var_of(NULL, "w", CH_BF16, ch_shape_of(2), (double[]){1, 2});
+    f = t_function(one_by_one, &a);
+    g = t_function(one_by_one, &b);
+    for (int t = 0; t < 32; t++) { /* less than half a place of bf16 each */
+        run_alone(f);
+        run_alone(g);
+    }
+    master = ch_optimizer_slot(a.o, a.v[0], "master");
+    assert_string_equal(ch_var_name(master), "w/master");
+    assert_ptr_equal(ch_optimizer_slot(b.o, b.v[0], "master"), master);
+    assert_true(value_at(master, 0) == 1 - 0x1.8p-4 && value_at(a.v[0], 0) == 1 - 0x1.8p-4);
+    assert_int_equal(ch_optimizer_vars(b.o, &all), 3); /* iterations, rate, master */
+    /* It is there as long as one of them is. */
+    ch_function_unref(f);
+    ch_optimizer_unref(a.o);
+    run_alone(g);
+    assert_true(value_at(master, 0) == 1 - 0x1.8p-4 - 0x1p-9);
+    ch_function_unref(g);
+    ch_optimizer_unref(b.o);
+    ch_var_unref(a.v[0]);
     (void)state;
 }
 
@@ -1543,6 +1577,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_is_not_finite_is_passed_on_or_skipped_or_stops),
         cmocka_unit_test(gradients_are_clipped_by_value_norm_or_the_norm_of_all),
         cmocka_unit_test(the_norm_of_a_sparse_gradient_is_that_of_its_sum),
+        cmocka_unit_test(a_16_bit_variable_has_one_master_for_all_its_optimizers),
         cmocka_unit_test(small_steps_of_a_bf16_variable_add_up_in_its_master),
         cmocka_unit_test(sixteen_bit_models_train_like_wide_ones),
         cmocka_unit_test(
