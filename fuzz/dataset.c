@@ -78,7 +78,7 @@ static ch_dataset *pipeline(int kind)
     default:
         return ch_dataset_rebatch(
             ch_dataset_concatenate(
-                2, (ch_dataset *[]){ch_dataset_batch(ch_dataset_cache(d), 4, NULL),
+                2, (ch_dataset *[]){ch_dataset_batch(ch_dataset_cache(d, NULL), 4, NULL),
                                     ch_dataset_batch(ch_dataset_range(0, 9, 2), 3, NULL)}),
             2, (int64_t[]){3, 1}, NULL);
     }

@@ -274,8 +274,13 @@ CH_API ch_dataset *ch_dataset_window(ch_dataset *d, int64_t size, ch_dataset_fn 
 
 /* ---- keeping ---- */
 
-/* Keeps the elements of the first whole pass in memory: later ones take them from there. */
-CH_API ch_dataset *ch_dataset_cache(ch_dataset *d);
+/* Keeps the elements of the first whole pass: later ones take them from there, and do nothing of
+ * what comes before. `path` NULL: in memory. Else in that file, for later processes too; names that
+ * end in .gz and .zst are compressed. It appears when the pass is whole; one that ends early, or has
+ * an error in it, leaves nothing. A file that holds another dataset's elements is an error: it is
+ * known by the description and by data in memory, not by what is in files or C functions, so remove
+ * it when these change. */
+CH_API ch_dataset *ch_dataset_cache(ch_dataset *d, const char *path);
 /* Works ahead, up to `n` elements; 0: as it turns out to be useful. Iterators do so behind the last
  * stage anyway. */
 CH_API ch_dataset *ch_dataset_prefetch(ch_dataset *d, int n);

@@ -1,4 +1,4 @@
-/* data/cache.c -- keeping elements: cache in memory, and prefetch.
+/* data/cache.c -- keeping elements in memory: cache, and prefetch.
  *
  * A cache keeps what it got from below and never asks twice. It is filled as it is used: a pass that
  * ends early leaves the rest to the next one. A place in it is a number: who goes there asks below
@@ -97,7 +97,6 @@ const ch_stage ch__stage_cache = {
     .name = "cache",
     .version = 1,
     .n_in = 1,
-    .attrs = &cohort__cache__descriptor,
     .cursor_bytes = sizeof(caching),
     .infer = ch__infer_like_input,
     .open = ch__open_nothing,
@@ -108,13 +107,11 @@ const ch_stage ch__stage_cache = {
     .close = cache_close,
 };
 
-ch_dataset *ch_dataset_cache(ch_dataset *d)
+ch_dataset *ch_dataset_cache(ch_dataset *d, const char *path)
 {
-    Cohort__Cache a;
-
-    cohort__cache__init(&a);
-    return ch__dataset_new(&ch__stage_cache,
-                           &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
+    if (path != NULL)
+        return ch__dataset_cache_file(d, path);
+    return ch__dataset_new(&ch__stage_cache, &(ch_dataset_make){.n_in = 1, .in = &d});
 }
 
 /* ---- prefetch ---- */

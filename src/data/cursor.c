@@ -24,7 +24,7 @@ static ch_status open_inputs(ch_cursor *c)
     c->in = ch__calloc((size_t)c->dataset->n_in + 1, sizeof(ch_cursor *));
     if (c->in == NULL)
         return ch__fail_memory(c->stage->name);
-    for (int i = 0; i < c->dataset->n_in; i++) {
+    for (int i = 0; i < c->dataset->n_in && !c->stage->opens_inputs; i++) {
         ch_status rc = ch__cursor_open(c->it, c->dataset->in[i], c, &c->in[i]);
 
         if (rc != CH_OK)
@@ -269,6 +269,13 @@ static ch_status body_load(ch_cursor *of, bool ahead, ch_loader *l, ch_cursor **
         *out = NULL;
     }
     return rc;
+}
+
+bool ch__cursor_is_in_body(const ch_cursor *c)
+{
+    while (c != NULL && c->stage != &frame_stage)
+        c = c->parent;
+    return c != NULL;
 }
 
 ch_status ch__body_open(ch_cursor *of, int n, ch_element *const *given, ch_cursor **out)

@@ -36,6 +36,8 @@ typedef struct ch_stage {
     /* Checks the attributes, which may come from a stranger, and says what elements look like:
      * ch__dataset_spec, d->cardinality. */
     ch_status (*infer)(ch_dataset *d);
+    bool
+        opens_inputs; /* itself, when it needs them: nothing works ahead for what is not asked */
     /* At the first element. The inputs are open. */
     ch_status (*open)(ch_cursor *c);
     ch_status (*next)(ch_cursor *c, ch_element **out);
@@ -116,6 +118,8 @@ ch_status ch__dataset_set_parts(ch_dataset *d, int n, const ch_tensor_spec *spec
 ch_status ch__dataset_like(ch_dataset *d, const ch_dataset *from);
 /* True if a stage in it may give its elements in any order. */
 bool ch__dataset_is_unordered(const ch_dataset *d);
+/* Tells datasets apart by what they describe, data in memory too; not by what C functions do. */
+uint64_t ch__dataset_fingerprint(const ch_dataset *d);
 /* Elements may also be as those of `other`: sizes that differ are not known. */
 ch_status ch__dataset_widen(ch_dataset *d, const ch_dataset *other);
 /* A spec as a message whose memory is of the arena; and parts as one says. */
@@ -136,6 +140,8 @@ const ch_stage *const *ch__stages(void);
 extern const ch_stage ch__stage_element, ch__stage_options;
 /* What its options say, the outermost first. */
 ch_dataset_options ch__dataset_options(const ch_dataset *d);
+/* ch_dataset_cache in a file. */
+ch_dataset *ch__dataset_cache_file(ch_dataset *d, const char *path);
 /* ch_dataset_shard by a distribution: `why` ("files") is what there must be enough of. */
 ch_dataset *ch__dataset_shard(ch_dataset *d, int64_t n, int64_t index, const char *why);
 
@@ -179,6 +185,8 @@ void      ch__close_nothing(ch_cursor *c);
  * on an error too. The result is a cursor like any other. `ahead`: threads run it beforehand. */
 ch_status ch__body_open(ch_cursor *of, int n, ch_element *const *given, ch_cursor **out);
 ch_status ch__body_open_ahead(ch_cursor *of, int n, ch_element *const *given, ch_cursor **out);
+/* Whether a cursor is part of a body at work. */
+bool ch__cursor_is_in_body(const ch_cursor *c);
 /* One that was saved with ch__cursor_save. */
 ch_status ch__body_load(ch_cursor *of, ch_loader *l, ch_cursor **out);
 ch_status ch__body_load_ahead(ch_cursor *of, ch_loader *l, ch_cursor **out);

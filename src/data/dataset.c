@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "data/data.h"
 #include "data/message.h"
+#include "file/crc32c.h"
 #include "tensor/print.h"
 
 ch_dataset *ch_dataset_ref(ch_dataset *d)
@@ -215,6 +216,35 @@ static ch_status set_hash(ch_dataset *d)
         ch_bytes_free(bytes);
     }
     return CH_OK;
+}
+
+static uint64_t mix_tensor(uint64_t h, const ch_tensor *t)
+{
+    const ch_str *s = ch_tensor_data(t);
+    int64_t       n = ch_tensor_count(t);
+    uint32_t      crc = 0;
+
+    if (ch_tensor_dtype(t) != CH_STR)
+        crc = ch__crc32c(crc, s, (size_t)n * ch_dtype_bytes(ch_tensor_dtype(t)));
+    for (int64_t i = 0; ch_tensor_dtype(t) == CH_STR && i < n; i++) {
+        crc = ch__crc32c(crc, &s[i].size, sizeof(s[i].size));
+        crc = ch__crc32c(crc, s[i].data, s[i].size);
+    }
+    return mix(h, &crc, sizeof(crc));
+}
+
+uint64_t ch__dataset_fingerprint(const ch_dataset *d)
+{
+    uint64_t h = d->hash;
+
+    for (int i = 0; d->data != NULL && i < ch_tuple_count(d->data); i++)
+        h = mix_tensor(h, ch_value_at(ch_tuple_at(d->data, i), 0));
+    for (int i = 0; i < d->n_in + (d->body != NULL); i++) {
+        uint64_t in = ch__dataset_fingerprint(i < d->n_in ? d->in[i] : d->body);
+
+        h = mix(h, &in, sizeof(in));
+    }
+    return h;
 }
 
 static void drop_make(const ch_dataset_make *m)

@@ -30,8 +30,9 @@ static bool is_one_of(const ch_dataset *d, const char *const *name)
 /* 5.2.1. */
 int64_t ch_dataset_batch_size(const ch_dataset *d)
 {
-    static const char *const through[] = {"cache", "filter",  "options", "prefetch", "repeat",
-                                          "shard", "shuffle", "skip",    "take",     NULL};
+    static const char *const through[] = {"cache",    "cache_file", "filter", "options",
+                                          "prefetch", "repeat",     "shard",  "shuffle",
+                                          "skip",     "take",       NULL};
     static const char *const all_of[] = {"zip", "concatenate", NULL};
     bool                     is_known = d != NULL && d->n_parts > 0;
     int64_t                  size;
@@ -58,9 +59,36 @@ int64_t ch_dataset_batch_size(const ch_dataset *d)
 
 /* ---- other trees ---- */
 
-/* The same stage over other inputs, which are taken over. */
-static ch_dataset *with_inputs(const ch_dataset *d, ch_dataset *const *in)
+typedef struct division {
+    int  n, index;  /* workers, and which of them */
+    bool is_strict; /* only where it cannot change what is read in all */
+    char why_not[160];
+} division;
+
+/* A file of its own for each worker: "train-1-of-4.zst". */
+static ch_dataset *own_cache(const division *v, const ch_dataset *d, ch_dataset *in)
 {
+    const char *path = CH_ATTRS_OF(d, Cohort__CacheFile)->path, *slash = strrchr(path, '/');
+    const char *dot = strrchr(slash != NULL ? slash : path, '.');
+    size_t      size = strlen(path) + 64, stem = dot != NULL ? (size_t)(dot - path) : size - 64;
+    char       *own = ch__malloc(size);
+
+    if (own == NULL) {
+        (void)ch__fail_memory("cache_file");
+        ch_dataset_unref(in);
+        return NULL;
+    }
+    snprintf(own, size, "%.*s-%d-of-%d%s", (int)stem, path, v->index, v->n, path + stem);
+    in = ch__dataset_cache_file(in, own);
+    ch__free(own);
+    return in;
+}
+
+/* The same stage over other inputs, which are taken over. */
+static ch_dataset *with_inputs(const division *v, const ch_dataset *d, ch_dataset *const *in)
+{
+    if (d->stage == &ch__stage_cache_file && in[0]->hash != d->in[0]->hash)
+        return own_cache(v, d, in[0]);
     return ch__dataset_new(d->stage, &(ch_dataset_make){.attrs = d->attrs,
                                                         .n_in = d->n_in,
                                                         .in = in,
@@ -70,12 +98,6 @@ static ch_dataset *with_inputs(const ch_dataset *d, ch_dataset *const *in)
                                                         .data = ch_tuple_ref(d->data),
                                                         .call = &d->call});
 }
-
-typedef struct division {
-    int  n, index;  /* workers, and which of them */
-    bool is_strict; /* only where it cannot change what is read in all */
-    char why_not[160];
-} division;
 
 typedef ch_dataset *(*rewrite)(division *v, ch_dataset *d);
 
@@ -89,7 +111,7 @@ static ch_dataset *rewrite_inputs(division *v, ch_dataset *d, rewrite each)
     for (int i = 0; i < d->n_in && is_whole; i++)
         is_whole = (in[i] = each(v, d->in[i])) != NULL;
     if (is_whole)
-        out = with_inputs(d, in);
+        out = with_inputs(v, d, in);
     else
         for (int i = 0; in != NULL && i < d->n_in; i++)
             ch_dataset_unref(in[i]);
@@ -147,8 +169,8 @@ static bool drops_rows(const ch_dataset *d)
 /* Under shuffles of names, so that workers stay apart whatever these do (5.5.4). */
 static ch_dataset *divide_names(division *v, ch_dataset *d)
 {
-    static const char *const over[] = {"shuffle", "repeat",  "prefetch",
-                                       "cache",   "options", NULL};
+    static const char *const over[] = {"shuffle",    "repeat",  "prefetch", "cache",
+                                       "cache_file", "options", NULL};
 
     if (is_one_of(d, over))
         return rewrite_inputs(v, d, divide_names);
@@ -159,9 +181,10 @@ static ch_dataset *divide_files(division *v, ch_dataset *d)
 {
     /* The union over workers is what one would read: elements are treated one by one, or as a heap. */
     static const char *const through[] = {
-        "map",     "filter",      "examples", "batch",    "unbatch",    "padded_batch",
-        "rebatch", "bucket",      "shuffle",  "repeat",   "prefetch",   "cache",
-        "select",  "concatenate", "options",  "flat_map", "interleave", NULL};
+        "map",          "filter",   "examples",   "batch",   "unbatch",
+        "padded_batch", "rebatch",  "bucket",     "shuffle", "repeat",
+        "prefetch",     "cache",    "cache_file", "select",  "concatenate",
+        "options",      "flat_map", "interleave", NULL};
     /* Asked for by name, also where each worker does it to its own part. */
     static const char *const also[] = {"take",   "skip",  "take_while", "enumerate", "zip",
                                        "window", "shard", "sample",     NULL};

@@ -465,7 +465,7 @@ int ch_iterator_print_profile(ch_iterator *it, char *text, size_t size)
 
     if (p == NULL)
         return ch__text_length(&t);
-    ch_iterator_profile(it, p, n);
+    n = (int)ch__least(n, ch_iterator_profile(it, p, n)); /* stages come and go */
     for (int i = 0; i < n; i++)
         sum += (double)p[i].busy_ns;
     ch__text_add(&t, "%-28s %12s %10s %7s %10s %s\n", "stage", "elements", "busy ms", "share",

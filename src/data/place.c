@@ -71,6 +71,21 @@ ch_status ch__part_encode(ch_arena *a, const ch_part *p, const char *name, Cohor
     return CH_OK;
 }
 
+ch_status ch__element_encode(ch_arena *a, const ch_element *e, Cohort__Element *out)
+{
+    out->parts = ch__arena_alloc(a, ((size_t)e->n + 1) * sizeof(*out->parts));
+    if (out->parts == NULL)
+        return ch__fail_memory("element");
+    for (int i = 0; i < e->n; i++) {
+        ch_status rc = ch__part_encode(a, &e->part[i], NULL, &out->parts[i]);
+
+        if (rc != CH_OK)
+            return rc;
+        out->n_parts++;
+    }
+    return CH_OK;
+}
+
 /* As many lengths as there are strings, which add up to the bytes. */
 static ch_status check_strings(const Cohort__Part *m, int64_t count)
 {
@@ -264,23 +279,10 @@ static Cohort__Element *save_place(ch_saver *s)
 void ch__save_element(ch_saver *s, const ch_element *e)
 {
     Cohort__Element *m = save_place(s);
+    ch_status        rc = m != NULL ? ch__element_encode(&s->arena, e, m) : CH_OK;
 
-    if (m == NULL)
-        return;
-    m->parts = ch__arena_alloc(&s->arena, ((size_t)e->n + 1) * sizeof(*m->parts));
-    if (m->parts == NULL) {
-        no_memory(s);
-        return;
-    }
-    for (int i = 0; i < e->n; i++) {
-        ch_status rc = ch__part_encode(&s->arena, &e->part[i], NULL, &m->parts[i]);
-
-        if (rc != CH_OK) {
-            ch__save_fail(s, rc);
-            return;
-        }
-        m->n_parts++;
-    }
+    if (rc != CH_OK)
+        ch__save_fail(s, rc);
 }
 
 void ch__save_elements(ch_saver *s, const ch_elements *list)

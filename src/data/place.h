@@ -10,6 +10,8 @@ ch_status ch__place_load(ch_cursor *root, uint64_t dataset, const void *bytes, s
 
 /* A part as a message whose memory is of the arena; its bytes are where they were. */
 ch_status ch__part_encode(ch_arena *a, const ch_part *p, const char *name, Cohort__Part **out);
+/* All parts of an element, likewise, into a message that was initialised. */
+ch_status ch__element_encode(ch_arena *a, const ch_element *e, Cohort__Element *out);
 /* All parts of one element, checked; the bytes are copied. */
 ch_status ch__parts_decode(size_t n, Cohort__Part *const *part, ch_element **out);
 

@@ -11,7 +11,7 @@
     X(tensors) X(slices) X(range) X(generator)                      \
     X(take) X(skip) X(repeat) X(shard) X(concatenate) X(zip) X(enumerate) \
     X(shuffle) X(batch) X(unbatch) X(rebatch) X(split) X(padded_batch) X(bucket) \
-    X(select) X(sample) X(prefetch) X(cache) X(flat_map) X(interleave) X(window)
+    X(select) X(sample) X(prefetch) X(cache) X(cache_file) X(flat_map) X(interleave) X(window)
 /* clang-format on */
 
 #define CH_STAGE_DECLARE(name) extern const ch_stage ch__stage_##name;

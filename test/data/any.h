@@ -253,7 +253,16 @@ static inline ch_dataset *any_with_place(ch_dataset *d)
     return ch_dataset_map(ch_dataset_enumerate(d, 1), any_pair, NULL, NULL);
 }
 
-static inline ch_dataset *any_stage(ch_dataset *x, dice *d)
+/* In memory, or in a file that the next one of this number finds. */
+static inline ch_dataset *any_cache(const char *directory, ch_dataset *x, dice *d)
+{
+    char name[40];
+
+    snprintf(name, sizeof(name), "%llx", (unsigned long long)d->state);
+    return ch_dataset_cache(x, roll(d, 2) ? any_file(directory, name, "cache") : NULL);
+}
+
+static inline ch_dataset *any_stage(const char *directory, ch_dataset *x, dice *d)
 {
     const ch_tensor_spec one = {.dtype = CH_I64};
     int64_t              n = 1 + (int64_t)roll(d, 9);
@@ -272,7 +281,7 @@ static inline ch_dataset *any_stage(ch_dataset *x, dice *d)
         return ch_dataset_shuffle(
             x, 2 * n, &(ch_shuffle_options){.seed = roll(d, 99), .same_each_time = roll(d, 2)});
     case 6:
-        return ch_dataset_cache(x);
+        return any_cache(directory, x, d);
     case 7:
         return ch_dataset_repeat(x, (int64_t)roll(d, 4));
     case 8:
@@ -310,7 +319,7 @@ static inline ch_dataset *any_stage(ch_dataset *x, dice *d)
 
 /* Stages behind which the elements are the same whatever order they come in; some of them give what is
  * ready first. */
-static inline ch_dataset *any_heap_stage(ch_dataset *x, dice *d)
+static inline ch_dataset *any_heap_stage(const char *directory, ch_dataset *x, dice *d)
 {
     const ch_tensor_spec one = {.dtype = CH_I64};
     int64_t              n = 1 + (int64_t)roll(d, 9);
@@ -327,7 +336,7 @@ static inline ch_dataset *any_heap_stage(ch_dataset *x, dice *d)
     case 4:
         return ch_dataset_shuffle(x, n, NULL);
     case 5:
-        return ch_dataset_cache(x);
+        return any_cache(directory, x, d);
     case 6:
         return ch_dataset_repeat(x, (int64_t)roll(d, 4));
     case 7:
@@ -369,7 +378,7 @@ static inline ch_dataset *any_pipeline(const char *directory, uint64_t number, b
     ch_dataset *x = any_source(directory, &d);
 
     for (uint64_t n = 1 + roll(&d, 5); n > 0; n--)
-        x = unordered ? any_heap_stage(x, &d) : any_stage(x, &d);
+        x = unordered ? any_heap_stage(directory, x, &d) : any_stage(directory, x, &d);
     if (!unordered)
         x = any_last(ch_dataset_take(x, 300), &d);
     return ch_dataset_with_options(x, &(ch_dataset_options){.threads = threads});

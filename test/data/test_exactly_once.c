@@ -207,8 +207,16 @@ static ch_dataset *rows_of(ch_dataset *element, void *arg)
     return ch_dataset_unbatch(element);
 }
 
+static const char *cache_of(int number)
+{
+    static char text[200];
+
+    snprintf(text, sizeof(text), "%s/%d.cache", directory, number);
+    return text;
+}
+
 /* One more stage on both sides. What depends on the order is only done where it is known. */
-static ch_dataset *stage(ch_dataset *d, list *l, bool *any_order)
+static ch_dataset *stage(int number, ch_dataset *d, list *l, bool *any_order)
 {
     int n, k;
 
@@ -231,7 +239,7 @@ static ch_dataset *stage(ch_dataset *d, list *l, bool *any_order)
     case 4:
         return ch_dataset_prefetch(d, draw(4));
     case 5:
-        return ch_dataset_cache(d);
+        return ch_dataset_cache(d, draw(2) ? cache_of(number) : NULL);
     case 6:
         return ch_dataset_unbatch(ch_dataset_batch(d, 1 + draw(9), NULL));
     case 7:
@@ -307,7 +315,7 @@ static void one_case(int number)
     char        text[2000];
 
     for (int i = 0; i < n_stages; i++)
-        d = stage(d, &want, &any_order);
+        d = stage(4 * number + i, d, &want, &any_order);
     d = ch_dataset_batch(d, size, &(ch_batch_options){.drop_remainder = drop});
     d = ch_dataset_with_options(
         d, &(ch_dataset_options){.threads = draw(3) - 1,

@@ -235,12 +235,12 @@ static ch_dataset *p_window(void)
 
 static ch_dataset *p_cache(void)
 {
-    return ch_dataset_repeat(ch_dataset_shuffle(ch_dataset_cache(p_map()), 10, NULL), 2);
+    return ch_dataset_repeat(ch_dataset_shuffle(ch_dataset_cache(p_map(), NULL), 10, NULL), 2);
 }
 
 static ch_dataset *p_short_cache(void)
 {
-    return ch_dataset_repeat(ch_dataset_take(ch_dataset_cache(p_map()), 7), 3);
+    return ch_dataset_repeat(ch_dataset_take(ch_dataset_cache(p_map(), NULL), 7), 3);
 }
 
 static ch_dataset *p_bucket(void)

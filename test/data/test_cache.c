@@ -1,0 +1,516 @@
+/* test/data/test_cache.c -- caches in files: whole or not there, and never another's.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "file/sys.h"
+#include "pipeline.h"
+
+static char folder[] = "/tmp/cohort-cache-XXXXXX";
+
+static const char *path_of(const char *name)
+{
+    static char text[400];
+
+    snprintf(text, sizeof(text), "%s/%s", folder, name);
+    return text;
+}
+
+/* Removes all files, and says how many there were. */
+static int empty_folder(void)
+{
+    DIR *d = opendir(folder);
+    int  n = 0;
+
+    for (struct dirent *e; (e = readdir(d)) != NULL;)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) {
+            assert_int_equal(remove(path_of(e->d_name)), 0);
+            n++;
+        }
+    closedir(d);
+    return n;
+}
+
+static bool is_there(const char *name)
+{
+    return access(path_of(name), F_OK) == 0;
+}
+
+/* ---- what is cached ---- */
+
+static int n_calls, fails_at = -1;
+
+/* "x" becomes x, (x, x + 1 ...) of up to 3, and a text. */
+static ch_status rows(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    int64_t    x = *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0)), at = 0;
+    float      some[3] = {(float)x, (float)x + 1, (float)x + 2};
+    ch_tensor *t[3] = {NULL};
+    char       text[32];
+    ch_status  rc;
+
+    (void)arg;
+    n_calls++;
+    if (x == fails_at)
+        return CH_INTERNAL;
+    rc = ch_tensor_copy_of(CH_I64, ch_shape_scalar(), &x, &t[0]);
+    if (rc == CH_OK)
+        rc = ch_tensor_copy_of(CH_F32, ch_shape_of(x % 4), some, &t[1]);
+    if (rc == CH_OK)
+        rc = ch_tensor_new(CH_STR, ch_shape_of(1), &t[2]);
+    snprintf(text, sizeof(text), "%.*s", (int)(x % 7), "no more");
+    if (rc == CH_OK)
+        rc = ch_tensor_set_str(t[2], &at, (ch_str){text, strlen(text)});
+    if (rc == CH_OK)
+        rc = ch_tuple_of(3, t, out);
+    for (int i = 0; i < 3; i++)
+        ch_tensor_unref(t[i]);
+    return rc;
+}
+
+static ch_dataset *source(int n)
+{
+    const ch_tensor_spec spec[] = {{.dtype = CH_I64},
+                                   {.dtype = CH_F32, .shape = ch_shape_of(-1)},
+                                   {.dtype = CH_STR, .shape = ch_shape_of(1)}};
+
+    return ch_dataset_map_call(ch_dataset_shuffle(ch_dataset_range(0, n, 1), 5, NULL), rows,
+                               NULL, 3, spec, NULL);
+}
+
+static ch_dataset *cached(int n, const char *name)
+{
+    return ch_dataset_cache(source(n), path_of(name));
+}
+
+/* Without threads, which would work ahead. */
+static ch_dataset *alone(ch_dataset *d)
+{
+    return ch_dataset_with_options(d, &(ch_dataset_options){.threads = CH_OFF});
+}
+
+/* All that it gives, errors too, as text that is good until the fourth call from now. */
+static const char *all_of(ch_dataset *d)
+{
+    static t_given given[4];
+    static int     next;
+    t_given       *g = &given[next = (next + 1) % 4];
+    ch_iterator   *it = NULL;
+
+    memset(g, 0, sizeof(*g));
+    t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it));
+    t_take(it, -1, g);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    return g->text;
+}
+
+/* ---- whole or not there ---- */
+
+static void what_a_pass_wrote_is_read_by_later_ones(void **state)
+{
+    const char *want = all_of(source(20)), *passes = all_of(ch_dataset_repeat(source(20), 1));
+
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        const char *const name[] = {"plain", "packed.gz", "packed.zst"};
+
+        if ((k == 1 && !CH_HAVE_ZLIB) || (k == 2 && !CH_HAVE_ZSTD))
+            continue;
+        n_calls = 0;
+        assert_string_equal(all_of(cached(20, name[k])), want);
+        assert_int_equal(n_calls, 20);
+        assert_true(is_there(name[k]));
+        assert_string_equal(all_of(cached(20, name[k])), want);
+        assert_string_equal(
+            all_of(ch_dataset_take(ch_dataset_repeat(cached(20, name[k]), 3), 20)), passes);
+        assert_int_equal(n_calls, 20);
+        assert_int_equal(empty_folder(), 1);
+    }
+}
+
+/* Also where the first of the passes is the one that writes: below, nothing is shuffled anew. */
+static void every_pass_gives_the_first_ones_elements(void **state)
+{
+    static char want[65536];
+    const char *once = all_of(source(9));
+
+    (void)state;
+    snprintf(want, sizeof(want), "%s | %s | %s", once, once, once);
+    n_calls = 0;
+    assert_string_equal(all_of(ch_dataset_repeat(cached(9, "c"), 3)), want);
+    assert_int_equal(n_calls, 9);
+    empty_folder();
+    once = all_of(ch_dataset_take(source(9), 4));
+    snprintf(want, sizeof(want), "%s | %s | %s", once, once, once);
+    assert_string_equal(all_of(alone(ch_dataset_repeat(ch_dataset_take(cached(9, "c"), 4), 3))),
+                        want);
+    assert_int_equal(empty_folder(), 0);
+}
+
+static void a_pass_that_is_not_whole_leaves_nothing(void **state)
+{
+    ch_iterator   *it = NULL;
+    static t_given g;
+    ch_dataset    *d = cached(40, "c");
+
+    (void)state;
+    d = alone(d);
+    t_ok(ch_iterator_new(d, NULL, &it));
+    t_take(it, 3, &g);
+    assert_false(is_there("c"));
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    assert_int_equal(empty_folder(), 0);
+    fails_at = 7;
+    assert_non_null(strstr(all_of(cached(20, "c")), "!INTERNAL"));
+    fails_at = -1;
+    assert_int_equal(empty_folder(), 0);
+}
+
+/* Some at the same time, in this process and in others. */
+static void those_who_write_at_the_same_time_do_no_harm(void **state)
+{
+    const char    *want = all_of(source(30));
+    static t_given g[2];
+    ch_iterator   *it[2] = {NULL};
+    ch_dataset    *d = cached(30, "c");
+
+    (void)state;
+    memset(g, 0, sizeof(g));
+    for (int i = 0; i < 2; i++)
+        t_ok(ch_iterator_new(d, NULL, &it[i]));
+    for (int i = 0; i < 62; i++)
+        t_take(it[i % 2], 1, &g[i % 2]);
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(g[i].text, want);
+        ch_iterator_unref(it[i]);
+    }
+    ch_dataset_unref(d);
+    assert_string_equal(all_of(cached(30, "c")), want);
+    assert_int_equal(empty_folder(), 1);
+    for (int i = 0; i < 4; i++)
+        if (fork() == 0)
+            _exit(strcmp(all_of(ch_dataset_repeat(cached(30, "c"), 1)), want) != 0);
+    for (int i = 0; i < 4; i++) {
+        int status = -1;
+
+        assert_true(wait(&status) > 0);
+        assert_int_equal(status, 0);
+    }
+    assert_string_equal(all_of(cached(30, "c")), want);
+    assert_int_equal(empty_folder(), 1);
+}
+
+/* ---- another's, or damaged ---- */
+
+static void a_file_of_another_dataset_is_refused(void **state)
+{
+    float        a[] = {1, 2, 3}, b[] = {1, 2, 4};
+    ch_tensor   *x = t_f32(ch_shape_of(3), a), *y = t_f32(ch_shape_of(3), b);
+    ch_iterator *it = NULL;
+    ch_tuple    *t = NULL;
+    ch_dataset  *d;
+
+    (void)state;
+    t_gives(ch_dataset_cache(ch_dataset_slices(1, &x, NULL), path_of("c")), "1 | 2 | 3");
+    d = ch_dataset_cache(ch_dataset_slices(1, &y, NULL), path_of("c"));
+    t_ok(ch_iterator_new(d, NULL, &it));
+    t_refused(ch_iterator_next(it, &t), CH_INVALID_ARGUMENT, path_of("c"), "another dataset");
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    t_gives(ch_dataset_cache(ch_dataset_slices(1, &y, NULL), path_of("c")),
+            "!INVALID_ARGUMENT | 1 | 2 | 4");
+    t_gives(ch_dataset_cache(ch_dataset_slices(1, &x, NULL), path_of("c")), "1 | 2 | 3");
+    ch_tensor_unref(x);
+    ch_tensor_unref(y);
+    empty_folder();
+}
+
+static char *read_all(const char *name, size_t *n)
+{
+    FILE *f = fopen(path_of(name), "rb");
+    char *data = malloc(1 << 16);
+
+    assert_non_null(f);
+    *n = fread(data, 1, 1 << 16, f);
+    fclose(f);
+    return data;
+}
+
+static void write_all(const char *name, const char *data, size_t n)
+{
+    FILE *f = fopen(path_of(name), "wb");
+
+    assert_int_equal(fwrite(data, 1, n, f), n);
+    fclose(f);
+}
+
+/* Every byte is covered by a checksum, or is one. */
+static void damage_anywhere_is_seen(void **state)
+{
+    char   want[1000], *good, *bad;
+    size_t n;
+
+    (void)state;
+    snprintf(want, sizeof(want), "%s", all_of(cached(6, "c")));
+    good = read_all("c", &n);
+    bad = malloc(n);
+    for (size_t i = 0; i < n; i++) {
+        memcpy(bad, good, n);
+        bad[i] = (char)(bad[i] ^ 1 << i % 8);
+        write_all("c", bad, n);
+        if (strstr(all_of(cached(6, "c")), "!DATA_LOSS") == NULL)
+            fail_msg("byte %zu of %zu may be anything", i, n);
+        write_all("c", good, i);
+        if (strstr(all_of(cached(6, "c")), "!DATA_LOSS") == NULL)
+            fail_msg("%zu of %zu bytes are enough", i, n);
+    }
+    write_all("c", good, n);
+    assert_string_equal(all_of(cached(6, "c")), want);
+    free(good);
+    free(bad);
+    assert_int_equal(empty_folder(), 1);
+}
+
+static void damage_is_told_with_its_place(void **state)
+{
+    ch_dataset  *d = cached(6, "c");
+    ch_iterator *it = NULL;
+    ch_tuple    *t = NULL;
+    size_t       n;
+    ch_status    rc = CH_OK;
+    char        *data;
+
+    (void)state;
+    all_of(ch_dataset_ref(d));
+    data = read_all("c", &n);
+    write_all("c", data, n - 20);
+    free(data);
+    t_ok(ch_iterator_new(d, NULL, &it));
+    for (int i = 0; i < 7 && rc == CH_OK; i++) {
+        rc = ch_iterator_next(it, &t);
+        ch_tuple_unref(t);
+        t = NULL;
+    }
+    t_refused(rc, CH_DATA_LOSS, path_of("c"), "byte ");
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    empty_folder();
+}
+
+/* ---- what fails ---- */
+
+static void a_file_that_cannot_be_written_is_one_error(void **state)
+{
+    static char want[65536];
+
+    (void)state;
+    snprintf(want, sizeof(want), "!NOT_FOUND | %s", all_of(source(9)));
+    assert_string_equal(all_of(cached(9, "no/such/folder")), want);
+}
+
+/* PROMISES F12: elements come all the same, and a file that is there is a good one. */
+static void each_call_of_the_system_may_fail(void **state)
+{
+    const char *want = all_of(source(9));
+    bool        has_failed = true;
+
+    (void)state;
+    for (int64_t n = 1; has_failed; n++) {
+        ch_dataset *d = alone(cached(9, "c"));
+        const char *got;
+
+        ch__file_fail_at(n);
+        got = all_of(d);
+        ch__file_fail_at(0);
+        has_failed = got[0] == '!' || strstr(got, "| !") != NULL;
+        if (strstr(got, want) == NULL && n > 1 && got[0] != '!')
+            assert_non_null(strstr(got, "| !"));
+        assert_string_equal(all_of(cached(9, "c")), want);
+        assert_int_equal(empty_folder(), 1);
+    }
+}
+
+/* PROMISES F15. */
+static void without_memory_there_is_an_error_and_no_leak(void **state)
+{
+    (void)state;
+    for (int pass = 0; pass < 2; pass++) { /* writing, and reading */
+        int64_t live, first, most = 0;
+
+        all_of(cached(5, "c"));
+        for (int64_t n = 0; n <= most; n++) {
+            ch_dataset *d;
+
+            if (pass == 0)
+                empty_folder();
+            d = alone(cached(5, "c"));
+            live = ch__mem_live();
+            first = ch__mem_allocs();
+            ch__mem_fail_at(n);
+            if (d != NULL) {
+                static t_given g;
+                ch_iterator   *it = NULL;
+
+                memset(&g, 0, sizeof(g));
+                if (ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it) == CH_OK)
+                    for (int i = 0; i < 9; i++) {
+                        ch_tuple *t = NULL;
+
+                        if (ch_iterator_next(it, &t) == CH_OK && t == NULL)
+                            break;
+                        g.n += t != NULL;
+                        ch_tuple_unref(t);
+                    }
+                ch_iterator_unref(it);
+                if (n == 0)
+                    assert_int_equal(g.n, 5);
+            }
+            ch__mem_fail_at(0);
+            if (n == 0)
+                most = ch__mem_allocs() - first;
+            assert_int_equal(ch__mem_live(), live);
+            ch_dataset_unref(d);
+        }
+    }
+    empty_folder();
+}
+
+/* ---- places ---- */
+
+/* Saved anywhere in three passes, the first of which writes. What the file is when the place is taken up
+ * does not matter. */
+static void a_place_anywhere_is_taken_up(void **state)
+{
+    static t_given head, whole, rest;
+
+    (void)state;
+    for (int i = 0; i < 2 * 25; i++) {
+        ch_dataset  *d = ch_dataset_repeat(cached(8, "c"), 3);
+        ch_iterator *it = NULL, *other = NULL;
+        void        *bytes = NULL;
+        size_t       size = 0;
+
+        memset(&head, 0, sizeof(head));
+        memset(&whole, 0, sizeof(whole));
+        memset(&rest, 0, sizeof(rest));
+        t_ok(ch_iterator_new(d, NULL, &it));
+        t_take(it, i / 2, &head);
+        t_ok(ch_iterator_save(it, &bytes, &size));
+        t_take(it, -1, &whole);
+        ch_iterator_unref(it);
+        if (i % 2 == 0)
+            empty_folder();
+        t_ok(ch_iterator_new(d, NULL, &other));
+        t_ok(ch_iterator_restore(other, bytes, size));
+        t_take(other, -1, &rest);
+        if (strcmp(whole.text, rest.text) != 0)
+            fail_msg("after %d elements:\n%s\nis not\n%s", i / 2, rest.text, whole.text);
+        ch_bytes_free(bytes);
+        ch_iterator_unref(other);
+        ch_dataset_unref(d);
+        assert_true(empty_folder() <= 1);
+    }
+}
+
+/* ---- descriptions ---- */
+
+static ch_dataset *in_a_body(ch_dataset *element, void *arg)
+{
+    (void)arg;
+    return ch_dataset_cache(element, path_of("c"));
+}
+
+static void the_name_of_the_file_is_sent_along(void **state)
+{
+    ch_dataset  *d = ch_dataset_cache(ch_dataset_range(0, 3, 1), path_of("c")), *sent = NULL;
+    ch_iterator *it = NULL;
+    void        *bytes = NULL;
+    size_t       n = 0;
+
+    (void)state;
+    t_ok(ch_dataset_encode(d, &bytes, &n));
+    t_ok(ch_dataset_decode(bytes, n, &sent));
+    ch_bytes_free(bytes);
+    t_gives(sent, "0 | 1 | 2");
+    assert_true(is_there("c"));
+    t_gives(d, "0 | 1 | 2");
+    assert_null(ch_dataset_cache(ch_dataset_range(0, 3, 1), ""));
+    d = ch_dataset_flat_map(ch_dataset_range(0, 3, 1), in_a_body, NULL);
+    t_ok(ch_iterator_new(d, NULL, &it));
+    t_refused(ch_iterator_next(it, &(ch_tuple *){NULL}), CH_UNIMPLEMENTED, "cache", "flat_map");
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    empty_folder();
+}
+
+/* Where workers read other files each has a cache of its own. */
+static void workers_with_data_of_their_own_have_files_of_their_own(void **state)
+{
+    char        name[4][400];
+    const char *list[] = {name[0], name[1], name[2], name[3]};
+    ch_dataset *d;
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        char text[2] = {(char)('a' + i), '\n'}, file[8];
+
+        snprintf(file, sizeof(file), "%d.txt", i);
+        write_all(file, text, 2);
+        snprintf(name[i], sizeof(name[i]), "%s", path_of(file));
+    }
+    d = ch_dataset_batch(ch_dataset_cache(ch_dataset_lines(ch_dataset_file_list(4, list), NULL),
+                                          path_of("lines.cache")),
+                         2, NULL);
+    for (int pass = 0; pass < 2; pass++)
+        for (int w = 0; w < 2; w++) {
+            ch_dataset *mine = NULL;
+
+            t_ok(ch_dataset_distribute(
+                d, &(ch_input_context){.n_pipelines = 2, .pipeline = w, .n_replicas = 0},
+                &mine));
+            t_gives(mine, w == 0 ? "a | c" : "b | d");
+            assert_true(is_there(w == 0 ? "lines-0-of-2.cache" : "lines-1-of-2.cache"));
+        }
+    ch_dataset_unref(d);
+    assert_int_equal(empty_folder(), 6);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) != NULL ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    empty_folder();
+    return rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_pass_wrote_is_read_by_later_ones),
+        cmocka_unit_test(every_pass_gives_the_first_ones_elements),
+        cmocka_unit_test(a_pass_that_is_not_whole_leaves_nothing),
+        cmocka_unit_test(those_who_write_at_the_same_time_do_no_harm),
+        cmocka_unit_test(a_file_of_another_dataset_is_refused),
+        cmocka_unit_test(damage_anywhere_is_seen),
+        cmocka_unit_test(damage_is_told_with_its_place),
+        cmocka_unit_test(a_file_that_cannot_be_written_is_one_error),
+        cmocka_unit_test(each_call_of_the_system_may_fail),
+        cmocka_unit_test(without_memory_there_is_an_error_and_no_leak),
+        cmocka_unit_test(a_place_anywhere_is_taken_up),
+        cmocka_unit_test(the_name_of_the_file_is_sent_along),
+        cmocka_unit_test(workers_with_data_of_their_own_have_files_of_their_own),
+    };
+
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
