@@ -255,8 +255,11 @@ typedef ch_dataset *(*ch_dataset_fn)(ch_dataset *element, void *arg);
 CH_API ch_dataset *ch_dataset_flat_map(ch_dataset *d, ch_dataset_fn fn, void *arg);
 
 typedef struct ch_interleave_options {
-    int cycle; /* how many are open at a time; 0 is 8 */
+    int cycle; /* how many are open at a time, and worked on by threads; 0 is 8 */
     int block; /* elements taken from one before the next; 0 is 1 */
+    bool
+        unordered; /* from whichever has one ready, not in turn: one that is slow, or that waits
+                     * for a disk, holds up no other */
 } ch_interleave_options;
 
 CH_API ch_dataset *ch_dataset_interleave(ch_dataset *d, ch_dataset_fn fn, void *arg,
@@ -297,8 +300,9 @@ typedef enum ch_shard_policy {
 
 typedef struct ch_dataset_options {
     ch_shard_policy shard;
-    int  threads;   /* that work ahead; 0: one for each core; CH_OFF: the caller's alone */
-    bool unordered; /* stages that work on each element may give what is ready first */
+    int threads; /* that work ahead; 0: one for each core; CH_OFF: the caller's alone */
+    /* Stages that work on each element, and interleave, may give what is ready first. */
+    bool unordered;
 } ch_dataset_options;
 
 /* Fields that are not zero hold for all of the pipeline; the outermost wins. */

@@ -374,6 +374,61 @@ ch_status ch__belt_next(ch_belt *l, ch_element **out)
     return give(&i->slot[i->taken++], out);
 }
 
+/* ---- several belts ---- */
+
+/* With the lock held, by who takes. */
+static bool has_something(const ch_belt *l)
+{
+    if (l->current != NULL && (l->current->taken < l->current->n || l->current->has_lost))
+        return true;
+    for (int i = 0; i < l->n; i++)
+        if (l->item[i]->is_ready && (i == 0 || l->opt.unordered))
+            return true;
+    return l->n == 0 && l->has_ended;
+}
+
+static int find_any(ch_cursor *const *c, int n, int first)
+{
+    for (int i = 0; i < n; i++)
+        if (c[(first + i) % n] != NULL && has_something(c[(first + i) % n]->belt))
+            return (first + i) % n;
+    return -1;
+}
+
+static bool work_for_any(ch_cursor *const *c, int n, int first, ch_status *rc)
+{
+    for (int i = 0; i < n; i++) {
+        ch_cursor *at = c[(first + i) % n];
+
+        if (at != NULL && has_work(at->belt)) {
+            *rc = work(at->belt);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* One that has neither a result nor work is being worked on by another thread, who will tell. */
+ch_status ch__belt_any(ch_cursor *const *c, int n, int first, int *out)
+{
+    ch_cursor   *some = NULL;
+    ch_iterator *it;
+    ch_status    rc = CH_OK;
+
+    for (int i = 0; some == NULL && i < n; i++)
+        some = c[i];
+    it = some->it;
+    pthread_mutex_lock(&it->lock);
+    while (rc == CH_OK && (*out = find_any(c, n, first)) < 0) {
+        if (atomic_load_explicit(&it->stops, memory_order_relaxed))
+            rc = ch__fail(CH_CANCELLED, "%s: the iterator was let go", some->stage->name);
+        else if (!work_for_any(c, n, first, &rc))
+            rc = ch__iterator_wait(it, some->parent->stage->name);
+    }
+    pthread_mutex_unlock(&it->lock);
+    return rc;
+}
+
 /* ---- holding, saving ---- */
 
 void ch__belt_hold(ch_belt *l)

@@ -297,6 +297,8 @@ static bool says_unordered(const ch_dataset *d)
 {
     if (d->stage == &ch__stage_options)
         return CH_ATTRS_OF(d, Cohort__Options)->unordered != 0;
+    if (strcmp(d->stage->name, "interleave") == 0)
+        return CH_ATTRS_OF(d, Cohort__Interleave)->unordered != 0;
     return strcmp(d->stage->name, "map") == 0 && CH_ATTRS_OF(d, Cohort__Map)->unordered != 0;
 }
 

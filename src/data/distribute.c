@@ -261,6 +261,17 @@ static ch_status check_context(const ch_dataset *d, const ch_input_context *c)
     return CH_OK;
 }
 
+/* Workers that all read everything know each other's pieces by their order. */
+static ch_status check_order(const ch_dataset *d)
+{
+    if (!ch__dataset_is_unordered(d))
+        return CH_OK;
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "distributing a dataset: workers that each take a part of the same data "
+                    "(CH_SHARD_DATA) need it in the same order, and stages of it are "
+                    "unordered; take that away, or divide it by file (CH_SHARD_FILE)");
+}
+
 /* Which policy it will be, and why. */
 static ch_shard_policy choose(division *v, ch_dataset *d, ch_shard_policy asked,
                               ch_dataset **divided, const char **why)
@@ -343,7 +354,9 @@ ch_status ch_dataset_distribute(ch_dataset *d, const ch_input_context *context,
         return rc;
     v = (division){.n = c.n_pipelines, .index = c.pipeline};
     policy = choose(&v, d, ch__dataset_options(d).shard, &divided, &why);
-    rc = divide(&v, d, policy, &divided);
+    rc = policy == CH_SHARD_DATA && v.n > 1 ? check_order(d) : CH_OK;
+    if (rc == CH_OK)
+        rc = divide(&v, d, policy, &divided);
     if (rc != CH_OK)
         return rc;
     ch__log(CH_LOG_INFO, "autoshard", "input of worker %d of %d: policy %s, because %s",

@@ -161,7 +161,10 @@ ch_dataset *ch_dataset_flat_map(ch_dataset *d, ch_dataset_fn fn, void *arg)
  * `cycle` bodies are open; `block` elements are taken from each in turn, and one that has ended
  * makes room for the next element's. The bodies work ahead by themselves (their frames have
  * belts), so that several files are read at the same time, and what comes out does not depend on
- * who was first. */
+ * who was first.
+ *
+ * Unordered, the turn goes to whoever has something, and all places are filled before anything is
+ * taken. */
 
 typedef struct interleaving {
     ch_cursor   base;
@@ -170,6 +173,7 @@ typedef struct interleaving {
     int         at;        /* whose turn it is */
     int64_t     taken;     /* by whose turn it is */
     bool        has_ended; /* the input */
+    bool        is_unordered;
 } interleaving;
 
 static ch_status interleave_infer(ch_dataset *d)
@@ -188,6 +192,7 @@ static ch_status interleave_open(ch_cursor *c)
 
     /* The same on every machine: the order depends on it. */
     x->cycle = a->cycle > 0 ? a->cycle : 8;
+    x->is_unordered = a->unordered || c->it->unordered;
     x->body = ch__calloc((size_t)x->cycle, sizeof(ch_cursor *));
     return x->body == NULL ? ch__fail_memory("interleave") : CH_OK;
 }
@@ -206,7 +211,7 @@ static bool is_idle(const interleaving *x)
     return true;
 }
 
-static ch_status fill_place(interleaving *x)
+static ch_status fill_place(interleaving *x, int at)
 {
     ch_element *e = NULL;
     ch_status   rc = ch__cursor_next(x->base.in[0], &e);
@@ -214,8 +219,34 @@ static ch_status fill_place(interleaving *x)
     if (rc != CH_OK)
         return rc;
     x->has_ended = e == NULL;
-    x->taken = 0;
-    return e == NULL ? CH_OK : ch__body_open_ahead(&x->base, 1, &e, &x->body[x->at]);
+    if (at == x->at)
+        x->taken = 0;
+    return e == NULL ? CH_OK : ch__body_open_ahead(&x->base, 1, &e, &x->body[at]);
+}
+
+/* Every place that is free, beginning with the one whose turn it is. */
+static ch_status fill_places(interleaving *x)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < x->cycle && rc == CH_OK && !x->has_ended; i++)
+        if (x->body[(x->at + i) % x->cycle] == NULL)
+            rc = fill_place(x, (x->at + i) % x->cycle);
+    return rc;
+}
+
+/* Gives the turn to a body that has something; there is one, or the input has ended. */
+static ch_status turn_to_ready(interleaving *x)
+{
+    int       at = x->at;
+    ch_status rc = fill_places(x);
+
+    if (rc == CH_OK && !is_idle(x))
+        rc = ch__belt_any(x->body, x->cycle, x->at, &at);
+    if (at != x->at)
+        x->taken = 0;
+    x->at = at;
+    return rc;
 }
 
 static ch_status interleave_next(ch_cursor *c, ch_element **out)
@@ -228,8 +259,10 @@ static ch_status interleave_next(ch_cursor *c, ch_element **out)
 
         if (x->taken == (block > 0 ? block : 1))
             turn(x);
-        if (x->body[x->at] == NULL && !x->has_ended)
-            rc = fill_place(x);
+        if (x->is_unordered)
+            rc = turn_to_ready(x);
+        else if (x->body[x->at] == NULL && !x->has_ended)
+            rc = fill_place(x, x->at);
         if (rc != CH_OK)
             return rc;
         if (x->body[x->at] == NULL) {
@@ -330,6 +363,7 @@ ch_dataset *ch_dataset_interleave(ch_dataset *d, ch_dataset_fn fn, void *arg,
     if (opt != NULL) {
         a.cycle = opt->cycle;
         a.block = opt->block;
+        a.unordered = opt->unordered;
     }
     return with_body(&ch__stage_interleave, &a.base, d, fn, arg, false);
 }

@@ -341,7 +341,9 @@ static inline ch_dataset *any_heap_stage(const char *directory, ch_dataset *x, d
         return ch_dataset_repeat(x, (int64_t)roll(d, 4));
     case 7:
         return ch_dataset_interleave(ch_dataset_batch(x, n, NULL), any_rows, NULL,
-                                     &(ch_interleave_options){.cycle = 3});
+                                     &(ch_interleave_options){.cycle = 1 + (int)roll(d, 4),
+                                                              .block = (int)roll(d, 3),
+                                                              .unordered = roll(d, 2)});
     case 8:
         return ch_dataset_unbatch(ch_dataset_batch(x, n, NULL));
     default:
