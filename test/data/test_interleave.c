@@ -3,6 +3,7 @@
  * The model is a list of lists. T_CASES says how many cases, T_SEED which.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -10,11 +11,6 @@
 #include "random.h"
 
 enum { BODIES = 12, MOST = 8, STRIDE = 1000 };
-
-static void sleep_us(int64_t us)
-{
-    nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
-}
 
 /* ---- bodies: the numbers STRIDE * b, STRIDE * b + 1 ..., as many as the input says ---- */
 
@@ -41,8 +37,8 @@ static ch_status dawdle(void *arg, ch_tuple *in, ch_tuple **out)
     int64_t x = *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0));
 
     (void)arg;
-    if (x * 2654435761 % 16 == 0)
-        sleep_us(x % 90);
+    for (volatile int i = 0; i < (int)(x * 2654435761 % 16) * 500; i++)
+        ;
     *out = ch_tuple_ref(in);
     return CH_OK;
 }
@@ -189,13 +185,41 @@ static void interleaving_loses_and_repeats_nothing(void **state)
 
 /* ---- first come ---- */
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t  changed = PTHREAD_COND_INITIALIZER;
+static int             n_others; /* elements of other bodies that were taken */
+
+/* Until four of them were taken; if that is not to be, a tenth of a second. */
+static void wait_for_others(void)
+{
+    struct timespec until;
+    int             rc = 0;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 100000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&lock);
+    while (n_others < 4 && rc == 0)
+        rc = pthread_cond_timedwait(&changed, &lock, &until);
+    pthread_mutex_unlock(&lock);
+}
+
+static void tell_of(int64_t x)
+{
+    pthread_mutex_lock(&lock);
+    n_others += x >= STRIDE;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
 static ch_status wait_long(void *arg, ch_tuple *in, ch_tuple **out)
 {
     int64_t x = *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0));
 
     (void)arg;
     if (x < STRIDE)
-        sleep_us(100000);
+        wait_for_others();
     *out = ch_tuple_ref(in);
     return CH_OK;
 }
@@ -227,7 +251,12 @@ static int slow_ones(bool unordered)
     ch_tensor_unref(t);
     d = ch_dataset_with_options(d, &(ch_dataset_options){.threads = 3, .unordered = unordered});
     t_ok(ch_iterator_new(d, NULL, &it));
-    assert_int_equal(take(it, 11, got), 10);
+    n_others = 0;
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(take(it, 1, &got[i]), 1);
+        tell_of(got[i]);
+    }
+    assert_int_equal(take(it, 1, &got[10]), 0);
     ch_iterator_unref(it);
     ch_dataset_unref(d);
     for (int i = 0; i < 6; i++)
