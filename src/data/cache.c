@@ -14,6 +14,7 @@ typedef struct caching {
     ch_cursor   base;
     bool        is_whole;
     int         at;
+    int64_t     n_failed; /* errors from below, between those that are kept */
     ch_elements kept;
 } caching;
 
@@ -23,6 +24,7 @@ static ch_status cache_more(caching *x)
     ch_element *e = NULL;
     ch_status   rc = ch__cursor_next(x->base.in[0], &e);
 
+    x->n_failed += rc != CH_OK;
     if (rc != CH_OK)
         return rc;
     x->is_whole = e == NULL;
@@ -55,6 +57,7 @@ static void cache_save(ch_cursor *c, ch_saver *s)
     ch__save_int(s, x->is_whole);
     ch__save_int(s, x->kept.n);
     ch__save_int(s, x->at);
+    ch__save_int(s, x->n_failed);
     ch__save_int(s, by_value);
     if (!by_value)
         return;
@@ -62,11 +65,32 @@ static void cache_save(ch_cursor *c, ch_saver *s)
     ch__save_inputs(c, s);
 }
 
+/* Errors that were told before are passed over; more than those are not. */
+static ch_status cache_refill(caching *x, int n, int64_t n_failed)
+{
+    ch_status rc = CH_OK;
+
+    while (rc == CH_OK && !x->is_whole && (x->kept.n < n || x->n_failed < n_failed)) {
+        int64_t before = x->n_failed;
+
+        rc = cache_more(x);
+        if (rc != CH_CANCELLED && x->n_failed > before && x->n_failed <= n_failed)
+            rc = CH_OK;
+    }
+    if (rc == CH_OK && x->kept.n != n)
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "restore: the data has %d elements and %lld errors before a cache, the "
+                      "place was behind %d and %lld",
+                      x->kept.n, (long long)x->n_failed, n, (long long)n_failed);
+    return rc;
+}
+
 static ch_status cache_load(ch_cursor *c, ch_loader *l)
 {
     caching  *x = (caching *)c;
     bool      is_whole = ch__load_int(l, 0, 1) != 0, by_value;
     int       n = (int)ch__load_int(l, 0, INT32_MAX), at = (int)ch__load_int(l, 0, n);
+    int64_t   n_failed = ch__load_int(l, 0, INT64_MAX);
     ch_status rc = CH_OK;
 
     by_value = ch__load_int(l, 0, 1) != 0;
@@ -76,13 +100,9 @@ static ch_status cache_load(ch_cursor *c, ch_loader *l)
         rc = ch__load_elements(l, n, c->dataset, &x->kept);
     if (by_value && rc == CH_OK)
         rc = ch__load_inputs(c, l);
-    while (rc == CH_OK && x->kept.n < n && !x->is_whole)
-        rc = cache_more(x);
-    if (rc == CH_OK && x->kept.n < n)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "restore: the data has only %d elements before a "
-                        "cache, the place was behind %d",
-                        x->kept.n, n);
+    if (!by_value)
+        rc = cache_refill(x, n, n_failed);
+    x->n_failed = n_failed;
     x->at = at;
     x->is_whole = is_whole;
     return rc;
