@@ -38,6 +38,12 @@ static ch_status at_element(ch_status rc, const ch_cursor *c, int64_t place)
     return ch__fail_at(rc, "%s, element %lld", c->stage->name, (long long)place);
 }
 
+/* Nobody takes what is made now, and somebody waits: a call may take long. */
+static bool is_let_go(const ch_cursor *c)
+{
+    return atomic_load_explicit(&c->it->stops, memory_order_relaxed);
+}
+
 /* ---- map ---- */
 
 static ch_status map_infer(ch_dataset *d)
@@ -97,7 +103,7 @@ static ch_status map_one(ch_cursor *c, int64_t place, ch_element *e, ch_element 
 
 static void map_make(ch_cursor *c, ch_item *i)
 {
-    for (int k = 0; k < i->n; k++) {
+    for (int k = 0; k < i->n && !is_let_go(c); k++) {
         ch_element *e = i->slot[k].element, *out = NULL;
         ch_status   rc;
 
@@ -246,7 +252,7 @@ typedef void (*refuse_fn)(const ch_cursor *c, ch_slot *s);
 
 static void judge(ch_cursor *c, ch_item *i, refuse_fn refuse)
 {
-    for (int k = 0; k < i->n; k++) {
+    for (int k = 0; k < i->n && !is_let_go(c); k++) {
         bool      keep = true;
         ch_status rc = CH_OK;
 
@@ -291,10 +297,13 @@ const ch_stage ch__stage_filter = {
     .close = map_close,
 };
 
-/* The end, said as an error that stays within this stage: take_while_next. */
+/* The end, said as an error that stays within this stage; its text tells it from those of others. */
+static const char end_text[] = "take_while: the first that is not";
+
 static void end_here(const ch_cursor *c, ch_slot *s)
 {
-    ch__slot_fail(s, ch__fail(CH_OUT_OF_RANGE, "%s", c->stage->name));
+    (void)c;
+    ch__slot_fail(s, ch__fail(CH_OUT_OF_RANGE, "%s", end_text));
 }
 
 static void take_while_make(ch_cursor *c, ch_item *i)
@@ -317,8 +326,8 @@ static ch_status take_while_next(ch_cursor *c, ch_element **out)
     if (m->has_ended)
         return CH_OK;
     rc = ch__belted_next(c, out);
-    m->has_ended = rc == CH_OUT_OF_RANGE;
-    return rc == CH_OUT_OF_RANGE ? CH_OK : rc;
+    m->has_ended = rc == CH_OUT_OF_RANGE && strcmp(ch_error_message(), end_text) == 0;
+    return m->has_ended ? CH_OK : rc;
 }
 
 static ch_status take_while_rewind(ch_cursor *c)
