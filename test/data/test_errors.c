@@ -1,0 +1,443 @@
+/* test/data/test_errors.c -- an error of a function comes once, in its place; iterators end at once.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "base/thread.h"
+#include "pipeline.h"
+
+enum { N = 40, BAD = 17 };
+
+static const ch_tensor_spec one_int = {.dtype = CH_I64};
+
+static int64_t int_of(ch_tuple *t)
+{
+    return *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(t, 0), 0));
+}
+
+static ch_status give(int64_t x, ch_tuple **out)
+{
+    ch_tensor *t = NULL;
+    ch_status  rc = ch_tensor_copy_of(CH_I64, ch_shape_scalar(), &x, &t);
+
+    if (rc == CH_OK)
+        rc = ch_tuple_of(1, &t, out);
+    ch_tensor_unref(t);
+    return rc;
+}
+
+/* ---- functions that fail for one element, which is BAD, and give the others as they are ---- */
+
+static ch_status bad_map(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    (void)arg;
+    if (int_of(in) == BAD)
+        return ch__fail(CH_ABORTED, "element %d is bad", BAD);
+    return give(int_of(in), out);
+}
+
+/* With the code that stages use for an end. */
+static ch_status ending_map(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    (void)arg;
+    if (int_of(in) == BAD)
+        return ch__fail(CH_OUT_OF_RANGE, "element %d is bad", BAD);
+    return give(int_of(in), out);
+}
+
+static ch_status bad_filter(void *arg, ch_tuple *in, bool *keep)
+{
+    (void)arg;
+    *keep = true;
+    return int_of(in) == BAD ? ch__fail(CH_ABORTED, "element %d is bad", BAD) : CH_OK;
+}
+
+static ch_status yes(void *arg, ch_tuple *in, bool *keep)
+{
+    (void)arg;
+    (void)in;
+    *keep = true;
+    return CH_OK;
+}
+
+static ch_status bad_next(void *arg, ch_tuple **out)
+{
+    int64_t x = (*(int64_t *)arg)++;
+
+    if (x == BAD)
+        return ch__fail(CH_ABORTED, "element %d is bad", BAD);
+    return x < N ? give(x, out) : CH_OK;
+}
+
+/* As a step: row x of a table that has all but one of the rows; gathering it is an error. */
+static void bad_step(ch_step *s, void *arg)
+{
+    float      data[2 * N];
+    ch_node   *id = ch_cast(ch_step_in(s, 0), CH_I64), *at;
+    ch_tensor *t = NULL;
+
+    (void)arg;
+    for (int i = 0; i < 2 * N; i++)
+        data[i] = (float)i;
+    t_ok(ch_tensor_copy_of(CH_F32, ch_shape_of(2 * N), data, &t));
+    /* of BAD, far behind the table */
+    at = ch_select(ch_equal(id, ch_number(s, BAD)), ch_cast(ch_number(s, 1000000), CH_I64), id);
+    ch_step_out(s, NULL, ch_cast(ch_gather(ch_constant(s, t), ch_cast(at, CH_I64), 0), CH_I64));
+    ch_tensor_unref(t);
+}
+
+/* ---- pipelines with such a function ---- */
+
+static ch_dataset *range(void)
+{
+    return ch_dataset_range(0, N, 1);
+}
+
+static ch_dataset *p_call(bool unordered)
+{
+    return ch_dataset_map_call(range(), bad_map, NULL, 1, &one_int,
+                               &(ch_map_options){.unordered = unordered});
+}
+
+static ch_dataset *p_parallel(bool unordered)
+{
+    return ch_dataset_map_call(range(), bad_map, NULL, 1, &one_int,
+                               &(ch_map_options){.parallel = 4, .unordered = unordered});
+}
+
+static ch_dataset *p_step(bool unordered)
+{
+    return ch_dataset_map(range(), bad_step, NULL, &(ch_map_options){.unordered = unordered});
+}
+
+static ch_dataset *p_filter(bool unordered)
+{
+    return ch_dataset_with_options(ch_dataset_filter_call(range(), bad_filter, NULL),
+                                   &(ch_dataset_options){.unordered = unordered});
+}
+
+static ch_dataset *p_take_while(bool unordered)
+{
+    (void)unordered;
+    return ch_dataset_take_while_call(
+        ch_dataset_map_call(range(), ending_map, NULL, 1, &one_int, NULL), yes, NULL);
+}
+
+static ch_dataset *p_prefetched(bool unordered)
+{
+    return ch_dataset_prefetch(ch_dataset_prefetch(p_parallel(unordered), 3), 2);
+}
+
+static ch_dataset *one_each(ch_dataset *element, void *arg)
+{
+    (void)arg;
+    return ch_dataset_map_call(ch_dataset_unbatch(element), bad_map, NULL, 1, &one_int, NULL);
+}
+
+static ch_dataset *p_interleaved(bool unordered)
+{
+    (void)unordered;
+    return ch_dataset_interleave(ch_dataset_batch(range(), 100, NULL), one_each, NULL, NULL);
+}
+
+static ch_dataset *(*const pipelines[])(bool unordered) = {
+    p_call, p_parallel, p_step, p_filter, p_take_while, p_prefetched, p_interleaved,
+};
+
+enum { PIPELINES = sizeof(pipelines) / sizeof(pipelines[0]) };
+
+static ch_dataset *with_threads(ch_dataset *d, int threads)
+{
+    return ch_dataset_with_options(d, &(ch_dataset_options){.threads = threads});
+}
+
+/* The elements that came, and where the error was among them. */
+typedef struct seen {
+    int  count[N]; /* of each value */
+    int  n, n_errors, error_at;
+    char text[256];
+} seen;
+
+static void look(ch_iterator *it, seen *s)
+{
+    memset(s, 0, sizeof(*s));
+    for (;;) {
+        ch_tuple *t = NULL;
+        ch_status rc = ch_iterator_next(it, &t);
+
+        if (rc == CH_FAILED_PRECONDITION || (rc == CH_OK && t == NULL))
+            return;
+        if (rc != CH_OK) {
+            s->error_at = s->n;
+            snprintf(s->text, sizeof(s->text), "%s", ch_error_message());
+            assert_true(s->n_errors++ < N);
+            continue;
+        }
+        assert_in_range(int_of(t), 0, N - 1);
+        s->count[int_of(t)]++;
+        s->n++;
+        ch_tuple_unref(t);
+    }
+}
+
+static void an_error_comes_once_in_its_place_and_what_is_behind_it_comes_too(void **state)
+{
+    (void)state;
+    for (int p = 0; p < PIPELINES; p++)
+        for (int k = 0; k < 12; k++) {
+            static const int threads[] = {CH_OFF, 1, 2, 3, 5, 8};
+            bool             unordered = k % 2;
+            ch_dataset      *d = with_threads(pipelines[p](unordered), threads[k / 2]);
+            ch_iterator     *it = NULL;
+            seen             s;
+
+            t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it));
+            look(it, &s);
+            if (s.n_errors != 1 || s.n != N - 1 || s.count[BAD] != 0 ||
+                strstr(s.text, "element 17") == NULL || (!unordered && s.error_at != BAD))
+                fail_msg("pipeline %d, %d threads, %s: %d elements, %d errors at %d: %s", p,
+                         threads[k / 2], unordered ? "unordered" : "ordered", s.n, s.n_errors,
+                         s.error_at, s.text);
+            for (int i = 0; i < N; i++)
+                assert_int_equal(s.count[i], i != BAD);
+            t_ok(ch_iterator_restart(it)); /* and once in each pass */
+            look(it, &s);
+            assert_int_equal(s.n_errors, 1);
+            assert_int_equal(s.n, N - 1);
+            ch_iterator_unref(it);
+            ch_dataset_unref(d);
+        }
+}
+
+static void without_going_on_an_error_is_the_end(void **state)
+{
+    (void)state;
+    for (int p = 0; p < PIPELINES; p++)
+        for (int threads = CH_OFF; threads < 4; threads++) {
+            ch_dataset  *d = with_threads(pipelines[p](false), threads);
+            ch_iterator *it = NULL;
+            ch_tuple    *t = NULL;
+            seen         s;
+
+            t_ok(ch_iterator_new(d, NULL, &it));
+            look(it, &s);
+            assert_int_equal(s.n_errors, 1);
+            assert_int_equal(s.n, BAD);
+            t_refused(ch_iterator_next(it, &t), CH_FAILED_PRECONDITION, "go_on", "restart");
+            t_ok(ch_iterator_restart(it));
+            look(it, &s);
+            assert_int_equal(s.n, BAD);
+            ch_iterator_unref(it);
+            ch_dataset_unref(d);
+        }
+}
+
+static void a_generator_that_fails_goes_on_behind_it(void **state)
+{
+    const ch_generator g = {.spec = &one_int, .n_spec = 1, .next = bad_next};
+
+    (void)state;
+    for (int threads = CH_OFF; threads < 4; threads++) {
+        int64_t      at = 0;
+        ch_dataset  *d = with_threads(ch_dataset_generator(&g, NULL, NULL, &at), threads);
+        ch_iterator *it = NULL;
+        seen         s;
+
+        t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it));
+        look(it, &s);
+        assert_int_equal(s.n_errors, 1);
+        assert_int_equal(s.error_at, BAD);
+        assert_int_equal(s.n, N - 1);
+        ch_iterator_unref(it);
+        ch_dataset_unref(d);
+    }
+}
+
+/* Errors that wait in buffers are part of a place, and a cache does not fail again for them. */
+static void a_place_before_or_behind_an_error_is_taken_up(void **state)
+{
+    (void)state;
+    for (int p = 0; p < PIPELINES; p++)
+        for (int n = 0; n < N + 2; n += 3)
+            for (int cached = 0; cached < 2; cached++) {
+                ch_dataset  *d = pipelines[p](false);
+                ch_iterator *it = NULL, *other = NULL;
+                void        *bytes = NULL;
+                size_t       size = 0;
+                t_given      head, rest;
+
+                memset(&head, 0, sizeof(head));
+                memset(&rest, 0, sizeof(rest));
+                d = with_threads(cached ? ch_dataset_cache(d, NULL) : d, 2);
+                t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it));
+                t_take(it, n, &head);
+                t_ok(ch_iterator_save(it, &bytes, &size));
+                t_take(it, -1, &head);
+                t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &other));
+                t_ok(ch_iterator_restore(other, bytes, size));
+                t_take(other, -1, &rest);
+                assert_int_equal(head.n, N);
+                assert_int_equal(rest.n, N - (n < N ? n : N));
+                assert_string_equal(rest.text, head.text + head.used - rest.used);
+                ch_bytes_free(bytes);
+                ch_iterator_unref(it);
+                ch_iterator_unref(other);
+                ch_dataset_unref(d);
+            }
+}
+
+/* ---- ending in mid-flight ---- */
+
+static atomic_int n_running, n_calls;
+
+enum { NAP_MS = 10 };
+
+/* Quick at first, so that items become large, and then slow. */
+static void nap(int64_t x)
+{
+    atomic_fetch_add(&n_calls, 1);
+    if (x < 2000)
+        return;
+    atomic_fetch_add(&n_running, 1);
+    poll(NULL, 0, NAP_MS);
+    atomic_fetch_sub(&n_running, 1);
+}
+
+static ch_status slow_map(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    (void)arg;
+    nap(int_of(in));
+    return give(int_of(in), out);
+}
+
+static ch_status slow_filter(void *arg, ch_tuple *in, bool *keep)
+{
+    (void)arg;
+    nap(int_of(in));
+    *keep = true;
+    return CH_OK;
+}
+
+static ch_status slow_next(void *arg, ch_tuple **out)
+{
+    int64_t x = (*(int64_t *)arg)++;
+
+    nap(x);
+    return give(x, out);
+}
+
+static int64_t slow_at;
+
+static ch_dataset *s_map(void)
+{
+    return ch_dataset_map_call(ch_dataset_range(0, 1000000, 1), slow_map, NULL, 1, &one_int,
+                               &(ch_map_options){.parallel = 3});
+}
+
+static ch_dataset *s_one_at_a_time(void)
+{
+    return ch_dataset_map_call(ch_dataset_range(0, 1000000, 1), slow_map, NULL, 1, &one_int,
+                               NULL);
+}
+
+static ch_dataset *s_unordered(void)
+{
+    return ch_dataset_map_call(ch_dataset_range(0, 1000000, 1), slow_map, NULL, 1, &one_int,
+                               &(ch_map_options){.parallel = 3, .unordered = true});
+}
+
+static ch_dataset *s_filter(void)
+{
+    return ch_dataset_filter_call(ch_dataset_range(0, 1000000, 1), slow_filter, NULL);
+}
+
+static ch_dataset *s_generator(void)
+{
+    const ch_generator g = {.spec = &one_int, .n_spec = 1, .next = slow_next};
+
+    slow_at = 0;
+    return ch_dataset_generator(&g, NULL, NULL, &slow_at);
+}
+
+static ch_dataset *s_shuffled(void)
+{
+    return ch_dataset_batch(ch_dataset_shuffle(s_map(), 5000, NULL), 100, NULL);
+}
+
+static ch_dataset *slow_rows(ch_dataset *element, void *arg)
+{
+    (void)arg;
+    return ch_dataset_map_call(ch_dataset_unbatch(element), slow_map, NULL, 1, &one_int, NULL);
+}
+
+static ch_dataset *s_interleaved(void)
+{
+    return ch_dataset_interleave(ch_dataset_batch(ch_dataset_range(0, 1000000, 1), 1000, NULL),
+                                 slow_rows, NULL, &(ch_interleave_options){.cycle = 3});
+}
+
+static int n_threads(void)
+{
+    char  line[128];
+    int   n = -1;
+    FILE *f = fopen("/proc/self/status", "r");
+
+    while (fgets(line, sizeof(line), f) != NULL)
+        sscanf(line, "Threads: %d", &n);
+    fclose(f);
+    return n;
+}
+
+/* Waits for calls that are being made, and for none that is not begun. */
+static void a_dropped_iterator_waits_for_no_more_than_the_current_elements(void **state)
+{
+    ch_dataset *(*const make[])(void) = {s_map,       s_one_at_a_time, s_unordered,  s_filter,
+                                         s_generator, s_shuffled,      s_interleaved};
+    static const int n_taken[] = {800, 800, 800, 800, 800, 0, 10}; /* none of them slow */
+    int              before = n_threads();
+
+    (void)state;
+    for (size_t p = 0; p < sizeof(make) / sizeof(make[0]); p++) {
+        ch_dataset  *d = with_threads(make[p](), 3);
+        ch_iterator *it = NULL;
+        ch_tuple    *t = NULL;
+        int64_t      from, live = ch__mem_live();
+        int          calls;
+
+        t_ok(ch_iterator_new(d, NULL, &it));
+        for (int i = 0; i < n_taken[p]; i++) {
+            t_ok(ch_iterator_get_next(it, &t));
+            ch_tuple_unref(t);
+        }
+        for (int i = 0; i < 30 && atomic_load(&n_running) == 0; i++)
+            poll(NULL, 0, 1);
+        calls = atomic_load(&n_calls);
+        from = ch__now_ns();
+        ch_iterator_unref(it);
+        if (ch__now_ns() - from > 20 * NAP_MS * 1000000LL || atomic_load(&n_calls) - calls > 3)
+            fail_msg("pipeline %zu: it took %lld ms and %d more calls", p,
+                     (long long)((ch__now_ns() - from) / 1000000),
+                     atomic_load(&n_calls) - calls);
+        assert_int_equal(atomic_load(&n_running), 0);
+        assert_int_equal(n_threads(), before);
+        assert_in_range(ch__mem_live(), 0, live);
+        ch_dataset_unref(d);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_error_comes_once_in_its_place_and_what_is_behind_it_comes_too),
+        cmocka_unit_test(without_going_on_an_error_is_the_end),
+        cmocka_unit_test(a_generator_that_fails_goes_on_behind_it),
+        cmocka_unit_test(a_place_before_or_behind_an_error_is_taken_up),
+        cmocka_unit_test(a_dropped_iterator_waits_for_no_more_than_the_current_elements),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
