@@ -90,7 +90,7 @@ const ch_op ch__op_all_gather = {
     .version = 1,
     .n_in = -1,
     .n_out = -1,
-    .flags = CH_OP_COLLECTIVE | CH_OP_READS_ENV,
+    .flags = CH_OP_COLLECTIVE | CH_OP_READS_ENV | CH_OP_ALONE_IS_INPUT,
     .infer = all_gather_infer,
     .kernels = (const ch_kernel *const[]){&all_gather_shared, NULL},
 };

@@ -50,7 +50,7 @@ static bool can_take_in(const ch_node *n, const uses *u, ch_rewrite *w)
     const ch_node *user = u->last[n->id];
 
     return n->op->absorb != NULL && n->n_out == 1 && u->n[n->id] == 1 && user != NULL &&
-           user->n_out == 1 && n->op->absorb(n, user, w);
+           n->op->absorb(n, user, w);
 }
 
 ch_status ch__pass_absorb(ch_graph *g)

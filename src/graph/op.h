@@ -345,9 +345,10 @@ enum {
     CH_OP_COLLECTIVE = 1 << 2, /* meets the same call on the other replicas */
     CH_OP_CAN_FAIL = 1 << 3,   /* its kernels may return an error for some inputs */
     CH_OP_SAME_DTYPE = 1 << 4, /* all inputs have one dtype: weak ones are cast to it */
-    CH_OP_NO_GRAD = 1 << 5,  /* its outputs do not depend smoothly on its inputs: gradient 0 */
-    CH_OP_HOST = 1 << 6,     /* means something in this process only: cannot be encoded */
-    CH_OP_READS_ENV = 1 << 7 /* differs between runs or replicas: never folded */
+    CH_OP_NO_GRAD = 1 << 5,   /* its outputs do not depend smoothly on its inputs: gradient 0 */
+    CH_OP_HOST = 1 << 6,      /* means something in this process only: cannot be encoded */
+    CH_OP_READS_ENV = 1 << 7, /* differs between runs or replicas: never folded */
+    CH_OP_ALONE_IS_INPUT = 1 << 8 /* with one replica its outputs are its inputs */
 };
 
 struct ch_op {
@@ -365,7 +366,7 @@ struct ch_op {
     void (*grad)(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[]);
     ch_status (*factors)(const ch_node *n, ch_factors *f); /* NULL: replicated */
     /* True if `user`, the only one who reads n, can be done by the same kernel: a bias, an
-     * activation. The result may differ in the last place (COHORT_EPILOGUE=0 turns it off), so
+     * activation; what is returned has the outputs of `user`. The result may differ in the last place (COHORT_EPILOGUE=0 turns it off), so
      * it stands in specialised graphs only. NULL: never. */
     bool (*absorb)(const ch_node *n, const ch_node *user, ch_rewrite *out);
 };

@@ -168,6 +168,18 @@ static ch_status peers_of(const ch_signature *sig, ch_node *const *to, ch_infer 
     return CH_OK;
 }
 
+/* A collective of one replica, whose outputs are its inputs. */
+static ch_status pass_through(const ch_node *n, variant *v)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < n->n_out && rc == CH_OK; i++) {
+        v->map[n[i].id] = v->map[n->in[i]->id];
+        rc = unify(v, n->op->name, &n[i].dims, &v->map[n[i].id]->dims);
+    }
+    return rc == CH_OK ? CH_OK : ch__fail_in_call(rc, n);
+}
+
 static ch_status copy_variants(const ch_node *n, int n_variants, variant *v,
                                const ch_signature *sig, ch_node **to)
 {
@@ -175,6 +187,8 @@ static ch_status copy_variants(const ch_node *n, int n_variants, variant *v,
     void     *room = NULL;
     ch_status rc = CH_OK;
 
+    if ((n->op->flags & CH_OP_ALONE_IS_INPUT) != 0 && sig != NULL && sig->n_replicas == 1)
+        return pass_through(n, v);
     for (int i = 0; i < n_variants && rc == CH_OK; i++)
         rc = copy_call(n, &v[i], &to[i]);
     if (rc == CH_OK && sig != NULL && (n->op->flags & CH_OP_COLLECTIVE) != 0)

@@ -5,58 +5,38 @@
 
 #include <string.h>
 
+#include "kernel/bag_loops.h"
 #include "kernel/block.h"
-#include "kernel/times.h"
 #include "tensor/tensor.h"
 
-#define AHEAD 16
-#define LINE  64
-
-static const ch_times_table *const levels[] = CH_SIMD_LIST(ch__times_table);
-
-/* ---- a row times a number; f64 in f64, the others in f32 ---- */
-
+#define LINE 64
 #define ROOM 512 /* elements of 16 bits that are widened at a time */
 
-static void add_times(const ch_bag *b, const void *row, double w, void *sum)
+static const ch_bag_loops *const levels[] = CH_SIMD_LIST(ch__bag_loops);
+
+/* ---- one bag; f64 in f64, the others in f32 ---- */
+
+static void add_half(const ch_bag *b, const uint16_t *row, float w, float *sum)
 {
-    const ch_times_table *f = levels[ch__simd_level()];
+    for (int64_t i = 0; i < b->width; i += ROOM) {
+        int64_t n = b->width - i < ROOM ? b->width - i : ROOM;
+        float   wide[ROOM];
 
-    if (b->dtype == CH_F64) {
-        f->add_f64(b->width, row, w, sum);
-    } else if (b->dtype == CH_F32) {
-        f->add_f32(b->width, row, (float)w, sum);
-    } else {
-        for (int64_t i = 0; i < b->width; i += ROOM) {
-            int64_t n = b->width - i < ROOM ? b->width - i : ROOM;
-            float   wide[ROOM];
-
-            ch__blocks()->widen[b->dtype](n, (const void *[]){(const uint16_t *)row + i}, wide,
-                                          NULL);
-            f->add_f32(n, wide, (float)w, (float *)sum + i);
-        }
+        ch__blocks()->widen[b->dtype](n, (const void *[]){row + i}, wide, NULL);
+        levels[ch__simd_level()]->add_f32(n, wide, w, sum + i);
     }
 }
 
-static void set_times(const ch_bag *b, const void *row, double w, void *out)
+static void sum_half(const ch_bag *b, const ch_bag_rows *r, float *sum)
 {
-    const ch_times_table *f = levels[ch__simd_level()];
+    const uint16_t *weight = r->weight;
 
-    if (b->dtype == CH_F64) {
-        f->set_f64(b->width, row, w, out);
-    } else if (b->dtype == CH_F32) {
-        f->set_f32(b->width, row, (float)w, out);
-    } else {
-        for (int64_t i = 0; i < b->width; i += ROOM) {
-            int64_t n = b->width - i < ROOM ? b->width - i : ROOM;
-            float   wide[ROOM];
+    memset(sum, 0, (size_t)b->width * sizeof(*sum));
+    for (int64_t i = r->first; i < r->last; i++) {
+        const uint16_t *row = ch__bag_row(r, i);
 
-            ch__blocks()->widen[b->dtype](n, (const void *[]){(const uint16_t *)row + i}, wide,
-                                          NULL);
-            f->set_f32(n, wide, (float)w, wide);
-            ch__blocks()->narrow[b->dtype](n, (const void *[]){wide}, (uint16_t *)out + i,
-                                           NULL);
-        }
+        if (row != NULL)
+            add_half(b, row, weight != NULL ? (float)ch__load(b->dtype, weight + i) : 1, sum);
     }
 }
 
@@ -86,49 +66,39 @@ size_t ch__bag_scratch(const ch_bag *b)
                : 0;
 }
 
-/* Asks for the row that is needed AHEAD ids from now, which may be another bag's. */
-static inline void ask_ahead(const ch_bag *b, ch_ids ids, int64_t at, int64_t end,
-                             const char *table, int64_t bytes)
-{
-    int64_t most = bytes < 8 * LINE ? bytes : 8 * LINE;
-
-    if (at + AHEAD >= end || (uint64_t)ch__id(ids, at + AHEAD) >= (uint64_t)b->n_rows)
-        return;
-    table += ch__id(ids, at + AHEAD) * bytes;
-    for (int64_t i = 0; i < most; i += LINE)
-        __builtin_prefetch(table + i, 0, 3);
-}
-
 void ch__bag_sum(const ch_bag *b, ch_ids splits, ch_ids ids, const void *weights,
                  const void *table, int64_t from, int64_t to, void *out, void *scratch)
 {
-    int64_t     size = (int64_t)ch_dtype_bytes(b->dtype), bytes = b->width * size;
-    size_t      sum_bytes = ch__dtype_is_half(b->dtype) ? sizeof(float) : (size_t)size;
-    int64_t     end = split_at(b, splits, to);
-    const char *weight = weights;
+    const ch_bag_loops *f = levels[ch__simd_level()];
+    int64_t             bytes = b->width * (int64_t)ch_dtype_bytes(b->dtype);
+    ch_bag_rows         r = {.table = table,
+                             .n_rows = b->n_rows,
+                             .width = b->width,
+                             .bytes = bytes,
+                             .ids = ids,
+                             .end = split_at(b, splits, to),
+                             .weight = weights};
 
     for (int64_t bag = from; bag < to; bag++) {
-        int64_t first = split_at(b, splits, bag), last = split_at(b, splits, bag + 1);
-        char   *row = (char *)out + bag * bytes;
-        void   *sum = ch__dtype_is_half(b->dtype) ? scratch : row;
+        char *row = (char *)out + bag * bytes;
+        void *sum = ch__dtype_is_half(b->dtype) ? scratch : row;
 
-        memset(sum, 0, (size_t)b->width * sum_bytes);
-        for (int64_t i = first; i < last; i++) {
-            int64_t id = ch__id(ids, i);
-
-            ask_ahead(b, ids, i, end, table, bytes);
-            if ((uint64_t)id < (uint64_t)b->n_rows)
-                add_times(b, (const char *)table + id * bytes,
-                          weight != NULL ? ch__load(b->dtype, weight + i * size) : 1.0, sum);
-        }
-        if (b->mean && last > first + 1)
-            divide(b->dtype, b->width, sum, last - first);
+        r.first = split_at(b, splits, bag);
+        r.last = split_at(b, splits, bag + 1);
+        if (b->dtype == CH_F64)
+            f->sum_f64(&r, sum);
+        else if (b->dtype == CH_F32)
+            f->sum_f32(&r, sum);
+        else
+            sum_half(b, &r, sum);
+        if (b->mean && r.last > r.first + 1)
+            divide(b->dtype, b->width, sum, r.last - r.first);
         if (ch__dtype_is_half(b->dtype))
             ch__blocks()->narrow[b->dtype](b->width, (const void *[]){sum}, row, NULL);
     }
 }
 
-/* ---- spreading ---- */
+/* ---- which bag ---- */
 
 /* The last bag that begins at or before a position; -1: none does. */
 static int64_t bag_of(const ch_bag *b, ch_ids splits, int64_t position)
@@ -146,25 +116,19 @@ static int64_t bag_of(const ch_bag *b, ch_ids splits, int64_t position)
     return low - 1;
 }
 
-void ch__bag_spread(const ch_bag *b, ch_ids splits, const void *weights, const void *rows,
-                    int64_t from, int64_t to, void *out)
+void ch__bag_index(const ch_bag *b, ch_ids splits, int64_t from, int64_t to, void *out)
 {
-    int64_t     size = (int64_t)ch_dtype_bytes(b->dtype), bytes = b->width * size;
-    int64_t     bag = bag_of(b, splits, from);
-    const char *weight = weights;
+    int64_t bag = bag_of(b, splits, from);
 
     for (int64_t i = from; i < to; i++) {
-        char  *row = (char *)out + i * bytes;
-        double w = weight != NULL ? ch__load(b->dtype, weight + i * size) : 1.0;
+        int64_t mine;
 
         while (bag + 1 < b->n_bags && ch__id(splits, bag + 1) <= i)
             bag++;
-        if (bag < 0 || i >= ch__id(splits, bag + 1)) {
-            memset(row, 0, (size_t)bytes);
-            continue;
-        }
-        if (b->mean)
-            w /= (double)(ch__id(splits, bag + 1) - ch__id(splits, bag));
-        set_times(b, (const char *)rows + bag * bytes, w, row);
+        mine = bag >= 0 && i < ch__id(splits, bag + 1) ? bag : -1;
+        if (splits.wide)
+            ((int64_t *)out)[i] = mine;
+        else
+            ((int32_t *)out)[i] = (int32_t)mine;
     }
 }

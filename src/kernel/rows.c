@@ -6,10 +6,8 @@
 
 #include <string.h>
 
+#include "kernel/ahead.h"
 #include "kernel/block.h"
-
-#define AHEAD 16 /* rows that are asked for before they are needed */
-#define LINE  64
 
 /* ---- reading ---- */
 
@@ -70,14 +68,6 @@ void ch__ids_last(ch_ids ids, int64_t n, void *out, void *scratch)
     }
 }
 
-static inline void ask_for(const char *row, int64_t bytes)
-{
-    int64_t most = bytes < 8 * LINE ? bytes : 8 * LINE; /* the rest the CPU sees coming */
-
-    for (int64_t i = 0; i < most; i += LINE)
-        __builtin_prefetch(row + i, 0, 3);
-}
-
 static inline bool in_range(int64_t id, int64_t n_rows)
 {
     return (uint64_t)id < (uint64_t)n_rows;
@@ -90,8 +80,8 @@ static inline void gather_rows(ch_ids ids, int64_t from, int64_t to, const char 
     for (int64_t i = from; i < to; i++) {
         int64_t id = ch__id(ids, i);
 
-        if (i + AHEAD < to && in_range(ch__id(ids, i + AHEAD), n_rows))
-            ask_for(table + ch__id(ids, i + AHEAD) * bytes, bytes);
+        if (i + CH_AHEAD < to && in_range(ch__id(ids, i + CH_AHEAD), n_rows))
+            ch__ask_to_read(table + ch__id(ids, i + CH_AHEAD) * bytes, bytes);
         if (in_range(id, n_rows))
             memcpy(out + i * bytes, table + id * bytes, (size_t)bytes);
         else
@@ -231,22 +221,14 @@ static inline void write_row(const ch_scatter *s, const target *t, const char *r
         add_row(s, row, to);
 }
 
-static inline void ask_to_write(const target *t, int64_t id)
-{
-    int64_t most = t->to < 8 * LINE ? t->to : 8 * LINE;
-
-    for (int64_t i = 0; i < most; i += LINE)
-        __builtin_prefetch(t->table + id * t->to + i, 1, 3);
-}
-
 static inline void write_all(const ch_scatter *s, ch_ids ids, const char *rows, const target *t,
                              bool set)
 {
     for (int64_t i = 0; i < s->n_ids; i++) {
         int64_t id = ch__id(ids, i);
 
-        if (i + AHEAD < s->n_ids && in_range(ch__id(ids, i + AHEAD), s->n_rows))
-            ask_to_write(t, ch__id(ids, i + AHEAD));
+        if (i + CH_AHEAD < s->n_ids && in_range(ch__id(ids, i + CH_AHEAD), s->n_rows))
+            ch__ask_to_write(t->table + ch__id(ids, i + CH_AHEAD) * t->to, t->to);
         if (in_range(id, s->n_rows))
             write_row(s, t, rows + i * t->from, id, set);
     }
@@ -260,8 +242,8 @@ static inline void write_owned(const ch_scatter *s, ch_ids ids, const char *rows
         const uint32_t *at = ch__scatter_owned(s, scratch, chunk, tile, &n);
 
         for (int64_t k = 0; k < n; k++) {
-            if (k + AHEAD < n)
-                ask_to_write(t, ch__id(ids, at[k + AHEAD]));
+            if (k + CH_AHEAD < n)
+                ch__ask_to_write(t->table + ch__id(ids, at[k + CH_AHEAD]) * t->to, t->to);
             write_row(s, t, rows + at[k] * t->from, ch__id(ids, at[k]), set);
         }
     }

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernel/ahead.h"
+
 /* clang-format off */
 /* name, slots; sparse, by row, norms, initial */
 static const ch_rule rules[CH_RULES] = {
@@ -229,31 +231,48 @@ static uint32_t group_ids(const ch_groups *g, ch_ids ids, int tile, void *scratc
 
 /* ---- rows of groups ---- */
 
-enum { AHEAD = 16, LINE = 64 };
-
 typedef struct rows {
     const ch_rule       *rule;
     const ch_rule_loops *k;
     ch_dtype             dtype;
     int64_t              width;
     size_t               size, bytes; /* of an element, of a row */
-    const char          *from;
+    ch_grad_rows         grad;
     const uint32_t      *next;
 } rows;
+
+/* Where the gradient of a position is; NULL: it is zeros. */
+static inline const char *row_at(const rows *r, uint32_t position)
+{
+    int64_t at = r->grad.which.at != NULL ? ch__id(r->grad.which, position) : position;
+
+    return (uint64_t)at < (uint64_t)r->grad.n
+               ? (const char *)r->grad.row + (size_t)at * r->bytes
+               : NULL;
+}
+
+/* The same from a place of the row on; zeros are no more than RUN. */
+static inline const char *part_at(const rows *r, uint32_t position, size_t skip)
+{
+    static const double zeros[RUN];
+    const char         *row = row_at(r, position);
+
+    return row != NULL ? row + skip : (const char *)zeros;
+}
 
 /* Elements [at, at + n) of the sum of a group's rows: where they are, or in `room`. */
 static inline const char *sum_of(const rows *r, const group *u, int64_t at, int64_t n,
                                  char *room)
 {
-    const char *from = r->from + (size_t)at * r->size;
-    uint32_t    p = u->first;
+    size_t   skip = (size_t)at * r->size;
+    uint32_t p = u->first;
 
     if (u->first == u->last)
-        return from + p * r->bytes;
-    memcpy(room, from + p * r->bytes, (size_t)n * r->size);
+        return part_at(r, p, skip);
+    memcpy(room, part_at(r, p, skip), (size_t)n * r->size);
     while (p != u->last) {
         p = r->next[p];
-        r->k->add(n, from + p * r->bytes, room);
+        r->k->add(n, part_at(r, p, skip), room);
     }
     return room;
 }
@@ -262,7 +281,7 @@ static inline int64_t piece(const rows *r, const group *u, int64_t at)
 {
     int64_t left = r->width - at;
 
-    return left <= RUN || u->first == u->last ? left : RUN;
+    return left <= RUN || (u->first == u->last && row_at(r, u->first) != NULL) ? left : RUN;
 }
 
 /* One row, piece by piece where rows must be added up. */
@@ -308,30 +327,18 @@ static void update_by_row(const rows *r, const group *u, char *var, char *slot,
     }
 }
 
-static inline void ask_for(const char *row, size_t bytes, bool to_write)
-{
-    size_t most = bytes < 8 * LINE ? bytes : 8 * LINE; /* the rest the CPU sees coming */
-
-    for (size_t i = 0; i < most; i += LINE)
-        if (to_write)
-            __builtin_prefetch(row + i, 1, 3);
-        else
-            __builtin_prefetch(row + i, 0, 3);
-}
-
 static inline void ask_for_group(const rows *r, const group *u, const char *var,
                                  char *const *slot)
 {
-    ask_for(r->from + u->first * r->bytes, r->bytes, false);
-    ask_for(var + (size_t)u->id * r->bytes, r->bytes, true);
+    size_t bytes = r->rule->by_row ? r->size : r->bytes; /* of a slot's row */
+
+    ch__ask_to_read(part_at(r, u->first, 0), (int64_t)r->bytes);
+    ch__ask_to_write(var + (size_t)u->id * r->bytes, (int64_t)r->bytes);
     for (int k = 0; k < r->rule->n_slots; k++)
-        if (r->rule->by_row)
-            ask_for(slot[k] + (size_t)u->id * r->size, r->size, true);
-        else
-            ask_for(slot[k] + (size_t)u->id * r->bytes, r->bytes, true);
+        ch__ask_to_write(slot[k] + (size_t)u->id * bytes, (int64_t)bytes);
 }
 
-static rows rows_of(const ch_rule *rule, ch_dtype dtype, const ch_groups *g, const void *from)
+static rows rows_of(const ch_rule *rule, ch_dtype dtype, const ch_groups *g, ch_grad_rows grad)
 {
     size_t size = ch_dtype_bytes(dtype);
 
@@ -341,14 +348,14 @@ static rows rows_of(const ch_rule *rule, ch_dtype dtype, const ch_groups *g, con
                   .width = g->scatter.width,
                   .size = size,
                   .bytes = (size_t)g->scatter.width * size,
-                  .from = from};
+                  .grad = grad};
 }
 
 void ch__rule_rows(const ch_rule *rule, ch_dtype dtype, const ch_groups *g, ch_ids ids,
-                   const void *from, void *var, void *const *slot, const void *hyper, int tile,
+                   ch_grad_rows grad, void *var, void *const *slot, const void *hyper, int tile,
                    void *scratch)
 {
-    rows     r = rows_of(rule, dtype, g, from);
+    rows     r = rows_of(rule, dtype, g, grad);
     char    *at[CH_RULE_SLOTS] = {0};
     places   p;
     uint32_t n = r.width > 0 ? group_ids(g, ids, tile, scratch, &p) : 0;
@@ -358,14 +365,14 @@ void ch__rule_rows(const ch_rule *rule, ch_dtype dtype, const ch_groups *g, ch_i
     r.next = p.next;
     for (int k = 0; k < rule->n_slots; k++)
         at[k] = slot[k];
-    for (uint32_t i = 0; i < AHEAD && i < n; i++)
+    for (uint32_t i = 0; i < CH_AHEAD && i < n; i++)
         ask_for_group(&r, &p.groups[i], var, at);
     for (uint32_t i = 0; i < n; i++) {
         const group *u = &p.groups[i];
         char        *row = (char *)var + (size_t)u->id * r.bytes;
 
-        if (i + AHEAD < n)
-            ask_for_group(&r, u + AHEAD, var, at);
+        if (i + CH_AHEAD < n)
+            ask_for_group(&r, u + CH_AHEAD, var, at);
         if (rule->by_row)
             update_by_row(&r, u, row, slot[0], hyper);
         else
@@ -373,10 +380,10 @@ void ch__rule_rows(const ch_rule *rule, ch_dtype dtype, const ch_groups *g, ch_i
     }
 }
 
-void ch__rows_merge(ch_dtype dtype, const ch_groups *g, ch_ids ids, const void *from,
+void ch__rows_merge(ch_dtype dtype, const ch_groups *g, ch_ids ids, ch_grad_rows grad,
                     void *to_ids, void *to, int tile, void *scratch)
 {
-    rows     r = rows_of(NULL, dtype, g, from);
+    rows     r = rows_of(NULL, dtype, g, grad);
     char     room[RUN * sizeof(double)];
     places   p;
     uint32_t n = group_ids(g, ids, tile, scratch, &p);

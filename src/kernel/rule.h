@@ -95,17 +95,25 @@ typedef struct ch_groups {
     ch_scatter scatter; /* n_ids (below 2^31), n_rows and width; cut sets the rest */
 } ch_groups;
 
+/* Rows of a gradient: that of position p is row[which[p]], or row[p] where which.at is NULL;
+ * zeros where that is out of range. */
+typedef struct ch_grad_rows {
+    const void *row;
+    ch_ids      which;
+    int64_t     n; /* rows that there are */
+} ch_grad_rows;
+
 void   ch__groups_cut(ch_groups *g, int tiles);
 size_t ch__groups_scratch(const ch_groups *g);
 /* First every chunk [0, scatter.chunks), in any order ... */
 void ch__groups_sort(const ch_groups *g, ch_ids ids, int chunk, void *scratch);
 /* ... then every tile [0, scatter.tiles), in any order. `slot` and `var` are whole arrays. */
 void ch__rule_rows(const ch_rule *r, ch_dtype dtype, const ch_groups *g, ch_ids ids,
-                   const void *rows, void *var, void *const *slot, const void *hyper, int tile,
+                   ch_grad_rows grad, void *var, void *const *slot, const void *hyper, int tile,
                    void *scratch);
 /* Puts the sum of each group at its first position of `to`, and its id in `to_ids`, of the type
  * of ids; other positions are not written. */
-void ch__rows_merge(ch_dtype dtype, const ch_groups *g, ch_ids ids, const void *rows,
+void ch__rows_merge(ch_dtype dtype, const ch_groups *g, ch_ids ids, ch_grad_rows grad,
                     void *to_ids, void *to, int tile, void *scratch);
 
 /* ---- the loops, for each SIMD level ---- */

@@ -15,11 +15,6 @@
 
 /* ---- what apply and apply_rows share ---- */
 
-const ch_attr ch__apply_attr_rows[] = {
-    CH_ATTR_TEXT(ch_apply_attrs, rule),
-    CH_ATTR_END,
-};
-
 /* One for each row, if the rule is by row; else like the variable. */
 static bool slot_fits(const ch_rule *r, const ch_dims *var, const ch_dims *slot)
 {
@@ -29,14 +24,13 @@ static bool slot_fits(const ch_rule *r, const ch_dims *var, const ch_dims *slot)
            (var->rank == 0 || ch__dim_same(var->dim[0], slot->dim[0]));
 }
 
-ch_status ch__infer_apply(ch_infer *c, const ch_rule **rule, int hyper)
+ch_status ch__infer_apply(ch_infer *c, const char *name, const ch_rule **rule, int hyper)
 {
-    const ch_apply_attrs *a = c->attrs;
-    const ch_rule        *r = *rule = ch__rule_find(a->rule);
-    ch_status             rc = CH_OK;
+    const ch_rule *r = *rule = ch__rule_find(name);
+    ch_status      rc = CH_OK;
 
     if (r == NULL)
-        return ch__infer_fail(c, "there is no rule \"%s\"", a->rule != NULL ? a->rule : "");
+        return ch__infer_fail(c, "there is no rule \"%s\"", name != NULL ? name : "");
     if (c->n_in != hyper + 1 + r->n_slots)
         return ch__infer_fail(c, "%d inputs, want %d for rule %s", c->n_in,
                               hyper + 1 + r->n_slots, r->name);
@@ -72,17 +66,16 @@ bool ch__hyper_applies(ch_dtype dtype, const void *hyper)
 }
 
 /* Inputs in front, then the slots, which become what they are after it. */
-ch_node *ch__apply_node(const void *caller, const ch_op *op, ch_rule_kind rule, int n,
-                        ch_node *const *in, ch_node **slot)
+ch_node *ch__apply_node(const void *caller, const ch_op *op, const void *attrs,
+                        const ch_rule *r, int n, ch_node *const *in, ch_node **slot)
 {
-    const ch_rule *r = ch__rule(rule);
-    ch_node       *all[8], *y;
+    ch_node *all[5 + CH_RULE_SLOTS], *y;
 
     for (int i = 0; i < n; i++)
         all[i] = in[i];
     for (int i = 0; i < r->n_slots; i++)
         all[n + i] = slot[i];
-    y = ch__node_at(caller, op, &(ch_apply_attrs){r->name}, n + r->n_slots, all);
+    y = ch__node_at(caller, op, attrs, n + r->n_slots, all);
     for (int i = 0; i < r->n_slots; i++)
         slot[i] = y != NULL ? ch__out(y, 1 + i) : NULL;
     return y;
@@ -93,11 +86,21 @@ ch_node *ch__apply_node(const void *caller, const ch_op *op, ch_rule_kind rule, 
 enum { VAR, GRAD, HYPER, SLOTS }; /* inputs */
 enum { BLOCK = 64 };              /* elements that stay together: tiles begin at lines */
 
+typedef struct apply_attrs {
+    const char *rule;
+} apply_attrs;
+
+static const ch_attr apply_attr_rows[] = {
+    CH_ATTR_TEXT(apply_attrs, rule),
+    CH_ATTR_END,
+};
+
 static ch_status apply_infer(ch_infer *c)
 {
-    const ch_rule *r;
+    const apply_attrs *a = c->attrs;
+    const ch_rule     *r;
     ch_status rc = c->n_in < SLOTS ? ch__infer_fail(c, "%d inputs, want 3 or more", c->n_in)
-                                   : ch__infer_apply(c, &r, HYPER);
+                                   : ch__infer_apply(c, a->rule, &r, HYPER);
 
     if (rc == CH_OK && !ch__dims_same(&c->in[VAR], &c->in[GRAD]))
         rc = ch__infer_fail(c, "the sizes of the gradient are not those of the variable");
@@ -115,8 +118,8 @@ typedef struct apply_state {
 
 static ch_status apply_prepare(const ch_node *n, ch_prep *p)
 {
-    const ch_apply_attrs *a = ch__attrs(n);
-    apply_state          *s = ch__prep_state(p, sizeof(*s));
+    const apply_attrs *a = ch__attrs(n);
+    apply_state       *s = ch__prep_state(p, sizeof(*s));
 
     if (s == NULL)
         return ch__fail_memory("apply");
@@ -206,8 +209,8 @@ const ch_op ch__op_apply = {
     .version = 1,
     .n_in = -1,
     .n_out = -1,
-    .attrs = ch__apply_attr_rows,
-    .attrs_bytes = sizeof(ch_apply_attrs),
+    .attrs = apply_attr_rows,
+    .attrs_bytes = sizeof(apply_attrs),
     .infer = apply_infer,
     .kernels = (const ch_kernel *const[]){&apply_plain, NULL},
 };
@@ -215,8 +218,10 @@ const ch_op ch__op_apply = {
 ch_node *ch__apply(ch_rule_kind rule, ch_node *var, ch_node *grad, ch_node *hyper,
                    ch_node **slot)
 {
-    return ch__apply_node(__builtin_return_address(0), &ch__op_apply, rule, SLOTS,
-                          (ch_node *[]){var, grad, hyper}, slot);
+    const ch_rule *r = ch__rule(rule);
+
+    return ch__apply_node(__builtin_return_address(0), &ch__op_apply, &(apply_attrs){r->name},
+                          r, SLOTS, (ch_node *[]){var, grad, hyper}, slot);
 }
 
 /* ---- clear_if ---- */

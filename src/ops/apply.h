@@ -24,6 +24,9 @@ ch_node *ch__apply(ch_rule_kind rule, ch_node *var, ch_node *grad, ch_node *hype
  * added up, and no other row of var is touched. Ids out of range stand for no row. */
 ch_node *ch__apply_rows(ch_rule_kind rule, ch_node *var, ch_node *ids, ch_node *rows,
                         ch_node *hyper, ch_node **slot);
+/* For ch_op.absorb, where `rows` are looked up, with zeros for ids out of range, in axis 0 of
+ * others: the update reads those where they are. */
+bool ch__apply_gathered(const ch_node *rows, const ch_node *user, ch_rewrite *w);
 
 /* What a rule is told once and for all. Zero means 0 here, not a default. */
 typedef struct ch_rule_numbers {

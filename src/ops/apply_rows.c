@@ -32,19 +32,45 @@ static ch_groups groups_of(const ch_node *ids, int64_t n_rows, int64_t width, in
 
 /* ---- apply_rows ---- */
 
-enum { VAR, IDS, ROWS, HYPER, SLOTS }; /* inputs */
+/* Inputs. With `indexed` a list stands between IDS and ROWS, and the others one later: which of
+ * the rows each id has. */
+enum { VAR, IDS, ROWS, HYPER, SLOTS, WHICH = ROWS };
+
+typedef struct rows_attrs {
+    const char *rule;
+    bool        indexed;
+} rows_attrs;
+
+static const ch_attr apply_rows_rows[] = {
+    CH_ATTR_TEXT(rows_attrs, rule),
+    CH_ATTR_BOOL(rows_attrs, indexed),
+    CH_ATTR_END,
+};
+
+/* Ids with a row, or the number of one, for each. */
+static ch_status infer_rows(const ch_infer *c, bool indexed)
+{
+    ch_status rc;
+
+    if (c->n_in < SLOTS + indexed)
+        return ch__infer_fail(c, "%d inputs, want %d or more", c->n_in, SLOTS + indexed);
+    if (!indexed)
+        return ch__infer_id_rows(c, IDS, ROWS);
+    rc = ch__infer_want_ids(c, WHICH);
+    return rc != CH_OK ? rc : ch__infer_id_rows(c, IDS, WHICH);
+}
 
 static ch_status apply_rows_infer(ch_infer *c)
 {
-    const ch_rule *r = NULL;
-    const ch_dims *var = &c->in[VAR], *rows = &c->in[ROWS];
-    ch_status rc = c->n_in < SLOTS ? ch__infer_fail(c, "%d inputs, want 4 or more", c->n_in)
-                                   : ch__infer_id_rows(c, IDS, ROWS);
+    const rows_attrs *a = c->attrs;
+    const ch_rule    *r = NULL;
+    const ch_dims    *var = &c->in[VAR], *rows = &c->in[ROWS + a->indexed];
+    ch_status         rc = infer_rows(c, a->indexed);
 
     if (rc == CH_OK)
         rc = infer_few_ids(c, IDS);
     if (rc == CH_OK)
-        rc = ch__infer_apply(c, &r, HYPER);
+        rc = ch__infer_apply(c, a->rule, &r, HYPER + a->indexed);
     if (rc != CH_OK)
         return rc;
     if (!r->is_sparse)
@@ -63,7 +89,9 @@ typedef struct rows_state {
     const ch_rule *rule;
     ch_dtype       dtype;
     ch_groups      groups;
-    bool           wide_ids;
+    bool           wide_ids, wide_which;
+    int            indexed;   /* 1, or 0 */
+    int64_t        n_rows;    /* of the gradient */
     int64_t        bytes;     /* of the variable */
     int64_t        row_bytes; /* of a slot by row */
     int            tiles;     /* that copy what is not written over */
@@ -73,13 +101,16 @@ typedef struct rows_state {
  * rows. */
 static ch_status apply_rows_prepare(const ch_node *n, ch_prep *p)
 {
-    const ch_apply_attrs *a = ch__attrs(n);
-    rows_state           *s = ch__prep_state(p, sizeof(*s));
-    int64_t               rows = n->dims.dim[0].n;
+    const rows_attrs *a = ch__attrs(n);
+    rows_state       *s = ch__prep_state(p, sizeof(*s));
+    int64_t           rows = n->dims.dim[0].n;
 
     if (s == NULL)
         return ch__fail_memory("apply_rows");
     s->rule = ch__rule_find(a->rule);
+    s->indexed = a->indexed;
+    s->n_rows = n->in[ROWS + s->indexed]->dims.dim[0].n;
+    s->wide_which = n->in[WHICH]->dtype == CH_I64;
     s->dtype = n->dtype;
     s->bytes = ch__bytes(n);
     s->row_bytes = rows * (int64_t)ch_dtype_bytes(n->dtype);
@@ -91,14 +122,14 @@ static ch_status apply_rows_prepare(const ch_node *n, ch_prep *p)
     p->n_phases = 2;
     p->tiles[0] = s->tiles + s->groups.scatter.chunks;
     p->tiles[1] = s->groups.scatter.tiles;
-    ch__apply_over(s->rule, HYPER, p);
+    ch__apply_over(s->rule, HYPER + s->indexed, p);
     return CH_OK;
 }
 
 static void copy_part(const ch_call *c, const rows_state *s, int tile)
 {
     for (int k = 0; k <= s->rule->n_slots; k++) {
-        const char *in = c->in[k == 0 ? VAR : HYPER + k];
+        const char *in = c->in[k == 0 ? VAR : HYPER + s->indexed + k];
         char       *out = c->out[k];
         int64_t     from, to;
 
@@ -112,9 +143,12 @@ static void copy_part(const ch_call *c, const rows_state *s, int tile)
 static ch_status apply_rows_run(const ch_call *c, ch_piece t)
 {
     const rows_state *s = c->state;
-    const void       *hyper = c->in[HYPER];
+    const void       *hyper = c->in[HYPER + s->indexed];
     ch_ids            ids = {c->in[IDS], s->wide_ids};
+    ch_grad_rows      grad = {.row = c->in[ROWS + s->indexed], .n = s->n_rows};
 
+    if (s->indexed)
+        grad.which = (ch_ids){c->in[WHICH], s->wide_which};
     if (t.phase == 0 && t.index < s->tiles)
         copy_part(c, s, t.index);
     else if (!ch__hyper_applies(s->dtype, hyper))
@@ -122,8 +156,8 @@ static ch_status apply_rows_run(const ch_call *c, ch_piece t)
     else if (t.phase == 0)
         ch__groups_sort(&s->groups, ids, t.index - s->tiles, c->scratch);
     else
-        ch__rule_rows(s->rule, s->dtype, &s->groups, ids, c->in[ROWS], c->out[0], c->out + 1,
-                      hyper, t.index, c->scratch);
+        ch__rule_rows(s->rule, s->dtype, &s->groups, ids, grad, c->out[0], c->out + 1, hyper,
+                      t.index, c->scratch);
     return CH_OK;
 }
 
@@ -135,8 +169,8 @@ const ch_op ch__op_apply_rows = {
     .version = 1,
     .n_in = -1,
     .n_out = -1,
-    .attrs = ch__apply_attr_rows,
-    .attrs_bytes = sizeof(ch_apply_attrs),
+    .attrs = apply_rows_rows,
+    .attrs_bytes = sizeof(rows_attrs),
     .infer = apply_rows_infer,
     .kernels = (const ch_kernel *const[]){&apply_rows_plain, NULL},
 };
@@ -144,8 +178,27 @@ const ch_op ch__op_apply_rows = {
 ch_node *ch__apply_rows(ch_rule_kind rule, ch_node *var, ch_node *ids, ch_node *rows,
                         ch_node *hyper, ch_node **slot)
 {
-    return ch__apply_node(__builtin_return_address(0), &ch__op_apply_rows, rule, SLOTS,
+    const ch_rule *r = ch__rule(rule);
+
+    return ch__apply_node(__builtin_return_address(0), &ch__op_apply_rows,
+                          &(rows_attrs){.rule = r->name}, r, SLOTS,
                           (ch_node *[]){var, ids, rows, hyper}, slot);
+}
+
+bool ch__apply_gathered(const ch_node *rows, const ch_node *user, ch_rewrite *w)
+{
+    const rows_attrs *a = user->op == &ch__op_apply_rows ? ch__attrs(user) : NULL;
+
+    if (a == NULL || a->indexed || user->in[ROWS] != rows)
+        return false;
+    w->op = user->op;
+    w->n_in = user->n_in + 1;
+    memcpy(w->in, user->in, WHICH * sizeof(*w->in));
+    w->in[WHICH] = rows->in[1];
+    w->in[ROWS + 1] = rows->in[0];
+    memcpy(w->in + HYPER + 1, user->in + HYPER, (size_t)(user->n_in - HYPER) * sizeof(*w->in));
+    *(rows_attrs *)(void *)w->attrs = (rows_attrs){.rule = a->rule, .indexed = true};
+    return true;
 }
 
 /* ---- merge_rows ---- */
@@ -213,8 +266,9 @@ static ch_status merge_rows_run(const ch_call *c, ch_piece t)
     int64_t            from, to;
 
     if (t.phase == 1) {
-        ch__rows_merge(c->node[1].dtype, &s->groups, ids, c->in[1], c->out[0], c->out[1],
-                       t.index, c->scratch);
+        ch__rows_merge(c->node[1].dtype, &s->groups, ids,
+                       (ch_grad_rows){.row = c->in[1], .n = s->groups.scatter.n_ids}, c->out[0],
+                       c->out[1], t.index, c->scratch);
     } else if (t.index >= s->tiles) {
         ch__groups_sort(&s->groups, ids, t.index - s->tiles, c->scratch);
     } else {

@@ -5,21 +5,15 @@
 #include "graph/op.h"
 #include "kernel/rule.h"
 
-typedef struct ch_apply_attrs {
-    const char *rule;
-} ch_apply_attrs;
-
-extern const ch_attr ch__apply_attr_rows[];
-
 /* Inputs: the variable, ..., a gradient like it at hyper - 1, the numbers at `hyper`, the
  * slots. Outputs: the variable, the slots. The gradient's sizes are the caller's to check. */
-ch_status ch__infer_apply(ch_infer *c, const ch_rule **rule, int hyper);
+ch_status ch__infer_apply(ch_infer *c, const char *name, const ch_rule **rule, int hyper);
 /* Each output may be written over its input. */
 void ch__apply_over(const ch_rule *r, int hyper, ch_prep *p);
 bool ch__hyper_applies(ch_dtype dtype, const void *hyper);
 
 /* Records it; `n` inputs come before the slots, which become the new ones. */
-ch_node *ch__apply_node(const void *caller, const ch_op *op, ch_rule_kind rule, int n,
-                        ch_node *const *in, ch_node **slot);
+ch_node *ch__apply_node(const void *caller, const ch_op *op, const void *attrs,
+                        const ch_rule *rule, int n, ch_node *const *in, ch_node **slot);
 
 #endif

@@ -187,6 +187,15 @@ static ch_status gather_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, k, out);
 }
 
+/* The gradient of rows that were looked up and added goes to an update unspread. */
+static bool gather_absorb(const ch_node *n, const ch_node *user, ch_rewrite *w)
+{
+    const gather_attrs *a = ch__attrs(n);
+
+    return a->or_zero && a->axis == 0 && n->in[1]->dims.rank == 1 &&
+           ch__apply_gathered(n, user, w);
+}
+
 static const ch_kernel gather_plain = {"plain", ch__always, gather_prepare, gather_run, NULL};
 
 const ch_op ch__op_gather = {
@@ -200,6 +209,7 @@ const ch_op ch__op_gather = {
     .infer = gather_infer,
     .grad = gather_grad,
     .factors = gather_factors,
+    .absorb = gather_absorb,
     .kernels = (const ch_kernel *const[]){&gather_plain, NULL},
 };
 

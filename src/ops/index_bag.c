@@ -210,92 +210,74 @@ static ch_node *bag_of(ch_node *table, ch_node *ids, ch_node *splits, ch_node *w
                     ((ch_node *[]){table, ids, splits, weights}));
 }
 
-/* ---- bag_spread: each id's row of what its bag has ---- */
+/* ---- bag_index: which bag an id is in; -1: none ---- */
 
-typedef struct spread_attrs {
-    bool    mean;
+typedef struct bag_index_attrs {
     ch_dims n_ids; /* one size */
-} spread_attrs;
+} bag_index_attrs;
 
-static const ch_attr bag_spread_rows[] = {
-    CH_ATTR_BOOL(spread_attrs, mean),
-    CH_ATTR_DIMS(spread_attrs, n_ids),
+static const ch_attr bag_index_rows[] = {
+    CH_ATTR_DIMS(bag_index_attrs, n_ids),
     CH_ATTR_END,
 };
 
-static ch_status bag_spread_infer(ch_infer *c)
+static ch_status bag_index_infer(ch_infer *c)
 {
-    const spread_attrs *a = c->attrs;
-    ch_dims             d;
-    ch_dim              splits;
-    ch_status           rc;
+    const bag_index_attrs *a = c->attrs;
+    ch_status              rc = ch__infer_want_ids(c, 0);
 
-    if (c->n_in < 2)
-        return ch__infer_fail(c, "%d inputs, want 2 or 3", c->n_in);
-    d = c->in[0];
-    if (d.rank < 1)
-        return ch__infer_fail(c, "a scalar has no rows");
-    rc = ch__infer_want_float(c, 0);
     if (rc == CH_OK)
-        rc = ch__infer_want_ids(c, 1);
-    if (rc == CH_OK)
-        rc = ch__infer_want_rank(c, 1, 1);
+        rc = ch__infer_want_rank(c, 0, 1);
     if (rc == CH_OK)
         rc = ch__infer_check_dims(c, &a->n_ids);
     if (rc == CH_OK && a->n_ids.rank != 1)
         rc = ch__infer_fail(c, "%d numbers of ids, want 1", a->n_ids.rank);
-    if (rc == CH_OK)
-        rc = check_weights(c, 2, a->n_ids.dim[0], c->dtype[0]);
-    if (rc != CH_OK)
-        return rc;
-    splits = c->in[1].dim[0];
-    if (splits.sym == 0 && d.dim[0].sym == 0 && d.dim[0].n != (splits.n > 0 ? splits.n - 1 : 0))
-        return ch__infer_fail(c, "%lld row splits for %lld rows, want one more",
-                              (long long)splits.n, (long long)d.dim[0].n);
-    d.dim[0] = a->n_ids.dim[0];
-    return ch__infer_dims(c, 0, c->dtype[0], &d);
+    return rc != CH_OK ? rc : ch__infer_dims(c, 0, c->dtype[0], &a->n_ids);
 }
 
-static ch_status bag_spread_prepare(const ch_node *n, ch_prep *p)
+static ch_status bag_index_prepare(const ch_node *n, ch_prep *p)
 {
-    const spread_attrs *a = ch__attrs(n);
-    bag_state          *s = ch__prep_state(p, sizeof(*s));
+    bag_state *s = ch__prep_state(p, sizeof(*s));
+    int64_t    n_splits = ch__count(n->in[0]);
 
     if (s == NULL)
-        return ch__fail_memory("bag_spread");
-    s->bag = (ch_bag){.dtype = n->dtype,
-                      .n_bags = n->in[0]->dims.dim[0].n,
-                      .n_ids = n->dims.dim[0].n,
-                      .mean = a->mean};
-    s->bag.width = s->bag.n_ids > 0 ? ch__count(n) / s->bag.n_ids : 0;
-    s->wide_splits = n->in[1]->dtype == CH_I64;
-    s->tiles = ch__tile_count(s->bag.n_ids, s->bag.width + 8);
+        return ch__fail_memory("bag_index");
+    s->bag = (ch_bag){.n_bags = n_splits > 0 ? n_splits - 1 : 0, .n_ids = ch__count(n)};
+    s->wide_splits = n->dtype == CH_I64;
+    s->tiles = ch__tile_count(s->bag.n_ids, 8);
     p->n_phases = 1;
     p->tiles[0] = s->tiles;
     return CH_OK;
 }
 
-static ch_status bag_spread_run(const ch_call *c, ch_piece t)
+static ch_status bag_index_run(const ch_call *c, ch_piece t)
 {
     const bag_state *s = c->state;
     int64_t          from, to;
 
     ch__tile_range(s->bag.n_ids, s->tiles, t.index, &from, &to);
-    ch__bag_spread(&s->bag, (ch_ids){c->in[1], s->wide_splits},
-                   c->node->n_in > 2 ? c->in[2] : NULL, c->in[0], from, to, c->out[0]);
+    ch__bag_index(&s->bag, (ch_ids){c->in[0], s->wide_splits}, from, to, c->out[0]);
     return CH_OK;
 }
 
-static ch_node *spread(ch_node *rows, ch_node *splits, ch_node *weights, bool mean,
-                       ch_dim n_ids)
-{
-    spread_attrs a = {.mean = mean, .n_ids = {.rank = 1, .dim = {n_ids}}};
+static const ch_kernel bag_index_plain = {"plain", ch__always, bag_index_prepare, bag_index_run,
+                                          NULL};
 
-    return ch__node(&ch__op_bag_spread, &a, weights != NULL ? 3 : 2,
-                    ((ch_node *[]){rows, splits, weights}));
-}
+const ch_op ch__op_bag_index = {
+    .name = "bag_index",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 1,
+    .flags = CH_OP_NO_GRAD,
+    .attrs = bag_index_rows,
+    .attrs_bytes = sizeof(bag_index_attrs),
+    .infer = bag_index_infer,
+    .kernels = (const ch_kernel *const[]){&bag_index_plain, NULL},
+};
 
-/* One number for each id: the product of its row in a and in b, both (ids, ...), summed. */
+/* ---- the gradient, and the function ---- */
+
+/* One number for each row: the product of a and b, both (rows, ...), summed. */
 static ch_node *row_products(ch_node *a, ch_node *b)
 {
     ch_node *p = ch_mul(a, b);
@@ -311,113 +293,14 @@ static ch_node *row_products(ch_node *a, ch_node *b)
     return ch__reshape_dims(p, &one);
 }
 
-/* Its rows are added up again, in the same bags. */
-static void bag_spread_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+/* x (rows) as (rows, 1, ...), to go with `like` (rows, ...). */
+static ch_node *as_column(ch_node *x, const ch_node *like)
 {
-    const spread_attrs *a = ch__attrs(n);
-    ch_node            *rows = n->in[0], *splits = n->in[1];
+    ch_dims d = like->dims;
 
-    (void)s;
-    din[0] = bag_of(dout[0], ch_range_like(dout[0], 0, CH_I64), splits,
-                    n->n_in > 2 ? n->in[2] : NULL, a->mean, &rows->dims.dim[0]);
-    if (n->n_in > 2)
-        din[2] = row_products(dout[0], spread(rows, splits, NULL, a->mean, a->n_ids.dim[0]));
-}
-
-static const ch_kernel bag_spread_plain = {"plain", ch__always, bag_spread_prepare,
-                                           bag_spread_run, NULL};
-
-const ch_op ch__op_bag_spread = {
-    .name = "bag_spread",
-    .version = 1,
-    .n_in = -1,
-    .n_out = 1,
-    .attrs = bag_spread_rows,
-    .attrs_bytes = sizeof(spread_attrs),
-    .infer = bag_spread_infer,
-    .grad = bag_spread_grad,
-    .kernels = (const ch_kernel *const[]){&bag_spread_plain, NULL},
-};
-
-/* ---- bag_ids: the ids, -1 where they are in no bag ---- */
-
-static ch_status bag_ids_infer(ch_infer *c)
-{
-    ch_status rc = CH_OK;
-
-    for (int i = 0; i < 2 && rc == CH_OK; i++) {
-        rc = ch__infer_want_ids(c, i);
-        if (rc == CH_OK)
-            rc = ch__infer_want_rank(c, i, 1);
-    }
-    return rc != CH_OK ? rc : ch__infer_like(c, 0, 0);
-}
-
-typedef struct bag_ids_state {
-    int64_t n_ids, n_splits;
-    bool    wide_ids, wide_splits;
-} bag_ids_state;
-
-static ch_status bag_ids_prepare(const ch_node *n, ch_prep *p)
-{
-    bag_ids_state *s = ch__prep_state(p, sizeof(*s));
-
-    if (s == NULL)
-        return ch__fail_memory("bag_ids");
-    *s = (bag_ids_state){ch__count(n), ch__count(n->in[1]), n->dtype == CH_I64,
-                         n->in[1]->dtype == CH_I64};
-    return CH_OK;
-}
-
-static ch_status bag_ids_run(const ch_call *c, ch_piece t)
-{
-    const bag_ids_state *s = c->state;
-    ch_ids               ids = {c->in[0], s->wide_ids}, splits = {c->in[1], s->wide_splits};
-    int64_t              first = s->n_splits > 0 ? ch__id(splits, 0) : 0;
-    int64_t              end = s->n_splits > 0 ? ch__id(splits, s->n_splits - 1) : 0;
-
-    (void)t;
-    for (int64_t i = 0; i < s->n_ids; i++) {
-        int64_t id = i >= first && i < end ? ch__id(ids, i) : -1;
-
-        if (s->wide_ids)
-            ((int64_t *)c->out[0])[i] = id;
-        else
-            ((int32_t *)c->out[0])[i] = (int32_t)id;
-    }
-    return CH_OK;
-}
-
-static const ch_kernel bag_ids_plain = {"plain", ch__always, bag_ids_prepare, bag_ids_run,
-                                        NULL};
-
-const ch_op ch__op_bag_ids = {
-    .name = "bag_ids",
-    .version = 1,
-    .n_in = 2,
-    .n_out = 1,
-    .flags = CH_OP_NO_GRAD,
-    .infer = bag_ids_infer,
-    .kernels = (const ch_kernel *const[]){&bag_ids_plain, NULL},
-};
-
-/* ---- the gradient, and the function ---- */
-
-static void embedding_bag_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
-                               ch_node *din[])
-{
-    const bag_attrs *a = ch__attrs(n);
-    ch_node         *table = n->in[TABLE], *splits = n->in[SPLITS];
-    ch_node         *weights = n->n_in > WEIGHTS ? n->in[WEIGHTS] : NULL;
-    ch_dim           n_ids = n->in[IDS]->dims.dim[0];
-    ch_node *ids = ch__node(&ch__op_bag_ids, NULL, 2, ((ch_node *[]){n->in[IDS], splits}));
-
-    (void)s;
-    din[TABLE] = ch__sparse_rows(ids, spread(dout[0], splits, weights, a->mean, n_ids),
-                                 table->dims.dim[0]);
-    if (weights != NULL)
-        din[WEIGHTS] = row_products(ch__gather_or_zero(table, ids),
-                                    spread(dout[0], splits, NULL, a->mean, n_ids));
+    for (int k = 1; k < d.rank; k++)
+        d.dim[k] = ch__dim(1);
+    return ch__reshape_dims(x, &d);
 }
 
 /* The weights of each bag added up, as (rows, 1, ...); 1 where that is 0, to divide by. */
@@ -425,12 +308,44 @@ static ch_node *bag_weights(const ch_node *bags, ch_node *weights, ch_node *spli
 {
     ch_node *ids = ch_range_like(weights, 0, CH_I64);
     ch_node *sum = bag_of(weights, ids, splits, NULL, false, &bags->dims.dim[0]);
-    ch_dims  d = bags->dims;
 
-    for (int k = 1; k < d.rank; k++)
-        d.dim[k] = ch__dim(1);
-    sum = ch__reshape_dims(sum, &d);
+    sum = as_column(sum, bags);
     return ch_select(ch_equal(sum, ch__full_like(sum, 0)), ch__full_like(sum, 1), sum);
+}
+
+/* The gradient of a mean is that of a sum, divided by how many ids there are. They are counted
+ * in f32 at least: 16 bits do not hold their number. */
+static ch_node *divided(ch_step *s, ch_node *d, ch_node *splits, ch_dim n_ids)
+{
+    ch_dtype dtype = d->dtype, wide = ch__dtype_is_half(dtype) ? CH_F32 : dtype;
+    ch_node *ones = ch__fill_dims(s, wide, &(ch_dims){.rank = 1, .dim = {n_ids}}, 1);
+
+    return ch_cast(ch_div(ch_cast(d, wide), bag_weights(d, ones, splits)), dtype);
+}
+
+/* Each id's row is its bag's, looked up: an update of rows needs but the bags' and the index.
+ * What is in no bag has the id -1, a row of zeros and the weight 0. */
+static void embedding_bag_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
+                               ch_node *din[])
+{
+    const bag_attrs *a = ch__attrs(n);
+    ch_node         *table = n->in[TABLE], *splits = n->in[SPLITS], *ids = n->in[IDS];
+    ch_dim           n_ids = ids->dims.dim[0];
+    bag_index_attrs  index_attrs = {{.rank = 1, .dim = {n_ids}}};
+    ch_node         *bag = ch__node(&ch__op_bag_index, &index_attrs, 1, &splits);
+    ch_node         *d = a->mean ? divided(s, dout[0], splits, n_ids) : dout[0];
+    ch_node         *in_none = ch_less(bag, ch__full_like(bag, 0)), *rows;
+
+    ids = ch_select(in_none, ch__full_like(ids, -1), ids);
+    rows = ch__gather_or_zero(d, bag);
+    if (n->n_in > WEIGHTS && rows != NULL) {
+        ch_node *w = n->in[WEIGHTS];
+
+        din[WEIGHTS] = row_products(ch__gather_or_zero(table, ids), rows);
+        w = ch_select(in_none, ch__full_like(w, 0), w);
+        rows = ch_mul(rows, as_column(w, rows));
+    }
+    din[TABLE] = ch__sparse_rows(ids, rows, table->dims.dim[0]);
 }
 
 ch_node *ch_embedding_bag(ch_node *table, ch_node *ids, ch_node *row_splits,

@@ -323,6 +323,32 @@ static void are_missing(const t_array *in, t_array *out)
     applied_rows(CH_RULE_ADAGRAD, in, out, 2);
 }
 
+/* Each id's row is looked up among a few: -1 and 4 are none of them. */
+static void rows_looked_up(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    ch_node *which = ch_sub(ch_mod(in[1], ch_number(s, 6)), ch_number(s, 1));
+
+    out[1] = in[3];
+    out[0] = ch__apply_rows(CH_RULE_MOMENTUM, in[0], in[1], ch__gather_or_zero(in[2], which),
+                            hyper(s, in[0]), out + 1);
+}
+
+static void are_looked_up(const t_array *in, t_array *out)
+{
+    static double row[4096];
+    t_array       full[4] = {in[0], in[1], {.shape = in[2].shape, .v = row}, in[3]};
+    int64_t       n = in[1].shape.dim[0], width = in[2].shape.dim[1];
+
+    full[2].shape.dim[0] = n;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t which = (int64_t)in[1].v[i] % 6 - 1;
+
+        for (int64_t k = 0; k < width; k++)
+            row[i * width + k] = which >= 0 && which < 4 ? in[2].v[which * width + k] : 0;
+    }
+    applied_rows(CH_RULE_MOMENTUM, full, out, 0);
+}
+
 /* ---- the numbers ---- */
 
 static ch_node *scalar(ch_step *s, ch_dtype dtype, double x)
@@ -672,6 +698,14 @@ static const t_sample samples[] = {
             {.shape = {1, {20}}, .fill = T_IDS, .limit = 9, .is_ids = true},
             {.shape = {2, {20, 3}}}, {.shape = {2, {5, 3}}, .fill = T_POSITIVE, .is_static = true}},
      .n_out = 2, .record = rows_missing, .reference = are_missing, .flags = T_NO_GRAD,
+     .tolerance = 1e-4},
+
+    {.op = "apply_rows", .name = "rows that are looked up", .dtypes = T_WIDE, .n_in = 4,
+     .in = {{.shape = {2, {9, 70}}, .is_static = true},
+            {.shape = {1, {20}}, .fill = T_IDS, .limit = 9, .is_ids = true},
+            {.shape = {2, {4, 70}}},
+            {.shape = {2, {9, 70}}, .fill = T_POSITIVE, .is_static = true}},
+     .n_out = 2, .record = rows_looked_up, .reference = are_looked_up, .flags = T_NO_GRAD,
      .tolerance = 1e-4},
 
 #define NUMBERS(RULE) \
