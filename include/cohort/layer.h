@@ -12,11 +12,12 @@
  * that they depend on (the last axis, mostly) are fixed; rows and all else may change.
  *
  *   - Constructors return NULL on an error, and so does whatever is given NULL; ch_model_new
- *     then fails with that error, the last of this thread's. A layer that takes others owns
+ *     then fails with that error, the last of this thread's since a layer was used. A layer that takes others owns
  *     them, on an error too: one unref of the outermost ends all. To be in two places, a layer
  *     is given with ch_layer_ref.
- *   - Names are unique among the children of one layer: "dense", "dense_1". A variable's name
- *     is the path to it: "net/dense_1/kernel".
+ *   - Names are unique among the children of one layer: "dense", "dense_1". One that is part of
+ *     another layer already keeps its name; two such of one name are refused. A variable's name
+ *     is the path to it, through the first layer that took it: "net/dense_1/kernel".
  *   - A layer that is called twice shares its variables.
  *   - Steps that use one layer are recorded by one thread at a time; they run as they like.
  *
@@ -51,7 +52,7 @@ CH_API const char *ch_layer_type(const ch_layer *l); /* "dense" */
 CH_API ch_layer *ch_named(const char *name, ch_layer *l);
 /* The variables of the layer, then those of the layers in it, in order; a shared one once. The
  * array belongs to the layer and is good until a layer is called that was not called before.
- * -1: out of memory. */
+ * `out` NULL: just how many. -1: out of memory. */
 CH_API int ch_layer_vars(ch_layer *l, ch_var *const **out);
 CH_API int ch_layer_trainable(ch_layer *l, ch_var *const **out);
 /* "dense_1/kernel", from this layer on; NULL: none of this name (yet). Borrowed. */

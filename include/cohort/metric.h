@@ -13,7 +13,7 @@
  * Only the state of ch_metric_auc_exact is no sum: it is rows, and those of two jobs are put
  * together. `weights` may be NULL, or one for each example: of the shape of what is averaged or
  * counted, or of its first axes. `name` NULL is the kind's, "auc". What divides by nothing is
- * 0.
+ * 0. Steps that use one metric are recorded, and run, one after the other.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_METRIC_H
@@ -34,7 +34,9 @@ CH_API CH_MUST_CHECK ch_status ch_metric_sum(ch_strategy *st, const char *name,
 
 /* How often they agree: exactly; the largest of classes with a label, or with the largest of
  * one-hot rows; either side of `threshold` with 0 or 1; a label is within the best k (of equals
- * the first are). */
+ * the first are). A label that is no class agrees with nothing: it counts as wrong, and one that
+ * stands for nothing (-1, say) wants a weight of 0. The cross entropies and ch_metric_confusion
+ * refuse such a label, as losses do: the step fails. */
 CH_API CH_MUST_CHECK ch_status ch_metric_accuracy(ch_strategy *st, const char *name,
                                                   ch_metric **out);
 CH_API CH_MUST_CHECK ch_status ch_metric_sparse_accuracy(ch_strategy *st, const char *name,

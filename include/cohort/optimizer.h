@@ -118,8 +118,9 @@ CH_API void                    ch_optimizer_unref(ch_optimizer *o);
  * to load them from somewhere before the first. The list is that of the calls to come. */
 CH_API CH_MUST_CHECK ch_status ch_optimizer_build(ch_optimizer *o, int n, ch_var *const *var);
 
-/* In a step, not in a loop or branch of one: the gradients of `loss`, summed over the replicas,
- * applied. Variables that the loss does not depend on get zeros. */
+/* In a step, not in a loop or branch of one: the gradients of `loss`, a scalar, summed over the
+ * replicas, applied. Variables that the loss does not depend on get zeros; those that were made
+ * with trainable CH_OFF are refused. */
 CH_API void ch_optimizer_minimize(ch_optimizer *o, ch_step *s, ch_node *loss, int n,
                                   ch_var *const *var);
 /* The same with gradients of one's own, which are summed over the replicas here too. With a

@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#include "base/by_name.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "kernel/philox.h"
@@ -78,19 +79,10 @@ typedef struct draw {
     ch_normal normal;
 } draw;
 
-/* FNV-1a: what tells one variable's stream from another's. */
-static uint64_t hash_of(const char *name)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-
-    for (; *name != '\0'; name++)
-        h = (h ^ (unsigned char)*name) * 0x100000001b3u;
-    return h;
-}
-
+/* A variable's stream is told from another's by its name. */
 static ch_philox stream_of(const ch_init *init, const char *name)
 {
-    return ch__philox_stream(&(ch_philox_name){.seed = init->seed, .own = hash_of(name)});
+    return ch__philox_stream(&(ch_philox_name){.seed = init->seed, .own = ch__name_fnv(name)});
 }
 
 /* `n` numbers from the at-th chunk of a stream on; f64 ones take two words each. */

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/by_name.h"
 #include "cohort/strategy.h"
 #include "collective/group.h"
 #include "tensor/tensor.h"
@@ -29,14 +30,13 @@ struct ch_strategy {
     int                    n_local;    /* of those, in this process */
     ch_group              *group;      /* NULL for one replica */
     pthread_mutex_t        lock;       /* of what follows */
-    ch_var                *vars;       /* all of them, not referenced */
+    ch_by_name             vars;       /* all of them, not referenced */
     atomic_uint            generation; /* changes when vars does */
 };
 
 struct ch_var {
     atomic_int   refs;
     ch_strategy *strategy; /* referenced */
-    ch_var      *next;
     char        *name;
     ch_dtype     dtype;
     ch_shape     shape;

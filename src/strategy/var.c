@@ -12,14 +12,6 @@
 
 /* ---- names ---- */
 
-static ch_var *find(const ch_strategy *st, const char *name)
-{
-    for (ch_var *v = st->vars; v != NULL; v = v->next)
-        if (strcmp(v->name, name) == 0)
-            return v;
-    return NULL;
-}
-
 /* "w", or "w_1" if there is a "w", and so on. */
 static char *unique_name(const ch_strategy *st, const char *wanted)
 {
@@ -29,26 +21,9 @@ static char *unique_name(const ch_strategy *st, const char *wanted)
     if (name == NULL)
         return NULL;
     snprintf(name, size, "%s", wanted);
-    for (int i = 1; find(st, name) != NULL; i++)
+    for (int i = 1; ch__by_name_get(&st->vars, name) != NULL; i++)
         snprintf(name, size, "%s_%d", wanted, i);
     return name;
-}
-
-static void enlist(ch_strategy *st, ch_var *v)
-{
-    v->next = st->vars;
-    st->vars = v;
-    atomic_fetch_add(&st->generation, 1);
-}
-
-static void delist(ch_strategy *st, const ch_var *v)
-{
-    ch_var **link = &st->vars;
-
-    while (*link != v)
-        link = &(*link)->next;
-    *link = v->next;
-    atomic_fetch_add(&st->generation, 1);
 }
 
 /* ---- followers ---- */
@@ -135,19 +110,22 @@ static ch_status make_copies(ch_var *v, const ch_var_spec *spec, ch_device *cons
 /* Gives the variable the name that it is wanted to have, or the next one that is free. */
 static ch_status take_name(ch_strategy *st, ch_var *v, const char *wanted)
 {
+    bool has_one;
+
     pthread_mutex_lock(&st->lock);
     v->name = unique_name(st, wanted);
-    if (v->name != NULL)
-        enlist(st, v);
+    has_one = v->name != NULL && ch__by_name_put(&st->vars, v->name, v);
+    atomic_fetch_add(&st->generation, 1);
     pthread_mutex_unlock(&st->lock);
-    return v->name != NULL ? CH_OK : ch__fail_memory("a variable");
+    return has_one ? CH_OK : ch__fail_memory("a variable");
 }
 
 static void leave(ch_strategy *st, ch_var *v)
 {
     pthread_mutex_lock(&st->lock);
     part(v);
-    delist(st, v);
+    ch__by_name_remove(&st->vars, v->name);
+    atomic_fetch_add(&st->generation, 1);
     pthread_mutex_unlock(&st->lock);
 }
 
@@ -328,7 +306,7 @@ ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **o
     ch_status    rc = CH_OK;
 
     pthread_mutex_lock(&st->lock);
-    v = find(st, r->name);
+    v = ch__by_name_get(&st->vars, r->name);
     if (v == NULL || v->strategy == NULL) /* or it is being made */
         rc = ch__fail(CH_NOT_FOUND,
                       "variable %s: the %s strategy has none of this name (any more)", r->name,

@@ -11,8 +11,9 @@
 
 /* ---- errors of constructors ---- */
 
-/* The last of them, until it is handed on. It has a copy of the message, which much else may
- * have replaced by then. */
+/* The last of them, until it is handed on, or a layer is used: then it was of another. Making a
+ * layer does not end it, for the one that failed may stand beside it in a list. It has a copy of
+ * the message, which much else may have replaced by then. */
 static _Thread_local struct {
     ch_status rc; /* CH_OK: none */
     char      text[CH_FAULT_TEXT];
@@ -32,6 +33,11 @@ ch_status ch__layer_why_not(const char *what)
     last.rc = CH_OK;
     return rc != CH_OK ? ch__fail(rc, "%s: %s", what, last.text)
                        : ch__fail(CH_INVALID_ARGUMENT, "%s: it is NULL", what);
+}
+
+void ch__layer_forget(void)
+{
+    last.rc = CH_OK;
 }
 
 ch_layer *ch__layer_refuse(const char *format, ...)
@@ -57,31 +63,72 @@ static bool is_name(const char *name)
     return name != NULL && name[0] != '\0' && strchr(name, '/') == NULL;
 }
 
-static bool is_taken(const ch_layer *parent, int n, const char *name)
-{
-    for (int i = 0; i < n; i++)
-        if (strcmp(parent->child[i]->name, name) == 0)
-            return true;
-    return false;
-}
+/* Names among the children of one layer, each with the last number that was put behind it. */
+typedef struct siblings {
+    ch_by_name names;
+    int       *last; /* for each child */
+} siblings;
 
-/* Child i gets a name that none before it has: "dense", "dense_1". */
-static bool name_child(ch_layer *parent, int i)
+/* The name of a child, if it is free: "dense", or else "dense_1". */
+static bool name_child(siblings *t, ch_layer *c, int *its_last)
 {
-    ch_layer *c = parent->child[i];
-    size_t    size = strlen(c->name) + 16;
-    char     *name;
+    int   *of_name = ch__by_name_get(&t->names, c->name);
+    size_t size = strlen(c->name) + 16;
+    char  *name;
 
-    if (!is_taken(parent, i, c->name))
-        return true;
+    if (of_name == NULL)
+        return ch__by_name_put(&t->names, c->name, its_last);
     name = ch__malloc(size);
     if (name == NULL)
         return false;
-    for (int k = 1; k == 1 || is_taken(parent, i, name); k++)
-        snprintf(name, size, "%s_%d", c->name, k);
+    do
+        snprintf(name, size, "%s_%d", c->name, ++*of_name);
+    while (ch__by_name_get(&t->names, name) != NULL);
     ch__free(c->name);
     c->name = name;
-    return true;
+    return ch__by_name_put(&t->names, name, its_last);
+}
+
+/* A child that is part of another layer keeps the name that it has: no two of these may have
+ * the same. */
+static ch_status keep_name(siblings *t, const ch_layer *l, int i)
+{
+    ch_layer *c = l->child[i];
+    int      *taken = ch__by_name_get(&t->names, c->name);
+
+    if (taken == NULL)
+        return ch__by_name_put(&t->names, c->name, &t->last[i]) ? CH_OK
+                                                                : ch__fail_memory(c->name);
+    if (l->child[taken - t->last] == c)
+        return CH_OK;
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "%s: two of its layers, which are parts of others too, are named \"%s\"; "
+                    "name one of them with ch_named before it becomes part of anything",
+                    l->ops->type, c->name);
+}
+
+/* The children are the layer's from here on, on an error too. */
+static ch_status adopt(ch_layer *l, int n, ch_layer *const *child)
+{
+    siblings  t = {.last = ch__calloc((size_t)n + 1, sizeof(*t.last))};
+    ch_status rc = t.last != NULL ? CH_OK : ch__fail_memory(l->ops->type);
+
+    for (int i = 0; i < n; i++)
+        l->child[i] = child[i];
+    l->n_children = n;
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        if (child[i]->parent != NULL)
+            rc = keep_name(&t, l, i);
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        if (child[i]->parent != NULL)
+            continue;
+        child[i]->parent = l;
+        if (!name_child(&t, child[i], &t.last[i]))
+            rc = ch__fail_memory(l->ops->type);
+    }
+    ch__by_name_drop(&t.names);
+    ch__free(t.last);
+    return rc;
 }
 
 /* "net/dense_1/" and what follows it; NULL when out of memory. */
@@ -140,22 +187,6 @@ static void free_layer(ch_layer *l)
     ch__free(l);
 }
 
-/* The children are the layer's from here on. False when out of memory. */
-static bool adopt(ch_layer *l, int n, ch_layer *const *child)
-{
-    for (int i = 0; i < n; i++)
-        l->child[i] = child[i];
-    l->n_children = n;
-    for (int i = 0; i < n; i++) {
-        if (child[i]->parent != NULL)
-            continue; /* it is shared, and keeps the name that it has */
-        child[i]->parent = l;
-        if (!name_child(l, i))
-            return false;
-    }
-    return true;
-}
-
 static ch_layer *new_layer(const ch_layer_ops *ops, const void *self, size_t self_bytes, int n)
 {
     ch_layer *l = ch__calloc(1, sizeof(*l) + self_bytes + 1);
@@ -183,6 +214,7 @@ static ch_layer *make(const ch_layer_ops *ops, const void *self, size_t self_byt
 {
     ch_layer *l = NULL;
     bool      has_all = true;
+    ch_status rc;
 
     for (int i = 0; i < n; i++) {
         has_all &= child[i] != NULL;
@@ -195,11 +227,12 @@ static ch_layer *make(const ch_layer_ops *ops, const void *self, size_t self_byt
         unref_all(n, child);
         return NULL;
     }
-    if (adopt(l, n, child))
+    rc = adopt(l, n, child);
+    if (rc == CH_OK)
         return l;
     l->ops = &no_ops; /* what self holds is still the caller's */
     ch_layer_unref(l);
-    return refuse_memory(ops->type);
+    return keep_error(rc);
 }
 
 ch_layer *ch__layer_new(const ch_layer_ops *ops, const void *self, size_t self_bytes, int n,
@@ -264,18 +297,19 @@ ch_layer *ch_named(const char *name, ch_layer *l)
 
 const char *ch_layer_name(const ch_layer *l)
 {
-    return l->name;
+    return l != NULL ? l->name : NULL;
 }
 
 const char *ch_layer_type(const ch_layer *l)
 {
-    return l->ops->type;
+    return l != NULL ? l->ops->type : NULL;
 }
 
 int ch_layer_children(const ch_layer *l, ch_layer *const **out)
 {
-    *out = l->child;
-    return l->n_children;
+    if (out != NULL)
+        *out = l != NULL ? l->child : NULL;
+    return l != NULL ? l->n_children : 0;
 }
 
 void ch_layer_set_dtype(ch_layer *l, ch_dtype dtype)
@@ -302,10 +336,12 @@ void ch_layer_set_seed(ch_layer *l, uint64_t seed)
 
 static ch_status check_weight(const ch_layer *l, const ch_weight_spec *spec)
 {
+    if (l == NULL || spec == NULL)
+        return ch__want_given("layer weight", "the layer", l, "its spec", spec);
     if (l->building == NULL)
         return ch__fail(CH_FAILED_PRECONDITION,
                         "layer %s: its variables are made by its build, not later", l->name);
-    if (spec == NULL || !is_name(spec->name))
+    if (!is_name(spec->name))
         return ch__fail(CH_INVALID_ARGUMENT, "layer %s: a variable wants a name without \"/\"",
                         l->name);
     for (int i = 0; i < l->n_weights; i++)
@@ -317,13 +353,14 @@ static ch_status check_weight(const ch_layer *l, const ch_weight_spec *spec)
 
 ch_status ch_layer_weight(ch_layer *l, const ch_weight_spec *spec, ch_var **out)
 {
-    ch_var_spec v = {.dtype = l->dtype};
+    ch_var_spec v = {0};
     ch_weight   w = {0};
     char       *path;
     ch_status   rc = check_weight(l, spec);
 
     if (rc != CH_OK)
         return rc;
+    v.dtype = l->dtype;
     v.shape = spec->shape;
     v.trainable = spec->trainable;
     v.init = ch__init_or(spec->init, ch_init_zeros());
@@ -376,20 +413,23 @@ static int list_vars(ch_layer *root, const ch_layer *l, bool trainable, int n)
     return n;
 }
 
+static int hand_out(ch_layer *l, bool trainable, ch_var *const **out)
+{
+    int n = l != NULL ? list_vars(l, l, trainable, 0) : 0;
+
+    if (out != NULL)
+        *out = l != NULL ? l->list[trainable] : NULL;
+    return n;
+}
+
 int ch_layer_vars(ch_layer *l, ch_var *const **out)
 {
-    int n = l != NULL ? list_vars(l, l, false, 0) : 0;
-
-    *out = l != NULL ? l->list[0] : NULL;
-    return n;
+    return hand_out(l, false, out);
 }
 
 int ch_layer_trainable(ch_layer *l, ch_var *const **out)
 {
-    int n = l != NULL ? list_vars(l, l, true, 0) : 0;
-
-    *out = l != NULL ? l->list[1] : NULL;
-    return n;
+    return hand_out(l, true, out);
 }
 
 static ch_layer *child_named(const ch_layer *l, const char *name, size_t length)
@@ -402,6 +442,8 @@ static ch_layer *child_named(const ch_layer *l, const char *name, size_t length)
 
 ch_var *ch_layer_var(ch_layer *l, const char *path)
 {
+    if (path == NULL)
+        return NULL;
     for (const char *slash; l != NULL && (slash = strchr(path, '/')) != NULL; path = slash + 1)
         l = child_named(l, path, (size_t)(slash - path));
     for (int i = 0; l != NULL && i < l->n_weights; i++)
@@ -556,6 +598,8 @@ static ch_node *call(ch_layer *l, ch_step *s, int n, ch_node *const *x, bool tra
     l->is_calling = true;
     y = record(l, s, n, x, training, caller);
     l->is_calling = false;
+    if (y != NULL)
+        ch__layer_forget();
     if (y == NULL || l->parent == NULL || !l->parent->is_calling)
         settle(l, y != NULL);
     ch_step_leave(s);

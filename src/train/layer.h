@@ -6,6 +6,7 @@
 
 #include <stdatomic.h>
 
+#include "base/by_name.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "cohort/layer.h"
@@ -52,6 +53,7 @@ ch_layer *ch__layer_new(const ch_layer_ops *ops, const void *self, size_t self_b
 ch_layer *ch__layer_refuse(const char *format, ...) __attribute__((format(printf, 1, 2), cold));
 /* Why a layer is NULL: the last error of a constructor on this thread, if nobody asked yet. */
 ch_status ch__layer_why_not(const char *what);
+void      ch__layer_forget(void); /* that error is of the past */
 
 /* True if the last axis of x has the size that the layer was built for. */
 bool ch__layer_wants_width(const ch_layer *l, ch_step *s, const ch_node *x, int64_t width);

@@ -206,17 +206,22 @@ static bool check(const char *type, const conv_self *c)
 /* Options that not every convolution has. */
 static bool takes(const ch_layer_ops *ops, const ch_conv_layer_options *o)
 {
-    const char *what = o->groups > 1 && ops != &conv_ops            ? "groups"
-                       : o->multiplier > 1 && ops != &depthwise_ops ? "multiplier"
-                                                                    : NULL;
+    bool        multiplies = ops == &depthwise_ops || ops == &separable_ops;
+    const char *what = o->groups > 1 && ops != &conv_ops  ? "groups"
+                       : o->multiplier > 1 && !multiplies ? "multiplier"
+                                                          : NULL;
 
     if (what != NULL)
         (void)ch__layer_refuse("%s: it has no option %s; want 0", ops->type, what);
-    return what == NULL;
+    else if (o->multiplier < 0)
+        (void)ch__layer_refuse("%s: multiplier is %lld, want 0 or more", ops->type,
+                               (long long)o->multiplier);
+    return what == NULL && o->multiplier >= 0;
 }
 
-static ch_layer *new_conv(const ch_layer_ops *ops, int64_t filters, int64_t height,
-                          int64_t width, const ch_conv_layer_options *o)
+/* What such a layer would be; false, and why, if there is none. */
+static bool conv_of(const ch_layer_ops *ops, int64_t filters, int64_t height, int64_t width,
+                    const ch_conv_layer_options *o, conv_self *out)
 {
     conv_self c = {
         .filters = filters,
@@ -232,8 +237,18 @@ static ch_layer *new_conv(const ch_layer_ops *ops, int64_t filters, int64_t heig
         .bias_init = ch__init_or(o->bias_init, ch_init_zeros()),
     };
 
-    return takes(ops, o) && check(ops->type, &c) ? ch__layer_new(ops, &c, sizeof(c), 0, NULL)
-                                                 : NULL;
+    *out = c;
+    return takes(ops, o) && check(ops->type, &c);
+}
+
+static ch_layer *new_conv(const ch_layer_ops *ops, int64_t filters, int64_t height,
+                          int64_t width, const ch_conv_layer_options *o)
+{
+    conv_self c;
+
+    return conv_of(ops, filters, height, width, o, &c)
+               ? ch__layer_new(ops, &c, sizeof(c), 0, NULL)
+               : NULL;
 }
 
 /* The options, all of them the default where there are none. */
@@ -271,7 +286,10 @@ ch_layer *ch_separable_conv2d_layer(int64_t filters, int64_t height, int64_t wid
 {
     ch_conv_layer_options o = given(opt), first = o, second = {0};
     ch_layer             *child[2];
+    conv_self             whole;
 
+    if (!conv_of(&separable_ops, filters, height, width, &o, &whole))
+        return NULL; /* said of it, not of its parts */
     first.bias = CH_OFF;
     first.activation = CH_LINEAR;
     second.bias = o.bias;

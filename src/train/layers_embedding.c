@@ -6,6 +6,7 @@
 typedef struct table_self {
     int64_t     ids, width;
     ch_combiner combiner;
+    bool        weighted;
     ch_init     init;
     ch_var     *table;
 } table_self;
@@ -31,22 +32,15 @@ static ch_node *embedding_call(ch_layer *l, void *self, ch_step *s, int n, ch_no
     return ch_gather(ch_var_read(s, t->table), in[0], 0);
 }
 
+/* Ids, row_splits, the weights if it is weighted, and perhaps what has the rows. */
 static ch_node *bag_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
                          bool training)
 {
     table_self    *t = self;
-    ch_bag_options opt = {.combiner = t->combiner, .like = n == 3 ? in[2] : NULL};
-
-    (void)l, (void)training;
-    return ch_embedding_bag(ch_var_read(s, t->table), in[0], in[1], &opt);
-}
-
-static ch_node *weighted_bag_call(ch_layer *l, void *self, ch_step *s, int n,
-                                  ch_node *const *in, bool training)
-{
-    table_self    *t = self;
-    ch_bag_options opt = {
-        .combiner = t->combiner, .weights = in[2], .like = n == 4 ? in[3] : NULL};
+    int            needed = t->weighted ? 3 : 2;
+    ch_bag_options opt = {.combiner = t->combiner,
+                          .weights = t->weighted ? in[2] : NULL,
+                          .like = n > needed ? in[needed] : NULL};
 
     (void)l, (void)training;
     return ch_embedding_bag(ch_var_read(s, t->table), in[0], in[1], &opt);
@@ -61,7 +55,7 @@ static const ch_layer_ops bag_ops = {.type = "embedding_bag",
                                      .rank = {{1, 1}, {1, 1}, {1, 0}}};
 static const ch_layer_ops weighted_bag_ops = {.type = "embedding_bag",
                                               .build = table_build,
-                                              .call = weighted_bag_call,
+                                              .call = bag_call,
                                               .n_in = {3, 4},
                                               .rank = {{1, 1}, {1, 1}, {1, 1}, {1, 0}}};
 
@@ -88,6 +82,10 @@ ch_layer *ch_embedding_layer(int64_t ids, int64_t width, const ch_embedding_opti
 ch_layer *ch_embedding_bag_layer(int64_t ids, int64_t width, ch_combiner combiner,
                                  const ch_embedding_options *opt)
 {
-    return new_table(opt != NULL && opt->weighted ? &weighted_bag_ops : &bag_ops,
-                     (table_self){.ids = ids, .width = width, .combiner = combiner}, opt);
+    bool weighted = opt != NULL && opt->weighted;
+
+    return new_table(
+        weighted ? &weighted_bag_ops : &bag_ops,
+        (table_self){.ids = ids, .width = width, .combiner = combiner, .weighted = weighted},
+        opt);
 }

@@ -82,7 +82,7 @@ static ch_node *part(ch_node *x, int64_t from, int64_t size)
 }
 
 /* Something to divide by: 1 where nothing was counted. */
-static ch_node *or_one(ch_step *s, ch_node *count)
+static ch_node *at_least_one(ch_step *s, ch_node *count)
 {
     return ch_maximum(count, ch_number(s, 1));
 }
@@ -93,7 +93,7 @@ static batch_stats mean_over_replicas(ch_step *s, batch_stats b, int64_t width)
 {
     ch_node *packed[] = {ch_mul(b.mean, b.count), ch_mul(b.variance, b.count), b.count};
     ch_node *sum = ch_all_reduce(CH_SUM, ch_concat(3, packed, 0));
-    ch_node *count = part(sum, 2 * width, 1), *by = or_one(s, count);
+    ch_node *count = part(sum, 2 * width, 1), *by = at_least_one(s, count);
 
     return (batch_stats){ch_div(part(sum, 0, width), by), ch_div(part(sum, width, width), by),
                          count};
@@ -105,7 +105,7 @@ static batch_stats over_all(ch_step *s, ch_node *x, int64_t width, ch_dtype t)
     ch_node *wide = ch_cast(x, t);
     ch_node *both[] = {sum_rows(wide), count_of(s, x, t)};
     ch_node *sum = ch_all_reduce(CH_SUM, ch_concat(2, both, 0));
-    ch_node *count = part(sum, width, 1), *by = or_one(s, count);
+    ch_node *count = part(sum, width, 1), *by = at_least_one(s, count);
     ch_node *mean = ch_div(part(sum, 0, width), by);
     ch_node *squares = ch_all_reduce(CH_SUM, sum_rows(ch_square(ch_sub(wide, mean))));
 

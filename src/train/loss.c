@@ -97,6 +97,20 @@ static ch_node *record(const void *caller, loss_fn fn, ch_node *a, ch_node *b, d
     return y;
 }
 
+static bool has_classes(ch_step *s, const char *what, const ch_node *logits)
+{
+    const ch_dims *d = &logits->dims;
+    char           has[160];
+
+    if (ch_dtype_is_float(logits->dtype) && d->rank > 0 && d->dim[d->rank - 1].sym == 0)
+        return true;
+    ch__dims_print(d, has, sizeof(has));
+    ch_step_fail(s, "%s: the logits are %s%s, want floats (..., classes)%s", what,
+                 ch_dtype_name(logits->dtype), has,
+                 d->rank == 1 ? "; an axis of rows alone has none" : "");
+    return false;
+}
+
 static ch_node *sparse_categorical(ch_step *s, ch_node *logits, ch_node *labels, double x)
 {
     (void)x;
@@ -105,6 +119,8 @@ static ch_node *sparse_categorical(ch_step *s, ch_node *logits, ch_node *labels,
                      logits == NULL ? "logits" : "labels");
         return NULL;
     }
+    if (!has_classes(s, "loss_sparse_categorical", logits))
+        return NULL;
     return as(ch_sparse_softmax_cross_entropy(logits, labels), loss_dtype(logits));
 }
 
@@ -114,14 +130,12 @@ static ch_node *categorical(ch_step *s, ch_node *logits, ch_node *targets, doubl
     ch_node *t = targets;
     int64_t  classes;
 
-    if (!ch__same_shape("loss_categorical", logits, targets))
+    if (!ch__same_shape("loss_categorical", logits, targets) ||
+        !has_classes(s, "loss_categorical", logits))
         return NULL;
-    if (!(smoothing >= 0 && smoothing < 1) || logits->dims.rank < 1 ||
-        logits->dims.dim[logits->dims.rank - 1].sym != 0) {
-        ch_step_fail(s,
-                     "loss_categorical: smoothing %g of %d axes, want [0, 1) and "
-                     "(..., classes)",
-                     smoothing, logits->dims.rank);
+    if (!(smoothing >= 0 && smoothing < 1)) {
+        ch_step_fail(s, "loss_categorical: smoothing is %g, want at least 0 and less than 1",
+                     smoothing);
         return NULL;
     }
     classes = logits->dims.dim[logits->dims.rank - 1].n;

@@ -35,8 +35,13 @@ static ch_status new_state(const ch_metric *m, ch_strategy *st, const char *what
 ch_status ch__metric_new(ch_strategy *st, const ch_metric_spec *spec, ch_metric **out)
 {
     ch_metric *m;
-    ch_status  rc;
+    ch_status  rc = ch__want_given(spec->kind->name, "out", out, NULL, NULL);
 
+    if (rc != CH_OK)
+        return rc;
+    if (spec->name != NULL && spec->name[0] == '\0')
+        return ch__fail(CH_INVALID_ARGUMENT, "metric %s: its name is \"\"; want one, or NULL",
+                        spec->kind->name);
     if (isnan(spec->threshold))
         return ch__fail(CH_INVALID_ARGUMENT, "metric %s: its threshold is NaN",
                         spec->kind->name);
@@ -85,7 +90,8 @@ const char *ch_metric_name(const ch_metric *m)
 
 int ch_metric_vars(ch_metric *m, ch_var *const **out)
 {
-    *out = m != NULL ? m->var : NULL;
+    if (out != NULL)
+        *out = m != NULL ? m->var : NULL;
     return m != NULL ? m->n_vars : 0;
 }
 
@@ -159,16 +165,11 @@ void ch_metric_update(ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
 
 /* ---- outside a step ---- */
 
-static ch_status check(const ch_metric *m)
-{
-    return m != NULL ? CH_OK : ch__fail(CH_INVALID_ARGUMENT, "metric: it is NULL");
-}
-
 ch_status ch_metric_tensor(ch_metric *m, ch_tensor **out)
 {
     ch_tensor *all = NULL, *filled = NULL;
     double     n = 0;
-    ch_status  rc = check(m);
+    ch_status  rc = ch__want_given("metric tensor", "the metric", m, "out", out);
 
     if (rc == CH_OK)
         rc = ch_var_get(m->var[0], m->kind->is_kept ? &all : out);
@@ -187,8 +188,10 @@ ch_status ch_metric_tensor(ch_metric *m, ch_tensor **out)
 ch_status ch_metric_result(ch_metric *m, double *out)
 {
     ch_tensor *state = NULL;
-    ch_status  rc = ch_metric_tensor(m, &state);
+    ch_status  rc = ch__want_given("metric result", "the metric", m, "out", out);
 
+    if (rc == CH_OK)
+        rc = ch_metric_tensor(m, &state);
     if (rc == CH_OK)
         rc = m->kind->result(m, ch_tensor_shape(state).dim[0], ch_tensor_data(state), out);
     ch_tensor_unref(state);
@@ -197,7 +200,7 @@ ch_status ch_metric_result(ch_metric *m, double *out)
 
 ch_status ch_metric_reset(ch_metric *m)
 {
-    ch_status rc = check(m);
+    ch_status rc = ch__want_given("metric reset", "the metric", m, NULL, NULL);
 
     for (int i = 0; rc == CH_OK && i < m->n_vars; i++) {
         ch_tensor *zeros = NULL;

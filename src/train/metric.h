@@ -41,6 +41,12 @@ typedef struct ch_metric_spec {
     ch_shape              state;
 } ch_metric_spec;
 
+/* a / b, and 0 where b is nothing. */
+static inline double ch__over(double a, double b)
+{
+    return b != 0 ? a / b : 0;
+}
+
 ch_status ch__metric_new(ch_strategy *st, const ch_metric_spec *spec, ch_metric **out);
 
 /* f64, in the shape of `each`: the weights, or ones. */

@@ -12,12 +12,6 @@
 #include "train/loss.h"
 #include "train/metric.h"
 
-/* Of two sums of weights and of the pairs that are in order. */
-static double share(double pairs, double yes, double no)
-{
-    return yes * no != 0 ? pairs / (yes * no) : 0;
-}
-
 /* ---- thresholds: state (2, thresholds), how many guesses lie above each of them and not above
  * the next; of no, then of yes ---- */
 
@@ -56,7 +50,7 @@ static ch_status histogram_area(const ch_metric *m, int64_t n, const double *sta
         no_below += no[i];
         all_yes += yes[i];
     }
-    *out = share(pairs, all_yes, no_below);
+    *out = ch__over(pairs, all_yes * no_below);
     return CH_OK;
 }
 
@@ -116,7 +110,7 @@ static double sorted_area(int64_t n, const double *row)
         no_below += weight[0];
         all_yes += weight[1];
     }
-    return share(pairs, all_yes, no_below);
+    return ch__over(pairs, all_yes * no_below);
 }
 
 static ch_status exact_area(const ch_metric *m, int64_t n, const double *state, double *out)

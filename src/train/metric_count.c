@@ -5,11 +5,6 @@
 #include "train/loss.h"
 #include "train/metric.h"
 
-static double over(double a, double b)
-{
-    return b != 0 ? a / b : 0;
-}
-
 /* ---- yes and no: state (3), of guesses that are rightly yes, wrongly yes, wrongly no ---- */
 
 enum { RIGHT_YES, WRONG_YES, WRONG_NO, OUTCOMES };
@@ -36,21 +31,21 @@ static ch_node *add_outcomes(const ch_metric *m, ch_step *s, ch_node *truth, ch_
 static ch_status precision_of(const ch_metric *m, int64_t n, const double *x, double *out)
 {
     (void)m, (void)n;
-    *out = over(x[RIGHT_YES], x[RIGHT_YES] + x[WRONG_YES]);
+    *out = ch__over(x[RIGHT_YES], x[RIGHT_YES] + x[WRONG_YES]);
     return CH_OK;
 }
 
 static ch_status recall_of(const ch_metric *m, int64_t n, const double *x, double *out)
 {
     (void)m, (void)n;
-    *out = over(x[RIGHT_YES], x[RIGHT_YES] + x[WRONG_NO]);
+    *out = ch__over(x[RIGHT_YES], x[RIGHT_YES] + x[WRONG_NO]);
     return CH_OK;
 }
 
 static ch_status f1_of(const ch_metric *m, int64_t n, const double *x, double *out)
 {
     (void)m, (void)n;
-    *out = over(2 * x[RIGHT_YES], 2 * x[RIGHT_YES] + x[WRONG_YES] + x[WRONG_NO]);
+    *out = ch__over(2 * x[RIGHT_YES], 2 * x[RIGHT_YES] + x[WRONG_YES] + x[WRONG_NO]);
     return CH_OK;
 }
 
@@ -114,7 +109,7 @@ static ch_status diagonal_share(const ch_metric *m, int64_t n, const double *sta
         all += state[i];
     for (int64_t i = 0; i < n; i++)
         diagonal += state[i * n + i];
-    *out = over(diagonal, all);
+    *out = ch__over(diagonal, all);
     return CH_OK;
 }
 

@@ -23,7 +23,7 @@ static ch_node *sums_of(const ch_metric *m, ch_node *each, ch_node *weights)
 static ch_status mean_of(const ch_metric *m, int64_t n, const double *state, double *out)
 {
     (void)m, (void)n;
-    *out = state[COUNT] != 0 ? state[TOTAL] / state[COUNT] : 0;
+    *out = ch__over(state[TOTAL], state[COUNT]);
     return CH_OK;
 }
 

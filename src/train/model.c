@@ -92,6 +92,11 @@ ch_status ch_model_new(ch_strategy *st, ch_layer *root, const ch_model_options *
 
     if (root == NULL)
         return ch__layer_why_not("model: its layer was not made");
+    ch__layer_forget();
+    if (out == NULL) {
+        ch_layer_unref(root);
+        return ch__want_given("model", "out", out, NULL, NULL);
+    }
     if (opt == NULL)
         opt = &none;
     if (st == NULL)
@@ -201,7 +206,7 @@ enum { WIDE_COUNT = 14, CELL = 192 };
 static void put(table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void put(table *t, const char *format, ...)
 {
-    size_t  room = t->used < t->size ? t->size - t->used : 0;
+    size_t  room = t->text != NULL && t->used < t->size ? t->size - t->used : 0;
     va_list args;
 
     va_start(args, format);
@@ -323,8 +328,8 @@ int ch_model_print(ch_model *m, char *text, size_t size)
     int            n;
 
     if (m == NULL) {
-        put(&t, "%s", "");
-        return 0;
+        put(&t, "NULL");
+        return (int)t.used;
     }
     t.wide_name = at_least(0, "Layer (type)");
     t.wide_out = at_least(0, "Output");

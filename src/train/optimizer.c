@@ -36,7 +36,6 @@ static ch_status check_options(const char *name, double rate, const ch_optimizer
                      {"clip_value", opt->clip_value, INFINITY},
                      {"clip_norm", opt->clip_norm, INFINITY},
                      {"clip_global_norm", opt->clip_global_norm, INFINITY},
-                     {"accumulate", opt->accumulate, INFINITY},
                      {"average", opt->average, 1},
                      {"loss_scale", opt->loss_scale, INFINITY}};
     ch_status rc;
@@ -48,6 +47,11 @@ static ch_status check_options(const char *name, double rate, const ch_optimizer
         rc = ch__schedule_check(opt->schedule);
     if (rc != CH_OK)
         return rc;
+    if (opt->name != NULL && opt->name[0] == '\0')
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: its name is \"\"; want one, or NULL", name);
+    if (opt->accumulate < 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: accumulate is %d, want 0 or more", name,
+                        opt->accumulate);
     if (opt->clip_norm > 0 && opt->clip_global_norm > 0)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "%s: clip_norm and clip_global_norm: choose one of them", name);
@@ -100,7 +104,9 @@ static ch_status new_optimizer(const wish *w, const ch_optimizer_options *opt,
     ch_status                         rc;
 
     opt = opt != NULL ? opt : &none;
-    rc = check_options(w->name, w->rate, opt);
+    rc = ch__want_given(w->name, "out", out, NULL, NULL);
+    if (rc == CH_OK)
+        rc = check_options(w->name, w->rate, opt);
     if (rc != CH_OK)
         return rc;
     o = ch__calloc(1, sizeof(*o));

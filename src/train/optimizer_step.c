@@ -436,6 +436,22 @@ static void minimize(recording *r, ch_node *loss, ch_var *const *var)
     ch__free(d);
 }
 
+static ch_status check_loss(const ch_optimizer *o, const ch_node *loss)
+{
+    char has[160];
+
+    if (loss == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: the loss is NULL", o->name);
+    if (loss->dims.rank == 0)
+        return CH_OK;
+    ch__dims_print(&loss->dims, has, sizeof(has));
+    return ch__fail(
+        CH_INVALID_ARGUMENT,
+        "%s: the loss is %s%s, want one number; ch_loss_average makes it of one for "
+        "each example, ch_sum_all of any",
+        o->name, ch_dtype_name(loss->dtype), has);
+}
+
 void ch_optimizer_minimize(ch_optimizer *o, ch_step *s, ch_node *loss, int n,
                            ch_var *const *var)
 {
@@ -446,8 +462,8 @@ void ch_optimizer_minimize(ch_optimizer *o, ch_step *s, ch_node *loss, int n,
         return;
     before = ch__step_begin(s);
     take(s, check_call(o, s, n, var));
-    if (ch_step_status(s) == CH_OK && loss == NULL)
-        take(s, ch__fail(CH_INVALID_ARGUMENT, "%s: the loss is NULL", o->name));
+    if (ch_step_status(s) == CH_OK)
+        take(s, check_loss(o, loss));
     if (ch_step_status(s) == CH_OK)
         minimize(&r, loss, var);
     ch__step_end(s, before);

@@ -266,6 +266,11 @@ ch_status ch__opt_check(const ch_optimizer *o, int n, ch_var *const *var)
         if (!ch_dtype_is_float(ch_var_dtype(var[i])))
             return ch__fail(CH_INVALID_ARGUMENT, "%s: variable %s is %s, want a float type",
                             o->name, ch_var_name(var[i]), ch_dtype_name(ch_var_dtype(var[i])));
+        if (!ch_var_is_trainable(var[i]))
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "%s: variable %s is not to be trained: it was made so, with "
+                            "trainable CH_OFF",
+                            o->name, ch_var_name(var[i]));
         for (int k = 0; k < i; k++)
             if (var[k] == var[i])
                 return ch__fail(CH_INVALID_ARGUMENT, "%s: variable %s is given twice", o->name,
@@ -295,14 +300,15 @@ static ch_status check(const ch_optimizer *o, const void *out)
 static ch_status get_own(ch_optimizer *o, ch_opt_own which, double otherwise, double *out)
 {
     ch_tensor *t = NULL;
-    ch_status  rc;
+    double     x = otherwise;
+    ch_status  rc = check(o, out);
 
-    *out = otherwise;
-    if (o->own[which] == NULL)
-        return CH_OK;
-    rc = ch_var_get(o->own[which], &t);
+    if (rc == CH_OK && o->own[which] != NULL)
+        rc = ch_var_get(o->own[which], &t);
+    if (rc == CH_OK && t != NULL)
+        rc = ch_tensor_item(t, &x);
     if (rc == CH_OK)
-        rc = ch_tensor_item(t, out);
+        *out = x;
     ch_tensor_unref(t);
     return rc;
 }
@@ -312,14 +318,10 @@ static ch_status get_count(ch_optimizer *o, ch_opt_own which, int64_t *out)
     ch_tensor *t = NULL;
     ch_status  rc = check(o, out);
 
-    if (rc != CH_OK)
-        return rc;
-    *out = 0;
-    if (o->own[which] == NULL)
-        return CH_OK;
-    rc = ch_var_get(o->own[which], &t);
+    if (rc == CH_OK && o->own[which] != NULL)
+        rc = ch_var_get(o->own[which], &t);
     if (rc == CH_OK)
-        *out = *(const int64_t *)ch_tensor_data(t);
+        *out = t != NULL ? *(const int64_t *)ch_tensor_data(t) : 0;
     ch_tensor_unref(t);
     return rc;
 }
@@ -360,7 +362,8 @@ ch_status ch_optimizer_skipped(ch_optimizer *o, int64_t *out)
 
 int ch_optimizer_vars(ch_optimizer *o, ch_var *const **out)
 {
-    *out = o != NULL ? o->all : NULL;
+    if (out != NULL)
+        *out = o != NULL ? o->all : NULL;
     return o != NULL ? o->n_all : 0;
 }
 

@@ -216,6 +216,55 @@ static void a_layer_in_two_places_is_listed_once(void **state)
     (void)state;
 }
 
+/* A layer that others have keeps its name; one that is new gives way, wherever it stands. */
+static void names_are_unique_beside_layers_of_others(void **state)
+{
+    ch_layer *a = ch_dense(3, NULL), *b = ch_dense(3, NULL);
+    ch_layer *first = ch_sequential("first", 1, (ch_layer *[]){a});
+    ch_layer *second = ch_sequential("second", 1, (ch_layer *[]){b});
+    ch_layer *mixed = ch_sequential(
+        "mixed", 4,
+        (ch_layer *[]){ch_dense(3, NULL), ch_layer_ref(a), ch_dense(3, NULL), ch_layer_ref(a)});
+    ch_layer *const *child = NULL;
+
+    assert_int_equal(ch_layer_children(mixed, &child), 4);
+    assert_string_equal(ch_layer_name(child[0]), "dense_1");
+    assert_string_equal(ch_layer_name(child[1]), "dense");
+    assert_string_equal(ch_layer_name(child[2]), "dense_2");
+    assert_ptr_equal(child[3], child[1]); /* twice the same is no other */
+    ch_tensor_unref(t_apply(mixed, t_noise(ch_shape_of(2, 3), 1)));
+    assert_string_equal(ch_var_name(ch_layer_var(mixed, "dense/kernel")), "first/dense/kernel");
+    assert_string_equal(ch_var_name(ch_layer_var(mixed, "dense_1/kernel")),
+                        "mixed/dense_1/kernel");
+    assert_null(ch_sequential("both", 2, (ch_layer *[]){ch_layer_ref(a), ch_layer_ref(b)}));
+    assert_non_null(strstr(ch_error_message(), "two of its layers"));
+    assert_non_null(strstr(ch_error_message(), "\"dense\""));
+    ch_layer_unref(mixed);
+    ch_layer_unref(first);
+    ch_layer_unref(second);
+    (void)state;
+}
+
+static void many_layers_of_one_name_are_named_at_once(void **state)
+{
+    enum { MANY = 20000 };
+    ch_layer       **l = calloc(MANY, sizeof(ch_layer *)), *all;
+    ch_layer *const *child = NULL;
+
+    assert_non_null(l);
+    for (int i = 0; i < MANY; i++)
+        l[i] = i == 1 ? ch_named("dropout_2", ch_dropout_layer(0.1)) : ch_dropout_layer(0.1);
+    all = ch_sequential(NULL, MANY, l);
+    assert_int_equal(ch_layer_children(all, &child), MANY);
+    assert_string_equal(ch_layer_name(child[0]), "dropout");
+    assert_string_equal(ch_layer_name(child[2]), "dropout_1");
+    assert_string_equal(ch_layer_name(child[3]), "dropout_3"); /* the second is taken */
+    assert_string_equal(ch_layer_name(child[MANY - 1]), "dropout_19999");
+    ch_layer_unref(all);
+    free(l);
+    (void)state;
+}
+
 /* ---- recording again, replicas, dtypes ---- */
 
 static void other_rows_and_axes_use_the_same_variables(void **state)
@@ -510,6 +559,8 @@ static void what_makes_no_sense_is_not_made(void **state)
     /* The error of the innermost stays, and nothing leaks. */
     not_made(ch_sequential("net", 2, (ch_layer *[]){ch_dense(3, NULL), ch_dense(-4, NULL)}),
              "-4 units");
+    not_made(ch_sequential("net", 2, (ch_layer *[]){ch_dense(-5, NULL), ch_dense(3, NULL)}),
+             "-5 units");
     assert_null(ch_sequential("net", 1, (ch_layer *[]){NULL})); /* its error is told here ... */
     assert_int_equal(ch_model_new(NULL, NULL, NULL, &(ch_model *){NULL}), CH_INVALID_ARGUMENT);
     not_made(ch_sequential("net", 2, (ch_layer *[]){ch_dense(3, NULL), NULL}),
@@ -531,6 +582,10 @@ static void calls_that_make_no_sense_are_refused(void **state)
     t_refused(t_try(NULL, &(t_call){.layer = l}, 2, two, &out), CH_INVALID_ARGUMENT,
               "called with 2 nodes, want 1", "in dense");
     t_refuses(scalar, t_f32(ch_shape_scalar(), NULL), "want at least 1 axis", "f32()");
+    /* What could not be made before another layer was used has nothing to do with it. */
+    (void)ch_dense(0, NULL);
+    ch_tensor_unref(t_apply(l, t_noise(ch_shape_of(2, 3), 1)));
+    t_refuses(NULL, t_noise(ch_shape_of(2, 3), 1), "a layer to call", "it is NULL");
     ch_layer_set_dtype(scalar, CH_I32);
     t_refuses(scalar, t_noise(ch_shape_of(2, 3), 1), "cannot be i32", "in dense");
     ch_layer_unref(l);
@@ -573,6 +628,8 @@ int main(void)
         cmocka_unit_test(siblings_of_one_name_are_counted),
         cmocka_unit_test(a_layer_that_is_called_twice_shares_its_variables),
         cmocka_unit_test(a_layer_in_two_places_is_listed_once),
+        cmocka_unit_test(names_are_unique_beside_layers_of_others),
+        cmocka_unit_test(many_layers_of_one_name_are_named_at_once),
         cmocka_unit_test(other_rows_and_axes_use_the_same_variables),
         cmocka_unit_test(replicas_have_equal_variables_and_stay_so),
         cmocka_unit_test(variables_have_the_dtype_that_is_set),

@@ -1163,9 +1163,12 @@ static void what_makes_no_sense_is_refused(void **state)
     not_made(ch_conv2d_layer(1, 0, 3, NULL), "0 x 3");
     not_made(ch_conv2d_layer(1, 3, 3, &(ch_conv_layer_options){.stride = {-1, 1}}), "stride");
     not_made(ch_depthwise_conv2d_layer(3, 3, &(ch_conv_layer_options){.multiplier = -1}),
-             "-1 filters");
-    not_made(ch_separable_conv2d_layer(0, 3, 3, NULL), "0 filters");
-    not_made(ch_separable_conv2d_layer(1, 0, 3, NULL), "0 x 3");
+             "multiplier is -1");
+    not_made(ch_conv2d_layer(2, 3, 3, &(ch_conv_layer_options){.multiplier = -1}),
+             "conv2d: multiplier is -1");
+    not_made(ch_separable_conv2d_layer(0, 3, 3, NULL), "separable_conv2d: 0 filters");
+    not_made(ch_separable_conv2d_layer(1, 0, 3, NULL),
+             "separable_conv2d: 1 filters with a window of 0 x 3");
     not_made(
         ch_conv2d_transpose_layer(1, 3, 3, &(ch_conv_layer_options){.padding = (ch_padding)9}),
         "padding 9");
@@ -1182,7 +1185,7 @@ static void what_makes_no_sense_is_refused(void **state)
              "conv2d_transpose: it has no option groups");
     not_made(ch_depthwise_conv2d_layer(3, 3, &(ch_conv_layer_options){.groups = 2}), "groups");
     not_made(ch_separable_conv2d_layer(2, 3, 3, &(ch_conv_layer_options){.groups = 2}),
-             "groups");
+             "separable_conv2d: it has no option groups");
     not_made(ch_conv2d_layer(2, 3, 3, &(ch_conv_layer_options){.multiplier = 2}), "multiplier");
     not_made(ch_embedding_layer(2, 3, &(ch_embedding_options){.weighted = true}), "bags");
     not_made(ch_batch_norm_layer(&(ch_batch_norm_options){.momentum = 1}), "momentum 1");

@@ -570,6 +570,12 @@ static void refusal_step(ch_step *s, void *arg)
     case 15:
         z = ch_loss_categorical(NULL, x, 0);
         break;
+    case 16:
+        z = ch_loss_categorical(ch_cast(y, CH_I32), y, 0);
+        break;
+    case 17:
+        z = ch_loss_sparse_categorical(y, ch_cast(ch_sum_all(y), CH_I32));
+        break;
     default:
         z = ch_loss_average(ch_cast(y, CH_I64), NULL);
         break;
@@ -583,7 +589,7 @@ static void what_makes_no_sense_is_refused(void **state)
         {"loss_mse: shapes (", "differ"},
         {"loss_mse", "NULL"},
         {"loss_huber", "more than 0"},
-        {"loss_categorical", "[0, 1)"},
+        {"loss_categorical: smoothing is 1", "less than 1"},
         {"loss_cosine", "(rows, ..., n)"},
         {"loss_mse", "i32"},
         {"loss_average: weights", "first axes"},
@@ -596,6 +602,8 @@ static void what_makes_no_sense_is_refused(void **state)
         {"loss_average: NULL", "want one float"},
         {"loss_weighted_mean: the losses", "NULL"},
         {"loss_categorical", "NULL"},
+        {"loss_categorical: the logits are i32(", "want floats (..., classes)"},
+        {"loss_sparse_categorical: the logits are f32(", "an axis of rows alone"},
         {"loss_average", "i64"},
     };
     ch_tuple *in = t_tuple(2, (ch_tensor *[]){t_noise(ch_shape_of(2, 3), 1),

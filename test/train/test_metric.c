@@ -763,6 +763,7 @@ static void what_makes_no_sense_is_refused(void **state)
         ch_metric_unref(j.metric);
     }
     ch_tuple_unref(in);
+    t_refused(ch_metric_mean(NULL, "", &m), CH_INVALID_ARGUMENT, "metric mean", "name");
     t_refused(ch_metric_top_k(NULL, NULL, 0, &m), CH_INVALID_ARGUMENT, "top_k", "1 or more");
     t_refused(ch_metric_auc(NULL, NULL, 1, &m), CH_INVALID_ARGUMENT, "auc", "2 ..");
     t_refused(ch_metric_auc_exact(NULL, NULL, 0, &m), CH_INVALID_ARGUMENT, "auc_exact", "room");

@@ -1403,6 +1403,25 @@ static void no_loss(ch_step *s, void *arg)
     ch_optimizer_minimize(m->o, s, NULL, 1, m->v);
 }
 
+/* One number for each element: their sum is not what anybody meant. */
+static void loss_with_axes(ch_step *s, void *arg)
+{
+    model *m = arg;
+
+    ch_optimizer_minimize(m->o, s, ch_square(ch_var_read(s, m->v[0])), 1, m->v);
+}
+
+static void not_trainable(ch_step *s, void *arg)
+{
+    model  *m = arg;
+    ch_var *rate = NULL;
+
+    t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "mean", .dtype = CH_F32, .trainable = CH_OFF},
+                    &rate));
+    ch_optimizer_minimize(m->o, s, ch_var_read(s, rate), 1, &rate);
+    ch_var_unref(rate);
+}
+
 static void nothing(ch_step *s, void *arg)
 {
     model *m = arg;
@@ -1490,12 +1509,19 @@ static void what_makes_no_sense_is_refused_with_a_reason(void **state)
     model         m = {sgd_with(1, NULL),
                        {var_of(NULL, "w", CH_F32, ch_shape_of(2), (double[]){1, 2}),
                         var_of(NULL, "i", CH_I64, ch_shape_of(2), (double[]){1, 2})}};
-    ch_step_fn    step[] = {integers, twice,   other_shape, no_optimizer,
-                            no_lists, no_loss, nothing,     in_a_scan};
-    const char   *word[] = {"is i64, want a float type", "is given twice",
-                            "w is f32(3), want f32(2)",  "the optimizer is NULL",
-                            "no list of gradients",      "the loss is NULL",
-                            "there is nothing to train", "not inside a cond, while or scan"};
+    ch_step_fn    step[] = {integers, twice,   other_shape,    no_optimizer,  no_lists,
+                            no_loss,  nothing, loss_with_axes, not_trainable, in_a_scan};
+    const char   *word[] = {"is i64, want a float type",
+                            "is given twice",
+                            "w is f32(3), want f32(2)",
+                            "the optimizer is NULL",
+                            "no list of gradients",
+                            "the loss is NULL",
+                            "there is nothing to train",
+                            "is f32(2), want one number; ch_loss_average",
+                            "variable mean is not to be trained",
+                            "not inside a cond, while or scan"};
+    const int     last = sizeof(step) / sizeof(step[0]) - 1;
 
     t_refused(ch_sgd(-1, NULL, NULL, &o), CH_INVALID_ARGUMENT, "sgd: the rate is -1", "0");
     t_refused(ch_adam(1, &(ch_adam_options){.beta1 = 1}, NULL, &o), CH_INVALID_ARGUMENT,
@@ -1519,12 +1545,16 @@ static void what_makes_no_sense_is_refused_with_a_reason(void **state)
     assert_null(o);
     t_refused(ch_ftrl(1, &(ch_ftrl_options){.power = 0.5}, NULL, &o), CH_INVALID_ARGUMENT,
               "power is 0.5", "want at most 0");
-    for (int i = 0; i < 8; i++) {
+    t_refused(ch_sgd(1, NULL, &(ch_optimizer_options){.accumulate = -1}, &o),
+              CH_INVALID_ARGUMENT, "sgd: accumulate is -1", "want 0 or more");
+    t_refused(ch_sgd(1, NULL, &(ch_optimizer_options){.name = ""}, &o), CH_INVALID_ARGUMENT,
+              "sgd", "name");
+    for (int i = 0; i <= last; i++) {
         ch_function *f = t_function(step[i], &m);
 
         t_refused(ch_strategy_run(NULL, f, NULL, NULL),
-                  i == 7 ? CH_FAILED_PRECONDITION : CH_INVALID_ARGUMENT, word[i],
-                  i == 7 ? "sgd" : "optimizer_");
+                  i == last ? CH_FAILED_PRECONDITION : CH_INVALID_ARGUMENT, word[i],
+                  i == last ? "sgd" : "optimizer_");
         ch_function_unref(f);
     }
     drop_model(&m);
