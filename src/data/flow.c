@@ -295,7 +295,7 @@ static ch_status shard_next(ch_cursor *c, ch_element **out)
         if (rc != CH_OK)
             return rc;
         if (*out == NULL)
-            return a->why[0] != '\0' && x->n > a->index && x->n < a->n ? too_few(c) : CH_OK;
+            return a->why[0] != '\0' && x->n > 0 && x->n < a->n ? too_few(c) : CH_OK;
         if (x->n++ % a->n == a->index)
             return CH_OK;
         ch__element_free(*out);
