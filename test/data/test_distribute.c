@@ -38,6 +38,26 @@ static void worker_gets(ch_dataset *d, int n_workers, int worker, int n_local, c
     assert_string_equal(g.text, want);
 }
 
+static void same(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, NULL, ch_step_in(s, 0));
+}
+
+static ch_status keep(void *arg, ch_tuple *in, bool *yes)
+{
+    (void)arg;
+    (void)in;
+    *yes = true;
+    return CH_OK;
+}
+
+static ch_dataset *whole(ch_dataset *element, void *arg)
+{
+    (void)arg;
+    return element;
+}
+
 static void batch_sizes_are_found(void **state)
 {
     const struct {
@@ -51,6 +71,21 @@ static void batch_sizes_are_found(void **state)
         {ch_dataset_zip(2, (ch_dataset *[]){dropping(32, 4), dropping(32, 8)}), CH_UNKNOWN},
         {ch_dataset_unbatch(batches(32, 4)), CH_UNKNOWN},
         {dropping(32, 4), 4},
+        {ch_dataset_map(batches(32, 4), same, NULL, NULL), CH_UNKNOWN},
+        {ch_dataset_map(dropping(32, 4), same, NULL, NULL), 4}, /* 5.2.1: static */
+        {ch_dataset_cache(batches(32, 4), NULL), 4},
+        {ch_dataset_filter_call(batches(32, 4), keep, NULL), 4},
+        {ch_dataset_prefetch(batches(32, 4), 2), 4},
+        {ch_dataset_repeat(batches(32, 4), 2), 4},
+        {ch_dataset_shard(batches(32, 4), 2, 1), 4},
+        {ch_dataset_shuffle(batches(32, 4), 2, NULL), 4},
+        {ch_dataset_skip(batches(32, 4), 2), 4},
+        {ch_dataset_with_options(batches(32, 4), NULL), 4},
+        {ch_dataset_padded_batch(range(32), 4, NULL), 4},
+        {ch_dataset_concatenate(2, (ch_dataset *[]){batches(32, 4), batches(9, 4)}), 4},
+        {ch_dataset_concatenate(2, (ch_dataset *[]){batches(32, 4), batches(9, 5)}),
+         CH_UNKNOWN},
+        {ch_dataset_flat_map(batches(32, 4), whole, NULL), CH_UNKNOWN},
     };
 
     (void)state;
@@ -71,7 +106,251 @@ static void a_batch_is_cut_for_replicas(void **state)
     worker_gets(batches(3, 1), 1, 0, 2, "0 /  | 1 /  | 2 / ");
     worker_gets(ch_dataset_repeat(batches(5, 4), 2), 1, 0, 2,
                 "0 1 / 2 3 | 4 /  | 0 1 / 2 3 | 4 / ");
-    worker_gets(ch_dataset_range(0, 3, 1), 1, 0, 1, "0 | 1 | 2");
+    worker_gets(batches(12, 5), 1, 0, 4, "0 1 / 2 / 3 / 4 | 5 6 / 7 / 8 / 9 | 10 11 /  /  / ");
+    worker_gets(batches(3, 4), 1, 0, 2, "0 1 / 2");               /* 5.4.11 */
+    worker_gets(dropping(2, 1), 1, 0, 2, "0 /  | 1 / ");          /* 5.4.12 */
+    worker_gets(ch_dataset_range(0, 3, 1), 1, 0, 1, "0 | 1 | 2"); /* 5.1.2 */
+}
+
+/* 5.3.4 and the table of 5.3, its column V2: sizes of the pieces of a full batch. */
+static void pieces_of_a_full_batch_are_fixed(void **state)
+{
+    static const struct {
+        int         rows, replicas;
+        const char *sizes;
+    } row[] = {
+        {8, 2, "4 4"},     {6, 2, "3 3"},      {5, 2, "3 2"},     {3, 2, "2 1"},
+        {1, 2, "1 0"},     {4, 3, "2 1 1"},    {5, 3, "2 2 1"},   {7, 3, "3 2 2"},
+        {2, 3, "1 1 0"},   {10, 4, "3 3 2 2"}, {9, 4, "3 2 2 2"}, {7, 4, "2 2 2 1"},
+        {6, 4, "2 2 1 1"}, {5, 4, "2 1 1 1"},  {3, 4, "1 1 1 0"}, {10, 8, "2 2 1 1 1 1 1 1"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++)
+        for (int split = CH_SPLIT_NOMINAL; split <= CH_SPLIT_EVEN; split++) {
+            ch_dataset  *d = batches(row[i].rows, row[i].rows), *mine = NULL;
+            ch_iterator *it = NULL;
+            ch_tuple    *t = NULL;
+            char         text[100] = "";
+            size_t       used = 0;
+
+            t_ok(ch_dataset_distribute(
+                d, &(ch_input_context){1, 0, row[i].replicas, (ch_batch_split)split}, &mine));
+            t_ok(ch_iterator_new(mine, &(ch_iterator_options){.n_replicas = row[i].replicas},
+                                 &it));
+            t_ok(ch_iterator_get_next(it, &t));
+            for (int r = 0; r < row[i].replicas; r++)
+                used += (size_t)snprintf(
+                    text + used, sizeof(text) - used, "%s%lld", r > 0 ? " " : "",
+                    (long long)ch_tensor_count(ch_value_at(ch_tuple_at(t, 0), r)));
+            assert_string_equal(text, row[i].sizes);
+            ch_tuple_unref(t);
+            ch_iterator_unref(it);
+            ch_dataset_unref(mine);
+            ch_dataset_unref(d);
+        }
+}
+
+/* 5.6.1, and the rest: what a function made for this worker is taken as it is, an element a replica. */
+static void replicas_take_elements_in_turn(void **state)
+{
+    static const struct {
+        int         ahead, n_replicas;
+        const char *name, *gives;
+    } row[] = {
+        {0, 2, "9 by 2", "0 1 / 2 3 | 4 5 / 6 7 | 8 / "},             /* 5.1.4, 5.4.5 */
+        {0, 2, "9 by 2, dropped", "0 1 / 2 3 | 4 5 / 6 7"},           /* 5.4.5 */
+        {0, 2, "10 by 2, dropped", "0 1 / 2 3 | 4 5 / 6 7 | 8 9 / "}, /* 5.4.9, 8.11 */
+        {0, 2, "4", "0 / 1 | 2 / 3"},                                 /* 5.6.6 */
+        {0, 3, "4", "0 / 1 / 2 | 3 / 0 / 0"},                         /* 5.4.3: zero scalars */
+        {0, 2, "5 by 3", "0 1 2 / 3 4"},                              /* 5.6.7 */
+        {2, 2, "9 by 2", "0 1 / 2 3 | 4 5 / 6 7 | 8 / "},             /* 5.7.6 */
+        {CH_OFF, 2, "9 by 2", "0 1 / 2 3 | 4 5 / 6 7 | 8 / "},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        static t_given g;
+        int            n = 0, by = 0;
+        ch_dataset    *d;
+        ch_iterator   *it = NULL;
+
+        memset(&g, 0, sizeof(g));
+        sscanf(row[i].name, "%d by %d", &n, &by);
+        d = by == 0                          ? range(n)
+            : strstr(row[i].name, "dropped") ? dropping(n, by)
+                                             : batches(n, by);
+        t_ok(ch_iterator_new(
+            d, &(ch_iterator_options){.n_replicas = row[i].n_replicas, .ahead = row[i].ahead},
+            &it));
+        t_take(it, -1, &g);
+        assert_string_equal(g.text, row[i].gives);
+        ch_iterator_unref(it);
+        ch_dataset_unref(d);
+    }
+}
+
+/* 5.6.8. */
+static void workers_shard_for_themselves(void **state)
+{
+    (void)state;
+    for (int id = 0; id < 2; id++) {
+        static t_given a, b;
+        ch_dataset    *d = ch_dataset_shard(
+               ch_dataset_batch(ch_dataset_repeat(range(100), CH_INFINITE), 5, NULL), 2, id);
+        ch_dataset  *e = ch_dataset_shard(batches(14, 4), 2, id);
+        ch_iterator *it = NULL;
+
+        memset(&a, 0, sizeof(a));
+        memset(&b, 0, sizeof(b));
+        t_ok(ch_iterator_new(d, NULL, &it));
+        t_take(it, 1, &a);
+        ch_iterator_unref(it);
+        t_ok(ch_iterator_new(e, NULL, &it));
+        t_take(it, -1, &b);
+        ch_iterator_unref(it);
+        assert_string_equal(a.text, id == 0 ? "0 1 2 3 4" : "5 6 7 8 9");
+        assert_string_equal(b.text, id == 0 ? "0 1 2 3 | 8 9 10 11" : "4 5 6 7 | 12 13");
+        ch_dataset_unref(d);
+        ch_dataset_unref(e);
+    }
+}
+
+/* 5.4.3: what a replica gets that the data did not reach, by what elements are. */
+static void missing_elements_have_no_rows(void **state)
+{
+    float                 x[12] = {0};
+    ch_tensor            *t = t_f32(ch_shape_of(3, 4), x);
+    ch_dataset           *d = ch_dataset_slices(1, &t, NULL); /* rows of 4: all is known */
+    ch_iterator          *it = NULL;
+    ch_tuple             *step = NULL;
+    const ch_tensor_spec *spec;
+
+    (void)state;
+    t_ok(ch_iterator_new(d, &(ch_iterator_options){.n_replicas = 2}, &it));
+    for (int i = 0; i < 2; i++) {
+        ch_tuple_unref(step);
+        t_ok(ch_iterator_get_next(it, &step));
+    }
+    assert_true(
+        ch_shape_equal(ch_tensor_shape(ch_value_at(ch_tuple_at(step, 0), 0)), ch_shape_of(4)));
+    assert_true(
+        ch_shape_equal(ch_tensor_shape(ch_value_at(ch_tuple_at(step, 0), 1)), ch_shape_of(0)));
+    assert_int_equal(ch_tensor_dtype(ch_value_at(ch_tuple_at(step, 0), 1)), CH_F32);
+    ch_tuple_unref(step);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    d = ch_dataset_batch(ch_dataset_slices(1, &t, NULL), 2, NULL);
+    t_ok(ch_iterator_new(d, &(ch_iterator_options){.n_replicas = 3}, &it));
+    t_ok(ch_iterator_get_next(it, &step));
+    assert_true(ch_shape_equal(ch_tensor_shape(ch_value_at(ch_tuple_at(step, 0), 2)),
+                               ch_shape_of(0, 4)));
+    ch_tuple_unref(step);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    /* 5.8.2, 5.8.3: what is known of the rows of a piece */
+    for (int i = 0; i < 3; i++) {
+        ch_dataset *mine = NULL;
+
+        d = i == 0 ? batches(10, 4) : dropping(10, 4);
+        t_ok(ch_dataset_distribute(d, &(ch_input_context){1, 0, i == 2 ? 3 : 2, 0}, &mine));
+        assert_int_equal(ch_dataset_element_spec(mine, &spec), 1);
+        assert_int_equal(spec[0].shape.dim[0], i == 1 ? 2 : -1);
+        ch_dataset_unref(mine);
+        ch_dataset_unref(d);
+    }
+    ch_tensor_unref(t);
+}
+
+/* 5.1.5: an error of one element is told once; the others come. */
+static ch_status not_5(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    (void)arg;
+    *out = ch_tuple_ref(in);
+    return *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0)) == 5
+               ? CH_ABORTED
+               : CH_OK;
+}
+
+static void an_error_takes_no_other_element_along(void **state)
+{
+    const ch_tensor_spec one = {.dtype = CH_I64};
+    ch_dataset          *d = ch_dataset_map_call(range(9), not_5, NULL, 1, &one, NULL);
+    static t_given       g;
+    ch_iterator         *it = NULL;
+
+    (void)state;
+    t_ok(ch_iterator_new(d, &(ch_iterator_options){.n_replicas = 2, .go_on = true}, &it));
+    t_take(it, -1, &g);
+    assert_string_equal(g.text, "0 / 1 | 2 / 3 | !ABORTED | 4 / 6 | 7 / 8");
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+}
+
+/* 5.1.7. */
+static void a_new_pass_begins_at_the_beginning(void **state)
+{
+    const ch_shuffle_options same_order = {.seed = 3, .same_each_time = true};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        static t_given a, b;
+        ch_dataset    *d = ch_dataset_shuffle(range(20), 20, i == 0 ? NULL : &same_order);
+        ch_dataset    *mine = NULL;
+        ch_iterator   *it = NULL;
+
+        if (i == 2)
+            d = ch_dataset_cache(ch_dataset_shuffle(d, 20, NULL), NULL);
+        d = ch_dataset_batch(d, 4, NULL);
+        memset(&a, 0, sizeof(a));
+        memset(&b, 0, sizeof(b));
+        t_ok(ch_dataset_distribute(d, &(ch_input_context){1, 0, 2, 0}, &mine));
+        t_ok(ch_iterator_new(mine, &(ch_iterator_options){.n_replicas = 2}, &it));
+        t_take(it, -1, &a);
+        t_ok(ch_iterator_restart(it));
+        t_take(it, -1, &b);
+        assert_int_equal(a.n, 5);
+        assert_int_equal(b.n, 5);
+        assert_int_equal(strcmp(a.text, b.text) == 0, i > 0);
+        ch_iterator_unref(it);
+        ch_dataset_unref(mine);
+        ch_dataset_unref(d);
+    }
+}
+
+/* 5.1.6, as DESIGN section 9 has it. */
+static void a_distributed_dataset_may_be_transformed(void **state)
+{
+    ch_dataset    *d = batches(12, 4), *mine = NULL;
+    static t_given g;
+    ch_iterator   *it = NULL;
+
+    (void)state;
+    t_ok(ch_dataset_distribute(d, &(ch_input_context){2, 1, 4, 0}, &mine));
+    mine = ch_dataset_take(ch_dataset_map(mine, same, NULL, NULL), 4);
+    t_ok(ch_iterator_new(mine, &(ch_iterator_options){.n_replicas = 2}, &it));
+    t_take(it, -1, &g);
+    assert_string_equal(g.text, "2 / 3 | 6 / 7");
+    ch_iterator_unref(it);
+    ch_dataset_unref(mine);
+    ch_dataset_unref(d);
+}
+
+/* 5.3.6. */
+static void components_of_unequal_rows_are_refused(void **state)
+{
+    ch_dataset  *d = ch_dataset_zip(2, (ch_dataset *[]){batches(8, 4), batches(6, 3)});
+    ch_dataset  *mine = NULL;
+    ch_iterator *it = NULL;
+    ch_tuple    *t = NULL;
+
+    (void)state;
+    t_ok(ch_dataset_distribute(d, &(ch_input_context){1, 0, 2, 0}, &mine));
+    t_ok(ch_iterator_new(mine, &(ch_iterator_options){.n_replicas = 2}, &it));
+    t_refused(ch_iterator_next(it, &t), CH_INVALID_ARGUMENT, "4 and 3 rows", "split");
+    ch_iterator_unref(it);
+    ch_dataset_unref(mine);
+    ch_dataset_unref(d);
 }
 
 static void an_even_split_is_even(void **state)
@@ -102,7 +381,8 @@ static void workers_take_their_pieces(void **state)
 
 static void policies_are_what_they_say(void **state)
 {
-    ch_dataset *d;
+    ch_dataset  *d;
+    ch_iterator *it = NULL;
 
     (void)state;
     /* 5.5.14 */
@@ -114,6 +394,21 @@ static void policies_are_what_they_say(void **state)
         ch_dataset_batch(ch_dataset_shard(range(20), CH_BY_HINT, 0), 2, NULL),
         &(ch_dataset_options){.shard = CH_SHARD_HINT});
     worker_gets(d, 10, 0, 1, "0 | 10");
+    d = ch_dataset_with_options(ch_dataset_batch(ch_dataset_shard(range(9), 1, 0), 3, NULL),
+                                &(ch_dataset_options){.shard = CH_SHARD_HINT});
+    worker_gets(d, 3, 1, 1, "0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8"); /* others stay: 5.5.8 */
+    d = ch_dataset_shard(range(20), CH_BY_HINT, 0);
+    t_refused(ch_iterator_new(d, NULL, &it), CH_FAILED_PRECONDITION, "shard", "HINT");
+    ch_dataset_unref(d);
+    /* 5.5.1 */
+    assert_int_equal(CH_SHARD_OFF, -1);
+    assert_int_equal(CH_SHARD_AUTO, 0);
+    assert_int_equal(CH_SHARD_FILE, 1);
+    assert_int_equal(CH_SHARD_DATA, 2);
+    assert_int_equal(CH_SHARD_HINT, 3);
+    /* 5.5.5: with one worker there is nothing to divide */
+    d = ch_dataset_with_options(batches(4, 2), &(ch_dataset_options){.shard = CH_SHARD_FILE});
+    worker_gets(d, 1, 0, 2, "0 / 1 | 2 / 3");
     /* 5.5.5 */
     d = ch_dataset_with_options(batches(12, 8), &(ch_dataset_options){.shard = CH_SHARD_FILE});
     t_refused(ch_dataset_distribute(d, &(ch_input_context){2, 0, 2, 0}, &d), CH_NOT_FOUND,
@@ -155,6 +450,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batch_sizes_are_found),
         cmocka_unit_test(a_batch_is_cut_for_replicas),
+        cmocka_unit_test(pieces_of_a_full_batch_are_fixed),
+        cmocka_unit_test(replicas_take_elements_in_turn),
+        cmocka_unit_test(workers_shard_for_themselves),
+        cmocka_unit_test(missing_elements_have_no_rows),
+        cmocka_unit_test(an_error_takes_no_other_element_along),
+        cmocka_unit_test(a_new_pass_begins_at_the_beginning),
+        cmocka_unit_test(a_distributed_dataset_may_be_transformed),
+        cmocka_unit_test(components_of_unequal_rows_are_refused),
         cmocka_unit_test(an_even_split_is_even),
         cmocka_unit_test(workers_take_their_pieces),
         cmocka_unit_test(policies_are_what_they_say),

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "data/data.h"
 #include "pipeline.h"
 
 static char directory[] = "/tmp/cohort-files-XXXXXX";
@@ -296,6 +297,177 @@ static void workers_share_files(void **state)
     }
 }
 
+/* ---- which files a worker reads ---- */
+
+static char said[512]; /* the last line of the log */
+
+static void listen(const ch_log_record *r, void *arg)
+{
+    (void)arg;
+    snprintf(said, sizeof(said), "%s", r->text);
+}
+
+/* The rows of worker w of W, as text; what the log said must have these words. Takes `d` over. */
+static void worker_reads(ch_dataset *d, ch_shard_policy policy, int n_workers, int w,
+                         const char *want, const char *log)
+{
+    ch_dataset    *mine = NULL;
+    ch_iterator   *it = NULL;
+    static t_given g, rows;
+
+    memset(&g, 0, sizeof(g));
+    memset(&rows, 0, sizeof(rows));
+    ch_log_set_sink(listen, NULL, CH_LOG_INFO);
+    d = ch_dataset_with_options(ch_dataset_batch(d, 1, NULL),
+                                &(ch_dataset_options){.shard = policy});
+    t_ok(ch_dataset_distribute(d, &(ch_input_context){n_workers, w, n_workers, 0}, &mine));
+    ch_log_set_sink(NULL, NULL, CH_LOG_INFO);
+    if (strstr(said, log) == NULL)
+        fail_msg("the log says \"%s\", not \"%s\"", said, log);
+    t_ok(ch_iterator_new(mine, NULL, &it));
+    t_take(it, -1, &g);
+    for (char *rest = g.text, *word; (word = strtok_r(rest, "| ", &rest)) != NULL;)
+        t_add(&rows, "%s%s", rows.n++ > 0 ? " " : "", word); /* some pieces are empty */
+    assert_string_equal(rows.text, want);
+    ch_iterator_unref(it);
+    ch_dataset_unref(mine);
+    ch_dataset_unref(d);
+}
+
+static ch_dataset *numbers(const char *pattern)
+{
+    return ch_dataset_lines(ch_dataset_files(path_of(pattern), NULL), NULL);
+}
+
+static ch_dataset *lines_of(ch_dataset *name, void *arg)
+{
+    (void)arg;
+    return ch_dataset_lines(name, NULL);
+}
+
+static void workers_read_their_own_files(void **state)
+{
+    ch_dataset *d;
+
+    (void)state;
+    for (int i = 0; i < 10; i++) {
+        char name[16], text[32];
+
+        snprintf(name, sizeof(name), "n-%d", i);
+        snprintf(text, sizeof(text), "%d\n%d\n", 10 * i, 10 * i + 1);
+        write_text(name, text);
+    }
+    /* 5.5.4, 5.5.9: files w, w + W, ... */
+    worker_reads(numbers("n-*"), CH_SHARD_FILE, 5, 3, "30 31 80 81", "policy FILE");
+    worker_reads(numbers("n-*"), CH_SHARD_AUTO, 5, 3, "30 31 80 81", "files enough");
+    d = ch_dataset_interleave(ch_dataset_files(path_of("n-*"), NULL), lines_of, NULL,
+                              &(ch_interleave_options){.cycle = 3});
+    worker_reads(d, CH_SHARD_FILE, 5, 0, "0 50 1 51", "policy FILE");
+    d = ch_dataset_flat_map(ch_dataset_files(path_of("n-*"), NULL), lines_of, NULL);
+    worker_reads(d, CH_SHARD_FILE, 5, 4, "40 41 90 91", "policy FILE");
+    d = ch_dataset_concatenate(2, (ch_dataset *[]){numbers("n-*"), numbers("n-*")});
+    worker_reads(d, CH_SHARD_FILE, 10, 2, "20 21 20 21", "policy FILE");
+    /* 5.5.13: stages that are about all of the data, and too few files (8.13) */
+    worker_reads(ch_dataset_take(numbers("n-*"), 4), CH_SHARD_AUTO, 2, 0, "0 1 10 11",
+                 "because before the files comes take");
+    worker_reads(ch_dataset_take(numbers("n-*"), 4), CH_SHARD_AUTO, 2, 1, "", "policy DATA");
+    worker_reads(numbers("n-1"), CH_SHARD_AUTO, 2, 0, "10 11", "fewer files than workers");
+}
+
+/* 5.5.4: names that are shuffled, anew in each pass, stay with their worker. */
+static void shuffled_names_are_divided_first(void **state)
+{
+    (void)state;
+    for (int w = 0; w < 2; w++) {
+        ch_dataset *d = ch_dataset_lines(
+            ch_dataset_shuffle(ch_dataset_files(path_of("n-*"), NULL), 10, NULL), NULL);
+        ch_dataset  *mine = NULL;
+        ch_iterator *it = NULL;
+
+        d = ch_dataset_batch(ch_dataset_repeat(d, 3), 2, NULL);
+        t_ok(ch_dataset_distribute(d, &(ch_input_context){2, w, 2, 0}, &mine));
+        t_ok(ch_iterator_new(mine, NULL, &it));
+        for (int pass = 0; pass < 3; pass++)
+            for (int n = 0; n < 10;) {
+                ch_tuple      *t = NULL;
+                static t_given g;
+
+                memset(&g, 0, sizeof(g));
+                t_ok(ch_iterator_get_next(it, &t));
+                t_add_tuple(&g, t);
+                n += (int)ch_tensor_count(ch_value_at(ch_tuple_at(t, 0), 0));
+                if (g.used > 0)
+                    assert_int_equal(atoi(g.text) / 10 % 2, w);
+                ch_tuple_unref(t);
+            }
+        ch_iterator_unref(it);
+        ch_dataset_unref(mine);
+        ch_dataset_unref(d);
+    }
+}
+
+/* 5.5.10, as DESIGN section 9 has it (8.13): every worker is told. */
+static void too_few_files_are_an_error_on_every_worker(void **state)
+{
+    (void)state;
+    for (int w = 0; w < 20; w++) {
+        ch_dataset  *d = ch_dataset_with_options(ch_dataset_batch(numbers("n-*"), 4, NULL),
+                                                 &(ch_dataset_options){.shard = CH_SHARD_FILE});
+        ch_dataset  *out = NULL;
+        ch_iterator *it = NULL;
+        ch_tuple    *t = NULL;
+        ch_status    rc = CH_OK;
+
+        t_refused(ch_dataset_distribute(d, &(ch_input_context){20, w, 20, 0}, &out),
+                  CH_INVALID_ARGUMENT, "10 files", "20 workers");
+        ch_dataset_unref(d);
+        /* and where it turns out only there */
+        d = ch__dataset_shard(ch_dataset_files(path_of("n-*"), NULL), 20, w, "files");
+        t_ok(ch_iterator_new(d, NULL, &it));
+        do {
+            t = NULL;
+            rc = ch_iterator_next(it, &t);
+            ch_tuple_unref(t);
+        } while (rc == CH_OK && t != NULL);
+        t_refused(rc, CH_INVALID_ARGUMENT, "files", "20 workers");
+        ch_iterator_unref(it);
+        ch_dataset_unref(d);
+    }
+    t_gives(ch__dataset_shard(ch_dataset_file_list(0, NULL), 20, 3, "files"), "");
+}
+
+/* 5.5.15, with the sizes of DESIGN section 9. */
+static void batches_of_a_workers_files_are_cut_for_all(void **state)
+{
+    static const char *want[] = {"0 1 | 2 3 | 4", "10 11 | 12 | 13 14", "20 | 21 22 | 23 24"};
+
+    (void)state;
+    for (int w = 0; w < 3; w++) {
+        char           name[16];
+        static t_given g;
+        ch_dataset    *d, *mine = NULL;
+        ch_iterator   *it = NULL;
+
+        for (int i = 0; i < 3; i++) {
+            char text[64];
+
+            snprintf(name, sizeof(name), "r-%d", i);
+            snprintf(text, sizeof(text), "%d\n%d\n%d\n%d\n%d\n", 10 * i, 10 * i + 1, 10 * i + 2,
+                     10 * i + 3, 10 * i + 4);
+            write_text(name, text);
+        }
+        memset(&g, 0, sizeof(g));
+        d = ch_dataset_batch(numbers("r-*"), 5, NULL);
+        t_ok(ch_dataset_distribute(d, &(ch_input_context){3, w, 3, 0}, &mine));
+        t_ok(ch_iterator_new(mine, NULL, &it));
+        t_take(it, -1, &g);
+        assert_string_equal(g.text, want[w]);
+        ch_iterator_unref(it);
+        ch_dataset_unref(mine);
+        ch_dataset_unref(d);
+    }
+}
+
 static int make_directory(void **state)
 {
     (void)state;
@@ -321,6 +493,10 @@ int main(void)
         cmocka_unit_test(a_place_in_a_file_is_taken_up),
         cmocka_unit_test(damage_is_named_or_left_out),
         cmocka_unit_test(workers_share_files),
+        cmocka_unit_test(workers_read_their_own_files),
+        cmocka_unit_test(shuffled_names_are_divided_first),
+        cmocka_unit_test(too_few_files_are_an_error_on_every_worker),
+        cmocka_unit_test(batches_of_a_workers_files_are_cut_for_all),
     };
 
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
