@@ -8,22 +8,9 @@
  * covers: src/data/codec.c src/data/place.c
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "cohort/log.h"
+#include "cohort/cohort.h"
 #include "data/data.h"
-
-#define MUST(claim) must(claim, #claim, __LINE__)
-
-static void must(bool claim, const char *text, int line)
-{
-    if (claim)
-        return;
-    fprintf(stderr, "dataset.c:%d: %s does not hold: %s\n", line, text, ch_error_message());
-    abort();
-}
+#include "fuzz.h"
 
 static void silence(const ch_log_record *r, void *arg)
 {
@@ -169,8 +156,6 @@ static void decode(const void *data, size_t size)
 }
 
 /* ---- good ones ---- */
-
-size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
 
 static size_t good_bytes(unsigned seed, uint8_t *to, size_t most)
 {
