@@ -303,6 +303,10 @@ typedef struct ch_dataset_options {
     int threads; /* that work ahead; 0: one for each core; CH_OFF: the caller's alone */
     /* Stages that work on each element, and interleave, may give what is ready first. */
     bool unordered;
+    /* That elements in buffers may take: those made beforehand, in shuffles, in caches in memory. What
+     * works ahead does so within this; where the least that is needed is more, RESOURCE_EXHAUSTED
+     * names the stage. 0: no limit but the number of elements. */
+    int64_t memory_bytes;
 } ch_dataset_options;
 
 /* Fields that are not zero hold for all of the pipeline; the outermost wins. */

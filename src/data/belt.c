@@ -34,6 +34,7 @@ struct ch_belt {
     ch_item           *spare;      /* one that was taken */
     int64_t            n_pulled;   /* elements */
     int64_t            wait_ns, pull_ns, make_ns;
+    ch_charge          charge;
 
     ch_item *current; /* of who takes */
 };
@@ -149,8 +150,10 @@ static ch_status enlist(ch_belt *l)
 
     pthread_mutex_lock(&it->lock);
     fits = ch__grow((void **)&it->belt, &it->cap_belts, it->n_belts + 1, sizeof(*it->belt));
-    if (fits)
+    if (fits) {
         it->belt[it->n_belts++] = l;
+        ch__charge_open(&it->budget, &l->charge, l->want);
+    }
     pthread_mutex_unlock(&it->lock);
     return fits ? CH_OK : ch__fail_memory(l->cursor->stage->name);
 }
@@ -164,6 +167,7 @@ static void strike_off(ch_belt *l)
             memmove(&it->belt[i], &it->belt[i + 1],
                     (size_t)(it->n_belts - i - 1) * sizeof(*it->belt));
             it->n_belts--;
+            ch__charge_close(&it->budget, &l->charge);
             return;
         }
 }
@@ -200,12 +204,86 @@ void ch__belt_close(ch_belt *l)
     if (l == NULL)
         return;
     ch__belt_hold(l);
+    ch__belt_clear(l);
     pthread_mutex_lock(&l->it->lock);
     strike_off(l);
     pthread_mutex_unlock(&l->it->lock);
-    ch__belt_clear(l);
     item_free(l->spare);
     ch__free(l);
+}
+
+/* ---- bytes ---- */
+
+/* For the one item that a belt has to hold, or for more of them within the budget. */
+static bool has_room(const ch_belt *l)
+{
+    return l->it->budget.most == 0 || (l->n == 0 && l->current == NULL) ||
+           ch__charge_fits(&l->it->budget, &l->charge, l->want);
+}
+
+/* Smaller items where there is no room for such. */
+static void make_fit(ch_belt *l)
+{
+    while (l->it->budget.most > 0 && l->want > l->charge.least_want &&
+           !ch__charge_fits(&l->it->budget, &l->charge, l->want))
+        l->want /= 2;
+}
+
+/* With the lock held: an item is charged for `bytes` now. */
+static void charge(ch_belt *l, ch_item *i, int64_t bytes)
+{
+    ch__charge_add(&l->it->budget, &l->charge, bytes - i->bytes);
+    i->bytes = bytes;
+}
+
+static int64_t bytes_of(const ch_belt *l, const ch_item *i)
+{
+    int64_t bytes = 0;
+
+    for (int k = i->taken; k < i->n && l->it->budget.most > 0; k++)
+        if (i->slot[k].element != NULL)
+            bytes += ch__element_bytes(i->slot[k].element);
+    return bytes;
+}
+
+/* The stage whose items are largest. */
+static const ch_belt *neediest(const ch_iterator *it)
+{
+    const ch_belt *most = it->belt[0];
+
+    for (int i = 1; i < it->n_belts; i++)
+        if (ch__charge_least(&it->belt[i]->charge) > ch__charge_least(&most->charge))
+            most = it->belt[i];
+    return most;
+}
+
+/* With the lock held: what an item took is known. Where that cannot be, an error takes its place. */
+static void settle(ch_belt *l, ch_item *i, int64_t at_most, int64_t now)
+{
+    ch_budget *b = &l->it->budget;
+    int64_t    kept = atomic_load_explicit(&b->kept, memory_order_relaxed);
+
+    if (b->most == 0)
+        return;
+    ch__charge_learn(b, &l->charge, i->want, at_most);
+    charge(l, i, now);
+    if (b->least + kept <= b->most || i->n == 0)
+        return;
+    const ch_belt *who = neediest(l->it);
+    int64_t        needs = ch__charge_least(&who->charge);
+    ch_status      rc =
+        ch__fail(CH_RESOURCE_EXHAUSTED,
+                 "%s: it has to hold %lld bytes; the least that all buffers of the pipeline "
+                 "need is %lld, "
+                 "and memory_bytes is %lld: make batches and buffers smaller, or that larger",
+                 kept > needs ? b->keeper : who->cursor->stage->name,
+                 (long long)(kept > needs ? kept : needs), (long long)(b->least + kept),
+                 (long long)b->most);
+    for (int k = 1; k < i->n; k++)
+        ch__slot_drop(&i->slot[k]);
+    ch__slot_fail(&i->slot[0], rc);
+    i->n = 1;
+    charge(l, i, 0);
 }
 
 /* ---- working ---- */
@@ -213,7 +291,7 @@ void ch__belt_close(ch_belt *l)
 static bool has_work(const ch_belt *l)
 {
     return !l->is_pulling && !l->is_held && !l->has_ended && l->n < l->capacity &&
-           (l->opt.at_once == 0 || l->n_busy < l->opt.at_once);
+           (l->opt.at_once == 0 || l->n_busy < l->opt.at_once) && has_room(l);
 }
 
 static ch_item *new_item(ch_belt *l)
@@ -226,6 +304,7 @@ static ch_item *new_item(ch_belt *l)
     if (i == NULL)
         return NULL;
     drop_slots(i);
+    i->bytes = 0;
     i->is_ready = i->has_end = i->has_lost = false;
     i->want = l->want;
     i->first = l->n_pulled;
@@ -246,11 +325,14 @@ static void tune(ch_belt *l, int64_t ns, int n)
 /* Pulls and makes one item. The lock is held before and after, and not meanwhile. */
 static ch_status work(ch_belt *l)
 {
-    ch_item *i = new_item(l);
-    int64_t  t0, t1, t2;
+    ch_item *i;
+    int64_t  t0, t1, t2, pulled, made;
 
+    make_fit(l);
+    i = new_item(l);
     if (i == NULL)
         return ch__fail_memory(l->cursor->stage->name);
+    charge(l, i, l->charge.element_bytes * l->want);
     l->item[l->n++] = i;
     l->is_pulling = true;
     l->n_busy++;
@@ -258,6 +340,7 @@ static ch_status work(ch_belt *l)
     t0 = ch__now_ns();
     l->ops->pull(l->cursor, i);
     t1 = ch__now_ns();
+    pulled = bytes_of(l, i);
     pthread_mutex_lock(&l->it->lock);
     l->n_pulled += i->n;
     l->is_pulling = false;
@@ -267,7 +350,9 @@ static ch_status work(ch_belt *l)
     if (l->ops->make != NULL)
         l->ops->make(l->cursor, i);
     t2 = ch__now_ns();
+    made = bytes_of(l, i);
     pthread_mutex_lock(&l->it->lock);
+    settle(l, i, l->ops->make != NULL ? pulled + made : made, made);
     i->is_ready = true;
     l->n_busy--;
     l->pull_ns += t1 - t0;
@@ -358,9 +443,12 @@ ch_status ch__belt_next(ch_belt *l, ch_element **out)
         }
         pthread_mutex_lock(&l->it->lock);
         if (i != NULL) {
+            charge(l, i, 0);
             item_free(l->spare);
             l->spare = i;
             l->current = NULL;
+            if (l->it->budget.most > 0)
+                ch__iterator_tell(l->it); /* there is room */
         }
         rc = advance(l);
         pthread_mutex_unlock(&l->it->lock);
@@ -450,6 +538,9 @@ void ch__belt_release(ch_belt *l)
 
 void ch__belt_clear(ch_belt *l)
 {
+    pthread_mutex_lock(&l->it->lock);
+    ch__charge_add(&l->it->budget, &l->charge, -l->charge.held);
+    pthread_mutex_unlock(&l->it->lock);
     for (int i = 0; i < l->n; i++)
         item_free(l->item[i]);
     item_free(l->current);
@@ -510,6 +601,11 @@ ch_status ch__belt_load(ch_belt *l, ch_loader *from)
         (void)ch__fail(rc, "%s", text);
         ch__item_add_error(l->current, rc);
     }
+    pthread_mutex_lock(&l->it->lock);
+    charge(l, l->current, bytes_of(l, l->current));
+    if (l->has_ended) /* it will not learn more */
+        ch__charge_learn(&l->it->budget, &l->charge, l->want, 0);
+    pthread_mutex_unlock(&l->it->lock);
     return ch__load_status(from);
 }
 

@@ -34,6 +34,7 @@ typedef struct ch_item {
     bool     has_lost; /* there was no memory for a result: an error, behind those there are */
     int      n, taken;
     int      want;  /* how many pull should put there */
+    int64_t  bytes; /* that it is charged for (data/budget.h) */
     int64_t  first; /* the place of its first element among all that the belt pulled */
     char    *note;  /* of pull, for make: a file's name. NULL: none */
     int      capacity;

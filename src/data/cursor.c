@@ -8,6 +8,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "data/iterator.h"
+#include "data/stages.h"
 
 /* For how many calls a call's time stands: the first ones, which may fill a buffer, for themselves; of
  * those behind them one in 32 is timed, since a clock costs as much as a cheap stage. Which one is left
@@ -73,11 +74,27 @@ void ch__cursor_close(ch_cursor *c)
         return;
     ch__belt_close(c->belt);
     c->belt = NULL;
+    ch__budget_forget(c);
     c->stage->close(c);
     for (int i = 0; i < c->n_in; i++)
         ch__cursor_close(c->in[i]);
     ch__free(c->in);
     ch__free(c);
+}
+
+/* An element moves on from `c` to its parent. */
+static ch_status count_bytes(ch_cursor *c, ch_element **out)
+{
+    ch_status rc = CH_OK;
+
+    ch__budget_give(c, *out);
+    if (c->parent != NULL)
+        rc = ch__budget_take(c->parent, *out);
+    if (rc != CH_OK) {
+        ch__element_free(*out);
+        *out = NULL;
+    }
+    return rc;
 }
 
 ch_status ch__cursor_next(ch_cursor *c, ch_element **out)
@@ -97,12 +114,14 @@ ch_status ch__cursor_next(ch_cursor *c, ch_element **out)
         c->counts.ns += weight * (ch__now_ns() - from);
     }
     c->counts.n_elements += rc == CH_OK && *out != NULL;
-    return rc;
+    return rc == CH_OK && *out != NULL && c->it->budget.most > 0 ? count_bytes(c, out) : rc;
 }
 
 ch_status ch__cursor_rewind(ch_cursor *c)
 {
     c->pass++;
+    if (c->stage == &ch__stage_shuffle)
+        ch__budget_forget(c);
     return c->stage->rewind(c);
 }
 

@@ -161,6 +161,7 @@ struct ch_cursor {
     ch_cursor     **in;
     int64_t         pass; /* how often it was rewound */
     struct ch_belt *belt; /* works ahead for it (data/belt.h); NULL: nothing does */
+    int64_t         kept; /* bytes of elements, as far as they are counted (data/budget.h) */
     ch_counts       counts;
 };
 

@@ -136,7 +136,7 @@ static bool is_own(const ch_element *e, const void *p)
 }
 
 /* Bytes of a part, and of its strings, that lie in the element itself. */
-static size_t own_bytes(const ch_element *e, const ch_part *p)
+static size_t own_size(const ch_element *e, const ch_part *p)
 {
     size_t bytes, held;
 
@@ -149,7 +149,21 @@ static size_t own_bytes(const ch_element *e, const ch_part *p)
 
             bytes += is_own(e, s->data) ? s->size : 0;
         }
-    return round_up(bytes);
+    return bytes;
+}
+
+static size_t own_bytes(const ch_element *e, const ch_part *p)
+{
+    return round_up(own_size(e, p));
+}
+
+int64_t ch__element_bytes(const ch_element *e)
+{
+    int64_t bytes = e->bytes;
+
+    for (int i = 0; i < e->n; i++)
+        bytes += ch__part_bytes(&e->part[i]) - (int64_t)own_size(e, &e->part[i]);
+    return bytes;
 }
 
 /* The part with what is the element's own at `room`. */

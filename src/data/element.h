@@ -45,6 +45,9 @@ void      ch__elements_drop(ch_elements *l);  /* that too */
 /* Bytes that the part's data takes; strings with what they hold. */
 int64_t ch__part_bytes(const ch_part *p);
 
+/* Bytes that an element keeps from being used for anything else: its own, and those it looks at. */
+int64_t ch__element_bytes(const ch_element *e);
+
 /* A buffer that keeps an element, which it takes over, for others to look into. NULL: no memory. */
 ch_buffer *ch__element_buffer(ch_element *e);
 /* An element of one i64 scalar. */

@@ -622,8 +622,9 @@ static ch_status options_infer(ch_dataset *d)
     const Cohort__Options *a = CH_ATTRS_OF(d, Cohort__Options);
 
     if (a->shard < CH_SHARD_OFF || a->shard > CH_SHARD_HINT || a->threads < CH_OFF ||
-        a->threads > 1024)
-        return ch__dataset_fail(d, "policy %d, %d threads", a->shard, a->threads);
+        a->threads > 1024 || a->memory_bytes < 0)
+        return ch__dataset_fail(d, "policy %d, %d threads, %lld bytes", a->shard, a->threads,
+                                (long long)a->memory_bytes);
     return ch__dataset_like(d, d->in[0]);
 }
 
@@ -646,7 +647,8 @@ static ch_dataset_options options_of(const ch_dataset *d)
 {
     const Cohort__Options *a = CH_ATTRS_OF(d, Cohort__Options);
 
-    return (ch_dataset_options){(ch_shard_policy)a->shard, a->threads, a->unordered != 0};
+    return (ch_dataset_options){(ch_shard_policy)a->shard, a->threads, a->unordered != 0,
+                                a->memory_bytes};
 }
 
 ch_dataset_options ch__dataset_options(const ch_dataset *d)
@@ -660,6 +662,7 @@ ch_dataset_options ch__dataset_options(const ch_dataset *d)
 
         all.threads = all.threads != 0 ? all.threads : in.threads;
         all.shard = all.shard != 0 ? all.shard : in.shard;
+        all.memory_bytes = all.memory_bytes != 0 ? all.memory_bytes : in.memory_bytes;
         all.unordered |= in.unordered;
     }
     return all;
@@ -673,6 +676,7 @@ ch_dataset *ch_dataset_with_options(ch_dataset *d, const ch_dataset_options *opt
         a.shard = opt->shard;
         a.threads = opt->threads;
         a.unordered = opt->unordered;
+        a.memory_bytes = opt->memory_bytes;
     }
     return ch__dataset_new(&ch__stage_options,
                            &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});

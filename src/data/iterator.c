@@ -171,6 +171,7 @@ static void set_options(ch_iterator *it, const ch_dataset *d, const ch_iterator_
     if (opt->ahead == CH_OFF)
         it->ahead = 1;
     it->unordered = o.unordered;
+    it->budget.most = ch__least(o.memory_bytes, INT64_MAX / 4);
 }
 
 static ch_status make_room(ch_iterator *it, const ch_iterator_options *opt)
@@ -394,8 +395,10 @@ ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
     ch_status    rc;
 
     pause_workers(it, true);
+    it->budget.most *= 2; /* there are two trees for a while */
     rc = ch__cursor_open(it, it->dataset, NULL, &root);
     if (rc != CH_OK) {
+        it->budget.most /= 2;
         pause_workers(it, false);
         return rc;
     }
@@ -410,6 +413,7 @@ ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
         ch__cursor_close(it->root);
         it->root = root;
         it->has_failed = false;
+        it->budget.most /= 2;
         pause_workers(it, false);
         return CH_OK;
     }
@@ -420,6 +424,7 @@ ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
     it->n_group = n_group;
     it->has_ended = has_ended;
     ch__cursor_close(root);
+    it->budget.most /= 2;
     pause_workers(it, false);
     return rc;
 }

@@ -6,6 +6,7 @@
 
 #include "base/thread.h"
 #include "data/belt.h"
+#include "data/budget.h"
 
 struct ch_iterator {
     atomic_int   refs;
@@ -18,6 +19,7 @@ struct ch_iterator {
     int          ahead;
 
     int             n_threads; /* wanted */
+    ch_budget       budget;
     bool            unordered;
     atomic_bool     stops; /* everybody: give up what you do */
     _Atomic int64_t n_skipped;

@@ -10,6 +10,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "data/iterator.h"
 #include "data/wire.h"
 
 enum { FORMAT = 1 };
@@ -334,6 +335,7 @@ ch_status ch__place_save(ch_cursor *root, uint64_t dataset, void **bytes, size_t
 struct ch_loader {
     const Cohort__Place *place;
     size_t               next; /* state */
+    ch_cursor           *cursor;
     const Cohort__State *state;
     size_t               number, element, text; /* next of each */
     bool                 fails;
@@ -450,6 +452,8 @@ ch_status ch__load_elements(ch_loader *l, int64_t most, const ch_dataset *like,
         if (e == NULL)
             break;
         rc = ch__elements_add(list, e, l->state->stage);
+        if (rc == CH_OK && l->cursor->it->budget.most > 0)
+            rc = ch__budget_take(l->cursor, e);
     }
     return rc == CH_OK ? ch__load_status(l) : rc;
 }
@@ -457,6 +461,7 @@ ch_status ch__load_elements(ch_loader *l, int64_t most, const ch_dataset *like,
 ch_status ch__cursor_load(ch_cursor *c, ch_loader *l)
 {
     ch__load_begin(l, c->stage->name);
+    l->cursor = c;
     c->pass = ch__load_int(l, 0, INT64_MAX);
     return l->fails ? ch__load_status(l) : c->stage->load(c, l);
 }

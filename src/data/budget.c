@@ -1,0 +1,109 @@
+/* data/budget.c -- how many bytes the buffers of a pipeline may hold.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "data/budget.h"
+
+#include "base/fault.h"
+#include "data/iterator.h"
+#include "data/stages.h"
+
+/* ---- belts ---- */
+
+int64_t ch__charge_least(const ch_charge *c)
+{
+    return c->element_bytes * c->least_want;
+}
+
+static void recharge(ch_budget *b, ch_charge *c)
+{
+    int64_t least = ch__charge_least(c), charged = c->held > least ? c->held : least;
+
+    b->charged += charged - c->charged;
+    c->charged = charged;
+}
+
+void ch__charge_open(ch_budget *b, ch_charge *c, int least_want)
+{
+    *c = (ch_charge){.least_want = least_want};
+    b->n_unknown++;
+}
+
+void ch__charge_close(ch_budget *b, ch_charge *c)
+{
+    b->least -= ch__charge_least(c);
+    b->charged -= c->charged;
+    b->n_unknown -= !c->is_known;
+}
+
+void ch__charge_add(ch_budget *b, ch_charge *c, int64_t held)
+{
+    c->held += held;
+    recharge(b, c);
+}
+
+void ch__charge_learn(ch_budget *b, ch_charge *c, int want, int64_t bytes)
+{
+    int64_t each = (bytes + want - 1) / want;
+
+    b->n_unknown -= !c->is_known;
+    c->is_known = true;
+    b->least -= ch__charge_least(c);
+    if (each > c->element_bytes)
+        c->element_bytes = each;
+    b->least += ch__charge_least(c);
+    recharge(b, c);
+}
+
+bool ch__charge_fits(const ch_budget *b, const ch_charge *c, int want)
+{
+    int64_t held = c->held + c->element_bytes * want;
+    int64_t more = held > c->charged ? held - c->charged : 0;
+
+    return b->n_unknown == 0 &&
+           b->charged + atomic_load_explicit(&b->kept, memory_order_relaxed) + more <= b->most;
+}
+
+/* ---- shuffles and caches ---- */
+
+static bool keeps(const ch_cursor *c)
+{
+    return c != NULL && (c->stage == &ch__stage_shuffle || c->stage == &ch__stage_cache);
+}
+
+static int64_t keep(ch_cursor *c, int64_t bytes)
+{
+    c->kept += bytes;
+    return atomic_fetch_add_explicit(&c->it->budget.kept, bytes, memory_order_relaxed) + bytes;
+}
+
+ch_status ch__budget_take(ch_cursor *c, const ch_element *e)
+{
+    ch_budget *b = &c->it->budget;
+    int64_t    most = b->most, all;
+
+    if (!keeps(c))
+        return CH_OK;
+    all = keep(c, ch__element_bytes(e));
+    if (c->kept > all / 2)
+        b->keeper = c->stage->name;
+    if (all + b->least <= most)
+        return CH_OK;
+    keep(c, -ch__element_bytes(e));
+    return ch__fail(
+        CH_RESOURCE_EXHAUSTED,
+        "%s: it keeps elements of %lld bytes, and all buffers together may take the "
+        "%lld of memory_bytes; %s, or make memory_bytes larger",
+        c->stage->name, (long long)c->kept, (long long)most,
+        c->stage == &ch__stage_cache ? "give the cache a file" : "let it keep fewer elements");
+}
+
+void ch__budget_give(ch_cursor *c, const ch_element *e)
+{
+    if (c->stage == &ch__stage_shuffle) /* a cache gives what it has again and again */
+        keep(c, -ch__element_bytes(e));
+}
+
+void ch__budget_forget(ch_cursor *c)
+{
+    keep(c, -c->kept);
+}
