@@ -8,7 +8,7 @@
 #define OPS_APPLY_H
 
 #include "graph/op.h"
-#include "kernel/rule.h"
+#include "kernel/hyper.h"
 
 /* clang-format off */
 #define CH_OPS_APPLY(X) \
@@ -28,16 +28,7 @@ ch_node *ch__apply_rows(ch_rule_kind rule, ch_node *var, ch_node *ids, ch_node *
  * others: the update reads those where they are. */
 bool ch__apply_gathered(const ch_node *rows, const ch_node *user, ch_rewrite *w);
 
-/* What a rule is told once and for all. Zero means 0 here, not a default. */
-typedef struct ch_rule_numbers {
-    double beta1, beta2, epsilon, momentum;
-    double power, l1, l2, shrink, beta; /* FTRL */
-    double decay;
-    double clip_value, clip_norm, clip_global_norm; /* 0: none */
-    double scale;                                   /* of the gradient */
-} ch_rule_numbers;
-
-/* ... and what it is told in each run, all scalars. */
+/* What a rule is told in each run, all scalars: ch_rule_run of kernel/hyper.h, as nodes. */
 typedef struct ch_rule_inputs {
     ch_node *iterations;                  /* i64: steps that were applied before this one */
     ch_node *rate;                        /* f64 */

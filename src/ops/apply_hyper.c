@@ -1,11 +1,6 @@
-/* ops/apply_hyper.c -- the numbers that an update rule needs in a run, from those that change.
- *
- * All of it in f64, in one call: the powers of Adam's betas lose most of their digits in f32 in
- * the first steps.
+/* ops/apply_hyper.c -- kernel/hyper.h as an op: the numbers that an update rule needs in a run.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include <math.h>
-
 #include "ops/apply.h"
 #include "ops/ops.h"
 
@@ -53,73 +48,18 @@ static ch_status hyper_infer(ch_infer *c)
     return ch__infer_out(c, 0, a->dtype, 1, (ch_dim[]){ch__dim(CH_HYPERS)});
 }
 
-/* What brings a norm down to `most`. */
-static double shorten(double scale, double squares, double most)
-{
-    double norm = sqrt(squares) * fabs(scale);
-
-    return most > 0 && norm > most ? scale * (most / norm) : scale;
-}
-
-/* 1 - beta^t, exact also where beta is close to 1. */
-static double rest_of(double beta, double t)
-{
-    return beta > 0 ? -expm1(t * log(beta)) : 1;
-}
-
-/* Whether FTRL, which divides by the rate, can do so. At a rate of 0 nothing moves. */
-static bool divides(const hyper_attrs *a, double rate)
-{
-    return isfinite(a->dtype == CH_F64 ? 1 / rate : (double)(1 / (float)rate));
-}
-
-static void fill(const hyper_attrs *a, const ch_call *c, double *h)
-{
-    const ch_rule_numbers *set = &a->set;
-    double                 t = (double)*(const int64_t *)c->in[ITERATIONS] + 1;
-    double                 rate = *(const double *)c->in[RATE];
-    double                 scale = set->scale / (double)*(const float *)c->in[DIVISOR];
-    double                 right1 = rest_of(set->beta1, t), right2 = rest_of(set->beta2, t);
-    ch_rule_kind           kind = ch__rule_find(a->rule)->kind;
-
-    scale = shorten(scale, *(const double *)c->in[SQUARES], set->clip_norm);
-    scale = shorten(scale, *(const double *)c->in[GLOBAL], set->clip_global_norm);
-    h[CH_HYPER_APPLY] =
-        *(const bool *)c->in[APPLY] && (kind != CH_RULE_FTRL || divides(a, rate));
-    h[CH_HYPER_SCALE] = scale;
-    h[CH_HYPER_CLIP] = set->clip_value > 0 ? set->clip_value : INFINITY;
-    h[CH_HYPER_RATE] = rate;
-    if (kind == CH_RULE_ADAM || kind == CH_RULE_AMSGRAD)
-        h[CH_HYPER_RATE] = rate * sqrt(right2) / right1;
-    else if (kind == CH_RULE_ADAMAX)
-        h[CH_HYPER_RATE] = rate / right1;
-    h[CH_HYPER_DECAY] = kind == CH_RULE_LAMB ? set->decay : rate * set->decay;
-    h[CH_HYPER_BETA1] = set->beta1;
-    h[CH_HYPER_REST1] = 1 - set->beta1;
-    h[CH_HYPER_BETA2] = set->beta2;
-    h[CH_HYPER_REST2] = 1 - set->beta2;
-    h[CH_HYPER_EPSILON] = set->epsilon;
-    h[CH_HYPER_MOMENTUM] = set->momentum;
-    h[CH_HYPER_POWER] = set->power;
-    h[CH_HYPER_L1] = set->l1;
-    h[CH_HYPER_L2] = set->l2 + (set->beta != 0 ? set->beta / (2 * rate) : 0);
-    h[CH_HYPER_SHRINK] = set->shrink;
-    h[CH_HYPER_RIGHT1] = 1 / right1;
-    h[CH_HYPER_RIGHT2] = 1 / right2;
-}
-
 static ch_status hyper_run(const ch_call *c, ch_piece t)
 {
     const hyper_attrs *a = ch__attrs(c->node);
-    double             h[CH_HYPERS];
+    ch_rule_run        run = {.iterations = *(const int64_t *)c->in[ITERATIONS],
+                              .rate = *(const double *)c->in[RATE],
+                              .apply = *(const bool *)c->in[APPLY],
+                              .divisor = (double)*(const float *)c->in[DIVISOR],
+                              .squares = *(const double *)c->in[SQUARES],
+                              .squares_of_global = *(const double *)c->in[GLOBAL]};
 
     (void)t;
-    fill(a, c, h);
-    for (int i = 0; i < CH_HYPERS; i++)
-        if (a->dtype == CH_F64)
-            ((double *)c->out[0])[i] = h[i];
-        else
-            ((float *)c->out[0])[i] = (float)h[i];
+    ch__hyper_fill(ch__rule_find(a->rule), a->dtype, &a->set, &run, c->out[0]);
     return CH_OK;
 }
 

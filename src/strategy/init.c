@@ -8,6 +8,7 @@
 #include "base/by_name.h"
 #include "base/fault.h"
 #include "base/mem.h"
+#include "kernel/ortho.h"
 #include "kernel/philox.h"
 #include "tensor/tensor.h"
 
@@ -175,34 +176,6 @@ static draw draw_of(const ch_init *init, ch_shape shape)
 
 /* ---- orthogonal ---- */
 
-static double dot(int64_t n, const double *a, const double *b)
-{
-    double sum = 0;
-
-    for (int64_t i = 0; i < n; i++)
-        sum += a[i] * b[i];
-    return sum;
-}
-
-/* Makes row k of q orthogonal to those before it and of length 1. Twice is enough (Kahan and
- * Parlett): what the first time leaves is rounding. */
-static void orthogonalise(double *q, int64_t k, int64_t n)
-{
-    double *row = q + k * n, length;
-
-    for (int pass = 0; pass < 2; pass++)
-        for (int64_t i = 0; i < k; i++) {
-            const double *before = q + i * n;
-            double        share = dot(n, row, before);
-
-            for (int64_t j = 0; j < n; j++)
-                row[j] -= share * before[j];
-        }
-    length = sqrt(dot(n, row, row));
-    for (int64_t j = 0; j < n; j++)
-        row[j] /= length;
-}
-
 /* The matrix is (rows, columns) with all axes but the last as rows. Its shorter side gets the
  * orthonormal vectors, which are rows here: Q of a matrix of normal numbers, as if by QR with
  * positive diagonal. */
@@ -212,21 +185,25 @@ static ch_status fill_orthogonal(const ch_init *init, const ch_philox *stream, c
     int64_t columns = t->shape.dim[t->shape.rank - 1];
     int64_t rows = columns > 0 ? ch_tensor_count(t) / columns : 0;
     int64_t few = rows < columns ? rows : columns, many = rows < columns ? columns : rows;
-    double *q;
+    double *q, *scratch;
 
     if (few == 0)
         return CH_OK;
     q = ch__malloc((size_t)(few * many) * sizeof(*q));
-    if (q == NULL)
+    scratch = ch__malloc(ch__orthonormalise_scratch(few));
+    if (q == NULL || scratch == NULL) {
+        ch__free(q);
+        ch__free(scratch);
         return ch__fail_memory("an orthogonal matrix");
+    }
     fill_drawn(&d, stream, CH_F64, few * many, (char *)q);
-    for (int64_t k = 0; k < few; k++)
-        orthogonalise(q, k, many);
+    ch__orthonormalise(few, many, q, scratch);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < columns; j++)
             ch__store(t->dtype, t->data + (size_t)(i * columns + j) * ch_dtype_bytes(t->dtype),
                       init->a * (rows < columns ? q[i * many + j] : q[j * many + i]));
     ch__free(q);
+    ch__free(scratch);
     return CH_OK;
 }
 

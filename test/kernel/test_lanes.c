@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "kernel/norm.h"
+#include "kernel/ortho.h"
 #include "kernel/reduce.h"
 #include "kernel/sort.h"
 
@@ -18,6 +19,7 @@ enum { N = 5000 };
 
 static const ch_fold_table *const  folds[] = CH_SIMD_LIST(ch__fold_table);
 static const ch_norm_table *const  norms[] = CH_SIMD_LIST(ch__norm_table);
+static const ch_ortho_table *const orthos[] = CH_SIMD_LIST(ch__ortho_table);
 static const ch_order_table *const orders[] = CH_SIMD_LIST(ch__order_table);
 
 /* Every count that has a part of its own somewhere. */
@@ -200,6 +202,33 @@ static void orders_have_the_same_bits_at_every_level(void **state)
 
 /* ---- exactness ---- */
 
+/* 1 to 6 rows against as many others, of every count. */
+static void rows_less_others_have_the_same_bits_at_every_level(void **state)
+{
+    enum { MOST = 6 };
+
+    for (int level = 0; level < CH_SIMD_LEVELS && has((ch_simd)level); level++)
+        for (int c = 0; c < N_COUNTS; c++)
+            for (int k = 1; k <= MOST && counts[c] * MOST <= N; k++) {
+                double share[2][MOST * MOST] = {{0}};
+
+                fill(&x, CH_FOLD_F64, 1);
+                fill(&out[0], CH_FOLD_F64, 2);
+                out[1] = out[0];
+                for (int i = 0; i < 2; i++) {
+                    const ch_ortho_table *t = orthos[i * level];
+
+                    t->dots(k, MOST + 1 - k, counts[c], out[i].f64, x.f64, counts[c], share[i],
+                            MOST);
+                    t->take(k, MOST + 1 - k, counts[c], out[i].f64, x.f64, counts[c], share[i],
+                            MOST);
+                }
+                assert_memory_equal(share[0], share[1], sizeof(share[0]));
+                assert_memory_equal(&out[0], &out[1], sizeof(out[0]));
+            }
+    (void)state;
+}
+
 static void a_long_sum_of_f32_loses_nothing(void **state)
 {
     const int64_t n = 1 << 22;
@@ -308,6 +337,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(folds_have_the_same_bits_at_every_level),
         cmocka_unit_test(rows_have_the_same_bits_at_every_level),
+        cmocka_unit_test(rows_less_others_have_the_same_bits_at_every_level),
         cmocka_unit_test(orders_have_the_same_bits_at_every_level),
         cmocka_unit_test(a_long_sum_of_f32_loses_nothing),
         cmocka_unit_test(sort_puts_nan_last_and_keeps_equal_zeros_in_order),

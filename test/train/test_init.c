@@ -161,6 +161,8 @@ static void orthogonal_matrices_are(void **state)
     check_orthogonal(7, 7);
     check_orthogonal(40, 13);
     check_orthogonal(13, 40);
+    check_orthogonal(70, 70); /* several blocks, the last with little left of it */
+    check_orthogonal(1030, 33);
     check_orthogonal(1, 1);
     (void)state;
 }

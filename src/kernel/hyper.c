@@ -1,0 +1,71 @@
+/* kernel/hyper.c -- the numbers that an update rule needs in a run.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernel/hyper.h"
+
+#include <math.h>
+
+/* What brings a norm down to `most`. */
+static double shorten(double scale, double squares, double most)
+{
+    double norm = sqrt(squares) * fabs(scale);
+
+    return most > 0 && norm > most ? scale * (most / norm) : scale;
+}
+
+/* 1 - beta^t, exact also where beta is close to 1. */
+static double rest_of(double beta, double t)
+{
+    return beta > 0 ? -expm1(t * log(beta)) : 1;
+}
+
+/* Whether FTRL, which divides by the rate, can do so. At a rate of 0 nothing moves. */
+static bool divides(ch_dtype dtype, double rate)
+{
+    return isfinite(dtype == CH_F64 ? 1 / rate : (double)(1 / (float)rate));
+}
+
+static void fill(ch_rule_kind kind, ch_dtype dtype, const ch_rule_numbers *set,
+                 const ch_rule_run *run, double *h)
+{
+    double t = (double)run->iterations + 1, rate = run->rate;
+    double scale = set->scale / run->divisor;
+    double right1 = rest_of(set->beta1, t), right2 = rest_of(set->beta2, t);
+
+    scale = shorten(scale, run->squares, set->clip_norm);
+    scale = shorten(scale, run->squares_of_global, set->clip_global_norm);
+    h[CH_HYPER_APPLY] = run->apply && (kind != CH_RULE_FTRL || divides(dtype, rate));
+    h[CH_HYPER_SCALE] = scale;
+    h[CH_HYPER_CLIP] = set->clip_value > 0 ? set->clip_value : INFINITY;
+    h[CH_HYPER_RATE] = rate;
+    if (kind == CH_RULE_ADAM || kind == CH_RULE_AMSGRAD)
+        h[CH_HYPER_RATE] = rate * sqrt(right2) / right1;
+    else if (kind == CH_RULE_ADAMAX)
+        h[CH_HYPER_RATE] = rate / right1;
+    h[CH_HYPER_DECAY] = kind == CH_RULE_LAMB ? set->decay : rate * set->decay;
+    h[CH_HYPER_BETA1] = set->beta1;
+    h[CH_HYPER_REST1] = 1 - set->beta1;
+    h[CH_HYPER_BETA2] = set->beta2;
+    h[CH_HYPER_REST2] = 1 - set->beta2;
+    h[CH_HYPER_EPSILON] = set->epsilon;
+    h[CH_HYPER_MOMENTUM] = set->momentum;
+    h[CH_HYPER_POWER] = set->power;
+    h[CH_HYPER_L1] = set->l1;
+    h[CH_HYPER_L2] = set->l2 + (set->beta != 0 ? set->beta / (2 * rate) : 0);
+    h[CH_HYPER_SHRINK] = set->shrink;
+    h[CH_HYPER_RIGHT1] = 1 / right1;
+    h[CH_HYPER_RIGHT2] = 1 / right2;
+}
+
+void ch__hyper_fill(const ch_rule *rule, ch_dtype dtype, const ch_rule_numbers *set,
+                    const ch_rule_run *run, void *out)
+{
+    double h[CH_HYPERS];
+
+    fill(rule->kind, dtype, set, run, h);
+    for (int i = 0; i < CH_HYPERS; i++)
+        if (dtype == CH_F64)
+            ((double *)out)[i] = h[i];
+        else
+            ((float *)out)[i] = (float)h[i];
+}
