@@ -62,15 +62,15 @@ typedef struct ch_stage_profile {
     const char *stage;      /* "shuffle" */
     int         depth;      /* of the tree */
     int64_t     n_elements; /* given so far */
-    int64_t     busy_ns;    /* of its own, over all threads; sampled */
-    int64_t     wait_ns;    /* for elements that were not ready */
+    int64_t     busy_ns;    /* the processor's time, of its own, over all threads; sampled */
+    int64_t     wait_ns;    /* of those who wanted elements that were not ready */
     int         ready;      /* elements in its buffer now */
     int         capacity;   /* of that buffer; 0: has none */
 } ch_stage_profile;
 
 /* Writes up to `n`, and returns how many there are. */
 CH_API int ch_iterator_profile(ch_iterator *it, ch_stage_profile *out, int n);
-/* The same as a table; as snprintf does. */
+/* The same as a table, with the sum and how long the program waited; as snprintf does. */
 CH_API int ch_iterator_print_profile(ch_iterator *it, char *text, size_t size);
 /* Damaged records that were left out, where skip_bad asked for that. */
 CH_API int64_t ch_iterator_skipped(const ch_iterator *it);

@@ -38,6 +38,14 @@ int64_t ch__now_ns(void)
     return t.tv_sec * ns_per_s + t.tv_nsec;
 }
 
+int64_t ch__cpu_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec * ns_per_s + t.tv_nsec;
+}
+
 int ch__cpu_count(void)
 {
     cpu_set_t allowed;

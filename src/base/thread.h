@@ -15,7 +15,8 @@
 
 #include "cohort/status.h"
 
-int64_t ch__now_ns(void);    /* monotonic */
+int64_t ch__now_ns(void); /* monotonic */
+int64_t ch__cpu_ns(void); /* that the processor worked for this thread; a call costs 0.2 us */
 int     ch__cpu_count(void); /* cores this process may run on */
 
 typedef struct ch_thread ch_thread;

@@ -33,7 +33,9 @@ struct ch_belt {
     ch_item           *item[MOST]; /* in order */
     ch_item           *spare;      /* one that was taken */
     int64_t            n_pulled;   /* elements */
-    int64_t            wait_ns, pull_ns, make_ns;
+    int64_t            wait_ns;    /* of those who take */
+    int64_t            own_ns; /* of work, without what was done for other belts meanwhile */
+    ch_cursor         *runner; /* of the body that it is in; NULL: in none */
     ch_charge          charge;
 
     ch_item *current; /* of who takes */
@@ -181,6 +183,7 @@ ch_status ch__belt_open(ch_cursor *c, const ch_belt_ops *ops, const ch_belt_opti
     if (l == NULL)
         return ch__fail_memory(c->stage->name);
     l->cursor = c;
+    l->runner = ch__cursor_runner(c);
     l->it = c->it;
     l->ops = ops;
     l->opt = *opt;
@@ -267,7 +270,7 @@ static void settle(ch_belt *l, ch_item *i, int64_t at_most, int64_t now)
         return;
     ch__charge_learn(b, &l->charge, i->want, at_most);
     charge(l, i, now);
-    if (b->least + kept <= b->most || i->n == 0)
+    if (b->least + kept <= ch__budget_limit(b) || i->n == 0)
         return;
     const ch_belt *who = neediest(l->it);
     int64_t        needs = ch__charge_least(&who->charge);
@@ -322,11 +325,41 @@ static void tune(ch_belt *l, int64_t ns, int n)
         l->want /= 2;
 }
 
+/* ---- time ---- */
+
+static _Thread_local int64_t helped_ns;
+
+int64_t ch__belt_helped_ns(void)
+{
+    return helped_ns;
+}
+
+/* Work that began when this thread had helped for `before` and the processor's time was `from` is done.
+ * Returns what was for this belt alone: who has to wait while working does work for others. */
+static int64_t stop_clock(int64_t before, int64_t from)
+{
+    int64_t all = ch__cpu_ns() - from, others = helped_ns - before;
+
+    helped_ns = before + all;
+    return all - others;
+}
+
+/* With the lock held. What is done in bodies is the doing of the stage that runs them. */
+static void add_time(ch_belt *l, int64_t own_ns, int64_t wait_ns)
+{
+    if (l->runner != NULL) {
+        l->runner->counts.body_ns += own_ns;
+        l->runner->counts.body_wait_ns += wait_ns;
+    }
+    l->own_ns += own_ns;
+    l->wait_ns += wait_ns;
+}
+
 /* Pulls and makes one item. The lock is held before and after, and not meanwhile. */
 static ch_status work(ch_belt *l)
 {
     ch_item *i;
-    int64_t  t0, t1, t2, pulled, made;
+    int64_t  began, from, before, own, pulled, made;
 
     make_fit(l);
     i = new_item(l);
@@ -337,9 +370,10 @@ static ch_status work(ch_belt *l)
     l->is_pulling = true;
     l->n_busy++;
     pthread_mutex_unlock(&l->it->lock);
-    t0 = ch__now_ns();
+    began = ch__now_ns();
+    before = helped_ns;
+    from = ch__cpu_ns();
     l->ops->pull(l->cursor, i);
-    t1 = ch__now_ns();
     pulled = bytes_of(l, i);
     pthread_mutex_lock(&l->it->lock);
     l->n_pulled += i->n;
@@ -349,15 +383,14 @@ static ch_status work(ch_belt *l)
     pthread_mutex_unlock(&l->it->lock);
     if (l->ops->make != NULL)
         l->ops->make(l->cursor, i);
-    t2 = ch__now_ns();
     made = bytes_of(l, i);
+    own = stop_clock(before, from);
     pthread_mutex_lock(&l->it->lock);
     settle(l, i, l->ops->make != NULL ? pulled + made : made, made);
     i->is_ready = true;
     l->n_busy--;
-    l->pull_ns += t1 - t0;
-    l->make_ns += t2 - t1;
-    tune(l, t2 - t0, i->n);
+    add_time(l, own, 0);
+    tune(l, ch__now_ns() - began, i->n);
     ch__iterator_tell(l->it);
     return CH_OK;
 }
@@ -411,7 +444,7 @@ static ch_status advance(ch_belt *l)
 
         wish_for_more(l);
         rc = ch__iterator_wait(l->it, l->cursor->stage->name);
-        l->wait_ns += ch__now_ns() - t0;
+        add_time(l, 0, ch__now_ns() - t0);
     }
     return rc;
 }
@@ -496,6 +529,15 @@ static bool work_for_any(ch_cursor *const *c, int n, int first, ch_status *rc)
     return false;
 }
 
+static ch_status wait_for_any(ch_belt *some)
+{
+    int64_t   from = ch__now_ns();
+    ch_status rc = ch__iterator_wait(some->it, some->cursor->parent->stage->name);
+
+    add_time(some, 0, ch__now_ns() - from);
+    return rc;
+}
+
 /* One that has neither a result nor work is being worked on by another thread, who will tell. */
 ch_status ch__belt_any(ch_cursor *const *c, int n, int first, int *out)
 {
@@ -511,7 +553,7 @@ ch_status ch__belt_any(ch_cursor *const *c, int n, int first, int *out)
         if (atomic_load_explicit(&it->stops, memory_order_relaxed))
             rc = ch__fail(CH_CANCELLED, "%s: the iterator was let go", some->stage->name);
         else if (!work_for_any(c, n, first, &rc))
-            rc = ch__iterator_wait(it, some->parent->stage->name);
+            rc = wait_for_any(some->belt);
     }
     pthread_mutex_unlock(&it->lock);
     return rc;
@@ -649,10 +691,10 @@ ch_status ch__belted_load(ch_cursor *c, ch_loader *l)
 
 void ch__belt_profile(const ch_belt *l, ch_stage_profile *out)
 {
-    out->ready = l->current != NULL ? l->current->n - l->current->taken : 0;
+    out->ready = 0; /* what is being taken is another thread's */
     for (int i = 0; i < l->n; i++)
         out->ready += l->item[i]->is_ready ? l->item[i]->n : 0;
     out->capacity = l->capacity * l->want;
-    out->busy_ns = l->pull_ns + l->make_ns;
+    out->busy_ns = l->own_ns;
     out->wait_ns = l->wait_ns;
 }

@@ -109,5 +109,7 @@ void ch__slot_drop(ch_slot *s); /* frees what is there */
  * is let go of meanwhile. */
 bool ch__belt_work(ch_belt *l);
 void ch__belt_profile(const ch_belt *l, ch_stage_profile *out);
+/* How long this thread worked for belts so far, by the processor's time. */
+int64_t ch__belt_helped_ns(void);
 
 #endif

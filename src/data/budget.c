@@ -60,7 +60,8 @@ bool ch__charge_fits(const ch_budget *b, const ch_charge *c, int want)
     int64_t more = held > c->charged ? held - c->charged : 0;
 
     return b->n_unknown == 0 &&
-           b->charged + atomic_load_explicit(&b->kept, memory_order_relaxed) + more <= b->most;
+           b->charged + atomic_load_explicit(&b->kept, memory_order_relaxed) + more <=
+               ch__budget_limit(b);
 }
 
 /* ---- shuffles and caches ---- */
@@ -79,21 +80,21 @@ static int64_t keep(ch_cursor *c, int64_t bytes)
 ch_status ch__budget_take(ch_cursor *c, const ch_element *e)
 {
     ch_budget *b = &c->it->budget;
-    int64_t    most = b->most, all;
+    int64_t    all;
 
     if (!keeps(c))
         return CH_OK;
     all = keep(c, ch__element_bytes(e));
     if (c->kept > all / 2)
         b->keeper = c->stage->name;
-    if (all + b->least <= most)
+    if (all + b->least <= ch__budget_limit(b))
         return CH_OK;
     keep(c, -ch__element_bytes(e));
     return ch__fail(
         CH_RESOURCE_EXHAUSTED,
         "%s: it keeps elements of %lld bytes, and all buffers together may take the "
         "%lld of memory_bytes; %s, or make memory_bytes larger",
-        c->stage->name, (long long)c->kept, (long long)most,
+        c->stage->name, (long long)c->kept, (long long)b->most,
         c->stage == &ch__stage_cache ? "give the cache a file" : "let it keep fewer elements");
 }
 

@@ -14,13 +14,20 @@
 #include "data/data.h"
 
 typedef struct ch_budget {
-    int64_t             most;      /* bytes; 0: no limit */
-    int64_t             charged;   /* of all belts: what they hold, but at least an item each */
-    int                 n_unknown; /* belts that made no item yet */
-    _Atomic int64_t     least;     /* of all belts: an item each */
-    _Atomic int64_t     kept;      /* by shuffles and caches */
-    const char *_Atomic keeper;    /* the stage that keeps the most of that */
+    int64_t         most;      /* bytes; 0: no limit */
+    _Atomic int     n_more;    /* trees of cursors that are there for a while, beside the one */
+    int64_t         charged;   /* of all belts: what they hold, but at least an item each */
+    int             n_unknown; /* belts that made no item yet */
+    _Atomic int64_t least;     /* of all belts: an item each */
+    _Atomic int64_t kept;      /* by shuffles and caches */
+    const char *_Atomic keeper; /* the stage that keeps the most of that */
 } ch_budget;
+
+/* How many bytes there may be now: each tree has `most`. */
+static inline int64_t ch__budget_limit(const ch_budget *b)
+{
+    return b->most * (1 + atomic_load_explicit(&b->n_more, memory_order_relaxed));
+}
 
 /* What a belt is charged for. */
 typedef struct ch_charge {

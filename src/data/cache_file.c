@@ -407,7 +407,7 @@ static ch_status cache_file_open(ch_cursor *c)
     keeping                 *x = (keeping *)c;
     ch_status                rc;
 
-    if (ch__cursor_is_in_body(c))
+    if (ch__cursor_runner(c) != NULL)
         return ch__fail(CH_UNIMPLEMENTED,
                         "cache: %s would be written for each element that the function of a "
                         "flat_map, interleave or window is given; put the cache behind that "

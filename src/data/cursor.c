@@ -11,13 +11,29 @@
 #include "data/stages.h"
 
 /* For how many calls a call's time stands: the first ones, which may fill a buffer, for themselves; of
- * those behind them one in 32 is timed, since a clock costs as much as a cheap stage. Which one is left
- * to chance: the work of others comes in powers of two as well. */
+ * those behind them one in 256 is timed, since the clock costs more than a cheap stage. Which one is
+ * left to chance: the work of others comes in powers of two as well. */
 static int stands_for(int64_t n)
 {
     if (n < 64)
         return 1;
-    return (uint32_t)n * 2654435761u >> 27 == 0 ? 32 : 0;
+    return (uint32_t)n * 2654435761u >> 24 == 0 ? 256 : 0;
+}
+
+/* By the one thread that has the cursor; others may look. */
+static void add(_Atomic int64_t *to, int64_t n)
+{
+    atomic_store_explicit(to, atomic_load_explicit(to, memory_order_relaxed) + n,
+                          memory_order_relaxed);
+}
+
+static ch_status timed_next(ch_cursor *c, int weight, ch_element **out)
+{
+    int64_t   helped = ch__belt_helped_ns(), from = ch__cpu_ns();
+    ch_status rc = c->stage->next(c, out);
+
+    add(&c->counts.ns, weight * (ch__cpu_ns() - from - (ch__belt_helped_ns() - helped)));
+    return rc;
 }
 
 static ch_status open_inputs(ch_cursor *c)
@@ -99,21 +115,15 @@ static ch_status count_bytes(ch_cursor *c, ch_element **out)
 
 ch_status ch__cursor_next(ch_cursor *c, ch_element **out)
 {
-    int       weight = stands_for(c->counts.n_elements);
+    int64_t   n = atomic_load_explicit(&c->counts.n_elements, memory_order_relaxed);
+    int       weight = stands_for(n);
     ch_status rc;
-    int64_t   from;
 
     if (atomic_load_explicit(&c->it->stops, memory_order_relaxed))
         return ch__fail(CH_CANCELLED, "%s: the iterator was let go", c->stage->name);
     *out = NULL;
-    if (weight == 0) {
-        rc = c->stage->next(c, out);
-    } else {
-        from = ch__now_ns();
-        rc = c->stage->next(c, out);
-        c->counts.ns += weight * (ch__now_ns() - from);
-    }
-    c->counts.n_elements += rc == CH_OK && *out != NULL;
+    rc = weight == 0 ? c->stage->next(c, out) : timed_next(c, weight, out);
+    add(&c->counts.n_elements, rc == CH_OK && *out != NULL);
     return rc == CH_OK && *out != NULL && c->it->budget.most > 0 ? count_bytes(c, out) : rc;
 }
 
@@ -290,11 +300,14 @@ static ch_status body_load(ch_cursor *of, bool ahead, ch_loader *l, ch_cursor **
     return rc;
 }
 
-bool ch__cursor_is_in_body(const ch_cursor *c)
+ch_cursor *ch__cursor_runner(ch_cursor *c)
 {
-    while (c != NULL && c->stage != &frame_stage)
-        c = c->parent;
-    return c != NULL;
+    ch_cursor *runner = NULL;
+
+    for (; c != NULL; c = c->parent)
+        if (c->stage == &frame_stage)
+            runner = c->parent;
+    return runner;
 }
 
 ch_status ch__body_open(ch_cursor *of, int n, ch_element *const *given, ch_cursor **out)

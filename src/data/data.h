@@ -147,9 +147,14 @@ ch_dataset *ch__dataset_shard(ch_dataset *d, int64_t n, int64_t index, const cha
 
 /* ---- running ---- */
 
+/* Times are the processor's, so that waiting, and the machine's other work, are not in them. */
 typedef struct ch_counts {
-    int64_t n_elements;
-    int64_t ns; /* that calls of next took, with what they called: about, since few are timed */
+    _Atomic int64_t n_elements;
+    /* Of calls of next, with what they called, without work for belts: about, since few are timed. */
+    _Atomic int64_t ns;
+    /* Of the belts in bodies that this stage runs, and how long it waited for them; guarded by the
+     * iterator's lock. */
+    int64_t body_ns, body_wait_ns;
 } ch_counts;
 
 struct ch_cursor {
@@ -186,8 +191,8 @@ void      ch__close_nothing(ch_cursor *c);
  * on an error too. The result is a cursor like any other. `ahead`: threads run it beforehand. */
 ch_status ch__body_open(ch_cursor *of, int n, ch_element *const *given, ch_cursor **out);
 ch_status ch__body_open_ahead(ch_cursor *of, int n, ch_element *const *given, ch_cursor **out);
-/* Whether a cursor is part of a body at work. */
-bool ch__cursor_is_in_body(const ch_cursor *c);
+/* The stage that runs the body which a cursor is part of, the outermost; NULL: it is in none. */
+ch_cursor *ch__cursor_runner(ch_cursor *c);
 /* One that was saved with ch__cursor_save. */
 ch_status ch__body_load(ch_cursor *of, ch_loader *l, ch_cursor **out);
 ch_status ch__body_load_ahead(ch_cursor *of, ch_loader *l, ch_cursor **out);

@@ -171,7 +171,7 @@ static void set_options(ch_iterator *it, const ch_dataset *d, const ch_iterator_
     if (opt->ahead == CH_OFF)
         it->ahead = 1;
     it->unordered = o.unordered;
-    it->budget.most = ch__least(o.memory_bytes, INT64_MAX / 4);
+    it->budget.most = ch__least(o.memory_bytes, INT64_MAX / 8);
 }
 
 static ch_status make_room(ch_iterator *it, const ch_iterator_options *opt)
@@ -395,10 +395,10 @@ ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
     ch_status    rc;
 
     pause_workers(it, true);
-    it->budget.most *= 2; /* there are two trees for a while */
+    it->budget.n_more++;
     rc = ch__cursor_open(it, it->dataset, NULL, &root);
     if (rc != CH_OK) {
-        it->budget.most /= 2;
+        it->budget.n_more--;
         pause_workers(it, false);
         return rc;
     }
@@ -413,7 +413,7 @@ ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
         ch__cursor_close(it->root);
         it->root = root;
         it->has_failed = false;
-        it->budget.most /= 2;
+        it->budget.n_more--;
         pause_workers(it, false);
         return CH_OK;
     }
@@ -424,31 +424,39 @@ ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
     it->n_group = n_group;
     it->has_ended = has_ended;
     ch__cursor_close(root);
-    it->budget.most /= 2;
+    it->budget.n_more--;
     pause_workers(it, false);
     return rc;
 }
 
 /* ---- where the time went ---- */
 
-/* The stages in order; bodies are part of the stage that runs them. */
-static void profile_of(const ch_cursor *c, int depth, ch_stage_profile *out, int n, int *at)
+/* The stages in order; bodies are part of the stage that runs them. The work of a belt is that of its stage
+ * and of those below it up to the next belts: returns what is of here in the work of the belt above. */
+static int64_t profile_of(const ch_cursor *c, int depth, ch_stage_profile *out, int n, int *at)
 {
     const ch_counts *k = &c->counts;
-    int64_t          below = 0;
-    int              own = (*at)++;
     ch_stage_profile p = {.stage = c->stage->name, .depth = depth, .n_elements = k->n_elements};
+    int64_t          below = 0, inside = 0;
+    int              own = (*at)++;
 
-    p.busy_ns = k->ns;
-    if (c->belt != NULL)
-        ch__belt_profile(c->belt, &p);
     for (int i = 0; i < c->n_in; i++) {
-        profile_of(c->in[i], depth + 1, out, n, at);
+        inside += profile_of(c->in[i], depth + 1, out, n, at);
         below += c->in[i]->counts.ns;
     }
-    p.busy_ns = p.busy_ns > below ? p.busy_ns - below : 0;
+    if (c->belt != NULL) {
+        ch__belt_profile(c->belt, &p);
+        p.busy_ns = p.busy_ns > inside ? p.busy_ns - inside : 0;
+        inside = 0;
+    } else {
+        p.busy_ns = k->ns > below ? k->ns - below : 0;
+        inside += p.busy_ns;
+    }
+    p.busy_ns += k->body_ns;
+    p.wait_ns += k->body_wait_ns;
     if (own < n)
         out[own] = p;
+    return inside;
 }
 
 int ch_iterator_profile(ch_iterator *it, ch_stage_profile *out, int n)
@@ -456,9 +464,20 @@ int ch_iterator_profile(ch_iterator *it, ch_stage_profile *out, int n)
     int at = 0;
 
     pthread_mutex_lock(&it->lock);
-    profile_of(it->root->in[0], 0, out, out != NULL ? n : 0, &at);
+    (void)profile_of(it->root->in[0], 0, out, out != NULL ? n : 0, &at);
     pthread_mutex_unlock(&it->lock);
     return at;
+}
+
+/* By the program, for the last stage of all. */
+static int64_t waited_ns(ch_iterator *it)
+{
+    ch_stage_profile p = {0};
+
+    pthread_mutex_lock(&it->lock);
+    ch__belt_profile(it->root->belt, &p);
+    pthread_mutex_unlock(&it->lock);
+    return p.wait_ns;
 }
 
 int ch_iterator_print_profile(ch_iterator *it, char *text, size_t size)
@@ -485,6 +504,8 @@ int ch_iterator_print_profile(ch_iterator *it, char *text, size_t size)
             ch__text_add(&t, " %d of %d", p[i].ready, p[i].capacity);
         ch__text_add(&t, "\n");
     }
+    ch__text_add(&t, "%-28s %12s %10.1f %6.1f%% %10.1f\n", "all; the program", "", sum / 1e6,
+                 sum > 0 ? 100.0 : 0, (double)waited_ns(it) / 1e6);
     ch__free(p);
     return ch__text_length(&t);
 }

@@ -1,0 +1,195 @@
+/* test/data/test_profile.c -- profiles say where the processor's time went, also on a busy machine.
+ *
+ * Functions that work for a known time, by their threads' clocks.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "pipeline.h"
+
+enum { N = 400, US = 1000 /* ns */ };
+
+static int64_t clock_ns(clockid_t clock)
+{
+    struct timespec t;
+
+    clock_gettime(clock, &t);
+    return t.tv_sec * (int64_t)1000000000 + t.tv_nsec;
+}
+
+static void work(int64_t ns)
+{
+    int64_t until = clock_ns(CLOCK_THREAD_CPUTIME_ID) + ns;
+
+    while (clock_ns(CLOCK_THREAD_CPUTIME_ID) < until)
+        ;
+}
+
+static ch_status works(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    work(*(const int64_t *)arg);
+    *out = ch_tuple_ref(in);
+    return CH_OK;
+}
+
+/* Waits for what does not come. */
+static ch_status waits(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static pthread_cond_t  never = PTHREAD_COND_INITIALIZER;
+    struct timespec        until;
+
+    (void)arg;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 300 * US;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&lock);
+    while (pthread_cond_timedwait(&never, &lock, &until) == 0)
+        ;
+    pthread_mutex_unlock(&lock);
+    *out = ch_tuple_ref(in);
+    return CH_OK;
+}
+
+static int64_t long_ns = 300 * US, short_ns = 100 * US;
+
+static ch_dataset *that(ch_dataset *d, ch_map_fn fn, int64_t *ns)
+{
+    const ch_tensor_spec one = {.dtype = CH_I64};
+
+    return ch_dataset_map_call(d, fn, ns, 1, &one, NULL);
+}
+
+/* ---- the machine's other work ---- */
+
+static atomic_bool is_over;
+
+static void *burn(void *arg)
+{
+    (void)arg;
+    while (!atomic_load(&is_over))
+        work(50 * US);
+    return NULL;
+}
+
+/* ---- profiles ---- */
+
+/* Runs it; returns how many stages there are in `p`, of which there can be 8. *cpu_ns: of the process. */
+static int profile(ch_dataset *d, int threads, ch_stage_profile *p, int64_t *cpu_ns)
+{
+    static t_given g;
+    ch_iterator   *it = NULL;
+    int64_t        from = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    char           text[2000];
+    int            n;
+
+    memset(&g, 0, sizeof(g));
+    d = ch_dataset_with_options(d, &(ch_dataset_options){.threads = threads});
+    t_ok(ch_iterator_new(d, NULL, &it));
+    t_take(it, -1, &g);
+    *cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - from;
+    assert_int_equal(g.n, N);
+    n = ch_iterator_profile(it, p, 8);
+    assert_true(ch_iterator_print_profile(it, text, sizeof(text)) < (int)sizeof(text));
+    assert_non_null(strstr(text, "100.0%"));
+    assert_non_null(strstr(text, "all; the program"));
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    return n;
+}
+
+static int64_t sum_of(const ch_stage_profile *p, int n)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < n; i++)
+        sum += p[i].busy_ns;
+    return sum;
+}
+
+/* Hardly less; more by what the rest of the stage costs, which sanitizers make dear. */
+static void assert_about(int64_t ns, int64_t want)
+{
+    if (ns < want * 9 / 10 || ns > want * 16 / 10)
+        fail_msg("%lld us, want about %lld", (long long)ns / US, (long long)want / US);
+}
+
+static void time_goes_to_who_spends_it(void **state)
+{
+    (void)state;
+    for (int threads = CH_OFF; threads <= 2; threads++) {
+        ch_stage_profile p[8];
+        int64_t          cpu_ns;
+        int              n;
+
+        if (threads == 0)
+            continue;
+        n = profile(
+            that(that(ch_dataset_shuffle(ch_dataset_range(0, N, 1), 9, NULL), works, &long_ns),
+                 works, &short_ns),
+            threads, p, &cpu_ns);
+        assert_int_equal(n, 5);
+        assert_string_equal(p[1].stage, "map");
+        assert_about(p[1].busy_ns, N * short_ns);
+        assert_about(p[2].busy_ns, N * long_ns);
+        assert_true(sum_of(p, n) <= cpu_ns);
+        assert_true(sum_of(p, n) >= cpu_ns / 2);
+    }
+}
+
+static void other_work_and_waiting_are_not_counted(void **state)
+{
+    ch_stage_profile p[8];
+    int64_t          cpu_ns;
+    pthread_t        thread[3];
+
+    (void)state;
+    atomic_store(&is_over, false);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, burn, NULL), 0);
+    profile(that(that(ch_dataset_range(0, N, 1), waits, NULL), works, &short_ns), 2, p,
+            &cpu_ns);
+    atomic_store(&is_over, true);
+    for (int i = 0; i < 3; i++)
+        pthread_join(thread[i], NULL);
+    assert_about(p[1].busy_ns, N * short_ns);
+    assert_true(p[2].busy_ns < N * short_ns / 2); /* it waited three times as long */
+}
+
+/* ---- bodies ---- */
+
+static ch_dataset *body(ch_dataset *element, void *arg)
+{
+    (void)arg;
+    return that(ch_dataset_unbatch(element), works, &short_ns);
+}
+
+static void work_in_bodies_is_the_stages_that_run_them(void **state)
+{
+    (void)state;
+    for (int threads = CH_OFF; threads <= 2; threads += 3) {
+        ch_stage_profile p[8];
+        int64_t          cpu_ns;
+
+        profile(ch_dataset_interleave(ch_dataset_batch(ch_dataset_range(0, N, 1), 20, NULL),
+                                      body, NULL, NULL),
+                threads, p, &cpu_ns);
+        assert_string_equal(p[1].stage, "interleave");
+        assert_about(p[1].busy_ns, N * short_ns);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(time_goes_to_who_spends_it),
+        cmocka_unit_test(other_work_and_waiting_are_not_counted),
+        cmocka_unit_test(work_in_bodies_is_the_stages_that_run_them),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
