@@ -259,7 +259,8 @@ static ch_status shard_infer(ch_dataset *d)
                                 "their number",
                                 (long long)a->index, (long long)a->n);
     if (d->cardinality >= 0)
-        d->cardinality = (d->cardinality + a->n - 1 - a->index) / a->n;
+        d->cardinality =
+            d->cardinality > a->index ? (d->cardinality - 1 - a->index) / a->n + 1 : 0;
     return CH_OK;
 }
 

@@ -127,6 +127,8 @@ static void what_is_known_is_told(void **state)
         {ch_dataset_take(ch_dataset_repeat(range(7), CH_INFINITE), 9), 9},
         {ch_dataset_skip(range(7), 2), 5},
         {ch_dataset_shard(range(7), 3, 1), 2},
+        {ch_dataset_shard(range(7), INT64_MAX, 6), 1},
+        {ch_dataset_shard(range(7), INT64_MAX, 7), 0},
         {ch_dataset_zip(2, (ch_dataset *[]){range(7), range(4)}), 4},
         {ch_dataset_concatenate(2, (ch_dataset *[]){range(7), range(4)}), 11},
     };
