@@ -578,11 +578,16 @@ static ch_status enumerate_next(ch_cursor *c, ch_element **out)
 {
     counting   *x = (counting *)c;
     ch_element *pair[2] = {NULL, NULL};
+    int64_t     number;
     ch_status   rc = ch__cursor_next(c->in[0], &pair[1]);
 
     if (rc != CH_OK || pair[1] == NULL)
         return rc;
-    rc = ch__element_of_int(count_of(c->dataset) + x->n, &pair[0]);
+    if (__builtin_add_overflow(count_of(c->dataset), x->n, &number))
+        rc = ch__fail(CH_OUT_OF_RANGE, "enumerate: element %lld has no number of 63 bits",
+                      (long long)x->n);
+    else
+        rc = ch__element_of_int(number, &pair[0]);
     if (rc != CH_OK) {
         ch__element_free(pair[1]);
         return rc;

@@ -43,9 +43,18 @@ ch_status ch__block_pool_sized(size_t block_bytes, ch_block_pool **out)
     return CH_OK;
 }
 
+static atomic_size_t usual_bytes; /* 0: CH_BLOCK_BYTES */
+
 ch_status ch__block_pool_new(ch_block_pool **out)
 {
-    return ch__block_pool_sized(CH_BLOCK_BYTES, out);
+    size_t bytes = atomic_load_explicit(&usual_bytes, memory_order_relaxed);
+
+    return ch__block_pool_sized(bytes > 0 ? bytes : CH_BLOCK_BYTES, out);
+}
+
+void ch__block_pool_usual(size_t block_bytes)
+{
+    atomic_store_explicit(&usual_bytes, block_bytes, memory_order_relaxed);
 }
 
 ch_block_pool *ch__block_pool_ref(ch_block_pool *p)

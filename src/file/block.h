@@ -17,8 +17,10 @@ typedef struct ch_block_pool ch_block_pool;
 CH_MUST_CHECK ch_status ch__block_pool_new(ch_block_pool **out);
 /* The same with blocks of that size, for tests of what happens at their ends. */
 CH_MUST_CHECK ch_status ch__block_pool_sized(size_t block_bytes, ch_block_pool **out);
-ch_block_pool          *ch__block_pool_ref(ch_block_pool *p);
-void                    ch__block_pool_unref(ch_block_pool *p); /* NULL is fine */
+/* Pools that are made from now on have blocks of that size, for tests that make many; 0: as ever. */
+void           ch__block_pool_usual(size_t block_bytes);
+ch_block_pool *ch__block_pool_ref(ch_block_pool *p);
+void           ch__block_pool_unref(ch_block_pool *p); /* NULL is fine */
 
 /* A block with one reference, of at least `bytes` and the pool's size, CH_ALIGN-aligned; what
  * is in it is left from who had it before. NULL: no memory. Threads may share a pool. */

@@ -47,6 +47,7 @@ static void several_become_one(void **state)
     t_gives(ch_dataset_concatenate(2, (ch_dataset *[]){range(2), ch_dataset_range(7, 9, 1)}),
             "0 | 1 | 7 | 8");
     t_gives(ch_dataset_enumerate(ch_dataset_range(7, 9, 1), 3), "3, 7 | 4, 8");
+    t_gives(ch_dataset_skip(ch_dataset_enumerate(range(2), INT64_MAX), 1), "!OUT_OF_RANGE");
 }
 
 static void a_shuffle_is_a_permutation_that_the_seed_decides(void **state)
