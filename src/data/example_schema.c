@@ -108,12 +108,18 @@ static char *fill_default(ch_example_feature *to, const ch_feature *f, char *at)
     return end + (f->dtype == CH_STR ? round_up(text.size) : 0);
 }
 
+/* A description of a few bytes, which may be a stranger's, must not fill a machine (PROMISES S6). */
+static const size_t most_defaults = (size_t)16 << 20;
+
 static ch_status make_defaults(ch_example_schema *s, const ch_feature *feature)
 {
     size_t bytes, head = round_up(sizeof(ch_buffer));
 
-    if (!measure_defaults(s, feature, &bytes))
-        return ch__fail_memory("values of missing features");
+    if (!measure_defaults(s, feature, &bytes) || bytes > most_defaults)
+        return ch__fail(CH_RESOURCE_EXHAUSTED,
+                        "parse_examples: the values that stand for missing features take more "
+                        "than %zu MiB; a first size of -1 needs none",
+                        most_defaults >> 20);
     if (bytes == 0)
         return CH_OK;
     s->defaults = ch__malloc(head + bytes);

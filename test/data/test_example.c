@@ -1017,6 +1017,19 @@ static int make_devices(void **state)
     return 0;
 }
 
+/* PROMISES S6: what stands for a missing feature is made beforehand, and is of a size that anybody may
+ * ask for. */
+static void defaults_do_not_fill_the_memory(void **state)
+{
+    const ch_feature huge = {
+        .name = "x", .dtype = CH_F32, .shape = ch_shape_of(INT32_MAX), .optional = true};
+    ch_example_schema *s = NULL;
+
+    (void)state;
+    assert_int_equal(ch__example_schema_new(1, &huge, &s), CH_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(ch_error_message(), "16 MiB"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1044,6 +1057,7 @@ int main(void)
         cmocka_unit_test(a_thousand_features_are_found_in_any_order),
         cmocka_unit_test(threads_parse_with_one_schema),
         cmocka_unit_test(parsing_survives_a_lack_of_memory),
+        cmocka_unit_test(defaults_do_not_fill_the_memory),
         cmocka_unit_test(keeping_a_record_survives_a_lack_of_memory),
     };
     return cmocka_run_group_tests_name("example", tests, make_devices, NULL);
