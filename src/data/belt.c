@@ -624,7 +624,7 @@ void ch__belt_save(ch_belt *l, ch_saver *s)
 ch_status ch__belt_load(ch_belt *l, ch_loader *from)
 {
     ch__belt_clear(l);
-    l->n_pulled = ch__load_int(from, 0, INT64_MAX);
+    l->n_pulled = ch__load_count(from);
     l->has_ended = ch__load_int(from, 0, 1) != 0;
     int64_t n = ch__load_int(from, 0, INT32_MAX);
 

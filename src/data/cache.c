@@ -90,7 +90,7 @@ static ch_status cache_load(ch_cursor *c, ch_loader *l)
     caching  *x = (caching *)c;
     bool      is_whole = ch__load_int(l, 0, 1) != 0, by_value;
     int       n = (int)ch__load_int(l, 0, INT32_MAX), at = (int)ch__load_int(l, 0, n);
-    int64_t   n_failed = ch__load_int(l, 0, INT64_MAX);
+    int64_t   n_failed = ch__load_count(l);
     ch_status rc = CH_OK;
 
     by_value = ch__load_int(l, 0, 1) != 0;

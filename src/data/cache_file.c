@@ -493,7 +493,7 @@ static ch_status read_from(keeping *x, int64_t n, int64_t offset)
 static ch_status load_held(keeping *x, ch_loader *l)
 {
     mode      saved = (mode)ch__load_int(l, 0, N_MODES - 1);
-    int64_t   n = ch__load_int(l, 0, INT64_MAX - 1), offset = ch__load_int(l, 0, INT64_MAX);
+    int64_t   n = ch__load_int(l, 0, INT64_MAX - 1), offset = ch__load_count(l);
     ch_status rc = ch__belt_load(x->base.belt, l);
 
     if (rc != CH_OK || saved == BEGINS)

@@ -274,7 +274,7 @@ static ch_status body_load(ch_cursor *of, bool ahead, ch_loader *l, ch_cursor **
     int          n;
 
     ch__load_begin(l, frame_stage.name);
-    (void)ch__load_int(l, 0, INT64_MAX); /* passes: a body has one */
+    (void)ch__load_count(l); /* passes: a body has one */
     n = (int)ch__load_int(l, 0, INT32_MAX / 16);
     if (ch__load_fails(l))
         return ch__load_status(l);

@@ -213,6 +213,7 @@ void ch__load_begin(ch_loader *l, const char *stage);
 
 /* What is not there, or not as it should be, makes the loader fail: these give 0 and NULL then. */
 int64_t     ch__load_int(ch_loader *l, int64_t least, int64_t most);
+int64_t     ch__load_count(ch_loader *l); /* from 0 to where there is room to count on */
 ch_element *ch__load_element(ch_loader *l, const ch_dataset *like);
 /* What ch__save_elements saved, at most `most`, added to a list. */
 ch_status ch__load_elements(ch_loader *l, int64_t most, const ch_dataset *like,

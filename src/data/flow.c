@@ -27,7 +27,7 @@ static void counting_save(ch_cursor *c, ch_saver *s)
 
 static ch_status counting_load(ch_cursor *c, ch_loader *l)
 {
-    ((counting *)c)->n = ch__load_int(l, 0, INT64_MAX);
+    ((counting *)c)->n = ch__load_count(l);
     return ch__load_inputs(c, l);
 }
 
@@ -219,7 +219,7 @@ static void repeat_save(ch_cursor *c, ch_saver *s)
 
 static ch_status repeat_load(ch_cursor *c, ch_loader *l)
 {
-    ((repeating *)c)->n = ch__load_int(l, 0, INT64_MAX);
+    ((repeating *)c)->n = ch__load_count(l);
     ((repeating *)c)->is_empty = ch__load_int(l, 0, 1) != 0;
     return ch__load_inputs(c, l);
 }

@@ -321,7 +321,7 @@ static ch_status interleave_load(ch_cursor *c, ch_loader *l)
     ch_status      rc = is_open == NULL ? ch__fail_memory("interleave") : CH_OK;
 
     x->at = (int)ch__load_int(l, 0, x->cycle - 1);
-    x->taken = ch__load_int(l, 0, INT64_MAX);
+    x->taken = ch__load_count(l);
     x->has_ended = ch__load_int(l, 0, 1) != 0;
     for (int i = 0; i < x->cycle && rc == CH_OK; i++)
         is_open[i] = ch__load_int(l, 0, 1) != 0;

@@ -394,6 +394,11 @@ int64_t ch__load_int(ch_loader *l, int64_t least, int64_t most)
     return x;
 }
 
+int64_t ch__load_count(ch_loader *l)
+{
+    return ch__load_int(l, 0, INT64_MAX / 2);
+}
+
 ch_str ch__load_text(ch_loader *l)
 {
     if (l->fails || l->text == l->state->n_texts) {
@@ -462,7 +467,7 @@ ch_status ch__cursor_load(ch_cursor *c, ch_loader *l)
 {
     ch__load_begin(l, c->stage->name);
     l->cursor = c;
-    c->pass = ch__load_int(l, 0, INT64_MAX);
+    c->pass = ch__load_count(l);
     return l->fails ? ch__load_status(l) : c->stage->load(c, l);
 }
 

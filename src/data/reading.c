@@ -231,7 +231,7 @@ static ch_status load_held(ch_reading *r, ch_loader *l)
     if (has_names && (r->names = ch__load_element(l, r->base.dataset->in[0])) != NULL)
         most = ch_shape_count(r->names->part[0].shape);
     r->name = ch__load_int(l, 0, most);
-    r->n = ch__load_int(l, 0, INT64_MAX);
+    r->n = ch__load_count(l);
     offset = ch__load_int(l, -1, r->name < most ? INT64_MAX : -1);
     if (ch__load_fails(l))
         return ch__load_status(l);

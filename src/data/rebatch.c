@@ -96,7 +96,7 @@ static void rows_save(const rowing *r, ch_saver *s)
 static ch_status rows_load(rowing *r, ch_loader *l)
 {
     bool        has_rows = ch__load_int(l, 0, 1) != 0;
-    int64_t     at = ch__load_int(l, 0, INT64_MAX);
+    int64_t     at = ch__load_count(l);
     ch_element *e = has_rows ? ch__load_element(l, r->base.dataset->in[0]) : NULL;
 
     rows_drop(r);

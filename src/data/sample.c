@@ -122,7 +122,7 @@ static ch_status sample_load(ch_cursor *c, ch_loader *l)
 {
     sampling *x = (sampling *)c;
 
-    x->n_drawn = ch__load_int(l, 0, INT64_MAX);
+    x->n_drawn = ch__load_count(l);
     x->n_ended = 0;
     for (int i = 0; i < c->n_in; i++) {
         x->has_ended[i] = (unsigned char)ch__load_int(l, 0, 1);

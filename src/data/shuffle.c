@@ -81,7 +81,7 @@ static ch_status shuffle_load(ch_cursor *c, ch_loader *l)
     shuffling *x = (shuffling *)c;
     ch_status  rc;
 
-    x->n_drawn = ch__load_int(l, 0, INT64_MAX);
+    x->n_drawn = ch__load_count(l);
     x->has_ended = ch__load_int(l, 0, 1) != 0;
     rc = ch__load_elements(l, CH_ATTRS(c, Cohort__Shuffle)->buffer, c->dataset, &x->buffer);
     return rc == CH_OK ? ch__load_inputs(c, l) : rc;
