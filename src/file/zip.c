@@ -57,7 +57,8 @@ typedef struct opening {
     int64_t     directory, directory_bytes, n;
     int64_t     taken_bytes; /* by the members so far and their headers */
     char       *entries;     /* the directory */
-    char        local[LOCAL_BYTES + 65535 + 65535];
+    /* Last: room that is not cleared, since most of it is seldom needed. */
+    char local[LOCAL_BYTES + 65535 + 65535];
 } opening;
 
 struct zip {
@@ -396,13 +397,14 @@ ch_status ch__zip_open(const char *path, ch_zip **out)
         return ch__fail(CH_INVALID_ARGUMENT, "a file to read: it has no name");
     if ((rc = ch__zip_check_build(path)) != CH_OK)
         return rc;
-    o = ch__calloc(1, sizeof(*o));
+    o = ch__malloc(sizeof(*o));
     z = ch__calloc(1, sizeof(*z));
     if (o == NULL || z == NULL) {
         ch__free(o);
         ch__free(z);
         return ch__fail_memory(path);
     }
+    memset(o, 0, offsetof(opening, local));
     o->path = path;
     o->fd = -1;
     rc = open_zip(o, z);
