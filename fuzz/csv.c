@@ -4,6 +4,7 @@
  * model is a naive reader of whole texts, below; numbers are compared with the C library's.
  *
  * covers: src/data/csv.c src/data/csv_text.c src/data/number.c src/data/decimal.c
+ * longest: 250
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
@@ -284,10 +285,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const char          *text = (const char *)data + 1;
     ch_reader           *r = open_text(text, size - 1);
 
-    ch__file_cut(data[0] >> 3 & 7);
+    ch__file_cut(h % 4 == 1 ? data[0] >> 3 & 7 : 0);
     check_model(ch__csv_schema_separator(s), r, text, size - 1);
-    ch__reader_close(r);
-    r = open_text(text, size - 1);
+    MUST(ch__reader_seek(r, 0) == CH_OK);
     if (h % 8 == 0)
         ch__mem_fail_at(1 + h / 8 % 8);
     check_parse(s, r);

@@ -2,15 +2,16 @@
  *
  * A dataset that was decoded must print and encode to bytes that decode to the same bytes again; one
  * that reads no files gives some elements. A place is gone to or refused, and what follows is
- * elements or errors. The first byte says which of the two it is. Now and then the mutator begins
- * with a dataset or a place that is good.
+ * elements or errors. The first byte says which of the two it is. The mutator begins with a dataset
+ * or a place that is good, and changes a field of its messages.
  *
- * covers: src/data/codec.c src/data/place.c
+ * covers: src/data/codec.c src/data/place.c src/data/message.c
+ * longest: 3000
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include "base/mem.h"
 #include "cohort/cohort.h"
-#include "data/data.h"
-#include "fuzz.h"
+#include "dataset/alter.h"
 
 static void silence(const ch_log_record *r, void *arg)
 {
@@ -45,11 +46,16 @@ static ch_dataset *texts(void)
     return d;
 }
 
+static ch_dataset *words_of_files(void)
+{
+    return ch_dataset_file_list(2, (const char *[]){"/none/a", "/none/b"});
+}
+
 static ch_dataset *pipeline(int kind)
 {
     ch_dataset *d = ch_dataset_range(0, 30, 1);
 
-    switch (kind % 6) {
+    switch (kind) {
     case 0:
         return ch_dataset_batch(ch_dataset_shuffle(d, 7, NULL), 4, NULL);
     case 1:
@@ -62,6 +68,9 @@ static ch_dataset *pipeline(int kind)
     case 4:
         ch_dataset_unref(d);
         return ch_dataset_padded_batch(ch_dataset_shuffle(texts(), 3, NULL), 2, NULL);
+    case 5:
+        ch_dataset_unref(d);
+        return ch_dataset_prefetch(words_of_files(), 2);
     default:
         return ch_dataset_rebatch(
             ch_dataset_concatenate(
@@ -88,22 +97,31 @@ static void take(ch_iterator *it, int n)
     }
 }
 
-static void go_to(int kind, const void *data, size_t size)
-{
-    static ch_dataset *made[6];
-    ch_iterator       *it = NULL;
-    void              *bytes = NULL;
-    size_t             n = 0;
+enum { KINDS = 7 };
 
-    kind %= 6;
-    if (made[kind] == NULL)
-        made[kind] = without_threads(pipeline(kind));
+static ch_dataset *made[KINDS];
+
+static void go_to(int kind, const void *data, size_t size, unsigned h)
+{
+    ch_iterator *it = NULL;
+    void        *bytes = NULL;
+    size_t       n = 0;
+    ch_status    rc;
+
     MUST(ch_iterator_new(made[kind], &(ch_iterator_options){.go_on = true}, &it) == CH_OK);
-    if (ch_iterator_restore(it, data, size) == CH_OK) {
-        take(it, 20);
+    if (h % 16 == 0)
+        ch__mem_fail_at(1 + h / 16 % 100);
+    rc = ch_iterator_restore(it, data, size);
+    if (rc == CH_OK) {
+        take(it, (int)(h / 16 % 6));
+        if (h % 16 == 1)
+            ch__mem_fail_at(1 + h / 16 % 30);
         if (ch_iterator_save(it, &bytes, &n) == CH_OK)
             ch_bytes_free(bytes);
+        ch__mem_fail_at(0);
+        take(it, 20);
     }
+    ch__mem_fail_at(0);
     ch_iterator_unref(it);
 }
 
@@ -127,7 +145,7 @@ static bool is_small(const ch_dataset *d)
     return is;
 }
 
-static void decode(const void *data, size_t size)
+static void decode(const void *data, size_t size, unsigned h)
 {
     ch_dataset  *d = NULL, *back = NULL;
     ch_iterator *it = NULL;
@@ -135,7 +153,12 @@ static void decode(const void *data, size_t size)
     size_t       n = 0, m = 0;
     char         text[4096];
 
-    if (ch_dataset_decode(data, size, &d) != CH_OK)
+    if (h % 16 == 0)
+        ch__mem_fail_at(1 + h / 16 % 60);
+    if (ch_dataset_decode(data, size, &d) == CH_OK && ch_dataset_encode(d, &bytes, &n) == CH_OK)
+        ch_bytes_free(bytes);
+    ch__mem_fail_at(0);
+    if (d == NULL)
         return;
     ch_dataset_print(d, text, sizeof(text));
     MUST(ch_dataset_encode(d, &bytes, &n) == CH_OK);
@@ -157,49 +180,152 @@ static void decode(const void *data, size_t size)
 
 /* ---- good ones ---- */
 
-static size_t good_bytes(unsigned seed, uint8_t *to, size_t most)
+static void is_small_number(ch_step *s, void *arg)
 {
-    ch_dataset  *d = without_threads(pipeline((int)(seed % 6)));
+    (void)arg;
+    ch_step_out(s, NULL, ch_less(ch_step_in(s, 0), ch_number(s, 9)));
+}
+
+/* Datasets that are decoded and not run, of the stages that `pipeline` has not. */
+static ch_dataset *description(int kind)
+{
+    static const ch_tensor_spec row = {.name = "a", .dtype = CH_F32, .shape = {1, {3}}};
+    const ch_feature            feature[] = {
+                   {.name = "x", .dtype = CH_F32, .shape = ch_shape_of(2)},
+                   {.name = "y", .dtype = CH_I64, .optional = true, .missing = 1}};
+    const ch_csv_column column[] = {{.name = "a", .dtype = CH_I64, .missing = "3"},
+                                    {.name = "b", .dtype = CH_STR}};
+    ch_dataset         *d = ch_dataset_range(0, 30, 1), *e = NULL;
+
+    switch (kind) {
+    case 0:
+        ch_dataset_unref(d);
+        return ch_dataset_parse_examples(
+            ch_dataset_tfrecord(ch_dataset_files("/none/*", NULL), NULL), 2, feature);
+    case 1:
+        ch_dataset_unref(d);
+        return ch_dataset_csv(words_of_files(), 2, column, NULL);
+    case 2:
+        ch_dataset_unref(d);
+        return ch_dataset_zip(
+            2, (ch_dataset *[]){ch_dataset_libsvm(words_of_files(), 9, NULL),
+                                ch_dataset_fixed_records(words_of_files(), 9, 1, 2, NULL)});
+    case 3:
+        ch_dataset_unref(d);
+        return ch_dataset_concatenate(
+            2, (ch_dataset *[]){ch_dataset_npz(words_of_files(), 1, &row, NULL),
+                                ch_dataset_npy(words_of_files(), &row, NULL)});
+    case 4:
+        return ch_dataset_sample_from(
+            2,
+            (ch_dataset *[]){
+                ch_dataset_filter(d, is_small_number, NULL),
+                ch_dataset_take_while(ch_dataset_range(0, 9, 1), is_small_number, NULL)},
+            (double[]){1, 2}, NULL);
+    case 5:
+        ch_dataset_unref(d);
+        return ch_dataset_enumerate(
+            ch_dataset_select(ch_dataset_skip(ch_dataset_take(texts(), 4), 1), 1,
+                              (const char *[]){"t=text"}),
+            1);
+    case 6:
+        return ch_dataset_flat_map(
+            ch_dataset_batch(ch_dataset_prefetch(ch_dataset_shard(d, 3, 1), 2), 2,
+                             &(ch_batch_options){.ragged = true, .drop_remainder = true}),
+            rows_of, NULL);
+    default:
+        e = ch_dataset_batch(d, 4, NULL);
+        MUST(ch_dataset_distribute(e, &(ch_input_context){2, 1, 4, 0}, &d) == CH_OK);
+        ch_dataset_unref(e);
+        return d;
+    }
+}
+
+enum { DESCRIPTIONS = 8, PLACES = 9, GOOD = KINDS * (1 + PLACES) + DESCRIPTIONS };
+
+static struct {
+    uint8_t *bytes;
+    size_t   n;
+} good[GOOD];
+
+static void keep_good(int i, int first, const void *bytes, size_t n)
+{
+    good[i].bytes = malloc(n + 1);
+    good[i].bytes[0] = (uint8_t)first;
+    memcpy(good[i].bytes + 1, bytes, n);
+    good[i].n = n + 1;
+}
+
+static void keep_encoded(int i, ch_dataset *d)
+{
+    void  *bytes = NULL;
+    size_t n = 0;
+
+    MUST(ch_dataset_encode(d, &bytes, &n) == CH_OK);
+    keep_good(i, 0, bytes, n);
+    ch_bytes_free(bytes);
+    ch_dataset_unref(d);
+}
+
+static void keep_place(int i, int kind, int taken)
+{
     ch_iterator *it = NULL;
     void        *bytes = NULL;
     size_t       n = 0;
 
-    if (seed / 6 % 2 == 0) {
-        MUST(ch_dataset_encode(d, &bytes, &n) == CH_OK);
-        to[0] = 0;
-    } else {
-        MUST(ch_iterator_new(d, NULL, &it) == CH_OK);
-        take(it, (int)(seed / 12 % 9));
-        MUST(ch_iterator_save(it, &bytes, &n) == CH_OK);
-        to[0] = (uint8_t)(128 + seed % 6);
-    }
-    if (n + 1 <= most)
-        memcpy(to + 1, bytes, n);
+    MUST(ch_iterator_new(made[kind], NULL, &it) == CH_OK);
+    take(it, taken);
+    MUST(ch_iterator_save(it, &bytes, &n) == CH_OK);
+    keep_good(i, 128 + kind, bytes, n);
     ch_bytes_free(bytes);
     ch_iterator_unref(it);
-    ch_dataset_unref(d);
-    return n + 1 <= most ? n + 1 : 0;
 }
 
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    int i = 0;
+
+    ch_log_set_sink(silence, NULL, CH_LOG_ERROR);
+    for (int k = 0; k < KINDS; k++) {
+        made[k] = without_threads(pipeline(k));
+        keep_encoded(i++, without_threads(pipeline(k)));
+        for (int n = 0; n < PLACES; n++)
+            keep_place(i++, k, n);
+    }
+    for (int k = 0; k < DESCRIPTIONS; k++)
+        keep_encoded(i++, description(k));
+    (void)argc, (void)argv;
+    return 0;
+}
+
+/* Begins with what is good now and then, and keeps messages messages most of the time. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
 {
-    size_t good = seed % 16 == 0 ? good_bytes(seed / 16, data, most) : 0;
+    dice   d = {seed};
+    size_t n = 0;
+    int    i = (int)roll(&d, GOOD);
 
-    return LLVMFuzzerMutate(data, good > 0 ? good : size, most);
+    if ((size < 2 || roll(&d, 12) == 0) && good[i].n <= most) {
+        memcpy(data, good[i].bytes, good[i].n);
+        size = good[i].n;
+    }
+    if (size > 1 && roll(&d, 5) > 0)
+        n = data[0] < 128 ? alter_dataset(&d, data + 1, size - 1, most - 1)
+                          : alter_place(&d, data + 1, size - 1, most - 1);
+    return n > 0 ? n + 1 : LLVMFuzzerMutate(data, size, most);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static bool is_silent;
+    int64_t  live = ch__mem_live();
+    unsigned h = fuzz_hash(data, size);
 
-    if (!is_silent)
-        ch_log_set_sink(silence, NULL, CH_LOG_ERROR);
-    is_silent = true;
     if (size == 0)
         return 0;
     if (data[0] < 128)
-        decode(data + 1, size - 1);
+        decode(data + 1, size - 1, h);
     else
-        go_to(data[0] - 128, data + 1, size - 1);
+        go_to((data[0] - 128) % KINDS, data + 1, size - 1, h);
+    MUST(ch__mem_live() == live);
     return 0;
 }

@@ -5,6 +5,7 @@
  * mend the lengths around them (example/mutate.c).
  *
  * covers: src/data/example.c src/data/wire.c src/data/wire.h
+ * longest: 1000
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/example.h"

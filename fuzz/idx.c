@@ -3,6 +3,7 @@
  * What loads must save to the same bytes. The mutator writes headers whose sizes fit.
  *
  * covers: src/file/idx.c
+ * longest: 500
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/idx.h"

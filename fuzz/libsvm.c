@@ -4,6 +4,7 @@
  * read must be read as that.
  *
  * covers: src/data/libsvm.c
+ * longest: 200
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>

@@ -3,6 +3,7 @@
  * What loads must load the same by rows, and when it is saved and loaded again.
  *
  * covers: src/file/npy.c src/file/array.c
+ * longest: 1000
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/npy.h"

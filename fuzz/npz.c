@@ -5,6 +5,7 @@
  * checksums, sizes and places that fit, but for one field now and then.
  *
  * covers: src/file/zip.c src/file/npz.c
+ * longest: 1000
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/bytes.h"
