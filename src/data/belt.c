@@ -15,9 +15,9 @@
 #include "data/iterator.h"
 
 enum {
-    MOST = 256,       /* elements of an item, and items of a belt */
-    WORTH_NS = 50000, /* an item that takes less time could be larger */
-    TOO_LONG_NS = 500000
+    MOST = 256,        /* elements of an item, and items of a belt */
+    WORTH_NS = 200000, /* an item that takes less time could be larger */
+    TOO_LONG_NS = 2000000
 };
 
 struct ch_belt {
@@ -529,31 +529,32 @@ static bool work_for_any(ch_cursor *const *c, int n, int first, ch_status *rc)
     return false;
 }
 
-static ch_status wait_for_any(ch_belt *some)
+/* The time goes to one of them: it is theirs together that is short. */
+static ch_status wait_for_any(const ch_cursor *taker, ch_cursor *const *c, int n)
 {
     int64_t   from = ch__now_ns();
-    ch_status rc = ch__iterator_wait(some->it, some->cursor->parent->stage->name);
+    ch_status rc = ch__iterator_wait(taker->it, taker->stage->name);
 
-    add_time(some, 0, ch__now_ns() - from);
+    for (int i = 0; i < n; i++)
+        if (c[i] != NULL) {
+            add_time(c[i]->belt, 0, ch__now_ns() - from);
+            break;
+        }
     return rc;
 }
 
 /* One that has neither a result nor work is being worked on by another thread, who will tell. */
-ch_status ch__belt_any(ch_cursor *const *c, int n, int first, int *out)
+ch_status ch__belt_any(const ch_cursor *taker, ch_cursor *const *c, int n, int first, int *out)
 {
-    ch_cursor   *some = NULL;
-    ch_iterator *it;
+    ch_iterator *it = taker->it;
     ch_status    rc = CH_OK;
 
-    for (int i = 0; some == NULL && i < n; i++)
-        some = c[i];
-    it = some->it;
     pthread_mutex_lock(&it->lock);
     while (rc == CH_OK && (*out = find_any(c, n, first)) < 0) {
         if (atomic_load_explicit(&it->stops, memory_order_relaxed))
-            rc = ch__fail(CH_CANCELLED, "%s: the iterator was let go", some->stage->name);
+            rc = ch__fail(CH_CANCELLED, "%s: the iterator was let go", taker->stage->name);
         else if (!work_for_any(c, n, first, &rc))
-            rc = wait_for_any(some->belt);
+            rc = wait_for_any(taker, c, n);
     }
     pthread_mutex_unlock(&it->lock);
     return rc;

@@ -73,9 +73,9 @@ void ch__belt_clear(ch_belt *l);
 void      ch__belt_save(ch_belt *l, ch_saver *s);
 ch_status ch__belt_load(ch_belt *l, ch_loader *from);
 
-/* Of these cursors, each with a belt or NULL, one that has a result or its end to give: from `first` on,
- * in a circle. Waits for one, and works for all of them meanwhile. */
-ch_status ch__belt_any(ch_cursor *const *c, int n, int first, int *out);
+/* For `taker`: of these cursors, each with a belt or NULL, one that has a result or its end to give, from
+ * `first` on, in a circle. Waits for one, and works for all of them meanwhile. */
+ch_status ch__belt_any(const ch_cursor *taker, ch_cursor *const *c, int n, int first, int *out);
 
 /* What a stage does that gives what comes off its belt, and keeps nothing else. */
 ch_status ch__belted_next(ch_cursor *c, ch_element **out);

@@ -7,6 +7,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "data/spare.h"
 #include "tensor/view.h"
 
 static size_t round_up(size_t bytes)
@@ -19,7 +20,8 @@ ch_element *ch__element_new(int n, int n_owners, size_t room_bytes)
     size_t      parts = sizeof(ch_element) + (size_t)n * sizeof(ch_part);
     size_t      owners = (size_t)n_owners * sizeof(ch_buffer *);
     size_t      head = round_up(parts + owners);
-    ch_element *e = ch__malloc(head + room_bytes);
+    bool        is_small = head + room_bytes <= CH_SPARE_BYTES;
+    ch_element *e = is_small ? ch__spare_take() : ch__malloc(head + room_bytes);
 
     if (e == NULL)
         return NULL;
@@ -39,7 +41,10 @@ void ch__element_free(ch_element *e)
     for (int i = 0; i < e->n_owners; i++)
         if (e->owner[i] != NULL)
             ch__buffer_unref(e->owner[i]);
-    ch__free(e);
+    if (e->bytes <= CH_SPARE_BYTES)
+        ch__spare_give(e);
+    else
+        ch__free(e);
 }
 
 /* Bytes of the array itself, and of what its strings hold. */

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/place.h"
+#include "data/spare.h"
 #include "tensor/print.h"
 
 /* ---- waiting ---- */
@@ -212,6 +213,7 @@ static void iterator_free(ch_iterator *it)
     ch__free(it->group);
     ch__free(it->device);
     ch__free(it);
+    ch__spares_end();
 }
 
 ch_status ch_iterator_new(ch_dataset *d, const ch_iterator_options *opt, ch_iterator **out)
@@ -231,6 +233,7 @@ ch_status ch_iterator_new(ch_dataset *d, const ch_iterator_options *opt, ch_iter
     if (it == NULL)
         return ch__fail_memory("iterator");
     atomic_init(&it->refs, 1);
+    ch__spares_begin();
     init_lock(it);
     set_options(it, d, opt);
     rc = make_room(it, opt);

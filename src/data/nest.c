@@ -242,7 +242,7 @@ static ch_status turn_to_ready(interleaving *x)
     ch_status rc = fill_places(x);
 
     if (rc == CH_OK && !is_idle(x))
-        rc = ch__belt_any(x->body, x->cycle, x->at, &at);
+        rc = ch__belt_any(&x->base, x->body, x->cycle, x->at, &at);
     if (at != x->at)
         x->taken = 0;
     x->at = at;

@@ -12,7 +12,9 @@
 #include "base/mem.h"
 
 enum {
-    AHEAD = 4,       /* rows whose first bytes are asked for beforehand */
+    AHEAD = 2,   /* rows between asking for the first bytes of one and copying it */
+    ASKED = 512, /* so many bytes: the rest the CPU sees coming */
+    LINE = 64,
     SMALL = 64 << 10 /* bytes of a batch that is not worth a block */
 };
 
@@ -89,7 +91,8 @@ typedef struct joining {
     int                n;
     ch_element *const *row;
     ch_element        *out;
-    size_t             used; /* bytes of the block */
+    size_t             used;                     /* bytes of the block */
+    size_t             offset[2 * CH_MAX_PARTS]; /* of the parts, in it */
 } joining;
 
 static ch_status unequal(const joining *j, int part, int row)
@@ -162,7 +165,8 @@ static ch_status reserve(joining *j, int at, ch_dtype dtype, ch_shape shape, siz
 
     if (rc != CH_OK)
         return rc;
-    j->out->part[at] = (ch_part){dtype, shape, (const void *)j->used};
+    j->out->part[at] = (ch_part){.dtype = dtype, .shape = shape};
+    j->offset[at] = j->used;
     j->used += ((size_t)bytes + held + CH_ALIGN - 1) & ~(size_t)(CH_ALIGN - 1);
     return CH_OK;
 }
@@ -192,7 +196,7 @@ static ch_status measure(joining *j)
     ch_status rc = CH_OK;
 
     for (int i = 0; i < j->row[0]->n && rc == CH_OK; i++) {
-        ch_shape shape;
+        ch_shape shape = {0};
         bool     is_split = splits(j, i);
 
         if (j->how->kind == CH_ROWS_PADDED)
@@ -286,7 +290,8 @@ static void copy_plain(const joining *j, char *base)
         int               at = 0;
 
         if (r + AHEAD < j->n)
-            __builtin_prefetch(j->row[r + AHEAD]->part[0].data);
+            for (int b = 0; b < ASKED; b += LINE)
+                __builtin_prefetch((const char *)j->row[r + AHEAD]->part[0].data + b);
         for (int i = 0; i < e->n; i++, at++) {
             const ch_part *p = &e->part[i];
             bool           is_split = splits(j, i);
@@ -297,8 +302,7 @@ static void copy_plain(const joining *j, char *base)
                 continue;
             bytes = (size_t)ch_shape_count(p->shape) * ch_dtype_bytes(p->dtype);
             if (bytes > 0)
-                memcpy(base + (size_t)j->out->part[at].data + (size_t)r * bytes, p->data,
-                       bytes);
+                memcpy(base + j->offset[at] + (size_t)r * bytes, p->data, bytes);
         }
     }
 }
@@ -323,7 +327,7 @@ static void copy_rows(joining *j, char *base)
         copy_plain(j, base);
     for (int i = 0; i < j->row[0]->n; i++, at++) {
         ch_part *p = &j->out->part[at];
-        char    *to = base + (size_t)p->data;
+        char    *to = base + j->offset[at];
 
         if (j->how->kind == CH_ROWS_PADDED)
             copy_padded(j, i, p, to);
@@ -332,10 +336,10 @@ static void copy_rows(joining *j, char *base)
         else if (splits(j, i) || j->how->kind == CH_ROWS_APPEND)
             copy_values(j, i, to);
         if (splits(j, i))
-            copy_splits(j, i, base + (size_t)j->out->part[++at].data);
+            copy_splits(j, i, base + j->offset[++at]);
     }
     for (int i = 0; i < j->out->n; i++)
-        j->out->part[i].data = base + (size_t)j->out->part[i].data;
+        j->out->part[i].data = base + j->offset[i];
 }
 
 /* Memory for the parts: a small batch has it in itself, a large one a block that is used again. */
@@ -364,10 +368,11 @@ static ch_status take_memory(joining *j, ch_block_pool *pool, char **base)
 ch_status ch__rows_join(const ch_dataset *d, const ch_rows_how *how, int n,
                         ch_element *const *row, ch_block_pool *pool, ch_element **out)
 {
-    joining   j = {d, how, n, row, ch__element_new(d->n_parts, 1, 0), 0};
+    joining   j = {.d = d, .how = how, .n = n, .row = row};
     char     *base = NULL;
     ch_status rc;
 
+    j.out = ch__element_new(d->n_parts, 1, 0);
     if (j.out == NULL)
         return ch__fail_memory(d->stage->name);
     rc = measure(&j);
@@ -384,6 +389,14 @@ ch_status ch__rows_join(const ch_dataset *d, const ch_rows_how *how, int n,
 
 /* ---- for belts ---- */
 
+/* Out of a shuffle it may have been away for long. */
+static void add_soon_needed(ch_item *i, ch_element *e)
+{
+    for (size_t b = 0; b < sizeof(*e) + 3 * sizeof(ch_part); b += LINE)
+        __builtin_prefetch((const char *)e + b);
+    ch__item_add(i, e);
+}
+
 void ch__rows_pull(ch_item *i, ch_cursor *from, int n, bool drop_remainder)
 {
     int have = 0;
@@ -397,7 +410,7 @@ void ch__rows_pull(ch_item *i, ch_cursor *from, int n, bool drop_remainder)
         else if (e == NULL)
             i->has_end = true;
         else
-            ch__item_add(i, e);
+            add_soon_needed(i, e);
         if (rc == CH_CANCELLED)
             return;
         have += e != NULL;

@@ -1,12 +1,15 @@
 /* file/block.c -- blocks and their pools.
  *
- * A pool counts its owners and the blocks that are out; who takes the count to zero frees it.
+ * A pool counts its owners and the blocks that are out; who takes the count to zero frees it. The
+ * first blocks are each by themselves. Where more are out at a time, as behind a shuffle, they are
+ * pieces of slabs on large pages: read in any order, small ones cost a miss of the page table each.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/block.h"
 
 #include <pthread.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/fault.h"
 #include "base/mem.h"
@@ -15,18 +18,30 @@
  * the system. */
 static const size_t idle_bytes = (size_t)16 << 20;
 
+/* A large page; blocks of more than half of it stay by themselves. */
+static const size_t slab_bytes = (size_t)2 << 20;
+
 typedef struct block {
     ch_buffer      base; /* first */
     ch_block_pool *pool;
     struct block  *next;        /* while it is idle */
     size_t         taken_bytes; /* that it had when it was taken */
+    void          *home;        /* its piece of a slab; NULL: it is by itself */
 } block;
+
+/* Stays as long as the pool. */
+typedef struct slab {
+    struct slab *next;
+    void        *memory;
+    block        block[];
+} slab;
 
 struct ch_block_pool {
     atomic_int      refs;
     size_t          block_bytes;
     pthread_mutex_t lock; /* of what follows */
     block          *idle;
+    slab           *slabs;
     size_t          idle_bytes, out_bytes;
 };
 
@@ -63,10 +78,13 @@ ch_block_pool *ch__block_pool_ref(ch_block_pool *p)
     return p;
 }
 
+/* One of a slab stays there, without what it has grown by. */
 static void block_free(block *b)
 {
-    ch__free_aligned(b->base.data);
-    ch__free(b);
+    if (b->base.data != b->home)
+        ch__free_aligned(b->base.data);
+    if (b->home == NULL)
+        ch__free(b);
 }
 
 void ch__block_pool_unref(ch_block_pool *p)
@@ -77,8 +95,21 @@ void ch__block_pool_unref(ch_block_pool *p)
         next = b->next;
         block_free(b);
     }
+    for (slab *s = p->slabs, *next; s != NULL; s = next) {
+        next = s->next;
+        ch__free_aligned(s->memory);
+        ch__free(s);
+    }
     pthread_mutex_destroy(&p->lock);
     ch__free(p);
+}
+
+/* With the lock held. */
+static void put_idle(ch_block_pool *p, block *b)
+{
+    b->next = p->idle;
+    p->idle = b;
+    p->idle_bytes += b->base.bytes;
 }
 
 /* The last reference is gone: back to the pool, if that has room. */
@@ -86,16 +117,20 @@ static void block_release(ch_buffer *base)
 {
     block         *b = (block *)base;
     ch_block_pool *p = b->pool;
+    bool           keep = b->home != NULL;
 
+    if (keep && base->data != b->home) {
+        ch__free_aligned(base->data);
+        base->data = b->home;
+        base->bytes = b->taken_bytes;
+    }
     pthread_mutex_lock(&p->lock);
     p->out_bytes -= b->taken_bytes;
-    bool keep = p->idle_bytes + base->bytes <= idle_bytes + p->out_bytes &&
-                (uintptr_t)base->data % CH_ALIGN == 0; /* one that has grown may not be */
-    if (keep) {
-        b->next = p->idle;
-        p->idle = b;
-        p->idle_bytes += base->bytes;
-    }
+    if (!keep)
+        keep = p->idle_bytes + base->bytes <= idle_bytes + p->out_bytes &&
+               (uintptr_t)base->data % CH_ALIGN == 0; /* one that has grown may not be */
+    if (keep)
+        put_idle(p, b);
     pthread_mutex_unlock(&p->lock);
     if (!keep)
         block_free(b);
@@ -120,6 +155,31 @@ static block *block_new(ch_block_pool *p, size_t bytes)
     return b;
 }
 
+/* With the lock held: a slab more, of idle blocks; false: no memory. */
+static bool add_slab(ch_block_pool *p, size_t bytes)
+{
+    size_t     n = slab_bytes / bytes, piece = slab_bytes / n / CH_ALIGN * CH_ALIGN;
+    slab      *s = ch__calloc(1, sizeof(*s) + n * sizeof(block));
+    ch_device *device = ch_device_current();
+
+    if (s == NULL || device == NULL || (s->memory = ch__alloc_aligned(slab_bytes)) == NULL) {
+        ch__free(s);
+        return false;
+    }
+    s->next = p->slabs;
+    p->slabs = s;
+    for (size_t i = 0; i < n; i++) {
+        void *at = (char *)s->memory + i * piece;
+
+        s->block[i] = (block){
+            .base = {.data = at, .bytes = piece, .device = device, .release = block_release},
+            .pool = p,
+            .home = at};
+        put_idle(p, &s->block[i]);
+    }
+    return true;
+}
+
 /* With the lock held: the first that is large enough. */
 static block *take_idle(ch_block_pool *p, size_t bytes)
 {
@@ -141,6 +201,9 @@ ch_buffer *ch__block_take(ch_block_pool *p, size_t bytes)
     bytes = bytes > p->block_bytes ? bytes : p->block_bytes;
     pthread_mutex_lock(&p->lock);
     b = take_idle(p, bytes);
+    if (b == NULL && p->out_bytes >= slab_bytes && bytes <= slab_bytes / 2 &&
+        add_slab(p, bytes))
+        b = take_idle(p, bytes);
     pthread_mutex_unlock(&p->lock);
     if (b == NULL && (b = block_new(p, bytes)) == NULL)
         return NULL;
@@ -155,10 +218,14 @@ ch_buffer *ch__block_take(ch_block_pool *p, size_t bytes)
 
 bool ch__block_grow(ch_buffer *b, size_t bytes)
 {
-    void *larger = bytes > b->bytes ? ch__realloc(b->data, bytes) : b->data;
+    bool  is_at_home = b->data == ((block *)b)->home;
+    void *larger =
+        bytes <= b->bytes ? b->data : ch__realloc(is_at_home ? NULL : b->data, bytes);
 
     if (larger == NULL)
         return false;
+    if (is_at_home && larger != b->data)
+        memcpy(larger, b->data, b->bytes);
     b->data = larger;
     b->bytes = bytes > b->bytes ? bytes : b->bytes;
     return true;
