@@ -117,29 +117,32 @@ static void side_stop(side *s)
         waitpid(s->pid, NULL, 0);
 }
 
-static double ask(side *s, int64_t n)
+/* The number that a peer answers a line with; NAN: none. */
+static double ask(side *s, const char *question)
 {
     char          line[256], *end;
     struct pollfd wait = {.fd = fileno(s->from), .events = POLLIN};
-    double        seconds;
+    double        answer;
 
-    if (fprintf(s->to, "run %lld\n", (long long)n) < 0 || fflush(s->to) != 0 ||
+    if (fprintf(s->to, "%s\n", question) < 0 || fflush(s->to) != 0 ||
         poll(&wait, 1, ANSWER_S * 1000) <= 0 || fgets(line, sizeof(line), s->from) == NULL)
-        return -1;
-    seconds = strtod(line, &end);
-    return end == line ? -1 : seconds;
+        return NAN;
+    answer = strtod(line, &end);
+    return end == line ? NAN : answer;
 }
 
 /* Seconds of one run, from n of them. A side that does not answer is lost for the case. */
 static double side_time(side *s, int64_t n)
 {
     double begin, seconds;
+    char   line[64];
 
     if (s->is_lost)
         return NAN;
     if (s->what->command != NULL) {
-        seconds = ask(s, n);
-        s->is_lost = seconds < 0;
+        snprintf(line, sizeof(line), "run %lld", (long long)n);
+        seconds = ask(s, line);
+        s->is_lost = !(seconds >= 0);
     } else {
         begin = bench_now();
         s->what->run(s->what->arg, n);
@@ -351,6 +354,32 @@ static int start_sides(const bench *b, const bench_case *c, side *s)
     return n;
 }
 
+/* Whether peers come to the same as ours. One that does not answer is lost. */
+static bool agree(const bench_case *c, side *s, int n, char *why, size_t size)
+{
+    double ours = c->result(c->ours.arg);
+
+    for (int i = 0; i < n; i++) {
+        double theirs = s[i].what->command != NULL && !s[i].is_lost ? ask(&s[i], "result") : 0;
+
+        if (s[i].what->command == NULL || s[i].is_lost)
+            continue;
+        s[i].is_lost = isnan(theirs);
+        if (fabs(ours - theirs) > c->tolerance * fabs(theirs)) {
+            snprintf(why, size, "the result is %.9g, and %.9g of %s", ours, theirs,
+                     s[i].what->name);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void stop_sides(side *s, int n)
+{
+    for (int i = 0; i < n; i++)
+        side_stop(&s[i]);
+}
+
 void bench_run(bench *b, const bench_case *c)
 {
     side s[MAX_SIDES];
@@ -364,6 +393,11 @@ void bench_run(bench *b, const bench_case *c)
         return;
     }
     n = start_sides(b, c, s);
+    if (c->result != NULL && !agree(c, s, n, why, sizeof(why))) {
+        bench_void(b, c->name, why);
+        stop_sides(s, n);
+        return;
+    }
     for (int i = 0; i < n; i++)
         if (s[i].what->command != NULL)
             side_time(&s[i],
@@ -376,10 +410,9 @@ void bench_run(bench *b, const bench_case *c)
                 (void)nanosleep(&(struct timespec){.tv_nsec = REST_NS}, NULL);
             s[i].round[round] = side_block(&s[i]);
         }
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         side_sum_up(&s[i], b->n_rounds);
-        side_stop(&s[i]);
-    }
+    stop_sides(s, n);
     report(b, c, s, n);
 }
 

@@ -19,7 +19,7 @@
  *     }
  *
  * A peer that is another program reads lines "run N" and answers each with the seconds that
- * N runs took; `command` is a line of shell, in which $PEERS is bench/peers and $PYTHON is
+ * N runs took, and before them perhaps "result"; `command` is a line of shell, in which $PEERS is bench/peers and $PYTHON is
  * Debian's Python. Such peers are measured only when asked for (--peers), since they need
  * packages of their own.
  *
@@ -57,6 +57,10 @@ typedef struct bench_case {
     bool rest; /* between sides: threads of OpenMP and OpenBLAS spin for 0.1 s after work */
     /* Whether ours gives the right result; if not, `why`, and the row is void. May be NULL. */
     bool (*check)(void *arg, char *why, size_t size);
+    /* If not NULL: a number that ours comes to, asked for once, after the check. A peer that is a
+     * program comes to the same, within `tolerance` of it, or the row is void. */
+    double (*result)(void *arg);
+    double tolerance; /* 1e-3: a thousandth of the number */
 } bench_case;
 
 /* Reads --json, --peers, --quick (one short round: to see that it works) and words, of which a

@@ -49,9 +49,11 @@ int main(int argc, char **argv)
     must(ch_sgd(0.01, NULL, NULL, &t.opt));
     must(ch_function_new("cnn", classify, &t, &t.step));
     must(ch_function_new("convolutions", convolve, NULL, &limit.step));
-    take_batch(&t, noise(ch_shape_of(ROWS, 28, 28, 1)), random_ids(ch_shape_of(ROWS), 10));
-    take_batch(&limit, noise(ch_shape_of(ROWS, 28, 28, 1)),
-               noise(ch_shape_of(ROWS, 13, 13, 32)));
+    fill_model(t.model);
+    take_batch(&t, noise(BATCH_X, ch_shape_of(ROWS, 28, 28, 1), 0, 1),
+               labels(BATCH_Y, ch_shape_of(ROWS), 10));
+    take_batch(&limit, noise(BATCH_X, ch_shape_of(ROWS, 28, 28, 1), 0, 1),
+               noise(BATCH_Y, ch_shape_of(ROWS, 13, 13, 32), 0, 1));
     bench_run(b, &(bench_case){.name = "conv 32, conv 64, dense 128, 128 rows, SGD",
                                .unit = "ms/step",
                                .scale = 1e3,
@@ -59,7 +61,9 @@ int main(int argc, char **argv)
                                .peer = TORCH("cnn"),
                                .limit = {.run = run_training, .arg = &limit},
                                .rest = true,
-                               .check = learns});
+                               .check = learns,
+                               .result = fifth_loss,
+                               .tolerance = 1e-5});
     drop_training(&t);
     drop_training(&limit);
     return bench_close(b);

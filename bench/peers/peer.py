@@ -1,4 +1,5 @@
-"""The peer's side of bench/bench.h: lines "run N" in, seconds out, until the input ends.
+"""The peer's side of bench/bench.h: lines "run N" in, seconds out, until the input ends. And "result", before any of
+them: the number that the row's own program must come to as well.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -6,9 +7,12 @@ import sys
 import time
 
 
-def serve(work):
+def serve(work, result=None):
     """Calls `work` N times for each line and answers with the seconds that took."""
     for line in sys.stdin:
+        if line.strip() == 'result':
+            print(result(), flush=True)
+            continue
         n = int(line.split()[1])
         begin = time.perf_counter()
         for _ in range(n):

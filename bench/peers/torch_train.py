@@ -1,12 +1,14 @@
 """torch_train.py mlp|cnn|transformer|gpt2|sgd|adagrad [THREADS] -- PyTorch's training steps: the rows `mlp`, `cnn`,
 `transformer`, `gpt2` and `embedding`.
 
-Each run is a whole step: gradients set to none, forward, backward, update. Sizes are those of the row's own program.
+Each run is a whole step: gradients set to none, forward, backward, update. Sizes are those of the row's own program, and
+so are weights and batches (bench/training.h), of those that answer "result": the loss of the fifth step.
 
 SPDX-License-Identifier: Apache-2.0
 """
 import sys
 
+import numpy
 import torch
 from torch import nn
 from torch.nn import functional
@@ -17,19 +19,76 @@ torch.set_num_threads(int(sys.argv[2]) if len(sys.argv) > 2 else 1)
 torch.manual_seed(0)
 
 
+BATCH_X, BATCH_Y = 1000, 1001
+
+
+def mixed(array, count):
+    """24 bits for each element of an array that has a number of its own."""
+    x = numpy.arange(count, dtype=numpy.uint32) * numpy.uint32(2654435761)
+    x += numpy.uint32((array + 1) * 40503 % 2**32)
+    for _ in range(2):
+        x = (x ^ x >> numpy.uint32(16)) * numpy.uint32(73244475)
+    return (x ^ x >> numpy.uint32(16)) >> numpy.uint32(8)
+
+
+def noise(array, *shape, middle=0, scale=1):
+    x = mixed(array, numpy.prod(shape)).astype(numpy.float32) / numpy.float32(2**23) - numpy.float32(1)
+    return torch.from_numpy(numpy.float32(middle) + numpy.float32(scale) * x).view(shape)
+
+
+def labels(array, *shape, limit):
+    x = mixed(array, numpy.prod(shape)).astype(numpy.int64) * limit >> 24
+    return torch.from_numpy(x).view(shape)
+
+
+def kernel(array, *shape):
+    """Of the shape that Cohort has it in: outputs last."""
+    return noise(array, *shape, scale=(numpy.prod(shape[:-1]))**-0.5)
+
+
+def set_dense(layer, array):
+    layer.weight.copy_(kernel(array, layer.in_features, layer.out_features).t())
+    layer.bias.copy_(noise(array + 1, layer.out_features, scale=0.1))
+
+
+def set_conv(layer, array):
+    shape = (*layer.kernel_size, layer.in_channels, layer.out_channels)
+    layer.weight.copy_(kernel(array, *shape).permute(3, 2, 0, 1))
+    layer.bias.copy_(noise(array + 1, layer.out_channels, scale=0.1))
+
+
+def set_norm(layer, array):
+    layer.weight.copy_(noise(array, *layer.weight.shape, middle=1, scale=0.1))
+    layer.bias.copy_(noise(array + 1, *layer.bias.shape, scale=0.1))
+
+
+def set_table(layer, array):
+    layer.weight.copy_(noise(array, *layer.weight.shape, scale=0.02))
+
+
 def stepper(model, optimizer, loss_of):
-    """One step of training, as users write it."""
+    """One step of training, as users write it; and the loss of the fifth."""
     def work():
         optimizer.zero_grad(set_to_none=True)
         loss_of().backward()
         optimizer.step()
-    return work
+
+    def result():
+        for _ in range(4):
+            work()
+        loss = loss_of().item()
+        work()
+        return loss
+    return work, result
 
 
 def mlp():
     model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(),
                           nn.Linear(512, 10))
-    x, y = torch.randn(128, 784), torch.randint(0, 10, (128,))
+    with torch.no_grad():
+        for i in range(3):
+            set_dense(model[2 * i], 2 * i)
+    x, y = noise(BATCH_X, 128, 784), labels(BATCH_Y, 128, limit=10)
     return stepper(model, torch.optim.SGD(model.parameters(), lr=0.01),
                    lambda: functional.cross_entropy(model(x), y))
 
@@ -38,7 +97,15 @@ def cnn():
     model = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.MaxPool2d(2),
                           nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
                           nn.Linear(64 * 5 * 5, 128), nn.ReLU(), nn.Linear(128, 10))
-    x, y = torch.randn(128, 1, 28, 28), torch.randint(0, 10, (128,))
+    with torch.no_grad():
+        set_conv(model[0], 0)
+        set_conv(model[3], 2)
+        set_dense(model[7], 4)
+        set_dense(model[9], 6)
+        # Images are flattened with their channels first here, and last there.
+        wide = model[7].weight.view(128, 5, 5, 64).permute(0, 3, 1, 2).reshape(128, -1)
+        model[7].weight.copy_(wide)
+    x, y = noise(BATCH_X, 128, 1, 28, 28), labels(BATCH_Y, 128, limit=10)
     return stepper(model, torch.optim.SGD(model.parameters(), lr=0.01),
                    lambda: functional.cross_entropy(model(x), y))
 
@@ -50,6 +117,17 @@ class Block(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def set(self, array):
+        set_norm(self.norm1, array)
+        width = self.out.in_features
+        parts = [kernel(array + 2 + 2 * i, width, width).t() for i in range(3)]
+        self.qkv.weight.copy_(torch.cat(parts))
+        self.qkv.bias.copy_(torch.cat([noise(array + 3 + 2 * i, width, scale=0.1) for i in range(3)]))
+        set_dense(self.out, array + 8)
+        set_norm(self.norm2, array + 10)
+        set_dense(self.up, array + 12)
+        set_dense(self.down, array + 14)
 
     def attend(self, x):
         n, t, width = x.shape
@@ -65,7 +143,7 @@ class Block(nn.Module):
 
     def forward(self, x):
         x = x + self.attend(self.norm1(x))
-        return x + self.down(functional.gelu(self.up(self.norm2(x)), approximate='tanh'))
+        return x + self.down(functional.gelu(self.up(self.norm2(x))))
 
 
 class Gpt(nn.Module):
@@ -82,9 +160,15 @@ class Gpt(nn.Module):
 
 def language(vocabulary, layers, width, heads, rows, length):
     model = Gpt(vocabulary, layers, width, heads, length)
-    ids = torch.randint(0, vocabulary, (rows, length + 1))
-    x, y = ids[:, :-1].contiguous(), ids[:, 1:].reshape(-1)
-    return stepper(model, torch.optim.AdamW(model.parameters(), lr=1e-4),
+    with torch.no_grad():
+        set_table(model.token, 0)
+        set_table(model.place, 1)
+        set_norm(model.norm, 2)
+        for i, block in enumerate(model.block):
+            block.set(4 + 16 * i)
+    x = labels(BATCH_X, rows, length, limit=vocabulary)
+    y = labels(BATCH_Y, rows * length, limit=vocabulary)
+    return stepper(model, torch.optim.AdamW(model.parameters(), lr=1e-4, eps=1e-12),
                    lambda: functional.cross_entropy(model(x).view(-1, vocabulary), y))
 
 
@@ -107,7 +191,7 @@ def embedding(make):
     return stepper(table, make(table.parameters()), loss_of)
 
 
-serve({
+serve(*{
     'mlp': mlp, 'cnn': cnn, 'transformer': transformer, 'gpt2': gpt2,
     'sgd': lambda: embedding(lambda p: torch.optim.SGD(p, lr=0.01)),
     'adagrad': lambda: embedding(lambda p: torch.optim.Adagrad(p, lr=0.01)),

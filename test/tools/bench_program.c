@@ -22,6 +22,17 @@ static bool is_wrong(void *arg, char *why, size_t size)
     return false;
 }
 
+static double is_two(void *arg)
+{
+    (void)arg;
+    return 2;
+}
+
+/* Asked for a result, 2.02; for runs, a millisecond each. */
+#define COMES_TO_2_02                                                                          \
+    "while read -r run n; do "                                                                 \
+    "if [ $run = result ]; then echo 2.02; else echo $((n * 1))e-3; fi; done"
+
 #define ANSWERS(ms) "while read -r run n; do echo $((n * " ms "))e-3; done"
 
 int main(int argc, char **argv)
@@ -44,6 +55,14 @@ int main(int argc, char **argv)
                                .peer = {{"in the process", .run = a_millisecond}},
                                .limit = {.run = a_millisecond}});
     bench_run(b, &(bench_case){.name = "wrong", .ours = ours, .check = is_wrong});
+    for (int i = 0; i < 2; i++)
+        bench_run(b, &(bench_case){.name = i == 0 ? "agrees" : "differs",
+                                   .unit = "ms",
+                                   .scale = 1e3,
+                                   .ours = ours,
+                                   .peer = {{"other", .command = COMES_TO_2_02}},
+                                   .result = is_two,
+                                   .tolerance = i == 0 ? 0.02 : 0.005});
     bench_run(b, &(bench_case){.name = "lost",
                                .unit = "ms",
                                .scale = 1e3,

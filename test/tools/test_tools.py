@@ -214,6 +214,13 @@ class Bench(unittest.TestCase):
         self.assertEqual((code, row['peer']), (1, None))
         self.assertIn('gone did not answer', said)
 
+    def test_a_peer_comes_to_the_same_or_the_row_is_void(self):
+        code, (row,), _ = self.rows('--peers', 'agrees')
+        self.assertEqual((code, row['peer_name']), (0, 'other'))
+        code, rows, said = self.rows('--peers', 'differs')
+        self.assertEqual((code, rows), (1, []))
+        self.assertIn('void: the result is 2, and 2.02 of other', said)
+
     def test_zero_is_a_figure(self):
         _, (row,), _ = self.rows('bytes')
         self.assertEqual((row['ours'], row['ratio_limit']), (0, 1))
