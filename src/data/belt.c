@@ -38,8 +38,38 @@ struct ch_belt {
     ch_cursor         *runner; /* of the body that it is in; NULL: in none */
     ch_charge          charge;
 
+    ch_crowd crowd;
     ch_item *current; /* of who takes */
 };
+
+/* ---- crowds ---- */
+
+void ch__crowd_init(ch_crowd *c)
+{
+    pthread_condattr_t attr;
+
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->changed, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+void ch__crowd_tell(ch_crowd *c)
+{
+    if (c->n > 0)
+        pthread_cond_broadcast(&c->changed);
+}
+
+void ch__crowd_tell_one(ch_crowd *c)
+{
+    if (c->n > 0)
+        pthread_cond_signal(&c->changed);
+}
+
+ch_crowd *ch__belt_crowd(ch_belt *l)
+{
+    return &l->crowd;
+}
 
 /* ---- items ---- */
 
@@ -155,6 +185,7 @@ static ch_status enlist(ch_belt *l)
     if (fits) {
         it->belt[it->n_belts++] = l;
         ch__charge_open(&it->budget, &l->charge, l->want);
+        ch__crowd_tell_one(&it->idle);
     }
     pthread_mutex_unlock(&it->lock);
     return fits ? CH_OK : ch__fail_memory(l->cursor->stage->name);
@@ -182,6 +213,7 @@ ch_status ch__belt_open(ch_cursor *c, const ch_belt_ops *ops, const ch_belt_opti
 
     if (l == NULL)
         return ch__fail_memory(c->stage->name);
+    ch__crowd_init(&l->crowd);
     l->cursor = c;
     l->runner = ch__cursor_runner(c);
     l->it = c->it;
@@ -212,6 +244,7 @@ void ch__belt_close(ch_belt *l)
     strike_off(l);
     pthread_mutex_unlock(&l->it->lock);
     item_free(l->spare);
+    pthread_cond_destroy(&l->crowd.changed);
     ch__free(l);
 }
 
@@ -297,6 +330,37 @@ static bool has_work(const ch_belt *l)
            (l->opt.at_once == 0 || l->n_busy < l->opt.at_once) && has_room(l);
 }
 
+/* Whoever takes can do work meanwhile, unless that is the program. */
+static bool taker_works(const ch_belt *l)
+{
+    return l->it->n_workers == 0 || l->cursor->parent != NULL;
+}
+
+/* An item can be taken, or there will be none. */
+static bool has_result(const ch_belt *l)
+{
+    for (int i = 0; i < l->n; i++)
+        if (l->item[i]->is_ready && (i == 0 || l->opt.unordered))
+            return true;
+    return l->n == 0 && l->has_ended;
+}
+
+/* With the lock held: the belt has changed. Tells those who can go on now; where bytes are counted, that may
+ * be anybody. */
+static void tell(ch_belt *l)
+{
+    if (l->it->budget.most > 0) {
+        ch__iterator_tell(l->it);
+        return;
+    }
+    if (has_result(l) || (l->is_held && l->n_busy == 0) || (taker_works(l) && has_work(l))) {
+        ch__crowd_tell(&l->crowd);
+        ch__crowd_tell(&l->it->others);
+    }
+    if (has_work(l))
+        ch__crowd_tell_one(&l->it->idle);
+}
+
 static ch_item *new_item(ch_belt *l)
 {
     ch_item *i = l->spare;
@@ -379,7 +443,7 @@ static ch_status work(ch_belt *l)
     l->n_pulled += i->n;
     l->is_pulling = false;
     l->has_ended |= i->has_end;
-    ch__iterator_tell(l->it);
+    tell(l);
     pthread_mutex_unlock(&l->it->lock);
     if (l->ops->make != NULL)
         l->ops->make(l->cursor, i);
@@ -391,7 +455,7 @@ static ch_status work(ch_belt *l)
     l->n_busy--;
     add_time(l, own, 0);
     tune(l, ch__now_ns() - began, i->n);
-    ch__iterator_tell(l->it);
+    tell(l);
     return CH_OK;
 }
 
@@ -414,7 +478,7 @@ static ch_item *take_item(ch_belt *l)
     ch_item *i = l->item[at];
     memmove(&l->item[at], &l->item[at + 1], (size_t)(l->n - at - 1) * sizeof(ch_item *));
     l->n--;
-    ch__iterator_tell(l->it); /* there is room */
+    tell(l); /* there is room */
     return i;
 }
 
@@ -423,6 +487,7 @@ static void wish_for_more(ch_belt *l)
 {
     if (l->opt.ahead == 0 && l->n_pulled > 8 && l->capacity * 2 <= 8 * l->it->n_threads + 8)
         l->capacity *= 2;
+    tell(l);
 }
 
 /* With the lock held: `current` is the next item; NULL at the end. */
@@ -436,14 +501,14 @@ static ch_status advance(ch_belt *l)
                             l->cursor->stage->name);
         if (l->n == 0 && l->has_ended)
             return CH_OK;
-        if (has_work(l) && (l->it->n_workers == 0 || l->cursor->parent != NULL)) {
+        if (has_work(l) && taker_works(l)) {
             rc = work(l);
             continue;
         }
         int64_t t0 = ch__now_ns();
 
         wish_for_more(l);
-        rc = ch__iterator_wait(l->it, l->cursor->stage->name);
+        rc = ch__iterator_wait(l->it, &l->crowd, l->cursor->stage->name);
         add_time(l, 0, ch__now_ns() - t0);
     }
     return rc;
@@ -502,10 +567,7 @@ static bool has_something(const ch_belt *l)
 {
     if (l->current != NULL && (l->current->taken < l->current->n || l->current->has_lost))
         return true;
-    for (int i = 0; i < l->n; i++)
-        if (l->item[i]->is_ready && (i == 0 || l->opt.unordered))
-            return true;
-    return l->n == 0 && l->has_ended;
+    return has_result(l);
 }
 
 static int find_any(ch_cursor *const *c, int n, int first)
@@ -533,7 +595,7 @@ static bool work_for_any(ch_cursor *const *c, int n, int first, ch_status *rc)
 static ch_status wait_for_any(const ch_cursor *taker, ch_cursor *const *c, int n)
 {
     int64_t   from = ch__now_ns();
-    ch_status rc = ch__iterator_wait(taker->it, taker->stage->name);
+    ch_status rc = ch__iterator_wait(taker->it, &taker->it->others, taker->stage->name);
 
     for (int i = 0; i < n; i++)
         if (c[i] != NULL) {
@@ -567,7 +629,7 @@ void ch__belt_hold(ch_belt *l)
     pthread_mutex_lock(&l->it->lock);
     l->is_held = true;
     while (l->n_busy > 0)
-        (void)ch__iterator_wait(l->it, l->cursor->stage->name);
+        (void)ch__iterator_wait(l->it, &l->crowd, l->cursor->stage->name);
     pthread_mutex_unlock(&l->it->lock);
 }
 

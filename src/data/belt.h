@@ -18,7 +18,20 @@
 #ifndef DATA_BELT_H
 #define DATA_BELT_H
 
+#include <pthread.h>
+
 #include "data/data.h"
+
+/* Those who wait for one thing, under the iterator's lock. To wake a thread costs more than most elements
+ * do, so there is one for each thing. */
+typedef struct ch_crowd {
+    pthread_cond_t changed;
+    int            n;
+} ch_crowd;
+
+void ch__crowd_init(ch_crowd *c);
+void ch__crowd_tell(ch_crowd *c);     /* all of them */
+void ch__crowd_tell_one(ch_crowd *c); /* one, who will tell the next if there is more */
 
 /* What stands in a place: an element, or the error that there was instead. */
 typedef struct ch_slot {
@@ -56,6 +69,9 @@ typedef struct ch_belt_options {
 } ch_belt_options;
 
 typedef struct ch_belt ch_belt;
+
+/* Those who wait for something of this belt. */
+ch_crowd *ch__belt_crowd(ch_belt *l);
 
 /* c->belt, which ch__cursor_close closes before anything else of the cursor. */
 ch_status ch__belt_open(ch_cursor *c, const ch_belt_ops *ops, const ch_belt_options *opt);

@@ -17,8 +17,10 @@
 
 void ch__iterator_tell(ch_iterator *it)
 {
-    if (it->n_waiting > 0)
-        pthread_cond_broadcast(&it->changed);
+    ch__crowd_tell(&it->idle);
+    ch__crowd_tell(&it->others);
+    for (int i = 0; i < it->n_belts; i++)
+        ch__crowd_tell(ch__belt_crowd(it->belt[i]));
 }
 
 static struct timespec in_ms(int64_t ms)
@@ -37,14 +39,14 @@ static struct timespec in_ms(int64_t ms)
 
 /* Data may take its time: a source may be a user's function that waits for the world. So there is
  * a notice that says whom we wait for, and no limit. */
-ch_status ch__iterator_wait(ch_iterator *it, const char *whom)
+ch_status ch__iterator_wait(ch_iterator *it, ch_crowd *crowd, const char *whom)
 {
     struct timespec until = in_ms(ch__config()->wait_notice_ms);
     int             rc;
 
-    it->n_waiting++;
-    rc = pthread_cond_timedwait(&it->changed, &it->lock, &until);
-    it->n_waiting--;
+    crowd->n++;
+    rc = pthread_cond_timedwait(&crowd->changed, &it->lock, &until);
+    crowd->n--;
     if (rc != 0)
         ch__log(CH_LOG_WARNING, "slow-input", "waiting for stage %s of an input pipeline",
                 whom);
@@ -68,9 +70,9 @@ static void work_ahead(void *arg)
     pthread_mutex_lock(&it->lock);
     while (!it->stops)
         if (it->is_paused || !find_work(it)) {
-            it->n_waiting++;
-            pthread_cond_wait(&it->changed, &it->lock);
-            it->n_waiting--;
+            it->idle.n++;
+            pthread_cond_wait(&it->idle.changed, &it->lock);
+            it->idle.n--;
         }
     pthread_mutex_unlock(&it->lock);
 }
@@ -95,7 +97,7 @@ static void stop_workers(ch_iterator *it)
 {
     pthread_mutex_lock(&it->lock);
     it->stops = true;
-    pthread_cond_broadcast(&it->changed);
+    ch__iterator_tell(it);
     pthread_mutex_unlock(&it->lock);
     for (int i = 0; i < it->n_workers; i++)
         ch__thread_join(it->worker[i]);
@@ -190,12 +192,8 @@ static ch_status make_room(ch_iterator *it, const ch_iterator_options *opt)
 
 static void init_lock(ch_iterator *it)
 {
-    pthread_condattr_t attr;
-
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&it->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    ch__crowd_init(&it->idle);
+    ch__crowd_init(&it->others);
     pthread_mutex_init(&it->lock, NULL);
 }
 
@@ -206,7 +204,8 @@ static void iterator_free(ch_iterator *it)
     if (it->group != NULL)
         drop_group(it);
     ch_dataset_unref(it->dataset);
-    pthread_cond_destroy(&it->changed);
+    pthread_cond_destroy(&it->idle.changed);
+    pthread_cond_destroy(&it->others.changed);
     pthread_mutex_destroy(&it->lock);
     ch__free(it->belt);
     ch__free(it->worker);

@@ -24,19 +24,19 @@ struct ch_iterator {
     atomic_bool     stops; /* everybody: give up what you do */
     _Atomic int64_t n_skipped;
 
-    pthread_mutex_t lock; /* of the belts and of what follows */
-    pthread_cond_t  changed;
+    pthread_mutex_t lock;   /* of the belts and of what follows */
+    ch_crowd        idle;   /* threads that found nothing to do */
+    ch_crowd        others; /* who waits for more than one belt */
     bool            is_paused;
-    int             n_waiting; /* for `changed` */
     int             n_belts, cap_belts;
     ch_belt       **belt; /* those nearer to the sources first */
     int             n_workers;
     ch_thread     **worker;
 };
 
-/* Of the lock: tells those who wait that something changed. */
+/* With the lock held: tells everybody that something changed. */
 void ch__iterator_tell(ch_iterator *it);
-/* With the lock held: waits for a change; says whom it waits for when that takes long. */
-ch_status ch__iterator_wait(ch_iterator *it, const char *whom);
+/* With the lock held: joins a crowd until it is told; says whom it waits for when that takes long. */
+ch_status ch__iterator_wait(ch_iterator *it, ch_crowd *crowd, const char *whom);
 
 #endif
