@@ -6,10 +6,17 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "data/rows.h"
 #include "graph/program.h"
 #include "graph/step.h"
 
 /* ---- recording ---- */
+
+/* Half of a ragged component: its first size is not the number of rows. */
+static bool is_ragged(const ch_dataset *d, int part)
+{
+    return ch__rows_splits_of(d, part) >= 0 || ch__rows_values_of(d, part) >= 0;
+}
 
 /* Sizes that are not known are symbols: one for all rows of a batch, one of its own for each other. */
 static ch_dims dims_of(const ch_dataset *d, int part, int *n_symbols, int *rows)
@@ -20,7 +27,7 @@ static ch_dims dims_of(const ch_dataset *d, int part, int *n_symbols, int *rows)
     for (int i = 0; i < s.rank; i++) {
         if (s.dim[i] >= 0) {
             dims.dim[i] = (ch_dim){s.dim[i], 0};
-        } else if (i == 0 && d->same_rows) {
+        } else if (i == 0 && d->same_rows && !is_ragged(d, part)) {
             if (*rows == 0)
                 *rows = ++*n_symbols;
             dims.dim[i] = (ch_dim){1, *rows};
@@ -95,18 +102,18 @@ ch_tensor_spec ch__call_output(const ch_graph *g, int i)
     return (ch_tensor_spec){g->output[i].name, n->dtype, ch__dims_shape(&n->dims)};
 }
 
-bool ch__call_same_rows(const ch_graph *g)
+bool ch__call_same_rows(const ch_dataset *d, const ch_graph *g)
 {
     ch_dim rows = {0, 0};
 
     for (int i = 0; i < g->n_outputs; i++) {
-        const ch_dims *d = &g->output[i].node->dims;
+        const ch_dims *dims = &g->output[i].node->dims;
 
-        if (d->rank == 0 || d->dim[0].sym == 0)
+        if (dims->rank == 0 || dims->dim[0].sym == 0 || is_ragged(d, i))
             continue;
         if (rows.sym == 0)
-            rows = d->dim[0];
-        else if (rows.sym != d->dim[0].sym || rows.n != d->dim[0].n)
+            rows = dims->dim[0];
+        else if (rows.sym != dims->dim[0].sym || rows.n != dims->dim[0].n)
             return false;
     }
     return true;

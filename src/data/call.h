@@ -15,9 +15,9 @@ ch_status ch__call_record(const char *name, ch_step_fn step, void *arg, const ch
                           ch_graph **out);
 /* INVALID_ARGUMENT where a graph, from anywhere, does not take elements of `in`. */
 ch_status ch__call_check(const ch_dataset *d, const ch_graph *g, const ch_dataset *in);
-/* What output i looks like; *same_rows as in ch_dataset. */
+/* What output i looks like; and whether `d`, whose parts the outputs are, has same_rows. */
 ch_tensor_spec ch__call_output(const ch_graph *g, int i);
-bool           ch__call_same_rows(const ch_graph *g);
+bool           ch__call_same_rows(const ch_dataset *d, const ch_graph *g);
 
 typedef struct ch_caller ch_caller;
 

@@ -84,7 +84,8 @@ struct ch_dataset {
     int             n_parts;
     ch_tensor_spec *spec;
     char          **name;      /* that spec points at */
-    bool            same_rows; /* parts whose first size is -1 have equally many rows */
+    bool            same_rows; /* parts whose first size is -1, ragged ones aside, have equally
+                                * many rows */
     int64_t         cardinality;
 };
 

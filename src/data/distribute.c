@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/iterator.h"
+#include "data/rows.h"
 #include "data/stages.h"
 
 static bool is_one_of(const ch_dataset *d, const char *const *name)
@@ -34,16 +35,12 @@ int64_t ch_dataset_batch_size(const ch_dataset *d)
                                           "prefetch", "repeat",     "shard",  "shuffle",
                                           "skip",     "take",       NULL};
     static const char *const all_of[] = {"zip", "concatenate", NULL};
-    bool                     is_known = d != NULL && d->n_parts > 0;
-    int64_t                  size;
+    int64_t                  size = d != NULL ? ch__rows_known(d) : -2;
 
-    for (int i = 0; is_known && i < d->n_parts; i++)
-        is_known = d->spec[i].shape.rank > 0 && d->spec[i].shape.dim[0] >= 0;
-    for (int i = 0; is_known && i < d->n_parts; i++)
-        if (d->spec[i].shape.dim[0] != d->spec[0].shape.dim[0])
-            return CH_UNKNOWN;
-    if (is_known || d == NULL)
-        return is_known ? d->spec[0].shape.dim[0] : CH_UNKNOWN;
+    if (size >= 0)
+        return size;
+    if (size == -2)
+        return CH_UNKNOWN;
     if (d->stage == &ch__stage_batch)
         return CH_ATTRS_OF(d, Cohort__Batch)->size;
     if (d->stage == &ch__stage_padded_batch)

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/place.h"
+#include "data/rows.h"
 #include "data/spare.h"
 #include "tensor/print.h"
 
@@ -264,31 +265,38 @@ void ch_iterator_unref(ch_iterator *it)
 
 /* ---- taking ---- */
 
-/* An element of no rows, for a replica that the data did not reach. */
+/* The shape of a part of no rows. */
+static ch_shape empty_shape(const ch_dataset *d, int part)
+{
+    ch_shape shape = d->spec[part].shape;
+    bool     fixed = true;
+
+    if (ch__rows_values_of(d, part) >= 0)
+        return ch_shape_of(1); /* where the first row would begin */
+    for (int k = 0; k < shape.rank; k++) {
+        fixed &= shape.dim[k] >= 0;
+        shape.dim[k] = shape.dim[k] < 0 ? 0 : shape.dim[k];
+    }
+    if (shape.rank > 0 && (fixed || ch__rows_splits_of(d, part) >= 0))
+        shape.dim[0] = 0;
+    return shape;
+}
+
+/* An element of no rows, for a replica that the data did not reach. What has a value has zero. */
 static ch_status empty_element(const ch_dataset *d, ch_element **out)
 {
-    size_t room = 0;
+    enum { VALUE_BYTES = 16 }; /* of any type */
+    ch_element *e = ch__element_new(d->n_parts, 0, (size_t)d->n_parts * VALUE_BYTES);
 
-    for (int i = 0; i < d->n_parts; i++)
-        if (d->spec[i].shape.rank == 0)
-            room += 16;
-    ch_element *e = ch__element_new(d->n_parts, 0, room);
     if (e == NULL)
         return ch__fail_memory("element of no rows");
-    memset(e->room, 0, room);
-    char *at = e->room;
+    memset(e->room, 0, (size_t)d->n_parts * VALUE_BYTES);
     for (int i = 0; i < d->n_parts; i++) {
-        ch_shape shape = d->spec[i].shape;
-        bool     fixed = true;
+        ch_shape shape = empty_shape(d, i);
+        bool     has_value = ch_shape_count(shape) > 0;
 
-        for (int k = 0; k < shape.rank; k++) {
-            fixed &= shape.dim[k] >= 0;
-            shape.dim[k] = shape.dim[k] < 0 ? 0 : shape.dim[k];
-        }
-        if (fixed && shape.rank > 0)
-            shape.dim[0] = 0;
-        e->part[i] = (ch_part){d->spec[i].dtype, shape, shape.rank == 0 ? at : NULL};
-        at += shape.rank == 0 ? 16 : 0;
+        e->part[i] = (ch_part){d->spec[i].dtype, shape,
+                               has_value ? (char *)e->room + i * VALUE_BYTES : NULL};
     }
     *out = e;
     return CH_OK;

@@ -63,7 +63,7 @@ static ch_status map_infer(ch_dataset *d)
             rc = ch__dataset_set_part(d, i,
                                       &(ch_tensor_spec[]){ch__call_output(d->graph, i)}[0]);
         if (rc == CH_OK)
-            d->same_rows = d->in[0]->same_rows && ch__call_same_rows(d->graph);
+            d->same_rows = d->in[0]->same_rows && ch__call_same_rows(d, d->graph);
     }
     d->cardinality = d->in[0]->cardinality;
     return rc;

@@ -31,18 +31,12 @@ static void rows_drop(rowing *r)
 /* Takes the element over, on an error too. */
 static ch_status rows_of(rowing *r, ch_element *e)
 {
-    for (int i = 1; i < e->n; i++)
-        if (e->part[i].shape.dim[0] != e->part[0].shape.dim[0]) {
-            ch_status rc =
-                ch__fail(CH_INVALID_ARGUMENT,
-                         "%s: components 0 and %d of an element have %lld and %lld rows",
-                         r->base.stage->name, i, (long long)e->part[0].shape.dim[0],
-                         (long long)e->part[i].shape.dim[0]);
+    ch_status rc = ch__rows_count(r->base.dataset->in[0], e, r->base.stage->name, &r->n);
 
-            ch__element_free(e);
-            return rc;
-        }
-    r->n = e->part[0].shape.dim[0];
+    if (rc != CH_OK) {
+        ch__element_free(e);
+        return rc;
+    }
     r->keeper = ch__element_buffer(e);
     if (r->keeper == NULL)
         return ch__fail_memory(r->base.stage->name);
@@ -61,26 +55,60 @@ static ch_status rows_next(rowing *r)
     return rc != CH_OK || e == NULL ? rc : rows_of(r, e);
 }
 
-/* `count` rows from r->at on as an element; -1: one row, without its axis. */
+/* Values `from` up to `to` of a part, without a copy. */
+static ch_part cut(const ch_part *p, int64_t from, int64_t to)
+{
+    ch_shape row = ch_shape_make(p->shape.rank - 1, p->shape.dim + 1);
+    size_t   bytes = (size_t)ch_shape_count(row) * ch_dtype_bytes(p->dtype);
+    ch_part  some = *p;
+
+    if (some.data != NULL)
+        some.data = (const char *)some.data + (size_t)from * bytes;
+    some.shape.dim[0] = to - from;
+    return some;
+}
+
+/* Row splits count from the first of the rows that they are of. */
+static ch_part cut_splits(const ch_part *p, int64_t from, int64_t to, int64_t *room)
+{
+    ch_part some = {.dtype = CH_I64, .data = room};
+
+    some.shape = ch_shape_make(1, &(int64_t){to - from + 1});
+    for (int64_t r = from; r <= to; r++)
+        room[r - from] = ch__row_split(p, r) - ch__row_split(p, from);
+    return some;
+}
+
+/* `count` rows from r->at on as an element. */
 static ch_status rows_piece(rowing *r, int64_t count, ch_element **out)
 {
+    const ch_dataset *d = r->base.dataset->in[0];
     const ch_element *w = r->whole;
-    ch_element       *e = ch__element_new(w->n, 1, 0);
+    int64_t           from = r->at, to = from + count, *room;
+    size_t            n_room = 0;
 
+    for (int i = 0; i < w->n; i++)
+        n_room += ch__rows_values_of(d, i) >= 0 ? (size_t)count + 1 : 0;
+    ch_element *e = ch__element_new(w->n, 1, n_room * sizeof(*room));
     if (e == NULL)
         return ch__fail_memory(r->base.stage->name);
+    room = e->room;
     for (int i = 0; i < w->n; i++) {
-        ch_part  p = w->part[i];
-        ch_shape row = ch_shape_make(p.shape.rank - 1, p.shape.dim + 1);
-        size_t   bytes = (size_t)ch_shape_count(row) * ch_dtype_bytes(p.dtype);
+        const ch_part *p = &w->part[i];
+        int            splits = ch__rows_splits_of(d, i);
 
-        if (p.data != NULL)
-            p.data = (const char *)p.data + (size_t)r->at * bytes;
-        p.shape.dim[0] = count;
-        e->part[i] = (ch_part){p.dtype, count < 0 ? row : p.shape, p.data};
+        if (splits >= 0) {
+            e->part[i] = cut(p, ch__row_split(&w->part[splits], from),
+                             ch__row_split(&w->part[splits], to));
+        } else if (ch__rows_values_of(d, i) >= 0) {
+            e->part[i] = cut_splits(p, from, to, room);
+            room += count + 1;
+        } else {
+            e->part[i] = cut(p, from, to);
+        }
     }
     e->owner[0] = ch__buffer_ref(r->keeper);
-    r->at += count < 0 ? 1 : count;
+    r->at = to;
     *out = e;
     return CH_OK;
 }
@@ -147,25 +175,78 @@ static ch_status infer_rows(ch_dataset *d)
 
 /* ---- unbatch ---- */
 
+/* What part i is as a row: without its axis or, of ragged values, as many as there are. */
+static ch_tensor_spec row_spec(const ch_dataset *in, int i, char name[256])
+{
+    ch_tensor_spec spec = in->spec[i];
+    size_t         stem;
+
+    if (ch__rows_splits_of(in, i) < 0) {
+        spec.shape = ch_shape_make(spec.shape.rank - 1, in->spec[i].shape.dim + 1);
+        return spec;
+    }
+    stem = (size_t)(strrchr(spec.name, '/') - spec.name);
+    snprintf(name, 256, "%.*s", (int)stem, spec.name);
+    spec.name = strspn(name, "0123456789") < stem ? name : NULL; /* a number stood for none */
+    spec.shape.dim[0] = -1;
+    return spec;
+}
+
 static ch_status unbatch_infer(ch_dataset *d)
 {
     const ch_dataset *in = d->in[0];
     ch_status         rc = infer_rows(d);
-    int64_t           rows = in->n_parts > 0 && rc == CH_OK ? in->spec[0].shape.dim[0] : -1;
+    int64_t           rows = rc == CH_OK ? ch__rows_known(in) : -1;
+    int               n = 0, at = 0;
+    char              name[256];
 
+    for (int i = 0; i < in->n_parts; i++)
+        n += ch__rows_values_of(in, i) < 0;
     if (rc == CH_OK)
-        rc = ch__dataset_parts(d, in->n_parts);
+        rc = ch__dataset_parts(d, n);
     for (int i = 0; i < in->n_parts && rc == CH_OK; i++) {
-        ch_tensor_spec spec = in->spec[i];
+        ch_tensor_spec spec = row_spec(in, i, name);
 
-        spec.shape = ch_shape_make(spec.shape.rank - 1, in->spec[i].shape.dim + 1);
-        rc = ch__dataset_set_part(d, i, &spec);
+        if (ch__rows_values_of(in, i) < 0)
+            rc = ch__dataset_set_part(d, at++, &spec);
     }
     d->cardinality = in->cardinality;
     if (in->cardinality > 0 &&
         (rows < 0 || !ch__mul_size(rows, in->cardinality, &d->cardinality)))
         d->cardinality = CH_UNKNOWN;
     return rc;
+}
+
+/* The row at r->at as an element, without its axis. */
+static ch_status one_row(rowing *r, ch_element **out)
+{
+    const ch_dataset *d = r->base.dataset->in[0];
+    const ch_element *w = r->whole;
+    ch_element       *e = ch__element_new(r->base.dataset->n_parts, 1, 0);
+    int               at = 0;
+
+    if (e == NULL)
+        return ch__fail_memory(r->base.stage->name);
+    for (int i = 0; i < w->n; i++) {
+        int            splits = ch__rows_splits_of(d, i);
+        const ch_part *s = splits >= 0 ? &w->part[splits] : NULL;
+
+        if (ch__rows_values_of(d, i) >= 0)
+            continue;
+        if (s != NULL) {
+            e->part[at] =
+                cut(&w->part[i], ch__row_split(s, r->at), ch__row_split(s, r->at + 1));
+        } else {
+            e->part[at] = cut(&w->part[i], r->at, r->at + 1);
+            e->part[at].shape =
+                ch_shape_make(w->part[i].shape.rank - 1, w->part[i].shape.dim + 1);
+        }
+        at++;
+    }
+    e->owner[0] = ch__buffer_ref(r->keeper);
+    r->at++;
+    *out = e;
+    return CH_OK;
 }
 
 static ch_status unbatch_next(ch_cursor *c, ch_element **out)
@@ -178,7 +259,7 @@ static ch_status unbatch_next(ch_cursor *c, ch_element **out)
         if (rc != CH_OK || r->whole == NULL)
             return rc;
     }
-    return rows_piece(r, -1, out);
+    return one_row(r, out);
 }
 
 const ch_stage ch__stage_unbatch = {
@@ -227,8 +308,8 @@ static ch_status rebatch_infer(ch_dataset *d)
     if (sum == 0)
         return ch__dataset_fail(d, "no size, or none above 0");
     rc = ch__dataset_like(d, d->in[0]);
-    for (int i = 0; i < d->n_parts && rc == CH_OK; i++)
-        d->spec[i].shape.dim[0] = a->drop_remainder ? rows : -1;
+    if (rc == CH_OK)
+        ch__rows_set(d, a->drop_remainder ? rows : -1);
     d->same_rows = true;
     d->cardinality = CH_UNKNOWN;
     return rc;
@@ -326,8 +407,12 @@ static ch_status rebatch_load(ch_cursor *c, ch_loader *l)
 
     x->size = (int)ch__load_int(l, 0, (int64_t)CH_ATTRS(c, Cohort__Rebatch)->n_sizes - 1);
     rc = ch__load_elements(l, INT32_MAX, c->dataset->in[0], &x->pieces);
-    for (int i = 0; i < x->pieces.n; i++)
-        x->filled += x->pieces.at[i]->part[0].shape.dim[0];
+    for (int i = 0; i < x->pieces.n && rc == CH_OK; i++) {
+        int64_t rows = 0;
+
+        rc = ch__rows_count(c->dataset->in[0], x->pieces.at[i], "rebatch", &rows);
+        x->filled += rows;
+    }
     return rc == CH_OK ? rows_load_all(c, l) : rc;
 }
 
@@ -400,11 +485,10 @@ static ch_status split_infer(ch_dataset *d)
         return ch__dataset_fail(d, "pieces %u to %u of %u, batches of %lld", a->first,
                                 a->first + a->count, a->n, (long long)a->batch);
     rc = ch__dataset_like(d, d->in[0]);
-    if (rc == CH_OK && d->n_parts > 0 && d->spec[0].shape.dim[0] == a->batch && a->batch > 0 &&
-        a->batch % a->n == 0)
+    if (rc == CH_OK && a->batch > 0 && ch__rows_known(d) == a->batch && a->batch % a->n == 0)
         rows = a->batch / a->n;
-    for (int i = 0; i < d->n_parts && rc == CH_OK; i++)
-        d->spec[i].shape.dim[0] = rows;
+    if (rc == CH_OK)
+        ch__rows_set(d, rows);
     d->same_rows = true;
     if (d->cardinality >= 0 &&
         (a->all || !ch__mul_size(d->cardinality, a->count, &d->cardinality)))

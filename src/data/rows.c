@@ -20,6 +20,9 @@ enum {
 
 /* ---- what they look like ---- */
 
+#define VALUES "/values"
+#define SPLITS "/row_splits"
+
 static bool is_ragged(const ch_tensor_spec *spec)
 {
     return spec->shape.rank > 0 && spec->shape.dim[0] == -1;
@@ -46,18 +49,25 @@ static ch_shape with_rows(int64_t rows, ch_shape s)
     return out;
 }
 
-static ch_status ragged_parts(ch_dataset *d, int at, const ch_tensor_spec *spec, int64_t rows)
+/* One without a name is called by its number: who cuts a batch must know what belongs together. */
+static ch_status ragged_parts(ch_dataset *d, int at, const ch_dataset *in, int part,
+                              int64_t rows)
 {
-    ch_shape  splits = ch_shape_make(1, &(int64_t){rows < 0 ? -1 : rows + 1});
-    ch_status rc = named_part(d, at, spec, "/values", spec->dtype, spec->shape);
+    ch_shape       splits = ch_shape_make(1, &(int64_t){rows < 0 ? -1 : rows + 1});
+    ch_tensor_spec spec = in->spec[part];
+    char           number[16];
+    ch_status      rc;
 
-    for (int i = 1; i < spec->shape.rank; i++)
-        if (spec->shape.dim[i] == -1)
+    for (int i = 1; i < spec.shape.rank; i++)
+        if (spec.shape.dim[i] == -1)
             return ch__dataset_fail(d,
                                     "a ragged batch: size %d of a component differs, and only "
                                     "the first may",
                                     i);
-    return rc == CH_OK ? named_part(d, at + 1, spec, "/row_splits", CH_I64, splits) : rc;
+    snprintf(number, sizeof(number), "%d", part);
+    spec.name = spec.name != NULL ? spec.name : number;
+    rc = named_part(d, at, &spec, VALUES, spec.dtype, spec.shape);
+    return rc == CH_OK ? named_part(d, at + 1, &spec, SPLITS, CH_I64, splits) : rc;
 }
 
 ch_status ch__rows_spec(ch_dataset *d, const ch_dataset *in, int64_t rows, ch_rows_kind kind)
@@ -72,7 +82,7 @@ ch_status ch__rows_spec(ch_dataset *d, const ch_dataset *in, int64_t rows, ch_ro
         const ch_tensor_spec *spec = &in->spec[i];
 
         if (kind == CH_ROWS_RAGGED && is_ragged(spec)) {
-            rc = ragged_parts(d, at, spec, rows);
+            rc = ragged_parts(d, at, in, i, rows);
             at += 2;
         } else if (spec->shape.rank == CH_MAX_RANK) {
             return ch__dataset_fail(d, "component %d has %d axes already", i, CH_MAX_RANK);
@@ -81,6 +91,120 @@ ch_status ch__rows_spec(ch_dataset *d, const ch_dataset *in, int64_t rows, ch_ro
         }
     }
     return rc;
+}
+
+/* ---- ragged parts ---- */
+
+/* Bytes of the name before `end`; -1: it does not end so. */
+static int stem_of(const ch_tensor_spec *spec, const char *end)
+{
+    size_t n = spec->name != NULL ? strlen(spec->name) : 0, m = strlen(end);
+
+    return n > m && memcmp(spec->name + n - m, end, m) == 0 ? (int)(n - m) : -1;
+}
+
+/* The part that is called as part i up to its end `from`, and has the end `to` there. */
+static int other_half(const ch_dataset *d, int i, const char *from, const char *to)
+{
+    int stem = stem_of(&d->spec[i], from);
+
+    for (int k = 0; stem >= 0 && k < d->n_parts; k++)
+        if (stem_of(&d->spec[k], to) == stem &&
+            memcmp(d->spec[i].name, d->spec[k].name, (size_t)stem) == 0)
+            return k;
+    return -1;
+}
+
+static bool may_be_pair(const ch_dataset *d, int values, int splits)
+{
+    return values >= 0 && splits >= 0 && d->spec[values].shape.rank > 0 &&
+           d->spec[splits].shape.rank == 1 && d->spec[splits].dtype == CH_I64;
+}
+
+int ch__rows_splits_of(const ch_dataset *d, int values)
+{
+    int splits = other_half(d, values, VALUES, SPLITS);
+
+    return may_be_pair(d, values, splits) ? splits : -1;
+}
+
+int ch__rows_values_of(const ch_dataset *d, int splits)
+{
+    int values = other_half(d, splits, SPLITS, VALUES);
+
+    return may_be_pair(d, values, splits) ? values : -1;
+}
+
+int64_t ch__rows_known(const ch_dataset *d)
+{
+    int64_t rows = -1;
+
+    for (int i = 0; i < d->n_parts; i++) {
+        int64_t own = d->spec[i].shape.rank > 0 ? d->spec[i].shape.dim[0] : -1;
+
+        if (ch__rows_splits_of(d, i) >= 0)
+            continue;
+        if (own < 0)
+            return -1;
+        own -= ch__rows_values_of(d, i) >= 0;
+        if (rows >= 0 && own != rows)
+            return -2;
+        rows = own;
+    }
+    return rows;
+}
+
+void ch__rows_set(ch_dataset *d, int64_t rows)
+{
+    for (int i = 0; i < d->n_parts; i++)
+        if (ch__rows_splits_of(d, i) >= 0)
+            d->spec[i].shape.dim[0] = -1;
+        else
+            d->spec[i].shape.dim[0] = rows + (rows >= 0 && ch__rows_values_of(d, i) >= 0);
+}
+
+/* They may be a stranger's: from 0 to the number of values, and never back. */
+static bool are_splits(const ch_part *splits, int64_t n_values)
+{
+    int64_t n = splits->shape.dim[0], at = 0;
+
+    if (n < 1 || ch__row_split(splits, 0) != 0 || ch__row_split(splits, n - 1) != n_values)
+        return false;
+    for (int64_t r = 1; r < n; r++) {
+        int64_t next = ch__row_split(splits, r);
+
+        if (next < at)
+            return false;
+        at = next;
+    }
+    return true;
+}
+
+ch_status ch__rows_count(const ch_dataset *d, const ch_element *e, const char *stage,
+                         int64_t *out)
+{
+    int64_t rows = -1;
+
+    for (int i = 0; i < e->n; i++) {
+        int     values = ch__rows_values_of(d, i);
+        int64_t own = e->part[i].shape.dim[0] - (values >= 0);
+
+        if (ch__rows_splits_of(d, i) >= 0)
+            continue;
+        if (values >= 0 && !are_splits(&e->part[i], e->part[values].shape.dim[0]))
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "%s: component %d, \"%s\", does not say where rows of the %lld "
+                            "values begin, from 0 on and never back",
+                            stage, i, d->spec[i].name, (long long)e->part[values].shape.dim[0]);
+        if (rows >= 0 && own != rows)
+            return ch__fail(
+                CH_INVALID_ARGUMENT,
+                "%s: component %d of an element has %lld rows, those before it %lld", stage, i,
+                (long long)own, (long long)rows);
+        rows = own;
+    }
+    *out = rows;
+    return CH_OK;
 }
 
 /* ---- sizes ---- */
@@ -190,6 +314,11 @@ static bool splits(const joining *j, int part)
     return j->how->kind == CH_ROWS_RAGGED && is_ragged(&j->d->in[0]->spec[part]);
 }
 
+static bool appends_splits(const joining *j, int part)
+{
+    return j->how->kind == CH_ROWS_APPEND && ch__rows_values_of(j->d, part) >= 0;
+}
+
 static ch_status measure(joining *j)
 {
     int       at = 0;
@@ -205,6 +334,9 @@ static ch_status measure(joining *j)
             rc = ragged_shape(j, i, &shape);
         else
             rc = equal_shape(j, i, &shape);
+        if (appends_splits(j, i))
+            shape.dim[0] -=
+                j->n - 1; /* an end that is the next one's beginning is there once */
         if (rc == CH_OK)
             rc = reserve(j, at++, j->row[0]->part[i].dtype, shape, held_by_strings(j, i));
         if (rc == CH_OK && is_split)
@@ -319,6 +451,23 @@ static void copy_values(const joining *j, int part, char *to)
     }
 }
 
+/* Splits of one piece after the other: each counts on from where the one before it ends. */
+static void append_splits(const joining *j, int part, char *to)
+{
+    int64_t sum = 0;
+
+    memcpy(to, &sum, sizeof(sum));
+    for (int r = 0; r < j->n; r++) {
+        const ch_part *p = &j->row[r]->part[part];
+        int64_t        before = sum;
+
+        for (int64_t i = 1; i < p->shape.dim[0]; i++) {
+            sum = before + ch__row_split(p, i);
+            memcpy(to += sizeof(sum), &sum, sizeof(sum));
+        }
+    }
+}
+
 static void copy_rows(joining *j, char *base)
 {
     int at = 0;
@@ -333,6 +482,8 @@ static void copy_rows(joining *j, char *base)
             copy_padded(j, i, p, to);
         else if (p->dtype == CH_STR)
             copy_strings(j, i, to, (size_t)ch_shape_count(p->shape));
+        else if (appends_splits(j, i))
+            append_splits(j, i, to);
         else if (splits(j, i) || j->how->kind == CH_ROWS_APPEND)
             copy_values(j, i, to);
         if (splits(j, i))

@@ -2,6 +2,8 @@
 #ifndef DATA_ROWS_H
 #define DATA_ROWS_H
 
+#include <string.h>
+
 #include "data/belt.h"
 #include "file/block.h"
 
@@ -20,6 +22,28 @@ typedef struct ch_rows_how {
 
 /* The parts of `in` with a new axis 0 of `rows`, -1: not known. */
 ch_status ch__rows_spec(ch_dataset *d, const ch_dataset *in, int64_t rows, ch_rows_kind kind);
+
+/* A ragged component is two parts, named "x/values" and "x/row_splits": row r is values[splits[r]] up
+ * to, without, values[splits[r + 1]]. The names say so, and hold behind steps and functions too.
+ * Where the other part is; -1: it is no such part. */
+int ch__rows_splits_of(const ch_dataset *d, int values);
+int ch__rows_values_of(const ch_dataset *d, int splits);
+/* Rows that every element of `d` has in all its parts; -1: not known, -2: they are not equal. */
+int64_t ch__rows_known(const ch_dataset *d);
+/* Parts have `rows` rows, -1: any number. */
+void ch__rows_set(ch_dataset *d, int64_t rows);
+/* How many rows an element of `d` has; an error where its parts have not equally many, or where
+ * splits are not what they should be, for `stage`. */
+ch_status ch__rows_count(const ch_dataset *d, const ch_element *e, const char *stage,
+                         int64_t *out);
+/* Where row r begins, which is where the one before it ends. */
+static inline int64_t ch__row_split(const ch_part *splits, int64_t r)
+{
+    int64_t at;
+
+    memcpy(&at, (const char *)splits->data + (size_t)r * sizeof(at), sizeof(at));
+    return at;
+}
 
 /* How many batches of `size` there are of `n` elements, which may be CH_UNKNOWN or CH_INFINITE. */
 static inline int64_t ch__rows_batches(int64_t n, int64_t size, bool drop_remainder)

@@ -38,6 +38,29 @@ static void worker_gets(ch_dataset *d, int n_workers, int worker, int n_local, c
     assert_string_equal(g.text, want);
 }
 
+/* x, and x % 3 times x. */
+static ch_status as_often(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    int64_t    x = *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0));
+    ch_tensor *t[2] = {NULL, ch_value_at(ch_tuple_at(in, 0), 0)};
+    ch_status  rc = ch_tensor_copy_of(CH_I64, ch_shape_of(x % 3), (int64_t[]){x, x}, &t[0]);
+
+    (void)arg;
+    if (rc == CH_OK)
+        rc = ch_tuple_of(2, t, out);
+    ch_tensor_unref(t[0]);
+    return rc;
+}
+
+static ch_dataset *ragged(int64_t n, int64_t size, bool drop)
+{
+    const ch_tensor_spec spec[] = {{.name = "v", .dtype = CH_I64, .shape = ch_shape_of(-1)},
+                                   {.name = "x", .dtype = CH_I64}};
+
+    return ch_dataset_batch(ch_dataset_map_call(range(n), as_often, NULL, 2, spec, NULL), size,
+                            &(ch_batch_options){.ragged = true, .drop_remainder = drop});
+}
+
 static void same(ch_step *s, void *arg)
 {
     (void)arg;
@@ -86,6 +109,8 @@ static void batch_sizes_are_found(void **state)
         {ch_dataset_concatenate(2, (ch_dataset *[]){batches(32, 4), batches(9, 5)}),
          CH_UNKNOWN},
         {ch_dataset_flat_map(batches(32, 4), whole, NULL), CH_UNKNOWN},
+        {ragged(32, 4, false), 4},
+        {ragged(32, 4, true), 4},
     };
 
     (void)state;
@@ -110,6 +135,48 @@ static void a_batch_is_cut_for_replicas(void **state)
     worker_gets(batches(3, 4), 1, 0, 2, "0 1 / 2");               /* 5.4.11 */
     worker_gets(dropping(2, 1), 1, 0, 2, "0 /  | 1 / ");          /* 5.4.12 */
     worker_gets(ch_dataset_range(0, 3, 1), 1, 0, 1, "0 | 1 | 2"); /* 5.1.2 */
+}
+
+/* 5.4.3: an empty ragged component has row_splits [0]. */
+static void a_ragged_batch_is_cut_by_rows(void **state)
+{
+    const ch_tensor_spec *spec = NULL;
+    ch_dataset           *d = ragged(8, 4, true), *mine = NULL;
+
+    (void)state;
+    worker_gets(ragged(6, 4, false), 1, 0, 2,
+                "1 / 2 2, 0 0 1 / 0 2 2, 0 1 / 2 3 | 4 5 5 / , 0 1 3 / 0, 4 5 / ");
+    worker_gets(ragged(5, 4, false), 1, 0, 2,
+                "1 / 2 2, 0 0 1 / 0 2 2, 0 1 / 2 3 | 4 / , 0 1 / 0, 4 / ");
+    worker_gets(ragged(5, 4, false), 2, 1, 2, "2 2 / , 0 2 / 0 0, 2 / 3 |  / , 0 / 0,  / ");
+    t_ok(ch_dataset_distribute(d, &(ch_input_context){.n_replicas = 2}, &mine));
+    assert_int_equal(ch_dataset_element_spec(mine, &spec), 3);
+    assert_int_equal(spec[0].shape.dim[0], -1);
+    assert_int_equal(spec[1].shape.dim[0], 3);
+    assert_int_equal(spec[2].shape.dim[0], 2);
+    ch_dataset_unref(mine);
+    ch_dataset_unref(d);
+}
+
+/* 5.4.3, of elements that fill a group. */
+static void a_group_is_filled_with_empty_ragged_rows(void **state)
+{
+    static t_given g;
+    ch_dataset    *d = ragged(3, 2, false);
+    ch_iterator   *it = NULL;
+
+    (void)state;
+    for (int drop = 0; drop < 2; drop++) {
+        memset(&g, 0, sizeof(g));
+        t_ok(ch_iterator_new(d, &(ch_iterator_options){.n_replicas = 3}, &it));
+        t_take(it, -1, &g);
+        assert_string_equal(g.text, drop ? "1 /  / , 0 0 1 / 0 / 0, 0 1 /  / "
+                                         : "1 / 2 2 / , 0 0 1 / 0 2 / 0, 0 1 / 2 / ");
+        ch_iterator_unref(it);
+        ch_dataset_unref(d);
+        d = ragged(3, 2, true);
+    }
+    ch_dataset_unref(d);
 }
 
 /* 5.3.4 and the table of 5.3, its column V2: sizes of the pieces of a full batch. */
@@ -450,6 +517,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batch_sizes_are_found),
         cmocka_unit_test(a_batch_is_cut_for_replicas),
+        cmocka_unit_test(a_ragged_batch_is_cut_by_rows),
+        cmocka_unit_test(a_group_is_filled_with_empty_ragged_rows),
         cmocka_unit_test(pieces_of_a_full_batch_are_fixed),
         cmocka_unit_test(replicas_take_elements_in_turn),
         cmocka_unit_test(workers_shard_for_themselves),

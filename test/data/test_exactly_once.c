@@ -263,13 +263,68 @@ static ch_dataset *stage(int number, ch_dataset *d, list *l, bool *any_order)
     }
 }
 
+/* ---- ragged rows ---- */
+
+/* |x| % 4 times x, and x: what the one row is of, the other is of too. */
+static ch_status as_often(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    ch_tensor *number = ch_value_at(ch_tuple_at(in, 0), 0), *t[2] = {NULL, number};
+    int64_t    x = *(const int64_t *)ch_tensor_data(number);
+    ch_status  rc =
+        ch_tensor_copy_of(CH_I64, ch_shape_of(llabs(x) % 4), (int64_t[]){x, x, x}, &t[0]);
+
+    (void)arg;
+    if (rc == CH_OK)
+        rc = ch_tuple_of(2, t, out);
+    ch_tensor_unref(t[0]);
+    return rc;
+}
+
+static ch_dataset *ragged_batches(ch_dataset *d, int size, bool drop)
+{
+    const ch_tensor_spec   spec[] = {{.dtype = CH_I64, .shape = ch_shape_of(-1)},
+                                     {.dtype = CH_I64}};
+    const ch_batch_options opt = {.ragged = true};
+
+    d = ch_dataset_map_call(d, as_often, NULL, 2, spec, NULL);
+    if (draw(2)) {
+        d = ch_dataset_rebatch(ch_dataset_batch(d, 1 + draw(9), &opt), 2,
+                               (int64_t[]){1 + draw(4), draw(4)}, NULL);
+        d = ch_dataset_unbatch(d);
+    }
+    return ch_dataset_batch(d, size,
+                            &(ch_batch_options){.ragged = true, .drop_remainder = drop});
+}
+
+static void check_ragged(const ch_tensor *values, const ch_tensor *splits, const ch_tensor *x)
+{
+    const int64_t *v = ch_tensor_data(values), *s = ch_tensor_data(splits),
+                  *row = ch_tensor_data(x);
+    int64_t n = ch_tensor_count(x);
+
+    assert_int_equal(ch_tensor_count(splits), n + 1);
+    assert_int_equal(s[0], 0);
+    assert_int_equal(s[n], ch_tensor_count(values));
+    for (int64_t r = 0; r < n; r++) {
+        assert_int_equal(s[r + 1] - s[r], llabs(row[r]) % 4);
+        for (int64_t i = s[r]; i < s[r + 1]; i++)
+            assert_int_equal(v[i], row[r]);
+    }
+}
+
 /* ---- what the workers got ---- */
 
-static void add_rows(list *got, const ch_tensor *t)
+static void add_rows(list *got, ch_tuple *t, int replica)
 {
-    for (int64_t i = 0; i < ch_tensor_count(t); i++) {
+    bool             is_ragged = ch_tuple_count(t) == 3;
+    const ch_tensor *x = ch_value_at(ch_tuple_at(t, is_ragged ? 2 : 0), replica);
+
+    if (is_ragged)
+        check_ragged(ch_value_at(ch_tuple_at(t, 0), replica),
+                     ch_value_at(ch_tuple_at(t, 1), replica), x);
+    for (int64_t i = 0; i < ch_tensor_count(x); i++) {
         assert_true(got->n < MOST);
-        got->at[got->n++] = ((const int64_t *)ch_tensor_data(t))[i];
+        got->at[got->n++] = ((const int64_t *)ch_tensor_data(x))[i];
     }
 }
 
@@ -296,7 +351,7 @@ static void run_workers(ch_dataset *d, int n_workers, int n_local, ch_batch_spli
 
             t_ok(ch_iterator_next(it[w], &t));
             for (int r = 0; t != NULL && r < n_local; r++)
-                add_rows(got, ch_value_at(ch_tuple_at(t, 0), r));
+                add_rows(got, t, r);
             more |= t != NULL;
             ch_tuple_unref(t);
         }
@@ -316,7 +371,8 @@ static void one_case(int number)
 
     for (int i = 0; i < n_stages; i++)
         d = stage(4 * number + i, d, &want, &any_order);
-    d = ch_dataset_batch(d, size, &(ch_batch_options){.drop_remainder = drop});
+    d = draw(3) == 0 ? ragged_batches(d, size, drop)
+                     : ch_dataset_batch(d, size, &(ch_batch_options){.drop_remainder = drop});
     d = ch_dataset_with_options(
         d, &(ch_dataset_options){.threads = draw(3) - 1,
                                  .shard = draw(2) ? CH_SHARD_AUTO : CH_SHARD_DATA});

@@ -85,6 +85,35 @@ static ch_dataset *lengths(int64_t n)
     return ch_dataset_map_call(range(n), as_often, NULL, 1, &spec, NULL);
 }
 
+static ch_dataset *ragged(int64_t n, int64_t size)
+{
+    return ch_dataset_batch(lengths(n), size, &(ch_batch_options){.ragged = true});
+}
+
+/* Both halves, under their names, the second one first. */
+static void twice_the_values(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "x/row_splits", ch_step_in(s, 1));
+    ch_step_out(s, "x/values", ch_mul(ch_step_in(s, 0), ch_number(s, 2)));
+}
+
+/* Splits that do not fit what there is. */
+static ch_status bad_splits(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    ch_tensor *t[2] = {NULL, NULL};
+    ch_status  rc = ch_tensor_copy_of(CH_I64, ch_shape_of(3), (int64_t[]){1, 2, 3}, &t[0]);
+
+    (void)in;
+    if (rc == CH_OK)
+        rc = ch_tensor_copy_of(CH_I64, ch_shape_of(3), arg, &t[1]);
+    if (rc == CH_OK)
+        rc = ch_tuple_of(2, t, out);
+    ch_tensor_unref(t[0]);
+    ch_tensor_unref(t[1]);
+    return rc;
+}
+
 static ch_dataset *twice(ch_dataset *element, void *arg)
 {
     (void)arg;
@@ -149,6 +178,52 @@ static void rows_go_in_and_out_of_batches(void **state)
             "0 1 2 | 3 4 | 5 6 7 | 8");
     t_gives(ch_dataset_rebatch(ch_dataset_batch(range(5), 4, NULL), 2, (int64_t[]){1, 0}, NULL),
             "0 |  | 1 |  | 2 |  | 3 |  | 4 | "); /* 5.3.8 */
+}
+
+static void ragged_rows_go_in_and_out_of_batches(void **state)
+{
+    const ch_tensor_spec *spec = NULL;
+    ch_dataset           *d = ch_dataset_unbatch(ragged(5, 3));
+
+    (void)state;
+    assert_int_equal(ch_dataset_element_spec(d, &spec), 1);
+    assert_null(spec[0].name);
+    assert_int_equal(spec[0].shape.rank, 1);
+    t_gives(d, " | 1 | 2 2 | 3 3 3 | 4 4 4 4");
+    t_gives(ch_dataset_rebatch(ragged(5, 3), 1, (int64_t[]){2}, NULL),
+            "1, 0 0 1 | 2 2 3 3 3, 0 2 5 | 4 4 4 4, 0 4");
+    t_gives(ch_dataset_rebatch(ragged(4, 1), 1, (int64_t[]){3}, NULL),
+            "1 2 2, 0 0 1 3 | 3 3 3, 0 3");
+    t_gives(ch_dataset_rebatch(ragged(3, 2), 2, (int64_t[]){2, 0}, NULL),
+            "1, 0 0 1 | , 0 | 2 2, 0 2");
+    /* A ragged batch of ragged batches: its rows are batches. */
+    t_gives(ch_dataset_unbatch(
+                ch_dataset_batch(ragged(4, 2), 2, &(ch_batch_options){.ragged = true})),
+            "1, 0 0 1 | 2 2 3 3 3, 0 2 5");
+    t_gives(ch_dataset_unbatch(ch_dataset_unbatch(
+                ch_dataset_batch(ragged(4, 2), 2, &(ch_batch_options){.ragged = true}))),
+            " | 1 | 2 2 | 3 3 3");
+    d = ch_dataset_map(ragged(4, 3), twice_the_values, NULL, NULL);
+    t_gives(ch_dataset_rebatch(d, 1, (int64_t[]){2}, NULL), "0 0 1, 2 | 0 2 5, 4 4 6 6 6");
+}
+
+static void splits_that_do_not_fit_are_an_error(void **state)
+{
+    static int64_t       splits[][3] = {{0, 1, 4}, {1, 2, 3}, {0, 4, 3}, {0, -1, 3}, {0, 1, 2}};
+    const ch_tensor_spec spec[] = {
+        {.name = "x/values", .dtype = CH_I64, .shape = ch_shape_of(-1)},
+        {.name = "x/row_splits", .dtype = CH_I64, .shape = ch_shape_of(-1)}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(splits) / sizeof(splits[0]); i++) {
+        ch_dataset *d = ch_dataset_map_call(range(1), bad_splits, splits[i], 2, spec, NULL);
+
+        t_gives(ch_dataset_unbatch(ch_dataset_ref(d)), "!INVALID_ARGUMENT");
+        t_gives(ch_dataset_rebatch(d, 1, (int64_t[]){1}, NULL), "!INVALID_ARGUMENT");
+    }
+    t_gives(ch_dataset_unbatch(
+                ch_dataset_map_call(range(1), bad_splits, (int64_t[]){0, 0, 3}, 2, spec, NULL)),
+            " | 1 2 3");
 }
 
 static void bodies_stand_for_elements(void **state)
@@ -272,9 +347,19 @@ static ch_dataset *p_padded(void)
     return ch_dataset_unbatch(ch_dataset_padded_batch(lengths(11), 3, NULL));
 }
 
-static const pipeline pipelines[] = {p_map,     p_noisy_passes, p_batches,     p_interleave,
-                                     p_window,  p_cache,        p_short_cache, p_bucket,
-                                     p_several, p_filter,       p_padded};
+static ch_dataset *p_ragged(void)
+{
+    return ch_dataset_unbatch(ch_dataset_rebatch(ragged(11, 4), 2, (int64_t[]){3, 2}, NULL));
+}
+
+static ch_dataset *p_ragged_batches(void)
+{
+    return ch_dataset_rebatch(ragged(11, 4), 2, (int64_t[]){3, 2}, NULL);
+}
+
+static const pipeline pipelines[] = {
+    p_map,    p_noisy_passes, p_batches, p_interleave, p_window, p_cache,         p_short_cache,
+    p_bucket, p_several,      p_filter,  p_padded,     p_ragged, p_ragged_batches};
 
 static void with_threads(ch_dataset **d, int threads)
 {
@@ -489,6 +574,8 @@ int main(void)
         cmocka_unit_test(maps_are_steps_or_functions),
         cmocka_unit_test(unequal_rows_are_padded_or_ragged),
         cmocka_unit_test(rows_go_in_and_out_of_batches),
+        cmocka_unit_test(ragged_rows_go_in_and_out_of_batches),
+        cmocka_unit_test(splits_that_do_not_fit_are_an_error),
         cmocka_unit_test(bodies_stand_for_elements),
         cmocka_unit_test(samples_follow_weights),
         cmocka_unit_test(parts_are_chosen_by_name),
