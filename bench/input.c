@@ -5,6 +5,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,6 +143,40 @@ static void bare(void *arg, int64_t n)
     free(block);
 }
 
+/* ---- what the thread that trains pays ---- */
+
+enum { STEPS = 301, BUSY_US = 2000 };
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* The median time to get a batch, for a program that then works for 2 ms with it. */
+static void measure_step(bench *b, const input *in)
+{
+    const char *name = "getting a batch, in a step of 2 ms";
+    double      took[STEPS];
+
+    if (!bench_wants(b, name))
+        return;
+    for (int i = 0; i < STEPS; i++) {
+        ch_tuple *t = NULL;
+        double    from = bench_now();
+
+        must(ch_iterator_get_next(in->it, &t));
+        took[i] = bench_now() - from;
+        while (bench_now() - from < 1e-6 * BUSY_US)
+            ;
+        ch_tuple_unref(t);
+    }
+    must(ch_iterator_restart(in->it));
+    qsort(took, STEPS, sizeof(took[0]), compare);
+    bench_add(b, name, "us", BENCH_LOWER, 1e6 * took[STEPS / 2], NAN);
+}
+
 int main(int argc, char **argv)
 {
     bench *b = bench_open("input", argc, argv);
@@ -171,6 +206,8 @@ int main(int argc, char **argv)
                                .command = "exec $PYTHON $PEERS/torch_input.py 2"}},
                      .check = is_all_there,
                  });
+    if (in.n >= STEPS * BATCH)
+        measure_step(b, &in);
     ch_iterator_unref(in.it);
     close(fd);
     unlink(in.path);
