@@ -478,15 +478,19 @@ static ch_item *take_item(ch_belt *l)
     ch_item *i = l->item[at];
     memmove(&l->item[at], &l->item[at + 1], (size_t)(l->n - at - 1) * sizeof(ch_item *));
     l->n--;
-    tell(l); /* there is room */
+    if (l->n <= l->capacity / 2 || l->it->budget.most > 0)
+        tell(
+            l); /* there is room for some, so that who takes one does not wake somebody each time */
     return i;
 }
 
-/* Twice as much beforehand where that was not enough. */
+/* Twice as much beforehand, where that was not enough although threads have been idle. */
 static void wish_for_more(ch_belt *l)
 {
-    if (l->opt.ahead == 0 && l->n_pulled > 8 && l->capacity * 2 <= 8 * l->it->n_threads + 8)
-        l->capacity *= 2;
+    if (l->opt.ahead > 0 || l->n_pulled <= 8 || l->it->idle.n == 0 ||
+        l->capacity * 2 > 8 * l->it->n_threads + 8)
+        return;
+    l->capacity *= 2;
     tell(l);
 }
 

@@ -10,7 +10,7 @@
  *     ... rc = ch__belt_open(c, &ops, &(ch_belt_options){.want = 1}); ...
  *     const ch_stage ch__stage_x = {.name = "x", ..., CH_BELTED, .close = ch__close_nothing};
  *
- * The threads are the iterator's. Each looks for work from the last stage towards the sources; one
+ * The threads are the iterator's. Each looks for work from the sources on; one
  * that has to wait for an item does work of that belt in the meantime. With no threads, whoever
  * takes does it all, an element at a time.
  *

@@ -56,9 +56,10 @@ ch_status ch__iterator_wait(ch_iterator *it, ch_crowd *crowd, const char *whom)
 
 /* ---- threads ---- */
 
+/* Sources first: who works further on then finds what it needs, and does not wait for another who reads. */
 static bool find_work(ch_iterator *it)
 {
-    for (int i = it->n_belts - 1; i >= 0; i--)
+    for (int i = 0; i < it->n_belts; i++)
         if (ch__belt_work(it->belt[i]))
             return true;
     return false;

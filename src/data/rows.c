@@ -8,13 +8,13 @@
 
 #include <string.h>
 
+#include "base/ahead.h"
 #include "base/fault.h"
 #include "base/mem.h"
 
 enum {
-    AHEAD = 2,   /* rows between asking for the first bytes of one and copying it */
-    ASKED = 512, /* so many bytes: the rest the CPU sees coming */
-    LINE = 64,
+    AHEAD = 2,       /* rows between asking for the first bytes of one and copying it */
+    ASKED = 512,     /* so many bytes: the rest the CPU sees coming */
     SMALL = 64 << 10 /* bytes of a batch that is not worth a block */
 };
 
@@ -422,8 +422,7 @@ static void copy_plain(const joining *j, char *base)
         int               at = 0;
 
         if (r + AHEAD < j->n)
-            for (int b = 0; b < ASKED; b += LINE)
-                __builtin_prefetch((const char *)j->row[r + AHEAD]->part[0].data + b);
+            ch__ask_to_read(j->row[r + AHEAD]->part[0].data, ASKED);
         for (int i = 0; i < e->n; i++, at++) {
             const ch_part *p = &e->part[i];
             bool           is_split = splits(j, i);
@@ -543,8 +542,7 @@ ch_status ch__rows_join(const ch_dataset *d, const ch_rows_how *how, int n,
 /* Out of a shuffle it may have been away for long. */
 static void add_soon_needed(ch_item *i, ch_element *e)
 {
-    for (size_t b = 0; b < sizeof(*e) + 3 * sizeof(ch_part); b += LINE)
-        __builtin_prefetch((const char *)e + b);
+    ch__ask_to_read((const char *)e, sizeof(*e) + 3 * sizeof(ch_part));
     ch__item_add(i, e);
 }
 

@@ -3,7 +3,7 @@
 #ifndef KERNEL_BAG_LOOPS_H
 #define KERNEL_BAG_LOOPS_H
 
-#include "kernel/ahead.h"
+#include "base/ahead.h"
 #include "kernel/rows.h"
 #include "kernel/simd.h"
 

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "kernel/ahead.h"
+#include "base/ahead.h"
 #include "kernel/block.h"
 
 /* ---- reading ---- */

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernel/ahead.h"
+#include "base/ahead.h"
 
 /* clang-format off */
 /* name, slots; sparse, by row, norms, initial */

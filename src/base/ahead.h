@@ -1,8 +1,8 @@
-/* kernel/ahead.h -- rows at random are asked for before they are needed.
+/* base/ahead.h -- what lies at random in memory is asked for before it is needed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef KERNEL_AHEAD_H
-#define KERNEL_AHEAD_H
+#ifndef BASE_AHEAD_H
+#define BASE_AHEAD_H
 
 #include <stdint.h>
 
