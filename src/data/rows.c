@@ -184,6 +184,7 @@ ch_status ch__rows_count(const ch_dataset *d, const ch_element *e, const char *s
                          int64_t *out)
 {
     int64_t rows = -1;
+    int     first = 0; /* of those that have rows */
 
     for (int i = 0; i < e->n; i++) {
         int     values = ch__rows_values_of(d, i);
@@ -197,10 +198,10 @@ ch_status ch__rows_count(const ch_dataset *d, const ch_element *e, const char *s
                             "values begin, from 0 on and never back",
                             stage, i, d->spec[i].name, (long long)e->part[values].shape.dim[0]);
         if (rows >= 0 && own != rows)
-            return ch__fail(
-                CH_INVALID_ARGUMENT,
-                "%s: component %d of an element has %lld rows, those before it %lld", stage, i,
-                (long long)own, (long long)rows);
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "%s: components %d and %d of an element have %lld and %lld rows",
+                            stage, first, i, (long long)rows, (long long)own);
+        first = rows < 0 ? i : first;
         rows = own;
     }
     *out = rows;
