@@ -41,10 +41,9 @@ static ch_status check_values(const ch_dataset *d, size_t n_values, const double
 /* ---- padded_batch ---- */
 
 typedef struct padding {
-    ch_cursor      base;
-    ch_block_pool *pool;
-    ch_arena       arena;
-    ch_rows_how    how;
+    ch_batching base;
+    ch_arena    arena; /* of `how` */
+    ch_rows_how how;
 } padding;
 
 static ch_status check_shapes(const ch_dataset *d, const Cohort__PaddedBatch *a)
@@ -94,14 +93,14 @@ static void padded_pull(ch_cursor *c, ch_item *i)
 {
     const Cohort__PaddedBatch *a = CH_ATTRS(c, Cohort__PaddedBatch);
 
-    ch__rows_pull(i, c->in[0], (int)a->size, a->drop_remainder);
+    ch__rows_pull((ch_batching *)c, i, (int)a->size, a->drop_remainder);
 }
 
 static void padded_make(ch_cursor *c, ch_item *i)
 {
     padding *p = (padding *)c;
 
-    ch__rows_make(c->dataset, &p->how, p->pool, i);
+    ch__rows_make(&p->base, &p->how, i);
 }
 
 static ch_status padded_open(ch_cursor *c)
@@ -109,20 +108,16 @@ static ch_status padded_open(ch_cursor *c)
     static const ch_belt_ops   ops = {padded_pull, padded_make};
     const Cohort__PaddedBatch *a = CH_ATTRS(c, Cohort__PaddedBatch);
     padding                   *p = (padding *)c;
-    ch_status                  rc = ch__block_pool_new(&p->pool);
+    ch_status rc = pad_how(&p->arena, c->dataset->in[0], a->n_shapes, a->shapes,
+                           a->n_values > 0 ? a->values : NULL, &p->how);
 
-    if (rc == CH_OK)
-        rc = pad_how(&p->arena, c->dataset->in[0], a->n_shapes, a->shapes,
-                     a->n_values > 0 ? a->values : NULL, &p->how);
-    return rc == CH_OK ? ch__belt_open(c, &ops, &(ch_belt_options){.want = 1}) : rc;
+    return rc == CH_OK ? ch__rows_open(&p->base, &ops) : rc;
 }
 
 static void padded_close(ch_cursor *c)
 {
-    padding *p = (padding *)c;
-
-    ch__block_pool_unref(p->pool);
-    ch__arena_drop(&p->arena);
+    ch__arena_drop(&((padding *)c)->arena);
+    ch__rows_close(c);
 }
 
 const ch_stage ch__stage_padded_batch = {
@@ -133,7 +128,7 @@ const ch_stage ch__stage_padded_batch = {
     .cursor_bytes = sizeof(padding),
     .infer = padded_infer,
     .open = padded_open,
-    CH_BELTED,
+    CH_BATCHED,
     .close = padded_close,
 };
 

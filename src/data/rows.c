@@ -540,63 +540,109 @@ ch_status ch__rows_join(const ch_dataset *d, const ch_rows_how *how, int n,
 
 /* ---- for belts ---- */
 
-/* Out of a shuffle it may have been away for long. */
-static void add_soon_needed(ch_item *i, ch_element *e)
+/* The next of the rows; out of a shuffle it may have been away for long. */
+static ch_status next_row(ch_batching *b, bool *has_end)
 {
+    ch_element *e = NULL;
+    ch_status   rc = ch__cursor_next(b->base.in[0], &e);
+
+    if (rc != CH_OK)
+        return rc;
+    *has_end = e == NULL;
+    if (e == NULL)
+        return CH_OK;
     ch__ask_to_read((const char *)e, sizeof(*e) + 3 * sizeof(ch_part));
-    ch__item_add(i, e);
+    return ch__elements_add(&b->rows, e, b->base.stage->name);
 }
 
-void ch__rows_pull(ch_item *i, ch_cursor *from, int n, bool drop_remainder)
+void ch__rows_pull(ch_batching *b, ch_item *i, int n, bool drop_remainder)
 {
-    int have = 0;
+    while (b->rows.n < n && !i->has_end) {
+        ch_status rc = next_row(b, &i->has_end);
 
-    while (have < n && !i->has_end) {
-        ch_element *e = NULL;
-        ch_status   rc = ch__cursor_next(from, &e);
-
-        if (rc != CH_OK)
+        if (rc != CH_OK) {
             ch__item_add_error(i, rc);
-        else if (e == NULL)
-            i->has_end = true;
-        else
-            add_soon_needed(i, e);
-        if (rc == CH_CANCELLED)
             return;
-        have += e != NULL;
+        }
     }
-    for (int k = 0; drop_remainder && have < n && k < i->n; k++)
-        if (i->slot[k].element != NULL)
-            ch__slot_drop(&i->slot[k]);
+    if (drop_remainder && b->rows.n < n)
+        ch__elements_empty(&b->rows);
+    for (int k = 0; k < b->rows.n; k++)
+        ch__item_add(i, b->rows.at[k]);
+    b->rows.n = 0;
 }
 
-/* Errors move to the front; what is behind them becomes one. */
-void ch__rows_make(const ch_dataset *d, const ch_rows_how *how, ch_block_pool *pool, ch_item *i)
+/* What an item has is elements, or one error. */
+void ch__rows_make(ch_batching *b, const ch_rows_how *how, ch_item *i)
 {
-    ch_element **row = ch__malloc(((size_t)i->n + 1) * sizeof(ch_element *));
-    ch_element  *whole = NULL;
-    int          n_rows = 0, n_errors = 0;
-    ch_status    rc = row == NULL ? ch__fail_memory(d->stage->name) : CH_OK;
+    const ch_dataset *d = b->base.dataset;
+    int               n = i->n;
+    ch_element      **row, *whole = NULL;
+    ch_status         rc;
 
-    for (int k = 0; k < i->n; k++) {
-        ch_slot s = i->slot[k];
-
-        i->slot[k] = (ch_slot){0};
-        if (s.rc != CH_OK)
-            i->slot[n_errors++] = s;
-        else if (row != NULL && s.element != NULL)
-            row[n_rows++] = s.element;
-        else
-            ch__element_free(s.element);
-    }
-    if (rc == CH_OK && n_rows > 0)
-        rc = ch__rows_join(d, how, n_rows, row, pool, &whole);
-    for (int k = 0; k < n_rows; k++)
-        ch__element_free(row[k]);
+    if (n == 0 || i->slot[0].rc != CH_OK)
+        return;
+    row = ch__malloc((size_t)n * sizeof(ch_element *));
+    for (int k = 0; row != NULL && k < n; k++)
+        row[k] = i->slot[k].element;
+    rc = row == NULL ? ch__fail_memory(d->stage->name)
+                     : ch__rows_join(d, how, n, row, b->pool, &whole);
     ch__free(row);
-    i->n = n_errors;
-    if (whole != NULL)
+    for (int k = 0; k < n; k++)
+        ch__slot_drop(&i->slot[k]);
+    i->n = 0;
+    if (rc == CH_OK)
         ch__item_add(i, whole);
-    else if (rc != CH_OK)
+    else
         ch__item_add_error(i, rc);
+}
+
+ch_status ch__rows_open(ch_batching *b, const ch_belt_ops *ops)
+{
+    ch_status rc = ch__block_pool_new(&b->pool);
+
+    return rc == CH_OK ? ch__belt_open(&b->base, ops, &(ch_belt_options){.want = 1}) : rc;
+}
+
+ch_status ch__rows_rewind(ch_cursor *c)
+{
+    ch_status rc;
+
+    ch__belt_hold(c->belt);
+    ch__belt_clear(c->belt);
+    ch__elements_empty(&((ch_batching *)c)->rows);
+    rc = ch__rewind_inputs(c);
+    ch__belt_release(c->belt);
+    return rc;
+}
+
+void ch__rows_save(ch_cursor *c, ch_saver *s)
+{
+    ch__belt_hold(c->belt);
+    ch__belt_save(c->belt, s);
+    ch__save_elements(s, &((ch_batching *)c)->rows);
+    ch__save_inputs(c, s);
+    ch__belt_release(c->belt);
+}
+
+ch_status ch__rows_load(ch_cursor *c, ch_loader *l)
+{
+    ch_status rc;
+
+    ch__belt_hold(c->belt);
+    rc = ch__belt_load(c->belt, l);
+    if (rc == CH_OK)
+        rc = ch__load_elements(l, INT32_MAX, c->dataset->in[0], &((ch_batching *)c)->rows);
+    if (rc == CH_OK)
+        rc = ch__load_inputs(c, l);
+    ch__belt_release(c->belt);
+    return rc;
+}
+
+void ch__rows_close(ch_cursor *c)
+{
+    ch_batching *b = (ch_batching *)c;
+
+    ch__elements_drop(&b->rows);
+    ch__block_pool_unref(b->pool);
 }

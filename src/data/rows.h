@@ -55,9 +55,29 @@ static inline int64_t ch__rows_batches(int64_t n, int64_t size, bool drop_remain
 ch_status ch__rows_join(const ch_dataset *d, const ch_rows_how *how, int n,
                         ch_element *const *row, ch_block_pool *pool, ch_element **out);
 
-/* For belts. Pull: `n` elements, and the errors among them. Make: the errors, then the elements as one. */
-void ch__rows_pull(ch_item *i, ch_cursor *from, int n, bool drop_remainder);
-void ch__rows_make(const ch_dataset *d, const ch_rows_how *how, ch_block_pool *pool,
-                   ch_item *i);
+/* ---- for belts ---- */
+
+/* A cursor that makes batches: what those of such stages begin with. */
+typedef struct ch_batching {
+    ch_cursor      base;
+    ch_block_pool *pool; /* of the batches' memory */
+    ch_elements    rows; /* of the batch that is being pulled */
+} ch_batching;
+
+/* Pull: `n` elements, or an error, and then what came before it waits for the next item. */
+void ch__rows_pull(ch_batching *b, ch_item *i, int n, bool drop_remainder);
+/* Make: the elements as one. */
+void ch__rows_make(ch_batching *b, const ch_rows_how *how, ch_item *i);
+
+ch_status ch__rows_open(ch_batching *b, const ch_belt_ops *ops);
+ch_status ch__rows_rewind(ch_cursor *c);
+void      ch__rows_save(ch_cursor *c, ch_saver *s);
+ch_status ch__rows_load(ch_cursor *c, ch_loader *l);
+void      ch__rows_close(ch_cursor *c);
+/* clang-format off */
+#define CH_BATCHED                                                                             \
+    .next = ch__belted_next, .rewind = ch__rows_rewind,                                        \
+    .save = ch__rows_save, .load = ch__rows_load
+/* clang-format on */
 
 #endif

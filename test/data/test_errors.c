@@ -290,6 +290,85 @@ static void a_place_before_or_behind_an_error_is_taken_up(void **state)
             }
 }
 
+/* ---- batches ---- */
+
+static ch_status always_bad(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    (void)in;
+    (void)out;
+    atomic_fetch_add((atomic_int *)arg, 1);
+    return ch__fail(CH_ABORTED, "no element is good");
+}
+
+static ch_dataset *batched(ch_dataset *d, int64_t size, bool padded)
+{
+    return padded ? ch_dataset_padded_batch(d, size, NULL) : ch_dataset_batch(d, size, NULL);
+}
+
+/* Even where they never end, and nothing fills a batch. */
+static void a_batch_collects_no_errors(void **state)
+{
+    (void)state;
+    for (int padded = 0; padded < 2; padded++)
+        for (int threads = CH_OFF; threads < 4; threads++) {
+            atomic_int   n = 0;
+            ch_dataset  *d = ch_dataset_repeat(range(), CH_INFINITE);
+            ch_iterator *it = NULL;
+            ch_tuple    *t = NULL;
+
+            d = batched(ch_dataset_map_call(d, always_bad, &n, 1, &one_int, NULL), 4, padded);
+            d = with_threads(d, threads);
+            t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it));
+            for (int i = 0; i < 100; i++)
+                t_refused(ch_iterator_next(it, &t), CH_ABORTED, "no element is good", "map");
+            ch_iterator_unref(it);
+            assert_true(n >= 100 && n < 100000);
+            ch_dataset_unref(d);
+        }
+}
+
+/* The error comes before the batch that it interrupted, which is whole. */
+static void a_batch_that_an_error_interrupts_is_filled_behind_it(void **state)
+{
+    static const char want[] =
+        "0 1 2 3 4 5 6 7 | 8 9 10 11 12 13 14 15 | !ABORTED | 16 18 19 20 21 22 23 24 | "
+        "25 26 27 28 29 30 31 32 | 33 34 35 36 37 38 39";
+
+    (void)state;
+    for (int padded = 0; padded < 2; padded++)
+        for (int threads = CH_OFF; threads < 4; threads++)
+            for (int n = 0; n < 6; n++) {
+                ch_dataset  *d = batched(p_call(false), 8, padded), *few, *many;
+                ch_iterator *it = NULL, *other = NULL;
+                void        *bytes = NULL;
+                size_t       size = 0;
+                t_given      g;
+
+                memset(&g, 0, sizeof(g));
+                many = with_threads(ch_dataset_ref(d), threads);
+                few = with_threads(d, threads == 0 ? CH_OFF : 0);
+                t_ok(ch_iterator_new(many, &(ch_iterator_options){.go_on = true}, &it));
+                t_take(it, n, &g);
+                t_ok(ch_iterator_save(it, &bytes, &size));
+                t_ok(ch_iterator_new(few, &(ch_iterator_options){.go_on = true}, &other));
+                t_ok(ch_iterator_restore(other, bytes, size));
+                t_take(other, -1, &g);
+                assert_string_equal(g.text, want);
+                t_ok(ch_iterator_restart(other)); /* nothing is left of the pass before */
+                memset(&g, 0, sizeof(g));
+                t_take(other, 3, &g);
+                t_ok(ch_iterator_restart(other));
+                memset(&g, 0, sizeof(g));
+                t_take(other, -1, &g);
+                assert_string_equal(g.text, want);
+                ch_bytes_free(bytes);
+                ch_iterator_unref(it);
+                ch_iterator_unref(other);
+                ch_dataset_unref(many);
+                ch_dataset_unref(few);
+            }
+}
+
 /* ---- ending in mid-flight ---- */
 
 static atomic_int n_running, n_calls;
@@ -436,6 +515,8 @@ int main(void)
         cmocka_unit_test(without_going_on_an_error_is_the_end),
         cmocka_unit_test(a_generator_that_fails_goes_on_behind_it),
         cmocka_unit_test(a_place_before_or_behind_an_error_is_taken_up),
+        cmocka_unit_test(a_batch_collects_no_errors),
+        cmocka_unit_test(a_batch_that_an_error_interrupts_is_filled_behind_it),
         cmocka_unit_test(a_dropped_iterator_waits_for_no_more_than_the_current_elements),
     };
 
