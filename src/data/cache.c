@@ -52,7 +52,7 @@ static ch_status cache_rewind(ch_cursor *c)
 static void cache_save(ch_cursor *c, ch_saver *s)
 {
     caching *x = (caching *)c;
-    bool     by_value = c->it->unordered || ch__dataset_is_unordered(c->dataset);
+    bool     by_value = c->it->unordered || c->dataset->is_unordered;
 
     ch__save_int(s, x->is_whole);
     ch__save_int(s, x->kept.n);

@@ -459,7 +459,7 @@ static ch_status write_again(keeping *x, int64_t n)
     bool             is_end = false;
     ch_status        rc;
 
-    if (c->it->unordered || ch__dataset_is_unordered(c->dataset))
+    if (c->it->unordered || c->dataset->is_unordered)
         return ch__fail_at(CH_NOT_FOUND,
                            "restore: the cache that was read; it cannot be made again, since "
                            "stages before it are unordered");

@@ -158,8 +158,33 @@ ch_status ch_dataset_encode(const ch_dataset *d, void **bytes, size_t *n)
 
 typedef struct reader {
     int          n, cap;
-    ch_dataset **made; /* stages so far */
+    ch_dataset **made;          /* stages so far */
+    size_t       left_for_them; /* bytes */
 } reader;
+
+/* Bytes that a stage takes for what infer says: a few bytes that name a stage as input bring its
+ * components, with their names, into being once more. */
+static size_t bytes_of(const ch_dataset *d)
+{
+    size_t bytes = sizeof(*d) + (size_t)d->n_parts * (sizeof(*d->spec) + sizeof(*d->name));
+
+    for (int i = 0; i < d->n_parts; i++)
+        bytes += d->name[i] != NULL ? strlen(d->name[i]) : 0;
+    return bytes;
+}
+
+static ch_status add_made(reader *r, ch_dataset *d)
+{
+    size_t bytes = bytes_of(d);
+
+    r->made[r->n++] = d;
+    if (bytes > r->left_for_them)
+        return ch__fail(CH_RESOURCE_EXHAUSTED,
+                        "stage %d, %s: the components of all stages take too much memory",
+                        r->n - 1, d->stage->name);
+    r->left_for_them -= bytes;
+    return CH_OK;
+}
 
 static const ch_stage *stage_named(const char *name)
 {
@@ -274,9 +299,7 @@ static ch_status read_stage(reader *r, const Cohort__Stage *m)
     }
     ch__message_free(attrs);
     ch__free(in);
-    if (rc == CH_OK)
-        r->made[r->n++] = d;
-    return rc;
+    return rc == CH_OK ? add_made(r, d) : rc;
 }
 
 static ch_status read_bytes(reader *r, ch_wire_span s, size_t budget)
@@ -326,7 +349,7 @@ static ch_status read_pipeline(reader *r, const void *bytes, size_t n)
 
 ch_status ch_dataset_decode(const void *bytes, size_t n, ch_dataset **out)
 {
-    reader    r = {0};
+    reader    r = {.left_for_them = ((size_t)16 << 20) + 2 * n};
     ch_status rc = read_pipeline(&r, bytes, n);
 
     if (rc == CH_OK)

@@ -63,7 +63,9 @@ typedef struct ch_data_call {
     void *arg;
 } ch_data_call;
 
-enum { CH_MAX_PARTS = 256, CH_MAX_DATASET_DEPTH = 256 };
+/* Stages may be shared, so that few of them describe very many: what runs is a tree, and its size is
+ * bounded, so that who walks over one, from anywhere, comes to an end. */
+enum { CH_MAX_PARTS = 256, CH_MAX_DATASET_DEPTH = 256, CH_MAX_DATASET_STAGES = 1 << 14 };
 
 struct ch_dataset {
     atomic_int        refs;
@@ -76,9 +78,11 @@ struct ch_dataset {
     ch_graph         *graph;
     ch_tuple         *data; /* tensors of sources in memory */
     ch_data_call      call;
-    int               depth;
-    uint64_t          hash;      /* of what it describes, data in memory aside */
-    ch_dataset       *next_free; /* while it is let go of */
+    int               depth, n_stages; /* of the tree */
+    uint64_t          hash;            /* of what it describes, data in memory aside */
+    _Atomic uint64_t  fingerprint;     /* 0: not asked for yet */
+    bool              is_unordered;    /* a stage in it may give its elements in any order */
+    ch_dataset       *next_free;       /* while it is let go of */
 
     /* What infer says. */
     int             n_parts;
@@ -87,6 +91,8 @@ struct ch_dataset {
     bool            same_rows; /* parts whose first size is -1, ragged ones aside, have equally
                                 * many rows */
     int64_t         cardinality;
+
+    ch_dataset_options options; /* what options in it say, the outermost first */
 };
 
 /* The attributes as what they are. */
@@ -117,10 +123,8 @@ ch_status ch__dataset_set_part(ch_dataset *d, int i, const ch_tensor_spec *spec)
 ch_status ch__dataset_set_parts(ch_dataset *d, int n, const ch_tensor_spec *spec);
 /* The parts of `from`, its rows and its number. */
 ch_status ch__dataset_like(ch_dataset *d, const ch_dataset *from);
-/* True if a stage in it may give its elements in any order. */
-bool ch__dataset_is_unordered(const ch_dataset *d);
 /* Tells datasets apart by what they describe, data in memory too; not by what C functions do. */
-uint64_t ch__dataset_fingerprint(const ch_dataset *d);
+uint64_t ch__dataset_fingerprint(ch_dataset *d);
 /* Elements may also be as those of `other`: sizes that differ are not known. */
 ch_status ch__dataset_widen(ch_dataset *d, const ch_dataset *other);
 /* A spec as a message whose memory is of the arena; and parts as one says. */
@@ -139,8 +143,8 @@ const ch_stage *const *ch__stages(void);
 
 /* Stages that others ask for. */
 extern const ch_stage ch__stage_element, ch__stage_options;
-/* What its options say, the outermost first. */
-ch_dataset_options ch__dataset_options(const ch_dataset *d);
+/* What the stage itself says; zero if it is another. */
+ch_dataset_options ch__stage_options_of(const ch_dataset *d);
 /* ch_dataset_cache in a file. */
 ch_dataset *ch__dataset_cache_file(ch_dataset *d, const char *path);
 /* ch_dataset_shard by a distribution: `why` ("files") is what there must be enough of. */

@@ -170,6 +170,13 @@ static ch_status take_parts(ch_dataset *d, const ch_dataset_make *m)
         d->depth = d->body->depth + 1;
     if (d->depth > CH_MAX_DATASET_DEPTH)
         return ch__dataset_fail(d, "more than %d stages in a row", CH_MAX_DATASET_DEPTH);
+    d->n_stages = 1 + (d->body != NULL ? d->body->n_stages : 0);
+    for (int i = 0; i < d->n_in && d->n_stages <= CH_MAX_DATASET_STAGES; i++)
+        d->n_stages += d->in[i]->n_stages;
+    if (d->n_stages > CH_MAX_DATASET_STAGES)
+        return ch__dataset_fail(
+            d, "more than %d stages, each counted as often as elements are taken from it",
+            CH_MAX_DATASET_STAGES);
     if (d->stage->attrs != NULL)
         return ch__message_copy(d->stage->attrs, m->attrs, &d->attrs);
     return CH_OK;
@@ -233,10 +240,14 @@ static uint64_t mix_tensor(uint64_t h, const ch_tensor *t)
     return mix(h, &crc, sizeof(crc));
 }
 
-uint64_t ch__dataset_fingerprint(const ch_dataset *d)
+/* Kept, since it looks at all the data: whoever is first, it is the same. */
+uint64_t ch__dataset_fingerprint(ch_dataset *d)
 {
-    uint64_t h = d->hash;
+    uint64_t h = atomic_load_explicit(&d->fingerprint, memory_order_relaxed);
 
+    if (h != 0)
+        return h;
+    h = d->hash;
     for (int i = 0; d->data != NULL && i < ch_tuple_count(d->data); i++)
         h = mix_tensor(h, ch_value_at(ch_tuple_at(d->data, i), 0));
     for (int i = 0; i < d->n_in + (d->body != NULL); i++) {
@@ -244,6 +255,7 @@ uint64_t ch__dataset_fingerprint(const ch_dataset *d)
 
         h = mix(h, &in, sizeof(in));
     }
+    atomic_store_explicit(&d->fingerprint, h, memory_order_relaxed);
     return h;
 }
 
@@ -255,6 +267,32 @@ static void drop_make(const ch_dataset_make *m)
     ch_dataset_unref(m->element);
     ch_graph_unref(m->graph);
     ch_tuple_unref(m->data);
+}
+
+static bool says_unordered(const ch_dataset *d)
+{
+    if (d->stage == &ch__stage_options)
+        return CH_ATTRS_OF(d, Cohort__Options)->unordered != 0;
+    if (strcmp(d->stage->name, "interleave") == 0)
+        return CH_ATTRS_OF(d, Cohort__Interleave)->unordered != 0;
+    return strcmp(d->stage->name, "map") == 0 && CH_ATTRS_OF(d, Cohort__Map)->unordered != 0;
+}
+
+/* What holds for all of it, so that nobody has to walk over it. */
+static void sum_up(ch_dataset *d)
+{
+    d->options = ch__stage_options_of(d);
+    d->is_unordered = says_unordered(d) || (d->body != NULL && d->body->is_unordered);
+    for (int i = 0; i < d->n_in; i++) {
+        const ch_dataset_options *in = &d->in[i]->options;
+
+        d->options.threads = d->options.threads != 0 ? d->options.threads : in->threads;
+        d->options.shard = d->options.shard != 0 ? d->options.shard : in->shard;
+        if (d->options.memory_bytes == 0)
+            d->options.memory_bytes = in->memory_bytes;
+        d->options.unordered |= in->unordered;
+        d->is_unordered |= d->in[i]->is_unordered;
+    }
 }
 
 ch_dataset *ch__dataset_new(const ch_stage *stage, const ch_dataset_make *m)
@@ -282,8 +320,10 @@ ch_dataset *ch__dataset_new(const ch_stage *stage, const ch_dataset_make *m)
         rc = stage->infer(d);
     if (rc == CH_OK)
         rc = set_hash(d);
-    if (rc == CH_OK)
+    if (rc == CH_OK) {
+        sum_up(d);
         return d;
+    }
     if (d->in == NULL)
         for (int i = 0; i < m->n_in; i++)
             ch_dataset_unref(m->in[i]);
@@ -292,25 +332,6 @@ ch_dataset *ch__dataset_new(const ch_stage *stage, const ch_dataset_make *m)
 }
 
 /* ---- looking at one ---- */
-
-static bool says_unordered(const ch_dataset *d)
-{
-    if (d->stage == &ch__stage_options)
-        return CH_ATTRS_OF(d, Cohort__Options)->unordered != 0;
-    if (strcmp(d->stage->name, "interleave") == 0)
-        return CH_ATTRS_OF(d, Cohort__Interleave)->unordered != 0;
-    return strcmp(d->stage->name, "map") == 0 && CH_ATTRS_OF(d, Cohort__Map)->unordered != 0;
-}
-
-bool ch__dataset_is_unordered(const ch_dataset *d)
-{
-    if (says_unordered(d) || (d->body != NULL && ch__dataset_is_unordered(d->body)))
-        return true;
-    for (int i = 0; i < d->n_in; i++)
-        if (ch__dataset_is_unordered(d->in[i]))
-            return true;
-    return false;
-}
 
 int64_t ch_dataset_cardinality(const ch_dataset *d)
 {

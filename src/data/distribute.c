@@ -56,11 +56,64 @@ int64_t ch_dataset_batch_size(const ch_dataset *d)
 
 /* ---- other trees ---- */
 
-typedef struct division {
-    int  n, index;  /* workers, and which of them */
-    bool is_strict; /* only where it cannot change what is read in all */
-    char why_not[160];
-} division;
+typedef struct division division;
+typedef ch_dataset *(*rewrite)(division *v, ch_dataset *d);
+
+/* What was made of a stage: one that several take from is rewritten once. */
+typedef struct rewritten {
+    rewrite     how;
+    ch_dataset *from, *to; /* `to` is referenced */
+} rewritten;
+
+struct division {
+    int        n, index;  /* workers, and which of them */
+    bool       is_strict; /* only where it cannot change what is read in all */
+    char       why_not[160];
+    int        n_done, cap_done;
+    rewritten *done;
+
+    int                n_counted, cap_counted;
+    const ch_dataset **counted; /* names of files whose number was looked at */
+};
+
+static void forget(division *v)
+{
+    for (int i = 0; i < v->n_done; i++)
+        ch_dataset_unref(v->done[i].to);
+    ch__free(v->done);
+    ch__free(v->counted);
+}
+
+/* Without memory, again. */
+static bool was_counted(division *v, const ch_dataset *names)
+{
+    for (int i = 0; i < v->n_counted; i++)
+        if (v->counted[i] == names)
+            return true;
+    if (ch__grow((void **)&v->counted, &v->cap_counted, v->n_counted + 1, sizeof(*v->counted)))
+        v->counted[v->n_counted++] = names;
+    return false;
+}
+
+/* NULL on an error. */
+static ch_dataset *once(division *v, ch_dataset *d, rewrite how)
+{
+    ch_dataset *to;
+
+    for (int i = 0; i < v->n_done; i++)
+        if (v->done[i].from == d && v->done[i].how == how)
+            return ch_dataset_ref(v->done[i].to);
+    to = how(v, d);
+    if (to == NULL)
+        return NULL;
+    if (!ch__grow((void **)&v->done, &v->cap_done, v->n_done + 1, sizeof(*v->done))) {
+        (void)ch__fail_memory("distributing a dataset");
+        ch_dataset_unref(to);
+        return NULL;
+    }
+    v->done[v->n_done++] = (rewritten){how, d, ch_dataset_ref(to)};
+    return to;
+}
 
 /* A file of its own for each worker: "train-1-of-4.zst". */
 static ch_dataset *own_cache(const division *v, const ch_dataset *d, ch_dataset *in)
@@ -96,8 +149,6 @@ static ch_dataset *with_inputs(const division *v, const ch_dataset *d, ch_datase
                                                         .call = &d->call});
 }
 
-typedef ch_dataset *(*rewrite)(division *v, ch_dataset *d);
-
 /* A copy of the tree with every input rewritten; NULL on an error. */
 static ch_dataset *rewrite_inputs(division *v, ch_dataset *d, rewrite each)
 {
@@ -106,7 +157,7 @@ static ch_dataset *rewrite_inputs(division *v, ch_dataset *d, rewrite each)
     bool         is_whole = in != NULL;
 
     for (int i = 0; i < d->n_in && is_whole; i++)
-        is_whole = (in[i] = each(v, d->in[i])) != NULL;
+        is_whole = (in[i] = once(v, d->in[i], each)) != NULL;
     if (is_whole)
         out = with_inputs(v, d, in);
     else
@@ -122,7 +173,7 @@ static ch_dataset *rewrite_inputs(division *v, ch_dataset *d, rewrite each)
 static ch_dataset *by_hint(division *v, ch_dataset *d)
 {
     if (d->stage == &ch__stage_shard && CH_ATTRS_OF(d, Cohort__Shard)->n == CH_BY_HINT) {
-        ch_dataset *in = by_hint(v, d->in[0]);
+        ch_dataset *in = once(v, d->in[0], by_hint);
 
         return in != NULL ? ch_dataset_shard(in, v->n, v->index) : NULL;
     }
@@ -221,18 +272,28 @@ static int64_t count_names(ch_dataset *names)
     return n;
 }
 
-static int64_t fewest_files(const ch_dataset *d)
+static int64_t fewest_below(division *v, const ch_dataset *d)
 {
     int64_t least = INT64_MAX;
     bool    is_reader = is_one_of(d, readers) || (d->body != NULL && reads_files(d->body));
 
     for (int i = 0; i < d->n_in; i++) {
-        int64_t n = is_reader && !reads_files(d->in[i]) ? count_names(d->in[i])
-                                                        : fewest_files(d->in[i]);
+        ch_dataset *in = d->in[i];
+        int64_t     n = least;
 
+        if (!is_reader || reads_files(in))
+            n = fewest_below(v, in);
+        else if (!was_counted(v, in))
+            n = count_names(in);
         least = n < least ? n : least;
     }
     return least;
+}
+
+static int64_t fewest_files(division *v, const ch_dataset *d)
+{
+    v->n_counted = 0;
+    return reads_files(d) ? fewest_below(v, d) : 0;
 }
 
 /* ---- the distribution ---- */
@@ -261,7 +322,7 @@ static ch_status check_context(const ch_dataset *d, const ch_input_context *c)
 /* Workers that all read everything know each other's pieces by their order. */
 static ch_status check_order(const ch_dataset *d)
 {
-    if (!ch__dataset_is_unordered(d))
+    if (!d->is_unordered)
         return CH_OK;
     return ch__fail(CH_INVALID_ARGUMENT,
                     "distributing a dataset: workers that each take a part of the same data "
@@ -283,7 +344,7 @@ static ch_shard_policy choose(division *v, ch_dataset *d, ch_shard_policy asked,
     if (asked != CH_SHARD_AUTO)
         return asked;
     v->is_strict = true;
-    n = reads_files(d) ? fewest_files(d) : 0;
+    n = fewest_files(v, d);
     *why = n == 0 ? "it does not read files" : "there are fewer files than workers";
     if (n >= v->n) {
         *divided = divide_files(v, d);
@@ -300,7 +361,7 @@ static ch_status divide(division *v, ch_dataset *d, ch_shard_policy policy,
     if (policy == CH_SHARD_HINT) {
         *divided = by_hint(v, d);
     } else if (policy == CH_SHARD_FILE) {
-        int64_t n = reads_files(d) ? fewest_files(d) : 0;
+        int64_t n = fewest_files(v, d);
 
         if (reads_files(d) && n >= 0 && n < v->n)
             return ch__fail(
@@ -350,10 +411,11 @@ ch_status ch_dataset_distribute(ch_dataset *d, const ch_input_context *context,
     if (rc != CH_OK)
         return rc;
     v = (division){.n = c.n_pipelines, .index = c.pipeline};
-    policy = choose(&v, d, ch__dataset_options(d).shard, &divided, &why);
+    policy = choose(&v, d, d->options.shard, &divided, &why);
     rc = policy == CH_SHARD_DATA && v.n > 1 ? check_order(d) : CH_OK;
     if (rc == CH_OK)
         rc = divide(&v, d, policy, &divided);
+    forget(&v);
     if (rc != CH_OK)
         return rc;
     ch__log(CH_LOG_INFO, "autoshard", "input of worker %d of %d: policy %s, because %s",

@@ -649,29 +649,14 @@ const ch_stage ch__stage_options = {
     .close = ch__close_nothing,
 };
 
-static ch_dataset_options options_of(const ch_dataset *d)
+ch_dataset_options ch__stage_options_of(const ch_dataset *d)
 {
     const Cohort__Options *a = CH_ATTRS_OF(d, Cohort__Options);
 
+    if (d->stage != &ch__stage_options)
+        return (ch_dataset_options){0};
     return (ch_dataset_options){(ch_shard_policy)a->shard, a->threads, a->unordered != 0,
                                 a->memory_bytes};
-}
-
-ch_dataset_options ch__dataset_options(const ch_dataset *d)
-{
-    ch_dataset_options all = {0};
-
-    if (d->stage == &ch__stage_options)
-        all = options_of(d);
-    for (int i = 0; i < d->n_in; i++) {
-        ch_dataset_options in = ch__dataset_options(d->in[i]);
-
-        all.threads = all.threads != 0 ? all.threads : in.threads;
-        all.shard = all.shard != 0 ? all.shard : in.shard;
-        all.memory_bytes = all.memory_bytes != 0 ? all.memory_bytes : in.memory_bytes;
-        all.unordered |= in.unordered;
-    }
-    return all;
 }
 
 ch_dataset *ch_dataset_with_options(ch_dataset *d, const ch_dataset_options *opt)

@@ -167,7 +167,7 @@ static const ch_stage out_stage = {
 
 static void set_options(ch_iterator *it, const ch_dataset *d, const ch_iterator_options *opt)
 {
-    ch_dataset_options o = ch__dataset_options(d);
+    ch_dataset_options o = d->options;
 
     it->go_on = opt->go_on;
     it->n_replicas = opt->n_replicas > 0 ? opt->n_replicas : 1;

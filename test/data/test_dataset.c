@@ -282,6 +282,127 @@ static void c_functions_filter(void **state)
     t_gives(ch_dataset_take_while_call(range(9), is_below, &limit), "0 | 1 | 2");
 }
 
+/* ---- few stages that describe very many ---- */
+
+typedef struct bytes {
+    uint8_t *at;
+    size_t   n;
+} bytes;
+
+static void put_number(bytes *b, uint64_t value)
+{
+    for (; value > 127; value >>= 7)
+        b->at[b->n++] = (uint8_t)(value | 128);
+    b->at[b->n++] = (uint8_t)value;
+}
+
+static void put_text(bytes *b, int field, const void *text, size_t n)
+{
+    put_number(b, (uint64_t)field << 3 | 2);
+    put_number(b, n);
+    memcpy(b->at + b->n, text, n);
+    b->n += n;
+}
+
+/* A Stage of a Pipeline, as proto/dataset.proto has them. */
+static void put_stage(bytes *b, const char *name, int n_in, int in, const void *attrs,
+                      size_t n_attrs)
+{
+    static uint8_t room[1 << 20], inputs[100];
+    bytes          stage = {room, 0}, list = {inputs, 0};
+
+    put_text(&stage, 1, name, strlen(name));
+    put_number(&stage, 2 << 3);
+    put_number(&stage, 1);
+    for (int i = 0; i < n_in; i++)
+        put_number(&list, (uint64_t)in);
+    put_text(&stage, 3, inputs, list.n);
+    put_text(&stage, 4, attrs, n_attrs);
+    put_text(b, 2, room, stage.n);
+}
+
+/* A source, and 200 stages that each take twice from the one before: 2 to the 200th in all. */
+static void decode_doublings(const char *name, const void *attrs, size_t n_attrs)
+{
+    static uint8_t room[1 << 16];
+    bytes          b = {room, 0};
+    ch_dataset    *d = NULL;
+
+    put_number(&b, 1 << 3);
+    put_number(&b, 1);
+    put_stage(&b, "element", 0, 0, attrs, n_attrs);
+    for (int i = 0; i < 200; i++)
+        put_stage(&b, name, 2, i, "", 0);
+    assert_int_equal(ch_dataset_decode(b.at, b.n, &d), CH_INVALID_ARGUMENT);
+    assert_non_null(strstr(ch_error_message(), "more than 16384 stages"));
+}
+
+static void a_description_of_too_many_stages_is_refused_at_once(void **state)
+{
+    static const char one_int[] = "\x0a\x05\x12\x03i64"; /* ElementSpec: one part, an i64 */
+    ch_dataset       *d = range(3);
+    int               n = 0;
+
+    (void)state;
+    decode_doublings("zip", "", 0); /* of elements without components there is no end to that */
+    decode_doublings("concatenate", one_int, sizeof(one_int) - 1);
+    for (ch_dataset *next = d; next != NULL; n++, d = next != NULL ? next : d)
+        next =
+            ch_dataset_concatenate(2, (ch_dataset *[]){ch_dataset_ref(d), ch_dataset_ref(d)});
+    assert_int_equal(n, 14);
+    ch_dataset_unref(d);
+}
+
+/* One below that limit: whoever walks over it is done soon. */
+static void a_description_that_shares_stages_is_walked_over(void **state)
+{
+    ch_dataset *d = ch_dataset_with_options(
+        range(1), &(ch_dataset_options){.threads = 1, .shard = CH_SHARD_DATA});
+    ch_dataset  *mine = NULL;
+    ch_iterator *it = NULL;
+    ch_tuple    *t = NULL;
+    int64_t      n = 0;
+
+    (void)state;
+    for (int i = 0; i < 12; i++)
+        d = ch_dataset_concatenate(2, (ch_dataset *[]){ch_dataset_ref(d), d});
+    assert_int_equal(ch_dataset_cardinality(d), 1 << 12);
+    assert_true(ch_dataset_print(d, NULL, 0) > 1 << 12);
+    d = ch_dataset_with_options(ch_dataset_batch(d, 64, NULL),
+                                &(ch_dataset_options){.shard = CH_SHARD_HINT});
+    t_ok(ch_dataset_distribute(d, &(ch_input_context){.n_pipelines = 2}, &mine));
+    t_ok(ch_iterator_new(mine, NULL, &it));
+    for (; ch_iterator_next(it, &t) == CH_OK && t != NULL; ch_tuple_unref(t))
+        n += ch_tensor_count(ch_value_at(ch_tuple_at(t, 0), 0));
+    assert_int_equal(n, 1 << 12);
+    ch_iterator_unref(it);
+    ch_dataset_unref(mine);
+    ch_dataset_unref(d);
+}
+
+/* Bytes that name a stage are few; what they bring into being, names above all, is not. */
+static void components_of_decoded_stages_are_counted(void **state)
+{
+    enum { NAME = 300000, STAGES = 1000 };
+    static uint8_t room[1 << 20], attrs[NAME + 64], part[NAME + 32];
+    static char    name[NAME];
+    bytes          b = {room, 0}, spec = {attrs, 0}, p = {part, 0};
+    ch_dataset    *d = NULL;
+
+    (void)state;
+    memset(name, 'x', sizeof(name));
+    put_text(&p, 1, name, sizeof(name));
+    put_text(&p, 2, "i64", 3);
+    put_text(&spec, 1, part, p.n);
+    put_number(&b, 1 << 3);
+    put_number(&b, 1);
+    put_stage(&b, "element", 0, 0, attrs, spec.n);
+    for (int i = 0; i < STAGES; i++)
+        put_stage(&b, "skip", 1, 0, "", 0);
+    assert_int_equal(ch_dataset_decode(b.at, b.n, &d), CH_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(ch_error_message(), "too much memory"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -297,6 +418,9 @@ int main(void)
         cmocka_unit_test(an_end_that_is_not_expected_is_an_error),
         cmocka_unit_test(a_generator_has_a_place_if_it_says_so),
         cmocka_unit_test(c_functions_filter),
+        cmocka_unit_test(a_description_of_too_many_stages_is_refused_at_once),
+        cmocka_unit_test(a_description_that_shares_stages_is_walked_over),
+        cmocka_unit_test(components_of_decoded_stages_are_counted),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
