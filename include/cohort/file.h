@@ -37,7 +37,7 @@ typedef enum ch_compression {
  * is refused, so that a small file cannot fill a machine. */
 typedef struct ch_load_options {
     ch_compression compression;
-    int            max_expansion; /* bytes from each byte of the file, once there are 16 MiB of
+    int            max_expansion; /* bytes from each byte of the file, once there are 3 MiB of
                                    * them; 0: 100. Files of zeros need more; INT_MAX: any */
     int64_t        max_bytes;     /* from the whole file; 0: 1 TiB */
 } ch_load_options;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 static _Thread_local char message[CH_FAULT_TEXT];
+static _Thread_local bool is_limit; /* what it is about */
 
 /* Declared in cohort/status.h; here, where the message is. */
 const char *ch_error_message(void)
@@ -39,7 +40,24 @@ ch_status ch__failv(ch_status rc, const char *format, va_list args)
     if (length >= CH_FAULT_TEXT)
         mark_cut(text);
     memcpy(message, text, strlen(text) + 1);
+    is_limit = false;
     return rc;
+}
+
+ch_status ch__fail_limit(const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    ch__failv(CH_RESOURCE_EXHAUSTED, format, args);
+    va_end(args);
+    is_limit = true;
+    return CH_RESOURCE_EXHAUSTED;
+}
+
+bool ch__failed_at_limit(void)
+{
+    return is_limit;
 }
 
 ch_status ch__fail(ch_status rc, const char *format, ...)
@@ -70,6 +88,7 @@ ch_status ch__want_given(const char *call, const char *a, const void *is_a, cons
 ch_status ch__fail_at(ch_status rc, const char *format, ...)
 {
     char    where[CH_FAULT_TEXT];
+    bool    was_limit = is_limit;
     va_list args;
 
     va_start(args, format);
@@ -80,7 +99,9 @@ ch_status ch__fail_at(ch_status rc, const char *format, ...)
     /* Why it failed matters more than one more place where: the reason is never cut for that. */
     if (strlen(where) + strlen(": ") + strlen(message) >= sizeof(message))
         return rc;
-    return ch__fail(rc, "%s: %s", where, message);
+    ch__fail(rc, "%s: %s", where, message);
+    is_limit = was_limit;
+    return rc;
 }
 
 enum { FAULT_NONE, FAULT_WRITING, FAULT_THERE };
@@ -102,6 +123,7 @@ bool ch__fault_take(ch_fault *f, ch_status rc, int replica, const char *op)
         return false;
     f->code = rc;
     f->replica = replica;
+    f->is_limit = is_limit;
     snprintf(f->op, sizeof(f->op), "%s", op != NULL ? op : "");
     memcpy(f->text, message, strlen(message) + 1);
     atomic_store_explicit(&f->state, FAULT_THERE, memory_order_release);
@@ -125,6 +147,8 @@ ch_status ch__fault_raise(const ch_fault *f)
         return CH_OK;
     if (f->replica >= 0)
         snprintf(replica, sizeof(replica), "replica %d: ", f->replica);
-    return ch__fail(f->code, "%s%s%s%s%s%s", f->task, f->task[0] != '\0' ? ": " : "", replica,
-                    f->op, f->op[0] != '\0' ? ": " : "", f->text);
+    ch__fail(f->code, "%s%s%s%s%s%s", f->task, f->task[0] != '\0' ? ": " : "", replica, f->op,
+             f->op[0] != '\0' ? ": " : "", f->text);
+    is_limit = f->is_limit;
+    return f->code;
 }

@@ -24,6 +24,10 @@ ch_status ch__fail(ch_status rc, const char *format, ...)
 ch_status ch__failv(ch_status rc, const char *format, va_list args) __attribute__((cold));
 /* RESOURCE_EXHAUSTED, "<what>: out of memory". */
 ch_status ch__fail_memory(const char *what) __attribute__((cold));
+/* RESOURCE_EXHAUSTED because of a limit that the caller set, or could: more memory would not help. */
+ch_status ch__fail_limit(const char *format, ...) __attribute__((format(printf, 1, 2), cold));
+/* Whether this thread's last fault was one of those. */
+bool ch__failed_at_limit(void);
 /* CH_OK if both are there; else INVALID_ARGUMENT, "<call>: <a> is NULL". A NULL in the place of
  * a name: it is not looked at. */
 ch_status ch__want_given(const char *call, const char *a, const void *is_a, const char *b,
@@ -36,7 +40,8 @@ typedef struct ch_fault {
     atomic_int state; /* 0: none, 1: being written, 2: there */
     ch_status  code;
     int        replica; /* -1: not said */
-    char       op[64];  /* "": not said */
+    bool       is_limit;
+    char       op[64]; /* "": not said */
     char       task[96];
     char       text[CH_FAULT_TEXT];
 } ch_fault;
@@ -53,6 +58,7 @@ ch_status ch__fault_raise(const ch_fault *f);
 #if defined(__clang_analyzer__) && !defined(BASE_FAULT_C)
 /* The analyzer does not see that a failure is never CH_OK: this tells it. */
 #define ch__fail(rc, ...)     ((void)ch__fail(rc, __VA_ARGS__), (rc))
+#define ch__fail_limit(...)   ((void)ch__fail_limit(__VA_ARGS__), CH_RESOURCE_EXHAUSTED)
 #define ch__fail_memory(what) ((void)ch__fail_memory(what), CH_RESOURCE_EXHAUSTED)
 /* Nor that what was wanted is there. */
 #define ch__want_given(call, a, is_a, b, is_b)                                                 \

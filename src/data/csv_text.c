@@ -63,10 +63,10 @@ bool ch__csv_is_open(const ch_csv_scan *s)
 
 static ch_status fail_long(const ch_reader *r, int64_t max_bytes)
 {
-    return ch__fail(CH_RESOURCE_EXHAUSTED,
-                    "%s: the record at byte %lld has more than the %lld bytes of "
-                    "max_record_bytes",
-                    ch__reader_path(r), (long long)ch__reader_offset(r), (long long)max_bytes);
+    return ch__fail_limit("%s: the record at byte %lld has more than the %lld bytes of "
+                          "max_record_bytes",
+                          ch__reader_path(r), (long long)ch__reader_offset(r),
+                          (long long)max_bytes);
 }
 
 static ch_status fail_open(const ch_reader *r, const ch_csv_scan *s)

@@ -29,11 +29,10 @@ ch_status ch__line_next(ch_reader *r, int64_t max_bytes, ch_str *out)
     }
     size -= end != NULL && size > 0 && end[-1] == '\r';
     if (size > (size_t)max_bytes)
-        return ch__fail(CH_RESOURCE_EXHAUSTED,
-                        "%s: the line at byte %lld has more than the %lld bytes of "
-                        "max_record_bytes",
-                        ch__reader_path(r), (long long)ch__reader_offset(r),
-                        (long long)max_bytes);
+        return ch__fail_limit("%s: the line at byte %lld has more than the %lld bytes of "
+                              "max_record_bytes",
+                              ch__reader_path(r), (long long)ch__reader_offset(r),
+                              (long long)max_bytes);
     *out = (ch_str){r->at, size};
     ch__reader_take(r, whole);
     return CH_OK;

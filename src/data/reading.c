@@ -126,15 +126,16 @@ void ch__reading_close_file(ch_reading *r)
     r->name++;
 }
 
-/* A record that is larger than it may be is damage too; what the names' stage failed with is not. */
+/* A record that is larger than it may be is damage too; that there is no memory for it is not, nor
+ * what the names' stage failed with. */
 void ch__reading_damage(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_status rc)
 {
     if (read == NULL || !read->skip_bad || r->names == NULL ||
-        (rc != CH_DATA_LOSS && rc != CH_RESOURCE_EXHAUSTED)) {
+        (rc != CH_DATA_LOSS && !(rc == CH_RESOURCE_EXHAUSTED && ch__failed_at_limit()))) {
         ch__item_add_error(i, rc);
         return;
     }
-    atomic_fetch_add(&r->base.it->n_skipped, 1);
+    ch__cursor_skipped(&r->base, 1);
     ch__log(CH_LOG_WARNING, "skipped-records", "%s; the rest of the file is left out",
             ch_error_message());
 }
@@ -201,6 +202,7 @@ void ch__reading_save(ch_cursor *c, ch_saver *s)
     ch__save_int(s, r->name);
     ch__save_int(s, r->n);
     ch__save_int(s, r->reader != NULL ? ch__reader_offset(r->reader) : -1);
+    ch__save_int(s, c->n_skipped);
     ch__belt_save(c->belt, s);
     ch__save_inputs(c, s);
     ch__belt_release(c->belt);
@@ -233,6 +235,7 @@ static ch_status load_held(ch_reading *r, ch_loader *l)
     r->name = ch__load_int(l, 0, most);
     r->n = ch__load_count(l);
     offset = ch__load_int(l, -1, r->name < most ? INT64_MAX : -1);
+    ch__cursor_skipped(&r->base, ch__load_count(l));
     if (ch__load_fails(l))
         return ch__load_status(l);
     rc = load_file(r, offset);

@@ -38,9 +38,9 @@ static ch_status fail_zstd(size_t rc)
     case ZSTD_error_memory_allocation:
         return ch__fail_memory("zstd");
     case ZSTD_error_frameParameter_windowTooLarge:
-        return ch__fail(CH_RESOURCE_EXHAUSTED,
-                        "it was compressed with a window that is large for so small a file; if "
-                        "you trust it, raise max_expansion to INT_MAX");
+        return ch__fail_limit(
+            "it was compressed with a window that is large for so small a file; if "
+            "you trust it, raise max_expansion to INT_MAX");
     default:
         return ch__fail(CH_DATA_LOSS, "not valid compressed data: %s", ZSTD_getErrorName(rc));
     }

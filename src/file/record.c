@@ -56,11 +56,11 @@ ch_status ch__record_next(ch_reader *r, int64_t max_bytes, ch_record *out)
         return CH_OK;
     }
     if (size > (uint64_t)max_bytes)
-        return ch__fail(CH_RESOURCE_EXHAUSTED,
-                        "%s: the record at byte %lld has %llu bytes, more than the %lld of "
-                        "max_record_bytes",
-                        ch__reader_path(r), (long long)ch__reader_offset(r),
-                        (unsigned long long)size, (long long)max_bytes);
+        return ch__fail_limit(
+            "%s: the record at byte %lld has %llu bytes, more than the %lld of "
+            "max_record_bytes",
+            ch__reader_path(r), (long long)ch__reader_offset(r), (unsigned long long)size,
+            (long long)max_bytes);
     size_t whole = HEAD_BYTES + (size_t)size + FOOT_BYTES;
     rc = ch__reader_want(r, whole);
     if (rc != CH_OK)

@@ -18,8 +18,10 @@
 /* Compressed bytes that are read at once. */
 enum { IN_BYTES = 128 << 10, SKIP_BYTES = 16 << 10 };
 
-static const int     default_expansion = 100;        /* PROMISES S11 */
-static const int64_t free_bytes = (int64_t)16 << 20; /* of output, whatever the ratio */
+static const int default_expansion = 100; /* PROMISES S11 */
+/* Of output, whatever the ratio: with the window of a decoder, and what a block is larger than what
+ * is in it, all stays below 16 MiB (PROMISES S6). */
+static const int64_t free_bytes = (int64_t)3 << 20;
 static const int64_t default_max_bytes = (int64_t)1 << 40;
 
 struct ch_stream {
@@ -198,15 +200,14 @@ static ch_status check_limits(const ch_stream *s)
     int64_t taken = s->n_in - (int64_t)s->n_next;
 
     if (s->n_out > s->max_bytes)
-        return place_fault(s, ch__fail(CH_RESOURCE_EXHAUSTED,
-                                       "more than the %lld bytes of max_bytes",
-                                       (long long)s->max_bytes));
+        return place_fault(s, ch__fail_limit("more than the %lld bytes of max_bytes",
+                                             (long long)s->max_bytes));
     if (s->n_out > free_bytes && s->n_out / s->max_expansion > taken)
-        return place_fault(s, ch__fail(CH_RESOURCE_EXHAUSTED,
-                                       "more than %d bytes come from each byte of the file, as "
-                                       "an attack would have it; if you trust it, raise "
-                                       "max_expansion",
-                                       s->max_expansion));
+        return place_fault(
+            s, ch__fail_limit("more than %d bytes come from each byte of the file, as "
+                              "an attack would have it; if you trust it, raise "
+                              "max_expansion",
+                              s->max_expansion));
     return CH_OK;
 }
 

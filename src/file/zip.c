@@ -158,10 +158,10 @@ static ch_status read_end(opening *o)
     if (o->directory > end || o->directory_bytes > end - o->directory)
         return fail_zip(o, end, "its directory is said to be where it cannot be");
     if (o->directory_bytes > most_directory_bytes || o->n > most_members)
-        return ch__fail(CH_RESOURCE_EXHAUSTED,
-                        "%s: a directory of %lld members and %lld bytes; %d and %lld are taken",
-                        o->path, (long long)o->n, (long long)o->directory_bytes, most_members,
-                        (long long)most_directory_bytes);
+        return ch__fail_limit(
+            "%s: a directory of %lld members and %lld bytes; %d and %lld are taken", o->path,
+            (long long)o->n, (long long)o->directory_bytes, most_members,
+            (long long)most_directory_bytes);
     if (o->n > o->directory_bytes / ENTRY_BYTES)
         return fail_zip(o, o->directory, "more members than its directory has room for");
     return CH_OK;

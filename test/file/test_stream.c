@@ -229,7 +229,7 @@ static void what_cannot_be_opened_says_why(void **state)
     (void)state;
 }
 
-/* PROMISES S11: the first 16 MiB are free, then 100 bytes may come from each. */
+/* PROMISES S11: the first 3 MiB are free, then 100 bytes may come from each. */
 static void what_expands_too_much_is_refused(void **state)
 {
     enum { N = 20 << 20 };
@@ -248,7 +248,7 @@ static void what_expands_too_much_is_refused(void **state)
         opt.max_bytes = N - 1;
         t_assert_error(read_file(path, &opt, back, N + 1, &n), CH_RESOURCE_EXHAUSTED, path,
                        "max_bytes");
-        path = write_packed(kinds[k], zeros, 15 << 20);
+        path = write_packed(kinds[k], zeros, 2 << 20);
         assert_int_equal(
             read_file(path, &(ch_load_options){.compression = kinds[k]}, back, N + 1, &n),
             CH_OK);
