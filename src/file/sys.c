@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -146,6 +147,23 @@ int ch__sys_unlink(const char *path)
 int ch__sys_close(int fd)
 {
     return close(fd);
+}
+
+bool ch__sys_lock(int fd)
+{
+    struct stat about;
+
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 || fstat(fd, &about) != 0)
+        return false;
+    if (about.st_nlink > 0)
+        return true;
+    errno = ENOENT;
+    return false;
+}
+
+int ch__sys_copy(int fd)
+{
+    return fcntl(fd, F_DUPFD_CLOEXEC, 0);
 }
 
 static ch_status status_of(int error)

@@ -28,12 +28,16 @@ int     ch__sys_sync(int fd);
 int     ch__sys_rename(const char *from, const char *to);
 int     ch__sys_unlink(const char *path);
 int     ch__sys_close(int fd);
+/* Takes the lock of an open file: nobody else has it then, in this process or another, until this
+ * descriptor and all its copies are closed. Does not wait: EWOULDBLOCK; ENOENT: the file is removed. */
+bool ch__sys_lock(int fd);
+int  ch__sys_copy(int fd); /* another descriptor of the same open file */
 
 /* The status that says the most of an errno, with the message "<format>: <what errno means>". */
 ch_status ch__fail_errno(int error, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 
-/* What tests see. Calls since the process began, closing and unlinking apart, which never fail. */
+/* What tests see. Calls since the process began, closing, unlinking and locking apart, which never fail. */
 int64_t ch__file_calls(void);
 /* Makes the n-th call from now (1 is the next) fail with EIO; 0 ends it. */
 void ch__file_fail_at(int64_t n);

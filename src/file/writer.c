@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "file/writer.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -20,6 +21,7 @@ struct ch_writer {
     char     *path, *aside; /* what it will be called, and what it is called until then */
     int       folder_bytes; /* of both, the folder with its slash */
     int       fd;
+    int       lock;     /* a copy of it, which keeps the lock until the file has its name */
     bool      is_there; /* `aside` exists */
     bool      no_sync;
     ch_status failed; /* the first failure */
@@ -42,6 +44,8 @@ static ch_status fail_write(ch_writer *w, int error, const char *what)
 
 /* ".name.tmp-123-1" beside it: patterns that match the name do not match that. Long names
  * are cut, since this one has to fit too. */
+#define ASIDE ".%.200s.tmp-"
+
 static ch_status name_aside(ch_writer *w)
 {
     static atomic_uint counter;
@@ -53,14 +57,33 @@ static ch_status name_aside(ch_writer *w)
         w->aside = ch__malloc(room);
     if (w->aside == NULL)
         return ch__fail_memory(w->path);
-    snprintf(w->aside, room, "%.*s.%.200s.tmp-%ld-%u", w->folder_bytes, w->path,
+    snprintf(w->aside, room, "%.*s" ASIDE "%ld-%u", w->folder_bytes, w->path,
              w->path + w->folder_bytes, (long)getpid(), atomic_fetch_add(&counter, 1));
     return CH_OK;
+}
+
+/* False: who tidies up was quicker than the lock, and removes it: another try. Where files have no
+ * locks nobody does that. */
+static bool lock_aside(ch_writer *w, int tries)
+{
+    enum {
+        MOST_TRIES = 100
+    }; /* a file system that counts no names would have us try for ever */
+
+    if (!ch__sys_lock(w->fd) && (errno == EWOULDBLOCK || errno == ENOENT) &&
+        tries < MOST_TRIES) {
+        ch__sys_close(w->fd);
+        w->fd = -1;
+        return false;
+    }
+    w->lock = ch__sys_copy(w->fd);
+    return true;
 }
 
 /* A name that is taken is one that a process of our number left behind: the next will do. */
 static ch_status open_aside(ch_writer *w)
 {
+    int       tries = 0;
     ch_status rc;
 
     do {
@@ -68,7 +91,7 @@ static ch_status open_aside(ch_writer *w)
         if (rc != CH_OK)
             return rc;
         w->fd = ch__sys_open(w->aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
-    } while (w->fd < 0 && errno == EEXIST);
+    } while (w->fd < 0 ? errno == EEXIST : !lock_aside(w, tries++));
     if (w->fd < 0)
         return ch__fail_errno(errno, "%s: cannot be written: %s cannot be made", w->path,
                               w->aside);
@@ -104,7 +127,7 @@ ch_status ch__writer_open(const char *path, const ch_save_options *opt, ch_write
     if (w == NULL)
         return ch__fail_memory(path);
     opt = opt != NULL ? opt : &defaults;
-    w->fd = -1;
+    w->fd = w->lock = -1;
     w->no_sync = opt->no_sync;
     ch_status rc = open_all(w, path, opt);
     if (rc != CH_OK) {
@@ -123,11 +146,62 @@ void ch__writer_drop(ch_writer *w)
         ch__sys_close(w->fd);
     if (w->is_there)
         ch__sys_unlink(w->aside);
+    if (w->lock >= 0)
+        ch__sys_close(w->lock);
     ch__codec_free(w->codec);
     ch__free(w->buffer);
     ch__free(w->aside);
     ch__free(w->path);
     ch__free(w);
+}
+
+/* ---- tidying up ---- */
+
+/* The file of a folder, if nobody has its lock. */
+static void remove_dead(const char *folder, size_t folder_bytes, const char *name)
+{
+    size_t room = folder_bytes + strlen(name) + 1;
+    char  *path = ch__malloc(room);
+    int    fd;
+
+    if (path == NULL)
+        return;
+    snprintf(path, room, "%.*s%s", (int)folder_bytes, folder, name);
+    fd = ch__sys_open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK, 0);
+    if (fd >= 0 && ch__sys_lock(fd))
+        ch__sys_unlink(path);
+    if (fd >= 0)
+        ch__sys_close(fd);
+    ch__free(path);
+}
+
+static bool is_aside(const char *name, const char *begin)
+{
+    size_t n = strlen(begin);
+
+    return strncmp(name, begin, n) == 0 && name[n + strspn(name + n, "0123456789-")] == '\0';
+}
+
+void ch__writer_tidy(const char *path)
+{
+    const char    *slash = strrchr(path, '/');
+    size_t         folder_bytes = slash != NULL ? (size_t)(slash - path) + 1 : 0;
+    char           begin[256], *folder = ch__strdup(folder_bytes > 0 ? path : ".");
+    DIR           *d;
+    struct dirent *e;
+
+    if (folder == NULL)
+        return;
+    if (folder_bytes > 0)
+        folder[folder_bytes] = '\0';
+    snprintf(begin, sizeof(begin), ASIDE, path + folder_bytes);
+    d = opendir(folder);
+    while (d != NULL && (e = readdir(d)) != NULL)
+        if (is_aside(e->d_name, begin))
+            remove_dead(path, folder_bytes, e->d_name);
+    if (d != NULL)
+        closedir(d);
+    ch__free(folder);
 }
 
 int64_t ch__writer_offset(const ch_writer *w)

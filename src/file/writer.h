@@ -2,7 +2,8 @@
  *
  * It is written under another name in the folder of its own, compressed on the way, synced,
  * renamed, and the folder synced too (PROMISES F12, F13, S8). Whatever fails, the file of
- * that name is the old one or the new one.
+ * that name is the old one or the new one. Who writes holds a lock on the other name, so that
+ * what a process left there when it was killed is known from what is being written.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FILE_WRITER_H
@@ -15,6 +16,8 @@ typedef struct ch_writer ch_writer;
 /* `opt` may be NULL. */
 CH_MUST_CHECK ch_status ch__writer_open(const char *path, const ch_save_options *opt,
                                         ch_writer **out);
+/* Removes what writers of `path` that are no more left beside it. */
+void ch__writer_tidy(const char *path);
 /* After one that failed all fail. */
 CH_MUST_CHECK ch_status ch__writer_put(ch_writer *w, const void *data, size_t n);
 /* Writes over bytes that are in the file; not where it is compressed. */
