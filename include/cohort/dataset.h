@@ -97,9 +97,10 @@ CH_API ch_dataset *ch_dataset_file_list(int n, const char *const *path);
 
 typedef struct ch_read_options {
     ch_compression compression;
-    bool           skip_bad; /* leave out what is damaged, and count it (ch_iterator_skipped) */
-    int64_t        max_record_bytes; /* of a record or line; 0: 64 MiB */
-    int            max_expansion;    /* of compressed files, as in ch_load_options */
+    bool    skip_bad; /* leave out what is damaged or larger than limits allow, and count it
+                    * (ch_iterator_skipped); running out of memory is an error all the same */
+    int64_t max_record_bytes; /* of a record or line; 0: 64 MiB */
+    int     max_expansion;    /* of compressed files, as in ch_load_options */
 } ch_read_options;
 
 /* Records of TFRecord files: string scalars. Checksums are checked. */
@@ -280,9 +281,10 @@ CH_API ch_dataset *ch_dataset_window(ch_dataset *d, int64_t size, ch_dataset_fn 
 /* ---- keeping ---- */
 
 /* Keeps the elements of the first whole pass: later ones take them from there, and do nothing of
- * what comes before. `path` NULL: in memory. Else in that file, for later processes too; names that
- * end in .gz and .zst are compressed. It appears when the pass is whole; one that ends early, or has
- * an error in it, leaves nothing. A file that holds another dataset's elements is an error: it is
+ * what comes before. A pass with an error in it is not whole: the next one does it all again. `path`
+ * NULL: in memory. Else in that file, for later processes too; names that
+ * end in .gz and .zst are compressed. It appears when the pass is whole; one that ends early
+ * leaves nothing. A file that holds another dataset's elements is an error: it is
  * known by the description and by data in memory, not by what is in files or C functions, so remove
  * it when these change. */
 CH_API ch_dataset *ch_dataset_cache(ch_dataset *d, const char *path);

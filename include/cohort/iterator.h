@@ -72,7 +72,7 @@ typedef struct ch_stage_profile {
 CH_API int ch_iterator_profile(ch_iterator *it, ch_stage_profile *out, int n);
 /* The same as a table, with the sum and how long the program waited; as snprintf does. */
 CH_API int ch_iterator_print_profile(ch_iterator *it, char *text, size_t size);
-/* Damaged records that were left out, where skip_bad asked for that. */
+/* Damaged records that were left out, where skip_bad asked for that; a part of the place. */
 CH_API int64_t ch_iterator_skipped(const ch_iterator *it);
 
 #endif

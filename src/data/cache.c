@@ -1,7 +1,9 @@
 /* data/cache.c -- keeping elements in memory: cache, and prefetch.
  *
  * A cache keeps what it got from below and never asks twice. It is filled as it is used: a pass that
- * ends early leaves the rest to the next one. A place in it is a number: who goes there asks below
+ * ends early leaves the rest to the next one. What failed cannot be kept, and may be whole the next
+ * time: behind a pass with an error in it the cache is empty, and what is below opened anew, since
+ * the elements of every pass are those of the first one below. A place in it is a number: who goes there asks below
  * for the elements before it once more, which are the same (data/data.h, 3), unless stages below are
  * unordered: then the elements themselves are saved.
  *
@@ -28,7 +30,10 @@ static ch_status cache_more(caching *x)
     if (rc != CH_OK)
         return rc;
     x->is_whole = e == NULL;
-    return e == NULL ? CH_OK : ch__elements_add(&x->kept, e, "cache");
+    if (e != NULL)
+        rc = ch__elements_add(&x->kept, e, "cache");
+    x->n_failed += rc != CH_OK;
+    return rc;
 }
 
 static ch_status cache_next(ch_cursor *c, ch_element **out)
@@ -45,8 +50,16 @@ static ch_status cache_next(ch_cursor *c, ch_element **out)
 
 static ch_status cache_rewind(ch_cursor *c)
 {
-    ((caching *)c)->at = 0;
-    return CH_OK;
+    caching *x = (caching *)c;
+
+    x->at = 0;
+    if (x->n_failed == 0)
+        return CH_OK;
+    ch__elements_empty(&x->kept);
+    ch__budget_forget(c);
+    x->n_failed = 0;
+    x->is_whole = false;
+    return ch__cursor_reopen(c);
 }
 
 static void cache_save(ch_cursor *c, ch_saver *s)

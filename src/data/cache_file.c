@@ -24,6 +24,7 @@
 #include "data/stages.h"
 #include "file/record.h"
 #include "file/sys.h"
+#include "file/writer.h"
 
 enum {
     FORMAT = 1,
@@ -141,26 +142,12 @@ static ch_status finish(keeping *x)
     return rc;
 }
 
-/* What is below, at its first element. Those who look at the tree hold the lock. */
-static ch_status open_below(keeping *x)
-{
-    ch_cursor *c = &x->base, *fresh = NULL, *old = c->in[0];
-    ch_status  rc = ch__cursor_open(c->it, c->dataset->in[0], c, &fresh);
-
-    if (rc != CH_OK)
-        return rc;
-    pthread_mutex_lock(&c->it->lock);
-    c->in[0] = fresh;
-    c->n_in = 1;
-    pthread_mutex_unlock(&c->it->lock);
-    ch__cursor_close(old);
-    return CH_OK;
-}
-
 static ch_status begin_writing(keeping *x)
 {
-    ch_status rc = ch_record_writer_open(path_of(&x->base), NULL, &x->writer);
+    ch_status rc;
 
+    ch__writer_tidy(path_of(&x->base));
+    rc = ch_record_writer_open(path_of(&x->base), NULL, &x->writer);
     x->mode = WRITES;
     if (rc == CH_OK)
         rc = put_head(x);
@@ -334,7 +321,7 @@ static void begin(keeping *x, ch_item *i)
         x->reader = NULL;
         stop_writing(x);
     }
-    rc = open_below(x);
+    rc = ch__cursor_reopen(&x->base);
     if (rc != CH_OK)
         ch__item_add_error(i, rc);
     i->has_end = rc != CH_OK;
@@ -465,7 +452,7 @@ static ch_status write_again(keeping *x, int64_t n)
                            "stages before it are unordered");
     rc = begin_writing(x);
     if (rc == CH_OK)
-        rc = open_below(x);
+        rc = ch__cursor_reopen(&x->base);
     while (rc == CH_OK && x->n < n && !is_end) {
         ch_element *e = NULL;
 
@@ -502,7 +489,7 @@ static ch_status load_held(keeping *x, ch_loader *l)
         return read_from(x, n, offset);
     x->n = n;
     x->mode = PASSES;
-    rc = open_below(x);
+    rc = ch__cursor_reopen(&x->base);
     return rc == CH_OK ? ch__load_inputs(&x->base, l) : rc;
 }
 

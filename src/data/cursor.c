@@ -62,7 +62,14 @@ static ch_cursor *cursor_new(ch_iterator *it, const ch_stage *stage, ch_dataset 
     c->dataset = d;
     c->it = it;
     c->parent = parent;
+    c->skips = parent != NULL ? parent->skips : it->skips_made;
     return c;
+}
+
+void ch__cursor_skipped(ch_cursor *c, int64_t n)
+{
+    atomic_fetch_add_explicit(&c->n_skipped, n, memory_order_relaxed);
+    atomic_fetch_add_explicit(&c->skips->n, n, memory_order_relaxed);
 }
 
 ch_status ch__cursor_open(ch_iterator *it, ch_dataset *d, ch_cursor *parent, ch_cursor **out)
@@ -92,10 +99,27 @@ void ch__cursor_close(ch_cursor *c)
     c->belt = NULL;
     ch__budget_forget(c);
     c->stage->close(c);
+    atomic_fetch_add_explicit(&c->skips->gone, c->n_skipped, memory_order_relaxed);
     for (int i = 0; i < c->n_in; i++)
         ch__cursor_close(c->in[i]);
     ch__free(c->in);
     ch__free(c);
+}
+
+/* Those who look at the tree hold the lock. */
+ch_status ch__cursor_reopen(ch_cursor *c)
+{
+    ch_cursor *fresh = NULL, *old = c->in[0];
+    ch_status  rc = ch__cursor_open(c->it, c->dataset->in[0], c, &fresh);
+
+    if (rc != CH_OK)
+        return rc;
+    pthread_mutex_lock(&c->it->lock);
+    c->in[0] = fresh;
+    c->n_in = 1;
+    pthread_mutex_unlock(&c->it->lock);
+    ch__cursor_close(old);
+    return CH_OK;
 }
 
 /* An element moves on from `c` to its parent. */

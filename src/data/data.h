@@ -162,6 +162,11 @@ typedef struct ch_counts {
     int64_t body_ns, body_wait_ns;
 } ch_counts;
 
+/* Records that were left out in a tree of cursors: in all, and by cursors that are closed. */
+typedef struct ch_skips {
+    _Atomic int64_t n, gone;
+} ch_skips;
+
 struct ch_cursor {
     const ch_stage *stage;
     ch_dataset     *dataset; /* of the iterator's tree; not referenced */
@@ -173,6 +178,8 @@ struct ch_cursor {
     struct ch_belt *belt; /* works ahead for it (data/belt.h); NULL: nothing does */
     int64_t         kept; /* bytes of elements, as far as they are counted (data/budget.h) */
     ch_counts       counts;
+    ch_skips       *skips;     /* of its tree */
+    _Atomic int64_t n_skipped; /* of which by itself: part of its place */
 };
 
 #define CH_ATTRS(c, type) CH_ATTRS_OF((c)->dataset, type)
@@ -180,6 +187,10 @@ struct ch_cursor {
 /* Opens the cursor and, before it, its inputs. */
 ch_status ch__cursor_open(ch_iterator *it, ch_dataset *d, ch_cursor *parent, ch_cursor **out);
 void      ch__cursor_close(ch_cursor *c); /* its inputs too; NULL is fine */
+/* `n` records were left out. */
+void ch__cursor_skipped(ch_cursor *c, int64_t n);
+/* What is below `c` anew, at its first element. */
+ch_status ch__cursor_reopen(ch_cursor *c);
 ch_status ch__cursor_next(ch_cursor *c, ch_element **out);
 ch_status ch__cursor_rewind(ch_cursor *c);
 void      ch__cursor_save(ch_cursor *c, ch_saver *s);

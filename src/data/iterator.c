@@ -236,6 +236,7 @@ ch_status ch_iterator_new(ch_dataset *d, const ch_iterator_options *opt, ch_iter
     atomic_init(&it->refs, 1);
     ch__spares_begin();
     init_lock(it);
+    it->skips_made = it->skips;
     set_options(it, d, opt);
     rc = make_room(it, opt);
     if (rc == CH_OK) {
@@ -377,15 +378,10 @@ int ch_iterator_element_spec(const ch_iterator *it, const ch_tensor_spec **out)
 
 int64_t ch_iterator_skipped(const ch_iterator *it)
 {
-    return atomic_load(&it->n_skipped);
+    return atomic_load(&it->root->skips->n);
 }
 
 /* ---- places ---- */
-
-ch_status ch_iterator_save(ch_iterator *it, void **bytes, size_t *n)
-{
-    return ch__place_save(it->root, it->dataset->hash, bytes, n);
-}
 
 /* Threads begin nothing new. */
 static void pause_workers(ch_iterator *it, bool pause)
@@ -394,6 +390,16 @@ static void pause_workers(ch_iterator *it, bool pause)
     it->is_paused = pause;
     ch__iterator_tell(it);
     pthread_mutex_unlock(&it->lock);
+}
+
+ch_status ch_iterator_save(ch_iterator *it, void **bytes, size_t *n)
+{
+    ch_status rc;
+
+    pause_workers(it, true);
+    rc = ch__place_save(it->root, it->dataset->hash, bytes, n);
+    pause_workers(it, false);
+    return rc;
 }
 
 /* Into new cursors: those that work now stay as they are if the place turns out to be bad. */
@@ -407,6 +413,8 @@ ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
 
     pause_workers(it, true);
     it->budget.n_more++;
+    it->skips_made = &it->skips[it->root->skips == it->skips];
+    *it->skips_made = (ch_skips){0};
     rc = ch__cursor_open(it, it->dataset, NULL, &root);
     if (rc != CH_OK) {
         it->budget.n_more--;

@@ -18,11 +18,12 @@ struct ch_iterator {
     ch_device  **device; /* NULL: where they are */
     int          ahead;
 
-    int             n_threads; /* wanted */
-    ch_budget       budget;
-    bool            unordered;
-    atomic_bool     stops; /* everybody: give up what you do */
-    _Atomic int64_t n_skipped;
+    int         n_threads; /* wanted */
+    ch_budget   budget;
+    bool        unordered;
+    atomic_bool stops;      /* everybody: give up what you do */
+    ch_skips    skips[2];   /* of the tree that runs, and while a place is loaded of the next */
+    ch_skips   *skips_made; /* those of a tree that is made now */
 
     pthread_mutex_t lock;   /* of the belts and of what follows */
     ch_crowd        idle;   /* threads that found nothing to do */

@@ -323,6 +323,7 @@ ch_status ch__place_save(ch_cursor *root, uint64_t dataset, void **bytes, size_t
     m.dataset = dataset;
     m.n_states = (size_t)s.n_states;
     m.states = s.states;
+    m.skipped = (uint64_t)root->skips->gone; /* the others are of stages that are saved */
     if (s.rc == CH_OK)
         s.rc = ch__message_pack(&m.base, bytes, n);
     ch__free(s.states);
@@ -471,6 +472,14 @@ ch_status ch__cursor_load(ch_cursor *c, ch_loader *l)
     return l->fails ? ch__load_status(l) : c->stage->load(c, l);
 }
 
+static void add_gone(ch_skips *s, uint64_t n)
+{
+    int64_t gone = (int64_t)(n < INT64_MAX / 2 ? n : INT64_MAX / 2);
+
+    atomic_fetch_add(&s->gone, gone);
+    atomic_fetch_add(&s->n, gone);
+}
+
 ch_status ch__place_load(ch_cursor *root, uint64_t dataset, const void *bytes, size_t n)
 {
     Cohort__Place *m =
@@ -493,6 +502,8 @@ ch_status ch__place_load(ch_cursor *root, uint64_t dataset, const void *bytes, s
     if (rc == CH_OK && l.next != m->n_states)
         rc = ch__fail(CH_INVALID_ARGUMENT,
                       "restore: the place has more stages than the dataset");
+    if (rc == CH_OK)
+        add_gone(root->skips, m->skipped);
     ch__message_free(&m->base);
     return rc;
 }

@@ -4,7 +4,8 @@
 
 #include "data/data.h"
 
-/* The place of a tree of cursors; `dataset` tells which description it belongs to. */
+/* The place of a tree of cursors; `dataset` tells which description it belongs to. Nobody works
+ * ahead meanwhile. */
 ch_status ch__place_save(ch_cursor *root, uint64_t dataset, void **bytes, size_t *n);
 ch_status ch__place_load(ch_cursor *root, uint64_t dataset, const void *bytes, size_t n);
 

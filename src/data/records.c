@@ -83,7 +83,7 @@ static void tfrecord_make(ch_cursor *c, ch_item *i)
         rc = ch__record_check(&x, i->note);
         if (read != NULL && read->skip_bad) {
             ch__slot_drop(s);
-            atomic_fetch_add(&c->it->n_skipped, 1);
+            ch__cursor_skipped(c, 1);
         } else {
             ch__slot_fail(s, rc);
         }

@@ -58,7 +58,7 @@ static void fail_at_line(ch_cursor *c, const Cohort__Read *read, ch_item *i, ch_
         return;
     }
     ch__slot_drop(s);
-    atomic_fetch_add(&c->it->n_skipped, 1);
+    ch__cursor_skipped(c, 1);
 }
 
 /* The element of a raw one; NULL: there is none. */

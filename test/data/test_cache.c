@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,6 +39,14 @@ static int empty_folder(void)
 static bool is_there(const char *name)
 {
     return access(path_of(name), F_OK) == 0;
+}
+
+static void write_all(const char *name, const char *data, size_t n)
+{
+    FILE *f = fopen(path_of(name), "wb");
+
+    assert_int_equal(fwrite(data, 1, n, f), n);
+    fclose(f);
 }
 
 /* ---- what is cached ---- */
@@ -173,6 +182,107 @@ static void a_pass_that_is_not_whole_leaves_nothing(void **state)
 }
 
 /* Some at the same time, in this process and in others. */
+/* In memory and in a file: with an error in it the pass is not whole, and the next one asks again. */
+static void a_pass_with_an_error_is_not_kept(void **state)
+{
+    static t_given first, second, third;
+    const char    *want = all_of(source(9));
+
+    (void)state;
+    for (int in_file = 0; in_file < 2; in_file++) {
+        ch_dataset  *d = alone(ch_dataset_cache(source(9), in_file ? path_of("c") : NULL));
+        ch_iterator *it = NULL;
+
+        memset(&first, 0, sizeof(first));
+        memset(&second, 0, sizeof(second));
+        memset(&third, 0, sizeof(third));
+        n_calls = 0;
+        fails_at = 4;
+        t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it));
+        t_take(it, -1, &first);
+        assert_non_null(strstr(first.text, "!INTERNAL"));
+        assert_int_equal(first.n, 9);
+        fails_at = -1;
+        t_ok(ch_iterator_restart(it));
+        t_take(it, -1, &second);
+        assert_string_equal(second.text, want);
+        assert_int_equal(n_calls, 18);
+        t_ok(ch_iterator_restart(it));
+        t_take(it, -1, &third);
+        assert_string_equal(third.text, want);
+        assert_int_equal(n_calls, 18);
+        ch_iterator_unref(it);
+        ch_dataset_unref(d);
+    }
+    assert_int_equal(empty_folder(), 1);
+}
+
+/* What is kept within a budget is let go of with it. */
+static void a_cache_that_was_too_small_is_filled_again(void **state)
+{
+    ch_dataset  *d = ch_dataset_cache(ch_dataset_range(0, 100, 1), NULL);
+    ch_iterator *it = NULL;
+    t_given     *g = calloc(3, sizeof(*g));
+
+    (void)state;
+    d = ch_dataset_with_options(d,
+                                &(ch_dataset_options){.threads = CH_OFF, .memory_bytes = 8000});
+    t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it));
+    for (int pass = 0; pass < 3; pass++) {
+        t_take(it, -1, &g[pass]);
+        assert_non_null(strstr(g[pass].text, "!RESOURCE_EXHAUSTED"));
+        assert_string_equal(g[pass].text, g[0].text);
+        t_ok(ch_iterator_restart(it));
+    }
+    free(g);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+}
+
+/* Writes half a cache, and is killed. */
+static void write_half_and_die(void)
+{
+    pid_t child = fork();
+    int   how = 0;
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        ch_iterator *it = NULL;
+        ch_tuple    *t = NULL;
+
+        if (ch_iterator_new(alone(cached(9, "c")), NULL, &it) == CH_OK &&
+            ch_iterator_next(it, &t) == CH_OK)
+            kill(getpid(), SIGKILL);
+        _exit(1);
+    }
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFSIGNALED(how));
+}
+
+static void what_the_killed_leave_is_removed_by_the_next_writer(void **state)
+{
+    static t_given rest;
+    ch_dataset    *d = alone(cached(9, "c"));
+    ch_iterator   *it = NULL;
+    ch_tuple      *t = NULL;
+
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        write_half_and_die();
+    write_all(".c.tmp-1-x", "", 0);
+    write_all(".other.tmp-1-1", "", 0);
+    t_ok(ch_iterator_new(d, NULL, &it));
+    t_ok(ch_iterator_next(it, &t)); /* this one lives, and goes on below */
+    ch_tuple_unref(t);
+    assert_string_equal(all_of(ch_dataset_cache(source(9), path_of("c"))), all_of(source(9)));
+    assert_int_equal(remove(path_of("c")), 0);
+    t_take(it, -1, &rest);
+    assert_true(is_there("c"));
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    assert_int_equal(empty_folder(), 3); /* the file, and what nobody knows */
+}
+
 static void those_who_write_at_the_same_time_do_no_harm(void **state)
 {
     const char    *want = all_of(source(30));
@@ -240,14 +350,6 @@ static char *read_all(const char *name, size_t *n)
     *n = fread(data, 1, 1 << 16, f);
     fclose(f);
     return data;
-}
-
-static void write_all(const char *name, const char *data, size_t n)
-{
-    FILE *f = fopen(path_of(name), "wb");
-
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    fclose(f);
 }
 
 /* Every byte is covered by a checksum, or is one. */
@@ -500,6 +602,9 @@ int main(void)
         cmocka_unit_test(what_a_pass_wrote_is_read_by_later_ones),
         cmocka_unit_test(every_pass_gives_the_first_ones_elements),
         cmocka_unit_test(a_pass_that_is_not_whole_leaves_nothing),
+        cmocka_unit_test(a_pass_with_an_error_is_not_kept),
+        cmocka_unit_test(a_cache_that_was_too_small_is_filled_again),
+        cmocka_unit_test(what_the_killed_leave_is_removed_by_the_next_writer),
         cmocka_unit_test(those_who_write_at_the_same_time_do_no_harm),
         cmocka_unit_test(a_file_of_another_dataset_is_refused),
         cmocka_unit_test(damage_anywhere_is_seen),
