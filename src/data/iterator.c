@@ -450,32 +450,60 @@ ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
 
 /* ---- where the time went ---- */
 
-/* The stages in order; bodies are part of the stage that runs them. The work of a belt is that of its stage
- * and of those below it up to the next belts: returns what is of here in the work of the belt above. */
-static int64_t profile_of(const ch_cursor *c, int depth, ch_stage_profile *out, int n, int *at)
+/* Of a stage without a belt: what its calls took, without those below. */
+static int64_t own_ns(const ch_cursor *c)
+{
+    int64_t ns = c->counts.ns;
+
+    for (int i = 0; i < c->n_in; i++)
+        ns -= c->in[i]->counts.ns;
+    return ns > 0 ? ns : 0;
+}
+
+/* Of those below that work for the belt of `c`: all up to the next belts. */
+static int64_t inside_ns(const ch_cursor *c)
+{
+    int64_t ns = 0;
+
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i]->belt == NULL)
+            ns += own_ns(c->in[i]) + inside_ns(c->in[i]);
+    return ns;
+}
+
+/* The work of a belt is timed whole, that of the stages in it by samples: how much of these fits. */
+static double share_of(const ch_cursor *c)
+{
+    ch_stage_profile whole = {0};
+    int64_t          inside = inside_ns(c);
+
+    ch__belt_profile(c->belt, &whole);
+    return inside > whole.busy_ns ? (double)whole.busy_ns / (double)inside : 1;
+}
+
+/* The stages in order; bodies are part of the stage that runs them. `share`: of the belt above. */
+static void profile_of(const ch_cursor *c, int depth, double share, ch_stage_profile *out,
+                       int n, int *at)
 {
     const ch_counts *k = &c->counts;
     ch_stage_profile p = {.stage = c->stage->name, .depth = depth, .n_elements = k->n_elements};
-    int64_t          below = 0, inside = 0;
     int              own = (*at)++;
 
-    for (int i = 0; i < c->n_in; i++) {
-        inside += profile_of(c->in[i], depth + 1, out, n, at);
-        below += c->in[i]->counts.ns;
-    }
     if (c->belt != NULL) {
+        int64_t inside = inside_ns(c);
+
+        share = share_of(c);
         ch__belt_profile(c->belt, &p);
-        p.busy_ns = p.busy_ns > inside ? p.busy_ns - inside : 0;
-        inside = 0;
+        p.busy_ns = inside < p.busy_ns ? p.busy_ns - inside : 0;
     } else {
-        p.busy_ns = k->ns > below ? k->ns - below : 0;
-        inside += p.busy_ns;
+        p.busy_ns = (int64_t)(share * (double)own_ns(c));
     }
     p.busy_ns += k->body_ns;
     p.wait_ns += k->body_wait_ns;
     if (own < n)
         out[own] = p;
-    return inside;
+    for (int i = 0; i < c->n_in; i++)
+        profile_of(c->in[i], depth + 1, share, out, n, at);
 }
 
 int ch_iterator_profile(ch_iterator *it, ch_stage_profile *out, int n)
@@ -483,7 +511,7 @@ int ch_iterator_profile(ch_iterator *it, ch_stage_profile *out, int n)
     int at = 0;
 
     pthread_mutex_lock(&it->lock);
-    (void)profile_of(it->root->in[0], 0, out, out != NULL ? n : 0, &at);
+    profile_of(it->root->in[0], 0, share_of(it->root), out, out != NULL ? n : 0, &at);
     pthread_mutex_unlock(&it->lock);
     return at;
 }
