@@ -7,9 +7,12 @@
 #include "base/mem.h"
 #include "data/iterator.h"
 #include "data/reading.h"
+#include "data/stages.h"
 #include "file/idx.h"
 #include "file/npy.h"
 #include "file/zip.h"
+
+static const char suffix[] = ".npy"; /* of the members of npz files */
 
 /* An array of a file, and where its rows are read from. */
 typedef struct source {
@@ -25,14 +28,14 @@ typedef struct array_cursor {
     ch_zip    *zip;
 } array_cursor;
 
-static bool is_npz(const ch_dataset *d)
+static bool is_npz(const ch_stage *stage)
 {
-    return strcmp(d->stage->name, "npz") == 0;
+    return stage == &ch__stage_npz;
 }
 
-static bool is_idx(const ch_dataset *d)
+static ch_array_head head_of(const ch_stage *stage)
 {
-    return strcmp(d->stage->name, "idx") == 0;
+    return stage == &ch__stage_idx ? ch__idx_head : ch__npy_head;
 }
 
 /* ---- opening ---- */
@@ -52,8 +55,7 @@ static void drop_sources(ch_reading *r)
 
 static ch_status read_head(const ch_dataset *d, source *s)
 {
-    ch_status rc =
-        is_idx(d) ? ch__idx_head(s->reader, &s->array) : ch__npy_head(s->reader, &s->array);
+    ch_status rc = head_of(d->stage)(s->reader, &s->array);
 
     return rc == CH_OK ? ch__array_check_rows(s->reader, &s->array) : rc;
 }
@@ -74,18 +76,28 @@ static ch_status check_head(const ch_dataset *d, int i, const source *s, const s
     return CH_OK;
 }
 
+/* Of the members of archives too. */
+static ch_load_options limits_of(const Cohort__Read *read)
+{
+    return (ch_load_options){.max_expansion = read != NULL ? read->max_expansion : 0};
+}
+
 static ch_status open_member(array_cursor *x, int i)
 {
-    const ch_dataset *d = x->base.base.dataset;
-    char              name[300];
-    int               at;
+    const char     *array = x->base.base.dataset->spec[i].name;
+    ch_load_options opt = limits_of(CH_ATTRS(&x->base.base, Cohort__Arrays)->read);
+    size_t          room = strlen(array) + sizeof(suffix);
+    char           *name = ch__malloc(room);
+    int             at;
 
-    snprintf(name, sizeof(name), "%s.npy", d->spec[i].name);
+    if (name == NULL)
+        return ch__fail_memory("npz");
+    snprintf(name, room, "%s%s", array, suffix);
     at = ch__zip_find(x->zip, name);
+    ch__free(name);
     if (at < 0)
-        return ch__fail(CH_NOT_FOUND, "%s: it has no array \"%s\"", x->zip->path,
-                        d->spec[i].name);
-    return ch__zip_reader(x->zip, at, NULL, x->base.pool, &x->source[i].reader);
+        return ch__fail(CH_NOT_FOUND, "%s: it has no array \"%s\"", x->zip->path, array);
+    return ch__zip_reader(x->zip, at, &opt, x->base.pool, &x->source[i].reader);
 }
 
 static ch_status array_begin(ch_reading *r)
@@ -98,7 +110,7 @@ static ch_status array_begin(ch_reading *r)
     x->source = ch__calloc((size_t)x->n, sizeof(*x->source));
     if (x->source == NULL)
         return ch__fail_memory(d->stage->name);
-    if (is_npz(d))
+    if (is_npz(d->stage))
         rc = ch__zip_open(ch__reader_path(r->reader), &x->zip);
     else
         x->source[0].reader = r->reader;
@@ -185,13 +197,13 @@ static ch_status array_infer(ch_dataset *d)
 
     told.n_parts = a->n_rows;
     told.parts = a->rows;
-    if (rc == CH_OK && (a->n_rows < 1 || (!is_npz(d) && a->n_rows != 1)))
+    if (rc == CH_OK && (a->n_rows < 1 || (!is_npz(d->stage) && a->n_rows != 1)))
         rc = ch__dataset_fail(d, "%zu arrays", a->n_rows);
     if (rc == CH_OK)
         rc = ch__dataset_told(d, &told);
     for (int i = 0; i < d->n_parts && rc == CH_OK; i++)
         if (ch_shape_count(d->spec[i].shape) < 0 || d->spec[i].dtype == CH_STR ||
-            (is_npz(d) && d->spec[i].name == NULL))
+            (is_npz(d->stage) && d->spec[i].name == NULL))
             rc = ch__dataset_fail(d, "array %d: rows of %s, or no name", i,
                                   ch__label(d->spec[i].dtype, d->spec[i].shape).text);
     return rc;
@@ -249,35 +261,74 @@ const ch_stage ch__stage_npz = ARRAY_STAGE("npz");
 
 /* ---- what the first file says ---- */
 
-static ch_status first_name(ch_dataset *files, ch_tuple **out)
+/* The names' first one, as a string of the arena. */
+static ch_status first_name(ch_arena *arena, ch_dataset *files, char **out)
 {
     ch_iterator *it = NULL;
+    ch_tuple    *t = NULL;
     ch_status    rc = ch_iterator_new(files, NULL, &it);
+    ch_str       s = {0};
 
-    if (rc == CH_OK)
-        rc = ch_iterator_next(it, out);
+    while (rc == CH_OK && s.data == NULL) {
+        ch_tensor *names;
+
+        ch_tuple_unref(t);
+        t = NULL;
+        rc = ch_iterator_next(it, &t);
+        if (rc == CH_OK && t == NULL)
+            rc = ch__fail(CH_NOT_FOUND, "there is no file to look at; say what its rows are");
+        if (rc != CH_OK)
+            break;
+        names = ch_value_at(ch_tuple_at(t, 0), 0);
+        if (ch_tensor_count(names) > 0)
+            s = *(const ch_str *)ch_tensor_data(names);
+    }
+    if (rc == CH_OK) {
+        *out = ch__arena_alloc(arena, s.size + 1);
+        if (*out != NULL)
+            memcpy(*out, s.data, s.size);
+        else
+            rc = ch__fail_memory("the name of a file");
+    }
+    ch_tuple_unref(t);
     ch_iterator_unref(it);
-    if (rc == CH_OK && *out == NULL)
-        rc = ch__fail(CH_NOT_FOUND, "there is no file to look at; say what its rows are");
     return rc;
 }
 
-static ch_status row_spec(const ch_stage *stage, ch_reader *r, const char *name,
+static ch_status row_spec(const ch_reader *r, const ch_array *a, const char *name,
                           ch_tensor_spec *out)
 {
-    ch_array  a;
-    ch_status rc = stage == &ch__stage_idx ? ch__idx_head(r, &a) : ch__npy_head(r, &a);
+    *out = (ch_tensor_spec){name, a->dtype, ch_shape_make(a->shape.rank - 1, a->shape.dim + 1)};
+    return ch__array_check_rows(r, a);
+}
 
+/* Member i as one more spec, if it is an array and has rows: scalars have none. */
+static ch_status look_at_member(ch_arena *arena, const ch_zip *zip, int i,
+                                const ch_load_options *opt, int *n, ch_tensor_spec *out)
+{
+    size_t     length = strlen(zip->member[i].name), m = strlen(suffix);
+    char      *name = ch__arena_strdup(arena, zip->member[i].name);
+    ch_reader *r = NULL;
+    ch_array   a;
+    ch_status  rc;
+
+    if (name == NULL)
+        return ch__fail_memory("npz");
+    if (length < m || strcmp(name + length - m, suffix) != 0)
+        return CH_OK;
+    name[length - m] = '\0';
+    rc = ch__zip_reader(zip, i, opt, NULL, &r);
     if (rc == CH_OK)
-        rc = ch__array_check_rows(r, &a);
-    if (rc == CH_OK)
-        *out =
-            (ch_tensor_spec){name, a.dtype, ch_shape_make(a.shape.rank - 1, a.shape.dim + 1)};
+        rc = ch__npy_head(r, &a);
+    if (rc == CH_OK && a.shape.rank > 0)
+        rc = row_spec(r, &a, name, &out[(*n)++]);
+    ch__reader_close(r);
     return rc;
 }
 
 /* All arrays of an npz file; names and specs are of the arena. */
-static ch_status look_into_npz(ch_arena *arena, const char *path, int *n, ch_tensor_spec **out)
+static ch_status look_into_npz(ch_arena *arena, const char *path, const ch_load_options *opt,
+                               int *n, ch_tensor_spec **out)
 {
     ch_zip   *zip = NULL;
     ch_status rc = ch__zip_open(path, &zip);
@@ -288,21 +339,10 @@ static ch_status look_into_npz(ch_arena *arena, const char *path, int *n, ch_ten
     *out = ch__arena_alloc(arena, ((size_t)zip->n + 1) * sizeof(**out));
     if (*out == NULL)
         rc = ch__fail_memory("npz");
-    for (int i = 0; i < zip->n && rc == CH_OK; i++) {
-        size_t     length = strlen(zip->member[i].name);
-        char      *name = ch__arena_strdup(arena, zip->member[i].name);
-        ch_reader *r = NULL;
-
-        if (name == NULL)
-            rc = ch__fail_memory("npz");
-        else if (length > 4 && strcmp(name + length - 4, ".npy") == 0)
-            name[length - 4] = '\0';
-        if (rc == CH_OK)
-            rc = ch__zip_reader(zip, i, NULL, NULL, &r);
-        if (rc == CH_OK)
-            rc = row_spec(&ch__stage_npz, r, name, &(*out)[(*n)++]);
-        ch__reader_close(r);
-    }
+    for (int i = 0; i < zip->n && rc == CH_OK; i++)
+        rc = look_at_member(arena, zip, i, opt, n, *out);
+    if (rc == CH_OK && *n == 0)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: it has no array with rows", path);
     ch__zip_close(zip);
     return rc;
 }
@@ -311,31 +351,25 @@ static ch_status look(const ch_stage *stage, ch_arena *arena, ch_dataset *files,
                       const ch_read_options *opt, int *n, ch_tensor_spec **out)
 {
     ch_load_options load = {0};
-    ch_tuple       *t = NULL;
     ch_reader      *r = NULL;
+    ch_array        a;
     char           *path = NULL;
-    ch_status       rc = first_name(files, &t);
+    ch_status       rc = first_name(arena, files, &path);
 
+    if (rc != CH_OK)
+        return rc;
     if (opt != NULL)
         load = (ch_load_options){.compression = opt->compression,
                                  .max_expansion = opt->max_expansion};
-    if (rc == CH_OK) {
-        ch_str s = *(const ch_str *)ch_tensor_data(ch_value_at(ch_tuple_at(t, 0), 0));
-
-        path = ch__arena_alloc(arena, s.size + 1);
-        if (path != NULL)
-            memcpy(path, s.data, s.size);
-        else
-            rc = ch__fail_memory(stage->name);
-    }
-    ch_tuple_unref(t);
-    if (rc != CH_OK || stage == &ch__stage_npz)
-        return rc == CH_OK ? look_into_npz(arena, path, n, out) : rc;
+    if (is_npz(stage))
+        return look_into_npz(arena, path, &load, n, out);
     *n = 1;
     *out = ch__arena_alloc(arena, sizeof(**out));
     rc = *out == NULL ? ch__fail_memory(stage->name) : ch__reader_open(path, &load, NULL, &r);
     if (rc == CH_OK)
-        rc = row_spec(stage, r, NULL, *out);
+        rc = head_of(stage)(r, &a);
+    if (rc == CH_OK)
+        rc = row_spec(r, &a, NULL, *out);
     ch__reader_close(r);
     return rc;
 }
@@ -353,17 +387,18 @@ static ch_dataset *of_arrays(const ch_stage *stage, ch_dataset *files, int n,
 
     if (files == NULL)
         return NULL;
-    if (row == NULL || n == 0) {
+    if ((row == NULL || n == 0) && ch__gives_names(files)) {
         rc = look(stage, &arena, files, opt, &n, &seen);
         row = seen;
     }
-    if (rc == CH_OK)
+    if (rc == CH_OK && ch__gives_names(files)) {
         rc = ch__spec_encode(&arena, n, row, &told);
+        a.n_rows = rc == CH_OK ? told->n_parts : 0;
+        a.rows = rc == CH_OK ? told->parts : NULL;
+    }
     ch__read_message(&read, opt);
     a.read = &read;
     if (rc == CH_OK) {
-        a.n_rows = told->n_parts;
-        a.rows = told->parts;
         d = ch__dataset_new(stage,
                             &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &files});
     } else {

@@ -26,11 +26,14 @@ int64_t ch__read_max_bytes(const Cohort__Read *read)
     return read != NULL && read->max_record_bytes > 0 ? read->max_record_bytes : RECORD_BYTES;
 }
 
+bool ch__gives_names(const ch_dataset *d)
+{
+    return d->n_parts == 1 && d->spec[0].dtype == CH_STR && d->spec[0].shape.rank <= 1;
+}
+
 ch_status ch__reading_infer(const ch_dataset *d, const Cohort__Read *read)
 {
-    const ch_dataset *in = d->in[0];
-
-    if (in->n_parts != 1 || in->spec[0].dtype != CH_STR || in->spec[0].shape.rank > 1)
+    if (!ch__gives_names(d->in[0]))
         return ch__dataset_fail(d, "its input should give names of files: one string, or a "
                                    "vector of them");
     if (read != NULL &&

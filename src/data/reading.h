@@ -22,7 +22,9 @@ typedef struct ch_reading {
     bool seeks_rows; /* a place in a file is `n`, for the stage to go to, not a byte */
 } ch_reading;
 
-/* A string scalar or vector for its only input. */
+/* Its elements are a string scalar or vector. */
+bool ch__gives_names(const ch_dataset *d);
+/* Such for its only input, and options that can be. */
 ch_status ch__reading_infer(const ch_dataset *d, const Cohort__Read *read);
 
 /* Opens the next file if none is open; r->reader stays NULL where there are no more. An error is

@@ -37,6 +37,29 @@ static int find(const ch_dataset *in, const char *text, const char **name, int *
     return (int)i;
 }
 
+/* Component i as the text says. */
+static ch_status set_selected(ch_dataset *d, int i, const char *text)
+{
+    const char    *name;
+    int            length, at = find(d->in[0], text, &name, &length);
+    ch_tensor_spec spec;
+    char          *own;
+    ch_status      rc;
+
+    if (at < 0)
+        return ch__dataset_fail(d, "there is no component \"%.100s\"", text);
+    own = ch__calloc((size_t)length + 1, 1);
+    if (own == NULL)
+        return ch__fail_memory("select");
+    if (name != NULL)
+        memcpy(own, name, (size_t)length);
+    spec = d->in[0]->spec[at];
+    spec.name = own;
+    rc = ch__dataset_set_part(d, i, &spec);
+    ch__free(own);
+    return rc;
+}
+
 static ch_status select_infer(ch_dataset *d)
 {
     const Cohort__Select *a = CH_ATTRS_OF(d, Cohort__Select);
@@ -46,19 +69,8 @@ static ch_status select_infer(ch_dataset *d)
     if (a->n_names < 1 || a->n_names > CH_MAX_PARTS)
         return ch__dataset_fail(d, "%zu components, want 1 to %d", a->n_names, CH_MAX_PARTS);
     rc = ch__dataset_parts(d, (int)a->n_names);
-    for (int i = 0; i < d->n_parts && rc == CH_OK; i++) {
-        const char    *name;
-        char           own[256];
-        int            length, at = find(in, a->names[i], &name, &length);
-        ch_tensor_spec spec;
-
-        if (at < 0)
-            return ch__dataset_fail(d, "there is no component \"%.100s\"", a->names[i]);
-        spec = in->spec[at];
-        snprintf(own, sizeof(own), "%.*s", length, name != NULL ? name : "");
-        spec.name = own;
-        rc = ch__dataset_set_part(d, i, &spec);
-    }
+    for (int i = 0; i < d->n_parts && rc == CH_OK; i++)
+        rc = set_selected(d, i, a->names[i]);
     d->same_rows = in->same_rows;
     d->cardinality = in->cardinality;
     return rc;

@@ -5,7 +5,10 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "tensor/print.h"
 #include "tensor/view.h"
+
+enum { MOST_EMPTY_ROWS = 1 << 20 };
 
 ch_status ch__array_settle(ch_array *a)
 {
@@ -98,6 +101,12 @@ ch_status ch__array_check_rows(const ch_reader *r, const ch_array *a)
             "%s: its array is stored column by column (fortran_order), and so cannot "
             "be read by rows; save it from numpy.ascontiguousarray(x)",
             ch__reader_path(r));
+    if (a->row_bytes == 0 && a->n_rows > MOST_EMPTY_ROWS)
+        return ch__fail(CH_UNIMPLEMENTED,
+                        "%s: its array is of shape %s, rows without a number in them, of which "
+                        "at most %d are read",
+                        ch__reader_path(r), ch__label(a->dtype, a->shape).text,
+                        MOST_EMPTY_ROWS);
     return CH_OK;
 }
 

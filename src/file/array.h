@@ -28,7 +28,8 @@ typedef struct ch_array {
 /* Fills in what follows from dtype and shape; INVALID_ARGUMENT if that cannot be. */
 CH_MUST_CHECK ch_status ch__array_settle(ch_array *a);
 
-/* UNIMPLEMENTED, with the reason, if it cannot be read by rows: a scalar, or is_fortran. */
+/* UNIMPLEMENTED, with the reason, if it cannot be read by rows: a scalar, is_fortran, or a million
+ * rows that take no bytes, which a file of 128 can say it has any number of. */
 CH_MUST_CHECK ch_status ch__array_check_rows(const ch_reader *r, const ch_array *a);
 /* The next row: a span as those of the reader, its numbers in our order. How large a row may be
  * is for the caller to bound. DATA_LOSS if the file ends in it. */
