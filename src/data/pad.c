@@ -369,12 +369,22 @@ ch_dataset *ch_dataset_bucket_by_length(ch_dataset *d, int component, int n,
 
     if (d == NULL)
         return NULL;
+    if (n < 0 || (n > 0 && boundary == NULL) || batch_size == NULL) {
+        rc = ch__fail(
+            CH_INVALID_ARGUMENT,
+            "bucket: %d boundaries%s%s; want an array of them, and one of a batch size "
+            "more",
+            n, n > 0 && boundary == NULL ? ", which are NULL" : "",
+            batch_size == NULL ? ", and no batch sizes" : "");
+        return ch__dataset_new(&ch__stage_bucket,
+                               &(ch_dataset_make){.rc = rc, .n_in = 1, .in = &d});
+    }
     opt = opt != NULL ? opt : &none;
     a.component = (uint32_t)component;
     a.drop_remainder = opt->drop_remainder;
     a.no_padding = opt->no_padding;
     a.pad_to_boundary = opt->pad_to_boundary;
-    a.n_boundaries = n > 0 ? (size_t)n : 0;
+    a.n_boundaries = (size_t)n;
     a.n_batch_sizes = a.n_boundaries + 1;
     a.boundaries = ch__arena_copy(&arena, boundary, a.n_boundaries * sizeof(*boundary));
     a.batch_sizes = ch__arena_copy(&arena, batch_size, a.n_batch_sizes * sizeof(*batch_size));

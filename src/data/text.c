@@ -255,7 +255,7 @@ static ch_status csv_schema(const ch_dataset *d, ch_csv_schema **out)
 
         column[i] = (ch_csv_column){.name = m->name[0] != '\0' ? m->name : NULL,
                                     .missing = m->has_missing ? m->missing : NULL,
-                                    .field = (int)(m->field & INT32_MAX)};
+                                    .field = (int)m->field};
         if (ch_dtype_parse(m->dtype, &column[i].dtype) != CH_OK)
             rc = ch__dataset_fail(d, "column %zu is of type \"%.20s\"", i, m->dtype);
     }
