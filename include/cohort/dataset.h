@@ -115,7 +115,8 @@ CH_API ch_dataset *ch_dataset_npy(ch_dataset *files, const ch_tensor_spec *row,
                                   const ch_read_options *opt);
 CH_API ch_dataset *ch_dataset_idx(ch_dataset *files, const ch_tensor_spec *row,
                                   const ch_read_options *opt);
-/* Rows of the arrays of each file that `row` names; n = 0: of all that the first file has. */
+/* Rows of the arrays of each file that `row` names; n = 0: of all with rows that the first file has.
+ * Scalars, and members that are no .npy, are passed over. */
 CH_API ch_dataset *ch_dataset_npz(ch_dataset *files, int n, const ch_tensor_spec *row,
                                   const ch_read_options *opt);
 
@@ -159,7 +160,8 @@ CH_API ch_dataset *ch_dataset_map(ch_dataset *d, ch_step_fn step, void *arg,
 typedef ch_status (*ch_map_fn)(void *arg, ch_tuple *in, ch_tuple **out);
 CH_API ch_dataset *ch_dataset_map_call(ch_dataset *d, ch_map_fn fn, void *arg, int n_spec,
                                        const ch_tensor_spec *spec, const ch_map_options *opt);
-/* Only components of these names, in this order; "new=old" renames. */
+/* Only components of these names, in this order; "new=old" renames. A component is also
+ * known by its number: "0", "new=0". */
 CH_API ch_dataset *ch_dataset_select(ch_dataset *d, int n, const char *const *name);
 
 /* Elements for which the step's one output, a bool scalar, is true. */
@@ -223,7 +225,8 @@ typedef struct ch_shuffle_options {
  * place. A buffer as large as the data shuffles perfectly. */
 CH_API ch_dataset *ch_dataset_shuffle(ch_dataset *d, int64_t buffer,
                                       const ch_shuffle_options *opt);
-/* `count` times over; CH_INFINITE: for ever. */
+/* `count` times over; CH_INFINITE: for ever. With more than 1024 passes to go over, one that gives
+ * nothing is the last. */
 CH_API ch_dataset *ch_dataset_repeat(ch_dataset *d, int64_t count);
 /* Elements index, index + n, index + 2n ... n = CH_BY_HINT: what the distribution says. */
 #define CH_BY_HINT (-1)

@@ -178,7 +178,9 @@ static ch_status repeat_open(ch_cursor *c)
     return CH_OK;
 }
 
-/* Without end, a pass that is empty is the end: else there would be none. */
+enum { MANY_PASSES = 1024 };
+
+/* Of many passes one that is empty is the end: else there might be none that anyone lives to see. */
 static ch_status repeat_next(ch_cursor *c, ch_element **out)
 {
     repeating *x = (repeating *)c;
@@ -193,7 +195,7 @@ static ch_status repeat_next(ch_cursor *c, ch_element **out)
             x->is_empty = false;
             return CH_OK;
         }
-        if (limit == CH_INFINITE && x->is_empty)
+        if (x->is_empty && (limit == CH_INFINITE || limit > MANY_PASSES))
             return CH_OK;
         x->n++;
         x->is_empty = true;

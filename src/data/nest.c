@@ -9,6 +9,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "data/iterator.h"
+#include "data/stages.h"
 
 /* ---- recording ---- */
 
@@ -391,15 +392,36 @@ static int64_t span_of(const Cohort__Window *a)
     return (a->size - 1) * (a->stride > 0 ? a->stride : 1) + 1;
 }
 
+/* Its body makes one element of each window. */
+static bool is_whole_batch(const ch_dataset *d, const Cohort__Window *a)
+{
+    return d->body->stage == &ch__stage_batch && d->body->in[0] == d->element &&
+           CH_ATTRS_OF(d->body, Cohort__Batch)->size == a->size &&
+           CH_ATTRS_OF(d->body, Cohort__Batch)->drop_remainder == a->drop_remainder;
+}
+
+static int64_t n_windows(const Cohort__Window *a, int64_t n)
+{
+    if (n < 0)
+        return n;
+    if (!a->drop_remainder)
+        return n / shift_of(a) + (n % shift_of(a) > 0);
+    return n < span_of(a) ? 0 : (n - span_of(a)) / shift_of(a) + 1;
+}
+
 static ch_status window_infer(ch_dataset *d)
 {
     const Cohort__Window *a = CH_ATTRS_OF(d, Cohort__Window);
+    ch_status             rc;
 
     if (a->size < 1 || a->shift < 0 || a->stride < 0 || a->size > INT32_MAX ||
         a->shift > INT32_MAX || a->stride > INT32_MAX || span_of(a) > INT32_MAX)
         return ch__dataset_fail(d, "size %lld, shift %lld, stride %lld", (long long)a->size,
                                 (long long)a->shift, (long long)a->stride);
-    return infer_body(d);
+    rc = infer_body(d);
+    if (rc == CH_OK && is_whole_batch(d, a))
+        d->cardinality = n_windows(a, d->in[0]->cardinality);
+    return rc;
 }
 
 /* Keeps the elements of the next window, as far as there are. */
@@ -546,7 +568,10 @@ const ch_stage ch__stage_window = {
 
 static ch_dataset *batch_all(ch_dataset *window, void *arg)
 {
-    return ch_dataset_batch(window, *(const int64_t *)arg, NULL);
+    const Cohort__Window *a = arg;
+
+    return ch_dataset_batch(window, a->size,
+                            &(ch_batch_options){.drop_remainder = a->drop_remainder});
 }
 
 ch_dataset *ch_dataset_window(ch_dataset *d, int64_t size, ch_dataset_fn fn, void *arg,
@@ -561,6 +586,6 @@ ch_dataset *ch_dataset_window(ch_dataset *d, int64_t size, ch_dataset_fn fn, voi
         a.drop_remainder = opt->drop_remainder;
     }
     if (fn == NULL)
-        return with_body(&ch__stage_window, &a.base, d, batch_all, &size, true);
+        return with_body(&ch__stage_window, &a.base, d, batch_all, &a, true);
     return with_body(&ch__stage_window, &a.base, d, fn, arg, true);
 }

@@ -291,6 +291,19 @@ typedef struct rebatching {
     ch_block_pool *pool;
 } rebatching;
 
+/* Where it can be told: of one size, over batches that are all of another. */
+static int64_t rebatch_count(const ch_dataset *in, const Cohort__Rebatch *a)
+{
+    int64_t rows = ch__rows_known(in), all;
+
+    if (in->cardinality == CH_INFINITE)
+        return rows == 0 ? CH_UNKNOWN : CH_INFINITE;
+    if (a->n_sizes != 1 || in->cardinality < 0 || rows < 0 ||
+        !ch__mul_size(rows, in->cardinality, &all))
+        return CH_UNKNOWN;
+    return ch__rows_batches(all, a->sizes[0], a->drop_remainder);
+}
+
 static ch_status rebatch_infer(ch_dataset *d)
 {
     const Cohort__Rebatch *a = CH_ATTRS_OF(d, Cohort__Rebatch);
@@ -311,7 +324,7 @@ static ch_status rebatch_infer(ch_dataset *d)
     if (rc == CH_OK)
         ch__rows_set(d, a->drop_remainder ? rows : -1);
     d->same_rows = true;
-    d->cardinality = CH_UNKNOWN;
+    d->cardinality = rebatch_count(d->in[0], a);
     return rc;
 }
 

@@ -16,6 +16,27 @@ typedef struct sampling {
     unsigned char *has_ended; /* each input */
 } sampling;
 
+/* All elements of those that are drawn from, or up to the end of the first of these. */
+static int64_t sample_count(const ch_dataset *d, const Cohort__Sample *a)
+{
+    bool    all_endless = true, any_endless = false, all_known = true;
+    int64_t sum = 0;
+
+    for (int i = 0; i < d->n_in; i++) {
+        int64_t n = d->in[i]->cardinality;
+
+        if (a->n_weights > 0 && !(a->weights[i] > 0))
+            continue;
+        all_endless &= n == CH_INFINITE;
+        any_endless |= n == CH_INFINITE;
+        all_known = all_known && n >= 0 && n <= INT64_MAX - sum;
+        sum += all_known ? n : 0;
+    }
+    if (all_endless || (any_endless && !a->stop_on_empty))
+        return CH_INFINITE;
+    return all_known && !a->stop_on_empty ? sum : CH_UNKNOWN;
+}
+
 static ch_status sample_infer(ch_dataset *d)
 {
     const Cohort__Sample *a = CH_ATTRS_OF(d, Cohort__Sample);
@@ -33,7 +54,7 @@ static ch_status sample_infer(ch_dataset *d)
         return ch__dataset_fail(d, "all weights are 0");
     for (int i = 1; i < d->n_in && rc == CH_OK; i++)
         rc = ch__dataset_widen(d, d->in[i]);
-    d->cardinality = CH_UNKNOWN;
+    d->cardinality = sample_count(d, a);
     return rc;
 }
 
