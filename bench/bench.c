@@ -32,7 +32,7 @@
 
 struct bench {
     const char *name;
-    bool        json, peers, quick;
+    bool        json, peers, quick, ours;
     int         n_words;
     char      **word;
     int         n_rounds;
@@ -349,7 +349,7 @@ static int start_sides(const bench *b, const bench_case *c, side *s)
 
             s[n++].is_lost = !started;
         }
-    if (c->limit.run != NULL)
+    if (c->limit.run != NULL && !b->ours)
         side_start(&s[n++], &c->limit);
     return n;
 }
@@ -457,12 +457,15 @@ bench *bench_open(const char *name, int argc, char **argv)
             b->json = true;
         else if (strcmp(argv[i], "--peers") == 0)
             b->peers = true;
+        else if (strcmp(argv[i], "--ours") == 0)
+            b->ours = true;
         else if (strcmp(argv[i], "--quick") == 0)
             b->quick = true;
         else if (argv[i][0] != '-')
             b->word[b->n_words++] = argv[i];
         else {
-            fprintf(stderr, "usage: %s [--json] [--peers] [--quick] [CASE...]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--json] [--peers] [--ours] [--quick] [CASE...]\n",
+                    argv[0]);
             exit(2);
         }
     }

@@ -63,7 +63,8 @@ typedef struct bench_case {
     double tolerance; /* 1e-3: a thousandth of the number */
 } bench_case;
 
-/* Reads --json, --peers, --quick (one short round: to see that it works) and words, of which a
+/* Reads --json, --peers, --ours (no other side: for a profiler), --quick (one short round: to see that it
+ * works) and words, of which a
  * case's name must then contain one. */
 bench *bench_open(const char *name, int argc, char **argv);
 bool   bench_is_quick(const bench *b);
