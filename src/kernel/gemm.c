@@ -140,7 +140,8 @@ static ch_status wide_run(const ch_gemm_dims *d, const void *state, const void *
     return rc;
 }
 
-const ch_gemm_engine ch__gemm_wide = {"widened", wide_fits, wide_open, wide_run, wide_close};
+const ch_gemm_engine ch__gemm_wide = {"widened", wide_fits,  wide_open,
+                                      wide_run,  wide_close, NULL};
 
 /* ---- the choice ---- */
 

@@ -36,6 +36,8 @@ typedef struct ch_gemm_engine {
     ch_status (*run)(const ch_gemm_dims *d, const void *state, const void *a, const void *b,
                      void *c, void *scratch);
     void (*close)(void *state); /* NULL is fine */
+    /* Whether it reads A where it is, so that doing it again for other columns costs nothing. NULL: no. */
+    bool (*reads_a)(const ch_gemm_dims *d);
 } ch_gemm_engine;
 
 /* One that was left out of the build never fits. */

@@ -91,8 +91,8 @@ static void onednn_close(void *state)
     ch__dnn_free(state);
 }
 
-const ch_gemm_engine ch__gemm_onednn = {"onednn", onednn_fits, onednn_open, onednn_run,
-                                        onednn_close};
+const ch_gemm_engine ch__gemm_onednn = {"onednn",   onednn_fits,  onednn_open,
+                                        onednn_run, onednn_close, NULL};
 #else
-const ch_gemm_engine ch__gemm_onednn = {"onednn", ch__gemm_never, NULL, NULL, NULL};
+const ch_gemm_engine ch__gemm_onednn = {"onednn", ch__gemm_never, NULL, NULL, NULL, NULL};
 #endif

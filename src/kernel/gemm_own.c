@@ -68,6 +68,17 @@ static size_t lay_out(const ch_gemm_dims *d, size_t *b_at)
     return *b_at + (size_t)(n * k * v->bytes);
 }
 
+/* Rows of A are read where they are if few panels of B need them, or if they do not all
+ * clash in the cache, as rows of whole pages do. */
+static bool reads_a(const ch_gemm_dims *d)
+{
+    const ch_micro      *mk = micro();
+    const ch_micro_move *v = &mk->move[d->dtype];
+
+    return v->is_same && (d->n <= 4 * CH_MICRO_VECTORS * mk->vector_bytes / v->bytes ||
+                          (!d->ta && d->lda * v->bytes % 4096 != 0));
+}
+
 static work work_of(const ch_gemm_dims *d, const void *a, const void *b, void *c, char *scratch)
 {
     const ch_micro *mk = micro();
@@ -79,8 +90,7 @@ static work work_of(const ch_gemm_dims *d, const void *a, const void *b, void *c
     w.packed_b = scratch + b_at;
     w.lanes = mk->vector_bytes / w.move->bytes;
     w.width = CH_MICRO_VECTORS * w.lanes;
-    w.direct_a = w.move->is_same &&
-                 (d->n <= 4 * w.width || (!d->ta && d->lda * w.move->bytes % 2048 != 0));
+    w.direct_a = reads_a(d);
     w.direct_b = w.move->is_same && !d->tb && d->n % w.lanes == 0 &&
                  (d->m <= 4 * mk->rows || d->k * d->n * w.move->bytes <= L1_BYTES);
     return w;
@@ -226,4 +236,4 @@ static void own_close(void *state)
     (void)state;
 }
 
-const ch_gemm_engine ch__gemm_own = {"own", own_fits, own_open, own_run, own_close};
+const ch_gemm_engine ch__gemm_own = {"own", own_fits, own_open, own_run, own_close, reads_a};

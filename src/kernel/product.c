@@ -8,8 +8,8 @@
 #include "base/mem.h"
 
 enum {
-    TILE_WORK = 8 << 20,   /* multiplications that are worth a thread's attention */
-    LARGE_WORK = 64 << 20, /* of a thread: so many that its part is cut again */
+    TILE_WORK = 8 << 20,  /* multiplications that are worth a thread's attention */
+    LARGE_WORK = 1 << 30, /* of a thread: so many that its part is cut again */
     LEAST = 128, /* rows and columns of a tile: below, packing costs more than a thread gains */
     ROW_GRAIN = 12, /* tiles are multiples of these */
     COL_GRAIN = 32
@@ -87,12 +87,16 @@ static void plan_axes(ch_product *p, ch_shape a, ch_shape b)
 
 /* Halves a side until there are tiles enough: the one that costs less. Tiles side by side pack the
  * same rows of A, each for itself, and tiles one below the other the same columns of B; an operand that
- * is turned on the way costs twice. */
+ * is turned on the way costs twice, and one that is read where it is nothing. */
 static void cut_block(ch_product *p, int64_t want)
 {
-    const ch_gemm_dims *d = &p->dims;
-    int64_t             rows = 1, cols = 1;
-    int64_t             a = d->ta ? 1 : 2, b = d->tb ? 2 : 1;
+    const ch_gemm_dims   *d = &p->dims;
+    const ch_gemm_engine *engine = ch__gemm_for(d);
+    int64_t               rows = 1, cols = 1;
+    int64_t               a = d->ta ? 1 : 2, b = d->tb ? 2 : 1;
+
+    if (engine != NULL && engine->reads_a != NULL && engine->reads_a(d))
+        a = 0;
 
     while (rows * cols < want) {
         int64_t m = d->m / rows, n = d->n / cols;
