@@ -328,8 +328,10 @@ CH_API CH_MUST_CHECK ch_status ch_dataset_encode(const ch_dataset *d, void **byt
 CH_API CH_MUST_CHECK ch_status ch_dataset_decode(const void *bytes, size_t n, ch_dataset **out);
 
 typedef enum ch_batch_split {
-    CH_SPLIT_NOMINAL, /* by the sizes of a full batch; a short one fills replicas in order */
-    CH_SPLIT_EVEN     /* every batch as evenly as it can be, the first ones getting one more */
+    /* By the sizes of a full batch; a short one fills replicas in order. Where no size is known (a
+     * generator's, a C function's, that of a map which does not keep the rows) as CH_SPLIT_EVEN. */
+    CH_SPLIT_NOMINAL,
+    CH_SPLIT_EVEN /* every batch as evenly as it can be, the first ones getting one more */
 } ch_batch_split;
 
 typedef struct ch_input_context {
@@ -344,6 +346,13 @@ typedef struct ch_input_context {
 CH_API CH_MUST_CHECK ch_status ch_dataset_distribute(ch_dataset             *d,
                                                      const ch_input_context *context,
                                                      ch_dataset            **out);
+/* The dataset of worker `context->pipeline`, from a function that is told which worker that is. What it
+ * gives is left as it is, neither cut nor divided: element k goes to the worker's replica
+ * k mod (n_replicas / n_pipelines). */
+typedef ch_dataset *(*ch_input_fn)(const ch_input_context *context, void *arg);
+CH_API CH_MUST_CHECK ch_status ch_dataset_from_function(ch_input_fn fn, void *arg,
+                                                        const ch_input_context *context,
+                                                        ch_dataset            **out);
 /* Rows of a replica where `global` rows are for all; INVALID_ARGUMENT if they do not divide. */
 CH_API CH_MUST_CHECK ch_status ch_input_context_batch_size(const ch_input_context *c,
                                                            int64_t global, int64_t *out);

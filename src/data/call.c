@@ -119,6 +119,33 @@ bool ch__call_same_rows(const ch_dataset *d, const ch_graph *g)
     return true;
 }
 
+/* Part i of `a` has rows as part k of `b` has: each of both has one, or its values or splits are such. */
+static bool are_alike(const ch_dataset *a, int i, const ch_dataset *b, int k)
+{
+    return (ch__rows_splits_of(a, i) >= 0) == (ch__rows_splits_of(b, k) >= 0) &&
+           (ch__rows_values_of(a, i) >= 0) == (ch__rows_values_of(b, k) >= 0);
+}
+
+bool ch__call_keeps_rows(const ch_dataset *d)
+{
+    const ch_graph *g = d->graph;
+
+    for (int i = 0; i < g->n_outputs; i++) {
+        const ch_dims *out = &g->output[i].node->dims;
+        bool           is_kept = false;
+
+        for (int k = 0; out->rank > 0 && out->dim[0].sym != 0 && k < g->n_inputs; k++) {
+            const ch_dims *in = &g->input[k]->dims;
+
+            is_kept |= in->rank > 0 && are_alike(d, i, d->in[0], k) &&
+                       in->dim[0].sym == out->dim[0].sym && in->dim[0].n == out->dim[0].n;
+        }
+        if (!is_kept)
+            return false;
+    }
+    return true;
+}
+
 /* ---- running ---- */
 
 /* A program with memory of its own. */

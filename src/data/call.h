@@ -18,6 +18,8 @@ ch_status ch__call_check(const ch_dataset *d, const ch_graph *g, const ch_datase
 /* What output i looks like; and whether `d`, whose parts the outputs are, has same_rows. */
 ch_tensor_spec ch__call_output(const ch_graph *g, int i);
 bool           ch__call_same_rows(const ch_dataset *d, const ch_graph *g);
+/* For `d` with its graph: all that comes out has as many rows as what goes in, however many. */
+bool ch__call_keeps_rows(const ch_dataset *d);
 
 typedef struct ch_caller ch_caller;
 

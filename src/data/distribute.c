@@ -14,6 +14,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "data/call.h"
 #include "data/iterator.h"
 #include "data/rows.h"
 #include "data/stages.h"
@@ -28,7 +29,14 @@ static bool is_one_of(const ch_dataset *d, const char *const *name)
 
 /* ---- the size of batches ---- */
 
-/* 5.2.1. */
+/* As many rows come out as go in. */
+static bool maps_row_by_row(const ch_dataset *d)
+{
+    return d->stage == &ch__stage_map && d->graph != NULL && ch__call_keeps_rows(d);
+}
+
+/* 5.2.1, but for maps: where one keeps the rows, the size of a full batch is known still (DESIGN
+ * section 9, against 5.2.2), so that a short batch is cut as it would be before the map. */
 int64_t ch_dataset_batch_size(const ch_dataset *d)
 {
     static const char *const through[] = {"cache",    "cache_file", "filter", "options",
@@ -45,7 +53,7 @@ int64_t ch_dataset_batch_size(const ch_dataset *d)
         return CH_ATTRS_OF(d, Cohort__Batch)->size;
     if (d->stage == &ch__stage_padded_batch)
         return CH_ATTRS_OF(d, Cohort__PaddedBatch)->size;
-    if (!is_one_of(d, through) && !is_one_of(d, all_of))
+    if (!is_one_of(d, through) && !is_one_of(d, all_of) && !maps_row_by_row(d))
         return CH_UNKNOWN;
     size = ch_dataset_batch_size(d->in[0]);
     for (int i = 1; i < d->n_in && is_one_of(d, all_of); i++)
@@ -134,50 +142,66 @@ static ch_dataset *own_cache(const division *v, const ch_dataset *d, ch_dataset 
     return in;
 }
 
-/* The same stage over other inputs, which are taken over. */
-static ch_dataset *with_inputs(const division *v, const ch_dataset *d, ch_dataset *const *in)
+/* The same stage over other inputs and with another body, which are taken over. */
+static ch_dataset *with_parts(const division *v, const ch_dataset *d, ch_dataset *const *in,
+                              ch_dataset *body)
 {
     if (d->stage == &ch__stage_cache_file && in[0]->hash != d->in[0]->hash)
         return own_cache(v, d, in[0]);
     return ch__dataset_new(d->stage, &(ch_dataset_make){.attrs = d->attrs,
                                                         .n_in = d->n_in,
                                                         .in = in,
-                                                        .body = ch_dataset_ref(d->body),
+                                                        .body = body,
                                                         .element = ch_dataset_ref(d->element),
                                                         .graph = ch_graph_ref(d->graph),
                                                         .data = ch_tuple_ref(d->data),
                                                         .call = &d->call});
 }
 
-/* A copy of the tree with every input rewritten; NULL on an error. */
-static ch_dataset *rewrite_inputs(division *v, ch_dataset *d, rewrite each)
+/* A copy of the tree with every input rewritten, and the body by `inside`, if that is not NULL. NULL
+ * on an error. */
+static ch_dataset *rewrite_parts(division *v, ch_dataset *d, rewrite each, rewrite inside)
 {
     ch_dataset **in = ch__calloc((size_t)d->n_in + 1, sizeof(ch_dataset *));
-    ch_dataset  *out = NULL;
+    ch_dataset  *out = NULL, *body = NULL;
     bool         is_whole = in != NULL;
 
+    if (is_whole && d->body != NULL) {
+        body = inside != NULL ? once(v, d->body, inside) : ch_dataset_ref(d->body);
+        is_whole = body != NULL;
+    }
     for (int i = 0; i < d->n_in && is_whole; i++)
         is_whole = (in[i] = once(v, d->in[i], each)) != NULL;
-    if (is_whole)
-        out = with_inputs(v, d, in);
-    else
+    if (is_whole) {
+        out = with_parts(v, d, in, body);
+    } else {
         for (int i = 0; in != NULL && i < d->n_in; i++)
             ch_dataset_unref(in[i]);
+        ch_dataset_unref(body);
+    }
     ch__free(in);
     return out;
 }
 
+static ch_dataset *rewrite_inputs(division *v, ch_dataset *d, rewrite each)
+{
+    return rewrite_parts(v, d, each, NULL);
+}
+
 /* ---- by hint ---- */
 
-/* 5.5.8: every shard whose number was left open. */
+/* 5.5.8: every shard whose number was left open, in bodies too. What stands for the element of a body
+ * stays what it is: the stage that runs the body knows it by that. */
 static ch_dataset *by_hint(division *v, ch_dataset *d)
 {
+    if (d->stage == &ch__stage_element)
+        return ch_dataset_ref(d);
     if (d->stage == &ch__stage_shard && CH_ATTRS_OF(d, Cohort__Shard)->n == CH_BY_HINT) {
         ch_dataset *in = once(v, d->in[0], by_hint);
 
         return in != NULL ? ch_dataset_shard(in, v->n, v->index) : NULL;
     }
-    return rewrite_inputs(v, d, by_hint);
+    return rewrite_parts(v, d, by_hint, by_hint);
 }
 
 /* ---- by file ---- */
@@ -214,13 +238,19 @@ static bool drops_rows(const ch_dataset *d)
            (d->stage == &ch__stage_rebatch && CH_ATTRS_OF(d, Cohort__Rebatch)->drop_remainder);
 }
 
-/* Under shuffles of names, so that workers stay apart whatever these do (5.5.4). */
-static ch_dataset *divide_names(division *v, ch_dataset *d)
+/* What gives the names that it is given, in whatever order and however often. */
+static bool is_over_names(const ch_dataset *d)
 {
     static const char *const over[] = {"shuffle",    "repeat",  "prefetch", "cache",
                                        "cache_file", "options", NULL};
 
-    if (is_one_of(d, over))
+    return is_one_of(d, over);
+}
+
+/* Under shuffles of names, so that workers stay apart whatever these do (5.5.4). */
+static ch_dataset *divide_names(division *v, ch_dataset *d)
+{
+    if (is_over_names(d))
         return rewrite_inputs(v, d, divide_names);
     return ch__dataset_shard(ch_dataset_ref(d), v->n, v->index, "files");
 }
@@ -250,12 +280,14 @@ static ch_dataset *divide_files(division *v, ch_dataset *d)
     return cannot(v, "before the files comes", d);
 }
 
-/* How many names the readers get, at least; -1: cannot be told. */
+/* How many names there are to divide, at least; -1: cannot be told. */
 static int64_t count_names(ch_dataset *names)
 {
     ch_iterator *it = NULL;
     int64_t      n = 0;
 
+    while (is_over_names(names))
+        names = names->in[0];
     if (names->cardinality >= 0)
         return names->cardinality;
     if (names->cardinality == CH_INFINITE || ch_iterator_new(names, NULL, &it) != CH_OK)
@@ -298,7 +330,17 @@ static int64_t fewest_files(division *v, const ch_dataset *d)
 
 /* ---- the distribution ---- */
 
-static ch_status check_context(const ch_dataset *d, const ch_input_context *c)
+/* With the numbers for which 0 stands. */
+static ch_input_context settled(const ch_input_context *context)
+{
+    ch_input_context c = context != NULL ? *context : (ch_input_context){0};
+
+    c.n_pipelines = c.n_pipelines == 0 ? 1 : c.n_pipelines;
+    c.n_replicas = c.n_replicas == 0 ? c.n_pipelines : c.n_replicas;
+    return c;
+}
+
+static ch_status check_context(const ch_input_context *c)
 {
     if (c->n_pipelines < 1 || c->pipeline < 0 || c->pipeline >= c->n_pipelines)
         return ch__fail(CH_INVALID_ARGUMENT, "distributing a dataset: worker %d of %d",
@@ -309,6 +351,11 @@ static ch_status check_context(const ch_dataset *d, const ch_input_context *c)
             "distributing a dataset: %d replicas on %d workers; every worker should "
             "have the same number of replicas",
             c->n_replicas, c->n_pipelines);
+    return CH_OK;
+}
+
+static ch_status check_can_be_cut(const ch_dataset *d, const ch_input_context *c)
+{
     for (int i = 0; i < d->n_parts && c->n_replicas > 1; i++)
         if (d->spec[i].shape.rank == 0)
             return ch__fail(
@@ -336,7 +383,7 @@ static ch_shard_policy choose(division *v, ch_dataset *d, ch_shard_policy asked,
 {
     int64_t n;
 
-    *why = "as the options say";
+    *why = "the options say so";
     if (v->n == 1) {
         *why = "there is one worker";
         return asked == CH_SHARD_HINT ? CH_SHARD_HINT : CH_SHARD_DATA;
@@ -345,7 +392,9 @@ static ch_shard_policy choose(division *v, ch_dataset *d, ch_shard_policy asked,
         return asked;
     v->is_strict = true;
     n = fewest_files(v, d);
-    *why = n == 0 ? "it does not read files" : "there are fewer files than workers";
+    *why = !reads_files(d) ? "it does not read files"
+           : n < 0         ? "the number of its files cannot be told"
+                           : "there are fewer files than workers";
     if (n >= v->n) {
         *divided = divide_files(v, d);
         *why = *divided != NULL ? "there are files enough" : v->why_not;
@@ -396,7 +445,7 @@ ch_status ch_dataset_distribute(ch_dataset *d, const ch_input_context *context,
                                 ch_dataset **out)
 {
     static const char *const name[] = {"OFF", "AUTO", "FILE", "DATA", "HINT"};
-    ch_input_context         c = context != NULL ? *context : (ch_input_context){0};
+    ch_input_context         c = settled(context);
     division                 v;
     ch_dataset              *divided = NULL;
     ch_shard_policy          policy;
@@ -405,9 +454,9 @@ ch_status ch_dataset_distribute(ch_dataset *d, const ch_input_context *context,
 
     if (d == NULL)
         return ch__fail_at(CH_INVALID_ARGUMENT, "distributing a dataset that was not made");
-    c.n_pipelines = c.n_pipelines == 0 ? 1 : c.n_pipelines;
-    c.n_replicas = c.n_replicas == 0 ? c.n_pipelines : c.n_replicas;
-    rc = check_context(d, &c);
+    rc = check_context(&c);
+    if (rc == CH_OK)
+        rc = check_can_be_cut(d, &c);
     if (rc != CH_OK)
         return rc;
     v = (division){.n = c.n_pipelines, .index = c.pipeline};
@@ -432,20 +481,44 @@ ch_status ch_dataset_distribute(ch_dataset *d, const ch_input_context *context,
 
 /* ---- what a function that makes datasets is told ---- */
 
-ch_status ch_input_context_batch_size(const ch_input_context *c, int64_t global, int64_t *out)
+ch_status ch_input_context_batch_size(const ch_input_context *context, int64_t global,
+                                      int64_t *out)
 {
-    int n = c->n_replicas > 0 ? c->n_replicas : 1;
+    ch_input_context c = settled(context);
+    ch_status        rc = check_context(&c);
 
-    if (global % n != 0)
+    if (rc != CH_OK)
+        return rc;
+    if (global < 0 || global % c.n_replicas != 0)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "a global batch of %lld rows cannot be divided evenly over %d replicas",
-                        (long long)global, n);
-    *out = global / n;
+                        (long long)global, c.n_replicas);
+    *out = global / c.n_replicas;
     return CH_OK;
 }
 
-int ch_input_context_print(const ch_input_context *c, char *text, size_t size)
+int ch_input_context_print(const ch_input_context *context, char *text, size_t size)
 {
-    return snprintf(text, size, "InputContext(input pipeline id %d, total: %d)", c->pipeline,
-                    c->n_pipelines > 0 ? c->n_pipelines : 1);
+    ch_input_context c = settled(context);
+
+    return snprintf(text, size, "InputContext(input pipeline id %d, total: %d)", c.pipeline,
+                    c.n_pipelines);
+}
+
+ch_status ch_dataset_from_function(ch_input_fn fn, void *arg, const ch_input_context *context,
+                                   ch_dataset **out)
+{
+    ch_input_context c = settled(context);
+    ch_status        rc = check_context(&c);
+
+    if (rc != CH_OK)
+        return rc;
+    if (fn == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "dataset of worker %d of %d: no function",
+                        c.pipeline, c.n_pipelines);
+    *out = fn(&c, arg);
+    if (*out != NULL)
+        return CH_OK;
+    return ch__fail_at(CH_INVALID_ARGUMENT, "the function's dataset for worker %d of %d",
+                       c.pipeline, c.n_pipelines);
 }

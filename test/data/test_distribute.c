@@ -67,6 +67,20 @@ static void same(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_step_in(s, 0));
 }
 
+static void sum_of_rows(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, NULL, ch_sum(ch_step_in(s, 0), 1, (int[]){0}, true));
+}
+
+static void twice_the_rows(ch_step *s, void *arg)
+{
+    ch_node *both[] = {ch_step_in(s, 0), ch_step_in(s, 0)};
+
+    (void)arg;
+    ch_step_out(s, NULL, ch_concat(2, both, 0));
+}
+
 static ch_status keep(void *arg, ch_tuple *in, bool *yes)
 {
     (void)arg;
@@ -94,7 +108,9 @@ static void batch_sizes_are_found(void **state)
         {ch_dataset_zip(2, (ch_dataset *[]){dropping(32, 4), dropping(32, 8)}), CH_UNKNOWN},
         {ch_dataset_unbatch(batches(32, 4)), CH_UNKNOWN},
         {dropping(32, 4), 4},
-        {ch_dataset_map(batches(32, 4), same, NULL, NULL), CH_UNKNOWN},
+        {ch_dataset_map(batches(32, 4), same, NULL, NULL), 4}, /* DESIGN 9, not 5.2.2 */
+        {ch_dataset_map(batches(32, 4), sum_of_rows, NULL, NULL), 1},
+        {ch_dataset_map(batches(32, 4), twice_the_rows, NULL, NULL), CH_UNKNOWN},
         {ch_dataset_map(dropping(32, 4), same, NULL, NULL), 4}, /* 5.2.1: static */
         {ch_dataset_cache(batches(32, 4), NULL), 4},
         {ch_dataset_filter_call(batches(32, 4), keep, NULL), 4},
@@ -125,6 +141,10 @@ static void a_batch_is_cut_for_replicas(void **state)
 {
     (void)state;
     worker_gets(batches(14, 8), 1, 0, 2, "0 1 2 3 / 4 5 6 7 | 8 9 10 11 / 12 13");
+    worker_gets(ch_dataset_map(batches(14, 8), same, NULL, NULL), 1, 0, 2,
+                "0 1 2 3 / 4 5 6 7 | 8 9 10 11 / 12 13"); /* the map changes nothing of that */
+    worker_gets(ch_dataset_map(batches(3, 2), twice_the_rows, NULL, NULL), 1, 0, 2,
+                "0 1 / 0 1 | 2 / 2");
     worker_gets(batches(9, 4), 1, 0, 2, "0 1 / 2 3 | 4 5 / 6 7 | 8 / ");
     worker_gets(batches(11, 5), 1, 0, 2, "0 1 2 / 3 4 | 5 6 7 / 8 9 | 10 / ");
     worker_gets(batches(10, 4), 1, 0, 3, "0 1 / 2 / 3 | 4 5 / 6 / 7 | 8 9 /  / ");
@@ -446,6 +466,12 @@ static void workers_take_their_pieces(void **state)
     worker_gets(batches(16, 8), 2, 1, 2, "4 5 / 6 7 | 12 13 / 14 15");
 }
 
+static ch_dataset *every_other(ch_dataset *element, void *arg)
+{
+    (void)arg;
+    return ch_dataset_shard(ch_dataset_unbatch(element), CH_BY_HINT, 0);
+}
+
 static void policies_are_what_they_say(void **state)
 {
     ch_dataset  *d;
@@ -467,6 +493,12 @@ static void policies_are_what_they_say(void **state)
     d = ch_dataset_shard(range(20), CH_BY_HINT, 0);
     t_refused(ch_iterator_new(d, NULL, &it), CH_FAILED_PRECONDITION, "shard", "HINT");
     ch_dataset_unref(d);
+    /* in bodies too */
+    d = ch_dataset_with_options(
+        ch_dataset_batch(ch_dataset_flat_map(batches(8, 4), every_other, NULL), 2, NULL),
+        &(ch_dataset_options){.shard = CH_SHARD_HINT});
+    worker_gets(ch_dataset_ref(d), 2, 0, 1, "0 | 2 | 4 | 6");
+    worker_gets(d, 2, 1, 1, "1 | 3 | 5 | 7");
     /* 5.5.1 */
     assert_int_equal(CH_SHARD_OFF, -1);
     assert_int_equal(CH_SHARD_AUTO, 0);
@@ -508,8 +540,51 @@ static void contexts_divide_batches(void **state)
     t_ok(ch_input_context_batch_size(&c, 12, &size)); /* 5.6.3 */
     assert_int_equal(size, 2);
     t_refused(ch_input_context_batch_size(&c, 13, &size), CH_INVALID_ARGUMENT, "13", "6");
+    t_refused(ch_input_context_batch_size(&c, -12, &size), CH_INVALID_ARGUMENT, "-12", "6");
+    t_refused(ch_input_context_batch_size(&(ch_input_context){2, 0, 3, 0}, 6, &size),
+              CH_INVALID_ARGUMENT, "3 replicas", "2 workers");
+    t_ok(ch_input_context_batch_size(&(ch_input_context){4, 0, 0, 0}, 12, &size));
+    assert_int_equal(size, 3);                      /* 0 replicas are one for each worker */
     ch_input_context_print(&c, text, sizeof(text)); /* 5.6.4 */
     assert_string_equal(text, "InputContext(input pipeline id 1, total: 3)");
+}
+
+/* Two elements for each worker, its number first. */
+static ch_dataset *two_of_worker(const ch_input_context *c, void *arg)
+{
+    int64_t rows;
+
+    *(int *)arg += 1;
+    t_ok(ch_input_context_batch_size(c, 8, &rows));
+    return ch_dataset_batch(
+        ch_dataset_range(100 * c->pipeline, 100 * c->pipeline + 2 * rows, 1), rows, NULL);
+}
+
+static ch_dataset *nothing(const ch_input_context *c, void *arg)
+{
+    (void)c;
+    (void)arg;
+    return ch_dataset_range(0, 9, 0);
+}
+
+/* 5.6.1: called once for a worker; what it gives stays as it is. */
+static void functions_make_what_a_worker_reads(void **state)
+{
+    ch_dataset *d = NULL;
+    int         n = 0;
+
+    (void)state;
+    t_ok(ch_dataset_from_function(two_of_worker, &n, &(ch_input_context){2, 1, 4, 0}, &d));
+    assert_int_equal(n, 1);
+    t_gives(d, "100 101 | 102 103");
+    t_ok(ch_dataset_from_function(two_of_worker, &n, NULL, &d));
+    t_gives(d, "0 1 2 3 4 5 6 7 | 8 9 10 11 12 13 14 15");
+    t_refused(ch_dataset_from_function(nothing, NULL, &(ch_input_context){2, 1, 4, 0}, &d),
+              CH_INVALID_ARGUMENT, "range", "worker 1 of 2");
+    t_refused(ch_dataset_from_function(NULL, NULL, NULL, &d), CH_INVALID_ARGUMENT,
+              "no function", "worker 0 of 1");
+    t_refused(ch_dataset_from_function(nothing, NULL, &(ch_input_context){2, 2, 4, 0}, &d),
+              CH_INVALID_ARGUMENT, "worker 2", "2");
 }
 
 int main(void)
@@ -532,6 +607,7 @@ int main(void)
         cmocka_unit_test(policies_are_what_they_say),
         cmocka_unit_test(wrong_contexts_are_refused),
         cmocka_unit_test(contexts_divide_batches),
+        cmocka_unit_test(functions_make_what_a_worker_reads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
