@@ -291,8 +291,8 @@ CH_API ch_dataset *ch_dataset_window(ch_dataset *d, int64_t size, ch_dataset_fn 
  * known by the description and by data in memory, not by what is in files or C functions, so remove
  * it when these change. */
 CH_API ch_dataset *ch_dataset_cache(ch_dataset *d, const char *path);
-/* Works ahead, up to `n` elements; 0: as it turns out to be useful. Iterators do so behind the last
- * stage anyway. */
+/* Works ahead, up to `n` elements, of which there are 256 at most; 0: as it turns out to be useful.
+ * Iterators do so behind the last stage anyway. */
 CH_API ch_dataset *ch_dataset_prefetch(ch_dataset *d, int n);
 
 /* ---- options ---- */

@@ -24,14 +24,43 @@ typedef struct writer {
     const ch_dataset   **seen; /* stage i of the message */
     int                  cap_bytes;
     ProtobufCBinaryData *stage; /* packed */
+    size_t               n_places;
+    int                 *place; /* by a hash of the stage's address: 1 + its index, or 0 */
 } writer;
+
+/* Where the stage is in the table, or the free place for it. */
+static size_t place_of(const writer *w, const ch_dataset *d)
+{
+    uint64_t hash = (uint64_t)(uintptr_t)d * 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio */
+    size_t   at = (size_t)(hash >> 32) & (w->n_places - 1);
+
+    while (w->place[at] != 0 && w->seen[w->place[at] - 1] != d)
+        at = (at + 1) & (w->n_places - 1);
+    return at;
+}
 
 static int index_of(const writer *w, const ch_dataset *d)
 {
+    return w->n_places > 0 ? w->place[place_of(w, d)] - 1 : -1;
+}
+
+/* Room for one more stage; the table stays half empty. */
+static bool has_place(writer *w)
+{
+    size_t n = w->n_places > 0 ? 2 * w->n_places : 64;
+    int   *place;
+
+    if (2 * ((size_t)w->n + 1) <= w->n_places)
+        return true;
+    place = ch__calloc(n, sizeof(*place));
+    if (place == NULL)
+        return false;
+    ch__free(w->place);
+    w->place = place;
+    w->n_places = n;
     for (int i = 0; i < w->n; i++)
-        if (w->seen[i] == d)
-            return i;
-    return -1;
+        w->place[place_of(w, w->seen[i])] = i + 1;
+    return true;
 }
 
 static ch_status write_tensor(ch_arena *a, const char *name, const ch_tensor *t,
@@ -104,15 +133,17 @@ static ch_status write_stage(writer *w, const ch_dataset *d)
             "encoding a dataset: stage %s calls a C function of this program, which "
             "cannot be sent; record it as a step",
             d->stage->name);
-    if (!ch__grow((void **)&w->seen, &w->cap, w->n + 1, sizeof(*w->seen)) ||
+    if (!has_place(w) || !ch__grow((void **)&w->seen, &w->cap, w->n + 1, sizeof(*w->seen)) ||
         !ch__grow((void **)&w->stage, &w->cap_bytes, w->n + 1, sizeof(*w->stage)))
         return ch__fail_memory("encoding a dataset");
     cohort__stage__init(&m);
     rc = fill_stage(w, &a, d, &m);
     if (rc == CH_OK)
         rc = pack_stage(d, &m, &w->stage[w->n]);
-    if (rc == CH_OK)
+    if (rc == CH_OK) {
+        w->place[place_of(w, d)] = w->n + 1;
         w->seen[w->n++] = d;
+    }
     ch__arena_drop(&a);
     return rc;
 }
@@ -151,6 +182,7 @@ ch_status ch_dataset_encode(const ch_dataset *d, void **bytes, size_t *n)
         ch__free(w.stage[i].data);
     ch__free(w.stage);
     ch__free(w.seen);
+    ch__free(w.place);
     return rc;
 }
 

@@ -34,7 +34,7 @@ typedef struct ch_stage {
     const ProtobufCMessageDescriptor *attrs; /* NULL: it has none */
     size_t                            cursor_bytes;
     /* Checks the attributes, which may come from a stranger, and says what elements look like:
-     * ch__dataset_spec, d->cardinality. */
+     * d->spec (ch__dataset_set_parts and the like), d->same_rows, d->cardinality. */
     ch_status (*infer)(ch_dataset *d);
     bool
         opens_inputs; /* itself, when it needs them: nothing works ahead for what is not asked */

@@ -207,8 +207,11 @@ static ch_status set_hash(ch_dataset *d)
     if (d->body != NULL)
         d->hash = mix(d->hash, &d->body->hash, sizeof(d->hash));
     for (int i = 0; i < d->n_parts; i++) {
-        d->hash = mix(d->hash, &d->spec[i].dtype, sizeof(d->spec[i].dtype));
-        d->hash = mix(d->hash, &d->spec[i].shape, sizeof(d->spec[i].shape));
+        const char     *dtype = ch_dtype_name(d->spec[i].dtype);
+        const ch_shape *s = &d->spec[i].shape;
+
+        d->hash = mix(d->hash, dtype, strlen(dtype) + 1);
+        d->hash = mix(d->hash, s->dim, (size_t)s->rank * sizeof(s->dim[0]));
     }
     if (d->attrs != NULL && d->stage != &ch__stage_options) {
         ch_status rc = ch__message_pack(d->attrs, &bytes, &n);

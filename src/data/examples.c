@@ -115,9 +115,12 @@ static ch_status message_of(ch_arena *a, const ch_feature *f, Cohort__Feature **
     Cohort__Feature *m = ch__arena_alloc(a, sizeof(*m));
     ch_shape         s = f->shape;
 
-    if (f->name == NULL || s.rank < 0 || s.rank > CH_MAX_RANK)
+    if (f->name == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "examples: a feature has no name");
+    if (s.rank < 0 || s.rank > CH_MAX_RANK)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "examples: a feature without a name, or of rank %d", s.rank);
+                        "examples: feature \"%.100s\" is of rank %d, want 0 to %d", f->name,
+                        s.rank, CH_MAX_RANK);
     if (m == NULL)
         return ch__fail_memory("examples");
     cohort__feature__init(m);

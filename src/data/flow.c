@@ -629,9 +629,12 @@ static ch_status options_infer(ch_dataset *d)
 {
     const Cohort__Options *a = CH_ATTRS_OF(d, Cohort__Options);
 
-    if (a->shard < CH_SHARD_OFF || a->shard > CH_SHARD_HINT || a->threads < CH_OFF ||
-        a->threads > 1024 || a->memory_bytes < 0)
-        return ch__dataset_fail(d, "policy %d, %d threads, %lld bytes", a->shard, a->threads,
+    if (a->shard < CH_SHARD_OFF || a->shard > CH_SHARD_HINT)
+        return ch__dataset_fail(d, "shard is %d, which is no policy", a->shard);
+    if (a->threads < CH_OFF || a->threads > 1024)
+        return ch__dataset_fail(d, "threads is %d, want 0 to 1024, or CH_OFF", a->threads);
+    if (a->memory_bytes < 0)
+        return ch__dataset_fail(d, "memory_bytes is %lld, want 0 or more",
                                 (long long)a->memory_bytes);
     return ch__dataset_like(d, d->in[0]);
 }

@@ -13,6 +13,10 @@
 #include "data/iterator.h"
 #include "data/wire.h"
 
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "elements are written as they lie in memory, and the format is little-endian"
+#endif
+
 enum { FORMAT = 1 };
 
 /* ---- parts as messages ---- */

@@ -36,10 +36,15 @@ ch_status ch__reading_infer(const ch_dataset *d, const Cohort__Read *read)
     if (!ch__gives_names(d->in[0]))
         return ch__dataset_fail(d, "its input should give names of files: one string, or a "
                                    "vector of them");
-    if (read != NULL &&
-        (read->compression > CH_ZSTD || read->max_record_bytes < 0 || read->max_expansion < 0))
-        return ch__dataset_fail(d, "compression %u, records of at most %lld bytes",
-                                read->compression, (long long)read->max_record_bytes);
+    if (read == NULL)
+        return CH_OK;
+    if (read->compression > CH_ZSTD)
+        return ch__dataset_fail(d, "compression %u is none", read->compression);
+    if (read->max_record_bytes < 0)
+        return ch__dataset_fail(d, "max_record_bytes is %lld, want 0 or more",
+                                (long long)read->max_record_bytes);
+    if (read->max_expansion < 0)
+        return ch__dataset_fail(d, "max_expansion is %d, want 0 or more", read->max_expansion);
     return CH_OK;
 }
 

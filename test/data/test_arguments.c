@@ -46,11 +46,63 @@ static void fields_of_lines_count_from_one(void **state)
                    "there is no field -3");
 }
 
+/* What is wrong is said, and nothing of what is not. */
+static void options_are_named_one_by_one(void **state)
+{
+    ch_feature f = {.name = NULL, .dtype = CH_I64};
+
+    (void)state;
+    assert_refused(ch_dataset_lines(name(), &(ch_read_options){.max_record_bytes = -4}),
+                   "lines: max_record_bytes is -4");
+    assert_refused(ch_dataset_lines(name(), &(ch_read_options){.max_expansion = -1}),
+                   "lines: max_expansion is -1");
+    assert_refused(ch_dataset_lines(name(), &(ch_read_options){.compression = 99}),
+                   "lines: compression 99");
+    assert_refused(ch_dataset_with_options(range(), &(ch_dataset_options){.shard = 9}),
+                   "options: shard is 9");
+    assert_refused(ch_dataset_with_options(range(), &(ch_dataset_options){.threads = -5}),
+                   "options: threads is -5");
+    assert_refused(ch_dataset_with_options(range(), &(ch_dataset_options){.memory_bytes = -1}),
+                   "options: memory_bytes is -1");
+    assert_refused(ch_dataset_parse_examples(ch_dataset_lines(name(), NULL), 1, &f), "no name");
+    f = (ch_feature){.name = "f", .dtype = CH_I64, .shape.rank = CH_MAX_RANK + 1};
+    assert_refused(ch_dataset_parse_examples(ch_dataset_lines(name(), NULL), 1, &f),
+                   "feature \"f\" is of rank");
+}
+
+/* ---- descriptions of many stages ---- */
+
+static void thousands_of_inputs_are_encoded_each_once(void **state)
+{
+    enum { N = 8000 };
+    static ch_dataset *of[N];
+    ch_dataset        *d, *back = NULL;
+    void              *bytes = NULL, *again = NULL;
+    size_t             size = 0, n_again = 0;
+
+    (void)state;
+    for (int i = 0; i < N; i++)
+        of[i] = i % 2 == 0 ? ch_dataset_range(0, 1 + i % 7, 1) : ch_dataset_ref(of[i - 1]);
+    d = ch_dataset_concatenate(N, of);
+    t_ok(ch_dataset_encode(d, &bytes, &size));
+    t_ok(ch_dataset_decode(bytes, size, &back));
+    assert_int_equal(ch_dataset_cardinality(back), ch_dataset_cardinality(d));
+    t_ok(ch_dataset_encode(back, &again, &n_again));
+    assert_int_equal(n_again, size);
+    assert_memory_equal(again, bytes, size);
+    ch_bytes_free(bytes);
+    ch_bytes_free(again);
+    ch_dataset_unref(back);
+    ch_dataset_unref(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(buckets_need_their_numbers),
         cmocka_unit_test(fields_of_lines_count_from_one),
+        cmocka_unit_test(options_are_named_one_by_one),
+        cmocka_unit_test(thousands_of_inputs_are_encoded_each_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
