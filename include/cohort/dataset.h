@@ -56,8 +56,8 @@ CH_API ch_dataset *ch_dataset_slices(int n, ch_tensor *const *t, const char *con
 /* The i64 scalars from, from + step, ... before `to`. */
 CH_API ch_dataset *ch_dataset_range(int64_t from, int64_t to, int64_t step);
 
-/* A C function that gives one element after the other. It is called by one thread at a time. Such
- * a dataset cannot be encoded. */
+/* A C function that gives one element after the other. With one `arg` it is called by one thread at a
+ * time. Such a dataset cannot be encoded. */
 typedef struct ch_generator {
     const ch_tensor_spec *spec; /* of its elements; copied */
     int                   n_spec;
@@ -71,7 +71,8 @@ typedef struct ch_generator {
     ch_status (*restore)(void *arg, ch_tensor *place);
 } ch_generator;
 /* `make` is called for every iterator with `arg`, and gives what its functions are called with;
- * `drop` ends that. With both NULL, `arg` is, and there can be one iterator at a time. */
+ * `drop` ends that; both are called by one thread at a time. With both NULL, `arg` is, and there can
+ * be one iterator at a time; what is done with each element (flat_map ...) cannot have such a one. */
 CH_API ch_dataset *ch_dataset_generator(const ch_generator *g,
                                         ch_status (*make)(void *arg, void **out),
                                         void (*drop)(void *state), void *arg);

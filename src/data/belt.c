@@ -221,12 +221,13 @@ ch_status ch__belt_open(ch_cursor *c, const ch_belt_ops *ops, const ch_belt_opti
     l->opt = *opt;
     l->want = opt->want > 0 ? opt->want : 1;
     l->capacity = opt->ahead > 0 ? opt->ahead : 2 * threads + 2;
-    if (threads == 0)
+    if (threads == 0 || opt->ahead == CH_OFF)
         l->capacity = 1;
     if (l->capacity > MOST)
         l->capacity = MOST;
     rc = enlist(l);
     if (rc != CH_OK) {
+        pthread_cond_destroy(&l->crowd.changed);
         ch__free(l);
         return rc;
     }
@@ -330,10 +331,16 @@ static bool has_work(const ch_belt *l)
            (l->opt.at_once == 0 || l->n_busy < l->opt.at_once) && has_room(l);
 }
 
-/* Whoever takes can do work meanwhile, unless that is the program. */
+/* Whoever takes can do work meanwhile, unless that is the program and there are others for it. */
 static bool taker_works(const ch_belt *l)
 {
-    return l->it->n_workers == 0 || l->cursor->parent != NULL;
+    return l->it->n_workers == 0 || l->opt.ahead == CH_OFF || l->cursor->parent != NULL;
+}
+
+/* For threads that work ahead. */
+static bool has_work_ahead(const ch_belt *l)
+{
+    return l->opt.ahead != CH_OFF && has_work(l);
 }
 
 /* An item can be taken, or there will be none. */
@@ -353,11 +360,12 @@ static void tell(ch_belt *l)
         ch__iterator_tell(l->it);
         return;
     }
-    if (has_result(l) || (l->is_held && l->n_busy == 0) || (taker_works(l) && has_work(l))) {
+    if (has_result(l) || ((l->is_held || l->it->is_paused) && l->n_busy == 0) ||
+        (taker_works(l) && has_work(l))) {
         ch__crowd_tell(&l->crowd);
         ch__crowd_tell(&l->it->others);
     }
-    if (has_work(l))
+    if (has_work_ahead(l))
         ch__crowd_tell_one(&l->it->idle);
 }
 
@@ -372,7 +380,7 @@ static ch_item *new_item(ch_belt *l)
         return NULL;
     drop_slots(i);
     i->bytes = 0;
-    i->is_ready = i->has_end = i->has_lost = false;
+    i->is_ready = i->has_end = i->is_last = i->has_lost = false;
     i->want = l->want;
     i->first = l->n_pulled;
     return i;
@@ -452,6 +460,7 @@ static ch_status work(ch_belt *l)
     pthread_mutex_lock(&l->it->lock);
     settle(l, i, l->ops->make != NULL ? pulled + made : made, made);
     i->is_ready = true;
+    l->has_ended |= i->is_last;
     l->n_busy--;
     add_time(l, own, 0);
     tune(l, ch__now_ns() - began, i->n);
@@ -461,7 +470,12 @@ static ch_status work(ch_belt *l)
 
 bool ch__belt_work(ch_belt *l)
 {
-    return has_work(l) && work(l) == CH_OK;
+    return has_work_ahead(l) && work(l) == CH_OK;
+}
+
+const char *ch__belt_busy(const ch_belt *l)
+{
+    return l->n_busy > 0 ? l->cursor->stage->name : NULL;
 }
 
 /* ---- taking ---- */
@@ -512,7 +526,7 @@ static ch_status advance(ch_belt *l)
         int64_t t0 = ch__now_ns();
 
         wish_for_more(l);
-        rc = ch__iterator_wait(l->it, &l->crowd, l->cursor->stage->name);
+        ch__iterator_wait(l->it, &l->crowd, l->cursor->stage->name);
         add_time(l, 0, ch__now_ns() - t0);
     }
     return rc;
@@ -543,6 +557,10 @@ ch_status ch__belt_next(ch_belt *l, ch_element **out)
             i->has_lost = false;
             return ch__fail_memory(l->cursor->stage->name);
         }
+        if (i != NULL && i->is_last) {
+            *out = NULL;
+            return CH_OK;
+        }
         pthread_mutex_lock(&l->it->lock);
         if (i != NULL) {
             charge(l, i, 0);
@@ -569,7 +587,9 @@ ch_status ch__belt_next(ch_belt *l, ch_element **out)
 /* With the lock held, by who takes. */
 static bool has_something(const ch_belt *l)
 {
-    if (l->current != NULL && (l->current->taken < l->current->n || l->current->has_lost))
+    const ch_item *i = l->current;
+
+    if (i != NULL && (i->taken < i->n || i->has_lost || i->is_last))
         return true;
     return has_result(l);
 }
@@ -596,17 +616,16 @@ static bool work_for_any(ch_cursor *const *c, int n, int first, ch_status *rc)
 }
 
 /* The time goes to one of them: it is theirs together that is short. */
-static ch_status wait_for_any(const ch_cursor *taker, ch_cursor *const *c, int n)
+static void wait_for_any(const ch_cursor *taker, ch_cursor *const *c, int n)
 {
-    int64_t   from = ch__now_ns();
-    ch_status rc = ch__iterator_wait(taker->it, &taker->it->others, taker->stage->name);
+    int64_t from = ch__now_ns();
 
+    ch__iterator_wait(taker->it, &taker->it->others, taker->stage->name);
     for (int i = 0; i < n; i++)
         if (c[i] != NULL) {
             add_time(c[i]->belt, 0, ch__now_ns() - from);
             break;
         }
-    return rc;
 }
 
 /* One that has neither a result nor work is being worked on by another thread, who will tell. */
@@ -620,7 +639,7 @@ ch_status ch__belt_any(const ch_cursor *taker, ch_cursor *const *c, int n, int f
         if (atomic_load_explicit(&it->stops, memory_order_relaxed))
             rc = ch__fail(CH_CANCELLED, "%s: the iterator was let go", taker->stage->name);
         else if (!work_for_any(c, n, first, &rc))
-            rc = wait_for_any(taker, c, n);
+            wait_for_any(taker, c, n);
     }
     pthread_mutex_unlock(&it->lock);
     return rc;
@@ -633,7 +652,7 @@ void ch__belt_hold(ch_belt *l)
     pthread_mutex_lock(&l->it->lock);
     l->is_held = true;
     while (l->n_busy > 0)
-        (void)ch__iterator_wait(l->it, &l->crowd, l->cursor->stage->name);
+        ch__iterator_wait(l->it, &l->crowd, l->cursor->stage->name);
     pthread_mutex_unlock(&l->it->lock);
 }
 
@@ -670,20 +689,28 @@ static void save_item(const ch_item *i, ch_saver *s)
         ch__save_fault(s, CH_RESOURCE_EXHAUSTED, "out of memory");
 }
 
+/* Adds up to what counts of an item; false: nothing behind it does. */
+static bool counts(const ch_item *i, int64_t *n)
+{
+    if (i != NULL)
+        *n += i->n - i->taken + i->has_lost;
+    return i == NULL || !i->is_last;
+}
+
 void ch__belt_save(ch_belt *l, ch_saver *s)
 {
     int64_t n = 0;
+    int     items = 0;
+    bool    goes_on = counts(l->current, &n);
 
-    if (l->current != NULL)
-        n = l->current->n - l->current->taken + l->current->has_lost;
-    for (int i = 0; i < l->n; i++)
-        n += l->item[i]->n + l->item[i]->has_lost;
+    while (goes_on && items < l->n)
+        goes_on = counts(l->item[items++], &n);
     ch__save_int(s, l->n_pulled);
     ch__save_int(s, l->has_ended);
     ch__save_int(s, n);
     if (l->current != NULL)
         save_item(l->current, s);
-    for (int i = 0; i < l->n; i++)
+    for (int i = 0; i < items; i++)
         save_item(l->item[i], s);
 }
 

@@ -44,6 +44,7 @@ typedef struct ch_slot {
 typedef struct ch_item {
     bool     is_ready;
     bool     has_end;  /* nothing comes behind it */
+    bool     is_last;  /* of make: what was pulled behind it does not count */
     bool     has_lost; /* there was no memory for a result: an error, behind those there are */
     int      n, taken;
     int      want;  /* how many pull should put there */
@@ -63,7 +64,7 @@ typedef struct ch_belt_ops {
 
 typedef struct ch_belt_options {
     int  want;      /* elements of an item; 0: as many as make an item worth a thread's while */
-    int  ahead;     /* items; 0: as it turns out */
+    int  ahead;     /* items; 0: as it turns out; CH_OFF: none, who takes an item makes it */
     int  at_once;   /* threads that make; 0: any number */
     bool unordered; /* take what is ready first */
 } ch_belt_options;
@@ -124,7 +125,9 @@ void ch__slot_drop(ch_slot *s); /* frees what is there */
 /* Work of this belt, if there is some: what idle threads do. With the iterator's lock held, which
  * is let go of meanwhile. */
 bool ch__belt_work(ch_belt *l);
-void ch__belt_profile(const ch_belt *l, ch_stage_profile *out);
+/* With the iterator's lock held: the stage's name while somebody pulls or makes, else NULL. */
+const char *ch__belt_busy(const ch_belt *l);
+void        ch__belt_profile(const ch_belt *l, ch_stage_profile *out);
 /* How long this thread worked for belts so far, by the processor's time. */
 int64_t ch__belt_helped_ns(void);
 

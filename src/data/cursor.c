@@ -8,6 +8,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "data/iterator.h"
+#include "data/random.h"
 #include "data/stages.h"
 
 /* For how many calls a call's time stands: the first ones, which may fill a buffer, for themselves; of
@@ -72,6 +73,7 @@ static ch_cursor *cursor_new(ch_iterator *it, const ch_stage *stage, ch_dataset 
     c->it = it;
     c->parent = parent;
     c->skips = parent != NULL ? parent->skips : it->skips_made;
+    c->first_pass = c->pass = parent != NULL ? parent->first_pass : 0;
     return c;
 }
 
@@ -269,8 +271,14 @@ static const ch_stage frame_stage = {
     .close = frame_close,
 };
 
-static ch_status body_open(ch_cursor *of, bool ahead, int n, ch_element *const *given,
-                           ch_cursor **out)
+/* So many that two bodies of a pipeline hardly have one in common. */
+static int64_t first_pass_of(const ch_cursor *of, int64_t number)
+{
+    return (int64_t)(ch__draw(0, of->pass, number) >> 3);
+}
+
+static ch_status body_open(ch_cursor *of, int64_t first_pass, bool ahead, int n,
+                           ch_element *const *given, ch_cursor **out)
 {
     static const ch_belt_ops ops = {ch__belt_pull_input, NULL};
     frame                   *f = (frame *)cursor_new(of->it, &frame_stage, of->dataset, of);
@@ -288,6 +296,7 @@ static ch_status body_open(ch_cursor *of, bool ahead, int n, ch_element *const *
         memcpy(f->given, given, (size_t)n * sizeof(ch_element *));
         f->n = n;
         f->element = of->dataset->element;
+        f->base.pass = f->base.first_pass = first_pass;
         rc = ch__cursor_open(of->it, of->dataset->body, &f->base, &f->base.in[0]);
         f->base.n_in = rc == CH_OK;
         if (rc == CH_OK && ahead)
@@ -304,10 +313,11 @@ static ch_status body_load(ch_cursor *of, bool ahead, ch_loader *l, ch_cursor **
 {
     ch_element **given;
     ch_status    rc;
+    int64_t      first_pass;
     int          n;
 
     ch__load_begin(l, frame_stage.name);
-    (void)ch__load_count(l); /* passes: a body has one */
+    first_pass = ch__load_count(l); /* a body has one pass */
     n = (int)ch__load_int(l, 0, INT32_MAX / 16);
     if (ch__load_fails(l))
         return ch__load_status(l);
@@ -318,7 +328,7 @@ static ch_status body_load(ch_cursor *of, bool ahead, ch_loader *l, ch_cursor **
         given[i] = ch__load_element(l, of->dataset->element);
     rc = ch__load_status(l);
     if (rc == CH_OK)
-        rc = body_open(of, ahead, n, given, out);
+        rc = body_open(of, first_pass, ahead, n, given, out);
     else
         for (int i = 0; i < n; i++)
             ch__element_free(given[i]);
@@ -343,14 +353,16 @@ ch_cursor *ch__cursor_runner(ch_cursor *c)
     return runner;
 }
 
-ch_status ch__body_open(ch_cursor *of, int n, ch_element *const *given, ch_cursor **out)
+ch_status ch__body_open(ch_cursor *of, int64_t number, int n, ch_element *const *given,
+                        ch_cursor **out)
 {
-    return body_open(of, false, n, given, out);
+    return body_open(of, first_pass_of(of, number), false, n, given, out);
 }
 
-ch_status ch__body_open_ahead(ch_cursor *of, int n, ch_element *const *given, ch_cursor **out)
+ch_status ch__body_open_ahead(ch_cursor *of, int64_t number, int n, ch_element *const *given,
+                              ch_cursor **out)
 {
-    return body_open(of, true, n, given, out);
+    return body_open(of, first_pass_of(of, number), true, n, given, out);
 }
 
 ch_status ch__body_load(ch_cursor *of, ch_loader *l, ch_cursor **out)

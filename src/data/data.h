@@ -18,6 +18,8 @@
 #ifndef DATA_DATA_H
 #define DATA_DATA_H
 
+#include <pthread.h>
+
 #include "cohort/iterator.h"
 #include "data/element.h"
 #include "data/message.h"
@@ -53,6 +55,13 @@ typedef struct ch_stage {
 
 /* ---- descriptions ---- */
 
+/* Held while a function runs that is called by one thread at a time: by all iterators over a stage, and
+ * over copies of it, and by all bodies that have it. */
+typedef struct ch_turn {
+    atomic_int      refs;
+    pthread_mutex_t lock;
+} ch_turn;
+
 /* A C function of the program's: cannot be encoded. */
 typedef struct ch_data_call {
     ch_map_fn    map;
@@ -60,7 +69,8 @@ typedef struct ch_data_call {
     ch_generator generator;
     ch_status (*make)(void *arg, void **out);
     void (*drop)(void *state);
-    void *arg;
+    void    *arg;
+    ch_turn *turn; /* NULL: of the stage that is made with it */
 } ch_data_call;
 
 /* Stages may be shared, so that few of them describe very many: what runs is a tree, and its size is
@@ -79,6 +89,7 @@ struct ch_dataset {
     ch_tuple         *data; /* tensors of sources in memory */
     ch_data_call      call;
     int               depth, n_stages; /* of the tree */
+    bool              shares_state;    /* it has a generator whose state all its cursors use */
     uint64_t          hash;            /* of what it describes, data in memory aside */
     _Atomic uint64_t  fingerprint;     /* 0: not asked for yet */
     bool              is_unordered;    /* a stage in it may give its elements in any order */
@@ -174,7 +185,8 @@ struct ch_cursor {
     ch_cursor      *parent;
     int             n_in;
     ch_cursor     **in;
-    int64_t         pass; /* how often it was rewound */
+    int64_t         pass; /* first_pass, and how often it was rewound */
+    int64_t first_pass;   /* 0; in a body a number of its own, so that each draws others */
     struct ch_belt *belt; /* works ahead for it (data/belt.h); NULL: nothing does */
     int64_t         kept; /* bytes of elements, as far as they are counted (data/budget.h) */
     ch_counts       counts;
@@ -203,10 +215,13 @@ ch_status ch__load_inputs(ch_cursor *c, ch_loader *l);
 ch_status ch__open_nothing(ch_cursor *c);
 void      ch__close_nothing(ch_cursor *c);
 
-/* A body at work: the body of `of`, with `n` elements as what it is given. Takes the elements over,
- * on an error too. The result is a cursor like any other. `ahead`: threads run it beforehand. */
-ch_status ch__body_open(ch_cursor *of, int n, ch_element *const *given, ch_cursor **out);
-ch_status ch__body_open_ahead(ch_cursor *of, int n, ch_element *const *given, ch_cursor **out);
+/* A body at work: the body of `of`, with `n` elements as what it is given. `number` says which of the
+ * bodies of this pass it is: what is random in it depends on that. Takes the elements over, on an
+ * error too. The result is a cursor like any other. `ahead`: threads run it beforehand. */
+ch_status ch__body_open(ch_cursor *of, int64_t number, int n, ch_element *const *given,
+                        ch_cursor **out);
+ch_status ch__body_open_ahead(ch_cursor *of, int64_t number, int n, ch_element *const *given,
+                              ch_cursor **out);
 /* The stage that runs the body which a cursor is part of, the outermost; NULL: it is in none. */
 ch_cursor *ch__cursor_runner(ch_cursor *c);
 /* One that was saved with ch__cursor_save. */

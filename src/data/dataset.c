@@ -41,6 +41,29 @@ static void let_go(ch_dataset *d, ch_dataset **chain)
     *chain = d;
 }
 
+static void turn_unref(ch_turn *t)
+{
+    if (t == NULL || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    pthread_mutex_destroy(&t->lock);
+    ch__free(t);
+}
+
+/* Another reference, or a new one. NULL: no memory. */
+static ch_turn *turn_ref(ch_turn *t)
+{
+    if (t != NULL) {
+        atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
+        return t;
+    }
+    t = ch__calloc(1, sizeof(*t));
+    if (t == NULL)
+        return NULL;
+    atomic_init(&t->refs, 1);
+    pthread_mutex_init(&t->lock, NULL);
+    return t;
+}
+
 static void drop_one(ch_dataset *d, ch_dataset **chain)
 {
     for (int i = 0; i < d->n_in; i++)
@@ -50,6 +73,7 @@ static void drop_one(ch_dataset *d, ch_dataset **chain)
     ch_graph_unref(d->graph);
     ch_tuple_unref(d->data);
     ch__message_free(d->attrs);
+    turn_unref(d->call.turn);
     drop_spec(d);
     ch__free(d->in);
     ch__free(d);
@@ -164,8 +188,10 @@ static ch_status take_parts(ch_dataset *d, const ch_dataset_make *m)
         return ch__fail_memory(d->stage->name);
     if (!complete)
         return ch__fail_at(CH_INVALID_ARGUMENT, "%s", d->stage->name);
-    for (int i = 0; i < d->n_in; i++)
+    for (int i = 0; i < d->n_in; i++) {
         d->depth = d->in[i]->depth >= d->depth ? d->in[i]->depth + 1 : d->depth;
+        d->shares_state |= d->in[i]->shares_state;
+    }
     if (d->body != NULL && d->body->depth >= d->depth)
         d->depth = d->body->depth + 1;
     if (d->depth > CH_MAX_DATASET_DEPTH)
@@ -315,10 +341,14 @@ ch_dataset *ch__dataset_new(const ch_stage *stage, const ch_dataset_make *m)
     d->element = m->element;
     d->graph = m->graph;
     d->data = m->data;
-    if (m->call != NULL)
+    if (m->call != NULL) {
         d->call = *m->call;
+        d->call.turn = turn_ref(m->call->turn);
+    }
     d->cardinality = CH_UNKNOWN;
     rc = take_parts(d, m);
+    if (rc == CH_OK && m->call != NULL && d->call.turn == NULL)
+        rc = ch__fail_memory(stage->name);
     if (rc == CH_OK)
         rc = stage->infer(d);
     if (rc == CH_OK)

@@ -40,7 +40,7 @@ static struct timespec in_ms(int64_t ms)
 
 /* Data may take its time: a source may be a user's function that waits for the world. So there is
  * a notice that says whom we wait for, and no limit. */
-ch_status ch__iterator_wait(ch_iterator *it, ch_crowd *crowd, const char *whom)
+void ch__iterator_wait(ch_iterator *it, ch_crowd *crowd, const char *whom)
 {
     struct timespec until = in_ms(ch__config()->wait_notice_ms);
     int             rc;
@@ -51,7 +51,6 @@ ch_status ch__iterator_wait(ch_iterator *it, ch_crowd *crowd, const char *whom)
     if (rc != 0)
         ch__log(CH_LOG_WARNING, "slow-input", "waiting for stage %s of an input pipeline",
                 whom);
-    return CH_OK;
 }
 
 /* ---- threads ---- */
@@ -173,8 +172,6 @@ static void set_options(ch_iterator *it, const ch_dataset *d, const ch_iterator_
     it->n_replicas = opt->n_replicas > 0 ? opt->n_replicas : 1;
     it->ahead = opt->ahead;
     it->n_threads = o.threads == 0 ? ch__cpu_count() : o.threads == CH_OFF ? 0 : o.threads;
-    if (opt->ahead == CH_OFF)
-        it->ahead = 1;
     it->unordered = o.unordered;
     it->budget.most = ch__least(o.memory_bytes, INT64_MAX / 8);
 }
@@ -383,11 +380,26 @@ int64_t ch_iterator_skipped(const ch_iterator *it)
 
 /* ---- places ---- */
 
-/* Threads begin nothing new. */
-static void pause_workers(ch_iterator *it, bool pause)
+/* Threads begin nothing new, and what they do is done. */
+static void pause_workers(ch_iterator *it)
 {
     pthread_mutex_lock(&it->lock);
-    it->is_paused = pause;
+    it->is_paused = true;
+    for (int i = 0; i < it->n_belts; i++) {
+        const char *busy = ch__belt_busy(it->belt[i]);
+
+        if (busy != NULL) {
+            ch__iterator_wait(it, &it->others, busy);
+            i = -1; /* who works on may have needed others */
+        }
+    }
+    pthread_mutex_unlock(&it->lock);
+}
+
+static void wake_workers(ch_iterator *it)
+{
+    pthread_mutex_lock(&it->lock);
+    it->is_paused = false;
     ch__iterator_tell(it);
     pthread_mutex_unlock(&it->lock);
 }
@@ -396,55 +408,104 @@ ch_status ch_iterator_save(ch_iterator *it, void **bytes, size_t *n)
 {
     ch_status rc;
 
-    pause_workers(it, true);
+    pause_workers(it);
     rc = ch__place_save(it->root, it->dataset->hash, bytes, n);
-    pause_workers(it, false);
+    wake_workers(it);
     return rc;
 }
 
-/* Into new cursors: those that work now stay as they are if the place turns out to be bad. */
-ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
-{
-    ch_cursor   *root = NULL;
-    ch_element **group = it->group;
-    int          n_group = it->n_group;
-    bool         has_ended = it->has_ended;
-    ch_status    rc;
+/* What an iterator is but its threads. */
+typedef struct standing {
+    ch_cursor   *root;
+    ch_element **group;
+    int          n_group;
+    bool         has_failed, has_ended;
+} standing;
 
-    pause_workers(it, true);
-    it->budget.n_more++;
-    it->skips_made = &it->skips[it->root->skips == it->skips];
-    *it->skips_made = (ch_skips){0};
-    rc = ch__cursor_open(it, it->dataset, NULL, &root);
-    if (rc != CH_OK) {
-        it->budget.n_more--;
-        pause_workers(it, false);
-        return rc;
-    }
-    it->group = ch__calloc((size_t)it->n_replicas, sizeof(ch_element *));
-    it->n_group = 0;
-    rc = it->group == NULL ? ch__fail_memory("iterator")
-                           : ch__place_load(root, it->dataset->hash, bytes, n);
-    if (rc == CH_OK) {
-        for (int i = 0; i < n_group; i++)
-            ch__element_free(group[i]);
-        ch__free(group);
-        ch__cursor_close(it->root);
-        it->root = root;
-        it->has_failed = false;
-        it->budget.n_more--;
-        pause_workers(it, false);
-        return CH_OK;
-    }
+static standing stand_of(const ch_iterator *it)
+{
+    return (standing){it->root, it->group, it->n_group, it->has_failed, it->has_ended};
+}
+
+static void stand(ch_iterator *it, const standing *s)
+{
+    it->root = s->root;
+    it->group = s->group;
+    it->n_group = s->n_group;
+    it->has_failed = s->has_failed;
+    it->has_ended = s->has_ended;
+}
+
+static void drop_standing(ch_iterator *it)
+{
+    ch__cursor_close(it->root);
     if (it->group != NULL)
         drop_group(it);
     ch__free(it->group);
-    it->group = group;
-    it->n_group = n_group;
-    it->has_ended = has_ended;
-    ch__cursor_close(root);
+}
+
+/* Into new cursors: those there are stay as they are if the place turns out to be bad. */
+static ch_status go_to(ch_iterator *it, const Cohort__Place *place)
+{
+    standing  old = stand_of(it), new;
+    ch_status rc;
+
+    it->skips_made = &it->skips[it->root->skips == it->skips];
+    *it->skips_made = (ch_skips){0};
+    stand(it, &(standing){.group = ch__calloc((size_t)it->n_replicas, sizeof(ch_element *))});
+    it->budget.n_more++;
+    rc = it->group == NULL ? ch__fail_memory("iterator")
+                           : ch__cursor_open(it, it->dataset, NULL, &it->root);
+    if (rc == CH_OK)
+        rc = ch__place_load(it->root, place);
+    new = stand_of(it);
+    stand(it, rc == CH_OK ? &old : &new);
+    drop_standing(it);
+    stand(it, rc == CH_OK ? &new : &old);
     it->budget.n_more--;
-    pause_workers(it, false);
+    return rc;
+}
+
+/* A generator of one state was moved by an attempt: back to where the iterator is. */
+static ch_status go_back(ch_iterator *it, const void *bytes, size_t n, ch_status rc)
+{
+    Cohort__Place *place = NULL;
+    bool           had_failed = it->has_failed;
+    char           why[CH_FAULT_TEXT];
+
+    snprintf(why, sizeof(why), "%s", ch_error_message());
+    if (ch__place_read(it->dataset->hash, bytes, n, &place) == CH_OK &&
+        go_to(it, place) == CH_OK) {
+        it->has_failed = had_failed;
+        (void)ch__fail(rc, "%s", why);
+    } else {
+        it->has_failed = true;
+        (void)ch__fail_at(rc, "restore: %s; and a generator could not be put back", why);
+    }
+    ch__message_free(place != NULL ? &place->base : NULL);
+    return rc;
+}
+
+ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
+{
+    Cohort__Place *place = NULL;
+    void          *here = NULL;
+    size_t         n_here = 0;
+    ch_status      rc = ch__place_read(it->dataset->hash, bytes, n, &place);
+
+    if (rc != CH_OK)
+        return rc;
+    pause_workers(it);
+    if (it->dataset->shares_state)
+        rc = ch__place_save(it->root, it->dataset->hash, &here, &n_here);
+    if (rc == CH_OK) {
+        rc = go_to(it, place);
+        if (rc != CH_OK && here != NULL)
+            rc = go_back(it, here, n_here, rc);
+    }
+    wake_workers(it);
+    ch_bytes_free(here);
+    ch__message_free(&place->base);
     return rc;
 }
 

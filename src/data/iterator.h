@@ -38,6 +38,6 @@ struct ch_iterator {
 /* With the lock held: tells everybody that something changed. */
 void ch__iterator_tell(ch_iterator *it);
 /* With the lock held: joins a crowd until it is told; says whom it waits for when that takes long. */
-ch_status ch__iterator_wait(ch_iterator *it, ch_crowd *crowd, const char *whom);
+void ch__iterator_wait(ch_iterator *it, ch_crowd *crowd, const char *whom);
 
 #endif

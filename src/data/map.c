@@ -14,7 +14,6 @@
 typedef struct mapping {
     ch_cursor  base;
     ch_caller *caller; /* of a step; NULL: a C function */
-    bool       has_ended;
 } mapping;
 
 static ch_status open_belt(ch_cursor *c, const ch_belt_ops *ops, const ch_belt_options *opt)
@@ -46,6 +45,31 @@ static bool is_let_go(const ch_cursor *c)
 
 /* ---- map ---- */
 
+/* A C function that did not ask for more is called by one thread at a time. */
+static bool takes_turns(const ch_dataset *d)
+{
+    return d->call.filter != NULL ||
+           (d->call.map != NULL && CH_ATTRS_OF(d, Cohort__Map)->parallel <= 1);
+}
+
+/* CANCELLED: nobody wants the result any more; there is no turn to end. */
+static ch_status begin_turn(const ch_cursor *c)
+{
+    if (!takes_turns(c->dataset))
+        return CH_OK;
+    pthread_mutex_lock(&c->dataset->call.turn->lock);
+    if (!is_let_go(c))
+        return CH_OK;
+    pthread_mutex_unlock(&c->dataset->call.turn->lock);
+    return ch__fail(CH_CANCELLED, "the iterator was let go");
+}
+
+static void end_turn(const ch_cursor *c)
+{
+    if (takes_turns(c->dataset))
+        pthread_mutex_unlock(&c->dataset->call.turn->lock);
+}
+
 static ch_status map_infer(ch_dataset *d)
 {
     const Cohort__Map *a = CH_ATTRS_OF(d, Cohort__Map);
@@ -76,8 +100,10 @@ static ch_status map_call(ch_cursor *c, ch_element *e, ch_element **out)
     ch_tuple           *in = NULL, *given = NULL;
     ch_status           rc = ch__element_to_tuple(e, c->dataset->in[0]->spec, &in);
 
-    if (rc == CH_OK)
+    if (rc == CH_OK && (rc = begin_turn(c)) == CH_OK) {
         rc = call->map(call->arg, in, &given);
+        end_turn(c);
+    }
     ch_tuple_unref(in);
     if (rc == CH_OK && given == NULL)
         rc = ch__fail(CH_INVALID_ARGUMENT, "the function gave nothing");
@@ -122,11 +148,9 @@ static ch_status map_open(ch_cursor *c)
 {
     static const ch_belt_ops ops = {ch__belt_pull_input, map_make};
     const Cohort__Map       *a = CH_ATTRS(c, Cohort__Map);
-    ch_belt_options          opt = {.at_once = a->parallel,
+    ch_belt_options          opt = {.at_once = takes_turns(c->dataset) ? 1 : a->parallel,
                                     .unordered = a->unordered != 0 || c->it->unordered};
 
-    if (c->dataset->call.map != NULL && a->parallel == 0)
-        opt.at_once = 1;
     return open_belt(c, &ops, &opt);
 }
 
@@ -226,8 +250,10 @@ static ch_status ask_call(ch_cursor *c, const ch_element *e, bool *keep)
 
     if (rc == CH_OK)
         rc = ch__element_to_tuple(shared, c->dataset->in[0]->spec, &in);
-    if (rc == CH_OK)
+    if (rc == CH_OK && (rc = begin_turn(c)) == CH_OK) {
         rc = call->filter(call->arg, in, keep);
+        end_turn(c);
+    }
     ch_tuple_unref(in);
     return rc;
 }
@@ -247,33 +273,24 @@ static ch_status ask(ch_cursor *c, int64_t place, const ch_element *e, bool *kee
     return rc;
 }
 
-/* What becomes of elements that are not kept. */
-typedef void (*refuse_fn)(const ch_cursor *c, ch_slot *s);
-
-static void judge(ch_cursor *c, ch_item *i, refuse_fn refuse)
+/* What is in the slot stays there, be it an error. */
+static bool keeps(ch_cursor *c, ch_item *i, int k)
 {
-    for (int k = 0; k < i->n && !is_let_go(c); k++) {
-        bool      keep = true;
-        ch_status rc = CH_OK;
+    bool      keep = true;
+    ch_status rc = CH_OK;
 
-        if (i->slot[k].element != NULL)
-            rc = ask(c, i->first + k, i->slot[k].element, &keep);
-        if (rc != CH_OK)
-            ch__slot_fail(&i->slot[k], at_element(rc, c, i->first + k));
-        else if (!keep)
-            refuse(c, &i->slot[k]);
-    }
-}
-
-static void leave_out(const ch_cursor *c, ch_slot *s)
-{
-    (void)c;
-    ch__slot_drop(s);
+    if (i->slot[k].element != NULL)
+        rc = ask(c, i->first + k, i->slot[k].element, &keep);
+    if (rc != CH_OK)
+        ch__slot_fail(&i->slot[k], at_element(rc, c, i->first + k));
+    return rc != CH_OK || keep;
 }
 
 static void filter_make(ch_cursor *c, ch_item *i)
 {
-    judge(c, i, leave_out);
+    for (int k = 0; k < i->n && !is_let_go(c); k++)
+        if (!keeps(c, i, k))
+            ch__slot_drop(&i->slot[k]);
     ch__item_close_gaps(i);
 }
 
@@ -297,18 +314,17 @@ const ch_stage ch__stage_filter = {
     .close = map_close,
 };
 
-/* The end, said as an error that stays within this stage; its text tells it from those of others. */
-static const char end_text[] = "take_while: the first that is not";
-
-static void end_here(const ch_cursor *c, ch_slot *s)
-{
-    (void)c;
-    ch__slot_fail(s, ch__fail(CH_OUT_OF_RANGE, "%s", end_text));
-}
-
+/* What was pulled behind the end is passed over with it. */
 static void take_while_make(ch_cursor *c, ch_item *i)
 {
-    judge(c, i, end_here);
+    for (int k = 0; k < i->n && !is_let_go(c); k++) {
+        if (keeps(c, i, k))
+            continue;
+        for (int rest = k; rest < i->n; rest++)
+            ch__slot_drop(&i->slot[rest]);
+        i->n = k;
+        i->is_last = true;
+    }
 }
 
 static ch_status take_while_open(ch_cursor *c)
@@ -318,36 +334,6 @@ static ch_status take_while_open(ch_cursor *c)
     return open_belt(c, &ops, &(ch_belt_options){.at_once = c->dataset->call.filter != NULL});
 }
 
-static ch_status take_while_next(ch_cursor *c, ch_element **out)
-{
-    mapping  *m = (mapping *)c;
-    ch_status rc;
-
-    if (m->has_ended)
-        return CH_OK;
-    rc = ch__belted_next(c, out);
-    m->has_ended = rc == CH_OUT_OF_RANGE && strcmp(ch_error_message(), end_text) == 0;
-    return m->has_ended ? CH_OK : rc;
-}
-
-static ch_status take_while_rewind(ch_cursor *c)
-{
-    ((mapping *)c)->has_ended = false;
-    return ch__belted_rewind(c);
-}
-
-static void take_while_save(ch_cursor *c, ch_saver *s)
-{
-    ch__save_int(s, ((mapping *)c)->has_ended);
-    ch__belted_save(c, s);
-}
-
-static ch_status take_while_load(ch_cursor *c, ch_loader *l)
-{
-    ((mapping *)c)->has_ended = ch__load_int(l, 0, 1) != 0;
-    return ch__belted_load(c, l);
-}
-
 const ch_stage ch__stage_take_while = {
     .name = "take_while",
     .version = 1,
@@ -355,10 +341,7 @@ const ch_stage ch__stage_take_while = {
     .cursor_bytes = sizeof(mapping),
     .infer = filter_infer,
     .open = take_while_open,
-    .next = take_while_next,
-    .rewind = take_while_rewind,
-    .save = take_while_save,
-    .load = take_while_load,
+    CH_BELTED,
     .close = map_close,
 };
 

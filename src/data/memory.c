@@ -245,6 +245,7 @@ static ch_status generator_infer(ch_dataset *d)
 {
     if (d->call.generator.next == NULL)
         return ch__dataset_fail(d, "it calls a C function, which this process does not have");
+    d->shares_state = d->call.make == NULL;
     return ch__dataset_told(d, CH_ATTRS_OF(d, Cohort__ElementSpec));
 }
 
@@ -255,8 +256,11 @@ static ch_status generator_open(ch_cursor *c)
     ch_status           rc = CH_OK;
 
     g->state = call->arg;
-    if (call->make != NULL)
+    if (call->make != NULL) { /* bodies are opened by several threads */
+        pthread_mutex_lock(&call->turn->lock);
         rc = call->make(call->arg, &g->state);
+        pthread_mutex_unlock(&call->turn->lock);
+    }
     g->is_made = rc == CH_OK;
     if (rc == CH_OK && call->make == NULL && call->generator.restart != NULL)
         rc = call->generator.restart(g->state);
@@ -363,8 +367,11 @@ static void generator_close(ch_cursor *c)
     generating         *g = (generating *)c;
     const ch_data_call *call = &c->dataset->call;
 
-    if (g->is_made && call->drop != NULL)
+    if (g->is_made && call->drop != NULL) {
+        pthread_mutex_lock(&call->turn->lock);
         call->drop(g->state);
+        pthread_mutex_unlock(&call->turn->lock);
+    }
 }
 
 const ch_stage ch__stage_generator = {

@@ -58,6 +58,10 @@ static ch_status infer_body(ch_dataset *d)
 
     if (d->body == NULL || d->element == NULL || d->element->stage != &ch__stage_element)
         return ch__dataset_fail(d, "it has no body");
+    if (d->body->shares_state)
+        return ch__dataset_fail(d,
+                                "its body has a generator without `make`, whose one state all "
+                                "bodies would use; give it `make`");
     if (d->element->n_parts != d->in[0]->n_parts)
         return ch__dataset_fail(d, "its body takes elements of %d components, and gets %d",
                                 d->element->n_parts, d->in[0]->n_parts);
@@ -74,7 +78,8 @@ static ch_status infer_body(ch_dataset *d)
 
 typedef struct flattening {
     ch_cursor  base;
-    ch_cursor *body; /* of the element at hand; NULL: none */
+    ch_cursor *body;     /* of the element at hand; NULL: none */
+    int64_t    n_opened; /* bodies of this pass */
 } flattening;
 
 static void flat_drop(ch_cursor *c)
@@ -93,7 +98,7 @@ static ch_status flat_advance(flattening *x)
 
     if (rc != CH_OK || e == NULL)
         return rc;
-    return ch__body_open(&x->base, 1, &e, &x->body);
+    return ch__body_open(&x->base, x->n_opened++, 1, &e, &x->body);
 }
 
 static ch_status flat_next(ch_cursor *c, ch_element **out)
@@ -115,6 +120,7 @@ static ch_status flat_next(ch_cursor *c, ch_element **out)
 static ch_status flat_rewind(ch_cursor *c)
 {
     flat_drop(c);
+    ((flattening *)c)->n_opened = 0;
     return ch__rewind_inputs(c);
 }
 
@@ -123,6 +129,7 @@ static void flat_save(ch_cursor *c, ch_saver *s)
     flattening *x = (flattening *)c;
 
     ch__save_int(s, x->body != NULL);
+    ch__save_int(s, x->n_opened);
     ch__save_inputs(c, s);
     if (x->body != NULL)
         ch__cursor_save(x->body, s);
@@ -130,12 +137,13 @@ static void flat_save(ch_cursor *c, ch_saver *s)
 
 static ch_status flat_load(ch_cursor *c, ch_loader *l)
 {
-    bool      has_body = ch__load_int(l, 0, 1) != 0;
-    ch_status rc = ch__load_inputs(c, l);
+    flattening *x = (flattening *)c;
+    bool        has_body = ch__load_int(l, 0, 1) != 0;
+    ch_status   rc;
 
-    if (rc == CH_OK && has_body)
-        rc = ch__body_load(c, l, &((flattening *)c)->body);
-    return rc;
+    x->n_opened = ch__load_count(l);
+    rc = ch__load_fails(l) ? ch__load_status(l) : ch__load_inputs(c, l);
+    return rc == CH_OK && has_body ? ch__body_load(c, l, &x->body) : rc;
 }
 
 const ch_stage ch__stage_flat_map = {
@@ -173,6 +181,7 @@ typedef struct interleaving {
     ch_cursor **body;      /* cycle; NULL: that place is free */
     int         at;        /* whose turn it is */
     int64_t     taken;     /* by whose turn it is */
+    int64_t     n_opened;  /* bodies of this pass */
     bool        has_ended; /* the input */
     bool        is_unordered;
 } interleaving;
@@ -222,7 +231,9 @@ static ch_status fill_place(interleaving *x, int at)
     x->has_ended = e == NULL;
     if (at == x->at)
         x->taken = 0;
-    return e == NULL ? CH_OK : ch__body_open_ahead(&x->base, 1, &e, &x->body[at]);
+    if (e == NULL)
+        return CH_OK;
+    return ch__body_open_ahead(&x->base, x->n_opened++, 1, &e, &x->body[at]);
 }
 
 /* Every place that is free, beginning with the one whose turn it is. */
@@ -290,7 +301,7 @@ static void interleave_drop(interleaving *x)
         x->body[i] = NULL;
     }
     x->at = 0;
-    x->taken = 0;
+    x->taken = x->n_opened = 0;
     x->has_ended = false;
 }
 
@@ -306,6 +317,7 @@ static void interleave_save(ch_cursor *c, ch_saver *s)
 
     ch__save_int(s, x->at);
     ch__save_int(s, x->taken);
+    ch__save_int(s, x->n_opened);
     ch__save_int(s, x->has_ended);
     for (int i = 0; i < x->cycle; i++)
         ch__save_int(s, x->body[i] != NULL);
@@ -323,6 +335,7 @@ static ch_status interleave_load(ch_cursor *c, ch_loader *l)
 
     x->at = (int)ch__load_int(l, 0, x->cycle - 1);
     x->taken = ch__load_count(l);
+    x->n_opened = ch__load_count(l);
     x->has_ended = ch__load_int(l, 0, 1) != 0;
     for (int i = 0; i < x->cycle && rc == CH_OK; i++)
         is_open[i] = ch__load_int(l, 0, 1) != 0;
@@ -379,6 +392,7 @@ typedef struct windowing {
     ch_cursor  *body;
     bool        has_ended; /* the input */
     int64_t     n_skip;    /* elements before the next window's first */
+    int64_t     n_opened;  /* windows of this pass */
     ch_elements kept;      /* from the next window's first on */
 } windowing;
 
@@ -460,7 +474,8 @@ static void window_shift(windowing *x, int64_t shift)
 static ch_status window_begin(windowing *x, const Cohort__Window *a)
 {
     int          stride = a->stride > 0 ? (int)a->stride : 1, n = 0;
-    ch_element **given = ch__calloc((size_t)a->size, sizeof(ch_element *));
+    int64_t      most = (x->kept.n - 1) / stride + 1; /* that there are */
+    ch_element **given = ch__calloc((size_t)ch__least(a->size, most), sizeof(ch_element *));
     ch_status    rc = given == NULL ? ch__fail_memory("window") : CH_OK;
 
     for (int i = 0; i < x->kept.n && n < a->size && rc == CH_OK; i += stride) {
@@ -468,7 +483,7 @@ static ch_status window_begin(windowing *x, const Cohort__Window *a)
         n += rc == CH_OK;
     }
     if (rc == CH_OK)
-        rc = ch__body_open(&x->base, n, given, &x->body);
+        rc = ch__body_open(&x->base, x->n_opened++, n, given, &x->body);
     else
         for (int i = 0; i < n; i++)
             ch__element_free(given[i]);
@@ -506,7 +521,7 @@ static void window_drop(windowing *x)
     ch__cursor_close(x->body);
     x->body = NULL;
     ch__elements_empty(&x->kept);
-    x->n_skip = 0;
+    x->n_skip = x->n_opened = 0;
     x->has_ended = false;
 }
 
@@ -522,6 +537,7 @@ static void window_save(ch_cursor *c, ch_saver *s)
 
     ch__save_int(s, x->has_ended);
     ch__save_int(s, x->n_skip);
+    ch__save_int(s, x->n_opened);
     ch__save_int(s, x->body != NULL);
     ch__save_elements(s, &x->kept);
     ch__save_inputs(c, s);
@@ -537,6 +553,7 @@ static ch_status window_load(ch_cursor *c, ch_loader *l)
 
     x->has_ended = ch__load_int(l, 0, 1) != 0;
     x->n_skip = ch__load_int(l, 0, INT32_MAX);
+    x->n_opened = ch__load_count(l);
     has_body = ch__load_int(l, 0, 1) != 0;
     rc =
         ch__load_elements(l, span_of(CH_ATTRS(c, Cohort__Window)), c->dataset->in[0], &x->kept);

@@ -484,12 +484,11 @@ static void add_gone(ch_skips *s, uint64_t n)
     atomic_fetch_add(&s->n, gone);
 }
 
-ch_status ch__place_load(ch_cursor *root, uint64_t dataset, const void *bytes, size_t n)
+ch_status ch__place_read(uint64_t dataset, const void *bytes, size_t n, Cohort__Place **out)
 {
     Cohort__Place *m =
         (Cohort__Place *)ch__message_unpack(&cohort__place__descriptor, bytes, n);
-    ch_loader l = {.place = m};
-    ch_status rc;
+    ch_status rc = CH_OK;
 
     if (m == NULL)
         return ch__fail(CH_INVALID_ARGUMENT,
@@ -501,13 +500,22 @@ ch_status ch__place_load(ch_cursor *root, uint64_t dataset, const void *bytes, s
     else if (m->dataset != dataset)
         rc = ch__fail(CH_INVALID_ARGUMENT,
                       "restore: the place was saved by an iterator over another dataset");
+    if (rc == CH_OK)
+        *out = m;
     else
-        rc = ch__cursor_load(root, &l);
-    if (rc == CH_OK && l.next != m->n_states)
+        ch__message_free(&m->base);
+    return rc;
+}
+
+ch_status ch__place_load(ch_cursor *root, const Cohort__Place *place)
+{
+    ch_loader l = {.place = place};
+    ch_status rc = ch__cursor_load(root, &l);
+
+    if (rc == CH_OK && l.next != place->n_states)
         rc = ch__fail(CH_INVALID_ARGUMENT,
                       "restore: the place has more stages than the dataset");
     if (rc == CH_OK)
-        add_gone(root->skips, m->skipped);
-    ch__message_free(&m->base);
+        add_gone(root->skips, place->skipped);
     return rc;
 }

@@ -31,12 +31,17 @@ static bool is_ragged(const ch_tensor_spec *spec)
 static ch_status named_part(ch_dataset *d, int at, const ch_tensor_spec *like, const char *end,
                             ch_dtype dtype, ch_shape shape)
 {
-    char name[256];
+    size_t    size = like->name != NULL ? strlen(like->name) + strlen(end) + 1 : 0;
+    char     *name = like->name != NULL ? ch__malloc(size) : NULL;
+    ch_status rc;
 
-    if (like->name != NULL)
-        snprintf(name, sizeof(name), "%s%s", like->name, end);
-    return ch__dataset_set_part(
-        d, at, &(ch_tensor_spec){like->name != NULL ? name : NULL, dtype, shape});
+    if (like->name != NULL && name == NULL)
+        return ch__fail_memory(d->stage->name);
+    if (name != NULL)
+        snprintf(name, size, "%s%s", like->name, end);
+    rc = ch__dataset_set_part(d, at, &(ch_tensor_spec){name, dtype, shape});
+    ch__free(name);
+    return rc;
 }
 
 static ch_shape with_rows(int64_t rows, ch_shape s)

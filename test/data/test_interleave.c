@@ -232,7 +232,7 @@ static ch_dataset *slow_body(ch_dataset *element, void *arg)
     (void)arg;
     return ch_dataset_map_call(
         ch_dataset_unbatch(ch_dataset_map_call(element, numbers_of, NULL, 1, &some, NULL)),
-        wait_long, NULL, 1, &one, NULL);
+        wait_long, NULL, 1, &one, &(ch_map_options){.parallel = 2});
 }
 
 /* How many of the first elements are of the first body, which waits before each. */

@@ -255,6 +255,35 @@ static void samples_follow_weights(void **state)
             "0 | 1 | 2");
 }
 
+/* As long as the formats allow (S7). */
+static void names_of_any_length_stay_whole(void **state)
+{
+    static char           name[2][4000], rename[2 * 4000 + 2], want[4020];
+    const ch_tensor_spec *spec;
+    const char           *list[] = {name[0], name[1]};
+    ch_tensor            *t[2] = {NULL, NULL};
+    ch_dataset           *d;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) { /* they differ in their last letter */
+        memset(name[i], 'n', sizeof(name[i]) - 1);
+        name[i][sizeof(name[i]) - 2] = (char)('a' + i);
+        t_ok(ch_tensor_new(CH_F32, ch_shape_of(4), &t[i]));
+    }
+    d = ch_dataset_batch(ch_dataset_slices(2, t, list), 2, NULL);
+    assert_int_equal(ch_dataset_element_spec(d, &spec), 2);
+    assert_string_equal(spec[0].name, name[0]);
+    assert_string_equal(spec[1].name, name[1]);
+    snprintf(rename, sizeof(rename), "m%s=%s", name[0], name[1]);
+    d = ch_dataset_select(d, 1, (const char *[]){rename});
+    assert_int_equal(ch_dataset_element_spec(d, &spec), 1);
+    snprintf(want, sizeof(want), "m%s", name[0]);
+    assert_string_equal(spec[0].name, want);
+    ch_dataset_unref(d);
+    for (int i = 0; i < 2; i++)
+        ch_tensor_unref(t[i]);
+}
+
 static void parts_are_chosen_by_name(void **state)
 {
     int64_t     x[] = {1, 2}, y[] = {3, 4};
@@ -579,6 +608,7 @@ int main(void)
         cmocka_unit_test(bodies_stand_for_elements),
         cmocka_unit_test(samples_follow_weights),
         cmocka_unit_test(parts_are_chosen_by_name),
+        cmocka_unit_test(names_of_any_length_stay_whole),
         cmocka_unit_test(the_number_of_threads_does_not_matter),
         cmocka_unit_test(a_place_anywhere_is_taken_up),
         cmocka_unit_test(a_decoded_dataset_gives_the_same),

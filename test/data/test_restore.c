@@ -1,0 +1,326 @@
+/* test/data/test_restore.c -- going to a place while threads work; places that are refused.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/fault.h"
+#include "pipeline.h"
+
+static const ch_tensor_spec one_int = {.dtype = CH_I64};
+
+static atomic_int n_inside, n_clashes, n_calls;
+
+static void enter(void)
+{
+    atomic_fetch_add(&n_calls, 1);
+    if (atomic_fetch_add(&n_inside, 1) > 0)
+        atomic_fetch_add(&n_clashes, 1);
+    poll(NULL, 0, 1);
+}
+
+static void leave(void)
+{
+    atomic_fetch_sub(&n_inside, 1);
+}
+
+/* ---- a generator of one state ---- */
+
+typedef struct counter {
+    int64_t at;
+    bool    refuses; /* to go anywhere but to where it was last */
+    int64_t last;
+} counter;
+
+static ch_status counter_next(void *arg, ch_tuple **out)
+{
+    counter   *c = arg;
+    ch_tensor *t = NULL;
+    ch_status  rc = CH_OK;
+
+    enter();
+    if (c->at < 1000) {
+        rc = ch_tensor_copy_of(CH_I64, ch_shape_scalar(), &c->at, &t);
+        c->at++;
+        if (rc == CH_OK)
+            rc = ch_tuple_of(1, &t, out);
+        ch_tensor_unref(t);
+    }
+    leave();
+    return rc;
+}
+
+static ch_status counter_restart(void *arg)
+{
+    enter();
+    ((counter *)arg)->at = 0;
+    leave();
+    return CH_OK;
+}
+
+static ch_status counter_save(void *arg, ch_tensor **out)
+{
+    counter *c = arg;
+
+    c->last = c->at;
+    return ch_tensor_copy_of(CH_I64, ch_shape_scalar(), &c->at, out);
+}
+
+static ch_status counter_restore(void *arg, ch_tensor *place)
+{
+    counter  *c = arg;
+    ch_status rc = CH_OK;
+
+    enter();
+    c->at = *(const int64_t *)ch_tensor_data(place);
+    if (c->refuses && c->at != c->last)
+        rc = ch__fail(CH_ABORTED, "the counter refuses");
+    leave();
+    return rc;
+}
+
+static ch_dataset *counting(counter *c)
+{
+    const ch_generator g = {.spec = &one_int,
+                            .n_spec = 1,
+                            .next = counter_next,
+                            .restart = counter_restart,
+                            .save = counter_save,
+                            .restore = counter_restore};
+
+    return ch_dataset_generator(&g, NULL, NULL, c);
+}
+
+static void expect(ch_iterator *it, int from, int n)
+{
+    for (int i = 0; i < n; i++) {
+        ch_tuple *t = NULL;
+
+        t_ok(ch_iterator_next(it, &t));
+        assert_non_null(t);
+        assert_int_equal(*(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(t, 0), 0)),
+                         from + i);
+        ch_tuple_unref(t);
+    }
+}
+
+static void a_generator_is_not_called_while_it_is_moved(void **state)
+{
+    counter      c = {0};
+    ch_dataset  *d = counting(&c);
+    ch_iterator *it = NULL;
+    void        *bytes = NULL;
+    size_t       n = 0;
+
+    (void)state;
+    atomic_store(&n_clashes, 0);
+    t_ok(ch_iterator_new(d, NULL, &it));
+    expect(it, 0, 5);
+    t_ok(ch_iterator_save(it, &bytes, &n));
+    for (int i = 0; i < 20; i++) {
+        expect(it, 5, 3);
+        t_ok(ch_iterator_restore(it, bytes, n));
+    }
+    assert_int_equal(atomic_load(&n_clashes), 0);
+    ch_bytes_free(bytes);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+}
+
+/* Bytes that are none; a place of fewer states; a function that refuses. */
+static void a_place_that_is_refused_leaves_the_iterator_where_it_was(void **state)
+{
+    (void)state;
+    for (int threads = CH_OFF; threads < 3; threads++) {
+        counter      c = {0};
+        ch_dataset  *d = ch_dataset_take(counting(&c), 500);
+        ch_iterator *it = NULL;
+        void        *bytes = NULL;
+        size_t       n = 0;
+
+        d = ch_dataset_with_options(d, &(ch_dataset_options){.threads = threads});
+        t_ok(ch_iterator_new(d, NULL, &it));
+        expect(it, 0, 5);
+        t_ok(ch_iterator_save(it, &bytes, &n));
+        expect(it, 5, 4);
+        t_refused(ch_iterator_restore(it, "junk", 4), CH_INVALID_ARGUMENT, "restore",
+                  "4 bytes");
+        expect(it, 9, 4);
+        for (size_t k = 0; k < n; k += 7) {
+            char *bad = malloc(n);
+
+            memcpy(bad, bytes, n);
+            bad[k] ^= 1;
+            if (ch_iterator_restore(it, bad, n) != CH_OK)
+                expect(it, 13, 2);
+            t_ok(ch_iterator_restore(it, bytes, n));
+            free(bad);
+            expect(it, 5, 8);
+        }
+        c.refuses = true;
+        t_refused(ch_iterator_restore(it, bytes, n), CH_ABORTED, "the counter", "refuses");
+        expect(it, 13, 4);
+        ch_bytes_free(bytes);
+        ch_iterator_unref(it);
+        ch_dataset_unref(d);
+    }
+}
+
+static void a_generator_without_a_place_stays_where_it_is(void **state)
+{
+    const ch_generator g = {
+        .spec = &one_int, .n_spec = 1, .next = counter_next, .restart = counter_restart};
+    counter      c = {0}, other = {0};
+    ch_dataset  *with = counting(&other), *without = ch_dataset_generator(&g, NULL, NULL, &c);
+    ch_iterator *it = NULL, *from = NULL;
+    void        *bytes = NULL;
+    size_t       n = 0;
+
+    (void)state;
+    t_ok(ch_iterator_new(with, NULL, &from));
+    expect(from, 0, 2);
+    t_ok(ch_iterator_save(from, &bytes, &n));
+    t_ok(ch_iterator_new(without, NULL, &it));
+    expect(it, 0, 5);
+    t_refused(ch_iterator_restore(it, bytes, n), CH_UNIMPLEMENTED, "generator", "save");
+    expect(it, 5, 5);
+    ch_bytes_free(bytes);
+    ch_iterator_unref(it);
+    ch_iterator_unref(from);
+    ch_dataset_unref(with);
+    ch_dataset_unref(without);
+}
+
+/* ---- functions below a cache, which asks for its elements anew ---- */
+
+static ch_status as_it_is(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    (void)arg;
+    enter();
+    *out = ch_tuple_ref(in);
+    leave();
+    return CH_OK;
+}
+
+static void a_function_below_a_cache_is_called_by_one_thread(void **state)
+{
+    ch_dataset *d =
+        ch_dataset_map_call(ch_dataset_range(0, 1000, 1), as_it_is, NULL, 1, &one_int, NULL);
+    ch_iterator *it = NULL;
+    void        *bytes = NULL;
+    size_t       n = 0;
+
+    (void)state;
+    atomic_store(&n_clashes, 0);
+    d = ch_dataset_cache(d, NULL);
+    t_ok(ch_iterator_new(d, NULL, &it));
+    expect(it, 0, 5);
+    t_ok(ch_iterator_save(it, &bytes, &n));
+    for (int i = 0; i < 5; i++) {
+        expect(it, 5, 3);
+        t_ok(ch_iterator_restore(it, bytes, n));
+    }
+    assert_int_equal(atomic_load(&n_clashes), 0);
+    ch_bytes_free(bytes);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+}
+
+/* ---- working ahead, or not ---- */
+
+static void nothing_is_done_beforehand_where_that_is_off(void **state)
+{
+    counter      c = {0};
+    ch_dataset  *d = counting(&c);
+    ch_iterator *it = NULL;
+    void        *bytes = NULL;
+    size_t       n = 0;
+
+    (void)state;
+    t_ok(ch_iterator_new(d, &(ch_iterator_options){.ahead = CH_OFF}, &it));
+    atomic_store(&n_calls, 0);
+    for (int i = 0; i < 5; i++) {
+        expect(it, i, 1);
+        poll(NULL, 0, 5);
+        assert_int_equal(atomic_load(&n_calls), i + 1);
+    }
+    t_ok(ch_iterator_save(it, &bytes, &n));
+    ch_iterator_unref(it);
+    t_ok(ch_iterator_new(d, NULL, &it)); /* by one that does */
+    t_ok(ch_iterator_restore(it, bytes, n));
+    expect(it, 5, 5);
+    ch_bytes_free(bytes);
+    t_ok(ch_iterator_save(it, &bytes, &n));
+    ch_iterator_unref(it);
+    t_ok(ch_iterator_new(d, &(ch_iterator_options){.ahead = CH_OFF}, &it));
+    t_ok(ch_iterator_restore(it, bytes, n));
+    expect(it, 10, 5);
+    ch_bytes_free(bytes);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+}
+
+/* ---- an end that a function says ---- */
+
+static ch_status below_17(void *arg, ch_tuple *in, bool *keep)
+{
+    int64_t x = *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0));
+
+    (void)arg;
+    if (x == 5)
+        return ch__fail(CH_OUT_OF_RANGE, "take_while: the first that is not");
+    *keep = x < 17;
+    return CH_OK;
+}
+
+/* Whatever an error says, it is not taken for the end; behind the end nothing comes. */
+static void take_while_ends_at_the_first_and_stays_ended(void **state)
+{
+    static const char want[] = "0 | 1 | 2 | 3 | 4 | !OUT_OF_RANGE | 6 | 7 | 8 | 9 | 10 | 11 | "
+                               "12 | 13 | 14 | 15 | 16";
+
+    (void)state;
+    for (int threads = CH_OFF; threads < 4; threads++)
+        for (int k = 0; k <= 18; k++) {
+            ch_dataset *d =
+                ch_dataset_take_while_call(ch_dataset_range(0, 100, 1), below_17, NULL);
+            ch_iterator *it = NULL, *other = NULL;
+            void        *bytes = NULL;
+            size_t       n = 0;
+            t_given      g;
+
+            memset(&g, 0, sizeof(g));
+            d = ch_dataset_with_options(d, &(ch_dataset_options){.threads = threads});
+            t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it));
+            t_take(it, k, &g);
+            t_ok(ch_iterator_save(it, &bytes, &n));
+            t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &other));
+            t_ok(ch_iterator_restore(other, bytes, n));
+            t_take(other, -1, &g);
+            t_take(other, -1, &g);
+            assert_string_equal(g.text, want);
+            t_ok(ch_iterator_restart(other));
+            memset(&g, 0, sizeof(g));
+            t_take(other, -1, &g);
+            assert_string_equal(g.text, want);
+            ch_bytes_free(bytes);
+            ch_iterator_unref(it);
+            ch_iterator_unref(other);
+            ch_dataset_unref(d);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_generator_is_not_called_while_it_is_moved),
+        cmocka_unit_test(a_place_that_is_refused_leaves_the_iterator_where_it_was),
+        cmocka_unit_test(a_generator_without_a_place_stays_where_it_is),
+        cmocka_unit_test(a_function_below_a_cache_is_called_by_one_thread),
+        cmocka_unit_test(nothing_is_done_beforehand_where_that_is_off),
+        cmocka_unit_test(take_while_ends_at_the_first_and_stays_ended),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
