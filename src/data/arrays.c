@@ -247,7 +247,8 @@ static ch_status array_load(ch_cursor *c, ch_loader *l)
 /* clang-format off */
 #define ARRAY_STAGE(text)                                                                      \
     {                                                                                          \
-        .name = text, .version = 1, .n_in = 1, .attrs = &cohort__arrays__descriptor,           \
+        .name = text, .version = 1, .traits = CH_READS_FILES, .n_in = 1,                       \
+        .attrs = &cohort__arrays__descriptor,                                                  \
         .cursor_bytes = sizeof(array_cursor), .infer = array_infer, .open = array_open,        \
         .next = ch__belted_next, .rewind = ch__reading_rewind, .save = ch__reading_save,       \
         .load = array_load, .close = ch__reading_close,                                        \

@@ -51,6 +51,7 @@ static ch_status batch_open(ch_cursor *c)
 const ch_stage ch__stage_batch = {
     .name = "batch",
     .version = 1,
+    .traits = CH_DIVIDES,
     .n_in = 1,
     .attrs = &cohort__batch__descriptor,
     .cursor_bytes = sizeof(ch_batching),

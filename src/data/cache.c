@@ -129,6 +129,7 @@ static void cache_close(ch_cursor *c)
 const ch_stage ch__stage_cache = {
     .name = "cache",
     .version = 1,
+    .traits = CH_KEEPS_BATCHES | CH_KEEPS_NAMES | CH_DIVIDES,
     .n_in = 1,
     .cursor_bytes = sizeof(caching),
     .infer = ch__infer_like_input,
@@ -169,6 +170,7 @@ static ch_status prefetch_open(ch_cursor *c)
 const ch_stage ch__stage_prefetch = {
     .name = "prefetch",
     .version = 1,
+    .traits = CH_KEEPS_BATCHES | CH_KEEPS_NAMES | CH_DIVIDES,
     .n_in = 1,
     .attrs = &cohort__count__descriptor,
     .cursor_bytes = sizeof(ch_cursor),

@@ -29,11 +29,22 @@ typedef struct ch_cursor ch_cursor;
 typedef struct ch_saver  ch_saver;
 typedef struct ch_loader ch_loader;
 
+/* What a distribution over workers wants to know of a stage (data/distribute.c). */
+enum {
+    CH_READS_FILES = 1,   /* its input gives their names */
+    CH_KEEPS_BATCHES = 2, /* of the inputs' batches each stays whole */
+    CH_KEEPS_NAMES = 4,   /* gives all that it is given, in whatever order and however often */
+    /* The union over workers is what one would read: elements are treated one by one, or as a heap. */
+    CH_DIVIDES = 8,
+    CH_DIVIDES_IF_ASKED = 16 /* each worker does it to its own part, which is not the same */
+};
+
 typedef struct ch_stage {
     const char                       *name; /* on the wire too */
     int                               version;
-    int                               n_in;  /* -1: any number, at least one */
-    const ProtobufCMessageDescriptor *attrs; /* NULL: it has none */
+    unsigned                          traits; /* CH_READS_FILES | ... */
+    int                               n_in;   /* -1: any number, at least one */
+    const ProtobufCMessageDescriptor *attrs;  /* NULL: it has none */
     size_t                            cursor_bytes;
     /* Checks the attributes, which may come from a stranger, and says what elements look like:
      * d->spec (ch__dataset_set_parts and the like), d->same_rows, d->cardinality. */

@@ -19,12 +19,9 @@
 #include "data/rows.h"
 #include "data/stages.h"
 
-static bool is_one_of(const ch_dataset *d, const char *const *name)
+static bool has(const ch_dataset *d, unsigned trait)
 {
-    for (; *name != NULL; name++)
-        if (strcmp(d->stage->name, *name) == 0)
-            return true;
-    return false;
+    return (d->stage->traits & trait) != 0;
 }
 
 /* ---- the size of batches ---- */
@@ -39,11 +36,7 @@ static bool maps_row_by_row(const ch_dataset *d)
  * section 9, against 5.2.2), so that a short batch is cut as it would be before the map. */
 int64_t ch_dataset_batch_size(const ch_dataset *d)
 {
-    static const char *const through[] = {"cache",    "cache_file", "filter", "options",
-                                          "prefetch", "repeat",     "shard",  "shuffle",
-                                          "skip",     "take",       NULL};
-    static const char *const all_of[] = {"zip", "concatenate", NULL};
-    int64_t                  size = d != NULL ? ch__rows_known(d) : -2;
+    int64_t size = d != NULL ? ch__rows_known(d) : -2;
 
     if (size >= 0)
         return size;
@@ -53,10 +46,10 @@ int64_t ch_dataset_batch_size(const ch_dataset *d)
         return CH_ATTRS_OF(d, Cohort__Batch)->size;
     if (d->stage == &ch__stage_padded_batch)
         return CH_ATTRS_OF(d, Cohort__PaddedBatch)->size;
-    if (!is_one_of(d, through) && !is_one_of(d, all_of) && !maps_row_by_row(d))
+    if (!has(d, CH_KEEPS_BATCHES) && !maps_row_by_row(d))
         return CH_UNKNOWN;
     size = ch_dataset_batch_size(d->in[0]);
-    for (int i = 1; i < d->n_in && is_one_of(d, all_of); i++)
+    for (int i = 1; i < d->n_in; i++)
         if (ch_dataset_batch_size(d->in[i]) != size)
             return CH_UNKNOWN;
     return size;
@@ -206,12 +199,9 @@ static ch_dataset *by_hint(division *v, ch_dataset *d)
 
 /* ---- by file ---- */
 
-static const char *const readers[] = {"tfrecord", "fixed_records", "lines", "csv", "libsvm",
-                                      "npy",      "npz",           "idx",   NULL};
-
 static bool reads_files(const ch_dataset *d)
 {
-    if (is_one_of(d, readers))
+    if (has(d, CH_READS_FILES))
         return true;
     for (int i = 0; i < d->n_in; i++)
         if (reads_files(d->in[i]))
@@ -238,36 +228,17 @@ static bool drops_rows(const ch_dataset *d)
            (d->stage == &ch__stage_rebatch && CH_ATTRS_OF(d, Cohort__Rebatch)->drop_remainder);
 }
 
-/* What gives the names that it is given, in whatever order and however often. */
-static bool is_over_names(const ch_dataset *d)
-{
-    static const char *const over[] = {"shuffle",    "repeat",  "prefetch", "cache",
-                                       "cache_file", "options", NULL};
-
-    return is_one_of(d, over);
-}
-
 /* Under shuffles of names, so that workers stay apart whatever these do (5.5.4). */
 static ch_dataset *divide_names(division *v, ch_dataset *d)
 {
-    if (is_over_names(d))
+    if (has(d, CH_KEEPS_NAMES))
         return rewrite_inputs(v, d, divide_names);
     return ch__dataset_shard(ch_dataset_ref(d), v->n, v->index, "files");
 }
 
 static ch_dataset *divide_files(division *v, ch_dataset *d)
 {
-    /* The union over workers is what one would read: elements are treated one by one, or as a heap. */
-    static const char *const through[] = {
-        "map",          "filter",   "examples",   "batch",   "unbatch",
-        "padded_batch", "rebatch",  "bucket",     "shuffle", "repeat",
-        "prefetch",     "cache",    "cache_file", "select",  "concatenate",
-        "options",      "flat_map", "interleave", NULL};
-    /* Asked for by name, also where each worker does it to its own part. */
-    static const char *const also[] = {"take",   "skip",  "take_while", "enumerate", "zip",
-                                       "window", "shard", "sample",     NULL};
-
-    if (is_one_of(d, readers))
+    if (has(d, CH_READS_FILES))
         return rewrite_inputs(v, d, divide_names);
     if (d->body != NULL && reads_files(d->body) && !reads_files(d->in[0]))
         return rewrite_inputs(v, d, divide_names);
@@ -275,7 +246,7 @@ static ch_dataset *divide_files(division *v, ch_dataset *d)
         return cannot(v, "it comes from", d);
     if (v->is_strict && drops_rows(d))
         return cannot(v, "each worker would drop a remainder of its own in", d);
-    if (is_one_of(d, through) || (!v->is_strict && is_one_of(d, also)))
+    if (has(d, CH_DIVIDES) || (!v->is_strict && has(d, CH_DIVIDES_IF_ASKED)))
         return rewrite_inputs(v, d, divide_files);
     return cannot(v, "before the files comes", d);
 }
@@ -286,7 +257,7 @@ static int64_t count_names(ch_dataset *names)
     ch_iterator *it = NULL;
     int64_t      n = 0;
 
-    while (is_over_names(names))
+    while (has(names, CH_KEEPS_NAMES))
         names = names->in[0];
     if (names->cardinality >= 0)
         return names->cardinality;
@@ -307,7 +278,7 @@ static int64_t count_names(ch_dataset *names)
 static int64_t fewest_below(division *v, const ch_dataset *d)
 {
     int64_t least = INT64_MAX;
-    bool    is_reader = is_one_of(d, readers) || (d->body != NULL && reads_files(d->body));
+    bool    is_reader = has(d, CH_READS_FILES) || (d->body != NULL && reads_files(d->body));
 
     for (int i = 0; i < d->n_in; i++) {
         ch_dataset *in = d->in[i];

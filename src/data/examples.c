@@ -99,6 +99,7 @@ static void examples_close(ch_cursor *c)
 const ch_stage ch__stage_examples = {
     .name = "examples",
     .version = 1,
+    .traits = CH_DIVIDES,
     .n_in = 1,
     .attrs = &cohort__examples__descriptor,
     .cursor_bytes = sizeof(parsing),

@@ -81,6 +81,7 @@ static ch_status take_next(ch_cursor *c, ch_element **out)
 const ch_stage ch__stage_take = {
     .name = "take",
     .version = 1,
+    .traits = CH_KEEPS_BATCHES | CH_DIVIDES_IF_ASKED,
     .n_in = 1,
     .attrs = &cohort__count__descriptor,
     .cursor_bytes = sizeof(counting),
@@ -133,6 +134,7 @@ static ch_status skip_next(ch_cursor *c, ch_element **out)
 const ch_stage ch__stage_skip = {
     .name = "skip",
     .version = 1,
+    .traits = CH_KEEPS_BATCHES | CH_DIVIDES_IF_ASKED,
     .n_in = 1,
     .attrs = &cohort__count__descriptor,
     .cursor_bytes = sizeof(counting),
@@ -229,6 +231,7 @@ static ch_status repeat_load(ch_cursor *c, ch_loader *l)
 const ch_stage ch__stage_repeat = {
     .name = "repeat",
     .version = 1,
+    .traits = CH_KEEPS_BATCHES | CH_KEEPS_NAMES | CH_DIVIDES,
     .n_in = 1,
     .attrs = &cohort__count__descriptor,
     .cursor_bytes = sizeof(repeating),
@@ -309,6 +312,7 @@ static ch_status shard_next(ch_cursor *c, ch_element **out)
 const ch_stage ch__stage_shard = {
     .name = "shard",
     .version = 1,
+    .traits = CH_KEEPS_BATCHES | CH_DIVIDES_IF_ASKED,
     .n_in = 1,
     .attrs = &cohort__shard__descriptor,
     .cursor_bytes = sizeof(counting),
@@ -385,6 +389,7 @@ static ch_status concatenate_load(ch_cursor *c, ch_loader *l)
 const ch_stage ch__stage_concatenate = {
     .name = "concatenate",
     .version = 1,
+    .traits = CH_KEEPS_BATCHES | CH_DIVIDES,
     .n_in = -1,
     .cursor_bytes = sizeof(counting),
     .infer = concatenate_infer,
@@ -545,6 +550,7 @@ static void zip_close(ch_cursor *c)
 const ch_stage ch__stage_zip = {
     .name = "zip",
     .version = 1,
+    .traits = CH_KEEPS_BATCHES | CH_DIVIDES_IF_ASKED,
     .n_in = -1,
     .cursor_bytes = sizeof(zipping),
     .infer = zip_infer,
@@ -601,6 +607,7 @@ static ch_status enumerate_next(ch_cursor *c, ch_element **out)
 const ch_stage ch__stage_enumerate = {
     .name = "enumerate",
     .version = 1,
+    .traits = CH_DIVIDES_IF_ASKED,
     .n_in = 1,
     .attrs = &cohort__count__descriptor,
     .cursor_bytes = sizeof(counting),
@@ -642,6 +649,7 @@ static ch_status options_infer(ch_dataset *d)
 const ch_stage ch__stage_options = {
     .name = "options",
     .version = 1,
+    .traits = CH_KEEPS_BATCHES | CH_KEEPS_NAMES | CH_DIVIDES,
     .n_in = 1,
     .attrs = &cohort__options__descriptor,
     .cursor_bytes = sizeof(ch_cursor),

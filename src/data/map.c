@@ -157,6 +157,7 @@ static ch_status map_open(ch_cursor *c)
 const ch_stage ch__stage_map = {
     .name = "map",
     .version = 1,
+    .traits = CH_DIVIDES,
     .n_in = 1,
     .attrs = &cohort__map__descriptor,
     .cursor_bytes = sizeof(mapping),
@@ -306,6 +307,7 @@ static ch_status filter_open(ch_cursor *c)
 const ch_stage ch__stage_filter = {
     .name = "filter",
     .version = 1,
+    .traits = CH_KEEPS_BATCHES | CH_DIVIDES,
     .n_in = 1,
     .cursor_bytes = sizeof(mapping),
     .infer = filter_infer,
@@ -337,6 +339,7 @@ static ch_status take_while_open(ch_cursor *c)
 const ch_stage ch__stage_take_while = {
     .name = "take_while",
     .version = 1,
+    .traits = CH_DIVIDES_IF_ASKED,
     .n_in = 1,
     .cursor_bytes = sizeof(mapping),
     .infer = filter_infer,

@@ -149,6 +149,7 @@ static ch_status flat_load(ch_cursor *c, ch_loader *l)
 const ch_stage ch__stage_flat_map = {
     .name = "flat_map",
     .version = 1,
+    .traits = CH_DIVIDES,
     .n_in = 1,
     .cursor_bytes = sizeof(flattening),
     .infer = infer_body,
@@ -357,6 +358,7 @@ static void interleave_close(ch_cursor *c)
 const ch_stage ch__stage_interleave = {
     .name = "interleave",
     .version = 1,
+    .traits = CH_DIVIDES,
     .n_in = 1,
     .attrs = &cohort__interleave__descriptor,
     .cursor_bytes = sizeof(interleaving),
@@ -571,6 +573,7 @@ static void window_close(ch_cursor *c)
 const ch_stage ch__stage_window = {
     .name = "window",
     .version = 1,
+    .traits = CH_DIVIDES_IF_ASKED,
     .n_in = 1,
     .attrs = &cohort__window__descriptor,
     .cursor_bytes = sizeof(windowing),

@@ -123,6 +123,7 @@ static void padded_close(ch_cursor *c)
 const ch_stage ch__stage_padded_batch = {
     .name = "padded_batch",
     .version = 1,
+    .traits = CH_DIVIDES,
     .n_in = 1,
     .attrs = &cohort__padded_batch__descriptor,
     .cursor_bytes = sizeof(padding),
@@ -346,6 +347,7 @@ static void bucket_close(ch_cursor *c)
 const ch_stage ch__stage_bucket = {
     .name = "bucket",
     .version = 1,
+    .traits = CH_DIVIDES,
     .n_in = 1,
     .attrs = &cohort__bucket__descriptor,
     .cursor_bytes = sizeof(bucketing),

@@ -265,6 +265,7 @@ static ch_status unbatch_next(ch_cursor *c, ch_element **out)
 const ch_stage ch__stage_unbatch = {
     .name = "unbatch",
     .version = 1,
+    .traits = CH_DIVIDES,
     .n_in = 1,
     .cursor_bytes = sizeof(rowing),
     .infer = unbatch_infer,
@@ -441,6 +442,7 @@ static void rebatch_close(ch_cursor *c)
 const ch_stage ch__stage_rebatch = {
     .name = "rebatch",
     .version = 1,
+    .traits = CH_DIVIDES,
     .n_in = 1,
     .attrs = &cohort__rebatch__descriptor,
     .cursor_bytes = sizeof(rebatching),

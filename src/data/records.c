@@ -102,6 +102,7 @@ static ch_status tfrecord_open(ch_cursor *c)
 const ch_stage ch__stage_tfrecord = {
     .name = "tfrecord",
     .version = 1,
+    .traits = CH_READS_FILES,
     .n_in = 1,
     .attrs = &cohort__records__descriptor,
     .cursor_bytes = sizeof(ch_reading),
@@ -200,6 +201,7 @@ static ch_status fixed_open(ch_cursor *c)
 const ch_stage ch__stage_fixed_records = {
     .name = "fixed_records",
     .version = 1,
+    .traits = CH_READS_FILES,
     .n_in = 1,
     .attrs = &cohort__fixed_records__descriptor,
     .cursor_bytes = sizeof(ch_reading),

@@ -160,6 +160,7 @@ static void sample_close(ch_cursor *c)
 const ch_stage ch__stage_sample = {
     .name = "sample",
     .version = 1,
+    .traits = CH_DIVIDES_IF_ASKED,
     .n_in = -1,
     .attrs = &cohort__sample__descriptor,
     .cursor_bytes = sizeof(sampling),

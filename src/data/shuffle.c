@@ -95,6 +95,7 @@ static void shuffle_close(ch_cursor *c)
 const ch_stage ch__stage_shuffle = {
     .name = "shuffle",
     .version = 1,
+    .traits = CH_KEEPS_BATCHES | CH_KEEPS_NAMES | CH_DIVIDES,
     .n_in = 1,
     .attrs = &cohort__shuffle__descriptor,
     .cursor_bytes = sizeof(shuffling),

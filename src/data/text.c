@@ -120,6 +120,7 @@ static ch_status lines_open(ch_cursor *c)
 const ch_stage ch__stage_lines = {
     .name = "lines",
     .version = 1,
+    .traits = CH_READS_FILES,
     .n_in = 1,
     .attrs = &cohort__records__descriptor,
     .cursor_bytes = sizeof(ch_reading),
@@ -303,6 +304,7 @@ static void csv_close(ch_cursor *c)
 const ch_stage ch__stage_csv = {
     .name = "csv",
     .version = 1,
+    .traits = CH_READS_FILES,
     .n_in = 1,
     .attrs = &cohort__csv__descriptor,
     .cursor_bytes = sizeof(csv_cursor),
@@ -409,6 +411,7 @@ static ch_status libsvm_open(ch_cursor *c)
 const ch_stage ch__stage_libsvm = {
     .name = "libsvm",
     .version = 1,
+    .traits = CH_READS_FILES,
     .n_in = 1,
     .attrs = &cohort__lib_svm__descriptor,
     .cursor_bytes = sizeof(ch_reading),
