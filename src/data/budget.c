@@ -68,7 +68,7 @@ bool ch__charge_fits(const ch_budget *b, const ch_charge *c, int want)
 
 static bool keeps(const ch_cursor *c)
 {
-    return c != NULL && (c->stage == &ch__stage_shuffle || c->stage == &ch__stage_cache);
+    return c != NULL && (c->stage->traits & CH_HOLDS_ELEMENTS) != 0;
 }
 
 static int64_t keep(ch_cursor *c, int64_t bytes)
@@ -100,7 +100,8 @@ ch_status ch__budget_take(ch_cursor *c, const ch_element *e)
 
 void ch__budget_give(ch_cursor *c, const ch_element *e)
 {
-    if (c->stage == &ch__stage_shuffle) /* a cache gives what it has again and again */
+    if ((c->stage->traits & CH_GIVES_UP_ELEMENTS) !=
+        0) /* a cache gives what it has again and again */
         keep(c, -ch__element_bytes(e));
 }
 

@@ -129,7 +129,7 @@ static void cache_close(ch_cursor *c)
 const ch_stage ch__stage_cache = {
     .name = "cache",
     .version = 1,
-    .traits = CH_KEEPS_BATCHES | CH_KEEPS_NAMES | CH_DIVIDES,
+    .traits = CH_KEEPS_BATCHES | CH_KEEPS_NAMES | CH_DIVIDES | CH_HOLDS_ELEMENTS,
     .n_in = 1,
     .cursor_bytes = sizeof(caching),
     .infer = ch__infer_like_input,

@@ -165,7 +165,7 @@ ch_status ch__cursor_next(ch_cursor *c, ch_element **out)
 ch_status ch__cursor_rewind(ch_cursor *c)
 {
     c->pass++;
-    if (c->stage == &ch__stage_shuffle)
+    if ((c->stage->traits & CH_GIVES_UP_ELEMENTS) != 0)
         ch__budget_forget(c);
     return c->stage->rewind(c);
 }

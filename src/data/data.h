@@ -29,14 +29,17 @@ typedef struct ch_cursor ch_cursor;
 typedef struct ch_saver  ch_saver;
 typedef struct ch_loader ch_loader;
 
-/* What a distribution over workers wants to know of a stage (data/distribute.c). */
+/* What others want to know of a stage: a distribution over workers (data/distribute.c), and who counts
+ * bytes (data/budget.h). */
 enum {
     CH_READS_FILES = 1,   /* its input gives their names */
     CH_KEEPS_BATCHES = 2, /* of the inputs' batches each stays whole */
     CH_KEEPS_NAMES = 4,   /* gives all that it is given, in whatever order and however often */
     /* The union over workers is what one would read: elements are treated one by one, or as a heap. */
     CH_DIVIDES = 8,
-    CH_DIVIDES_IF_ASKED = 16 /* each worker does it to its own part, which is not the same */
+    CH_DIVIDES_IF_ASKED = 16, /* each worker does it to its own part, which is not the same */
+    CH_HOLDS_ELEMENTS = 32,   /* beyond those that work ahead */
+    CH_GIVES_UP_ELEMENTS = 64 /* what it gives it holds no more, and after a rewind nothing */
 };
 
 typedef struct ch_stage {
@@ -49,6 +52,8 @@ typedef struct ch_stage {
     /* Checks the attributes, which may come from a stranger, and says what elements look like:
      * d->spec (ch__dataset_set_parts and the like), d->same_rows, d->cardinality. */
     ch_status (*infer)(ch_dataset *d);
+    /* Its elements may come in any order, as it is told. NULL: never. */
+    bool (*is_unordered)(const ch_dataset *d);
     bool
         opens_inputs; /* itself, when it needs them: nothing works ahead for what is not asked */
     /* At the first element. The inputs are open. */

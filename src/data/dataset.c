@@ -300,11 +300,7 @@ static void drop_make(const ch_dataset_make *m)
 
 static bool says_unordered(const ch_dataset *d)
 {
-    if (d->stage == &ch__stage_options)
-        return CH_ATTRS_OF(d, Cohort__Options)->unordered != 0;
-    if (strcmp(d->stage->name, "interleave") == 0)
-        return CH_ATTRS_OF(d, Cohort__Interleave)->unordered != 0;
-    return strcmp(d->stage->name, "map") == 0 && CH_ATTRS_OF(d, Cohort__Map)->unordered != 0;
+    return d->stage->is_unordered != NULL && d->stage->is_unordered(d);
 }
 
 /* What holds for all of it, so that nobody has to walk over it. */

@@ -646,6 +646,11 @@ static ch_status options_infer(ch_dataset *d)
     return ch__dataset_like(d, d->in[0]);
 }
 
+static bool options_is_unordered(const ch_dataset *d)
+{
+    return CH_ATTRS_OF(d, Cohort__Options)->unordered != 0;
+}
+
 const ch_stage ch__stage_options = {
     .name = "options",
     .version = 1,
@@ -654,6 +659,7 @@ const ch_stage ch__stage_options = {
     .attrs = &cohort__options__descriptor,
     .cursor_bytes = sizeof(ch_cursor),
     .infer = options_infer,
+    .is_unordered = options_is_unordered,
     .open = ch__open_nothing,
     .next = options_next,
     .rewind = ch__rewind_inputs,

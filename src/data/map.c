@@ -154,6 +154,11 @@ static ch_status map_open(ch_cursor *c)
     return open_belt(c, &ops, &opt);
 }
 
+static bool map_is_unordered(const ch_dataset *d)
+{
+    return CH_ATTRS_OF(d, Cohort__Map)->unordered != 0;
+}
+
 const ch_stage ch__stage_map = {
     .name = "map",
     .version = 1,
@@ -162,6 +167,7 @@ const ch_stage ch__stage_map = {
     .attrs = &cohort__map__descriptor,
     .cursor_bytes = sizeof(mapping),
     .infer = map_infer,
+    .is_unordered = map_is_unordered,
     .open = map_open,
     CH_BELTED,
     .close = map_close,

@@ -355,6 +355,11 @@ static void interleave_close(ch_cursor *c)
     ch__free(((interleaving *)c)->body);
 }
 
+static bool interleave_is_unordered(const ch_dataset *d)
+{
+    return CH_ATTRS_OF(d, Cohort__Interleave)->unordered != 0;
+}
+
 const ch_stage ch__stage_interleave = {
     .name = "interleave",
     .version = 1,
@@ -363,6 +368,7 @@ const ch_stage ch__stage_interleave = {
     .attrs = &cohort__interleave__descriptor,
     .cursor_bytes = sizeof(interleaving),
     .infer = interleave_infer,
+    .is_unordered = interleave_is_unordered,
     .open = interleave_open,
     .next = interleave_next,
     .rewind = interleave_rewind,

@@ -95,7 +95,8 @@ static void shuffle_close(ch_cursor *c)
 const ch_stage ch__stage_shuffle = {
     .name = "shuffle",
     .version = 1,
-    .traits = CH_KEEPS_BATCHES | CH_KEEPS_NAMES | CH_DIVIDES,
+    .traits = CH_KEEPS_BATCHES | CH_KEEPS_NAMES | CH_DIVIDES | CH_HOLDS_ELEMENTS |
+              CH_GIVES_UP_ELEMENTS,
     .n_in = 1,
     .attrs = &cohort__shuffle__descriptor,
     .cursor_bytes = sizeof(shuffling),
