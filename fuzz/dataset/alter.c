@@ -216,6 +216,19 @@ size_t alter_place(dice *d, uint8_t *data, size_t size, size_t max_size)
     return n;
 }
 
+size_t alter_cached(dice *d, uint8_t *data, size_t size, size_t max_size)
+{
+    ProtobufCMessage *m = ch__message_unpack(&cohort__cached__descriptor, data, size);
+    size_t            n;
+
+    if (m == NULL)
+        return 0;
+    alter_some(d, m);
+    n = pack(m, data, max_size);
+    ch__message_free(m);
+    return n;
+}
+
 /* A stage's attributes, as the message they are. */
 static size_t alter_attrs(dice *d, const Cohort__Stage *s, uint8_t *to, size_t room)
 {
