@@ -511,10 +511,11 @@ static ch_status split_infer(ch_dataset *d)
     return rc;
 }
 
-/* Rows of piece i of a batch of `rows`. */
+/* Rows of piece i of a batch of `rows`. One that is larger than was said is divided as it is: nothing
+ * is lost. */
 static int64_t piece_size(const Cohort__Split *a, int64_t rows, int64_t i)
 {
-    int64_t of = a->batch > 0 ? a->batch : rows;
+    int64_t of = a->batch > rows ? a->batch : rows;
 
     return of / a->n + (i % a->n < of % a->n);
 }
