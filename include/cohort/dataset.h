@@ -142,7 +142,8 @@ typedef struct ch_libsvm_options {
 CH_API ch_dataset *ch_dataset_libsvm(ch_dataset *files, int64_t n_features,
                                      const ch_libsvm_options *opt);
 
-/* The element's only component, a string, is a tf.train.Example: these features of it. */
+/* The element's only component, a string, is a tf.train.Example: these features of it. A record that is
+ * none is an error that names the file and the byte, or left out if its reader leaves out what is damaged. */
 CH_API ch_dataset *ch_dataset_parse_examples(ch_dataset *d, int n, const ch_feature *feature);
 
 /* ---- element by element ---- */

@@ -106,10 +106,11 @@ struct ch_dataset {
     ch_data_call      call;
     int               depth, n_stages; /* of the tree */
     bool              shares_state;    /* it has a generator whose state all its cursors use */
-    uint64_t          hash;            /* of what it describes, data in memory aside */
-    _Atomic uint64_t  fingerprint;     /* 0: not asked for yet */
-    bool              is_unordered;    /* a stage in it may give its elements in any order */
-    ch_dataset       *next_free;       /* while it is let go of */
+    bool              skips_bad;    /* a reader of records in it leaves out what is damaged */
+    uint64_t          hash;         /* of what it describes, data in memory aside */
+    _Atomic uint64_t  fingerprint;  /* 0: not asked for yet */
+    bool              is_unordered; /* a stage in it may give its elements in any order */
+    ch_dataset       *next_free;    /* while it is let go of */
 
     /* What infer says. */
     int             n_parts;

@@ -191,7 +191,9 @@ static ch_status take_parts(ch_dataset *d, const ch_dataset_make *m)
     for (int i = 0; i < d->n_in; i++) {
         d->depth = d->in[i]->depth >= d->depth ? d->in[i]->depth + 1 : d->depth;
         d->shares_state |= d->in[i]->shares_state;
+        d->skips_bad |= d->in[i]->skips_bad;
     }
+    d->skips_bad |= d->body != NULL && d->body->skips_bad;
     if (d->body != NULL && d->body->depth >= d->depth)
         d->depth = d->body->depth + 1;
     if (d->depth > CH_MAX_DATASET_DEPTH)

@@ -19,12 +19,19 @@ typedef struct ch_part {
     const void *data;
 } ch_part;
 
+/* Where in a file an element stood, for messages; the path is that of a block the element holds. */
+typedef struct ch_origin {
+    const char *path;
+    int64_t     offset;
+} ch_origin;
+
 typedef struct ch_element {
     int         n, n_owners;
-    int64_t     bytes;  /* of memory, about, that it keeps to itself */
-    void       *room;   /* room_bytes, aligned to 16; of the parts' small values */
-    ch_buffer **owner;  /* n_owners referenced buffers that parts look into; may be NULL each */
-    ch_part     part[]; /* n */
+    int64_t     bytes; /* of memory, about, that it keeps to itself */
+    void       *room;  /* room_bytes, aligned to 16; of the parts' small values */
+    ch_buffer **owner; /* n_owners referenced buffers that parts look into; may be NULL each */
+    const ch_origin *origin; /* in its room; NULL: not known, or it was copied */
+    ch_part          part[]; /* n */
 } ch_element;
 
 /* Parts and owners are zero. NULL: no memory. */

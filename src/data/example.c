@@ -525,6 +525,9 @@ ch_status ch__example_parse(const ch_example_schema *s, ch_element *record, ch_e
         if (p.list != p.few)
             ch__free(p.list);
     }
+    if (rc != CH_OK && record != NULL && record->origin != NULL)
+        (void)ch__fail_at(rc, "%s, byte %lld", record->origin->path,
+                          (long long)record->origin->offset);
     ch__element_free(record);
     return rc;
 }

@@ -30,7 +30,8 @@ void ch__example_schema_free(ch_example_schema *s);
 /* The components of what it parses to; the array and its names are the schema's. */
 int ch__example_schema_spec(const ch_example_schema *s, const ch_tensor_spec **out);
 
-/* Takes `record` over, on an error too. */
+/* Takes `record` over, on an error too, which names the file if the record knows it. DATA_LOSS: it is
+ * no example; INVALID_ARGUMENT: it is not what the schema asks for. */
 CH_MUST_CHECK ch_status ch__example_parse(const ch_example_schema *s, ch_element *record,
                                           ch_element **out);
 

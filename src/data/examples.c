@@ -1,4 +1,9 @@
-/* data/examples.c -- the stage that parses tf.train.Examples.   SPDX-License-Identifier: Apache-2.0 */
+/* data/examples.c -- parse_examples: records as the features of tf.train.Examples.
+ *
+ * A record whose reader leaves out what is damaged is left out, and counted, if it is no example. One that
+ * is an example, and not what was asked for, is an error.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
 #include "base/mem.h"
 #include "data/example.h"
@@ -60,24 +65,28 @@ static ch_status examples_infer(ch_dataset *d)
     return rc;
 }
 
+/* The record is replaced by what it says, or by what is wrong with it. */
+static void parse_slot(ch_cursor *c, ch_slot *s, int64_t number)
+{
+    ch_element *record = s->element;
+    bool        is_named = record->origin != NULL; /* the message has the file then */
+    ch_status   rc;
+
+    s->element = NULL;
+    rc = ch__example_parse(((const parsing *)c)->schema, record, &s->element);
+    if (rc == CH_DATA_LOSS && c->dataset->skips_bad)
+        ch__cursor_skipped(c, 1);
+    else if (rc != CH_OK)
+        ch__slot_fail(s, is_named ? rc : ch__fail_at(rc, "record %lld", (long long)number));
+}
+
 static void examples_make(ch_cursor *c, ch_item *i)
 {
-    const parsing *p = (const parsing *)c;
-
-    for (int k = 0; k < i->n; k++) {
-        ch_element *record = i->slot[k].element, *e = NULL;
-        ch_status   rc;
-
-        if (record == NULL)
-            continue;
-        i->slot[k].element = NULL;
-        rc = ch__example_parse(p->schema, record, &e);
-        if (rc == CH_OK)
-            i->slot[k].element = e;
-        else
-            ch__slot_fail(&i->slot[k], ch__fail_at(rc, "%s, record %lld", c->stage->name,
-                                                   (long long)(i->first + k)));
-    }
+    for (int k = 0; k < i->n; k++)
+        if (i->slot[k].element != NULL)
+            parse_slot(c, &i->slot[k], i->first + k);
+    if (c->dataset->skips_bad)
+        ch__item_close_gaps(i);
 }
 
 static ch_status examples_open(ch_cursor *c)
@@ -97,7 +106,7 @@ static void examples_close(ch_cursor *c)
 }
 
 const ch_stage ch__stage_examples = {
-    .name = "examples",
+    .name = "parse_examples",
     .version = 1,
     .traits = CH_DIVIDES,
     .n_in = 1,
@@ -117,13 +126,13 @@ static ch_status message_of(ch_arena *a, const ch_feature *f, Cohort__Feature **
     ch_shape         s = f->shape;
 
     if (f->name == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "examples: a feature has no name");
+        return ch__fail(CH_INVALID_ARGUMENT, "parse_examples: a feature has no name");
     if (s.rank < 0 || s.rank > CH_MAX_RANK)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "examples: feature \"%.100s\" is of rank %d, want 0 to %d", f->name,
-                        s.rank, CH_MAX_RANK);
+                        "parse_examples: feature \"%.100s\" is of rank %d, want 0 to %d",
+                        f->name, s.rank, CH_MAX_RANK);
     if (m == NULL)
-        return ch__fail_memory("examples");
+        return ch__fail_memory("parse_examples");
     cohort__feature__init(m);
     m->name = ch__arena_strdup(a, f->name);
     m->dtype = ch__arena_strdup(a, ch_dtype_name(f->dtype));
@@ -136,7 +145,7 @@ static ch_status message_of(ch_arena *a, const ch_feature *f, Cohort__Feature **
         m->missing_text = ch__arena_strdup(a, f->missing_text);
     *out = m;
     if (m->name == NULL || m->dtype == NULL || m->shape == NULL || m->missing_text == NULL)
-        return ch__fail_memory("examples");
+        return ch__fail_memory("parse_examples");
     return CH_OK;
 }
 
@@ -148,7 +157,7 @@ ch_dataset *ch_dataset_parse_examples(ch_dataset *d, int n, const ch_feature *fe
 
     a.features = ch__arena_alloc(&arena, ((size_t)(n > 0 ? n : 0) + 1) * sizeof(*a.features));
     if (a.features == NULL || n < 0 || (n > 0 && feature == NULL))
-        rc = ch__fail(CH_INVALID_ARGUMENT, "examples: %d features", n);
+        rc = ch__fail(CH_INVALID_ARGUMENT, "parse_examples: %d features", n);
     for (int i = 0; i < n && rc == CH_OK; i++) {
         rc = message_of(&arena, &feature[i], &a.features[i]);
         a.n_features++;

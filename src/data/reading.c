@@ -52,6 +52,7 @@ ch_status ch__reading_infer_strings(ch_dataset *d, const Cohort__Read *read)
 {
     ch_status rc = ch__reading_infer(d, read);
 
+    d->skips_bad = read != NULL && read->skip_bad;
     return rc == CH_OK ? ch__dataset_set_parts(d, 1, &(ch_tensor_spec){.dtype = CH_STR}) : rc;
 }
 

@@ -19,9 +19,9 @@ static ch_status tfrecord_infer(ch_dataset *d)
 
 /* In the room of an element: what `make` needs to check it. */
 typedef struct record_room {
-    ch_str   text; /* the part's data */
-    uint32_t crc;
-    int64_t  offset;
+    ch_str    text; /* the part's data */
+    ch_origin origin;
+    uint32_t  crc;
 } record_room;
 
 /* A record where it was read to. */
@@ -33,7 +33,8 @@ static ch_element *element_of(const ch_record *x, ch_buffer *block)
     if (e == NULL)
         return NULL;
     room = e->room;
-    *room = (record_room){{x->data, x->size}, x->crc, x->offset};
+    *room = (record_room){{x->data, x->size}, {ch__block_name(block), x->offset}, x->crc};
+    e->origin = &room->origin;
     e->part[0] = (ch_part){.dtype = CH_STR, .data = &room->text};
     e->owner[0] = ch__buffer_ref(block);
     return e;
@@ -77,7 +78,7 @@ static void tfrecord_make(ch_cursor *c, ch_item *i)
         if (s->element == NULL)
             continue;
         room = s->element->room;
-        x = (ch_record){room->text.data, room->text.size, room->crc, room->offset};
+        x = (ch_record){room->text.data, room->text.size, room->crc, room->origin.offset};
         if (ch__record_is_good(&x))
             continue;
         rc = ch__record_check(&x, i->note);
@@ -170,7 +171,8 @@ static bool pull_fixed(ch_reading *r, const Cohort__Read *read, ch_item *i)
             return false;
     }
     if (rc == CH_OK) {
-        ch_record   x = {.data = r->reader->at, .size = size};
+        ch_record x = {
+            .data = r->reader->at, .size = size, .offset = ch__reader_offset(r->reader)};
         ch_element *e = element_of(&x, r->reader->block);
 
         if (e != NULL)

@@ -27,6 +27,7 @@ typedef struct block {
     struct block  *next;        /* while it is idle */
     size_t         taken_bytes; /* that it had when it was taken */
     void          *home;        /* its piece of a slab; NULL: it is by itself */
+    ch_buffer     *name;        /* of the file that is in it; NULL: not said */
 } block;
 
 /* Stays as long as the pool. */
@@ -119,6 +120,9 @@ static void block_release(ch_buffer *base)
     ch_block_pool *p = b->pool;
     bool           keep = b->home != NULL;
 
+    if (b->name != NULL)
+        ch__buffer_unref(b->name);
+    b->name = NULL;
     if (keep && base->data != b->home) {
         ch__free_aligned(base->data);
         base->data = b->home;
@@ -214,6 +218,18 @@ ch_buffer *ch__block_take(ch_block_pool *p, size_t bytes)
     atomic_store_explicit(&b->base.refs, 1, memory_order_relaxed);
     ch__block_pool_ref(p);
     return &b->base;
+}
+
+void ch__block_set_name(ch_buffer *b, ch_buffer *name)
+{
+    ((block *)b)->name = ch__buffer_ref(name);
+}
+
+const char *ch__block_name(const ch_buffer *b)
+{
+    const ch_buffer *name = ((const block *)b)->name;
+
+    return name != NULL ? name->data : NULL;
 }
 
 bool ch__block_grow(ch_buffer *b, size_t bytes)

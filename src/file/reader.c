@@ -15,6 +15,37 @@
  * read and a little (PROMISES S6). */
 static const size_t most_growth = (size_t)8 << 20;
 
+static void free_name(ch_buffer *b)
+{
+    ch__free(b->data);
+    ch__free(b);
+}
+
+static ch_buffer *name_of(const ch_stream *s)
+{
+    ch_buffer *b = ch__calloc(1, sizeof(*b));
+    char      *path = ch__strdup(ch__stream_path(s));
+
+    if (b == NULL || path == NULL) {
+        ch__free(b);
+        ch__free(path);
+        return NULL;
+    }
+    *b = (ch_buffer){.data = path, .bytes = strlen(path) + 1, .release = free_name};
+    atomic_init(&b->refs, 1);
+    return b;
+}
+
+/* A block that says which file is in it. NULL: no memory. */
+static ch_buffer *take_block(ch_reader *r)
+{
+    ch_buffer *b = ch__block_take(r->pool, 0);
+
+    if (b != NULL)
+        ch__block_set_name(b, r->name);
+    return b;
+}
+
 ch_status ch__reader_over(ch_stream *s, ch_block_pool *pool, ch_reader **out)
 {
     ch_reader *r = ch__calloc(1, sizeof(*r));
@@ -30,7 +61,8 @@ ch_status ch__reader_over(ch_stream *s, ch_block_pool *pool, ch_reader **out)
     else
         rc = ch__block_pool_new(&r->pool);
     if (rc == CH_OK) {
-        r->block = ch__block_take(r->pool, 0);
+        r->name = name_of(s);
+        r->block = r->name != NULL ? take_block(r) : NULL;
         if (r->block == NULL)
             rc = ch__fail_memory(ch__stream_path(s));
     }
@@ -58,6 +90,8 @@ void ch__reader_close(ch_reader *r)
         return;
     if (r->block != NULL)
         ch__buffer_unref(r->block);
+    if (r->name != NULL)
+        ch__buffer_unref(r->name);
     ch__block_pool_unref(r->pool);
     ch__stream_close(r->stream);
     ch__free(r);
@@ -112,7 +146,7 @@ static bool grow(ch_reader *r)
 /* What is there, at the beginning of a block of our own that has room behind it. */
 static bool move_to_fresh(ch_reader *r)
 {
-    ch_buffer *fresh = ch__block_take(r->pool, 0);
+    ch_buffer *fresh = take_block(r);
 
     if (fresh == NULL)
         return false;

@@ -27,6 +27,7 @@ typedef struct ch_reader {
     bool           has_ended; /* the stream has no more */
     ch_stream     *stream;
     ch_block_pool *pool;
+    ch_buffer     *name; /* the path, for the blocks, which may outlive the reader */
 } ch_reader;
 
 /* `opt` may be NULL; blocks come from `pool`, which is referenced; NULL: from its own. */

@@ -844,6 +844,85 @@ static int remove_directory(void **state)
     return system(command);
 }
 
+/* ---- records that are whole, and no examples ---- */
+
+enum { BAD_ONE = 2, RECORD_HEAD = 12, RECORD_TAIL = 4 };
+
+/* Four records: those of x = 0, 1 and 3, and what stands in the place of 2. Returns its offset. */
+static int64_t write_one_that_is_none(const char *name, ch_str bad)
+{
+    ch_record_writer *w = NULL;
+    int64_t           offset = 0;
+
+    t_ok(ch_record_writer_open(path_of(name), &unsynced, &w));
+    for (int64_t i = 0; i < 4; i++) {
+        ch_example *e = NULL;
+        ch_tensor  *x = NULL;
+        ch_str      whole = {NULL, 0};
+
+        t_ok(ch_example_new(&e));
+        t_ok(ch_tensor_copy_of(CH_I64, ch_shape_scalar(), &i, &x));
+        t_ok(ch_example_set(e, "x", x));
+        t_ok(ch_example_encode(e, &whole));
+        t_ok(ch_record_writer_add(w, i == BAD_ONE ? bad : whole));
+        if (i < BAD_ONE)
+            offset += RECORD_HEAD + (int64_t)whole.size + RECORD_TAIL;
+        ch_tensor_unref(x);
+        ch_example_free(e);
+    }
+    t_ok(ch_record_writer_close(w));
+    return offset;
+}
+
+static ch_dataset *read_each(ch_dataset *file, void *arg)
+{
+    return ch_dataset_tfrecord(file, arg);
+}
+
+/* Read one file after the other, or several at once and out of order. */
+static ch_dataset *examples_of(const char *name, const ch_read_options *o, bool mixed)
+{
+    ch_read_options own = *o;
+    ch_dataset     *d = names(name, NULL);
+
+    d = mixed ? ch_dataset_shuffle(ch_dataset_interleave(d, read_each, &own, NULL), 2,
+                                   &(ch_shuffle_options){.seed = 1})
+              : ch_dataset_tfrecord(d, o);
+    return ch_dataset_parse_examples(d, 1, &(ch_feature){.name = "x", .dtype = CH_I64});
+}
+
+static void a_record_that_is_no_example_is_named_or_left_out(void **state)
+{
+    static const ch_str   garbage = {"\x0a\xff\xffgarbage", 10}, empty = {"", 0};
+    const ch_read_options stop = {0}, skip = {.skip_bad = true};
+    static outcome        o;
+    char                  byte[40];
+
+    (void)state;
+    for (int k = 0; k < 8; k++) {
+        bool    mixed = k % 2, skips = k / 2 % 2, is_empty = k / 4;
+        int64_t offset = write_one_that_is_none("x.tfrecord", is_empty ? empty : garbage);
+
+        take_all(with_threads(examples_of("x.tfrecord", skips ? &skip : &stop, mixed), 2), &o);
+        assert_int_equal(o.given.n, 3);
+        if (!mixed)
+            assert_string_equal(o.given.text, "0 | 1 | 3");
+        if (skips && !is_empty) {
+            assert_int_equal(o.n_errors, 0);
+            assert_int_equal(o.n_skipped, 1);
+            continue;
+        }
+        /* an example without features is one, and not what was asked for */
+        assert_int_equal(o.n_errors, 1);
+        assert_int_equal(o.n_skipped, 0);
+        assert_int_equal(o.rc, is_empty ? CH_INVALID_ARGUMENT : CH_DATA_LOSS);
+        snprintf(byte, sizeof(byte),
+                 "x.tfrecord, byte %lld: parse_examples: ", (long long)offset);
+        if (strstr(o.text, byte) == NULL || strstr(o.text, "examples, record") != NULL)
+            fail_msg("%s: has no %s", o.text, byte);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -862,6 +941,7 @@ int main(void)
         cmocka_unit_test(running_out_of_memory_is_no_damage),
         cmocka_unit_test(what_was_left_out_is_counted_on_from_a_place),
         cmocka_unit_test(a_file_cut_while_it_is_read_is_an_error),
+        cmocka_unit_test(a_record_that_is_no_example_is_named_or_left_out),
     };
 
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
