@@ -5,26 +5,16 @@
 #include <limits.h>
 #include <stdlib.h>
 
+#include "../file/folder.h"
 #include "file/npy.h"
 #include "file/zip_writer.h"
 #include "pipeline.h"
 
-static char directory[] = "/tmp/cohort-arrays-XXXXXX";
-
 static const ch_save_options quick = {.no_sync = true};
-
-/* A path in the test's directory; good until the next call. */
-static const char *path_of(const char *name)
-{
-    static char text[128];
-
-    snprintf(text, sizeof(text), "%s/%s", directory, name);
-    return text;
-}
 
 static ch_dataset *file(const char *name)
 {
-    const char *path = path_of(name);
+    const char *path = t_path(name);
 
     return ch_dataset_file_list(1, &path);
 }
@@ -76,7 +66,7 @@ static void what_gives_no_names_is_refused_before_it_is_looked_at(void **state)
 static ch_status no_names_then_one(void *arg, ch_tuple **out)
 {
     int       *n = arg;
-    ch_str     name = {path_of("two.npy"), strlen(path_of("two.npy"))};
+    ch_str     name = {t_path("two.npy"), strlen(t_path("two.npy"))};
     ch_tensor *t = NULL;
     ch_status  rc;
 
@@ -115,7 +105,7 @@ static void empty_vectors_of_names_are_passed_over(void **state)
     int        n = 0;
 
     (void)state;
-    t_ok(ch_npy_save(path_of("two.npy"), t, &quick));
+    t_ok(ch_npy_save(t_path("two.npy"), t, &quick));
     ch_tensor_unref(t);
     t_gives(ch_dataset_npy(ch_dataset_generator(&g, own_count, keep, &n), NULL, NULL), "0 | 0");
     assert_null(ch_dataset_npy(ch_dataset_file_list(0, NULL), NULL, NULL));
@@ -131,7 +121,7 @@ static void all_arrays_of_an_archive_are_those_with_rows(void **state)
     ch_dataset           *d;
 
     (void)state;
-    t_ok(ch__zip_writer_open(path_of("mixed.npz"), &quick, &z));
+    t_ok(ch__zip_writer_open(t_path("mixed.npz"), &quick, &z));
     add_text(z, "README.txt");
     add_array(z, "step.npy", ch_shape_scalar());
     add_array(z, "x.npy", ch_shape_of(3, 2));
@@ -142,7 +132,7 @@ static void all_arrays_of_an_archive_are_those_with_rows(void **state)
     assert_string_equal(spec[0].name, "x");
     t_gives(d, "0 0 | 0 0 | 0 0");
 
-    t_ok(ch__zip_writer_open(path_of("none.npz"), &quick, &z));
+    t_ok(ch__zip_writer_open(t_path("none.npz"), &quick, &z));
     add_text(z, "README.txt");
     t_ok(ch__zip_writer_commit(z));
     assert_null(ch_dataset_npz(file("none.npz"), 0, NULL, NULL));
@@ -159,7 +149,7 @@ static void long_names_of_arrays_are_not_cut(void **state)
     (void)state;
     memset(name, 'n', 2000);
     memcpy(name + 2000, ".npy", 5);
-    t_ok(ch__zip_writer_open(path_of("long.npz"), &quick, &z));
+    t_ok(ch__zip_writer_open(t_path("long.npz"), &quick, &z));
     add_array(z, name, ch_shape_of(2));
     t_ok(ch__zip_writer_commit(z));
     d = ch_dataset_npz(file("long.npz"), 0, NULL, NULL);
@@ -180,7 +170,7 @@ static void archives_expand_as_far_as_the_options_say(void **state)
     ch_tuple      *t = NULL;
 
     (void)state;
-    t_ok(ch__zip_writer_open(path_of("zeros.npz"),
+    t_ok(ch__zip_writer_open(t_path("zeros.npz"),
                              &(ch_save_options){.compression = CH_ZLIB, .no_sync = true}, &z));
     add_array(z, "x.npy", ch_shape_of(8, 1 << 20));
     t_ok(ch__zip_writer_commit(z));
@@ -214,7 +204,7 @@ static void a_short_file_does_not_say_it_has_endless_rows(void **state)
         " 'shape': (1000000000000000000, 0), }";
     char       text[128];
     ch_tensor *t = zeros(ch_shape_of(3, 0));
-    FILE      *f = fopen(path_of("endless.npy"), "wb");
+    FILE      *f = fopen(t_path("endless.npy"), "wb");
 
     (void)state;
     memset(text, ' ', sizeof(text));
@@ -225,24 +215,9 @@ static void a_short_file_does_not_say_it_has_endless_rows(void **state)
     assert_int_equal(fclose(f), 0);
     assert_null(ch_dataset_npy(file("endless.npy"), NULL, NULL));
     assert_non_null(strstr(ch_error_message(), "(1000000000000000000, 0)"));
-    t_ok(ch_npy_save(path_of("empty.npy"), t, &quick));
+    t_ok(ch_npy_save(t_path("empty.npy"), t, &quick));
     ch_tensor_unref(t);
     t_gives(ch_dataset_npy(file("empty.npy"), NULL, NULL), " |  | ");
-}
-
-static int make_directory(void **state)
-{
-    (void)state;
-    return mkdtemp(directory) == NULL ? -1 : 0;
-}
-
-static int remove_directory(void **state)
-{
-    char command[200];
-
-    (void)state;
-    snprintf(command, sizeof(command), "rm -r %s", directory);
-    return system(command);
 }
 
 int main(void)
@@ -256,5 +231,5 @@ int main(void)
         cmocka_unit_test(a_short_file_does_not_say_it_has_endless_rows),
     };
 
-    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+    return cmocka_run_group_tests(tests, t_folder_make, t_folder_remove);
 }

@@ -7,29 +7,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../file/folder.h"
 #include "base/mem.h"
 #include "file/sys.h"
 #include "pipeline.h"
 
-static char folder[] = "/tmp/cohort-cache-XXXXXX";
-
-static const char *path_of(const char *name)
-{
-    static char text[400];
-
-    snprintf(text, sizeof(text), "%s/%s", folder, name);
-    return text;
-}
-
 /* Removes all files, and says how many there were. */
 static int empty_folder(void)
 {
-    DIR *d = opendir(folder);
+    DIR *d = opendir(t_folder);
     int  n = 0;
 
     for (struct dirent *e; (e = readdir(d)) != NULL;)
         if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) {
-            assert_int_equal(remove(path_of(e->d_name)), 0);
+            assert_int_equal(remove(t_path(e->d_name)), 0);
             n++;
         }
     closedir(d);
@@ -38,12 +29,12 @@ static int empty_folder(void)
 
 static bool is_there(const char *name)
 {
-    return access(path_of(name), F_OK) == 0;
+    return access(t_path(name), F_OK) == 0;
 }
 
 static void write_all(const char *name, const char *data, size_t n)
 {
-    FILE *f = fopen(path_of(name), "wb");
+    FILE *f = fopen(t_path(name), "wb");
 
     assert_int_equal(fwrite(data, 1, n, f), n);
     fclose(f);
@@ -93,7 +84,7 @@ static ch_dataset *source(int n)
 
 static ch_dataset *cached(int n, const char *name)
 {
-    return ch_dataset_cache(source(n), path_of(name));
+    return ch_dataset_cache(source(n), t_path(name));
 }
 
 /* Without threads, which would work ahead. */
@@ -190,7 +181,7 @@ static void a_pass_with_an_error_is_not_kept(void **state)
 
     (void)state;
     for (int in_file = 0; in_file < 2; in_file++) {
-        ch_dataset  *d = alone(ch_dataset_cache(source(9), in_file ? path_of("c") : NULL));
+        ch_dataset  *d = alone(ch_dataset_cache(source(9), in_file ? t_path("c") : NULL));
         ch_iterator *it = NULL;
 
         memset(&first, 0, sizeof(first));
@@ -274,8 +265,8 @@ static void what_the_killed_leave_is_removed_by_the_next_writer(void **state)
     t_ok(ch_iterator_new(d, NULL, &it));
     t_ok(ch_iterator_next(it, &t)); /* this one lives, and goes on below */
     ch_tuple_unref(t);
-    assert_string_equal(all_of(ch_dataset_cache(source(9), path_of("c"))), all_of(source(9)));
-    assert_int_equal(remove(path_of("c")), 0);
+    assert_string_equal(all_of(ch_dataset_cache(source(9), t_path("c"))), all_of(source(9)));
+    assert_int_equal(remove(t_path("c")), 0);
     t_take(it, -1, &rest);
     assert_true(is_there("c"));
     ch_iterator_unref(it);
@@ -327,15 +318,15 @@ static void a_file_of_another_dataset_is_refused(void **state)
     ch_dataset  *d;
 
     (void)state;
-    t_gives(ch_dataset_cache(ch_dataset_slices(1, &x, NULL), path_of("c")), "1 | 2 | 3");
-    d = ch_dataset_cache(ch_dataset_slices(1, &y, NULL), path_of("c"));
+    t_gives(ch_dataset_cache(ch_dataset_slices(1, &x, NULL), t_path("c")), "1 | 2 | 3");
+    d = ch_dataset_cache(ch_dataset_slices(1, &y, NULL), t_path("c"));
     t_ok(ch_iterator_new(d, NULL, &it));
-    t_refused(ch_iterator_next(it, &t), CH_INVALID_ARGUMENT, path_of("c"), "another dataset");
+    t_refused(ch_iterator_next(it, &t), CH_INVALID_ARGUMENT, t_path("c"), "another dataset");
     ch_iterator_unref(it);
     ch_dataset_unref(d);
-    t_gives(ch_dataset_cache(ch_dataset_slices(1, &y, NULL), path_of("c")),
+    t_gives(ch_dataset_cache(ch_dataset_slices(1, &y, NULL), t_path("c")),
             "!INVALID_ARGUMENT | 1 | 2 | 4");
-    t_gives(ch_dataset_cache(ch_dataset_slices(1, &x, NULL), path_of("c")), "1 | 2 | 3");
+    t_gives(ch_dataset_cache(ch_dataset_slices(1, &x, NULL), t_path("c")), "1 | 2 | 3");
     ch_tensor_unref(x);
     ch_tensor_unref(y);
     empty_folder();
@@ -343,7 +334,7 @@ static void a_file_of_another_dataset_is_refused(void **state)
 
 static char *read_all(const char *name, size_t *n)
 {
-    FILE *f = fopen(path_of(name), "rb");
+    FILE *f = fopen(t_path(name), "rb");
     char *data = malloc(1 << 16);
 
     assert_non_null(f);
@@ -399,7 +390,7 @@ static void damage_is_told_with_its_place(void **state)
         ch_tuple_unref(t);
         t = NULL;
     }
-    t_refused(rc, CH_DATA_LOSS, path_of("c"), "byte ");
+    t_refused(rc, CH_DATA_LOSS, t_path("c"), "byte ");
     ch_iterator_unref(it);
     ch_dataset_unref(d);
     empty_folder();
@@ -525,12 +516,12 @@ static void a_place_anywhere_is_taken_up(void **state)
 static ch_dataset *in_a_body(ch_dataset *element, void *arg)
 {
     (void)arg;
-    return ch_dataset_cache(element, path_of("c"));
+    return ch_dataset_cache(element, t_path("c"));
 }
 
 static void the_name_of_the_file_is_sent_along(void **state)
 {
-    ch_dataset  *d = ch_dataset_cache(ch_dataset_range(0, 3, 1), path_of("c")), *sent = NULL;
+    ch_dataset  *d = ch_dataset_cache(ch_dataset_range(0, 3, 1), t_path("c")), *sent = NULL;
     ch_iterator *it = NULL;
     void        *bytes = NULL;
     size_t       n = 0;
@@ -564,10 +555,10 @@ static void workers_with_data_of_their_own_have_files_of_their_own(void **state)
 
         snprintf(file, sizeof(file), "%d.txt", i);
         write_all(file, text, 2);
-        snprintf(name[i], sizeof(name[i]), "%s", path_of(file));
+        snprintf(name[i], sizeof(name[i]), "%s", t_path(file));
     }
     d = ch_dataset_batch(ch_dataset_cache(ch_dataset_lines(ch_dataset_file_list(4, list), NULL),
-                                          path_of("lines.cache")),
+                                          t_path("lines.cache")),
                          2, NULL);
     for (int pass = 0; pass < 2; pass++)
         for (int w = 0; w < 2; w++) {
@@ -581,19 +572,6 @@ static void workers_with_data_of_their_own_have_files_of_their_own(void **state)
         }
     ch_dataset_unref(d);
     assert_int_equal(empty_folder(), 6);
-}
-
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) != NULL ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    empty_folder();
-    return rmdir(folder);
 }
 
 int main(void)
@@ -617,5 +595,5 @@ int main(void)
         cmocka_unit_test(workers_with_data_of_their_own_have_files_of_their_own),
     };
 
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, t_folder_make, t_folder_remove);
 }

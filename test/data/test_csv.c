@@ -613,5 +613,5 @@ int main(void)
         cmocka_unit_test(a_record_cut_or_changed_anywhere_does_no_harm),
         cmocka_unit_test(parsing_survives_a_lack_of_memory),
     };
-    return cmocka_run_group_tests_name("csv", tests, t_setup, t_teardown);
+    return cmocka_run_group_tests_name("csv", tests, t_setup, t_folder_remove);
 }

@@ -10,27 +10,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../file/folder.h"
 #include "base/mem.h"
 #include "file/crc32c.h"
 #include "file/sys.h"
 #include "file/writer.h"
 #include "pipeline.h"
 
-static char directory[] = "/tmp/cohort-damage-XXXXXX";
-
-static const char *path_of(const char *name)
-{
-    static char text[4][200];
-    static int  at;
-
-    at = (at + 1) % 4;
-    snprintf(text[at], sizeof(text[at]), "%s/%s", directory, name);
-    return text[at];
-}
-
 static void write_file(const char *name, const void *data, size_t n)
 {
-    FILE *f = fopen(path_of(name), "wb");
+    FILE *f = fopen(t_path(name), "wb");
 
     assert_non_null(f);
     assert_int_equal(fwrite(data, 1, n, f), n);
@@ -40,7 +29,7 @@ static void write_file(const char *name, const void *data, size_t n)
 static char *read_file(const char *name, size_t *n)
 {
     static char data[1 << 16];
-    FILE       *f = fopen(path_of(name), "rb");
+    FILE       *f = fopen(t_path(name), "rb");
 
     assert_non_null(f);
     *n = fread(data, 1, sizeof(data), f);
@@ -54,7 +43,7 @@ static const ch_save_options unsynced = {.no_sync = true};
 
 static ch_dataset *names(const char *a, const char *b)
 {
-    const char *path[2] = {path_of(a), b != NULL ? path_of(b) : NULL};
+    const char *path[2] = {t_path(a), b != NULL ? t_path(b) : NULL};
 
     return ch_dataset_file_list(b != NULL ? 2 : 1, path);
 }
@@ -144,7 +133,7 @@ static void write_records(const char *name, ch_compression c)
     ch_example       *e = NULL;
 
     t_ok(ch_example_new(&e));
-    t_ok(ch_record_writer_open(path_of(name),
+    t_ok(ch_record_writer_open(t_path(name),
                                &(ch_save_options){.compression = c, .no_sync = true}, &w));
     for (int64_t i = 0; i < ROWS; i++) {
         ch_tensor *x = NULL;
@@ -162,7 +151,7 @@ static void write_text(const char *name, const char *text)
 {
     ch_writer *w = NULL;
 
-    t_ok(ch__writer_open(path_of(name), &unsynced, &w));
+    t_ok(ch__writer_open(t_path(name), &unsynced, &w));
     t_ok(ch__writer_put(w, text, strlen(text)));
     t_ok(ch__writer_commit(w));
 }
@@ -175,12 +164,12 @@ static void write_arrays(void)
     ch_tuple     *tuple = NULL;
 
     t_ok(ch_tensor_copy_of(CH_I32, ch_shape_of(ROWS, 2), data, &t));
-    t_ok(ch_npy_save(path_of("j.npy"), t, &unsynced));
-    t_ok(ch_npy_save(path_of("k.npy.gz"), t, &unsynced));
-    t_ok(ch_idx_save(path_of("l.idx"), t, &unsynced));
+    t_ok(ch_npy_save(t_path("j.npy"), t, &unsynced));
+    t_ok(ch_npy_save(t_path("k.npy.gz"), t, &unsynced));
+    t_ok(ch_idx_save(t_path("l.idx"), t, &unsynced));
     t_ok(ch_value_new(CH_PLAIN, 1, &t, &v));
     t_ok(ch_tuple_new(1, &v, (const char *[]){"a"}, &tuple));
-    t_ok(ch_npz_save(path_of("m.npz"), tuple, &unsynced));
+    t_ok(ch_npz_save(t_path("m.npz"), tuple, &unsynced));
     ch_tuple_unref(tuple);
     ch_value_unref(v);
     ch_tensor_unref(t);
@@ -447,7 +436,7 @@ static void a_file_that_is_not_there_is_one_error(void **state)
         take_all(k->make(names("bad", k->file), NULL), &o);
         if (o.n_errors != 1 || o.given.n != ROWS || strstr(o.text, "directory") == NULL)
             fail_outcome(k, "a directory", 0, &o);
-        take_all(k->make(ch_dataset_files(path_of("none-*"), NULL), NULL), &o);
+        take_all(k->make(ch_dataset_files(t_path("none-*"), NULL), NULL), &o);
         if (o.n_errors != 1 || o.given.n != 0 || o.rc != CH_NOT_FOUND)
             fail_outcome(k, "a pattern", 0, &o);
     }
@@ -592,7 +581,7 @@ static void nul_bytes_are_not_ends(void **state)
 static void write_zeros(const char *name, int64_t n)
 {
     write_file(name, "", 0);
-    assert_int_equal(truncate(path_of(name), n), 0);
+    assert_int_equal(truncate(t_path(name), n), 0);
 }
 
 static void endless_lines_and_records_stop_at_the_limit(void **state)
@@ -616,10 +605,10 @@ static void endless_lines_and_records_stop_at_the_limit(void **state)
                 fail_outcome(k, "endless", most, &o);
         }
     put_head(head, 8 << 20); /* all of it is there, and not what was written */
-    f = fopen(path_of("endless"), "r+b");
+    f = fopen(t_path("endless"), "r+b");
     assert_int_equal(fwrite(head, 1, 12, f), 12);
     fclose(f);
-    assert_int_equal(truncate(path_of("endless"), (8 << 20) + 16), 0);
+    assert_int_equal(truncate(t_path("endless"), (8 << 20) + 16), 0);
     take_all(of_tfrecord(names("endless", NULL), NULL), &o);
     if (o.n_errors != 1 || o.rc != CH_DATA_LOSS || strstr(o.text, "checksum") == NULL ||
         o.most_bytes > (8 << 20) + ROOM)
@@ -639,12 +628,12 @@ static void a_file_that_grows_too_much_is_refused(void **state)
         struct stat about;
         ch_writer  *w = NULL;
 
-        t_ok(ch__writer_open(path_of(file[i]),
+        t_ok(ch__writer_open(t_path(file[i]),
                              &(ch_save_options){.no_sync = true, .level = level[i]}, &w));
         for (int n = 0; n < 40; n++)
             t_ok(ch__writer_put(w, zeros, sizeof(zeros)));
         t_ok(ch__writer_commit(w));
-        assert_int_equal(stat(path_of(file[i]), &about), 0);
+        assert_int_equal(stat(t_path(file[i]), &about), 0);
         assert_true(about.st_size < 200000);
         take_all(with_threads(of_lines(names(file[i], NULL), NULL), CH_OFF), &o);
         if (o.n_errors != 1 || o.rc != CH_RESOURCE_EXHAUSTED ||
@@ -709,7 +698,7 @@ static int64_t take_some(ch_iterator *it, int most)
 static void what_was_left_out_is_counted_on_from_a_place(void **state)
 {
     enum { N = 200, EACH = 7, BAD = N / EACH + 1 };
-    FILE *f = fopen(path_of("some-bad.csv"), "w");
+    FILE *f = fopen(t_path("some-bad.csv"), "w");
 
     (void)state;
     fprintf(f, "x\n");
@@ -764,15 +753,15 @@ static void write_much(const kind *k)
         t_ok(ch_value_new(CH_PLAIN, 1, &t, &v));
         t_ok(ch_tuple_new(1, &v, (const char *[]){"a"}, &tuple));
         if (k->make == of_npz)
-            t_ok(ch_npz_save(path_of("much"), tuple, &unsynced));
+            t_ok(ch_npz_save(t_path("much"), tuple, &unsynced));
         else
-            t_ok(k->make == of_npy ? ch_npy_save(path_of("much"), t, &unsynced)
-                                   : ch_idx_save(path_of("much"), t, &unsynced));
+            t_ok(k->make == of_npy ? ch_npy_save(t_path("much"), t, &unsynced)
+                                   : ch_idx_save(t_path("much"), t, &unsynced));
         ch_tuple_unref(tuple);
         ch_value_unref(v);
         ch_tensor_unref(t);
     } else {
-        FILE *f = fopen(path_of("much"), "wb");
+        FILE *f = fopen(t_path("much"), "wb");
         /* one header, and then the rest of the file over and over */
         size_t head = k->make == of_fixed ? 3 : k->make == of_csv ? 4 : 0;
         size_t tail = k->make == of_fixed ? 2 : 0;
@@ -804,7 +793,7 @@ static void a_file_cut_while_it_is_read_is_an_error(void **state)
         t_ok(ch_iterator_new(d, NULL, &it));
         t_ok(ch_iterator_get_next(it, &t));
         ch_tuple_unref(t);
-        assert_int_equal(truncate(path_of("much"), 300000), 0);
+        assert_int_equal(truncate(t_path("much"), 300000), 0);
         do {
             t = NULL;
             rc = ch_iterator_next(it, &t);
@@ -827,21 +816,12 @@ static void silence(const ch_log_record *r, void *arg)
 static int make_directory(void **state)
 {
     (void)state;
-    if (mkdtemp(directory) == NULL || mkdir(path_of("bad"), 0700) != 0)
+    if (t_folder_make(NULL) != 0 || mkdir(t_path("bad"), 0700) != 0)
         return -1;
     ch_log_set_sink(silence, NULL, CH_LOG_ERROR); /* of what is left out */
     ch_device_current();                          /* made once, and not counted */
     write_files();
     return 0;
-}
-
-static int remove_directory(void **state)
-{
-    char command[200];
-
-    (void)state;
-    snprintf(command, sizeof(command), "rm -r %s", directory);
-    return system(command);
 }
 
 /* ---- records that are whole, and no examples ---- */
@@ -854,7 +834,7 @@ static int64_t write_one_that_is_none(const char *name, ch_str bad)
     ch_record_writer *w = NULL;
     int64_t           offset = 0;
 
-    t_ok(ch_record_writer_open(path_of(name), &unsynced, &w));
+    t_ok(ch_record_writer_open(t_path(name), &unsynced, &w));
     for (int64_t i = 0; i < 4; i++) {
         ch_example *e = NULL;
         ch_tensor  *x = NULL;
@@ -944,5 +924,5 @@ int main(void)
         cmocka_unit_test(a_record_that_is_no_example_is_named_or_left_out),
     };
 
-    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+    return cmocka_run_group_tests(tests, make_directory, t_folder_remove);
 }

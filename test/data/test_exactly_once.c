@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "../file/folder.h"
 #include "pipeline.h"
 
-static char     directory[] = "/tmp/cohort-once-XXXXXX";
 static uint64_t seed;
 
 static int draw(int n)
@@ -93,7 +93,7 @@ static const char *file_of(int f, const char *end)
 {
     static char text[200];
 
-    snprintf(text, sizeof(text), "%s/%d.%s", directory, f, end);
+    snprintf(text, sizeof(text), "%s/%d.%s", t_folder, f, end);
     return text;
 }
 
@@ -141,7 +141,7 @@ static ch_dataset *names_of(const char *end)
 {
     char pattern[200];
 
-    snprintf(pattern, sizeof(pattern), "%s/*.%s", directory, end);
+    snprintf(pattern, sizeof(pattern), "%s/*.%s", t_folder, end);
     return ch_dataset_files(pattern, &(ch_files_options){.shuffle = draw(2), .seed = 3});
 }
 
@@ -211,7 +211,7 @@ static const char *cache_of(int number)
 {
     static char text[200];
 
-    snprintf(text, sizeof(text), "%s/%d.cache", directory, number);
+    snprintf(text, sizeof(text), "%s/%d.cache", t_folder, number);
     return text;
 }
 
@@ -414,24 +414,15 @@ static void every_row_reaches_one_replica_once(void **state)
 static int make_directory(void **state)
 {
     (void)state;
-    if (mkdtemp(directory) == NULL)
+    if (t_folder_make(NULL) != 0)
         return -1;
     write_files();
     return 0;
-}
-
-static int remove_directory(void **state)
-{
-    char command[200];
-
-    (void)state;
-    snprintf(command, sizeof(command), "rm -r %s", directory);
-    return system(command);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_row_reaches_one_replica_once)};
 
-    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+    return cmocka_run_group_tests(tests, make_directory, t_folder_remove);
 }

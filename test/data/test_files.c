@@ -5,25 +5,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "../file/folder.h"
 #include "data/data.h"
 #include "pipeline.h"
 
-static char directory[] = "/tmp/cohort-files-XXXXXX";
-
-/* A path in the test's directory; good until the fourth call from now. */
-static const char *path_of(const char *name)
-{
-    static char text[4][128];
-    static int  at;
-
-    at = (at + 1) % 4;
-    snprintf(text[at], sizeof(text[at]), "%s/%s", directory, name);
-    return text[at];
-}
-
 static void write_text(const char *name, const char *text)
 {
-    FILE *f = fopen(path_of(name), "wb");
+    FILE *f = fopen(t_path(name), "wb");
 
     assert_non_null(f);
     assert_int_equal(fwrite(text, 1, strlen(text), f), strlen(text));
@@ -47,7 +35,7 @@ static void write_examples(const char *name, int64_t from, int n, ch_compression
     ch_record_writer *w = NULL;
     ch_example       *e = NULL;
 
-    t_ok(ch_record_writer_open(path_of(name),
+    t_ok(ch_record_writer_open(t_path(name),
                                &(ch_save_options){.compression = c, .no_sync = true}, &w));
     t_ok(ch_example_new(&e));
     for (int i = 0; i < n; i++) {
@@ -69,7 +57,7 @@ static const ch_feature features[] = {{.name = "y", .dtype = CH_I64},
 
 static ch_dataset *file(const char *name)
 {
-    const char *path = path_of(name);
+    const char *path = t_path(name);
 
     return ch_dataset_file_list(1, &path);
 }
@@ -90,12 +78,12 @@ static void write_files(void)
     write_text("bad.csv", "age\n1\nx\n3\n");
     write_text("s.svm", "1 1:2 3:4.5 # c\n\n-1 2:1\n");
     write_text("fixed.bin", "HDaabbccF");
-    t_ok(ch_npy_save(path_of("a.npy"), a, &(ch_save_options){.no_sync = true}));
-    t_ok(ch_idx_save(path_of("u.idx"), u, &(ch_save_options){.no_sync = true}));
+    t_ok(ch_npy_save(t_path("a.npy"), a, &(ch_save_options){.no_sync = true}));
+    t_ok(ch_idx_save(t_path("u.idx"), u, &(ch_save_options){.no_sync = true}));
     t_ok(ch_value_new(CH_PLAIN, 1, &a, &v[0]));
     t_ok(ch_value_new(CH_PLAIN, 1, &b, &v[1]));
     t_ok(ch_tuple_new(2, v, (const char *[]){"a", "b"}, &both));
-    t_ok(ch_npz_save(path_of("ab.npz"), both, &(ch_save_options){.no_sync = true}));
+    t_ok(ch_npz_save(t_path("ab.npz"), both, &(ch_save_options){.no_sync = true}));
     ch_tuple_unref(both);
     ch_value_unref(v[0]);
     ch_value_unref(v[1]);
@@ -109,8 +97,7 @@ static void write_files(void)
 static ch_dataset *p_examples(void)
 {
     return ch_dataset_parse_examples(
-        ch_dataset_tfrecord(ch_dataset_files(path_of("a-*.tfrecord"), NULL), NULL), 2,
-        features);
+        ch_dataset_tfrecord(ch_dataset_files(t_path("a-*.tfrecord"), NULL), NULL), 2, features);
 }
 
 static ch_dataset *read_one(ch_dataset *name, void *arg)
@@ -121,8 +108,8 @@ static ch_dataset *read_one(ch_dataset *name, void *arg)
 
 static ch_dataset *p_interleaved(void)
 {
-    return ch_dataset_interleave(ch_dataset_files(path_of("a-*.tfrecord"), NULL), read_one,
-                                 NULL, &(ch_interleave_options){.cycle = 2});
+    return ch_dataset_interleave(ch_dataset_files(t_path("a-*.tfrecord"), NULL), read_one, NULL,
+                                 &(ch_interleave_options){.cycle = 2});
 }
 
 static ch_dataset *p_compressed(void)
@@ -264,7 +251,7 @@ static void damage_is_named_or_left_out(void **state)
     ch_iterator_unref(it);
     ch_dataset_unref(d);
 
-    d = ch_dataset_lines(ch_dataset_files(path_of("none-*"), NULL), NULL);
+    d = ch_dataset_lines(ch_dataset_files(t_path("none-*"), NULL), NULL);
     t_ok(ch_iterator_new(d, NULL, &it));
     t_refused(ch_iterator_next(it, &t), CH_NOT_FOUND, "none-*", "pattern");
     ch_iterator_unref(it);
@@ -336,7 +323,7 @@ static void worker_reads(ch_dataset *d, ch_shard_policy policy, int n_workers, i
 
 static ch_dataset *numbers(const char *pattern)
 {
-    return ch_dataset_lines(ch_dataset_files(path_of(pattern), NULL), NULL);
+    return ch_dataset_lines(ch_dataset_files(t_path(pattern), NULL), NULL);
 }
 
 static ch_dataset *lines_of(ch_dataset *name, void *arg)
@@ -360,10 +347,10 @@ static void workers_read_their_own_files(void **state)
     /* 5.5.4, 5.5.9: files w, w + W, ... */
     worker_reads(numbers("n-*"), CH_SHARD_FILE, 5, 3, "30 31 80 81", "policy FILE");
     worker_reads(numbers("n-*"), CH_SHARD_AUTO, 5, 3, "30 31 80 81", "files enough");
-    d = ch_dataset_interleave(ch_dataset_files(path_of("n-*"), NULL), lines_of, NULL,
+    d = ch_dataset_interleave(ch_dataset_files(t_path("n-*"), NULL), lines_of, NULL,
                               &(ch_interleave_options){.cycle = 3});
     worker_reads(d, CH_SHARD_FILE, 5, 0, "0 50 1 51", "policy FILE");
-    d = ch_dataset_flat_map(ch_dataset_files(path_of("n-*"), NULL), lines_of, NULL);
+    d = ch_dataset_flat_map(ch_dataset_files(t_path("n-*"), NULL), lines_of, NULL);
     worker_reads(d, CH_SHARD_FILE, 5, 4, "40 41 90 91", "policy FILE");
     d = ch_dataset_concatenate(2, (ch_dataset *[]){numbers("n-*"), numbers("n-*")});
     worker_reads(d, CH_SHARD_FILE, 10, 2, "20 21 20 21", "policy FILE");
@@ -373,10 +360,10 @@ static void workers_read_their_own_files(void **state)
     worker_reads(ch_dataset_take(numbers("n-*"), 4), CH_SHARD_AUTO, 2, 1, "", "policy DATA");
     worker_reads(numbers("n-1"), CH_SHARD_AUTO, 2, 0, "10 11", "fewer files than workers");
     /* names that repeat are counted once, and divided before they repeat */
-    d = ch_dataset_interleave(ch_dataset_repeat(ch_dataset_files(path_of("n-*"), NULL), 2),
+    d = ch_dataset_interleave(ch_dataset_repeat(ch_dataset_files(t_path("n-*"), NULL), 2),
                               lines_of, NULL, &(ch_interleave_options){.cycle = 1});
     worker_reads(d, CH_SHARD_AUTO, 5, 3, "30 31 80 81 30 31 80 81", "files enough");
-    d = ch_dataset_lines(ch_dataset_files(path_of("none-*"), NULL), NULL);
+    d = ch_dataset_lines(ch_dataset_files(t_path("none-*"), NULL), NULL);
     worker_reads(d, CH_SHARD_AUTO, 2, 0, "!NOT_FOUND !FAILED_PRECONDITION",
                  "the number of its files cannot be told");
     worker_reads(numbers("n-*"), CH_SHARD_OFF, 2, 0,
@@ -390,7 +377,7 @@ static void shuffled_names_are_divided_first(void **state)
     (void)state;
     for (int w = 0; w < 2; w++) {
         ch_dataset *d = ch_dataset_lines(
-            ch_dataset_shuffle(ch_dataset_files(path_of("n-*"), NULL), 10, NULL), NULL);
+            ch_dataset_shuffle(ch_dataset_files(t_path("n-*"), NULL), 10, NULL), NULL);
         ch_dataset  *mine = NULL;
         ch_iterator *it = NULL;
 
@@ -432,7 +419,7 @@ static void too_few_files_are_an_error_on_every_worker(void **state)
                   CH_INVALID_ARGUMENT, "10 files", "20 workers");
         ch_dataset_unref(d);
         /* and where it turns out only there */
-        d = ch__dataset_shard(ch_dataset_files(path_of("n-*"), NULL), 20, w, "files");
+        d = ch__dataset_shard(ch_dataset_files(t_path("n-*"), NULL), 20, w, "files");
         t_ok(ch_iterator_new(d, NULL, &it));
         do {
             t = NULL;
@@ -481,19 +468,10 @@ static void batches_of_a_workers_files_are_cut_for_all(void **state)
 static int make_directory(void **state)
 {
     (void)state;
-    if (mkdtemp(directory) == NULL)
+    if (t_folder_make(NULL) != 0)
         return -1;
     write_files();
     return 0;
-}
-
-static int remove_directory(void **state)
-{
-    char command[200];
-
-    (void)state;
-    snprintf(command, sizeof(command), "rm -r %s", directory);
-    return system(command);
 }
 
 int main(void)
@@ -509,5 +487,5 @@ int main(void)
         cmocka_unit_test(batches_of_a_workers_files_are_cut_for_all),
     };
 
-    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+    return cmocka_run_group_tests(tests, make_directory, t_folder_remove);
 }

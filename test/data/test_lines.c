@@ -147,5 +147,5 @@ int main(void)
         cmocka_unit_test(lines_across_blocks_are_whole),
         cmocka_unit_test(reading_lines_survives_a_lack_of_memory),
     };
-    return cmocka_run_group_tests_name("lines", tests, t_setup, t_teardown);
+    return cmocka_run_group_tests_name("lines", tests, t_setup, t_folder_remove);
 }

@@ -10,9 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../file/folder.h"
 #include "any.h"
-
-static char directory[] = "/tmp/cohort-resume-XXXXXX";
 
 static int n_cases(int usual)
 {
@@ -27,7 +26,7 @@ static uint64_t number_of(int i)
 
 static void run_all(uint64_t number, bool unordered, int threads, t_given *g)
 {
-    ch_dataset  *d = any_pipeline(directory, number, unordered, threads);
+    ch_dataset  *d = any_pipeline(t_folder, number, unordered, threads);
     ch_iterator *it = NULL;
 
     memset(g, 0, sizeof(*g));
@@ -43,7 +42,7 @@ static void fail_case(uint64_t number, bool unordered, const char *what, const c
                       const char *want)
 {
     char        text[4000];
-    ch_dataset *d = any_pipeline(directory, number, unordered, 0);
+    ch_dataset *d = any_pipeline(t_folder, number, unordered, 0);
 
     ch_dataset_print(d, text, sizeof(text));
     ch_dataset_unref(d);
@@ -97,8 +96,8 @@ static void sort_elements(char *text)
 
 static void take_up(uint64_t number, bool unordered, int n, int threads, t_given *g)
 {
-    ch_dataset  *d = any_pipeline(directory, number, unordered, threads);
-    ch_dataset  *other = any_pipeline(directory, number, unordered, 7 - threads);
+    ch_dataset  *d = any_pipeline(t_folder, number, unordered, threads);
+    ch_dataset  *other = any_pipeline(t_folder, number, unordered, 7 - threads);
     ch_iterator *it = NULL;
     void        *bytes = NULL;
     size_t       size = 0;
@@ -160,7 +159,7 @@ static void a_place_behind_unordered_stages_loses_and_repeats_nothing(void **sta
 
 static void write_bytes(const char *name, const void *data, size_t size)
 {
-    int fd = open(any_file(directory, name, "saved"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    int fd = open(any_file(t_folder, name, "saved"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
 
     assert_true(fd >= 0);
     assert_int_equal(write(fd, data, size), size);
@@ -170,7 +169,7 @@ static void write_bytes(const char *name, const void *data, size_t size)
 static char *read_bytes(const char *name, size_t *size)
 {
     static char data[1 << 20];
-    FILE       *f = fopen(any_file(directory, name, "saved"), "rb");
+    FILE       *f = fopen(any_file(t_folder, name, "saved"), "rb");
 
     assert_non_null(f);
     *size = fread(data, 1, sizeof(data) - 1, f);
@@ -192,8 +191,8 @@ static int work(char **argv)
     void          *bytes = NULL;
     size_t         size = 0;
 
-    snprintf(directory, sizeof(directory), "%s", argv[2]);
-    d = any_pipeline(directory, number, unordered, begins ? 3 : 2);
+    snprintf(t_folder, sizeof(t_folder), "%s", argv[2]);
+    d = any_pipeline(t_folder, number, unordered, begins ? 3 : 2);
     t_ok(ch_iterator_new(d, NULL, &it));
     if (begins) {
         t_take(it, n, &g);
@@ -230,7 +229,7 @@ static pid_t start(const char *what, uint64_t number, int n, bool unordered, int
         dup2(ends[1], STDOUT_FILENO);
         close(ends[0]);
         close(ends[1]);
-        execl("/proc/self/exe", "test_resume", what, directory, number_text, n_text,
+        execl("/proc/self/exe", "test_resume", what, t_folder, number_text, n_text,
               unordered ? "unordered" : "ordered", (char *)NULL);
         _exit(127);
     }
@@ -297,19 +296,10 @@ static void a_new_process_loses_and_repeats_nothing_behind_unordered_stages(void
 static int make_directory(void **state)
 {
     (void)state;
-    if (mkdtemp(directory) == NULL)
+    if (t_folder_make(NULL) != 0)
         return -1;
-    any_write_files(directory);
+    any_write_files(t_folder);
     return 0;
-}
-
-static int remove_directory(void **state)
-{
-    char command[200];
-
-    (void)state;
-    snprintf(command, sizeof(command), "rm -r %s", directory);
-    return system(command);
 }
 
 int main(int argc, char **argv)
@@ -324,5 +314,5 @@ int main(int argc, char **argv)
 
     if (argc == 6)
         return work(argv);
-    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+    return cmocka_run_group_tests(tests, make_directory, t_folder_remove);
 }

@@ -21,27 +21,12 @@
 #include "cohort/file.h"
 #include "file/codec.h"
 #include "file/sys.h"
-
-/* A folder that is there from t_setup to t_teardown. */
-static char t_folder[64];
+#include "folder.h"
 
 static inline int t_setup(void **state)
 {
-    snprintf(t_folder, sizeof(t_folder), "/tmp/cohort-file-XXXXXX");
     ch_device_current(); /* made once, and not counted by tests that count */
-    (void)state;
-    return mkdtemp(t_folder) != NULL ? 0 : -1;
-}
-
-/* A path in it; the text is good until the fourth call from now. */
-static inline const char *t_path(const char *name)
-{
-    static char text[4][512];
-    static int  next;
-
-    next = (next + 1) % 4;
-    snprintf(text[next], sizeof(text[next]), "%s/%s", t_folder, name);
-    return text[next];
+    return t_folder_make(state);
 }
 
 static inline int t_count_files(void)
@@ -53,19 +38,6 @@ static inline int t_count_files(void)
         n += e->d_name[0] != '.' || strlen(e->d_name) > 2;
     closedir(d);
     return n;
-}
-
-static inline int t_teardown(void **state)
-{
-    DIR *d = opendir(t_folder);
-
-    for (struct dirent *e; (e = readdir(d)) != NULL;)
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-            (void)remove(t_path(e->d_name));
-    closedir(d);
-    rmdir(t_folder);
-    (void)state;
-    return 0;
 }
 
 static inline const char *t_write(const char *name, const void *data, size_t n)

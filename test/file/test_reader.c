@@ -22,7 +22,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     free(noise);
-    return t_teardown(state);
+    return t_folder_remove(state);
 }
 
 static ch_reader *open_noise(ch_block_pool *pool)

@@ -225,5 +225,5 @@ int main(void)
         cmocka_unit_test(records_of_any_size_come_back),
     };
 
-    return cmocka_run_group_tests(tests, t_setup, t_teardown);
+    return cmocka_run_group_tests(tests, t_setup, t_folder_remove);
 }

@@ -407,5 +407,5 @@ int main(void)
 
     if (!t_can_pack())
         return 77;
-    return cmocka_run_group_tests(tests, t_setup, t_teardown);
+    return cmocka_run_group_tests(tests, t_setup, t_folder_remove);
 }
