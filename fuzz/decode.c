@@ -21,16 +21,6 @@
 
 enum { SMALL_BYTES = 1 << 16 }; /* what a run may touch */
 
-#define MUST(claim) must(claim, #claim, __LINE__)
-
-static void must(bool claim, const char *text, int line)
-{
-    if (claim)
-        return;
-    fprintf(stderr, "decode.c:%d: %s does not hold: %s\n", line, text, ch_error_message());
-    abort();
-}
-
 /* ---- there and back ---- */
 
 static void check_print(const ch_graph *g)

@@ -6,6 +6,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "alter.h"
 
+#include "../message.h"
 #include "base/mem.h"
 
 /* What was there before a change. */
@@ -70,26 +71,6 @@ static char *some_text(dice *d)
 
 static void alter_message(dice *d, ProtobufCMessage *m, int depth);
 
-static size_t width_of(ProtobufCType type)
-{
-    switch (type) {
-    case PROTOBUF_C_TYPE_INT64:
-    case PROTOBUF_C_TYPE_SINT64:
-    case PROTOBUF_C_TYPE_SFIXED64:
-    case PROTOBUF_C_TYPE_UINT64:
-    case PROTOBUF_C_TYPE_FIXED64:
-    case PROTOBUF_C_TYPE_DOUBLE:
-        return 8;
-    case PROTOBUF_C_TYPE_STRING:
-    case PROTOBUF_C_TYPE_MESSAGE:
-        return sizeof(void *);
-    case PROTOBUF_C_TYPE_BYTES:
-        return sizeof(ProtobufCBinaryData);
-    default:
-        return 4;
-    }
-}
-
 static void alter_bytes(dice *d, ProtobufCBinaryData *at)
 {
     static uint8_t      store[8][1024];
@@ -127,18 +108,19 @@ static void alter_value(dice *d, const ProtobufCFieldDescriptor *f, char *at, in
         alter_bytes(d, (ProtobufCBinaryData *)(void *)at);
         return;
     default:
-        memcpy(&x, at, width_of(f->type));
+        memcpy(&x, at, field_bytes(f->type));
         x = some_number(d, x);
-        put(at, &x, width_of(f->type));
+        put(at, &x, field_bytes(f->type));
     }
 }
 
 /* One less, two in each other's place, or one of them changed. */
 static void alter_list(dice *d, const ProtobufCFieldDescriptor *f, char *m, int depth)
 {
-    size_t *n = (size_t *)(void *)(m + f->quantifier_offset), width = width_of(f->type), less;
-    char   *list, one[16], other[16];
-    size_t  i, k;
+    size_t *n = (size_t *)(void *)(m + f->quantifier_offset), width = field_bytes(f->type),
+           less;
+    char  *list, one[16], other[16];
+    size_t i, k;
 
     memcpy(&list, m + f->offset, sizeof(list));
     if (*n == 0)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../message.h"
 #include "decode/decode.h"
 #include "graph/graph.pb-c.h"
 
@@ -49,23 +50,6 @@ static char *some_text(dice *d)
 }
 
 /* ---- one field ---- */
-
-static size_t element_bytes(field_type *f)
-{
-    switch (f->type) {
-    case PROTOBUF_C_TYPE_INT64:
-    case PROTOBUF_C_TYPE_SINT64:
-    case PROTOBUF_C_TYPE_DOUBLE:
-        return 8;
-    case PROTOBUF_C_TYPE_STRING:
-    case PROTOBUF_C_TYPE_MESSAGE:
-        return sizeof(void *);
-    case PROTOBUF_C_TYPE_BYTES:
-        return sizeof(ProtobufCBinaryData);
-    default:
-        return 4;
-    }
-}
 
 static void alter_message(dice *d, ProtobufCMessage *m);
 
@@ -132,7 +116,7 @@ static ProtobufCMessage *copy_of(const ProtobufCMessage *m)
 
 static void insert_element(dice *d, field_type *f, size_t *n, char **list)
 {
-    size_t bytes = element_bytes(f);
+    size_t bytes = field_bytes(f->type);
     char  *longer = realloc(*list, (*n + 1) * bytes);
 
     *list = longer;
@@ -150,7 +134,7 @@ static void insert_element(dice *d, field_type *f, size_t *n, char **list)
 
 static void remove_element(dice *d, field_type *f, size_t *n, char *list)
 {
-    size_t bytes = element_bytes(f), i = roll(d, *n);
+    size_t bytes = field_bytes(f->type), i = roll(d, *n);
 
     if (f->type == PROTOBUF_C_TYPE_MESSAGE)
         protobuf_c_message_free_unpacked(((ProtobufCMessage **)(void *)list)[i], NULL);
@@ -160,7 +144,7 @@ static void remove_element(dice *d, field_type *f, size_t *n, char *list)
 
 static void alter_list(dice *d, field_type *f, size_t *n, char **list)
 {
-    size_t bytes = element_bytes(f);
+    size_t bytes = field_bytes(f->type);
     char   aside[sizeof(ProtobufCBinaryData)], *a, *b;
 
     if (*n == 0 || roll(d, 8) == 0) {

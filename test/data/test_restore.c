@@ -105,20 +105,18 @@ static void expect(ch_iterator *it, int from, int n)
     }
 }
 
-static void a_generator_is_not_called_while_it_is_moved(void **state)
+/* Goes back to the same place again and again, while threads work ahead; takes the dataset over. */
+static void restore_often(ch_dataset *d, int times)
 {
-    counter      c = {0};
-    ch_dataset  *d = counting(&c);
     ch_iterator *it = NULL;
     void        *bytes = NULL;
     size_t       n = 0;
 
-    (void)state;
     atomic_store(&n_clashes, 0);
     t_ok(ch_iterator_new(d, NULL, &it));
     expect(it, 0, 5);
     t_ok(ch_iterator_save(it, &bytes, &n));
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < times; i++) {
         expect(it, 5, 3);
         t_ok(ch_iterator_restore(it, bytes, n));
     }
@@ -126,6 +124,14 @@ static void a_generator_is_not_called_while_it_is_moved(void **state)
     ch_bytes_free(bytes);
     ch_iterator_unref(it);
     ch_dataset_unref(d);
+}
+
+static void a_generator_is_not_called_while_it_is_moved(void **state)
+{
+    counter c = {0};
+
+    (void)state;
+    restore_often(counting(&c), 20);
 }
 
 /* Bytes that are none; a place of fewer states; a function that refuses. */
@@ -207,24 +213,9 @@ static void a_function_below_a_cache_is_called_by_one_thread(void **state)
 {
     ch_dataset *d =
         ch_dataset_map_call(ch_dataset_range(0, 1000, 1), as_it_is, NULL, 1, &one_int, NULL);
-    ch_iterator *it = NULL;
-    void        *bytes = NULL;
-    size_t       n = 0;
 
     (void)state;
-    atomic_store(&n_clashes, 0);
-    d = ch_dataset_cache(d, NULL);
-    t_ok(ch_iterator_new(d, NULL, &it));
-    expect(it, 0, 5);
-    t_ok(ch_iterator_save(it, &bytes, &n));
-    for (int i = 0; i < 5; i++) {
-        expect(it, 5, 3);
-        t_ok(ch_iterator_restore(it, bytes, n));
-    }
-    assert_int_equal(atomic_load(&n_clashes), 0);
-    ch_bytes_free(bytes);
-    ch_iterator_unref(it);
-    ch_dataset_unref(d);
+    restore_often(ch_dataset_cache(d, NULL), 5);
 }
 
 /* ---- working ahead, or not ---- */
