@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
 
 typedef struct ch_by_name_place {
@@ -20,11 +21,7 @@ enum { LEAST = 16 };
 
 uint64_t ch__name_fnv(const char *name)
 {
-    uint64_t h = 0xcbf29ce484222325u;
-
-    for (; *name != '\0'; name++)
-        h = (h ^ (unsigned char)*name) * 0x100000001b3u;
-    return h;
+    return ch__hash(CH_HASH_START, name, strlen(name));
 }
 
 static size_t next(const ch_by_name *t, size_t i)

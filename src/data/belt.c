@@ -38,7 +38,8 @@ struct ch_belt {
     ch_cursor         *runner; /* of the body that it is in; NULL: in none */
     ch_charge          charge;
 
-    ch_crowd crowd;
+    ch_crowd crowd; /* who waits for something of this belt */
+
     ch_item *current; /* of who takes */
 };
 
@@ -492,9 +493,9 @@ static ch_item *take_item(ch_belt *l)
     ch_item *i = l->item[at];
     memmove(&l->item[at], &l->item[at + 1], (size_t)(l->n - at - 1) * sizeof(ch_item *));
     l->n--;
+    /* Only where there is room for some: who takes one does not wake somebody each time. */
     if (l->n <= l->capacity / 2 || l->it->budget.most > 0)
-        tell(
-            l); /* there is room for some, so that who takes one does not wake somebody each time */
+        tell(l);
     return i;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "data/data.h"
 #include "data/message.h"
@@ -215,13 +216,6 @@ ch_status ch__infer_like_input(ch_dataset *d)
     return ch__dataset_like(d, d->in[0]);
 }
 
-static uint64_t mix(uint64_t h, const void *bytes, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        h = (h ^ ((const unsigned char *)bytes)[i]) * 1099511628211u;
-    return h;
-}
-
 /* Tells descriptions apart: FNV-1a of what would be sent, without data and C functions. Options are
  * apart: a place that many threads left is taken up by few. */
 static ch_status set_hash(ch_dataset *d)
@@ -229,28 +223,28 @@ static ch_status set_hash(ch_dataset *d)
     void  *bytes = NULL;
     size_t n = 0;
 
-    d->hash = mix(14695981039346656037u, d->stage->name, strlen(d->stage->name));
+    d->hash = ch__hash(CH_HASH_START, d->stage->name, strlen(d->stage->name));
     for (int i = 0; i < d->n_in; i++)
-        d->hash = mix(d->hash, &d->in[i]->hash, sizeof(d->hash));
+        d->hash = ch__hash(d->hash, &d->in[i]->hash, sizeof(d->hash));
     if (d->body != NULL)
-        d->hash = mix(d->hash, &d->body->hash, sizeof(d->hash));
+        d->hash = ch__hash(d->hash, &d->body->hash, sizeof(d->hash));
     for (int i = 0; i < d->n_parts; i++) {
         const char     *dtype = ch_dtype_name(d->spec[i].dtype);
         const ch_shape *s = &d->spec[i].shape;
 
-        d->hash = mix(d->hash, dtype, strlen(dtype) + 1);
-        d->hash = mix(d->hash, s->dim, (size_t)s->rank * sizeof(s->dim[0]));
+        d->hash = ch__hash(d->hash, dtype, strlen(dtype) + 1);
+        d->hash = ch__hash(d->hash, s->dim, (size_t)s->rank * sizeof(s->dim[0]));
     }
     if (d->attrs != NULL && d->stage != &ch__stage_options) {
         ch_status rc = ch__message_pack(d->attrs, &bytes, &n);
 
         if (rc != CH_OK)
             return rc;
-        d->hash = mix(d->hash, bytes, n);
+        d->hash = ch__hash(d->hash, bytes, n);
         ch__free(bytes);
     }
     if (d->graph != NULL && ch_graph_encode(d->graph, &bytes, &n) == CH_OK) {
-        d->hash = mix(d->hash, bytes, n);
+        d->hash = ch__hash(d->hash, bytes, n);
         ch_bytes_free(bytes);
     }
     return CH_OK;
@@ -268,7 +262,7 @@ static uint64_t mix_tensor(uint64_t h, const ch_tensor *t)
         crc = ch__crc32c(crc, &s[i].size, sizeof(s[i].size));
         crc = ch__crc32c(crc, s[i].data, s[i].size);
     }
-    return mix(h, &crc, sizeof(crc));
+    return ch__hash(h, &crc, sizeof(crc));
 }
 
 /* Kept, since it looks at all the data: whoever is first, it is the same. */
@@ -284,7 +278,7 @@ uint64_t ch__dataset_fingerprint(ch_dataset *d)
     for (int i = 0; i < d->n_in + (d->body != NULL); i++) {
         uint64_t in = ch__dataset_fingerprint(i < d->n_in ? d->in[i] : d->body);
 
-        h = mix(h, &in, sizeof(in));
+        h = ch__hash(h, &in, sizeof(in));
     }
     atomic_store_explicit(&d->fingerprint, h, memory_order_relaxed);
     return h;

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/hash.h"
 #include "graph/graph.h"
 #include "tensor/print.h"
 
@@ -122,31 +123,23 @@ bool ch__attrs_equal(const ch_op *op, const void *a, const void *b)
     return true;
 }
 
-static uint64_t mix(uint64_t h, const void *data, size_t n)
-{
-    const unsigned char *p = data;
-
-    for (size_t i = 0; i < n; i++)
-        h = (h ^ p[i]) * 0x100000001b3u; /* FNV-1a */
-    return h;
-}
-
 static uint64_t row_hash(uint64_t h, const ch_attr *row, const void *at)
 {
     switch (row->kind) {
     case CH_ATTR_KIND_INTS: {
         const ch_ints *v = at;
-        return mix(h, v->at, (size_t)v->n * sizeof(v->at[0]));
+        return ch__hash(h, v->at, (size_t)v->n * sizeof(v->at[0]));
     }
     case CH_ATTR_KIND_DIMS: {
         const ch_dims *d = at;
         for (int i = 0; i < d->rank; i++)
-            h = mix(mix(h, &d->dim[i].n, sizeof(int64_t)), &d->dim[i].sym, sizeof(int));
+            h = ch__hash(ch__hash(h, &d->dim[i].n, sizeof(int64_t)), &d->dim[i].sym,
+                         sizeof(int));
         return h;
     }
     case CH_ATTR_KIND_TEXT: {
         const char *text = *(const char *const *)at;
-        return text == NULL ? h : mix(h, text, strlen(text));
+        return text == NULL ? h : ch__hash(h, text, strlen(text));
     }
     case CH_ATTR_KIND_TENSOR: { /* of a large one, its beginning tells it from most */
         const ch_tensor *t = *(ch_tensor *const *)at;
@@ -154,17 +147,17 @@ static uint64_t row_hash(uint64_t h, const ch_attr *row, const void *at)
 
         if (t == NULL || t->dtype == CH_STR)
             return h;
-        h = mix(h, t->shape.dim, sizeof(t->shape.dim));
-        return mix(h, t->data, bytes < 64 ? bytes : 64);
+        h = ch__hash(h, t->shape.dim, sizeof(t->shape.dim));
+        return ch__hash(h, t->data, bytes < 64 ? bytes : 64);
     }
     default:
-        return mix(h, at, kind_bytes(row->kind));
+        return ch__hash(h, at, kind_bytes(row->kind));
     }
 }
 
 uint64_t ch__attrs_hash(const ch_op *op, const void *attrs)
 {
-    uint64_t h = 0xcbf29ce484222325u;
+    uint64_t h = CH_HASH_START;
 
     if (op->attrs != NULL)
         for (const ch_attr *row = op->attrs; row->name != NULL; row++)

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "base/hash.h"
 #include "graph/attr.h"
 
 /* ---- memory ---- */
@@ -201,11 +202,9 @@ static ch_status make_tensor(ch_decoder *d, ch_dtype dtype, ch_shape shape,
 static ch_status make_number(ch_decoder *d, ch_dtype dtype, const ProtobufCBinaryData *data,
                              ch_tensor **out)
 {
-    uint64_t    h = (uint64_t)dtype;
+    uint64_t    h = ch__hash((uint64_t)dtype, data->data, data->len);
     ch_tensor **known;
 
-    for (size_t i = 0; i < data->len; i++)
-        h = (h ^ data->data[i]) * 0x100000001b3u;
     known = &d->number[(h ^ (h >> 32)) % CH_DECODE_NUMBERS];
     if (*known == NULL || (*known)->dtype != dtype ||
         memcmp((*known)->data, data->data, data->len) != 0) {
