@@ -14,7 +14,7 @@
  *      kernel that makes the one said it may write over the other and is the last to read it.
  *
  * Order is the recorded order, except that calls which overwrite a resource, and what
- * depends on them, come after everything that can fail.
+ * depends on them, come after everything that can fail; but then as soon as may be.
  *
  * Steps 3 and 6 have files of their own: plan_update.c and plan_emit.c.
  *

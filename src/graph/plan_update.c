@@ -2,6 +2,7 @@
  * that follows.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
 #include <string.h>
 
 #include "graph/plan.h"
@@ -164,10 +165,127 @@ static void mark_all_late(ch_planner *pl)
             chain_to_read(pl, r, mark_late);
 }
 
-/* Puts late calls after the others; both keep their order. */
-static ch_status reorder(ch_planner *pl)
+/* ---- the order of calls ----
+ *
+ * Late calls, and what is computed for one of them alone, move to where all they wait for has been done:
+ * what a late call is the last to need, a gradient most often, is then in the cache still, and its memory
+ * is free for the next one. All others stay in their order. */
+
+enum { NOBODY = -1, SEVERAL = -2, STAYS = -3 }; /* instead of a late call's position */
+
+typedef struct turn {
+    int  after, index; /* goes behind call `after`; both are positions in the old order */
+    int  owner;        /* the late call that it is or is for, or SEVERAL of them, or STAYS */
+    bool is_leaf;      /* needs no input of the step */
+} turn;
+
+static int by_turn(const void *a, const void *b)
 {
-    int               n = pl->n_calls, k = 0;
+    const turn *x = a, *y = b;
+
+    if (x->after != y->after)
+        return x->after < y->after ? -1 : 1;
+    if ((x->owner == STAYS) != (y->owner == STAYS))
+        return x->owner == STAYS ? -1 : 1;
+    return (x->index > y->index) - (x->index < y->index);
+}
+
+static void find_leaves(ch_planner *pl, turn *turns)
+{
+    for (int i = 0; i < pl->n_calls; i++) {
+        const ch_node *c = pl->call[i];
+
+        turns[i] = (turn){.after = i, .index = i};
+        turns[i].is_leaf = !is_fallible(c) && c->op != ch__roles.input;
+        for (int k = 0; k < c->n_in; k++)
+            turns[i].is_leaf &= turns[pl->position[c->in[k]->head->id]].is_leaf;
+    }
+}
+
+static int join_owners(int a, int b)
+{
+    if (a == NOBODY || a == b)
+        return b;
+    return a == STAYS || b == STAYS ? STAYS : SEVERAL;
+}
+
+/* Whom each call is for. `owner`: by value id, of those that use it. */
+static void find_owners(ch_planner *pl, turn *turns, int *owner)
+{
+    for (int i = 0; i < pl->n_values; i++)
+        owner[i] = NOBODY;
+    for (int i = 0; i < pl->g->n_outputs; i++)
+        owner[pl->g->output[i].node->id] = STAYS;
+    for (int i = pl->n_calls - 1; i >= 0; i--) {
+        ch_node *c = pl->call[i];
+        int      mine = is_fallible(c) ? STAYS : NOBODY;
+
+        for (int k = 0; k < c->n_out; k++)
+            if (owner[c[k].id] != NOBODY)
+                mine = join_owners(mine, owner[c[k].id]);
+        if (mine == NOBODY || (mine == SEVERAL && !turns[i].is_leaf))
+            mine = STAYS;
+        turns[i].owner = pl->late[c->id] ? i : mine;
+        for (int k = 0; k < c->n_in; k++)
+            owner[c->in[k]->id] = join_owners(owner[c->in[k]->id], turns[i].owner);
+    }
+}
+
+static int later(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+/* Behind which call c may come: those that make its inputs and, if it is late, all that can fail and
+ * all that read what it overwrites. `seen`: by root, the last that has used it so far. */
+static int behind(ch_planner *pl, ch_node *c, int last_fallible, const turn *turns,
+                  const int *seen)
+{
+    int after = pl->late[c->id] ? last_fallible : -1;
+
+    for (int k = 0; k < c->n_in; k++)
+        after = later(after, turns[pl->position[c->in[k]->head->id]].after);
+    for (int k = 0; k < c->n_out; k++) {
+        int claim = pl->value[c[k].id].claim;
+        int j = claim > 0 ? input_before(pl, claim - 1, &c[k]) : -1;
+
+        if (j >= 0)
+            after = later(after, seen[pl->value[c->in[j]->id].root]);
+    }
+    return after;
+}
+
+/* What a call waits for was recorded before it: one walk is enough, and one for the leaves of a late
+ * call, which are better made when it comes than at once. */
+static void find_turns(ch_planner *pl, turn *turns, int *seen)
+{
+    int last_fallible = -1;
+
+    for (int i = 0; i < pl->n_calls; i++)
+        if (is_fallible(pl->call[i]))
+            last_fallible = i;
+    for (int i = 0; i < pl->n_values; i++)
+        seen[i] = -1;
+    for (int i = 0; i < pl->n_calls; i++) {
+        ch_node *c = pl->call[i];
+
+        if (turns[i].owner != STAYS)
+            turns[i].after = behind(pl, c, last_fallible, turns, seen);
+        for (int k = 0; k < c->n_in; k++) {
+            int root = pl->value[c->in[k]->id].root;
+
+            seen[root] = later(seen[root], turns[i].after);
+        }
+    }
+    for (int i = 0; i < pl->n_calls; i++)
+        if (turns[i].is_leaf && turns[i].owner >= 0)
+            turns[i].after = turns[turns[i].owner].after;
+}
+
+/* The calls in the order of their turns; late ones begin where nothing can fail any more. */
+static ch_status take_turns(ch_planner *pl, const turn *turns)
+{
+    int               n = pl->n_calls;
     ch_node         **call = ch__calloc((size_t)n + 1, sizeof(*call));
     ch_prep          *prep = ch__calloc((size_t)n + 1, sizeof(*prep));
     const ch_kernel **kernel = ch__calloc((size_t)n + 1, sizeof(*kernel));
@@ -178,14 +296,14 @@ static ch_status reorder(ch_planner *pl)
         ch__free(kernel);
         return ch__fail_memory("a program");
     }
-    for (int late = 0; late <= 1; late++) {
-        for (int i = 0; i < n; i++)
-            if (pl->late[pl->call[i]->id] == (late == 1)) {
-                call[k] = pl->call[i];
-                prep[k] = pl->prep[i];
-                kernel[k++] = pl->kernel[i];
-            }
-        if (late == 0)
+    pl->p->n_commit = n;
+    for (int k = n - 1; k >= 0; k--) {
+        int i = turns[k].index;
+
+        call[k] = pl->call[i];
+        prep[k] = pl->prep[i];
+        kernel[k] = pl->kernel[i];
+        if (pl->late[call[k]->id])
             pl->p->n_commit = k;
     }
     ch__free(pl->call);
@@ -195,6 +313,26 @@ static ch_status reorder(ch_planner *pl)
     pl->prep = prep;
     pl->kernel = kernel;
     return CH_OK;
+}
+
+static ch_status reorder(ch_planner *pl)
+{
+    turn     *turns = ch__calloc((size_t)pl->n_calls + 1, sizeof(*turns));
+    int      *by_value = ch__calloc((size_t)pl->n_values + 1, sizeof(*by_value));
+    ch_status rc = CH_OK;
+
+    if (turns == NULL || by_value == NULL)
+        rc = ch__fail_memory("a program");
+    if (rc == CH_OK) {
+        find_leaves(pl, turns);
+        find_owners(pl, turns, by_value);
+        find_turns(pl, turns, by_value);
+        qsort(turns, (size_t)pl->n_calls, sizeof(*turns), by_turn);
+        rc = take_turns(pl, turns);
+    }
+    ch__free(turns);
+    ch__free(by_value);
+    return rc;
 }
 
 /* Starts from hoping that every written resource can be updated in place, and gives up on those

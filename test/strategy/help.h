@@ -99,4 +99,18 @@ static inline float t_copy_of(ch_var *v, int copy, int i)
     return x;
 }
 
+/* Bytes that the plan of the step takes. */
+static inline double t_arena_bytes(ch_function *f)
+{
+    static char text[1 << 16];
+    const char *at;
+    double      bytes = 0;
+
+    ch_function_print_plan(f, text, sizeof(text));
+    at = strstr(text, "\narena ");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, " arena %lf bytes", &bytes), 1);
+    return bytes;
+}
+
 #endif

@@ -29,20 +29,6 @@ static double parameter_bytes(ch_model *m)
     return sum;
 }
 
-/* Bytes that the plan of the step takes. */
-static double arena_bytes(ch_function *f)
-{
-    static char text[1 << 16];
-    const char *at;
-    double      bytes = 0;
-
-    ch_function_print_plan(f, text, sizeof(text));
-    at = strstr(text, "\narena ");
-    assert_non_null(at);
-    assert_int_equal(sscanf(at, " arena %lf bytes", &bytes), 1);
-    return bytes;
-}
-
 /* The same images in the same order for every dtype. */
 static trained train_in(ch_dtype dtype)
 {
@@ -62,7 +48,7 @@ static trained train_in(ch_dtype dtype)
         ch_tuple_unref(batch);
     }
     t_ok(ch_metric_result(j.accuracy, &t.accuracy));
-    t.arena_bytes = arena_bytes(f);
+    t.arena_bytes = t_arena_bytes(f);
     t.parameter_bytes = parameter_bytes(j.model);
     ch_function_unref(f);
     ch_metric_unref(j.accuracy);

@@ -149,10 +149,73 @@ static void steps_of_many_layers_options_and_metrics_allocate_nothing(void **sta
     (void)state;
 }
 
+/* ---- gradients ---- */
+
+enum { DEEP = 12, WIDE = 64 };
+
+typedef struct deep {
+    ch_model     *model;
+    ch_optimizer *optimizer; /* NULL: by hand */
+} deep;
+
+static void train_deep(ch_step *s, void *arg)
+{
+    deep          *d = arg;
+    ch_node       *y = ch_model_call(d->model, s, ch_step_in(s, 0), true);
+    ch_node       *loss = ch_loss_average(ch_loss_mse(y, ch_step_in(s, 0)), NULL);
+    ch_node       *by[2 * DEEP], *read[2 * DEEP];
+    ch_var *const *var;
+    int            n = ch_model_trainable(d->model, &var);
+
+    if (d->optimizer != NULL) {
+        ch_optimizer_minimize(d->optimizer, s, loss, n, var);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        read[i] = ch_var_read(s, var[i]);
+    ch_gradients(loss, NULL, n, read, by);
+    for (int i = 0; i < n; i++)
+        ch_var_assign_sub(s, var[i], ch_mul(ch_number(s, 0.1), by[i]));
+}
+
+/* Each is applied as soon as it is there; only what must see them all, such as their common norm, keeps
+ * them all. */
+static void gradients_share_memory(void **state)
+{
+    const double one = WIDE * WIDE * sizeof(float);
+
+    for (int k = 0; k < 3; k++) {
+        ch_optimizer_options opt = {.clip_global_norm = k == 2 ? 1 : 0};
+        deep                 d = {NULL};
+        ch_layer            *layer[DEEP];
+        ch_tuple    *batch = t_tuple(1, (ch_tensor *[]){t_noise(ch_shape_of(2, WIDE), 1)});
+        ch_function *f;
+        double       bytes;
+
+        for (int i = 0; i < DEEP; i++)
+            layer[i] = ch_dense(WIDE, &(ch_dense_options){.activation = CH_TANH});
+        t_ok(ch_model_new(NULL, ch_sequential("deep", DEEP, layer), NULL, &d.model));
+        if (k > 0)
+            t_ok(ch_adamw(1e-3, NULL, &opt, &d.optimizer));
+        f = t_function(train_deep, &d);
+        t_ok(ch_strategy_run(NULL, f, batch, NULL));
+        bytes = t_arena_bytes(f);
+        if (k < 2 ? bytes > 3 * one : bytes < DEEP * one)
+            fail_msg("way %d: %.0f bytes, where a gradient takes %.0f", k, bytes, one);
+        ch_function_unref(f);
+        ch_tuple_unref(batch);
+        ch_optimizer_unref(d.optimizer);
+        ch_model_unref(d.model);
+    }
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_of_many_layers_options_and_metrics_allocate_nothing)};
+        cmocka_unit_test(steps_of_many_layers_options_and_metrics_allocate_nothing),
+        cmocka_unit_test(gradients_share_memory),
+    };
 
     t_ok(ch_devices_configure(&(ch_devices_options){.spec = "CPU=2", .threads = 1}));
     return cmocka_run_group_tests(tests, NULL, NULL);
