@@ -26,13 +26,17 @@ typedef enum ch_micro_type {
     CH_MICRO_TYPES
 } ch_micro_type;
 
+enum { CH_MICRO_AHEAD = 16 }; /* steps of k from one look ahead to the next */
+
 /* Where the operands of a block are: a[i * a_row + p * a_col], b[p * b_row + j], c[i * c_row + j]. Of
- * a_row and a_col one is 1. */
+ * a_row and a_col one is 1. Meanwhile two lines at a time of what will be packed next are asked for. */
 typedef struct ch_micro_call {
     int64_t     k;
     const void *a, *b;
     void       *c;
     int64_t     a_row, a_col, b_row, c_row; /* in elements */
+    const char *ahead;                      /* any address */
+    int64_t     ahead_gap, ahead_step;      /* in bytes: to the other line, to the next two */
     bool        add;                        /* to what c holds */
 } ch_micro_call;
 

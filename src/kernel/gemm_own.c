@@ -18,6 +18,7 @@ enum {
     N_BLOCK = 1024,
     K_BLOCK = 384,
     L1_BYTES = 32 << 10,
+    LINE = 64,
     MAX_TILE = CH_MICRO_ROWS * CH_MICRO_VECTORS * 64 /* bytes of a block of C */
 };
 
@@ -111,26 +112,46 @@ static void pack_a(const work *w, const block *x)
     }
 }
 
-/* B's part of a block, as panels b[p][column] of `width`; the last may have one vector less, and
- * zeros at its end. */
-static void pack_b(const work *w, const block *x)
+/* Where B's column j of a block begins. */
+static const char *column_of_b(const work *w, const block *x, int64_t j)
 {
     const ch_gemm_dims *d = w->d;
     int64_t             row = d->tb ? 1 : d->ldb, col = d->tb ? d->ldb : 1;
-    const char         *from = at(w->b, d->dtype, x->p * row + x->j * col);
 
-    for (int64_t c = 0; c < x->n; c += w->width) {
-        int64_t n = ch__least(w->width, x->n - c), to_row = ch__round_up(n, w->lanes);
-        char   *to = w->packed_b + c * x->k * w->move->bytes;
+    return at(w->b, d->dtype, x->p * row + (x->j + j) * col);
+}
 
-        if (n < to_row)
-            memset(to, 0, (size_t)(to_row * x->k * w->move->bytes));
-        w->move->pack(n, x->k, at(from, d->dtype, c * col), col, row, to, to_row);
-    }
+/* Panel j of B's part of a block, as b[p][column] of `width`; the last may have one vector less, and
+ * zeros at its end. */
+static void pack_panel(const work *w, const block *x, int64_t j)
+{
+    const ch_gemm_dims *d = w->d;
+    int64_t             row = d->tb ? 1 : d->ldb, col = d->tb ? d->ldb : 1;
+    int64_t             n = ch__least(w->width, x->n - j), to_row = ch__round_up(n, w->lanes);
+    char               *to = w->packed_b + j * x->k * w->move->bytes;
+
+    if (n < to_row)
+        memset(to, 0, (size_t)(to_row * x->k * w->move->bytes));
+    w->move->pack(n, x->k, column_of_b(w, x, j), col, row, to, to_row);
+}
+
+/* Lets the product with rows [i, ..) ask for its share of panel j of B. A line holds some steps of k if B
+ * is to be turned, and part of a row of the panel if not. */
+static void look_ahead(const work *w, const block *x, int64_t j, int64_t i, ch_micro_call *c)
+{
+    const ch_gemm_dims *d = w->d;
+    int64_t             row = d->ldb * (int64_t)ch_dtype_bytes(d->dtype);
+    int64_t             calls = ch__units(x->m, w->micro->rows), call = i / w->micro->rows;
+
+    if (j >= x->n)
+        return;
+    c->ahead = column_of_b(w, x, j) + (d->tb ? call : ch__units(x->k, calls) * call) * row;
+    c->ahead_gap = d->tb ? calls * row : LINE;
+    c->ahead_step = d->tb ? LINE : row;
 }
 
 /* Panel j of B by all panels of A. */
-static void multiply_panel(const work *w, const block *x, int64_t j)
+static void multiply_panel(const work *w, const block *x, int64_t j, bool packs)
 {
     const ch_gemm_dims *d = w->d;
     int64_t             size = w->move->bytes, n = ch__least(w->width, x->n - j);
@@ -145,6 +166,7 @@ static void multiply_panel(const work *w, const block *x, int64_t j)
         c.b = at(w->b, d->dtype, x->p * d->ldb + x->j + j);
         c.b_row = d->ldb;
     }
+    c.ahead = c.b;
     c.c_row = is_direct ? d->ldc : w->width;
     for (int64_t i = 0; i < x->m; i += w->micro->rows) {
         int   rows = (int)ch__least(w->micro->rows, x->m - i);
@@ -159,6 +181,8 @@ static void multiply_panel(const work *w, const block *x, int64_t j)
             c.a = at(w->a, d->dtype, (x->i + i) * c.a_row + x->p * c.a_col);
         }
         c.c = is_direct ? to : tile;
+        if (packs)
+            look_ahead(w, x, j + w->width, i, &c);
         w->micro->fn[w->move->type][rows - 1][vectors - 1](&c);
         if (!is_direct)
             w->move->unpack(rows, n, tile, w->width, to, d->ldc, add);
@@ -168,14 +192,17 @@ static void multiply_panel(const work *w, const block *x, int64_t j)
 /* All rows of some columns of C, for one stretch of k: what is packed of B serves them all. */
 static void multiply_columns(const work *w, block x)
 {
-    if (!w->direct_b)
-        pack_b(w, &x);
     for (x.i = 0; x.i < w->d->m; x.i += M_BLOCK) {
+        bool packs = !w->direct_b && x.i == 0;
+
         x.m = ch__least(M_BLOCK, w->d->m - x.i);
         if (!w->direct_a)
             pack_a(w, &x);
-        for (int64_t j = 0; j < x.n; j += w->width)
-            multiply_panel(w, &x, j);
+        for (int64_t j = 0; j < x.n; j += w->width) {
+            if (packs)
+                pack_panel(w, &x, j);
+            multiply_panel(w, &x, j, packs);
+        }
     }
 }
 

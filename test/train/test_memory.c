@@ -186,7 +186,7 @@ static void gradients_share_memory(void **state)
 
     for (int k = 0; k < 3; k++) {
         ch_optimizer_options opt = {.clip_global_norm = k == 2 ? 1 : 0};
-        deep                 d = {NULL};
+        deep                 d = {0};
         ch_layer            *layer[DEEP];
         ch_tuple    *batch = t_tuple(1, (ch_tensor *[]){t_noise(ch_shape_of(2, WIDE), 1)});
         ch_function *f;
