@@ -25,6 +25,7 @@
 
 #define MAX_SIDES   (BENCH_MAX_PEERS + 2)
 #define MAX_ROUNDS  15
+#define DISTURBED   0.15 /* a spread that the median of few rounds does not bear */
 #define MAX_SAMPLES 5
 #define MAX_RUNS    ((int64_t)1 << 40)
 #define ANSWER_S    600
@@ -380,6 +381,24 @@ static void stop_sides(side *s, int n)
         side_stop(&s[i]);
 }
 
+/* All sides in turns; as often again where another program got in the way of one. */
+static void run_rounds(bench *b, const bench_case *c, side *s, int n)
+{
+    int most = b->n_rounds;
+
+    for (int round = 0; round < most; round++) {
+        for (int i = 0; i < n; i++) {
+            if (c->rest && !b->quick)
+                (void)nanosleep(&(struct timespec){.tv_nsec = REST_NS}, NULL);
+            s[i].round[round] = side_block(&s[i]);
+            side_sum_up(&s[i], round + 1);
+        }
+        for (int i = 0; i < n && !b->quick; i++)
+            if (s[i].spread > DISTURBED)
+                most = MAX_ROUNDS;
+    }
+}
+
 void bench_run(bench *b, const bench_case *c)
 {
     side s[MAX_SIDES];
@@ -404,14 +423,7 @@ void bench_run(bench *b, const bench_case *c)
                       1); /* it is ready when it answers; starting would disturb the others */
     for (int i = 0; i < n; i++)
         side_warm_up(b, &s[i]);
-    for (int round = 0; round < b->n_rounds; round++)
-        for (int i = 0; i < n; i++) {
-            if (c->rest && !b->quick)
-                (void)nanosleep(&(struct timespec){.tv_nsec = REST_NS}, NULL);
-            s[i].round[round] = side_block(&s[i]);
-        }
-    for (int i = 0; i < n; i++)
-        side_sum_up(&s[i], b->n_rounds);
+    run_rounds(b, c, s, n);
     stop_sides(s, n);
     report(b, c, s, n);
 }
