@@ -341,12 +341,23 @@ static bool can_join(const ch_node *a, const ch_node *b)
            a->dtype == b->dtype && ch__dims_same(&a->dims, &b->dims);
 }
 
+/* True if the rows of b can be added to an array where it is. In 16 bits each addition would round. */
+static bool can_take(const ch_node *a, const ch_node *b)
+{
+    return !ch__is_sparse(a) && ch__is_sparse(b) && a->dtype == b->dtype &&
+           a->dtype != CH_BF16 && a->dtype != CH_F16 && ch__dims_same(&a->dims, &b->dims);
+}
+
 ch_node *ch__add_gradients(ch_node *a, ch_node *b)
 {
     ch_node *ids, *rows;
 
     if (a == NULL || b == NULL)
         return NULL;
+    if (can_take(a, b))
+        return ch__add_sparse(a, b, false);
+    if (can_take(b, a))
+        return ch__add_sparse(b, a, false);
     if (!can_join(a, b))
         return ch_add(a, b);
     ids = ch_concat(2, (ch_node *[]){a->in[0], b->in[0]}, 0);
