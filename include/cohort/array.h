@@ -92,8 +92,8 @@ typedef struct ch_bag_options {
 
 /* Rows of a table (n_rows, ...) added up over a ragged list: result row r is the sum, or the
  * mean, of the rows whose ids are ids[row_splits[r]] up to, without, ids[row_splits[r + 1]]. The
- * first split is 0; ids past the last one are not looked at, so that lists may be padded.
- * Ids behind the last split are padding, and never looked at. A row without ids is zeros. */
+ * first split is 0; ids past the last one are not looked at, so that lists may be padded. A row
+ * without ids is zeros. */
 CH_API ch_node *ch_embedding_bag(ch_node *table, ch_node *ids, ch_node *row_splits,
                                  const ch_bag_options *opt);
 /* x with rows[i] added to row ids[i], or put in its place: x (n, ...), ids (k), rows (k, ...).

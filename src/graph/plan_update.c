@@ -169,15 +169,27 @@ static void mark_all_late(ch_planner *pl)
  *
  * Late calls, and what is computed for one of them alone, move to where all they wait for has been done:
  * what a late call is the last to need, a gradient most often, is then in the cache still, and its memory
- * is free for the next one. All others stay in their order. */
+ * is free for the next one. So that they need not wait long, checks move up to what they check. All others
+ * stay in their order. */
 
-enum { NOBODY = -1, SEVERAL = -2, STAYS = -3 }; /* instead of a late call's position */
+enum {
+    NOBODY = -1,
+    SEVERAL = -2,
+    STAYS = -3,
+    CHECKS = -4
+}; /* instead of a late call's position */
 
 typedef struct turn {
-    int  after, index; /* goes behind call `after`; both are positions in the old order */
-    int  owner;        /* the late call that it is or is for, or SEVERAL of them, or STAYS */
-    bool is_leaf;      /* needs no input of the step */
+    int after, index; /* goes behind call `after`; both are positions in the old order */
+    int owner; /* the late call that it is or is for, or SEVERAL of them, or STAYS, or CHECKS */
+    bool is_leaf; /* needs no input of the step */
 } turn;
+
+/* Behind the same call: first that call itself, then checks, then the others. */
+static int rank_of(const turn *x)
+{
+    return x->owner == STAYS ? 0 : x->owner == CHECKS ? 1 : 2;
+}
 
 static int by_turn(const void *a, const void *b)
 {
@@ -185,8 +197,8 @@ static int by_turn(const void *a, const void *b)
 
     if (x->after != y->after)
         return x->after < y->after ? -1 : 1;
-    if ((x->owner == STAYS) != (y->owner == STAYS))
-        return x->owner == STAYS ? -1 : 1;
+    if (rank_of(x) != rank_of(y))
+        return rank_of(x) - rank_of(y);
     return (x->index > y->index) - (x->index < y->index);
 }
 
@@ -209,6 +221,21 @@ static int join_owners(int a, int b)
     return a == STAYS || b == STAYS ? STAYS : SEVERAL;
 }
 
+/* True if all that a call does is to fail, or not: it gives no more than it takes. */
+static bool is_check(const ch_node *c)
+{
+    int64_t in = 0, out = 0;
+
+    if ((c->op->flags & CH_OP_CAN_FAIL) == 0 ||
+        (c->op->flags & (CH_OP_COLLECTIVE | CH_OP_EFFECT | CH_OP_RANDOM | CH_OP_HOST)) != 0)
+        return false;
+    for (int k = 0; k < c->n_in; k++)
+        in += ch__bytes(c->in[k]);
+    for (int k = 0; k < c->n_out; k++)
+        out += ch__bytes(&c[k]);
+    return out <= in;
+}
+
 /* Whom each call is for. `owner`: by value id, of those that use it. */
 static void find_owners(ch_planner *pl, turn *turns, int *owner)
 {
@@ -228,6 +255,8 @@ static void find_owners(ch_planner *pl, turn *turns, int *owner)
         turns[i].owner = pl->late[c->id] ? i : mine;
         for (int k = 0; k < c->n_in; k++)
             owner[c->in[k]->id] = join_owners(owner[c->in[k]->id], turns[i].owner);
+        if (is_check(c))
+            turns[i].owner = CHECKS;
     }
 }
 
@@ -236,15 +265,27 @@ static int later(int a, int b)
     return a > b ? a : b;
 }
 
-/* Behind which call c may come: those that make its inputs and, if it is late, all that can fail and
- * all that read what it overwrites. `seen`: by root, the last that has used it so far. */
-static int behind(ch_planner *pl, ch_node *c, int last_fallible, const turn *turns,
-                  const int *seen)
+/* The last of those that make a call's inputs. */
+static int behind_inputs(ch_planner *pl, const ch_node *c, const turn *turns)
 {
-    int after = pl->late[c->id] ? last_fallible : -1;
+    int after = -1;
 
     for (int k = 0; k < c->n_in; k++)
         after = later(after, turns[pl->position[c->in[k]->head->id]].after);
+    return after;
+}
+
+/* Behind which call c may come, besides those that make its inputs: if it is late, all that can fail and
+ * all that read what it overwrites; if not, it would come too early where late ones cannot be yet.
+ * `seen`: by root, the last that has used it so far. */
+static int behind(ch_planner *pl, ch_node *c, int last_fallible, const turn *turns,
+                  const int *seen)
+{
+    int at = pl->position[c->id], after = behind_inputs(pl, c, turns);
+
+    if (!pl->late[c->id])
+        return later(after, (int)ch__least(at, last_fallible));
+    after = later(after, last_fallible);
     for (int k = 0; k < c->n_out; k++) {
         int claim = pl->value[c[k].id].claim;
         int j = claim > 0 ? input_before(pl, claim - 1, &c[k]) : -1;
@@ -255,21 +296,30 @@ static int behind(ch_planner *pl, ch_node *c, int last_fallible, const turn *tur
     return after;
 }
 
-/* What a call waits for was recorded before it: one walk is enough, and one for the leaves of a late
- * call, which are better made when it comes than at once. */
-static void find_turns(ch_planner *pl, turn *turns, int *seen)
+/* Checks go right behind what they check, and what can fail keeps its order: who made a check before
+ * another wants to hear of that one. Returns the last call of all that can fail. */
+static int place_checks(ch_planner *pl, turn *turns)
 {
-    int last_fallible = -1;
+    int last = -1;
 
-    for (int i = 0; i < pl->n_calls; i++)
+    for (int i = 0; i < pl->n_calls; i++) {
+        if (turns[i].owner == CHECKS)
+            turns[i].after = later(last, behind_inputs(pl, pl->call[i], turns));
         if (is_fallible(pl->call[i]))
-            last_fallible = i;
+            last = later(last, turns[i].after);
+    }
+    return last;
+}
+
+/* What a call waits for was recorded before it: one walk is enough. */
+static void place_late(ch_planner *pl, turn *turns, int last_fallible, int *seen)
+{
     for (int i = 0; i < pl->n_values; i++)
         seen[i] = -1;
     for (int i = 0; i < pl->n_calls; i++) {
         ch_node *c = pl->call[i];
 
-        if (turns[i].owner != STAYS)
+        if (turns[i].owner != STAYS && turns[i].owner != CHECKS)
             turns[i].after = behind(pl, c, last_fallible, turns, seen);
         for (int k = 0; k < c->n_in; k++) {
             int root = pl->value[c->in[k]->id].root;
@@ -277,9 +327,25 @@ static void find_turns(ch_planner *pl, turn *turns, int *seen)
             seen[root] = later(seen[root], turns[i].after);
         }
     }
-    for (int i = 0; i < pl->n_calls; i++)
-        if (turns[i].is_leaf && turns[i].owner >= 0)
-            turns[i].after = turns[turns[i].owner].after;
+}
+
+/* The leaves of a late call are better made when they are used first than at once. `first`: by value, when
+ * that is. */
+static void place_leaves(ch_planner *pl, turn *turns, int *first)
+{
+    for (int i = 0; i < pl->n_values; i++)
+        first[i] = CH_AT_END;
+    for (int i = pl->n_calls - 1; i >= 0; i--) {
+        const ch_node *c = pl->call[i];
+
+        if (turns[i].is_leaf && turns[i].owner >= 0 && turns[i].owner != i) {
+            turns[i].after = first[c->id];
+            for (int k = 1; k < c->n_out; k++)
+                turns[i].after = (int)ch__least(turns[i].after, first[c[k].id]);
+        }
+        for (int k = 0; k < c->n_in; k++)
+            first[c->in[k]->id] = (int)ch__least(first[c->in[k]->id], turns[i].after);
+    }
 }
 
 /* The calls in the order of their turns; late ones begin where nothing can fail any more. */
@@ -326,13 +392,33 @@ static ch_status reorder(ch_planner *pl)
     if (rc == CH_OK) {
         find_leaves(pl, turns);
         find_owners(pl, turns, by_value);
-        find_turns(pl, turns, by_value);
+        place_late(pl, turns, place_checks(pl, turns), by_value);
+        place_leaves(pl, turns, by_value);
         qsort(turns, (size_t)pl->n_calls, sizeof(*turns), by_turn);
         rc = take_turns(pl, turns);
     }
     ch__free(turns);
     ch__free(by_value);
     return rc;
+}
+
+/* A slip in the above would be wrong numbers, and nobody would know. */
+static ch_status check_order(ch_planner *pl)
+{
+    for (int i = 0; i < pl->n_calls; i++)
+        pl->position[pl->call[i]->id] = i;
+    for (int i = 0; i < pl->n_calls; i++) {
+        const ch_node *c = pl->call[i];
+
+        for (int k = 0; k < c->n_in; k++)
+            if (pl->position[c->in[k]->head->id] >= i)
+                return ch__fail(CH_INTERNAL, "planned %s before %s, which it needs",
+                                c->op->name, c->in[k]->head->op->name);
+        if (i >= pl->p->n_commit && is_fallible(c))
+            return ch__fail(CH_INTERNAL, "planned %s, which can fail, behind an update",
+                            c->op->name);
+    }
+    return CH_OK;
 }
 
 /* Starts from hoping that every written resource can be updated in place, and gives up on those
@@ -357,6 +443,8 @@ static ch_status choose_in_place(ch_planner *pl)
         }
     }
     rc = reorder(pl);
+    if (rc == CH_OK)
+        rc = check_order(pl);
     if (rc != CH_OK)
         return rc;
     /* The new order may have put a reader of the old value behind its writer. */
