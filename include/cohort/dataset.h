@@ -203,14 +203,16 @@ CH_API ch_dataset *ch_dataset_rebatch(ch_dataset *d, int n, const int64_t *size,
                                       const ch_batch_options *opt);
 
 typedef struct ch_bucket_options {
-    bool          drop_remainder;
-    bool          no_padding;      /* all of a bucket are of one length */
-    bool          pad_to_boundary; /* not to the longest of the batch */
+    bool drop_remainder;
+    bool no_padding;      /* all of a bucket are of one length */
+    bool pad_to_boundary; /* `component` not to the longest of the batch, but to the longest
+                                    * that its bucket may have: its boundary - 1 */
     const double *value;
 } ch_bucket_options;
 
 /* Batches of elements that are about as long: n boundaries make n + 1 buckets, each with its batch
- * size. The length is the first size of `component`. */
+ * size. The length is the first size of `component`; one that equals a boundary is in the bucket
+ * behind it. */
 CH_API ch_dataset *ch_dataset_bucket_by_length(ch_dataset *d, int component, int n,
                                                const int64_t           *boundary,
                                                const int64_t           *batch_size,

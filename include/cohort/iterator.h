@@ -52,8 +52,8 @@ CH_API int ch_iterator_element_spec(const ch_iterator *it, const ch_tensor_spec 
 
 /* The place, in memory that ch_bytes_free returns. Elements that wait in buffers are in it. */
 CH_API CH_MUST_CHECK ch_status ch_iterator_save(ch_iterator *it, void **bytes, size_t *n);
-/* Goes to a place that was saved by an iterator over an equal dataset, by as many replicas. On an
- * error the iterator stays where it was. */
+/* Goes to a place that was saved by an iterator over an equal dataset; options of the dataset and of
+ * the iterator may differ. On an error the iterator stays where it was. */
 CH_API CH_MUST_CHECK ch_status ch_iterator_restore(ch_iterator *it, const void *bytes,
                                                    size_t n);
 

@@ -113,7 +113,7 @@ static const setting settings[] = {
     SETTING(fuse,           bool,  "true",   "fuse elementwise chains"),
     SETTING(epilogue,       bool,  "true",   "fuse biases and activations into the product or convolution before them"),
     SETTING(engines,        bool,  "true",   "use oneDNN where it fits"),
-    SETTING(wait_notice_ms, ms,    "10000",  "for clusters, to come: a wait says whom it waits for after this"),
+    SETTING(wait_notice_ms, ms,    "10000",  "a wait, for input so far, says whom it waits for after this"),
     SETTING(wait_limit_ms,  ms,    "600000", "for clusters, to come: a wait is an error after this"),
     SETTING(interpret,      bool,  "false",  "run node by node: nothing fused, folded or planned together"),
 };

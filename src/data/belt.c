@@ -474,9 +474,9 @@ bool ch__belt_work(ch_belt *l)
     return has_work_ahead(l) && work(l) == CH_OK;
 }
 
-const char *ch__belt_busy(const ch_belt *l)
+const ch_cursor *ch__belt_busy(const ch_belt *l)
 {
-    return l->n_busy > 0 ? l->cursor->stage->name : NULL;
+    return l->n_busy > 0 ? l->cursor : NULL;
 }
 
 /* ---- taking ---- */

@@ -125,9 +125,9 @@ void ch__slot_drop(ch_slot *s); /* frees what is there */
 /* Work of this belt, if there is some: what idle threads do. With the iterator's lock held, which
  * is let go of meanwhile. */
 bool ch__belt_work(ch_belt *l);
-/* With the iterator's lock held: the stage's name while somebody pulls or makes, else NULL. */
-const char *ch__belt_busy(const ch_belt *l);
-void        ch__belt_profile(const ch_belt *l, ch_stage_profile *out);
+/* With the iterator's lock held: the belt's cursor while somebody pulls or makes, else NULL. */
+const ch_cursor *ch__belt_busy(const ch_belt *l);
+void             ch__belt_profile(const ch_belt *l, ch_stage_profile *out);
 /* How long this thread worked for belts so far, by the processor's time. */
 int64_t ch__belt_helped_ns(void);
 

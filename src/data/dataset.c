@@ -216,13 +216,17 @@ ch_status ch__infer_like_input(ch_dataset *d)
     return ch__dataset_like(d, d->in[0]);
 }
 
-/* Tells descriptions apart: FNV-1a of what would be sent, without data and C functions. Options are
- * apart: a place that many threads left is taken up by few. */
+/* Tells descriptions apart: FNV-1a of what would be sent, without data and C functions. Options do
+ * not count: a place that many threads left is taken up by few. */
 static ch_status set_hash(ch_dataset *d)
 {
     void  *bytes = NULL;
     size_t n = 0;
 
+    if (d->stage == &ch__stage_options) {
+        d->hash = d->in[0]->hash;
+        return CH_OK;
+    }
     d->hash = ch__hash(CH_HASH_START, d->stage->name, strlen(d->stage->name));
     for (int i = 0; i < d->n_in; i++)
         d->hash = ch__hash(d->hash, &d->in[i]->hash, sizeof(d->hash));
@@ -235,7 +239,7 @@ static ch_status set_hash(ch_dataset *d)
         d->hash = ch__hash(d->hash, dtype, strlen(dtype) + 1);
         d->hash = ch__hash(d->hash, s->dim, (size_t)s->rank * sizeof(s->dim[0]));
     }
-    if (d->attrs != NULL && d->stage != &ch__stage_options) {
+    if (d->attrs != NULL) {
         ch_status rc = ch__message_pack(d->attrs, &bytes, &n);
 
         if (rc != CH_OK)
@@ -272,6 +276,8 @@ uint64_t ch__dataset_fingerprint(ch_dataset *d)
 
     if (h != 0)
         return h;
+    if (d->stage == &ch__stage_options)
+        return ch__dataset_fingerprint(d->in[0]);
     h = d->hash;
     for (int i = 0; d->data != NULL && i < ch_tuple_count(d->data); i++)
         h = mix_tensor(h, ch_value_at(ch_tuple_at(d->data, i), 0));

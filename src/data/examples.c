@@ -178,7 +178,8 @@ ch_dataset *ch_dataset_parse_examples(ch_dataset *d, int n, const ch_feature *fe
 
     a.features = ch__arena_alloc(&arena, ((size_t)(n > 0 ? n : 0) + 1) * sizeof(*a.features));
     if (a.features == NULL || n < 0 || (n > 0 && feature == NULL))
-        rc = ch__fail(CH_INVALID_ARGUMENT, "parse_examples: %d features", n);
+        rc = ch__fail(CH_INVALID_ARGUMENT, "parse_examples: %d features%s, want at least one",
+                      n, feature == NULL ? " at NULL" : "");
     for (int i = 0; i < n && rc == CH_OK; i++) {
         rc = message_of(&arena, &feature[i], &a.features[i]);
         a.n_features++;

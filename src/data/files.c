@@ -169,7 +169,7 @@ ch_dataset *ch_dataset_file_list(int n, const char *const *path)
 static ch_status files_infer(ch_dataset *d)
 {
     if (CH_ATTRS_OF(d, Cohort__Files)->pattern[0] == '\0')
-        return ch__dataset_fail(d, "an empty pattern");
+        return ch__dataset_fail(d, "its pattern is empty, or NULL");
     return infer_names(d);
 }
 

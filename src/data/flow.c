@@ -404,8 +404,8 @@ const ch_stage ch__stage_concatenate = {
 static ch_dataset *of_several(const ch_stage *stage, int n, ch_dataset *const *d)
 {
     if (n < 1 || d == NULL) {
-        (void)ch__fail(CH_INVALID_ARGUMENT, "%s: %d datasets, want at least one", stage->name,
-                       n);
+        (void)ch__fail(CH_INVALID_ARGUMENT, "%s: %d datasets%s, want at least one", stage->name,
+                       n, d == NULL ? " at NULL" : "");
         return NULL;
     }
     return ch__dataset_new(stage, &(ch_dataset_make){.n_in = n, .in = d});

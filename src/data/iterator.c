@@ -14,6 +14,8 @@
 #include "data/spare.h"
 #include "tensor/print.h"
 
+enum { MOST_REPLICAS = 1 << 16 };
+
 /* ---- waiting ---- */
 
 void ch__iterator_tell(ch_iterator *it)
@@ -38,19 +40,37 @@ static struct timespec in_ms(int64_t ms)
     return t;
 }
 
+/* Of the belts that are worked on, the one nearest to the sources, and what it takes from: one of these is
+ * slow. `whom`: if there is none. */
+static void print_busy(const ch_iterator *it, const char *whom, char *text, size_t size)
+{
+    const ch_cursor *c = NULL;
+    ch_text          t = ch__text(text, size);
+
+    for (int i = 0; i < it->n_belts && c == NULL; i++)
+        c = ch__belt_busy(it->belt[i]);
+    ch__text_add(&t, "%s", c != NULL ? c->stage->name : whom);
+    while (c != NULL && c->n_in > 0 && c->in[0]->belt == NULL) {
+        c = c->in[0];
+        ch__text_add(&t, " < %s", c->stage->name);
+    }
+}
+
 /* Data may take its time: a source may be a user's function that waits for the world. So there is
  * a notice that says whom we wait for, and no limit. */
 void ch__iterator_wait(ch_iterator *it, ch_crowd *crowd, const char *whom)
 {
     struct timespec until = in_ms(ch__config()->wait_notice_ms);
+    char            busy[256];
     int             rc;
 
     crowd->n++;
     rc = pthread_cond_timedwait(&crowd->changed, &it->lock, &until);
     crowd->n--;
-    if (rc != 0)
-        ch__log(CH_LOG_WARNING, "slow-input", "waiting for stage %s of an input pipeline",
-                whom);
+    if (rc != 0) {
+        print_busy(it, whom, busy, sizeof(busy));
+        ch__log(CH_LOG_WARNING, "slow-input", "an input pipeline waits for %s", busy);
+    }
 }
 
 /* ---- threads ---- */
@@ -224,8 +244,11 @@ ch_status ch_iterator_new(ch_dataset *d, const ch_iterator_options *opt, ch_iter
         return ch__fail_at(CH_INVALID_ARGUMENT, "iterator over a dataset that was not made");
     if (opt == NULL)
         opt = &none;
-    if (opt->n_replicas < 0 || opt->ahead < CH_OFF)
-        return ch__fail(CH_INVALID_ARGUMENT, "iterator: %d replicas, %d ahead", opt->n_replicas,
+    if (opt->n_replicas < 0 || opt->n_replicas > MOST_REPLICAS)
+        return ch__fail(CH_INVALID_ARGUMENT, "iterator: n_replicas is %d, want 0 to %d",
+                        opt->n_replicas, MOST_REPLICAS);
+    if (opt->ahead < CH_OFF)
+        return ch__fail(CH_INVALID_ARGUMENT, "iterator: ahead is %d, want 0 or more, or CH_OFF",
                         opt->ahead);
     it = ch__calloc(1, sizeof(*it));
     if (it == NULL)
@@ -386,10 +409,10 @@ static void pause_workers(ch_iterator *it)
     pthread_mutex_lock(&it->lock);
     it->is_paused = true;
     for (int i = 0; i < it->n_belts; i++) {
-        const char *busy = ch__belt_busy(it->belt[i]);
+        const ch_cursor *busy = ch__belt_busy(it->belt[i]);
 
         if (busy != NULL) {
-            ch__iterator_wait(it, &it->others, busy);
+            ch__iterator_wait(it, &it->others, busy->stage->name);
             i = -1; /* who works on may have needed others */
         }
     }
@@ -561,7 +584,7 @@ static void profile_of(const ch_cursor *c, int depth, double share, ch_stage_pro
     }
     p.busy_ns += k->body_ns;
     p.wait_ns += k->body_wait_ns;
-    if (own < n)
+    if (out != NULL && own < n)
         out[own] = p;
     for (int i = 0; i < c->n_in; i++)
         profile_of(c->in[i], depth + 1, share, out, n, at);

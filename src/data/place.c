@@ -311,6 +311,10 @@ void ch__save_fault(ch_saver *s, ch_status rc, const char *text)
 
 void ch__cursor_save(ch_cursor *c, ch_saver *s)
 {
+    if (c->stage == &ch__stage_options) { /* has none, and may be there or not */
+        ch__save_inputs(c, s);
+        return;
+    }
     ch__save_begin(s, c->stage->name);
     ch__save_int(s, c->pass);
     c->stage->save(c, s);
@@ -470,6 +474,8 @@ ch_status ch__load_elements(ch_loader *l, int64_t most, const ch_dataset *like,
 
 ch_status ch__cursor_load(ch_cursor *c, ch_loader *l)
 {
+    if (c->stage == &ch__stage_options)
+        return ch__load_inputs(c, l);
     ch__load_begin(l, c->stage->name);
     l->cursor = c;
     c->pass = ch__load_count(l);

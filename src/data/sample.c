@@ -182,7 +182,8 @@ ch_dataset *ch_dataset_sample_from(int n, ch_dataset *const *d, const double *we
     ch_status      rc = CH_OK;
 
     if (n < 1 || d == NULL) {
-        (void)ch__fail(CH_INVALID_ARGUMENT, "sample: %d datasets, want at least one", n);
+        (void)ch__fail(CH_INVALID_ARGUMENT, "sample: %d datasets%s, want at least one", n,
+                       d == NULL ? " at NULL" : "");
         return NULL;
     }
     if (weight != NULL) {

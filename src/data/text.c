@@ -351,7 +351,8 @@ ch_dataset *ch_dataset_csv(ch_dataset *files, int n, const ch_csv_column *column
     a.separator = opt != NULL ? (uint32_t)(unsigned char)opt->separator : 0;
     a.columns = ch__arena_alloc(&arena, ((size_t)(n > 0 ? n : 0) + 1) * sizeof(*a.columns));
     if (a.columns == NULL || n < 0 || (n > 0 && column == NULL))
-        rc = ch__fail(CH_INVALID_ARGUMENT, "csv: %d columns", n);
+        rc = ch__fail(CH_INVALID_ARGUMENT, "csv: %d columns%s", n,
+                      column == NULL ? " at NULL" : ", want at least one");
     for (int i = 0; i < n && rc == CH_OK; i++) {
         rc = column_message(&arena, &column[i], &a.columns[i]);
         a.n_columns++;
