@@ -448,8 +448,7 @@ static ch_status join(int n, ch_element *const *from, ch_element **out)
 
 typedef struct zipping {
     ch_cursor    base;
-    int          n; /* elements at hand: an error of an input leaves those before it there */
-    ch_element **element;
+    ch_element **element; /* room for one of each input, empty between calls */
 } zipping;
 
 static ch_status zip_infer(ch_dataset *d)
@@ -482,69 +481,44 @@ static ch_status zip_open(ch_cursor *c)
     return z->element == NULL ? ch__fail_memory("zip") : CH_OK;
 }
 
-static void zip_drop(zipping *z)
+/* Input `failed` has no element here: its place is used up in the others too, so that what is behind it
+ * comes with what it belongs to. Whatever they give, one error stands for one place. */
+static ch_status zip_pass_over(ch_cursor *c, int failed, ch_status rc)
 {
-    for (int i = 0; i < z->n; i++)
-        ch__element_free(z->element[i]);
-    z->n = 0;
+    ch_fault why;
+
+    ch__fault_clear(&why);
+    (void)ch__fault_take(&why, rc, -1, NULL);
+    for (int i = failed + 1; i < c->n_in; i++) {
+        ch_element *e = NULL;
+
+        if (ch__cursor_next(c->in[i], &e) == CH_OK)
+            ch__element_free(e);
+    }
+    return ch__fault_raise(&why);
 }
 
 static ch_status zip_next(ch_cursor *c, ch_element **out)
 {
-    zipping *z = (zipping *)c;
-    int      n;
+    ch_element **element = ((zipping *)c)->element;
+    ch_status    rc = CH_OK;
+    int          n = 0;
 
-    while (z->n < c->n_in) {
-        ch_element *e = NULL;
-        ch_status   rc = ch__cursor_next(c->in[z->n], &e);
-
-        if (rc != CH_OK)
-            return rc;
-        if (e == NULL) {
-            zip_drop(z);
-            return CH_OK;
-        }
-        z->element[z->n++] = e;
-    }
-    n = z->n;
-    z->n = 0;
-    return join(n, z->element, out);
-}
-
-static ch_status zip_rewind(ch_cursor *c)
-{
-    zip_drop((zipping *)c);
-    return ch__rewind_inputs(c);
-}
-
-static void zip_save(ch_cursor *c, ch_saver *s)
-{
-    zipping *z = (zipping *)c;
-
-    ch__save_int(s, z->n);
-    for (int i = 0; i < z->n; i++)
-        ch__save_element(s, z->element[i]);
-    ch__save_inputs(c, s);
-}
-
-static ch_status zip_load(ch_cursor *c, ch_loader *l)
-{
-    zipping *z = (zipping *)c;
-    int      n = (int)ch__load_int(l, 0, c->n_in);
-
-    for (int i = 0; i < n && !ch__load_fails(l); i++)
-        if ((z->element[i] = ch__load_element(l, c->dataset->in[i])) != NULL)
-            z->n++;
-    return ch__load_fails(l) ? ch__load_status(l) : ch__load_inputs(c, l);
+    while (n < c->n_in && (rc = ch__cursor_next(c->in[n], &element[n])) == CH_OK &&
+           element[n] != NULL)
+        n++;
+    if (n == c->n_in)
+        return join(n, element, out);
+    if (rc != CH_OK)
+        rc = zip_pass_over(c, n, rc);
+    while (n > 0)
+        ch__element_free(element[--n]);
+    return rc;
 }
 
 static void zip_close(ch_cursor *c)
 {
-    zipping *z = (zipping *)c;
-
-    if (z->element != NULL)
-        zip_drop(z);
-    ch__free(z->element);
+    ch__free(((zipping *)c)->element);
 }
 
 const ch_stage ch__stage_zip = {
@@ -556,9 +530,9 @@ const ch_stage ch__stage_zip = {
     .infer = zip_infer,
     .open = zip_open,
     .next = zip_next,
-    .rewind = zip_rewind,
-    .save = zip_save,
-    .load = zip_load,
+    .rewind = ch__rewind_inputs,
+    .save = ch__save_inputs,
+    .load = ch__load_inputs,
     .close = zip_close,
 };
 

@@ -290,6 +290,83 @@ static void a_place_before_or_behind_an_error_is_taken_up(void **state)
             }
 }
 
+/* ---- zips ---- */
+
+/* Fails for the elements whose bits are set. */
+static ch_status map_but(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    if ((*(const unsigned *)arg >> int_of(in) & 1) != 0)
+        return ch__fail(CH_ABORTED, "element %d is bad", (int)int_of(in));
+    return give(int_of(in), out);
+}
+
+static ch_dataset *all_but(int n, unsigned *bad)
+{
+    return ch_dataset_map_call(ch_dataset_range(0, n, 1), map_but, bad, 1, &one_int, NULL);
+}
+
+/* What the zip of three such inputs gives: of each place all, or one error. */
+static void zip_model(unsigned bad, int n, t_given *g)
+{
+    memset(g, 0, sizeof(*g));
+    for (int i = 0; i < n; i++) {
+        t_add(g, g->n++ > 0 ? " | " : "");
+        if ((bad >> i & 1) != 0)
+            t_add(g, "!ABORTED");
+        else
+            t_add(g, "%d, %d, %d", i, i, i);
+    }
+}
+
+static void a_place_that_fails_in_one_input_of_a_zip_is_used_up_in_all(void **state)
+{
+    enum { LEN = 12 };
+    static unsigned masks[][3] = {{0x8, 0, 0},     {0, 0x8, 0},         {0, 0, 0x8},
+                                  {0x1, 0, 0x800}, {0x18, 0x30, 0x210}, {0, 0xfff, 0}};
+    static t_given  want, got;
+
+    (void)state;
+    for (size_t k = 0; k < sizeof(masks) / sizeof(masks[0]); k++)
+        for (int n = 0; n <= LEN + 1; n++) {
+            unsigned    *bad = masks[k];
+            ch_dataset  *d = ch_dataset_zip(3, (ch_dataset *[]){all_but(LEN, &bad[0]),
+                                                                all_but(LEN + 2, &bad[1]),
+                                                                all_but(LEN + 1, &bad[2])});
+            ch_iterator *it = NULL, *other = NULL;
+            void        *bytes = NULL;
+            size_t       size = 0;
+
+            d = with_threads(d, n % 4 == 0 ? CH_OFF : n % 4);
+            zip_model(bad[0] | bad[1] | bad[2], LEN, &want);
+            memset(&got, 0, sizeof(got));
+            t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it));
+            t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &other));
+            t_take(it, n, &got);
+            t_ok(ch_iterator_save(it, &bytes, &size));
+            t_ok(ch_iterator_restore(other, bytes, size));
+            t_take(other, -1, &got);
+            assert_string_equal(got.text, want.text);
+            memset(&got, 0, sizeof(got));
+            t_ok(ch_iterator_restart(it));
+            t_take(it, -1, &got);
+            assert_string_equal(got.text, want.text);
+            ch_bytes_free(bytes);
+            ch_iterator_unref(it);
+            ch_iterator_unref(other);
+            ch_dataset_unref(d);
+        }
+}
+
+static void rows_behind_an_error_keep_their_labels(void **state)
+{
+    unsigned    bad = 1u << 3;
+    ch_dataset *d =
+        ch_dataset_zip(2, (ch_dataset *[]){all_but(6, &bad), ch_dataset_range(0, 6, 1)});
+
+    (void)state;
+    t_gives(ch_dataset_batch(d, 2, NULL), "0 1, 0 1 | !ABORTED | 2 4, 2 4 | 5, 5");
+}
+
 /* ---- batches ---- */
 
 static ch_status always_bad(void *arg, ch_tuple *in, ch_tuple **out)
@@ -515,6 +592,8 @@ int main(void)
         cmocka_unit_test(without_going_on_an_error_is_the_end),
         cmocka_unit_test(a_generator_that_fails_goes_on_behind_it),
         cmocka_unit_test(a_place_before_or_behind_an_error_is_taken_up),
+        cmocka_unit_test(a_place_that_fails_in_one_input_of_a_zip_is_used_up_in_all),
+        cmocka_unit_test(rows_behind_an_error_keep_their_labels),
         cmocka_unit_test(a_batch_collects_no_errors),
         cmocka_unit_test(a_batch_that_an_error_interrupts_is_filled_behind_it),
         cmocka_unit_test(a_dropped_iterator_waits_for_no_more_than_the_current_elements),
