@@ -72,7 +72,8 @@ typedef struct ch_generator {
 } ch_generator;
 /* `make` is called for every iterator with `arg`, and gives what its functions are called with;
  * `drop` ends that; both are called by one thread at a time. With both NULL, `arg` is, and there can
- * be one iterator at a time; what is done with each element (flat_map ...) cannot have such a one. */
+ * be one iterator at a time, in which it stands once; a second is FAILED_PRECONDITION. What is done
+ * with each element (flat_map ...) cannot have such a one. */
 CH_API ch_dataset *ch_dataset_generator(const ch_generator *g,
                                         ch_status (*make)(void *arg, void **out),
                                         void (*drop)(void *state), void *arg);
@@ -237,7 +238,8 @@ CH_API ch_dataset *ch_dataset_repeat(ch_dataset *d, int64_t count);
 CH_API ch_dataset *ch_dataset_shard(ch_dataset *d, int64_t n, int64_t index);
 CH_API ch_dataset *ch_dataset_take(ch_dataset *d, int64_t count); /* CH_INFINITE: all */
 CH_API ch_dataset *ch_dataset_skip(ch_dataset *d, int64_t count); /* CH_INFINITE: all */
-/* The components of all, next to each other; ends with the shortest. */
+/* The components of all, next to each other; ends with the shortest. An element that one of them fails
+ * for is left out of the others too: one error, and what is behind it stays together. */
 CH_API ch_dataset *ch_dataset_zip(int n, ch_dataset *const *d);
 /* One after the other; of equal dtypes and ranks. */
 CH_API ch_dataset *ch_dataset_concatenate(int n, ch_dataset *const *d);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "data/iterator.h"
 #include "data/random.h"
@@ -61,6 +62,17 @@ static ch_status open_inputs(ch_cursor *c)
     return CH_OK;
 }
 
+/* All inputs are opened in turn, but for one alone, which may be opened again. */
+static uint64_t path_of(const ch_cursor *parent)
+{
+    int at;
+
+    if (parent == NULL)
+        return CH_HASH_START;
+    at = parent->dataset->n_in > 1 ? parent->n_in : 0;
+    return ch__hash(parent->path, &at, sizeof(at));
+}
+
 static ch_cursor *cursor_new(ch_iterator *it, const ch_stage *stage, ch_dataset *d,
                              ch_cursor *parent)
 {
@@ -72,6 +84,7 @@ static ch_cursor *cursor_new(ch_iterator *it, const ch_stage *stage, ch_dataset 
     c->dataset = d;
     c->it = it;
     c->parent = parent;
+    c->path = path_of(parent);
     c->skips = parent != NULL ? parent->skips : it->skips_made;
     c->first_pass = c->pass = parent != NULL ? parent->first_pass : 0;
     return c;

@@ -76,6 +76,10 @@ typedef struct ch_stage {
 typedef struct ch_turn {
     atomic_int      refs;
     pthread_mutex_t lock;
+    /* Who has the one state of a generator without `make`: cursors of one place in one iterator. */
+    struct ch_iterator *user;
+    uint64_t            path;
+    int                 n_users; /* two while one takes the other's place */
 } ch_turn;
 
 /* A C function of the program's: cannot be encoded. */
@@ -202,8 +206,9 @@ struct ch_cursor {
     ch_cursor      *parent;
     int             n_in;
     ch_cursor     **in;
-    int64_t         pass; /* first_pass, and how often it was rewound */
-    int64_t first_pass;   /* 0; in a body a number of its own, so that each draws others */
+    uint64_t path; /* from the root: equal for one that takes another's place, and else not */
+    int64_t  pass; /* first_pass, and how often it was rewound */
+    int64_t  first_pass;  /* 0; in a body a number of its own, so that each draws others */
     struct ch_belt *belt; /* works ahead for it (data/belt.h); NULL: nothing does */
     int64_t         kept; /* bytes of elements, as far as they are counted (data/budget.h) */
     ch_counts       counts;

@@ -238,7 +238,7 @@ ch_dataset *ch_dataset_range(int64_t from, int64_t to, int64_t step)
 typedef struct generating {
     ch_cursor base;
     void     *state;
-    bool      is_made, has_ended;
+    bool      is_made, is_user, has_ended;
 } generating;
 
 static ch_status generator_infer(ch_dataset *d)
@@ -247,6 +247,42 @@ static ch_status generator_infer(ch_dataset *d)
         return ch__dataset_fail(d, "it calls a C function, which this process does not have");
     d->shares_state = d->call.make == NULL;
     return ch__dataset_told(d, CH_ATTRS_OF(d, Cohort__ElementSpec));
+}
+
+/* One state serves one cursor, and the one that takes its place in the same iterator. */
+static ch_status use_state(generating *g)
+{
+    ch_cursor *c = &g->base;
+    ch_turn   *t = c->dataset->call.turn;
+    bool       is_mine;
+
+    pthread_mutex_lock(&t->lock);
+    is_mine = t->user == c->it;
+    g->is_user = t->n_users == 0 || (is_mine && t->path == c->path);
+    if (g->is_user) {
+        t->user = c->it;
+        t->path = c->path;
+        t->n_users++;
+    }
+    pthread_mutex_unlock(&t->lock);
+    if (g->is_user)
+        return CH_OK;
+    return ch__fail(
+        CH_FAILED_PRECONDITION,
+        "generator: it has no `make`, and so one state, which %s uses already; give "
+        "ch_dataset_generator a function `make` that makes a state for each",
+        is_mine ? "another stage of this dataset" : "another iterator");
+}
+
+static void leave_state(generating *g)
+{
+    ch_turn *t = g->base.dataset->call.turn;
+
+    if (!g->is_user)
+        return;
+    pthread_mutex_lock(&t->lock);
+    t->n_users--;
+    pthread_mutex_unlock(&t->lock);
 }
 
 static ch_status generator_open(ch_cursor *c)
@@ -260,6 +296,8 @@ static ch_status generator_open(ch_cursor *c)
         pthread_mutex_lock(&call->turn->lock);
         rc = call->make(call->arg, &g->state);
         pthread_mutex_unlock(&call->turn->lock);
+    } else {
+        rc = use_state(g);
     }
     g->is_made = rc == CH_OK;
     if (rc == CH_OK && call->make == NULL && call->generator.restart != NULL)
@@ -372,6 +410,7 @@ static void generator_close(ch_cursor *c)
         call->drop(g->state);
         pthread_mutex_unlock(&call->turn->lock);
     }
+    leave_state(g);
 }
 
 const ch_stage ch__stage_generator = {

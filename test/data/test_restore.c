@@ -198,6 +198,85 @@ static void a_generator_without_a_place_stays_where_it_is(void **state)
     ch_dataset_unref(without);
 }
 
+static void a_generator_of_one_state_serves_one_iterator_at_a_time(void **state)
+{
+    counter      c = {0};
+    ch_dataset  *d = counting(&c), *more = ch_dataset_batch(ch_dataset_ref(d), 2, NULL);
+    ch_iterator *it = NULL, *other = NULL;
+    void        *bytes = NULL;
+    size_t       n = 0;
+
+    (void)state;
+    t_ok(ch_iterator_new(d, NULL, &it));
+    expect(it, 0, 5);
+    t_refused(ch_iterator_new(d, NULL, &other), CH_FAILED_PRECONDITION, "generator", "`make`");
+    t_refused(ch_iterator_new(more, NULL, &other), CH_FAILED_PRECONDITION, "generator",
+              "another iterator");
+    assert_null(other);
+    expect(it, 5, 5); /* which the others did not move */
+    t_ok(ch_iterator_restart(it));
+    expect(it, 0, 5);
+    t_ok(ch_iterator_save(it, &bytes, &n));
+    expect(it, 5, 1);
+    t_ok(ch_iterator_restore(it, bytes, n));
+    c.refuses = true;
+    c.last = -1;
+    t_refused(ch_iterator_new(d, NULL, &other), CH_FAILED_PRECONDITION, "generator", "`make`");
+    t_refused(ch_iterator_restore(it, bytes, n - 1), CH_INVALID_ARGUMENT, "restore", "");
+    t_refused(ch_iterator_new(d, NULL, &other), CH_FAILED_PRECONDITION, "generator", "`make`");
+    ch_iterator_unref(it);
+    t_ok(ch_iterator_new(d, NULL, &it)); /* now that it is free */
+    expect(it, 0, 5);
+    ch_iterator_unref(it);
+    ch_bytes_free(bytes);
+    ch_dataset_unref(d);
+    ch_dataset_unref(more);
+}
+
+/* Also where it stands in two places of one dataset. */
+static void a_generator_of_one_state_serves_one_stage(void **state)
+{
+    counter     c = {0};
+    ch_dataset *g = counting(&c);
+    ch_dataset *both[] = {
+        ch_dataset_zip(2, (ch_dataset *[]){ch_dataset_ref(g), ch_dataset_ref(g)}),
+        ch_dataset_concatenate(2, (ch_dataset *[]){ch_dataset_ref(g), ch_dataset_ref(g)}),
+        ch_dataset_zip(2, (ch_dataset *[]){ch_dataset_take(ch_dataset_ref(g), 3),
+                                           ch_dataset_take(ch_dataset_ref(g), 3)}),
+    };
+    ch_iterator *it = NULL;
+
+    for (size_t i = 0; i < sizeof(both) / sizeof(both[0]); i++) {
+        assert_non_null(both[i]);
+        t_refused(ch_iterator_new(both[i], NULL, &it), CH_FAILED_PRECONDITION, "generator",
+                  "another stage of this dataset");
+        assert_null(it);
+        ch_dataset_unref(both[i]);
+    }
+    t_ok(ch_iterator_new(g, NULL, &it)); /* nothing of that stays */
+    expect(it, 0, 5);
+    ch_iterator_unref(it);
+    ch_dataset_unref(g);
+    (void)state;
+}
+
+/* A cache opens what is below it anew, before it lets go of what it had. */
+static void a_generator_below_a_cache_is_opened_again(void **state)
+{
+    counter      c = {0};
+    ch_dataset  *d = ch_dataset_cache(ch_dataset_take(counting(&c), 6), NULL);
+    ch_iterator *it = NULL;
+
+    (void)state;
+    t_ok(ch_iterator_new(d, NULL, &it));
+    for (int i = 0; i < 3; i++) {
+        expect(it, 0, i == 1 ? 6 : 2);
+        t_ok(ch_iterator_restart(it));
+    }
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+}
+
 /* ---- functions below a cache, which asks for its elements anew ---- */
 
 static ch_status as_it_is(void *arg, ch_tuple *in, ch_tuple **out)
@@ -308,6 +387,9 @@ int main(void)
         cmocka_unit_test(a_generator_is_not_called_while_it_is_moved),
         cmocka_unit_test(a_place_that_is_refused_leaves_the_iterator_where_it_was),
         cmocka_unit_test(a_generator_without_a_place_stays_where_it_is),
+        cmocka_unit_test(a_generator_of_one_state_serves_one_iterator_at_a_time),
+        cmocka_unit_test(a_generator_of_one_state_serves_one_stage),
+        cmocka_unit_test(a_generator_below_a_cache_is_opened_again),
         cmocka_unit_test(a_function_below_a_cache_is_called_by_one_thread),
         cmocka_unit_test(nothing_is_done_beforehand_where_that_is_off),
         cmocka_unit_test(take_while_ends_at_the_first_and_stays_ended),
