@@ -8,8 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static _Thread_local char message[CH_FAULT_TEXT];
-static _Thread_local bool is_limit; /* what it is about */
+static _Thread_local char      message[CH_FAULT_TEXT];
+static _Thread_local bool      is_limit; /* what it is about */
+static _Thread_local ch_status code;     /* what was returned with it */
 
 /* Declared in cohort/status.h; here, where the message is. */
 const char *ch_error_message(void)
@@ -41,6 +42,7 @@ ch_status ch__failv(ch_status rc, const char *format, va_list args)
         mark_cut(text);
     memcpy(message, text, strlen(text) + 1);
     is_limit = false;
+    code = rc;
     return rc;
 }
 
@@ -102,6 +104,17 @@ ch_status ch__fail_at(ch_status rc, const char *format, ...)
     ch__fail(rc, "%s: %s", where, message);
     is_limit = was_limit;
     return rc;
+}
+
+ch_status ch__fail_still(const char *format, ...)
+{
+    char    where[CH_FAULT_TEXT];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(where, sizeof(where), format, args);
+    va_end(args);
+    return ch__fail_at(message[0] != '\0' ? code : CH_INVALID_ARGUMENT, "%s", where);
 }
 
 enum { FAULT_NONE, FAULT_WRITING, FAULT_THERE };

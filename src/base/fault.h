@@ -36,6 +36,10 @@ ch_status ch__want_given(const char *call, const char *a, const void *is_a, cons
 ch_status ch__fail_at(ch_status rc, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 
+/* The same for what an earlier call failed to make: returns that call's code, INVALID_ARGUMENT if none
+ * failed. */
+ch_status ch__fail_still(const char *format, ...) __attribute__((format(printf, 1, 2), cold));
+
 typedef struct ch_fault {
     atomic_int state; /* 0: none, 1: being written, 2: there */
     ch_status  code;
@@ -60,6 +64,7 @@ ch_status ch__fault_raise(const ch_fault *f);
 #define ch__fail(rc, ...)     ((void)ch__fail(rc, __VA_ARGS__), (rc))
 #define ch__fail_limit(...)   ((void)ch__fail_limit(__VA_ARGS__), CH_RESOURCE_EXHAUSTED)
 #define ch__fail_memory(what) ((void)ch__fail_memory(what), CH_RESOURCE_EXHAUSTED)
+#define ch__fail_still(...)   ((void)ch__fail_still(__VA_ARGS__), CH_INVALID_ARGUMENT)
 /* Nor that what was wanted is there. */
 #define ch__want_given(call, a, is_a, b, is_b)                                                 \
     (((a) != NULL && (is_a) == NULL) || ((b) != NULL && (is_b) == NULL)                        \

@@ -171,7 +171,10 @@ ch_status ch_dataset_encode(const ch_dataset *d, void **bytes, size_t *n)
     ch_status        rc;
 
     if (d == NULL)
-        return ch__fail_at(CH_INVALID_ARGUMENT, "encoding a dataset that was not made");
+        return ch__fail_still("encoding a dataset that was not made");
+    rc = ch__want_given("encoding a dataset", "bytes", bytes, "n", n);
+    if (rc != CH_OK)
+        return rc;
     rc = write_tree(&w, d);
     m.format = FORMAT;
     m.n_stages = (size_t)w.n;
@@ -325,7 +328,7 @@ static ch_status read_stage(reader *r, const Cohort__Stage *m)
         rc = read_parts(r, stage, m, &attrs, &make);
     if (rc == CH_OK) {
         d = ch__dataset_new(stage, &make);
-        rc = d == NULL ? CH_INVALID_ARGUMENT : CH_OK;
+        rc = d == NULL ? ch__fail_still("stage %d", r->n) : CH_OK;
     } else {
         let_go(&make);
     }
@@ -382,8 +385,11 @@ static ch_status read_pipeline(reader *r, const void *bytes, size_t n)
 ch_status ch_dataset_decode(const void *bytes, size_t n, ch_dataset **out)
 {
     reader    r = {.left_for_them = ((size_t)16 << 20) + 2 * n};
-    ch_status rc = read_pipeline(&r, bytes, n);
+    ch_status rc = ch__want_given("decoding a dataset", "bytes", bytes, "out", out);
 
+    if (rc != CH_OK)
+        return rc;
+    rc = read_pipeline(&r, bytes, n);
     if (rc == CH_OK)
         *out = ch_dataset_ref(r.made[r.n - 1]);
     for (int i = 0; i < r.n; i++)

@@ -188,7 +188,7 @@ static ch_status take_parts(ch_dataset *d, const ch_dataset_make *m)
     if (d->in == NULL)
         return ch__fail_memory(d->stage->name);
     if (!complete)
-        return ch__fail_at(CH_INVALID_ARGUMENT, "%s", d->stage->name);
+        return ch__fail_still("%s", d->stage->name);
     for (int i = 0; i < d->n_in; i++) {
         d->depth = d->in[i]->depth >= d->depth ? d->in[i]->depth + 1 : d->depth;
         d->shares_state |= d->in[i]->shares_state;
@@ -371,7 +371,8 @@ int64_t ch_dataset_cardinality(const ch_dataset *d)
 
 int ch_dataset_element_spec(const ch_dataset *d, const ch_tensor_spec **out)
 {
-    *out = d != NULL ? d->spec : NULL;
+    if (out != NULL)
+        *out = d != NULL ? d->spec : NULL;
     return d != NULL ? d->n_parts : 0;
 }
 
@@ -411,6 +412,8 @@ int ch_dataset_print(const ch_dataset *d, char *text, size_t size)
 
     if (d != NULL)
         print_tree(d, 0, "", &t);
+    else
+        ch__text_add(&t, "NULL");
     return ch__text_length(&t);
 }
 

@@ -424,8 +424,10 @@ ch_status ch_dataset_distribute(ch_dataset *d, const ch_input_context *context,
     ch_status                rc;
 
     if (d == NULL)
-        return ch__fail_at(CH_INVALID_ARGUMENT, "distributing a dataset that was not made");
-    rc = check_context(&c);
+        return ch__fail_still("distributing a dataset that was not made");
+    rc = ch__want_given("distributing a dataset", "out", out, NULL, NULL);
+    if (rc == CH_OK)
+        rc = check_context(&c);
     if (rc == CH_OK)
         rc = check_can_be_cut(d, &c);
     if (rc != CH_OK)
@@ -445,7 +447,7 @@ ch_status ch_dataset_distribute(ch_dataset *d, const ch_input_context *context,
     if (c.n_replicas > 1)
         divided = ch_dataset_prefetch(divided, c.n_replicas);
     if (divided == NULL)
-        return CH_INVALID_ARGUMENT; /* it was said why */
+        return ch__fail_still("distributing a dataset");
     *out = divided;
     return CH_OK;
 }
@@ -490,6 +492,6 @@ ch_status ch_dataset_from_function(ch_input_fn fn, void *arg, const ch_input_con
     *out = fn(&c, arg);
     if (*out != NULL)
         return CH_OK;
-    return ch__fail_at(CH_INVALID_ARGUMENT, "the function's dataset for worker %d of %d",
-                       c.pipeline, c.n_pipelines);
+    return ch__fail_still("the function's dataset for worker %d of %d", c.pipeline,
+                          c.n_pipelines);
 }

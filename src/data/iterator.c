@@ -241,7 +241,10 @@ ch_status ch_iterator_new(ch_dataset *d, const ch_iterator_options *opt, ch_iter
     ch_status                        rc;
 
     if (d == NULL)
-        return ch__fail_at(CH_INVALID_ARGUMENT, "iterator over a dataset that was not made");
+        return ch__fail_still("iterator over a dataset that was not made");
+    rc = ch__want_given("iterator", "out", out, NULL, NULL);
+    if (rc != CH_OK)
+        return rc;
     if (opt == NULL)
         opt = &none;
     if (opt->n_replicas < 0 || opt->n_replicas > MOST_REPLICAS)
@@ -351,8 +354,10 @@ static ch_status fill_group(ch_iterator *it, bool *is_end)
 ch_status ch_iterator_next(ch_iterator *it, ch_tuple **out)
 {
     bool      is_end = false;
-    ch_status rc;
+    ch_status rc = ch__want_given("iterator", "the iterator", it, "out", out);
 
+    if (rc != CH_OK)
+        return rc;
     if (it->has_failed && !it->go_on)
         return ch__fail(
             CH_FAILED_PRECONDITION,
@@ -375,8 +380,10 @@ ch_status ch_iterator_next(ch_iterator *it, ch_tuple **out)
 ch_status ch_iterator_get_next(ch_iterator *it, ch_tuple **out)
 {
     ch_tuple *t = NULL;
-    ch_status rc = ch_iterator_next(it, &t);
+    ch_status rc = ch__want_given("iterator", "the iterator", it, "out", out);
 
+    if (rc == CH_OK)
+        rc = ch_iterator_next(it, &t);
     if (rc == CH_OK && t == NULL)
         return ch__fail(CH_OUT_OF_RANGE, "iterator: end of the data");
     if (rc == CH_OK)
@@ -386,6 +393,10 @@ ch_status ch_iterator_get_next(ch_iterator *it, ch_tuple **out)
 
 ch_status ch_iterator_restart(ch_iterator *it)
 {
+    ch_status rc = ch__want_given("restart", "the iterator", it, NULL, NULL);
+
+    if (rc != CH_OK)
+        return rc;
     drop_group(it);
     it->has_failed = it->has_ended = false;
     return ch__cursor_rewind(it->root);
@@ -393,12 +404,12 @@ ch_status ch_iterator_restart(ch_iterator *it)
 
 int ch_iterator_element_spec(const ch_iterator *it, const ch_tensor_spec **out)
 {
-    return ch_dataset_element_spec(it->dataset, out);
+    return ch_dataset_element_spec(it != NULL ? it->dataset : NULL, out);
 }
 
 int64_t ch_iterator_skipped(const ch_iterator *it)
 {
-    return atomic_load(&it->root->skips->n);
+    return it != NULL ? atomic_load(&it->root->skips->n) : 0;
 }
 
 /* ---- places ---- */
@@ -429,8 +440,12 @@ static void wake_workers(ch_iterator *it)
 
 ch_status ch_iterator_save(ch_iterator *it, void **bytes, size_t *n)
 {
-    ch_status rc;
+    ch_status rc = ch__want_given("saving a place", "the iterator", it, NULL, NULL);
 
+    if (rc == CH_OK)
+        rc = ch__want_given("saving a place", "bytes", bytes, "n", n);
+    if (rc != CH_OK)
+        return rc;
     pause_workers(it);
     rc = ch__place_save(it->root, it->dataset->hash, bytes, n);
     wake_workers(it);
@@ -514,8 +529,10 @@ ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
     Cohort__Place *place = NULL;
     void          *here = NULL;
     size_t         n_here = 0;
-    ch_status      rc = ch__place_read(it->dataset->hash, bytes, n, &place);
+    ch_status      rc = ch__want_given("restore", "the iterator", it, "bytes", bytes);
 
+    if (rc == CH_OK)
+        rc = ch__place_read(it->dataset->hash, bytes, n, &place);
     if (rc != CH_OK)
         return rc;
     pause_workers(it);
@@ -594,6 +611,8 @@ int ch_iterator_profile(ch_iterator *it, ch_stage_profile *out, int n)
 {
     int at = 0;
 
+    if (it == NULL)
+        return 0;
     pthread_mutex_lock(&it->lock);
     profile_of(it->root->in[0], 0, share_of(it->root), out, out != NULL ? n : 0, &at);
     pthread_mutex_unlock(&it->lock);
@@ -614,10 +633,12 @@ static int64_t waited_ns(ch_iterator *it)
 int ch_iterator_print_profile(ch_iterator *it, char *text, size_t size)
 {
     int               n = ch_iterator_profile(it, NULL, 0);
-    ch_stage_profile *p = ch__calloc((size_t)n, sizeof(*p));
+    ch_stage_profile *p = it != NULL ? ch__calloc((size_t)n, sizeof(*p)) : NULL;
     ch_text           t = ch__text(text, size);
     double            sum = 0;
 
+    if (it == NULL)
+        ch__text_add(&t, "NULL");
     if (p == NULL)
         return ch__text_length(&t);
     n = (int)ch__least(n, ch_iterator_profile(it, p, n)); /* stages come and go */

@@ -61,8 +61,12 @@ static unsigned char *room_for(room *r, size_t n)
 
 ch_status ch_example_new(ch_example **out)
 {
-    ch_example *e = ch__calloc(1, sizeof(*e));
+    ch_example *e;
+    ch_status   rc = ch__want_given("example", "out", out, NULL, NULL);
 
+    if (rc != CH_OK)
+        return rc;
+    e = ch__calloc(1, sizeof(*e));
     if (e == NULL)
         return ch__fail_memory("example");
     *out = e;
@@ -71,6 +75,8 @@ ch_status ch_example_new(ch_example **out)
 
 void ch_example_clear(ch_example *e)
 {
+    if (e == NULL)
+        return;
     for (int i = 0; i < e->n; i++) {
         ch__free(e->feature[i].name);
         ch__free(e->feature[i].field.data);
@@ -299,8 +305,10 @@ static ch_status check_feature(const char *name, const ch_tensor *t)
 ch_status ch_example_set(ch_example *e, const char *name, ch_tensor *t)
 {
     ch_tensor *plain = NULL;
-    ch_status  rc = t != NULL ? ch_tensor_contiguous(t, &plain) : CH_OK;
+    ch_status  rc = ch__want_given("example", "the example", e, NULL, NULL);
 
+    if (rc == CH_OK && t != NULL)
+        rc = ch_tensor_contiguous(t, &plain);
     if (rc == CH_OK)
         rc = check_feature(name, plain);
     if (rc == CH_OK) {
@@ -316,7 +324,10 @@ ch_status ch_example_encode(ch_example *e, ch_str *out)
 {
     size_t         features = 0, all;
     unsigned char *at;
+    ch_status      rc = ch__want_given("example", "the example", e, "out", out);
 
+    if (rc != CH_OK)
+        return rc;
     for (int i = 0; i < e->n; i++)
         features += e->feature[i].field.n;
     all = field_bytes(features);

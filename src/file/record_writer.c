@@ -12,11 +12,15 @@ struct ch_record_writer {
 ch_status ch_record_writer_open(const char *path, const ch_save_options *opt,
                                 ch_record_writer **out)
 {
-    ch_record_writer *x = ch__calloc(1, sizeof(*x));
+    ch_record_writer *x;
+    ch_status         rc = ch__want_given("TFRecord file", "path", path, "out", out);
 
+    if (rc != CH_OK)
+        return rc;
+    x = ch__calloc(1, sizeof(*x));
     if (x == NULL)
         return ch__fail_memory("TFRecord file");
-    ch_status rc = ch__writer_open(path, opt, &x->w);
+    rc = ch__writer_open(path, opt, &x->w);
     if (rc != CH_OK) {
         ch__free(x);
         return rc;
@@ -28,8 +32,10 @@ ch_status ch_record_writer_open(const char *path, const ch_save_options *opt,
 ch_status ch_record_writer_add(ch_record_writer *x, ch_str record)
 {
     unsigned char head[12], foot[4];
-    ch_status     rc;
+    ch_status     rc = ch__want_given("TFRecord file", "the writer", x, NULL, NULL);
 
+    if (rc != CH_OK)
+        return rc;
     if (record.data == NULL && record.size > 0)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: a record of %zu bytes at NULL",
                         ch__writer_path(x->w), record.size);
@@ -45,15 +51,20 @@ ch_status ch_record_writer_add(ch_record_writer *x, ch_str record)
 ch_status ch_record_writer_add_example(ch_record_writer *x, ch_example *e)
 {
     ch_str    bytes;
-    ch_status rc = ch_example_encode(e, &bytes);
+    ch_status rc = ch__want_given("TFRecord file", "the writer", x, "the example", e);
 
+    if (rc == CH_OK)
+        rc = ch_example_encode(e, &bytes);
     return rc == CH_OK ? ch_record_writer_add(x, bytes) : rc;
 }
 
 ch_status ch_record_writer_close(ch_record_writer *x)
 {
-    ch_status rc = ch__writer_commit(x->w);
+    ch_status rc = ch__want_given("TFRecord file", "the writer", x, NULL, NULL);
 
+    if (rc != CH_OK)
+        return rc;
+    rc = ch__writer_commit(x->w);
     ch__free(x);
     return rc;
 }
