@@ -37,6 +37,12 @@
 #define CH_MUST_CHECK
 #endif
 
+#if defined(__GNUC__)
+#define CH_LIKE_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#else
+#define CH_LIKE_PRINTF(text, first)
+#endif
+
 /* Name, number, what it means, and the largest thing it breaks: nothing, this CALL, the
  * PEER it was made to, or the whole JOB. Retry policy reads the last column. */
 /* clang-format off */
@@ -83,6 +89,17 @@ CH_API ch_breaks ch_status_breaks(ch_status rc);
 /* Why the last call that failed on this thread failed; "" if none did. Valid until the
  * next failure on this thread. */
 CH_API const char *ch_error_message(void);
+
+/* For C functions that the library calls -- of map_call, filter_call, take_while_call, generators,
+ * input functions (dataset.h): sets this thread's message, as printf would, and returns `rc`.
+ *
+ *     if (image == NULL)
+ *         return ch_fail(CH_DATA_LOSS, "%s is no JPEG file", path);
+ *
+ * The error that the program gets has it behind where it was: "map, element 4: a.jpg is no JPEG
+ * file". A function that returns a status and says nothing gets the status's own words. A message
+ * that does not fit 1023 bytes is cut. CH_OK sets nothing. */
+CH_API ch_status ch_fail(ch_status rc, const char *format, ...) CH_LIKE_PRINTF(2, 3);
 
 /* In an options struct: not at all, where zero is "as usual". */
 #define CH_OFF (-1)

@@ -11,6 +11,7 @@
 static _Thread_local char      message[CH_FAULT_TEXT];
 static _Thread_local bool      is_limit; /* what it is about */
 static _Thread_local ch_status code;     /* what was returned with it */
+static _Thread_local uint64_t  n_faults;
 
 /* Declared in cohort/status.h; here, where the message is. */
 const char *ch_error_message(void)
@@ -43,6 +44,7 @@ ch_status ch__failv(ch_status rc, const char *format, va_list args)
     memcpy(message, text, strlen(text) + 1);
     is_limit = false;
     code = rc;
+    n_faults++;
     return rc;
 }
 
@@ -70,6 +72,29 @@ ch_status ch__fail(ch_status rc, const char *format, ...)
     ch__failv(rc, format, args);
     va_end(args);
     return rc;
+}
+
+/* Declared in cohort/status.h; what callers give is not trusted as the library's own is. */
+ch_status ch_fail(ch_status rc, const char *format, ...)
+{
+    va_list args;
+
+    if (rc == CH_OK)
+        return rc;
+    va_start(args, format);
+    ch__failv(rc, format != NULL ? format : ch_status_text(rc), args);
+    va_end(args);
+    return rc;
+}
+
+uint64_t ch__fail_mark(void)
+{
+    return n_faults;
+}
+
+ch_status ch__fail_since(uint64_t mark, ch_status rc)
+{
+    return rc == CH_OK || n_faults != mark ? rc : ch__fail(rc, "%s", ch_status_text(rc));
 }
 
 ch_status ch__fail_memory(const char *what)

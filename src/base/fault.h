@@ -12,6 +12,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "cohort/status.h"
 
@@ -26,6 +27,10 @@ ch_status ch__failv(ch_status rc, const char *format, va_list args) __attribute_
 ch_status ch__fail_memory(const char *what) __attribute__((cold));
 /* RESOURCE_EXHAUSTED because of a limit that the caller set, or could: more memory would not help. */
 ch_status ch__fail_limit(const char *format, ...) __attribute__((format(printf, 1, 2), cold));
+/* Around a call of a function of the program's, which may return a status and say nothing: then the
+ * message is the status's own words, and not what an earlier fault left. */
+uint64_t  ch__fail_mark(void);
+ch_status ch__fail_since(uint64_t mark, ch_status rc);
 /* Whether this thread's last fault was one of those. */
 bool ch__failed_at_limit(void);
 /* CH_OK if both are there; else INVALID_ARGUMENT, "<call>: <a> is NULL". A NULL in the place of

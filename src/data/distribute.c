@@ -483,15 +483,19 @@ ch_status ch_dataset_from_function(ch_input_fn fn, void *arg, const ch_input_con
 {
     ch_input_context c = settled(context);
     ch_status        rc = check_context(&c);
+    uint64_t         mark;
 
     if (rc != CH_OK)
         return rc;
     if (fn == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "dataset of worker %d of %d: no function",
                         c.pipeline, c.n_pipelines);
+    mark = ch__fail_mark();
     *out = fn(&c, arg);
     if (*out != NULL)
         return CH_OK;
+    if (mark == ch__fail_mark())
+        (void)ch__fail(CH_INVALID_ARGUMENT, "it gave none, and said nothing (ch_fail)");
     return ch__fail_still("the function's dataset for worker %d of %d", c.pipeline,
                           c.n_pipelines);
 }

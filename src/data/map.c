@@ -101,7 +101,9 @@ static ch_status map_call(ch_cursor *c, ch_element *e, ch_element **out)
     ch_status           rc = ch__element_to_tuple(e, c->dataset->in[0]->spec, &in);
 
     if (rc == CH_OK && (rc = begin_turn(c)) == CH_OK) {
-        rc = call->map(call->arg, in, &given);
+        uint64_t mark = ch__fail_mark();
+
+        rc = ch__fail_since(mark, call->map(call->arg, in, &given));
         end_turn(c);
     }
     ch_tuple_unref(in);
@@ -258,7 +260,9 @@ static ch_status ask_call(ch_cursor *c, const ch_element *e, bool *keep)
     if (rc == CH_OK)
         rc = ch__element_to_tuple(shared, c->dataset->in[0]->spec, &in);
     if (rc == CH_OK && (rc = begin_turn(c)) == CH_OK) {
-        rc = call->filter(call->arg, in, keep);
+        uint64_t mark = ch__fail_mark();
+
+        rc = ch__fail_since(mark, call->filter(call->arg, in, keep));
         end_turn(c);
     }
     ch_tuple_unref(in);

@@ -285,23 +285,31 @@ static void leave_state(generating *g)
     pthread_mutex_unlock(&t->lock);
 }
 
+/* What a function of the program's returned: an error in its own words, or in those of the status. */
+static ch_status returned(const char *function, uint64_t mark, ch_status rc)
+{
+    rc = ch__fail_since(mark, rc);
+    return rc == CH_OK ? rc : ch__fail_at(rc, "generator: `%s`", function);
+}
+
 static ch_status generator_open(ch_cursor *c)
 {
     generating         *g = (generating *)c;
     const ch_data_call *call = &c->dataset->call;
+    uint64_t            mark = ch__fail_mark();
     ch_status           rc = CH_OK;
 
     g->state = call->arg;
     if (call->make != NULL) { /* bodies are opened by several threads */
         pthread_mutex_lock(&call->turn->lock);
-        rc = call->make(call->arg, &g->state);
+        rc = returned("make", mark, call->make(call->arg, &g->state));
         pthread_mutex_unlock(&call->turn->lock);
     } else {
         rc = use_state(g);
     }
     g->is_made = rc == CH_OK;
     if (rc == CH_OK && call->make == NULL && call->generator.restart != NULL)
-        rc = call->generator.restart(g->state);
+        rc = returned("restart", mark, call->generator.restart(g->state));
     return rc;
 }
 
@@ -310,10 +318,11 @@ static ch_status generator_next(ch_cursor *c, ch_element **out)
     generating *g = (generating *)c;
     ch_tuple   *t = NULL;
     ch_element *e = NULL;
+    uint64_t    mark = ch__fail_mark();
     ch_status   rc = CH_OK;
 
     if (!g->has_ended)
-        rc = c->dataset->call.generator.next(g->state, &t);
+        rc = ch__fail_since(mark, c->dataset->call.generator.next(g->state, &t));
     if (rc != CH_OK)
         return ch__fail_at(rc, "generator");
     g->has_ended = t == NULL;
@@ -334,10 +343,11 @@ static ch_status generator_rewind(ch_cursor *c)
 {
     generating         *g = (generating *)c;
     const ch_data_call *call = &c->dataset->call;
+    uint64_t            mark = ch__fail_mark();
 
     g->has_ended = false;
     if (call->generator.restart != NULL)
-        return call->generator.restart(g->state);
+        return returned("restart", mark, call->generator.restart(g->state));
     return ch__fail(CH_UNIMPLEMENTED, "generator: it has no function `restart`, and so gives "
                                       "its elements once");
 }
@@ -346,12 +356,13 @@ static ch_status place_of(const generating *g, const ch_generator *call, ch_elem
 {
     ch_tensor *place = NULL;
     ch_tuple  *t = NULL;
+    uint64_t   mark = ch__fail_mark();
     ch_status  rc;
 
     if (call->save == NULL || call->restore == NULL)
         return ch__fail(CH_UNIMPLEMENTED, "generator: its place cannot be saved: give it the "
                                           "functions `save` and `restore`");
-    rc = call->save(g->state, &place);
+    rc = returned("save", mark, call->save(g->state, &place));
     if (rc == CH_OK && place == NULL)
         rc = ch__fail(CH_INVALID_ARGUMENT, "generator: its `save` gave no tensor");
     if (rc == CH_OK)
@@ -383,6 +394,7 @@ static ch_status generator_load(ch_cursor *c, ch_loader *l)
     const ch_generator *call = &c->dataset->call.generator;
     ch_element         *place;
     ch_tuple           *t = NULL;
+    uint64_t            mark = ch__fail_mark();
     ch_status           rc;
 
     g->has_ended = ch__load_int(l, 0, 1) != 0;
@@ -395,7 +407,8 @@ static ch_status generator_load(ch_cursor *c, ch_loader *l)
     }
     rc = ch__element_to_tuple(place, NULL, &t);
     if (rc == CH_OK)
-        rc = call->restore(g->state, ch_value_at(ch_tuple_at(t, 0), 0));
+        rc = returned("restore", mark,
+                      call->restore(g->state, ch_value_at(ch_tuple_at(t, 0), 0)));
     ch_tuple_unref(t);
     return rc;
 }

@@ -62,6 +62,29 @@ static void fail_returns_its_code_and_sets_the_message(void **state)
     (void)state;
 }
 
+static void programs_say_why_with_the_status(void **state)
+{
+    assert_int_equal(ch_fail(CH_DATA_LOSS, "%s, row %d", "a.csv", 3), CH_DATA_LOSS);
+    assert_string_equal(ch_error_message(), "a.csv, row 3");
+    assert_int_equal(ch_fail(CH_OK, "nothing is wrong"), CH_OK);
+    assert_string_equal(ch_error_message(), "a.csv, row 3");
+    (void)state;
+}
+
+static void a_status_without_words_gets_its_own_and_no_earlier_ones(void **state)
+{
+    (void)ch__fail(CH_INTERNAL, "earlier");
+    uint64_t mark = ch__fail_mark();
+    assert_int_equal(ch__fail_since(mark, CH_OK), CH_OK);
+    assert_string_equal(ch_error_message(), "earlier");
+    assert_int_equal(ch__fail_since(mark, CH_NOT_FOUND), CH_NOT_FOUND);
+    assert_string_equal(ch_error_message(), "no such thing");
+    mark = ch__fail_mark();
+    assert_int_equal(ch__fail_since(mark, ch_fail(CH_ABORTED, "later")), CH_ABORTED);
+    assert_string_equal(ch_error_message(), "later");
+    (void)state;
+}
+
 static void fail_accepts_the_current_message_as_an_argument(void **state)
 {
     (void)ch__fail(CH_INTERNAL, "inner");
@@ -211,6 +234,8 @@ int main(void)
         cmocka_unit_test(every_code_has_a_name_a_text_and_what_it_breaks),
         cmocka_unit_test(a_number_that_is_no_code_is_named_unknown),
         cmocka_unit_test(fail_returns_its_code_and_sets_the_message),
+        cmocka_unit_test(programs_say_why_with_the_status),
+        cmocka_unit_test(a_status_without_words_gets_its_own_and_no_earlier_ones),
         cmocka_unit_test(fail_accepts_the_current_message_as_an_argument),
         cmocka_unit_test(fail_at_puts_the_place_before_the_message),
         cmocka_unit_test(a_message_that_does_not_fit_is_cut_with_dots),

@@ -585,6 +585,133 @@ static void a_dropped_iterator_waits_for_no_more_than_the_current_elements(void 
     }
 }
 
+/* ---- what functions say ---- */
+
+enum { TELLS = 1, SILENT = 4 };
+
+/* Fails at TELLS with a reason and at SILENT with none. */
+static ch_status fail_as_planned(int64_t x)
+{
+    if (x == TELLS)
+        return ch_fail(CH_DATA_LOSS, "%d is told of", TELLS);
+    return x == SILENT ? CH_UNAVAILABLE : CH_OK;
+}
+
+static ch_status planned_map(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    ch_status rc = fail_as_planned(int_of(in));
+
+    (void)arg;
+    return rc == CH_OK ? give(int_of(in), out) : rc;
+}
+
+static ch_status planned_filter(void *arg, ch_tuple *in, bool *keep)
+{
+    (void)arg;
+    *keep = true;
+    return fail_as_planned(int_of(in));
+}
+
+static ch_status planned_next(void *arg, ch_tuple **out)
+{
+    int64_t   x = (*(int64_t *)arg)++;
+    ch_status rc = fail_as_planned(x);
+
+    return rc == CH_OK && x < N ? give(x, out) : rc;
+}
+
+static void check_words(ch_dataset *d, const char *told, const char *silent)
+{
+    ch_iterator *it = NULL;
+    char         text[2][256] = {"", ""};
+    int          n = 0;
+
+    t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it));
+    for (int i = 0; i < 8; i++) {
+        ch_tuple *t = NULL;
+
+        if (ch_iterator_next(it, &t) != CH_OK) {
+            assert_in_range(n, 0, 1);
+            snprintf(text[n++], sizeof(text[0]), "%s", ch_error_message());
+        }
+        ch_tuple_unref(t);
+    }
+    assert_string_equal(text[0], told);
+    assert_string_equal(text[1], silent);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+}
+
+static void a_function_that_says_nothing_gets_no_earlier_reason(void **state)
+{
+    const ch_generator g = {.spec = &one_int, .n_spec = 1, .next = planned_next};
+
+    (void)state;
+    for (int threads = CH_OFF; threads < 3; threads++) {
+        int64_t at = 0;
+
+        check_words(
+            with_threads(ch_dataset_map_call(range(), planned_map, NULL, 1, &one_int, NULL),
+                         threads),
+            "map, element 1: 1 is told of", "map, element 4: the peer cannot be reached");
+        check_words(
+            with_threads(ch_dataset_filter_call(range(), planned_filter, NULL), threads),
+            "filter, element 1: 1 is told of", "filter, element 4: the peer cannot be reached");
+        check_words(
+            with_threads(ch_dataset_take_while_call(range(), planned_filter, NULL), threads),
+            "take_while, element 1: 1 is told of",
+            "take_while, element 4: the peer cannot be reached");
+        check_words(with_threads(ch_dataset_generator(&g, NULL, NULL, &at), threads),
+                    "generator: 1 is told of", "generator: the peer cannot be reached");
+    }
+}
+
+static ch_status silent_make(void *arg, void **out)
+{
+    *out = NULL;
+    return arg != NULL ? ch_fail(CH_NOT_FOUND, "no camera") : CH_NOT_FOUND;
+}
+
+static ch_dataset *no_dataset(const ch_input_context *context, void *arg)
+{
+    (void)context;
+    if (arg != NULL)
+        (void)ch_fail(CH_NOT_FOUND, "no camera");
+    return NULL;
+}
+
+static void functions_that_make_things_say_why_or_do_not(void **state)
+{
+    static int             says;
+    const ch_generator     g = {.spec = &one_int, .n_spec = 1, .next = planned_next};
+    const ch_input_context two = {.n_pipelines = 2, .pipeline = 1};
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        void        *arg = k == 0 ? NULL : &says;
+        const char  *words = k == 0 ? "no such thing" : "no camera";
+        ch_dataset  *d = ch_dataset_generator(&g, silent_make, NULL, arg), *none = NULL;
+        ch_iterator *it = NULL;
+        ch_tuple    *t = NULL;
+        ch_status    rc;
+
+        (void)ch__fail(CH_INTERNAL, "stale");
+        rc = ch_iterator_new(d, NULL, &it);
+        if (rc == CH_OK)
+            rc = ch_iterator_next(it, &t);
+        assert_int_equal(rc, CH_NOT_FOUND);
+        assert_non_null(strstr(ch_error_message(), words));
+        assert_null(strstr(ch_error_message(), "stale"));
+        ch_iterator_unref(it);
+        ch_dataset_unref(d);
+        (void)ch__fail(CH_INTERNAL, "stale");
+        assert_int_not_equal(ch_dataset_from_function(no_dataset, arg, &two, &none), CH_OK);
+        assert_non_null(
+            strstr(ch_error_message(), k == 0 ? "it gave none" : "worker 1 of 2: no camera"));
+        assert_null(strstr(ch_error_message(), "stale"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -596,6 +723,8 @@ int main(void)
         cmocka_unit_test(rows_behind_an_error_keep_their_labels),
         cmocka_unit_test(a_batch_collects_no_errors),
         cmocka_unit_test(a_batch_that_an_error_interrupts_is_filled_behind_it),
+        cmocka_unit_test(a_function_that_says_nothing_gets_no_earlier_reason),
+        cmocka_unit_test(functions_that_make_things_say_why_or_do_not),
         cmocka_unit_test(a_dropped_iterator_waits_for_no_more_than_the_current_elements),
     };
 
