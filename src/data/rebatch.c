@@ -175,21 +175,29 @@ static ch_status infer_rows(ch_dataset *d)
 
 /* ---- unbatch ---- */
 
-/* What part i is as a row: without its axis or, of ragged values, as many as there are. */
-static ch_tensor_spec row_spec(const ch_dataset *in, int i, char name[256])
+/* What part i is as a row: without its axis or, of ragged values, as many as there are. Its name may
+ * be of the arena. */
+static ch_status row_spec(const ch_dataset *in, int i, ch_arena *a, ch_tensor_spec *out)
 {
     ch_tensor_spec spec = in->spec[i];
+    char          *name;
     size_t         stem;
 
     if (ch__rows_splits_of(in, i) < 0) {
         spec.shape = ch_shape_make(spec.shape.rank - 1, in->spec[i].shape.dim + 1);
-        return spec;
+        *out = spec;
+        return CH_OK;
     }
     stem = (size_t)(strrchr(spec.name, '/') - spec.name);
-    snprintf(name, 256, "%.*s", (int)stem, spec.name);
+    name = ch__arena_alloc(a, stem + 1);
+    if (name == NULL)
+        return ch__fail_memory("unbatch");
+    memcpy(name, spec.name, stem);
+    name[stem] = '\0';
     spec.name = strspn(name, "0123456789") < stem ? name : NULL; /* a number stood for none */
     spec.shape.dim[0] = -1;
-    return spec;
+    *out = spec;
+    return CH_OK;
 }
 
 static ch_status unbatch_infer(ch_dataset *d)
@@ -198,18 +206,19 @@ static ch_status unbatch_infer(ch_dataset *d)
     ch_status         rc = infer_rows(d);
     int64_t           rows = rc == CH_OK ? ch__rows_known(in) : -1;
     int               n = 0, at = 0;
-    char              name[256];
+    ch_arena          names = {0};
 
     for (int i = 0; i < in->n_parts; i++)
         n += ch__rows_values_of(in, i) < 0;
     if (rc == CH_OK)
         rc = ch__dataset_parts(d, n);
     for (int i = 0; i < in->n_parts && rc == CH_OK; i++) {
-        ch_tensor_spec spec = row_spec(in, i, name);
+        ch_tensor_spec spec;
 
-        if (ch__rows_values_of(in, i) < 0)
+        if (ch__rows_values_of(in, i) < 0 && (rc = row_spec(in, i, &names, &spec)) == CH_OK)
             rc = ch__dataset_set_part(d, at++, &spec);
     }
+    ch__arena_drop(&names);
     d->cardinality = in->cardinality;
     if (in->cardinality > 0 &&
         (rows < 0 || !ch__mul_size(rows, in->cardinality, &d->cardinality)))

@@ -282,6 +282,17 @@ static void names_of_any_length_stay_whole(void **state)
     ch_dataset_unref(d);
     for (int i = 0; i < 2; i++)
         ch_tensor_unref(t[i]);
+    /* also as the two halves of ragged rows, and back */
+    d = ch_dataset_map_call(
+        range(4), square_or_fail, NULL, 2,
+        (ch_tensor_spec[]){{.name = name[0], .dtype = CH_I64, .shape = {1, {-1}}},
+                           {.name = name[1], .dtype = CH_I64, .shape = {1, {-1}}}},
+        NULL);
+    d = ch_dataset_unbatch(ch_dataset_batch(d, 2, &(ch_batch_options){.ragged = true}));
+    assert_int_equal(ch_dataset_element_spec(d, &spec), 2);
+    assert_string_equal(spec[0].name, name[0]);
+    assert_string_equal(spec[1].name, name[1]);
+    ch_dataset_unref(d);
 }
 
 static void parts_are_chosen_by_name(void **state)
