@@ -101,7 +101,7 @@ typedef struct ch_read_options {
     ch_compression compression;
     bool    skip_bad; /* leave out what is damaged or larger than limits allow, and count it
                     * (ch_iterator_skipped); running out of memory is an error all the same */
-    int64_t max_record_bytes; /* of a record or line; 0: 64 MiB */
+    int64_t max_record_bytes; /* of a record or line; 0: 64 MiB. A larger one is passed over */
     int     max_expansion;    /* of compressed files, as in ch_load_options */
 } ch_read_options;
 
@@ -144,7 +144,9 @@ CH_API ch_dataset *ch_dataset_libsvm(ch_dataset *files, int64_t n_features,
                                      const ch_libsvm_options *opt);
 
 /* The element's only component, a string, is a tf.train.Example: these features of it. A record that is
- * none is an error that names the file and the byte, or left out if its reader leaves out what is damaged. */
+ * none is an error that names the file and the byte, or left out if its reader leaves out what is damaged
+ * (skip_bad). One that is an Example and lacks a feature without a default, or has another number or type
+ * of values, is not damaged: that is INVALID_ARGUMENT always, since the description does not fit. */
 CH_API ch_dataset *ch_dataset_parse_examples(ch_dataset *d, int n, const ch_feature *feature);
 
 /* ---- element by element ---- */

@@ -114,6 +114,7 @@ ch_status ch__csv_next(ch_reader *r, char separator, int64_t max_bytes, ch_csv_r
         ch_csv_scan s = {.separator = separator};
         bool        has_end;
 
+        out->n_blank = n_blank;
         rc = read_record(r, max_bytes, &s, &has_end);
         if (rc != CH_OK)
             return rc;
@@ -130,6 +131,30 @@ ch_status ch__csv_next(ch_reader *r, char separator, int64_t max_bytes, ch_csv_r
         n_blank++;
     }
     return rc;
+}
+
+ch_status ch__csv_skip(ch_reader *r, char separator, int64_t *n_lines)
+{
+    ch_csv_scan s = {.separator = separator, .state = FIELD_START};
+    bool        has_end = false;
+
+    *n_lines = 0;
+    while (!has_end) {
+        ch_status rc = ch__reader_want(r, 1);
+
+        if (rc != CH_OK)
+            return rc;
+        if (r->left == 0)
+            break;
+        s.seen = 0;
+        has_end = scan_bytes(&s, r->at, r->left);
+        ch__reader_take(r, s.seen + has_end);
+    }
+    *n_lines = (int64_t)s.n_lines + 1;
+    if (!has_end && ch__csv_is_open(&s))
+        return ch__fail(CH_DATA_LOSS, "%s: it ends within quotes that are never closed",
+                        ch__reader_path(r));
+    return CH_OK;
 }
 
 /* ---- fields ---- */

@@ -37,10 +37,14 @@ typedef struct ch_csv_record {
 } ch_csv_record;
 
 /* The next record. DATA_LOSS if the file ends within quotes, RESOURCE_EXHAUSTED if it has more than
- * `max_bytes`; both leave the reader in front of it. A byte order mark at the file's beginning is
+ * `max_bytes`; both leave the reader in front of it, and say n_blank. A byte order mark at the file's beginning is
  * passed over. */
 CH_MUST_CHECK ch_status ch__csv_next(ch_reader *r, char separator, int64_t max_bytes,
                                      ch_csv_record *out);
+
+/* Passes over the record in front of the reader, of any size, without holding it; *n_lines is how many
+ * it has. DATA_LOSS if the file ends within quotes. */
+CH_MUST_CHECK ch_status ch__csv_skip(ch_reader *r, char separator, int64_t *n_lines);
 
 /* ---- fields ---- */
 

@@ -17,7 +17,7 @@
 #error "elements are written as they lie in memory, and the format is little-endian"
 #endif
 
-enum { FORMAT = 1 };
+enum { FORMAT = 2 };
 
 /* ---- parts as messages ---- */
 

@@ -135,18 +135,50 @@ void ch__reading_close_file(ch_reading *r)
     r->name++;
 }
 
+bool ch__reading_is_large(ch_status rc)
+{
+    return rc == CH_RESOURCE_EXHAUSTED && ch__failed_at_limit();
+}
+
 /* A record that is larger than it may be is damage too; that there is no memory for it is not, nor
- * what the names' stage failed with. */
-void ch__reading_damage(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_status rc)
+ * what the names' stage failed with. False: it is an error in the item. */
+static bool leave_out(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_status rc)
 {
     if (read == NULL || !read->skip_bad || r->names == NULL ||
-        (rc != CH_DATA_LOSS && !(rc == CH_RESOURCE_EXHAUSTED && ch__failed_at_limit()))) {
+        (rc != CH_DATA_LOSS && !ch__reading_is_large(rc))) {
         ch__item_add_error(i, rc);
-        return;
+        return false;
     }
     ch__cursor_skipped(&r->base, 1);
-    ch__log(CH_LOG_WARNING, "skipped-records", "%s; the rest of the file is left out",
-            ch_error_message());
+    return true;
+}
+
+void ch__reading_damage(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_status rc)
+{
+    if (leave_out(r, read, i, rc))
+        ch__log(CH_LOG_WARNING, "skipped-records", "%s; the rest of the file is left out",
+                ch_error_message());
+}
+
+/* What is wrong with the file where the record ends is of the same record: one error, which says
+ * both. What has nothing to do with its bytes (no memory, a read that fails) is what it is. */
+bool ch__reading_pass(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_skip_record skip)
+{
+    ch_fault  why;
+    ch_status rc;
+
+    ch__fault_clear(&why);
+    ch__fault_take(&why, CH_RESOURCE_EXHAUSTED, -1, NULL);
+    rc = skip(r);
+    if (rc == CH_OK) {
+        leave_out(r, read, i, ch__fault_raise(&why));
+        return true;
+    }
+    if (rc == CH_DATA_LOSS)
+        rc = ch__fail_limit("%s; what is behind it cannot be found: %s", why.text,
+                            ch_error_message());
+    ch__reading_damage(r, read, i, rc);
+    return false;
 }
 
 void ch__reading_pull(ch_cursor *c, const Cohort__Read *read, ch_item *i, ch_pull_record pull)
@@ -211,14 +243,28 @@ void ch__reading_save(ch_cursor *c, ch_saver *s)
     ch__save_int(s, r->name);
     ch__save_int(s, r->n);
     ch__save_int(s, r->reader != NULL ? ch__reader_offset(r->reader) : -1);
+    ch__save_int(s, r->reader != NULL ? ch__reader_file_bytes(r->reader) : -1);
     ch__save_int(s, c->n_skipped);
     ch__belt_save(c->belt, s);
     ch__save_inputs(c, s);
     ch__belt_release(c->belt);
 }
 
+/* A byte of a file that was changed since is no place: it may be in the middle of a record. */
+static ch_status check_size(const ch_reader *r, int64_t had)
+{
+    int64_t has = ch__reader_file_bytes(r);
+
+    if (has == had)
+        return CH_OK;
+    return ch__fail(CH_FAILED_PRECONDITION,
+                    "restore: %s has %lld bytes and had %lld when the place was saved: it was "
+                    "changed since; put the file back as it was, or begin without the place",
+                    ch__reader_path(r), (long long)has, (long long)had);
+}
+
 /* Every reader's message begins with `read`. */
-static ch_status load_file(ch_reading *r, int64_t offset)
+static ch_status load_file(ch_reading *r, int64_t offset, int64_t had)
 {
     const Cohort__Records *a = CH_ATTRS(&r->base, Cohort__Records);
     int64_t                n = r->n;
@@ -227,6 +273,8 @@ static ch_status load_file(ch_reading *r, int64_t offset)
     if (offset < 0)
         return CH_OK;
     rc = open_named(r, a->read);
+    if (rc == CH_OK)
+        rc = check_size(r->reader, had);
     if (rc == CH_OK && r->begin != NULL)
         rc = r->begin(r);
     r->n = n; /* begin counts anew */
@@ -236,7 +284,7 @@ static ch_status load_file(ch_reading *r, int64_t offset)
 static ch_status load_held(ch_reading *r, ch_loader *l)
 {
     bool      has_names = ch__load_int(l, 0, 1) != 0;
-    int64_t   offset, most = 0;
+    int64_t   offset, had, most = 0;
     ch_status rc;
 
     if (has_names && (r->names = ch__load_element(l, r->base.dataset->in[0])) != NULL)
@@ -244,10 +292,11 @@ static ch_status load_held(ch_reading *r, ch_loader *l)
     r->name = ch__load_int(l, 0, most);
     r->n = ch__load_count(l);
     offset = ch__load_int(l, -1, r->name < most ? INT64_MAX : -1);
+    had = ch__load_int(l, -1, INT64_MAX);
     ch__cursor_skipped(&r->base, ch__load_count(l));
     if (ch__load_fails(l))
         return ch__load_status(l);
-    rc = load_file(r, offset);
+    rc = load_file(r, offset, had);
     if (rc == CH_OK)
         rc = ch__belt_load(r->base.belt, l);
     return rc == CH_OK ? ch__load_inputs(&r->base, l) : rc;

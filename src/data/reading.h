@@ -36,6 +36,14 @@ void ch__reading_close_file(ch_reading *r);
  * where that was asked for. */
 void ch__reading_damage(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_status rc);
 
+/* Passes over the record in front of the reader, whatever its size, without holding it. */
+typedef ch_status (*ch_skip_record)(ch_reading *r);
+/* Whether what failed is a record that is larger than it may be, or a file that is. */
+bool ch__reading_is_large(ch_status rc);
+/* The record in front of the reader is: it alone is an error, or left out and counted. False: nothing
+ * behind it can be read. */
+bool ch__reading_pass(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_skip_record skip);
+
 /* The infer of stages that give what they read as string scalars. */
 ch_status ch__reading_infer_strings(ch_dataset *d, const Cohort__Read *read);
 /* Puts a record of the open file into the item; false: the file has no more. */

@@ -40,6 +40,14 @@ static ch_element *element_of(const ch_record *x, ch_buffer *block)
     return e;
 }
 
+static ch_status skip_record(ch_reading *r)
+{
+    int64_t skipped;
+
+    r->n++;
+    return ch__record_skip(r->reader, 1, &skipped);
+}
+
 /* One record into the item; false: the file is done with. */
 static bool pull_record(ch_reading *r, const Cohort__Read *read, ch_item *i)
 {
@@ -47,6 +55,8 @@ static bool pull_record(ch_reading *r, const Cohort__Read *read, ch_item *i)
     ch_status   rc = ch__record_next(r->reader, ch__read_max_bytes(read), &x);
     ch_element *e;
 
+    if (ch__reading_is_large(rc))
+        return ch__reading_pass(r, read, i, skip_record);
     if (rc != CH_OK)
         ch__reading_damage(r, read, i, rc);
     if (rc != CH_OK || x.data == NULL)

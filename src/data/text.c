@@ -86,11 +86,21 @@ static void make_text(ch_cursor *c, const Cohort__Read *read, ch_item *i, parse_
 
 /* ---- lines ---- */
 
+static ch_status skip_line(ch_reading *r)
+{
+    int64_t skipped;
+
+    r->n++;
+    return ch__line_skip(r->reader, 1, &skipped);
+}
+
 static bool pull_line(ch_reading *r, const Cohort__Read *read, ch_item *i)
 {
     ch_str    line;
     ch_status rc = ch__line_next(r->reader, ch__read_max_bytes(read), &line);
 
+    if (ch__reading_is_large(rc))
+        return ch__reading_pass(r, read, i, skip_line);
     if (rc != CH_OK)
         ch__reading_damage(r, read, i, rc);
     if (rc != CH_OK || line.data == NULL)
@@ -204,13 +214,29 @@ static ch_status csv_begin(ch_reading *r)
     return CH_OK;
 }
 
+/* To where its quotes say that it ends: were reading to go on at its next line, each line of a hostile
+ * file could begin a record that is too large, and be looked at once for each before it. */
+static ch_status skip_csv(ch_reading *r)
+{
+    int64_t   n_lines;
+    ch_status rc =
+        ch__csv_skip(r->reader, ch__csv_schema_separator(((csv_cursor *)r)->schema), &n_lines);
+
+    r->n += n_lines;
+    return rc;
+}
+
 static bool pull_csv(ch_reading *r, const Cohort__Read *read, ch_item *i)
 {
     csv_cursor   *x = (csv_cursor *)r;
-    ch_csv_record record;
+    ch_csv_record record = {0};
     ch_status     rc = ch__csv_next(r->reader, ch__csv_schema_separator(x->schema),
                                     ch__read_max_bytes(read), &record);
 
+    if (ch__reading_is_large(rc)) {
+        r->n += record.n_blank;
+        return ch__reading_pass(r, read, i, skip_csv);
+    }
     if (rc != CH_OK)
         ch__reading_damage(r, read, i, rc);
     if (rc != CH_OK || record.data == NULL)

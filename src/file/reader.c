@@ -102,6 +102,11 @@ int64_t ch__reader_offset(const ch_reader *r)
     return ch__stream_offset(r->stream) - (int64_t)r->left;
 }
 
+int64_t ch__reader_file_bytes(const ch_reader *r)
+{
+    return ch__stream_file_bytes(r->stream);
+}
+
 const char *ch__reader_path(const ch_reader *r)
 {
     return ch__stream_path(r->stream);

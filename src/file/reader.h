@@ -58,7 +58,8 @@ CH_MUST_CHECK ch_status ch__reader_skip(ch_reader *r, int64_t n, int64_t *skippe
  * begin again and read up to it. */
 CH_MUST_CHECK ch_status ch__reader_seek(ch_reader *r, int64_t offset);
 
-int64_t     ch__reader_offset(const ch_reader *r); /* of the next byte, decompressed */
+int64_t     ch__reader_offset(const ch_reader *r);     /* of the next byte, decompressed */
+int64_t     ch__reader_file_bytes(const ch_reader *r); /* when it was opened, as on the disk */
 const char *ch__reader_path(const ch_reader *r);
 
 #endif

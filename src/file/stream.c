@@ -147,6 +147,11 @@ int64_t ch__stream_offset(const ch_stream *s)
     return s->n_out;
 }
 
+int64_t ch__stream_file_bytes(const ch_stream *s)
+{
+    return s->had_bytes;
+}
+
 const char *ch__stream_path(const ch_stream *s)
 {
     return s->path;

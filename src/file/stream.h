@@ -35,7 +35,9 @@ CH_MUST_CHECK ch_status ch__stream_skip(ch_stream *s, int64_t n, int64_t *skippe
 /* Goes to where ch__stream_offset was `offset`: OUT_OF_RANGE if that is past the end. */
 CH_MUST_CHECK ch_status ch__stream_seek(ch_stream *s, int64_t offset);
 
-int64_t     ch__stream_offset(const ch_stream *s); /* of the next byte, decompressed */
-const char *ch__stream_path(const ch_stream *s);   /* or label: for errors */
+int64_t ch__stream_offset(const ch_stream *s); /* of the next byte, decompressed */
+/* Of the file, as it is on the disk, when it was opened. */
+int64_t     ch__stream_file_bytes(const ch_stream *s);
+const char *ch__stream_path(const ch_stream *s); /* or label: for errors */
 
 #endif

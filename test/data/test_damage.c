@@ -592,7 +592,7 @@ static void endless_lines_and_records_stop_at_the_limit(void **state)
     FILE                    *f;
 
     (void)state;
-    write_zeros("endless", (int64_t)1 << 36);
+    write_zeros("endless", (int64_t)1 << 27); /* all of it is passed over, none held */
     for (int i = 0; i < 3; i++)
         for (int64_t most = 1000; most <= 8 << 20; most *= 8192) {
             const kind     *k = kind_of(file[i]);
@@ -613,6 +613,110 @@ static void endless_lines_and_records_stop_at_the_limit(void **state)
     if (o.n_errors != 1 || o.rc != CH_DATA_LOSS || strstr(o.text, "checksum") == NULL ||
         o.most_bytes > (8 << 20) + ROOM)
         fail_outcome(&kinds[0], "zeros", 0, &o);
+}
+
+/* ---- one that is larger than it may be ---- */
+
+static ch_dataset *of_csv_text(ch_dataset *files, const ch_read_options *o)
+{
+    const ch_csv_options opt = {.read = *o, .no_header = true};
+
+    return ch_dataset_csv(files, 2, (ch_csv_column[]){{.dtype = CH_I64}, {.dtype = CH_STR}},
+                          &opt);
+}
+
+static void write_lines_as_records(const char *name, const char *text)
+{
+    ch_record_writer *w = NULL;
+
+    t_ok(ch_record_writer_open(t_path(name), &unsynced, &w));
+    for (const char *end; *text != '\0'; text = end + 1) {
+        end = strchr(text, '\n');
+        t_ok(ch_record_writer_add(w, (ch_str){text, (size_t)(end - text)}));
+    }
+    t_ok(ch_record_writer_close(w));
+}
+
+static void one_that_is_too_large_is_left_out_alone(void **state)
+{
+    static const char lines[] = "one\ntwo-is-too-long\nthree\nfour\n-five-too\n";
+    static const struct {
+        const char *file, *text;
+        ch_dataset *(*make)(ch_dataset *files, const ch_read_options *o);
+        int         n_large;
+        const char *given;
+    } row[] = {
+        {"large.txt", lines, of_lines, 2, "one | three | four"},
+        {"large.txt.gz", lines, of_lines, 2, "one | three | four"},
+        {"large.tfrecord", lines, of_tfrecord, 2, "one | three | four"},
+        {"large.txt", "seven77", of_lines, 1, ""},
+        {"large.csv", "1,a\n\n2,\"b\n\nb\"\"bbbb\n4,x\"\n3,c\n4,dddddddd\n5,e", of_csv_text, 2,
+         "1, a | 3, c | 5, e"},
+        {"large.svm", "1 1:2\n0 1:2 2:3\n1 2:1\n", of_libsvm, 1, "2 0 0 0, 1 | 0 1 0 0, 1"},
+    };
+    static outcome o;
+
+    (void)state;
+    for (size_t k = 0; k < 4 * sizeof(row) / sizeof(row[0]); k++) {
+        ch_read_options opt = {.max_record_bytes = 6, .skip_bad = k % 2};
+        size_t          i = k / 4;
+
+        if (row[i].make == of_tfrecord)
+            write_lines_as_records(row[i].file, row[i].text);
+        else
+            write_text(row[i].file, row[i].text);
+        take_all(
+            with_threads(row[i].make(names(row[i].file, NULL), &opt), k % 4 < 2 ? CH_OFF : 2),
+            &o);
+        assert_string_equal(o.given.text, row[i].given);
+        assert_int_equal(o.n_errors, k % 2 ? 0 : row[i].n_large);
+        assert_int_equal(o.n_skipped, k % 2 ? row[i].n_large : 0);
+        if (k % 2 == 0 && (o.rc != CH_RESOURCE_EXHAUSTED || !names_byte(o.text) ||
+                           strstr(o.text, row[i].file) == NULL))
+            fail_msg("%s: %s", row[i].file, o.text);
+    }
+}
+
+/* Lines are counted behind it, and a place is where it should be. */
+static void what_is_behind_a_large_one_is_where_it_was(void **state)
+{
+    static const char     text[] = "1,a\n\n2,\"b\n\nbbbbb\"\nx,c\n5,e\n";
+    const ch_read_options opt = {.max_record_bytes = 6};
+    static outcome        o;
+    ch_dataset           *d;
+    ch_iterator          *it = NULL;
+    void                 *bytes = NULL;
+    size_t                n = 0;
+    static t_given        rest;
+
+    (void)state;
+    write_text("large.csv", text);
+    d = with_threads(of_csv_text(names("large.csv", NULL), &opt), CH_OFF);
+    t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it));
+    t_take(it, 2, &rest);
+    t_ok(ch_iterator_save(it, &bytes, &n));
+    t_ok(ch_iterator_restart(it));
+    t_ok(ch_iterator_restore(it, bytes, n));
+    ch_tuple *t = NULL;
+    t_refused(ch_iterator_next(it, &t), CH_DATA_LOSS, "line 6, byte 18", "large.csv");
+    t_take(it, -1, &rest);
+    assert_string_equal(rest.text, "1, a | !RESOURCE_EXHAUSTED | 5, e");
+    ch_bytes_free(bytes);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+
+    /* Every line could begin a record that is as large: it is one, and read once. */
+    FILE *f = fopen(t_path("large.csv"), "wb");
+    for (int i = 0; i < 500000; i++)
+        assert_int_equal(fwrite("a\",\"\"\"\n", 1, 7, f), 7);
+    fclose(f);
+    take_all(with_threads(of_csv_text(names("large.csv", NULL),
+                                      &(ch_read_options){.max_record_bytes = 1 << 20}),
+                          CH_OFF),
+             &o);
+    assert_int_equal(o.given.n, 0);
+    assert_int_equal(o.n_errors, 1);
+    assert_non_null(strstr(o.text, "cannot be found"));
 }
 
 /* PROMISES S11. */
@@ -807,6 +911,43 @@ static void a_file_cut_while_it_is_read_is_an_error(void **state)
     }
 }
 
+static void a_place_in_a_file_that_was_changed_is_refused(void **state)
+{
+    (void)state;
+    for (int i = 0; i < KINDS; i++) {
+        const kind  *k = &kinds[i];
+        ch_dataset  *d;
+        ch_iterator *it = NULL;
+        ch_tuple    *t = NULL;
+        void        *bytes = NULL;
+        size_t       n = 0;
+        struct stat  about;
+        char         sizes[80];
+
+        if (strstr(k->file, ".gz") != NULL || strstr(k->file, ".zst") != NULL)
+            continue;
+        write_much(k);
+        assert_int_equal(stat(t_path("much"), &about), 0);
+        d = ch_dataset_batch(k->make(names("much", NULL), NULL), 64, NULL);
+        d = with_threads(d, i % 2 ? CH_OFF : 2);
+        t_ok(ch_iterator_new(d, NULL, &it));
+        t_ok(ch_iterator_get_next(it, &t));
+        ch_tuple_unref(t);
+        t_ok(ch_iterator_save(it, &bytes, &n));
+        t_ok(ch_iterator_restore(it, bytes, n));
+        assert_int_equal(truncate(t_path("much"), about.st_size + 7), 0);
+        snprintf(sizes, sizeof(sizes), "much has %lld bytes and had %lld",
+                 (long long)about.st_size + 7, (long long)about.st_size);
+        t_refused(ch_iterator_restore(it, bytes, n), CH_FAILED_PRECONDITION, sizes,
+                  "put the file back");
+        assert_int_equal(truncate(t_path("much"), about.st_size), 0);
+        t_ok(ch_iterator_restore(it, bytes, n));
+        ch_bytes_free(bytes);
+        ch_iterator_unref(it);
+        ch_dataset_unref(d);
+    }
+}
+
 static void silence(const ch_log_record *r, void *arg)
 {
     (void)r;
@@ -917,6 +1058,9 @@ int main(void)
         cmocka_unit_test(an_idx_file_of_too_many_axes_or_elements_is_refused),
         cmocka_unit_test(nul_bytes_are_not_ends),
         cmocka_unit_test(endless_lines_and_records_stop_at_the_limit),
+        cmocka_unit_test(one_that_is_too_large_is_left_out_alone),
+        cmocka_unit_test(what_is_behind_a_large_one_is_where_it_was),
+        cmocka_unit_test(a_place_in_a_file_that_was_changed_is_refused),
         cmocka_unit_test(a_file_that_grows_too_much_is_refused),
         cmocka_unit_test(running_out_of_memory_is_no_damage),
         cmocka_unit_test(what_was_left_out_is_counted_on_from_a_place),
