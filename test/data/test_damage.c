@@ -498,12 +498,13 @@ static void lengths_that_are_lies_take_no_memory(void **state)
 
 static size_t npy(char *to, const char *header)
 {
-    size_t n = strlen(header);
+    static const char magic[] = {'\x93', 'N', 'U', 'M', 'P', 'Y', 1, 0};
+    size_t            n = strlen(header);
 
-    memcpy(to, "\x93NUMPY\x01\x00", 8);
+    memcpy(to, magic, sizeof(magic));
     to[8] = (char)(n & 255);
     to[9] = (char)(n >> 8);
-    memcpy(to + 10, header, n);
+    memcpy(to + 10, header, n + 1);
     memset(to + 10 + n, 7, 40);
     return n + 50;
 }
