@@ -482,9 +482,11 @@ ch_status ch_dataset_from_function(ch_input_fn fn, void *arg, const ch_input_con
                                    ch_dataset **out)
 {
     ch_input_context c = settled(context);
-    ch_status        rc = check_context(&c);
+    ch_status        rc = ch__want_given("dataset of a function", "out", out, NULL, NULL);
     uint64_t         mark;
 
+    if (rc == CH_OK)
+        rc = check_context(&c);
     if (rc != CH_OK)
         return rc;
     if (fn == NULL)

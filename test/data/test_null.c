@@ -66,6 +66,8 @@ static void datasets_name_what_is_null(void **state)
     refuses(ch_dataset_decode(NULL, 4, &out), "bytes");
     refuses(ch_dataset_decode("x", 1, NULL), "out");
     refuses(ch_dataset_distribute(d, &(ch_input_context){.n_pipelines = 1}, NULL), "out");
+    refuses(ch_dataset_from_function(NULL, NULL, &(ch_input_context){.n_pipelines = 1}, NULL),
+            "out");
     assert_int_equal(ch_dataset_print(NULL, text, sizeof(text)), 4);
     assert_string_equal(text, "NULL");
     assert_int_equal(ch_dataset_element_spec(NULL, NULL), 0);
