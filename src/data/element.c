@@ -15,23 +15,46 @@ static size_t round_up(size_t bytes)
     return (bytes + 15) & ~(size_t)15;
 }
 
-ch_element *ch__element_new(int n, int n_owners, size_t room_bytes)
-{
-    size_t      parts = sizeof(ch_element) + (size_t)n * sizeof(ch_part);
-    size_t      owners = (size_t)n_owners * sizeof(ch_buffer *);
-    size_t      head = round_up(parts + owners);
-    bool        is_small = head + room_bytes <= CH_SPARE_BYTES;
-    ch_element *e = is_small ? ch__spare_take() : ch__malloc(head + room_bytes);
+/* Where things are in an element. */
+typedef struct layout {
+    size_t parts, owners, head; /* bytes; the room is behind the head */
+} layout;
 
-    if (e == NULL)
-        return NULL;
-    memset(e, 0, parts + owners);
+static layout layout_of(int n, int n_owners)
+{
+    size_t parts = sizeof(ch_element) + (size_t)n * sizeof(ch_part);
+    size_t owners = (size_t)n_owners * sizeof(ch_buffer *);
+
+    return (layout){parts, owners, round_up(parts + owners)};
+}
+
+static ch_element *lay_out(void *memory, int n, int n_owners, size_t room_bytes)
+{
+    layout      at = layout_of(n, n_owners);
+    ch_element *e = memory;
+
+    memset(e, 0, at.parts + at.owners);
     e->n = n;
     e->n_owners = n_owners;
-    e->bytes = (int64_t)(head + room_bytes);
-    e->owner = (ch_buffer **)((char *)e + parts);
-    e->room = (char *)e + head;
+    e->bytes = (int64_t)(at.head + room_bytes);
+    e->owner = (ch_buffer **)((char *)e + at.parts);
+    e->room = (char *)e + at.head;
     return e;
+}
+
+ch_element *ch__element_new(int n, int n_owners, size_t room_bytes)
+{
+    size_t bytes = layout_of(n, n_owners).head + room_bytes;
+    void  *memory = bytes <= CH_SPARE_BYTES ? ch__spare_take() : ch__malloc(bytes);
+
+    return memory != NULL ? lay_out(memory, n, n_owners, room_bytes) : NULL;
+}
+
+ch_element *ch__element_remake(ch_element *e, int n, int n_owners, size_t room_bytes)
+{
+    if (e->bytes > CH_SPARE_BYTES || layout_of(n, n_owners).head + room_bytes > CH_SPARE_BYTES)
+        return NULL;
+    return lay_out(e, n, n_owners, room_bytes);
 }
 
 void ch__element_free(ch_element *e)

@@ -37,6 +37,9 @@ typedef struct ch_element {
 /* Parts and owners are zero. NULL: no memory. */
 ch_element *ch__element_new(int n, int n_owners, size_t room_bytes);
 void        ch__element_free(ch_element *e); /* NULL is fine */
+/* An element of other parts in the memory of `e`, which is gone then; its owners were the caller's to take. NULL: it
+ * would not fit, and `e` is as it was. */
+ch_element *ch__element_remake(ch_element *e, int n, int n_owners, size_t room_bytes);
 
 /* Elements, as many as come. A list that is zero is empty. */
 typedef struct ch_elements {

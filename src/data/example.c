@@ -13,6 +13,7 @@
 #include "data/example.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <string.h>
 
 #include "base/fault.h"
@@ -34,6 +35,8 @@ typedef struct list {
     int64_t   count;
     int64_t   n_runs;
     ch_wire_span first; /* run */
+    bool         stays; /* the values stay where they are: the part looks into the record */
+    size_t       room;  /* bytes for them, if they do not */
 } list;
 
 enum { FEW = 32 }; /* features whose lists fit the stack */
@@ -183,15 +186,14 @@ static int64_t count_values(ch_wire *w, list_kind kind, ch_wire_span run)
 static bool read_one_run(list *l)
 {
     ch_wire_span rest = l->value, values;
+    int          kind = rest.at < rest.end ? *rest.at >> 3 : NO_LIST;
 
-    for (int kind = INT64_LIST; kind > NO_LIST; kind--)
-        if (ch__wire_take(&rest, kind, &values)) {
-            l->kind = (list_kind)kind;
-            l->n_runs = 1;
-            return rest.at == rest.end && ch__wire_take(&values, 1, &l->first) &&
-                   values.at == values.end;
-        }
-    return false;
+    if (kind == NO_LIST || kind > INT64_LIST || !ch__wire_take(&rest, kind, &values))
+        return false;
+    l->kind = (list_kind)kind;
+    l->n_runs = 1;
+    return rest.at == rest.end && ch__wire_take(&values, 1, &l->first) &&
+           values.at == values.end;
 }
 
 static void measure_list(ch_wire *w, list *l)
@@ -294,18 +296,10 @@ static ch_status measure_feature(parse *p, int i)
     return CH_OK;
 }
 
-/* True if the values stay where they are: the part looks into the record. */
-static bool stays(const ch_example_feature *f, const list *l)
+static bool can_stay(const ch_example_feature *f, const list *l)
 {
     return l->n_runs == 1 && ((l->kind == FLOAT_LIST && f->part.dtype == CH_F32) ||
                               takes_bytes_as_they_are(f, l));
-}
-
-static size_t room_of(const ch_example_feature *f, const list *l)
-{
-    if (l->kind == NO_LIST || stays(f, l))
-        return 0;
-    return ((size_t)l->count * f->bytes + 15) & ~(size_t)15;
 }
 
 /* What the element will need beside its parts. */
@@ -324,8 +318,11 @@ static ch_status measure(parse *p, needs *out)
 
         if (rc != CH_OK)
             return rc;
-        out->room += room_of(f, l); /* at most 8 bytes for each of the record's */
-        out->record |= stays(f, l) || (l->kind == BYTES_LIST && l->count > 0);
+        l->stays = can_stay(f, l);
+        if (l->kind != NO_LIST && !l->stays)
+            l->room = ((size_t)l->count * f->bytes + 15) & ~(size_t)15;
+        out->room += l->room; /* at most 8 bytes for each of the record's */
+        out->record |= l->stays || (l->kind == BYTES_LIST && l->count > 0);
         out->defaults |= l->kind == NO_LIST && f->part.data != NULL;
     }
     return CH_OK;
@@ -341,15 +338,17 @@ static ch_status fail_range(const ch_example_feature *f, int64_t value)
                     f->name, value, ch_dtype_name(f->part.dtype));
 }
 
-/* Decoded a few at a time, because most types are not what a varint is decoded to. */
+/* Most types are not what a varint is decoded to: those are decoded a few at a time. */
 static ch_status fill_integers(ch_wire *w, const ch_example_feature *f, ch_wire_span run,
                                char **to)
 {
+    bool    is_plain = f->part.dtype == CH_I64;
     int64_t few[64];
 
     while (run.at < run.end && w->fault == NULL) {
-        int n = ch__wire_varints(w, &run, 64, few);
-        int held = ch__integers_store(f->part.dtype, n, few, *to);
+        int n = is_plain ? ch__wire_varints(w, &run, INT_MAX, (int64_t *)(void *)*to)
+                         : ch__wire_varints(w, &run, 64, few);
+        int held = is_plain ? n : ch__integers_store(f->part.dtype, n, few, *to);
         if (held < n)
             return fail_range(f, few[held]);
         *to += (size_t)n * f->bytes;
@@ -411,8 +410,8 @@ static ch_status fill_part(parse *p, int i, char *room, ch_part *part)
         part->shape.dim[0] = l->kind == NO_LIST ? 0 : l->count / f->count;
     if (l->kind == NO_LIST)
         return CH_OK;
-    part->data = stays(f, l) ? (const void *)l->first.at : room;
-    if (stays(f, l))
+    part->data = l->stays ? (const void *)l->first.at : room;
+    if (l->stays)
         return CH_OK;
     ch_status rc = fill_list(&p->wire, f, l, room);
     return rc == CH_OK && p->wire.fault != NULL ? fail_damaged(p) : rc;
@@ -425,12 +424,12 @@ static ch_status fill(parse *p, ch_element *e)
 
     for (int i = 0; i < p->schema->n && rc == CH_OK; i++) {
         rc = fill_part(p, i, room, &e->part[i]);
-        room += room_of(&p->schema->feature[i], &p->list[i]);
+        room += p->list[i].room;
     }
     return rc;
 }
 
-/* ---- owners ---- */
+/* ---- the element ---- */
 
 static bool is_inside(const ch_element *record, const char *data)
 {
@@ -453,27 +452,42 @@ static ch_status give_owners(ch_element **record, const char *data, ch_element *
     return e->owner[0] != NULL ? CH_OK : ch__fail_memory("parsed example");
 }
 
-/* The element, once all is known that it needs. Its last owner is that of defaults. */
+/* One that looks into a block is made anew in its own memory, which is at hand, where other
+ * memory would have to come from afar. False: that is not so, or it does not fit. */
+static bool remake(ch_element **record, const char *data, int n, const needs *need,
+                   ch_element **out)
+{
+    ch_buffer *block = (*record)->n_owners == 1 ? (*record)->owner[0] : NULL;
+
+    if (block == NULL || !need->record || is_inside(*record, data))
+        return false;
+    *out = ch__element_remake(*record, n, 1 + need->defaults, need->room);
+    if (*out == NULL)
+        return false;
+    (*out)->owner[0] = block;
+    *record = NULL;
+    return true;
+}
+
+/* The element, once all is known that it needs. Its last owner is that of defaults. On an error what
+ * is in `out` and `record` is for the caller to free. */
 static ch_status make_element(parse *p, const needs *need, ch_element **record,
                               ch_element **out)
 {
     const char *data = (const char *)p->wire.all.at;
-    int n_owners = !need->record ? 0 : is_inside(*record, data) ? 1 : (*record)->n_owners;
-    ch_element *e = ch__element_new(p->schema->n, n_owners + need->defaults, need->room);
+    int       n_owners = !need->record ? 0 : is_inside(*record, data) ? 1 : (*record)->n_owners;
+    ch_status rc = CH_OK;
 
-    if (e == NULL)
-        return ch__fail_memory("parsed example");
-    ch_status rc = fill(p, e);
-    if (rc == CH_OK && need->record)
-        rc = give_owners(record, data, e);
-    if (rc != CH_OK) {
-        ch__element_free(e);
-        return rc;
+    if (!remake(record, data, p->schema->n, need, out)) {
+        *out = ch__element_new(p->schema->n, n_owners + need->defaults, need->room);
+        if (*out == NULL)
+            return ch__fail_memory("parsed example");
+        if (need->record)
+            rc = give_owners(record, data, *out);
     }
-    if (need->defaults)
-        e->owner[n_owners] = ch__buffer_ref(p->schema->defaults);
-    *out = e;
-    return CH_OK;
+    if (rc == CH_OK && need->defaults)
+        (*out)->owner[n_owners] = ch__buffer_ref(p->schema->defaults);
+    return rc == CH_OK ? fill(p, *out) : rc;
 }
 
 /* ---- all of it ---- */
@@ -508,8 +522,10 @@ ch_status ch__example_parse(const ch_example_schema *s, ch_element *record, ch_e
 {
     parse     p;
     ch_str    bytes;
+    ch_origin origin = record->origin != NULL ? *record->origin : (ch_origin){0};
     ch_status rc = open_record(record, &bytes);
 
+    *out = NULL;
     if (rc == CH_OK) {
         size_t list_bytes = (size_t)s->n * sizeof(list);
 
@@ -525,9 +541,12 @@ ch_status ch__example_parse(const ch_example_schema *s, ch_element *record, ch_e
         if (p.list != p.few)
             ch__free(p.list);
     }
-    if (rc != CH_OK && record != NULL && record->origin != NULL)
-        (void)ch__fail_at(rc, "%s, byte %lld", record->origin->path,
-                          (long long)record->origin->offset);
+    if (rc != CH_OK) {
+        if (origin.path != NULL)
+            (void)ch__fail_at(rc, "%s, byte %lld", origin.path, (long long)origin.offset);
+        ch__element_free(*out);
+        *out = NULL;
+    }
     ch__element_free(record);
     return rc;
 }

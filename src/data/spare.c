@@ -1,7 +1,8 @@
 /* data/spare.c -- memory of small elements, kept for the next ones.
  *
- * A thread has two lists: one that it takes from and gives to, and a full one. So it goes to the
- * store once in BUNDLE times at most, and never walks a list.
+ * A thread has two bundles: one that it takes from and gives to, and a full one. So it goes to the
+ * store once in BUNDLE times at most. A bundle is a list by itself, not one through its members:
+ * those have been away for long, and are asked for before they are needed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/spare.h"
@@ -11,24 +12,33 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/ahead.h"
 #include "base/mem.h"
 
-enum { BUNDLE = 128, MOST_BUNDLES = 512 };
+enum {
+    BUNDLE = CH_SPARE_BYTES / sizeof(void *) - 2,
+    MOST_BUNDLES = 1024,
+    SOON = 2,                    /* takes between asking for one and giving it */
+    TOUCHED = CH_SPARE_BYTES / 2 /* bytes of one that most elements use */
+};
 
-typedef struct spare {
-    struct spare *next;   /* in its list */
-    struct spare *bundle; /* of the first of a bundle: the next bundle in the store */
-} spare;
+/* In the memory of a spare, which is given last. */
+typedef struct bundle {
+    struct bundle *next; /* in the store */
+    int64_t        n;
+    void          *at[BUNDLE];
+} bundle;
+
+_Static_assert(sizeof(bundle) <= CH_SPARE_BYTES, "a bundle is a spare");
 
 static _Thread_local struct {
-    spare *list, *full; /* full: a bundle, or NULL */
-    int    n;           /* in the list */
-    bool   is_known;    /* the end of the thread will be told */
+    bundle *open, *full; /* either may be NULL */
+    bool    is_known;    /* the end of the thread will be told */
 } mine;
 
 static struct {
     pthread_mutex_t lock;
-    spare          *bundle;
+    bundle         *first;
     int             n_bundles;
     atomic_int      n_users;
 } store = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -36,40 +46,39 @@ static struct {
 static pthread_key_t  at_exit;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void free_list(spare *s)
+static void free_bundle(bundle *b)
 {
-    for (spare *next; s != NULL; s = next) {
-        next = s->next;
-        ch__free(s);
-    }
+    for (int64_t i = 0; b != NULL && i < b->n; i++)
+        ch__free(b->at[i]);
+    ch__free(b);
 }
 
 /* ---- the store ---- */
 
-static void store_give(spare *bundle)
+static void store_give(bundle *b)
 {
     pthread_mutex_lock(&store.lock);
     bool fits = atomic_load(&store.n_users) > 0 && store.n_bundles < MOST_BUNDLES;
     if (fits) {
-        bundle->bundle = store.bundle;
-        store.bundle = bundle;
+        b->next = store.first;
+        store.first = b;
         store.n_bundles++;
     }
     pthread_mutex_unlock(&store.lock);
     if (!fits)
-        free_list(bundle);
+        free_bundle(b);
 }
 
-static spare *store_take(void)
+static bundle *store_take(void)
 {
     pthread_mutex_lock(&store.lock);
-    spare *s = store.bundle;
-    if (s != NULL) {
-        store.bundle = s->bundle;
+    bundle *b = store.first;
+    if (b != NULL) {
+        store.first = b->next;
         store.n_bundles--;
     }
     pthread_mutex_unlock(&store.lock);
-    return s;
+    return b;
 }
 
 void ch__spares_begin(void)
@@ -82,8 +91,8 @@ void ch__spares_end(void)
     ch__spares_flush();
     if (atomic_fetch_sub(&store.n_users, 1) > 1)
         return;
-    for (spare *s; (s = store_take()) != NULL;)
-        free_list(s);
+    for (bundle *b; (b = store_take()) != NULL;)
+        free_bundle(b);
 }
 
 /* ---- a thread's own ---- */
@@ -93,9 +102,8 @@ void ch__spares_flush(void)
 {
     if (mine.full != NULL)
         store_give(mine.full);
-    free_list(mine.list);
-    mine.full = mine.list = NULL;
-    mine.n = 0;
+    free_bundle(mine.open);
+    mine.full = mine.open = NULL;
 }
 
 static void flush_at_exit(void *arg)
@@ -121,38 +129,40 @@ static bool may_keep(void)
 
 void *ch__spare_take(void)
 {
-    spare *s;
+    bundle *b = mine.open;
 
-    if (mine.list == NULL && may_keep()) {
-        mine.list = mine.full != NULL ? mine.full : store_take();
-        mine.n = mine.list != NULL ? BUNDLE : 0;
+    if (b == NULL && may_keep()) {
+        b = mine.full != NULL ? mine.full : store_take();
         mine.full = NULL;
+        mine.open = b;
     }
-    s = mine.list;
-    if (s == NULL)
-        return ch__malloc(CH_SPARE_BYTES);
-    mine.list = s->next;
-    __builtin_prefetch(s->next); /* it may have been away for long */
-    mine.n--;
-    return s;
+    if (b == NULL)
+        return ch__alloc_aligned(CH_SPARE_BYTES);
+    if (b->n == 0) {
+        mine.open = NULL;
+        return b;
+    }
+    if (b->n > SOON)
+        ch__ask_to_write(b->at[b->n - 1 - SOON], TOUCHED);
+    return b->at[--b->n];
 }
 
 void ch__spare_give(void *p)
 {
-    spare *s = p;
-
     if (!may_keep()) {
         ch__free(p);
         return;
     }
-    if (mine.n == BUNDLE) {
+    if (mine.open != NULL && mine.open->n == BUNDLE) {
         if (mine.full != NULL)
             store_give(mine.full);
-        mine.full = mine.list;
-        mine.list = NULL;
-        mine.n = 0;
+        mine.full = mine.open;
+        mine.open = NULL;
     }
-    s->next = mine.list;
-    mine.list = s;
-    mine.n++;
+    if (mine.open == NULL) {
+        mine.open = p;
+        mine.open->n = 0;
+    } else {
+        mine.open->at[mine.open->n++] = p;
+    }
 }
