@@ -27,13 +27,31 @@
 typedef struct ch_var      ch_var;
 typedef struct ch_strategy ch_strategy;
 
+/* When the copies of a variable are made to agree. */
+typedef enum ch_sync {
+    CH_SYNC_AUTO, /* CH_SYNC_ON_WRITE */
+    CH_SYNC_NONE,
+    CH_SYNC_ON_WRITE, /* a step's assign is aggregated first, and all copies get the result */
+    CH_SYNC_ON_READ /* each replica has its own; they are aggregated when it is read outside a step */
+} ch_sync;
+
+/* What the values of several replicas become. */
+typedef enum ch_aggregation {
+    CH_AGGREGATE_NONE, /* each assigns to its own copy, and may only assign what is equal */
+    CH_AGGREGATE_SUM,
+    CH_AGGREGATE_MEAN,
+    CH_AGGREGATE_FIRST /* the first replica's */
+} ch_aggregation;
+
 typedef struct ch_var_spec {
-    const char *name;      /* NULL: "Variable" */
-    ch_tensor  *initial;   /* its dtype, shape and first value; copied. NULL: as said below */
-    int         trainable; /* 0: yes; CH_OFF: no */
-    ch_dtype    dtype;
-    ch_shape    shape;
-    ch_init     init; /* zeros, unless said; its random values depend on the name */
+    const char    *name;    /* NULL: "Variable" */
+    ch_tensor     *initial; /* its dtype, shape and first value; copied. NULL: as said below */
+    int            trainable; /* 0: yes, unless CH_SYNC_ON_READ; 1: yes; CH_OFF: no */
+    ch_sync        sync;
+    ch_aggregation aggregation;
+    ch_dtype       dtype;
+    ch_shape       shape;
+    ch_init        init; /* zeros, unless said; its random values depend on the name */
 } ch_var_spec;
 
 CH_API CH_MUST_CHECK ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec,

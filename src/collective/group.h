@@ -8,7 +8,7 @@
 #define COLLECTIVE_GROUP_H
 
 #include "cohort/status.h"
-#include "cohort/strategy.h"
+#include "cohort/replica.h"
 #include "graph/run.h"
 
 typedef struct ch_group ch_group;

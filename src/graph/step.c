@@ -17,6 +17,11 @@ static ch_step ended = {.rc = CH_FAILED_PRECONDITION,
 /* The step that this thread records, bodies aside: whom an op tells that is given no node. */
 static _Thread_local ch_step *recording;
 
+ch_step *ch__step_recording(void)
+{
+    return recording;
+}
+
 ch_status ch__step_new(const char *name, ch_step *outer, ch_step **out)
 {
     ch_step  *s = ch__calloc(1, sizeof(*s));

@@ -8,21 +8,29 @@
 
 #define CH_SCOPE_MAX 512
 
+/* Whom the code that is being recorded speaks of. */
+typedef enum ch_speaks_of {
+    CH_SPEAKS_OF_REPLICA,
+    CH_SPEAKS_OF_ALL, /* in a merge call */
+    CH_SPEAKS_OF_COPY /* of a variable: in an update */
+} ch_speaks_of;
+
 struct ch_step {
-    ch_graph   *graph;
-    ch_status   rc; /* the first error */
-    char        error[CH_FAULT_TEXT];
-    char        scope[CH_SCOPE_MAX]; /* "block/dense"; "" at the top */
-    const char *scope_kept;          /* its copy in the graph's arena; NULL: not made yet */
-    const void *caller;              /* while a composite op records: the user's address */
-    const char *composite;           /* ... and the function that was called: "ch_stack" */
-    void       *owner;               /* whoever records: the strategy */
-    ch_step    *outer;               /* of a body */
-    ch_step    *before;              /* what this thread recorded when this one began */
-    ch_step    *active; /* of the outermost: the innermost body being recorded, or itself */
-    int         n_captures, cap_captures;
-    ch_node   **captured; /* nodes of outer graphs that the body uses ... */
-    ch_node   **capture;  /* ... and the body's inputs that stand for them */
+    ch_graph    *graph;
+    ch_status    rc; /* the first error */
+    char         error[CH_FAULT_TEXT];
+    char         scope[CH_SCOPE_MAX]; /* "block/dense"; "" at the top */
+    const char  *scope_kept;          /* its copy in the graph's arena; NULL: not made yet */
+    const void  *caller;              /* while a composite op records: the user's address */
+    const char  *composite;           /* ... and the function that was called: "ch_stack" */
+    void        *owner;               /* whoever records: the strategy */
+    ch_speaks_of speaks_of;           /* of the outermost */
+    ch_step     *outer;               /* of a body */
+    ch_step     *before;              /* what this thread recorded when this one began */
+    ch_step     *active; /* of the outermost: the innermost body being recorded, or itself */
+    int          n_captures, cap_captures;
+    ch_node    **captured; /* nodes of outer graphs that the body uses ... */
+    ch_node    **capture;  /* ... and the body's inputs that stand for them */
 };
 
 ch_status ch__step_new(const char *name, ch_step *outer, ch_step **out);
@@ -30,6 +38,8 @@ void      ch__step_free(ch_step *s); /* the graph too, unless it was taken */
 /* Ends the recording: its graph, or its first error. */
 ch_status ch__step_finish(ch_step *s, ch_graph **out);
 
+/* The innermost step that this thread records; NULL: none. */
+ch_step *ch__step_recording(void);
 /* A new input of the graph being recorded. */
 ch_node *ch__step_add_input(ch_step *s, const char *name, ch_dtype dtype, const ch_dims *dims);
 /* Keeps rc and this thread's message as the step's first error; where it happened comes along.

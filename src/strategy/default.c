@@ -3,29 +3,37 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "strategy/strategy.h"
 
-static ch_device *const *default_devices(ch_strategy *st)
+static ch_device *const *devices(void *self)
 {
     static _Thread_local ch_device *current;
 
-    (void)st;
+    (void)self;
     current = ch_device_current();
     return &current;
 }
 
-/* It is never let go of for the last time. */
-static void default_close(ch_strategy *st)
+static int place(void *self, const ch_var_spec *spec, ch_device **out)
 {
-    (void)st;
+    (void)spec;
+    *out = *devices(self);
+    return 1;
 }
 
-static const ch_strategy_ops default_ops = {"Default", default_devices, default_close};
+/* It is never let go of for the last time. */
+static void close(void *self)
+{
+    (void)self;
+}
+
+static const ch_strategy_ops default_ops = {"Default", devices, place, close};
 
 static ch_strategy    the_default;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void make_default(void)
 {
-    ch__strategy_init(&the_default, &default_ops, 1);
+    (void)ch__strategy_init(&the_default, &default_ops, NULL,
+                            &(ch_strategy_parts){.n_replicas = 1});
 }
 
 /* It has no state but its variables' names: any program may share it with any other. */

@@ -1,23 +1,79 @@
-/* strategy/strategy.c -- what all strategies do alike: scope, run, reduce.
+/* strategy/strategy.c -- what all strategies have: a life, a name, devices, traits, runs.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "strategy/strategy.h"
 
+#include <string.h>
+#include <strings.h>
+
 #include "base/fault.h"
 #include "base/mem.h"
-#include "kernel/accumulate.h"
+#include "tensor/device.h"
 
-enum { MAX_SCOPES = 64 };
+/* ---- life ---- */
 
-static _Thread_local ch_strategy *scope[MAX_SCOPES];
-static _Thread_local int          n_scopes;
-
-void ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, int n_replicas)
+static ch_status check_communication(const char *name, const ch_communication_options *c)
 {
+    if (c->bytes_per_pack < 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: bytes_per_pack is %lld, want 0 or more", name,
+                        (long long)c->bytes_per_pack);
+    if (!(c->timeout_seconds >= 0))
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: timeout_seconds is %g, want 0 or more", name,
+                        c->timeout_seconds);
+    if ((unsigned)c->implementation > CH_CROSS_RING)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: implementation %d of ch_cross_device is none",
+                        name, (int)c->implementation);
+    return CH_OK;
+}
+
+ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *self,
+                            const ch_strategy_parts *parts)
+{
+    ch_status rc = check_communication(ops->name, &parts->communication);
+
+    if (rc != CH_OK)
+        return rc;
     st->ops = ops;
+    st->self = self;
     atomic_init(&st->refs, 1);
-    st->n_replicas = st->n_local = n_replicas;
-    pthread_mutex_init(&st->lock, NULL);
+    st->n_replicas = st->n_local = parts->n_replicas;
+    st->communication = parts->communication;
+    st->traits = (ch_strategy_traits){
+        .should_init = true, .should_checkpoint = true, .should_save_summary = true};
+    if (st->n_local > 1)
+        rc = ch__group_new(st->n_local, !ch__devices_crowded(st->n_local, ops->devices(self)),
+                           &st->group);
+    if (rc == CH_OK)
+        pthread_mutex_init(&st->lock, NULL);
+    return rc;
+}
+
+ch_status ch_strategy_new(const ch_strategy_ops *ops, void *self,
+                          const ch_strategy_parts *parts, ch_strategy **out)
+{
+    ch_strategy *st;
+    ch_status    rc = ch__want_given("strategy", "its functions", ops, "out", out);
+
+    if (rc == CH_OK && parts == NULL)
+        rc = ch__want_given("strategy", "its parts", parts, NULL, NULL);
+    if (rc != CH_OK)
+        return rc;
+    if (ops->name == NULL || ops->devices == NULL || ops->place == NULL || ops->close == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "strategy %s: one of its functions is NULL",
+                        ops->name != NULL ? ops->name : "without a name");
+    if (parts->n_replicas < 1)
+        return ch__fail(CH_INVALID_ARGUMENT, "strategy %s: %d replicas, want 1 or more",
+                        ops->name, parts->n_replicas);
+    st = ch__calloc(1, sizeof(*st));
+    if (st == NULL)
+        return ch__fail_memory("a strategy");
+    rc = ch__strategy_init(st, ops, self, parts);
+    if (rc != CH_OK) {
+        ch__free(st);
+        return rc;
+    }
+    *out = st;
+    return CH_OK;
 }
 
 ch_strategy *ch_strategy_ref(ch_strategy *st)
@@ -27,45 +83,15 @@ ch_strategy *ch_strategy_ref(ch_strategy *st)
     return st;
 }
 
+/* Default is never let go of for the last time. */
 void ch_strategy_unref(ch_strategy *st)
 {
-    if (st != NULL && atomic_fetch_sub_explicit(&st->refs, 1, memory_order_acq_rel) == 1)
-        st->ops->close(st);
-}
-
-/* ---- scope ---- */
-
-ch_strategy *ch_strategy_current(void)
-{
-    return n_scopes > 0 ? scope[n_scopes - 1] : ch__strategy_default();
-}
-
-ch_strategy *ch__strategy_of(ch_strategy *st)
-{
-    return st != NULL ? st : ch_strategy_current();
-}
-
-ch_status ch_strategy_enter(ch_strategy *st)
-{
-    if (st == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "strategy enter: the strategy is NULL");
-    if (n_scopes > 0 && scope[n_scopes - 1] != st)
-        return ch__fail(
-            CH_FAILED_PRECONDITION,
-            "strategy enter: mixing different strategies: inside the scope of a %s, "
-            "another %s cannot be entered",
-            scope[n_scopes - 1]->ops->name, st->ops->name);
-    if (n_scopes == MAX_SCOPES)
-        return ch__fail(CH_FAILED_PRECONDITION, "strategy enter: nested more than %d deep",
-                        MAX_SCOPES);
-    scope[n_scopes++] = ch_strategy_ref(st);
-    return CH_OK;
-}
-
-void ch_strategy_leave(void)
-{
-    if (n_scopes > 0)
-        ch_strategy_unref(scope[--n_scopes]);
+    if (st == NULL || atomic_fetch_sub_explicit(&st->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    st->ops->close(st->self);
+    ch__group_free(st->group);
+    pthread_mutex_destroy(&st->lock);
+    ch__free(st);
 }
 
 const char *ch_strategy_name(ch_strategy *st)
@@ -78,6 +104,135 @@ int ch_strategy_replicas(ch_strategy *st)
     return ch__strategy_of(st)->n_replicas;
 }
 
+int ch_strategy_local_replicas(ch_strategy *st)
+{
+    return ch__strategy_of(st)->n_local;
+}
+
+/* ---- what it is told and tells ---- */
+
+ch_status ch_reduce_op_parse(const char *text, ch_reduce_op *out)
+{
+    ch_status rc = ch__want_given("reduction", "its name", text, "out", out);
+
+    if (rc != CH_OK)
+        return rc;
+    if (strcasecmp(text, "sum") != 0 && strcasecmp(text, "mean") != 0)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "reduction \"%.40s\": want \"sum\" or \"mean\", in any case", text);
+    *out = strcasecmp(text, "sum") == 0 ? CH_SUM : CH_MEAN;
+    return CH_OK;
+}
+
+ch_communication_options ch_communication_merge(const ch_communication_options *base,
+                                                const ch_communication_options *over)
+{
+    ch_communication_options c = base != NULL ? *base : (ch_communication_options){0};
+
+    if (over == NULL)
+        return c;
+    if (over->implementation != CH_CROSS_AUTO)
+        c.implementation = over->implementation;
+    if (over->bytes_per_pack != 0)
+        c.bytes_per_pack = over->bytes_per_pack;
+    if (over->timeout_seconds != 0)
+        c.timeout_seconds = over->timeout_seconds;
+    return c;
+}
+
+ch_strategy_traits ch_strategy_traits_of(ch_strategy *st)
+{
+    return ch__strategy_of(st)->traits;
+}
+
+void ch_strategy_configure(ch_strategy *st, const ch_session_config *in, ch_session_config *out)
+{
+    ch_session_config c = in != NULL ? *in : (ch_session_config){0};
+
+    if (ch__strategy_of(st)->isolates_state)
+        c.isolate_session_state = true;
+    if (out != NULL)
+        *out = c;
+}
+
+static ch_status fail_no_devices(const ch_strategy *st, const char *which)
+{
+    return ch__fail(CH_FAILED_PRECONDITION,
+                    "%s devices: unsupported by the %s strategy: it has none of its own, and "
+                    "uses the current device (ch_device_current)",
+                    which, st->ops->name);
+}
+
+ch_status ch_strategy_worker_devices(ch_strategy *st, int *n, ch_device *const **out)
+{
+    st = ch__strategy_of(st);
+    if (n == NULL || out == NULL)
+        return ch__want_given("worker devices", "n", n, "out", out);
+    if (st == ch__strategy_default())
+        return fail_no_devices(st, "worker");
+    *n = st->n_local;
+    *out = st->ops->devices(st->self);
+    return CH_OK;
+}
+
+ch_status ch_strategy_parameter_devices(ch_strategy *st, int *n, ch_device *const **out)
+{
+    st = ch__strategy_of(st);
+    if (n == NULL || out == NULL)
+        return ch__want_given("parameter devices", "n", n, "out", out);
+    if (st == ch__strategy_default())
+        return fail_no_devices(st, "parameter");
+    *n = st->n_parameter > 0 ? st->n_parameter : st->n_local;
+    *out = st->n_parameter > 0 ? st->parameter : st->ops->devices(st->self);
+    return CH_OK;
+}
+
+/* ---- devices ---- */
+
+ch_status ch__devices_of_type(const char *type, int *n, ch_device ***out)
+{
+    int         count = ch_device_count(type), found = 0;
+    ch_device **device = ch__calloc((size_t)count + 1, sizeof(*device));
+
+    if (device == NULL)
+        return ch__fail_memory("a list of devices");
+    for (int i = 0; found < count && ch_device_at(i) != NULL; i++)
+        if (strcmp(ch_device_where(ch_device_at(i))->type, type) == 0)
+            device[found++] = ch_device_at(i);
+    *n = found;
+    *out = device;
+    return CH_OK;
+}
+
+ch_status ch__devices_named(const char *what, int n, const char *const *name, bool distinct,
+                            ch_device ***out)
+{
+    ch_device **device;
+    ch_status   rc = CH_OK;
+
+    if (n < 0 || (n > 0 && name == NULL))
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: %d devices%s", what, n,
+                        n < 0 ? "" : " without their names");
+    device = ch__calloc((size_t)n + 1, sizeof(*device));
+    if (device == NULL)
+        return ch__fail_memory("a list of devices");
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        rc = ch_device_find(name[i], &device[i]);
+        if (rc != CH_OK)
+            rc = ch__fail_at(rc, "%s", what);
+        for (int k = 0; k < i && rc == CH_OK && distinct; k++)
+            if (device[k] == device[i])
+                rc = ch__fail(CH_INVALID_ARGUMENT, "%s: device %s is named twice (%d and %d)",
+                              what, ch_device_name(device[i]), k, i);
+    }
+    if (rc != CH_OK) {
+        ch__free(device);
+        return rc;
+    }
+    *out = device;
+    return CH_OK;
+}
+
 /* ---- run ---- */
 
 static const ch_run_ops run_ops = {.resource = ch__var_storage};
@@ -85,19 +240,21 @@ static const ch_run_ops run_ops = {.resource = ch__var_storage};
 ch_status ch_strategy_run_with(ch_strategy *st, ch_function *f, ch_tuple *in,
                                const ch_run_options *opt, ch_tuple **out)
 {
-    ch_run run = {.function = f, .in = in, .ops = &run_ops, .step = -1};
+    ch_run    run = {.function = f, .in = in, .ops = &run_ops, .step = -1};
+    ch_status rc = ch__strategy_cross(&st, "run", "ch_replica_call");
 
+    if (rc != CH_OK)
+        return rc;
     if (f == NULL)
         return ch__want_given("run", "the function", f, NULL, NULL);
     if (opt != NULL && opt->has_step_number && opt->step_number < 0)
         return ch__fail(CH_INVALID_ARGUMENT, "run %s: its step number is %lld, want 0 or more",
                         ch_function_name(f), (long long)opt->step_number);
-    st = ch__strategy_of(st);
     run.owner = st;
     run.generation = atomic_load(&st->generation);
     run.n_local = st->n_local;
     run.n_replicas = st->n_replicas;
-    run.device = st->ops->devices(st);
+    run.device = st->ops->devices(st->self);
     run.group = st->group;
     run.meet = &ch__group_as_meet;
     if (opt != NULL) {
@@ -110,74 +267,4 @@ ch_status ch_strategy_run_with(ch_strategy *st, ch_function *f, ch_tuple *in,
 ch_status ch_strategy_run(ch_strategy *st, ch_function *f, ch_tuple *in, ch_tuple **out)
 {
     return ch_strategy_run_with(st, f, in, NULL, out);
-}
-
-/* ---- reduce ---- */
-
-static ch_status check_reduce(ch_strategy *st, ch_reduce_op op, const ch_value *v)
-{
-    const ch_tensor *first = ch_value_at(v, 0);
-
-    if (st->n_replicas > 1 && ch_value_kind_of(v) == CH_PLAIN)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "reduce: a plain value cannot be reduced over %d replicas; it has one "
-                        "component",
-                        st->n_replicas);
-    if (!ch__can_accumulate(first->dtype))
-        return ch__fail(CH_INVALID_ARGUMENT, "reduce: %s cannot be added",
-                        ch_dtype_name(first->dtype));
-    if (op == CH_MEAN && !ch_dtype_is_float(first->dtype))
-        return ch__fail(CH_INVALID_ARGUMENT, "reduce: the mean of %s is not one; cast it first",
-                        ch_dtype_name(first->dtype));
-    for (int i = 1; i < ch_value_count(v); i++) {
-        char a[96], b[96];
-
-        if (ch_shape_equal(first->shape, ch_value_at(v, i)->shape))
-            continue;
-        ch_shape_print(first->shape, a, sizeof(a));
-        ch_shape_print(ch_value_at(v, i)->shape, b, sizeof(b));
-        return ch__fail(
-            CH_INVALID_ARGUMENT,
-            "reduce: components 0 and %d have shapes %s and %s, which cannot be added", i, a,
-            b);
-    }
-    return CH_OK;
-}
-
-ch_status ch_strategy_reduce(ch_strategy *st, ch_reduce_op op, const ch_value *v,
-                             ch_tensor **out)
-{
-    ch_status    rc;
-    ch_tensor   *sum = NULL, **part;
-    const void **data;
-    int          n;
-
-    st = ch__strategy_of(st);
-    rc = ch__want_given("reduce", "the value", v, "out", out);
-    if (rc == CH_OK)
-        rc = check_reduce(st, op, v);
-    if (rc != CH_OK)
-        return rc;
-    n = ch_value_count(v);
-    part = ch__calloc((size_t)n, sizeof(*part));
-    data = ch__calloc((size_t)n, sizeof(*data));
-    rc = part == NULL || data == NULL
-             ? ch__fail_memory("reduce")
-             : ch_tensor_new(ch_value_at(v, 0)->dtype, ch_value_at(v, 0)->shape, &sum);
-    for (int i = 0; i < n && rc == CH_OK; i++) {
-        rc = ch_tensor_contiguous(ch_value_at(v, i), &part[i]);
-        data[i] = rc == CH_OK ? part[i]->data : NULL;
-    }
-    if (rc == CH_OK) {
-        ch__accumulate(sum->dtype, ch_tensor_count(sum), n, data, sum->data,
-                       op == CH_MEAN ? n : 1);
-        *out = sum;
-    } else {
-        ch_tensor_unref(sum);
-    }
-    for (int i = 0; part != NULL && i < n; i++)
-        ch_tensor_unref(part[i]);
-    ch__free(part);
-    ch__free(data);
-    return rc;
 }

@@ -11,42 +11,50 @@
 #include <stdatomic.h>
 
 #include "base/by_name.h"
-#include "cohort/strategy.h"
+#include "cohort/extended.h"
+#include "cohort/replica.h"
+#include "cohort/strategy_ops.h"
 #include "collective/group.h"
 #include "tensor/tensor.h"
 
-typedef struct ch_strategy_ops {
-    const char *name;
-    /* The devices that variables made now live on, and that a step run now uses; as many as
-     * n_local. */
-    ch_device *const *(*devices)(ch_strategy *st);
-    void (*close)(ch_strategy *st); /* frees it; all its variables are gone */
-} ch_strategy_ops;
-
 struct ch_strategy {
-    const ch_strategy_ops *ops;
-    atomic_int             refs;
-    int                    n_replicas; /* in the job */
-    int                    n_local;    /* of those, in this process */
-    ch_group              *group;      /* NULL for one replica */
-    pthread_mutex_t        lock;       /* of what follows */
-    ch_by_name             vars;       /* all of them, not referenced */
-    atomic_uint            generation; /* changes when vars does */
+    const ch_strategy_ops   *ops;
+    void                    *self; /* for ops */
+    atomic_int               refs;
+    int                      n_replicas; /* in the job */
+    int                      n_local;    /* of those, in this process */
+    ch_group                *group;      /* NULL for one replica */
+    ch_communication_options communication;
+    ch_strategy_traits       traits;
+    bool                     isolates_state; /* ch_strategy_configure says so */
+    int                      n_parameter; /* devices of variables; 0: those of the replicas */
+    ch_device *const        *parameter;
+    pthread_mutex_t          lock;       /* of what follows */
+    ch_by_name               vars;       /* all of them, not referenced */
+    atomic_uint              generation; /* changes when vars does */
 };
 
 struct ch_var {
-    atomic_int   refs;
-    ch_strategy *strategy; /* referenced */
-    char        *name;
-    ch_dtype     dtype;
-    ch_shape     shape;
-    bool         trainable;
-    ch_var      *leader;   /* whose value it holds more exactly; NULL: nobody's */
-    ch_var      *follower; /* the first of those that do so of this one, not referenced */
-    ch_var      *next_follower;
-    int          n_copies;
-    ch_tensor   *copy[]; /* one for each local replica */
+    atomic_int     refs;
+    ch_strategy   *strategy; /* referenced */
+    char          *name;
+    ch_dtype       dtype;
+    ch_shape       shape;
+    bool           trainable;
+    ch_var        *leader;   /* whose value it holds more exactly; NULL: nobody's */
+    ch_var        *follower; /* the first of those that do so of this one, not referenced */
+    ch_var        *next_follower;
+    ch_sync        sync; /* never CH_SYNC_AUTO */
+    ch_aggregation aggregation;
+    int            n_copies;
+    ch_tensor     *copy[]; /* one for each local replica, or one that they share */
 };
+
+/* The copy of a local replica. */
+static inline ch_tensor *ch__var_copy(const ch_var *v, int local)
+{
+    return v->copy[v->n_copies > 1 ? local : 0];
+}
 
 /* From now on who sets `leader` from outside sets `v` too, in v's dtype: a master follows its
  * 16-bit variable. Both are of one strategy. Ends with either of them. */
@@ -54,10 +62,20 @@ void ch__var_follow(ch_var *v, ch_var *leader);
 /* One that does so already, referenced; NULL: there is none. */
 ch_var *ch__var_follower(const ch_var *leader);
 
-extern ch_strategy *ch__strategy_default(void);
+ch_strategy *ch__strategy_default(void);
 /* The one meant by an argument: itself, or the current one. */
 ch_strategy *ch__strategy_of(ch_strategy *st);
-void         ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, int n_replicas);
+/* The same in *st, for a call that is for code outside replicas: FAILED_PRECONDITION in a step (which names
+ * `instead`, if it is not NULL) and in another strategy's scope. */
+ch_status ch__strategy_cross(ch_strategy **st, const char *call, const char *instead);
+/* As ch_strategy_new, in memory that is the caller's. */
+ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *self,
+                            const ch_strategy_parts *parts);
+/* The devices of a type, all there are, in an array that the caller frees; what is asked for by name, each once
+ * if `distinct`. `what` is for messages. */
+ch_status ch__devices_of_type(const char *type, int *n, ch_device ***out);
+ch_status ch__devices_named(const char *what, int n, const char *const *name, bool distinct,
+                            ch_device ***out);
 
 /* The storage of a variable, for graph/run.h. */
 ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **out);

@@ -107,6 +107,26 @@ static ch_status make_copies(ch_var *v, const ch_var_spec *spec, ch_device *cons
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
 }
 
+static ch_status place_copies(ch_strategy *st, ch_var *v, const ch_var_spec *spec)
+{
+    ch_device **device = ch__calloc((size_t)st->n_local, sizeof(*device));
+    ch_status   rc = CH_OK;
+
+    if (device == NULL)
+        return ch__fail_memory("a variable");
+    v->n_copies = st->ops->place(st->self, spec, device);
+    if (v->n_copies != 1 && v->n_copies != st->n_local) {
+        rc =
+            ch__fail(CH_INTERNAL, "variable %s: the %s strategy places %d copies, want 1 or %d",
+                     v->name, st->ops->name, v->n_copies, st->n_local);
+        v->n_copies = 0;
+    }
+    if (rc == CH_OK)
+        rc = make_copies(v, spec, device);
+    ch__free(device);
+    return rc;
+}
+
 /* Gives the variable the name that it is wanted to have, or the next one that is free. */
 static ch_status take_name(ch_strategy *st, ch_var *v, const char *wanted)
 {
@@ -143,11 +163,13 @@ ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec, ch_var **out)
     atomic_init(&v->refs, 1);
     v->dtype = spec->initial != NULL ? ch_tensor_dtype(spec->initial) : spec->dtype;
     v->shape = spec->initial != NULL ? ch_tensor_shape(spec->initial) : spec->shape;
-    v->trainable = spec->trainable != CH_OFF;
-    v->n_copies = st->n_local;
+    v->trainable =
+        spec->trainable != CH_OFF && (spec->trainable > 0 || spec->sync != CH_SYNC_ON_READ);
+    v->sync = spec->sync == CH_SYNC_AUTO ? CH_SYNC_ON_WRITE : spec->sync;
+    v->aggregation = spec->aggregation;
     rc = take_name(st, v, spec->name != NULL ? spec->name : "Variable");
     if (rc == CH_OK) {
-        rc = make_copies(v, spec, st->ops->devices(st));
+        rc = place_copies(st, v, spec);
         if (rc != CH_OK)
             leave(st, v);
     }
@@ -315,7 +337,7 @@ ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **o
         rc = ch__fail(CH_FAILED_PRECONDITION,
                       "variable %s: its dtype or shape is not what was recorded", r->name);
     else
-        *out = v->copy[local]->data;
+        *out = ch__var_copy(v, local)->data;
     pthread_mutex_unlock(&st->lock);
     return rc;
 }

@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "train/layer.h"
+#include "cohort/replica.h"
 
 #include <stdarg.h>
 #include <stdio.h>

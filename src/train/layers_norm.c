@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/math.h"
+#include "cohort/replica.h"
 #include "ops/box.h"
 #include "train/layer.h"
 

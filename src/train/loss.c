@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/loss.h"
 #include "cohort/ops.h"
+#include "cohort/replica.h"
 #include "cohort/strategy.h"
 #include "train/loss.h"
 

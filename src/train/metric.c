@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "train/metric.h"
+#include "cohort/replica.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "cohort/ops.h"
+#include "cohort/replica.h"
 #include "graph/step.h"
 #include "ops/box.h"
 #include "ops/lookup.h"

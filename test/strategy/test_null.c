@@ -83,7 +83,7 @@ static void functions_that_can_fail_name_what_is_null(void **state)
     refuses(ch_graph_decode("", 0, NULL), "out");
     refuses(ch_strategy_mirrored(NULL, NULL), "out");
     refuses(ch_strategy_run(NULL, NULL, NULL, NULL), "the function");
-    refuses(ch_strategy_reduce(NULL, CH_SUM, NULL, &u), "the value");
+    refuses(ch_strategy_reduce(NULL, CH_SUM, NULL, CH_NO_AXIS, &u), "the value");
     refuses(ch_strategy_enter(NULL), "the strategy");
     refuses(ch_step_status(NULL), "step");
     assert_null(u);

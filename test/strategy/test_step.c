@@ -56,7 +56,9 @@ static ch_strategy *two_devices(void)
     ch_strategy *st = NULL;
 
     t_ok(ch_strategy_mirrored(
-        &(ch_mirrored_options){2, (const char *const[]){"GPU:0", "GPU:1"}}, &st));
+        &(ch_mirrored_options){.n_devices = 2,
+                               .device = (const char *const[]){"GPU:0", "GPU:1"}},
+        &st));
     return st;
 }
 
@@ -220,7 +222,9 @@ static ch_status try_small_run(small_run *r)
                               ch_shape_of(4, OUT)};
     ch_var       **var[] = {&r->net.w1, &r->net.b1, &r->net.w2};
     ch_status      rc = ch_strategy_mirrored(
-             &(ch_mirrored_options){2, (const char *const[]){"GPU:0", "GPU:1"}}, &r->st);
+             &(ch_mirrored_options){.n_devices = 2,
+                                    .device = (const char *const[]){"GPU:0", "GPU:1"}},
+             &r->st);
 
     for (int i = 0; i < 5 && rc == CH_OK; i++)
         rc = ch_tensor_new(CH_F32, shape[i], &r->t[i]);

@@ -251,7 +251,9 @@ static void check_run(const run *r, int n_replicas)
     for (int i = 0; i < r->x.rank; i++)
         opt.input[0].shape.dim[i + 1] = r->x.dim[i];
     t_ok(ch_strategy_mirrored(
-        &(ch_mirrored_options){n_replicas, (const char *const[]){"CPU:0", "CPU:1"}}, &st));
+        &(ch_mirrored_options){.n_devices = n_replicas,
+                               .device = (const char *const[]){"CPU:0", "CPU:1"}},
+        &st));
     t_ok(ch_model_new(st, r->layer(), &opt, &j.model));
     set_weights(r, j.model);
     t_ok(r->optimizer(&j.optimizer));

@@ -346,7 +346,9 @@ static ch_strategy *replicas(int n)
     ch_strategy *st = NULL;
 
     t_ok(ch_strategy_mirrored(
-        &(ch_mirrored_options){n, (const char *const[]){"CPU:0", "CPU:1"}}, &st));
+        &(ch_mirrored_options){.n_devices = n,
+                               .device = (const char *const[]){"CPU:0", "CPU:1"}},
+        &st));
     return st;
 }
 

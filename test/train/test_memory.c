@@ -122,7 +122,9 @@ static void steps_of_many_layers_options_and_metrics_allocate_nothing(void **sta
         int64_t      allocs = 0, live = 0, anyones = 0;
 
         t_ok(ch_strategy_mirrored(
-            &(ch_mirrored_options){replicas, (const char *const[]){"CPU:0", "CPU:1"}}, &st));
+            &(ch_mirrored_options){.n_devices = replicas,
+                                   .device = (const char *const[]){"CPU:0", "CPU:1"}},
+            &st));
         make_job(st, k % 2 == 0 ? CH_F32 : CH_BF16, &j);
         f = t_function(train, &j);
         for (int i = 0; i < STEPS; i++) {

@@ -202,7 +202,7 @@ static float train_split(const int *end, int steps)
     f = t_function(train, m);
     for (int i = 0; i < steps; i++) {
         t_ok(ch_strategy_run(st, f, batch, &out));
-        t_ok(ch_strategy_reduce(st, CH_SUM, ch_tuple_get(out, "loss"), &sum));
+        t_ok(ch_strategy_reduce(st, CH_SUM, ch_tuple_get(out, "loss"), CH_NO_AXIS, &sum));
         t_ok(ch_tensor_item(sum, &loss));
         ch_tensor_unref(sum);
         ch_tuple_unref(out);

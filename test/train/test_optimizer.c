@@ -397,7 +397,9 @@ static ch_strategy *two_devices(void)
     ch_strategy *st = NULL;
 
     t_ok(ch_strategy_mirrored(
-        &(ch_mirrored_options){2, (const char *const[]){"GPU:0", "GPU:1"}}, &st));
+        &(ch_mirrored_options){.n_devices = 2,
+                               .device = (const char *const[]){"GPU:0", "GPU:1"}},
+        &st));
     return st;
 }
 

@@ -1,0 +1,90 @@
+/* strategy/central_storage.c -- every variable once, on one device; a replica on each of several.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/fault.h"
+#include "base/mem.h"
+#include "strategy/strategy.h"
+
+typedef struct central {
+    int         n;
+    ch_device **compute;
+    ch_device  *parameter;
+} central;
+
+static ch_device *const *devices(void *self)
+{
+    return ((central *)self)->compute;
+}
+
+static int place(void *self, const ch_var_spec *spec, ch_device **out)
+{
+    (void)spec;
+    *out = ((central *)self)->parameter;
+    return 1;
+}
+
+static void close(void *self)
+{
+    central *c = self;
+
+    ch__free(c->compute);
+    ch__free(c);
+}
+
+static const ch_strategy_ops central_ops = {"CentralStorage", devices, place, close};
+
+/* All GPUs, or the first CPU. */
+static ch_status usual_devices(central *c)
+{
+    ch_status rc =
+        ch__devices_of_type(ch_device_count("GPU") > 0 ? "GPU" : "CPU", &c->n, &c->compute);
+
+    if (rc == CH_OK && ch_device_count("GPU") == 0)
+        c->n = 1;
+    return rc;
+}
+
+static ch_status find_devices(central *c, const ch_central_storage_options *opt)
+{
+    const char *what = "central storage strategy";
+    ch_status   rc;
+
+    c->n = opt->n_compute;
+    rc = c->n != 0 ? ch__devices_named(what, c->n, opt->compute, true, &c->compute)
+                   : usual_devices(c);
+    if (rc != CH_OK)
+        return rc;
+    if (opt->parameter == NULL && c->n == 1) {
+        c->parameter = c->compute[0];
+        return CH_OK;
+    }
+    rc = ch_device_find(opt->parameter != NULL ? opt->parameter : "/cpu:0", &c->parameter);
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "%s, parameter device", what);
+}
+
+ch_status ch_strategy_central_storage(const ch_central_storage_options *opt, ch_strategy **out)
+{
+    static const ch_central_storage_options none;
+
+    central  *c;
+    ch_status rc;
+
+    if (out == NULL)
+        return ch__want_given("central storage strategy", "out", out, NULL, NULL);
+    opt = opt != NULL ? opt : &none;
+    c = ch__calloc(1, sizeof(*c));
+    if (c == NULL)
+        return ch__fail_memory("central storage strategy");
+    rc = find_devices(c, opt);
+    if (rc == CH_OK)
+        rc = ch_strategy_new(&central_ops, c, &(ch_strategy_parts){c->n, opt->communication},
+                             out);
+    if (rc != CH_OK) {
+        close(c);
+        return rc;
+    }
+    (*out)->isolates_state = true;
+    (*out)->n_parameter = 1;
+    (*out)->parameter = &c->parameter;
+    return CH_OK;
+}

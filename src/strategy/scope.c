@@ -1,0 +1,115 @@
+/* strategy/scope.c -- which strategy this thread is in, and whom its code speaks of.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/fault.h"
+#include "graph/step.h"
+#include "strategy/strategy.h"
+
+enum { MAX_SCOPES = 64 };
+
+/* Those of Default come first: inside them another may be entered, and not the other way round. */
+static _Thread_local ch_strategy *scope[MAX_SCOPES];
+static _Thread_local int          n_scopes;
+static _Thread_local ch_strategy *chosen; /* by ch_strategy_set; NULL: none */
+
+static ch_strategy *innermost(void)
+{
+    return n_scopes > 0 ? scope[n_scopes - 1] : chosen;
+}
+
+ch_strategy *ch_strategy_current(void)
+{
+    const ch_step *s = ch__step_recording();
+    ch_strategy   *st = s != NULL && s->owner != NULL ? s->owner : innermost();
+
+    return st != NULL ? st : ch__strategy_default();
+}
+
+bool ch_strategy_is_set(void)
+{
+    return ch_strategy_current() != ch__strategy_default();
+}
+
+ch_context ch_context_now(void)
+{
+    const ch_step *s = ch__step_recording();
+
+    if (s != NULL)
+        return s->speaks_of == CH_SPEAKS_OF_ALL    ? CH_CONTEXT_CROSS
+               : s->speaks_of == CH_SPEAKS_OF_COPY ? CH_CONTEXT_UPDATE
+                                                   : CH_CONTEXT_REPLICA;
+    return innermost() != NULL && innermost() != ch__strategy_default() ? CH_CONTEXT_CROSS
+                                                                        : CH_CONTEXT_DEFAULT;
+}
+
+ch_strategy *ch__strategy_of(ch_strategy *st)
+{
+    return st != NULL ? st : ch_strategy_current();
+}
+
+static ch_status fail_mixed(const char *call, const ch_strategy *in, const ch_strategy *st)
+{
+    return ch__fail(CH_FAILED_PRECONDITION,
+                    "%s: mixing different strategies: inside the scope of a %s, another %s "
+                    "cannot be used",
+                    call, in->ops->name, st->ops->name);
+}
+
+ch_status ch__strategy_cross(ch_strategy **st, const char *call, const char *instead)
+{
+    const ch_step *s = ch__step_recording();
+    ch_strategy   *in = innermost();
+
+    *st = ch__strategy_of(*st);
+    if (s != NULL && s->owner != NULL) {
+        if (s->owner != *st)
+            return fail_mixed(call, s->owner, *st);
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "%s: it is for code outside steps, and %s is being recorded; in a step "
+                        "use %s",
+                        call, s->graph->name, instead != NULL ? instead : "ch_merge_call");
+    }
+    if (in != NULL && in != *st && in != ch__strategy_default())
+        return fail_mixed(call, in, *st);
+    return CH_OK;
+}
+
+ch_status ch_strategy_enter(ch_strategy *st)
+{
+    ch_strategy *in = innermost();
+    ch_status    rc;
+
+    if (st == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "strategy enter: the strategy is NULL");
+    if (in != NULL && in != st && st == ch__strategy_default())
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "strategy enter: Default's scope cannot be entered inside that of a %s",
+                        in->ops->name);
+    rc = ch__strategy_cross(&st, "strategy enter", NULL);
+    if (rc != CH_OK)
+        return rc;
+    if (n_scopes == MAX_SCOPES)
+        return ch__fail(CH_FAILED_PRECONDITION, "strategy enter: nested more than %d deep",
+                        MAX_SCOPES);
+    scope[n_scopes++] = ch_strategy_ref(st);
+    return CH_OK;
+}
+
+void ch_strategy_leave(void)
+{
+    if (n_scopes > 0)
+        ch_strategy_unref(scope[--n_scopes]);
+}
+
+ch_status ch_strategy_set(ch_strategy *st)
+{
+    if (n_scopes > 0 || ch__step_recording() != NULL)
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "strategy set: must not be called inside a scope; leave that of the %s "
+                        "first",
+                        ch_strategy_name(NULL));
+    ch_strategy_ref(st);
+    ch_strategy_unref(chosen);
+    chosen = st;
+    return CH_OK;
+}
