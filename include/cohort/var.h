@@ -8,9 +8,11 @@
  * which decides where it lives. Names are unique in a strategy: a second "w" becomes "w_1". A
  * strategy outlives its variables: each holds a reference to it.
  *
- * Where there are several replicas, each has a copy. They begin equal, and stay so as long as
- * steps assign what is equal on all of them: numbers, and what comes of ch_all_reduce (optimizers
- * see to it). An assign of what differs between replicas makes the copies differ; nothing checks.
+ * Where there are several replicas, each has a copy, or they share one, as the strategy says. What a step
+ * assigns is aggregated over the replicas (ch_aggregation), so that copies stay equal; with
+ * CH_AGGREGATE_NONE that is the caller's affair: an assign of what differs between replicas makes the copies
+ * differ, of which the log warns once. A variable that is CH_SYNC_ON_READ has each replica's own value on
+ * purpose, and is aggregated when it is read outside a step.
  *
  * In a step, ch_var_read gives its value as a node and the assigns replace it; a read after an
  * assign sees what was assigned. Nothing changes before the whole step has gone well on
@@ -65,22 +67,39 @@ CH_API ch_shape     ch_var_shape(const ch_var *v);
 CH_API bool         ch_var_is_trainable(const ch_var *v);
 CH_API ch_strategy *ch_var_strategy(const ch_var *v);
 
-/* Outside a step: a copy of the value (of the first replica's copy), and setting all copies; a
- * 16-bit variable's master (cohort/optimizer.h) is set with it. */
+CH_API ch_sync        ch_var_sync(const ch_var *v); /* never CH_SYNC_AUTO */
+CH_API ch_aggregation ch_var_aggregation(const ch_var *v);
+/* "MirroredVariable:{\n  0: w tensor(...),\n  1: w/replica_1 tensor(...)\n}" */
+CH_API int ch_var_print(const ch_var *v, char *text, size_t size);
+
+/* Outside a step: a copy of the value, and setting it; a 16-bit variable's master
+ * (cohort/optimizer.h) is set with it. The value is that of the copy on the current device, or else of the first;
+ * of one that is CH_SYNC_ON_READ what the copies add up to, and setting it makes them add up to that. */
 CH_API CH_MUST_CHECK ch_status ch_var_get(ch_var *v, ch_tensor **out);
 CH_API CH_MUST_CHECK ch_status ch_var_set(ch_var *v, ch_tensor *value);
-/* The copies themselves, one for each replica of this process: mirrored, or plain. That they are
- * equal is the promise of whoever wrote the steps. */
+/* Adds to it, or takes away. Not of one that is CH_SYNC_ON_READ and CH_AGGREGATE_SUM. */
+CH_API CH_MUST_CHECK ch_status ch_var_add(ch_var *v, ch_tensor *delta);
+CH_API CH_MUST_CHECK ch_status ch_var_sub(ch_var *v, ch_tensor *delta);
+/* The copies themselves, one for each replica of this process: mirrored; per-replica of one that is
+ * CH_SYNC_ON_READ; plain if there is one. */
 CH_API CH_MUST_CHECK ch_status ch_var_copies(ch_var *v, ch_value **out);
 
-/* In a step. The assigns return the new value. */
+/* In a step. The assigns return the new value. Those of a replica are aggregated, as the variable says: all
+ * replicas come to them, and each copy gets the result. In a merge call every copy is assigned the one value;
+ * in an update each copy is assigned what its replica has (cohort/replica.h). */
 CH_API ch_node *ch_var_read(ch_step *s, ch_var *v);
 CH_API ch_node *ch_var_assign(ch_step *s, ch_var *v, ch_node *value);
 CH_API ch_node *ch_var_assign_add(ch_step *s, ch_var *v, ch_node *delta);
 CH_API ch_node *ch_var_assign_sub(ch_step *s, ch_var *v, ch_node *delta);
-/* Rows `ids` of axis 0 get `rows` added, or are replaced by them; other rows are not
- * touched. */
+/* Rows `ids` of axis 0 are changed by `rows`, one after another; other rows are not touched. Where values of
+ * several replicas are added up or averaged, the rows of all of them are used; min, max and update are not for
+ * such variables. */
 CH_API ch_node *ch_var_scatter_add(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows);
+CH_API ch_node *ch_var_scatter_sub(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows);
+CH_API ch_node *ch_var_scatter_mul(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows);
+CH_API ch_node *ch_var_scatter_div(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows);
+CH_API ch_node *ch_var_scatter_min(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows);
+CH_API ch_node *ch_var_scatter_max(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows);
 CH_API ch_node *ch_var_scatter_update(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows);
 
 #endif

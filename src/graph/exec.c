@@ -174,6 +174,14 @@ static ch_status run_instrs(ch_instance *x, const ch_bind *b, int from, int to)
     ch_status       rc;
 
     for (int i = from; i < to; i++, in++, c++) {
+        if (in->first_only && b->env->local != 0)
+            continue;
+        if (in->meets) {
+            rc = b->agree != NULL ? b->agree(b->agree_arg) : CH_OK;
+            if (rc != CH_OK)
+                return rc;
+            continue;
+        }
         if (in->kernel == NULL) {
             memcpy(c->out[0], c->in[0], in->copy_bytes);
         } else {

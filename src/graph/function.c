@@ -197,7 +197,8 @@ static bool same_name(const char *a, const char *b)
 static bool recording_fits(const ch_recording *r, const ch_run *run, const ch_args *a,
                            const ch_dims *dims)
 {
-    if (r->owner != run->owner || r->n_in != a->n_in || r->n_replicas != a->n_replicas)
+    if (r->owner != run->owner || r->speaks_of != run->speaks_of || r->n_in != a->n_in ||
+        r->n_replicas != a->n_replicas)
         return false;
     for (int i = 0; i < a->n_in; i++)
         if (r->dtype[i] != a->tensor[i]->dtype || !ch__dims_same(&r->dims[i], &dims[i]) ||
@@ -217,6 +218,7 @@ static ch_status call_step(ch_function *f, const ch_run *run, const ch_args *a,
     if (rc != CH_OK)
         return rc;
     s->owner = run->owner;
+    s->speaks_of = run->speaks_of;
     s->graph->n_symbols = n_symbols;
     for (int i = 0; i < a->n_in; i++)
         ch__step_add_input(s, ch_tuple_name(run->in, i), a->tensor[i]->dtype, &dims[i]);
@@ -260,7 +262,7 @@ static void evict_recording(ch_function *f)
     f->n_kept--;
 }
 
-static ch_status keep_recording(ch_function *f, void *owner, const ch_args *a,
+static ch_status keep_recording(ch_function *f, const ch_run *run, const ch_args *a,
                                 const ch_dims *dims, ch_graph *g)
 {
     ch_recording *r = ch__calloc(1, sizeof(*r));
@@ -277,7 +279,8 @@ static ch_status keep_recording(ch_function *f, void *owner, const ch_args *a,
         r->dtype[i] = a->tensor[i]->dtype;
         r->dims[i] = dims[i];
     }
-    r->owner = owner;
+    r->owner = run->owner;
+    r->speaks_of = run->speaks_of;
     r->n_in = a->n_in;
     r->n_replicas = a->n_replicas;
     r->graph = g;
@@ -328,7 +331,7 @@ static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_
         f->static_rows |= rc == CH_OK; /* it will want them again */
     }
     if (rc == CH_OK)
-        rc = keep_recording(f, run->owner, a, dims, g);
+        rc = keep_recording(f, run, a, dims, g);
     if (rc != CH_OK) {
         ch_graph_unref(g);
         return rc;

@@ -25,6 +25,7 @@ bool ch__args_same_rows(const ch_args *a, int i, int j);
 typedef struct ch_recording {
     struct ch_recording *next; /* in the function, most recently used first */
     void                *owner;
+    ch_speaks_of         speaks_of;
     int                  n_in, n_replicas;
     ch_dtype            *dtype;
     ch_dims             *dims;

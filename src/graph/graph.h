@@ -31,6 +31,13 @@
 #include "graph/op.h"
 #include "tensor/tensor.h"
 
+/* Whom the code that is being recorded speaks of. */
+typedef enum ch_speaks_of {
+    CH_SPEAKS_OF_REPLICA,
+    CH_SPEAKS_OF_ALL, /* in a merge call */
+    CH_SPEAKS_OF_COPY /* of a variable: in an update */
+} ch_speaks_of;
+
 typedef struct ch_resource {
     const char *name;
     ch_dtype    dtype;

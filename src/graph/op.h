@@ -65,7 +65,8 @@ struct ch_node {
     int       index; /* which output of the call */
     int       id;    /* of this value in its graph: dense, in order */
     ch_dtype  dtype;
-    bool      weak; /* takes the dtype of what it meets */
+    bool      weak;   /* takes the dtype of what it meets */
+    bool      varies; /* while recording: replicas may have different values */
     ch_dims   dims;
     ch_graph *graph;
 
@@ -348,7 +349,8 @@ enum {
     CH_OP_NO_GRAD = 1 << 5,   /* its outputs do not depend smoothly on its inputs: gradient 0 */
     CH_OP_HOST = 1 << 6,      /* means something in this process only: cannot be encoded */
     CH_OP_READS_ENV = 1 << 7, /* differs between runs or replicas: never folded */
-    CH_OP_ALONE_IS_INPUT = 1 << 8 /* with one replica its outputs are its inputs */
+    CH_OP_ALONE_IS_INPUT = 1 << 8, /* with one replica its outputs are its inputs */
+    CH_OP_VARIES = 1 << 9          /* is each replica's own, whatever it is made of */
 };
 
 struct ch_op {

@@ -211,11 +211,12 @@ static ch_status new_planner(ch_planner *pl)
     pl->position = ch__calloc(values, sizeof(*pl->position));
     pl->value = ch__calloc(values, sizeof(*pl->value));
     pl->late = ch__calloc(values, sizeof(*pl->late));
+    pl->first_only = ch__calloc(values, sizeof(*pl->first_only));
     pl->used = ch__calloc(values, sizeof(*pl->used));
     pl->in_place = ch__calloc((size_t)g->n_resources + 1, sizeof(*pl->in_place));
     if (pl->call == NULL || pl->prep == NULL || pl->kernel == NULL || pl->scratch == NULL ||
         pl->position == NULL || pl->value == NULL || pl->late == NULL || pl->used == NULL ||
-        pl->in_place == NULL)
+        pl->first_only == NULL || pl->in_place == NULL)
         return ch__fail_memory("a program");
     ch__graph_calls(g, pl->call);
     return CH_OK;
@@ -233,6 +234,7 @@ static void drop_planner(ch_planner *pl, bool failed)
     ch__free(pl->position);
     ch__free(pl->value);
     ch__free(pl->late);
+    ch__free(pl->first_only);
     ch__free(pl->used);
     ch__free(pl->in_place);
     ch__buffers_drop(&pl->buffers);

@@ -31,7 +31,9 @@ typedef struct ch_planner {
     ch_planned            *value;
     bool                  *in_place; /* by resource: its new value is computed in its storage */
     bool                  *late;     /* by head id: comes after the point of no return */
-    bool                  *used;     /* by value id: somebody reads it */
+    bool                  *first_only; /* by head id: the first replica does it for all */
+    int                    n_settled;  /* calls before this one may write what is shared */
+    bool                  *used;       /* by value id: somebody reads it */
     ch_buffers             buffers;
     int                   *scratch; /* buffer of each call's scratch; -1: none */
 } ch_planner;
@@ -49,6 +51,11 @@ int ch__plan_buffer(ch_planner *pl, int64_t bytes, int from, int to);
 bool ch__plan_may_overwrite(ch_planner *pl, const ch_node *c, int k, int j);
 /* Which resources are updated in place, and the order of calls that follows. (plan_update.c) */
 ch_status ch__plan_updates(ch_planner *pl);
+
+bool ch__plan_is_shared(const ch_planner *pl, int r);
+/* What is done by the first replica alone, if resources are shared. False in *works: no shared one may be
+ * updated in place. (plan_shared.c) */
+ch_status ch__plan_share(ch_planner *pl, bool *works);
 
 /* The instructions, once every value has its place. (plan_emit.c) */
 ch_status ch__plan_emit(ch_planner *pl);

@@ -55,7 +55,8 @@ static void emit_call(ch_planner *pl, int i)
                     .n_out = n->n_out,
                     .first_slot = p->n_slots,
                     .scratch_bytes = pl->prep[i].scratch_bytes,
-                    .n_phases = pl->prep[i].n_phases > 0 ? pl->prep[i].n_phases : 1};
+                    .n_phases = pl->prep[i].n_phases > 0 ? pl->prep[i].n_phases : 1,
+                    .first_only = pl->first_only[n->id]};
     for (int k = 0; k < CH_MAX_PHASES; k++)
         x->tiles[k] = pl->prep[i].n_phases > 0 ? pl->prep[i].tiles[k] : 1;
     if (pl->prep[i].is_view) { /* watched: a view is a copy */
@@ -75,6 +76,14 @@ static void emit_call(ch_planner *pl, int i)
     p->n_slots += n->n_in + n->n_out + 1;
     p->n_instrs++;
     p->has_collective |= (n->op->flags & CH_OP_COLLECTIVE) != 0;
+}
+
+static void emit_meeting(ch_planner *pl)
+{
+    ch_program *p = pl->p;
+
+    if (pl->opt->shared != NULL && p->writes)
+        p->instr[p->n_instrs++] = (ch_instr){.meets = true, .first_slot = p->n_slots};
 }
 
 static void emit_copy(ch_planner *pl, ch_place from, ch_place to, size_t bytes)
@@ -116,6 +125,7 @@ static void emit_writes(ch_planner *pl, const int *aside)
         for (int r = 0; r < pl->g->n_resources; r++) {
             const ch_resource *res = &pl->g->resource[r];
             ch_place           to = {.kind = CH_AT_RESOURCE, .index = r}, from;
+            int                before = pl->p->n_instrs;
 
             if (res->value == res->read || pl->in_place[r])
                 continue;
@@ -128,6 +138,8 @@ static void emit_writes(ch_planner *pl, const int *aside)
             } else if (pass == 1) {
                 emit_copy(pl, from, to, (size_t)ch__bytes(res->value));
             }
+            if (pl->p->n_instrs > before && ch__plan_is_shared(pl, r))
+                pl->p->instr[before].first_only = true;
         }
 }
 
@@ -164,7 +176,7 @@ static ch_status find_patches(ch_program *p, ch_place_kind kind, ch_patches *out
 ch_status ch__plan_emit(ch_planner *pl)
 {
     ch_program *p = pl->p;
-    int         n_slots = 0, extra = pl->g->n_outputs + 2 * pl->g->n_resources;
+    int         n_slots = 0, extra = pl->g->n_outputs + 2 * pl->g->n_resources + 2;
     int        *aside = ch__calloc((size_t)pl->g->n_resources + 1, sizeof(*aside));
     ch_status   rc = aside == NULL ? ch__fail_memory("a program") : give_asides(pl, aside);
 
@@ -185,11 +197,16 @@ ch_status ch__plan_emit(ch_planner *pl)
         for (int i = 0; i < pl->n_calls; i++) {
             if (i == commit)
                 p->n_commit = p->n_instrs;
+            if (i == pl->n_settled)
+                emit_meeting(pl);
             emit_call(pl, i);
         }
         if (commit >= pl->n_calls)
             p->n_commit = p->n_instrs;
+        if (pl->n_settled >= pl->n_calls)
+            emit_meeting(pl);
         emit_outputs(pl);
+        emit_meeting(pl);
         emit_writes(pl, aside);
         rc = find_patches(p, CH_AT_INPUT, &p->inputs);
     }

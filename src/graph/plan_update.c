@@ -348,6 +348,15 @@ static void place_leaves(ch_planner *pl, turn *turns, int *first)
     }
 }
 
+/* Where resources are shared, late calls come behind all others: when replicas meet, nobody is reading the old
+ * values any more. Those of the first replica come first. */
+static void place_shared(ch_planner *pl, turn *turns)
+{
+    for (int i = 0; i < pl->n_calls && pl->opt->shared != NULL; i++)
+        if (pl->late[pl->call[i]->id])
+            turns[i].after = pl->n_calls + !pl->first_only[pl->call[i]->id];
+}
+
 /* The calls in the order of their turns; late ones begin where nothing can fail any more. */
 static ch_status take_turns(ch_planner *pl, const turn *turns)
 {
@@ -363,8 +372,12 @@ static ch_status take_turns(ch_planner *pl, const turn *turns)
         return ch__fail_memory("a program");
     }
     pl->p->n_commit = n;
+    pl->n_settled = 0;
     for (int k = n - 1; k >= 0; k--) {
         int i = turns[k].index;
+
+        if (pl->n_settled == 0 && pl->first_only[pl->call[i]->id])
+            pl->n_settled = k + 1;
 
         call[k] = pl->call[i];
         prep[k] = pl->prep[i];
@@ -372,6 +385,8 @@ static ch_status take_turns(ch_planner *pl, const turn *turns)
         if (pl->late[call[k]->id])
             pl->p->n_commit = k;
     }
+    if (pl->n_settled == 0)
+        pl->n_settled = pl->p->n_commit;
     ch__free(pl->call);
     ch__free(pl->prep);
     ch__free(pl->kernel);
@@ -394,6 +409,7 @@ static ch_status reorder(ch_planner *pl)
         find_owners(pl, turns, by_value);
         place_late(pl, turns, place_checks(pl, turns), by_value);
         place_leaves(pl, turns, by_value);
+        place_shared(pl, turns);
         qsort(turns, (size_t)pl->n_calls, sizeof(*turns), by_turn);
         rc = take_turns(pl, turns);
     }
@@ -421,18 +437,8 @@ static ch_status check_order(ch_planner *pl)
     return CH_OK;
 }
 
-/* Starts from hoping that every written resource can be updated in place, and gives up on those
- * that cannot until the rest holds. */
-static ch_status choose_in_place(ch_planner *pl)
+static void find_in_place(ch_planner *pl)
 {
-    ch_status rc;
-
-    for (int r = 0; r < pl->g->n_resources; r++) {
-        const ch_resource *res = &pl->g->resource[r];
-
-        pl->in_place[r] = res->read != NULL && res->value != res->read && !pl->opt->keep_all;
-        pl->p->writes |= res->value != res->read;
-    }
     for (bool changed = true; changed;) {
         changed = drop_broken_chains(pl);
         mark_all_late(pl);
@@ -442,7 +448,31 @@ static ch_status choose_in_place(ch_planner *pl)
             mark_all_late(pl);
         }
     }
-    rc = reorder(pl);
+}
+
+/* Starts from hoping that every written resource can be updated in place, and gives up on those
+ * that cannot until the rest holds. */
+static ch_status choose_in_place(ch_planner *pl)
+{
+    bool      works = true;
+    ch_status rc;
+
+    for (int r = 0; r < pl->g->n_resources; r++) {
+        const ch_resource *res = &pl->g->resource[r];
+
+        pl->in_place[r] = res->read != NULL && res->value != res->read && !pl->opt->keep_all;
+        pl->p->writes |= res->value != res->read;
+    }
+    find_in_place(pl);
+    rc = ch__plan_share(pl, &works);
+    if (!works) {
+        for (int r = 0; r < pl->g->n_resources; r++)
+            pl->in_place[r] &= !ch__plan_is_shared(pl, r);
+        find_in_place(pl);
+        rc = ch__plan_share(pl, &works);
+    }
+    if (rc == CH_OK)
+        rc = reorder(pl);
     if (rc == CH_OK)
         rc = check_order(pl);
     if (rc != CH_OK)

@@ -241,12 +241,36 @@ static int most_threads(const ch_prepared *p)
     return most;
 }
 
-static ch_status make_programs(ch_prepared *p)
+/* Resources that are in one place for two replicas are so for all. *any: there are such. */
+static ch_status find_shared(const ch_prepared *p, const ch_run *run, bool *shared, bool *any)
+{
+    for (int i = 0; i < p->graph->n_resources && p->n_local > 1; i++) {
+        void *place[2];
+
+        for (int r = 0; r < 2; r++) {
+            ch_status rc = run->ops->resource(run->owner, &p->graph->resource[i], r, &place[r]);
+
+            if (rc != CH_OK)
+                return ch__fail_at(rc, "%s", run->function->name);
+        }
+        shared[i] = place[0] == place[1];
+        *any |= shared[i];
+    }
+    return CH_OK;
+}
+
+static ch_status make_programs(ch_prepared *p, const ch_run *run)
 {
     ch_graph      **variant = ch__calloc((size_t)p->n_variants, sizeof(*variant));
+    bool           *shared = ch__calloc((size_t)p->graph->n_resources + 1, sizeof(*shared));
+    bool            any = false;
     ch_plan_options opt = {.keep_all = p->watched, .threads = most_threads(p)};
-    ch_status rc = variant == NULL ? ch__fail_memory("a program") : specialise(p, variant);
+    ch_status       rc = variant == NULL || shared == NULL ? ch__fail_memory("a program")
+                                                           : specialise(p, variant);
 
+    if (rc == CH_OK)
+        rc = find_shared(p, run, shared, &any);
+    opt.shared = any ? shared : NULL;
     for (int i = 0; i < p->n_variants && rc == CH_OK; i++)
         rc = ch__program_new(variant[i], &opt, &p->program[i]);
     for (int r = 0; r < p->n_local && rc == CH_OK; r++)
@@ -254,6 +278,7 @@ static ch_status make_programs(ch_prepared *p)
     for (int i = 0; variant != NULL && i < p->n_variants; i++)
         ch_graph_unref(variant[i]);
     ch__free(variant);
+    ch__free(shared);
     return rc;
 }
 
@@ -303,7 +328,7 @@ ch_status ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, boo
         memcpy(p->device, run->device, n * sizeof(*p->device));
         copy_shapes(p, a);
         find_variants(p);
-        rc = make_programs(p);
+        rc = make_programs(p, run);
     }
     if (rc != CH_OK) {
         ch__prepared_unref(p);

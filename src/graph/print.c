@@ -159,6 +159,10 @@ static void print_instr(ch_text *t, const ch_program *p, const ch_instr *x, int 
 {
     const ch_place *slot = &p->slot[x->first_slot];
 
+    if (x->meets) {
+        ch__text_add(t, "%4d  meet\n", i);
+        return;
+    }
     ch__text_add(t, "%4d  %-14s %-8s", i, x->node != NULL ? x->node->op->name : "copy",
                  x->kernel != NULL ? x->kernel->name : "memcpy");
     for (int k = 0; k < x->n_out; k++) {
@@ -179,7 +183,7 @@ static void print_instr(ch_text *t, const ch_program *p, const ch_instr *x, int 
                      x->scratch_bytes);
     if (x->n_phases > 1 || x->tiles[0] > 1)
         ch__text_add(t, "  tiles %d", x->tiles[0]);
-    ch__text_add(t, "\n");
+    ch__text_add(t, x->first_only ? "  first replica only\n" : "\n");
 }
 
 int ch__program_print(const ch_program *p, char *text, size_t size)

@@ -37,6 +37,8 @@ typedef struct ch_instr {
     int              n_in, n_out;
     int              first_slot; /* its addresses: inputs, outputs, scratch */
     int              n_phases, tiles[CH_MAX_PHASES];
+    bool             first_only; /* the first replica does it for all */
+    bool             meets;      /* does nothing, but all replicas have come so far */
 } ch_instr;
 
 /* Slots whose address is another one on every run. */
@@ -65,8 +67,9 @@ typedef struct ch_program {
 } ch_program;
 
 typedef struct ch_plan_options {
-    bool keep_all; /* for watching: no fusion, no folding, no memory used twice */
-    int  threads;  /* of the devices it will run on */
+    bool        keep_all; /* for watching: no fusion, no folding, no memory used twice */
+    int         threads;  /* of the devices it will run on */
+    const bool *shared;   /* by resource: it is one for all replicas; NULL: none is */
 } ch_plan_options;
 
 /* Plans a specialised graph, after its passes; keeps a reference to it. */

@@ -41,7 +41,8 @@ typedef struct ch_run {
     ch_tuple         *in;                        /* may be NULL */
     int64_t           step;                      /* -1: the function's own count */
     uint64_t          seed;
-    void             *group; /* NULL where n_replicas is 1 */
+    ch_speaks_of      speaks_of; /* of a replica, or of a copy */
+    void             *group;     /* NULL where n_replicas is 1 */
     const ch_meet    *meet;
 } ch_run;
 

@@ -275,6 +275,7 @@ ch_node *ch__step_capture(ch_step *s, ch_node *outer)
     if (in == NULL)
         return NULL;
     in->weak = outer->weak;
+    in->varies = outer->varies;
     s->captured[s->n_captures] = outer;
     s->capture[s->n_captures++] = in;
     return in;
@@ -376,15 +377,52 @@ static bool settle_dtypes(const ch_op *op, int n_in, ch_node **in)
     return true;
 }
 
+/* Whether replicas may have different values of what is made of these. Of bodies their inputs are asked. */
+static bool varies(const ch_op *op, int n_in, ch_node *const *in)
+{
+    bool any = (op->flags & (CH_OP_RANDOM | CH_OP_HOST | CH_OP_VARIES)) != 0;
+
+    for (int i = 0; i < n_in; i++)
+        any |= in[i]->varies;
+    return any && (op->flags & CH_OP_COLLECTIVE) == 0;
+}
+
+/* In a merge call, which speaks of all replicas, what each has for itself is opaque. */
+static ch_status check_speech(const ch_step *s, const ch_op *op, int n_in, ch_node *const *in)
+{
+    while (s->outer != NULL)
+        s = s->outer;
+    if (s->speaks_of != CH_SPEAKS_OF_ALL)
+        return CH_OK;
+    if ((op->flags & CH_OP_COLLECTIVE) != 0)
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "%s: it is for code of a replica; in a merge call use ch_merge_reduce "
+                        "or ch_merge_gather",
+                        op->name);
+    if ((op->flags & (CH_OP_RANDOM | CH_OP_HOST | CH_OP_VARIES)) != 0)
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "%s: not in a merge call: it differs between replicas", op->name);
+    for (int i = 0; i < n_in; i++)
+        if (in[i]->varies)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "%s: input %d is per-replica, and this is not inside a replica "
+                            "context: in a merge call it can be reduced, gathered or given to "
+                            "an update",
+                            op->name, i);
+    return CH_OK;
+}
+
 static ch_node *add_call(ch_step *s, const void *caller, const ch_op *op, const void *attrs,
                          int n_in, ch_node *const *in)
 {
     ch_dims   out[CH_MAX_OUT];
     ch_dtype  dtype[CH_MAX_OUT];
     ch_infer  c = {.out = out, .out_dtype = dtype};
-    ch_status rc = ch__call_infer(s->graph, op, attrs, n_in, in, &c);
+    ch_status rc = check_speech(s, op, n_in, in);
     ch_node  *n;
 
+    if (rc == CH_OK)
+        rc = ch__call_infer(s->graph, op, attrs, n_in, in, &c);
     if (rc == CH_OK && s->outer != NULL && (op->flags & CH_OP_COLLECTIVE) != 0)
         rc =
             ch__fail(CH_FAILED_PRECONDITION,
@@ -409,6 +447,7 @@ static ch_node *add_call(ch_step *s, const void *caller, const ch_op *op, const 
         n[i].dtype = dtype[i];
         n[i].dims = out[i];
         n[i].weak = n->weak;
+        n[i].varies = varies(op, n_in, in);
     }
     return n;
 }
@@ -451,6 +490,8 @@ ch_node *ch__step_add_input(ch_step *s, const char *name, ch_dtype dtype, const 
     ch_input_attrs a = {.index = s->graph->n_inputs, .dtype = dtype, .dims = *dims};
     ch_node       *n = ch__source_at(NULL, s, ch__roles.input, &a);
 
+    if (n != NULL)
+        n->varies = s->outer == NULL;
     if (n == NULL || name == NULL)
         return n;
     s->graph->input_name[a.index] = ch__arena_strdup(&s->graph->arena, name);

@@ -8,13 +8,6 @@
 
 #define CH_SCOPE_MAX 512
 
-/* Whom the code that is being recorded speaks of. */
-typedef enum ch_speaks_of {
-    CH_SPEAKS_OF_REPLICA,
-    CH_SPEAKS_OF_ALL, /* in a merge call */
-    CH_SPEAKS_OF_COPY /* of a variable: in an update */
-} ch_speaks_of;
-
 struct ch_step {
     ch_graph    *graph;
     ch_status    rc; /* the first error */

@@ -215,7 +215,7 @@ const ch_op ch__op_replica_id = {
     .n_in = 0,
     .n_out = 1,
     .infer = i32_scalar,
-    .flags = CH_OP_NO_GRAD | CH_OP_READS_ENV,
+    .flags = CH_OP_NO_GRAD | CH_OP_READS_ENV | CH_OP_VARIES,
     .kernels = (const ch_kernel *const[]){&replica_id_plain, NULL},
 };
 const ch_op ch__op_replica_count = {

@@ -235,13 +235,14 @@ ch_status ch__devices_named(const char *what, int n, const char *const *name, bo
 
 /* ---- run ---- */
 
-static const ch_run_ops run_ops = {.resource = ch__var_storage};
+const ch_run_ops ch__strategy_run_ops = {.resource = ch__var_storage};
 
 ch_status ch_strategy_run_with(ch_strategy *st, ch_function *f, ch_tuple *in,
                                const ch_run_options *opt, ch_tuple **out)
 {
-    ch_run    run = {.function = f, .in = in, .ops = &run_ops, .step = -1};
-    ch_status rc = ch__strategy_cross(&st, "run", "ch_replica_call");
+    ch_run    run = {.function = f, .in = in, .ops = &ch__strategy_run_ops, .step = -1};
+    ch_status rc =
+        ch__strategy_cross(&st, "run", "a call: a step runs neither itself nor another");
 
     if (rc != CH_OK)
         return rc;

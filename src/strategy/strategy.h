@@ -15,6 +15,7 @@
 #include "cohort/replica.h"
 #include "cohort/strategy_ops.h"
 #include "collective/group.h"
+#include "graph/step.h"
 #include "tensor/tensor.h"
 
 struct ch_strategy {
@@ -46,6 +47,7 @@ struct ch_var {
     ch_var        *next_follower;
     ch_sync        sync; /* never CH_SYNC_AUTO */
     ch_aggregation aggregation;
+    bool           has_warned; /* that its copies will differ */
     int            n_copies;
     ch_tensor     *copy[]; /* one for each local replica, or one that they share */
 };
@@ -77,6 +79,23 @@ ch_status ch__devices_of_type(const char *type, int *n, ch_device ***out);
 ch_status ch__devices_named(const char *what, int n, const char *const *name, bool distinct,
                             ch_device ***out);
 
+/* True if v may be used in s; the error sticks to s if not. (assign.c) */
+bool ch__var_belongs(ch_step *s, const ch_var *v, const void *caller);
+/* Whether v has one value outside replicas, and may be changed by something there. (assign.c) */
+ch_status ch__var_check_read(const ch_var *v);
+ch_status ch__var_check_change(const ch_var *v, const char *name);
+/* Each replica has a value of its own, on purpose. */
+static inline bool ch__var_is_own(const ch_var *v)
+{
+    return v->sync == CH_SYNC_ON_READ && v->n_copies > 1;
+}
+/* The specification as hooks and colocation make it, in *spec and *device, which is that of the variable to be
+ * beside, or NULL. (create.c) */
+ch_status ch__var_specify(ch_strategy *st, ch_var_spec *spec, const ch_var **beside);
+/* Whom the code that is being recorded speaks of. (merge.c) */
+ch_speaks_of ch__speaks_of(const ch_step *s);
+
+extern const ch_run_ops ch__strategy_run_ops;
 /* The storage of a variable, for graph/run.h. */
 ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **out);
 

@@ -107,14 +107,17 @@ static ch_status make_copies(ch_var *v, const ch_var_spec *spec, ch_device *cons
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
 }
 
-static ch_status place_copies(ch_strategy *st, ch_var *v, const ch_var_spec *spec)
+static ch_status place_copies(ch_strategy *st, ch_var *v, const ch_var_spec *spec,
+                              const ch_var *beside)
 {
     ch_device **device = ch__calloc((size_t)st->n_local, sizeof(*device));
     ch_status   rc = CH_OK;
 
     if (device == NULL)
         return ch__fail_memory("a variable");
-    v->n_copies = st->ops->place(st->self, spec, device);
+    v->n_copies = beside != NULL ? beside->n_copies : st->ops->place(st->self, spec, device);
+    for (int i = 0; beside != NULL && i < v->n_copies; i++)
+        device[i] = ch_tensor_device(beside->copy[i]);
     if (v->n_copies != 1 && v->n_copies != st->n_local) {
         rc =
             ch__fail(CH_INTERNAL, "variable %s: the %s strategy places %d copies, want 1 or %d",
@@ -149,15 +152,37 @@ static void leave(ch_strategy *st, ch_var *v)
     pthread_mutex_unlock(&st->lock);
 }
 
-ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec, ch_var **out)
+/* A strategy of one replica, and one whose replicas share variables, keeps these and has no use for them. */
+static ch_status check_policy(const ch_strategy *st, const ch_var_spec *spec, ch_dtype dtype)
 {
-    ch_var   *v;
+    const char *name = spec->name != NULL ? spec->name : "Variable";
+
+    if ((unsigned)spec->sync > CH_SYNC_ON_READ)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "invalid variable synchronization mode: %d for variable: %s",
+                        (int)spec->sync, name);
+    if ((unsigned)spec->aggregation > CH_AGGREGATE_FIRST)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "invalid variable aggregation mode: %d for variable: %s",
+                        (int)spec->aggregation, name);
+    if (spec->aggregation == CH_AGGREGATE_MEAN && !ch_dtype_is_float(dtype))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "variable %s: CH_AGGREGATE_MEAN is for floats, and it is %s", name,
+                        ch_dtype_name(dtype));
+    if (spec->sync == CH_SYNC_NONE && st->n_local > 1)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "variable %s: NONE variable synchronization mode is not supported with "
+                        "the %s strategy",
+                        name, st->ops->name);
+    return CH_OK;
+}
+
+static ch_status make_var(ch_strategy *st, const ch_var_spec *spec, const ch_var *beside,
+                          ch_var **out)
+{
+    ch_var   *v = ch__calloc(1, sizeof(*v) + (size_t)st->n_local * sizeof(v->copy[0]));
     ch_status rc;
 
-    st = ch__strategy_of(st);
-    if (spec == NULL || out == NULL)
-        return ch__want_given("variable", "its spec", spec, "out", out);
-    v = ch__calloc(1, sizeof(*v) + (size_t)st->n_local * sizeof(v->copy[0]));
     if (v == NULL)
         return ch__fail_memory("a variable");
     atomic_init(&v->refs, 1);
@@ -167,9 +192,11 @@ ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec, ch_var **out)
         spec->trainable != CH_OFF && (spec->trainable > 0 || spec->sync != CH_SYNC_ON_READ);
     v->sync = spec->sync == CH_SYNC_AUTO ? CH_SYNC_ON_WRITE : spec->sync;
     v->aggregation = spec->aggregation;
-    rc = take_name(st, v, spec->name != NULL ? spec->name : "Variable");
+    rc = check_policy(st, spec, v->dtype);
+    if (rc == CH_OK)
+        rc = take_name(st, v, spec->name != NULL ? spec->name : "Variable");
     if (rc == CH_OK) {
-        rc = place_copies(st, v, spec);
+        rc = place_copies(st, v, spec, beside);
         if (rc != CH_OK)
             leave(st, v);
     }
@@ -182,6 +209,20 @@ ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec, ch_var **out)
     pthread_mutex_unlock(&st->lock);
     *out = v;
     return CH_OK;
+}
+
+ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec, ch_var **out)
+{
+    const ch_var *beside = NULL;
+    ch_var_spec   own;
+    ch_status     rc;
+
+    st = ch__strategy_of(st);
+    if (spec == NULL || out == NULL)
+        return ch__want_given("variable", "its spec", spec, "out", out);
+    own = *spec;
+    rc = ch__var_specify(st, &own, &beside);
+    return rc == CH_OK ? make_var(st, &own, beside, out) : rc;
 }
 
 ch_var *ch_var_ref(ch_var *v)
@@ -228,96 +269,14 @@ ch_strategy *ch_var_strategy(const ch_var *v)
     return v != NULL ? v->strategy : NULL;
 }
 
-/* ---- outside a step ---- */
-
-ch_status ch_var_get(ch_var *v, ch_tensor **out)
+ch_sync ch_var_sync(const ch_var *v)
 {
-    ch_tensor *t = NULL;
-    ch_status  rc = ch__want_given("variable get", "the variable", v, "out", out);
-
-    if (rc == CH_OK)
-        rc = ch_tensor_new(v->dtype, v->shape, &t);
-    if (rc == CH_OK)
-        rc = ch_tensor_copy(v->copy[0], t);
-    if (rc != CH_OK) {
-        ch_tensor_unref(t);
-        return rc;
-    }
-    *out = t;
-    return CH_OK;
+    return v != NULL ? v->sync : CH_SYNC_ON_WRITE;
 }
 
-static ch_status check_value(const ch_var *v, const ch_tensor *value)
+ch_aggregation ch_var_aggregation(const ch_var *v)
 {
-    char have[160] = "NULL", want[160];
-
-    if (value != NULL && value->dtype == v->dtype && ch_shape_equal(value->shape, v->shape))
-        return CH_OK;
-    if (value != NULL)
-        ch_tensor_spec_print(&(ch_tensor_spec){.dtype = value->dtype, .shape = value->shape},
-                             have, sizeof(have));
-    ch_tensor_spec_print(&(ch_tensor_spec){.dtype = v->dtype, .shape = v->shape}, want,
-                         sizeof(want));
-    return ch__fail(CH_INVALID_ARGUMENT, "variable %s: the value is %s, want %s", v->name, have,
-                    want);
-}
-
-static ch_status set_copies(ch_var *v, ch_tensor *value)
-{
-    ch_status rc = CH_OK;
-
-    for (int i = 0; i < v->n_copies && rc == CH_OK; i++)
-        rc = ch_tensor_copy(value, v->copy[i]);
-    return rc;
-}
-
-/* What a follower is when its leader is set to `value`: that, but where its own, rounded, is
- * the same, it keeps its digits. So it does not matter in which order the two are restored. */
-static ch_status follow(ch_var *f, ch_tensor *value)
-{
-    size_t     bytes = ch_dtype_bytes(value->dtype), wide = ch_dtype_bytes(f->dtype);
-    ch_tensor *now = NULL, *rounded = NULL, *whole = NULL, *next = NULL;
-    ch_status  rc = ch_var_get(f, &now);
-
-    if (rc == CH_OK)
-        rc = ch__tensor_cast(now, value->dtype, &rounded);
-    if (rc == CH_OK)
-        rc = ch_tensor_contiguous(value, &whole);
-    if (rc == CH_OK)
-        rc = ch__tensor_cast(whole, f->dtype, &next);
-    for (size_t i = 0; rc == CH_OK && i < (size_t)ch_tensor_count(now); i++)
-        if (memcmp((char *)rounded->data + i * bytes, (char *)whole->data + i * bytes, bytes) ==
-            0)
-            memcpy((char *)next->data + i * wide, (char *)now->data + i * wide, wide);
-    if (rc == CH_OK)
-        rc = set_copies(f, next);
-    ch_tensor_unref(now);
-    ch_tensor_unref(rounded);
-    ch_tensor_unref(whole);
-    ch_tensor_unref(next);
-    return rc;
-}
-
-ch_status ch_var_set(ch_var *v, ch_tensor *value)
-{
-    ch_status rc = v != NULL ? check_value(v, value)
-                             : ch__fail(CH_INVALID_ARGUMENT, "a variable to set is NULL");
-
-    if (rc == CH_OK)
-        rc = set_copies(v, value);
-    for (ch_var *f = v != NULL ? v->follower : NULL; f != NULL && rc == CH_OK;
-         f = f->next_follower)
-        rc = follow(f, value);
-    return rc;
-}
-
-ch_status ch_var_copies(ch_var *v, ch_value **out)
-{
-    ch_status rc = ch__want_given("variable copies", "the variable", v, "out", out);
-
-    if (rc != CH_OK)
-        return rc;
-    return ch_value_new(v->n_copies > 1 ? CH_MIRRORED : CH_PLAIN, v->n_copies, v->copy, out);
+    return v != NULL ? v->aggregation : CH_AGGREGATE_NONE;
 }
 
 /* Looked up by name, so that a graph from elsewhere finds its variables too. */
@@ -340,99 +299,4 @@ ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **o
         *out = ch__var_copy(v, local)->data;
     pthread_mutex_unlock(&st->lock);
     return rc;
-}
-
-/* ---- in a step ---- */
-
-ch_strategy *ch_step_strategy(ch_step *s)
-{
-    return s != NULL ? s->owner : NULL;
-}
-
-/* True if v may be used in s; the error sticks to s if not. */
-static bool belongs(ch_step *s, const ch_var *v, const void *caller)
-{
-    ch_status rc;
-
-    if (s == NULL || s->rc != CH_OK)
-        return false;
-    if (v == NULL)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "a variable used in %s is NULL", s->graph->name);
-    else if (s->owner != v->strategy)
-        rc = ch__fail(CH_FAILED_PRECONDITION,
-                      "variable %s: mixing different strategies: it was made by a %s, and %s "
-                      "runs under a %s",
-                      v->name, v->strategy->ops->name, s->graph->name,
-                      ((ch_strategy *)s->owner)->ops->name);
-    else
-        return true;
-    ch__step_take(s, rc, caller);
-    return false;
-}
-
-ch_node *ch_var_read(ch_step *s, ch_var *v)
-{
-    if (!belongs(s, v, __builtin_return_address(0)))
-        return NULL;
-    return ch__step_read(s, v, v->name, v->dtype, v->shape);
-}
-
-/* Records what `combine` makes of the current value and x, and makes it the value. */
-static ch_node *update(ch_step *s, ch_var *v, const void *caller, ch_node *x, ch_node *y,
-                       ch_node *(*combine)(ch_node *now, ch_node *x, ch_node *y))
-{
-    const void *before;
-    ch_node    *n;
-
-    if (!belongs(s, v, caller))
-        return NULL;
-    before = ch__step_begin_at(s, caller, NULL);
-    n = combine(ch__step_read(s, v, v->name, v->dtype, v->shape), x, y);
-    n = ch__step_write(s, v, v->name, v->dtype, v->shape, n);
-    ch__step_end(s, before);
-    return n;
-}
-
-static ch_node *add(ch_node *now, ch_node *x, ch_node *y)
-{
-    (void)y;
-    return ch__is_sparse(x) ? ch__add_sparse(now, x, false) : ch_add(now, x);
-}
-
-static ch_node *subtract(ch_node *now, ch_node *x, ch_node *y)
-{
-    (void)y;
-    return ch__is_sparse(x) ? ch__add_sparse(now, x, true) : ch_sub(now, x);
-}
-
-/* A value that is a number takes the variable's type. */
-static ch_node *replace(ch_node *now, ch_node *x, ch_node *y)
-{
-    (void)y;
-    return x != NULL && now != NULL && x->weak ? ch__roles.cast_to(x, now->dtype) : x;
-}
-
-ch_node *ch_var_assign(ch_step *s, ch_var *v, ch_node *value)
-{
-    return update(s, v, __builtin_return_address(0), value, NULL, replace);
-}
-
-ch_node *ch_var_assign_add(ch_step *s, ch_var *v, ch_node *delta)
-{
-    return update(s, v, __builtin_return_address(0), delta, NULL, add);
-}
-
-ch_node *ch_var_assign_sub(ch_step *s, ch_var *v, ch_node *delta)
-{
-    return update(s, v, __builtin_return_address(0), delta, NULL, subtract);
-}
-
-ch_node *ch_var_scatter_add(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows)
-{
-    return update(s, v, __builtin_return_address(0), ids, rows, ch_scatter_add);
-}
-
-ch_node *ch_var_scatter_update(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows)
-{
-    return update(s, v, __builtin_return_address(0), ids, rows, ch_scatter_update);
 }

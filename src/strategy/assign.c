@@ -1,0 +1,355 @@
+/* strategy/assign.c -- what a step does to variables.
+ *
+ * A graph has one value of a variable on each replica. What the step's code means by an assign depends on whom
+ * it speaks of: in a replica, its value is aggregated with those of the others before it is used; in a merge
+ * call it is one for all already; in an update it is for this copy alone.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/fault.h"
+#include "base/log.h"
+#include "collective/collective.h"
+#include "graph/step.h"
+#include "ops/ops.h"
+#include "strategy/strategy.h"
+
+bool ch__var_belongs(ch_step *s, const ch_var *v, const void *caller)
+{
+    ch_status rc;
+
+    if (s == NULL || s->rc != CH_OK)
+        return false;
+    if (v == NULL)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "a variable used in %s is NULL", s->graph->name);
+    else if (s->owner != v->strategy)
+        rc = ch__fail(CH_FAILED_PRECONDITION,
+                      "variable %s: mixing different strategies: it was made by a %s, and %s "
+                      "runs under a %s",
+                      v->name, v->strategy->ops->name, s->graph->name,
+                      ((ch_strategy *)s->owner)->ops->name);
+    else
+        return true;
+    ch__step_take(s, rc, caller);
+    return false;
+}
+
+static ch_node *read_copy(ch_step *s, ch_var *v)
+{
+    ch_node *n = ch__step_read(s, v, v->name, v->dtype, v->shape);
+
+    if (n != NULL && ch__var_is_own(v))
+        n->varies = true;
+    return n;
+}
+
+/* ---- aggregation ---- */
+
+/* A change of a variable, before it is recorded. */
+typedef struct change {
+    ch_step    *s;
+    ch_var     *v;
+    const char *name;       /* "assign_add" */
+    bool        sets;       /* what was there before does not matter */
+    bool        can_gather; /* rows of all replicas can be used one after another */
+    ch_node    *ids;        /* NULL: x is for all of it */
+    ch_node    *x;
+    ch_node *(*combine)(ch_node *now, ch_node *ids, ch_node *x);
+} change;
+
+static bool fail(const change *c, ch_status rc)
+{
+    ch__step_take(c->s, rc, NULL);
+    return false;
+}
+
+/* A constant is one for all replicas, and no value of each. */
+static bool is_literal(const ch_node *x)
+{
+    return x->head->op == ch__roles.constant;
+}
+
+static bool is_zero(const ch_node *x)
+{
+    const ch_tensor *t = ((const ch_constant_attrs *)x->head->attrs)->value;
+
+    for (int64_t i = 0; i < ch_tensor_count(t); i++)
+        if (ch__load(t->dtype, (const char *)t->data + (size_t)i * ch_dtype_bytes(t->dtype)) !=
+            0)
+            return false;
+    return true;
+}
+
+static bool aggregate_none(const change *c)
+{
+    if (!c->x->varies && (c->ids == NULL || !c->ids->varies))
+        return true;
+    if (c->v->n_copies == 1)
+        return fail(c, ch__fail(CH_INVALID_ARGUMENT,
+                                "%s of %s: replicas share the variable and may have different "
+                                "values for it: it needs an aggregation (ch_var_spec)",
+                                c->name, c->v->name));
+    if (!c->v->has_warned)
+        ch__log(CH_LOG_WARNING, "copies-differ",
+                "%s of variable %s: replicas may have different values for it, and it has no "
+                "aggregation: its copies will differ",
+                c->name, c->v->name);
+    c->v->has_warned = true;
+    return true;
+}
+
+static bool aggregate_literal(const change *c)
+{
+    if (c->v->aggregation != CH_AGGREGATE_SUM || is_zero(c->x))
+        return true;
+    return fail(c, ch__fail(CH_INVALID_ARGUMENT,
+                            "%s of %s: a constant is one value for all replicas, and cannot be "
+                            "added up over %d of them; give each its own (ch_identity)",
+                            c->name, c->v->name, c->v->strategy->n_replicas));
+}
+
+/* Rows of all replicas, one after another; for a mean each weighs its share. */
+static bool gather_rows(change *c)
+{
+    ch_node *in[2] = {c->ids, c->x}, *out[2];
+
+    if (!c->can_gather)
+        return fail(c, ch__fail(CH_UNIMPLEMENTED,
+                                "%s of %s: rows of several replicas cannot be added up or "
+                                "averaged for it; want CH_AGGREGATE_NONE or _FIRST",
+                                c->name, c->v->name));
+    if (!ch__all_gather(2, in, out))
+        return false;
+    c->ids = out[0];
+    c->x = out[1];
+    if (c->v->aggregation == CH_AGGREGATE_MEAN)
+        c->x = ch_div(c->x, ch_step_replica_count(c->s));
+    return c->x != NULL;
+}
+
+/* What this replica has becomes what all of them have together. */
+static bool aggregate(change *c)
+{
+    if (c->v->aggregation == CH_AGGREGATE_NONE)
+        return aggregate_none(c);
+    if (c->v->aggregation == CH_AGGREGATE_FIRST) {
+        c->ids = c->ids != NULL ? ch_broadcast(c->ids) : NULL;
+        c->x = is_literal(c->x) ? c->x : ch_broadcast(c->x);
+        return c->x != NULL;
+    }
+    if (c->ids != NULL)
+        return gather_rows(c);
+    if (is_literal(c->x))
+        return aggregate_literal(c);
+    c->x = ch_all_reduce(c->v->aggregation == CH_AGGREGATE_SUM ? CH_SUM : CH_MEAN, c->x);
+    return c->x != NULL;
+}
+
+/* ---- in a merge call ---- */
+
+static ch_status fail_no_aggregation(const ch_var *v)
+{
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "variable %s: each replica has its own value, and it has no aggregation to "
+                    "make one of them",
+                    v->name);
+}
+
+ch_status ch__var_check_read(const ch_var *v)
+{
+    return ch__var_is_own(v) && v->aggregation == CH_AGGREGATE_NONE ? fail_no_aggregation(v)
+                                                                    : CH_OK;
+}
+
+ch_status ch__var_check_change(const ch_var *v, const char *name)
+{
+    if (!ch__var_is_own(v) || v->aggregation != CH_AGGREGATE_SUM)
+        return CH_OK;
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "%s of %s: outside a replica it is not for a variable that is "
+                    "CH_SYNC_ON_READ and CH_AGGREGATE_SUM: each copy would get it",
+                    name, v->name);
+}
+
+/* This replica's share of x, so that the shares add up to it; the first ones get what does not divide. */
+static ch_node *share_of(ch_step *s, ch_node *x)
+{
+    ch_node *n = ch_step_replica_count(s), *id = ch_cast(ch_step_replica_id(s), x->dtype);
+
+    if (ch_dtype_is_float(x->dtype))
+        return ch_div(x, n);
+    n = ch_cast(n, x->dtype);
+    return ch_add(ch_floordiv(x, n), ch_cast(ch_less(id, ch_mod(x, n)), x->dtype));
+}
+
+static ch_node *read_all(ch_step *s, ch_var *v)
+{
+    ch_node *own = read_copy(s, v), *all = NULL;
+
+    if (own == NULL || ch__var_check_read(v) != CH_OK) {
+        ch__step_take(s, own == NULL ? s->rc : ch__var_check_read(v), NULL);
+        return NULL;
+    }
+    s->speaks_of = CH_SPEAKS_OF_REPLICA;
+    all = v->aggregation == CH_AGGREGATE_FIRST
+              ? ch_broadcast(own)
+              : ch_all_reduce(v->aggregation == CH_AGGREGATE_SUM ? CH_SUM : CH_MEAN, own);
+    s->speaks_of = CH_SPEAKS_OF_ALL;
+    return all;
+}
+
+/* ---- reads and changes ---- */
+
+ch_node *ch_var_read(ch_step *s, ch_var *v)
+{
+    const void *caller = __builtin_return_address(0), *before;
+    ch_node    *n;
+
+    if (!ch__var_belongs(s, v, caller))
+        return NULL;
+    if (ch__speaks_of(s) != CH_SPEAKS_OF_ALL || !ch__var_is_own(v))
+        return read_copy(s, v);
+    before = ch__step_begin_at(s, caller, "ch_var_read");
+    n = read_all(s, v);
+    ch__step_end(s, before);
+    return n;
+}
+
+/* Makes c->x what is to be combined with this replica's copy. */
+static bool settle(change *c)
+{
+    ch_speaks_of speaks_of = ch__speaks_of(c->s);
+
+    if (c->v->strategy->n_replicas == 1 || speaks_of == CH_SPEAKS_OF_COPY)
+        return true;
+    if (speaks_of == CH_SPEAKS_OF_REPLICA)
+        return ch__var_is_own(c->v) || aggregate(c);
+    if (!ch__var_is_own(c->v) || c->v->aggregation != CH_AGGREGATE_SUM)
+        return true;
+    return c->sets || fail(c, ch__var_check_change(c->v, c->name));
+}
+
+/* Every copy of a variable whose copies differ is changed, each from what it is. */
+static ch_node *record(change *c)
+{
+    ch_node *now = read_copy(c->s, c->v), *n;
+
+    if (!settle(c))
+        return NULL;
+    if (!ch__var_is_own(c->v) || ch__speaks_of(c->s) != CH_SPEAKS_OF_ALL || c->s->outer != NULL)
+        return c->combine(now, c->ids, c->x);
+    c->s->speaks_of = CH_SPEAKS_OF_COPY;
+    if (c->sets && c->v->aggregation == CH_AGGREGATE_SUM)
+        c->x = share_of(c->s, c->combine(now, NULL, c->x));
+    n = c->combine(now, c->ids, c->x);
+    c->s->speaks_of = CH_SPEAKS_OF_ALL;
+    return n;
+}
+
+static ch_node *apply(change *c, const void *caller)
+{
+    const void *before;
+    ch_node    *n;
+
+    if (!ch__var_belongs(c->s, c->v, caller))
+        return NULL;
+    before = ch__step_begin_at(c->s, caller, NULL);
+    n = c->x != NULL ? record(c) : NULL;
+    if (c->x == NULL)
+        (void)ch__step_want(c->s, false, c->name, "its value", caller);
+    n = ch__step_write(c->s, c->v, c->v->name, c->v->dtype, c->v->shape, n);
+    ch__step_end(c->s, before);
+    return n;
+}
+
+static ch_node *add(ch_node *now, ch_node *ids, ch_node *x)
+{
+    (void)ids;
+    return ch__is_sparse(x) ? ch__add_sparse(now, x, false) : ch_add(now, x);
+}
+
+static ch_node *subtract(ch_node *now, ch_node *ids, ch_node *x)
+{
+    (void)ids;
+    return ch__is_sparse(x) ? ch__add_sparse(now, x, true) : ch_sub(now, x);
+}
+
+/* A value that is a number takes the variable's type. */
+static ch_node *replace(ch_node *now, ch_node *ids, ch_node *x)
+{
+    (void)ids;
+    return x != NULL && now != NULL && x->weak ? ch__roles.cast_to(x, now->dtype) : x;
+}
+
+ch_node *ch_var_assign(ch_step *s, ch_var *v, ch_node *value)
+{
+    return apply(&(change){s, v, "assign", .sets = true, .x = value, .combine = replace},
+                 __builtin_return_address(0));
+}
+
+ch_node *ch_var_assign_add(ch_step *s, ch_var *v, ch_node *delta)
+{
+    return apply(&(change){s, v, "assign_add", .x = delta, .combine = add},
+                 __builtin_return_address(0));
+}
+
+ch_node *ch_var_assign_sub(ch_step *s, ch_var *v, ch_node *delta)
+{
+    return apply(&(change){s, v, "assign_sub", .x = delta, .combine = subtract},
+                 __builtin_return_address(0));
+}
+
+/* ---- rows ---- */
+
+static ch_node *scatter(ch_step *s, ch_var *v, const char *name, bool can_gather, ch_node *ids,
+                        ch_node    *rows, ch_node *(*combine)(ch_node *, ch_node *, ch_node *),
+                        const void *caller)
+{
+    if (ids == NULL && s != NULL && s->rc == CH_OK) {
+        (void)ch__step_want(s, false, name, "its ids", caller);
+        return NULL;
+    }
+    return apply(&(change){s, v, name, .can_gather = can_gather, .ids = ids, .x = rows,
+                           .combine = combine},
+                 caller);
+}
+
+ch_node *ch_var_scatter_add(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows)
+{
+    return scatter(s, v, "scatter_add", true, ids, rows, ch_scatter_add,
+                   __builtin_return_address(0));
+}
+
+ch_node *ch_var_scatter_sub(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows)
+{
+    return scatter(s, v, "scatter_sub", true, ids, rows, ch_scatter_add,
+                   __builtin_return_address(0));
+}
+
+ch_node *ch_var_scatter_mul(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows)
+{
+    return scatter(s, v, "scatter_mul", true, ids, rows, ch_scatter_add,
+                   __builtin_return_address(0));
+}
+
+ch_node *ch_var_scatter_div(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows)
+{
+    return scatter(s, v, "scatter_div", true, ids, rows, ch_scatter_add,
+                   __builtin_return_address(0));
+}
+
+ch_node *ch_var_scatter_min(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows)
+{
+    return scatter(s, v, "scatter_min", false, ids, rows, ch_scatter_add,
+                   __builtin_return_address(0));
+}
+
+ch_node *ch_var_scatter_max(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows)
+{
+    return scatter(s, v, "scatter_max", false, ids, rows, ch_scatter_add,
+                   __builtin_return_address(0));
+}
+
+ch_node *ch_var_scatter_update(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows)
+{
+    return scatter(s, v, "scatter_update", false, ids, rows, ch_scatter_update,
+                   __builtin_return_address(0));
+}
