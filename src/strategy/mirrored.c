@@ -68,5 +68,6 @@ ch_status ch_strategy_mirrored(const ch_mirrored_options *opt, ch_strategy **out
         return rc;
     }
     (*out)->isolates_state = true;
+    (*out)->own_pipelines = true;
     return CH_OK;
 }

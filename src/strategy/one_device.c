@@ -36,7 +36,9 @@ ch_status ch_strategy_one_device(const char *device, ch_strategy **out)
         rc = ch__fail_at(rc, "one-device strategy");
     else
         rc = ch_strategy_new(&one_device_ops, o, &(ch_strategy_parts){.n_replicas = 1}, out);
-    if (rc != CH_OK)
+    if (rc == CH_OK)
+        (*out)->is_bare = true;
+    else
         ch__free(o);
     return rc;
 }

@@ -1,76 +1,389 @@
-/* strategy/reduce.c -- what replicas have, as one value on the host.   SPDX-License-Identifier: Apache-2.0 */
+/* strategy/reduce.c -- what replicas have, as one value on the host.
+ *
+ * Components are added in replica order. Where there are axes, each component is first folded along them
+ * by itself; so what is folded may differ in size from replica to replica, and one without rows adds
+ * nothing. Means are sums divided at the end: integers are added in i64 and 16-bit floats in f32, so that
+ * no sum is rounded, or too large, where the mean is not.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
 #include "base/fault.h"
 #include "base/mem.h"
 #include "kernel/accumulate.h"
-#include "strategy/strategy.h"
+#include "kernel/block.h"
+#include "kernel/reduce.h"
+#include "strategy/values.h"
 
-static ch_status check_reduce(ch_strategy *st, ch_reduce_op op, const ch_value *v)
+/* ---- what can be reduced ---- */
+
+ch_status ch__want_components(ch_strategy *st, const char *call, const char *verb,
+                              const ch_value *v)
 {
     const ch_tensor *first = ch_value_at(v, 0);
 
-    if (st->n_replicas > 1 && ch_value_kind_of(v) == CH_PLAIN)
+    if (st->n_replicas > 1 && v->kind == CH_PLAIN)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "reduce: a plain value cannot be reduced over %d replicas; it has one "
-                        "component",
-                        st->n_replicas);
-    if (!ch__can_accumulate(first->dtype))
-        return ch__fail(CH_INVALID_ARGUMENT, "reduce: %s cannot be added",
-                        ch_dtype_name(first->dtype));
-    if (op == CH_MEAN && !ch_dtype_is_float(first->dtype))
-        return ch__fail(CH_INVALID_ARGUMENT, "reduce: the mean of %s is not one; cast it first",
-                        ch_dtype_name(first->dtype));
-    for (int i = 1; i < ch_value_count(v); i++) {
-        char a[96], b[96];
+                        "%s: a plain value cannot be %s over %d replicas; it has one component",
+                        call, verb, st->n_replicas);
+    if (v->n != st->n_local)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: the value has %d components, and the %s strategy %d replicas",
+                        call, v->n, st->ops->name, st->n_local);
+    for (int i = 1; i < v->n; i++)
+        if (v->tensor[i]->dtype != first->dtype)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "%s: components 0 and %d are %s and %s, which cannot be %s", call,
+                            i, ch_dtype_name(first->dtype), ch_dtype_name(v->tensor[i]->dtype),
+                            verb);
+    return CH_OK;
+}
 
-        if (ch_shape_equal(first->shape, ch_value_at(v, i)->shape))
+int ch__component_on(const ch_value *v, const ch_device *device)
+{
+    for (int i = 0; i < v->n; i++)
+        if (ch_tensor_device(v->tensor[i]) == device)
+            return i;
+    return 0;
+}
+
+static ch_status check_op(const ch_strategy *st, const char *call, ch_reduce_op op,
+                          const ch_value *v)
+{
+    ch_dtype t = ch_value_at(v, 0)->dtype;
+
+    if (op != CH_SUM && op != CH_MEAN)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: %d is no ch_reduce_op; want CH_SUM or CH_MEAN", call, (int)op);
+    if (!ch_dtype_is_float(t) && !ch_dtype_is_int(t))
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: %s cannot be added%s", call, ch_dtype_name(t),
+                        t == CH_BOOL ? "; cast it first" : "");
+    if (op == CH_SUM && v->kind == CH_MIRRORED && st->n_replicas > 1)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: the value is mirrored, so what replicas have is one value and not "
+                        "%d to be summed; take its mean, or a component (ch_value_at)",
+                        call, v->n);
+    return CH_OK;
+}
+
+/* ---- how ---- */
+
+typedef struct reduction {
+    const char  *call; /* for messages */
+    ch_reduce_op op;
+    ch_device   *device;
+    ch_dtype     work, to; /* added in, and of the result */
+    int          n;
+    bool         is_along; /* any of: */
+    bool         is_folded[CH_MAX_RANK];
+} reduction;
+
+static ch_dtype result_dtype(ch_reduce_op op, ch_dtype t)
+{
+    if (op == CH_SUM || ch_dtype_is_float(t))
+        return t;
+    return ch_dtype_bytes(t) <= 2 ? CH_F32 : CH_F64;
+}
+
+static ch_dtype work_dtype(const reduction *r, ch_dtype t)
+{
+    if (ch_dtype_is_float(t))
+        return ch__dtype_is_half(t) && r->is_along ? CH_F32 : t;
+    if (r->op == CH_SUM && !r->is_along && ch__can_accumulate(t))
+        return t;
+    return r->op == CH_MEAN && t == CH_U64 ? CH_F64 : CH_I64;
+}
+
+static ch_status read_axes(reduction *r, int n, const int *axis, int rank)
+{
+    for (int i = 0; i < n; i++) {
+        int k = axis[i] < 0 ? axis[i] + rank : axis[i];
+
+        if (k < 0 || k >= rank)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "%s: axis %d is out of range for a value of rank %d", r->call,
+                            axis[i], rank);
+        if (r->is_folded[k])
+            return ch__fail(CH_INVALID_ARGUMENT, "%s: axis %d is listed twice", r->call, k);
+        r->is_folded[k] = true;
+    }
+    r->is_along = n > 0;
+    return CH_OK;
+}
+
+/* Without the axes that are folded. */
+static ch_shape kept_shape(const reduction *r, ch_shape shape)
+{
+    ch_shape kept = {0};
+
+    for (int k = 0; k < shape.rank; k++)
+        if (!r->is_folded[k])
+            kept.dim[kept.rank++] = shape.dim[k];
+    return kept;
+}
+
+static ch_status check_shapes(const reduction *r, const ch_value *v)
+{
+    ch_shape first = v->tensor[0]->shape;
+
+    for (int i = 1; i < v->n; i++) {
+        ch_shape other = v->tensor[i]->shape;
+        char     a[96], b[96];
+
+        if (first.rank == other.rank &&
+            ch_shape_equal(kept_shape(r, first), kept_shape(r, other)))
             continue;
-        ch_shape_print(first->shape, a, sizeof(a));
-        ch_shape_print(ch_value_at(v, i)->shape, b, sizeof(b));
+        ch_shape_print(first, a, sizeof(a));
+        ch_shape_print(other, b, sizeof(b));
         return ch__fail(
             CH_INVALID_ARGUMENT,
-            "reduce: components 0 and %d have shapes %s and %s, which cannot be added", i, a,
-            b);
+            "%s: components 0 and %d have shapes %s and %s, which cannot be added%s", r->call,
+            i, a, b, r->is_along ? "" : "; along an axis they may differ in its size");
     }
     return CH_OK;
+}
+
+/* ---- steps ---- */
+
+/* A contiguous tensor's elements in another type; integers wrap. Takes `t` over. */
+static ch_status as_dtype(ch_device *device, ch_tensor *t, ch_dtype to, ch_tensor **out)
+{
+    const ch_block_table *b = ch__blocks();
+    const void           *in[] = {t->data};
+    ch_block_fn           fn = ch__dtype_is_half(t->dtype) ? b->widen[t->dtype]
+                               : ch__dtype_is_half(to)     ? b->narrow[to]
+                                                           : b->cast[t->dtype][to];
+    ch_status             rc = CH_OK;
+
+    if (t->dtype == to) {
+        *out = t;
+        return CH_OK;
+    }
+    rc = ch_tensor_new_on(device, to, t->shape, out);
+    if (rc == CH_OK && ch_tensor_count(t) > 0)
+        fn(ch_tensor_count(t), in, (*out)->data, NULL);
+    ch_tensor_unref(t);
+    return rc;
+}
+
+static ch_status fold(const reduction *r, const ch_tensor *t, ch_tensor *out)
+{
+    ch_fold f;
+    void   *scratch = NULL;
+
+    if (ch_tensor_count(t) == 0)
+        return CH_OK; /* it is zero, as it was made */
+    ch__fold_init(&f, CH_FOLD_SUM, r->work, t->shape, r->is_folded, 1);
+    if (ch__fold_scratch(&f) > 0) {
+        scratch = ch__malloc(ch__fold_scratch(&f));
+        if (scratch == NULL)
+            return ch__fail_memory(r->call);
+    }
+    for (int i = 0; i < f.tiles; i++)
+        ch__fold_tile(&f, i, t->data, out->data, scratch);
+    if (f.parts > 1)
+        ch__fold_join(&f, scratch, out->data);
+    ch__free(scratch);
+    return CH_OK;
+}
+
+/* What a component adds: contiguous, in the type that is added in, folded. */
+static ch_status part_of(const reduction *r, ch_tensor *component, ch_tensor **out)
+{
+    ch_tensor *t = NULL, *folded = NULL;
+    ch_status  rc = ch_tensor_contiguous(component, &t);
+
+    if (rc == CH_OK)
+        rc = as_dtype(r->device, t, r->work, &t);
+    if (rc != CH_OK)
+        return rc;
+    if (!r->is_along) {
+        *out = t;
+        return CH_OK;
+    }
+    rc = ch_tensor_new_on(r->device, r->work, kept_shape(r, t->shape), &folded);
+    if (rc == CH_OK)
+        rc = fold(r, t, folded);
+    ch_tensor_unref(t);
+    if (rc == CH_OK)
+        *out = folded;
+    else
+        ch_tensor_unref(folded);
+    return rc;
+}
+
+enum { FEW = 16 };
+
+/* The parts, without memory of their own where they are few: a loss is reduced after every step. */
+typedef struct parts {
+    int          n;
+    ch_tensor  **tensor;
+    const void **data;
+    ch_tensor   *few[FEW];
+    const void  *few_data[FEW];
+} parts;
+
+static void drop_parts(parts *p)
+{
+    for (int i = 0; p->tensor != NULL && i < p->n; i++)
+        ch_tensor_unref(p->tensor[i]);
+    if (p->tensor != p->few)
+        ch__free(p->tensor);
+    if (p->data != p->few_data)
+        ch__free(p->data);
+}
+
+static ch_status take_parts(const reduction *r, ch_tensor *const *component, parts *p)
+{
+    ch_status rc = CH_OK;
+    bool      few = r->n <= FEW;
+
+    p->n = 0;
+    p->tensor = few ? p->few : ch__calloc((size_t)r->n, sizeof(ch_tensor *));
+    p->data = few ? p->few_data : ch__calloc((size_t)r->n, sizeof(void *));
+    if (p->tensor == NULL || p->data == NULL)
+        rc = ch__fail_memory(r->call);
+    for (int i = 0; i < r->n && rc == CH_OK; i++) {
+        rc = part_of(r, component[i], &p->tensor[i]);
+        if (rc == CH_OK)
+            p->data[p->n++] = p->tensor[i]->data;
+    }
+    return rc;
+}
+
+/* sum[i] / count, in a type that holds it. Takes `sum` over. */
+static ch_status divide(ch_device *device, ch_tensor *sum, int64_t count, ch_tensor **out)
+{
+    ch_status rc = sum->dtype == CH_I64 ? as_dtype(device, sum, CH_F64, &sum) : CH_OK;
+    int64_t   n;
+
+    if (rc != CH_OK)
+        return rc;
+    n = ch_tensor_count(sum);
+    for (int64_t i = 0; i < n && sum->dtype == CH_F64; i++)
+        ((double *)(void *)sum->data)[i] /= (double)count;
+    for (int64_t i = 0; i < n && sum->dtype == CH_F32; i++) {
+        float *x = (float *)(void *)sum->data + i;
+
+        *x = (float)((double)*x / (double)count);
+    }
+    *out = sum;
+    return CH_OK;
+}
+
+/* Elements that are folded into each of the result. */
+static int64_t count_of(const reduction *r, ch_tensor *const *component)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < r->n; i++) {
+        ch_shape shape = component[i]->shape;
+        int64_t  each = 1;
+
+        for (int k = 0; k < shape.rank; k++)
+            each *= r->is_folded[k] ? shape.dim[k] : 1;
+        n += each;
+    }
+    return n;
+}
+
+static ch_status add_up(const reduction *r, ch_tensor *const *component, ch_tensor **out)
+{
+    bool       at_once = r->op == CH_MEAN && !r->is_along && ch_dtype_is_float(r->work);
+    ch_tensor *sum = NULL;
+    parts      p;
+    ch_status  rc = take_parts(r, component, &p);
+
+    if (rc == CH_OK)
+        rc = ch_tensor_new_on(r->device, r->work, p.tensor[0]->shape, &sum);
+    if (rc == CH_OK)
+        ch__accumulate(r->work, ch_tensor_count(sum), p.n, p.data, sum->data,
+                       at_once ? p.n : 1);
+    drop_parts(&p);
+    if (rc == CH_OK && r->op == CH_MEAN && !at_once)
+        rc = divide(r->device, sum, count_of(r, component), &sum);
+    return rc == CH_OK ? as_dtype(r->device, sum, r->to, out) : rc;
+}
+
+ch_status ch__reduce_value(ch_strategy *st, const char *call, ch_reduce_op op,
+                           const ch_value *v, int n, const int *axis, ch_device *device,
+                           ch_tensor **out)
+{
+    reduction         r = {.call = call, .op = op, .device = device, .n = ch_value_count(v)};
+    ch_tensor *const *component = v->tensor;
+    ch_status         rc = ch__want_components(st, call, "reduced", v);
+
+    if (rc == CH_OK)
+        rc = check_op(st, call, op, v);
+    if (rc == CH_OK)
+        rc = read_axes(&r, n, axis, component[0]->shape.rank);
+    if (rc == CH_OK)
+        rc = check_shapes(&r, v);
+    if (rc != CH_OK)
+        return rc;
+    r.work = work_dtype(&r, component[0]->dtype);
+    r.to = result_dtype(op, component[0]->dtype);
+    if (v->kind == CH_MIRRORED) { /* equal, so one of them will do */
+        component += ch__component_on(v, device);
+        r.n = 1;
+    }
+    if (r.n == 1 && !r.is_along && r.to == component[0]->dtype)
+        return ch_tensor_to(component[0], device, out);
+    return add_up(&r, component, out);
+}
+
+/* ---- for programs ---- */
+
+static ch_status begin(ch_strategy **st, const void *v, const char *what, const void *out)
+{
+    ch_status rc = ch__strategy_cross(st, "reduce", "ch_all_reduce");
+
+    return rc == CH_OK ? ch__want_given("reduce", what, v, "out", out) : rc;
 }
 
 ch_status ch_strategy_reduce(ch_strategy *st, ch_reduce_op op, const ch_value *v, int axis,
                              ch_tensor **out)
 {
-    ch_status    rc;
-    ch_tensor   *sum = NULL, **part;
-    const void **data;
-    int          n;
+    ch_status rc = begin(&st, v, "the value", out);
 
-    if (axis != CH_NO_AXIS)
-        return ch__fail(CH_UNIMPLEMENTED, "reduce: along an axis");
-    rc = ch__strategy_cross(&st, "reduce", "ch_all_reduce");
-    if (rc == CH_OK)
-        rc = ch__want_given("reduce", "the value", v, "out", out);
-    if (rc == CH_OK)
-        rc = check_reduce(st, op, v);
     if (rc != CH_OK)
         return rc;
-    n = ch_value_count(v);
-    part = ch__calloc((size_t)n, sizeof(*part));
-    data = ch__calloc((size_t)n, sizeof(*data));
-    rc = part == NULL || data == NULL
-             ? ch__fail_memory("reduce")
-             : ch_tensor_new(ch_value_at(v, 0)->dtype, ch_value_at(v, 0)->shape, &sum);
-    for (int i = 0; i < n && rc == CH_OK; i++) {
-        rc = ch_tensor_contiguous(ch_value_at(v, i), &part[i]);
-        data[i] = rc == CH_OK ? part[i]->data : NULL;
-    }
-    if (rc == CH_OK) {
-        ch__accumulate(sum->dtype, ch_tensor_count(sum), n, data, sum->data,
-                       op == CH_MEAN ? n : 1);
-        *out = sum;
-    } else {
-        ch_tensor_unref(sum);
-    }
-    for (int i = 0; part != NULL && i < n; i++)
-        ch_tensor_unref(part[i]);
-    ch__free(part);
-    ch__free(data);
-    return rc;
+    return ch__reduce_value(st, "reduce", op, v, axis != CH_NO_AXIS, &axis, ch_device_current(),
+                            out);
+}
+
+ch_status ch_strategy_reduce_axes(ch_strategy *st, ch_reduce_op op, const ch_value *v, int n,
+                                  const int *axis, ch_tensor **out)
+{
+    ch_status rc = begin(&st, v, "the value", out);
+
+    if (rc == CH_OK && (n < 0 || (n > 0 && axis == NULL)))
+        rc = ch__fail(CH_INVALID_ARGUMENT, "reduce: %d axes%s", n,
+                      n < 0 ? "; want none or more" : ", and their list is NULL");
+    if (rc != CH_OK)
+        return rc;
+    return ch__reduce_value(st, "reduce", op, v, n, axis, ch_device_current(), out);
+}
+
+typedef struct leaf_reduction {
+    ch_strategy *st;
+    ch_reduce_op op;
+    int          axis;
+} leaf_reduction;
+
+static ch_status reduce_leaf(void *arg, const ch_value *v, ch_tensor **out)
+{
+    const leaf_reduction *l = arg;
+
+    return ch__reduce_value(l->st, "reduce", l->op, v, l->axis != CH_NO_AXIS, &l->axis,
+                            ch_device_current(), out);
+}
+
+ch_status ch_strategy_reduce_tuple(ch_strategy *st, ch_reduce_op op, const ch_tuple *t,
+                                   int axis, ch_tuple **out)
+{
+    ch_status      rc = begin(&st, t, "the tuple", out);
+    leaf_reduction l = {st, op, axis};
+
+    return rc == CH_OK ? ch__tuple_map("reduce", t, reduce_leaf, &l, out) : rc;
 }

@@ -28,11 +28,13 @@ struct ch_strategy {
     ch_communication_options communication;
     ch_strategy_traits       traits;
     bool                     isolates_state; /* ch_strategy_configure says so */
-    int                      n_parameter; /* devices of variables; 0: those of the replicas */
-    ch_device *const        *parameter;
-    pthread_mutex_t          lock;       /* of what follows */
-    ch_by_name               vars;       /* all of them, not referenced */
-    atomic_uint              generation; /* changes when vars does */
+    bool              is_bare; /* one replica and no other ever: values for it are plain */
+    bool              own_pipelines; /* a replica may have an input pipeline of its own */
+    int               n_parameter;   /* devices of variables; 0: those of the replicas */
+    ch_device *const *parameter;
+    pthread_mutex_t   lock;       /* of what follows */
+    ch_by_name        vars;       /* all of them, not referenced */
+    atomic_uint       generation; /* changes when vars does */
 };
 
 struct ch_var {
