@@ -61,7 +61,13 @@ ch_status ch_var_get(ch_var *v, ch_tensor **out)
 
 static ch_status check_value(const ch_var *v, const ch_tensor *value)
 {
-    char have[160] = "NULL", want[160];
+    ch_strategy *st = v->strategy;
+    char         have[160] = "NULL", want[160];
+    ch_status    rc =
+        ch__step_recording() == NULL ? ch__strategy_cross(&st, v->name, NULL) : CH_OK;
+
+    if (rc != CH_OK)
+        return rc;
 
     if (value != NULL && value->dtype == v->dtype && ch_shape_equal(value->shape, v->shape))
         return CH_OK;

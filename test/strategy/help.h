@@ -53,6 +53,33 @@ static inline ch_tensor *t_noise(ch_shape shape, unsigned seed)
     return t;
 }
 
+/* Replicas on the first n virtual GPUs, of which a test has configured four. */
+static inline ch_strategy *t_mirrored(int n)
+{
+    static const char *const name[] = {"GPU:0", "GPU:1", "GPU:2", "GPU:3"};
+    ch_strategy             *st = NULL;
+
+    t_ok(ch_strategy_mirrored(&(ch_mirrored_options){.n_devices = n, .device = name}, &st));
+    return st;
+}
+
+static inline ch_strategy *t_central(int n)
+{
+    static const char *const name[] = {"GPU:0", "GPU:1", "GPU:2", "GPU:3"};
+    ch_strategy             *st = NULL;
+
+    t_ok(ch_strategy_central_storage(
+        &(ch_central_storage_options){.n_compute = n, .compute = name}, &st));
+    return st;
+}
+
+static inline int t_four_gpus(void **state)
+{
+    (void)state;
+    t_ok(ch_devices_configure(&(ch_devices_options){.spec = "GPU=4"}));
+    return 0;
+}
+
 /* Takes over the reference to `initial`. */
 static inline ch_var *t_var(ch_strategy *st, const char *name, ch_tensor *initial)
 {

@@ -2,6 +2,8 @@
  * long things live.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+
 #include "base/mem.h"
 #include "help.h"
 
@@ -51,6 +53,191 @@ static void scopes_nest_64_deep(void **state)
     for (int i = 0; i < 64; i++)
         ch_strategy_leave();
     assert_string_equal(ch_strategy_name(NULL), "Default");
+    (void)state;
+}
+
+/* ---- which call is legal where ---- */
+
+static void *look_around(void *arg)
+{
+    *(ch_context *)arg = ch_context_now();
+    return NULL;
+}
+
+static void another_thread_is_in_no_scope(void **state) /* 1.1.1 1.1.7 */
+{
+    ch_strategy *st = NULL;
+    ch_context   there = CH_CONTEXT_REPLICA;
+    pthread_t    thread;
+
+    t_ok(ch_strategy_mirrored(NULL, &st));
+    t_ok(ch_strategy_enter(st));
+    assert_int_equal(pthread_create(&thread, NULL, look_around, &there), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(there, CH_CONTEXT_DEFAULT);
+    assert_int_equal(ch_context_now(), CH_CONTEXT_CROSS);
+    ch_strategy_leave();
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void after_the_last_leave_it_is_as_before(void **state) /* 1.2.1 1.2.2 1.2.4 */
+{
+    ch_strategy *st = NULL, *other = NULL;
+
+    t_ok(ch_strategy_mirrored(NULL, &st));
+    t_ok(ch_strategy_mirrored(NULL, &other));
+    for (int again = 0; again < 2; again++) {
+        for (int i = 0; i < 3; i++)
+            t_ok(ch_strategy_enter(st));
+        t_refused(ch_strategy_enter(other), CH_FAILED_PRECONDITION,
+                  "mixing different strategies", "Mirrored");
+        for (int i = 0; i < 3; i++) {
+            assert_ptr_equal(ch_strategy_current(), st);
+            ch_strategy_leave();
+        }
+        assert_false(ch_strategy_is_set());
+    }
+    ch_strategy_unref(st);
+    ch_strategy_unref(other);
+    (void)state;
+}
+
+static void defaults_scope_is_hardly_one(void **state) /* 1.2.7 1.2.8 */
+{
+    ch_strategy *none = ch_strategy_current(), *st = NULL;
+    ch_var      *v = NULL;
+
+    t_ok(ch_strategy_mirrored(NULL, &st));
+    t_ok(ch_strategy_enter(none));
+    t_ok(ch_strategy_enter(none));
+    assert_int_equal(ch_context_now(), CH_CONTEXT_DEFAULT);
+    t_ok(ch_strategy_enter(st));
+    assert_ptr_equal(ch_strategy_current(), st);
+    t_refused(ch_strategy_enter(none), CH_FAILED_PRECONDITION, "Default", "inside");
+    t_refused(ch_var_new(none, &(ch_var_spec){.name = "v"}, &v), CH_FAILED_PRECONDITION,
+              "mixing different strategies", "v");
+    for (int i = 0; i < 3; i++)
+        ch_strategy_leave();
+    assert_false(ch_strategy_is_set());
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void one_may_be_set_for_good(void **state) /* 1.2.9 */
+{
+    ch_strategy *a = NULL, *b = NULL;
+
+    t_ok(ch_strategy_mirrored(NULL, &a));
+    t_ok(ch_strategy_mirrored(NULL, &b));
+    t_ok(ch_strategy_set(a));
+    assert_ptr_equal(ch_strategy_current(), a);
+    assert_int_equal(ch_context_now(), CH_CONTEXT_CROSS);
+    t_ok(ch_strategy_set(b));
+    assert_ptr_equal(ch_strategy_current(), b);
+    t_ok(ch_strategy_set(NULL));
+    assert_false(ch_strategy_is_set());
+    t_ok(ch_strategy_enter(a));
+    t_refused(ch_strategy_set(NULL), CH_FAILED_PRECONDITION, "inside a scope", "Mirrored");
+    t_refused(ch_strategy_set(a), CH_FAILED_PRECONDITION, "inside a scope", "Mirrored");
+    ch_strategy_leave();
+    ch_strategy_unref(a);
+    ch_strategy_unref(b);
+    (void)state;
+}
+
+static void nothing(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "one", ch_number(s, 1));
+}
+
+typedef struct calling {
+    ch_strategy *st, *other;
+    ch_function *f;
+    ch_var      *v;
+    ch_status    enter, run, update, colocate, mixed;
+    char         text[200];
+} calling;
+
+static void call_from_a_replica(ch_step *s, void *arg)
+{
+    calling *c = arg;
+
+    c->enter = ch_strategy_enter(c->st);
+    c->run = ch_strategy_run(c->st, c->f, NULL, NULL);
+    snprintf(c->text, sizeof(c->text), "%s", ch_error_message());
+    c->update = ch_strategy_update(c->st, c->v, c->f, NULL, NULL);
+    c->colocate = ch_colocate_enter(NULL, c->v);
+    ch_colocate_leave();
+    c->mixed = ch_strategy_run(c->other, c->f, NULL, NULL);
+    ch_step_out(s, "one", ch_number(s, 1));
+}
+
+/* 1.2.3 1.3.1 1.3.2 1.3.6 1.3.7 1.3.12 1.4.10 1.4.11 */
+static void what_is_for_outside_is_refused_inside(void **state)
+{
+    calling      c = {.f = t_function(nothing, NULL)};
+    ch_function *f = t_function(call_from_a_replica, &c);
+    ch_var      *v = NULL;
+
+    t_ok(ch_strategy_mirrored(NULL, &c.st));
+    t_ok(ch_strategy_mirrored(NULL, &c.other));
+    t_ok(ch_var_new(c.st, &(ch_var_spec){.name = "v"}, &c.v));
+    t_ok(ch_strategy_run(c.st, f, NULL, NULL));
+    assert_int_equal(c.enter, CH_FAILED_PRECONDITION);
+    assert_int_equal(c.run, CH_FAILED_PRECONDITION);
+    assert_non_null(strstr(c.text, "outside steps"));
+    assert_int_equal(c.update, CH_FAILED_PRECONDITION);
+    assert_int_equal(c.colocate, CH_OK);
+    assert_int_equal(c.mixed, CH_FAILED_PRECONDITION);
+    t_refused(ch_colocate_enter(c.st, c.v), CH_FAILED_PRECONDITION, "scope", "v");
+    t_ok(ch_strategy_enter(c.other));
+    t_refused(ch_strategy_run(c.st, c.f, NULL, NULL), CH_FAILED_PRECONDITION,
+              "mixing different strategies", "run");
+    t_refused(ch_strategy_update(c.st, c.v, c.f, NULL, NULL), CH_FAILED_PRECONDITION,
+              "mixing different strategies", "update");
+    t_refused(ch_colocate_enter(c.st, c.v), CH_FAILED_PRECONDITION,
+              "mixing different strategies", "v");
+    t_refused(ch_colocate_enter(NULL, c.v), CH_INVALID_ARGUMENT, "another strategy", "v");
+    t_refused(ch_var_new(c.st, &(ch_var_spec){.name = "w"}, &v), CH_FAILED_PRECONDITION,
+              "mixing different strategies", "w");
+    ch_strategy_leave();
+    ch_var_unref(c.v);
+    ch_function_unref(c.f);
+    ch_function_unref(f);
+    ch_strategy_unref(c.st);
+    ch_strategy_unref(c.other);
+    (void)state;
+}
+
+/* ---- where variables go ---- */
+
+static ch_status rename_it(ch_var_spec *spec, void *arg)
+{
+    if (strcmp(spec->name, "bad") == 0)
+        return ch_fail(CH_INVALID_ARGUMENT, "no such name here");
+    spec->name = arg;
+    return CH_OK;
+}
+
+static void a_hook_sees_what_is_about_to_be_made(void **state) /* 1.2.6 */
+{
+    char    outer[] = "outer", inner[] = "inner";
+    ch_var *v = NULL;
+
+    t_ok(ch_creator_enter(rename_it, outer));
+    t_ok(ch_creator_enter(rename_it, inner));
+    t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "mine"}, &v));
+    assert_string_equal(ch_var_name(v), "outer"); /* the innermost is asked first */
+    ch_var_unref(v);
+    t_refused(ch_var_new(NULL, &(ch_var_spec){.name = "bad"}, &v), CH_INVALID_ARGUMENT,
+              "no such name here", "bad");
+    ch_creator_leave();
+    ch_creator_leave();
+    t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "mine"}, &v));
+    assert_string_equal(ch_var_name(v), "mine");
+    ch_var_unref(v);
     (void)state;
 }
 
@@ -214,6 +401,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_scope_is_the_strategy_of_what_is_made_in_it),
         cmocka_unit_test(scopes_nest_64_deep),
+        cmocka_unit_test(another_thread_is_in_no_scope),
+        cmocka_unit_test(after_the_last_leave_it_is_as_before),
+        cmocka_unit_test(defaults_scope_is_hardly_one),
+        cmocka_unit_test(one_may_be_set_for_good),
+        cmocka_unit_test(what_is_for_outside_is_refused_inside),
+        cmocka_unit_test(a_hook_sees_what_is_about_to_be_made),
         cmocka_unit_test(random_numbers_depend_on_seed_and_step_number_alone),
         cmocka_unit_test(a_graph_outlives_its_function),
         cmocka_unit_test(a_variable_lives_until_its_last_reference_and_its_strategy_as_long),

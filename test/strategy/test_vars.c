@@ -1,0 +1,550 @@
+/* test/strategy/test_vars.c -- variables of several replicas: who writes what, and what is read.
+ *
+ * Numbers at tests are those of the statements they show.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "help.h"
+
+static ch_tensor *number(ch_dtype dtype, double value)
+{
+    ch_tensor *t = NULL;
+
+    t_ok(ch_tensor_new(dtype, ch_shape_scalar(), &t));
+    if (dtype == CH_F32)
+        *(float *)ch_tensor_data_mut(t) = (float)value;
+    else if (dtype == CH_I32)
+        *(int32_t *)ch_tensor_data_mut(t) = (int32_t)value;
+    else
+        *(int64_t *)ch_tensor_data_mut(t) = (int64_t)value;
+    return t;
+}
+
+static double of(const ch_tensor *t)
+{
+    switch (ch_tensor_dtype(t)) {
+    case CH_F32:
+        return (double)*(const float *)ch_tensor_data(t);
+    case CH_I32:
+        return *(const int32_t *)ch_tensor_data(t);
+    default:
+        return (double)*(const int64_t *)ch_tensor_data(t);
+    }
+}
+
+static ch_var *var(ch_strategy *st, double value, ch_sync sync, ch_aggregation aggregation)
+{
+    ch_tensor *initial = number(CH_F32, value);
+    ch_var    *v = NULL;
+
+    t_ok(ch_var_new(
+        st,
+        &(ch_var_spec){
+            .name = "v", .initial = initial, .sync = sync, .aggregation = aggregation},
+        &v));
+    ch_tensor_unref(initial);
+    return v;
+}
+
+static double value_of(ch_var *v)
+{
+    ch_tensor *t = NULL;
+    double     x;
+
+    t_ok(ch_var_get(v, &t));
+    x = of(t);
+    ch_tensor_unref(t);
+    return x;
+}
+
+static void set(ch_var *v, double value)
+{
+    ch_tensor *t = number(ch_var_dtype(v), value);
+
+    t_ok(ch_var_set(v, t));
+    ch_tensor_unref(t);
+}
+
+static double copy_of(ch_var *v, int i)
+{
+    ch_value *copies = NULL;
+    double    x;
+
+    t_ok(ch_var_copies(v, &copies));
+    x = of(ch_value_at(copies, i));
+    ch_value_unref(copies);
+    return x;
+}
+
+static void copies_are(ch_var *v, double first, double second)
+{
+    if (copy_of(v, 0) != first || copy_of(v, 1) != second)
+        fail_msg("copies are %g, %g, want %g, %g", copy_of(v, 0), copy_of(v, 1), first, second);
+}
+
+/* ---- writing in a replica ---- */
+
+typedef struct writing {
+    ch_var *v;
+    ch_node *(*assign)(ch_step *s, ch_var *v, ch_node *value);
+    double base, per_id; /* base + per_id * replica */
+    bool   is_literal;   /* the base alone, as a constant */
+} writing;
+
+static void write_it(ch_step *s, void *arg)
+{
+    const writing *w = arg;
+    ch_node       *id = ch_cast(ch_step_replica_id(s), ch_var_dtype(w->v));
+    ch_node       *x = ch_add(ch_mul(id, ch_number(s, w->per_id)), ch_number(s, w->base));
+    ch_node       *now = w->assign(s, w->v, w->is_literal ? ch_number(s, w->base) : x);
+
+    ch_step_out(s, "now", now);
+}
+
+static ch_status try_write(writing w)
+{
+    ch_function *f = t_function(write_it, &w);
+    ch_status    rc = ch_strategy_run(ch_var_strategy(w.v), f, NULL, NULL);
+
+    ch_function_unref(f);
+    return rc;
+}
+
+static void replicas_write(ch_var *v, ch_node *(*assign)(ch_step *s, ch_var *v, ch_node *value),
+                           double base, double per_id)
+{
+    t_ok(try_write((writing){v, assign, base, per_id, false}));
+}
+
+static void write_literal(ch_var *v, ch_node *(*assign)(ch_step *s, ch_var *v, ch_node *value),
+                          double  value)
+{
+    t_ok(try_write((writing){v, assign, value, 0, true}));
+}
+
+/* ---- making them ---- */
+
+static void who_makes_one_without_sense_is_told(void **state) /* 3.1.2 3.1.3 3.1.4 */
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_var      *v = NULL;
+
+    t_refused(ch_var_new(st, &(ch_var_spec){.name = "a", .sync = CH_SYNC_NONE}, &v),
+              CH_INVALID_ARGUMENT, "NONE variable synchronization mode is not supported with",
+              "Mirrored");
+    t_refused(ch_var_new(st, &(ch_var_spec){.name = "a", .sync = (ch_sync)9}, &v),
+              CH_INVALID_ARGUMENT, "invalid variable synchronization mode: 9 for variable: a",
+              "");
+    t_refused(ch_var_new(st, &(ch_var_spec){.name = "a", .aggregation = (ch_aggregation)9}, &v),
+              CH_INVALID_ARGUMENT, "invalid variable aggregation mode: 9 for variable: a", "");
+    t_refused(
+        ch_var_new(
+            st, &(ch_var_spec){.name = "a", .dtype = CH_I32, .aggregation = CH_AGGREGATE_MEAN},
+            &v),
+        CH_INVALID_ARGUMENT, "CH_AGGREGATE_MEAN", "i32");
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void they_are_trainable_unless_they_differ(void **state) /* 3.1.1 3.1.5 */
+{
+    static const struct {
+        ch_sync sync;
+        int     trainable;
+        bool    is;
+    } row[] = {
+        {CH_SYNC_AUTO, 0, true},       {CH_SYNC_ON_WRITE, 0, true},
+        {CH_SYNC_ON_READ, 0, false},   {CH_SYNC_ON_READ, 1, true},
+        {CH_SYNC_AUTO, CH_OFF, false}, {CH_SYNC_ON_READ, CH_OFF, false},
+    };
+    ch_strategy *st[] = {t_mirrored(2), t_central(2), t_mirrored(1), NULL};
+
+    for (int k = 0; k < 4; k++) {
+        for (int i = 0; i < 6; i++) {
+            ch_var *v = NULL;
+
+            t_ok(ch_var_new(
+                st[k], &(ch_var_spec){.sync = row[i].sync, .trainable = row[i].trainable}, &v));
+            assert_int_equal(ch_var_is_trainable(v), row[i].is);
+            assert_int_equal(ch_var_sync(v), row[i].sync == CH_SYNC_ON_READ ? CH_SYNC_ON_READ
+                                                                            : CH_SYNC_ON_WRITE);
+            ch_var_unref(v);
+        }
+        ch_strategy_unref(st[k]);
+    }
+    (void)state;
+}
+
+static void each_replica_has_a_copy_on_its_device(void **state) /* 3.1.6 3.1.7 3.1.13 6.5.5 */
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_var      *v = NULL, *w = NULL;
+    ch_value    *copies = NULL;
+    char         text[512];
+
+    t_ok(ch_var_new(st, &(ch_var_spec){.shape = ch_shape_of(2), .init = ch_init_uniform(-1, 1)},
+                    &v));
+    t_ok(ch_var_copies(v, &copies));
+    assert_int_equal(ch_value_kind_of(copies), CH_MIRRORED);
+    assert_int_equal(ch_value_count(copies), 2);
+    for (int i = 0; i < 2; i++)
+        assert_string_equal(ch_device_name(ch_tensor_device(ch_value_at(copies, i))),
+                            i == 0 ? "/job:localhost/replica:0/task:0/device:GPU:0"
+                                   : "/job:localhost/replica:0/task:0/device:GPU:1");
+    assert_memory_equal(ch_tensor_data(ch_value_at(copies, 0)),
+                        ch_tensor_data(ch_value_at(copies, 1)), 2 * sizeof(float));
+    ch_value_unref(copies);
+    w = var(st, 3, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
+    ch_var_print(w, text, sizeof(text));
+    assert_string_equal(text, "MirroredVariable:{\n  0: v tensor(f32 () 3),\n  1: v/replica_1 "
+                              "tensor(f32 () 3)\n}");
+    assert_string_equal(ch_var_name(v), "Variable");
+    ch_var_unref(v);
+    ch_var_unref(w);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* ---- on write ---- */
+
+static void a_write_without_aggregation_is_the_replicas_own(void **state) /* 3.3 3.3.1 */
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
+
+    write_literal(v, ch_var_assign, 5);
+    copies_are(v, 5, 5);
+    replicas_write(v, ch_var_assign, 0, 1);
+    copies_are(v, 0, 1);
+    ch_var_unref(v);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void a_sum_is_of_all_replicas(void **state) /* 3.3.1 3.3.4 3.3.6 8.7 */
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_SUM);
+
+    t_refused(try_write((writing){v, ch_var_assign, 5, 0, true}), CH_INVALID_ARGUMENT,
+              "one value for all replicas", "cannot be added up");
+    copies_are(v, 1, 1);
+    write_literal(v, ch_var_assign_add, 0); /* zero is zero */
+    copies_are(v, 1, 1);
+    replicas_write(v, ch_var_assign, 2, 0);
+    copies_are(v, 4, 4);
+    replicas_write(v, ch_var_assign_add, 1, 0);
+    copies_are(v, 6, 6);
+    replicas_write(v, ch_var_assign_sub, 0, 1);
+    copies_are(v, 5, 5);
+    ch_var_unref(v);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void a_mean_is_of_all_replicas(void **state) /* 3.3.1 3.3.2 3.3.4 */
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_MEAN);
+
+    replicas_write(v, ch_var_assign, 0, 1);
+    copies_are(v, 0.5, 0.5);
+    set(v, 1);
+    replicas_write(v, ch_var_assign_add, 0, 1);
+    copies_are(v, 1.5, 1.5);
+    set(v, 5);
+    replicas_write(v, ch_var_assign_sub, 0, 1);
+    copies_are(v, 4.5, 4.5);
+    set(v, 1);
+    write_literal(v, ch_var_assign, 5);
+    copies_are(v, 5, 5);
+    set(v, 1);
+    write_literal(v, ch_var_assign_add, 5);
+    copies_are(v, 6, 6);
+    set(v, 5);
+    write_literal(v, ch_var_assign_sub, 1);
+    copies_are(v, 4, 4);
+    replicas_write(v, ch_var_assign, 2, 0);
+    copies_are(v, 2, 2);
+    ch_var_unref(v);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void the_first_replica_speaks_for_all(void **state) /* 3.3.3 3.3.4 */
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_var      *v = var(st, 15, CH_SYNC_AUTO, CH_AGGREGATE_FIRST);
+
+    replicas_write(v, ch_var_assign, 0, 1);
+    copies_are(v, 0, 0);
+    replicas_write(v, ch_var_assign, 2, 7);
+    copies_are(v, 2, 2);
+    ch_var_unref(v);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void from_outside_all_copies_are_set(void **state) /* 3.1.9 3.3.5 1.3.10 */
+{
+    static const ch_aggregation each[] = {CH_AGGREGATE_NONE, CH_AGGREGATE_SUM,
+                                          CH_AGGREGATE_MEAN, CH_AGGREGATE_FIRST};
+    ch_strategy                *st = t_mirrored(2), *other = t_mirrored(2);
+
+    for (int i = 0; i < 4; i++) {
+        ch_var    *v = var(st, 1, CH_SYNC_AUTO, each[i]);
+        ch_tensor *six = number(CH_F32, 6), *two = number(CH_F32, 2);
+
+        set(v, 6);
+        copies_are(v, 6, 6);
+        set(v, 1);
+        t_ok(ch_var_add(v, six));
+        copies_are(v, 7, 7);
+        t_ok(ch_var_add(v, two));
+        copies_are(v, 9, 9);
+        t_ok(ch_var_sub(v, two));
+        copies_are(v, 7, 7);
+        t_ok(ch_strategy_enter(other));
+        t_refused(ch_var_set(v, six), CH_FAILED_PRECONDITION, "mixing different strategies",
+                  "v");
+        ch_strategy_leave();
+        ch_tensor_unref(six);
+        ch_tensor_unref(two);
+        ch_var_unref(v);
+    }
+    ch_strategy_unref(st);
+    ch_strategy_unref(other);
+    (void)state;
+}
+
+static void what_is_read_is_the_copy_on_the_current_device(void **state) /* 3.3.10 8.16 */
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
+
+    replicas_write(v, ch_var_assign, 0, 1);
+    assert_true(value_of(v) == 0);
+    for (int i = 0; i < 2; i++) {
+        ch_device *d = NULL;
+
+        t_ok(ch_device_find(i == 0 ? "GPU:0" : "GPU:1", &d));
+        t_ok(ch_device_enter(d));
+        assert_true(value_of(v) == i);
+        ch_device_leave();
+    }
+    ch_var_unref(v);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* ---- on read ---- */
+
+static void each_replica_has_its_own_until_it_is_read(void **state) /* 3.4.1 3.4.2 3.4.3 */
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_var      *sum = var(st, 1, CH_SYNC_ON_READ, CH_AGGREGATE_SUM);
+    ch_var      *mean = var(st, 1, CH_SYNC_ON_READ, CH_AGGREGATE_MEAN);
+    ch_var      *first = var(st, 1, CH_SYNC_ON_READ, CH_AGGREGATE_FIRST);
+    ch_value    *copies = NULL;
+
+    assert_true(value_of(sum) == 2 && value_of(mean) == 1);
+    set(sum, 6);
+    copies_are(sum, 3, 3);
+    assert_true(value_of(sum) == 6);
+    set(mean, 6);
+    assert_true(value_of(mean) == 6);
+    replicas_write(sum, ch_var_assign, 0, 1);
+    replicas_write(mean, ch_var_assign, 0, 1);
+    replicas_write(first, ch_var_assign, 0, 1);
+    assert_true(value_of(sum) == 1 && value_of(mean) == 0.5 && value_of(first) == 0);
+    set(sum, 2);
+    replicas_write(sum, ch_var_assign_add, 2, 1);
+    copies_are(sum, 3, 4);
+    assert_true(value_of(sum) == 7);
+    replicas_write(mean, ch_var_assign, 0, 6);
+    copies_are(mean, 0, 6);
+    assert_true(value_of(mean) == 3);
+    t_ok(ch_var_copies(mean, &copies));
+    assert_int_equal(ch_value_kind_of(copies), CH_PER_REPLICA);
+    ch_value_unref(copies);
+    ch_var_unref(sum);
+    ch_var_unref(mean);
+    ch_var_unref(first);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void the_first_of_those_that_differ(void **state) /* 3.4.4 */
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_var      *own = var(st, 2, CH_SYNC_ON_READ, CH_AGGREGATE_FIRST);
+    ch_var      *twin = var(st, 3, CH_SYNC_ON_WRITE, CH_AGGREGATE_FIRST);
+
+    replicas_write(own, ch_var_assign_add, 5, 5);
+    replicas_write(twin, ch_var_assign_add, 7, 7);
+    copies_are(own, 7, 12);
+    copies_are(twin, 10, 10);
+    assert_true(value_of(own) == 7);
+    replicas_write(own, ch_var_assign_add, 11, 11);
+    replicas_write(twin, ch_var_assign_add, 13, 13);
+    copies_are(own, 18, 34);
+    copies_are(twin, 23, 23);
+    assert_true(value_of(own) == 18);
+    ch_var_unref(own);
+    ch_var_unref(twin);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void outside_a_step_the_sum_cannot_be_added_to(void **state) /* 3.4 3.4.10 8.15 */
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_var      *sum = var(st, 1, CH_SYNC_ON_READ, CH_AGGREGATE_SUM);
+    ch_var      *none = var(st, 1, CH_SYNC_ON_READ, CH_AGGREGATE_NONE);
+    ch_var      *mean = var(st, 1, CH_SYNC_ON_READ, CH_AGGREGATE_MEAN), *whole = NULL;
+    ch_tensor   *six = number(CH_F32, 6), *zero = number(CH_I64, 0), *t = NULL;
+
+    t_refused(ch_var_add(sum, six), CH_INVALID_ARGUMENT, "CH_AGGREGATE_SUM", "add");
+    t_refused(ch_var_sub(sum, six), CH_INVALID_ARGUMENT, "CH_AGGREGATE_SUM", "sub");
+    t_ok(ch_var_add(mean, six));
+    copies_are(mean, 7, 7);
+    t_refused(ch_var_get(none, &t), CH_INVALID_ARGUMENT, "no aggregation", "v");
+    t_ok(ch_var_set(none, six));
+    copies_are(none, 6, 6);
+    t_ok(ch_var_new(st,
+                    &(ch_var_spec){.name = "whole",
+                                   .initial = zero,
+                                   .sync = CH_SYNC_ON_READ,
+                                   .aggregation = CH_AGGREGATE_SUM},
+                    &whole));
+    set(whole, 7); /* nothing is lost: the first gets more */
+    copies_are(whole, 4, 3);
+    assert_true(value_of(whole) == 7);
+    set(whole, -7);
+    assert_true(value_of(whole) == -7);
+    ch_tensor_unref(six);
+    ch_tensor_unref(zero);
+    ch_var_unref(sum);
+    ch_var_unref(none);
+    ch_var_unref(mean);
+    ch_var_unref(whole);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void read_and_add(ch_step *s, void *v)
+{
+    ch_step_out(s, "plus one", ch_add(ch_var_read(s, v), ch_number(s, 1)));
+    ch_step_out(s, "sum", ch_all_reduce(CH_SUM, ch_var_read(s, v)));
+}
+
+static void in_a_replica_its_own_is_read(void **state) /* 3.3.11 3.3.13 3.4.5 3.4.13 */
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_var      *mean = var(st, 0, CH_SYNC_ON_READ, CH_AGGREGATE_MEAN);
+    ch_var      *both = var(st, 2, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
+    ch_function *f = t_function(read_and_add, mean), *g = t_function(read_and_add, both);
+    ch_tuple    *out = NULL;
+
+    replicas_write(mean, ch_var_assign, 0, 1);
+    t_ok(ch_strategy_run(st, f, NULL, &out));
+    assert_true(t_floats(out, 0, 0)[0] == 1 && t_floats(out, 0, 1)[0] == 2);
+    assert_true(t_floats(out, 1, 0)[0] == 1 && t_floats(out, 1, 1)[0] == 1);
+    ch_tuple_unref(out);
+    t_ok(ch_strategy_run(st, g, NULL, &out));
+    assert_true(t_floats(out, 0, 0)[0] == 3 && t_floats(out, 0, 1)[0] == 3);
+    assert_true(t_floats(out, 1, 0)[0] == 4 && t_floats(out, 1, 1)[0] == 4);
+    ch_tuple_unref(out);
+    ch_function_unref(f);
+    ch_function_unref(g);
+    ch_var_unref(mean);
+    ch_var_unref(both);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* ---- shared ---- */
+
+static void
+replicas_share_one_and_write_it_together(void **state) /* 3.5.1 3.5.2 3.5.3 3.1.15 */
+{
+    for (int n = 2; n <= 4; n++) {
+        ch_strategy *st = t_central(n);
+        ch_var      *x = var(st, 10, CH_SYNC_AUTO, CH_AGGREGATE_SUM);
+        ch_var      *y = var(st, 20, CH_SYNC_ON_READ, CH_AGGREGATE_SUM);
+        ch_var      *z = var(st, 30, CH_SYNC_AUTO, CH_AGGREGATE_FIRST);
+        ch_var      *none = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
+        ch_value    *copies = NULL;
+
+        replicas_write(x, ch_var_assign_add, 1, 0);
+        replicas_write(y, ch_var_assign_add, 1, 0);
+        replicas_write(z, ch_var_assign_add, 1, 5);
+        assert_true(value_of(x) == 10 + n && value_of(y) == 20 + n && value_of(z) == 31);
+        t_refused(try_write((writing){x, ch_var_assign, 5, 0, true}), CH_INVALID_ARGUMENT,
+                  "cannot be added up", "");
+        t_refused(try_write((writing){none, ch_var_assign, 0, 1, false}), CH_INVALID_ARGUMENT,
+                  "needs an aggregation", "v");
+        write_literal(none, ch_var_assign, 8);
+        assert_true(value_of(none) == 8);
+        set(x, 6);
+        assert_true(value_of(x) == 6);
+        t_ok(ch_var_copies(x, &copies));
+        assert_int_equal(ch_value_count(copies), 1);
+        assert_string_equal(ch_device_name(ch_tensor_device(ch_value_at(copies, 0))),
+                            "/job:localhost/replica:0/task:0/device:CPU:0");
+        ch_value_unref(copies);
+        ch_var_unref(x);
+        ch_var_unref(y);
+        ch_var_unref(z);
+        ch_var_unref(none);
+        ch_strategy_unref(st);
+    }
+    (void)state;
+}
+
+static void one_replica_has_an_ordinary_variable(void **state) /* 3.1.14 6.4.5 */
+{
+    ch_strategy *one = NULL, *each[3];
+
+    t_ok(ch_strategy_one_device("GPU:1", &one));
+    each[0] = one;
+    each[1] = t_central(1);
+    each[2] = t_mirrored(1);
+    for (int i = 0; i < 3; i++) {
+        ch_var   *v = var(each[i], 1, CH_SYNC_ON_READ, CH_AGGREGATE_SUM);
+        ch_value *copies = NULL;
+
+        write_literal(v, ch_var_assign, 5);
+        assert_true(value_of(v) == 5);
+        replicas_write(v, ch_var_assign_add, 1, 0);
+        assert_true(value_of(v) == 6);
+        t_ok(ch_var_copies(v, &copies));
+        assert_int_equal(ch_value_kind_of(copies), CH_PLAIN);
+        ch_value_unref(copies);
+        ch_var_unref(v);
+        ch_strategy_unref(each[i]);
+    }
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_makes_one_without_sense_is_told),
+        cmocka_unit_test(they_are_trainable_unless_they_differ),
+        cmocka_unit_test(each_replica_has_a_copy_on_its_device),
+        cmocka_unit_test(a_write_without_aggregation_is_the_replicas_own),
+        cmocka_unit_test(a_sum_is_of_all_replicas),
+        cmocka_unit_test(a_mean_is_of_all_replicas),
+        cmocka_unit_test(the_first_replica_speaks_for_all),
+        cmocka_unit_test(from_outside_all_copies_are_set),
+        cmocka_unit_test(what_is_read_is_the_copy_on_the_current_device),
+        cmocka_unit_test(each_replica_has_its_own_until_it_is_read),
+        cmocka_unit_test(the_first_of_those_that_differ),
+        cmocka_unit_test(outside_a_step_the_sum_cannot_be_added_to),
+        cmocka_unit_test(in_a_replica_its_own_is_read),
+        cmocka_unit_test(replicas_share_one_and_write_it_together),
+        cmocka_unit_test(one_replica_has_an_ordinary_variable),
+    };
+
+    return cmocka_run_group_tests_name("vars", tests, t_four_gpus, NULL);
+}
