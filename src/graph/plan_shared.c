@@ -38,7 +38,8 @@ static void want_results(const ch_planner *pl, bool *wanted)
     for (int i = 0; i < pl->g->n_outputs; i++)
         wanted[pl->g->output[i].node->id] = true;
     for (int r = 0; r < pl->g->n_resources; r++)
-        if (!pl->in_place[r] || !ch__plan_is_shared(pl, r))
+        if (pl->g->resource[r].value != NULL &&
+            (!pl->in_place[r] || !ch__plan_is_shared(pl, r)))
             wanted[pl->g->resource[r].value->id] = true;
 }
 

@@ -13,9 +13,10 @@
 enum { VARS = 5, SIDE = 3, MOST = 64, RUNS = 2, KINDS = 14 };
 
 typedef struct job {
-    ch_var  *var[VARS];
-    unsigned seed, dice;
-    bool     fails;
+    ch_strategy *st;
+    ch_var      *var[VARS];
+    unsigned     seed, dice;
+    bool         fails;
 } job;
 
 static int roll(job *j, int sides)
@@ -164,7 +165,7 @@ static bool run(job *j, ch_tuple *in, bool watched, results *r)
     for (int i = 0; i < RUNS && rc == CH_OK; i++) {
         ch_tuple *out = NULL;
 
-        rc = ch_strategy_run(NULL, f, in, &out);
+        rc = ch_strategy_run(j->st, f, in, &out);
         for (int k = 0; rc == CH_OK && k < ch_tuple_count(out); k++)
             put(r, ch_value_at(ch_tuple_at(out, k), 0));
         ch_tuple_unref(out);
@@ -176,17 +177,30 @@ static bool run(job *j, ch_tuple *in, bool watched, results *r)
     return rc == CH_OK;
 }
 
-static void random_steps_do_what_was_recorded(void **state)
+static void make_vars(job *j)
+{
+    for (unsigned i = 0; i < VARS; i++) {
+        ch_tensor *t = t_noise(ch_shape_of(SIDE, SIDE), i);
+
+        t_ok(ch_var_new(j->st,
+                        &(ch_var_spec){.name = (const char[]){(char)('a' + i), 0},
+                                       .initial = t,
+                                       .aggregation = j->st != NULL ? CH_AGGREGATE_MEAN
+                                                                    : CH_AGGREGATE_NONE},
+                        &j->var[i]));
+        ch_tensor_unref(t);
+    }
+}
+
+static void random_steps(ch_strategy *st, int n)
 {
     static results planned, watched;
-    int            n = getenv("T_CASES") != NULL ? atoi(getenv("T_CASES")) : 400, failed = 0;
-    job            j = {.fails = false};
+    int            failed = 0;
+    job            j = {.st = st};
     ch_tuple      *in = t_tuple(2, (ch_tensor *[]){t_noise(ch_shape_of(SIDE, SIDE), 8),
                                                    t_noise(ch_shape_of(SIDE, SIDE), 9)});
 
-    for (unsigned i = 0; i < VARS; i++)
-        j.var[i] = t_var(NULL, (const char[]){(char)('a' + i), 0},
-                         t_noise(ch_shape_of(SIDE, SIDE), i));
+    make_vars(&j);
     for (int i = 0; i < n; i++) {
         j.seed = (unsigned)i * 2654435761u;
         j.fails = false;
@@ -208,12 +222,39 @@ static void random_steps_do_what_was_recorded(void **state)
     for (int i = 0; i < VARS; i++)
         ch_var_unref(j.var[i]);
     ch_tuple_unref(in);
+    ch_strategy_unref(st);
+}
+
+static int cases(int usual)
+{
+    return getenv("T_CASES") != NULL ? atoi(getenv("T_CASES")) : usual;
+}
+
+static void random_steps_do_what_was_recorded(void **state)
+{
+    random_steps(NULL, cases(400));
+    (void)state;
+}
+
+static void and_so_do_those_of_replicas(void **state)
+{
+    random_steps(t_mirrored(2), cases(100));
+    (void)state;
+}
+
+static void and_of_replicas_that_share_variables(void **state)
+{
+    random_steps(t_central(3), cases(200));
     (void)state;
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_steps_do_what_was_recorded)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_steps_do_what_was_recorded),
+        cmocka_unit_test(and_so_do_those_of_replicas),
+        cmocka_unit_test(and_of_replicas_that_share_variables),
+    };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, t_four_gpus, NULL);
 }
