@@ -28,8 +28,8 @@ def run(tool, tree, *args):
 
 
 class Checks(unittest.TestCase):
-    def passes(self, tool, tree, *args):
-        self.assertEqual(run(tool, tree, *args), (0, ''))
+    def passes(self, tool, tree, *args, said=''):
+        self.assertEqual(run(tool, tree, *args), (0, said))
 
     def fails(self, tool, tree, *said):
         code, out = run(tool, tree)
@@ -121,6 +121,32 @@ class Checks(unittest.TestCase):
         self.passes('check-settings', {**tree, 'doc/settings.md': head + row + '\nMore.\n'})
         self.fails('check-settings', {**tree, 'doc/settings.md': head}, 'differs from the rows')
         self.fails('check-settings', {**tree, 'doc/settings.md': 'No.\n'}, 'no table')
+
+    def test_statements_have_tests_that_cite_them(self):
+        def tree(test='', remark='', source='/* 1.1.1, B2 */\nstatic void a(void **state)\n{\n}\n'):
+            return {'doc/conformance.md': f'| 1.1.1 | one | {test} | {remark} |\n',
+                    'test/x/test_x.c': source}
+
+        there = '`test/x/test_x.c: a`'
+        counts = '1 statements: {} have a test, {} only a reason, {} are to come\n'
+        self.passes('check-conformance', tree(there), said=counts.format(1, 0, 0))
+        self.passes('check-conformance', tree('', 'later'), said=counts.format(0, 1, 0))
+        self.passes('check-conformance', tree('', 'to come', ''), said=counts.format(0, 0, 1))
+        for source in ('static void a(void **state) /* 1.1.1 */\n{\n}\n',
+                       'static void\na(void **state)\n{\n    f(); /* 1.1.1 */\n}\n'):
+            self.passes('check-conformance', tree(there, source=source),
+                        said=counts.format(1, 0, 0))
+        for fault, said in ((tree(), 'neither'),
+                            (tree('', 'to come'), 'has a test by now'),
+                            (tree('`test/x/test_y.c: a`'), 'no test/x/test_y.c'),
+                            (tree('`test/x/test_x.c: b`'), 'no test b'),
+                            (tree('test_x'), 'is not `file: function`'),
+                            (tree(there, source='static void a(void **state)\n{\n}\n/* 1.1.1 */'),
+                             'not cited'),
+                            (tree(there, source='/* 1.1.12 */\nstatic void a(void **state)\n{\n}\n'),
+                             'not cited'),
+                            ({'doc/conformance.md': '| 1.1.1 | one |\n'}, 'four columns')):
+            self.fails('check-conformance', fault, said)
 
     def test_what_nobody_uses_is_not_tested(self):
         header = 'CH_API CH_MUST_CHECK ch_status ch_a(int,\n    int);\nCH_API int ch_b(void);\n'
