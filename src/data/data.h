@@ -182,6 +182,10 @@ ch_dataset *ch__dataset_cache_file(ch_dataset *d, const char *path);
 /* ch_dataset_shard by a distribution: `why` ("files") is what there must be enough of. */
 ch_dataset *ch__dataset_shard(ch_dataset *d, int64_t n, int64_t index, const char *why);
 
+/* An element of each in turn; of one that has ended, as long as another has not, elements of no rows.
+ * Takes the inputs over. (data/turns.c) */
+ch_dataset *ch__dataset_in_turn(int n, ch_dataset *const *d);
+
 /* ---- running ---- */
 
 /* Times are the processor's, so that waiting, and the machine's other work, are not in them. */

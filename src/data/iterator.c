@@ -230,6 +230,8 @@ static void iterator_free(ch_iterator *it)
     ch__free(it->worker);
     ch__free(it->group);
     ch__free(it->device);
+    if (it->owner.drop != NULL)
+        it->owner.drop(it->owner.self);
     ch__free(it);
     ch__spares_end();
 }
@@ -288,6 +290,11 @@ void ch_iterator_unref(ch_iterator *it)
         iterator_free(it);
 }
 
+void ch__iterator_own(ch_iterator *it, const ch_iterator_owner *owner)
+{
+    it->owner = *owner;
+}
+
 /* ---- taking ---- */
 
 /* The shape of a part of no rows. */
@@ -307,8 +314,7 @@ static ch_shape empty_shape(const ch_dataset *d, int part)
     return shape;
 }
 
-/* An element of no rows, for a replica that the data did not reach. What has a value has zero. */
-static ch_status empty_element(const ch_dataset *d, ch_element **out)
+ch_status ch__element_of_no_rows(const ch_dataset *d, ch_element **out)
 {
     enum { VALUE_BYTES = 16 }; /* of any type */
     ch_element *e = ch__element_new(d->n_parts, 0, (size_t)d->n_parts * VALUE_BYTES);
@@ -345,7 +351,7 @@ static ch_status fill_group(ch_iterator *it, bool *is_end)
     }
     *is_end = it->n_group == 0;
     while (it->n_group > 0 && it->n_group < it->n_replicas && rc == CH_OK) {
-        rc = empty_element(it->dataset, &it->group[it->n_group]);
+        rc = ch__element_of_no_rows(it->dataset, &it->group[it->n_group]);
         it->n_group += rc == CH_OK;
     }
     return rc;
@@ -356,6 +362,8 @@ ch_status ch_iterator_next(ch_iterator *it, ch_tuple **out)
     bool      is_end = false;
     ch_status rc = ch__want_given("iterator", "the iterator", it, "out", out);
 
+    if (rc == CH_OK && it->owner.may_take != NULL)
+        rc = it->owner.may_take(it->owner.self);
     if (rc != CH_OK)
         return rc;
     if (it->has_failed && !it->go_on)

@@ -8,15 +8,23 @@
 #include "data/belt.h"
 #include "data/budget.h"
 
+/* For whom an iterator works, if it is not the program alone. */
+typedef struct ch_iterator_owner {
+    void *self;
+    ch_status (*may_take)(void *self); /* asked before an element is taken */
+    void (*drop)(void *self);          /* the iterator has ended */
+} ch_iterator_owner;
+
 struct ch_iterator {
-    atomic_int   refs;
-    ch_dataset  *dataset;
-    ch_cursor   *root; /* the stage `out`, which makes tuples of the dataset's elements */
-    bool         go_on, has_started, has_failed, has_ended;
-    int          n_replicas, n_group;
-    ch_element **group;  /* of the replicas, as far as it is filled */
-    ch_device  **device; /* NULL: where they are */
-    int          ahead;
+    atomic_int        refs;
+    ch_dataset       *dataset;
+    ch_cursor        *root; /* the stage `out`, which makes tuples of the dataset's elements */
+    bool              go_on, has_started, has_failed, has_ended;
+    int               n_replicas, n_group;
+    ch_element      **group;  /* of the replicas, as far as it is filled */
+    ch_device       **device; /* NULL: where they are */
+    int               ahead;
+    ch_iterator_owner owner; /* NULL functions: none */
 
     int         n_threads; /* wanted */
     ch_budget   budget;
@@ -34,6 +42,11 @@ struct ch_iterator {
     int             n_workers;
     ch_thread     **worker;
 };
+
+/* Takes `self` over. Before the first element, and once. */
+void ch__iterator_own(ch_iterator *it, const ch_iterator_owner *owner);
+/* An element of no rows, for a replica that the data did not reach. What has a value has zero. */
+ch_status ch__element_of_no_rows(const ch_dataset *d, ch_element **out);
 
 /* With the lock held: tells everybody that something changed. */
 void ch__iterator_tell(ch_iterator *it);

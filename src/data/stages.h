@@ -9,7 +9,7 @@
     X(element) X(options)                                           \
     X(files) X(file_list) X(tfrecord) X(fixed_records) X(lines) X(csv) X(libsvm) X(npy) X(idx) X(npz) X(examples) X(map) X(filter) X(take_while)                               \
     X(tensors) X(slices) X(range) X(generator)                      \
-    X(take) X(skip) X(repeat) X(shard) X(concatenate) X(zip) X(enumerate) \
+    X(take) X(skip) X(repeat) X(shard) X(concatenate) X(zip) X(in_turn) X(enumerate) \
     X(shuffle) X(batch) X(unbatch) X(rebatch) X(split) X(padded_batch) X(bucket) \
     X(select) X(sample) X(prefetch) X(cache) X(cache_file) X(flat_map) X(interleave) X(window)
 /* clang-format on */

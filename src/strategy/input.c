@@ -1,0 +1,257 @@
+/* strategy/input.c -- data for the replicas of a strategy.
+ *
+ * What is cut and divided, and how, is data/distribute.c's; here is who gets it: which devices, which
+ * pipelines, and who may not ask.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "cohort/input.h"
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "data/iterator.h"
+#include "strategy/strategy.h"
+
+/* ---- options ---- */
+
+static const ch_input_options usual;
+
+/* 5.7.3, 5.7.4 */
+static ch_status check_options(const ch_strategy *st, const char *call, bool from_function,
+                               const ch_input_options *opt)
+{
+    if (opt->replication != CH_PER_WORKER && opt->replication != CH_EACH_REPLICA)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: %d is no ch_replication", call,
+                        (int)opt->replication);
+    if (opt->replication == CH_EACH_REPLICA && !(from_function && st->own_pipelines))
+        return ch__fail(CH_UNIMPLEMENTED,
+                        "%s of the %s strategy: a pipeline for each replica "
+                        "(CH_EACH_REPLICA) is for distribute_datasets_from_function of the "
+                        "Mirrored strategy",
+                        call, st->ops->name);
+    if (opt->place_on_device && opt->replication != CH_EACH_REPLICA)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: place_on_device needs a pipeline for each replica "
+                        "(CH_EACH_REPLICA)",
+                        call);
+    if (opt->place_on_device && opt->fetch_to_device != CH_OFF)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: with place_on_device elements are on their devices already; turn "
+                        "fetch_to_device off (CH_OFF)",
+                        call);
+    return CH_OK;
+}
+
+/* ---- iterators that belong to a strategy ---- */
+
+/* 1.3.9; what Default gives is the dataset's own, and anybody's outside steps. */
+static ch_status may_take(void *self)
+{
+    ch_strategy *st = self;
+
+    if (st == ch__strategy_default() && ch__step_recording() == NULL)
+        return CH_OK;
+    return ch__strategy_cross(&st, "next element of a distributed dataset",
+                              "ch_step_in, and give the element to ch_strategy_run");
+}
+
+static void drop_strategy(void *self)
+{
+    ch_strategy_unref(self);
+}
+
+/* An iterator over what this process reads, which it lets go of. */
+static ch_status open_input(ch_strategy *st, ch_dataset *d, const ch_input_options *opt,
+                            ch_iterator **out)
+{
+    bool                is_there = opt->fetch_to_device == CH_OFF && !opt->place_on_device;
+    ch_iterator_options o = {
+        .n_replicas = st->n_local,
+        .device = is_there || st == ch__strategy_default() ? NULL : st->ops->devices(st->self),
+        .ahead = opt->per_replica_buffer,
+    };
+    ch_iterator *it = NULL;
+    ch_status    rc = ch_iterator_new(d, &o, &it);
+
+    ch_dataset_unref(d);
+    if (rc != CH_OK)
+        return rc;
+    ch__iterator_own(it, &(ch_iterator_owner){ch_strategy_ref(st), may_take, drop_strategy});
+    *out = it;
+    return CH_OK;
+}
+
+ch_status ch_strategy_distribute_dataset(ch_strategy *st, ch_dataset *d,
+                                         const ch_input_options *opt, ch_iterator **out)
+{
+    const char *call = "distribute_dataset";
+    ch_dataset *mine = NULL;
+    ch_status   rc = ch__want_given(call, "out", out, NULL, NULL);
+
+    st = ch__strategy_of(st);
+    opt = opt != NULL ? opt : &usual;
+    if (rc == CH_OK)
+        rc = check_options(st, call, false, opt);
+    if (rc == CH_OK)
+        rc = ch_dataset_distribute(
+            d, &(ch_input_context){.n_replicas = st->n_replicas, .split = opt->split}, &mine);
+    return rc == CH_OK ? open_input(st, mine, opt, out) : rc;
+}
+
+/* 5.7.5: each replica reads what the function makes for it. */
+static ch_status pipelines(const ch_strategy *st, ch_input_fn fn, void *arg,
+                           ch_batch_split split, ch_dataset **out)
+{
+    int          n = st->n_local, made = 0;
+    ch_dataset **each = ch__calloc((size_t)n, sizeof(ch_dataset *));
+    ch_status    rc = each == NULL ? ch__fail_memory("pipelines of replicas") : CH_OK;
+
+    for (; made < n && rc == CH_OK; made += rc == CH_OK)
+        rc = ch_dataset_from_function(
+            fn, arg, &(ch_input_context){n, made, st->n_replicas, split}, &each[made]);
+    if (rc == CH_OK) {
+        *out = ch__dataset_in_turn(n, each); /* takes them over */
+        made = 0;
+        if (*out == NULL)
+            rc = ch__fail_still("pipelines of %d replicas", n);
+    }
+    for (int i = 0; i < made; i++)
+        ch_dataset_unref(each[i]);
+    ch__free(each);
+    return rc;
+}
+
+ch_status ch_strategy_distribute_datasets_from_function(ch_strategy *st, ch_input_fn fn,
+                                                        void *arg, const ch_input_options *opt,
+                                                        ch_iterator **out)
+{
+    const char *call = "distribute_datasets_from_function";
+    ch_dataset *mine = NULL;
+    ch_status   rc = ch__want_given(call, "the function", fn != NULL ? call : NULL, "out", out);
+
+    st = ch__strategy_of(st);
+    opt = opt != NULL ? opt : &usual;
+    if (rc == CH_OK)
+        rc = check_options(st, call, true, opt);
+    if (rc == CH_OK && opt->replication == CH_EACH_REPLICA)
+        rc = pipelines(st, fn, arg, opt->split, &mine);
+    else if (rc == CH_OK)
+        rc = ch_dataset_from_function(
+            fn, arg, &(ch_input_context){.n_replicas = st->n_replicas, .split = opt->split},
+            &mine);
+    return rc == CH_OK ? open_input(st, mine, opt, out) : rc;
+}
+
+/* ---- as they were called at first ---- */
+
+ch_status ch_strategy_make_dataset_iterator(ch_strategy *st, ch_dataset *d, ch_iterator **out)
+{
+    return ch_strategy_distribute_dataset(st, d, NULL, out);
+}
+
+ch_status ch_strategy_make_input_fn_iterator(ch_strategy *st, ch_input_fn fn, void *arg,
+                                             ch_replication mode, ch_iterator **out)
+{
+    ch_status rc = ch__strategy_cross(&st, "make_input_fn_iterator", "ch_step_in");
+
+    if (rc != CH_OK)
+        return rc;
+    if (mode != CH_PER_WORKER)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "make_input_fn_iterator: input replication mode %d is not supported; "
+                        "want CH_PER_WORKER",
+                        (int)mode);
+    return ch_strategy_distribute_datasets_from_function(st, fn, arg, NULL, out);
+}
+
+/* A run with the next element. */
+static ch_status run_next(ch_strategy *st, ch_function *f, ch_iterator *it, ch_tuple **out)
+{
+    ch_tuple *in = NULL;
+    ch_status rc = ch_iterator_get_next(it, &in);
+
+    if (rc == CH_OK)
+        rc = ch_strategy_run(st, f, in, out);
+    ch_tuple_unref(in);
+    return rc;
+}
+
+ch_status ch_strategy_experimental_run(ch_strategy *st, ch_function *f, ch_iterator *it,
+                                       ch_tuple **out)
+{
+    ch_status rc = ch__strategy_cross(&st, "experimental_run", "ch_replica_call");
+
+    if (rc == CH_OK)
+        rc = ch__want_given("experimental_run", "the function", f, NULL, NULL);
+    if (rc != CH_OK)
+        return rc;
+    return it != NULL ? run_next(st, f, it, out) : ch_strategy_run(st, f, NULL, out);
+}
+
+ch_status ch_strategy_run_steps(ch_strategy *st, ch_function *f, ch_iterator *it, int n,
+                                ch_tuple **out)
+{
+    ch_tuple *last = NULL;
+    ch_status rc = ch__strategy_cross(&st, "run_steps", "ch_replica_call");
+
+    if (rc == CH_OK)
+        rc = ch__want_given("run_steps", "the function", f, "the iterator", it);
+    if (rc == CH_OK && n < 1)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "run_steps: %d steps, want at least one", n);
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        ch_tuple_unref(last);
+        last = NULL;
+        rc = run_next(st, f, it, out != NULL ? &last : NULL);
+        if (rc != CH_OK)
+            rc = ch__fail_at(rc, "run_steps, step %d of %d", i, n);
+    }
+    if (rc == CH_OK && out != NULL)
+        *out = last;
+    else
+        ch_tuple_unref(last);
+    return rc;
+}
+
+/* ---- arrays ---- */
+
+/* On the host, in memory of its own: the program may change its array. */
+static ch_status host_copy(ch_tensor *t, ch_tensor **out)
+{
+    ch_tensor *copy = NULL;
+    ch_status  rc;
+
+    if (t == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "numpy dataset: an array is NULL");
+    rc = ch_tensor_new_on(ch_device_at(0), ch_tensor_dtype(t), ch_tensor_shape(t), &copy);
+    if (rc == CH_OK)
+        rc = ch_tensor_copy(t, copy);
+    if (rc == CH_OK)
+        *out = copy;
+    else
+        ch_tensor_unref(copy);
+    return rc;
+}
+
+ch_dataset *ch_strategy_make_numpy_dataset(ch_strategy *st, int n, ch_tensor *const *array,
+                                           const char *const *name)
+{
+    ch_tensor **copy;
+    ch_dataset *d = NULL;
+    ch_status   rc = ch__strategy_cross(&st, "make_numpy_dataset", "ch_constant");
+
+    if (rc == CH_OK && (n < 1 || array == NULL))
+        rc = ch__fail(CH_INVALID_ARGUMENT, "numpy dataset: %d arrays%s, want at least one", n,
+                      array == NULL ? " at NULL" : "");
+    if (rc != CH_OK)
+        return NULL;
+    copy = ch__calloc((size_t)n, sizeof(ch_tensor *));
+    if (copy == NULL)
+        rc = ch__fail_memory("numpy dataset");
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = host_copy(array[i], &copy[i]);
+    if (rc == CH_OK)
+        d = ch_dataset_slices(n, copy, name);
+    for (int i = 0; copy != NULL && i < n; i++)
+        ch_tensor_unref(copy[i]);
+    ch__free(copy);
+    return d;
+}

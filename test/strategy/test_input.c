@@ -1,0 +1,1069 @@
+/* test/strategy/test_input.c -- data for the replicas of a strategy.
+ *
+ * The numbers in comments are those of spec/strategies.md and spec/examples.md. How batches are cut and
+ * data divided is shown in test/data/test_distribute.c.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "../data/pipeline.h"
+#include "../file/folder.h"
+#include "base/mem.h"
+#include "values.h"
+
+#define N(...) ((const double[]){__VA_ARGS__})
+
+static ch_dataset *batches(int64_t n, int64_t size)
+{
+    return ch_dataset_batch(ch_dataset_range(0, n, 1), size, NULL);
+}
+
+/* All that `it` gives; replicas by "/". */
+static const char *all_of(ch_iterator *it)
+{
+    static t_given g;
+
+    memset(&g, 0, sizeof(g));
+    t_take(it, -1, &g);
+    return g.text;
+}
+
+/* The distribution of d, which it lets go of, gives this. */
+static void gives(ch_strategy *st, ch_dataset *d, const ch_input_options *opt, const char *want)
+{
+    ch_iterator *it = NULL;
+
+    t_ok(ch_strategy_distribute_dataset(st, d, opt, &it));
+    ch_dataset_unref(d);
+    assert_string_equal(all_of(it), want);
+    ch_iterator_unref(it);
+}
+
+static void refuses(ch_strategy *st, ch_dataset *d, const ch_input_options *opt, ch_status rc,
+                    const char *word, const char *other)
+{
+    ch_iterator *it = NULL;
+
+    t_refused(ch_strategy_distribute_dataset(st, d, opt, &it), rc, word, other);
+    assert_null(it);
+    ch_dataset_unref(d);
+}
+
+/* ---- what replicas get ---- */
+
+static void twice(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "y", ch_mul(ch_step_in(s, 0), ch_number(s, 2)));
+}
+
+static void plus_1(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "y", ch_add(ch_step_in(s, 0), ch_number(s, 1)));
+}
+
+static void sum(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "sum", ch_sum_all(ch_step_in(s, 0)));
+}
+
+/* The results of running `step` on all of d, which it lets go of. */
+static const char *results(ch_strategy *st, ch_dataset *d, ch_step_fn step)
+{
+    static t_given g;
+    ch_function   *f = t_function(step, NULL);
+    ch_iterator   *it = NULL;
+    ch_tuple      *batch = NULL;
+
+    memset(&g, 0, sizeof(g));
+    t_ok(ch_strategy_distribute_dataset(st, d, NULL, &it));
+    for (;;) {
+        ch_tuple *out = NULL;
+
+        t_ok(ch_iterator_next(it, &batch));
+        if (batch == NULL)
+            break;
+        t_ok(ch_strategy_run(st, f, batch, &out));
+        t_add_tuple(&g, out);
+        ch_tuple_unref(out);
+        ch_tuple_unref(batch);
+    }
+    assert_int_equal(ch_function_recordings(f), 1); /* for short and empty batches too */
+    ch_dataset_unref(d);
+    ch_iterator_unref(it);
+    ch_function_unref(f);
+    return g.text;
+}
+
+/* B1, 5.7.2, 5.8.1 */
+static void each_replica_gets_its_part_on_its_device(void **state)
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_dataset  *d = batches(4, 2);
+    ch_iterator *it = NULL;
+    ch_tuple    *batch = NULL;
+
+    t_ok(ch_strategy_distribute_dataset(st, d, NULL, &it));
+    for (int step = 0; step < 2; step++) {
+        ch_value *v;
+
+        t_ok(ch_iterator_get_next(it, &batch));
+        v = ch_tuple_at(batch, 0);
+        assert_int_equal(ch_value_kind_of(v), CH_PER_REPLICA);
+        assert_int_equal(ch_value_count(v), 2);
+        for (int r = 0; r < 2; r++) {
+            t_is(ch_value_at(v, r), CH_I64, ch_shape_of(1), N(2 * step + r));
+            t_on(ch_value_at(v, r), r == 0 ? "GPU:0" : "GPU:1");
+        }
+        ch_tuple_unref(batch);
+    }
+    t_ok(ch_iterator_next(it, &batch));
+    assert_null(batch);
+    ch_iterator_unref(it);
+    assert_string_equal(results(st, d, twice), "0 / 2 | 4 / 6");
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* 5.7.2: elsewhere on the host */
+static void elements_may_stay_on_the_host(void **state)
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_dataset  *d = batches(4, 2);
+    ch_iterator *it = NULL;
+    ch_tuple    *batch = NULL;
+
+    t_ok(ch_strategy_distribute_dataset(
+        st, d, &(ch_input_options){.fetch_to_device = CH_OFF, .per_replica_buffer = 2}, &it));
+    t_ok(ch_iterator_get_next(it, &batch));
+    for (int r = 0; r < 2; r++)
+        t_on(ch_value_at(ch_tuple_at(batch, 0), r), "CPU:0");
+    ch_tuple_unref(batch);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* 8.1 with DESIGN section 9, B12, 5.4.11, 5.4.12, 5.4.14 and 8.12 */
+static void a_batch_is_cut_for_all(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        ch_strategy *st = i == 0 ? t_mirrored(2) : t_central(2);
+
+        gives(st, batches(6, 8), NULL, "0 1 2 3 / 4 5");
+        gives(st, batches(6, 8), &(ch_input_options){.split = CH_SPLIT_EVEN}, "0 1 2 / 3 4 5");
+        gives(st, batches(14, 8), NULL, "0 1 2 3 / 4 5 6 7 | 8 9 10 11 / 12 13");
+        gives(st, batches(9, 4), NULL, "0 1 / 2 3 | 4 5 / 6 7 | 8 / ");
+        gives(st, ch_dataset_batch(ch_dataset_range(5, 8, 1), 4, NULL), NULL, "5 6 / 7");
+        gives(st,
+              ch_dataset_batch(ch_dataset_range(5, 7, 1), 1,
+                               &(ch_batch_options){.drop_remainder = true}),
+              NULL, "5 /  | 6 / ");
+        assert_string_equal(
+            results(st, ch_dataset_batch(ch_dataset_range(5, 9, 1), 2, NULL), sum),
+            "5 / 6 | 7 / 8");
+        gives(st, batches(0, 4), NULL, "");
+        ch_strategy_unref(st);
+    }
+    (void)state;
+}
+
+static void square_and_zeros(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "square", ch_square(ch_step_in(s, 0)));
+    ch_step_out(s, "zeros", ch_fill(s, CH_F32, ch_shape_of(3), 0));
+}
+
+/* 5.4.10 */
+static void a_step_takes_a_batch_of_no_rows(void **state)
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_tensor   *five = t_of(CH_F32, ch_shape_of(1), N(5));
+    ch_dataset  *d = ch_dataset_batch(ch_dataset_slices(1, &five, NULL), 2, NULL);
+
+    assert_string_equal(results(st, d, square_and_zeros), "25 / , 0 0 0 / 0 0 0");
+    ch_tensor_unref(five);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* 5.1.1, 5.1.2, 1.5.1, 6.3.6, 5.8.1, 5.9.4: nothing is cut for one, and values are plain */
+static void one_replica_gets_all_as_it_is(void **state)
+{
+    ch_strategy *st[] = {NULL, t_one_device(), t_mirrored(1), t_central(1)};
+
+    for (int i = 0; i < 4; i++) {
+        ch_dataset  *d = ch_dataset_range(0, 10, 1);
+        ch_iterator *it = NULL;
+        ch_tuple    *e = NULL;
+
+        t_ok(ch_strategy_distribute_dataset(st[i], d, NULL, &it));
+        t_ok(ch_iterator_get_next(it, &e));
+        assert_int_equal(ch_value_kind_of(ch_tuple_at(e, 0)), CH_PLAIN);
+        t_is(ch_value_at(ch_tuple_at(e, 0), 0), CH_I64, ch_shape_scalar(), N(0));
+        t_on(ch_value_at(ch_tuple_at(e, 0), 0), i == 0 ? "CPU:0" : "GPU:0");
+        ch_tuple_unref(e);
+        assert_string_equal(all_of(it), "1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 | 9");
+        ch_iterator_unref(it);
+        ch_dataset_unref(d);
+        ch_strategy_unref(st[i]);
+    }
+    (void)state;
+}
+
+/* 5.2.3, 8.6 */
+static void what_has_no_rows_wants_a_batch(void **state)
+{
+    ch_strategy *st = t_mirrored(2);
+
+    refuses(st, ch_dataset_range(0, 10, 1), NULL, CH_INVALID_ARGUMENT, "scalar", "batch");
+    refuses(st, NULL, NULL, CH_INVALID_ARGUMENT, "not made", "");
+    t_refused(ch_strategy_distribute_dataset(st, NULL, NULL, NULL), CH_INVALID_ARGUMENT, "out",
+              "NULL");
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* ---- the pages' examples ---- */
+
+/* B29, 5.9.8 */
+static void rows_of_an_array(void **state)
+{
+    ch_strategy *two = t_mirrored(2), *one = t_mirrored(1);
+    double       ones[10];
+    ch_tensor   *t;
+
+    for (int i = 0; i < 10; i++)
+        ones[i] = 1;
+    t = t_of(CH_F32, ch_shape_of(10), ones);
+    gives(one, ch_strategy_make_numpy_dataset(one, 1, &t, NULL), NULL,
+          "1 | 1 | 1 | 1 | 1 | 1 | 1 | 1 | 1 | 1");
+    refuses(two, ch_strategy_make_numpy_dataset(two, 1, &t, NULL), NULL, CH_INVALID_ARGUMENT,
+            "scalar", "batch");
+    gives(two, ch_dataset_batch(ch_strategy_make_numpy_dataset(two, 1, &t, NULL), 4, NULL),
+          NULL, "1 1 / 1 1 | 1 1 / 1 1 | 1 1 / ");
+    ch_tensor_unref(t);
+    ch_strategy_unref(two);
+    ch_strategy_unref(one);
+    (void)state;
+}
+
+/* 5.9.8 */
+static void arrays_are_copied_and_keep_their_order(void **state)
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_tensor   *xy[] = {t_counting(CH_F32, ch_shape_of(6, 2), 0),
+                         t_counting(CH_I32, ch_shape_of(6), 100)};
+    ch_dataset  *d = ch_strategy_make_numpy_dataset(st, 2, xy, (const char *[]){"x", "y"});
+    ch_iterator *it = NULL;
+    const char  *pass = "0 1 2 3 4 5 / 6 7 8 9 10 11, 100 101 102 / 103 104 105";
+    char         both[200];
+
+    ((float *)ch_tensor_data_mut(xy[0]))[0] = 77; /* the dataset has its own */
+    d = ch_dataset_batch(ch_dataset_repeat(d, 2), 6, NULL);
+    t_ok(ch_strategy_make_dataset_iterator(st, d, &it)); /* 5.9.1 */
+    snprintf(both, sizeof(both), "%s | %s", pass, pass);
+    assert_string_equal(all_of(it), both);
+    t_refused(ch_iterator_get_next(it, &(ch_tuple *){NULL}), CH_OUT_OF_RANGE, "end of the data",
+              "");
+    t_ok(ch_iterator_restart(it)); /* 5.9.5: as after initialize */
+    assert_string_equal(all_of(it), both);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    assert_null(ch_strategy_make_numpy_dataset(st, 0, xy, NULL));
+    assert_non_null(strstr(ch_error_message(), "0 arrays"));
+    assert_null(ch_strategy_make_numpy_dataset(st, 1, &(ch_tensor *){NULL}, NULL));
+    assert_non_null(strstr(ch_error_message(), "NULL"));
+    ch_tensor_unref(xy[0]);
+    ch_tensor_unref(xy[1]);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* Batches of ones for a replica of a global batch of 8, for ever; tells what it was told. */
+static ch_dataset *ones(const ch_input_context *c, void *arg)
+{
+    ch_input_context *seen = arg;
+    int64_t           rows = 0;
+    ch_tensor        *t = t_of(CH_F32, ch_shape_of(1, 1), N(1));
+    ch_dataset       *d = ch_dataset_of(1, &t, NULL);
+
+    *seen = *c;
+    t_ok(ch_input_context_batch_size(c, 8, &rows));
+    ch_tensor_unref(t);
+    return ch_dataset_batch(ch_dataset_repeat(d, CH_INFINITE), rows, NULL);
+}
+
+/* B30, 5.9.2, 5.9.6, 5.6.5 */
+static void the_first_names_of_input_and_run(void **state)
+{
+    for (int n = 1; n <= 2; n++) {
+        ch_strategy     *st = t_mirrored(n);
+        ch_function     *f = t_function(sum, NULL);
+        ch_iterator     *it = NULL;
+        ch_tuple        *t = NULL;
+        ch_input_context seen = {0};
+
+        t_ok(ch_strategy_make_input_fn_iterator(st, ones, &seen, CH_PER_WORKER, &it));
+        assert_int_equal(seen.n_pipelines, 1);
+        assert_int_equal(seen.pipeline, 0);
+        assert_int_equal(seen.n_replicas, n);
+        t_ok(ch_iterator_get_next(it, &t));
+        assert_int_equal(ch_value_kind_of(ch_tuple_at(t, 0)),
+                         n == 1 ? CH_PLAIN : CH_PER_REPLICA);
+        for (int r = 0; r < n; r++)
+            t_is(ch_value_at(ch_tuple_at(t, 0), r), CH_F32, ch_shape_of(8 / n, 1, 1),
+                 N(1, 1, 1, 1, 1, 1, 1, 1));
+        ch_tuple_unref(t);
+        t_ok(ch_strategy_experimental_run(st, f, it, &t));
+        for (int r = 0; r < n; r++)
+            t_is(ch_value_at(ch_tuple_get(t, "sum"), r), CH_F32, ch_shape_scalar(), N(8 / n));
+        assert_int_equal(ch_value_count(ch_tuple_get(t, "sum")), n);
+        ch_tuple_unref(t);
+        ch_iterator_unref(it);
+        t_refused(ch_strategy_make_input_fn_iterator(st, ones, &seen, CH_EACH_REPLICA, &it),
+                  CH_INVALID_ARGUMENT, "replication mode", "CH_PER_WORKER");
+        ch_function_unref(f);
+        ch_strategy_unref(st);
+    }
+    (void)state;
+}
+
+/* B31 */
+static void a_loop_over_epochs(void **state)
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_dataset  *d = batches(8, 4);
+    ch_function *f = t_function(sum, NULL);
+    ch_iterator *it = NULL;
+
+    t_ok(ch_strategy_distribute_dataset(st, d, NULL, &it));
+    for (int epoch = 0; epoch < 2; epoch++) {
+        int64_t total = 0;
+        int     steps = 0;
+
+        for (;; steps++) {
+            ch_tuple  *batch = NULL, *out = NULL;
+            ch_tensor *t = NULL;
+
+            t_ok(ch_iterator_next(it, &batch));
+            if (batch == NULL)
+                break;
+            t_ok(ch_strategy_run(st, f, batch, &out));
+            t_ok(ch_strategy_reduce(st, CH_SUM, ch_tuple_get(out, "sum"), CH_NO_AXIS, &t));
+            assert_int_equal(ch_tensor_dtype(t), CH_I64);
+            total += *(const int64_t *)ch_tensor_data(t);
+            ch_tensor_unref(t);
+            ch_tuple_unref(out);
+            ch_tuple_unref(batch);
+        }
+        assert_int_equal(steps, 2);
+        assert_int_equal(total, 28);
+        t_ok(ch_iterator_restart(it));
+    }
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    ch_function_unref(f);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* Records "10", "11", "12" in file 1, and so on. */
+static ch_dataset *four_files(void)
+{
+    static char path[4][100];
+    const char *name[4];
+
+    for (int i = 0; i < 4; i++) {
+        ch_record_writer *w = NULL;
+        char              text[20];
+
+        snprintf(text, sizeof(text), "%d.tfrecord", i + 1);
+        snprintf(path[i], sizeof(path[i]), "%s", t_path(text));
+        name[i] = path[i];
+        t_ok(ch_record_writer_open(path[i], NULL, &w));
+        for (int k = 0; k < 3; k++) {
+            int n = snprintf(text, sizeof(text), "%d%d", i + 1, k);
+
+            t_ok(ch_record_writer_add(w, (ch_str){text, (size_t)n}));
+        }
+        t_ok(ch_record_writer_close(w));
+    }
+    return ch_dataset_tfrecord(ch_dataset_file_list(4, name), NULL);
+}
+
+/* B32 of one process, B35 */
+static void records_of_files(void **state)
+{
+    ch_strategy          *one = t_one_device(), *two = t_central(2);
+    ch_dataset           *d = four_files();
+    ch_iterator          *it = NULL;
+    const ch_tensor_spec *spec = NULL;
+
+    gives(one, ch_dataset_ref(d), NULL,
+          "10 | 11 | 12 | 20 | 21 | 22 | 30 | 31 | 32 | 40 | 41 | 42");
+    refuses(two, ch_dataset_ref(d), NULL, CH_INVALID_ARGUMENT, "scalar", "batch");
+    d = ch_dataset_batch(d, 4, NULL);
+    gives(two, ch_dataset_ref(d), NULL, "10 11 / 12 20 | 21 22 / 30 31 | 32 40 / 41 42");
+    t_ok(ch_strategy_distribute_dataset(two, d, NULL, &it));
+    assert_int_equal(ch_iterator_element_spec(it, &spec), 1); /* of each component */
+    assert_int_equal(spec[0].dtype, CH_STR);
+    assert_true(ch_shape_equal(spec[0].shape, ch_shape_of(-1)));
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    ch_strategy_unref(one);
+    ch_strategy_unref(two);
+    (void)state;
+}
+
+/* B33, B36, 5.6.1, 5.6.3 */
+static void a_function_is_told_who_reads(void **state)
+{
+    ch_strategy          *st = t_mirrored(2);
+    ch_function          *f = t_function(sum, NULL);
+    ch_iterator          *it = NULL;
+    ch_input_context      seen = {0};
+    const ch_tensor_spec *spec = NULL;
+
+    t_ok(ch_strategy_distribute_datasets_from_function(st, ones, &seen, NULL, &it));
+    for (int step = 0; step < 3; step++) {
+        ch_tuple  *batch = NULL, *out = NULL;
+        ch_tensor *total = NULL;
+
+        t_ok(ch_iterator_get_next(it, &batch));
+        for (int r = 0; r < 2; r++)
+            t_is(ch_value_at(ch_tuple_at(batch, 0), r), CH_F32, ch_shape_of(4, 1, 1),
+                 N(1, 1, 1, 1));
+        t_ok(ch_strategy_run(st, f, batch, &out));
+        t_ok(ch_strategy_reduce(st, CH_SUM, ch_tuple_at(out, 0), CH_NO_AXIS, &total));
+        t_gave_number(total, CH_F32, 8);
+        ch_tuple_unref(out);
+        ch_tuple_unref(batch);
+    }
+    t_refused(ch_input_context_batch_size(&seen, 7, &(int64_t){0}), CH_INVALID_ARGUMENT, "7",
+              "2");
+    assert_int_equal(ch_iterator_element_spec(it, &spec), 1);
+    assert_int_equal(spec[0].dtype, CH_F32);
+    assert_true(ch_shape_equal(spec[0].shape, ch_shape_of(-1, 1, 1)));
+    ch_iterator_unref(it);
+    ch_function_unref(f);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* B35, 5.8.5: what takes the component's spec takes every batch, and nothing else */
+static void a_step_of_the_component_takes_every_batch(void **state)
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_dataset  *d = batches(9, 4);
+    ch_function *f = t_function(plus_1, NULL), *g = NULL;
+    ch_iterator *it = NULL;
+    ch_tuple    *batch = NULL, *rank_2, *floats;
+
+    t_ok(ch_strategy_distribute_dataset(st, d, NULL, &it));
+    t_ok(ch_iterator_get_next(it, &batch));
+    t_ok(ch_strategy_run(st, f, batch, NULL));
+    t_ok(ch_function_of_graph("declared", ch_function_graph(f), &g));
+    while (batch != NULL) {
+        t_ok(ch_strategy_run(st, g, batch, NULL));
+        ch_tuple_unref(batch);
+        t_ok(ch_iterator_next(it, &batch));
+    }
+    rank_2 = t_one(t_both(t_counting(CH_I64, ch_shape_of(1, 1), 0),
+                          t_counting(CH_I64, ch_shape_of(1, 1), 0)),
+                   NULL);
+    floats = t_one(
+        t_both(t_counting(CH_F32, ch_shape_of(1), 0), t_counting(CH_F32, ch_shape_of(1), 0)),
+        NULL);
+    t_refused(ch_strategy_run(st, g, rank_2, NULL), CH_INVALID_ARGUMENT, "", "");
+    t_refused(ch_strategy_run(st, g, floats, NULL), CH_INVALID_ARGUMENT, "f32", "i64");
+    ch_tuple_unref(rank_2);
+    ch_tuple_unref(floats);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    ch_function_unref(f);
+    ch_function_unref(g);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* B39, B40, 8.12 */
+static void central_storage_gets_its_data(void **state)
+{
+    ch_strategy *cpu = NULL, *one = t_central(1), *two = t_central(2);
+    ch_iterator *it = NULL;
+    ch_tuple    *e = NULL;
+    ch_dataset  *d = batches(10, 2);
+
+    t_ok(ch_strategy_central_storage(
+        &(ch_central_storage_options){.n_compute = 1, .compute = (const char *[]){"/cpu:0"}},
+        &cpu));
+    assert_string_equal(results(cpu, batches(5, 2), plus_1), "1 2 | 3 4 | 5");
+    assert_string_equal(results(two, batches(5, 2), plus_1), "1 / 2 | 3 / 4 | 5 / ");
+    t_ok(ch_strategy_distribute_dataset(one, d, NULL, &it));
+    t_ok(ch_iterator_get_next(it, &e));
+    assert_int_equal(ch_value_kind_of(ch_tuple_at(e, 0)), CH_PLAIN);
+    t_is(ch_value_at(ch_tuple_at(e, 0), 0), CH_I64, ch_shape_of(2), N(0, 1));
+    t_on(ch_value_at(ch_tuple_at(e, 0), 0), "GPU:0");
+    ch_tuple_unref(e);
+    assert_string_equal(all_of(it), "2 3 | 4 5 | 6 7 | 8 9");
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    ch_strategy_unref(cpu);
+    ch_strategy_unref(one);
+    ch_strategy_unref(two);
+    (void)state;
+}
+
+/* B41, 8.5: options are taken */
+static void reduce_after_distribute(void **state)
+{
+    ch_strategy *st = NULL;
+    ch_dataset  *d = batches(8, 8);
+    ch_iterator *it = NULL;
+    ch_tuple    *e = NULL;
+    ch_tensor   *t = NULL;
+    ch_value    *plain = NULL;
+
+    t_ok(ch_strategy_central_storage(
+        &(ch_central_storage_options){.n_compute = 2,
+                                      .compute = (const char *[]){"/cpu:0", "/gpu:0"},
+                                      .parameter = "/cpu:0"},
+        &st));
+    refuses(st, ch_dataset_range(0, 10, 1), NULL, CH_INVALID_ARGUMENT, "scalar", "batch");
+    t_ok(ch_strategy_distribute_dataset(st, d, &(ch_input_options){0}, &it));
+    t_ok(ch_iterator_get_next(it, &e));
+    t_is(ch_value_at(ch_tuple_at(e, 0), 0), CH_I64, ch_shape_of(4), N(0, 1, 2, 3));
+    t_is(ch_value_at(ch_tuple_at(e, 0), 1), CH_I64, ch_shape_of(4), N(4, 5, 6, 7));
+    t_on(ch_value_at(ch_tuple_at(e, 0), 0), "CPU:0");
+    t_on(ch_value_at(ch_tuple_at(e, 0), 1), "GPU:0");
+    t_ok(ch_strategy_reduce(st, CH_SUM, ch_tuple_at(e, 0), 0, &t));
+    t_gave_number(t, CH_I64, 28);
+    t_ok(ch_strategy_reduce(st, CH_SUM, ch_tuple_at(e, 0), CH_NO_AXIS, &t));
+    t_is(t, CH_I64, ch_shape_of(4), N(4, 6, 8, 10));
+    plain = t_value(CH_PLAIN, 1, &t);
+    t_refused(ch_strategy_reduce(st, CH_SUM, plain, 0, &t), CH_INVALID_ARGUMENT, "plain",
+              "2 replicas");
+    ch_value_unref(plain);
+    ch_tuple_unref(e);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* ---- functions that make datasets ---- */
+
+static ch_dataset *four(const ch_input_context *c, void *arg)
+{
+    (void)c;
+    (void)arg;
+    return ch_dataset_range(5, 9, 1);
+}
+
+static ch_dataset *nine_by_two(const ch_input_context *c, void *arg)
+{
+    (void)c;
+    (void)arg;
+    return batches(9, 2);
+}
+
+static ch_dataset *five_by_two_dropped(const ch_input_context *c, void *arg)
+{
+    (void)c;
+    (void)arg;
+    return ch_dataset_batch(ch_dataset_range(0, 10, 1), 2,
+                            &(ch_batch_options){.drop_remainder = true});
+}
+
+static ch_dataset *five_by_three(const ch_input_context *c, void *arg)
+{
+    (void)c;
+    (void)arg;
+    return batches(5, 3);
+}
+
+static ch_dataset *none(const ch_input_context *c, void *arg)
+{
+    (void)c;
+    (void)arg;
+    (void)ch_fail(CH_NOT_FOUND, "no such bucket");
+    return NULL;
+}
+
+static void function_gives(ch_strategy *st, ch_input_fn fn, void *arg,
+                           const ch_input_options *opt, const char *want)
+{
+    ch_iterator *it = NULL;
+
+    t_ok(ch_strategy_distribute_datasets_from_function(st, fn, arg, opt, &it));
+    assert_string_equal(all_of(it), want);
+    ch_iterator_unref(it);
+}
+
+/* 5.6.1, 5.6.6, 5.6.7, 5.4.5, 5.4.9 and 8.11: what a function makes is dealt out as it is, and nothing is
+ * lost; 5.7.6 */
+static void what_a_function_makes_is_dealt_out(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        ch_strategy *st = i == 0 ? t_mirrored(2) : t_central(2);
+        ch_iterator *it = NULL;
+
+        function_gives(st, four, NULL, NULL, "5 / 6 | 7 / 8");
+        function_gives(st, nine_by_two, NULL, NULL, "0 1 / 2 3 | 4 5 / 6 7 | 8 / ");
+        function_gives(st, nine_by_two, NULL, &(ch_input_options){.per_replica_buffer = 2},
+                       "0 1 / 2 3 | 4 5 / 6 7 | 8 / ");
+        function_gives(st, nine_by_two, NULL, &(ch_input_options){.per_replica_buffer = CH_OFF},
+                       "0 1 / 2 3 | 4 5 / 6 7 | 8 / ");
+        function_gives(st, five_by_two_dropped, NULL, NULL, "0 1 / 2 3 | 4 5 / 6 7 | 8 9 / ");
+        function_gives(st, five_by_three, NULL, NULL, "0 1 2 / 3 4");
+        t_refused(ch_strategy_distribute_datasets_from_function(st, none, NULL, NULL, &it),
+                  CH_NOT_FOUND, "no such bucket", "worker 0 of 1");
+        t_refused(ch_strategy_distribute_datasets_from_function(st, NULL, NULL, NULL, &it),
+                  CH_INVALID_ARGUMENT, "the function", "NULL");
+        ch_strategy_unref(st);
+    }
+    (void)state;
+}
+
+/* 5.6.5, 1.5.1, 6.3.6 */
+static void contexts_of_strategies(void **state)
+{
+    const struct {
+        ch_strategy *st;
+        int          n;
+    } row[] = {{NULL, 1}, {t_one_device(), 1}, {t_mirrored(4), 4}, {t_central(2), 2}};
+
+    for (int i = 0; i < 4; i++) {
+        ch_input_context seen = {0};
+        ch_iterator     *it = NULL;
+
+        t_ok(ch_strategy_distribute_datasets_from_function(row[i].st, ones, &seen, NULL, &it));
+        assert_int_equal(seen.n_pipelines, 1);
+        assert_int_equal(seen.pipeline, 0);
+        assert_int_equal(seen.n_replicas, row[i].n);
+        ch_iterator_unref(it);
+        ch_strategy_unref(row[i].st);
+    }
+    (void)state;
+}
+
+/* 1 to 9, times the pipeline's number + 1; fewer for the first if `arg` says so. */
+static ch_dataset *times_table(const ch_input_context *c, void *arg)
+{
+    int64_t k = c->pipeline + 1, n = c->pipeline == 0 && arg != NULL ? *(const int *)arg : 9;
+
+    assert_int_equal(c->n_pipelines, 2);
+    assert_int_equal(c->n_replicas, 2);
+    return ch_dataset_batch(ch_dataset_range(k, k * n + 1, k), 1, NULL);
+}
+
+/* 5.6.5, 5.7.5 */
+static void a_replica_may_have_a_pipeline_of_its_own(void **state)
+{
+    const ch_input_options each = {.replication = CH_EACH_REPLICA};
+    const ch_input_options placed = {
+        .replication = CH_EACH_REPLICA, .place_on_device = true, .fetch_to_device = CH_OFF};
+    const char *table =
+        "1 / 2 | 2 / 4 | 3 / 6 | 4 / 8 | 5 / 10 | 6 / 12 | 7 / 14 | 8 / 16 | 9 / 18";
+    ch_strategy *st = t_mirrored(2);
+    ch_iterator *it = NULL;
+    ch_tuple    *e = NULL;
+
+    function_gives(st, times_table, NULL, &each, table);
+    function_gives(st, times_table, &(int){7}, &each, /* one that has ended gets no rows */
+                   "1 / 2 | 2 / 4 | 3 / 6 | 4 / 8 | 5 / 10 | 6 / 12 | 7 / 14 |  / 16 |  / 18");
+    function_gives(st, times_table, &(int){0}, &each,
+                   " / 2 |  / 4 |  / 6 |  / 8 |  / 10 |  / 12 |  / 14 |  / 16 |  / 18");
+    t_ok(ch_strategy_distribute_datasets_from_function(st, times_table, NULL, &placed, &it));
+    t_ok(ch_iterator_get_next(it, &e));
+    t_on(ch_value_at(ch_tuple_at(e, 0), 1), "GPU:1");
+    ch_tuple_unref(e);
+    t_ok(ch_iterator_restart(it));
+    assert_string_equal(all_of(it), table);
+    ch_iterator_unref(it);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* A place among pipelines of unequal lengths, at any step, is where another goes on. */
+static void a_place_among_pipelines_is_saved(void **state)
+{
+    const ch_input_options each = {.replication = CH_EACH_REPLICA};
+    ch_strategy           *st = t_mirrored(2);
+    static t_given         whole, parts;
+
+    for (int at = 0; at <= 9; at++) {
+        ch_iterator *it = NULL, *other = NULL;
+        void        *bytes = NULL;
+        size_t       n = 0;
+        int          six = 6;
+
+        memset(&whole, 0, sizeof(whole));
+        memset(&parts, 0, sizeof(parts));
+        t_ok(ch_strategy_distribute_datasets_from_function(st, times_table, &six, &each, &it));
+        t_ok(ch_strategy_distribute_datasets_from_function(st, times_table, &six, &each,
+                                                           &other));
+        t_take(it, at, &parts);
+        t_ok(ch_iterator_save(it, &bytes, &n));
+        t_take(other, 3, &whole);
+        t_ok(ch_iterator_restore(other, bytes, n));
+        t_take(other, -1, &parts);
+        memset(&whole, 0, sizeof(whole));
+        t_ok(ch_iterator_restart(it));
+        t_take(it, -1, &whole);
+        assert_string_equal(parts.text, whole.text);
+        ch_bytes_free(bytes);
+        ch_iterator_unref(it);
+        ch_iterator_unref(other);
+    }
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static ch_status not_4(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    int64_t x = *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0));
+
+    (void)arg;
+    *out = ch_tuple_ref(in);
+    return x == 4 ? ch_fail(CH_DATA_LOSS, "four is torn") : CH_OK;
+}
+
+static ch_dataset *torn(const ch_input_context *c, void *arg)
+{
+    const ch_tensor_spec one = {.dtype = CH_I64};
+
+    (void)arg;
+    return ch_dataset_map_call(ch_dataset_range(c->pipeline * 3, c->pipeline * 3 + 3, 1), not_4,
+                               NULL, 1, &one, NULL);
+}
+
+static ch_dataset *of_another_type(const ch_input_context *c, void *arg)
+{
+    ch_tensor  *t = t_number(c->pipeline == 0 ? CH_F32 : CH_I32, 1);
+    ch_dataset *d = ch_dataset_of(1, &t, NULL);
+
+    (void)arg;
+    ch_tensor_unref(t);
+    return d;
+}
+
+static ch_dataset *not_for_1(const ch_input_context *c, void *arg)
+{
+    (void)arg;
+    return c->pipeline == 1 ? none(c, NULL) : ch_dataset_range(0, 3, 1);
+}
+
+static void what_is_wrong_with_a_pipeline_is_said(void **state)
+{
+    const ch_input_options each = {.replication = CH_EACH_REPLICA};
+    ch_strategy           *st = t_mirrored(2);
+    ch_iterator           *it = NULL;
+    int64_t                live = ch__mem_live();
+
+    function_gives(st, torn, NULL, &each, "0 / 3 | !DATA_LOSS | !FAILED_PRECONDITION");
+    t_refused(
+        ch_strategy_distribute_datasets_from_function(st, of_another_type, NULL, &each, &it),
+        CH_INVALID_ARGUMENT, "f32", "i32");
+    t_refused(ch_strategy_distribute_datasets_from_function(st, not_for_1, NULL, &each, &it),
+              CH_NOT_FOUND, "no such bucket", "worker 1 of 2");
+    assert_int_equal(ch__mem_live(), live);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* 5.7.1, 5.7.3, 5.7.4 */
+static void options_that_do_not_fit_are_refused(void **state)
+{
+    const ch_input_options each = {.replication = CH_EACH_REPLICA};
+    const ch_input_options placed = {.place_on_device = true, .fetch_to_device = CH_OFF};
+    const ch_input_options twice_there = {.replication = CH_EACH_REPLICA,
+                                          .place_on_device = true};
+    ch_strategy           *st[] = {NULL, t_one_device(), t_central(2), t_mirrored(2)};
+    ch_iterator           *it = NULL;
+
+    for (int i = 0; i < 4; i++) {
+        refuses(st[i], batches(4, 2), &each, CH_UNIMPLEMENTED, "CH_EACH_REPLICA", "Mirrored");
+        refuses(st[i], batches(4, 2), &placed, CH_INVALID_ARGUMENT, "place_on_device",
+                "CH_EACH_REPLICA");
+        if (i < 3)
+            t_refused(
+                ch_strategy_distribute_datasets_from_function(st[i], four, NULL, &each, &it),
+                CH_UNIMPLEMENTED, "CH_EACH_REPLICA", "Mirrored");
+        t_refused(
+            ch_strategy_distribute_datasets_from_function(st[i], four, NULL, &placed, &it),
+            CH_INVALID_ARGUMENT, "place_on_device", "CH_EACH_REPLICA");
+    }
+    t_refused(
+        ch_strategy_distribute_datasets_from_function(st[3], four, NULL, &twice_there, &it),
+        CH_INVALID_ARGUMENT, "place_on_device", "fetch_to_device");
+    t_refused(
+        ch_strategy_distribute_datasets_from_function(
+            st[3], four, NULL, &(ch_input_options){.replication = (ch_replication)5}, &it),
+        CH_INVALID_ARGUMENT, "5", "ch_replication");
+    t_refused(ch_strategy_distribute_datasets_from_function(
+                  st[3], four, NULL, &(ch_input_options){.per_replica_buffer = -2}, &it),
+              CH_INVALID_ARGUMENT, "-2", "CH_OFF");
+    for (int i = 0; i < 4; i++)
+        ch_strategy_unref(st[i]);
+    (void)state;
+}
+
+/* ---- where elements may be taken ---- */
+
+typedef struct taker {
+    ch_iterator *it, *defaults;
+} taker;
+
+static void take_inside(ch_step *s, void *arg)
+{
+    const taker *a = arg;
+    ch_tuple    *t = NULL;
+
+    t_refused(ch_iterator_next(a->it, &t), CH_FAILED_PRECONDITION, "outside steps",
+              "give the element to ch_strategy_run");
+    t_refused(ch_iterator_get_next(a->it, &t), CH_FAILED_PRECONDITION, "outside steps", "");
+    assert_int_equal(ch_iterator_next(a->defaults, &t), CH_FAILED_PRECONDITION);
+    assert_null(t);
+    ch_step_out(s, "x", ch_number(s, 1));
+}
+
+/* 1.3.9, 5.8.7 */
+static void elements_are_taken_outside_steps(void **state)
+{
+    ch_strategy *st = t_mirrored(2), *other = t_central(2);
+    ch_dataset  *d = batches(8, 2);
+    taker        a = {NULL, NULL};
+    ch_function *f = t_function(take_inside, &a), *g = t_function(sum, NULL);
+    ch_tuple    *t = NULL;
+
+    t_ok(ch_strategy_distribute_dataset(st, d, NULL, &a.it));
+    t_ok(ch_strategy_distribute_dataset(NULL, d, NULL, &a.defaults));
+    t_ok(ch_strategy_run(st, f, NULL, NULL));
+    t_ok(ch_strategy_enter(other));
+    t_refused(ch_iterator_next(a.it, &t), CH_FAILED_PRECONDITION, "mixing different strategies",
+              "");
+    t_ok(ch_iterator_next(a.defaults, &t)); /* the dataset's own */
+    ch_tuple_unref(t);
+    ch_strategy_leave();
+    t_ok(ch_strategy_enter(st));
+    t_ok(ch_iterator_get_next(a.it, &t)); /* nothing was lost on the way */
+    t_is(ch_value_at(ch_tuple_at(t, 0), 0), CH_I64, ch_shape_of(1), N(0));
+    t_ok(ch_strategy_run(NULL, g, t, NULL));
+    ch_strategy_leave();
+    ch_tuple_unref(t);
+    ch_strategy_unref(st); /* the iterator has it */
+    t_ok(ch_iterator_get_next(a.it, &t));
+    t_is(ch_value_at(ch_tuple_at(t, 0), 0), CH_I64, ch_shape_of(1), N(2));
+    ch_tuple_unref(t);
+    ch_iterator_unref(a.it);
+    ch_iterator_unref(a.defaults);
+    ch_dataset_unref(d);
+    ch_function_unref(f);
+    ch_function_unref(g);
+    ch_strategy_unref(other);
+    (void)state;
+}
+
+static void make_inside(ch_step *s, void *arg)
+{
+    ch_input_context seen = {0};
+    ch_iterator     *it = NULL;
+    ch_tuple        *out = NULL;
+
+    t_refused(ch_strategy_make_input_fn_iterator(arg, ones, &seen, CH_PER_WORKER, &it),
+              CH_FAILED_PRECONDITION, "make_input_fn_iterator", "outside steps");
+    t_refused(ch_strategy_run_steps(arg, NULL, NULL, 1, &out), CH_FAILED_PRECONDITION,
+              "run_steps", "outside steps");
+    t_refused(ch_strategy_experimental_run(arg, NULL, NULL, &out), CH_FAILED_PRECONDITION,
+              "experimental_run", "outside steps");
+    assert_null(ch_strategy_make_numpy_dataset(arg, 0, NULL, NULL));
+    assert_non_null(strstr(ch_error_message(), "outside steps"));
+    t_ok(ch_strategy_distribute_datasets_from_function(arg, four, NULL, NULL, &it)); /* 1.3.8 */
+    ch_iterator_unref(it);
+    ch_step_out(s, "x", ch_number(s, 1));
+}
+
+/* 1.3.5, 1.3.8, 1.3.12 */
+static void who_may_ask_for_data_where(void **state)
+{
+    ch_strategy     *st = t_mirrored(2), *other = t_mirrored(2);
+    ch_function     *f = t_function(make_inside, st);
+    ch_iterator     *it = NULL;
+    ch_input_context seen = {0};
+
+    t_ok(ch_strategy_run(st, f, NULL, NULL));
+    t_ok(ch_strategy_enter(other));
+    t_refused(ch_strategy_make_input_fn_iterator(st, ones, &seen, CH_PER_WORKER, &it),
+              CH_FAILED_PRECONDITION, "make_input_fn_iterator", "mixing different");
+    t_refused(ch_strategy_run_steps(st, f, NULL, 1, NULL), CH_FAILED_PRECONDITION, "run_steps",
+              "mixing different");
+    assert_null(ch_strategy_make_numpy_dataset(st, 0, NULL, NULL));
+    assert_non_null(strstr(ch_error_message(), "mixing different"));
+    t_ok(ch_strategy_distribute_datasets_from_function(st, four, NULL, NULL, &it));
+    ch_iterator_unref(it);
+    ch_strategy_leave();
+    ch_function_unref(f);
+    ch_strategy_unref(st);
+    ch_strategy_unref(other);
+    (void)state;
+}
+
+/* ---- the first names ---- */
+
+/* A function that gives numbers, ends, and knows no beginning. */
+typedef struct counter {
+    int64_t n, calls;
+} counter;
+
+static ch_status count_on(void *arg, ch_tuple **out)
+{
+    counter *c = arg;
+
+    c->calls++;
+    if (c->n < 10)
+        *out = t_tuple(1, (ch_tensor *[]){t_number(CH_I64, (double)c->n++)});
+    return CH_OK;
+}
+
+static ch_status stay(void *arg)
+{
+    (void)arg;
+    return CH_OK;
+}
+
+static ch_dataset *counting(const ch_input_context *c, void *arg)
+{
+    static const ch_tensor_spec one = {.dtype = CH_I64};
+
+    (void)c;
+    return ch_dataset_generator(
+        &(ch_generator){.spec = &one, .n_spec = 1, .next = count_on, .restart = stay}, NULL,
+        NULL, arg);
+}
+
+static ch_dataset *ten(const ch_input_context *c, void *arg)
+{
+    (void)c;
+    (void)arg;
+    return ch_dataset_range(0, 10, 1);
+}
+
+/* 5.9.3, 5.9.4 */
+static void input_functions_of_old(void **state)
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_iterator *it = NULL;
+    counter      c = {0, 0};
+
+    t_ok(ch_strategy_make_input_fn_iterator(st, ten, NULL, CH_PER_WORKER, &it));
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(all_of(it), "0 / 1 | 2 / 3 | 4 / 5 | 6 / 7 | 8 / 9");
+        t_refused(ch_iterator_get_next(it, &(ch_tuple *){NULL}), CH_OUT_OF_RANGE, "end", "");
+        t_ok(ch_iterator_restart(it));
+    }
+    ch_iterator_unref(it);
+    t_ok(ch_strategy_make_input_fn_iterator(st, counting, &c, CH_PER_WORKER, &it));
+    assert_string_equal(all_of(it), "0 / 1 | 2 / 3 | 4 / 5 | 6 / 7 | 8 / 9");
+    assert_int_equal(c.calls, 11); /* one for each replica and step, and the end */
+    t_ok(ch_iterator_restart(it));
+    assert_string_equal(all_of(it), ""); /* what has no beginning has ended */
+    ch_iterator_unref(it);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* 5.9.6, 5.9.9 */
+static void runs_that_take_their_elements(void **state)
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_dataset  *d = batches(8, 2);
+    ch_function *f = t_function(sum, NULL);
+    ch_iterator *it = NULL;
+    ch_tuple    *out = NULL;
+
+    t_ok(ch_strategy_make_dataset_iterator(st, d, &it));
+    t_ok(ch_strategy_run_steps(st, f, it, 2, &out));
+    t_is(ch_value_at(ch_tuple_at(out, 0), 1), CH_I64, ch_shape_scalar(), N(3)); /* the last */
+    ch_tuple_unref(out);
+    out = NULL;
+    t_ok(ch_strategy_run_steps(st, f, it, 1, NULL));
+    t_refused(ch_strategy_run_steps(st, f, it, 3, &out), CH_OUT_OF_RANGE, "step 1 of 3", "end");
+    assert_null(out);
+    t_refused(ch_strategy_experimental_run(st, f, it, &out), CH_OUT_OF_RANGE, "end", "");
+    t_refused(ch_strategy_run_steps(st, f, it, 0, &out), CH_INVALID_ARGUMENT, "0 steps", "");
+    t_refused(ch_strategy_run_steps(st, f, NULL, 1, &out), CH_INVALID_ARGUMENT, "the iterator",
+              "NULL");
+    t_refused(ch_strategy_run_steps(st, NULL, it, 1, &out), CH_INVALID_ARGUMENT, "the function",
+              "NULL");
+    t_refused(ch_strategy_experimental_run(st, NULL, it, &out), CH_INVALID_ARGUMENT,
+              "the function", "NULL");
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    ch_function_unref(f);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void nothing_in(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "id", ch_step_replica_id(s));
+}
+
+/* 5.9.6: without an iterator it is a run */
+static void a_run_without_data(void **state)
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_function *f = t_function(nothing_in, NULL);
+    ch_tuple    *out = NULL;
+
+    t_ok(ch_strategy_experimental_run(st, f, NULL, &out));
+    t_is(ch_value_at(ch_tuple_at(out, 0), 1), CH_I32, ch_shape_scalar(), N(1));
+    ch_tuple_unref(out);
+    ch_function_unref(f);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static int set_up(void **state)
+{
+    return t_devices(state) || t_folder_make(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_replica_gets_its_part_on_its_device),
+        cmocka_unit_test(elements_may_stay_on_the_host),
+        cmocka_unit_test(a_batch_is_cut_for_all),
+        cmocka_unit_test(a_step_takes_a_batch_of_no_rows),
+        cmocka_unit_test(one_replica_gets_all_as_it_is),
+        cmocka_unit_test(what_has_no_rows_wants_a_batch),
+        cmocka_unit_test(rows_of_an_array),
+        cmocka_unit_test(arrays_are_copied_and_keep_their_order),
+        cmocka_unit_test(the_first_names_of_input_and_run),
+        cmocka_unit_test(a_loop_over_epochs),
+        cmocka_unit_test(records_of_files),
+        cmocka_unit_test(a_function_is_told_who_reads),
+        cmocka_unit_test(a_step_of_the_component_takes_every_batch),
+        cmocka_unit_test(central_storage_gets_its_data),
+        cmocka_unit_test(reduce_after_distribute),
+        cmocka_unit_test(what_a_function_makes_is_dealt_out),
+        cmocka_unit_test(contexts_of_strategies),
+        cmocka_unit_test(a_replica_may_have_a_pipeline_of_its_own),
+        cmocka_unit_test(a_place_among_pipelines_is_saved),
+        cmocka_unit_test(what_is_wrong_with_a_pipeline_is_said),
+        cmocka_unit_test(options_that_do_not_fit_are_refused),
+        cmocka_unit_test(elements_are_taken_outside_steps),
+        cmocka_unit_test(who_may_ask_for_data_where),
+        cmocka_unit_test(input_functions_of_old),
+        cmocka_unit_test(runs_that_take_their_elements),
+        cmocka_unit_test(a_run_without_data),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, t_folder_remove);
+}
