@@ -256,5 +256,5 @@ int main(void)
         cmocka_unit_test(in_a_step_it_is_all_gather),
     };
 
-    return cmocka_run_group_tests(tests, t_devices, NULL);
+    return cmocka_run_group_tests(tests, t_four_gpus, NULL);
 }

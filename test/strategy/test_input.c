@@ -1031,7 +1031,7 @@ static void a_run_without_data(void **state)
 
 static int set_up(void **state)
 {
-    return t_devices(state) || t_folder_make(state);
+    return t_four_gpus(state) || t_folder_make(state);
 }
 
 int main(void)

@@ -312,5 +312,5 @@ int main(void)
         cmocka_unit_test(they_are_for_code_outside_replicas),
     };
 
-    return cmocka_run_group_tests(tests, t_devices, NULL);
+    return cmocka_run_group_tests(tests, t_four_gpus, NULL);
 }

@@ -587,5 +587,5 @@ int main(void)
         cmocka_unit_test(without_memory_it_fails_and_leaves_nothing),
     };
 
-    return cmocka_run_group_tests(tests, t_devices, NULL);
+    return cmocka_run_group_tests(tests, t_four_gpus, NULL);
 }

@@ -395,5 +395,5 @@ int main(void)
         cmocka_unit_test(values_print_as_on_the_pages),
     };
 
-    return cmocka_run_group_tests(tests, t_devices, NULL);
+    return cmocka_run_group_tests(tests, t_four_gpus, NULL);
 }

@@ -105,37 +105,12 @@ static inline void t_on(const ch_tensor *t, const char *device)
 
 static const char *const t_gpus[] = {"/gpu:0", "/gpu:1", "/gpu:2", "/gpu:3"};
 
-/* Over the first n GPUs. */
-static inline ch_strategy *t_mirrored(int n)
-{
-    ch_strategy *st = NULL;
-
-    t_ok(ch_strategy_mirrored(&(ch_mirrored_options){.n_devices = n, .device = t_gpus}, &st));
-    return st;
-}
-
-static inline ch_strategy *t_central(int n)
-{
-    ch_strategy *st = NULL;
-
-    t_ok(ch_strategy_central_storage(
-        &(ch_central_storage_options){.n_compute = n, .compute = t_gpus}, &st));
-    return st;
-}
-
 static inline ch_strategy *t_one_device(void)
 {
     ch_strategy *st = NULL;
 
     t_ok(ch_strategy_one_device("/gpu:0", &st));
     return st;
-}
-
-static inline int t_devices(void **state)
-{
-    (void)state;
-    return ch_devices_configure(&(ch_devices_options){.spec = "CPU=1,GPU=4", .threads = 1}) !=
-           CH_OK;
 }
 
 #endif
