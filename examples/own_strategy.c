@@ -1,0 +1,119 @@
+/* examples/own_strategy.c -- a strategy that is not of the library.
+ *
+ *     ./own_strategy [short]
+ *
+ * Alternating: a replica on every CPU device; every variable has a single copy, and variables
+ * take the devices in turn, so that each device holds its part of a model.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "example.h"
+
+typedef struct alternating {
+    int        n, next; /* devices; which of them the next variable gets */
+    ch_device *device[];
+} alternating;
+
+static ch_device *const *devices(void *self)
+{
+    return ((alternating *)self)->device;
+}
+
+static int place(void *self, const ch_var_spec *spec, ch_device **out)
+{
+    alternating *a = self;
+
+    (void)spec;
+    *out = a->device[a->next++ % a->n];
+    return 1; /* one copy, for all replicas */
+}
+
+static ch_strategy *new_alternating(void)
+{
+    static const ch_strategy_ops ops = {"Alternating", devices, place, free};
+    int                          n = ch_device_count("CPU");
+    alternating                 *a = calloc(1, sizeof(*a) + (size_t)n * sizeof(a->device[0]));
+    ch_strategy                 *st = NULL;
+
+    want(a != NULL, "memory", "none");
+    for (a->n = 0; a->n < n; a->n++)
+        a->device[a->n] = ch_device_at(a->n); /* CPU devices come first */
+    must(ch_strategy_new(&ops, a, &(ch_strategy_parts){.n_replicas = n}, &st));
+    return st;
+}
+
+/* ---- a model that knows nothing of it ---- */
+
+enum { ROWS = 64, COLUMNS = 8, LAYERS = 3 };
+
+typedef struct model {
+    ch_var       *weight[LAYERS];
+    ch_optimizer *optimizer;
+} model;
+
+static void train(ch_step *s, void *arg)
+{
+    model   *m = arg;
+    ch_node *x = ch_step_in(s, 0), *y = x, *loss; /* what comes in is to come out */
+
+    for (int i = 0; i < LAYERS; i++) {
+        y = ch_matmul(y, false, ch_var_read(s, m->weight[i]), false);
+        y = i < LAYERS - 1 ? ch_tanh(y) : y;
+    }
+    loss = ch_div(ch_sum_all(ch_square(ch_sub(y, x))), ch_step_global_rows(s));
+    ch_optimizer_minimize(m->optimizer, s, loss, LAYERS, m->weight);
+    ch_step_out(s, "loss", loss);
+}
+
+/* A replica's rows: numbers that depend on it alone. */
+static ch_status make_rows(const ch_value_context *c, void *arg, ch_tuple **out)
+{
+    ch_init    uniform = ch_init_uniform(-0.5, 0.5);
+    ch_tensor *t = NULL;
+
+    (void)arg;
+    uniform.seed = (uint64_t)c->replica;
+    must(ch_init_tensor(&uniform, "rows", CH_F32, ch_shape_of(ROWS, COLUMNS), &t));
+    *out = batch_of(1, &t);
+    return CH_OK;
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const name[] = {"first", "second", "third"};
+    ch_strategy             *st = new_alternating();
+    model                    m = {.optimizer = NULL};
+    ch_tuple                *rows = NULL, *out = NULL;
+    ch_function             *step = NULL;
+    ch_tensor               *sum = NULL;
+    double                   loss = 1;
+
+    for (int i = 0; i < LAYERS; i++) {
+        ch_var_spec spec = {name[i], .shape = ch_shape_of(COLUMNS, COLUMNS),
+                            .init = ch_init_glorot_uniform()};
+        ch_value   *copy = NULL;
+
+        must(ch_var_new(st, &spec, &m.weight[i]));
+        must(ch_var_copies(m.weight[i], &copy));
+        printf("%-6s on %s\n", name[i], ch_device_name(ch_tensor_device(ch_value_at(copy, 0))));
+        ch_value_unref(copy);
+    }
+    must(ch_adam(0.01, NULL, NULL, &m.optimizer));
+    must(ch_function_new("train", train, &m, &step));
+    must(ch_strategy_distribute_values_from_function(st, make_rows, NULL, &rows));
+    for (int i = 1; i <= (is_short(argc, argv) ? 200 : 1000); i++) {
+        must(ch_strategy_run(st, step, rows, &out));
+        must(ch_strategy_reduce(st, CH_SUM, ch_tuple_get(out, "loss"), CH_NO_AXIS, &sum));
+        must(ch_tensor_get(sum, NULL, &loss));
+        if (i % 50 == 0)
+            printf("step %4d  loss %.5f\n", i, loss);
+        ch_tensor_unref(sum);
+        ch_tuple_unref(out);
+    }
+    ch_tuple_unref(rows);
+    ch_function_unref(step);
+    ch_optimizer_unref(m.optimizer);
+    for (int i = 0; i < LAYERS; i++)
+        ch_var_unref(m.weight[i]);
+    ch_strategy_unref(st);
+    return loss < 0.02 ? 0 : 1;
+}
