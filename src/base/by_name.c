@@ -45,6 +45,11 @@ void *ch__by_name_get(const ch_by_name *t, const char *name)
     return t->n > 0 ? t->place[find(t, name, ch__name_fnv(name))].what : NULL;
 }
 
+void *ch__by_name_at(const ch_by_name *t, size_t i)
+{
+    return t->place[i].what;
+}
+
 static bool grow(ch_by_name *t)
 {
     ch_by_name wider = {.n = t->n, .cap = t->cap > 0 ? 2 * t->cap : LEAST};

@@ -18,6 +18,8 @@ typedef struct ch_by_name {
 
 /* What a name stands for; NULL if it is not there. */
 void *ch__by_name_get(const ch_by_name *t, const char *name);
+/* What is at place i, below t->cap; NULL: nothing. For walks over all of them, in no order. */
+void *ch__by_name_at(const ch_by_name *t, size_t i);
 /* Adds one that is not there, for a thing that is not NULL. False: out of memory. */
 bool ch__by_name_put(ch_by_name *t, const char *name, void *what);
 /* Takes one out that is there. */

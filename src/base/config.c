@@ -114,7 +114,8 @@ static const setting settings[] = {
     SETTING(epilogue,       bool,  "true",   "fuse biases and activations into the product or convolution before them"),
     SETTING(engines,        bool,  "true",   "use oneDNN where it fits"),
     SETTING(wait_notice_ms, ms,    "10000",  "a wait, for input so far, says whom it waits for after this"),
-    SETTING(wait_limit_ms,  ms,    "600000", "for clusters, to come: a wait is an error after this"),
+    SETTING(wait_limit_ms,  ms,    "600000", "a wait, for another replica so far, is an error after this"),
+    SETTING(check_copies,   bool,  "false",  "after each run compare all copies of mirrored variables, bit for bit"),
     SETTING(interpret,      bool,  "false",  "run node by node: nothing fused, folded or planned together"),
 };
 /* clang-format on */

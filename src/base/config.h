@@ -22,6 +22,7 @@ typedef struct ch_config {
     bool engines;        /* COHORT_ENGINES: use oneDNN where it fits */
     int  wait_notice_ms; /* COHORT_WAIT_NOTICE_MS: a wait says whom it waits for */
     int  wait_limit_ms;  /* COHORT_WAIT_LIMIT_MS: and is an error after this */
+    bool check_copies;   /* COHORT_CHECK_COPIES: of mirrored variables, after each run */
     bool interpret;      /* COHORT_INTERPRET: run node by node, unfused, checked */
 } ch_config;
 

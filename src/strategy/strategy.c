@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/config.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "tensor/device.h"
@@ -262,7 +263,8 @@ ch_status ch_strategy_run_with(ch_strategy *st, ch_function *f, ch_tuple *in,
         run.seed = opt->seed;
         run.step = opt->has_step_number ? opt->step_number : -1;
     }
-    return ch__run(&run, out);
+    rc = ch__run(&run, out);
+    return rc == CH_OK && ch__config()->check_copies ? ch__vars_check_copies(st) : rc;
 }
 
 ch_status ch_strategy_run(ch_strategy *st, ch_function *f, ch_tuple *in, ch_tuple **out)

@@ -300,3 +300,42 @@ ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **o
     pthread_mutex_unlock(&st->lock);
     return rc;
 }
+
+/* ---- looking after them ---- */
+
+/* The first copy that differs from copy 0; 0: none does. */
+static int odd_copy(const ch_var *v)
+{
+    size_t bytes = (size_t)ch_tensor_count(v->copy[0]) * ch_dtype_bytes(v->dtype);
+
+    for (int i = 1; i < v->n_copies && bytes > 0; i++)
+        if (memcmp(v->copy[0]->data, v->copy[i]->data, bytes) != 0)
+            return i;
+    return 0;
+}
+
+static ch_status check_copies(const ch_var *v)
+{
+    int odd = v->n_copies > 1 && v->sync != CH_SYNC_ON_READ && !v->has_warned ? odd_copy(v) : 0;
+
+    if (odd == 0)
+        return CH_OK;
+    return ch__fail(CH_INTERNAL, "variable %s: its copies on %s and %s differ after a step",
+                    v->name, ch_device_name(ch_tensor_device(v->copy[0])),
+                    ch_device_name(ch_tensor_device(v->copy[odd])));
+}
+
+ch_status ch__vars_check_copies(ch_strategy *st)
+{
+    ch_status rc = CH_OK;
+
+    pthread_mutex_lock(&st->lock);
+    for (size_t i = 0; i < st->vars.cap && rc == CH_OK; i++) {
+        const ch_var *v = ch__by_name_at(&st->vars, i);
+
+        if (v != NULL && v->strategy != NULL) /* else it is being made */
+            rc = check_copies(v);
+    }
+    pthread_mutex_unlock(&st->lock);
+    return rc;
+}
