@@ -9,7 +9,7 @@
 
 /* ---- scope ---- */
 
-static void a_scope_is_the_strategy_of_what_is_made_in_it(void **state)
+static void a_scope_is_the_strategy_of_what_is_made_in_it(void **state) /* 1.1.9 */
 {
     ch_strategy *st = NULL, *other = NULL;
     ch_var      *in = NULL, *out = NULL;
