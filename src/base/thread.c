@@ -135,15 +135,6 @@ static atomic_int *parked_at(const ch_gate *g)
 }
 _Static_assert(N_LOTS == 1 << (32 - 26), "the top bits of the hash choose the lot");
 
-static void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static bool gate_moved(const ch_gate *g, unsigned seen)
 {
     return atomic_load_explicit(g, memory_order_acquire) != seen;
@@ -154,7 +145,7 @@ static bool gate_moves_within(const ch_gate *g, unsigned seen, int spin)
     for (int i = 0; i < spin; i++) {
         if (gate_moved(g, seen))
             return true;
-        relax();
+        ch__relax();
     }
     return gate_moved(g, seen);
 }
@@ -188,31 +179,49 @@ static void gate_park_until(ch_gate *g, unsigned seen, int64_t ns)
 }
 
 /* The notice comes before the error, even if this thread slept through both times. */
-ch_status ch__gate_wait(ch_gate *g, unsigned seen, int spin, const char *whom)
+static ch_status gate_wait_limited(ch_gate *g, unsigned seen, int64_t limit_ms,
+                                   const char *whom)
 {
-    if (gate_moves_within(g, seen, spin))
-        return CH_OK;
-
     const ch_config *c = ch__config();
     int64_t          begin = ch__now_ns();
-    int64_t          limit = begin + c->wait_limit_ms * ns_per_ms;
+    int64_t          limit = begin + limit_ms * ns_per_ms;
     int64_t          notice = begin + c->wait_notice_ms * ns_per_ms;
 
     while (!gate_moved(g, seen)) {
         int64_t now = ch__now_ns();
 
         if (now >= notice) {
-            ch__log(CH_LOG_WARNING, "wait", "waiting for %s since %d ms; an error after %d ms",
-                    whom, c->wait_notice_ms, c->wait_limit_ms);
+            ch__log(CH_LOG_WARNING, "wait",
+                    "waiting for %s since %d ms; an error after %lld ms", whom,
+                    c->wait_notice_ms, (long long)limit_ms);
             notice = INT64_MAX;
         }
         if (now >= limit)
-            return ch__fail(CH_DEADLINE_EXCEEDED,
-                            "waited %d ms for %s; COHORT_WAIT_LIMIT_MS sets the limit",
-                            c->wait_limit_ms, whom);
+            return CH_DEADLINE_EXCEEDED;
         gate_park_until(g, seen, notice < limit ? notice : limit);
     }
     return CH_OK;
+}
+
+ch_status ch__gate_wait_for(ch_gate *g, unsigned seen, int64_t limit_ms, const char *whom)
+{
+    ch_status st = gate_wait_limited(g, seen, limit_ms, whom);
+
+    return st == CH_OK ? CH_OK
+                       : ch__fail(st, "waited %lld ms for %s", (long long)limit_ms, whom);
+}
+
+ch_status ch__gate_wait(ch_gate *g, unsigned seen, int spin, const char *whom)
+{
+    int       limit_ms = ch__config()->wait_limit_ms;
+    ch_status st = CH_OK;
+
+    if (!gate_moves_within(g, seen, spin))
+        st = gate_wait_limited(g, seen, limit_ms, whom);
+    return st == CH_OK
+               ? CH_OK
+               : ch__fail(st, "waited %d ms for %s; COHORT_WAIT_LIMIT_MS sets the limit",
+                          limit_ms, whom);
 }
 
 void ch__gate_idle(ch_gate *g, unsigned seen, int spin)

@@ -25,12 +25,25 @@ CH_MUST_CHECK ch_status ch__thread_start(const char *name, void (*run)(void *), 
                                          ch_thread **out);
 void ch__thread_join(ch_thread *t); /* waits for its end and frees it; NULL is fine */
 
+/* Tells the processor that this is a loop which waits. */
+static inline void ch__relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 /* A number that threads wait on: park until it is no longer `seen`. Spins `spin` rounds
  * first (0 where there are more threads than cores). */
 typedef atomic_uint ch_gate;
 void                ch__gate_open(ch_gate *g); /* adds one and wakes all who wait */
 /* `whom` is for the notice and the error: "replica 1 in all_reduce". */
 CH_MUST_CHECK ch_status ch__gate_wait(ch_gate *g, unsigned seen, int spin, const char *whom);
+/* The same, parked at once, with a limit of its own. */
+CH_MUST_CHECK ch_status ch__gate_wait_for(ch_gate *g, unsigned seen, int64_t limit_ms,
+                                          const char *whom);
 /* The same without a limit or a notice: for idle helper threads. */
 void ch__gate_idle(ch_gate *g, unsigned seen, int spin);
 /* How often a thread was woken out of a park, in this process: for tests. */

@@ -1,7 +1,8 @@
-/* collective/all_gather.c -- the op: the rows of all replicas, one after another, on each.
+/* collective/all_gather.c -- the op: what all replicas have, one after another along an axis, on each;
+ * and reduce_scatter, its gradient.
  *
- * Several arrays go together: they have as many rows as each other, here and after it. How many
- * that will be is known once all replicas' sizes are: until then it is a new symbol.
+ * Several arrays go together: they have as many elements along the axis as each other, here and after it.
+ * How many that will be is known once all replicas' sizes are: until then it is a new symbol.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -9,78 +10,167 @@
 #include "collective/collective.h"
 #include "collective/group.h"
 #include "graph/graph.h"
+#include "graph/step.h"
+#include "kernel/accumulate.h"
+#include "ops/box.h"
 #include "ops/ops.h"
 
-/* Rows of all replicas; a symbol while recording. */
-static ch_status rows_of_all(ch_infer *c, ch_dim *out)
-{
-    int64_t sum = 0;
+typedef struct all_gather_attrs {
+    int64_t axis;
+    ch_dims total; /* one size, where it is known what the sizes add up to; else none */
+} all_gather_attrs;
 
-    if (!c->graph->is_concrete) {
-        *out = ch__infer_symbol(c);
+static const ch_attr all_gather_rows[] = {
+    CH_ATTR_INT(all_gather_attrs, axis),
+    CH_ATTR_DIMS(all_gather_attrs, total),
+    CH_ATTR_END,
+};
+
+/* Elements along the axis on all replicas; while recording a symbol, unless the call has a name for it. */
+static ch_status size_of_all(ch_infer *c, int axis, ch_dim *out)
+{
+    const ch_dims *total = &((const all_gather_attrs *)c->attrs)->total;
+    int64_t        sum = 0;
+
+    if (!c->graph->is_concrete || c->n_peers == 0) {
+        *out = total->rank == 1        ? total->dim[0]
+               : c->graph->is_concrete ? c->in[0].dim[axis]
+                                       : ch__infer_symbol(c);
         return CH_OK;
     }
-    *out = c->in[0].dim[0];
-    if (c->n_peers == 0)
-        return CH_OK;
     for (int r = 0; r < c->n_peers; r++)
-        if (__builtin_add_overflow(sum, c->peer[r][0].dim[0].n, &sum))
-            return ch__infer_fail(c, "too many rows");
+        if (__builtin_add_overflow(sum, c->peer[r][0].dim[axis].n, &sum))
+            return ch__infer_fail(c, "axis %d would have more elements than 63 bits can count",
+                                  axis);
     *out = ch__dim(sum);
+    if (total->rank == 1 && !ch__dim_same(*out, total->dim[0]))
+        return ch__infer_fail(c, "the sizes of axis %d add up to %lld, not to %s", axis,
+                              (long long)sum, ch__dim_text(c, total->dim[0]));
     return CH_OK;
+}
+
+static ch_status check_peers(const ch_infer *c, int i, int axis)
+{
+    for (int r = 1; r < c->n_peers; r++)
+        for (int k = 0; k < c->in[i].rank; k++)
+            if (k != axis && !ch__dim_same(c->peer[0][i].dim[k], c->peer[r][i].dim[k]))
+                return ch__infer_fail(
+                    c,
+                    "replica 0 has %s and replica %d has %s; they may differ in axis %d only",
+                    ch__type_text(c->dtype[i], &c->peer[0][i]), r,
+                    ch__type_text(c->dtype[i], &c->peer[r][i]), axis);
+    return CH_OK;
+}
+
+static ch_status check_array(const ch_infer *c, int i, int64_t axis)
+{
+    if (c->dtype[i] == CH_STR)
+        return ch__infer_fail(c, "input %d is string, want numbers", i);
+    if (c->in[i].rank == 0)
+        return ch__infer_fail(c,
+                              "axis %lld of a scalar, which has rank 0; give it an axis first "
+                              "(ch_expand_dims)",
+                              (long long)axis);
+    if (axis < 0 || axis >= c->in[i].rank)
+        return ch__infer_fail(c, "axis %lld of an array of rank %d; want 0 to %d",
+                              (long long)axis, c->in[i].rank, c->in[i].rank - 1);
+    if (!ch__dim_same(c->in[i].dim[axis], c->in[0].dim[axis]))
+        return ch__infer_fail(c, "inputs 0 and %d differ in the size of axis %lld", i,
+                              (long long)axis);
+    return check_peers(c, i, (int)axis);
 }
 
 static ch_status all_gather_infer(ch_infer *c)
 {
-    ch_dim    rows;
-    ch_status rc = CH_OK;
+    const all_gather_attrs *a = c->attrs;
+    int64_t                 axis = a->axis;
+    ch_dim                  size;
+    ch_status               rc = ch__infer_check_dims(c, &a->total);
 
-    if (c->n_in < 1 || c->n_in > CH_MAX_OUT)
-        return ch__infer_fail(c, "%d inputs, want 1 to %d", c->n_in, CH_MAX_OUT);
-    for (int i = 0; i < c->n_in; i++) {
-        if (c->dtype[i] == CH_STR)
-            return ch__infer_fail(c, "input %d is string, want numbers", i);
-        if (c->in[i].rank < 1 || !ch__dim_same(c->in[i].dim[0], c->in[0].dim[0]))
-            return ch__infer_fail(c, "input %d has not as many rows as input 0", i);
-        for (int r = 0; r < c->n_peers; r++)
-            for (int k = 1; k < c->in[i].rank; k++)
-                if (!ch__dim_same(c->in[i].dim[k], c->peer[r][i].dim[k]))
-                    return ch__infer_fail(c, "replica %d has another size of axis %d", r, k);
-    }
-    rc = rows_of_all(c, &rows);
+    if (rc == CH_OK && (c->n_in < 1 || c->n_in > CH_MAX_OUT))
+        rc = ch__infer_fail(c, "%d inputs, want 1 to %d", c->n_in, CH_MAX_OUT);
+    if (rc == CH_OK && a->total.rank > 1)
+        rc = ch__infer_fail(c, "%d sizes of one axis", a->total.rank);
+    for (int i = 0; i < c->n_in && rc == CH_OK; i++)
+        rc = check_array(c, i, axis);
+    if (rc == CH_OK)
+        rc = size_of_all(c, (int)axis, &size);
     for (int i = 0; i < c->n_in && rc == CH_OK; i++) {
         ch_dims d = c->in[i];
 
-        d.dim[0] = rows;
+        d.dim[axis] = size;
         rc = ch__infer_dims(c, i, c->dtype[i], &d);
     }
     return rc;
 }
 
-/* Where all rows are this replica's, they are where they are. */
+/* ---- kernels ---- */
+
+typedef struct join_state {
+    ch_join join;
+    int64_t total; /* reduce_scatter: bytes of a run of the input */
+    int64_t run[];
+} join_state;
+
+/* What comes before the axis is runs; what is in one is the rest. */
+static int64_t runs_of(const ch_dims *d, int axis)
+{
+    int64_t runs = 1;
+
+    for (int k = 0; k < axis; k++)
+        runs *= d->dim[k].n;
+    return runs;
+}
+
+static int64_t run_bytes(const ch_node *x, int axis)
+{
+    int64_t bytes = (int64_t)ch_dtype_bytes(x->dtype);
+
+    for (int k = axis; k < x->dims.rank; k++)
+        bytes *= x->dims.dim[k].n;
+    return bytes;
+}
+
+static join_state *new_state(ch_prep *p, int n)
+{
+    join_state *s = ch__prep_state(p, sizeof(*s) + (size_t)n * sizeof(s->run[0]));
+
+    if (s != NULL)
+        s->join = (ch_join){.n = n, .outer = 1, .run = s->run};
+    return s;
+}
+
+/* Where all of it is this replica's, it is where it is. */
 static ch_status all_gather_prepare(const ch_node *n, ch_prep *p)
 {
-    for (int i = 0; i < n->n_in; i++)
+    int         axis = (int)((const all_gather_attrs *)n->attrs)->axis;
+    join_state *s = new_state(p, n->n_in);
+
+    if (s == NULL)
+        return ch__fail_memory("all_gather");
+    s->join.outer = runs_of(&n->dims, axis);
+    for (int i = 0; i < n->n_in; i++) {
+        s->run[i] = run_bytes(n->in[i], axis);
         p->over[i] = i < 32 ? 1u << i : 0;
+    }
     return CH_OK;
 }
 
 static ch_status all_gather_run(const ch_call *c, ch_piece t)
 {
-    (void)t;
-    for (int i = 0; i < c->node->n_in; i++) {
-        size_t    bytes = (size_t)ch__bytes(c->node->in[i]);
-        ch_status rc = CH_OK;
+    const join_state *s = c->state;
 
-        if (c->env->group != NULL)
-            rc = ch__group_all_gather(c->env->group, c->env->local, bytes, c->in[i], c->out[i]);
-        else if (c->in[i] != c->out[i])
-            memcpy(c->out[i], c->in[i], bytes);
-        if (rc != CH_OK)
-            return rc;
-    }
+    (void)t;
+    if (c->env->group != NULL)
+        return ch__group_all_gather(c->env->group, c->env->local, &s->join, c->in, c->out);
+    for (int i = 0; i < s->join.n; i++)
+        if (c->in[i] != c->out[i])
+            memcpy(c->out[i], c->in[i], (size_t)ch__bytes(c->node->in[i]));
     return CH_OK;
 }
+
+static void all_gather_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
+                            ch_node *din[]);
 
 static const ch_kernel all_gather_shared = {"shared", ch__always, all_gather_prepare,
                                             all_gather_run, NULL};
@@ -91,13 +181,178 @@ const ch_op ch__op_all_gather = {
     .n_in = -1,
     .n_out = -1,
     .flags = CH_OP_COLLECTIVE | CH_OP_READS_ENV | CH_OP_ALONE_IS_INPUT,
+    .attrs = all_gather_rows,
+    .attrs_bytes = sizeof(all_gather_attrs),
     .infer = all_gather_infer,
+    .grad = all_gather_grad,
     .kernels = (const ch_kernel *const[]){&all_gather_shared, NULL},
 };
 
+/* ---- reduce_scatter: the sum over the replicas, and of that what is this replica's ---- */
+
+typedef struct scatter_attrs {
+    int64_t axis;
+    ch_dims size; /* one: of this replica's share along the axis */
+} scatter_attrs;
+
+static const ch_attr scatter_rows[] = {
+    CH_ATTR_INT(scatter_attrs, axis),
+    CH_ATTR_DIMS(scatter_attrs, size),
+    CH_ATTR_END,
+};
+
+/* That the shares add up is seen when replicas meet: a rule sees the others' inputs alone. */
+static ch_status reduce_scatter_infer(ch_infer *c)
+{
+    const scatter_attrs *a = c->attrs;
+    ch_dims              d = c->in[0];
+    ch_status            rc = ch__infer_check_dims(c, &a->size);
+
+    if (rc != CH_OK)
+        return rc;
+    if (!ch__can_accumulate(c->dtype[0]))
+        return ch__infer_fail(c, "%s cannot be added", ch_dtype_name(c->dtype[0]));
+    if (a->axis < 0 || a->axis >= d.rank || a->size.rank != 1)
+        return ch__infer_fail(c, "axis %lld of an array of rank %d", (long long)a->axis,
+                              d.rank);
+    for (int r = 1; r < c->n_peers; r++)
+        if (!ch__dims_same(&c->peer[0][0], &c->peer[r][0]))
+            return ch__infer_fail(c,
+                                  "replica 0 has %s and replica %d has %s; want the same shape",
+                                  ch__type_text(c->dtype[0], &c->peer[0][0]), r,
+                                  ch__type_text(c->dtype[0], &c->peer[r][0]));
+    d.dim[a->axis] = a->size.dim[0];
+    return ch__infer_dims(c, 0, c->dtype[0], &d);
+}
+
+static ch_status reduce_scatter_prepare(const ch_node *n, ch_prep *p)
+{
+    int         axis = (int)((const scatter_attrs *)n->attrs)->axis;
+    join_state *s = new_state(p, 1);
+
+    if (s == NULL)
+        return ch__fail_memory("reduce_scatter");
+    s->run[0] = run_bytes(n, axis);
+    s->total = run_bytes(n->in[0], axis);
+    s->join.outer = runs_of(&n->dims, axis);
+    return CH_OK;
+}
+
+static ch_status reduce_scatter_run(const ch_call *c, ch_piece t)
+{
+    const join_state *s = c->state;
+
+    (void)t;
+    if (c->env->group != NULL)
+        return ch__group_reduce_scatter(c->env->group, c->env->local, c->node->dtype, &s->join,
+                                        s->total, c->in, c->out[0]);
+    memcpy(c->out[0], c->in[0], (size_t)ch__bytes(c->node));
+    return CH_OK;
+}
+
+static void reduce_scatter_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
+                                ch_node *din[])
+{
+    int64_t          axis = ((const scatter_attrs *)n->attrs)->axis;
+    all_gather_attrs a = {axis, {.rank = 1, .dim = {n->in[0]->dims.dim[axis]}}};
+
+    (void)s;
+    din[0] = ch__node(&ch__op_all_gather, &a, 1, dout);
+}
+
+static const ch_kernel reduce_scatter_shared = {"shared", ch__always, reduce_scatter_prepare,
+                                                reduce_scatter_run, NULL};
+
+const ch_op ch__op_reduce_scatter = {
+    .name = "reduce_scatter",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 1,
+    .flags = CH_OP_COLLECTIVE | CH_OP_READS_ENV | CH_OP_ALONE_IS_INPUT,
+    .attrs = scatter_rows,
+    .attrs_bytes = sizeof(scatter_attrs),
+    .infer = reduce_scatter_infer,
+    .grad = reduce_scatter_grad,
+    .kernels = (const ch_kernel *const[]){&reduce_scatter_shared, NULL},
+};
+
+/* What each replica had is in every replica's result: its share of the sum of what they ask for. */
+static void all_gather_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    int64_t axis = ((const all_gather_attrs *)n->attrs)->axis;
+
+    (void)s;
+    for (int i = 0; i < n->n_in; i++) {
+        scatter_attrs a = {axis, {.rank = 1, .dim = {n->in[i]->dims.dim[axis]}}};
+
+        if (dout[i] != NULL && ch_dtype_is_float(n->in[i]->dtype))
+            din[i] = ch__node(&ch__op_reduce_scatter, &a, 1, &dout[i]);
+    }
+}
+
+/* ---- recording ---- */
+
+/* The error sticks. */
+static void refuse_sparse(const void *caller, const ch_node *x)
+{
+    ch__step_take(ch_node_step(x),
+                  ch__fail(CH_UNIMPLEMENTED,
+                           "all_gather does not support sparse gradients (ids and rows); "
+                           "all_reduce adds them up"),
+                  caller);
+}
+
+ch_node *ch_all_gather(ch_node *x, int axis)
+{
+    if (ch__is_sparse(x)) {
+        refuse_sparse(__builtin_return_address(0), x);
+        return NULL;
+    }
+    return ch__node(&ch__op_all_gather, &(all_gather_attrs){.axis = axis}, 1, &x);
+}
+
+/* True if it is known that they have, and so will have, as many elements along the axis. */
+static bool go_together(const ch_node *a, const ch_node *b, int axis)
+{
+    return a != NULL && b != NULL && !ch__is_sparse(b) && axis >= 0 && axis < a->dims.rank &&
+           axis < b->dims.rank && ch__dim_same(a->dims.dim[axis], b->dims.dim[axis]);
+}
+
+/* Array `first` and those after it that go with it. */
+static void gather_from(const void *caller, int first, int n, ch_node *const *x, int axis,
+                        ch_node **out)
+{
+    ch_node *in[CH_MAX_OUT] = {x[first]}, *y;
+    int      place[CH_MAX_OUT] = {first}, m = 1;
+
+    for (int i = first + 1; i < n && m < CH_MAX_OUT; i++)
+        if (out[i] == NULL && go_together(x[first], x[i], axis)) {
+            in[m] = x[i];
+            place[m++] = i;
+        }
+    y = ch__node_at(caller, &ch__op_all_gather, &(all_gather_attrs){.axis = axis}, m, in);
+    for (int k = 0; k < m && y != NULL; k++)
+        out[place[k]] = ch__out(y, k);
+}
+
+void ch_all_gather_all(int n, ch_node *const *x, int axis, ch_node **out)
+{
+    const void *caller = __builtin_return_address(0);
+
+    if (n <= 0 || x == NULL || out == NULL)
+        return;
+    for (int i = 0; i < n; i++)
+        out[i] = NULL;
+    for (int i = 0; i < n; i++)
+        if (ch__is_sparse(x[i]))
+            refuse_sparse(caller, x[i]);
+        else if (out[i] == NULL)
+            gather_from(caller, i, n, x, axis, out);
+}
+
 bool ch__all_gather(int n, ch_node *const *in, ch_node **out)
 {
-    ch_node *y = ch__node(&ch__op_all_gather, NULL, n, in);
+    ch_node *y = ch__node(&ch__op_all_gather, &(all_gather_attrs){.axis = 0}, n, in);
 
     for (int i = 0; i < n; i++)
         out[i] = y != NULL ? ch__out(y, i) : NULL;

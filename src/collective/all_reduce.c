@@ -1,4 +1,6 @@
-/* collective/all_reduce.c -- the op: the sum or mean of a value over the replicas, on each.
+/* collective/all_reduce.c -- the op: the sum or mean of values over the replicas, on each.
+ *
+ * Several arrays go together: replicas meet once for all of them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -19,46 +21,62 @@ static const ch_attr all_reduce_rows[] = {
     CH_ATTR_END,
 };
 
+/* As many as a kernel can say of that they may be written over their inputs. */
+enum { TOGETHER = 32 };
+
+static ch_status check_array(const ch_infer *c, int i)
+{
+    const all_reduce_attrs *a = c->attrs;
+
+    if (!ch__can_accumulate(c->dtype[i]))
+        return ch__infer_fail(c, "%s cannot be added", ch_dtype_name(c->dtype[i]));
+    if (a->op == CH_MEAN && !ch_dtype_is_float(c->dtype[i]))
+        return ch__infer_fail(c, "the mean of %s is not one; cast to a float type first",
+                              ch_dtype_name(c->dtype[i]));
+    for (int r = 1; r < c->n_peers; r++)
+        if (!ch__dims_same(&c->peer[0][i], &c->peer[r][i]))
+            return ch__infer_fail(c,
+                                  "replica 0 has %s and replica %d has %s; want the same shape",
+                                  ch__type_text(c->dtype[i], &c->peer[0][i]), r,
+                                  ch__type_text(c->dtype[i], &c->peer[r][i]));
+    return CH_OK;
+}
+
 static ch_status all_reduce_infer(ch_infer *c)
 {
     const all_reduce_attrs *a = c->attrs;
+    ch_status               rc = CH_OK;
 
     if (a->op != CH_SUM && a->op != CH_MEAN)
         return ch__infer_fail(c, "reduction %lld is neither sum (0) nor mean (1)",
                               (long long)a->op);
-    if (!ch__can_accumulate(c->dtype[0]))
-        return ch__infer_fail(c, "%s cannot be added", ch_dtype_name(c->dtype[0]));
-    if (a->op == CH_MEAN && !ch_dtype_is_float(c->dtype[0]))
-        return ch__infer_fail(c, "the mean of %s is not one; cast to a float type first",
-                              ch_dtype_name(c->dtype[0]));
-    for (int r = 1; r < c->n_peers; r++)
-        if (!ch__dims_same(&c->peer[0][0], &c->peer[r][0]))
-            return ch__infer_fail(c, "replicas 0 and %d have different shapes", r);
-    return ch__infer_like(c, 0, 0);
+    if (c->n_in < 1 || c->n_in > CH_MAX_OUT)
+        return ch__infer_fail(c, "%d inputs, want 1 to %d", c->n_in, CH_MAX_OUT);
+    for (int i = 0; i < c->n_in && rc == CH_OK; i++) {
+        rc = check_array(c, i);
+        if (rc == CH_OK)
+            rc = ch__infer_like(c, i, i);
+    }
+    return rc;
 }
 
 typedef struct all_reduce_state {
-    ch_reduce_op op;
-    ch_dtype     dtype;
-    int64_t      count;
+    ch_addends sum;
+    ch_addend  array[];
 } all_reduce_state;
-
-static bool all_reduce_fits(const ch_node *n)
-{
-    (void)n;
-    return true;
-}
 
 static ch_status all_reduce_prepare(const ch_node *n, ch_prep *p)
 {
-    all_reduce_state *s = ch__prep_state(p, sizeof(*s));
+    all_reduce_state *s = ch__prep_state(p, sizeof(*s) + (size_t)n->n_in * sizeof(s->array[0]));
 
     if (s == NULL)
         return ch__fail_memory("all_reduce");
-    s->op = (ch_reduce_op)((const all_reduce_attrs *)n->attrs)->op;
-    s->dtype = n->dtype;
-    s->count = ch__count(n);
-    p->over[0] = 1;
+    s->sum =
+        (ch_addends){(ch_reduce_op)((const all_reduce_attrs *)n->attrs)->op, n->n_in, s->array};
+    for (int i = 0; i < n->n_in; i++) {
+        s->array[i] = (ch_addend){n[i].dtype, ch__count(&n[i])};
+        p->over[i] = i < TOGETHER ? 1u << i : 0;
+    }
     return CH_OK;
 }
 
@@ -68,34 +86,50 @@ static ch_status all_reduce_run(const ch_call *c, ch_piece t)
 
     (void)t;
     if (c->env->group != NULL)
-        return ch__group_all_reduce(c->env->group, c->env->local, s->op, s->dtype, s->count,
-                                    c->in[0], c->out[0]);
-    if (c->in[0] != c->out[0])
-        memcpy(c->out[0], c->in[0], (size_t)s->count * ch_dtype_bytes(s->dtype));
+        return ch__group_all_reduce(c->env->group, c->env->local, &s->sum, c->in, c->out);
+    for (int i = 0; i < s->sum.n; i++)
+        if (c->in[i] != c->out[i])
+            memcpy(c->out[i], c->in[i],
+                   (size_t)s->array[i].count * ch_dtype_bytes(s->array[i].dtype));
     return CH_OK;
 }
 
 /* The sum's derivative with respect to any one replica's value is what all of them ask for. */
 static void all_reduce_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
+    ch_node *d[CH_MAX_OUT], *sum[CH_MAX_OUT];
+    int      wanted = 0;
+
     (void)s;
-    din[0] = ch_all_reduce((ch_reduce_op)((const all_reduce_attrs *)n->attrs)->op, dout[0]);
+    for (int i = 0; i < n->n_in; i++)
+        if (dout[i] != NULL)
+            d[wanted++] = dout[i];
+    ch_all_reduce_all((ch_reduce_op)((const all_reduce_attrs *)n->attrs)->op, wanted, d, sum);
+    for (int i = n->n_in - 1; i >= 0; i--)
+        if (dout[i] != NULL)
+            din[i] = sum[--wanted];
 }
 
-static const ch_kernel all_reduce_shared = {"shared", all_reduce_fits, all_reduce_prepare,
+/* Of one array: several have nothing to do with each other. */
+static ch_status all_reduce_factors(const ch_node *n, ch_factors *f)
+{
+    return n->n_in == 1 ? ch__factors_elementwise(n, f) : CH_OK;
+}
+
+static const ch_kernel all_reduce_shared = {"shared", ch__always, all_reduce_prepare,
                                             all_reduce_run, NULL};
 
 const ch_op ch__op_all_reduce = {
     .name = "all_reduce",
     .version = 1,
-    .n_in = 1,
-    .n_out = 1,
+    .n_in = -1,
+    .n_out = -1,
     .flags = CH_OP_COLLECTIVE | CH_OP_READS_ENV | CH_OP_ALONE_IS_INPUT,
     .attrs = all_reduce_rows,
     .attrs_bytes = sizeof(all_reduce_attrs),
     .infer = all_reduce_infer,
     .grad = all_reduce_grad,
-    .factors = ch__factors_elementwise,
+    .factors = all_reduce_factors,
     .kernels = (const ch_kernel *const[]){&all_reduce_shared, NULL},
 };
 
@@ -112,9 +146,9 @@ static ch_node *all_reduce_sparse(ch_reduce_op op, const ch_node *x)
     return ch__sparse_rows(out[0], out[1], x->dims.dim[0]);
 }
 
-ch_node *ch_all_reduce(ch_reduce_op op, ch_node *x)
+static ch_node *all_reduce_one(const void *caller, ch_reduce_op op, ch_node *x)
 {
-    const void *caller = __builtin_return_address(0), *before;
+    const void *before;
     ch_node    *y;
 
     if (!ch__is_sparse(x) || (op != CH_SUM && op != CH_MEAN))
@@ -123,4 +157,40 @@ ch_node *ch_all_reduce(ch_reduce_op op, ch_node *x)
     y = all_reduce_sparse(op, x);
     ch__step_end(ch_node_step(x), before);
     return y;
+}
+
+ch_node *ch_all_reduce(ch_reduce_op op, ch_node *x)
+{
+    return all_reduce_one(__builtin_return_address(0), op, x);
+}
+
+/* The dense ones among them together, as many as go. */
+static void all_reduce_dense(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
+                             ch_node **out)
+{
+    ch_node *in[TOGETHER], *y;
+    int      place[TOGETHER], m = 0;
+
+    for (int i = 0; i < n; i++) {
+        if (!ch__is_sparse(x[i])) {
+            in[m] = x[i];
+            place[m++] = i;
+        }
+        if (m == 0 || (m < TOGETHER && i < n - 1))
+            continue;
+        y = ch__node_at(caller, &ch__op_all_reduce, &(all_reduce_attrs){op}, m, in);
+        for (; m > 0; m--)
+            out[place[m - 1]] = y != NULL ? ch__out(y, m - 1) : NULL;
+    }
+}
+
+void ch_all_reduce_all(ch_reduce_op op, int n, ch_node *const *x, ch_node **out)
+{
+    const void *caller = __builtin_return_address(0);
+
+    if (n <= 0 || x == NULL || out == NULL)
+        return;
+    for (int i = 0; i < n; i++)
+        out[i] = ch__is_sparse(x[i]) ? all_reduce_one(caller, op, x[i]) : NULL;
+    all_reduce_dense(caller, op, n, x, out);
 }

@@ -6,7 +6,7 @@
 
 #include "graph/op.h"
 
-#define CH_OPS_COLLECTIVE(X) X(all_reduce) X(all_gather)
+#define CH_OPS_COLLECTIVE(X) X(all_reduce) X(all_gather) X(reduce_scatter) X(broadcast)
 
 #define CH_OP_DECLARE(name)  extern const ch_op ch__op_##name;
 CH_OPS_COLLECTIVE(CH_OP_DECLARE)

@@ -1,51 +1,56 @@
 /* collective/group.c -- the replicas of one process, meeting in shared memory.
  *
- * A meeting is a counter and a gate. The last to come resets the counter and opens the gate; so
- * the state is ready for the next meeting before anybody can leave this one.
+ * 1. A member comes to a meeting by writing its number to its own line; it has begun once all
+ *    members' numbers are as high. Those who spin read the lines, and nothing else is written.
+ * 2. Who parks says so before it looks at the numbers for the last time, and who comes last
+ *    looks for parked ones after it has come: one of the two sees the other.
+ * 3. A meeting that has begun cannot be called off: who sees all numbers goes on, even if it hears
+ *    that somebody gave up. Only a member that is not in it can have done so, or one that lost
+ *    patience. Where it matters that none goes on then (variables change next), the first to
+ *    know decides for all: see agree.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "collective/group.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/config.h"
 #include "base/fault.h"
-#include "base/mem.h"
-#include "base/thread.h"
+#include "collective/member.h"
 #include "kernel/accumulate.h"
 
 enum { SPIN_ROUNDS = 4000 };
 
-typedef struct member {
-    _Alignas(CH_ALIGN) const void *in; /* a line each: members write their own */
-    void           *out;
-    size_t          bytes;   /* of in, where members have different ones */
-    _Atomic int64_t meeting; /* how many it has come to */
-    const char     *what;    /* the one it is at */
-} member;
-
-struct ch_group {
-    int             n, spin;
-    atomic_int      here;
-    ch_gate         gate;
-    atomic_bool     broken;
-    _Atomic int64_t meetings;
-    member         *member;
-};
-
-ch_status ch__group_new(int n, bool spin, ch_group **out)
+static ch_status make_room(ch_group *g)
 {
-    ch_group *g = ch__calloc(1, sizeof(*g));
+    g->member = ch__alloc_aligned((size_t)g->n * sizeof(*g->member));
+    g->slots = ch__alloc_aligned((size_t)g->n * 2 * CH_SLOT_BYTES);
+    return g->member != NULL && g->slots != NULL ? CH_OK
+                                                 : ch__fail_memory("a group of replicas");
+}
 
+ch_status ch__group_new(const ch_group_options *opt, ch_group **out)
+{
+    ch_group *g;
+    ch_status rc;
+
+    if (opt->n < 1 || opt->n > CH_GROUP_MOST)
+        return ch__fail(CH_INVALID_ARGUMENT, "%d replicas in one process, want 1 to %d", opt->n,
+                        CH_GROUP_MOST);
+    g = ch__alloc_aligned(sizeof(*g));
     if (g == NULL)
         return ch__fail_memory("a group of replicas");
-    g->member = ch__alloc_aligned((size_t)n * sizeof(*g->member));
-    if (g->member == NULL) {
-        ch__free(g);
-        return ch__fail_memory("a group of replicas");
+    g->n = opt->n;
+    g->spin = opt->spin ? SPIN_ROUNDS : 0;
+    g->limit_ms = (int64_t)ceil(fmin(opt->timeout_seconds, 1e9) * 1000);
+    g->cross = ch__cross_of(opt->cross);
+    rc = make_room(g);
+    if (rc != CH_OK) {
+        ch__group_free(g);
+        return rc;
     }
-    g->n = n;
-    g->spin = spin ? SPIN_ROUNDS : 0;
     *out = g;
     return CH_OK;
 }
@@ -54,13 +59,24 @@ void ch__group_free(ch_group *g)
 {
     if (g == NULL)
         return;
+    ch__free_aligned(g->slots);
     ch__free_aligned(g->member);
-    ch__free(g);
+    ch__free_aligned(g);
 }
 
 int64_t ch__group_meetings(const ch_group *g)
 {
-    return atomic_load(&g->meetings);
+    return g->member[0].meetings;
+}
+
+/* ---- meeting ---- */
+
+static bool all_came(const ch_group *g, int64_t k)
+{
+    for (int i = 0; i < g->n; i++)
+        if (atomic_load(&g->member[i].came) < k)
+            return false;
+    return true;
 }
 
 static ch_status aborted(const char *what)
@@ -68,108 +84,227 @@ static ch_status aborted(const char *what)
     return ch__fail(CH_ABORTED, "%s: given up because another replica failed", what);
 }
 
-/* Says who has not come, and where they were last. */
-static ch_status overdue(ch_group *g, int me)
+/* "replica 1 (last at all_reduce, its meeting 3), replica 2 (at none before)". */
+static void list_missing(const ch_group *g, int64_t k, char *text, size_t size)
 {
-    char   text[512] = "";
     size_t used = 0;
 
-    for (int i = 0; i < g->n && used < sizeof(text) - 64; i++)
-        if (atomic_load(&g->member[i].meeting) < atomic_load(&g->member[me].meeting))
-            used += (size_t)snprintf(text + used, sizeof(text) - used, "%sreplica %d",
-                                     used > 0 ? ", " : "", i);
+    *text = '\0';
+    for (int i = 0; i < g->n && used + 96 < size; i++) {
+        int64_t came = atomic_load(&g->member[i].came);
+
+        if (came >= k)
+            continue;
+        used += (size_t)snprintf(text + used, size - used, "%sreplica %d (",
+                                 used > 0 ? ", " : "", i);
+        if (came == 0)
+            used +=
+                (size_t)snprintf(text + used, size - used, "come to no meeting of this run)");
+        else
+            used += (size_t)snprintf(text + used, size - used,
+                                     "last at %s, meeting %lld of this run)",
+                                     atomic_load(&g->member[i].what), (long long)came);
+    }
+}
+
+static ch_status overdue(const ch_group *g, int me, int64_t k, int64_t limit_ms)
+{
+    char missing[512];
+
+    list_missing(g, k, missing, sizeof(missing));
     return ch__fail(CH_DEADLINE_EXCEEDED,
-                    "%s: replica %d waited longer than COHORT_WAIT_LIMIT_MS for %s",
-                    g->member[me].what, me, text);
+                    "%s, meeting %lld of this run: replica %d waited %lld ms for %s; "
+                    "%s sets the limit",
+                    atomic_load(&g->member[me].what), (long long)k, me, (long long)limit_ms,
+                    missing,
+                    g->limit_ms > 0 ? "timeout_seconds of the strategy's communication options"
+                                    : "COHORT_WAIT_LIMIT_MS");
+}
+
+static ch_status park(ch_group *g, int me, int64_t k, const char *what)
+{
+    int64_t   limit_ms = g->limit_ms > 0 ? g->limit_ms : ch__config()->wait_limit_ms;
+    int64_t   begin = ch__now_ns();
+    char      whom[512];
+    ch_status rc = CH_OK;
+
+    list_missing(g, k, whom, sizeof(whom));
+    for (;;) {
+        unsigned seen = atomic_load(&g->gate);
+
+        if (all_came(g, k))
+            return CH_OK;
+        if (atomic_load(&g->broken))
+            return aborted(what);
+        if (rc != CH_OK)
+            return overdue(g, me, k, limit_ms);
+        rc = ch__gate_wait_for(&g->gate, seen, limit_ms - (ch__now_ns() - begin) / 1000000,
+                               whom);
+    }
 }
 
 ch_status ch__group_meet(ch_group *g, int me, const char *what)
 {
-    unsigned  seen = atomic_load(&g->gate);
-    ch_status rc = CH_OK;
+    ch_member *m = &g->member[me];
+    int64_t    k = atomic_load_explicit(&m->came, memory_order_relaxed) + 1;
+    ch_status  rc;
 
-    g->member[me].what = what;
-    atomic_fetch_add(&g->member[me].meeting, 1);
-    if (atomic_load(&g->broken))
-        return aborted(what);
-    if (atomic_fetch_add(&g->here, 1) == g->n - 1) {
-        atomic_store(&g->here, 0);
-        atomic_fetch_add(&g->meetings, 1);
-        ch__gate_open(&g->gate);
-    } else {
-        rc = ch__gate_wait(&g->gate, seen, g->spin, what);
+    atomic_store_explicit(&m->what, what, memory_order_relaxed);
+    m->meetings++;
+    atomic_store(&m->came, k);
+    if (all_came(g, k)) {
+        if (atomic_load(&g->n_parked) > 0)
+            ch__gate_open(&g->gate);
+        return CH_OK;
     }
-    if (rc == CH_DEADLINE_EXCEEDED)
-        return overdue(g, me);
-    if (rc == CH_OK && atomic_load(&g->broken))
-        return aborted(what);
+    for (int i = 0; i < g->spin; i++) {
+        if (all_came(g, k))
+            return CH_OK;
+        if (atomic_load_explicit(&g->broken, memory_order_relaxed))
+            break;
+        ch__relax();
+    }
+    atomic_fetch_add(&g->n_parked, 1);
+    rc = park(g, me, k, what);
+    atomic_fetch_sub(&g->n_parked, 1);
     return rc;
 }
 
-/* Member m combines the m-th part of everybody's input and hands it to everybody. Nobody else
- * reads or writes that part, so in and out may be the same memory. */
-static void reduce_part(ch_group *g, int me, ch_reduce_op op, ch_dtype dtype, int64_t count,
-                        const void **in)
-{
-    int64_t from = count * me / g->n, to = count * (me + 1) / g->n;
-    size_t  size = ch_dtype_bytes(dtype), bytes = (size_t)(to - from) * size;
-    char   *mine = (char *)g->member[me].out + (size_t)from * size;
+/* ---- what members do together ---- */
 
-    if (bytes == 0)
-        return;
-    for (int i = 0; i < g->n; i++)
-        in[i] = (const char *)g->member[i].in + (size_t)from * size;
-    ch__accumulate(dtype, to - from, g->n, in, mine, op == CH_MEAN ? g->n : 1);
-    for (int i = 0; i < g->n; i++)
-        if (i != me)
-            memcpy((char *)g->member[i].out + (size_t)from * size, mine, bytes);
+static void bring(ch_group *g, int me, const void *const *in, void *const *out,
+                  const int64_t *run)
+{
+    ch_member *m = &g->member[me];
+
+    m->in = in;
+    m->out = out;
+    m->run = run;
 }
 
-#define MAX_MEMBERS 256
-
-ch_status ch__group_all_reduce(ch_group *g, int me, ch_reduce_op op, ch_dtype dtype,
-                               int64_t count, const void *in, void *out)
+ch_status ch__group_all_reduce(ch_group *g, int me, const ch_addends *s, const void *const *in,
+                               void *const *out)
 {
-    const void *part[MAX_MEMBERS];
-    ch_status   rc;
-
-    if (g->n > MAX_MEMBERS)
-        return ch__fail(CH_UNIMPLEMENTED, "all_reduce: %d replicas in one process, at most %d",
-                        g->n, MAX_MEMBERS);
-    g->member[me].in = in;
-    g->member[me].out = out;
-    rc = ch__group_meet(g, me, "all_reduce");
-    if (rc != CH_OK)
-        return rc;
-    reduce_part(g, me, op, dtype, count, part);
-    return ch__group_meet(g, me, "all_reduce");
+    if (g->n > 1) {
+        bring(g, me, in, out, NULL);
+        return g->cross(g, me, s, in, out);
+    }
+    for (int i = 0; i < s->n; i++)
+        if (in[i] != out[i] && s->array[i].count > 0)
+            memcpy(out[i], in[i],
+                   (size_t)s->array[i].count * ch_dtype_bytes(s->array[i].dtype));
+    return CH_OK;
 }
 
-ch_status ch__group_all_gather(ch_group *g, int me, size_t bytes, const void *in, void *out)
+/* Where the i-th array's run of a member begins in the joined one, or, past the last, its length. */
+static int64_t run_begin(const ch_group *g, int member, int i)
 {
-    char     *at = out;
+    int64_t at = 0;
+
+    for (int r = 0; r < member; r++)
+        at += g->member[r].run[i];
+    return at;
+}
+
+static void gather_one(const ch_group *g, int i, int64_t outer, char *out)
+{
+    int64_t at = 0, total = run_begin(g, g->n, i);
+
+    for (int r = 0; r < g->n; r++) {
+        const char *from = g->member[r].in[i];
+        int64_t     run = g->member[r].run[i];
+
+        for (int64_t k = 0; k < outer && run > 0 && from != out; k++)
+            memcpy(out + k * total + at, from + k * run, (size_t)run);
+        at += run;
+    }
+}
+
+ch_status ch__group_all_gather(ch_group *g, int me, const ch_join *j, const void *const *in,
+                               void *const *out)
+{
     ch_status rc;
 
-    g->member[me].in = in;
-    g->member[me].bytes = bytes;
+    bring(g, me, in, out, j->run);
     rc = ch__group_meet(g, me, "all_gather");
     if (rc != CH_OK)
         return rc;
-    for (int i = 0; i < g->n; i++) {
-        const member *m = &g->member[i];
-
-        if (m->bytes > 0 && m->in != at)
-            memcpy(at, m->in, m->bytes);
-        at += m->bytes;
-    }
+    for (int i = 0; i < j->n; i++)
+        gather_one(g, i, j->outer, out[i]);
     return ch__group_meet(g, me, "all_gather");
+}
+
+ch_status ch__group_reduce_scatter(ch_group *g, int me, ch_dtype dtype, const ch_join *j,
+                                   int64_t total, const void *const *in, void *out)
+{
+    const char *what = "the gradient of all_gather";
+    const void *src[CH_GROUP_MOST];
+    int64_t     run = j->run[0], at;
+    ch_status   rc;
+
+    bring(g, me, in, NULL, j->run);
+    rc = ch__group_meet(g, me, what);
+    if (rc != CH_OK)
+        return rc;
+    if (run_begin(g, g->n, 0) != total)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: its shares have %lld bytes, not %lld", what,
+                        (long long)run_begin(g, g->n, 0), (long long)total);
+    at = run_begin(g, me, 0);
+    for (int64_t k = 0; k < j->outer && run > 0; k++) {
+        for (int r = 0; r < g->n; r++)
+            src[r] = (const char *)g->member[r].in[0] + k * total + at;
+        ch__accumulate(dtype, run / (int64_t)ch_dtype_bytes(dtype), g->n, src,
+                       (char *)out + k * run, 1);
+    }
+    return ch__group_meet(g, me, what);
+}
+
+ch_status ch__group_broadcast(ch_group *g, int me, int64_t bytes, const void *const *in,
+                              void *out)
+{
+    const void *from;
+    int         turn = g->member[me].turn;
+    bool        is_small = bytes <= CH_SLOT_BYTES;
+    ch_status   rc;
+
+    bring(g, me, in, NULL, NULL);
+    g->member[me].turn ^= is_small;
+    if (me == 0 && is_small && bytes > 0)
+        memcpy(ch__slot(g, 0, turn), in[0], (size_t)bytes);
+    rc = ch__group_meet(g, me, "broadcast");
+    if (rc != CH_OK)
+        return rc;
+    from = is_small ? ch__slot(g, 0, turn) : g->member[0].in[0];
+    if (from != out && bytes > 0)
+        memcpy(out, from, (size_t)bytes);
+    return is_small ? CH_OK : ch__group_meet(g, me, "broadcast");
 }
 
 /* ---- as the runs see it ---- */
 
+/* True if all go on after meeting k: the first who can tell says so for all. */
+static bool decide(ch_group *g, int64_t k, bool go)
+{
+    int64_t said = atomic_load(&g->verdict);
+
+    while (said >> 1 < k)
+        if (atomic_compare_exchange_weak(&g->verdict, &said, 2 * k + go))
+            return go;
+    return (said & 1) != 0;
+}
+
 static ch_status agree(void *group, int local)
 {
-    return ch__group_meet(group, local, "the end of the step");
+    ch_group   *g = group;
+    const char *what = "the end of the step";
+    ch_status   rc = ch__group_meet(g, local, what);
+    int64_t     k = atomic_load_explicit(&g->member[local].came, memory_order_relaxed);
+
+    if (rc != CH_OK && rc != CH_DEADLINE_EXCEEDED)
+        return rc; /* there is one who will never come */
+    if (decide(g, k, rc == CH_OK))
+        return CH_OK;
+    return rc != CH_OK ? rc : aborted(what);
 }
 
 static void give_up(void *group)
@@ -185,9 +320,11 @@ static void reset(void *group)
     ch_group *g = group;
 
     atomic_store(&g->broken, false);
-    atomic_store(&g->here, 0);
-    for (int i = 0; i < g->n; i++)
-        atomic_store(&g->member[i].meeting, 0);
+    atomic_store(&g->verdict, 0);
+    for (int i = 0; i < g->n; i++) {
+        atomic_store(&g->member[i].came, 0);
+        g->member[i].turn = 0;
+    }
 }
 
 const ch_meet ch__group_as_meet = {agree, give_up, reset};

@@ -1,31 +1,73 @@
 /* collective/group.h -- the replicas of one process, meeting in shared memory.
  *
  * Members come to meetings in the same order. Whoever gives up lets all the others go, now and
- * for the rest of the run; nobody waits for a replica that has failed.
+ * for the rest of the run; nobody waits for a replica that has failed, and nobody for longer than
+ * the group's limit.
+ *
+ * What a member brings to a meeting is arrays: lists of pointers that stay where they are until
+ * the run is over, since a member that gave up may be gone while others still look at its list.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COLLECTIVE_GROUP_H
 #define COLLECTIVE_GROUP_H
 
-#include "cohort/status.h"
 #include "cohort/replica.h"
+#include "cohort/status.h"
 #include "graph/run.h"
+
+#define CH_GROUP_MOST 256 /* members */
 
 typedef struct ch_group ch_group;
 
-/* A group of n members, which spin before they park unless there are too few cores. */
-ch_status ch__group_new(int n, bool spin, ch_group **out);
+typedef struct ch_group_options {
+    int             n;    /* members, 1 to CH_GROUP_MOST */
+    bool            spin; /* before they park: false where there are more threads than cores */
+    ch_cross_device cross;
+    double          timeout_seconds; /* 0: COHORT_WAIT_LIMIT_MS */
+} ch_group_options;
+
+ch_status ch__group_new(const ch_group_options *opt, ch_group **out);
 void      ch__group_free(ch_group *g);
 
 /* Waits until all members are here. `what` is for messages: the op. */
 ch_status ch__group_meet(ch_group *g, int member, const char *what);
-/* Every member's `out` becomes the combination of all members' `in`, in member order. */
-ch_status ch__group_all_reduce(ch_group *g, int member, ch_reduce_op op, ch_dtype dtype,
-                               int64_t count, const void *in, void *out);
-/* Every member's `out` becomes all members' `in`, one after another; each has its own number of
- * bytes. A member's `in` may be its `out` if the others have none. */
-ch_status ch__group_all_gather(ch_group *g, int member, size_t bytes, const void *in,
-                               void *out);
+
+/* What is added up: as many arrays as there are, the same on every member. */
+typedef struct ch_addend {
+    ch_dtype dtype;
+    int64_t  count;
+} ch_addend;
+
+typedef struct ch_addends {
+    ch_reduce_op     op;
+    int              n;
+    const ch_addend *array;
+} ch_addends;
+
+/* Every member's out[i] becomes the combination of all members' in[i]; in[i] may be out[i]. */
+ch_status ch__group_all_reduce(ch_group *g, int member, const ch_addends *s,
+                               const void *const *in, void *const *out);
+
+/* What is joined: n arrays, of `outer` runs each; run[i] is the bytes of this member's in array i, and
+ * lives as long as the run. */
+typedef struct ch_join {
+    int            n;
+    int64_t        outer;
+    const int64_t *run;
+} ch_join;
+
+/* Run k of every member's out[i] becomes run k of all members' in[i], one after another. A member's
+ * in[i] may be its out[i] if the others have nothing. */
+ch_status ch__group_all_gather(ch_group *g, int member, const ch_join *j, const void *const *in,
+                               void *const *out);
+/* The other way, for one array: out becomes what belongs to this member of the sum of all members' in,
+ * whose runs have `total` bytes. They do not overlap. */
+ch_status ch__group_reduce_scatter(ch_group *g, int member, ch_dtype dtype, const ch_join *j,
+                                   int64_t total, const void *const *in, void *out);
+/* Every member's out becomes member 0's in; in may be out. */
+ch_status ch__group_broadcast(ch_group *g, int member, int64_t bytes, const void *const *in,
+                              void *out);
+
 /* Meetings since the group was made: for tests. */
 int64_t ch__group_meetings(const ch_group *g);
 

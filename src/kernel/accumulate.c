@@ -5,54 +5,33 @@
 
 #include <string.h>
 
+#include "kernel/widen.h"
 #include "tensor/tensor.h"
 
-enum { BLOCK = 2048 };
+enum { BLOCK = 2048 }; /* elements */
 
-/* sum[i] += x[i], for each type. */
-#define TYPES(X)                                                                               \
-    X(f32, float) X(f64, double) X(i8, int8_t) X(i32, int32_t) X(i64, int64_t) X(u8, uint8_t)
-
-#define DEFINE_ADD(name, type)                                                                 \
-    static void add_##name(int64_t n, void *sum, const void *x)                                \
-    {                                                                                          \
-        type       *s = sum;                                                                   \
-        const type *v = x;                                                                     \
-                                                                                               \
-        for (int64_t i = 0; i < n; i++)                                                        \
-            s[i] = (type)(s[i] + v[i]);                                                        \
-    }
-TYPES(DEFINE_ADD)
-
-static void divide_f32(int64_t n, float *x, float by)
+static const ch_accumulate_table *loops(void)
 {
-    for (int64_t i = 0; i < n; i++)
-        x[i] /= by;
+    static const ch_accumulate_table *const levels[] = CH_SIMD_LIST(ch__accumulate_table);
+
+    return levels[ch__simd_level()];
 }
 
-static void divide_f64(int64_t n, double *x, double by)
-{
-    for (int64_t i = 0; i < n; i++)
-        x[i] /= by;
-}
-
-typedef void (*add_fn)(int64_t, void *, const void *);
-
-static add_fn add_of(ch_dtype t)
+static ch_add_fn add_of(ch_dtype t)
 {
     switch (t) {
     case CH_F32:
-        return add_f32;
+        return loops()->f32;
     case CH_F64:
-        return add_f64;
+        return loops()->f64;
     case CH_I8:
-        return add_i8;
+        return loops()->i8;
     case CH_I32:
-        return add_i32;
+        return loops()->i32;
     case CH_I64:
-        return add_i64;
+        return loops()->i64;
     case CH_U8:
-        return add_u8;
+        return loops()->u8;
     default:
         return NULL;
     }
@@ -63,45 +42,84 @@ bool ch__can_accumulate(ch_dtype t)
     return ch__dtype_is_half(t) || add_of(t) != NULL;
 }
 
-static float widen(ch_dtype t, uint16_t x)
+static void divide(ch_dtype t, int64_t n, void *x, int by)
 {
-    return t == CH_BF16 ? ch__bf16_to_f32(x) : ch__f16_to_f32(x);
+    if (by != 1 && t == CH_F32)
+        loops()->divide_f32(n, x, (float)by);
+    if (by != 1 && t == CH_F64)
+        loops()->divide_f64(n, x, by);
 }
 
-static void accumulate_half(ch_dtype t, int64_t n, int n_src, const void *const *src,
-                            uint16_t *dst, float divisor)
+/* A block that stands at dst[from - 1], or in `made`, to the rest of them. */
+static void spread(const void *made, int from, int n_dst, void *const *dst, size_t at,
+                   size_t bytes)
 {
-    for (int64_t i = 0; i < n; i++) {
-        float sum = widen(t, ((const uint16_t *)src[0])[i]);
+    for (int k = from; k < n_dst; k++)
+        if ((char *)dst[k] + at != made)
+            memcpy((char *)dst[k] + at, made, bytes);
+}
 
-        for (int k = 1; k < n_src; k++)
-            sum += widen(t, ((const uint16_t *)src[k])[i]);
-        sum /= divisor;
-        dst[i] = t == CH_BF16 ? ch__bf16_of_f32(sum) : ch__f16_of_f32(sum);
+/* In f32, and rounded once. */
+static void half_block(ch_dtype t, int64_t at, int64_t n, int n_src, const void *const *src,
+                       int n_dst, void *const *dst, int divisor)
+{
+    _Alignas(64) float    sum[BLOCK], x[BLOCK];
+    _Alignas(64) uint16_t made[BLOCK];
+
+    ch__widen(t, n, (const uint16_t *)src[0] + at, sum);
+    for (int k = 1; k < n_src; k++) {
+        ch__widen(t, n, (const uint16_t *)src[k] + at, x);
+        loops()->f32(n, sum, x, sum, sum);
+    }
+    divide(CH_F32, n, sum, divisor);
+    ch__narrow(t, n, sum, made);
+    spread(made, 0, n_dst, dst, (size_t)at * sizeof(*made), (size_t)n * sizeof(*made));
+}
+
+/* The last addition writes to two of the places itself, unless there is a division to come. */
+static void block(ch_dtype t, int64_t at, int64_t n, int n_src, const void *const *src,
+                  int n_dst, void *const *dst, int divisor)
+{
+    _Alignas(64) char room[BLOCK * sizeof(double)];
+    size_t            size = ch_dtype_bytes(t), begin = (size_t)at * size;
+    const void       *sum = (const char *)src[0] + begin;
+    ch_add_fn         add = add_of(t);
+
+    for (int k = 1; k < n_src - 1 || (k < n_src && divisor != 1); k++) {
+        add(n, sum, (const char *)src[k] + begin, room, room);
+        sum = room;
+    }
+    if (divisor == 1 && n_src > 1) {
+        add(n, sum, (const char *)src[n_src - 1] + begin, (char *)dst[0] + begin,
+            (char *)dst[n_dst > 1 ? 1 : 0] + begin);
+        spread((char *)dst[0] + begin, 2, n_dst, dst, begin, (size_t)n * size);
+        return;
+    }
+    if (sum != room)
+        memcpy(room, sum, (size_t)n * size);
+    divide(t, n, room, divisor);
+    spread(room, 0, n_dst, dst, begin, (size_t)n * size);
+}
+
+void ch__accumulate_all(ch_dtype t, int64_t n, int n_src, const void *const *src, int n_dst,
+                        void *const *dst, int divisor)
+{
+    if (n_src == 2 && n_dst <= 2 && divisor == 1 && !ch__dtype_is_half(t)) {
+        add_of(t)(n, src[0], src[1], dst[0], dst[n_dst - 1]);
+        return;
+    }
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        int64_t m = n - at < BLOCK ? n - at : BLOCK;
+
+        if (ch__dtype_is_half(t))
+            half_block(t, at, m, n_src, src, n_dst, dst, divisor);
+        else
+            block(t, at, m, n_src, src, n_dst, dst, divisor);
     }
 }
 
 void ch__accumulate(ch_dtype t, int64_t n, int n_src, const void *const *src, void *dst,
                     int divisor)
 {
-    _Alignas(64) char block[BLOCK * sizeof(double)];
-    int64_t           bytes = (int64_t)ch_dtype_bytes(t);
-    add_fn            add = add_of(t);
-
-    if (ch__dtype_is_half(t)) {
-        accumulate_half(t, n, n_src, src, dst, (float)divisor);
-        return;
-    }
-    for (int64_t at = 0; at < n; at += BLOCK) {
-        int64_t m = n - at < BLOCK ? n - at : BLOCK;
-
-        memcpy(block, (const char *)src[0] + at * bytes, (size_t)(m * bytes));
-        for (int k = 1; k < n_src; k++)
-            add(m, block, (const char *)src[k] + at * bytes);
-        if (divisor != 1 && t == CH_F32)
-            divide_f32(m, (float *)(void *)block, (float)divisor);
-        if (divisor != 1 && t == CH_F64)
-            divide_f64(m, (double *)(void *)block, divisor);
-        memcpy((char *)dst + at * bytes, block, (size_t)(m * bytes));
-    }
+    ch__accumulate_all(t, n, n_src, src, 1, &dst, divisor);
 }

@@ -42,8 +42,12 @@ ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *s
     st->traits = (ch_strategy_traits){
         .should_init = true, .should_checkpoint = true, .should_save_summary = true};
     if (st->n_local > 1)
-        rc = ch__group_new(st->n_local, !ch__devices_crowded(st->n_local, ops->devices(self)),
-                           &st->group);
+        rc = ch__group_new(
+            &(ch_group_options){.n = st->n_local,
+                                .spin = !ch__devices_crowded(st->n_local, ops->devices(self)),
+                                .cross = st->communication.implementation,
+                                .timeout_seconds = st->communication.timeout_seconds},
+            &st->group);
     if (rc == CH_OK)
         pthread_mutex_init(&st->lock, NULL);
     return rc;

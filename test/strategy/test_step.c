@@ -195,8 +195,8 @@ static void a_step_that_was_seen_allocates_nothing_and_wakes_each_device_once(vo
     for (int i = 0; i < 10; i++)
         run_for_loss(st, f, batch);
     assert_int_equal(ch__mem_allocs() - allocs, 0);
-    /* Two for each of four all_reduces, and one before variables change. */
-    assert_int_equal(ch__group_meetings(st->group) - meetings, 10 * 9);
+    /* One for each of four small all_reduces, and one before variables change. */
+    assert_int_equal(ch__group_meetings(st->group) - meetings, 10 * 5);
     ch_tuple_unref(batch);
     ch_function_unref(f);
     drop_network(&net);

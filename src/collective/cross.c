@@ -1,0 +1,289 @@
+/* collective/cross.c -- the ways in which members add up: see ch_cross_device.
+ *
+ * All of them hold to this: between two meetings an element of an array is written by one member, and
+ * read by nobody else if it is; in and out may be the same memory. What comes out is the same on
+ * every member, since one of them made it. The order of additions depends on the place of an element
+ * in its array at most, never on what other arrays go along, nor on time.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "collective/member.h"
+#include "kernel/accumulate.h"
+
+static const char *const what = "all_reduce";
+
+/* ---- shares ---- */
+
+/* Elements of one of the arrays. */
+typedef struct piece {
+    int      array;
+    ch_dtype dtype;
+    int64_t  from, to;
+} piece;
+
+/* In lines of the cache, so that no two members write to one. */
+static int64_t lines_of(const ch_addend *a)
+{
+    return ch__units(a->count * (int64_t)ch_dtype_bytes(a->dtype), CH_ALIGN);
+}
+
+static piece piece_of(const ch_addends *s, int array, int64_t from_line, int64_t to_line)
+{
+    const ch_addend *a = &s->array[array];
+    int64_t          each = CH_ALIGN / (int64_t)ch_dtype_bytes(a->dtype);
+
+    return (piece){array, a->dtype, ch__least(from_line * each, a->count),
+                   ch__least(to_line * each, a->count)};
+}
+
+/* A member's share of all arrays, as if they stood in a row: equal shares, whatever the arrays. */
+typedef struct share {
+    int64_t from, to;    /* lines of the row */
+    int     array;       /* to look at next */
+    int64_t array_begin; /* its first line */
+} share;
+
+static share share_of(const ch_addends *s, int part, int parts)
+{
+    int64_t lines = 0;
+
+    for (int i = 0; i < s->n; i++)
+        lines += lines_of(&s->array[i]);
+    return (share){.from = lines * part / parts, .to = lines * (part + 1) / parts};
+}
+
+static bool next_piece(const ch_addends *s, share *h, piece *out)
+{
+    while (h->array < s->n && h->array_begin < h->to) {
+        int     i = h->array++;
+        int64_t begin = h->array_begin, lines = lines_of(&s->array[i]);
+        int64_t from = h->from > begin ? h->from - begin : 0;
+
+        h->array_begin += lines;
+        *out = piece_of(s, i, from, ch__least(h->to - begin, lines));
+        if (out->from < out->to)
+            return true;
+    }
+    return false;
+}
+
+static const void *in_at(const ch_group *g, int member, const piece *p)
+{
+    return (const char *)g->member[member].in[p->array] +
+           p->from * (int64_t)ch_dtype_bytes(p->dtype);
+}
+
+static void *out_at(const ch_group *g, int member, const piece *p)
+{
+    return (char *)g->member[member].out[p->array] +
+           p->from * (int64_t)ch_dtype_bytes(p->dtype);
+}
+
+static int divisor_of(const ch_group *g, const ch_addends *s)
+{
+    return s->op == CH_MEAN ? g->n : 1;
+}
+
+/* Members [begin, end)'s inputs, added in this order, to n outputs. */
+static void add_up(const ch_group *g, const piece *p, int begin, int end, int n,
+                   void *const *to, int divisor)
+{
+    const void *src[CH_GROUP_MOST];
+
+    for (int i = begin; i < end; i++)
+        src[i - begin] = in_at(g, i, p);
+    ch__accumulate_all(p->dtype, p->to - p->from, end - begin, src, n, to, divisor);
+}
+
+static void outs_of(const ch_group *g, const piece *p, void **to)
+{
+    for (int i = 0; i < g->n; i++)
+        to[i] = out_at(g, i, p);
+}
+
+static void copy_piece(const piece *p, const void *from, void *to)
+{
+    if (from != to && p->from < p->to)
+        memcpy(to, from, (size_t)(p->to - p->from) * ch_dtype_bytes(p->dtype));
+}
+
+/* ---- shared: each adds up its share of the values of all, where they are ---- */
+
+/* Where array i begins in a slot; past the last, how much of it is taken. */
+static int64_t slot_begin(const ch_addends *s, int i)
+{
+    int64_t at = 0;
+
+    for (int k = 0; k < i && at <= CH_SLOT_BYTES; k++)
+        at += lines_of(&s->array[k]) * CH_ALIGN;
+    return at;
+}
+
+/* One meeting; each adds up everything, which is little. */
+static ch_status shared_in_slots(ch_group *g, int me, const ch_addends *s,
+                                 const void *const *in, void *const *out)
+{
+    const void *src[CH_GROUP_MOST];
+    int         turn = g->member[me].turn;
+    ch_status   rc;
+
+    g->member[me].turn ^= 1;
+    for (int i = 0; i < s->n; i++)
+        if (s->array[i].count > 0)
+            memcpy(ch__slot(g, me, turn) + slot_begin(s, i), in[i],
+                   (size_t)s->array[i].count * ch_dtype_bytes(s->array[i].dtype));
+    rc = ch__group_meet(g, me, what);
+    for (int i = 0; i < s->n && rc == CH_OK; i++) {
+        for (int r = 0; r < g->n; r++)
+            src[r] = ch__slot(g, r, turn) + slot_begin(s, i);
+        ch__accumulate_all(s->array[i].dtype, s->array[i].count, g->n, src, 1, &out[i],
+                           divisor_of(g, s));
+    }
+    return rc;
+}
+
+static ch_status shared(ch_group *g, int me, const ch_addends *s, const void *const *in,
+                        void *const *out)
+{
+    share     h = share_of(s, me, g->n);
+    void     *to[CH_GROUP_MOST];
+    piece     p;
+    ch_status rc;
+
+    if (slot_begin(s, s->n) <= CH_SLOT_BYTES)
+        return shared_in_slots(g, me, s, in, out);
+    rc = ch__group_meet(g, me, what);
+    if (rc != CH_OK)
+        return rc;
+    while (next_piece(s, &h, &p)) {
+        outs_of(g, &p, to);
+        add_up(g, &p, 0, g->n, g->n, to, divisor_of(g, s));
+    }
+    return ch__group_meet(g, me, what);
+}
+
+/* ---- one device: the first adds up all, and the others copy ---- */
+
+static ch_status one_device(ch_group *g, int me, const ch_addends *s, const void *const *in,
+                            void *const *out)
+{
+    share     h = share_of(s, 0, 1);
+    piece     p;
+    ch_status rc = ch__group_meet(g, me, what);
+
+    (void)in;
+    (void)out;
+    if (rc != CH_OK)
+        return rc;
+    while (me == 0 && next_piece(s, &h, &p)) {
+        void *to = out_at(g, 0, &p);
+
+        add_up(g, &p, 0, g->n, 1, &to, divisor_of(g, s));
+    }
+    rc = ch__group_meet(g, me, what);
+    while (me != 0 && rc == CH_OK && next_piece(s, &h, &p))
+        copy_piece(&p, out_at(g, 0, &p), out_at(g, me, &p));
+    return rc == CH_OK ? ch__group_meet(g, me, what) : rc;
+}
+
+/* ---- hierarchical: two halves add up within, then across ---- */
+
+/* The first half has one more if they are not even. The sum of a half is made by all its members, at the
+ * first of them; then all members add the two. */
+static ch_status hierarchical(ch_group *g, int me, const ch_addends *s, const void *const *in,
+                              void *const *out)
+{
+    int       middle = (g->n + 1) / 2;
+    int       begin = me < middle ? 0 : middle, end = me < middle ? middle : g->n;
+    share     within = share_of(s, me - begin, end - begin), across = share_of(s, me, g->n);
+    void     *to[CH_GROUP_MOST];
+    piece     p;
+    ch_status rc = ch__group_meet(g, me, what);
+
+    (void)in;
+    (void)out;
+    if (rc != CH_OK)
+        return rc;
+    while (next_piece(s, &within, &p)) {
+        to[0] = out_at(g, begin, &p);
+        add_up(g, &p, begin, end, 1, to, 1);
+    }
+    rc = ch__group_meet(g, me, what);
+    if (rc != CH_OK)
+        return rc;
+    while (next_piece(s, &across, &p)) {
+        const void *half[] = {out_at(g, 0, &p), out_at(g, middle, &p)};
+
+        outs_of(g, &p, to);
+        ch__accumulate_all(p.dtype, p.to - p.from, 2, half, g->n, to, divisor_of(g, s));
+    }
+    return ch__group_meet(g, me, what);
+}
+
+/* ---- ring: shares go round, from each to the next ---- */
+
+/* Chunk c of each array, by itself: the order in which an element is added does not depend on what other
+ * arrays go along. */
+static piece chunk(const ch_group *g, const ch_addends *s, int array, int c)
+{
+    int64_t lines = lines_of(&s->array[array]);
+
+    c = (c + 2 * g->n) % g->n;
+    return piece_of(s, array, lines * c / g->n, lines * (c + 1) / g->n);
+}
+
+/* In step k a member adds its own chunk me - 1 - k to what the one before it has of that, which began
+ * at the member of that number. */
+static void add_chunk(const ch_group *g, int me, const ch_addends *s, int array, int k)
+{
+    int         before = (me + g->n - 1) % g->n;
+    piece       p = chunk(g, s, array, me - 1 - k);
+    const void *src[] = {k == 0 ? in_at(g, before, &p) : out_at(g, before, &p),
+                         in_at(g, me, &p)};
+    void *to = out_at(g, me, &p);
+
+    ch__accumulate_all(p.dtype, p.to - p.from, 2, src, 1, &to,
+                       k == g->n - 2 ? divisor_of(g, s) : 1);
+}
+
+/* Then the one before has all of chunk me - k. */
+static void copy_chunk(const ch_group *g, int me, const ch_addends *s, int array, int k)
+{
+    piece p = chunk(g, s, array, me - k);
+
+    copy_piece(&p, out_at(g, (me + g->n - 1) % g->n, &p), out_at(g, me, &p));
+}
+
+static ch_status ring(ch_group *g, int me, const ch_addends *s, const void *const *in,
+                      void *const *out)
+{
+    ch_status rc = ch__group_meet(g, me, what);
+
+    (void)in;
+    (void)out;
+    for (int k = 0; k < g->n - 1 && rc == CH_OK; k++) {
+        for (int i = 0; i < s->n; i++)
+            add_chunk(g, me, s, i, k);
+        rc = ch__group_meet(g, me, what);
+    }
+    for (int k = 0; k < g->n - 1 && rc == CH_OK; k++) {
+        for (int i = 0; i < s->n; i++)
+            copy_chunk(g, me, s, i, k);
+        rc = ch__group_meet(g, me, what);
+    }
+    return rc;
+}
+
+ch_cross_fn ch__cross_of(ch_cross_device how)
+{
+    static const ch_cross_fn by_name[] = {
+        [CH_CROSS_AUTO] = shared,
+        [CH_CROSS_SHARED] = shared,
+        [CH_CROSS_ONE_DEVICE] = one_device,
+        [CH_CROSS_HIERARCHICAL] = hierarchical,
+        [CH_CROSS_RING] = ring,
+    };
+
+    return by_name[how];
+}
