@@ -295,7 +295,7 @@ static ch_status add_up(const reduction *r, ch_tensor *const *component, ch_tens
     ch_status  rc = take_parts(r, component, &p);
 
     if (rc == CH_OK)
-        rc = ch_tensor_new_on(r->device, r->work, p.tensor[0]->shape, &sum);
+        rc = ch_tensor_new_on(r->device, r->work, kept_shape(r, component[0]->shape), &sum);
     if (rc == CH_OK)
         ch__accumulate(r->work, ch_tensor_count(sum), p.n, p.data, sum->data,
                        at_once ? p.n : 1);

@@ -136,7 +136,8 @@ static void batch_sizes_are_found(void **state)
     }
 }
 
-/* DESIGN section 9: fixed sizes of a full batch; a short one fills replicas in order. */
+/* DESIGN section 9: fixed sizes of a full batch; a short one fills replicas in order. No rows are dropped
+ * (5.3.7) but by what the pipeline says itself, and none cross the end of a batch (not 5.3.5). */
 static void a_batch_is_cut_for_replicas(void **state)
 {
     (void)state;
@@ -199,7 +200,7 @@ static void a_group_is_filled_with_empty_ragged_rows(void **state)
     ch_dataset_unref(d);
 }
 
-/* 5.3.4 and the table of 5.3, its column V2: sizes of the pieces of a full batch. */
+/* 5.3.3, 5.3.4 and the table of 5.3, its column V2: sizes of the pieces of a full batch. */
 static void pieces_of_a_full_batch_are_fixed(void **state)
 {
     static const struct {
@@ -238,7 +239,9 @@ static void pieces_of_a_full_batch_are_fixed(void **state)
         }
 }
 
-/* 5.6.1, and the rest: what a function made for this worker is taken as it is, an element a replica. */
+/* 5.6.1, and the rest: what a function made for this worker is taken as it is, an element a replica. Those that the
+ * data does not reach get none, always (5.4.1), whether shapes are known or not (5.4.2): no element is
+ * lost (not 5.4.4). */
 static void replicas_take_elements_in_turn(void **state)
 {
     static const struct {
@@ -349,7 +352,6 @@ static void missing_elements_have_no_rows(void **state)
     ch_tensor_unref(t);
 }
 
-/* 5.1.5: an error of one element is told once; the others come. */
 static ch_status not_5(void *arg, ch_tuple *in, ch_tuple **out)
 {
     (void)arg;
@@ -359,6 +361,7 @@ static ch_status not_5(void *arg, ch_tuple *in, ch_tuple **out)
                : CH_OK;
 }
 
+/* 5.1.5: an error of one element is told once; the others come. */
 static void an_error_takes_no_other_element_along(void **state)
 {
     const ch_tensor_spec one = {.dtype = CH_I64};
@@ -423,6 +426,21 @@ static void a_distributed_dataset_may_be_transformed(void **state)
     ch_dataset_unref(d);
 }
 
+/* 5.1.1: cut for replicas, then as many pieces ready as there are replicas (8.2) */
+static void pieces_are_ready_beforehand(void **state)
+{
+    ch_dataset *d = batches(12, 4), *mine = NULL;
+    char        text[500];
+
+    (void)state;
+    t_ok(ch_dataset_distribute(d, &(ch_input_context){.n_replicas = 3}, &mine));
+    ch_dataset_print(mine, text, sizeof(text));
+    assert_memory_equal(text, "prefetch count=3 ", 17);
+    assert_non_null(strstr(text, "\nsplit batch=4 n=3 "));
+    ch_dataset_unref(mine);
+    ch_dataset_unref(d);
+}
+
 /* 5.3.6. */
 static void components_of_unequal_rows_are_refused(void **state)
 {
@@ -440,26 +458,43 @@ static void components_of_unequal_rows_are_refused(void **state)
     ch_dataset_unref(d);
 }
 
-static void an_even_split_is_even(void **state)
+/* What n replicas get of d, which it lets go of, if each batch is cut by itself. */
+static void evenly(ch_dataset *d, int n, const char *want)
 {
-    ch_dataset            *d = batches(6, 8), *mine = NULL;
     static t_given         g;
+    ch_dataset            *mine = NULL;
     ch_iterator           *it = NULL;
-    const ch_input_context c = {.n_replicas = 2, .split = CH_SPLIT_EVEN, .n_pipelines = 1};
+    const ch_input_context c = {.n_replicas = n, .split = CH_SPLIT_EVEN, .n_pipelines = 1};
 
-    (void)state;
+    memset(&g, 0, sizeof(g));
     t_ok(ch_dataset_distribute(d, &c, &mine));
-    t_ok(ch_iterator_new(mine, &(ch_iterator_options){.n_replicas = 2}, &it));
+    t_ok(ch_iterator_new(mine, &(ch_iterator_options){.n_replicas = n}, &it));
     t_take(it, -1, &g);
-    assert_string_equal(g.text, "0 1 2 / 3 4 5");
+    assert_string_equal(g.text, want);
     ch_iterator_unref(it);
     ch_dataset_unref(mine);
     ch_dataset_unref(d);
 }
 
+/* 5.3.1, 5.3.9, but that the first ones get one more (8.1, DESIGN section 9) */
+static void an_even_split_is_even(void **state)
+{
+    (void)state;
+    evenly(batches(6, 8), 2, "0 1 2 / 3 4 5");
+    evenly(batches(8, 4), 3, "0 1 / 2 / 3 | 4 5 / 6 / 7");
+    evenly(batches(10, 4), 2, "0 1 / 2 3 | 4 5 / 6 7 | 8 / 9");
+    evenly(batches(9, 4), 2, "0 1 / 2 3 | 4 5 / 6 7 | 8 / ");
+    evenly(dropping(9, 4), 2, "0 1 / 2 3 | 4 5 / 6 7");
+}
+
+/* 5.5.6; 5.3.10 with the sizes of DESIGN section 9 */
 static void workers_take_their_pieces(void **state)
 {
     (void)state;
+    worker_gets(batches(7, 7), 2, 0, 2, "0 1 / 2 3");
+    worker_gets(batches(7, 7), 2, 1, 2, "4 5 / 6");
+    worker_gets(batches(4, 4), 3, 0, 1, "0 1");
+    worker_gets(batches(4, 4), 3, 2, 1, "3");
     worker_gets(batches(8, 3), 2, 0, 1, "0 1 | 3 4 | 6 7");
     worker_gets(batches(8, 3), 2, 1, 1, "2 | 5 | ");
     worker_gets(batches(16, 8), 2, 0, 2, "0 1 / 2 3 | 8 9 / 10 11");
@@ -478,7 +513,7 @@ static void policies_are_what_they_say(void **state)
     ch_iterator *it = NULL;
 
     (void)state;
-    /* 5.5.14 */
+    /* 5.5.3, 5.5.14 */
     d = ch_dataset_with_options(batches(12, 8), &(ch_dataset_options){.shard = CH_SHARD_OFF});
     worker_gets(ch_dataset_ref(d), 2, 0, 1, "0 1 2 3 | 4 5 6 7 | 8 9 10 11");
     worker_gets(d, 2, 1, 1, "0 1 2 3 | 4 5 6 7 | 8 9 10 11");
@@ -525,7 +560,9 @@ static void wrong_contexts_are_refused(void **state)
     t_refused(ch_dataset_distribute(d, &(ch_input_context){2, 0, 3, 0}, &out),
               CH_INVALID_ARGUMENT, "3 replicas", "same number"); /* 5.1.3 */
     t_refused(ch_dataset_distribute(scalars, &(ch_input_context){1, 0, 2, 0}, &out),
-              CH_INVALID_ARGUMENT, "scalar", "batch"); /* 8.6 */
+              CH_INVALID_ARGUMENT, "scalar", "batch"); /* 5.2.3, 5.3.2, 8.6 */
+    t_refused(ch_dataset_distribute(d, &(ch_input_context){1, 0, -1, 0}, &out),
+              CH_INVALID_ARGUMENT, "-1 replicas", "");
     ch_dataset_unref(d);
     ch_dataset_unref(scalars);
 }
@@ -601,6 +638,7 @@ int main(void)
         cmocka_unit_test(an_error_takes_no_other_element_along),
         cmocka_unit_test(a_new_pass_begins_at_the_beginning),
         cmocka_unit_test(a_distributed_dataset_may_be_transformed),
+        cmocka_unit_test(pieces_are_ready_beforehand),
         cmocka_unit_test(components_of_unequal_rows_are_refused),
         cmocka_unit_test(an_even_split_is_even),
         cmocka_unit_test(workers_take_their_pieces),

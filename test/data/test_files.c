@@ -344,7 +344,7 @@ static void workers_read_their_own_files(void **state)
         snprintf(text, sizeof(text), "%d\n%d\n", 10 * i, 10 * i + 1);
         write_text(name, text);
     }
-    /* 5.5.4, 5.5.9: files w, w + W, ... */
+    /* 5.5.4, 5.5.7, 5.5.9: files w, w + W, ... */
     worker_reads(numbers("n-*"), CH_SHARD_FILE, 5, 3, "30 31 80 81", "policy FILE");
     worker_reads(numbers("n-*"), CH_SHARD_AUTO, 5, 3, "30 31 80 81", "files enough");
     d = ch_dataset_interleave(ch_dataset_files(t_path("n-*"), NULL), lines_of, NULL,
@@ -369,6 +369,37 @@ static void workers_read_their_own_files(void **state)
     worker_reads(numbers("n-*"), CH_SHARD_OFF, 2, 0,
                  "0 1 10 11 20 21 30 31 40 41 50 51 60 61 70 71 80 81 90 91",
                  "because the options say so");
+}
+
+/* 5.5.11 */
+static void records_of_all_files_are_divided(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        char name[16], text[64];
+
+        snprintf(name, sizeof(name), "ten-%d", i);
+        snprintf(text, sizeof(text), "%d0\n%d1\n%d2\n%d3\n%d4\n%d5\n%d6\n%d7\n%d8\n%d9\n", i, i,
+                 i, i, i, i, i, i, i, i);
+        write_text(name, text);
+    }
+    for (int w = 0; w < 5; w += 4) {
+        ch_dataset    *d, *mine = NULL;
+        ch_iterator   *it = NULL;
+        static t_given g;
+
+        memset(&g, 0, sizeof(g));
+        d = ch_dataset_with_options(ch_dataset_batch(numbers("ten-*"), 5, NULL),
+                                    &(ch_dataset_options){.shard = CH_SHARD_DATA});
+        t_ok(ch_dataset_distribute(d, &(ch_input_context){5, w, 5, 0}, &mine));
+        t_ok(ch_iterator_new(mine, NULL, &it));
+        t_take(it, -1, &g);
+        assert_string_equal(g.text, w == 0 ? "00 | 05 | 10 | 15 | 20 | 25"
+                                           : "04 | 09 | 14 | 19 | 24 | 29");
+        ch_iterator_unref(it);
+        ch_dataset_unref(mine);
+        ch_dataset_unref(d);
+    }
 }
 
 /* 5.5.4: names that are shuffled, anew in each pass, stay with their worker. */
@@ -482,6 +513,7 @@ int main(void)
         cmocka_unit_test(damage_is_named_or_left_out),
         cmocka_unit_test(workers_share_files),
         cmocka_unit_test(workers_read_their_own_files),
+        cmocka_unit_test(records_of_all_files_are_divided),
         cmocka_unit_test(shuffled_names_are_divided_first),
         cmocka_unit_test(too_few_files_are_an_error_on_every_worker),
         cmocka_unit_test(batches_of_a_workers_files_are_cut_for_all),

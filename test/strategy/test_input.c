@@ -331,7 +331,7 @@ static void the_first_names_of_input_and_run(void **state)
     (void)state;
 }
 
-/* B31 */
+/* B31; 5.8.8: a fold is a loop */
 static void a_loop_over_epochs(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -517,7 +517,7 @@ static void central_storage_gets_its_data(void **state)
     (void)state;
 }
 
-/* B41, 8.5: options are taken */
+/* B41; 6.4.6 with 8.5: options are taken */
 static void reduce_after_distribute(void **state)
 {
     ch_strategy *st = NULL;
@@ -550,6 +550,56 @@ static void reduce_after_distribute(void **state)
     ch_tuple_unref(e);
     ch_iterator_unref(it);
     ch_dataset_unref(d);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* 5.4.8, 5.8.6: the end is no error, unless it is not expected */
+static void the_end_comes_again(void **state)
+{
+    ch_strategy *st = t_mirrored(2);
+
+    for (int n = 0; n <= 2; n++) {
+        ch_dataset  *d = batches(n, 2);
+        ch_iterator *it = NULL;
+        ch_tuple    *t = NULL;
+
+        t_ok(ch_strategy_distribute_dataset(st, d, NULL, &it));
+        if (n > 0) {
+            t_ok(ch_iterator_next(it, &t));
+            assert_non_null(t);
+            ch_tuple_unref(t);
+        }
+        for (int again = 0; again < 2; again++) {
+            t_ok(ch_iterator_next(it, &t));
+            assert_null(t);
+            t_refused(ch_iterator_get_next(it, &t), CH_OUT_OF_RANGE, "end of the data", "");
+        }
+        ch_iterator_unref(it);
+        ch_dataset_unref(d);
+    }
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* 5.8.3, 5.8.4: rows are known where every batch is full */
+static void what_is_known_of_an_element(void **state)
+{
+    ch_strategy *st = t_mirrored(2);
+
+    for (int i = 0; i < 4; i++) {
+        ch_dataset *d = ch_dataset_repeat(ch_dataset_range(0, 10, 1), i / 2 ? CH_INFINITE : 1);
+        const ch_tensor_spec *spec = NULL;
+        ch_iterator          *it = NULL;
+
+        d = ch_dataset_batch(d, 4, &(ch_batch_options){.drop_remainder = i % 2});
+        t_ok(ch_strategy_distribute_dataset(st, d, NULL, &it));
+        assert_int_equal(ch_iterator_element_spec(it, &spec), 1);
+        assert_int_equal(spec[0].dtype, CH_I64);
+        assert_true(ch_shape_equal(spec[0].shape, ch_shape_of(i % 2 ? 2 : -1)));
+        ch_iterator_unref(it);
+        ch_dataset_unref(d);
+    }
     ch_strategy_unref(st);
     (void)state;
 }
@@ -628,7 +678,7 @@ static void what_a_function_makes_is_dealt_out(void **state)
     (void)state;
 }
 
-/* 5.6.5, 1.5.1, 6.3.6 */
+/* 5.6.2, 5.6.5, 1.5.1, 6.3.6 */
 static void contexts_of_strategies(void **state)
 {
     const struct {
@@ -1052,6 +1102,8 @@ int main(void)
         cmocka_unit_test(a_step_of_the_component_takes_every_batch),
         cmocka_unit_test(central_storage_gets_its_data),
         cmocka_unit_test(reduce_after_distribute),
+        cmocka_unit_test(the_end_comes_again),
+        cmocka_unit_test(what_is_known_of_an_element),
         cmocka_unit_test(what_a_function_makes_is_dealt_out),
         cmocka_unit_test(contexts_of_strategies),
         cmocka_unit_test(a_replica_may_have_a_pipeline_of_its_own),

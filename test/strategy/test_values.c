@@ -199,7 +199,7 @@ static void plus_1_and_2(ch_step *s, void *arg)
     ch_step_out(s, "b", ch_add(id, ch_number(s, 2)));
 }
 
-/* 2.3.2, 2.3.3, 2.2.9 */
+/* 2.3.2, 2.3.3, 2.2.9; 2.2.1: leaves, order and names are kept */
 static void each_replica_has_a_tuple_of_its_own(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -311,7 +311,8 @@ static void twice(ch_step *s, void *arg)
     ch_step_out(s, "y", ch_mul(x, ch_number(s, 2)));
 }
 
-/* B13, B14, 2.2.7, 2.2.8 as DESIGN section 9 has it: with several replicas, results are per-replica */
+/* B13, B14, 1.4.4, 1.4.5; 2.2.3, 2.2.7, 2.2.8 as DESIGN section 9 has it: with several replicas, results are
+ * per-replica */
 static void results_are_per_replica_and_on_their_devices(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -336,6 +337,61 @@ static void results_are_per_replica_and_on_their_devices(void **state)
         ch_tuple_unref(out);
         ch_tuple_unref(in[i]);
     }
+    ch_function_unref(f);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* 2.1.6 */
+static void values_of_one_specification_are_one_to_a_step(void **state)
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_function *f = t_function(twice, NULL);
+
+    for (int i = 0; i < 3; i++) {
+        ch_tuple *in = t_one(t_both(t_number(CH_F32, i), t_number(CH_F32, i + 1)), NULL);
+        ch_tuple *out = NULL;
+
+        t_ok(ch_strategy_run(st, f, in, &out));
+        for (int r = 0; r < 2; r++)
+            t_is(ch_value_at(ch_tuple_at(out, 0), r), CH_F32, ch_shape_scalar(),
+                 N(2 * (i + r)));
+        ch_tuple_unref(out);
+        ch_tuple_unref(in);
+    }
+    assert_int_equal(ch_function_recordings(f), 1);
+    assert_int_equal(ch_function_programs(f), 1);
+    ch_function_unref(f);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* 2.1.3, 8.16: in a replica its own; outside the one on the current device, else the first */
+static void a_mirrored_value_is_the_nearest(void **state)
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_function *f = t_function(twice, NULL);
+    ch_tuple    *in, *out = NULL;
+    ch_tensor   *c[2] = {NULL, NULL}, *mean = NULL;
+    ch_device   *d = NULL;
+
+    for (int r = 0; r < 2; r++) { /* unequal, so that one can tell */
+        t_ok(ch_device_find(t_gpus[r], &d));
+        t_ok(ch_tensor_new_on(d, CH_F32, ch_shape_scalar(), &c[r]));
+        t_ok(ch_tensor_set(c[r], NULL, r + 1));
+    }
+    in = t_one(t_value(CH_MIRRORED, 2, c), NULL);
+    t_ok(ch_strategy_run(st, f, in, &out));
+    for (int r = 0; r < 2; r++)
+        t_is(ch_value_at(ch_tuple_at(out, 0), r), CH_F32, ch_shape_scalar(), N(2 * (r + 1)));
+    t_ok(ch_strategy_reduce(st, CH_MEAN, ch_tuple_at(in, 0), CH_NO_AXIS, &mean));
+    t_gave_number(mean, CH_F32, 1);
+    t_ok(ch_device_enter(d));
+    t_ok(ch_strategy_reduce(st, CH_MEAN, ch_tuple_at(in, 0), CH_NO_AXIS, &mean));
+    ch_device_leave();
+    t_gave_number(mean, CH_F32, 2);
+    ch_tuple_unref(out);
+    ch_tuple_unref(in);
     ch_function_unref(f);
     ch_strategy_unref(st);
     (void)state;
@@ -391,6 +447,8 @@ int main(void)
         cmocka_unit_test(local_results_are_as_many_as_replicas),
         cmocka_unit_test(both_work_anywhere),
         cmocka_unit_test(results_are_per_replica_and_on_their_devices),
+        cmocka_unit_test(values_of_one_specification_are_one_to_a_step),
+        cmocka_unit_test(a_mirrored_value_is_the_nearest),
         cmocka_unit_test(results_of_one_replica_are_plain),
         cmocka_unit_test(values_print_as_on_the_pages),
     };
