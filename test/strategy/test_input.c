@@ -189,6 +189,78 @@ static void a_step_takes_a_batch_of_no_rows(void **state)
     (void)state;
 }
 
+typedef struct training {
+    ch_model     *model;
+    ch_optimizer *optimizer;
+} training;
+
+static void train(ch_step *s, void *arg)
+{
+    training      *t = arg;
+    ch_node       *x = ch_step_in(s, 0), *y = ch_model_call(t->model, s, x, true);
+    ch_node       *loss = ch_loss_average(ch_loss_mse(y, x), NULL);
+    ch_var *const *var;
+    int            n = ch_model_trainable(t->model, &var);
+
+    ch_optimizer_minimize(t->optimizer, s, loss, n, var);
+    ch_step_out(s, "loss", loss);
+}
+
+/* All numbers of a model, those of batch norm too; returns how many. */
+static int numbers_of(ch_model *m, float *out)
+{
+    ch_var *const *var;
+    int            n = ch_model_vars(m, &var), count = 0;
+
+    for (int i = 0; i < n; i++) {
+        ch_tensor *t = NULL;
+
+        t_ok(ch_var_get(var[i], &t));
+        memcpy(out + count, ch_tensor_data(t), ch_tensor_bytes(t));
+        count += (int)ch_tensor_count(t);
+        ch_tensor_unref(t);
+    }
+    return count;
+}
+
+/* 5.4.13 */
+static void training_on_no_rows_changes_nothing(void **state)
+{
+    ch_model_options shapes = {.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 3)}}};
+    ch_strategy     *st = t_mirrored(2);
+    training         t = {NULL, NULL};
+    ch_function     *f = t_function(train, &t);
+    ch_tuple        *in =
+        t_one(t_both(t_f32(ch_shape_of(0, 3), NULL), t_f32(ch_shape_of(0, 3), NULL)), NULL);
+    float before[64], after[64];
+    int   n;
+
+    t_ok(ch_model_new(
+        st,
+        ch_sequential("net", 2, (ch_layer *[]){ch_dense(3, NULL), ch_batch_norm_layer(NULL)}),
+        &shapes, &t.model));
+    t_ok(ch_sgd(0.1, NULL, NULL, &t.optimizer));
+    n = numbers_of(t.model, before);
+    assert_int_equal(n, 3 * 3 + 3 + 4 * 3);
+    for (int i = 0; i < 100; i++) {
+        ch_tuple  *out = NULL;
+        ch_tensor *loss = NULL;
+
+        t_ok(ch_strategy_run(st, f, in, &out));
+        t_ok(ch_strategy_reduce(st, CH_SUM, ch_tuple_get(out, "loss"), CH_NO_AXIS, &loss));
+        t_gave_number(loss, CH_F32, 0);
+        ch_tuple_unref(out);
+    }
+    assert_int_equal(numbers_of(t.model, after), n);
+    assert_memory_equal(before, after, (size_t)n * sizeof(float));
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    ch_optimizer_unref(t.optimizer);
+    ch_model_unref(t.model);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
 /* 5.1.1, 5.1.2, 1.5.1, 6.3.6, 5.8.1, 5.9.4: nothing is cut for one, and values are plain */
 static void one_replica_gets_all_as_it_is(void **state)
 {
@@ -1091,6 +1163,7 @@ int main(void)
         cmocka_unit_test(elements_may_stay_on_the_host),
         cmocka_unit_test(a_batch_is_cut_for_all),
         cmocka_unit_test(a_step_takes_a_batch_of_no_rows),
+        cmocka_unit_test(training_on_no_rows_changes_nothing),
         cmocka_unit_test(one_replica_gets_all_as_it_is),
         cmocka_unit_test(what_has_no_rows_wants_a_batch),
         cmocka_unit_test(rows_of_an_array),

@@ -342,6 +342,34 @@ static void results_are_per_replica_and_on_their_devices(void **state)
     (void)state;
 }
 
+static void sum_of_ids(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "sum", ch_all_reduce(CH_SUM, ch_step_replica_id(s)));
+}
+
+/* B15, 4.4.6, 4.4.7 */
+static void what_replicas_add_up_is_on_their_devices(void **state)
+{
+    ch_strategy *st = NULL;
+    ch_function *f = t_function(sum_of_ids, NULL);
+    ch_tuple    *out = NULL;
+
+    t_ok(ch_strategy_mirrored(
+        &(ch_mirrored_options){.n_devices = 2, .device = (const char *[]){"gpu:0", "gpu:1"}},
+        &st));
+    t_ok(ch_strategy_run(st, f, NULL, &out));
+    assert_int_equal(ch_value_count(ch_tuple_at(out, 0)), 2);
+    for (int r = 0; r < 2; r++) {
+        t_is(ch_value_at(ch_tuple_at(out, 0), r), CH_I32, ch_shape_scalar(), N(1));
+        t_on(ch_value_at(ch_tuple_at(out, 0), r), r == 0 ? "GPU:0" : "GPU:1");
+    }
+    ch_tuple_unref(out);
+    ch_function_unref(f);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
 /* 2.1.6 */
 static void values_of_one_specification_are_one_to_a_step(void **state)
 {
@@ -447,6 +475,7 @@ int main(void)
         cmocka_unit_test(local_results_are_as_many_as_replicas),
         cmocka_unit_test(both_work_anywhere),
         cmocka_unit_test(results_are_per_replica_and_on_their_devices),
+        cmocka_unit_test(what_replicas_add_up_is_on_their_devices),
         cmocka_unit_test(values_of_one_specification_are_one_to_a_step),
         cmocka_unit_test(a_mirrored_value_is_the_nearest),
         cmocka_unit_test(results_of_one_replica_are_plain),
