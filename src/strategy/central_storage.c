@@ -84,6 +84,7 @@ ch_status ch_strategy_central_storage(const ch_central_storage_options *opt, ch_
         return rc;
     }
     (*out)->isolates_state = true;
+    (*out)->traits.between_graph = true;
     (*out)->n_parameter = 1;
     (*out)->parameter = &c->parameter;
     return CH_OK;
