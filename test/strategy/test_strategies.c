@@ -1,0 +1,521 @@
+/* test/strategy/test_strategies.c -- each strategy: its devices, its properties, its calls; and
+ * one that is written here.
+ *
+ * Numbers at tests are those of the statements they show.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "help.h"
+#include "tensor/device.h"
+
+#define LOCAL "/job:localhost/replica:0/task:0/device:"
+
+static void devices_are(const char *spec)
+{
+    ch__devices_reset();
+    t_ok(ch_devices_configure(&(ch_devices_options){.spec = spec, .threads = 1}));
+}
+
+static int reset(void **state)
+{
+    (void)state;
+    ch__devices_reset();
+    return 0;
+}
+
+/* The names of n devices, without what they have in common: "GPU:0 GPU:1". */
+static const char *names(int n, ch_device *const *device)
+{
+    static char text[200];
+    int         at = 0;
+
+    text[0] = '\0';
+    for (int i = 0; i < n; i++)
+        at += snprintf(text + at, sizeof(text) - (size_t)at, "%s%s", i > 0 ? " " : "",
+                       ch_device_name(device[i]) + strlen(LOCAL));
+    return text;
+}
+
+/* Where replicas and variables of a strategy are. */
+static void is_on(ch_strategy *st, const char *workers, const char *parameters)
+{
+    ch_device *const *device = NULL;
+    int               n = 0;
+
+    t_ok(ch_strategy_worker_devices(st, &n, &device));
+    assert_int_equal(n, ch_strategy_local_replicas(st));
+    assert_string_equal(names(n, device), workers);
+    t_ok(ch_strategy_parameter_devices(st, &n, &device));
+    assert_string_equal(names(n, device), parameters);
+}
+
+/* A variable of a strategy is there; ends it. */
+static void var_is_on(ch_var *v, const char *where)
+{
+    ch_device *device[4];
+    ch_value  *copies = NULL;
+    int        n;
+
+    t_ok(ch_var_copies(v, &copies));
+    n = ch_value_count(copies);
+    for (int i = 0; i < n; i++)
+        device[i] = ch_tensor_device(ch_value_at(copies, i));
+    assert_string_equal(names(n, device), where);
+    ch_value_unref(copies);
+    ch_var_unref(v);
+}
+
+static ch_var *new_var(ch_strategy *st, const char *name)
+{
+    ch_var *v = NULL;
+
+    t_ok(ch_var_new(st, &(ch_var_spec){.name = name}, &v));
+    return v;
+}
+
+/* ---- devices ---- */
+
+static void mirrored_takes_accelerators_before_cores(void **state) /* 6.5.1 */
+{
+    static const char *const row[][2] = {{"CPU=2", "CPU:0 CPU:1"},
+                                         {"CPU=2,GPU=3", "GPU:0 GPU:1 GPU:2"},
+                                         {"GPU=3,TPU=2", "TPU:0 TPU:1"}};
+
+    for (int i = 0; i < 3; i++) {
+        ch_strategy *st = NULL;
+
+        devices_are(row[i][0]);
+        t_ok(ch_strategy_mirrored(NULL, &st));
+        is_on(st, row[i][1], row[i][1]);
+        var_is_on(new_var(st, "v"), row[i][1]);
+        ch_strategy_unref(st);
+    }
+    (void)state;
+}
+
+static void a_device_has_one_replica(void **state) /* 6.5.2 6.4.4 */
+{
+    static const char *const twice[] = {"/gpu:1", "/device:GPU:1"};
+    static const char *const none[] = {"/gpu:7"};
+    ch_strategy             *st = NULL;
+
+    devices_are("GPU=2");
+    t_refused(
+        ch_strategy_mirrored(&(ch_mirrored_options){.n_devices = 2, .device = twice}, &st),
+        CH_INVALID_ARGUMENT, "GPU:1", "twice");
+    t_refused(ch_strategy_central_storage(
+                  &(ch_central_storage_options){.n_compute = 2, .compute = twice}, &st),
+              CH_INVALID_ARGUMENT, "GPU:1", "twice");
+    t_refused(ch_strategy_mirrored(&(ch_mirrored_options){.n_devices = 1, .device = none}, &st),
+              CH_INVALID_ARGUMENT, "GPU:7", "GPU:1");
+    t_refused(ch_strategy_mirrored(&(ch_mirrored_options){.n_devices = -1}, &st),
+              CH_INVALID_ARGUMENT, "-1", "mirrored");
+    t_refused(ch_strategy_mirrored(&(ch_mirrored_options){.n_devices = 2}, &st),
+              CH_INVALID_ARGUMENT, "without", "mirrored");
+    assert_null(st);
+    (void)state;
+}
+
+/* 6.4.1 6.4.2 6.4.5 */
+static void central_storage_keeps_variables_with_the_one_device_or_the_host(void **state)
+{
+    static const char *const row[][3] = {{"CPU=2", "CPU:0", "CPU:0"},
+                                         {"GPU=1", "GPU:0", "GPU:0"},
+                                         {"GPU=2", "GPU:0 GPU:1", "CPU:0"}};
+    static const char *const compute[] = {"gpu:1", "/task:0/gpu:0"};
+    ch_strategy             *st = NULL;
+
+    for (int i = 0; i < 3; i++) {
+        devices_are(row[i][0]);
+        t_ok(ch_strategy_central_storage(NULL, &st));
+        is_on(st, row[i][1], row[i][2]);
+        var_is_on(new_var(st, "v"), row[i][2]);
+        ch_strategy_unref(st);
+    }
+    t_ok(ch_strategy_central_storage(&(ch_central_storage_options){.n_compute = 2,
+                                                                   .compute = compute,
+                                                                   .parameter = "/gpu:1"},
+                                     &st));
+    is_on(st, "GPU:1 GPU:0", "GPU:1");
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void one_device_is_said(void **state) /* 6.3.2 */
+{
+    ch_strategy *st = NULL;
+
+    devices_are("GPU=2");
+    t_refused(ch_strategy_one_device(NULL, &st), CH_INVALID_ARGUMENT, "the device", "NULL");
+    t_refused(ch_strategy_one_device("/gpu:2", &st), CH_INVALID_ARGUMENT, "GPU:2", "GPU:1");
+    t_ok(ch_strategy_one_device("/gpu:0", &st));
+    is_on(st, "GPU:0", "GPU:0");
+    ch_strategy_unref(st);
+    t_ok(ch_device_enter(ch_device_at(2)));
+    t_ok(ch_strategy_one_device("/task:0", &st)); /* the device entered is the rest of it */
+    ch_device_leave();
+    is_on(st, "GPU:1", "GPU:1");
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void an_entered_device_is_not_where_variables_go(void **state) /* 6.4.3 */
+{
+    ch_strategy *st[3] = {NULL};
+
+    devices_are("GPU=2");
+    t_ok(ch_strategy_one_device("/gpu:0", &st[0]));
+    t_ok(ch_strategy_mirrored(NULL, &st[1]));
+    t_ok(ch_strategy_central_storage(NULL, &st[2]));
+    t_ok(ch_device_enter(ch_device_at(2)));
+    var_is_on(new_var(st[0], "v"), "GPU:0");
+    var_is_on(new_var(st[1], "v"), "GPU:0 GPU:1");
+    var_is_on(new_var(st[2], "v"), "CPU:0");
+    var_is_on(new_var(NULL, "v"), "GPU:1"); /* but for Default's */
+    ch_device_leave();
+    for (int i = 0; i < 3; i++)
+        ch_strategy_unref(st[i]);
+    (void)state;
+}
+
+/* ---- side by side ---- */
+
+static void nothing(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "id", ch_step_replica_id(s));
+}
+
+typedef struct row {
+    const char *name, *workers, *parameters; /* NULL: it has none */
+    int         replicas;
+    bool        isolates, between_graph;
+} row;
+
+static void is_as(ch_strategy *st, const row *want)
+{
+    ch_strategy_traits t = ch_strategy_traits_of(st);
+    ch_session_config  in = {.device_filter = "/job:x"}, out = {0};
+    ch_function       *f = t_function(nothing, NULL);
+    ch_tuple          *results = NULL;
+
+    assert_string_equal(ch_strategy_name(st), want->name);
+    assert_int_equal(ch_strategy_replicas(st), want->replicas);
+    assert_int_equal(ch_strategy_local_replicas(st), want->replicas);
+    assert_true(t.should_init && t.should_checkpoint && t.should_save_summary);
+    assert_false(t.is_multi_worker || t.requires_static_shapes);
+    assert_int_equal(t.between_graph, want->between_graph);
+    ch_strategy_configure(st, &in, &out);
+    assert_int_equal(out.isolate_session_state, want->isolates);
+    assert_string_equal(out.device_filter, "/job:x");
+    assert_string_equal(out.collective_group_leader, "");
+    t_ok(ch_strategy_run(st, f, NULL, &results));
+    assert_int_equal(ch_value_kind_of(ch_tuple_at(results, 0)),
+                     want->replicas > 1 ? CH_PER_REPLICA : CH_PLAIN);
+    if (want->workers != NULL)
+        is_on(st, want->workers, want->parameters);
+    ch_tuple_unref(results);
+    ch_function_unref(f);
+}
+
+/* What goes with variables b and a goes with a, wherever that is. */
+static void non_slots_go_with_the_first(ch_strategy *st)
+{
+    ch_var        *v[] = {new_var(st, "b"), new_var(st, "a"), new_var(st, "c")};
+    ch_destination where = {0};
+
+    t_ok(ch_strategy_non_slot_devices(st, 3, v, &where));
+    assert_ptr_equal(where.var, v[1]);
+    assert_null(where.device);
+    for (int i = 0; i < 3; i++)
+        ch_var_unref(v[i]);
+}
+
+static void strategies_side_by_side(void **state) /* 6.2 6.7.5 1.5.4 */
+{
+    static const char *const gpu[] = {"/gpu:1"};
+    static const row         want[] = {{"Default", NULL, NULL, 1, false, false},
+                                       {"OneDevice", "GPU:1", "GPU:1", 1, false, false},
+                                       {"Mirrored", "GPU:1", "GPU:1", 1, true, false},
+                                       {"Mirrored", "GPU:0 GPU:1", "GPU:0 GPU:1", 2, true, false},
+                                       {"CentralStorage", "GPU:1", "GPU:1", 1, true, true},
+                                       {"CentralStorage", "GPU:0 GPU:1", "CPU:0", 2, true, true}};
+    ch_strategy             *st[6] = {NULL};
+
+    devices_are("GPU=2");
+    t_ok(ch_strategy_one_device("/gpu:1", &st[1]));
+    t_ok(ch_strategy_mirrored(&(ch_mirrored_options){.n_devices = 1, .device = gpu}, &st[2]));
+    t_ok(ch_strategy_mirrored(NULL, &st[3]));
+    t_ok(ch_strategy_central_storage(
+        &(ch_central_storage_options){.n_compute = 1, .compute = gpu}, &st[4]));
+    t_ok(ch_strategy_central_storage(NULL, &st[5]));
+    for (int i = 0; i < 6; i++) {
+        is_as(st[i], &want[i]);
+        non_slots_go_with_the_first(st[i]);
+        ch_strategy_unref(st[i]);
+    }
+    (void)state;
+}
+
+static void default_has_no_devices_of_its_own(void **state) /* 1.5.3 1.5.4 1.5.5 */
+{
+    ch_strategy      *none = ch_strategy_current();
+    ch_device *const *device = NULL;
+    ch_tensor        *one = NULL;
+    ch_value         *out = NULL;
+    ch_var           *v = new_var(NULL, "v");
+    int               n = 0;
+
+    t_refused(ch_strategy_worker_devices(NULL, &n, &device), CH_FAILED_PRECONDITION, "worker",
+              "unsupported by the Default");
+    t_refused(ch_strategy_parameter_devices(none, &n, &device), CH_FAILED_PRECONDITION,
+              "parameter", "unsupported by the Default");
+    one = t_f32(ch_shape_scalar(), NULL);
+    t_refused(ch_strategy_broadcast_to(none, one, &(ch_destination){.device = "/cpu:0"}, &out),
+              CH_UNIMPLEMENTED, "Default", "ch_tensor_to");
+    assert_ptr_equal(ch_var_strategy(v), none);
+    assert_int_equal(ch_strategy_replicas(none), 1);
+    ch_tensor_unref(one);
+    ch_var_unref(v);
+    (void)state;
+}
+
+/* ---- one device ---- */
+
+static void twice(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "y", ch_mul(ch_step_in(s, 0), ch_number(s, 2)));
+    ch_step_out(s, "id", ch_step_replica_id(s));
+}
+
+static void all_of_a_step_is_on_the_one_device(void **state) /* 6.3.1 6.3.3 */
+{
+    ch_strategy *st = NULL;
+    ch_function *f = t_function(twice, NULL);
+    float        sum = 0;
+
+    devices_are("GPU=2");
+    t_ok(ch_strategy_one_device("/gpu:0", &st));
+    var_is_on(new_var(st, "v"), "GPU:0");
+    for (int i = 0; i < 10; i++) {
+        ch_tuple *in = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){i})});
+        ch_tuple *out = NULL;
+
+        t_ok(ch_strategy_run(st, f, in, &out));
+        sum += t_floats(out, 0, 0)[0];
+        assert_int_equal(
+            *(const int32_t *)ch_tensor_data(ch_value_at(ch_tuple_get(out, "id"), 0)), 0);
+        assert_ptr_equal(ch_tensor_device(ch_value_at(ch_tuple_at(out, 0), 0)),
+                         ch_device_at(1));
+        ch_tuple_unref(in);
+        ch_tuple_unref(out);
+    }
+    assert_true(sum == 90);
+    ch_function_unref(f);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* ---- where variables go, and what is done there ---- */
+
+typedef struct adding {
+    ch_var *v;
+    ch_node *(*assign)(ch_step *s, ch_var *v, ch_node *value);
+} adding;
+
+static void change(ch_step *s, void *arg)
+{
+    adding *a = arg;
+
+    ch_step_out(s, "now", a->assign(s, a->v, ch_step_in(s, 0)));
+}
+
+static void update_and_colocate_under_one_device(void **state) /* 6.3.5 */
+{
+    ch_strategy *st = NULL;
+    adding       a = {NULL, ch_var_assign_add};
+    ch_function *f = t_function(change, &a);
+    ch_tuple    *in, *out = NULL;
+
+    devices_are("GPU=2");
+    in = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){3})});
+    t_ok(ch_strategy_one_device("/gpu:1", &st));
+    a.v = new_var(st, "v");
+    t_ok(ch_strategy_update(st, a.v, f, in, NULL));
+    t_ok(ch_strategy_update(st, a.v, f, in, &out));
+    assert_true(t_floats(out, 0, 0)[0] == 6 && t_copy_of(a.v, 0, 0) == 6);
+    t_ok(ch_strategy_enter(st));
+    t_ok(ch_colocate_enter(st, a.v));
+    var_is_on(new_var(NULL, "w"), "GPU:1");
+    ch_colocate_leave();
+    ch_strategy_leave();
+    ch_tuple_unref(in);
+    ch_tuple_unref(out);
+    var_is_on(a.v, "GPU:1");
+    ch_function_unref(f);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* Adds the number of the copy and 1 to what is given. */
+static void count_copies(ch_step *s, void *arg)
+{
+    ch_node *id = ch_cast(ch_step_replica_id(s), CH_F32);
+
+    (void)arg;
+    ch_step_out(s, "which", ch_add(ch_step_in(s, 0), ch_add(id, ch_number(s, 1))));
+}
+
+/* 6.5.9 6.4.7: on each device of the copies, so once where replicas share one. */
+static void what_is_no_slot_is_updated_where_it_belongs(void **state)
+{
+    ch_strategy *st[2] = {NULL};
+    ch_tuple    *in;
+    ch_function *f = t_function(count_copies, NULL);
+
+    devices_are("GPU=2");
+    in = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){10})});
+    t_ok(ch_strategy_mirrored(NULL, &st[0]));
+    t_ok(ch_strategy_central_storage(NULL, &st[1]));
+    for (int i = 0; i < 2; i++) {
+        ch_var        *v = new_var(st[i], "v");
+        ch_destination where = {0};
+        ch_tuple      *out = NULL;
+
+        t_ok(ch_strategy_non_slot_devices(st[i], 1, &v, &where));
+        t_ok(ch_strategy_update_non_slot(st[i], &where, f, in, &out));
+        assert_int_equal(ch_value_count(ch_tuple_at(out, 0)), i == 0 ? 2 : 1);
+        for (int k = 0; k < (i == 0 ? 2 : 1); k++)
+            assert_true(t_floats(out, 0, k)[0] == (float)(11 + k));
+        assert_ptr_equal(ch_tensor_device(ch_value_at(ch_tuple_at(out, 0), 0)),
+                         ch_device_at(i == 0 ? 1 : 0));
+        ch_tuple_unref(out);
+        t_refused(ch_strategy_update_non_slot(st[i], &(ch_destination){0}, f, in, &out),
+                  CH_INVALID_ARGUMENT, "neither a variable nor a device", "update_non_slot");
+        t_ok(ch_strategy_update_non_slot(st[i], &(ch_destination){.device = "/gpu:1"}, f, in,
+                                         &out));
+        assert_ptr_equal(ch_tensor_device(ch_value_at(ch_tuple_at(out, 0), 0)),
+                         ch_device_at(2));
+        ch_tuple_unref(out);
+        ch_var_unref(v);
+        ch_strategy_unref(st[i]);
+    }
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    (void)state;
+}
+
+/* ---- one of our own ---- */
+
+typedef struct alternating {
+    ch_device *device[2];
+    int        next, n_copies;
+    bool       is_closed;
+} alternating;
+
+static ch_device *const *own_devices(void *self)
+{
+    return ((alternating *)self)->device;
+}
+
+static int own_place(void *self, const ch_var_spec *spec, ch_device **out)
+{
+    alternating *a = self;
+
+    (void)spec;
+    *out = a->device[a->next++ % 2];
+    return a->n_copies;
+}
+
+static void own_close(void *self)
+{
+    ((alternating *)self)->is_closed = true;
+}
+
+static const ch_strategy_ops own_ops = {"Alternating", own_devices, own_place, own_close};
+
+static ch_strategy *new_own(alternating *a)
+{
+    ch_strategy *st = NULL;
+
+    devices_are("CPU=2");
+    *a = (alternating){{ch_device_at(0), ch_device_at(1)}, 0, 1, false};
+    t_ok(ch_strategy_new(&own_ops, a, &(ch_strategy_parts){.n_replicas = 2}, &st));
+    return st;
+}
+
+static void new_variables_go_where_another_is(void **state) /* 3.1.10 3.1.16 6.4.3 */
+{
+    alternating  a;
+    ch_strategy *st = new_own(&a), *other = NULL;
+    ch_var      *first = new_var(st, "first"), *foreign;
+
+    t_ok(ch_strategy_mirrored(NULL, &other));
+    foreign = new_var(other, "foreign");
+    assert_ptr_equal(ch_var_strategy(first), st);
+    assert_ptr_equal(ch_var_strategy(foreign), other);
+    t_ok(ch_strategy_enter(st));
+    var_is_on(new_var(st, "second"), "CPU:1");
+    t_ok(ch_colocate_enter(st, first));
+    t_ok(ch_device_enter(a.device[1]));
+    for (int i = 0; i < 3; i++)
+        var_is_on(new_var(st, "beside"), "CPU:0");
+    ch_device_leave();
+    t_refused(ch_colocate_enter(st, foreign), CH_INVALID_ARGUMENT, "another strategy",
+              "foreign");
+    ch_colocate_leave();
+    var_is_on(new_var(st, "third"), "CPU:0");
+    var_is_on(new_var(st, "fourth"), "CPU:1");
+    ch_strategy_leave();
+    var_is_on(first, "CPU:0");
+    ch_var_unref(foreign);
+    ch_strategy_unref(other);
+    ch_strategy_unref(st);
+    assert_true(a.is_closed);
+    (void)state;
+}
+
+static void a_strategy_that_makes_no_sense_is_refused(void **state)
+{
+    alternating     a;
+    ch_strategy_ops without = own_ops;
+    ch_strategy    *st = new_own(&a), *none = NULL;
+    ch_var         *v = NULL;
+
+    a.n_copies = 3; /* of which there is room for two */
+    t_refused(ch_var_new(st, &(ch_var_spec){.name = "v"}, &v), CH_INTERNAL, "3 copies",
+              "Alternating");
+    ch_strategy_unref(st);
+    without.place = NULL;
+    t_refused(ch_strategy_new(&without, &a, &(ch_strategy_parts){.n_replicas = 2}, &none),
+              CH_INVALID_ARGUMENT, "Alternating", "NULL");
+    t_refused(ch_strategy_new(&own_ops, &a, &(ch_strategy_parts){.n_replicas = 0}, &none),
+              CH_INVALID_ARGUMENT, "0 replicas", "Alternating");
+    t_refused(ch_strategy_new(&own_ops, &a, NULL, &none), CH_INVALID_ARGUMENT, "its parts",
+              "NULL");
+    t_refused(ch_strategy_new(NULL, &a, &(ch_strategy_parts){.n_replicas = 1}, &none),
+              CH_INVALID_ARGUMENT, "its functions", "NULL");
+    assert_null(none);
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(mirrored_takes_accelerators_before_cores, reset),
+        cmocka_unit_test_teardown(a_device_has_one_replica, reset),
+        cmocka_unit_test_teardown(
+            central_storage_keeps_variables_with_the_one_device_or_the_host, reset),
+        cmocka_unit_test_teardown(one_device_is_said, reset),
+        cmocka_unit_test_teardown(an_entered_device_is_not_where_variables_go, reset),
+        cmocka_unit_test_teardown(strategies_side_by_side, reset),
+        cmocka_unit_test_teardown(default_has_no_devices_of_its_own, reset),
+        cmocka_unit_test_teardown(all_of_a_step_is_on_the_one_device, reset),
+        cmocka_unit_test_teardown(update_and_colocate_under_one_device, reset),
+        cmocka_unit_test_teardown(what_is_no_slot_is_updated_where_it_belongs, reset),
+        cmocka_unit_test_teardown(new_variables_go_where_another_is, reset),
+        cmocka_unit_test_teardown(a_strategy_that_makes_no_sense_is_refused, reset),
+    };
+
+    return cmocka_run_group_tests_name("strategies", tests, NULL, NULL);
+}
