@@ -164,33 +164,66 @@ ch_node *ch_all_reduce(ch_reduce_op op, ch_node *x)
     return all_reduce_one(__builtin_return_address(0), op, x);
 }
 
-/* The dense ones among them together, as many as go. */
-static void all_reduce_dense(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
-                             ch_node **out)
-{
-    ch_node *in[TOGETHER], *y;
-    int      place[TOGETHER], m = 0;
+/* ---- several at once ---- */
 
-    for (int i = 0; i < n; i++) {
-        if (!ch__is_sparse(x[i])) {
-            in[m] = x[i];
-            place[m++] = i;
-        }
-        if (m == 0 || (m < TOGETHER && i < n - 1))
+/* Bytes of an array; 0 where a run says how large it is. */
+static int64_t bytes_of(const ch_node *x)
+{
+    int64_t bytes = (int64_t)ch_dtype_bytes(x->dtype);
+
+    for (int i = 0; i < x->dims.rank; i++)
+        bytes = x->dims.dim[i].sym == 0 ? bytes * x->dims.dim[i].n : 0;
+    return bytes;
+}
+
+/* What goes together: arrays, and their places in the list. */
+typedef struct pack {
+    int      n;
+    int64_t  bytes;
+    ch_node *in[TOGETHER];
+    int      place[TOGETHER];
+} pack;
+
+static void reduce_pack(const void *caller, ch_reduce_op op, pack *p, ch_node **out)
+{
+    ch_node *y = ch__node_at(caller, &ch__op_all_reduce, &(all_reduce_attrs){op}, p->n, p->in);
+
+    for (int i = 0; i < p->n; i++)
+        out[p->place[i]] = y != NULL ? ch__out(y, i) : NULL;
+    p->n = 0;
+    p->bytes = 0;
+}
+
+/* From the last to the first, as gradients are made. A pack is full when it has more than
+ * `bytes_per_pack`. */
+static void reduce_dense(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
+                         int64_t bytes_per_pack, ch_node **out)
+{
+    pack p = {0};
+
+    for (int i = n - 1; i >= 0; i--) {
+        if (x[i] == NULL || ch__is_sparse(x[i]))
             continue;
-        y = ch__node_at(caller, &ch__op_all_reduce, &(all_reduce_attrs){op}, m, in);
-        for (; m > 0; m--)
-            out[place[m - 1]] = y != NULL ? ch__out(y, m - 1) : NULL;
+        if (p.n == TOGETHER || (bytes_per_pack > 0 && p.bytes > bytes_per_pack))
+            reduce_pack(caller, op, &p, out);
+        p.in[p.n] = x[i];
+        p.place[p.n++] = i;
+        p.bytes += bytes_of(x[i]);
     }
+    if (p.n > 0)
+        reduce_pack(caller, op, &p, out);
+}
+
+void ch__all_reduce_packs(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
+                          int64_t bytes_per_pack, ch_node **out)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = x[i] == NULL || ch__is_sparse(x[i]) ? all_reduce_one(caller, op, x[i]) : NULL;
+    reduce_dense(caller, op, n, x, bytes_per_pack, out);
 }
 
 void ch_all_reduce_all(ch_reduce_op op, int n, ch_node *const *x, ch_node **out)
 {
-    const void *caller = __builtin_return_address(0);
-
-    if (n <= 0 || x == NULL || out == NULL)
-        return;
-    for (int i = 0; i < n; i++)
-        out[i] = ch__is_sparse(x[i]) ? all_reduce_one(caller, op, x[i]) : NULL;
-    all_reduce_dense(caller, op, n, x, out);
+    if (n > 0 && x != NULL && out != NULL)
+        ch__all_reduce_packs(__builtin_return_address(0), op, n, x, 0, out);
 }

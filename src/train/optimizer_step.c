@@ -10,7 +10,7 @@
 
 #include "base/log.h"
 #include "cohort/ops.h"
-#include "cohort/replica.h"
+#include "collective/collective.h"
 #include "graph/step.h"
 #include "ops/box.h"
 #include "ops/lookup.h"
@@ -98,12 +98,11 @@ static ch_node *densify(recording *r, const ch_var *v, ch_node *d)
     return ch__dense(d);
 }
 
-/* Summed over the replicas, looked at if it must be finite, and in f32 or f64. */
+/* One that was summed over the replicas: looked at if it must be finite, and in f32 or f64. */
 static void take_gradient(recording *r, gradient *g, ch_node *d)
 {
     char message[300];
 
-    d = ch_all_reduce(CH_SUM, d);
     if (ch__is_sparse(d) && !r->o->rule->is_sparse)
         d = densify(r, g->var, d);
     if (d == NULL)
@@ -361,6 +360,11 @@ static ch_status check_gradients(const ch_optimizer *o, int n, ch_var *const *va
     return CH_OK;
 }
 
+static int64_t bytes_per_pack(const ch_step *s)
+{
+    return ((const ch_strategy *)s->owner)->communication.bytes_per_pack;
+}
+
 /* Gradients are the loss scale times what they should be. */
 static void apply_all(recording *r, ch_var *const *var, ch_node *const *d)
 {
@@ -377,9 +381,10 @@ static void apply_all(recording *r, ch_var *const *var, ch_node *const *d)
         r->iterations = read_own(r, CH_OPT_ITERATIONS);
         r->divisor = loss_scale_of(r);
         r->list = ch__opt_list(r->o, n, var);
+        ch__all_reduce_packs(NULL, CH_SUM, n, d, bytes_per_pack(r->s), r->value);
         for (int i = 0; i < n; i++) {
             r->g[i].var = var[i];
-            take_gradient(r, &r->g[i], d[i]);
+            take_gradient(r, &r->g[i], r->value[i]);
         }
         if (ch_step_status(r->s) == CH_OK)
             record_updates(r);
