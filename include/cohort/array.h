@@ -96,11 +96,19 @@ typedef struct ch_bag_options {
  * without ids is zeros. */
 CH_API ch_node *ch_embedding_bag(ch_node *table, ch_node *ids, ch_node *row_splits,
                                  const ch_bag_options *opt);
-/* x with rows[i] added to row ids[i], or put in its place: x (n, ...), ids (k), rows (k, ...).
- * Duplicate ids add up in order; of rows to be put, the last wins. For a variable, use
- * ch_var_scatter_add and ch_var_scatter_update (cohort/var.h). */
+/* x with rows[i] added to row ids[i], taken from it, or put in its place: x (n, ...), ids (k),
+ * rows (k, ...). Duplicate ids add up in order; of rows to be put, the last wins. For a
+ * variable, use ch_var_scatter_add and ch_var_scatter_update (cohort/var.h). */
 CH_API ch_node *ch_scatter_add(ch_node *x, ch_node *ids, ch_node *rows);
+CH_API ch_node *ch_scatter_sub(ch_node *x, ch_node *ids, ch_node *rows);
 CH_API ch_node *ch_scatter_update(ch_node *x, ch_node *ids, ch_node *rows);
+/* x with row ids[i] multiplied by rows[i], divided by it, or the smaller or larger of both, one
+ * after another where ids are duplicate. Division of integers drops the fraction, and by zero
+ * gives 0; of min and max, NaN wins. These have no gradient: it is an error to ask for it. */
+CH_API ch_node *ch_scatter_mul(ch_node *x, ch_node *ids, ch_node *rows);
+CH_API ch_node *ch_scatter_div(ch_node *x, ch_node *ids, ch_node *rows);
+CH_API ch_node *ch_scatter_min(ch_node *x, ch_node *ids, ch_node *rows);
+CH_API ch_node *ch_scatter_max(ch_node *x, ch_node *ids, ch_node *rows);
 /* The ids themselves, once it is known that all are in [0, limit). */
 CH_API ch_node *ch_check_ids(ch_node *ids, int64_t limit);
 /* Zeros of (n_rows, ...) with rows[i] added to row ids[i]: ids (n), rows (n, ...). As a

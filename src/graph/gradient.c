@@ -70,9 +70,10 @@ static void pass_back(backward *b, const ch_node *call)
     if (call->op->grad == NULL) {
         ch__step_take(b->s,
                       ch__fail(CH_UNIMPLEMENTED,
-                               "gradient: %s has none; ch_stop_gradient before "
+                               "gradient: %s%s%s has none; ch_stop_gradient before "
                                "it if it is to be treated as a constant",
-                               call->op->name),
+                               call->op->name, call->called != NULL ? " of " : "",
+                               call->called != NULL ? call->called : ""),
                       call->caller);
         return;
     }

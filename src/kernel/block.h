@@ -4,9 +4,10 @@
  * a fused chain of ops (ops/fused.c) call the same one, so both give the same bits.
  *
  * What they do at the edges:
- *   - Integers wrap around. Division by zero (floordiv, mod) gives 0 and does not trap; the
+ *   - Integers wrap around. Division by zero (div, floordiv, mod) gives 0 and does not trap; the
  *     smallest number divided by -1 is itself.
- *   - floordiv and mod round toward minus infinity, of floats as numpy does.
+ *   - div of integers drops the fraction; floordiv and mod round toward minus infinity, of
+ *     floats as numpy does.
  *   - minimum and maximum are NaN if either side is.
  *   - float to integer drops the fraction; what is out of range goes to the nearer end, NaN to
  * 0. Integer to integer wraps.
@@ -36,8 +37,8 @@ typedef void (*ch_repeat_fn)(int64_t n, int64_t times, const void *from, int64_t
 /* clang-format off */
 /* All of ARITH but bool: f32 f64 i8 i32 i64 u8. */
 #define CH_BLOCKS_UNARY(X)  X(neg) X(abs) X(sign) X(square) X(relu)
-#define CH_BLOCKS_BINARY(X) X(add) X(sub) X(mul) X(floordiv) X(mod) X(minimum) X(maximum) \
-                            X(relu_mask)
+#define CH_BLOCKS_BINARY(X) X(add) X(sub) X(mul) X(div) X(floordiv) X(mod) X(minimum) \
+                            X(maximum) X(relu_mask)
 /* param: least and most. */
 #define CH_BLOCKS_PARAM(X) X(clip)
 
@@ -46,7 +47,7 @@ typedef void (*ch_repeat_fn)(int64_t n, int64_t times, const void *from, int64_t
     X(sqrt) X(rsqrt) X(exp) X(expm1) X(log) X(log1p) X(tanh) X(sigmoid) X(erf)                \
     X(floor) X(ceil) X(round) X(gelu) X(gelu_tanh) X(silu) X(softplus)
 #define CH_BLOCKS_FLOAT_WAVE(X)   X(sin) X(cos)
-#define CH_BLOCKS_FLOAT_BINARY(X) X(div) X(pow)
+#define CH_BLOCKS_FLOAT_BINARY(X) X(pow)
 /* param: alpha. */
 #define CH_BLOCKS_FLOAT_PARAM(X) X(leaky_relu) X(elu)
 

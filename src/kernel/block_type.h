@@ -182,6 +182,10 @@ CH_SIMD_INLINE T NAME(maximum_of)(T a, T b)
 {
     return a > b || a != a ? a : b;
 }
+CH_SIMD_INLINE T NAME(div_of)(T a, T b)
+{
+    return a / b;
+}
 
 /* The remainder has the divisor's sign. */
 CH_SIMD_INLINE T NAME(mod_of)(T a, T b)
@@ -232,16 +236,19 @@ CH_SIMD_INLINE T NAME(maximum_of)(T a, T b)
 {
     return a > b ? a : b;
 }
-CH_SIMD_INLINE T NAME(floordiv_of)(T a, T b)
+CH_SIMD_INLINE T NAME(div_of)(T a, T b)
 {
-    T q;
-
     if (b == 0)
         return 0;
     if (IS_SIGNED && b == (T)-1) /* the smallest number over -1 does not fit, and traps */
         return (T)(0 - (U)a);
-    q = (T)(a / b);
-    return (T)(q - (a % b != 0 && NAME(is_negative)(a) != NAME(is_negative)(b)));
+    return (T)(a / b);
+}
+CH_SIMD_INLINE T NAME(floordiv_of)(T a, T b)
+{
+    if (b == 0 || (IS_SIGNED && b == (T)-1))
+        return NAME(div_of)(a, b);
+    return (T)(a / b - (a % b != 0 && NAME(is_negative)(a) != NAME(is_negative)(b)));
 }
 CH_SIMD_INLINE T NAME(mod_of)(T a, T b)
 {
@@ -287,10 +294,6 @@ static void NAME(clip)(int64_t n, const void *const *in, void *out, const double
 
 /* ---- floats ---- */
 
-CH_SIMD_INLINE T NAME(div_of)(T a, T b)
-{
-    return a / b;
-}
 CH_SIMD_INLINE T NAME(sqrt_of)(T x)
 {
     return LIBM(sqrt)(x);

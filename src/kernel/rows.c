@@ -168,34 +168,32 @@ const uint32_t *ch__scatter_owned(const ch_scatter *s, const void *scratch, int 
     return order + begin[tile];
 }
 
-/* ---- adding rows ---- */
+/* ---- folding rows ---- */
 
 #define ROOM 512 /* elements of 16 bits that are widened at a time */
 
-/* to += from, or to -= from; both of a dtype that blocks compute in. */
-static void add_row(const ch_scatter *s, const void *from, void *to)
+/* to = fold(to, from): to + from, for one. Both are of a dtype that blocks compute in. */
+static void fold_row(const ch_scatter *s, const void *from, void *to)
 {
-    ch_block_code code = s->negative ? CH_BLOCK_sub : CH_BLOCK_add;
-
-    ch__blocks()->fn[code][s->dtype](s->width, (const void *[]){to, from}, to, NULL);
+    ch__blocks()->fn[s->fold][s->dtype](s->width, (const void *[]){to, from}, to, NULL);
 }
 
 /* The same of 16-bit floats, into f32 or rounded again. */
-static void add_half_row(const ch_scatter *s, const uint16_t *from, void *to)
+static void fold_half_row(const ch_scatter *s, const uint16_t *from, void *to)
 {
     const ch_block_table *b = ch__blocks();
-    ch_block_fn           add = b->fn[s->negative ? CH_BLOCK_sub : CH_BLOCK_add][CH_F32];
+    ch_block_fn           fold = b->fn[s->fold][CH_F32];
 
     for (int64_t i = 0; i < s->width; i += ROOM) {
         int64_t   n = s->width - i < ROOM ? s->width - i : ROOM;
         float     x[ROOM], y[ROOM];
         uint16_t *half = (uint16_t *)to + i;
-        float    *sum = s->wide ? (float *)to + i : y;
+        float    *into = s->wide ? (float *)to + i : y;
 
         b->widen[s->dtype](n, (const void *[]){from + i}, x, NULL);
         if (!s->wide)
             b->widen[s->dtype](n, (const void *[]){half}, y, NULL);
-        add(n, (const void *[]){sum, x}, sum, NULL);
+        fold(n, (const void *[]){into, x}, into, NULL);
         if (!s->wide)
             b->narrow[s->dtype](n, (const void *[]){y}, half, NULL);
     }
@@ -216,9 +214,9 @@ static inline void write_row(const ch_scatter *s, const target *t, const char *r
     if (set)
         memcpy(to, row, (size_t)t->to);
     else if (ch__dtype_is_half(s->dtype))
-        add_half_row(s, (const uint16_t *)(const void *)row, to);
+        fold_half_row(s, (const uint16_t *)(const void *)row, to);
     else
-        add_row(s, row, to);
+        fold_row(s, row, to);
 }
 
 static inline void write_all(const ch_scatter *s, ch_ids ids, const char *rows, const target *t,
@@ -256,8 +254,8 @@ static target target_of(const ch_scatter *s, void *table)
     return (target){table, bytes, s->wide ? s->width * (int64_t)sizeof(float) : bytes};
 }
 
-void ch__scatter_add(const ch_scatter *s, ch_ids ids, const void *rows, void *table, int tile,
-                     const void *scratch)
+void ch__scatter_fold(const ch_scatter *s, ch_ids ids, const void *rows, void *table, int tile,
+                      const void *scratch)
 {
     target t = target_of(s, table);
 

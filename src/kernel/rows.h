@@ -5,7 +5,7 @@
  * so that -1 can stand for no row at all.
  *
  * Threads own rows, not positions: a row is written by one tile alone, in order of position. So
- * duplicates add up in the same order, and the last one wins, for any number of threads.
+ * duplicates are folded in the same order, and the last one wins, for any number of threads.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KERNEL_ROWS_H
@@ -14,6 +14,7 @@
 #include <stdbool.h>
 
 #include "cohort/shape.h"
+#include "kernel/block.h"
 
 typedef struct ch_ids {
     const void *at;
@@ -40,11 +41,11 @@ void ch__rows_gather(ch_ids ids, int64_t from, int64_t to, const void *table, in
 /* Writing into a table. A few tiles divide its rows; before they write, positions are sorted by
  * who owns their row, in chunks, each of which any thread may do. */
 typedef struct ch_scatter {
-    ch_dtype dtype;                /* of the table */
-    bool     wide;                 /* the table is f32 while the rows are of a 16-bit dtype */
-    bool     negative;             /* rows are taken away instead of added */
-    int64_t  n_ids, n_rows, width; /* elements of a row */
-    int      tiles, chunks;        /* ch__scatter_cut sets them */
+    ch_dtype      dtype; /* of the table */
+    bool          wide;  /* the table is f32 while the rows are of a 16-bit dtype */
+    ch_block_code fold;  /* for ch__scatter_fold: add, sub, mul, div, minimum or maximum */
+    int64_t       n_ids, n_rows, width; /* elements of a row */
+    int           tiles, chunks;        /* ch__scatter_cut sets them */
 } ch_scatter;
 
 /* Cuts into at most so many tiles. */
@@ -56,9 +57,10 @@ void ch__scatter_sort(const ch_scatter *s, ch_ids ids, int chunk, void *scratch)
  * those who have another thing to do with rows. With one tile nothing is sorted: NULL. */
 const uint32_t *ch__scatter_owned(const ch_scatter *s, const void *scratch, int chunk, int tile,
                                   int64_t *n);
-/* What tile `tile` owns of table[ids[i]] += rows[i], and of table[ids[i]] = rows[i]. */
-void ch__scatter_add(const ch_scatter *s, ch_ids ids, const void *rows, void *table, int tile,
-                     const void *scratch);
+/* What tile `tile` owns of table[ids[i]] = fold(table[ids[i]], rows[i]), and of table[ids[i]] =
+ * rows[i]. */
+void ch__scatter_fold(const ch_scatter *s, ch_ids ids, const void *rows, void *table, int tile,
+                      const void *scratch);
 void ch__scatter_set(const ch_scatter *s, ch_ids ids, const void *rows, void *table, int tile,
                      const void *scratch);
 

@@ -1,6 +1,6 @@
-/* ops/index_scatter.c -- writing rows by ids: scatter_add, scatter_update.
+/* ops/index_scatter.c -- writing rows by ids: scatter_add, scatter_fold, scatter_update.
  *
- * Both are functions of x: the planner lets them write over it when nobody reads it any more.
+ * All are functions of x: the planner lets them write over it when nobody reads it any more.
  * So they must not fail, and the functions that record them have the ids checked before.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -12,15 +12,6 @@
 #include "ops/ops.h"
 
 enum { X, IDS, ROWS }; /* inputs */
-
-typedef struct scatter_attrs {
-    bool negative; /* rows are taken away instead of added */
-} scatter_attrs;
-
-static const ch_attr scatter_add_rows[] = {
-    CH_ATTR_BOOL(scatter_attrs, negative),
-    CH_ATTR_END,
-};
 
 static ch_status scatter_check(const ch_infer *c)
 {
@@ -41,24 +32,6 @@ static ch_status scatter_check(const ch_infer *c)
     return CH_OK;
 }
 
-static ch_status scatter_add_infer(ch_infer *c)
-{
-    ch_status rc = scatter_check(c);
-
-    if (rc == CH_OK)
-        rc = ch__infer_adds(c, X);
-    return rc != CH_OK ? rc : ch__infer_like(c, 0, X);
-}
-
-static ch_status scatter_update_infer(ch_infer *c)
-{
-    ch_status rc = scatter_check(c);
-
-    if (rc == CH_OK)
-        rc = ch__infer_no_strings(c);
-    return rc != CH_OK ? rc : ch__infer_like(c, 0, X);
-}
-
 typedef struct scatter_state {
     ch_scatter scatter;
     bool       wide_ids;
@@ -68,17 +41,16 @@ typedef struct scatter_state {
 
 /* Phases: x copied, unless it is written over, and ids sorted by who owns their rows; then the
  * rows. */
-static ch_status scatter_prepare(const ch_node *n, ch_prep *p)
+static ch_status scatter_prepare(const ch_node *n, ch_prep *p, ch_block_code fold)
 {
-    const scatter_attrs *a = ch__attrs(n);
-    scatter_state       *s = ch__prep_state(p, sizeof(*s));
-    ch_scatter          *k;
+    scatter_state *s = ch__prep_state(p, sizeof(*s));
+    ch_scatter    *k;
 
     if (s == NULL)
         return ch__fail_memory(n->op->name);
     k = &s->scatter;
     k->dtype = n->dtype;
-    k->negative = a != NULL && a->negative;
+    k->fold = fold;
     k->n_ids = n->in[IDS]->dims.dim[0].n;
     k->n_rows = n->dims.dim[0].n;
     k->width = k->n_rows > 0 ? ch__count(n) / k->n_rows : 0;
@@ -107,27 +79,15 @@ static void prepare_rows(const ch_call *c, const scatter_state *s, int tile)
     }
 }
 
-static ch_status scatter_add_run(const ch_call *c, ch_piece t)
+static ch_status fold_run(const ch_call *c, ch_piece t)
 {
     const scatter_state *s = c->state;
 
     if (t.phase == 0)
         prepare_rows(c, s, t.index);
     else
-        ch__scatter_add(&s->scatter, (ch_ids){c->in[IDS], s->wide_ids}, c->in[ROWS], c->out[0],
-                        t.index, c->scratch);
-    return CH_OK;
-}
-
-static ch_status scatter_update_run(const ch_call *c, ch_piece t)
-{
-    const scatter_state *s = c->state;
-
-    if (t.phase == 0)
-        prepare_rows(c, s, t.index);
-    else
-        ch__scatter_set(&s->scatter, (ch_ids){c->in[IDS], s->wide_ids}, c->in[ROWS], c->out[0],
-                        t.index, c->scratch);
+        ch__scatter_fold(&s->scatter, (ch_ids){c->in[IDS], s->wide_ids}, c->in[ROWS], c->out[0],
+                         t.index, c->scratch);
     return CH_OK;
 }
 
@@ -145,8 +105,9 @@ static ch_status scatter_factors(const ch_node *n, ch_factors *f)
     return ch__factor_out(f, n->dims.rank, x);
 }
 
-static ch_node *scatter_at(const void *caller, const ch_op *op, const scatter_attrs *attrs,
-                           ch_node *x, ch_node *ids, ch_node *rows)
+/* `name` is the function's that was called, for messages. */
+static ch_node *scatter_at(const void *caller, const char *name, const ch_op *op,
+                           const void *attrs, ch_node *x, ch_node *ids, ch_node *rows)
 {
     const void *before;
     ch_step    *s = x != NULL ? ch_node_step(x) : NULL;
@@ -154,7 +115,7 @@ static ch_node *scatter_at(const void *caller, const ch_op *op, const scatter_at
 
     if (s == NULL || ids == NULL || rows == NULL || ch_step_status(s) != CH_OK)
         return NULL;
-    before = ch__step_begin_at(s, caller, op->name);
+    before = ch__step_begin_at(s, caller, name);
     if (x->dims.rank > 0)
         ids = ch__check_ids_dim(ids, x->dims.dim[0]);
     y = ch__node(op, attrs, 3, (ch_node *[]){x, ids, rows});
@@ -164,10 +125,35 @@ static ch_node *scatter_at(const void *caller, const ch_op *op, const scatter_at
 
 /* ---- scatter_add ---- */
 
+typedef struct add_attrs {
+    bool negative; /* rows are taken away instead of added */
+} add_attrs;
+
+static const ch_attr scatter_add_rows[] = {
+    CH_ATTR_BOOL(add_attrs, negative),
+    CH_ATTR_END,
+};
+
+static ch_status scatter_add_infer(ch_infer *c)
+{
+    ch_status rc = scatter_check(c);
+
+    if (rc == CH_OK)
+        rc = ch__infer_adds(c, X);
+    return rc != CH_OK ? rc : ch__infer_like(c, 0, X);
+}
+
+static ch_status scatter_add_prepare(const ch_node *n, ch_prep *p)
+{
+    const add_attrs *a = ch__attrs(n);
+
+    return scatter_prepare(n, p, a->negative ? CH_BLOCK_sub : CH_BLOCK_add);
+}
+
 static void scatter_add_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
                              ch_node *din[])
 {
-    const scatter_attrs *a = ch__attrs(n);
+    const add_attrs *a = ch__attrs(n);
 
     (void)s;
     din[X] = dout[0];
@@ -176,8 +162,8 @@ static void scatter_add_grad(ch_step *s, const ch_node *n, ch_node *const dout[]
         din[ROWS] = ch_neg(din[ROWS]);
 }
 
-static const ch_kernel scatter_add_plain = {"plain", ch__always, scatter_prepare,
-                                            scatter_add_run, NULL};
+static const ch_kernel scatter_add_plain = {"plain", ch__always, scatter_add_prepare, fold_run,
+                                            NULL};
 
 const ch_op ch__op_scatter_add = {
     .name = "scatter_add",
@@ -185,7 +171,7 @@ const ch_op ch__op_scatter_add = {
     .n_in = 3,
     .n_out = 1,
     .attrs = scatter_add_rows,
-    .attrs_bytes = sizeof(scatter_attrs),
+    .attrs_bytes = sizeof(add_attrs),
     .infer = scatter_add_infer,
     .grad = scatter_add_grad,
     .factors = scatter_factors,
@@ -194,16 +180,96 @@ const ch_op ch__op_scatter_add = {
 
 ch_node *ch_scatter_add(ch_node *x, ch_node *ids, ch_node *rows)
 {
-    return scatter_at(__builtin_return_address(0), &ch__op_scatter_add, &(scatter_attrs){false},
-                      x, ids, rows);
+    return scatter_at(__builtin_return_address(0), __func__, &ch__op_scatter_add,
+                      &(add_attrs){false}, x, ids, rows);
+}
+
+ch_node *ch_scatter_sub(ch_node *x, ch_node *ids, ch_node *rows)
+{
+    return scatter_at(__builtin_return_address(0), __func__, &ch__op_scatter_add,
+                      &(add_attrs){true}, x, ids, rows);
 }
 
 ch_node *ch__add_sparse(ch_node *x, const ch_node *sparse, bool negative)
 {
     const ch_node *n = sparse->head;
 
-    return ch__node(&ch__op_scatter_add, &(scatter_attrs){negative}, 3,
+    return ch__node(&ch__op_scatter_add, &(add_attrs){negative}, 3,
                     (ch_node *[]){x, n->in[0], n->in[1]});
+}
+
+/* ---- scatter_fold ---- */
+
+enum { FOLD_MUL, FOLD_DIV, FOLD_MIN, FOLD_MAX, FOLD_COUNT };
+
+static const ch_block_code fold_codes[FOLD_COUNT] = {CH_BLOCK_mul, CH_BLOCK_div,
+                                                     CH_BLOCK_minimum, CH_BLOCK_maximum};
+
+typedef struct fold_attrs {
+    int64_t how; /* FOLD_MUL ...: on the wire, so these stay as they are */
+} fold_attrs;
+
+static const ch_attr scatter_fold_rows[] = {
+    CH_ATTR_INT(fold_attrs, how),
+    CH_ATTR_END,
+};
+
+static ch_status scatter_fold_infer(ch_infer *c)
+{
+    const fold_attrs *a = c->attrs;
+
+    if (a->how < 0 || a->how >= FOLD_COUNT)
+        return ch__infer_fail(c, "how is %lld, want 0 to %d", (long long)a->how,
+                              FOLD_COUNT - 1);
+    return scatter_add_infer(c);
+}
+
+static ch_status scatter_fold_prepare(const ch_node *n, ch_prep *p)
+{
+    const fold_attrs *a = ch__attrs(n);
+
+    return scatter_prepare(n, p, fold_codes[a->how]);
+}
+
+static const ch_kernel scatter_fold_plain = {"plain", ch__always, scatter_fold_prepare,
+                                             fold_run, NULL};
+
+/* No gradient, which is an error to ask for: what a row passes on depends on all that were
+ * folded before and after it in its place. */
+const ch_op ch__op_scatter_fold = {
+    .name = "scatter_fold",
+    .version = 1,
+    .n_in = 3,
+    .n_out = 1,
+    .attrs = scatter_fold_rows,
+    .attrs_bytes = sizeof(fold_attrs),
+    .infer = scatter_fold_infer,
+    .factors = scatter_factors,
+    .kernels = (const ch_kernel *const[]){&scatter_fold_plain, NULL},
+};
+
+ch_node *ch_scatter_mul(ch_node *x, ch_node *ids, ch_node *rows)
+{
+    return scatter_at(__builtin_return_address(0), __func__, &ch__op_scatter_fold,
+                      &(fold_attrs){FOLD_MUL}, x, ids, rows);
+}
+
+ch_node *ch_scatter_div(ch_node *x, ch_node *ids, ch_node *rows)
+{
+    return scatter_at(__builtin_return_address(0), __func__, &ch__op_scatter_fold,
+                      &(fold_attrs){FOLD_DIV}, x, ids, rows);
+}
+
+ch_node *ch_scatter_min(ch_node *x, ch_node *ids, ch_node *rows)
+{
+    return scatter_at(__builtin_return_address(0), __func__, &ch__op_scatter_fold,
+                      &(fold_attrs){FOLD_MIN}, x, ids, rows);
+}
+
+ch_node *ch_scatter_max(ch_node *x, ch_node *ids, ch_node *rows)
+{
+    return scatter_at(__builtin_return_address(0), __func__, &ch__op_scatter_fold,
+                      &(fold_attrs){FOLD_MAX}, x, ids, rows);
 }
 
 /* ---- last_ids: of ids that are there more than once, all but the last become -1 ---- */
@@ -255,6 +321,32 @@ const ch_op ch__op_last_ids = {
 
 /* ---- scatter_update ---- */
 
+static ch_status scatter_update_infer(ch_infer *c)
+{
+    ch_status rc = scatter_check(c);
+
+    if (rc == CH_OK)
+        rc = ch__infer_no_strings(c);
+    return rc != CH_OK ? rc : ch__infer_like(c, 0, X);
+}
+
+static ch_status scatter_update_prepare(const ch_node *n, ch_prep *p)
+{
+    return scatter_prepare(n, p, CH_BLOCK_COUNT); /* nothing is folded */
+}
+
+static ch_status scatter_update_run(const ch_call *c, ch_piece t)
+{
+    const scatter_state *s = c->state;
+
+    if (t.phase == 0)
+        prepare_rows(c, s, t.index);
+    else
+        ch__scatter_set(&s->scatter, (ch_ids){c->in[IDS], s->wide_ids}, c->in[ROWS], c->out[0],
+                        t.index, c->scratch);
+    return CH_OK;
+}
+
 /* x keeps the gradient of the rows that were not replaced; the rows that stayed get the rest.
  */
 static void scatter_update_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
@@ -268,7 +360,7 @@ static void scatter_update_grad(ch_step *s, const ch_node *n, ch_node *const dou
     din[ROWS] = ch__gather_or_zero(dout[0], last);
 }
 
-static const ch_kernel scatter_update_plain = {"plain", ch__always, scatter_prepare,
+static const ch_kernel scatter_update_plain = {"plain", ch__always, scatter_update_prepare,
                                                scatter_update_run, NULL};
 
 const ch_op ch__op_scatter_update = {
@@ -284,5 +376,6 @@ const ch_op ch__op_scatter_update = {
 
 ch_node *ch_scatter_update(ch_node *x, ch_node *ids, ch_node *rows)
 {
-    return scatter_at(__builtin_return_address(0), &ch__op_scatter_update, NULL, x, ids, rows);
+    return scatter_at(__builtin_return_address(0), __func__, &ch__op_scatter_update, NULL, x,
+                      ids, rows);
 }

@@ -209,6 +209,7 @@ static ch_status sparse_rows_prepare(const ch_node *n, ch_prep *p)
         note_dense(n);
     k = &s->scatter;
     k->dtype = n->dtype;
+    k->fold = CH_BLOCK_add;
     k->wide = n->dtype == CH_BF16 || n->dtype == CH_F16;
     k->n_ids = n->in[0]->dims.dim[0].n;
     k->n_rows = n->dims.dim[0].n;
@@ -241,7 +242,7 @@ static ch_status sparse_rows_run(const ch_call *c, ch_piece t)
     else if (t.phase == 0)
         memset(sum + (size_t)from * s->sum_bytes, 0, (size_t)(to - from) * s->sum_bytes);
     else if (t.phase == 1)
-        ch__scatter_add(&s->scatter, ids, c->in[1], sum, t.index, order);
+        ch__scatter_fold(&s->scatter, ids, c->in[1], sum, t.index, order);
     else
         ch__blocks()->narrow[s->scatter.dtype](
             to - from, (const void *[]){(const float *)c->scratch + from},

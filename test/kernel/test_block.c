@@ -506,12 +506,20 @@ static int64_t floor_of(int64_t a, int64_t b)
     return (int64_t)(q - ((__int128)a % b != 0 && (a < 0) != (b < 0)));
 }
 
+static int64_t trunc_of(int64_t a, int64_t b)
+{
+    int64_t size = llabs(a) / llabs(b);
+
+    return (a < 0) != (b < 0) ? -size : size;
+}
+
 static void integer_division_never_traps(void **state)
 {
     static const int32_t edge[] = {0,  1, -1, 2,         -2,        3,
                                    -3, 7, -7, INT32_MAX, INT32_MIN, 1000003};
     enum { EDGES = sizeof(edge) / sizeof(edge[0]) };
     int32_t     a[EDGES * EDGES], b[EDGES * EDGES], q[EDGES * EDGES], r[EDGES * EDGES];
+    int32_t     whole[EDGES * EDGES];
     const void *in[2] = {a, b};
 
     for (int i = 0; i < EDGES * EDGES; i++) {
@@ -520,11 +528,13 @@ static void integer_division_never_traps(void **state)
     }
     ch__blocks()->fn[CH_BLOCK_floordiv][CH_I32](EDGES * EDGES, in, q, NULL);
     ch__blocks()->fn[CH_BLOCK_mod][CH_I32](EDGES * EDGES, in, r, NULL);
+    ch__blocks()->fn[CH_BLOCK_div][CH_I32](EDGES * EDGES, in, whole, NULL);
     for (int i = 0; i < EDGES * EDGES; i++) {
         int64_t want = b[i] == 0 ? 0 : floor_of(a[i], b[i]);
 
         assert_int_equal(q[i], (int32_t)want); /* the smallest over -1 wraps to itself */
         assert_int_equal(r[i], b[i] == 0 ? 0 : (int32_t)(a[i] - want * b[i]));
+        assert_int_equal(whole[i], b[i] == 0 ? 0 : (int32_t)trunc_of(a[i], b[i]));
     }
     (void)state;
 }
@@ -541,6 +551,9 @@ static void whole_range_of_bytes_is_right(void **state)
     ch__blocks()->fn[CH_BLOCK_floordiv][CH_I8](65536, in, y, NULL);
     for (int i = 0; i < 65536; i++)
         assert_int_equal(y[i], b[i] == 0 ? 0 : (int8_t)floor_of(a[i], b[i]));
+    ch__blocks()->fn[CH_BLOCK_div][CH_I8](65536, in, y, NULL);
+    for (int i = 0; i < 65536; i++)
+        assert_int_equal(y[i], b[i] == 0 ? 0 : (int8_t)trunc_of(a[i], b[i]));
     ch__blocks()->fn[CH_BLOCK_mul][CH_I8](65536, in, y, NULL);
     for (int i = 0; i < 65536; i++)
         assert_int_equal(y[i], (int8_t)(a[i] * b[i]));
@@ -548,6 +561,9 @@ static void whole_range_of_bytes_is_right(void **state)
     for (int i = 0; i < 65536; i++)
         assert_int_equal(y[i], a[i] == INT8_MIN ? INT8_MIN : abs(a[i]));
     ch__blocks()->fn[CH_BLOCK_floordiv][CH_U8](65536, in, y, NULL);
+    for (int i = 0; i < 65536; i++)
+        assert_int_equal((uint8_t)y[i], b[i] == 0 ? 0 : (i >> 8) / (i & 255));
+    ch__blocks()->fn[CH_BLOCK_div][CH_U8](65536, in, y, NULL);
     for (int i = 0; i < 65536; i++)
         assert_int_equal((uint8_t)y[i], b[i] == 0 ? 0 : (i >> 8) / (i & 255));
     (void)state;

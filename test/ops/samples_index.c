@@ -1,5 +1,6 @@
 /* test/ops/samples_index.c -- rows by id: reading, writing, adding up.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <string.h>
 
 #include "sample.h"
@@ -207,6 +208,146 @@ static void is_scatter_add(const t_array *in, t_array *out)
     for (int64_t i = 0; i < in[1].shape.dim[0]; i++)
         for (int64_t k = 0; k < width; k++)
             out[0].v[(int64_t)in[1].v[i] * width + k] += in[2].v[i * width + k];
+}
+
+/* Row ids[i] of x becomes f of it and rows[i], for one i after another. */
+static void folded(const t_array *in, t_array *out, double (*f)(double, double))
+{
+    int64_t width = width_of(in[0].shape);
+
+    is_same(in, out);
+    for (int64_t i = 0; i < in[1].shape.dim[0]; i++)
+        for (int64_t k = 0; k < width; k++) {
+            double *x = &out[0].v[(int64_t)in[1].v[i] * width + k];
+
+            *x = f(*x, in[2].v[i * width + k]);
+        }
+}
+
+static double minus(double a, double b)
+{
+    return a - b;
+}
+
+static double times(double a, double b)
+{
+    return a * b;
+}
+
+static double over(double a, double b)
+{
+    return a / b;
+}
+
+static double whole_over(double a, double b)
+{
+    return b == 0 ? 0 : trunc(a / b);
+}
+
+static double smaller(double a, double b)
+{
+    return isnan(a) || isnan(b) ? NAN : a < b ? a : b;
+}
+
+static double larger(double a, double b)
+{
+    return isnan(a) || isnan(b) ? NAN : a > b ? a : b;
+}
+
+static void scatter_sub(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_scatter_sub(in[0], in[1], in[2]);
+}
+
+static void is_scatter_sub(const t_array *in, t_array *out)
+{
+    folded(in, out, minus);
+}
+
+/* From something large, so that nothing below 0 comes out: a u8 would wrap around. */
+static void scatter_sub_40(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    out[0] = ch_scatter_sub(ch_add(in[0], ch_number(s, 40)), in[1], in[2]);
+}
+
+static void is_scatter_sub_40(const t_array *in, t_array *out)
+{
+    folded(in, out, minus);
+    for (int64_t k = 0; k < ch_shape_count(out[0].shape); k++)
+        out[0].v[k] += 40;
+}
+
+static void scatter_mul(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_scatter_mul(in[0], in[1], in[2]);
+}
+
+static void is_scatter_mul(const t_array *in, t_array *out)
+{
+    folded(in, out, times);
+}
+
+static void scatter_div(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_scatter_div(in[0], in[1], in[2]);
+}
+
+static void is_scatter_div(const t_array *in, t_array *out)
+{
+    folded(in, out, over);
+}
+
+static void scatter_min(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_scatter_min(in[0], in[1], in[2]);
+}
+
+static void is_scatter_min(const t_array *in, t_array *out)
+{
+    folded(in, out, smaller);
+}
+
+static void scatter_max(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch_scatter_max(in[0], in[1], in[2]);
+}
+
+static void is_scatter_max(const t_array *in, t_array *out)
+{
+    folded(in, out, larger);
+}
+
+static void is_scatter_whole(const t_array *in, t_array *out)
+{
+    folded(in, out, whole_over);
+}
+
+/* NaN, of the logarithms of what is negative, is on either side and on both. */
+static void scatter_odd(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    ch_node *x = ch_log(in[0]), *rows = ch_log(in[2]);
+
+    (void)s;
+    out[0] = ch_scatter_min(x, in[1], rows);
+    out[1] = ch_scatter_max(x, in[1], rows);
+}
+
+static void are_odd(const t_array *in, t_array *out)
+{
+    t_array y[3];
+
+    for (int i = 0; i < 3; i++)
+        is_same(&in[i], &y[i]);
+    for (int i = 0; i < 3; i += 2)
+        for (int64_t k = 0; k < ch_shape_count(y[i].shape); k++)
+            y[i].v[k] = log(y[i].v[k]);
+    folded(y, &out[0], smaller);
+    folded(y, &out[1], larger);
 }
 
 static void scatter_update(ch_step *s, ch_node *const *in, ch_node **out)
@@ -420,6 +561,8 @@ static void is_grad_of_bag(const t_array *in, t_array *out)
 #define SPLITS(limit_, ...) \
     {.shape = {__VA_ARGS__}, .fill = T_SPLITS, .limit = limit_, .is_ids = true}
 #define SMALL(...) {.shape = {__VA_ARGS__}, .fill = T_SMALL}
+#define DIGITS(limit_, ...) \
+    {.shape = {__VA_ARGS__}, .fill = T_IDS, .limit = limit_}
 #define TABLE(...) {.shape = {__VA_ARGS__}, .fill = T_SMALL, .is_static = true}
 #define UNITS(...) {.shape = {__VA_ARGS__}, .fill = T_UNIT, .is_static = true}
 
@@ -482,6 +625,82 @@ static const t_sample samples[] = {
      .in = {UNITS(2, {300, 9}), IDS(300, 1, {20000}), {.shape = {2, {20000, 9}}}},
      .record = scatter_add, .reference = is_scatter_add, .flags = T_NO_GRAD,
      .tolerance = 1e-4},
+    {.op = "scatter_add", .name = "duplicates are taken away", .dtypes = T_ADDS, .n_in = 3,
+     .in = {TABLE(2, {4, 3}), IDS(4, 1, {9}), SMALL(2, {9, 3})}, .record = scatter_sub_40,
+     .reference = is_scatter_sub_40},
+    {.op = "scatter_add", .name = "wide rows taken away", .dtypes = T_FLOATS, .n_in = 3,
+     .in = {TABLE(2, {3, 700}), IDS(3, 1, {5}), SMALL(2, {5, 700})},
+     .record = scatter_sub, .reference = is_scatter_sub, .flags = T_NO_GRAD},
+    {.op = "scatter_add", .name = "many taken away, on several threads", .dtypes = T_WIDE,
+     .n_in = 3,
+     .in = {UNITS(2, {50, 64}), IDS(50, 1, {3000}), {.shape = {2, {3000, 64}}}},
+     .record = scatter_sub, .reference = is_scatter_sub, .flags = T_NO_GRAD,
+     .tolerance = 1e-4},
+    {.op = "scatter_fold", .name = "duplicates multiply", .dtypes = T_FLOATS, .n_in = 3,
+     .in = {TABLE(2, {4, 3}), IDS(4, 1, {9}), SMALL(2, {9, 3})},
+     .record = scatter_mul, .reference = is_scatter_mul, .flags = T_NO_GRAD},
+    {.op = "scatter_fold", .name = "whole numbers multiply", .dtypes = T_INTS, .n_in = 3,
+     .in = {TABLE(2, {4, 3}), IDS(4, 1, {5}), DIGITS(3, 2, {5, 3})},
+     .record = scatter_mul, .reference = is_scatter_mul, .flags = T_NO_GRAD},
+    {.op = "scatter_fold", .name = "elements multiply", .dtypes = T_WIDE, .n_in = 3,
+     .in = {TABLE(1, {6}), IDS(6, 1, {9}), SMALL(1, {9})},
+     .record = scatter_mul, .reference = is_scatter_mul, .flags = T_NO_GRAD},
+    {.op = "scatter_fold", .name = "into rows", .dtypes = T_WIDE, .n_in = 3,
+     .in = {SMALL(2, {5, 2}), IDS(5, 1, {5}), SMALL(2, {5, 2})},
+     .record = scatter_mul, .reference = is_scatter_mul, .flags = T_NO_GRAD},
+    {.op = "scatter_fold", .name = "wide rows multiply", .dtypes = T_FLOATS, .n_in = 3,
+     .in = {TABLE(2, {3, 700}), IDS(3, 1, {5}), SMALL(2, {5, 700})},
+     .record = scatter_mul, .reference = is_scatter_mul, .flags = T_NO_GRAD},
+    {.op = "scatter_fold", .name = "many multiply, on several threads", .dtypes = T_WIDE,
+     .n_in = 3,
+     .in = {UNITS(2, {50, 64}), IDS(50, 1, {3000}),
+            {.shape = {2, {3000, 64}}, .fill = T_POSITIVE}},
+     .record = scatter_mul, .reference = is_scatter_mul, .flags = T_NO_GRAD, .tolerance = 1e-4},
+    {.op = "scatter_fold", .name = "duplicates divide", .dtypes = T_FLOATS, .n_in = 3,
+     .in = {TABLE(2, {4, 3}), IDS(4, 1, {9}), SMALL(2, {9, 3})},
+     .record = scatter_div, .reference = is_scatter_div, .flags = T_NO_GRAD},
+    {.op = "scatter_fold", .name = "whole numbers divide, also by 0", .dtypes = T_INTS,
+     .n_in = 3,
+     .in = {DIGITS(120, 2, {4, 50}), IDS(4, 1, {4}), DIGITS(4, 2, {4, 50})},
+     .record = scatter_div, .reference = is_scatter_whole, .flags = T_NO_GRAD},
+    {.op = "scatter_fold", .name = "negative numbers divide", .dtypes = T_INTS, .n_in = 3,
+     .in = {TABLE(2, {4, 50}), IDS(4, 1, {6}), SMALL(2, {6, 50})},
+     .record = scatter_div, .reference = is_scatter_whole, .flags = T_NO_GRAD},
+    {.op = "scatter_fold", .name = "many divide, on several threads", .dtypes = T_WIDE,
+     .n_in = 3,
+     .in = {UNITS(2, {50, 64}), IDS(50, 1, {3000}),
+            {.shape = {2, {3000, 64}}, .fill = T_POSITIVE}},
+     .record = scatter_div, .reference = is_scatter_div, .flags = T_NO_GRAD, .tolerance = 1e-4},
+    {.op = "scatter_fold", .name = "the smallest wins", .dtypes = T_ADDS, .n_in = 3,
+     .in = {TABLE(2, {4, 3}), IDS(4, 1, {9}), SMALL(2, {9, 3})},
+     .record = scatter_min, .reference = is_scatter_min, .flags = T_NO_GRAD},
+    {.op = "scatter_fold", .name = "the smallest of wide rows", .dtypes = T_ADDS, .n_in = 3,
+     .in = {TABLE(2, {3, 700}), IDS(3, 1, {5}), SMALL(2, {5, 700})},
+     .record = scatter_min, .reference = is_scatter_min, .flags = T_NO_GRAD},
+    {.op = "scatter_fold", .name = "the smallest of very many", .dtypes = T_WIDE, .n_in = 3,
+     .in = {UNITS(2, {300, 9}), IDS(300, 1, {20000}), {.shape = {2, {20000, 9}}}},
+     .record = scatter_min, .reference = is_scatter_min, .flags = T_NO_GRAD},
+    {.op = "scatter_fold", .name = "the largest wins", .dtypes = T_ADDS, .n_in = 3,
+     .in = {TABLE(2, {4, 3}), IDS(4, 1, {9}), SMALL(2, {9, 3})},
+     .record = scatter_max, .reference = is_scatter_max, .flags = T_NO_GRAD},
+    {.op = "scatter_fold", .name = "the largest of wide rows", .dtypes = T_ADDS, .n_in = 3,
+     .in = {TABLE(2, {3, 700}), IDS(3, 1, {5}), SMALL(2, {5, 700})},
+     .record = scatter_max, .reference = is_scatter_max, .flags = T_NO_GRAD},
+    {.op = "scatter_fold", .name = "the largest of very many", .dtypes = T_WIDE, .n_in = 3,
+     .in = {UNITS(2, {300, 9}), IDS(300, 1, {20000}), {.shape = {2, {20000, 9}}}},
+     .record = scatter_max, .reference = is_scatter_max, .flags = T_NO_GRAD},
+    {.op = "scatter_fold", .name = "NaN wins", .dtypes = T_FLOATS, .n_in = 3,
+     .in = {TABLE(2, {4, 3}), IDS(4, 1, {9}), SMALL(2, {9, 3})},
+     .record = scatter_odd, .reference = are_odd, .flags = T_NO_GRAD, .n_out = 2},
+    {.op = "scatter_fold", .name = "no ids", .dtypes = T_ADDS, .n_in = 3,
+     .in = {TABLE(2, {4, 3}), IDS(4, 1, {0}), SMALL(2, {0, 3})},
+     .record = scatter_mul, .reference = is_scatter_mul, .flags = T_NO_GRAD},
+    {.op = "scatter_fold", .name = "no rows", .dtypes = T_WIDE, .n_in = 3,
+     .in = {TABLE(2, {0, 3}), IDS(1, 1, {0}), SMALL(2, {0, 3})},
+     .record = scatter_min, .reference = is_scatter_min, .flags = T_NO_GRAD},
+    {.op = "scatter_fold", .name = "empty rows", .dtypes = T_WIDE, .n_in = 3,
+     .in = {TABLE(2, {5, 0}), IDS(5, 1, {4}), SMALL(2, {4, 0})},
+     .record = scatter_max, .reference = is_scatter_max, .flags = T_NO_GRAD},
     {.op = "scatter_update", .name = "the last wins", .dtypes = T_MOVES, .n_in = 3,
      .in = {TABLE(2, {4, 3}), IDS(4, 1, {6}), SMALL(2, {6, 3})}, .record = scatter_update,
      .reference = is_scatter_update},
@@ -588,6 +807,36 @@ static void scatter_far(ch_step *s, ch_node *const *in, ch_node **out)
     out[0] = ch_scatter_add(in[0], ch_range(s, CH_I64, 1, 4, 1), in[0]);
 }
 
+static void scatter_sub_far(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    out[0] = ch_scatter_sub(in[0], ch_range(s, CH_I32, -1, 2, 1), in[0]);
+}
+
+static void scatter_mul_far(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    out[0] = ch_scatter_mul(in[0], ch_range(s, CH_I32, 1, 4, 1), in[0]);
+}
+
+static void scatter_min_uneven(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    out[0] = ch_scatter_min(in[0], ch_range(s, CH_I64, 0, 2, 1), in[0]);
+}
+
+static void scatter_max_bools(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    ch_node *x = ch_fill(s, CH_BOOL, ch_shape_of(2), 0);
+
+    (void)in;
+    out[0] = ch_scatter_max(x, ch_range(s, CH_I64, 0, 2, 1), x);
+}
+
+static void scatter_div_gradient(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    ch_node *y = ch_scatter_div(in[0], ch_range(s, CH_I64, 0, 3, 1), in[0]);
+
+    ch_gradients(y, y, 1, &in[0], out);
+}
+
 static void scatter_uneven(ch_step *s, ch_node *const *in, ch_node **out)
 {
     out[0] = ch_scatter_update(in[0], ch_range(s, CH_I64, 0, 2, 1), in[0]);
@@ -687,6 +936,16 @@ static const t_refusal refusals[] = {
     BAD("scatter_add", "rows of another width", scatter_narrow, "sizes 4 and 3 of axis 1"),
     BAD("scatter_add", "rows of another dtype", scatter_cast, "rows of f64 for f32"),
     BAD("scatter_add", "bools", scatter_bools, "bool, which is not added"),
+    BAD("scatter_add", "taken away out of range", scatter_sub_far, "scatter_sub",
+        "id -1 at position 0", "[0, 3)"),
+    BAD("scatter_fold", "out of range", scatter_mul_far, "scatter_mul", "id 3 at position 2",
+        "[0, 3)"),
+    BAD("scatter_fold", "not a row for each", scatter_min_uneven, "scatter_min",
+        "2 ids for 3 rows"),
+    BAD("scatter_fold", "bools", scatter_max_bools, "scatter_max", "bool, which is not added"),
+    {.op = "scatter_fold", .name = "its gradient", .n_in = 1, .in = {{.shape = {2, {3, 4}}}},
+     .dtype = CH_F32, .record = scatter_div_gradient, .code = CH_UNIMPLEMENTED,
+     .words = {"scatter_fold of ch_scatter_div has none", "ch_stop_gradient"}},
     BAD("sparse_rows", "segment out of range", segment_far, "id 2 at position 2", "[0, 2)"),
     BAD("sparse_rows", "a table of segments", segment_table, "rank 2, want 1"),
     BAD("embedding_bag", "splits that fall", bag_splits_fall, "row split 2 at position 2, after 3"),
