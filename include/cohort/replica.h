@@ -26,14 +26,16 @@
 /* In a step: the strategy that records it; borrowed. For code that makes variables there. */
 CH_API ch_strategy *ch_step_strategy(ch_step *s);
 
-/* The sum or mean over the replicas, the same on each. A sparse gradient stays sparse. */
+/* The sum or mean over the replicas, the same on each; they have the same shape of it. A sparse gradient stays
+ * sparse. */
 CH_API ch_node *ch_all_reduce(ch_reduce_op op, ch_node *x);
-/* The same for n at once. */
+/* The same for n at once: replicas meet once for many of them. */
 CH_API void ch_all_reduce_all(ch_reduce_op op, int n, ch_node *const *x, ch_node **out);
-/* What all replicas have, one after another along an axis; they may differ in its size, and in no other. */
+/* What all replicas have, one after another along an axis, 0 to rank - 1; they may differ in its size, and in no
+ * other. A sparse gradient is UNIMPLEMENTED. */
 CH_API ch_node *ch_all_gather(ch_node *x, int axis);
 CH_API void     ch_all_gather_all(int n, ch_node *const *x, int axis, ch_node **out);
-/* What replica 0 has. */
+/* What replica 0 has; all have the same shape of it. */
 CH_API ch_node *ch_broadcast(ch_node *x);
 
 /* Records `fn` as code for all replicas. `in` may be NULL if n is 0, and `out` if n_out is. */

@@ -97,7 +97,7 @@ static ch_status all_reduce_run(const ch_call *c, ch_piece t)
 /* The sum's derivative with respect to any one replica's value is what all of them ask for. */
 static void all_reduce_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
-    ch_node *d[CH_MAX_OUT], *sum[CH_MAX_OUT];
+    ch_node *d[CH_MAX_OUT], *sum[CH_MAX_OUT] = {NULL};
     int      wanted = 0;
 
     (void)s;

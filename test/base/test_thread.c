@@ -170,6 +170,17 @@ static void a_wait_says_whom_for_and_then_fails(void **state)
     (void)state;
 }
 
+static void a_wait_may_have_a_limit_of_its_own(void **state)
+{
+    ch_gate g = 0;
+
+    assert_int_equal(ch__gate_wait_for(&g, 0, 2, "replica 1"), CH_DEADLINE_EXCEEDED);
+    assert_string_equal(ch_error_message(), "waited 2 ms for replica 1");
+    ch__gate_open(&g);
+    assert_int_equal(ch__gate_wait_for(&g, 0, 0, "replica 1"), CH_OK);
+    (void)state;
+}
+
 enum { MOST = 1000 };
 
 /* Not atomic on purpose: only if an index runs once, and the end of the loop is the end of
@@ -319,6 +330,7 @@ int main(void)
         cmocka_unit_test(waking_a_parked_thread_is_counted),
         cmocka_unit_test(a_gate_that_has_moved_is_not_waited_for),
         cmocka_unit_test(a_wait_says_whom_for_and_then_fails),
+        cmocka_unit_test(a_wait_may_have_a_limit_of_its_own),
         cmocka_unit_test(a_team_runs_every_index_once),
         cmocka_unit_test(no_team_runs_the_indices_in_order),
         cmocka_unit_test(a_late_helper_does_not_disturb_later_jobs),

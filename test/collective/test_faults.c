@@ -3,7 +3,6 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/mem.h"
 #include "base/thread.h"
@@ -13,10 +12,13 @@ enum { REPLICAS = 3, NODES = 9 };
 
 static int n_runs = 100;
 
-/* Which node of which replica fails, or sleeps: -1 is none. */
+/* Which node of which replica fails, or is late: -1 is none. */
 static struct {
-    int at, replica, sleep_ms;
+    int at, replica, late_ms;
 } plan;
+
+static ch_gate never;
+static int     numbers[NODES] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
 
 static int32_t to_int(const ch_tensor *t)
 {
@@ -28,10 +30,11 @@ static ch_status node_of(void *arg, int n_in, ch_tensor *const *in, int n_out,
                          ch_tensor *const *out)
 {
     (void)n_in, (void)n_out;
-    if ((int)(intptr_t)arg == plan.at && to_int(in[0]) == plan.replica) {
-        if (plan.sleep_ms == 0)
+    if (*(const int *)arg == plan.at && to_int(in[0]) == plan.replica) {
+        if (plan.late_ms == 0)
             return ch_fail(CH_DATA_LOSS, "node %d was to fail", plan.at);
-        nanosleep(&(struct timespec){.tv_nsec = plan.sleep_ms * 1000000L}, NULL);
+        if (ch__gate_wait_for(&never, 0, plan.late_ms, "what never comes") == CH_OK)
+            return CH_INTERNAL;
     }
     return ch_tensor_copy(in[1], out[0]);
 }
@@ -43,7 +46,7 @@ static ch_node *node(ch_step *s, int i, ch_node *x)
     ch_host_call(s,
                  &(ch_host_spec){.name = "node",
                                  .fn = node_of,
-                                 .arg = (void *)(intptr_t)i,
+                                 .arg = &numbers[i],
                                  .n_out = 1,
                                  .out = {{.dtype = CH_F32, .shape = ch_shape_of(4)}}},
                  2, (ch_node *[]){ch_step_replica_id(s), x}, &y);
@@ -88,7 +91,7 @@ static fixture new_fixture(ch_communication_options how)
     x.f = t_function(work, x.v);
     x.in = t_tuple(1, &ones);
     plan.at = -1;
-    plan.sleep_ms = 0;
+    plan.late_ms = 0;
     return x;
 }
 
@@ -155,7 +158,7 @@ static void a_replica_that_does_not_come_is_named_with_where_it_was(void **state
     plan.replica = 1;
     for (int i = 0; i < 4; i++) {
         plan.at = -1;
-        plan.sleep_ms = 120;
+        plan.late_ms = 120;
         t_ok(ch_strategy_run(x.st, x.f, x.in, NULL));
         plan.at = late[i].at;
         t_refused(ch_strategy_run(x.st, x.f, x.in, NULL), CH_DEADLINE_EXCEEDED, late[i].words,
@@ -189,7 +192,7 @@ static void a_sparse_sum_waits_no_longer(void **state)
     t_ok(ch_strategy_run(st, f, in, NULL));
     plan.at = 0;
     plan.replica = 0; /* the caller's own thread */
-    plan.sleep_ms = 120;
+    plan.late_ms = 120;
     t_refused(ch_strategy_run(st, f, in, NULL), CH_DEADLINE_EXCEEDED, "all_gather",
               "replica 0 (come to no meeting of this run)");
     plan.at = -1;
