@@ -320,31 +320,31 @@ ch_node *ch_var_scatter_add(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows)
 
 ch_node *ch_var_scatter_sub(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows)
 {
-    return scatter(s, v, "scatter_sub", true, ids, rows, ch_scatter_add,
+    return scatter(s, v, "scatter_sub", true, ids, rows, ch_scatter_sub,
                    __builtin_return_address(0));
 }
 
 ch_node *ch_var_scatter_mul(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows)
 {
-    return scatter(s, v, "scatter_mul", true, ids, rows, ch_scatter_add,
+    return scatter(s, v, "scatter_mul", true, ids, rows, ch_scatter_mul,
                    __builtin_return_address(0));
 }
 
 ch_node *ch_var_scatter_div(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows)
 {
-    return scatter(s, v, "scatter_div", true, ids, rows, ch_scatter_add,
+    return scatter(s, v, "scatter_div", true, ids, rows, ch_scatter_div,
                    __builtin_return_address(0));
 }
 
 ch_node *ch_var_scatter_min(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows)
 {
-    return scatter(s, v, "scatter_min", false, ids, rows, ch_scatter_add,
+    return scatter(s, v, "scatter_min", false, ids, rows, ch_scatter_min,
                    __builtin_return_address(0));
 }
 
 ch_node *ch_var_scatter_max(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows)
 {
-    return scatter(s, v, "scatter_max", false, ids, rows, ch_scatter_add,
+    return scatter(s, v, "scatter_max", false, ids, rows, ch_scatter_max,
                    __builtin_return_address(0));
 }
 

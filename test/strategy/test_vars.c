@@ -462,6 +462,230 @@ static void in_a_replica_its_own_is_read(void **state) /* 3.3.11 3.3.13 3.4.5 3.
     (void)state;
 }
 
+/* ---- rows ---- */
+
+typedef ch_node *(*scatter_fn)(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows);
+
+typedef struct scattering {
+    ch_var    *v;
+    scatter_fn fn;
+} scattering;
+
+/* Each replica gives ids and rows of its own. */
+static void scatter_it(ch_step *s, void *arg)
+{
+    const scattering *x = arg;
+
+    ch_step_out(s, "now", x->fn(s, x->v, ch_step_in(s, 0), ch_step_in(s, 1)));
+}
+
+typedef struct rows {
+    int   n; /* in each replica */
+    int   id[2][2];
+    float x[2][2];
+} rows;
+
+static ch_tuple *rows_tuple(ch_dtype dtype, const rows *in, int replicas)
+{
+    ch_tensor *id[2], *x[2];
+    ch_value  *v[2] = {NULL};
+    ch_tuple  *out = NULL;
+
+    for (int r = 0; r < replicas; r++) {
+        t_ok(ch_tensor_copy_of(CH_I32, ch_shape_of(in->n), in->id[r], &id[r]));
+        t_ok(ch_tensor_new(dtype, ch_shape_of(in->n), &x[r]));
+        for (int i = 0; i < in->n; i++)
+            if (dtype == CH_F32)
+                ((float *)ch_tensor_data_mut(x[r]))[i] = in->x[r][i];
+            else
+                ((int32_t *)ch_tensor_data_mut(x[r]))[i] = (int32_t)in->x[r][i];
+    }
+    t_ok(ch_value_new(CH_PER_REPLICA, replicas, id, &v[0]));
+    t_ok(ch_value_new(CH_PER_REPLICA, replicas, x, &v[1]));
+    t_ok(ch_tuple_new(2, v, NULL, &out));
+    for (int r = 0; r < replicas; r++) {
+        ch_tensor_unref(id[r]);
+        ch_tensor_unref(x[r]);
+    }
+    ch_value_unref(v[0]);
+    ch_value_unref(v[1]);
+    return out;
+}
+
+static ch_var *vector(ch_strategy *st, ch_dtype dtype, int n, const float *value,
+                      ch_aggregation aggregation)
+{
+    ch_tensor *t = NULL;
+    ch_var    *v = NULL;
+
+    t_ok(ch_tensor_new(dtype, ch_shape_of(n), &t));
+    for (int i = 0; i < n; i++)
+        if (dtype == CH_F32)
+            ((float *)ch_tensor_data_mut(t))[i] = value[i];
+        else
+            ((int32_t *)ch_tensor_data_mut(t))[i] = (int32_t)value[i];
+    t_ok(ch_var_new(st, &(ch_var_spec){.name = "v", .initial = t, .aggregation = aggregation},
+                    &v));
+    ch_tensor_unref(t);
+    return v;
+}
+
+static ch_status try_scatter(ch_var *v, scatter_fn fn, const rows *in)
+{
+    ch_function *f = t_function(scatter_it, &(scattering){v, fn});
+    ch_tuple    *t = rows_tuple(ch_var_dtype(v), in, 2);
+    ch_status    rc = ch_strategy_run(ch_var_strategy(v), f, t, NULL);
+
+    ch_tuple_unref(t);
+    ch_function_unref(f);
+    return rc;
+}
+
+static void holds(ch_var *v, const float *want)
+{
+    ch_value *copies = NULL;
+
+    t_ok(ch_var_copies(v, &copies));
+    for (int r = 0; r < ch_value_count(copies); r++)
+        for (int i = 0; i < ch_tensor_count(ch_value_at(copies, r)); i++) {
+            const void *data = ch_tensor_data(ch_value_at(copies, r));
+            float       x = ch_var_dtype(v) == CH_F32 ? ((const float *)data)[i]
+                                                      : (float)((const int32_t *)data)[i];
+
+            if (x != want[i])
+                fail_msg("copy %d, row %d: %g, want %g", r, i, (double)x, (double)want[i]);
+        }
+    ch_value_unref(copies);
+}
+
+static void rows_of_all_replicas_are_used(void **state) /* 3.6.2 3.6.3 3.6.4 3.6.5 */
+{
+    static const struct {
+        scatter_fn     fn;
+        ch_aggregation aggregation;
+        ch_dtype       dtype;
+        float          before[3], after[3];
+        rows           rows;
+    } row[] = {
+        {ch_var_scatter_sub,
+         CH_AGGREGATE_MEAN,
+         CH_F32,
+         {0, 0, 0},
+         {0, -1, -1},
+         {2, {{0, 1}, {1, 2}}, {{0, 1}, {1, 2}}}},
+        {ch_var_scatter_add,
+         CH_AGGREGATE_SUM,
+         CH_F32,
+         {0, 0, 0},
+         {0, 2, 2},
+         {2, {{0, 1}, {1, 2}}, {{0, 1}, {1, 2}}}},
+        {ch_var_scatter_div,
+         CH_AGGREGATE_SUM,
+         CH_I32,
+         {1, 6, 1},
+         {0, 2, 1},
+         {1, {{0}, {1}}, {{2}, {3}}}},
+        {ch_var_scatter_mul,
+         CH_AGGREGATE_MEAN,
+         CH_F32,
+         {2, 1, 1},
+         {2, 1.5F, 1},
+         {1, {{0}, {1}}, {{2}, {3}}}},
+        {ch_var_scatter_min,
+         CH_AGGREGATE_FIRST,
+         CH_F32,
+         {0, 2, 0},
+         {0, 1, 0},
+         {1, {{1}, {0}}, {{1}, {-9}}}},
+        {ch_var_scatter_max,
+         CH_AGGREGATE_FIRST,
+         CH_F32,
+         {0, 0, 0},
+         {1, 0, 0},
+         {1, {{0}, {2}}, {{1}, {9}}}},
+        {ch_var_scatter_update,
+         CH_AGGREGATE_FIRST,
+         CH_F32,
+         {0, 0, 0},
+         {0, 3, 0},
+         {1, {{1}, {2}}, {{3}, {9}}}},
+    };
+
+    for (int shares = 0; shares < 2; shares++)
+        for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+            ch_strategy *st = shares ? t_central(2) : t_mirrored(2);
+            ch_var      *v = vector(st, row[i].dtype, 3, row[i].before, row[i].aggregation);
+
+            t_ok(try_scatter(v, row[i].fn, &row[i].rows));
+            holds(v, row[i].after);
+            ch_var_unref(v);
+            ch_strategy_unref(st);
+        }
+    (void)state;
+}
+
+static void the_least_of_several_rows_is_no_sum(void **state) /* 3.6.1 */
+{
+    static const scatter_fn     fn[] = {ch_var_scatter_min, ch_var_scatter_max,
+                                        ch_var_scatter_update};
+    static const ch_aggregation aggregation[] = {CH_AGGREGATE_SUM, CH_AGGREGATE_MEAN};
+    ch_strategy                *st = t_mirrored(2);
+
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 2; k++) {
+            ch_var *v = vector(st, CH_F32, 3, (float[]){0, 0, 0}, aggregation[k]);
+
+            t_refused(try_scatter(v, fn[i], &(rows){1, {{0}, {1}}, {{2}, {3}}}),
+                      CH_UNIMPLEMENTED, "scatter_", "CH_AGGREGATE_NONE");
+            ch_var_unref(v);
+        }
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void without_aggregation_rows_are_the_replicas_own(void **state) /* 3.6.6 */
+{
+    static const struct {
+        scatter_fn fn;
+        float      after;
+    } row[] = {{ch_var_scatter_sub, 2},   {ch_var_scatter_add, 4}, {ch_var_scatter_max, 4},
+               {ch_var_scatter_min, 2},   {ch_var_scatter_mul, 4}, {ch_var_scatter_div, 2},
+               {ch_var_scatter_update, 2}};
+    ch_strategy *st = t_mirrored(2);
+    ch_var      *v = vector(st, CH_F32, 1, (float[]){4}, CH_AGGREGATE_NONE);
+
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        t_ok(try_scatter(v, row[i].fn, &(rows){1, {{0}, {0}}, {{2}, {2}}}));
+        holds(v, &row[i].after);
+    }
+    ch_var_unref(v);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* From outside: an update, which is of every copy. */
+static void from_outside_rows_of_all_copies_are_changed(void **state) /* 3.6.7 */
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_var      *sum = vector(st, CH_F32, 3, (float[]){1, 1, 1}, CH_AGGREGATE_SUM);
+    ch_var      *none = vector(st, CH_F32, 3, (float[]){1, 1, 1}, CH_AGGREGATE_NONE);
+    ch_function *add = t_function(scatter_it, &(scattering){sum, ch_var_scatter_add});
+    ch_function *least = t_function(scatter_it, &(scattering){none, ch_var_scatter_min});
+    ch_tuple    *in = rows_tuple(CH_F32, &(rows){1, {{0}, {0}}, {{2}, {2}}}, 2);
+
+    t_ok(ch_strategy_update(st, sum, add, in, NULL));
+    holds(sum, (float[]){3, 1, 1});
+    t_ok(ch_strategy_update(st, none, least, in, NULL));
+    holds(none, (float[]){1, 1, 1});
+    ch_tuple_unref(in);
+    ch_function_unref(add);
+    ch_function_unref(least);
+    ch_var_unref(sum);
+    ch_var_unref(none);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
 /* ---- shared ---- */
 
 static void
@@ -542,6 +766,10 @@ int main(void)
         cmocka_unit_test(the_first_of_those_that_differ),
         cmocka_unit_test(outside_a_step_the_sum_cannot_be_added_to),
         cmocka_unit_test(in_a_replica_its_own_is_read),
+        cmocka_unit_test(rows_of_all_replicas_are_used),
+        cmocka_unit_test(the_least_of_several_rows_is_no_sum),
+        cmocka_unit_test(without_aggregation_rows_are_the_replicas_own),
+        cmocka_unit_test(from_outside_rows_of_all_copies_are_changed),
         cmocka_unit_test(replicas_share_one_and_write_it_together),
         cmocka_unit_test(one_replica_has_an_ordinary_variable),
     };
