@@ -307,6 +307,15 @@ static ch_node *scatter(ch_step *s, ch_var *v, const char *name, bool can_gather
         (void)ch__step_want(s, false, name, "its ids", caller);
         return NULL;
     }
+    if (ch__var_belongs(s, v, caller) && ch__var_is_own(v)) {
+        ch__step_take(s,
+                      ch__fail(CH_UNIMPLEMENTED,
+                               "%s of %s: rows are not for a variable that is CH_SYNC_ON_READ; "
+                               "assign all of it",
+                               name, v->name),
+                      caller);
+        return NULL;
+    }
     return apply(&(change){s, v, name, .can_gather = can_gather, .ids = ids, .x = rows,
                            .combine = combine},
                  caller);
