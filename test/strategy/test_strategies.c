@@ -279,7 +279,21 @@ static void default_has_no_devices_of_its_own(void **state) /* 1.5.3 1.5.4 1.5.5
     (void)state;
 }
 
-/* ---- one device ---- */
+/* ---- every call under every strategy ---- */
+
+static ch_dataset *rows_of_four(const ch_input_context *c, void *arg)
+{
+    (void)c;
+    (void)arg;
+    return ch_dataset_batch(ch_dataset_range(0, 16, 1), 4, NULL);
+}
+
+static ch_status make_row(const ch_value_context *c, void *arg, ch_tuple **out)
+{
+    (void)arg;
+    *out = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_of(1), (float[]){(float)c->replica})});
+    return CH_OK;
+}
 
 static void twice(ch_step *s, void *arg)
 {
@@ -287,6 +301,103 @@ static void twice(ch_step *s, void *arg)
     ch_step_out(s, "y", ch_mul(ch_step_in(s, 0), ch_number(s, 2)));
     ch_step_out(s, "id", ch_step_replica_id(s));
 }
+
+/* Runs on one element of an iterator, which it ends: the sum of "y" is that. */
+static void runs_on(ch_strategy *st, ch_iterator *it, double want)
+{
+    ch_function *f = t_function(twice, NULL);
+    ch_tuple    *element = NULL, *out = NULL;
+    ch_tensor   *sum = NULL;
+    double       x = 0;
+
+    t_ok(ch_iterator_get_next(it, &element));
+    t_ok(ch_strategy_run(st, f, element, &out));
+    t_ok(ch_strategy_reduce(st, CH_SUM, ch_tuple_get(out, "y"), 0, &sum));
+    t_ok(ch_tensor_get(sum, NULL, &x));
+    assert_true(x == want);
+    ch_tensor_unref(sum);
+    ch_tuple_unref(out);
+    ch_tuple_unref(element);
+    ch_iterator_unref(it);
+    ch_function_unref(f);
+}
+
+static void takes_data(ch_strategy *st)
+{
+    double       n = ch_strategy_replicas(st);
+    ch_dataset  *d = rows_of_four(NULL, NULL);
+    ch_iterator *it = NULL;
+
+    t_ok(ch_strategy_distribute_dataset(st, d, NULL, &it));
+    runs_on(st, it, 12); /* 0 to 3, twice */
+    t_ok(ch_strategy_make_dataset_iterator(st, d, &it));
+    runs_on(st, it, 12);
+    t_ok(ch_strategy_distribute_datasets_from_function(st, rows_of_four, NULL, NULL, &it));
+    runs_on(st, it, 4 * n * (4 * n - 1)); /* four for each */
+    t_ok(ch_strategy_make_input_fn_iterator(st, rows_of_four, NULL, CH_PER_WORKER, &it));
+    runs_on(st, it, 4 * n * (4 * n - 1));
+    ch_dataset_unref(d);
+}
+
+static void takes_arrays_and_runs(ch_strategy *st)
+{
+    ch_tensor   *array = t_f32(ch_shape_of(4), (float[]){1, 2, 3, 4});
+    ch_dataset  *d = ch_strategy_make_numpy_dataset(st, 1, &array, NULL);
+    ch_function *f = t_function(twice, NULL);
+    ch_iterator *it = NULL;
+    ch_tuple    *out = NULL;
+
+    d = ch_dataset_batch(d, 2, NULL);
+    t_ok(ch_strategy_make_dataset_iterator(st, d, &it));
+    t_ok(ch_strategy_experimental_run(st, f, it, &out));
+    assert_true(t_floats(out, 0, 0)[0] == 2);
+    ch_tuple_unref(out);
+    t_ok(ch_strategy_run_steps(st, f, it, 1, &out));
+    assert_true(t_floats(out, 0, 0)[0] == 6);
+    ch_tuple_unref(out);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    ch_tensor_unref(array);
+    ch_function_unref(f);
+}
+
+static void puts_values_together(ch_strategy *st)
+{
+    ch_tuple  *values = NULL, *local[2] = {NULL, NULL};
+    ch_tensor *all = NULL;
+    int        n = ch_strategy_replicas(st);
+
+    t_ok(ch_strategy_distribute_values_from_function(st, make_row, NULL, &values));
+    t_ok(ch_strategy_local_results(st, values, local));
+    t_ok(ch_strategy_gather(st, ch_tuple_at(values, 0), 0, &all));
+    assert_int_equal(ch_tensor_count(all), n);
+    for (int i = 0; i < n; i++) {
+        assert_true(((const float *)ch_tensor_data(all))[i] == (float)i);
+        assert_true(t_floats(local[i], 0, 0)[0] == (float)i);
+        ch_tuple_unref(local[i]);
+    }
+    ch_tensor_unref(all);
+    ch_tuple_unref(values);
+}
+
+static void what_a_program_calls_is_there_under_each(void **state) /* 6.7.1 6.7.2 */
+{
+    ch_strategy *st[4] = {NULL};
+
+    devices_are("GPU=2");
+    t_ok(ch_strategy_one_device("/gpu:1", &st[1]));
+    t_ok(ch_strategy_mirrored(NULL, &st[2]));
+    t_ok(ch_strategy_central_storage(NULL, &st[3]));
+    for (int i = 0; i < 4; i++) {
+        takes_data(st[i]);
+        takes_arrays_and_runs(st[i]);
+        puts_values_together(st[i]);
+        ch_strategy_unref(st[i]);
+    }
+    (void)state;
+}
+
+/* ---- one device ---- */
 
 static void all_of_a_step_is_on_the_one_device(void **state) /* 6.3.1 6.3.3 */
 {
@@ -510,6 +621,7 @@ int main(void)
         cmocka_unit_test_teardown(an_entered_device_is_not_where_variables_go, reset),
         cmocka_unit_test_teardown(strategies_side_by_side, reset),
         cmocka_unit_test_teardown(default_has_no_devices_of_its_own, reset),
+        cmocka_unit_test_teardown(what_a_program_calls_is_there_under_each, reset),
         cmocka_unit_test_teardown(all_of_a_step_is_on_the_one_device, reset),
         cmocka_unit_test_teardown(update_and_colocate_under_one_device, reset),
         cmocka_unit_test_teardown(what_is_no_slot_is_updated_where_it_belongs, reset),
