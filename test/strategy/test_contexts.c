@@ -411,6 +411,44 @@ static void a_variable_made_in_a_step_is_one_for_all_replicas(void **state) /* 1
     (void)state;
 }
 
+/* ---- gathered in a merge call ---- */
+
+static void gather_all(ch_step *s, int n, ch_node *const *in, ch_node **out, void *arg)
+{
+    (void)arg;
+    assert_int_equal(n, 1);
+    out[0] = ch_mul(ch_merge_gather(in[0], 0), ch_number(s, 10)); /* one value by now */
+}
+
+static void gather_own(ch_step *s, void *arg)
+{
+    ch_node *own = ch_expand_dims(ch_cast(ch_step_replica_id(s), CH_F32), 0), *all = NULL;
+
+    ch_merge_call(s, gather_all, arg, 1, &own, 1, &all);
+    ch_step_out(s, "all", all);
+}
+
+static void a_merge_call_may_gather(void **state) /* 1.4.6 */
+{
+    ch_strategy *st[STRATEGIES];
+
+    make_all(st);
+    for (int i = 0; i < STRATEGIES; i++) {
+        ch_tuple *out = NULL;
+        int       n = ch_strategy_replicas(st[i]);
+
+        t_ok(run(st[i], gather_own, NULL, NULL, &out));
+        for (int r = 0; r < n; r++) {
+            assert_int_equal(ch_tensor_count(ch_value_at(ch_tuple_at(out, 0), r)), n);
+            for (int k = 0; k < n; k++)
+                assert_true(t_floats(out, 0, r)[k] == (float)(10 * k));
+        }
+        ch_tuple_unref(out);
+    }
+    drop_all(st);
+    (void)state;
+}
+
 /* ---- what is for outside ---- */
 
 typedef struct calls {
@@ -499,6 +537,7 @@ int main(void)
         cmocka_unit_test(results_are_arguments_of_the_next_run),
         cmocka_unit_test(an_error_anywhere_reaches_the_caller),
         cmocka_unit_test(a_variable_made_in_a_step_is_one_for_all_replicas),
+        cmocka_unit_test(a_merge_call_may_gather),
         cmocka_unit_test(what_moves_values_is_for_code_outside_replicas),
     };
 

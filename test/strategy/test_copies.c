@@ -88,6 +88,8 @@ static void what_is_read_depends_on_the_kind(void **state) /* 6.5.11 */
     for (int i = 0; i < 4; i++) {
         ch_var *v = new_var(st, 0, NULL, row[i].sync, row[i].aggregation);
 
+        assert_int_equal(ch_var_sync(v), row[i].sync);
+        assert_int_equal(ch_var_aggregation(v), row[i].aggregation);
         t_ok(run(st, set_own, v, NULL));
         assert_true(value_of(v) == row[i].on_host);
         t_ok(ch_device_enter(ch_device_at(2)));
