@@ -109,7 +109,8 @@ static void run_limit(void *arg, int64_t n)
 /* Sums of small whole numbers are exact; zeros are left, which stay so however often they are added. */
 static bool adds_right(void *arg, char *why, size_t size)
 {
-    job *j = arg;
+    job    *j = arg;
+    int64_t times = j->n * (j->n + 1) / 2;
 
     for (int r = 0; r < j->n; r++)
         for (int64_t i = 0; i < j->array.count; i++)
@@ -117,7 +118,7 @@ static bool adds_right(void *arg, char *why, size_t size)
     run_sums(j, 1);
     for (int r = 0; r < j->n; r++)
         for (int64_t i = 0; i < j->array.count; i++)
-            if (((float *)j->member[r].out)[i] != (float)(i % 1000 * (j->n * (j->n + 1) / 2))) {
+            if (((float *)j->member[r].out)[i] != (float)(i % 1000 * times)) {
                 snprintf(why, size, "element %lld of replica %d is wrong", (long long)i, r);
                 return false;
             }

@@ -134,10 +134,11 @@ static bool begin_reduction(ch_node *x, const char *call, const void *caller)
 {
     ch_step *s = ch_node_step(x);
 
-    if (s == NULL || !may_switch(s, call, CH_SPEAKS_OF_ALL, CH_SPEAKS_OF_ALL,
-                                 "it is for merge calls; in a replica use ch_all_reduce or "
-                                 "ch_all_gather",
-                                 caller))
+    if (x == NULL || s == NULL ||
+        !may_switch(s, call, CH_SPEAKS_OF_ALL, CH_SPEAKS_OF_ALL,
+                    "it is for merge calls; in a replica use ch_all_reduce or "
+                    "ch_all_gather",
+                    caller))
         return false;
     if (!x->varies && ch_strategy_replicas(s->owner) > 1) {
         ch__step_take(s,

@@ -98,7 +98,7 @@ ch_status ch__var_specify(ch_strategy *st, ch_var_spec *spec, const ch_var **bes
 ch_speaks_of ch__speaks_of(const ch_step *s);
 
 /* INTERNAL if the copies of a variable that should be equal are not. (var.c) */
-ch_status ch__vars_check_copies(ch_strategy *st);
+ch_status               ch__vars_check_copies(ch_strategy *st);
 extern const ch_run_ops ch__strategy_run_ops;
 /* The storage of a variable, for graph/run.h. */
 ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **out);

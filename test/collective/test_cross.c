@@ -6,8 +6,10 @@
 #include <stdlib.h>
 
 #include "base/thread.h"
+#include "collective/collective.h"
 #include "collective/group.h"
 #include "help.h"
+#include "strategy/strategy.h"
 #include "tensor/tensor.h"
 
 static const ch_cross_device ways[] = {CH_CROSS_SHARED, CH_CROSS_ONE_DEVICE,
@@ -307,6 +309,61 @@ static void options_that_are_none_are_refused(void **state)
     (void)state;
 }
 
+/* 4.7.2 4.7.3 */
+static void options_of_a_call_go_over_those_of_the_strategy(void **state)
+{
+    const ch_communication_options base = {CH_CROSS_RING, 100, 5}, over = {.bytes_per_pack = 7};
+    ch_communication_options       c = ch_communication_merge(&base, &over);
+
+    assert_true(c.implementation == CH_CROSS_RING && c.bytes_per_pack == 7 &&
+                c.timeout_seconds == 5);
+    c = ch_communication_merge(&over, &base);
+    assert_true(c.implementation == CH_CROSS_RING && c.bytes_per_pack == 100);
+    c = ch_communication_merge(NULL, NULL);
+    assert_true(c.implementation == CH_CROSS_AUTO && c.bytes_per_pack == 0);
+    assert_true(base.bytes_per_pack == 100);
+    (void)state;
+}
+
+/* Arrays of 4, 800, 32 and 128 bytes, packed from the last to the first. */
+static void pack_four(ch_step *s, void *arg)
+{
+    static const int size[] = {1, 200, 8, 32};
+    ch_node         *x[4], *sum[4];
+
+    for (int i = 0; i < 4; i++)
+        x[i] = ch_add(ch_fill(s, CH_F32, ch_shape_of(size[i]), i),
+                      ch_cast(ch_step_replica_id(s), CH_F32));
+    ch__all_reduce_packs(NULL, CH_SUM, 4, x, *(const int64_t *)arg, sum);
+    for (int i = 0; i < 4; i++)
+        ch_step_out(s, NULL, sum[i]);
+}
+
+/* 4.6.5 4.7.4: a pack is closed when it has more than it should; sums do not depend on it. */
+static void arrays_go_in_packs(void **state)
+{
+    static const struct {
+        int64_t bytes;
+        int     packs;
+    } row[] = {{0, 1}, {1, 4}, {200, 2}, {100000, 1}};
+    ch_strategy *st = t_replicas(2);
+
+    for (int i = 0; i < 4; i++) {
+        int64_t      bytes = row[i].bytes, before = ch__group_meetings(st->group);
+        ch_function *f = t_function(pack_four, &bytes);
+        ch_tuple    *out = NULL;
+
+        t_ok(ch_strategy_run(st, f, NULL, &out));
+        assert_int_equal(ch__group_meetings(st->group) - before, row[i].packs);
+        for (int k = 0; k < 4; k++)
+            assert_true(t_floats(out, k, 1)[0] == (float)(2 * k + 1));
+        ch_tuple_unref(out);
+        ch_function_unref(f);
+    }
+    ch_strategy_unref(st);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -316,6 +373,8 @@ int main(void)
         cmocka_unit_test(arrays_have_the_same_bits_together_and_alone),
         cmocka_unit_test(a_strategy_adds_in_the_way_it_is_told),
         cmocka_unit_test(options_that_are_none_are_refused),
+        cmocka_unit_test(options_of_a_call_go_over_those_of_the_strategy),
+        cmocka_unit_test(arrays_go_in_packs),
     };
 
     t_ok(ch_devices_configure(&(ch_devices_options){.spec = "GPU=8"}));

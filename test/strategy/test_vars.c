@@ -165,6 +165,7 @@ static void they_are_trainable_unless_they_differ(void **state) /* 3.1.1 3.1.5 *
             t_ok(ch_var_new(
                 st[k], &(ch_var_spec){.sync = row[i].sync, .trainable = row[i].trainable}, &v));
             assert_int_equal(ch_var_is_trainable(v), row[i].is);
+            assert_int_equal(ch_var_aggregation(v), CH_AGGREGATE_NONE);
             assert_int_equal(ch_var_sync(v), row[i].sync == CH_SYNC_ON_READ ? CH_SYNC_ON_READ
                                                                             : CH_SYNC_ON_WRITE);
             ch_var_unref(v);
