@@ -175,36 +175,6 @@ static void what_replicas_have_is_reduced_and_assigned(void **state)
     (void)state;
 }
 
-static void gather_all(ch_step *s, int n, ch_node *const *in, ch_node **out, void *arg)
-{
-    (void)n;
-    (void)arg;
-    out[0] = ch_mul(ch_merge_gather(in[0], 0), ch_number(s, 2));
-}
-
-static void merge_rows(ch_step *s, void *arg)
-{
-    ch_node *x = ch_expand_dims(own_number(s), 0), *out = NULL;
-
-    (void)arg;
-    ch_merge_call(s, gather_all, NULL, 1, &x, 1, &out);
-    ch_step_out(s, "out", out);
-}
-
-static void what_replicas_have_is_gathered(void **state) /* 4.3.1 */
-{
-    ch_strategy *st = t_mirrored(3);
-    ch_tuple    *out = NULL;
-
-    t_ok(run(st, merge_rows, NULL, &out));
-    for (int r = 0; r < 3; r++)
-        for (int i = 0; i < 3; i++)
-            assert_true(t_floats(out, 0, r)[i] == 2 * (float)(i + 1));
-    ch_tuple_unref(out);
-    ch_strategy_unref(st);
-    (void)state;
-}
-
 static void merge_in_default(ch_step *s, void *arg)
 {
     ch_node *x = ch_cast(ch_number(s, 4), CH_F32), *out = NULL;
@@ -477,7 +447,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_speaks_of_whom),
         cmocka_unit_test(what_replicas_have_is_reduced_and_assigned),
-        cmocka_unit_test(what_replicas_have_is_gathered),
         cmocka_unit_test(alone_a_merge_call_is_a_call),
         cmocka_unit_test(in_a_merge_call_what_replicas_have_is_opaque),
         cmocka_unit_test(in_a_merge_call_copies_are_read_together),
