@@ -64,7 +64,7 @@ CH_API CH_MUST_CHECK ch_status ch_strategy_broadcast_to(ch_strategy *st, ch_tens
 /* ---- changing variables ---- */
 
 /* Runs `f` once for each copy of a variable, on its device, with its components of `in`: what it assigns
- * to variables is assigned to that copy, and not aggregated. */
+ * to variables is assigned to that copy, and not aggregated. Results are mirrored, as copies are. */
 CH_API CH_MUST_CHECK ch_status ch_strategy_update(ch_strategy *st, ch_var *v, ch_function *f,
                                                   ch_tuple *in, ch_tuple **out);
 /* Where what goes with these variables, and is none of them, should be: for update_non_slot. */

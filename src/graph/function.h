@@ -40,6 +40,7 @@ typedef struct ch_prepared {
     ch_graph           *graph; /* referenced */
     bool                watched;
     int                 n_local, n_in, n_out;
+    ch_value_kind       kind; /* of results */
     ch_device         **device;
     ch_shape           *shape; /* of the inputs, as ch_args orders them */
     int                 n_variants;

@@ -117,7 +117,7 @@ static ch_status fill_value(ch_packet *k, int o)
     k->tuple->leaf[o].value = v;
     if (v == NULL || (name != NULL && (k->tuple->leaf[o].name = ch__strdup(name)) == NULL))
         return ch__fail_memory("results");
-    v->kind = p->n_local > 1 ? CH_PER_REPLICA : CH_PLAIN;
+    v->kind = p->kind;
     v->n = p->n_local;
     v->recycle = recycle_value;
     v->home = k;
@@ -313,6 +313,9 @@ ch_status ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, boo
     p->graph = ch_graph_ref(g);
     p->watched = watched;
     p->n_local = run->n_local;
+    p->kind = run->n_local == 1                     ? CH_PLAIN
+              : run->speaks_of == CH_SPEAKS_OF_COPY ? CH_MIRRORED
+                                                    : CH_PER_REPLICA;
     p->n_in = a->n_in;
     p->n_out = g->n_outputs;
     p->device = ch__calloc(n, sizeof(*p->device));
