@@ -449,14 +449,68 @@ static void a_merge_call_may_gather(void **state) /* 1.4.6 */
     (void)state;
 }
 
+/* ---- under Default ---- */
+
+typedef struct alone {
+    ch_function *f;
+    ch_status    run;
+    ch_context   in_step, in_merge;
+    bool         is_set;
+    ch_strategy *with;
+} alone;
+
+static void look_in_merge(ch_step *s, int n, ch_node *const *in, ch_node **out, void *arg)
+{
+    alone *a = arg;
+
+    (void)n;
+    a->in_merge = ch_context_now();
+    a->is_set = ch_strategy_is_set();
+    a->with = ch_step_strategy(s);
+    out[0] = in[0];
+}
+
+static void look_alone(ch_step *s, void *arg)
+{
+    alone   *a = arg;
+    ch_node *x = ch_cast(ch_number(s, 4), CH_F32), *out = NULL;
+
+    a->in_step = ch_context_now();
+    a->run = ch_strategy_run(NULL, a->f, NULL, NULL);
+    ch_merge_call(s, look_in_merge, a, 1, &x, 1, &out);
+    ch_step_out(s, "four", out);
+}
+
+static void default_is_a_strategy_that_is_not_set(void **state) /* 1.1.8 1.4.11 1.4.12 */
+{
+    caller    unused = {0};
+    alone     a = {.f = t_function(note_caller, &unused), .is_set = true};
+    ch_tuple *out = NULL;
+
+    t_ok(run(NULL, look_alone, &a, NULL, &out));
+    assert_int_equal(a.in_step, CH_CONTEXT_REPLICA);
+    assert_int_equal(a.in_merge, CH_CONTEXT_CROSS);
+    assert_false(a.is_set);
+    assert_ptr_equal(a.with, ch_strategy_current());
+    assert_int_equal(a.run, CH_FAILED_PRECONDITION); /* not within itself either */
+    assert_true(number_in(out, "four", 0) == 4);
+    ch_tuple_unref(out);
+    ch_function_unref(a.f);
+    (void)state;
+}
+
 /* ---- what is for outside ---- */
+
+enum { CALLS = 6 };
 
 typedef struct calls {
     ch_strategy *st, *other;
     ch_var      *v;
     ch_value    *x;
     ch_function *f;
-    ch_status    code[4];
+    ch_iterator *it;
+    ch_tensor   *array;
+    ch_status    code[CALLS];
     const char  *word; /* that each message must have */
 } calls;
 
@@ -471,6 +525,7 @@ static void call_each(calls *c)
 {
     ch_destination to = {.device = "/cpu:0"}, beside = {.var = c->v};
     ch_value *out[2] = {NULL, NULL}, *const x = c->x;
+    ch_dataset *d;
 
     check_call(c, 0, ch_strategy_reduce_to(c->st, CH_SUM, x, &to, &out[0]));
     ch_value_unref(out[0]);
@@ -482,6 +537,10 @@ static void call_each(calls *c)
     check_call(c, 2, ch_strategy_broadcast_to(c->st, ch_value_at(x, 0), &beside, &out[0]));
     ch_value_unref(out[0]);
     check_call(c, 3, ch_strategy_update_non_slot(c->st, &beside, c->f, NULL, NULL));
+    check_call(c, 4, ch_strategy_run_steps(c->st, c->f, c->it, 1, NULL));
+    d = ch_strategy_make_numpy_dataset(c->st, 1, &c->array, NULL);
+    check_call(c, 5, d != NULL ? CH_OK : CH_FAILED_PRECONDITION);
+    ch_dataset_unref(d);
 }
 
 static void call_in_step(ch_step *s, void *arg)
@@ -492,34 +551,41 @@ static void call_in_step(ch_step *s, void *arg)
 
 static void what_moves_values_is_for_code_outside_replicas(void **state) /* 1.3.5 1.3.12 */
 {
-    caller unused = {0};
-    calls  c = {.st = t_mirrored(2), .other = t_mirrored(2), .word = ""};
+    caller      unused = {0};
+    ch_dataset *d;
+    calls       c = {.st = t_mirrored(2), .other = t_mirrored(2), .word = ""};
 
     c.v = t_var(c.st, "v", t_f32(ch_shape_scalar(), (float[]){1}));
     c.x = value_of(CH_PER_REPLICA, 2, (float[]){1, 2});
     c.f = t_function(note_caller, &unused);
+    c.array = t_f32(ch_shape_of(2), NULL);
+    d = ch_dataset_batch(ch_dataset_range(0, 16, 1), 2, NULL);
+    t_ok(ch_strategy_distribute_dataset(c.st, d, NULL, &c.it));
     for (int in_scope = 0; in_scope < 2; in_scope++) {
         if (in_scope)
             t_ok(ch_strategy_enter(c.st));
         call_each(&c);
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < CALLS; i++)
             assert_int_equal(c.code[i], CH_OK);
         if (in_scope)
             ch_strategy_leave();
     }
     c.word = "outside steps";
     t_ok(run(c.st, call_in_step, &c, NULL, NULL));
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < CALLS; i++)
         assert_int_equal(c.code[i], CH_FAILED_PRECONDITION);
     c.word = "mixing different strategies";
     t_ok(ch_strategy_enter(c.other));
     call_each(&c);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < CALLS; i++)
         assert_int_equal(c.code[i], CH_FAILED_PRECONDITION);
     ch_strategy_leave();
     ch_value_unref(c.x);
     ch_var_unref(c.v);
     ch_function_unref(c.f);
+    ch_tensor_unref(c.array);
+    ch_iterator_unref(c.it);
+    ch_dataset_unref(d);
     ch_strategy_unref(c.st);
     ch_strategy_unref(c.other);
     (void)state;
@@ -538,6 +604,7 @@ int main(void)
         cmocka_unit_test(an_error_anywhere_reaches_the_caller),
         cmocka_unit_test(a_variable_made_in_a_step_is_one_for_all_replicas),
         cmocka_unit_test(a_merge_call_may_gather),
+        cmocka_unit_test(default_is_a_strategy_that_is_not_set),
         cmocka_unit_test(what_moves_values_is_for_code_outside_replicas),
     };
 

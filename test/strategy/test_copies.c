@@ -190,6 +190,34 @@ static void in_a_merge_call_each_copy_gets_its_own(void **state) /* 3.3.8 */
     (void)state;
 }
 
+/* ---- updates ---- */
+
+static void add_twice_itself(ch_step *s, void *v)
+{
+    ch_node *now = ch_var_read(s, v);
+
+    ch_step_out(s, "now", ch_var_assign_add(s, v, ch_add(now, now)));
+}
+
+static void an_update_reads_its_own_copy(void **state) /* 3.4.8 6.5.6 2.2.7 */
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_var      *v = new_var(st, 0, NULL, CH_SYNC_ON_READ, CH_AGGREGATE_SUM);
+    ch_function *f = t_function(add_twice_itself, v);
+    ch_tuple    *out = NULL;
+
+    t_ok(run(st, set_own, v, NULL)); /* 3 and 4 */
+    t_ok(ch_strategy_update(st, v, f, NULL, &out));
+    assert_true(t_copy_of(v, 0, 0) == 9 && t_copy_of(v, 1, 0) == 12);
+    assert_int_equal(ch_value_kind_of(ch_tuple_at(out, 0)), CH_MIRRORED);
+    assert_true(t_floats(out, 0, 0)[0] == 9 && t_floats(out, 0, 1)[0] == 12);
+    ch_tuple_unref(out);
+    ch_function_unref(f);
+    ch_var_unref(v);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
 /* ---- rows ---- */
 
 typedef ch_node *(*scatter)(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows);
@@ -423,6 +451,7 @@ int main(void)
         cmocka_unit_test(a_step_reads_a_variable_once),
         cmocka_unit_test(no_mean_of_integers_where_one_is_shared),
         cmocka_unit_test(in_a_merge_call_each_copy_gets_its_own),
+        cmocka_unit_test(an_update_reads_its_own_copy),
         cmocka_unit_test(rows_of_all_replicas_are_used),
         cmocka_unit_test(rows_are_divided_and_multiplied),
         cmocka_unit_test(the_first_replicas_rows_are_for_all),

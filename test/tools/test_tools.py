@@ -140,6 +140,7 @@ class Checks(unittest.TestCase):
                             (tree('', 'to come'), 'has a test by now'),
                             (tree('`test/x/test_y.c: a`'), 'no test/x/test_y.c'),
                             (tree('`test/x/test_x.c: b`'), 'no test b'),
+                            (tree(there + ', `test/x/test_x.c: b`'), 'no test b'),
                             (tree('test_x'), 'is not `file: function`'),
                             (tree(there, source='static void a(void **state)\n{\n}\n/* 1.1.1 */'),
                              'not cited'),
