@@ -34,6 +34,7 @@ enum { CORES = 2 };
     }
 
 typedef struct training {
+    ch_strategy  *strategy; /* NULL: none */
     ch_model     *model;
     ch_optimizer *opt;
     ch_function  *step;
@@ -146,7 +147,7 @@ static inline double one_loss(training *t)
     ch_tuple *out = NULL;
     double    loss = 0;
 
-    must(ch_strategy_run(NULL, t->step, t->batch, &out));
+    must(ch_strategy_run(t->strategy, t->step, t->batch, &out));
     must(ch_tensor_item(ch_value_at(ch_tuple_get(out, "loss"), 0), &loss));
     ch_tuple_unref(out);
     return loss;
@@ -157,7 +158,7 @@ static inline void run_training(void *arg, int64_t n)
     training *t = arg;
 
     while (n-- > 0)
-        must(ch_strategy_run(NULL, t->step, t->batch, NULL));
+        must(ch_strategy_run(t->strategy, t->step, t->batch, NULL));
 }
 
 /* A batch that is seen again and again is learned. The loss of the fifth step is that of weights which
@@ -186,6 +187,7 @@ static inline void drop_training(training *t)
     ch_tuple_unref(t->batch);
     ch_optimizer_unref(t->opt);
     ch_model_unref(t->model);
+    ch_strategy_unref(t->strategy);
 }
 
 /* As many multiplications as a step has, in one square shape, by OpenBLAS on all cores. */

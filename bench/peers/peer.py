@@ -7,14 +7,21 @@ import sys
 import time
 
 
-def serve(work, result=None):
-    """Calls `work` N times for each line and answers with the seconds that took."""
+def serve_many(work, result=None):
+    """Calls `work` with N for each line and answers with the seconds that took."""
     for line in sys.stdin:
         if line.strip() == 'result':
             print(result(), flush=True)
             continue
         n = int(line.split()[1])
         begin = time.perf_counter()
+        work(n)
+        print(time.perf_counter() - begin, flush=True)
+
+
+def serve(work, result=None):
+    """The same for work that is done once in a call."""
+    def many(n):
         for _ in range(n):
             work()
-        print(time.perf_counter() - begin, flush=True)
+    serve_many(many, result)

@@ -8,62 +8,16 @@ SPDX-License-Identifier: Apache-2.0
 """
 import sys
 
-import numpy
 import torch
 from torch import nn
 from torch.nn import functional
 
 from peer import serve
+from torch_models import (BATCH_X, BATCH_Y, cnn_model, kernel, labels, mlp_model, noise, set_dense, set_norm,
+                          set_table)
 
 torch.set_num_threads(int(sys.argv[2]) if len(sys.argv) > 2 else 1)
 torch.manual_seed(0)
-
-
-BATCH_X, BATCH_Y = 1000, 1001
-
-
-def mixed(array, count):
-    """24 bits for each element of an array that has a number of its own."""
-    x = numpy.arange(count, dtype=numpy.uint32) * numpy.uint32(2654435761)
-    x += numpy.uint32((array + 1) * 40503 % 2**32)
-    for _ in range(2):
-        x = (x ^ x >> numpy.uint32(16)) * numpy.uint32(73244475)
-    return (x ^ x >> numpy.uint32(16)) >> numpy.uint32(8)
-
-
-def noise(array, *shape, middle=0, scale=1):
-    x = mixed(array, numpy.prod(shape)).astype(numpy.float32) / numpy.float32(2**23) - numpy.float32(1)
-    return torch.from_numpy(numpy.float32(middle) + numpy.float32(scale) * x).view(shape)
-
-
-def labels(array, *shape, limit):
-    x = mixed(array, numpy.prod(shape)).astype(numpy.int64) * limit >> 24
-    return torch.from_numpy(x).view(shape)
-
-
-def kernel(array, *shape):
-    """Of the shape that Cohort has it in: outputs last."""
-    return noise(array, *shape, scale=(numpy.prod(shape[:-1]))**-0.5)
-
-
-def set_dense(layer, array):
-    layer.weight.copy_(kernel(array, layer.in_features, layer.out_features).t())
-    layer.bias.copy_(noise(array + 1, layer.out_features, scale=0.1))
-
-
-def set_conv(layer, array):
-    shape = (*layer.kernel_size, layer.in_channels, layer.out_channels)
-    layer.weight.copy_(kernel(array, *shape).permute(3, 2, 0, 1))
-    layer.bias.copy_(noise(array + 1, layer.out_channels, scale=0.1))
-
-
-def set_norm(layer, array):
-    layer.weight.copy_(noise(array, *layer.weight.shape, middle=1, scale=0.1))
-    layer.bias.copy_(noise(array + 1, *layer.bias.shape, scale=0.1))
-
-
-def set_table(layer, array):
-    layer.weight.copy_(noise(array, *layer.weight.shape, scale=0.02))
 
 
 def stepper(model, optimizer, loss_of):
@@ -82,30 +36,7 @@ def stepper(model, optimizer, loss_of):
     return work, result
 
 
-def mlp():
-    model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(),
-                          nn.Linear(512, 10))
-    with torch.no_grad():
-        for i in range(3):
-            set_dense(model[2 * i], 2 * i)
-    x, y = noise(BATCH_X, 128, 784), labels(BATCH_Y, 128, limit=10)
-    return stepper(model, torch.optim.SGD(model.parameters(), lr=0.01),
-                   lambda: functional.cross_entropy(model(x), y))
-
-
-def cnn():
-    model = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.MaxPool2d(2),
-                          nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-                          nn.Linear(64 * 5 * 5, 128), nn.ReLU(), nn.Linear(128, 10))
-    with torch.no_grad():
-        set_conv(model[0], 0)
-        set_conv(model[3], 2)
-        set_dense(model[7], 4)
-        set_dense(model[9], 6)
-        # Images are flattened with their channels first here, and last there.
-        wide = model[7].weight.view(128, 5, 5, 64).permute(0, 3, 1, 2).reshape(128, -1)
-        model[7].weight.copy_(wide)
-    x, y = noise(BATCH_X, 128, 1, 28, 28), labels(BATCH_Y, 128, limit=10)
+def classify(model, x, y):
     return stepper(model, torch.optim.SGD(model.parameters(), lr=0.01),
                    lambda: functional.cross_entropy(model(x), y))
 
@@ -192,7 +123,7 @@ def embedding(make):
 
 
 serve(*{
-    'mlp': mlp, 'cnn': cnn, 'transformer': transformer, 'gpt2': gpt2,
+    'mlp': lambda: classify(*mlp_model()), 'cnn': lambda: classify(*cnn_model()), 'transformer': transformer, 'gpt2': gpt2,
     'sgd': lambda: embedding(lambda p: torch.optim.SGD(p, lr=0.01)),
     'adagrad': lambda: embedding(lambda p: torch.optim.Adagrad(p, lr=0.01)),
 }[sys.argv[1]]())
