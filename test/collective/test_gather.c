@@ -131,7 +131,7 @@ static void gather_sparse(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_all_gather(ch_gradient(loss, table), 0));
 }
 
-/* 4.3.6 */
+/* 4.3.6, B8 */
 static void a_sparse_gradient_is_not_gathered(void **state)
 {
     ch_strategy *st = t_replicas(2);

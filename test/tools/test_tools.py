@@ -125,10 +125,10 @@ class Checks(unittest.TestCase):
     def test_statements_have_tests_that_cite_them(self):
         def tree(test='', remark='', source='/* 1.1.1, B2 */\nstatic void a(void **state)\n{\n}\n'):
             return {'doc/conformance.md': f'| 1.1.1 | one | {test} | {remark} |\n',
-                    'test/x/test_x.c': source}
+                    'doc/seed-examples.md': '| B1 | 000:1 |  | later |\n', 'test/x/test_x.c': source}
 
         there = '`test/x/test_x.c: a`'
-        counts = '1 statements: {} have a test, {} only a reason, {} are to come\n'
+        counts = '1 statements: {} have a test, {} only a reason, {} are to come\n1 examples: 0 have a test\n'
         self.passes('check-conformance', tree(there), said=counts.format(1, 0, 0))
         self.passes('check-conformance', tree('', 'later'), said=counts.format(0, 1, 0))
         self.passes('check-conformance', tree('', 'to come', ''), said=counts.format(0, 0, 1))
@@ -146,8 +146,31 @@ class Checks(unittest.TestCase):
                              'not cited'),
                             (tree(there, source='/* 1.1.12 */\nstatic void a(void **state)\n{\n}\n'),
                              'not cited'),
-                            ({'doc/conformance.md': '| 1.1.1 | one |\n'}, 'four columns')):
+                            ({**tree(), 'doc/conformance.md': '| 1.1.1 | one |\n'}, 'four columns')):
             self.fails('check-conformance', fault, said)
+
+    def test_examples_have_tests_that_cite_them(self):
+        def tree(*rows):
+            return {'doc/conformance.md': '| 1.1.1 | one |  | later |\n',
+                    'doc/seed-examples.md': ''.join(f'| {row} |\n' for row in rows),
+                    'test/x/test_x.c': "/* B2, B4' */\nstatic void a(void **state)\n{\n}\n"
+                                       '/* B2 */\nstatic void b(void **state)\n{\n}\n'}
+
+        a, b = '`test/x/test_x.c: a`', '`test/x/test_x.c: b`'
+        self.passes('check-conformance',
+                    tree(f'B2 | 000:1 001:2 | {a}, {b} | {{1 \\| 2}}', f"B4' | 000:1 | {a} | 1", 'B5 | 000:1 |  | later'),
+                    said='1 statements: 0 have a test, 1 only a reason, 0 are to come\n3 examples: 2 have a test\n')
+        for row, said in ((f"B4' | 000:1 | {a}, {b} | 1", "B4' is not cited at test/x/test_x.c: b"),
+                          (f"B2' | 000:1 | {a} | 1", "B2' is not cited"),
+                          (f'B4 | 000:1 | {a} | 1', 'B4 is not cited'),
+                          ('B2 | 000:1 | `test/x/test_x.c: c` | 1', 'no test c'),
+                          ('B2 | 000:1 | `test/x/test_y.c: a` | 1', 'no test/x/test_y.c'),
+                          (f'B2 | 000:1 | {a} {b} | 1', 'is not `file: function`'),
+                          (f'B2 | 000:1 | {a} |', 'not a row'),
+                          (f'B2 | {a} | 1', 'not a row'),
+                          ('C2', 'no rows')):
+            self.fails('check-conformance', tree(row), said)
+        self.fails('check-conformance', tree(*[f'B2 | 000:1 | {a} | 1'] * 2), 'second time')
 
     def test_what_nobody_uses_is_not_tested(self):
         header = 'CH_API CH_MUST_CHECK ch_status ch_a(int,\n    int);\nCH_API int ch_b(void);\n'
