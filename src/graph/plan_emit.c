@@ -121,7 +121,9 @@ static void emit_outputs(ch_planner *pl)
  * first through the arena: that resource may be written too. */
 static void emit_writes(ch_planner *pl, const int *aside)
 {
-    for (int pass = 0; pass < 2; pass++)
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass == 1)
+            emit_meeting(pl); /* nobody needs old values of what is shared any more */
         for (int r = 0; r < pl->g->n_resources; r++) {
             const ch_resource *res = &pl->g->resource[r];
             ch_place           to = {.kind = CH_AT_RESOURCE, .index = r}, from;
@@ -141,6 +143,7 @@ static void emit_writes(ch_planner *pl, const int *aside)
             if (pl->p->n_instrs > before && ch__plan_is_shared(pl, r))
                 pl->p->instr[before].first_only = true;
         }
+    }
 }
 
 /* Buffers for values that must be put aside before resources are written. */
@@ -206,7 +209,6 @@ ch_status ch__plan_emit(ch_planner *pl)
         if (pl->n_settled >= pl->n_calls)
             emit_meeting(pl);
         emit_outputs(pl);
-        emit_meeting(pl);
         emit_writes(pl, aside);
         rc = find_patches(p, CH_AT_INPUT, &p->inputs);
     }

@@ -248,12 +248,47 @@ static void and_of_replicas_that_share_variables(void **state)
     (void)state;
 }
 
+/* A strategy of one's own that has some variables once and some for each replica. */
+static ch_device *two[2];
+
+static ch_device *const *mixed_devices(void *self)
+{
+    (void)self;
+    return two;
+}
+
+static int mixed_place(void *self, const ch_var_spec *spec, ch_device **out)
+{
+    (void)self;
+    out[0] = two[0];
+    out[1] = two[1];
+    return spec->name[0] % 2 == 0 ? 1 : 2;
+}
+
+static void mixed_close(void *self)
+{
+    (void)self;
+}
+
+static void and_of_replicas_that_share_some(void **state)
+{
+    static const ch_strategy_ops ops = {"Mixed", mixed_devices, mixed_place, mixed_close};
+    ch_strategy                 *st = NULL;
+
+    t_ok(ch_device_find("GPU:0", &two[0]));
+    t_ok(ch_device_find("GPU:1", &two[1]));
+    t_ok(ch_strategy_new(&ops, NULL, &(ch_strategy_parts){.n_replicas = 2}, &st));
+    random_steps(st, cases(200));
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_steps_do_what_was_recorded),
         cmocka_unit_test(and_so_do_those_of_replicas),
         cmocka_unit_test(and_of_replicas_that_share_variables),
+        cmocka_unit_test(and_of_replicas_that_share_some),
     };
 
     return cmocka_run_group_tests(tests, t_four_gpus, NULL);
