@@ -23,19 +23,6 @@ static void convolve(ch_step *s, void *arg)
     ch_step_out(s, "dx2", d[1]);
 }
 
-static ch_layer *network(void)
-{
-    const ch_conv_layer_options conv = {.activation = CH_RELU};
-
-    return ch_sequential(
-        "cnn", 7,
-        (ch_layer *[]){
-            ch_conv2d_layer(32, 3, 3, &conv), ch_max_pool_layer(2, 2, 0, 0, CH_PAD_VALID),
-            ch_conv2d_layer(64, 3, 3, &conv), ch_max_pool_layer(2, 2, 0, 0, CH_PAD_VALID),
-            ch_flatten_layer(), ch_dense(128, &(ch_dense_options){.activation = CH_RELU}),
-            ch_dense(10, NULL)});
-}
-
 int main(int argc, char **argv)
 {
     bench   *b = bench_open("cnn", argc, argv);
@@ -43,7 +30,7 @@ int main(int argc, char **argv)
 
     must(ch_devices_configure(&(ch_devices_options){.spec = "CPU=1", .threads = CORES}));
     must(ch_model_new(
-        NULL, network(),
+        NULL, convolutional(),
         &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 28, 28, 1)}}},
         &t.model));
     must(ch_sgd(0.01, NULL, NULL, &t.opt));

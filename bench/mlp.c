@@ -58,11 +58,7 @@ int main(int argc, char **argv)
     }
     must(ch_devices_configure(&(ch_devices_options){.spec = "CPU=1", .threads = CORES}));
     must(ch_model_new(
-        NULL,
-        ch_sequential("mlp", 3,
-                      (ch_layer *[]){ch_dense(512, &(ch_dense_options){.activation = CH_RELU}),
-                                     ch_dense(512, &(ch_dense_options){.activation = CH_RELU}),
-                                     ch_dense(10, NULL)}),
+        NULL, perceptron(),
         &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 784)}}},
         &t.model));
     must(ch_sgd(0.01, NULL, NULL, &t.opt));

@@ -20,28 +20,6 @@ typedef struct network {
     int            labels;
 } network;
 
-static ch_layer *perceptron(void)
-{
-    ch_dense_options hidden = {.activation = CH_RELU};
-
-    return ch_sequential(
-        "mlp", 3,
-        (ch_layer *[]){ch_dense(512, &hidden), ch_dense(512, &hidden), ch_dense(10, NULL)});
-}
-
-static ch_layer *convolutional(void)
-{
-    const ch_conv_layer_options conv = {.activation = CH_RELU};
-
-    return ch_sequential(
-        "cnn", 7,
-        (ch_layer *[]){
-            ch_conv2d_layer(32, 3, 3, &conv), ch_max_pool_layer(2, 2, 0, 0, CH_PAD_VALID),
-            ch_conv2d_layer(64, 3, 3, &conv), ch_max_pool_layer(2, 2, 0, 0, CH_PAD_VALID),
-            ch_flatten_layer(), ch_dense(128, &(ch_dense_options){.activation = CH_RELU}),
-            ch_dense(10, NULL)});
-}
-
 static language gpt = {"gpt", 1000, 2, 128, 4, 8, 64};
 
 static ch_layer *small_gpt(void)

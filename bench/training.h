@@ -121,6 +121,32 @@ static inline ch_tensor *random_ids(ch_shape shape, int64_t limit)
     return t;
 }
 
+/* ---- networks ---- */
+
+static inline ch_layer *perceptron(void)
+{
+    const ch_dense_options hidden = {.activation = CH_RELU};
+
+    return ch_sequential(
+        "mlp", 3,
+        (ch_layer *[]){ch_dense(512, &hidden), ch_dense(512, &hidden), ch_dense(10, NULL)});
+}
+
+static inline ch_layer *convolutional(void)
+{
+    const ch_conv_layer_options conv = {.activation = CH_RELU};
+
+    return ch_sequential(
+        "cnn", 7,
+        (ch_layer *[]){
+            ch_conv2d_layer(32, 3, 3, &conv), ch_max_pool_layer(2, 2, 0, 0, CH_PAD_VALID),
+            ch_conv2d_layer(64, 3, 3, &conv), ch_max_pool_layer(2, 2, 0, 0, CH_PAD_VALID),
+            ch_flatten_layer(), ch_dense(128, &(ch_dense_options){.activation = CH_RELU}),
+            ch_dense(10, NULL)});
+}
+
+/* ---- training ---- */
+
 /* Inputs x and labels y; the labels' loss of what the model makes of x. */
 static inline void classify(ch_step *s, void *arg)
 {
