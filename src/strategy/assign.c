@@ -125,6 +125,11 @@ static bool gather_rows(change *c)
     return c->x != NULL;
 }
 
+static ch_reduce_op reduction_of(const ch_var *v)
+{
+    return v->aggregation == CH_AGGREGATE_SUM ? CH_SUM : CH_MEAN;
+}
+
 /* What this replica has becomes what all of them have together. */
 static bool aggregate(change *c)
 {
@@ -139,7 +144,7 @@ static bool aggregate(change *c)
         return gather_rows(c);
     if (is_literal(c->x))
         return aggregate_literal(c);
-    c->x = ch_all_reduce(c->v->aggregation == CH_AGGREGATE_SUM ? CH_SUM : CH_MEAN, c->x);
+    c->x = ch_all_reduce(reduction_of(c->v), c->x);
     return c->x != NULL;
 }
 
@@ -182,16 +187,16 @@ static ch_node *share_of(ch_step *s, ch_node *x)
 
 static ch_node *read_all(ch_step *s, ch_var *v)
 {
-    ch_node *own = read_copy(s, v), *all = NULL;
+    ch_node  *own = read_copy(s, v), *all;
+    ch_status rc = ch__var_check_read(v);
 
-    if (own == NULL || ch__var_check_read(v) != CH_OK) {
-        ch__step_take(s, own == NULL ? s->rc : ch__var_check_read(v), NULL);
+    if (rc != CH_OK)
+        ch__step_take(s, rc, NULL);
+    if (rc != CH_OK || own == NULL)
         return NULL;
-    }
     s->speaks_of = CH_SPEAKS_OF_REPLICA;
-    all = v->aggregation == CH_AGGREGATE_FIRST
-              ? ch_broadcast(own)
-              : ch_all_reduce(v->aggregation == CH_AGGREGATE_SUM ? CH_SUM : CH_MEAN, own);
+    all = v->aggregation == CH_AGGREGATE_FIRST ? ch_broadcast(own)
+                                               : ch_all_reduce(reduction_of(v), own);
     s->speaks_of = CH_SPEAKS_OF_ALL;
     return all;
 }

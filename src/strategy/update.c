@@ -5,30 +5,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "strategy/strategy.h"
-
-/* What the first replica has of a tuple: for a run on one device. */
-static ch_status first_of(const ch_tuple *t, ch_tuple **out)
-{
-    int          n = ch_tuple_count(t);
-    ch_value   **value = ch__calloc((size_t)n + 1, sizeof(*value));
-    const char **name = ch__calloc((size_t)n + 1, sizeof(*name));
-    ch_status    rc = value == NULL || name == NULL ? ch__fail_memory("update") : CH_OK;
-
-    for (int i = 0; i < n && rc == CH_OK; i++) {
-        ch_tensor *first = ch_value_at(ch_tuple_at(t, i), 0);
-
-        name[i] = ch_tuple_name(t, i);
-        rc = ch_value_new(CH_PLAIN, 1, &first, &value[i]);
-    }
-    if (rc == CH_OK)
-        rc = ch_tuple_new(n, value, name, out);
-    for (int i = 0; value != NULL && i < n; i++)
-        ch_value_unref(value[i]);
-    ch__free(value);
-    ch__free(name);
-    return rc;
-}
+#include "strategy/values.h"
 
 /* Runs `f` on each of these devices, as what is done to the copy there. */
 static ch_status run_on(ch_strategy *st, int n, ch_device *const *device, ch_function *f,
@@ -52,7 +29,7 @@ static ch_status run_on(ch_strategy *st, int n, ch_device *const *device, ch_fun
     if (f == NULL)
         return ch__want_given("update", "the function", f, NULL, NULL);
     if (n == 1 && in != NULL) {
-        rc = first_of(in, &first);
+        rc = ch__tuple_of_replica("update", in, 0, &first);
         run.in = first;
     }
     if (rc == CH_OK)

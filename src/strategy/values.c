@@ -73,6 +73,11 @@ static ch_status component(void *arg, const ch_value *v, ch_tensor **out)
     return CH_OK;
 }
 
+ch_status ch__tuple_of_replica(const char *call, const ch_tuple *t, int replica, ch_tuple **out)
+{
+    return ch__tuple_map(call, t, component, &replica, out);
+}
+
 static ch_status check_counts(const ch_strategy *st, const ch_tuple *t)
 {
     for (int i = 0; i < t->n; i++) {
@@ -118,7 +123,7 @@ ch_status ch_strategy_local_results(ch_strategy *st, const ch_tuple *t, ch_tuple
     if (each == NULL)
         return ch__fail_memory("local results");
     for (int r = 0; r < st->n_local && rc == CH_OK; r++)
-        rc = ch__tuple_map("local results", t, component, &r, &each[r]);
+        rc = ch__tuple_of_replica("local results", t, r, &each[r]);
     for (int r = 0; r < st->n_local; r++)
         if (rc == CH_OK)
             out[r] = each[r];

@@ -24,4 +24,8 @@ typedef ch_status (*ch_leaf_fn)(void *arg, const ch_value *v, ch_tensor **out);
 ch_status ch__tuple_map(const char *call, const ch_tuple *t, ch_leaf_fn fn, void *arg,
                         ch_tuple **out);
 
+/* What a replica has of a tuple, as plain leaves. */
+ch_status ch__tuple_of_replica(const char *call, const ch_tuple *t, int replica,
+                               ch_tuple **out);
+
 #endif
