@@ -559,7 +559,8 @@ static void holds(ch_var *v, const float *want)
     ch_value_unref(copies);
 }
 
-static void rows_of_all_replicas_are_used(void **state) /* 3.6.2 3.6.3 3.6.4 3.6.5 */
+static void rows_of_all_replicas_change_copies_and_what_is_shared(
+    void **state) /* 3.6.2 3.6.3 3.6.4 3.6.5 */
 {
     static const struct {
         scatter_fn     fn;
@@ -622,45 +623,6 @@ static void rows_of_all_replicas_are_used(void **state) /* 3.6.2 3.6.3 3.6.4 3.6
             ch_var_unref(v);
             ch_strategy_unref(st);
         }
-    (void)state;
-}
-
-static void the_least_of_several_rows_is_no_sum(void **state) /* 3.6.1 */
-{
-    static const scatter_fn     fn[] = {ch_var_scatter_min, ch_var_scatter_max,
-                                        ch_var_scatter_update};
-    static const ch_aggregation aggregation[] = {CH_AGGREGATE_SUM, CH_AGGREGATE_MEAN};
-    ch_strategy                *st = t_mirrored(2);
-
-    for (int i = 0; i < 3; i++)
-        for (int k = 0; k < 2; k++) {
-            ch_var *v = vector(st, CH_F32, 3, (float[]){0, 0, 0}, aggregation[k]);
-
-            t_refused(try_scatter(v, fn[i], &(rows){1, {{0}, {1}}, {{2}, {3}}}),
-                      CH_UNIMPLEMENTED, "scatter_", "CH_AGGREGATE_NONE");
-            ch_var_unref(v);
-        }
-    ch_strategy_unref(st);
-    (void)state;
-}
-
-static void without_aggregation_rows_are_the_replicas_own(void **state) /* 3.6.6 */
-{
-    static const struct {
-        scatter_fn fn;
-        float      after;
-    } row[] = {{ch_var_scatter_sub, 2},   {ch_var_scatter_add, 4}, {ch_var_scatter_max, 4},
-               {ch_var_scatter_min, 2},   {ch_var_scatter_mul, 4}, {ch_var_scatter_div, 2},
-               {ch_var_scatter_update, 2}};
-    ch_strategy *st = t_mirrored(2);
-    ch_var      *v = vector(st, CH_F32, 1, (float[]){4}, CH_AGGREGATE_NONE);
-
-    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
-        t_ok(try_scatter(v, row[i].fn, &(rows){1, {{0}, {0}}, {{2}, {2}}}));
-        holds(v, &row[i].after);
-    }
-    ch_var_unref(v);
-    ch_strategy_unref(st);
     (void)state;
 }
 
@@ -767,9 +729,7 @@ int main(void)
         cmocka_unit_test(the_first_of_those_that_differ),
         cmocka_unit_test(outside_a_step_the_sum_cannot_be_added_to),
         cmocka_unit_test(in_a_replica_its_own_is_read),
-        cmocka_unit_test(rows_of_all_replicas_are_used),
-        cmocka_unit_test(the_least_of_several_rows_is_no_sum),
-        cmocka_unit_test(without_aggregation_rows_are_the_replicas_own),
+        cmocka_unit_test(rows_of_all_replicas_change_copies_and_what_is_shared),
         cmocka_unit_test(from_outside_rows_of_all_copies_are_changed),
         cmocka_unit_test(replicas_share_one_and_write_it_together),
         cmocka_unit_test(one_replica_has_an_ordinary_variable),
