@@ -8,7 +8,10 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "data/spare.h"
+#include "file/block.h"
 #include "tensor/view.h"
+
+enum { NOTE_BYTES = 256 }; /* a record, and the two features that it may become */
 
 static size_t round_up(size_t bytes)
 {
@@ -28,7 +31,13 @@ static layout layout_of(int n, int n_owners)
     return (layout){parts, owners, round_up(parts + owners)};
 }
 
-static ch_element *lay_out(void *memory, int n, int n_owners, size_t room_bytes)
+/* The memory an element is in, which its parts do not change. */
+typedef struct home {
+    int  capacity;
+    bool is_note;
+} home;
+
+static ch_element *lay_out(void *memory, home h, int n, int n_owners, size_t room_bytes)
 {
     layout      at = layout_of(n, n_owners);
     ch_element *e = memory;
@@ -36,6 +45,8 @@ static ch_element *lay_out(void *memory, int n, int n_owners, size_t room_bytes)
     memset(e, 0, at.parts + at.owners);
     e->n = n;
     e->n_owners = n_owners;
+    e->capacity = h.capacity;
+    e->is_note = h.is_note;
     e->bytes = (int64_t)(at.head + room_bytes);
     e->owner = (ch_buffer **)((char *)e + at.parts);
     e->room = (char *)e + at.head;
@@ -45,29 +56,50 @@ static ch_element *lay_out(void *memory, int n, int n_owners, size_t room_bytes)
 ch_element *ch__element_new(int n, int n_owners, size_t room_bytes)
 {
     size_t bytes = layout_of(n, n_owners).head + room_bytes;
-    void  *memory = bytes <= CH_SPARE_BYTES ? ch__spare_take() : ch__malloc(bytes);
+    bool   is_small = bytes <= CH_SPARE_BYTES;
+    void  *memory = is_small ? ch__spare_take() : ch__malloc(bytes);
+    home   h = {.capacity = is_small ? CH_SPARE_BYTES : 0};
 
-    return memory != NULL ? lay_out(memory, n, n_owners, room_bytes) : NULL;
+    return memory != NULL ? lay_out(memory, h, n, n_owners, room_bytes) : NULL;
+}
+
+ch_element *ch__element_note(int n, int n_owners, size_t room_bytes, ch_buffer *block)
+{
+    size_t      bytes = layout_of(n, n_owners).head + room_bytes;
+    void       *memory = bytes <= NOTE_BYTES ? ch__block_note(block, NOTE_BYTES) : NULL;
+    ch_element *e = memory != NULL
+                        ? lay_out(memory, (home){NOTE_BYTES, true}, n, n_owners, room_bytes)
+                        : ch__element_new(n, n_owners, room_bytes);
+
+    if (e != NULL)
+        e->owner[0] = ch__buffer_ref(block);
+    return e;
 }
 
 ch_element *ch__element_remake(ch_element *e, int n, int n_owners, size_t room_bytes)
 {
-    if (e->bytes > CH_SPARE_BYTES || layout_of(n, n_owners).head + room_bytes > CH_SPARE_BYTES)
+    home h = {e->capacity, e->is_note};
+
+    if (layout_of(n, n_owners).head + room_bytes > (size_t)h.capacity)
         return NULL;
-    return lay_out(e, n, n_owners, room_bytes);
+    return lay_out(e, h, n, n_owners, room_bytes);
 }
 
+/* The first owner goes last, since a note goes with it. */
 void ch__element_free(ch_element *e)
 {
     if (e == NULL)
         return;
-    for (int i = 0; i < e->n_owners; i++)
+    ch_buffer *first = e->n_owners > 0 ? e->owner[0] : NULL;
+    for (int i = 1; i < e->n_owners; i++)
         if (e->owner[i] != NULL)
             ch__buffer_unref(e->owner[i]);
-    if (e->bytes <= CH_SPARE_BYTES)
+    if (!e->is_note && e->capacity > 0)
         ch__spare_give(e);
-    else
+    else if (!e->is_note)
         ch__free(e);
+    if (first != NULL)
+        ch__buffer_unref(first);
 }
 
 /* Bytes of the array itself, and of what its strings hold. */

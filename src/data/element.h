@@ -27,6 +27,8 @@ typedef struct ch_origin {
 
 typedef struct ch_element {
     int         n, n_owners;
+    int         capacity; /* bytes of the memory that it is in; 0: as many as it has */
+    bool        is_note;  /* that memory is its first owner's, a block's */
     int64_t     bytes; /* of memory, about, that it keeps to itself */
     void       *room;  /* room_bytes, aligned to 16; of the parts' small values */
     ch_buffer **owner; /* n_owners referenced buffers that parts look into; may be NULL each */
@@ -36,6 +38,9 @@ typedef struct ch_element {
 
 /* Parts and owners are zero. NULL: no memory. */
 ch_element *ch__element_new(int n, int n_owners, size_t room_bytes);
+/* One that looks into a block, its first owner, which is referenced: in the notes of the block while those
+ * have room, beside what it looks at. */
+ch_element *ch__element_note(int n, int n_owners, size_t room_bytes, ch_buffer *block);
 void        ch__element_free(ch_element *e); /* NULL is fine */
 /* An element of other parts in the memory of `e`, which is gone then; its owners were the caller's to take. NULL: it
  * would not fit, and `e` is as it was. */

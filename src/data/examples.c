@@ -82,12 +82,15 @@ static void parse_slot(ch_cursor *c, ch_slot *s, int64_t number)
 }
 
 /* Another thread has read and checked the records, so that they are in its cache: those that come soon are
- * asked for, the element first, then where the record begins and ends. What is between, nobody looks at. */
+ * asked for, the slot first, then the element, then where the record begins and ends. What is between, nobody
+ * looks at. */
 static void look_ahead(const ch_item *i, int k)
 {
-    enum { SOON = 8, NEXT = 4, ELEMENT = 192, ENDS = 128 };
+    enum { LATER = 24, SOON = 8, NEXT = 4, ELEMENT = 192, ENDS = 128 };
     const ch_element *e;
 
+    if (k + LATER < i->n)
+        ch__ask_to_read((const char *)&i->slot[k + LATER], sizeof(i->slot[0]));
     if (k + SOON < i->n)
         ch__ask_to_read((const char *)i->slot[k + SOON].element, ELEMENT);
     if (k + NEXT < i->n && (e = i->slot[k + NEXT].element) != NULL) {

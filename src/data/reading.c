@@ -140,9 +140,7 @@ bool ch__reading_is_large(ch_status rc)
     return rc == CH_RESOURCE_EXHAUSTED && ch__failed_at_limit();
 }
 
-/* A record that is larger than it may be is damage too; that there is no memory for it is not, nor
- * what the names' stage failed with. False: it is an error in the item. */
-static bool leave_out(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_status rc)
+bool ch__reading_leave_out(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_status rc)
 {
     if (read == NULL || !read->skip_bad || r->names == NULL ||
         (rc != CH_DATA_LOSS && !ch__reading_is_large(rc))) {
@@ -155,7 +153,7 @@ static bool leave_out(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_st
 
 void ch__reading_damage(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_status rc)
 {
-    if (leave_out(r, read, i, rc))
+    if (ch__reading_leave_out(r, read, i, rc))
         ch__log(CH_LOG_WARNING, "skipped-records", "%s; the rest of the file is left out",
                 ch_error_message());
 }
@@ -171,7 +169,7 @@ bool ch__reading_pass(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_sk
     ch__fault_take(&why, CH_RESOURCE_EXHAUSTED, -1, NULL);
     rc = skip(r);
     if (rc == CH_OK) {
-        leave_out(r, read, i, ch__fault_raise(&why));
+        (void)ch__reading_leave_out(r, read, i, ch__fault_raise(&why));
         return true;
     }
     if (rc == CH_DATA_LOSS)
@@ -193,7 +191,7 @@ void ch__reading_pull(ch_cursor *c, const Cohort__Read *read, ch_item *i, ch_pul
     if (rc != CH_OK || r->reader == NULL)
         return;
     ch__item_note(i, ch__reader_path(r->reader));
-    while (i->n < i->want)
+    for (int k = 0; k < i->want; k++) /* those that are left out count: a pull ends soon */
         if (!pull(r, read, i)) {
             ch__reading_close_file(r);
             return;
@@ -208,6 +206,7 @@ ch_status ch__reading_open(ch_reading *r, const ch_belt_ops *ops)
 
     if (rc != CH_OK)
         return rc;
+    ch__block_pool_notes(r->pool, CH_BLOCK_BYTES / 4);
     return ch__belt_open(&r->base, ops, &(ch_belt_options){.want = 0});
 }
 

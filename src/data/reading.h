@@ -32,6 +32,10 @@ ch_status ch__reading_infer(const ch_dataset *d, const Cohort__Read *read);
 ch_status ch__reading_file(ch_reading *r, const Cohort__Read *read);
 /* Done with the file. */
 void ch__reading_close_file(ch_reading *r);
+/* The record is damaged: left out and counted, where that was asked for; false: it is an error in the
+ * item. One that is larger than it may be is damage too; that there is no memory for it is not, nor
+ * what the names' stage failed with. */
+bool ch__reading_leave_out(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_status rc);
 /* Nothing behind it can be read: an error in the item, or the rest of the file left out and counted,
  * where that was asked for. */
 void ch__reading_damage(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_status rc);

@@ -24,7 +24,7 @@ typedef struct text_room {
 /* A line where it was read to; `layout` is of CSV, or NULL. */
 static ch_element *raw_element(ch_reading *r, ch_str text, ch_buffer *layout)
 {
-    ch_element *e = ch__element_new(1, 2, sizeof(text_room));
+    ch_element *e = ch__element_note(1, 2, sizeof(text_room), r->reader->block);
     text_room  *room;
 
     if (e == NULL)
@@ -32,7 +32,6 @@ static ch_element *raw_element(ch_reading *r, ch_str text, ch_buffer *layout)
     room = e->room;
     *room = (text_room){text, r->n, ch__reader_offset(r->reader) - (r->reader->at - text.data)};
     e->part[0] = (ch_part){.dtype = CH_STR, .data = &room->text};
-    e->owner[0] = ch__buffer_ref(r->reader->block);
     e->owner[1] = layout != NULL ? ch__buffer_ref(layout) : NULL;
     return e;
 }

@@ -3,6 +3,7 @@
  * A pool counts its owners and the blocks that are out; who takes the count to zero frees it. The
  * first blocks are each by themselves. Where more are out at a time, as behind a shuffle, they are
  * pieces of slabs on large pages: read in any order, small ones cost a miss of the page table each.
+ * What is noted about a block lies behind its piece, on the same large page.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "file/block.h"
@@ -21,6 +22,8 @@ static const size_t idle_bytes = (size_t)16 << 20;
 /* A large page; blocks of more than half of it stay by themselves. */
 static const size_t slab_bytes = (size_t)2 << 20;
 
+enum { NOTE_GRAIN = 16 };
+
 typedef struct block {
     ch_buffer      base; /* first */
     ch_block_pool *pool;
@@ -28,6 +31,8 @@ typedef struct block {
     size_t         taken_bytes; /* that it had when it was taken */
     void          *home;        /* its piece of a slab; NULL: it is by itself */
     ch_buffer     *name;        /* of the file that is in it; NULL: not said */
+    char          *notes;       /* behind its piece; NULL: there is no room for them */
+    size_t         noted;       /* bytes of them, so far */
 } block;
 
 /* Stays as long as the pool. */
@@ -39,7 +44,7 @@ typedef struct slab {
 
 struct ch_block_pool {
     atomic_int      refs;
-    size_t          block_bytes;
+    size_t          block_bytes, note_bytes;
     pthread_mutex_t lock; /* of what follows */
     block          *idle;
     slab           *slabs;
@@ -71,6 +76,11 @@ ch_status ch__block_pool_new(ch_block_pool **out)
 void ch__block_pool_usual(size_t block_bytes)
 {
     atomic_store_explicit(&usual_bytes, block_bytes, memory_order_relaxed);
+}
+
+void ch__block_pool_notes(ch_block_pool *p, size_t bytes)
+{
+    p->note_bytes = (bytes + CH_ALIGN - 1) / CH_ALIGN * CH_ALIGN;
 }
 
 ch_block_pool *ch__block_pool_ref(ch_block_pool *p)
@@ -123,6 +133,7 @@ static void block_release(ch_buffer *base)
     if (b->name != NULL)
         ch__buffer_unref(b->name);
     b->name = NULL;
+    b->noted = 0;
     if (keep && base->data != b->home) {
         ch__free_aligned(base->data);
         base->data = b->home;
@@ -162,7 +173,8 @@ static block *block_new(ch_block_pool *p, size_t bytes)
 /* With the lock held: a slab more, of idle blocks; false: no memory. */
 static bool add_slab(ch_block_pool *p, size_t bytes)
 {
-    size_t     n = slab_bytes / bytes, piece = slab_bytes / n / CH_ALIGN * CH_ALIGN;
+    size_t     n = slab_bytes / (bytes + p->note_bytes);
+    size_t     piece = (slab_bytes / n - p->note_bytes) / CH_ALIGN * CH_ALIGN;
     slab      *s = ch__calloc(1, sizeof(*s) + n * sizeof(block));
     ch_device *device = ch_device_current();
 
@@ -173,12 +185,13 @@ static bool add_slab(ch_block_pool *p, size_t bytes)
     s->next = p->slabs;
     p->slabs = s;
     for (size_t i = 0; i < n; i++) {
-        void *at = (char *)s->memory + i * piece;
+        char *at = (char *)s->memory + i * (piece + p->note_bytes);
 
         s->block[i] = (block){
             .base = {.data = at, .bytes = piece, .device = device, .release = block_release},
             .pool = p,
-            .home = at};
+            .home = at,
+            .notes = p->note_bytes > 0 ? at + piece : NULL};
         put_idle(p, &s->block[i]);
     }
     return true;
@@ -205,7 +218,7 @@ ch_buffer *ch__block_take(ch_block_pool *p, size_t bytes)
     bytes = bytes > p->block_bytes ? bytes : p->block_bytes;
     pthread_mutex_lock(&p->lock);
     b = take_idle(p, bytes);
-    if (b == NULL && p->out_bytes >= slab_bytes && bytes <= slab_bytes / 2 &&
+    if (b == NULL && p->out_bytes >= slab_bytes && bytes + p->note_bytes <= slab_bytes / 2 &&
         add_slab(p, bytes))
         b = take_idle(p, bytes);
     pthread_mutex_unlock(&p->lock);
@@ -245,4 +258,17 @@ bool ch__block_grow(ch_buffer *b, size_t bytes)
     b->data = larger;
     b->bytes = bytes > b->bytes ? bytes : b->bytes;
     return true;
+}
+
+void *ch__block_note(ch_buffer *base, size_t bytes)
+{
+    block *b = (block *)base;
+    void  *note;
+
+    bytes = (bytes + NOTE_GRAIN - 1) / NOTE_GRAIN * NOTE_GRAIN;
+    if (b->notes == NULL || bytes > b->pool->note_bytes - b->noted)
+        return NULL;
+    note = b->notes + b->noted;
+    b->noted += bytes;
+    return note;
 }

@@ -150,6 +150,42 @@ static void blocks_are_aligned_whatever_became_of_those_before(void **state)
     (void)state;
 }
 
+static void notes_stay_as_long_as_their_block(void **state)
+{
+    ch_block_pool *pool = NULL;
+    ch_buffer     *block[40];
+    int            n_noted = 0;
+
+    assert_int_equal(ch__block_pool_new(&pool), CH_OK);
+    ch__block_pool_notes(pool, 100);
+    for (int pass = 0; pass < 2; pass++) {
+        int n = 0;
+
+        for (int i = 0; i < 40; i++) {
+            block[i] = ch__block_take(pool, 0);
+            assert_non_null(block[i]);
+            char *a = ch__block_note(block[i], 50), *b = ch__block_note(block[i], 64);
+
+            memset(block[i]->data, 0, block[i]->bytes);
+            assert_null(ch__block_note(block[i], 1));
+            if (a == NULL)
+                continue;
+            n++;
+            memset(a, i, 50);
+            memset(b, i, 64);
+            assert_int_equal((uintptr_t)a % 16, 0);
+            assert_int_equal((uintptr_t)b % 16, 0);
+        }
+        assert_true(n > 0 &&
+                    n >= n_noted); /* a block that comes again has all of the room again */
+        n_noted = n;
+        for (int i = 0; i < 40; i++)
+            ch__buffer_unref(block[i]);
+    }
+    ch__block_pool_unref(pool);
+    (void)state;
+}
+
 /* PROMISES S6: a declared length takes no memory. */
 static void a_want_without_bytes_takes_no_memory(void **state)
 {
@@ -334,6 +370,7 @@ int main(void)
         cmocka_unit_test(kept_spans_outlive_the_reader),
         cmocka_unit_test(reading_on_allocates_nothing),
         cmocka_unit_test(blocks_are_aligned_whatever_became_of_those_before),
+        cmocka_unit_test(notes_stay_as_long_as_their_block),
         cmocka_unit_test(a_want_without_bytes_takes_no_memory),
         cmocka_unit_test(a_block_grows_as_bytes_arrive),
         cmocka_unit_test(a_reader_goes_back_and_forth),
