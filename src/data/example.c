@@ -541,12 +541,12 @@ ch_status ch__example_parse(const ch_example_schema *s, ch_element *record, ch_e
         if (p.list != p.few)
             ch__free(p.list);
     }
+    if (rc != CH_OK && origin.path != NULL)
+        (void)ch__fail_at(rc, "%s, byte %lld", origin.path, (long long)origin.offset);
+    ch__element_free(record); /* first: it may be a note of a block that *out has now */
     if (rc != CH_OK) {
-        if (origin.path != NULL)
-            (void)ch__fail_at(rc, "%s, byte %lld", origin.path, (long long)origin.offset);
         ch__element_free(*out);
         *out = NULL;
     }
-    ch__element_free(record);
     return rc;
 }
