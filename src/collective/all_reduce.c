@@ -1,6 +1,8 @@
 /* collective/all_reduce.c -- the op: the sum or mean of values over the replicas, on each.
  *
- * Several arrays go together: replicas meet once for all of them.
+ * Several arrays go together: replicas meet once for all of them. The op is there in two halves too, so that a
+ * replica can compute while it would wait for others: all_reduce_begin gives arrays that nobody may look at, and
+ * all_reduce_end gives what has become of them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -20,9 +22,6 @@ static const ch_attr all_reduce_rows[] = {
     CH_ATTR_INT(all_reduce_attrs, op),
     CH_ATTR_END,
 };
-
-/* As many as a kernel can say of that they may be written over their inputs. */
-enum { TOGETHER = 32 };
 
 static ch_status check_array(const ch_infer *c, int i)
 {
@@ -65,19 +64,28 @@ typedef struct all_reduce_state {
     ch_addend  array[];
 } all_reduce_state;
 
+/* The second half has no attributes, and does not need any. */
 static ch_status all_reduce_prepare(const ch_node *n, ch_prep *p)
 {
+    const all_reduce_attrs *a = n->attrs;
     all_reduce_state *s = ch__prep_state(p, sizeof(*s) + (size_t)n->n_in * sizeof(s->array[0]));
 
     if (s == NULL)
         return ch__fail_memory("all_reduce");
-    s->sum =
-        (ch_addends){(ch_reduce_op)((const all_reduce_attrs *)n->attrs)->op, n->n_in, s->array};
+    s->sum = (ch_addends){a != NULL ? (ch_reduce_op)a->op : CH_SUM, n->n_in, s->array};
     for (int i = 0; i < n->n_in; i++) {
         s->array[i] = (ch_addend){n[i].dtype, ch__count(&n[i])};
-        p->over[i] = i < TOGETHER ? 1u << i : 0;
+        p->over[i] = i < CH_TOGETHER ? 1u << i : 0;
     }
     return CH_OK;
+}
+
+static void copy_in(const ch_call *c, const ch_addends *s)
+{
+    for (int i = 0; i < s->n; i++)
+        if (c->in[i] != c->out[i] && s->array[i].count > 0)
+            memcpy(c->out[i], c->in[i],
+                   (size_t)s->array[i].count * ch_dtype_bytes(s->array[i].dtype));
 }
 
 static ch_status all_reduce_run(const ch_call *c, ch_piece t)
@@ -87,10 +95,7 @@ static ch_status all_reduce_run(const ch_call *c, ch_piece t)
     (void)t;
     if (c->env->group != NULL)
         return ch__group_all_reduce(c->env->group, c->env->local, &s->sum, c->in, c->out);
-    for (int i = 0; i < s->sum.n; i++)
-        if (c->in[i] != c->out[i])
-            memcpy(c->out[i], c->in[i],
-                   (size_t)s->array[i].count * ch_dtype_bytes(s->array[i].dtype));
+    copy_in(c, &s->sum);
     return CH_OK;
 }
 
@@ -133,6 +138,83 @@ const ch_op ch__op_all_reduce = {
     .kernels = (const ch_kernel *const[]){&all_reduce_shared, NULL},
 };
 
+/* ---- in two halves ---- */
+
+/* What it was given may be gone before the sum is: only what it gives is kept for it. */
+static ch_status begin_run(const ch_call *c, ch_piece t)
+{
+    const all_reduce_state *s = c->state;
+
+    (void)t;
+    copy_in(c, &s->sum);
+    if (c->env->group == NULL)
+        return CH_OK;
+    return ch__group_all_reduce_begin(c->env->group, c->env->local, &s->sum,
+                                      (const void *const *)c->out, c->out);
+}
+
+static const ch_kernel begin_shared = {"shared", ch__always, all_reduce_prepare, begin_run,
+                                       NULL};
+
+const ch_op ch__op_all_reduce_begin = {
+    .name = "all_reduce_begin",
+    .version = 1,
+    .n_in = -1,
+    .n_out = -1,
+    .flags = CH_OP_COLLECTIVE | CH_OP_READS_ENV | CH_OP_ALONE_IS_INPUT,
+    .attrs = all_reduce_rows,
+    .attrs_bytes = sizeof(all_reduce_attrs),
+    .infer = all_reduce_infer,
+    .grad = all_reduce_grad,
+    .kernels = (const ch_kernel *const[]){&begin_shared, NULL},
+};
+
+static ch_status end_infer(ch_infer *c)
+{
+    ch_status rc = CH_OK;
+
+    if (c->n_in < 1 || c->n_in > CH_MAX_OUT)
+        return ch__infer_fail(c, "%d inputs, want 1 to %d", c->n_in, CH_MAX_OUT);
+    for (int i = 0; i < c->n_in && rc == CH_OK; i++)
+        rc = ch__infer_like(c, i, i);
+    return rc;
+}
+
+static ch_status end_run(const ch_call *c, ch_piece t)
+{
+    ch_status rc = CH_OK;
+
+    (void)t;
+    if (c->env->group != NULL)
+        rc = ch__group_all_reduce_end(c->env->group, c->env->local);
+    if (rc == CH_OK)
+        copy_in(c, &((const all_reduce_state *)c->state)->sum);
+    return rc;
+}
+
+/* What is asked for is asked of the first half, as it is. */
+static void end_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    (void)s;
+    for (int i = 0; i < n->n_in; i++)
+        din[i] = dout[i];
+}
+
+static const ch_kernel end_shared = {"shared", ch__always, all_reduce_prepare, end_run, NULL};
+
+const ch_op ch__op_all_reduce_end = {
+    .name = "all_reduce_end",
+    .version = 1,
+    .n_in = -1,
+    .n_out = -1,
+    .flags = CH_OP_COLLECTIVE | CH_OP_READS_ENV | CH_OP_ALONE_IS_INPUT,
+    .infer = end_infer,
+    .grad = end_grad,
+    .kernels = (const ch_kernel *const[]){&end_shared, NULL},
+};
+
+/* ---- for recording ---- */
+
 /* A sparse one stays so: the sum has the rows of all. */
 static ch_node *all_reduce_sparse(ch_reduce_op op, const ch_node *x)
 {
@@ -146,7 +228,7 @@ static ch_node *all_reduce_sparse(ch_reduce_op op, const ch_node *x)
     return ch__sparse_rows(out[0], out[1], x->dims.dim[0]);
 }
 
-static ch_node *all_reduce_one(const void *caller, ch_reduce_op op, ch_node *x)
+ch_node *ch__all_reduce_one(const void *caller, ch_reduce_op op, ch_node *x)
 {
     const void *before;
     ch_node    *y;
@@ -161,69 +243,21 @@ static ch_node *all_reduce_one(const void *caller, ch_reduce_op op, ch_node *x)
 
 ch_node *ch_all_reduce(ch_reduce_op op, ch_node *x)
 {
-    return all_reduce_one(__builtin_return_address(0), op, x);
+    return ch__all_reduce_one(__builtin_return_address(0), op, x);
 }
 
-/* ---- several at once ---- */
-
-/* Bytes of an array; 0 where a run says how large it is. */
-static int64_t bytes_of(const ch_node *x)
+void ch__all_reduce_dense(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
+                          ch_node **out)
 {
-    int64_t bytes = (int64_t)ch_dtype_bytes(x->dtype);
+    ch_node *y = ch__node_at(caller, &ch__op_all_reduce_begin, &(all_reduce_attrs){op}, n, x);
+    ch_node *begun[CH_TOGETHER];
 
-    for (int i = 0; i < x->dims.rank; i++)
-        bytes = x->dims.dim[i].sym == 0 ? bytes * x->dims.dim[i].n : 0;
-    return bytes;
-}
-
-/* What goes together: arrays, and their places in the list. */
-typedef struct pack {
-    int      n;
-    int64_t  bytes;
-    ch_node *in[TOGETHER];
-    int      place[TOGETHER];
-} pack;
-
-static void reduce_pack(const void *caller, ch_reduce_op op, pack *p, ch_node **out)
-{
-    ch_node *y = ch__node_at(caller, &ch__op_all_reduce, &(all_reduce_attrs){op}, p->n, p->in);
-
-    for (int i = 0; i < p->n; i++)
-        out[p->place[i]] = y != NULL ? ch__out(y, i) : NULL;
-    p->n = 0;
-    p->bytes = 0;
-}
-
-/* From the last to the first, as gradients are made. A pack is full when it has more than
- * `bytes_per_pack`. */
-static void reduce_dense(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
-                         int64_t bytes_per_pack, ch_node **out)
-{
-    pack p = {0};
-
-    for (int i = n - 1; i >= 0; i--) {
-        if (x[i] == NULL || ch__is_sparse(x[i]))
-            continue;
-        if (p.n == TOGETHER || (bytes_per_pack > 0 && p.bytes > bytes_per_pack))
-            reduce_pack(caller, op, &p, out);
-        p.in[p.n] = x[i];
-        p.place[p.n++] = i;
-        p.bytes += bytes_of(x[i]);
+    for (int i = 0; y != NULL && i < n; i++)
+        begun[i] = ch__out(y, i);
+    if (y != NULL) {
+        ch__graph_hoist(y);
+        y = ch__node_at(caller, &ch__op_all_reduce_end, NULL, n, begun);
     }
-    if (p.n > 0)
-        reduce_pack(caller, op, &p, out);
-}
-
-void ch__all_reduce_packs(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
-                          int64_t bytes_per_pack, ch_node **out)
-{
     for (int i = 0; i < n; i++)
-        out[i] = x[i] == NULL || ch__is_sparse(x[i]) ? all_reduce_one(caller, op, x[i]) : NULL;
-    reduce_dense(caller, op, n, x, bytes_per_pack, out);
-}
-
-void ch_all_reduce_all(ch_reduce_op op, int n, ch_node *const *x, ch_node **out)
-{
-    if (n > 0 && x != NULL && out != NULL)
-        ch__all_reduce_packs(__builtin_return_address(0), op, n, x, 0, out);
+        out[i] = y != NULL ? ch__out(y, i) : NULL;
 }

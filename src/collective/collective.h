@@ -7,9 +7,11 @@
 #include "cohort/replica.h"
 #include "graph/op.h"
 
-#define CH_OPS_COLLECTIVE(X) X(all_reduce) X(all_gather) X(reduce_scatter) X(broadcast)
+#define CH_OPS_COLLECTIVE(X)                                                                   \
+    X(all_reduce)                                                                              \
+    X(all_reduce_begin) X(all_reduce_end) X(all_gather) X(reduce_scatter) X(broadcast)
 
-#define CH_OP_DECLARE(name)  extern const ch_op ch__op_##name;
+#define CH_OP_DECLARE(name) extern const ch_op ch__op_##name;
 CH_OPS_COLLECTIVE(CH_OP_DECLARE)
 #undef CH_OP_DECLARE
 
@@ -17,8 +19,15 @@ CH_OPS_COLLECTIVE(CH_OP_DECLARE)
  * sticks. (collective/all_gather.c) */
 bool ch__all_gather(int n, ch_node *const *in, ch_node **out);
 
-/* ch_all_reduce of n nodes: the dense ones in packs, for each of which replicas meet once. `bytes_per_pack` as in
- * ch_communication_options. (collective/all_reduce.c) */
+/* Arrays that are reduced together at most: as many as a kernel can say of that they may be written over. */
+enum { CH_TOGETHER = 32 };
+
+/* ch_all_reduce; and of n dense ones together, begun where the last of them is. (collective/all_reduce.c) */
+ch_node *ch__all_reduce_one(const void *caller, ch_reduce_op op, ch_node *x);
+void     ch__all_reduce_dense(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
+                              ch_node **out);
+/* ch_all_reduce of n nodes: the dense ones in packs. `bytes_per_pack` as in ch_communication_options.
+ * (collective/packs.c) */
 void ch__all_reduce_packs(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
                           int64_t bytes_per_pack, ch_node **out);
 

@@ -17,6 +17,7 @@ static const char *const what = "all_reduce";
 
 /* Elements of one of the arrays. */
 typedef struct piece {
+    int      bring; /* which of the two that a member brought */
     int      array;
     ch_dtype dtype;
     int64_t  from, to;
@@ -33,7 +34,7 @@ static piece piece_of(const ch_addends *s, int array, int64_t from_line, int64_t
     const ch_addend *a = &s->array[array];
     int64_t          each = CH_ALIGN / (int64_t)ch_dtype_bytes(a->dtype);
 
-    return (piece){array, a->dtype, ch__least(from_line * each, a->count),
+    return (piece){0, array, a->dtype, ch__least(from_line * each, a->count),
                    ch__least(to_line * each, a->count)};
 }
 
@@ -70,13 +71,13 @@ static bool next_piece(const ch_addends *s, share *h, piece *out)
 
 static const void *in_at(const ch_group *g, int member, const piece *p)
 {
-    return (const char *)g->member[member].in[p->array] +
+    return (const char *)g->member[member].brought[p->bring].in[p->array] +
            p->from * (int64_t)ch_dtype_bytes(p->dtype);
 }
 
 static void *out_at(const ch_group *g, int member, const piece *p)
 {
-    return (char *)g->member[member].out[p->array] +
+    return (char *)g->member[member].brought[p->bring].out[p->array] +
            p->from * (int64_t)ch_dtype_bytes(p->dtype);
 }
 
@@ -120,46 +121,93 @@ static int64_t slot_begin(const ch_addends *s, int i)
     return at;
 }
 
-/* One meeting; each adds up everything, which is little. */
-static ch_status shared_in_slots(ch_group *g, int me, const ch_addends *s,
-                                 const void *const *in, void *const *out)
+static bool is_small(const ch_addends *s)
 {
-    const void *src[CH_GROUP_MOST];
-    int         turn = g->member[me].turn;
-    ch_status   rc;
+    return slot_begin(s, s->n) <= CH_SLOT_BYTES;
+}
 
-    g->member[me].turn ^= 1;
+static void put_in_slot(ch_group *g, int me, const ch_addends *s, const void *const *in)
+{
     for (int i = 0; i < s->n; i++)
         if (s->array[i].count > 0)
-            memcpy(ch__slot(g, me, turn) + slot_begin(s, i), in[i],
+            memcpy(ch__slot(g, me, g->member[me].slot) + slot_begin(s, i), in[i],
                    (size_t)s->array[i].count * ch_dtype_bytes(s->array[i].dtype));
-    rc = ch__group_meet(g, me, what);
-    for (int i = 0; i < s->n && rc == CH_OK; i++) {
+}
+
+/* Each adds up everything, which is little. */
+static void add_slots(const ch_group *g, const ch_addends *s, int slot, void *const *out)
+{
+    const void *src[CH_GROUP_MOST];
+
+    for (int i = 0; i < s->n; i++) {
         for (int r = 0; r < g->n; r++)
-            src[r] = ch__slot(g, r, turn) + slot_begin(s, i);
+            src[r] = ch__slot(g, r, slot) + slot_begin(s, i);
         ch__accumulate_all(s->array[i].dtype, s->array[i].count, g->n, src, 1, &out[i],
                            divisor_of(g, s));
     }
-    return rc;
 }
 
-static ch_status shared(ch_group *g, int me, const ch_addends *s, const void *const *in,
-                        void *const *out)
+static void add_share(const ch_group *g, int me, const ch_addends *s, int bring)
 {
-    share     h = share_of(s, me, g->n);
-    void     *to[CH_GROUP_MOST];
-    piece     p;
-    ch_status rc;
+    share h = share_of(s, me, g->n);
+    void *to[CH_GROUP_MOST];
+    piece p;
 
-    if (slot_begin(s, s->n) <= CH_SLOT_BYTES)
-        return shared_in_slots(g, me, s, in, out);
-    rc = ch__group_meet(g, me, what);
-    if (rc != CH_OK)
-        return rc;
     while (next_piece(s, &h, &p)) {
+        p.bring = bring;
         outs_of(g, &p, to);
         add_up(g, &p, 0, g->n, g->n, to, divisor_of(g, s));
     }
+}
+
+static void bring(ch_group *g, int me, const void *const *in, void *const *out)
+{
+    ch_member *m = &g->member[me];
+
+    m->brought[m->bring] = (ch_brought){in, out};
+}
+
+ch_status ch__shared_begin(ch_group *g, int me, const ch_addends *s, const void *const *in,
+                           void *const *out)
+{
+    ch_member *m = &g->member[me];
+    ch_status  rc = ch__shared_settle(g, me); /* of two that were brought, one may be open */
+
+    if (rc != CH_OK)
+        return rc;
+    bring(g, me, in, out);
+    if (is_small(s))
+        put_in_slot(g, me, s, in);
+    ch__group_come(g, me, what);
+    m->open = s;
+    m->open_bring = m->bring;
+    m->open_slot = m->slot;
+    m->bring ^= 1;
+    m->slot ^= is_small(s);
+    return CH_OK;
+}
+
+/* A small sum is the member's own: there is nothing more to wait for. */
+ch_status ch__shared_settle(ch_group *g, int me)
+{
+    ch_member        *m = &g->member[me];
+    const ch_addends *s = m->open;
+    ch_status         rc = s != NULL ? ch__group_wait(g, me, what) : CH_OK;
+
+    if (s == NULL || rc != CH_OK)
+        return rc;
+    m->open = NULL;
+    m->is_closing = !is_small(s);
+    if (is_small(s))
+        add_slots(g, s, m->open_slot, m->brought[m->open_bring].out);
+    else
+        add_share(g, me, s, m->open_bring);
+    return CH_OK;
+}
+
+static ch_status meet_with(ch_group *g, int me, const void *const *in, void *const *out)
+{
+    bring(g, me, in, out);
     return ch__group_meet(g, me, what);
 }
 
@@ -170,10 +218,8 @@ static ch_status one_device(ch_group *g, int me, const ch_addends *s, const void
 {
     share     h = share_of(s, 0, 1);
     piece     p;
-    ch_status rc = ch__group_meet(g, me, what);
+    ch_status rc = meet_with(g, me, in, out);
 
-    (void)in;
-    (void)out;
     if (rc != CH_OK)
         return rc;
     while (me == 0 && next_piece(s, &h, &p)) {
@@ -199,10 +245,8 @@ static ch_status hierarchical(ch_group *g, int me, const ch_addends *s, const vo
     share     within = share_of(s, me - begin, end - begin), across = share_of(s, me, g->n);
     void     *to[CH_GROUP_MOST];
     piece     p;
-    ch_status rc = ch__group_meet(g, me, what);
+    ch_status rc = meet_with(g, me, in, out);
 
-    (void)in;
-    (void)out;
     if (rc != CH_OK)
         return rc;
     while (next_piece(s, &within, &p)) {
@@ -258,10 +302,8 @@ static void copy_chunk(const ch_group *g, int me, const ch_addends *s, int array
 static ch_status ring(ch_group *g, int me, const ch_addends *s, const void *const *in,
                       void *const *out)
 {
-    ch_status rc = ch__group_meet(g, me, what);
+    ch_status rc = meet_with(g, me, in, out);
 
-    (void)in;
-    (void)out;
     for (int k = 0; k < g->n - 1 && rc == CH_OK; k++) {
         for (int i = 0; i < s->n; i++)
             add_chunk(g, me, s, i, k);
@@ -278,8 +320,8 @@ static ch_status ring(ch_group *g, int me, const ch_addends *s, const void *cons
 ch_cross_fn ch__cross_of(ch_cross_device how)
 {
     static const ch_cross_fn by_name[] = {
-        [CH_CROSS_AUTO] = shared,
-        [CH_CROSS_SHARED] = shared,
+        [CH_CROSS_AUTO] = ch__shared_begin,
+        [CH_CROSS_SHARED] = ch__shared_begin,
         [CH_CROSS_ONE_DEVICE] = one_device,
         [CH_CROSS_HIERARCHICAL] = hierarchical,
         [CH_CROSS_RING] = ring,

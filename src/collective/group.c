@@ -4,7 +4,9 @@
  *    members' numbers are as high. Those who spin read the lines, and nothing else is written.
  * 2. Who parks says so before it looks at the numbers for the last time, and who comes last
  *    looks for parked ones after it has come: one of the two sees the other.
- * 3. A meeting that has begun cannot be called off: who sees all numbers goes on, even if it hears
+ * 3. A sum may be left open: who has come for it goes on, and does its share before it comes to the next
+ *    meeting. So once all have come to one, everybody is through with all before it.
+ * 4. A meeting that has begun cannot be called off: who sees all numbers goes on, even if it hears
  *    that somebody gave up. Only a member that is not in it can have done so, or one that lost
  *    patience. Where it matters that none goes on then (variables change next), the first to
  *    know decides for all: see agree.
@@ -143,20 +145,25 @@ static ch_status park(ch_group *g, int me, int64_t k, const char *what)
     }
 }
 
-ch_status ch__group_meet(ch_group *g, int me, const char *what)
+void ch__group_come(ch_group *g, int me, const char *what)
 {
     ch_member *m = &g->member[me];
     int64_t    k = atomic_load_explicit(&m->came, memory_order_relaxed) + 1;
-    ch_status  rc;
 
     atomic_store_explicit(&m->what, what, memory_order_relaxed);
     m->meetings++;
     atomic_store(&m->came, k);
-    if (all_came(g, k)) {
-        if (atomic_load(&g->n_parked) > 0)
-            ch__gate_open(&g->gate);
+    if (all_came(g, k) && atomic_load(&g->n_parked) > 0)
+        ch__gate_open(&g->gate);
+}
+
+ch_status ch__group_wait(ch_group *g, int me, const char *what)
+{
+    int64_t   k = atomic_load_explicit(&g->member[me].came, memory_order_relaxed);
+    ch_status rc;
+
+    if (all_came(g, k))
         return CH_OK;
-    }
     for (int i = 0; i < g->spin; i++) {
         if (all_came(g, k))
             return CH_OK;
@@ -170,30 +177,63 @@ ch_status ch__group_meet(ch_group *g, int me, const char *what)
     return rc;
 }
 
+ch_status ch__group_meet(ch_group *g, int me, const char *what)
+{
+    ch_status rc = ch__shared_settle(g, me);
+
+    if (rc != CH_OK)
+        return rc;
+    ch__group_come(g, me, what);
+    rc = ch__group_wait(g, me, what);
+    if (rc == CH_OK)
+        g->member[me].is_closing = false;
+    return rc;
+}
+
 /* ---- what members do together ---- */
 
-static void bring(ch_group *g, int me, const void *const *in, void *const *out,
-                  const int64_t *run)
+/* What others may still read of earlier meetings is not touched until all have come to the last. */
+static ch_status bring(ch_group *g, int me, const void *const *in, const int64_t *run)
 {
-    ch_member *m = &g->member[me];
+    ch_status rc = ch__shared_settle(g, me);
 
-    m->in = in;
-    m->out = out;
-    m->run = run;
+    g->member[me].in = in;
+    g->member[me].run = run;
+    return rc;
+}
+
+/* For a member that is alone. */
+static void copy_all(const ch_addends *s, const void *const *in, void *const *out)
+{
+    for (int i = 0; i < s->n; i++)
+        if (in[i] != out[i] && s->array[i].count > 0)
+            memcpy(out[i], in[i],
+                   (size_t)s->array[i].count * ch_dtype_bytes(s->array[i].dtype));
 }
 
 ch_status ch__group_all_reduce(ch_group *g, int me, const ch_addends *s, const void *const *in,
                                void *const *out)
 {
-    if (g->n > 1) {
-        bring(g, me, in, out, NULL);
+    ch_status rc = ch__group_all_reduce_begin(g, me, s, in, out);
+
+    return rc == CH_OK ? ch__group_all_reduce_end(g, me) : rc;
+}
+
+/* Other ways than the shared one are through with it at once. */
+ch_status ch__group_all_reduce_begin(ch_group *g, int me, const ch_addends *s,
+                                     const void *const *in, void *const *out)
+{
+    if (g->n > 1)
         return g->cross(g, me, s, in, out);
-    }
-    for (int i = 0; i < s->n; i++)
-        if (in[i] != out[i] && s->array[i].count > 0)
-            memcpy(out[i], in[i],
-                   (size_t)s->array[i].count * ch_dtype_bytes(s->array[i].dtype));
+    copy_all(s, in, out);
     return CH_OK;
+}
+
+ch_status ch__group_all_reduce_end(ch_group *g, int me)
+{
+    ch_status rc = ch__shared_settle(g, me);
+
+    return rc == CH_OK && g->member[me].is_closing ? ch__group_meet(g, me, "all_reduce") : rc;
 }
 
 /* Where the i-th array's run of a member begins in the joined one, or, past the last, its length. */
@@ -223,10 +263,10 @@ static void gather_one(const ch_group *g, int i, int64_t outer, char *out)
 ch_status ch__group_all_gather(ch_group *g, int me, const ch_join *j, const void *const *in,
                                void *const *out)
 {
-    ch_status rc;
+    ch_status rc = bring(g, me, in, j->run);
 
-    bring(g, me, in, out, j->run);
-    rc = ch__group_meet(g, me, "all_gather");
+    if (rc == CH_OK)
+        rc = ch__group_meet(g, me, "all_gather");
     if (rc != CH_OK)
         return rc;
     for (int i = 0; i < j->n; i++)
@@ -240,10 +280,10 @@ ch_status ch__group_reduce_scatter(ch_group *g, int me, ch_dtype dtype, const ch
     const char *what = "the gradient of all_gather";
     const void *src[CH_GROUP_MOST];
     int64_t     run = j->run[0], at;
-    ch_status   rc;
+    ch_status   rc = bring(g, me, in, j->run);
 
-    bring(g, me, in, NULL, j->run);
-    rc = ch__group_meet(g, me, what);
+    if (rc == CH_OK)
+        rc = ch__group_meet(g, me, what);
     if (rc != CH_OK)
         return rc;
     if (run_begin(g, g->n, 0) != total)
@@ -263,12 +303,13 @@ ch_status ch__group_broadcast(ch_group *g, int me, int64_t bytes, const void *co
                               void *out)
 {
     const void *from;
-    int         turn = g->member[me].turn;
+    int         turn = g->member[me].slot;
     bool        is_small = bytes <= CH_SLOT_BYTES;
-    ch_status   rc;
+    ch_status   rc = bring(g, me, in, NULL);
 
-    bring(g, me, in, NULL, NULL);
-    g->member[me].turn ^= is_small;
+    if (rc != CH_OK)
+        return rc;
+    g->member[me].slot ^= is_small;
     if (me == 0 && is_small && bytes > 0)
         memcpy(ch__slot(g, 0, turn), in[0], (size_t)bytes);
     rc = ch__group_meet(g, me, "broadcast");
@@ -322,8 +363,12 @@ static void reset(void *group)
     atomic_store(&g->broken, false);
     atomic_store(&g->verdict, 0);
     for (int i = 0; i < g->n; i++) {
-        atomic_store(&g->member[i].came, 0);
-        g->member[i].turn = 0;
+        ch_member *m = &g->member[i];
+
+        atomic_store(&m->came, 0);
+        m->slot = m->bring = 0;
+        m->open = NULL;
+        m->is_closing = false;
     }
 }
 

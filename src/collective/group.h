@@ -47,6 +47,11 @@ typedef struct ch_addends {
 /* Every member's out[i] becomes the combination of all members' in[i]; in[i] may be out[i]. */
 ch_status ch__group_all_reduce(ch_group *g, int member, const ch_addends *s,
                                const void *const *in, void *const *out);
+/* The same in two halves, for who has other things to do meanwhile: further sums may be begun, and other meetings held.
+ * Until the end, which is that of all that were begun, in[i] and out[i] are the group's, and s is. */
+ch_status ch__group_all_reduce_begin(ch_group *g, int member, const ch_addends *s,
+                                     const void *const *in, void *const *out);
+ch_status ch__group_all_reduce_end(ch_group *g, int member);
 
 /* What is joined: n arrays, of `outer` runs each; run[i] is the bytes of this member's in array i, and
  * lives as long as the run. */

@@ -8,15 +8,26 @@
 #include "base/thread.h"
 #include "collective/group.h"
 
+/* What a member brings to be added up. */
+typedef struct ch_brought {
+    const void *const *in;
+    void *const       *out;
+} ch_brought;
+
 /* Each on lines of its own: members write theirs and read the others'. */
 typedef struct ch_member {
     _Alignas(CH_ALIGN) _Atomic int64_t came; /* to how many meetings of this run */
-    const void *const    *in;                /* what it brought to the last one */
-    void *const          *out;
-    const int64_t        *run;
-    _Atomic(const char *) what; /* the last one */
-    int                   turn; /* which of its two slots is next */
+    ch_brought         brought[2]; /* to the last two where all add up, in turn as slots are */
+    const void *const *in;         /* what it brought to the last meeting of another kind */
+    const int64_t     *run;
+    _Atomic(const char *) what;        /* the last one */
+    int                   slot, bring; /* which of its two is next */
     int64_t               meetings;
+
+    /* Nobody else's business: a sum that it has begun and not ended. */
+    const ch_addends *open; /* it came for this one, and has not done its share; NULL: it has */
+    int               open_slot, open_bring;
+    bool is_closing; /* it has done its share, and may not use the sum until all have */
 } ch_member;
 
 /* How members add up: one of the implementations of ch_cross_device. There are two members or more. */
@@ -47,5 +58,15 @@ static inline char *ch__slot(const ch_group *g, int member, int turn)
 }
 
 ch_cross_fn ch__cross_of(ch_cross_device how);
+
+/* The way that leaves a sum open, and what does the member's share of it once all have come; if none is open,
+ * nothing. (cross.c) */
+ch_status ch__shared_begin(ch_group *g, int me, const ch_addends *s, const void *const *in,
+                           void *const *out);
+ch_status ch__shared_settle(ch_group *g, int me);
+
+/* Half a meeting each: comes to the next one; waits until all have come as far. (group.c) */
+void      ch__group_come(ch_group *g, int me, const char *what);
+ch_status ch__group_wait(ch_group *g, int me, const char *what);
 
 #endif

@@ -118,6 +118,31 @@ ch_node *ch__graph_add(ch_graph *g, const ch_op *op, const void *attrs, int n_in
     return n;
 }
 
+static bool takes_from(const ch_node *call, const ch_node *other)
+{
+    for (int i = 0; i < call->n_in; i++)
+        if (call->in[i]->head == other)
+            return true;
+    return false;
+}
+
+void ch__graph_hoist(ch_node *call)
+{
+    ch_graph *g = call->graph;
+    ch_node  *behind = NULL, *before = NULL; /* where it belongs, and the one before it now */
+
+    for (ch_node *n = g->first; n != call; n = n->next) {
+        behind = takes_from(call, n) ? n : behind;
+        before = n;
+    }
+    if (behind == before || behind == NULL || call != g->last)
+        return;
+    before->next = NULL;
+    g->last = before;
+    call->next = behind->next;
+    behind->next = call;
+}
+
 ch_output *ch__graph_add_output(ch_graph *g)
 {
     if (!ch__grow((void **)&g->output, &g->cap_outputs, g->n_outputs + 1, sizeof(*g->output)))

@@ -126,6 +126,9 @@ ch_status ch__call_infer(ch_graph *g, const ch_op *op, const void *attrs, int n_
 ch_node *ch__graph_add(ch_graph *g, const ch_op *op, const void *attrs, int n_in,
                        ch_node *const *in, int n_out);
 
+/* Moves the last call up, to behind the last of those whose results it takes. */
+void ch__graph_hoist(ch_node *call);
+
 /* Room for one more, zeroed; NULL when out of memory. */
 ch_output   *ch__graph_add_output(ch_graph *g);
 ch_resource *ch__graph_add_resource(ch_graph *g);
