@@ -325,6 +325,102 @@ static void each_layer(void **state)
     (void)state;
 }
 
+/* ---- bags: rows of any number of ids ---- */
+
+enum { BAG_IDS = 9 };
+
+/* Row i has i % 4 ids; those of rows [from, to), or where they begin, or the labels. */
+static ch_tensor *bag_part(int part, int from, int to)
+{
+    int32_t    id[4 * ROWS], split[ROWS + 1] = {0};
+    int        n = 0;
+    ch_tensor *t = NULL;
+
+    for (int i = from; i < to; i++) {
+        for (int k = 0; k < i % 4; k++)
+            id[n++] = (i * 3 + k) % BAG_IDS;
+        split[i - from + 1] = n;
+    }
+    if (part == 2)
+        return labels_of(from, to);
+    t_ok(ch_tensor_copy_of(CH_I32, ch_shape_of(part == 0 ? n : to - from + 1),
+                           part == 0 ? id : split, &t));
+    return t;
+}
+
+static ch_tuple *bags_of(int replicas)
+{
+    ch_value *v[3] = {NULL};
+    ch_tuple *out = NULL;
+
+    for (int part = 0; part < 3; part++) {
+        ch_tensor *t[4];
+
+        for (int r = 0; r < replicas; r++)
+            t[r] = bag_part(part, ROWS * r / replicas, ROWS * (r + 1) / replicas);
+        t_ok(ch_value_new(replicas > 1 ? CH_PER_REPLICA : CH_PLAIN, replicas, t, &v[part]));
+        for (int r = 0; r < replicas; r++)
+            ch_tensor_unref(t[r]);
+    }
+    t_ok(ch_tuple_new(3, v, NULL, &out));
+    for (int part = 0; part < 3; part++)
+        ch_value_unref(v[part]);
+    return out;
+}
+
+static void train_bags(ch_step *s, void *arg)
+{
+    job     *j = arg;
+    ch_node *in[] = {ch_step_in(s, 0), ch_step_in(s, 1), ch_step_in(s, 2)};
+    ch_node *each =
+        ch_loss_sparse_categorical(ch_model_call_n(j->model, s, 3, in, true), in[2]);
+    ch_var *const *var;
+    int            n = ch_model_trainable(j->model, &var);
+
+    ch_optimizer_minimize(j->optimizer, s, ch_loss_average(each, NULL), n, var);
+}
+
+static int learn_bags(int which, ch_combiner combiner, float *out)
+{
+    ch_model_options shapes = {.n_inputs = 3,
+                               .input = {{CH_I32, ch_shape_of(-1)},
+                                         {CH_I32, ch_shape_of(-1)},
+                                         {CH_I32, ch_shape_of(-1)}}};
+    job              j = {.st = strategy_of(which)};
+    ch_layer        *table = ch_embedding_bag_layer(BAG_IDS, CLASSES, combiner, NULL);
+    ch_tuple        *batch = bags_of(ch_strategy_replicas(j.st));
+    ch_function     *f = t_function(train_bags, &j);
+    int              n;
+
+    t_ok(ch_adagrad(0.1, NULL, NULL, &j.optimizer));
+    t_ok(ch_model_new(j.st, table, &shapes, &j.model));
+    for (int i = 0; i < STEPS; i++)
+        t_ok(ch_strategy_run(j.st, f, batch, NULL));
+    n = vars_of(j.model, out);
+    ch_function_unref(f);
+    ch_tuple_unref(batch);
+    ch_optimizer_unref(j.optimizer);
+    ch_model_unref(j.model);
+    ch_strategy_unref(j.st);
+    return n;
+}
+
+static void bags(void **state)
+{
+    static float want[MOST], got[MOST];
+
+    for (int which = 0; which < 2 * STRATEGIES; which++) {
+        ch_combiner combiner = which < STRATEGIES ? CH_COMBINE_SUM : CH_COMBINE_MEAN;
+        bool        is_first = which % STRATEGIES == DEFAULT;
+        int         n = learn_bags(which % STRATEGIES, combiner, is_first ? want : got);
+
+        assert_int_equal(n, BAG_IDS * CLASSES);
+        if (!is_first)
+            same("bags", which % STRATEGIES, want, got, n);
+    }
+    (void)state;
+}
+
 /* Random numbers are each replica's own: it runs, and learns something. */
 static void dropout(void **state)
 {
@@ -460,10 +556,8 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_optimizer),
-        cmocka_unit_test(each_layer),
-        cmocka_unit_test(dropout),
-        cmocka_unit_test(each_metric),
+        cmocka_unit_test(each_optimizer), cmocka_unit_test(each_layer),  cmocka_unit_test(bags),
+        cmocka_unit_test(dropout),        cmocka_unit_test(each_metric),
     };
 
     return cmocka_run_group_tests_name("each", tests, set_up, NULL);
