@@ -35,7 +35,7 @@ CH_API void ch_all_reduce_all(ch_reduce_op op, int n, ch_node *const *x, ch_node
  * other. A sparse gradient is UNIMPLEMENTED. */
 CH_API ch_node *ch_all_gather(ch_node *x, int axis);
 CH_API void     ch_all_gather_all(int n, ch_node *const *x, int axis, ch_node **out);
-/* What replica 0 has; all have the same shape of it. */
+/* What replica 0 has, in its shape: the others need not have that, and their number of rows is not taken to be its. */
 CH_API ch_node *ch_broadcast(ch_node *x);
 
 /* Records `fn` as code for all replicas. `in` may be NULL if n is 0, and `out` if n_out is. */

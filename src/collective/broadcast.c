@@ -1,72 +1,242 @@
-/* collective/broadcast.c -- the op: what replica 0 has, on each.
+/* collective/broadcast.c -- the op: what replica 0 has, on each; and reduce_to_first, its gradient.
+ *
+ * Only replica 0's is looked at, so the others need not have its shape. Several arrays go together: those that have
+ * as many rows as each other have so after it too.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "collective/collective.h"
 #include "collective/group.h"
+#include "graph/graph.h"
 #include "graph/step.h"
+#include "kernel/accumulate.h"
+#include "ops/box.h"
 #include "ops/ops.h"
+
+typedef struct broadcast_attrs {
+    bool    is_known; /* what replica 0's shape is: that of the one array */
+    ch_dims size;
+} broadcast_attrs;
+
+static const ch_attr broadcast_rows[] = {
+    CH_ATTR_BOOL(broadcast_attrs, is_known),
+    CH_ATTR_DIMS(broadcast_attrs, size),
+    CH_ATTR_END,
+};
+
+/* While recording: the same number of rows is the same symbol before and after, and another one after than before,
+ * since it is replica 0's. */
+static ch_dim size_at_first(ch_infer *c, const ch_dim *was, const ch_dim *is, int n, ch_dim d)
+{
+    if (d.sym == 0)
+        return d;
+    for (int i = 0; i < n; i++)
+        if (was[i].sym == d.sym)
+            return (ch_dim){d.n, is[i].sym};
+    return (ch_dim){d.n, ch__infer_symbol(c).sym};
+}
+
+static ch_status infer_recorded(ch_infer *c)
+{
+    ch_dim    was[CH_TOGETHER * CH_MAX_RANK], is[CH_TOGETHER * CH_MAX_RANK];
+    int       n = 0;
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < c->n_in && rc == CH_OK; i++) {
+        ch_dims d = c->in[i];
+
+        for (int k = 0; k < d.rank; k++, n++) {
+            was[n] = d.dim[k];
+            is[n] = d.dim[k] = size_at_first(c, was, is, n, d.dim[k]);
+        }
+        rc = ch__infer_dims(c, i, c->dtype[i], &d);
+    }
+    return rc;
+}
 
 static ch_status broadcast_infer(ch_infer *c)
 {
-    if (c->dtype[0] == CH_STR)
-        return ch__infer_fail(c, "the input is string, want numbers");
+    const broadcast_attrs *a = c->attrs;
+    const ch_dims         *first = c->n_peers > 0 ? c->peer[0] : c->in;
+    ch_status              rc = ch__infer_check_dims(c, &a->size);
+
+    if (rc == CH_OK && (c->n_in < 1 || c->n_in > (a->is_known ? 1 : CH_TOGETHER)))
+        rc = ch__infer_fail(c, "%d inputs, want 1 to %d", c->n_in,
+                            a->is_known ? 1 : CH_TOGETHER);
+    for (int i = 0; i < c->n_in && rc == CH_OK; i++)
+        if (c->dtype[i] == CH_STR)
+            rc = ch__infer_fail(c, "input %d is string, want numbers", i);
+    if (rc != CH_OK)
+        return rc;
+    if (!c->graph->is_concrete)
+        return a->is_known ? ch__infer_dims(c, 0, c->dtype[0], &a->size) : infer_recorded(c);
+    if (a->is_known && !ch__dims_same(first, &a->size))
+        return ch__infer_fail(c, "replica 0 has %s, not %s", ch__type_text(c->dtype[0], first),
+                              ch__type_text(c->dtype[0], &a->size));
+    for (int i = 0; i < c->n_in && rc == CH_OK; i++)
+        rc = ch__infer_dims(c, i, c->dtype[i], &first[i]);
+    return rc;
+}
+
+static ch_status broadcast_prepare(const ch_node *n, ch_prep *p)
+{
+    for (int i = 0; i < n->n_in; i++)
+        p->over[i] = 1u << i;
+    return CH_OK;
+}
+
+static ch_status broadcast_run(const ch_call *c, ch_piece t)
+{
+    ch_status rc = CH_OK;
+
+    (void)t;
+    for (int i = 0; i < c->node->n_in && rc == CH_OK; i++) {
+        int64_t bytes = ch__bytes(&c->node[i]);
+
+        if (c->env->group != NULL)
+            rc = ch__group_broadcast(c->env->group, c->env->local, bytes, &c->in[i], c->out[i]);
+        else if (c->in[i] != c->out[i] && bytes > 0)
+            memcpy(c->out[i], c->in[i], (size_t)bytes);
+    }
+    return rc;
+}
+
+static void broadcast_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[]);
+
+static const ch_kernel broadcast_shared = {"shared", ch__always, broadcast_prepare,
+                                           broadcast_run, NULL};
+
+/* Of one array: several have nothing to do with each other. */
+static ch_status broadcast_factors(const ch_node *n, ch_factors *f)
+{
+    return n->n_in == 1 ? ch__factors_elementwise(n, f) : CH_OK;
+}
+
+const ch_op ch__op_broadcast = {
+    .name = "broadcast",
+    .version = 1,
+    .n_in = -1,
+    .n_out = -1,
+    .flags = CH_OP_COLLECTIVE | CH_OP_READS_ENV | CH_OP_ALONE_IS_INPUT,
+    .attrs = broadcast_rows,
+    .attrs_bytes = sizeof(broadcast_attrs),
+    .infer = broadcast_infer,
+    .grad = broadcast_grad,
+    .factors = broadcast_factors,
+    .kernels = (const ch_kernel *const[]){&broadcast_shared, NULL},
+};
+
+/* ---- reduce_to_first: the sum over the replicas at replica 0, and zeros at the others ---- */
+
+typedef struct to_first_attrs {
+    ch_dims size; /* of what this replica gets: replica 0's is that of the input */
+} to_first_attrs;
+
+static const ch_attr to_first_rows[] = {
+    CH_ATTR_DIMS(to_first_attrs, size),
+    CH_ATTR_END,
+};
+
+static ch_status to_first_infer(ch_infer *c)
+{
+    const to_first_attrs *a = c->attrs;
+    ch_status             rc = ch__infer_check_dims(c, &a->size);
+
+    if (rc != CH_OK)
+        return rc;
+    if (!ch__can_accumulate(c->dtype[0]))
+        return ch__infer_fail(c, "%s cannot be added", ch_dtype_name(c->dtype[0]));
     for (int r = 1; r < c->n_peers; r++)
         if (!ch__dims_same(&c->peer[0][0], &c->peer[r][0]))
             return ch__infer_fail(c,
                                   "replica 0 has %s and replica %d has %s; want the same shape",
                                   ch__type_text(c->dtype[0], &c->peer[0][0]), r,
                                   ch__type_text(c->dtype[0], &c->peer[r][0]));
-    return ch__infer_like(c, 0, 0);
+    return ch__infer_dims(c, 0, c->dtype[0], &a->size);
 }
 
-static ch_status broadcast_prepare(const ch_node *n, ch_prep *p)
+/* Bytes of what replica 0 gets of the sum, and of what another does. */
+typedef struct to_first_state {
+    int64_t run[2];
+} to_first_state;
+
+static ch_status to_first_prepare(const ch_node *n, ch_prep *p)
 {
-    (void)n;
-    p->over[0] = 1;
+    to_first_state *s = ch__prep_state(p, sizeof(*s));
+
+    if (s == NULL)
+        return ch__fail_memory("reduce_to_first");
+    s->run[0] = ch__bytes(n->in[0]);
     return CH_OK;
 }
 
-static ch_status broadcast_run(const ch_call *c, ch_piece t)
+static ch_status to_first_run(const ch_call *c, ch_piece t)
 {
-    int64_t bytes = ch__bytes(c->node);
+    const to_first_state *s = c->state;
+    int64_t               bytes = ch__bytes(c->node);
+    bool                  is_first = c->env->replica == 0;
 
     (void)t;
+    if (is_first && bytes != s->run[0])
+        return ch__call_fail(c, CH_INVALID_ARGUMENT, "replica 0 has another size, %lld bytes",
+                             (long long)bytes);
+    if (!is_first && bytes > 0)
+        memset(c->out[0], 0, (size_t)bytes);
     if (c->env->group != NULL)
-        return ch__group_broadcast(c->env->group, c->env->local, bytes, c->in, c->out[0]);
-    if (c->in[0] != c->out[0])
+        return ch__group_reduce_scatter(c->env->group, c->env->local, c->node->dtype,
+                                        &(ch_join){1, 1, &s->run[!is_first]}, s->run[0], c->in,
+                                        c->out[0]);
+    if (is_first && bytes > 0)
         memcpy(c->out[0], c->in[0], (size_t)bytes);
     return CH_OK;
 }
+
+static void to_first_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    (void)s;
+    din[0] = ch__node(&ch__op_broadcast, &(broadcast_attrs){true, n->in[0]->dims}, 1, dout);
+}
+
+static const ch_kernel to_first_shared = {"shared", ch__always, to_first_prepare, to_first_run,
+                                          NULL};
+
+const ch_op ch__op_reduce_to_first = {
+    .name = "reduce_to_first",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 1,
+    .flags = CH_OP_COLLECTIVE | CH_OP_READS_ENV | CH_OP_ALONE_IS_INPUT | CH_OP_VARIES,
+    .attrs = to_first_rows,
+    .attrs_bytes = sizeof(to_first_attrs),
+    .infer = to_first_infer,
+    .grad = to_first_grad,
+    .kernels = (const ch_kernel *const[]){&to_first_shared, NULL},
+};
 
 /* All replicas have replica 0's: it gets what all of them ask for, and the others' own count for
  * nothing. */
 static void broadcast_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
-    ch_node *sum = ch_all_reduce(CH_SUM, dout[0]);
-    ch_node *is_first = ch_equal(ch_step_replica_id(s), ch_cast(ch_number(s, 0), CH_I32));
-
-    (void)n;
-    din[0] = ch_select(is_first, sum, ch_zeros_like(sum));
+    (void)s;
+    for (int i = 0; i < n->n_in; i++)
+        if (dout[i] != NULL && ch_dtype_is_float(n->in[i]->dtype))
+            din[i] = ch__node(&ch__op_reduce_to_first, &(to_first_attrs){n->in[i]->dims}, 1,
+                              &dout[i]);
 }
 
-static const ch_kernel broadcast_shared = {"shared", ch__always, broadcast_prepare,
-                                           broadcast_run, NULL};
-
-const ch_op ch__op_broadcast = {
-    .name = "broadcast",
-    .version = 1,
-    .n_in = 1,
-    .n_out = 1,
-    .flags = CH_OP_COLLECTIVE | CH_OP_READS_ENV | CH_OP_ALONE_IS_INPUT,
-    .infer = broadcast_infer,
-    .grad = broadcast_grad,
-    .factors = ch__factors_elementwise,
-    .kernels = (const ch_kernel *const[]){&broadcast_shared, NULL},
-};
+/* ---- recording ---- */
 
 ch_node *ch_broadcast(ch_node *x)
 {
-    return ch__node(&ch__op_broadcast, NULL, 1, &x);
+    return ch__node(&ch__op_broadcast, &(broadcast_attrs){0}, 1, &x);
+}
+
+bool ch__broadcast(int n, ch_node *const *in, ch_node **out)
+{
+    ch_node *y = ch__node(&ch__op_broadcast, &(broadcast_attrs){0}, n, in);
+
+    for (int i = 0; i < n; i++)
+        out[i] = y != NULL ? ch__out(y, i) : NULL;
+    return y != NULL;
 }

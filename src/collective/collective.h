@@ -9,7 +9,8 @@
 
 #define CH_OPS_COLLECTIVE(X)                                                                   \
     X(all_reduce)                                                                              \
-    X(all_reduce_begin) X(all_reduce_end) X(all_gather) X(reduce_scatter) X(broadcast)
+    X(all_reduce_begin)                                                                        \
+    X(all_reduce_end) X(all_gather) X(reduce_scatter) X(broadcast) X(reduce_to_first)
 
 #define CH_OP_DECLARE(name) extern const ch_op ch__op_##name;
 CH_OPS_COLLECTIVE(CH_OP_DECLARE)
@@ -18,6 +19,9 @@ CH_OPS_COLLECTIVE(CH_OP_DECLARE)
 /* The rows of all replicas of n arrays that have as many rows as each other; false: an error
  * sticks. (collective/all_gather.c) */
 bool ch__all_gather(int n, ch_node *const *in, ch_node **out);
+
+/* What replica 0 has of n arrays; false: an error sticks. (collective/broadcast.c) */
+bool ch__broadcast(int n, ch_node *const *in, ch_node **out);
 
 /* Arrays that are reduced together at most: as many as a kernel can say of that they may be written over. */
 enum { CH_TOGETHER = 32 };

@@ -377,14 +377,17 @@ static bool settle_dtypes(const ch_op *op, int n_in, ch_node **in)
     return true;
 }
 
-/* Whether replicas may have different values of what is made of these. Of bodies their inputs are asked. */
+/* Whether replicas may have different values of what is made of these. Of bodies their inputs are asked. Where
+ * replicas meet, all get the same, unless the op says otherwise. */
 static bool varies(const ch_op *op, int n_in, ch_node *const *in)
 {
-    bool any = (op->flags & (CH_OP_RANDOM | CH_OP_HOST | CH_OP_VARIES)) != 0;
+    bool any = false;
 
+    if ((op->flags & CH_OP_COLLECTIVE) != 0)
+        return (op->flags & CH_OP_VARIES) != 0;
     for (int i = 0; i < n_in; i++)
         any |= in[i]->varies;
-    return any && (op->flags & CH_OP_COLLECTIVE) == 0;
+    return any || (op->flags & (CH_OP_RANDOM | CH_OP_HOST | CH_OP_VARIES)) != 0;
 }
 
 /* In a merge call, which speaks of all replicas, what each has for itself is opaque. */

@@ -125,6 +125,25 @@ static bool gather_rows(change *c)
     return c->x != NULL;
 }
 
+/* The first replica's, rows with their ids. */
+static bool take_first(change *c)
+{
+    ch_node **what[2], *in[2], *out[2];
+    int       n = 0;
+
+    if (!is_literal(c->x))
+        what[n++] = &c->x;
+    if (c->ids != NULL)
+        what[n++] = &c->ids;
+    for (int i = 0; i < n; i++)
+        in[i] = *what[i];
+    if (n > 0 && !ch__broadcast(n, in, out))
+        return false;
+    for (int i = 0; i < n; i++)
+        *what[i] = out[i];
+    return true;
+}
+
 static ch_reduce_op reduction_of(const ch_var *v)
 {
     return v->aggregation == CH_AGGREGATE_SUM ? CH_SUM : CH_MEAN;
@@ -135,11 +154,8 @@ static bool aggregate(change *c)
 {
     if (c->v->aggregation == CH_AGGREGATE_NONE)
         return aggregate_none(c);
-    if (c->v->aggregation == CH_AGGREGATE_FIRST) {
-        c->ids = c->ids != NULL ? ch_broadcast(c->ids) : NULL;
-        c->x = is_literal(c->x) ? c->x : ch_broadcast(c->x);
-        return c->x != NULL;
-    }
+    if (c->v->aggregation == CH_AGGREGATE_FIRST)
+        return take_first(c);
     if (c->ids != NULL)
         return gather_rows(c);
     if (is_literal(c->x))

@@ -626,6 +626,42 @@ static void rows_of_all_replicas_change_copies_and_what_is_shared(
     (void)state;
 }
 
+static void scatter_ids(ch_step *s, void *v)
+{
+    ch_node *ids = ch_step_in(s, 0);
+
+    ch_var_scatter_add(s, v, ids, ch_cast(ch_add(ids, ch_number(s, 1)), CH_F32));
+}
+
+/* Five rows in batches of four: the second is one row for the first replica and none for the other. */
+static void a_short_batch_need_not_have_the_first_replicas_rows(void **state) /* 3.6.5 */
+{
+    for (int shares = 0; shares < 2; shares++) {
+        static const float zeros[5];
+        ch_strategy       *st = shares ? t_central(2) : t_mirrored(2);
+        ch_var            *v = vector(st, CH_F32, 5, zeros, CH_AGGREGATE_FIRST);
+        ch_function       *f = t_function(scatter_ids, v);
+        ch_dataset        *d = ch_dataset_batch(ch_dataset_range(0, 5, 1), 4, NULL);
+        ch_iterator       *it = NULL;
+        ch_tuple          *batch = NULL;
+
+        t_ok(ch_strategy_distribute_dataset(st, d, NULL, &it));
+        for (int i = 0; i < 2; i++) {
+            t_ok(ch_iterator_next(it, &batch));
+            assert_non_null(batch);
+            t_ok(ch_strategy_run(st, f, batch, NULL));
+            ch_tuple_unref(batch);
+        }
+        holds(v, (float[]){1, 2, 0, 0, 5});
+        ch_iterator_unref(it);
+        ch_dataset_unref(d);
+        ch_function_unref(f);
+        ch_var_unref(v);
+        ch_strategy_unref(st);
+    }
+    (void)state;
+}
+
 /* From outside: an update, which is of every copy. */
 static void from_outside_rows_of_all_copies_are_changed(void **state) /* 3.6.7 */
 {
@@ -730,6 +766,7 @@ int main(void)
         cmocka_unit_test(outside_a_step_the_sum_cannot_be_added_to),
         cmocka_unit_test(in_a_replica_its_own_is_read),
         cmocka_unit_test(rows_of_all_replicas_change_copies_and_what_is_shared),
+        cmocka_unit_test(a_short_batch_need_not_have_the_first_replicas_rows),
         cmocka_unit_test(from_outside_rows_of_all_copies_are_changed),
         cmocka_unit_test(replicas_share_one_and_write_it_together),
         cmocka_unit_test(one_replica_has_an_ordinary_variable),
