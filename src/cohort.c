@@ -29,6 +29,7 @@ const ch_roles ch__roles = {
     .constant = &ch__op_constant,
     .read = &ch__op_read,
     .cast = &ch__op_cast,
+    .identity = &ch__op_identity,
     .fused = &ch__op_fused,
     .add = ch__add_gradients,
     .zeros_like = ch_zeros_like,

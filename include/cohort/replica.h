@@ -43,7 +43,8 @@ typedef void (*ch_merge_fn)(ch_step *s, int n, ch_node *const *in, ch_node **out
 CH_API void ch_merge_call(ch_step *s, ch_merge_fn fn, void *arg, int n, ch_node *const *in,
                           int n_out, ch_node **out);
 
-/* In a merge call. */
+/* In a merge call. What is one value for all replicas is its own mean, and has no sum: a constant, a plain input,
+ * the result of another reduction. ch_identity in a replica gives each its own. */
 CH_API ch_node *ch_merge_reduce(ch_reduce_op op, ch_node *x);
 CH_API ch_node *ch_merge_gather(ch_node *x, int axis);
 /* In a merge call or a replica: records `fn` as what is done to each copy of a variable, with what its

@@ -40,7 +40,7 @@ typedef enum ch_sync {
 /* What the values of several replicas become. */
 typedef enum ch_aggregation {
     CH_AGGREGATE_NONE, /* each assigns to its own copy, and may only assign what is equal */
-    CH_AGGREGATE_SUM,
+    CH_AGGREGATE_SUM,  /* not of what is one for all: a constant, or a plain input as it came */
     CH_AGGREGATE_MEAN,
     CH_AGGREGATE_FIRST /* the first replica's */
 } ch_aggregation;

@@ -193,6 +193,13 @@ static bool same_name(const char *a, const char *b)
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
 }
 
+/* Whether replicas may have different values of an input: a plain one is what all of them have. With one replica
+ * that makes no difference, and no other recording. */
+static bool input_varies(const ch_run *run, int i)
+{
+    return run->n_replicas == 1 || ch_value_kind_of(ch_tuple_at(run->in, i)) != CH_PLAIN;
+}
+
 /* Names count: a step may ask for its inputs by them. */
 static bool recording_fits(const ch_recording *r, const ch_run *run, const ch_args *a,
                            const ch_dims *dims)
@@ -202,6 +209,7 @@ static bool recording_fits(const ch_recording *r, const ch_run *run, const ch_ar
         return false;
     for (int i = 0; i < a->n_in; i++)
         if (r->dtype[i] != a->tensor[i]->dtype || !ch__dims_same(&r->dims[i], &dims[i]) ||
+            r->graph->input[i]->varies != input_varies(run, i) ||
             !same_name(r->graph->input_name[i], ch_tuple_name(run->in, i)))
             return false;
     return true;
@@ -220,8 +228,13 @@ static ch_status call_step(ch_function *f, const ch_run *run, const ch_args *a,
     s->owner = run->owner;
     s->speaks_of = run->speaks_of;
     s->graph->n_symbols = n_symbols;
-    for (int i = 0; i < a->n_in; i++)
-        ch__step_add_input(s, ch_tuple_name(run->in, i), a->tensor[i]->dtype, &dims[i]);
+    for (int i = 0; i < a->n_in; i++) {
+        ch_node *in =
+            ch__step_add_input(s, ch_tuple_name(run->in, i), a->tensor[i]->dtype, &dims[i]);
+
+        if (in != NULL)
+            in->varies = input_varies(run, i);
+    }
     if (s->rc == CH_OK) {
         f->recorder = pthread_self();
         f->is_recording = true;

@@ -65,8 +65,10 @@ struct ch_node {
     int       index; /* which output of the call */
     int       id;    /* of this value in its graph: dense, in order */
     ch_dtype  dtype;
-    bool      weak;   /* takes the dtype of what it meets */
-    bool      varies; /* while recording: replicas may have different values */
+    bool      weak;       /* takes the dtype of what it meets */
+    bool      varies;     /* while recording: replicas may have different values */
+    bool      is_literal; /* ... it is made of constants alone, and nobody's own */
+    bool      is_each; /* ... code of a replica computed it: each has its own, equal or not */
     ch_dims   dims;
     ch_graph *graph;
 
@@ -375,7 +377,7 @@ struct ch_op {
 
 /* Ops that graph/ must make itself, handed over by role: src/cohort.c fills this in. */
 typedef struct ch_roles {
-    const ch_op *input, *constant, *read, *cast, *fused;
+    const ch_op *input, *constant, *read, *cast, *identity, *fused;
     ch_node *(*add)(ch_node *a, ch_node *b); /* of gradients: sparse ones stay so */
     ch_node *(*zeros_like)(ch_node *x);
     ch_node *(*ones_like)(ch_node *x);

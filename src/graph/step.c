@@ -276,6 +276,7 @@ ch_node *ch__step_capture(ch_step *s, ch_node *outer)
         return NULL;
     in->weak = outer->weak;
     in->varies = outer->varies;
+    in->is_literal = outer->is_literal;
     s->captured[s->n_captures] = outer;
     s->capture[s->n_captures++] = in;
     return in;
@@ -390,6 +391,43 @@ static bool varies(const ch_op *op, int n_in, ch_node *const *in)
     return any || (op->flags & (CH_OP_RANDOM | CH_OP_HOST | CH_OP_VARIES)) != 0;
 }
 
+static bool has_body(const ch_op *op)
+{
+    for (const ch_attr *row = op->attrs; row != NULL && row->name != NULL; row++)
+        if (row->kind == CH_ATTR_KIND_GRAPH)
+            return true;
+    return false;
+}
+
+/* A number, or what is computed of numbers and would be one if it were written down. A copy (identity) is each
+ * replica's own. */
+static bool is_literal(const ch_op *op, int n_in, ch_node *const *in)
+{
+    const unsigned own = CH_OP_RANDOM | CH_OP_HOST | CH_OP_VARIES | CH_OP_COLLECTIVE;
+
+    if (n_in == 0 || op == ch__roles.identity || (op->flags & own) != 0 || has_body(op))
+        return op == ch__roles.constant;
+    for (int i = 0; i < n_in; i++)
+        if (!in[i]->is_literal)
+            return false;
+    return true;
+}
+
+static void note_whose(const ch_step *s, ch_node *n)
+{
+    bool may_differ = varies(n->op, n->n_in, n->in);
+    bool literal = is_literal(n->op, n->n_in, n->in);
+
+    while (s->outer != NULL)
+        s = s->outer;
+    for (int i = 0; i < n->n_out; i++) {
+        n[i].varies = may_differ;
+        n[i].is_literal = literal;
+        n[i].is_each = s->speaks_of == CH_SPEAKS_OF_REPLICA && n->n_in > 0 && !literal &&
+                       (n->op->flags & CH_OP_COLLECTIVE) == 0;
+    }
+}
+
 /* In a merge call, which speaks of all replicas, what each has for itself is opaque. */
 static ch_status check_speech(const ch_step *s, const ch_op *op, int n_in, ch_node *const *in)
 {
@@ -450,8 +488,8 @@ static ch_node *add_call(ch_step *s, const void *caller, const ch_op *op, const 
         n[i].dtype = dtype[i];
         n[i].dims = out[i];
         n[i].weak = n->weak;
-        n[i].varies = varies(op, n_in, in);
     }
+    note_whose(s, n);
     return n;
 }
 

@@ -61,16 +61,20 @@ static bool fail(const change *c, ch_status rc)
     return false;
 }
 
-/* A constant is one for all replicas, and no value of each. */
-static bool is_literal(const ch_node *x)
+/* A number, or an input that all replicas share: one value for all, and none of each. What code of a replica
+ * computes of such an input is its own. */
+static bool is_shared(const ch_node *x)
 {
-    return x->head->op == ch__roles.constant;
+    return x->is_literal || (x->head->op == ch__roles.input && !x->varies);
 }
 
 static bool is_zero(const ch_node *x)
 {
-    const ch_tensor *t = ((const ch_constant_attrs *)x->head->attrs)->value;
+    const ch_tensor *t;
 
+    if (x->head->op != ch__roles.constant)
+        return false;
+    t = ((const ch_constant_attrs *)x->head->attrs)->value;
     for (int64_t i = 0; i < ch_tensor_count(t); i++)
         if (ch__load(t->dtype, (const char *)t->data + (size_t)i * ch_dtype_bytes(t->dtype)) !=
             0)
@@ -96,14 +100,16 @@ static bool aggregate_none(const change *c)
     return true;
 }
 
-static bool aggregate_literal(const change *c)
+static bool aggregate_shared(const change *c)
 {
     if (c->v->aggregation != CH_AGGREGATE_SUM || is_zero(c->x))
         return true;
-    return fail(c, ch__fail(CH_INVALID_ARGUMENT,
-                            "%s of %s: a constant is one value for all replicas, and cannot be "
-                            "added up over %d of them; give each its own (ch_identity)",
-                            c->name, c->v->name, c->v->strategy->n_replicas));
+    return fail(c,
+                ch__fail(CH_INVALID_ARGUMENT,
+                         "%s of %s: %s is one value for all replicas, and cannot be "
+                         "added up over %d of them; give each its own (ch_identity)",
+                         c->name, c->v->name, c->x->is_literal ? "a constant" : "a plain input",
+                         c->v->strategy->n_replicas));
 }
 
 /* Rows of all replicas, one after another; for a mean each weighs its share. */
@@ -131,7 +137,7 @@ static bool take_first(change *c)
     ch_node **what[2], *in[2], *out[2];
     int       n = 0;
 
-    if (!is_literal(c->x))
+    if (!is_shared(c->x))
         what[n++] = &c->x;
     if (c->ids != NULL)
         what[n++] = &c->ids;
@@ -158,8 +164,8 @@ static bool aggregate(change *c)
         return take_first(c);
     if (c->ids != NULL)
         return gather_rows(c);
-    if (is_literal(c->x))
-        return aggregate_literal(c);
+    if (is_shared(c->x))
+        return aggregate_shared(c);
     c->x = ch_all_reduce(reduction_of(c->v), c->x);
     return c->x != NULL;
 }

@@ -140,10 +140,12 @@ static bool begin_reduction(ch_node *x, const char *call, const void *caller)
                     "ch_all_gather",
                     caller))
         return false;
-    if (!x->varies && ch_strategy_replicas(s->owner) > 1) {
+    if (!x->varies && !x->is_each && ch_strategy_replicas(s->owner) > 1) {
         ch__step_take(s,
                       ch__fail(CH_INVALID_ARGUMENT,
-                               "%s: the value is one for all replicas, not per-replica", call),
+                               "%s: the value is one for all replicas, not per-replica; in a "
+                               "replica, ch_identity gives each its own",
+                               call),
                       caller);
         return false;
     }
