@@ -86,8 +86,20 @@ static ch_status aborted(const char *what)
     return ch__fail(CH_ABORTED, "%s: given up because another replica failed", what);
 }
 
-/* "replica 1 (last at all_reduce, its meeting 3), replica 2 (at none before)". */
-static void list_missing(const ch_group *g, int64_t k, char *text, size_t size)
+/* ", in host_call save, at train.c:41": what a member is doing, which takes a while to find out. */
+static size_t add_doing(const ch_group *g, int i, char *text, size_t size)
+{
+    const ch_node *call = atomic_load_explicit(&g->member[i].doing, memory_order_relaxed);
+    char           what[256];
+
+    if (call == NULL || size < sizeof(what) + 8)
+        return 0;
+    ch__call_print(call, what, sizeof(what));
+    return (size_t)snprintf(text, size, ", in %s", what);
+}
+
+/* "replica 1 (last at all_reduce, meeting 3 of this run), replica 2 (come to no meeting of this run)". */
+static void list_missing(const ch_group *g, int64_t k, bool with_doing, char *text, size_t size)
 {
     size_t used = 0;
 
@@ -106,14 +118,16 @@ static void list_missing(const ch_group *g, int64_t k, char *text, size_t size)
             used += (size_t)snprintf(text + used, size - used,
                                      "last at %s, meeting %lld of this run)",
                                      atomic_load(&g->member[i].what), (long long)came);
+        if (with_doing)
+            used += add_doing(g, i, text + used, size - used);
     }
 }
 
 static ch_status overdue(const ch_group *g, int me, int64_t k, int64_t limit_ms)
 {
-    char missing[512];
+    char missing[640];
 
-    list_missing(g, k, missing, sizeof(missing));
+    list_missing(g, k, true, missing, sizeof(missing));
     return ch__fail(CH_DEADLINE_EXCEEDED,
                     "%s, meeting %lld of this run: replica %d waited %lld ms for %s; "
                     "%s sets the limit",
@@ -130,7 +144,7 @@ static ch_status park(ch_group *g, int me, int64_t k, const char *what)
     char      whom[512];
     ch_status rc = CH_OK;
 
-    list_missing(g, k, whom, sizeof(whom));
+    list_missing(g, k, false, whom, sizeof(whom));
     for (;;) {
         unsigned seen = atomic_load(&g->gate);
 
@@ -348,6 +362,11 @@ static ch_status agree(void *group, int local)
     return rc != CH_OK ? rc : aborted(what);
 }
 
+static ch_doing *doing(void *group, int local)
+{
+    return &((ch_group *)group)->member[local].doing;
+}
+
 static void give_up(void *group)
 {
     ch_group *g = group;
@@ -366,10 +385,11 @@ static void reset(void *group)
         ch_member *m = &g->member[i];
 
         atomic_store(&m->came, 0);
+        atomic_store(&m->doing, NULL);
         m->slot = m->bring = 0;
         m->open = NULL;
         m->is_closing = false;
     }
 }
 
-const ch_meet ch__group_as_meet = {agree, give_up, reset};
+const ch_meet ch__group_as_meet = {doing, agree, give_up, reset};

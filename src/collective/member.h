@@ -21,6 +21,7 @@ typedef struct ch_member {
     const void *const *in;         /* what it brought to the last meeting of another kind */
     const int64_t     *run;
     _Atomic(const char *) what;        /* the last one */
+    ch_doing              doing;       /* the call that it is in */
     int                   slot, bring; /* which of its two is next */
     int64_t               meetings;
 

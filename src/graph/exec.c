@@ -176,6 +176,8 @@ static ch_status run_instrs(ch_instance *x, const ch_bind *b, int from, int to)
     for (int i = from; i < to; i++, in++, c++) {
         if (in->first_only && b->env->local != 0)
             continue;
+        if (b->doing != NULL)
+            atomic_store_explicit(b->doing, in->node, memory_order_relaxed);
         if (in->meets) {
             rc = b->agree != NULL ? b->agree(b->agree_arg) : CH_OK;
             if (rc != CH_OK)

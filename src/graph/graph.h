@@ -38,6 +38,9 @@ typedef enum ch_speaks_of {
     CH_SPEAKS_OF_COPY /* of a variable: in an update */
 } ch_speaks_of;
 
+/* The call that somebody is in; NULL: none that was recorded. */
+typedef _Atomic(const ch_node *) ch_doing;
+
 typedef struct ch_resource {
     const char *name;
     ch_dtype    dtype;
@@ -161,6 +164,8 @@ ch_status ch__pass_absorb(ch_graph *g); /* what follows a call becomes part of i
 ch_status ch__pass_fuse(ch_graph *g);   /* chains of elementwise calls become one */
 
 /* Text for people: "%12 = matmul %3 %4  f32(rows, 64)"; and the dims alone. */
+/* "host_call save, in block/dense, at train.c:41": a call, for messages of others. (print.c) */
+int ch__call_print(const ch_node *n, char *text, size_t size);
 int ch__dims_print(const ch_dims *d, char *text, size_t size);
 
 #endif

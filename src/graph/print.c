@@ -6,6 +6,7 @@
 
 #include "graph/attr.h"
 #include "graph/program.h"
+#include "graph/where.h"
 #include "tensor/print.h"
 
 static void print_type(ch_text *t, const ch_node *n)
@@ -50,6 +51,29 @@ static void print_types(ch_text *t, const ch_node *n)
         ch__text_add(t, "%s", i > 0 ? ", " : "");
         print_type(t, &n[i]);
     }
+}
+
+int ch__call_print(const ch_node *n, char *text, size_t size)
+{
+    ch_text t = ch__text(text, size);
+    char    where[256];
+
+    ch__text_add(&t, "%s", n->op->name);
+    for (const ch_attr *row = n->op->attrs; row != NULL && row->name != NULL; row++) {
+        const char *name =
+            row->kind == CH_ATTR_KIND_TEXT
+                ? *(char *const *)(const void *)((const char *)n->attrs + row->offset)
+                : NULL;
+
+        if (name != NULL)
+            ch__text_add(&t, " %s", name);
+    }
+    if (n->scope != NULL)
+        ch__text_add(&t, ", in %s", n->scope);
+    ch__where(n->caller, where, sizeof(where));
+    if (where[0] != '\0')
+        ch__text_add(&t, ", at %s", where);
+    return ch__text_length(&t);
 }
 
 /* Where the types begin: after the longest call, but not too far out. */

@@ -104,6 +104,8 @@ typedef struct ch_bind {
     /* Called after each instruction; NULL: not. */
     void (*see)(void *arg, const ch_instr *instr, const ch_call *call);
     void *see_arg;
+    /* Where it says before each instruction whose it is, for those who wait for it; NULL: nowhere. */
+    ch_doing *doing;
 } ch_bind;
 
 ch_status ch__instance_run(ch_instance *x, const ch_bind *b);

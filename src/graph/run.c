@@ -237,7 +237,8 @@ static ch_status set_up_replica(launch *l, int r, int64_t number, int64_t global
                         .agree = run->group != NULL ? agree : NULL,
                         .agree_arg = j,
                         .see = l->see != NULL && p->watched ? see : NULL,
-                        .see_arg = j};
+                        .see_arg = j,
+                        .doing = run->group != NULL ? run->meet->doing(run->group, r) : NULL};
     return CH_OK;
 }
 

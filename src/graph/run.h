@@ -13,6 +13,8 @@
 
 /* How the replicas of a run meet, for whoever runs them. */
 typedef struct ch_meet {
+    /* Where a replica says what it is doing, for the others' messages. */
+    ch_doing *(*doing)(void *group, int local);
     /* Returns when every replica has come here; an error if one has given up. */
     ch_status (*agree)(void *group, int local);
     /* Lets everybody who waits, or will wait in this run, go with CH_ABORTED. */

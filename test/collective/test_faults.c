@@ -164,6 +164,7 @@ static void a_replica_that_does_not_come_is_named_with_where_it_was(void **state
         t_refused(ch_strategy_run(x.st, x.f, x.in, NULL), CH_DEADLINE_EXCEEDED, late[i].words,
                   "waited 20 ms");
         assert_non_null(strstr(ch_error_message(), "timeout_seconds"));
+        assert_non_null(strstr(ch_error_message(), "), in host_call node, at test_faults.c:"));
         all_copies_are(&x, i + 1);
     }
     drop_fixture(&x);
