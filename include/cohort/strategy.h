@@ -83,7 +83,8 @@ CH_API int         ch_strategy_local_replicas(ch_strategy *st); /* of those, in 
 /* ---- scope ---- */
 
 /* The strategy of this thread until the matching leave; sugar for passing it. Another one cannot be
- * entered inside, except inside Default's. */
+ * entered inside, except inside Default's. A device, colocation or creator that was entered inside is left before:
+ * one that is still open ends with the scope, and the log warns. */
 CH_API CH_MUST_CHECK ch_status ch_strategy_enter(ch_strategy *st);
 CH_API void                    ch_strategy_leave(void);
 /* In place of enter and leave, for a program that has one; NULL: none any more. Not inside a scope. */

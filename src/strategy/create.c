@@ -42,6 +42,16 @@ ch_status ch_colocate_enter(ch_strategy *st, ch_var *v)
     return CH_OK;
 }
 
+int ch__colocate_depth(void)
+{
+    return mine.n_beside;
+}
+
+int ch__creator_depth(void)
+{
+    return mine.n_creators;
+}
+
 void ch_colocate_leave(void)
 {
     if (mine.n_beside > 0)

@@ -2,14 +2,21 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
+#include "base/log.h"
 #include "graph/step.h"
 #include "strategy/strategy.h"
+#include "tensor/device.h"
 
 enum { MAX_SCOPES = 64 };
 
 /* Those of Default come first: inside them another may be entered, and not the other way round. */
 static _Thread_local ch_strategy *scope[MAX_SCOPES];
 static _Thread_local int          n_scopes;
+/* What was entered when a scope was: its leave ends what came after. */
+typedef struct depths {
+    int devices, beside, creators;
+} depths;
+static _Thread_local depths       before[MAX_SCOPES];
 static _Thread_local ch_strategy *chosen; /* by ch_strategy_set; NULL: none */
 
 static ch_strategy *innermost(void)
@@ -91,14 +98,36 @@ ch_status ch_strategy_enter(ch_strategy *st)
     if (n_scopes == MAX_SCOPES)
         return ch__fail(CH_FAILED_PRECONDITION, "strategy enter: nested more than %d deep",
                         MAX_SCOPES);
+    before[n_scopes] = (depths){ch__device_depth(), ch__colocate_depth(), ch__creator_depth()};
     scope[n_scopes++] = ch_strategy_ref(st);
     return CH_OK;
 }
 
+/* Ends what was entered in the scope and not left there. */
+static void close_open(const char *what, int (*depth)(void), void (*leave)(void), int to)
+{
+    if (depth() <= to)
+        return;
+    ch__log(
+        CH_LOG_WARNING, "scope-nesting",
+        "strategy leave: %s that was entered in the scope of the %s is still open, and ends "
+        "with it; leave it first",
+        what, scope[n_scopes - 1]->ops->name);
+    while (depth() > to)
+        leave();
+}
+
 void ch_strategy_leave(void)
 {
-    if (n_scopes > 0)
-        ch_strategy_unref(scope[--n_scopes]);
+    const depths *d;
+
+    if (n_scopes == 0)
+        return;
+    d = &before[n_scopes - 1];
+    close_open("a creator", ch__creator_depth, ch_creator_leave, d->creators);
+    close_open("a colocation", ch__colocate_depth, ch_colocate_leave, d->beside);
+    close_open("a device", ch__device_depth, ch_device_leave, d->devices);
+    ch_strategy_unref(scope[--n_scopes]);
 }
 
 ch_status ch_strategy_set(ch_strategy *st)

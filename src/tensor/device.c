@@ -437,6 +437,11 @@ void ch_device_leave(void)
         entered.depth--;
 }
 
+int ch__device_depth(void)
+{
+    return entered_table() != NULL ? entered.depth : 0;
+}
+
 ch_device *ch_device_current(void)
 {
     table *t = entered_table();

@@ -10,6 +10,9 @@
 #include "base/thread.h"
 #include "cohort/device.h"
 
+/* How many devices this thread has entered and not left. */
+int ch__device_depth(void);
+
 /* Takes and returns memory of a device: CH_ALIGN-aligned, zeroed, touched, counted. */
 void *ch__device_alloc(ch_device *d, size_t bytes);
 void  ch__device_free(ch_device *d, void *p, size_t bytes);
