@@ -31,8 +31,8 @@ typedef struct ch_strategy ch_strategy;
 
 /* When the copies of a variable are made to agree. */
 typedef enum ch_sync {
-    CH_SYNC_AUTO, /* CH_SYNC_ON_WRITE */
-    CH_SYNC_NONE,
+    CH_SYNC_AUTO,     /* CH_SYNC_ON_WRITE */
+    CH_SYNC_NONE,     /* never: only for a variable that has one copy */
     CH_SYNC_ON_WRITE, /* a step's assign is aggregated first, and all copies get the result */
     CH_SYNC_ON_READ /* each replica has its own; they are aggregated when it is read outside a step */
 } ch_sync;
@@ -72,7 +72,8 @@ CH_API ch_aggregation ch_var_aggregation(const ch_var *v);
 /* "MirroredVariable:{\n  0: w tensor(...),\n  1: w/replica_1 tensor(...)\n}" */
 CH_API int ch_var_print(const ch_var *v, char *text, size_t size);
 
-/* Outside a step: a copy of the value, and setting it; a 16-bit variable's master
+/* Outside a step (while one is recorded, and in a host function of one that runs, FAILED_PRECONDITION), and not
+ * in another strategy's scope: a copy of the value, and setting it; a 16-bit variable's master
  * (cohort/optimizer.h) is set with it. The value is that of the copy on the current device, or else of the first;
  * of one that is CH_SYNC_ON_READ what the copies add up to, and setting it makes them add up to that. */
 CH_API CH_MUST_CHECK ch_status ch_var_get(ch_var *v, ch_tensor **out);

@@ -183,6 +183,11 @@ static void see(void *arg, const ch_instr *in, const ch_call *c)
  * devices it would wait for are its own. */
 static _Thread_local bool is_running;
 
+bool ch__run_is_here(void)
+{
+    return is_running;
+}
+
 static void run_replica(void *arg)
 {
     replica_job *j = arg;

@@ -48,6 +48,9 @@ typedef struct ch_run {
     const ch_meet    *meet;
 } ch_run;
 
+/* True on a thread that is inside a run: in a host function. */
+bool ch__run_is_here(void);
+
 /* Runs and returns the results, per-replica where there is more than one replica. */
 ch_status ch__run(const ch_run *run, ch_tuple **out);
 

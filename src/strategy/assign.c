@@ -196,13 +196,29 @@ ch_status ch__var_check_change(const ch_var *v, const char *name)
                     name, v->name);
 }
 
-/* This replica's share of x, so that the shares add up to it; the first ones get what does not divide. */
+/* This replica's share of floats: as in var_value.c, all have the same and the last what is missing; of what is not
+ * finite nothing is. */
+static ch_node *float_share(ch_step *s, ch_node *x, int n)
+{
+    ch_dtype work = ch__dtype_is_half(x->dtype) ? CH_F32 : x->dtype;
+    ch_node *each = ch_div(x, ch_number(s, n)), *sum = ch_cast(each, work), *missing;
+    ch_node *is_last = ch_equal(ch_step_replica_id(s), ch_cast(ch_number(s, n - 1), CH_I32));
+
+    for (int k = 1; k < n - 1; k++)
+        sum = ch_add(sum, ch_cast(each, work));
+    missing = ch_cast(ch_sub(ch_cast(x, work), sum), x->dtype);
+    missing = ch_select(ch_equal(ch_sub(x, x), ch_zeros_like(x)), missing, each);
+    return ch_select(is_last, missing, each);
+}
+
+/* This replica's share of x, so that the shares add up to it; of integers the first ones get what does not divide. */
 static ch_node *share_of(ch_step *s, ch_node *x)
 {
-    ch_node *n = ch_step_replica_count(s), *id = ch_cast(ch_step_replica_id(s), x->dtype);
+    ch_node *n = ch_step_replica_count(s), *id;
 
     if (ch_dtype_is_float(x->dtype))
-        return ch_div(x, n);
+        return float_share(s, x, ch_strategy_replicas(s->owner));
+    id = ch_cast(ch_step_replica_id(s), x->dtype);
     n = ch_cast(n, x->dtype);
     return ch_add(ch_floordiv(x, n), ch_cast(ch_less(id, ch_mod(x, n)), x->dtype));
 }

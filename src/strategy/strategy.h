@@ -86,6 +86,9 @@ bool ch__var_belongs(ch_step *s, const ch_var *v, const void *caller);
 /* Whether v has one value outside replicas, and may be changed by something there. (assign.c) */
 ch_status ch__var_check_read(const ch_var *v);
 ch_status ch__var_check_change(const ch_var *v, const char *name);
+/* ch_var_get and ch_var_set wherever the code is: for variables that are being made. (var_value.c) */
+ch_status ch__var_get(ch_var *v, ch_tensor **out);
+ch_status ch__var_set(ch_var *v, ch_tensor *value);
 /* Each replica has a value of its own, on purpose. */
 static inline bool ch__var_is_own(const ch_var *v)
 {
@@ -94,6 +97,9 @@ static inline bool ch__var_is_own(const ch_var *v)
 /* The specification as hooks and colocation make it, in *spec and *device, which is that of the variable to be
  * beside, or NULL. (create.c) */
 ch_status ch__var_specify(ch_strategy *st, ch_var_spec *spec, const ch_var **beside);
+/* How many of each this thread has entered and not left. (create.c) */
+int ch__colocate_depth(void);
+int ch__creator_depth(void);
 /* Whom the code that is being recorded speaks of. (merge.c) */
 ch_speaks_of ch__speaks_of(const ch_step *s);
 

@@ -107,6 +107,18 @@ static ch_status make_copies(ch_var *v, const ch_var_spec *spec, ch_device *cons
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
 }
 
+/* One copy, of one replica or of all, has nothing to agree with: whatever is said of it is kept, and does nothing. */
+static ch_status check_sync(ch_var *v, ch_sync sync, const ch_strategy *st)
+{
+    if (sync != CH_SYNC_NONE || v->n_copies == 1)
+        return CH_OK;
+    v->n_copies = 0;
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "variable %s: NONE variable synchronization mode is not supported with the "
+                    "%s strategy",
+                    v->name, st->ops->name);
+}
+
 static ch_status place_copies(ch_strategy *st, ch_var *v, const ch_var_spec *spec,
                               const ch_var *beside)
 {
@@ -124,6 +136,8 @@ static ch_status place_copies(ch_strategy *st, ch_var *v, const ch_var_spec *spe
                      v->name, st->ops->name, v->n_copies, st->n_local);
         v->n_copies = 0;
     }
+    if (rc == CH_OK)
+        rc = check_sync(v, spec->sync, st);
     if (rc == CH_OK)
         rc = make_copies(v, spec, device);
     ch__free(device);
@@ -152,8 +166,7 @@ static void leave(ch_strategy *st, ch_var *v)
     pthread_mutex_unlock(&st->lock);
 }
 
-/* A strategy of one replica, and one whose replicas share variables, keeps these and has no use for them. */
-static ch_status check_policy(const ch_strategy *st, const ch_var_spec *spec, ch_dtype dtype)
+static ch_status check_policy(const ch_var_spec *spec, ch_dtype dtype)
 {
     const char *name = spec->name != NULL ? spec->name : "Variable";
 
@@ -169,11 +182,6 @@ static ch_status check_policy(const ch_strategy *st, const ch_var_spec *spec, ch
         return ch__fail(CH_INVALID_ARGUMENT,
                         "variable %s: CH_AGGREGATE_MEAN is for floats, and it is %s", name,
                         ch_dtype_name(dtype));
-    if (spec->sync == CH_SYNC_NONE && st->n_local > 1)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "variable %s: NONE variable synchronization mode is not supported with "
-                        "the %s strategy",
-                        name, st->ops->name);
     return CH_OK;
 }
 
@@ -192,7 +200,7 @@ static ch_status make_var(ch_strategy *st, const ch_var_spec *spec, const ch_var
         spec->trainable != CH_OFF && (spec->trainable > 0 || spec->sync != CH_SYNC_ON_READ);
     v->sync = spec->sync == CH_SYNC_AUTO ? CH_SYNC_ON_WRITE : spec->sync;
     v->aggregation = spec->aggregation;
-    rc = check_policy(st, spec, v->dtype);
+    rc = check_policy(spec, v->dtype);
     if (rc == CH_OK)
         rc = take_name(st, v, spec->name != NULL ? spec->name : "Variable");
     if (rc == CH_OK) {

@@ -1,6 +1,7 @@
 /* strategy/var_value.c -- variables outside steps: reading, setting, printing them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <string.h>
 
 #include "base/fault.h"
@@ -36,13 +37,25 @@ static ch_status combine_copies(const ch_var *v, ch_tensor *out)
     return CH_OK;
 }
 
-ch_status ch_var_get(ch_var *v, ch_tensor **out)
+/* Whether the code of this thread may read or change v: it is outside steps, and in no other strategy's scope. */
+static ch_status check_context(const ch_var *v, const char *instead)
+{
+    ch_strategy *st = v->strategy;
+
+    if (ch__run_is_here())
+        return ch__fail(
+            CH_FAILED_PRECONDITION,
+            "variable %s: a step is running on this thread; a host function is given "
+            "what it needs, and gives what is to be assigned",
+            v->name);
+    return ch__strategy_cross(&st, v->name, instead);
+}
+
+ch_status ch__var_get(ch_var *v, ch_tensor **out)
 {
     ch_tensor *t = NULL;
-    ch_status  rc = ch__want_given("variable get", "the variable", v, "out", out);
+    ch_status  rc = ch__var_check_read(v);
 
-    if (rc == CH_OK)
-        rc = ch__var_check_read(v);
     if (rc == CH_OK)
         rc = ch_tensor_new(v->dtype, v->shape, &t);
     if (rc == CH_OK && ch__var_is_own(v) && v->aggregation != CH_AGGREGATE_FIRST)
@@ -57,17 +70,20 @@ ch_status ch_var_get(ch_var *v, ch_tensor **out)
     return CH_OK;
 }
 
+ch_status ch_var_get(ch_var *v, ch_tensor **out)
+{
+    ch_status rc = ch__want_given("variable get", "the variable", v, "out", out);
+
+    if (rc == CH_OK)
+        rc = check_context(v, "ch_var_read");
+    return rc == CH_OK ? ch__var_get(v, out) : rc;
+}
+
 /* ---- changing ---- */
 
 static ch_status check_value(const ch_var *v, const ch_tensor *value)
 {
-    ch_strategy *st = v->strategy;
-    char         have[160] = "NULL", want[160];
-    ch_status    rc =
-        ch__step_recording() == NULL ? ch__strategy_cross(&st, v->name, NULL) : CH_OK;
-
-    if (rc != CH_OK)
-        return rc;
+    char have[160] = "NULL", want[160];
 
     if (value != NULL && value->dtype == v->dtype && ch_shape_equal(value->shape, v->shape))
         return CH_OK;
@@ -99,7 +115,30 @@ static void store_integer(ch_dtype dtype, void *at, int64_t x)
         memcpy(at, &x, sizeof(x));
 }
 
-/* Copy i's share of a value: they add up to it. The first ones get what does not divide. */
+/* x in a type, of the floats. */
+static double rounded(ch_dtype dtype, double x)
+{
+    double room;
+
+    ch__store(dtype, &room, x);
+    return ch__load(dtype, &room);
+}
+
+/* Copy i's share of x: all have the same, but the last what is missing when those before it are added up as
+ * they are read. That is at least half of x (but of one that is not finite), so the difference is exact. */
+static double share_of(ch_dtype dtype, double x, int n, int i)
+{
+    ch_dtype work = ch__dtype_is_half(dtype) ? CH_F32 : dtype;
+    double   each = rounded(dtype, x / n), sum = each;
+
+    if (i < n - 1 || !isfinite(x))
+        return each;
+    for (int k = 1; k < n - 1; k++)
+        sum = rounded(work, sum + each);
+    return x - sum;
+}
+
+/* Copy i's share of a value: they add up to it. Of integers the first ones get what does not divide. */
 static void set_share(const ch_var *v, const ch_tensor *value, int i)
 {
     size_t bytes = ch_dtype_bytes(v->dtype);
@@ -110,7 +149,7 @@ static void set_share(const ch_var *v, const ch_tensor *value, int i)
         char       *to = (char *)v->copy[i]->data + (size_t)k * bytes;
 
         if (ch_dtype_is_float(v->dtype)) {
-            ch__store(v->dtype, to, ch__load(v->dtype, from) / n);
+            ch__store(v->dtype, to, share_of(v->dtype, ch__load(v->dtype, from), n, i));
         } else {
             int64_t x = load_integer(v->dtype, from), rest = (x % n + n) % n;
 
@@ -140,7 +179,7 @@ static ch_status follow(ch_var *f, ch_tensor *value)
 {
     size_t     bytes = ch_dtype_bytes(value->dtype), wide = ch_dtype_bytes(f->dtype);
     ch_tensor *now = NULL, *rounded = NULL, *whole = NULL, *next = NULL;
-    ch_status  rc = ch_var_get(f, &now);
+    ch_status  rc = ch__var_get(f, &now);
 
     if (rc == CH_OK)
         rc = ch__tensor_cast(now, value->dtype, &rounded);
@@ -161,17 +200,23 @@ static ch_status follow(ch_var *f, ch_tensor *value)
     return rc;
 }
 
-ch_status ch_var_set(ch_var *v, ch_tensor *value)
+ch_status ch__var_set(ch_var *v, ch_tensor *value)
 {
-    ch_status rc = v != NULL ? check_value(v, value)
-                             : ch__fail(CH_INVALID_ARGUMENT, "a variable to set is NULL");
+    ch_status rc = check_value(v, value);
 
     if (rc == CH_OK)
         rc = set_copies(v, value);
-    for (ch_var *f = v != NULL ? v->follower : NULL; f != NULL && rc == CH_OK;
-         f = f->next_follower)
+    for (ch_var *f = v->follower; f != NULL && rc == CH_OK; f = f->next_follower)
         rc = follow(f, value);
     return rc;
+}
+
+ch_status ch_var_set(ch_var *v, ch_tensor *value)
+{
+    ch_status rc = v != NULL ? check_context(v, "ch_var_assign")
+                             : ch__fail(CH_INVALID_ARGUMENT, "a variable to set is NULL");
+
+    return rc == CH_OK ? ch__var_set(v, value) : rc;
 }
 
 /* copy += sign * delta. A sum of two f32 in double is rounded once. */
@@ -200,9 +245,11 @@ static ch_status add_to(ch_tensor *copy, ch_tensor *delta, int sign)
 /* Each copy, and each follower, from what it is. */
 static ch_status change(ch_var *v, ch_tensor *delta, int sign, const char *name)
 {
-    ch_status rc = v != NULL ? check_value(v, delta)
+    ch_status rc = v != NULL ? check_context(v, "ch_var_assign_add")
                              : ch__fail(CH_INVALID_ARGUMENT, "a variable to change is NULL");
 
+    if (rc == CH_OK)
+        rc = check_value(v, delta);
     if (rc == CH_OK && !ch__can_accumulate(v->dtype))
         rc = ch__fail(CH_INVALID_ARGUMENT, "%s of %s: %s cannot be added", name, v->name,
                       ch_dtype_name(v->dtype));

@@ -6,6 +6,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/control.h"
 #include "cohort/math.h"
+#include "strategy/strategy.h"
 #include "train/layer.h"
 
 typedef struct recurrent_self {
@@ -44,12 +45,12 @@ static ch_status add_weights(ch_layer *l, recurrent_self *r, ch_node *x, int gat
 static ch_status open_forget_gate(ch_var *bias, int64_t units)
 {
     ch_tensor *t = NULL;
-    ch_status  rc = ch_var_get(bias, &t);
+    ch_status  rc = ch__var_get(bias, &t);
 
     for (int64_t i = units; i < 2 * units && rc == CH_OK; i++)
         rc = ch_tensor_set(t, &i, 1);
     if (rc == CH_OK)
-        rc = ch_var_set(bias, t);
+        rc = ch__var_set(bias, t);
     ch_tensor_unref(t);
     return rc;
 }

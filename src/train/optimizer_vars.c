@@ -104,7 +104,7 @@ static const char *slot_name(const ch_optimizer *o, int i)
 static ch_status value_of(ch_var *v, ch_tensor **out)
 {
     ch_tensor *now = NULL;
-    ch_status  rc = ch_var_get(v, &now);
+    ch_status  rc = ch__var_get(v, &now);
 
     if (rc == CH_OK)
         rc = ch__tensor_cast(now, ch__opt_dtype(v), out);

@@ -221,7 +221,7 @@ static ch_status rename_it(ch_var_spec *spec, void *arg)
     return CH_OK;
 }
 
-static void a_hook_sees_what_is_about_to_be_made(void **state) /* 1.2.6 */
+static void a_hook_sees_what_is_about_to_be_made(void **state)
 {
     char    outer[] = "outer", inner[] = "inner";
     ch_var *v = NULL;
@@ -238,6 +238,117 @@ static void a_hook_sees_what_is_about_to_be_made(void **state) /* 1.2.6 */
     t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "mine"}, &v));
     assert_string_equal(ch_var_name(v), "mine");
     ch_var_unref(v);
+    (void)state;
+}
+
+/* What is entered in a scope ends with it, and what was entered before does not. */
+static void a_scope_ends_with_what_was_entered_in_it(void **state) /* 1.2.5 1.2.6 */
+{
+    char         outer[] = "outer", inner[] = "inner";
+    ch_strategy *st = NULL;
+    ch_device   *d = NULL, *now = ch_device_current();
+    ch_var      *v = NULL, *w = NULL;
+
+    t_ok(ch_strategy_central_storage(NULL, &st));
+    t_ok(ch_device_find("CPU:1", &d));
+    assert_ptr_not_equal(d, now);
+    t_ok(ch_creator_enter(rename_it, outer));
+    t_ok(ch_strategy_enter(st));
+    t_ok(ch_creator_enter(rename_it, inner));
+    t_ok(ch_device_enter(d));
+    t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "mine"}, &v));
+    assert_string_equal(ch_var_name(v), "outer");
+    t_ok(ch_colocate_enter(NULL, v));
+    ch_strategy_leave();
+    assert_ptr_equal(ch_device_current(), now);
+    ch_creator_leave();
+    t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "mine"}, &w));
+    assert_string_equal(ch_var_name(w),
+                        "mine"); /* there was but the one from before the scope */
+    ch_var_unref(w);
+    ch_var_unref(v);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* ---- variables outside steps ---- */
+
+typedef struct touch {
+    ch_var    *v;
+    ch_tensor *five;
+    ch_status  get, set, add; /* what came of them in a step */
+    bool       in_host;
+} touch;
+
+static void touch_it(touch *t)
+{
+    ch_tensor *now = NULL;
+
+    t->get = ch_var_get(t->v, &now);
+    t->set = ch_var_set(t->v, t->five);
+    t->add = ch_var_add(t->v, t->five);
+    ch_tensor_unref(now);
+}
+
+static ch_status touch_from_host(void *arg, int n_in, ch_tensor *const *in, int n_out,
+                                 ch_tensor *const *out)
+{
+    (void)n_in;
+    (void)in;
+    (void)n_out;
+    (void)out;
+    touch_it(arg);
+    return CH_OK;
+}
+
+static void touch_in_step(ch_step *s, void *arg)
+{
+    touch *t = arg;
+
+    if (t->in_host)
+        ch_host_call(s, &(ch_host_spec){.name = "touch", .fn = touch_from_host, .arg = t}, 0,
+                     NULL, NULL);
+    else
+        touch_it(t);
+    ch_step_out(s, "v", ch_var_read(s, t->v));
+}
+
+static void a_variable_is_read_and_set_outside_steps(void **state) /* 1.3.10 3.2.1 */
+{
+    float        five = 5;
+    ch_strategy *st = NULL, *other = NULL;
+    touch        t = {.five = t_f32(ch_shape_scalar(), &five)};
+    ch_tensor   *now = NULL;
+
+    t_ok(ch_strategy_central_storage(NULL,
+                                     &st)); /* one replica, so that nobody else touches it */
+    t_ok(ch_strategy_mirrored(NULL, &other));
+    t_ok(ch_var_new(st, &(ch_var_spec){.name = "v"}, &t.v));
+    for (int in_host = 0; in_host < 2; in_host++) {
+        ch_function *f = t_function(touch_in_step, &t);
+
+        t.in_host = in_host != 0;
+        t_ok(ch_strategy_run(st, f, NULL, NULL));
+        assert_int_equal(t.get, CH_FAILED_PRECONDITION);
+        assert_int_equal(t.set, CH_FAILED_PRECONDITION);
+        assert_int_equal(t.add, CH_FAILED_PRECONDITION);
+        assert_true(t_copy_of(t.v, 0, 0) == 0);
+        ch_function_unref(f);
+    }
+    t_ok(ch_strategy_enter(other));
+    t_refused(ch_var_get(t.v, &now), CH_FAILED_PRECONDITION, "mixing different", "v");
+    t_refused(ch_var_set(t.v, t.five), CH_FAILED_PRECONDITION, "mixing different", "v");
+    ch_strategy_leave();
+    t_ok(ch_var_set(t.v, t.five)); /* in no scope, as in its own */
+    t_ok(ch_strategy_enter(st));
+    t_ok(ch_var_get(t.v, &now));
+    ch_strategy_leave();
+    assert_true(*(const float *)ch_tensor_data(now) == 5);
+    ch_tensor_unref(now);
+    ch_tensor_unref(t.five);
+    ch_var_unref(t.v);
+    ch_strategy_unref(st);
+    ch_strategy_unref(other);
     (void)state;
 }
 
@@ -407,6 +518,8 @@ int main(void)
         cmocka_unit_test(one_may_be_set_for_good),
         cmocka_unit_test(what_is_for_outside_is_refused_inside),
         cmocka_unit_test(a_hook_sees_what_is_about_to_be_made),
+        cmocka_unit_test(a_scope_ends_with_what_was_entered_in_it),
+        cmocka_unit_test(a_variable_is_read_and_set_outside_steps),
         cmocka_unit_test(random_numbers_depend_on_seed_and_step_number_alone),
         cmocka_unit_test(a_graph_outlives_its_function),
         cmocka_unit_test(a_variable_lives_until_its_last_reference_and_its_strategy_as_long),

@@ -3,6 +3,8 @@
  * Numbers at tests are those of the statements they show.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
 #include "help.h"
 
 static ch_tensor *number(ch_dtype dtype, double value)
@@ -374,6 +376,70 @@ static void each_replica_has_its_own_until_it_is_read(void **state) /* 3.4.1 3.4
     (void)state;
 }
 
+static ch_var *sum_of(ch_strategy *st, ch_dtype dtype)
+{
+    ch_var *v = NULL;
+
+    t_ok(ch_var_new(st,
+                    &(ch_var_spec){.name = "v",
+                                   .dtype = dtype,
+                                   .sync = CH_SYNC_ON_READ,
+                                   .aggregation = CH_AGGREGATE_SUM},
+                    &v));
+    return v;
+}
+
+static void set_in_merge(ch_step *s, int n, ch_node *const *in, ch_node **out, void *v)
+{
+    (void)n;
+    (void)out;
+    ch_var_assign(s, v, in[0]);
+}
+
+static void set_in_step(ch_step *s, void *v)
+{
+    ch_node *x = ch_step_in(s, 0);
+
+    ch_merge_call(s, set_in_merge, v, 1, &x, 0, NULL);
+}
+
+/* The copies add up to what was set, to the last bit, from outside and from a merge call. */
+static void what_is_set_is_read(void **state) /* 3.4.1 */
+{
+    const ch_dtype dtype[] = {CH_F32, CH_F64, CH_F16, CH_BF16};
+    const double   special[] = {0, 1e-45, -3e38, INFINITY};
+
+    for (int n = 2; n <= 4; n++)
+        for (int d = 0; d < 4; d++) {
+            ch_strategy *st = t_mirrored(n);
+            ch_var      *v = sum_of(st, dtype[d]);
+            ch_function *f = t_function(set_in_step, v);
+
+            for (int k = 0; k < 300; k++) {
+                double     x = k < 4 ? special[k] : k * (k % 2 == 0 ? 0.1 : -0.7);
+                ch_tensor *t = NULL, *now = NULL;
+                ch_tuple  *in;
+
+                t_ok(ch_tensor_scalar(dtype[d], x, &t));
+                in = t_tuple(1, (ch_tensor *[]){ch_tensor_ref(t)});
+                if (k % 3 == 0)
+                    t_ok(ch_strategy_run(st, f, in, NULL));
+                else
+                    t_ok(ch_var_set(v, t));
+                t_ok(ch_var_get(v, &now));
+                assert_memory_equal(ch_tensor_data(now), ch_tensor_data(t),
+                                    ch_dtype_bytes(dtype[d]));
+                ch_tensor_unref(now);
+                ch_tensor_unref(t);
+                ch_tuple_unref(in);
+            }
+            ch_function_unref(f);
+            ch_var_unref(v);
+            ch_strategy_unref(st);
+        }
+    (void)state;
+}
+
 static void the_first_of_those_that_differ(void **state) /* 3.4.4 */
 {
     ch_strategy *st = t_mirrored(2);
@@ -707,6 +773,13 @@ replicas_share_one_and_write_it_together(void **state) /* 3.5.1 3.5.2 3.5.3 3.1.
         t_refused(try_write((writing){none, ch_var_assign, 0, 1, false}), CH_INVALID_ARGUMENT,
                   "needs an aggregation", "v");
         write_literal(none, ch_var_assign, 8);
+        for (int sync = CH_SYNC_AUTO; sync <= CH_SYNC_ON_READ; sync++) { /* whatever is said */
+            ch_var *any = var(st, 3, (ch_sync)sync, CH_AGGREGATE_SUM);
+
+            replicas_write(any, ch_var_assign_add, 1, 0);
+            assert_true(value_of(any) == 3 + n);
+            ch_var_unref(any);
+        }
         assert_true(value_of(none) == 8);
         set(x, 6);
         assert_true(value_of(x) == 6);
@@ -762,6 +835,7 @@ int main(void)
         cmocka_unit_test(from_outside_all_copies_are_set),
         cmocka_unit_test(what_is_read_is_the_copy_on_the_current_device),
         cmocka_unit_test(each_replica_has_its_own_until_it_is_read),
+        cmocka_unit_test(what_is_set_is_read),
         cmocka_unit_test(the_first_of_those_that_differ),
         cmocka_unit_test(outside_a_step_the_sum_cannot_be_added_to),
         cmocka_unit_test(in_a_replica_its_own_is_read),
