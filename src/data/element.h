@@ -29,8 +29,8 @@ typedef struct ch_element {
     int         n, n_owners;
     int         capacity; /* bytes of the memory that it is in; 0: as many as it has */
     bool        is_note;  /* that memory is its first owner's, a block's */
-    int64_t     bytes; /* of memory, about, that it keeps to itself */
-    void       *room;  /* room_bytes, aligned to 16; of the parts' small values */
+    int64_t     bytes;    /* of memory, about, that it keeps to itself */
+    void       *room;     /* room_bytes, aligned to 16; of the parts' small values */
     ch_buffer **owner; /* n_owners referenced buffers that parts look into; may be NULL each */
     const ch_origin *origin; /* in its room; NULL: not known, or it was copied */
     ch_part          part[]; /* n */

@@ -18,7 +18,7 @@ CH_MUST_CHECK ch_status ch__block_pool_new(ch_block_pool **out);
 /* The same with blocks of that size, for tests of what happens at their ends. */
 CH_MUST_CHECK ch_status ch__block_pool_sized(size_t block_bytes, ch_block_pool **out);
 /* Pools that are made from now on have blocks of that size, for tests that make many; 0: as ever. */
-void           ch__block_pool_usual(size_t block_bytes);
+void ch__block_pool_usual(size_t block_bytes);
 /* Before the first block is taken: such blocks as many are out of have room for notes. */
 void           ch__block_pool_notes(ch_block_pool *p, size_t bytes);
 ch_block_pool *ch__block_pool_ref(ch_block_pool *p);
