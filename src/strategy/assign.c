@@ -20,6 +20,9 @@ bool ch__var_belongs(ch_step *s, const ch_var *v, const void *caller)
         return false;
     if (v == NULL)
         rc = ch__fail(CH_INVALID_ARGUMENT, "a variable used in %s is NULL", s->graph->name);
+    else if (s->owner == NULL) /* nobody runs it who has variables: a step of a pipeline */
+        rc = ch__fail(CH_INVALID_ARGUMENT, "its step uses variable \"%s\"; a pipeline has none",
+                      v->name);
     else if (s->owner != v->strategy)
         rc = ch__fail(CH_FAILED_PRECONDITION,
                       "variable %s: mixing different strategies: it was made by a %s, and %s "

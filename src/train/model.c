@@ -139,23 +139,34 @@ void ch_model_unref(ch_model *m)
 
 /* ---- using it ---- */
 
+static ch_status check_call(const ch_model *m, const ch_step *s)
+{
+    if (m == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "a model that is NULL");
+    if (s->owner == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "its step calls model \"%s\", which has variables; a pipeline has none",
+                        m->layer->name);
+    if (s->owner == m->strategy)
+        return CH_OK;
+    return ch__fail(CH_FAILED_PRECONDITION,
+                    "model %s: mixing different strategies: it was made with a %s, and this "
+                    "step runs under another (%s)",
+                    m->layer->name, ch_strategy_name(m->strategy), ch_strategy_name(s->owner));
+}
+
 static ch_node *call(ch_model *m, ch_step *s, int n, ch_node *const *x, bool training,
                      const void *caller)
 {
     const void *before;
+    ch_status   rc;
     ch_node    *y;
 
     if (s == NULL || s->rc != CH_OK)
         return NULL;
-    if (m == NULL || ch_step_strategy(s) != m->strategy) {
-        ch__step_take(s,
-                      m == NULL ? ch__fail(CH_INVALID_ARGUMENT, "a model that is NULL")
-                                : ch__fail(CH_FAILED_PRECONDITION,
-                                           "model %s: mixing different strategies: it was made "
-                                           "with a %s, and this step runs under another (%s)",
-                                           m->layer->name, ch_strategy_name(m->strategy),
-                                           ch_strategy_name(ch_step_strategy(s))),
-                      caller);
+    rc = check_call(m, s);
+    if (rc != CH_OK) {
+        ch__step_take(s, rc, caller);
         return NULL;
     }
     before = ch__step_begin_at(s, caller, NULL);
