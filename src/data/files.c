@@ -1,13 +1,16 @@
 /* data/files.c -- names of files: given, or found by a pattern.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <glob.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/fault.h"
 #include "base/mem.h"
 #include "data/iterator.h"
 #include "data/random.h"
+#include "file/sys.h"
 
 /* The names are put in the order of this pass when it begins; a place is the names and a number. */
 typedef struct naming {
@@ -173,21 +176,45 @@ static ch_status files_infer(ch_dataset *d)
     return infer_names(d);
 }
 
+/* glob tells of a directory that it cannot read, and has no argument to tell whom. */
+static _Thread_local ch_status unreadable;
+
+static int note_unreadable(const char *path, int error)
+{
+    if (error == ENOENT || error == ENOTDIR) /* nothing in it fits, that is all */
+        return 0;
+    unreadable = ch__fail_errno(error, "files: directory %s cannot be read", path);
+    return 1;
+}
+
+/* By their bytes: what the locale has to say is not the same for all workers, and it is by their order
+ * that files are divided. */
+static int by_bytes(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
 static ch_status find(naming *x, const Cohort__Files *a)
 {
     glob_t    found = {0};
-    int       code = glob(a->pattern, 0, NULL, &found); /* sorted */
+    int       code;
     ch_status rc;
 
+    unreadable = CH_OK;
+    code = glob(a->pattern, GLOB_NOSORT, note_unreadable, &found);
     if (code == GLOB_NOSPACE)
         rc = ch__fail_memory("names of files");
     else if (code != 0 && code != GLOB_NOMATCH)
-        rc =
-            ch__fail(CH_UNAVAILABLE, "files: a directory of \"%s\" cannot be read", a->pattern);
+        rc = unreadable != CH_OK
+                 ? ch__fail_at(unreadable, "pattern \"%s\"", a->pattern)
+                 : ch__fail(CH_UNAVAILABLE, "files: a directory of \"%s\" cannot be read",
+                            a->pattern);
     else if (found.gl_pathc == 0 && !a->may_be_empty)
         rc = ch__fail(CH_NOT_FOUND, "files: nothing fits the pattern \"%s\"", a->pattern);
     else
         rc = copy_names(x, found.gl_pathc, found.gl_pathv);
+    if (rc == CH_OK && x->n > 1)
+        qsort(x->name, (size_t)x->n, sizeof(*x->name), by_bytes);
     globfree(&found);
     return rc;
 }

@@ -2,7 +2,9 @@
  * wrong with files.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <locale.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../file/folder.h"
@@ -496,6 +498,49 @@ static void batches_of_a_workers_files_are_cut_for_all(void **state)
     }
 }
 
+/* Workers of unequal locales divide the same files: a locale that sorts otherwise, where one can be made. */
+static void names_are_in_the_order_of_their_bytes_in_any_locale(void **state)
+{
+    static const char *const name[] = {"o-B", "o-a", "o-b", "o-A"};
+    char                     command[256];
+
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        write_text(name[i], name[i]);
+    snprintf(command, sizeof(command), "localedef -i en_US -f UTF-8 %s/en 2>/dev/null",
+             t_folder);
+    if (system(command) != 0 || setenv("LOCPATH", t_folder, 1) != 0 ||
+        setlocale(LC_ALL, "en") == NULL || strcoll("a", "B") > 0)
+        print_message("no locale that sorts otherwise can be made here\n");
+    t_gives(ch_dataset_lines(ch_dataset_files(t_path("o-?"), NULL), NULL),
+            "o-A | o-B | o-a | o-b");
+    setlocale(LC_ALL, "C");
+}
+
+/* Left out, it would be data that is missing. */
+static void a_directory_that_cannot_be_read_is_an_error_that_names_it(void **state)
+{
+    const ch_files_options opt = {.may_be_empty = true};
+    ch_tuple              *t = NULL;
+
+    (void)state;
+    assert_int_equal(mkdir(t_path("dir-a"), 0700), 0);
+    write_text("dir-a/x", "x");
+    assert_int_equal(symlink("dir-b", t_path("dir-b")), 0); /* leads to itself */
+    t_gives(ch_dataset_lines(ch_dataset_files(t_path("dir-a/*"), &opt), NULL), "x");
+    t_gives(ch_dataset_lines(ch_dataset_files(t_path("dir-c/*"), &opt), NULL), "");
+    for (int i = 0; i < 2; i++) {
+        ch_iterator *it = NULL;
+        ch_dataset  *d = ch_dataset_files(t_path("dir-b/*"), i > 0 ? &opt : NULL);
+
+        t_ok(ch_iterator_new(d, NULL, &it));
+        t_refused(ch_iterator_next(it, &t), CH_INVALID_ARGUMENT, t_path("dir-b"),
+                  "cannot be read");
+        ch_iterator_unref(it);
+        ch_dataset_unref(d);
+    }
+}
+
 static int make_directory(void **state)
 {
     (void)state;
@@ -517,6 +562,8 @@ int main(void)
         cmocka_unit_test(shuffled_names_are_divided_first),
         cmocka_unit_test(too_few_files_are_an_error_on_every_worker),
         cmocka_unit_test(batches_of_a_workers_files_are_cut_for_all),
+        cmocka_unit_test(names_are_in_the_order_of_their_bytes_in_any_locale),
+        cmocka_unit_test(a_directory_that_cannot_be_read_is_an_error_that_names_it),
     };
 
     return cmocka_run_group_tests(tests, make_directory, t_folder_remove);
