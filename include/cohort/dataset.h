@@ -82,27 +82,30 @@ CH_API ch_dataset *ch_dataset_generator(const ch_generator *g,
  *
  * Readers take a dataset of file names: string scalars, or vectors of them. They read the files
  * one after the other; ch_dataset_interleave reads several at once. Names that end in .gz
- * and .zst are decompressed. What is wrong with a file is an error that names it and the byte. */
+ * and .zst are decompressed. Files are regular ones: a FIFO or a device is INVALID_ARGUMENT. What is wrong with a file is an error that names it and the byte. */
 
 typedef struct ch_files_options {
-    bool     shuffle; /* else sorted */
+    bool     shuffle; /* else sorted by their bytes, in every locale */
     uint64_t seed;
     bool     reshuffle;    /* another order in each pass */
     bool     may_be_empty; /* else a pattern that finds nothing is an error */
 } ch_files_options;
 
 /* The names of files that fit a pattern as the shell's: "data/train-*.tfrecord". They are looked for
- * when an iterator begins, on the machine it runs on. */
+ * when an iterator begins, on the machine it runs on. A directory on the way that cannot be read is an
+ * error that names it. */
 CH_API ch_dataset *ch_dataset_files(const char *pattern, const ch_files_options *opt);
 /* These names, in this order. */
 CH_API ch_dataset *ch_dataset_file_list(int n, const char *const *path);
 
 typedef struct ch_read_options {
     ch_compression compression;
-    bool    skip_bad; /* leave out what is damaged or larger than limits allow, and count it
+    bool skip_bad; /* leave out what is damaged or larger than limits allow, and count it
                     * (ch_iterator_skipped); running out of memory is an error all the same */
-    int64_t max_record_bytes; /* of a record or line; 0: 64 MiB. A larger one is passed over */
-    int     max_expansion;    /* of compressed files, as in ch_load_options */
+    int64_t
+        max_record_bytes; /* of a record or line; 0: 64 MiB. A larger one is an error, or left out, and what is
+                                * behind it is read */
+    int max_expansion; /* of compressed files, as in ch_load_options */
 } ch_read_options;
 
 /* Records of TFRecord files: string scalars. Checksums are checked. */

@@ -133,25 +133,24 @@ ch_status ch__csv_next(ch_reader *r, char separator, int64_t max_bytes, ch_csv_r
     return rc;
 }
 
-ch_status ch__csv_skip(ch_reader *r, char separator, int64_t *n_lines)
+ch_status ch__csv_pass(ch_reader *r, int64_t most, ch_csv_scan *s, bool *has_end)
 {
-    ch_csv_scan s = {.separator = separator, .state = FIELD_START};
-    bool        has_end = false;
+    bool at_end = false;
 
-    *n_lines = 0;
-    while (!has_end) {
+    if (s->state == NO_QUOTE_YET)
+        s->state = FIELD_START;
+    *has_end = false;
+    for (int64_t n = 0; !*has_end && n < most; n += (int64_t)s->seen) {
         ch_status rc = ch__reader_want(r, 1);
 
         if (rc != CH_OK)
             return rc;
-        if (r->left == 0)
-            break;
-        s.seen = 0;
-        has_end = scan_bytes(&s, r->at, r->left);
-        ch__reader_take(r, s.seen + has_end);
+        at_end = r->left == 0;
+        s->seen = 0;
+        *has_end = at_end || scan_bytes(s, r->at, r->left);
+        ch__reader_take(r, s->seen + (*has_end && !at_end));
     }
-    *n_lines = (int64_t)s.n_lines + 1;
-    if (!has_end && ch__csv_is_open(&s))
+    if (at_end && ch__csv_is_open(s))
         return ch__fail(CH_DATA_LOSS, "%s: it ends within quotes that are never closed",
                         ch__reader_path(r));
     return CH_OK;

@@ -42,9 +42,10 @@ typedef struct ch_csv_record {
 CH_MUST_CHECK ch_status ch__csv_next(ch_reader *r, char separator, int64_t max_bytes,
                                      ch_csv_record *out);
 
-/* Passes over the record in front of the reader, of any size, without holding it; *n_lines is how many
- * it has. DATA_LOSS if the file ends within quotes. */
-CH_MUST_CHECK ch_status ch__csv_skip(ch_reader *r, char separator, int64_t *n_lines);
+/* Passes over what is left of a record, of any size, without holding it, as ch__line_pass does. `s` is zero
+ * but for the separator at its beginning, and goes on with its state, which is not 0 then. DATA_LOSS if
+ * the file ends within quotes. */
+CH_MUST_CHECK ch_status ch__csv_pass(ch_reader *r, int64_t most, ch_csv_scan *s, bool *has_end);
 
 /* ---- fields ---- */
 

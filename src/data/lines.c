@@ -38,33 +38,21 @@ ch_status ch__line_next(ch_reader *r, int64_t max_bytes, ch_str *out)
     return CH_OK;
 }
 
-/* One, whose bytes are passed over and not held. */
-static ch_status skip_one(ch_reader *r, bool *there)
+ch_status ch__line_pass(ch_reader *r, int64_t most, bool *has_end)
 {
     const char *end = NULL;
 
-    *there = false;
-    while (end == NULL) {
+    for (int64_t n = 0; end == NULL && n < most;) {
         ch_status rc = ch__reader_want(r, 1);
 
+        *has_end = rc == CH_OK && r->left == 0;
         if (rc != CH_OK || r->left == 0)
             return rc;
-        *there = true;
         end = memchr(r->at, '\n', r->left);
-        ch__reader_take(r, end != NULL ? (size_t)(end - r->at) + 1 : r->left);
+        size_t now = end != NULL ? (size_t)(end - r->at) + 1 : r->left;
+        n += (int64_t)now;
+        ch__reader_take(r, now);
     }
-    return CH_OK;
-}
-
-ch_status ch__line_skip(ch_reader *r, int64_t n, int64_t *skipped)
-{
-    bool there = true;
-
-    for (*skipped = 0; *skipped < n; *skipped += there) {
-        ch_status rc = skip_one(r, &there);
-
-        if (rc != CH_OK || !there)
-            return rc;
-    }
+    *has_end = end != NULL;
     return CH_OK;
 }

@@ -13,7 +13,8 @@
  * the file has ended. RESOURCE_EXHAUSTED if it has more than `max_bytes`, with the reader in front
  * of it. */
 CH_MUST_CHECK ch_status ch__line_next(ch_reader *r, int64_t max_bytes, ch_str *out);
-/* Passes over up to `n` lines, of any size; fewer only at the end. */
-CH_MUST_CHECK ch_status ch__line_skip(ch_reader *r, int64_t n, int64_t *skipped);
+/* Passes over what is left of a line, whatever its size, without holding it. Where it has not ended after
+ * `most` bytes, or a block more, *has_end is false, and the next call goes on. */
+CH_MUST_CHECK ch_status ch__line_pass(ch_reader *r, int64_t most, bool *has_end);
 
 #endif

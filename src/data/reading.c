@@ -98,6 +98,8 @@ static ch_status open_named(ch_reading *r, const Cohort__Read *read)
                       r->base.stage->name, path);
     else
         rc = ch__reader_open(path, &opt, r->pool, &r->reader);
+    if (rc == CH_OK)
+        ch__reader_stop_at(r->reader, &r->base.it->stops);
     ch__free(path);
     return rc;
 }
@@ -127,6 +129,7 @@ static void drop_file(ch_reading *r)
         r->leave(r);
     ch__reader_close(r->reader);
     r->reader = NULL;
+    r->passing = 0;
 }
 
 void ch__reading_close_file(ch_reading *r)
@@ -160,14 +163,14 @@ void ch__reading_damage(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_
 
 /* What is wrong with the file where the record ends is of the same record: one error, which says
  * both. What has nothing to do with its bytes (no memory, a read that fails) is what it is. */
-bool ch__reading_pass(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_skip_record skip)
+bool ch__reading_pass(ch_reading *r, const Cohort__Read *read, ch_item *i)
 {
     ch_fault  why;
     ch_status rc;
 
     ch__fault_clear(&why);
     ch__fault_take(&why, CH_RESOURCE_EXHAUSTED, -1, NULL);
-    rc = skip(r);
+    rc = r->pass(r);
     if (rc == CH_OK) {
         (void)ch__reading_leave_out(r, read, i, ch__fault_raise(&why));
         return true;
@@ -179,10 +182,24 @@ bool ch__reading_pass(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_sk
     return false;
 }
 
+/* More of a record that was told of, and counted, before. */
+static bool pass_on(ch_reading *r, const Cohort__Read *read, ch_item *i)
+{
+    ch_status rc = r->pass(r);
+
+    if (rc == CH_DATA_LOSS && read != NULL && read->skip_bad)
+        ch__log(CH_LOG_WARNING, "skipped-records", "%s; the rest of the file is left out",
+                ch_error_message());
+    else if (rc != CH_OK)
+        ch__item_add_error(i, ch__fail_at(rc, "passing over a record that is too large"));
+    return rc == CH_OK;
+}
+
 void ch__reading_pull(ch_cursor *c, const Cohort__Read *read, ch_item *i, ch_pull_record pull)
 {
     ch_reading *r = (ch_reading *)c;
     ch_status   rc = ch__reading_file(r, read);
+    bool        goes_on = true;
 
     if (rc != CH_OK)
         ch__reading_damage(r, read, i, rc);
@@ -191,11 +208,13 @@ void ch__reading_pull(ch_cursor *c, const Cohort__Read *read, ch_item *i, ch_pul
     if (rc != CH_OK || r->reader == NULL)
         return;
     ch__item_note(i, ch__reader_path(r->reader));
-    for (int k = 0; k < i->want; k++) /* those that are left out count: a pull ends soon */
-        if (!pull(r, read, i)) {
-            ch__reading_close_file(r);
-            return;
-        }
+    if (r->passing != 0)
+        goes_on = pass_on(r, read, i);
+    /* Those that are left out count: a pull ends soon. */
+    for (int k = 0; k < i->want && goes_on && r->passing == 0; k++)
+        goes_on = pull(r, read, i);
+    if (!goes_on)
+        ch__reading_close_file(r);
 }
 
 /* ---- the stage ---- */
@@ -243,6 +262,7 @@ void ch__reading_save(ch_cursor *c, ch_saver *s)
     ch__save_int(s, r->n);
     ch__save_int(s, r->reader != NULL ? ch__reader_offset(r->reader) : -1);
     ch__save_int(s, r->reader != NULL ? ch__reader_file_bytes(r->reader) : -1);
+    ch__save_int(s, r->passing);
     ch__save_int(s, c->n_skipped);
     ch__belt_save(c->belt, s);
     ch__save_inputs(c, s);
@@ -284,6 +304,7 @@ static ch_status load_held(ch_reading *r, ch_loader *l)
 {
     bool      has_names = ch__load_int(l, 0, 1) != 0;
     int64_t   offset, had, most = 0;
+    int       passing;
     ch_status rc;
 
     if (has_names && (r->names = ch__load_element(l, r->base.dataset->in[0])) != NULL)
@@ -292,10 +313,12 @@ static ch_status load_held(ch_reading *r, ch_loader *l)
     r->n = ch__load_count(l);
     offset = ch__load_int(l, -1, r->name < most ? INT64_MAX : -1);
     had = ch__load_int(l, -1, INT64_MAX);
+    passing = (int)ch__load_int(l, 0, offset >= 0 && r->pass != NULL ? CH_MOST_PASSING : 0);
     ch__cursor_skipped(&r->base, ch__load_count(l));
     if (ch__load_fails(l))
         return ch__load_status(l);
     rc = load_file(r, offset, had);
+    r->passing = passing;
     if (rc == CH_OK)
         rc = ch__belt_load(r->base.belt, l);
     return rc == CH_OK ? ch__load_inputs(&r->base, l) : rc;

@@ -19,6 +19,10 @@ typedef struct ch_reading {
     ch_status (*begin)(struct ch_reading *r);
     /* Before a file is closed: lets go of what `begin` made. NULL: there is nothing. */
     void (*leave)(struct ch_reading *r);
+    /* Passes over the record in front of the reader, or the rest of one, without holding it. Of one that
+     * is very large it passes over a part, and leaves a state in `passing`. Readers of records have it. */
+    ch_status (*pass)(struct ch_reading *r);
+    int  passing;    /* how far that is; 0: the reader is in front of a record */
     bool seeks_rows; /* a place in a file is `n`, for the stage to go to, not a byte */
 } ch_reading;
 
@@ -40,13 +44,16 @@ bool ch__reading_leave_out(ch_reading *r, const Cohort__Read *read, ch_item *i, 
  * where that was asked for. */
 void ch__reading_damage(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_status rc);
 
-/* Passes over the record in front of the reader, whatever its size, without holding it. */
-typedef ch_status (*ch_skip_record)(ch_reading *r);
+enum {
+    CH_PASS_BYTES =
+        16 << 20,       /* passed over at once: an error does not wait for the end of a line */
+    CH_MOST_PASSING = 4 /* the states that `passing` can have */
+};
 /* Whether what failed is a record that is larger than it may be, or a file that is. */
 bool ch__reading_is_large(ch_status rc);
 /* The record in front of the reader is: it alone is an error, or left out and counted. False: nothing
- * behind it can be read. */
-bool ch__reading_pass(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_skip_record skip);
+ * behind it can be read. What is not passed over then is by later pulls. */
+bool ch__reading_pass(ch_reading *r, const Cohort__Read *read, ch_item *i);
 
 /* The infer of stages that give what they read as string scalars. */
 ch_status ch__reading_infer_strings(ch_dataset *d, const Cohort__Read *read);

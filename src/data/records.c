@@ -38,11 +38,12 @@ static ch_element *element_of(const ch_record *x, ch_buffer *block)
     return e;
 }
 
-static ch_status skip_record(ch_reading *r)
+static ch_status pass_record(ch_reading *r)
 {
     int64_t skipped;
 
     r->n++;
+    r->passing = 0; /* it says its size: all of it goes at once */
     return ch__record_skip(r->reader, 1, &skipped);
 }
 
@@ -64,7 +65,7 @@ static bool pull_record(ch_reading *r, const Cohort__Read *read, ch_item *i)
     ch_status rc = ch__record_next(r->reader, ch__read_max_bytes(read), &x);
 
     if (ch__reading_is_large(rc))
-        return ch__reading_pass(r, read, i, skip_record);
+        return ch__reading_pass(r, read, i);
     if (rc != CH_OK)
         ch__reading_damage(r, read, i, rc);
     if (rc != CH_OK || x.data == NULL)
@@ -88,6 +89,7 @@ static ch_status tfrecord_open(ch_cursor *c)
 {
     static const ch_belt_ops ops = {tfrecord_pull, NULL};
 
+    ((ch_reading *)c)->pass = pass_record;
     return ch__reading_open((ch_reading *)c, &ops);
 }
 

@@ -85,12 +85,14 @@ static void make_text(ch_cursor *c, const Cohort__Read *read, ch_item *i, parse_
 
 /* ---- lines ---- */
 
-static ch_status skip_line(ch_reading *r)
+static ch_status pass_line(ch_reading *r)
 {
-    int64_t skipped;
+    bool      has_end = true;
+    ch_status rc = ch__line_pass(r->reader, CH_PASS_BYTES, &has_end);
 
-    r->n++;
-    return ch__line_skip(r->reader, 1, &skipped);
+    r->n += r->passing == 0;
+    r->passing = !has_end;
+    return rc;
 }
 
 static bool pull_line(ch_reading *r, const Cohort__Read *read, ch_item *i)
@@ -99,7 +101,7 @@ static bool pull_line(ch_reading *r, const Cohort__Read *read, ch_item *i)
     ch_status rc = ch__line_next(r->reader, ch__read_max_bytes(read), &line);
 
     if (ch__reading_is_large(rc))
-        return ch__reading_pass(r, read, i, skip_line);
+        return ch__reading_pass(r, read, i);
     if (rc != CH_OK)
         ch__reading_damage(r, read, i, rc);
     if (rc != CH_OK || line.data == NULL)
@@ -123,6 +125,7 @@ static ch_status lines_open(ch_cursor *c)
 {
     static const ch_belt_ops ops = {lines_pull, NULL};
 
+    ((ch_reading *)c)->pass = pass_line;
     return ch__reading_open((ch_reading *)c, &ops);
 }
 
@@ -215,13 +218,15 @@ static ch_status csv_begin(ch_reading *r)
 
 /* To where its quotes say that it ends: were reading to go on at its next line, each line of a hostile
  * file could begin a record that is too large, and be looked at once for each before it. */
-static ch_status skip_csv(ch_reading *r)
+static ch_status pass_csv(ch_reading *r)
 {
-    int64_t   n_lines;
-    ch_status rc =
-        ch__csv_skip(r->reader, ch__csv_schema_separator(((csv_cursor *)r)->schema), &n_lines);
+    ch_csv_scan s = {.separator = ch__csv_schema_separator(((csv_cursor *)r)->schema),
+                     .state = r->passing};
+    bool        has_end = true;
+    ch_status   rc = ch__csv_pass(r->reader, CH_PASS_BYTES, &s, &has_end);
 
-    r->n += n_lines;
+    r->n += (int64_t)s.n_lines + (r->passing == 0);
+    r->passing = has_end ? 0 : s.state;
     return rc;
 }
 
@@ -234,7 +239,7 @@ static bool pull_csv(ch_reading *r, const Cohort__Read *read, ch_item *i)
 
     if (ch__reading_is_large(rc)) {
         r->n += record.n_blank;
-        return ch__reading_pass(r, read, i, skip_csv);
+        return ch__reading_pass(r, read, i);
     }
     if (rc != CH_OK)
         ch__reading_damage(r, read, i, rc);
@@ -317,6 +322,7 @@ static ch_status csv_open(ch_cursor *c)
 
     x->reading.begin = csv_begin;
     x->reading.leave = csv_leave;
+    x->reading.pass = pass_csv;
     return rc == CH_OK ? ch__reading_open(&x->reading, &ops) : rc;
 }
 
@@ -431,6 +437,7 @@ static ch_status libsvm_open(ch_cursor *c)
 {
     static const ch_belt_ops ops = {libsvm_pull, libsvm_make};
 
+    ((ch_reading *)c)->pass = pass_line;
     return ch__reading_open((ch_reading *)c, &ops);
 }
 

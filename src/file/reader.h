@@ -37,6 +37,12 @@ CH_MUST_CHECK ch_status ch__reader_open(const char *path, const ch_load_options 
 CH_MUST_CHECK ch_status ch__reader_over(ch_stream *s, ch_block_pool *pool, ch_reader **out);
 void                    ch__reader_close(ch_reader *r); /* NULL is fine */
 
+/* As ch__stream_stop_at. */
+static inline void ch__reader_stop_at(ch_reader *r, const atomic_bool *stop)
+{
+    ch__stream_stop_at(r->stream, stop);
+}
+
 /* Reads until there are `n` bytes, or the file has ended. After an error what was there is there. */
 CH_MUST_CHECK ch_status ch__reader_fill(ch_reader *r, size_t n);
 

@@ -42,9 +42,10 @@ struct ch_stream {
     size_t      n_next;
     ch_fault    fault; /* of the decoder, which is not asked again then */
     /* What is checked at the end of a part; see ch_part_of_file. */
-    int64_t  expect_bytes;
-    uint32_t expect_crc, crc;
-    int64_t  n_summed; /* bytes that are in crc: all up to there, in order */
+    int64_t            expect_bytes;
+    uint32_t           expect_crc, crc;
+    int64_t            n_summed; /* bytes that are in crc: all up to there, in order */
+    const atomic_bool *stop;     /* NULL: nobody can end it */
 };
 
 static ch_status fail_read(const ch_stream *s, int error)
@@ -60,7 +61,7 @@ static ch_status open_file(ch_stream *s, const char *path)
 {
     struct stat about;
 
-    s->fd = ch__sys_open(path, O_RDONLY, 0);
+    s->fd = ch__sys_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0); /* of no FIFO it waits */
     if (s->fd < 0)
         return ch__fail_errno(errno, "%s: cannot be opened", s->path);
     if (ch__sys_stat(s->fd, &about) != 0)
@@ -68,6 +69,12 @@ static ch_status open_file(ch_stream *s, const char *path)
     if (S_ISDIR(about.st_mode))
         return ch__fail(CH_INVALID_ARGUMENT, "%s: a directory, where a file is needed",
                         s->path);
+    if (!S_ISREG(about.st_mode))
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "%s: a FIFO, device or socket, where a regular file is needed: it has no "
+            "places to return to, and may never end; write it to a file first",
+            s->path);
     if (s->from > 0 && ch__sys_seek(s->fd, s->from, SEEK_SET) < 0)
         return fail_read(s, errno);
     s->had_bytes = about.st_size;
@@ -155,6 +162,11 @@ int64_t ch__stream_file_bytes(const ch_stream *s)
 const char *ch__stream_path(const ch_stream *s)
 {
     return s->path;
+}
+
+void ch__stream_stop_at(ch_stream *s, const atomic_bool *stop)
+{
+    s->stop = stop;
 }
 
 /* ---- reading ---- */
@@ -285,8 +297,11 @@ static ch_status check_sum(ch_stream *s, const void *data, size_t n)
 
 ch_status ch__stream_read(ch_stream *s, void *to, size_t n, size_t *got)
 {
-    ch_status rc = s->codec != NULL ? read_decoded(s, to, n, got) : read_raw(s, to, n, got);
+    ch_status rc;
 
+    if (s->stop != NULL && atomic_load_explicit(s->stop, memory_order_relaxed))
+        return ch__fail(CH_CANCELLED, "%s: reading it was given up", s->path);
+    rc = s->codec != NULL ? read_decoded(s, to, n, got) : read_raw(s, to, n, got);
     if (rc != CH_OK)
         return rc;
     if (s->codec == NULL)
@@ -322,7 +337,7 @@ ch_status ch__stream_skip(ch_stream *s, int64_t n, int64_t *skipped)
         return skip_by_reading(s, n, skipped);
     size = ch__sys_seek(s->fd, 0, SEEK_END);
     if (size < 0)
-        return errno == ESPIPE ? skip_by_reading(s, n, skipped) : fail_read(s, errno);
+        return fail_read(s, errno);
     size = size - s->from < s->bytes ? size - s->from : s->bytes;
     far = s->n_in + far < size ? far : size - s->n_in;
     if (far < 0)

@@ -8,11 +8,14 @@
 #ifndef FILE_STREAM_H
 #define FILE_STREAM_H
 
+#include <stdatomic.h>
+
 #include "cohort/file.h"
 
 typedef struct ch_stream ch_stream;
 
-/* `opt` may be NULL. NOT_FOUND, PERMISSION_DENIED; INVALID_ARGUMENT for a directory. */
+/* `opt` may be NULL. NOT_FOUND, PERMISSION_DENIED; INVALID_ARGUMENT for what is no
+ * regular file. */
 CH_MUST_CHECK ch_status ch__stream_open(const char *path, const ch_load_options *opt,
                                         ch_stream **out);
 /* The same for a part of a file, which is called `label` in errors. */
@@ -34,6 +37,9 @@ CH_MUST_CHECK ch_status ch__stream_read(ch_stream *s, void *to, size_t n, size_t
 CH_MUST_CHECK ch_status ch__stream_skip(ch_stream *s, int64_t n, int64_t *skipped);
 /* Goes to where ch__stream_offset was `offset`: OUT_OF_RANGE if that is past the end. */
 CH_MUST_CHECK ch_status ch__stream_seek(ch_stream *s, int64_t offset);
+
+/* Once *stop is true all that reads is CANCELLED: who waits for a long read need not. NULL: never. */
+void ch__stream_stop_at(ch_stream *s, const atomic_bool *stop);
 
 int64_t ch__stream_offset(const ch_stream *s); /* of the next byte, decompressed */
 /* Of the file, as it is on the disk, when it was opened. */

@@ -678,6 +678,93 @@ static void one_that_is_too_large_is_left_out_alone(void **state)
     }
 }
 
+/* An error does not wait for the end of what it tells of, and neither does who lets go of an iterator:
+ * to read these would take minutes. */
+static void nobody_waits_for_the_end_of_an_endless_line(void **state)
+{
+    static const char *const file[] = {"e.txt", "g.csv", "i.svm"};
+
+    (void)state;
+    write_zeros("vast", (int64_t)1 << 40);
+    for (int i = 0; i < 6; i++) {
+        const kind  *k = kind_of(file[i / 2]);
+        const char  *path = t_path("vast");
+        ch_dataset  *d = with_threads(k->make(ch_dataset_file_list(1, &path), NULL), i % 2 + 1);
+        ch_iterator *it = NULL;
+        ch_tuple    *t = NULL;
+
+        t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it));
+        t_refused(ch_iterator_next(it, &t), CH_RESOURCE_EXHAUSTED, "vast", "max_record_bytes");
+        ch_iterator_unref(it); /* its threads are passing over the rest */
+        ch_dataset_unref(d);
+    }
+    assert_int_equal(unlink(t_path("vast")), 0);
+}
+
+/* More than is passed over at once: the rest is by later pulls, from a place too. */
+static void a_very_large_one_is_passed_over_bit_by_bit(void **state)
+{
+    static const struct {
+        const char *file, *head, *tail, *given;
+        ch_dataset *(*make)(ch_dataset *files, const ch_read_options *o);
+    } row[] = {
+        {"v.txt", "one\n", "\nthree\n", "one | !RESOURCE_EXHAUSTED | three", of_lines},
+        {"v.csv", "1,a\n2,\"", "\n7,x\n\"\"\"\n3,c\n", "1, a | !RESOURCE_EXHAUSTED | 3, c",
+         of_csv_text},
+    };
+    const ch_read_options opt = {.max_record_bytes = 100};
+
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof(row) / sizeof(row[0]); i++) {
+        const char    *path = t_path(row[i / 2].file);
+        ch_iterator   *it[2] = {NULL, NULL};
+        ch_dataset    *d;
+        static t_given g;
+        void          *bytes = NULL;
+        size_t         n = 0;
+        FILE          *f;
+
+        write_text(row[i / 2].file, row[i / 2].head);
+        assert_int_equal(truncate(path, 40 << 20), 0);
+        assert_non_null(f = fopen(path, "ab"));
+        assert_int_equal(fwrite(row[i / 2].tail, strlen(row[i / 2].tail), 1, f), 1);
+        fclose(f);
+        d = with_threads(row[i / 2].make(ch_dataset_file_list(1, &path), &opt),
+                         i % 2 ? 2 : CH_OFF);
+        memset(&g, 0, sizeof(g));
+        for (int k = 0; k < 2; k++)
+            t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it[k]));
+        t_take(it[0], 2, &g);
+        t_ok(ch_iterator_save(it[0], &bytes, &n));
+        t_ok(ch_iterator_restore(it[1], bytes, n));
+        t_take(it[1], -1, &g);
+        assert_string_equal(g.text, row[i / 2].given);
+        ch_bytes_free(bytes);
+        ch_iterator_unref(it[0]);
+        ch_iterator_unref(it[1]);
+        ch_dataset_unref(d);
+    }
+}
+
+/* A FIFO that nobody writes to has no end, and a device may have none: neither is opened. */
+static void what_is_no_file_is_refused_at_once(void **state)
+{
+    static outcome o;
+    const char    *name[] = {t_path("fifo"), "/dev/zero", t_folder};
+    ch_tensor     *t = NULL;
+
+    (void)state;
+    assert_int_equal(mkfifo(name[0], 0600), 0);
+    for (int i = 0; i < 3; i++) {
+        take_all(ch_dataset_lines(ch_dataset_file_list(1, &name[i]), NULL), &o);
+        assert_int_equal(o.n_errors, 1);
+        assert_int_equal(o.rc, CH_INVALID_ARGUMENT);
+        assert_non_null(strstr(o.text, name[i]));
+        t_refused(ch_npy_load(name[i], NULL, &t), CH_INVALID_ARGUMENT, name[i],
+                  "file is needed");
+    }
+}
+
 /* Lines are counted behind it, and a place is where it should be. */
 static void what_is_behind_a_large_one_is_where_it_was(void **state)
 {
@@ -1059,6 +1146,9 @@ int main(void)
         cmocka_unit_test(an_idx_file_of_too_many_axes_or_elements_is_refused),
         cmocka_unit_test(nul_bytes_are_not_ends),
         cmocka_unit_test(endless_lines_and_records_stop_at_the_limit),
+        cmocka_unit_test(nobody_waits_for_the_end_of_an_endless_line),
+        cmocka_unit_test(a_very_large_one_is_passed_over_bit_by_bit),
+        cmocka_unit_test(what_is_no_file_is_refused_at_once),
         cmocka_unit_test(one_that_is_too_large_is_left_out_alone),
         cmocka_unit_test(what_is_behind_a_large_one_is_where_it_was),
         cmocka_unit_test(a_place_in_a_file_that_was_changed_is_refused),
