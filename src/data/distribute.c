@@ -322,6 +322,11 @@ static ch_status check_context(const ch_input_context *c)
             "distributing a dataset: %d replicas on %d workers; every worker should "
             "have the same number of replicas",
             c->n_replicas, c->n_pipelines);
+    if (c->split != CH_SPLIT_NOMINAL && c->split != CH_SPLIT_EVEN)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "distributing a dataset: %d is no ch_batch_split; want "
+                        "CH_SPLIT_NOMINAL or CH_SPLIT_EVEN",
+                        (int)c->split);
     return CH_OK;
 }
 
