@@ -86,7 +86,8 @@ ch_status ch__var_specify(ch_strategy *st, ch_var_spec *spec, const ch_var **bes
                         spec->name != NULL ? spec->name : "Variable", in->ops->name,
                         st->ops->name);
     for (int i = mine.n_creators - 1; i >= 0; i--) {
-        ch_status rc = mine.creator[i].fn(spec, mine.creator[i].arg);
+        uint64_t  mark = ch__fail_mark();
+        ch_status rc = ch__fail_since(mark, mine.creator[i].fn(spec, mine.creator[i].arg));
 
         if (rc != CH_OK)
             return ch__fail_at(rc, "variable %s", spec->name != NULL ? spec->name : "Variable");

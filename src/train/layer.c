@@ -457,6 +457,7 @@ ch_var *ch_layer_var(ch_layer *l, const char *path)
 
 static ch_status build(ch_layer *l, ch_step *s, int n, ch_node *const *in)
 {
+    uint64_t  mark = ch__fail_mark();
     ch_status rc = CH_OK;
 
     if (l->is_built)
@@ -468,7 +469,7 @@ static ch_status build(ch_layer *l, ch_step *s, int n, ch_node *const *in)
                         l->name, ch_dtype_name(l->dtype));
     l->building = s;
     if (l->ops->build != NULL)
-        rc = l->ops->build(l, l->self, n, in);
+        rc = ch__fail_since(mark, l->ops->build(l, l->self, n, in));
     l->building = NULL;
     if (rc == CH_OK)
         rc = ch_step_status(s);

@@ -221,6 +221,13 @@ static ch_status rename_it(ch_var_spec *spec, void *arg)
     return CH_OK;
 }
 
+static ch_status refuse_without_a_word(ch_var_spec *spec, void *arg)
+{
+    (void)spec;
+    (void)arg;
+    return CH_PERMISSION_DENIED;
+}
+
 static void a_hook_sees_what_is_about_to_be_made(void **state)
 {
     char    outer[] = "outer", inner[] = "inner";
@@ -234,6 +241,11 @@ static void a_hook_sees_what_is_about_to_be_made(void **state)
     t_refused(ch_var_new(NULL, &(ch_var_spec){.name = "bad"}, &v), CH_INVALID_ARGUMENT,
               "no such name here", "bad");
     ch_creator_leave();
+    ch_creator_leave();
+    t_ok(ch_creator_enter(refuse_without_a_word, NULL));
+    t_refused(ch_var_new(NULL, &(ch_var_spec){.name = "mine"}, &v), CH_PERMISSION_DENIED,
+              "mine", "");
+    assert_null(strstr(ch_error_message(), "no such name")); /* which was about another */
     ch_creator_leave();
     t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "mine"}, &v));
     assert_string_equal(ch_var_name(v), "mine");
