@@ -2,32 +2,67 @@
  *
  * The same rows in the same batches, dealt to 1, 2, 3, 4 and 8 replicas, the last batch a short one of which
  * some get nothing: what was learned is the same, but for rounding. After every step all copies of all
- * variables are compared bit for bit (COHORT_CHECK_COPIES).
+ * variables are compared bit for bit (COHORT_CHECK_COPIES). Two runs of one configuration give the same bits,
+ * with any number of threads in a device and whichever replica is late.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/config.h"
 #include "layer_help.h"
+#include "tensor/device.h"
 
-enum { ROWS = 100, BATCH = 24, WIDE = 6, HIDDEN = 8, CLASSES = 3, STEPS = 100, MOST = 256 };
+enum { ROWS = 100, BATCH = 24, WIDE = 6, HIDDEN = 8, CLASSES = 3, STEPS = 100, MOST = 1 << 15 };
+
+/* What is learned, and how. */
+typedef struct lesson {
+    int      hidden, n_hidden, steps;
+    bool     calls;   /* a function of the program's, in every replica and step ... */
+    unsigned dawdles; /* ... which takes its time: not 0, and different for different times */
+} lesson;
+
+static const lesson usual = {HIDDEN, 1, STEPS, false, 0};
 
 typedef struct training {
     ch_strategy  *st;
     ch_model     *model;
     ch_optimizer *optimizer;
     ch_function  *step;
+    lesson        lesson;
+    atomic_uint   n_calls;
 } training;
+
+/* Which replica comes first to where they meet is another one each time. */
+static ch_status dawdle(void *arg, int n_in, ch_tensor *const *in, int n_out,
+                        ch_tensor *const *out)
+{
+    training *t = arg;
+    unsigned  x = (atomic_fetch_add(&t->n_calls, 1) ^ t->lesson.dawdles) * 2654435761u;
+
+    (void)n_in;
+    (void)in;
+    (void)n_out;
+    (void)out;
+    for (unsigned i = 0; t->lesson.dawdles != 0 && i < x >> 28; i++)
+        sched_yield();
+    return CH_OK;
+}
 
 static void train(ch_step *s, void *arg)
 {
     training      *t = arg;
     ch_node       *logits = ch_model_call(t->model, s, ch_step_in(s, 0), true);
     ch_node       *each = ch_loss_sparse_categorical(logits, ch_step_in(s, 1));
+    ch_node       *late[] = {ch_step_in(s, 0), logits, each};
     ch_var *const *var;
     int            n = ch_model_trainable(t->model, &var);
 
+    for (int i = 0; i < 3 && t->lesson.calls; i++)
+        ch_host_call(s, &(ch_host_spec){.name = "dawdle", .fn = dawdle, .arg = t}, 1, &late[i],
+                     NULL);
     ch_optimizer_minimize(t->optimizer, s, ch_loss_average(each, NULL), n, var);
 }
 
@@ -140,19 +175,30 @@ static int weights_of(training *t, double *out)
     return count;
 }
 
-static int learn(rule which, ch_dtype dtype, int replicas, bool shares, double *out)
+static ch_layer *network(const lesson *l)
+{
+    ch_dense_options hidden = {.activation = CH_TANH};
+    ch_layer        *layer[4];
+
+    for (int i = 0; i < l->n_hidden; i++)
+        layer[i] = ch_dense(l->hidden, &hidden);
+    layer[l->n_hidden] = ch_dense(CLASSES, NULL);
+    return ch_sequential("net", l->n_hidden + 1, layer);
+}
+
+static int learn(const lesson *l, rule which, ch_dtype dtype, int replicas, bool shares,
+                 double *out)
 {
     ch_model_options shapes = {.n_inputs = 1, .input = {{dtype, ch_shape_of(-1, WIDE)}}};
-    ch_dense_options hidden = {.activation = CH_TANH};
-    training  t = {.st = strategy_of(replicas, shares), .optimizer = optimizer_of(which)};
-    ch_layer *net = ch_sequential(
-        "net", 2, (ch_layer *[]){ch_dense(HIDDEN, &hidden), ch_dense(CLASSES, NULL)});
-    int count, from = 0;
+    training         t = {
+                .st = strategy_of(replicas, shares), .optimizer = optimizer_of(which), .lesson = *l};
+    ch_layer *net = network(l);
+    int       count, from = 0;
 
     ch_layer_set_dtype(net, dtype);
     t_ok(ch_model_new(t.st, net, &shapes, &t.model));
     t_ok(ch_function_new("train", train, &t, &t.step));
-    for (int i = 0; i < STEPS; i++) {
+    for (int i = 0; i < l->steps; i++) {
         int       n = from + BATCH <= ROWS ? BATCH : ROWS - from;
         ch_tuple *batch = deal(dtype, from, n, replicas);
 
@@ -184,14 +230,14 @@ static void agree(const double *a, const double *b, int n, double tolerance, int
 static void learn_alike(rule which, ch_dtype dtype, double tolerance)
 {
     static const int replicas[] = {2, 3, 4, 8};
-    double           one[MOST], many[MOST], again[MOST];
-    int              n = learn(which, dtype, 1, false, one);
+    static double    one[MOST], many[MOST], again[MOST];
+    int              n = learn(&usual, which, dtype, 1, false, one);
 
     for (int i = 0; i < 4; i++)
         for (int shares = 0; shares < 2; shares++) {
-            assert_int_equal(learn(which, dtype, replicas[i], shares, many), n);
+            assert_int_equal(learn(&usual, which, dtype, replicas[i], shares, many), n);
             agree(one, many, n, tolerance, replicas[i]);
-            (void)learn(which, dtype, replicas[i], shares, again);
+            (void)learn(&usual, which, dtype, replicas[i], shares, again);
             assert_memory_equal(many, again, (size_t)n * sizeof(*many));
         }
 }
@@ -216,11 +262,44 @@ static void adam_learns_alike(void **state)
     (void)state;
 }
 
+static void devices_of(int threads)
+{
+    ch__devices_reset();
+    t_ok(ch_devices_configure(&(ch_devices_options){.spec = "GPU=8", .threads = threads}));
+}
+
+/* The same bits however many threads a device has, and whoever is late. The layers are wide enough that the threads
+ * of a device share them. */
+static void neither_threads_nor_time_matter(void **state)
+{
+    static const int replicas[] = {2, 3};
+    static double    first[MOST], again[MOST];
+    lesson           l = {128, 2, 10, true, 0};
+
+    for (int i = 0; i < 4; i++) {
+        int n = 0;
+
+        for (int threads = 1; threads <= 3; threads++) {
+            devices_of(threads);
+            for (unsigned late = 0; late < 3; late++) {
+                l.dawdles = late * (unsigned)threads * 77;
+                n = learn(&l, MOMENTUM, CH_F32, replicas[i / 2], i % 2 != 0,
+                          threads == 1 && late == 0 ? first : again);
+                if (threads > 1 || late > 0)
+                    assert_memory_equal(first, again, (size_t)n * sizeof(*first));
+            }
+        }
+        assert_true(n == WIDE * 128 + 128 + 128 * 128 + 128 + 128 * CLASSES + CLASSES);
+    }
+    devices_of(1);
+    (void)state;
+}
+
 static int set_up(void **state)
 {
     (void)state;
     t_ok(ch__config_set("check_copies", "true"));
-    t_ok(ch_devices_configure(&(ch_devices_options){.spec = "GPU=8", .threads = 1}));
+    devices_of(1);
     return 0;
 }
 
@@ -230,6 +309,7 @@ int main(void)
         cmocka_unit_test(sgd_learns_alike),
         cmocka_unit_test(momentum_learns_alike),
         cmocka_unit_test(adam_learns_alike),
+        cmocka_unit_test(neither_threads_nor_time_matter),
     };
 
     return cmocka_run_group_tests_name("replicas", tests, set_up, NULL);
