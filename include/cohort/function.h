@@ -11,6 +11,10 @@
  * a recording with its programs; when the tenth program is made, the log says which size keeps
  * changing.
  *
+ * A function finds its variables by name each time, in the strategy that runs it, and holds none of them: if one is
+ * freed and another is made with its name, dtype and shape, it is that one from then on; if none is, a run is
+ * NOT_FOUND.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_FUNCTION_H
 #define COHORT_FUNCTION_H
