@@ -37,7 +37,12 @@ static ch_strategy *new_alternating(void)
     want(a != NULL, "memory", "none");
     for (a->n = 0; a->n < n; a->n++)
         a->device[a->n] = ch_device_at(a->n); /* CPU devices come first */
-    must(ch_strategy_new(&ops, a, &(ch_strategy_parts){.n_replicas = n}, &st));
+    must(ch_strategy_new(&ops, a,
+                         &(ch_strategy_parts){.n_replicas = n,
+                                              .n_parameter = n, /* any of them */
+                                              .parameter = a->device,
+                                              .own_pipelines = true},
+                         &st));
     return st;
 }
 

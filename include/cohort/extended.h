@@ -47,7 +47,9 @@ typedef struct ch_destination {
 } ch_destination;
 
 /* The reduction of a per-replica value, elementwise: a plain value for one device, mirrored for
- * several. A variable that is the destination is not changed. */
+ * several; under OneDevice and Default it stays where it is. The mean of integers is a float, as that of
+ * ch_strategy_reduce. A mirrored value has no sum, and if it is of floats it is its own mean: that is given
+ * back, mirrored, wherever it should go. A variable that is the destination is not changed. */
 CH_API CH_MUST_CHECK ch_status ch_strategy_reduce_to(ch_strategy *st, ch_reduce_op op,
                                                      const ch_value       *v,
                                                      const ch_destination *to, ch_value **out);
@@ -64,13 +66,18 @@ CH_API CH_MUST_CHECK ch_status ch_strategy_broadcast_to(ch_strategy *st, ch_tens
 /* ---- changing variables ---- */
 
 /* Runs `f` once for each copy of a variable, on its device, with its components of `in`: what it assigns
- * to variables is assigned to that copy, and not aggregated. Results are mirrored, as copies are. */
+ * to variables is assigned to that copy, and not aggregated. What copies get of a per-replica value, or of
+ * the replica's number, may differ: the log warns of it once, and COHORT_CHECK_COPIES does not look at that
+ * variable any more. Where there are several copies, results are called mirrored, as copies are, though they
+ * differ where the copies do. FAILED_PRECONDITION if `f` assigns to a variable that has several copies, and not one on each of
+ * these devices: they would differ. One with a single copy may be assigned from anywhere. */
 CH_API CH_MUST_CHECK ch_status ch_strategy_update(ch_strategy *st, ch_var *v, ch_function *f,
                                                   ch_tuple *in, ch_tuple **out);
 /* Where what goes with these variables, and is none of them, should be: for update_non_slot. */
 CH_API CH_MUST_CHECK ch_status ch_strategy_non_slot_devices(ch_strategy *st, int n,
                                                             ch_var *const  *v,
                                                             ch_destination *out);
+/* The same on a device, or where a value or a variable is; a value has one component, or one for each replica. */
 CH_API CH_MUST_CHECK ch_status ch_strategy_update_non_slot(ch_strategy          *st,
                                                            const ch_destination *where,
                                                            ch_function *f, ch_tuple *in,
@@ -83,7 +90,7 @@ CH_API CH_MUST_CHECK ch_status ch_colocate_enter(ch_strategy *st, ch_var *v);
 CH_API void                    ch_colocate_leave(void);
 
 /* Sees the specification of each variable that this thread makes until the matching leave, and may
- * change it; an error is that of ch_var_new. The innermost is asked first. */
+ * change it; an error is that of ch_var_new (ch_fail says why). The innermost is asked first. */
 typedef ch_status (*ch_var_creator)(ch_var_spec *spec, void *arg);
 CH_API CH_MUST_CHECK ch_status ch_creator_enter(ch_var_creator fn, void *arg);
 CH_API void                    ch_creator_leave(void);

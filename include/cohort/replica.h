@@ -48,7 +48,8 @@ CH_API void ch_merge_call(ch_step *s, ch_merge_fn fn, void *arg, int n, ch_node 
 CH_API ch_node *ch_merge_reduce(ch_reduce_op op, ch_node *x);
 CH_API ch_node *ch_merge_gather(ch_node *x, int axis);
 /* In a merge call or a replica: records `fn` as what is done to each copy of a variable, with what its
- * replica has of `in`. Assigns in it change that copy, and nothing is aggregated. */
+ * replica has of `in`. Assigns in it change that copy, and nothing is aggregated; a variable that replicas share is
+ * assigned what the first has. */
 typedef void (*ch_update_fn)(ch_step *s, ch_var *v, int n, ch_node *const *in, ch_node **out,
                              void *arg);
 CH_API void ch_update(ch_step *s, ch_var *v, ch_update_fn fn, void *arg, int n,

@@ -10,6 +10,9 @@
  * step can do across replicas in cohort/replica.h, data for replicas in cohort/input.h, and how to write a
  * strategy in cohort/strategy_ops.h.
  *
+ * A strategy may be used by several threads. Runs that have a device in common come one after the other, each as a
+ * whole; in which order is not said. The scope is a thread's own.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_STRATEGY_H
 #define COHORT_STRATEGY_H
@@ -80,6 +83,10 @@ CH_API const char *ch_strategy_name(ch_strategy *st);           /* "Mirrored" */
 CH_API int         ch_strategy_replicas(ch_strategy *st);       /* num_replicas_in_sync */
 CH_API int         ch_strategy_local_replicas(ch_strategy *st); /* of those, in this process */
 
+/* What found the machines that a strategy spans, as it was made with; NULL for those of one machine. */
+typedef struct ch_resolver ch_resolver;
+CH_API ch_resolver        *ch_strategy_resolver(const ch_strategy *st);
+
 /* ---- scope ---- */
 
 /* The strategy of this thread until the matching leave; sugar for passing it. Another one cannot be
@@ -113,7 +120,8 @@ typedef struct ch_run_options {
 
 /* Runs a step once on every replica. `in` may be NULL for a step without inputs; a per-replica
  * leaf gives each replica its own, a plain one is shared. The results are per-replica where
- * there is more than one replica. On an error nothing has changed, and *out is not written.
+ * there is more than one replica. On an error nothing has changed, and *out is not written
+ * (COHORT_CHECK_COPIES looks after the step: when it finds copies that differ, INTERNAL, they have changed).
  * `out` may be NULL. */
 CH_API CH_MUST_CHECK ch_status ch_strategy_run(ch_strategy *st, ch_function *f, ch_tuple *in,
                                                ch_tuple **out);

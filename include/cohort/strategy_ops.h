@@ -12,23 +12,36 @@
 #ifndef COHORT_STRATEGY_OPS_H
 #define COHORT_STRATEGY_OPS_H
 
-#include "cohort/strategy.h"
+#include "cohort/extended.h"
 
 /* All of them are there. */
 typedef struct ch_strategy_ops {
     const char *name; /* "Mirrored" */
-    /* The devices of the replicas, in their order, as many as there are. Asked for each run: they may
-     * change between runs. */
+    /* The devices of the replicas, in their order, as many as there are, and each its own. Asked for each
+     * run: they may change between runs. A run with a device that is NULL, or one for two replicas, is
+     * INVALID_ARGUMENT. */
     ch_device *const *(*devices)(void *self);
     /* Writes the devices that a variable gets copies on, and returns how many: one for each replica, in
-     * their order, or one for all. */
+     * their order and each its own, or one for all. */
     int (*place)(void *self, const ch_var_spec *spec, ch_device **out);
     void (*close)(void *self); /* all its variables are gone */
 } ch_strategy_ops;
 
+/* What a strategy says of itself; the library's own say no more. Zero is usual everywhere. */
 typedef struct ch_strategy_parts {
     int                      n_replicas; /* 1 or more */
     ch_communication_options communication;
+    /* Where variables live, for ch_strategy_parameter_devices; 0: with the replicas. Borrowed until close. */
+    int               n_parameter;
+    ch_device *const *parameter;
+    /* NULL: should_init, should_checkpoint and should_save_summary are true, the others false. Copied. */
+    const ch_strategy_traits *traits;
+    ch_resolver              *resolver; /* for ch_strategy_resolver; borrowed until close */
+    bool isolates_state; /* ch_strategy_configure asks for isolate_session_state */
+    bool own_pipelines;  /* CH_EACH_REPLICA (cohort/input.h) is allowed */
+    /* There is one replica and never another: values are plain, stay where they are, and are taken as they
+     * are, as OneDevice does. */
+    bool is_bare;
 } ch_strategy_parts;
 
 /* `ops` and `self` are borrowed until close is called, which on an error is not. */

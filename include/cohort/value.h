@@ -1,7 +1,8 @@
 /* cohort/value.h -- one tensor, or one for each replica; and tuples of them.
  *
  * A value is plain (one tensor), per-replica (one for each replica of this process, which may
- * differ) or mirrored (one for each, promised equal). A tuple is an ordered list of values,
+ * differ) or mirrored (one for each, promised equal by whoever made it; the copies of a variable and the results of
+ * an update are called so even where an update made them differ). A tuple is an ordered list of values,
  * each with a name or without: the arguments of a run, its results, a batch. Nesting is in
  * the names: "a/b".
  *

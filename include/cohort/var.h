@@ -10,13 +10,19 @@
  *
  * Where there are several replicas, each has a copy, or they share one, as the strategy says. What a step
  * assigns is aggregated over the replicas (ch_aggregation), so that copies stay equal; with
- * CH_AGGREGATE_NONE that is the caller's affair: an assign of what differs between replicas makes the copies
- * differ, of which the log warns once. A variable that is CH_SYNC_ON_READ has each replica's own value on
+ * CH_AGGREGATE_NONE, and in an update (cohort/replica.h), that is the caller's affair: an assign of what differs
+ * between replicas makes the copies differ, of which the log warns once. A variable that is CH_SYNC_ON_READ has each replica's own value on
  * purpose, and is aggregated when it is read outside a step.
  *
  * In a step, ch_var_read gives its value as a node and the assigns replace it; a read after an
  * assign sees what was assigned. Nothing changes before the whole step has gone well on
  * every replica: a step that fails changes no variable.
+ *
+ * A function that was recorded knows a variable by its name: when it is freed, and another is made that has the
+ * name, dtype and shape, the function uses that one.
+ *
+ * Threads may make, read and free variables at the same time. Outside a step nothing keeps one that changes a
+ * variable, by ch_var_set or a run, apart from another that reads or changes it: that is the caller's affair.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_VAR_H

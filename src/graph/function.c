@@ -194,10 +194,14 @@ static bool same_name(const char *a, const char *b)
 }
 
 /* Whether replicas may have different values of an input: a plain one is what all of them have. With one replica
- * that makes no difference, and no other recording. */
+ * that makes no difference, and no other recording. To an update what is mirrored is one value too. */
 static bool input_varies(const ch_run *run, int i)
 {
-    return run->n_replicas == 1 || ch_value_kind_of(ch_tuple_at(run->in, i)) != CH_PLAIN;
+    ch_value_kind kind = ch_value_kind_of(ch_tuple_at(run->in, i));
+
+    if (run->speaks_of == CH_SPEAKS_OF_COPY)
+        return kind == CH_PER_REPLICA;
+    return run->n_replicas == 1 || kind != CH_PLAIN;
 }
 
 /* Names count: a step may ask for its inputs by them. */

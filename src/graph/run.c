@@ -307,6 +307,8 @@ static ch_status run_held(launch *l, int64_t number)
     void       **pointer;
     ch_status    rc = find_resources(l);
 
+    if (rc == CH_OK && l->run->ops->begin != NULL)
+        rc = l->run->ops->begin(l->run, p->graph);
     if (rc == CH_OK && p->room == NULL)
         p->room = ch__calloc(1, n * sizeof(replica_job) + (n + n_in + n_out) * sizeof(void *));
     if (rc == CH_OK && p->room == NULL)
@@ -315,8 +317,9 @@ static ch_status run_held(launch *l, int64_t number)
         return rc;
     l->job = p->room;
     pointer = (void **)(void *)(l->job + n);
-    return launch_jobs(l, number, (const void **)(void *)(pointer + n), pointer + n + n_in,
-                       pointer);
+    rc = launch_jobs(l, number, (const void **)(void *)(pointer + n), pointer + n + n_in,
+                     pointer);
+    return rc == CH_OK && l->run->ops->end != NULL ? l->run->ops->end(l->run, p->graph) : rc;
 }
 
 ch_status ch__run(const ch_run *run, ch_tuple **out)

@@ -23,6 +23,8 @@ typedef struct ch_meet {
     void (*reset)(void *group);
 } ch_meet;
 
+typedef struct ch_run ch_run;
+
 /* What a strategy does for a run. */
 typedef struct ch_run_ops {
     /* Rewrites a graph that was just recorded: cross-replica nodes become collectives. */
@@ -30,9 +32,13 @@ typedef struct ch_run_ops {
     /* The storage of a variable for a local replica; an error if there is none of this name,
      * dtype and shape. Asked again whenever `generation` changes. */
     ch_status (*resource)(void *owner, const ch_resource *r, int local, void **out);
+    /* Before the replicas run, and after all went well, while their devices are held. An error is that of
+     * the run. Either may be NULL. */
+    ch_status (*begin)(const ch_run *run, const ch_graph *g);
+    ch_status (*end)(const ch_run *run, const ch_graph *g);
 } ch_run_ops;
 
-typedef struct ch_run {
+struct ch_run {
     ch_function      *function;
     void             *owner; /* a graph is recorded for one owner */
     const ch_run_ops *ops;
@@ -46,7 +52,7 @@ typedef struct ch_run {
     ch_speaks_of      speaks_of; /* of a replica, or of a copy */
     void             *group;     /* NULL where n_replicas is 1 */
     const ch_meet    *meet;
-} ch_run;
+};
 
 /* True on a thread that is inside a run: in a host function. */
 bool ch__run_is_here(void);

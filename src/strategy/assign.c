@@ -85,21 +85,31 @@ static bool is_zero(const ch_node *x)
     return true;
 }
 
+static bool may_differ(const change *c)
+{
+    return c->x->varies || (c->ids != NULL && c->ids->varies);
+}
+
+/* Once for a variable, whose copies are not compared any more (COHORT_CHECK_COPIES). */
+static void warn_of_copies(const change *c, const char *why)
+{
+    if (!atomic_exchange(&c->v->has_warned, true))
+        ch__log(CH_LOG_WARNING, "copies-differ",
+                "%s of variable %s: replicas may have different values for it, and %s: its "
+                "copies will differ",
+                c->name, c->v->name, why);
+}
+
 static bool aggregate_none(const change *c)
 {
-    if (!c->x->varies && (c->ids == NULL || !c->ids->varies))
+    if (!may_differ(c))
         return true;
     if (c->v->n_copies == 1)
         return fail(c, ch__fail(CH_INVALID_ARGUMENT,
                                 "%s of %s: replicas share the variable and may have different "
                                 "values for it: it needs an aggregation (ch_var_spec)",
                                 c->name, c->v->name));
-    if (!c->v->has_warned)
-        ch__log(CH_LOG_WARNING, "copies-differ",
-                "%s of variable %s: replicas may have different values for it, and it has no "
-                "aggregation: its copies will differ",
-                c->name, c->v->name);
-    c->v->has_warned = true;
+    warn_of_copies(c, "it has no aggregation");
     return true;
 }
 
@@ -156,6 +166,25 @@ static bool take_first(change *c)
 static ch_reduce_op reduction_of(const ch_var *v)
 {
     return v->aggregation == CH_AGGREGATE_SUM ? CH_SUM : CH_MEAN;
+}
+
+/* In an update, and where a merge call gives a variable what replicas have, each copy gets its own, and the only one
+ * what belongs to the first. */
+static bool settle_copy(change *c)
+{
+    ch_speaks_of before = c->s->speaks_of;
+    bool         ok;
+
+    if (!may_differ(c) || ch__var_is_own(c->v))
+        return true;
+    if (c->v->n_copies > 1) {
+        warn_of_copies(c, "each copy is assigned its own");
+        return true;
+    }
+    c->s->speaks_of = CH_SPEAKS_OF_COPY; /* where replicas may meet */
+    ok = take_first(c);
+    c->s->speaks_of = before;
+    return ok;
 }
 
 /* What this replica has becomes what all of them have together. */
@@ -264,12 +293,14 @@ static bool settle(change *c)
 {
     ch_speaks_of speaks_of = ch__speaks_of(c->s);
 
-    if (c->v->strategy->n_replicas == 1 || speaks_of == CH_SPEAKS_OF_COPY)
+    if (c->v->strategy->n_replicas == 1)
         return true;
+    if (speaks_of == CH_SPEAKS_OF_COPY)
+        return settle_copy(c);
     if (speaks_of == CH_SPEAKS_OF_REPLICA)
         return ch__var_is_own(c->v) || aggregate(c);
     if (!ch__var_is_own(c->v) || c->v->aggregation != CH_AGGREGATE_SUM)
-        return true;
+        return settle_copy(c);
     return c->sets || fail(c, ch__var_check_change(c->v, c->name));
 }
 

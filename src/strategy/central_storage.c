@@ -3,7 +3,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
 #include "base/mem.h"
-#include "strategy/strategy.h"
+#include "cohort/strategy_ops.h"
+#include "strategy/devices.h"
 
 typedef struct central {
     int         n;
@@ -31,7 +32,11 @@ static void close(void *self)
     ch__free(c);
 }
 
-static const ch_strategy_ops central_ops = {"CentralStorage", devices, place, close};
+static const ch_strategy_ops    central_ops = {"CentralStorage", devices, place, close};
+static const ch_strategy_traits central_traits = {.between_graph = true,
+                                                  .should_init = true,
+                                                  .should_checkpoint = true,
+                                                  .should_save_summary = true};
 
 /* All GPUs, or the first CPU. */
 static ch_status usual_devices(central *c)
@@ -77,15 +82,15 @@ ch_status ch_strategy_central_storage(const ch_central_storage_options *opt, ch_
         return ch__fail_memory("central storage strategy");
     rc = find_devices(c, opt);
     if (rc == CH_OK)
-        rc = ch_strategy_new(&central_ops, c, &(ch_strategy_parts){c->n, opt->communication},
+        rc = ch_strategy_new(&central_ops, c,
+                             &(ch_strategy_parts){.n_replicas = c->n,
+                                                  .communication = opt->communication,
+                                                  .n_parameter = 1,
+                                                  .parameter = &c->parameter,
+                                                  .traits = &central_traits,
+                                                  .isolates_state = true},
                              out);
-    if (rc != CH_OK) {
+    if (rc != CH_OK)
         close(c);
-        return rc;
-    }
-    (*out)->isolates_state = true;
-    (*out)->traits.between_graph = true;
-    (*out)->n_parameter = 1;
-    (*out)->parameter = &c->parameter;
-    return CH_OK;
+    return rc;
 }

@@ -33,8 +33,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void make_default(void)
 {
     (void)ch__strategy_init(&the_default, &default_ops, NULL,
-                            &(ch_strategy_parts){.n_replicas = 1});
-    the_default.is_bare = true;
+                            &(ch_strategy_parts){.n_replicas = 1, .is_bare = true});
 }
 
 /* It has no state but its variables' names: any program may share it with any other. */

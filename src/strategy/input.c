@@ -22,11 +22,15 @@ static ch_status check_options(const ch_strategy *st, const char *call, bool fro
     if (opt->replication != CH_PER_WORKER && opt->replication != CH_EACH_REPLICA)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: %d is no ch_replication", call,
                         (int)opt->replication);
-    if (opt->replication == CH_EACH_REPLICA && !(from_function && st->own_pipelines))
+    if (opt->fetch_to_device != 0 && opt->fetch_to_device != 1 &&
+        opt->fetch_to_device != CH_OFF)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: fetch_to_device is %d, want 0, 1 or CH_OFF",
+                        call, opt->fetch_to_device);
+    if (opt->replication == CH_EACH_REPLICA && !(from_function && st->parts.own_pipelines))
         return ch__fail(CH_UNIMPLEMENTED,
                         "%s of the %s strategy: a pipeline for each replica "
-                        "(CH_EACH_REPLICA) is for distribute_datasets_from_function of the "
-                        "Mirrored strategy",
+                        "(CH_EACH_REPLICA) is for distribute_datasets_from_function of "
+                        "strategies that have own_pipelines, as Mirrored",
                         call, st->ops->name);
     if (opt->place_on_device && opt->replication != CH_EACH_REPLICA)
         return ch__fail(CH_INVALID_ARGUMENT,
@@ -64,14 +68,14 @@ static ch_status open_input(ch_strategy *st, ch_dataset *d, const ch_input_optio
                             ch_iterator **out)
 {
     bool                is_there = opt->fetch_to_device == CH_OFF && !opt->place_on_device;
-    ch_iterator_options o = {
-        .n_replicas = st->n_local,
-        .device = is_there || st == ch__strategy_default() ? NULL : st->ops->devices(st->self),
-        .ahead = opt->per_replica_buffer,
-    };
-    ch_iterator *it = NULL;
-    ch_status    rc = ch_iterator_new(d, &o, &it);
+    ch_iterator_options o = {.n_replicas = st->n_local, .ahead = opt->per_replica_buffer};
+    ch_iterator        *it = NULL;
+    ch_status           rc = CH_OK;
 
+    if (!is_there && st != ch__strategy_default())
+        rc = ch__strategy_devices(st, &o.device);
+    if (rc == CH_OK)
+        rc = ch_iterator_new(d, &o, &it);
     ch_dataset_unref(d);
     if (rc != CH_OK)
         return rc;
@@ -163,12 +167,33 @@ ch_status ch_strategy_make_input_fn_iterator(ch_strategy *st, ch_input_fn fn, vo
     return ch_strategy_distribute_datasets_from_function(st, fn, arg, NULL, out);
 }
 
+/* Whether its elements are for this strategy; asked before one is taken, which would be lost. */
+static ch_status check_iterator(const ch_strategy *st, const ch_iterator *it)
+{
+    const ch_strategy *of = it->owner.drop == drop_strategy ? it->owner.self : NULL;
+
+    if (of != NULL && of != st && of != ch__strategy_default())
+        return ch__fail(
+            CH_FAILED_PRECONDITION,
+            "next element: mixing different strategies: the iterator is a %s's, and "
+            "another %s is to run",
+            of->ops->name, st->ops->name);
+    if (it->n_replicas > 1 && it->n_replicas != st->n_local)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "next element: the iterator's are for %d replicas, and the %s strategy "
+                        "has %d",
+                        it->n_replicas, st->ops->name, st->n_local);
+    return CH_OK;
+}
+
 /* A run with the next element. */
 static ch_status run_next(ch_strategy *st, ch_function *f, ch_iterator *it, ch_tuple **out)
 {
     ch_tuple *in = NULL;
-    ch_status rc = ch_iterator_get_next(it, &in);
+    ch_status rc = check_iterator(st, it);
 
+    if (rc == CH_OK)
+        rc = ch_iterator_get_next(it, &in);
     if (rc == CH_OK)
         rc = ch_strategy_run(st, f, in, out);
     ch_tuple_unref(in);

@@ -5,7 +5,8 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "strategy/strategy.h"
+#include "cohort/strategy_ops.h"
+#include "strategy/devices.h"
 
 typedef struct mirrored {
     int         n;
@@ -61,13 +62,13 @@ ch_status ch_strategy_mirrored(const ch_mirrored_options *opt, ch_strategy **out
     else
         rc = ch__devices_of_type(best_type(), &m->n, &m->device);
     if (rc == CH_OK)
-        rc = ch_strategy_new(&mirrored_ops, m, &(ch_strategy_parts){m->n, opt->communication},
+        rc = ch_strategy_new(&mirrored_ops, m,
+                             &(ch_strategy_parts){.n_replicas = m->n,
+                                                  .communication = opt->communication,
+                                                  .isolates_state = true,
+                                                  .own_pipelines = true},
                              out);
-    if (rc != CH_OK) {
+    if (rc != CH_OK)
         close(m);
-        return rc;
-    }
-    (*out)->isolates_state = true;
-    (*out)->own_pipelines = true;
-    return CH_OK;
+    return rc;
 }

@@ -95,10 +95,11 @@ static ch_status reduce_to(ch_strategy *st, const char *call, ch_reduce_op op,
         return rc;
     rc = ch__reduce_value(
         st, call, op, v, 0, NULL,
-        st->is_bare || is_its_mean(op, v) ? ch_tensor_device(v->tensor[0]) : p.device[0], &sum);
+        st->parts.is_bare || is_its_mean(op, v) ? ch_tensor_device(v->tensor[0]) : p.device[0],
+        &sum);
     if (rc == CH_OK && is_its_mean(op, v))
         rc = ch_value_new(CH_MIRRORED, v->n, v->tensor, out);
-    else if (rc == CH_OK && st->is_bare) /* 4.2.11: it is where it is used */
+    else if (rc == CH_OK && st->parts.is_bare) /* 4.2.11: it is where it is used */
         rc = ch_value_new(CH_PLAIN, 1, &sum, out);
     else if (rc == CH_OK)
         rc = spread(call, sum, &p, out);
@@ -168,7 +169,8 @@ ch_status ch_strategy_broadcast_to(ch_strategy *st, ch_tensor *t, const ch_desti
         rc = find_places("broadcast to", to, &p);
     if (rc != CH_OK)
         return rc;
-    rc = st->is_bare ? ch_value_new(CH_PLAIN, 1, &t, out) : spread("broadcast to", t, &p, out);
+    rc = st->parts.is_bare ? ch_value_new(CH_PLAIN, 1, &t, out)
+                           : spread("broadcast to", t, &p, out);
     ch__free(p.device);
     return rc;
 }

@@ -1,7 +1,7 @@
 /* strategy/one_device.c -- everything on one device.   SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
 #include "base/mem.h"
-#include "strategy/strategy.h"
+#include "cohort/strategy_ops.h"
 
 typedef struct one_device {
     ch_device *device;
@@ -35,10 +35,9 @@ ch_status ch_strategy_one_device(const char *device, ch_strategy **out)
     if (rc != CH_OK)
         rc = ch__fail_at(rc, "one-device strategy");
     else
-        rc = ch_strategy_new(&one_device_ops, o, &(ch_strategy_parts){.n_replicas = 1}, out);
-    if (rc == CH_OK)
-        (*out)->is_bare = true;
-    else
+        rc = ch_strategy_new(&one_device_ops, o,
+                             &(ch_strategy_parts){.n_replicas = 1, .is_bare = true}, out);
+    if (rc != CH_OK)
         ch__free(o);
     return rc;
 }

@@ -6,12 +6,14 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/config.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "tensor/device.h"
 
 /* ---- life ---- */
+
+static const ch_strategy_traits usual_traits = {
+    .should_init = true, .should_checkpoint = true, .should_save_summary = true};
 
 static ch_status check_communication(const char *name, const ch_communication_options *c)
 {
@@ -27,30 +29,80 @@ static ch_status check_communication(const char *name, const ch_communication_op
     return CH_OK;
 }
 
+static ch_status check_parts(const char *name, const ch_strategy_parts *parts)
+{
+    if (parts->n_replicas < 1)
+        return ch__fail(CH_INVALID_ARGUMENT, "strategy %s: %d replicas, want 1 or more", name,
+                        parts->n_replicas);
+    if (parts->is_bare && parts->n_replicas > 1)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "strategy %s: it is_bare, which is for one replica, and has %d", name,
+                        parts->n_replicas);
+    if (parts->n_parameter < 0 || (parts->n_parameter > 0 && parts->parameter == NULL))
+        return ch__fail(CH_INVALID_ARGUMENT, "strategy %s: %d parameter devices%s", name,
+                        parts->n_parameter,
+                        parts->n_parameter < 0 ? ", want 0 or more"
+                                               : ", and their list is NULL");
+    for (int i = 0; i < parts->n_parameter; i++)
+        if (parts->parameter[i] == NULL)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "strategy %s: parameter device %d of %d is NULL", name, i,
+                            parts->n_parameter);
+    return check_communication(name, &parts->communication);
+}
+
+/* The devices of its replicas, as they are now. */
+static ch_status devices_of(const ch_strategy_ops *ops, void *self, int n,
+                            ch_device *const **out)
+{
+    ch_status rc;
+
+    *out = ops->devices(self);
+    rc = ch__devices_check("its replicas", n, *out);
+    return rc == CH_OK ? rc : ch__fail_at(rc, "strategy %s", ops->name);
+}
+
+ch_status ch__strategy_devices(const ch_strategy *st, ch_device *const **out)
+{
+    return devices_of(st->ops, st->self, st->n_local, out);
+}
+
+/* Not for Default, which asks for no device before it is used: they may be configured yet. */
+static ch_status check_new(const ch_strategy_ops *ops, void *self, const ch_strategy_parts *p)
+{
+    ch_device *const *device;
+    ch_status         rc;
+
+    if (ops->name == NULL || ops->devices == NULL || ops->place == NULL || ops->close == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "strategy %s: one of its functions is NULL",
+                        ops->name != NULL ? ops->name : "without a name");
+    rc = check_parts(ops->name, p);
+    if (rc == CH_OK)
+        rc = devices_of(ops, self, p->n_replicas, &device);
+    return rc;
+}
+
 ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *self,
                             const ch_strategy_parts *parts)
 {
-    ch_status rc = check_communication(ops->name, &parts->communication);
+    const ch_communication_options *c = &parts->communication;
 
-    if (rc != CH_OK)
-        return rc;
     st->ops = ops;
     st->self = self;
     atomic_init(&st->refs, 1);
     st->n_replicas = st->n_local = parts->n_replicas;
-    st->communication = parts->communication;
-    st->traits = (ch_strategy_traits){
-        .should_init = true, .should_checkpoint = true, .should_save_summary = true};
-    if (st->n_local > 1)
-        rc = ch__group_new(
-            &(ch_group_options){.n = st->n_local,
-                                .spin = !ch__devices_crowded(st->n_local, ops->devices(self)),
-                                .cross = st->communication.implementation,
-                                .timeout_seconds = st->communication.timeout_seconds},
-            &st->group);
-    if (rc == CH_OK)
-        pthread_mutex_init(&st->lock, NULL);
-    return rc;
+    st->parts = *parts;
+    st->traits = parts->traits != NULL ? *parts->traits : usual_traits;
+    st->parts.traits = &st->traits;
+    pthread_mutex_init(&st->lock, NULL);
+    if (st->n_local == 1)
+        return CH_OK;
+    return ch__group_new(
+        &(ch_group_options){.n = st->n_local,
+                            .spin = !ch__devices_crowded(st->n_local, ops->devices(self)),
+                            .cross = c->implementation,
+                            .timeout_seconds = c->timeout_seconds},
+        &st->group);
 }
 
 ch_status ch_strategy_new(const ch_strategy_ops *ops, void *self,
@@ -61,19 +113,16 @@ ch_status ch_strategy_new(const ch_strategy_ops *ops, void *self,
 
     if (rc == CH_OK && parts == NULL)
         rc = ch__want_given("strategy", "its parts", parts, NULL, NULL);
+    if (rc == CH_OK)
+        rc = check_new(ops, self, parts);
     if (rc != CH_OK)
         return rc;
-    if (ops->name == NULL || ops->devices == NULL || ops->place == NULL || ops->close == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "strategy %s: one of its functions is NULL",
-                        ops->name != NULL ? ops->name : "without a name");
-    if (parts->n_replicas < 1)
-        return ch__fail(CH_INVALID_ARGUMENT, "strategy %s: %d replicas, want 1 or more",
-                        ops->name, parts->n_replicas);
     st = ch__calloc(1, sizeof(*st));
     if (st == NULL)
         return ch__fail_memory("a strategy");
     rc = ch__strategy_init(st, ops, self, parts);
     if (rc != CH_OK) {
+        pthread_mutex_destroy(&st->lock);
         ch__free(st);
         return rc;
     }
@@ -112,6 +161,11 @@ int ch_strategy_replicas(ch_strategy *st)
 int ch_strategy_local_replicas(ch_strategy *st)
 {
     return ch__strategy_of(st)->n_local;
+}
+
+ch_resolver *ch_strategy_resolver(const ch_strategy *st)
+{
+    return (st != NULL ? st : ch_strategy_current())->parts.resolver;
 }
 
 /* ---- what it is told and tells ---- */
@@ -154,7 +208,7 @@ void ch_strategy_configure(ch_strategy *st, const ch_session_config *in, ch_sess
 {
     ch_session_config c = in != NULL ? *in : (ch_session_config){0};
 
-    if (ch__strategy_of(st)->isolates_state)
+    if (ch__strategy_of(st)->parts.isolates_state)
         c.isolate_session_state = true;
     if (out != NULL)
         *out = c;
@@ -187,65 +241,19 @@ ch_status ch_strategy_parameter_devices(ch_strategy *st, int *n, ch_device *cons
         return ch__want_given("parameter devices", "n", n, "out", out);
     if (st == ch__strategy_default())
         return fail_no_devices(st, "parameter");
-    *n = st->n_parameter > 0 ? st->n_parameter : st->n_local;
-    *out = st->n_parameter > 0 ? st->parameter : st->ops->devices(st->self);
-    return CH_OK;
-}
-
-/* ---- devices ---- */
-
-ch_status ch__devices_of_type(const char *type, int *n, ch_device ***out)
-{
-    int         count = ch_device_count(type), found = 0;
-    ch_device **device = ch__calloc((size_t)count + 1, sizeof(*device));
-
-    if (device == NULL)
-        return ch__fail_memory("a list of devices");
-    for (int i = 0; found < count && ch_device_at(i) != NULL; i++)
-        if (strcmp(ch_device_where(ch_device_at(i))->type, type) == 0)
-            device[found++] = ch_device_at(i);
-    *n = found;
-    *out = device;
-    return CH_OK;
-}
-
-ch_status ch__devices_named(const char *what, int n, const char *const *name, bool distinct,
-                            ch_device ***out)
-{
-    ch_device **device;
-    ch_status   rc = CH_OK;
-
-    if (n < 0 || (n > 0 && name == NULL))
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: %d devices%s", what, n,
-                        n < 0 ? "" : " without their names");
-    device = ch__calloc((size_t)n + 1, sizeof(*device));
-    if (device == NULL)
-        return ch__fail_memory("a list of devices");
-    for (int i = 0; i < n && rc == CH_OK; i++) {
-        rc = ch_device_find(name[i], &device[i]);
-        if (rc != CH_OK)
-            rc = ch__fail_at(rc, "%s", what);
-        for (int k = 0; k < i && rc == CH_OK && distinct; k++)
-            if (device[k] == device[i])
-                rc = ch__fail(CH_INVALID_ARGUMENT, "%s: device %s is named twice (%d and %d)",
-                              what, ch_device_name(device[i]), k, i);
-    }
-    if (rc != CH_OK) {
-        ch__free(device);
-        return rc;
-    }
-    *out = device;
+    *n = st->parts.n_parameter > 0 ? st->parts.n_parameter : st->n_local;
+    *out = st->parts.n_parameter > 0 ? st->parts.parameter : st->ops->devices(st->self);
     return CH_OK;
 }
 
 /* ---- run ---- */
 
-const ch_run_ops ch__strategy_run_ops = {.resource = ch__var_storage};
+static const ch_run_ops run_ops = {.resource = ch__var_storage, .end = ch__vars_check_copies};
 
 ch_status ch_strategy_run_with(ch_strategy *st, ch_function *f, ch_tuple *in,
                                const ch_run_options *opt, ch_tuple **out)
 {
-    ch_run    run = {.function = f, .in = in, .ops = &ch__strategy_run_ops, .step = -1};
+    ch_run    run = {.function = f, .in = in, .ops = &run_ops, .step = -1};
     ch_status rc =
         ch__strategy_cross(&st, "run", "a call: a step runs neither itself nor another");
 
@@ -256,19 +264,20 @@ ch_status ch_strategy_run_with(ch_strategy *st, ch_function *f, ch_tuple *in,
     if (opt != NULL && opt->has_step_number && opt->step_number < 0)
         return ch__fail(CH_INVALID_ARGUMENT, "run %s: its step number is %lld, want 0 or more",
                         ch_function_name(f), (long long)opt->step_number);
+    rc = ch__strategy_devices(st, &run.device);
+    if (rc != CH_OK)
+        return ch__fail_at(rc, "run %s", ch_function_name(f));
     run.owner = st;
     run.generation = atomic_load(&st->generation);
     run.n_local = st->n_local;
     run.n_replicas = st->n_replicas;
-    run.device = st->ops->devices(st->self);
     run.group = st->group;
     run.meet = &ch__group_as_meet;
     if (opt != NULL) {
         run.seed = opt->seed;
         run.step = opt->has_step_number ? opt->step_number : -1;
     }
-    rc = ch__run(&run, out);
-    return rc == CH_OK && ch__config()->check_copies ? ch__vars_check_copies(st) : rc;
+    return ch__run(&run, out);
 }
 
 ch_status ch_strategy_run(ch_strategy *st, ch_function *f, ch_tuple *in, ch_tuple **out)

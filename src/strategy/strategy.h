@@ -16,25 +16,21 @@
 #include "cohort/strategy_ops.h"
 #include "collective/group.h"
 #include "graph/step.h"
+#include "strategy/devices.h"
 #include "tensor/tensor.h"
 
 struct ch_strategy {
-    const ch_strategy_ops   *ops;
-    void                    *self; /* for ops */
-    atomic_int               refs;
-    int                      n_replicas; /* in the job */
-    int                      n_local;    /* of those, in this process */
-    ch_group                *group;      /* NULL for one replica */
-    ch_communication_options communication;
-    ch_strategy_traits       traits;
-    bool                     isolates_state; /* ch_strategy_configure says so */
-    bool              is_bare; /* one replica and no other ever: values for it are plain */
-    bool              own_pipelines; /* a replica may have an input pipeline of its own */
-    int               n_parameter;   /* devices of variables; 0: those of the replicas */
-    ch_device *const *parameter;
-    pthread_mutex_t   lock;       /* of what follows */
-    ch_by_name        vars;       /* all of them, not referenced */
-    atomic_uint       generation; /* changes when vars does */
+    const ch_strategy_ops *ops;
+    void                  *self; /* for ops */
+    atomic_int             refs;
+    int                    n_replicas; /* in the job */
+    int                    n_local;    /* of those, in this process */
+    ch_group              *group;      /* NULL for one replica */
+    ch_strategy_parts      parts;      /* as it was made; its traits point to these: */
+    ch_strategy_traits     traits;
+    pthread_mutex_t        lock;       /* of what follows */
+    ch_by_name             vars;       /* all of them, not referenced */
+    atomic_uint            generation; /* changes when vars does */
 };
 
 struct ch_var {
@@ -49,7 +45,7 @@ struct ch_var {
     ch_var        *next_follower;
     ch_sync        sync; /* never CH_SYNC_AUTO */
     ch_aggregation aggregation;
-    bool           has_warned; /* that its copies will differ */
+    atomic_bool    has_warned; /* that its copies will differ */
     int            n_copies;
     ch_tensor     *copy[]; /* one for each local replica, or one that they share */
 };
@@ -75,11 +71,8 @@ ch_status ch__strategy_cross(ch_strategy **st, const char *call, const char *ins
 /* As ch_strategy_new, in memory that is the caller's. */
 ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *self,
                             const ch_strategy_parts *parts);
-/* The devices of a type, all there are, in an array that the caller frees; what is asked for by name, each once
- * if `distinct`. `what` is for messages. */
-ch_status ch__devices_of_type(const char *type, int *n, ch_device ***out);
-ch_status ch__devices_named(const char *what, int n, const char *const *name, bool distinct,
-                            ch_device ***out);
+/* The devices of its replicas, as they are now; INVALID_ARGUMENT if they cannot be that. */
+ch_status ch__strategy_devices(const ch_strategy *st, ch_device *const **out);
 
 /* True if v may be used in s; the error sticks to s if not. (assign.c) */
 bool ch__var_belongs(ch_step *s, const ch_var *v, const void *caller);
@@ -103,10 +96,11 @@ int ch__creator_depth(void);
 /* Whom the code that is being recorded speaks of. (merge.c) */
 ch_speaks_of ch__speaks_of(const ch_step *s);
 
-/* INTERNAL if the copies of a variable that should be equal are not. (var.c) */
-ch_status               ch__vars_check_copies(ch_strategy *st);
-extern const ch_run_ops ch__strategy_run_ops;
-/* The storage of a variable, for graph/run.h. */
+/* For graph/run.h (var.c): the storage of a variable; after a run, INTERNAL if the copies of a variable that
+ * should be equal are not; before an update, FAILED_PRECONDITION if it would change some of a variable's copies
+ * and not the others. */
 ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **out);
+ch_status ch__vars_check_copies(const ch_run *run, const ch_graph *g);
+ch_status ch__vars_check_update(const ch_run *run, const ch_graph *g);
 
 #endif

@@ -7,13 +7,16 @@
 #include "base/mem.h"
 #include "strategy/values.h"
 
+static const ch_run_ops update_ops = {.resource = ch__var_storage,
+                                      .begin = ch__vars_check_update};
+
 /* Runs `f` on each of these devices, as what is done to the copy there. */
 static ch_status run_on(ch_strategy *st, int n, ch_device *const *device, ch_function *f,
                         ch_tuple *in, ch_tuple **out)
 {
     ch_run    run = {.function = f,
                      .owner = st,
-                     .ops = &ch__strategy_run_ops,
+                     .ops = &update_ops,
                      .generation = atomic_load(&st->generation),
                      .n_local = n,
                      .n_replicas = n,
@@ -28,7 +31,8 @@ static ch_status run_on(ch_strategy *st, int n, ch_device *const *device, ch_fun
 
     if (f == NULL)
         return ch__want_given("update", "the function", f, NULL, NULL);
-    if (n == 1 && in != NULL) {
+    rc = ch__devices_check("update", n, device);
+    if (rc == CH_OK && n == 1 && in != NULL) {
         rc = ch__tuple_of_replica("update", in, 0, &first);
         run.in = first;
     }
@@ -38,17 +42,18 @@ static ch_status run_on(ch_strategy *st, int n, ch_device *const *device, ch_fun
     return rc;
 }
 
-static ch_status run_beside(ch_strategy *st, const ch_var *v, ch_function *f, ch_tuple *in,
-                            ch_tuple **out)
+/* The same where the tensors are. */
+static ch_status run_beside(ch_strategy *st, int n, ch_tensor *const *tensor, ch_function *f,
+                            ch_tuple *in, ch_tuple **out)
 {
-    ch_device **device = ch__calloc((size_t)v->n_copies, sizeof(*device));
+    ch_device **device = ch__calloc((size_t)n, sizeof(*device));
     ch_status   rc;
 
     if (device == NULL)
         return ch__fail_memory("update");
-    for (int i = 0; i < v->n_copies; i++)
-        device[i] = ch_tensor_device(v->copy[i]);
-    rc = run_on(st, v->n_copies, device, f, in, out);
+    for (int i = 0; i < n; i++)
+        device[i] = ch_tensor_device(tensor[i]);
+    rc = run_on(st, n, device, f, in, out);
     ch__free(device);
     return rc;
 }
@@ -71,7 +76,7 @@ ch_status ch_strategy_update(ch_strategy *st, ch_var *v, ch_function *f, ch_tupl
 
     if (rc == CH_OK)
         rc = check_own(st, v, "update");
-    return rc == CH_OK ? run_beside(st, v, f, in, out) : rc;
+    return rc == CH_OK ? run_beside(st, v->n_copies, v->copy, f, in, out) : rc;
 }
 
 /* ---- what belongs to several variables ---- */
@@ -97,20 +102,39 @@ ch_status ch_strategy_non_slot_devices(ch_strategy *st, int n, ch_var *const *v,
     return CH_OK;
 }
 
+static ch_status run_beside_value(ch_strategy *st, const ch_value *v, ch_function *f,
+                                  ch_tuple *in, ch_tuple **out)
+{
+    if (v->n != 1 && v->n != st->n_local)
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "update_non_slot: the value has %d components, want 1 or %d, as many as "
+            "the %s strategy has replicas",
+            v->n, st->n_local, st->ops->name);
+    return run_beside(st, v->n, v->tensor, f, in, out);
+}
+
 ch_status ch_strategy_update_non_slot(ch_strategy *st, const ch_destination *where,
                                       ch_function *f, ch_tuple *in, ch_tuple **out)
 {
     ch_device *device = NULL;
     ch_status  rc = ch__strategy_cross(&st, "update_non_slot", NULL);
+    int        n = where == NULL
+                       ? 0
+                       : (where->var != NULL) + (where->device != NULL) + (where->value != NULL);
 
     if (rc != CH_OK)
         return rc;
-    if (where == NULL || (where->var == NULL && where->device == NULL))
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "update_non_slot: where is neither a variable nor a device");
+    if (n != 1)
+        return ch__fail(CH_INVALID_ARGUMENT, "update_non_slot: where is %s",
+                        n == 0 ? "neither a variable nor a device nor a value"
+                               : "more than one of a variable, a device and a value");
+    if (where->value != NULL)
+        return run_beside_value(st, where->value, f, in, out);
     if (where->var != NULL) {
         rc = check_own(st, where->var, "update_non_slot");
-        return rc == CH_OK ? run_beside(st, where->var, f, in, out) : rc;
+        return rc == CH_OK ? run_beside(st, where->var->n_copies, where->var->copy, f, in, out)
+                           : rc;
     }
     rc = ch_device_find(where->device, &device);
     return rc == CH_OK ? run_on(st, 1, &device, f, in, out)

@@ -113,7 +113,7 @@ ch_status ch_strategy_local_results(ch_strategy *st, const ch_tuple *t, ch_tuple
     ch_status  rc = ch__want_given("local results", "the tuple", t, "out", out);
 
     st = ch__strategy_of(st);
-    if (rc == CH_OK && st->is_bare)
+    if (rc == CH_OK && st->parts.is_bare)
         return whole(t, out);
     if (rc == CH_OK)
         rc = check_counts(st, t);
@@ -217,7 +217,7 @@ ch_status ch_strategy_distribute_values_from_function(ch_strategy *st, ch_value_
         return ch__fail_memory("values of a function");
     for (int r = 0; r < st->n_local && rc == CH_OK; r++)
         rc = call_value_fn(fn, arg, &(ch_value_context){r, st->n_replicas}, &each[r]);
-    if (rc == CH_OK && st->is_bare)
+    if (rc == CH_OK && st->parts.is_bare)
         *out = ch_tuple_ref(each[0]);
     else if (rc == CH_OK)
         rc = join(st->n_local, each, out);

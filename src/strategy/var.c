@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/config.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "graph/step.h"
@@ -119,6 +120,15 @@ static ch_status check_sync(ch_var *v, ch_sync sync, const ch_strategy *st)
                     v->name, st->ops->name);
 }
 
+static ch_status check_places(const ch_strategy *st, const ch_var *v, ch_device *const *device)
+{
+    ch_status rc = ch__devices_check("its copies", v->n_copies, device);
+
+    return rc == CH_OK ? rc
+                       : ch__fail_at(rc, "variable %s, as the %s strategy places it", v->name,
+                                     st->ops->name);
+}
+
 static ch_status place_copies(ch_strategy *st, ch_var *v, const ch_var_spec *spec,
                               const ch_var *beside)
 {
@@ -136,6 +146,8 @@ static ch_status place_copies(ch_strategy *st, ch_var *v, const ch_var_spec *spe
                      v->name, st->ops->name, v->n_copies, st->n_local);
         v->n_copies = 0;
     }
+    if (rc == CH_OK && beside == NULL)
+        rc = check_places(st, v, device);
     if (rc == CH_OK)
         rc = check_sync(v, spec->sync, st);
     if (rc == CH_OK)
@@ -333,16 +345,55 @@ static ch_status check_copies(const ch_var *v)
                     ch_device_name(ch_tensor_device(v->copy[odd])));
 }
 
-ch_status ch__vars_check_copies(ch_strategy *st)
+ch_status ch__vars_check_copies(const ch_run *run, const ch_graph *g)
 {
-    ch_status rc = CH_OK;
+    ch_strategy *st = run->owner;
+    ch_status    rc = CH_OK;
 
+    (void)g;
+    if (!ch__config()->check_copies)
+        return CH_OK;
     pthread_mutex_lock(&st->lock);
     for (size_t i = 0; i < st->vars.cap && rc == CH_OK; i++) {
         const ch_var *v = ch__by_name_at(&st->vars, i);
 
         if (v != NULL && v->strategy != NULL) /* else it is being made */
             rc = check_copies(v);
+    }
+    pthread_mutex_unlock(&st->lock);
+    return rc;
+}
+
+/* Whether the copies of v are on the devices of a run, in their order. */
+static bool is_beside(const ch_var *v, const ch_run *run)
+{
+    if (v->n_copies != run->n_local)
+        return false;
+    for (int i = 0; i < v->n_copies; i++)
+        if (ch_tensor_device(v->copy[i]) != run->device[i])
+            return false;
+    return true;
+}
+
+ch_status ch__vars_check_update(const ch_run *run, const ch_graph *g)
+{
+    ch_strategy *st = run->owner;
+    ch_status    rc = CH_OK;
+
+    pthread_mutex_lock(&st->lock);
+    for (int i = 0; i < g->n_resources && rc == CH_OK; i++) {
+        const ch_var *v = ch__by_name_get(&st->vars, g->resource[i].name);
+
+        if (g->resource[i].value == g->resource[i].read || v == NULL || v->n_copies == 1 ||
+            is_beside(v, run))
+            continue;
+        rc =
+            ch__fail(CH_FAILED_PRECONDITION,
+                     "%s: it assigns to variable %s, whose %d copies are on %s and others, and "
+                     "runs on %s%s: its copies would differ; use ch_strategy_update of it",
+                     ch_function_name(run->function), v->name, v->n_copies,
+                     ch_device_name(ch_tensor_device(v->copy[0])),
+                     ch_device_name(run->device[0]), run->n_local > 1 ? " and others" : "");
     }
     pthread_mutex_unlock(&st->lock);
     return rc;

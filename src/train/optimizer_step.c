@@ -365,7 +365,7 @@ static ch_status check_gradients(const ch_optimizer *o, int n, ch_var *const *va
 
 static int64_t bytes_per_pack(const ch_step *s)
 {
-    return ((const ch_strategy *)s->owner)->communication.bytes_per_pack;
+    return ((const ch_strategy *)s->owner)->parts.communication.bytes_per_pack;
 }
 
 /* Gradients are the loss scale times what they should be. */

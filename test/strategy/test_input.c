@@ -926,6 +926,12 @@ static void options_that_do_not_fit_are_refused(void **state)
         ch_strategy_distribute_datasets_from_function(
             st[3], four, NULL, &(ch_input_options){.replication = (ch_replication)5}, &it),
         CH_INVALID_ARGUMENT, "5", "ch_replication");
+    for (int i = 0; i < 4; i++) {
+        refuses(st[i], batches(4, 2), &(ch_input_options){.fetch_to_device = 5},
+                CH_INVALID_ARGUMENT, "fetch_to_device is 5", "CH_OFF");
+        refuses(st[i], batches(4, 2), &(ch_input_options){.split = (ch_batch_split)7},
+                CH_INVALID_ARGUMENT, "7", "ch_batch_split");
+    }
     t_refused(ch_strategy_distribute_datasets_from_function(
                   st[3], four, NULL, &(ch_input_options){.per_replica_buffer = -2}, &it),
               CH_INVALID_ARGUMENT, "-2", "CH_OFF");
@@ -1130,6 +1136,63 @@ static void runs_that_take_their_elements(void **state)
     (void)state;
 }
 
+/* 1.3.9 */
+static void another_strategys_elements_are_left_alone(void **state)
+{
+    ch_strategy *st = t_mirrored(2), *other[] = {t_mirrored(2), t_mirrored(3), NULL};
+    ch_dataset  *d = batches(4, 2);
+    ch_function *f = t_function(sum, NULL);
+    ch_iterator *it = NULL, *own = NULL;
+    ch_tuple    *out = NULL;
+
+    t_ok(ch_strategy_distribute_dataset(st, d, NULL, &it));
+    t_ok(ch_iterator_new(d, &(ch_iterator_options){.n_replicas = 2}, &own));
+    for (int i = 0; i < 3; i++) {
+        t_refused(ch_strategy_experimental_run(other[i], f, it, &out), CH_FAILED_PRECONDITION,
+                  "mixing different strategies", "Mirrored");
+        t_refused(ch_strategy_run_steps(other[i], f, it, 1, &out), CH_FAILED_PRECONDITION,
+                  "mixing different strategies", "step 0 of 1");
+    }
+    t_refused(ch_strategy_experimental_run(other[1], f, own, &out), CH_INVALID_ARGUMENT,
+              "2 replicas", "has 3");
+    assert_null(out);
+    assert_string_equal(all_of(it), "0 / 1 | 2 / 3");
+    assert_string_equal(all_of(own), "0 1 / 2 3");
+    ch_iterator_unref(it);
+    ch_iterator_unref(own);
+    ch_dataset_unref(d);
+    ch_function_unref(f);
+    ch_strategy_unref(st);
+    ch_strategy_unref(other[0]);
+    ch_strategy_unref(other[1]);
+    (void)state;
+}
+
+/* The rest of a dataset that was cut for the replicas. */
+static ch_dataset *cut_and_doubled(const ch_input_context *c, void *dataset)
+{
+    ch_dataset *mine = NULL;
+
+    if (ch_dataset_distribute(dataset, c, &mine) != CH_OK)
+        return NULL;
+    return ch_dataset_map(mine, twice, NULL, NULL);
+}
+
+/* 5.1.6, as DESIGN section 9 has it */
+static void what_replicas_get_is_transformed_further(void **state)
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_dataset  *d = batches(7, 4);
+    ch_iterator *it = NULL;
+
+    t_ok(ch_strategy_distribute_datasets_from_function(st, cut_and_doubled, d, NULL, &it));
+    assert_string_equal(all_of(it), "0 2 / 4 6 | 8 10 / 12");
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
 static void nothing_in(ch_step *s, void *arg)
 {
     (void)arg;
@@ -1187,6 +1250,8 @@ int main(void)
         cmocka_unit_test(who_may_ask_for_data_where),
         cmocka_unit_test(input_functions_of_old),
         cmocka_unit_test(runs_that_take_their_elements),
+        cmocka_unit_test(another_strategys_elements_are_left_alone),
+        cmocka_unit_test(what_replicas_get_is_transformed_further),
         cmocka_unit_test(a_run_without_data),
     };
 

@@ -3,6 +3,7 @@
  * Numbers at tests are those of the statements they show.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include "base/config.h"
 #include "help.h"
 
 static ch_var *var(ch_strategy *st, float value, ch_sync sync, ch_aggregation aggregation)
@@ -442,6 +443,112 @@ static void a_replica_may_update_too(void **state) /* 1.3.6 6.5.8 */
     (void)state;
 }
 
+static void update_with_own(ch_step *s, void *arg)
+{
+    changing *c = arg;
+    ch_node  *x = own_number(s), *now = NULL;
+
+    ch_update(s, c->v, assign_own, c, 1, &x, 1, &now);
+    ch_step_out(s, "now", now);
+}
+
+static void merge_assign(ch_step *s, int n, ch_node *const *in, ch_node **out, void *v)
+{
+    (void)n;
+    (void)out;
+    ch_var_assign(s, v, in[0]);
+}
+
+static void merge_with_own(ch_step *s, void *arg)
+{
+    changing *c = arg;
+    ch_node  *x = own_number(s);
+
+    ch_merge_call(s, merge_assign, c->v, 1, &x, 0, NULL);
+}
+
+static void count_warnings(const ch_log_record *r, void *arg)
+{
+    *(int *)arg += strcmp(r->code, "copies-differ") == 0;
+}
+
+/* Runs twice, and once more what makes no difference. */
+static void assign_different(ch_strategy *st, ch_step_fn step, ch_var *v)
+{
+    changing c = {v, ch_var_assign};
+
+    if (step != NULL) {
+        t_ok(run(st, step, &c, NULL));
+        t_ok(run(st, step, &c, NULL));
+    } else {
+        change(st, c, 1, 2, NULL);
+        change(st, c, 1, 2, NULL);
+    }
+    t_ok(run(st, update_in_replica, &(changing){v, ch_var_assign_add}, NULL));
+}
+
+/* 6.5.6: the log says so once, and such a variable is not one whose copies are compared. */
+static void an_update_may_make_copies_differ(void **state)
+{
+    static const ch_step_fn step[] = {update_with_own, merge_with_own, NULL};
+    ch_strategy            *st[] = {t_mirrored(2), t_central(2)};
+    int                     n_warnings = 0;
+
+    t_ok(ch__config_set("check_copies", "true"));
+    ch_log_set_sink(count_warnings, &n_warnings, CH_LOG_WARNING);
+    for (int i = 0; i < 3; i++) {
+        ch_var *v = var(st[0], 0, CH_SYNC_AUTO, CH_AGGREGATE_SUM);
+        ch_var *shared = var(st[1], 0, CH_SYNC_AUTO, CH_AGGREGATE_SUM);
+
+        assign_different(st[0], step[i], v);
+        assert_true(copy_of(v, 0) == 4 && copy_of(v, 1) == 5);
+        assert_int_equal(n_warnings, i + 1);
+        assign_different(st[1], step[i], shared);
+        assert_true(copy_of(shared, 0) == 4); /* from what the first has */
+        assert_int_equal(n_warnings, i + 1);
+        ch_var_unref(v);
+        ch_var_unref(shared);
+    }
+    ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
+    t_ok(ch__config_set("check_copies", "false"));
+    ch_strategy_unref(st[0]);
+    ch_strategy_unref(st[1]);
+    (void)state;
+}
+
+/* What is one value for all copies keeps them equal, and nobody is warned. */
+static void an_update_with_one_value_warns_of_nothing(void **state)
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_var      *v = var(st, 0, CH_SYNC_AUTO, CH_AGGREGATE_SUM);
+    changing     c = {v, ch_var_assign};
+    ch_function *f = t_function(change_copy, &c);
+    ch_tuple    *both = two(3, 3), *mirrored = NULL;
+    ch_value    *m = NULL;
+    int          n_warnings = 0;
+
+    t_ok(ch_value_new(CH_MIRRORED, 2,
+                      (ch_tensor *[]){ch_value_at(ch_tuple_at(both, 0), 0),
+                                      ch_value_at(ch_tuple_at(both, 0), 1)},
+                      &m));
+    t_ok(ch_tuple_new(1, &m, NULL, &mirrored));
+    ch_log_set_sink(count_warnings, &n_warnings, CH_LOG_WARNING);
+    t_ok(ch_strategy_update(st, v, f, mirrored, NULL));
+    assert_int_equal(n_warnings, 0);
+    t_ok(ch_strategy_update(st, v, f, both,
+                            NULL)); /* of which nobody knows that they are equal */
+    assert_int_equal(n_warnings, 1);
+    ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
+    assert_true(copy_of(v, 0) == 3 && copy_of(v, 1) == 3);
+    ch_value_unref(m);
+    ch_tuple_unref(mirrored);
+    ch_tuple_unref(both);
+    ch_function_unref(f);
+    ch_var_unref(v);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -453,6 +560,8 @@ int main(void)
         cmocka_unit_test(an_update_is_of_each_copy),
         cmocka_unit_test(what_is_shared_is_updated_once),
         cmocka_unit_test(a_replica_may_update_too),
+        cmocka_unit_test(an_update_may_make_copies_differ),
+        cmocka_unit_test(an_update_with_one_value_warns_of_nothing),
     };
 
     return cmocka_run_group_tests_name("merge", tests, t_four_gpus, NULL);

@@ -508,7 +508,7 @@ static ch_device *const *seventeen_devices(void *self)
 
     (void)self;
     for (int i = 0; i < 17; i++)
-        d[i] = ch_device_at(0);
+        d[i] = ch_device_at(i);
     return d;
 }
 
@@ -564,6 +564,13 @@ static void without_memory_it_fails_and_leaves_nothing(void **state)
     (void)state;
 }
 
+static int seventeen_places(void **state)
+{
+    (void)state;
+    t_ok(ch_devices_configure(&(ch_devices_options){.spec = "GPU=16", .threads = 1}));
+    return 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -587,5 +594,5 @@ int main(void)
         cmocka_unit_test(without_memory_it_fails_and_leaves_nothing),
     };
 
-    return cmocka_run_group_tests(tests, t_four_gpus, NULL);
+    return cmocka_run_group_tests(tests, seventeen_places, NULL);
 }

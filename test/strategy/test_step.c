@@ -3,11 +3,13 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
+#include "base/config.h"
 #include "base/mem.h"
 #include "base/thread.h"
 #include "collective/group.h"
 #include "help.h"
 #include "strategy/strategy.h"
+#include "tensor/table.h"
 
 /* ---- a network on two devices ---- */
 
@@ -186,20 +188,102 @@ static void a_step_that_was_seen_allocates_nothing_and_wakes_each_device_once(vo
     network      net = new_network(st);
     ch_function *f = t_function(train, &net);
     ch_tuple    *batch = batch_of(8, 4);
-    int64_t      allocs, meetings;
+    ch_device   *second = st->ops->devices(st->self)[1];
+    int64_t      allocs, meetings, wakes;
+    unsigned     calls;
 
     for (int i = 0; i < 3; i++)
         run_for_loss(st, f, batch);
     allocs = ch__mem_allocs();
     meetings = ch__group_meetings(st->group);
+    wakes = ch__wake_count();
+    calls = atomic_load(&second->work);
     for (int i = 0; i < 10; i++)
         run_for_loss(st, f, batch);
     assert_int_equal(ch__mem_allocs() - allocs, 0);
     /* One for each of four small all_reduces, and one before variables change. */
     assert_int_equal(ch__group_meetings(st->group) - meetings, 10 * 5);
+    /* The first device's replica is the caller's, the second's thread is called once a step. Nobody is woken
+     * but by that, by the end of a step, and by the other one at a meeting. */
+    assert_int_equal(atomic_load(&second->work) - calls, 10);
+    assert_true(ch__wake_count() - wakes <= 10 * (1 + 1 + 5));
     ch_tuple_unref(batch);
     ch_function_unref(f);
     drop_network(&net);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* ---- looking after copies ---- */
+
+typedef struct worker {
+    ch_strategy *st;
+    ch_function *f;
+    ch_thread   *thread;
+    ch_status    rc;
+} worker;
+
+static void count_up(ch_step *s, void *v)
+{
+    ch_step_out(s, "now", ch_var_assign_add(s, v, ch_number(s, 1)));
+}
+
+static void run_often(void *arg)
+{
+    worker *w = arg;
+
+    for (int i = 0; i < 200 && w->rc == CH_OK; i++)
+        w->rc = ch_strategy_run(w->st, w->f, NULL, NULL);
+}
+
+/* Each compares what its own step left, while nobody else changes it. */
+static void copies_are_compared_before_the_next_step(void **state)
+{
+    ch_strategy *st = two_devices();
+    ch_var      *v = t_var(st, "v", t_noise(ch_shape_of(1000), 1));
+    worker       w[3];
+    float        first = t_copy_of(v, 0, 0), want = first;
+
+    t_ok(ch__config_set("check_copies", "true"));
+    for (int i = 0; i < 3; i++) {
+        w[i] = (worker){st, t_function(count_up, v), NULL, CH_OK};
+        t_ok(ch__thread_start("runs", run_often, &w[i], &w[i].thread));
+    }
+    for (int i = 0; i < 3; i++) {
+        ch__thread_join(w[i].thread);
+        assert_int_equal(w[i].rc, CH_OK);
+        ch_function_unref(w[i].f);
+    }
+    for (int i = 0; i < 600; i++)
+        want += 1;
+    assert_true(t_copy_of(v, 0, 0) == want && t_copy_of(v, 1, 0) == want);
+    t_ok(ch__config_set("check_copies", "false"));
+    ch_var_unref(v);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void copies_that_differ_are_an_error_without_results(void **state)
+{
+    ch_strategy *st = two_devices();
+    ch_var      *v = t_var(st, "v", t_noise(ch_shape_of(2), 1));
+    ch_function *f = t_function(count_up, v);
+    ch_value    *copies = NULL;
+    ch_tuple    *out = NULL;
+    int64_t      live;
+
+    t_ok(ch__config_set("check_copies", "true"));
+    t_ok(ch_strategy_run(st, f, NULL, NULL));
+    t_ok(ch_var_copies(v, &copies));
+    live = ch__mem_live();
+    ((float *)ch_tensor_data_mut(ch_value_at(copies, 1)))[1] = 99;
+    t_refused(ch_strategy_run(st, f, NULL, &out), CH_INTERNAL, "variable v", "GPU:1 differ");
+    assert_null(out);
+    assert_int_equal(ch__mem_live(), live);
+    t_ok(ch__config_set("check_copies", "false"));
+    ch_value_unref(copies);
+    ch_function_unref(f);
+    ch_var_unref(v);
     ch_strategy_unref(st);
     (void)state;
 }
@@ -430,6 +514,8 @@ int main(void)
         cmocka_unit_test(replicas_train_as_one_and_stay_equal),
         cmocka_unit_test(a_decoded_step_trains_with_the_same_bits),
         cmocka_unit_test(a_step_that_was_seen_allocates_nothing_and_wakes_each_device_once),
+        cmocka_unit_test(copies_are_compared_before_the_next_step),
+        cmocka_unit_test(copies_that_differ_are_an_error_without_results),
         cmocka_unit_test(any_allocation_may_fail_without_a_crash_or_a_leak),
         cmocka_unit_test(
             a_step_that_fails_on_one_replica_changes_no_variable_and_the_next_runs),

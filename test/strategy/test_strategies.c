@@ -201,6 +201,7 @@ static void is_as(ch_strategy *st, const row *want)
     assert_string_equal(ch_strategy_name(st), want->name);
     assert_int_equal(ch_strategy_replicas(st), want->replicas);
     assert_int_equal(ch_strategy_local_replicas(st), want->replicas);
+    assert_null(ch_strategy_resolver(st)); /* one machine needs none */
     assert_true(t.should_init && t.should_checkpoint && t.should_save_summary);
     assert_false(t.is_multi_worker || t.requires_static_shapes);
     assert_int_equal(t.between_graph, want->between_graph);
@@ -392,6 +393,7 @@ static void what_a_program_calls_is_there_under_each(void **state) /* 6.7.1 6.7.
         takes_data(st[i]);
         takes_arrays_and_runs(st[i]);
         puts_values_together(st[i]);
+        assert_null(ch_strategy_resolver(st[i]));
         ch_strategy_unref(st[i]);
     }
     (void)state;
@@ -516,6 +518,79 @@ static void what_is_no_slot_is_updated_where_it_belongs(void **state)
     (void)state;
 }
 
+static void set_seven(ch_step *s, void *v)
+{
+    ch_var_assign(s, v, ch_number(s, 7));
+}
+
+/* 6.5.9: what a function does on other devices than those of a variable's copies is not done to some of them. */
+static void an_update_elsewhere_leaves_copies_equal(void **state)
+{
+    ch_strategy *st[2] = {NULL};
+
+    devices_are("GPU=3");
+    st[0] = t_mirrored(2);
+    st[1] = t_central(2);
+    for (int i = 0; i < 2; i++) {
+        ch_var      *v = new_var(st[i], "v");
+        ch_function *f = t_function(set_seven, v);
+        ch_value    *there = NULL;
+
+        t_ok(ch_var_copies(v, &there));
+        for (int k = 0; k < 3; k++) {
+            char      name[] = {'g', 'p', 'u', ':', (char)('0' + k), '\0'};
+            ch_status rc = ch_strategy_update_non_slot(st[i], &(ch_destination){.device = name},
+                                                       f, NULL, NULL);
+
+            if (i == 0)
+                t_refused(rc, CH_FAILED_PRECONDITION, "variable v", "would differ");
+            else
+                t_ok(rc); /* it has one copy, which is all of it */
+        }
+        assert_true(t_copy_of(v, 0, 0) == (i == 0 ? 0 : 7));
+        t_ok(ch_strategy_update_non_slot(st[i], &(ch_destination){.value = there}, f, NULL,
+                                         NULL));
+        assert_true(t_copy_of(v, 0, 0) == 7 && t_copy_of(v, 1 - i, 0) == 7);
+        ch_value_unref(there);
+        ch_function_unref(f);
+        ch_var_unref(v);
+        ch_strategy_unref(st[i]);
+    }
+    (void)state;
+}
+
+static void a_place_that_is_none_is_refused(void **state)
+{
+    ch_strategy *st;
+    ch_function *f = t_function(count_copies, NULL);
+    ch_tensor   *t[3];
+    ch_value    *three = NULL, *same = NULL;
+    ch_tuple    *in;
+
+    devices_are("GPU=2");
+    st = t_mirrored(2);
+    for (int i = 0; i < 3; i++)
+        t[i] = t_f32(ch_shape_scalar(), NULL);
+    t_ok(ch_value_new(CH_PER_REPLICA, 3, t, &three));
+    t_ok(ch_value_new(CH_PER_REPLICA, 2, t, &same)); /* both on the host */
+    in = t_tuple(1, t);
+    t_refused(ch_strategy_update_non_slot(st, &(ch_destination){.value = three}, f, in, NULL),
+              CH_INVALID_ARGUMENT, "3 components", "1 or 2");
+    t_refused(ch_strategy_update_non_slot(st, &(ch_destination){.value = same}, f, in, NULL),
+              CH_INVALID_ARGUMENT, "CPU:0", "a different one for each");
+    t_refused(ch_strategy_update_non_slot(
+                  st, &(ch_destination){.value = same, .device = "gpu:0"}, f, in, NULL),
+              CH_INVALID_ARGUMENT, "more than one", "update_non_slot");
+    ch_tensor_unref(t[1]);
+    ch_tensor_unref(t[2]);
+    ch_value_unref(three);
+    ch_value_unref(same);
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
 /* ---- one of our own ---- */
 
 typedef struct alternating {
@@ -610,6 +685,90 @@ static void a_strategy_that_makes_no_sense_is_refused(void **state)
     (void)state;
 }
 
+/* Each replica on a device of its own, at first and in every run. */
+static void a_device_is_there_for_one_replica(void **state)
+{
+    alternating  a;
+    ch_strategy *st = new_own(&a), *none = NULL;
+    ch_function *f = t_function(nothing, NULL);
+    ch_device   *first = a.device[0];
+    ch_tuple    *out = NULL;
+    ch_var      *v = NULL;
+
+    for (int i = 0; i < 2; i++) {
+        const char *word = i == 0 ? "device 1 of 2 is NULL" : "both " LOCAL "CPU:0";
+
+        a.device[1] = i == 0 ? NULL : first;
+        t_refused(ch_strategy_new(&own_ops, &a, &(ch_strategy_parts){.n_replicas = 2}, &none),
+                  CH_INVALID_ARGUMENT, word, "Alternating");
+        t_refused(ch_strategy_run(st, f, NULL, &out), CH_INVALID_ARGUMENT, word, "run step");
+        assert_true(none == NULL && out == NULL);
+    }
+    a.n_copies = 2; /* of which it places one */
+    t_refused(ch_var_new(st, &(ch_var_spec){.name = "v"}, &v), CH_INVALID_ARGUMENT,
+              "device 1 of 2 is NULL", "variable v");
+    a.n_copies = 1;
+    a.device[0] = NULL;
+    a.next = 0;
+    t_refused(ch_var_new(st, &(ch_var_spec){.name = "v"}, &v), CH_INVALID_ARGUMENT,
+              "device 0 of 1 is NULL", "Alternating");
+    a.device[0] = first;
+    a.device[1] = ch_device_at(1);
+    t_ok(ch_strategy_run(st, f, NULL, &out)); /* as it was */
+    ch_tuple_unref(out);
+    ch_function_unref(f);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static ch_dataset *own_rows(const ch_input_context *c, void *arg)
+{
+    (void)arg;
+    return ch_dataset_batch(ch_dataset_range(c->pipeline * 10, c->pipeline * 10 + 2, 1), 2,
+                            NULL);
+}
+
+/* What the library's strategies say of themselves another may say too. */
+static void what_a_strategy_says_of_itself(void **state)
+{
+    const ch_strategy_traits traits = {.is_multi_worker = true, .requires_static_shapes = true};
+    alternating              a;
+    ch_strategy             *plain = new_own(&a), *st = NULL;
+    int                      found = 0;
+    ch_strategy_parts        parts = {.n_replicas = 2,
+                                      .n_parameter = 1,
+                                      .parameter = &a.device[1],
+                                      .traits = &traits,
+                                      .resolver = (ch_resolver *)(void *)&found,
+                                      .isolates_state = true,
+                                      .own_pipelines = true};
+    ch_session_config        config = {0};
+    ch_strategy_traits       told;
+    ch_iterator             *it = NULL;
+
+    t_ok(ch_strategy_new(&own_ops, &a, &parts, &st));
+    is_on(plain, "CPU:0 CPU:1", "CPU:0 CPU:1");
+    is_on(st, "CPU:0 CPU:1", "CPU:1");
+    told = ch_strategy_traits_of(st);
+    assert_true(told.is_multi_worker && told.requires_static_shapes && !told.should_init);
+    assert_true(ch_strategy_traits_of(plain).should_init);
+    assert_ptr_equal(ch_strategy_resolver(st), &found);
+    ch_strategy_configure(st, NULL, &config);
+    assert_true(config.isolate_session_state);
+    t_ok(ch_strategy_distribute_datasets_from_function(
+        st, own_rows, NULL, &(ch_input_options){.replication = CH_EACH_REPLICA}, &it));
+    runs_on(st, it, 2 * (0 + 1 + 10 + 11));
+    parts.is_bare = true;
+    t_refused(ch_strategy_new(&own_ops, &a, &parts, &st), CH_INVALID_ARGUMENT, "is_bare",
+              "has 2");
+    parts = (ch_strategy_parts){.n_replicas = 2, .n_parameter = 1};
+    t_refused(ch_strategy_new(&own_ops, &a, &parts, &st), CH_INVALID_ARGUMENT,
+              "1 parameter devices", "NULL");
+    ch_strategy_unref(st);
+    ch_strategy_unref(plain);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -625,8 +784,12 @@ int main(void)
         cmocka_unit_test_teardown(all_of_a_step_is_on_the_one_device, reset),
         cmocka_unit_test_teardown(update_and_colocate_under_one_device, reset),
         cmocka_unit_test_teardown(what_is_no_slot_is_updated_where_it_belongs, reset),
+        cmocka_unit_test_teardown(an_update_elsewhere_leaves_copies_equal, reset),
+        cmocka_unit_test_teardown(a_place_that_is_none_is_refused, reset),
         cmocka_unit_test_teardown(new_variables_go_where_another_is, reset),
         cmocka_unit_test_teardown(a_strategy_that_makes_no_sense_is_refused, reset),
+        cmocka_unit_test_teardown(a_device_is_there_for_one_replica, reset),
+        cmocka_unit_test_teardown(what_a_strategy_says_of_itself, reset),
     };
 
     return cmocka_run_group_tests_name("strategies", tests, NULL, NULL);

@@ -1,0 +1,71 @@
+/* strategy/devices.c -- lists of devices, for strategies.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "strategy/devices.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+
+ch_status ch__devices_check(const char *what, int n, ch_device *const *device)
+{
+    if (n > 0 && device == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: its list of devices is NULL, want %d", what,
+                        n);
+    for (int i = 0; i < n; i++) {
+        if (device[i] == NULL)
+            return ch__fail(CH_INVALID_ARGUMENT, "%s: device %d of %d is NULL", what, i, n);
+        for (int k = 0; k < i; k++)
+            if (device[k] == device[i])
+                return ch__fail(CH_INVALID_ARGUMENT,
+                                "%s: devices %d and %d are both %s; want a different one for "
+                                "each",
+                                what, k, i, ch_device_name(device[i]));
+    }
+    return CH_OK;
+}
+
+ch_status ch__devices_of_type(const char *type, int *n, ch_device ***out)
+{
+    int         count = ch_device_count(type), found = 0;
+    ch_device **device = ch__calloc((size_t)count + 1, sizeof(*device));
+
+    if (device == NULL)
+        return ch__fail_memory("a list of devices");
+    for (int i = 0; found < count && ch_device_at(i) != NULL; i++)
+        if (strcmp(ch_device_where(ch_device_at(i))->type, type) == 0)
+            device[found++] = ch_device_at(i);
+    *n = found;
+    *out = device;
+    return CH_OK;
+}
+
+ch_status ch__devices_named(const char *what, int n, const char *const *name, bool distinct,
+                            ch_device ***out)
+{
+    ch_device **device;
+    ch_status   rc = CH_OK;
+
+    if (n < 0 || (n > 0 && name == NULL))
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: %d devices%s", what, n,
+                        n < 0 ? "" : " without their names");
+    device = ch__calloc((size_t)n + 1, sizeof(*device));
+    if (device == NULL)
+        return ch__fail_memory("a list of devices");
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        rc = ch_device_find(name[i], &device[i]);
+        if (rc != CH_OK)
+            rc = ch__fail_at(rc, "%s", what);
+        for (int k = 0; k < i && rc == CH_OK && distinct; k++)
+            if (device[k] == device[i])
+                rc = ch__fail(CH_INVALID_ARGUMENT, "%s: device %s is named twice (%d and %d)",
+                              what, ch_device_name(device[i]), k, i);
+    }
+    if (rc != CH_OK) {
+        ch__free(device);
+        return rc;
+    }
+    *out = device;
+    return CH_OK;
+}
