@@ -115,7 +115,7 @@ static const setting settings[] = {
     SETTING(engines,        bool,  "true",   "use oneDNN where it fits"),
     SETTING(wait_notice_ms, ms,    "10000",  "a wait, for input so far, says whom it waits for after this"),
     SETTING(wait_limit_ms,  ms,    "600000", "a wait, for another replica so far, is an error after this"),
-    SETTING(check_copies,   bool,  "false",  "after each run compare all copies of mirrored variables, bit for bit"),
+    SETTING(check_copies,   bool,  "false",  "after each run compare all copies of mirrored variables, bit for bit, but of those that the log warned of (copies-differ)"),
     SETTING(interpret,      bool,  "false",  "run node by node: nothing fused, folded or planned together"),
 };
 /* clang-format on */

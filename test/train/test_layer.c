@@ -500,6 +500,25 @@ static void programs_can_write_layers(void **state)
     (void)state;
 }
 
+static ch_status fail_without_a_word(ch_layer *l, void *self, int n, ch_node *const *in)
+{
+    (void)l, (void)self, (void)n, (void)in;
+    return CH_INVALID_ARGUMENT;
+}
+
+static void a_build_that_says_nothing_is_not_given_older_words(void **state)
+{
+    ch_layer_ops ops = {
+        .type = "silent", .build = fail_without_a_word, .call = scale_call, .drop = NULL};
+    ch_layer *l = ch_layer_new(&ops, NULL, 0, 0, NULL);
+
+    assert_null(ch_dense(0, NULL)); /* "0 units", which is about another */
+    t_refuses(l, t_noise(ch_shape_of(2, 3), 1), "silent", "");
+    assert_null(strstr(ch_error_message(), "units"));
+    ch_layer_unref(l);
+    (void)state;
+}
+
 static ch_node *gives_nothing(ch_step *s, int n, ch_node *const *in, bool training,
                               ch_layer *const *layer, void *arg)
 {
@@ -638,6 +657,7 @@ int main(void)
         cmocka_unit_test(pools_take_the_largest_or_the_mean_of_windows),
         cmocka_unit_test(dropout_drops_in_training_only),
         cmocka_unit_test(programs_can_write_layers),
+        cmocka_unit_test(a_build_that_says_nothing_is_not_given_older_words),
         cmocka_unit_test(errors_in_ones_own_function_name_the_line_there),
         cmocka_unit_test(what_makes_no_sense_is_not_made),
         cmocka_unit_test(calls_that_make_no_sense_are_refused),
