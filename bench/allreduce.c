@@ -135,7 +135,7 @@ static job *new_job(int n, int64_t bytes)
         exit(1);
     j->n = n;
     j->array = (ch_addend){CH_F32, bytes / (int64_t)sizeof(float)};
-    j->sum = (ch_addends){CH_SUM, 1, &j->array};
+    j->sum = (ch_addends){.op = CH_SUM, .n = 1, .array = &j->array};
     must(ch__group_new(&(ch_group_options){.n = n, .spin = n <= CORES}, &j->group));
     for (int r = 0; r < n; r++) {
         member *m = &j->member[r];

@@ -58,6 +58,17 @@ CH_API CH_MUST_CHECK ch_status ch_strategy_batch_reduce_to(ch_strategy *st, ch_r
                                                            int n, const ch_value *const *v,
                                                            const ch_destination *to,
                                                            ch_value            **out);
+/* Both with options of the call's own, which go over the strategy's; NULL: none. It is the caller's thread that adds
+ * up, in the order in which replicas would that add in this way: the bits are those of ch_all_reduce. It waits for
+ * nobody, so a timeout has nothing to limit, nor do packs. */
+CH_API CH_MUST_CHECK ch_status ch_strategy_reduce_to_with(ch_strategy *st, ch_reduce_op op,
+                                                          const ch_value                 *v,
+                                                          const ch_destination           *to,
+                                                          const ch_communication_options *opt,
+                                                          ch_value                      **out);
+CH_API CH_MUST_CHECK ch_status ch_strategy_batch_reduce_to_with(
+    ch_strategy *st, ch_reduce_op op, int n, const ch_value *const *v, const ch_destination *to,
+    const ch_communication_options *opt, ch_value **out);
 /* Copies of a tensor there. */
 CH_API CH_MUST_CHECK ch_status ch_strategy_broadcast_to(ch_strategy *st, ch_tensor *t,
                                                         const ch_destination *to,

@@ -31,6 +31,12 @@ CH_API ch_strategy *ch_step_strategy(ch_step *s);
 CH_API ch_node *ch_all_reduce(ch_reduce_op op, ch_node *x);
 /* The same for n at once: replicas meet once for many of them. */
 CH_API void ch_all_reduce_all(ch_reduce_op op, int n, ch_node *const *x, ch_node **out);
+/* Both with options of the call's own, which go over the strategy's: its way of adding, its timeout and, of several,
+ * its packs; where a field is 0, and all of it if `opt` is NULL, the strategy's hold. Of a sparse one the timeout. */
+CH_API ch_node *ch_all_reduce_with(ch_reduce_op op, ch_node *x,
+                                   const ch_communication_options *opt);
+CH_API void     ch_all_reduce_all_with(ch_reduce_op op, int n, ch_node *const *x,
+                                       const ch_communication_options *opt, ch_node **out);
 /* What all replicas have, one after another along an axis, 0 to rank - 1; they may differ in its size, and in no
  * other. A sparse gradient is UNIMPLEMENTED. */
 CH_API ch_node *ch_all_gather(ch_node *x, int axis);

@@ -18,11 +18,13 @@
 typedef struct all_gather_attrs {
     int64_t axis;
     ch_dims total; /* one size, where it is known what the sizes add up to; else none */
+    double  timeout_seconds; /* 0: as the group says */
 } all_gather_attrs;
 
 static const ch_attr all_gather_rows[] = {
     CH_ATTR_INT(all_gather_attrs, axis),
     CH_ATTR_DIMS(all_gather_attrs, total),
+    CH_ATTR_FLOAT(all_gather_attrs, timeout_seconds),
     CH_ATTR_END,
 };
 
@@ -91,6 +93,8 @@ static ch_status all_gather_infer(ch_infer *c)
         rc = ch__infer_fail(c, "%d inputs, want 1 to %d", c->n_in, CH_MAX_OUT);
     if (rc == CH_OK && a->total.rank > 1)
         rc = ch__infer_fail(c, "%d sizes of one axis", a->total.rank);
+    if (rc == CH_OK && !(a->timeout_seconds >= 0))
+        rc = ch__infer_fail(c, "a timeout of %g s", a->timeout_seconds);
     for (int i = 0; i < c->n_in && rc == CH_OK; i++)
         rc = check_array(c, i, axis);
     if (rc == CH_OK)
@@ -143,11 +147,13 @@ static join_state *new_state(ch_prep *p, int n)
 /* Where all of it is this replica's, it is where it is. */
 static ch_status all_gather_prepare(const ch_node *n, ch_prep *p)
 {
-    int         axis = (int)((const all_gather_attrs *)n->attrs)->axis;
-    join_state *s = new_state(p, n->n_in);
+    const all_gather_attrs *a = n->attrs;
+    int                     axis = (int)a->axis;
+    join_state             *s = new_state(p, n->n_in);
 
     if (s == NULL)
         return ch__fail_memory("all_gather");
+    s->join.limit_ms = ch__limit_ms(a->timeout_seconds);
     s->join.outer = runs_of(&n->dims, axis);
     for (int i = 0; i < n->n_in; i++) {
         s->run[i] = run_bytes(n->in[i], axis);
@@ -254,7 +260,8 @@ static void reduce_scatter_grad(ch_step *s, const ch_node *n, ch_node *const dou
                                 ch_node *din[])
 {
     int64_t          axis = ((const scatter_attrs *)n->attrs)->axis;
-    all_gather_attrs a = {axis, {.rank = 1, .dim = {n->in[0]->dims.dim[axis]}}};
+    all_gather_attrs a = {.axis = axis,
+                          .total = {.rank = 1, .dim = {n->in[0]->dims.dim[axis]}}};
 
     (void)s;
     din[0] = ch__node(&ch__op_all_gather, &a, 1, dout);
@@ -350,9 +357,10 @@ void ch_all_gather_all(int n, ch_node *const *x, int axis, ch_node **out)
             gather_from(caller, i, n, x, axis, out);
 }
 
-bool ch__all_gather(int n, ch_node *const *in, ch_node **out)
+bool ch__all_gather(int n, ch_node *const *in, double timeout_seconds, ch_node **out)
 {
-    ch_node *y = ch__node(&ch__op_all_gather, &(all_gather_attrs){.axis = 0}, n, in);
+    all_gather_attrs a = {.timeout_seconds = timeout_seconds};
+    ch_node         *y = ch__node(&ch__op_all_gather, &a, n, in);
 
     for (int i = 0; i < n; i++)
         out[i] = y != NULL ? ch__out(y, i) : NULL;

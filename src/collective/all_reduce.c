@@ -16,12 +16,24 @@
 
 typedef struct all_reduce_attrs {
     int64_t op; /* ch_reduce_op: 0 sum, 1 mean, on the wire too */
+    /* Of ch_communication_options, likewise. 0: as the group says. */
+    int64_t implementation;
+    double  timeout_seconds;
 } all_reduce_attrs;
 
 static const ch_attr all_reduce_rows[] = {
     CH_ATTR_INT(all_reduce_attrs, op),
+    CH_ATTR_INT(all_reduce_attrs, implementation),
+    CH_ATTR_FLOAT(all_reduce_attrs, timeout_seconds),
     CH_ATTR_END,
 };
+
+static all_reduce_attrs attrs_of(ch_reduce_op op, const ch_communication_options *how)
+{
+    if (how == NULL)
+        return (all_reduce_attrs){.op = op};
+    return (all_reduce_attrs){op, how->implementation, how->timeout_seconds};
+}
 
 static ch_status check_array(const ch_infer *c, int i)
 {
@@ -49,6 +61,10 @@ static ch_status all_reduce_infer(ch_infer *c)
     if (a->op != CH_SUM && a->op != CH_MEAN)
         return ch__infer_fail(c, "reduction %lld is neither sum (0) nor mean (1)",
                               (long long)a->op);
+    if (a->implementation < CH_CROSS_AUTO || a->implementation > CH_CROSS_RING ||
+        !(a->timeout_seconds >= 0))
+        return ch__infer_fail(c, "implementation %lld with a timeout of %g s is none",
+                              (long long)a->implementation, a->timeout_seconds);
     if (c->n_in < 1 || c->n_in > CH_MAX_OUT)
         return ch__infer_fail(c, "%d inputs, want 1 to %d", c->n_in, CH_MAX_OUT);
     for (int i = 0; i < c->n_in && rc == CH_OK; i++) {
@@ -72,7 +88,12 @@ static ch_status all_reduce_prepare(const ch_node *n, ch_prep *p)
 
     if (s == NULL)
         return ch__fail_memory("all_reduce");
-    s->sum = (ch_addends){a != NULL ? (ch_reduce_op)a->op : CH_SUM, n->n_in, s->array};
+    s->sum = (ch_addends){.n = n->n_in, .array = s->array};
+    if (a != NULL) {
+        s->sum.op = (ch_reduce_op)a->op;
+        s->sum.cross = (ch_cross_device)a->implementation;
+        s->sum.limit_ms = ch__limit_ms(a->timeout_seconds);
+    }
     for (int i = 0; i < n->n_in; i++) {
         s->array[i] = (ch_addend){n[i].dtype, ch__count(&n[i])};
         p->over[i] = i < CH_TOGETHER ? 1u << i : 0;
@@ -102,14 +123,17 @@ static ch_status all_reduce_run(const ch_call *c, ch_piece t)
 /* The sum's derivative with respect to any one replica's value is what all of them ask for. */
 static void all_reduce_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
-    ch_node *d[CH_MAX_OUT], *sum[CH_MAX_OUT] = {NULL};
-    int      wanted = 0;
+    const all_reduce_attrs  *a = n->attrs;
+    ch_communication_options how = {.implementation = (ch_cross_device)a->implementation,
+                                    .timeout_seconds = a->timeout_seconds};
+    ch_node                 *d[CH_MAX_OUT], *sum[CH_MAX_OUT] = {NULL};
+    int                      wanted = 0;
 
     (void)s;
     for (int i = 0; i < n->n_in; i++)
         if (dout[i] != NULL)
             d[wanted++] = dout[i];
-    ch_all_reduce_all((ch_reduce_op)((const all_reduce_attrs *)n->attrs)->op, wanted, d, sum);
+    ch__all_reduce_packs(NULL, (ch_reduce_op)a->op, wanted, d, &how, sum);
     for (int i = n->n_in - 1; i >= 0; i--)
         if (dout[i] != NULL)
             din[i] = sum[--wanted];
@@ -216,41 +240,44 @@ const ch_op ch__op_all_reduce_end = {
 /* ---- for recording ---- */
 
 /* A sparse one stays so: the sum has the rows of all. */
-static ch_node *all_reduce_sparse(ch_reduce_op op, const ch_node *x)
+static ch_node *all_reduce_sparse(ch_reduce_op op, const ch_node *x, double timeout_seconds)
 {
     ch_step *s = ch_node_step(x);
     ch_node *in[2] = {x->head->in[0], x->head->in[1]}, *out[2];
 
-    if (!ch__all_gather(2, in, out))
+    if (!ch__all_gather(2, in, timeout_seconds, out))
         return NULL;
     if (op == CH_MEAN)
         out[1] = ch_div(out[1], ch_step_replica_count(s));
     return ch__sparse_rows(out[0], out[1], x->dims.dim[0]);
 }
 
-ch_node *ch__all_reduce_one(const void *caller, ch_reduce_op op, ch_node *x)
+ch_node *ch__all_reduce_one(const void *caller, ch_reduce_op op, ch_node *x,
+                            const ch_communication_options *how)
 {
-    const void *before;
-    ch_node    *y;
+    all_reduce_attrs a = attrs_of(op, how);
+    const void      *before;
+    ch_node         *y;
 
     if (!ch__is_sparse(x) || (op != CH_SUM && op != CH_MEAN))
-        return ch__node_at(caller, &ch__op_all_reduce, &(all_reduce_attrs){op}, 1, &x);
+        return ch__node_at(caller, &ch__op_all_reduce, &a, 1, &x);
     before = ch__step_begin_at(ch_node_step(x), caller, "all_reduce");
-    y = all_reduce_sparse(op, x);
+    y = all_reduce_sparse(op, x, a.timeout_seconds);
     ch__step_end(ch_node_step(x), before);
     return y;
 }
 
 ch_node *ch_all_reduce(ch_reduce_op op, ch_node *x)
 {
-    return ch__all_reduce_one(__builtin_return_address(0), op, x);
+    return ch__all_reduce_one(__builtin_return_address(0), op, x, NULL);
 }
 
 void ch__all_reduce_dense(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
-                          ch_node **out)
+                          const ch_communication_options *how, ch_node **out)
 {
-    ch_node *y = ch__node_at(caller, &ch__op_all_reduce_begin, &(all_reduce_attrs){op}, n, x);
-    ch_node *begun[CH_TOGETHER];
+    all_reduce_attrs a = attrs_of(op, how);
+    ch_node         *y = ch__node_at(caller, &ch__op_all_reduce_begin, &a, n, x);
+    ch_node         *begun[CH_TOGETHER];
 
     for (int i = 0; y != NULL && i < n; i++)
         begun[i] = ch__out(y, i);

@@ -185,8 +185,8 @@ static ch_status to_first_run(const ch_call *c, ch_piece t)
         memset(c->out[0], 0, (size_t)bytes);
     if (c->env->group != NULL)
         return ch__group_reduce_scatter(c->env->group, c->env->local, c->node->dtype,
-                                        &(ch_join){1, 1, &s->run[!is_first]}, s->run[0], c->in,
-                                        c->out[0]);
+                                        &(ch_join){1, 1, &s->run[!is_first], 0}, s->run[0],
+                                        c->in, c->out[0]);
     if (is_first && bytes > 0)
         memcpy(c->out[0], c->in[0], (size_t)bytes);
     return CH_OK;

@@ -17,8 +17,8 @@ CH_OPS_COLLECTIVE(CH_OP_DECLARE)
 #undef CH_OP_DECLARE
 
 /* The rows of all replicas of n arrays that have as many rows as each other; false: an error
- * sticks. (collective/all_gather.c) */
-bool ch__all_gather(int n, ch_node *const *in, ch_node **out);
+ * sticks. A timeout of 0 is the group's. (collective/all_gather.c) */
+bool ch__all_gather(int n, ch_node *const *in, double timeout_seconds, ch_node **out);
 
 /* What replica 0 has of n arrays; false: an error sticks. (collective/broadcast.c) */
 bool ch__broadcast(int n, ch_node *const *in, ch_node **out);
@@ -26,13 +26,14 @@ bool ch__broadcast(int n, ch_node *const *in, ch_node **out);
 /* Arrays that are reduced together at most: as many as a kernel can say of that they may be written over. */
 enum { CH_TOGETHER = 32 };
 
-/* ch_all_reduce; and of n dense ones together, begun where the last of them is. (collective/all_reduce.c) */
-ch_node *ch__all_reduce_one(const void *caller, ch_reduce_op op, ch_node *x);
+/* ch_all_reduce; and of n dense ones together, begun where the last of them is. `how` is over what the group has;
+ * NULL: nothing is said. (collective/all_reduce.c) */
+ch_node *ch__all_reduce_one(const void *caller, ch_reduce_op op, ch_node *x,
+                            const ch_communication_options *how);
 void     ch__all_reduce_dense(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
-                              ch_node **out);
-/* ch_all_reduce of n nodes: the dense ones in packs. `bytes_per_pack` as in ch_communication_options.
- * (collective/packs.c) */
+                              const ch_communication_options *how, ch_node **out);
+/* ch_all_reduce of n nodes: the dense ones in packs. (collective/packs.c) */
 void ch__all_reduce_packs(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
-                          int64_t bytes_per_pack, ch_node **out);
+                          const ch_communication_options *how, ch_node **out);
 
 #endif

@@ -192,12 +192,19 @@ ch_status ch__shared_settle(ch_group *g, int me)
 {
     ch_member        *m = &g->member[me];
     const ch_addends *s = m->open;
-    ch_status         rc = s != NULL ? ch__group_wait(g, me, what) : CH_OK;
+    int64_t           limit_ms = m->limit_ms; /* of the one that comes after */
+    ch_status         rc;
 
-    if (s == NULL || rc != CH_OK)
+    if (s == NULL)
+        return CH_OK;
+    m->limit_ms = s->limit_ms;
+    rc = ch__group_wait(g, me, what);
+    m->limit_ms = limit_ms;
+    if (rc != CH_OK)
         return rc;
     m->open = NULL;
     m->is_closing = !is_small(s);
+    m->closing_ms = s->limit_ms;
     if (is_small(s))
         add_slots(g, s, m->open_slot, m->brought[m->open_bring].out);
     else
@@ -315,6 +322,57 @@ static ch_status ring(ch_group *g, int me, const ch_addends *s, const void *cons
         rc = ch__group_meet(g, me, what);
     }
     return rc;
+}
+
+/* ---- by one thread ---- */
+
+static void add_halves(ch_dtype t, int64_t count, int n, const void *const *src, void *dst,
+                       void *other, int divisor)
+{
+    int         middle = (n + 1) / 2;
+    const void *half[] = {dst, other};
+
+    ch__accumulate(t, count, n - middle, src + middle, other, 1);
+    ch__accumulate(t, count, middle, src, dst, 1);
+    ch__accumulate(t, count, 2, half, dst, divisor);
+}
+
+static void add_round(ch_dtype t, int64_t count, int n, const void *const *src, void *dst,
+                      int divisor)
+{
+    ch_addend  array = {t, count};
+    ch_addends s = {.n = 1, .array = &array};
+    size_t     bytes = ch_dtype_bytes(t);
+    int64_t    lines = lines_of(&array);
+
+    for (int c = 0; c < n; c++) {
+        piece p = piece_of(&s, 0, lines * c / n, lines * (c + 1) / n);
+        char *to = (char *)dst + (size_t)p.from * bytes;
+
+        for (int k = 1; k < n; k++) {
+            const void *two[] = {k == 1 ? (const char *)src[c] + (size_t)p.from * bytes : to,
+                                 (const char *)src[(c + k) % n] + (size_t)p.from * bytes};
+
+            ch__accumulate(t, p.to - p.from, 2, two, to, k == n - 1 ? divisor : 1);
+        }
+    }
+}
+
+/* Without memory for a half, one after another will do: it is as right. */
+void ch__add_up_as(ch_cross_device cross, ch_dtype t, int64_t count, int n,
+                   const void *const *src, void *dst, int divisor)
+{
+    void *half = cross == CH_CROSS_HIERARCHICAL && n > 2 && count > 0
+                     ? ch__malloc((size_t)count * ch_dtype_bytes(t))
+                     : NULL;
+
+    if (half != NULL)
+        add_halves(t, count, n, src, dst, half, divisor);
+    else if (cross == CH_CROSS_RING && n > 2)
+        add_round(t, count, n, src, dst, divisor);
+    else
+        ch__accumulate(t, count, n, src, dst, divisor);
+    ch__free(half);
 }
 
 ch_cross_fn ch__cross_of(ch_cross_device how)

@@ -33,6 +33,11 @@ static ch_status make_room(ch_group *g)
                                                  : ch__fail_memory("a group of replicas");
 }
 
+int64_t ch__limit_ms(double timeout_seconds)
+{
+    return (int64_t)ceil(fmin(timeout_seconds, 1e9) * 1000);
+}
+
 ch_status ch__group_new(const ch_group_options *opt, ch_group **out)
 {
     ch_group *g;
@@ -46,7 +51,7 @@ ch_status ch__group_new(const ch_group_options *opt, ch_group **out)
         return ch__fail_memory("a group of replicas");
     g->n = opt->n;
     g->spin = opt->spin ? SPIN_ROUNDS : 0;
-    g->limit_ms = (int64_t)ceil(fmin(opt->timeout_seconds, 1e9) * 1000);
+    g->limit_ms = ch__limit_ms(opt->timeout_seconds);
     g->cross = ch__cross_of(opt->cross);
     rc = make_room(g);
     if (rc != CH_OK) {
@@ -128,18 +133,21 @@ static ch_status overdue(const ch_group *g, int me, int64_t k, int64_t limit_ms)
     char missing[640];
 
     list_missing(g, k, true, missing, sizeof(missing));
-    return ch__fail(CH_DEADLINE_EXCEEDED,
-                    "%s, meeting %lld of this run: replica %d waited %lld ms for %s; "
-                    "%s sets the limit",
-                    atomic_load(&g->member[me].what), (long long)k, me, (long long)limit_ms,
-                    missing,
-                    g->limit_ms > 0 ? "timeout_seconds of the strategy's communication options"
-                                    : "COHORT_WAIT_LIMIT_MS");
+    return ch__fail(
+        CH_DEADLINE_EXCEEDED,
+        "%s, meeting %lld of this run: replica %d waited %lld ms for %s; "
+        "%s sets the limit",
+        atomic_load(&g->member[me].what), (long long)k, me, (long long)limit_ms, missing,
+        g->member[me].limit_ms > 0 ? "timeout_seconds of the call's communication options"
+        : g->limit_ms > 0          ? "timeout_seconds of the strategy's communication options"
+                                   : "COHORT_WAIT_LIMIT_MS");
 }
 
 static ch_status park(ch_group *g, int me, int64_t k, const char *what)
 {
-    int64_t   limit_ms = g->limit_ms > 0 ? g->limit_ms : ch__config()->wait_limit_ms;
+    int64_t   limit_ms = g->member[me].limit_ms > 0 ? g->member[me].limit_ms
+                         : g->limit_ms > 0          ? g->limit_ms
+                                                    : ch__config()->wait_limit_ms;
     int64_t   begin = ch__now_ns();
     char      whom[512];
     ch_status rc = CH_OK;
@@ -233,21 +241,40 @@ ch_status ch__group_all_reduce(ch_group *g, int me, const ch_addends *s, const v
     return rc == CH_OK ? ch__group_all_reduce_end(g, me) : rc;
 }
 
-/* Other ways than the shared one are through with it at once. */
+/* Other ways than the shared one are through with it at once, and with what was begun before. */
 ch_status ch__group_all_reduce_begin(ch_group *g, int me, const ch_addends *s,
                                      const void *const *in, void *const *out)
 {
-    if (g->n > 1)
-        return g->cross(g, me, s, in, out);
-    copy_all(s, in, out);
-    return CH_OK;
+    ch_cross_fn cross = s->cross != CH_CROSS_AUTO ? ch__cross_of(s->cross) : g->cross;
+    ch_status   rc = CH_OK;
+
+    if (g->n == 1) {
+        copy_all(s, in, out);
+        return CH_OK;
+    }
+    if (cross == ch__shared_begin)
+        return ch__shared_begin(g, me, s, in, out);
+    rc = ch__group_all_reduce_end(g, me);
+    if (rc != CH_OK)
+        return rc;
+    g->member[me].bring = 0;
+    g->member[me].limit_ms = s->limit_ms;
+    rc = cross(g, me, s, in, out);
+    g->member[me].limit_ms = 0;
+    return rc;
 }
 
 ch_status ch__group_all_reduce_end(ch_group *g, int me)
 {
-    ch_status rc = ch__shared_settle(g, me);
+    ch_member *m = &g->member[me];
+    ch_status  rc = ch__shared_settle(g, me);
 
-    return rc == CH_OK && g->member[me].is_closing ? ch__group_meet(g, me, "all_reduce") : rc;
+    if (rc != CH_OK || !m->is_closing)
+        return rc;
+    m->limit_ms = m->closing_ms;
+    rc = ch__group_meet(g, me, "all_reduce");
+    m->limit_ms = 0;
+    return rc;
 }
 
 /* Where the i-th array's run of a member begins in the joined one, or, past the last, its length. */
@@ -279,13 +306,15 @@ ch_status ch__group_all_gather(ch_group *g, int me, const ch_join *j, const void
 {
     ch_status rc = bring(g, me, in, j->run);
 
+    g->member[me].limit_ms = j->limit_ms;
     if (rc == CH_OK)
         rc = ch__group_meet(g, me, "all_gather");
-    if (rc != CH_OK)
-        return rc;
-    for (int i = 0; i < j->n; i++)
+    for (int i = 0; i < j->n && rc == CH_OK; i++)
         gather_one(g, i, j->outer, out[i]);
-    return ch__group_meet(g, me, "all_gather");
+    if (rc == CH_OK)
+        rc = ch__group_meet(g, me, "all_gather");
+    g->member[me].limit_ms = 0;
+    return rc;
 }
 
 ch_status ch__group_reduce_scatter(ch_group *g, int me, ch_dtype dtype, const ch_join *j,
@@ -389,6 +418,7 @@ static void reset(void *group)
         m->slot = m->bring = 0;
         m->open = NULL;
         m->is_closing = false;
+        m->limit_ms = 0;
     }
 }
 

@@ -26,6 +26,13 @@ typedef struct ch_group_options {
     double          timeout_seconds; /* 0: COHORT_WAIT_LIMIT_MS */
 } ch_group_options;
 
+/* A wait limit in ms, rounded up; 0: none is said. */
+int64_t ch__limit_ms(double timeout_seconds);
+
+/* Adds n arrays up on one thread, in the order in which members of a group of n would in this way: the same bits. */
+void ch__add_up_as(ch_cross_device cross, ch_dtype t, int64_t count, int n,
+                   const void *const *src, void *dst, int divisor);
+
 ch_status ch__group_new(const ch_group_options *opt, ch_group **out);
 void      ch__group_free(ch_group *g);
 
@@ -42,6 +49,8 @@ typedef struct ch_addends {
     ch_reduce_op     op;
     int              n;
     const ch_addend *array;
+    ch_cross_device  cross;    /* CH_CROSS_AUTO: the group's */
+    int64_t          limit_ms; /* 0: the group's */
 } ch_addends;
 
 /* Every member's out[i] becomes the combination of all members' in[i]; in[i] may be out[i]. */
@@ -59,6 +68,7 @@ typedef struct ch_join {
     int            n;
     int64_t        outer;
     const int64_t *run;
+    int64_t        limit_ms; /* 0: the group's */
 } ch_join;
 
 /* Run k of every member's out[i] becomes run k of all members' in[i], one after another. A member's

@@ -28,7 +28,9 @@ typedef struct ch_member {
     /* Nobody else's business: a sum that it has begun and not ended. */
     const ch_addends *open; /* it came for this one, and has not done its share; NULL: it has */
     int               open_slot, open_bring;
-    bool is_closing; /* it has done its share, and may not use the sum until all have */
+    bool    is_closing; /* it has done its share, and may not use the sum until all have */
+    int64_t closing_ms; /* that sum's limit */
+    int64_t limit_ms;   /* of what it waits for now; 0: the group's */
 } ch_member;
 
 /* How members add up: one of the implementations of ch_cross_device. There are two members or more. */

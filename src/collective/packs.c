@@ -30,11 +30,12 @@ typedef struct pack {
     int      place[CH_TOGETHER];
 } pack;
 
-static void reduce_pack(const void *caller, ch_reduce_op op, pack *p, ch_node **out)
+static void reduce_pack(const void *caller, ch_reduce_op op, pack *p,
+                        const ch_communication_options *how, ch_node **out)
 {
     ch_node *sum[CH_TOGETHER];
 
-    ch__all_reduce_dense(caller, op, p->n, p->in, sum);
+    ch__all_reduce_dense(caller, op, p->n, p->in, how, sum);
     for (int i = 0; i < p->n; i++)
         out[p->place[i]] = sum[i];
     p->n = 0;
@@ -44,35 +45,35 @@ static void reduce_pack(const void *caller, ch_reduce_op op, pack *p, ch_node **
 /* From the last to the first, as gradients are made. A pack is full when it has more than
  * `bytes_per_pack`. */
 static void reduce_dense(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
-                         int64_t bytes_per_pack, ch_node **out)
+                         const ch_communication_options *how, ch_node **out)
 {
-    int64_t full = bytes_per_pack > 0 ? bytes_per_pack : enough;
+    int64_t full = how != NULL && how->bytes_per_pack > 0 ? how->bytes_per_pack : enough;
     pack    p = {0};
 
     for (int i = n - 1; i >= 0; i--) {
         if (x[i] == NULL || ch__is_sparse(x[i]))
             continue;
         if (p.n == CH_TOGETHER || p.bytes > full)
-            reduce_pack(caller, op, &p, out);
+            reduce_pack(caller, op, &p, how, out);
         p.in[p.n] = x[i];
         p.place[p.n++] = i;
         p.bytes += bytes_of(x[i]);
     }
     if (p.n > 0)
-        reduce_pack(caller, op, &p, out);
+        reduce_pack(caller, op, &p, how, out);
 }
 
 void ch__all_reduce_packs(const void *caller, ch_reduce_op op, int n, ch_node *const *x,
-                          int64_t bytes_per_pack, ch_node **out)
+                          const ch_communication_options *how, ch_node **out)
 {
     for (int i = 0; i < n; i++)
-        out[i] =
-            x[i] == NULL || ch__is_sparse(x[i]) ? ch__all_reduce_one(caller, op, x[i]) : NULL;
-    reduce_dense(caller, op, n, x, bytes_per_pack, out);
+        out[i] = x[i] == NULL || ch__is_sparse(x[i]) ? ch__all_reduce_one(caller, op, x[i], how)
+                                                     : NULL;
+    reduce_dense(caller, op, n, x, how, out);
 }
 
 void ch_all_reduce_all(ch_reduce_op op, int n, ch_node *const *x, ch_node **out)
 {
     if (n > 0 && x != NULL && out != NULL)
-        ch__all_reduce_packs(__builtin_return_address(0), op, n, x, 0, out);
+        ch__all_reduce_packs(__builtin_return_address(0), op, n, x, NULL, out);
 }

@@ -135,7 +135,7 @@ static bool gather_rows(change *c)
                                 "%s of %s: rows of several replicas cannot be added up or "
                                 "averaged for it; want CH_AGGREGATE_NONE or _FIRST",
                                 c->name, c->v->name));
-    if (!ch__all_gather(2, in, out))
+    if (!ch__all_gather(2, in, 0, out))
         return false;
     c->ids = out[0];
     c->x = out[1];

@@ -81,8 +81,9 @@ static bool is_its_mean(ch_reduce_op op, const ch_value *v)
     return op == CH_MEAN && v->kind == CH_MIRRORED && ch_dtype_is_float(v->tensor[0]->dtype);
 }
 
-static ch_status reduce_to(ch_strategy *st, const char *call, ch_reduce_op op,
-                           const ch_value *v, const ch_destination *to, ch_value **out)
+static ch_status reduce_to(ch_strategy *st, const char *call, ch_cross_device cross,
+                           ch_reduce_op op, const ch_value *v, const ch_destination *to,
+                           ch_value **out)
 {
     places     p;
     ch_tensor *sum = NULL;
@@ -93,8 +94,8 @@ static ch_status reduce_to(ch_strategy *st, const char *call, ch_reduce_op op,
     rc = find_places(call, to, &p);
     if (rc != CH_OK)
         return rc;
-    rc = ch__reduce_value(
-        st, call, op, v, 0, NULL,
+    rc = ch__reduce_value_as(
+        cross, st, call, op, v,
         st->parts.is_bare || is_its_mean(op, v) ? ch_tensor_device(v->tensor[0]) : p.device[0],
         &sum);
     if (rc == CH_OK && is_its_mean(op, v))
@@ -111,33 +112,54 @@ static ch_status reduce_to(ch_strategy *st, const char *call, ch_reduce_op op,
 ch_status ch_strategy_reduce_to(ch_strategy *st, ch_reduce_op op, const ch_value *v,
                                 const ch_destination *to, ch_value **out)
 {
-    ch_status rc = ch__strategy_cross(&st, "reduce to", "ch_merge_reduce");
+    return ch_strategy_reduce_to_with(st, op, v, to, NULL, out);
+}
+
+ch_status ch_strategy_reduce_to_with(ch_strategy *st, ch_reduce_op op, const ch_value *v,
+                                     const ch_destination           *to,
+                                     const ch_communication_options *opt, ch_value **out)
+{
+    const char              *call = "reduce to";
+    ch_communication_options how;
+    ch_status                rc = ch__strategy_cross(&st, call, "ch_merge_reduce");
 
     if (rc == CH_OK)
-        rc = ch__want_given("reduce to", "out", out, NULL, NULL);
-    return rc == CH_OK ? reduce_to(st, "reduce to", op, v, to, out) : rc;
+        rc = ch__want_given(call, "out", out, NULL, NULL);
+    if (rc == CH_OK)
+        rc = ch__communication_of(st, call, opt, &how);
+    return rc == CH_OK ? reduce_to(st, call, how.implementation, op, v, to, out) : rc;
 }
 
 ch_status ch_strategy_batch_reduce_to(ch_strategy *st, ch_reduce_op op, int n,
                                       const ch_value *const *v, const ch_destination *to,
                                       ch_value **out)
 {
-    const char *call = "batch reduce to";
-    ch_value  **all;
-    ch_status   rc = ch__strategy_cross(&st, call, "ch_merge_reduce");
+    return ch_strategy_batch_reduce_to_with(st, op, n, v, to, NULL, out);
+}
+
+ch_status ch_strategy_batch_reduce_to_with(ch_strategy *st, ch_reduce_op op, int n,
+                                           const ch_value *const *v, const ch_destination *to,
+                                           const ch_communication_options *opt, ch_value **out)
+{
+    const char              *call = "batch reduce to";
+    ch_communication_options how;
+    ch_value               **all;
+    ch_status                rc = ch__strategy_cross(&st, call, "ch_merge_reduce");
 
     if (rc == CH_OK && (n < 0 || (n > 0 && (v == NULL || to == NULL || out == NULL))))
         rc = ch__fail(CH_INVALID_ARGUMENT, "%s: %d values%s", call, n,
                       n < 0 ? "; want none or more"
                             : ", and one of the lists of values, destinations and results is "
                               "NULL");
+    if (rc == CH_OK)
+        rc = ch__communication_of(st, call, opt, &how);
     if (rc != CH_OK)
         return rc;
     all = ch__calloc((size_t)n + 1, sizeof(ch_value *));
     if (all == NULL)
         return ch__fail_memory(call);
     for (int i = 0; i < n && rc == CH_OK; i++) {
-        rc = reduce_to(st, call, op, v[i], &to[i], &all[i]);
+        rc = reduce_to(st, call, how.implementation, op, v[i], &to[i], &all[i]);
         if (rc != CH_OK)
             rc = ch__fail_at(rc, "value %d of %d", i, n);
     }

@@ -69,13 +69,14 @@ static ch_status check_op(const ch_strategy *st, const char *call, ch_reduce_op 
 /* ---- how ---- */
 
 typedef struct reduction {
-    const char  *call; /* for messages */
-    ch_reduce_op op;
-    ch_device   *device;
-    ch_dtype     work, to; /* added in, and of the result */
-    int          n;
-    bool         is_along; /* any of: */
-    bool         is_folded[CH_MAX_RANK];
+    const char     *call; /* for messages */
+    ch_reduce_op    op;
+    ch_device      *device;
+    ch_dtype        work, to; /* added in, and of the result */
+    int             n;
+    ch_cross_device cross;    /* whose order of adding it is */
+    bool            is_along; /* any of: */
+    bool            is_folded[CH_MAX_RANK];
 } reduction;
 
 static ch_dtype result_dtype(ch_reduce_op op, ch_dtype t)
@@ -297,19 +298,20 @@ static ch_status add_up(const reduction *r, ch_tensor *const *component, ch_tens
     if (rc == CH_OK)
         rc = ch_tensor_new_on(r->device, r->work, kept_shape(r, component[0]->shape), &sum);
     if (rc == CH_OK)
-        ch__accumulate(r->work, ch_tensor_count(sum), p.n, p.data, sum->data,
-                       at_once ? p.n : 1);
+        ch__add_up_as(r->cross, r->work, ch_tensor_count(sum), p.n, p.data, sum->data,
+                      at_once ? p.n : 1);
     drop_parts(&p);
     if (rc == CH_OK && r->op == CH_MEAN && !at_once)
         rc = divide(r->device, sum, count_of(r, component), &sum);
     return rc == CH_OK ? as_dtype(r->device, sum, r->to, out) : rc;
 }
 
-ch_status ch__reduce_value(ch_strategy *st, const char *call, ch_reduce_op op,
-                           const ch_value *v, int n, const int *axis, ch_device *device,
-                           ch_tensor **out)
+static ch_status reduce_in(ch_cross_device cross, ch_strategy *st, const char *call,
+                           ch_reduce_op op, const ch_value *v, int n, const int *axis,
+                           ch_device *device, ch_tensor **out)
 {
-    reduction         r = {.call = call, .op = op, .device = device, .n = ch_value_count(v)};
+    reduction r = {
+        .call = call, .op = op, .device = device, .n = ch_value_count(v), .cross = cross};
     ch_tensor *const *component = v->tensor;
     ch_status         rc = ch__want_components(st, call, "reduced", v);
 
@@ -330,6 +332,20 @@ ch_status ch__reduce_value(ch_strategy *st, const char *call, ch_reduce_op op,
     if (r.n == 1 && !r.is_along && r.to == component[0]->dtype)
         return ch_tensor_to(component[0], device, out);
     return add_up(&r, component, out);
+}
+
+ch_status ch__reduce_value(ch_strategy *st, const char *call, ch_reduce_op op,
+                           const ch_value *v, int n, const int *axis, ch_device *device,
+                           ch_tensor **out)
+{
+    return reduce_in(CH_CROSS_AUTO, st, call, op, v, n, axis, device, out);
+}
+
+ch_status ch__reduce_value_as(ch_cross_device cross, ch_strategy *st, const char *call,
+                              ch_reduce_op op, const ch_value *v, ch_device *device,
+                              ch_tensor **out)
+{
+    return reduce_in(cross, st, call, op, v, 0, NULL, device, out);
 }
 
 /* ---- for programs ---- */

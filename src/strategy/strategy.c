@@ -15,20 +15,6 @@
 static const ch_strategy_traits usual_traits = {
     .should_init = true, .should_checkpoint = true, .should_save_summary = true};
 
-static ch_status check_communication(const char *name, const ch_communication_options *c)
-{
-    if (c->bytes_per_pack < 0)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: bytes_per_pack is %lld, want 0 or more", name,
-                        (long long)c->bytes_per_pack);
-    if (!(c->timeout_seconds >= 0))
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: timeout_seconds is %g, want 0 or more", name,
-                        c->timeout_seconds);
-    if ((unsigned)c->implementation > CH_CROSS_RING)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: implementation %d of ch_cross_device is none",
-                        name, (int)c->implementation);
-    return CH_OK;
-}
-
 static ch_status check_parts(const char *name, const ch_strategy_parts *parts)
 {
     if (parts->n_replicas < 1)
@@ -48,7 +34,7 @@ static ch_status check_parts(const char *name, const ch_strategy_parts *parts)
             return ch__fail(CH_INVALID_ARGUMENT,
                             "strategy %s: parameter device %d of %d is NULL", name, i,
                             parts->n_parameter);
-    return check_communication(name, &parts->communication);
+    return ch__communication_check(name, &parts->communication);
 }
 
 /* The devices of its replicas, as they are now. */
@@ -181,22 +167,6 @@ ch_status ch_reduce_op_parse(const char *text, ch_reduce_op *out)
                         "reduction \"%.40s\": want \"sum\" or \"mean\", in any case", text);
     *out = strcasecmp(text, "sum") == 0 ? CH_SUM : CH_MEAN;
     return CH_OK;
-}
-
-ch_communication_options ch_communication_merge(const ch_communication_options *base,
-                                                const ch_communication_options *over)
-{
-    ch_communication_options c = base != NULL ? *base : (ch_communication_options){0};
-
-    if (over == NULL)
-        return c;
-    if (over->implementation != CH_CROSS_AUTO)
-        c.implementation = over->implementation;
-    if (over->bytes_per_pack != 0)
-        c.bytes_per_pack = over->bytes_per_pack;
-    if (over->timeout_seconds != 0)
-        c.timeout_seconds = over->timeout_seconds;
-    return c;
 }
 
 ch_strategy_traits ch_strategy_traits_of(ch_strategy *st)

@@ -74,6 +74,13 @@ ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *s
 /* The devices of its replicas, as they are now; INVALID_ARGUMENT if they cannot be that. */
 ch_status ch__strategy_devices(const ch_strategy *st, ch_device *const **out);
 
+/* INVALID_ARGUMENT for options that make no sense. (communication.c) */
+ch_status ch__communication_check(const char *name, const ch_communication_options *c);
+/* The strategy's options, and over them a call's (NULL: none), which are checked. */
+ch_status ch__communication_of(const ch_strategy *st, const char *call,
+                               const ch_communication_options *over,
+                               ch_communication_options       *out);
+
 /* True if v may be used in s; the error sticks to s if not. (assign.c) */
 bool ch__var_belongs(ch_step *s, const ch_var *v, const void *caller);
 /* Whether v has one value outside replicas, and may be changed by something there. (assign.c) */

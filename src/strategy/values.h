@@ -17,6 +17,10 @@ int ch__component_on(const ch_value *v, const ch_device *device);
 ch_status ch__reduce_value(ch_strategy *st, const char *call, ch_reduce_op op,
                            const ch_value *v, int n, const int *axis, ch_device *device,
                            ch_tensor **out);
+/* Without axes, in the order of a way of adding. */
+ch_status ch__reduce_value_as(ch_cross_device cross, ch_strategy *st, const char *call,
+                              ch_reduce_op op, const ch_value *v, ch_device *device,
+                              ch_tensor **out);
 
 /* Makes a tensor of each leaf. */
 typedef ch_status (*ch_leaf_fn)(void *arg, const ch_value *v, ch_tensor **out);

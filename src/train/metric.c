@@ -132,7 +132,7 @@ static void keep(ch_metric *m, ch_step *s, ch_node *rows)
              "metric %s: there is room for %lld guesses, and more have come; make it with a "
              "larger capacity, or reset it earlier",
              m->name, (long long)m->n);
-    if (!ch__all_gather(1, &rows, &all))
+    if (!ch__all_gather(1, &rows, 0, &all))
         return;
     ids = ch_add(ch_range_like(all, 0, CH_I64), filled);
     filled = ch_var_assign_add(s, m->var[1], ch_cast(ch_rows(all), CH_I64));

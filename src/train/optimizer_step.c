@@ -363,16 +363,19 @@ static ch_status check_gradients(const ch_optimizer *o, int n, ch_var *const *va
     return CH_OK;
 }
 
-static int64_t bytes_per_pack(const ch_step *s)
+/* How gradients go together; all else is the group's. */
+static ch_communication_options packing(const ch_step *s)
 {
-    return ((const ch_strategy *)s->owner)->parts.communication.bytes_per_pack;
+    return (ch_communication_options){
+        .bytes_per_pack = ((const ch_strategy *)s->owner)->parts.communication.bytes_per_pack};
 }
 
 /* Gradients are the loss scale times what they should be. */
 static void apply_all(recording *r, ch_var *const *var, ch_node *const *d)
 {
-    const int n = r->n;
-    ch_status rc = check_gradients(r->o, n, var, d);
+    const int                      n = r->n;
+    const ch_communication_options how = packing(r->s);
+    ch_status                      rc = check_gradients(r->o, n, var, d);
 
     if (rc == CH_OK)
         rc = ch__opt_build(r->o, r->s->owner, n, var);
@@ -384,7 +387,7 @@ static void apply_all(recording *r, ch_var *const *var, ch_node *const *d)
         r->iterations = read_own(r, CH_OPT_ITERATIONS);
         r->divisor = loss_scale_of(r);
         r->list = ch__opt_list(r->o, n, var);
-        ch__all_reduce_packs(NULL, CH_SUM, n, d, bytes_per_pack(r->s), r->value);
+        ch__all_reduce_packs(NULL, CH_SUM, n, d, &how, r->value);
         for (int i = 0; i < n; i++) {
             r->g[i].var = var[i];
             take_gradient(r, &r->g[i], r->value[i]);

@@ -334,7 +334,9 @@ static void pack_four(ch_step *s, void *arg)
     for (int i = 0; i < 4; i++)
         x[i] = ch_add(ch_fill(s, CH_F32, ch_shape_of(size[i]), i),
                       ch_cast(ch_step_replica_id(s), CH_F32));
-    ch__all_reduce_packs(NULL, CH_SUM, 4, x, *(const int64_t *)arg, sum);
+    ch_all_reduce_all_with(CH_SUM, 4, x,
+                           &(ch_communication_options){.bytes_per_pack = *(const int64_t *)arg},
+                           sum);
     for (int i = 0; i < 4; i++)
         ch_step_out(s, NULL, sum[i]);
 }

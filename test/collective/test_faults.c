@@ -205,6 +205,66 @@ static void a_sparse_sum_waits_no_longer(void **state)
     (void)state;
 }
 
+/* What a call says of how long it waits. */
+typedef struct waiting {
+    ch_var                  *table;
+    int                      kind; /* of reduction: one, several, sparse */
+    ch_communication_options how;
+} waiting;
+
+static void wait_for_late(ch_step *s, void *arg)
+{
+    const waiting *w = arg;
+    ch_node       *x = node(s, 0, ch_step_in(s, 0)), *both[2] = {x, x}, *sum[2] = {NULL};
+    ch_node       *rows = ch_gather(ch_var_read(s, w->table), ch_cast(x, CH_I32), 0);
+
+    if (w->kind == 0)
+        sum[0] = ch_all_reduce_with(CH_SUM, x, &w->how);
+    else if (w->kind == 1)
+        ch_all_reduce_all_with(CH_SUM, 2, both, &w->how, sum);
+    else
+        sum[0] = ch_all_reduce_with(
+            CH_SUM, ch_gradient(ch_sum_all(rows), ch_var_read(s, w->table)), &w->how);
+    ch_step_out(s, NULL, sum[0]);
+}
+
+/* 4.7.3 4.7.5 */
+static void a_call_waits_as_long_as_it_says(void **state)
+{
+    for (int i = 0; i < 12; i++) {
+        const double short_s = 0.02, long_s = 30;
+        bool         calls = i / 3 % 2 == 0; /* the call's is short, and the strategy's long */
+        ch_strategy *st =
+            t_replicas_with(2, (ch_communication_options){
+                                   .timeout_seconds = calls ? long_s : short_s,
+                                   .implementation = i < 6 ? CH_CROSS_SHARED : CH_CROSS_RING});
+        waiting      w = {t_var(st, "table", t_f32(ch_shape_of(5, 2), NULL)),
+                          i % 3,
+                          {.timeout_seconds = calls ? short_s : long_s}};
+        ch_function *f = t_function(wait_for_late, &w);
+        ch_tensor   *x = t_f32(ch_shape_of(4), (float[]){1, 1, 2, 3});
+        ch_tuple    *in = t_tuple(1, &x);
+        ch_status    rc;
+
+        plan.at = 0;
+        plan.replica = 0;
+        plan.late_ms = 120;
+        rc = ch_strategy_run(st, f, in, NULL);
+        if (calls)
+            t_refused(rc, CH_DEADLINE_EXCEEDED, "waited 20 ms",
+                      "timeout_seconds of the call's communication options");
+        else
+            t_ok(rc);
+        plan.at = -1;
+        t_ok(ch_strategy_run(st, f, in, NULL));
+        ch_tuple_unref(in);
+        ch_function_unref(f);
+        ch_var_unref(w.table);
+        ch_strategy_unref(st);
+    }
+    (void)state;
+}
+
 /* Runs are begun with a new function each, so that all is made anew. */
 static ch_status run_anew(const fixture *x)
 {
@@ -248,6 +308,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_step_that_fails_anywhere_leaves_all_as_it_was),
         cmocka_unit_test(a_replica_that_does_not_come_is_named_with_where_it_was),
         cmocka_unit_test(a_sparse_sum_waits_no_longer),
+        cmocka_unit_test(a_call_waits_as_long_as_it_says),
         cmocka_unit_test(any_allocation_may_fail),
     };
 

@@ -135,7 +135,7 @@ static ch_status do_act(member *m, int at)
 {
     const act *a = &m->l->act[at];
     ch_group  *g = m->l->group;
-    ch_join    j = {1, 1, m->run[at]};
+    ch_join    j = {.n = 1, .outer = 1, .run = m->run[at]};
     ch_status  rc;
 
     switch (a->kind) {
@@ -202,7 +202,7 @@ static member *new_member(list *l, int me)
         m->in[i][0] = m->out[i][0] = m->data[i];
         m->run[i][0] = n * (int64_t)sizeof(float);
         m->array[i] = (ch_addend){CH_F32, n};
-        m->sum[i] = (ch_addends){CH_SUM, 1, &m->array[i]};
+        m->sum[i] = (ch_addends){.op = CH_SUM, .n = 1, .array = &m->array[i]};
     }
     return m;
 }
@@ -291,7 +291,9 @@ static void chain(ch_step *s, void *arg)
     for (int i = LAYERS - 2; i >= 0; i--)
         x[i] = ch_matmul(x[i + 1], false,
                          ch_fill(s, CH_F32, ch_shape_of(WIDTH, WIDTH), 1.0 / WIDTH), false);
-    ch__all_reduce_packs(NULL, CH_SUM, LAYERS, x, *(const int64_t *)arg, sum);
+    ch_all_reduce_all_with(CH_SUM, LAYERS, x,
+                           &(ch_communication_options){.bytes_per_pack = *(const int64_t *)arg},
+                           sum);
     for (int i = 0; i < LAYERS; i++)
         ch_step_out(s, NULL, sum[i]);
 }

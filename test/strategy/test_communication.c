@@ -57,7 +57,8 @@ static void pack_them(ch_step *s, void *arg)
     for (int i = 0; i < ARRAYS; i++)
         x[i] =
             ch_broadcast_to(ch_cast(ch_step_replica_id(s), CH_F32), ch_shape_of(bytes[i] / 4));
-    ch__all_reduce_packs(NULL, CH_SUM, ARRAYS, x, p->limit, out);
+    ch_all_reduce_all_with(CH_SUM, ARRAYS, x,
+                           &(ch_communication_options){.bytes_per_pack = p->limit}, out);
     for (int i = ARRAYS - 1; i >= 0; i--) {
         assert_non_null(out[i]);
         for (p->pack[i] = 0; p->pack[i] < n && head[p->pack[i]] != out[i]->head;)
@@ -92,6 +93,158 @@ static void a_pack_is_full_when_it_has_more_than_that(void **state) /* 4.7.4 4.7
         ch_tuple_unref(out);
         ch_function_unref(f);
     }
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* ---- of a call ---- */
+
+enum { N = 4, SIZE = 1001, WAYS = CH_CROSS_RING + 1 };
+
+/* Each way, and between them the strategy's own, begun and ended. */
+static void reduce_each_way(ch_step *s, void *arg)
+{
+    ch_node *x[2] = {ch_step_in(s, 0), ch_step_in(s, 0)}, *sum[2];
+
+    (void)arg;
+    for (int w = CH_CROSS_AUTO; w < WAYS; w++) {
+        const ch_communication_options how = {.implementation = (ch_cross_device)w};
+
+        ch_step_out(s, NULL, ch_all_reduce_with(CH_SUM, x[0], &how));
+        ch_all_reduce_all_with(CH_SUM, 2, x, &how, sum);
+        ch_step_out(s, NULL, sum[1]);
+        ch_all_reduce_all(CH_SUM, 2, x, sum);
+        ch_step_out(s, NULL, sum[0]);
+    }
+}
+
+static void reduce_the_usual_way(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, NULL, ch_all_reduce(CH_SUM, ch_step_in(s, 0)));
+}
+
+static ch_strategy *four(ch_communication_options how)
+{
+    static const char *const gpu[] = {"GPU:0", "GPU:1", "GPU:2", "GPU:3"};
+    ch_strategy             *st = NULL;
+
+    t_ok(ch_strategy_mirrored(
+        &(ch_mirrored_options){.n_devices = N, .device = gpu, .communication = how}, &st));
+    return st;
+}
+
+static ch_value *noise_of_four(void)
+{
+    ch_tensor *t[N];
+    ch_value  *v = NULL;
+
+    for (int i = 0; i < N; i++)
+        t[i] = t_noise(ch_shape_of(SIZE), (unsigned)i + 1);
+    t_ok(ch_value_new(CH_PER_REPLICA, N, t, &v));
+    for (int i = 0; i < N; i++)
+        ch_tensor_unref(t[i]);
+    return v;
+}
+
+static void sum_on_host(ch_strategy *st, const ch_value *v, const ch_communication_options *how,
+                        const float *want)
+{
+    const ch_destination to = {.device = "GPU:0"};
+    ch_value            *sum = NULL;
+
+    t_ok(ch_strategy_reduce_to_with(st, CH_SUM, v, &to, how, &sum));
+    assert_memory_equal(ch_tensor_data(ch_value_at(sum, 0)), want, SIZE * sizeof(float));
+    ch_value_unref(sum);
+    t_ok(ch_strategy_batch_reduce_to_with(st, CH_SUM, 1, &v, &to, how, &sum));
+    assert_memory_equal(ch_tensor_data(ch_value_at(sum, 0)), want, SIZE * sizeof(float));
+    ch_value_unref(sum);
+}
+
+/* A call that asks for a way gets the bits of a strategy that has it, and no other call does. */
+static void a_calls_options_go_over_the_strategys(void **state) /* 4.7.3 */
+{
+    ch_value *v = noise_of_four();
+    ch_tuple *in = NULL, *out[WAYS] = {NULL};
+    int       n_different = 0;
+
+    t_ok(ch_tuple_new(1, &v, NULL, &in));
+    for (int w = CH_CROSS_AUTO; w < WAYS; w++) {
+        ch_strategy *st =
+            four((ch_communication_options){.implementation = (ch_cross_device)w});
+        ch_function *f = t_function(reduce_the_usual_way, NULL);
+
+        t_ok(ch_strategy_run(st, f, in, &out[w]));
+        sum_on_host(st, v, NULL, t_floats(out[w], 0, 0));
+        ch_function_unref(f);
+        ch_strategy_unref(st);
+    }
+    for (int w = CH_CROSS_AUTO; w < WAYS; w++) {
+        ch_strategy *st =
+            four((ch_communication_options){.implementation = (ch_cross_device)w});
+        ch_function *f = t_function(reduce_each_way, NULL);
+        ch_tuple    *all = NULL;
+
+        t_ok(ch_strategy_run(st, f, in, &all));
+        for (int k = CH_CROSS_AUTO; k < WAYS; k++) {
+            const ch_communication_options how = {.implementation = (ch_cross_device)k};
+            const float *as_asked = t_floats(out[k == CH_CROSS_AUTO ? w : k], 0, 0);
+
+            for (int r = 0; r < N; r++) {
+                assert_memory_equal(t_floats(all, 3 * k, r), as_asked, SIZE * sizeof(float));
+                assert_memory_equal(t_floats(all, 3 * k + 1, r), as_asked,
+                                    SIZE * sizeof(float));
+                assert_memory_equal(t_floats(all, 3 * k + 2, r), t_floats(out[w], 0, 0),
+                                    SIZE * sizeof(float));
+            }
+            sum_on_host(st, v, &how, as_asked);
+        }
+        n_different +=
+            memcmp(t_floats(out[w], 0, 0), t_floats(out[0], 0, 0), SIZE * sizeof(float)) != 0;
+        ch_tuple_unref(all);
+        ch_function_unref(f);
+        ch_strategy_unref(st);
+    }
+    assert_true(n_different >= 2); /* or nothing was shown */
+    for (int w = CH_CROSS_AUTO; w < WAYS; w++)
+        ch_tuple_unref(out[w]);
+    ch_tuple_unref(in);
+    ch_value_unref(v);
+    (void)state;
+}
+
+static void reduce_as_told(ch_step *s, void *arg)
+{
+    ch_node *x = ch_cast(ch_step_replica_id(s), CH_F32), *sum = NULL;
+
+    ch_all_reduce_all_with(CH_SUM, 1, &x, arg, &sum);
+    ch_step_out(s, NULL, sum);
+}
+
+static void options_of_a_call_that_are_none_are_refused(void **state) /* 4.7.1 4.7.3 */
+{
+    static ch_communication_options bad[] = {{.implementation = (ch_cross_device)9},
+                                             {.bytes_per_pack = -1},
+                                             {.timeout_seconds = -1}};
+    static const char *const word[] = {"implementation 9", "bytes_per_pack", "timeout_seconds"};
+    ch_strategy             *st = t_mirrored(2);
+    ch_tensor               *t[] = {t_noise(ch_shape_of(2), 1), t_noise(ch_shape_of(2), 2)};
+    ch_value                *v = NULL, *sum = NULL;
+
+    t_ok(ch_value_new(CH_PER_REPLICA, 2, t, &v));
+    for (int i = 0; i < 3; i++) {
+        ch_function *f = t_function(reduce_as_told, &bad[i]);
+
+        t_refused(ch_strategy_run(st, f, NULL, NULL), CH_INVALID_ARGUMENT, "all_reduce",
+                  word[i]);
+        t_refused(ch_strategy_reduce_to_with(
+                      st, CH_SUM, v, &(ch_destination){.device = "GPU:0"}, &bad[i], &sum),
+                  CH_INVALID_ARGUMENT, "reduce to", word[i]);
+        ch_function_unref(f);
+    }
+    ch_value_unref(v);
+    ch_tensor_unref(t[0]);
+    ch_tensor_unref(t[1]);
     ch_strategy_unref(st);
     (void)state;
 }
@@ -154,6 +307,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_said_over_it_wins),
         cmocka_unit_test(a_pack_is_full_when_it_has_more_than_that),
+        cmocka_unit_test(a_calls_options_go_over_the_strategys),
+        cmocka_unit_test(options_of_a_call_that_are_none_are_refused),
         cmocka_unit_test(two_threads_may_use_a_strategy_at_once),
     };
 
