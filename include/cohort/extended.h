@@ -74,6 +74,9 @@ CH_API CH_MUST_CHECK ch_status ch_strategy_broadcast_to(ch_strategy *st, ch_tens
                                                         const ch_destination *to,
                                                         ch_value            **out);
 
+/* The variable that has this tensor as a copy (ch_var_copies), referenced; NULL: none of this strategy's. */
+CH_API ch_var *ch_strategy_value_container(ch_strategy *st, const ch_tensor *copy);
+
 /* ---- changing variables ---- */
 
 /* Runs `f` once for each copy of a variable, on its device, with its components of `in`: what it assigns

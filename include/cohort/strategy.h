@@ -129,6 +129,12 @@ CH_API CH_MUST_CHECK ch_status ch_strategy_run_with(ch_strategy *st, ch_function
                                                     ch_tuple *in, const ch_run_options *opt,
                                                     ch_tuple **out);
 
+/* Records the step for inputs of these specs, each replica's own, and runs nothing. A size of -1, of axis 0 only, is
+ * any; of a known one too, axis 0 may be another when it runs. From then on the function is that graph: it takes
+ * inputs of these names, dtypes and shapes and no others, and is not recorded again. */
+CH_API CH_MUST_CHECK ch_status ch_function_declare(ch_function *f, ch_strategy *st, int n,
+                                                   const ch_tensor_spec *spec);
+
 /* ---- values of several replicas ---- */
 
 enum { CH_NO_AXIS = -2147483647 - 1 };

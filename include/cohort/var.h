@@ -64,6 +64,8 @@ typedef struct ch_var_spec {
 
 CH_API CH_MUST_CHECK ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec,
                                           ch_var **out);
+/* Another one that is like it: copies of its copies, on their devices. Not in another strategy's scope, nor in a step. */
+CH_API CH_MUST_CHECK ch_status ch_var_clone(ch_var *v, ch_var **out);
 CH_API ch_var                 *ch_var_ref(ch_var *v);
 CH_API void                    ch_var_unref(ch_var *v);
 

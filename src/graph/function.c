@@ -338,7 +338,8 @@ static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_
     if ((*out = find_recording(f, run, a, dims)) != NULL)
         return CH_OK;
     rc = call_step(f, run, a, dims, n_symbols, &wants, &g);
-    if (rc != CH_OK && wants && !f->static_rows) { /* once more, for these sizes alone */
+    if (rc != CH_OK && wants && !f->static_rows && !run->rows_unknown) {
+        /* once more, for these sizes alone */
         rc = recorded_dims(a, true, dims, &n_symbols);
         if (rc != CH_OK)
             return ch__fail_at(rc, "%s", f->name);

@@ -130,6 +130,42 @@ static ch_status find_program(launch *l, int64_t *number)
     return rc;
 }
 
+static ch_status declare(ch_function *f, const ch_run *run, const ch_args *a)
+{
+    ch_graph *g = NULL;
+    ch_status rc;
+
+    if (f->given != NULL)
+        return ch__fail(CH_FAILED_PRECONDITION, "declare %s: it has a graph already", f->name);
+    if (f->static_rows && run->rows_unknown)
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "declare %s: it wants its number of rows (ch_function_static_rows), and "
+            "-1 is none",
+            f->name);
+    rc = ch__function_record(f, run, a, &g);
+    if (rc != CH_OK)
+        return rc;
+    f->given = ch_graph_ref(g);
+    ch_graph_unref(f->last_graph);
+    f->last_graph = ch_graph_ref(g);
+    return CH_OK;
+}
+
+ch_status ch__run_declare(const ch_run *run)
+{
+    launch    l = {.run = run};
+    ch_status rc = take_inputs(&l);
+
+    if (rc == CH_OK) {
+        pthread_mutex_lock(&run->function->lock);
+        rc = declare(run->function, run, &l.args);
+        pthread_mutex_unlock(&run->function->lock);
+    }
+    drop_inputs(&l);
+    return rc;
+}
+
 static ch_status find_resources(launch *l)
 {
     ch_prepared *p = l->p;

@@ -47,7 +47,8 @@ struct ch_run {
     ch_device *const *device;                    /* of each */
     int               first_replica, n_replicas; /* in the job */
     ch_tuple         *in;                        /* may be NULL */
-    int64_t           step;                      /* -1: the function's own count */
+    bool              rows_unknown; /* those of `in` mean nothing: for ch__run_declare */
+    int64_t           step;         /* -1: the function's own count */
     uint64_t          seed;
     ch_speaks_of      speaks_of; /* of a replica, or of a copy */
     void             *group;     /* NULL where n_replicas is 1 */
@@ -56,6 +57,9 @@ struct ch_run {
 
 /* True on a thread that is inside a run: in a host function. */
 bool ch__run_is_here(void);
+
+/* Records the step for such inputs, and has the function run nothing but that graph from now on. */
+ch_status ch__run_declare(const ch_run *run);
 
 /* Runs and returns the results, per-replica where there is more than one replica. */
 ch_status ch__run(const ch_run *run, ch_tuple **out);

@@ -220,10 +220,25 @@ ch_status ch_strategy_parameter_devices(ch_strategy *st, int *n, ch_device *cons
 
 static const ch_run_ops run_ops = {.resource = ch__var_storage, .end = ch__vars_check_copies};
 
+static ch_status begin_run(ch_strategy *st, ch_function *f, ch_tuple *in, ch_run *run)
+{
+    *run = (ch_run){.function = f,
+                    .in = in,
+                    .ops = &run_ops,
+                    .step = -1,
+                    .owner = st,
+                    .generation = atomic_load(&st->generation),
+                    .n_local = st->n_local,
+                    .n_replicas = st->n_replicas,
+                    .group = st->group,
+                    .meet = &ch__group_as_meet};
+    return ch__strategy_devices(st, &run->device);
+}
+
 ch_status ch_strategy_run_with(ch_strategy *st, ch_function *f, ch_tuple *in,
                                const ch_run_options *opt, ch_tuple **out)
 {
-    ch_run    run = {.function = f, .in = in, .ops = &run_ops, .step = -1};
+    ch_run    run;
     ch_status rc =
         ch__strategy_cross(&st, "run", "a call: a step runs neither itself nor another");
 
@@ -234,15 +249,9 @@ ch_status ch_strategy_run_with(ch_strategy *st, ch_function *f, ch_tuple *in,
     if (opt != NULL && opt->has_step_number && opt->step_number < 0)
         return ch__fail(CH_INVALID_ARGUMENT, "run %s: its step number is %lld, want 0 or more",
                         ch_function_name(f), (long long)opt->step_number);
-    rc = ch__strategy_devices(st, &run.device);
+    rc = begin_run(st, f, in, &run);
     if (rc != CH_OK)
         return ch__fail_at(rc, "run %s", ch_function_name(f));
-    run.owner = st;
-    run.generation = atomic_load(&st->generation);
-    run.n_local = st->n_local;
-    run.n_replicas = st->n_replicas;
-    run.group = st->group;
-    run.meet = &ch__group_as_meet;
     if (opt != NULL) {
         run.seed = opt->seed;
         run.step = opt->has_step_number ? opt->step_number : -1;
@@ -253,4 +262,72 @@ ch_status ch_strategy_run_with(ch_strategy *st, ch_function *f, ch_tuple *in,
 ch_status ch_strategy_run(ch_strategy *st, ch_function *f, ch_tuple *in, ch_tuple **out)
 {
     return ch_strategy_run_with(st, f, in, NULL, out);
+}
+
+/* ---- without running ---- */
+
+/* A value of this spec for each replica, without rows where their number is not known. */
+static ch_status stand_in(const ch_strategy *st, const ch_tensor_spec *spec, ch_value **out)
+{
+    ch_tensor **t = ch__calloc((size_t)st->n_local, sizeof(ch_tensor *));
+    ch_shape    shape = spec->shape;
+    ch_status   rc = t == NULL ? ch__fail_memory("a declaration") : CH_OK;
+
+    if (shape.rank > 0 && shape.dim[0] == -1)
+        shape.dim[0] = 0;
+    for (int i = 0; i < st->n_local && rc == CH_OK; i++)
+        rc = ch_tensor_new(spec->dtype, shape, &t[i]);
+    if (rc == CH_OK)
+        rc = ch_value_new(st->n_local > 1 ? CH_PER_REPLICA : CH_PLAIN, st->n_local, t, out);
+    for (int i = 0; t != NULL && i < st->n_local; i++)
+        ch_tensor_unref(t[i]);
+    ch__free(t);
+    return rc;
+}
+
+static ch_status stand_ins(const ch_strategy *st, int n, const ch_tensor_spec *spec,
+                           ch_tuple **out)
+{
+    ch_value   **v = ch__calloc((size_t)n + 1, sizeof(ch_value *));
+    const char **name = ch__calloc((size_t)n + 1, sizeof(char *));
+    ch_status    rc = v == NULL || name == NULL ? ch__fail_memory("a declaration") : CH_OK;
+
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        name[i] = spec[i].name;
+        rc = stand_in(st, &spec[i], &v[i]);
+        if (rc != CH_OK)
+            rc = ch__fail_at(rc, "input %d", i);
+    }
+    if (rc == CH_OK)
+        rc = ch_tuple_new(n, v, name, out);
+    for (int i = 0; v != NULL && i < n; i++)
+        ch_value_unref(v[i]);
+    ch__free(v);
+    ch__free(name);
+    return rc;
+}
+
+ch_status ch_function_declare(ch_function *f, ch_strategy *st, int n,
+                              const ch_tensor_spec *spec)
+{
+    ch_tuple *in = NULL;
+    ch_run    run;
+    ch_status rc =
+        ch__strategy_cross(&st, "declare", "a call: a step records neither itself nor another");
+
+    if (rc == CH_OK)
+        rc = ch__want_given("declare", "the function", f, n > 0 ? "its specs" : NULL, spec);
+    if (rc == CH_OK && n < 0)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "declare: %d inputs, want none or more", n);
+    if (rc == CH_OK)
+        rc = stand_ins(st, n, spec, &in);
+    if (rc != CH_OK)
+        return ch__fail_at(rc, "declare");
+    rc = begin_run(st, f, in, &run);
+    for (int i = 0; i < n; i++)
+        run.rows_unknown |= spec[i].shape.rank > 0 && spec[i].shape.dim[0] == -1;
+    if (rc == CH_OK)
+        rc = ch__run_declare(&run);
+    ch_tuple_unref(in);
+    return rc;
 }

@@ -245,6 +245,58 @@ ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec, ch_var **out)
     return rc == CH_OK ? make_var(st, &own, beside, out) : rc;
 }
 
+/* A follower is its leader's: a clone has none, and is nobody's. */
+ch_status ch_var_clone(ch_var *v, ch_var **out)
+{
+    ch_strategy *st = v != NULL ? v->strategy : NULL;
+    ch_var      *twin = NULL;
+    ch_status    rc = ch__want_given("variable clone", "the variable", v, "out", out);
+
+    if (rc == CH_OK)
+        rc = ch__strategy_cross(&st, v->name, "ch_var_new");
+    if (rc == CH_OK)
+        rc = make_var(st,
+                      &(ch_var_spec){.name = v->name,
+                                     .trainable = v->trainable ? 1 : CH_OFF,
+                                     .sync = v->sync,
+                                     .aggregation = v->aggregation,
+                                     .dtype = v->dtype,
+                                     .shape = v->shape},
+                      v, &twin);
+    for (int i = 0; rc == CH_OK && i < v->n_copies; i++)
+        rc = ch_tensor_copy(v->copy[i], twin->copy[i]);
+    if (rc != CH_OK) {
+        ch_var_unref(twin);
+        return rc;
+    }
+    *out = twin;
+    return CH_OK;
+}
+
+static bool has_copy(const ch_var *v, const ch_tensor *t)
+{
+    for (int i = 0; i < v->n_copies; i++)
+        if (v->copy[i] == t)
+            return true;
+    return false;
+}
+
+ch_var *ch_strategy_value_container(ch_strategy *st, const ch_tensor *copy)
+{
+    ch_var *found = NULL;
+
+    st = ch__strategy_of(st);
+    pthread_mutex_lock(&st->lock);
+    for (size_t i = 0; i < st->vars.cap && found == NULL && copy != NULL; i++) {
+        ch_var *v = ch__by_name_at(&st->vars, i);
+
+        if (v != NULL && v->strategy != NULL && has_copy(v, copy) && try_ref(v))
+            found = v;
+    }
+    pthread_mutex_unlock(&st->lock);
+    return found;
+}
+
 ch_var *ch_var_ref(ch_var *v)
 {
     if (v != NULL)

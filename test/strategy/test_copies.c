@@ -141,6 +141,110 @@ static void no_mean_of_integers_where_one_is_shared(void **state) /* 3.5.4 3.1.4
     (void)state;
 }
 
+static void read_all(ch_step *s, int n, ch_node *const *in, ch_node **out, void *v)
+{
+    (void)n;
+    (void)in;
+    out[0] = ch_var_read(s, v);
+}
+
+static void read_own_and_all(ch_step *s, void *v)
+{
+    ch_node *all = NULL;
+
+    ch_merge_call(s, read_all, v, 0, NULL, 1, &all);
+    ch_step_out(s, "own", ch_add(ch_var_read(s, v), ch_number(s, 10)));
+    ch_step_out(s, "all", ch_add(all, ch_number(s, 10)));
+}
+
+/* What TensorFlow's sync-on-read scope is for: here a merge call. */
+static void a_replica_can_read_what_all_have(void **state) /* 3.4.11 */
+{
+    ch_strategy *st = t_mirrored(2);
+    ch_var      *v = new_var(st, 0, NULL, CH_SYNC_ON_READ, CH_AGGREGATE_SUM);
+    ch_function *f = t_function(read_own_and_all, v);
+    ch_tensor   *two = t_f32(ch_shape_scalar(), (float[]){2});
+    ch_tuple    *out = NULL;
+
+    t_ok(ch_var_set(v, two)); /* one for each */
+    t_ok(ch_strategy_run(st, f, NULL, &out));
+    for (int r = 0; r < 2; r++) {
+        assert_true(t_floats(out, 0, r)[0] == 11);
+        assert_true(t_floats(out, 1, r)[0] == 12);
+    }
+    ch_tuple_unref(out);
+    ch_tensor_unref(two);
+    ch_function_unref(f);
+    ch_var_unref(v);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void is_among(ch_strategy *st, ch_var *v, int n)
+{
+    ch_value *copies = NULL;
+
+    t_ok(ch_var_copies(v, &copies));
+    assert_int_equal(ch_value_count(copies), n);
+    for (int i = 0; i < n; i++) {
+        ch_var *of = ch_strategy_value_container(st, ch_value_at(copies, i));
+
+        assert_ptr_equal(of, v);
+        ch_var_unref(of);
+    }
+    ch_value_unref(copies);
+}
+
+static void a_copy_leads_to_its_variable(void **state) /* 2.5.1 2.5.2 6.7.5 */
+{
+    ch_strategy *st[] = {t_mirrored(2), t_central(2), t_mirrored(1)};
+    ch_tensor   *other = t_f32(ch_shape_scalar(), NULL);
+
+    for (int i = 0; i < 3; i++) {
+        ch_var *v = new_var(st[i], 0, NULL, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
+        ch_var *w = new_var(st[i], 0, NULL, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
+
+        is_among(st[i], v, i == 0 ? 2 : 1);
+        is_among(st[i], w, i == 0 ? 2 : 1);
+        assert_null(ch_strategy_value_container(st[i], other));
+        assert_null(ch_strategy_value_container(st[i], NULL));
+        ch_var_unref(v);
+        ch_var_unref(w);
+        ch_strategy_unref(st[i]);
+    }
+    ch_tensor_unref(other);
+    (void)state;
+}
+
+static void a_clone_is_another_like_it(void **state) /* 3.8.1 */
+{
+    ch_strategy *st[] = {t_mirrored(2), t_central(2)}, *other = t_mirrored(2);
+
+    for (int i = 0; i < 2; i++) {
+        ch_var    *v = new_var(st[i], 0, NULL, CH_SYNC_AUTO, CH_AGGREGATE_MEAN), *w = NULL;
+        ch_tensor *five = t_f32(ch_shape_scalar(), (float[]){5});
+
+        t_ok(ch_var_set(v, five));
+        t_ok(ch_var_clone(v, &w));
+        assert_ptr_equal(ch_var_strategy(w), st[i]);
+        assert_int_equal(ch_var_aggregation(w), CH_AGGREGATE_MEAN);
+        assert_int_equal(ch_var_sync(w), ch_var_sync(v));
+        assert_true(value_of(w) == 5);
+        is_among(st[i], w, i == 0 ? 2 : 1);
+        t_ok(ch_var_add(v, five));
+        assert_true(value_of(v) == 10 && value_of(w) == 5);
+        ch_var_unref(w);
+        t_ok(ch_strategy_enter(other));
+        t_refused(ch_var_clone(v, &w), CH_FAILED_PRECONDITION, "mixing different", "");
+        ch_strategy_leave();
+        ch_tensor_unref(five);
+        ch_var_unref(v);
+        ch_strategy_unref(st[i]);
+    }
+    ch_strategy_unref(other);
+    (void)state;
+}
+
 /* ---- each its own, from outside ---- */
 
 static void assign_as_it_is(ch_step *s, int n, ch_node *const *in, ch_node **out, void *v)
@@ -450,6 +554,9 @@ int main(void)
         cmocka_unit_test(what_is_read_depends_on_the_kind),
         cmocka_unit_test(a_step_reads_a_variable_once),
         cmocka_unit_test(no_mean_of_integers_where_one_is_shared),
+        cmocka_unit_test(a_replica_can_read_what_all_have),
+        cmocka_unit_test(a_copy_leads_to_its_variable),
+        cmocka_unit_test(a_clone_is_another_like_it),
         cmocka_unit_test(in_a_merge_call_each_copy_gets_its_own),
         cmocka_unit_test(an_update_reads_its_own_copy),
         cmocka_unit_test(rows_of_all_replicas_are_used),
