@@ -95,7 +95,7 @@ static const char *results(ch_strategy *st, ch_dataset *d, ch_step_fn step)
     return g.text;
 }
 
-/* B1, 5.7.2, 5.8.1 */
+/* B1, 2.1.1, 5.7.2, 5.8.1 */
 static void each_replica_gets_its_part_on_its_device(void **state)
 {
     ch_strategy *st = t_mirrored(2);

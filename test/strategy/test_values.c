@@ -446,7 +446,7 @@ static void results_of_one_replica_are_plain(void **state)
     (void)state;
 }
 
-/* 2.1.7, 2.1.1 */
+/* 2.1.7 */
 static void values_print_as_on_the_pages(void **state)
 {
     ch_value *v = t_both(t_number(CH_F32, 1), t_number(CH_F32, 2));
