@@ -23,12 +23,14 @@ typedef struct ch_feature {
     const char *missing_text; /* of CH_STR */
 } ch_feature;
 
-/* A column of a CSV file, and the scalar that is made of its field. */
+/* A column of a CSV file, and the scalar that is made of its field; or several columns that follow one
+ * another, and the vector that is made of them: the 784 pixels of a line are one component. */
 typedef struct ch_csv_column {
     const char *name; /* in the header, if there is one; the component's name */
     ch_dtype    dtype;
     const char *missing; /* what an empty field means; NULL: it is an error */
     int         field;   /* 1 is the first; 0: found by name in the header, or else in order */
+    int         fields;  /* so many from there on, as a vector; 0: one, as a scalar */
 } ch_csv_column;
 
 #endif

@@ -1,7 +1,7 @@
-/* data/csv.c -- a line of CSV as an element of scalars.
+/* data/csv.c -- a line of CSV as an element of scalars and vectors.
  *
  * A record is cut into the fields that are asked for, which says how much room their text takes;
- * then the element is made, and each field becomes its scalar.
+ * then the element is made, and each field becomes its number or text.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "data/csv.h"
@@ -17,13 +17,14 @@
 
 typedef struct wanted {
     int64_t field; /* 1 is the first */
-    int     column;
+    int     which; /* of the fields that are asked for, column by column */
 } wanted;
 
 struct ch_csv_layout {
     const ch_csv_schema *schema;
     int64_t              n_fields; /* of every record; 0: any number */
-    wanted               wanted[]; /* of each column, by field */
+    int64_t             *from;     /* the first field of each column */
+    wanted               wanted[]; /* each field that is asked for, in the file's order */
 };
 
 /* ---- layouts ---- */
@@ -80,9 +81,9 @@ static ch_status read_header(ch_csv_layout *l, ch_str header, char *room)
             return ch__fail_at(fail_quotes(l->n_fields, at, end), "csv: header");
         int i = ch__names_find(&s->names, room, ch__csv_unquote(&f, room));
         if (i >= 0 && s->column[i].as_asked.field == 0) {
-            if (l->wanted[i].field != 0)
+            if (l->from[i] != 0)
                 return fail_header(s, header, i, "is twice in the header");
-            l->wanted[i].field = l->n_fields;
+            l->from[i] = l->n_fields;
         }
         if (next == end)
             return CH_OK;
@@ -97,12 +98,14 @@ static ch_status find_by_name(ch_csv_layout *l, ch_str header)
 
     ch__free(room);
     for (int i = 0; i < l->schema->n && rc == CH_OK; i++) {
-        if (l->wanted[i].field == 0)
+        int64_t last = l->from[i] + l->schema->column[i].n - 1;
+
+        if (l->from[i] == 0)
             rc = fail_header(l->schema, header, i, "is not in the header");
-        else if (l->wanted[i].field > l->n_fields)
+        else if (last > l->n_fields)
             rc = ch__fail(CH_INVALID_ARGUMENT,
                           "csv: column %d is asked for as field %lld, and the header has %lld",
-                          i, (long long)l->wanted[i].field, (long long)l->n_fields);
+                          i, (long long)last, (long long)l->n_fields);
     }
     return rc;
 }
@@ -110,12 +113,12 @@ static ch_status find_by_name(ch_csv_layout *l, ch_str header)
 /* Those without a number are behind the one before them. */
 static void find_in_order(ch_csv_layout *l)
 {
-    int64_t before = 0;
+    int64_t next = 1;
 
     for (int i = 0; i < l->schema->n; i++) {
-        if (l->wanted[i].field == 0)
-            l->wanted[i].field = before + 1;
-        before = l->wanted[i].field;
+        if (l->from[i] == 0)
+            l->from[i] = next;
+        next = l->from[i] + l->schema->column[i].n;
     }
 }
 
@@ -126,31 +129,52 @@ static int by_field(const void *a, const void *b)
     return (x->field > y->field) - (x->field < y->field);
 }
 
+/* All fields of all columns. */
+static void list_wanted(ch_csv_layout *l)
+{
+    const ch_csv_schema *s = l->schema;
+
+    for (int i = 0; i < s->n; i++)
+        for (int k = 0; k < s->column[i].n; k++) {
+            int which = s->column[i].first + k;
+
+            l->wanted[which] = (wanted){l->from[i] + k, which};
+        }
+    qsort(l->wanted, (size_t)s->n_fields, sizeof(*l->wanted), by_field);
+}
+
 ch_status ch__csv_layout_new(const ch_csv_schema *s, const ch_str *header, ch_csv_layout **out)
 {
-    ch_csv_layout *l = ch__calloc(1, sizeof(*l) + (size_t)s->n * sizeof(*l->wanted));
+    ch_csv_layout *l = ch__calloc(1, sizeof(*l) + (size_t)s->n_fields * sizeof(*l->wanted));
     ch_status      rc = CH_OK;
 
     if (l == NULL)
         return ch__fail_memory("columns of csv");
     l->schema = s;
+    l->from = ch__calloc((size_t)s->n, sizeof(*l->from));
+    if (l->from == NULL) {
+        ch__free(l);
+        return ch__fail_memory("columns of csv");
+    }
     for (int i = 0; i < s->n; i++)
-        l->wanted[i] = (wanted){s->column[i].as_asked.field, i};
+        l->from[i] = s->column[i].as_asked.field;
     if (header != NULL)
         rc = find_by_name(l, header->size > 0 ? *header : (ch_str){"", 0});
     else
         find_in_order(l);
     if (rc != CH_OK) {
-        ch__free(l);
+        ch__csv_layout_free(l);
         return rc;
     }
-    qsort(l->wanted, (size_t)s->n, sizeof(*l->wanted), by_field);
+    list_wanted(l);
     *out = l;
     return CH_OK;
 }
 
 void ch__csv_layout_free(ch_csv_layout *l)
 {
+    if (l != NULL)
+        ch__free(l->from);
     ch__free(l);
 }
 
@@ -162,14 +186,14 @@ static ch_status fail_fields(const ch_csv_layout *l, int64_t n)
         return ch__fail(CH_DATA_LOSS, "%lld field%s, and the header has %lld", (long long)n,
                         n == 1 ? "" : "s", (long long)l->n_fields);
     return ch__fail(CH_DATA_LOSS, "%lld field%s, and field %lld is asked for", (long long)n,
-                    n == 1 ? "" : "s", (long long)l->wanted[l->schema->n - 1].field);
+                    n == 1 ? "" : "s", (long long)l->wanted[l->schema->n_fields - 1].field);
 }
 
-/* Cuts the record: field[i] is that of column i. */
+/* Cuts the record into the fields that are asked for, column by column. */
 static ch_status cut(const ch_csv_layout *l, ch_str record, ch_csv_field *field)
 {
     const char  *at = record.data, *end = at + record.size, *next;
-    const int    n = l->schema->n;
+    const int    n = l->schema->n_fields;
     int          k = 0;
     int64_t      number = 1;
     ch_csv_field f;
@@ -179,7 +203,7 @@ static ch_status cut(const ch_csv_layout *l, ch_str record, ch_csv_field *field)
         if (next == NULL)
             return fail_quotes(number, at, end);
         for (; k < n && l->wanted[k].field == number; k++)
-            field[l->wanted[k].column] = f;
+            field[l->wanted[k].which] = f;
         if (next == end || (k == n && l->n_fields == 0))
             break;
     }
@@ -188,57 +212,58 @@ static ch_status cut(const ch_csv_layout *l, ch_str record, ch_csv_field *field)
     return CH_OK;
 }
 
-static int64_t field_number(const ch_csv_layout *l, int column)
-{
-    for (int k = 0; k < l->schema->n; k++)
-        if (l->wanted[k].column == column)
-            return l->wanted[k].field;
-    return 0;
-}
-
-static ch_status fail_field(const ch_csv_layout *l, int i, const ch_csv_field *f, ch_parsed why)
+/* Field k of column i is not what it should be. */
+static ch_status fail_field(const ch_csv_layout *l, int i, int k, const ch_csv_field *f,
+                            ch_parsed why)
 {
     const ch_csv_column *c = &l->schema->column[i].as_asked;
     const char          *name = c->name != NULL ? c->name : "";
+    long long            number = (long long)l->from[i] + k;
 
     if (f->size == 0)
         return ch__fail(CH_DATA_LOSS,
                         "field %lld, column \"%s\": it is empty, and nothing was said of what "
-                        "that means",
-                        (long long)field_number(l, i), name);
-    return ch__fail(CH_DATA_LOSS, "field %lld, column \"%s\": %s is %s %s",
-                    (long long)field_number(l, i), name,
+                        "that means; give the column a `missing`",
+                        number, name);
+    return ch__fail(CH_DATA_LOSS, "field %lld, column \"%s\": %s is %s %s", number, name,
                     ch__show((ch_str){f->data, f->size}).text,
                     why == CH_NOT_HELD ? "not held by" : "no", ch_dtype_name(c->dtype));
 }
 
-static ch_status fill_text(const ch_csv_layout *l, int i, const ch_csv_field *f,
-                           ch_csv_slot *to, char **room)
+static ch_status fill_texts(const ch_csv_layout *l, int i, const ch_csv_field *f, ch_str *to,
+                            char **room)
 {
     const ch_csv_known *c = &l->schema->column[i];
-    ch_csv_field        text = *f;
 
-    if (f->size == 0) {
-        if (c->as_asked.missing == NULL)
-            return fail_field(l, i, f, CH_NO_NUMBER);
-        text = (ch_csv_field){c->missing.text.data, c->missing.text.size, false};
+    for (int k = 0; k < c->n; k++) {
+        ch_csv_field text = f[k];
+
+        if (text.size == 0) {
+            if (c->as_asked.missing == NULL)
+                return fail_field(l, i, k, &f[k], CH_NO_NUMBER);
+            text = (ch_csv_field){c->missing.text.data, c->missing.text.size, false};
+        }
+        to[k] = (ch_str){*room, ch__csv_unquote(&text, *room)};
+        *room += to[k].size;
     }
-    to->text = (ch_str){*room, ch__csv_unquote(&text, *room)};
-    *room += to->text.size;
     return CH_OK;
 }
 
-static ch_status fill_number(const ch_csv_layout *l, int i, const ch_csv_field *f,
-                             ch_csv_slot *to)
+static ch_status fill_numbers(const ch_csv_layout *l, int i, const ch_csv_field *f, char *to)
 {
     const ch_csv_known *c = &l->schema->column[i];
+    size_t              bytes = ch_dtype_bytes(c->as_asked.dtype);
 
-    if (f->size == 0 && c->as_asked.missing != NULL) {
-        *to = c->missing;
-        return CH_OK;
+    for (int k = 0; k < c->n; k++, to += bytes) {
+        if (f[k].size == 0 && c->as_asked.missing != NULL) {
+            memcpy(to, &c->missing, bytes);
+            continue;
+        }
+        ch_parsed rc = ch__number_parse(c->as_asked.dtype, (ch_str){f[k].data, f[k].size}, to);
+        if (rc != CH_PARSED)
+            return fail_field(l, i, k, &f[k], rc);
     }
-    ch_parsed rc = ch__number_parse(c->as_asked.dtype, (ch_str){f->data, f->size}, to);
-    return rc == CH_PARSED ? CH_OK : fail_field(l, i, f, rc);
+    return CH_OK;
 }
 
 /* Bytes of all texts, as they are in the file: without quotes they are not more. */
@@ -246,9 +271,12 @@ static size_t text_bytes(const ch_csv_schema *s, const ch_csv_field *field)
 {
     size_t n = 0;
 
-    for (int i = 0; i < s->n; i++)
-        if (s->column[i].as_asked.dtype == CH_STR)
-            n += field[i].size > 0 ? field[i].size : s->column[i].missing.text.size;
+    for (int i = 0; i < s->n; i++) {
+        const ch_csv_known *c = &s->column[i];
+
+        for (int k = c->first; k < c->first + c->n && c->as_asked.dtype == CH_STR; k++)
+            n += field[k].size > 0 ? field[k].size : c->missing.text.size;
+    }
     return n;
 }
 
@@ -256,21 +284,19 @@ static ch_status make_element(const ch_csv_layout *l, const ch_csv_field *field,
                               ch_element **out)
 {
     const ch_csv_schema *s = l->schema;
-    size_t               slots = (size_t)s->n * sizeof(ch_csv_slot);
-    ch_element          *e = ch__element_new(s->n, 0, slots + text_bytes(s, field));
+    ch_element          *e = ch__element_new(s->n, 0, s->room_bytes + text_bytes(s, field));
     ch_status            rc = CH_OK;
 
     if (e == NULL)
         return ch__fail_memory("record of csv");
-    ch_csv_slot *to = e->room;
-    char        *room = (char *)e->room + slots;
+    char *room = (char *)e->room + s->room_bytes;
     for (int i = 0; i < s->n && rc == CH_OK; i++) {
-        ch_dtype dtype = s->column[i].as_asked.dtype;
+        const ch_csv_known *c = &s->column[i];
+        void               *to = (char *)e->room + c->offset;
 
-        e->part[i].dtype = dtype; /* its shape is a scalar's already */
-        e->part[i].data = &to[i];
-        rc = dtype == CH_STR ? fill_text(l, i, &field[i], &to[i], &room)
-                             : fill_number(l, i, &field[i], &to[i]);
+        e->part[i] = (ch_part){c->as_asked.dtype, s->spec[i].shape, to};
+        rc = c->as_asked.dtype == CH_STR ? fill_texts(l, i, field + c->first, to, &room)
+                                         : fill_numbers(l, i, field + c->first, to);
     }
     if (rc != CH_OK) {
         ch__element_free(e);
@@ -293,8 +319,8 @@ ch_status ch__csv_parse(const ch_csv_layout *l, ch_str record, ch_element **out)
                         (size_t)(zero - record.data));
     if (record.size == 0)
         record.data = "";
-    if (l->schema->n > FEW)
-        field = ch__malloc((size_t)l->schema->n * sizeof(*field));
+    if (l->schema->n_fields > FEW)
+        field = ch__malloc((size_t)l->schema->n_fields * sizeof(*field));
     if (field == NULL)
         return ch__fail_memory("record of csv");
     ch_status rc = cut(l, record, field);

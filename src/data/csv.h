@@ -1,4 +1,4 @@
-/* data/csv.h -- a line of CSV as an element of scalars.
+/* data/csv.h -- a line of CSV as an element of scalars and vectors.
  *
  *     rc = ch__csv_schema_new(n, column, ',', true, &schema);      // once
  *     rc = ch__csv_layout_new(schema, &header, &layout);           // for each file

@@ -20,6 +20,11 @@ static ch_status check_column(const ch_csv_schema *s, int i, const ch_csv_column
         return ch__fail(CH_INVALID_ARGUMENT,
                         "csv: column %d \"%s\": there is no field %d; 1 is the first", i, name,
                         c->field);
+    if (c->fields < 0 || c->fields > CH_CSV_FIELDS - s->n_fields)
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "csv: column %d \"%s\": %d fields, want 0 or more, and %d at most in all", i, name,
+            c->fields, CH_CSV_FIELDS);
     if (c->name == NULL && c->field == 0 && s->has_header)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "csv: column %d has neither a name to be found by in the header nor a "
@@ -50,6 +55,20 @@ static ch_status add_missing(ch_csv_schema *s, ch_csv_known *to, const char *tex
                     ch_dtype_name(to->as_asked.dtype));
 }
 
+/* Where its fields are, and its component. */
+static void place_column(ch_csv_schema *s, ch_csv_known *to)
+{
+    enum { APART = sizeof(ch_str) }; /* so that each is aligned for its type */
+    size_t bytes;
+
+    to->n = to->as_asked.fields > 0 ? to->as_asked.fields : 1;
+    to->first = s->n_fields;
+    to->offset = s->room_bytes;
+    s->n_fields += to->n;
+    bytes = (size_t)to->n * ch_dtype_bytes(to->as_asked.dtype);
+    s->room_bytes += (bytes + APART - 1) / APART * APART;
+}
+
 static ch_status add_column(ch_csv_schema *s, int i, const ch_csv_column *c)
 {
     ch_csv_known *to = &s->column[i];
@@ -63,7 +82,9 @@ static ch_status add_column(ch_csv_schema *s, int i, const ch_csv_column *c)
             return ch__fail_memory("schema of csv");
         to->as_asked.name = s->names.name[i].text;
     }
-    s->spec[i] = (ch_tensor_spec){to->as_asked.name, c->dtype, ch_shape_scalar()};
+    place_column(s, to);
+    s->spec[i] = (ch_tensor_spec){to->as_asked.name, c->dtype,
+                                  c->fields > 0 ? ch_shape_of(c->fields) : ch_shape_scalar()};
     return c->missing != NULL ? add_missing(s, to, c->missing) : CH_OK;
 }
 

@@ -7,6 +7,8 @@
 #include "data/csv.h"
 #include "data/names.h"
 
+enum { CH_CSV_FIELDS = 1 << 20 /* of all columns, at most */ };
+
 /* A scalar of any type. */
 typedef union ch_csv_slot {
     char   number[8];
@@ -16,6 +18,9 @@ typedef union ch_csv_slot {
 typedef struct ch_csv_known {
     ch_csv_column as_asked; /* its texts are the schema's */
     ch_csv_slot   missing;  /* if as_asked.missing is not NULL */
+    int           n;        /* fields that it has */
+    int           first;    /* which of all fields that are asked for is its first */
+    size_t        offset;   /* of its component in an element's room */
 } ch_csv_known;
 
 struct ch_csv_schema {
@@ -23,7 +28,9 @@ struct ch_csv_schema {
     int             n;
     ch_csv_known   *column;
     ch_tensor_spec *spec;
-    ch_names        names; /* of all columns, by their indices */
+    int             n_fields;   /* of all columns together */
+    size_t          room_bytes; /* of an element, its texts apart */
+    ch_names        names;      /* of all columns, by their indices */
     char            separator;
     bool            has_header;
 };

@@ -205,6 +205,10 @@ static ch_status csv_begin(ch_reading *r)
     if (head.data != NULL)
         text = (ch_str){head.data, head.size};
     r->n = head.n_blank + head.n_lines;
+    if (rc == CH_OK && !a->no_header && head.data == NULL)
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "%s: byte %lld: it ends there, where the header should be",
+                      ch__reader_path(r->reader), (long long)ch__reader_offset(r->reader));
     if (rc == CH_OK &&
         (rc = ch__csv_layout_new(x->schema, a->no_header ? NULL : &text, &b->layout)) != CH_OK)
         rc = ch__fail_at(rc, "%s", ch__reader_path(r->reader));
@@ -276,8 +280,10 @@ static ch_status csv_schema(const ch_dataset *d, ch_csv_schema **out)
     ch_status          rc = CH_OK;
 
     if (a->n_columns < 1 || a->n_columns > CH_MAX_PARTS || a->separator > 127)
-        return ch__dataset_fail(d, "%zu columns, want 1 to %d; separator %u", a->n_columns,
-                                CH_MAX_PARTS, a->separator);
+        return ch__dataset_fail(d,
+                                "%zu columns, want 1 to %d (one can have several `fields`); "
+                                "separator %u, want a byte below 128",
+                                a->n_columns, CH_MAX_PARTS, a->separator);
     column = ch__calloc(a->n_columns, sizeof(*column));
     if (column == NULL)
         return ch__fail_memory("csv");
@@ -286,7 +292,8 @@ static ch_status csv_schema(const ch_dataset *d, ch_csv_schema **out)
 
         column[i] = (ch_csv_column){.name = m->name[0] != '\0' ? m->name : NULL,
                                     .missing = m->has_missing ? m->missing : NULL,
-                                    .field = (int)m->field};
+                                    .field = (int)m->field,
+                                    .fields = (int)m->fields};
         if (ch_dtype_parse(m->dtype, &column[i].dtype) != CH_OK)
             rc = ch__dataset_fail(d, "column %zu is of type \"%.20s\"", i, m->dtype);
     }
@@ -358,6 +365,7 @@ static ch_status column_message(ch_arena *a, const ch_csv_column *column,
     cohort__csv_column__init(m);
     m->dtype = ch__arena_strdup(a, ch_dtype_name(column->dtype));
     m->field = (uint32_t)column->field;
+    m->fields = (uint32_t)column->fields;
     m->has_missing = column->missing != NULL;
     if (column->name != NULL)
         m->name = ch__arena_strdup(a, column->name);

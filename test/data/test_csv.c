@@ -306,6 +306,53 @@ static void columns_without_a_header_are_in_order_or_by_number(void **state)
     (void)state;
 }
 
+/* MNIST as CSV: 785 fields, which are two components. */
+static void fields_that_follow_one_another_are_a_vector(void **state)
+{
+    const ch_csv_column c[] = {
+        {.name = "pixel0", .dtype = CH_U8, .fields = 784, .missing = "9"},
+        {.name = "label", .dtype = CH_I64},
+        {.name = "texts", .dtype = CH_STR, .field = 2, .fields = 3}};
+    char        header[8000] = "label", line[4000] = "7", mnist[4000];
+    ch_element *out = NULL;
+
+    for (int i = 0; i < 784; i++) {
+        snprintf(header + strlen(header), 16, ",pixel%d", i);
+        snprintf(line + strlen(line), 8, i == 2 ? "," : ",%d", i % 256);
+    }
+    for (int has_header = 0; has_header < 2; has_header++) {
+        ch_csv_column  both[] = {c[1], c[0]};
+        ch_csv_schema *s = schema_of(2, both, has_header);
+        ch_csv_layout *l = layout_of(s, has_header ? header : NULL);
+        ch_element    *e = parsed(l, line);
+
+        assert_int_equal(e->part[1].shape.rank, 1);
+        assert_int_equal(e->part[1].shape.dim[0], 784);
+        for (int i = 0; i < 784; i++)
+            assert_int_equal(((const uint8_t *)e->part[1].data)[i], i == 2 ? 9 : i % 256);
+        assert_true(number_at(e, 0) == 7);
+        ch__element_free(e);
+        ch__csv_layout_free(l);
+        ch__csv_schema_free(s);
+    }
+    ch_csv_schema *s = schema_of(3, c, true);
+    ch_csv_layout *l = layout_of(s, header);
+    memcpy(mnist, line, sizeof(mnist));
+    t_assert_error(parse(l, mnist, strlen(mnist), &out), CH_DATA_LOSS, "field 4", "texts",
+                   "missing");
+    strcpy(strrchr(mnist, ','), ",x");
+    t_assert_error(parse(l, mnist, strlen(mnist), &out), CH_DATA_LOSS, "field 785", "pixel0");
+    ch__csv_layout_free(l);
+    t_assert_error(ch__csv_layout_new(s, &(ch_str){"label,a,pixel0,b", 16}, &l),
+                   CH_INVALID_ARGUMENT, "field 786", "has 4");
+    ch__csv_schema_free(s);
+    t_assert_error(ch__csv_schema_new(2,
+                                      (ch_csv_column[]){{.name = "a", .fields = 1 << 20}, c[0]},
+                                      ',', true, &s),
+                   CH_INVALID_ARGUMENT, "784 fields", "1048576");
+    (void)state;
+}
+
 static void a_header_may_be_given_numbers_in_place_of_names(void **state)
 {
     const ch_csv_column c[] = {{.name = "x", .dtype = CH_I64, .field = 2},
@@ -604,6 +651,7 @@ int main(void)
         cmocka_unit_test(columns_are_found_by_name),
         cmocka_unit_test(a_header_that_does_not_have_them_is_refused_with_what_it_has),
         cmocka_unit_test(columns_without_a_header_are_in_order_or_by_number),
+        cmocka_unit_test(fields_that_follow_one_another_are_a_vector),
         cmocka_unit_test(a_header_may_be_given_numbers_in_place_of_names),
         cmocka_unit_test(empty_fields_mean_what_was_said_of_them),
         cmocka_unit_test(a_field_that_is_no_number_is_refused_with_its_place_and_text),
