@@ -16,7 +16,9 @@
  *     rc = rc == CH_OK ? ch_record_writer_close(w) : (ch_record_writer_drop(w), rc);
  *
  * A file that is written appears when it is whole, or not at all: until then it has another name in
- * the same folder, and what was there before stays. Errors name the file, and the byte where there
+ * the same folder, and what was there before stays. A file that is replaced gives its mode to the new one. A
+ * link is replaced too, and what it leads to is not touched; a directory, FIFO or device is
+ * INVALID_ARGUMENT. Errors name the file, and the byte where there
  * is one. Files that do not fit into memory are for cohort/dataset.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */

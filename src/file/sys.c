@@ -121,6 +121,16 @@ int ch__sys_stat(int fd, struct stat *out)
     return may_call() ? fstat(fd, out) : -1;
 }
 
+int ch__sys_look(const char *path, struct stat *out)
+{
+    return may_call() ? lstat(path, out) : -1;
+}
+
+int ch__sys_chmod(int fd, mode_t mode)
+{
+    return may_call() ? fchmod(fd, mode) : -1;
+}
+
 int ch__sys_sync(int fd)
 {
     int rc;

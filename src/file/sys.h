@@ -24,6 +24,8 @@ ssize_t ch__sys_pread(int fd, void *to, size_t n, int64_t offset);
 ssize_t ch__sys_pwrite(int fd, const void *from, size_t n, int64_t offset);
 int64_t ch__sys_seek(int fd, int64_t offset, int whence);
 int     ch__sys_stat(int fd, struct stat *out);
+int     ch__sys_look(const char *path, struct stat *out); /* of a link itself */
+int     ch__sys_chmod(int fd, mode_t mode);
 int     ch__sys_sync(int fd);
 int     ch__sys_rename(const char *from, const char *to);
 int     ch__sys_unlink(const char *path);

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fault.h"
@@ -23,6 +24,8 @@ struct ch_writer {
     int       fd;
     int       lock;     /* a copy of it, which keeps the lock until the file has its name */
     bool      is_there; /* `aside` exists */
+    bool      replaces; /* a file of this mode */
+    mode_t    mode;
     bool      no_sync;
     ch_status failed; /* the first failure */
     int64_t   n_file; /* bytes that are written, without those in the buffer */
@@ -99,21 +102,51 @@ static ch_status open_aside(ch_writer *w)
     return CH_OK;
 }
 
+/* ---- what is there ---- */
+
+/* What is replaced is a file, whose mode the new one has, or a link, which is not followed: who can put one
+ * there must not choose what is written to (PROMISES S8). */
+static ch_status look_at_old(ch_writer *w)
+{
+    struct stat about;
+
+    if (ch__sys_look(w->path, &about) != 0)
+        return errno == ENOENT ? CH_OK
+                               : ch__fail_errno(errno, "%s: cannot be looked at", w->path);
+    if (S_ISLNK(about.st_mode))
+        return CH_OK;
+    if (!S_ISREG(about.st_mode))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: it is %s, and no file that could be replaced; give another name",
+                        w->path, S_ISDIR(about.st_mode) ? "a directory" : "a FIFO or device");
+    w->replaces = true;
+    w->mode = about.st_mode & 07777;
+    return CH_OK;
+}
+
 static ch_status open_all(ch_writer *w, const char *path, const ch_save_options *opt)
 {
     ch_compression kind = ch__compression_of(path, opt->compression);
+
+    ch_status rc;
 
     w->path = ch__strdup(path);
     w->buffer = ch__malloc(BUFFER_BYTES);
     if (w->path == NULL || w->buffer == NULL)
         return ch__fail_memory(path);
+    rc = look_at_old(w);
+    if (rc != CH_OK)
+        return rc;
     if (kind != CH_UNCOMPRESSED) {
-        ch_status rc = ch__encoder_new(kind, opt->level, &w->codec);
-
+        rc = ch__encoder_new(kind, opt->level, &w->codec);
         if (rc != CH_OK)
             return ch__fail_at(rc, "%s", path);
     }
-    return open_aside(w);
+    rc = open_aside(w);
+    if (rc == CH_OK && w->replaces && ch__sys_chmod(w->fd, w->mode) != 0)
+        rc = ch__fail_errno(errno, "%s: cannot be written: %s cannot have its mode, %o",
+                            w->path, w->aside, (unsigned)w->mode);
+    return rc;
 }
 
 ch_status ch__writer_open(const char *path, const ch_save_options *opt, ch_writer **out)

@@ -3,7 +3,8 @@
  * It is written under another name in the folder of its own, compressed on the way, synced,
  * renamed, and the folder synced too (PROMISES F12, F13, S8). Whatever fails, the file of
  * that name is the old one or the new one. Who writes holds a lock on the other name, so that
- * what a process left there when it was killed is known from what is being written.
+ * what a process left there when it was killed is known from what is being written. The
+ * mode of an old file is kept; a link is replaced, not followed; what is neither is not touched.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FILE_WRITER_H

@@ -138,6 +138,40 @@ static void a_file_has_the_rights_that_the_umask_leaves(void **state)
 }
 
 /* PROMISES F12: whatever fails, the old file is there or the new one, and nothing else. */
+static void a_file_that_is_replaced_gives_its_rights_to_the_new_one(void **state)
+{
+    struct stat about;
+
+    for (mode_t mode = 0600; mode <= 0666; mode += 022) {
+        t_write("mine", "old", 3);
+        assert_int_equal(chmod(t_path("mine"), mode), 0);
+        assert_int_equal(write_file("mine", NULL, "new", 3, 3), CH_OK);
+        assert_int_equal(stat(t_path("mine"), &about), 0);
+        assert_int_equal(about.st_mode & 0777, mode);
+        assert_int_equal(unlink(t_path("mine")), 0);
+    }
+    (void)state;
+}
+
+static void what_is_no_file_is_not_replaced(void **state)
+{
+    struct stat about;
+    int64_t     n;
+
+    assert_int_equal(mkfifo(t_path("fifo"), 0600), 0);
+    assert_int_equal(mkdir(t_path("folder"), 0700), 0);
+    n = t_count_files();
+    t_assert_error(write_file("fifo", NULL, "new", 3, 3), CH_INVALID_ARGUMENT, "fifo", "FIFO");
+    t_assert_error(write_file("folder", NULL, "new", 3, 3), CH_INVALID_ARGUMENT, "folder",
+                   "a directory");
+    assert_int_equal(lstat(t_path("fifo"), &about), 0);
+    assert_true(S_ISFIFO(about.st_mode));
+    assert_int_equal(t_count_files(), n);
+    assert_int_equal(unlink(t_path("fifo")), 0);
+    assert_int_equal(rmdir(t_path("folder")), 0);
+    (void)state;
+}
+
 static void any_call_may_fail(void **state)
 {
     char *data = t_noise(600000, 1);
@@ -227,7 +261,7 @@ static void what_cannot_be_made_says_why(void **state)
     t_assert_error(ch__writer_open(NULL, NULL, &w), CH_INVALID_ARGUMENT, "no name");
     mkdir(t_path("folder"), 0777);
     t_assert_error(write_file("folder", NULL, "x", 1, 1), CH_INVALID_ARGUMENT, "folder",
-                   "renamed");
+                   "a directory");
     rmdir(t_path("folder"));
     /* A name that just fits, though the one beside it is longer. */
     memset(name, 'n', 255);
@@ -275,6 +309,8 @@ int main(void)
         cmocka_unit_test(nothing_is_seen_before_the_commit),
         cmocka_unit_test(links_are_not_followed),
         cmocka_unit_test(a_file_has_the_rights_that_the_umask_leaves),
+        cmocka_unit_test(a_file_that_is_replaced_gives_its_rights_to_the_new_one),
+        cmocka_unit_test(what_is_no_file_is_not_replaced),
         cmocka_unit_test(any_call_may_fail),
         cmocka_unit_test(any_allocation_may_fail),
         cmocka_unit_test(after_a_failure_nothing_is_written),
