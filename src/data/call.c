@@ -38,25 +38,62 @@ static ch_dims dims_of(const ch_dataset *d, int part, int *n_symbols, int *rows)
     return dims;
 }
 
+/* No graph holds strings. A component of strings is an input of bytes, which nothing computes with: where it
+ * is an output too, the strings go there (give_strings). */
+static ch_dtype graph_dtype(ch_dtype dtype)
+{
+    return dtype == CH_STR ? CH_U8 : dtype;
+}
+
+/* Nothing but an output takes what stands for strings. */
+static ch_status check_strings(const ch_graph *g, const ch_dataset *in)
+{
+    for (const ch_node *n = g->first; n != NULL; n = n->next)
+        for (int k = 0; k < n->n_in; k++)
+            for (int i = 0; i < in->n_parts; i++)
+                if (in->spec[i].dtype == CH_STR && n->in[k] == g->input[i])
+                    return ch__fail(
+                        CH_INVALID_ARGUMENT,
+                        "component %d is a string, and no step computes with strings (%s): it "
+                        "can only be an output as it is; parse it, or use a C function",
+                        i, n->op->name);
+    return CH_OK;
+}
+
+/* While it is recorded an input of strings says so; then it is what it stands for. */
+static ch_status set_strings(ch_graph *g, const ch_dataset *in)
+{
+    ch_status rc = check_strings(g, in);
+
+    for (int i = 0; i < in->n_parts; i++) {
+        g->input[i]->dtype = graph_dtype(g->input[i]->dtype);
+        ((ch_input_attrs *)g->input[i]->attrs)->dtype = g->input[i]->dtype;
+    }
+    return rc;
+}
+
 static ch_status record(ch_step *s, ch_step_fn step, void *arg, const ch_dataset *in,
                         ch_graph **out)
 {
-    int n_symbols = 0, rows = 0;
+    int       n_symbols = 0, rows = 0;
+    ch_graph *g = NULL;
+    ch_status rc;
 
     for (int i = 0; i < in->n_parts; i++) {
         ch_dims dims = dims_of(in, i, &n_symbols, &rows);
 
-        if (in->spec[i].dtype == CH_STR)
-            return ch__fail(
-                CH_INVALID_ARGUMENT,
-                "component %d is a string, and no step computes with strings; leave "
-                "it out (ch_dataset_select), parse it, or use a C function",
-                i);
         s->graph->n_symbols = n_symbols;
         ch__step_add_input(s, in->spec[i].name, in->spec[i].dtype, &dims);
     }
     step(s, arg);
-    return ch__step_finish(s, out);
+    rc = ch__step_finish(s, &g);
+    if (rc == CH_OK)
+        rc = set_strings(g, in);
+    if (rc == CH_OK)
+        *out = g;
+    else
+        ch_graph_unref(g);
+    return rc;
 }
 
 ch_status ch__call_record(const char *name, ch_step_fn step, void *arg, const ch_dataset *in,
@@ -88,18 +125,29 @@ ch_status ch__call_check(const ch_dataset *d, const ch_graph *g, const ch_datase
                                 "components",
                                 g->n_inputs, g->n_outputs, in->n_parts);
     for (int i = 0; i < g->n_inputs; i++)
-        if (g->input[i]->dtype != in->spec[i].dtype ||
+        if (g->input[i]->dtype != graph_dtype(in->spec[i].dtype) ||
             g->input[i]->dims.rank != in->spec[i].shape.rank)
             return ch__dataset_fail(d, "input %d of its step is not what component %d is", i,
                                     i);
-    return CH_OK;
+    return check_strings(g, in);
 }
 
-ch_tensor_spec ch__call_output(const ch_graph *g, int i)
+/* Which input output i is, as it came in; -1: none. */
+static int input_given(const ch_graph *g, int i)
+{
+    for (int k = 0; k < g->n_inputs; k++)
+        if (g->output[i].node == g->input[k])
+            return k;
+    return -1;
+}
+
+ch_tensor_spec ch__call_output(const ch_graph *g, const ch_dataset *in, int i)
 {
     const ch_node *n = g->output[i].node;
+    int            k = input_given(g, i);
 
-    return (ch_tensor_spec){g->output[i].name, n->dtype, ch__dims_shape(&n->dims)};
+    return (ch_tensor_spec){g->output[i].name, k >= 0 ? in->spec[k].dtype : n->dtype,
+                            ch__dims_shape(&n->dims)};
 }
 
 bool ch__call_same_rows(const ch_dataset *d, const ch_graph *g)
@@ -165,6 +213,7 @@ struct ch_caller {
     pthread_mutex_t lock;
     runner         *idle; /* used last comes first */
     int             n_idle;
+    int             given[]; /* which input each output is, as it came in; -1: none */
 };
 
 enum { MOST_IDLE = 64 };
@@ -281,7 +330,7 @@ static ch_status bind_inputs(runner *r, const ch_element *e)
         const ch_part *p = &e->part[i];
         size_t         bytes = (size_t)ch_shape_count(p->shape) * ch_dtype_bytes(p->dtype);
 
-        if ((uintptr_t)p->data % ch_dtype_bytes(p->dtype) == 0) {
+        if (p->dtype == CH_STR || (uintptr_t)p->data % ch_dtype_bytes(p->dtype) == 0) {
             r->input[i] = p->data;
             continue;
         }
@@ -298,15 +347,58 @@ static size_t aligned(size_t bytes)
     return (bytes + CH_ALIGN - 1) & ~(size_t)(CH_ALIGN - 1);
 }
 
+/* The component of strings that output i is, as it is; NULL: it is no such. */
+static const ch_part *strings_given(const ch_caller *c, int i, const ch_element *in)
+{
+    int k = c->given[i];
+
+    return k >= 0 && in->part[k].dtype == CH_STR ? &in->part[k] : NULL;
+}
+
+/* With their texts. */
+static size_t string_bytes(const ch_part *p)
+{
+    int64_t n = ch_shape_count(p->shape);
+    size_t  bytes = (size_t)n * sizeof(ch_str);
+
+    for (int64_t i = 0; i < n; i++)
+        bytes += ((const ch_str *)p->data)[i].size;
+    return bytes;
+}
+
+/* A copy of strings where `to` is, their texts behind them. */
+static void give_strings(const ch_part *p, ch_str *to)
+{
+    int64_t       n = ch_shape_count(p->shape);
+    const ch_str *from = p->data;
+    char         *text = (char *)(to + n);
+
+    for (int64_t i = 0; i < n; i++) {
+        if (from[i].size > 0)
+            memcpy(text, from[i].data, from[i].size);
+        to[i] = (ch_str){text, from[i].size};
+        text += from[i].size;
+    }
+}
+
+static size_t output_bytes(const ch_caller *c, const ch_graph *g, int i, const ch_element *in)
+{
+    const ch_part *strings = strings_given(c, i, in);
+
+    return aligned(strings != NULL ? string_bytes(strings)
+                                   : (size_t)ch__bytes(g->output[i].node));
+}
+
 /* An element for the results, whose memory the program writes to. */
-static ch_status bind_outputs(runner *r, ch_element **out)
+static ch_status bind_outputs(const ch_caller *c, runner *r, const ch_element *in,
+                              ch_element **out)
 {
     const ch_graph *g = r->program->graph;
     size_t          bytes = CH_ALIGN;
     ch_element     *e;
 
     for (int i = 0; i < g->n_outputs; i++)
-        bytes += aligned((size_t)ch__bytes(g->output[i].node));
+        bytes += output_bytes(c, g, i, in);
     e = ch__element_new(g->n_outputs, 0, bytes);
     if (e == NULL)
         return ch__fail_memory("element");
@@ -314,16 +406,17 @@ static ch_status bind_outputs(runner *r, ch_element **out)
     for (int i = 0; i < g->n_outputs; i++) {
         const ch_node *n = g->output[i].node;
 
-        e->part[i] = (ch_part){n->dtype, ch__shape(n), at};
+        e->part[i] =
+            (ch_part){strings_given(c, i, in) != NULL ? CH_STR : n->dtype, ch__shape(n), at};
         r->output[i] = at;
-        at += aligned((size_t)ch__bytes(n));
+        at += output_bytes(c, g, i, in);
     }
     *out = e;
     return CH_OK;
 }
 
-static ch_status run(runner *r, int64_t pass, int64_t place, const ch_element *in,
-                     ch_element **out)
+static ch_status run(const ch_caller *c, runner *r, int64_t pass, int64_t place,
+                     const ch_element *in, ch_element **out)
 {
     ch_env    env = {.n_replicas = 1, .step = place, .seed = (uint64_t)pass};
     ch_bind   bind = {.input = r->input,
@@ -334,8 +427,13 @@ static ch_status run(runner *r, int64_t pass, int64_t place, const ch_element *i
     ch_status rc = bind_inputs(r, in);
 
     if (rc == CH_OK)
-        rc = bind_outputs(r, out);
-    return rc == CH_OK ? ch__instance_run(r->instance, &bind) : rc;
+        rc = bind_outputs(c, r, in, out);
+    if (rc == CH_OK)
+        rc = ch__instance_run(r->instance, &bind);
+    for (int i = 0; i < c->graph->n_outputs && rc == CH_OK; i++)
+        if (strings_given(c, i, in) != NULL)
+            give_strings(strings_given(c, i, in), r->output[i]);
+    return rc;
 }
 
 ch_status ch__caller_run(ch_caller *c, int64_t pass, int64_t place, const ch_element *in,
@@ -347,7 +445,7 @@ ch_status ch__caller_run(ch_caller *c, int64_t pass, int64_t place, const ch_ele
 
     if (rc != CH_OK)
         return rc;
-    rc = run(r, pass, place, in, &e);
+    rc = run(c, r, pass, place, in, &e);
     return_runner(c, r);
     if (rc == CH_OK)
         *out = e;
@@ -358,10 +456,12 @@ ch_status ch__caller_run(ch_caller *c, int64_t pass, int64_t place, const ch_ele
 
 ch_status ch__caller_new(ch_graph *g, ch_caller **out)
 {
-    ch_caller *c = ch__calloc(1, sizeof(*c));
+    ch_caller *c = ch__calloc(1, sizeof(*c) + (size_t)g->n_outputs * sizeof(c->given[0]));
 
     if (c == NULL)
         return ch__fail_memory("program of a pipeline");
+    for (int i = 0; i < g->n_outputs; i++)
+        c->given[i] = input_given(g, i);
     c->graph = ch_graph_ref(g);
     pthread_mutex_init(&c->lock, NULL);
     *out = c;

@@ -155,6 +155,70 @@ static void maps_are_steps_or_functions(void **state)
     t_gives(ch_dataset_take_while(range(9), below_5, NULL), "0 | 1 | 2 | 3 | 4");
 }
 
+/* (word, number) */
+static ch_dataset *words(int64_t n)
+{
+    static const ch_str text[] = {{"a", 1}, {"", 0}, {"two words", 9}, {"d", 1}};
+    ch_tensor          *t = NULL;
+    ch_dataset         *d;
+
+    if (ch_tensor_copy_of(CH_STR, ch_shape_of(4), text, &t) != CH_OK)
+        return NULL;
+    d = ch_dataset_slices(1, &t, (const char *[]){"word"});
+    ch_tensor_unref(t);
+    return ch_dataset_zip(2, (ch_dataset *[]){ch_dataset_repeat(d, CH_INFINITE), range(n)});
+}
+
+static void number_and_word(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "n", ch_mul(ch_step_in(s, 1), ch_number(s, 2)));
+    ch_step_out(s, "w", ch_step_in(s, 0));
+}
+
+static void second_is_odd(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, NULL, ch_equal(ch_mod(ch_step_in(s, 1), ch_number(s, 2)), ch_number(s, 1)));
+}
+
+static void only_number(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, NULL, ch_step_in(s, 1));
+}
+
+static void sum_of_words(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, NULL, ch_add(ch_step_in(s, 0), ch_step_in(s, 0)));
+}
+
+static void words_made_a_vector(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, NULL, ch_reshape(ch_step_in(s, 0), ch_shape_of(1)));
+}
+
+static void strings_pass_a_step_that_does_not_touch_them(void **state)
+{
+    ch_step_fn wrong[] = {sum_of_words, words_made_a_vector};
+
+    (void)state;
+    t_gives(ch_dataset_map(words(4), number_and_word, NULL, NULL),
+            "0, a | 2,  | 4, two words | 6, d");
+    t_gives(ch_dataset_map(ch_dataset_batch(words(3), 2, NULL), number_and_word, NULL, NULL),
+            "0 2, a  | 4, two words");
+    t_gives(ch_dataset_map(words(3), only_number, NULL, NULL), "0 | 1 | 2");
+    t_gives(ch_dataset_filter(words(6), second_is_odd, NULL), ", 1 | d, 3 | , 5");
+    for (int i = 0; i < 2; i++) {
+        ch_iterator *it = NULL;
+
+        assert_null(ch_dataset_map(words(3), wrong[i], NULL, NULL));
+        t_refused(ch_iterator_new(NULL, NULL, &it), CH_INVALID_ARGUMENT, "map", "str");
+    }
+}
+
 static void unequal_rows_are_padded_or_ragged(void **state)
 {
     (void)state;
@@ -397,9 +461,17 @@ static ch_dataset *p_ragged_batches(void)
     return ch_dataset_rebatch(ragged(11, 4), 2, (int64_t[]){3, 2}, NULL);
 }
 
+static ch_dataset *p_strings(void)
+{
+    return ch_dataset_batch(
+        ch_dataset_map(ch_dataset_shuffle(words(20), 6, NULL), number_and_word, NULL, NULL), 3,
+        NULL);
+}
+
 static const pipeline pipelines[] = {
-    p_map,    p_noisy_passes, p_batches, p_interleave, p_window, p_cache,         p_short_cache,
-    p_bucket, p_several,      p_filter,  p_padded,     p_ragged, p_ragged_batches};
+    p_strings, p_map,    p_noisy_passes, p_batches,       p_interleave,
+    p_window,  p_cache,  p_short_cache,  p_bucket,        p_several,
+    p_filter,  p_padded, p_ragged,       p_ragged_batches};
 
 static void with_threads(ch_dataset **d, int threads)
 {
@@ -612,6 +684,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(maps_are_steps_or_functions),
+        cmocka_unit_test(strings_pass_a_step_that_does_not_touch_them),
         cmocka_unit_test(unequal_rows_are_padded_or_ragged),
         cmocka_unit_test(rows_go_in_and_out_of_batches),
         cmocka_unit_test(ragged_rows_go_in_and_out_of_batches),
