@@ -34,6 +34,7 @@ static ch_dataset *with_body(const ch_stage *stage, const ProtobufCMessage *attr
                              ch_dataset *d, ch_dataset_fn fn, void *arg, bool many)
 {
     ch_dataset_make m = {.attrs = attrs, .n_in = 1, .in = &d};
+    uint64_t        mark;
 
     if (d == NULL || fn == NULL) {
         if (d != NULL)
@@ -42,9 +43,13 @@ static ch_dataset *with_body(const ch_stage *stage, const ProtobufCMessage *attr
         return NULL;
     }
     m.element = stand_in(d, many);
+    mark = ch__fail_mark();
     if (m.element != NULL)
         m.body = fn(ch_dataset_ref(m.element), arg);
     if (m.body == NULL) {
+        if (m.element != NULL && mark == ch__fail_mark())
+            (void)ch__fail(CH_INVALID_ARGUMENT, "it gave none, and said nothing (ch_fail)");
+        (void)ch__fail_still("%s: the function's dataset", stage->name);
         ch_dataset_unref(m.element);
         ch_dataset_unref(d);
         return NULL;
@@ -192,7 +197,9 @@ static ch_status interleave_infer(ch_dataset *d)
     const Cohort__Interleave *a = CH_ATTRS_OF(d, Cohort__Interleave);
 
     if (a->cycle < 0 || a->cycle > 1024 || a->block < 0)
-        return ch__dataset_fail(d, "a cycle of %d, blocks of %d", a->cycle, a->block);
+        return ch__dataset_fail(d,
+                                "a cycle of %d, want 0 to 1024; blocks of %d, want 0 or more",
+                                a->cycle, a->block);
     return infer_body(d);
 }
 

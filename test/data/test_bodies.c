@@ -290,9 +290,45 @@ static void a_large_window_takes_what_it_holds(void **state)
     ch_dataset_unref(d);
 }
 
+static ch_dataset *no_body(ch_dataset *element, void *arg)
+{
+    (void)arg;
+    ch_dataset_unref(element);
+    return NULL;
+}
+
+static ch_dataset *bad_body(ch_dataset *element, void *arg)
+{
+    (void)arg;
+    return ch_dataset_batch(element, -3, NULL);
+}
+
+/* A body that is none says why, or that it did not; what went wrong before has no part in it. */
+static void a_function_that_gives_no_body_is_told_of(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        ch_dataset_fn fn = i < 3 ? no_body : bad_body;
+        ch_iterator  *it = NULL;
+        ch_dataset   *d = ch_dataset_range(0, 3, 1);
+
+        assert_int_not_equal(ch_iterator_next(NULL, NULL), CH_OK); /* an old error */
+        d = i % 3 == 0   ? ch_dataset_flat_map(d, fn, NULL)
+            : i % 3 == 1 ? ch_dataset_interleave(d, fn, NULL, NULL)
+                         : ch_dataset_window(d, 2, fn, NULL, NULL);
+        assert_null(d);
+        t_refused(ch_iterator_new(d, NULL, &it), CH_INVALID_ARGUMENT,
+                  i % 3 == 0   ? "flat_map"
+                  : i % 3 == 1 ? "interleave"
+                               : "window",
+                  i < 3 ? "said nothing" : "-3");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_function_that_gives_no_body_is_told_of),
         cmocka_unit_test(no_two_bodies_or_passes_draw_the_same),
         cmocka_unit_test(threads_and_places_do_not_change_what_bodies_draw),
         cmocka_unit_test(a_shuffle_that_is_the_same_each_time_is_so_in_bodies),
