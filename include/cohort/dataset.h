@@ -16,6 +16,9 @@
  *   - Functions return NULL on an error, and so does whatever is given NULL; ch_iterator_new then
  *     fails with that error.
  *   - A dataset does not change once made: any number of iterators and threads may use it.
+ *   - There are limits, and errors that name them: 256 components of an element (a column of CSV can have
+ *     many fields), 1024 threads, calls of a map at the same time, and elements open in an interleave,
+ *     256 stages one above the other and 16384 in all.
  *   - Everything random comes from a seed and from places in the data, never from time: two
  *     iterators of one dataset give the same elements in the same order.
  *
@@ -131,7 +134,8 @@ typedef struct ch_csv_options {
     char            separator; /* 0: a comma */
 } ch_csv_options;
 
-/* Lines of fields, each line an element of scalars. Fields may be "quoted, with ""quotes"" and
+/* Lines of fields, each line an element of scalars, or of vectors of fields that follow one another
+ * (ch_csv_column's `fields`). Fields may be "quoted, with ""quotes"" and
  * ends of lines in them"; fields that no column asks for are passed over. */
 CH_API ch_dataset *ch_dataset_csv(ch_dataset *files, int n, const ch_csv_column *column,
                                   const ch_csv_options *opt);
@@ -161,7 +165,7 @@ typedef struct ch_map_options {
 } ch_map_options;
 
 /* A step: the components come in as inputs, its outputs are the new components. It is recorded
- * once; random numbers in it depend on the element's place, not on who computes it. */
+ * once. With strings no step computes: such an input can only be an output as it is. Random numbers in it depend on the element's place, not on who computes it. */
 CH_API ch_dataset *ch_dataset_map(ch_dataset *d, ch_step_fn step, void *arg,
                                   const ch_map_options *opt);
 /* A C function: gives a tuple of `spec` for each element. Cannot be encoded. */
@@ -302,7 +306,7 @@ CH_API ch_dataset *ch_dataset_window(ch_dataset *d, int64_t size, ch_dataset_fn 
  * known by the description and by data in memory, not by what is in files or C functions, so remove
  * it when these change. */
 CH_API ch_dataset *ch_dataset_cache(ch_dataset *d, const char *path);
-/* Works ahead, up to `n` elements, of which there are 256 at most; 0: as it turns out to be useful.
+/* Works ahead, up to `n` elements: 0 to 65536, of which more than 256 are as 256; 0: as it turns out to be useful.
  * Iterators do so behind the last stage anyway. */
 CH_API ch_dataset *ch_dataset_prefetch(ch_dataset *d, int n);
 
@@ -352,7 +356,9 @@ typedef struct ch_input_context {
 } ch_input_context;
 
 /* What worker `pipeline` reads: batches of `d` are cut for the n_replicas, and the data is divided
- * by the dataset's policy. Element k goes to the worker's replica k mod (n_replicas / n_pipelines).
+ * by the dataset's policy. Elements that are no batches, with a scalar among their components, cannot be
+ * cut: with one replica a worker they stay whole, and CH_SHARD_DATA gives worker w elements w, w + W ...;
+ * with more it is INVALID_ARGUMENT. Element k goes to the worker's replica k mod (n_replicas / n_pipelines).
  * The log says which policy was chosen and why. Borrows `d`. */
 CH_API CH_MUST_CHECK ch_status ch_dataset_distribute(ch_dataset             *d,
                                                      const ch_input_context *context,

@@ -330,16 +330,26 @@ static ch_status check_context(const ch_input_context *c)
     return CH_OK;
 }
 
+/* A component that has no rows: an element with one stays whole. -1: all have rows. */
+static int scalar_of(const ch_dataset *d)
+{
+    for (int i = 0; i < d->n_parts; i++)
+        if (d->spec[i].shape.rank == 0)
+            return i;
+    return -1;
+}
+
+/* Whole elements go to workers of one replica, not to replicas of one worker (8.6). */
 static ch_status check_can_be_cut(const ch_dataset *d, const ch_input_context *c)
 {
-    for (int i = 0; i < d->n_parts && c->n_replicas > 1; i++)
-        if (d->spec[i].shape.rank == 0)
-            return ch__fail(
-                CH_INVALID_ARGUMENT,
-                "distributing a dataset: component %d of its elements is a scalar and "
-                "cannot be cut for %d replicas; add a batch (ch_dataset_batch)",
-                i, c->n_replicas);
-    return CH_OK;
+    int scalar = scalar_of(d);
+
+    if (scalar < 0 || c->n_replicas == c->n_pipelines)
+        return CH_OK;
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "distributing a dataset: component %d of its elements is a scalar and "
+                    "cannot be cut for %d replicas; add a batch (ch_dataset_batch)",
+                    scalar, c->n_replicas);
 }
 
 /* Workers that all read everything know each other's pieces by their order. */
@@ -360,7 +370,7 @@ static ch_shard_policy choose(division *v, ch_dataset *d, ch_shard_policy asked,
     int64_t n;
 
     *why = "the options say so";
-    if (v->n == 1) {
+    if (v->n == 1 && asked != CH_SHARD_OFF) {
         *why = "there is one worker";
         return asked == CH_SHARD_HINT ? CH_SHARD_HINT : CH_SHARD_DATA;
     }
@@ -417,6 +427,20 @@ static ch_dataset *split(ch_dataset *d, const ch_input_context *c, int64_t batch
                            &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
 }
 
+/* What the worker takes of what it reads: its pieces of each batch, or, of elements that are not batches,
+ * every n-th (5.5.9). */
+static ch_dataset *take_own(const ch_dataset *d, ch_dataset *divided, const ch_input_context *c,
+                            ch_shard_policy policy)
+{
+    if (c->n_replicas == 1)
+        return divided;
+    if (scalar_of(d) < 0)
+        divided = split(divided, c, ch_dataset_batch_size(d), policy != CH_SHARD_DATA);
+    else if (policy == CH_SHARD_DATA)
+        divided = ch__dataset_shard(divided, c->n_pipelines, c->pipeline, "elements");
+    return ch_dataset_prefetch(divided, c->n_replicas);
+}
+
 ch_status ch_dataset_distribute(ch_dataset *d, const ch_input_context *context,
                                 ch_dataset **out)
 {
@@ -447,10 +471,7 @@ ch_status ch_dataset_distribute(ch_dataset *d, const ch_input_context *context,
         return rc;
     ch__log(CH_LOG_INFO, "autoshard", "input of worker %d of %d: policy %s, because %s",
             c.pipeline, c.n_pipelines, name[policy + 1], why);
-    if (c.n_replicas > 1)
-        divided = split(divided, &c, ch_dataset_batch_size(d), policy != CH_SHARD_DATA);
-    if (c.n_replicas > 1)
-        divided = ch_dataset_prefetch(divided, c.n_replicas);
+    divided = take_own(d, divided, &c, policy);
     if (divided == NULL)
         return ch__fail_still("distributing a dataset");
     *out = divided;

@@ -274,20 +274,21 @@ static ch_status shard_open(ch_cursor *c)
     if (CH_ATTRS(c, Cohort__Shard)->n != CH_BY_HINT)
         return CH_OK;
     return ch__fail(CH_FAILED_PRECONDITION,
-                    "shard: how many shards there are is left to the distribution, and the "
-                    "dataset is not distributed; with policy CH_SHARD_HINT it would be");
+                    "shard: how many shards there are is left to the distribution, and none "
+                    "with policy CH_SHARD_HINT said it; set that policy, and distribute it");
 }
 
-/* 5.5.10: a distribution wants at least an element for each shard, and says so to those who
- * got one. */
-static ch_status too_few(const ch_cursor *c)
+/* 5.5.10: a distribution wants at least an element for each shard, and says so, once, to every worker. */
+static ch_status too_few(ch_cursor *c)
 {
     const Cohort__Shard *a = CH_ATTRS(c, Cohort__Shard);
+    int64_t              n = ((counting *)c)->n;
 
+    ((counting *)c)->n = a->n; /* told: the end comes next */
     return ch__fail(CH_INVALID_ARGUMENT,
                     "could not divide the data by %s: it has %lld of them, which is not enough "
                     "for %lld workers; use fewer workers, or another policy",
-                    a->why, (long long)((const counting *)c)->n, (long long)a->n);
+                    a->why, (long long)n, (long long)a->n);
 }
 
 static ch_status shard_next(ch_cursor *c, ch_element **out)

@@ -507,6 +507,32 @@ static ch_dataset *every_other(ch_dataset *element, void *arg)
     return ch_dataset_shard(ch_dataset_unbatch(element), CH_BY_HINT, 0);
 }
 
+/* Elements that are no batches, one replica a worker: as they are. */
+static void whole_elements_are_divided(void **state)
+{
+    static const ch_dataset_options off = {.shard = CH_SHARD_OFF},
+                                    data = {.shard = CH_SHARD_DATA},
+                                    hint = {.shard = CH_SHARD_HINT};
+    ch_dataset *d = ch_dataset_with_options(range(5), &data), *out = NULL;
+
+    (void)state;
+    for (int w = 0; w < 2; w++) /* 5.5.3 */
+        worker_gets(ch_dataset_with_options(range(4), &off), 2, w, 1, "0 | 1 | 2 | 3");
+    for (int i = 0; i < 2; i++) { /* 5.5.9 */
+        ch_dataset *ten = i > 0 ? ch_dataset_with_options(range(10), &data) : range(10);
+
+        worker_gets(ch_dataset_ref(ten), 2, 0, 1, "0 | 2 | 4 | 6 | 8");
+        worker_gets(ten, 2, 1, 1, "1 | 3 | 5 | 7 | 9");
+    }
+    /* 5.5.12 */
+    worker_gets(ch_dataset_with_options(ch_dataset_shard(range(100), CH_BY_HINT, 0), &hint), 10,
+                0, 1, "0 | 10 | 20 | 30 | 40 | 50 | 60 | 70 | 80 | 90");
+    /* 5.5.10: too few elements */
+    t_ok(ch_dataset_distribute(d, &(ch_input_context){10, 0, 10, 0}, &out));
+    ch_dataset_unref(d);
+    t_gives(out, "0 | !INVALID_ARGUMENT");
+}
+
 static void policies_are_what_they_say(void **state)
 {
     ch_dataset  *d;
@@ -643,6 +669,7 @@ int main(void)
         cmocka_unit_test(an_even_split_is_even),
         cmocka_unit_test(workers_take_their_pieces),
         cmocka_unit_test(policies_are_what_they_say),
+        cmocka_unit_test(whole_elements_are_divided),
         cmocka_unit_test(wrong_contexts_are_refused),
         cmocka_unit_test(contexts_divide_batches),
         cmocka_unit_test(functions_make_what_a_worker_reads),
