@@ -4,12 +4,15 @@
 #ifndef COHORT_COHORT_H
 #define COHORT_COHORT_H
 
+#include "cohort/callback.h"
 #include "cohort/dataset.h"
 #include "cohort/device.h"
 #include "cohort/extended.h"
 #include "cohort/file.h"
+#include "cohort/fit.h"
 #include "cohort/function.h"
 #include "cohort/graph.h"
+#include "cohort/history.h"
 #include "cohort/init.h"
 #include "cohort/input.h"
 #include "cohort/iterator.h"

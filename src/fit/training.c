@@ -1,0 +1,179 @@
+/* fit/training.c -- a training as callbacks see it, and its numbers.   SPDX-License-Identifier: Apache-2.0 */
+#include "fit/training.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "base/thread.h"
+#include "cohort/dataset.h"
+
+/* ---- logs ---- */
+
+static struct ch_log_entry *find(const ch_logs *l, const char *name)
+{
+    for (int i = 0; i < l->n; i++)
+        if (strcmp(l->at[i].name, name) == 0)
+            return &l->at[i];
+    return NULL;
+}
+
+ch_status ch__logs_set(ch_logs *l, const char *name, double value)
+{
+    struct ch_log_entry *e = find(l, name);
+    char                *own;
+
+    if (e != NULL) {
+        e->value = value;
+        return CH_OK;
+    }
+    own = ch__strdup(name);
+    if (own == NULL || !ch__grow((void **)&l->at, &l->capacity, l->n + 1, sizeof(*l->at))) {
+        ch__free(own);
+        return ch__fail_memory("logs");
+    }
+    l->at[l->n++] = (struct ch_log_entry){own, value};
+    return CH_OK;
+}
+
+double ch__logs_get(const ch_logs *l, const char *name)
+{
+    const struct ch_log_entry *e = find(l, name);
+
+    return e != NULL ? e->value : (double)NAN;
+}
+
+void ch__logs_drop(ch_logs *l)
+{
+    for (int i = 0; i < l->n; i++)
+        ch__free(l->at[i].name);
+    ch__free(l->at);
+    *l = (ch_logs){0};
+}
+
+/* ---- what is better ---- */
+
+static bool ends_in(const char *name, const char *end)
+{
+    size_t n = strlen(name), m = strlen(end);
+
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+static bool wants_more(const char *name, ch_goal goal)
+{
+    static const char *const good[] = {"accuracy",  "precision", "recall",    "auc",
+                                       "auc_exact", "f1",        "confusion", "top_k"};
+
+    if (goal != CH_GOAL_AUTO)
+        return goal == CH_GOAL_MAX;
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
+        if (ends_in(name, good[i]))
+            return true;
+    return false;
+}
+
+bool ch__is_better(const char *name, ch_goal goal, double value, double best, double delta)
+{
+    return wants_more(name, goal) ? value > best + delta : value < best - delta;
+}
+
+double ch__worst(const char *name, ch_goal goal)
+{
+    return wants_more(name, goal) ? -(double)INFINITY : (double)INFINITY;
+}
+
+/* ---- for callbacks ---- */
+
+ch_model *ch_training_model(const ch_training *t)
+{
+    return t->model;
+}
+
+ch_optimizer *ch_training_optimizer(const ch_training *t)
+{
+    return t->optimizer;
+}
+
+bool ch_training_is_evaluation(const ch_training *t)
+{
+    return t->is_evaluation;
+}
+
+int ch_training_epoch(const ch_training *t)
+{
+    return t->epoch;
+}
+
+int ch_training_epochs(const ch_training *t)
+{
+    return t->epochs;
+}
+
+int64_t ch_training_step(const ch_training *t)
+{
+    return t->step;
+}
+
+int64_t ch_training_epoch_step(const ch_training *t)
+{
+    return t->epoch_step;
+}
+
+int64_t ch_training_epoch_steps(const ch_training *t)
+{
+    return t->epoch_steps;
+}
+
+int64_t ch_training_examples(const ch_training *t)
+{
+    return t->examples;
+}
+
+double ch_training_seconds(const ch_training *t)
+{
+    return (double)(ch__now_ns() - t->began_ns) * 1e-9;
+}
+
+/* A number that cannot be read is NaN for who asks, and the training fails by itself. */
+static void refresh(ch_training *t)
+{
+    if (t->is_stale && t->refresh != NULL && t->refresh(t) != CH_OK)
+        for (int i = 0; i < t->logs.n; i++)
+            t->logs.at[i].value = (double)NAN;
+    t->is_stale = false;
+}
+
+int ch_training_logs(ch_training *t)
+{
+    refresh(t);
+    return t->logs.n;
+}
+
+const char *ch_training_log_name(ch_training *t, int i)
+{
+    refresh(t);
+    return i >= 0 && i < t->logs.n ? t->logs.at[i].name : NULL;
+}
+
+double ch_training_log(ch_training *t, int i)
+{
+    refresh(t);
+    return i >= 0 && i < t->logs.n ? t->logs.at[i].value : (double)NAN;
+}
+
+double ch_training_get(ch_training *t, const char *name)
+{
+    refresh(t);
+    return ch__logs_get(&t->logs, name);
+}
+
+void ch_training_stop(ch_training *t, const char *why)
+{
+    if (t->stops)
+        return;
+    t->stops = true;
+    snprintf(t->why, sizeof(t->why), "%s", why != NULL ? why : "stopped");
+}

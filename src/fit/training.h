@@ -1,0 +1,52 @@
+/* fit/training.h -- a training as it goes on: what ch_fit writes, and callbacks and the progress line read.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef FIT_TRAINING_H
+#define FIT_TRAINING_H
+
+#include "cohort/callback.h"
+
+/* Numbers by name, in the order in which they came. One that is zero is empty. */
+typedef struct ch_logs {
+    int n, capacity;
+    struct ch_log_entry {
+        char  *name;
+        double value;
+    } * at;
+} ch_logs;
+
+/* Sets one that is there, or adds it. */
+ch_status ch__logs_set(ch_logs *l, const char *name, double value);
+/* NaN: there is none. */
+double ch__logs_get(const ch_logs *l, const char *name);
+void   ch__logs_drop(ch_logs *l);
+
+struct ch_training {
+    ch_model     *model;
+    ch_optimizer *optimizer;
+    bool          is_evaluation;
+    int           epoch, epochs;
+    int64_t       step, epoch_step,
+        epoch_steps; /* epoch_steps: CH_UNKNOWN until the first has ended */
+    int64_t examples, epoch_examples;
+    int64_t began_ns, epoch_began_ns; /* ch__now_ns */
+    bool    is_validating;
+    int64_t validation_step, validation_steps;
+
+    ch_logs logs;
+    bool    is_stale;                     /* the logs are to be read anew: */
+    ch_status (*refresh)(ch_training *t); /* does it; NULL: they are as they are */
+
+    bool stops;
+    char why[160];
+};
+
+/* Tells all of them, in their order; the first error ends it, but for CH_ON_END, which all are told of. */
+ch_status ch__callbacks_tell(int n, ch_callback *const *c, ch_training *t, ch_event event);
+
+/* Whether `value` is better than `best` by more than `delta`, for this name and goal. NaN is never better. */
+bool ch__is_better(const char *name, ch_goal goal, double value, double best, double delta);
+/* The worst there is: what everything is better than. */
+double ch__worst(const char *name, ch_goal goal);
+
+#endif
