@@ -1,7 +1,7 @@
 /* base/config.h -- the settings of the library that come from the environment.
  *
  * Every setting is a row: name, default as text, help, place, parser. The environment is read
- * here and nowhere else (clusters: cluster/resolver.c), once, into a struct.
+ * here and nowhere else (clusters: cluster/resolver.c; terminals: base/terminal.c), once, into a struct.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BASE_CONFIG_H

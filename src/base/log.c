@@ -8,14 +8,17 @@
 #include <stdio.h>
 
 #include "base/fault.h"
+#include "base/terminal.h"
 
 enum { LOG_TEXT = CH_FAULT_TEXT + 256 }; /* holds an error message and what it was about */
 
-/* One call of fprintf, so that lines of several processes do not mix. */
+/* One call of fprintf, so that lines of several processes do not mix; above the line of a progress bar. */
 static void sink_stderr(const ch_log_record *r, void *arg)
 {
     (void)arg;
+    ch__live_lift();
     fprintf(stderr, "cohort: %s [%s]: %s\n", ch_log_level_name(r->level), r->code, r->text);
+    ch__live_lower();
 }
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* sink, sink_arg, and calls */

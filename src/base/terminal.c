@@ -1,0 +1,195 @@
+/* base/terminal.c -- terminals, and the live line.   SPDX-License-Identifier: Apache-2.0 */
+#include "base/terminal.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+/* ---- what a terminal can ---- */
+
+/* NULL if it is not set; empty is not set, as usual. */
+static const char *variable(const char *name)
+{
+    const char *value = getenv(name);
+
+    return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+ch_terminal ch__terminal(int fd)
+{
+    const char *term = variable("TERM");
+    bool        can = isatty(fd) == 1 && term != NULL && strcmp(term, "dumb") != 0;
+
+    return (ch_terminal){.can_erase = can, .has_color = can && variable("NO_COLOR") == NULL};
+}
+
+bool ch__speaks_utf8(void)
+{
+    static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *value = variable(names[i]);
+        const char *set = value != NULL ? strchr(value, '.') : NULL;
+
+        if (value != NULL)
+            return set != NULL &&
+                   (strncasecmp(set, ".UTF-8", 6) == 0 || strncasecmp(set, ".utf8", 5) == 0);
+    }
+    return false;
+}
+
+int ch__terminal_columns(int fd)
+{
+    struct winsize size = {0};
+    const char    *value;
+    char          *end;
+    long           columns;
+
+    if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        return size.ws_col;
+    value = variable("COLUMNS");
+    columns = value != NULL ? strtol(value, &end, 10) : 0;
+    return columns > 0 && columns <= SHRT_MAX && *end == '\0' ? (int)columns : 80;
+}
+
+bool ch__write_all(int fd, const char *text, size_t n)
+{
+    while (n > 0) {
+        ssize_t put = write(fd, text, n);
+
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return false;
+        text += put;
+        n -= (size_t)put;
+    }
+    return true;
+}
+
+/* ---- the live line ---- */
+
+enum { LIVE_TEXT = 4096, LIVE_WIDTH = 512 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* all of this, and the writing */
+static struct {
+    int  fd;
+    bool can_erase;
+    int  width, columns; /* of what stands there */
+    char text[LIVE_TEXT];
+} live;
+static atomic_bool is_taken, is_drawn; /* without the lock for ch__live_leave */
+
+/* In one call, so that nothing gets in between. Nobody can be told that it failed. */
+static void put(const char *before, const char *text, const char *after)
+{
+    char out[LIVE_TEXT + LIVE_WIDTH + 64];
+    int  n = snprintf(out, sizeof(out), "%s%s%s", before, text, after);
+
+    if (n > 0)
+        (void)ch__write_all(live.fd, out,
+                            (size_t)n < sizeof(out) ? (size_t)n : sizeof(out) - 1);
+}
+
+static void erase(void)
+{
+    char blanks[LIVE_WIDTH + 4];
+
+    if (live.can_erase)
+        put("\r\033[J", "", "");
+    else if (snprintf(blanks, sizeof(blanks), "\r%*s\r", live.width, "") > 0)
+        put(blanks, "", "");
+}
+
+/* As wide a window as before: text goes over text, which does not flicker. */
+static void draw(bool is_resized)
+{
+    if (!live.can_erase) {
+        erase();
+        put("", live.text, "\r");
+    } else if (is_resized) {
+        put("\r\033[J", live.text, "\r");
+    } else {
+        put("\r", live.text, "\033[K\r");
+    }
+}
+
+bool ch__live_take(int fd, bool can_erase)
+{
+    bool is_ours;
+
+    pthread_mutex_lock(&lock);
+    is_ours = !atomic_load(&is_taken);
+    if (is_ours) {
+        live.fd = fd;
+        live.can_erase = can_erase;
+        live.width = live.columns = 0;
+        live.text[0] = '\0';
+        atomic_store(&is_drawn, false);
+        atomic_store(&is_taken, true);
+    }
+    pthread_mutex_unlock(&lock);
+    return is_ours;
+}
+
+void ch__live_draw(const char *text, int width, int columns)
+{
+    bool is_resized;
+
+    pthread_mutex_lock(&lock);
+    is_resized = columns != live.columns;
+    snprintf(live.text, sizeof(live.text), "%s", text);
+    live.columns = columns;
+    atomic_store(&is_drawn, true);
+    draw(is_resized);
+    live.width = width < LIVE_WIDTH ? width : LIVE_WIDTH;
+    pthread_mutex_unlock(&lock);
+}
+
+void ch__live_end(const char *text)
+{
+    pthread_mutex_lock(&lock);
+    if (text != NULL) {
+        erase();
+        put("", text, "\n");
+    } else if (atomic_load(&is_drawn)) {
+        put("\n", "", "");
+    }
+    atomic_store(&is_drawn, false);
+    atomic_store(&is_taken, false);
+    pthread_mutex_unlock(&lock);
+}
+
+void ch__live_lift(void)
+{
+    pthread_mutex_lock(&lock);
+    if (atomic_load(&is_drawn))
+        erase();
+}
+
+void ch__live_lower(void)
+{
+    if (atomic_load(&is_drawn))
+        draw(true);
+    pthread_mutex_unlock(&lock);
+}
+
+void ch__print_above(int fd, const char *text, size_t n)
+{
+    ch__live_lift();
+    (void)ch__write_all(fd, text, n);
+    ch__live_lower();
+}
+
+void ch__live_leave(void)
+{
+    if (atomic_load(&is_drawn))
+        (void)ch__write_all(live.fd, "\n", 1);
+}

@@ -1,0 +1,209 @@
+/* base/test_terminal.c -- what a terminal can, and what goes above its live line.   SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/terminal.h"
+
+/* Both ends of a pseudo-terminal. */
+typedef struct {
+    int reader, writer;
+} pair;
+
+static pair open_terminal(void)
+{
+    pair p = {.reader = posix_openpt(O_RDWR | O_NOCTTY)};
+
+    assert_true(p.reader >= 0 && grantpt(p.reader) == 0 && unlockpt(p.reader) == 0);
+    p.writer = open(ptsname(p.reader), O_RDWR | O_NOCTTY);
+    assert_true(p.writer >= 0);
+    return p;
+}
+
+static pair open_pipe(void)
+{
+    int ends[2];
+
+    assert_int_equal(pipe(ends), 0);
+    return (pair){ends[0], ends[1]};
+}
+
+static void close_both(pair p)
+{
+    close(p.reader);
+    close(p.writer);
+}
+
+/* All that was written arrives in one read: it is far less than a terminal keeps. */
+static const char *arrived(pair p)
+{
+    static char text[4096];
+    ssize_t     n = read(p.reader, text, sizeof(text) - 1);
+
+    assert_true(n >= 0);
+    text[n] = '\0';
+    return text;
+}
+
+static void a_terminal_can_what_term_and_no_color_say(void **state)
+{
+    pair p = open_terminal(), q = open_pipe();
+
+    unsetenv("NO_COLOR");
+    setenv("TERM", "xterm-256color", 1);
+    assert_true(ch__terminal(p.writer).can_erase && ch__terminal(p.writer).has_color);
+    assert_false(ch__terminal(q.writer).can_erase || ch__terminal(q.writer).has_color);
+    assert_false(ch__terminal(-1).can_erase);
+    setenv("NO_COLOR", "1", 1);
+    assert_true(ch__terminal(p.writer).can_erase && !ch__terminal(p.writer).has_color);
+    setenv("NO_COLOR", "", 1);
+    assert_true(ch__terminal(p.writer).has_color);
+    setenv("TERM", "dumb", 1);
+    assert_false(ch__terminal(p.writer).can_erase || ch__terminal(p.writer).has_color);
+    unsetenv("TERM");
+    assert_false(ch__terminal(p.writer).can_erase);
+    close_both(p);
+    close_both(q);
+    (void)state;
+}
+
+static void the_first_locale_that_is_set_says_whether_it_is_utf8(void **state)
+{
+    unsetenv("LC_ALL");
+    unsetenv("LC_CTYPE");
+    unsetenv("LANG");
+    assert_false(ch__speaks_utf8());
+    setenv("LANG", "de_DE.UTF-8", 1);
+    assert_true(ch__speaks_utf8());
+    setenv("LC_CTYPE", "C", 1);
+    assert_false(ch__speaks_utf8());
+    setenv("LC_ALL", "C.utf8", 1);
+    assert_true(ch__speaks_utf8());
+    setenv("LC_ALL", "de_DE.ISO-8859-1", 1);
+    assert_false(ch__speaks_utf8());
+    setenv("LC_ALL", "", 1);
+    setenv("LC_CTYPE", "de_DE.utf8@euro", 1);
+    assert_true(ch__speaks_utf8());
+    (void)state;
+}
+
+static void columns_are_the_windows_then_those_of_the_variable(void **state)
+{
+    pair           p = open_terminal(), q = open_pipe();
+    struct winsize size = {.ws_row = 24, .ws_col = 100};
+
+    setenv("COLUMNS", "60", 1);
+    assert_int_equal(ioctl(p.reader, TIOCSWINSZ, &size), 0);
+    assert_int_equal(ch__terminal_columns(p.writer), 100);
+    size.ws_col = 33;
+    assert_int_equal(ioctl(p.reader, TIOCSWINSZ, &size), 0);
+    assert_int_equal(ch__terminal_columns(p.writer), 33);
+    assert_int_equal(ch__terminal_columns(q.writer), 60);
+    size.ws_col = 0;
+    assert_int_equal(ioctl(p.reader, TIOCSWINSZ, &size), 0);
+    assert_int_equal(ch__terminal_columns(p.writer), 60);
+    setenv("COLUMNS", "wide", 1);
+    assert_int_equal(ch__terminal_columns(q.writer), 80);
+    setenv("COLUMNS", "-3", 1);
+    assert_int_equal(ch__terminal_columns(q.writer), 80);
+    unsetenv("COLUMNS");
+    assert_int_equal(ch__terminal_columns(q.writer), 80);
+    close_both(p);
+    close_both(q);
+    (void)state;
+}
+
+static void all_is_written_or_it_is_said(void **state)
+{
+    int full = open("/dev/full", O_WRONLY);
+
+    assert_false(ch__write_all(full, "x", 1));
+    assert_true(ch__write_all(full, "x", 0));
+    assert_false(ch__write_all(-1, "x", 1));
+    close(full);
+    (void)state;
+}
+
+static void the_live_line_is_one_persons_at_a_time(void **state)
+{
+    pair p = open_pipe();
+
+    assert_true(ch__live_take(p.writer, true));
+    assert_false(ch__live_take(p.writer, true));
+    ch__live_end(NULL); /* nothing was drawn: no newline */
+    assert_true(ch__live_take(p.writer, true));
+    ch__live_draw("one", 3, 80);
+    ch__live_draw("two", 3, 80);
+    ch__live_draw("three", 5, 40);
+    ch__live_end("last\nand more");
+    assert_string_equal(arrived(p), "\r\033[Jone\r\rtwo\033[K\r\r\033[Jthree\r"
+                                    "\r\033[Jlast\nand more\n");
+    close_both(p);
+    (void)state;
+}
+
+static void without_sequences_blanks_erase(void **state)
+{
+    pair p = open_pipe();
+
+    assert_true(ch__live_take(p.writer, false));
+    ch__live_draw("three", 5, 80);
+    ch__live_draw("two", 3, 80);
+    ch__live_end(NULL);
+    assert_string_equal(arrived(p), "\r\rthree\r\r     \rtwo\r\n");
+    close_both(p);
+    (void)state;
+}
+
+static void what_others_print_goes_above(void **state)
+{
+    pair p = open_pipe();
+    int  saved = dup(STDERR_FILENO);
+
+    assert_true(ch__live_take(p.writer, true));
+    ch__print_above(p.writer, "first\n", 6);
+    assert_string_equal(arrived(p), "first\n");
+    ch__live_draw("bar", 3, 80);
+    ch__print_above(p.writer, "text\n", 5);
+    assert_string_equal(arrived(p), "\r\033[Jbar\r\r\033[Jtext\n\r\033[Jbar\r");
+    fflush(stderr);
+    dup2(p.writer, STDERR_FILENO);
+    ch__log(CH_LOG_WARNING, "code", "a record");
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    assert_string_equal(arrived(p), "\r\033[Jcohort: warning [code]: a record\n\r\033[Jbar\r");
+    ch__live_leave();
+    ch__live_end(NULL);
+    assert_string_equal(arrived(p), "\n\n");
+    ch__live_leave(); /* there is none */
+    ch__print_above(p.writer, "end\n", 4);
+    assert_string_equal(arrived(p), "end\n");
+    close_both(p);
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_terminal_can_what_term_and_no_color_say),
+        cmocka_unit_test(the_first_locale_that_is_set_says_whether_it_is_utf8),
+        cmocka_unit_test(columns_are_the_windows_then_those_of_the_variable),
+        cmocka_unit_test(all_is_written_or_it_is_said),
+        cmocka_unit_test(the_live_line_is_one_persons_at_a_time),
+        cmocka_unit_test(without_sequences_blanks_erase),
+        cmocka_unit_test(what_others_print_goes_above),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

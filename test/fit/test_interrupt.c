@@ -1,0 +1,238 @@
+/* test/fit/test_interrupt.c -- Ctrl-C once, and twice: in processes of their own.   SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/thread.h"
+#include "fit/interrupt.h"
+
+/* What a child ends with: its exit code, or 1000 and the signal. */
+static int outcome(int (*child)(void))
+{
+    pid_t id = fork();
+    int   status = 0;
+
+    if (id == 0) {
+        signal(SIGINT, SIG_DFL);
+        alarm(20);
+        _exit(child());
+    }
+    assert_true(id > 0 && waitpid(id, &status, 0) == id);
+    return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static void press(void)
+{
+    kill(getpid(), SIGINT);
+}
+
+static int press_once(void)
+{
+    ch__interrupt_catch();
+    if (ch__interrupted())
+        return 1;
+    press();
+    return ch__interrupted() ? 0 : 2;
+}
+
+static int press_twice(void)
+{
+    ch__interrupt_catch();
+    press();
+    press();
+    return 3;
+}
+
+static int press_after_release(void)
+{
+    ch__interrupt_catch();
+    ch__interrupt_release();
+    press();
+    return 3;
+}
+
+static void once_sets_a_flag_and_twice_ends_the_process(void **state)
+{
+    assert_int_equal(outcome(press_once), 0);
+    assert_int_equal(outcome(press_twice), 1000 + SIGINT);
+    assert_int_equal(outcome(press_after_release), 1000 + SIGINT);
+    (void)state;
+}
+
+/* An inner training that was stopped stops the outer one too; a later one begins anew. */
+static int nest(void)
+{
+    ch__interrupt_catch();
+    ch__interrupt_catch();
+    press();
+    ch__interrupt_release();
+    if (!ch__interrupted())
+        return 1;
+    ch__interrupt_release();
+    if (ch__interrupted())
+        return 2;
+    ch__interrupt_catch();
+    if (ch__interrupted())
+        return 3;
+    press();
+    return ch__interrupted() ? 0 : 4;
+}
+
+static void trainings_nest(void **state)
+{
+    assert_int_equal(outcome(nest), 0);
+    (void)state;
+}
+
+static atomic_int n_own;
+
+static void own_handler(int sig)
+{
+    (void)sig;
+    atomic_fetch_add(&n_own, 1);
+}
+
+static int come_back(void)
+{
+    signal(SIGINT, own_handler);
+    ch__interrupt_catch();
+    press();
+    if (atomic_load(&n_own) != 0)
+        return 1;
+    ch__interrupt_release();
+    press();
+    return atomic_load(&n_own) == 1 ? 0 : 2;
+}
+
+/* The program has changed its mind meanwhile: what it put there stays. */
+static int keep_a_newer(void)
+{
+    ch__interrupt_catch();
+    signal(SIGINT, own_handler);
+    ch__interrupt_release();
+    press();
+    return atomic_load(&n_own) == 1 ? 0 : 2;
+}
+
+static int stay_ignored(void)
+{
+    signal(SIGINT, SIG_IGN);
+    ch__interrupt_catch();
+    press();
+    press();
+    return ch__interrupted() ? 1 : 0;
+}
+
+static void the_programs_own_handler_comes_back(void **state)
+{
+    assert_int_equal(outcome(come_back), 0);
+    assert_int_equal(outcome(keep_a_newer), 0);
+    assert_int_equal(outcome(stay_ignored), 0);
+    (void)state;
+}
+
+/* A call of the system that waits goes on waiting, and gets what it waited for. */
+static int read_on(void)
+{
+    int   ends[2];
+    char  byte = 0;
+    pid_t id;
+
+    if (pipe(ends) != 0)
+        return 1;
+    ch__interrupt_catch();
+    id = fork();
+    if (id == 0) {
+        kill(getppid(), SIGINT);
+        _exit(write(ends[1], "x", 1) == 1 ? 0 : 1);
+    }
+    if (read(ends[0], &byte, 1) != 1 || byte != 'x')
+        return 2;
+    waitpid(id, NULL, 0);
+    return ch__interrupted() ? 0 : 3;
+}
+
+static void calls_of_the_system_are_not_interrupted(void **state)
+{
+    assert_int_equal(outcome(read_on), 0);
+    (void)state;
+}
+
+/* Each catches and waits for the flag, as a training polls it. */
+static void *train(void *arg)
+{
+    atomic_int *ready = arg;
+
+    ch__interrupt_catch();
+    atomic_fetch_add(ready, 1);
+    while (!ch__interrupted())
+        ch__relax();
+    atomic_fetch_sub(ready, 1);
+    while (atomic_load(ready) > 0) /* the last to leave clears the flag */
+        ch__relax();
+    ch__interrupt_release();
+    return NULL;
+}
+
+static int stop_threads(void)
+{
+    pthread_t  id[4];
+    atomic_int ready = 0;
+
+    for (int i = 0; i < 4; i++)
+        if (pthread_create(&id[i], NULL, train, &ready) != 0)
+            return 1;
+    while (atomic_load(&ready) < 4)
+        ch__relax();
+    press();
+    for (int i = 0; i < 4; i++)
+        pthread_join(id[i], NULL);
+    if (ch__interrupted())
+        return 2;
+    press();
+    return 3;
+}
+
+static void one_is_for_all_threads(void **state)
+{
+    assert_int_equal(outcome(stop_threads), 1000 + SIGINT);
+    (void)state;
+}
+
+static int keep_errno(void)
+{
+    ch__interrupt_catch();
+    errno = 77;
+    press();
+    return errno == 77 ? 0 : 1;
+}
+
+static void errno_stays(void **state)
+{
+    assert_int_equal(outcome(keep_errno), 0);
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(once_sets_a_flag_and_twice_ends_the_process),
+        cmocka_unit_test(trainings_nest),
+        cmocka_unit_test(the_programs_own_handler_comes_back),
+        cmocka_unit_test(calls_of_the_system_are_not_interrupted),
+        cmocka_unit_test(one_is_for_all_threads),
+        cmocka_unit_test(errno_stays),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
