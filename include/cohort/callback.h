@@ -5,8 +5,9 @@
  *     rc = ch_fit(m, data, &(ch_fit_options){.n_callbacks = 1, .callback = &stop}, NULL);
  *     ch_callback_unref(stop);
  *
- * A callback of one's own is a table of two functions and a state. Callbacks are called by the thread that calls ch_fit, in their order,
- * between steps. One that fails ends the training with its error, which says its name.
+ * A callback of one's own is a table of two functions and a state. Callbacks are called by the
+ * thread that calls ch_fit, in their order, between steps. One that fails ends the training
+ * with its error, which says its name.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_CALLBACK_H
@@ -33,8 +34,9 @@ CH_API int64_t
 ch_training_examples(const ch_training *t); /* rows trained on, in this call of ch_fit */
 CH_API double ch_training_seconds(const ch_training *t); /* since it began */
 
-/* Numbers by name: of the steps of this epoch so far, and at its end of its validation too. Reading them after a step waits for
- * nobody, but costs a look at each metric's variables: who needs them rarely asks rarely. */
+/* Numbers by name: of the steps of this epoch so far, and at its end of its validation too.
+ * Reading them after a step waits for nobody, but costs a look at each metric's variables: who
+ * needs them rarely asks rarely. */
 CH_API int         ch_training_logs(ch_training *t);
 CH_API const char *ch_training_log_name(ch_training *t, int i);
 CH_API double      ch_training_log(ch_training *t, int i);
@@ -79,20 +81,29 @@ CH_API CH_MUST_CHECK ch_status ch_callback_of(unsigned events, ch_callback_fn fn
 
 /* ---- those that come with the library ---- */
 
+/* An epoch that has no number of the name which is monitored is passed over, and the log warns
+ * once: validation need not come with every epoch. Each of these starts anew with each
+ * training; those that look at epochs or steps look at those of ch_fit alone, not of
+ * ch_evaluate. */
+
 typedef struct ch_early_stopping_options {
     const char *monitor; /* NULL: "val_loss" */
     ch_goal     goal;
     double      min_delta;   /* what is better by less does not count */
     int         patience;    /* epochs without a better one before it stops; 0: none */
     int         start_epoch; /* those before it are not looked at */
-    double      baseline;    /* to be reached within the patience, if has_baseline */
     bool        has_baseline;
+    double      baseline;     /* what is not better than that either does not count */
     bool        restore_best; /* the model's variables are those of the best epoch in the end */
 } ch_early_stopping_options;
+/* The rules are Keras's: an epoch that is the best so far never stops, whatever the baseline.
+ * What is restored, at the end of every training, are the model's variables, not the
+ * optimizer's; as long as it goes on there is a copy of them. */
 CH_API CH_MUST_CHECK ch_status ch_early_stopping(const ch_early_stopping_options *opt,
                                                  ch_callback                    **out);
 
-/* The learning rate of each epoch, from what it is and the epoch's number. */
+/* The learning rate of each epoch, from what it is and the epoch's number. An optimizer that
+ * has a schedule is refused before the first step, by both of these. */
 typedef double (*ch_rate_fn)(int epoch, double rate, void *arg);
 CH_API CH_MUST_CHECK ch_status ch_rate_schedule(ch_rate_fn fn, void *arg, ch_callback **out);
 
@@ -113,10 +124,16 @@ typedef struct ch_log_file_options {
     bool    append;      /* to what is there */
     int64_t every_steps; /* a line for each so many steps too; 0: for epochs alone */
 } ch_log_file_options;
-/* A line for each epoch, the names in the first: "epoch,loss,val_loss". */
+/* Each line is written as it is made. Numbers read back to the same f64. The file is opened
+ * when training begins, in a folder that is there; a callback that is used again goes on in its
+ * file. A line for each epoch, the names in the first: "epoch,loss,val_loss"; with lines for
+ * steps "epoch,step,loss". A name that comes later gets a column, which is empty in the lines
+ * before: the file is written anew (where it cannot be, a pipe or a link, there is no such
+ * column, and the log warns once). Appending goes by the names that are there. */
 CH_API CH_MUST_CHECK ch_status ch_csv_log(const char *path, const ch_log_file_options *opt,
                                           ch_callback **out);
-/* An object for each line: {"event": "epoch", "epoch": 0, "step": 469, "seconds": 3.2, "loss": 0.31}. */
+/* An object for each line: {"event": "epoch", "epoch": 0, "step": 469, "seconds": 3.2, 
+ * "loss": 0.31}; of a step, the event is "step". What is not finite is null. */
 CH_API CH_MUST_CHECK ch_status ch_json_log(const char *path, const ch_log_file_options *opt,
                                            ch_callback **out);
 
@@ -125,15 +142,20 @@ typedef struct ch_tensorboard_options {
     int     histograms;  /* of the variables, every so many epochs; 0: none */
     int     graph;       /* the model and its step as text: 0: yes; CH_OFF: no */
 } ch_tensorboard_options;
-/* Event files for TensorBoard in directory/train and directory/validation. */
+/* Event files for TensorBoard in directory/train and directory/validation, which are made; new
+ * ones for each training. Tags are Keras's: epoch_loss and the like by epoch in both,
+ * epoch_learning_rate, batch_loss and the like by step; histograms are
+ * net/dense/kernel/histogram. The texts model and step come with the first epoch's end. */
 CH_API CH_MUST_CHECK ch_status ch_tensorboard(const char                   *directory,
                                               const ch_tensorboard_options *opt,
                                               ch_callback                 **out);
-/* A text of one's own in them, under `tag`; the callback is ch_tensorboard's. */
+/* A text of one's own, in Markdown, in train, at once; by the thread that calls ch_fit. The
+ * callback is ch_tensorboard's. */
 CH_API CH_MUST_CHECK ch_status ch_tensorboard_text(ch_callback *tensorboard, const char *tag,
                                                    int64_t step, const char *text);
 
-/* The loss is not finite: stops. Looks after each so many steps; 0: each. */
+/* The loss is not finite: stops. Looks after each so many steps, 0: each, and at the end of an
+ * epoch. */
 CH_API CH_MUST_CHECK ch_status ch_stop_on_nan(int64_t every_steps, ch_callback **out);
 /* Stops after the step in which the time is up. */
 CH_API CH_MUST_CHECK ch_status ch_time_limit(double seconds, ch_callback **out);
@@ -145,8 +167,9 @@ typedef struct ch_save_hook_options {
     const char *monitor; /* saves only what is better than all before; NULL: whatever comes */
     ch_goal     goal;
 } ch_save_hook_options;
-/* Calls a function when something is to be saved: what checkpoints hang on. At the end too, if anything is new; `best` says
- * that the number is the best so far (true where none is monitored). */
+/* Calls a function when something is to be saved: what checkpoints hang on. At the end too,
+ * whatever happened, if there were steps since: then `best` is false if the number is not the
+ * best so far. Else it is true. */
 typedef ch_status (*ch_save_fn)(ch_training *t, bool best, void *arg);
 CH_API CH_MUST_CHECK ch_status ch_save_hook(const ch_save_hook_options *opt, ch_save_fn fn,
                                             void *arg, ch_callback **out);

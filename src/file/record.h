@@ -28,6 +28,12 @@ CH_MUST_CHECK ch_status ch__record_next(ch_reader *r, int64_t max_bytes, ch_reco
  * the data may have any size. */
 CH_MUST_CHECK ch_status ch__record_skip(ch_reader *r, int64_t n, int64_t *skipped);
 
+/* What stands before a record's data, and behind it (TR-1): for those who write them on their own. */
+typedef struct ch_record_frame {
+    unsigned char head[12], foot[4];
+} ch_record_frame;
+ch_record_frame ch__record_frame(const void *data, size_t n);
+
 /* Whether the data has its checksum. */
 bool ch__record_is_good(const ch_record *x);
 /* The same as an error: DATA_LOSS, which names the file and the byte. */

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "file/bytes.h"
 #include "file/crc32c.h"
+#include "file/record.h"
 #include "file/writer.h"
 
 struct ch_record_writer {
@@ -29,23 +30,31 @@ ch_status ch_record_writer_open(const char *path, const ch_save_options *opt,
     return CH_OK;
 }
 
+ch_record_frame ch__record_frame(const void *data, size_t n)
+{
+    ch_record_frame f;
+
+    ch__put_le(f.head, n, 8);
+    ch__put_le(f.head + 8, ch__crc32c_mask(ch__crc32c(0, f.head, 8)), 4);
+    ch__put_le(f.foot, ch__crc32c_mask(ch__crc32c(0, data, n)), 4);
+    return f;
+}
+
 ch_status ch_record_writer_add(ch_record_writer *x, ch_str record)
 {
-    unsigned char head[12], foot[4];
-    ch_status     rc = ch__want_given("TFRecord file", "the writer", x, NULL, NULL);
+    ch_record_frame f;
+    ch_status       rc = ch__want_given("TFRecord file", "the writer", x, NULL, NULL);
 
     if (rc != CH_OK)
         return rc;
     if (record.data == NULL && record.size > 0)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: a record of %zu bytes at NULL",
                         ch__writer_path(x->w), record.size);
-    ch__put_le(head, record.size, 8);
-    ch__put_le(head + 8, ch__crc32c_mask(ch__crc32c(0, head, 8)), 4);
-    ch__put_le(foot, ch__crc32c_mask(ch__crc32c(0, record.data, record.size)), 4);
-    rc = ch__writer_put(x->w, head, sizeof(head));
+    f = ch__record_frame(record.data, record.size);
+    rc = ch__writer_put(x->w, f.head, sizeof(f.head));
     if (rc == CH_OK)
         rc = ch__writer_put(x->w, record.data, record.size);
-    return rc == CH_OK ? ch__writer_put(x->w, foot, sizeof(foot)) : rc;
+    return rc == CH_OK ? ch__writer_put(x->w, f.foot, sizeof(f.foot)) : rc;
 }
 
 ch_status ch_record_writer_add_example(ch_record_writer *x, ch_example *e)

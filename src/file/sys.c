@@ -153,6 +153,11 @@ int ch__sys_unlink(const char *path)
     return unlink(path);
 }
 
+int ch__sys_mkdir(const char *path)
+{
+    return may_call() ? mkdir(path, 0777) : -1;
+}
+
 /* Not made again after EINTR: on Linux the descriptor is gone, and may be another's by now. */
 int ch__sys_close(int fd)
 {

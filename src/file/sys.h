@@ -29,6 +29,7 @@ int     ch__sys_chmod(int fd, mode_t mode);
 int     ch__sys_sync(int fd);
 int     ch__sys_rename(const char *from, const char *to);
 int     ch__sys_unlink(const char *path);
+int     ch__sys_mkdir(const char *path); /* for all, as far as the umask lets */
 int     ch__sys_close(int fd);
 /* Takes the lock of an open file: nobody else has it then, in this process or another, until this
  * descriptor and all its copies are closed. Does not wait: EWOULDBLOCK; ENOENT: the file is removed. */

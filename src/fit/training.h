@@ -5,6 +5,7 @@
 #define FIT_TRAINING_H
 
 #include "cohort/callback.h"
+#include "cohort/function.h"
 
 /* Numbers by name, in the order in which they came. One that is zero is empty. */
 typedef struct ch_logs {
@@ -24,6 +25,7 @@ void   ch__logs_drop(ch_logs *l);
 struct ch_training {
     ch_model     *model;
     ch_optimizer *optimizer;
+    ch_function  *function; /* the step of training; NULL: not known */
     bool          is_evaluation;
     int           epoch, epochs;
     int64_t       step, epoch_step,

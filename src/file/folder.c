@@ -1,0 +1,46 @@
+/* file/folder.c -- folders, made.   SPDX-License-Identifier: Apache-2.0 */
+#include "file/folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "file/sys.h"
+
+static bool is_folder(const char *path)
+{
+    int fd = ch__sys_open(path, O_RDONLY | O_DIRECTORY, 0);
+
+    if (fd >= 0)
+        ch__sys_close(fd);
+    return fd >= 0;
+}
+
+/* Of those above it, what fails shows in what is below: they may be there, and not be ours to
+ * make. */
+ch_status ch__folder_make(const char *path)
+{
+    char     *part;
+    int       error = 0;
+    ch_status rc = CH_OK;
+
+    if (path == NULL || path[0] == '\0')
+        return ch__fail(CH_INVALID_ARGUMENT, "a folder to make: it has no name");
+    part = ch__strdup(path);
+    if (part == NULL)
+        return ch__fail_memory(path);
+    for (char *slash = strchr(part + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        (void)ch__sys_mkdir(part);
+        *slash = '/';
+    }
+    if (ch__sys_mkdir(part) != 0)
+        error = errno;
+    if (error != 0 && !((error == EEXIST || error == EROFS) && is_folder(part)))
+        rc = ch__fail_errno(error == EEXIST ? ENOTDIR : error,
+                            "%s: the folder is not there, and cannot be made", path);
+    ch__free(part);
+    return rc;
+}

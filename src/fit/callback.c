@@ -1,0 +1,212 @@
+/* fit/callback.c -- callbacks: made, told, and what they follow.   SPDX-License-Identifier: Apache-2.0 */
+#include "fit/callback.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "tensor/print.h"
+
+struct ch_callback {
+    atomic_int             refs;
+    const ch_callback_ops *ops;
+    void                  *self;
+};
+
+enum { ALL_EVENTS = (CH_ON_END << 1) - 1 };
+
+/* ---- making one ---- */
+
+static ch_status check_ops(const ch_callback_ops *ops)
+{
+    if (ops->name == NULL || ops->name[0] == '\0')
+        return ch__fail(CH_INVALID_ARGUMENT, "callback: it has no name");
+    if (ops->on == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "callback %s: it has no function `on`", ops->name);
+    if (ops->events == 0 || (ops->events & ~(unsigned)ALL_EVENTS) != 0)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "callback %s: events are 0x%x, want at least one of CH_ON_BEGIN to "
+                        "CH_ON_END, and no others",
+                        ops->name, ops->events);
+    return CH_OK;
+}
+
+ch_status ch_callback_new(const ch_callback_ops *ops, void *self, ch_callback **out)
+{
+    ch_callback *c;
+    ch_status    rc = ch__want_given("callback", "ops", ops, "out", out);
+
+    if (rc == CH_OK)
+        rc = check_ops(ops);
+    if (rc != CH_OK)
+        return rc;
+    c = ch__calloc(1, sizeof(*c));
+    if (c == NULL)
+        return ch__fail_memory("a callback");
+    atomic_init(&c->refs, 1);
+    c->ops = ops;
+    c->self = self;
+    *out = c;
+    return CH_OK;
+}
+
+ch_callback *ch_callback_ref(ch_callback *c)
+{
+    if (c != NULL)
+        atomic_fetch_add_explicit(&c->refs, 1, memory_order_relaxed);
+    return c;
+}
+
+/* The table may be part of the state: it is not looked at once that is dropped. */
+void ch_callback_unref(ch_callback *c)
+{
+    if (c == NULL || atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    if (c->ops->drop != NULL)
+        c->ops->drop(c->self);
+    ch__free(c);
+}
+
+ch_status ch__callback_make(const ch_callback_ops *ops, void *self, ch_callback **out)
+{
+    ch_status rc = self != NULL ? ch_callback_new(ops, self, out) : ch__fail_memory(ops->name);
+
+    if (rc != CH_OK && self != NULL)
+        ops->drop(self);
+    return rc;
+}
+
+void *ch__callback_self(const ch_callback *c,
+                        ch_status (*on)(void *self, ch_training *t, ch_event event))
+{
+    return c != NULL && c->ops->on == on ? c->self : NULL;
+}
+
+/* ---- a function ---- */
+
+typedef struct function {
+    ch_callback_ops ops;
+    ch_callback_fn  fn;
+    void           *arg;
+} function;
+
+static ch_status function_on(void *self, ch_training *t, ch_event event)
+{
+    function *f = self;
+
+    return f->fn(t, event, f->arg);
+}
+
+ch_status ch_callback_of(unsigned events, ch_callback_fn fn, void *arg, ch_callback **out)
+{
+    function *f;
+
+    if (fn == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "callback: fn is NULL");
+    f = ch__calloc(1, sizeof(*f));
+    if (f == NULL)
+        return ch__fail_memory("a callback");
+    *f = (function){.ops = {"function", events, function_on, ch__free}, .fn = fn, .arg = arg};
+    return ch__callback_make(&f->ops, f, out);
+}
+
+/* ---- telling ---- */
+
+static ch_status tell(int i, const ch_callback *c, ch_training *t, ch_event event)
+{
+    uint64_t  mark;
+    ch_status rc;
+
+    if (c == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "callback %d of the list is NULL", i);
+    if ((c->ops->events & (unsigned)event) == 0)
+        return CH_OK;
+    mark = ch__fail_mark();
+    rc = c->ops->on(c->self, t, event);
+    if (rc == CH_OK)
+        return CH_OK;
+    return ch__fail_at(ch__fail_since(mark, rc), "callback %s", c->ops->name);
+}
+
+ch_status ch__callbacks_tell(int n, ch_callback *const *c, ch_training *t, ch_event event)
+{
+    ch_fault first = {0};
+
+    for (int i = 0; i < n; i++) {
+        ch_status rc = tell(i, c[i], t, event);
+
+        if (rc != CH_OK && event != CH_ON_END)
+            return rc;
+        if (rc != CH_OK)
+            ch__fault_take(&first, rc, -1, NULL);
+    }
+    return ch__fault_raise(&first);
+}
+
+/* ---- what callbacks follow ---- */
+
+ch_status ch__monitor_init(ch_monitor *m, const char *who, const char *name, ch_goal goal,
+                           double delta)
+{
+    *m = (ch_monitor){.who = who, .goal = goal, .delta = delta};
+    if ((int)goal < CH_GOAL_AUTO || goal > CH_GOAL_MAX)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: there is no goal %d", who, (int)goal);
+    if (!(delta >= 0) || isinf(delta))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: min_delta is %g, want a number that is not negative", who, delta);
+    if (name[0] == '\0')
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: monitor is \"\"; want a name, or NULL", who);
+    m->name = ch__strdup(name);
+    if (m->name == NULL)
+        return ch__fail_memory(who);
+    ch__monitor_reset(m);
+    return CH_OK;
+}
+
+void ch__monitor_drop(ch_monitor *m)
+{
+    ch__free(m->name);
+    m->name = NULL;
+}
+
+void ch__monitor_reset(ch_monitor *m)
+{
+    m->best = ch__worst(m->name, m->goal);
+    m->has_warned = false;
+}
+
+/* A name that is never there is likely a mistake; one that is there at times is not: validation
+ * need not come with every epoch. */
+static void warn(ch_monitor *m, ch_training *t)
+{
+    char    names[256];
+    ch_text o = ch__text(names, sizeof(names));
+
+    if (m->has_warned)
+        return;
+    m->has_warned = true;
+    for (int i = 0; i < ch_training_logs(t); i++)
+        ch__text_add(&o, "%s%s", i > 0 ? ", " : "", ch_training_log_name(t, i));
+    ch__log(CH_LOG_WARNING, "monitor",
+            "%s: epoch %d has no number named \"%s\", and is passed over; it has: %s", m->who,
+            ch_training_epoch(t), m->name, o.used > 0 ? names : "none");
+}
+
+bool ch__monitor_read(ch_monitor *m, ch_training *t, double *out)
+{
+    for (int i = 0; i < ch_training_logs(t); i++)
+        if (strcmp(ch_training_log_name(t, i), m->name) == 0) {
+            *out = ch_training_log(t, i);
+            return true;
+        }
+    warn(m, t);
+    return false;
+}
+
+bool ch__monitor_is_better(const ch_monitor *m, double value, double than)
+{
+    return ch__is_better(m->name, m->goal, value, than, m->delta);
+}

@@ -1,0 +1,65 @@
+/* fit/number.c -- numbers as text that reads back to the same number.   SPDX-License-Identifier: Apache-2.0 */
+#include "fit/number.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_DIGITS = 17, LEAST_POWER = -5, MOST_POWER = 15 };
+
+/* The digits and the power of ten of the first. The C library's text has the locale's point in
+ * it, so only its digits are used. */
+static int shortest(double x, char digit[MOST_DIGITS + 1])
+{
+    char text[64], *e;
+    int  n = 0;
+
+    for (int more = 0; more < MOST_DIGITS; more++) {
+        snprintf(text, sizeof(text), "%.*e", more, x);
+        if (strtod(text, NULL) == x)
+            break;
+    }
+    e = strchr(text, 'e');
+    for (const char *c = text; c < e; c++)
+        if (*c >= '0' && *c <= '9' && n < MOST_DIGITS)
+            digit[n++] = *c;
+    digit[n] = '\0';
+    return (int)strtol(e + 1, NULL, 10);
+}
+
+static void put_plain(const char *sign, const char *digit, int power, char text[40])
+{
+    int n = (int)strlen(digit);
+
+    if (power < 0)
+        snprintf(text, 40, "%s0.%.*s%s", sign, -power - 1, "0000000", digit);
+    else if (n <= power + 1)
+        snprintf(text, 40, "%s%s%.*s", sign, digit, power + 1 - n, "00000000000000000");
+    else
+        snprintf(text, 40, "%s%.*s.%s", sign, power + 1, digit, digit + power + 1);
+}
+
+ch_number_text ch__number_text(double x, bool is_json)
+{
+    ch_number_text o;
+    char           digit[MOST_DIGITS + 1];
+    const char    *sign = signbit(x) ? "-" : "";
+    int            power;
+
+    if (!isfinite(x)) {
+        snprintf(o.text, sizeof(o.text), "%s",
+                 is_json    ? "null"
+                 : isnan(x) ? "nan"
+                 : x > 0    ? "inf"
+                            : "-inf");
+        return o;
+    }
+    power = shortest(fabs(x), digit);
+    if (power >= LEAST_POWER && power <= MOST_POWER)
+        put_plain(sign, digit, power, o.text);
+    else
+        snprintf(o.text, sizeof(o.text), "%s%c%s%se%+03d", sign, digit[0],
+                 digit[1] != '\0' ? "." : "", digit + 1, power);
+    return o;
+}

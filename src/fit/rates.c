@@ -1,0 +1,204 @@
+/* fit/rates.c -- callbacks that set the learning rate: by epoch, and where nothing gets better.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "fit/callback.h"
+
+#define PLATEAU_FACTOR   0.1
+#define PLATEAU_DELTA    1e-4
+#define PLATEAU_PATIENCE 10
+
+/* Who tells a callback puts its name before what these say. */
+static ch_status get_rate(const ch_training *t, double *rate)
+{
+    if (ch_training_optimizer(t) == NULL)
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "there is no learning rate to set: the model was compiled without an "
+                        "optimizer");
+    return ch_optimizer_rate(ch_training_optimizer(t), rate);
+}
+
+static ch_status set_rate(const ch_training *t, double rate)
+{
+    ch_status rc = ch_optimizer_set_rate(ch_training_optimizer(t), rate);
+
+    if (rc == CH_FAILED_PRECONDITION)
+        return ch__fail(rc,
+                        "the optimizer has a schedule, which says its learning rate: make it "
+                        "without one, or leave this callback out");
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "epoch %d", ch_training_epoch(t));
+}
+
+/* Sets the rate to what it is: that it cannot be set is said before the first step, not after
+ * hours. */
+static ch_status try_rate(const ch_training *t)
+{
+    double    rate;
+    ch_status rc = get_rate(t, &rate);
+
+    return rc == CH_OK ? set_rate(t, rate) : rc;
+}
+
+/* ---- by epoch ---- */
+
+typedef struct schedule {
+    ch_rate_fn fn;
+    void      *arg;
+} schedule;
+
+static ch_status schedule_on(void *self, ch_training *t, ch_event event)
+{
+    const schedule *s = self;
+    double          rate;
+    ch_status       rc;
+
+    if (ch_training_is_evaluation(t))
+        return CH_OK;
+    if (event == CH_ON_BEGIN)
+        return try_rate(t);
+    rc = get_rate(t, &rate);
+    if (rc != CH_OK)
+        return rc;
+    return set_rate(t, s->fn(ch_training_epoch(t), rate, s->arg));
+}
+
+static const ch_callback_ops schedule_ops = {"rate_schedule", CH_ON_BEGIN | CH_ON_EPOCH_BEGIN,
+                                             schedule_on, ch__free};
+
+ch_status ch_rate_schedule(ch_rate_fn fn, void *arg, ch_callback **out)
+{
+    schedule *s;
+
+    if (fn == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "rate_schedule: fn is NULL");
+    s = ch__malloc(sizeof(*s));
+    if (s != NULL)
+        *s = (schedule){fn, arg};
+    return ch__callback_make(&schedule_ops, s, out);
+}
+
+/* ---- where nothing gets better ---- */
+
+typedef struct plateau {
+    ch_monitor monitor;
+    double     factor, min_rate;
+    int        patience, cooldown;
+    int        wait;    /* epochs since the last that was better */
+    int        resting; /* epochs of the cooldown that are left */
+} plateau;
+
+static ch_status reduce(plateau *p, const ch_training *t)
+{
+    double    rate, less;
+    ch_status rc = get_rate(t, &rate);
+
+    if (rc != CH_OK || !(rate > p->min_rate))
+        return rc;
+    less = fmax(rate * p->factor, p->min_rate);
+    rc = set_rate(t, less);
+    if (rc != CH_OK)
+        return rc;
+    ch__log(CH_LOG_INFO, "plateau", "epoch %d: the learning rate is %g now, and was %g",
+            ch_training_epoch(t), less, rate);
+    p->resting = p->cooldown;
+    p->wait = 0;
+    return CH_OK;
+}
+
+/* As Keras does it: the epoch in which the cooldown ends counts again. */
+static ch_status plateau_epoch(plateau *p, ch_training *t)
+{
+    double value;
+
+    if (!ch__monitor_read(&p->monitor, t, &value))
+        return CH_OK;
+    if (p->resting > 0) {
+        p->resting--;
+        p->wait = 0;
+    }
+    if (ch__monitor_is_better(&p->monitor, value, p->monitor.best)) {
+        p->monitor.best = value;
+        p->wait = 0;
+        return CH_OK;
+    }
+    return p->resting == 0 && ++p->wait >= p->patience ? reduce(p, t) : CH_OK;
+}
+
+static ch_status plateau_on(void *self, ch_training *t, ch_event event)
+{
+    plateau *p = self;
+
+    if (ch_training_is_evaluation(t))
+        return CH_OK;
+    if (event == CH_ON_EPOCH_END)
+        return plateau_epoch(p, t);
+    ch__monitor_reset(&p->monitor);
+    p->wait = p->resting = 0;
+    return try_rate(t);
+}
+
+static void plateau_drop(void *self)
+{
+    plateau *p = self;
+
+    ch__monitor_drop(&p->monitor);
+    ch__free(p);
+}
+
+static const ch_callback_ops plateau_ops = {"reduce_on_plateau", CH_ON_BEGIN | CH_ON_EPOCH_END,
+                                            plateau_on, plateau_drop};
+
+static ch_status check_plateau(const ch_plateau_options *opt)
+{
+    if (!(opt->factor >= 0 && opt->factor < 1))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "reduce_on_plateau: the factor is %g, want more than 0 and less than 1",
+                        opt->factor);
+    if (!(opt->min_rate >= 0) || isinf(opt->min_rate))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "reduce_on_plateau: min_rate is %g, want a number that is not negative",
+                        opt->min_rate);
+    if (opt->patience < 0 || opt->cooldown < 0)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "reduce_on_plateau: patience is %d and cooldown %d, want 0 or more",
+                        opt->patience, opt->cooldown);
+    return CH_OK;
+}
+
+static double delta_of(const ch_plateau_options *opt)
+{
+    if (opt->min_delta == CH_OFF)
+        return 0;
+    return opt->min_delta != 0 ? opt->min_delta : PLATEAU_DELTA;
+}
+
+ch_status ch_reduce_on_plateau(const ch_plateau_options *opt, ch_callback **out)
+{
+    static const ch_plateau_options none;
+    plateau                        *p;
+    ch_status                       rc;
+
+    opt = opt != NULL ? opt : &none;
+    rc = check_plateau(opt);
+    if (rc != CH_OK)
+        return rc;
+    p = ch__calloc(1, sizeof(*p));
+    if (p == NULL)
+        return ch__fail_memory("reduce_on_plateau");
+    p->factor = opt->factor > 0 ? opt->factor : PLATEAU_FACTOR;
+    p->min_rate = opt->min_rate;
+    p->patience = opt->patience > 0 ? opt->patience : PLATEAU_PATIENCE;
+    p->cooldown = opt->cooldown;
+    rc = ch__monitor_init(&p->monitor, "reduce_on_plateau",
+                          opt->monitor != NULL ? opt->monitor : "val_loss", opt->goal,
+                          delta_of(opt));
+    if (rc != CH_OK) {
+        plateau_drop(p);
+        return rc;
+    }
+    return ch__callback_make(&plateau_ops, p, out);
+}

@@ -1,0 +1,135 @@
+/* fit/save_hook.c -- when something is to be saved.   SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "fit/callback.h"
+
+typedef struct hook {
+    ch_callback_ops ops; /* steps are looked at if they matter */
+    int64_t         every_steps;
+    int             every_epochs; /* 0: not by epochs */
+    double          every_seconds;
+    bool            has_monitor;
+    ch_monitor      monitor;
+    ch_save_fn      fn;
+    void           *arg;
+
+    int64_t saved_step;    /* after which it saved last; before the first, 0 */
+    double  saved_seconds; /* when it did */
+} hook;
+
+static ch_status save(hook *h, ch_training *t, bool best)
+{
+    h->saved_step = ch_training_step(t);
+    return h->fn(t, best, h->arg);
+}
+
+/* Whether the number is the best so far; without one everything is. */
+static bool is_best(hook *h, ch_training *t)
+{
+    double value;
+
+    if (!h->has_monitor)
+        return true;
+    if (!ch__monitor_read(&h->monitor, t, &value) ||
+        !ch__monitor_is_better(&h->monitor, value, h->monitor.best))
+        return false;
+    h->monitor.best = value;
+    return true;
+}
+
+/* The time runs on from when it was up, whether anything was good enough to be saved or not. */
+static bool is_time(hook *h, ch_training *t, ch_event event)
+{
+    double now;
+
+    if (event == CH_ON_EPOCH_END)
+        return h->every_epochs > 0 && (ch_training_epoch(t) + 1) % h->every_epochs == 0;
+    if (h->every_steps > 0 && ch_training_step(t) % h->every_steps == 0)
+        return true;
+    if (!(h->every_seconds > 0))
+        return false;
+    now = ch_training_seconds(t);
+    if (now - h->saved_seconds < h->every_seconds)
+        return false;
+    h->saved_seconds = now;
+    return true;
+}
+
+/* What was saved after this very step is not saved again, unless it is the best only now, when
+ * the numbers of the validation are there. */
+static ch_status hook_on(void *self, ch_training *t, ch_event event)
+{
+    hook *h = self;
+
+    if (ch_training_is_evaluation(t))
+        return CH_OK;
+    if (event == CH_ON_BEGIN) {
+        h->saved_step = 0;
+        h->saved_seconds = 0;
+        if (h->has_monitor)
+            ch__monitor_reset(&h->monitor);
+        return CH_OK;
+    }
+    if (event == CH_ON_END)
+        return h->saved_step < ch_training_step(t) ? save(h, t, is_best(h, t)) : CH_OK;
+    if (!is_time(h, t, event) || (!h->has_monitor && h->saved_step == ch_training_step(t)) ||
+        !is_best(h, t))
+        return CH_OK;
+    return save(h, t, true);
+}
+
+static void hook_drop(void *self)
+{
+    hook *h = self;
+
+    ch__monitor_drop(&h->monitor);
+    ch__free(h);
+}
+
+static ch_status check_hook(const ch_save_hook_options *opt, ch_save_fn fn)
+{
+    if (fn == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "save_hook: fn is NULL");
+    if (opt->every_steps < 0 || opt->every_epochs < 0 || !(opt->every_seconds >= 0))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "save_hook: every %lld steps, %d epochs, %g seconds: want 0 or more",
+                        (long long)opt->every_steps, opt->every_epochs, opt->every_seconds);
+    return CH_OK;
+}
+
+ch_status ch_save_hook(const ch_save_hook_options *opt, ch_save_fn fn, void *arg,
+                       ch_callback **out)
+{
+    static const ch_save_hook_options none;
+    hook                             *h;
+    ch_status                         rc;
+    bool                              by_steps;
+
+    opt = opt != NULL ? opt : &none;
+    rc = check_hook(opt, fn);
+    if (rc != CH_OK)
+        return rc;
+    by_steps = opt->every_steps > 0 || opt->every_seconds > 0;
+    h = ch__calloc(1, sizeof(*h));
+    if (h == NULL)
+        return ch__fail_memory("save_hook");
+    *h = (hook){
+        .ops = {"save_hook", CH_ON_BEGIN | CH_ON_EPOCH_END | CH_ON_END, hook_on, hook_drop},
+        .every_steps = opt->every_steps,
+        .every_epochs = opt->every_epochs == 0 && !by_steps ? 1 : opt->every_epochs,
+        .every_seconds = opt->every_seconds,
+        .has_monitor = opt->monitor != NULL,
+        .fn = fn,
+        .arg = arg};
+    if (by_steps)
+        h->ops.events |= CH_ON_STEP;
+    if (h->has_monitor)
+        rc = ch__monitor_init(&h->monitor, "save_hook", opt->monitor, opt->goal, 0);
+    if (rc != CH_OK) {
+        hook_drop(h);
+        return rc;
+    }
+    return ch__callback_make(&h->ops, h, out);
+}
