@@ -23,6 +23,7 @@
 #include "cohort/model.h"
 #include "cohort/ops.h"
 #include "cohort/optimizer.h"
+#include "cohort/picture.h"
 #include "cohort/replica.h"
 #include "cohort/schedule.h"
 #include "cohort/schema.h"

@@ -101,12 +101,14 @@ typedef struct ch_fit_options {
     int                 n_callbacks;
     ch_callback *const *callback; /* borrowed */
     ch_progress         progress; /* to standard error */
-    bool summary; /* ends with a table of where the time went, to standard error */
-    bool
-        catch_interrupt; /* Ctrl-C: the step is finished, and what is there is returned; a second one
-                                            ends the process */
-    const char *
-        trace; /* a file for chrome://tracing or Perfetto; NULL: what COHORT_TRACE says, else none */
+    /* Ends with a table of where the time went, to standard error. Where it was measured what a step takes on one
+     * replica with as many rows for it (seconds), the table says what is gained. */
+    bool   summary;
+    double one_replica_step;
+    /* Ctrl-C: the step is finished, and what is there is returned; a second one ends the process. */
+    bool catch_interrupt;
+    /* A file for chrome://tracing or Perfetto; NULL: what COHORT_TRACE says, else none. */
+    const char *trace;
 } ch_fit_options;
 
 /* `out`, if not NULL, gets what happened in each epoch, after a failure too. That training was stopped, by a callback or by

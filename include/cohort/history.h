@@ -33,6 +33,9 @@ typedef enum ch_goal { CH_GOAL_AUTO, CH_GOAL_MIN, CH_GOAL_MAX } ch_goal;
 /* The best of all epochs; `epoch` may be NULL. NaN if there is none. */
 CH_API double ch_history_best(const ch_history *h, const char *name, ch_goal goal, int *epoch);
 
+/* The loss as it went: some 32 numbers an epoch, each the mean over the steps since the one before. Borrowed. */
+CH_API int ch_history_curve(const ch_history *h, const double **out);
+
 /* Why training ended before its time: "interrupted", "early_stopping: ..."; NULL if it did not. */
 CH_API const char *ch_history_stopped(const ch_history *h);
 
@@ -54,9 +57,7 @@ typedef struct ch_time_table {
     double  total;           /* of the clock on the wall */
     int64_t steps, examples; /* trained on */
     int     replicas;
-    double
-            one_replica_step; /* seconds of a step on one replica with as many rows for it, where that was measured before in this
-                                 process; else 0 */
+    double  one_replica_step; /* seconds, as they were given to ch_fit; else 0 */
     int64_t peak_bytes;       /* of the process's memory, as the system counts it */
 } ch_time_table;
 CH_API const char   *ch_time_name(ch_time t);
@@ -65,8 +66,8 @@ CH_API ch_time_table ch_history_time(const ch_history *h);
 /* The numbers of all epochs as a table; the time table; both as snprintf does. */
 CH_API int ch_history_print(const ch_history *h, char *text, size_t size);
 CH_API int ch_history_print_time(const ch_history *h, char *text, size_t size);
-/* A small picture of numbers over the epochs (or of one over steps, where there is one epoch), `columns` wide and `rows` high: for
- * terminals. As snprintf does. */
+/* A small picture for terminals, `columns` wide and `rows` high: of a number over the epochs; of "loss", of ch_history_curve. As
+ * snprintf does. */
 CH_API int ch_history_plot(const ch_history *h, const char *name, int columns, int rows,
                            char *text, size_t size);
 

@@ -63,6 +63,11 @@ static void drop_strategy(void *self)
     ch_strategy_unref(self);
 }
 
+ch_strategy *ch__iterator_strategy(const ch_iterator *it)
+{
+    return it->owner.may_take == may_take ? it->owner.self : NULL;
+}
+
 /* An iterator over what this process reads, which it lets go of. */
 static ch_status open_input(ch_strategy *st, ch_dataset *d, const ch_input_options *opt,
                             ch_iterator **out)

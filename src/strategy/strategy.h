@@ -12,6 +12,7 @@
 
 #include "base/by_name.h"
 #include "cohort/extended.h"
+#include "cohort/iterator.h"
 #include "cohort/replica.h"
 #include "cohort/strategy_ops.h"
 #include "collective/group.h"
@@ -63,6 +64,8 @@ void ch__var_follow(ch_var *v, ch_var *leader);
 ch_var *ch__var_follower(const ch_var *leader);
 
 ch_strategy *ch__strategy_default(void);
+/* Who distributed what the iterator gives; NULL: nobody. Borrowed. (input.c) */
+ch_strategy *ch__iterator_strategy(const ch_iterator *it);
 /* The one meant by an argument: itself, or the current one. */
 ch_strategy *ch__strategy_of(ch_strategy *st);
 /* The same in *st, for a call that is for code outside replicas: FAILED_PRECONDITION in a step (which names

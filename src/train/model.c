@@ -8,11 +8,15 @@
 #include <string.h>
 
 #include "train/layer.h"
+#include "train/model.h"
 
 struct ch_model {
     atomic_int   refs;
     ch_strategy *strategy;
     ch_layer    *layer;
+    int          n_inputs; /* 0: not known */
+    void        *attached; /* what trains it */
+    void (*drop)(void *attached);
 };
 
 /* ---- building ---- */
@@ -117,6 +121,7 @@ ch_status ch_model_new(ch_strategy *st, ch_layer *root, const ch_model_options *
     atomic_init(&m->refs, 1);
     m->strategy = ch_strategy_ref(st);
     m->layer = root;
+    m->n_inputs = opt->n_inputs;
     *out = m;
     return CH_OK;
 }
@@ -132,9 +137,28 @@ void ch_model_unref(ch_model *m)
 {
     if (m == NULL || atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) != 1)
         return;
+    ch__model_attach(m, NULL, NULL);
     ch_layer_unref(m->layer);
     ch_strategy_unref(m->strategy);
     ch__free(m);
+}
+
+int ch__model_inputs(const ch_model *m)
+{
+    return m->n_inputs;
+}
+
+void ch__model_attach(ch_model *m, void *attached, void (*drop)(void *attached))
+{
+    if (m->drop != NULL)
+        m->drop(m->attached);
+    m->attached = attached;
+    m->drop = drop;
+}
+
+void *ch__model_attached(const ch_model *m)
+{
+    return m->attached;
 }
 
 /* ---- using it ---- */

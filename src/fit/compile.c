@@ -1,0 +1,236 @@
+/* fit/compile.c -- ch_compile: what a model is trained with.   SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "fit/compiled.h"
+#include "train/model.h"
+
+ch_status ch__compiled_of(const char *call, ch_model *m, ch_compiled **out)
+{
+    if (m == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: the model is NULL", call);
+    *out = ch__model_attached(m);
+    if (*out != NULL)
+        return CH_OK;
+    return ch__fail(
+        CH_FAILED_PRECONDITION,
+        "%s: the model was not compiled; call ch_compile first, with an optimizer and a "
+        "loss to train it, or with none to predict",
+        call);
+}
+
+int ch__compiled_inputs(const ch_compiled *c)
+{
+    int n = ch__model_inputs(c->model);
+
+    return n > 0 ? n : 1;
+}
+
+static void drop_compiled(void *compiled)
+{
+    ch_compiled *c = compiled;
+
+    if (c == NULL)
+        return;
+    ch_function_unref(c->train);
+    ch_function_unref(c->test);
+    ch_function_unref(c->predict);
+    for (int i = 0; i < c->n_metrics; i++)
+        ch_metric_unref(c->metric[i].metric);
+    ch_metric_unref(c->loss_mean);
+    ch_optimizer_unref(c->optimizer);
+    ch_tensor_unref(c->class_weight);
+    ch__logs_drop(&c->given);
+    ch__free(c);
+}
+
+/* ---- metrics ---- */
+
+static bool has_name(const ch_compiled *c, const char *name)
+{
+    if (strcmp(name, "loss") == 0)
+        return true;
+    for (int i = 0; i < c->n_metrics; i++)
+        if (strcmp(ch_metric_name(c->metric[i].metric), name) == 0)
+            return true;
+    return false;
+}
+
+/* Takes the metric over. */
+static ch_status add_metric(ch_compiled *c, ch_metric *m, bool is_weighted)
+{
+    if (has_name(c, ch_metric_name(m))) {
+        ch_status rc =
+            ch__fail(CH_INVALID_ARGUMENT,
+                     "compile: two numbers are called \"%s\"; give one of the metrics another "
+                     "name (own)",
+                     ch_metric_name(m));
+
+        ch_metric_unref(m);
+        return rc;
+    }
+    c->metric[c->n_metrics++] = (ch_gathered){m, is_weighted};
+    return CH_OK;
+}
+
+static ch_status make_metrics(ch_compiled *c, const ch_metric_fn *make, bool is_weighted)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < CH_COMPILE_METRICS && make[i] != NULL && rc == CH_OK; i++) {
+        ch_metric *m = NULL;
+
+        rc = make[i](c->strategy, NULL, &m);
+        if (rc == CH_OK)
+            rc = add_metric(c, m, is_weighted);
+    }
+    return rc;
+}
+
+static ch_status take_own(ch_compiled *c, const ch_compile_options *opt)
+{
+    ch_status rc = CH_OK;
+
+    if (opt->n_own < 0 || opt->n_own > CH_COMPILE_METRICS ||
+        (opt->n_own > 0 && opt->own == NULL))
+        return ch__fail(CH_INVALID_ARGUMENT, "compile: %d metrics of one's own%s, want 0 to %d",
+                        opt->n_own, opt->own == NULL ? " at NULL" : "", CH_COMPILE_METRICS);
+    for (int i = 0; i < opt->n_own && rc == CH_OK; i++) {
+        ch_var *const *var;
+
+        if (opt->own[i] == NULL)
+            return ch__fail(CH_INVALID_ARGUMENT, "compile: metric %d of one's own is NULL", i);
+        if (ch_metric_vars(opt->own[i], &var) > 0 && ch_var_strategy(var[0]) != c->strategy)
+            return ch__fail(
+                CH_INVALID_ARGUMENT,
+                "compile: metric \"%s\" is of a %s strategy, and the model of another one, "
+                "%s; make it with ch_model_strategy(model)",
+                ch_metric_name(opt->own[i]), ch_strategy_name(ch_var_strategy(var[0])),
+                ch_strategy_name(c->strategy));
+        rc = add_metric(c, ch_metric_ref(opt->own[i]), true);
+    }
+    return rc;
+}
+
+/* ---- all of it ---- */
+
+static ch_status fill(ch_compiled *c, const ch_compile_options *opt)
+{
+    ch_status rc = CH_OK;
+
+    c->optimizer = ch_optimizer_ref(opt->optimizer);
+    c->loss = opt->loss;
+    c->train_step = opt->train_step;
+    c->test_step = opt->test_step;
+    c->step_arg = opt->step_arg;
+    if (opt->loss != NULL)
+        rc = ch_metric_mean(c->strategy, "loss", &c->loss_mean);
+    if (rc == CH_OK)
+        rc = make_metrics(c, opt->metrics, false);
+    if (rc == CH_OK)
+        rc = make_metrics(c, opt->weighted_metrics, true);
+    if (rc == CH_OK)
+        rc = take_own(c, opt);
+    return rc == CH_OK ? ch__compiled_functions(c) : rc;
+}
+
+ch_status ch_compile(ch_model *m, const ch_compile_options *opt)
+{
+    static const ch_compile_options none;
+    ch_compiled                    *c;
+    ch_status                       rc;
+
+    if (m == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "compile: the model is NULL");
+    c = ch__calloc(1, sizeof(*c));
+    if (c == NULL)
+        return ch__fail_memory("a compiled model");
+    c->model = m;
+    c->strategy = ch_model_strategy(m);
+    rc = fill(c, opt != NULL ? opt : &none);
+    if (rc != CH_OK) {
+        drop_compiled(c);
+        return rc;
+    }
+    ch__model_attach(m, c, drop_compiled);
+    return CH_OK;
+}
+
+/* ---- the numbers ---- */
+
+static ch_status read_metric(ch_metric *m, const char *prefix, ch_logs *logs)
+{
+    char      name[160];
+    double    x = 0;
+    ch_status rc = ch_metric_result(m, &x);
+
+    snprintf(name, sizeof(name), "%s%s", prefix, ch_metric_name(m));
+    return rc == CH_OK ? ch__logs_set(logs, name, x) : rc;
+}
+
+ch_status ch__compiled_read(ch_compiled *c, const char *prefix, ch_logs *logs)
+{
+    ch_status rc = c->loss_mean != NULL && c->n_given == 0
+                       ? read_metric(c->loss_mean, prefix, logs)
+                       : CH_OK;
+
+    for (int i = 0; i < c->given.n && c->n_given > 0 && rc == CH_OK; i++) {
+        char name[160];
+
+        snprintf(name, sizeof(name), "%s%s", prefix, c->given.at[i].name);
+        rc = ch__logs_set(logs, name, c->given.at[i].value / (double)c->n_given);
+    }
+    for (int i = 0; i < c->n_metrics && rc == CH_OK; i++)
+        rc = read_metric(c->metric[i].metric, prefix, logs);
+    return rc;
+}
+
+ch_status ch__compiled_reset(ch_compiled *c)
+{
+    ch_status rc = c->loss_mean != NULL ? ch_metric_reset(c->loss_mean) : CH_OK;
+
+    for (int i = 0; i < c->n_metrics && rc == CH_OK; i++)
+        rc = ch_metric_reset(c->metric[i].metric);
+    ch__logs_drop(&c->given);
+    c->n_given = 0;
+    return rc;
+}
+
+/* The mean over the replicas: of what is the same on all, that. */
+static ch_status take_leaf(ch_compiled *c, const char *name, const ch_value *v)
+{
+    double sum = 0;
+
+    for (int r = 0; r < ch_value_count(v); r++) {
+        double    x = 0;
+        ch_status rc =
+            ch_tensor_count(ch_value_at(v, r)) == 1
+                ? ch_tensor_item(ch_value_at(v, r), &x)
+                : ch__fail(
+                      CH_INVALID_ARGUMENT,
+                      "output \"%s\" of a step of one's own has %lld elements, and the logs "
+                      "take one",
+                      name, (long long)ch_tensor_count(ch_value_at(v, r)));
+
+        if (rc != CH_OK)
+            return rc;
+        sum += x;
+    }
+    sum /= ch_value_count(v);
+    return ch__logs_set(&c->given, name,
+                        sum + (c->n_given > 0 ? ch__logs_get(&c->given, name) : 0));
+}
+
+ch_status ch__compiled_take(ch_compiled *c, const ch_tuple *out)
+{
+    ch_status rc = CH_OK;
+    int       n = out != NULL ? ch_tuple_count(out) : 0;
+
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        if (ch_tuple_name(out, i) != NULL)
+            rc = take_leaf(c, ch_tuple_name(out, i), ch_tuple_at(out, i));
+    c->n_given += n > 0;
+    return rc;
+}

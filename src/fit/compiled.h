@@ -1,0 +1,49 @@
+/* fit/compiled.h -- what ch_compile attaches to a model: its steps, and the numbers they gather.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef FIT_COMPILED_H
+#define FIT_COMPILED_H
+
+#include "cohort/fit.h"
+#include "fit/training.h"
+
+typedef struct ch_gathered {
+    ch_metric *metric;
+    bool       is_weighted;
+} ch_gathered;
+
+typedef struct ch_compiled {
+    ch_model        *model;    /* that it is attached to */
+    ch_strategy     *strategy; /* the model's */
+    ch_optimizer    *optimizer;
+    ch_loss_fn       loss;
+    ch_model_step_fn train_step, test_step; /* NULL: the usual ones */
+    void            *step_arg;
+    ch_metric       *loss_mean; /* NULL: there is no loss */
+    int              n_metrics;
+    ch_gathered      metric[3 * CH_COMPILE_METRICS];
+    ch_tensor       *class_weight; /* of the fit that goes on; NULL: none */
+    ch_function     *train, *test, *predict;
+
+    /* Sums of what steps of one's own gave, since the last reset. */
+    ch_logs given;
+    int64_t n_given;
+} ch_compiled;
+
+/* FAILED_PRECONDITION: ch_compile was not called. */
+ch_status ch__compiled_of(const char *call, ch_model *m, ch_compiled **out);
+/* The inputs of the model, at least one. */
+int ch__compiled_inputs(const ch_compiled *c);
+
+/* The steps (steps.c): recorded when they first run. */
+ch_status ch__compiled_functions(ch_compiled *c);
+/* Weights of classes for the runs to come; n 0: none. */
+ch_status ch__compiled_class_weights(ch_compiled *c, int n, const double *weight);
+
+/* What the metrics have gathered, into logs with this before their names; and nothing again. */
+ch_status ch__compiled_read(ch_compiled *c, const char *prefix, ch_logs *logs);
+ch_status ch__compiled_reset(ch_compiled *c);
+/* Adds what a step gave. */
+ch_status ch__compiled_take(ch_compiled *c, const ch_tuple *out);
+
+#endif

@@ -1,0 +1,96 @@
+/* fit/loop.c -- runs, callbacks, the clock.   SPDX-License-Identifier: Apache-2.0 */
+#include "fit/loop.h"
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "fit/interrupt.h"
+
+/* Numbers of steps so far, for who asks for them. */
+static ch_status refresh(ch_training *t)
+{
+    return ch__compiled_read(((ch_loop *)t)->c, "", &t->logs);
+}
+
+ch_status ch__loop_open(ch_loop *l, ch_compiled *c, int n, ch_callback *const *callback,
+                        ch_progress progress)
+{
+    l->c = c;
+    l->t.model = c->model;
+    l->t.refresh = refresh;
+    l->t.began_ns = ch__now_ns();
+    ch__clock_start(&l->clock);
+    (void)progress;
+    l->callback = ch__calloc((size_t)n + 1, sizeof(ch_callback *));
+    if (l->callback == NULL)
+        return ch__fail_memory("callbacks");
+    for (int i = 0; i < n; i++) {
+        if (callback[i] == NULL)
+            return ch__fail(CH_INVALID_ARGUMENT, "callback %d is NULL: it could not be made",
+                            i);
+        l->callback[l->n_callbacks++] = callback[i];
+    }
+    return CH_OK;
+}
+
+void ch__loop_close(ch_loop *l)
+{
+    ch__loop_catch(l, false);
+    ch_callback_unref(l->line);
+    ch__free(l->callback);
+    ch__logs_drop(&l->t.logs);
+}
+
+void ch__loop_count(ch_loop *l, ch_time row)
+{
+    if (!l->is_apart)
+        l->clock.ns[row] += ch__clock_lap(&l->clock);
+}
+
+ch_status ch__loop_tell(ch_loop *l, ch_event event)
+{
+    ch_status rc;
+
+    ch__loop_count(l, CH_TIME_OTHER);
+    rc = ch__callbacks_tell(l->n_callbacks, l->callback, &l->t, event);
+    if (l->catches && ch__interrupted())
+        ch_training_stop(&l->t, "interrupted");
+    ch__loop_count(l, CH_TIME_CALLBACKS);
+    return rc;
+}
+
+void ch__loop_catch(ch_loop *l, bool on)
+{
+    if (on && !l->catches)
+        ch__interrupt_catch();
+    else if (!on && l->catches)
+        ch__interrupt_release();
+    l->catches = on;
+}
+
+ch_status ch__loop_run(ch_loop *l, ch_function *f, ch_tuple *batch, bool takes)
+{
+    ch_tuple *out = NULL;
+    ch_status rc = ch_strategy_run(l->c->strategy, f, batch, takes ? &out : NULL);
+
+    if (rc == CH_OK && takes)
+        rc = ch__compiled_take(l->c, out);
+    ch_tuple_unref(out);
+    if (!l->is_apart)
+        l->clock.step_ns += ch__clock_lap(&l->clock);
+    return rc;
+}
+
+void ch__loop_table(ch_loop *l, ch_time_table *out)
+{
+    ch_clock *k = &l->clock;
+
+    ch__loop_count(l, CH_TIME_OTHER);
+    k->ns[CH_TIME_FORWARD] += k->step_ns;
+    *out = (ch_time_table){.steps = l->t.step,
+                           .examples = l->t.examples,
+                           .replicas = ch_strategy_replicas(l->c->strategy)};
+    for (int i = 0; i < CH_TIMES; i++) {
+        out->seconds[i] = (double)k->ns[i] * 1e-9;
+        out->total += out->seconds[i];
+    }
+}

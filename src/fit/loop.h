@@ -1,0 +1,49 @@
+/* fit/loop.h -- what the loops of ch_fit, ch_evaluate and ch_predict share: runs, callbacks, the clock.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef FIT_LOOP_H
+#define FIT_LOOP_H
+
+#include "fit/clock.h"
+#include "fit/compiled.h"
+#include "fit/source.h"
+
+enum { CH_FIT_BATCH = 32 }; /* of arrays, if nothing is said */
+
+typedef struct ch_loop {
+    ch_training   t; /* first: callbacks have this */
+    ch_compiled  *c;
+    int           n_callbacks; /* with the progress line */
+    ch_callback **callback;
+    ch_callback  *line;     /* NULL: none */
+    bool          catches;  /* Ctrl-C */
+    bool          is_apart; /* time is not counted: the caller does */
+    ch_clock      clock;
+    ch_status     rc_of_logs;
+} ch_loop;
+
+ch_status ch__loop_open(ch_loop *l, ch_compiled *c, int n, ch_callback *const *callback,
+                        ch_progress progress);
+void      ch__loop_close(ch_loop *l);
+/* Ctrl-C stops it, from now on until it is closed. */
+void ch__loop_catch(ch_loop *l, bool on);
+
+/* What has passed since the last call is this row's. */
+void ch__loop_count(ch_loop *l, ch_time row);
+/* Tells the callbacks, and looks whether somebody wants to stop. */
+ch_status ch__loop_tell(ch_loop *l, ch_event event);
+/* A step; `takes`: what it gives is for the logs. */
+ch_status ch__loop_run(ch_loop *l, ch_function *f, ch_tuple *batch, bool takes);
+void      ch__loop_table(ch_loop *l, ch_time_table *out);
+
+/* What ends a training beside its epochs. */
+typedef struct ch_fit_limits {
+    int64_t      max_steps;      /* 0: none */
+    bool         ends_with_data; /* also where epochs have a number of steps */
+    ch_callback *also;           /* told after the others; NULL: none */
+} ch_fit_limits;
+
+ch_status ch__fit(ch_model *m, const ch_data *d, const ch_fit_options *opt,
+                  const ch_fit_limits *limits, ch_history **out);
+
+#endif

@@ -1,0 +1,163 @@
+/* fit/source.c -- data of whatever kind as batches for the replicas.   SPDX-License-Identifier: Apache-2.0 */
+#include "fit/source.h"
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "strategy/strategy.h"
+
+bool ch__data_is_given(const ch_data *d)
+{
+    return d->dataset != NULL || d->iterator != NULL || d->n > 0 || d->array != NULL;
+}
+
+static ch_status check_data(const char *call, const ch_data *d)
+{
+    int kinds = (d->dataset != NULL) + (d->iterator != NULL) + (d->n > 0 || d->array != NULL);
+
+    if (kinds == 0)
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "%s: there is no data; give a dataset, arrays or an iterator (if the dataset "
+            "could not be made: %s)",
+            call, ch_error_message());
+    if (kinds > 1)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: data of %d kinds; give a dataset, or arrays, or an iterator", call,
+                        kinds);
+    if (d->n < 0 || (d->n > 0) != (d->array != NULL))
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: %d arrays%s", call, d->n,
+                        d->array == NULL ? " at NULL" : "");
+    return CH_OK;
+}
+
+/* ---- arrays ---- */
+
+static ch_status check_arrays(const char *call, const ch_data *d)
+{
+    for (int i = 0; i < d->n; i++) {
+        if (d->array[i] == NULL || ch_tensor_shape(d->array[i]).rank < 1)
+            return ch__fail(CH_INVALID_ARGUMENT, "%s: array %d %s", call, i,
+                            d->array[i] == NULL ? "is NULL" : "is a scalar, and has no rows");
+        if (ch_tensor_shape(d->array[i]).dim[0] != ch_tensor_shape(d->array[0]).dim[0])
+            return ch__fail(CH_INVALID_ARGUMENT, "%s: arrays 0 and %d have %lld and %lld rows",
+                            call, i, (long long)ch_tensor_shape(d->array[0]).dim[0],
+                            (long long)ch_tensor_shape(d->array[i]).dim[0]);
+    }
+    return CH_OK;
+}
+
+/* Rows [from, to) of each, as a dataset of rows. */
+static ch_status slice(const ch_data *d, int64_t from, int64_t to, ch_dataset **out)
+{
+    ch_tensor **part = ch__calloc((size_t)d->n, sizeof(ch_tensor *));
+    ch_status   rc = part == NULL ? ch__fail_memory("arrays") : CH_OK;
+
+    for (int i = 0; i < d->n && rc == CH_OK; i++)
+        rc = ch_tensor_rows(d->array[i], from, to, &part[i]);
+    if (rc == CH_OK) {
+        *out = ch_dataset_slices(d->n, part, NULL);
+        rc = *out == NULL ? ch__fail_still("arrays") : CH_OK;
+    }
+    for (int i = 0; part != NULL && i < d->n; i++)
+        ch_tensor_unref(part[i]);
+    ch__free(part);
+    return rc;
+}
+
+static ch_status batches_of(const char *call, const ch_data *d, const ch_arrays_how *how,
+                            ch_dataset **out)
+{
+    ch_status rc = check_arrays(call, d);
+    int64_t   rows = rc == CH_OK ? ch_tensor_shape(d->array[0]).dim[0] : 0;
+    int64_t from = (int64_t)(how->from * (double)rows), to = (int64_t)(how->to * (double)rows);
+    ch_dataset *x = NULL;
+
+    if (rc == CH_OK)
+        rc = slice(d, from, to, &x);
+    if (rc != CH_OK)
+        return rc;
+    if (how->shuffles && to - from > 1)
+        x = ch_dataset_shuffle(x, to - from, &(ch_shuffle_options){.seed = how->seed});
+    *out = ch_dataset_batch(x, how->batch, NULL);
+    return *out != NULL ? CH_OK
+                        : ch__fail_still("%s: batches of %lld", call, (long long)how->batch);
+}
+
+/* ---- all kinds ---- */
+
+static ch_status open_dataset(const ch_compiled *c, ch_dataset *d, ch_source *out)
+{
+    out->steps = ch_dataset_cardinality(d);
+    return ch_strategy_distribute_dataset(c->strategy, d, NULL, &out->it);
+}
+
+static ch_status open_iterator(const char *call, const ch_compiled *c, ch_iterator *it,
+                               ch_source *out)
+{
+    ch_strategy *of = ch__iterator_strategy(it);
+
+    if (of != c->strategy)
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "%s: the data was distributed by %s%s%s, and the model is of %s %s strategy; "
+            "distribute it with ch_model_strategy(model)",
+            call, of != NULL ? "a " : "nobody", of != NULL ? ch_strategy_name(of) : "",
+            of != NULL ? " strategy" : "", of != NULL ? "another," : "the",
+            ch_strategy_name(c->strategy));
+    out->it = ch_iterator_ref(it);
+    out->steps = CH_UNKNOWN;
+    out->is_given = true;
+    return CH_OK;
+}
+
+ch_status ch__source_open(const char *call, const ch_compiled *c, const ch_data *d,
+                          const ch_arrays_how *how, ch_source *out)
+{
+    ch_dataset *made = NULL;
+    ch_status   rc = check_data(call, d);
+
+    *out = (ch_source){.it = NULL};
+    if (rc == CH_OK && d->iterator != NULL)
+        return open_iterator(call, c, d->iterator, out);
+    if (rc == CH_OK && d->dataset == NULL)
+        rc = batches_of(call, d, how, &made);
+    if (rc == CH_OK)
+        rc = open_dataset(c, made != NULL ? made : d->dataset, out);
+    ch_dataset_unref(made);
+    return rc;
+}
+
+/* An iterator of the caller's goes on where it is, and begins anew once it has ended. */
+ch_status ch__source_restart(ch_source *s)
+{
+    if (!s->was_read)
+        return CH_OK;
+    s->was_read = false;
+    return ch_iterator_restart(s->it);
+}
+
+ch_status ch__source_next(ch_source *s, ch_tuple **out)
+{
+    *out = NULL;
+    s->was_read = true;
+    return ch_iterator_next(s->it, out);
+}
+
+void ch__source_close(ch_source *s)
+{
+    ch_iterator_unref(s->it);
+    *s = (ch_source){.it = NULL};
+}
+
+int64_t ch__batch_rows(const ch_tuple *batch)
+{
+    const ch_value *v = ch_tuple_at(batch, 0);
+    int64_t         rows = 0;
+
+    for (int r = 0; v != NULL && r < ch_value_count(v); r++) {
+        ch_shape s = ch_tensor_shape(ch_value_at(v, r));
+
+        rows += s.rank > 0 ? s.dim[0] : 1;
+    }
+    return rows;
+}

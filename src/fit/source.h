@@ -1,0 +1,36 @@
+/* fit/source.h -- data of whatever kind as batches for the replicas.   SPDX-License-Identifier: Apache-2.0 */
+#ifndef FIT_SOURCE_H
+#define FIT_SOURCE_H
+
+#include "fit/compiled.h"
+
+/* How arrays become batches; and which of their rows. */
+typedef struct ch_arrays_how {
+    int64_t  batch;
+    bool     shuffles;
+    uint64_t seed;
+    double   from, to; /* shares of the rows: 0 and 1 are all */
+} ch_arrays_how;
+
+typedef struct ch_source {
+    ch_iterator *it;
+    int64_t      steps;    /* of one pass; CH_INFINITE, CH_UNKNOWN */
+    bool         is_given; /* the caller's iterator: it may have been read from */
+    bool         was_read;
+} ch_source;
+
+/* Whether there is data at all. */
+bool ch__data_is_given(const ch_data *d);
+/* `call` is for messages. */
+ch_status ch__source_open(const char *call, const ch_compiled *c, const ch_data *d,
+                          const ch_arrays_how *how, ch_source *out);
+/* From the beginning, for another pass; the first call does nothing. */
+ch_status ch__source_restart(ch_source *s);
+/* The next batch; NULL at the end. */
+ch_status ch__source_next(ch_source *s, ch_tuple **out);
+void      ch__source_close(ch_source *s);
+
+/* Rows of a batch, over all replicas. */
+int64_t ch__batch_rows(const ch_tuple *batch);
+
+#endif

@@ -1,0 +1,180 @@
+/* fit/steps.c -- the steps that ch_fit, ch_evaluate and ch_predict run, as one would write them.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "cohort/ops.h"
+#include "fit/compiled.h"
+#include "train/loss.h"
+
+/* What is in a batch: the inputs are first. */
+typedef struct batch {
+    ch_node *in[CH_MODEL_INPUTS], *truth, *weights; /* weights NULL: there are none */
+} batch;
+
+static bool open_batch(ch_step *s, const ch_compiled *c, bool with_truth, batch *b)
+{
+    int n = ch__compiled_inputs(c), has = ch_step_in_count(s);
+
+    *b = (batch){.truth = NULL};
+    if (has < n + with_truth || (with_truth && has > n + 2)) {
+        ch_step_fail(s, "an element of the data has %d components; want %d input%s%s", has, n,
+                     n == 1 ? "" : "s",
+                     with_truth ? ", the truth, and perhaps a weight for each example" : "");
+        return false;
+    }
+    for (int i = 0; i < n; i++)
+        b->in[i] = ch_step_in(s, i);
+    if (with_truth)
+        b->truth = ch_step_in(s, n);
+    if (with_truth && has == n + 2)
+        b->weights = ch_step_in(s, n + 1);
+    return true;
+}
+
+/* ---- weights ---- */
+
+/* The class of each example: a label, or where a row of as many numbers as there are classes is largest. */
+static ch_node *classes_of(const batch *b, ch_node *guess)
+{
+    ch_shape of_truth = ch_node_shape(b->truth), of_guess = ch_node_shape(guess);
+    int      last = of_guess.rank - 1;
+
+    if (of_truth.rank == of_guess.rank && last > 0 && of_guess.dim[last] > 1)
+        return ch_argmax(b->truth, -1);
+    if (of_truth.rank > 1 && of_truth.dim[of_truth.rank - 1] == 1)
+        return ch_cast(ch_squeeze(b->truth, 1, (int[]){-1}), CH_I64);
+    return ch_cast(b->truth, CH_I64);
+}
+
+/* Weights of the examples times those of their classes; NULL: all weigh the same. */
+static ch_node *weights_of(ch_step *s, const ch_compiled *c, const batch *b, ch_node *guess)
+{
+    ch_node *of_class;
+
+    if (c->class_weight == NULL)
+        return b->weights;
+    of_class = ch_gather(ch_constant(s, c->class_weight), classes_of(b, guess), 0);
+    return b->weights != NULL ? ch_mul(ch_cast(b->weights, CH_F32), of_class) : of_class;
+}
+
+/* ---- the steps ---- */
+
+/* The loss of each example, and all that is gathered of the batch. In the logs it is the mean over the examples of what was
+ * minimised: a loss times its weight. */
+static ch_node *gather(ch_step *s, ch_compiled *c, const batch *b, ch_node *guess,
+                       ch_node *weights)
+{
+    ch_node *each = NULL;
+
+    if (c->loss != NULL && guess != NULL) {
+        each = c->loss(guess, b->truth);
+        ch_metric_update(c->loss_mean, s, NULL,
+                         weights == NULL || each == NULL
+                             ? each
+                             : ch_mul(each, ch__weights_for("fit", weights, each)),
+                         NULL);
+    }
+    for (int i = 0; i < c->n_metrics; i++)
+        ch_metric_update(c->metric[i].metric, s, b->truth, guess,
+                         c->metric[i].is_weighted ? weights : NULL);
+    return each;
+}
+
+static void train(ch_step *s, void *arg)
+{
+    ch_compiled   *c = arg;
+    batch          b;
+    ch_node       *guess, *weights, *each;
+    ch_var *const *var;
+    int            n;
+
+    if (c->train_step != NULL) {
+        c->train_step(s, c->model, c->step_arg);
+        return;
+    }
+    if (!open_batch(s, c, true, &b))
+        return;
+    guess = ch_model_call_n(c->model, s, ch__compiled_inputs(c), b.in, true);
+    if (guess == NULL)
+        return;
+    weights = weights_of(s, c, &b, guess);
+    each = gather(s, c, &b, guess, weights);
+    n = ch_model_trainable(c->model, &var);
+    ch_optimizer_minimize(c->optimizer, s, ch_loss_average(each, weights), n, var);
+}
+
+static void test(ch_step *s, void *arg)
+{
+    ch_compiled *c = arg;
+    batch        b;
+    ch_node     *guess;
+
+    if (c->test_step != NULL) {
+        c->test_step(s, c->model, c->step_arg);
+        return;
+    }
+    if (!open_batch(s, c, true, &b))
+        return;
+    guess = ch_model_call_n(c->model, s, ch__compiled_inputs(c), b.in, false);
+    (void)gather(s, c, &b, guess, b.weights);
+}
+
+static void predict(ch_step *s, void *arg)
+{
+    ch_compiled *c = arg;
+    batch        b;
+
+    if (open_batch(s, c, false, &b))
+        ch_step_out(s, "guess",
+                    ch_model_call_n(c->model, s, ch__compiled_inputs(c), b.in, false));
+}
+
+ch_status ch__compiled_functions(ch_compiled *c)
+{
+    ch_status rc = ch_function_new("train", train, c, &c->train);
+
+    if (rc == CH_OK)
+        rc = ch_function_new("test", test, c, &c->test);
+    if (rc == CH_OK)
+        rc = ch_function_new("predict", predict, c, &c->predict);
+    return rc;
+}
+
+/* ---- weights of classes ---- */
+
+static bool is_same(const ch_tensor *t, int n, const double *weight)
+{
+    if (t == NULL || n == 0 || ch_tensor_count(t) != n)
+        return t == NULL && n == 0;
+    for (int i = 0; i < n; i++)
+        if (((const float *)ch_tensor_data(t))[i] != (float)weight[i])
+            return false;
+    return true;
+}
+
+/* They are constants of the step, which is recorded anew when others come. What is evaluated does not know them. */
+ch_status ch__compiled_class_weights(ch_compiled *c, int n, const double *weight)
+{
+    ch_tensor *t = NULL;
+    ch_status  rc = CH_OK;
+
+    if (n < 0 || (n > 0 && weight == NULL))
+        return ch__fail(CH_INVALID_ARGUMENT, "fit: weights of %d classes%s", n,
+                        weight == NULL ? " at NULL" : "");
+    if (is_same(c->class_weight, n, weight))
+        return CH_OK;
+    if (n > 0)
+        rc = ch_tensor_new(CH_F32, ch_shape_of(n), &t);
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        ((float *)ch_tensor_data_mut(t))[i] = (float)weight[i];
+    if (rc != CH_OK)
+        return rc;
+    ch_tensor_unref(c->class_weight);
+    c->class_weight = t;
+    ch_function_unref(c->train);
+    c->train = NULL;
+    return ch_function_new("train", train, c, &c->train);
+}

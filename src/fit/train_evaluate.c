@@ -1,0 +1,200 @@
+/* fit/train_evaluate.c -- training without epochs: evaluates every so many steps, and keeps the best.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "cohort/file.h"
+#include "file/writer.h"
+#include "fit/loop.h"
+
+enum { EVERY = 1000 };
+
+typedef struct exporting {
+    const ch_train_evaluate_options *opt;
+    const char                      *monitor;
+    double                           best;
+} exporting;
+
+/* ---- the best ---- */
+
+static ch_status values_of(ch_model *m, ch_tuple **out)
+{
+    ch_var *const *var;
+    int            n = ch_model_vars(m, &var), made = 0;
+    ch_value     **value = ch__calloc((size_t)n + 1, sizeof(ch_value *));
+    const char   **name = ch__calloc((size_t)n + 1, sizeof(char *));
+    ch_status      rc = value == NULL || name == NULL ? ch__fail_memory("an export") : CH_OK;
+
+    for (; made < n && rc == CH_OK; made += rc == CH_OK) {
+        ch_tensor *t = NULL;
+
+        rc = ch_var_get(var[made], &t);
+        if (rc == CH_OK)
+            rc = ch_value_new(CH_PLAIN, 1, &t, &value[made]);
+        name[made] = ch_var_name(var[made]);
+        ch_tensor_unref(t);
+    }
+    if (rc == CH_OK)
+        rc = ch_tuple_new(n, value, name, out);
+    for (int i = 0; i < made; i++)
+        ch_value_unref(value[i]);
+    ch__free(value);
+    ch__free(name);
+    return rc;
+}
+
+static ch_status path_in(const char *directory, const char *name, char *path, size_t size)
+{
+    if (snprintf(path, size, "%s/%s", directory, name) < (int)size)
+        return CH_OK;
+    return ch__fail(CH_INVALID_ARGUMENT, "export_best: \"%.100s...\" is too long", directory);
+}
+
+static ch_status write_file(const char *path, const char *text, size_t n)
+{
+    ch_writer *w = NULL;
+    ch_status  rc = ch__writer_open(path, NULL, &w);
+
+    if (rc == CH_OK && (rc = ch__writer_put(w, text, n)) != CH_OK)
+        ch__writer_drop(w);
+    else if (rc == CH_OK)
+        rc = ch__writer_commit(w);
+    return rc;
+}
+
+static ch_status export_numbers(ch_training *t, const char *directory)
+{
+    char      path[PATH_MAX], text[8192];
+    size_t    used;
+    ch_status rc = path_in(directory, "best.json", path, sizeof(path));
+
+    used =
+        (size_t)snprintf(text, sizeof(text), "{\"step\": %lld", (long long)ch_training_step(t));
+    for (int i = 0; i < ch_training_logs(t) && used < sizeof(text); i++) {
+        double x = ch_training_log(t, i);
+
+        used +=
+            (size_t)(isfinite(x) ? snprintf(text + used, sizeof(text) - used, ", \"%s\": %.17g",
+                                            ch_training_log_name(t, i), x)
+                                 : snprintf(text + used, sizeof(text) - used, ", \"%s\": null",
+                                            ch_training_log_name(t, i)));
+    }
+    if (rc == CH_OK && used + 3 > sizeof(text))
+        rc = ch__fail(CH_RESOURCE_EXHAUSTED, "%s: more numbers than %zu bytes take", path,
+                      sizeof(text));
+    if (rc != CH_OK)
+        return rc;
+    memcpy(text + used, "}\n", 3);
+    return write_file(path, text, used + 2);
+}
+
+static ch_status export_best(ch_training *t, const char *directory)
+{
+    char      path[PATH_MAX];
+    ch_tuple *all = NULL;
+    ch_status rc = path_in(directory, "best.npz", path, sizeof(path));
+
+    if (rc == CH_OK)
+        rc = values_of(ch_training_model(t), &all);
+    if (rc == CH_OK)
+        rc = ch_npz_save(path, all, NULL);
+    if (rc == CH_OK)
+        rc = export_numbers(t, directory);
+    ch_tuple_unref(all);
+    return rc;
+}
+
+static ch_status after_evaluation(ch_training *t, ch_event event, void *arg)
+{
+    exporting *x = arg;
+    double     now = ch_training_get(t, x->monitor);
+
+    (void)event;
+    if (isnan(now) || !ch__is_better(x->monitor, x->opt->goal, now, x->best, 0))
+        return CH_OK;
+    x->best = now;
+    return x->opt->export_best != NULL ? export_best(t, x->opt->export_best) : CH_OK;
+}
+
+static ch_status make_directory(const char *path)
+{
+    struct stat is;
+
+    if (path == NULL || mkdir(path, 0777) == 0 || (stat(path, &is) == 0 && S_ISDIR(is.st_mode)))
+        return CH_OK;
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "export_best: \"%s\" is no directory, and cannot be made one", path);
+}
+
+/* ---- all of it ---- */
+
+/* The caller's callbacks, and the one that exports. */
+static ch_status run(ch_model *m, const ch_data *train, ch_fit_options *fit,
+                     const ch_fit_limits *limits, exporting *x, ch_history **out)
+{
+    int           n = fit->n_callbacks;
+    ch_callback **all = ch__calloc((size_t)n + 1, sizeof(ch_callback *)), *own = NULL;
+    ch_status     rc = all == NULL ? ch__fail_memory("callbacks")
+                                   : ch_callback_of(CH_ON_EPOCH_END, after_evaluation, x, &own);
+
+    if (rc == CH_OK) {
+        if (n > 0)
+            memcpy(all, fit->callback, (size_t)n * sizeof(ch_callback *));
+        all[n] = own;
+        fit->callback = all;
+        fit->n_callbacks = n + 1;
+        rc = ch__fit(m, train, fit, limits, out);
+    }
+    ch_callback_unref(own);
+    ch__free(all);
+    return rc;
+}
+
+/* As many as there may be. */
+static int epochs_of(int64_t max_steps, int64_t every)
+{
+    int64_t n = max_steps > 0 ? (max_steps - 1) / every + 1 : INT_MAX;
+
+    return n < INT_MAX ? (int)n : INT_MAX;
+}
+
+ch_status ch_train_and_evaluate(ch_model *m, ch_data train, ch_data test,
+                                const ch_train_evaluate_options *opt, ch_history **out)
+{
+    static const ch_train_evaluate_options none;
+    ch_fit_limits                          limits = {.ends_with_data = true};
+    ch_fit_options                         fit;
+    exporting                              x;
+    ch_status                              rc;
+
+    opt = opt != NULL ? opt : &none;
+    if (out != NULL)
+        *out = NULL;
+    if (opt->max_steps < 0 || opt->evaluate_every < 0 || opt->evaluate_steps < 0 ||
+        opt->fit.n_callbacks < 0 || (opt->fit.n_callbacks > 0 && opt->fit.callback == NULL))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "train and evaluate: want 0 or more for max_steps, evaluate_every, "
+                        "evaluate_steps and callbacks");
+    if (!ch__data_is_given(&test))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "train and evaluate: there is no data to evaluate on");
+    limits.max_steps = opt->max_steps;
+    fit = opt->fit;
+    fit.initial_epoch = 0;
+    fit.steps_per_epoch = opt->evaluate_every > 0 ? opt->evaluate_every : EVERY;
+    fit.epochs = epochs_of(opt->max_steps, fit.steps_per_epoch);
+    fit.validation = test;
+    fit.validation_split = 0;
+    fit.validation_steps = opt->evaluate_steps;
+    fit.validation_every = 1;
+    x = (exporting){opt, opt->monitor != NULL ? opt->monitor : "val_loss", 0};
+    x.best = ch__worst(x.monitor, opt->goal);
+    rc = make_directory(opt->export_best);
+    return rc == CH_OK ? run(m, &train, &fit, &limits, &x, out) : rc;
+}

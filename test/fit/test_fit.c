@@ -1,0 +1,613 @@
+/* test/fit/test_fit.c -- compile, fit, evaluate, predict: as a loop of one's own, over every strategy.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdlib.h>
+
+#include "../strategy/help.h"
+
+enum { ROWS = 45, WIDTH = 5, CLASSES = 3, BATCH = 8, EPOCHS = 3, MOST = 1000 };
+
+enum { DEFAULT, ONE_DEVICE, MIRRORED_2, MIRRORED_3, CENTRAL, STRATEGIES };
+
+static ch_strategy *strategy_of(int which)
+{
+    ch_strategy *st = NULL;
+
+    switch (which) {
+    case DEFAULT:
+        return ch_strategy_ref(ch_strategy_current());
+    case ONE_DEVICE:
+        t_ok(ch_strategy_one_device("GPU:1", &st));
+        return st;
+    case MIRRORED_2:
+    case MIRRORED_3:
+        return t_mirrored(which == MIRRORED_2 ? 2 : 3);
+    default:
+        return t_central(2);
+    }
+}
+
+/* ---- a model and its data ---- */
+
+static ch_tensor *labels(int rows)
+{
+    ch_tensor *t = NULL;
+
+    t_ok(ch_tensor_new(CH_I32, ch_shape_of(rows), &t));
+    for (int i = 0; i < rows; i++)
+        ((int32_t *)ch_tensor_data_mut(t))[i] = i * 7 % 11 % CLASSES;
+    return t;
+}
+
+typedef struct arrays {
+    ch_tensor *t[3];
+} arrays;
+
+/* Inputs, labels, and a weight for each row. */
+static arrays new_arrays(int rows)
+{
+    arrays a = {{t_noise(ch_shape_of(rows, WIDTH), 5), labels(rows), NULL}};
+
+    t_ok(ch_tensor_new(CH_F32, ch_shape_of(rows), &a.t[2]));
+    for (int i = 0; i < rows; i++)
+        ((float *)ch_tensor_data_mut(a.t[2]))[i] = (float)(i % 4) * 0.5f;
+    return a;
+}
+
+static void drop_arrays(arrays *a)
+{
+    for (int i = 0; i < 3; i++)
+        ch_tensor_unref(a->t[i]);
+}
+
+/* The first n of them in batches, the last of which is short. */
+static ch_dataset *batches(const arrays *a, int n)
+{
+    return ch_dataset_batch(ch_dataset_shuffle(ch_dataset_slices(n, a->t, NULL), 16, NULL),
+                            BATCH, NULL);
+}
+
+static ch_model *new_model(ch_strategy *st)
+{
+    ch_model *m = NULL;
+
+    t_ok(ch_model_new(
+        st,
+        ch_sequential("net", 2,
+                      (ch_layer *[]){ch_dense(7, &(ch_dense_options){.activation = CH_TANH}),
+                                     ch_dense(CLASSES, NULL)}),
+        &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, WIDTH)}}}, &m));
+    return m;
+}
+
+static void compile(ch_model *m)
+{
+    ch_optimizer *o = NULL;
+
+    t_ok(ch_adam(0.01, NULL, NULL, &o));
+    t_ok(ch_compile(m, &(ch_compile_options){.optimizer = o,
+                                             .loss = ch_loss_sparse_categorical,
+                                             .metrics = {ch_metric_sparse_accuracy}}));
+    ch_optimizer_unref(o);
+}
+
+static int vars_of(ch_model *m, float *out)
+{
+    ch_var *const *var;
+    int            n = ch_model_vars(m, &var), count = 0;
+
+    for (int i = 0; i < n; i++) {
+        ch_tensor *t = NULL;
+
+        t_ok(ch_var_get(var[i], &t));
+        assert_true(count + ch_tensor_count(t) <= MOST);
+        memcpy(out + count, ch_tensor_data(t), ch_tensor_bytes(t));
+        count += (int)ch_tensor_count(t);
+        ch_tensor_unref(t);
+    }
+    return count;
+}
+
+/* ---- a loop of one's own ---- */
+
+typedef struct own {
+    ch_model     *m;
+    ch_optimizer *o;
+    ch_metric    *accuracy, *loss;
+} own;
+
+static void own_step(ch_step *s, void *arg)
+{
+    own           *j = arg;
+    ch_node       *logits = ch_model_call(j->m, s, ch_step_in(s, 0), true);
+    ch_node       *each = ch_loss_sparse_categorical(logits, ch_step_in(s, 1));
+    ch_node       *weights = ch_step_in_count(s) > 2 ? ch_step_in(s, 2) : NULL;
+    ch_var *const *var;
+    int            n = ch_model_trainable(j->m, &var);
+
+    ch_metric_update(j->loss, s, NULL, weights != NULL ? ch_mul(each, weights) : each, NULL);
+    ch_metric_update(j->accuracy, s, ch_step_in(s, 1), logits, NULL);
+    ch_optimizer_minimize(j->o, s, ch_loss_average(each, weights), n, var);
+}
+
+typedef struct numbers {
+    double loss[EPOCHS], accuracy[EPOCHS];
+    float  var[MOST];
+    int    n;
+} numbers;
+
+static void run_epoch(ch_strategy *st, ch_function *f, ch_iterator *it)
+{
+    ch_tuple *batch = NULL;
+
+    for (;;) {
+        t_ok(ch_iterator_next(it, &batch));
+        if (batch == NULL)
+            return;
+        t_ok(ch_strategy_run(st, f, batch, NULL));
+        ch_tuple_unref(batch);
+    }
+}
+
+static numbers by_hand(int which, const arrays *a, int parts)
+{
+    static numbers out;
+    ch_strategy   *st = strategy_of(which);
+    own            j = {.m = new_model(st)};
+    ch_dataset    *d = batches(a, parts);
+    ch_iterator   *it = NULL;
+    ch_function   *f = t_function(own_step, &j);
+
+    t_ok(ch_adam(0.01, NULL, NULL, &j.o));
+    t_ok(ch_metric_mean(st, NULL, &j.loss));
+    t_ok(ch_metric_sparse_accuracy(st, NULL, &j.accuracy));
+    t_ok(ch_strategy_distribute_dataset(st, d, NULL, &it));
+    for (int e = 0; e < EPOCHS; e++) {
+        run_epoch(st, f, it);
+        t_ok(ch_metric_result(j.loss, &out.loss[e]));
+        t_ok(ch_metric_result(j.accuracy, &out.accuracy[e]));
+        t_ok(ch_metric_reset(j.loss));
+        t_ok(ch_metric_reset(j.accuracy));
+        t_ok(ch_iterator_restart(it));
+    }
+    out.n = vars_of(j.m, out.var);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    ch_function_unref(f);
+    ch_metric_unref(j.loss);
+    ch_metric_unref(j.accuracy);
+    ch_optimizer_unref(j.o);
+    ch_model_unref(j.m);
+    ch_strategy_unref(st);
+    return out;
+}
+
+static void fit_gives_the_numbers_of_a_loop_to_the_bit(void **state)
+{
+    arrays a = new_arrays(ROWS);
+
+    for (int which = 0; which < STRATEGIES; which++)
+        for (int parts = 2; parts <= 3; parts++) {
+            numbers      want = by_hand(which, &a, parts), got;
+            ch_strategy *st = strategy_of(which);
+            ch_model    *m = new_model(st);
+            ch_dataset  *d = batches(&a, parts);
+            ch_history  *h = NULL;
+
+            compile(m);
+            t_ok(ch_fit(m, (ch_data){.dataset = d}, &(ch_fit_options){.epochs = EPOCHS}, &h));
+            got.n = vars_of(m, got.var);
+            assert_int_equal(got.n, want.n);
+            assert_memory_equal(got.var, want.var, (size_t)got.n * sizeof(float));
+            assert_int_equal(ch_history_epochs(h), EPOCHS);
+            for (int e = 0; e < EPOCHS; e++) {
+                assert_true(ch_history_at(h, "loss", e) == want.loss[e]);
+                assert_true(ch_history_at(h, "sparse_accuracy", e) == want.accuracy[e]);
+            }
+            ch_history_unref(h);
+            ch_dataset_unref(d);
+            ch_model_unref(m);
+            ch_strategy_unref(st);
+        }
+    drop_arrays(&a);
+    (void)state;
+}
+
+/* ---- evaluate and predict ---- */
+
+/* What the model says of row i, computed by itself. */
+static void one_by_one(ch_model *m, const arrays *a, int rows, double *loss, double *right,
+                       float *logits)
+{
+    *loss = *right = 0;
+    for (int i = 0; i < rows; i++) {
+        ch_tensor *x = NULL, *y = NULL;
+        ch_data    d;
+        float      sum = 0;
+        int        best = 0, label = ((const int32_t *)ch_tensor_data(a->t[1]))[i];
+
+        t_ok(ch_tensor_rows(a->t[0], i, i + 1, &x));
+        d = (ch_data){.n = 1, .array = &x};
+        t_ok(ch_predict(m, d, NULL, &y));
+        for (int k = 0; k < CLASSES; k++) {
+            float z = ((const float *)ch_tensor_data(y))[k];
+
+            logits[i * CLASSES + k] = z;
+            sum += expf(z);
+            best = z > logits[i * CLASSES + best] ? k : best;
+        }
+        *loss += (double)(logf(sum) - logits[i * CLASSES + label]) / rows;
+        *right += (double)(best == label) / rows;
+        ch_tensor_unref(x);
+        ch_tensor_unref(y);
+    }
+}
+
+static void every_row_counts_once_and_rows_keep_their_order(void **state)
+{
+    static const int sizes[] = {1, 2, 7, 45};
+    arrays           a = new_arrays(ROWS);
+
+    for (int which = 0; which < STRATEGIES; which++) {
+        ch_strategy *st = strategy_of(which);
+        ch_model    *m = new_model(st);
+        double       loss, right;
+        float        logits[ROWS * CLASSES];
+
+        compile(m);
+        one_by_one(m, &a, ROWS, &loss, &right, logits);
+        for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+            ch_evaluate_options o = {.batch = sizes[i]};
+            ch_history         *h = NULL;
+            ch_tensor          *y = NULL;
+
+            t_ok(ch_evaluate(m, (ch_data){.n = 2, .array = a.t}, &o, &h));
+            assert_true(fabs(ch_history_last(h, "loss") - loss) < 1e-5);
+            assert_true(fabs(ch_history_last(h, "sparse_accuracy") - right) < 1e-9);
+            t_ok(ch_predict(m, (ch_data){.n = 2, .array = a.t}, &o, &y));
+            assert_int_equal(ch_tensor_count(y), ROWS * CLASSES);
+            for (int k = 0; k < ROWS * CLASSES; k++)
+                assert_true(fabsf(((const float *)ch_tensor_data(y))[k] - logits[k]) < 1e-5f);
+            ch_history_unref(h);
+            ch_tensor_unref(y);
+        }
+        ch_model_unref(m);
+        ch_strategy_unref(st);
+    }
+    drop_arrays(&a);
+    (void)state;
+}
+
+/* ---- options ---- */
+
+typedef struct fixture {
+    arrays       a;
+    ch_strategy *st;
+    ch_model    *m;
+} fixture;
+
+static fixture new_fixture(int which)
+{
+    fixture x = {new_arrays(ROWS), strategy_of(which), NULL};
+
+    x.m = new_model(x.st);
+    compile(x.m);
+    return x;
+}
+
+static void drop_fixture(fixture *x)
+{
+    ch_model_unref(x->m);
+    ch_strategy_unref(x->st);
+    drop_arrays(&x->a);
+}
+
+static void arrays_are_batched_and_split(void **state)
+{
+    fixture     x = new_fixture(MIRRORED_2);
+    ch_data     d = {.n = 2, .array = x.a.t};
+    ch_history *h = NULL;
+
+    t_ok(ch_fit(x.m, d, &(ch_fit_options){.epochs = 2, .batch = 10, .validation_split = 0.2},
+                &h));
+    assert_int_equal(ch_history_time(h).examples, 2 * 36);
+    assert_int_equal(ch_history_time(h).steps, 2 * 4);
+    assert_false(isnan(ch_history_at(h, "val_loss", 0)));
+    assert_false(isnan(ch_history_at(h, "val_sparse_accuracy", 1)));
+    assert_string_equal(ch_history_name(h, 0), "loss");
+    ch_history_unref(h);
+    t_refused(ch_fit(x.m, d, &(ch_fit_options){.validation_split = 1}, NULL),
+              CH_INVALID_ARGUMENT, "validation_split", "1");
+    drop_fixture(&x);
+    (void)state;
+}
+
+static void epochs_of_so_many_steps_go_on_in_the_data(void **state)
+{
+    fixture     x = new_fixture(MIRRORED_2);
+    ch_dataset *d = batches(&x.a, 2);
+    ch_history *h = NULL;
+
+    t_ok(ch_fit(x.m, (ch_data){.dataset = d},
+                &(ch_fit_options){.epochs = 5, .steps_per_epoch = 4, .initial_epoch = 2}, &h));
+    assert_int_equal(ch_history_epochs(h), 3);
+    assert_int_equal(ch_history_time(h).steps, 12); /* two passes of six */
+    assert_int_equal(ch_history_time(h).examples, 2 * ROWS);
+    ch_history_unref(h);
+    ch_dataset_unref(d);
+    drop_fixture(&x);
+    (void)state;
+}
+
+/* With weights of 0 and 1, rows of weight 0 might as well not be there; the mean is over all rows. */
+static void weights_of_classes_multiply(void **state)
+{
+    fixture      x = new_fixture(ONE_DEVICE), y = new_fixture(ONE_DEVICE);
+    const double weight[CLASSES] = {0.5, 0, 2};
+    float        of_x[MOST], of_y[MOST];
+    int          n;
+
+    for (int i = 0; i < ROWS; i++)
+        ((float *)ch_tensor_data_mut(y.a.t[2]))[i] =
+            (float)weight[((const int32_t *)ch_tensor_data(y.a.t[1]))[i]];
+    t_ok(ch_fit(x.m, (ch_data){.n = 2, .array = x.a.t},
+                &(ch_fit_options){.n_classes = CLASSES, .class_weight = weight}, NULL));
+    t_ok(ch_fit(y.m, (ch_data){.n = 3, .array = y.a.t}, NULL, NULL));
+    n = vars_of(x.m, of_x);
+    vars_of(y.m, of_y);
+    assert_memory_equal(of_x, of_y, (size_t)n * sizeof(float));
+    drop_fixture(&x);
+    drop_fixture(&y);
+    (void)state;
+}
+
+static void custom(ch_step *s, ch_model *m, void *arg)
+{
+    ch_node *y = ch_model_call(m, s, ch_step_in(s, 0), true);
+    ch_node *loss = ch_loss_average(ch_loss_sparse_categorical(y, ch_step_in(s, 1)), NULL);
+    ch_var *const *var;
+    int            n = ch_model_trainable(m, &var);
+
+    ch_optimizer_minimize(arg, s, loss, n, var);
+    ch_step_out(s, "mine", ch_all_reduce(CH_SUM, loss));
+}
+
+static void a_step_of_ones_own_takes_the_place(void **state)
+{
+    fixture       x = new_fixture(MIRRORED_2);
+    ch_optimizer *o = NULL;
+    ch_history   *h = NULL;
+
+    t_ok(ch_sgd(0.1, NULL, NULL, &o));
+    t_ok(ch_compile(x.m, &(ch_compile_options){.train_step = custom, .step_arg = o}));
+    t_ok(ch_fit(x.m, (ch_data){.n = 2, .array = x.a.t}, &(ch_fit_options){.epochs = 4}, &h));
+    assert_true(ch_history_at(h, "mine", 3) < ch_history_at(h, "mine", 0));
+    assert_true(isnan(ch_history_at(h, "loss", 0)));
+    ch_history_unref(h);
+    ch_optimizer_unref(o);
+    drop_fixture(&x);
+    (void)state;
+}
+
+static void data_of_another_strategy_is_refused_with_both_names(void **state)
+{
+    fixture      x = new_fixture(MIRRORED_2);
+    ch_strategy *other = strategy_of(CENTRAL);
+    ch_dataset  *d = batches(&x.a, 2);
+    ch_iterator *it = NULL, *mine = NULL;
+
+    t_ok(ch_strategy_distribute_dataset(other, d, NULL, &it));
+    t_refused(ch_fit(x.m, (ch_data){.iterator = it}, NULL, NULL), CH_INVALID_ARGUMENT,
+              "CentralStorage", "Mirrored");
+    t_ok(ch_strategy_distribute_dataset(x.st, d, NULL, &mine));
+    t_ok(ch_fit(x.m, (ch_data){.iterator = mine}, &(ch_fit_options){.epochs = 2}, NULL));
+    t_refused(ch_fit(x.m, (ch_data){.iterator = mine, .dataset = d}, NULL, NULL),
+              CH_INVALID_ARGUMENT, "2 kinds", "dataset");
+    ch_iterator_unref(it);
+    ch_iterator_unref(mine);
+    ch_dataset_unref(d);
+    ch_strategy_unref(other);
+    drop_fixture(&x);
+    (void)state;
+}
+
+static void it_works_inside_the_scope_and_outside(void **state)
+{
+    fixture x = new_fixture(MIRRORED_2);
+
+    t_ok(ch_strategy_enter(x.st));
+    compile(x.m);
+    t_ok(ch_fit(x.m, (ch_data){.n = 2, .array = x.a.t}, NULL, NULL));
+    ch_strategy_leave();
+    t_ok(ch_evaluate(x.m, (ch_data){.n = 2, .array = x.a.t}, NULL, NULL));
+    drop_fixture(&x);
+    (void)state;
+}
+
+static void what_is_missing_is_said(void **state)
+{
+    fixture     x = new_fixture(DEFAULT);
+    ch_model   *m = new_model(x.st);
+    ch_tensor  *y = NULL;
+    ch_dataset *none = ch_dataset_take(batches(&x.a, 2), 0);
+
+    t_refused(ch_fit(m, (ch_data){.n = 2, .array = x.a.t}, NULL, NULL), CH_FAILED_PRECONDITION,
+              "compile", "optimizer");
+    t_refused(ch_predict(m, (ch_data){.n = 1, .array = x.a.t}, NULL, &y),
+              CH_FAILED_PRECONDITION, "compile", "predict");
+    t_ok(ch_compile(m, NULL));
+    t_refused(ch_fit(m, (ch_data){.n = 2, .array = x.a.t}, NULL, NULL), CH_FAILED_PRECONDITION,
+              "without an optimizer", "ch_compile");
+    t_refused(ch_fit(x.m, (ch_data){.dataset = NULL}, NULL, NULL), CH_INVALID_ARGUMENT,
+              "no data", "dataset");
+    t_refused(ch_fit(x.m, (ch_data){.dataset = none}, NULL, NULL), CH_INVALID_ARGUMENT,
+              "no elements", "fit");
+    t_refused(ch_fit(x.m, (ch_data){.n = 1, .array = x.a.t}, NULL, NULL), CH_INVALID_ARGUMENT,
+              "1 components", "the truth");
+    ch_dataset_unref(none);
+    ch_model_unref(m);
+    drop_fixture(&x);
+    (void)state;
+}
+
+/* ---- callbacks ---- */
+
+typedef struct seen {
+    char    text[400];
+    int64_t steps;
+    int     stop_at;
+} seen;
+
+static ch_status see(ch_training *t, ch_event event, void *arg)
+{
+    static const char letter[] = "bestvwxy";
+    seen             *s = arg;
+    size_t            n = strlen(s->text);
+    int               at = 0;
+
+    while (1 << at != (int)event)
+        at++;
+    s->text[n] = letter[at];
+    if (event == CH_ON_STEP && ++s->steps == s->stop_at)
+        ch_training_stop(t, "enough");
+    return CH_OK;
+}
+
+/* b begin, e epoch, s step, t its end, v validation, w its step, x its end, y end. */
+static void callbacks_are_told_in_order_and_may_stop_it(void **state)
+{
+    fixture      x = new_fixture(MIRRORED_2);
+    seen         s = {.stop_at = 0};
+    ch_callback *c = NULL;
+    ch_history  *h = NULL;
+    ch_data      d = {.n = 2, .array = x.a.t};
+
+    t_ok(ch_callback_of((CH_ON_END << 1) - 1, see, &s, &c));
+    t_ok(
+        ch_fit(x.m, d,
+               &(ch_fit_options){
+                   .epochs = 2, .batch = 20, .validation = d, .n_callbacks = 1, .callback = &c},
+               &h));
+    assert_string_equal(s.text, "besssvwwwxtesssvwwwxty");
+    assert_null(ch_history_stopped(h));
+    ch_history_unref(h);
+    s = (seen){.stop_at = 4};
+    t_ok(ch_fit(x.m, d,
+                &(ch_fit_options){.epochs = 9, .batch = 20, .n_callbacks = 1, .callback = &c},
+                &h));
+    assert_string_equal(s.text, "bessstesty");
+    assert_string_equal(ch_history_stopped(h), "enough");
+    assert_int_equal(ch_history_epochs(h), 2);
+    ch_history_unref(h);
+    ch_callback_unref(c);
+    drop_fixture(&x);
+    (void)state;
+}
+
+static void the_table_adds_up(void **state)
+{
+    fixture       x = new_fixture(MIRRORED_2);
+    ch_history   *h = NULL;
+    ch_time_table t;
+    double        sum = 0;
+
+    t_ok(ch_fit(x.m, (ch_data){.n = 2, .array = x.a.t}, &(ch_fit_options){.epochs = 5}, &h));
+    t = ch_history_time(h);
+    for (int i = 0; i < CH_TIMES; i++) {
+        assert_true(t.seconds[i] >= 0);
+        sum += t.seconds[i];
+    }
+    assert_true(t.total > 0 && fabs(sum - t.total) <= 0.01 * t.total);
+    assert_int_equal(t.replicas, 2);
+    ch_history_unref(h);
+    drop_fixture(&x);
+    (void)state;
+}
+
+/* ---- train and evaluate ---- */
+
+/* A name in the directory, in memory of the caller's. */
+static const char *named(char *path, size_t size, const char *directory, const char *name)
+{
+    snprintf(path, size, "%s/%s", directory, name);
+    return path;
+}
+
+static void the_best_that_was_evaluated_is_exported(void **state)
+{
+    char        directory[] = "/tmp/cohort-fit-XXXXXX";
+    fixture     x = new_fixture(MIRRORED_2);
+    ch_data     d = {.n = 2, .array = x.a.t};
+    ch_dataset *many = ch_dataset_repeat(batches(&x.a, 2), 3);
+    ch_history *h = NULL;
+    ch_tuple   *best = NULL;
+    char        out[100], npz[120], json[120];
+    float       now[MOST];
+    int         at = -1;
+
+    assert_non_null(mkdtemp(directory));
+    named(out, sizeof(out), directory, "export");
+    named(npz, sizeof(npz), out, "best.npz");
+    named(json, sizeof(json), out, "best.json");
+    t_ok(ch_train_and_evaluate(
+        x.m, (ch_data){.dataset = many}, d,
+        &(ch_train_evaluate_options){.max_steps = 14, .evaluate_every = 4, .export_best = out},
+        &h));
+    assert_int_equal(ch_history_epochs(h), 4); /* after 4, 8, 12 and 14 steps */
+    assert_int_equal(ch_history_time(h).steps, 14);
+    ch_history_best(h, "val_loss", CH_GOAL_AUTO, &at);
+    assert_int_equal(at, 3);
+    t_ok(ch_npz_load(npz, NULL, &best));
+    (void)vars_of(x.m, now);
+    assert_memory_equal(ch_tensor_data(ch_value_at(ch_tuple_at(best, 0), 0)), now,
+                        ch_tensor_bytes(ch_value_at(ch_tuple_at(best, 0), 0)));
+    ch_tuple_unref(best);
+    ch_history_unref(h);
+    t_refused(ch_train_and_evaluate(x.m, d, (ch_data){.dataset = NULL}, NULL, NULL),
+              CH_INVALID_ARGUMENT, "evaluate", "no data");
+    ch_dataset_unref(many);
+    remove(npz);
+    remove(json);
+    remove(out);
+    remove(directory);
+    drop_fixture(&x);
+    (void)state;
+}
+
+static void it_ends_with_the_data(void **state)
+{
+    fixture     x = new_fixture(DEFAULT);
+    ch_dataset *d = batches(&x.a, 2);
+    ch_history *h = NULL;
+
+    t_ok(ch_train_and_evaluate(x.m, (ch_data){.dataset = d}, (ch_data){.dataset = d},
+                               &(ch_train_evaluate_options){.evaluate_every = 4}, &h));
+    assert_int_equal(ch_history_epochs(h), 2); /* of four steps, and of two */
+    assert_int_equal(ch_history_time(h).steps, 6);
+    ch_history_unref(h);
+    ch_dataset_unref(d);
+    drop_fixture(&x);
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fit_gives_the_numbers_of_a_loop_to_the_bit),
+        cmocka_unit_test(every_row_counts_once_and_rows_keep_their_order),
+        cmocka_unit_test(arrays_are_batched_and_split),
+        cmocka_unit_test(epochs_of_so_many_steps_go_on_in_the_data),
+        cmocka_unit_test(weights_of_classes_multiply),
+        cmocka_unit_test(a_step_of_ones_own_takes_the_place),
+        cmocka_unit_test(data_of_another_strategy_is_refused_with_both_names),
+        cmocka_unit_test(it_works_inside_the_scope_and_outside),
+        cmocka_unit_test(what_is_missing_is_said),
+        cmocka_unit_test(callbacks_are_told_in_order_and_may_stop_it),
+        cmocka_unit_test(the_table_adds_up),
+        cmocka_unit_test(the_best_that_was_evaluated_is_exported),
+        cmocka_unit_test(it_ends_with_the_data),
+    };
+
+    return cmocka_run_group_tests(tests, t_four_gpus, NULL);
+}
