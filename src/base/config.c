@@ -117,6 +117,7 @@ static const setting settings[] = {
     SETTING(wait_limit_ms,  ms,    "600000", "a wait, for another replica so far, is an error after this"),
     SETTING(check_copies,   bool,  "false",  "after each run compare all copies of mirrored variables, bit for bit, but of those that the log warned of (copies-differ)"),
     SETTING(interpret,      bool,  "false",  "run node by node: nothing fused, folded or planned together"),
+    SETTING(trace,          text,  "",       "a file that shows who did what when, for chrome://tracing or Perfetto; empty: none"),
 };
 /* clang-format on */
 #undef SETTING

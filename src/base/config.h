@@ -24,6 +24,7 @@ typedef struct ch_config {
     int  wait_limit_ms;  /* COHORT_WAIT_LIMIT_MS: and is an error after this */
     bool check_copies;   /* COHORT_CHECK_COPIES: of mirrored variables, after each run */
     bool interpret;      /* COHORT_INTERPRET: run node by node, unfused, checked */
+    char trace[256];     /* COHORT_TRACE: a file to be written; "" is none */
 } ch_config;
 
 /* The process's settings, read on first use. A value that does not parse is logged as a

@@ -3,13 +3,17 @@
 #define _GNU_SOURCE
 #include "base/mem.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <malloc.h>
 #include <stdalign.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 static const size_t huge_page_bytes = (size_t)2 << 20;
 
@@ -258,4 +262,32 @@ void ch__arena_drop(ch_arena *a)
         ch__free(b);
     }
     *a = (ch_arena){0};
+}
+
+/* ---- the process ---- */
+
+/* The system's text about this process, as much as there is room for. */
+static void read_status(char *text, size_t size)
+{
+    int     fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, text, size - 1) : 0;
+
+    text[n > 0 ? n : 0] = '\0';
+    if (fd >= 0)
+        close(fd);
+}
+
+/* getrusage counts what the process was before it became this program, too. */
+int64_t ch__peak_bytes(void)
+{
+    char          text[4096];
+    const char   *line;
+    long          kib;
+    struct rusage use;
+
+    read_status(text, sizeof(text));
+    line = strstr(text, "VmHWM:");
+    if (line != NULL && sscanf(line, "VmHWM: %ld kB", &kib) == 1)
+        return (int64_t)kib * 1024;
+    return getrusage(RUSAGE_SELF, &use) == 0 ? (int64_t)use.ru_maxrss * 1024 : 0;
 }

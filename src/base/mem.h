@@ -41,6 +41,9 @@ void ch__mem_fail_from(int64_t n);
 /* Makes just the n-th fail; 0 ends it. */
 void ch__mem_fail_at(int64_t n);
 
+/* The most memory that the process ever held, as the system counts it; 0: it does not say. */
+int64_t ch__peak_bytes(void);
+
 /* An arena: allocations that die together. Zero-initialise one to begin. */
 typedef struct ch_arena {
     struct ch_arena_block *last;

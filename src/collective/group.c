@@ -179,13 +179,11 @@ void ch__group_come(ch_group *g, int me, const char *what)
         ch__gate_open(&g->gate);
 }
 
-ch_status ch__group_wait(ch_group *g, int me, const char *what)
+/* Until all have come as far as this member, who is not the last. */
+static ch_status wait_for_all(ch_group *g, int me, int64_t k, const char *what)
 {
-    int64_t   k = atomic_load_explicit(&g->member[me].came, memory_order_relaxed);
     ch_status rc;
 
-    if (all_came(g, k))
-        return CH_OK;
     for (int i = 0; i < g->spin; i++) {
         if (all_came(g, k))
             return CH_OK;
@@ -196,6 +194,22 @@ ch_status ch__group_wait(ch_group *g, int me, const char *what)
     atomic_fetch_add(&g->n_parked, 1);
     rc = park(g, me, k, what);
     atomic_fetch_sub(&g->n_parked, 1);
+    return rc;
+}
+
+ch_status ch__group_wait(ch_group *g, int me, const char *what)
+{
+    int64_t   k = atomic_load_explicit(&g->member[me].came, memory_order_relaxed);
+    ch_pause  before;
+    ch_status rc;
+
+    if (all_came(g, k))
+        return CH_OK;
+    if (g->clock == NULL)
+        return wait_for_all(g, me, k, what);
+    before = ch__clock_pause(&g->clock[me]);
+    rc = wait_for_all(g, me, k, what);
+    ch__clock_resume(&g->clock[me], before, what);
     return rc;
 }
 
@@ -404,12 +418,13 @@ static void give_up(void *group)
     ch__gate_open(&g->gate);
 }
 
-static void reset(void *group)
+static void reset(void *group, ch_clock *clock)
 {
     ch_group *g = group;
 
     atomic_store(&g->broken, false);
     atomic_store(&g->verdict, 0);
+    g->clock = clock;
     for (int i = 0; i < g->n; i++) {
         ch_member *m = &g->member[i];
 

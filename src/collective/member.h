@@ -41,6 +41,7 @@ struct ch_group {
     int         n, spin;
     int64_t     limit_ms; /* 0: the setting */
     ch_cross_fn cross;
+    ch_clock   *clock; /* of each member, in this run; NULL: it is not timed */
     ch_member  *member;
     char       *slots;
     _Alignas(CH_ALIGN) atomic_bool broken; /* these two change hardly ever */

@@ -27,8 +27,9 @@ static void count_uses(const ch_graph *g, uses *u)
             u->n[g->resource[i].value->id]++;
 }
 
-/* Makes `call` another op of other inputs, in its place and with its value. */
-static ch_status rewrite(ch_graph *g, ch_node *call, const ch_rewrite *w)
+/* Makes `call` another op of other inputs, in its place and with its value, but for what the one that takes
+ * it in is for. */
+static ch_status rewrite(ch_graph *g, ch_node *call, ch_work work, const ch_rewrite *w)
 {
     void     *attrs = w->op->attrs != NULL ? ch__attrs_copy(&g->arena, w->op, w->attrs) : NULL;
     ch_node **in = ch__arena_copy(&g->arena, w->in, sizeof(w->in));
@@ -42,6 +43,7 @@ static ch_status rewrite(ch_graph *g, ch_node *call, const ch_rewrite *w)
     call->attrs = attrs;
     call->n_in = w->n_in;
     call->in = in;
+    call->work = work;
     return CH_OK;
 }
 
@@ -67,7 +69,7 @@ ch_status ch__pass_absorb(ch_graph *g)
         ch_rewrite w = {0};
 
         if (can_take_in(n, &u, &w))
-            rc = rewrite(g, u.last[n->id], &w);
+            rc = rewrite(g, u.last[n->id], n->work, &w);
     }
     ch__free(u.n);
     ch__free(u.last);

@@ -167,52 +167,83 @@ static ch_status run_tiles(ch_team *team, const ch_kernel *k, const ch_call *c, 
 
 /* ---- instructions ---- */
 
+static inline bool is_anothers(const ch_instr *in, const ch_bind *b)
+{
+    return in->first_only && b->env->local != 0;
+}
+
+static inline ch_status run_instr(const ch_instr *in, ch_call *c, const ch_bind *b)
+{
+    ch_status rc = CH_OK;
+
+    if (b->doing != NULL)
+        atomic_store_explicit(b->doing, in->node, memory_order_relaxed);
+    if (in->meets)
+        return b->agree != NULL ? b->agree(b->agree_arg) : CH_OK;
+    if (in->kernel == NULL) {
+        memcpy(c->out[0], c->in[0], in->copy_bytes);
+    } else {
+        c->env = b->env;
+        if (in->n_phases == 1 && in->tiles[0] == 1)
+            rc = in->kernel->run(c, (ch_piece){0, 0});
+        else
+            rc = run_tiles(b->team, in->kernel, c, in->n_phases, in->tiles);
+    }
+    if (b->see != NULL && rc == CH_OK)
+        b->see(b->see_arg, in, c);
+    return rc;
+}
+
 static ch_status run_instrs(ch_instance *x, const ch_bind *b, int from, int to)
 {
     const ch_instr *in = x->program->instr + from;
     ch_call        *c = x->call + from;
-    ch_status       rc;
+    ch_status       rc = CH_OK;
 
-    for (int i = from; i < to; i++, in++, c++) {
-        if (in->first_only && b->env->local != 0)
+    for (int i = from; i < to && rc == CH_OK; i++, in++, c++)
+        if (!is_anothers(in, b))
+            rc = run_instr(in, c, b);
+    return rc;
+}
+
+/* The same with an eye on the clock. */
+static ch_status run_instrs_timed(ch_instance *x, const ch_bind *b, int from, int to)
+{
+    const ch_instr *in = x->program->instr + from;
+    ch_call        *c = x->call + from;
+    ch_status       rc = CH_OK;
+
+    for (int i = from; i < to && rc == CH_OK; i++, in++, c++) {
+        int64_t begin;
+
+        if (is_anothers(in, b))
             continue;
-        if (b->doing != NULL)
-            atomic_store_explicit(b->doing, in->node, memory_order_relaxed);
-        if (in->meets) {
-            rc = b->agree != NULL ? b->agree(b->agree_arg) : CH_OK;
-            if (rc != CH_OK)
-                return rc;
-            continue;
-        }
-        if (in->kernel == NULL) {
-            memcpy(c->out[0], c->in[0], in->copy_bytes);
-        } else {
-            c->env = b->env;
-            if (in->n_phases == 1 && in->tiles[0] == 1)
-                rc = in->kernel->run(c, (ch_piece){0, 0});
-            else
-                rc = run_tiles(b->team, in->kernel, c, in->n_phases, in->tiles);
-            if (rc != CH_OK)
-                return rc;
-        }
-        if (b->see != NULL)
-            b->see(b->see_arg, in, c);
+        (void)ch__clock_turn(b->clock, in->work);
+        begin = ch__clock_begin(b->clock);
+        rc = run_instr(in, c, b);
+        if (in->node != NULL)
+            ch__clock_end(b->clock, begin, in->node->scope, in->node->op->name);
+        else
+            ch__clock_end(b->clock, begin, NULL, in->meets ? "meet" : "copy");
     }
-    return CH_OK;
+    return rc;
 }
 
 ch_status ch__instance_run(ch_instance *x, const ch_bind *b)
 {
     const ch_program *p = x->program;
-    ch_status         rc;
+    ch_status (*const run)(ch_instance *, const ch_bind *, int, int) =
+        b->clock == NULL ? run_instrs : run_instrs_timed;
+    ch_status rc;
 
     bind(x, b);
-    rc = run_instrs(x, b, 0, p->n_commit);
-    if (rc == CH_OK && p->writes && b->agree != NULL)
+    rc = run(x, b, 0, p->n_commit);
+    if (rc == CH_OK && p->writes && b->agree != NULL) {
+        if (b->clock != NULL)
+            (void)ch__clock_turn(b->clock, CH_WORK_REDUCE);
         rc = b->agree(b->agree_arg);
-    if (rc == CH_OK)
-        rc = run_instrs(x, b, p->n_commit, p->n_instrs);
-    return rc;
+    }
+    return rc == CH_OK ? run(x, b, p->n_commit, p->n_instrs) : rc;
 }
 
 /* ---- one call ---- */

@@ -294,6 +294,7 @@ static ch_status fuse_group(fuser *f, int of)
     c->scope = last->scope;
     c->caller = last->caller;
     c->called = last->called;
+    c->work = f->call[g->first]->work;
     for (int m = g->first, k = 0; m != NONE; m = f->next[m])
         if (f->used[f->call[m]->id]) {
             c[k].dtype = f->call[m]->dtype;

@@ -184,6 +184,7 @@ void ch_gradients(ch_node *y, ch_node *dy, int n, ch_node *const *x, ch_node **d
     backward   *level;
     int         n_levels = 0;
     const void *before;
+    ch_work     work;
     ch_status   rc;
 
     if (n > 0 && dx != NULL)
@@ -192,6 +193,8 @@ void ch_gradients(ch_node *y, ch_node *dy, int n, ch_node *const *x, ch_node **d
                        __builtin_return_address(0)))
         return;
     before = ch__step_begin_at(s, __builtin_return_address(0), "gradient");
+    work = s->work;
+    s->work = CH_WORK_BACKWARD;
     rc = check(s, y, dy, n, x);
     if (dy == NULL && rc == CH_OK)
         dy = ch__roles.ones_like(y);
@@ -209,6 +212,7 @@ void ch_gradients(ch_node *y, ch_node *dy, int n, ch_node *const *x, ch_node **d
         ch__free(level[i].need);
     }
     ch__free(level);
+    s->work = work;
     ch__step_end(s, before);
 }
 

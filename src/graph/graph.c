@@ -105,6 +105,7 @@ ch_node *ch__graph_add(ch_graph *g, const ch_op *op, const void *attrs, int n_in
     }
     n->op = op;
     n->attrs = own;
+    n->work = (op->flags & CH_OP_COLLECTIVE) != 0 ? CH_WORK_REDUCE : CH_WORK_FORWARD;
     n->n_in = n_in;
     n->n_out = n_out;
     for (int i = 0; i < n_in; i++)

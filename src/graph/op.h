@@ -16,6 +16,7 @@
 #include "base/mem.h"
 #include "cohort/graph.h"
 #include "cohort/step.h"
+#include "graph/timing.h"
 
 typedef struct ch_op ch_op;
 
@@ -82,6 +83,7 @@ struct ch_node {
     const void  *caller;  /* the user's calling address, for errors */
     const char  *called;  /* the composite op that recorded it, "ch_stack"; NULL: none */
     int          ordinal; /* of the call at recording: the key of its random numbers */
+    ch_work      work;    /* what it is for */
 };
 
 static inline const void *ch__attrs(const ch_node *n)

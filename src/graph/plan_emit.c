@@ -56,6 +56,7 @@ static void emit_call(ch_planner *pl, int i)
                     .first_slot = p->n_slots,
                     .scratch_bytes = pl->prep[i].scratch_bytes,
                     .n_phases = pl->prep[i].n_phases > 0 ? pl->prep[i].n_phases : 1,
+                    .work = n->work,
                     .first_only = pl->first_only[n->id]};
     for (int k = 0; k < CH_MAX_PHASES; k++)
         x->tiles[k] = pl->prep[i].n_phases > 0 ? pl->prep[i].tiles[k] : 1;
@@ -83,10 +84,11 @@ static void emit_meeting(ch_planner *pl)
     ch_program *p = pl->p;
 
     if (pl->opt->shared != NULL && p->writes)
-        p->instr[p->n_instrs++] = (ch_instr){.meets = true, .first_slot = p->n_slots};
+        p->instr[p->n_instrs++] =
+            (ch_instr){.meets = true, .first_slot = p->n_slots, .work = CH_WORK_REDUCE};
 }
 
-static void emit_copy(ch_planner *pl, ch_place from, ch_place to, size_t bytes)
+static void emit_copy(ch_planner *pl, ch_work work, ch_place from, ch_place to, size_t bytes)
 {
     ch_program *p = pl->p;
 
@@ -97,6 +99,7 @@ static void emit_copy(ch_planner *pl, ch_place from, ch_place to, size_t bytes)
                                          .n_out = 1,
                                          .first_slot = p->n_slots,
                                          .n_phases = 1,
+                                         .work = work,
                                          .tiles = {1, 1, 1}};
     p->slot[p->n_slots++] = from;
     p->slot[p->n_slots++] = to;
@@ -112,7 +115,7 @@ static void emit_outputs(ch_planner *pl)
 
         pl->p->output_bytes[i] = (size_t)ch__bytes(n);
         if (from.kind != CH_AT_OUTPUT || from.index != i || from.offset != 0)
-            emit_copy(pl, from, (ch_place){.kind = CH_AT_OUTPUT, .index = i},
+            emit_copy(pl, n->head->work, from, (ch_place){.kind = CH_AT_OUTPUT, .index = i},
                       pl->p->output_bytes[i]);
     }
 }
@@ -135,10 +138,10 @@ static void emit_writes(ch_planner *pl, const int *aside)
             if (aside[r] >= 0) {
                 ch_place at = {.kind = CH_AT_ARENA, .offset = pl->buffers.at[aside[r]].offset};
 
-                emit_copy(pl, pass == 0 ? from : at, pass == 0 ? at : to,
+                emit_copy(pl, CH_WORK_UPDATE, pass == 0 ? from : at, pass == 0 ? at : to,
                           (size_t)ch__bytes(res->value));
             } else if (pass == 1) {
-                emit_copy(pl, from, to, (size_t)ch__bytes(res->value));
+                emit_copy(pl, CH_WORK_UPDATE, from, to, (size_t)ch__bytes(res->value));
             }
             if (pl->p->n_instrs > before && ch__plan_is_shared(pl, r))
                 pl->p->instr[before].first_only = true;

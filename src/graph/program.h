@@ -37,6 +37,7 @@ typedef struct ch_instr {
     int              n_in, n_out;
     int              first_slot; /* its addresses: inputs, outputs, scratch */
     int              n_phases, tiles[CH_MAX_PHASES];
+    ch_work          work;
     bool             first_only; /* the first replica does it for all */
     bool             meets;      /* does nothing, but all replicas have come so far */
 } ch_instr;
@@ -100,7 +101,8 @@ typedef struct ch_bind {
     ch_team           *team;
     /* Called before the first write; an error ends the run there. NULL: nobody to ask. */
     ch_status (*agree)(void *arg);
-    void *agree_arg;
+    void     *agree_arg;
+    ch_clock *clock; /* NULL: it is not timed */
     /* Called after each instruction; NULL: not. */
     void (*see)(void *arg, const ch_instr *instr, const ch_call *call);
     void *see_arg;

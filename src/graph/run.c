@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "graph/function.h"
+#include "graph/trace.h"
 #include "graph/where.h"
 
 #define FEW 32 /* inputs over all replicas that need no allocation */
@@ -31,6 +32,7 @@ typedef struct launch {
     ch_node_see       see;
     void             *see_arg;
     replica_job      *job;
+    ch_clock         *clock; /* of each replica; NULL: it is not timed */
     ch_tensor        *few_tensors[FEW];
 } launch;
 
@@ -224,6 +226,13 @@ bool ch__run_is_here(void)
     return is_running;
 }
 
+static void start_clock(replica_job *j)
+{
+    ch_device *on = j->launch->p->device[j->local];
+
+    ch__clock_start(j->bind.clock, ch__trace_is_on() ? ch_device_name(on) : NULL);
+}
+
 static void run_replica(void *arg)
 {
     replica_job *j = arg;
@@ -231,7 +240,11 @@ static void run_replica(void *arg)
     ch_status    rc;
 
     is_running = true;
+    if (j->bind.clock != NULL)
+        start_clock(j);
     rc = ch__instance_run(l->p->instance[j->local], &j->bind);
+    if (j->bind.clock != NULL)
+        ch__clock_stop(j->bind.clock, l->run->function->name, rc != CH_OK);
     is_running = false;
     if (rc == CH_OK)
         return;
@@ -277,6 +290,7 @@ static ch_status set_up_replica(launch *l, int r, int64_t number, int64_t global
                         .team = team,
                         .agree = run->group != NULL ? agree : NULL,
                         .agree_arg = j,
+                        .clock = l->clock != NULL ? &l->clock[r] : NULL,
                         .see = l->see != NULL && p->watched ? see : NULL,
                         .see_arg = j,
                         .doing = run->group != NULL ? run->meet->doing(run->group, r) : NULL};
@@ -305,10 +319,12 @@ static ch_status launch_jobs(launch *l, int64_t number, const void **input, void
     if (rc != CH_OK)
         return rc;
     if (l->run->group != NULL)
-        l->run->meet->reset(l->run->group);
+        l->run->meet->reset(l->run->group, l->clock);
     for (int r = 0; r < p->n_local; r++)
         arg[r] = &l->job[r];
     rc = ch__devices_run(p->n_local, p->device, run_replica, arg);
+    if (rc == CH_OK && l->run->timing != NULL)
+        ch__timing_mean(l->run->timing, p->n_local, l->clock);
     return rc != CH_OK ? rc : ch__fault_raise(&l->fault);
 }
 
@@ -346,13 +362,17 @@ static ch_status run_held(launch *l, int64_t number)
     if (rc == CH_OK && l->run->ops->begin != NULL)
         rc = l->run->ops->begin(l->run, p->graph);
     if (rc == CH_OK && p->room == NULL)
-        p->room = ch__calloc(1, n * sizeof(replica_job) + (n + n_in + n_out) * sizeof(void *));
+        p->room = ch__calloc(1, n * (sizeof(replica_job) + sizeof(ch_clock)) +
+                                    (n + n_in + n_out) * sizeof(void *));
     if (rc == CH_OK && p->room == NULL)
         rc = ch__fail_memory("a run");
     if (rc != CH_OK)
         return rc;
     l->job = p->room;
-    pointer = (void **)(void *)(l->job + n);
+    l->clock = (ch_clock *)(void *)(l->job + n);
+    pointer = (void **)(void *)(l->clock + n);
+    if (l->run->timing == NULL && !ch__trace_is_on())
+        l->clock = NULL;
     rc = launch_jobs(l, number, (const void **)(void *)(pointer + n), pointer + n + n_in,
                      pointer);
     return rc == CH_OK && l->run->ops->end != NULL ? l->run->ops->end(l->run, p->graph) : rc;

@@ -19,8 +19,8 @@ typedef struct ch_meet {
     ch_status (*agree)(void *group, int local);
     /* Lets everybody who waits, or will wait in this run, go with CH_ABORTED. */
     void (*give_up)(void *group);
-    /* Before each run: nobody has given up. */
-    void (*reset)(void *group);
+    /* Before each run: nobody has given up. Replicas tell their clocks when they wait; NULL: there are none. */
+    void (*reset)(void *group, ch_clock *clock);
 } ch_meet;
 
 typedef struct ch_run ch_run;
@@ -53,6 +53,7 @@ struct ch_run {
     ch_speaks_of      speaks_of; /* of a replica, or of a copy */
     void             *group;     /* NULL where n_replicas is 1 */
     const ch_meet    *meet;
+    ch_timing *timing; /* for what its replicas did, but for CH_WORK_OTHER; NULL: not asked */
 };
 
 /* True on a thread that is inside a run: in a host function. */

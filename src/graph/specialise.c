@@ -118,6 +118,7 @@ static ch_status copy_call(const ch_node *n, variant *v, ch_node **out)
     to->caller = n->caller;
     to->called = n->called;
     to->ordinal = n->ordinal;
+    to->work = n->work;
     for (int i = 0; i < n->n_out; i++)
         v->map[n[i].id] = &to[i];
     *out = to;

@@ -42,6 +42,7 @@ ch_status ch__step_new(const char *name, ch_step *outer, ch_step **out)
         s->owner = outer->owner;
         s->caller = outer->caller;
         s->composite = outer->composite;
+        s->work = outer->work;
         memcpy(s->scope, outer->scope, sizeof(s->scope));
     } else {
         s->before = recording;
@@ -481,6 +482,8 @@ static ch_node *add_call(ch_step *s, const void *caller, const ch_op *op, const 
     n->caller = s->caller != NULL ? s->caller : caller;
     n->called = s->composite;
     n->ordinal = ch__graph_root(s->graph)->n_ordinals++;
+    if ((op->flags & CH_OP_COLLECTIVE) == 0)
+        n->work = s->work;
     n->weak = n_in > 0;
     for (int i = 0; i < n_in; i++)
         n->weak &= in[i]->weak;

@@ -18,6 +18,7 @@ struct ch_step {
     const char  *composite;           /* ... and the function that was called: "ch_stack" */
     void        *owner;               /* whoever records: the strategy */
     ch_speaks_of speaks_of;           /* of the outermost */
+    ch_work      work;                /* what that which is recorded now is for */
     ch_step     *outer;               /* of a body */
     ch_step     *before;              /* what this thread recorded when this one began */
     ch_step     *active; /* of the outermost: the innermost body being recorded, or itself */

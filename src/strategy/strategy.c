@@ -235,8 +235,8 @@ static ch_status begin_run(ch_strategy *st, ch_function *f, ch_tuple *in, ch_run
     return ch__strategy_devices(st, &run->device);
 }
 
-ch_status ch_strategy_run_with(ch_strategy *st, ch_function *f, ch_tuple *in,
-                               const ch_run_options *opt, ch_tuple **out)
+static ch_status run_function(ch_strategy *st, ch_function *f, ch_tuple *in,
+                              const ch_run_options *opt, ch_timing *timing, ch_tuple **out)
 {
     ch_run    run;
     ch_status rc =
@@ -252,6 +252,7 @@ ch_status ch_strategy_run_with(ch_strategy *st, ch_function *f, ch_tuple *in,
     rc = begin_run(st, f, in, &run);
     if (rc != CH_OK)
         return ch__fail_at(rc, "run %s", ch_function_name(f));
+    run.timing = timing;
     if (opt != NULL) {
         run.seed = opt->seed;
         run.step = opt->has_step_number ? opt->step_number : -1;
@@ -259,9 +260,27 @@ ch_status ch_strategy_run_with(ch_strategy *st, ch_function *f, ch_tuple *in,
     return ch__run(&run, out);
 }
 
+ch_status ch_strategy_run_with(ch_strategy *st, ch_function *f, ch_tuple *in,
+                               const ch_run_options *opt, ch_tuple **out)
+{
+    return run_function(st, f, in, opt, NULL, out);
+}
+
+ch_status ch__strategy_run_timed(ch_strategy *st, ch_function *f, ch_tuple *in, ch_tuple **out,
+                                 ch_timing *timing)
+{
+    int64_t   begin = ch__now_ns();
+    ch_status rc;
+
+    *timing = (ch_timing){0};
+    rc = run_function(st, f, in, NULL, timing, out);
+    ch__timing_close(timing, ch__now_ns() - begin);
+    return rc;
+}
+
 ch_status ch_strategy_run(ch_strategy *st, ch_function *f, ch_tuple *in, ch_tuple **out)
 {
-    return ch_strategy_run_with(st, f, in, NULL, out);
+    return run_function(st, f, in, NULL, NULL, out);
 }
 
 /* ---- without running ---- */

@@ -106,6 +106,10 @@ int ch__creator_depth(void);
 /* Whom the code that is being recorded speaks of. (merge.c) */
 ch_speaks_of ch__speaks_of(const ch_step *s);
 
+/* ch_strategy_run, and where its time went: also that of one that failed. */
+ch_status ch__strategy_run_timed(ch_strategy *st, ch_function *f, ch_tuple *in, ch_tuple **out,
+                                 ch_timing *timing);
+
 /* For graph/run.h (var.c): the storage of a variable; after a run, INTERNAL if the copies of a variable that
  * should be equal are not; before an update, FAILED_PRECONDITION if it would change some of a variable's copies
  * and not the others. */

@@ -374,8 +374,11 @@ static ch_communication_options packing(const ch_step *s)
 static void apply_all(recording *r, ch_var *const *var, ch_node *const *d)
 {
     const int                      n = r->n;
+    const ch_work                  before = r->s->work;
     const ch_communication_options how = packing(r->s);
     ch_status                      rc = check_gradients(r->o, n, var, d);
+
+    r->s->work = CH_WORK_UPDATE;
 
     if (rc == CH_OK)
         rc = ch__opt_build(r->o, r->s->owner, n, var);
@@ -396,6 +399,7 @@ static void apply_all(recording *r, ch_var *const *var, ch_node *const *d)
             record_updates(r);
     }
     take(r->s, rc);
+    r->s->work = before;
     ch__free(r->g);
     ch__free(r->value);
 }
@@ -419,18 +423,21 @@ void ch_optimizer_apply(ch_optimizer *o, ch_step *s, int n, ch_var *const *var,
  * the loss itself might overflow. */
 static void differentiate(recording *r, ch_node *loss, ch_var *const *var, ch_node **d)
 {
-    ch_node **x = ch__calloc((size_t)r->n, sizeof(*x)), *seed = NULL;
+    ch_node     **x = ch__calloc((size_t)r->n, sizeof(*x)), *seed = NULL;
+    const ch_work before = r->s->work;
 
     if (x == NULL) {
         take(r->s, ch__fail_memory("an optimizer"));
         return;
     }
+    r->s->work = CH_WORK_BACKWARD;
     if (r->o->loss_scale > 0)
         seed = ch_mul(ch_ones_like(loss), ch_cast(loss_scale_of(r), ch_node_dtype(loss)));
     for (int i = 0; i < r->n; i++)
         x[i] = ch_var_read(r->s, var[i]);
     if (ch_step_status(r->s) == CH_OK)
         ch_gradients(loss, seed, r->n, x, d);
+    r->s->work = before;
     ch__free(x);
 }
 

@@ -244,6 +244,19 @@ static void bytes_that_are_held_are_watched(void **state)
     ch__mem_watch(false);
 }
 
+static void the_peak_of_the_process_follows_what_it_holds(void **state)
+{
+    const int64_t bytes = (int64_t)64 << 20;
+    int64_t       before = ch__peak_bytes();
+    void         *p = ch__alloc_aligned((size_t)bytes); /* every page touched */
+
+    assert_non_null(p);
+    ch__free_aligned(p);
+    assert_true(before > 0);
+    assert_true(ch__peak_bytes() >= bytes && ch__peak_bytes() >= before);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -261,6 +274,7 @@ int main(void)
         cmocka_unit_test(an_arena_copies_text_and_data),
         cmocka_unit_test(an_arena_out_of_memory_can_still_be_used),
         cmocka_unit_test(products_of_sizes_are_checked),
+        cmocka_unit_test(the_peak_of_the_process_follows_what_it_holds),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

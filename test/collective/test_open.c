@@ -221,7 +221,7 @@ static void run_list(list *l, member **m)
     ch_thread *t[MOST];
 
     t_ok(ch__group_new(&(ch_group_options){.n = l->n}, &l->group));
-    ch__group_as_meet.reset(l->group);
+    ch__group_as_meet.reset(l->group, NULL);
     for (int r = 0; r < l->n; r++) {
         m[r] = new_member(l, r);
         t_ok(ch__thread_start("member", member_main, m[r], &t[r]));

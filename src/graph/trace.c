@@ -1,0 +1,396 @@
+/* graph/trace.c -- the trace file.
+ *
+ * 1. A track has a block of text that its events are put in, and a lock, for which nobody competes as
+ *    long as each thread has a track of its own. Full blocks go to the file. So memory is bounded by the
+ *    number of tracks.
+ * 2. Tracks stay for the life of the process: who found one may use it without asking again.
+ * 3. Locks are taken in this order: life, a track's, the file's. Nothing is logged while one is held,
+ *    since a sink may run a function.
+ * 4. A child that was forked from the process has the file open, and leaves it alone.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE /* program_invocation_short_name */
+#include "graph/trace.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/config.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/thread.h"
+#include "file/sys.h"
+
+enum {
+    MOST_TRACKS = 320, /* replicas of a process, and some */
+    TRACK_NAME = 96,
+    SPAN_NAME = 200,                  /* bytes that are kept of a name, */
+    EVENT_TEXT = 6 * SPAN_NAME + 128, /* each of which may become six */
+    BLOCK = 64 << 10,
+    USUAL_LIMIT = 5000000
+};
+
+typedef struct track {
+    pthread_mutex_t lock; /* of what follows the name */
+    char            name[TRACK_NAME];
+    bool            is_named; /* in this file */
+    char           *text;     /* BLOCK bytes; NULL: none yet */
+    size_t          used;
+} track;
+
+static track      tracks[MOST_TRACKS];
+static atomic_int n_tracks; /* grows under the life lock */
+
+typedef enum trace_state { UNASKED, OFF, ON } trace_state;
+static atomic_int state = UNASKED;
+static atomic_int owner; /* the process that opened the file; 0: none did */
+
+static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER; /* opening, closing, new tracks */
+static struct {
+    pthread_mutex_t lock;
+    bool            is_open; /* changes under the life lock too */
+    int             fd;
+    char           *path;
+    int64_t         origin_ns;
+    ch_fault        fault; /* the first error of writing */
+} file = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static _Atomic int64_t n_events, n_dropped, limit = USUAL_LIMIT;
+
+/* ---- text ---- */
+
+/* Bytes of the character that begins here; 0: it is none of UTF-8. */
+static int character(const unsigned char *s)
+{
+    int n = s[0] < 0x80 ? 1 : s[0] < 0xC2 ? 0 : s[0] < 0xE0 ? 2 : s[0] < 0xF0 ? 3 : 4;
+
+    for (int i = 1; i < n; i++)
+        if ((s[i] & 0xC0) != 0x80)
+            return 0;
+    if (n == 3 && ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] >= 0xA0)))
+        return 0; /* longer than need be, or half a pair of UTF-16 */
+    if (n == 4 &&
+        (s[0] > 0xF4 || (s[0] == 0xF0 && s[1] < 0x90) || (s[0] == 0xF4 && s[1] >= 0x90)))
+        return 0;
+    return n;
+}
+
+/* A name as the inside of a JSON string, into room for 6 * SPAN_NAME + 1. */
+static const char *quoted(const char *name, char *to)
+{
+    const unsigned char *s = (const unsigned char *)name;
+    char                *at = to;
+
+    while (*s != '\0') {
+        int n = character(s);
+
+        if (s - (const unsigned char *)name + (n > 0 ? n : 1) > SPAN_NAME)
+            break;
+        if (n == 0)
+            *at++ = '?';
+        else if (*s < 0x20 || *s == '"' || *s == '\\' || *s == 0x7F)
+            at += snprintf(at, 7, "\\u%04x", *s);
+        else
+            at = (char *)memcpy(at, s, (size_t)n) + n;
+        s += n > 0 ? n : 1;
+    }
+    *at = '\0';
+    return to;
+}
+
+/* ---- the file ---- */
+
+/* After an error nothing more is written: what is there may end anywhere. */
+static void write_text(const char *text, size_t n)
+{
+    pthread_mutex_lock(&file.lock);
+    while (n > 0 && file.is_open && atomic_load(&owner) == getpid() &&
+           !ch__fault_is_set(&file.fault)) {
+        ssize_t done = ch__sys_write(file.fd, text, n);
+
+        if (done > 0) {
+            text += done;
+            n -= (size_t)done;
+        } else {
+            ch__fault_take(&file.fault,
+                           ch__fail_errno(done == 0 ? ENOSPC : errno,
+                                          "trace %s: not all of it could be written",
+                                          file.path),
+                           -1, NULL);
+            atomic_store(&state, OFF);
+        }
+    }
+    pthread_mutex_unlock(&file.lock);
+}
+
+static void write_metadata(const char *before, int tid, const char *name, const char *key,
+                           const char *value)
+{
+    char escaped[6 * SPAN_NAME + 1], text[EVENT_TEXT];
+    int  n = snprintf(
+         text, sizeof(text),
+         "%s{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"%s\":\"%s\"}}",
+         before, (int)getpid(), tid, name, key, quoted(value, escaped));
+
+    write_text(text, (size_t)n);
+}
+
+static void flush(track *t)
+{
+    write_text(t->text, t->used);
+    t->used = 0;
+}
+
+static void begin_file(int fd, char *path)
+{
+    pthread_mutex_lock(&file.lock);
+    file.fd = fd;
+    file.path = path;
+    file.origin_ns = ch__now_ns();
+    file.is_open = true;
+    ch__fault_clear(&file.fault);
+    pthread_mutex_unlock(&file.lock);
+    atomic_store(&owner, getpid());
+    atomic_store(&n_events, 0);
+    atomic_store(&n_dropped, 0);
+}
+
+/* The first error of writing it, or that of closing it. */
+static ch_status end_file(void)
+{
+    ch_status rc;
+
+    pthread_mutex_lock(&file.lock);
+    rc = ch__fault_raise(&file.fault);
+    if (ch__sys_close(file.fd) != 0 && rc == CH_OK)
+        rc = ch__fail_errno(errno, "trace %s: closing it", file.path);
+    file.is_open = false;
+    ch__free(file.path);
+    file.path = NULL;
+    pthread_mutex_unlock(&file.lock);
+    return rc;
+}
+
+static ch_status open_file(const char *path)
+{
+    int   fd;
+    char *own;
+
+    if (file.is_open)
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "trace %s: another one, %s, is open; a process writes one at a time",
+                        path, file.path);
+    own = ch__strdup(path);
+    if (own == NULL)
+        return ch__fail_memory("a trace");
+    fd = ch__sys_open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (fd < 0) {
+        ch__free(own);
+        return ch__fail_errno(errno, "trace %s", path);
+    }
+    begin_file(fd, own);
+    write_metadata("[\n", 0, "process_name", "name", program_invocation_short_name);
+    if (ch__fault_is_set(&file.fault))
+        return end_file();
+    atomic_store(&state, ON);
+    return CH_OK;
+}
+
+ch_status ch__trace_open(const char *path)
+{
+    ch_status rc = ch__want_given("trace", "its path", path, NULL, NULL);
+
+    if (rc != CH_OK)
+        return rc;
+    pthread_mutex_lock(&life);
+    rc = open_file(path);
+    pthread_mutex_unlock(&life);
+    return rc;
+}
+
+static void close_tracks(void)
+{
+    for (int i = 0; i < atomic_load(&n_tracks); i++) {
+        track *t = &tracks[i];
+
+        pthread_mutex_lock(&t->lock);
+        flush(t);
+        ch__free(t->text);
+        t->text = NULL;
+        t->is_named = false;
+        pthread_mutex_unlock(&t->lock);
+    }
+}
+
+/* What is missing is said where people look: beside the name of the process. */
+static void end_text(void)
+{
+    char    labels[96];
+    int64_t dropped = atomic_load(&n_dropped);
+
+    if (dropped > 0) {
+        snprintf(labels, sizeof(labels), "%lld events are missing: the trace is full",
+                 (long long)dropped);
+        write_metadata(",\n", 0, "process_labels", "labels", labels);
+    }
+    write_text("\n]\n", 3);
+}
+
+static ch_status close_file(void)
+{
+    if (!file.is_open)
+        return CH_OK;
+    atomic_store(&state, OFF);
+    close_tracks();
+    end_text();
+    return end_file();
+}
+
+ch_status ch__trace_close(void)
+{
+    ch_status rc;
+
+    pthread_mutex_lock(&life);
+    rc = close_file();
+    pthread_mutex_unlock(&life);
+    return rc;
+}
+
+/* Who traces by a setting has nobody to tell of the error. */
+__attribute__((destructor)) static void close_at_exit(void)
+{
+    if (atomic_load(&owner) == getpid() && ch__trace_close() != CH_OK)
+        ch__log(CH_LOG_WARNING, "trace", "%s", ch_error_message());
+}
+
+static bool ask_setting(void)
+{
+    const char *path = ch__config()->trace;
+    ch_status   rc = CH_OK;
+
+    pthread_mutex_lock(&life);
+    if (atomic_load(&state) == UNASKED) {
+        atomic_store(&state, OFF);
+        rc = path[0] != '\0' ? open_file(path) : CH_OK;
+    }
+    pthread_mutex_unlock(&life);
+    if (rc != CH_OK)
+        ch__log(CH_LOG_WARNING, "trace", "%s; COHORT_TRACE asks for it, and nothing is traced",
+                ch_error_message());
+    return atomic_load(&state) == ON;
+}
+
+bool ch__trace_is_on(void)
+{
+    int is = atomic_load_explicit(&state, memory_order_acquire);
+
+    return is == ON || (is == UNASKED && ask_setting());
+}
+
+void ch__trace_limit(int64_t events)
+{
+    atomic_store(&limit, events > 0 ? events : USUAL_LIMIT);
+}
+
+/* ---- events ---- */
+
+static track *find_track(const char *name)
+{
+    int n = atomic_load_explicit(&n_tracks, memory_order_acquire);
+
+    for (int i = 0; i < n; i++)
+        if (strncmp(tracks[i].name, name, TRACK_NAME - 1) == 0)
+            return &tracks[i];
+    return NULL;
+}
+
+/* NULL: there are too many. */
+static track *track_of(const char *name)
+{
+    track *t = find_track(name);
+    int    n;
+
+    if (t != NULL)
+        return t;
+    pthread_mutex_lock(&life);
+    t = find_track(name);
+    n = atomic_load(&n_tracks);
+    if (t == NULL && n < MOST_TRACKS) {
+        t = &tracks[n];
+        pthread_mutex_init(&t->lock, NULL);
+        snprintf(t->name, sizeof(t->name), "%s", name);
+        atomic_store_explicit(&n_tracks, n + 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&life);
+    return t;
+}
+
+/* Room for one more event; false: no memory. */
+static bool make_room(track *t)
+{
+    if (t->text == NULL) {
+        t->text = ch__malloc(BLOCK);
+        t->used = 0;
+    } else if (t->used + EVENT_TEXT > BLOCK) {
+        flush(t);
+    }
+    return t->text != NULL;
+}
+
+static int tid_of(const track *t)
+{
+    return (int)(t - tracks) + 1;
+}
+
+/* Times are microseconds in this format, here with three places. */
+static void put_span(track *t, const char *name, int64_t begin_ns, int64_t end_ns)
+{
+    char    escaped[6 * SPAN_NAME + 1];
+    int64_t at = begin_ns - file.origin_ns, ns = end_ns - begin_ns;
+    int     n = snprintf(t->text + t->used, EVENT_TEXT,
+                         ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%lld.%03d,"
+                             "\"dur\":%lld.%03d,\"name\":\"%s\"}",
+                         atomic_load(&owner), tid_of(t), (long long)(at / 1000), (int)(at % 1000),
+                         (long long)(ns / 1000), (int)(ns % 1000), quoted(name, escaped));
+
+    t->used += (size_t)n;
+}
+
+/* With the track's lock held. False: it is lost. */
+static bool add_span(track *t, const char *name, int64_t begin_ns, int64_t end_ns)
+{
+    if (atomic_load(&state) != ON || begin_ns < file.origin_ns || end_ns < begin_ns)
+        return true; /* it has no place in this file */
+    if (!make_room(t))
+        return false;
+    if (!t->is_named)
+        write_metadata(",\n", tid_of(t), "thread_name", "name", t->name);
+    t->is_named = true;
+    put_span(t, name, begin_ns, end_ns);
+    return true;
+}
+
+void ch__trace_span(const char *track_name, const char *name, int64_t begin_ns, int64_t end_ns)
+{
+    track *t;
+    bool   is_lost;
+
+    if (atomic_load_explicit(&state, memory_order_acquire) != ON)
+        return;
+    t = track_of(track_name);
+    if (t == NULL || atomic_fetch_add(&n_events, 1) >= atomic_load(&limit)) {
+        atomic_fetch_add(&n_dropped, 1);
+        return;
+    }
+    pthread_mutex_lock(&t->lock);
+    is_lost = !add_span(t, name, begin_ns, end_ns);
+    pthread_mutex_unlock(&t->lock);
+    if (is_lost)
+        atomic_fetch_add(&n_dropped, 1);
+}

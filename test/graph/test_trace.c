@@ -1,0 +1,309 @@
+/* test/graph/test_trace.c -- a trace is whole JSON, whatever happens.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../file/folder.h"
+#include "base/config.h"
+#include "base/mem.h"
+#include "base/thread.h"
+#include "file/sys.h"
+#include "graph/trace.h"
+#include "trace_help.h"
+
+static const char *path(void)
+{
+    return t_path("trace.json");
+}
+
+/* Spans of 10 ns, one after another, from now. */
+static void span(const char *track, const char *name)
+{
+    static _Thread_local int64_t last;
+    int64_t                      now = ch__now_ns();
+
+    last = last + 10 > now ? last + 10 : now;
+    ch__trace_span(track, name, last, last + 10);
+}
+
+static void an_empty_trace_is_whole(void **state)
+{
+    t_trace *t;
+
+    t_ok(ch__trace_close()); /* none is open: fine */
+    t_ok(ch__trace_open(path()));
+    assert_true(ch__trace_is_on());
+    t_ok(ch__trace_close());
+    assert_false(ch__trace_is_on());
+    t = t_trace_read(path());
+    assert_int_equal(t->n_spans, 0);
+    assert_non_null(strstr(t->process, "test_graph_trace"));
+    free(t);
+    (void)state;
+}
+
+static void spans_are_on_tracks_with_their_times(void **state)
+{
+    int64_t  at;
+    t_trace *t;
+
+    t_ok(ch__trace_open(path()));
+    at = ch__now_ns();
+    ch__trace_span("GPU:0", "outer", at, at + 5001);
+    ch__trace_span("GPU:1", "other", at + 2, at + 2);
+    ch__trace_span("GPU:0", "inner", at + 1000, at + 5001);
+    ch__trace_span("GPU:0", "before the file", at - 1000000000, at);
+    t_ok(ch__trace_close());
+    ch__trace_span("GPU:0", "after it", at, at);
+    t = t_trace_read(path());
+    assert_int_equal(t->n_spans, 3);
+    assert_int_equal(t->n_tracks, 2);
+    assert_int_equal(t_count(t, "GPU:0", "inner"), 1);
+    assert_int_equal(t_count(t, "GPU:1", "other"), 1);
+    assert_int_equal(t->span[0].end - t->span[0].begin, 5001);
+    assert_int_equal(t->span[1].begin - t->span[0].begin, 1000);
+    assert_int_equal(t->span[1].end, t->span[0].end);
+    assert_string_equal(t->labels, "");
+    free(t);
+    (void)state;
+}
+
+static void any_name_is_a_string(void **state)
+{
+    static const char *const name[] = {
+        "a \"quoted\" back\\slash", "line\nbreak\ttab\x01\x7f", "gr\xc3\xbc\xc3\x9f",
+        "\xff\xc3\xe2\x82 \xed\xa0\x80 \xf4\x90\x80\x80 \xc0\x80", ""};
+    char     longest[1000];
+    t_trace *t;
+
+    memset(longest, '"', sizeof(longest) - 1);
+    longest[sizeof(longest) - 1] = '\0';
+    t_ok(ch__trace_open(path()));
+    for (int i = 0; i < 5; i++)
+        span("names", name[i]);
+    span("names", longest);
+    span(longest, "on a track");
+    t_ok(ch__trace_close());
+    t = t_trace_read(path());
+    assert_int_equal(t->n_spans, 7);
+    for (int i = 0; i < 3; i++)
+        assert_string_equal(t->span[i].name, name[i]);
+    assert_string_equal(t->span[3].name, "???? ??? ???? ??");
+    assert_string_equal(t->span[4].name, "");
+    assert_int_equal(strlen(t->span[5].name), 200);
+    free(t);
+    (void)state;
+}
+
+static void what_is_too_much_is_counted(void **state)
+{
+    t_trace *t;
+
+    ch__trace_limit(10);
+    t_ok(ch__trace_open(path()));
+    for (int i = 0; i < 25; i++)
+        span("GPU:0", "step");
+    t_ok(ch__trace_close());
+    ch__trace_limit(0);
+    t = t_trace_read(path());
+    assert_int_equal(t->n_spans, 10);
+    assert_non_null(strstr(t->labels, "15 events are missing"));
+    free(t);
+    (void)state;
+}
+
+static char gpu[] = "GPU:0";
+
+static void *write_many(void *track)
+{
+    for (int i = 0; i < 500; i++)
+        span(track, "a name that is not so short, so that blocks fill up and go to the file, "
+                    "while others write theirs, and then some");
+    return NULL;
+}
+
+static void threads_write_at_once(void **state)
+{
+    pthread_t thread[4];
+    char      name[4][16];
+    t_trace  *t;
+
+    t_ok(ch__trace_open(path()));
+    for (int i = 0; i < 4; i++) {
+        snprintf(name[i], sizeof(name[i]), "thread %d", i);
+        assert_int_equal(pthread_create(&thread[i], NULL, write_many, name[i]), 0);
+    }
+    for (int i = 0; i < 4; i++)
+        pthread_join(thread[i], NULL);
+    t_ok(ch__trace_close());
+    t = t_trace_read(path());
+    assert_int_equal(t->n_spans, 2000);
+    assert_int_equal(t->n_tracks, 4);
+    free(t);
+    (void)state;
+}
+
+/* What comes after the end is not in the file, and does no harm. */
+static void it_may_be_closed_and_opened_while_threads_write(void **state)
+{
+    static char name[] = "busy";
+    pthread_t   thread;
+
+    for (int i = 0; i < 20; i++) {
+        t_ok(ch__trace_open(path()));
+        assert_int_equal(pthread_create(&thread, NULL, write_many, name), 0);
+        t_ok(ch__trace_close());
+        free(t_trace_read(path()));
+        pthread_join(thread, NULL);
+    }
+    (void)state;
+}
+
+static void one_is_open_at_a_time(void **state)
+{
+    t_ok(ch__trace_open(path()));
+    t_refused(ch__trace_open(t_path("another.json")), CH_FAILED_PRECONDITION, "another.json",
+              "trace.json");
+    t_ok(ch__trace_close());
+    t_refused(ch__trace_open(NULL), CH_INVALID_ARGUMENT, "trace", "path");
+    (void)state;
+}
+
+static void errors_of_files_come_out(void **state)
+{
+    t_refused(ch__trace_open("/nowhere/to/be/found.json"), CH_NOT_FOUND, "trace", "/nowhere");
+    t_refused(ch__trace_open("/dev/full"), CH_RESOURCE_EXHAUSTED, "/dev/full", "space");
+    assert_false(ch__trace_is_on());
+    t_ok(ch__trace_open(path()));
+    ch__file_fail_at(1);
+    write_many(gpu);
+    ch__file_fail_at(0);
+    assert_false(ch__trace_is_on());
+    t_refused(ch__trace_close(), CH_DATA_LOSS, "trace.json", "not all of it could be written");
+    ch__file_fail_at(1);
+    assert_int_not_equal(ch__trace_open(path()), CH_OK);
+    ch__file_fail_at(0);
+    t_ok(ch__trace_close());
+    (void)state;
+}
+
+static void without_memory_spans_are_counted_and_the_file_is_whole(void **state)
+{
+    int64_t  live = ch__mem_live();
+    t_trace *t;
+
+    ch__mem_fail_from(1);
+    t_refused(ch__trace_open(path()), CH_RESOURCE_EXHAUSTED, "trace", "");
+    ch__mem_fail_from(0);
+    t_ok(ch__trace_open(path()));
+    ch__mem_fail_from(1);
+    span("GPU:0", "lost");
+    ch__mem_fail_from(0);
+    span("GPU:0", "kept");
+    t_ok(ch__trace_close());
+    t = t_trace_read(path());
+    assert_int_equal(t->n_spans, 1);
+    assert_non_null(strstr(t->labels, "1 events"));
+    free(t);
+    assert_int_equal(ch__mem_live(), live);
+    (void)state;
+}
+
+static void a_forked_child_leaves_the_file_alone(void **state)
+{
+    int      status = 0;
+    pid_t    child;
+    t_trace *t;
+
+    t_ok(ch__trace_open(path()));
+    span("GPU:0", "before");
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        write_many(gpu);
+        _exit(ch__trace_close() == CH_OK ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    span("GPU:0", "after");
+    t_ok(ch__trace_close());
+    t = t_trace_read(path());
+    assert_int_equal(t->n_spans, 2);
+    free(t);
+    (void)state;
+}
+
+/* ---- by the setting, in a process of its own, which ends without a word ---- */
+
+static void answer(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_enter(s, "life");
+    ch_step_out(s, NULL, ch_square(ch_step_in(s, 0)));
+    ch_step_leave(s);
+}
+
+static int run_and_end(void)
+{
+    ch_function *f = t_function(answer, NULL);
+    ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_noise(ch_shape_of(8, 8), 1)});
+
+    for (int i = 0; i < 3; i++)
+        t_ok(ch_strategy_run(NULL, f, in, NULL));
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    return 0;
+}
+
+static int run_again_with(const char *file)
+{
+    int   status = 0;
+    pid_t child = fork();
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        setenv("COHORT_TRACE", file, 1);
+        execl("/proc/self/exe", "traced", "run", (char *)NULL);
+        _exit(9);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void the_setting_opens_it_and_the_end_of_the_process_closes_it(void **state)
+{
+    t_trace *t;
+
+    assert_int_equal(run_again_with(path()), 0);
+    t = t_trace_read(path());
+    assert_string_equal(t->process, "traced");
+    assert_int_equal(t->n_tracks, 1);
+    assert_int_equal(t_count(t, "CPU:0", "step"), 3);
+    assert_int_equal(t_count(t, "CPU:0", "life/"), 3);
+    assert_int_equal(t->n_spans, 6);
+    free(t);
+    (void)state;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_empty_trace_is_whole),
+        cmocka_unit_test(spans_are_on_tracks_with_their_times),
+        cmocka_unit_test(any_name_is_a_string),
+        cmocka_unit_test(what_is_too_much_is_counted),
+        cmocka_unit_test(threads_write_at_once),
+        cmocka_unit_test(it_may_be_closed_and_opened_while_threads_write),
+        cmocka_unit_test(one_is_open_at_a_time),
+        cmocka_unit_test(errors_of_files_come_out),
+        cmocka_unit_test(without_memory_spans_are_counted_and_the_file_is_whole),
+        cmocka_unit_test(a_forked_child_leaves_the_file_alone),
+        cmocka_unit_test(the_setting_opens_it_and_the_end_of_the_process_closes_it),
+    };
+
+    (void)argv;
+    return argc > 1 ? run_and_end()
+                    : cmocka_run_group_tests(tests, t_folder_make, t_folder_remove);
+}
