@@ -1,0 +1,333 @@
+/* fit/progress.c -- the progress line: when it is drawn, and how fast it goes.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "fit/progress.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "base/terminal.h"
+#include "base/thread.h"
+#include "fit/callback.h"
+#include "fit/progress_text.h"
+
+#define MS ((int64_t)1000000)
+
+static const int64_t draw_every = 50 * MS;
+static const int64_t lines_every = 30000 * MS, tenths_every = 5000 * MS;
+static const int64_t objects_every = 1000 * MS;
+
+enum { TEXT = 4000, USUAL_COLUMNS = 34 }; /* of a loss and an accuracy */
+
+typedef struct {
+    ch_progress how; /* not AUTO */
+    int         fd;
+    ch_terminal terminal;
+    bool        is_utf8;
+    bool        has_live; /* the live line is ours */
+    bool        is_open;  /* a line has begun that has not ended */
+    int64_t     began_ns, epoch_ns, shown_ns;
+    int64_t     trained_ns;                       /* when validation began; 0: it has not */
+    int64_t first_ns, first_step, first_examples; /* after the first step, which plans too */
+    int64_t tenth;                                /* of the epoch, that was shown last */
+    int     beat;                                 /* drawings of this epoch */
+    int     reserved;                             /* columns of numbers */
+    ch_logs seen;                                 /* the numbers that were shown last */
+} progress;
+
+static int64_t (*clock_ns)(void) = ch__now_ns;
+
+void ch__progress_clock(int64_t (*now_ns)(void))
+{
+    clock_ns = now_ns != NULL ? now_ns : ch__now_ns;
+}
+
+/* ---- what is shown ---- */
+
+/* A training counts its steps; an evaluation may count them as validation's. */
+static int64_t steps_done(const ch_training *t)
+{
+    return t->is_evaluation && t->epoch_step == 0 ? t->validation_step : t->epoch_step;
+}
+
+static int64_t steps_to_do(const ch_training *t)
+{
+    int64_t n = t->is_evaluation && t->epoch_step == 0 ? t->validation_steps : t->epoch_steps;
+
+    return n > 0 ? n : -1;
+}
+
+/* Times are those since the first step, which is slower than the others, and of training alone. */
+static ch_pace pace_of(const progress *p, const ch_training *t, int64_t now, bool is_done)
+{
+    int64_t until = p->trained_ns != 0 ? p->trained_ns : now;
+    ch_pace pace = {.step = steps_done(t),
+                    .steps = steps_to_do(t),
+                    .seconds = (double)(now - p->epoch_ns) * 1e-9,
+                    .is_done = is_done,
+                    .is_validating = p->trained_ns != 0 && !is_done,
+                    .validation_step = t->validation_step,
+                    .validation_steps = t->validation_steps,
+                    .beat = p->beat};
+    bool    has_more = p->first_step > 0 && pace.step > p->first_step;
+    double  passed = (double)(until - (has_more ? p->first_ns : p->epoch_ns)) * 1e-9;
+    int64_t steps = pace.step - (has_more ? p->first_step : 0);
+    int64_t examples = t->epoch_examples - (has_more ? p->first_examples : 0);
+
+    if (steps > 0 && passed > 0) {
+        pace.per_step = passed / (double)steps;
+        pace.per_second = (double)examples / passed;
+    }
+    return pace;
+}
+
+/* Reads the training's numbers. Those of validation are old until the epoch has ended. One that cannot be kept for
+ * want of memory is not shown. */
+static void look_at_logs(progress *p, ch_training *t, bool is_done)
+{
+    ch__logs_drop(&p->seen);
+    for (int i = 0; i < ch_training_logs(t); i++) {
+        const char *name = ch_training_log_name(t, i);
+
+        if (is_done || !ch__is_of_validation(name))
+            (void)ch__logs_set(&p->seen, name, ch_training_log(t, i));
+    }
+    if (!is_done && p->seen.n > 0)
+        p->reserved = ch__progress_reserve(&p->seen, p->is_utf8, false);
+}
+
+static const char *title(const ch_training *t, char text[64])
+{
+    if (t->is_evaluation)
+        return "Evaluate";
+    snprintf(text, 64, t->epochs > 0 ? "Epoch %d/%d" : "Epoch %d", t->epoch + 1, t->epochs);
+    return text;
+}
+
+/* ---- a live line ---- */
+
+static void draw(progress *p, const ch_training *t, int64_t now, bool is_done)
+{
+    char    text[TEXT];
+    ch_text o = ch__text(text, sizeof(text));
+    ch_pace pace = pace_of(p, t, now, is_done);
+    ch_look look = {.columns = ch__terminal_columns(p->fd),
+                    .has_color = p->terminal.has_color,
+                    .is_utf8 = p->is_utf8,
+                    .reserved = p->reserved};
+    int     width = ch__progress_live(&o, &pace, &p->seen, &look);
+
+    p->beat++;
+    if (is_done)
+        ch__live_end(text);
+    else
+        ch__live_draw(text, width, look.columns);
+    p->has_live = !is_done;
+}
+
+static void draw_title(progress *p, const ch_training *t)
+{
+    char    text[64], line[96];
+    ch_text o = ch__text(line, sizeof(line));
+
+    if (t->is_evaluation)
+        return;
+    ch__text_add(&o, p->terminal.has_color ? "\033[1m%s\033[0m\n" : "%s\n", title(t, text));
+    ch__print_above(p->fd, line, (size_t)ch__text_length(&o));
+}
+
+/* ---- a line of a file, an object ---- */
+
+static void print_line(const progress *p, const ch_training *t, int64_t now, bool is_done)
+{
+    char    text[TEXT], name[64];
+    ch_text o = ch__text(text, sizeof(text));
+    ch_pace pace = pace_of(p, t, now, is_done);
+
+    pace.what = title(t, name);
+    ch__progress_plain(&o, &pace, &p->seen);
+    ch__print_above(p->fd, text, o.used < sizeof(text) ? o.used : sizeof(text) - 1);
+}
+
+static void print_object(const progress *p, const ch_training *t, int64_t now,
+                         const char *event)
+{
+    char      text[TEXT];
+    ch_text   o = ch__text(text, sizeof(text));
+    ch_pace   pace = pace_of(p, t, now, false);
+    ch_moment at = {.event = event,
+                    .epoch = t->epoch,
+                    .epochs = t->epochs,
+                    .seconds = (double)(now - p->began_ns) * 1e-9,
+                    .why = t->stops ? t->why : NULL};
+
+    ch__progress_object(&o, &at, &pace, &p->seen);
+    if (o.used < sizeof(text)) /* half an object is worse than none */
+        ch__print_above(p->fd, text, o.used);
+}
+
+static void show(progress *p, ch_training *t, int64_t now, bool is_done)
+{
+    if (p->trained_ns == 0 || is_done)
+        look_at_logs(p, t, is_done);
+    p->shown_ns = now;
+    if (p->how == CH_PROGRESS_JSON)
+        print_object(p, t, now, !is_done ? "step" : t->is_evaluation ? "evaluation" : "epoch");
+    else if (p->has_live)
+        draw(p, t, now, is_done);
+    else
+        print_line(p, t, now, is_done);
+}
+
+/* ---- events ---- */
+
+/* Where somebody else has the live line, lines of this one go above it. */
+static void open_epoch(progress *p, ch_training *t, int64_t now)
+{
+    if (p->is_open)
+        return;
+    p->is_open = true;
+    p->epoch_ns = p->shown_ns = now;
+    p->trained_ns = p->first_step = p->tenth = 0;
+    p->beat = 0;
+    ch__logs_drop(&p->seen);
+    p->has_live = p->how == CH_PROGRESS_BAR && ch__live_take(p->fd, p->terminal.can_erase);
+    if (!p->has_live)
+        return;
+    draw_title(p, t);
+    draw(p, t, now, false);
+}
+
+static bool is_due(progress *p, const ch_training *t, int64_t now)
+{
+    int64_t steps = steps_to_do(t), passed = now - p->shown_ns;
+    int64_t tenth = steps > 0 ? steps_done(t) * 10 / steps : 0;
+
+    if (p->has_live)
+        return passed >= draw_every;
+    if (p->how == CH_PROGRESS_JSON)
+        return passed >= objects_every;
+    if (passed < lines_every && (tenth == p->tenth || passed < tenths_every))
+        return false;
+    p->tenth = tenth;
+    return true;
+}
+
+static void close_epoch(progress *p, ch_training *t, int64_t now)
+{
+    if (p->is_open)
+        show(p, t, now, true);
+    p->is_open = false;
+}
+
+static void on_begin(progress *p, ch_training *t, int64_t now)
+{
+    p->began_ns = p->epoch_ns = now;
+    p->is_open = false;
+    p->first_step = p->trained_ns = 0;
+    p->reserved = USUAL_COLUMNS;
+    if (p->how == CH_PROGRESS_JSON)
+        print_object(p, t, now, "begin");
+}
+
+static void on_step(progress *p, ch_training *t, int64_t now)
+{
+    open_epoch(p, t, now);
+    if (p->first_step == 0) {
+        p->first_ns = now;
+        p->first_step = steps_done(t);
+        p->first_examples = t->epoch_examples;
+    }
+    if (is_due(p, t, now))
+        show(p, t, now, false);
+}
+
+static void on_validation(progress *p, ch_training *t, ch_event event, int64_t now)
+{
+    if (event == CH_ON_VALIDATION_BEGIN)
+        p->trained_ns = now;
+    /* In a file nothing moves while it lasts: a line would say again what the last one said. */
+    if (p->is_open && p->has_live && (event == CH_ON_VALIDATION_BEGIN || is_due(p, t, now)))
+        show(p, t, now, false);
+}
+
+/* A training that was stopped has numbers worth seeing; of one that failed what was drawn last stays. */
+static void on_end(progress *p, ch_training *t, int64_t now)
+{
+    char    text[256];
+    ch_text o = ch__text(text, sizeof(text));
+
+    if (t->stops || t->is_evaluation)
+        close_epoch(p, t, now);
+    if (p->has_live)
+        ch__live_end(NULL);
+    p->has_live = p->is_open = false;
+    if (p->how == CH_PROGRESS_JSON) {
+        print_object(p, t, now, "end");
+    } else if (t->stops) {
+        ch__text_add(&o, "Stopped: %s\n", t->why);
+        ch__print_above(p->fd, text, (size_t)ch__text_length(&o));
+    }
+}
+
+static ch_status on(void *self, ch_training *t, ch_event event)
+{
+    progress *p = self;
+    int64_t   now = clock_ns();
+
+    if (event == CH_ON_BEGIN)
+        on_begin(p, t, now);
+    else if (event == CH_ON_EPOCH_BEGIN)
+        open_epoch(p, t, now);
+    else if (event == CH_ON_STEP || (event == CH_ON_VALIDATION_STEP && t->is_evaluation))
+        on_step(p, t, now);
+    else if (event == CH_ON_EPOCH_END)
+        close_epoch(p, t, now);
+    else if (event == CH_ON_END)
+        on_end(p, t, now);
+    else if (!t->is_evaluation)
+        on_validation(p, t, event, now);
+    return CH_OK;
+}
+
+static void drop(void *self)
+{
+    progress *p = self;
+
+    if (p->has_live)
+        ch__live_end(NULL);
+    ch__logs_drop(&p->seen);
+    ch__free(p);
+}
+
+static const ch_callback_ops ops = {
+    .name = "progress",
+    .events = CH_ON_BEGIN | CH_ON_EPOCH_BEGIN | CH_ON_STEP | CH_ON_EPOCH_END |
+              CH_ON_VALIDATION_BEGIN | CH_ON_VALIDATION_STEP | CH_ON_END,
+    .on = on,
+    .drop = drop,
+};
+
+ch_status ch__progress_new(ch_progress how, int fd, ch_callback **out)
+{
+    progress *p;
+
+    if ((int)how < CH_PROGRESS_AUTO || how > CH_PROGRESS_JSON)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "progress: there is no kind %d; want CH_PROGRESS_AUTO, _BAR, _LINES or "
+                        "_JSON",
+                        (int)how);
+    p = ch__calloc(1, sizeof(*p));
+    if (p == NULL)
+        return ch__fail_memory("progress");
+    p->fd = fd;
+    p->terminal = ch__terminal(fd);
+    p->is_utf8 = ch__speaks_utf8();
+    p->how = how;
+    if (how == CH_PROGRESS_AUTO)
+        p->how = p->terminal.can_erase ? CH_PROGRESS_BAR : CH_PROGRESS_LINES;
+    return ch__callback_make(&ops, p, out);
+}

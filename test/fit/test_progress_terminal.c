@@ -1,0 +1,410 @@
+/* test/fit/test_progress_terminal.c -- the live line on a pseudo-terminal, as a person sees it.
+ *
+ * What arrives is put on a screen. A line of it is as long as it is: where the window is narrower, such a line
+ * is shown broken, as terminals do which break lines anew when they are resized. Whoever writes beyond the window's
+ * width, or erases one row of a broken line and not the others, is found out.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "progress_help.h"
+
+#include "base/log.h"
+#include "base/terminal.h"
+#include "cohort/dataset.h"
+
+/* ---- a screen ---- */
+
+enum { LINES = 64, CELLS = 400, CELL = 5 };
+
+typedef struct {
+    int  reader, writer; /* the two ends of the terminal */
+    int  columns, line, column;
+    bool has_color;
+    char cell[LINES][CELLS][CELL]; /* a character, "" if there is none */
+} screen;
+
+static void resize(screen *s, int columns)
+{
+    struct winsize size = {.ws_row = 24, .ws_col = (unsigned short)columns};
+
+    s->columns = columns;
+    assert_int_equal(ioctl(s->reader, TIOCSWINSZ, &size), 0);
+}
+
+static screen *open_screen(int columns)
+{
+    screen *s = calloc(1, sizeof(*s));
+
+    assert_non_null(s);
+    s->reader = posix_openpt(O_RDWR | O_NOCTTY);
+    assert_true(s->reader >= 0 && grantpt(s->reader) == 0 && unlockpt(s->reader) == 0);
+    s->writer = open(ptsname(s->reader), O_RDWR | O_NOCTTY);
+    assert_true(s->writer >= 0);
+    resize(s, columns);
+    return s;
+}
+
+static void close_screen(screen *s)
+{
+    close(s->reader);
+    close(s->writer);
+    free(s);
+}
+
+/* A row of the window ends where the next one begins. */
+static void erase(screen *s, bool to_end)
+{
+    int row_end = s->columns > 0 ? (s->column / s->columns + 1) * s->columns : CELLS;
+
+    for (int i = s->column; i < CELLS && (to_end || i < row_end); i++)
+        s->cell[s->line][i][0] = '\0';
+    for (int i = s->line + 1; to_end && i < LINES; i++)
+        for (int j = 0; j < CELLS; j++)
+            s->cell[i][j][0] = '\0';
+}
+
+/* Returns the bytes of the sequence. */
+static int obey(screen *s, const char *text)
+{
+    int n = 2;
+
+    assert_int_equal(text[1], '[');
+    while ((text[n] >= '0' && text[n] <= '9') || text[n] == ';')
+        n++;
+    if (text[n] == 'm')
+        s->has_color = true;
+    else if (text[n] == 'K' || text[n] == 'J')
+        erase(s, text[n] == 'J');
+    else
+        fail_msg("a sequence that ends in %c", text[n]);
+    return n + 1;
+}
+
+static int put(screen *s, const char *text)
+{
+    int n = 1;
+
+    while (((unsigned char)text[n] & 0xc0) == 0x80)
+        n++;
+    if (s->column >= s->columns)
+        fail_msg("column %d of %d was written to", s->column, s->columns);
+    snprintf(s->cell[s->line][s->column++], CELL, "%.*s", n, text);
+    return n;
+}
+
+static void show(screen *s, const char *text)
+{
+    while (*text != '\0') {
+        if (*text == '\033') {
+            text += obey(s, text);
+        } else if (*text == '\r' || *text == '\n') {
+            s->column = *text == '\r' ? 0 : s->column;
+            s->line += *text++ == '\n';
+            assert_true(s->line < LINES);
+        } else {
+            text += put(s, text);
+        }
+    }
+}
+
+/* All that was written up to now: a bell is sent after it, since terminals take their time. */
+static void look(screen *s)
+{
+    static char text[65536];
+    size_t      n = 0;
+
+    assert_int_equal(write(s->writer, "\a", 1), 1);
+    while (n == 0 || text[n - 1] != '\a') {
+        ssize_t got = read(s->reader, text + n, sizeof(text) - 1 - n);
+
+        assert_true(got > 0);
+        n += (size_t)got;
+    }
+    text[n - 1] = '\0';
+    show(s, text);
+}
+
+static const char *line_of(const screen *s, int line)
+{
+    static char text[CELLS * CELL];
+    size_t      n = 0;
+
+    text[0] = '\0';
+    for (int i = 0; i < CELLS && s->cell[line][i][0] != '\0'; i++)
+        n += (size_t)snprintf(text + n, sizeof(text) - n, "%s", s->cell[line][i]);
+    return text;
+}
+
+static void expect(screen *s, int line, const char *want)
+{
+    look(s);
+    assert_string_equal(line_of(s, line), want);
+}
+
+/* ---- what it shows ---- */
+
+static void a_line_is_drawn_over_and_over_and_stays_in_the_end(void **state)
+{
+    screen      *s = open_screen(100);
+    ch_training  t = {.epochs = 2, .epoch_steps = 20, .validation_steps = 3};
+    ch_callback *c = t_progress(CH_PROGRESS_AUTO, s->writer);
+
+    t_tell(c, &t, CH_ON_BEGIN);
+    t_begin_epoch(c, &t);
+    expect(s, 0, "Epoch 1/2");
+    expect(s, 1, "  0/20 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 0s");
+    t_steps(c, &t, 10, 100);
+    expect(s, 1,
+           " 10/20 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━ ETA 1s 100ms/step 320 ex/s - loss: 0.1000 - "
+           "accuracy: 0.5000");
+    assert_int_equal(s->column, 0); /* where a window that gets narrower does no harm */
+    assert_true(s->has_color);
+    t_steps(c, &t, 10, 100);
+    t_tell(c, &t, CH_ON_VALIDATION_BEGIN);
+    t_pass(1000);
+    t.validation_step = 2;
+    t_tell(c, &t, CH_ON_VALIDATION_STEP);
+    expect(s, 1,
+           " 20/20 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 3s 100ms/step 320 ex/s - validating 2/3 - "
+           "loss: 0.0500");
+    t_log(&t, "val_loss", 0.25);
+    t_tell(c, &t, CH_ON_EPOCH_END);
+    expect(s, 1,
+           " 20/20 ━━━━━━━━━━━━ 3.0s 100ms/step 320/s - loss: 0.0500 - accuracy: 0.5000 - "
+           "val_loss: 0.2500");
+    t.epoch = 1;
+    t_begin_epoch(c, &t);
+    expect(s, 2, "Epoch 2/2");
+    expect(s, 3, "  0/20 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 0s");
+    t_steps(c, &t, 5, 100);
+    ch_training_stop(&t, "interrupted");
+    t_tell(c, &t, CH_ON_EPOCH_END);
+    t_tell(c, &t, CH_ON_END);
+    expect(s, 3,
+           "  5/20 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 0.5s 100ms/step 320 ex/s - loss: 0.0400 - "
+           "accuracy: 0.5000");
+    expect(s, 4, "Stopped: interrupted");
+    t_drop(c, &t);
+    close_screen(s);
+    (void)state;
+}
+
+static void ascii_without_color_where_the_environment_says_so(void **state)
+{
+    screen      *s = open_screen(80);
+    ch_training  t = {.epochs = 1, .epoch_steps = 1000};
+    ch_callback *c;
+
+    setenv("NO_COLOR", "1", 1);
+    setenv("LC_ALL", "C", 1);
+    c = t_progress(CH_PROGRESS_AUTO, s->writer);
+    t_tell(c, &t, CH_ON_BEGIN);
+    t_begin_epoch(c, &t);
+    t_steps(c, &t, 500, 2);
+    expect(s, 1,
+           "  500/1000 [==>..] ETA 1s 2.0ms/step 16.0k/s - loss: 0.0020 - accuracy: 0.5000");
+    assert_false(s->has_color);
+    t_tell(c, &t, CH_ON_END); /* failed: it stays as it is */
+    expect(s, 1,
+           "  500/1000 [==>..] ETA 1s 2.0ms/step 16.0k/s - loss: 0.0020 - accuracy: 0.5000");
+    assert_int_equal(s->line, 2);
+    t_drop(c, &t);
+    close_screen(s);
+    t_environment();
+    (void)state;
+}
+
+static void a_terminal_that_cannot_erase_gets_lines(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        screen      *s = open_screen(80);
+        ch_training  t = {.epochs = 1, .epoch_steps = 2};
+        ch_callback *c;
+
+        if (i == 0)
+            setenv("TERM", "dumb", 1);
+        else
+            unsetenv("TERM");
+        c = t_progress(CH_PROGRESS_AUTO, s->writer);
+        t_tell(c, &t, CH_ON_BEGIN);
+        t_begin_epoch(c, &t);
+        t_steps(c, &t, 2, 100);
+        t_tell(c, &t, CH_ON_EPOCH_END);
+        look(s);
+        assert_memory_equal(line_of(s, 0), "Epoch 1/1 - 2/2 - 0.2s - 100ms/step", 35);
+        assert_int_equal(s->line, 1);
+        t_drop(c, &t);
+        close_screen(s);
+        t_environment();
+    }
+    (void)state;
+}
+
+static void without_a_number_of_steps_something_moves(void **state)
+{
+    screen      *s = open_screen(100);
+    ch_training  t = {.epochs = 1, .epoch_steps = CH_UNKNOWN};
+    ch_callback *c;
+
+    setenv("NO_COLOR", "1", 1);
+    c = t_progress(CH_PROGRESS_BAR, s->writer);
+    t_tell(c, &t, CH_ON_BEGIN);
+    t_begin_epoch(c, &t);
+    t_steps(c, &t, 2, 100);
+    expect(s, 1,
+           " 2 ──━━━━━━━━──────────────────── 0s 100ms/step 320 ex/s - loss: 0.5000 - "
+           "accuracy: 0.5000");
+    t_steps(c, &t, 1, 100);
+    expect(s, 1,
+           " 3 ───━━━━━━━━─────────────────── 0s 100ms/step 320 ex/s - loss: 0.3333 - "
+           "accuracy: 0.5000");
+    t_tell(c, &t, CH_ON_EPOCH_END);
+    expect(s, 1,
+           " 3 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 0.3s 100ms/step 320 ex/s - loss: 0.3333 - "
+           "accuracy: 0.5000");
+    t_drop(c, &t);
+    close_screen(s);
+    t_environment();
+    (void)state;
+}
+
+static void what_does_not_fit_in_the_end_goes_below(void **state)
+{
+    screen      *s = open_screen(80);
+    ch_training  t = {.epochs = 1, .epoch_steps = 10};
+    ch_callback *c = t_progress(CH_PROGRESS_BAR, s->writer);
+
+    t_tell(c, &t, CH_ON_BEGIN);
+    t_begin_epoch(c, &t);
+    t_steps(c, &t, 10, 100);
+    t_log(&t, "val_loss", 0.25);
+    t_log(&t, "val_accuracy", 0.75);
+    t_tell(c, &t, CH_ON_EPOCH_END);
+    expect(s, 1, " 10/10 ━━━━━━━━━━━ 1.0s 100ms/step 320/s - loss: 0.1000 - accuracy: 0.5000");
+    expect(s, 2, "   val_loss: 0.2500 - val_accuracy: 0.7500");
+    assert_int_equal(s->line, 3);
+    t_drop(c, &t);
+    close_screen(s);
+    (void)state;
+}
+
+static void evaluations_are_a_line_without_a_title(void **state)
+{
+    screen      *s = open_screen(60);
+    ch_training  t = {.is_evaluation = true, .epoch_steps = 4};
+    ch_callback *c = t_progress(CH_PROGRESS_BAR, s->writer);
+
+    t_tell(c, &t, CH_ON_BEGIN);
+    t_steps(c, &t, 4, 100);
+    t_tell(c, &t, CH_ON_END);
+    expect(s, 0, " 4/4 ━━━━━━ 0.3s 100ms/step - loss: 0.2500");
+    expect(s, 1, "   accuracy: 0.5000");
+    assert_int_equal(s->line, 2);
+    t_drop(c, &t);
+    close_screen(s);
+    (void)state;
+}
+
+/* ---- while it stands there ---- */
+
+static void a_window_may_change_its_width(void **state)
+{
+    static const int widths[] = {120, 80, 40, 41, 20, 12, 4, 1, 200, 60, 300, 30, 100};
+    screen          *s = open_screen(100);
+    ch_training      t = {.epochs = 1, .epoch_steps = 100};
+    ch_callback     *c = t_progress(CH_PROGRESS_BAR, s->writer);
+
+    t_tell(c, &t, CH_ON_BEGIN);
+    t_begin_epoch(c, &t);
+    look(s);
+    for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++) {
+        resize(s, widths[i]);
+        t_steps(c, &t, 1, 100);
+        look(s);
+        for (int j = widths[i] > 0 ? widths[i] - 1 : 0; j < CELLS; j++)
+            assert_string_equal(s->cell[1][j], ""); /* the last column stays free */
+        assert_string_equal(line_of(s, 0), "Epoch 1/1");
+        assert_string_equal(line_of(s, 2), "");
+        if (widths[i] >= 30)
+            assert_non_null(strstr(line_of(s, 1), "/100 "));
+        t_steps(c, &t, 1, 100);
+        look(s);
+    }
+    t_tell(c, &t, CH_ON_EPOCH_END);
+    look(s);
+    assert_int_equal(s->line, 2);
+    t_drop(c, &t);
+    close_screen(s);
+    (void)state;
+}
+
+static void the_log_is_above_the_line(void **state)
+{
+    screen      *s = open_screen(80);
+    ch_training  t = {.epochs = 1, .epoch_steps = 10};
+    ch_callback *c = t_progress(CH_PROGRESS_BAR, s->writer);
+    int          saved = dup(STDERR_FILENO);
+    const char  *line =
+        "  5/10 ━━━━━╸━━━━━ ETA 0s 100ms/step 320/s - loss: 0.2000 - accuracy: 0.5000";
+
+    t_tell(c, &t, CH_ON_BEGIN);
+    t_begin_epoch(c, &t);
+    t_steps(c, &t, 5, 100);
+    expect(s, 1, line);
+    fflush(stderr);
+    dup2(s->writer, STDERR_FILENO);
+    ch__log(CH_LOG_WARNING, "code", "something");
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    expect(s, 0, "Epoch 1/1");
+    expect(s, 1, "cohort: warning [code]: something");
+    expect(s, 2, line);
+    t_drop(c, &t); /* in the middle of an epoch: what comes next is below */
+    look(s);
+    assert_int_equal(s->line, 3);
+    close_screen(s);
+    (void)state;
+}
+
+static void the_second_of_two_trainings_writes_lines(void **state)
+{
+    screen      *s = open_screen(80);
+    ch_training  t = {.epochs = 1, .epoch_steps = 10}, other = {.epochs = 1, .epoch_steps = 1};
+    ch_callback *c = t_progress(CH_PROGRESS_BAR, s->writer);
+    ch_callback *d = t_progress(CH_PROGRESS_BAR, s->writer);
+
+    t_tell(c, &t, CH_ON_BEGIN);
+    t_begin_epoch(c, &t);
+    t_steps(c, &t, 5, 100);
+    t_tell(d, &other, CH_ON_BEGIN);
+    t_begin_epoch(d, &other);
+    t_steps(d, &other, 1, 100);
+    t_tell(d, &other, CH_ON_EPOCH_END);
+    t_tell(d, &other, CH_ON_END);
+    look(s);
+    assert_string_equal(line_of(s, 0), "Epoch 1/1");
+    assert_memory_equal(line_of(s, 1), "Epoch 1/1 - 1/1 - 0.1s - 100ms/step", 35);
+    assert_memory_equal(line_of(s, 2), "  5/10 ━", 10);
+    t_drop(d, &other);
+    t_drop(c, &t);
+    close_screen(s);
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_line_is_drawn_over_and_over_and_stays_in_the_end),
+        cmocka_unit_test(ascii_without_color_where_the_environment_says_so),
+        cmocka_unit_test(a_terminal_that_cannot_erase_gets_lines),
+        cmocka_unit_test(without_a_number_of_steps_something_moves),
+        cmocka_unit_test(what_does_not_fit_in_the_end_goes_below),
+        cmocka_unit_test(evaluations_are_a_line_without_a_title),
+        cmocka_unit_test(a_window_may_change_its_width),
+        cmocka_unit_test(the_log_is_above_the_line),
+        cmocka_unit_test(the_second_of_two_trainings_writes_lines),
+    };
+
+    t_environment();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
