@@ -47,17 +47,22 @@ void ch__progress_clock(int64_t (*now_ns)(void))
 
 /* ---- what is shown ---- */
 
-/* A training counts its steps; an evaluation may count them as validation's. */
+/* The steps of an evaluation by itself are those of a validation. */
 static int64_t steps_done(const ch_training *t)
 {
-    return t->is_evaluation && t->epoch_step == 0 ? t->validation_step : t->epoch_step;
+    return t->is_evaluation ? t->validation_step : t->epoch_step;
 }
 
 static int64_t steps_to_do(const ch_training *t)
 {
-    int64_t n = t->is_evaluation && t->epoch_step == 0 ? t->validation_steps : t->epoch_steps;
+    int64_t n = t->is_evaluation ? t->validation_steps : t->epoch_steps;
 
     return n > 0 ? n : -1;
+}
+
+static int64_t rows_seen(const ch_training *t)
+{
+    return t->is_evaluation ? t->examples : t->epoch_examples;
 }
 
 /* Times are those since the first step, which is slower than the others, and of training alone. */
@@ -75,7 +80,7 @@ static ch_pace pace_of(const progress *p, const ch_training *t, int64_t now, boo
     bool    has_more = p->first_step > 0 && pace.step > p->first_step;
     double  passed = (double)(until - (has_more ? p->first_ns : p->epoch_ns)) * 1e-9;
     int64_t steps = pace.step - (has_more ? p->first_step : 0);
-    int64_t examples = t->epoch_examples - (has_more ? p->first_examples : 0);
+    int64_t examples = rows_seen(t) - (has_more ? p->first_examples : 0);
 
     if (steps > 0 && passed > 0) {
         pace.per_step = passed / (double)steps;
@@ -210,6 +215,8 @@ static bool is_due(progress *p, const ch_training *t, int64_t now)
         return passed >= draw_every;
     if (p->how == CH_PROGRESS_JSON)
         return passed >= objects_every;
+    if (steps_done(t) == steps) /* the line of the end comes next */
+        return false;
     if (passed < lines_every && (tenth == p->tenth || passed < tenths_every))
         return false;
     p->tenth = tenth;
@@ -239,7 +246,7 @@ static void on_step(progress *p, ch_training *t, int64_t now)
     if (p->first_step == 0) {
         p->first_ns = now;
         p->first_step = steps_done(t);
-        p->first_examples = t->epoch_examples;
+        p->first_examples = rows_seen(t);
     }
     if (is_due(p, t, now))
         show(p, t, now, false);
@@ -260,7 +267,7 @@ static void on_end(progress *p, ch_training *t, int64_t now)
     char    text[256];
     ch_text o = ch__text(text, sizeof(text));
 
-    if (t->stops || t->is_evaluation)
+    if (t->stops)
         close_epoch(p, t, now);
     if (p->has_live)
         ch__live_end(NULL);
@@ -273,22 +280,34 @@ static void on_end(progress *p, ch_training *t, int64_t now)
     }
 }
 
+/* To an evaluation by itself its pass is what an epoch is to a training. */
+static ch_event as_training(const ch_training *t, ch_event event)
+{
+    if (!t->is_evaluation)
+        return event;
+    return event == CH_ON_VALIDATION_BEGIN  ? CH_ON_EPOCH_BEGIN
+           : event == CH_ON_VALIDATION_STEP ? CH_ON_STEP
+           : event == CH_ON_VALIDATION_END  ? CH_ON_EPOCH_END
+                                            : event;
+}
+
 static ch_status on(void *self, ch_training *t, ch_event event)
 {
     progress *p = self;
     int64_t   now = clock_ns();
 
-    if (event == CH_ON_BEGIN)
+    event = as_training(t, event);
+    if (event == CH_ON_STEP) /* far more often than the others */
+        on_step(p, t, now);
+    else if (event == CH_ON_BEGIN)
         on_begin(p, t, now);
     else if (event == CH_ON_EPOCH_BEGIN)
         open_epoch(p, t, now);
-    else if (event == CH_ON_STEP || (event == CH_ON_VALIDATION_STEP && t->is_evaluation))
-        on_step(p, t, now);
     else if (event == CH_ON_EPOCH_END)
         close_epoch(p, t, now);
     else if (event == CH_ON_END)
         on_end(p, t, now);
-    else if (!t->is_evaluation)
+    else if (event != CH_ON_VALIDATION_END)
         on_validation(p, t, event, now);
     return CH_OK;
 }
@@ -306,7 +325,7 @@ static void drop(void *self)
 static const ch_callback_ops ops = {
     .name = "progress",
     .events = CH_ON_BEGIN | CH_ON_EPOCH_BEGIN | CH_ON_STEP | CH_ON_EPOCH_END |
-              CH_ON_VALIDATION_BEGIN | CH_ON_VALIDATION_STEP | CH_ON_END,
+              CH_ON_VALIDATION_BEGIN | CH_ON_VALIDATION_STEP | CH_ON_VALIDATION_END | CH_ON_END,
     .on = on,
     .drop = drop,
 };

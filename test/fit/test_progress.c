@@ -193,13 +193,15 @@ static void evaluations_have_no_epochs(void **state)
     t_tell(c, &t, CH_ON_VALIDATION_BEGIN);
     for (t.validation_step = 1; t.validation_step <= 3; t.validation_step++) {
         t_pass(2000);
+        t.examples += 32;
         t_tell(c, &t, CH_ON_VALIDATION_STEP);
     }
     t.validation_step = 3;
     t_log(&t, "loss", 0.5);
     t_tell(c, &t, CH_ON_VALIDATION_END);
     t_tell(c, &t, CH_ON_END);
-    assert_string_equal(arrived(&p), "Evaluate - 3/3 - 4.0s - 2.0s/step - loss: 0.5000\n");
+    assert_string_equal(arrived(&p),
+                        "Evaluate - 3/3 - 6.0s - 2.0s/step - 16.0 ex/s - loss: 0.5000\n");
     t_drop(c, &t);
     close_pipe(&p);
     (void)state;

@@ -291,14 +291,25 @@ static void what_does_not_fit_in_the_end_goes_below(void **state)
 static void evaluations_are_a_line_without_a_title(void **state)
 {
     screen      *s = open_screen(60);
-    ch_training  t = {.is_evaluation = true, .epoch_steps = 4};
+    ch_training  t = {.is_evaluation = true, .validation_steps = 4};
     ch_callback *c = t_progress(CH_PROGRESS_BAR, s->writer);
 
     t_tell(c, &t, CH_ON_BEGIN);
-    t_steps(c, &t, 4, 100);
-    t_tell(c, &t, CH_ON_END);
-    expect(s, 0, " 4/4 ━━━━━━ 0.3s 100ms/step - loss: 0.2500");
+    t_tell(c, &t, CH_ON_VALIDATION_BEGIN);
+    expect(s, 0, " 0/4 ━━━━━━ 0s");
+    t_log(&t, "loss", 0.25);
+    t_log(&t, "accuracy", 0.5);
+    for (int i = 0; i < 4; i++) {
+        t_pass(100);
+        t.examples += 32;
+        t.validation_step++;
+        t_tell(c, &t, CH_ON_VALIDATION_STEP);
+    }
+    t_tell(c, &t, CH_ON_VALIDATION_END);
+    expect(s, 0, " 4/4 ━━━━━━ 0.4s 100ms/step - loss: 0.2500");
     expect(s, 1, "   accuracy: 0.5000");
+    t_tell(c, &t, CH_ON_END);
+    look(s);
     assert_int_equal(s->line, 2);
     t_drop(c, &t);
     close_screen(s);
