@@ -164,7 +164,7 @@ static ch_status predict_batch(ch_loop *l, ch_tuple *batch, void *arg)
     ch_tuple *out = NULL;
     ch_status rc = ch_strategy_run(l->c->strategy, l->c->predict, batch, &out);
 
-    l->clock.step_ns += ch__clock_lap(&l->clock);
+    l->ledger.step_ns += ch__ledger_lap(&l->ledger);
     l->t.examples += ch__batch_rows(batch);
     for (int r = 0; rc == CH_OK && r < ch_value_count(ch_tuple_at(out, 0)); r++)
         rc = keep(arg, ch_value_at(ch_tuple_at(out, 0), r));

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/fault.h"
-#include "base/mem.h"
+#include "base/terminal.h"
 #include "fit/evaluate.h"
 #include "fit/history.h"
 #include "fit/interrupt.h"
@@ -248,6 +248,15 @@ static ch_status prepare(fitting *f, const ch_data *d)
     return rc;
 }
 
+static void print_summary(const ch_history *h)
+{
+    enum { STANDARD_ERROR = 2 };
+    char text[2048];
+
+    ch_history_print_time(h, text, sizeof(text));
+    ch__print_above(STANDARD_ERROR, text, strlen(text));
+}
+
 /* CH_ON_END is told whatever happened; the first error is the one that counts. */
 static ch_status finish(fitting *f, ch_status rc)
 {
@@ -263,6 +272,8 @@ static ch_status finish(fitting *f, ch_status rc)
              f->loop.t.stops ? f->loop.t.why : "");
     ch__loop_table(&f->loop, &f->history->time);
     f->history->time.one_replica_step = f->opt->one_replica_step;
+    if (f->opt->summary)
+        print_summary(f->history);
     ch__source_close(&f->train);
     ch__source_close(&f->validation);
     return ch__fault_is_set(&first) ? ch__fault_raise(&first) : CH_OK;

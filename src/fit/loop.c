@@ -4,11 +4,25 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "fit/interrupt.h"
+#include "fit/progress.h"
 
 /* Numbers of steps so far, for who asks for them. */
 static ch_status refresh(ch_training *t)
 {
     return ch__compiled_read(((ch_loop *)t)->c, "", &t->logs);
+}
+
+/* The line is told last: it shows what the others did. */
+static ch_status add_line(ch_loop *l, ch_progress progress)
+{
+    enum { STANDARD_ERROR = 2 };
+    ch_status rc = CH_OK;
+
+    if (progress != CH_PROGRESS_OFF)
+        rc = ch__progress_new(progress, STANDARD_ERROR, &l->line);
+    if (l->line != NULL)
+        l->callback[l->n_callbacks++] = l->line;
+    return rc;
 }
 
 ch_status ch__loop_open(ch_loop *l, ch_compiled *c, int n, ch_callback *const *callback,
@@ -18,8 +32,7 @@ ch_status ch__loop_open(ch_loop *l, ch_compiled *c, int n, ch_callback *const *c
     l->t.model = c->model;
     l->t.refresh = refresh;
     l->t.began_ns = ch__now_ns();
-    ch__clock_start(&l->clock);
-    (void)progress;
+    ch__ledger_open(&l->ledger);
     l->callback = ch__calloc((size_t)n + 1, sizeof(ch_callback *));
     if (l->callback == NULL)
         return ch__fail_memory("callbacks");
@@ -29,7 +42,7 @@ ch_status ch__loop_open(ch_loop *l, ch_compiled *c, int n, ch_callback *const *c
                             i);
         l->callback[l->n_callbacks++] = callback[i];
     }
-    return CH_OK;
+    return add_line(l, progress);
 }
 
 void ch__loop_close(ch_loop *l)
@@ -43,7 +56,7 @@ void ch__loop_close(ch_loop *l)
 void ch__loop_count(ch_loop *l, ch_time row)
 {
     if (!l->is_apart)
-        l->clock.ns[row] += ch__clock_lap(&l->clock);
+        l->ledger.ns[row] += ch__ledger_lap(&l->ledger);
 }
 
 ch_status ch__loop_tell(ch_loop *l, ch_event event)
@@ -76,13 +89,13 @@ ch_status ch__loop_run(ch_loop *l, ch_function *f, ch_tuple *batch, bool takes)
         rc = ch__compiled_take(l->c, out);
     ch_tuple_unref(out);
     if (!l->is_apart)
-        l->clock.step_ns += ch__clock_lap(&l->clock);
+        l->ledger.step_ns += ch__ledger_lap(&l->ledger);
     return rc;
 }
 
 void ch__loop_table(ch_loop *l, ch_time_table *out)
 {
-    ch_clock *k = &l->clock;
+    ch_ledger *k = &l->ledger;
 
     ch__loop_count(l, CH_TIME_OTHER);
     k->ns[CH_TIME_FORWARD] += k->step_ns;

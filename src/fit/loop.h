@@ -4,7 +4,7 @@
 #ifndef FIT_LOOP_H
 #define FIT_LOOP_H
 
-#include "fit/clock.h"
+#include "fit/ledger.h"
 #include "fit/compiled.h"
 #include "fit/source.h"
 
@@ -18,7 +18,7 @@ typedef struct ch_loop {
     ch_callback  *line;     /* NULL: none */
     bool          catches;  /* Ctrl-C */
     bool          is_apart; /* time is not counted: the caller does */
-    ch_clock      clock;
+    ch_ledger      ledger;
     ch_status     rc_of_logs;
 } ch_loop;
 
