@@ -42,7 +42,7 @@ static ch_status pass(ch_loop *l, ch_source *s, int64_t steps, batch_fn fn, void
 
 static ch_status test_batch(ch_loop *l, ch_tuple *batch, void *arg)
 {
-    ch_status rc = ch__loop_run(l, l->c->test, batch, l->c->test_step != NULL);
+    ch_status rc = ch__loop_step(l, l->c->test, batch, l->c->test_step != NULL);
 
     (void)arg;
     if (rc == CH_OK && l->t.is_evaluation) {
@@ -162,9 +162,8 @@ static ch_status keep(guesses *g, ch_tensor *t)
 static ch_status predict_batch(ch_loop *l, ch_tuple *batch, void *arg)
 {
     ch_tuple *out = NULL;
-    ch_status rc = ch_strategy_run(l->c->strategy, l->c->predict, batch, &out);
+    ch_status rc = ch__loop_run(l, l->c->predict, batch, &out);
 
-    l->ledger.step_ns += ch__ledger_lap(&l->ledger);
     l->t.examples += ch__batch_rows(batch);
     for (int r = 0; rc == CH_OK && r < ch_value_count(ch_tuple_at(out, 0)); r++)
         rc = keep(arg, ch_value_at(ch_tuple_at(out, 0), r));

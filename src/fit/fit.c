@@ -12,6 +12,7 @@
 #include "fit/history.h"
 #include "fit/interrupt.h"
 #include "fit/loop.h"
+#include "graph/trace.h"
 
 enum { POINTS = 32 }; /* of the loss's curve, an epoch */
 
@@ -116,7 +117,7 @@ static ch_status run_step(fitting *f, ch_tuple *batch)
 {
     ch_training *t = &f->loop.t;
     ch_status    rc =
-        ch__loop_run(&f->loop, f->loop.c->train, batch, f->loop.c->train_step != NULL);
+        ch__loop_step(&f->loop, f->loop.c->train, batch, f->loop.c->train_step != NULL);
 
     if (rc != CH_OK)
         return ch__fail_at(rc, "fit: epoch %d, step %lld", t->epoch, (long long)t->epoch_step);
@@ -274,8 +275,9 @@ static ch_status finish(fitting *f, ch_status rc)
     f->history->time.one_replica_step = f->opt->one_replica_step;
     if (f->opt->summary)
         print_summary(f->history);
-    ch__source_close(&f->train);
-    ch__source_close(&f->validation);
+    last = f->opt->trace != NULL ? ch__trace_close() : CH_OK;
+    if (last != CH_OK && !ch__fault_is_set(&first))
+        ch__fault_take(&first, last, -1, NULL);
     return ch__fault_is_set(&first) ? ch__fault_raise(&first) : CH_OK;
 }
 
@@ -296,6 +298,8 @@ ch_status ch__fit(ch_model *m, const ch_data *d, const ch_fit_options *opt,
     ch__loop_catch(&f.loop, opt->catch_interrupt);
     if (rc == CH_OK)
         rc = prepare(&f, d);
+    if (rc == CH_OK && opt->trace != NULL)
+        rc = ch__trace_open(opt->trace);
     if (rc == CH_OK)
         rc = finish(&f, run_epochs(&f));
     ch__loop_close(&f.loop);

@@ -1,16 +1,28 @@
 /* fit/ledger.h -- where the time of a training goes: every moment belongs to one row of the table.
  *
+ * What a step is made of is known of those that are timed, which is each of the first and then one in a few;
+ * the time of the others is divided as theirs is.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef FIT_LEDGER_H
 #define FIT_LEDGER_H
 
 #include "base/thread.h"
 #include "cohort/history.h"
+#include "graph/timing.h"
+
+enum {
+    CH_TIMED_FIRST = 32, /* steps that are all timed */
+    CH_TIMED_EVERY = 16, /* and then one of so many */
+    CH_UNUSUAL = 2       /* the first record and plan: they say nothing of the others */
+};
 
 typedef struct ch_ledger {
     int64_t last;
     int64_t ns[CH_TIMES];
-    int64_t step_ns; /* of steps: the table divides it by what timed steps showed */
+    int64_t n_steps;
+    int64_t untimed_ns;         /* of steps that were not timed */
+    int64_t usual_ns[CH_WORKS]; /* of those that were, but for the first */
 } ch_ledger;
 
 static inline void ch__ledger_open(ch_ledger *l)
@@ -26,5 +38,15 @@ static inline int64_t ch__ledger_lap(ch_ledger *l)
     l->last = now;
     return passed;
 }
+
+/* Whether the next step is to be timed. */
+static inline bool ch__ledger_times(const ch_ledger *l)
+{
+    return l->n_steps < CH_TIMED_FIRST || l->n_steps % CH_TIMED_EVERY == 0;
+}
+
+/* A step is done; `t` NULL: it was not timed. */
+void ch__ledger_step(ch_ledger *l, const ch_timing *t);
+void ch__ledger_table(const ch_ledger *l, ch_time_table *out);
 
 #endif

@@ -5,6 +5,8 @@
 #include "base/mem.h"
 #include "fit/interrupt.h"
 #include "fit/progress.h"
+#include "graph/trace.h"
+#include "strategy/strategy.h"
 
 /* Numbers of steps so far, for who asks for them. */
 static ch_status refresh(ch_training *t)
@@ -55,8 +57,13 @@ void ch__loop_close(ch_loop *l)
 
 void ch__loop_count(ch_loop *l, ch_time row)
 {
-    if (!l->is_apart)
-        l->ledger.ns[row] += ch__ledger_lap(&l->ledger);
+    int64_t from = l->ledger.last;
+
+    if (l->is_apart)
+        return;
+    l->ledger.ns[row] += ch__ledger_lap(&l->ledger);
+    if (row != CH_TIME_OTHER && ch__trace_is_on())
+        ch__trace_span("fit", ch_time_name(row), from, l->ledger.last);
 }
 
 ch_status ch__loop_tell(ch_loop *l, ch_event event)
@@ -80,30 +87,40 @@ void ch__loop_catch(ch_loop *l, bool on)
     l->catches = on;
 }
 
-ch_status ch__loop_run(ch_loop *l, ch_function *f, ch_tuple *batch, bool takes)
+ch_status ch__loop_run(ch_loop *l, ch_function *f, ch_tuple *batch, ch_tuple **out)
+{
+    ch_timing timing = {.total_ns = 0};
+    ch_status rc;
+
+    if (l->is_apart)
+        return ch_strategy_run(l->c->strategy, f, batch, out);
+    if (!ch__ledger_times(&l->ledger)) {
+        rc = ch_strategy_run(l->c->strategy, f, batch, out);
+        ch__ledger_step(&l->ledger, NULL);
+        return rc;
+    }
+    rc = ch__strategy_run_timed(l->c->strategy, f, batch, out, &timing);
+    ch__ledger_step(&l->ledger, &timing);
+    return rc;
+}
+
+ch_status ch__loop_step(ch_loop *l, ch_function *f, ch_tuple *batch, bool takes)
 {
     ch_tuple *out = NULL;
-    ch_status rc = ch_strategy_run(l->c->strategy, f, batch, takes ? &out : NULL);
+    ch_status rc = ch__loop_run(l, f, batch, takes ? &out : NULL);
 
     if (rc == CH_OK && takes)
         rc = ch__compiled_take(l->c, out);
     ch_tuple_unref(out);
-    if (!l->is_apart)
-        l->ledger.step_ns += ch__ledger_lap(&l->ledger);
     return rc;
 }
 
 void ch__loop_table(ch_loop *l, ch_time_table *out)
 {
-    ch_ledger *k = &l->ledger;
-
     ch__loop_count(l, CH_TIME_OTHER);
-    k->ns[CH_TIME_FORWARD] += k->step_ns;
     *out = (ch_time_table){.steps = l->t.step,
                            .examples = l->t.examples,
-                           .replicas = ch_strategy_replicas(l->c->strategy)};
-    for (int i = 0; i < CH_TIMES; i++) {
-        out->seconds[i] = (double)k->ns[i] * 1e-9;
-        out->total += out->seconds[i];
-    }
+                           .replicas = ch_strategy_replicas(l->c->strategy),
+                           .peak_bytes = ch__peak_bytes()};
+    ch__ledger_table(&l->ledger, out);
 }

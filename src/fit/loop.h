@@ -4,8 +4,8 @@
 #ifndef FIT_LOOP_H
 #define FIT_LOOP_H
 
-#include "fit/ledger.h"
 #include "fit/compiled.h"
+#include "fit/ledger.h"
 #include "fit/source.h"
 
 enum { CH_FIT_BATCH = 32 }; /* of arrays, if nothing is said */
@@ -18,7 +18,7 @@ typedef struct ch_loop {
     ch_callback  *line;     /* NULL: none */
     bool          catches;  /* Ctrl-C */
     bool          is_apart; /* time is not counted: the caller does */
-    ch_ledger      ledger;
+    ch_ledger     ledger;
     ch_status     rc_of_logs;
 } ch_loop;
 
@@ -32,8 +32,9 @@ void ch__loop_catch(ch_loop *l, bool on);
 void ch__loop_count(ch_loop *l, ch_time row);
 /* Tells the callbacks, and looks whether somebody wants to stop. */
 ch_status ch__loop_tell(ch_loop *l, ch_event event);
-/* A step; `takes`: what it gives is for the logs. */
-ch_status ch__loop_run(ch_loop *l, ch_function *f, ch_tuple *batch, bool takes);
+/* A run on the clock; and one whose results, if it `takes` them, are for the logs. */
+ch_status ch__loop_run(ch_loop *l, ch_function *f, ch_tuple *batch, ch_tuple **out);
+ch_status ch__loop_step(ch_loop *l, ch_function *f, ch_tuple *batch, bool takes);
 void      ch__loop_table(ch_loop *l, ch_time_table *out);
 
 /* What ends a training beside its epochs. */

@@ -1,0 +1,40 @@
+/* fit/ledger.c -- the rows of the time table.   SPDX-License-Identifier: Apache-2.0 */
+#include "fit/ledger.h"
+
+static const ch_time row_of[CH_WORKS] = {
+    [CH_WORK_FORWARD] = CH_TIME_FORWARD, [CH_WORK_BACKWARD] = CH_TIME_BACKWARD,
+    [CH_WORK_REDUCE] = CH_TIME_REDUCE,   [CH_WORK_UPDATE] = CH_TIME_UPDATE,
+    [CH_WORK_WAIT] = CH_TIME_WAIT,       [CH_WORK_OTHER] = CH_TIME_OTHER,
+};
+
+void ch__ledger_step(ch_ledger *l, const ch_timing *t)
+{
+    int64_t passed = ch__ledger_lap(l);
+    bool    is_usual = l->n_steps++ >= CH_UNUSUAL;
+
+    if (t == NULL) {
+        l->untimed_ns += passed;
+        return;
+    }
+    for (int i = 0; i < CH_WORKS; i++) {
+        l->ns[row_of[i]] += t->ns[i];
+        l->usual_ns[i] += is_usual ? t->ns[i] : 0;
+        passed -= t->ns[i];
+    }
+    l->ns[CH_TIME_OTHER] += passed; /* around the run */
+}
+
+void ch__ledger_table(const ch_ledger *l, ch_time_table *out)
+{
+    double all = 0;
+
+    for (int i = 0; i < CH_TIMES; i++)
+        out->seconds[i] = (double)l->ns[i] * 1e-9;
+    for (int i = 0; i < CH_WORKS; i++)
+        all += (double)l->usual_ns[i];
+    for (int i = 0; i < CH_WORKS && all > 0; i++)
+        out->seconds[row_of[i]] += (double)l->untimed_ns * 1e-9 * (double)l->usual_ns[i] / all;
+    out->total = 0;
+    for (int i = 0; i < CH_TIMES; i++)
+        out->total += out->seconds[i];
+}
