@@ -112,6 +112,47 @@ class Checks(unittest.TestCase):
         self.fails('check-readme', {'README.md': page}, 'no a.c')
         self.fails('check-readme', {'README.md': '<!-- example: a.c -->\n'}, 'without a block')
 
+    def test_snippets_compile_behind_the_prelude(self):
+        tree = {'include/cohort/a.h': 'int ch_a(void);\n',
+                'test/doc/prelude.h': '#include "cohort/a.h"\nstatic int rc;\n'}
+
+        def page(*blocks):
+            return {**tree, 'doc/guide/a.md': 'Text.\n\n' + '\n'.join(blocks)}
+
+        def c(text):
+            return f'```c\n{text}\n```\n'
+
+        declared = c('static int one(void)\n{\n    return ch_a();\n}')
+        self.passes('compile-snippets', page(declared, c('rc = one();')))
+        self.passes('compile-snippets', page(c('#include <stdio.h>\nint main(void)\n{\n    return 0;\n}')))
+        self.passes('compile-snippets', page(declared, '<!-- c: anew -->\n' + declared))
+        self.passes('compile-snippets', page(c('rc = 1;'), '<!-- c: none -->\n' + c('...')))
+        self.fails('compile-snippets', page(declared, declared), 'a.md', 'one')
+        self.fails('compile-snippets', page('\n', c('rc = 0;\nrc = two();')), 'doc/guide/a.md:7:')
+        self.fails('compile-snippets', page(c('rc = 1;'), 'Call `ch_b`.'), 'no header has ch_b')
+        self.fails('compile-snippets', page('<!-- c: nonsense -->\n' + c('rc = 1;')), 'nonsense')
+        self.fails('compile-snippets', page('```c\nrc = 1;\n'), 'does not end')
+
+    def test_manual_pages_have_what_headers_say(self):
+        header = ('/* cohort/a.h -- numbers.\n *\n *     x = ch_a(1);\n *\n * Text of `it`.\n *\n'
+                  ' *   - An item,\n *     and more.\n *\n * SPDX */\n#ifndef COHORT_A_H\n#define COHORT_A_H\n'
+                  '/* ---- first ---- */\n\n/* Of both. */\nCH_API CH_MUST_CHECK ch_status ch_a(int x,\n'
+                  '    int y);\nCH_API ch_t *\nch_b(void); /* by itself */\n\ntypedef struct ch_t {\n'
+                  '    int a, b; /* numbers */\n    int (*f)(int, int);\n} ch_t;\n#endif\n')
+        with tempfile.TemporaryDirectory() as out:
+            code, said = run('make-man', {'include/cohort/a.h': header, 'doc/settings.md': '',
+                                          'doc/cohort.7.in': '@HEADERS@\n'}, f'{out}/man', '--source', '.')
+            self.assertEqual((code, said), (0, ''))
+            with open(f'{out}/man/man3/cohort_a.3', encoding='utf-8') as f:
+                page = f.read()
+            with open(f'{out}/man/man3/ch_t.3', encoding='utf-8') as f:
+                self.assertEqual(f.read(), '.so man3/cohort_a.3\n')
+        for words in ('cohort_a \\- numbers', 'x = ch_a(1);', 'Text of \\fIit\\fR.', '.SH FIRST', 'Of both.',
+                      'An item, and more.', '\\fBch_status ch_a(int x, int y);', '\\fBch_t *ch_b(void);',
+                      'by itself', '.I a, b\nnumbers', 'int (*f)(int, int);'):
+            self.assertIn(words, page)
+        self.assertNotIn('SPDX */', page)
+
     def test_settings_are_those_of_the_rows(self):
         rows = ('static const value_kind kind_bool = {"true or false", parse_bool};\n'
                 'SETTING(fuse, bool, "true", "fuse chains"),\n')
