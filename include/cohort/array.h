@@ -82,6 +82,7 @@ CH_API ch_node *ch_gather_nd(ch_node *x, ch_node *ids);
 /* (ids..., depth): `on` at the id's place, `off` elsewhere, and everywhere for an id that is
  * not in [0, depth). */
 CH_API ch_node *ch_one_hot(ch_node *ids, int64_t depth, double on, double off, ch_dtype dtype);
+
 typedef enum ch_combiner { CH_COMBINE_SUM, CH_COMBINE_MEAN } ch_combiner;
 
 typedef struct ch_bag_options {

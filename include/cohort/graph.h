@@ -32,10 +32,13 @@ CH_API CH_MUST_CHECK ch_status ch_graph_encode(const ch_graph *g, void **bytes, 
  * is wrong and where, UNIMPLEMENTED which op or version this library does not know,
  * RESOURCE_EXHAUSTED that it would take more memory than 16 MiB and twice the bytes. */
 CH_API CH_MUST_CHECK ch_status ch_graph_decode(const void *bytes, size_t n, ch_graph **out);
-CH_API void                    ch_bytes_free(void *bytes);
+
+/* Of memory that the library gave. NULL is fine. */
+CH_API void ch_bytes_free(void *bytes);
 
 /* Writes the graph for people, as snprintf does and returns the length that was needed. */
 CH_API int ch_graph_print(const ch_graph *g, char *text, size_t size);
+
 CH_API int ch_graph_nodes(const ch_graph *g);
 
 #endif

@@ -57,7 +57,8 @@ CH_API int ch_layer_vars(ch_layer *l, ch_var *const **out);
 CH_API int ch_layer_trainable(ch_layer *l, ch_var *const **out);
 /* "dense_1/kernel", from this layer on; NULL: none of this name (yet). Borrowed. */
 CH_API ch_var *ch_layer_var(ch_layer *l, const char *path);
-CH_API int     ch_layer_children(const ch_layer *l, ch_layer *const **out);
+/* The layers in it; borrowed. Returns how many. */
+CH_API int ch_layer_children(const ch_layer *l, ch_layer *const **out);
 /* Variables of layers that are not yet called will have this dtype, and inputs that are floats
  * are cast to it: with CH_BF16 or CH_F16, a step's memory is a little more than half (0.55 in a
  * transformer). The variables themselves are half, but an optimizer keeps them in f32 beside,
@@ -144,7 +145,8 @@ typedef struct ch_batch_norm_options {
  * same on all replicas: the means over them, each weighed by its rows. */
 CH_API ch_layer *ch_batch_norm_layer(const ch_batch_norm_options *opt);
 /* All batch norms in a layer: statistics over all replicas, or each over its own rows. */
-CH_API void      ch_layer_synchronize(ch_layer *l, bool on);
+CH_API void ch_layer_synchronize(ch_layer *l, bool on);
+
 CH_API ch_layer *ch_layer_norm_layer(double epsilon); /* over the last axis; 0: 1e-5 */
 CH_API ch_layer *ch_rms_norm_layer(double epsilon);   /* 0: 1e-6 */
 

@@ -23,6 +23,7 @@
 CH_API ch_node *ch_loss_sparse_categorical(ch_node *logits, ch_node *labels);
 /* `smoothing` in [0, 1) moves that much of each target to all classes alike. */
 CH_API ch_node *ch_loss_categorical(ch_node *logits, ch_node *targets, double smoothing);
+
 CH_API ch_node *ch_loss_binary(ch_node *logits, ch_node *targets);
 CH_API ch_node *ch_loss_mse(ch_node *prediction, ch_node *target);
 CH_API ch_node *ch_loss_mae(ch_node *prediction, ch_node *target);

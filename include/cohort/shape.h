@@ -62,7 +62,8 @@ CH_API CH_MUST_CHECK ch_status ch_dtype_parse(const char *text, ch_dtype *out);
 
 /* The shape with these sizes. A rank above CH_MAX_RANK gives -1, which every call refuses. */
 CH_API ch_shape ch_shape_make(int rank, const int64_t *dim);
-CH_API bool     ch_shape_equal(ch_shape a, ch_shape b);
+
+CH_API bool ch_shape_equal(ch_shape a, ch_shape b);
 /* The number of elements; -1 if a size is negative or the product overflows. */
 CH_API int64_t ch_shape_count(ch_shape s);
 /* Writes "(2, 3)" as snprintf does and returns the length that was needed. */

@@ -17,7 +17,7 @@ static int           i, n, epoch, epochs = 3;
 static ch_strategy  *st;
 static ch_model     *m;
 static ch_optimizer *opt;
-static ch_step      *s;           /* in what stands in a step */
+static ch_step      *s; /* in what stands in a step */
 static ch_dataset   *d, *train, *test;
 static ch_iterator  *it;
 static ch_tensor    *x, *y, *t;
