@@ -132,7 +132,7 @@ typedef struct ch_log_file_options {
  * column, and the log warns once). Appending goes by the names that are there. */
 CH_API CH_MUST_CHECK ch_status ch_csv_log(const char *path, const ch_log_file_options *opt,
                                           ch_callback **out);
-/* An object for each line: {"event": "epoch", "epoch": 0, "step": 469, "seconds": 3.2, 
+/* An object for each line: {"event": "epoch", "epoch": 0, "step": 469, "seconds": 3.2,
  * "loss": 0.31}; of a step, the event is "step". What is not finite is null. */
 CH_API CH_MUST_CHECK ch_status ch_json_log(const char *path, const ch_log_file_options *opt,
                                            ch_callback **out);
