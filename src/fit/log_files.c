@@ -119,15 +119,21 @@ static ch_status read_header(log_file *l, const char *at, const char *end, const
 
 /* ---- the file ---- */
 
-/* What is in the file, of which nothing is expected if it is none that can be read again.
- * *is_whole: it is one that can be replaced, no link and no device. */
-static ch_status read_file(const log_file *l, ch_pile *all, bool *is_whole)
+/* All of a file that can be read again: *is_whole. Nothing of one that is not there, or that is a
+ * device; or, with O_NOFOLLOW in `how`, that is a link. */
+static ch_status read_file(const log_file *l, int how, ch_pile *all, bool *is_whole)
 {
     struct stat about;
-    int         fd = ch__sys_open(l->path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
+    int         fd = ch__sys_open(l->path, O_RDONLY | O_NONBLOCK | how, 0);
     ch_status   rc = CH_OK;
 
-    *is_whole = fd >= 0 && ch__sys_stat(fd, &about) == 0 && S_ISREG(about.st_mode);
+    *is_whole = false;
+    if (fd < 0 && (errno == ENOENT || errno == ELOOP || errno == ENXIO))
+        return CH_OK;
+    if (fd < 0 || ch__sys_stat(fd, &about) != 0)
+        rc = ch__fail_errno(errno, "%s: cannot be read, to go on in it", l->path);
+    else
+        *is_whole = S_ISREG(about.st_mode);
     if (*is_whole)
         rc = ch__pile_read(all, fd, l->path);
     if (fd >= 0)
@@ -141,7 +147,7 @@ static ch_status look_at_file(log_file *l)
     ch_pile     all = {0};
     const char *behind;
     bool        is_whole;
-    ch_status   rc = read_file(l, &all, &is_whole);
+    ch_status   rc = read_file(l, 0, &all, &is_whole);
 
     if (rc == CH_OK && all.n > 0 && all.at[all.n - 1] != '\n') {
         ch__pile_add(&l->line, "\n", 1);
@@ -239,7 +245,7 @@ static ch_status widen(log_file *l, int had)
     ch_pile     all = {0}, wide = {0};
     const char *behind = NULL;
     bool        is_whole;
-    ch_status   rc = read_file(l, &all, &is_whole);
+    ch_status   rc = read_file(l, O_NOFOLLOW, &all, &is_whole);
 
     if (rc == CH_OK && !is_whole) {
         if (!l->has_warned)
