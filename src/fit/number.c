@@ -43,7 +43,7 @@ static void put_plain(const char *sign, const char *digit, int power, char text[
 ch_number_text ch__number_text(double x, bool is_json)
 {
     ch_number_text o;
-    char           digit[MOST_DIGITS + 1];
+    char           digit[MOST_DIGITS + 1] = "";
     const char    *sign = signbit(x) ? "-" : "";
     int            power;
 
