@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/terminal.h"
 #include "base/thread.h"
 #include "fit/interrupt.h"
 
@@ -94,6 +95,7 @@ static void trainings_nest(void **state)
     (void)state;
 }
 
+static int        live_fd;
 static atomic_int n_own;
 
 static void own_handler(int sig)
@@ -209,6 +211,33 @@ static void one_is_for_all_threads(void **state)
     (void)state;
 }
 
+/* The shell's prompt does not stand in the progress line. */
+static int leave_the_line(void)
+{
+    ch__interrupt_catch();
+    if (!ch__live_take(live_fd, true))
+        return 1;
+    ch__live_draw("bar", 3, 80);
+    press();
+    press();
+    return 3;
+}
+
+static void what_ends_now_ends_its_line_too(void **state)
+{
+    char text[64] = "";
+    int  ends[2];
+
+    assert_int_equal(pipe(ends), 0);
+    live_fd = ends[1];
+    assert_int_equal(outcome(leave_the_line), 1000 + SIGINT);
+    assert_true(read(ends[0], text, sizeof(text) - 1) > 0);
+    assert_string_equal(text, "\r\033[Jbar\r\n");
+    close(ends[0]);
+    close(ends[1]);
+    (void)state;
+}
+
 static int keep_errno(void)
 {
     ch__interrupt_catch();
@@ -231,6 +260,7 @@ int main(void)
         cmocka_unit_test(the_programs_own_handler_comes_back),
         cmocka_unit_test(calls_of_the_system_are_not_interrupted),
         cmocka_unit_test(one_is_for_all_threads),
+        cmocka_unit_test(what_ends_now_ends_its_line_too),
         cmocka_unit_test(errno_stays),
     };
 
