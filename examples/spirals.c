@@ -1,4 +1,4 @@
-/* examples/demo.c -- a small network learns three spirals, on every core of this machine.
+/* examples/spirals.c -- a small network learns three spirals, on every core of this machine.
  *
  * 2 -> 64 -> 64 -> 3, softmax, SGD. Each device is a replica and draws points of its own; the
  * gradients are summed over all replicas, and every copy of a variable takes the same step.

@@ -1,0 +1,92 @@
+/* examples/fashion_mnist.c -- a convolutional network learns clothes, on every core of this machine.
+ *
+ *     ./fashion_mnist [short | EPOCHS]
+ *
+ * Fashion-MNIST is Debian's package dataset-fashion-mnist. Without it, stripes that clothes.h draws are learned.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "clothes.h"
+
+enum { BATCH = 128 };
+
+/* Bytes become numbers from 0 to 1, and labels i32: for each batch, by the threads of the pipeline. */
+static void scale(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "image", ch_div(ch_cast(ch_step_in(s, 0), CH_F32), ch_number(s, 255)));
+    ch_step_out(s, "label", ch_cast(ch_step_in(s, 1), CH_I32));
+}
+
+static ch_layer *network(void)
+{
+    ch_conv_layer_options conv = {.padding = CH_PAD_SAME, .activation = CH_RELU};
+    ch_layer             *layer[] = {ch_conv2d_layer(16, 3, 3, &conv),
+                                     ch_max_pool_layer(2, 2, 0, 0, CH_PAD_VALID),
+                                     ch_conv2d_layer(32, 3, 3, &conv),
+                                     ch_max_pool_layer(2, 2, 0, 0, CH_PAD_VALID),
+                                     ch_flatten_layer(),
+                                     ch_dense(128, &(ch_dense_options){.activation = CH_RELU}),
+                                     ch_dense(CLASSES, NULL)};
+
+    return ch_sequential("net", 7, layer);
+}
+
+int main(int argc, char **argv)
+{
+    bool          brief = is_short(argc, argv);
+    int           epochs = brief ? 1 : argc > 1 ? atoi(argv[1]) : 6;
+    pictures      train, test;
+    ch_strategy  *st = NULL;
+    ch_model     *m = NULL;
+    ch_optimizer *adam = NULL;
+    ch_history   *h = NULL;
+    ch_tensor    *guess = NULL;
+    static char   text[8192];
+
+    load("train", &train);
+    load("t10k", &test);
+    ch_dataset *learn = ch_dataset_shuffle(ch_dataset_slices(2, train.t, NULL), 10000, NULL);
+    ch_dataset *check = ch_dataset_slices(2, test.t, NULL);
+    if (brief) {
+        learn = ch_dataset_take(learn, 1000);
+        check = ch_dataset_take(check, 500);
+    }
+    learn = ch_dataset_map(ch_dataset_batch(learn, BATCH, NULL), scale, NULL, NULL);
+    check = ch_dataset_map(ch_dataset_batch(check, BATCH, NULL), scale, NULL, NULL);
+
+    must(ch_strategy_mirrored(NULL, &st)); /* every core: this line is the choice */
+    must(ch_model_new(
+        st, network(),
+        &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, SIDE, SIDE, 1)}}},
+        &m));
+    must(ch_adam(1e-3, NULL, NULL, &adam));
+    must(ch_compile(m, &(ch_compile_options){.optimizer = adam,
+                                             .loss = ch_loss_sparse_categorical,
+                                             .metrics = {ch_metric_sparse_accuracy}}));
+    must(ch_fit(m, (ch_data){.dataset = learn},
+                &(ch_fit_options){.epochs = epochs,
+                                  .validation = {.dataset = check},
+                                  .progress = CH_PROGRESS_AUTO,
+                                  .summary = true,
+                                  .catch_interrupt = true},
+                &h));
+    ch_history_plot(h, "loss", 72, 10, text, sizeof(text));
+    printf("\nthe loss\n%s\n", text);
+    must(
+        ch_predict(m, (ch_data){.dataset = check}, &(ch_evaluate_options){.steps = 1}, &guess));
+    show(&test, guess);
+    printf("\n\ntest accuracy %.1f %%\n", 100 * ch_history_last(h, "val_sparse_accuracy"));
+    puts("\nWhat to try next: COHORT_DEVICES=CPU=1 for one replica; COHORT_TRACE=trace.json, "
+         "and look at it in\n"
+         "https://ui.perfetto.dev; doc/guide/first-model.md; the other programs in examples/.");
+    ch_tensor_unref(guess);
+    ch_history_unref(h);
+    ch_dataset_unref(learn);
+    ch_dataset_unref(check);
+    ch_optimizer_unref(adam);
+    ch_model_unref(m);
+    ch_strategy_unref(st);
+    drop(&train);
+    drop(&test);
+    return 0;
+}
