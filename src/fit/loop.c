@@ -14,7 +14,7 @@ static ch_status refresh(ch_training *t)
     return ch__compiled_read(((ch_loop *)t)->c, "", &t->logs);
 }
 
-/* The line is told last: it shows what the others did. */
+/* The line is told first: what other callbacks print at the end of an epoch stands below it. */
 static ch_status add_line(ch_loop *l, ch_progress progress)
 {
     enum { STANDARD_ERROR = 2 };
@@ -30,6 +30,8 @@ static ch_status add_line(ch_loop *l, ch_progress progress)
 ch_status ch__loop_open(ch_loop *l, ch_compiled *c, int n, ch_callback *const *callback,
                         ch_progress progress)
 {
+    ch_status rc;
+
     l->c = c;
     l->t.model = c->model;
     l->t.refresh = refresh;
@@ -38,13 +40,14 @@ ch_status ch__loop_open(ch_loop *l, ch_compiled *c, int n, ch_callback *const *c
     l->callback = ch__calloc((size_t)n + 1, sizeof(ch_callback *));
     if (l->callback == NULL)
         return ch__fail_memory("callbacks");
-    for (int i = 0; i < n; i++) {
+    rc = add_line(l, progress);
+    for (int i = 0; i < n && rc == CH_OK; i++) {
         if (callback[i] == NULL)
-            return ch__fail(CH_INVALID_ARGUMENT, "callback %d is NULL: it could not be made",
-                            i);
-        l->callback[l->n_callbacks++] = callback[i];
+            rc = ch__fail(CH_INVALID_ARGUMENT, "callback %d is NULL: it could not be made", i);
+        else
+            l->callback[l->n_callbacks++] = callback[i];
     }
-    return add_line(l, progress);
+    return rc;
 }
 
 void ch__loop_close(ch_loop *l)
