@@ -246,6 +246,7 @@ static ch_status prepare(fitting *f, const ch_data *d)
         rc = ch__compiled_class_weights(c, f->opt->n_classes, f->opt->class_weight);
     if (rc == CH_OK)
         rc = open_data(f, d);
+    f->loop.t.function = c->train;
     return rc;
 }
 

@@ -174,7 +174,7 @@ static inline bool is_anothers(const ch_instr *in, const ch_bind *b)
 
 static inline ch_status run_instr(const ch_instr *in, ch_call *c, const ch_bind *b)
 {
-    ch_status rc = CH_OK;
+    ch_status rc;
 
     if (b->doing != NULL)
         atomic_store_explicit(b->doing, in->node, memory_order_relaxed);
@@ -188,22 +188,28 @@ static inline ch_status run_instr(const ch_instr *in, ch_call *c, const ch_bind 
             rc = in->kernel->run(c, (ch_piece){0, 0});
         else
             rc = run_tiles(b->team, in->kernel, c, in->n_phases, in->tiles);
+        if (rc != CH_OK)
+            return rc;
     }
-    if (b->see != NULL && rc == CH_OK)
+    if (b->see != NULL)
         b->see(b->see_arg, in, c);
-    return rc;
+    return CH_OK;
 }
 
 static ch_status run_instrs(ch_instance *x, const ch_bind *b, int from, int to)
 {
     const ch_instr *in = x->program->instr + from;
     ch_call        *c = x->call + from;
-    ch_status       rc = CH_OK;
+    ch_status       rc;
 
-    for (int i = from; i < to && rc == CH_OK; i++, in++, c++)
-        if (!is_anothers(in, b))
-            rc = run_instr(in, c, b);
-    return rc;
+    for (int i = from; i < to; i++, in++, c++) {
+        if (is_anothers(in, b))
+            continue;
+        rc = run_instr(in, c, b);
+        if (rc != CH_OK)
+            return rc;
+    }
+    return CH_OK;
 }
 
 /* The same with an eye on the clock. */
@@ -229,21 +235,32 @@ static ch_status run_instrs_timed(ch_instance *x, const ch_bind *b, int from, in
     return rc;
 }
 
+static ch_status run_timed(ch_instance *x, const ch_bind *b)
+{
+    const ch_program *p = x->program;
+    ch_status         rc = run_instrs_timed(x, b, 0, p->n_commit);
+
+    if (rc == CH_OK && p->writes && b->agree != NULL) {
+        (void)ch__clock_turn(b->clock, CH_WORK_REDUCE);
+        rc = b->agree(b->agree_arg);
+    }
+    return rc == CH_OK ? run_instrs_timed(x, b, p->n_commit, p->n_instrs) : rc;
+}
+
 ch_status ch__instance_run(ch_instance *x, const ch_bind *b)
 {
     const ch_program *p = x->program;
-    ch_status (*const run)(ch_instance *, const ch_bind *, int, int) =
-        b->clock == NULL ? run_instrs : run_instrs_timed;
-    ch_status rc;
+    ch_status         rc;
 
     bind(x, b);
-    rc = run(x, b, 0, p->n_commit);
-    if (rc == CH_OK && p->writes && b->agree != NULL) {
-        if (b->clock != NULL)
-            (void)ch__clock_turn(b->clock, CH_WORK_REDUCE);
+    if (b->clock != NULL)
+        return run_timed(x, b);
+    rc = run_instrs(x, b, 0, p->n_commit);
+    if (rc == CH_OK && p->writes && b->agree != NULL)
         rc = b->agree(b->agree_arg);
-    }
-    return rc == CH_OK ? run(x, b, p->n_commit, p->n_instrs) : rc;
+    if (rc == CH_OK)
+        rc = run_instrs(x, b, p->n_commit, p->n_instrs);
+    return rc;
 }
 
 /* ---- one call ---- */

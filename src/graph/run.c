@@ -226,11 +226,16 @@ bool ch__run_is_here(void)
     return is_running;
 }
 
-static void start_clock(replica_job *j)
+static ch_status run_on_clock(replica_job *j)
 {
-    ch_device *on = j->launch->p->device[j->local];
+    launch    *l = j->launch;
+    ch_device *on = l->p->device[j->local];
+    ch_status  rc;
 
     ch__clock_start(j->bind.clock, ch__trace_is_on() ? ch_device_name(on) : NULL);
+    rc = ch__instance_run(l->p->instance[j->local], &j->bind);
+    ch__clock_stop(j->bind.clock, l->run->function->name, rc != CH_OK);
+    return rc;
 }
 
 static void run_replica(void *arg)
@@ -240,11 +245,8 @@ static void run_replica(void *arg)
     ch_status    rc;
 
     is_running = true;
-    if (j->bind.clock != NULL)
-        start_clock(j);
-    rc = ch__instance_run(l->p->instance[j->local], &j->bind);
-    if (j->bind.clock != NULL)
-        ch__clock_stop(j->bind.clock, l->run->function->name, rc != CH_OK);
+    rc = j->bind.clock == NULL ? ch__instance_run(l->p->instance[j->local], &j->bind)
+                               : run_on_clock(j);
     is_running = false;
     if (rc == CH_OK)
         return;
@@ -369,10 +371,9 @@ static ch_status run_held(launch *l, int64_t number)
     if (rc != CH_OK)
         return rc;
     l->job = p->room;
-    l->clock = (ch_clock *)(void *)(l->job + n);
-    pointer = (void **)(void *)(l->clock + n);
-    if (l->run->timing == NULL && !ch__trace_is_on())
-        l->clock = NULL;
+    pointer = (void **)(void *)(l->job + n);
+    if (l->run->timing != NULL || ch__trace_is_on())
+        l->clock = (ch_clock *)(void *)(pointer + n + n_in + n_out);
     rc = launch_jobs(l, number, (const void **)(void *)(pointer + n), pointer + n + n_in,
                      pointer);
     return rc == CH_OK && l->run->ops->end != NULL ? l->run->ops->end(l->run, p->graph) : rc;
@@ -392,6 +393,7 @@ ch_status ch__run(const ch_run *run, ch_tuple **out)
     l.run = run;
     l.p = NULL;
     l.packet = NULL;
+    l.clock = NULL;
     l.args = (ch_args){0};
     ch__fault_clear(&l.fault);
     rc = take_inputs(&l);
