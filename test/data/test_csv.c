@@ -340,7 +340,7 @@ static void fields_that_follow_one_another_are_a_vector(void **state)
     memcpy(mnist, line, sizeof(mnist));
     t_assert_error(parse(l, mnist, strlen(mnist), &out), CH_DATA_LOSS, "field 4", "texts",
                    "missing");
-    strcpy(strrchr(mnist, ','), ",x");
+    memcpy(strrchr(mnist, ','), ",x", 3);
     t_assert_error(parse(l, mnist, strlen(mnist), &out), CH_DATA_LOSS, "field 785", "pixel0");
     ch__csv_layout_free(l);
     t_assert_error(ch__csv_layout_new(s, &(ch_str){"label,a,pixel0,b", 16}, &l),

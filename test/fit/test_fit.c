@@ -505,6 +505,78 @@ static void callbacks_are_told_in_order_and_may_stop_it(void **state)
     (void)state;
 }
 
+/* What a callback is told agrees with what was asked for. */
+static ch_status look(ch_training *t, ch_event event, void *arg)
+{
+    const fixture *x = arg;
+    int            n = ch_training_logs(t);
+    bool           has_loss = false;
+
+    assert_ptr_equal(ch_training_model(t), x->m);
+    assert_non_null(ch_training_optimizer(t));
+    assert_false(ch_training_is_evaluation(t));
+    assert_int_equal(ch_training_epochs(t), 2);
+    assert_int_equal(ch_training_epoch_steps(t), 3);
+    assert_true(ch_training_seconds(t) >= 0);
+    assert_int_equal(ch_training_step(t), 3 * ch_training_epoch(t) + ch_training_epoch_step(t));
+    for (int i = 0; i < n; i++)
+        if (strcmp(ch_training_log_name(t, i), "loss") == 0) {
+            has_loss = true;
+            assert_true(ch_training_log(t, i) == ch_training_get(t, "loss"));
+        }
+    assert_true(has_loss);
+    assert_null(ch_training_log_name(t, n));
+    assert_true(isnan(ch_training_get(t, "nothing")));
+    if (event == CH_ON_EPOCH_END)
+        assert_int_equal(ch_training_examples(t), ROWS * (ch_training_epoch(t) + 1));
+    return CH_OK;
+}
+
+static void a_training_tells_where_it_is(void **state)
+{
+    fixture      x = new_fixture(MIRRORED_2);
+    ch_callback *c = NULL;
+
+    t_ok(ch_callback_of(CH_ON_STEP | CH_ON_EPOCH_END, look, &x, &c));
+    t_ok(ch_fit(x.m, (ch_data){.n = 2, .array = x.a.t},
+                &(ch_fit_options){.epochs = 2, .batch = 20, .n_callbacks = 1, .callback = &c},
+                NULL));
+    ch_callback_unref(c);
+    drop_fixture(&x);
+    (void)state;
+}
+
+static void a_history_can_be_read(void **state)
+{
+    fixture       x = new_fixture(MIRRORED_2);
+    ch_history   *h = NULL, *same;
+    const double *curve;
+    char          text[4096];
+
+    t_ok(ch_fit(x.m, (ch_data){.n = 2, .array = x.a.t},
+                &(ch_fit_options){.epochs = 3, .batch = 10, .one_replica_step = 0.001}, &h));
+    same = ch_history_ref(h);
+    ch_history_unref(h);
+    assert_int_equal(ch_history_count(same), 2);
+    assert_int_equal(ch_history_curve(same, &curve), 15); /* five steps an epoch */
+    assert_true(isfinite(curve[0]) && isfinite(curve[14]));
+    ch_history_print(same, text, sizeof(text));
+    assert_non_null(strstr(text, "sparse_accuracy"));
+    ch_history_print_time(same, text, sizeof(text));
+    for (int i = CH_TIME_FORWARD; i <= CH_TIME_BACKWARD; i++)
+        assert_non_null(strstr(text, ch_time_name((ch_time)i)));
+    assert_non_null(strstr(text, "100.0 %"));
+    assert_non_null(strstr(text, "times the speed of one replica"));
+    assert_true(ch_history_plot(same, "loss", 40, 6, text, sizeof(text)) > 40);
+    assert_true(ch_history_plot(same, "sparse_accuracy", 40, 6, text, sizeof(text)) > 40);
+    assert_true(ch_plot(15, curve, 40, 6, text, sizeof(text)) > 40);
+    assert_true(ch_picture(x.a.t[0], text, sizeof(text)) > ROWS);
+    assert_int_equal(ch_picture(NULL, text, sizeof(text)), 0);
+    ch_history_unref(same);
+    drop_fixture(&x);
+    (void)state;
+}
+
 static void the_table_adds_up(void **state)
 {
     fixture       x = new_fixture(MIRRORED_2);
@@ -604,6 +676,8 @@ int main(void)
         cmocka_unit_test(it_works_inside_the_scope_and_outside),
         cmocka_unit_test(what_is_missing_is_said),
         cmocka_unit_test(callbacks_are_told_in_order_and_may_stop_it),
+        cmocka_unit_test(a_training_tells_where_it_is),
+        cmocka_unit_test(a_history_can_be_read),
         cmocka_unit_test(the_table_adds_up),
         cmocka_unit_test(the_best_that_was_evaluated_is_exported),
         cmocka_unit_test(it_ends_with_the_data),
