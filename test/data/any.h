@@ -43,6 +43,11 @@ static inline void any_uneven(ch_step *s, void *arg)
                 ch_not_equal(ch_mod(ch_step_in(s, 0), ch_number(s, 3)), ch_number(s, 0)));
 }
 
+static inline void any_last_as_i64(ch_step *s, void *arg)
+{
+    ch_step_out(s, NULL, ch_cast(ch_step_in(s, *(const int *)arg), CH_I64));
+}
+
 static inline void any_small(ch_step *s, void *arg)
 {
     (void)arg;
@@ -63,6 +68,19 @@ static inline ch_status any_give(ch_shape shape, const int64_t *data, ch_tuple *
         rc = ch_tuple_of(1, &t, out);
     ch_tensor_unref(t);
     return rc;
+}
+
+/* A number that is written. */
+static inline ch_status any_parse(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    ch_str  s = *(const ch_str *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0));
+    char    text[32];
+    int64_t x;
+
+    (void)arg;
+    snprintf(text, sizeof(text), "%.*s", (int)s.size, s.data);
+    x = strtoll(text, NULL, 10);
+    return any_give(ch_shape_scalar(), &x, out);
 }
 
 /* Takes now longer, now shorter. */
@@ -161,6 +179,45 @@ static inline const char *any_file(const char *directory, const char *name, cons
     return text;
 }
 
+static inline void any_save_tuple(const char *path, ch_tensor *t)
+{
+    ch_value *v = NULL;
+    ch_tuple *all = NULL;
+
+    t_ok(ch_value_new(CH_PLAIN, 1, &t, &v));
+    t_ok(ch_tuple_new(1, &v, (const char *[]){"x"}, &all));
+    t_ok(ch_npz_save(path, all, &(ch_save_options){.compression = CH_ZLIB, .no_sync = true}));
+    ch_tuple_unref(all);
+    ch_value_unref(v);
+}
+
+/* The same numbers as lines, plain and compressed, LibSVM text, records of 8 bytes, IDX and npz. */
+static inline void any_write_other_kinds(const char *directory, const char *name, ch_tensor *t)
+{
+    const int64_t *x = ch_tensor_data(t);
+    FILE          *lines = fopen(any_file(directory, name, "txt"), "w");
+    FILE          *svm = fopen(any_file(directory, name, "svm"), "w");
+    FILE          *fixed = fopen(any_file(directory, name, "bin"), "w");
+    ch_tensor     *small = NULL;
+    char           command[500];
+
+    t_ok(ch_tensor_new(CH_I32, ch_shape_of(ch_tensor_count(t)), &small));
+    for (int64_t i = 0; i < ch_tensor_count(t); i++) {
+        ((int32_t *)ch_tensor_data_mut(small))[i] = (int32_t)x[i];
+        fprintf(lines, "%lld\n", (long long)x[i]);
+        fprintf(svm, "%lld 1:0.5\n", (long long)x[i]);
+        fprintf(fixed, "%8lld", (long long)x[i]);
+    }
+    assert_int_equal(fclose(lines) | fclose(svm) | fclose(fixed), 0);
+    t_ok(ch_idx_save(any_file(directory, name, "idx"), small,
+                     &(ch_save_options){.no_sync = true}));
+    any_save_tuple(any_file(directory, name, "npz"), t);
+    snprintf(command, sizeof(command), "gzip -c %s/%s.txt >%s/%s.z.gz", directory, name,
+             directory, name);
+    assert_int_equal(system(command), 0);
+    ch_tensor_unref(small);
+}
+
 static inline void any_write_file(const char *directory, int f)
 {
     ch_record_writer *w = NULL;
@@ -187,6 +244,7 @@ static inline void any_write_file(const char *directory, int f)
     t_ok(ch_record_writer_close(w));
     t_ok(ch_npy_save(any_file(directory, name, "npy"), t, &(ch_save_options){.no_sync = true}));
     assert_int_equal(fclose(lines), 0);
+    any_write_other_kinds(directory, name, t);
     ch_tensor_unref(t);
     ch_example_free(e);
 }
@@ -213,11 +271,46 @@ static inline ch_dataset *any_names(const char *directory, const char *end, dice
                                                 .reshuffle = roll(d, 2)});
 }
 
+/* Elements of strings, and of other types, as i64 scalars. */
+static inline ch_dataset *any_other_source(const char *directory, dice *d)
+{
+    static int           first = 0, second = 1;
+    const ch_tensor_spec one = {.dtype = CH_I64};
+    ch_dataset          *x;
+
+    switch (roll(d, 6)) {
+    case 0:
+        return ch_dataset_npz(any_names(directory, "npz", d), 1,
+                              &(ch_tensor_spec){.name = "x", .dtype = CH_I64}, NULL);
+    case 1:
+        x = ch_dataset_idx(any_names(directory, "idx", d), &(ch_tensor_spec){.dtype = CH_I32},
+                           NULL);
+        return ch_dataset_map(x, any_last_as_i64, &first, NULL);
+    case 2:
+        return ch_dataset_map(ch_dataset_libsvm(any_names(directory, "svm", d), 1, NULL),
+                              any_last_as_i64, &second, NULL);
+    case 3:
+        x = ch_dataset_fixed_records(any_names(directory, "bin", d), 8, 0, 0, NULL);
+        break;
+    case 4:
+        x = ch_dataset_lines(any_names(directory, "txt", d), NULL);
+        break;
+    default:
+        x = ch_dataset_lines(any_names(directory, "z.gz", d), NULL);
+    }
+    return ch_dataset_map_call(x, any_parse, NULL, 1, &one, NULL);
+}
+
 /* ---- pipelines ---- */
 
 static inline ch_dataset *any_source(const char *directory, dice *d)
 {
-    switch (roll(d, 8)) {
+    switch (roll(d, 12)) {
+    case 8:
+    case 9:
+    case 10:
+    case 11:
+        return any_other_source(directory, d);
     case 0:
         return ch_dataset_range(0, (int64_t)roll(d, 90), 1);
     case 1:
@@ -253,12 +346,24 @@ static inline ch_dataset *any_with_place(ch_dataset *d)
     return ch_dataset_map(ch_dataset_enumerate(d, 1), any_pair, NULL, NULL);
 }
 
+/* Through rows of unequal lengths. */
+static inline ch_dataset *any_ragged(ch_dataset *x, int64_t n)
+{
+    const ch_tensor_spec some = {.dtype = CH_I64, .shape = ch_shape_of(-1)};
+
+    x = ch_dataset_map_call(x, any_long, NULL, 1, &some, NULL);
+    x = ch_dataset_batch(x, n, &(ch_batch_options){.ragged = true});
+    x = ch_dataset_unbatch(ch_dataset_rebatch(x, 2, (int64_t[]){2, 3}, NULL));
+    return ch_dataset_flat_map(x, any_rows, NULL);
+}
+
 /* In memory, or in a file that the next one of this number finds. */
-static inline ch_dataset *any_cache(const char *directory, ch_dataset *x, dice *d)
+static inline ch_dataset *any_cache(const char *directory, const char *of, ch_dataset *x,
+                                    dice *d)
 {
     char name[40];
 
-    snprintf(name, sizeof(name), "%llx", (unsigned long long)d->state);
+    snprintf(name, sizeof(name), "%s-%llx", of, (unsigned long long)d->state);
     return ch_dataset_cache(x, roll(d, 2) ? any_file(directory, name, "cache") : NULL);
 }
 
@@ -267,7 +372,13 @@ static inline ch_dataset *any_stage(const char *directory, ch_dataset *x, dice *
     const ch_tensor_spec one = {.dtype = CH_I64};
     int64_t              n = 1 + (int64_t)roll(d, 9);
 
-    switch (roll(d, 19)) {
+    switch (roll(d, 21)) {
+    case 19:
+        x = ch_dataset_zip(
+            2, (ch_dataset *[]){x, ch_dataset_shuffle(ch_dataset_range(0, 80, 1), 9, NULL)});
+        return ch_dataset_map(x, any_pair, NULL, NULL);
+    case 20:
+        return any_ragged(x, n);
     case 0:
     case 1:
         return ch_dataset_map(x, any_noisy, NULL, NULL);
@@ -281,7 +392,7 @@ static inline ch_dataset *any_stage(const char *directory, ch_dataset *x, dice *
         return ch_dataset_shuffle(
             x, 2 * n, &(ch_shuffle_options){.seed = roll(d, 99), .same_each_time = roll(d, 2)});
     case 6:
-        return any_cache(directory, x, d);
+        return any_cache(directory, "list", x, d);
     case 7:
         return ch_dataset_repeat(x, (int64_t)roll(d, 4));
     case 8:
@@ -336,7 +447,7 @@ static inline ch_dataset *any_heap_stage(const char *directory, ch_dataset *x, d
     case 4:
         return ch_dataset_shuffle(x, n, NULL);
     case 5:
-        return any_cache(directory, x, d);
+        return any_cache(directory, "heap", x, d);
     case 6:
         return ch_dataset_repeat(x, (int64_t)roll(d, 4));
     case 7:

@@ -97,6 +97,43 @@ static const char *file_of(int f, const char *end)
     return text;
 }
 
+static void save_tuple(const char *path, ch_tensor *t)
+{
+    ch_value *v = NULL;
+    ch_tuple *all = NULL;
+
+    t_ok(ch_value_new(CH_PLAIN, 1, &t, &v));
+    t_ok(ch_tuple_new(1, &v, (const char *[]){"x"}, &all));
+    t_ok(ch_npz_save(path, all, &(ch_save_options){.no_sync = true}));
+    ch_tuple_unref(all);
+    ch_value_unref(v);
+}
+
+/* The same numbers as lines, LibSVM text, records of 8 bytes, IDX, npz and compressed lines. */
+static void write_other_kinds(int f, ch_tensor *t)
+{
+    const int64_t *x = ch_tensor_data(t);
+    FILE          *lines = fopen(file_of(f, "txt"), "w"), *svm = fopen(file_of(f, "svm"), "w");
+    FILE          *fixed = fopen(file_of(f, "bin"), "w");
+    char           command[500];
+    ch_tensor     *small = NULL;
+
+    t_ok(ch_tensor_new(CH_I32, ch_shape_of(ch_tensor_count(t)), &small));
+    for (int64_t i = 0; i < ch_tensor_count(t); i++) {
+        ((int32_t *)ch_tensor_data_mut(small))[i] = (int32_t)x[i];
+        fprintf(lines, "%lld\n", (long long)x[i]);
+        fprintf(svm, "%lld 1:0.5\n", (long long)x[i]);
+        fprintf(fixed, "%8lld", (long long)x[i]);
+    }
+    assert_int_equal(fclose(lines) | fclose(svm) | fclose(fixed), 0);
+    t_ok(ch_idx_save(file_of(f, "idx"), small, &(ch_save_options){.no_sync = true}));
+    save_tuple(file_of(f, "npz"), t);
+    snprintf(command, sizeof(command), "gzip -c %s >%s/%d.z.gz", file_of(f, "txt"), t_folder,
+             f);
+    assert_int_equal(system(command), 0);
+    ch_tensor_unref(small);
+}
+
 static void write_files(void)
 {
     int64_t next = 0;
@@ -125,6 +162,7 @@ static void write_files(void)
         t_ok(ch_record_writer_close(w));
         t_ok(ch_npy_save(file_of(f, "npy"), t, &(ch_save_options){.no_sync = true}));
         assert_int_equal(fclose(lines), 0);
+        write_other_kinds(f, t);
         ch_tensor_unref(t);
         ch_example_free(e);
     }
@@ -158,32 +196,132 @@ static ch_dataset *from_memory(int n)
     return d;
 }
 
+/* A number that is written. */
+static ch_status parse(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    ch_str     s = *(const ch_str *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0));
+    char       text[32];
+    int64_t    x;
+    ch_tensor *t = NULL;
+    ch_status  rc;
+
+    (void)arg;
+    snprintf(text, sizeof(text), "%.*s", (int)s.size, s.data);
+    x = strtoll(text, NULL, 10);
+    rc = ch_tensor_copy_of(CH_I64, ch_shape_scalar(), &x, &t);
+    if (rc == CH_OK)
+        rc = ch_tuple_of(1, &t, out);
+    ch_tensor_unref(t);
+    return rc;
+}
+
+static ch_dataset *parsed(ch_dataset *texts)
+{
+    return ch_dataset_map_call(texts, parse, NULL, 1, &(ch_tensor_spec){.dtype = CH_I64}, NULL);
+}
+
+static void last_as_i64(ch_step *s, void *arg)
+{
+    ch_step_out(s, NULL, ch_cast(ch_step_in(s, *(const int *)arg), CH_I64));
+}
+
+typedef struct counter {
+    int64_t next, n;
+} counter;
+
+static ch_status count_on(void *arg, ch_tuple **out)
+{
+    counter   *c = arg;
+    ch_tensor *t = NULL;
+    ch_status  rc;
+
+    if (c->next == c->n)
+        return CH_OK;
+    rc = ch_tensor_copy_of(CH_I64, ch_shape_scalar(), &c->next, &t);
+    c->next++;
+    if (rc == CH_OK)
+        rc = ch_tuple_of(1, &t, out);
+    ch_tensor_unref(t);
+    return rc;
+}
+
+static ch_status count_again(void *arg)
+{
+    ((counter *)arg)->next = 0;
+    return CH_OK;
+}
+
+static ch_status make_counter(void *arg, void **out)
+{
+    counter *c = calloc(1, sizeof(*c));
+
+    *out = c;
+    if (c != NULL)
+        c->n = *(const int64_t *)arg;
+    return c != NULL ? CH_OK : CH_RESOURCE_EXHAUSTED;
+}
+
+static ch_dataset *from_function(int n)
+{
+    static int64_t       n_given; /* of the case at hand */
+    const ch_tensor_spec one = {.dtype = CH_I64};
+    const ch_generator   g = {
+          .spec = &one, .n_spec = 1, .next = count_on, .restart = count_again};
+
+    n_given = n;
+    return ch_dataset_generator(&g, make_counter, free, &n_given);
+}
+
+enum { N_KINDS = 13, FIRST_OF_FILES = 3 };
+
+static ch_dataset *source_of_files(int kind)
+{
+    static int first = 0, second = 1;
+
+    switch (kind) {
+    case 3:
+        return examples(names_of("tfrecord"), NULL);
+    case 4:
+        return ch_dataset_interleave(
+            names_of("tfrecord"), examples, NULL,
+            &(ch_interleave_options){.cycle = 1 + draw(4), .block = 1 + draw(3)});
+    case 5:
+        return ch_dataset_csv(names_of("csv"), 1,
+                              &(ch_csv_column){.name = "x", .dtype = CH_I64}, NULL);
+    case 6:
+        return ch_dataset_npy(names_of("npy"), &(ch_tensor_spec){.dtype = CH_I64}, NULL);
+    case 7:
+        return ch_dataset_npz(names_of("npz"), 1,
+                              &(ch_tensor_spec){.name = "x", .dtype = CH_I64}, NULL);
+    case 8:
+        return ch_dataset_map(
+            ch_dataset_idx(names_of("idx"), &(ch_tensor_spec){.dtype = CH_I32}, NULL),
+            last_as_i64, &first, NULL);
+    case 9:
+        return parsed(ch_dataset_lines(names_of("txt"), NULL));
+    case 10:
+        return parsed(ch_dataset_lines(names_of("z.gz"), NULL));
+    case 11:
+        return ch_dataset_map(ch_dataset_libsvm(names_of("svm"), 1, NULL), last_as_i64, &second,
+                              NULL);
+    default:
+        return parsed(ch_dataset_fixed_records(names_of("bin"), 8, 0, 0, NULL));
+    }
+}
+
 /* A dataset of the numbers 0 .. n - 1; *any_order: files may be shuffled. */
 static ch_dataset *source(int kind, list *l, bool *any_order)
 {
-    int n = kind < 2 ? draw(70) : ROWS * (FILES - 1) * FILES / 2;
+    int n = kind < FIRST_OF_FILES ? draw(70) : ROWS * (FILES - 1) * FILES / 2;
 
     l->n = 0;
     for (int i = 0; i < n; i++)
         l->at[l->n++] = i;
-    *any_order = kind >= 2;
-    switch (kind) {
-    case 0:
-        return ch_dataset_range(0, n, 1);
-    case 1:
-        return from_memory(n);
-    case 2:
-        return examples(names_of("tfrecord"), NULL);
-    case 3:
-        return ch_dataset_interleave(
-            names_of("tfrecord"), examples, NULL,
-            &(ch_interleave_options){.cycle = 1 + draw(4), .block = 1 + draw(3)});
-    case 4:
-        return ch_dataset_csv(names_of("csv"), 1,
-                              &(ch_csv_column){.name = "x", .dtype = CH_I64}, NULL);
-    default:
-        return ch_dataset_npy(names_of("npy"), &(ch_tensor_spec){.dtype = CH_I64}, NULL);
-    }
+    *any_order = kind >= FIRST_OF_FILES;
+    return kind == 0   ? ch_dataset_range(0, n, 1)
+           : kind == 1 ? from_memory(n)
+           : kind == 2 ? from_function(n)
+                       : source_of_files(kind);
 }
 
 /* ---- stages ---- */
@@ -328,15 +466,15 @@ static void add_rows(list *got, ch_tuple *t, int replica)
     }
 }
 
-/* All replicas of all workers, step by step. */
-static void run_workers(ch_dataset *d, int n_workers, int n_local, ch_batch_split split,
-                        list *got)
+/* All replicas of workers first .. last - 1, step by step. */
+static void run_workers(ch_dataset *d, int n_workers, int first, int last, int n_local,
+                        ch_batch_split split, list *got)
 {
     ch_iterator *it[4] = {NULL};
     bool         more = true;
 
     got->n = 0;
-    for (int w = 0; w < n_workers; w++) {
+    for (int w = first; w < last; w++) {
         ch_dataset *mine = NULL;
 
         t_ok(ch_dataset_distribute(
@@ -346,7 +484,7 @@ static void run_workers(ch_dataset *d, int n_workers, int n_local, ch_batch_spli
     }
     while (more) {
         more = false;
-        for (int w = 0; w < n_workers; w++) {
+        for (int w = first; w < last; w++) {
             ch_tuple *t = NULL;
 
             t_ok(ch_iterator_next(it[w], &t));
@@ -356,46 +494,110 @@ static void run_workers(ch_dataset *d, int n_workers, int n_local, ch_batch_spli
             ch_tuple_unref(t);
         }
     }
-    for (int w = 0; w < n_workers; w++)
+    for (int w = first; w < last; w++)
         ch_iterator_unref(it[w]);
+}
+
+/* A policy, and what its pipeline needs. Files and hints divide what comes before all other stages, so that
+ * what depends on the order would be something else on each worker. */
+static ch_shard_policy policy_for(int kind, ch_dataset **d, bool *any_order)
+{
+    switch (draw(6)) {
+    case 0:
+        return CH_SHARD_OFF;
+    case 1:
+        *any_order = true;
+        *d = ch_dataset_shard(*d, CH_BY_HINT, 0);
+        return CH_SHARD_HINT;
+    case 2:
+        *any_order |= kind >= FIRST_OF_FILES;
+        return kind >= FIRST_OF_FILES ? CH_SHARD_FILE : CH_SHARD_AUTO;
+    case 3:
+    case 4:
+        return CH_SHARD_DATA;
+    default:
+        return CH_SHARD_AUTO;
+    }
+}
+
+/* Whether all rows of `got` are of `want`, none more often than there; both are sorted. */
+static bool is_part_of(const list *got, const list *want)
+{
+    int k = 0;
+
+    for (int i = 0; i < got->n; i++, k++) {
+        while (k < want->n && want->at[k] < got->at[i])
+            k++;
+        if (k == want->n || want->at[k] != got->at[i])
+            return false;
+    }
+    return true;
+}
+
+/* How many rows batches of `size` lose at least and at most, if each of `n` workers may drop a remainder. */
+static bool fits(const list *got, const list *want, int size, int n)
+{
+    if (n == 1)
+        return got->n == want->n / size * size;
+    return got->n <= want->n && got->n >= want->n - n * (size - 1);
+}
+
+static bool is_as_wanted(list *got, list *want, bool any_order, int n_dropping, int size)
+{
+    if (any_order) {
+        sort(want);
+        sort(got);
+    } else if (n_dropping > 0) {
+        model_cut(want, 0, want->n / size * size);
+    }
+    if (any_order && n_dropping > 0) /* which rows were dropped is not known */
+        return fits(got, want, size, n_dropping) && is_part_of(got, want);
+    return got->n == want->n &&
+           memcmp(got->at, want->at, (size_t)want->n * sizeof(want->at[0])) == 0;
+}
+
+/* With policy OFF each worker has all of it: they are looked at one by one. */
+static void check_workers(int number, ch_dataset *d, ch_shard_policy policy, int size,
+                          bool drop, const list *model, bool any_order)
+{
+    static list    want, got;
+    int            n_workers = 1 + draw(4), n_local = 1 + draw(4);
+    ch_batch_split split = draw(2) ? CH_SPLIT_NOMINAL : CH_SPLIT_EVEN;
+    bool           apart = policy == CH_SHARD_FILE || policy == CH_SHARD_HINT;
+    int            first = 0, last = n_workers;
+    char           text[2000];
+
+    do {
+        want = *model;
+        if (policy == CH_SHARD_OFF)
+            last = first + 1;
+        run_workers(d, n_workers, first, last, n_local, split, &got);
+        if (!is_as_wanted(&got, &want, any_order, drop ? (apart ? n_workers : 1) : 0, size)) {
+            ch_dataset_print(d, text, sizeof(text));
+            fail_msg("case %d, policy %d, %d x %d: %d rows, want %d, or others\n%s", number,
+                     (int)policy, n_workers, n_local, got.n, want.n, text);
+        }
+    } while (policy == CH_SHARD_OFF && ++first < n_workers);
 }
 
 static void one_case(int number)
 {
-    static list want, got;
-    int         kind = draw(6), n_stages = draw(4), size = 1 + draw(12);
-    int         n_workers = 1 + draw(4), n_local = 1 + draw(4);
-    bool        any_order, drop = draw(2) != 0;
-    ch_dataset *d = source(kind, &want, &any_order);
-    char        text[2000];
+    static list     want;
+    int             kind = draw(N_KINDS), n_stages = draw(4), size = 1 + draw(12);
+    bool            any_order, drop = draw(2) != 0;
+    ch_dataset     *d = source(kind, &want, &any_order);
+    ch_shard_policy policy = policy_for(kind, &d, &any_order);
 
     for (int i = 0; i < n_stages; i++)
         d = stage(4 * number + i, d, &want, &any_order);
     d = draw(3) == 0 ? ragged_batches(d, size, drop)
                      : ch_dataset_batch(d, size, &(ch_batch_options){.drop_remainder = drop});
-    d = ch_dataset_with_options(
-        d, &(ch_dataset_options){.threads = draw(3) - 1,
-                                 .shard = draw(2) ? CH_SHARD_AUTO : CH_SHARD_DATA});
+    d = ch_dataset_with_options(d,
+                                &(ch_dataset_options){.threads = draw(3) - 1, .shard = policy});
     if (d == NULL)
         fail_msg("case %d: %s", number, ch_error_message());
-    run_workers(d, n_workers, n_local, draw(2) ? CH_SPLIT_NOMINAL : CH_SPLIT_EVEN, &got);
-    ch_dataset_print(d, text, sizeof(text));
+    check_workers(number, d, policy, size, drop, &want, any_order);
     ch_dataset_unref(d);
-    if (drop && !any_order)
-        model_cut(&want, 0, want.n / size * size);
-    if (any_order && drop) { /* which rows were dropped is not known, but how many are */
-        if (got.n != want.n / size * size)
-            fail_msg("case %d, %d x %d: %d rows of %d\n%s", number, n_workers, n_local, got.n,
-                     want.n, text);
-        return;
-    }
-    if (any_order) {
-        sort(&want);
-        sort(&got);
-    }
-    if (got.n != want.n || memcmp(got.at, want.at, (size_t)want.n * sizeof(want.at[0])) != 0)
-        fail_msg("case %d, %d x %d: %d rows, want %d, or others\n%s", number, n_workers,
-                 n_local, got.n, want.n, text);
 }
 
 static void every_row_reaches_one_replica_once(void **state)
