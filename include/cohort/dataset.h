@@ -151,7 +151,8 @@ CH_API ch_dataset *ch_dataset_libsvm(ch_dataset *files, int64_t n_features,
                                      const ch_libsvm_options *opt);
 
 /* The element's only component, a string, is a tf.train.Example: these features of it. A record that is
- * none is an error that names the file and the byte, or left out if its reader leaves out what is damaged
+ * none is an error that names the file and the byte (behind stages that do not keep these, a cache or
+ * lines, the record's number), or left out if its reader leaves out what is damaged
  * (skip_bad). One that is an Example and lacks a feature without a default, or has another number or type
  * of values, is not damaged: that is INVALID_ARGUMENT always, since the description does not fit. */
 CH_API ch_dataset *ch_dataset_parse_examples(ch_dataset *d, int n, const ch_feature *feature);

@@ -28,7 +28,8 @@ typedef struct ch_iterator ch_iterator;
 typedef struct ch_iterator_options {
     bool go_on; /* after an error: with what comes behind it. Else the iterator has ended. */
     /* Elements are given in groups, one for each replica, as per-replica values on these devices.
-     * A group that the data does not fill is filled with elements of no rows. 0: one by one. */
+     * A group that the data does not fill is filled with elements of no rows; components without rows,
+     * scalars, are 0 there, or "". 0: one by one. */
     int               n_replicas;
     ch_device *const *device; /* n_replicas; NULL: where they were made */
     int               ahead;  /* groups that are ready beforehand; 0: as it turns out; CH_OFF */

@@ -204,7 +204,10 @@ static ch_status array_infer(ch_dataset *d)
     for (int i = 0; i < d->n_parts && rc == CH_OK; i++)
         if (ch_shape_count(d->spec[i].shape) < 0 || d->spec[i].dtype == CH_STR ||
             (is_npz(d->stage) && d->spec[i].name == NULL))
-            rc = ch__dataset_fail(d, "array %d: rows of %s, or no name", i,
+            rc = ch__dataset_fail(d,
+                                  "array %d \"%s\": rows of %s; want numbers, sizes that are "
+                                  "known, and of npz a name",
+                                  i, d->spec[i].name != NULL ? d->spec[i].name : "",
                                   ch__label(d->spec[i].dtype, d->spec[i].shape).text);
     return rc;
 }

@@ -210,7 +210,14 @@ static ch_status begin_reading(keeping *x)
     if (m != NULL)
         ch__message_free(&m->base);
     x->mode = READS;
-    return rc == CH_OK ? CH_OK : ch__fail_at(rc == CH_NOT_FOUND ? CH_DATA_LOSS : rc, "cache");
+    if (rc == CH_OK)
+        return CH_OK;
+    if (rc == CH_DATA_LOSS)
+        rc = ch__fail(rc,
+                      "%s; this is no cache, or a damaged one: remove it, or give this cache "
+                      "another file",
+                      ch_error_message());
+    return ch__fail_at(rc == CH_NOT_FOUND ? CH_DATA_LOSS : rc, "cache");
 }
 
 /* Behind the last element: it says how many there were. */

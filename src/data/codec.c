@@ -131,8 +131,11 @@ static ch_status write_stage(writer *w, const ch_dataset *d)
         return ch__fail(
             CH_UNIMPLEMENTED,
             "encoding a dataset: stage %s calls a C function of this program, which "
-            "cannot be sent; record it as a step",
-            d->stage->name);
+            "cannot be sent; %s",
+            d->stage->name,
+            d->call.generator.next != NULL
+                ? "write what it gives to files, and send what reads them"
+                : "record it as a step");
     if (!has_place(w) || !ch__grow((void **)&w->seen, &w->cap, w->n + 1, sizeof(*w->seen)) ||
         !ch__grow((void **)&w->stage, &w->cap_bytes, w->n + 1, sizeof(*w->stage)))
         return ch__fail_memory("encoding a dataset");

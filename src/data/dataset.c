@@ -402,6 +402,8 @@ static void print_tree(const ch_dataset *d, int indent, const char *mark, ch_tex
     ch__text_add(t, "\n");
     if (d->body != NULL)
         print_tree(d->body, indent + 4, "each: ", t);
+    if (mark[0] == '-') /* what it takes from is its own, not its neighbour */
+        indent += 2;
     for (int i = 0; i < d->n_in; i++)
         print_tree(d->in[i], d->n_in > 1 ? indent + 2 : indent, d->n_in > 1 ? "- " : "", t);
 }

@@ -147,7 +147,43 @@ static bool is_default(const ProtobufCFieldDescriptor *f, const char *at)
     return memcmp(at, zero, bytes_of(f->type)) == 0;
 }
 
-/* A message in a message is printed as a list; there are two levels, never more. */
+static const char *name_of(const ProtobufCMessage *m)
+{
+    const ProtobufCFieldDescriptor *f =
+        protobuf_c_message_descriptor_get_field_by_name(m->descriptor, "name");
+
+    return f != NULL && f->type == PROTOBUF_C_TYPE_STRING
+               ? *(char *const *)(const void *)((const char *)m + f->offset)
+               : "";
+}
+
+/* Messages of a list: how many, and what up to eight of them are called. */
+static void print_messages(const ProtobufCFieldDescriptor *f, ProtobufCMessage *const *list,
+                           size_t n, ch_text *t)
+{
+    ch__text_add(t, " %s=%zu", f->name, n);
+    if (name_of(list[0])[0] == '\0')
+        return;
+    for (size_t i = 0; i < n && i < 8; i++)
+        ch__text_add(t, "%s\"%.40s\"", i > 0 ? ", " : " [", name_of(list[i]));
+    ch__text_add(t, n > 8 ? ", ...]" : "]");
+}
+
+static void print_scalar(const ProtobufCFieldDescriptor *f, const char *at, ch_text *t)
+{
+    uint32_t c = *(const uint32_t *)(const void *)at;
+
+    if (f->type == PROTOBUF_C_TYPE_BOOL)
+        ch__text_add(t, " %s", f->name);
+    else if (strcmp(f->name, "separator") == 0 && c > ' ' && c < 127)
+        ch__text_add(t, " %s='%c'", f->name, (char)c);
+    else {
+        ch__text_add(t, " %s=", f->name);
+        print_number(f, at, t);
+    }
+}
+
+/* There are two levels, never more. */
 void ch__message_print(const ProtobufCMessage *m, ch_text *t)
 {
     const ProtobufCMessageDescriptor *type = m->descriptor;
@@ -160,16 +196,15 @@ void ch__message_print(const ProtobufCMessage *m, ch_text *t)
             size_t n = *(const size_t *)(const void *)((const char *)m + f->quantifier_offset);
 
             if (n > 0 && f->type == PROTOBUF_C_TYPE_MESSAGE)
-                ch__text_add(t, " %s=%zu", f->name, n);
+                print_messages(f, *(ProtobufCMessage *const *const *)(const void *)at, n, t);
             else if (n > 0)
                 print_list(f, *(const char *const *)(const void *)at, n, t);
-        } else if (is_default(f, at) || f->type == PROTOBUF_C_TYPE_MESSAGE) {
+        } else if (is_default(f, at)) {
             continue;
-        } else if (f->type == PROTOBUF_C_TYPE_BOOL) {
-            ch__text_add(t, " %s", f->name);
+        } else if (f->type == PROTOBUF_C_TYPE_MESSAGE) {
+            ch__message_print(*(const ProtobufCMessage *const *)(const void *)at, t);
         } else {
-            ch__text_add(t, " %s=", f->name);
-            print_number(f, at, t);
+            print_scalar(f, at, t);
         }
     }
 }

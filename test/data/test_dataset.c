@@ -113,6 +113,19 @@ static void a_tree_is_printed(void **state)
                               "shuffle buffer=8  (i64()) x 20\n"
                               "range to=20 step=1  (i64()) x 20\n");
     ch_dataset_unref(d);
+    d = ch_dataset_csv(ch_dataset_file_list(1, (const char *[]){"a.csv"}), 2,
+                       (ch_csv_column[]){{.name = "x", .dtype = CH_I64}, {.name = "y"}},
+                       &(ch_csv_options){.read = {.skip_bad = true}, .separator = ';'});
+    d = ch_dataset_zip(2, (ch_dataset *[]){ch_dataset_take(range(3), 2), d});
+    ch_dataset_print(d, text, sizeof(text));
+    assert_string_equal(
+        text,
+        "zip  (i64(), x: i64(), y: f32()) x ?\n"
+        "  - take count=2  (i64()) x 2\n"
+        "    range to=3 step=1  (i64()) x 3\n"
+        "  - csv skip_bad columns=2 [\"x\", \"y\"] separator=';'  (x: i64(), y: f32()) x ?\n"
+        "    file_list path=[\"a.csv\"]  (string()) x 1\n");
+    ch_dataset_unref(d);
 }
 
 static void what_is_known_is_told(void **state)
