@@ -187,6 +187,9 @@ class Checks(unittest.TestCase):
                              'not cited'),
                             (tree(there, source='/* 1.1.12 */\nstatic void a(void **state)\n{\n}\n'),
                              'not cited'),
+                            ({**tree(there), 'tools/statements': '1.1 2\n'}, '1.1.2 has no row'),
+                            ({**tree(there), 'tools/statements': '1.2 1\n'}, 'no statement 1.1.1'),
+                            ({**tree(there), 'tools/statements': '1.1 1\n1.3 table\n'}, '1.3 has no row'),
                             ({**tree(), 'doc/conformance.md': '| 1.1.1 | one |\n'}, 'four columns')):
             self.fails('check-conformance', fault, said)
 
