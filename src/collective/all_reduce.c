@@ -53,6 +53,18 @@ static ch_status check_array(const ch_infer *c, int i)
     return CH_OK;
 }
 
+/* It gives as many as it is given, of the same shapes. */
+static ch_status like_inputs(ch_infer *c)
+{
+    ch_status rc = CH_OK;
+
+    if (c->n_in < 1 || c->n_in > CH_MAX_OUT)
+        return ch__infer_fail(c, "%d inputs, want 1 to %d", c->n_in, CH_MAX_OUT);
+    for (int i = 0; i < c->n_in && rc == CH_OK; i++)
+        rc = ch__infer_like(c, i, i);
+    return rc;
+}
+
 static ch_status all_reduce_infer(ch_infer *c)
 {
     const all_reduce_attrs *a = c->attrs;
@@ -65,14 +77,9 @@ static ch_status all_reduce_infer(ch_infer *c)
         !(a->timeout_seconds >= 0))
         return ch__infer_fail(c, "implementation %lld with a timeout of %g s is none",
                               (long long)a->implementation, a->timeout_seconds);
-    if (c->n_in < 1 || c->n_in > CH_MAX_OUT)
-        return ch__infer_fail(c, "%d inputs, want 1 to %d", c->n_in, CH_MAX_OUT);
-    for (int i = 0; i < c->n_in && rc == CH_OK; i++) {
+    for (int i = 0; i < c->n_in && rc == CH_OK; i++)
         rc = check_array(c, i);
-        if (rc == CH_OK)
-            rc = ch__infer_like(c, i, i);
-    }
-    return rc;
+    return rc == CH_OK ? like_inputs(c) : rc;
 }
 
 typedef struct all_reduce_state {
@@ -193,17 +200,6 @@ const ch_op ch__op_all_reduce_begin = {
     .kernels = (const ch_kernel *const[]){&begin_shared, NULL},
 };
 
-static ch_status end_infer(ch_infer *c)
-{
-    ch_status rc = CH_OK;
-
-    if (c->n_in < 1 || c->n_in > CH_MAX_OUT)
-        return ch__infer_fail(c, "%d inputs, want 1 to %d", c->n_in, CH_MAX_OUT);
-    for (int i = 0; i < c->n_in && rc == CH_OK; i++)
-        rc = ch__infer_like(c, i, i);
-    return rc;
-}
-
 static ch_status end_run(const ch_call *c, ch_piece t)
 {
     ch_status rc = CH_OK;
@@ -232,7 +228,7 @@ const ch_op ch__op_all_reduce_end = {
     .n_in = -1,
     .n_out = -1,
     .flags = CH_OP_COLLECTIVE | CH_OP_READS_ENV | CH_OP_ALONE_IS_INPUT,
-    .infer = end_infer,
+    .infer = like_inputs,
     .grad = end_grad,
     .kernels = (const ch_kernel *const[]){&end_shared, NULL},
 };

@@ -171,19 +171,20 @@ ch_status ch__shared_begin(ch_group *g, int me, const ch_addends *s, const void 
                            void *const *out)
 {
     ch_member *m = &g->member[me];
+    bool       small = is_small(s);
     ch_status  rc = ch__shared_settle(g, me); /* of two that were brought, one may be open */
 
     if (rc != CH_OK)
         return rc;
     bring(g, me, in, out);
-    if (is_small(s))
+    if (small)
         put_in_slot(g, me, s, in);
     ch__group_come(g, me, what);
     m->open = s;
     m->open_bring = m->bring;
     m->open_slot = m->slot;
     m->bring ^= 1;
-    m->slot ^= is_small(s);
+    m->slot ^= small;
     return CH_OK;
 }
 
@@ -202,10 +203,11 @@ ch_status ch__shared_settle(ch_group *g, int me)
     m->limit_ms = limit_ms;
     if (rc != CH_OK)
         return rc;
+    bool small = is_small(s);
     m->open = NULL;
-    m->is_closing = !is_small(s);
+    m->is_closing = !small;
     m->closing_ms = s->limit_ms;
-    if (is_small(s))
+    if (small)
         add_slots(g, s, m->open_slot, m->brought[m->open_bring].out);
     else
         add_share(g, me, s, m->open_bring);

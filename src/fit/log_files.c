@@ -20,6 +20,7 @@
 #include "file/sys.h"
 #include "file/writer.h"
 #include "fit/callback.h"
+#include "fit/json.h"
 #include "fit/number.h"
 #include "fit/pile.h"
 
@@ -323,23 +324,6 @@ static ch_status csv_line(log_file *l, ch_training *t)
     return rc;
 }
 
-static void put_json_name(ch_pile *p, const char *name)
-{
-    char text[8];
-
-    ch__pile_text(p, "\"");
-    for (; *name != '\0'; name++) {
-        unsigned char c = (unsigned char)*name;
-
-        if (c == '"' || c == '\\')
-            snprintf(text, sizeof(text), "\\%c", c);
-        else
-            snprintf(text, sizeof(text), c < 0x20 ? "\\u%04x" : "%c", c);
-        ch__pile_text(p, text);
-    }
-    ch__pile_text(p, "\": ");
-}
-
 static void json_line(log_file *l, ch_training *t, ch_event event)
 {
     char head[128];
@@ -350,11 +334,7 @@ static void json_line(log_file *l, ch_training *t, ch_event event)
              (long long)ch_training_step(t));
     ch__pile_text(&l->line, head);
     ch__pile_text(&l->line, ch__number_text(ch_training_seconds(t), true).text);
-    for (int i = 0; i < ch_training_logs(t); i++) {
-        ch__pile_text(&l->line, ", ");
-        put_json_name(&l->line, ch_training_log_name(t, i));
-        ch__pile_text(&l->line, ch__number_text(ch_training_log(t, i), true).text);
-    }
+    ch__json_logs(&l->line, t);
     ch__pile_text(&l->line, "}\n");
 }
 

@@ -19,7 +19,6 @@ typedef struct ch_loop {
     bool          catches;  /* Ctrl-C */
     bool          is_apart; /* time is not counted: the caller does */
     ch_ledger     ledger;
-    ch_status     rc_of_logs;
 } ch_loop;
 
 ch_status ch__loop_open(ch_loop *l, ch_compiled *c, int n, ch_callback *const *callback,
@@ -39,9 +38,8 @@ void      ch__loop_table(ch_loop *l, ch_time_table *out);
 
 /* What ends a training beside its epochs. */
 typedef struct ch_fit_limits {
-    int64_t      max_steps;      /* 0: none */
-    bool         ends_with_data; /* also where epochs have a number of steps */
-    ch_callback *also;           /* told after the others; NULL: none */
+    int64_t max_steps;      /* 0: none */
+    bool    ends_with_data; /* also where epochs have a number of steps */
 } ch_fit_limits;
 
 ch_status ch__fit(ch_model *m, const ch_data *d, const ch_fit_options *opt,

@@ -106,7 +106,6 @@ static ch_status open_iterator(const char *call, const ch_compiled *c, ch_iterat
             ch_strategy_name(c->strategy));
     out->it = ch_iterator_ref(it);
     out->steps = CH_UNKNOWN;
-    out->is_given = true;
     return CH_OK;
 }
 

@@ -14,8 +14,7 @@ typedef struct ch_arrays_how {
 
 typedef struct ch_source {
     ch_iterator *it;
-    int64_t      steps;    /* of one pass; CH_INFINITE, CH_UNKNOWN */
-    bool         is_given; /* the caller's iterator: it may have been read from */
+    int64_t      steps; /* of one pass; CH_INFINITE, CH_UNKNOWN */
     bool         was_read;
 } ch_source;
 

@@ -5,12 +5,13 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/fault.h"
 #include "base/mem.h"
 #include "cohort/file.h"
+#include "file/folder.h"
 #include "file/writer.h"
+#include "fit/json.h"
 #include "fit/loop.h"
 
 enum { EVERY = 1000 };
@@ -56,12 +57,13 @@ static ch_status path_in(const char *directory, const char *name, char *path, si
     return ch__fail(CH_INVALID_ARGUMENT, "export_best: \"%.100s...\" is too long", directory);
 }
 
-static ch_status write_file(const char *path, const char *text, size_t n)
+static ch_status write_file(const char *path, const ch_pile *p)
 {
     ch_writer *w = NULL;
-    ch_status  rc = ch__writer_open(path, NULL, &w);
+    ch_status  rc =
+        p->has_failed ? ch__fail_memory("an export") : ch__writer_open(path, NULL, &w);
 
-    if (rc == CH_OK && (rc = ch__writer_put(w, text, n)) != CH_OK)
+    if (rc == CH_OK && (rc = ch__writer_put(w, p->at, (size_t)p->n)) != CH_OK)
         ch__writer_drop(w);
     else if (rc == CH_OK)
         rc = ch__writer_commit(w);
@@ -70,28 +72,18 @@ static ch_status write_file(const char *path, const char *text, size_t n)
 
 static ch_status export_numbers(ch_training *t, const char *directory)
 {
-    char      path[PATH_MAX], text[8192];
-    size_t    used;
+    char      path[PATH_MAX], head[48];
+    ch_pile   text = {0};
     ch_status rc = path_in(directory, "best.json", path, sizeof(path));
 
-    used =
-        (size_t)snprintf(text, sizeof(text), "{\"step\": %lld", (long long)ch_training_step(t));
-    for (int i = 0; i < ch_training_logs(t) && used < sizeof(text); i++) {
-        double x = ch_training_log(t, i);
-
-        used +=
-            (size_t)(isfinite(x) ? snprintf(text + used, sizeof(text) - used, ", \"%s\": %.17g",
-                                            ch_training_log_name(t, i), x)
-                                 : snprintf(text + used, sizeof(text) - used, ", \"%s\": null",
-                                            ch_training_log_name(t, i)));
-    }
-    if (rc == CH_OK && used + 3 > sizeof(text))
-        rc = ch__fail(CH_RESOURCE_EXHAUSTED, "%s: more numbers than %zu bytes take", path,
-                      sizeof(text));
-    if (rc != CH_OK)
-        return rc;
-    memcpy(text + used, "}\n", 3);
-    return write_file(path, text, used + 2);
+    snprintf(head, sizeof(head), "{\"step\": %lld", (long long)ch_training_step(t));
+    ch__pile_text(&text, head);
+    ch__json_logs(&text, t);
+    ch__pile_text(&text, "}\n");
+    if (rc == CH_OK)
+        rc = write_file(path, &text);
+    ch__pile_drop(&text);
+    return rc;
 }
 
 static ch_status export_best(ch_training *t, const char *directory)
@@ -120,16 +112,6 @@ static ch_status after_evaluation(ch_training *t, ch_event event, void *arg)
         return CH_OK;
     x->best = now;
     return x->opt->export_best != NULL ? export_best(t, x->opt->export_best) : CH_OK;
-}
-
-static ch_status make_directory(const char *path)
-{
-    struct stat is;
-
-    if (path == NULL || mkdir(path, 0777) == 0 || (stat(path, &is) == 0 && S_ISDIR(is.st_mode)))
-        return CH_OK;
-    return ch__fail(CH_INVALID_ARGUMENT,
-                    "export_best: \"%s\" is no directory, and cannot be made one", path);
 }
 
 /* ---- all of it ---- */
@@ -195,6 +177,6 @@ ch_status ch_train_and_evaluate(ch_model *m, ch_data train, ch_data test,
     fit.validation_every = 1;
     x = (exporting){opt, opt->monitor != NULL ? opt->monitor : "val_loss", 0};
     x.best = ch__worst(x.monitor, opt->goal);
-    rc = make_directory(opt->export_best);
+    rc = opt->export_best != NULL ? ch__folder_make(opt->export_best) : CH_OK;
     return rc == CH_OK ? run(m, &train, &fit, &limits, &x, out) : rc;
 }

@@ -614,7 +614,8 @@ static void the_best_that_was_evaluated_is_exported(void **state)
     ch_dataset *many = ch_dataset_repeat(batches(&x.a, 2), 3);
     ch_history *h = NULL;
     ch_tuple   *best = NULL;
-    char        out[100], npz[120], json[120];
+    char        out[100], npz[120], json[120], line[400];
+    FILE       *f;
     float       now[MOST];
     int         at = -1;
 
@@ -631,6 +632,12 @@ static void the_best_that_was_evaluated_is_exported(void **state)
     ch_history_best(h, "val_loss", CH_GOAL_AUTO, &at);
     assert_int_equal(at, 3);
     t_ok(ch_npz_load(npz, NULL, &best));
+    f = fopen(json, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(line, sizeof(line), f));
+    fclose(f);
+    assert_int_equal(strncmp(line, "{\"step\": 14, \"loss\": ", 21), 0);
+    assert_non_null(strstr(line, "\"val_loss\": "));
     (void)vars_of(x.m, now);
     assert_memory_equal(ch_tensor_data(ch_value_at(ch_tuple_at(best, 0), 0)), now,
                         ch_tensor_bytes(ch_value_at(ch_tuple_at(best, 0), 0)));
