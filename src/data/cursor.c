@@ -229,19 +229,29 @@ void ch__close_nothing(ch_cursor *c)
 typedef struct frame {
     ch_cursor    base;
     ch_dataset  *element; /* the stage `element` that this is the frame of */
+    int64_t      number;  /* of the bodies of this pass */
     int          n;
     ch_element **given;
 } frame;
 
+/* Elements are counted in each body anew: an error says in which. */
+static ch_status in_body(ch_status rc, const ch_cursor *of, int64_t number)
+{
+    return ch__fail_at(rc, "%s, element %lld", of->stage->name, (long long)number);
+}
+
 static ch_status frame_next(ch_cursor *c, ch_element **out)
 {
-    return c->belt != NULL ? ch__belted_next(c, out) : ch__cursor_next(c->in[0], out);
+    ch_status rc = c->belt != NULL ? ch__belted_next(c, out) : ch__cursor_next(c->in[0], out);
+
+    return rc == CH_OK ? CH_OK : in_body(rc, c->parent, ((frame *)c)->number);
 }
 
 static void frame_save(ch_cursor *c, ch_saver *s)
 {
     frame *f = (frame *)c;
 
+    ch__save_int(s, f->number);
     ch__save_int(s, f->n);
     for (int i = 0; i < f->n; i++)
         ch__save_element(s, f->given[i]);
@@ -290,8 +300,13 @@ static int64_t first_pass_of(const ch_cursor *of, int64_t number)
     return (int64_t)(ch__draw(0, of->pass, number) >> 3);
 }
 
-static ch_status body_open(ch_cursor *of, int64_t first_pass, bool ahead, int n,
-                           ch_element *const *given, ch_cursor **out)
+typedef struct which_body {
+    int64_t number, first_pass;
+    bool    ahead;
+} which_body;
+
+static ch_status body_open(ch_cursor *of, which_body which, int n, ch_element *const *given,
+                           ch_cursor **out)
 {
     static const ch_belt_ops ops = {ch__belt_pull_input, NULL};
     frame                   *f = (frame *)cursor_new(of->it, &frame_stage, of->dataset, of);
@@ -309,28 +324,31 @@ static ch_status body_open(ch_cursor *of, int64_t first_pass, bool ahead, int n,
         memcpy(f->given, given, (size_t)n * sizeof(ch_element *));
         f->n = n;
         f->element = of->dataset->element;
-        f->base.pass = f->base.first_pass = first_pass;
+        f->number = which.number;
+        f->base.pass = f->base.first_pass = which.first_pass;
         rc = ch__cursor_open(of->it, of->dataset->body, &f->base, &f->base.in[0]);
         f->base.n_in = rc == CH_OK;
-        if (rc == CH_OK && ahead)
+        if (rc == CH_OK && which.ahead)
             rc = ch__belt_open(&f->base, &ops, &(ch_belt_options){.ahead = 2});
     }
-    if (rc == CH_OK)
+    if (rc == CH_OK) {
         *out = &f->base;
-    else
-        ch__cursor_close(f != NULL ? &f->base : NULL);
-    return rc;
+        return CH_OK;
+    }
+    ch__cursor_close(f != NULL ? &f->base : NULL);
+    return in_body(rc, of, which.number);
 }
 
 static ch_status body_load(ch_cursor *of, bool ahead, ch_loader *l, ch_cursor **out)
 {
+    which_body   which = {.ahead = ahead};
     ch_element **given;
     ch_status    rc;
-    int64_t      first_pass;
     int          n;
 
     ch__load_begin(l, frame_stage.name);
-    first_pass = ch__load_count(l); /* a body has one pass */
+    which.first_pass = ch__load_count(l); /* a body has one pass */
+    which.number = ch__load_count(l);
     n = (int)ch__load_int(l, 0, INT32_MAX / 16);
     if (ch__load_fails(l))
         return ch__load_status(l);
@@ -341,7 +359,7 @@ static ch_status body_load(ch_cursor *of, bool ahead, ch_loader *l, ch_cursor **
         given[i] = ch__load_element(l, of->dataset->element);
     rc = ch__load_status(l);
     if (rc == CH_OK)
-        rc = body_open(of, first_pass, ahead, n, given, out);
+        rc = body_open(of, which, n, given, out);
     else
         for (int i = 0; i < n; i++)
             ch__element_free(given[i]);
@@ -369,13 +387,17 @@ ch_cursor *ch__cursor_runner(ch_cursor *c)
 ch_status ch__body_open(ch_cursor *of, int64_t number, int n, ch_element *const *given,
                         ch_cursor **out)
 {
-    return body_open(of, first_pass_of(of, number), false, n, given, out);
+    which_body which = {number, first_pass_of(of, number), false};
+
+    return body_open(of, which, n, given, out);
 }
 
 ch_status ch__body_open_ahead(ch_cursor *of, int64_t number, int n, ch_element *const *given,
                               ch_cursor **out)
 {
-    return body_open(of, first_pass_of(of, number), true, n, given, out);
+    which_body which = {number, first_pass_of(of, number), true};
+
+    return body_open(of, which, n, given, out);
 }
 
 ch_status ch__body_load(ch_cursor *of, ch_loader *l, ch_cursor **out)

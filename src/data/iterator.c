@@ -54,14 +54,24 @@ static void print_busy(const ch_iterator *it, const char *whom, char *text, size
         c = c->in[0];
         ch__text_add(&t, " < %s", c->stage->name);
     }
+    if (it->file[0] != '\0')
+        ch__text_add(&t, "; the file that was opened last is %s", it->file);
+}
+
+void ch__iterator_opens(ch_iterator *it, const char *path)
+{
+    pthread_mutex_lock(&it->lock);
+    (void)snprintf(it->file, sizeof(it->file), "%s", path);
+    pthread_mutex_unlock(&it->lock);
 }
 
 /* Data may take its time: a source may be a user's function that waits for the world. So there is
- * a notice that says whom we wait for, and no limit. */
+ * a notice that says whom we wait for, and no limit; the next one comes after twice the time. */
 void ch__iterator_wait(ch_iterator *it, ch_crowd *crowd, const char *whom)
 {
-    struct timespec until = in_ms(ch__config()->wait_notice_ms);
-    char            busy[256];
+    int64_t         ms = it->notice_ms > 0 ? it->notice_ms : ch__config()->wait_notice_ms;
+    struct timespec until = in_ms(ms);
+    char            busy[512];
     int             rc;
 
     crowd->n++;
@@ -70,6 +80,7 @@ void ch__iterator_wait(ch_iterator *it, ch_crowd *crowd, const char *whom)
     if (rc != 0) {
         print_busy(it, whom, busy, sizeof(busy));
         ch__log(CH_LOG_WARNING, "slow-input", "an input pipeline waits for %s", busy);
+        it->notice_ms = ch__least(ms, INT32_MAX) * 2;
     }
 }
 

@@ -37,6 +37,8 @@ struct ch_iterator {
     ch_crowd        idle;   /* threads that found nothing to do */
     ch_crowd        others; /* who waits for more than one belt */
     bool            is_paused;
+    int64_t         notice_ms; /* that a wait takes till it is told of; 0: as configured */
+    char            file[256]; /* that was opened last; "": none */
     int             n_belts, cap_belts;
     ch_belt       **belt; /* those nearer to the sources first */
     int             n_workers;
@@ -52,5 +54,7 @@ ch_status ch__element_of_no_rows(const ch_dataset *d, ch_element **out);
 void ch__iterator_tell(ch_iterator *it);
 /* With the lock held: joins a crowd until it is told; says whom it waits for when that takes long. */
 void ch__iterator_wait(ch_iterator *it, ch_crowd *crowd, const char *whom);
+/* Without the lock: a file is opened now, and may be what is waited for. */
+void ch__iterator_opens(ch_iterator *it, const char *path);
 
 #endif

@@ -96,8 +96,10 @@ static ch_status open_named(ch_reading *r, const Cohort__Read *read)
     if (strlen(path) != s.size)
         rc = ch__fail(CH_INVALID_ARGUMENT, "%s: the name of a file, \"%.100s\", has a NUL byte",
                       r->base.stage->name, path);
-    else
+    else {
+        ch__iterator_opens(r->base.it, path);
         rc = ch__reader_open(path, &opt, r->pool, &r->reader);
+    }
     if (rc == CH_OK)
         ch__reader_stop_at(r->reader, &r->base.it->stops);
     ch__free(path);

@@ -6,11 +6,14 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
+#include <poll.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "../file/folder.h"
+#include "base/config.h"
 #include "base/mem.h"
 #include "file/crc32c.h"
 #include "file/sys.h"
@@ -1132,9 +1135,59 @@ static void a_record_that_is_no_example_is_named_or_left_out(void **state)
     }
 }
 
+/* ---- a slow input ---- */
+
+static atomic_int n_notices;
+static char       notice[512];
+
+static void count_notices(const ch_log_record *r, void *arg)
+{
+    (void)arg;
+    if (strcmp(r->code, "slow-input") == 0) {
+        (void)snprintf(notice, sizeof(notice), "%s", r->text);
+        n_notices++;
+    }
+}
+
+/* Takes as long as it takes for somebody to complain three times. */
+static ch_status slow_call(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    (void)arg;
+    for (int i = 0; i < 5000 && n_notices < 3; i++)
+        (void)poll(NULL, 0, 1);
+    *out = ch_tuple_ref(in);
+    return CH_OK;
+}
+
+static void a_slow_input_is_named_with_its_file(void **state)
+{
+    static const ch_tensor_spec text = {.dtype = CH_STR};
+    const char                 *path = t_path("slow.txt");
+    ch_dataset                 *d = ch_dataset_lines(ch_dataset_file_list(1, &path), NULL);
+    ch_iterator                *it = NULL;
+    ch_tuple                   *t = NULL;
+
+    (void)state;
+    write_text("slow.txt", "a\n");
+    d = ch_dataset_map_call(d, slow_call, NULL, 1, &text, NULL);
+    t_ok(ch__config_set("wait_notice_ms", "1"));
+    ch_log_set_sink(count_notices, NULL, CH_LOG_WARNING);
+    t_ok(ch_iterator_new(d, NULL, &it));
+    t_ok(ch_iterator_next(it, &t));
+    ch_log_set_sink(silence, NULL, CH_LOG_ERROR);
+    t_ok(ch__config_set("wait_notice_ms", "10000"));
+    assert_in_range(n_notices, 3, 30); /* others may wait too */
+    assert_non_null(strstr(notice, "waits for map"));
+    assert_non_null(strstr(notice, path));
+    ch_tuple_unref(t);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_slow_input_is_named_with_its_file),
         cmocka_unit_test(good_files_are_read),
         cmocka_unit_test(a_file_cut_anywhere_is_an_error_there),
         cmocka_unit_test(a_changed_byte_is_an_error_or_another_value),

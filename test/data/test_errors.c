@@ -712,9 +712,51 @@ static void functions_that_make_things_say_why_or_do_not(void **state)
     }
 }
 
+/* ---- bodies ---- */
+
+/* Elements are numbered in each body from 0: an error says in which it was. */
+static ch_dataset *add_map(ch_dataset *d, void *arg)
+{
+    (void)arg;
+    return ch_dataset_map_call(d, bad_map, NULL, 1, &one_int, NULL);
+}
+
+static void an_error_in_a_body_says_in_which(void **state)
+{
+    static const char *const want[] = {"flat_map, element 17: map, element 0: element 17",
+                                       "interleave, element 17: map, element 0: element 17"};
+
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        ch_dataset  *d = k % 2 == 0 ? ch_dataset_flat_map(range(), add_map, NULL)
+                                    : ch_dataset_interleave(range(), add_map, NULL, NULL);
+        ch_iterator *it = NULL, *again = NULL;
+        ch_tuple    *t = NULL;
+        void        *bytes = NULL;
+        size_t       n = 0;
+        seen         s;
+
+        d = with_threads(d, k < 2 ? CH_OFF : 2);
+        t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &it));
+        t_ok(ch_iterator_next(it, &t));
+        ch_tuple_unref(t);
+        t_ok(ch_iterator_save(it, &bytes, &n)); /* the number is part of a place */
+        t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true}, &again));
+        t_ok(ch_iterator_restore(again, bytes, n));
+        look(again, &s);
+        assert_int_equal(s.n_errors, 1);
+        assert_non_null(strstr(s.text, want[k % 2]));
+        ch_bytes_free(bytes);
+        ch_iterator_unref(again);
+        ch_iterator_unref(it);
+        ch_dataset_unref(d);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_error_in_a_body_says_in_which),
         cmocka_unit_test(an_error_comes_once_in_its_place_and_what_is_behind_it_comes_too),
         cmocka_unit_test(without_going_on_an_error_is_the_end),
         cmocka_unit_test(a_generator_that_fails_goes_on_behind_it),
