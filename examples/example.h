@@ -34,6 +34,26 @@ static inline bool is_short(int argc, char **argv)
     return argc > 1 && strcmp(argv[1], "short") == 0;
 }
 
+/* Names of the CPU devices of this machine, for strategies that want names. Returns how many there are. */
+enum { MOST_CORES = 64 };
+static inline int name_cores(const char *name[MOST_CORES])
+{
+    int n = 0;
+
+    for (; n < ch_device_count("CPU") && n < MOST_CORES; n++)
+        name[n] = ch_device_name(ch_device_at(n)); /* CPU devices come first */
+    return n;
+}
+
+/* A leaf that is a number: the first replica's, if each has one. */
+static inline double number_of(const ch_tuple *t, const char *name)
+{
+    double x = 0;
+
+    must(ch_tensor_item(ch_value_at(ch_tuple_get(t, name), 0), &x));
+    return x;
+}
+
 /* The inputs of a step, of tensors that it takes over. */
 static inline ch_tuple *batch_of(int n, ch_tensor *const *t)
 {

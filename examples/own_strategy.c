@@ -58,28 +58,17 @@ typedef struct model {
 static void train(ch_step *s, void *arg)
 {
     model   *m = arg;
-    ch_node *x = ch_step_in(s, 0), *y = x, *loss; /* what comes in is to come out */
+    ch_node *x = ch_random_uniform(s, CH_F32, ch_shape_of(ROWS, COLUMNS), -0.5, 0.5, 1);
+    ch_node *y = x,
+            *loss; /* what comes in is to come out; each replica has numbers of its own */
 
     for (int i = 0; i < LAYERS; i++) {
         y = ch_matmul(y, false, ch_var_read(s, m->weight[i]), false);
         y = i < LAYERS - 1 ? ch_tanh(y) : y;
     }
-    loss = ch_div(ch_sum_all(ch_square(ch_sub(y, x))), ch_step_global_rows(s));
+    loss = ch_div(ch_mean_all(ch_square(ch_sub(y, x))), ch_step_replica_count(s));
     ch_optimizer_minimize(m->optimizer, s, loss, LAYERS, m->weight);
     ch_step_out(s, "loss", loss);
-}
-
-/* A replica's rows: numbers that depend on it alone. */
-static ch_status make_rows(const ch_value_context *c, void *arg, ch_tuple **out)
-{
-    ch_init    uniform = ch_init_uniform(-0.5, 0.5);
-    ch_tensor *t = NULL;
-
-    (void)arg;
-    uniform.seed = (uint64_t)c->replica;
-    must(ch_init_tensor(&uniform, "rows", CH_F32, ch_shape_of(ROWS, COLUMNS), &t));
-    *out = batch_of(1, &t);
-    return CH_OK;
 }
 
 int main(int argc, char **argv)
@@ -87,7 +76,7 @@ int main(int argc, char **argv)
     static const char *const name[] = {"first", "second", "third"};
     ch_strategy             *st = new_alternating();
     model                    m = {.optimizer = NULL};
-    ch_tuple                *rows = NULL, *out = NULL;
+    ch_tuple                *out = NULL;
     ch_function             *step = NULL;
     ch_tensor               *sum = NULL;
     double                   loss = 1;
@@ -104,17 +93,15 @@ int main(int argc, char **argv)
     }
     must(ch_adam(0.01, NULL, NULL, &m.optimizer));
     must(ch_function_new("train", train, &m, &step));
-    must(ch_strategy_distribute_values_from_function(st, make_rows, NULL, &rows));
     for (int i = 1; i <= (is_short(argc, argv) ? 200 : 1000); i++) {
-        must(ch_strategy_run(st, step, rows, &out));
+        must(ch_strategy_run(st, step, NULL, &out));
         must(ch_strategy_reduce(st, CH_SUM, ch_tuple_get(out, "loss"), CH_NO_AXIS, &sum));
-        must(ch_tensor_get(sum, NULL, &loss));
+        must(ch_tensor_item(sum, &loss));
         if (i % 50 == 0)
             printf("step %4d  loss %.5f\n", i, loss);
         ch_tensor_unref(sum);
         ch_tuple_unref(out);
     }
-    ch_tuple_unref(rows);
     ch_function_unref(step);
     ch_optimizer_unref(m.optimizer);
     for (int i = 0; i < LAYERS; i++)

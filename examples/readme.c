@@ -1,4 +1,6 @@
-/* examples/readme.c -- the README's program.   SPDX-License-Identifier: Apache-2.0 */
+/* examples/readme.c -- the smallest program: a line is fitted, a step at a time.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 
 #include "cohort/cohort.h"
