@@ -53,6 +53,7 @@ typedef struct ch_compile_options {
     ch_metric *const *own;
     ch_model_step_fn  train_step, test_step; /* NULL: the usual ones */
     void             *step_arg;
+    bool              own_weighted; /* those of `own` heed the weights of examples; else not */
 } ch_compile_options;
 
 /* May be called again: what was there is forgotten, but for the variables. */

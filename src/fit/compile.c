@@ -109,7 +109,7 @@ static ch_status take_own(ch_compiled *c, const ch_compile_options *opt)
                 "%s; make it with ch_model_strategy(model)",
                 ch_metric_name(opt->own[i]), ch_strategy_name(ch_var_strategy(var[0])),
                 ch_strategy_name(c->strategy));
-        rc = add_metric(c, ch_metric_ref(opt->own[i]), true);
+        rc = add_metric(c, ch_metric_ref(opt->own[i]), opt->own_weighted);
     }
     return rc;
 }

@@ -61,12 +61,12 @@ int ch_history_print_time(const ch_history *h, char *text, size_t size)
     ch_time_table t = ch_history_time(h);
     ch_text       o = ch__text(text, size);
 
-    ch__text_add(&o, "%-24s %9s %7s\n", "where the time went", "seconds", "share");
+    ch__text_add(&o, "%-25s %9s %7s\n", "where the time went", "seconds", "share");
     for (int i = 0; i < CH_TIMES; i++)
         if (t.seconds[i] > 0)
-            ch__text_add(&o, "  %-22s %9.3f %5.1f %%\n", ch_time_name((ch_time)i), t.seconds[i],
+            ch__text_add(&o, "  %-23s %9.3f %5.1f %%\n", ch_time_name((ch_time)i), t.seconds[i],
                          t.total > 0 ? 100 * t.seconds[i] / t.total : 0);
-    ch__text_add(&o, "  %-22s %9.3f %5.1f %%\n", "all", t.total, 100.0);
+    ch__text_add(&o, "  %-23s %9.3f %5.1f %%\n", "all", t.total, 100.0);
     print_speed(&o, &t);
     if (t.peak_bytes > 0)
         ch__text_add(&o, "at most %.0f MiB of memory\n", (double)t.peak_bytes / (1 << 20));

@@ -362,6 +362,38 @@ static void weights_of_classes_multiply(void **state)
     (void)state;
 }
 
+/* A metric that was made before counts rows, as those of `metrics` do, unless it is told to heed weights. */
+static void metrics_of_ones_own_heed_weights_if_told(void **state)
+{
+    for (int weighted = 0; weighted < 2; weighted++) {
+        fixture       x = new_fixture(MIRRORED_2);
+        ch_optimizer *o = NULL;
+        ch_metric    *metric = NULL;
+        ch_tensor    *counts = NULL;
+        double        all = 0, want = 0;
+
+        for (int i = 0; i < ROWS; i++)
+            want += weighted ? ((const float *)ch_tensor_data(x.a.t[2]))[i] : 1;
+        t_ok(ch_sgd(0.1, NULL, NULL, &o));
+        t_ok(ch_metric_confusion(x.st, NULL, CLASSES, &metric));
+        t_ok(ch_compile(x.m, &(ch_compile_options){.optimizer = o,
+                                                   .loss = ch_loss_sparse_categorical,
+                                                   .n_own = 1,
+                                                   .own = &metric,
+                                                   .own_weighted = weighted}));
+        t_ok(ch_fit(x.m, (ch_data){.n = 3, .array = x.a.t}, NULL, NULL));
+        t_ok(ch_metric_tensor(metric, &counts));
+        for (int i = 0; i < CLASSES * CLASSES; i++)
+            all += ((const double *)ch_tensor_data(counts))[i];
+        assert_true(fabs(all - want) < 1e-9);
+        ch_tensor_unref(counts);
+        ch_metric_unref(metric);
+        ch_optimizer_unref(o);
+        drop_fixture(&x);
+    }
+    (void)state;
+}
+
 static void custom(ch_step *s, ch_model *m, void *arg)
 {
     ch_node *y = ch_model_call(m, s, ch_step_in(s, 0), true);
@@ -678,6 +710,7 @@ int main(void)
         cmocka_unit_test(arrays_are_batched_and_split),
         cmocka_unit_test(epochs_of_so_many_steps_go_on_in_the_data),
         cmocka_unit_test(weights_of_classes_multiply),
+        cmocka_unit_test(metrics_of_ones_own_heed_weights_if_told),
         cmocka_unit_test(a_step_of_ones_own_takes_the_place),
         cmocka_unit_test(data_of_another_strategy_is_refused_with_both_names),
         cmocka_unit_test(it_works_inside_the_scope_and_outside),
