@@ -57,12 +57,13 @@ static float uniform(float lo, float hi)
 /* Whether a shape of radius r is at (x, y) from its middle. */
 static bool is_lit(int shape, float x, float y, float r)
 {
-    float far = fmaxf(fabsf(x), fabsf(y)), near = fminf(fabsf(x), fabsf(y));
+    float across = fabsf(x), down = fabsf(y);
+    float far = across > down ? across : down, near = across + down - far;
 
     return far < r && (shape == DISK    ? x * x + y * y < r * r
                        : shape == FRAME ? r - far < 1.5f
                        : shape == CROSS ? near < 1
-                                        : fmodf(y + r, 3) < 1);
+                                        : (int)(y + r) % 3 == 0);
 }
 
 static ch_tuple *next_batch(void)

@@ -6,8 +6,6 @@
  * is one line: each device is a replica and gets its share of the rows.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include <math.h>
-
 #include "example.h"
 
 enum { ROWS = 256, MOST_REPLICAS = 1024 };
@@ -45,7 +43,7 @@ static void make_points(int rows, ch_tensor **x, ch_tensor **colour)
         p[0] = 2 * (float)rand() / (float)RAND_MAX - 1;
         p[1] = 2 * (float)rand() / (float)RAND_MAX - 1;
         ((int32_t *)ch_tensor_data_mut(*colour))[i] =
-            ((int)floorf(1.5f * p[0] + 1.5f) + (int)floorf(1.5f * p[1] + 1.5f)) & 1;
+            ((int)(1.5f * p[0] + 1.5f) + (int)(1.5f * p[1] + 1.5f)) & 1;
     }
 }
 

@@ -74,7 +74,7 @@ int main(int argc, char **argv)
         ch_strategy *st = choose(one ? argv[1 + brief] : names[i]);
 
         loss[i] = train(st, points, brief ? 3 : 20);
-        far = fmax(far, fabs(loss[i] - loss[0]));
+        far = fabs(loss[i] - loss[0]) > far ? fabs(loss[i] - loss[0]) : far;
         ch_strategy_unref(st);
     }
     drop_points(points);
