@@ -5,6 +5,7 @@
 #define COHORT_COHORT_H
 
 #include "cohort/callback.h"
+#include "cohort/cluster.h"
 #include "cohort/dataset.h"
 #include "cohort/device.h"
 #include "cohort/extended.h"
@@ -25,6 +26,7 @@
 #include "cohort/optimizer.h"
 #include "cohort/picture.h"
 #include "cohort/replica.h"
+#include "cohort/resolver.h"
 #include "cohort/schedule.h"
 #include "cohort/schema.h"
 #include "cohort/shape.h"

@@ -18,6 +18,7 @@
 #define COHORT_STRATEGY_H
 
 #include "cohort/function.h"
+#include "cohort/resolver.h"
 #include "cohort/value.h"
 #include "cohort/var.h"
 
@@ -84,8 +85,7 @@ CH_API int         ch_strategy_replicas(ch_strategy *st);       /* num_replicas_
 CH_API int         ch_strategy_local_replicas(ch_strategy *st); /* of those, in this process */
 
 /* What found the machines that a strategy spans, as it was made with; NULL for those of one machine. */
-typedef struct ch_resolver ch_resolver;
-CH_API ch_resolver        *ch_strategy_resolver(const ch_strategy *st);
+CH_API ch_resolver *ch_strategy_resolver(const ch_strategy *st);
 
 /* ---- scope ---- */
 

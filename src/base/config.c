@@ -147,11 +147,15 @@ static const char *setting_variable(const setting *s, char name[VARIABLE_NAME])
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-/* Whether "COHORT_X=..." names a setting. */
+/* Whether "COHORT_X=..." names a setting, or what cluster/resolver.c reads. */
 static bool is_known(const char *entry)
 {
-    size_t length = strcspn(entry, "=");
+    static const char *const elsewhere[] = {"COHORT_CLUSTER", "COHORT_TASK"};
+    size_t                   length = strcspn(entry, "=");
 
+    for (size_t i = 0; i < sizeof(elsewhere) / sizeof(elsewhere[0]); i++)
+        if (strlen(elsewhere[i]) == length && strncmp(elsewhere[i], entry, length) == 0)
+            return true;
     for (unsigned i = 0; i < N_SETTINGS; i++) {
         char name[VARIABLE_NAME];
 

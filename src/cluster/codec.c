@@ -1,0 +1,135 @@
+/* cluster/codec.c -- a cluster as bytes (proto/cluster.proto), and back.
+ *
+ * Memory of a message is bounded by 16 MiB and twice its bytes (PROMISES S7); what it says is checked where
+ * every cluster is, in ch_cluster_new.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "cluster/cluster.h"
+#include "cluster/cluster.pb-c.h"
+#include "data/message.h"
+
+/* ---- writing ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const Cohort__JobDef *const *)a)->name,
+                  (*(const Cohort__JobDef *const *)b)->name);
+}
+
+/* Strings of messages are not const; nobody writes to these. */
+static char *as_field(const char *text)
+{
+    return (char *)(uintptr_t)text;
+}
+
+static Cohort__JobDef *job_message(ch_arena *a, const ch_job *j)
+{
+    Cohort__JobDef   *m = ch__arena_alloc(a, sizeof(*m));
+    Cohort__TaskDef  *task = ch__arena_alloc(a, ((size_t)j->n + 1) * sizeof(*task));
+    Cohort__TaskDef **tasks = ch__arena_alloc(a, ((size_t)j->n + 1) * sizeof(*tasks));
+
+    if (m == NULL || task == NULL || tasks == NULL)
+        return NULL;
+    cohort__job_def__init(m);
+    m->name = as_field(j->name);
+    m->n_tasks = (size_t)j->n;
+    m->tasks = tasks;
+    for (int i = 0; i < j->n; i++) {
+        tasks[i] = &task[i];
+        cohort__task_def__init(&task[i]);
+        task[i].key = j->index[i];
+        task[i].value = as_field(j->address[i]);
+    }
+    return m;
+}
+
+ch_status ch_cluster_encode(const ch_cluster *c, void **bytes, size_t *n)
+{
+    Cohort__ClusterDef m = COHORT__CLUSTER_DEF__INIT;
+    ch_arena           a = {0};
+    ch_status          rc = ch__want_given("encoding a cluster", "the cluster", c, NULL, NULL);
+
+    if (rc == CH_OK)
+        rc = ch__want_given("encoding a cluster", "bytes", bytes, "n", n);
+    if (rc != CH_OK)
+        return rc;
+    m.job = ch__arena_alloc(&a, ((size_t)c->n_jobs + 1) * sizeof(*m.job));
+    for (int i = 0; m.job != NULL && i < c->n_jobs; i++) {
+        m.job[i] = job_message(&a, &c->job[i]);
+        if (m.job[i] == NULL)
+            break;
+        m.n_job++;
+    }
+    if (m.job == NULL || m.n_job < (size_t)c->n_jobs) {
+        rc = ch__fail_memory("encoding a cluster");
+    } else {
+        qsort(m.job, m.n_job, sizeof(Cohort__JobDef *), by_name);
+        rc = ch__message_pack(&m.base, bytes, n);
+    }
+    ch__arena_drop(&a);
+    return rc;
+}
+
+/* ---- reading ---- */
+
+static ch_status read_job(ch_arena *a, const Cohort__JobDef *m, ch_cluster_job *out)
+{
+    const char **address = ch__arena_alloc(a, (m->n_tasks + 1) * sizeof(*address));
+    int         *index = ch__arena_alloc(a, (m->n_tasks + 1) * sizeof(*index));
+
+    if (address == NULL || index == NULL)
+        return ch__fail_memory("decoding a cluster");
+    if (m->n_tasks > CH_CLUSTER_TASKS)
+        return ch__fail(CH_RESOURCE_EXHAUSTED, "job \"%.63s\" has %zu tasks", m->name,
+                        m->n_tasks);
+    for (size_t i = 0; i < m->n_tasks; i++) {
+        address[i] = m->tasks[i]->value;
+        index[i] = m->tasks[i]->key;
+    }
+    *out = (ch_cluster_job){m->name, (int)m->n_tasks, address, index};
+    return CH_OK;
+}
+
+static ch_status read_cluster(const Cohort__ClusterDef *m, ch_cluster **out)
+{
+    ch_cluster_job *job = NULL;
+    ch_arena        a = {0};
+    ch_status       rc = CH_OK;
+
+    if (m->n_job > CH_CLUSTER_JOBS)
+        return ch__fail(CH_RESOURCE_EXHAUSTED, "%zu jobs; there may be %d", m->n_job,
+                        CH_CLUSTER_JOBS);
+    job = ch__arena_alloc(&a, (m->n_job + 1) * sizeof(*job));
+    if (job == NULL)
+        return ch__fail_memory("decoding a cluster");
+    for (size_t i = 0; i < m->n_job && rc == CH_OK; i++)
+        rc = read_job(&a, m->job[i], &job[i]);
+    if (rc == CH_OK)
+        rc = ch_cluster_new((int)m->n_job, job, out);
+    ch__arena_drop(&a);
+    return rc;
+}
+
+ch_status ch_cluster_decode(const void *bytes, size_t n, ch_cluster **out)
+{
+    size_t            budget = ((size_t)16 << 20) + 2 * n;
+    ProtobufCMessage *m;
+    ch_status         rc =
+        ch__want_given("decoding a cluster", n > 0 ? "bytes" : NULL, bytes, "out", out);
+
+    if (rc != CH_OK)
+        return rc;
+    m = ch__message_unpack_within(&cohort__cluster_def__descriptor, bytes, n, budget);
+    if (m == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "decoding a cluster: %zu bytes that are no such message, or would take "
+                        "more than %zu bytes",
+                        n, budget);
+    rc = read_cluster((const Cohort__ClusterDef *)m, out);
+    ch__message_free(m);
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "decoding a cluster");
+}
