@@ -1,0 +1,199 @@
+/* net/net.h -- tasks that share no memory, and what carries word between them.
+ *
+ * A task (the coordinator, a worker, a parameter server) is a state machine. It is told events, one at a time, and
+ * posts what should be done about them: calls to other tasks, answers, timers, work. It owns no thread, lock, clock or
+ * random source; those belong to whoever drives it. net/inproc.c gives each task of a process a thread;
+ * net/sim.c runs all of them on the caller's, with a clock of its own and with faults by a seed. What is above
+ * cannot tell which it is, nor whether the other task is in this process.
+ *
+ *     static void on_event(void *self, const ch_event *e, int64_t now, ch_post *post)
+ *     {
+ *         if (e->kind == CH_EVENT_CALL && e->parcel->method == GREET)
+ *             ch__post_answer(post, e->call, greeting);
+ *     }
+ *
+ * A call is asked of a peer, ends at its deadline at the latest, and ends once: with an answer, or with how it
+ * ended without one (ch_ending), never to be guessed from a text. Calls may be lost, come twice, and come in another order than
+ * they were made; an answer is taken once. That is what a network can do to them, and all that it can do.
+ *
+ * No queue is without bound: a link has room for so many calls that have not ended and so many bytes in them; a call beyond
+ * that ends at once with CH_ENDED_NO_ROOM, and who made it keeps it for later.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef NET_NET_H
+#define NET_NET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/fault.h"
+#include "cohort/tensor.h"
+
+typedef struct ch_net  ch_net;  /* an engine, and the tasks that listen on it here */
+typedef struct ch_task ch_task; /* one of those */
+typedef struct ch_link ch_link; /* a task's way to a peer; lives as long as the task */
+typedef struct ch_post ch_post; /* what a task wants done, while it is told an event */
+
+/* ---- parcels ---- */
+
+/* What a call carries, and an answer: a protobuf message, packed, and tensors beside it. Counted, and never changed
+ * once it is made, tensors included: tasks of one process are given the very same one. */
+typedef struct ch_parcel {
+    uint32_t    method; /* of an answer: the call's */
+    size_t      n_bytes;
+    const void *bytes;
+    int         n_tensors;
+    ch_tensor **tensor;
+} ch_parcel;
+
+/* Room for n_bytes, which the caller writes at once through *bytes; references to the tensors are taken over, on an error too. */
+CH_MUST_CHECK ch_status ch__parcel_new(uint32_t method, size_t n_bytes, void **bytes,
+                                       int n_tensors, ch_tensor *const *tensor,
+                                       ch_parcel **out);
+ch_parcel              *ch__parcel_ref(ch_parcel *p);
+void                    ch__parcel_unref(ch_parcel *p);
+int64_t
+ch__parcel_size(const ch_parcel *p); /* with its tensors: what counts for a link's room */
+
+/* ---- events ---- */
+
+/* A task and which life of it. Tasks that are started again under a name get a larger number. */
+typedef struct ch_peer {
+    char     name[64]; /* "worker/1" */
+    uint64_t incarnation;
+} ch_peer;
+
+typedef enum ch_event_kind {
+    CH_EVENT_CALL,   /* somebody calls: e->call is to be answered, once, now or later */
+    CH_EVENT_CANCEL, /* who made e->call does not wait for it any more; it need not be answered */
+    CH_EVENT_ANSWER, /* a call of this task's has ended: e->id, e->ending */
+    CH_EVENT_TIMER,  /* e->id */
+    CH_EVENT_WORK    /* work is done: e->id */
+} ch_event_kind;
+
+typedef enum ch_ending {
+    CH_ENDED_OK,      /* e->parcel is the answer */
+    CH_ENDED_REFUSED, /* the peer answered with e->fault */
+    CH_ENDED_LATE, /* no answer until the deadline: it may have been carried out, or may yet be */
+    CH_ENDED_CANCELLED, /* by this task; the same is true of it */
+    CH_ENDED_LOST, /* the connection broke, or nobody listens there: the same is true of it */
+    CH_ENDED_REPLACED, /* not carried out: another incarnation than the one asked for lives there */
+    CH_ENDED_NO_ROOM /* not carried out: the link has no room for it */
+} ch_ending;
+
+typedef uint64_t ch_call; /* a call that came, at its callee */
+
+typedef struct ch_event {
+    ch_event_kind   kind;
+    ch_ending       ending;
+    ch_call         call;
+    uint64_t        id;     /* as this task gave it */
+    ch_peer         peer;   /* who called; whose answer it is, incarnation 0 if it never said */
+    ch_parcel      *parcel; /* borrowed */
+    const ch_fault *fault;  /* of CH_ENDED_REFUSED; for the others, in words, what happened */
+} ch_event;
+
+typedef struct ch_task_ops {
+    /* `now` is in ns and never goes back; it means nothing to another task. */
+    void (*on_event)(void *self, const ch_event *e, int64_t now, ch_post *post);
+    /* The task has ended, or was killed: calls, timers and work of it are gone. */
+    void (*close)(void *self);
+} ch_task_ops;
+
+/* ---- what a task does about them ---- */
+
+typedef struct ch_call_options {
+    uint64_t id;          /* the answer has it; of two calls that are open it is not the same */
+    int64_t  deadline;    /* in `now`'s time: there always is one */
+    uint64_t incarnation; /* of the peer; 0: whoever is there */
+} ch_call_options;
+
+/* References to parcels are taken over. What cannot be done for want of memory ends as an event says that is lost: a
+ * call as CH_ENDED_LOST. */
+void ch__post_call(ch_post *post, ch_link *to, ch_parcel *p, const ch_call_options *opt);
+void ch__post_cancel(
+    ch_post *post,
+    uint64_t id); /* ends as CH_ENDED_CANCELLED; of one that has ended, nothing */
+void ch__post_answer(ch_post *post, ch_call call, ch_parcel *p);
+void ch__post_refusal(ch_post *post, ch_call call, const ch_fault *why);
+/* One event at a time that is `at` or later; another post with this id moves it, one with INT64_MAX ends it. */
+void ch__post_timer(ch_post *post, uint64_t id, int64_t at);
+/* Calls run(arg) outside the task's turn, so that it is told events meanwhile: computing takes long. One piece of work of
+ * a task runs at a time, in the order in which they were posted. `run` uses nothing that the task does. `drop`, if not NULL, is called in its place if the task ends before. */
+void ch__post_work(ch_post *post, uint64_t id, void (*run)(void *arg), void (*drop)(void *arg),
+                   void *arg);
+
+/* What a link has room for now: 0 where a call would end as CH_ENDED_NO_ROOM. */
+int         ch__link_calls(const ch_link *l);
+int64_t     ch__link_bytes(const ch_link *l);
+const char *ch__link_name(const ch_link *l); /* of the peer */
+
+/* ---- tasks ---- */
+
+typedef struct ch_task_options {
+    const char        *name; /* "ps/0": under which others connect to it; unique on a net */
+    const ch_task_ops *ops;
+    /* Makes the state machine of a life of the task; also when it is started again. Posts what it begins with. */
+    ch_status (*make)(void *arg, ch_task *t, uint64_t incarnation, ch_post *post, void **self);
+    void *arg;
+    /* What each link to this task has room for; 0: 64 calls, 1 GiB (a parcel that is larger goes alone). */
+    int     calls;
+    int64_t bytes;
+} ch_task_options;
+
+CH_MUST_CHECK ch_status ch__task_start(ch_net *net, const ch_task_options *opt, ch_task **out);
+/* The way to a peer, the same one each time; nobody need listen there yet. NULL: no memory. In the task's turn. */
+ch_link    *ch__task_link(ch_task *t, const char *peer);
+const char *ch__task_name(const ch_task *t);
+void       *ch__task_self(ch_task *t);
+
+/* For code that is not a task's, of which blocking calls are made: in the task's turn, between enter and leave, `self` may be
+ * used and things be posted. Not in an event. */
+ch_post *ch__task_enter(ch_task *t);
+void     ch__task_leave(ch_task *t);
+/* In the turn, which is given up meanwhile: returns when is_done(arg) is true, which is asked after events. Says whom it waits for
+ * after the notice time, and is DEADLINE_EXCEEDED after `limit_ms` (0: COHORT_WAIT_LIMIT_MS). */
+CH_MUST_CHECK ch_status ch__task_wait(ch_task *t, bool (*is_done)(void *arg), void *arg,
+                                      int64_t limit_ms, const char *whom);
+int64_t                 ch__task_now(const ch_task *t);
+
+/* As a crash does it: nothing more is said, and its peers learn of it as they would. Not by itself. */
+void ch__task_kill(ch_task *t);
+/* Of one that was killed: another life, with a larger incarnation. */
+CH_MUST_CHECK ch_status ch__task_restart(ch_task *t);
+
+/* Kills what lives. Tasks are gone with it. */
+void ch__net_free(ch_net *net);
+
+/* ---- engines ---- */
+
+typedef struct ch_inproc_options {
+    int spin_us; /* that a task looks for events before its thread sleeps; 0: 50 where there are cores to spare, CH_OFF: never */
+} ch_inproc_options;
+CH_MUST_CHECK ch_status ch__net_inproc(const ch_inproc_options *opt, ch_net **out);
+
+/* The virtual clock begins at 0. Chances are in a thousand, delays in microseconds; a chance of 0 never happens. */
+typedef struct ch_sim_options {
+    uint64_t seed;
+    int      least_delay_us, most_delay_us; /* of a call or an answer; 0 and 0: 1 to 100 */
+    int      drop, twice, late; /* of each; a late one takes up to 100 times as long */
+    int      work_us;           /* that work takes at most, virtually */
+} ch_sim_options;
+CH_MUST_CHECK ch_status ch__net_sim(const ch_sim_options *opt, ch_net **out);
+/* One event; false: there is none, and never will be. */
+bool    ch__sim_step(ch_net *net);
+void    ch__sim_run_until(ch_net *net, int64_t now);
+int64_t ch__sim_now(const ch_net *net);
+/* Between the two, both ways, calls and answers are lost, or not any more. */
+void ch__sim_cut(ch_net *net, const char *a, const char *b, bool is_cut);
+/* From now on faults happen, or do not: for the end of a test, where all must come to rest. */
+void ch__sim_faults(ch_net *net, const ch_sim_options *opt);
+/* Calls fn(arg) at a time, outside any turn: for what a test does to the job. */
+CH_MUST_CHECK ch_status ch__sim_at(ch_net *net, int64_t when, void (*fn)(void *arg), void *arg);
+/* Of all that happened so far, in order: the same for the same seed. */
+uint64_t ch__sim_hash(const ch_net *net);
+/* A number of the seed's, below n: for tests that choose. */
+int64_t ch__sim_draw(ch_net *net, int64_t n);
+
+#endif
