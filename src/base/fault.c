@@ -168,6 +168,11 @@ bool ch__fault_take(ch_fault *f, ch_status rc, int replica, const char *op)
     return true;
 }
 
+void ch__fault_set(ch_fault *f)
+{
+    atomic_store_explicit(&f->state, FAULT_THERE, memory_order_release);
+}
+
 bool ch__fault_is_set(const ch_fault *f)
 {
     return atomic_load_explicit(&f->state, memory_order_acquire) != FAULT_NONE;

@@ -58,6 +58,8 @@ typedef struct ch_fault {
 void ch__fault_clear(ch_fault *f);
 /* Keeps this thread's message if `f` has none yet. True if it was the first. */
 bool ch__fault_take(ch_fault *f, ch_status rc, int replica, const char *op);
+/* Its fields have been written, by who came to them from a wire or made them up. */
+void ch__fault_set(ch_fault *f);
 /* Also true while the first is still being written. */
 bool ch__fault_is_set(const ch_fault *f);
 /* Makes it this thread's error: returns its code, CH_OK if there is none. The message says

@@ -232,6 +232,16 @@ void ch__gate_idle(ch_gate *g, unsigned seen, int spin)
         gate_park(g, seen, NULL);
 }
 
+void ch__gate_idle_until(ch_gate *g, unsigned seen, int64_t ns)
+{
+    if (ns == INT64_MAX) {
+        ch__gate_idle(g, seen, 0);
+        return;
+    }
+    while (!gate_moved(g, seen) && ch__now_ns() < ns)
+        gate_park_until(g, seen, ns);
+}
+
 int64_t ch__wake_count(void)
 {
     return atomic_load_explicit(&n_wakes, memory_order_relaxed);

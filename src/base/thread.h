@@ -46,6 +46,8 @@ CH_MUST_CHECK ch_status ch__gate_wait_for(ch_gate *g, unsigned seen, int64_t lim
                                           const char *whom);
 /* The same without a limit or a notice: for idle helper threads. */
 void ch__gate_idle(ch_gate *g, unsigned seen, int spin);
+/* The same, parked at once, and no longer than until `ns` of ch__now_ns; INT64_MAX: no matter how long. */
+void ch__gate_idle_until(ch_gate *g, unsigned seen, int64_t ns);
 /* How often a thread was woken out of a park, in this process: for tests. */
 int64_t ch__wake_count(void);
 

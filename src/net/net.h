@@ -6,18 +6,24 @@
  * net/sim.c runs all of them on the caller's, with a clock of its own and with faults by a seed. What is above
  * cannot tell which it is, nor whether the other task is in this process.
  *
- *     static void on_event(void *self, const ch_event *e, int64_t now, ch_post *post)
+ *     static void on_event(void *self, const ch_net_event *e, int64_t now, ch_post *post)
  *     {
  *         if (e->kind == CH_EVENT_CALL && e->parcel->method == GREET)
  *             ch__post_answer(post, e->call, greeting);
  *     }
  *
  * A call is asked of a peer, ends at its deadline at the latest, and ends once: with an answer, or with how it
- * ended without one (ch_ending), never to be guessed from a text. Calls may be lost, come twice, and come in another order than
- * they were made; an answer is taken once. That is what a network can do to them, and all that it can do.
+ * ended without one (ch_ending), never to be guessed from a text. Calls may be lost, come twice, and come in
+ * another order than they were made; an answer is taken once. That is what a network can do to them, and all
+ * that it can do.
  *
- * No queue is without bound: a link has room for so many calls that have not ended and so many bytes in them; a call beyond
- * that ends at once with CH_ENDED_NO_ROOM, and who made it keeps it for later.
+ * No queue is without bound: a link has room for so many calls that have not ended and so many bytes in them; a
+ * call beyond that ends at once with CH_ENDED_NO_ROOM, and who made it keeps it for later. Endings of every kind
+ * are events of their own: nothing is told while a task is being told something.
+ *
+ * Memory: for the first 64 things that a task posts in an event there is room beforehand. A call beyond those that
+ * finds none ends as CH_ENDED_LOST; a timer, work or an ending that finds none is the end of this life of the
+ * task, as in a crash: a task that forgets what it waits for would wait for ever.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef NET_NET_H
@@ -47,14 +53,18 @@ typedef struct ch_parcel {
     ch_tensor **tensor;
 } ch_parcel;
 
-/* Room for n_bytes, which the caller writes at once through *bytes; references to the tensors are taken over, on an error too. */
+#define CH_PARCEL_MESSAGE                                                                      \
+    ((size_t)8 << 20) /* bytes of a message at most: what is larger goes into a tensor */
+
+/* Room for n_bytes, which the caller writes at once through *bytes (NULL where n_bytes is 0); references to the tensors are
+ * taken over, on an error too. One allocation. */
 CH_MUST_CHECK ch_status ch__parcel_new(uint32_t method, size_t n_bytes, void **bytes,
                                        int n_tensors, ch_tensor *const *tensor,
                                        ch_parcel **out);
 ch_parcel              *ch__parcel_ref(ch_parcel *p);
 void                    ch__parcel_unref(ch_parcel *p);
-int64_t
-ch__parcel_size(const ch_parcel *p); /* with its tensors: what counts for a link's room */
+/* With its tensors and the text of their strings: what counts for a link's room. */
+int64_t ch__parcel_size(const ch_parcel *p);
 
 /* ---- events ---- */
 
@@ -65,8 +75,8 @@ typedef struct ch_peer {
 } ch_peer;
 
 typedef enum ch_event_kind {
-    CH_EVENT_CALL,   /* somebody calls: e->call is to be answered, once, now or later */
-    CH_EVENT_CANCEL, /* who made e->call does not wait for it any more; it need not be answered */
+    CH_EVENT_CALL, /* somebody calls: e->call is to be answered, once, now or later */
+    CH_EVENT_CANCEL, /* who made e->call does not wait for it any more, or is gone: an answer would be dropped */
     CH_EVENT_ANSWER, /* a call of this task's has ended: e->id, e->ending */
     CH_EVENT_TIMER,  /* e->id */
     CH_EVENT_WORK    /* work is done: e->id */
@@ -82,22 +92,24 @@ typedef enum ch_ending {
     CH_ENDED_NO_ROOM /* not carried out: the link has no room for it */
 } ch_ending;
 
-typedef uint64_t ch_call; /* a call that came, at its callee */
+typedef uint64_t ch_call_id; /* a call that came, at its callee; never 0 */
 
-typedef struct ch_event {
-    ch_event_kind   kind;
-    ch_ending       ending;
-    ch_call         call;
-    uint64_t        id;     /* as this task gave it */
-    ch_peer         peer;   /* who called; whose answer it is, incarnation 0 if it never said */
-    ch_parcel      *parcel; /* borrowed */
-    const ch_fault *fault;  /* of CH_ENDED_REFUSED; for the others, in words, what happened */
-} ch_event;
+/* What is not of its kind is 0 or NULL. */
+typedef struct ch_net_event {
+    ch_event_kind kind;
+    ch_ending     ending;
+    ch_call_id    call;
+    uint64_t      id;     /* as this task gave it */
+    ch_peer       peer;   /* who called; whose answer it is, incarnation 0 if it never said */
+    ch_parcel    *parcel; /* borrowed; of a call and of CH_ENDED_OK */
+    const ch_fault
+        *fault; /* borrowed; of CH_ENDED_REFUSED; of the others: in words, what happened */
+} ch_net_event;
 
 typedef struct ch_task_ops {
     /* `now` is in ns and never goes back; it means nothing to another task. */
-    void (*on_event)(void *self, const ch_event *e, int64_t now, ch_post *post);
-    /* The task has ended, or was killed: calls, timers and work of it are gone. */
+    void (*on_event)(void *self, const ch_net_event *e, int64_t now, ch_post *post);
+    /* This life has ended: calls, timers and work of it are gone, and nobody else uses `self`. */
     void (*close)(void *self);
 } ch_task_ops;
 
@@ -109,18 +121,19 @@ typedef struct ch_call_options {
     uint64_t incarnation; /* of the peer; 0: whoever is there */
 } ch_call_options;
 
-/* References to parcels are taken over. What cannot be done for want of memory ends as an event says that is lost: a
- * call as CH_ENDED_LOST. */
+/* References to parcels are taken over. What is posted is done after the event, in this order. Answers to calls that
+ * were answered, cancelled or made to an earlier life are dropped. */
 void ch__post_call(ch_post *post, ch_link *to, ch_parcel *p, const ch_call_options *opt);
-void ch__post_cancel(
-    ch_post *post,
-    uint64_t id); /* ends as CH_ENDED_CANCELLED; of one that has ended, nothing */
-void ch__post_answer(ch_post *post, ch_call call, ch_parcel *p);
-void ch__post_refusal(ch_post *post, ch_call call, const ch_fault *why);
-/* One event at a time that is `at` or later; another post with this id moves it, one with INT64_MAX ends it. */
+/* Ends it as CH_ENDED_CANCELLED; of one that has ended, nothing. */
+void ch__post_cancel(ch_post *post, uint64_t id);
+void ch__post_answer(ch_post *post, ch_call_id call, ch_parcel *p);
+void ch__post_refusal(ch_post *post, ch_call_id call, const ch_fault *why);
+/* One event at `at` or later; another post with this id moves it, one with INT64_MAX ends it. Ids of timers, of calls and of
+ * work have nothing to do with each other. */
 void ch__post_timer(ch_post *post, uint64_t id, int64_t at);
 /* Calls run(arg) outside the task's turn, so that it is told events meanwhile: computing takes long. One piece of work of
- * a task runs at a time, in the order in which they were posted. `run` uses nothing that the task does. `drop`, if not NULL, is called in its place if the task ends before. */
+ * a task runs at a time, in the order in which they were posted. `run` uses nothing that the task does. Then comes the
+ * event, and `arg` is the task's again; if the task ends before that, drop(arg) is called in the event's place, whether it ran or not. NULL: nothing. */
 void ch__post_work(ch_post *post, uint64_t id, void (*run)(void *arg), void (*drop)(void *arg),
                    void *arg);
 
@@ -134,7 +147,8 @@ const char *ch__link_name(const ch_link *l); /* of the peer */
 typedef struct ch_task_options {
     const char        *name; /* "ps/0": under which others connect to it; unique on a net */
     const ch_task_ops *ops;
-    /* Makes the state machine of a life of the task; also when it is started again. Posts what it begins with. */
+    /* Makes the state machine of a life of the task, in its turn; also when it is started again. Posts what it begins
+     * with; that is forgotten if it fails. */
     ch_status (*make)(void *arg, ch_task *t, uint64_t incarnation, ch_post *post, void **self);
     void *arg;
     /* What each link to this task has room for; 0: 64 calls, 1 GiB (a parcel that is larger goes alone). */
@@ -142,34 +156,42 @@ typedef struct ch_task_options {
     int64_t bytes;
 } ch_task_options;
 
+/* ALREADY_EXISTS for a name that was started before, dead or alive. `ops` and `arg` are kept. */
 CH_MUST_CHECK ch_status ch__task_start(ch_net *net, const ch_task_options *opt, ch_task **out);
 /* The way to a peer, the same one each time; nobody need listen there yet. NULL: no memory. In the task's turn. */
 ch_link    *ch__task_link(ch_task *t, const char *peer);
 const char *ch__task_name(const ch_task *t);
-void       *ch__task_self(ch_task *t);
+void       *ch__task_self(ch_task *t);        /* in its turn; NULL while it is dead */
+uint64_t    ch__task_incarnation(ch_task *t); /* in its turn; of one that is dead, the last */
 
-/* For code that is not a task's, of which blocking calls are made: in the task's turn, between enter and leave, `self` may be
- * used and things be posted. Not in an event. */
+/* For code that is not a task's, of which blocking calls are made: in the task's turn, between enter and leave, `self` may
+ * be used and things be posted. Not in an event, and not in a turn of this or another task. What is posted of a task that is dead
+ * is dropped. */
 ch_post *ch__task_enter(ch_task *t);
 void     ch__task_leave(ch_task *t);
-/* In the turn, which is given up meanwhile: returns when is_done(arg) is true, which is asked after events. Says whom it waits for
- * after the notice time, and is DEADLINE_EXCEEDED after `limit_ms` (0: COHORT_WAIT_LIMIT_MS). */
+/* In the turn, which is given up meanwhile: returns when is_done(arg) is true, which is asked in the turn, first and
+ * after events. Says whom it waits for after the notice time, and is DEADLINE_EXCEEDED after `limit_ms` (0:
+ * COHORT_WAIT_LIMIT_MS), UNAVAILABLE once this life of the task has ended, and FAILED_PRECONDITION in a simulation
+ * in which nothing will ever happen again. The thread that waits delivers the task's events itself. */
 CH_MUST_CHECK ch_status ch__task_wait(ch_task *t, bool (*is_done)(void *arg), void *arg,
                                       int64_t limit_ms, const char *whom);
 int64_t                 ch__task_now(const ch_task *t);
 
-/* As a crash does it: nothing more is said, and its peers learn of it as they would. Not by itself. */
+/* As a crash does it: nothing more is said, and its peers learn of it as they would. Work that runs is waited for. Neither
+ * this nor the next in any turn. Of one that is dead: nothing. */
 void ch__task_kill(ch_task *t);
-/* Of one that was killed: another life, with a larger incarnation. */
+/* Of one that was killed: another life, with a larger incarnation. FAILED_PRECONDITION of one that lives. */
 CH_MUST_CHECK ch_status ch__task_restart(ch_task *t);
 
-/* Kills what lives. Tasks are gone with it. */
+/* Kills what lives; nobody is told of that any more. Tasks and links are gone with it. NULL is fine. */
 void ch__net_free(ch_net *net);
 
 /* ---- engines ---- */
 
 typedef struct ch_inproc_options {
-    int spin_us; /* that a task looks for events before its thread sleeps; 0: 50 where there are cores to spare, CH_OFF: never */
+    /* That a thread looks for events before it sleeps, unless more threads of tasks are awake than there are cores;
+     * 0: 50, CH_OFF: never. */
+    int spin_us;
 } ch_inproc_options;
 CH_MUST_CHECK ch_status ch__net_inproc(const ch_inproc_options *opt, ch_net **out);
 
@@ -178,7 +200,9 @@ typedef struct ch_sim_options {
     uint64_t seed;
     int      least_delay_us, most_delay_us; /* of a call or an answer; 0 and 0: 1 to 100 */
     int      drop, twice, late; /* of each; a late one takes up to 100 times as long */
-    int      work_us;           /* that work takes at most, virtually */
+    int      work_us;           /* that work takes at most, virtually; 0: 1000 */
+    bool
+        encode; /* every parcel becomes bytes and a parcel again: what a wire would lose is lost */
 } ch_sim_options;
 CH_MUST_CHECK ch_status ch__net_sim(const ch_sim_options *opt, ch_net **out);
 /* One event; false: there is none, and never will be. */
@@ -187,7 +211,7 @@ void    ch__sim_run_until(ch_net *net, int64_t now);
 int64_t ch__sim_now(const ch_net *net);
 /* Between the two, both ways, calls and answers are lost, or not any more. */
 void ch__sim_cut(ch_net *net, const char *a, const char *b, bool is_cut);
-/* From now on faults happen, or do not: for the end of a test, where all must come to rest. */
+/* From now on faults happen, or do not: for the end of a test, where all must come to rest. The seed stays. */
 void ch__sim_faults(ch_net *net, const ch_sim_options *opt);
 /* Calls fn(arg) at a time, outside any turn: for what a test does to the job. */
 CH_MUST_CHECK ch_status ch__sim_at(ch_net *net, int64_t when, void (*fn)(void *arg), void *arg);

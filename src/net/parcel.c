@@ -1,0 +1,103 @@
+/* net/parcel.c -- parcels: a header, the tensors' list and the bytes, in one block.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "base/mem.h"
+#include "net/net.h"
+#include "tensor/tensor.h"
+
+typedef struct block {
+    ch_parcel  parcel; /* first: a parcel is its block */
+    atomic_int refs;
+    int64_t    size;
+    ch_tensor *tensor[];
+} block;
+
+static block *block_of(ch_parcel *p)
+{
+    return (block *)(void *)p;
+}
+
+static void drop_tensors(int n, ch_tensor *const *tensor)
+{
+    for (int i = 0; i < n; i++)
+        ch_tensor_unref(tensor[i]);
+}
+
+/* Strings of any strides: a tensor may be a view. */
+static int64_t text_bytes(const ch_tensor *t)
+{
+    int64_t index[CH_MAX_RANK] = {0}, bytes = 0;
+    int     axis;
+
+    if (ch_tensor_count(t) == 0)
+        return 0;
+    do {
+        int64_t at = 0;
+
+        for (int i = 0; i < t->shape.rank; i++)
+            at += index[i] * t->stride[i];
+        bytes += (int64_t)((const ch_str *)(const void *)t->data)[at].size;
+        for (axis = t->shape.rank - 1; axis >= 0 && ++index[axis] == t->shape.dim[axis]; axis--)
+            index[axis] = 0;
+    } while (axis >= 0);
+    return bytes;
+}
+
+ch_status ch__parcel_new(uint32_t method, size_t n_bytes, void **bytes, int n_tensors,
+                         ch_tensor *const *tensor, ch_parcel **out)
+{
+    size_t head = sizeof(block) + (size_t)n_tensors * sizeof(ch_tensor *);
+    block *b;
+
+    if (n_bytes > CH_PARCEL_MESSAGE) {
+        drop_tensors(n_tensors, tensor);
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "parcel: a message of %zu bytes, at most %zu: put what is large into a "
+                        "tensor",
+                        n_bytes, CH_PARCEL_MESSAGE);
+    }
+    b = ch__malloc(head + n_bytes);
+    if (b == NULL) {
+        drop_tensors(n_tensors, tensor);
+        return ch__fail_memory("parcel");
+    }
+    b->size = (int64_t)n_bytes;
+    for (int i = 0; i < n_tensors; i++) {
+        b->tensor[i] = tensor[i];
+        b->size += (int64_t)ch_tensor_bytes(tensor[i]);
+        if (ch_tensor_dtype(tensor[i]) == CH_STR)
+            b->size += text_bytes(tensor[i]);
+    }
+    atomic_init(&b->refs, 1);
+    b->parcel = (ch_parcel){.method = method,
+                            .n_bytes = n_bytes,
+                            .bytes = n_bytes > 0 ? (char *)b + head : NULL,
+                            .n_tensors = n_tensors,
+                            .tensor = b->tensor};
+    if (bytes != NULL)
+        *bytes = n_bytes > 0 ? (char *)b + head : NULL;
+    *out = &b->parcel;
+    return CH_OK;
+}
+
+ch_parcel *ch__parcel_ref(ch_parcel *p)
+{
+    atomic_fetch_add_explicit(&block_of(p)->refs, 1, memory_order_relaxed);
+    return p;
+}
+
+void ch__parcel_unref(ch_parcel *p)
+{
+    if (p == NULL ||
+        atomic_fetch_sub_explicit(&block_of(p)->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    drop_tensors(p->n_tensors, p->tensor);
+    ch__free(p);
+}
+
+int64_t ch__parcel_size(const ch_parcel *p)
+{
+    return ((const block *)(const void *)p)->size;
+}

@@ -1,0 +1,712 @@
+/* net/sim.c -- a whole job on one thread, by a clock that jumps, with faults by a seed.
+ *
+ * What will happen is in two places: a heap of frames, breaks and functions by (time, sequence), and each task's own next time
+ * (an alarm, the end of its work, an ending to be told). The earliest of all happens next; of the same time the heap's
+ * come first, then the tasks' in the order in which they were started. Every chance is drawn from the seed and a counter,
+ * and nothing depends on an address or a real clock: so a seed replays exactly.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <assert.h>
+#include <string.h>
+
+#include "base/config.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "net/frame.h"
+
+static const int64_t ns_per_us = 1000, ns_per_ms = 1000000;
+
+typedef struct sim_task {
+    ch_task task; /* first */
+    bool    is_in_turn;
+    bool    is_working;
+    ch_work work;
+    int64_t work_until;
+    int64_t ended_at; /* when the next of its endings is told */
+} sim_task;
+
+typedef enum coming_kind { COMING_FRAME, COMING_BREAK, COMING_CALL } coming_kind;
+
+typedef struct coming {
+    int64_t     at;
+    uint64_t    sequence;
+    coming_kind kind;
+    sim_task   *from, *to; /* `from` may be NULL: nobody */
+    ch_frame    frame;
+    uint64_t    before; /* of a break: calls made before it */
+    void (*fn)(void *arg);
+    void *arg;
+} coming;
+
+typedef struct cut {
+    char a[64], b[64];
+} cut;
+
+typedef struct sim {
+    ch_net         net; /* first */
+    ch_sim_options opt;
+    int64_t        now;
+    uint64_t       n_drawn, sequence, hash;
+    coming        *heap;
+    int            n_heap, cap_heap;
+    cut           *cuts;
+    int            n_cuts, cap_cuts;
+} sim;
+
+static sim *sim_of(const ch_task *t)
+{
+    return (sim *)(void *)t->net;
+}
+
+static sim_task *own(ch_task *t)
+{
+    return (sim_task *)(void *)t;
+}
+
+/* ---- chance ---- */
+
+/* The n-th number of a seed: splitmix64 at a place, so that there is no state but a counter. */
+static uint64_t draw(sim *s)
+{
+    uint64_t z = s->opt.seed * 0xd1342543de82ef95u + ++s->n_drawn * 0x9e3779b97f4a7c15u;
+
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static int64_t draw_below(sim *s, int64_t n)
+{
+    return n > 0 ? (int64_t)(((unsigned __int128)draw(s) * (uint64_t)n) >> 64) : 0;
+}
+
+static bool chance(sim *s, int in_a_thousand)
+{
+    return in_a_thousand > 0 && draw_below(s, 1000) < in_a_thousand;
+}
+
+static int64_t draw_delay(sim *s)
+{
+    int64_t least = s->opt.least_delay_us * ns_per_us, most = s->opt.most_delay_us * ns_per_us;
+    int64_t delay = least + draw_below(s, most - least + 1);
+
+    return chance(s, s->opt.late) ? delay * (1 + draw_below(s, 100)) : delay;
+}
+
+/* ---- what happened ---- */
+
+static void note(sim *s, const char *what, const ch_task *t, uint64_t number)
+{
+    s->hash = ch__hash(s->hash, &s->now, sizeof(s->now));
+    s->hash = ch__hash(s->hash, what, strlen(what));
+    if (t != NULL)
+        s->hash = ch__hash(s->hash, t->name, strlen(t->name));
+    s->hash = ch__hash(s->hash, &number, sizeof(number));
+}
+
+static void note_frame(sim *s, const ch_task *to, const ch_frame *f)
+{
+    const ch_parcel *p = f->parcel;
+
+    note(s, "frame", to, f->call);
+    note(s, f->name, NULL, (uint64_t)f->kind << 8 | (uint64_t)f->ending);
+    if (p == NULL)
+        return;
+    note(s, "parcel", NULL, (uint64_t)p->method << 32 | (uint64_t)p->n_tensors);
+    s->hash = ch__hash(s->hash, p->bytes, p->n_bytes);
+}
+
+/* ---- the heap ---- */
+
+static bool is_before(const coming *a, const coming *b)
+{
+    return a->at < b->at || (a->at == b->at && a->sequence < b->sequence);
+}
+
+/* False: no memory; nothing is taken over. */
+static bool heap_add(sim *s, coming c)
+{
+    int i = s->n_heap;
+
+    if (!ch__grow((void **)&s->heap, &s->cap_heap, s->n_heap + 1, sizeof(coming)))
+        return false;
+    c.sequence = s->sequence++;
+    for (s->n_heap++; i > 0 && is_before(&c, &s->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        s->heap[i] = s->heap[(i - 1) / 2];
+    s->heap[i] = c;
+    return true;
+}
+
+static coming heap_take(sim *s)
+{
+    coming first = s->heap[0], last = s->heap[--s->n_heap];
+    int    i = 0;
+
+    for (int child; (child = 2 * i + 1) < s->n_heap; i = child) {
+        if (child + 1 < s->n_heap && is_before(&s->heap[child + 1], &s->heap[child]))
+            child++;
+        if (!is_before(&s->heap[child], &last))
+            break;
+        s->heap[i] = s->heap[child];
+    }
+    s->heap[i] = last;
+    return first;
+}
+
+/* ---- the wire ---- */
+
+static int find_cut(const sim *s, const char *a, const char *b)
+{
+    for (int i = 0; i < s->n_cuts; i++)
+        if ((strcmp(s->cuts[i].a, a) == 0 && strcmp(s->cuts[i].b, b) == 0) ||
+            (strcmp(s->cuts[i].a, b) == 0 && strcmp(s->cuts[i].b, a) == 0))
+            return i;
+    return -1;
+}
+
+/* The frame as a wire would give it back. */
+static ch_status recode(ch_frame *f)
+{
+    ch_frame_reader r = {.most = INT64_MAX};
+    void           *bytes;
+    size_t          size, used = 0;
+    bool            is_whole = false;
+    ch_status       st = ch__frame_encode(f, &bytes, &size);
+
+    if (st != CH_OK)
+        return st;
+    st = ch__frame_read(&r, bytes, size, &used, &is_whole);
+    ch__free(bytes);
+    if (st == CH_OK && (!is_whole || used != size))
+        st = ch__fail(CH_INTERNAL, "a frame was not read as it was written");
+    if (st != CH_OK) {
+        ch__frame_reader_drop(&r);
+        return st;
+    }
+    r.frame.name = f->name;
+    r.frame.back = f->back;
+    ch__frame_drop(f);
+    *f = r.frame;
+    return CH_OK;
+}
+
+/* One of the copies of a frame sets out. Takes it over. */
+static void set_out(sim *s, ch_task *from, ch_task *to, ch_frame f)
+{
+    if (find_cut(s, from->name, to->name) >= 0 || chance(s, s->opt.drop)) {
+        note(s, "dropped", to, f.call);
+        ch__frame_drop(&f);
+        return;
+    }
+    if (s->opt.encode && recode(&f) != CH_OK) {
+        ch__log(CH_LOG_ERROR, "net", "%s to %s: %s", from->name, to->name, ch_error_message());
+        ch__frame_drop(&f);
+        return;
+    }
+    if (!heap_add(s, (coming){.at = s->now + draw_delay(s),
+                              .kind = COMING_FRAME,
+                              .from = own(from),
+                              .to = own(to),
+                              .frame = f}))
+        ch__frame_drop(&f);
+}
+
+static void send(sim *s, ch_task *from, ch_task *to, ch_frame *f)
+{
+    f->name = from->name;
+    if (chance(s, s->opt.twice)) {
+        ch_frame other = *f;
+
+        if (f->parcel != NULL)
+            ch__parcel_ref(f->parcel);
+        other.fault = f->fault != NULL ? ch__fault_copy(f->fault) : NULL;
+        set_out(s, from, to, other);
+    }
+    set_out(s, from, to, *f);
+}
+
+static ch_status sim_listen(ch_task *t)
+{
+    (void)t;
+    return CH_OK;
+}
+
+static ch_status sim_connect(ch_link *l)
+{
+    (void)l;
+    return CH_OK;
+}
+
+static ch_ending sim_call(ch_link *l, ch_frame *f)
+{
+    ch_task *peer = ch__net_find(l->task->net, l->name);
+
+    if (peer == NULL)
+        return CH_ENDED_LOST;
+    f->back = l->task;
+    send(sim_of(l->task), l->task, peer, f);
+    return CH_ENDED_OK;
+}
+
+static void sim_cancel(ch_link *l, uint64_t call, int64_t bytes)
+{
+    ch_task *peer = ch__net_find(l->task->net, l->name);
+    ch_frame f = {
+        .kind = CH_FRAME_CANCEL, .call = call, .from = l->task->incarnation, .back = l->task};
+
+    (void)bytes;
+    if (peer != NULL)
+        send(sim_of(l->task), l->task, peer, &f);
+}
+
+static void sim_answer(ch_task *t, void *back, ch_frame *f)
+{
+    f->back = NULL;
+    send(sim_of(t), t, back, f);
+}
+
+static void sim_room(const ch_link *l, int *calls, int64_t *bytes)
+{
+    const ch_task *peer = ch__net_find(l->task->net, l->name);
+
+    *calls = peer != NULL ? peer->opt.calls : CH_LINK_CALLS;
+    *bytes = peer != NULL ? peer->opt.bytes : CH_LINK_BYTES;
+}
+
+static void sim_close_link(ch_link *l)
+{
+    (void)l;
+}
+
+/* A peer that has a connection to one that died learns of it after a while, as the system closes it; or not at all, as
+ * when a machine loses its power. What was sent before may come yet. */
+static void sim_close(ch_task *t)
+{
+    sim *s = sim_of(t);
+
+    for (int i = 0; i < s->net.n_tasks; i++) {
+        ch_task *peer = s->net.task[i];
+
+        if (peer == t || !peer->is_alive || !chance(s, 700))
+            continue;
+        heap_add(s, (coming){.at = s->now + draw_delay(s),
+                             .kind = COMING_BREAK,
+                             .from = own(t),
+                             .to = own(peer),
+                             .frame = {.from = t->incarnation},
+                             .before = peer->table.sequence});
+    }
+}
+
+/* ---- turns ---- */
+
+static void turn_begin(sim_task *t)
+{
+    assert(!t->is_in_turn);
+    t->is_in_turn = true;
+    t->task.now = sim_of(&t->task)->now;
+    ch__post_reserve(&t->task);
+}
+
+static void life_end(sim_task *t)
+{
+    void *self;
+
+    note(sim_of(&t->task), "ended", &t->task, t->task.incarnation);
+    self = ch__life_end(&t->task);
+    if (t->is_working && t->work.drop != NULL)
+        t->work.drop(t->work.arg);
+    t->is_working = false;
+    t->ended_at = INT64_MAX;
+    t->task.opt.ops->close(self);
+}
+
+/* Endings take a moment: a task that calls again at once, where there is no room, does not stop the clock. */
+static void turn_end(sim_task *t)
+{
+    sim *s = sim_of(&t->task);
+
+    ch__post_flush(&t->task.post);
+    if (t->task.is_broken) {
+        ch__log(CH_LOG_ERROR, "net", "task %s ends: no memory for what it waits for",
+                t->task.name);
+        life_end(t);
+    }
+    if (t->task.n_ended > 0 && t->ended_at == INT64_MAX)
+        t->ended_at = s->now + ns_per_us;
+    if (!t->is_working && ch__work_take(&t->task, &t->work)) {
+        t->is_working = true;
+        t->work_until = s->now + 1 + draw_below(s, s->opt.work_us * ns_per_us);
+    }
+    t->is_in_turn = false;
+}
+
+/* ---- what happens ---- */
+
+/* Nobody listens where this came: mostly its system says so. */
+static void arrive_nowhere(sim *s, coming *c)
+{
+    ch_frame lost = {.kind = CH_FRAME_ANSWER,
+                     .ending = CH_ENDED_LOST,
+                     .call = c->frame.call,
+                     .to = c->frame.from};
+
+    if (c->frame.kind == CH_FRAME_CALL && chance(s, 700))
+        send(s, &c->to->task, &c->from->task, &lost);
+    ch__frame_drop(&c->frame);
+}
+
+static void arrive(sim *s, coming *c)
+{
+    ch_task *to = &c->to->task;
+
+    if (find_cut(s, c->from->task.name, to->name) >= 0) {
+        note(s, "cut", to, c->frame.call);
+        ch__frame_drop(&c->frame);
+    } else if (!to->is_alive) {
+        arrive_nowhere(s, c);
+    } else {
+        note_frame(s, to, &c->frame);
+        turn_begin(c->to);
+        ch__task_take(to, &c->frame);
+        turn_end(c->to);
+    }
+}
+
+/* Calls that it had made end as well: who was called hears that nobody waits. */
+static void drop_asked(ch_task *t, const ch_task *by, uint64_t incarnation)
+{
+    for (int i = 0; i < t->table.cap; i++) {
+        const ch_open *o = &t->table.place[i];
+
+        if (o->kind == CH_OPEN_ASKED && o->link == by && o->incarnation <= incarnation)
+            ch__table_move(&t->table, &t->table.place[i], t->now);
+    }
+}
+
+static void break_link(sim *s, const coming *c)
+{
+    ch_task *t = &c->to->task;
+
+    if (!t->is_alive)
+        return;
+    note(s, "broke", t, c->before);
+    turn_begin(c->to);
+    for (int i = 0; i < t->n_links; i++)
+        if (strcmp(t->link[i]->name, c->from->task.name) == 0)
+            ch__task_broke(t, t->link[i], c->before);
+    drop_asked(t, &c->from->task, c->frame.from);
+    turn_end(c->to);
+}
+
+static void happen(sim *s)
+{
+    coming c = heap_take(s);
+
+    s->now = c.at > s->now ? c.at : s->now;
+    if (c.kind == COMING_FRAME)
+        arrive(s, &c);
+    else if (c.kind == COMING_BREAK)
+        break_link(s, &c);
+    else
+        c.fn(c.arg);
+}
+
+/* When a task's own next thing happens. */
+static int64_t task_next(const sim_task *t)
+{
+    int64_t at = INT64_MAX;
+
+    if (!t->task.is_alive)
+        return at;
+    at = ch__least(at, ch__task_next_alarm(&t->task));
+    if (t->task.n_ended > 0)
+        at = ch__least(at, t->ended_at);
+    if (t->is_working)
+        at = ch__least(at, t->work_until);
+    return at;
+}
+
+static void work_done(sim_task *t)
+{
+    ch_work w = t->work;
+
+    w.run(w.arg);
+    t->is_working = false;
+    ch__work_end(&t->task, &w);
+}
+
+static void task_happen(sim *s, sim_task *t)
+{
+    note(s, "own", &t->task, (uint64_t)t->task.n_ended << 1 | t->is_working);
+    turn_begin(t);
+    if (t->is_working && t->work_until <= s->now) {
+        work_done(t);
+    } else if (t->task.n_ended > 0 && t->ended_at <= s->now) {
+        t->ended_at = INT64_MAX;
+        ch__task_endings(&t->task);
+    } else {
+        ch__task_alarms(&t->task);
+    }
+    turn_end(t);
+}
+
+/* The task that comes next, and when. */
+static sim_task *first_task(const sim *s, int64_t *at)
+{
+    sim_task *first = NULL;
+
+    *at = INT64_MAX;
+    for (int i = 0; i < s->net.n_tasks; i++) {
+        sim_task *t = own(s->net.task[i]);
+        int64_t   next = task_next(t);
+
+        if (next < *at) {
+            first = t;
+            *at = next;
+        }
+    }
+    return first;
+}
+
+static int64_t next_time(const sim *s)
+{
+    int64_t at;
+
+    first_task(s, &at);
+    return s->n_heap > 0 ? ch__least(at, s->heap[0].at) : at;
+}
+
+static bool step(sim *s)
+{
+    int64_t   at;
+    sim_task *t = first_task(s, &at);
+
+    if (s->n_heap > 0 && s->heap[0].at <= at) {
+        happen(s);
+        return true;
+    }
+    if (t == NULL)
+        return false;
+    s->now = at > s->now ? at : s->now;
+    task_happen(s, t);
+    return true;
+}
+
+/* ---- the driver ---- */
+
+static ch_status sim_start(ch_task *task)
+{
+    sim_task *t = own(task);
+    ch_status st;
+
+    t->ended_at = INT64_MAX;
+    t->is_in_turn = true;
+    st = ch__life_begin(task);
+    turn_end(t);
+    return st;
+}
+
+static void sim_enter(ch_task *t)
+{
+    turn_begin(own(t));
+}
+
+static void sim_leave(ch_task *t)
+{
+    turn_end(own(t));
+}
+
+static ch_status sim_wait(ch_task *t, bool (*is_done)(void *arg), void *arg, int64_t limit_ms,
+                          const char *whom)
+{
+    sim      *s = sim_of(t);
+    int64_t   ms = limit_ms > 0 ? limit_ms : ch__config()->wait_limit_ms;
+    int64_t   limit = s->now + ms * ns_per_ms;
+    uint64_t  incarnation = t->incarnation;
+    ch_status st = CH_OK;
+
+    while (st == CH_OK && !is_done(arg)) {
+        int64_t next;
+
+        turn_end(own(t));
+        next = next_time(s);
+        if (!t->is_alive || t->incarnation != incarnation)
+            st =
+                ch__fail(CH_UNAVAILABLE, "task %s ended while it waited for %s", t->name, whom);
+        else if (next == INT64_MAX)
+            st = ch__fail(CH_FAILED_PRECONDITION,
+                          "task %s waits for %s, but nothing will ever happen", t->name, whom);
+        else if (next > limit)
+            st = ch__fail(CH_DEADLINE_EXCEEDED, "task %s: waited %lld ms for %s", t->name,
+                          (long long)ms, whom);
+        if (next > limit && st == CH_DEADLINE_EXCEEDED)
+            s->now = limit;
+        else if (st == CH_OK)
+            step(s);
+        turn_begin(own(t));
+    }
+    return st;
+}
+
+static int64_t sim_now(const ch_task *t)
+{
+    return sim_of(t)->now;
+}
+
+static void sim_kill(ch_task *t)
+{
+    assert(!own(t)->is_in_turn);
+    if (t->is_alive)
+        life_end(own(t));
+}
+
+static ch_status sim_restart(ch_task *task)
+{
+    sim_task *t = own(task);
+    ch_status st;
+
+    assert(!t->is_in_turn);
+    if (task->is_alive)
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "task %s lives; only one that was killed is restarted", task->name);
+    note(sim_of(task), "restart", task, task->incarnation);
+    t->is_in_turn = true;
+    st = ch__life_begin(task);
+    turn_end(t);
+    return st;
+}
+
+static void sim_free(ch_net *net)
+{
+    sim *s = (sim *)(void *)net;
+
+    for (int i = 0; i < net->n_tasks; i++)
+        if (net->task[i]->is_alive)
+            life_end(own(net->task[i]));
+    for (int i = 0; i < s->n_heap; i++)
+        ch__frame_drop(&s->heap[i].frame);
+    ch__free(s->heap);
+    ch__free(s->cuts);
+    ch__net_close(net);
+    ch__free(s);
+}
+
+static const ch_wire_ops wire = {.listen = sim_listen,
+                                 .connect = sim_connect,
+                                 .call = sim_call,
+                                 .cancel = sim_cancel,
+                                 .answer = sim_answer,
+                                 .room = sim_room,
+                                 .close_link = sim_close_link,
+                                 .close = sim_close};
+
+static const ch_drive_ops drive = {.start = sim_start,
+                                   .enter = sim_enter,
+                                   .leave = sim_leave,
+                                   .wait = sim_wait,
+                                   .now = sim_now,
+                                   .kill = sim_kill,
+                                   .restart = sim_restart,
+                                   .free = sim_free};
+
+/* ---- what tests use ---- */
+
+static void set_options(sim *s, const ch_sim_options *opt)
+{
+    s->opt = *opt;
+    if (opt->least_delay_us == 0 && opt->most_delay_us == 0) {
+        s->opt.least_delay_us = 1;
+        s->opt.most_delay_us = 100;
+    }
+    if (s->opt.most_delay_us < s->opt.least_delay_us)
+        s->opt.most_delay_us = s->opt.least_delay_us;
+    if (opt->work_us == 0)
+        s->opt.work_us = 1000;
+}
+
+ch_status ch__net_sim(const ch_sim_options *opt, ch_net **out)
+{
+    sim      *s = ch__calloc(1, sizeof(*s));
+    ch_status st = s != NULL ? ch__net_init(&s->net) : ch__fail_memory("net");
+
+    if (st != CH_OK) {
+        ch__free(s);
+        return st;
+    }
+    s->net.wire = &wire;
+    s->net.drive = &drive;
+    s->net.task_bytes = sizeof(sim_task);
+    s->hash = CH_HASH_START;
+    set_options(s, opt != NULL ? opt : &(ch_sim_options){0});
+    *out = &s->net;
+    return CH_OK;
+}
+
+static sim *as_sim(ch_net *net)
+{
+    assert(net->drive == &drive);
+    return (sim *)(void *)net;
+}
+
+bool ch__sim_step(ch_net *net)
+{
+    return step(as_sim(net));
+}
+
+void ch__sim_run_until(ch_net *net, int64_t now)
+{
+    sim *s = as_sim(net);
+
+    while (next_time(s) <= now)
+        step(s);
+    s->now = now > s->now ? now : s->now;
+}
+
+int64_t ch__sim_now(const ch_net *net)
+{
+    return ((const sim *)(const void *)net)->now;
+}
+
+void ch__sim_cut(ch_net *net, const char *a, const char *b, bool is_cut)
+{
+    sim *s = as_sim(net);
+    int  i = find_cut(s, a, b);
+
+    if (i >= 0 && !is_cut)
+        s->cuts[i] = s->cuts[--s->n_cuts];
+    if (i >= 0 || !is_cut ||
+        !ch__grow((void **)&s->cuts, &s->cap_cuts, s->n_cuts + 1, sizeof(cut)))
+        return;
+    s->cuts[s->n_cuts] = (cut){{0}, {0}};
+    memcpy(s->cuts[s->n_cuts].a, a, strnlen(a, sizeof(s->cuts->a) - 1));
+    memcpy(s->cuts[s->n_cuts++].b, b, strnlen(b, sizeof(s->cuts->b) - 1));
+}
+
+void ch__sim_faults(ch_net *net, const ch_sim_options *opt)
+{
+    sim     *s = as_sim(net);
+    uint64_t seed = s->opt.seed;
+
+    set_options(s, opt != NULL ? opt : &(ch_sim_options){0});
+    s->opt.seed = seed;
+}
+
+ch_status ch__sim_at(ch_net *net, int64_t when, void (*fn)(void *arg), void *arg)
+{
+    return heap_add(as_sim(net),
+                    (coming){.at = when, .kind = COMING_CALL, .fn = fn, .arg = arg})
+               ? CH_OK
+               : ch__fail_memory("a simulation's event");
+}
+
+uint64_t ch__sim_hash(const ch_net *net)
+{
+    return ((const sim *)(const void *)net)->hash;
+}
+
+int64_t ch__sim_draw(ch_net *net, int64_t n)
+{
+    return draw_below(as_sim(net), n);
+}

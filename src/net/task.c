@@ -1,0 +1,325 @@
+/* net/task.c -- tasks, their lives and their links, whatever drives them.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <assert.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "net/wire.h"
+
+ch_status ch__net_init(ch_net *net)
+{
+    return pthread_mutex_init(&net->lock, NULL) == 0
+               ? CH_OK
+               : ch__fail(CH_RESOURCE_EXHAUSTED, "a net: no mutex");
+}
+
+static void task_free(ch_task *t)
+{
+    for (int i = 0; i < t->n_links; i++) {
+        t->net->wire->close_link(t->link[i]);
+        ch__free(t->link[i]);
+    }
+    ch__table_free(&t->table);
+    ch__free(t->post.item);
+    ch__free(t->ended);
+    ch__free(t->work);
+    ch__free(t->link);
+    ch__free_aligned(t);
+}
+
+void ch__net_close(ch_net *net)
+{
+    for (int i = 0; i < net->n_tasks; i++)
+        task_free(net->task[i]);
+    ch__free(net->task);
+    pthread_mutex_destroy(&net->lock);
+}
+
+static ch_task *find(const ch_net *net, const char *name)
+{
+    for (int i = 0; i < net->n_tasks; i++)
+        if (strcmp(net->task[i]->name, name) == 0)
+            return net->task[i];
+    return NULL;
+}
+
+ch_task *ch__net_find(ch_net *net, const char *name)
+{
+    ch_task *t;
+
+    pthread_mutex_lock(&net->lock);
+    t = find(net, name);
+    if (t != NULL && !t->is_started)
+        t = NULL;
+    pthread_mutex_unlock(&net->lock);
+    return t;
+}
+
+void ch__net_free(ch_net *net)
+{
+    if (net != NULL)
+        net->drive->free(net);
+}
+
+/* ---- starting ---- */
+
+static ch_status check_options(const ch_task_options *opt)
+{
+    size_t length = opt->name != NULL ? strlen(opt->name) : 0;
+
+    if (length == 0 || length >= sizeof(((ch_task *)0)->name))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "task start: a name of %zu characters, want 1 to %zu", length,
+                        sizeof(((ch_task *)0)->name) - 1);
+    if (opt->calls < 0 || opt->bytes < 0)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "task %s: room for %d calls and %lld bytes, want 0 or more", opt->name,
+                        opt->calls, (long long)opt->bytes);
+    assert(opt->ops != NULL && opt->make != NULL);
+    return CH_OK;
+}
+
+static void task_init(ch_task *t, ch_net *net, const ch_task_options *opt)
+{
+    t->net = net;
+    memcpy(t->name, opt->name, strlen(opt->name) + 1);
+    t->opt = *opt;
+    t->opt.name = t->name;
+    if (opt->calls == 0)
+        t->opt.calls = CH_LINK_CALLS;
+    if (opt->bytes == 0)
+        t->opt.bytes = CH_LINK_BYTES;
+    t->post.task = t;
+}
+
+/* Last in the list, or not at all. */
+static ch_status list_add(ch_net *net, ch_task *t)
+{
+    ch_status st = CH_OK;
+
+    pthread_mutex_lock(&net->lock);
+    if (find(net, t->name) != NULL)
+        st = ch__fail(CH_ALREADY_EXISTS,
+                      "task %s was started on this net before; one that was killed is "
+                      "restarted",
+                      t->name);
+    else if (!ch__grow((void **)&net->task, &net->cap_tasks, net->n_tasks + 1,
+                       sizeof(ch_task *)))
+        st = ch__fail_memory("list of tasks");
+    else
+        net->task[net->n_tasks++] = t;
+    pthread_mutex_unlock(&net->lock);
+    return st;
+}
+
+static void list_remove(ch_net *net, const ch_task *t)
+{
+    int at = 0;
+
+    pthread_mutex_lock(&net->lock);
+    while (net->task[at] != t)
+        at++;
+    memmove(&net->task[at], &net->task[at + 1],
+            (size_t)(--net->n_tasks - at) * sizeof(net->task[0]));
+    pthread_mutex_unlock(&net->lock);
+}
+
+ch_status ch__task_start(ch_net *net, const ch_task_options *opt, ch_task **out)
+{
+    ch_task  *t;
+    ch_status st = check_options(opt);
+
+    if (st != CH_OK)
+        return st;
+    t = ch__alloc_aligned(net->task_bytes);
+    if (t == NULL)
+        return ch__fail_memory("task");
+    task_init(t, net, opt);
+    st = list_add(net, t);
+    if (st == CH_OK) {
+        st = net->drive->start(t);
+        if (st == CH_OK) {
+            *out = t;
+            return CH_OK;
+        }
+        list_remove(net, t);
+    }
+    task_free(t);
+    return st;
+}
+
+/* ---- lives ---- */
+
+/* What was posted and not sent. */
+static void forget_posts(ch_task *t)
+{
+    for (int i = 0; i < t->post.n; i++)
+        ch__frame_drop(&t->post.item[i].frame);
+    t->post.n = t->n_ended = 0;
+}
+
+static void forget_work(ch_task *t)
+{
+    ch_work w;
+
+    while (ch__work_take(t, &w))
+        if (w.drop != NULL)
+            w.drop(w.arg);
+}
+
+static void forget_open(ch_task *t)
+{
+    for (int i = 0; i < t->table.cap; i++)
+        if (t->table.place[i].kind != CH_OPEN_FREE)
+            ch__table_drop(&t->table, &t->table.place[i]);
+    for (int i = 0; i < t->n_links; i++) {
+        t->link[i]->n_calls = 0;
+        t->link[i]->n_bytes = 0;
+    }
+}
+
+void *ch__life_end(ch_task *t)
+{
+    void *self = t->self;
+
+    forget_posts(t);
+    t->net->wire->close(t);
+    forget_open(t);
+    forget_work(t);
+    t->is_alive = t->is_broken = false;
+    t->self = NULL;
+    return self;
+}
+
+/* Before anything of it is sent: who is called may call back at once. */
+static void show(ch_task *t)
+{
+    pthread_mutex_lock(&t->net->lock);
+    t->is_started = true;
+    pthread_mutex_unlock(&t->net->lock);
+}
+
+ch_status ch__life_begin(ch_task *t)
+{
+    ch_status st;
+
+    if (!ch__post_reserve(t))
+        return ch__fail_memory("task");
+    t->incarnation++;
+    st = t->net->wire->listen(t);
+    if (st != CH_OK)
+        return st;
+    t->is_alive = true;
+    t->now = t->net->drive->now(t);
+    st = t->opt.make(t->opt.arg, t, t->incarnation, &t->post, &t->self);
+    if (st == CH_OK && t->is_broken) {
+        t->opt.ops->close(t->self);
+        st = ch__fail_memory("what a task begins with");
+    }
+    if (st != CH_OK) {
+        t->self = NULL;
+        ch__life_end(t);
+        return ch__fail_at(st, "task %s", t->name);
+    }
+    show(t);
+    ch__post_flush(&t->post);
+    return CH_OK;
+}
+
+/* ---- links ---- */
+
+ch_link *ch__task_link(ch_task *t, const char *peer)
+{
+    ch_link *l;
+
+    for (int i = 0; i < t->n_links; i++)
+        if (strcmp(t->link[i]->name, peer) == 0)
+            return t->link[i];
+    if (strlen(peer) >= sizeof(l->name) ||
+        !ch__grow((void **)&t->link, &t->cap_links, t->n_links + 1, sizeof(l)))
+        return NULL;
+    l = ch__calloc(1, sizeof(*l));
+    if (l == NULL)
+        return NULL;
+    l->task = t;
+    memcpy(l->name, peer, strlen(peer) + 1);
+    if (t->net->wire->connect(l) != CH_OK) {
+        ch__free(l);
+        return NULL;
+    }
+    t->link[t->n_links++] = l;
+    return l;
+}
+
+int ch__link_calls(const ch_link *l)
+{
+    int     calls;
+    int64_t bytes;
+
+    l->task->net->wire->room(l, &calls, &bytes);
+    return calls > l->n_calls && (bytes > l->n_bytes || l->n_calls == 0) ? calls - l->n_calls
+                                                                         : 0;
+}
+
+int64_t ch__link_bytes(const ch_link *l)
+{
+    int     calls;
+    int64_t bytes;
+
+    l->task->net->wire->room(l, &calls, &bytes);
+    return calls > l->n_calls && bytes > l->n_bytes ? bytes - l->n_bytes : 0;
+}
+
+const char *ch__link_name(const ch_link *l)
+{
+    return l->name;
+}
+
+/* ---- what the driver does ---- */
+
+const char *ch__task_name(const ch_task *t)
+{
+    return t->name;
+}
+
+void *ch__task_self(ch_task *t)
+{
+    return t->self;
+}
+
+uint64_t ch__task_incarnation(ch_task *t)
+{
+    return t->incarnation;
+}
+
+ch_post *ch__task_enter(ch_task *t)
+{
+    t->net->drive->enter(t);
+    return &t->post;
+}
+
+void ch__task_leave(ch_task *t)
+{
+    t->net->drive->leave(t);
+}
+
+ch_status ch__task_wait(ch_task *t, bool (*is_done)(void *arg), void *arg, int64_t limit_ms,
+                        const char *whom)
+{
+    return t->net->drive->wait(t, is_done, arg, limit_ms, whom);
+}
+
+int64_t ch__task_now(const ch_task *t)
+{
+    return t->net->drive->now(t);
+}
+
+void ch__task_kill(ch_task *t)
+{
+    t->net->drive->kill(t);
+}
+
+ch_status ch__task_restart(ch_task *t)
+{
+    return t->net->drive->restart(t);
+}

@@ -1,0 +1,516 @@
+/* net/test_engines.c -- what every engine does, over each of them.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "actor.h"
+
+#include <stdio.h>
+
+#include "cohort/log.h"
+
+static int64_t live;
+static ch_net *net;
+static bool    is_sim;
+static actor   client, server;
+
+static int open_net(ch_status rc)
+{
+    client = server = (actor){0};
+    return rc == CH_OK ? 0 : -1;
+}
+
+static int open_inproc(void **state)
+{
+    (void)state;
+    is_sim = false;
+    live = ch__mem_live();
+    return open_net(ch__net_inproc(NULL, &net));
+}
+
+static int open_sim(void **state)
+{
+    (void)state;
+    is_sim = true;
+    live = ch__mem_live();
+    return open_net(ch__net_sim(&(ch_sim_options){.seed = 7, .encode = true}, &net));
+}
+
+static int close_net(void **state)
+{
+    (void)state;
+    ch__net_free(net);
+    if (client.n_closed != client.n_made || server.n_closed != server.n_made)
+        return -1;
+    if (ch__mem_live() != live)
+        fprintf(stderr, "%lld blocks are left\n", (long long)(ch__mem_live() - live));
+    return ch__mem_live() == live ? 0 : -1;
+}
+
+static void start_both(void)
+{
+    actor_start(net, &client, "client");
+    actor_start(net, &server, "server");
+}
+
+/* ---- calls ---- */
+
+static void a_call_is_answered_with_what_it_carries(void **state)
+{
+    const float data[] = {1, 2, 3, 4, 5, 6};
+    ch_tensor  *t[2] = {NULL}, *turned = NULL;
+    ch_parcel  *p = NULL;
+    ch_post    *post;
+    void       *bytes;
+    ch_str      s;
+
+    start_both();
+    assert_int_equal(ch_tensor_copy_of(CH_F32, ch_shape_of(2, 3), data, &t[0]), CH_OK);
+    assert_int_equal(ch_tensor_transpose(t[0], (const int[]){1, 0}, &turned), CH_OK);
+    ch_tensor_unref(t[0]);
+    t[0] = turned;
+    assert_int_equal(ch_tensor_of_text("a text", &t[1]), CH_OK);
+    assert_int_equal(ch__parcel_new(9, 5, &bytes, 2, t, &p), CH_OK);
+    memcpy(bytes, "hello", 5);
+    assert_int_equal(ch__parcel_size(p), 5 + 24 + 16 + 6);
+    post = ch__task_enter(client.task);
+    actor_post(&client, post, "server", p, 10 * s_ns, 0);
+    ch__task_leave(client.task);
+    actor_wait(&client, &client.ended[CH_ENDED_OK], 1);
+
+    ch__task_enter(client.task);
+    assert_int_equal(client.answer->method, 9);
+    assert_int_equal(client.answer->n_bytes, 5);
+    assert_memory_equal(client.answer->bytes, "hello", 5);
+    assert_int_equal(client.answer->n_tensors, 2);
+    for (int i = 0; i < 6; i++) {
+        double x;
+
+        assert_int_equal(
+            ch_tensor_get(client.answer->tensor[0], (const int64_t[]){i % 3, i / 3}, &x),
+            CH_OK);
+        assert_true(x == data[i]);
+    }
+    assert_int_equal(ch_tensor_str(client.answer->tensor[1], NULL, &s), CH_OK);
+    assert_true(s.size == 6 && memcmp(s.data, "a text", 6) == 0);
+    assert_string_equal(client.answerer.name, "server");
+    assert_int_equal(client.answerer.incarnation, server.incarnation);
+    assert_int_equal(client.last_id, 1);
+    ch__task_leave(client.task);
+    ch__task_enter(server.task);
+    assert_string_equal(server.caller.name, "client");
+    assert_int_equal(server.caller.incarnation, client.incarnation);
+    ch__task_leave(server.task);
+    (void)state;
+}
+
+static void a_refusal_says_who_and_why(void **state)
+{
+    start_both();
+    server.mode = REFUSE;
+    actor_call(&client, "server", 0);
+    actor_wait(&client, &client.ended[CH_ENDED_REFUSED], 1);
+    assert_int_equal(client.status, CH_OUT_OF_RANGE);
+    assert_string_equal(client.text, "row 7 of 5");
+    assert_string_equal(client.by, "server");
+    (void)state;
+}
+
+static void an_answer_is_taken_once(void **state)
+{
+    start_both();
+    server.mode = ANSWER_TWICE;
+    for (int i = 1; i <= 20; i++) {
+        actor_call(&client, "server", 0);
+        actor_wait(&client, &client.n_ended, i);
+    }
+    assert_int_equal(client.ended[CH_ENDED_OK], 20);
+    (void)state;
+}
+
+static void a_call_ends_at_its_deadline_and_the_callee_hears_of_it(void **state)
+{
+    ch_post *post;
+
+    start_both();
+    server.mode = KEEP;
+    post = ch__task_enter(client.task);
+    actor_post(&client, post, "server", parcel_of(1, 8), 5 * ms_ns, 0);
+    ch__task_leave(client.task);
+    actor_wait(&client, &client.ended[CH_ENDED_LATE], 1);
+    assert_int_equal(client.status, CH_DEADLINE_EXCEEDED);
+    assert_string_equal(client.text, "a call to server was not answered until its deadline");
+    actor_wait(&server, &server.n_cancels, 1);
+    post = ch__task_enter(server.task);
+    ch__post_answer(post, server.kept[0], parcel_of(1, 8)); /* nobody waits for it */
+    ch__task_leave(server.task);
+    server.mode = ECHO;
+    actor_call(&client, "server", 0);
+    actor_wait(&client, &client.n_ended, 2);
+    assert_int_equal(client.ended[CH_ENDED_OK], 1);
+    (void)state;
+}
+
+static void a_call_can_be_cancelled(void **state)
+{
+    ch_post *post;
+
+    start_both();
+    server.mode = KEEP;
+    actor_call(&client, "server", 0);
+    actor_wait(&server, &server.n_calls, 1);
+    post = ch__task_enter(client.task);
+    ch__post_cancel(post, 1);
+    ch__post_cancel(post, 1);
+    ch__post_cancel(post, 99);
+    assert_int_equal(client.n_ended, 0); /* not while it is told something */
+    ch__task_leave(client.task);
+    actor_wait(&client, &client.ended[CH_ENDED_CANCELLED], 1);
+    actor_wait(&server, &server.n_cancels, 1);
+    assert_int_equal(client.n_ended, 1);
+    (void)state;
+}
+
+static void a_call_to_nobody_is_lost(void **state)
+{
+    actor_start(net, &client, "client");
+    actor_call(&client, "server", 0);
+    actor_wait(&client, &client.ended[CH_ENDED_LOST], 1);
+    assert_int_equal(client.status, CH_UNAVAILABLE);
+    actor_start(net, &server, "server"); /* it comes later */
+    actor_call(&client, "server", 0);
+    actor_wait(&client, &client.ended[CH_ENDED_OK], 1);
+    (void)state;
+}
+
+/* ---- lives ---- */
+
+static void calls_to_one_that_dies_are_lost(void **state)
+{
+    start_both();
+    server.mode = KEEP;
+    for (int i = 0; i < 5; i++)
+        actor_call(&client, "server", 0);
+    actor_wait(&server, &server.n_calls, 3);
+    ch__task_kill(server.task);
+    ch__task_kill(server.task);
+    assert_int_equal(server.n_closed, 1);
+    actor_wait(&client, &client.n_ended, 5);
+    /* A simulated peer may not hear of it, and then it is late. */
+    assert_int_equal(client.ended[CH_ENDED_LOST] + client.ended[CH_ENDED_LATE], 5);
+    if (!is_sim)
+        assert_int_equal(client.ended[CH_ENDED_LOST], 5);
+    (void)state;
+}
+
+static void calls_of_one_that_dies_are_cancelled(void **state)
+{
+    start_both();
+    server.mode = KEEP;
+    for (int i = 0; i < 5; i++)
+        actor_call(&client, "server", 0);
+    actor_wait(&server, &server.n_calls, 5);
+    ch__task_kill(client.task);
+    actor_wait(&server, &server.n_cancels, 5);
+    assert_int_equal(client.n_ended, 0);
+    (void)state;
+}
+
+static void another_life_has_a_larger_incarnation(void **state)
+{
+    uint64_t first;
+    ch_post *post;
+
+    start_both();
+    first = server.incarnation;
+    assert_int_equal(ch__task_restart(server.task), CH_FAILED_PRECONDITION);
+    server.mode = KEEP;
+    actor_call(&client, "server", first);
+    actor_wait(&server, &server.n_calls, 1);
+    ch__task_kill(server.task);
+    assert_null(ch__task_self(server.task));
+    assert_int_equal(ch__task_restart(server.task), CH_OK);
+    assert_true(server.incarnation > first);
+    post = ch__task_enter(server.task);
+    ch__post_answer(post, server.kept[0], parcel_of(1, 1)); /* of the earlier life: dropped */
+    server.mode = ECHO;
+    ch__task_leave(server.task);
+    actor_wait(&client, &client.n_ended, 1);
+    assert_int_equal(client.ended[CH_ENDED_OK], 0);
+
+    actor_call(&client, "server", first);
+    actor_wait(&client, &client.ended[CH_ENDED_REPLACED], 1);
+    assert_int_equal(client.status, CH_ABORTED);
+    assert_int_equal(client.answerer.incarnation, server.incarnation);
+    actor_call(&client, "server", server.incarnation);
+    actor_wait(&client, &client.ended[CH_ENDED_OK], 1);
+    assert_int_equal(server.n_calls, 2);
+    (void)state;
+}
+
+static void a_life_that_cannot_begin_leaves_nothing(void **state)
+{
+    actor *a = &client;
+    char   name[80];
+
+    memset(name, 'x', sizeof(name));
+    name[64] = '\0';
+    assert_int_equal(actor_try(net, a, name, 0, 0), CH_INVALID_ARGUMENT);
+    assert_int_equal(actor_try(net, a, "", 0, 0), CH_INVALID_ARGUMENT);
+    assert_int_equal(actor_try(net, a, "client", -1, 0), CH_INVALID_ARGUMENT);
+    a->fails_to_begin = 1;
+    assert_int_equal(actor_try(net, a, "client", 0, 0), CH_ABORTED);
+    assert_string_equal(ch_error_message(), "task client: it does not want to");
+    a->fails_to_begin = 0;
+    actor_start(net, a, "client");
+    assert_int_equal(actor_try(net, a, "client", 0, 0), CH_ALREADY_EXISTS);
+    ch__task_kill(a->task);
+    assert_int_equal(actor_try(net, a, "client", 0, 0), CH_ALREADY_EXISTS);
+    a->fails_to_begin = 1;
+    assert_int_equal(ch__task_restart(a->task), CH_ABORTED);
+    a->fails_to_begin = 0;
+    assert_int_equal(ch__task_restart(a->task), CH_OK);
+    assert_int_equal(a->n_timers, 0);
+    (void)state;
+}
+
+/* ---- room ---- */
+
+static void a_link_has_room_for_so_many_calls(void **state)
+{
+    ch_post *post;
+    ch_link *l;
+
+    actor_start(net, &client, "client");
+    assert_int_equal(actor_try(net, &server, "server", 4, 0), CH_OK);
+    server.mode = KEEP;
+    post = ch__task_enter(client.task);
+    l = ch__task_link(client.task, "server");
+    assert_ptr_equal(ch__task_link(client.task, "server"), l);
+    assert_string_equal(ch__link_name(l), "server");
+    assert_int_equal(ch__link_calls(l), 4);
+    for (int i = 0; i < 6; i++)
+        actor_post(&client, post, "server", parcel_of(1, 1), 10 * s_ns, 0);
+    assert_int_equal(ch__link_calls(l), 0);
+    assert_int_equal(ch__link_bytes(l), 0);
+    ch__task_leave(client.task);
+    actor_wait(&client, &client.ended[CH_ENDED_NO_ROOM], 2);
+    actor_wait(&server, &server.n_calls, 4);
+    assert_int_equal(client.n_ended, 2);
+    post = ch__task_enter(server.task);
+    ch__post_answer(post, server.kept[0], parcel_of(1, 1));
+    ch__task_leave(server.task);
+    actor_wait(&client, &client.ended[CH_ENDED_OK], 1);
+    ch__task_enter(client.task);
+    assert_int_equal(ch__link_calls(l), 1);
+    ch__task_leave(client.task);
+    (void)state;
+}
+
+static void a_link_has_room_for_so_many_bytes(void **state)
+{
+    ch_post *post;
+    ch_link *l;
+
+    actor_start(net, &client, "client");
+    assert_int_equal(actor_try(net, &server, "server", 0, 100), CH_OK);
+    post = ch__task_enter(client.task);
+    l = ch__task_link(client.task, "server");
+    actor_post(&client, post, "server", parcel_of(1, 60), 10 * s_ns, 0);
+    assert_int_equal(ch__link_bytes(l), 40);
+    actor_post(&client, post, "server", parcel_of(1, 41), 10 * s_ns, 0);
+    actor_post(&client, post, "server", parcel_of(1, 40), 10 * s_ns, 0);
+    ch__task_leave(client.task);
+    actor_wait(&client, &client.n_ended, 3);
+    assert_int_equal(client.ended[CH_ENDED_NO_ROOM], 1);
+    assert_int_equal(client.ended[CH_ENDED_OK], 2);
+    post = ch__task_enter(client.task);
+    actor_post(&client, post, "server", parcel_of(1, 1000), 10 * s_ns, 0); /* alone */
+    actor_post(&client, post, "server", parcel_of(1, 1), 10 * s_ns, 0);
+    ch__task_leave(client.task);
+    actor_wait(&client, &client.n_ended, 5);
+    assert_int_equal(client.ended[CH_ENDED_NO_ROOM], 2);
+    assert_int_equal(client.ended[CH_ENDED_OK], 3);
+    (void)state;
+}
+
+/* ---- timers and work ---- */
+
+static void timers_can_be_moved_and_ended(void **state)
+{
+    ch_post *post;
+    int64_t  now;
+
+    actor_start(net, &client, "client");
+    post = ch__task_enter(client.task);
+    now = ch__task_now(client.task);
+    ch__post_timer(post, 1, now + 30 * ms_ns);
+    ch__post_timer(post, 2, now + 4 * ms_ns);
+    ch__post_timer(post, 3, now + 6 * ms_ns);
+    ch__post_timer(post, 4, now + 2 * ms_ns);
+    ch__post_timer(post, 1, now + 1 * ms_ns);
+    ch__post_timer(post, 3, INT64_MAX);
+    ch__post_timer(post, 7, INT64_MAX);
+    ch__post_timer(post, 5, now - 1);
+    ch__task_leave(client.task);
+    actor_wait(&client, &client.n_timers, 4);
+    assert_memory_equal(client.timer, ((const uint64_t[]){5, 1, 4, 2}), 4 * sizeof(uint64_t));
+    assert_true(client.timer_at[1] >= now + 1 * ms_ns && client.timer_at[3] >= now + 4 * ms_ns);
+    post = ch__task_enter(client.task);
+    ch__post_timer(post, 2, ch__task_now(client.task)); /* may be used again */
+    ch__task_leave(client.task);
+    actor_wait(&client, &client.n_timers, 5);
+    (void)state;
+}
+
+static void add_one(void *arg)
+{
+    atomic_fetch_add((atomic_int *)arg, 1);
+}
+
+static void work_is_done_in_order(void **state)
+{
+    atomic_int n_run = 0, n_dropped = 0;
+    ch_post   *post;
+
+    actor_start(net, &client, "client");
+    post = ch__task_enter(client.task);
+    for (uint64_t i = 0; i < 5; i++)
+        ch__post_work(post, 10 + i, add_one, i % 2 ? NULL : add_one,
+                      i % 2 ? &n_run : &n_dropped);
+    ch__task_leave(client.task);
+    actor_wait(&client, &client.n_works, 5);
+    assert_memory_equal(client.work, ((const uint64_t[]){10, 11, 12, 13, 14}), 40);
+    assert_int_equal(n_run, 2);
+    assert_int_equal(n_dropped, 3); /* as run, none as drop */
+    (void)state;
+}
+
+static void work_of_one_that_dies_is_dropped(void **state)
+{
+    atomic_int n_run[6] = {0}, n_dropped = 0;
+    ch_post   *post;
+
+    actor_start(net, &client, "client");
+    post = ch__task_enter(client.task);
+    for (int i = 0; i < 6; i++)
+        ch__post_work(post, 1, add_one, NULL, &n_run[i]);
+    for (int i = 0; i < 6; i++)
+        ch__post_work(post, 1, add_one, add_one, &n_dropped);
+    ch__task_leave(client.task);
+    ch__task_kill(client.task);
+    assert_true(n_dropped >= 6 - client.n_works); /* each ran, was dropped, or both */
+    post = ch__task_enter(client.task);
+    ch__post_work(post, 1, add_one, add_one, &n_run[0]); /* it is dead */
+    ch__post_timer(post, 1, 0);
+    actor_post(&client, post, "server", parcel_of(1, 1), s_ns, 0);
+    ch__task_leave(client.task);
+    assert_int_equal(client.n_timers, 0);
+    (void)state;
+}
+
+/* ---- waiting ---- */
+
+static bool never(void *arg)
+{
+    (void)arg;
+    return false;
+}
+
+static void a_wait_has_a_limit_and_says_whom_it_waited_for(void **state)
+{
+    ch_post *post;
+
+    actor_start(net, &client, "client");
+    post = ch__task_enter(client.task);
+    ch__post_timer(post, 1, ch__task_now(client.task) + s_ns * 1000);
+    assert_int_equal(ch__task_wait(client.task, never, NULL, 20, "the 3rd worker"),
+                     CH_DEADLINE_EXCEEDED);
+    assert_string_equal(ch_error_message(), "task client: waited 20 ms for the 3rd worker");
+    ch__post_timer(post, 1, INT64_MAX);
+    ch__task_leave(client.task);
+    (void)state;
+}
+
+/* ---- memory ---- */
+
+/* A scenario in which every allocation may fail: nothing may be left over, and every call must end. */
+static void scenario(void)
+{
+    ch_net    *own = NULL;
+    actor      a = {0}, b = {0};
+    atomic_int n = 0;
+    ch_parcel *p;
+    ch_post   *post;
+    ch_status  rc = is_sim ? ch__net_sim(&(ch_sim_options){.seed = 3, .encode = true}, &own)
+                           : ch__net_inproc(&(ch_inproc_options){.spin_us = CH_OFF}, &own);
+
+    if (rc == CH_OK && actor_try(own, &a, "a", 0, 0) == CH_OK &&
+        actor_try(own, &b, "b", 0, 0) == CH_OK) {
+        post = ch__task_enter(a.task);
+        for (int i = 0; i < 3 && ch__task_link(a.task, "b") != NULL; i++)
+            if ((p = parcel_of(1, 100)) != NULL)
+                actor_post(&a, post, "b", p, 5 * ms_ns, 0);
+        ch__post_work(post, 1, add_one, add_one, &n);
+        ch__post_timer(post, 1, ch__task_now(a.task) + ms_ns);
+        reached r = {&a.n_ended, (int)a.n_posted};
+        rc = ch__task_wait(a.task, has_reached, &r, LIMIT_MS, "calls");
+        ch__task_leave(a.task);
+        assert_true(rc == CH_OK || rc == CH_UNAVAILABLE);
+        b.mode = REFUSE;
+        ch__task_kill(b.task);
+        (void)!ch__task_restart(b.task);
+    }
+    ch__net_free(own);
+    assert_int_equal(a.n_closed, a.n_made);
+    assert_int_equal(b.n_closed, b.n_made);
+}
+
+static void ignore(const ch_log_record *r, void *arg)
+{
+    (void)r;
+    (void)arg;
+}
+
+static void want_of_memory_leaves_nothing_and_ends_every_call(void **state)
+{
+    ch_log_set_sink(ignore, NULL, CH_LOG_ERROR);
+    for (int64_t n = 1, before; n < 1000; n++) {
+        before = ch__mem_allocs();
+        ch__mem_fail_at(n);
+        scenario();
+        ch__mem_fail_at(0);
+        if (ch__mem_allocs() - before < n) {
+            ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
+            return;
+        }
+    }
+    fail_msg("the scenario never ends");
+    (void)state;
+}
+
+#define OVER(engine, test) cmocka_unit_test_setup_teardown(test, open_##engine, close_net)
+#define TESTS(engine)                                                                          \
+    OVER(engine, a_call_is_answered_with_what_it_carries),                                     \
+        OVER(engine, a_refusal_says_who_and_why), OVER(engine, an_answer_is_taken_once),       \
+        OVER(engine, a_call_ends_at_its_deadline_and_the_callee_hears_of_it),                  \
+        OVER(engine, a_call_can_be_cancelled), OVER(engine, a_call_to_nobody_is_lost),         \
+        OVER(engine, calls_to_one_that_dies_are_lost),                                         \
+        OVER(engine, calls_of_one_that_dies_are_cancelled),                                    \
+        OVER(engine, another_life_has_a_larger_incarnation),                                   \
+        OVER(engine, a_life_that_cannot_begin_leaves_nothing),                                 \
+        OVER(engine, a_link_has_room_for_so_many_calls),                                       \
+        OVER(engine, a_link_has_room_for_so_many_bytes),                                       \
+        OVER(engine, timers_can_be_moved_and_ended), OVER(engine, work_is_done_in_order),      \
+        OVER(engine, work_of_one_that_dies_is_dropped),                                        \
+        OVER(engine, a_wait_has_a_limit_and_says_whom_it_waited_for),                          \
+        OVER(engine, want_of_memory_leaves_nothing_and_ends_every_call)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {TESTS(sim), TESTS(inproc)};
+    ch_tensor              *t = NULL;
+
+    /* What the process makes once. */
+    if (ch_tensor_scalar(CH_F32, 1, &t) != CH_OK)
+        return 1;
+    ch_tensor_unref(t);
+    return cmocka_run_group_tests_name("engines", tests, NULL, NULL);
+}

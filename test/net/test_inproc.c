@@ -1,0 +1,336 @@
+/* net/test_inproc.c -- threads: who is woken, who delivers, who may run at once.
+ * SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "actor.h"
+
+#include <sched.h>
+
+#include "base/thread.h"
+
+static int64_t live;
+static ch_net *net;
+static actor   client, server;
+
+static int open_with(int spin_us)
+{
+    live = ch__mem_live();
+    client = server = (actor){0};
+    return ch__net_inproc(&(ch_inproc_options){.spin_us = spin_us}, &net) == CH_OK ? 0 : -1;
+}
+
+static int open_net(void **state)
+{
+    (void)state;
+    return open_with(0);
+}
+
+/* One second: nobody is put to sleep by what else the machine does. */
+static int open_spinning(void **state)
+{
+    (void)state;
+    return open_with(1000000);
+}
+
+static int close_net(void **state)
+{
+    (void)state;
+    ch__net_free(net);
+    return ch__mem_live() == live && client.n_closed == client.n_made ? 0 : -1;
+}
+
+static void start_both(int calls)
+{
+    actor_start(net, &client, "client");
+    assert_int_equal(actor_try(net, &server, "server", calls, 0), CH_OK);
+}
+
+/* ---- waking ---- */
+
+static void call_and_wait(int n)
+{
+    for (int i = 0; i < n; i++) {
+        ch_post *post = ch__task_enter(client.task);
+        reached  r = {&client.n_ended, (int)client.n_posted + 1};
+
+        actor_post(&client, post, "server", parcel_of(1, 8), 10 * s_ns, 0);
+        assert_int_equal(ch__task_wait(client.task, has_reached, &r, LIMIT_MS, "server"),
+                         CH_OK);
+        ch__task_leave(client.task);
+    }
+}
+
+static void between_two_that_are_hot_nobody_is_woken(void **state)
+{
+    int64_t n_wakes = INT64_MAX;
+
+    if (ch__cpu_count() < 2)
+        skip();
+    start_both(0);
+    /* Until threads have found their cores, which other programs use too. */
+    for (int i = 0; i < 100 && n_wakes > 25; i++) {
+        int64_t before = ch__wake_count();
+
+        call_and_wait(500);
+        n_wakes = ch__wake_count() - before;
+    }
+    assert_in_range(n_wakes, 0, 25);
+    (void)state;
+}
+
+static void calls_in_a_row_share_their_wakes(void **state)
+{
+    enum { N = 10000 };
+    int64_t  before;
+    ch_post *post;
+    reached  r = {&client.ended[CH_ENDED_OK], N};
+
+    start_both(N);
+    before = ch__wake_count();
+    post = ch__task_enter(client.task);
+    for (int i = 0; i < N; i++)
+        actor_post(&client, post, "server", parcel_of(1, 8), 100 * s_ns, 0);
+    assert_int_equal(ch__task_wait(client.task, has_reached, &r, LIMIT_MS, "server"), CH_OK);
+    ch__task_leave(client.task);
+    assert_in_range(ch__wake_count() - before, 0, N / 20);
+    (void)state;
+}
+
+/* A box, an outbox and a table that have been filled once need no more memory: only parcels do. */
+static void calls_allocate_nothing_but_their_parcels(void **state)
+{
+    int64_t before;
+
+    start_both(0);
+    call_and_wait(300);
+    before = ch__mem_allocs();
+    call_and_wait(300);
+    assert_in_range(ch__mem_allocs() - before, 300, 310);
+    (void)state;
+}
+
+/* ---- work ---- */
+
+typedef struct hold {
+    atomic_bool has_begun, may_end, was_dropped;
+} hold;
+
+static void hold_on(void *arg)
+{
+    hold *h = arg;
+
+    atomic_store(&h->has_begun, true);
+    while (!atomic_load(&h->may_end))
+        sched_yield();
+}
+
+static void note_drop(void *arg)
+{
+    atomic_store(&((hold *)arg)->was_dropped, true);
+}
+
+static void begin_to_hold(actor *a, hold *h)
+{
+    ch__post_work(ch__task_enter(a->task), 1, hold_on, note_drop, h);
+    ch__task_leave(a->task);
+    while (!atomic_load(&h->has_begun))
+        sched_yield();
+}
+
+static void a_task_that_works_answers_and_hears_its_timers(void **state)
+{
+    hold     h = {false};
+    ch_post *post;
+
+    start_both(0);
+    begin_to_hold(&server, &h);
+    call_and_wait(50);
+    assert_int_equal(server.n_works, 0);
+    post = ch__task_enter(server.task);
+    ch__post_timer(post, 1, ch__task_now(server.task) + 2 * ms_ns);
+    ch__task_leave(server.task);
+    while (true) { /* nobody waits in its turn: the helper must do it */
+        int n;
+
+        ch__task_enter(server.task);
+        n = server.n_timers;
+        ch__task_leave(server.task);
+        if (n > 0)
+            break;
+        sched_yield();
+    }
+    assert_int_equal(server.n_works, 0);
+    atomic_store(&h.may_end, true);
+    actor_wait(&server, &server.n_works, 1);
+    assert_false(h.was_dropped);
+    (void)state;
+}
+
+static void let_go_later(void *arg)
+{
+    hold *h = arg;
+
+    for (int i = 0; i < 1000; i++)
+        sched_yield();
+    atomic_store(&h->may_end, true);
+}
+
+static void a_kill_waits_for_work_that_runs_and_drops_what_it_made(void **state)
+{
+    hold       h = {false};
+    ch_thread *t = NULL;
+
+    start_both(0);
+    begin_to_hold(&client, &h);
+    assert_int_equal(ch__thread_start("later", let_go_later, &h, &t), CH_OK);
+    ch__task_kill(client.task);
+    assert_true(h.may_end);
+    assert_true(h.was_dropped);
+    assert_int_equal(client.n_closed, 1);
+    assert_int_equal(client.n_works, 0);
+    assert_int_equal(ch__task_restart(client.task), CH_OK);
+    call_and_wait(3);
+    ch__thread_join(t);
+    (void)state;
+}
+
+/* ---- many threads ---- */
+
+static bool never(void *arg)
+{
+    (void)arg;
+    return false;
+}
+
+static void kill_client(void *arg)
+{
+    (void)arg;
+    for (int i = 0; i < 1000; i++)
+        sched_yield();
+    ch__task_kill(client.task);
+}
+
+static void who_waits_in_a_task_that_is_killed_hears_of_it(void **state)
+{
+    ch_thread *t = NULL;
+
+    start_both(0);
+    ch__task_enter(client.task);
+    assert_int_equal(ch__thread_start("killer", kill_client, NULL, &t), CH_OK);
+    assert_int_equal(ch__task_wait(client.task, never, NULL, LIMIT_MS, "what never comes"),
+                     CH_UNAVAILABLE);
+    assert_string_equal(ch_error_message(),
+                        "task client ended while it waited for what never comes");
+    ch__task_leave(client.task);
+    ch__thread_join(t);
+    (void)state;
+}
+
+/* Threads of the program that use one task at once, each waiting for its own calls. */
+enum { N_THREADS = 4, N_EACH = 300 };
+
+static void call_from_a_thread(void *arg)
+{
+    int *mine = arg;
+
+    for (int i = 0; i < N_EACH; i++) {
+        ch_post *post = ch__task_enter(client.task);
+        reached  r = {&client.ended[CH_ENDED_OK], 0};
+
+        actor_post(&client, post, "server", parcel_of(1, 8), 100 * s_ns, 0);
+        r.least = client.ended[CH_ENDED_OK] + 1; /* anybody's will do */
+        if (ch__task_wait(client.task, has_reached, &r, LIMIT_MS, "server") == CH_OK)
+            ++*mine;
+        ch__task_leave(client.task);
+    }
+}
+
+static void threads_may_share_a_task(void **state)
+{
+    ch_thread *t[N_THREADS];
+    int        mine[N_THREADS] = {0};
+
+    start_both(0);
+    for (int i = 0; i < N_THREADS; i++)
+        assert_int_equal(ch__thread_start("caller", call_from_a_thread, &mine[i], &t[i]),
+                         CH_OK);
+    for (int i = 0; i < N_THREADS; i++) {
+        ch__thread_join(t[i]);
+        assert_int_equal(mine[i], N_EACH);
+    }
+    actor_wait(&client, &client.ended[CH_ENDED_OK], N_THREADS * N_EACH);
+    (void)state;
+}
+
+/* Tasks that call each other without end while they are killed and restarted under them. */
+static void lives_end_and_begin_under_load(void **state)
+{
+    start_both(0);
+    for (int i = 0; i < 200; i++) {
+        actor_call(&client, "server", 0);
+        actor_wait(&client, &client.n_ended, 2 * i);
+        for (int k = 0; k < 20; k++)
+            actor_call(&server, "client", 0);
+        actor_call(&client, "server", 0);
+        ch__task_kill(server.task);
+        server.answer = NULL;
+        assert_int_equal(ch__task_restart(server.task), CH_OK);
+    }
+    actor_wait(&client, &client.n_ended, 400);
+    assert_int_equal(client.ended[CH_ENDED_OK] + client.ended[CH_ENDED_LOST], 400);
+    (void)state;
+}
+
+/* What was cancelled takes room until the callee has seen it, however often the caller tries. */
+static void hold_turn(void *arg)
+{
+    hold *h = arg;
+
+    ch__task_enter(server.task);
+    atomic_store(&h->has_begun, true);
+    while (!atomic_load(&h->may_end))
+        sched_yield();
+    ch__task_leave(server.task);
+}
+
+static void a_callee_that_does_not_look_is_not_buried(void **state)
+{
+    hold       h = {false};
+    ch_thread *t = NULL;
+
+    start_both(8);
+    assert_int_equal(ch__thread_start("turn", hold_turn, &h, &t), CH_OK);
+    while (!atomic_load(&h.has_begun))
+        sched_yield();
+    for (int i = 0; i < 100; i++) {
+        actor_call(&client, "server", 0);
+        ch__post_cancel(ch__task_enter(client.task), client.n_posted);
+        ch__task_leave(client.task);
+    }
+    actor_wait(&client, &client.n_ended, 100);
+    assert_int_equal(client.ended[CH_ENDED_CANCELLED], 8);
+    assert_int_equal(client.ended[CH_ENDED_NO_ROOM], 92);
+    atomic_store(&h.may_end, true);
+    ch__thread_join(t);
+    actor_wait(&server, &server.n_calls, 8);
+    call_and_wait(8);
+    (void)state;
+}
+
+int main(void)
+{
+#define TEST(name)     cmocka_unit_test_setup_teardown(name, open_net, close_net)
+#define SPINNING(name) cmocka_unit_test_setup_teardown(name, open_spinning, close_net)
+    const struct CMUnitTest tests[] = {
+        SPINNING(between_two_that_are_hot_nobody_is_woken),
+        TEST(calls_in_a_row_share_their_wakes),
+        TEST(calls_allocate_nothing_but_their_parcels),
+        TEST(a_task_that_works_answers_and_hears_its_timers),
+        TEST(a_kill_waits_for_work_that_runs_and_drops_what_it_made),
+        TEST(who_waits_in_a_task_that_is_killed_hears_of_it),
+        TEST(threads_may_share_a_task),
+        TEST(lives_end_and_begin_under_load),
+        TEST(a_callee_that_does_not_look_is_not_buried),
+    };
+
+    return cmocka_run_group_tests_name("inproc", tests, NULL, NULL);
+}
