@@ -313,7 +313,7 @@ static ch_status launch_jobs(launch *l, int64_t number, const void **input, void
                              void **arg)
 {
     ch_prepared *p = l->p;
-    int64_t      rows = count_rows(&l->args);
+    int64_t      rows = l->run->has_rows ? l->run->global_rows : count_rows(&l->args);
     ch_status    rc = CH_OK;
 
     for (int r = 0; r < p->n_local && rc == CH_OK; r++)

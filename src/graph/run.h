@@ -48,7 +48,9 @@ struct ch_run {
     int               first_replica, n_replicas; /* in the job */
     ch_tuple         *in;                        /* may be NULL */
     bool              rows_unknown; /* those of `in` mean nothing: for ch__run_declare */
-    int64_t           step;         /* -1: the function's own count */
+    bool              has_rows;     /* false: the global rows are those of the first input */
+    int64_t           global_rows;
+    int64_t           step; /* -1: the function's own count */
     uint64_t          seed;
     ch_speaks_of      speaks_of; /* of a replica, or of a copy */
     void             *group;     /* NULL where n_replicas is 1 */

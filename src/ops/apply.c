@@ -58,6 +58,32 @@ void ch__apply_over(const ch_rule *r, int hyper, ch_prep *p)
         p->over[k] = 1u << (k == 0 ? 0 : hyper + k);
 }
 
+ch_status ch__apply_factors(const ch_node *n, const ch_rule *r, int hyper, bool by_id,
+                            ch_factors *f)
+{
+    ch_factor_kind each = r->has_norms ? CH_FIX : CH_PAR; /* of all elements together */
+    int            x[CH_MAX_RANK] = {0}, rows[CH_MAX_RANK], rank = n->dims.rank;
+    int            numbers = ch__factor(f, CH_FIX);
+
+    for (int k = 0; k < rank; k++)
+        x[k] = rows[k] = ch__factor(f, k == 0 && by_id ? CH_IDX : each);
+    if (by_id) {
+        rows[0] = ch__factor(f, CH_FIX);
+        ch__factor_map(f, hyper - 2, 1, rows);
+    }
+    ch__factor_map(f, 0, rank, x);
+    ch__factor_map(f, hyper - 1, rank, rows);
+    ch__factor_map(f, hyper, 1, &numbers);
+    for (int k = 0; k <= r->n_slots; k++) {
+        int like = k > 0 && r->by_row && rank > 0 ? 1 : rank;
+
+        if (k > 0)
+            ch__factor_map(f, hyper + k, like, x);
+        (void)ch__factor_out(f, like, x);
+    }
+    return CH_OK;
+}
+
 bool ch__hyper_applies(ch_dtype dtype, const void *hyper)
 {
     if (dtype == CH_F64)
@@ -202,6 +228,13 @@ static ch_status apply_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
+static ch_status apply_factors(const ch_node *n, ch_factors *f)
+{
+    const apply_attrs *a = ch__attrs(n);
+
+    return ch__apply_factors(n, ch__rule_find(a->rule), HYPER, false, f);
+}
+
 static const ch_kernel apply_plain = {"plain", ch__always, apply_prepare, apply_run, NULL};
 
 const ch_op ch__op_apply = {
@@ -212,6 +245,7 @@ const ch_op ch__op_apply = {
     .attrs = apply_attr_rows,
     .attrs_bytes = sizeof(apply_attrs),
     .infer = apply_infer,
+    .factors = apply_factors,
     .kernels = (const ch_kernel *const[]){&apply_plain, NULL},
 };
 
@@ -276,6 +310,7 @@ const ch_op ch__op_clear_if = {
     .n_in = 2,
     .n_out = 1,
     .infer = clear_if_infer,
+    .factors = ch__factors_elementwise,
     .kernels = (const ch_kernel *const[]){&clear_if_plain, NULL},
 };
 
@@ -335,6 +370,7 @@ const ch_op ch__op_round_over = {
     .n_in = 2,
     .n_out = 1,
     .infer = round_over_infer,
+    .factors = ch__factors_elementwise,
     .kernels = (const ch_kernel *const[]){&round_over_plain, NULL},
 };
 

@@ -161,6 +161,15 @@ static ch_status apply_rows_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
+static ch_status apply_rows_factors(const ch_node *n, ch_factors *f)
+{
+    const rows_attrs *a = ch__attrs(n);
+
+    if (a->indexed) /* a planner's: nobody cuts it any more */
+        return CH_OK;
+    return ch__apply_factors(n, ch__rule_find(a->rule), HYPER, true, f);
+}
+
 static const ch_kernel apply_rows_plain = {"plain", ch__always, apply_rows_prepare,
                                            apply_rows_run, NULL};
 
@@ -172,6 +181,7 @@ const ch_op ch__op_apply_rows = {
     .attrs = apply_rows_rows,
     .attrs_bytes = sizeof(rows_attrs),
     .infer = apply_rows_infer,
+    .factors = apply_rows_factors,
     .kernels = (const ch_kernel *const[]){&apply_rows_plain, NULL},
 };
 
@@ -386,6 +396,18 @@ static ch_status round_rows_run(const ch_call *c, ch_piece t)
     return CH_OK;
 }
 
+static ch_status round_rows_factors(const ch_node *n, ch_factors *f)
+{
+    int x[CH_MAX_RANK], ids = ch__factor(f, CH_FIX);
+
+    for (int k = 0; k < n->dims.rank; k++)
+        x[k] = ch__factor(f, k == 0 ? CH_IDX : CH_PAR);
+    ch__factor_map(f, 0, n->dims.rank, x);
+    ch__factor_map(f, 1, 1, &ids);
+    ch__factor_map(f, 2, n->dims.rank, x);
+    return ch__factor_out(f, n->dims.rank, x);
+}
+
 static const ch_kernel round_rows_plain = {"plain", ch__always, round_rows_prepare,
                                            round_rows_run, NULL};
 
@@ -395,6 +417,7 @@ const ch_op ch__op_round_rows = {
     .n_in = 3,
     .n_out = 1,
     .infer = round_rows_infer,
+    .factors = round_rows_factors,
     .kernels = (const ch_kernel *const[]){&round_rows_plain, NULL},
 };
 

@@ -12,6 +12,11 @@ ch_status ch__infer_apply(ch_infer *c, const char *name, const ch_rule **rule, i
 void ch__apply_over(const ch_rule *r, int hyper, ch_prep *p);
 bool ch__hyper_applies(ch_dtype dtype, const void *hyper);
 
+/* Every output is cut as the variable is, and so is input `grad`, or not, if its rows are looked up by the ids before it
+ * (`by_id`); the numbers are whole. */
+ch_status ch__apply_factors(const ch_node *n, const ch_rule *r, int hyper, bool by_id,
+                            ch_factors *f);
+
 /* Records it; `n` inputs come before the slots, which become the new ones. */
 ch_node *ch__apply_node(const void *caller, const ch_op *op, const void *attrs,
                         const ch_rule *rule, int n, ch_node *const *in, ch_node **slot);

@@ -53,6 +53,16 @@ typedef struct gather_state {
     int     tiles;
 } gather_state;
 
+bool ch__gather_is_rows(const ch_node *n)
+{
+    return ((const gather_attrs *)ch__attrs(n))->axis == 0;
+}
+
+bool ch__gather_gives_zeros(const ch_node *n)
+{
+    return ((const gather_attrs *)ch__attrs(n))->or_zero;
+}
+
 static ch_status gather_prepare(const ch_node *n, ch_prep *p)
 {
     const gather_attrs *a = ch__attrs(n);

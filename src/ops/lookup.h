@@ -14,6 +14,10 @@ ch_node *ch__sparse_rows(ch_node *ids, ch_node *rows, ch_dim n_rows);
 /* Rows of axis 0, zeros for ids out of range; does not fail. */
 ch_node *ch__gather_or_zero(ch_node *x, ch_node *ids);
 
+/* Of a call of gather: whether it takes rows of axis 0; whether ids out of range give zeros. */
+bool ch__gather_is_rows(const ch_node *n);
+bool ch__gather_gives_zeros(const ch_node *n);
+
 /* Shape rules: a dtype that can be added; ids of rank 1 with a row for each. */
 ch_status ch__infer_adds(const ch_infer *c, int i);
 ch_status ch__infer_id_rows(const ch_infer *c, int ids, int rows);

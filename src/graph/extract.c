@@ -1,0 +1,205 @@
+/* graph/extract.c -- a part of a graph as a graph of its own.   SPDX-License-Identifier: Apache-2.0 */
+#include "graph/extract.h"
+
+#include <string.h>
+
+typedef struct extraction {
+    const ch_graph   *from;
+    const ch_extract *e;
+    ch_graph         *to;
+    ch_node         **map; /* by value id of `from` */
+} extraction;
+
+/* Larger ones cross as values: each place that needs one would hold a copy. */
+enum { FREE_ELEMENTS = 16 };
+
+bool ch__call_is_free(const ch_node *call)
+{
+    const unsigned not_free = CH_OP_RANDOM | CH_OP_EFFECT | CH_OP_COLLECTIVE | CH_OP_HOST |
+                              CH_OP_READS_ENV | CH_OP_VARIES;
+    ch_dim all;
+
+    return call->n_in == 0 && call->n_out == 1 && (call->op->flags & not_free) == 0 &&
+           call->op != ch__roles.input && call->op != ch__roles.read &&
+           ch__dims_product(&call->dims, 0, call->dims.rank, &all) && all.sym == 0 &&
+           all.n <= FREE_ELEMENTS;
+}
+
+/* ---- inputs and resources ---- */
+
+static ch_status add_input(extraction *x, int i)
+{
+    const ch_node *n = x->e->in[i];
+    ch_input_attrs a = {.index = i, .dtype = n->dtype, .dims = n->dims};
+    ch_node       *to;
+
+    if (x->e->in_dims != NULL)
+        a.dims = x->e->in_dims[i];
+    to = ch__graph_add(x->to, ch__roles.input, &a, 0, NULL, 1);
+    if (to == NULL)
+        return ch__fail_memory("a graph");
+    to->dtype = a.dtype;
+    to->dims = a.dims;
+    x->map[n->id] = to;
+    return CH_OK;
+}
+
+static ch_status add_resource(extraction *x, int i)
+{
+    const ch_resource *from = &x->from->resource[x->e->resource[i]];
+    ch_resource       *r = ch__graph_add_resource(x->to);
+    ch_read_attrs      a = {.resource = i, .dtype = from->dtype};
+    ch_node           *read;
+
+    if (r == NULL || (r->name = ch__arena_strdup(&x->to->arena, from->name)) == NULL)
+        return ch__fail_memory("a graph");
+    r->dtype = from->dtype;
+    r->shape = x->e->shape != NULL ? x->e->shape[i] : from->shape;
+    if (from->read == NULL)
+        return CH_OK;
+    a.dims = ch__dims_of(r->shape);
+    read = ch__graph_add(x->to, ch__roles.read, &a, 0, NULL, 1);
+    if (read == NULL)
+        return ch__fail_memory("a graph");
+    read->dtype = a.dtype;
+    read->dims = a.dims;
+    x->to->resource[i].read = x->to->resource[i].value = read;
+    x->map[from->read->id] = read;
+    return CH_OK;
+}
+
+/* ---- calls ---- */
+
+static ch_status infer_again(extraction *x, ch_node *to)
+{
+    ch_dims   out[CH_MAX_OUT];
+    ch_dtype  dtype[CH_MAX_OUT];
+    ch_infer  c = {.out = out, .out_dtype = dtype};
+    ch_status rc = ch__call_infer(x->to, to->op, to->attrs, to->n_in, to->in, &c);
+
+    if (rc == CH_OK && c.n_out != to->n_out)
+        rc = ch__fail(CH_INTERNAL, "%s: %d outputs, recorded were %d", to->op->name, c.n_out,
+                      to->n_out);
+    for (int i = 0; i < to->n_out && rc == CH_OK; i++) {
+        to[i].dims = out[i];
+        to[i].dtype = dtype[i];
+    }
+    return rc;
+}
+
+static ch_status copy_call(extraction *x, const ch_node *n)
+{
+    ch_node  *few[16], **in = few, *to;
+    ch_status rc = CH_OK;
+
+    if (n->n_in > 16 && (in = ch__calloc((size_t)n->n_in, sizeof(*in))) == NULL)
+        return ch__fail_memory("a graph");
+    for (int i = 0; i < n->n_in && rc == CH_OK; i++)
+        if ((in[i] = x->map[n->in[i]->id]) == NULL)
+            rc = ch__fail(CH_INTERNAL, "%s of %s takes %s, which is no part of it", x->e->name,
+                          x->from->name, n->in[i]->head->op->name);
+    to = rc == CH_OK ? ch__graph_add(x->to, n->op, n->attrs, n->n_in, in, n->n_out) : NULL;
+    if (in != few)
+        ch__free(in);
+    if (to == NULL)
+        return rc != CH_OK ? rc : ch__fail_memory("a graph");
+    to->scope = ch__arena_strdup(&x->to->arena, n->scope);
+    to->caller = n->caller;
+    to->called = n->called;
+    to->ordinal = n->ordinal;
+    to->work = n->work;
+    for (int i = 0; i < n->n_out; i++) {
+        to[i].dtype = n[i].dtype;
+        to[i].weak = n[i].weak;
+        to[i].dims = n[i].dims;
+        x->map[n[i].id] = &to[i];
+    }
+    return x->e->in_dims != NULL || x->e->shape != NULL ? infer_again(x, to) : CH_OK;
+}
+
+/* Marks, by value id, what the part needs of others. */
+static void mark_wanted(const extraction *x, unsigned char *wanted)
+{
+    const ch_extract *e = x->e;
+
+    for (const ch_node *n = x->from->first; n != NULL; n = n->next)
+        for (int i = 0; e->take[n->id] && i < n->n_in; i++)
+            wanted[n->in[i]->id] = 1;
+    for (int i = 0; i < e->n_out; i++)
+        wanted[e->out[i]->id] = 1;
+    for (int i = 0; i < e->n_resources; i++)
+        wanted[x->from->resource[e->resource[i]].value->id] = 1;
+}
+
+static ch_status copy_calls(extraction *x)
+{
+    unsigned char *wanted = ch__calloc((size_t)x->from->n_values + 1, 1);
+    ch_status      rc = wanted == NULL ? ch__fail_memory("a graph") : CH_OK;
+
+    if (rc == CH_OK)
+        mark_wanted(x, wanted);
+    for (const ch_node *n = x->from->first; n != NULL && rc == CH_OK; n = n->next) {
+        bool take = x->e->take[n->id] || (wanted[n->id] && ch__call_is_free(n));
+
+        if (take && x->map[n->id] == NULL)
+            rc = copy_call(x, n);
+    }
+    ch__free(wanted);
+    return rc;
+}
+
+/* ---- roots ---- */
+
+static ch_status mapped(const extraction *x, const ch_node *n, ch_node **out)
+{
+    *out = x->map[n->id];
+    return *out != NULL ? CH_OK
+                        : ch__fail(CH_INTERNAL, "%s of %s gives %s, which is no part of it",
+                                   x->e->name, x->from->name, n->head->op->name);
+}
+
+static ch_status set_roots(extraction *x)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < x->e->n_out && rc == CH_OK; i++) {
+        ch_output *o = ch__graph_add_output(x->to);
+
+        rc = o == NULL ? ch__fail_memory("a graph") : mapped(x, x->e->out[i], &o->node);
+    }
+    for (int i = 0; i < x->e->n_resources && rc == CH_OK; i++) {
+        const ch_resource *r = &x->from->resource[x->e->resource[i]];
+
+        if (r->value != r->read)
+            rc = mapped(x, r->value, &x->to->resource[i].value);
+    }
+    return rc;
+}
+
+ch_status ch__graph_extract(const ch_graph *g, const ch_extract *e, ch_graph **out)
+{
+    extraction x = {.from = g, .e = e};
+    ch_status  rc = ch__graph_new(e->name, &x.to);
+
+    if (rc != CH_OK)
+        return rc;
+    x.to->n_symbols = g->n_symbols;
+    x.to->n_ordinals = g->n_ordinals;
+    x.map = ch__calloc((size_t)g->n_values + 1, sizeof(*x.map));
+    rc = x.map == NULL ? ch__fail_memory("a graph") : CH_OK;
+    for (int i = 0; i < e->n_in && rc == CH_OK; i++)
+        rc = add_input(&x, i);
+    for (int i = 0; i < e->n_resources && rc == CH_OK; i++)
+        rc = add_resource(&x, i);
+    if (rc == CH_OK)
+        rc = copy_calls(&x);
+    if (rc == CH_OK)
+        rc = set_roots(&x);
+    ch__free(x.map);
+    if (rc != CH_OK) {
+        ch_graph_unref(x.to);
+        return rc;
+    }
+    *out = x.to;
+    return CH_OK;
+}

@@ -1,0 +1,73 @@
+/* ps/route.h -- how a step runs whose variables are elsewhere.
+ *
+ * A step is recorded as any other, and then its graph is cut in two kinds of parts:
+ *
+ *   remote   what is asked of servers: the value of a variable, rows of it, or an update. An update is a graph too: it runs
+ *            where its variables are, in one go, so that no two of them lose anything of each other
+ *   segment  what the worker computes between them
+ *
+ * and what passes from one part to another is a value with a number; the step's inputs are the first ones. So a step that
+ * trains is: read the weights, run the one segment, update. One that looks rows up runs a segment before that computes
+ * their ids. Remotes begin as soon as their inputs are there; updates whose results nobody wants only when all
+ * segments have run, since a segment may fail. Workers and servers know no op for this: whatever can be recorded can be cut.
+ *
+ * What of a graph goes to the servers: from the value that is written to a variable back to where it was read, the calls that
+ * keep a variable's sizes (sums, scatters, the rules of optimizers). They see the variable as it is when they run; what
+ * else they take, a gradient, was computed from what the worker has read.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef PS_ROUTE_H
+#define PS_ROUTE_H
+
+#include "graph/graph.h"
+
+typedef enum ch_remote_kind { CH_REMOTE_READ, CH_REMOTE_ROWS, CH_REMOTE_UPDATE } ch_remote_kind;
+
+/* What a shard gets of an input of an update whose variables are in shards. */
+typedef enum ch_shard_role {
+    CH_SHARD_WHOLE, /* all of it */
+    CH_SHARD_CUT,   /* what lies along its part of the axis, which is counted from the last */
+    CH_SHARD_IDS,   /* ids of rows: its own, counted from its first */
+    CH_SHARD_ROWS   /* the rows of those: of input `ids` of the remote */
+} ch_shard_role;
+
+typedef struct ch_remote_input {
+    int           value;
+    ch_shard_role role;
+    int           ids; /* of CH_SHARD_ROWS; else -1 */
+} ch_remote_input;
+
+typedef struct ch_remote {
+    ch_remote_kind   kind;
+    int              place;    /* of its resources */
+    int              resource; /* of READ and ROWS: which of the graph's; -1 */
+    bool             or_zero;  /* of ROWS: ids out of range give zeros, and are no error */
+    ch_graph        *graph;    /* of UPDATE: over whole variables; its resources are by name */
+    int              n_in;     /* ROWS: the ids */
+    ch_remote_input *in;
+    int              n_out; /* READ, ROWS: one. UPDATE: what its graph gives, if anything */
+    int             *out;
+} ch_remote;
+
+typedef struct ch_segment {
+    ch_graph *graph;
+    int       n_in, n_out;
+    int      *in, *out; /* values */
+} ch_segment;
+
+typedef struct ch_route {
+    int         n_values, n_inputs;
+    int         n_remotes;
+    ch_remote  *remote; /* an update's place in this list is its sequence number */
+    int         n_segments;
+    ch_segment *segment; /* run in this order */
+    int         n_outputs;
+    int        *output; /* the step's results: values */
+    ch_arena    arena;  /* of all lists */
+} ch_route;
+
+/* `place` says for each resource of the graph where it is: resources of one place are on the same servers, cut alike. */
+ch_status ch__route_new(const ch_graph *g, const int *place, ch_route **out);
+void      ch__route_free(ch_route *r);
+
+#endif

@@ -1,0 +1,513 @@
+/* test/ps/test_route.c -- a step that is cut gives the bits of the step as it was.
+ *
+ * Every step runs twice: whole, under Default, and in parts, with a model of servers that is as simple as can be: a
+ * list of tensors by name. Values and variables must be the same afterwards, wherever variables are.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "../strategy/help.h"
+#include "graph/function.h"
+#include "graph/run.h"
+#include "ps/route.h"
+#include "strategy/strategy.h"
+
+enum { MOST_VALUES = 256, MOST_VARS = 64 };
+
+/* ---- the model of servers ---- */
+
+typedef struct store {
+    int        n;
+    char       name[MOST_VARS][96];
+    ch_tensor *value[MOST_VARS];
+} store;
+
+static int place_in(const store *s, const char *name)
+{
+    for (int i = 0; i < s->n; i++)
+        if (strcmp(s->name[i], name) == 0)
+            return i;
+    fail_msg("no variable %s", name);
+    return -1;
+}
+
+static ch_status storage(void *owner, const ch_resource *r, int local, void **out)
+{
+    const store *s = owner;
+
+    (void)local;
+    *out = ch_tensor_data_mut(s->value[place_in(s, r->name)]);
+    return CH_OK;
+}
+
+/* Copies of what a strategy has of the resources of a graph. */
+static void fill_store(store *s, const ch_graph *g)
+{
+    s->n = g->n_resources;
+    for (int i = 0; i < s->n; i++) {
+        snprintf(s->name[i], sizeof(s->name[i]), "%s", g->resource[i].name);
+        t_ok(ch_var_get(g->resource[i].key, &s->value[i]));
+    }
+}
+
+static void empty_store(store *s)
+{
+    for (int i = 0; i < s->n; i++)
+        ch_tensor_unref(s->value[i]);
+    s->n = 0;
+}
+
+/* ---- running the parts ---- */
+
+typedef struct worker {
+    const ch_graph *g;
+    const ch_route *route;
+    store          *store;
+    ch_tensor      *value[MOST_VALUES];
+    int64_t         rows;
+    int             n_reads, n_lookups, n_updates;
+} worker;
+
+static void run_graph(worker *w, ch_graph *g, int n_in, const int *in, int n_out,
+                      const int *out)
+{
+    static const ch_run_ops ops = {.resource = storage};
+    ch_function            *f = NULL;
+    ch_tensor              *t[MOST_VALUES];
+    ch_tuple               *given = NULL, *result = NULL;
+    ch_device              *device = ch_device_current();
+    void                   *bytes = NULL;
+    size_t                  n = 0;
+    ch_graph               *sent = NULL;
+
+    for (int i = 0; i < n_in; i++) {
+        assert_non_null(w->value[in[i]]);
+        t[i] = w->value[in[i]];
+    }
+    t_ok(ch_graph_encode(g, &bytes, &n)); /* it can be sent */
+    t_ok(ch_graph_decode(bytes, n, &sent));
+    t_ok(ch_function_of_graph("part", sent, &f));
+    t_ok(ch_tuple_of(n_in, t, &given));
+    t_ok(ch__run(&(ch_run){.function = f,
+                           .owner = w->store,
+                           .ops = &ops,
+                           .n_local = 1,
+                           .device = &device,
+                           .n_replicas = 1,
+                           .in = given,
+                           .has_rows = true,
+                           .global_rows = w->rows,
+                           .step = 0},
+                 &result));
+    assert_int_equal(ch_tuple_count(result), n_out);
+    for (int i = 0; i < n_out; i++) {
+        assert_null(w->value[out[i]]);
+        w->value[out[i]] = ch_tensor_ref(ch_value_at(ch_tuple_at(result, i), 0));
+    }
+    ch_tuple_unref(result);
+    ch_tuple_unref(given);
+    ch_function_unref(f);
+    ch_graph_unref(sent);
+    ch_bytes_free(bytes);
+}
+
+static bool is_ready(const worker *w, const ch_remote *r)
+{
+    for (int i = 0; i < r->n_in; i++)
+        if (w->value[r->in[i].value] == NULL)
+            return false;
+    return true;
+}
+
+static void look_up(worker *w, const ch_remote *r, const ch_tensor *table)
+{
+    const ch_tensor *ids = w->value[r->in[0].value];
+    ch_shape         shape = ch_tensor_shape(ids), of = ch_tensor_shape(table);
+    int64_t          k = ch_tensor_count(ids), n = of.dim[0];
+    size_t           bytes =
+        (size_t)(ch_tensor_count(table) / n) * ch_dtype_bytes(ch_tensor_dtype(table));
+    ch_tensor *t = NULL;
+
+    for (int i = 1; i < of.rank; i++)
+        shape.dim[shape.rank++] = of.dim[i];
+    t_ok(ch_tensor_new(ch_tensor_dtype(table), shape, &t));
+    for (int64_t i = 0; i < k; i++) {
+        int64_t id = ch_tensor_dtype(ids) == CH_I64 ? ((const int64_t *)ch_tensor_data(ids))[i]
+                                                    : ((const int32_t *)ch_tensor_data(ids))[i];
+
+        assert_true((id >= 0 && id < n) || r->or_zero);
+        if (id >= 0 && id < n)
+            memcpy((char *)ch_tensor_data_mut(t) + (size_t)i * bytes,
+                   (const char *)ch_tensor_data(table) + (size_t)id * bytes, bytes);
+    }
+    w->value[r->out[0]] = t;
+}
+
+static void ask(worker *w, const ch_remote *r)
+{
+    int in[MOST_VALUES];
+
+    if (r->kind == CH_REMOTE_UPDATE) {
+        for (int i = 0; i < r->n_in; i++)
+            in[i] = r->in[i].value;
+        run_graph(w, r->graph, r->n_in, in, r->n_out, r->out);
+        w->n_updates++;
+        return;
+    }
+    const ch_tensor *v = w->store->value[place_in(w->store, w->g->resource[r->resource].name)];
+
+    w->n_reads += r->kind == CH_REMOTE_READ;
+    w->n_lookups += r->kind == CH_REMOTE_ROWS;
+    if (r->kind == CH_REMOTE_ROWS)
+        look_up(w, r, v);
+    else
+        t_ok(ch_tensor_copy_of(ch_tensor_dtype(v), ch_tensor_shape(v), ch_tensor_data(v),
+                               &w->value[r->out[0]]));
+}
+
+/* Remotes as soon as they can be; updates that give nothing at the end. */
+static void ask_ready(worker *w, bool *done, bool last)
+{
+    for (bool more = true; more;) {
+        more = false;
+        for (int i = 0; i < w->route->n_remotes; i++) {
+            const ch_remote *r = &w->route->remote[i];
+            bool             now = r->kind != CH_REMOTE_UPDATE || r->n_out > 0 || last;
+
+            if (!done[i] && now && is_ready(w, r)) {
+                ask(w, r);
+                more = done[i] = true;
+            }
+        }
+    }
+}
+
+static void run_route(worker *w)
+{
+    bool done[MOST_VALUES] = {false};
+
+    assert_true(w->route->n_values <= MOST_VALUES && w->route->n_remotes <= MOST_VALUES);
+    for (int i = 0; i < w->route->n_segments; i++) {
+        const ch_segment *s = &w->route->segment[i];
+
+        ask_ready(w, done, false);
+        run_graph(w, s->graph, s->n_in, s->in, s->n_out, s->out);
+    }
+    ask_ready(w, done, true);
+    for (int i = 0; i < w->route->n_remotes; i++)
+        assert_true(done[i]);
+}
+
+/* ---- both ways ---- */
+
+static void same_bits(const char *what, const ch_tensor *a, const ch_tensor *b)
+{
+    assert_int_equal(ch_tensor_dtype(a), ch_tensor_dtype(b));
+    assert_true(ch_shape_equal(ch_tensor_shape(a), ch_tensor_shape(b)));
+    if (memcmp(ch_tensor_data(a), ch_tensor_data(b),
+               (size_t)ch_tensor_count(a) * ch_dtype_bytes(ch_tensor_dtype(a))) != 0)
+        fail_msg("%s differs", what);
+}
+
+typedef struct counts {
+    int segments, reads, lookups, updates;
+} counts;
+
+/* Runs f once more, whole and in parts, with variables at `n_places` places. */
+static counts both_ways(ch_function *f, ch_tuple *in, int64_t rows, int n_places)
+{
+    ch_graph *g = ch_function_graph(f);
+    int       place[MOST_VARS];
+    store     s;
+    ch_route *route = NULL;
+    ch_tuple *out = NULL;
+    worker    w = {.g = g, .store = &s, .rows = rows};
+    counts    c;
+
+    assert_true(g->n_resources <= MOST_VARS);
+    fill_store(&s, g);
+    for (int i = 0; i < g->n_resources; i++)
+        place[i] = n_places > 0 ? i % n_places : 0;
+    t_ok(ch__route_new(g, place, &route));
+    w.route = route;
+    for (int i = 0; i < route->n_inputs; i++)
+        w.value[i] = ch_tensor_ref(ch_value_at(ch_tuple_at(in, i), 0));
+    run_route(&w);
+    t_ok(ch_strategy_run_with(NULL, f, in, &(ch_run_options){.has_step_number = true}, &out));
+    for (int i = 0; i < route->n_outputs; i++)
+        same_bits("a result", ch_value_at(ch_tuple_at(out, i), 0), w.value[route->output[i]]);
+    for (int i = 0; i < g->n_resources; i++) {
+        ch_tensor *t = NULL;
+
+        t_ok(ch_var_get(g->resource[i].key, &t));
+        same_bits(s.name[i], t, s.value[i]);
+        ch_tensor_unref(t);
+    }
+    c = (counts){route->n_segments, w.n_reads, w.n_lookups, w.n_updates};
+    for (int i = 0; i < route->n_values; i++)
+        ch_tensor_unref(w.value[i]);
+    ch__route_free(route);
+    empty_store(&s);
+    ch_tuple_unref(out);
+    return c;
+}
+
+static ch_var *new_var(const char *name, ch_shape shape, unsigned seed)
+{
+    ch_tensor *t = t_noise(shape, seed);
+    ch_var    *v = NULL;
+
+    t_ok(ch_var_new(NULL, &(ch_var_spec){.name = name, .initial = t}, &v));
+    ch_tensor_unref(t);
+    return v;
+}
+
+static ch_tuple *tuple_of(int n, ch_tensor **t)
+{
+    ch_tuple *in = NULL;
+
+    t_ok(ch_tuple_of(n, t, &in));
+    for (int i = 0; i < n; i++)
+        ch_tensor_unref(t[i]);
+    return in;
+}
+
+/* ---- steps ---- */
+
+typedef struct job {
+    ch_var       *w, *b, *n, *table;
+    ch_optimizer *optimizer;
+    ch_model     *model;
+} job;
+
+static ch_node *loss_of(ch_step *s, job *j)
+{
+    ch_node *x = ch_step_in(s, 0), *y = ch_step_in(s, 1);
+    ch_node *out =
+        ch_add(ch_matmul(x, false, ch_var_read(s, j->w), false), ch_var_read(s, j->b));
+
+    return ch_div(ch_sum_all(ch_square(ch_sub(out, y))), ch_step_global_rows(s));
+}
+
+static void by_hand(ch_step *s, void *arg)
+{
+    job     *j = arg;
+    ch_node *loss = loss_of(s, j);
+
+    ch_var_assign_sub(s, j->w,
+                      ch_mul(ch_number(s, 0.1), ch_gradient(loss, ch_var_read(s, j->w))));
+    ch_var_assign_sub(s, j->b,
+                      ch_mul(ch_number(s, 0.1), ch_gradient(loss, ch_var_read(s, j->b))));
+    ch_step_out(s, "loss", loss);
+    ch_step_out(s, "n", ch_var_assign_add(s, j->n, ch_number(s, 1)));
+}
+
+static void by_optimizer(ch_step *s, void *arg)
+{
+    job     *j = arg;
+    ch_node *loss = loss_of(s, j);
+
+    ch_optimizer_minimize(j->optimizer, s, loss, 2, (ch_var *[]){j->w, j->b});
+    ch_step_out(s, "loss", loss);
+}
+
+static ch_tuple *rows_of(int n)
+{
+    return tuple_of(
+        2, (ch_tensor *[]){t_noise(ch_shape_of(n, 4), 1), t_noise(ch_shape_of(n, 3), 2)});
+}
+
+static void make_job(job *j)
+{
+    memset(j, 0, sizeof(*j));
+    j->w = new_var("w", ch_shape_of(4, 3), 3);
+    j->b = new_var("b", ch_shape_of(3), 4);
+    j->n = new_var("n", ch_shape_scalar(), 5);
+    j->table = new_var("table", ch_shape_of(20, 3), 6);
+}
+
+static void drop_job(job *j)
+{
+    ch_var_unref(j->w);
+    ch_var_unref(j->b);
+    ch_var_unref(j->n);
+    ch_var_unref(j->table);
+    ch_optimizer_unref(j->optimizer);
+    ch_model_unref(j->model);
+}
+
+/* Records and runs it once, so that all variables are there; then both ways, twice. */
+static counts check_step(ch_step_fn step, job *j, ch_tuple *in, int64_t rows, int n_places)
+{
+    ch_function *f = NULL;
+    counts       c;
+
+    t_ok(ch_function_new("step", step, j, &f));
+    t_ok(ch_strategy_run(NULL, f, in, NULL));
+    c = both_ways(f, in, rows, n_places);
+    c = both_ways(f, in, rows, n_places);
+    ch_function_unref(f);
+    return c;
+}
+
+static void a_step_by_hand(void **state)
+{
+    (void)state;
+    for (int n = 1; n < 4; n++) {
+        ch_tuple *in = rows_of(8);
+        job       j;
+        counts    c;
+
+        make_job(&j);
+        c = check_step(by_hand, &j, in, 8, n);
+        assert_int_equal(c.segments, 1);
+        assert_int_equal(c.reads, 2); /* n is only changed */
+        assert_int_equal(c.updates, 3);
+        drop_job(&j);
+        ch_tuple_unref(in);
+    }
+}
+
+static void optimizers(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 6; k++)
+        for (int n = 1; n < 5; n++) {
+            ch_optimizer_options opt = {.accumulate = k == 3 ? 2 : 0,
+                                        .clip_global_norm = k == 4 ? 0.5 : 0,
+                                        .average = k == 5 ? 0.9 : 0};
+            ch_tuple            *in = rows_of(8);
+            job                  j;
+
+            make_job(&j);
+            t_ok(k == 0 ? ch_sgd(0.1, NULL, &opt, &j.optimizer)
+                        : ch_adam(0.1, NULL, &opt, &j.optimizer));
+            (void)check_step(by_optimizer, &j, in, 8, n);
+            drop_job(&j);
+            ch_tuple_unref(in);
+        }
+}
+
+/* ---- rows ---- */
+
+static void look_rows_up(ch_step *s, void *arg)
+{
+    job     *j = arg;
+    ch_node *ids = ch_step_in(s, 0), *y = ch_step_in(s, 1);
+    ch_node *rows = ch_gather(ch_var_read(s, j->table), ids, 0);
+    ch_node *out = ch_matmul(ch_tanh(rows), false, ch_var_read(s, j->w), true);
+    ch_node *loss = ch_div(ch_sum_all(ch_square(ch_sub(out, y))), ch_step_global_rows(s));
+
+    ch_optimizer_minimize(j->optimizer, s, loss, 2, (ch_var *[]){j->table, j->w});
+    ch_step_out(s, "loss", loss);
+}
+
+static ch_tensor *ids_of(int n, int below)
+{
+    ch_tensor *t = NULL;
+
+    t_ok(ch_tensor_new(CH_I64, ch_shape_of(n), &t));
+    for (int i = 0; i < n; i++)
+        ((int64_t *)ch_tensor_data_mut(t))[i] = i * 7 % below;
+    return t;
+}
+
+static void rows_are_looked_up_where_they_are(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 3; k++)
+        for (int n = 1; n < 4; n++) {
+            ch_tuple *in =
+                tuple_of(2, (ch_tensor *[]){ids_of(30, 20), t_noise(ch_shape_of(30, 4), 2)});
+            job    j;
+            counts c;
+
+            make_job(&j);
+            t_ok(k == 0   ? ch_sgd(0.1, NULL, NULL, &j.optimizer)
+                 : k == 1 ? ch_adagrad(0.1, NULL, NULL, &j.optimizer)
+                          : ch_adam(0.1, NULL, NULL, &j.optimizer));
+            c = check_step(look_rows_up, &j, in, 30, n);
+            assert_int_equal(c.lookups, 1);
+            assert_int_equal(c.segments, 1);
+            drop_job(&j);
+            ch_tuple_unref(in);
+        }
+}
+
+/* Ids that are computed, from rows that were looked up. */
+static void look_up_twice(ch_step *s, void *arg)
+{
+    job     *j = arg;
+    ch_node *first =
+        ch_gather(ch_var_read(s, j->table), ch_mod(ch_step_in(s, 0), ch_number(s, 5)), 0);
+    ch_node *next = ch_cast(
+        ch_floor(ch_mul(ch_abs(ch_sum(first, 1, (int[]){1}, false)), ch_number(s, 3))), CH_I64);
+    ch_node *second = ch_gather(ch_var_read(s, j->table), next, 0);
+
+    ch_var_scatter_add(s, j->table, ch_step_in(s, 0), second);
+    ch_step_out(s, "next", next);
+    ch_step_out(s, "table", ch_sum_all(ch_var_assign_add(s, j->w, ch_number(s, 1))));
+    ch_step_out(s, "five", ch_number(s, 5));
+    ch_step_out(s, "ids", ch_step_in(s, 0));
+}
+
+static void what_depends_on_servers_waits_for_them(void **state)
+{
+    (void)state;
+    for (int n = 1; n < 3; n++) {
+        ch_tuple *in = tuple_of(1, (ch_tensor *[]){ids_of(9, 20)});
+        job       j;
+        counts    c;
+
+        make_job(&j);
+        c = check_step(look_up_twice, &j, in, 9, n);
+        assert_int_equal(c.lookups, 2);
+        assert_int_equal(c.reads, 0);
+        assert_int_equal(c.segments, 2);
+        drop_job(&j);
+        ch_tuple_unref(in);
+    }
+}
+
+/* ---- assigns ---- */
+
+static void assign_all_ways(ch_step *s, void *arg)
+{
+    job     *j = arg;
+    ch_node *w = ch_var_read(s, j->w);
+
+    ch_var_assign(s, j->b, ch_sum(w, 1, (int[]){0}, false)); /* of what was read */
+    ch_var_assign_add(s, j->b, ch_var_read(s, j->n));
+    ch_var_assign(s, j->n, ch_number(s, 7));
+    ch_var_assign(s, j->w, ch_add(ch_mul(w, ch_number(s, 0.9)), ch_sum_all(ch_step_in(s, 0))));
+    ch_var_assign_sub(s, j->w, ch_number(s, 0.5));
+    ch_var_scatter_update(s, j->table, ch_step_in(s, 1), ch_step_in(s, 2));
+    ch_step_out(s, "was", w);
+    ch_step_out(s, "is", ch_var_read(s, j->w));
+}
+
+static void assigns(void **state)
+{
+    (void)state;
+    for (int n = 1; n < 5; n++) {
+        ch_tuple *in = tuple_of(3, (ch_tensor *[]){t_noise(ch_shape_of(4, 3), 9), ids_of(4, 20),
+                                                   t_noise(ch_shape_of(4, 3), 8)});
+        job       j;
+
+        make_job(&j);
+        (void)check_step(assign_all_ways, &j, in, 4, n);
+        drop_job(&j);
+        ch_tuple_unref(in);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_by_hand),
+        cmocka_unit_test(optimizers),
+        cmocka_unit_test(rows_are_looked_up_where_they_are),
+        cmocka_unit_test(what_depends_on_servers_waits_for_them),
+        cmocka_unit_test(assigns),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
