@@ -423,7 +423,7 @@ static ch_status check_from(const char *from, const source *won)
 
 static void tell(ch_resolver *r)
 {
-    char             jobs[256];
+    char             jobs[256], task[CH_JOB_BYTES + 32] = "";
     ch_cluster      *c = NULL;
     ch_resolver_self mine;
 
@@ -431,10 +431,12 @@ static void tell(ch_resolver *r)
         return;
     ch__cluster_describe(c, jobs, sizeof(jobs));
     if (ch__resolver_mine(r, &mine) == CH_OK && mine.task_type[0] != '\0')
-        ch__log(CH_LOG_INFO, "cluster", "the cluster is %s's: %s; this is %s/%d",
-                ch_resolver_name(r), jobs, mine.task_type, mine.task_id);
+        snprintf(task, sizeof(task), "; this is %s/%d", mine.task_type, mine.task_id);
+    if (c->n_jobs == 0)
+        ch__log(CH_LOG_INFO, "cluster", "no cluster: this process is alone");
     else
-        ch__log(CH_LOG_INFO, "cluster", "the cluster is %s's: %s", ch_resolver_name(r), jobs);
+        ch__log(CH_LOG_INFO, "cluster", "cluster from %s: %s%s", ch_resolver_name(r), jobs,
+                task);
     ch_cluster_unref(c);
 }
 
@@ -446,7 +448,8 @@ static ch_status add_task(const source *won, const ch_auto_options *opt,
     view        v = {0};
     ch_status   rc;
 
-    if (text == NULL || ch__variable_said("COHORT_CLUSTER") != NULL)
+    if (text == NULL || mine->task_type != NULL || mine->has_task_id || opt->from != NULL ||
+        (won != NULL && strcmp(won->name, "COHORT") == 0))
         return CH_OK;
     if (won == NULL && opt->cluster == NULL)
         return ch__fail(CH_FAILED_PRECONDITION,
@@ -461,7 +464,7 @@ static ch_status add_task(const source *won, const ch_auto_options *opt,
                       won->name, task->task_type, task->task_id, v.self.task_type,
                       v.self.task_id);
     drop_view(&v);
-    if (rc == CH_OK && mine->task_type == NULL && !mine->has_task_id) {
+    if (rc == CH_OK) {
         mine->task_type = task->task_type;
         mine->has_task_id = true;
         mine->task_id = task->task_id;

@@ -14,16 +14,17 @@
 
 /* ---- writing ---- */
 
+/* Strings of messages are not const: they are copies. */
+static bool copy(ch_arena *a, const char *text, char **out)
+{
+    *out = ch__arena_strdup(a, text);
+    return *out != NULL;
+}
+
 static int by_name(const void *a, const void *b)
 {
     return strcmp((*(const Cohort__JobDef *const *)a)->name,
                   (*(const Cohort__JobDef *const *)b)->name);
-}
-
-/* Strings of messages are not const; nobody writes to these. */
-static char *as_field(const char *text)
-{
-    return (char *)(uintptr_t)text;
 }
 
 static Cohort__JobDef *job_message(ch_arena *a, const ch_job *j)
@@ -35,14 +36,16 @@ static Cohort__JobDef *job_message(ch_arena *a, const ch_job *j)
     if (m == NULL || task == NULL || tasks == NULL)
         return NULL;
     cohort__job_def__init(m);
-    m->name = as_field(j->name);
+    if (!copy(a, j->name, &m->name))
+        return NULL;
     m->n_tasks = (size_t)j->n;
     m->tasks = tasks;
     for (int i = 0; i < j->n; i++) {
         tasks[i] = &task[i];
         cohort__task_def__init(&task[i]);
         task[i].key = j->index[i];
-        task[i].value = as_field(j->address[i]);
+        if (!copy(a, j->address[i], &task[i].value))
+            return NULL;
     }
     return m;
 }

@@ -55,17 +55,18 @@ static ch_status read_ranges(const char *text, size_t n, piece *p)
     for (const char *at = text; at <= end;) {
         const char *comma = memchr(at, ',', (size_t)(end - at));
         const char *stop = comma != NULL ? comma : end;
-        range       r;
+        range       r = {0};
         ch_status   rc = read_range(at, (size_t)(stop - at), &r);
 
         if (rc != CH_OK)
             return rc;
         if (!ch__grow((void **)&p->range, &p->cap, p->n_ranges + 1, sizeof(*p->range)))
             return ch__fail_memory("a list of hosts");
+        if (p->n_ranges == 0)
+            p->number = r.first;
         p->range[p->n_ranges++] = r;
         at = stop + 1;
     }
-    p->number = p->range[0].first;
     return CH_OK;
 }
 

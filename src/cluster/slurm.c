@@ -277,7 +277,7 @@ static ch_status slurm_self(void *self, ch_resolver_self *out)
     slurm                *o = self;
     ch_slurm_count        workers;
     const ch_slurm_count *job;
-    int                   n, own;
+    int                   n = 0, own = 0;
     ch_status rc = ch__take_text("RPC layer", "grpc", out->rpc_layer, sizeof(out->rpc_layer));
 
     if (rc != CH_OK || !atomic_load_explicit(&o->was_asked, memory_order_relaxed))

@@ -60,6 +60,7 @@ static void without_any_this_process_is_alone(void **state)
 {
     t_no_environment(NULL);
     found("none", "{}", "", -1);
+    assert_string_equal(told, "no cluster: this process is alone");
     setenv("TF_CONFIG", "{}", 1);
     found("none", "{}", "", -1);
     setenv("TF_CONFIG", "", 1);
@@ -79,9 +80,12 @@ static void what_the_program_says_goes_first(void **state)
     t_is_task(r, "worker", 0);
     t_master(r, NULL, -1, NULL, "grpc://y:1");
     ch_resolver_unref(r);
-    ENVIRONMENT("COHORT_TASK=ps/0");
+    ENVIRONMENT("COHORT_TASK=ps/0", "COHORT_CLUSTER=worker|z:1");
     r = resolver(&(ch_auto_options){.cluster = c});
     t_is_task(r, "ps", 0);
+    ch_resolver_unref(r);
+    r = resolver(&(ch_auto_options){.cluster = c, .mine.task_type = "worker"});
+    t_is_task(r, "worker", -1);
     ch_resolver_unref(r);
     ch_cluster_unref(c);
     (void)state;
@@ -93,7 +97,7 @@ static void the_variables_of_cohort(void **state) /* SRV-21 */
 
     ENVIRONMENT("COHORT_CLUSTER=chief|c:1,worker|a:1;b:1", "COHORT_TASK=worker/1");
     found("COHORT", "{\"chief\": [\"c:1\"], \"worker\": [\"a:1\", \"b:1\"]}", "worker", 1);
-    assert_string_equal(told, "the cluster is COHORT's: chief 1, worker 2; this is worker/1");
+    assert_string_equal(told, "cluster from COHORT: chief 1, worker 2; this is worker/1");
     ENVIRONMENT("COHORT_CLUSTER=chief|c:1,worker|a:1", "COHORT_TASK=chief");
     found("COHORT", "{\"chief\": [\"c:1\"], \"worker\": [\"a:1\"]}", "chief", 0);
     ENVIRONMENT("COHORT_CLUSTER= {\"worker\": {\"4\": \"a:1\"}}");
@@ -152,7 +156,7 @@ static void each_launcher_is_known(void **state)
     ENVIRONMENT("SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NODELIST=n[1-2]",
                 "SLURM_STEP_TASKS_PER_NODE=1(x2)");
     found("Slurm", "{\"worker\": [\"n1:8888\", \"n2:8888\"]}", "worker", 1);
-    assert_string_equal(told, "the cluster is Slurm's: worker 2; this is worker/1");
+    assert_string_equal(told, "cluster from Slurm: worker 2; this is worker/1");
     ENVIRONMENT("SLURM_PROCID=0", "SLURM_JOB_ID=7"); /* a batch script is no step */
     found("none", "{}", "", -1);
     (void)state;
@@ -241,7 +245,8 @@ static void one_source_can_be_chosen(void **state)
 {
     ch_resolver *r;
 
-    ENVIRONMENT("OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2", "PMI_RANK=0", "PMI_SIZE=2");
+    ENVIRONMENT("OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2", "PMI_RANK=0", "PMI_SIZE=2",
+                "COHORT_TASK=ps/0");
     r = resolver(&(ch_auto_options){.from = "PMI"});
     t_is_task(r, "worker", 0);
     ch_resolver_unref(r);

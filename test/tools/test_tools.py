@@ -203,6 +203,22 @@ class Checks(unittest.TestCase):
                             ({**tree(), 'doc/conformance.md': '| 1.1.1 | one |\n'}, 'four columns')):
             self.fails('check-conformance', fault, said)
 
+    def test_statements_may_have_letters(self):
+        def tree(known, row='CS-2', cited='CS-2'):
+            return {'doc/conformance.md': f'| {row} | one | `test/x/test_x.c: a` |  |\n| CS-1 | two |  | later |\n',
+                    'doc/seed-examples.md': '| B1 | 000:1 |  | later |\n', 'tools/statements': known,
+                    'test/x/test_x.c': f'/* {cited} */\nstatic void a(void **state)\n{{\n}}\n',
+                    'spec.md': '- CS-1. One.\n- CS-2. Two.\n- XY-1. Of a part to come.\n'}
+
+        said = '2 statements: 1 have a test, 1 only a reason, 0 are to come\n1 examples: 0 have a test\n'
+        self.passes('check-conformance', tree('CS 2\n'), '--spec', 'spec.md', said=said)
+        self.fails('check-conformance', tree('CS 3\n'), 'CS-3 has no row')
+        self.fails('check-conformance', tree('CS 1\n'), 'no statement CS-2')
+        self.fails('check-conformance', tree('CS 2\n', cited='CS-21'), 'CS-2 is not cited')
+        self.fails('check-conformance', {**tree('CS 2\n'), 'doc/conformance.md': '| CS-1 | one |\n'}, 'four columns')
+        self.assertIn('has no CS-3', run('check-conformance', tree('CS 3\n'), '--spec', 'spec.md')[1])
+        self.assertIn('CS-2 is not known', run('check-conformance', tree('CS 1\n'), '--spec', 'spec.md')[1])
+
     def test_examples_have_tests_that_cite_them(self):
         def tree(*rows):
             return {'doc/conformance.md': '| 1.1.1 | one |  | later |\n',
