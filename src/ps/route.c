@@ -139,6 +139,12 @@ static bool is_server(const cutter *c, const ch_node *n)
     return c->update[n->head->id] != NOBODY;
 }
 
+/* Whether input k of a server's call is computed beside it. */
+static bool is_beside(const cutter *c, const ch_node *n, int k)
+{
+    return is_server(c, n->in[k]) && c->at[n->in[k]->head->id] == c->at[n->id];
+}
+
 /* Calls that take each other's results are one update: reads, which many take, join them too. */
 static void join_updates(cutter *c)
 {
@@ -146,7 +152,7 @@ static void join_updates(cutter *c)
         const ch_node *n = c->call[i];
 
         for (int k = 0; is_server(c, n) && !is_read(n) && k < n->n_in; k++)
-            if (is_server(c, n->in[k]))
+            if (is_beside(c, n, k))
                 c->update[find(c, n->in[k]->head->id)] = find(c, n->id);
     }
 }
@@ -175,11 +181,17 @@ static void want(cutter *c, const ch_node *n)
         c->whole[n->id] = 1;
 }
 
+/* Not what has sizes: a shard would need its part of it. */
+static bool is_free_there(const ch_node *n)
+{
+    return n->dims.rank == 0 && ch__call_is_free(n->head);
+}
+
 /* What updates take that is not theirs, but for what is as easily made there. */
 static void want_update_inputs(cutter *c, const ch_node *n)
 {
     for (int k = 0; k < n->n_in; k++)
-        if (!is_server(c, n->in[k]) && !ch__call_is_free(n->in[k]->head))
+        if (!is_beside(c, n, k) && !is_free_there(n->in[k]))
             want(c, n->in[k]);
 }
 
@@ -210,7 +222,7 @@ static void mark_worker(cutter *c)
     for (int i = 0; i < g->n_outputs; i++)
         want(c, g->output[i].node);
     for (int i = 0; i < g->n_resources; i++)
-        if (is_assigned(c, i) && !ch__call_is_free(g->resource[i].value->head))
+        if (is_assigned(c, i) && !is_free_there(g->resource[i].value))
             want(c, g->resource[i].value);
     for (int i = c->n_calls - 1; i >= 0; i--) {
         const ch_node *n = c->call[i];
@@ -356,7 +368,7 @@ static ch_status note_call(cutter *c, updating *u, const ch_node *n)
 
     c->take[n->id] = 1;
     for (int k = 0; k < n->n_in && rc == CH_OK; k++)
-        if (!is_server(c, n->in[k]) && !ch__call_is_free(n->in[k]->head))
+        if (!is_beside(c, n, k) && !is_free_there(n->in[k]))
             rc = note_input(c, u, n, k);
     for (int k = 0; k < n->n_out && rc == CH_OK; k++)
         if (c->returned[n[k].id] && c->wanted[n[k].id]) {
@@ -428,7 +440,7 @@ static ch_status add_assign(cutter *c, updating *u, int resource)
 
     if (rc != CH_OK)
         return rc;
-    if (!ch__call_is_free(w->head)) {
+    if (!is_free_there(w)) {
         u->in[u->n_in++] = w;
         u->remote->in[0] = (ch_remote_input){number_of(c, w), CH_SHARD_CUT, NOBODY};
     }
@@ -689,13 +701,22 @@ static ch_status set_ends(cutter *c)
     return CH_OK;
 }
 
+static bool is_first_there(const cutter *c, int resource)
+{
+    for (int i = 0; i < resource; i++)
+        if (c->place[i] == c->place[resource])
+            return false;
+    return true;
+}
+
 static ch_status cut(cutter *c)
 {
     const ch_node **node;
     ch_status       rc = set_ends(c);
 
     for (int i = 0; i < c->g->n_resources; i++)
-        mark_servers(c, c->place[i]);
+        if (is_first_there(c, i))
+            mark_servers(c, c->place[i]);
     join_updates(c);
     mark_worker(c);
     c->route->remote = room(c, c->g->n_calls + 2 * c->g->n_resources, sizeof(ch_remote));

@@ -66,7 +66,7 @@ typedef struct ch_route {
     ch_arena    arena;  /* of all lists */
 } ch_route;
 
-/* `place` says for each resource of the graph where it is: resources of one place are on the same servers, cut alike. */
+/* `place` says for each resource of the graph where it is: resources of one place are on the same servers, cut at the same rows if they are. */
 ch_status ch__route_new(const ch_graph *g, const int *place, ch_route **out);
 void      ch__route_free(ch_route *r);
 
