@@ -63,11 +63,14 @@ typedef struct ch_time_table {
 CH_API const char   *ch_time_name(ch_time t);
 CH_API ch_time_table ch_history_time(const ch_history *h);
 
-/* The numbers of all epochs as a table; the time table; both as snprintf does. */
+/* The numbers of all epochs as a table, "-" where there is none; the time table, and the speed of the steps alone; both as
+ * snprintf does. What people read counts epochs from 1: these, the picture and the progress line. What programs read counts
+ * from 0: ch_history_at, ch_training_epoch, and files of CSV, JSON and TensorBoard. */
 CH_API int ch_history_print(const ch_history *h, char *text, size_t size);
 CH_API int ch_history_print_time(const ch_history *h, char *text, size_t size);
-/* A small picture for terminals, `columns` wide and `rows` high: of a number over the epochs; of "loss", of ch_history_curve. As
- * snprintf does. */
+/* A small picture for terminals, `columns` wide and `rows` high: of a number over the epochs; of "loss", of ch_history_curve over
+ * the steps. Of a name that no epoch has, a line that says which there are. As snprintf does; of a picture that does not fit, the
+ * lines stay that do. */
 CH_API int ch_history_plot(const ch_history *h, const char *name, int columns, int rows,
                            char *text, size_t size);
 

@@ -45,18 +45,24 @@ bool ch__speaks_utf8(void)
     return false;
 }
 
+/* 0: it is not set, or no number of columns. */
+static int columns_wanted(void)
+{
+    const char *value = variable("COLUMNS");
+    char       *end;
+    long        columns = value != NULL ? strtol(value, &end, 10) : 0;
+
+    return columns > 0 && columns <= SHRT_MAX && *end == '\0' ? (int)columns : 0;
+}
+
 int ch__terminal_columns(int fd)
 {
     struct winsize size = {0};
-    const char    *value;
-    char          *end;
-    long           columns;
+    int            wanted = columns_wanted();
 
-    if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-        return size.ws_col;
-    value = variable("COLUMNS");
-    columns = value != NULL ? strtol(value, &end, 10) : 0;
-    return columns > 0 && columns <= SHRT_MAX && *end == '\0' ? (int)columns : 80;
+    if (ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
+        return wanted > 0 ? wanted : 80;
+    return wanted > 0 && wanted < size.ws_col ? wanted : size.ws_col;
 }
 
 bool ch__write_all(int fd, const char *text, size_t n)
@@ -108,16 +114,20 @@ static void erase(void)
         put(blanks, "", "");
 }
 
-/* As wide a window as before: text goes over text, which does not flicker. */
+#define NO_WRAP "\033[?7l"
+#define WRAP    "\033[?7h"
+
+/* As wide a window as before: text goes over text, which does not flicker. A window may have become narrower since it was
+ * asked for its width: what is beyond its edge is lost then, and not on a row below, which nobody would erase. */
 static void draw(bool is_resized)
 {
     if (!live.can_erase) {
         erase();
         put("", live.text, "\r");
     } else if (is_resized) {
-        put("\r\033[J", live.text, "\r");
+        put("\r\033[J" NO_WRAP, live.text, WRAP "\r");
     } else {
-        put("\r", live.text, "\033[K\r");
+        put("\r" NO_WRAP, live.text, WRAP "\033[K\r");
     }
 }
 

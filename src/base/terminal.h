@@ -19,7 +19,8 @@ typedef struct ch_terminal {
 ch_terminal ch__terminal(int fd);
 /* Whether LC_ALL, LC_CTYPE or LANG, the first that is set, says UTF-8. Programs need not have called setlocale. */
 bool ch__speaks_utf8(void);
-/* As wide as it is now; what COLUMNS says where that is not known; else 80. */
+/* What COLUMNS says, but no more than there are now: a shell may have set it before the window was resized. What is not known
+ * does not count; 80 if neither is. */
 int ch__terminal_columns(int fd);
 
 /* All bytes, whatever signals come in between; false: not all. */

@@ -1,5 +1,6 @@
 /* fit/history_print.c -- a history for people.   SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <string.h>
 
 #include "fit/history.h"
 #include "fit/plot.h"
@@ -16,6 +17,20 @@ static int width_of(const char *name)
     return n > 9 ? n : 9;
 }
 
+/* A number that is NaN is not one that there is none of. */
+static void print_number(ch_text *o, const ch_logs *logs, const char *name)
+{
+    for (int i = 0; i < logs->n; i++)
+        if (strcmp(logs->at[i].name, name) == 0) {
+            double x = logs->at[i].value;
+
+            ch__text_add(o, "  %*.4g", width_of(name), isnan(x) ? fabs(x) : x);
+            return;
+        }
+    ch__text_add(o, "  %*s", width_of(name), "-");
+}
+
+/* Epochs are counted from 1, as the progress line does. */
 int ch_history_print(const ch_history *h, char *text, size_t size)
 {
     ch_text o = ch__text(text, size);
@@ -25,16 +40,9 @@ int ch_history_print(const ch_history *h, char *text, size_t size)
         ch__text_add(&o, "  %*s", width_of(ch_history_name(h, i)), ch_history_name(h, i));
     ch__text_add(&o, "\n");
     for (int e = 0; e < ch_history_epochs(h); e++) {
-        ch__text_add(&o, "%5d", e);
-        for (int i = 0; i < ch_history_count(h); i++) {
-            const char *name = ch_history_name(h, i);
-            double      x = ch_history_at(h, name, e);
-
-            if (isnan(x))
-                ch__text_add(&o, "  %*s", width_of(name), "-");
-            else
-                ch__text_add(&o, "  %*.4g", width_of(name), x);
-        }
+        ch__text_add(&o, "%5d", e + 1);
+        for (int i = 0; i < ch_history_count(h); i++)
+            print_number(&o, &h->epoch[e], ch_history_name(h, i));
         ch__text_add(&o, "\n");
     }
     return ch__text_length(&o);
@@ -42,15 +50,27 @@ int ch_history_print(const ch_history *h, char *text, size_t size)
 
 /* ---- where the time went ---- */
 
+/* Of the steps alone, as the progress line has it: recording, validation and callbacks are not theirs. */
+static double seconds_of_steps(const ch_time_table *t)
+{
+    return t->total - t->seconds[CH_TIME_VALIDATE] - t->seconds[CH_TIME_CALLBACKS] -
+           t->seconds[CH_TIME_OTHER];
+}
+
 static void print_speed(ch_text *o, const ch_time_table *t)
 {
-    double inside = t->total - t->seconds[CH_TIME_VALIDATE];
+    double inside = seconds_of_steps(t), rate = (double)t->examples / inside;
+    double ms = 1e3 * inside / (double)t->steps;
 
-    if (t->steps == 0 || inside <= 0)
+    if (t->steps == 0 || !(inside > 0))
         return;
-    ch__text_add(o, "%lld steps, %.3g ms each; %.4g examples/s on %d replica%s\n",
-                 (long long)t->steps, 1e3 * inside / (double)t->steps,
-                 (double)t->examples / inside, t->replicas, t->replicas == 1 ? "" : "s");
+    ch__text_add(o, "%lld step%s of %.*f ms; ", (long long)t->steps, t->steps == 1 ? "" : "s",
+                 ms < 10    ? 2
+                 : ms < 100 ? 1
+                            : 0,
+                 ms);
+    ch__text_add(o, "%.*f examples/s on %d replica%s\n", rate < 100 ? 1 : 0, rate, t->replicas,
+                 t->replicas == 1 ? "" : "s");
     if (t->one_replica_step > 0 && t->replicas > 1)
         ch__text_add(o, "%.2f times the speed of one replica\n",
                      t->replicas * t->one_replica_step * (double)t->steps / inside);

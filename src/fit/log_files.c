@@ -333,7 +333,7 @@ static void json_line(log_file *l, ch_training *t, ch_event event)
              event == CH_ON_STEP ? "step" : "epoch", ch_training_epoch(t),
              (long long)ch_training_step(t));
     ch__pile_text(&l->line, head);
-    ch__pile_text(&l->line, ch__number_text(ch_training_seconds(t), true).text);
+    ch__pile_text(&l->line, ch__rounded_text(ch_training_seconds(t), 1e6).text);
     ch__json_logs(&l->line, t);
     ch__pile_text(&l->line, "}\n");
 }

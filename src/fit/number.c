@@ -63,3 +63,8 @@ ch_number_text ch__number_text(double x, bool is_json)
                  digit[1] != '\0' ? "." : "", digit + 1, power);
     return o;
 }
+
+ch_number_text ch__rounded_text(double x, double parts)
+{
+    return ch__number_text(nearbyint(x * parts) / parts, true);
+}

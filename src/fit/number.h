@@ -10,5 +10,7 @@ typedef struct ch_number_text {
     char text[40];
 } ch_number_text;
 ch_number_text ch__number_text(double x, bool is_json);
+/* For JSON, of what is measured: in so many parts of 1, so that "0.015975" has no tail. */
+ch_number_text ch__rounded_text(double x, double parts);
 
 #endif

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "fit/history.h"
 #include "fit/plot.h"
-#include "tensor/tensor.h"
+#include "tensor/print.h"
 
 int ch_plot(int n, const double *y, int columns, int rows, char *text, size_t size)
 {
@@ -53,18 +53,55 @@ int ch_picture(const ch_tensor *image, char *text, size_t size)
     return n;
 }
 
+/* ---- histories ---- */
+
+static bool has_name(const ch_history *h, const char *name)
+{
+    for (int i = 0; i < ch_history_count(h); i++)
+        if (name != NULL && strcmp(ch_history_name(h, i), name) == 0)
+            return true;
+    return false;
+}
+
+/* An empty frame would look as if there had been nothing to see. */
+static int say_names(const ch_history *h, const char *name, char *text, size_t size)
+{
+    ch_text o = ch__text(text, size);
+
+    ch__text_add(&o, "no epoch has a \"%.60s\"; there %s", name != NULL ? name : "",
+                 ch_history_count(h) == 1 ? "is" : "are");
+    for (int i = 0; i < ch_history_count(h); i++)
+        ch__text_add(&o, "%s %.60s", i > 0 ? "," : "", ch_history_name(h, i));
+    ch__text_add(&o, "\n");
+    return ch__text_length(&o);
+}
+
+/* Points are as far from each other as they were when training began. */
+static int plot_curve(const ch_history *h, int columns, int rows, char *text, size_t size)
+{
+    ch_plot_axis axis = {"step", 1, h->time.steps};
+
+    if (axis.last < h->n_curve) /* training goes on */
+        axis = (ch_plot_axis){NULL, 1, h->n_curve};
+    return ch__plot_over(&axis, h->n_curve, h->curve, columns, rows, text, size);
+}
+
+/* Epochs are counted from 1, as the progress line does. */
 int ch_history_plot(const ch_history *h, const char *name, int columns, int rows, char *text,
                     size_t size)
 {
-    int     n = ch_history_epochs(h), result;
-    double *y;
+    int          n = ch_history_epochs(h), result;
+    double      *y;
+    ch_plot_axis axis = {"epoch", n > 0, n};
 
     if (h != NULL && name != NULL && strcmp(name, "loss") == 0 && h->n_curve > 1)
-        return ch__plot(h->n_curve, h->curve, columns, rows, text, size);
+        return plot_curve(h, columns, rows, text, size);
+    if (ch_history_count(h) > 0 && !has_name(h, name))
+        return say_names(h, name, text, size);
     y = ch__malloc(((size_t)n + 1) * sizeof(double));
     for (int i = 0; y != NULL && i < n; i++)
         y[i] = ch_history_at(h, name, i);
-    result = ch__plot(y != NULL ? n : 0, y, columns, rows, text, size);
+    result = ch__plot_over(&axis, y != NULL ? n : 0, y, columns, rows, text, size);
     ch__free(y);
     return result;
 }

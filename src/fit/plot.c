@@ -1,6 +1,7 @@
 /* fit/plot.c -- small pictures for terminals.   SPDX-License-Identifier: Apache-2.0 */
 #include "fit/plot.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -80,6 +81,19 @@ static void draw(plot *p, int n, const double *y)
 
 /* ---- text ---- */
 
+/* Of text that does not fit the whole lines stay: half a sequence would color all that comes behind it. */
+static void end_whole(ch_text *o)
+{
+    size_t n;
+
+    if (o->size == 0 || o->used < o->size)
+        return;
+    n = strlen(o->text);
+    while (n > 0 && o->text[n - 1] != '\n')
+        n--;
+    o->text[n] = '\0';
+}
+
 /* U+2800 and up, as UTF-8. */
 static void add_cell(ch_text *o, const plot *p, unsigned bits)
 {
@@ -120,17 +134,23 @@ static void add_row(ch_text *o, const plot *p, int row)
     ch__text_add(o, "\n");
 }
 
-/* The axis below, and the first and the last number's place. */
-static void add_axis(ch_text *o, const plot *p, int n)
+/* The axis below, and what the first and the last number are of. */
+static void add_axis(ch_text *o, const plot *p, const ch_plot_axis *axis)
 {
+    int first, last = snprintf(NULL, 0, "%" PRId64, axis->last);
+
     ch__text_add(o, "%*s %s", p->label, "", p->is_utf8 ? "\u2514" : "+");
     for (int i = 0; i < p->columns; i++)
         ch__text_add(o, p->is_utf8 ? "\u2500" : "-");
     ch__text_add(o, "\n%*s  ", p->label, "");
-    if (n > 1)
-        ch__text_add(o, "1%*d\n", p->columns - 1, n);
-    else
-        ch__text_add(o, "%d\n", n);
+    first = axis->unit != NULL ? (int)strlen(axis->unit) + 1 : 0;
+    if (first > 0)
+        ch__text_add(o, "%s ", axis->unit);
+    first += snprintf(NULL, 0, "%" PRId64, axis->first);
+    ch__text_add(o, "%" PRId64, axis->first);
+    if (axis->last > axis->first && first + 1 + last <= p->columns)
+        ch__text_add(o, "%*" PRId64, p->columns - first, axis->last);
+    ch__text_add(o, "\n");
 }
 
 /* Between the least and the greatest; both NaN if no number is finite. */
@@ -155,6 +175,14 @@ static int label_width(const plot *p)
 
 int ch__plot(int n, const double *y, int columns, int rows, char *text, size_t size)
 {
+    n = y != NULL && n > 0 ? n : 0;
+    return ch__plot_over(&(ch_plot_axis){.first = n > 0, .last = n}, n, y, columns, rows, text,
+                         size);
+}
+
+int ch__plot_over(const ch_plot_axis *axis, int n, const double *y, int columns, int rows,
+                  char *text, size_t size)
+{
     ch_text o = ch__text(text, size);
     plot    p = {.is_utf8 = ch__speaks_utf8()};
 
@@ -168,7 +196,8 @@ int ch__plot(int n, const double *y, int columns, int rows, char *text, size_t s
     draw(&p, n, y);
     for (int i = 0; i < p.rows; i++)
         add_row(&o, &p, i);
-    add_axis(&o, &p, n);
+    add_axis(&o, &p, axis);
+    end_whole(&o);
     return ch__text_length(&o);
 }
 
@@ -201,12 +230,22 @@ static double shade(const image *m, int row, int column)
     return isnan(x) || !(span > 0) ? 0 : fmin(fmax((x - m->low) / span, 0), 1);
 }
 
-/* The upper half of a cell in one color, the lower in another: of the 24 greys of 256 colors. */
+/* The upper half of a cell in one color, the lower in another: of the 24 greys of 256 colors. Cells of the same two
+ * need not say so again. */
 static void add_colors(ch_text *o, const image *m, int row)
 {
-    for (int i = 0; i < m->width; i++)
-        ch__text_add(o, "\033[38;5;%d;48;5;%dm\u2580", 232 + (int)lrint(23 * shade(m, row, i)),
-                     232 + (int)lrint(23 * shade(m, row + 1, i)));
+    int now[2] = {-1, -1};
+
+    for (int i = 0; i < m->width; i++) {
+        int upper = 232 + (int)lrint(23 * shade(m, row, i));
+        int lower = 232 + (int)lrint(23 * shade(m, row + 1, i));
+
+        if (upper != now[0] || lower != now[1])
+            ch__text_add(o, "\033[38;5;%d;48;5;%dm", upper, lower);
+        ch__text_add(o, "\u2580");
+        now[0] = upper;
+        now[1] = lower;
+    }
     ch__text_add(o, "\033[0m\n");
 }
 
@@ -245,5 +284,6 @@ int ch__picture(int height, int width, const float *pixel, char *text, size_t si
         else
             add_shades(&o, &m, row, is_utf8);
     }
+    end_whole(&o);
     return ch__text_length(&o);
 }

@@ -20,7 +20,7 @@ static const int64_t draw_every = 50 * MS;
 static const int64_t lines_every = 30000 * MS, tenths_every = 5000 * MS;
 static const int64_t objects_every = 1000 * MS;
 
-enum { TEXT = 4000, USUAL_COLUMNS = 34 }; /* of a loss and an accuracy */
+enum { TEXT = 4000 };
 
 typedef struct {
     ch_progress how; /* not AUTO */
@@ -34,8 +34,8 @@ typedef struct {
     int64_t first_ns, first_step, first_examples; /* after the first step, which plans too */
     int64_t tenth;                                /* of the epoch, that was shown last */
     int     beat;                                 /* drawings of this epoch */
-    int     reserved;                             /* columns of numbers */
     ch_logs seen;                                 /* the numbers that were shown last */
+    ch_logs likely; /* those of an epoch's steps, by their names */
 } progress;
 
 static int64_t (*clock_ns)(void) = ch__now_ns;
@@ -99,9 +99,9 @@ static void look_at_logs(progress *p, ch_training *t, bool is_done)
 
         if (is_done || !ch__is_of_validation(name))
             (void)ch__logs_set(&p->seen, name, ch_training_log(t, i));
+        if (!ch__is_of_validation(name))
+            (void)ch__logs_set(&p->likely, name, 0);
     }
-    if (!is_done && p->seen.n > 0)
-        p->reserved = ch__progress_reserve(&p->seen, p->is_utf8, false);
 }
 
 static const char *title(const ch_training *t, char text[64])
@@ -122,7 +122,7 @@ static void draw(progress *p, const ch_training *t, int64_t now, bool is_done)
     ch_look look = {.columns = ch__terminal_columns(p->fd),
                     .has_color = p->terminal.has_color,
                     .is_utf8 = p->is_utf8,
-                    .reserved = p->reserved};
+                    .likely = &p->likely};
     int     width = ch__progress_live(&o, &pace, &p->seen, &look);
 
     p->beat++;
@@ -138,8 +138,6 @@ static void draw_title(progress *p, const ch_training *t)
     char    text[64], line[96];
     ch_text o = ch__text(line, sizeof(line));
 
-    if (t->is_evaluation)
-        return;
     ch__text_add(&o, p->terminal.has_color ? "\033[1m%s\033[0m\n" : "%s\n", title(t, text));
     ch__print_above(p->fd, line, (size_t)ch__text_length(&o));
 }
@@ -235,7 +233,7 @@ static void on_begin(progress *p, ch_training *t, int64_t now)
     p->began_ns = p->epoch_ns = now;
     p->is_open = false;
     p->first_step = p->trained_ns = 0;
-    p->reserved = USUAL_COLUMNS;
+    ch__logs_drop(&p->likely);
     if (p->how == CH_PROGRESS_JSON)
         print_object(p, t, now, "begin");
 }
@@ -319,6 +317,7 @@ static void drop(void *self)
     if (p->has_live)
         ch__live_end(NULL);
     ch__logs_drop(&p->seen);
+    ch__logs_drop(&p->likely);
     ch__free(p);
 }
 

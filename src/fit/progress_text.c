@@ -136,7 +136,8 @@ enum { BAR_MOST = 30, TIME_COLUMNS = 8, STEP_COLUMNS = 10 };
 typedef struct {
     ch_text       *o;
     const ch_look *look;
-    int            columns; /* so far */
+    int            columns;  /* so far */
+    bool           is_tight; /* no dashes before numbers */
 } line;
 
 static bool has_room(const line *l, int columns)
@@ -211,36 +212,62 @@ static void add_pulse(line *l, int width, int beat)
 /* How examples a second are shown, and how wide the bar is: both follow from the names alone, not from the numbers,
  * so that nothing jumps. */
 typedef struct {
-    int bar;
-    int rate; /* 2: "20.1k ex/s", 1: "20.1k/s", 0: not at all */
+    int  bar;      /* 0: none */
+    int  rate;     /* 2: "20.1k ex/s", 1: "20.1k/s", 0: not at all */
+    bool is_tight; /* blanks between the numbers, no dashes */
 } layout;
 
-/* All of it beside numbers that take so many columns; a bar of 0: not even without the rate. */
-static layout lay_out(const line *l, int numbers, int least_rate)
+enum { DASHES = 2 }; /* columns that a number needs less where it is tight */
+
+/* The fullest that fits beside so many numbers, which take so many columns; false: none does. The bar is the first to
+ * go: it says nothing that the steps do not say. */
+static bool lay_out(const line *l, int n, int numbers, bool may_be_tight, layout *how)
 {
-    static const int rate_columns[] = {0, 8, 11}, least_bar[] = {6, 6, 12};
+    static const layout all[] = {{12, 2, false}, {6, 1, false}, {4, 1, true}, {0, 1, true}};
+    static const int    rate_columns[] = {0, 8, 11};
     int room = l->look->columns - 1 - l->columns - 2 - TIME_COLUMNS - STEP_COLUMNS - numbers;
 
-    for (int rate = 2; rate >= least_rate; rate--) {
-        int bar = room - rate_columns[rate];
+    for (int i = 0; i < (may_be_tight ? 4 : 2); i++) {
+        int bar = room - rate_columns[all[i].rate] + (all[i].is_tight ? DASHES * n : 0);
 
-        if (bar >= least_bar[rate])
-            return (layout){.bar = bar < BAR_MOST ? bar : BAR_MOST, .rate = rate};
+        if (bar < all[i].bar)
+            continue;
+        *how = all[i];
+        if (how->bar > 0)
+            how->bar = bar < BAR_MOST ? bar : BAR_MOST;
+        return true;
     }
-    return (layout){0};
+    return false;
 }
 
-/* Numbers of a validation that are not beside the others are below them, and need no place. */
+static int count_trained(const ch_logs *logs)
+{
+    int n = 0;
+
+    for (int i = 0; i < logs->n; i++)
+        n += !ch__is_of_validation(logs->at[i].name);
+    return n;
+}
+
+/* Numbers of a validation that are not beside the others are below them, and need no place. Of a window that is narrower
+ * still the first number, which is the loss, has a place, and the others have what is left. */
 static layout choose_layout(const line *l, const ch_logs *logs)
 {
-    int    all = ch__progress_reserve(logs, l->look->is_utf8, true);
-    int    some = ch__progress_reserve(logs, l->look->is_utf8, false);
-    layout how = lay_out(l, all > l->look->reserved ? all : l->look->reserved, 1);
+    static char                loss[] = "loss", accuracy[] = "accuracy";
+    static struct ch_log_entry usual_names[] = {{loss, 0}, {accuracy, 0}};
+    static const ch_logs       usual = {2, 2, usual_names};
+    const ch_look             *look = l->look;
+    const ch_logs             *likely = logs->n > 0 ? logs : look->likely;
+    ch_logs                    one;
+    layout                     how = {0};
 
-    if (how.bar == 0)
-        how = lay_out(l, some > l->look->reserved ? some : l->look->reserved, 0);
-    if (how.bar == 0 && l->look->columns >= 60)
-        how.bar = 6;
+    likely = likely != NULL && likely->n > 0 ? likely : &usual;
+    one = (ch_logs){1, 1, likely->at};
+    if (!lay_out(l, likely->n, ch__progress_reserve(likely, look->is_utf8, true), false,
+                 &how) &&
+        !lay_out(l, count_trained(likely), ch__progress_reserve(likely, look->is_utf8, false),
+                 true, &how))
+        (void)lay_out(l, 1, ch__progress_reserve(&one, look->is_utf8, true), true, &how);
     return how;
 }
 
@@ -316,8 +343,8 @@ static int number_text(const line *l, const struct ch_log_entry *e, char text[NA
     ch_short value = ch__short_number(e->value);
     int      n = clean_name(e->name, l->look->is_utf8, name);
 
-    snprintf(text, NAME_BYTES + 40, " - %s: %s", name, value.text);
-    return n + 3 + 2 + (int)strlen(value.text);
+    snprintf(text, NAME_BYTES + 40, "%s%s: %s", l->is_tight ? " " : " - ", name, value.text);
+    return n + (l->is_tight ? 1 : 3) + 2 + (int)strlen(value.text);
 }
 
 static bool all_fit(const line *l, const ch_logs *logs)
@@ -357,6 +384,8 @@ static void add_all_numbers(line *l, const ch_logs *logs)
         if (begins_val || !has_room(l, columns)) {
             ch__text_add(l->o, "\n");
             l->columns = 0;
+            l->is_tight = false;
+            columns = number_text(l, &logs->at[i], text);
             text[1] = ' '; /* no dash before the first */
         }
         is_val = is_val || begins_val;
@@ -371,6 +400,7 @@ int ch__progress_live(ch_text *o, const ch_pace *p, const ch_logs *logs, const c
 
     add_head(&l, p);
     how = choose_layout(&l, logs);
+    l.is_tight = how.is_tight;
     if (how.bar > 0 && has_room(&l, 1 + how.bar)) {
         add(&l, NULL, 1, " ");
         if (p->steps > 0)
@@ -441,11 +471,6 @@ static void add_count(ch_text *o, const char *name, int64_t n)
         ch__text_add(o, ", \"%s\": null", name);
 }
 
-static ch_number_text rounded(double x, double to)
-{
-    return ch__number_text(nearbyint(x * to) / to, true);
-}
-
 void ch__progress_object(ch_text *o, const ch_moment *at, const ch_pace *p, const ch_logs *l)
 {
     ch__text_add(o, "{\"event\": \"%s\"", at->event);
@@ -454,8 +479,8 @@ void ch__progress_object(ch_text *o, const ch_moment *at, const ch_pace *p, cons
     add_count(o, "step", p->step);
     add_count(o, "steps", p->steps);
     ch__text_add(o, ", \"seconds\": %s, \"examples_per_second\": %s",
-                 rounded(at->seconds, 1e3).text,
-                 p->per_second > 0 ? rounded(p->per_second, 1e1).text : "null");
+                 ch__rounded_text(at->seconds, 1e3).text,
+                 p->per_second > 0 ? ch__rounded_text(p->per_second, 1e1).text : "null");
     if (at->why != NULL) {
         ch__text_add(o, ", \"stopped\": ");
         add_string(o, at->why);

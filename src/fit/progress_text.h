@@ -24,7 +24,8 @@ typedef struct ch_pace {
 typedef struct ch_look {
     int  columns; /* the last stays free */
     bool has_color, is_utf8;
-    int  reserved; /* columns that numbers will take, while there are none */
+    const ch_logs
+        *likely; /* the numbers to come, while there are none; NULL: a loss, an accuracy */
 } ch_look;
 
 /* Its name begins with "val_". */

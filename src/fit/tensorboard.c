@@ -4,8 +4,8 @@
  *                  epoch; batch_loss, batch_accuracy by step; model and step as text
  *     validation:  epoch_loss, epoch_accuracy by epoch
  *
- * Each training has files of its own. They are flushed when an epoch ends, so that TensorBoard
- * sees it.
+ * Each training has files of its own. They are flushed when an epoch ends or a validation begins, and after
+ * a step's scalars once a second, so that TensorBoard sees them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
@@ -13,11 +13,12 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "fit/callback.h"
 #include "fit/events.h"
 #include "tensor/tensor.h"
 
-enum { FLUSH_MS = 5000 };
+enum { FLUSH_MS = 5000, STEPS_MS = 1000 };
 
 typedef struct board {
     ch_callback_ops ops; /* steps are looked at if they have scalars */
@@ -26,6 +27,7 @@ typedef struct board {
     int             histograms;
     bool            has_graph; /* is to be written yet */
     ch_events      *train, *validation;
+    int64_t         flushed_ns; /* after a step's scalars; 0: not yet */
 } board;
 
 /* ---- files ---- */
@@ -118,15 +120,21 @@ static ch_status add_rate(board *b, ch_training *t)
     return add_scalar(b->train, "epoch_", "learning_rate", ch_training_epoch(t), rate);
 }
 
+/* All numbers of a step are there together, at once where such steps are rare. */
 static ch_status add_step(board *b, ch_training *t)
 {
+    int64_t   now = ch__now_ns();
     ch_status rc = CH_OK;
 
     for (int i = 0; rc == CH_OK && i < ch_training_logs(t); i++)
         if (validated(ch_training_log_name(t, i)) == NULL)
             rc = add_scalar(b->train, "batch_", ch_training_log_name(t, i), ch_training_step(t),
                             ch_training_log(t, i));
-    return rc;
+    if (rc != CH_OK ||
+        (b->flushed_ns != 0 && now - b->flushed_ns < STEPS_MS * (int64_t)1000000))
+        return rc;
+    b->flushed_ns = now;
+    return ch__events_flush(b->train);
 }
 
 /* ---- histograms ---- */
@@ -255,8 +263,12 @@ static ch_status board_on(void *self, ch_training *t, ch_event event)
 
     if (ch_training_is_evaluation(t))
         return CH_OK;
-    if (event == CH_ON_BEGIN)
+    if (event == CH_ON_BEGIN) {
+        b->flushed_ns = 0;
         return open_events(b, "train", &b->train);
+    }
+    if (event == CH_ON_VALIDATION_BEGIN) /* it may take long */
+        return flush(b);
     if (event == CH_ON_EPOCH_END)
         return end_epoch(b, t);
     if (event == CH_ON_END)
@@ -296,7 +308,7 @@ ch_status ch_tensorboard(const char *directory, const ch_tensorboard_options *op
         .histograms = opt->histograms,
         .has_graph = opt->graph != CH_OFF};
     if (b->every_steps > 0)
-        b->ops.events |= CH_ON_STEP;
+        b->ops.events |= CH_ON_STEP | CH_ON_VALIDATION_BEGIN;
     if (b->directory == NULL) {
         board_drop(b);
         return ch__fail_memory("tensorboard");

@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "base/terminal.h"
+#include "pseudo_terminal.h"
 
 /* Both ends of a pseudo-terminal. */
 typedef struct {
@@ -23,11 +24,9 @@ typedef struct {
 
 static pair open_terminal(void)
 {
-    pair p = {.reader = posix_openpt(O_RDWR | O_NOCTTY)};
+    pair p;
 
-    assert_true(p.reader >= 0 && grantpt(p.reader) == 0 && unlockpt(p.reader) == 0);
-    p.writer = open(ptsname(p.reader), O_RDWR | O_NOCTTY);
-    assert_true(p.writer >= 0);
+    t_terminal(&p.reader, &p.writer);
     return p;
 }
 
@@ -98,14 +97,19 @@ static void the_first_locale_that_is_set_says_whether_it_is_utf8(void **state)
     (void)state;
 }
 
-static void columns_are_the_windows_then_those_of_the_variable(void **state)
+static void columns_are_those_of_the_variable_if_the_window_has_them(void **state)
 {
     pair           p = open_terminal(), q = open_pipe();
     struct winsize size = {.ws_row = 24, .ws_col = 100};
 
     setenv("COLUMNS", "60", 1);
     assert_int_equal(ioctl(p.reader, TIOCSWINSZ, &size), 0);
+    assert_int_equal(ch__terminal_columns(p.writer), 60);
+    setenv("COLUMNS", "", 1);
     assert_int_equal(ch__terminal_columns(p.writer), 100);
+    setenv("COLUMNS", "200", 1);
+    assert_int_equal(ch__terminal_columns(p.writer), 100);
+    setenv("COLUMNS", "60", 1);
     size.ws_col = 33;
     assert_int_equal(ioctl(p.reader, TIOCSWINSZ, &size), 0);
     assert_int_equal(ch__terminal_columns(p.writer), 33);
@@ -135,6 +139,10 @@ static void all_is_written_or_it_is_said(void **state)
     (void)state;
 }
 
+/* Lines are not broken while it is drawn. */
+#define NO  "\033[?7l"
+#define YES "\033[?7h"
+
 static void the_live_line_is_one_persons_at_a_time(void **state)
 {
     pair p = open_pipe();
@@ -147,7 +155,8 @@ static void the_live_line_is_one_persons_at_a_time(void **state)
     ch__live_draw("two", 3, 80);
     ch__live_draw("three", 5, 40);
     ch__live_end("last\nand more");
-    assert_string_equal(arrived(p), "\r\033[Jone\r\rtwo\033[K\r\r\033[Jthree\r"
+    assert_string_equal(arrived(p), "\r\033[J" NO "one" YES "\r\r" NO "two" YES "\033[K\r"
+                                    "\r\033[J" NO "three" YES "\r"
                                     "\r\033[Jlast\nand more\n");
     close_both(p);
     (void)state;
@@ -176,13 +185,15 @@ static void what_others_print_goes_above(void **state)
     assert_string_equal(arrived(p), "first\n");
     ch__live_draw("bar", 3, 80);
     ch__print_above(p.writer, "text\n", 5);
-    assert_string_equal(arrived(p), "\r\033[Jbar\r\r\033[Jtext\n\r\033[Jbar\r");
+    assert_string_equal(arrived(p),
+                        "\r\033[J" NO "bar" YES "\r\r\033[Jtext\n\r\033[J" NO "bar" YES "\r");
     fflush(stderr);
     dup2(p.writer, STDERR_FILENO);
     ch__log(CH_LOG_WARNING, "code", "a record");
     dup2(saved, STDERR_FILENO);
     close(saved);
-    assert_string_equal(arrived(p), "\r\033[Jcohort: warning [code]: a record\n\r\033[Jbar\r");
+    assert_string_equal(arrived(p),
+                        "\r\033[Jcohort: warning [code]: a record\n\r\033[J" NO "bar" YES "\r");
     ch__live_leave();
     ch__live_end(NULL);
     assert_string_equal(arrived(p), "\n\n");
@@ -198,7 +209,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_terminal_can_what_term_and_no_color_say),
         cmocka_unit_test(the_first_locale_that_is_set_says_whether_it_is_utf8),
-        cmocka_unit_test(columns_are_the_windows_then_those_of_the_variable),
+        cmocka_unit_test(columns_are_those_of_the_variable_if_the_window_has_them),
         cmocka_unit_test(all_is_written_or_it_is_said),
         cmocka_unit_test(the_live_line_is_one_persons_at_a_time),
         cmocka_unit_test(without_sequences_blanks_erase),

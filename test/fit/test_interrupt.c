@@ -232,7 +232,7 @@ static void what_ends_now_ends_its_line_too(void **state)
     live_fd = ends[1];
     assert_int_equal(outcome(leave_the_line), 1000 + SIGINT);
     assert_true(read(ends[0], text, sizeof(text) - 1) > 0);
-    assert_string_equal(text, "\r\033[Jbar\r\n");
+    assert_string_equal(text, "\r\033[J\033[?7lbar\033[?7h\r\n");
     close(ends[0]);
     close(ends[1]);
     (void)state;

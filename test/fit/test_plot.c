@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../base/pseudo_terminal.h"
 #include "fit/plot.h"
 
 static void speak(const char *locale)
@@ -153,17 +154,38 @@ static void numbers_of_any_size_are_drawn(void **state)
     (void)state;
 }
 
+static void an_axis_has_a_unit(void **state)
+{
+    double y[] = {2, 1};
+    char   text[512];
+
+    speak("C");
+    ch__plot_over(&(ch_plot_axis){"step", 1, 2814}, 2, y, 24, 4, text, sizeof(text));
+    assert_string_equal(text, "2 +***********\n"
+                              "1 +           **********\n"
+                              "  +---------------------\n"
+                              "   step 1           2814\n");
+    ch__plot_over(&(ch_plot_axis){"epoch", 1, 1}, 1, y, 24, 4, text, sizeof(text));
+    assert_non_null(strstr(text, "\n   epoch 1\n"));
+    ch__plot_over(&(ch_plot_axis){"a unit with a long name", 1, 9}, 2, y, 24, 4, text,
+                  sizeof(text));
+    assert_non_null(strstr(text, "\n   a unit with a long name 1\n"));
+    (void)state;
+}
+
 static void text_that_does_not_fit_is_counted(void **state)
 {
     double y[] = {1, 2, 3};
     float  x[] = {1, 2};
-    char   text[8] = "before";
+    char   text[8] = "before", lines[30];
     int    whole;
 
     speak("C");
     whole = ch__plot(3, y, 24, 4, NULL, 0);
     assert_int_equal(ch__plot(3, y, 24, 4, text, sizeof(text)), whole);
-    assert_int_equal(strlen(text), 7);
+    assert_string_equal(text, ""); /* whole lines, of which none fits */
+    assert_int_equal(ch__plot(3, y, 24, 4, lines, sizeof(lines)), whole);
+    assert_string_equal(lines, "3 +      ***************\n");
     assert_int_equal(ch__picture(1, 2, x, NULL, 0), 3);
     (void)state;
 }
@@ -201,14 +223,36 @@ static void two_rows_are_a_line_of_shades(void **state)
     (void)state;
 }
 
+/* Whatever room there is, what is there are whole lines, which end without color. */
+static void expect_cut_picture(void)
+{
+    static char text[4096];
+    float       x[8 * 6];
+    int         whole;
+
+    for (int i = 0; i < 8 * 6; i++)
+        x[i] = (float)((i * 7) % 48);
+    whole = ch__picture(8, 6, x, NULL, 0);
+    for (int size = 1; size <= whole + 1; size++) {
+        size_t n;
+
+        memset(text, 'x', sizeof(text));
+        assert_int_equal(ch__picture(8, 6, x, text, (size_t)size), whole);
+        n = strlen(text);
+        assert_true(n < (size_t)size);
+        assert_true(n == 0 || (n > 5 && strcmp(text + n - 5, "\033[0m\n") == 0));
+        assert_int_equal(n == (size_t)whole, size > whole);
+    }
+}
+
 static void a_terminal_with_colors_shows_grey(void **state)
 {
     float x[] = {0, 1, 1, 0};
-    int   saved = dup(STDOUT_FILENO), main_side = posix_openpt(O_RDWR | O_NOCTTY), side;
+    float same[] = {1, 1, 0, 0, 1, 1};
+    int   main_side, side, saved;
 
-    assert_true(main_side >= 0 && grantpt(main_side) == 0 && unlockpt(main_side) == 0);
-    side = open(ptsname(main_side), O_RDWR | O_NOCTTY);
-    assert_true(side >= 0);
+    t_terminal(&main_side, &side);
+    saved = dup(STDOUT_FILENO);
     fflush(stdout);
     dup2(side, STDOUT_FILENO);
     speak("C.UTF-8");
@@ -217,6 +261,8 @@ static void a_terminal_with_colors_shows_grey(void **state)
     expect_picture(2, 2, x,
                    "\033[38;5;232;48;5;255m▀\033[38;5;255;48;5;232m▀"
                    "\033[0m\n");
+    expect_picture(1, 2, same, "\033[38;5;232;48;5;232m▀▀\033[0m\n"); /* said once */
+    expect_cut_picture();
     setenv("NO_COLOR", "1", 1);
     expect_picture(2, 2, x, "▒▒\n");
     unsetenv("NO_COLOR");
@@ -238,6 +284,7 @@ int main(void)
         cmocka_unit_test(without_numbers_there_are_the_axes_alone),
         cmocka_unit_test(a_picture_is_as_large_as_asked),
         cmocka_unit_test(numbers_of_any_size_are_drawn),
+        cmocka_unit_test(an_axis_has_a_unit),
         cmocka_unit_test(text_that_does_not_fit_is_counted),
         cmocka_unit_test(two_rows_are_a_line_of_shades),
         cmocka_unit_test(a_terminal_with_colors_shows_grey),

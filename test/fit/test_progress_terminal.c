@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "progress_help.h"
 
+#include "../base/pseudo_terminal.h"
 #include "base/log.h"
 #include "base/terminal.h"
 #include "cohort/dataset.h"
@@ -19,7 +20,8 @@ enum { LINES = 64, CELLS = 400, CELL = 5 };
 typedef struct {
     int  reader, writer; /* the two ends of the terminal */
     int  columns, line, column;
-    bool has_color;
+    bool has_color, is_narrowed,
+        cuts; /* cuts: what is beyond the window is lost, not on the next row */
     char cell[LINES][CELLS][CELL]; /* a character, "" if there is none */
 } screen;
 
@@ -33,13 +35,14 @@ static void resize(screen *s, int columns)
 
 static screen *open_screen(int columns)
 {
-    screen *s = calloc(1, sizeof(*s));
+    int     reader, writer;
+    screen *s;
 
+    t_terminal(&reader, &writer);
+    s = calloc(1, sizeof(*s));
     assert_non_null(s);
-    s->reader = posix_openpt(O_RDWR | O_NOCTTY);
-    assert_true(s->reader >= 0 && grantpt(s->reader) == 0 && unlockpt(s->reader) == 0);
-    s->writer = open(ptsname(s->reader), O_RDWR | O_NOCTTY);
-    assert_true(s->writer >= 0);
+    s->reader = reader;
+    s->writer = writer;
     resize(s, columns);
     return s;
 }
@@ -69,6 +72,11 @@ static int obey(screen *s, const char *text)
     int n = 2;
 
     assert_int_equal(text[1], '[');
+    if (strncmp(text, "\033[?7", 4) == 0) {
+        assert_true(text[4] == 'h' || text[4] == 'l');
+        s->cuts = text[4] == 'l';
+        return 5;
+    }
     while ((text[n] >= '0' && text[n] <= '9') || text[n] == ';')
         n++;
     if (text[n] == 'm')
@@ -86,6 +94,8 @@ static int put(screen *s, const char *text)
 
     while (((unsigned char)text[n] & 0xc0) == 0x80)
         n++;
+    if (s->column >= s->columns && s->cuts && s->is_narrowed)
+        return n;
     if (s->column >= s->columns)
         fail_msg("column %d of %d was written to", s->column, s->columns);
     snprintf(s->cell[s->line][s->column++], CELL, "%.*s", n, text);
@@ -288,7 +298,48 @@ static void what_does_not_fit_in_the_end_goes_below(void **state)
     (void)state;
 }
 
-static void evaluations_are_a_line_without_a_title(void **state)
+/* As the demo's line is: the rate has its place before the bar has. */
+static void what_there_is_room_for(void **state)
+{
+    static const struct {
+        int         columns;
+        const char *want;
+    } at[] = {
+        {110,
+         " 200/469 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ ETA 13s 50ms/step 2.56k ex/s - loss: 0.0050 - "
+         "sparse_accuracy: 0.9000"},
+        {90, " 200/469 ━━━━━━━━━━━━ ETA 13s 50ms/step 2.56k/s - loss: 0.0050 - "
+             "sparse_accuracy: 0.9000"},
+        {80, " 200/469 ━━╸━━━ ETA 13s 50ms/step 2.56k/s loss: 0.0050 sparse_accuracy: 0.9000"},
+        {74, " 200/469 ETA 13s 50ms/step 2.56k/s loss: 0.0050 sparse_accuracy: 0.9000"},
+        {60, " 200/469 ━━━━━━━━ ETA 13s 50ms/step 2.56k/s - loss: 0.0050"},
+        {50, " 200/469 ETA 13s 50ms/step 2.56k/s loss: 0.0050"},
+        {46, " 200/469 ETA 13s 50ms/step - loss: 0.0050"},
+    };
+
+    for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
+        screen      *s = open_screen(at[i].columns);
+        ch_training  t = {.epochs = 1, .epoch_steps = 469};
+        ch_callback *c = t_progress(CH_PROGRESS_BAR, s->writer);
+
+        t_tell(c, &t, CH_ON_BEGIN);
+        t_begin_epoch(c, &t);
+        for (t.epoch_step = 1; t.epoch_step <= 200; t.epoch_step++) {
+            t_pass(50);
+            t.epoch_examples += 128;
+            t_log(&t, "loss", 1.0 / (double)t.epoch_step);
+            t_log(&t, "sparse_accuracy", 0.9);
+            t_tell(c, &t, CH_ON_STEP);
+            look(s); /* a terminal keeps only so much */
+        }
+        expect(s, 1, at[i].want);
+        t_drop(c, &t);
+        close_screen(s);
+    }
+    (void)state;
+}
+
+static void evaluations_are_a_line_under_their_title(void **state)
 {
     screen      *s = open_screen(60);
     ch_training  t = {.is_evaluation = true, .validation_steps = 4};
@@ -296,7 +347,8 @@ static void evaluations_are_a_line_without_a_title(void **state)
 
     t_tell(c, &t, CH_ON_BEGIN);
     t_tell(c, &t, CH_ON_VALIDATION_BEGIN);
-    expect(s, 0, " 0/4 ━━━━━━ 0s");
+    expect(s, 0, "Evaluate");
+    expect(s, 1, " 0/4 ━━━━━━━━━━━━ 0s");
     t_log(&t, "loss", 0.25);
     t_log(&t, "accuracy", 0.5);
     for (int i = 0; i < 4; i++) {
@@ -306,11 +358,11 @@ static void evaluations_are_a_line_without_a_title(void **state)
         t_tell(c, &t, CH_ON_VALIDATION_STEP);
     }
     t_tell(c, &t, CH_ON_VALIDATION_END);
-    expect(s, 0, " 4/4 ━━━━━━ 0.4s 100ms/step - loss: 0.2500");
-    expect(s, 1, "   accuracy: 0.5000");
+    expect(s, 1, " 4/4 ━━━━━━━━━━━━ 0.4s 100ms/step 320/s - loss: 0.2500");
+    expect(s, 2, "   accuracy: 0.5000");
     t_tell(c, &t, CH_ON_END);
     look(s);
-    assert_int_equal(s->line, 2);
+    assert_int_equal(s->line, 3);
     t_drop(c, &t);
     close_screen(s);
     (void)state;
@@ -345,6 +397,25 @@ static void a_window_may_change_its_width(void **state)
     look(s);
     assert_int_equal(s->line, 2);
     t_drop(c, &t);
+    close_screen(s);
+    (void)state;
+}
+
+/* Between the look at its width and the drawing: nothing is on a row where nobody erases it. */
+static void a_window_that_gets_narrower_meanwhile_cuts_the_line(void **state)
+{
+    screen *s = open_screen(60);
+
+    assert_true(ch__live_take(s->writer, true));
+    resize(s, 10);
+    s->is_narrowed = true;
+    ch__live_draw(" 12/20 a line for a window of 60", 32, 60);
+    expect(s, 0, " 12/20 a l");
+    assert_false(s->cuts);
+    assert_true(s->line == 0 && s->column == 0);
+    ch__live_draw(" 13/20", 6, 10);
+    expect(s, 0, " 13/20");
+    ch__live_end(NULL);
     close_screen(s);
     (void)state;
 }
@@ -410,8 +481,10 @@ int main(void)
         cmocka_unit_test(a_terminal_that_cannot_erase_gets_lines),
         cmocka_unit_test(without_a_number_of_steps_something_moves),
         cmocka_unit_test(what_does_not_fit_in_the_end_goes_below),
-        cmocka_unit_test(evaluations_are_a_line_without_a_title),
+        cmocka_unit_test(what_there_is_room_for),
+        cmocka_unit_test(evaluations_are_a_line_under_their_title),
         cmocka_unit_test(a_window_may_change_its_width),
+        cmocka_unit_test(a_window_that_gets_narrower_meanwhile_cuts_the_line),
         cmocka_unit_test(the_log_is_above_the_line),
         cmocka_unit_test(the_second_of_two_trainings_writes_lines),
     };

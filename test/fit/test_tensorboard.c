@@ -676,6 +676,30 @@ static void an_epoch_is_there_when_it_has_ended(void **state)
     (void)state;
 }
 
+/* The first at once, all numbers of it; the others once a second, or when a validation begins. */
+static void a_step_is_there_before_its_epoch_has_ended(void **state)
+{
+    ch_callback *c = NULL;
+    ch_training  t = {.step = 1};
+
+    t_ok(ch_tensorboard(t_path("steps"),
+                        &(ch_tensorboard_options){.every_steps = 1, .graph = CH_OFF}, &c));
+    t_begin(c, &t);
+    for (t.step = 1; t.step <= 2; t.step++) {
+        t_log(&t, "loss", 1);
+        t_log(&t, "accuracy", 0.5);
+        t_ok(t_tell(c, &t, CH_ON_STEP));
+        if (t.step == 2)
+            t_ok(t_tell(c, &t, CH_ON_VALIDATION_BEGIN));
+        read_folder(t_path("steps/train"), &read_file);
+        assert_float_equal(scalar_of(&read_file, "batch_loss", t.step), 1, 0);
+        assert_float_equal(scalar_of(&read_file, "batch_accuracy", t.step), 0.5, 0);
+    }
+    t_end(c, &t);
+    ch_callback_unref(c);
+    (void)state;
+}
+
 static void histograms_are_of_the_models_variables(void **state)
 {
     ch_callback *c = NULL;
@@ -841,6 +865,7 @@ int main(void)
         cmocka_unit_test(scalars_have_keras_tags),
         cmocka_unit_test(each_training_has_files_of_its_own),
         cmocka_unit_test(an_epoch_is_there_when_it_has_ended),
+        cmocka_unit_test(a_step_is_there_before_its_epoch_has_ended),
         cmocka_unit_test(histograms_are_of_the_models_variables),
         cmocka_unit_test(the_model_and_its_step_are_texts),
         cmocka_unit_test(a_text_of_ones_own_is_there_at_once),

@@ -1,0 +1,111 @@
+/* test/fit/test_history_print.c -- a history as text.   SPDX-License-Identifier: Apache-2.0 */
+#include "../strategy/help.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "cohort/callback.h"
+#include "fit/history.h"
+#include "fit/number.h"
+
+/* Of three epochs, of which the second has no validation. */
+static ch_history *make(void)
+{
+    ch_history *h = NULL;
+
+    t_ok(ch__history_new(&h));
+    for (int e = 0; e < 3; e++) {
+        ch_logs logs = {0};
+
+        t_ok(ch__logs_set(&logs, "loss", 1.0 / (e + 1)));
+        if (e != 1)
+            t_ok(ch__logs_set(&logs, "val_loss", e == 0 ? 0.25 : -(double)NAN));
+        t_ok(ch__history_add(h, &logs));
+        ch__logs_drop(&logs);
+    }
+    return h;
+}
+
+static void epochs_are_counted_from_one_and_nan_is_a_number(void **state)
+{
+    ch_history *h = make();
+    char        text[512];
+    int         n = ch_history_print(h, text, sizeof(text));
+
+    assert_int_equal(n, strlen(text));
+    assert_string_equal(text, "epoch       loss   val_loss\n"
+                              "    1          1       0.25\n"
+                              "    2        0.5          -\n"
+                              "    3     0.3333        nan\n");
+    ch_history_unref(h);
+    (void)state;
+}
+
+static void the_speed_is_that_of_the_steps_alone(void **state)
+{
+    ch_history *h = make();
+    char        text[1024];
+
+    h->time = (ch_time_table){.total = 100, .steps = 1, .examples = 96, .replicas = 1};
+    h->time.seconds[CH_TIME_FORWARD] = 0.048;
+    h->time.seconds[CH_TIME_CALLBACKS] = 60;
+    h->time.seconds[CH_TIME_OTHER] = 39;
+    h->time.seconds[CH_TIME_VALIDATE] = 0.952;
+    ch_history_print_time(h, text, sizeof(text));
+    assert_non_null(strstr(text, "\n1 step of 48.0 ms; 2000 examples/s on 1 replica\n"));
+    h->time.examples = 3850000000;
+    h->time.steps = 100;
+    h->time.replicas = 2;
+    h->time.one_replica_step = 0.00036;
+    ch_history_print_time(h, text, sizeof(text));
+    assert_non_null(strstr(text,
+                           "\n100 steps of 0.48 ms; 80208333333 examples/s on 2 replicas\n"
+                           "1.50 times the speed of one replica\n"));
+    h->time.steps = 0;
+    ch_history_print_time(h, text, sizeof(text));
+    assert_null(strstr(text, "examples/s"));
+    ch_history_unref(h);
+    (void)state;
+}
+
+static void the_curve_is_over_steps_and_other_numbers_over_epochs(void **state)
+{
+    ch_history *h = make();
+    char        text[4096];
+
+    setenv("LC_ALL", "C", 1);
+    for (int i = 0; i < 64; i++)
+        t_ok(ch__history_point(h, 1 - i / 100.0));
+    h->time.steps = 640;
+    ch_history_plot(h, "loss", 40, 6, text, sizeof(text));
+    assert_non_null(strstr(text, " step 1                         640\n"));
+    ch_history_plot(h, "val_loss", 40, 6, text, sizeof(text));
+    assert_non_null(strstr(text, " epoch 1                          3\n"));
+    ch_history_plot(h, "accuracy", 40, 6, text, sizeof(text));
+    assert_string_equal(text, "no epoch has a \"accuracy\"; there are loss, val_loss\n");
+    ch_history_plot(h, NULL, 40, 6, text, sizeof(text));
+    assert_string_equal(text, "no epoch has a \"\"; there are loss, val_loss\n");
+    assert_true(ch_history_plot(NULL, "loss", 40, 6, text, sizeof(text)) > 40);
+    ch_history_unref(h);
+    (void)state;
+}
+
+static void what_is_measured_has_no_tail(void **state)
+{
+    assert_string_equal(ch__rounded_text(0.015975159000000003, 1e6).text, "0.015975");
+    assert_string_equal(ch__rounded_text(3.2, 1e6).text, "3.2");
+    assert_string_equal(ch__rounded_text(1e9 + 0.1, 1e6).text, "1000000000.1");
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(epochs_are_counted_from_one_and_nan_is_a_number),
+        cmocka_unit_test(the_speed_is_that_of_the_steps_alone),
+        cmocka_unit_test(the_curve_is_over_steps_and_other_numbers_over_epochs),
+        cmocka_unit_test(what_is_measured_has_no_tail),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
