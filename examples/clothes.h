@@ -8,7 +8,10 @@
 
 #include "example.h"
 
-enum { SIDE = 28, CLASSES = 10, SHOWN = 3, DRAWN = 4000 };
+/* EDGE: what is left out of a picture on both sides, so that three of them fit in 80 columns. */
+enum { SIDE = 28, CLASSES = 10, SHOWN = 3, EDGE = 1, WIDE = SIDE - 2 * EDGE, DRAWN = 4000 };
+
+#define FOLDER "/usr/share/datasets/fashion-mnist"
 
 static const char *const clothes[CLASSES] = {"T-shirt", "trousers", "pullover", "dress",
                                              "coat",    "sandal",   "shirt",    "sneaker",
@@ -17,11 +20,13 @@ static const char *const clothes[CLASSES] = {"T-shirt", "trousers", "pullover", 
 /* Images (rows, 28, 28, 1) of bytes, and their labels. */
 typedef struct pictures {
     ch_tensor *t[2];
+    bool       is_drawn;
 } pictures;
 
 /* Stripes: how steep they are is the class. */
 static inline void draw(pictures *p)
 {
+    p->is_drawn = true;
     must(ch_tensor_new(CH_U8, ch_shape_of(DRAWN, SIDE, SIDE, 1), &p->t[0]));
     must(ch_tensor_new(CH_U8, ch_shape_of(DRAWN), &p->t[1]));
     uint8_t *x = ch_tensor_data_mut(p->t[0]), *label = ch_tensor_data_mut(p->t[1]);
@@ -35,14 +40,15 @@ static inline void draw(pictures *p)
 }
 
 /* "train" or "t10k". */
-static inline void load(const char *name, pictures *p)
+static inline void load(const char *folder, const char *name, pictures *p)
 {
-    char       path[2][100];
+    char       path[2][512];
     ch_tensor *flat = NULL;
 
+    *p = (pictures){.is_drawn = false};
     for (int i = 0; i < 2; i++)
-        snprintf(path[i], sizeof(path[i]), "/usr/share/datasets/fashion-mnist/%s-%s-ubyte.gz",
-                 name, i == 0 ? "images-idx3" : "labels-idx1");
+        snprintf(path[i], sizeof(path[i]), "%s/%s-%s-ubyte.gz", folder, name,
+                 i == 0 ? "images-idx3" : "labels-idx1");
     if (access(path[0], R_OK) != 0 || access(path[1], R_OK) != 0) {
         draw(p);
         return;
@@ -54,27 +60,40 @@ static inline void load(const char *name, pictures *p)
     ch_tensor_unref(flat);
 }
 
+/* What a row of logits says. */
+static inline const char *name_of(const pictures *p, const float *logit)
+{
+    static char text[32];
+    int         best = 0;
+
+    for (int k = 1; k < CLASSES; k++)
+        best = logit[k] > logit[best] ? k : best;
+    snprintf(text, sizeof(text), "stripes, kind %d", best);
+    return p->is_drawn ? text : clothes[best];
+}
+
 /* The first pictures side by side, and what the model takes them for. */
 static inline void show(const pictures *p, const ch_tensor *guess)
 {
-    static uint8_t all[SIDE][SHOWN * SIDE];
-    static char    text[16384];
+    static uint8_t all[SIDE][SHOWN * WIDE];
+    const uint8_t *pixel = ch_tensor_data(p->t[0]);
+    const float   *logit = ch_tensor_data(guess);
     ch_tensor     *t = NULL;
 
-    for (int i = 0; i < SIDE * SIDE * SHOWN; i++)
-        all[i / SIDE % SIDE][i / SIDE / SIDE * SIDE + i % SIDE] =
-            ((const uint8_t *)ch_tensor_data(p->t[0]))[i];
-    must(ch_tensor_copy_of(CH_U8, ch_shape_of(SIDE, SHOWN * SIDE), all, &t));
-    ch_picture(t, text, sizeof(text));
+    for (int i = 0; i < SHOWN; i++)
+        for (int row = 0; row < SIDE; row++)
+            memcpy(&all[row][i * WIDE], pixel + (i * SIDE + row) * SIDE + EDGE, WIDE);
+    must(ch_tensor_copy_of(CH_U8, ch_shape_of(SIDE, SHOWN * WIDE), all, &t));
+    size_t room = (size_t)ch_picture(t, NULL, 0) + 1; /* colors make it long */
+    char  *text = malloc(room);
+    want(text != NULL, "memory for a picture", "none");
+    ch_picture(t, text, room);
     fputs(text, stdout);
-    for (int i = 0; i < SHOWN; i++) {
-        const float *z = (const float *)ch_tensor_data(guess) + i * CLASSES;
-        int          best = 0;
-
-        for (int k = 1; k < CLASSES; k++)
-            best = z[k] > z[best] ? k : best;
-        printf("%*s%-*s", SIDE / 3, "", SIDE - SIDE / 3, clothes[best]);
-    }
+    for (int i = 0; i < SHOWN; i++)
+        printf("%*s%-*s", WIDE / 4, "", i < SHOWN - 1 ? WIDE - WIDE / 4 : 0,
+               name_of(p, logit + i * CLASSES));
+    puts("");
+    free(text);
     ch_tensor_unref(t);
 }
 
