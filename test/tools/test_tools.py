@@ -87,6 +87,8 @@ class Checks(unittest.TestCase):
             self.fails('check-text', {'src/a.c': SPDX + line + '\n'}, 'src/a.c:2')
         self.fails('check-text', {'src/a.c': SPDX + 'int a;'}, 'newline')
         self.passes('check-text', {'src/a.c': SPDX + '/* TODO(#12): later */\n'})
+        self.passes('check-text', {'doc/guide/a.md': 'a' * 160 + '\n|' + 'a' * 300 + '\n'})
+        self.fails('check-text', {'doc/guide/a.md': 'a' * 161 + '\n'}, 'a.md:1: 161 columns')
 
     def test_headers_stand_alone(self):
         guard = '#ifndef A_H\n#define A_H\n#include <stddef.h>\nsize_t f(void);\n#endif\n'
@@ -121,6 +123,18 @@ class Checks(unittest.TestCase):
         self.fails('check-readme', {'README.md': page, 'a.c': SPDX + 'int b;\n'}, 'differs from a.c')
         self.fails('check-readme', {'README.md': page}, 'no a.c')
         self.fails('check-readme', {'README.md': '<!-- example: a.c -->\n'}, 'without a block')
+
+    def test_examples_are_short_and_listed(self):
+        tree = {'examples/a.c': 'int a;\n' * 120, 'examples/b.cc': 'int b;\n', 'examples/c.h': '',
+                'examples/README.md': '[a](a.c), [b.cc](b.cc) and `c.h`\n',
+                'examples/meson.build': "foreach name : ['a']\nexecutable('b', 'b.cc')\n"}
+        self.passes('check-examples', tree)
+        self.passes('check-examples', {'README.md': ''})
+        self.fails('check-examples', {**tree, 'examples/a.c': 'int a;\n' * 121}, '121 lines')
+        self.fails('check-examples', {**tree, 'examples/d.c': '', 'examples/e.h': ''},
+                   'does not list d.c', 'does not run d.c', 'does not name e.h')
+        self.fails('check-examples', {**tree, 'examples/README.md': '[a](a.c) [z](z.c) [b](b.cc)'},
+                   'lists z.c, which is not there')
 
     def test_snippets_compile_behind_the_prelude(self):
         tree = {'include/cohort/a.h': 'int ch_a(void);\n',
