@@ -30,7 +30,7 @@ static ch_status set_rate(const ch_training *t, double rate)
         return ch__fail(rc,
                         "the optimizer has a schedule, which says its learning rate: make it "
                         "without one, or leave this callback out");
-    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "epoch %d", ch_training_epoch(t));
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "epoch %d", ch_training_epoch(t) + 1);
 }
 
 /* Sets the rate to what it is: that it cannot be set is said before the first step, not after
@@ -103,7 +103,7 @@ static ch_status reduce(plateau *p, const ch_training *t)
     if (rc != CH_OK)
         return rc;
     ch__log(CH_LOG_INFO, "plateau", "epoch %d: the learning rate is %g now, and was %g",
-            ch_training_epoch(t), less, rate);
+            ch_training_epoch(t) + 1, less, rate);
     p->resting = p->cooldown;
     p->wait = 0;
     return CH_OK;

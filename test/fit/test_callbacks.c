@@ -450,7 +450,7 @@ static void a_rate_is_set_as_an_epoch_begins(void **state)
         assert_float_equal(rate_of(o), 0.5 / (1 << i), 0);
     }
     t.epoch = 9;
-    t_refused(t_tell(c, &t, CH_ON_EPOCH_BEGIN), CH_INVALID_ARGUMENT, "epoch 9",
+    t_refused(t_tell(c, &t, CH_ON_EPOCH_BEGIN), CH_INVALID_ARGUMENT, "epoch 10",
               "the rate is -1");
     t_end(c, &t);
     t.optimizer = NULL;
