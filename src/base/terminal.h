@@ -2,7 +2,7 @@
  *
  * One live line at a time in a process. The cursor waits in its first column: when the window is made
  * narrower and the terminal breaks the line, all of it is behind the cursor and can be erased, and nothing
- * above it is touched. What others print, the log first of all, goes above the line.
+ * above it is touched. While it is drawn the terminal does not break lines: the cursor stays on its row. What others print, the log first of all, goes above the line.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BASE_TERMINAL_H
