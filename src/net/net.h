@@ -88,7 +88,7 @@ typedef enum ch_ending {
     CH_ENDED_LATE, /* no answer until the deadline: it may have been carried out, or may yet be */
     CH_ENDED_CANCELLED, /* by this task; the same is true of it */
     CH_ENDED_LOST, /* the connection broke, or nobody listens there: the same is true of it */
-    CH_ENDED_REPLACED, /* not carried out: another incarnation than the one asked for lives there */
+    CH_ENDED_REPLACED, /* another life than the one asked for is there, which has not carried it out */
     CH_ENDED_NO_ROOM /* not carried out: the link has no room for it */
 } ch_ending;
 

@@ -128,8 +128,10 @@ bool ch__box_put(ch_threads_task *t, const ch_frame *f, ch_threads_task *from)
         g = someone(t);
     }
     unlock(t);
-    if (g != NULL)
+    if (g != NULL && from != NULL)
         wakes_add(&from->wakes, g);
+    else if (g != NULL)
+        ch__gate_open(g);
     return fits;
 }
 

@@ -73,7 +73,8 @@ CH_MUST_CHECK ch_status ch__threads_init(ch_threads *n, int spin_us);
 void ch__box_open(ch_threads_task *t);
 /* Nothing comes any more; returns what is in it, *n frames, to be freed by the caller. */
 ch_frame *ch__box_close(ch_threads_task *t, int *n);
-/* False: it is closed, or there is no memory, and the frame is not taken over. `from` is in its turn. */
+/* False: it is closed, or there is no memory, and the frame is not taken over. `from` is in its turn, and wakes whom it must
+ * after that; NULL: at once. */
 bool ch__box_put(ch_threads_task *t, const ch_frame *f, ch_threads_task *from);
 
 #endif

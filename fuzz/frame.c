@@ -1,0 +1,229 @@
+/* fuzz/frame.c -- what the reader of frames makes of any bytes, in pieces of any size.
+ *
+ * However the bytes are cut, the same must come out; what was read and is written again must be read as the same;
+ * and memory never runs ahead of what came by more than 16 MiB (PROMISES S5, S6).
+ *
+ * covers: src/net/read.c
+ * longest: 600
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "net/frame.h"
+#include "base/mem.h"
+#include "fuzz.h"
+
+/* All frames of the input, one after the other, as a hash of what they say. */
+typedef struct outcome {
+    ch_status rc;
+    int       n_frames;
+    unsigned  hash;
+} outcome;
+
+static void hash_more(outcome *o, const void *data, size_t n)
+{
+    if (n > 0)
+        o->hash = o->hash * 31 + fuzz_hash(data, n);
+}
+
+static void hash_tensor(outcome *o, ch_tensor *t)
+{
+    ch_shape shape = ch_tensor_shape(t);
+    int64_t  n = ch_tensor_count(t);
+
+    hash_more(o, &shape, sizeof(shape));
+    if (ch_tensor_dtype(t) != CH_STR) {
+        hash_more(o, ch_tensor_data(t), ch_tensor_bytes(t));
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const ch_str *s = (const ch_str *)ch_tensor_data(t) + i;
+
+        hash_more(o, &s->size, sizeof(s->size));
+        hash_more(o, s->data, s->size);
+    }
+}
+
+static void hash_frame(outcome *o, const ch_frame *f)
+{
+    const uint64_t numbers[] = {f->kind, f->ending, f->status,           f->call,
+                                f->from, f->to,     (uint64_t)f->timeout};
+
+    hash_more(o, numbers, sizeof(numbers));
+    if (f->fault != NULL) {
+        hash_more(o, f->fault->text, strlen(f->fault->text));
+        hash_more(o, f->fault->op, strlen(f->fault->op));
+        hash_more(o, f->fault->task, strlen(f->fault->task));
+        hash_more(o, &f->fault->replica, sizeof(f->fault->replica));
+    }
+    if (f->parcel == NULL)
+        return;
+    hash_more(o, &f->parcel->method, sizeof(f->parcel->method));
+    hash_more(o, f->parcel->bytes, f->parcel->n_bytes);
+    for (int i = 0; i < f->parcel->n_tensors; i++)
+        hash_tensor(o, f->parcel->tensor[i]);
+}
+
+static outcome read_all(const uint8_t *data, size_t size, size_t piece)
+{
+    ch_frame_reader r = {.most = 1 << 20};
+    outcome         o = {0};
+    size_t          at = 0, used;
+    bool            is_whole;
+
+    while (o.rc == CH_OK && at < size) {
+        size_t n = size - at < piece ? size - at : piece;
+        char  *alone = fuzz_alone(data + at, n);
+
+        o.rc = ch__frame_read(&r, alone, n, &used, &is_whole);
+        free(alone);
+        MUST(used <= n);
+        MUST(o.rc == CH_OK || o.rc == CH_DATA_LOSS || o.rc == CH_RESOURCE_EXHAUSTED);
+        MUST(o.rc != CH_OK || is_whole || used == n);
+        at += used;
+        if (o.rc != CH_OK || !is_whole)
+            continue;
+        o.n_frames++;
+        hash_frame(&o, &r.frame);
+        ch__frame_drop(&r.frame);
+    }
+    ch__frame_reader_drop(&r);
+    return o;
+}
+
+/* The first frame, written and read again. */
+static void check_again(const uint8_t *data, size_t size)
+{
+    ch_frame_reader r = {.most = 1 << 20};
+    outcome         before = {0}, after;
+    size_t          used, n;
+    bool            is_whole;
+    void           *bytes;
+
+    MUST(ch__frame_read(&r, data, size, &used, &is_whole) == CH_OK && is_whole);
+    hash_frame(&before, &r.frame);
+    MUST(ch__frame_encode(&r.frame, &bytes, &n) == CH_OK);
+    after = read_all(bytes, n, n);
+    MUST(after.rc == CH_OK && after.n_frames == 1 && after.hash == before.hash);
+    ch__free(bytes);
+    ch__frame_reader_drop(&r);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    int64_t  live = ch__mem_live();
+    unsigned which = fuzz_hash(data, size);
+    outcome  whole, parts;
+
+    if (size == 0)
+        return 0;
+    if (which % 16 == 0)
+        ch__mem_watch(true);
+    whole = read_all(data, size, size);
+    if (which % 16 == 0) {
+        MUST(ch__mem_most() <= (int64_t)size + (16 << 20));
+        ch__mem_watch(false);
+    }
+    parts = read_all(data, size, 1 + which % 7);
+    MUST(whole.rc == parts.rc && whole.n_frames == parts.n_frames && whole.hash == parts.hash);
+    if (whole.n_frames > 0)
+        check_again(data, size);
+    ch__mem_fail_at(1 + which % 12);
+    read_all(data, size, size);
+    ch__mem_fail_at(0);
+    MUST(ch__mem_live() == live);
+    return 0;
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    ch_tensor *t = NULL;
+
+    (void)argc;
+    (void)argv;
+    MUST(ch_tensor_scalar(CH_F32, 1, &t) == CH_OK); /* what the process makes once */
+    ch_tensor_unref(t);
+    return 0;
+}
+
+/* ---- frames that are nearly right ---- */
+
+static ch_tensor *some_tensor(dice *d)
+{
+    ch_dtype   dtype = (ch_dtype)roll(d, CH_DTYPE_COUNT);
+    ch_shape   shape = ch_shape_of((int64_t)roll(d, 4), (int64_t)roll(d, 3));
+    ch_tensor *t = NULL;
+
+    if (dtype == CH_STR)
+        MUST(ch_tensor_of_text("some text", &t) == CH_OK);
+    else
+        MUST(ch_tensor_new(dtype, shape, &t) == CH_OK);
+    return t;
+}
+
+static ch_frame some_frame(dice *d)
+{
+    ch_frame   f = {.kind = (ch_frame_kind)(1 + roll(d, 3)),
+                    .call = roll(d, 1000),
+                    .from = roll(d, 3),
+                    .to = roll(d, 3),
+                    .timeout = (int64_t)roll(d, 1000000)};
+    ch_tensor *t[4];
+    ch_fault   why;
+    int        n = (int)roll(d, 5);
+    size_t     n_bytes = roll(d, 40);
+    void      *bytes;
+
+    if (f.kind == CH_FRAME_ANSWER && roll(d, 2) == 0)
+        f.ending = (ch_ending)roll(d, CH_ENDED_NO_ROOM + 1);
+    if (f.ending == CH_ENDED_REFUSED) {
+        f.status = (ch_status)(1 + roll(d, CH_STATUS_COUNT - 1));
+        ch__fault_clear(&why);
+        ch__fail(f.status, "no row %d", (int)roll(d, 99));
+        ch__fault_take(&why, f.status, (int)roll(d, 3) - 1, roll(d, 2) ? "gather" : NULL);
+        f.fault = ch__fault_copy(&why);
+    }
+    if (f.kind == CH_FRAME_CANCEL || f.ending != CH_ENDED_OK)
+        return f;
+    for (int i = 0; i < n; i++)
+        t[i] = some_tensor(d);
+    MUST(ch__parcel_new((uint32_t)roll(d, 9), n_bytes, &bytes, n, t, &f.parcel) == CH_OK);
+    if (n_bytes > 0)
+        memset(bytes, 'm', n_bytes);
+    return f;
+}
+
+/* Writes a frame into data; 0: it does not fit. */
+static size_t write_frame(dice *d, uint8_t *data, size_t max_size)
+{
+    ch_frame f = some_frame(d);
+    void    *bytes;
+    size_t   n;
+
+    MUST(ch__frame_encode(&f, &bytes, &n) == CH_OK);
+    if (n <= max_size)
+        memcpy(data, bytes, n);
+    ch__free(bytes);
+    ch__frame_drop(&f);
+    return n <= max_size ? n : 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed)
+{
+    dice   d = {seed};
+    size_t n;
+
+    switch (roll(&d, 8)) {
+    case 0: /* another one */
+        n = write_frame(&d, data, max_size);
+        return n > 0 ? n : size;
+    case 1: /* one more */
+        return size + write_frame(&d, data + size, max_size - size);
+    case 2: /* a number of the header, or of the looks behind it, is another */
+    case 3:
+    case 4:
+        if (size > 5)
+            data[4 + roll(&d, size < 60 ? size - 4 : 56)] = (uint8_t)roll(&d, 256);
+        return size;
+    default:
+        return LLVMFuzzerMutate(data, size, max_size);
+    }
+}
