@@ -104,10 +104,11 @@ static void look_at_logs(progress *p, ch_training *t, bool is_done)
     }
 }
 
+/* A prediction has no numbers; an evaluation has some after its first step. */
 static const char *title(const ch_training *t, char text[64])
 {
     if (t->is_evaluation)
-        return "Evaluate";
+        return t->is_stale || t->logs.n > 0 ? "Evaluate" : "Predict";
     snprintf(text, 64, t->epochs > 0 ? "Epoch %d/%d" : "Epoch %d", t->epoch + 1, t->epochs);
     return text;
 }
@@ -200,7 +201,8 @@ static void open_epoch(progress *p, ch_training *t, int64_t now)
     p->has_live = p->how == CH_PROGRESS_BAR && ch__live_take(p->fd, p->terminal.can_erase);
     if (!p->has_live)
         return;
-    draw_title(p, t);
+    if (!t->is_evaluation) /* of which a step tells what it is */
+        draw_title(p, t);
     draw(p, t, now, false);
 }
 
@@ -241,6 +243,8 @@ static void on_begin(progress *p, ch_training *t, int64_t now)
 static void on_step(progress *p, ch_training *t, int64_t now)
 {
     open_epoch(p, t, now);
+    if (p->first_step == 0 && p->has_live && t->is_evaluation)
+        draw_title(p, t);
     if (p->first_step == 0) {
         p->first_ns = now;
         p->first_step = steps_done(t);

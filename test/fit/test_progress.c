@@ -207,6 +207,28 @@ static void evaluations_have_no_epochs(void **state)
     (void)state;
 }
 
+static void predictions_have_no_numbers(void **state)
+{
+    pipe_end     p;
+    ch_training  t = {.is_evaluation = true, .validation_steps = 1};
+    ch_callback *c;
+
+    open_pipe(&p);
+    c = t_progress(CH_PROGRESS_LINES, p.writer);
+    t_tell(c, &t, CH_ON_BEGIN);
+    t_tell(c, &t, CH_ON_VALIDATION_BEGIN);
+    t_pass(2000);
+    t.examples = 32;
+    t.validation_step = 1;
+    t_tell(c, &t, CH_ON_VALIDATION_STEP);
+    t_tell(c, &t, CH_ON_VALIDATION_END);
+    t_tell(c, &t, CH_ON_END);
+    assert_string_equal(arrived(&p), "Predict - 1/1 - 2.0s - 2.0s/step - 16.0 ex/s\n");
+    t_drop(c, &t);
+    close_pipe(&p);
+    (void)state;
+}
+
 /* ---- objects ---- */
 
 static void each_line_is_an_object(void **state)
@@ -438,6 +460,7 @@ int main(void)
         cmocka_unit_test(a_number_of_steps_that_is_not_known_has_no_eta),
         cmocka_unit_test(a_file_gets_no_control_characters),
         cmocka_unit_test(evaluations_have_no_epochs),
+        cmocka_unit_test(predictions_have_no_numbers),
         cmocka_unit_test(each_line_is_an_object),
         cmocka_unit_test(numbers_are_asked_for_when_they_are_shown),
         cmocka_unit_test(a_training_goes_on_where_nothing_can_be_written),
