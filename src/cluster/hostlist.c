@@ -155,9 +155,6 @@ static ch_status add_host(const pattern *p, ch_arena *arena, ch_hosts *out)
                             "Invalid hostlist format: a name of more than %d characters",
                             CH_ADDRESS_BYTES - 1);
     }
-    if (out->n == CH_CLUSTER_TASKS)
-        return ch__fail(CH_RESOURCE_EXHAUSTED, "a list of more than %d hosts",
-                        CH_CLUSTER_TASKS);
     if (!ch__grow((void **)&out->name, &out->cap, out->n + 1, sizeof(*out->name)) ||
         (out->name[out->n] = ch__arena_strdup(arena, name)) == NULL)
         return ch__fail_memory("a list of hosts");
@@ -165,11 +162,31 @@ static ch_status add_host(const pattern *p, ch_arena *arena, ch_hosts *out)
     return CH_OK;
 }
 
+/* Whether all hosts of a pattern are at most `room`, before any of them is made. */
+static ch_status check_room(const pattern *p, int room)
+{
+    int64_t all = 1;
+
+    for (int i = 0; i < p->n && all <= room; i++) {
+        const piece *x = &p->piece[i];
+        int64_t      n = x->text != NULL;
+
+        for (int k = 0; k < x->n_ranges && n <= room; k++)
+            n += (int64_t)x->range[k].last - x->range[k].first + 1;
+        all *= n; /* of two that are below 2^31 */
+    }
+    return all <= room ? CH_OK
+                       : ch__fail(CH_RESOURCE_EXHAUSTED, "a list of more than %d hosts",
+                                  CH_CLUSTER_TASKS);
+}
+
 static ch_status expand(const char *text, size_t n, ch_arena *arena, ch_hosts *out)
 {
     pattern   p = {0};
     ch_status rc = read_pattern(text, n, &p);
 
+    if (rc == CH_OK)
+        rc = check_room(&p, CH_CLUSTER_TASKS - out->n);
     while (rc == CH_OK) {
         rc = add_host(&p, arena, out);
         if (rc == CH_OK && !advance(&p))
