@@ -26,7 +26,7 @@ CH_API ch_optimizer *ch_training_optimizer(const ch_training *t); /* NULL: an ev
 CH_API bool
 ch_training_is_evaluation(const ch_training *t); /* ch_evaluate or ch_predict, by itself */
 CH_API int     ch_training_epoch(const ch_training *t);  /* from 0 */
-CH_API int     ch_training_epochs(const ch_training *t); /* how many there will be */
+CH_API int     ch_training_epochs(const ch_training *t); /* there will be; 0: nobody knows */
 CH_API int64_t ch_training_step(const ch_training *t);   /* steps done in this call of ch_fit */
 CH_API int64_t ch_training_epoch_step(const ch_training *t);  /* steps done in this epoch */
 CH_API int64_t ch_training_epoch_steps(const ch_training *t); /* it will have; CH_UNKNOWN */
@@ -43,7 +43,8 @@ CH_API double      ch_training_log(ch_training *t, int i);
 /* By name; NaN if there is none. */
 CH_API double ch_training_get(ch_training *t, const char *name);
 
-/* Ends the training after this step; `why` is copied, and given by ch_history_stopped. */
+/* Ends the training after this step, or the evaluation; `why` is copied, and given by
+ * ch_history_stopped. In a validation it ends that too, which then has no numbers. */
 CH_API void ch_training_stop(ch_training *t, const char *why);
 
 /* ---- callbacks ---- */
@@ -52,11 +53,11 @@ typedef enum ch_event {
     CH_ON_BEGIN = 1 << 0, /* before the first step */
     CH_ON_EPOCH_BEGIN = 1 << 1,
     CH_ON_STEP = 1 << 2,      /* after each step */
-    CH_ON_EPOCH_END = 1 << 3, /* with the numbers of the validation */
+    CH_ON_EPOCH_END = 1 << 3, /* with the numbers of the validation; not if it had no steps */
     CH_ON_VALIDATION_BEGIN = 1 << 4,
     CH_ON_VALIDATION_STEP = 1 << 5,
     CH_ON_VALIDATION_END = 1 << 6,
-    CH_ON_END = 1 << 7 /* whatever happened */
+    CH_ON_END = 1 << 7 /* whatever happened, once CH_ON_BEGIN was told */
 } ch_event;
 
 typedef struct ch_callback ch_callback;

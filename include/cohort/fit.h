@@ -10,16 +10,18 @@
  *     rc = ch_evaluate(m, (ch_data){.dataset = test}, NULL, &results);
  *     rc = ch_predict(m, (ch_data){.n = 1, .array = &images}, NULL, &guesses);
  *
- * It works over every strategy: a model remembers its own, so these are called inside its scope or outside,
- * and a plain ch_model_call is not affected. The numbers are those of a loop of one's own over the same step
- * and data, to the bit.
+ * It works over every strategy: a model remembers its own, so these are called inside its scope or outside.
+ * A plain ch_model_call in a step of one's own is what it was before: it runs where the model's strategy runs it,
+ * ch_strategy_run(ch_model_strategy(m), ...), and counts in no metric. The numbers are those of a loop of one's own
+ * over the same step and data, to the bit.
  *
  *   - An element of the data is the model's inputs (as many as ch_model_options says; one, if it does not say),
  *     then the truth, then, if there is one more, a weight for each example.
  *   - A batch is of all replicas together; the last may be short, and every row counts once.
  *   - The library is quiet: the line on the terminal, the table at the end and the answer to Ctrl-C are options, and
  *     off. (The examples turn them on.)
- *   - One thread at a time fits a model.
+ *   - One thread at a time fits a model, or evaluates it. In a callback ch_evaluate and ch_predict may be called, and
+ *     leave no trace in what goes on; ch_fit and ch_compile of the same model are refused there.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_FIT_H
@@ -34,12 +36,15 @@
 
 /* ---- compile ---- */
 
-/* One number for each example, such as ch_loss_mse; and what makes a metric, such as ch_metric_mse. */
+/* One number for each example, such as ch_loss_mse; the same of a loss that has a number of its own, such as
+ * ch_loss_huber; and what makes a metric, such as ch_metric_mse. */
 typedef ch_node *(*ch_loss_fn)(ch_node *guess, ch_node *truth);
+typedef ch_node *(*ch_loss_arg_fn)(ch_node *guess, ch_node *truth, double arg);
 typedef ch_status (*ch_metric_fn)(ch_strategy *st, const char *name, ch_metric **out);
 
 /* In place of what ch_fit records: the whole of a step, the optimizer's part too. Outputs that are scalars, one for
- * all replicas, are in the logs by their names, as means over an epoch's steps. */
+ * all replicas, are in the logs by their names, as means over an epoch's steps; so are metrics of `own`, which it updates
+ * itself. The loss and the other metrics are of the usual steps alone. */
 typedef void (*ch_model_step_fn)(ch_step *s, ch_model *m, void *arg);
 
 #define CH_COMPILE_METRICS 16
@@ -47,8 +52,11 @@ typedef void (*ch_model_step_fn)(ch_step *s, ch_model *m, void *arg);
 typedef struct ch_compile_options {
     ch_optimizer *optimizer; /* referenced; NULL: the model is evaluated, and predicts */
     ch_loss_fn    loss;      /* NULL: the model predicts, or steps of one's own have one */
-    ch_metric_fn  metrics[CH_COMPILE_METRICS];          /* up to the first NULL */
-    ch_metric_fn  weighted_metrics[CH_COMPILE_METRICS]; /* which heed the weights of examples */
+    ch_loss_arg_fn
+           loss_with; /* in its place, one with a number: ch_loss_huber, ch_loss_categorical */
+    double loss_arg;  /* that number: delta, smoothing */
+    ch_metric_fn metrics[CH_COMPILE_METRICS];          /* up to the first NULL */
+    ch_metric_fn weighted_metrics[CH_COMPILE_METRICS]; /* which heed the weights of examples */
     int n_own; /* metrics that were made before, for the model's strategy: referenced */
     ch_metric *const *own;
     ch_model_step_fn  train_step, test_step; /* NULL: the usual ones */
@@ -56,13 +64,15 @@ typedef struct ch_compile_options {
     bool              own_weighted; /* those of `own` heed the weights of examples; else not */
 } ch_compile_options;
 
-/* May be called again: what was there is forgotten, but for the variables. */
+/* May be called again: what was there is forgotten, but for the variables. FAILED_PRECONDITION in a callback of the
+ * model's. */
 CH_API CH_MUST_CHECK ch_status ch_compile(ch_model *m, const ch_compile_options *opt);
 
 /* ---- data ---- */
 
 /* One of three, all of them borrowed: a dataset of batches; arrays, whose rows are examples; or what
- * ch_strategy_distribute_dataset made, for the model's strategy. All zero: none. */
+ * ch_strategy_distribute_dataset made, for the model's strategy: it goes on where it is, and begins anew if it has
+ * ended. All zero: none. */
 typedef struct ch_data {
     ch_dataset       *dataset;
     int               n;
@@ -113,7 +123,9 @@ typedef struct ch_fit_options {
 } ch_fit_options;
 
 /* `out`, if not NULL, gets what happened in each epoch, after a failure too. That training was stopped, by a callback or by
- * Ctrl-C, is no failure. Data without elements is INVALID_ARGUMENT. */
+ * Ctrl-C, is no failure: an epoch that had steps is there with their numbers, one that had none is not, and a validation
+ * that was stopped before its end has no numbers. Data without rows, to train on or to validate with, is
+ * INVALID_ARGUMENT. */
 CH_API CH_MUST_CHECK ch_status ch_fit(ch_model *m, ch_data data, const ch_fit_options *opt,
                                       ch_history **out);
 
@@ -125,22 +137,25 @@ typedef struct ch_evaluate_options {
     ch_progress         progress;
 } ch_evaluate_options;
 
-/* Loss and metrics as a history of one epoch; every row counts once. */
+/* Loss and metrics as a history of one epoch; every row counts once. If a callback stops it, they are of the rows so far.
+ * Data without rows is INVALID_ARGUMENT. */
 CH_API CH_MUST_CHECK ch_status ch_evaluate(ch_model *m, ch_data data,
                                            const ch_evaluate_options *opt, ch_history **out);
-/* What the model gives for each row, in the order of the data. Components behind the model's inputs are not looked at.
- * Data without rows gives none. */
+/* What the model gives for each row, in the order of the data and of the model's dtype: one of 16 bits gives 16 bits, which
+ * ch_tensor_get converts. Components behind the model's inputs are not looked at. Data without rows gives a tensor of no
+ * rows, (0, classes); if a callback stops it, the rows so far are given. */
 CH_API CH_MUST_CHECK ch_status ch_predict(ch_model *m, ch_data data,
                                           const ch_evaluate_options *opt, ch_tensor **out);
 
 /* ---- train and evaluate ---- */
 
 typedef struct ch_train_evaluate_options {
-    int64_t     max_steps;      /* 0: to the end of the data */
-    int64_t     evaluate_every; /* steps; 0: 1000 */
-    int64_t     evaluate_steps; /* 0: all of the data */
-    const char *monitor;        /* NULL: "val_loss" */
-    ch_goal     goal;
+    int64_t max_steps;      /* 0: to the end of the data */
+    int64_t evaluate_every; /* steps; 0: 1000 */
+    int64_t evaluate_steps; /* 0: all of the data */
+    const char *
+        monitor; /* NULL: "val_loss". One that the first evaluation has not is INVALID_ARGUMENT */
+    ch_goal goal;
     const char *
         export_best; /* a directory, made if it is not there: the variables that were best, best.npz, and the
                                 numbers, best.json. NULL: none */

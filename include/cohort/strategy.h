@@ -70,6 +70,7 @@ typedef struct ch_central_storage_options {
     const char *const *compute; /* names; n_compute 0: every GPU, or the first CPU */
     const char *parameter; /* NULL: the compute device if that is one, else the first CPU */
     ch_communication_options communication;
+    const char *type; /* n_compute 0: every device of this type, "CPU"; NULL: as said above */
 } ch_central_storage_options;
 
 /* Every variable once, on the parameter device; each compute device is a replica, reads it there, and

@@ -144,6 +144,8 @@ typedef struct ch_dataset_make {
 
 /* NULL on an error, which ch_error_message tells. */
 ch_dataset *ch__dataset_new(const ch_stage *stage, const ch_dataset_make *m);
+/* Whether this thread's last fault was that one could not be made. */
+bool ch__dataset_was_not_made(void);
 
 /* The infer of stages that give what their first input gives. */
 ch_status ch__infer_like_input(ch_dataset *d);

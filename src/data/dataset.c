@@ -322,6 +322,20 @@ static void sum_up(ch_dataset *d)
     }
 }
 
+static _Thread_local uint64_t
+    not_made; /* the mark of the last fault that left a dataset unmade; 0: none */
+
+static ch_dataset *refuse(void)
+{
+    not_made = ch__fail_mark();
+    return NULL;
+}
+
+bool ch__dataset_was_not_made(void)
+{
+    return not_made != 0 && not_made == ch__fail_mark();
+}
+
 ch_dataset *ch__dataset_new(const ch_stage *stage, const ch_dataset_make *m)
 {
     ch_dataset *d = m->rc == CH_OK ? ch__calloc(1, sizeof(*d)) : NULL;
@@ -331,7 +345,7 @@ ch_dataset *ch__dataset_new(const ch_stage *stage, const ch_dataset_make *m)
         if (m->rc == CH_OK)
             (void)ch__fail_memory(stage->name);
         drop_make(m);
-        return NULL;
+        return refuse();
     }
     atomic_init(&d->refs, 1);
     d->stage = stage;
@@ -359,7 +373,7 @@ ch_dataset *ch__dataset_new(const ch_stage *stage, const ch_dataset_make *m)
         for (int i = 0; i < m->n_in; i++)
             ch_dataset_unref(m->in[i]);
     ch_dataset_unref(d);
-    return NULL;
+    return refuse();
 }
 
 /* ---- looking at one ---- */

@@ -396,6 +396,23 @@ ch_status ch_iterator_next(ch_iterator *it, ch_tuple **out)
     return ch__elements_to_tuple(it->n_replicas, it->group, it->dataset->spec, it->device, out);
 }
 
+ch_status ch__iterator_no_rows(ch_iterator *it, ch_tuple **out)
+{
+    ch_element **e = ch__calloc((size_t)it->n_replicas, sizeof(*e));
+    ch_status    rc = e == NULL ? ch__fail_memory("a batch of no rows") : CH_OK;
+    int          n = 0;
+
+    for (; n < it->n_replicas && rc == CH_OK; n += rc == CH_OK)
+        rc = ch__element_of_no_rows(it->dataset, &e[n]);
+    if (rc == CH_OK)
+        rc = ch__elements_to_tuple(n, e, it->dataset->spec, it->device, out);
+    else
+        for (int i = 0; i < n; i++)
+            ch__element_free(e[i]);
+    ch__free(e);
+    return rc;
+}
+
 ch_status ch_iterator_get_next(ch_iterator *it, ch_tuple **out)
 {
     ch_tuple *t = NULL;

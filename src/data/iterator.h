@@ -49,6 +49,8 @@ struct ch_iterator {
 void ch__iterator_own(ch_iterator *it, const ch_iterator_owner *owner);
 /* An element of no rows, for a replica that the data did not reach. What has a value has zero. */
 ch_status ch__element_of_no_rows(const ch_dataset *d, ch_element **out);
+/* As ch_iterator_next gives them, but of no rows, for all replicas. */
+ch_status ch__iterator_no_rows(ch_iterator *it, ch_tuple **out);
 
 /* With the lock held: tells everybody that something changed. */
 void ch__iterator_tell(ch_iterator *it);

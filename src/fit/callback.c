@@ -178,30 +178,45 @@ void ch__monitor_reset(ch_monitor *m)
     m->has_warned = false;
 }
 
+void ch__training_names(ch_training *t, char *text, size_t size)
+{
+    ch_text o = ch__text(text, size);
+
+    for (int i = 0; i < ch_training_logs(t); i++)
+        ch__text_add(&o, "%s%s", i > 0 ? ", " : "", ch_training_log_name(t, i));
+    if (o.used == 0)
+        ch__text_add(&o, "none");
+}
+
 /* A name that is never there is likely a mistake; one that is there at times is not: validation
  * need not come with every epoch. */
 static void warn(ch_monitor *m, ch_training *t)
 {
-    char    names[256];
-    ch_text o = ch__text(names, sizeof(names));
+    char names[256];
 
     if (m->has_warned)
         return;
     m->has_warned = true;
-    for (int i = 0; i < ch_training_logs(t); i++)
-        ch__text_add(&o, "%s%s", i > 0 ? ", " : "", ch_training_log_name(t, i));
+    ch__training_names(t, names, sizeof(names));
     ch__log(CH_LOG_WARNING, "monitor",
             "%s: epoch %d has no number named \"%s\", and is passed over; it has: %s", m->who,
-            ch_training_epoch(t), m->name, o.used > 0 ? names : "none");
+            ch_training_epoch(t) + 1, m->name, names);
 }
 
-bool ch__monitor_read(ch_monitor *m, ch_training *t, double *out)
+bool ch__monitor_find(const ch_monitor *m, ch_training *t, double *out)
 {
     for (int i = 0; i < ch_training_logs(t); i++)
         if (strcmp(ch_training_log_name(t, i), m->name) == 0) {
             *out = ch_training_log(t, i);
             return true;
         }
+    return false;
+}
+
+bool ch__monitor_read(ch_monitor *m, ch_training *t, double *out)
+{
+    if (ch__monitor_find(m, t, out))
+        return true;
     warn(m, t);
     return false;
 }

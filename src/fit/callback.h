@@ -28,6 +28,10 @@ void      ch__monitor_reset(ch_monitor *m); /* nothing was seen yet */
 /* The number as it is now. False: the training has none of that name, of which the log warns
  * once. */
 bool ch__monitor_read(ch_monitor *m, ch_training *t, double *out);
+bool ch__monitor_find(const ch_monitor *m, ch_training *t,
+                      double *out); /* without the warning */
+/* "loss, val_loss"; "none". */
+void ch__training_names(ch_training *t, char *text, size_t size);
 bool ch__monitor_is_better(const ch_monitor *m, double value, double than);
 
 #endif

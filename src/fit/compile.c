@@ -21,6 +21,11 @@ ch_status ch__compiled_of(const char *call, ch_model *m, ch_compiled **out)
         call);
 }
 
+bool ch__compiled_has_loss(const ch_compiled *c)
+{
+    return c->loss != NULL || c->loss_with != NULL;
+}
+
 int ch__compiled_inputs(const ch_compiled *c)
 {
     int n = ch__model_inputs(c->model);
@@ -59,7 +64,7 @@ static bool has_name(const ch_compiled *c, const char *name)
 }
 
 /* Takes the metric over. */
-static ch_status add_metric(ch_compiled *c, ch_metric *m, bool is_weighted)
+static ch_status add_metric(ch_compiled *c, ch_metric *m, bool is_weighted, bool is_own)
 {
     if (has_name(c, ch_metric_name(m))) {
         ch_status rc =
@@ -71,8 +76,19 @@ static ch_status add_metric(ch_compiled *c, ch_metric *m, bool is_weighted)
         ch_metric_unref(m);
         return rc;
     }
-    c->metric[c->n_metrics++] = (ch_gathered){m, is_weighted};
+    c->metric[c->n_metrics++] = (ch_gathered){m, is_weighted, is_own};
     return CH_OK;
+}
+
+/* The function may be the program's: it may fail and say nothing, and say that all is well and make nothing. */
+static ch_status make_metric(ch_compiled *c, ch_metric_fn make, ch_metric **out)
+{
+    uint64_t  mark = ch__fail_mark();
+    ch_status rc = make(c->strategy, NULL, out);
+
+    if (rc == CH_OK && *out == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "its function returned CH_OK, and made no metric");
+    return ch__fail_since(mark, rc);
 }
 
 static ch_status make_metrics(ch_compiled *c, const ch_metric_fn *make, bool is_weighted)
@@ -82,9 +98,11 @@ static ch_status make_metrics(ch_compiled *c, const ch_metric_fn *make, bool is_
     for (int i = 0; i < CH_COMPILE_METRICS && make[i] != NULL && rc == CH_OK; i++) {
         ch_metric *m = NULL;
 
-        rc = make[i](c->strategy, NULL, &m);
-        if (rc == CH_OK)
-            rc = add_metric(c, m, is_weighted);
+        rc = make_metric(c, make[i], &m);
+        if (rc != CH_OK)
+            return ch__fail_at(rc, "compile: %s %d", is_weighted ? "weighted metric" : "metric",
+                               i);
+        rc = add_metric(c, m, is_weighted, false);
     }
     return rc;
 }
@@ -109,7 +127,7 @@ static ch_status take_own(ch_compiled *c, const ch_compile_options *opt)
                 "%s; make it with ch_model_strategy(model)",
                 ch_metric_name(opt->own[i]), ch_strategy_name(ch_var_strategy(var[0])),
                 ch_strategy_name(c->strategy));
-        rc = add_metric(c, ch_metric_ref(opt->own[i]), opt->own_weighted);
+        rc = add_metric(c, ch_metric_ref(opt->own[i]), opt->own_weighted, true);
     }
     return rc;
 }
@@ -120,12 +138,17 @@ static ch_status fill(ch_compiled *c, const ch_compile_options *opt)
 {
     ch_status rc = CH_OK;
 
+    if (opt->loss != NULL && opt->loss_with != NULL)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "compile: both loss and loss_with are given; give one of them");
     c->optimizer = ch_optimizer_ref(opt->optimizer);
     c->loss = opt->loss;
+    c->loss_with = opt->loss_with;
+    c->loss_arg = opt->loss_arg;
     c->train_step = opt->train_step;
     c->test_step = opt->test_step;
     c->step_arg = opt->step_arg;
-    if (opt->loss != NULL)
+    if (ch__compiled_has_loss(c))
         rc = ch_metric_mean(c->strategy, "loss", &c->loss_mean);
     if (rc == CH_OK)
         rc = make_metrics(c, opt->metrics, false);
@@ -136,6 +159,19 @@ static ch_status fill(ch_compiled *c, const ch_compile_options *opt)
     return rc == CH_OK ? ch__compiled_functions(c) : rc;
 }
 
+/* What a call works with is not taken away from under it. */
+static ch_status check_idle(const ch_model *m)
+{
+    const ch_compiled *now = ch__model_attached(m);
+
+    if (now == NULL || atomic_load(&now->n_running) == 0)
+        return CH_OK;
+    return ch__fail(
+        CH_FAILED_PRECONDITION,
+        "compile: ch_fit, ch_evaluate or ch_predict of this model goes on; compile it "
+        "when that has returned, not in a callback");
+}
+
 ch_status ch_compile(ch_model *m, const ch_compile_options *opt)
 {
     static const ch_compile_options none;
@@ -144,6 +180,9 @@ ch_status ch_compile(ch_model *m, const ch_compile_options *opt)
 
     if (m == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "compile: the model is NULL");
+    rc = check_idle(m);
+    if (rc != CH_OK)
+        return rc;
     c = ch__calloc(1, sizeof(*c));
     if (c == NULL)
         return ch__fail_memory("a compiled model");
@@ -170,11 +209,10 @@ static ch_status read_metric(ch_metric *m, const char *prefix, ch_logs *logs)
     return rc == CH_OK ? ch__logs_set(logs, name, x) : rc;
 }
 
-ch_status ch__compiled_read(ch_compiled *c, const char *prefix, ch_logs *logs)
+ch_status ch__compiled_read(ch_compiled *c, bool is_own_step, const char *prefix, ch_logs *logs)
 {
-    ch_status rc = c->loss_mean != NULL && c->n_given == 0
-                       ? read_metric(c->loss_mean, prefix, logs)
-                       : CH_OK;
+    ch_status rc =
+        c->loss_mean != NULL && !is_own_step ? read_metric(c->loss_mean, prefix, logs) : CH_OK;
 
     for (int i = 0; i < c->given.n && c->n_given > 0 && rc == CH_OK; i++) {
         char name[160];
@@ -183,7 +221,8 @@ ch_status ch__compiled_read(ch_compiled *c, const char *prefix, ch_logs *logs)
         rc = ch__logs_set(logs, name, c->given.at[i].value / (double)c->n_given);
     }
     for (int i = 0; i < c->n_metrics && rc == CH_OK; i++)
-        rc = read_metric(c->metric[i].metric, prefix, logs);
+        if (!is_own_step || c->metric[i].is_own)
+            rc = read_metric(c->metric[i].metric, prefix, logs);
     return rc;
 }
 
@@ -197,6 +236,83 @@ ch_status ch__compiled_reset(ch_compiled *c)
     c->n_given = 0;
     return rc;
 }
+
+/* ---- aside ---- */
+
+static ch_metric *gathered_at(const ch_compiled *c, int i)
+{
+    return i < c->n_metrics ? c->metric[i].metric : c->loss_mean;
+}
+
+static int count_states(const ch_compiled *c)
+{
+    ch_var *const *var;
+    int            n = 0;
+
+    for (int i = 0; i <= c->n_metrics; i++)
+        n += gathered_at(c, i) != NULL ? ch_metric_vars(gathered_at(c, i), &var) : 0;
+    return n;
+}
+
+static void drop_aside(ch_aside *a)
+{
+    for (int i = 0; i < a->n; i++)
+        ch_tensor_unref(a->value[i]);
+    ch__free(a->value);
+    ch__logs_drop(&a->given);
+    *a = (ch_aside){0};
+}
+
+ch_status ch__compiled_put_aside(ch_compiled *c, ch_aside *out)
+{
+    ch_status rc = CH_OK;
+
+    *out = (ch_aside){.n_given = c->n_given};
+    out->value = ch__calloc((size_t)count_states(c) + 1, sizeof(ch_tensor *));
+    if (out->value == NULL)
+        return ch__fail_memory("numbers put aside");
+    for (int i = 0; i <= c->n_metrics && rc == CH_OK; i++) {
+        ch_var *const *var;
+        int n = gathered_at(c, i) != NULL ? ch_metric_vars(gathered_at(c, i), &var) : 0;
+
+        for (int k = 0; k < n && rc == CH_OK; k++) {
+            rc = ch_var_get(var[k], &out->value[out->n]);
+            out->n += rc == CH_OK;
+        }
+    }
+    if (rc != CH_OK) {
+        drop_aside(out);
+        return rc;
+    }
+    out->given = c->given;
+    c->given = (ch_logs){0};
+    c->n_given = 0;
+    return CH_OK;
+}
+
+ch_status ch__compiled_put_back(ch_compiled *c, ch_aside *a)
+{
+    ch_status rc = CH_OK;
+    int       at = 0;
+
+    for (int i = 0; i <= c->n_metrics && rc == CH_OK && a->value != NULL; i++) {
+        ch_var *const *var;
+        int n = gathered_at(c, i) != NULL ? ch_metric_vars(gathered_at(c, i), &var) : 0;
+
+        for (int k = 0; k < n && rc == CH_OK; k++)
+            rc = ch_var_set(var[k], a->value[at++]);
+    }
+    if (a->value != NULL) {
+        ch__logs_drop(&c->given);
+        c->given = a->given;
+        c->n_given = a->n_given;
+        a->given = (ch_logs){0};
+    }
+    drop_aside(a);
+    return rc;
+}
+
+/* ---- what steps of one's own give ---- */
 
 /* The mean over the replicas: of what is the same on all, that. */
 static ch_status take_leaf(ch_compiled *c, const char *name, const ch_value *v)

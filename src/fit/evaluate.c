@@ -1,6 +1,7 @@
 /* fit/evaluate.c -- ch_evaluate and ch_predict.   SPDX-License-Identifier: Apache-2.0 */
 #include "fit/evaluate.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/fault.h"
@@ -12,17 +13,25 @@
 
 typedef ch_status (*batch_fn)(ch_loop *l, ch_tuple *batch, void *arg);
 
-static ch_status pass(ch_loop *l, ch_source *s, int64_t steps, batch_fn fn, void *arg)
+typedef struct passed {
+    int64_t rows;
+    bool    is_cut; /* somebody wanted to stop before the end */
+} passed;
+
+static ch_status pass(ch_loop *l, ch_source *s, int64_t steps, batch_fn fn, void *arg,
+                      passed *out)
 {
     ch_training *t = &l->t;
+    int          asked = t->n_asked;
     ch_status    rc = ch__source_restart(s);
 
+    *out = (passed){.rows = 0};
     t->is_validating = true;
     t->validation_step = 0;
     t->validation_steps = steps > 0 ? steps : s->steps;
     if (rc == CH_OK)
         rc = ch__loop_tell(l, CH_ON_VALIDATION_BEGIN);
-    while (rc == CH_OK && (steps == 0 || t->validation_step < steps)) {
+    while (rc == CH_OK && t->n_asked == asked && (steps == 0 || t->validation_step < steps)) {
         ch_tuple *batch = NULL;
 
         rc = ch__source_next(s, &batch);
@@ -30,6 +39,7 @@ static ch_status pass(ch_loop *l, ch_source *s, int64_t steps, batch_fn fn, void
         if (rc != CH_OK || batch == NULL)
             break;
         rc = fn(l, batch, arg);
+        out->rows += ch__batch_rows(batch);
         if (rc == CH_OK) {
             t->validation_step++;
             rc = ch__loop_tell(l, CH_ON_VALIDATION_STEP);
@@ -37,7 +47,19 @@ static ch_status pass(ch_loop *l, ch_source *s, int64_t steps, batch_fn fn, void
         ch_tuple_unref(batch);
     }
     t->is_validating = false;
+    out->is_cut = t->n_asked != asked &&
+                  !(t->validation_steps > 0 && t->validation_step >= t->validation_steps);
     return rc;
+}
+
+/* The mean of nothing would be 0, and 0 is the best loss there is. */
+static ch_status check_passed(const ch_loop *l, const char *call, const passed *p)
+{
+    if (!p->is_cut && l->t.validation_step == 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: the data has no elements", call);
+    if (!p->is_cut && p->rows == 0 && ch__loop_is_alone(l))
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: the data has no rows", call);
+    return CH_OK;
 }
 
 static ch_status test_batch(ch_loop *l, ch_tuple *batch, void *arg)
@@ -54,15 +76,19 @@ static ch_status test_batch(ch_loop *l, ch_tuple *batch, void *arg)
                : ch__fail_at(rc, "evaluation, step %lld", (long long)l->t.validation_step);
 }
 
-ch_status ch__evaluate_pass(ch_loop *l, ch_source *s, int64_t steps, const char *prefix)
+ch_status ch__evaluate_pass(ch_loop *l, const char *call, ch_source *s, int64_t steps,
+                            const char *prefix)
 {
+    passed    p = {.rows = 0};
     ch_status rc = ch__compiled_reset(l->c);
 
     if (rc == CH_OK)
-        rc = pass(l, s, steps, test_batch, NULL);
-    l->t.is_stale = false;
+        rc = pass(l, s, steps, test_batch, NULL, &p);
     if (rc == CH_OK)
-        rc = ch__compiled_read(l->c, prefix, &l->t.logs);
+        rc = check_passed(l, call, &p);
+    l->t.is_stale = false;
+    if (rc == CH_OK && (!p.is_cut || (l->t.is_evaluation && p.rows > 0)))
+        rc = ch__compiled_read(l->c, l->c->test_step != NULL, prefix, &l->t.logs);
     return rc == CH_OK ? ch__loop_tell(l, CH_ON_VALIDATION_END) : rc;
 }
 
@@ -79,51 +105,78 @@ static ch_status check(const char *call, const ch_evaluate_options *o)
                     call);
 }
 
-static ch_status open_loop(const char *call, ch_model *m, const ch_data *d,
+/* All up to what callbacks are told of. */
+static ch_status open_loop(const char *call, ch_compiled *c, const ch_data *d,
                            const ch_evaluate_options *o, ch_loop *l, ch_source *s)
 {
-    ch_compiled *c = NULL;
-    ch_status    rc = ch__compiled_of(call, m, &c);
+    int64_t   batch = o->batch > 0 ? o->batch : CH_FIT_BATCH;
+    ch_status rc = check(call, o);
 
-    if (rc == CH_OK)
-        rc = check(call, o);
-    if (rc == CH_OK)
-        rc = ch__loop_open(l, c, o->n_callbacks, o->callback, o->progress);
     l->t.is_evaluation = true;
     l->t.epochs = 1;
     if (rc == CH_OK)
-        rc = ch__source_open(
-            call, c, d,
-            &(ch_arrays_how){o->batch > 0 ? o->batch : CH_FIT_BATCH, false, 0, 0, 1}, s);
-    return rc == CH_OK ? ch__loop_tell(l, CH_ON_BEGIN) : rc;
+        rc = ch__loop_callbacks(l, o->n_callbacks, o->callback, o->progress);
+    if (rc == CH_OK)
+        rc = ch__source_open(call, c, d, &(ch_arrays_how){batch, false, 0, 0, 1}, s);
+    l->t.validation_steps = o->steps > 0 ? o->steps : s->steps;
+    l->t.epoch_steps = l->t.validation_steps > 0 ? l->t.validation_steps : CH_UNKNOWN;
+    return rc;
 }
 
+static ch_status check_numbers(const ch_compiled *c)
+{
+    if (ch__compiled_has_loss(c) || c->n_metrics > 0 || c->test_step != NULL)
+        return CH_OK;
+    return ch__fail(CH_FAILED_PRECONDITION,
+                    "evaluate: the model was compiled without a loss and metrics");
+}
+
+static ch_status evaluate(ch_loop *l, ch_source *s, const ch_evaluate_options *opt,
+                          ch_history *h)
+{
+    ch_status rc = ch__loop_tell(l, CH_ON_BEGIN);
+
+    if (rc == CH_OK)
+        rc = ch__evaluate_pass(l, "evaluate", s, opt->steps, "");
+    if (rc == CH_OK)
+        rc = ch__history_add(h, &l->t.logs);
+    rc = ch__loop_end(l, rc);
+    snprintf(h->why, sizeof(h->why), "%s", l->t.stops ? l->t.why : "");
+    return rc;
+}
+
+/* In a callback of another call the numbers of that one are put aside, and come back. */
 ch_status ch_evaluate(ch_model *m, ch_data data, const ch_evaluate_options *opt,
                       ch_history **out)
 {
-    ch_loop     l = {.c = NULL};
-    ch_source   s = {.it = NULL};
-    ch_history *h = NULL;
-    ch_status   rc = ch__history_new(&h);
+    ch_loop      l = {.c = NULL};
+    ch_source    s = {.it = NULL};
+    ch_aside     outer = {0};
+    ch_history  *h = NULL;
+    ch_compiled *c = NULL;
+    ch_status    rc = ch__compiled_of("evaluate", m, &c), back;
 
     if (out != NULL)
         *out = NULL;
     opt = opt != NULL ? opt : &usual;
     if (rc == CH_OK)
-        rc = open_loop("evaluate", m, &data, opt, &l, &s);
-    if (rc == CH_OK && l.c->loss == NULL && l.c->n_metrics == 0 && l.c->test_step == NULL)
-        rc = ch__fail(CH_FAILED_PRECONDITION,
-                      "evaluate: the model was compiled without a loss and metrics");
+        rc = check_numbers(c);
     if (rc == CH_OK)
-        rc = ch__evaluate_pass(&l, &s, opt->steps, "");
+        rc = ch__history_new(&h);
+    if (rc != CH_OK)
+        return rc;
+    ch__loop_open(&l, c, __builtin_return_address(0));
+    if (ch__loop_counts(&l) > 0)
+        rc = ch__compiled_put_aside(c, &outer);
     if (rc == CH_OK)
-        rc = ch__history_add(h, &l.t.logs);
+        rc = open_loop("evaluate", c, &data, opt, &l, &s);
     if (rc == CH_OK)
-        rc = ch__loop_tell(&l, CH_ON_END);
-    if (rc == CH_OK)
-        ch__loop_table(&l, &h->time);
-    ch__loop_close(&l);
+        rc = evaluate(&l, &s, opt, h);
+    back = ch__compiled_put_back(c, &outer);
+    rc = rc != CH_OK ? rc : back;
     ch__source_close(&s);
+    ch__loop_table(&l, &h->time);
+    ch__loop_close(&l);
     if (rc == CH_OK && out != NULL)
         *out = h;
     else
@@ -194,28 +247,55 @@ static ch_status join(const guesses *g, ch_tensor **out)
     return CH_OK;
 }
 
+/* Of data without rows: what the model gives for none has the shape and the type. */
+static ch_status predict_nothing(ch_loop *l, ch_source *s, guesses *g)
+{
+    ch_tuple *batch = NULL;
+    ch_status rc = ch__source_no_rows(s, &batch);
+
+    if (rc == CH_OK && batch != NULL)
+        rc = predict_batch(l, batch, g);
+    ch_tuple_unref(batch);
+    return rc;
+}
+
+static ch_status predict(ch_loop *l, ch_source *s, const ch_evaluate_options *opt, guesses *g)
+{
+    passed    p;
+    ch_status rc = ch__loop_tell(l, CH_ON_BEGIN);
+
+    if (rc == CH_OK)
+        rc = pass(l, s, opt->steps, predict_batch, g, &p);
+    if (rc == CH_OK && g->n == 0)
+        rc = predict_nothing(l, s, g);
+    if (rc == CH_OK)
+        rc = ch__loop_tell(l, CH_ON_VALIDATION_END);
+    return ch__loop_end(l, rc);
+}
+
 ch_status ch_predict(ch_model *m, ch_data data, const ch_evaluate_options *opt, ch_tensor **out)
 {
-    ch_loop   l = {.c = NULL};
-    ch_source s = {.it = NULL};
-    guesses   g = {0};
-    ch_status rc = ch__want_given("predict", "out", out, NULL, NULL);
+    ch_loop      l = {.c = NULL};
+    ch_source    s = {.it = NULL};
+    guesses      g = {0};
+    ch_compiled *c = NULL;
+    ch_status    rc = ch__want_given("predict", "out", out, NULL, NULL);
 
     opt = opt != NULL ? opt : &usual;
     if (rc == CH_OK)
-        rc = open_loop("predict", m, &data, opt, &l, &s);
+        rc = ch__compiled_of("predict", m, &c);
+    if (rc != CH_OK)
+        return rc;
+    ch__loop_open(&l, c, __builtin_return_address(0));
+    rc = open_loop("predict", c, &data, opt, &l, &s);
     if (rc == CH_OK)
-        rc = pass(&l, &s, opt->steps, predict_batch, &g);
-    if (rc == CH_OK)
-        rc = ch__loop_tell(&l, CH_ON_VALIDATION_END);
-    if (rc == CH_OK)
-        rc = ch__loop_tell(&l, CH_ON_END);
+        rc = predict(&l, &s, opt, &g);
     if (rc == CH_OK)
         rc = join(&g, out);
     for (int i = 0; i < g.n; i++)
         ch_tensor_unref(g.at[i]);
     ch__free(g.at);
-    ch__loop_close(&l);
     ch__source_close(&s);
+    ch__loop_close(&l);
     return rc;
 }

@@ -3,6 +3,7 @@
  * Between two looks at the clock all time belongs to one row of the table: so the rows add up to the whole.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -32,7 +33,7 @@ static ch_status check_options(const ch_compiled *c, const ch_data *d, const ch_
 {
     const char *what = NULL;
 
-    if (c->train_step == NULL && (c->optimizer == NULL || c->loss == NULL))
+    if (c->train_step == NULL && (c->optimizer == NULL || !ch__compiled_has_loss(c)))
         return ch__fail(CH_FAILED_PRECONDITION,
                         "fit: the model was compiled without %s; give ch_compile one",
                         c->optimizer == NULL ? "an optimizer" : "a loss");
@@ -120,7 +121,8 @@ static ch_status run_step(fitting *f, ch_tuple *batch)
         ch__loop_step(&f->loop, f->loop.c->train, batch, f->loop.c->train_step != NULL);
 
     if (rc != CH_OK)
-        return ch__fail_at(rc, "fit: epoch %d, step %lld", t->epoch, (long long)t->epoch_step);
+        return ch__fail_at(rc, "fit: epoch %d, step %lld", t->epoch + 1,
+                           (long long)t->epoch_step + 1);
     t->step++;
     t->epoch_step++;
     t->examples += ch__batch_rows(batch);
@@ -175,7 +177,8 @@ static ch_status validate(fitting *f)
         return CH_OK;
     ch__loop_count(&f->loop, CH_TIME_OTHER);
     f->loop.is_apart = true;
-    rc = ch__evaluate_pass(&f->loop, &f->validation, f->opt->validation_steps, "val_");
+    rc = ch__evaluate_pass(&f->loop, "fit: validation", &f->validation,
+                           f->opt->validation_steps, "val_");
     f->loop.is_apart = false;
     ch__loop_count(&f->loop, CH_TIME_VALIDATE);
     return rc;
@@ -196,20 +199,13 @@ static ch_status begin_epoch(fitting *f)
     return rc == CH_OK ? ch__loop_tell(&f->loop, CH_ON_EPOCH_BEGIN) : rc;
 }
 
-static ch_status run_epoch(fitting *f, bool *ended)
+/* What the steps gave, and the validation. */
+static ch_status end_epoch(fitting *f)
 {
     ch_training *t = &f->loop.t;
-    ch_status    rc = begin_epoch(f);
+    ch_compiled *c = f->loop.c;
+    ch_status    rc = ch__compiled_read(c, c->train_step != NULL, "", &t->logs);
 
-    if (rc == CH_OK)
-        rc = run_steps(f, ended);
-    if (rc == CH_OK && t->step == 0 && !t->stops)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "fit: the data has no elements");
-    if (rc != CH_OK || (t->epoch_step == 0 && *ended))
-        return rc;
-    if (*ended && f->opt->steps_per_epoch == 0)
-        t->epoch_steps = t->epoch_step;
-    rc = ch__compiled_read(f->loop.c, "", &t->logs);
     t->is_stale = false;
     if (rc == CH_OK)
         rc = validate(f);
@@ -218,34 +214,87 @@ static ch_status run_epoch(fitting *f, bool *ended)
     return rc == CH_OK ? ch__loop_tell(&f->loop, CH_ON_EPOCH_END) : rc;
 }
 
+static ch_status check_found(const fitting *f, bool ended)
+{
+    const ch_training *t = &f->loop.t;
+
+    if (t->step == 0 && ended)
+        return ch__fail(CH_INVALID_ARGUMENT, "fit: the data has no elements");
+    if (t->step > 0 && t->examples == 0 && ch__loop_is_alone(&f->loop))
+        return ch__fail(CH_INVALID_ARGUMENT, "fit: the data has no rows");
+    return CH_OK;
+}
+
+/* One without steps, because the data or somebody's patience ended before, is none. */
+static ch_status run_epoch(fitting *f, bool *ended)
+{
+    ch_training *t = &f->loop.t;
+    ch_status    rc = begin_epoch(f);
+
+    if (rc == CH_OK)
+        rc = run_steps(f, ended);
+    if (rc == CH_OK)
+        rc = check_found(f, *ended);
+    if (rc != CH_OK || t->epoch_step == 0)
+        return rc;
+    if (*ended && f->opt->steps_per_epoch == 0)
+        t->epoch_steps = t->epoch_step;
+    return end_epoch(f);
+}
+
 /* ---- all of it ---- */
 
+static int64_t epoch_steps(const fitting *f)
+{
+    int64_t n = f->opt->steps_per_epoch > 0 ? f->opt->steps_per_epoch : f->train.steps;
+
+    return n > 0 ? n : CH_UNKNOWN;
+}
+
+static bool is_over(const fitting *f, bool ended)
+{
+    const ch_training *t = &f->loop.t;
+
+    return t->stops || (ended && f->limits->ends_with_data) ||
+           (f->limits->max_steps > 0 && t->step >= f->limits->max_steps);
+}
+
+/* In the end, too, `epoch` is one that there was. */
 static ch_status run_epochs(fitting *f)
 {
     ch_training *t = &f->loop.t;
+    int          end = f->opt->epochs > 0 ? f->opt->epochs : 1;
     bool         ended = false;
-    ch_status    rc = ch__loop_tell(&f->loop, CH_ON_BEGIN);
+    ch_status    rc;
 
-    t->epoch_steps = f->opt->steps_per_epoch > 0 ? f->opt->steps_per_epoch : f->train.steps;
-    for (t->epoch = f->opt->initial_epoch; t->epoch < t->epochs && rc == CH_OK && !t->stops;
-         t->epoch++) {
+    t->epoch = f->opt->initial_epoch;
+    t->epoch_steps = epoch_steps(f);
+    rc = ch__loop_tell(&f->loop, CH_ON_BEGIN);
+    while (rc == CH_OK && !t->stops && t->epoch < end) {
         rc = run_epoch(f, &ended);
-        if ((ended && f->limits->ends_with_data) ||
-            (f->limits->max_steps > 0 && t->step >= f->limits->max_steps))
+        if (rc != CH_OK || is_over(f, ended) || t->epoch + 1 == end)
             break;
+        t->epoch++;
     }
+    if (rc == CH_OK && t->epoch_step == 0 && t->epoch > f->opt->initial_epoch)
+        t->epoch--;
     return rc;
 }
 
 static ch_status prepare(fitting *f, const ch_data *d)
 {
-    ch_compiled *c = f->loop.c;
-    ch_status    rc = check_options(c, d, f->opt);
+    ch_compiled          *c = f->loop.c;
+    const ch_fit_options *o = f->opt;
+    ch_status             rc = check_options(c, d, o);
 
     if (rc == CH_OK)
-        rc = ch__compiled_class_weights(c, f->opt->n_classes, f->opt->class_weight);
+        rc = ch__loop_callbacks(&f->loop, o->n_callbacks, o->callback, o->progress);
+    if (rc == CH_OK)
+        rc = ch__compiled_class_weights(c, o->n_classes, o->class_weight);
     if (rc == CH_OK)
         rc = open_data(f, d);
+    if (rc == CH_OK && o->trace != NULL)
+        rc = ch__trace_open(o->trace);
     f->loop.t.function = c->train;
     return rc;
 }
@@ -259,31 +308,53 @@ static void print_summary(const ch_history *h)
     ch__print_above(STANDARD_ERROR, text, strlen(text));
 }
 
-/* CH_ON_END is told whatever happened; the first error is the one that counts. */
-static ch_status finish(fitting *f, ch_status rc)
+/* Ends the trace; the first error is the one that counts. */
+static ch_status close_trace(const fitting *f, ch_status rc)
 {
-    ch_fault first;
+    ch_fault  first;
+    ch_status last;
 
     ch__fault_clear(&first);
+    if (f->opt->trace == NULL)
+        return rc;
     if (rc != CH_OK)
         ch__fault_take(&first, rc, -1, NULL);
-    ch_status last = ch__loop_tell(&f->loop, CH_ON_END);
-    if (last != CH_OK && !ch__fault_is_set(&first))
+    last = ch__trace_close();
+    if (last != CH_OK)
         ch__fault_take(&first, last, -1, NULL);
-    snprintf(f->history->why, sizeof(f->history->why), "%s",
-             f->loop.t.stops ? f->loop.t.why : "");
+    return ch__fault_raise(&first);
+}
+
+/* Threads that read ahead are joined when the data is closed: that takes time, which the table is to have. */
+static ch_status finish(fitting *f, ch_status rc)
+{
+    ch_training *t = &f->loop.t;
+
+    rc = ch__loop_end(&f->loop, rc);
+    snprintf(f->history->why, sizeof(f->history->why), "%s", t->stops ? t->why : "");
+    ch__source_close(&f->train);
+    ch__source_close(&f->validation);
+    ch__loop_count(&f->loop, CH_TIME_OTHER);
+    rc = close_trace(f, rc);
     ch__loop_table(&f->loop, &f->history->time);
     f->history->time.one_replica_step = f->opt->one_replica_step;
     if (f->opt->summary)
         print_summary(f->history);
-    last = f->opt->trace != NULL ? ch__trace_close() : CH_OK;
-    if (last != CH_OK && !ch__fault_is_set(&first))
-        ch__fault_take(&first, last, -1, NULL);
-    return ch__fault_is_set(&first) ? ch__fault_raise(&first) : CH_OK;
+    return rc;
+}
+
+/* Two at once would share the metrics, and what one has recorded is not the other's. */
+static ch_status check_alone(ch_loop *l)
+{
+    if (ch__loop_counts(l) == 0)
+        return CH_OK;
+    return ch__fail(CH_FAILED_PRECONDITION,
+                    "fit: ch_fit or ch_evaluate of this model goes on; call it when that has "
+                    "returned, not in a callback");
 }
 
 ch_status ch__fit(ch_model *m, const ch_data *d, const ch_fit_options *opt,
-                  const ch_fit_limits *limits, ch_history **out)
+                  const ch_fit_limits *limits, const void *caller, ch_history **out)
 {
     fitting      f = {.opt = opt, .limits = limits};
     ch_compiled *c = NULL;
@@ -293,19 +364,19 @@ ch_status ch__fit(ch_model *m, const ch_data *d, const ch_fit_options *opt,
         rc = ch__history_new(&f.history);
     if (rc != CH_OK)
         return rc;
-    rc = ch__loop_open(&f.loop, c, opt->n_callbacks, opt->callback, opt->progress);
-    f.loop.t.epochs = opt->epochs > 0 ? opt->epochs : 1;
+    ch__loop_open(&f.loop, c, caller);
+    f.loop.t.epochs = opt->epochs == INT_MAX ? 0 : opt->epochs > 0 ? opt->epochs : 1;
+    f.loop.t.epoch_name = limits->epoch_name;
     f.loop.t.optimizer = c->optimizer;
     ch__loop_catch(&f.loop, opt->catch_interrupt);
+    rc = check_alone(&f.loop);
     if (rc == CH_OK)
         rc = prepare(&f, d);
-    if (rc == CH_OK && opt->trace != NULL)
-        rc = ch__trace_open(opt->trace);
     if (rc == CH_OK)
         rc = finish(&f, run_epochs(&f));
-    ch__loop_close(&f.loop);
     ch__source_close(&f.train);
     ch__source_close(&f.validation);
+    ch__loop_close(&f.loop);
     if (out != NULL)
         *out = f.history;
     else
@@ -320,5 +391,6 @@ ch_status ch_fit(ch_model *m, ch_data data, const ch_fit_options *opt, ch_histor
 
     if (out != NULL)
         *out = NULL;
-    return ch__fit(m, &data, opt != NULL ? opt : &none, &no_limits, out);
+    return ch__fit(m, &data, opt != NULL ? opt : &none, &no_limits, __builtin_return_address(0),
+                   out);
 }

@@ -34,6 +34,8 @@ void ch__ledger_table(const ch_ledger *l, ch_time_table *out)
         all += (double)l->usual_ns[i];
     for (int i = 0; i < CH_WORKS && all > 0; i++)
         out->seconds[row_of[i]] += (double)l->untimed_ns * 1e-9 * (double)l->usual_ns[i] / all;
+    if (!(all > 0))
+        out->seconds[CH_TIME_OTHER] += (double)l->untimed_ns * 1e-9;
     out->total = 0;
     for (int i = 0; i < CH_TIMES; i++)
         out->total += out->seconds[i];

@@ -11,7 +11,10 @@
 /* Numbers of steps so far, for who asks for them. */
 static ch_status refresh(ch_training *t)
 {
-    return ch__compiled_read(((ch_loop *)t)->c, "", &t->logs);
+    ch_compiled *c = ((ch_loop *)t)->c;
+
+    return ch__compiled_read(c, (t->is_evaluation ? c->test_step : c->train_step) != NULL, "",
+                             &t->logs);
 }
 
 /* The line is told first: what other callbacks print at the end of an epoch stands below it. */
@@ -27,16 +30,45 @@ static ch_status add_line(ch_loop *l, ch_progress progress)
     return rc;
 }
 
-ch_status ch__loop_open(ch_loop *l, ch_compiled *c, int n, ch_callback *const *callback,
-                        ch_progress progress)
+void ch__loop_open(ch_loop *l, ch_compiled *c, const void *caller)
+{
+    ch__ledger_open(&l->ledger);
+    l->c = c;
+    l->t.model = ch_model_ref(c->model);
+    l->t.refresh = refresh;
+    l->t.began_ns = ch__now_ns();
+    l->caller_before = c->caller;
+    c->caller = caller;
+    atomic_fetch_add(&c->n_running, 1);
+}
+
+void ch__loop_close(ch_loop *l)
+{
+    if (l->c == NULL)
+        return;
+    ch__loop_catch(l, false);
+    ch_callback_unref(l->line);
+    ch__free(l->callback);
+    ch__logs_drop(&l->t.logs);
+    l->c->caller = l->caller_before;
+    if (l->counts)
+        atomic_fetch_sub(&l->c->n_counting, 1);
+    atomic_fetch_sub(&l->c->n_running, 1);
+    ch_model_unref(l->t.model);
+    l->c = NULL;
+}
+
+int ch__loop_counts(ch_loop *l)
+{
+    l->counts = true;
+    return atomic_fetch_add(&l->c->n_counting, 1);
+}
+
+ch_status ch__loop_callbacks(ch_loop *l, int n, ch_callback *const *callback,
+                             ch_progress progress)
 {
     ch_status rc;
 
-    l->c = c;
-    l->t.model = c->model;
-    l->t.refresh = refresh;
-    l->t.began_ns = ch__now_ns();
-    ch__ledger_open(&l->ledger);
     l->callback = ch__calloc((size_t)n + 1, sizeof(ch_callback *));
     if (l->callback == NULL)
         return ch__fail_memory("callbacks");
@@ -48,14 +80,6 @@ ch_status ch__loop_open(ch_loop *l, ch_compiled *c, int n, ch_callback *const *c
             l->callback[l->n_callbacks++] = callback[i];
     }
     return rc;
-}
-
-void ch__loop_close(ch_loop *l)
-{
-    ch__loop_catch(l, false);
-    ch_callback_unref(l->line);
-    ch__free(l->callback);
-    ch__logs_drop(&l->t.logs);
 }
 
 void ch__loop_count(ch_loop *l, ch_time row)
@@ -79,6 +103,20 @@ ch_status ch__loop_tell(ch_loop *l, ch_event event)
         ch_training_stop(&l->t, "interrupted");
     ch__loop_count(l, CH_TIME_CALLBACKS);
     return rc;
+}
+
+ch_status ch__loop_end(ch_loop *l, ch_status rc)
+{
+    ch_fault  first;
+    ch_status last;
+
+    ch__fault_clear(&first);
+    if (rc != CH_OK)
+        ch__fault_take(&first, rc, -1, NULL);
+    last = ch__loop_tell(l, CH_ON_END);
+    if (last != CH_OK)
+        ch__fault_take(&first, last, -1, NULL);
+    return ch__fault_raise(&first);
 }
 
 void ch__loop_catch(ch_loop *l, bool on)
@@ -120,10 +158,15 @@ ch_status ch__loop_step(ch_loop *l, ch_function *f, ch_tuple *batch, bool takes)
 
 void ch__loop_table(ch_loop *l, ch_time_table *out)
 {
-    ch__loop_count(l, CH_TIME_OTHER);
     *out = (ch_time_table){.steps = l->t.step,
                            .examples = l->t.examples,
                            .replicas = ch_strategy_replicas(l->c->strategy),
                            .peak_bytes = ch__peak_bytes()};
+    ch__loop_count(l, CH_TIME_OTHER);
     ch__ledger_table(&l->ledger, out);
+}
+
+bool ch__loop_is_alone(const ch_loop *l)
+{
+    return ch_strategy_local_replicas(l->c->strategy) == ch_strategy_replicas(l->c->strategy);
 }

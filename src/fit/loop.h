@@ -11,19 +11,27 @@
 enum { CH_FIT_BATCH = 32 }; /* of arrays, if nothing is said */
 
 typedef struct ch_loop {
-    ch_training   t; /* first: callbacks have this */
-    ch_compiled  *c;
+    ch_training   t;           /* first: callbacks have this */
+    ch_compiled  *c;           /* NULL: it was not opened */
     int           n_callbacks; /* with the progress line */
     ch_callback **callback;
     ch_callback  *line;     /* NULL: none */
     bool          catches;  /* Ctrl-C */
+    bool          counts;   /* uses the metrics */
     bool          is_apart; /* time is not counted: the caller does */
+    const void   *caller_before;
     ch_ledger     ledger;
 } ch_loop;
 
-ch_status ch__loop_open(ch_loop *l, ch_compiled *c, int n, ch_callback *const *callback,
-                        ch_progress progress);
-void      ch__loop_close(ch_loop *l);
+/* A call begins: its time counts from now on. Until it is closed the model stays, and is not compiled anew. `caller` is
+ * the program's line, for errors of the steps. */
+void ch__loop_open(ch_loop *l, ch_compiled *c, const void *caller);
+void ch__loop_close(ch_loop *l);
+/* It will use the metrics: how many others do already, further out in this thread. */
+int ch__loop_counts(ch_loop *l);
+/* INVALID_ARGUMENT: a callback is NULL. */
+ch_status ch__loop_callbacks(ch_loop *l, int n, ch_callback *const *callback,
+                             ch_progress progress);
 /* Ctrl-C stops it, from now on until it is closed. */
 void ch__loop_catch(ch_loop *l, bool on);
 
@@ -31,18 +39,25 @@ void ch__loop_catch(ch_loop *l, bool on);
 void ch__loop_count(ch_loop *l, ch_time row);
 /* Tells the callbacks, and looks whether somebody wants to stop. */
 ch_status ch__loop_tell(ch_loop *l, ch_event event);
+/* Tells them of the end, whatever happened: of `rc` and what they answer, the first error. */
+ch_status ch__loop_end(ch_loop *l, ch_status rc);
 /* A run on the clock; and one whose results, if it `takes` them, are for the logs. */
 ch_status ch__loop_run(ch_loop *l, ch_function *f, ch_tuple *batch, ch_tuple **out);
 ch_status ch__loop_step(ch_loop *l, ch_function *f, ch_tuple *batch, bool takes);
-void      ch__loop_table(ch_loop *l, ch_time_table *out);
+/* All time up to now. */
+void ch__loop_table(ch_loop *l, ch_time_table *out);
+/* Whether this process has all replicas: then what it does not see is not there. */
+bool ch__loop_is_alone(const ch_loop *l);
 
 /* What ends a training beside its epochs. */
 typedef struct ch_fit_limits {
-    int64_t max_steps;      /* 0: none */
-    bool    ends_with_data; /* also where epochs have a number of steps */
+    int64_t     max_steps;      /* 0: none */
+    bool        ends_with_data; /* also where epochs have a number of steps */
+    const char *epoch_name;     /* what people call an epoch; NULL: "Epoch" */
 } ch_fit_limits;
 
+/* Epochs INT_MAX: nobody knows how many there will be. */
 ch_status ch__fit(ch_model *m, const ch_data *d, const ch_fit_options *opt,
-                  const ch_fit_limits *limits, ch_history **out);
+                  const ch_fit_limits *limits, const void *caller, ch_history **out);
 
 #endif

@@ -3,6 +3,8 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "data/data.h"
+#include "data/iterator.h"
 #include "strategy/strategy.h"
 
 bool ch__data_is_given(const ch_data *d)
@@ -14,12 +16,11 @@ static ch_status check_data(const char *call, const ch_data *d)
 {
     int kinds = (d->dataset != NULL) + (d->iterator != NULL) + (d->n > 0 || d->array != NULL);
 
+    if (kinds == 0 && ch__dataset_was_not_made())
+        return ch__fail_still("%s: there is no data; a dataset could not be made", call);
     if (kinds == 0)
-        return ch__fail(
-            CH_INVALID_ARGUMENT,
-            "%s: there is no data; give a dataset, arrays or an iterator (if the dataset "
-            "could not be made: %s)",
-            call, ch_error_message());
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: there is no data; give a dataset, arrays or an iterator", call);
     if (kinds > 1)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "%s: data of %d kinds; give a dataset, or arrays, or an iterator", call,
@@ -64,14 +65,23 @@ static ch_status slice(const ch_data *d, int64_t from, int64_t to, ch_dataset **
     return rc;
 }
 
+/* Rows of a share, rounded down; but 1 - 0.8 is a little less than 0.2, and of 10 rows that is 2. */
+static int64_t rows_of(double share, int64_t rows)
+{
+    return (int64_t)(share * (double)rows + 1e-6);
+}
+
 static ch_status batches_of(const char *call, const ch_data *d, const ch_arrays_how *how,
                             ch_dataset **out)
 {
-    ch_status rc = check_arrays(call, d);
-    int64_t   rows = rc == CH_OK ? ch_tensor_shape(d->array[0]).dim[0] : 0;
-    int64_t from = (int64_t)(how->from * (double)rows), to = (int64_t)(how->to * (double)rows);
+    ch_status   rc = check_arrays(call, d);
+    int64_t     rows = rc == CH_OK ? ch_tensor_shape(d->array[0]).dim[0] : 0;
+    int64_t     from = rows_of(how->from, rows), to = rows_of(how->to, rows);
     ch_dataset *x = NULL;
 
+    if (rc == CH_OK && rows > 0 && from == to)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: validation_split leaves none of %lld rows",
+                      call, (long long)rows);
     if (rc == CH_OK)
         rc = slice(d, from, to, &x);
     if (rc != CH_OK)
@@ -106,6 +116,7 @@ static ch_status open_iterator(const char *call, const ch_compiled *c, ch_iterat
             ch_strategy_name(c->strategy));
     out->it = ch_iterator_ref(it);
     out->steps = CH_UNKNOWN;
+    out->is_given = true;
     return CH_OK;
 }
 
@@ -126,7 +137,6 @@ ch_status ch__source_open(const char *call, const ch_compiled *c, const ch_data 
     return rc;
 }
 
-/* An iterator of the caller's goes on where it is, and begins anew once it has ended. */
 ch_status ch__source_restart(ch_source *s)
 {
     if (!s->was_read)
@@ -137,9 +147,29 @@ ch_status ch__source_restart(ch_source *s)
 
 ch_status ch__source_next(ch_source *s, ch_tuple **out)
 {
+    bool      is_first = !s->was_read;
+    ch_status rc;
+
     *out = NULL;
     s->was_read = true;
-    return ch_iterator_next(s->it, out);
+    rc = ch_iterator_next(s->it, out);
+    if (rc != CH_OK || *out != NULL || !is_first || !s->is_given)
+        return rc;
+    rc = ch_iterator_restart(s->it);
+    return rc == CH_OK ? ch_iterator_next(s->it, out) : rc;
+}
+
+ch_status ch__source_no_rows(ch_source *s, ch_tuple **out)
+{
+    const ch_tensor_spec *spec = NULL;
+    int                   n = ch_iterator_element_spec(s->it, &spec);
+
+    *out = NULL;
+    for (int i = 0; i < n; i++)
+        for (int k = 1; k < spec[i].shape.rank; k++)
+            if (spec[i].shape.dim[k] < 0)
+                return CH_OK;
+    return ch__iterator_no_rows(s->it, out);
 }
 
 void ch__source_close(ch_source *s)

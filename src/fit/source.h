@@ -16,6 +16,7 @@ typedef struct ch_source {
     ch_iterator *it;
     int64_t      steps; /* of one pass; CH_INFINITE, CH_UNKNOWN */
     bool         was_read;
+    bool         is_given; /* the caller's iterator: it may have ended already */
 } ch_source;
 
 /* Whether there is data at all. */
@@ -25,8 +26,11 @@ ch_status ch__source_open(const char *call, const ch_compiled *c, const ch_data 
                           const ch_arrays_how *how, ch_source *out);
 /* From the beginning, for another pass; the first call does nothing. */
 ch_status ch__source_restart(ch_source *s);
-/* The next batch; NULL at the end. */
+/* The next batch; NULL at the end. An iterator of the caller's goes on where it is, and begins anew if it is at its end
+ * when it is first asked. */
 ch_status ch__source_next(ch_source *s, ch_tuple **out);
+/* A batch as they all are, but without rows; NULL: its shape is not known. */
+ch_status ch__source_no_rows(ch_source *s, ch_tuple **out);
 void      ch__source_close(ch_source *s);
 
 /* Rows of a batch, over all replicas. */

@@ -62,6 +62,11 @@ static ch_node *weights_of(ch_step *s, const ch_compiled *c, const batch *b, ch_
 
 /* ---- the steps ---- */
 
+static ch_node *loss_of(const ch_compiled *c, ch_node *guess, ch_node *truth)
+{
+    return c->loss != NULL ? c->loss(guess, truth) : c->loss_with(guess, truth, c->loss_arg);
+}
+
 /* The loss of each example, and all that is gathered of the batch. In the logs it is the mean over the examples of what was
  * minimised: a loss times its weight. */
 static ch_node *gather(ch_step *s, ch_compiled *c, const batch *b, ch_node *guess,
@@ -69,8 +74,8 @@ static ch_node *gather(ch_step *s, ch_compiled *c, const batch *b, ch_node *gues
 {
     ch_node *each = NULL;
 
-    if (c->loss != NULL && guess != NULL) {
-        each = c->loss(guess, b->truth);
+    if (ch__compiled_has_loss(c) && guess != NULL) {
+        each = loss_of(c, guess, b->truth);
         ch_metric_update(c->loss_mean, s, NULL,
                          weights == NULL || each == NULL
                              ? each
@@ -83,18 +88,13 @@ static ch_node *gather(ch_step *s, ch_compiled *c, const batch *b, ch_node *gues
     return each;
 }
 
-static void train(ch_step *s, void *arg)
+static void record_train(ch_step *s, ch_compiled *c)
 {
-    ch_compiled   *c = arg;
     batch          b;
     ch_node       *guess, *weights, *each;
     ch_var *const *var;
     int            n;
 
-    if (c->train_step != NULL) {
-        c->train_step(s, c->model, c->step_arg);
-        return;
-    }
     if (!open_batch(s, c, true, &b))
         return;
     guess = ch_model_call_n(c->model, s, ch__compiled_inputs(c), b.in, true);
@@ -106,30 +106,59 @@ static void train(ch_step *s, void *arg)
     ch_optimizer_minimize(c->optimizer, s, ch_loss_average(each, weights), n, var);
 }
 
-static void test(ch_step *s, void *arg)
+static void record_test(ch_step *s, ch_compiled *c)
 {
-    ch_compiled *c = arg;
-    batch        b;
-    ch_node     *guess;
+    batch    b;
+    ch_node *guess;
 
-    if (c->test_step != NULL) {
-        c->test_step(s, c->model, c->step_arg);
-        return;
-    }
     if (!open_batch(s, c, true, &b))
         return;
     guess = ch_model_call_n(c->model, s, ch__compiled_inputs(c), b.in, false);
     (void)gather(s, c, &b, guess, b.weights);
 }
 
-static void predict(ch_step *s, void *arg)
+static void record_predict(ch_step *s, ch_compiled *c)
 {
-    ch_compiled *c = arg;
-    batch        b;
+    batch b;
 
     if (open_batch(s, c, false, &b))
         ch_step_out(s, "guess",
                     ch_model_call_n(c->model, s, ch__compiled_inputs(c), b.in, false));
+}
+
+/* The steps are nobody's lines but ours: errors name the caller of ch_fit, ch_evaluate or ch_predict. */
+static void record_for_caller(ch_step *s, ch_compiled *c,
+                              void (*record)(ch_step *s, ch_compiled *c))
+{
+    const void *before = ch__step_begin_at(s, c->caller, NULL);
+
+    record(s, c);
+    ch__step_end(s, before);
+}
+
+static void train(ch_step *s, void *arg)
+{
+    ch_compiled *c = arg;
+
+    if (c->train_step != NULL)
+        c->train_step(s, c->model, c->step_arg);
+    else
+        record_for_caller(s, c, record_train);
+}
+
+static void test(ch_step *s, void *arg)
+{
+    ch_compiled *c = arg;
+
+    if (c->test_step != NULL)
+        c->test_step(s, c->model, c->step_arg);
+    else
+        record_for_caller(s, c, record_test);
+}
+
+static void predict(ch_step *s, void *arg)
+{
+    record_for_caller(s, arg, record_predict);
 }
 
 ch_status ch__compiled_functions(ch_compiled *c)

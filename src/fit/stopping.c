@@ -87,7 +87,7 @@ static void stop_early(const early *e, ch_training *t)
     else
         snprintf(why, sizeof(why),
                  "early_stopping: %s was best in epoch %d (%g), and not %s in %d since",
-                 e->monitor.name, e->best_epoch, e->monitor.best,
+                 e->monitor.name, e->best_epoch + 1, e->monitor.best,
                  e->opt.has_baseline ? "good enough" : "better", e->wait);
     ch_training_stop(t, why);
 }

@@ -11,15 +11,16 @@
 #include "cohort/file.h"
 #include "file/folder.h"
 #include "file/writer.h"
+#include "fit/callback.h"
 #include "fit/json.h"
 #include "fit/loop.h"
 
 enum { EVERY = 1000 };
 
 typedef struct exporting {
-    const ch_train_evaluate_options *opt;
-    const char                      *monitor;
-    double                           best;
+    const char *directory; /* NULL: nothing is exported, but the name is looked for */
+    bool        is_wanted; /* something is to be exported, or a name was said */
+    ch_monitor  monitor;
 } exporting;
 
 /* ---- the best ---- */
@@ -102,23 +103,35 @@ static ch_status export_best(ch_training *t, const char *directory)
     return rc;
 }
 
+/* A name that no evaluation has would export nothing, and that would be seen only in the end. One that was stopped has
+ * no numbers. */
 static ch_status after_evaluation(ch_training *t, ch_event event, void *arg)
 {
     exporting *x = arg;
-    double     now = ch_training_get(t, x->monitor);
+    double     now = 0;
+    char       names[256];
 
     (void)event;
-    if (isnan(now) || !ch__is_better(x->monitor, x->opt->goal, now, x->best, 0))
+    if (!ch__monitor_find(&x->monitor, t, &now)) {
+        ch__training_names(t, names, sizeof(names));
+        return t->stops ? CH_OK
+                        : ch__fail(CH_INVALID_ARGUMENT,
+                                   "train and evaluate: there is no number named \"%s\" to "
+                                   "monitor; there are: %s",
+                                   x->monitor.name, names);
+    }
+    if (isnan(now) || !ch__monitor_is_better(&x->monitor, now, x->monitor.best))
         return CH_OK;
-    x->best = now;
-    return x->opt->export_best != NULL ? export_best(t, x->opt->export_best) : CH_OK;
+    x->monitor.best = now;
+    return x->directory != NULL ? export_best(t, x->directory) : CH_OK;
 }
 
 /* ---- all of it ---- */
 
 /* The caller's callbacks, and the one that exports. */
 static ch_status run(ch_model *m, const ch_data *train, ch_fit_options *fit,
-                     const ch_fit_limits *limits, exporting *x, ch_history **out)
+                     const ch_fit_limits *limits, exporting *x, const void *caller,
+                     ch_history **out)
 {
     int           n = fit->n_callbacks;
     ch_callback **all = ch__calloc((size_t)n + 1, sizeof(ch_callback *)), *own = NULL;
@@ -130,8 +143,8 @@ static ch_status run(ch_model *m, const ch_data *train, ch_fit_options *fit,
             memcpy(all, fit->callback, (size_t)n * sizeof(ch_callback *));
         all[n] = own;
         fit->callback = all;
-        fit->n_callbacks = n + 1;
-        rc = ch__fit(m, train, fit, limits, out);
+        fit->n_callbacks = n + (x->is_wanted ? 1 : 0);
+        rc = ch__fit(m, train, fit, limits, caller, out);
     }
     ch_callback_unref(own);
     ch__free(all);
@@ -146,37 +159,59 @@ static int epochs_of(int64_t max_steps, int64_t every)
     return n < INT_MAX ? (int)n : INT_MAX;
 }
 
-ch_status ch_train_and_evaluate(ch_model *m, ch_data train, ch_data test,
-                                const ch_train_evaluate_options *opt, ch_history **out)
+static ch_status check(const ch_train_evaluate_options *opt, const ch_data *test)
 {
-    static const ch_train_evaluate_options none;
-    ch_fit_limits                          limits = {.ends_with_data = true};
-    ch_fit_options                         fit;
-    exporting                              x;
-    ch_status                              rc;
-
-    opt = opt != NULL ? opt : &none;
-    if (out != NULL)
-        *out = NULL;
     if (opt->max_steps < 0 || opt->evaluate_every < 0 || opt->evaluate_steps < 0 ||
         opt->fit.n_callbacks < 0 || (opt->fit.n_callbacks > 0 && opt->fit.callback == NULL))
         return ch__fail(CH_INVALID_ARGUMENT,
                         "train and evaluate: want 0 or more for max_steps, evaluate_every, "
                         "evaluate_steps and callbacks");
-    if (!ch__data_is_given(&test))
+    if (!ch__data_is_given(test))
         return ch__fail(CH_INVALID_ARGUMENT,
                         "train and evaluate: there is no data to evaluate on");
-    limits.max_steps = opt->max_steps;
-    fit = opt->fit;
+    return CH_OK;
+}
+
+/* What ch_fit is told: each evaluation ends an epoch. */
+static ch_fit_options fit_options(const ch_train_evaluate_options *opt, const ch_data *test)
+{
+    ch_fit_options fit = opt->fit;
+
     fit.initial_epoch = 0;
     fit.steps_per_epoch = opt->evaluate_every > 0 ? opt->evaluate_every : EVERY;
     fit.epochs = epochs_of(opt->max_steps, fit.steps_per_epoch);
-    fit.validation = test;
+    fit.validation = *test;
     fit.validation_split = 0;
     fit.validation_steps = opt->evaluate_steps;
     fit.validation_every = 1;
-    x = (exporting){opt, opt->monitor != NULL ? opt->monitor : "val_loss", 0};
-    x.best = ch__worst(x.monitor, opt->goal);
-    rc = opt->export_best != NULL ? ch__folder_make(opt->export_best) : CH_OK;
-    return rc == CH_OK ? run(m, &train, &fit, &limits, &x, out) : rc;
+    return fit;
+}
+
+ch_status ch_train_and_evaluate(ch_model *m, ch_data train, ch_data test,
+                                const ch_train_evaluate_options *opt, ch_history **out)
+{
+    static const ch_train_evaluate_options none;
+    ch_fit_limits  limits = {.ends_with_data = true, .epoch_name = "Evaluation"};
+    ch_fit_options fit;
+    exporting      x;
+    ch_status      rc;
+
+    opt = opt != NULL ? opt : &none;
+    if (out != NULL)
+        *out = NULL;
+    rc = check(opt, &test);
+    if (rc != CH_OK)
+        return rc;
+    limits.max_steps = opt->max_steps;
+    fit = fit_options(opt, &test);
+    x = (exporting){.directory = opt->export_best,
+                    .is_wanted = opt->export_best != NULL || opt->monitor != NULL};
+    rc = ch__monitor_init(&x.monitor, "train and evaluate",
+                          opt->monitor != NULL ? opt->monitor : "val_loss", opt->goal, 0);
+    if (rc == CH_OK && opt->export_best != NULL)
+        rc = ch__folder_make(opt->export_best);
+    if (rc == CH_OK)
+        rc = run(m, &train, &fit, &limits, &x, __builtin_return_address(0), out);
+    ch__monitor_drop(&x.monitor);
+    return rc;
 }

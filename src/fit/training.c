@@ -172,6 +172,7 @@ double ch_training_get(ch_training *t, const char *name)
 
 void ch_training_stop(ch_training *t, const char *why)
 {
+    t->n_asked++;
     if (t->stops)
         return;
     t->stops = true;

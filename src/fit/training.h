@@ -27,7 +27,8 @@ struct ch_training {
     ch_optimizer *optimizer;
     ch_function  *function; /* the step of training; NULL: not known */
     bool          is_evaluation;
-    int           epoch, epochs;
+    int           epoch, epochs; /* epochs 0: nobody knows how many there will be */
+    const char   *epoch_name;    /* what people call one; NULL: "Epoch" */
     int64_t       step, epoch_step,
         epoch_steps; /* epoch_steps: CH_UNKNOWN until the first has ended */
     int64_t examples, epoch_examples;
@@ -40,6 +41,7 @@ struct ch_training {
     ch_status (*refresh)(ch_training *t); /* does it; NULL: they are as they are */
 
     bool stops;
+    int  n_asked; /* how often somebody wanted to stop: a validation heeds those that come while it runs */
     char why[160];
 };
 

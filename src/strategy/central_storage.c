@@ -38,13 +38,17 @@ static const ch_strategy_traits central_traits = {.between_graph = true,
                                                   .should_checkpoint = true,
                                                   .should_save_summary = true};
 
-/* All GPUs, or the first CPU. */
-static ch_status usual_devices(central *c)
+/* All of the type that was said; else all GPUs, or the first CPU. */
+static ch_status usual_devices(central *c, const char *type)
 {
-    ch_status rc =
-        ch__devices_of_type(ch_device_count("GPU") > 0 ? "GPU" : "CPU", &c->n, &c->compute);
+    bool        has_gpu = ch_device_count("GPU") > 0;
+    const char *all = type != NULL ? type : has_gpu ? "GPU" : "CPU";
+    ch_status   rc = ch__devices_of_type(all, &c->n, &c->compute);
 
-    if (rc == CH_OK && ch_device_count("GPU") == 0)
+    if (rc == CH_OK && c->n == 0)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "central storage strategy: there is no device of type \"%s\"", all);
+    if (rc == CH_OK && type == NULL && !has_gpu)
         c->n = 1;
     return rc;
 }
@@ -54,9 +58,15 @@ static ch_status find_devices(central *c, const ch_central_storage_options *opt)
     const char *what = "central storage strategy";
     ch_status   rc;
 
+    if (opt->n_compute != 0 && opt->type != NULL)
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "%s: %d compute devices are named, and all of type \"%s\" are asked for; "
+            "give one of the two",
+            what, opt->n_compute, opt->type);
     c->n = opt->n_compute;
     rc = c->n != 0 ? ch__devices_named(what, c->n, opt->compute, true, &c->compute)
-                   : usual_devices(c);
+                   : usual_devices(c, opt->type);
     if (rc != CH_OK)
         return rc;
     if (opt->parameter == NULL && c->n == 1) {

@@ -280,7 +280,7 @@ static void early_stopping_says_why_and_starts_anew_with_each_training(void **st
         assert_true(t_epoch(c, &t, 2, "val_loss", 0.25));
         assert_string_equal(
             t.why,
-            "early_stopping: val_loss was best in epoch 0 (0.25), and not better in 2 since");
+            "early_stopping: val_loss was best in epoch 1 (0.25), and not better in 2 since");
         t_end(c, &t);
     }
     t_begin(c, &t);

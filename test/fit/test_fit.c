@@ -4,110 +4,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "../strategy/help.h"
+#include "base/thread.h"
+#include "fit_help.h"
 
-enum { ROWS = 45, WIDTH = 5, CLASSES = 3, BATCH = 8, EPOCHS = 3, MOST = 1000 };
-
-enum { DEFAULT, ONE_DEVICE, MIRRORED_2, MIRRORED_3, CENTRAL, STRATEGIES };
-
-static ch_strategy *strategy_of(int which)
-{
-    ch_strategy *st = NULL;
-
-    switch (which) {
-    case DEFAULT:
-        return ch_strategy_ref(ch_strategy_current());
-    case ONE_DEVICE:
-        t_ok(ch_strategy_one_device("GPU:1", &st));
-        return st;
-    case MIRRORED_2:
-    case MIRRORED_3:
-        return t_mirrored(which == MIRRORED_2 ? 2 : 3);
-    default:
-        return t_central(2);
-    }
-}
-
-/* ---- a model and its data ---- */
-
-static ch_tensor *labels(int rows)
-{
-    ch_tensor *t = NULL;
-
-    t_ok(ch_tensor_new(CH_I32, ch_shape_of(rows), &t));
-    for (int i = 0; i < rows; i++)
-        ((int32_t *)ch_tensor_data_mut(t))[i] = i * 7 % 11 % CLASSES;
-    return t;
-}
-
-typedef struct arrays {
-    ch_tensor *t[3];
-} arrays;
-
-/* Inputs, labels, and a weight for each row. */
-static arrays new_arrays(int rows)
-{
-    arrays a = {{t_noise(ch_shape_of(rows, WIDTH), 5), labels(rows), NULL}};
-
-    t_ok(ch_tensor_new(CH_F32, ch_shape_of(rows), &a.t[2]));
-    for (int i = 0; i < rows; i++)
-        ((float *)ch_tensor_data_mut(a.t[2]))[i] = (float)(i % 4) * 0.5f;
-    return a;
-}
-
-static void drop_arrays(arrays *a)
-{
-    for (int i = 0; i < 3; i++)
-        ch_tensor_unref(a->t[i]);
-}
-
-/* The first n of them in batches, the last of which is short. */
-static ch_dataset *batches(const arrays *a, int n)
-{
-    return ch_dataset_batch(ch_dataset_shuffle(ch_dataset_slices(n, a->t, NULL), 16, NULL),
-                            BATCH, NULL);
-}
-
-static ch_model *new_model(ch_strategy *st)
-{
-    ch_model *m = NULL;
-
-    t_ok(ch_model_new(
-        st,
-        ch_sequential("net", 2,
-                      (ch_layer *[]){ch_dense(7, &(ch_dense_options){.activation = CH_TANH}),
-                                     ch_dense(CLASSES, NULL)}),
-        &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, WIDTH)}}}, &m));
-    return m;
-}
-
-static void compile(ch_model *m)
-{
-    ch_optimizer *o = NULL;
-
-    t_ok(ch_adam(0.01, NULL, NULL, &o));
-    t_ok(ch_compile(m, &(ch_compile_options){.optimizer = o,
-                                             .loss = ch_loss_sparse_categorical,
-                                             .metrics = {ch_metric_sparse_accuracy}}));
-    ch_optimizer_unref(o);
-}
-
-static int vars_of(ch_model *m, float *out)
-{
-    ch_var *const *var;
-    int            n = ch_model_vars(m, &var), count = 0;
-
-    for (int i = 0; i < n; i++) {
-        ch_tensor *t = NULL;
-
-        t_ok(ch_var_get(var[i], &t));
-        assert_true(count + ch_tensor_count(t) <= MOST);
-        memcpy(out + count, ch_tensor_data(t), ch_tensor_bytes(t));
-        count += (int)ch_tensor_count(t);
-        ch_tensor_unref(t);
-    }
-    return count;
-}
+enum { EPOCHS = 3 };
 
 /* ---- a loop of one's own ---- */
 
@@ -281,28 +181,6 @@ static void every_row_counts_once_and_rows_keep_their_order(void **state)
 
 /* ---- options ---- */
 
-typedef struct fixture {
-    arrays       a;
-    ch_strategy *st;
-    ch_model    *m;
-} fixture;
-
-static fixture new_fixture(int which)
-{
-    fixture x = {new_arrays(ROWS), strategy_of(which), NULL};
-
-    x.m = new_model(x.st);
-    compile(x.m);
-    return x;
-}
-
-static void drop_fixture(fixture *x)
-{
-    ch_model_unref(x->m);
-    ch_strategy_unref(x->st);
-    drop_arrays(&x->a);
-}
-
 static void arrays_are_batched_and_split(void **state)
 {
     fixture     x = new_fixture(MIRRORED_2);
@@ -454,6 +332,93 @@ static void it_works_inside_the_scope_and_outside(void **state)
     ch_strategy_leave();
     t_ok(ch_evaluate(x.m, (ch_data){.n = 2, .array = x.a.t}, NULL, NULL));
     drop_fixture(&x);
+    (void)state;
+}
+
+static void call_it(ch_step *s, void *m)
+{
+    ch_step_out(s, "y", ch_model_call(m, s, ch_step_in(s, 0), false));
+}
+
+/* What a plain call gives for the first rows, with a function of its own. */
+static void call_plainly(ch_model *m, ch_tensor *x, float *out)
+{
+    ch_function *f = t_function(call_it, m);
+    ch_tuple    *in = NULL, *y = NULL;
+
+    t_ok(ch_tuple_of(1, &x, &in));
+    t_ok(ch_strategy_run(ch_model_strategy(m), f, in, &y));
+    memcpy(out, t_floats(y, 0, 0), CLASSES * sizeof(float));
+    ch_tuple_unref(y);
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+}
+
+static ch_status call_in_a_step(ch_training *t, ch_event event, void *arg)
+{
+    float y[CLASSES];
+
+    (void)event;
+    call_plainly(ch_training_model(t), arg, y);
+    return CH_OK;
+}
+
+static void copy_vars(ch_model *from, ch_model *to)
+{
+    ch_var *const *a, *const *b;
+    int n = ch_model_vars(from, &a);
+
+    assert_int_equal(ch_model_vars(to, &b), n);
+    for (int i = 0; i < n; i++) {
+        ch_tensor *t = NULL;
+
+        t_ok(ch_var_get(a[i], &t));
+        t_ok(ch_var_set(b[i], t));
+        ch_tensor_unref(t);
+    }
+}
+
+/* To compile, to evaluate and to predict change nothing of it; and it changes nothing of a training. */
+static void a_plain_call_is_not_affected(void **state)
+{
+    for (int which = 0; which < STRATEGIES; which++) {
+        arrays       a = new_arrays(ROWS);
+        ch_strategy *st = strategy_of(which);
+        ch_model    *m = new_model(st);
+        fixture      x = new_fixture(which);
+        ch_data      d = {.n = 2, .array = a.t};
+        float        before[CLASSES], after[CLASSES];
+        ch_callback *c = NULL;
+        ch_history  *h[2] = {NULL, NULL};
+        ch_function *f = t_function(call_it, m);
+        ch_tuple    *in = NULL;
+
+        call_plainly(m, a.t[0], before);
+        compile(m);
+        call_plainly(m, a.t[0], after);
+        assert_memory_equal(before, after, sizeof(before));
+        t_ok(ch_evaluate(m, d, NULL, NULL));
+        call_plainly(m, a.t[0], after);
+        assert_memory_equal(before, after, sizeof(before));
+        copy_vars(m, x.m);
+        t_ok(ch_callback_of(CH_ON_STEP, call_in_a_step, a.t[0], &c));
+        t_ok(ch_fit(m, d, &(ch_fit_options){.n_callbacks = 1, .callback = &c}, &h[0]));
+        t_ok(ch_fit(x.m, d, NULL, &h[1]));
+        assert_true(ch_history_last(h[0], "loss") == ch_history_last(h[1], "loss"));
+        t_ok(ch_tuple_of(1, a.t, &in));
+        if (which == MIRRORED_2) /* elsewhere than its strategy runs it, compiled or not */
+            t_refused(ch_strategy_run(NULL, f, in, NULL), CH_FAILED_PRECONDITION, "strategies",
+                      "Mirrored");
+        ch_tuple_unref(in);
+        ch_function_unref(f);
+        ch_callback_unref(c);
+        ch_history_unref(h[0]);
+        ch_history_unref(h[1]);
+        drop_fixture(&x);
+        ch_model_unref(m);
+        ch_strategy_unref(st);
+        drop_arrays(&a);
+    }
     (void)state;
 }
 
@@ -609,22 +574,45 @@ static void a_history_can_be_read(void **state)
     (void)state;
 }
 
-static void the_table_adds_up(void **state)
+/* Seconds that the table does not have, of a call that reads ahead with threads, which end with it. */
+static double missing(fixture *x, bool evaluates)
 {
-    fixture       x = new_fixture(MIRRORED_2);
+    ch_dataset   *d = ch_dataset_prefetch(batches(&x->a, 2), 4);
     ch_history   *h = NULL;
+    int64_t       from = ch__now_ns();
+    double        outside, sum = 0;
     ch_time_table t;
-    double        sum = 0;
 
-    t_ok(ch_fit(x.m, (ch_data){.n = 2, .array = x.a.t}, &(ch_fit_options){.epochs = 5}, &h));
+    t_ok(evaluates ? ch_evaluate(x->m, (ch_data){.dataset = d}, NULL, &h)
+                   : ch_fit(x->m, (ch_data){.dataset = d},
+                            &(ch_fit_options){.epochs = 2, .validation = {.dataset = d}}, &h));
+    outside = (double)(ch__now_ns() - from) * 1e-9;
     t = ch_history_time(h);
     for (int i = 0; i < CH_TIMES; i++) {
         assert_true(t.seconds[i] >= 0);
         sum += t.seconds[i];
     }
-    assert_true(t.total > 0 && fabs(sum - t.total) <= 0.01 * t.total);
+    assert_true(t.total > 0 && fabs(sum - t.total) <= 1e-9 * t.total);
+    assert_true(t.total <= outside);
     assert_int_equal(t.replicas, 2);
     ch_history_unref(h);
+    ch_dataset_unref(d);
+    return outside - t.total < 0.01 * outside ? 0 : outside - t.total;
+}
+
+/* All of the time that a clock outside of the call shows is in the table, but 1 % or 1 ms. The machine may do something else in
+ * between: the best of some is looked at. */
+static void the_table_adds_up_to_the_clock_on_the_wall(void **state)
+{
+    fixture x = new_fixture(MIRRORED_2);
+
+    for (int evaluates = 0; evaluates < 2; evaluates++) {
+        double least = 1;
+
+        for (int i = 0; i < 20 && least > 1e-3; i++)
+            least = fmin(least, missing(&x, evaluates));
+        assert_true(least <= 1e-3);
+    }
     drop_fixture(&x);
     (void)state;
 }
@@ -714,11 +702,12 @@ int main(void)
         cmocka_unit_test(a_step_of_ones_own_takes_the_place),
         cmocka_unit_test(data_of_another_strategy_is_refused_with_both_names),
         cmocka_unit_test(it_works_inside_the_scope_and_outside),
+        cmocka_unit_test(a_plain_call_is_not_affected),
         cmocka_unit_test(what_is_missing_is_said),
         cmocka_unit_test(callbacks_are_told_in_order_and_may_stop_it),
         cmocka_unit_test(a_training_tells_where_it_is),
         cmocka_unit_test(a_history_can_be_read),
-        cmocka_unit_test(the_table_adds_up),
+        cmocka_unit_test(the_table_adds_up_to_the_clock_on_the_wall),
         cmocka_unit_test(the_best_that_was_evaluated_is_exported),
         cmocka_unit_test(it_ends_with_the_data),
     };

@@ -565,6 +565,26 @@ static void a_step_of_the_component_takes_every_batch(void **state)
 }
 
 /* B39, B40, 8.12 */
+static void central_storage_takes_all_of_a_type(void **state)
+{
+    ch_strategy *st = NULL, *cores = NULL;
+
+    t_ok(ch_strategy_central_storage(&(ch_central_storage_options){.type = "GPU"}, &st));
+    assert_int_equal(ch_strategy_replicas(st), ch_device_count("GPU"));
+    t_ok(ch_strategy_central_storage(&(ch_central_storage_options){.type = "CPU"}, &cores));
+    assert_int_equal(ch_strategy_replicas(cores), ch_device_count("CPU"));
+    ch_strategy_unref(st);
+    ch_strategy_unref(cores);
+    t_refused(ch_strategy_central_storage(&(ch_central_storage_options){.type = "XPU"}, &st),
+              CH_INVALID_ARGUMENT, "no device", "XPU");
+    t_refused(ch_strategy_central_storage(
+                  &(ch_central_storage_options){
+                      .n_compute = 1, .compute = (const char *[]){"/cpu:0"}, .type = "CPU"},
+                  &st),
+              CH_INVALID_ARGUMENT, "central storage", "one of the two");
+    (void)state;
+}
+
 static void central_storage_gets_its_data(void **state)
 {
     ch_strategy *cpu = NULL, *one = t_central(1), *two = t_central(2);
@@ -1239,6 +1259,7 @@ int main(void)
         cmocka_unit_test(records_of_files),
         cmocka_unit_test(a_function_is_told_who_reads),
         cmocka_unit_test(a_step_of_the_component_takes_every_batch),
+        cmocka_unit_test(central_storage_takes_all_of_a_type),
         cmocka_unit_test(central_storage_gets_its_data),
         cmocka_unit_test(reduce_after_distribute),
         cmocka_unit_test(the_end_comes_again),
