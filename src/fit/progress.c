@@ -109,7 +109,8 @@ static const char *title(const ch_training *t, char text[64])
 {
     if (t->is_evaluation)
         return t->is_stale || t->logs.n > 0 ? "Evaluate" : "Predict";
-    snprintf(text, 64, t->epochs > 0 ? "Epoch %d/%d" : "Epoch %d", t->epoch + 1, t->epochs);
+    snprintf(text, 64, t->epochs > 0 ? "%s %d/%d" : "%s %d",
+             t->epoch_name != NULL ? t->epoch_name : "Epoch", t->epoch + 1, t->epochs);
     return text;
 }
 
