@@ -3,15 +3,7 @@
  * Whoever holds a task's turn (a mutex) may take all frames out of its box and tell them: the task's own thread; a
  * thread of the program that is in ch__task_wait, so that an answer need not wake two threads; and, while the task's thread
  * works, the helper. Putting a frame into a box takes its lock only, for a few instructions, so no two tasks can
- * wait for each other's turn.
- *
- * Invariants, under a box's lock:
- *   1. n_looking counts threads that will look into the box before they sleep. While it is not 0, nobody need be woken.
- *   2. The task's own thread looks, sleeps (is_own_asleep) or works (is_working), one of these.
- *   3. Who wakes a sleeper counts it as looking, so that it is woken once for all that comes until it runs.
- *   4. Who goes to sleep finds has_news false (its own thread: has_work_news too) under the lock, and sleeps until
- *      next_alarm at most.
- *   5. Who leaves a turn and does not look (a program's thread, the helper) sees whether somebody else must: attend().
+ * wait for each other's turn. box.c says who looks into a box and who must be woken.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/threads.h"
@@ -37,124 +29,6 @@ static ch_threads *net_of(const ch_threads_task *t)
     return (ch_threads *)(void *)t->task.net;
 }
 
-/* ---- waking ---- */
-
-static void wakes_open(ch_wakes *w)
-{
-    for (int i = 0; i < w->n; i++)
-        ch__gate_open(w->gate[i]);
-    w->n = 0;
-}
-
-static void wakes_add(ch_wakes *w, ch_gate *g)
-{
-    for (int i = 0; i < w->n; i++)
-        if (w->gate[i] == g)
-            return;
-    if (w->n == CH_WAKES)
-        wakes_open(w);
-    w->gate[w->n++] = g;
-}
-
-/* ---- the box ---- */
-
-/* Held for some instructions: parking would cost more. But its holder may have been put aside by the system. */
-static void lock(ch_threads_task *t)
-{
-    for (int i = 0; atomic_flag_test_and_set_explicit(&t->lock, memory_order_acquire); i++)
-        if (i < 100)
-            ch__relax();
-        else
-            sched_yield();
-}
-
-static void unlock(ch_threads_task *t)
-{
-    atomic_flag_clear_explicit(&t->lock, memory_order_release);
-}
-
-/* Under the lock: the gate of whoever shall look now; NULL: somebody does. */
-static ch_gate *someone(ch_threads_task *t)
-{
-    if (t->n_looking > 0)
-        return NULL;
-    if (t->n_asleep > 0) {
-        t->n_looking += t->n_asleep;
-        t->n_asleep = 0;
-        t->round++;
-        return &t->wait_gate;
-    }
-    if (atomic_load_explicit(&t->is_working, memory_order_relaxed))
-        return &net_of(t)->help;
-    if (!t->is_own_asleep)
-        return NULL; /* it has not started, or has ended */
-    t->is_own_asleep = false;
-    t->n_looking++;
-    return &t->own_gate;
-}
-
-void ch__box_open(ch_threads_task *t)
-{
-    lock(t);
-    t->is_open = true;
-    unlock(t);
-}
-
-ch_frame *ch__box_close(ch_threads_task *t, int *n)
-{
-    ch_frame *frames;
-
-    lock(t);
-    t->is_open = false;
-    frames = t->in;
-    *n = t->n_in;
-    t->in = NULL;
-    t->n_in = t->cap_in = 0;
-    unlock(t);
-    return frames;
-}
-
-bool ch__box_put(ch_threads_task *t, const ch_frame *f, ch_threads_task *from)
-{
-    ch_gate *g = NULL;
-    bool     fits;
-
-    lock(t);
-    fits = t->is_open && !atomic_load_explicit(&net_of(t)->is_closing, memory_order_relaxed) &&
-           ch__grow((void **)&t->in, &t->cap_in, t->n_in + 1, sizeof(ch_frame));
-    if (fits) {
-        t->in[t->n_in++] = *f;
-        atomic_store_explicit(&t->has_news, true, memory_order_release);
-        g = someone(t);
-    }
-    unlock(t);
-    if (g != NULL && from != NULL)
-        wakes_add(&from->wakes, g);
-    else if (g != NULL)
-        ch__gate_open(g);
-    return fits;
-}
-
-/* All that is in it, into `taken`. */
-static int box_take(ch_threads_task *t)
-{
-    ch_frame *empty = t->taken;
-    int       cap = t->cap_taken, n;
-
-    if (!atomic_load_explicit(&t->has_news, memory_order_relaxed))
-        return 0;
-    lock(t);
-    n = t->n_in;
-    t->taken = t->in;
-    t->cap_taken = t->cap_in;
-    t->in = empty;
-    t->cap_in = cap;
-    t->n_in = 0;
-    atomic_store_explicit(&t->has_news, false, memory_order_relaxed);
-    unlock(t);
-    return n;
-}
-
 /* ---- turns ---- */
 
 static void turn_take(ch_threads_task *t)
@@ -169,59 +43,7 @@ static void turn_leave(ch_threads_task *t)
     t->wakes.n = 0;
     atomic_store_explicit(&t->next_alarm, ch__task_next_alarm(&t->task), memory_order_relaxed);
     pthread_mutex_unlock(&t->turn);
-    wakes_open(&wakes);
-}
-
-/* Those who wait ask again whether what they wait for is there. */
-static void wake_waiters(ch_threads_task *t)
-{
-    bool any;
-
-    if (atomic_load(&t->n_waiters) == 0)
-        return;
-    lock(t);
-    any = t->n_asleep > 0;
-    t->n_looking += t->n_asleep;
-    t->n_asleep = 0;
-    t->round++; /* also for one that is about to sleep */
-    unlock(t);
-    if (any)
-        ch__gate_open(&t->wait_gate);
-}
-
-/* After a turn: its thread shall see that there is work. */
-static void wake_worker(ch_threads_task *t)
-{
-    bool is_asleep;
-
-    lock(t);
-    is_asleep = t->is_own_asleep;
-    atomic_store_explicit(&t->has_work_news, true, memory_order_relaxed);
-    t->n_looking += is_asleep;
-    t->is_own_asleep = false;
-    unlock(t);
-    if (is_asleep)
-        ch__gate_open(&t->own_gate);
-}
-
-/* After a turn of one who will not look again. */
-static void attend(ch_threads_task *t, bool has_more)
-{
-    int64_t  until;
-    ch_gate *g = NULL;
-
-    lock(t);
-    until = atomic_load_explicit(&t->is_working, memory_order_relaxed)
-                ? atomic_load(&net_of(t)->help_until)
-                : t->own_until;
-    if (has_more)
-        atomic_store_explicit(&t->has_news, true, memory_order_relaxed);
-    if (atomic_load_explicit(&t->has_news, memory_order_relaxed) ||
-        atomic_load(&t->next_alarm) < until)
-        g = someone(t);
-    unlock(t);
-    if (g != NULL)
-        ch__gate_open(g);
+    ch__wakes_open(&wakes);
 }
 
 /* The end of a turn of one who does not look. */
@@ -231,9 +53,9 @@ static void turn_end(ch_threads_task *t)
 
     turn_leave(t);
     if (has_work)
-        wake_worker(t);
-    wake_waiters(t);
-    attend(t, has_more);
+        ch__box_wake_worker(t);
+    ch__box_wake_waiters(t);
+    ch__box_attend(t, has_more);
 }
 
 /* ---- lives ---- */
@@ -283,14 +105,14 @@ static void flush_some(ch_threads_task *t)
     if (t->task.post.n < FLUSH_AT && t->task.now - t->flushed_at < flush_ns)
         return;
     ch__post_flush(&t->task.post);
-    wakes_open(&t->wakes);
+    ch__wakes_open(&t->wakes);
     t->flushed_at = t->task.now;
 }
 
 static int tell_frames(ch_threads_task *t)
 {
     ch_threads *net = net_of(t);
-    int         n = box_take(t);
+    int         n = ch__box_take(t);
 
     if (n > 0)
         t->flushed_at = t->task.now = ch__now_ns();
@@ -326,128 +148,23 @@ static int deliver(ch_threads_task *t, bool *has_more)
     return n;
 }
 
-/* ---- sleeping ---- */
-
-static bool may_spin(const ch_threads *net)
-{
-    return atomic_load_explicit(&net->n_awake, memory_order_relaxed) <= net->n_cpus;
-}
-
-static bool has_news(const ch_threads_task *t)
-{
-    return atomic_load_explicit(&t->has_news, memory_order_acquire);
-}
-
-static bool has_work_news(const ch_threads_task *t)
-{
-    return atomic_load_explicit(&t->has_work_news, memory_order_acquire);
-}
-
-/* `round` is NULL for the task's own thread, which looks for work in place of rounds. */
-static bool is_wanted(const ch_threads_task *t, const unsigned *round)
-{
-    return has_news(t) || (round != NULL ? atomic_load(&t->round) != *round : has_work_news(t));
-}
-
-static bool wanted_while_spinning(const ch_threads_task *t, const unsigned *round)
-{
-    ch_threads *net = net_of(t);
-    int64_t     until;
-
-    if (net->spin_ns == 0)
-        return is_wanted(t, round);
-    until = ch__now_ns() + net->spin_ns;
-    do {
-        for (int i = 0; i < 64; i++) {
-            if (is_wanted(t, round))
-                return true;
-            ch__relax();
-        }
-    } while (may_spin(net) && ch__now_ns() < until);
-    return false;
-}
-
-static void park(ch_threads *net, ch_gate *g, unsigned seen, int64_t until)
-{
-    atomic_fetch_sub(&net->n_awake, 1);
-    ch__gate_idle_until(g, seen, until);
-    atomic_fetch_add(&net->n_awake, 1);
-}
-
-static void own_sleep(ch_threads_task *t)
-{
-    unsigned seen;
-    int64_t  until;
-
-    if (wanted_while_spinning(t, NULL))
-        return;
-    lock(t);
-    if (is_wanted(t, NULL)) {
-        unlock(t);
-        return;
-    }
-    t->n_looking--;
-    t->is_own_asleep = true;
-    t->own_until = until = atomic_load(&t->next_alarm);
-    seen = atomic_load(&t->own_gate);
-    unlock(t);
-    park(net_of(t), &t->own_gate, seen, until);
-    lock(t);
-    t->n_looking += t->is_own_asleep; /* nobody woke it */
-    t->is_own_asleep = false;
-    t->own_until = INT64_MIN;
-    unlock(t);
-}
-
-/* `round` is that of its last turn: whatever was told since then may be what it waits for. */
-static void waiter_sleep(ch_threads_task *t, unsigned round, int64_t until)
-{
-    unsigned seen;
-
-    if (wanted_while_spinning(t, &round))
-        return;
-    lock(t);
-    if (is_wanted(t, &round)) {
-        unlock(t);
-        return;
-    }
-    t->n_looking--;
-    t->n_asleep++;
-    until = ch__least(until, atomic_load(&t->next_alarm));
-    seen = atomic_load(&t->wait_gate);
-    unlock(t);
-    park(net_of(t), &t->wait_gate, seen, until);
-    lock(t);
-    if (t->round == round) { /* nobody woke it */
-        t->n_asleep--;
-        t->n_looking++;
-    }
-    unlock(t);
-}
-
 /* ---- the task's own thread ---- */
 
 static void do_work(ch_threads_task *t, ch_work *w)
 {
     bool has_more;
 
-    lock(t);
-    t->n_looking--;
-    atomic_store(&t->is_working, true);
-    unlock(t);
-    attend(t, false);
+    ch__box_work(t, true);
+    ch__box_attend(t, false);
     w->run(w->arg);
-    lock(t);
-    t->n_looking++;
-    atomic_store(&t->is_working, false);
-    unlock(t);
+    ch__box_work(t, false);
     turn_take(t);
     t->is_running = false;
     ch__work_end(&t->task, w);
     bury(t);
     deliver(t, &has_more);
     turn_leave(t);
-    wake_waiters(t);
+    ch__box_wake_waiters(t);
 }
 
 /* One pass; false: the end. */
@@ -465,11 +182,11 @@ static bool own_pass(ch_threads_task *t)
     t->is_running = has_work;
     turn_leave(t);
     if (n > 0)
-        wake_waiters(t);
+        ch__box_wake_waiters(t);
     if (has_work)
         do_work(t, &w);
     else if (!has_more && !is_stopping)
-        own_sleep(t);
+        ch__box_own_sleep(t);
     if (atomic_load_explicit(&t->n_entering, memory_order_relaxed) > 0)
         sched_yield(); /* a mutex is not fair, and this thread comes back at once */
     return !is_stopping;
@@ -493,7 +210,7 @@ static int64_t help(ch_threads_task *t)
 
     if (!atomic_load(&t->is_working))
         return INT64_MAX;
-    if (!has_news(t) && atomic_load(&t->next_alarm) > ch__now_ns())
+    if (!ch__box_has_news(t) && atomic_load(&t->next_alarm) > ch__now_ns())
         return atomic_load(&t->next_alarm);
     if (pthread_mutex_trylock(&t->turn) != 0)
         return INT64_MAX;
@@ -534,7 +251,7 @@ static void stop(ch_threads_task *t)
     turn_take(t);
     t->is_stopping = true;
     turn_leave(t);
-    wake_worker(t);
+    ch__box_wake_worker(t);
     ch__thread_join(t->thread);
     pthread_mutex_destroy(&t->turn);
     ch__free(t->in);
@@ -625,9 +342,9 @@ static void wait_aside(ch_threads_task *t, const patience *p, bool has_more)
 
     turn_leave(t);
     if (has_work)
-        wake_worker(t);
+        ch__box_wake_worker(t);
     if (!has_more)
-        waiter_sleep(t, round, ch__least(p->notice, p->limit));
+        ch__box_waiter_sleep(t, round, ch__least(p->notice, p->limit));
     turn_take(t);
 }
 
@@ -641,7 +358,7 @@ static ch_status wait_looking(ch_threads_task *t, bool (*is_done)(void *arg), vo
     ch__post_flush(&t->task.post);
     for (;;) {
         if (deliver(t, &has_more) > 0 && atomic_load(&t->n_waiters) > 1)
-            wake_waiters(t);
+            ch__box_wake_waiters(t);
         if (is_done(arg))
             return CH_OK;
         if (!t->task.is_alive || t->task.incarnation != incarnation)
@@ -666,13 +383,9 @@ static ch_status wait(ch_task *task, bool (*is_done)(void *arg), void *arg, int6
     p = patience_of(limit_ms, whom);
     atomic_fetch_add(&t->n_waiters, 1);
     atomic_fetch_add(&net_of(t)->n_awake, 1);
-    lock(t);
-    t->n_looking++;
-    unlock(t);
+    ch__box_look(t, 1);
     st = wait_looking(t, is_done, arg, &p);
-    lock(t);
-    t->n_looking--; /* leave() sees whether another must look */
-    unlock(t);
+    ch__box_look(t, -1); /* leave() sees whether another must */
     atomic_fetch_sub(&net_of(t)->n_awake, 1);
     atomic_fetch_sub(&t->n_waiters, 1);
     return st;
