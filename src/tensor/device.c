@@ -45,10 +45,18 @@ typedef struct table {
     ch_device device[];
 } table;
 
+/* Of other tasks that run in this process; only added to, under `making`. */
+typedef struct task_device {
+    struct task_device *next;
+    ch_device           device;
+} task_device;
+
 /* Made under `making`; read without it. */
 static pthread_mutex_t  making = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(table *) made;
 static unsigned         n_made;
+static task_device     *of_tasks;
+static int              n_of_tasks;
 
 static atomic_bool    forked;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
@@ -278,6 +286,48 @@ ch_status ch_devices_configure(const ch_devices_options *opt)
     return st;
 }
 
+static bool spec_equal(const ch_device_spec *a, const ch_device_spec *b)
+{
+    return strcmp(a->job, b->job) == 0 && a->replica == b->replica && a->task == b->task &&
+           strcmp(a->type, b->type) == 0 && a->index == b->index;
+}
+
+/* Under `making`. */
+static ch_status task_device_add(const ch_device_spec *where, task_device **out)
+{
+    plan         p = {.task = where->task, .n_threads = 1};
+    plan_row     row = {.type = "CPU"};
+    task_device *d = ch__calloc(1, sizeof(*d));
+
+    if (d == NULL)
+        return ch__fail_memory("a device of a task");
+    memcpy(p.job, where->job, sizeof(p.job));
+    device_init(&d->device, &p, MAX_DEVICES + n_of_tasks++, &row, where->index);
+    d->next = of_tasks;
+    of_tasks = *out = d;
+    return CH_OK;
+}
+
+ch_status ch__device_of_task(const char *job, int task, int index, ch_device **out)
+{
+    ch_device_spec where = {.task = task, .type = "CPU", .index = index};
+    task_device   *d;
+    ch_status      rc = CH_OK;
+
+    if (table_get() == NULL) /* which watches for forks */
+        return CH_RESOURCE_EXHAUSTED;
+    (void)snprintf(where.job, sizeof(where.job), "%s", job);
+    pthread_mutex_lock(&making);
+    for (d = of_tasks; d != NULL && !spec_equal(&d->device.where, &where);)
+        d = d->next;
+    if (d == NULL)
+        rc = task_device_add(&where, &d);
+    pthread_mutex_unlock(&making);
+    if (rc == CH_OK)
+        *out = &d->device;
+    return rc;
+}
+
 static void device_drop(ch_device *d)
 {
     ch__device_stop(d);
@@ -295,6 +345,14 @@ void ch__devices_reset(void)
         device_drop(&t->device[i]); /* a thread that only begins still looks at the table */
     atomic_store(&made, NULL);
     ch__free(t);
+    while (of_tasks != NULL) {
+        task_device *d = of_tasks;
+
+        of_tasks = d->next;
+        device_drop(&d->device);
+        ch__free(d);
+    }
+    n_of_tasks = 0;
     pthread_mutex_unlock(&making);
 }
 
@@ -350,12 +408,6 @@ static ch_status fail_no_device(const table *t, const ch_device_spec *want)
     ch_device_spec_print(want, name, sizeof(name));
     return ch__fail(CH_INVALID_ARGUMENT, "device find: there is no %s; there are %s", name,
                     list);
-}
-
-static bool spec_equal(const ch_device_spec *a, const ch_device_spec *b)
-{
-    return strcmp(a->job, b->job) == 0 && a->replica == b->replica && a->task == b->task &&
-           strcmp(a->type, b->type) == 0 && a->index == b->index;
 }
 
 ch_status ch_device_find(const char *name, ch_device **out)

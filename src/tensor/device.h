@@ -45,6 +45,11 @@ CH_MUST_CHECK ch_status ch__devices_run(int n, ch_device *const *device, void (*
 /* True where the devices of a run have more threads than there are cores: do not spin. */
 bool ch__devices_crowded(int n, ch_device *const *device);
 
+/* A device of another task of the job that runs in this process: of one thread, not among those of ch_device_at, the same for the same
+ * name, as long as the process. */
+CH_MUST_CHECK ch_status ch__device_of_task(const char *job, int task, int index,
+                                           ch_device **out);
+
 /* Stops all devices' threads and forgets the devices, so that others can be configured. For
  * tests: only while nobody runs and no tensor lives. */
 void ch__devices_reset(void);

@@ -1,0 +1,33 @@
+/* ps/speak.h -- messages of a job as parcels.   SPDX-License-Identifier: Apache-2.0 */
+#ifndef PS_SPEAK_H
+#define PS_SPEAK_H
+
+#include <protobuf-c/protobuf-c.h>
+
+#include "net/net.h"
+#include "ps/job.pb-c.h"
+
+/* What can be asked: the methods of parcels. */
+enum {
+    CH_PS_CREATE = 1,
+    CH_PS_FREE,
+    CH_PS_DEFINE,
+    CH_PS_READ,
+    CH_PS_ROWS,
+    CH_PS_UPDATE,
+    CH_PS_FENCE,
+    CH_PS_PIN,
+    CH_PS_PING,
+};
+
+/* References to the tensors are taken over, on an error too. */
+CH_MUST_CHECK ch_status ch__speak(uint32_t method, const ProtobufCMessage *m, int n,
+                                  ch_tensor *const *tensor, ch_parcel **out);
+/* The message of a parcel from anywhere, which ch__message_free frees; INVALID_ARGUMENT if it is none of that type. */
+CH_MUST_CHECK ch_status ch__hear(const ch_parcel *p, const ProtobufCMessageDescriptor *type,
+                                 ProtobufCMessage **out);
+
+/* Answers with this thread's error. */
+void ch__refuse(ch_post *post, ch_call_id call, ch_status rc, const char *op);
+
+#endif

@@ -1,0 +1,423 @@
+/* test/ps/test_server.c -- a parameter server by itself: what it gives, what it applies, and what it refuses.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "../strategy/help.h"
+#include "base/mem.h"
+#include "data/message.h"
+#include "graph/function.h"
+#include "ps/map.h"
+#include "ps/route.h"
+#include "ps/server.h"
+#include "ps/speak.h"
+#include "strategy/strategy.h"
+#include "tensor/device.h"
+
+/* ---- who asks ---- */
+
+typedef struct asker {
+    ch_net    *net;
+    ch_task   *task, *server;
+    uint64_t   n_asked;
+    bool       has_ended;
+    ch_ending  ending;
+    ch_parcel *answer;
+    ch_fault   fault;
+} asker;
+
+static ch_server_options options;
+
+static void on_answer(void *self, const ch_net_event *e, int64_t now, ch_post *post)
+{
+    asker *a = self;
+
+    (void)now;
+    (void)post;
+    if (e->kind != CH_EVENT_ANSWER || e->id != a->n_asked)
+        return;
+    a->has_ended = true;
+    a->ending = e->ending;
+    if (e->ending == CH_ENDED_OK)
+        a->answer = ch__parcel_ref(e->parcel);
+    else if (e->fault != NULL) {
+        a->fault = *e->fault;
+    }
+}
+
+static void close_asker(void *self)
+{
+    (void)self;
+}
+
+static ch_status make_asker(void *arg, ch_task *t, uint64_t incarnation, ch_post *post,
+                            void **self)
+{
+    (void)t;
+    (void)incarnation;
+    (void)post;
+    *self = arg;
+    return CH_OK;
+}
+
+static bool has_ended(void *arg)
+{
+    return ((asker *)arg)->has_ended;
+}
+
+static void begin(asker *a)
+{
+    static const ch_task_ops ops = {on_answer, close_asker};
+
+    memset(a, 0, sizeof(*a));
+    t_ok(ch__device_of_task("ps", 0, 0, &options.device));
+    t_ok(ch__net_sim(&(ch_sim_options){.seed = 1, .encode = true}, &a->net));
+    t_ok(ch__task_start(
+        a->net,
+        &(ch_task_options){
+            .name = "ps/0", .ops = &ch__server_ops, .make = ch__server_make, .arg = &options},
+        &a->server));
+    t_ok(ch__task_start(
+        a->net,
+        &(ch_task_options){.name = "asker/0", .ops = &ops, .make = make_asker, .arg = a},
+        &a->task));
+}
+
+static void end(asker *a)
+{
+    ch__parcel_unref(a->answer);
+    ch__net_free(a->net);
+}
+
+/* Tensors are borrowed. The answer's code; its tensors are in a->answer. */
+static ch_status ask(asker *a, uint32_t method, const ProtobufCMessage *m, int n,
+                     ch_tensor *const *t)
+{
+    ch_parcel *p = NULL;
+    ch_post   *post;
+
+    for (int i = 0; i < n; i++)
+        (void)ch_tensor_ref(t[i]);
+    t_ok(ch__speak(method, m, n, t, &p));
+    ch__parcel_unref(a->answer);
+    a->answer = NULL;
+    a->has_ended = false;
+    a->n_asked++;
+    post = ch__task_enter(a->task);
+    ch__post_call(
+        post, ch__task_link(a->task, "ps/0"), p,
+        &(ch_call_options){.id = a->n_asked, .deadline = ch__task_now(a->task) + 1000000000});
+    t_ok(ch__task_wait(a->task, has_ended, a, 10000, "the server"));
+    ch__task_leave(a->task);
+    return a->ending == CH_ENDED_OK        ? CH_OK
+           : a->ending == CH_ENDED_REFUSED ? ch__fault_raise(&a->fault)
+                                           : CH_UNAVAILABLE;
+}
+
+static ch_status create(asker *a, uint64_t number, const char *name, ch_tensor *t)
+{
+    Cohort__PsCreate m;
+    char             text[32];
+
+    cohort__ps_create__init(&m);
+    snprintf(text, sizeof(text), "%s", name);
+    m.variable = number;
+    m.name = text;
+    return ask(a, CH_PS_CREATE, &m.base, 1, &t);
+}
+
+static ch_status read_pinned(asker *a, uint64_t number, uint64_t pin)
+{
+    Cohort__PsRead m;
+
+    cohort__ps_read__init(&m);
+    m.n_variables = 1;
+    m.variables = &number;
+    m.pin = pin;
+    return ask(a, CH_PS_READ, &m.base, 0, NULL);
+}
+
+static float first_of(asker *a, uint64_t number, uint64_t pin)
+{
+    t_ok(read_pinned(a, number, pin));
+    assert_int_equal(a->answer->n_tensors, 1);
+    return *(const float *)ch_tensor_data(a->answer->tensor[0]);
+}
+
+/* ---- updates, as steps make them ---- */
+
+static void add_step(ch_step *s, void *arg)
+{
+    ch_step_out(s, "is", ch_var_assign_add(s, arg, ch_step_in(s, 0)));
+}
+
+/* The graph of v += x, which gives what v is then, as function 1 of variable 1. */
+static ch_status define_add(asker *a, ch_var *v, ch_tensor *x)
+{
+    Cohort__PsDefine m;
+    ch_function     *f = NULL;
+    ch_tuple        *in = NULL;
+    ch_route        *route = NULL;
+    uint64_t         number = 1;
+    void            *bytes = NULL;
+    ch_status        rc;
+
+    cohort__ps_define__init(&m);
+    t_ok(ch_function_new("add", add_step, v, &f));
+    ch_function_static_rows(f);
+    t_ok(ch_tuple_of(1, &x, &in));
+    t_ok(ch_strategy_run(NULL, f, in, NULL));
+    t_ok(ch__route_new(ch_function_graph(f), (int[]){0}, &route));
+    assert_int_equal(route->n_remotes, 1);
+    t_ok(ch_graph_encode(route->remote[0].graph, &bytes, &m.graph.len));
+    m.graph.data = bytes;
+    m.function = 1;
+    m.n_variables = 1;
+    m.variables = &number;
+    rc = ask(a, CH_PS_DEFINE, &m.base, 0, NULL);
+    ch_bytes_free(bytes);
+    ch__route_free(route);
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    return rc;
+}
+
+typedef struct attempt {
+    uint64_t step, incarnation, retired, function;
+    uint32_t sequence;
+} attempt;
+
+static ch_status update(asker *a, attempt at, int n, ch_tensor *const *x)
+{
+    Cohort__PsUpdate    m;
+    Cohort__PsUpdateOne one, *list = &one;
+    char                worker[] = "worker/0";
+
+    cohort__ps_update__init(&m);
+    cohort__ps_update_one__init(&one);
+    m.step = at.step;
+    m.worker = worker;
+    m.incarnation = at.incarnation;
+    m.retired = at.retired;
+    m.n_updates = 1;
+    m.updates = &list;
+    one.function = at.function == 0 ? 1 : at.function;
+    one.sequence = at.sequence;
+    one.inputs = (uint32_t)n;
+    return ask(a, CH_PS_UPDATE, &m.base, n, x);
+}
+
+typedef struct setting {
+    asker      a;
+    ch_var    *v;
+    ch_tensor *zero, *one;
+} setting;
+
+static void set_up(setting *s)
+{
+    static const float zeros[3] = {0, 0, 0}, ones[3] = {1, 1, 1};
+
+    begin(&s->a);
+    s->zero = t_f32(ch_shape_of(3), zeros);
+    s->one = t_f32(ch_shape_of(3), ones);
+    t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "v", .initial = s->zero}, &s->v));
+    t_ok(create(&s->a, 1, "v", s->zero));
+    t_ok(define_add(&s->a, s->v, s->one));
+}
+
+static void tear_down(setting *s)
+{
+    ch_var_unref(s->v);
+    ch_tensor_unref(s->zero);
+    ch_tensor_unref(s->one);
+    end(&s->a);
+}
+
+/* ---- tests ---- */
+
+/* parameter-server UP-1, UP-5: n additions are n additions; and each is told what it came to. */
+static void an_update_is_applied_and_gives_what_it_should(void **state)
+{
+    setting s;
+
+    (void)state;
+    set_up(&s);
+    for (int i = 0; i < 5; i++) {
+        t_ok(update(&s.a, (attempt){.step = (uint64_t)i}, 1, &s.one));
+        assert_int_equal(s.a.answer->n_tensors, 1);
+        assert_true(*(const float *)ch_tensor_data(s.a.answer->tensor[0]) == (float)(i + 1));
+    }
+    assert_true(first_of(&s.a, 1, 0) == 5);
+    tear_down(&s);
+}
+
+/* PROMISES F3: the second attempt of a step changes nothing, and is told what the first was. */
+static void an_update_that_comes_again_is_not_applied_again(void **state)
+{
+    setting s;
+
+    (void)state;
+    set_up(&s);
+    for (int i = 0; i < 3; i++) {
+        t_ok(update(&s.a, (attempt){.step = 7, .incarnation = (uint64_t)i}, 1, &s.one));
+        assert_true(*(const float *)ch_tensor_data(s.a.answer->tensor[0]) == 1);
+    }
+    t_ok(update(&s.a, (attempt){.step = 7, .sequence = 1}, 1,
+                &s.one)); /* another update of it */
+    t_ok(update(&s.a, (attempt){.step = 8, .retired = 8}, 1, &s.one));
+    assert_true(first_of(&s.a, 1, 0) == 3);
+    t_refused(update(&s.a, (attempt){.step = 7}, 1, &s.one), CH_ABORTED, "step 7", "below 8");
+    assert_true(first_of(&s.a, 1, 0) == 3);
+    tear_down(&s);
+}
+
+/* PROMISES F2: what a worker sends that was given up is refused, whenever it comes. */
+static void a_worker_that_was_given_up_is_not_heard(void **state)
+{
+    Cohort__PsFence m;
+    char            worker[] = "worker/0";
+    setting         s;
+
+    cohort__ps_fence__init(&m);
+    (void)state;
+    set_up(&s);
+    m.worker = worker;
+    m.incarnation = 5;
+    t_ok(ask(&s.a, CH_PS_FENCE, &m.base, 0, NULL));
+    m.incarnation = 3; /* an old one, late: the fence stays */
+    t_ok(ask(&s.a, CH_PS_FENCE, &m.base, 0, NULL));
+    t_refused(update(&s.a, (attempt){.step = 1, .incarnation = 4}, 1, &s.one), CH_ABORTED,
+              "worker/0", "life 4");
+    t_ok(update(&s.a, (attempt){.step = 1, .incarnation = 5}, 1, &s.one));
+    assert_true(first_of(&s.a, 1, 0) == 1);
+    tear_down(&s);
+}
+
+/* UP-3: a value that was given stays as it was; a pin keeps all values. */
+static void what_was_read_does_not_change(void **state)
+{
+    Cohort__PsPin m;
+    setting       s;
+    ch_parcel    *kept;
+
+    cohort__ps_pin__init(&m);
+    (void)state;
+    set_up(&s);
+    t_ok(update(&s.a, (attempt){.step = 1}, 1, &s.one));
+    assert_true(first_of(&s.a, 1, 0) == 1);
+    kept = ch__parcel_ref(s.a.answer);
+    m.pin = 9;
+    t_ok(ask(&s.a, CH_PS_PIN, &m.base, 0, NULL));
+    t_ok(update(&s.a, (attempt){.step = 2}, 1, &s.one));
+    assert_true(*(const float *)ch_tensor_data(kept->tensor[0]) == 1);
+    assert_true(first_of(&s.a, 1, 9) == 1);
+    assert_true(first_of(&s.a, 1, 0) == 2);
+    m.release = true;
+    t_ok(ask(&s.a, CH_PS_PIN, &m.base, 0, NULL));
+    t_refused(read_pinned(&s.a, 1, 9), CH_NOT_FOUND, "pin 9", "here");
+    ch__parcel_unref(kept);
+    tear_down(&s);
+}
+
+static void rows_are_given_by_their_ids(void **state)
+{
+    static const float   data[6] = {0, 1, 10, 11, 20, 21};
+    static const int64_t id[3] = {2, 0, 2}, bad[1] = {3};
+    Cohort__PsRows       m;
+    uint64_t             number = 2;
+    ch_tensor           *table = t_f32(ch_shape_of(3, 2), data), *ids = NULL, *wrong = NULL;
+    asker                a;
+
+    cohort__ps_rows__init(&m);
+    (void)state;
+    begin(&a);
+    t_ok(create(&a, 2, "table", table));
+    t_ok(ch_tensor_copy_of(CH_I64, ch_shape_of(3), id, &ids));
+    t_ok(ch_tensor_copy_of(CH_I64, ch_shape_of(1), bad, &wrong));
+    m.n_variables = 1;
+    m.variables = &number;
+    t_ok(ask(&a, CH_PS_ROWS, &m.base, 1, &ids));
+    assert_memory_equal(ch_tensor_data(a.answer->tensor[0]), ((float[]){20, 21, 0, 1, 20, 21}),
+                        24);
+    t_refused(ask(&a, CH_PS_ROWS, &m.base, 1, &wrong), CH_INVALID_ARGUMENT, "id 3", "[0, 3)");
+    t_refused(ask(&a, CH_PS_ROWS, &m.base, 0, NULL), CH_INVALID_ARGUMENT, "0 variables", "1");
+    number = 7;
+    t_refused(ask(&a, CH_PS_ROWS, &m.base, 1, &ids), CH_NOT_FOUND, "variable 7", "no");
+    ch_tensor_unref(ids);
+    ch_tensor_unref(wrong);
+    ch_tensor_unref(table);
+    end(&a);
+}
+
+static void what_makes_no_sense_is_refused_and_changes_nothing(void **state)
+{
+    Cohort__PsFree m;
+    uint64_t       number = 1;
+    setting        s;
+
+    cohort__ps_free__init(&m);
+    (void)state;
+    set_up(&s);
+    t_refused(update(&s.a, (attempt){.step = 1, .function = 2}, 1, &s.one), CH_NOT_FOUND,
+              "function 2", "here");
+    t_refused(update(&s.a, (attempt){.step = 1}, 0, NULL), CH_INVALID_ARGUMENT, "takes 1",
+              "not 0");
+    t_refused(create(&s.a, 1, "another", s.one), CH_ALREADY_EXISTS, "another", "of v");
+    t_ok(create(&s.a, 1, "v", s.one)); /* came twice */
+    t_refused(ask(&s.a, 99, &m.base, 0, NULL), CH_UNIMPLEMENTED, "method 99", "no");
+    assert_true(first_of(&s.a, 1, 0) == 0);
+    m.n_variables = 1;
+    m.variables = &number;
+    t_ok(ask(&s.a, CH_PS_FREE, &m.base, 0, NULL));
+    t_refused(read_pinned(&s.a, 1, 0), CH_NOT_FOUND, "variable 1", "here");
+    t_refused(update(&s.a, (attempt){.step = 1}, 1, &s.one), CH_NOT_FOUND, "function 1",
+              "here");
+    tear_down(&s);
+}
+
+/* The table of numbers against a list. */
+static void a_table_holds_what_it_was_told(void **state)
+{
+    static char has[64][4];
+    static int  thing;
+    ch_map      m = {0};
+    unsigned    seed = 5;
+    int         n = 0;
+
+    (void)state;
+    for (int i = 0; i < 5000; i++) {
+        ch_key k;
+
+        seed = seed * 1664525u + 1013904223u;
+        k = (ch_key){(seed >> 8) % 64 * 1000003, (seed >> 20) % 4};
+        if (seed >> 31) {
+            assert_int_equal(ch__map_take(&m, k) != NULL, has[k.a / 1000003][k.b]);
+            n -= has[k.a / 1000003][k.b];
+            has[k.a / 1000003][k.b] = 0;
+        } else {
+            t_ok(ch__map_set(&m, k, &thing));
+            n += !has[k.a / 1000003][k.b];
+            has[k.a / 1000003][k.b] = 1;
+        }
+        assert_int_equal(m.n, n);
+    }
+    for (int i = 0; i < 64; i++)
+        for (int k = 0; k < 4; k++)
+            assert_int_equal(ch__map_find(&m, (ch_key){(uint64_t)i * 1000003, (uint64_t)k}) !=
+                                 NULL,
+                             has[i][k]);
+    ch__map_drop(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_table_holds_what_it_was_told),
+        cmocka_unit_test(an_update_is_applied_and_gives_what_it_should),
+        cmocka_unit_test(an_update_that_comes_again_is_not_applied_again),
+        cmocka_unit_test(a_worker_that_was_given_up_is_not_heard),
+        cmocka_unit_test(what_was_read_does_not_change),
+        cmocka_unit_test(rows_are_given_by_their_ids),
+        cmocka_unit_test(what_makes_no_sense_is_refused_and_changes_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
