@@ -270,27 +270,42 @@ static ch_status give(cutter *c, ch_remote *r, const ch_node *n)
     return CH_OK;
 }
 
+/* A remote over these resources. */
+static ch_status set_variables(cutter *c, ch_remote *r, int n, const int *resource)
+{
+    r->place = c->place[resource[0]];
+    r->n_variables = n;
+    r->variable = room(c, n, sizeof(int));
+    if (r->variable == NULL)
+        return ch__fail_memory("a route");
+    memcpy(r->variable, resource, (size_t)n * sizeof(int));
+    return CH_OK;
+}
+
 static ch_status add_read(cutter *c, int resource)
 {
     ch_remote *r = &c->route->remote[c->route->n_remotes++];
+    ch_status  rc;
 
-    *r = (ch_remote){.kind = CH_REMOTE_READ, .place = c->place[resource], .resource = resource};
-    return give(c, r, c->g->resource[resource].read);
+    *r = (ch_remote){.kind = CH_REMOTE_READ};
+    rc = set_variables(c, r, 1, &resource);
+    return rc == CH_OK ? give(c, r, c->g->resource[resource].read) : rc;
 }
 
 static ch_status add_lookup(cutter *c, const ch_node *n)
 {
     ch_remote           *r = &c->route->remote[c->route->n_remotes++];
     const ch_read_attrs *a = ch__attrs(n->in[0]);
+    int                  resource = (int)a->resource;
+    ch_status            rc;
 
     *r = (ch_remote){.kind = CH_REMOTE_ROWS,
-                     .place = c->place[a->resource],
-                     .resource = (int)a->resource,
                      .or_zero = ch__gather_gives_zeros(n),
                      .n_in = 1,
                      .in = room(c, 1, sizeof(ch_remote_input))};
-    if (r->in == NULL)
-        return ch__fail_memory("a route");
+    rc = r->in == NULL ? ch__fail_memory("a route") : set_variables(c, r, 1, &resource);
+    if (rc != CH_OK)
+        return rc;
     r->in[0] = (ch_remote_input){number_of(c, n->in[1]), CH_SHARD_IDS, NOBODY};
     c->run[n->id] = 0;
     return give(c, r, n);
@@ -386,9 +401,8 @@ static void note_resource(updating *u, int i)
 static ch_status begin_update(cutter *c, updating *u, int most_in)
 {
     u->remote = &c->route->remote[c->route->n_remotes++];
-    *u->remote = (ch_remote){.kind = CH_REMOTE_UPDATE,
-                             .resource = NOBODY,
-                             .in = room(c, most_in, sizeof(ch_remote_input))};
+    *u->remote =
+        (ch_remote){.kind = CH_REMOTE_UPDATE, .in = room(c, most_in, sizeof(ch_remote_input))};
     u->n_resources = u->n_in = u->n_out = 0;
     memset(c->take, 0, (size_t)c->g->n_values);
     return u->remote->in == NULL ? ch__fail_memory("a route") : CH_OK;
@@ -409,7 +423,8 @@ static ch_status end_update(cutter *c, updating *u)
     snprintf(name, sizeof(name), "%.40s update %d", c->g->name,
              (int)(u->remote - c->route->remote));
     u->remote->n_in = u->n_in;
-    u->remote->place = c->place[u->resource[0]];
+    if (set_variables(c, u->remote, u->n_resources, u->resource) != CH_OK)
+        return CH_RESOURCE_EXHAUSTED;
     return ch__graph_extract(c->g, &e, &u->remote->graph);
 }
 

@@ -38,12 +38,14 @@ typedef struct ch_remote_input {
 } ch_remote_input;
 
 typedef struct ch_remote {
-    ch_remote_kind   kind;
-    int              place;    /* of its resources */
-    int              resource; /* of READ and ROWS: which of the graph's; -1 */
-    bool             or_zero;  /* of ROWS: ids out of range give zeros, and are no error */
-    ch_graph        *graph;    /* of UPDATE: over whole variables; its resources are by name */
-    int              n_in;     /* ROWS: the ids */
+    ch_remote_kind kind;
+    int            place; /* of its resources */
+    int            n_variables;
+    int              *
+        variable; /* which of the step's resources: of READ and ROWS one; of UPDATE those of its graph */
+    bool             or_zero; /* of ROWS: ids out of range give zeros, and are no error */
+    ch_graph        *graph;   /* of UPDATE: over whole variables; its resources are by name */
+    int              n_in;    /* ROWS: the ids */
     ch_remote_input *in;
     int              n_out; /* READ, ROWS: one. UPDATE: what its graph gives, if anything */
     int             *out;
@@ -69,5 +71,33 @@ typedef struct ch_route {
 /* `place` says for each resource of the graph where it is: resources of one place are on the same servers, cut at the same rows if they are. */
 ch_status ch__route_new(const ch_graph *g, const int *place, ch_route **out);
 void      ch__route_free(ch_route *r);
+
+/* ---- as bytes ---- */
+
+/* Where a variable is that a route reads or changes. */
+typedef struct ch_route_variable {
+    const char *name;
+    ch_dtype    dtype;
+    ch_shape    shape;
+    int         axis, n_shards;
+    const struct ch_route_shard {
+        int      server;
+        uint64_t variable; /* its number there */
+    } * shard;
+} ch_route_variable;
+
+/* A route that can be sent: the variables of its graph's resources, in their order, and numbers for its updates on servers. */
+typedef struct ch_sent_route {
+    ch_route                *route;
+    int                      n_variables;
+    const ch_route_variable *variable;
+    const uint64_t
+        *function; /* of each remote; of an update in n shards, this one and the next n - 1 */
+} ch_sent_route;
+
+/* Into memory that ch__free returns. (route_codec.c) */
+ch_status ch__route_encode(const ch_sent_route *r, void **bytes, size_t *n);
+/* From anywhere. All that r points to belongs to r->route. */
+ch_status ch__route_decode(const void *bytes, size_t n, ch_sent_route *r);
 
 #endif

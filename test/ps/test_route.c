@@ -6,6 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "../strategy/help.h"
+#include "base/mem.h"
 #include "graph/function.h"
 #include "graph/run.h"
 #include "ps/shard.h"
@@ -286,7 +287,7 @@ static void update(worker *w, const ch_remote *r)
 
 static void ask(worker *w, const ch_remote *r)
 {
-    int var = r->resource >= 0 ? place_in(w->store, w->g->resource[r->resource].name) : -1;
+    int var = place_in(w->store, w->g->resource[r->variable[0]].name);
 
     w->n_reads += r->kind == CH_REMOTE_READ;
     w->n_lookups += r->kind == CH_REMOTE_ROWS;
@@ -369,6 +370,39 @@ static int place_of(const store *s, int i, where at)
     return (size * MOST_SHARDS + l.n) * at.places + i % at.places;
 }
 
+/* The route as a worker gets it. */
+static ch_route *send(ch_route *route, const store *s, const int *place)
+{
+    static struct ch_route_shard shard[MOST_VARS][MOST_SHARDS];
+    static ch_route_variable     variable[MOST_VARS];
+    static uint64_t              function[MOST_VALUES];
+    ch_sent_route                sent = {route, s->n, variable, function}, got;
+    void                        *bytes = NULL;
+    size_t                       n = 0;
+
+    for (int i = 0; i < s->n; i++) {
+        variable[i] = (ch_route_variable){s->name[i],     ch_tensor_dtype(s->value[i][0]),
+                                          s->shape[i],    s->layout[i].axis,
+                                          s->layout[i].n, shard[i]};
+        for (int k = 0; k < s->layout[i].n; k++)
+            shard[i][k] = (struct ch_route_shard){place[i] * MOST_SHARDS + k, (uint64_t)i + 1};
+    }
+    for (int i = 0; i < route->n_remotes; i++)
+        function[i] = (uint64_t)i * MOST_SHARDS + 1;
+    t_ok(ch__route_encode(&sent, &bytes, &n));
+    t_ok(ch__route_decode(bytes, n, &got));
+    assert_int_equal(got.n_variables, s->n);
+    for (int i = 0; i < got.n_variables; i++) {
+        assert_string_equal(got.variable[i].name, s->name[i]);
+        assert_true(ch_shape_equal(got.variable[i].shape, s->shape[i]));
+    }
+    for (int i = 0; i < route->n_remotes; i++)
+        assert_int_equal(got.function[i], function[i]);
+    ch__free(bytes);
+    ch__route_free(route);
+    return got.route;
+}
+
 enum { N_WHERES = 8 };
 static const where wheres[N_WHERES] = {{1, 0, 1}, {2, 0, 1}, {3, 0, 1}, {4, 0, 1},
                                        {1, 0, 2}, {2, 0, 3}, {1, 1, 2}, {2, 1, 3}};
@@ -389,6 +423,7 @@ static counts both_ways(ch_function *f, ch_tuple *in, int64_t rows, where at)
     for (int i = 0; i < g->n_resources; i++)
         place[i] = place_of(&s, i, at);
     t_ok(ch__route_new(g, place, &route));
+    route = send(route, &s, place);
     w.route = route;
     for (int i = 0; i < route->n_inputs; i++)
         w.value[i] = ch_tensor_ref(ch_value_at(ch_tuple_at(in, i), 0));
