@@ -359,7 +359,7 @@ static void texts_and_steps_of_any_size_are_read_back(void **state)
     int64_t     step = 1;
 
     memset(text, 'x', sizeof(text));
-    for (size_t n = 0; n < sizeof(text); n = n * 3 + 1, step *= 37) {
+    for (size_t n = 0; n < sizeof(text); n = n * 3 + 1, step = (int64_t)((uint64_t)step * 37)) {
         ch_pile p = {0};
         event   e;
 
