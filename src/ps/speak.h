@@ -18,6 +18,9 @@ enum {
     CH_PS_FENCE,
     CH_PS_PIN,
     CH_PS_PING,
+    CH_WORKER_FUNCTION = 32,
+    CH_WORKER_RUN,
+    CH_WORKER_PING,
 };
 
 /* References to the tensors are taken over, on an error too. */

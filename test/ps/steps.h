@@ -125,6 +125,7 @@ static inline void look_up_twice(ch_step *s, void *arg)
         ch_gather(ch_var_read(s, j->table), ch_mod(ch_step_in(s, 0), ch_number(s, 5)), 0);
     ch_node *next = ch_cast(
         ch_floor(ch_mul(ch_abs(ch_sum(first, 1, (int[]){1}, false)), ch_number(s, 3))), CH_I64);
+    next = ch_mod(next, ch_number(s, 20));
     ch_node *second = ch_gather(ch_var_read(s, j->table), next, 0);
 
     ch_var_scatter_add(s, j->table, ch_step_in(s, 0), second);
