@@ -18,9 +18,12 @@ enum {
     CH_PS_FENCE,
     CH_PS_PIN,
     CH_PS_PING,
+    CH_PS_ASSIGN,
     CH_WORKER_FUNCTION = 32,
     CH_WORKER_RUN,
     CH_WORKER_PING,
+    CH_WORKER_STREAM,
+    CH_WORKER_DROP,
 };
 
 /* References to the tensors are taken over, on an error too. */
