@@ -78,7 +78,14 @@ CH_API ch_strategy *ch_var_strategy(const ch_var *v);
 CH_API ch_sync        ch_var_sync(const ch_var *v); /* never CH_SYNC_AUTO */
 CH_API ch_aggregation ch_var_aggregation(const ch_var *v);
 /* "MirroredVariable:{\n  0: w tensor(...),\n  1: w/replica_1 tensor(...)\n}" */
-CH_API int ch_var_print(const ch_var *v, char *text, size_t size);
+CH_API int ch_var_print(ch_var *v, char *text, size_t size);
+/* "/job:ps/replica:0/task:1/device:CPU:0": where it is, or its first copy, or its first shard. */
+CH_API const char *ch_var_device(const ch_var *v);
+
+/* A variable that a strategy has cut (cohort/parameter_server.h) is one variable, and so is each of its shards, "w/part_0", which live
+ * as long as it. One in one piece has one shard, itself. NULL: there are not so many. Borrowed. */
+CH_API int     ch_var_shards(const ch_var *v);
+CH_API ch_var *ch_var_shard(ch_var *v, int i);
 
 /* Outside a step (while one is recorded, and in a host function of one that runs, FAILED_PRECONDITION), and not
  * in another strategy's scope: a copy of the value, and setting it; a 16-bit variable's master

@@ -168,6 +168,61 @@ ch_status ch__run_declare(const ch_run *run)
     return rc;
 }
 
+/* As they are, wherever they are. */
+static ch_status look_at_inputs(launch *l)
+{
+    ch_args *a = &l->args;
+    int      n;
+
+    a->n_in = l->run->in != NULL ? ch_tuple_count(l->run->in) : 0;
+    a->n_local = l->run->n_local;
+    a->n_replicas = l->run->n_replicas;
+    n = a->n_in * a->n_local;
+    a->tensor = l->few_tensors;
+    if (n > FEW && (a->tensor = ch__calloc((size_t)n, sizeof(*a->tensor))) == NULL)
+        return ch__fail_memory("inputs");
+    memset(a->tensor, 0, (size_t)n * sizeof(*a->tensor));
+    for (int i = 0; i < n; i++) {
+        const ch_value *v = ch_tuple_at(l->run->in, i % a->n_in);
+
+        if (ch_value_count(v) != 1 && ch_value_count(v) != a->n_local)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "%s: input %d has %d components, and there are %d replicas",
+                            l->run->function->name, i % a->n_in, ch_value_count(v), a->n_local);
+        a->tensor[i] = ch_tensor_ref(ch_value_at(v, i / a->n_in));
+    }
+    return CH_OK;
+}
+
+ch_status ch__run_record(const ch_run *run, ch_graph **out, int64_t *number)
+{
+    launch       l = {.run = run};
+    ch_function *f = run->function;
+    ch_graph    *g = NULL;
+    ch_status    rc = look_at_inputs(&l);
+
+    if (rc == CH_OK && atomic_load(&f->is_recording) &&
+        pthread_equal(f->recorder, pthread_self()))
+        rc = ch__fail(CH_FAILED_PRECONDITION,
+                      "%s: it is being recorded; a step cannot run itself", f->name);
+    if (rc == CH_OK) {
+        pthread_mutex_lock(&f->lock);
+        rc = ch__function_record(f, run, &l.args, &g);
+        if (rc == CH_OK) {
+            *out = ch_graph_ref(g);
+            if (f->last_graph != g) {
+                ch_graph_unref(f->last_graph);
+                f->last_graph = ch_graph_ref(g);
+            }
+            *number = run->step >= 0 ? run->step : f->n_runs;
+            f->n_runs++;
+        }
+        pthread_mutex_unlock(&f->lock);
+    }
+    drop_inputs(&l);
+    return rc;
+}
+
 static ch_status find_resources(launch *l)
 {
     ch_prepared *p = l->p;

@@ -61,6 +61,8 @@ struct ch_run {
 /* True on a thread that is inside a run: in a host function. */
 bool ch__run_is_here(void);
 
+/* The graph of the step for such inputs, referenced, and the number of this run; it is not run. */
+ch_status ch__run_record(const ch_run *run, ch_graph **out, int64_t *number);
 /* Records the step for such inputs, and has the function run nothing but that graph from now on. */
 ch_status ch__run_declare(const ch_run *run);
 

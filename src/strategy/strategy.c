@@ -257,7 +257,23 @@ static ch_status run_function(ch_strategy *st, ch_function *f, ch_tuple *in,
         run.seed = opt->seed;
         run.step = opt->has_step_number ? opt->step_number : -1;
     }
-    return ch__run(&run, out);
+    return st->away != NULL ? st->away->run(&run, false, out) : ch__run(&run, out);
+}
+
+ch_status ch__strategy_run_ahead(ch_strategy *st, ch_function *f, ch_tuple *in)
+{
+    ch_run    run;
+    ch_status rc;
+
+    if (st->away == NULL)
+        return run_function(st, f, in, NULL, NULL, NULL);
+    rc = begin_run(st, f, in, &run);
+    return rc == CH_OK ? st->away->run(&run, true, NULL) : rc;
+}
+
+ch_status ch__strategy_settle(ch_strategy *st)
+{
+    return st->away != NULL ? st->away->settle(st) : CH_OK;
 }
 
 ch_status ch_strategy_run_with(ch_strategy *st, ch_function *f, ch_tuple *in,

@@ -20,9 +20,24 @@
 #include "strategy/devices.h"
 #include "tensor/tensor.h"
 
+/* What a strategy does whose variables are in other tasks, and whose steps run there. */
+typedef struct ch_away_ops {
+    /* Gives `v` its place, v->away, and its first value; `beside` is the variable that it is to be with, or NULL. */
+    ch_status (*create)(ch_var *v, ch_tensor *initial, const ch_var *beside);
+    void (*drop)(ch_var *v); /* its place, if it has one */
+    ch_status (*get)(ch_var *v, ch_tensor **out);
+    ch_status (*set)(ch_var *v, ch_tensor *value);
+    ch_status (*add)(ch_var *v, ch_tensor *delta, bool takes_away);
+    /* Waits for it, but where nobody does (`out` is NULL, and is_ahead): then its error is that of settle, or of a later run. */
+    ch_status (*run)(const ch_run *run, bool is_ahead, ch_tuple **out);
+    ch_status (*settle)(ch_strategy *st);
+    ch_device *(*device)(const ch_var *v);
+} ch_away_ops;
+
 struct ch_strategy {
     const ch_strategy_ops *ops;
     void                  *self; /* for ops */
+    const ch_away_ops     *away; /* NULL: its variables are in this process */
     atomic_int             refs;
     int                    n_replicas; /* in the job */
     int                    n_local;    /* of those, in this process */
@@ -47,6 +62,9 @@ struct ch_var {
     ch_sync        sync; /* never CH_SYNC_AUTO */
     ch_aggregation aggregation;
     atomic_bool    has_warned; /* that its copies will differ */
+    void          *away;       /* where it is, if that is another task: then its copy is NULL */
+    int            n_shards;   /* 0: it is in one piece */
+    ch_var       **shard;      /* referenced */
     int            n_copies;
     ch_tensor     *copy[]; /* one for each local replica, or one that they share */
 };
@@ -62,6 +80,14 @@ static inline ch_tensor *ch__var_copy(const ch_var *v, int local)
 void ch__var_follow(ch_var *v, ch_var *leader);
 /* One that does so already, referenced; NULL: there is none. */
 ch_var *ch__var_follower(const ch_var *leader);
+
+/* As ch_var_new, for one that belongs to another: they are where that is. */
+ch_status ch__var_new_beside(const ch_var_spec *spec, const ch_var *beside, ch_var **out);
+/* A part of `whole`, "<name>/part_<i>", which has a place already. For those who make `whole`. */
+ch_status ch__var_part(ch_strategy *st, const ch_var *whole, int i, ch_shape shape, void *away,
+                       ch_var **out);
+/* The variable that a graph names, referenced; NOT_FOUND, or FAILED_PRECONDITION if it is another now. */
+ch_status ch__var_of_resource(ch_strategy *st, const ch_resource *r, ch_var **out);
 
 ch_strategy *ch__strategy_default(void);
 /* Who distributed what the iterator gives; NULL: nobody. Borrowed. (input.c) */
@@ -106,6 +132,10 @@ int ch__creator_depth(void);
 /* Whom the code that is being recorded speaks of. (merge.c) */
 ch_speaks_of ch__speaks_of(const ch_step *s);
 
+/* ch_strategy_run without results, by somebody who does not wait for it where others run it; and the wait for all of those, whose
+ * first error it is. */
+ch_status ch__strategy_run_ahead(ch_strategy *st, ch_function *f, ch_tuple *in);
+ch_status ch__strategy_settle(ch_strategy *st);
 /* ch_strategy_run, and where its time went: also that of one that failed. */
 ch_status ch__strategy_run_timed(ch_strategy *st, ch_function *f, ch_tuple *in, ch_tuple **out,
                                  ch_timing *timing);

@@ -76,6 +76,8 @@ ch_status ch_strategy_update(ch_strategy *st, ch_var *v, ch_function *f, ch_tupl
 
     if (rc == CH_OK)
         rc = check_own(st, v, "update");
+    if (rc == CH_OK && v->away != NULL)
+        return ch_strategy_run(st, f, in, out);
     return rc == CH_OK ? run_beside(st, v->n_copies, v->copy, f, in, out) : rc;
 }
 
@@ -133,6 +135,8 @@ ch_status ch_strategy_update_non_slot(ch_strategy *st, const ch_destination *whe
         return run_beside_value(st, where->value, f, in, out);
     if (where->var != NULL) {
         rc = check_own(st, where->var, "update_non_slot");
+        if (rc == CH_OK && where->var->away != NULL)
+            return ch_strategy_run(st, f, in, out);
         return rc == CH_OK ? run_beside(st, where->var->n_copies, where->var->copy, f, in, out)
                            : rc;
     }

@@ -81,6 +81,7 @@ static void free_var(ch_var *v)
 {
     for (int i = 0; i < v->n_copies; i++)
         ch_tensor_unref(v->copy[i]);
+    ch__free(v->shard);
     ch__free(v->name);
     ch__free(v);
 }
@@ -127,6 +128,20 @@ static ch_status check_places(const ch_strategy *st, const ch_var *v, ch_device 
     return rc == CH_OK ? rc
                        : ch__fail_at(rc, "variable %s, as the %s strategy places it", v->name,
                                      st->ops->name);
+}
+
+/* One copy that replicas share, elsewhere. */
+static ch_status place_away(ch_strategy *st, ch_var *v, const ch_var_spec *spec,
+                            const ch_var *beside)
+{
+    ch_tensor *initial = NULL;
+    ch_status  rc = first_value(spec, v->name, &initial);
+
+    v->n_copies = 1;
+    if (rc == CH_OK)
+        rc = st->away->create(v, initial, beside);
+    ch_tensor_unref(initial);
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
 }
 
 static ch_status place_copies(ch_strategy *st, ch_var *v, const ch_var_spec *spec,
@@ -197,6 +212,23 @@ static ch_status check_policy(const ch_var_spec *spec, ch_dtype dtype)
     return CH_OK;
 }
 
+/* From now on others find it. */
+static void show(ch_strategy *st, ch_var *v)
+{
+    pthread_mutex_lock(&st->lock);
+    v->strategy = ch_strategy_ref(st);
+    pthread_mutex_unlock(&st->lock);
+}
+
+static void drop_away(ch_strategy *st, ch_var *v)
+{
+    for (int i = 0; i < v->n_shards; i++)
+        ch_var_unref(v->shard[i]);
+    v->n_shards = 0;
+    if (v->away != NULL)
+        st->away->drop(v);
+}
+
 static ch_status make_var(ch_strategy *st, const ch_var_spec *spec, const ch_var *beside,
                           ch_var **out)
 {
@@ -216,17 +248,47 @@ static ch_status make_var(ch_strategy *st, const ch_var_spec *spec, const ch_var
     if (rc == CH_OK)
         rc = take_name(st, v, spec->name != NULL ? spec->name : "Variable");
     if (rc == CH_OK) {
-        rc = place_copies(st, v, spec, beside);
+        rc = st->away != NULL ? place_away(st, v, spec, beside)
+                              : place_copies(st, v, spec, beside);
         if (rc != CH_OK)
             leave(st, v);
     }
     if (rc != CH_OK) {
+        drop_away(st, v);
         free_var(v);
         return rc;
     }
-    pthread_mutex_lock(&st->lock);
-    v->strategy = ch_strategy_ref(st); /* from now on others find it */
-    pthread_mutex_unlock(&st->lock);
+    show(st, v);
+    *out = v;
+    return CH_OK;
+}
+
+ch_status ch__var_part(ch_strategy *st, const ch_var *whole, int i, ch_shape shape, void *away,
+                       ch_var **out)
+{
+    size_t    size = strlen(whole->name) + 32;
+    char     *name = ch__malloc(size);
+    ch_var   *v = ch__calloc(1, sizeof(*v) + sizeof(v->copy[0]));
+    ch_status rc = name == NULL || v == NULL ? ch__fail_memory("a variable") : CH_OK;
+
+    if (rc == CH_OK) {
+        snprintf(name, size, "%s/part_%d", whole->name, i);
+        atomic_init(&v->refs, 1);
+        v->dtype = whole->dtype;
+        v->shape = shape;
+        v->trainable = whole->trainable;
+        v->sync = whole->sync;
+        v->aggregation = whole->aggregation;
+        v->n_copies = 1;
+        rc = take_name(st, v, name);
+    }
+    ch__free(name);
+    if (rc != CH_OK) {
+        ch__free(v);
+        return rc;
+    }
+    v->away = away;
+    show(st, v);
     *out = v;
     return CH_OK;
 }
@@ -243,6 +305,26 @@ ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec, ch_var **out)
     own = *spec;
     rc = ch__var_specify(st, &own, &beside);
     return rc == CH_OK ? make_var(st, &own, beside, out) : rc;
+}
+
+ch_status ch__var_new_beside(const ch_var_spec *spec, const ch_var *beside, ch_var **out)
+{
+    const ch_var *entered = NULL;
+    ch_var_spec   own = *spec;
+    ch_status     rc = ch__var_specify(beside->strategy, &own, &entered);
+
+    return rc == CH_OK ? make_var(beside->strategy, &own, beside, out) : rc;
+}
+
+static ch_status copy_away(ch_var *v, ch_var *twin)
+{
+    ch_tensor *t = NULL;
+    ch_status  rc = v->strategy->away->get(v, &t);
+
+    if (rc == CH_OK)
+        rc = v->strategy->away->set(twin, t);
+    ch_tensor_unref(t);
+    return rc;
 }
 
 /* A follower is its leader's: a clone has none, and is nobody's. */
@@ -263,7 +345,9 @@ ch_status ch_var_clone(ch_var *v, ch_var **out)
                                      .dtype = v->dtype,
                                      .shape = v->shape},
                       v, &twin);
-    for (int i = 0; rc == CH_OK && i < v->n_copies; i++)
+    if (rc == CH_OK && v->away != NULL)
+        rc = copy_away(v, twin);
+    for (int i = 0; rc == CH_OK && v->away == NULL && i < v->n_copies; i++)
         rc = ch_tensor_copy(v->copy[i], twin->copy[i]);
     if (rc != CH_OK) {
         ch_var_unref(twin);
@@ -312,8 +396,29 @@ void ch_var_unref(ch_var *v)
         return;
     st = v->strategy;
     leave(st, v);
+    drop_away(st, v);
     free_var(v);
     ch_strategy_unref(st);
+}
+
+int ch_var_shards(const ch_var *v)
+{
+    return v == NULL ? 0 : v->n_shards > 0 ? v->n_shards : 1;
+}
+
+ch_var *ch_var_shard(ch_var *v, int i)
+{
+    if (v == NULL || i < 0 || i >= ch_var_shards(v))
+        return NULL;
+    return v->n_shards > 0 ? v->shard[i] : v;
+}
+
+const char *ch_var_device(const ch_var *v)
+{
+    if (v == NULL)
+        return NULL;
+    return ch_device_name(v->away != NULL ? v->strategy->away->device(v)
+                                          : ch_tensor_device(v->copy[0]));
 }
 
 const char *ch_var_name(const ch_var *v)
@@ -352,24 +457,48 @@ ch_aggregation ch_var_aggregation(const ch_var *v)
 }
 
 /* Looked up by name, so that a graph from elsewhere finds its variables too. */
+/* With the lock held. */
+static ch_status find_var(ch_strategy *st, const ch_resource *r, ch_var **out)
+{
+    ch_var *v = ch__by_name_get(&st->vars, r->name);
+
+    if (v == NULL || v->strategy == NULL) /* or it is being made */
+        return ch__fail(CH_NOT_FOUND,
+                        "variable %s: the %s strategy has none of this name (any more)", r->name,
+                        st->ops->name);
+    if (v->dtype != r->dtype || !ch_shape_equal(v->shape, r->shape))
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "variable %s: its dtype or shape is not what was recorded", r->name);
+    *out = v;
+    return CH_OK;
+}
+
 ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **out)
 {
     ch_strategy *st = owner;
-    ch_var      *v;
-    ch_status    rc = CH_OK;
+    ch_var      *v = NULL;
+    ch_status    rc;
 
     pthread_mutex_lock(&st->lock);
-    v = ch__by_name_get(&st->vars, r->name);
-    if (v == NULL || v->strategy == NULL) /* or it is being made */
-        rc = ch__fail(CH_NOT_FOUND,
-                      "variable %s: the %s strategy has none of this name (any more)", r->name,
-                      st->ops->name);
-    else if (v->dtype != r->dtype || !ch_shape_equal(v->shape, r->shape))
-        rc = ch__fail(CH_FAILED_PRECONDITION,
-                      "variable %s: its dtype or shape is not what was recorded", r->name);
-    else
+    rc = find_var(st, r, &v);
+    if (rc == CH_OK)
         *out = ch__var_copy(v, local)->data;
     pthread_mutex_unlock(&st->lock);
+    return rc;
+}
+
+ch_status ch__var_of_resource(ch_strategy *st, const ch_resource *r, ch_var **out)
+{
+    ch_var   *v = NULL;
+    ch_status rc;
+
+    pthread_mutex_lock(&st->lock);
+    rc = find_var(st, r, &v);
+    if (rc == CH_OK && !try_ref(v))
+        rc = ch__fail(CH_NOT_FOUND, "variable %s: it is not there any more", r->name);
+    pthread_mutex_unlock(&st->lock);
+    if (rc == CH_OK)
+        *out = v;
     return rc;
 }
 

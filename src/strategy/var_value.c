@@ -56,6 +56,8 @@ ch_status ch__var_get(ch_var *v, ch_tensor **out)
     ch_tensor *t = NULL;
     ch_status  rc = ch__var_check_read(v);
 
+    if (v->away != NULL)
+        return v->strategy->away->get(v, out);
     if (rc == CH_OK)
         rc = ch_tensor_new(v->dtype, v->shape, &t);
     if (rc == CH_OK && ch__var_is_own(v) && v->aggregation != CH_AGGREGATE_FIRST)
@@ -164,7 +166,9 @@ static ch_status set_copies(ch_var *v, ch_tensor *value)
     ch_tensor *whole = NULL;
     ch_status  rc = ch_tensor_contiguous(value, &whole);
 
-    for (int i = 0; i < v->n_copies && rc == CH_OK; i++)
+    if (rc == CH_OK && v->away != NULL)
+        rc = v->strategy->away->set(v, whole);
+    for (int i = 0; v->away == NULL && i < v->n_copies && rc == CH_OK; i++)
         if (shares)
             set_share(v, whole, i);
         else
@@ -242,6 +246,19 @@ static ch_status add_to(ch_tensor *copy, ch_tensor *delta, int sign)
     return rc;
 }
 
+static ch_status change_away(ch_var *v, ch_tensor *delta, int sign)
+{
+    ch_tensor *now = NULL;
+    ch_status  rc = v->strategy->away->add(v, delta, sign < 0);
+
+    if (rc == CH_OK && v->follower != NULL)
+        rc = v->strategy->away->get(v, &now);
+    for (ch_var *f = v->follower; f != NULL && rc == CH_OK; f = f->next_follower)
+        rc = follow(f, now);
+    ch_tensor_unref(now);
+    return rc;
+}
+
 /* Each copy, and each follower, from what it is. */
 static ch_status change(ch_var *v, ch_tensor *delta, int sign, const char *name)
 {
@@ -255,6 +272,8 @@ static ch_status change(ch_var *v, ch_tensor *delta, int sign, const char *name)
                       ch_dtype_name(v->dtype));
     if (rc == CH_OK)
         rc = ch__var_check_change(v, name);
+    if (rc == CH_OK && v->away != NULL)
+        return change_away(v, delta, sign);
     for (int i = 0; v != NULL && i < v->n_copies && rc == CH_OK; i++)
         rc = add_to(v->copy[i], delta, sign);
     for (ch_var *f = v != NULL ? v->follower : NULL; f != NULL && rc == CH_OK;
@@ -273,10 +292,24 @@ ch_status ch_var_sub(ch_var *v, ch_tensor *delta)
     return change(v, delta, -1, "variable sub");
 }
 
+/* What it is now: the copy itself is not in this process. */
+static ch_status copy_of_away(ch_var *v, ch_value **out)
+{
+    ch_tensor *t = NULL;
+    ch_status  rc = v->strategy->away->get(v, &t);
+
+    if (rc == CH_OK)
+        rc = ch_value_new(CH_PLAIN, 1, &t, out);
+    ch_tensor_unref(t);
+    return rc;
+}
+
 ch_status ch_var_copies(ch_var *v, ch_value **out)
 {
     ch_status rc = ch__want_given("variable copies", "the variable", v, "out", out);
 
+    if (rc == CH_OK && v->away != NULL)
+        return copy_of_away(v, out);
     if (rc != CH_OK)
         return rc;
     return ch_value_new(v->n_copies == 1    ? CH_PLAIN
@@ -288,16 +321,24 @@ ch_status ch_var_copies(ch_var *v, ch_value **out)
 /* ---- as text ---- */
 
 /* The name of copy i: "w", "w/replica_1". */
-static void print_copy(const ch_var *v, int i, ch_text *o)
+static void print_copy(ch_var *v, int i, ch_text *o)
 {
+    ch_tensor *away = NULL;
+
     ch__text_add(o, "%s", v->name);
     if (i > 0)
         ch__text_add(o, "/replica_%d", i);
     ch__text_add(o, " ");
-    ch__text_tensor(o, v->copy[i]);
+    if (v->away == NULL)
+        ch__text_tensor(o, v->copy[i]);
+    else if (v->strategy->away->get(v, &away) == CH_OK)
+        ch__text_tensor(o, away);
+    else
+        ch__text_add(o, "on %s, which does not answer", ch_var_device(v));
+    ch_tensor_unref(away);
 }
 
-int ch_var_print(const ch_var *v, char *text, size_t size)
+int ch_var_print(ch_var *v, char *text, size_t size)
 {
     ch_text o = ch__text(text, size);
 

@@ -36,15 +36,15 @@ static ch_status make_room(ch_optimizer *o)
                : ch__fail_memory("an optimizer");
 }
 
-/* Keeps a new variable with this first value, whose reference it takes over. */
-static ch_status keep(ch_optimizer *o, ch_strategy *st, char *path, ch_tensor *initial,
-                      ch_var **out)
+/* Keeps a new variable with this first value, whose reference it takes over; where `beside` is, if that is not NULL. */
+static ch_status keep(ch_optimizer *o, ch_strategy *st, const ch_var *beside, char *path,
+                      ch_tensor *initial, ch_var **out)
 {
     ch_var_spec spec = {.name = path, .initial = initial, .trainable = CH_OFF};
     ch_status   rc = path != NULL ? make_room(o) : ch__fail_memory("an optimizer");
 
     if (rc == CH_OK)
-        rc = ch_var_new(st, &spec, out);
+        rc = beside != NULL ? ch__var_new_beside(&spec, beside, out) : ch_var_new(st, &spec, out);
     if (rc == CH_OK)
         o->all[o->n_all++] = *out;
     ch__free(path);
@@ -78,7 +78,7 @@ ch_status ch__opt_own(ch_optimizer *o, ch_strategy *st, ch_opt_own which, ch_var
     if (o->own[which] == NULL) {
         rc = full(own[which].dtype, ch_shape_scalar(), own[which].first, &t);
         if (rc == CH_OK)
-            rc = keep(o, st, path_of(NULL, o->name, own[which].name), t, &o->own[which]);
+            rc = keep(o, st, NULL, path_of(NULL, o->name, own[which].name), t, &o->own[which]);
     }
     if (out != NULL)
         *out = o->own[which];
@@ -152,7 +152,7 @@ static ch_status make_slot(ch_optimizer *o, ch_opt_entry *e, int i)
         return rc;
     rc = first_value(o, e->var, i, &t);
     if (rc == CH_OK)
-        rc = keep(o, ch_var_strategy(e->var),
+        rc = keep(o, ch_var_strategy(e->var), e->var,
                   path_of(ch_var_name(e->var), is_master ? NULL : o->name, slot_name(o, i)), t,
                   &e->slot[i]);
     if (rc == CH_OK && is_master)
@@ -216,7 +216,7 @@ static ch_status build_list(ch_optimizer *o, int n, ch_var *const *var)
     if (l->pending == NULL) {
         rc = full(CH_I64, ch_shape_scalar(), 0, &zero);
         if (rc == CH_OK)
-            rc = keep(o, ch_var_strategy(var[0]),
+            rc = keep(o, ch_var_strategy(var[0]), NULL,
                       path_of(ch_var_name(var[0]), o->name, pending_name), zero, &l->pending);
     }
     for (int i = 0; i < n && rc == CH_OK; i++) {

@@ -33,6 +33,8 @@ static void send_function(setting *s)
 
     cohort__worker_function__init(&m);
     m.function = 1;
+    m.n_servers = SERVERS;
+    m.servers = (uint64_t[SERVERS]){1, 1, 1};
     t_ok(ch__route_encode(&s->sent, &data, &n));
     t_ok(ch_tensor_copy_of(CH_U8, ch_shape_of((int64_t)n), data, &bytes));
     t_ok(ch__speak(CH_WORKER_FUNCTION, &m.base, 1, &bytes, &p));

@@ -1,0 +1,129 @@
+/* cohort/coordinator.h -- steps that workers run while the program goes on.
+ *
+ *     rc = ch_coordinator_new(st, NULL, &c);                          // st: ch_strategy_parameter_server
+ *     rc = ch_coordinator_create_per_worker_dataset(c, d, &data);
+ *     rc = ch_per_worker_iterate(data, &it);                          // a new pass over it, on every worker
+ *     for (int i = 0; i < steps && rc == CH_OK; i++)
+ *         rc = ch_coordinator_schedule(c, train, &(ch_arguments){.n_each = 1, .each = &it}, NULL);
+ *     rc = ch_coordinator_join(c);                                    // all have run: variables can be read
+ *
+ * A step is run by whichever worker is free, with variables on parameter servers. When its worker is lost, another runs it
+ * again, with the same data and the same random numbers; what the first attempt had changed already is not changed
+ * twice. Workers may come and go.
+ *
+ * Errors. The first step that fails ends what was scheduled: the next call of schedule, join or done cancels the steps that wait
+ * or run, and returns that error, once; then the coordinator is as good as new. The results of each step say what
+ * became of it. A parameter server that is lost is the end: every call says so.
+ *
+ * Any thread may call these functions.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef COHORT_COORDINATOR_H
+#define COHORT_COORDINATOR_H
+
+#include "cohort/dataset.h"
+#include "cohort/strategy.h"
+
+typedef struct ch_coordinator ch_coordinator;
+typedef struct ch_remote      ch_remote;     /* results that may not be there yet */
+typedef struct ch_per_worker  ch_per_worker; /* something of which every worker has its own */
+
+typedef enum ch_coordinator_mode {
+    CH_ASYNCHRONOUS, /* a step begins when a worker is free */
+    /* A step begins when all those have ended that were scheduled more than `staleness` steps before it. */
+    CH_BOUNDED_STALENESS,
+    /* Steps come in rounds, counted from the last join: those of a round read the variables as they were when it began, and
+     * the next round begins when all of them have ended. */
+    CH_SYNCHRONOUS
+} ch_coordinator_mode;
+
+typedef struct ch_coordinator_options {
+    ch_coordinator_mode mode;
+    int                 staleness; /* of CH_BOUNDED_STALENESS; 0: each step sees all before it */
+    int                 round;     /* of CH_SYNCHRONOUS: steps in a round; 0: one for each worker */
+    int64_t capacity; /* steps that may wait; with so many, schedule waits; 0: 262144 */
+    bool    backups;  /* a step that takes long is also given to a worker that has nothing to do */
+    double  step_seconds; /* that a step may take; 0: COHORT_WAIT_LIMIT_MS */
+} ch_coordinator_options;
+
+/* The coordinator of a strategy, the same one each time; options are those of the first call, and other ones later are
+ * FAILED_PRECONDITION (NULL: whatever they are). INVALID_ARGUMENT for a strategy without parameter servers. */
+CH_API CH_MUST_CHECK ch_status ch_coordinator_new(ch_strategy                  *st,
+                                                  const ch_coordinator_options *opt,
+                                                  ch_coordinator              **out);
+CH_API ch_coordinator         *ch_coordinator_ref(ch_coordinator *c);
+CH_API void                    ch_coordinator_unref(ch_coordinator *c);
+CH_API ch_strategy            *ch_coordinator_strategy(const ch_coordinator *c);
+
+/* ---- steps ---- */
+
+/* The inputs of a step: the leaves of `in`, then for each of `each` what the worker has that runs it: the next element, or its
+ * value. */
+typedef struct ch_arguments {
+    ch_tuple             *in; /* may be NULL */
+    int                   n_each;
+    ch_per_worker *const *each;
+} ch_arguments;
+
+/* Returns at once, unless the queue is full. `args` may be NULL; `out` too, and then results are not sent. The step is recorded here, so what is
+ * wrong with it is this call's error. */
+CH_API CH_MUST_CHECK ch_status ch_coordinator_schedule(ch_coordinator *c, ch_function *f,
+                                                       const ch_arguments *args,
+                                                       ch_remote         **out);
+/* Returns when nothing waits or runs. */
+CH_API CH_MUST_CHECK ch_status ch_coordinator_join(ch_coordinator *c);
+/* Whether nothing waits or runs. */
+CH_API CH_MUST_CHECK ch_status ch_coordinator_done(ch_coordinator *c, bool *out);
+
+/* The results of a step, for which it waits; the step's error, or CANCELLED if it did not run to its end. A step without results gives an
+ * empty tuple. */
+CH_API CH_MUST_CHECK ch_status ch_remote_fetch(ch_remote *r, ch_tuple **out);
+CH_API bool                    ch_remote_has_ended(const ch_remote *r);
+CH_API ch_remote              *ch_remote_ref(ch_remote *r);
+CH_API void                    ch_remote_unref(ch_remote *r);
+/* Several; on an error none. */
+CH_API CH_MUST_CHECK ch_status ch_coordinator_fetch(ch_coordinator *c, int n,
+                                                    ch_remote *const *r, ch_tuple **out);
+
+/* ---- what every worker has ---- */
+
+/* The whole dataset for each worker, described and not read here. What is read of it survives the worker: the next one goes on where it
+ * was. A pipeline with C functions in it cannot be sent: INVALID_ARGUMENT names the stage. */
+CH_API CH_MUST_CHECK ch_status ch_coordinator_create_per_worker_dataset(ch_coordinator *c,
+                                                                        ch_dataset     *d,
+                                                                        ch_per_worker **out);
+/* What `fn` makes, called once for each worker: its context has the worker's number as its pipeline, of as many as there are
+ * workers. */
+CH_API CH_MUST_CHECK ch_status ch_coordinator_create_per_worker_dataset_from_function(
+    ch_coordinator *c, ch_input_fn fn, void *arg, ch_per_worker **out);
+/* One dataset, of which each element is given to one step, whichever worker runs it: once in a pass, also when workers
+ * are lost. */
+CH_API CH_MUST_CHECK ch_status ch_coordinator_distribute_dataset(ch_coordinator *c,
+                                                                 ch_dataset     *d,
+                                                                 ch_per_worker **out);
+/* From the beginning, on every worker; each pass draws another order in shuffles. A step that finds no element left fails with
+ * OUT_OF_RANGE. */
+CH_API CH_MUST_CHECK ch_status ch_per_worker_iterate(ch_per_worker  *dataset,
+                                                     ch_per_worker **out);
+/* A tuple for each worker, from a function that is called for each of them here. */
+CH_API CH_MUST_CHECK ch_status ch_coordinator_create_per_worker_values(ch_coordinator *c,
+                                                                       ch_value_fn     fn,
+                                                                       void           *arg,
+                                                                       ch_per_worker **out);
+CH_API ch_per_worker *ch_per_worker_ref(ch_per_worker *p);
+CH_API void           ch_per_worker_unref(ch_per_worker *p);
+
+/* ---- what is going on ---- */
+
+typedef struct ch_coordinator_stats {
+    int64_t queued, running;             /* steps, now */
+    int64_t finished, failed, cancelled; /* steps, ever */
+    int64_t repeated;      /* attempts that had to be made again, since a worker or a word was lost */
+    int64_t backups;       /* attempts beside a slow one */
+    int64_t workers_lost;  /* how often one was given up */
+    int     workers, ready; /* workers, and those that take steps now */
+} ch_coordinator_stats;
+CH_API CH_MUST_CHECK ch_status ch_coordinator_get_stats(ch_coordinator       *c,
+                                                        ch_coordinator_stats *out);
+
+#endif

@@ -1,0 +1,465 @@
+/* coord/chief.c -- the coordinator's task: its events, its beat, and calls that are made until they are answered.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "coord/inside.h"
+#include "data/message.h"
+
+enum { BEAT = 0, LOST_BEATS = 20 }; /* the beat's timer; beats after which nobody listens there */
+
+/* ---- errands ---- */
+
+ch_status ch__errand_new(const ch_turn *t, ch_parcel *p, ch_errand **out)
+{
+    ch_errand *e = ch__calloc(1, sizeof(*e));
+
+    if (e == NULL) {
+        ch__parcel_unref(p);
+        return ch__fail_memory("a call");
+    }
+    e->id = ++t->c->n_ids;
+    e->server = e->worker = -1;
+    e->parcel = p;
+    e->next = t->c->errands;
+    t->c->errands = e;
+    *out = e;
+    return CH_OK;
+}
+
+static void free_errand(ch_errand *e)
+{
+    ch__parcel_unref(e->parcel);
+    ch__parcel_unref(e->answer);
+    ch__free(e->fault);
+    ch__free(e);
+}
+
+static void take_out(ch_chief *c, ch_errand *e)
+{
+    ch_errand **at = &c->errands;
+
+    while (*at != NULL && *at != e)
+        at = &(*at)->next;
+    if (*at == e)
+        *at = e->next;
+}
+
+void ch__errand_drop(const ch_turn *t, ch_errand *e)
+{
+    if (e->is_open)
+        ch__post_cancel(t->post, e->id);
+    ch__post_timer(t->post, e->id, INT64_MAX);
+    take_out(t->c, e);
+    free_errand(e);
+}
+
+/* It is over: who wanted to know is told. */
+static void end_errand(const ch_turn *t, ch_errand *e)
+{
+    e->has_ended = true;
+    if (e->then == NULL)
+        return;
+    take_out(t->c, e);
+    e->then(t, e);
+    free_errand(e);
+}
+
+static void fail_errand(const ch_turn *t, ch_errand *e, const ch_fault *why)
+{
+    e->fault = ch__malloc(sizeof(*e->fault));
+    if (e->fault != NULL)
+        *e->fault = *why;
+    end_errand(t, e);
+}
+
+void ch__errand_go(const ch_turn *t, ch_errand *e)
+{
+    ch_chief       *c = t->c;
+    ch_link        *link = e->server >= 0 ? c->server[e->server].link : c->worker[e->worker]->link;
+    ch_call_options opt = {.id = e->id,
+                           .deadline = t->now + c->opt.call,
+                           .incarnation = e->server >= 0 ? c->server[e->server].incarnation
+                                                         : c->worker[e->worker]->incarnation};
+
+    if (e->worker >= 0)
+        e->life = c->worker[e->worker]->life;
+    if (e->server >= 0 && c->server[e->server].is_lost) {
+        fail_errand(t, e, &c->broken);
+        return;
+    }
+    e->is_open = true;
+    ch__post_call(t->post, link, ch__parcel_ref(e->parcel), &opt);
+}
+
+void ch__errands_of_worker(const ch_turn *t, int worker)
+{
+    ch_errand *next;
+
+    for (ch_errand *e = t->c->errands; e != NULL; e = next) {
+        next = e->next;
+        if (e->worker != worker)
+            continue;
+        if (e->is_open)
+            ch__post_cancel(t->post, e->id);
+        ch__post_timer(t->post, e->id, INT64_MAX);
+        end_errand(t, e);
+        next = t->c->errands; /* what was told may have changed the list */
+    }
+}
+
+static void errands_of_server(const ch_turn *t, int server)
+{
+    bool found = true;
+
+    while (found) {
+        found = false;
+        for (ch_errand *e = t->c->errands; e != NULL && !found; e = e->next)
+            if (e->server == server && !e->has_ended) {
+                fail_errand(t, e, &t->c->broken);
+                found = true;
+            }
+    }
+}
+
+static ch_errand *find_errand(const ch_chief *c, uint64_t id)
+{
+    ch_errand *e = c->errands;
+
+    while (e != NULL && e->id != id)
+        e = e->next;
+    return e;
+}
+
+static void errand_answered(const ch_turn *t, ch_errand *errand, const ch_net_event *e)
+{
+    errand->is_open = false;
+    switch (e->ending) {
+    case CH_ENDED_OK:
+        errand->answer = ch__parcel_ref(e->parcel);
+        end_errand(t, errand);
+        break;
+    case CH_ENDED_REFUSED:
+        fail_errand(t, errand, e->fault);
+        break;
+    case CH_ENDED_REPLACED:
+        if (errand->server >= 0)
+            ch__chief_break(t, errand->server, "was started again, without its variables");
+        else
+            ch__crew_give_up(t, t->c->worker[errand->worker]);
+        break;
+    default:
+        ch__post_timer(t->post, errand->id, t->now + t->c->opt.retry);
+    }
+}
+
+/* ---- pins ---- */
+
+static ch_status speak_pin(uint64_t pin, bool release, ch_parcel **out)
+{
+    Cohort__PsPin m;
+
+    cohort__ps_pin__init(&m);
+    m.pin = pin;
+    m.release = release;
+    return ch__speak(CH_PS_PIN, &m.base, 0, NULL, out);
+}
+
+/* The same to all servers; `then` may be told of some of them before it returns an error. */
+static ch_status tell_servers(const ch_turn *t, ch_parcel *p, ch_errand_then then, uint64_t arg)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < t->c->opt.n_servers && rc == CH_OK; i++) {
+        ch_errand *e = NULL;
+
+        rc = ch__errand_new(t, ch__parcel_ref(p), &e);
+        if (rc != CH_OK)
+            break;
+        e->server = i;
+        e->then = then;
+        e->arg = arg;
+        ch__errand_go(t, e);
+    }
+    ch__parcel_unref(p);
+    return rc;
+}
+
+ch_status ch__pin_set(const ch_turn *t, ch_errand_then then, uint64_t *pin)
+{
+    ch_chief  *c = t->c;
+    ch_parcel *p = NULL;
+    ch_status  rc;
+
+    if (c->n_pinned == CH_PINS)
+        return ch__fail(CH_RESOURCE_EXHAUSTED,
+                        "%d versions of the variables are kept already; let one go first",
+                        CH_PINS);
+    *pin = ++c->n_pins;
+    c->pinned[c->n_pinned++] = *pin;
+    rc = speak_pin(*pin, false, &p);
+    return rc == CH_OK ? tell_servers(t, p, then, *pin) : rc;
+}
+
+static void nothing_to_do(const ch_turn *t, ch_errand *e)
+{
+    (void)t;
+    (void)e;
+}
+
+/* Servers let go of all up to a number: that below the first one which is used still. */
+void ch__pin_drop(const ch_turn *t, uint64_t pin)
+{
+    ch_chief  *c = t->c;
+    ch_parcel *p = NULL;
+    uint64_t   upto;
+    int        n = 0;
+
+    for (int i = 0; i < c->n_pinned; i++)
+        if (c->pinned[i] != pin)
+            c->pinned[n++] = c->pinned[i];
+    c->n_pinned = n;
+    upto = n > 0 ? c->pinned[0] - 1 : c->n_pins;
+    if (upto <= c->released || speak_pin(upto, true, &p) != CH_OK)
+        return;
+    if (tell_servers(t, p, nothing_to_do, 0) == CH_OK)
+        c->released = upto;
+}
+
+/* ---- servers ---- */
+
+void ch__chief_break(const ch_turn *t, int server, const char *why)
+{
+    ch_chief *c = t->c;
+
+    if (c->server[server].is_lost)
+        return;
+    c->server[server].is_lost = true;
+    (void)ch__fail(CH_UNAVAILABLE,
+                   "parameter server %s is lost: it %s; what it had is gone: start the job again "
+                   "from what was saved",
+                   c->server[server].name, why);
+    if (ch__fault_take(&c->broken, CH_UNAVAILABLE, -1, NULL))
+        (void)snprintf(c->broken.task, sizeof(c->broken.task), "%s", c->server[server].name);
+    errands_of_server(t, server);
+    ch__queue_fail_all(t, &c->broken);
+}
+
+static void ping_server(const ch_turn *t, ch_peer_server *s)
+{
+    Cohort__PsPing m;
+    ch_parcel     *p = NULL;
+
+    if (s->ping != 0 || s->is_lost)
+        return;
+    cohort__ps_ping__init(&m);
+    m.retired = ch__queue_retired(t->c);
+    if (ch__speak(CH_PS_PING, &m.base, 0, NULL, &p) != CH_OK)
+        return;
+    s->ping = ++t->c->n_ids;
+    ch__post_call(t->post, s->link, p,
+                  &(ch_call_options){.id = s->ping, .deadline = t->now + t->c->opt.beat});
+}
+
+static void server_pinged(const ch_turn *t, int i, const ch_net_event *e)
+{
+    ch_peer_server *s = &t->c->server[i];
+
+    s->ping = 0;
+    if (e->ending == CH_ENDED_OK) {
+        s->heard = t->now;
+        s->n_lost = 0;
+        if (s->incarnation == 0)
+            s->incarnation = e->peer.incarnation;
+        if (s->incarnation != e->peer.incarnation)
+            ch__chief_break(t, i, "was started again, without its variables");
+        return;
+    }
+    s->n_lost += e->ending == CH_ENDED_LOST;
+    if (s->incarnation == 0)
+        return; /* it is waited for, by who connects */
+    if (s->n_lost >= LOST_BEATS)
+        ch__chief_break(t, i, "has ended: nobody listens there");
+    else if (t->now - s->heard > t->c->opt.silence)
+        ch__chief_break(t, i, "has not answered for too long");
+}
+
+/* ---- events ---- */
+
+static void beat(const ch_turn *t)
+{
+    for (int i = 0; i < t->c->opt.n_servers; i++)
+        ping_server(t, &t->c->server[i]);
+    ch__crew_beat(t);
+    if (t->c->opt.how.backups)
+        ch__queue_backups(t);
+    ch__queue_move(t);
+    ch__post_timer(t->post, BEAT, t->now + t->c->opt.beat);
+}
+
+static bool is_ping(const ch_turn *t, const ch_net_event *e)
+{
+    for (int i = 0; i < t->c->opt.n_servers; i++)
+        if (t->c->server[i].ping == e->id) {
+            server_pinged(t, i, e);
+            return true;
+        }
+    for (int i = 0; i < t->c->n_workers; i++)
+        if (t->c->worker[i]->ping == e->id) {
+            ch__crew_pinged(t, t->c->worker[i], e);
+            return true;
+        }
+    return false;
+}
+
+static int attempt_of(const ch_scheduled *s, uint64_t call)
+{
+    int i = 0;
+
+    while (s->attempt[i].call != call)
+        i++;
+    return i;
+}
+
+static void on_answer(const ch_turn *t, const ch_net_event *e)
+{
+    ch_scheduled *s = ch__map_take(&t->c->calls, (ch_key){e->id, 0});
+    ch_errand    *errand;
+
+    if (s != NULL) {
+        ch__queue_answered(t, s, attempt_of(s, e->id), e);
+        return;
+    }
+    errand = find_errand(t->c, e->id);
+    if (errand != NULL)
+        errand_answered(t, errand, e);
+    else
+        (void)is_ping(t, e);
+}
+
+static void on_timer(const ch_turn *t, uint64_t id)
+{
+    ch_errand *e = id != BEAT ? find_errand(t->c, id) : NULL;
+
+    if (id == BEAT)
+        beat(t);
+    else if (e != NULL && !e->is_open && !e->has_ended)
+        ch__errand_go(t, e);
+}
+
+static void on_event(void *self, const ch_net_event *e, int64_t now, ch_post *post)
+{
+    ch_turn t = {self, post, now};
+
+    switch (e->kind) {
+    case CH_EVENT_ANSWER:
+        on_answer(&t, e);
+        break;
+    case CH_EVENT_TIMER:
+        on_timer(&t, e->id);
+        break;
+    case CH_EVENT_CALL: {
+        ch__refuse(post, e->call, ch__fail(CH_UNIMPLEMENTED, "a coordinator is not called"), "call");
+        break;
+    }
+    default:
+        break;
+    }
+}
+
+/* ---- life ---- */
+
+static void drop_members(ch_chief *c)
+{
+    for (int i = 0; i < c->n_workers; i++) {
+        ch__map_drop(&c->worker[i]->knows);
+        ch__free(c->worker[i]);
+    }
+    ch__free(c->worker);
+    ch__free(c->server);
+}
+
+static void close_chief(void *self)
+{
+    ch_chief *c = self;
+
+    while (c->oldest != NULL)
+        ch__queue_end(&(ch_turn){c, NULL, 0}, c->oldest, CH_STEP_CANCELLED);
+    while (c->errands != NULL) {
+        ch_errand *e = c->errands;
+
+        c->errands = e->next;
+        free_errand(e);
+    }
+    while (c->feeds != NULL)
+        ch__feed_unref(c, c->feeds);
+    for (int i = 0; i < c->functions.cap; i++)
+        ch__parcel_unref(c->functions.entry[i].value);
+    ch__map_drop(&c->functions);
+    ch__map_drop(&c->calls);
+    drop_members(c);
+    ch__free(c);
+}
+
+static int64_t or_else(int64_t value, int64_t usual)
+{
+    return value > 0 ? value : usual;
+}
+
+static ch_status make_peers(ch_chief *c)
+{
+    ch_status rc = CH_OK;
+
+    c->server = ch__calloc((size_t)c->opt.n_servers + 1, sizeof(*c->server));
+    if (c->server == NULL)
+        return ch__fail_memory("a coordinator");
+    for (int i = 0; i < c->opt.n_servers; i++) {
+        (void)snprintf(c->server[i].name, sizeof(c->server[i].name), "ps/%d", i);
+        c->server[i].link = ch__task_link(c->task, c->server[i].name);
+        if (c->server[i].link == NULL)
+            return ch__fail_memory("a coordinator");
+    }
+    for (int i = 0; i < c->opt.n_workers && rc == CH_OK; i++)
+        rc = ch__crew_add(c, &(ch_member *){NULL});
+    return rc;
+}
+
+static ch_status make_chief(void *arg, ch_task *task, uint64_t incarnation, ch_post *post,
+                            void **self)
+{
+    ch_chief *c = ch__calloc(1, sizeof(*c));
+    ch_status rc;
+
+    (void)incarnation;
+    if (c == NULL)
+        return ch__fail_memory("a coordinator");
+    c->opt = *(const ch_chief_options *)arg;
+    c->task = task;
+    c->opt.beat = or_else(c->opt.beat, 100000000);
+    c->opt.misses = (int)or_else(c->opt.misses, 5);
+    c->opt.silence = or_else(c->opt.silence, 60000000000);
+    c->opt.call = or_else(c->opt.call, 2000000000);
+    c->opt.retry = or_else(c->opt.retry, 20000000);
+    c->opt.how.capacity = or_else(c->opt.how.capacity, 262144);
+    rc = make_peers(c);
+    if (rc != CH_OK) {
+        close_chief(c);
+        return rc;
+    }
+    ch__post_timer(post, BEAT, 0);
+    *self = c;
+    return CH_OK;
+}
+
+ch_status ch__chief_start(ch_net *net, const ch_chief_options *opt, ch_task **out)
+{
+    static const ch_task_ops ops = {on_event, close_chief};
+    ch_chief_options         own = *opt; /* read while it is made: it is not started again */
+
+    return ch__task_start(
+        net,
+        &(ch_task_options){.name = "chief/0", .ops = &ops, .make = make_chief, .arg = &own},
+        out);
+}

@@ -1,0 +1,108 @@
+/* coord/chief.h -- the coordinator: which steps wait, who runs them, who is alive.
+ *
+ * The chief is a task (net/net.h) and a state machine as the others are. The program's threads speak to it in its turn, and
+ * wait there: all functions below that may wait deliver its events meanwhile.
+ *
+ * What it sees to:
+ *   1. A step has a number, larger than all before it, which it keeps in every attempt. It ends once: with results, with an
+ *      error, or cancelled. Steps below `retired` have all ended, and no attempt of them is heard by a server any more.
+ *   2. A worker has a life, counted here. One that does not answer, or that was started again, is given up: servers are told
+ *      not to hear that life any more (a fence), and when all have said that they do not, its steps are run elsewhere.
+ *   3. A step that reads data is given its elements (a lease) when it is first sent to a worker, and has the same ones in every
+ *      attempt.
+ *   4. A server that lost its memory, or does not answer, is the end of the job: every call says which it was.
+ *   5. Nothing waits without bound: the queue is full at some length, and every call has a deadline.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef COORD_CHIEF_H
+#define COORD_CHIEF_H
+
+#include "cohort/coordinator.h"
+#include "net/net.h"
+
+typedef struct ch_scheduled ch_scheduled; /* a step, from schedule until nobody wants its results */
+typedef struct ch_feed      ch_feed;      /* what each worker has its own of: data, or values */
+
+typedef struct ch_chief_options {
+    int                    n_servers, n_workers;
+    ch_coordinator_options how;
+    /* In ns; 0: as usual. */
+    int64_t beat;    /* between two questions to a task whether it is there; 100 ms */
+    int     misses;  /* that a worker may have of these in a row; 5 */
+    int64_t silence; /* after which a server is taken for lost; 60 s */
+    int64_t call;    /* that a call to a server may take before it is made again; 2 s */
+    int64_t retry;   /* after which one that was lost is made again; 20 ms */
+    int64_t step;    /* that an attempt of a step may take; as how.step_seconds says */
+} ch_chief_options;
+
+/* Starts it as task "chief/0". `opt` is copied. */
+CH_MUST_CHECK ch_status ch__chief_start(ch_net *net, const ch_chief_options *opt,
+                                        ch_task **out);
+/* Waits until every server and at least one worker have answered. */
+CH_MUST_CHECK ch_status ch__chief_connect(ch_task *chief);
+/* From now on another worker, "worker/<n>", is asked too; returns its number, or -1 for want of memory. */
+int ch__chief_add_worker(ch_task *chief);
+
+/* ---- servers ---- */
+
+/* A call to each of n servers, made again until it is answered: what is asked may be asked twice. References to the parcels are
+ * taken over, the answers are the caller's; on an error there are none. */
+CH_MUST_CHECK ch_status ch__chief_ask(ch_task *chief, int n, const int *server,
+                                      ch_parcel *const *parcel, ch_parcel **answer);
+/* Sets n variables, which are on n servers, each once. Takes the values over. */
+CH_MUST_CHECK ch_status ch__chief_assign(ch_task *chief, int n, const int *server,
+                                         const uint64_t *variable, ch_tensor *const *value);
+/* Numbers that were never given before, the first of n. */
+uint64_t ch__chief_numbers(ch_task *chief, int n);
+
+/* ---- steps ---- */
+
+/* A function that workers are told when they need it; the route is bytes in a tensor, which is taken over. */
+CH_MUST_CHECK ch_status ch__chief_function(ch_task *chief, ch_tensor *route, uint64_t *number);
+void                    ch__chief_forget(ch_task *chief, uint64_t function);
+
+typedef struct ch_order {
+    uint64_t          function;
+    int64_t           number; /* for ch_step_number and random numbers */
+    uint64_t          seed, pin;
+    int               n_in;
+    ch_tensor *const *in; /* borrowed; each is referenced */
+    int               n_feeds;
+    ch_feed *const   *feed;
+    bool              is_own; /* who ordered it waits for it: its error is nobody else's affair */
+} ch_order;
+
+/* *out may be NULL: then nobody wants its results. Else an error that was there before is cleared and returned, after all that
+ * was scheduled has been cancelled, this one too. */
+CH_MUST_CHECK ch_status ch__chief_schedule(ch_task *chief, const ch_order *o,
+                                           ch_scheduled **out);
+CH_MUST_CHECK ch_status ch__chief_join(ch_task *chief, int64_t limit_ms);
+CH_MUST_CHECK ch_status ch__chief_done(ch_task *chief, bool *out);
+/* Its results, once it has ended; they are the step's. */
+CH_MUST_CHECK ch_status ch__chief_wait(ch_task *chief, ch_scheduled *s, int64_t limit_ms,
+                                       const ch_parcel **out);
+bool                    ch__chief_has_ended(ch_task *chief, const ch_scheduled *s);
+void                    ch__scheduled_unref(ch_scheduled *s);
+
+/* ---- what each worker has ---- */
+
+/* A list of tensors for each of n worker, `width` of them, one worker's after the other's; they are referenced. */
+CH_MUST_CHECK ch_status ch__chief_values(ch_task *chief, int n, int width,
+                                         ch_tensor *const *value, ch_feed **out);
+
+/* Streams over descriptions that are bytes in tensors, which are taken over: one for each worker, by its number, or, if it is
+ * shared, parts of one dataset, which are read by whoever has nothing else. An element has `width` components. */
+CH_MUST_CHECK ch_status ch__chief_feed(ch_task *chief, int n, ch_tensor *const *dataset,
+                                       int width, int64_t pass, bool is_shared,
+                                       ch_feed **out);
+/* Steps that were scheduled keep it until they end. NULL is fine. */
+void ch__chief_feed_unref(ch_task *chief, ch_feed *f);
+
+/* ---- what is going on ---- */
+
+void ch__chief_stats(ch_task *chief, ch_coordinator_stats *out);
+/* Keeps the values that variables have now, for steps that are ordered with this pin. */
+CH_MUST_CHECK ch_status ch__chief_pin(ch_task *chief, uint64_t *pin);
+void                    ch__chief_unpin(ch_task *chief, uint64_t pin);
+
+#endif

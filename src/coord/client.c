@@ -1,0 +1,443 @@
+/* coord/client.c -- what threads of the program do with the coordinator: in its turn, and waiting there.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/mem.h"
+#include "coord/inside.h"
+#include "tensor/tensor.h"
+
+static ch_turn enter(ch_task *chief)
+{
+    ch_post *post = ch__task_enter(chief);
+
+    return (ch_turn){ch__task_self(chief), post, ch__task_now(chief)};
+}
+
+static ch_status leave(ch_task *chief, ch_status rc)
+{
+    ch__task_leave(chief);
+    return rc;
+}
+
+/* After a wait it is later. */
+static void look_at_clock(ch_task *chief, ch_turn *t)
+{
+    t->now = ch__task_now(chief);
+}
+
+/* ---- connecting ---- */
+
+static bool is_connected(void *arg)
+{
+    const ch_chief *c = arg;
+    bool            has_worker = false;
+
+    for (int i = 0; i < c->opt.n_servers; i++)
+        if (c->server[i].incarnation == 0)
+            return false;
+    for (int i = 0; i < c->n_workers; i++)
+        has_worker |= c->worker[i]->state == CH_MEMBER_READY;
+    return has_worker;
+}
+
+ch_status ch__chief_connect(ch_task *chief)
+{
+    ch_turn   t = enter(chief);
+    ch_status rc = ch__task_wait(chief, is_connected, t.c, 0,
+                                 "every parameter server and a worker of the cluster to answer");
+
+    return leave(chief, rc);
+}
+
+int ch__chief_add_worker(ch_task *chief)
+{
+    ch_turn    t = enter(chief);
+    ch_member *m = NULL;
+    int        n = ch__crew_add(t.c, &m) == CH_OK ? t.c->n_workers - 1 : -1;
+
+    ch__task_leave(chief);
+    return n;
+}
+
+/* ---- servers ---- */
+
+typedef struct asked {
+    int         n;
+    ch_errand **errand;
+} asked;
+
+static bool have_ended(void *arg)
+{
+    const asked *a = arg;
+
+    for (int i = 0; i < a->n; i++)
+        if (!a->errand[i]->has_ended)
+            return false;
+    return true;
+}
+
+static ch_status raise_errand(const ch_errand *e)
+{
+    if (e->answer != NULL)
+        return CH_OK;
+    return e->fault != NULL ? ch__fault_raise(e->fault) : ch__fail_memory("an answer");
+}
+
+/* In the turn. Calls them all and waits. */
+static ch_status ask(ch_task *chief, ch_turn *t, int n, const int *server,
+                     ch_parcel *const *parcel, ch_parcel **answer)
+{
+    asked     a = {0, ch__calloc((size_t)n, sizeof(ch_errand *))};
+    ch_status rc = a.errand == NULL ? ch__fail_memory("a call") : CH_OK;
+
+    for (int i = 0; i < n; i++) {
+        if (rc != CH_OK) {
+            ch__parcel_unref(parcel[i]);
+            continue;
+        }
+        rc = ch__errand_new(t, parcel[i], &a.errand[a.n]);
+        if (rc == CH_OK)
+            a.errand[a.n++]->server = server[i];
+    }
+    for (int i = 0; i < a.n && rc == CH_OK; i++)
+        ch__errand_go(t, a.errand[i]);
+    if (rc == CH_OK)
+        rc = ch__task_wait(chief, have_ended, &a, 0, "parameter servers");
+    look_at_clock(chief, t);
+    for (int i = 0; i < a.n && rc == CH_OK; i++)
+        rc = raise_errand(a.errand[i]);
+    for (int i = 0; i < a.n; i++) {
+        if (rc == CH_OK && answer != NULL)
+            answer[i] = ch__parcel_ref(a.errand[i]->answer);
+        ch__errand_drop(t, a.errand[i]);
+    }
+    ch__free(a.errand);
+    return rc;
+}
+
+ch_status ch__chief_ask(ch_task *chief, int n, const int *server, ch_parcel *const *parcel,
+                        ch_parcel **answer)
+{
+    ch_turn t = enter(chief);
+
+    return leave(chief, ask(chief, &t, n, server, parcel, answer));
+}
+
+/* A step of its own, so that it is older than what is scheduled behind it and no twin of it comes later. */
+static ch_status begin_assign(const ch_turn *t, ch_scheduled **out)
+{
+    ch_scheduled *s = ch__calloc(1, sizeof(*s));
+
+    if (s == NULL)
+        return ch__fail_memory("an assignment");
+    atomic_init(&s->refs, 1);
+    s->is_assign = true;
+    ch__queue_add(t->c, s);
+    *out = s;
+    return CH_OK;
+}
+
+static ch_status speak_assign(const ch_chief *c, uint64_t step, uint64_t variable,
+                              ch_tensor *value, ch_parcel **out)
+{
+    Cohort__PsAssign m;
+
+    cohort__ps_assign__init(&m);
+    m.step = step;
+    m.retired = ch__queue_retired(c);
+    m.n_variables = 1;
+    m.variables = &variable;
+    return ch__speak(CH_PS_ASSIGN, &m.base, 1, &value, out);
+}
+
+ch_status ch__chief_assign(ch_task *chief, int n, const int *server, const uint64_t *variable,
+                           ch_tensor *const *value)
+{
+    ch_parcel   **parcel = ch__calloc((size_t)n, sizeof(ch_parcel *));
+    ch_turn       t = enter(chief);
+    ch_scheduled *s = NULL;
+    int           n_spoken = 0;
+    ch_status     rc = parcel == NULL ? ch__fail_memory("an assignment") : begin_assign(&t, &s);
+
+    for (; n_spoken < n && rc == CH_OK; n_spoken++)
+        rc = speak_assign(t.c, s->step, variable[n_spoken], value[n_spoken], &parcel[n_spoken]);
+    for (int i = n_spoken; i < n; i++)
+        ch_tensor_unref(value[i]);
+    if (rc == CH_OK)
+        rc = ask(chief, &t, n, server, parcel, NULL);
+    else
+        for (int i = 0; i + 1 < n_spoken; i++)
+            ch__parcel_unref(parcel[i]);
+    if (s != NULL)
+        ch__queue_end(&t, s, CH_STEP_DONE);
+    ch__free(parcel);
+    return leave(chief, rc);
+}
+
+uint64_t ch__chief_numbers(ch_task *chief, int n)
+{
+    ch_turn  t = enter(chief);
+    uint64_t first = t.c->n_numbers + 1;
+
+    t.c->n_numbers += (uint64_t)n;
+    ch__task_leave(chief);
+    return first;
+}
+
+/* ---- functions ---- */
+
+ch_status ch__chief_function(ch_task *chief, ch_tensor *route, uint64_t *number)
+{
+    Cohort__WorkerFunction m;
+    ch_turn                t = enter(chief);
+    ch_chief              *c = t.c;
+    ch_parcel             *p = NULL;
+    uint64_t *server = ch__calloc((size_t)c->opt.n_servers + 1, sizeof(*server));
+    ch_status rc = CH_OK;
+
+    cohort__worker_function__init(&m);
+    m.function = c->n_numbers + 1;
+    m.servers = server;
+    if (server == NULL) {
+        ch_tensor_unref(route);
+        return leave(chief, ch__fail_memory("a function"));
+    }
+    for (int i = 0; i < c->opt.n_servers; i++)
+        server[m.n_servers++] = c->server[i].incarnation;
+    rc = ch__speak(CH_WORKER_FUNCTION, &m.base, 1, &route, &p);
+    if (rc == CH_OK)
+        rc = ch__map_set(&c->functions, (ch_key){m.function, 0}, p);
+    if (rc == CH_OK)
+        *number = ++c->n_numbers;
+    else
+        ch__parcel_unref(p);
+    ch__free(server);
+    return leave(chief, rc);
+}
+
+void ch__chief_forget(ch_task *chief, uint64_t function)
+{
+    ch_turn t = enter(chief);
+
+    if (t.c != NULL)
+        ch__parcel_unref(ch__map_take(&t.c->functions, (ch_key){function, 0}));
+    ch__task_leave(chief);
+}
+
+/* ---- steps ---- */
+
+static ch_status new_scheduled(const ch_order *o, ch_scheduled **out)
+{
+    size_t        list = (size_t)o->n_in * sizeof(ch_tensor *);
+    ch_scheduled *s = ch__calloc(1, sizeof(*s) + list + (size_t)o->n_feeds * sizeof(ch_lease));
+
+    if (s == NULL)
+        return ch__fail_memory("a step");
+    atomic_init(&s->refs, 1);
+    s->function = o->function;
+    s->number = o->number;
+    s->seed = o->seed;
+    s->pin = o->pin;
+    s->is_own = o->is_own;
+    for (; s->n_in < o->n_in; s->n_in++)
+        s->in[s->n_in] = ch_tensor_ref(o->in[s->n_in]);
+    s->lease = (ch_lease *)(void *)&s->in[o->n_in];
+    for (; s->n_leases < o->n_feeds; s->n_leases++) {
+        s->lease[s->n_leases] = (ch_lease){.feed = o->feed[s->n_leases], .number = -1};
+        o->feed[s->n_leases]->refs++;
+    }
+    *out = s;
+    return CH_OK;
+}
+
+static bool is_quiet(void *arg)
+{
+    return ch__queue_is_quiet(arg);
+}
+
+/* An error of steps, if there is one: once all that was scheduled has been cancelled, and is not run by anybody. */
+static ch_status raise(ch_task *chief, ch_turn *t)
+{
+    ch_fault  why = t->c->error;
+    ch_status rc = CH_OK;
+
+    if (!ch__fault_is_set(&why))
+        return ch__fault_raise(&t->c->broken);
+    ch__queue_cancel_all(t);
+    rc = ch__task_wait(chief, is_quiet, t->c, 0, "workers to stop what was cancelled");
+    look_at_clock(chief, t);
+    if (rc != CH_OK)
+        return rc;
+    if (ch__fault_is_set(&t->c->error))
+        ch__fault_clear(&t->c->error);
+    return ch__fault_raise(&why);
+}
+
+static bool may_add(void *arg)
+{
+    const ch_chief *c = arg;
+
+    return (c->queue.n < c->opt.how.capacity && c->n_joining == 0 && c->cancelling == CH_CALM) ||
+           ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken);
+}
+
+ch_status ch__chief_schedule(ch_task *chief, const ch_order *o, ch_scheduled **out)
+{
+    ch_turn       t = enter(chief);
+    ch_scheduled *s = NULL;
+    ch_status     rc = new_scheduled(o, &s);
+
+    if (rc == CH_OK && !o->is_own && !may_add(t.c))
+        rc = ch__task_wait(chief, may_add, t.c, 0, "a step to end: the queue is full");
+    look_at_clock(chief, &t);
+    if (rc == CH_OK)
+        rc = ch__fault_raise(&t.c->broken);
+    if (rc != CH_OK) {
+        if (s != NULL)
+            ch__feed_release(t.c, s);
+        ch__scheduled_unref(s);
+        return leave(chief, rc);
+    }
+    s->is_silent = out == NULL;
+    atomic_fetch_add(&s->refs, out != NULL);
+    ch__queue_add(t.c, s);
+    if (!o->is_own)
+        rc = raise(chief, &t);
+    ch__queue_move(&t);
+    if (out != NULL)
+        *out = s;
+    return leave(chief, rc);
+}
+
+static bool is_done(void *arg)
+{
+    const ch_chief *c = arg;
+
+    return (c->queue.n == 0 && c->running.n == 0 && ch__queue_is_quiet(c)) ||
+           ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken);
+}
+
+/* The next round is counted from here, and no version need be kept for the last one. */
+static void end_round(const ch_turn *t)
+{
+    ch_round *r = &t->c->round;
+
+    r->base = r->end = t->c->n_orders;
+    if (r->pin != 0)
+        ch__pin_drop(t, r->pin);
+    r->pin = 0;
+}
+
+ch_status ch__chief_join(ch_task *chief, int64_t limit_ms)
+{
+    ch_turn   t = enter(chief);
+    ch_status rc;
+
+    t.c->n_joining++;
+    rc = ch__task_wait(chief, is_done, t.c, limit_ms, "steps that were scheduled");
+    t.c->n_joining--;
+    look_at_clock(chief, &t);
+    if (rc == CH_OK)
+        rc = raise(chief, &t);
+    if (rc == CH_OK)
+        end_round(&t);
+    return leave(chief, rc);
+}
+
+ch_status ch__chief_done(ch_task *chief, bool *out)
+{
+    ch_turn   t = enter(chief);
+    ch_status rc = raise(chief, &t);
+
+    if (rc == CH_OK)
+        *out = is_done(t.c);
+    return leave(chief, rc);
+}
+
+static bool has_ended(void *arg)
+{
+    return ((const ch_scheduled *)arg)->state >= CH_STEP_DONE;
+}
+
+bool ch__chief_has_ended(ch_task *chief, const ch_scheduled *s)
+{
+    bool ended;
+
+    (void)enter(chief);
+    ended = s->state >= CH_STEP_DONE;
+    ch__task_leave(chief);
+    return ended;
+}
+
+ch_status ch__chief_wait(ch_task *chief, ch_scheduled *s, int64_t limit_ms,
+                         const ch_parcel **out)
+{
+    ch_status rc;
+
+    (void)enter(chief);
+    rc = ch__task_wait(chief, has_ended, s, limit_ms, "a step to end");
+    if (rc == CH_OK && s->state == CH_STEP_CANCELLED)
+        rc = ch__fail(CH_CANCELLED,
+                      "step %llu was cancelled, since another one failed; schedule it again",
+                      (unsigned long long)s->step);
+    else if (rc == CH_OK && s->state == CH_STEP_FAILED)
+        rc = s->fault != NULL ? ch__fault_raise(s->fault)
+                              : ch__fail(s->code, "step %llu failed", (unsigned long long)s->step);
+    if (rc == CH_OK)
+        *out = s->result;
+    return leave(chief, rc);
+}
+
+/* ---- versions ---- */
+
+static bool is_pinned(void *arg)
+{
+    const int *left = arg;
+
+    return *left == 0;
+}
+
+/* Somebody waits for the answers, which are counted where he looks. */
+static void one_pinned(const ch_turn *t, ch_errand *e)
+{
+    t->c->n_pinning--;
+    (void)e;
+}
+
+ch_status ch__chief_pin(ch_task *chief, uint64_t *pin)
+{
+    ch_turn   t = enter(chief);
+    ch_status rc;
+
+    t.c->n_pinning += t.c->opt.n_servers;
+    rc = ch__pin_set(&t, one_pinned, pin);
+    if (rc == CH_OK)
+        rc = ch__task_wait(chief, is_pinned, &t.c->n_pinning, 0, "parameter servers");
+    look_at_clock(chief, &t);
+    if (rc == CH_OK)
+        rc = ch__fault_raise(&t.c->broken);
+    return leave(chief, rc);
+}
+
+void ch__chief_unpin(ch_task *chief, uint64_t pin)
+{
+    ch_turn t = enter(chief);
+
+    if (t.c != NULL)
+        ch__pin_drop(&t, pin);
+    ch__task_leave(chief);
+}
+
+void ch__chief_stats(ch_task *chief, ch_coordinator_stats *out)
+{
+    ch_turn t = enter(chief);
+
+    *out = t.c->stats;
+    out->queued = t.c->queue.n;
+    out->running = t.c->running.n;
+    out->workers = t.c->n_workers;
+    for (int i = 0; i < t.c->n_workers; i++)
+        out->ready += t.c->worker[i]->state == CH_MEMBER_READY;
+    ch__task_leave(chief);
+}

@@ -1,0 +1,205 @@
+/* coord/crew.c -- the workers of a coordinator: who is there, who was told what, who is given up.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/mutant.h"
+#include "coord/inside.h"
+#include "data/message.h"
+
+ch_status ch__crew_add(ch_chief *c, ch_member **out)
+{
+    ch_member *m = ch__calloc(1, sizeof(*m));
+
+    if (m == NULL || !ch__grow((void **)&c->worker, &c->cap_workers, c->n_workers + 1,
+                               sizeof(ch_member *))) {
+        ch__free(m);
+        return ch__fail_memory("a worker");
+    }
+    (void)snprintf(m->name, sizeof(m->name), "worker/%d", c->n_workers);
+    m->link = ch__task_link(c->task, m->name);
+    if (m->link == NULL) {
+        ch__free(m);
+        return ch__fail_memory("a worker");
+    }
+    m->life = 1;
+    c->worker[c->n_workers++] = m;
+    *out = m;
+    return CH_OK;
+}
+
+static int number_of(const ch_chief *c, const ch_member *m)
+{
+    int i = 0;
+
+    while (c->worker[i] != m)
+        i++;
+    return i;
+}
+
+/* ---- the beat ---- */
+
+static void ping(const ch_turn *t, ch_member *m)
+{
+    Cohort__WorkerPing message;
+    ch_parcel         *p = NULL;
+
+    if (m->ping != 0)
+        return;
+    cohort__worker_ping__init(&message);
+    if (ch__speak(CH_WORKER_PING, &message.base, 0, NULL, &p) != CH_OK)
+        return;
+    m->ping = ++t->c->n_ids;
+    m->pinged = t->now;
+    ch__post_call(t->post, m->link, p,
+                  &(ch_call_options){.id = m->ping, .deadline = t->now + t->c->opt.beat});
+}
+
+/* It is there: it was not before, or it says which steps it has. */
+static void is_there(const ch_turn *t, ch_member *m, const ch_net_event *e)
+{
+    ProtobufCMessage         *m_done = NULL;
+    const Cohort__WorkerDone *done;
+
+    m->n_missed = 0;
+    if (m->state == CH_MEMBER_AWAY) {
+        m->state = CH_MEMBER_READY;
+        m->incarnation = e->peer.incarnation;
+        ch__map_drop(&m->knows);
+        m->knows = (ch_map){0};
+        ch__queue_move(t);
+        return;
+    }
+    if (m->state != CH_MEMBER_READY)
+        return;
+    if (m->incarnation != e->peer.incarnation) {
+        ch__crew_give_up(t, m);
+        return;
+    }
+    if (ch__hear(e->parcel, &cohort__worker_done__descriptor, &m_done) != CH_OK)
+        return;
+    done = (const void *)m_done;
+    ch__queue_compare(t, m, done->n_steps, done->steps, m->pinged);
+    ch__message_free(m_done);
+}
+
+void ch__crew_pinged(const ch_turn *t, ch_member *m, const ch_net_event *e)
+{
+    m->ping = 0;
+    if (e->ending == CH_ENDED_OK) {
+        is_there(t, m, e);
+        return;
+    }
+    m->n_missed++;
+    if (m->state == CH_MEMBER_READY &&
+        (e->ending == CH_ENDED_LOST || m->n_missed >= t->c->opt.misses))
+        ch__crew_give_up(t, m);
+}
+
+/* ---- giving up ---- */
+
+static void fenced(const ch_turn *t, ch_errand *e)
+{
+    ch_member *m = t->c->worker[e->arg];
+
+    if (e->answer == NULL || m->state != CH_MEMBER_FENCING)
+        return; /* the server is lost, and so is the job */
+    if (--m->n_fences > 0)
+        return;
+    m->state = CH_MEMBER_AWAY;
+    ch__queue_orphans(t, (int)e->arg);
+    ch__queue_move(t);
+}
+
+/* Asks the servers that were not asked yet; what finds no memory is asked at the next beat. */
+static void raise_fences(const ch_turn *t, ch_member *m)
+{
+    Cohort__PsFence message;
+
+    cohort__ps_fence__init(&message);
+    message.worker = m->name;
+    message.incarnation = m->life;
+    while (m->n_fenced < t->c->opt.n_servers) {
+        ch_parcel *p = NULL;
+        ch_errand *e = NULL;
+
+        if (ch__speak(CH_PS_FENCE, &message.base, 0, NULL, &p) != CH_OK ||
+            ch__errand_new(t, p, &e) != CH_OK)
+            return;
+        e->server = m->n_fenced++;
+        e->then = fenced;
+        e->arg = (uint64_t)number_of(t->c, m);
+        ch__errand_go(t, e);
+    }
+}
+
+void ch__crew_give_up(const ch_turn *t, ch_member *m)
+{
+    if (m->state != CH_MEMBER_READY)
+        return;
+    ch__log(CH_LOG_WARNING, "worker-lost",
+            "%s, which had %d steps, does not answer or was started again: others run its steps",
+            m->name, m->n_runs);
+    m->state = CH_MEMBER_FENCING;
+    m->life++;
+    m->n_missed = 0;
+    m->n_fenced = 0;
+    m->n_fences = t->c->opt.n_servers;
+    t->c->stats.workers_lost++;
+    ch__errands_of_worker(t, number_of(t->c, m));
+    m->n_told = 0;
+    if (CH_KEEPS(FENCE)) {
+        raise_fences(t, m);
+    } else {
+        m->state = CH_MEMBER_AWAY;
+        ch__queue_orphans(t, number_of(t->c, m));
+    }
+}
+
+void ch__crew_beat(const ch_turn *t)
+{
+    for (int i = 0; i < t->c->n_workers; i++) {
+        ping(t, t->c->worker[i]);
+        if (t->c->worker[i]->state == CH_MEMBER_FENCING)
+            raise_fences(t, t->c->worker[i]);
+    }
+}
+
+/* ---- telling ---- */
+
+static void told(const ch_turn *t, ch_errand *e)
+{
+    ch_member *m = t->c->worker[e->worker];
+
+    if (m->life != e->life)
+        return; /* it was given up meanwhile */
+    m->n_told--;
+    if (e->answer == NULL) {
+        (void)ch__map_take(&m->knows, (ch_key){e->arg, 0});
+        if (e->fault != NULL)
+            ch__queue_unfit(t, e->arg, e->fault);
+    }
+    ch__queue_move(t);
+}
+
+bool ch__crew_knows(const ch_turn *t, ch_member *m, uint64_t number, ch_parcel *what)
+{
+    ch_errand *e = NULL;
+
+    if (ch__map_find(&m->knows, (ch_key){number, 0}) != NULL)
+        return m->n_told == 0;
+    if (ch__map_set(&m->knows, (ch_key){number, 0}, m) != CH_OK)
+        return false;
+    if (ch__errand_new(t, ch__parcel_ref(what), &e) != CH_OK) {
+        (void)ch__map_take(&m->knows, (ch_key){number, 0});
+        return false;
+    }
+    e->worker = number_of(t->c, m);
+    e->then = told;
+    e->arg = number;
+    m->n_told++;
+    ch__errand_go(t, e);
+    return false;
+}

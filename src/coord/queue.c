@@ -1,0 +1,702 @@
+/* coord/queue.c -- the steps of a coordinator: in which order, to whom, how they end.
+ *
+ * A step that has not ended is in the list of those (oldest ... newest, by number); one that waits is in `queue` too, one that runs in
+ * `running`. A step that runs has one attempt or two; each is a call to a worker, found by the call's id.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/mutant.h"
+#include "coord/inside.h"
+#include "data/message.h"
+#include "tensor/tensor.h"
+
+enum { DEPTH = 32, ABSENT = 2 }; /* steps that a worker has at most; pings that do not know one */
+static const int64_t ahead_ns = 1000000;   /* as long as a worker has steps for */
+static const int64_t slow_ns = 10000000;   /* below this no step is slow */
+static const int     slow_times = 3;       /* as slow as this, for a backup */
+
+/* ---- lists ---- */
+
+static void list_add(ch_step_list *l, ch_scheduled *s)
+{
+    ch_scheduled *at = l->last;
+
+    while (at != NULL && at->step > s->step) /* who was put back comes before those behind it */
+        at = at->before;
+    s->before = at;
+    s->after = at != NULL ? at->after : l->first;
+    *(at != NULL ? &at->after : &l->first) = s;
+    *(s->after != NULL ? &s->after->before : &l->last) = s;
+    l->n++;
+}
+
+static void list_remove(ch_step_list *l, ch_scheduled *s)
+{
+    *(s->before != NULL ? &s->before->after : &l->first) = s->after;
+    *(s->after != NULL ? &s->after->before : &l->last) = s->before;
+    s->after = s->before = NULL;
+    l->n--;
+}
+
+void ch__queue_add(ch_chief *c, ch_scheduled *s)
+{
+    s->step = ++c->n_steps;
+    s->prev = c->newest;
+    *(c->newest != NULL ? &c->newest->next : &c->oldest) = s;
+    c->newest = s;
+    if (s->is_assign)
+        return;
+    s->order = c->n_orders;
+    c->n_orders += !s->is_own;
+    list_add(&c->queue, s);
+}
+
+static void forget(ch_chief *c, ch_scheduled *s)
+{
+    *(s->prev != NULL ? &s->prev->next : &c->oldest) = s->next;
+    *(s->next != NULL ? &s->next->prev : &c->newest) = s->prev;
+    s->next = s->prev = NULL;
+}
+
+uint64_t ch__queue_retired(const ch_chief *c)
+{
+    return c->oldest != NULL ? c->oldest->step : c->n_steps + 1;
+}
+
+/* ---- the end of a step ---- */
+
+static void look_dropped(const ch_turn *t);
+
+static void end_attempt(const ch_turn *t, ch_scheduled *s, int i)
+{
+    ch_running *a = &s->attempt[i];
+
+    if (a->call == 0)
+        return;
+    if (ch__map_take(&t->c->calls, (ch_key){a->call, 0}) != NULL && t->post != NULL)
+        ch__post_cancel(t->post, a->call);
+    t->c->worker[a->worker]->n_runs--;
+    a->call = 0;
+}
+
+static bool has_attempt(const ch_scheduled *s)
+{
+    return s->attempt[0].call != 0 || s->attempt[1].call != 0;
+}
+
+void ch__scheduled_unref(ch_scheduled *s)
+{
+    if (s == NULL || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    for (int i = 0; i < s->n_in; i++)
+        ch_tensor_unref(s->in[i]);
+    ch__parcel_unref(s->result);
+    ch__free(s->fault);
+    ch__free(s);
+}
+
+static void count_end(ch_coordinator_stats *s, ch_scheduled_state how)
+{
+    s->finished += how == CH_STEP_DONE;
+    s->failed += how == CH_STEP_FAILED;
+    s->cancelled += how == CH_STEP_CANCELLED;
+}
+
+void ch__queue_end(const ch_turn *t, ch_scheduled *s, ch_scheduled_state how)
+{
+    ch_chief *c = t->c;
+
+    for (int i = 0; i < CH_ATTEMPTS; i++)
+        end_attempt(t, s, i);
+    if (!s->is_assign)
+        list_remove(s->state == CH_STEP_QUEUED ? &c->queue : &c->running, s);
+    forget(c, s);
+    s->state = how;
+    if (!s->is_assign)
+        count_end(&c->stats, how);
+    ch__feed_release(c, s);
+    ch__scheduled_unref(s);
+    if (t->post != NULL)
+        look_dropped(t);
+}
+
+static void fail(const ch_turn *t, ch_scheduled *s, const ch_fault *why)
+{
+    s->code = why->code;
+    s->fault = ch__malloc(sizeof(*s->fault));
+    if (s->fault != NULL)
+        *s->fault = *why;
+    if (!s->is_own && !ch__fault_is_set(&t->c->error))
+        t->c->error = *why;
+    ch__queue_end(t, s, CH_STEP_FAILED);
+}
+
+/* With this thread's error. */
+static void fail_with(const ch_turn *t, ch_scheduled *s, ch_status rc)
+{
+    ch_fault why;
+
+    ch__fault_clear(&why);
+    (void)ch__fault_take(&why, rc, -1, NULL);
+    fail(t, s, &why);
+}
+
+void ch__queue_fail_all(const ch_turn *t, const ch_fault *why)
+{
+    ch_scheduled *next;
+
+    for (ch_scheduled *s = t->c->oldest; s != NULL; s = next) {
+        next = s->next;
+        if (!s->is_assign) /* its errands end it */
+            fail(t, s, why);
+    }
+    ch__fault_clear(&t->c->error); /* from now on every call says it */
+    t->c->cancelling = CH_CALM;
+}
+
+void ch__queue_unfit(const ch_turn *t, uint64_t number, const ch_fault *why)
+{
+    ch_scheduled *next;
+
+    for (ch_scheduled *s = t->c->queue.first; s != NULL; s = next) {
+        bool needs = s->function == number;
+
+        next = s->after;
+        for (int i = 0; i < s->n_leases; i++)
+            for (int k = 0; k < s->lease[i].feed->n_streams; k++)
+                needs |= s->lease[i].feed->stream[k].number == number;
+        if (needs)
+            fail(t, s, why);
+    }
+}
+
+/* ---- which may begin ---- */
+
+static const ch_scheduled *oldest_step(const ch_chief *c)
+{
+    const ch_scheduled *s = c->oldest;
+
+    while (s != NULL && (s->is_assign || s->is_own))
+        s = s->next;
+    return s;
+}
+
+static uint64_t round_size(const ch_chief *c)
+{
+    return (uint64_t)(c->opt.how.round > 0 ? c->opt.how.round : c->n_workers);
+}
+
+static void round_set(const ch_turn *t, ch_errand *e)
+{
+    if (e->arg != t->c->round.pin)
+        return;
+    t->c->round.n_asked--;
+    ch__queue_move(t);
+}
+
+/* The round of the oldest step begins, when it is not the one that there is. */
+static bool is_in_round(const ch_turn *t, const ch_scheduled *s)
+{
+    ch_chief *c = t->c;
+    ch_round *r = &c->round;
+    uint64_t  n = round_size(c), first = oldest_step(c)->order, before = r->pin;
+
+    if (r->pin != 0 && first < r->end)
+        return s->order < r->end && r->n_asked == 0;
+    r->n_asked = c->opt.n_servers;
+    if (ch__pin_set(t, round_set, &r->pin) != CH_OK) {
+        r->pin = before;
+        return false;
+    }
+    r->end = r->base + ((first - r->base) / n + 1) * n;
+    if (before != 0)
+        ch__pin_drop(t, before);
+    return false;
+}
+
+static bool may_begin(const ch_turn *t, const ch_scheduled *s)
+{
+    const ch_chief *c = t->c;
+
+    if (s->is_own || s->pin != 0 || !CH_KEEPS(STALENESS))
+        return true;
+    switch (c->opt.how.mode) {
+    case CH_BOUNDED_STALENESS:
+        return s->order - oldest_step(c)->order <= (uint64_t)c->opt.how.staleness;
+    case CH_SYNCHRONOUS:
+        return is_in_round(t, s);
+    default:
+        return true;
+    }
+}
+
+/* ---- to whom ---- */
+
+/* So many that the worker does not wait for the next one, and no more: what it has, others cannot do. */
+static int depth_of(const ch_member *m)
+{
+    int64_t n = m->mean > 0 ? ahead_ns / m->mean : 2;
+
+    return n < 2 ? 2 : n > DEPTH ? DEPTH : (int)n;
+}
+
+static bool has_room(const ch_member *m)
+{
+    enum { OTHERS = 8 }; /* calls of other kinds */
+
+    return m->state == CH_MEMBER_READY && m->n_told == 0 && m->n_runs < depth_of(m) &&
+           ch__link_calls(m->link) > OTHERS;
+}
+
+static int free_worker(const ch_chief *c, uint64_t not_these)
+{
+    int best = -1;
+
+    for (int i = 0; i < c->n_workers; i++)
+        if (has_room(c->worker[i]) && (i >= 64 || (not_these >> i & 1) == 0) &&
+            (best < 0 || c->worker[i]->n_runs < c->worker[best]->n_runs))
+            best = i;
+    return best;
+}
+
+/* ---- sending ---- */
+
+static int count_inputs(const ch_scheduled *s)
+{
+    int n = s->n_in;
+
+    for (int i = 0; i < s->n_leases; i++)
+        n += s->lease[i].feed->n_values > 0 ? s->lease[i].feed->width : 0;
+    return n;
+}
+
+/* The tensors of a step for a worker, and where the elements stand among its inputs. */
+static int collect_inputs(const ch_scheduled *s, int worker, ch_tensor **tensor,
+                          Cohort__WorkerElement *element)
+{
+    int n = 0, at = s->n_in, n_elements = 0;
+
+    for (; n < s->n_in; n++)
+        tensor[n] = ch_tensor_ref(s->in[n]);
+    for (int i = 0; i < s->n_leases; i++) {
+        const ch_feed *f = s->lease[i].feed;
+
+        for (int k = 0; f->n_values > 0 && k < f->width; k++)
+            tensor[n++] = ch_tensor_ref(f->value[worker % f->n_values * f->width + k]);
+        if (f->n_values == 0) {
+            Cohort__WorkerElement *e = &element[n_elements++];
+
+            cohort__worker_element__init(e);
+            e->stream = f->stream[s->lease[i].stream].number;
+            e->number = s->lease[i].number;
+            e->at = (uint32_t)at;
+        }
+        at += f->width;
+    }
+    return n_elements;
+}
+
+static ch_status speak_run(const ch_chief *c, const ch_scheduled *s, int worker,
+                           ch_parcel **out)
+{
+    enum { FEW = 16 };
+    Cohort__WorkerRun     m;
+    Cohort__WorkerElement few[FEW], *few_list[FEW], *element = few, **list = few_list;
+    ch_tensor            *few_tensors[FEW], **tensor = few_tensors;
+    int                   n = count_inputs(s);
+    ch_status             rc = CH_OK;
+
+    if (n > FEW || s->n_leases > FEW) {
+        tensor = ch__calloc((size_t)n + 1, sizeof(*tensor));
+        element = ch__calloc((size_t)s->n_leases + 1, sizeof(*element));
+        list = ch__calloc((size_t)s->n_leases + 1, sizeof(*list));
+        if (tensor == NULL || element == NULL || list == NULL)
+            rc = ch__fail_memory("a step");
+    }
+    if (rc == CH_OK) {
+        cohort__worker_run__init(&m);
+        m.step = s->step;
+        m.function = s->function;
+        m.retired = ch__queue_retired(c);
+        m.number = s->number;
+        m.seed = s->seed;
+        m.pin = s->pin;
+        m.life = c->worker[worker]->life;
+        m.silent = s->is_silent;
+        m.n_elements = (size_t)collect_inputs(s, worker, tensor, element);
+        m.elements = list;
+        for (size_t i = 0; i < m.n_elements; i++)
+            list[i] = &element[i];
+        rc = ch__speak(CH_WORKER_RUN, &m.base, n, tensor, out);
+    }
+    if (tensor != few_tensors) {
+        ch__free(tensor);
+        ch__free(element);
+        ch__free(list);
+    }
+    return rc;
+}
+
+/* An attempt of a step, which the worker can run. False: no memory now. */
+static bool send(const ch_turn *t, ch_scheduled *s, int worker)
+{
+    ch_chief   *c = t->c;
+    ch_running *a = &s->attempt[s->attempt[0].call != 0];
+    ch_parcel  *p = NULL;
+    int64_t     limit = c->opt.step;
+
+    if (speak_run(c, s, worker, &p) != CH_OK)
+        return false;
+    *a = (ch_running){.call = ++c->n_ids, .worker = worker, .since = t->now};
+    if (ch__map_set(&c->calls, (ch_key){a->call, 0}, s) != CH_OK) {
+        ch__parcel_unref(p);
+        a->call = 0;
+        return false;
+    }
+    c->worker[worker]->n_runs++;
+    s->was_sent = true;
+    ch__post_call(t->post, c->worker[worker]->link, p,
+                  &(ch_call_options){.id = a->call,
+                                     .deadline = t->now + limit,
+                                     .incarnation = c->worker[worker]->incarnation});
+    if (s->state == CH_STEP_QUEUED) {
+        list_remove(&c->queue, s);
+        s->state = CH_STEP_RUNNING;
+        list_add(&c->running, s);
+    }
+    return true;
+}
+
+typedef enum given { GIVEN, NOT_YET, ENDED } given; /* by this worker; it has failed */
+
+static given give(const ch_turn *t, ch_scheduled *s, int worker)
+{
+    ch_chief  *c = t->c;
+    ch_member *m = c->worker[worker];
+    ch_parcel *function = ch__map_find(&c->functions, (ch_key){s->function, 0});
+    ch_status  rc;
+
+    if (function == NULL) {
+        fail_with(t, s, ch__fail(CH_NOT_FOUND, "its function is not there any more"));
+        return ENDED;
+    }
+    if (!ch__crew_knows(t, m, s->function, function))
+        return NOT_YET;
+    rc = ch__feed_choose(s, worker);
+    if (rc != CH_OK) {
+        fail_with(t, s, rc);
+        return ENDED;
+    }
+    if (!ch__feed_is_told(t, s, worker))
+        return NOT_YET;
+    ch__feed_lease(s, worker);
+    if (c->opt.how.mode == CH_SYNCHRONOUS && !s->is_own && s->pin == 0)
+        s->pin = c->round.pin;
+    return send(t, s, worker) ? GIVEN : NOT_YET;
+}
+
+void ch__queue_move(const ch_turn *t)
+{
+    ch_chief *c = t->c;
+    uint64_t  not_these = 0; /* workers that have to be told something first */
+
+    while (c->queue.first != NULL && c->cancelling == CH_CALM && may_begin(t, c->queue.first)) {
+        ch_scheduled *s = c->queue.first;
+        int           worker = free_worker(c, not_these);
+
+        if (worker < 0)
+            return;
+        if (give(t, s, worker) == NOT_YET) {
+            if (worker >= 64)
+                return;
+            not_these |= (uint64_t)1 << worker;
+        }
+    }
+}
+
+/* ---- answers ---- */
+
+static void put_back(const ch_turn *t, ch_scheduled *s)
+{
+    if (has_attempt(s))
+        return;
+    if (!CH_KEEPS(LEASE))
+        for (int i = 0; i < s->n_leases; i++)
+            s->lease[i].number = -1;
+    list_remove(&t->c->running, s);
+    s->state = CH_STEP_QUEUED;
+    list_add(&t->c->queue, s);
+}
+
+static void take_time(const ch_turn *t, ch_member *m, int64_t since)
+{
+    int64_t took = t->now - (since > m->last_end ? since : m->last_end);
+
+    m->mean = m->mean == 0 ? took : m->mean + (took - m->mean) / 8;
+    m->last_end = t->now;
+}
+
+static void ran(const ch_turn *t, ch_scheduled *s, const ch_net_event *e)
+{
+    ProtobufCMessage         *m = NULL;
+    const Cohort__WorkerDone *done;
+    ch_status rc = ch__hear(e->parcel, &cohort__worker_done__descriptor, &m);
+
+    if (rc != CH_OK) {
+        fail_with(t, s, rc);
+        return;
+    }
+    done = (const void *)m;
+    if (done->place_stream != 0 && e->parcel->n_tensors > 0)
+        ch__feed_place(t, done->place_stream, done->place_number,
+                       e->parcel->tensor[e->parcel->n_tensors - 1]);
+    if (done->ended_stream == 0) {
+        if (!s->is_silent)
+            s->result = ch__parcel_ref(e->parcel);
+        ch__queue_end(t, s, CH_STEP_DONE);
+    } else if (ch__feed_ended(t, s, done->ended_stream)) {
+        put_back(t, s);
+    } else {
+        fail_with(t, s, ch__fail(CH_OUT_OF_RANGE, "the data that the step reads has ended"));
+    }
+    ch__message_free(m);
+}
+
+static void late(const ch_turn *t, ch_scheduled *s, const ch_member *m)
+{
+    fail_with(t, s,
+              ch__fail(CH_DEADLINE_EXCEEDED,
+                       "step %llu: %s has not ended it in %.1f s (step_seconds of the coordinator)",
+                       (unsigned long long)s->step, m->name, (double)t->c->opt.step * 1e-9));
+}
+
+void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch_net_event *e)
+{
+    ch_running *a = &s->attempt[attempt];
+    ch_member  *m = t->c->worker[a->worker];
+    int64_t     since = a->since;
+
+    if (e->ending == CH_ENDED_LOST || e->ending == CH_ENDED_REPLACED) {
+        a->n_absent = 0;
+        if (m->state == CH_MEMBER_READY)
+            ch__crew_give_up(t, m); /* this attempt is one of its */
+        return;
+    }
+    m->n_runs--;
+    a->call = 0;
+    switch (e->ending) {
+    case CH_ENDED_OK:
+        take_time(t, m, since);
+        ran(t, s, e);
+        break;
+    case CH_ENDED_REFUSED:
+        fail(t, s, e->fault);
+        break;
+    case CH_ENDED_LATE:
+        late(t, s, m);
+        break;
+    default: /* no room: nothing came to the worker */
+        put_back(t, s);
+    }
+    ch__queue_move(t);
+}
+
+void ch__queue_orphans(const ch_turn *t, int worker)
+{
+    ch_scheduled *next;
+
+    for (ch_scheduled *s = t->c->running.first; s != NULL; s = next) {
+        next = s->after;
+        for (int i = 0; i < CH_ATTEMPTS; i++)
+            if (s->attempt[i].call != 0 && s->attempt[i].worker == worker) {
+                end_attempt(t, s, i);
+                t->c->stats.repeated++;
+            }
+        if (CH_KEEPS(ORPHANS))
+            put_back(t, s);
+    }
+    ch__feed_left(t->c, worker);
+}
+
+static bool is_listed(size_t n, const uint64_t *step, uint64_t wanted)
+{
+    for (size_t i = 0; i < n; i++)
+        if (step[i] == wanted)
+            return true;
+    return false;
+}
+
+void ch__queue_compare(const ch_turn *t, ch_member *m, size_t n, const uint64_t *step,
+                       int64_t since)
+{
+    ch_scheduled *next;
+
+    for (ch_scheduled *s = t->c->running.first; s != NULL && CH_KEEPS(COMPARE); s = next) {
+        next = s->after;
+        for (int i = 0; i < CH_ATTEMPTS && s->state == CH_STEP_RUNNING; i++) {
+            ch_running *a = &s->attempt[i];
+
+            if (a->call == 0 || t->c->worker[a->worker] != m || a->since >= since)
+                continue;
+            a->n_absent = is_listed(n, step, s->step) ? 0 : a->n_absent + 1;
+            if (a->n_absent < ABSENT)
+                continue;
+            end_attempt(t, s, i);
+            t->c->stats.repeated++;
+            put_back(t, s);
+        }
+    }
+    ch__queue_move(t);
+}
+
+/* ---- backups ---- */
+
+static bool is_slow(const ch_turn *t, const ch_scheduled *s)
+{
+    const ch_running *a = &s->attempt[0];
+    int64_t           mean = 0;
+    int               n = 0;
+
+    if (a->call == 0 || s->attempt[1].call != 0)
+        return false;
+    for (int i = 0; i < t->c->n_workers; i++)
+        if (t->c->worker[i]->mean > 0) {
+            mean += t->c->worker[i]->mean;
+            n++;
+        }
+    mean = n > 0 ? mean / n : 0;
+    return t->now - a->since > (slow_times * mean > slow_ns ? slow_times * mean : slow_ns);
+}
+
+void ch__queue_backups(const ch_turn *t)
+{
+    ch_chief *c = t->c;
+
+    for (ch_scheduled *s = c->running.first; s != NULL && c->queue.n == 0; s = s->after)
+        for (int i = 0; i < c->n_workers && is_slow(t, s); i++) {
+            ch_member *m = c->worker[i];
+
+            if (i == s->attempt[0].worker || m->n_runs > 0 || !has_room(m) ||
+                !ch__crew_knows(t, m, s->function,
+                                ch__map_find(&c->functions, (ch_key){s->function, 0})) ||
+                !ch__feed_is_told(t, s, i))
+                continue;
+            if (send(t, s, i))
+                c->stats.backups++;
+        }
+}
+
+/* ---- cancelling ---- */
+
+static void retired(const ch_turn *t, ch_errand *e)
+{
+    (void)e;
+    if (t->c->cancelling == CH_RETIRING && --t->c->n_quiet == 0)
+        t->c->cancelling = CH_CALM;
+}
+
+/* Nothing of it is on its way from workers any more: what is on its way to servers is refused from now on. */
+static void retire_servers(const ch_turn *t)
+{
+    ch_chief      *c = t->c;
+    Cohort__PsPing m;
+
+    cohort__ps_ping__init(&m);
+    m.retired = ch__queue_retired(c);
+    c->cancelling = CH_RETIRING;
+    c->n_quiet = c->opt.n_servers;
+    for (int i = 0; i < c->opt.n_servers; i++) {
+        ch_parcel *p = NULL;
+        ch_errand *e = NULL;
+
+        if (ch__speak(CH_PS_PING, &m.base, 0, NULL, &p) != CH_OK ||
+            ch__errand_new(t, p, &e) != CH_OK) {
+            c->n_quiet--; /* the next beat tells it */
+            continue;
+        }
+        e->server = i;
+        e->then = retired;
+        ch__errand_go(t, e);
+    }
+    if (c->n_quiet == 0)
+        c->cancelling = CH_CALM;
+}
+
+/* When workers have said that they are at none of it, and steps that somebody waits for by himself have ended. */
+static void look_dropped(const ch_turn *t)
+{
+    const ch_chief *c = t->c;
+
+    if (c->cancelling == CH_DROPPING && c->n_quiet == 0 &&
+        ch__queue_retired(c) > c->cancelled)
+        retire_servers(t);
+}
+
+static void dropped(const ch_turn *t, ch_errand *e)
+{
+    (void)e;
+    if (t->c->cancelling == CH_DROPPING)
+        t->c->n_quiet--;
+    look_dropped(t);
+}
+
+/* A worker is told to stop what it has of what is cancelled. */
+static void drop_in_worker(const ch_turn *t, int worker)
+{
+    uint64_t           step[2 * DEPTH];
+    Cohort__WorkerDrop m;
+    ch_parcel         *p = NULL;
+    ch_errand         *e = NULL;
+
+    cohort__worker_drop__init(&m);
+    m.steps = step;
+    for (const ch_scheduled *s = t->c->running.first; s != NULL; s = s->after)
+        for (int i = 0; i < CH_ATTEMPTS; i++)
+            if (!s->is_own && s->attempt[i].call != 0 && s->attempt[i].worker == worker &&
+                m.n_steps < 2 * DEPTH)
+                step[m.n_steps++] = s->step;
+    if (m.n_steps == 0)
+        return;
+    if (ch__speak(CH_WORKER_DROP, &m.base, 0, NULL, &p) != CH_OK ||
+        ch__errand_new(t, p, &e) != CH_OK) {
+        ch__crew_give_up(t, t->c->worker[worker]); /* a fence does what it should have done */
+        return;
+    }
+    e->worker = worker;
+    e->then = dropped;
+    t->c->n_quiet++;
+    ch__errand_go(t, e);
+}
+
+void ch__queue_cancel_all(const ch_turn *t)
+{
+    ch_chief     *c = t->c;
+    ch_scheduled *next;
+
+    if (c->cancelling != CH_CALM)
+        return;
+    c->cancelling = CH_DROPPING;
+    c->cancelled = c->n_steps;
+    c->n_quiet = 0;
+    for (int i = 0; i < c->n_workers && CH_KEEPS(QUIET); i++)
+        if (c->worker[i]->state == CH_MEMBER_READY)
+            drop_in_worker(t, i);
+    for (ch_scheduled *s = c->oldest; s != NULL; s = next) {
+        next = s->next;
+        if (!s->is_assign && !s->is_own)
+            ch__queue_end(t, s, CH_STEP_CANCELLED);
+    }
+    look_dropped(t);
+}
+
+bool ch__queue_is_quiet(const ch_chief *c)
+{
+    if (c->cancelling != CH_CALM)
+        return false;
+    for (int i = 0; i < c->n_workers && !ch__fault_is_set(&c->broken); i++)
+        if (c->worker[i]->state == CH_MEMBER_FENCING)
+            return false;
+    return true;
+}
