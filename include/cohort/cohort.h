@@ -24,6 +24,7 @@
 #include "cohort/model.h"
 #include "cohort/ops.h"
 #include "cohort/optimizer.h"
+#include "cohort/partitioner.h"
 #include "cohort/picture.h"
 #include "cohort/replica.h"
 #include "cohort/resolver.h"

@@ -1,0 +1,505 @@
+/* test/strategy/test_partition.c -- partitioners: into how many shards which variables are cut.
+ *
+ * Numbers are those of section 2.3 of the specification of parameter servers, and of the examples of the pages.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "help.h"
+#include "ps/shard.h"
+
+typedef struct cut {
+    ch_partitioner p;
+    ch_dtype       dtype;
+    ch_shape       shape;
+    int            shards;  /* 1: whole */
+    int            rows[8]; /* of the first ones, along the axis; 0: not said */
+} cut;
+
+static void check_cut(const cut *c)
+{
+    ch_tensor_spec of = {"w", c->dtype, c->shape};
+    int            axis = -1, shards = -1;
+
+    t_ok(ch_partition_of(&c->p, &of, &axis, &shards));
+    assert_int_equal(shards, c->shards);
+    assert_int_equal(axis, shards > 1 ? (c->p.axis + c->shape.rank) % c->shape.rank : 0);
+    for (int i = 0; i < 8 && c->rows[i] != 0; i++)
+        assert_int_equal(ch__shard_shape((ch_layout){axis, shards}, c->shape, i).dim[axis],
+                         c->rows[i]);
+}
+
+static void check_cuts(size_t n, const cut *c)
+{
+    for (size_t i = 0; i < n; i++)
+        check_cut(&c[i]);
+}
+
+#define CHECK_CUTS(c) check_cuts(sizeof(c) / sizeof((c)[0]), c)
+
+/* ---- a fixed number ---- */
+
+/* PT-3, PT-5, PT-6, and rows 1 to 3 of the table below PT-10. */
+static void a_fixed_number_of_shards_is_at_most_one_for_each_row(void **state)
+{
+    const cut c[] = {
+        {ch_partition_fixed(2), CH_F32, ch_shape_of(10, 3), 2, {5, 5}},
+        {ch_partition_fixed(4), CH_F32, ch_shape_of(10), 4, {3, 3, 2, 2}},
+        {ch_partition_fixed(5), CH_F32, ch_shape_of(13), 5, {3, 3, 3, 2, 2}},
+        {ch_partition_fixed(2), CH_F32, ch_shape_of(5), 2, {3, 2}},
+        {ch_partition_fixed(4), CH_F32, ch_shape_of(3), 3, {1, 1, 1}},
+        {ch_partition_fixed(1), CH_F32, ch_shape_of(10, 3), 1, {0}},
+        {ch_partition_fixed(4), CH_F32, ch_shape_of(1), 1, {0}},
+        {ch_partition_fixed(3), CH_F32, ch_shape_of(7), 3, {3, 2, 2}},
+        {ch_partition_fixed(3), CH_F32, ch_shape_of(8), 3, {3, 3, 2}},
+        {ch_partition_fixed(3), CH_F32, ch_shape_of(10), 3, {4, 3, 3}},
+        {ch_partition_fixed(7), CH_F32, ch_shape_of(100, 2), 7, {15, 15, 14, 14, 14, 14, 14}},
+        {ch_partition_fixed(4), CH_F32, ch_shape_of(10, 0), 4, {3, 3, 2, 2}},
+    };
+
+    (void)state;
+    CHECK_CUTS(c);
+}
+
+/* B22: ids of 13 rows. */
+static void thirteen_rows_in_five_shards_begin_where_the_page_says(void **state)
+{
+    static const int begin[] = {0, 3, 6, 9, 11, 13};
+    ch_partitioner   p = ch_partition_fixed(5);
+    int              axis = -1, n = -1;
+
+    (void)state;
+    t_ok(ch_partition_of(&p, &(ch_tensor_spec){"ids", CH_F32, ch_shape_of(13)}, &axis, &n));
+    assert_int_equal(axis, 0);
+    assert_int_equal(n, 5);
+    for (int i = 0; i <= n; i++)
+        assert_int_equal(ch__shard_begin(13, n, i), begin[i]);
+}
+
+/* PT-6, where the first count would be 0: nothing is whole. */
+static void a_variable_without_rows_is_whole(void **state)
+{
+    const cut c[] = {
+        {ch_partition_fixed(4), CH_F32, ch_shape_of(0, 3), 1, {0}},
+        {ch_partition_min_size(1, 4), CH_F32, ch_shape_of(0, 3), 1, {0}},
+        {ch_partition_max_size(1, 0), CH_F32, ch_shape_of(0, 3), 1, {0}},
+        {ch_partition_min_size(1, 4), CH_F32, ch_shape_of(3, 0), 1, {0}},
+        {ch_partition_max_size(1, 0), CH_F32, ch_shape_of(3, 0), 1, {0}},
+    };
+
+    (void)state;
+    CHECK_CUTS(c);
+}
+
+/* ---- by size ---- */
+
+/* PT-7, and rows 4 and 5 of the table below PT-10. */
+static void shards_of_a_least_size_are_as_many_as_may_be(void **state)
+{
+    const cut c[] = {
+        {ch_partition_min_size(4, 2), CH_F32, ch_shape_of(6, 1), 2, {3, 3}},
+        {ch_partition_min_size(4, 10), CH_F32, ch_shape_of(6, 1), 6, {1, 1, 1, 1, 1, 1}},
+        {ch_partition_min_size(0, 16), CH_F32, ch_shape_of(1024, 1024), 16, {64, 64}},
+        {ch_partition_min_size(0, 1), CH_F32, ch_shape_of(1024, 1024), 1, {0}},
+        {ch_partition_min_size(262144, 8), CH_F32, ch_shape_of(1000, 64), 1, {0}},
+        {ch_partition_min_size(262144, 8), CH_F32, ch_shape_of(1024, 1024), 8, {128, 128}},
+        {ch_partition_min_size(262144, 100), CH_F32, ch_shape_of(1024, 1024), 16, {64, 64}},
+        {ch_partition_min_size(INT64_MAX, 100), CH_F32, ch_shape_of(1024, 1024), 1, {0}},
+    };
+
+    (void)state;
+    CHECK_CUTS(c);
+}
+
+/* PT-8, which is not reproduced, and rows 6 and 7 of the table below PT-10: the page says "at least". */
+static void no_shard_is_below_the_least_size(void **state)
+{
+    const cut c[] = {
+        {ch_partition_min_size(262144, 2), CH_F32, ch_shape_of(300, 256), 1, {0}},
+        {ch_partition_min_size(32, 9), CH_STR, ch_shape_of(5), 2, {3, 2}},
+    };
+
+    (void)state;
+    CHECK_CUTS(c);
+    for (int rows = 1; rows < 60; rows++)
+        for (int min = 1; min < 100; min++) {
+            ch_partitioner p = ch_partition_min_size(min, 1000);
+            ch_tensor_spec of = {"w", CH_I16, ch_shape_of(rows, 3)};
+            int            axis = -1, n = -1;
+
+            t_ok(ch_partition_of(&p, &of, &axis, &n));
+            assert_true(n == 1 || rows / n * 6 >= min);
+            assert_true(n == rows || rows / (n + 1) * 6 < min); /* nor could there be more */
+        }
+}
+
+/* B21: MinSize(256 KiB, at most one for each of three servers). */
+static void the_partitioner_of_the_page_gives_each_server_a_shard_at_most(void **state)
+{
+    const ch_partitioner p = ch_partition_min_size(256 << 10, 3);
+    const cut            c[] = {
+                   {p, CH_F32, ch_shape_of(1024, 1024), 3, {342, 341, 341}},
+                   {p, CH_F32, ch_shape_of(512, 256), 2, {256, 256}},
+                   {p, CH_F32, ch_shape_of(2048, 32), 1, {0}},
+                   {p, CH_F32, ch_shape_of(1000, 64), 1, {0}},
+                   {p, CH_F32, ch_shape_of(300, 256), 1, {0}},
+    };
+
+    (void)state;
+    CHECK_CUTS(c);
+}
+
+/* PT-9, and rows 8 to 11 of the table below PT-10. */
+static void shards_of_a_most_size_are_as_few_as_may_be(void **state)
+{
+    const cut c[] = {
+        {ch_partition_max_size(4, 0), CH_F32, ch_shape_of(6, 1), 6, {1, 1, 1, 1, 1, 1}},
+        {ch_partition_max_size(4, 2), CH_F32, ch_shape_of(6, 1), 2, {3, 3}},
+        {ch_partition_max_size(1024, 0), CH_F32, ch_shape_of(6, 1), 1, {0}},
+        {ch_partition_max_size(40, 0), CH_F32, ch_shape_of(10, 3), 4, {3, 3, 2, 2}},
+        {ch_partition_max_size(11, 0), CH_F32, ch_shape_of(10, 3), 10, {1, 1, 1, 1}},
+        {ch_partition_max_size(24, 0), CH_I64, ch_shape_of(7), 3, {3, 2, 2}},
+        {ch_partition_max_size(24, 0), CH_F64, ch_shape_of(7), 3, {3, 2, 2}},
+        {ch_partition_max_size(1 << 20, 0), CH_F32, ch_shape_of(1000, 1000), 4, {250, 250}},
+        {ch_partition_max_size(1 << 20, 2), CH_F32, ch_shape_of(1000, 1000), 2, {500, 500}},
+        {ch_partition_max_size(INT64_MAX, 0), CH_F32, ch_shape_of(1000, 1000), 1, {0}},
+    };
+
+    (void)state;
+    CHECK_CUTS(c);
+    for (int rows = 1; rows < 60; rows++)
+        for (int max = 1; max < 100; max++) {
+            ch_partitioner p = ch_partition_max_size(max, 0);
+            ch_tensor_spec of = {"w", CH_I16, ch_shape_of(rows, 3)};
+            int            axis = -1, n = -1;
+
+            t_ok(ch_partition_of(&p, &of, &axis, &n));
+            assert_true(n == rows || (rows - 1) / n * 6 + 6 <= max);
+            assert_true(n == 1 || (rows - 1) / (n - 1) * 6 + 6 > max);
+        }
+}
+
+/* PT-10 */
+static void strings_count_for_what_they_are_said_to(void **state)
+{
+    const ch_partitioner as_usual = ch_partition_max_size(32, 0);
+    ch_partitioner       small = as_usual, huge = as_usual;
+    const ch_shape       shape = ch_shape_of(6);
+
+    (void)state;
+    small.bytes_per_string = 8;
+    huge.bytes_per_string = INT64_MAX;
+    check_cut(&(cut){as_usual, CH_STR, shape, 3, {2, 2, 2}});
+    check_cut(&(cut){small, CH_STR, shape, 2, {3, 3}});
+    check_cut(&(cut){huge, CH_STR, ch_shape_of(6, 2), 6, {1, 1, 1}});
+    check_cut(&(cut){small, CH_F64, shape, 2, {3, 3}});
+    check_cut(&(cut){huge, CH_F64, shape, 2, {3, 3}}); /* of strings alone */
+}
+
+/* PT-2 refuses it; here any axis may be cut. */
+static void any_axis_may_be_cut(void **state)
+{
+    ch_partitioner fixed = ch_partition_fixed(3), min = ch_partition_min_size(64, 8);
+    ch_partitioner max = ch_partition_max_size(64, 0);
+
+    (void)state;
+    fixed.axis = 1;
+    check_cut(&(cut){fixed, CH_F32, ch_shape_of(4, 8), 3, {3, 3, 2}});
+    check_cut(&(cut){fixed, CH_F32, ch_shape_of(4, 2), 2, {1, 1}});
+    check_cut(&(cut){fixed, CH_F32, ch_shape_of(4, 1), 1, {0}});
+    fixed.axis = min.axis = max.axis = -1;
+    check_cut(&(cut){fixed, CH_F32, ch_shape_of(4, 8), 3, {3, 3, 2}});
+    check_cut(&(cut){fixed, CH_F32, ch_shape_of(8), 3, {3, 3, 2}});
+    check_cut(&(cut){min, CH_F32, ch_shape_of(4, 8), 2, {4, 4}}); /* columns of 16 bytes */
+    check_cut(&(cut){min, CH_F32, ch_shape_of(4, 7), 1, {0}});
+    check_cut(&(cut){max, CH_F32, ch_shape_of(4, 9), 3, {3, 3, 3}});
+    check_cut(&(cut){max, CH_F32, ch_shape_of(2, 2, 9), 3, {3, 3, 3}});
+}
+
+/* ---- what is refused ---- */
+
+/* Nothing is written, and the variable is named. */
+static void check_refused(ch_partitioner p, ch_tensor_spec of, const char *why)
+{
+    int axis = -7, shards = -7;
+
+    t_refused(ch_partition_of(&p, &of, &axis, &shards), CH_INVALID_ARGUMENT, "partitioner",
+              why);
+    if (of.name != NULL)
+        assert_non_null(strstr(ch_error_message(), of.name));
+    assert_int_equal(axis, -7);
+    assert_int_equal(shards, -7);
+}
+
+/* PT-7, PT-9, and PT-6, which checks nothing; where 0 has a meaning, it is none of these. */
+static void limits_below_one_are_refused(void **state)
+{
+    ch_partitioner strings = ch_partition_max_size(8, 0);
+    ch_tensor_spec of = {"table", CH_STR, ch_shape_of(6, 2)};
+
+    (void)state;
+    check_refused(ch_partition_fixed(0), of, "shards is 0");
+    check_refused(ch_partition_fixed(-2), of, "shards is -2");
+    check_refused(ch_partition_min_size(-1, 2), of, "min_shard_bytes is -1");
+    check_refused(ch_partition_min_size(8, 0), of, "max_shards is 0");
+    check_refused(ch_partition_min_size(8, -1), of, "max_shards is -1");
+    check_refused(ch_partition_max_size(0, 2), of, "max_shard_bytes is 0");
+    check_refused(ch_partition_max_size(-1, 2), of, "max_shard_bytes is -1");
+    check_refused(ch_partition_max_size(8, -1), of, "max_shards is -1");
+    strings.bytes_per_string = -1;
+    check_refused(strings, of, "bytes_per_string is -1");
+    check_refused((ch_partitioner){.kind = (ch_partition_kind)9}, of, "ch_partition_kind");
+}
+
+/* PT-7 */
+static void an_axis_that_the_variable_has_not_is_refused(void **state)
+{
+    ch_partitioner p = ch_partition_fixed(2);
+    ch_tensor_spec of = {"table", CH_F32, ch_shape_of(6, 2)};
+
+    (void)state;
+    p.axis = 2;
+    check_refused(p, of, "no axis 2");
+    p.axis = -3;
+    check_refused(p, of, "no axis -3");
+    p = ch_partition_min_size(4, 2);
+    p.axis = 2;
+    check_refused(p, of, "no axis 2");
+    p = ch_partition_max_size(4, 2);
+    p.axis = 2;
+    check_refused(p, of, "no axis 2");
+}
+
+static void a_variable_whose_sizes_are_not_known_is_refused(void **state)
+{
+    const ch_partitioner p = ch_partition_fixed(2), whole = {0};
+    ch_shape             deep = {.rank = CH_MAX_RANK + 1};
+
+    (void)state;
+    check_refused(p, (ch_tensor_spec){"w", CH_F32, ch_shape_of(-1, 2)}, "axis 0");
+    check_refused(p, (ch_tensor_spec){"w", CH_F32, ch_shape_of(INT64_MAX, 2)}, "bytes");
+    check_refused(p, (ch_tensor_spec){"w", CH_F32, deep}, "rank");
+    check_refused(p, (ch_tensor_spec){"w", CH_DTYPE_COUNT, ch_shape_of(2)}, "element type");
+    check_refused(whole, (ch_tensor_spec){"w", CH_F32, ch_shape_of(-1, 2)}, "axis 0");
+    check_refused(p, (ch_tensor_spec){NULL, CH_F32, ch_shape_of(-1, 2)}, "f32");
+}
+
+static void more_shards_than_the_most_are_refused(void **state)
+{
+    ch_tensor_spec of = {"table", CH_F32, ch_shape_of(5000)};
+
+    (void)state;
+    check_refused(ch_partition_fixed(CH_PARTITION_SHARDS + 1), of, "4096");
+    check_refused(ch_partition_max_size(4, 0), of, "4096");
+    check_cut(&(cut){ch_partition_fixed(4096), CH_F32, ch_shape_of(5000), 4096, {2, 2}});
+    check_cut(&(cut){ch_partition_fixed(5000), CH_F32, ch_shape_of(10), 10, {1, 1}});
+    check_cut(&(cut){ch_partition_max_size(4, 7), CH_F32, ch_shape_of(5000), 7, {715, 715}});
+    /* "At most so many" is kept by fewer. */
+    check_cut(
+        &(cut){ch_partition_min_size(4, INT32_MAX), CH_F32, ch_shape_of(5000), 4096, {2}});
+}
+
+static void what_is_null_is_named(void **state)
+{
+    const ch_partitioner p = ch_partition_fixed(2);
+    const ch_tensor_spec of = {"w", CH_F32, ch_shape_of(4)};
+    int                  axis = -1, n = -1;
+
+    (void)state;
+    t_refused(ch_partition_of(&p, NULL, &axis, &n), CH_INVALID_ARGUMENT, "partitioner", "spec");
+    t_refused(ch_partition_of(&p, &of, NULL, &n), CH_INVALID_ARGUMENT, "axis", "NULL");
+    t_refused(ch_partition_of(&p, &of, &axis, NULL), CH_INVALID_ARGUMENT, "shards", "NULL");
+    t_ok(ch_partition_of(NULL, &of, &axis, &n));
+    assert_int_equal(axis, 0);
+    assert_int_equal(n, 1);
+}
+
+/* ---- one's own ---- */
+
+/* What it will say, and what it saw. */
+typedef struct own {
+    ch_status      rc;
+    const char    *why; /* NULL: it says nothing */
+    int64_t        parts[CH_MAX_RANK];
+    int            n_calls;
+    ch_tensor_spec of;
+    bool           were_ones;
+} own;
+
+static ch_status own_parts(void *arg, const ch_tensor_spec *of, int64_t *parts)
+{
+    own *o = arg;
+
+    o->n_calls++;
+    o->of = *of;
+    o->were_ones = true;
+    for (int i = 0; i < of->shape.rank; i++) {
+        o->were_ones = o->were_ones && parts[i] == 1;
+        if (o->parts[i] != 1)
+            parts[i] = o->parts[i];
+    }
+    return o->why != NULL ? ch_fail(o->rc, "%s", o->why) : o->rc;
+}
+
+/* PT-1 */
+static void a_function_is_asked_once_with_what_the_variable_will_be(void **state)
+{
+    own            o = {.parts = {2, 1, 1}};
+    ch_partitioner p = {.fn = own_parts, .arg = &o};
+    ch_tensor_spec of = {"w", CH_F64, ch_shape_of(4, 3, 5)};
+    int            axis = -1, n = -1;
+
+    (void)state;
+    t_ok(ch_partition_of(&p, &of, &axis, &n));
+    assert_int_equal(o.n_calls, 1);
+    assert_string_equal(o.of.name, "w");
+    assert_int_equal(o.of.dtype, CH_F64);
+    assert_true(ch_shape_equal(o.of.shape, of.shape));
+    assert_true(o.were_ones);
+    assert_int_equal(axis, 0);
+    assert_int_equal(n, 2);
+}
+
+/* PT-3; and PT-2, but for axes behind the first. */
+static void a_function_may_cut_one_axis(void **state)
+{
+    static const struct {
+        int64_t parts[3];
+        int     axis, n;
+    } row[] = {
+        {{1, 1, 1}, 0, 1}, {{2, 1, 1}, 0, 2}, {{9, 1, 1}, 0, 4},
+        {{1, 3, 1}, 1, 3}, {{1, 1, 9}, 2, 5}, {{1, 1, INT64_MAX}, 2, 5},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        own            o = {.rc = CH_OK};
+        ch_partitioner p = {.fn = own_parts, .arg = &o};
+        ch_tensor_spec of = {"w", CH_F32, ch_shape_of(4, 3, 5)};
+        int            axis = -1, n = -1;
+
+        memcpy(o.parts, row[i].parts, sizeof(row[i].parts));
+        t_ok(ch_partition_of(&p, &of, &axis, &n));
+        assert_int_equal(axis, row[i].axis);
+        assert_int_equal(n, row[i].n);
+    }
+}
+
+/* PT-2: what it refuses of a variable of rank 3. A list that is missing or empty cannot be given here. */
+static void a_functions_wrong_counts_are_refused(void **state)
+{
+    static const struct {
+        int64_t     parts[3];
+        const char *why;
+    } row[] = {
+        {{0, 1, 1}, "0 parts for axis 0"},
+        {{2, 2, 1}, "along one"},
+        {{1, 2, 2}, "along one"},
+        {{1, -1, 1}, "-1 parts for axis 1"},
+        {{2, 0, 1}, "0 parts for axis 1"},
+        {{1, 1, INT64_MIN}, "parts for axis 2"},
+        {{2, 1, INT64_MAX}, "parts for axis 0 and"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        own            o = {.rc = CH_OK};
+        ch_partitioner p = {.fn = own_parts, .arg = &o};
+
+        memcpy(o.parts, row[i].parts, sizeof(row[i].parts));
+        check_refused(p, (ch_tensor_spec){"kernel", CH_F32, ch_shape_of(4, 3, 5)}, row[i].why);
+    }
+}
+
+/* More than the variable has axes, but no more than any has. */
+static ch_status cut_axis_five(void *arg, const ch_tensor_spec *of, int64_t *parts)
+{
+    (void)arg;
+    (void)of;
+    parts[5] = 2;
+    return CH_OK;
+}
+
+static void a_function_that_cuts_an_axis_that_is_not_there_is_refused(void **state)
+{
+    ch_partitioner p = {.fn = cut_axis_five};
+
+    (void)state;
+    check_refused(p, (ch_tensor_spec){"kernel", CH_F32, ch_shape_of(4, 3)}, "axis 5");
+}
+
+static void a_function_with_too_many_shards_is_refused(void **state)
+{
+    own            o = {.parts = {1, 5000}};
+    ch_partitioner p = {.fn = own_parts, .arg = &o};
+
+    (void)state;
+    check_refused(p, (ch_tensor_spec){"kernel", CH_F32, ch_shape_of(4, 9000)}, "4096");
+}
+
+static void a_function_that_fails_is_heard(void **state)
+{
+    own            o = {.rc = CH_DATA_LOSS, .why = "no table of sizes", .parts = {2}};
+    ch_partitioner p = {.fn = own_parts, .arg = &o};
+    ch_tensor_spec of = {"kernel", CH_F32, ch_shape_of(4)};
+    int            axis = -7, n = -7;
+
+    (void)state;
+    t_refused(ch_partition_of(&p, &of, &axis, &n), CH_DATA_LOSS,
+              "partitioner, for variable kernel", "no table of sizes");
+    o = (own){.rc = CH_NOT_FOUND}; /* and says nothing: not what was said before */
+    t_refused(ch_partition_of(&p, &of, &axis, &n), CH_NOT_FOUND, "kernel",
+              ch_status_text(CH_NOT_FOUND));
+    assert_null(strstr(ch_error_message(), "no table of sizes"));
+    assert_int_equal(axis, -7);
+    assert_int_equal(n, -7);
+}
+
+/* PT-4: scalars, and without a partitioner. (Colocated ones are not asked about either, by who makes them.) */
+static void nobody_is_asked_about_scalars(void **state)
+{
+    own            o = {.rc = CH_INTERNAL};
+    ch_partitioner p[] = {{.fn = own_parts, .arg = &o},
+                          {.arg = &o},
+                          ch_partition_fixed(0),
+                          ch_partition_min_size(-1, -1)};
+    ch_tensor_spec of = {"n", CH_I64, ch_shape_scalar()};
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        int axis = -1, n = -1;
+
+        t_ok(ch_partition_of(&p[i], &of, &axis, &n));
+        assert_int_equal(axis, 0);
+        assert_int_equal(n, 1);
+    }
+    assert_int_equal(o.n_calls, 0);
+    check_cut(&(cut){{0}, CH_F32, ch_shape_of(1000, 1000), 1, {0}});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_fixed_number_of_shards_is_at_most_one_for_each_row),
+        cmocka_unit_test(thirteen_rows_in_five_shards_begin_where_the_page_says),
+        cmocka_unit_test(a_variable_without_rows_is_whole),
+        cmocka_unit_test(shards_of_a_least_size_are_as_many_as_may_be),
+        cmocka_unit_test(no_shard_is_below_the_least_size),
+        cmocka_unit_test(the_partitioner_of_the_page_gives_each_server_a_shard_at_most),
+        cmocka_unit_test(shards_of_a_most_size_are_as_few_as_may_be),
+        cmocka_unit_test(strings_count_for_what_they_are_said_to),
+        cmocka_unit_test(any_axis_may_be_cut),
+        cmocka_unit_test(limits_below_one_are_refused),
+        cmocka_unit_test(an_axis_that_the_variable_has_not_is_refused),
+        cmocka_unit_test(a_variable_whose_sizes_are_not_known_is_refused),
+        cmocka_unit_test(more_shards_than_the_most_are_refused),
+        cmocka_unit_test(what_is_null_is_named),
+        cmocka_unit_test(a_function_is_asked_once_with_what_the_variable_will_be),
+        cmocka_unit_test(a_function_may_cut_one_axis),
+        cmocka_unit_test(a_functions_wrong_counts_are_refused),
+        cmocka_unit_test(a_function_that_cuts_an_axis_that_is_not_there_is_refused),
+        cmocka_unit_test(a_function_with_too_many_shards_is_refused),
+        cmocka_unit_test(a_function_that_fails_is_heard),
+        cmocka_unit_test(nobody_is_asked_about_scalars),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
