@@ -6,6 +6,7 @@
 
 #include "cohort/callback.h"
 #include "cohort/cluster.h"
+#include "cohort/coordinator.h"
 #include "cohort/dataset.h"
 #include "cohort/device.h"
 #include "cohort/extended.h"
@@ -24,6 +25,7 @@
 #include "cohort/model.h"
 #include "cohort/ops.h"
 #include "cohort/optimizer.h"
+#include "cohort/parameter_server.h"
 #include "cohort/partitioner.h"
 #include "cohort/picture.h"
 #include "cohort/replica.h"

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/config.h"
 #include "base/mem.h"
 #include "coord/inside.h"
 #include "data/message.h"
@@ -167,17 +168,20 @@ static ch_status speak_pin(uint64_t pin, bool release, ch_parcel **out)
     return ch__speak(CH_PS_PIN, &m.base, 0, NULL, out);
 }
 
-/* The same to all servers; `then` may be told of some of them before it returns an error. */
+/* The same to all servers; `then` is told of each, also of those for which there is no memory. */
 static ch_status tell_servers(const ch_turn *t, ch_parcel *p, ch_errand_then then, uint64_t arg)
 {
     ch_status rc = CH_OK;
 
-    for (int i = 0; i < t->c->opt.n_servers && rc == CH_OK; i++) {
+    for (int i = 0; i < t->c->opt.n_servers; i++) {
         ch_errand *e = NULL;
+        ch_status  one = ch__errand_new(t, ch__parcel_ref(p), &e);
 
-        rc = ch__errand_new(t, ch__parcel_ref(p), &e);
-        if (rc != CH_OK)
-            break;
+        if (one != CH_OK) {
+            rc = one;
+            then(t, &(ch_errand){.arg = arg});
+            continue;
+        }
         e->server = i;
         e->then = then;
         e->arg = arg;
@@ -408,6 +412,14 @@ static int64_t or_else(int64_t value, int64_t usual)
     return value > 0 ? value : usual;
 }
 
+void ch__chief_take_options(ch_chief *c, const ch_coordinator_options *how)
+{
+    c->opt.how = *how;
+    c->opt.how.capacity = or_else(how->capacity, 262144);
+    c->opt.step = how->step_seconds > 0 ? (int64_t)(how->step_seconds * 1e9)
+                                        : (int64_t)ch__config()->wait_limit_ms * 1000000;
+}
+
 static ch_status make_peers(ch_chief *c)
 {
     ch_status rc = CH_OK;
@@ -442,7 +454,7 @@ static ch_status make_chief(void *arg, ch_task *task, uint64_t incarnation, ch_p
     c->opt.silence = or_else(c->opt.silence, 60000000000);
     c->opt.call = or_else(c->opt.call, 2000000000);
     c->opt.retry = or_else(c->opt.retry, 20000000);
-    c->opt.how.capacity = or_else(c->opt.how.capacity, 262144);
+    ch__chief_take_options(c, &((const ch_chief_options *)arg)->how);
     rc = make_peers(c);
     if (rc != CH_OK) {
         close_chief(c);

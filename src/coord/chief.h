@@ -43,12 +43,17 @@ CH_MUST_CHECK ch_status ch__chief_connect(ch_task *chief);
 /* From now on another worker, "worker/<n>", is asked too; returns its number, or -1 for want of memory. */
 int ch__chief_add_worker(ch_task *chief);
 
+/* How steps are run from now on. */
+void ch__chief_set(ch_task *chief, const ch_coordinator_options *how);
+
 /* ---- servers ---- */
 
 /* A call to each of n servers, made again until it is answered: what is asked may be asked twice. References to the parcels are
  * taken over, the answers are the caller's; on an error there are none. */
 CH_MUST_CHECK ch_status ch__chief_ask(ch_task *chief, int n, const int *server,
                                       ch_parcel *const *parcel, ch_parcel **answer);
+/* The same to one, for which nobody waits. */
+void ch__chief_tell(ch_task *chief, int server, ch_parcel *parcel);
 /* Sets n variables, which are on n servers, each once. Takes the values over. */
 CH_MUST_CHECK ch_status ch__chief_assign(ch_task *chief, int n, const int *server,
                                          const uint64_t *variable, ch_tensor *const *value);

@@ -50,6 +50,14 @@ ch_status ch__chief_connect(ch_task *chief)
     return leave(chief, rc);
 }
 
+void ch__chief_set(ch_task *chief, const ch_coordinator_options *how)
+{
+    ch_turn t = enter(chief);
+
+    ch__chief_take_options(t.c, how);
+    ch__task_leave(chief);
+}
+
 int ch__chief_add_worker(ch_task *chief)
 {
     ch_turn    t = enter(chief);
@@ -122,6 +130,27 @@ ch_status ch__chief_ask(ch_task *chief, int n, const int *server, ch_parcel *con
     ch_turn t = enter(chief);
 
     return leave(chief, ask(chief, &t, n, server, parcel, answer));
+}
+
+static void nobody_waits(const ch_turn *t, ch_errand *e)
+{
+    (void)t;
+    (void)e;
+}
+
+void ch__chief_tell(ch_task *chief, int server, ch_parcel *parcel)
+{
+    ch_turn    t = enter(chief);
+    ch_errand *e = NULL;
+
+    if (t.c == NULL) {
+        ch__parcel_unref(parcel);
+    } else if (ch__errand_new(&t, parcel, &e) == CH_OK) {
+        e->server = server;
+        e->then = nobody_waits;
+        ch__errand_go(&t, e);
+    }
+    ch__task_leave(chief);
 }
 
 /* A step of its own, so that it is older than what is scheduled behind it and no twin of it comes later. */
@@ -305,8 +334,10 @@ ch_status ch__chief_schedule(ch_task *chief, const ch_order *o, ch_scheduled **o
     if (!o->is_own)
         rc = raise(chief, &t);
     ch__queue_move(&t);
-    if (out != NULL)
+    if (out != NULL && rc == CH_OK)
         *out = s;
+    else if (out != NULL)
+        ch__scheduled_unref(s);
     return leave(chief, rc);
 }
 

@@ -242,6 +242,7 @@ struct ch_chief {
     ch_coordinator_stats stats;
 };
 
+void ch__chief_take_options(ch_chief *c, const ch_coordinator_options *how);
 /* Servers set a pin; `then` is told of each. Numbers rise, and are let go of in that order. */
 CH_MUST_CHECK ch_status ch__pin_set(const ch_turn *t, ch_errand_then then, uint64_t *pin);
 void                    ch__pin_drop(const ch_turn *t, uint64_t pin);

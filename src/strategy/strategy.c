@@ -260,6 +260,21 @@ static ch_status run_function(ch_strategy *st, ch_function *f, ch_tuple *in,
     return st->away != NULL ? st->away->run(&run, false, out) : ch__run(&run, out);
 }
 
+ch_status ch__strategy_record(ch_strategy *st, ch_function *f, ch_tuple *in, bool rows_unknown,
+                              ch_graph **out, int64_t *number)
+{
+    ch_run    run;
+    ch_status rc =
+        ch__strategy_cross(&st, "schedule", "a call: a step runs neither itself nor another");
+
+    if (rc == CH_OK)
+        rc = begin_run(st, f, in, &run);
+    if (rc != CH_OK)
+        return rc;
+    run.rows_unknown = rows_unknown;
+    return ch__run_record(&run, out, number);
+}
+
 ch_status ch__strategy_run_ahead(ch_strategy *st, ch_function *f, ch_tuple *in)
 {
     ch_run    run;

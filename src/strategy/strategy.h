@@ -23,7 +23,7 @@
 /* What a strategy does whose variables are in other tasks, and whose steps run there. */
 typedef struct ch_away_ops {
     /* Gives `v` its place, v->away, and its first value; `beside` is the variable that it is to be with, or NULL. */
-    ch_status (*create)(ch_var *v, ch_tensor *initial, const ch_var *beside);
+    ch_status (*create)(ch_strategy *st, ch_var *v, ch_tensor *initial, const ch_var *beside);
     void (*drop)(ch_var *v); /* its place, if it has one */
     ch_status (*get)(ch_var *v, ch_tensor **out);
     ch_status (*set)(ch_var *v, ch_tensor *value);
@@ -86,6 +86,8 @@ ch_status ch__var_new_beside(const ch_var_spec *spec, const ch_var *beside, ch_v
 /* A part of `whole`, "<name>/part_<i>", which has a place already. For those who make `whole`. */
 ch_status ch__var_part(ch_strategy *st, const ch_var *whole, int i, ch_shape shape, void *away,
                        ch_var **out);
+/* All variables, by name, each referenced, in memory that ch__free returns. */
+ch_status ch__strategy_vars(ch_strategy *st, int *n, ch_var ***out);
 /* The variable that a graph names, referenced; NOT_FOUND, or FAILED_PRECONDITION if it is another now. */
 ch_status ch__var_of_resource(ch_strategy *st, const ch_resource *r, ch_var **out);
 
@@ -132,6 +134,9 @@ int ch__creator_depth(void);
 /* Whom the code that is being recorded speaks of. (merge.c) */
 ch_speaks_of ch__speaks_of(const ch_step *s);
 
+/* The graph of a step for such inputs, referenced, and the number of this run. `rows_unknown`: those of `in` mean nothing. */
+ch_status ch__strategy_record(ch_strategy *st, ch_function *f, ch_tuple *in, bool rows_unknown,
+                              ch_graph **out, int64_t *number);
 /* ch_strategy_run without results, by somebody who does not wait for it where others run it; and the wait for all of those, whose
  * first error it is. */
 ch_status ch__strategy_run_ahead(ch_strategy *st, ch_function *f, ch_tuple *in);

@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/config.h"
@@ -139,7 +140,7 @@ static ch_status place_away(ch_strategy *st, ch_var *v, const ch_var_spec *spec,
 
     v->n_copies = 1;
     if (rc == CH_OK)
-        rc = st->away->create(v, initial, beside);
+        rc = st->away->create(st, v, initial, beside);
     ch_tensor_unref(initial);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
 }
@@ -355,6 +356,35 @@ ch_status ch_var_clone(ch_var *v, ch_var **out)
     }
     *out = twin;
     return CH_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(ch_var *const *)a)->name, (*(ch_var *const *)b)->name);
+}
+
+ch_status ch__strategy_vars(ch_strategy *st, int *n, ch_var ***out)
+{
+    ch_var  **list;
+    ch_status rc = CH_OK;
+
+    *n = 0;
+    pthread_mutex_lock(&st->lock);
+    list = ch__calloc(st->vars.n + 1, sizeof(*list));
+    if (list == NULL)
+        rc = ch__fail_memory("a list of variables");
+    for (size_t i = 0; i < st->vars.cap && list != NULL; i++) {
+        ch_var *v = ch__by_name_at(&st->vars, i);
+
+        if (v != NULL && v->strategy != NULL && try_ref(v))
+            list[(*n)++] = v;
+    }
+    pthread_mutex_unlock(&st->lock);
+    if (rc == CH_OK) {
+        qsort(list, (size_t)*n, sizeof(*list), by_name);
+        *out = list;
+    }
+    return rc;
 }
 
 static bool has_copy(const ch_var *v, const ch_tensor *t)

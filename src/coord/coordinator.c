@@ -1,0 +1,680 @@
+/* coord/coordinator.c -- the coordinator as programs see it: steps, results, what each worker has.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "cohort/coordinator.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/config.h"
+#include "base/fault.h"
+#include "base/mem.h"
+#include "coord/parameter_server.h"
+#include "tensor/tensor.h"
+
+struct ch_coordinator {
+    atomic_int   refs;
+    ch_strategy *strategy; /* referenced */
+    ch_ps       *ps;
+};
+
+struct ch_remote {
+    atomic_int      refs;
+    ch_coordinator *coordinator; /* referenced */
+    ch_scheduled   *step;
+    ch_graph       *graph; /* whose results they are */
+};
+
+/* A dataset, a pass over one, or values. */
+struct ch_per_worker {
+    atomic_int      refs;
+    ch_coordinator *coordinator; /* referenced */
+    int             n_streams;   /* of a dataset */
+    ch_tensor     **dataset;     /* as bytes, of each stream */
+    bool            is_shared, rows_unknown;
+    atomic_llong    n_passes;
+    ch_feed        *feed;  /* of a pass, or values; NULL: it is a dataset */
+    int             width; /* components of an element */
+    ch_value      **like;  /* values that look like them: steps are recorded with these */
+    char          **name;
+};
+
+/* ---- life ---- */
+
+static bool is_same(const ch_coordinator_options *a, const ch_coordinator_options *b)
+{
+    return a->mode == b->mode && a->staleness == b->staleness && a->round == b->round &&
+           a->capacity == b->capacity && a->backups == b->backups &&
+           a->step_seconds == b->step_seconds;
+}
+
+static ch_status check_options(const ch_coordinator_options *o)
+{
+    if ((unsigned)o->mode > CH_SYNCHRONOUS || o->staleness < 0 || o->round < 0 ||
+        o->capacity < 0 || o->step_seconds < 0 || !isfinite(o->step_seconds))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "coordinator: one of its options is no mode, or below 0");
+    return CH_OK;
+}
+
+static ch_status new_coordinator(ch_strategy *st, ch_ps *ps, ch_coordinator **out)
+{
+    ch_coordinator *c = ch__calloc(1, sizeof(*c));
+
+    if (c == NULL)
+        return ch__fail_memory("a coordinator");
+    atomic_init(&c->refs, 1);
+    c->strategy = ch_strategy_ref(st);
+    c->ps = ps;
+    *out = c;
+    return CH_OK;
+}
+
+/* In the chief's turn: the one that there is, if its last reference is not gone. */
+static ch_coordinator *find(const ch_ps *ps)
+{
+    ch_coordinator *c = ps->coordinator;
+    int             refs = c != NULL ? atomic_load(&c->refs) : 0;
+
+    while (refs > 0)
+        if (atomic_compare_exchange_weak(&c->refs, &refs, refs + 1))
+            return c;
+    return NULL;
+}
+
+ch_status ch_coordinator_new(ch_strategy *st, const ch_coordinator_options *opt,
+                             ch_coordinator **out)
+{
+    static const ch_coordinator_options usual;
+    ch_coordinator *c = NULL, *made = NULL;
+    ch_ps          *ps;
+    ch_status       rc = ch__want_given("coordinator", "out", out, NULL, NULL);
+
+    st = ch__strategy_of(st);
+    ps = ch__ps_of(st);
+    if (rc == CH_OK && ps == NULL)
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "coordinator: only a strategy with parameter servers has one "
+                      "(ch_strategy_parameter_server), and this is a %s",
+                      st->ops->name);
+    if (rc == CH_OK && opt != NULL)
+        rc = check_options(opt);
+    if (rc == CH_OK)
+        rc = new_coordinator(st, ps, &made);
+    if (rc != CH_OK)
+        return rc;
+    (void)ch__task_enter(ps->chief);
+    c = find(ps);
+    if (opt != NULL && ps->has_options && !is_same(opt, &ps->options))
+        rc = ch__fail(CH_FAILED_PRECONDITION,
+                      "coordinator: this strategy has one already, with other options");
+    if (rc == CH_OK && !ps->has_options) {
+        ps->options = opt != NULL ? *opt : usual;
+        ps->has_options = true;
+    }
+    if (rc == CH_OK && c == NULL)
+        c = ps->coordinator = made;
+    ch__task_leave(ps->chief);
+    if (rc == CH_OK)
+        ch__chief_set(ps->chief, &ps->options);
+    if (c != made || rc != CH_OK)
+        ch_coordinator_unref(made);
+    if (rc == CH_OK)
+        *out = c;
+    else if (c != made)
+        ch_coordinator_unref(c);
+    return rc;
+}
+
+ch_coordinator *ch_coordinator_ref(ch_coordinator *c)
+{
+    if (c != NULL)
+        atomic_fetch_add(&c->refs, 1);
+    return c;
+}
+
+void ch_coordinator_unref(ch_coordinator *c)
+{
+    if (c == NULL || atomic_fetch_sub(&c->refs, 1) != 1)
+        return;
+    (void)ch__task_enter(c->ps->chief);
+    if (c->ps->coordinator == c)
+        c->ps->coordinator = NULL;
+    ch__task_leave(c->ps->chief);
+    ch_strategy_unref(c->strategy);
+    ch__free(c);
+}
+
+ch_strategy *ch_coordinator_strategy(const ch_coordinator *c)
+{
+    return c != NULL ? c->strategy : NULL;
+}
+
+/* ---- what each worker has ---- */
+
+ch_per_worker *ch_per_worker_ref(ch_per_worker *p)
+{
+    if (p != NULL)
+        atomic_fetch_add(&p->refs, 1);
+    return p;
+}
+
+void ch_per_worker_unref(ch_per_worker *p)
+{
+    if (p == NULL || atomic_fetch_sub(&p->refs, 1) != 1)
+        return;
+    ch__chief_feed_unref(p->coordinator->ps->chief, p->feed);
+    for (int i = 0; i < p->n_streams; i++)
+        ch_tensor_unref(p->dataset[i]);
+    for (int i = 0; i < p->width; i++) {
+        ch_value_unref(p->like[i]);
+        ch__free(p->name[i]);
+    }
+    ch__free(p->dataset);
+    ch__free(p->like);
+    ch__free(p->name);
+    ch_coordinator_unref(p->coordinator);
+    ch__free(p);
+}
+
+static ch_status new_per_worker(ch_coordinator *c, int width, ch_per_worker **out)
+{
+    ch_per_worker *p = ch__calloc(1, sizeof(*p));
+
+    if (p == NULL)
+        return ch__fail_memory("what workers have");
+    atomic_init(&p->refs, 1);
+    p->coordinator = ch_coordinator_ref(c);
+    p->like = ch__calloc((size_t)width + 1, sizeof(ch_value *));
+    p->name = ch__calloc((size_t)width + 1, sizeof(char *));
+    if (p->like == NULL || p->name == NULL) {
+        ch_per_worker_unref(p);
+        return ch__fail_memory("what workers have");
+    }
+    p->width = width;
+    *out = p;
+    return CH_OK;
+}
+
+static ch_status take_name(ch_per_worker *p, int i, const char *name)
+{
+    if (name == NULL)
+        return CH_OK;
+    p->name[i] = ch__strdup(name);
+    return p->name[i] != NULL ? CH_OK : ch__fail_memory("what workers have");
+}
+
+/* A value of each replica that looks like an element's component; rows that are not known are none. */
+static ch_status make_like(ch_per_worker *p, int i, const ch_tensor_spec *spec)
+{
+    int        n = p->coordinator->ps->n_devices;
+    ch_tensor *t[64] = {NULL};
+    ch_shape   shape = spec->shape;
+    ch_status  rc = take_name(p, i, spec->name);
+
+    for (int k = 0; k < shape.rank; k++) {
+        if (shape.dim[k] >= 0)
+            continue;
+        if (k > 0)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "component %d of the data has a size that is not known, of axis %d: "
+                            "workers need to know all but the first",
+                            i, k);
+        shape.dim[0] = 0;
+        p->rows_unknown = true;
+    }
+    for (int k = 0; k < n && rc == CH_OK; k++)
+        rc = ch_tensor_new(spec->dtype, shape, &t[k]);
+    if (rc == CH_OK)
+        rc = ch_value_new(n > 1 ? CH_PER_REPLICA : CH_PLAIN, n, t, &p->like[i]);
+    for (int k = 0; k < n; k++)
+        ch_tensor_unref(t[k]);
+    return rc;
+}
+
+/* ---- datasets ---- */
+
+static ch_status encode(ch_coordinator *c, ch_dataset *d, ch_tensor **out)
+{
+    ch_dataset *mine = NULL;
+    void       *bytes = NULL;
+    size_t      n = 0;
+    ch_status   rc = c->ps->n_devices == 1
+                         ? CH_OK
+                         : ch_dataset_distribute(
+                               d, &(ch_input_context){.n_replicas = c->ps->n_devices}, &mine);
+
+    if (rc == CH_OK)
+        rc = ch_dataset_encode(mine != NULL ? mine : d, &bytes, &n);
+    if (rc == CH_OK)
+        rc = ch_tensor_copy_of(CH_U8, ch_shape_of((int64_t)n), bytes, out);
+    ch_bytes_free(bytes);
+    ch_dataset_unref(mine);
+    return rc;
+}
+
+/* What a worker's replica gets of it. */
+static ch_status describe(ch_coordinator *c, ch_dataset *d, bool is_shared, ch_per_worker **out)
+{
+    const ch_tensor_spec *spec = NULL;
+    ch_dataset           *mine = NULL;
+    ch_per_worker        *p = NULL;
+    ch_status rc = ch_dataset_distribute(
+        d, &(ch_input_context){.n_replicas = c->ps->n_devices}, &mine);
+    int n = rc == CH_OK ? ch_dataset_element_spec(mine, &spec) : 0;
+
+    if (rc == CH_OK)
+        rc = new_per_worker(c, n, &p);
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = make_like(p, i, &spec[i]);
+    ch_dataset_unref(mine);
+    if (rc != CH_OK) {
+        ch_per_worker_unref(p);
+        return rc;
+    }
+    p->is_shared = is_shared;
+    *out = p;
+    return CH_OK;
+}
+
+static int count_workers(ch_coordinator *c)
+{
+    ch_coordinator_stats s = {0};
+
+    ch__chief_stats(c->ps->chief, &s);
+    return s.workers;
+}
+
+/* The dataset of worker i. */
+typedef ch_status (*dataset_of)(void *arg, int i, int n, ch_dataset **out);
+
+static ch_status make_dataset(const char *call, ch_coordinator *c, dataset_of of, void *arg,
+                              bool is_shared, ch_per_worker **out)
+{
+    int            n = count_workers(c);
+    ch_per_worker *p = NULL;
+    ch_status      rc = CH_OK;
+
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        ch_dataset *d = NULL;
+
+        rc = of(arg, i, n, &d);
+        if (rc == CH_OK && i == 0)
+            rc = describe(c, d, is_shared, &p);
+        if (rc == CH_OK && i == 0) {
+            p->dataset = ch__calloc((size_t)n, sizeof(ch_tensor *));
+            rc = p->dataset == NULL ? ch__fail_memory("datasets") : CH_OK;
+        }
+        if (rc == CH_OK)
+            rc = encode(c, d, &p->dataset[i]);
+        if (rc == CH_OK)
+            p->n_streams++;
+        ch_dataset_unref(d);
+    }
+    if (rc != CH_OK) {
+        ch_per_worker_unref(p);
+        return ch__fail_at(rc, "%s", call);
+    }
+    *out = p;
+    return CH_OK;
+}
+
+static ch_status whole(void *arg, int i, int n, ch_dataset **out)
+{
+    (void)i;
+    (void)n;
+    *out = ch_dataset_ref(arg);
+    return *out != NULL ? CH_OK : ch__fail_still("the dataset could not be made");
+}
+
+static ch_status part(void *arg, int i, int n, ch_dataset **out)
+{
+    *out = ch_dataset_shard(ch_dataset_ref(arg), n, i);
+    return *out != NULL ? CH_OK : ch__fail_still("the dataset could not be made");
+}
+
+typedef struct called {
+    ch_input_fn fn;
+    void       *arg;
+    int         n_devices;
+} called;
+
+static ch_status from_function(void *arg, int i, int n, ch_dataset **out)
+{
+    const called *f = arg;
+
+    return ch_dataset_from_function(f->fn, f->arg,
+                                    &(ch_input_context){.n_pipelines = n,
+                                                        .pipeline = i,
+                                                        .n_replicas = n * f->n_devices},
+                                    out);
+}
+
+ch_status ch_coordinator_create_per_worker_dataset(ch_coordinator *c, ch_dataset *d,
+                                                   ch_per_worker **out)
+{
+    const char *call = "create_per_worker_dataset";
+    ch_status   rc = ch__want_given(call, "the coordinator", c, "out", out);
+
+    return rc == CH_OK ? make_dataset(call, c, whole, d, false, out) : rc;
+}
+
+ch_status ch_coordinator_create_per_worker_dataset_from_function(ch_coordinator *c,
+                                                                 ch_input_fn fn, void *arg,
+                                                                 ch_per_worker **out)
+{
+    const char *call = "create_per_worker_dataset";
+    called      f = {fn, arg, 0};
+    ch_status   rc = ch__want_given(call, "the coordinator", c, "out", out);
+
+    if (rc == CH_OK && fn == NULL)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: the function is NULL", call);
+    if (rc != CH_OK)
+        return rc;
+    f.n_devices = c->ps->n_devices;
+    return make_dataset(call, c, from_function, &f, false, out);
+}
+
+ch_status ch_coordinator_distribute_dataset(ch_coordinator *c, ch_dataset *d,
+                                            ch_per_worker **out)
+{
+    const char *call = "distribute_dataset";
+    ch_status   rc = ch__want_given(call, "the coordinator", c, "out", out);
+
+    return rc == CH_OK ? make_dataset(call, c, part, d, true, out) : rc;
+}
+
+static ch_status copy_looks(const ch_per_worker *from, ch_per_worker *to)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < from->width && rc == CH_OK; i++) {
+        to->like[i] = ch_value_ref(from->like[i]);
+        rc = take_name(to, i, from->name[i]);
+    }
+    to->rows_unknown = from->rows_unknown;
+    return rc;
+}
+
+/* Each worker's shuffles draw an order of their own, so each has passes of its own; of parts of one dataset all must have the same. */
+ch_status ch_per_worker_iterate(ch_per_worker *dataset, ch_per_worker **out)
+{
+    ch_per_worker *p = NULL;
+    ch_status      rc = ch__want_given("iterate", "the dataset", dataset, "out", out);
+
+    if (rc == CH_OK && dataset->n_streams == 0)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "iterate: it is not a dataset of workers");
+    if (rc == CH_OK)
+        rc = new_per_worker(dataset->coordinator, dataset->width, &p);
+    if (rc == CH_OK)
+        rc = copy_looks(dataset, p);
+    if (rc == CH_OK)
+        rc = ch__chief_feed(dataset->coordinator->ps->chief, dataset->n_streams,
+                            dataset->dataset, dataset->width,
+                            atomic_fetch_add(&dataset->n_passes, 1), dataset->is_shared,
+                            &p->feed);
+    if (rc != CH_OK) {
+        ch_per_worker_unref(p);
+        return rc;
+    }
+    *out = p;
+    return CH_OK;
+}
+
+/* ---- values ---- */
+
+static ch_status take_values(ch_value_fn fn, void *arg, int n, ch_tuple **all)
+{
+    for (int i = 0; i < n; i++) {
+        uint64_t  mark = ch__fail_mark();
+        ch_status rc = ch__fail_since(mark, fn(&(ch_value_context){i, n}, arg, &all[i]));
+
+        if (rc == CH_OK && all[i] == NULL)
+            rc = ch__fail(CH_INVALID_ARGUMENT, "the function gave nothing");
+        if (rc == CH_OK && ch_tuple_count(all[i]) != ch_tuple_count(all[0]))
+            rc = ch__fail(CH_INVALID_ARGUMENT, "it has %d values, and worker 0 has %d",
+                          ch_tuple_count(all[i]), ch_tuple_count(all[0]));
+        if (rc != CH_OK)
+            return ch__fail_at(rc, "values of worker %d", i);
+    }
+    return CH_OK;
+}
+
+static ch_status make_values(ch_coordinator *c, int n, ch_tuple *const *all,
+                             ch_per_worker **out)
+{
+    int            width = ch_tuple_count(all[0]);
+    ch_per_worker *p = NULL;
+    ch_tensor    **t = ch__calloc((size_t)(n * width) + 1, sizeof(ch_tensor *));
+    ch_status      rc = t == NULL ? ch__fail_memory("values") : new_per_worker(c, width, &p);
+
+    for (int i = 0; i < n * width && rc == CH_OK; i++)
+        t[i] = ch_value_at(ch_tuple_at(all[i / width], i % width), 0);
+    for (int i = 0; i < width && rc == CH_OK; i++) {
+        rc = take_name(p, i, ch_tuple_name(all[0], i));
+        if (rc == CH_OK)
+            p->like[i] = ch_value_ref(ch_tuple_at(all[0], i));
+    }
+    if (rc == CH_OK)
+        rc = ch__chief_values(c->ps->chief, n, width, t, &p->feed);
+    ch__free(t);
+    if (rc == CH_OK)
+        *out = p;
+    else
+        ch_per_worker_unref(p);
+    return rc;
+}
+
+ch_status ch_coordinator_create_per_worker_values(ch_coordinator *c, ch_value_fn fn, void *arg,
+                                                  ch_per_worker **out)
+{
+    ch_status  rc = ch__want_given("per-worker values", "the coordinator", c, "out", out);
+    int        n = rc == CH_OK ? count_workers(c) : 0;
+    ch_tuple **all = ch__calloc((size_t)n + 1, sizeof(ch_tuple *));
+
+    if (rc == CH_OK && fn == NULL)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "per-worker values: the function is NULL");
+    if (rc == CH_OK && all == NULL)
+        rc = ch__fail_memory("per-worker values");
+    if (rc == CH_OK)
+        rc = take_values(fn, arg, n, all);
+    if (rc == CH_OK)
+        rc = make_values(c, n, all, out);
+    for (int i = 0; all != NULL && i < n; i++)
+        ch_tuple_unref(all[i]);
+    ch__free(all);
+    return rc;
+}
+
+/* ---- steps ---- */
+
+static ch_status check_each(const ch_coordinator *c, const ch_arguments *a)
+{
+    for (int i = 0; i < a->n_each; i++) {
+        const ch_per_worker *p = a->each != NULL ? a->each[i] : NULL;
+
+        if (p == NULL || p->feed == NULL)
+            return ch__fail(CH_INVALID_ARGUMENT, "schedule: each[%d] is %s", i,
+                            p == NULL ? "NULL"
+                                      : "a dataset; give what ch_per_worker_iterate makes of it");
+        if (p->coordinator->ps != c->ps)
+            return ch__fail(CH_INVALID_ARGUMENT, "schedule: each[%d] is another coordinator's", i);
+    }
+    return CH_OK;
+}
+
+/* All inputs of the step, or values that look like them. */
+static ch_status looks(const ch_arguments *a, ch_tuple **out, bool *rows_unknown)
+{
+    enum { FEW = 32 };
+    ch_value   *v[FEW];
+    const char *name[FEW];
+    int         n = a->in != NULL ? ch_tuple_count(a->in) : 0, k = 0;
+
+    for (; k < n && k < FEW; k++) {
+        v[k] = ch_value_ref(ch_tuple_at(a->in, k));
+        name[k] = ch_tuple_name(a->in, k);
+    }
+    for (int i = 0; i < a->n_each; i++)
+        for (int j = 0; j < a->each[i]->width; j++, k++) {
+            if (k >= FEW)
+                break;
+            v[k] = ch_value_ref(a->each[i]->like[j]);
+            name[k] = a->each[i]->name[j];
+            *rows_unknown |= a->each[i]->rows_unknown;
+        }
+    ch_status rc = k < FEW ? ch_tuple_new(k, v, name, out)
+                           : ch__fail(CH_UNIMPLEMENTED, "schedule: more than %d inputs", FEW - 1);
+    while (k > 0)
+        ch_value_unref(v[--k]);
+    return rc;
+}
+
+static ch_status record(ch_coordinator *c, ch_function *f, const ch_arguments *a, ch_graph **g,
+                        int64_t *number)
+{
+    ch_tuple *in = NULL;
+    bool      rows_unknown = false;
+    ch_status rc = a->n_each > 0 ? looks(a, &in, &rows_unknown) : CH_OK;
+
+    if (rc == CH_OK)
+        rc = ch__strategy_record(c->strategy, f, a->n_each > 0 ? in : a->in, rows_unknown, g,
+                                 number);
+    ch_tuple_unref(in);
+    return rc;
+}
+
+static ch_status new_remote(ch_coordinator *c, ch_graph *g, ch_remote **out)
+{
+    ch_remote *r = ch__calloc(1, sizeof(*r));
+
+    if (r == NULL)
+        return ch__fail_memory("a step's results");
+    atomic_init(&r->refs, 1);
+    r->coordinator = ch_coordinator_ref(c);
+    r->graph = ch_graph_ref(g);
+    *out = r;
+    return CH_OK;
+}
+
+static ch_status order(ch_coordinator *c, const ch_arguments *a, ch_order *o, ch_scheduled **out)
+{
+    enum { FEW = 16 };
+    ch_feed    *few[FEW], **feed = few;
+    ch_tensor  *few_in[2 * FEW], **in = few_in;
+    int         n = a->in != NULL ? ch_tuple_count(a->in) : 0;
+    ch_status   rc = CH_OK;
+
+    if (a->n_each > FEW || n * c->ps->n_devices > 2 * FEW)
+        return ch__fail(CH_UNIMPLEMENTED, "schedule: more than %d inputs", 2 * FEW);
+    for (int i = 0; i < a->n_each; i++)
+        feed[i] = a->each[i]->feed;
+    o->n_in = ch__ps_spread(c->ps, a->in, in);
+    o->in = in;
+    o->n_feeds = a->n_each;
+    o->feed = feed;
+    rc = ch__chief_schedule(c->ps->chief, o, out);
+    return rc;
+}
+
+ch_status ch_coordinator_schedule(ch_coordinator *c, ch_function *f, const ch_arguments *args,
+                                  ch_remote **out)
+{
+    static const ch_arguments none;
+    const ch_arguments       *a = args != NULL ? args : &none;
+    ch_remote                *r = NULL;
+    ch_graph                 *g = NULL;
+    ch_order                  o = {0};
+    ch_status rc = ch__want_given("schedule", "the coordinator", c, "the function", f);
+
+    if (rc == CH_OK)
+        rc = check_each(c, a);
+    if (rc == CH_OK)
+        rc = record(c, f, a, &g, &o.number);
+    if (rc == CH_OK)
+        rc = ch__ps_function(c->ps, g, &o.function);
+    if (rc == CH_OK && out != NULL)
+        rc = new_remote(c, g, &r);
+    if (rc == CH_OK)
+        rc = order(c, a, &o, out != NULL ? &r->step : NULL);
+    ch_graph_unref(g);
+    if (rc == CH_OK && out != NULL)
+        *out = r;
+    else
+        ch_remote_unref(r);
+    return rc;
+}
+
+ch_status ch_coordinator_join(ch_coordinator *c)
+{
+    ch_status rc = ch__want_given("join", "the coordinator", c, NULL, NULL);
+
+    return rc == CH_OK ? ch__chief_join(c->ps->chief, 0) : rc;
+}
+
+ch_status ch_coordinator_done(ch_coordinator *c, bool *out)
+{
+    ch_status rc = ch__want_given("done", "the coordinator", c, "out", out);
+
+    return rc == CH_OK ? ch__chief_done(c->ps->chief, out) : rc;
+}
+
+ch_status ch_coordinator_get_stats(ch_coordinator *c, ch_coordinator_stats *out)
+{
+    ch_status rc = ch__want_given("stats", "the coordinator", c, "out", out);
+
+    if (rc == CH_OK) {
+        *out = (ch_coordinator_stats){0};
+        ch__chief_stats(c->ps->chief, out);
+    }
+    return rc;
+}
+
+/* ---- results ---- */
+
+ch_remote *ch_remote_ref(ch_remote *r)
+{
+    if (r != NULL)
+        atomic_fetch_add(&r->refs, 1);
+    return r;
+}
+
+void ch_remote_unref(ch_remote *r)
+{
+    if (r == NULL || atomic_fetch_sub(&r->refs, 1) != 1)
+        return;
+    ch__scheduled_unref(r->step);
+    ch_graph_unref(r->graph);
+    ch_coordinator_unref(r->coordinator);
+    ch__free(r);
+}
+
+ch_status ch_remote_fetch(ch_remote *r, ch_tuple **out)
+{
+    const ch_parcel *p = NULL;
+    ch_status        rc = ch__want_given("fetch", "the remote value", r, "out", out);
+
+    if (rc == CH_OK)
+        rc = ch__chief_wait(r->coordinator->ps->chief, r->step, 0, &p);
+    return rc == CH_OK ? ch__ps_results(r->coordinator->ps, r->graph, p, out) : rc;
+}
+
+bool ch_remote_has_ended(const ch_remote *r)
+{
+    return r == NULL || ch__chief_has_ended(r->coordinator->ps->chief, r->step);
+}
+
+ch_status ch_coordinator_fetch(ch_coordinator *c, int n, ch_remote *const *r, ch_tuple **out)
+{
+    ch_status rc = ch__want_given("fetch", "the coordinator", c, n > 0 ? "out" : NULL, out);
+
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        out[i] = NULL;
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = ch_remote_fetch(r[i], &out[i]);
+    for (int i = 0; i < n && rc != CH_OK && out != NULL; i++) {
+        ch_tuple_unref(out[i]);
+        out[i] = NULL;
+    }
+    return rc;
+}

@@ -1,0 +1,72 @@
+/* coord/parameter_server.h -- the inside of the parameter-server strategy, for the coordinator's calls.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef COORD_PARAMETER_SERVER_H
+#define COORD_PARAMETER_SERVER_H
+
+#include "cohort/parameter_server.h"
+#include "coord/chief.h"
+#include "coord/local.h"
+#include "graph/run.h"
+#include "strategy/strategy.h"
+
+typedef struct ch_ps_function ch_ps_function; /* a graph that workers can be told */
+
+typedef struct ch_ps {
+    ch_strategy     *strategy; /* whose `self` this is */
+    ch_resolver     *cluster;  /* referenced */
+    ch_local        *local;
+    ch_task         *chief;
+    int              n_servers, n_devices;
+    ch_device       *device[64];     /* of worker 0: replicas */
+    ch_device      **server_device;
+    ch_partitioner   partitioner;
+    ch_placement     placement;
+    /* In the chief's turn. */
+    int              next; /* the server for what comes next */
+    int64_t         *bytes; /* that each has */
+    ch_ps_function  *functions;
+    int              n_functions;
+    ch_coordinator  *coordinator; /* not referenced; NULL: there is none */
+    bool             has_options;
+    ch_coordinator_options options;
+    uint64_t         pin; /* that steps read; 0: none */
+} ch_ps;
+
+/* NULL: it is a strategy of another kind. */
+ch_ps *ch__ps_of(const ch_strategy *st);
+/* The number that workers know the graph of a run by. (parameter_server_run.c) */
+CH_MUST_CHECK ch_status ch__ps_function(ch_ps *ps, ch_graph *g, uint64_t *number);
+void                    ch__ps_functions_drop(ch_ps *ps);
+/* A step's results. */
+CH_MUST_CHECK ch_status ch__ps_results(const ch_ps *ps, const ch_graph *g, const ch_parcel *p,
+                                       ch_tuple **out);
+/* The leaves of a tuple as a worker takes them: shared by its replicas, or one replica's after the other's; how many. NULL: only counts. */
+int                     ch__ps_spread(const ch_ps *ps, const ch_tuple *in, ch_tensor **out);
+CH_MUST_CHECK ch_status ch__ps_run(const ch_run *run, bool is_ahead, ch_tuple **out);
+CH_MUST_CHECK ch_status ch__ps_settle(ch_strategy *st);
+
+/* ---- where variables are (parameter_server_vars.c) ---- */
+
+/* A variable of a server, or a shard of one: of a variable that is in shards, both it and its part have it. */
+typedef struct ch_ps_store {
+    atomic_int refs;
+    ch_ps     *ps;
+    int        server;
+    uint64_t   number;
+    int64_t    bytes;
+} ch_ps_store;
+
+typedef struct ch_ps_place {
+    int           axis, n;
+    ch_function  *change[2]; /* adds, takes away; NULL: not made yet */
+    struct ch_ps_change {
+        ch_var *var;
+        bool    takes_away;
+    } arg[2];
+    ch_ps_store *store[]; /* of each shard */
+} ch_ps_place;
+
+extern const ch_away_ops ch__ps_away;
+
+#endif
