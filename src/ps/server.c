@@ -11,6 +11,7 @@
 #include "kernel/rows.h"
 #include "ps/map.h"
 #include "ps/speak.h"
+#include "tensor/print.h"
 #include "tensor/tensor.h"
 
 typedef struct variable {
@@ -54,8 +55,12 @@ typedef struct server {
     ch_map     applied; /* by step and sequence */
     fence     *fences;
     uint64_t   retired, version;
+    uint64_t   released;   /* the largest pin that ever was */
     unsigned   generation; /* changes when a value is elsewhere in memory */
 } server;
+
+/* What is assigned in a step is remembered beside its updates; no update has this number. */
+static const uint32_t assigned = 0xffffffff;
 
 static ch_key key(uint64_t number)
 {
@@ -285,10 +290,15 @@ static ch_status check_fence(const server *s, const Cohort__PsUpdate *m)
                 "step %llu: %s was given up in its life %llu; from %llu on it is heard",
                 (unsigned long long)m->step, m->worker, (unsigned long long)m->incarnation,
                 (unsigned long long)f->least);
-    if (m->step < s->retired)
-        return ch__fail(CH_ABORTED, "step %llu is done, as are all below %llu",
-                        (unsigned long long)m->step, (unsigned long long)s->retired);
     return CH_OK;
+}
+
+static ch_status check_step(const server *s, uint64_t step)
+{
+    return step >= s->retired
+               ? CH_OK
+               : ch__fail(CH_ABORTED, "step %llu is done, as are all below %llu",
+                          (unsigned long long)step, (unsigned long long)s->retired);
 }
 
 static bool drop_if_retired(void *arg, ch_key k, void *value)
@@ -328,6 +338,9 @@ static ch_status check_updates(const server *s, const ch_parcel *p, const Cohort
         if (m->updates[i]->inputs != (uint32_t)u->graph->n_inputs)
             return ch__fail(CH_INVALID_ARGUMENT, "%s takes %d inputs, not %u", u->graph->name,
                             u->graph->n_inputs, m->updates[i]->inputs);
+        if (m->updates[i]->sequence == assigned)
+            return ch__fail(CH_INVALID_ARGUMENT, "%s: no update has the number %u",
+                            u->graph->name, assigned);
         n += m->updates[i]->inputs;
     }
     return n == p->n_tensors
@@ -432,6 +445,75 @@ static ch_status apply_all(server *s, const ch_parcel *p, const Cohort__PsUpdate
             rc = apply(s, ch__map_find(&s->updates, key(one->function)), k, p->tensor + at);
         at += (int)one->inputs;
     }
+    return rc;
+}
+
+/* ---- assigning ---- */
+
+static ch_status check_assign(const server *s, const ch_parcel *p, const Cohort__PsAssign *m)
+{
+    if ((size_t)p->n_tensors != m->n_variables)
+        return ch__fail(CH_INVALID_ARGUMENT, "%d values for %zu variables", p->n_tensors,
+                        m->n_variables);
+    for (size_t i = 0; i < m->n_variables; i++) {
+        const ch_tensor *t = p->tensor[i];
+        variable        *v = NULL;
+        ch_status        rc = find_variable(s, m->variables[i], &v);
+
+        if (rc != CH_OK)
+            return rc;
+        if (t->dtype != v->value->dtype || !ch_shape_equal(t->shape, v->value->shape))
+            return ch__fail(CH_INVALID_ARGUMENT, "variable %s is %s, not %s", v->name,
+                            ch__tensor_label(v->value).text, ch__tensor_label(t).text);
+    }
+    return CH_OK;
+}
+
+/* All values are there before any is changed. */
+static ch_status assign_all(server *s, const ch_parcel *p, const Cohort__PsAssign *m)
+{
+    ch_tensor **value = ch__calloc(m->n_variables + 1, sizeof(*value));
+    ch_status   rc = value == NULL ? ch__fail_memory("values") : CH_OK;
+
+    for (size_t i = 0; i < m->n_variables && rc == CH_OK; i++)
+        rc = own_copy(s, p->tensor[i], &value[i]);
+    for (size_t i = 0; i < m->n_variables && rc == CH_OK; i++) {
+        variable  *v = ch__map_find(&s->variables, key(m->variables[i]));
+        ch_tensor *was = v->value;
+
+        v->value = value[i];
+        value[i] = was;
+    }
+    for (size_t i = 0; value != NULL && i < m->n_variables; i++)
+        ch_tensor_unref(value[i]);
+    ch__free(value);
+    s->generation++;
+    return rc;
+}
+
+/* Once for a step, as an update is. */
+static ch_status assign(server *s, const ch_parcel *p, const Cohort__PsAssign *m)
+{
+    ch_key    at = {m->step, assigned};
+    applied  *a;
+    ch_status rc = check_step(s, m->step);
+
+    if (rc != CH_OK || ch__map_find(&s->applied, at) != NULL)
+        return rc;
+    rc = check_assign(s, p, m);
+    if (rc != CH_OK)
+        return rc;
+    a = ch__calloc(1, sizeof(*a));
+    rc = a == NULL ? ch__fail_memory("an assign") : ch__map_set(&s->applied, at, a);
+    if (rc != CH_OK) {
+        ch__free(a);
+        return rc;
+    }
+    rc = assign_all(s, p, m);
+    if (rc == CH_OK)
+        s->version++;
+    else
+        ch__free(ch__map_take(&s->applied, at));
     return rc;
 }
 
@@ -548,6 +630,8 @@ static void on_update(server *s, const ch_net_event *e, ch_post *post,
     ch_status rc = check_fence(s, m);
 
     if (rc == CH_OK)
+        rc = check_step(s, m->step);
+    if (rc == CH_OK)
         rc = check_updates(s, e->parcel, m);
     if (rc == CH_OK)
         rc = apply_all(s, e->parcel, m);
@@ -585,19 +669,34 @@ static void drop_pin(pin *p)
     ch__free(p);
 }
 
+static bool drop_if_released(void *arg, ch_key k, void *value)
+{
+    const server *s = arg;
+
+    if (k.a > s->released)
+        return false;
+    drop_pin(value);
+    return true;
+}
+
+static void release_pins(server *s, uint64_t last)
+{
+    if (last <= s->released)
+        return;
+    s->released = last;
+    ch__map_sift(&s->pins, drop_if_released, s);
+}
+
+/* One that comes after its release, or twice, keeps nothing. */
 static ch_status set_pin(server *s, const Cohort__PsPin *m)
 {
     pin      *p;
     ch_status rc;
 
-    if (m->release) {
-        drop_pin(ch__map_take(&s->pins, key(m->pin)));
-        return CH_OK;
-    }
     if (m->pin == 0)
         return ch__fail(CH_INVALID_ARGUMENT, "a pin without a number");
-    if (ch__map_find(&s->pins, key(m->pin)) != NULL)
-        return CH_OK; /* the call came twice */
+    if (m->pin <= s->released || ch__map_find(&s->pins, key(m->pin)) != NULL)
+        return CH_OK;
     p = ch__calloc(1, sizeof(*p) + (size_t)s->variables.n * sizeof(p->kept[0]));
     if (p == NULL)
         return ch__fail_memory("a pin");
@@ -613,6 +712,27 @@ static ch_status set_pin(server *s, const Cohort__PsPin *m)
     if (rc != CH_OK)
         drop_pin(p);
     return rc;
+}
+
+static void on_pin(server *s, const ch_net_event *e, ch_post *post, const Cohort__PsPin *m)
+{
+    if (m->release)
+        release_pins(s, m->pin);
+    answer(s, e, post, m->release ? CH_OK : set_pin(s, m), "pin");
+}
+
+static void on_assign(server *s, const ch_net_event *e, ch_post *post,
+                      const Cohort__PsAssign *m)
+{
+    answer(s, e, post, assign(s, e->parcel, m), "assign");
+    retire(s, m->retired);
+}
+
+/* A step that is done and comes all the same finds that out here, not at its next update. */
+static void on_ping(server *s, const ch_net_event *e, ch_post *post, const Cohort__PsPing *m)
+{
+    retire(s, m->retired);
+    answer(s, e, post, CH_OK, "ping");
 }
 
 /* ---- the task ---- */
@@ -637,7 +757,9 @@ static const ProtobufCMessageDescriptor *type_of(uint32_t method)
     case CH_PS_PIN:
         return &cohort__ps_pin__descriptor;
     case CH_PS_PING:
-        return &cohort__ps_done__descriptor;
+        return &cohort__ps_ping__descriptor;
+    case CH_PS_ASSIGN:
+        return &cohort__ps_assign__descriptor;
     default:
         return NULL;
     }
@@ -671,10 +793,13 @@ static void on_call(server *s, const ch_net_event *e, ch_post *post, ProtobufCMe
         answer(s, e, post, raise_fence(s, m), "fence");
         break;
     case CH_PS_PIN:
-        answer(s, e, post, set_pin(s, m), "pin");
+        on_pin(s, e, post, m);
+        break;
+    case CH_PS_ASSIGN:
+        on_assign(s, e, post, m);
         break;
     default:
-        answer(s, e, post, CH_OK, "ping");
+        on_ping(s, e, post, m);
     }
 }
 

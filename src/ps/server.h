@@ -5,9 +5,12 @@
  *
  *   - An update is applied once. (step, sequence) is remembered, with what it gave, until the step is retired, which is when no
  *     attempt of it can come any more; another attempt is answered as the first was.
+ *     What a step assigns (PsAssign) is remembered likewise. Steps below the retired one are refused: what comes late
+ *     changes nothing. Every message that says which are retired is heard, a ping (PsPing) too.
  *   - A worker that was given up is fenced: updates of its earlier lives are refused from then on.
  *   - What is given is never changed: an update that finds a value in others' hands writes over a copy. So giving a value
- *     costs nothing where others release it in time, and a pin is a reference to each.
+ *     costs nothing where others release it in time, and a pin is a reference to each. Pins have rising numbers: releasing
+ *     one ends all up to it for good, so that the second copy of a call, late, keeps no memory.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef PS_SERVER_H

@@ -18,6 +18,7 @@ typedef struct asker {
     ch_net    *net;
     ch_task   *task, *server;
     uint64_t   n_asked;
+    int64_t    fail_at; /* of the allocations that a call takes; 0: none */
     bool       has_ended;
     ch_ending  ending;
     ch_parcel *answer;
@@ -105,7 +106,9 @@ static ch_status ask(asker *a, uint32_t method, const ProtobufCMessage *m, int n
     ch__post_call(
         post, ch__task_link(a->task, "ps/0"), p,
         &(ch_call_options){.id = a->n_asked, .deadline = ch__task_now(a->task) + 1000000000});
+    ch__mem_fail_at(a->fail_at);
     t_ok(ch__task_wait(a->task, has_ended, a, 10000, "the server"));
+    ch__mem_fail_at(0);
     ch__task_leave(a->task);
     return a->ending == CH_ENDED_OK        ? CH_OK
            : a->ending == CH_ENDED_REFUSED ? ch__fault_raise(&a->fault)
@@ -205,6 +208,37 @@ static ch_status update(asker *a, attempt at, int n, ch_tensor *const *x)
     return ask(a, CH_PS_UPDATE, &m.base, n, x);
 }
 
+static ch_status assign(asker *a, attempt at, size_t n, uint64_t *variable, ch_tensor *const *x)
+{
+    Cohort__PsAssign m;
+
+    cohort__ps_assign__init(&m);
+    m.step = at.step;
+    m.retired = at.retired;
+    m.n_variables = n;
+    m.variables = variable;
+    return ask(a, CH_PS_ASSIGN, &m.base, (int)n, x);
+}
+
+static ch_status pin(asker *a, uint64_t number, bool release)
+{
+    Cohort__PsPin m;
+
+    cohort__ps_pin__init(&m);
+    m.pin = number;
+    m.release = release;
+    return ask(a, CH_PS_PIN, &m.base, 0, NULL);
+}
+
+static ch_status ping(asker *a, uint64_t retired)
+{
+    Cohort__PsPing m;
+
+    cohort__ps_ping__init(&m);
+    m.retired = retired;
+    return ask(a, CH_PS_PING, &m.base, 0, NULL);
+}
+
 typedef struct setting {
     asker      a;
     ch_var    *v;
@@ -294,26 +328,179 @@ static void a_worker_that_was_given_up_is_not_heard(void **state)
 /* UP-3: a value that was given stays as it was; a pin keeps all values. */
 static void what_was_read_does_not_change(void **state)
 {
-    Cohort__PsPin m;
-    setting       s;
-    ch_parcel    *kept;
+    setting    s;
+    ch_parcel *kept;
 
-    cohort__ps_pin__init(&m);
     (void)state;
     set_up(&s);
     t_ok(update(&s.a, (attempt){.step = 1}, 1, &s.one));
     assert_true(first_of(&s.a, 1, 0) == 1);
     kept = ch__parcel_ref(s.a.answer);
-    m.pin = 9;
-    t_ok(ask(&s.a, CH_PS_PIN, &m.base, 0, NULL));
+    t_ok(pin(&s.a, 9, false));
     t_ok(update(&s.a, (attempt){.step = 2}, 1, &s.one));
     assert_true(*(const float *)ch_tensor_data(kept->tensor[0]) == 1);
     assert_true(first_of(&s.a, 1, 9) == 1);
     assert_true(first_of(&s.a, 1, 0) == 2);
-    m.release = true;
-    t_ok(ask(&s.a, CH_PS_PIN, &m.base, 0, NULL));
+    t_ok(pin(&s.a, 9, true));
     t_refused(read_pinned(&s.a, 1, 9), CH_NOT_FOUND, "pin 9", "here");
     ch__parcel_unref(kept);
+    tear_down(&s);
+}
+
+/* Releasing a pin ends those before it; the second copies of their calls, late, keep nothing. */
+static void a_pin_that_was_released_does_not_come_back(void **state)
+{
+    setting s;
+    int64_t live;
+
+    (void)state;
+    set_up(&s);
+    for (uint64_t i = 1; i <= 4; i++) {
+        t_ok(update(&s.a, (attempt){.step = i}, 1, &s.one));
+        t_ok(pin(&s.a, 10 * i, false));
+    }
+    t_ok(pin(&s.a, 20, false)); /* came twice: it keeps what it kept */
+    assert_true(first_of(&s.a, 1, 20) == 2);
+    t_ok(pin(&s.a, 30, true));
+    for (uint64_t i = 1; i <= 3; i++)
+        t_refused(read_pinned(&s.a, 1, 10 * i), CH_NOT_FOUND, "pin", "here");
+    assert_true(first_of(&s.a, 1, 40) == 4);
+
+    t_ok(ping(&s.a, 0));
+    live = ch__mem_live();
+    t_ok(pin(&s.a, 30, false));
+    t_ok(pin(&s.a, 25, false));
+    t_ok(pin(&s.a, 10, true));
+    assert_int_equal(ch__mem_live(), live);
+    t_refused(read_pinned(&s.a, 1, 30), CH_NOT_FOUND, "pin 30", "here");
+    assert_true(first_of(&s.a, 1, 40) == 4);
+
+    t_ok(pin(&s.a, 60, true)); /* before it was ever set */
+    t_ok(pin(&s.a, 60, false));
+    t_refused(read_pinned(&s.a, 1, 60), CH_NOT_FOUND, "pin 60", "here");
+    t_refused(read_pinned(&s.a, 1, 40), CH_NOT_FOUND, "pin 40", "here");
+    t_refused(pin(&s.a, 0, false), CH_INVALID_ARGUMENT, "pin", "number");
+    tear_down(&s);
+}
+
+/* An assign is once for a step; in between others change the variable. */
+static void an_assign_that_comes_again_is_not_done_again(void **state)
+{
+    uint64_t number = 1;
+    setting  s;
+
+    (void)state;
+    set_up(&s);
+    t_ok(update(&s.a, (attempt){.step = 1}, 1, &s.one));
+    t_ok(update(&s.a, (attempt){.step = 2}, 1, &s.one));
+    t_ok(assign(&s.a, (attempt){.step = 3}, 1, &number, &s.one));
+    assert_true(first_of(&s.a, 1, 0) == 1);
+    t_ok(update(&s.a, (attempt){.step = 3}, 1, &s.one)); /* its updates are another thing */
+    t_ok(assign(&s.a, (attempt){.step = 3}, 1, &number, &s.one)); /* came twice */
+    assert_true(first_of(&s.a, 1, 0) == 2);
+    t_ok(assign(&s.a, (attempt){.step = 4, .retired = 4}, 1, &number, &s.zero));
+    t_refused(assign(&s.a, (attempt){.step = 3}, 1, &number, &s.one), CH_ABORTED, "step 3",
+              "below 4");
+    assert_true(first_of(&s.a, 1, 0) == 0);
+    t_ok(update(&s.a, (attempt){.step = 5}, 1, &s.one));
+    assert_true(first_of(&s.a, 1, 0) == 1);
+    tear_down(&s);
+}
+
+/* Neither what was read nor what was sent is the variable. */
+static void an_assign_takes_and_leaves_copies(void **state)
+{
+    uint64_t   number = 1;
+    setting    s;
+    ch_parcel *kept;
+
+    (void)state;
+    set_up(&s);
+    t_ok(pin(&s.a, 1, false));
+    t_ok(read_pinned(&s.a, 1, 0));
+    kept = ch__parcel_ref(s.a.answer);
+    t_ok(assign(&s.a, (attempt){.step = 1}, 1, &number, &s.one));
+    t_ok(update(&s.a, (attempt){.step = 2}, 1, &s.one));
+    assert_true(*(const float *)ch_tensor_data(s.one) == 1);
+    assert_true(*(const float *)ch_tensor_data(kept->tensor[0]) == 0);
+    assert_true(first_of(&s.a, 1, 1) == 0);
+    assert_true(first_of(&s.a, 1, 0) == 2);
+    ch__parcel_unref(kept);
+    tear_down(&s);
+}
+
+/* The second of two values does not fit: the first is not set either. */
+static void an_assign_changes_all_or_nothing(void **state)
+{
+    uint64_t   number[2] = {1, 2}, stranger[2] = {1, 9};
+    ch_tensor *short_one = NULL, *whole = NULL;
+    setting    s;
+
+    (void)state;
+    set_up(&s);
+    t_ok(create(&s.a, 2, "w", s.zero));
+    t_ok(ch_tensor_rows(s.one, 0, 2, &short_one));
+    t_ok(ch_tensor_new(CH_I32, ch_shape_of(3), &whole));
+    t_refused(assign(&s.a, (attempt){.step = 1}, 2, number, (ch_tensor *[]){s.one, short_one}),
+              CH_INVALID_ARGUMENT, "w is f32(3,)", "f32(2,)");
+    t_refused(assign(&s.a, (attempt){.step = 1}, 2, number, (ch_tensor *[]){s.one, whole}),
+              CH_INVALID_ARGUMENT, "w is", "i32(3,)");
+    t_refused(assign(&s.a, (attempt){.step = 1}, 2, stranger, (ch_tensor *[]){s.one, s.one}),
+              CH_NOT_FOUND, "variable 9", "here");
+    for (uint64_t i = 1; i <= 2; i++)
+        assert_true(first_of(&s.a, i, 0) == 0);
+    t_ok(assign(&s.a, (attempt){.step = 1}, 2, number, (ch_tensor *[]){s.one, s.one}));
+    for (uint64_t i = 1; i <= 2; i++)
+        assert_true(first_of(&s.a, i, 0) == 1);
+    t_refused(update(&s.a, (attempt){.step = 2, .sequence = 0xffffffff}, 1, &s.one),
+              CH_INVALID_ARGUMENT, "number", "4294967295");
+    ch_tensor_unref(short_one);
+    ch_tensor_unref(whole);
+    tear_down(&s);
+}
+
+/* However little memory there is, both variables have the new value, or none has. */
+static void an_assign_without_memory_changes_nothing(void **state)
+{
+    uint64_t  number[2] = {1, 2};
+    ch_status rc = CH_UNAVAILABLE;
+    setting   s;
+
+    (void)state;
+    set_up(&s);
+    t_ok(create(&s.a, 2, "w", s.zero));
+    for (int64_t n = 1; rc != CH_OK; n++) {
+        float first;
+
+        s.a.fail_at = n;
+        rc = assign(&s.a, (attempt){.step = 1}, 2, number, (ch_tensor *[]){s.one, s.one});
+        s.a.fail_at = 0;
+        first = first_of(&s.a, 1, 0);
+        assert_true(first == first_of(&s.a, 2, 0));
+        assert_true(rc != CH_OK || first == 1);
+        assert_true(n < 200);
+    }
+    tear_down(&s);
+}
+
+/* Steps that are done are refused as soon as a ping says that they are, and no ping takes that back. */
+static void a_ping_says_which_steps_are_done(void **state)
+{
+    uint64_t number = 1;
+    setting  s;
+
+    (void)state;
+    set_up(&s);
+    t_ok(ping(&s.a, 0));
+    t_ok(update(&s.a, (attempt){.step = 5}, 1, &s.one));
+    t_ok(ping(&s.a, 6));
+    t_ok(ping(&s.a, 6));
+    t_ok(ping(&s.a, 3)); /* late */
+    t_refused(update(&s.a, (attempt){.step = 5}, 1, &s.one), CH_ABORTED, "step 5", "below 6");
+    t_refused(assign(&s.a, (attempt){.step = 4}, 1, &number, &s.one), CH_ABORTED, "step 4",
+              "below 6");
+    t_ok(update(&s.a, (attempt){.step = 6}, 1, &s.one));
+    assert_true(first_of(&s.a, 1, 0) == 2);
     tear_down(&s);
 }
 
@@ -415,6 +602,12 @@ int main(void)
         cmocka_unit_test(an_update_that_comes_again_is_not_applied_again),
         cmocka_unit_test(a_worker_that_was_given_up_is_not_heard),
         cmocka_unit_test(what_was_read_does_not_change),
+        cmocka_unit_test(a_pin_that_was_released_does_not_come_back),
+        cmocka_unit_test(an_assign_that_comes_again_is_not_done_again),
+        cmocka_unit_test(an_assign_takes_and_leaves_copies),
+        cmocka_unit_test(an_assign_changes_all_or_nothing),
+        cmocka_unit_test(an_assign_without_memory_changes_nothing),
+        cmocka_unit_test(a_ping_says_which_steps_are_done),
         cmocka_unit_test(rows_are_given_by_their_ids),
         cmocka_unit_test(what_makes_no_sense_is_refused_and_changes_nothing),
     };
