@@ -229,20 +229,26 @@ static bool is_wanted(const ch_threads_task *t, const unsigned *round)
            (round != NULL ? atomic_load(&t->round) != *round : has_work_news(t));
 }
 
+/* Systems like to wake a thread on the core of who woke it: then the one it waits for cannot run as long as it spins. So
+ * it steps aside once, which costs nothing where nobody waits for the core. */
 static bool wanted_while_spinning(const ch_threads_task *t, const unsigned *round)
 {
     ch_threads *net = net_of(t);
     int64_t     until;
+    bool        has_yielded = false;
 
     if (net->spin_ns == 0)
         return is_wanted(t, round);
     until = ch__now_ns() + net->spin_ns;
     do {
-        for (int i = 0; i < 64; i++) {
+        for (int i = 0; i < 16; i++) {
             if (is_wanted(t, round))
                 return true;
             ch__relax();
         }
+        if (!has_yielded)
+            sched_yield();
+        has_yielded = true;
     } while (may_spin(net) && ch__now_ns() < until);
     return false;
 }
