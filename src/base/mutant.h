@@ -19,7 +19,7 @@ typedef enum ch_mutant {
     CH_MUTANT_LEASE,    /* a step that is run again reads other elements */
     CH_MUTANT_STALENESS,/* steps begin whatever runs */
     CH_MUTANT_QUIET,    /* an error is reported while cancelled steps run */
-    CH_MUTANT_LIFE,     /* a worker goes on with steps of a life that was given up */
+    CH_MUTANT_INCARNATION, /* a worker that was started again is taken for the one before */
     CH_MUTANT_END       /* how many there are, and one */
 } ch_mutant;
 

@@ -352,7 +352,7 @@ static bool is_done(void *arg)
 /* The next round is counted from here, and no version need be kept for the last one. */
 static void end_round(const ch_turn *t)
 {
-    ch_round *r = &t->c->round;
+    ch_sync_round *r = &t->c->round;
 
     r->base = r->end = t->c->n_orders;
     if (r->pin != 0)

@@ -74,7 +74,7 @@ static void is_there(const ch_turn *t, ch_member *m, const ch_net_event *e)
     }
     if (m->state != CH_MEMBER_READY)
         return;
-    if (m->incarnation != e->peer.incarnation) {
+    if (m->incarnation != e->peer.incarnation && CH_KEEPS(INCARNATION)) {
         ch__crew_give_up(t, m);
         return;
     }

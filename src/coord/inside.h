@@ -207,12 +207,12 @@ void ch__feed_left(const ch_chief *c, int worker); /* who is gone holds nothing 
 /* ---- the chief ---- */
 
 /* Of CH_SYNCHRONOUS. */
-typedef struct ch_round {
+typedef struct ch_sync_round {
     uint64_t base; /* the order of the first step since the last join */
     uint64_t end;  /* that of the first step behind this round */
     uint64_t pin;  /* 0: there is no round */
     int      n_asked; /* servers that have not set the pin yet */
-} ch_round;
+} ch_sync_round;
 
 enum { CH_PINS = 64 };
 
@@ -238,7 +238,7 @@ struct ch_chief {
     int              n_quiet; /* of those, who have not answered */
     uint64_t         cancelled; /* the last step of what is being cancelled */
     int              n_joining, n_pinning;
-    ch_round         round;
+    ch_sync_round         round;
     ch_coordinator_stats stats;
 };
 

@@ -19,7 +19,7 @@ struct ch_local {
     ch_task           *ps[CH_LOCAL_TASKS], *worker[CH_LOCAL_TASKS], *chief;
     ch_server_options *server_options[CH_LOCAL_TASKS]; /* the tasks have them */
     ch_worker_options *worker_options[CH_LOCAL_TASKS];
-    ch_chief_options   chief_options;
+    ch_local_how       how;
 };
 
 /* ---- tasks ---- */
@@ -42,6 +42,8 @@ static ch_status start_server(ch_local *l)
     ch_status          rc = o == NULL ? ch__fail_memory("a parameter server") : CH_OK;
 
     l->server_options[i] = o;
+    if (rc == CH_OK)
+        *o = l->how.server;
     if (rc == CH_OK)
         rc = ch__device_of_task("ps", i, 0, &o->device);
     if (rc == CH_OK)
@@ -66,6 +68,7 @@ static ch_status start_worker(ch_local *l)
     o = l->worker_options[i];
     if (o == NULL)
         return ch__fail_memory("a worker");
+    *o = l->how.worker;
     o->retries = 1 << 20; /* the chief says when a server is lost */
     for (o->n_devices = 0; o->n_devices < l->n_devices && rc == CH_OK; o->n_devices++)
         rc = ch__device_of_task("worker", i, o->n_devices, &o->device[o->n_devices]);
@@ -94,12 +97,17 @@ ch_status ch__local_chief(ch_local *l, ch_task **out)
     if (l->chief != NULL)
         return ch__fail(CH_FAILED_PRECONDITION,
                         "a strategy uses this cluster already, or did; make another cluster");
-    l->chief_options.n_servers = l->n_ps;
-    l->chief_options.n_workers = l->n_workers;
-    rc = ch__chief_start(l->net, &l->chief_options, &l->chief);
+    l->how.chief.n_servers = l->n_ps;
+    l->how.chief.n_workers = l->n_workers;
+    rc = ch__chief_start(l->net, &l->how.chief, &l->chief);
     if (rc == CH_OK)
         *out = l->chief;
     return rc;
+}
+
+ch_task *ch__local_chief_task(const ch_local *l)
+{
+    return l->chief;
 }
 
 int ch__local_devices(const ch_local *l)
@@ -177,7 +185,7 @@ static ch_status check_options(const ch_local_options *o)
 }
 
 ch_status ch__cluster_local_on(ch_net *net, const ch_local_options *opt,
-                               const ch_chief_options *how, ch_resolver **out)
+                               const ch_local_how *how, ch_resolver **out)
 {
     ch_local *l = ch__calloc(1, sizeof(*l));
     ch_status rc = l == NULL ? ch__fail_memory("a local cluster") : check_options(opt);
@@ -188,7 +196,7 @@ ch_status ch__cluster_local_on(ch_net *net, const ch_local_options *opt,
     }
     l->net = net;
     l->n_devices = or_one(opt->devices);
-    l->chief_options = *how;
+    l->how = *how;
     for (int i = 0; i < or_one(opt->ps) && rc == CH_OK; i++)
         rc = start_server(l);
     for (int i = 0; i < or_one(opt->workers) && rc == CH_OK; i++)
@@ -212,7 +220,7 @@ ch_status ch_cluster_local(const ch_local_options *opt, ch_resolver **out)
         return rc;
     /* In one process a task that dies is noticed at once: silence is only a busy machine. */
     return ch__cluster_local_on(net, opt != NULL ? opt : &usual,
-                                &(ch_chief_options){.misses = 600}, out);
+                                &(ch_local_how){.chief.misses = 600}, out);
 }
 
 /* ---- what can be done to its tasks ---- */

@@ -200,7 +200,7 @@ static void round_set(const ch_turn *t, ch_errand *e)
 static bool is_in_round(const ch_turn *t, const ch_scheduled *s)
 {
     ch_chief *c = t->c;
-    ch_round *r = &c->round;
+    ch_sync_round *r = &c->round;
     uint64_t  n = round_size(c), first = oldest_step(c)->order, before = r->pin;
 
     if (r->pin != 0 && first < r->end)
@@ -360,7 +360,9 @@ static bool send(const ch_turn *t, ch_scheduled *s, int worker)
     ch__post_call(t->post, c->worker[worker]->link, p,
                   &(ch_call_options){.id = a->call,
                                      .deadline = t->now + limit,
-                                     .incarnation = c->worker[worker]->incarnation});
+                                     .incarnation = CH_KEEPS(INCARNATION)
+                                                        ? c->worker[worker]->incarnation
+                                                        : 0});
     if (s->state == CH_STEP_QUEUED) {
         list_remove(&c->queue, s);
         s->state = CH_STEP_RUNNING;

@@ -713,7 +713,7 @@ static ch_status take_life(worker *w, uint64_t life, ch_post *post, int64_t now)
     if (life < w->life)
         return ch__fail(CH_ABORTED, "it is for life %llu of this worker, which was given up",
                         (unsigned long long)life);
-    if (life > w->life && CH_KEEPS(LIFE))
+    if (life > w->life)
         drop_runs(w, is_older, &life, post, now);
     w->life = life;
     return CH_OK;

@@ -5,6 +5,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/mutant.h"
 #include "data/message.h"
 #include "graph/function.h"
 #include "graph/run.h"
@@ -50,7 +51,9 @@ typedef struct pin {
 } pin;
 
 typedef struct server {
-    ch_device *device;
+    ch_device    *device;
+    ch_server_saw saw; /* NULL: nobody looks */
+    void         *arg;
     ch_map     variables, updates, pins;
     ch_map     applied; /* by step and sequence */
     fence     *fences;
@@ -284,7 +287,7 @@ static ch_status read_rows(const server *s, uint64_t number, uint64_t pinned,
 static ch_status check_fence(const server *s, const Cohort__PsUpdate *m)
 {
     for (const fence *f = s->fences; f != NULL; f = f->next)
-        if (strcmp(f->worker, m->worker) == 0 && m->incarnation < f->least)
+        if (strcmp(f->worker, m->worker) == 0 && m->incarnation < f->least && CH_KEEPS(FENCE))
             return ch__fail(
                 CH_ABORTED,
                 "step %llu: %s was given up in its life %llu; from %llu on it is heard",
@@ -295,7 +298,7 @@ static ch_status check_fence(const server *s, const Cohort__PsUpdate *m)
 
 static ch_status check_step(const server *s, uint64_t step)
 {
-    return step >= s->retired
+    return step >= s->retired || !CH_KEEPS(RETIRE)
                ? CH_OK
                : ch__fail(CH_ABORTED, "step %llu is done, as are all below %llu",
                           (unsigned long long)step, (unsigned long long)s->retired);
@@ -441,8 +444,11 @@ static ch_status apply_all(server *s, const ch_parcel *p, const Cohort__PsUpdate
         const Cohort__PsUpdateOne *one = m->updates[i];
         ch_key                     k = {m->step, one->sequence};
 
-        if (ch__map_find(&s->applied, k) == NULL)
+        if (ch__map_find(&s->applied, k) == NULL || !CH_KEEPS(DEDUPE)) {
             rc = apply(s, ch__map_find(&s->updates, key(one->function)), k, p->tensor + at);
+            if (rc == CH_OK && s->saw != NULL)
+                s->saw(s->arg, m->worker, m->incarnation, m->step, one->sequence);
+        }
         at += (int)one->inputs;
     }
     return rc;
@@ -866,6 +872,8 @@ ch_status ch__server_make(void *arg, ch_task *t, uint64_t incarnation, ch_post *
     if (s == NULL)
         return ch__fail_memory("a parameter server");
     s->device = opt->device;
+    s->saw = opt->saw;
+    s->arg = opt->arg;
     *self = s;
     return CH_OK;
 }

@@ -19,8 +19,14 @@
 #include "cohort/device.h"
 #include "net/net.h"
 
+/* Told of each update when it is applied. */
+typedef void (*ch_server_saw)(void *arg, const char *worker, uint64_t life, uint64_t step,
+                              uint32_t sequence);
+
 typedef struct ch_server_options {
-    ch_device *device; /* of its own: graphs run there, on the thread that drives the task */
+    ch_device    *device; /* of its own: graphs run there, on the thread that drives the task */
+    ch_server_saw saw;    /* for tests; NULL: nobody looks */
+    void         *arg;
 } ch_server_options;
 
 /* The parts of ch_task_options; `arg` is a ch_server_options, which is kept. */
