@@ -440,6 +440,14 @@ static void take_time(const ch_turn *t, ch_member *m, int64_t since)
     m->last_end = t->now;
 }
 
+/* There is no such element, for other attempts neither. True: it can have another. */
+static bool is_without(const ch_turn *t, ch_scheduled *s, uint64_t stream)
+{
+    for (int i = 0; i < CH_ATTEMPTS; i++)
+        end_attempt(t, s, i);
+    return ch__feed_ended(t, s, stream);
+}
+
 static void ran(const ch_turn *t, ch_scheduled *s, const ch_net_event *e)
 {
     ProtobufCMessage         *m = NULL;
@@ -458,7 +466,7 @@ static void ran(const ch_turn *t, ch_scheduled *s, const ch_net_event *e)
         if (!s->is_silent)
             s->result = ch__parcel_ref(e->parcel);
         ch__queue_end(t, s, CH_STEP_DONE);
-    } else if (ch__feed_ended(t, s, done->ended_stream)) {
+    } else if (is_without(t, s, done->ended_stream)) {
         put_back(t, s);
     } else {
         fail_with(t, s, ch__fail(CH_OUT_OF_RANGE, "the data that the step reads has ended"));
@@ -682,7 +690,7 @@ void ch__queue_cancel_all(const ch_turn *t)
     c->cancelling = CH_DROPPING;
     c->cancelled = c->n_steps;
     c->n_quiet = 0;
-    for (int i = 0; i < c->n_workers && CH_KEEPS(QUIET); i++)
+    for (int i = 0; i < c->n_workers; i++)
         if (c->worker[i]->state == CH_MEMBER_READY)
             drop_in_worker(t, i);
     for (ch_scheduled *s = c->oldest; s != NULL; s = next) {
@@ -690,6 +698,8 @@ void ch__queue_cancel_all(const ch_turn *t)
         if (!s->is_assign && !s->is_own)
             ch__queue_end(t, s, CH_STEP_CANCELLED);
     }
+    if (!CH_KEEPS(QUIET))
+        c->cancelling = CH_CALM;
     look_dropped(t);
 }
 
