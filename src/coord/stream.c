@@ -195,12 +195,12 @@ static const place *place_for(const ch_stream *s, int64_t number)
 static bool has_passing_error(ch_wire *w, ch_wire_span message, int depth)
 {
     enum { STATES = 3, ELEMENTS = 3, CODE = 2 };
-    const uint32_t inner[] = {STATES, ELEMENTS, 0};
-    ch_wire_field  f;
-    uint64_t       code = 0;
+    uint32_t      inner = depth == 0 ? STATES : ELEMENTS;
+    ch_wire_field f;
+    uint64_t      code = 0;
 
     while (ch__wire_next(w, &message, &f)) {
-        if (f.type == CH_WIRE_BYTES && f.number == inner[depth] &&
+        if (depth < 2 && f.type == CH_WIRE_BYTES && f.number == inner &&
             has_passing_error(w, f.data, depth + 1))
             return true;
         if (depth == 2 && f.type == CH_WIRE_VARINT && f.number == CODE &&
@@ -299,19 +299,38 @@ static ch_status read_next(ch_stream *s)
     return CH_OK;
 }
 
-/* Reads up to `number`, and that too, or to the end. */
-static ch_status read_to(ch_stream *s, int64_t number)
+/* Where `number` is yet to come, the last such place there is. */
+static ch_status go_before(ch_stream *s, int64_t number)
 {
-    const place *from;
-    ch_status    rc = open_iterator(s);
+    const place *from = place_for(s, number);
 
-    if (rc != CH_OK)
-        return rc;
-    from = place_for(s, number);
-    if (s->next == LOST || s->next < from->number || s->next > number)
-        rc = go_to(s, from);
+    if (s->next != LOST && s->next >= from->number && s->next <= number)
+        return CH_OK;
+    return go_to(s, from);
+}
+
+/* Up to `number`, and that too, or to the end. */
+static ch_status read_on(ch_stream *s, int64_t number)
+{
+    ch_status rc = CH_OK;
+
     while (rc == CH_OK && s->next <= number && number < s->end)
         rc = read_next(s);
+    return rc;
+}
+
+/* An error may be of a while ago, when threads worked ahead: it counts if it is there when all is read once more. */
+static ch_status read_to(ch_stream *s, int64_t number)
+{
+    ch_status rc = open_iterator(s);
+
+    if (rc == CH_OK)
+        rc = go_before(s, number);
+    if (rc == CH_OK && read_on(s, number) != CH_OK) {
+        rc = go_before(s, number);
+        if (rc == CH_OK)
+            rc = read_on(s, number);
+    }
     return rc;
 }
 
