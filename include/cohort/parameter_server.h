@@ -41,14 +41,19 @@ ch_strategy_parameter_server(ch_resolver *cluster, const ch_parameter_server_opt
 /* Where every variable and shard is, with its bytes, and what each server has, as a table; as snprintf does. */
 CH_API int ch_strategy_print_placement(ch_strategy *st, char *text, size_t size);
 
-/* Rows of a variable by a slice, as Python's: from `start` to before `stop`, every `step`-th; negative ones count from the end, CH_SLICE_END is
- * left out. Only the shards that have any of them are asked. */
+/* Rows of a variable, outside a step, without the others; in a step, ch_gather of ch_var_read asks for no more either. Of variables of other
+ * strategies too. A scalar has none: INVALID_ARGUMENT.
+ *
+ * By a slice, as Python's: from `start` to before `stop`, every `step`-th; negative ones count from the end, CH_SLICE_END is
+ * left out, and what is beyond an end is at it. Only the shards that have any of them are asked. A step of 0 is INVALID_ARGUMENT. */
 enum { CH_SLICE_END = -2147483647 - 1 };
 CH_API CH_MUST_CHECK ch_status ch_var_slice(ch_var *v, int64_t start, int64_t stop,
                                             int64_t step, ch_tensor **out);
 /* Rows by their numbers, in that order, each asked of the shard that has it; `ids` is i32 or i64 of any shape, and the result's first sizes
  * are those. An id out of range is INVALID_ARGUMENT. */
 CH_API CH_MUST_CHECK ch_status ch_var_lookup(ch_var *v, ch_tensor *ids, ch_tensor **out);
+/* One row, from the end if negative: x[index]. INVALID_ARGUMENT if there is none. */
+CH_API CH_MUST_CHECK ch_status ch_var_row(ch_var *v, int64_t index, ch_tensor **out);
 
 /* ---- a cluster in this process ---- */
 

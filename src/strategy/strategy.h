@@ -117,6 +117,8 @@ bool ch__var_belongs(ch_step *s, const ch_var *v, const void *caller);
 /* Whether v has one value outside replicas, and may be changed by something there. (assign.c) */
 ch_status ch__var_check_read(const ch_var *v);
 ch_status ch__var_check_change(const ch_var *v, const char *name);
+/* Whether the code of this thread may read or change v: it is outside steps, and in no other strategy's scope. (var_value.c) */
+ch_status ch__var_check_outside(const ch_var *v, const char *instead);
 /* ch_var_get and ch_var_set wherever the code is: for variables that are being made. (var_value.c) */
 ch_status ch__var_get(ch_var *v, ch_tensor **out);
 ch_status ch__var_set(ch_var *v, ch_tensor *value);

@@ -37,8 +37,7 @@ static ch_status combine_copies(const ch_var *v, ch_tensor *out)
     return CH_OK;
 }
 
-/* Whether the code of this thread may read or change v: it is outside steps, and in no other strategy's scope. */
-static ch_status check_context(const ch_var *v, const char *instead)
+ch_status ch__var_check_outside(const ch_var *v, const char *instead)
 {
     ch_strategy *st = v->strategy;
 
@@ -77,7 +76,7 @@ ch_status ch_var_get(ch_var *v, ch_tensor **out)
     ch_status rc = ch__want_given("variable get", "the variable", v, "out", out);
 
     if (rc == CH_OK)
-        rc = check_context(v, "ch_var_read");
+        rc = ch__var_check_outside(v, "ch_var_read");
     return rc == CH_OK ? ch__var_get(v, out) : rc;
 }
 
@@ -217,7 +216,7 @@ ch_status ch__var_set(ch_var *v, ch_tensor *value)
 
 ch_status ch_var_set(ch_var *v, ch_tensor *value)
 {
-    ch_status rc = v != NULL ? check_context(v, "ch_var_assign")
+    ch_status rc = v != NULL ? ch__var_check_outside(v, "ch_var_assign")
                              : ch__fail(CH_INVALID_ARGUMENT, "a variable to set is NULL");
 
     return rc == CH_OK ? ch__var_set(v, value) : rc;
@@ -262,7 +261,7 @@ static ch_status change_away(ch_var *v, ch_tensor *delta, int sign)
 /* Each copy, and each follower, from what it is. */
 static ch_status change(ch_var *v, ch_tensor *delta, int sign, const char *name)
 {
-    ch_status rc = v != NULL ? check_context(v, "ch_var_assign_add")
+    ch_status rc = v != NULL ? ch__var_check_outside(v, "ch_var_assign_add")
                              : ch__fail(CH_INVALID_ARGUMENT, "a variable to change is NULL");
 
     if (rc == CH_OK)
