@@ -51,6 +51,9 @@ CH_API ch_strategy *ch_model_strategy(const ch_model *m);
 /* As ch_layer_vars and ch_layer_trainable. */
 CH_API int ch_model_vars(ch_model *m, ch_var *const **out);
 CH_API int ch_model_trainable(ch_model *m, ch_var *const **out);
+/* As ch_model_vars, with the shards of those that a strategy has cut (cohort/parameter_server.h) in their place: all that is stored. The
+ * array is good until the next call. */
+CH_API int ch_model_shards(ch_model *m, ch_var *const **out);
 /* A table of layers with their outputs and numbers of parameters, those in them included; then
  * all of them, and their bytes. As snprintf does. */
 CH_API int ch_model_print(ch_model *m, char *text, size_t size);

@@ -15,6 +15,7 @@ struct ch_model {
     ch_strategy *strategy;
     ch_layer    *layer;
     int          n_inputs; /* 0: not known */
+    ch_var     **shard;    /* what was listed last */
     void        *attached; /* what trains it */
     void (*drop)(void *attached);
 };
@@ -140,6 +141,7 @@ void ch_model_unref(ch_model *m)
     ch__model_attach(m, NULL, NULL);
     ch_layer_unref(m->layer);
     ch_strategy_unref(m->strategy);
+    ch__free(m->shard);
     ch__free(m);
 }
 
@@ -227,6 +229,27 @@ int ch_model_vars(ch_model *m, ch_var *const **out)
 int ch_model_trainable(ch_model *m, ch_var *const **out)
 {
     return ch_layer_trainable(ch_model_layer(m), out);
+}
+
+int ch_model_shards(ch_model *m, ch_var *const **out)
+{
+    ch_var *const *var = NULL;
+    int            n_vars = ch_model_vars(m, &var), n = 0;
+
+    for (int i = 0; i < n_vars; i++)
+        n += ch_var_shards(var[i]);
+    if (n_vars < 0 || out == NULL)
+        return n_vars < 0 ? n_vars : n;
+    ch__free(m->shard);
+    m->shard = ch__calloc((size_t)n + 1, sizeof(ch_var *));
+    if (m->shard == NULL)
+        return -1;
+    n = 0;
+    for (int i = 0; i < n_vars; i++)
+        for (int k = 0; k < ch_var_shards(var[i]); k++)
+            m->shard[n++] = ch_var_shard(var[i], k);
+    *out = m->shard;
+    return n;
 }
 
 /* ---- printing ---- */
