@@ -167,40 +167,82 @@ static ch_status begin_assign(const ch_turn *t, ch_scheduled **out)
     return CH_OK;
 }
 
-static ch_status speak_assign(const ch_chief *c, uint64_t step, uint64_t variable,
-                              ch_tensor *value, ch_parcel **out)
+typedef struct assignment {
+    int               n;
+    const int        *server;
+    const uint64_t   *variable;
+    ch_tensor *const *value;
+} assignment;
+
+/* All that a server gets: it hears of a step's assignments once. */
+static ch_status speak_assign(const ch_chief *c, uint64_t step, const assignment *a, int server,
+                              ch_parcel **out)
 {
     Cohort__PsAssign m;
+    uint64_t        *variable = ch__calloc((size_t)a->n, sizeof(*variable));
+    ch_tensor      **value = ch__calloc((size_t)a->n, sizeof(ch_tensor *));
+    ch_status rc = variable == NULL || value == NULL ? ch__fail_memory("an assignment") : CH_OK;
 
     cohort__ps_assign__init(&m);
     m.step = step;
     m.retired = ch__queue_retired(c);
-    m.n_variables = 1;
-    m.variables = &variable;
-    return ch__speak(CH_PS_ASSIGN, &m.base, 1, &value, out);
+    m.variables = variable;
+    for (int i = 0; i < a->n && rc == CH_OK; i++)
+        if (a->server[i] == server) {
+            variable[m.n_variables] = a->variable[i];
+            value[m.n_variables++] = ch_tensor_ref(a->value[i]);
+        }
+    if (rc == CH_OK)
+        rc = ch__speak(CH_PS_ASSIGN, &m.base, (int)m.n_variables, value, out);
+    ch__free(variable);
+    ch__free(value);
+    return rc;
+}
+
+static bool is_first_there(const assignment *a, int i)
+{
+    for (int k = 0; k < i; k++)
+        if (a->server[k] == a->server[i])
+            return false;
+    return true;
+}
+
+/* A call for each server that has any of them. */
+static ch_status assign(ch_task *chief, ch_turn *t, uint64_t step, const assignment *a)
+{
+    ch_parcel **parcel = ch__calloc((size_t)a->n, sizeof(ch_parcel *));
+    int        *server = ch__calloc((size_t)a->n, sizeof(int)), n = 0;
+    ch_status rc = parcel == NULL || server == NULL ? ch__fail_memory("an assignment") : CH_OK;
+
+    for (int i = 0; i < a->n && rc == CH_OK; i++)
+        if (is_first_there(a, i)) {
+            server[n] = a->server[i];
+            rc = speak_assign(t->c, step, a, server[n], &parcel[n]);
+            n += rc == CH_OK;
+        }
+    if (rc == CH_OK)
+        rc = ask(chief, t, n, server, parcel, NULL);
+    else
+        while (n > 0)
+            ch__parcel_unref(parcel[--n]);
+    ch__free(parcel);
+    ch__free(server);
+    return rc;
 }
 
 ch_status ch__chief_assign(ch_task *chief, int n, const int *server, const uint64_t *variable,
                            ch_tensor *const *value)
 {
-    ch_parcel   **parcel = ch__calloc((size_t)n, sizeof(ch_parcel *));
     ch_turn       t = enter(chief);
     ch_scheduled *s = NULL;
-    int           n_spoken = 0;
-    ch_status     rc = parcel == NULL ? ch__fail_memory("an assignment") : begin_assign(&t, &s);
+    ch_status     rc = begin_assign(&t, &s);
 
-    for (; n_spoken < n && rc == CH_OK; n_spoken++)
-        rc = speak_assign(t.c, s->step, variable[n_spoken], value[n_spoken], &parcel[n_spoken]);
-    for (int i = n_spoken; i < n; i++)
-        ch_tensor_unref(value[i]);
     if (rc == CH_OK)
-        rc = ask(chief, &t, n, server, parcel, NULL);
-    else
-        for (int i = 0; i + 1 < n_spoken; i++)
-            ch__parcel_unref(parcel[i]);
+        rc = assign(chief, &t, s->step, &(assignment){n, server, variable, value});
     if (s != NULL)
         ch__queue_end(&t, s, CH_STEP_DONE);
-    ch__free(parcel);
+    for (int i = 0; i < n; i++)
+        ch_tensor_unref(value[i]);
     return leave(chief, rc);
 }
 

@@ -369,6 +369,8 @@ static ch_status add(ch_var *v, ch_tensor *delta, bool takes_away)
         p->arg[takes_away].takes_away = takes_away;
         rc = ch_function_new("add", record_change, &p->arg[takes_away],
                              &p->change[takes_away]);
+        if (rc == CH_OK)
+            ch_function_static_rows(p->change[takes_away]);
     }
     if (rc == CH_OK)
         rc = ch_tuple_of(1, &delta, &in);

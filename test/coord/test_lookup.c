@@ -419,7 +419,7 @@ static void a_list_without_ids_is_zeros(void **state)
     (void)state;
     t_same(run_with(st, bag_of_what_is_left_step, v, 2, in), ch_shape_of(3, 2),
            (float[]){1, 2, 0, 0, 3, 4});
-    t_refused(ch_strategy_run(st, f, bad, NULL), CH_INVALID_ARGUMENT, "-1", "[0, 5)");
+    t_refused(ch_strategy_run(st, f, bad, NULL), CH_INVALID_ARGUMENT, "position 1", "[0, 5)");
     ch_tuple_unref(bad);
     ch_function_unref(f);
     ch_var_unref(v);
