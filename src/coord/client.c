@@ -322,6 +322,25 @@ static ch_status new_scheduled(const ch_order *o, ch_scheduled **out)
     return CH_OK;
 }
 
+static int64_t count_ended(const ch_coordinator_stats *s)
+{
+    return s->finished + s->failed + s->cancelled;
+}
+
+/* Without a limit of its own, a wait for steps is too long when none has ended for as long as any wait may take: however many they are. */
+static ch_status wait_for_steps(ch_task *chief, const ch_chief *c, bool (*is_over)(void *arg),
+                                void *arg, int64_t limit_ms, const char *whom)
+{
+    int64_t   ended;
+    ch_status rc;
+
+    do {
+        ended = count_ended(&c->stats);
+        rc = ch__task_wait(chief, is_over, arg, limit_ms, whom);
+    } while (rc == CH_DEADLINE_EXCEEDED && limit_ms == 0 && count_ended(&c->stats) > ended);
+    return rc;
+}
+
 static bool is_quiet(void *arg)
 {
     return ch__queue_is_quiet(arg);
@@ -360,7 +379,7 @@ ch_status ch__chief_schedule(ch_task *chief, const ch_order *o, ch_scheduled **o
     ch_status     rc = new_scheduled(o, &s);
 
     if (rc == CH_OK && !o->is_own && !may_add(t.c))
-        rc = ch__task_wait(chief, may_add, t.c, 0, "a step to end: the queue is full");
+        rc = wait_for_steps(chief, t.c, may_add, t.c, 0, "a step to end: the queue is full");
     look_at_clock(chief, &t);
     if (rc == CH_OK)
         rc = ch__fault_raise(&t.c->broken);
@@ -408,7 +427,7 @@ ch_status ch__chief_join(ch_task *chief, int64_t limit_ms)
     ch_status rc;
 
     t.c->n_joining++;
-    rc = ch__task_wait(chief, is_done, t.c, limit_ms, "steps that were scheduled");
+    rc = wait_for_steps(chief, t.c, is_done, t.c, limit_ms, "steps that were scheduled");
     t.c->n_joining--;
     look_at_clock(chief, &t);
     if (rc == CH_OK)
@@ -446,10 +465,9 @@ bool ch__chief_has_ended(ch_task *chief, const ch_scheduled *s)
 ch_status ch__chief_wait(ch_task *chief, ch_scheduled *s, int64_t limit_ms,
                          const ch_parcel **out)
 {
-    ch_status rc;
+    ch_turn   t = enter(chief);
+    ch_status rc = wait_for_steps(chief, t.c, has_ended, s, limit_ms, "a step to end");
 
-    (void)enter(chief);
-    rc = ch__task_wait(chief, has_ended, s, limit_ms, "a step to end");
     if (rc == CH_OK && s->state == CH_STEP_CANCELLED)
         rc = ch__fail(CH_CANCELLED,
                       "step %llu was cancelled, since another one failed; schedule it again",

@@ -1,0 +1,434 @@
+/* test/coord/test_scheduling.c -- schedule, join, done and fetch; results that may not be there yet.
+ *
+ * Where it matters what is going on at which moment, the cluster is a simulated one: a step takes up to so many ms.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+
+#include "scene.h"
+
+static const ch_local_options three_workers = {.ps = 2, .workers = 3};
+
+/* ---- the coordinator ---- */
+
+/* CC-1 */
+static void a_strategy_has_one_coordinator(void **state)
+{
+    ch_strategy    *st = t_cluster(NULL, NULL, NULL), *other = NULL;
+    ch_coordinator *a = NULL, *b = NULL;
+
+    (void)state;
+    t_ok(ch_coordinator_new(st, &(ch_coordinator_options){.capacity = 7}, &a));
+    t_ok(ch_coordinator_new(st, NULL, &b));
+    assert_ptr_equal(a, b);
+    assert_ptr_equal(ch_coordinator_strategy(a), st);
+    ch_coordinator_unref(b);
+    t_ok(ch_coordinator_new(st, &(ch_coordinator_options){.capacity = 7}, &b));
+    assert_ptr_equal(a, b);
+    ch_coordinator_unref(b);
+    t_refused(ch_coordinator_new(st, &(ch_coordinator_options){.capacity = 8}, &b),
+              CH_FAILED_PRECONDITION, "already", "other options");
+    t_ok(ch_strategy_one_device("CPU:0", &other));
+    t_refused(ch_coordinator_new(other, NULL, &b), CH_INVALID_ARGUMENT, "OneDevice",
+              "parameter servers");
+    t_refused(ch_coordinator_new(st, &(ch_coordinator_options){.staleness = -1}, &b),
+              CH_INVALID_ARGUMENT, "coordinator", "below 0");
+    ch_coordinator_unref(a);
+    ch_strategy_unref(other);
+    ch_strategy_unref(st);
+}
+
+/* CC-4: with the last reference all ends, whatever was scheduled; results that somebody holds end too. */
+static void letting_go_of_it_ends_what_runs(void **state)
+{
+    scene      s;
+    ch_remote *r = NULL;
+
+    (void)state;
+    t_open(&s, &three_workers, 100, NULL);
+    t_schedule(&s, 20);
+    t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
+    ch_remote_unref(r);
+    t_close(&s);
+}
+
+/* CC-2, CC-3, SC-10: all workers run at once; SC-6, SC-8 */
+static void join_waits_for_all_that_was_scheduled(void **state)
+{
+    scene   s;
+    bool    done = false;
+    int64_t began;
+
+    (void)state;
+    t_open(&s, &three_workers, 100, NULL);
+    t_ok(ch_coordinator_join(s.co)); /* of nothing, at once */
+    t_ok(ch_coordinator_done(s.co, &done));
+    assert_true(done);
+    t_schedule(&s, 3); /* they are told of the function first */
+    t_ok(ch_coordinator_join(s.co));
+    began = ch__sim_now(s.net);
+    t_schedule(&s, 30);
+    t_ok(ch_coordinator_done(s.co, &done));
+    assert_false(done);
+    assert_true(t_stats(&s).running > 3);
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(ch__sim_now(s.net) - began <
+                15 * 100 * ms); /* one alone would have taken 30 of them, at 50 on average */
+    t_ok(ch_coordinator_done(s.co, &done));
+    assert_true(done);
+    assert_true(t_value_of(s.n) == 33);
+    assert_int_equal(t_stats(&s).finished, 33);
+    t_ok(ch_coordinator_join(s.co));
+    t_close(&s);
+}
+
+/* SC-6: it waits as long as it takes, and as long as steps end it is no error. */
+static void join_has_no_limit_while_steps_end(void **state)
+{
+    scene s;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 1}, 60000, NULL);
+    t_schedule(&s, 60); /* half a minute each: half an hour */
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(ch__sim_now(s.net) > 1000 * 1000 * ms);
+    assert_true(t_value_of(s.n) == 60);
+    t_close(&s);
+}
+
+/* ---- steps and their results ---- */
+
+static void nothing_step(ch_step *s, void *arg)
+{
+    (void)s;
+    (void)arg;
+}
+
+static void wrong_step(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "x", ch_add(ch_step_in(s, 0), ch_fill(s, CH_F32, ch_shape_of(3, 7), 1)));
+}
+
+static void echo_step(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "a", ch_step_in(s, 0));
+    ch_step_out(s, "b", ch_step_in(s, 1));
+}
+
+static ch_tensor *one_number(double x)
+{
+    return t_f32(ch_shape_scalar(), (float[]){(float)x});
+}
+
+/* SC-1, SC-3: what is wrong with a step is the error of schedule. */
+static void a_step_that_cannot_be_recorded_is_not_scheduled(void **state)
+{
+    scene        s;
+    ch_function *f = t_function(wrong_step, NULL);
+    ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_of(2, 5), NULL)});
+    ch_remote   *r = NULL;
+
+    (void)state;
+    t_open(&s, &three_workers, 1, NULL);
+    assert_int_equal(ch_coordinator_schedule(s.co, f, &(ch_arguments){.in = in}, &r),
+                     CH_INVALID_ARGUMENT);
+    assert_null(r);
+    assert_int_equal(ch_coordinator_schedule(s.co, NULL, NULL, &r), CH_INVALID_ARGUMENT);
+    assert_int_equal(ch_coordinator_schedule(NULL, f, NULL, &r), CH_INVALID_ARGUMENT);
+    t_ok(ch_coordinator_join(s.co));
+    assert_int_equal(t_stats(&s).failed, 0);
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    t_close(&s);
+}
+
+/* SC-2, SC-9, RV-2: results have the structure and the names of the step's; a result may be fetched twice. */
+static void results_are_fetched(void **state)
+{
+    scene        s;
+    ch_function *f = t_function(echo_step, NULL);
+    ch_tuple  *in = t_tuple(2, (ch_tensor *[]){one_number(3), one_number(4)}), *out[2] = {NULL};
+    ch_remote *r = NULL;
+
+    (void)state;
+    t_open(&s, &three_workers, 20, NULL);
+    t_ok(ch_coordinator_schedule(s.co, f, &(ch_arguments){.in = in}, &r));
+    assert_false(ch_remote_has_ended(r));
+    t_ok(ch_remote_fetch(r, &out[0]));
+    assert_true(ch_remote_has_ended(r));
+    assert_int_equal(ch_tuple_count(out[0]), 2);
+    assert_string_equal(ch_tuple_name(out[0], 1), "b");
+    assert_true(t_floats(out[0], 0, 0)[0] == 3 && t_floats(out[0], 1, 0)[0] == 4);
+    ch_tuple_unref(out[0]);
+    t_ok(ch_coordinator_fetch(s.co, 2, (ch_remote *[]){r, r}, out));
+    assert_true(t_floats(out[1], 1, 0)[0] == 4);
+    ch_tuple_unref(out[0]);
+    ch_tuple_unref(out[1]);
+    ch_remote_unref(r);
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    t_close(&s);
+}
+
+/* RV-3 */
+static void a_step_without_results_gives_an_empty_tuple(void **state)
+{
+    scene        s;
+    ch_function *f = t_function(nothing_step, NULL);
+    ch_remote   *r = NULL;
+    ch_tuple    *out = NULL;
+
+    (void)state;
+    t_open(&s, &three_workers, 1, NULL);
+    t_ok(ch_coordinator_schedule(s.co, f, NULL, &r));
+    t_ok(ch_remote_fetch(r, &out));
+    assert_int_equal(ch_tuple_count(out), 0);
+    ch_tuple_unref(out);
+    ch_remote_unref(r);
+    ch_function_unref(f);
+    t_close(&s);
+}
+
+/* SC-13: a result is here when its step has ended, whatever becomes of the worker. */
+static void a_result_outlives_its_worker(void **state)
+{
+    scene      s;
+    ch_remote *r = NULL;
+    ch_tuple  *out = NULL;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 1}, 1, NULL);
+    t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
+    t_ok(ch_coordinator_join(s.co));
+    t_ok(ch_cluster_local_kill(s.cluster, "worker", 0));
+    t_ok(ch_remote_fetch(r, &out));
+    assert_true(t_floats(out, 0, 0)[0] == 1);
+    ch_tuple_unref(out);
+    ch_remote_unref(r);
+    t_close(&s);
+}
+
+/* SC-11: of one worker, in the order of schedule. */
+static void one_worker_runs_steps_in_their_order(void **state)
+{
+    enum { STEPS = 50 };
+    scene      s;
+    ch_remote *r[STEPS] = {NULL};
+    ch_tuple  *out[STEPS] = {NULL};
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.ps = 2, .workers = 1}, 5, NULL);
+    for (int i = 0; i < STEPS; i++)
+        t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r[i]));
+    t_ok(ch_coordinator_fetch(s.co, STEPS, r, out));
+    for (int i = 0; i < STEPS; i++) {
+        assert_true(t_floats(out[i], 0, 0)[0] == i + 1);
+        ch_tuple_unref(out[i]);
+        ch_remote_unref(r[i]);
+    }
+    t_close(&s);
+}
+
+/* SC-5: with so many steps that wait, schedule waits for one to begin. */
+static void a_full_queue_makes_schedule_wait(void **state)
+{
+    scene s;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 1}, 100,
+           &(ch_coordinator_options){.capacity = 4});
+    for (int i = 0; i < 40; i++) {
+        t_schedule(&s, 1);
+        assert_true(t_stats(&s).queued <= 4);
+    }
+    assert_true(ch__sim_now(s.net) > 20 * 20 * ms);
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == 40);
+    t_close(&s);
+}
+
+/* ---- several threads ---- */
+
+typedef struct program {
+    ch_coordinator *co;
+    ch_function    *f;
+    int             n;
+} program;
+
+static void *schedules(void *arg)
+{
+    const program *p = arg;
+
+    for (int i = 0; i < p->n; i++)
+        if (ch_coordinator_schedule(p->co, p->f, NULL, NULL) != CH_OK)
+            return fprintf(stderr, "%s\n", ch_error_message()), arg;
+    return NULL;
+}
+
+/* CN-1, CN-5, SC-7: threads may schedule, join and ask at the same time. */
+static void several_threads_may_schedule_and_join(void **state)
+{
+    enum { THREADS = 4, EACH = 200 };
+    scene     s = {.st = t_cluster(&three_workers, NULL, NULL)};
+    program   p;
+    pthread_t thread[THREADS];
+    bool      done = false;
+
+    (void)state;
+    t_ok(ch_coordinator_new(s.st, NULL, &s.co));
+    s.n = t_var_in(s.st, "n", 0);
+    s.count = t_function(t_count_step, &s);
+    p = (program){s.co, s.count, EACH};
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, schedules, &p), 0);
+    for (int i = 0; i < 10; i++) {
+        t_ok(ch_coordinator_join(s.co));
+        t_ok(ch_coordinator_done(s.co, &done));
+    }
+    for (int i = 0; i < THREADS; i++) {
+        void *failed = NULL;
+
+        pthread_join(thread[i], &failed);
+        assert_null(failed);
+    }
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == THREADS * EACH);
+    t_close(&s);
+}
+
+/* ---- modes ---- */
+
+/* A step sees what the others have done that began before it: all of those more than `staleness` before. */
+static void staleness_is_bounded(void **state)
+{
+    enum { STEPS = 60 };
+    static const int bound[] = {0, 1, 3};
+
+    (void)state;
+    for (int b = 0; b < 3; b++) {
+        scene      s;
+        ch_remote *r[STEPS] = {NULL};
+        ch_tuple  *out[STEPS] = {NULL};
+
+        t_open(&s, &three_workers, 5,
+               &(ch_coordinator_options){.mode = CH_BOUNDED_STALENESS, .staleness = bound[b]});
+        for (int i = 0; i < STEPS; i++)
+            t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r[i]));
+        t_ok(ch_coordinator_fetch(s.co, STEPS, r, out));
+        for (int i = 0; i < STEPS; i++) {
+            double n = (double)t_floats(out[i], 0, 0)[0]; /* its own one too */
+
+            assert_true(n >= i + 1 - bound[b] && n <= i + 1 + bound[b]);
+            ch_tuple_unref(out[i]);
+            ch_remote_unref(r[i]);
+        }
+        t_close(&s);
+    }
+}
+
+static void peek_step(ch_step *s, void *arg)
+{
+    scene *c = arg;
+
+    ch_step_out(s, "before", ch_var_read(s, c->n));
+    ch_var_assign_add(s, c->n, ch_number(s, 1));
+}
+
+/* All of a round see what there was when it began. */
+static void rounds_see_one_moment(void **state)
+{
+    enum { STEPS = 12, ROUND = 4 };
+    scene        s;
+    ch_function *f;
+    ch_remote   *r[STEPS] = {NULL};
+
+    (void)state;
+    t_open(&s, &three_workers, 5,
+           &(ch_coordinator_options){.mode = CH_SYNCHRONOUS, .round = ROUND});
+    f = t_function(peek_step, &s);
+    for (int i = 0; i < STEPS; i++)
+        t_ok(ch_coordinator_schedule(s.co, f, NULL, &r[i]));
+    for (int i = 0; i < STEPS; i++) {
+        ch_tuple *out = NULL;
+
+        t_ok(ch_remote_fetch(r[i], &out));
+        assert_true(t_floats(out, 0, 0)[0] == (float)(i / ROUND * ROUND));
+        ch_tuple_unref(out);
+        ch_remote_unref(r[i]);
+    }
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == STEPS);
+    ch_function_unref(f);
+    t_close(&s);
+}
+
+/* ---- what is going on ---- */
+
+/* DG-2, DG-3: two runs of one function are one recording and two steps; a restart is one worker lost. */
+static void what_is_going_on_is_counted(void **state)
+{
+    scene                s;
+    ch_coordinator_stats stats;
+
+    (void)state;
+    t_open(&s, &three_workers, 10, NULL);
+    t_schedule(&s, 2);
+    stats = t_stats(&s);
+    assert_int_equal(stats.queued + stats.running, 2);
+    assert_int_equal(stats.workers, 3);
+    t_ok(ch_coordinator_join(s.co));
+    assert_int_equal(ch_function_recordings(s.count), 1);
+    stats = t_stats(&s);
+    assert_int_equal(stats.finished, 2);
+    assert_int_equal(
+        stats.queued + stats.running + stats.failed + stats.cancelled + stats.repeated, 0);
+    t_ok(ch_cluster_local_kill(s.cluster, "worker", 1));
+    t_ok(ch_cluster_local_restart(s.cluster, "worker", 1));
+    t_pass(&s, 1000);
+    stats = t_stats(&s);
+    assert_int_equal(stats.workers_lost, 1);
+    assert_int_equal(stats.ready, 3);
+    t_close(&s);
+}
+
+/* DG-1: a step that takes too long is an error that names its worker, and not a line in a log. */
+static void a_step_that_takes_too_long_is_an_error(void **state)
+{
+    scene      s;
+    ch_remote *r = NULL;
+    ch_tuple  *out = NULL;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 1}, 60000,
+           &(ch_coordinator_options){.step_seconds = 0.001});
+    t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
+    t_refused(ch_remote_fetch(r, &out), CH_DEADLINE_EXCEEDED, "worker/0", "step_seconds");
+    t_refused(ch_coordinator_join(s.co), CH_DEADLINE_EXCEEDED, "worker/0", "step_seconds");
+    ch_remote_unref(r);
+    t_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_strategy_has_one_coordinator),
+        cmocka_unit_test(letting_go_of_it_ends_what_runs),
+        cmocka_unit_test(join_waits_for_all_that_was_scheduled),
+        cmocka_unit_test(join_has_no_limit_while_steps_end),
+        cmocka_unit_test(a_step_that_cannot_be_recorded_is_not_scheduled),
+        cmocka_unit_test(results_are_fetched),
+        cmocka_unit_test(a_step_without_results_gives_an_empty_tuple),
+        cmocka_unit_test(a_result_outlives_its_worker),
+        cmocka_unit_test(one_worker_runs_steps_in_their_order),
+        cmocka_unit_test(a_full_queue_makes_schedule_wait),
+        cmocka_unit_test(several_threads_may_schedule_and_join),
+        cmocka_unit_test(staleness_is_bounded),
+        cmocka_unit_test(rounds_see_one_moment),
+        cmocka_unit_test(what_is_going_on_is_counted),
+        cmocka_unit_test(a_step_that_takes_too_long_is_an_error),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
