@@ -1,0 +1,310 @@
+/* test/coord/test_step_errors.c -- steps that fail: which call says so, what becomes of the others.
+ *
+ * Steps take up to so many ms of a simulated clock, and fail if they are told to.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "scene.h"
+
+/* Fails if its input is not above 0. */
+static void picky_step(ch_step *s, void *arg)
+{
+    scene   *c = arg;
+    ch_node *x = ch_step_in(s, 0);
+
+    ch_check(ch_greater(x, ch_number(s, 0)), "it is not above 0");
+    ch_var_assign_add(s, c->n, ch_number(s, 1));
+    ch_step_out(s, "x", x);
+}
+
+typedef struct act {
+    scene        s;
+    ch_function *picky;
+    ch_tuple    *good, *bad;
+} act;
+
+static void begin(act *a, int workers, int step_ms)
+{
+    t_open(&a->s, &(ch_local_options){.ps = 2, .workers = workers}, step_ms, NULL);
+    a->picky = t_function(picky_step, &a->s);
+    a->good = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){1})});
+    a->bad = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){-1})});
+    t_ok(ch_coordinator_schedule(a->s.co, a->picky, &(ch_arguments){.in = a->good}, NULL));
+    t_ok(ch_coordinator_join(a->s.co)); /* who takes it knows it by now */
+}
+
+static void end(act *a)
+{
+    ch_tuple_unref(a->good);
+    ch_tuple_unref(a->bad);
+    ch_function_unref(a->picky);
+    t_close(&a->s);
+}
+
+static ch_remote *schedule(act *a, bool good)
+{
+    ch_remote *r = NULL;
+
+    t_ok(ch_coordinator_schedule(a->s.co, a->picky,
+                                 &(ch_arguments){.in = good ? a->good : a->bad}, &r));
+    return r;
+}
+
+static void is_calm(act *a)
+{
+    bool done = false;
+
+    t_ok(ch_coordinator_done(a->s.co, &done));
+    assert_true(done);
+    t_ok(ch_coordinator_join(a->s.co));
+    assert_int_equal(t_stats(&a->s).queued + t_stats(&a->s).running, 0);
+}
+
+static void ended_as(ch_remote *r, ch_status want, const char *word)
+{
+    ch_tuple *out = NULL;
+
+    assert_true(ch_remote_has_ended(r));
+    if (want == CH_OK)
+        t_ok(ch_remote_fetch(r, &out));
+    else
+        t_refused(ch_remote_fetch(r, &out), want, word, word);
+    ch_tuple_unref(out);
+    ch_remote_unref(r);
+}
+
+/* AE-1, AE-5: of several errors the first is told, once. */
+static void the_first_error_is_told_once(void **state)
+{
+    act        a;
+    ch_remote *r[3];
+
+    (void)state;
+    begin(&a, 1, 10);
+    for (int i = 0; i < 3; i++)
+        r[i] = schedule(&a, false);
+    t_pass(&a.s, 1000);
+    t_refused(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT, "it is not above 0",
+              "worker/0");
+    is_calm(&a);
+    for (int i = 0; i < 3; i++)
+        ended_as(r[i], CH_INVALID_ARGUMENT, "it is not above 0");
+    assert_int_equal(t_stats(&a.s).failed, 3);
+    end(&a);
+}
+
+/* AE-2: until somebody calls, what was scheduled is run. */
+static void steps_go_on_until_a_call_says_the_error(void **state)
+{
+    act        a;
+    ch_remote *bad, *good[20];
+
+    (void)state;
+    begin(&a, 3, 10);
+    bad = schedule(&a, false);
+    for (int i = 0; i < 20; i++)
+        good[i] = schedule(&a, true);
+    t_pass(&a.s, 1000);
+    assert_int_equal(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT);
+    assert_true(t_value_of(a.s.n) == 21);
+    assert_int_equal(t_stats(&a.s).cancelled, 0);
+    ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
+    for (int i = 0; i < 20; i++)
+        ended_as(good[i], CH_OK, "");
+    is_calm(&a);
+    end(&a);
+}
+
+/* AE-3, AE-6, RV-4: join cancels what waits and what runs, and returns when nothing does. */
+static void join_cancels_the_others(void **state)
+{
+    act        a;
+    ch_remote *bad, *other[50];
+    double     n;
+    int        n_cancelled = 0;
+
+    (void)state;
+    begin(&a, 3, 100);
+    bad = schedule(&a, false);
+    for (int i = 0; i < 50; i++)
+        other[i] = schedule(&a, true);
+    t_refused(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT, "it is not above 0", "worker/");
+    n = t_value_of(a.s.n);
+    t_pass(&a.s, 10000);
+    assert_true(t_value_of(a.s.n) == n); /* nothing was running any more */
+    ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
+    for (int i = 0; i < 50; i++) {
+        ch_tuple *out = NULL;
+        ch_status rc = ch_remote_fetch(other[i], &out);
+
+        assert_true(rc == CH_OK || rc == CH_CANCELLED);
+        if (rc == CH_CANCELLED)
+            assert_non_null(strstr(ch_error_message(), "schedule it again"));
+        n_cancelled += rc == CH_CANCELLED;
+        ch_tuple_unref(out);
+        ch_remote_unref(other[i]);
+    }
+    assert_true(n_cancelled > 30);
+    assert_int_equal(t_stats(&a.s).cancelled, n_cancelled);
+    is_calm(&a);
+    end(&a);
+}
+
+/* AE-3: done says it too. */
+static void done_says_the_error(void **state)
+{
+    act        a;
+    ch_remote *bad;
+    bool       done = false;
+
+    (void)state;
+    begin(&a, 2, 10);
+    bad = schedule(&a, false);
+    t_pass(&a.s, 1000);
+    assert_int_equal(ch_coordinator_done(a.s.co, &done), CH_INVALID_ARGUMENT);
+    assert_false(done);
+    ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
+    is_calm(&a);
+    end(&a);
+}
+
+/* AE-4: and schedule, whose own step is cancelled with the others. */
+static void schedule_says_the_error_and_its_step_is_cancelled(void **state)
+{
+    act        a;
+    ch_remote *bad, *none = NULL;
+
+    (void)state;
+    begin(&a, 2, 10);
+    bad = schedule(&a, false);
+    t_pass(&a.s, 1000);
+    t_refused(ch_coordinator_schedule(a.s.co, a.picky, &(ch_arguments){.in = a.good}, &none),
+              CH_INVALID_ARGUMENT, "it is not above 0", "worker/");
+    assert_null(none);
+    assert_int_equal(t_stats(&a.s).cancelled, 1);
+    ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
+    is_calm(&a);
+    assert_true(t_value_of(a.s.n) == 1);
+    end(&a);
+}
+
+/* AE-5: then the coordinator is as good as new, and so is the data that was being read. */
+static void afterwards_all_goes_on(void **state)
+{
+    act            a;
+    ch_dataset    *d = ch_dataset_range(1, 100, 1);
+    ch_per_worker *data = NULL, *it = NULL;
+    ch_remote     *r = NULL, *bad;
+    ch_tuple      *out = NULL;
+    ch_function   *picky;
+
+    (void)state;
+    begin(&a, 1, 10);
+    picky = t_function(picky_step, &a.s);
+    t_ok(ch_coordinator_create_per_worker_dataset(a.s.co, d, &data));
+    t_ok(ch_per_worker_iterate(data, &it));
+    for (int i = 0; i < 5; i++)
+        t_ok(ch_coordinator_schedule(a.s.co, picky, &(ch_arguments){.n_each = 1, .each = &it},
+                                     NULL));
+    t_ok(ch_coordinator_join(a.s.co));
+    bad = schedule(&a, false);
+    assert_int_equal(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT);
+    ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
+    t_ok(ch_coordinator_schedule(a.s.co, picky, &(ch_arguments){.n_each = 1, .each = &it}, &r));
+    t_ok(ch_remote_fetch(r, &out));
+    assert_int_equal(*(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(out, 0), 0)), 6);
+    t_ok(ch_coordinator_join(a.s.co));
+    assert_true(t_value_of(a.s.n) == 7);
+    ch_tuple_unref(out);
+    ch_remote_unref(r);
+    ch_per_worker_unref(it);
+    ch_per_worker_unref(data);
+    ch_dataset_unref(d);
+    ch_function_unref(picky);
+    end(&a);
+}
+
+/* AE-7, AE-8: data that cannot be read is the error of the steps that read it, as it is; without such steps it is nobody's. */
+static void data_that_cannot_be_read_is_the_error_of_who_reads_it(void **state)
+{
+    act         a;
+    ch_dataset *d = ch_dataset_fixed_records(
+        ch_dataset_file_list(1, (const char *[]){"/nowhere/to/be/found"}), 8, 0, 0, NULL);
+    ch_per_worker *data = NULL, *it = NULL;
+    ch_function   *f;
+
+    (void)state;
+    begin(&a, 2, 10);
+    f = t_function(t_count_step, &a.s);
+    t_ok(ch_coordinator_create_per_worker_dataset(a.s.co, d, &data));
+    t_ok(ch_per_worker_iterate(data, &it));
+    t_schedule(&a.s, 3);
+    t_ok(ch_coordinator_join(a.s.co));
+    t_ok(ch_coordinator_schedule(a.s.co, f, &(ch_arguments){.n_each = 1, .each = &it}, NULL));
+    t_refused(ch_coordinator_join(a.s.co), CH_NOT_FOUND, "/nowhere/to/be/found", "worker/");
+    is_calm(&a);
+    ch_per_worker_unref(it);
+    ch_per_worker_unref(data);
+    ch_dataset_unref(d);
+    ch_function_unref(f);
+    end(&a);
+}
+
+/* A step that its caller waits for by himself: its error is nobody else's. */
+static void the_error_of_a_run_is_that_call_s(void **state)
+{
+    act        a;
+    ch_remote *good;
+
+    (void)state;
+    begin(&a, 2, 10);
+    good = schedule(&a, true);
+    t_refused(ch_strategy_run(a.s.st, a.picky, a.bad, NULL), CH_INVALID_ARGUMENT,
+              "it is not above 0", "worker/");
+    t_ok(ch_coordinator_join(a.s.co));
+    ended_as(good, CH_OK, "");
+    end(&a);
+}
+
+/* CN-3: a step whose worker is lost while an error is told is cancelled, and not run again. */
+static void a_step_that_is_put_back_while_others_are_cancelled_is_cancelled_too(void **state)
+{
+    act        a;
+    ch_remote *bad, *other[12];
+
+    (void)state;
+    begin(&a, 3, 200);
+    bad = schedule(&a, false);
+    for (int i = 0; i < 12; i++)
+        other[i] = schedule(&a, true);
+    while (t_stats(&a.s).failed == 0)
+        t_pass(&a.s, 1);
+    t_ok(ch_cluster_local_kill(a.s.cluster, "worker", 1));
+    t_ok(ch_cluster_local_kill(a.s.cluster, "worker", 2));
+    assert_int_equal(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT);
+    ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
+    for (int i = 0; i < 12; i++) {
+        assert_true(ch_remote_has_ended(other[i]));
+        ch_remote_unref(other[i]);
+    }
+    is_calm(&a);
+    t_schedule(&a.s, 3);
+    t_ok(ch_coordinator_join(a.s.co));
+    end(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_error_is_told_once),
+        cmocka_unit_test(steps_go_on_until_a_call_says_the_error),
+        cmocka_unit_test(join_cancels_the_others),
+        cmocka_unit_test(done_says_the_error),
+        cmocka_unit_test(schedule_says_the_error_and_its_step_is_cancelled),
+        cmocka_unit_test(afterwards_all_goes_on),
+        cmocka_unit_test(data_that_cannot_be_read_is_the_error_of_who_reads_it),
+        cmocka_unit_test(the_error_of_a_run_is_that_call_s),
+        cmocka_unit_test(a_step_that_is_put_back_while_others_are_cancelled_is_cancelled_too),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
