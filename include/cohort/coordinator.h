@@ -88,7 +88,7 @@ CH_API CH_MUST_CHECK ch_status ch_coordinator_fetch(ch_coordinator *c, int n,
 /* ---- what every worker has ---- */
 
 /* The whole dataset for each worker, described and not read here. What is read of it survives the worker: the next one goes on where it
- * was. A pipeline with C functions in it cannot be sent: INVALID_ARGUMENT names the stage. */
+ * was. A pipeline with C functions in it cannot be sent: UNIMPLEMENTED names the stage. */
 CH_API CH_MUST_CHECK ch_status ch_coordinator_create_per_worker_dataset(ch_coordinator *c,
                                                                         ch_dataset     *d,
                                                                         ch_per_worker **out);

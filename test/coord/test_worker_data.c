@@ -1,0 +1,499 @@
+/* test/coord/test_worker_data.c -- data and values that every worker has its own of, and data that all share.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "rows.h"
+#include "scene.h"
+
+enum { MOST = 64 };
+
+/* What steps read: who, and what. */
+static void report_step(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "x", ch_step_in(s, 0));
+    if (ch_step_in_count(s) > 1)
+        ch_step_out(s, "worker", ch_step_in(s, 1));
+}
+
+static ch_status number_of_worker(const ch_value_context *c, void *arg, ch_tuple **out)
+{
+    ch_tensor *t = t_ids(ch_shape_scalar(), (int64_t[]){c->replica});
+
+    assert_int_equal(c->replica, *(int *)arg);
+    *(int *)arg += 1;
+    *out = t_tuple(1, &t);
+    return CH_OK;
+}
+
+typedef struct act {
+    scene          s;
+    ch_function   *report;
+    ch_per_worker *data, *it, *who;
+    int            n_asked, n_read;
+    ch_remote     *r[MOST];
+} act;
+
+static void begin_in(act *a, int workers, int step_ms)
+{
+    memset(a, 0, sizeof(*a));
+    t_open(&a->s, &(ch_local_options){.ps = 1, .workers = workers}, step_ms, NULL);
+    a->report = t_function(report_step, NULL);
+}
+
+static void ask_who(act *a)
+{
+    t_ok(ch_coordinator_create_per_worker_values(a->s.co, number_of_worker, &a->n_asked,
+                                                 &a->who));
+}
+
+/* Takes over `d`. */
+static void read_each(act *a, ch_dataset *d, bool is_shared)
+{
+    t_ok(is_shared ? ch_coordinator_distribute_dataset(a->s.co, d, &a->data)
+                   : ch_coordinator_create_per_worker_dataset(a->s.co, d, &a->data));
+    t_ok(ch_per_worker_iterate(a->data, &a->it));
+    ch_dataset_unref(d);
+}
+
+static void begin(act *a, ch_dataset *d, bool is_shared)
+{
+    begin_in(a, 3, 10);
+    ask_who(a);
+    read_each(a, d, is_shared);
+}
+
+static void end(act *a)
+{
+    for (int i = 0; i < a->n_read; i++)
+        ch_remote_unref(a->r[i]);
+    ch_per_worker_unref(a->it);
+    ch_per_worker_unref(a->data);
+    ch_per_worker_unref(a->who);
+    ch_function_unref(a->report);
+    t_close(&a->s);
+}
+
+static void read_on(act *a, int n)
+{
+    for (int i = 0; i < n; i++)
+        t_ok(
+            ch_coordinator_schedule(a->s.co, a->report,
+                                    &(ch_arguments){.n_each = a->who != NULL ? 2 : 1,
+                                                    .each = (ch_per_worker *[]){a->it, a->who}},
+                                    &a->r[a->n_read++]));
+}
+
+static int64_t integer(const ch_tuple *t, int leaf)
+{
+    return *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(t, leaf), 0));
+}
+
+/* What step i read, and on which worker. */
+static int64_t element(act *a, int i, int *worker)
+{
+    ch_tuple *out = NULL;
+    int64_t   x;
+
+    t_ok(ch_remote_fetch(a->r[i], &out));
+    x = integer(out, 0);
+    if (worker != NULL)
+        *worker = (int)integer(out, 1);
+    ch_tuple_unref(out);
+    return x;
+}
+
+/* ---- the whole for each ---- */
+
+/* RD-1, RD-3, RD-4, RR-8: each worker reads the whole dataset, from its beginning. SC-2: per-worker values are those of the worker that
+ * runs the step; RR-10: so a step can know which it is. */
+static void every_worker_has_the_whole_dataset(void **state)
+{
+    act     a;
+    int64_t next[3] = {0};
+
+    (void)state;
+    begin(&a, ch_dataset_range(0, 1000, 1), false);
+    read_on(&a, 60);
+    assert_int_equal(a.n_asked, 3);
+    for (int i = 0; i < 60; i++) {
+        int     worker = -1;
+        int64_t x = element(&a, i, &worker);
+
+        assert_in_range(worker, 0, 2);
+        assert_int_equal(x, next[worker]++);
+    }
+    for (int i = 0; i < 3; i++)
+        assert_true(next[i] > 0);
+    end(&a);
+}
+
+/* RD-2: each pass begins at the beginning; RD-4: and has an order of its own in shuffles, on each worker. */
+static void each_pass_begins_anew_and_shuffles_anew(void **state)
+{
+    act            a;
+    int64_t        first[4];
+    ch_per_worker *pass;
+    bool           differ = false;
+
+    (void)state;
+    begin_in(&a, 1, 1);
+    read_each(&a, ch_dataset_shuffle(ch_dataset_range(0, 1000, 1), 1000, NULL), false);
+    ch_per_worker_unref(a.it);
+    for (int k = 0; k < 4; k++) {
+        t_ok(ch_per_worker_iterate(a.data, &pass));
+        a.it = pass;
+        read_on(&a, 1);
+        first[k] = element(&a, k, NULL);
+        differ |= first[k] != first[0];
+        ch_per_worker_unref(pass);
+    }
+    a.it = NULL;
+    assert_true(differ);
+    end(&a);
+}
+
+static ch_dataset *sharded(const ch_input_context *c, void *arg)
+{
+    *(int *)arg += 1;
+    return ch_dataset_repeat(
+        ch_dataset_shard(ch_dataset_range(0, 10, 1), c->n_pipelines, c->pipeline), -1);
+}
+
+/* RR-10: five workers read range(10) by their number, sums 5, 7, 9, 11, 13. RD-1: the function is called for each. */
+static void a_function_makes_each_worker_s_data(void **state)
+{
+    act a;
+    int n_calls = 0, n[5] = {0};
+
+    (void)state;
+    begin_in(&a, 5, 10);
+    ask_who(&a);
+    t_ok(ch_coordinator_create_per_worker_dataset_from_function(a.s.co, sharded, &n_calls,
+                                                                &a.data));
+    assert_int_equal(n_calls, 5);
+    t_ok(ch_per_worker_iterate(a.data, &a.it));
+    read_on(&a, 60);
+    for (int i = 0; i < 60; i++) {
+        int     worker = -1;
+        int64_t x = element(&a, i, &worker);
+
+        assert_int_equal(x, worker + 5 * (n[worker]++ % 2));
+    }
+    for (int i = 0; i < 5; i++)
+        assert_true(n[i] >= 2);
+    end(&a);
+}
+
+static ch_dataset *names(const ch_input_context *c, void *arg)
+{
+    const ch_str text[] = {{"a", 1}, {"b", 1}, {"c", 1}, {"d", 1}};
+    ch_tensor   *t = NULL;
+    ch_dataset  *d;
+
+    (void)c;
+    (void)arg;
+    t_ok(ch_tensor_copy_of(CH_STR, ch_shape_of(4), text, &t));
+    d = ch_dataset_slices(1, &t, NULL);
+    ch_tensor_unref(t);
+    return ch_dataset_batch(ch_dataset_repeat(ch_dataset_shuffle(d, 4, NULL), -1), 2, NULL);
+}
+
+/* B24: shuffle, repeat, batch, on every worker: two batches hold each name once. */
+static void the_dataset_function_of_the_page(void **state)
+{
+    act  a;
+    char seen[3][MOST * 2] = {{0}};
+    int  n[3] = {0};
+
+    (void)state;
+    begin_in(&a, 3, 10);
+    ask_who(&a);
+    t_ok(ch_coordinator_create_per_worker_dataset_from_function(a.s.co, names, NULL, &a.data));
+    t_ok(ch_per_worker_iterate(a.data, &a.it));
+    read_on(&a, 60);
+    for (int i = 0; i < 60; i++) {
+        ch_tuple *out = NULL;
+        int       worker;
+
+        t_ok(ch_remote_fetch(a.r[i], &out));
+        worker = (int)integer(out, 1);
+        for (int64_t k = 0; k < 2; k++) {
+            ch_str text;
+
+            t_ok(ch_tensor_str(ch_value_at(ch_tuple_at(out, 0), 0), &k, &text));
+            seen[worker][n[worker]++] = *text.data;
+        }
+        ch_tuple_unref(out);
+    }
+    for (int w = 0; w < 3; w++) {
+        assert_true(n[w] > 0);
+        for (int i = 0; i + 4 <= n[w]; i += 4)
+            for (char name = 'a'; name <= 'd'; name++)
+                assert_non_null(memchr(&seen[w][i], name, 4));
+    }
+    end(&a);
+}
+
+/* RR-9, CX-9: a worker with two replicas cuts its batches for them. */
+static void a_worker_s_batches_are_cut_for_its_replicas(void **state)
+{
+    act       a;
+    ch_tuple *out = NULL;
+
+    (void)state;
+    memset(&a, 0, sizeof(a));
+    t_open(&a.s, &(ch_local_options){.workers = 2, .devices = 2}, 1, NULL);
+    a.report = t_function(report_step, NULL);
+    read_each(&a, ch_dataset_batch(ch_dataset_range(1, 11, 1), 5, NULL), false);
+    read_on(&a, 1);
+    t_ok(ch_remote_fetch(a.r[0], &out));
+    assert_int_equal(ch_value_count(ch_tuple_at(out, 0)), 2);
+    assert_int_equal(ch_tensor_count(ch_value_at(ch_tuple_at(out, 0), 0)), 3);
+    assert_int_equal(ch_tensor_count(ch_value_at(ch_tuple_at(out, 0), 1)), 2);
+    ch_tuple_unref(out);
+    end(&a);
+}
+
+/* ---- one for all ---- */
+
+/* Each element of a pass is read by one step, whoever runs it. */
+static void a_shared_dataset_is_read_once(void **state)
+{
+    act  a;
+    bool seen[60] = {false};
+
+    (void)state;
+    begin(&a, ch_dataset_range(0, 60, 1), true);
+    read_on(&a, 60);
+    for (int i = 0; i < 60; i++) {
+        int64_t x = element(&a, i, NULL);
+
+        assert_in_range(x, 0, 59);
+        assert_false(seen[x]);
+        seen[x] = true;
+    }
+    read_on(&a, 1);
+    assert_int_equal(ch_coordinator_join(a.s.co), CH_OUT_OF_RANGE);
+    end(&a);
+}
+
+/* ---- workers that are lost ---- */
+
+/* RD-8, which is not reproduced: what was read survives its reader. WR-10: it is lost, comes back and is lost again meanwhile. */
+static void a_position_survives_its_worker(void **state)
+{
+    act a;
+
+    (void)state;
+    begin_in(&a, 1, 10);
+    read_each(&a, ch_dataset_range(0, 1000, 1), false);
+    t_kill_in(&a.s, 55, "worker", 0);
+    t_restart_in(&a.s, 75, "worker", 0);
+    t_kill_in(&a.s, 95, "worker", 0);
+    t_restart_in(&a.s, 150, "worker", 0);
+    read_on(&a, 60);
+    for (int i = 0; i < 60; i++)
+        assert_int_equal(element(&a, i, NULL), i);
+    assert_int_equal(t_stats(&a.s).workers_lost, 2);
+    end(&a);
+}
+
+static void a_shared_dataset_is_read_once_though_workers_are_lost(void **state)
+{
+    act  a;
+    bool seen[60] = {false};
+
+    (void)state;
+    begin(&a, ch_dataset_range(0, 60, 1), true);
+    t_kill_in(&a.s, 35, "worker", 0);
+    t_kill_in(&a.s, 45, "worker", 1);
+    t_restart_in(&a.s, 90, "worker", 0);
+    read_on(&a, 60);
+    for (int i = 0; i < 60; i++) {
+        int64_t x = element(&a, i, NULL);
+
+        assert_in_range(x, 0, 59);
+        assert_false(seen[x]);
+        seen[x] = true;
+    }
+    end(&a);
+}
+
+/* RD-9: made while a worker is away, it is there when that comes back. */
+static void a_dataset_is_made_while_a_worker_is_away(void **state)
+{
+    act a;
+
+    (void)state;
+    begin_in(&a, 2, 10);
+    t_ok(ch_cluster_local_kill(a.s.cluster, "worker", 0));
+    t_pass(&a.s, 500);
+    assert_int_equal(t_stats(&a.s).ready, 1);
+    read_each(&a, ch_dataset_range(0, 1000, 1), false);
+    t_ok(ch_cluster_local_kill(a.s.cluster, "worker", 1));
+    t_ok(ch_cluster_local_restart(a.s.cluster, "worker", 0));
+    read_on(&a, 5);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(element(&a, i, NULL), i);
+    end(&a);
+}
+
+/* RD-7: who lets go of a pass while steps read it does not disturb them. RD-6: data is told before the step that reads it. */
+static void a_pass_lives_as_long_as_steps_read_it(void **state)
+{
+    act a;
+
+    (void)state;
+    begin(&a, ch_dataset_range(0, 1000, 1), false);
+    read_on(&a, 20);
+    ch_per_worker_unref(a.it);
+    ch_per_worker_unref(a.data);
+    a.it = a.data = NULL;
+    for (int i = 0; i < 20; i++)
+        (void)element(&a, i, NULL);
+    t_ok(ch_coordinator_join(a.s.co));
+    end(&a);
+}
+
+/* ---- what cannot be given ---- */
+
+static ch_status nothing(const ch_value_context *c, void *arg, ch_tuple **out)
+{
+    (void)c;
+    (void)arg;
+    (void)out;
+    return CH_OK;
+}
+
+static ch_status same(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    (void)arg;
+    *out = ch_tuple_ref(in);
+    return CH_OK;
+}
+
+/* SC-4, RV-5, RD-5: a dataset is no argument, a pass over it is; values are values; C functions cannot be sent. */
+static void what_is_no_argument_is_refused(void **state)
+{
+    act            a, other;
+    ch_per_worker *bad = NULL;
+    ch_dataset    *d;
+
+    (void)state;
+    begin(&a, ch_dataset_range(0, 10, 1), false);
+    begin(&other, ch_dataset_range(0, 10, 1), false);
+    t_refused(ch_coordinator_schedule(a.s.co, a.report,
+                                      &(ch_arguments){.n_each = 1, .each = &a.data}, NULL),
+              CH_INVALID_ARGUMENT, "each[0]", "ch_per_worker_iterate");
+    t_refused(ch_coordinator_schedule(a.s.co, a.report,
+                                      &(ch_arguments){.n_each = 1, .each = &bad}, NULL),
+              CH_INVALID_ARGUMENT, "each[0]", "NULL");
+    t_refused(ch_coordinator_schedule(a.s.co, a.report,
+                                      &(ch_arguments){.n_each = 1, .each = &other.it}, NULL),
+              CH_INVALID_ARGUMENT, "each[0]", "another coordinator");
+    assert_int_equal(ch_per_worker_iterate(a.who, &bad), CH_INVALID_ARGUMENT);
+    assert_int_equal(ch_coordinator_create_per_worker_values(a.s.co, nothing, NULL, &bad),
+                     CH_INVALID_ARGUMENT);
+    d = ch_dataset_map_call(ch_dataset_range(0, 10, 1), same, NULL, 1,
+                            &(ch_tensor_spec){.dtype = CH_I64, .shape = ch_shape_scalar()},
+                            NULL);
+    t_refused(ch_coordinator_create_per_worker_dataset(a.s.co, d, &bad), CH_UNIMPLEMENTED,
+              "create_per_worker_dataset", "map");
+    ch_dataset_unref(d);
+    end(&other);
+    end(&a);
+}
+
+/* ---- the program of the page ---- */
+
+typedef struct counting {
+    ch_var *n, *iterations, *rows;
+} counting;
+
+static void count_rows_step(ch_step *s, void *arg)
+{
+    counting *c = arg;
+
+    ch_var_assign_add(s, c->n, ch_number(s, 1));
+    ch_var_assign_add(s, c->iterations, ch_number(s, 1));
+    ch_var_assign_add(s, c->rows, ch_cast(ch_rows(ch_step_in(s, 0)), CH_F32));
+}
+
+/* Three epochs of four steps; if `is_killed`, a worker is in each. */
+static void run_the_program(bool is_killed)
+{
+    act          a;
+    counting     c;
+    ch_function *f;
+    ch_dataset *d = ch_dataset_repeat(ch_dataset_batch(ch_dataset_range(0, 8, 1), 2, NULL), -1);
+    ch_tensor  *zero = t_f32(ch_shape_scalar(), NULL);
+
+    memset(&a, 0, sizeof(a));
+    t_open(&a.s, &(ch_local_options){.ps = 2, .workers = 3}, 10, NULL);
+    c = (counting){t_var_in(a.s.st, "n", 0), t_var_in(a.s.st, "iterations", 0),
+                   t_var_in(a.s.st, "rows", 0)};
+    f = t_function(count_rows_step, &c);
+    t_ok(ch_coordinator_create_per_worker_dataset(a.s.co, d, &a.data));
+    for (int epoch = 1; epoch <= 3; epoch++) {
+        t_ok(ch_per_worker_iterate(a.data, &a.it));
+        if (is_killed)
+            t_kill_in(&a.s, 4, "worker", epoch - 1);
+        if (is_killed)
+            t_restart_in(&a.s, 50, "worker", epoch - 1);
+        for (int i = 0; i < 4; i++)
+            t_ok(ch_coordinator_schedule(a.s.co, f, &(ch_arguments){.n_each = 1, .each = &a.it},
+                                         NULL));
+        t_ok(ch_coordinator_join(a.s.co));
+        assert_true(t_value_of(c.rows) == 8);
+        t_ok(ch_var_set(c.rows, zero));
+        assert_true(t_value_of(c.rows) == 0);
+        assert_true(t_value_of(c.n) == 4 * epoch);
+        assert_true(t_value_of(c.iterations) == 4 * epoch);
+        ch_per_worker_unref(a.it);
+        t_pass(&a.s, 300);
+    }
+    assert_true(is_killed == (t_stats(&a.s).workers_lost == 3));
+    a.it = NULL;
+    ch_tensor_unref(zero);
+    ch_dataset_unref(d);
+    ch_function_unref(f);
+    ch_var_unref(c.n);
+    ch_var_unref(c.iterations);
+    ch_var_unref(c.rows);
+    end(&a);
+}
+
+/* B25 */
+static void the_program_of_the_page(void **state)
+{
+    (void)state;
+    run_the_program(false);
+}
+
+/* B25: the same numbers when a worker is killed in mid-epoch. */
+static void the_program_of_the_page_though_a_worker_is_killed_in_each_epoch(void **state)
+{
+    (void)state;
+    run_the_program(true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_worker_has_the_whole_dataset),
+        cmocka_unit_test(each_pass_begins_anew_and_shuffles_anew),
+        cmocka_unit_test(a_function_makes_each_worker_s_data),
+        cmocka_unit_test(the_dataset_function_of_the_page),
+        cmocka_unit_test(a_worker_s_batches_are_cut_for_its_replicas),
+        cmocka_unit_test(a_shared_dataset_is_read_once),
+        cmocka_unit_test(a_position_survives_its_worker),
+        cmocka_unit_test(a_shared_dataset_is_read_once_though_workers_are_lost),
+        cmocka_unit_test(a_dataset_is_made_while_a_worker_is_away),
+        cmocka_unit_test(a_pass_lives_as_long_as_steps_read_it),
+        cmocka_unit_test(what_is_no_argument_is_refused),
+        cmocka_unit_test(the_program_of_the_page),
+        cmocka_unit_test(the_program_of_the_page_though_a_worker_is_killed_in_each_epoch),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
