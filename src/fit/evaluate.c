@@ -73,7 +73,7 @@ static ch_status test_batch(ch_loop *l, ch_tuple *batch, void *arg)
     }
     return rc == CH_OK
                ? CH_OK
-               : ch__fail_at(rc, "evaluation, step %lld", (long long)l->t.validation_step);
+               : ch__fail_at(rc, "evaluation, step %lld", (long long)l->t.validation_step + 1);
 }
 
 ch_status ch__evaluate_pass(ch_loop *l, const char *call, ch_source *s, int64_t steps,
@@ -118,6 +118,8 @@ static ch_status open_loop(const char *call, ch_compiled *c, const ch_data *d,
         rc = ch__loop_callbacks(l, o->n_callbacks, o->callback, o->progress);
     if (rc == CH_OK)
         rc = ch__source_open(call, c, d, &(ch_arrays_how){batch, false, 0, 0, 1}, s);
+    if (rc == CH_OK)
+        rc = ch__source_check_end(call, s, o->steps);
     l->t.validation_steps = o->steps > 0 ? o->steps : s->steps;
     l->t.epoch_steps = l->t.validation_steps > 0 ? l->t.validation_steps : CH_UNKNOWN;
     return rc;
@@ -221,8 +223,9 @@ static ch_status predict_batch(ch_loop *l, ch_tuple *batch, void *arg)
     for (int r = 0; rc == CH_OK && r < ch_value_count(ch_tuple_at(out, 0)); r++)
         rc = keep(arg, ch_value_at(ch_tuple_at(out, 0), r));
     ch_tuple_unref(out);
-    return rc == CH_OK ? CH_OK
-                       : ch__fail_at(rc, "predict, step %lld", (long long)l->t.validation_step);
+    return rc == CH_OK
+               ? CH_OK
+               : ch__fail_at(rc, "predict, step %lld", (long long)l->t.validation_step + 1);
 }
 
 /* All rows in one tensor. */

@@ -67,12 +67,17 @@ static ch_status open_data(fitting *f, const ch_data *d)
     ch_arrays_how         how = {batch, o->shuffle != CH_OFF, o->seed, 0, split};
     ch_status             rc = ch__source_open("fit", c, d, &how, &f->train);
 
+    if (rc == CH_OK)
+        rc = ch__source_check_end("fit", &f->train, o->steps_per_epoch);
     f->validates = o->validation_split > 0 || ch__data_is_given(&o->validation);
     if (rc != CH_OK || !f->validates)
         return rc;
     how = (ch_arrays_how){batch, false, 0, o->validation_split > 0 ? split : 0, 1};
-    return ch__source_open("fit: validation", c, o->validation_split > 0 ? d : &o->validation,
-                           &how, &f->validation);
+    rc = ch__source_open("fit: validation", c, o->validation_split > 0 ? d : &o->validation,
+                         &how, &f->validation);
+    if (rc == CH_OK)
+        rc = ch__source_check_end("fit: validation", &f->validation, o->validation_steps);
+    return rc;
 }
 
 /* ---- an epoch ---- */

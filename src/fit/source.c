@@ -137,6 +137,16 @@ ch_status ch__source_open(const char *call, const ch_compiled *c, const ch_data 
     return rc;
 }
 
+ch_status ch__source_check_end(const char *call, const ch_source *s, int64_t steps)
+{
+    if (steps > 0 || s->steps != CH_INFINITE)
+        return CH_OK;
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "%s: the data has no end; say in the options how many steps are taken of "
+                    "it, or cut it with ch_dataset_take",
+                    call);
+}
+
 ch_status ch__source_restart(ch_source *s)
 {
     if (!s->was_read)

@@ -24,6 +24,8 @@ bool ch__data_is_given(const ch_data *d);
 /* `call` is for messages. */
 ch_status ch__source_open(const char *call, const ch_compiled *c, const ch_data *d,
                           const ch_arrays_how *how, ch_source *out);
+/* A pass of `steps` ends; with 0 of them the data must. */
+ch_status ch__source_check_end(const char *call, const ch_source *s, int64_t steps);
 /* From the beginning, for another pass; the first call does nothing. */
 ch_status ch__source_restart(ch_source *s);
 /* The next batch; NULL at the end. An iterator of the caller's goes on where it is, and begins anew if it is at its end

@@ -20,8 +20,8 @@ static bool open_batch(ch_step *s, const ch_compiled *c, bool with_truth, batch 
 
     *b = (batch){.truth = NULL};
     if (has < n + with_truth || (with_truth && has > n + 2)) {
-        ch_step_fail(s, "an element of the data has %d components; want %d input%s%s", has, n,
-                     n == 1 ? "" : "s",
+        ch_step_fail(s, "an element of the data has %d component%s; want %d input%s%s", has,
+                     has == 1 ? "" : "s", n, n == 1 ? "" : "s",
                      with_truth ? ", the truth, and perhaps a weight for each example" : "");
         return false;
     }
@@ -56,7 +56,9 @@ static ch_node *weights_of(ch_step *s, const ch_compiled *c, const batch *b, ch_
 
     if (c->class_weight == NULL)
         return b->weights;
+    ch_step_enter(s, "class_weight"); /* a label that has none is told of so */
     of_class = ch_gather(ch_constant(s, c->class_weight), classes_of(b, guess), 0);
+    ch_step_leave(s);
     return b->weights != NULL ? ch_mul(ch_cast(b->weights, CH_F32), of_class) : of_class;
 }
 

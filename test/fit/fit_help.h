@@ -68,7 +68,7 @@ static inline ch_dataset *batches(const arrays *a, int n)
                             BATCH, NULL);
 }
 
-static inline ch_model *new_model(ch_strategy *st)
+static inline ch_model *new_model_of(ch_strategy *st, ch_dtype dtype)
 {
     ch_model *m = NULL;
 
@@ -77,21 +77,34 @@ static inline ch_model *new_model(ch_strategy *st)
         ch_sequential("net", 2,
                       (ch_layer *[]){ch_dense(7, &(ch_dense_options){.activation = CH_TANH}),
                                      ch_dense(CLASSES, NULL)}),
-        &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, WIDTH)}}}, &m));
+        &(ch_model_options){
+            .n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, WIDTH)}}, .dtype = dtype},
+        &m));
     return m;
 }
 
-static inline void compile(ch_model *m)
+static inline ch_model *new_model(ch_strategy *st)
+{
+    return new_model_of(st, CH_F32);
+}
+
+static inline void compile_with(ch_model *m, const ch_optimizer_options *opt)
 {
     ch_optimizer *o = NULL;
 
-    t_ok(ch_adam(0.01, NULL, NULL, &o));
+    t_ok(ch_adam(0.01, NULL, opt, &o));
     t_ok(ch_compile(m, &(ch_compile_options){.optimizer = o,
                                              .loss = ch_loss_sparse_categorical,
                                              .metrics = {ch_metric_sparse_accuracy}}));
     ch_optimizer_unref(o);
 }
 
+static inline void compile(ch_model *m)
+{
+    compile_with(m, NULL);
+}
+
+/* The bits of all variables; those of fewer than 32 each are followed by zeros. */
 static inline int vars_of(ch_model *m, float *out)
 {
     ch_var *const *var;
@@ -102,6 +115,7 @@ static inline int vars_of(ch_model *m, float *out)
 
         t_ok(ch_var_get(var[i], &t));
         assert_true(count + ch_tensor_count(t) <= MOST);
+        memset(out + count, 0, (size_t)ch_tensor_count(t) * sizeof(float));
         memcpy(out + count, ch_tensor_data(t), ch_tensor_bytes(t));
         count += (int)ch_tensor_count(t);
         ch_tensor_unref(t);

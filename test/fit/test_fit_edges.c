@@ -92,6 +92,32 @@ static void numbers_of_no_rows_are_an_error(void **state)
     (void)state;
 }
 
+/* Nobody would come back from a pass over it. */
+static void data_without_an_end_needs_a_number_of_steps(void **state)
+{
+    fixture     x = new_fixture(MIRRORED_2);
+    ch_dataset *d = ch_dataset_repeat(batches(&x.a, 2), CH_INFINITE);
+    ch_data     endless = {.dataset = d};
+    ch_tensor  *y = NULL;
+
+    t_refused(ch_fit(x.m, endless, NULL, NULL), CH_INVALID_ARGUMENT, "fit", "no end");
+    t_refused(ch_fit(x.m, arrays_of(&x), &(ch_fit_options){.validation = endless}, NULL),
+              CH_INVALID_ARGUMENT, "validation", "no end");
+    t_refused(ch_evaluate(x.m, endless, NULL, NULL), CH_INVALID_ARGUMENT, "evaluate", "no end");
+    t_refused(ch_predict(x.m, endless, NULL, &y), CH_INVALID_ARGUMENT, "predict", "no end");
+    assert_null(y);
+    t_ok(ch_fit(
+        x.m, endless,
+        &(ch_fit_options){.steps_per_epoch = 3, .validation = endless, .validation_steps = 2},
+        NULL));
+    t_ok(ch_predict(x.m, endless, &(ch_evaluate_options){.steps = 2}, &y));
+    assert_int_equal(ch_tensor_shape(y).dim[0], 2 * BATCH);
+    ch_tensor_unref(y);
+    ch_dataset_unref(d);
+    drop_fixture(&x);
+    (void)state;
+}
+
 static void predictions_of_no_rows_have_the_shape_of_others(void **state)
 {
     for (int which = 0; which < STRATEGIES; which++) {
@@ -637,6 +663,7 @@ int main(void)
         cmocka_unit_test(an_iterator_that_has_ended_begins_anew),
         cmocka_unit_test(an_iterator_goes_on_where_it_is),
         cmocka_unit_test(numbers_of_no_rows_are_an_error),
+        cmocka_unit_test(data_without_an_end_needs_a_number_of_steps),
         cmocka_unit_test(predictions_of_no_rows_have_the_shape_of_others),
         cmocka_unit_test(a_split_counts_whole_rows),
         cmocka_unit_test(no_data_is_explained_by_what_failed_to_make_it),
