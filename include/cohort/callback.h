@@ -23,16 +23,16 @@ typedef struct ch_training ch_training;
 
 CH_API ch_model     *ch_training_model(const ch_training *t); /* borrowed, as all of these */
 CH_API ch_optimizer *ch_training_optimizer(const ch_training *t); /* NULL: an evaluation */
-CH_API bool
-ch_training_is_evaluation(const ch_training *t); /* ch_evaluate or ch_predict, by itself */
+/* ch_evaluate or ch_predict, by itself. */
+CH_API bool    ch_training_is_evaluation(const ch_training *t);
 CH_API int     ch_training_epoch(const ch_training *t);  /* from 0 */
 CH_API int     ch_training_epochs(const ch_training *t); /* there will be; 0: nobody knows */
 CH_API int64_t ch_training_step(const ch_training *t);   /* steps done in this call of ch_fit */
 CH_API int64_t ch_training_epoch_step(const ch_training *t);  /* steps done in this epoch */
 CH_API int64_t ch_training_epoch_steps(const ch_training *t); /* it will have; CH_UNKNOWN */
-CH_API int64_t
-ch_training_examples(const ch_training *t); /* rows trained on, in this call of ch_fit */
-CH_API double ch_training_seconds(const ch_training *t); /* since it began */
+/* Rows trained on, in this call of ch_fit. */
+CH_API int64_t ch_training_examples(const ch_training *t);
+CH_API double  ch_training_seconds(const ch_training *t); /* since it began */
 
 /* Numbers by name: of the steps of this epoch so far, and at its end of its validation too.
  * Reading them after a step waits for nobody, but costs a look at each metric's variables: who

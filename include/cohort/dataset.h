@@ -85,7 +85,8 @@ CH_API ch_dataset *ch_dataset_generator(const ch_generator *g,
  *
  * Readers take a dataset of file names: string scalars, or vectors of them. They read the files
  * one after the other; ch_dataset_interleave reads several at once. Names that end in .gz
- * and .zst are decompressed. Files are regular ones: a FIFO or a device is INVALID_ARGUMENT. What is wrong with a file is an error that names it and the byte. */
+ * and .zst are decompressed. Files are regular ones: a FIFO or a device is INVALID_ARGUMENT.
+ * What is wrong with a file is an error that names it and the byte. */
 
 typedef struct ch_files_options {
     bool     shuffle; /* else sorted by their bytes, in every locale */
@@ -105,10 +106,10 @@ typedef struct ch_read_options {
     ch_compression compression;
     bool skip_bad; /* leave out what is damaged or larger than limits allow, and count it
                     * (ch_iterator_skipped); running out of memory is an error all the same */
-    int64_t
-        max_record_bytes; /* of a record or line; 0: 64 MiB. A larger one is an error, or left out, and what is
-                                * behind it is read */
-    int max_expansion; /* of compressed files, as in ch_load_options */
+    /* Of a record or line; 0: 64 MiB. A larger one is an error, or left out, and what is behind
+     * it is read. */
+    int64_t max_record_bytes;
+    int     max_expansion; /* of compressed files, as in ch_load_options */
 } ch_read_options;
 
 /* Records of TFRecord files: string scalars. Checksums are checked. */
@@ -166,7 +167,8 @@ typedef struct ch_map_options {
 } ch_map_options;
 
 /* A step: the components come in as inputs, its outputs are the new components. It is recorded
- * once. With strings no step computes: such an input can only be an output as it is. Random numbers in it depend on the element's place, not on who computes it. */
+ * once. With strings no step computes: such an input can only be an output as it is. Random
+ * numbers in it depend on the element's place, not on who computes it. */
 CH_API ch_dataset *ch_dataset_map(ch_dataset *d, ch_step_fn step, void *arg,
                                   const ch_map_options *opt);
 /* A C function: gives a tuple of `spec` for each element. Cannot be encoded. */
@@ -279,9 +281,9 @@ CH_API ch_dataset *ch_dataset_flat_map(ch_dataset *d, ch_dataset_fn fn, void *ar
 typedef struct ch_interleave_options {
     int cycle; /* how many are open at a time, and worked on by threads; 0 is 8 */
     int block; /* elements taken from one before the next; 0 is 1 */
-    bool
-        unordered; /* from whichever has one ready, not in turn: one that is slow, or that waits
-                     * for a disk, holds up no other */
+    /* From whichever has one ready, not in turn: one that is slow, or that waits for a disk,
+     * holds up no other. */
+    bool unordered;
 } ch_interleave_options;
 
 CH_API ch_dataset *ch_dataset_interleave(ch_dataset *d, ch_dataset_fn fn, void *arg,

@@ -52,10 +52,10 @@ typedef void (*ch_model_step_fn)(ch_step *s, ch_model *m, void *arg);
 typedef struct ch_compile_options {
     ch_optimizer *optimizer; /* referenced; NULL: the model is evaluated, and predicts */
     ch_loss_fn    loss;      /* NULL: the model predicts, or steps of one's own have one */
-    ch_loss_arg_fn
-           loss_with; /* in its place, one with a number: ch_loss_huber, ch_loss_categorical */
-    double loss_arg;  /* that number: delta, smoothing */
-    ch_metric_fn metrics[CH_COMPILE_METRICS];          /* up to the first NULL */
+    /* In its place, one with a number: ch_loss_huber, ch_loss_categorical. */
+    ch_loss_arg_fn loss_with;
+    double         loss_arg;                           /* that number: delta, smoothing */
+    ch_metric_fn   metrics[CH_COMPILE_METRICS];        /* up to the first NULL */
     ch_metric_fn weighted_metrics[CH_COMPILE_METRICS]; /* which heed the weights of examples */
     int n_own; /* metrics that were made before, for the model's strategy: referenced */
     ch_metric *const *own;
@@ -91,14 +91,15 @@ typedef enum ch_progress {
 } ch_progress;
 
 typedef struct ch_fit_options {
-    int epochs, initial_epoch; /* 0: 1; counted from 0: those before it were done before */
-    int64_t
-        steps_per_epoch; /* 0: to the end of the data. Else the data goes on where the last epoch ended, and
-                                      begins anew when it ends */
+    int epochs;        /* 0: 1 */
+    int initial_epoch; /* counted from 0: those before it were done before */
+    /* 0: to the end of the data, which has one. Else the data goes on where the last epoch ended,
+     * and begins anew when it ends. */
+    int64_t steps_per_epoch;
 
     ch_data validation; /* evaluated at the end of an epoch; its logs begin with "val_" */
-    double
-            validation_split; /* of arrays, the share of their rows, from the end, that is kept for it; 0: none */
+    /* Of arrays, the share of their rows, from the end, that is kept for it; 0: none. */
+    double  validation_split;
     int64_t validation_steps; /* 0: all of it */
     int     validation_every; /* epochs; 0: 1 */
 
@@ -153,14 +154,14 @@ typedef struct ch_train_evaluate_options {
     int64_t max_steps;      /* 0: to the end of the data */
     int64_t evaluate_every; /* steps; 0: 1000 */
     int64_t evaluate_steps; /* 0: all of the data */
-    const char *
-        monitor; /* NULL: "val_loss". One that the first evaluation has not is INVALID_ARGUMENT */
-    ch_goal goal;
-    const char *
-        export_best; /* a directory, made if it is not there: the variables that were best, best.npz, and the
-                                numbers, best.json. NULL: none */
-    ch_fit_options
-        fit; /* callbacks, progress and the like; its epochs, steps and validation are not looked at */
+    /* NULL: "val_loss". One that the first evaluation has not is INVALID_ARGUMENT. */
+    const char *monitor;
+    ch_goal     goal;
+    /* A directory, made if it is not there: the variables that were best, best.npz, and the
+     * numbers, best.json. NULL: none. */
+    const char *export_best;
+    /* Callbacks, progress and the like; its epochs, steps and validation are not looked at. */
+    ch_fit_options fit;
 } ch_train_evaluate_options;
 
 /* Trains without epochs, and evaluates every so many steps and at the end: each evaluation is an epoch of the history. */

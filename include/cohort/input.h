@@ -37,8 +37,8 @@ typedef struct ch_input_options {
     /* Who has a pipeline of its own. CH_EACH_REPLICA is for distribute_datasets_from_function of Mirrored, and
      * of strategies of one's own that allow it (cohort/strategy_ops.h). */
     ch_replication replication;
-    bool
-        place_on_device; /* the pipeline itself; only for CH_EACH_REPLICA without fetch_to_device */
+    /* The pipeline itself; only for CH_EACH_REPLICA without fetch_to_device. */
+    bool place_on_device;
     int per_replica_buffer; /* elements that are ready beforehand; 0: as it turns out; CH_OFF */
     ch_batch_split split;   /* how a batch is cut for the replicas */
 } ch_input_options;

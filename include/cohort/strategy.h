@@ -97,9 +97,9 @@ CH_API CH_MUST_CHECK ch_status ch_strategy_enter(ch_strategy *st);
 CH_API void                    ch_strategy_leave(void);
 /* In place of enter and leave, for a program that has one; NULL: none any more. Not inside a scope. */
 CH_API CH_MUST_CHECK ch_status ch_strategy_set(ch_strategy *st);
-CH_API ch_strategy             *
-ch_strategy_current(void); /* never NULL: Default without a scope; borrowed */
-CH_API bool ch_strategy_is_set(void);  /* there is one, and not Default */
+/* Never NULL: Default without a scope; borrowed. */
+CH_API ch_strategy *ch_strategy_current(void);
+CH_API bool         ch_strategy_is_set(void); /* there is one, and not Default */
 
 /* Where this thread's code is. Of the last two, one is said of code that records a step: it speaks of
  * one replica, or, in a merge call, of all of them. */
