@@ -164,7 +164,8 @@ typedef struct ch_train_evaluate_options {
     ch_fit_options fit;
 } ch_train_evaluate_options;
 
-/* Trains without epochs, and evaluates every so many steps and at the end: each evaluation is an epoch of the history. */
+/* Trains without epochs, and evaluates every so many steps and at the end: each evaluation is an epoch of the history. It
+ * ends after max_steps or with the data, whichever comes first: arrays are one pass, ch_dataset_repeat makes more. */
 CH_API CH_MUST_CHECK ch_status ch_train_and_evaluate(ch_model *m, ch_data train, ch_data test,
                                                      const ch_train_evaluate_options *opt,
                                                      ch_history                     **out);
