@@ -76,17 +76,21 @@ static void print_speed(ch_text *o, const ch_time_table *t)
                      t->replicas * t->one_replica_step * (double)t->steps / inside);
 }
 
+/* Of less than a second, milliseconds. */
 int ch_history_print_time(const ch_history *h, char *text, size_t size)
 {
     ch_time_table t = ch_history_time(h);
     ch_text       o = ch__text(text, size);
+    bool          is_short = t.total < 1;
+    double        unit = is_short ? 1e-3 : 1;
 
-    ch__text_add(&o, "%-25s %9s %7s\n", "where the time went", "seconds", "share");
+    ch__text_add(&o, "%-25s %9s %7s\n", "where the time went", is_short ? "ms" : "seconds",
+                 "share");
     for (int i = 0; i < CH_TIMES; i++)
         if (t.seconds[i] > 0)
-            ch__text_add(&o, "  %-23s %9.3f %5.1f %%\n", ch_time_name((ch_time)i), t.seconds[i],
-                         t.total > 0 ? 100 * t.seconds[i] / t.total : 0);
-    ch__text_add(&o, "  %-23s %9.3f %5.1f %%\n", "all", t.total, 100.0);
+            ch__text_add(&o, "  %-23s %9.3f %5.1f %%\n", ch_time_name((ch_time)i),
+                         t.seconds[i] / unit, t.total > 0 ? 100 * t.seconds[i] / t.total : 0);
+    ch__text_add(&o, "  %-23s %9.3f %5.1f %%\n", "all", t.total / unit, 100.0);
     print_speed(&o, &t);
     if (t.peak_bytes > 0)
         ch__text_add(&o, "at most %.0f MiB of memory\n", (double)t.peak_bytes / (1 << 20));

@@ -68,6 +68,26 @@ static void the_speed_is_that_of_the_steps_alone(void **state)
     (void)state;
 }
 
+static void the_time_of_a_short_training_is_in_milliseconds(void **state)
+{
+    ch_history *h = make();
+    char        text[1024];
+
+    h->time = (ch_time_table){.total = 2, .steps = 1, .examples = 1, .replicas = 1};
+    h->time.seconds[CH_TIME_FORWARD] = 2;
+    ch_history_print_time(h, text, sizeof(text));
+    assert_non_null(strstr(text, "where the time went         seconds   share\n"
+                                 "  forward                     2.000 100.0 %\n"
+                                 "  all                         2.000 100.0 %\n"));
+    h->time.total = h->time.seconds[CH_TIME_FORWARD] = 0.0125;
+    ch_history_print_time(h, text, sizeof(text));
+    assert_non_null(strstr(text, "where the time went              ms   share\n"
+                                 "  forward                    12.500 100.0 %\n"
+                                 "  all                        12.500 100.0 %\n"));
+    ch_history_unref(h);
+    (void)state;
+}
+
 static void the_curve_is_over_steps_and_other_numbers_over_epochs(void **state)
 {
     ch_history *h = make();
@@ -103,6 +123,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(epochs_are_counted_from_one_and_nan_is_a_number),
         cmocka_unit_test(the_speed_is_that_of_the_steps_alone),
+        cmocka_unit_test(the_time_of_a_short_training_is_in_milliseconds),
         cmocka_unit_test(the_curve_is_over_steps_and_other_numbers_over_epochs),
         cmocka_unit_test(what_is_measured_has_no_tail),
     };
