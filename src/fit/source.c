@@ -115,7 +115,7 @@ static ch_status open_iterator(const char *call, const ch_compiled *c, ch_iterat
             of != NULL ? " strategy" : "", of != NULL ? "another," : "the",
             ch_strategy_name(c->strategy));
     out->it = ch_iterator_ref(it);
-    out->steps = CH_UNKNOWN;
+    out->steps = ch_dataset_cardinality(it->dataset) == CH_INFINITE ? CH_INFINITE : CH_UNKNOWN;
     out->is_given = true;
     return CH_OK;
 }

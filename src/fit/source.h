@@ -14,7 +14,7 @@ typedef struct ch_arrays_how {
 
 typedef struct ch_source {
     ch_iterator *it;
-    int64_t      steps; /* of one pass; CH_INFINITE, CH_UNKNOWN */
+    int64_t      steps; /* of one pass; CH_INFINITE, CH_UNKNOWN: of an iterator, one of these */
     bool         was_read;
     bool         is_given; /* the caller's iterator: it may have ended already */
 } ch_source;

@@ -95,12 +95,16 @@ static void numbers_of_no_rows_are_an_error(void **state)
 /* Nobody would come back from a pass over it. */
 static void data_without_an_end_needs_a_number_of_steps(void **state)
 {
-    fixture     x = new_fixture(MIRRORED_2);
-    ch_dataset *d = ch_dataset_repeat(batches(&x.a, 2), CH_INFINITE);
-    ch_data     endless = {.dataset = d};
-    ch_tensor  *y = NULL;
+    fixture      x = new_fixture(MIRRORED_2);
+    ch_dataset  *d = ch_dataset_repeat(batches(&x.a, 2), CH_INFINITE);
+    ch_data      endless = {.dataset = d};
+    ch_tensor   *y = NULL;
+    ch_iterator *it = NULL;
 
+    t_ok(ch_strategy_distribute_dataset(x.st, d, NULL, &it));
     t_refused(ch_fit(x.m, endless, NULL, NULL), CH_INVALID_ARGUMENT, "fit", "no end");
+    t_refused(ch_fit(x.m, (ch_data){.iterator = it}, NULL, NULL), CH_INVALID_ARGUMENT, "fit",
+              "no end");
     t_refused(ch_fit(x.m, arrays_of(&x), &(ch_fit_options){.validation = endless}, NULL),
               CH_INVALID_ARGUMENT, "validation", "no end");
     t_refused(ch_evaluate(x.m, endless, NULL, NULL), CH_INVALID_ARGUMENT, "evaluate", "no end");
@@ -113,6 +117,7 @@ static void data_without_an_end_needs_a_number_of_steps(void **state)
     t_ok(ch_predict(x.m, endless, &(ch_evaluate_options){.steps = 2}, &y));
     assert_int_equal(ch_tensor_shape(y).dim[0], 2 * BATCH);
     ch_tensor_unref(y);
+    ch_iterator_unref(it);
     ch_dataset_unref(d);
     drop_fixture(&x);
     (void)state;
