@@ -398,7 +398,7 @@ static void close_chief(void *self)
         free_errand(e);
     }
     while (c->feeds != NULL)
-        ch__feed_unref(c, c->feeds);
+        ch__feed_unref(&(ch_turn){c, NULL, 0}, c->feeds);
     for (int i = 0; i < c->functions.cap; i++)
         ch__parcel_unref(c->functions.entry[i].value);
     ch__map_drop(&c->functions);

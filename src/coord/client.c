@@ -7,7 +7,7 @@
 #include "coord/inside.h"
 #include "tensor/tensor.h"
 
-static ch_turn enter(ch_task *chief)
+ch_turn ch__turn_enter(ch_task *chief)
 {
     ch_post *post = ch__task_enter(chief);
 
@@ -43,7 +43,7 @@ static bool is_connected(void *arg)
 
 ch_status ch__chief_connect(ch_task *chief)
 {
-    ch_turn   t = enter(chief);
+    ch_turn   t = ch__turn_enter(chief);
     ch_status rc = ch__task_wait(chief, is_connected, t.c, 0,
                                  "every parameter server and a worker of the cluster to answer");
 
@@ -52,7 +52,7 @@ ch_status ch__chief_connect(ch_task *chief)
 
 void ch__chief_set(ch_task *chief, const ch_coordinator_options *how)
 {
-    ch_turn t = enter(chief);
+    ch_turn t = ch__turn_enter(chief);
 
     ch__chief_take_options(t.c, how);
     ch__task_leave(chief);
@@ -60,7 +60,7 @@ void ch__chief_set(ch_task *chief, const ch_coordinator_options *how)
 
 int ch__chief_add_worker(ch_task *chief)
 {
-    ch_turn    t = enter(chief);
+    ch_turn    t = ch__turn_enter(chief);
     ch_member *m = NULL;
     int        n = ch__crew_add(t.c, &m) == CH_OK ? t.c->n_workers - 1 : -1;
 
@@ -127,7 +127,7 @@ static ch_status ask(ch_task *chief, ch_turn *t, int n, const int *server,
 ch_status ch__chief_ask(ch_task *chief, int n, const int *server, ch_parcel *const *parcel,
                         ch_parcel **answer)
 {
-    ch_turn t = enter(chief);
+    ch_turn t = ch__turn_enter(chief);
 
     return leave(chief, ask(chief, &t, n, server, parcel, answer));
 }
@@ -140,7 +140,7 @@ static void nobody_waits(const ch_turn *t, ch_errand *e)
 
 void ch__chief_tell(ch_task *chief, int server, ch_parcel *parcel)
 {
-    ch_turn    t = enter(chief);
+    ch_turn    t = ch__turn_enter(chief);
     ch_errand *e = NULL;
 
     if (t.c == NULL) {
@@ -233,7 +233,7 @@ static ch_status assign(ch_task *chief, ch_turn *t, uint64_t step, const assignm
 ch_status ch__chief_assign(ch_task *chief, int n, const int *server, const uint64_t *variable,
                            ch_tensor *const *value)
 {
-    ch_turn       t = enter(chief);
+    ch_turn       t = ch__turn_enter(chief);
     ch_scheduled *s = NULL;
     ch_status     rc = begin_assign(&t, &s);
 
@@ -248,7 +248,7 @@ ch_status ch__chief_assign(ch_task *chief, int n, const int *server, const uint6
 
 uint64_t ch__chief_numbers(ch_task *chief, int n)
 {
-    ch_turn  t = enter(chief);
+    ch_turn  t = ch__turn_enter(chief);
     uint64_t first = t.c->n_numbers + 1;
 
     t.c->n_numbers += (uint64_t)n;
@@ -261,7 +261,7 @@ uint64_t ch__chief_numbers(ch_task *chief, int n)
 ch_status ch__chief_function(ch_task *chief, ch_tensor *route, uint64_t *number)
 {
     Cohort__WorkerFunction m;
-    ch_turn                t = enter(chief);
+    ch_turn                t = ch__turn_enter(chief);
     ch_chief              *c = t.c;
     ch_parcel             *p = NULL;
     uint64_t *server = ch__calloc((size_t)c->opt.n_servers + 1, sizeof(*server));
@@ -289,10 +289,12 @@ ch_status ch__chief_function(ch_task *chief, ch_tensor *route, uint64_t *number)
 
 void ch__chief_forget(ch_task *chief, uint64_t function)
 {
-    ch_turn t = enter(chief);
+    ch_turn t = ch__turn_enter(chief);
 
-    if (t.c != NULL)
+    if (t.c != NULL) {
         ch__parcel_unref(ch__map_take(&t.c->functions, (ch_key){function, 0}));
+        ch__crew_forget(&t, function, false);
+    }
     ch__task_leave(chief);
 }
 
@@ -374,7 +376,7 @@ static bool may_add(void *arg)
 
 ch_status ch__chief_schedule(ch_task *chief, const ch_order *o, ch_scheduled **out)
 {
-    ch_turn       t = enter(chief);
+    ch_turn       t = ch__turn_enter(chief);
     ch_scheduled *s = NULL;
     ch_status     rc = new_scheduled(o, &s);
 
@@ -385,7 +387,7 @@ ch_status ch__chief_schedule(ch_task *chief, const ch_order *o, ch_scheduled **o
         rc = ch__fault_raise(&t.c->broken);
     if (rc != CH_OK) {
         if (s != NULL)
-            ch__feed_release(t.c, s);
+            ch__feed_release(&t, s);
         ch__scheduled_unref(s);
         return leave(chief, rc);
     }
@@ -423,7 +425,7 @@ static void end_round(const ch_turn *t)
 
 ch_status ch__chief_join(ch_task *chief, int64_t limit_ms)
 {
-    ch_turn   t = enter(chief);
+    ch_turn   t = ch__turn_enter(chief);
     ch_status rc;
 
     t.c->n_joining++;
@@ -439,7 +441,7 @@ ch_status ch__chief_join(ch_task *chief, int64_t limit_ms)
 
 ch_status ch__chief_done(ch_task *chief, bool *out)
 {
-    ch_turn   t = enter(chief);
+    ch_turn   t = ch__turn_enter(chief);
     ch_status rc = raise(chief, &t);
 
     if (rc == CH_OK)
@@ -456,7 +458,7 @@ bool ch__chief_has_ended(ch_task *chief, const ch_scheduled *s)
 {
     bool ended;
 
-    (void)enter(chief);
+    (void)ch__turn_enter(chief);
     ended = s->state >= CH_STEP_DONE;
     ch__task_leave(chief);
     return ended;
@@ -465,7 +467,7 @@ bool ch__chief_has_ended(ch_task *chief, const ch_scheduled *s)
 ch_status ch__chief_wait(ch_task *chief, ch_scheduled *s, int64_t limit_ms,
                          const ch_parcel **out)
 {
-    ch_turn   t = enter(chief);
+    ch_turn   t = ch__turn_enter(chief);
     ch_status rc = wait_for_steps(chief, t.c, has_ended, s, limit_ms, "a step to end");
 
     if (rc == CH_OK && s->state == CH_STEP_CANCELLED)
@@ -498,7 +500,7 @@ static void one_pinned(const ch_turn *t, ch_errand *e)
 
 ch_status ch__chief_pin(ch_task *chief, uint64_t *pin)
 {
-    ch_turn   t = enter(chief);
+    ch_turn   t = ch__turn_enter(chief);
     ch_status rc;
 
     t.c->n_pinning += t.c->opt.n_servers;
@@ -513,7 +515,7 @@ ch_status ch__chief_pin(ch_task *chief, uint64_t *pin)
 
 void ch__chief_unpin(ch_task *chief, uint64_t pin)
 {
-    ch_turn t = enter(chief);
+    ch_turn t = ch__turn_enter(chief);
 
     if (t.c != NULL)
         ch__pin_drop(&t, pin);
@@ -522,7 +524,7 @@ void ch__chief_unpin(ch_task *chief, uint64_t pin)
 
 void ch__chief_stats(ch_task *chief, ch_coordinator_stats *out)
 {
-    ch_turn t = enter(chief);
+    ch_turn t = ch__turn_enter(chief);
 
     *out = t.c->stats;
     out->queued = t.c->queue.n;

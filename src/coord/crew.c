@@ -169,6 +169,39 @@ void ch__crew_beat(const ch_turn *t)
 
 /* ---- telling ---- */
 
+static void nothing_more(const ch_turn *t, ch_errand *e)
+{
+    (void)t;
+    (void)e;
+}
+
+static void forget(const ch_turn *t, int worker, uint64_t number, bool is_stream)
+{
+    Cohort__WorkerDrop m;
+    ch_parcel         *p = NULL;
+    ch_errand         *e = NULL;
+
+    cohort__worker_drop__init(&m);
+    *(is_stream ? &m.n_streams : &m.n_functions) = 1;
+    *(is_stream ? &m.streams : &m.functions) = &number;
+    if (ch__speak(CH_WORKER_DROP, &m.base, 0, NULL, &p) != CH_OK ||
+        ch__errand_new(t, p, &e) != CH_OK)
+        return; /* it keeps it as long as it lives */
+    e->worker = worker;
+    e->then = nothing_more;
+    ch__errand_go(t, e);
+}
+
+void ch__crew_forget(const ch_turn *t, uint64_t number, bool is_stream)
+{
+    for (int i = 0; i < t->c->n_workers && t->post != NULL; i++) {
+        ch_member *m = t->c->worker[i];
+
+        if (ch__map_take(&m->knows, (ch_key){number, 0}) != NULL && m->state == CH_MEMBER_READY)
+            forget(t, i, number, is_stream);
+    }
+}
+
 static void told(const ch_turn *t, ch_errand *e)
 {
     ch_member *m = t->c->worker[e->worker];

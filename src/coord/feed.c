@@ -24,9 +24,9 @@ static ch_status new_feed(ch_chief *c, ch_feed **out)
     return CH_OK;
 }
 
-void ch__feed_unref(ch_chief *c, ch_feed *f)
+void ch__feed_unref(const ch_turn *t, ch_feed *f)
 {
-    ch_feed **at = &c->feeds;
+    ch_feed **at = &t->c->feeds;
 
     if (f == NULL || --f->refs > 0)
         return;
@@ -34,6 +34,7 @@ void ch__feed_unref(ch_chief *c, ch_feed *f)
         at = &(*at)->next_feed;
     *at = f->next_feed;
     for (int i = 0; i < f->n_streams; i++) {
+        ch__crew_forget(t, f->stream[i].number, true);
         ch_tensor_unref(f->stream[i].dataset);
         ch_tensor_unref(f->stream[i].place);
         ch_tensor_unref(f->stream[i].coming);
@@ -62,21 +63,17 @@ ch_status ch__chief_feed(ch_task *chief, int n, ch_tensor *const *dataset, int w
                          int64_t pass, bool is_shared, ch_feed **out)
 {
     ch_feed  *f = NULL;
-    ch_chief *c;
-    ch_status rc;
-
-    (void)ch__task_enter(chief);
-    c = ch__task_self(chief);
-    rc = new_feed(c, &f);
+    ch_turn   t = ch__turn_enter(chief);
+    ch_status rc = new_feed(t.c, &f);
     if (rc == CH_OK)
-        rc = make_streams(c, n, dataset, f);
+        rc = make_streams(t.c, n, dataset, f);
     if (rc == CH_OK) {
         f->width = width;
         f->pass = pass;
         f->is_shared = is_shared;
         *out = f;
     } else {
-        ch__feed_unref(c, f);
+        ch__feed_unref(&t, f);
     }
     ch__task_leave(chief);
     return rc;
@@ -86,12 +83,8 @@ ch_status ch__chief_values(ch_task *chief, int n, int width, ch_tensor *const *v
                            ch_feed **out)
 {
     ch_feed  *f = NULL;
-    ch_chief *c;
-    ch_status rc;
-
-    (void)ch__task_enter(chief);
-    c = ch__task_self(chief);
-    rc = new_feed(c, &f);
+    ch_turn   t = ch__turn_enter(chief);
+    ch_status rc = new_feed(t.c, &f);
     if (rc == CH_OK) {
         f->value = ch__calloc((size_t)(n * width) + 1, sizeof(ch_tensor *));
         if (f->value == NULL)
@@ -104,7 +97,7 @@ ch_status ch__chief_values(ch_task *chief, int n, int width, ch_tensor *const *v
             f->value[i] = ch_tensor_ref(value[i]);
         *out = f;
     } else {
-        ch__feed_unref(c, f);
+        ch__feed_unref(&t, f);
     }
     ch__task_leave(chief);
     return rc;
@@ -112,11 +105,13 @@ ch_status ch__chief_values(ch_task *chief, int n, int width, ch_tensor *const *v
 
 void ch__chief_feed_unref(ch_task *chief, ch_feed *f)
 {
+    ch_turn t;
+
     if (f == NULL)
         return;
-    (void)ch__task_enter(chief);
-    if (ch__task_self(chief) != NULL)
-        ch__feed_unref(ch__task_self(chief), f);
+    t = ch__turn_enter(chief);
+    if (t.c != NULL)
+        ch__feed_unref(&t, f);
     ch__task_leave(chief);
 }
 
@@ -283,7 +278,7 @@ void ch__feed_place(const ch_turn *t, uint64_t stream, int64_t number, ch_tensor
         }
 }
 
-void ch__feed_release(ch_chief *c, ch_scheduled *s)
+void ch__feed_release(const ch_turn *t, ch_scheduled *s)
 {
     for (int i = 0; i < s->n_leases; i++) {
         ch_lease       *l = &s->lease[i];
@@ -294,7 +289,7 @@ void ch__feed_release(ch_chief *c, ch_scheduled *s)
             from->n_before--;
             take_place(from);
         }
-        ch__feed_unref(c, l->feed);
+        ch__feed_unref(t, l->feed);
     }
     s->n_leases = 0;
 }

@@ -23,6 +23,9 @@ typedef struct ch_turn {
     int64_t   now;
 } ch_turn;
 
+/* For code that is not the task's: ch__task_enter. `c` is NULL once the task has ended. */
+ch_turn ch__turn_enter(ch_task *chief);
+
 /* ---- calls that are made again ---- */
 
 typedef void (*ch_errand_then)(const ch_turn *t, ch_errand *e);
@@ -91,6 +94,8 @@ void ch__crew_pinged(const ch_turn *t, ch_member *m, const ch_net_event *e);
 void ch__crew_give_up(const ch_turn *t, ch_member *m);
 /* Whether a worker knows a number; if not it is told, and later it does. */
 bool ch__crew_knows(const ch_turn *t, ch_member *m, uint64_t number, ch_parcel *what);
+/* Nobody uses this function any more, or this stream: workers that know it are told. */
+void ch__crew_forget(const ch_turn *t, uint64_t number, bool is_stream);
 CH_MUST_CHECK ch_status ch__crew_add(ch_chief *c, ch_member **out);
 
 /* ---- steps ---- */
@@ -199,9 +204,9 @@ void ch__feed_lease(ch_scheduled *s, int worker);
 /* A worker found that a stream has no such element. True: the step can have another. */
 bool ch__feed_ended(const ch_turn *t, ch_scheduled *s, uint64_t stream);
 /* The step has ended, and reads nothing any more. */
-void ch__feed_release(ch_chief *c, ch_scheduled *s);
+void ch__feed_release(const ch_turn *t, ch_scheduled *s);
 void ch__feed_place(const ch_turn *t, uint64_t stream, int64_t number, ch_tensor *place);
-void ch__feed_unref(ch_chief *c, ch_feed *f);
+void ch__feed_unref(const ch_turn *t, ch_feed *f);
 void ch__feed_left(const ch_chief *c, int worker); /* who is gone holds nothing */
 
 /* ---- the chief ---- */

@@ -116,7 +116,7 @@ void ch__queue_end(const ch_turn *t, ch_scheduled *s, ch_scheduled_state how)
     s->state = how;
     if (!s->is_assign)
         count_end(&c->stats, how);
-    ch__feed_release(c, s);
+    ch__feed_release(t, s);
     ch__scheduled_unref(s);
     if (t->post != NULL)
         look_dropped(t);
