@@ -28,6 +28,7 @@ struct ch_belt {
     int                want;     /* elements of the next item */
     int                capacity; /* items ahead, at present */
     bool               is_pulling, is_held, has_ended;
+    bool               is_short;   /* there was no memory for an item: who takes is to try */
     int                n_busy;     /* items being pulled or made */
     int                n;          /* items pulled, busy or ready, and not taken */
     ch_item           *item[MOST]; /* in order */
@@ -108,8 +109,9 @@ void ch__slot_fail(ch_slot *s, ch_status rc)
 
 static ch_slot *item_place(ch_item *i)
 {
-    if (!ch__grow((void **)&i->slot, &i->capacity, i->n + 1, sizeof(*i->slot))) {
-        i->has_lost = true; /* nothing goes missing in silence */
+    /* Nothing goes missing in silence, and nothing comes between what is lost and its error. */
+    if (i->has_lost || !ch__grow((void **)&i->slot, &i->capacity, i->n + 1, sizeof(*i->slot))) {
+        i->has_lost = true;
         return NULL;
     }
     i->slot[i->n] = (ch_slot){0};
@@ -471,7 +473,14 @@ static ch_status work(ch_belt *l)
 
 bool ch__belt_work(ch_belt *l)
 {
-    return has_work_ahead(l) && work(l) == CH_OK;
+    if (!has_work_ahead(l))
+        return false;
+    if (work(l) == CH_OK)
+        return true;
+    l->is_short = true;
+    ch__crowd_tell(&l->crowd);
+    ch__crowd_tell(&l->it->others);
+    return false;
 }
 
 const ch_cursor *ch__belt_busy(const ch_belt *l)
@@ -520,7 +529,8 @@ static ch_status advance(ch_belt *l)
                             l->cursor->stage->name);
         if (l->n == 0 && l->has_ended)
             return CH_OK;
-        if (has_work(l) && taker_works(l)) {
+        if (has_work(l) && (taker_works(l) || l->is_short)) {
+            l->is_short = false;
             rc = work(l);
             continue;
         }

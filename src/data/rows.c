@@ -577,7 +577,8 @@ void ch__rows_pull(ch_batching *b, ch_item *i, int n, bool drop_remainder)
     b->rows.n = 0;
 }
 
-/* What an item has is elements, or one error. */
+/* What an item has is elements, or one error. Where a row was lost the others are no batch: the error
+ * stands for them all. */
 void ch__rows_make(ch_batching *b, const ch_rows_how *how, ch_item *i)
 {
     const ch_dataset *d = b->base.dataset;
@@ -587,7 +588,7 @@ void ch__rows_make(ch_batching *b, const ch_rows_how *how, ch_item *i)
 
     if (n == 0 || i->slot[0].rc != CH_OK)
         return;
-    row = ch__malloc((size_t)n * sizeof(ch_element *));
+    row = i->has_lost ? NULL : ch__malloc((size_t)n * sizeof(ch_element *));
     for (int k = 0; row != NULL && k < n; k++)
         row[k] = i->slot[k].element;
     rc = row == NULL ? ch__fail_memory(d->stage->name)
@@ -596,6 +597,7 @@ void ch__rows_make(ch_batching *b, const ch_rows_how *how, ch_item *i)
     for (int k = 0; k < n; k++)
         ch__slot_drop(&i->slot[k]);
     i->n = 0;
+    i->has_lost = false;
     if (rc == CH_OK)
         ch__item_add(i, whole);
     else

@@ -815,7 +815,7 @@ static ch_dataset *needy(int which)
 
     switch (which) {
     case 0:
-        return ch_dataset_shuffle(slices(300), 40, NULL);
+        return ch_dataset_batch(ch_dataset_shuffle(slices(600), 40, NULL), 2, NULL);
     case 1:
         x = ch_dataset_interleave(slices(200), shuffled_rows, NULL, NULL);
         return ch_dataset_map(x, any_twice, NULL, NULL);
@@ -827,7 +827,7 @@ static ch_dataset *needy(int which)
     }
 }
 
-/* Whatever fails, and wherever: that call may, and after it all is as it was. */
+/* Whatever fails, and wherever: that call may, and after it all is as it was. Threads get their share. */
 static void without_memory_a_stream_stays_what_it_is(void **state)
 {
     static model m;
@@ -840,7 +840,7 @@ static void without_memory_a_stream_stays_what_it_is(void **state)
         ch_stream  *s;
         int64_t     at = 0;
 
-        x = ch_dataset_with_options(x, &(ch_dataset_options){.threads = CH_OFF});
+        x = ch_dataset_with_options(x, &(ch_dataset_options){.threads = (int)roll(&d, 4) - 1});
         model_of(x, 0, 1, &m);
         from = source_of(x);
         s = stream_of(&from);
