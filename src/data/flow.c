@@ -207,11 +207,21 @@ static ch_status repeat_next(ch_cursor *c, ch_element **out)
     return CH_OK;
 }
 
+/* The next pass begins behind all passes of this one, however many of them were read, or read ahead: so which orders a pass
+ * draws follows from its number. Where they have no number (an endless repeat, or one of very many) it goes on from where it is. */
 static ch_status repeat_rewind(ch_cursor *c)
 {
-    ((repeating *)c)->n = 0;
-    ((repeating *)c)->is_empty = true;
-    return ch__rewind_inputs(c);
+    repeating *x = (repeating *)c;
+    int64_t    limit = count_of(c->dataset), left = 1;
+    ch_status  rc = CH_OK;
+
+    if (limit != CH_INFINITE && limit <= MANY_PASSES && limit > x->n)
+        left = limit - x->n;
+    for (; left > 0 && rc == CH_OK; left--)
+        rc = ch__rewind_inputs(c);
+    x->n = 0;
+    x->is_empty = true;
+    return rc;
 }
 
 static void repeat_save(ch_cursor *c, ch_saver *s)

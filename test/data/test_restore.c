@@ -381,9 +381,49 @@ static void take_while_ends_at_the_first_and_stays_ended(void **state)
         }
 }
 
+/* ---- passes over a repeat ---- */
+
+enum { ROUND = 10, TIMES = 3 };
+
+/* The second pass, begun after `n` elements of the first. */
+static void second_pass(int n, int64_t *out)
+{
+    ch_dataset *d = ch_dataset_repeat(
+        ch_dataset_shuffle(ch_dataset_range(0, ROUND, 1), ROUND, NULL), TIMES);
+    ch_iterator *it = NULL;
+    ch_tuple    *e = NULL;
+
+    assert_int_equal(ch_iterator_new(d, NULL, &it), CH_OK);
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(ch_iterator_next(it, &e), CH_OK);
+        ch_tuple_unref(e);
+    }
+    assert_int_equal(ch_iterator_restart(it), CH_OK);
+    for (int i = 0; i < ROUND * TIMES; i++) {
+        assert_int_equal(ch_iterator_get_next(it, &e), CH_OK);
+        out[i] = *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(e, 0), 0));
+        ch_tuple_unref(e);
+    }
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+}
+
+static void the_orders_of_a_pass_follow_from_its_number(void **state)
+{
+    int64_t first[ROUND * TIMES], other[ROUND * TIMES];
+
+    second_pass(0, first);
+    for (int n = 1; n <= ROUND * TIMES; n++) {
+        second_pass(n, other);
+        assert_memory_equal(first, other, sizeof(first));
+    }
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_orders_of_a_pass_follow_from_its_number),
         cmocka_unit_test(a_generator_is_not_called_while_it_is_moved),
         cmocka_unit_test(a_place_that_is_refused_leaves_the_iterator_where_it_was),
         cmocka_unit_test(a_generator_without_a_place_stays_where_it_is),
