@@ -75,23 +75,23 @@ static inline void restart_on_cue(void *arg)
     t_ok(ch_cluster_local_restart(c->scene->cluster, c->job, c->task));
 }
 
-/* So long from now. */
-static inline void t_in(scene *s, int64_t after_ms, void (*fn)(void *arg), const char *job,
-                        int task)
+/* So many us from now. */
+static inline void t_at(scene *s, int64_t us, void (*fn)(void *arg), const char *job, int task)
 {
     assert_true(s->n_cues < MOST_CUES);
     s->cue[s->n_cues] = (struct cue){s, job, task};
-    t_ok(ch__sim_at(s->net, ch__sim_now(s->net) + after_ms * ms, fn, &s->cue[s->n_cues++]));
+    t_ok(ch__sim_at(s->net, ch__sim_now(s->net) + us * 1000, fn, &s->cue[s->n_cues]));
+    s->n_cues++;
 }
 
 static inline void t_kill_in(scene *s, int64_t after_ms, const char *job, int task)
 {
-    t_in(s, after_ms, kill_on_cue, job, task);
+    t_at(s, 1000 * after_ms, kill_on_cue, job, task);
 }
 
 static inline void t_restart_in(scene *s, int64_t after_ms, const char *job, int task)
 {
-    t_in(s, after_ms, restart_on_cue, job, task);
+    t_at(s, 1000 * after_ms, restart_on_cue, job, task);
 }
 
 static inline void t_pass(scene *s, int64_t for_ms)
