@@ -152,7 +152,7 @@ static void rows_come_in_the_order_of_their_ids(void **state)
     ch_strategy_unref(st);
 }
 
-/* B22: 13 rows in 5 shards. */
+/* B22, 6.7.6: 13 rows in 5 shards. */
 static void the_lookup_of_the_page(void **state)
 {
     static const int rows[] = {3, 3, 3, 2, 2};

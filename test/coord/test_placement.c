@@ -94,7 +94,7 @@ static void making_one_waits_for_servers_and_a_worker(void **state)
     t_close(&s);
 }
 
-/* PS-10, PS-11: replicas are the devices of a worker, and workers are not counted. */
+/* PS-10, PS-11, CX-8: replicas are the devices of a worker, and workers are not counted. */
 static void replicas_are_the_devices_of_one_worker(void **state)
 {
     ch_strategy *st =
@@ -126,7 +126,7 @@ static void is_on(ch_var *v, int server)
     assert_string_equal(ch_var_device(v), ps_name[server]);
 }
 
-/* VP-1, VP-2; B19: four in the scope of three servers, one outside. */
+/* VP-1, VP-2, 6.7.6; B19: four in the scope of three servers, one outside. */
 static void variables_are_placed_in_turn(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_options){.ps = 3}, NULL, NULL);
@@ -196,7 +196,7 @@ static ch_var *beside(ch_strategy *st, ch_var *v, ch_shape shape)
     return made;
 }
 
-/* VP-4, PT-4; B23: one partition, scalars and what is beside a shard are plain. */
+/* VP-4, PT-4, 6.7.6; B23: one partition, scalars and what is beside a shard are plain. */
 static void what_is_colocated_is_where_the_other_is(void **state)
 {
     ch_strategy *st = t_in_shards(2);

@@ -114,7 +114,7 @@ static void steps_go_on_until_a_call_says_the_error(void **state)
     end(&a);
 }
 
-/* AE-3, AE-6, RV-4: join cancels what waits and what runs, and returns when nothing does. */
+/* AE-3, AE-6, RV-1, RV-4: join cancels what waits and what runs, and returns when nothing does. */
 static void join_cancels_the_others(void **state)
 {
     act        a;
