@@ -42,7 +42,7 @@ ch_strategy_parameter_server(ch_resolver *cluster, const ch_parameter_server_opt
 CH_API int ch_strategy_print_placement(ch_strategy *st, char *text, size_t size);
 
 /* Rows of a variable, outside a step, without the others; in a step, ch_gather of ch_var_read asks for no more either. Of variables of other
- * strategies too. A scalar has none: INVALID_ARGUMENT.
+ * strategies too. A scalar has none: INVALID_ARGUMENT. Of strings: UNIMPLEMENTED.
  *
  * By a slice, as Python's: from `start` to before `stop`, every `step`-th; negative ones count from the end, CH_SLICE_END is
  * left out, and what is beyond an end is at it. Only the shards that have any of them are asked. A step of 0 is INVALID_ARGUMENT. */

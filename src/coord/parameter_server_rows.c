@@ -168,6 +168,9 @@ static ch_status check(ch_var *v, const char *call)
 
     if (rc == CH_OK && v->shape.rank == 0)
         rc = ch__fail(CH_INVALID_ARGUMENT, "%s of %s: a scalar has no rows", call, v->name);
+    if (rc == CH_OK && v->dtype == CH_STR)
+        rc = ch__fail(CH_UNIMPLEMENTED,
+                      "%s of %s: it has strings; ch_var_get gives all of them", call, v->name);
     return rc;
 }
 

@@ -264,9 +264,10 @@ static ch_status read_rows(const server *s, uint64_t number, uint64_t pinned,
 
     if (rc != CH_OK)
         return rc;
-    if (ids->dtype != CH_I64 || ids->shape.rank != 1 || !ids->contiguous || t->shape.rank < 1)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "ids of rows are a vector of i64, and a scalar has no rows");
+    if (ids->dtype != CH_I64 || ids->shape.rank != 1 || !ids->contiguous || t->shape.rank < 1 ||
+        t->dtype == CH_STR)
+        return ch__fail(CH_INVALID_ARGUMENT, "ids of rows are a vector of i64, a scalar has no "
+                                             "rows, and strings are not looked up");
     shape = t->shape;
     n = shape.dim[0];
     shape.dim[0] = ids->shape.dim[0];

@@ -186,8 +186,13 @@ static void ids_that_are_none_are_refused(void **state)
     ch_var      *v = t_table(st, "w", ch_shape_of(8, 2)), *scalar = t_var_in(st, "s", 1);
     ch_tensor   *low = t_ids(ch_shape_of(2), (int64_t[]){1, -1}), *t = NULL;
     ch_tensor   *high = t_ids(ch_shape_of(1), (int64_t[]){8}), *f32 = t_counted(ch_shape_of(2));
+    ch_tensor   *words = NULL;
+    ch_var      *text;
 
     (void)state;
+    t_ok(ch_tensor_copy_of(CH_STR, ch_shape_of(2), (const ch_str[]){{"a", 1}, {"b", 1}},
+                           &words));
+    text = t_var(st, "text", words);
     t_refused(ch_var_lookup(v, low, &t), CH_INVALID_ARGUMENT, "id -1 at position 1", "[0, 8)");
     t_refused(ch_var_lookup(v, high, &t), CH_INVALID_ARGUMENT, "lookup in w", "id 8");
     t_refused(ch_var_lookup(v, f32, &t), CH_INVALID_ARGUMENT, "f32", "i64");
@@ -195,8 +200,10 @@ static void ids_that_are_none_are_refused(void **state)
     t_refused(ch_var_lookup(scalar, low, &t), CH_INVALID_ARGUMENT, "s", "scalar");
     t_refused(ch_var_slice(scalar, 0, 1, 1, &t), CH_INVALID_ARGUMENT, "s", "scalar");
     t_refused(ch_var_row(scalar, 0, &t), CH_INVALID_ARGUMENT, "s", "scalar");
+    t_refused(ch_var_row(text, 0, &t), CH_UNIMPLEMENTED, "text", "strings");
     t_refused(ch_var_row(NULL, 0, &t), CH_INVALID_ARGUMENT, "row", "NULL");
     t_refused(ch_var_slice(v, 0, 1, 1, NULL), CH_INVALID_ARGUMENT, "slice", "NULL");
+    ch_var_unref(text);
     ch_tensor_unref(low);
     ch_tensor_unref(high);
     ch_tensor_unref(f32);
