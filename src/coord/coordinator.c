@@ -503,30 +503,40 @@ static ch_status check_each(const ch_coordinator *c, const ch_arguments *a)
     return CH_OK;
 }
 
+static int count_inputs(const ch_arguments *a)
+{
+    int n = a->in != NULL ? ch_tuple_count(a->in) : 0;
+
+    for (int i = 0; i < a->n_each; i++)
+        n += a->each[i]->width;
+    return n;
+}
+
 /* All inputs of the step, or values that look like them. */
 static ch_status looks(const ch_arguments *a, ch_tuple **out, bool *rows_unknown)
 {
-    enum { FEW = 32 };
-    ch_value   *v[FEW];
-    const char *name[FEW];
-    int         n = a->in != NULL ? ch_tuple_count(a->in) : 0, k = 0;
+    size_t       n = (size_t)count_inputs(a);
+    ch_value   **v = ch__calloc(n + 1, sizeof(ch_value *));
+    const char **name = ch__calloc(n + 1, sizeof(char *));
+    ch_status    rc = v == NULL || name == NULL ? ch__fail_memory("a step") : CH_OK;
+    int          k = 0;
 
-    for (; k < n && k < FEW; k++) {
+    for (; rc == CH_OK && a->in != NULL && k < ch_tuple_count(a->in); k++) {
         v[k] = ch_value_ref(ch_tuple_at(a->in, k));
         name[k] = ch_tuple_name(a->in, k);
     }
-    for (int i = 0; i < a->n_each; i++)
+    for (int i = 0; i < a->n_each && rc == CH_OK; i++)
         for (int j = 0; j < a->each[i]->width; j++, k++) {
-            if (k >= FEW)
-                break;
             v[k] = ch_value_ref(a->each[i]->like[j]);
             name[k] = a->each[i]->name[j];
             *rows_unknown |= a->each[i]->rows_unknown;
         }
-    ch_status rc = k < FEW ? ch_tuple_new(k, v, name, out)
-                           : ch__fail(CH_UNIMPLEMENTED, "schedule: more than %d inputs", FEW - 1);
+    if (rc == CH_OK)
+        rc = ch_tuple_new(k, v, name, out);
     while (k > 0)
         ch_value_unref(v[--k]);
+    ch__free(v);
+    ch__free(name);
     return rc;
 }
 
@@ -560,20 +570,29 @@ static ch_status new_remote(ch_coordinator *c, ch_graph *g, ch_remote **out)
 static ch_status order(ch_coordinator *c, const ch_arguments *a, ch_order *o, ch_scheduled **out)
 {
     enum { FEW = 16 };
-    ch_feed    *few[FEW], **feed = few;
-    ch_tensor  *few_in[2 * FEW], **in = few_in;
-    int         n = a->in != NULL ? ch_tuple_count(a->in) : 0;
-    ch_status   rc = CH_OK;
+    ch_feed   *few[FEW], **feed = few;
+    ch_tensor *few_in[FEW], **in = few_in;
+    ch_status  rc = CH_OK;
 
-    if (a->n_each > FEW || n * c->ps->n_devices > 2 * FEW)
-        return ch__fail(CH_UNIMPLEMENTED, "schedule: more than %d inputs", 2 * FEW);
-    for (int i = 0; i < a->n_each; i++)
-        feed[i] = a->each[i]->feed;
-    o->n_in = ch__ps_spread(c->ps, a->in, in);
-    o->in = in;
+    o->n_in = ch__ps_spread(c->ps, a->in, NULL);
     o->n_feeds = a->n_each;
-    o->feed = feed;
-    rc = ch__chief_schedule(c->ps->chief, o, out);
+    if (o->n_in > FEW || o->n_feeds > FEW) {
+        feed = ch__calloc((size_t)o->n_feeds + 1, sizeof(ch_feed *));
+        in = ch__calloc((size_t)o->n_in + 1, sizeof(ch_tensor *));
+        rc = feed == NULL || in == NULL ? ch__fail_memory("a step") : CH_OK;
+    }
+    if (rc == CH_OK) {
+        for (int i = 0; i < a->n_each; i++)
+            feed[i] = a->each[i]->feed;
+        (void)ch__ps_spread(c->ps, a->in, in);
+        o->in = in;
+        o->feed = feed;
+        rc = ch__chief_schedule(c->ps->chief, o, out);
+    }
+    if (feed != few) {
+        ch__free(feed);
+        ch__free(in);
+    }
     return rc;
 }
 

@@ -355,6 +355,50 @@ static void a_pass_lives_as_long_as_steps_read_it(void **state)
     end(&a);
 }
 
+static void sum_step(ch_step *s, void *arg)
+{
+    ch_node *sum = ch_cast(ch_step_in(s, 0), CH_F32);
+
+    (void)arg;
+    for (int i = 1; i < ch_step_in_count(s); i++)
+        sum = ch_add(sum, ch_cast(ch_step_in(s, i), CH_F32));
+    ch_step_out(s, "sum", sum);
+}
+
+/* SC-2: as many arguments as one likes, of all kinds. */
+static void a_step_takes_many_arguments(void **state)
+{
+    enum { EACH = 20, OWN = 40 };
+    act            a;
+    ch_function   *f = t_function(sum_step, NULL);
+    ch_per_worker *each[EACH];
+    ch_tensor     *own[OWN];
+    ch_remote     *r = NULL;
+    ch_tuple      *in, *out = NULL;
+
+    (void)state;
+    begin(&a, ch_dataset_range(7, 10, 1), false);
+    each[0] = a.it;
+    for (int i = 0; i < OWN; i++)
+        own[i] = t_f32(ch_shape_scalar(), (float[]){(float)i});
+    in = t_tuple(OWN, own);
+    each[EACH - 1] = a.who;
+    for (int i = 1; i < EACH - 1; i++)
+        t_ok(ch_per_worker_iterate(a.data, &each[i]));
+    t_ok(ch_coordinator_schedule(a.s.co, f,
+                                 &(ch_arguments){.in = in, .n_each = EACH, .each = each}, &r));
+    t_ok(ch_remote_fetch(r, &out));
+    assert_in_range((int)t_floats(out, 0, 0)[0], 780 + 19 * 7,
+                    780 + 19 * 7 + 2); /* and which worker it was */
+    for (int i = 1; i < EACH - 1; i++)
+        ch_per_worker_unref(each[i]);
+    ch_tuple_unref(out);
+    ch_tuple_unref(in);
+    ch_remote_unref(r);
+    ch_function_unref(f);
+    end(&a);
+}
+
 /* ---- what cannot be given ---- */
 
 static ch_status nothing(const ch_value_context *c, void *arg, ch_tuple **out)
@@ -490,6 +534,7 @@ int main(void)
         cmocka_unit_test(a_shared_dataset_is_read_once_though_workers_are_lost),
         cmocka_unit_test(a_dataset_is_made_while_a_worker_is_away),
         cmocka_unit_test(a_pass_lives_as_long_as_steps_read_it),
+        cmocka_unit_test(a_step_takes_many_arguments),
         cmocka_unit_test(what_is_no_argument_is_refused),
         cmocka_unit_test(the_program_of_the_page),
         cmocka_unit_test(the_program_of_the_page_though_a_worker_is_killed_in_each_epoch),
