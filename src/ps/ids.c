@@ -22,6 +22,7 @@ struct ch_id_split {
     int       n_shards;
     int64_t   n, size, stray;
     ch_shape  shape; /* of the ids */
+    ch_dtype  dtype; /* i32 or i64 */
     int64_t   cap, cap_slots, cap_shards;
     int32_t  *shard;    /* of each position; -1: nobody's */
     uint32_t *asked;    /* of each position: which of the ids that its shard is asked for */
@@ -193,6 +194,7 @@ ch_status ch__id_split(ch_id_split *s, const ch_tensor *ids, int64_t size, int n
         return rc;
     s->n = count;
     s->shape = ids->shape;
+    s->dtype = ids->dtype;
     s->size = size;
     s->n_shards = n;
     find_shards(s, at);
@@ -248,17 +250,21 @@ static int64_t rounded(int64_t n)
     return (n + unit - 1) / unit * unit;
 }
 
+/* As the update was recorded, they are of the dtype that the worker's are. */
 ch_status ch__id_split_sent(const ch_id_split *s, int i, ch_tensor **out)
 {
-    int64_t   n = s->begin[i + 1] - s->begin[i], room = rounded(n), *to;
-    ch_status rc = ch_tensor_new(CH_I64, ch_shape_of(room), out);
+    int64_t   n = s->begin[i + 1] - s->begin[i], room = rounded(n);
+    ch_status rc = ch_tensor_new(s->dtype, ch_shape_of(room), out);
 
-    if (rc != CH_OK)
-        return rc;
-    to = (int64_t *)(void *)(*out)->data;
-    for (int64_t k = 0; k < room; k++)
-        to[k] = k < n ? s->local[s->position[s->begin[i] + k]] : -1;
-    return CH_OK;
+    for (int64_t k = 0; k < room && rc == CH_OK; k++) {
+        int64_t id = k < n ? s->local[s->position[s->begin[i] + k]] : -1;
+
+        if (s->dtype == CH_I64)
+            ((int64_t *)(void *)(*out)->data)[k] = id;
+        else
+            ((int32_t *)(void *)(*out)->data)[k] = (int32_t)id;
+    }
+    return rc;
 }
 
 ch_status ch__id_split_rows(const ch_id_split *s, ch_tensor *rows, int i, ch_tensor **out)

@@ -26,19 +26,68 @@ typedef struct cutter {
     /* By value id; what is said of a call is said of its head. */
     int *
         update; /* of a call: whose it is, as the root of a tree (find); NOBODY: the worker's */
-    int           *at;       /* of such a call: at which place */
-    unsigned char *can;      /* while one place is looked at: it could be computed there */
-    unsigned char *wanted;   /* by the worker */
-    unsigned char *whole;    /* of a read: all of it is wanted */
-    unsigned char *run;      /* of a call: by the worker */
-    unsigned char *returned; /* what an update wrote, which the worker wants */
-    unsigned char *take;     /* while a part is taken out */
-    int           *level;    /* exchanges with servers before it is there */
-    int           *segment;  /* of a call of the worker's */
-    int           *number;   /* of a value that passes between parts; NOBODY: it does not */
-    int           *remote;   /* that gives it; NOBODY: none */
-    bool           no_returns;
+    int            *at;       /* of such a call: at which place */
+    unsigned char  *can;      /* while one place is looked at: it could be computed there */
+    unsigned char  *wanted;   /* by the worker */
+    unsigned char  *whole;    /* of a read: all of it is wanted */
+    unsigned char  *run;      /* of a call: by the worker */
+    unsigned char  *returned; /* what an update wrote, which the worker wants */
+    unsigned char  *take;     /* while a part is taken out */
+    int            *level;    /* exchanges with servers before it is there */
+    int            *segment;  /* of a call of the worker's */
+    int            *number;   /* of a value that passes between parts; NOBODY: it does not */
+    int            *remote;   /* that gives it; NOBODY: none */
+    const ch_node **maker;    /* by symbol: the first value that has such a size */
+    bool            no_returns;
 } cutter;
+
+/* ---- sizes ---- */
+
+static bool has_symbol(const ch_node *n, int sym)
+{
+    for (int k = 0; k < n->dims.rank; k++)
+        if (n->dims.dim[k].sym == sym)
+            return true;
+    return false;
+}
+
+static void find_makers(cutter *c)
+{
+    for (int i = 0; i < c->n_calls; i++)
+        for (int o = 0; o < c->call[i]->n_out; o++)
+            for (int k = 0; k < c->call[i][o].dims.rank; k++) {
+                int sym = c->call[i][o].dims.dim[k].sym;
+
+                if (sym != 0 && c->maker[sym] == NULL)
+                    c->maker[sym] = &c->call[i][o];
+            }
+}
+
+/* A call may have a size that comes with none of its inputs: then it needs the value that brought it as it needs these. Inputs of
+ * the step are there in any case. NULL: axis k has no such size. */
+static const ch_node *size_from(const cutter *c, const ch_node *n, int k)
+{
+    int            sym = n->dims.dim[k].sym;
+    const ch_node *maker = sym != 0 ? c->maker[sym] : NULL;
+
+    if (maker == NULL || maker->head == n->head || maker->op == ch__roles.input)
+        return NULL;
+    for (int i = 0; i < n->n_in; i++)
+        if (has_symbol(n->in[i], sym))
+            return NULL;
+    return maker;
+}
+
+/* What a call needs, and how many there may be of that; NULL: nothing. */
+static int count_needs(const ch_node *n)
+{
+    return n->n_in + n->dims.rank;
+}
+
+static const ch_node *need(const cutter *c, const ch_node *n, int k)
+{
+    return k < n->n_in ? n->in[k] : size_from(c, n, k - n->n_in);
+}
 
 /* ---- what goes to the servers ---- */
 
@@ -232,9 +281,9 @@ static void mark_worker(cutter *c)
         if (is_read(n) || n->op == ch__roles.input || !is_wanted(c, n))
             continue;
         c->run[n->id] = 1;
-        for (int k = 0; k < n->n_in; k++)
-            if (k > 0 || !looks_up(n))
-                want(c, n->in[k]);
+        for (int k = 0; k < count_needs(n); k++)
+            if (need(c, n, k) != NULL && (k > 0 || !looks_up(n)))
+                want(c, need(c, n, k));
     }
 }
 
@@ -524,8 +573,9 @@ static bool raise_call(cutter *c, const ch_node *n)
     bool changed = false;
     int  level = 0;
 
-    for (int k = 0; k < n->n_in; k++)
-        level = c->level[n->in[k]->id] > level ? c->level[n->in[k]->id] : level;
+    for (int k = 0; k < count_needs(n); k++)
+        if (need(c, n, k) != NULL && c->level[need(c, n, k)->id] > level)
+            level = c->level[need(c, n, k)->id];
     for (int k = 0; k < n->n_out; k++)
         if (c->remote[n[k].id] == NOBODY && c->level[n[k].id] < level) {
             c->level[n[k].id] = level;
@@ -567,9 +617,11 @@ static int set_segments(cutter *c, const ch_node *const *node)
     int             last = 0;
 
     for (int i = 0; i < c->n_calls; i++)
-        for (int k = 0; c->run[c->call[i]->id] && k < c->call[i]->n_in; k++)
-            last =
-                c->level[c->call[i]->in[k]->id] > last ? c->level[c->call[i]->in[k]->id] : last;
+        for (int k = 0; c->run[c->call[i]->id] && k < count_needs(c->call[i]); k++) {
+            const ch_node *in = need(c, c->call[i], k);
+
+            last = in != NULL && c->level[in->id] > last ? c->level[in->id] : last;
+        }
     for (int i = 0; i < c->n_calls; i++)
         c->segment[c->call[i]->id] = last;
     for (int i = 0; i < r->n_remotes; i++)
@@ -577,8 +629,9 @@ static int set_segments(cutter *c, const ch_node *const *node)
             limit(c, node[r->remote[i].in[k].value],
                   c->level[node[r->remote[i].out[0]]->id] - 1);
     for (int i = c->n_calls - 1; i >= 0; i--)
-        for (int k = 0; c->run[c->call[i]->id] && k < c->call[i]->n_in; k++)
-            limit(c, c->call[i]->in[k], c->segment[c->call[i]->id]);
+        for (int k = 0; c->run[c->call[i]->id] && k < count_needs(c->call[i]); k++)
+            if (need(c, c->call[i], k) != NULL)
+                limit(c, need(c, c->call[i], k), c->segment[c->call[i]->id]);
     return last + 1;
 }
 
@@ -626,13 +679,15 @@ static void find_crossings(cutter *c, segmenting *s, int at)
 
         c->take[n->id] = here;
         s->n_calls += here;
-        for (int k = 0; c->run[n->id] && k < n->n_in; k++) {
-            bool is_free = ch__call_is_free(n->in[k]->head);
+        for (int k = 0; c->run[n->id] && k < count_needs(n); k++) {
+            const ch_node *in = need(c, n, k);
 
-            if (here && !is_free && !is_here(c, n->in[k], at))
-                note_crossing(c, s, n->in[k], true);
-            if (!here && !is_free && is_here(c, n->in[k], at))
-                note_crossing(c, s, n->in[k], false);
+            if (in == NULL || ch__call_is_free(in->head))
+                continue;
+            if (here && !is_here(c, in, at))
+                note_crossing(c, s, in, true);
+            if (!here && is_here(c, in, at))
+                note_crossing(c, s, in, false);
         }
         for (int k = 0; k < n->n_out; k++)
             if (c->number[n[k].id] != NOBODY && is_here(c, &n[k], at))
@@ -763,10 +818,13 @@ static ch_status make_room(cutter *c)
     c->segment = ch__arena_alloc(&c->route->arena, n * sizeof(int));
     c->number = ch__arena_alloc(&c->route->arena, n * sizeof(int));
     c->remote = ch__arena_alloc(&c->route->arena, n * sizeof(int));
+    c->maker =
+        ch__arena_alloc(&c->route->arena, ((size_t)c->g->n_symbols + 1) * sizeof(*c->maker));
     c->can = ch__arena_alloc(&c->route->arena, 6 * n);
     c->call = ch__arena_alloc(&c->route->arena, ((size_t)c->g->n_calls + 1) * sizeof(*c->call));
     if (c->update == NULL || c->at == NULL || c->level == NULL || c->segment == NULL ||
-        c->number == NULL || c->remote == NULL || c->can == NULL || c->call == NULL)
+        c->number == NULL || c->remote == NULL || c->maker == NULL || c->can == NULL ||
+        c->call == NULL)
         return ch__fail_memory("a route");
     c->wanted = c->can + n;
     c->whole = c->wanted + n;
@@ -777,6 +835,7 @@ static ch_status make_room(cutter *c)
         c->update[i] = c->number[i] = c->remote[i] = NOBODY;
     ch__graph_calls(c->g, c->call);
     c->n_calls = c->g->n_calls;
+    find_makers(c);
     return CH_OK;
 }
 
