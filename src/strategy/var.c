@@ -37,6 +37,8 @@ void ch__var_follow(ch_var *v, ch_var *leader)
     v->next_follower = leader->follower;
     leader->follower = v;
     pthread_mutex_unlock(&leader->strategy->lock);
+    for (int i = 0; i < v->n_shards && v->n_shards == leader->n_shards; i++)
+        ch__var_follow(v->shard[i], leader->shard[i]); /* who sets a shard sets that of both */
 }
 
 /* A reference to v, unless its last one is gone: then it is about to leave. */

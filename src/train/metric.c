@@ -122,10 +122,11 @@ bool ch__metric_has_labels(const ch_metric *m, ch_node *truth, ch_node *guess)
     return false;
 }
 
-/* Puts the rows of all replicas behind those that are filled; nothing else is touched. */
+/* Puts the rows of all replicas behind those that are filled; nothing else is touched. Their places follow from what the count
+ * becomes: of steps that run at the same time each has its own. */
 static void keep(ch_metric *m, ch_step *s, ch_node *rows)
 {
-    ch_node *filled = ch_var_read(s, m->var[1]), *all = NULL, *ids;
+    ch_node *filled, *all = NULL, *n, *ids;
     char     message[512];
 
     snprintf(message, sizeof(message),
@@ -134,8 +135,9 @@ static void keep(ch_metric *m, ch_step *s, ch_node *rows)
              m->name, (long long)m->n);
     if (!ch__all_gather(1, &rows, 0, &all))
         return;
-    ids = ch_add(ch_range_like(all, 0, CH_I64), filled);
-    filled = ch_var_assign_add(s, m->var[1], ch_cast(ch_rows(all), CH_I64));
+    n = ch_cast(ch_rows(all), CH_I64);
+    filled = ch_var_assign_add(s, m->var[1], n);
+    ids = ch_add(ch_range_like(all, 0, CH_I64), ch_sub(filled, n));
     ch_check(ch_less_equal(filled, ch_number(s, (double)m->n)), message);
     ch_var_scatter_update(s, m->var[0], ids, all);
 }
