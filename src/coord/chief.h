@@ -81,6 +81,8 @@ typedef struct ch_order {
  * was scheduled has been cancelled, this one too. */
 CH_MUST_CHECK ch_status ch__chief_schedule(ch_task *chief, const ch_order *o,
                                            ch_scheduled **out);
+/* Waits while more steps wait than keep the workers busy: for who need not have more in memory. */
+CH_MUST_CHECK ch_status ch__chief_room(ch_task *chief);
 CH_MUST_CHECK ch_status ch__chief_join(ch_task *chief, int64_t limit_ms);
 CH_MUST_CHECK ch_status ch__chief_done(ch_task *chief, bool *out);
 /* Its results, once it has ended; they are the step's. */

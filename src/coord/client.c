@@ -404,6 +404,24 @@ ch_status ch__chief_schedule(ch_task *chief, const ch_order *o, ch_scheduled **o
     return leave(chief, rc);
 }
 
+/* What is wrong is for the next call to say. */
+static bool has_room(void *arg)
+{
+    enum { EACH = 8 }; /* that a worker may have before it */
+    const ch_chief *c = arg;
+
+    return c->queue.n < (int64_t)EACH * c->n_workers || ch__fault_is_set(&c->error) ||
+           ch__fault_is_set(&c->broken);
+}
+
+ch_status ch__chief_room(ch_task *chief)
+{
+    ch_turn t = enter(chief);
+
+    return leave(chief,
+                 wait_for_steps(chief, t.c, has_room, t.c, 0, "workers to run steps"));
+}
+
 static bool is_done(void *arg)
 {
     const ch_chief *c = arg;

@@ -386,8 +386,16 @@ const ch_away_ops ch__ps_away = {.create = create,
                                  .set = set,
                                  .add = add,
                                  .run = ch__ps_run,
+                                 .device = device,
+                                 .begin = ch__ps_begin,
+                                 .has_ended = ch__ps_has_ended,
+                                 .fetch = ch__ps_fetch,
+                                 .leave = ch__ps_leave,
+                                 .room = ch__ps_room,
                                  .settle = ch__ps_settle,
-                                 .device = device};
+                                 .pin = ch__ps_pin,
+                                 .unpin = ch__ps_unpin,
+                                 .workers = ch__ps_workers};
 
 /* ---- the table ---- */
 

@@ -257,7 +257,7 @@ static ch_status run_function(ch_strategy *st, ch_function *f, ch_tuple *in,
         run.seed = opt->seed;
         run.step = opt->has_step_number ? opt->step_number : -1;
     }
-    return st->away != NULL ? st->away->run(&run, false, out) : ch__run(&run, out);
+    return st->away != NULL ? st->away->run(&run, out) : ch__run(&run, out);
 }
 
 ch_status ch__strategy_record(ch_strategy *st, ch_function *f, ch_tuple *in, bool rows_unknown,
@@ -275,20 +275,16 @@ ch_status ch__strategy_record(ch_strategy *st, ch_function *f, ch_tuple *in, boo
     return ch__run_record(&run, out, number);
 }
 
-ch_status ch__strategy_run_ahead(ch_strategy *st, ch_function *f, ch_tuple *in)
+ch_status ch__strategy_run_ahead(ch_strategy *st, ch_function *f, ch_tuple *in, uint64_t pin,
+                                 ch_away_run **out)
 {
     ch_run    run;
-    ch_status rc;
+    ch_status rc =
+        ch__strategy_cross(&st, "run", "a call: a step runs neither itself nor another");
 
-    if (st->away == NULL)
-        return run_function(st, f, in, NULL, NULL, NULL);
-    rc = begin_run(st, f, in, &run);
-    return rc == CH_OK ? st->away->run(&run, true, NULL) : rc;
-}
-
-ch_status ch__strategy_settle(ch_strategy *st)
-{
-    return st->away != NULL ? st->away->settle(st) : CH_OK;
+    if (rc == CH_OK)
+        rc = begin_run(st, f, in, &run);
+    return rc == CH_OK ? st->away->begin(&run, pin, out) : rc;
 }
 
 ch_status ch_strategy_run_with(ch_strategy *st, ch_function *f, ch_tuple *in,

@@ -20,6 +20,8 @@
 #include "strategy/devices.h"
 #include "tensor/tensor.h"
 
+typedef struct ch_away_run ch_away_run; /* one that was begun, and goes on in another task */
+
 /* What a strategy does whose variables are in other tasks, and whose steps run there. */
 typedef struct ch_away_ops {
     /* Gives `v` its place, v->away, and its first value; `beside` is the variable that it is to be with, or NULL. */
@@ -28,10 +30,18 @@ typedef struct ch_away_ops {
     ch_status (*get)(ch_var *v, ch_tensor **out);
     ch_status (*set)(ch_var *v, ch_tensor *value);
     ch_status (*add)(ch_var *v, ch_tensor *delta, bool takes_away);
-    /* Waits for it, but where nobody does (`out` is NULL, and is_ahead): then its error is that of settle, or of a later run. */
-    ch_status (*run)(const ch_run *run, bool is_ahead, ch_tuple **out);
-    ch_status (*settle)(ch_strategy *st);
+    ch_status (*run)(const ch_run *run, ch_tuple **out); /* waits for it */
     ch_device *(*device)(const ch_var *v);
+    /* Runs that nobody waits for at once: see below. */
+    ch_status (*begin)(const ch_run *run, uint64_t pin, ch_away_run **out);
+    bool (*has_ended)(const ch_away_run *r);
+    ch_status (*fetch)(ch_away_run *r, ch_tuple **out);
+    void (*leave)(ch_away_run *r);
+    ch_status (*room)(ch_strategy *st);
+    ch_status (*settle)(ch_strategy *st);
+    ch_status (*pin)(ch_strategy *st, uint64_t *out);
+    void (*unpin)(ch_strategy *st, uint64_t pin);
+    int (*workers)(ch_strategy *st);
 } ch_away_ops;
 
 struct ch_strategy {
@@ -139,10 +149,32 @@ ch_speaks_of ch__speaks_of(const ch_step *s);
 /* The graph of a step for such inputs, referenced, and the number of this run. `rows_unknown`: those of `in` mean nothing. */
 ch_status ch__strategy_record(ch_strategy *st, ch_function *f, ch_tuple *in, bool rows_unknown,
                               ch_graph **out, int64_t *number);
-/* ch_strategy_run without results, by somebody who does not wait for it where others run it; and the wait for all of those, whose
- * first error it is. */
-ch_status ch__strategy_run_ahead(ch_strategy *st, ch_function *f, ch_tuple *in);
+
+/* ---- runs ahead, of a strategy whose steps run in other tasks (away.c) ---- */
+
+static inline bool ch__strategy_is_away(const ch_strategy *st)
+{
+    return st->away != NULL;
+}
+/* How many tasks run steps; 0: this process does. */
+int ch__strategy_workers(ch_strategy *st);
+/* ch_strategy_run for somebody who goes on meanwhile. `pin` 0: an error is that of settle too, or of the next such call, and ends all
+ * that was begun so; steps are in the mode of the strategy's coordinator. Else it reads the variables as they were
+ * pinned, and is nobody's affair but the caller's. */
+ch_status ch__strategy_run_ahead(ch_strategy *st, ch_function *f, ch_tuple *in, uint64_t pin,
+                                 ch_away_run **out);
+/* What became of one: waits for it. `out` NULL: its results do not matter. */
+ch_status ch__away_fetch(const ch_strategy *st, ch_away_run *r, ch_tuple **out);
+bool      ch__away_has_ended(const ch_strategy *st, const ch_away_run *r);
+void      ch__away_leave(const ch_strategy *st, ch_away_run *r); /* it goes on; NULL is fine */
+/* Waits while there is more to be done already than keeps the workers busy. */
+ch_status ch__strategy_room(ch_strategy *st);
+/* Waits for all that was begun without a pin: its first error. */
 ch_status ch__strategy_settle(ch_strategy *st);
+/* The values that variables have now are kept for runs with this pin. */
+ch_status ch__strategy_pin(ch_strategy *st, uint64_t *out);
+void      ch__strategy_unpin(ch_strategy *st, uint64_t pin); /* 0 is fine */
+
 /* ch_strategy_run, and where its time went: also that of one that failed. */
 ch_status ch__strategy_run_timed(ch_strategy *st, ch_function *f, ch_tuple *in, ch_tuple **out,
                                  ch_timing *timing);
