@@ -36,7 +36,8 @@ CH_API double  ch_training_seconds(const ch_training *t); /* since it began */
 
 /* Numbers by name: of the steps of this epoch so far, and at its end of its validation too.
  * Reading them after a step waits for nobody, but costs a look at each metric's variables: who
- * needs them rarely asks rarely. */
+ * needs them rarely asks rarely. All the more where workers run the steps ahead
+ * (cohort/parameter_server.h): there it waits for those that were begun, and workers for it. */
 CH_API int         ch_training_logs(ch_training *t);
 CH_API const char *ch_training_log_name(ch_training *t, int i);
 CH_API double      ch_training_log(ch_training *t, int i);
@@ -52,7 +53,7 @@ CH_API void ch_training_stop(ch_training *t, const char *why);
 typedef enum ch_event {
     CH_ON_BEGIN = 1 << 0, /* before the first step */
     CH_ON_EPOCH_BEGIN = 1 << 1,
-    CH_ON_STEP = 1 << 2,      /* after each step */
+    CH_ON_STEP = 1 << 2, /* after each step; where workers run them, after each was begun */
     CH_ON_EPOCH_END = 1 << 3, /* with the numbers of the validation; not if it had no steps */
     CH_ON_VALIDATION_BEGIN = 1 << 4,
     CH_ON_VALIDATION_STEP = 1 << 5,

@@ -20,6 +20,9 @@
  *   - A batch is of all replicas together; the last may be short, and every row counts once.
  *   - The library is quiet: the line on the terminal, the table at the end and the answer to Ctrl-C are options, and
  *     off. (The examples turn them on.)
+ *   - With parameter servers (cohort/parameter_server.h) a batch is one worker's. Steps run ahead, so that all workers have something to
+ *     do; the numbers of an epoch, and what a callback asks for, are of steps that have ended, and the progress line shows what there is. A step
+ *     that fails is named by the error, which may come some steps later. Evaluations read one version of the variables.
  *   - One thread at a time fits a model, or evaluates it. In a callback ch_evaluate and ch_predict may be called, and
  *     leave no trace in what goes on; ch_fit and ch_compile of the same model are refused there.
  *

@@ -41,10 +41,11 @@ CH_API const char *ch_history_stopped(const ch_history *h);
 
 /* Where the time went. Each is the mean over the replicas; together they are the whole. */
 typedef enum ch_time {
-    CH_TIME_INPUT,     /* waiting for data */
-    CH_TIME_FORWARD,   /* the step: what is differentiated, and metrics */
-    CH_TIME_BACKWARD,  /* the gradients */
-    CH_TIME_WAIT,      /* for other replicas */
+    CH_TIME_INPUT,    /* waiting for data */
+    CH_TIME_FORWARD,  /* the step: what is differentiated, and metrics */
+    CH_TIME_BACKWARD, /* the gradients */
+    CH_TIME_WAIT,     /* for other replicas */
+    CH_TIME_WORKERS, /* waiting for workers, where these run the steps: what they do is not seen here */
     CH_TIME_REDUCE,    /* adding up over the replicas */
     CH_TIME_UPDATE,    /* the optimizer */
     CH_TIME_VALIDATE,  /* evaluating */
@@ -57,6 +58,7 @@ typedef struct ch_time_table {
     double  total;           /* of the clock on the wall */
     int64_t steps, examples; /* trained on */
     int     replicas;
+    int     workers; /* that run steps, each with so many replicas; 0: this process does */
     double  one_replica_step; /* seconds, as they were given to ch_fit; else 0 */
     int64_t peak_bytes;       /* of the process's memory, as the system counts it */
 } ch_time_table;

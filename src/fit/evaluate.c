@@ -62,18 +62,35 @@ static ch_status check_passed(const ch_loop *l, const char *call, const passed *
     return CH_OK;
 }
 
+/* What runs ahead has ended, and nobody reads the version of the variables any more which that was pinned to. */
+static ch_status end_pinned(ch_loop *l, const char *what, ch_status rc)
+{
+    ch_fault  first;
+    ch_status last;
+
+    ch__fault_clear(&first);
+    if (rc != CH_OK)
+        ch__fault_take(&first, rc, -1, NULL);
+    last = ch__loop_settle(l);
+    if (last != CH_OK)
+        last = ch__fail_at(last, "%s, step %lld", what, (long long)l->ahead.failed);
+    if (last != CH_OK)
+        ch__fault_take(&first, last, -1, NULL);
+    ch__loop_unpin(l);
+    return ch__fault_raise(&first);
+}
+
 static ch_status test_batch(ch_loop *l, ch_tuple *batch, void *arg)
 {
-    ch_status rc = ch__loop_step(l, l->c->test, batch, l->c->test_step != NULL);
+    int64_t   step = l->t.validation_step + 1;
+    ch_status rc = ch__loop_step(l, l->c->test, batch, l->c->test_step != NULL, &step);
 
     (void)arg;
     if (rc == CH_OK && l->t.is_evaluation) {
         l->t.examples += ch__batch_rows(batch);
         l->t.is_stale = true;
     }
-    return rc == CH_OK
-               ? CH_OK
-               : ch__fail_at(rc, "evaluation, step %lld", (long long)l->t.validation_step + 1);
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "evaluation, step %lld", (long long)step);
 }
 
 ch_status ch__evaluate_pass(ch_loop *l, const char *call, ch_source *s, int64_t steps,
@@ -83,10 +100,12 @@ ch_status ch__evaluate_pass(ch_loop *l, const char *call, ch_source *s, int64_t 
     ch_status rc = ch__compiled_reset(l->c);
 
     if (rc == CH_OK)
-        rc = pass(l, s, steps, test_batch, NULL, &p);
+        rc = ch__loop_pin(l);
+    if (rc == CH_OK)
+        rc = end_pinned(l, "evaluation", pass(l, s, steps, test_batch, NULL, &p));
     if (rc == CH_OK)
         rc = check_passed(l, call, &p);
-    l->t.is_stale = false;
+    l->t.is_stale = l->t.is_peeked = false;
     if (rc == CH_OK && (!p.is_cut || (l->t.is_evaluation && p.rows > 0)))
         rc = ch__compiled_read(l->c, l->c->test_step != NULL, prefix, &l->t.logs);
     return rc == CH_OK ? ch__loop_tell(l, CH_ON_VALIDATION_END) : rc;
@@ -168,7 +187,8 @@ ch_status ch_evaluate(ch_model *m, ch_data data, const ch_evaluate_options *opt,
     if (rc != CH_OK)
         return rc;
     ch__loop_open(&l, c, __builtin_return_address(0));
-    if (ch__loop_counts(&l) > 0)
+    rc = ch__loop_settle_outer(&l);
+    if (ch__loop_counts(&l) > 0 && rc == CH_OK)
         rc = ch__compiled_put_aside(c, &outer);
     if (rc == CH_OK)
         rc = open_loop("evaluate", c, &data, opt, &l, &s);
@@ -214,18 +234,22 @@ static ch_status keep(guesses *g, ch_tensor *t)
     return CH_OK;
 }
 
-static ch_status predict_batch(ch_loop *l, ch_tuple *batch, void *arg)
+static ch_status take(void *arg, const ch_tuple *out)
 {
-    ch_tuple *out = NULL;
-    ch_status rc = ch__loop_run(l, l->c->predict, batch, &out);
+    ch_status rc = CH_OK;
 
-    l->t.examples += ch__batch_rows(batch);
     for (int r = 0; rc == CH_OK && r < ch_value_count(ch_tuple_at(out, 0)); r++)
         rc = keep(arg, ch_value_at(ch_tuple_at(out, 0), r));
-    ch_tuple_unref(out);
-    return rc == CH_OK
-               ? CH_OK
-               : ch__fail_at(rc, "predict, step %lld", (long long)l->t.validation_step + 1);
+    return rc;
+}
+
+static ch_status predict_batch(ch_loop *l, ch_tuple *batch, void *arg)
+{
+    int64_t   step = l->t.validation_step + 1;
+    ch_status rc = ch__loop_run(l, l->c->predict, batch, (ch_taker){take, arg}, &step);
+
+    l->t.examples += ch__batch_rows(batch);
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "predict, step %lld", (long long)step);
 }
 
 /* All rows in one tensor. */
@@ -262,15 +286,24 @@ static ch_status predict_nothing(ch_loop *l, ch_source *s, guesses *g)
     return rc;
 }
 
-static ch_status predict(ch_loop *l, ch_source *s, const ch_evaluate_options *opt, guesses *g)
+static ch_status predict_all(ch_loop *l, ch_source *s, int64_t steps, guesses *g)
 {
     passed    p;
+    ch_status rc = pass(l, s, steps, predict_batch, g, &p);
+
+    if (rc == CH_OK && l->t.validation_step == 0)
+        rc = predict_nothing(l, s, g);
+    return rc;
+}
+
+static ch_status predict(ch_loop *l, ch_source *s, const ch_evaluate_options *opt, guesses *g)
+{
     ch_status rc = ch__loop_tell(l, CH_ON_BEGIN);
 
     if (rc == CH_OK)
-        rc = pass(l, s, opt->steps, predict_batch, g, &p);
-    if (rc == CH_OK && g->n == 0)
-        rc = predict_nothing(l, s, g);
+        rc = ch__loop_pin(l);
+    if (rc == CH_OK)
+        rc = end_pinned(l, "predict", predict_all(l, s, opt->steps, g));
     if (rc == CH_OK)
         rc = ch__loop_tell(l, CH_ON_VALIDATION_END);
     return ch__loop_end(l, rc);
@@ -290,7 +323,9 @@ ch_status ch_predict(ch_model *m, ch_data data, const ch_evaluate_options *opt, 
     if (rc != CH_OK)
         return rc;
     ch__loop_open(&l, c, __builtin_return_address(0));
-    rc = open_loop("predict", c, &data, opt, &l, &s);
+    rc = ch__loop_settle_outer(&l);
+    if (rc == CH_OK)
+        rc = open_loop("predict", c, &data, opt, &l, &s);
     if (rc == CH_OK)
         rc = predict(&l, &s, opt, &g);
     if (rc == CH_OK)

@@ -82,16 +82,21 @@ static ch_status open_data(fitting *f, const ch_data *d)
 
 /* ---- an epoch ---- */
 
+static bool is_point(const fitting *f)
+{
+    const ch_training *t = &f->loop.t;
+    int64_t            steps = t->epoch_steps > 0 ? t->epoch_steps : 10 * POINTS;
+
+    return t->epoch_step % (steps > POINTS ? steps / POINTS : 1) == 0;
+}
+
 /* The mean of the loss since the last point of its curve. */
 static ch_status add_point(fitting *f)
 {
-    ch_training *t = &f->loop.t;
-    int64_t      steps = t->epoch_steps > 0 ? t->epoch_steps : 10 * POINTS;
-    ch_tensor   *state = NULL;
-    ch_status    rc;
+    ch_tensor *state = NULL;
+    ch_status  rc;
 
-    if (f->loop.c->loss_mean == NULL || f->loop.c->train_step != NULL ||
-        t->epoch_step % (steps > POINTS ? steps / POINTS : 1) != 0)
+    if (f->loop.c->loss_mean == NULL || f->loop.c->train_step != NULL)
         return CH_OK;
     rc = ch_metric_tensor(f->loop.c->loss_mean, &state);
     if (rc != CH_OK)
@@ -119,21 +124,26 @@ static ch_status next_batch(fitting *f, ch_tuple **batch)
     return rc;
 }
 
+static ch_status fail_at_step(const fitting *f, ch_status rc, int64_t step)
+{
+    return ch__fail_at(rc, "fit: epoch %d, step %lld", f->loop.t.epoch + 1, (long long)step);
+}
+
 static ch_status run_step(fitting *f, ch_tuple *batch)
 {
     ch_training *t = &f->loop.t;
+    int64_t      step = t->epoch_step + 1;
     ch_status    rc =
-        ch__loop_step(&f->loop, f->loop.c->train, batch, f->loop.c->train_step != NULL);
+        ch__loop_step(&f->loop, f->loop.c->train, batch, f->loop.c->train_step != NULL, &step);
 
     if (rc != CH_OK)
-        return ch__fail_at(rc, "fit: epoch %d, step %lld", t->epoch + 1,
-                           (long long)t->epoch_step + 1);
+        return fail_at_step(f, rc, step);
     t->step++;
     t->epoch_step++;
     t->examples += ch__batch_rows(batch);
     t->epoch_examples += ch__batch_rows(batch);
     t->is_stale = true;
-    rc = add_point(f);
+    rc = is_point(f) ? add_point(f) : CH_OK;
     return rc == CH_OK ? ch__loop_tell(&f->loop, CH_ON_STEP) : rc;
 }
 
@@ -196,7 +206,7 @@ static ch_status begin_epoch(fitting *f)
 
     ch__logs_drop(&t->logs);
     t->epoch_step = t->epoch_examples = 0;
-    t->is_stale = false;
+    t->is_stale = t->is_peeked = false;
     t->epoch_began_ns = ch__now_ns();
     f->total = f->count = 0;
     if (rc == CH_OK && f->opt->steps_per_epoch == 0)
@@ -204,14 +214,26 @@ static ch_status begin_epoch(fitting *f)
     return rc == CH_OK ? ch__loop_tell(&f->loop, CH_ON_EPOCH_BEGIN) : rc;
 }
 
+/* Steps that ran ahead have ended; the curve had no point for the last of them yet. */
+static ch_status settle(fitting *f)
+{
+    ch_status rc = ch__loop_settle(&f->loop);
+
+    if (rc != CH_OK)
+        return fail_at_step(f, rc, f->loop.ahead.failed);
+    return f->loop.ahead.strategy != NULL ? add_point(f) : CH_OK;
+}
+
 /* What the steps gave, and the validation. */
 static ch_status end_epoch(fitting *f)
 {
     ch_training *t = &f->loop.t;
     ch_compiled *c = f->loop.c;
-    ch_status    rc = ch__compiled_read(c, c->train_step != NULL, "", &t->logs);
+    ch_status    rc = settle(f);
 
-    t->is_stale = false;
+    if (rc == CH_OK)
+        rc = ch__compiled_read(c, c->train_step != NULL, "", &t->logs);
+    t->is_stale = t->is_peeked = false;
     if (rc == CH_OK)
         rc = validate(f);
     if (rc == CH_OK)

@@ -135,6 +135,7 @@ const char *ch_time_name(ch_time t)
         [CH_TIME_FORWARD] = "forward",
         [CH_TIME_BACKWARD] = "backward",
         [CH_TIME_WAIT] = "waiting for replicas",
+        [CH_TIME_WORKERS] = "waiting for workers",
         [CH_TIME_REDUCE] = "reduction",
         [CH_TIME_UPDATE] = "update",
         [CH_TIME_VALIDATE] = "validation",

@@ -69,8 +69,10 @@ static void print_speed(ch_text *o, const ch_time_table *t)
                  : ms < 100 ? 1
                             : 0,
                  ms);
-    ch__text_add(o, "%.*f examples/s on %d replica%s\n", rate < 100 ? 1 : 0, rate, t->replicas,
-                 t->replicas == 1 ? "" : "s");
+    ch__text_add(o, "%.*f examples/s on ", rate < 100 ? 1 : 0, rate);
+    if (t->workers > 0)
+        ch__text_add(o, "%d worker%s of ", t->workers, t->workers == 1 ? "" : "s");
+    ch__text_add(o, "%d replica%s\n", t->replicas, t->replicas == 1 ? "" : "s");
     if (t->one_replica_step > 0 && t->replicas > 1)
         ch__text_add(o, "%.2f times the speed of one replica\n",
                      t->replicas * t->one_replica_step * (double)t->steps / inside);

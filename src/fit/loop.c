@@ -17,6 +17,11 @@ static ch_status refresh(ch_training *t)
                              &t->logs);
 }
 
+static ch_status settle(ch_training *t)
+{
+    return ch__loop_settle((ch_loop *)t);
+}
+
 /* The line is told first: what other callbacks print at the end of an epoch stands below it. */
 static ch_status add_line(ch_loop *l, ch_progress progress)
 {
@@ -30,12 +35,22 @@ static ch_status add_line(ch_loop *l, ch_progress progress)
     return rc;
 }
 
+/* The loops of this thread, the innermost first: each in a callback of the next. */
+static _Thread_local ch_loop *innermost;
+
 void ch__loop_open(ch_loop *l, ch_compiled *c, const void *caller)
 {
     ch__ledger_open(&l->ledger);
     l->c = c;
     l->t.model = ch_model_ref(c->model);
     l->t.refresh = refresh;
+    l->row = CH_TIME_OTHER;
+    if (ch__strategy_is_away(c->strategy)) {
+        l->ahead.strategy = c->strategy;
+        l->t.settle = settle;
+    }
+    l->outer = innermost;
+    innermost = l;
     l->t.began_ns = ch__now_ns();
     l->caller_before = c->caller;
     c->caller = caller;
@@ -46,6 +61,9 @@ void ch__loop_close(ch_loop *l)
 {
     if (l->c == NULL)
         return;
+    ch__ahead_close(&l->ahead);
+    ch__loop_unpin(l);
+    innermost = l->outer;
     ch__loop_catch(l, false);
     ch_callback_unref(l->line);
     ch__free(l->callback);
@@ -98,10 +116,12 @@ ch_status ch__loop_tell(ch_loop *l, ch_event event)
     ch_status rc;
 
     ch__loop_count(l, CH_TIME_OTHER);
+    l->row = CH_TIME_CALLBACKS;
     rc = ch__callbacks_tell(l->n_callbacks, l->callback, &l->t, event);
     if (l->catches && ch__interrupted())
         ch_training_stop(&l->t, "interrupted");
-    ch__loop_count(l, CH_TIME_CALLBACKS);
+    ch__loop_count(l, l->row);
+    l->row = CH_TIME_OTHER;
     return rc;
 }
 
@@ -113,6 +133,9 @@ ch_status ch__loop_end(ch_loop *l, ch_status rc)
     ch__fault_clear(&first);
     if (rc != CH_OK)
         ch__fault_take(&first, rc, -1, NULL);
+    last = ch__loop_settle(l); /* after an error something may run */
+    if (last != CH_OK)
+        ch__fault_take(&first, last, -1, NULL);
     last = ch__loop_tell(l, CH_ON_END);
     if (last != CH_OK)
         ch__fault_take(&first, last, -1, NULL);
@@ -128,7 +151,9 @@ void ch__loop_catch(ch_loop *l, bool on)
     l->catches = on;
 }
 
-ch_status ch__loop_run(ch_loop *l, ch_function *f, ch_tuple *batch, ch_tuple **out)
+/* ---- runs ---- */
+
+static ch_status run_here(ch_loop *l, ch_function *f, ch_tuple *batch, ch_tuple **out)
 {
     ch_timing timing = {.total_ns = 0};
     ch_status rc;
@@ -145,15 +170,80 @@ ch_status ch__loop_run(ch_loop *l, ch_function *f, ch_tuple *batch, ch_tuple **o
     return rc;
 }
 
-ch_status ch__loop_step(ch_loop *l, ch_function *f, ch_tuple *batch, bool takes)
+/* Waiting until there is something to do for workers is waiting for them; the rest is recording, and sending. */
+static ch_status run_ahead(ch_loop *l, ch_function *f, ch_tuple *batch, ch_taker taker,
+                           int64_t *step)
+{
+    ch_status rc;
+
+    ch__loop_count(l, CH_TIME_OTHER);
+    rc = ch__ahead_room(&l->ahead);
+    ch__loop_count(l, CH_TIME_WORKERS);
+    if (rc == CH_OK)
+        rc = ch__ahead_run(&l->ahead, f, batch, *step, taker);
+    if (ch__fault_is_set(&l->ahead.fault))
+        *step = l->ahead.failed;
+    ch__loop_count(l, CH_TIME_OTHER);
+    return rc;
+}
+
+ch_status ch__loop_run(ch_loop *l, ch_function *f, ch_tuple *batch, ch_taker taker,
+                       int64_t *step)
 {
     ch_tuple *out = NULL;
-    ch_status rc = ch__loop_run(l, f, batch, takes ? &out : NULL);
+    ch_status rc;
 
-    if (rc == CH_OK && takes)
-        rc = ch__compiled_take(l->c, out);
+    if (l->ahead.strategy != NULL)
+        return run_ahead(l, f, batch, taker, step);
+    rc = run_here(l, f, batch, taker.fn != NULL ? &out : NULL);
+    if (rc == CH_OK && taker.fn != NULL)
+        rc = taker.fn(taker.arg, out);
     ch_tuple_unref(out);
     return rc;
+}
+
+static ch_status take(void *arg, const ch_tuple *out)
+{
+    return ch__compiled_take(arg, out);
+}
+
+ch_status ch__loop_step(ch_loop *l, ch_function *f, ch_tuple *batch, bool takes, int64_t *step)
+{
+    return ch__loop_run(l, f, batch, (ch_taker){takes ? take : NULL, l->c}, step);
+}
+
+ch_status ch__loop_settle(ch_loop *l)
+{
+    ch_status rc;
+
+    if (l->ahead.strategy == NULL)
+        return CH_OK;
+    ch__loop_count(l, l->row);
+    rc = ch__ahead_settle(&l->ahead);
+    ch__loop_count(l, CH_TIME_WORKERS);
+    return rc;
+}
+
+ch_status ch__loop_settle_outer(const ch_loop *l)
+{
+    ch_status rc = CH_OK;
+
+    for (ch_loop *o = l->outer; o != NULL && rc == CH_OK; o = o->outer)
+        rc = ch__loop_settle(o);
+    return rc;
+}
+
+ch_status ch__loop_pin(ch_loop *l)
+{
+    return l->ahead.strategy != NULL ? ch__strategy_pin(l->ahead.strategy, &l->ahead.pin)
+                                     : CH_OK;
+}
+
+void ch__loop_unpin(ch_loop *l)
+{
+    if (l->ahead.strategy != NULL)
+        ch__strategy_unpin(l->ahead.strategy, l->ahead.pin);
+    l->ahead.pin = 0;
 }
 
 void ch__loop_table(ch_loop *l, ch_time_table *out)
@@ -161,6 +251,7 @@ void ch__loop_table(ch_loop *l, ch_time_table *out)
     *out = (ch_time_table){.steps = l->t.step,
                            .examples = l->t.examples,
                            .replicas = ch_strategy_replicas(l->c->strategy),
+                           .workers = ch__strategy_workers(l->c->strategy),
                            .peak_bytes = ch__peak_bytes()};
     ch__loop_count(l, CH_TIME_OTHER);
     ch__ledger_table(&l->ledger, out);

@@ -4,13 +4,15 @@
 #ifndef FIT_LOOP_H
 #define FIT_LOOP_H
 
+#include "fit/ahead.h"
 #include "fit/compiled.h"
 #include "fit/ledger.h"
 #include "fit/source.h"
 
 enum { CH_FIT_BATCH = 32 }; /* of arrays, if nothing is said */
 
-typedef struct ch_loop {
+typedef struct ch_loop ch_loop;
+struct ch_loop {
     ch_training   t;           /* first: callbacks have this */
     ch_compiled  *c;           /* NULL: it was not opened */
     int           n_callbacks; /* with the progress line */
@@ -21,7 +23,10 @@ typedef struct ch_loop {
     bool          is_apart; /* time is not counted: the caller does */
     const void   *caller_before;
     ch_ledger     ledger;
-} ch_loop;
+    ch_time       row;   /* of what is being done now, but for the steps */
+    ch_ahead      ahead; /* runs whose results are not there yet */
+    ch_loop      *outer; /* of this thread: in a callback of that one this one is */
+};
 
 /* A call begins: its time counts from now on. Until it is closed the model stays, and is not compiled anew. `caller` is
  * the program's line, for errors of the steps. */
@@ -41,9 +46,17 @@ void ch__loop_count(ch_loop *l, ch_time row);
 ch_status ch__loop_tell(ch_loop *l, ch_event event);
 /* Tells them of the end, whatever happened: of `rc` and what they answer, the first error. */
 ch_status ch__loop_end(ch_loop *l, ch_status rc);
-/* A run on the clock; and one whose results, if it `takes` them, are for the logs. */
-ch_status ch__loop_run(ch_loop *l, ch_function *f, ch_tuple *batch, ch_tuple **out);
-ch_status ch__loop_step(ch_loop *l, ch_function *f, ch_tuple *batch, bool takes);
+/* A run on the clock, or the beginning of one (fit/ahead.h); and one whose results, if it `takes` them, are for the logs. On an
+ * error *step is the one that failed, which may be another. */
+ch_status ch__loop_run(ch_loop *l, ch_function *f, ch_tuple *batch, ch_taker taker,
+                       int64_t *step);
+ch_status ch__loop_step(ch_loop *l, ch_function *f, ch_tuple *batch, bool takes, int64_t *step);
+/* All runs have ended, and their results were taken; also of those further out in this thread. */
+ch_status ch__loop_settle(ch_loop *l);
+ch_status ch__loop_settle_outer(const ch_loop *l);
+/* From now on runs read the variables as they are now, whatever changes them; until this is over. */
+ch_status ch__loop_pin(ch_loop *l);
+void      ch__loop_unpin(ch_loop *l);
 /* All time up to now. */
 void ch__loop_table(ch_loop *l, ch_time_table *out);
 /* Whether this process has all replicas: then what it does not see is not there. */

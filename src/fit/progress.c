@@ -299,6 +299,7 @@ static ch_status on(void *self, ch_training *t, ch_event event)
     progress *p = self;
     int64_t   now = clock_ns();
 
+    t->peeks = true;
     event = as_training(t, event);
     if (event == CH_ON_STEP) /* far more often than the others */
         on_step(p, t, now);
@@ -312,6 +313,7 @@ static ch_status on(void *self, ch_training *t, ch_event event)
         on_end(p, t, now);
     else if (event != CH_ON_VALIDATION_END)
         on_validation(p, t, event, now);
+    t->peeks = false;
     return CH_OK;
 }
 

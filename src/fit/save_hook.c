@@ -61,7 +61,8 @@ static bool is_time(hook *h, ch_training *t, ch_event event)
  * the numbers of the validation are there. */
 static ch_status hook_on(void *self, ch_training *t, ch_event event)
 {
-    hook *h = self;
+    hook     *h = self;
+    ch_status rc;
 
     if (ch_training_is_evaluation(t))
         return CH_OK;
@@ -77,7 +78,8 @@ static ch_status hook_on(void *self, ch_training *t, ch_event event)
     if (!is_time(h, t, event) || (!h->has_monitor && h->saved_step == ch_training_step(t)) ||
         !is_best(h, t))
         return CH_OK;
-    return save(h, t, true);
+    rc = ch__training_settle(t); /* what is saved is what all steps so far have made */
+    return rc == CH_OK ? save(h, t, true) : rc;
 }
 
 static void hook_drop(void *self)

@@ -140,10 +140,25 @@ double ch_training_seconds(const ch_training *t)
 /* A number that cannot be read is NaN for who asks, and the training fails by itself. */
 static void refresh(ch_training *t)
 {
-    if (t->is_stale && t->refresh != NULL && t->refresh(t) != CH_OK)
-        for (int i = 0; i < t->logs.n; i++)
-            t->logs.at[i].value = (double)NAN;
+    bool      peeks = t->peeks && t->settle != NULL;
+    ch_status rc = CH_OK;
+
+    if (!t->is_stale && (peeks || !t->is_peeked))
+        return;
+    if (!peeks)
+        (void)ch__training_settle(
+            t); /* what has ended can be read, and what failed fails later */
+    if (t->refresh != NULL)
+        rc = t->refresh(t);
+    for (int i = 0; i < t->logs.n && rc != CH_OK; i++)
+        t->logs.at[i].value = (double)NAN;
     t->is_stale = false;
+    t->is_peeked = peeks;
+}
+
+ch_status ch__training_settle(ch_training *t)
+{
+    return t->settle != NULL ? t->settle(t) : CH_OK;
 }
 
 int ch_training_logs(ch_training *t)

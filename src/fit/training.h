@@ -39,11 +39,17 @@ struct ch_training {
     ch_logs logs;
     bool    is_stale;                     /* the logs are to be read anew: */
     ch_status (*refresh)(ch_training *t); /* does it; NULL: they are as they are */
+    ch_status (*settle)(ch_training *t);  /* waits for steps that run ahead; NULL: none do */
+    bool peeks; /* who asks now does not want that, but the numbers as they are (fit/ahead.h) */
+    bool is_peeked; /* so the logs were read: they are stale for others */
 
     bool stops;
     int  n_asked; /* how often somebody wanted to stop: a validation heeds those that come while it runs */
     char why[160];
 };
+
+/* All steps so far have ended: for who looks at what they have changed. */
+ch_status ch__training_settle(ch_training *t);
 
 /* Tells all of them, in their order; the first error ends it, but for CH_ON_END, which all are told of. */
 ch_status ch__callbacks_tell(int n, ch_callback *const *c, ch_training *t, ch_event event);

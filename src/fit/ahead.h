@@ -1,0 +1,55 @@
+/* fit/ahead.h -- runs ahead of their results: where workers run the steps, several at a time, and the program goes on.
+ *
+ * Of a strategy that runs steps here there are none. Else:
+ *   1. A step is begun when the workers have not enough to do, and its results are taken later, in the order of the steps.
+ *   2. Who looks at what steps have changed settles first: then all that were begun have ended. So do the end of an epoch, an
+ *      evaluation, a callback that asks for numbers, and one that saves. What a settled training shows is what it did.
+ *   3. The progress line, the loss's curve and stop_on_nan look without settling, at the numbers of those that have ended:
+ *      twenty looks a second would else be twenty times that workers have nothing to do.
+ *   4. A step that fails ends all that were begun behind it. Its error is that of the call which first hears of it, and of all
+ *      after that; it names the step which failed, and not the one that was to come next.
+ *   5. Evaluations read one version of the variables, whatever is trained meanwhile: they are begun with a pin.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef FIT_AHEAD_H
+#define FIT_AHEAD_H
+
+#include "base/fault.h"
+#include "strategy/strategy.h"
+
+/* Is given what a run gave. */
+typedef ch_status (*ch_take_fn)(void *arg, const ch_tuple *out);
+
+/* Who takes what a run gives; `fn` NULL: nobody. */
+typedef struct ch_taker {
+    ch_take_fn fn;
+    void      *arg;
+} ch_taker;
+
+/* Those that were begun, and not taken yet. All zeros is one without any, whose strategy is yet to be said. */
+typedef struct ch_ahead {
+    ch_strategy *strategy; /* borrowed; NULL: steps run here */
+    uint64_t     pin;      /* that they read; 0: none */
+    bool         is_open;  /* something was begun since they were settled */
+    bool         was_cancelled;
+    int          first, n, capacity;
+    struct ch_begun {
+        ch_away_run *run;
+        int64_t      step; /* for messages */
+        ch_taker     taker;
+    } * at;
+    ch_fault fault;  /* of the first that failed, */
+    int64_t  failed; /* which was this step */
+} ch_ahead;
+
+/* Waits while workers have enough to do. */
+ch_status ch__ahead_room(ch_ahead *a);
+/* Begins a run, and takes what has ended meanwhile. */
+ch_status ch__ahead_run(ch_ahead *a, ch_function *f, ch_tuple *batch, int64_t step,
+                        ch_taker taker);
+/* All that were begun have ended, and were taken. */
+ch_status ch__ahead_settle(ch_ahead *a);
+/* The same, and nobody asks how they ended. */
+void ch__ahead_close(ch_ahead *a);
+
+#endif

@@ -1,0 +1,705 @@
+/* test/fit/test_fit_servers.c -- compile, fit, evaluate, predict where variables are on parameter servers, and workers run the steps.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include "../coord/help.h"
+#include "base/thread.h"
+#include "fit_help.h"
+
+static fixture over(ch_strategy *st)
+{
+    fixture x = {new_arrays(ROWS), st, NULL};
+
+    x.m = new_model(x.st);
+    compile(x.m);
+    return x;
+}
+
+static fixture over_servers(int workers, int devices)
+{
+    return over(t_cluster(&(ch_local_options){.ps = 2, .workers = workers, .devices = devices},
+                          NULL, NULL));
+}
+
+static void same_vars(ch_model *a, ch_model *b)
+{
+    static float x[MOST], y[MOST];
+    int          n = vars_of(a, x);
+
+    assert_int_equal(vars_of(b, y), n);
+    assert_memory_equal(x, y, (size_t)n * sizeof(float));
+}
+
+static void same_history(const ch_history *a, const ch_history *b)
+{
+    assert_int_equal(ch_history_epochs(a), ch_history_epochs(b));
+    assert_int_equal(ch_history_count(a), ch_history_count(b));
+    for (int e = 0; e < ch_history_epochs(a); e++)
+        for (int i = 0; i < ch_history_count(a); i++)
+            assert_true(ch_history_at(a, ch_history_name(a, i), e) ==
+                        ch_history_at(b, ch_history_name(a, i), e));
+}
+
+/* Three epochs with a validation, whose last batches are short. */
+static ch_history *train(fixture *x)
+{
+    ch_dataset *d = batches(&x->a, 2);
+    ch_history *h = NULL;
+
+    t_ok(ch_fit(x->m, (ch_data){.dataset = d},
+                &(ch_fit_options){.epochs = 3, .validation = {.dataset = d}}, &h));
+    ch_dataset_unref(d);
+    return h;
+}
+
+/* Trains the same model over both, and lets go of them. */
+static void compare(fixture a, fixture b)
+{
+    ch_history *h[2] = {train(&a), train(&b)};
+
+    same_history(h[0], h[1]);
+    same_vars(a.m, b.m);
+    ch_history_unref(h[0]);
+    ch_history_unref(h[1]);
+    drop_fixture(&a);
+    drop_fixture(&b);
+}
+
+static void one_worker_is_one_device_to_the_bit(void **state)
+{
+    compare(new_fixture(ONE_DEVICE), over_servers(1, 1));
+    (void)state;
+}
+
+/* A batch of seven rows over two devices is 4 and 3. */
+static void devices_of_a_worker_are_replicas_to_the_bit(void **state)
+{
+    compare(new_fixture(MIRRORED_2), over_servers(1, 2));
+    (void)state;
+}
+
+/* Where each step sees all before it, it does not matter who runs it. */
+static void steps_in_order_are_one_device_to_the_bit(void **state)
+{
+    static const ch_coordinator_options how[] = {
+        {.mode = CH_BOUNDED_STALENESS, .staleness = 0},
+        {.mode = CH_SYNCHRONOUS, .round = 1},
+    };
+
+    for (int i = 0; i < 2; i++) {
+        fixture         x = over_servers(3, 1);
+        ch_coordinator *c = NULL;
+
+        t_ok(ch_coordinator_new(x.st, &how[i], &c));
+        compare(new_fixture(ONE_DEVICE), x);
+        ch_coordinator_unref(c);
+    }
+    (void)state;
+}
+
+/* ---- variables in shards ---- */
+
+static ch_strategy *cut_in_two(int workers)
+{
+    return t_cluster(&(ch_local_options){.ps = 2, .workers = workers},
+                     &(ch_parameter_server_options){.partitioner = ch_partition_fixed(2)},
+                     NULL);
+}
+
+/* B20 of the examples. */
+static void shards_of_a_model(void **state)
+{
+    static const char *const name[] = {"dense/kernel/part_0", "dense/kernel/part_1"};
+    ch_strategy             *st = cut_in_two(1);
+    ch_model                *m = NULL;
+    ch_var *const *var, *const *whole;
+    ch_tensor *all = NULL, *part = NULL;
+
+    t_ok(ch_model_new(
+        st, ch_dense(10, &(ch_dense_options){.bias = CH_OFF}),
+        &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 100)}}}, &m));
+    assert_int_equal(ch_model_trainable(m, &whole), 1);
+    assert_true(ch_shape_equal(ch_var_shape(whole[0]), ch_shape_of(100, 10)));
+    assert_int_equal(ch_model_vars(m, NULL), 1);
+    assert_int_equal(ch_model_shards(m, &var), 2);
+    t_ok(ch_var_get(whole[0], &all));
+    for (int i = 0; i < 2; i++) {
+        char device[64];
+
+        (void)snprintf(device, sizeof(device), "/job:ps/replica:0/task:%d/device:CPU:0", i);
+        assert_string_equal(ch_var_name(var[i]), name[i]);
+        assert_string_equal(ch_var_device(var[i]), device);
+        assert_true(ch_shape_equal(ch_var_shape(var[i]), ch_shape_of(50, 10)));
+        t_ok(ch_var_get(var[i], &part));
+        assert_memory_equal(ch_tensor_data(part), (const float *)ch_tensor_data(all) + i * 500,
+                            500 * sizeof(float));
+        ch_tensor_unref(part);
+    }
+    ch_tensor_unref(all);
+    ch_model_unref(m);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* Wherever they are cut. */
+static void shards_are_trained_to_the_bit(void **state)
+{
+    compare(new_fixture(ONE_DEVICE), over(cut_in_two(1)));
+    (void)state;
+}
+
+static void set_zero(ch_model *m)
+{
+    ch_var *const *var;
+    int            n = ch_model_shards(m, &var);
+
+    for (int i = 0; i < n; i++) {
+        ch_tensor *zero = NULL;
+
+        t_ok(ch_tensor_new(ch_var_dtype(var[i]), ch_var_shape(var[i]), &zero));
+        t_ok(ch_var_set(var[i], zero));
+        ch_tensor_unref(zero);
+    }
+}
+
+/* Of 16 bits: a variable that is set is set with its master, which is cut as it is; so is a shard. */
+static void the_best_epoch_comes_back(void **state)
+{
+    ch_strategy *st[] = {strategy_of(ONE_DEVICE), cut_in_two(1)};
+    arrays       a = new_arrays(ROWS);
+    ch_model    *m[2] = {NULL};
+
+    for (int i = 0; i < 2; i++) {
+        ch_callback *stop = NULL;
+
+        t_ok(ch_model_new(st[i], ch_dense(CLASSES, NULL),
+                          &(ch_model_options){.n_inputs = 1,
+                                              .dtype = CH_BF16,
+                                              .input = {{CH_F32, ch_shape_of(-1, WIDTH)}}},
+                          &m[i]));
+        compile(m[i]);
+        t_ok(ch_early_stopping(
+            &(ch_early_stopping_options){
+                .monitor = "loss", .goal = CH_GOAL_MAX, .patience = 9, .restore_best = true},
+            &stop));
+        for (int k = 0; k < 3; k++) { /* the second begins with the masters */
+            if (k == 2)
+                set_zero(m[i]);
+            t_ok(ch_fit(m[i], (ch_data){.n = 2, .array = a.t},
+                        &(ch_fit_options){.epochs = 3, .n_callbacks = 1, .callback = &stop},
+                        NULL));
+        }
+        ch_callback_unref(stop);
+    }
+    for (int i = 0; i < 2; i++) {
+        ch_var *const *v[2];
+        ch_tensor     *value[2] = {NULL};
+
+        assert_int_equal(ch_model_trainable(m[0], &v[0]), ch_model_trainable(m[1], &v[1]));
+        for (int k = 0; k < 2; k++)
+            t_ok(ch_var_get(v[k][i], &value[k]));
+        assert_memory_equal(ch_tensor_data(value[0]), ch_tensor_data(value[1]),
+                            ch_tensor_bytes(value[0]));
+        ch_tensor_unref(value[0]);
+        ch_tensor_unref(value[1]);
+    }
+    for (int i = 0; i < 2; i++) {
+        ch_model_unref(m[i]);
+        ch_strategy_unref(st[i]);
+    }
+    drop_arrays(&a);
+    (void)state;
+}
+
+/* ---- modes ---- */
+
+static int64_t count_steps(ch_strategy *st)
+{
+    ch_coordinator      *c = NULL;
+    ch_coordinator_stats s;
+
+    t_ok(ch_coordinator_new(st, NULL, &c));
+    t_ok(ch_coordinator_get_stats(c, &s));
+    assert_int_equal(s.queued + s.running + s.failed + s.cancelled, 0);
+    ch_coordinator_unref(c);
+    return s.finished;
+}
+
+static double iterations_of(ch_optimizer *o)
+{
+    int64_t n = 0;
+
+    t_ok(ch_optimizer_iterations(o, &n));
+    return (double)n;
+}
+
+/* Every row counts once whoever had it; the optimizer has seen every step. */
+static void every_mode_trains(void **state)
+{
+    static const ch_coordinator_options how[] = {
+        {.mode = CH_ASYNCHRONOUS},
+        {.mode = CH_BOUNDED_STALENESS, .staleness = 2},
+        {.mode = CH_SYNCHRONOUS},
+    };
+
+    for (int i = 0; i < 3; i++) {
+        fixture         x = over_servers(3, 1);
+        ch_coordinator *c = NULL;
+        ch_metric      *rows = NULL;
+        ch_optimizer   *o = NULL;
+        ch_tensor      *n = NULL;
+        ch_history     *h = NULL;
+        double          all = 0;
+
+        t_ok(ch_coordinator_new(x.st, &how[i], &c));
+        t_ok(ch_sgd(0.1, NULL, NULL, &o));
+        t_ok(ch_metric_confusion(x.st, "rows", CLASSES, &rows));
+        t_ok(ch_compile(x.m, &(ch_compile_options){.optimizer = o,
+                                                   .loss = ch_loss_sparse_categorical,
+                                                   .n_own = 1,
+                                                   .own = &rows}));
+        t_ok(ch_fit(x.m, (ch_data){.n = 2, .array = x.a.t},
+                    &(ch_fit_options){.epochs = 8, .batch = 4}, &h));
+        assert_true(ch_history_at(h, "loss", 7) < ch_history_at(h, "loss", 0));
+        t_ok(ch_metric_tensor(rows, &n));
+        for (int k = 0; k < CLASSES * CLASSES; k++)
+            all += ((const double *)ch_tensor_data(n))[k];
+        assert_true(all == ROWS);
+        assert_int_equal(count_steps(x.st), 8 * 12);
+        assert_true(iterations_of(o) == 8 * 12);
+        ch_tensor_unref(n);
+        ch_history_unref(h);
+        ch_metric_unref(rows);
+        ch_optimizer_unref(o);
+        ch_coordinator_unref(c);
+        drop_fixture(&x);
+    }
+    (void)state;
+}
+
+/* ---- evaluate and predict ---- */
+
+/* Sums of several workers come in any order, so the loss may differ in its last places; predictions do not. */
+static void evaluation_is_spread_over_workers(void **state)
+{
+    fixture     a = new_fixture(ONE_DEVICE), b = over_servers(3, 1);
+    ch_history *h[2] = {NULL};
+    ch_tensor  *guess[2] = {NULL};
+    fixture    *x[] = {&a, &b};
+
+    for (int i = 0; i < 2; i++) {
+        t_ok(ch_evaluate(x[i]->m, (ch_data){.n = 2, .array = x[i]->a.t},
+                         &(ch_evaluate_options){.batch = 2}, &h[i]));
+        t_ok(ch_predict(x[i]->m, (ch_data){.n = 1, .array = x[i]->a.t},
+                        &(ch_evaluate_options){.batch = 2}, &guess[i]));
+    }
+    assert_true(ch_history_last(h[0], "sparse_accuracy") ==
+                ch_history_last(h[1], "sparse_accuracy"));
+    assert_true(fabs(ch_history_last(h[0], "loss") - ch_history_last(h[1], "loss")) < 1e-9);
+    assert_int_equal(ch_tensor_shape(guess[1]).dim[0], ROWS);
+    assert_memory_equal(ch_tensor_data(guess[0]), ch_tensor_data(guess[1]),
+                        ch_tensor_bytes(guess[0]));
+    for (int i = 0; i < 2; i++) {
+        ch_history_unref(h[i]);
+        ch_tensor_unref(guess[i]);
+        drop_fixture(x[i]);
+    }
+    (void)state;
+}
+
+static ch_status spoil(ch_training *t, ch_event event, void *arg)
+{
+    (void)event;
+    (void)arg;
+    set_zero(ch_training_model(t));
+    return CH_OK;
+}
+
+/* Whatever changes the variables meanwhile. */
+static void evaluation_reads_one_version(void **state)
+{
+    fixture             x = over_servers(2, 1);
+    ch_history         *h[3] = {NULL};
+    ch_tensor          *guess[2] = {NULL};
+    ch_callback        *c = NULL;
+    ch_data             d = {.n = 2, .array = x.a.t};
+    ch_evaluate_options watched;
+
+    t_ok(ch_callback_of(CH_ON_VALIDATION_STEP, spoil, NULL, &c));
+    watched = (ch_evaluate_options){.n_callbacks = 1, .callback = &c, .batch = 8};
+    t_ok(ch_evaluate(x.m, d, &(ch_evaluate_options){.batch = 8}, &h[0]));
+    t_ok(ch_evaluate(x.m, d, &watched, &h[1]));
+    t_ok(ch_evaluate(x.m, d, &(ch_evaluate_options){.batch = 8}, &h[2]));
+    assert_true(fabs(ch_history_last(h[0], "loss") - ch_history_last(h[1], "loss")) < 1e-9);
+    assert_true(fabs(ch_history_last(h[2], "loss") - log(CLASSES)) < 1e-6);
+    drop_fixture(&x);
+    x = over_servers(2, 1);
+    t_ok(ch_predict(x.m, d, &(ch_evaluate_options){.batch = 8}, &guess[0]));
+    t_ok(ch_predict(x.m, d, &watched, &guess[1]));
+    assert_memory_equal(ch_tensor_data(guess[0]), ch_tensor_data(guess[1]),
+                        ch_tensor_bytes(guess[0]));
+    for (int i = 0; i < 3; i++)
+        ch_history_unref(h[i]);
+    ch_tensor_unref(guess[0]);
+    ch_tensor_unref(guess[1]);
+    ch_callback_unref(c);
+    drop_fixture(&x);
+    (void)state;
+}
+
+/* Rows that are kept have places of their own, whoever adds them. */
+static void a_metric_that_keeps_rows(void **state)
+{
+    fixture    a = new_fixture(ONE_DEVICE), b = over_servers(3, 1);
+    fixture   *x[] = {&a, &b};
+    double     area[2];
+    ch_tensor *truth = NULL;
+
+    t_ok(ch_tensor_new(CH_F32, ch_shape_of(ROWS, 1), &truth));
+    for (int i = 0; i < ROWS; i++)
+        ((float *)ch_tensor_data_mut(truth))[i] = (float)(i % 3 == 0);
+    for (int i = 0; i < 2; i++) {
+        ch_model   *m = NULL;
+        ch_metric  *auc = NULL;
+        ch_history *h = NULL;
+
+        t_ok(ch_model_new(
+            x[i]->st, ch_dense(1, &(ch_dense_options){.activation = CH_SIGMOID}),
+            &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, WIDTH)}}},
+            &m));
+        t_ok(ch_metric_auc_exact(x[i]->st, NULL, 64, &auc));
+        t_ok(ch_compile(m, &(ch_compile_options){.n_own = 1, .own = &auc}));
+        t_ok(ch_evaluate(m, (ch_data){.n = 2, .array = (ch_tensor *[]){x[i]->a.t[0], truth}},
+                         &(ch_evaluate_options){.batch = 2}, &h));
+        area[i] = ch_history_last(h, "auc_exact");
+        ch_history_unref(h);
+        ch_metric_unref(auc);
+        ch_model_unref(m);
+        drop_fixture(x[i]);
+    }
+    assert_true(area[0] == area[1]);
+    ch_tensor_unref(truth);
+    (void)state;
+}
+
+/* ---- callbacks ---- */
+
+typedef struct seen {
+    int    n;
+    double loss[64];
+    int    n_saved;
+    double iterations[64];
+} seen;
+
+static ch_status note(ch_training *t, ch_event event, void *arg)
+{
+    seen *s = arg;
+
+    (void)event;
+    s->loss[s->n++] = ch_training_get(t, "loss");
+    return CH_OK;
+}
+
+static ch_status saved(ch_training *t, bool best, void *arg)
+{
+    seen *s = arg;
+
+    (void)best;
+    s->iterations[s->n_saved++] = iterations_of(ch_training_optimizer(t));
+    return CH_OK;
+}
+
+/* Who asks for numbers after a step has those of all steps so far; who saves, what they have made. */
+static void callbacks_see_what_was_done(void **state)
+{
+    static seen s[2];
+    fixture     a = new_fixture(ONE_DEVICE), b = over_servers(1, 1);
+    fixture    *x[] = {&a, &b};
+
+    for (int i = 0; i < 2; i++) {
+        ch_callback *c[3] = {NULL};
+
+        s[i] = (seen){.n = 0};
+        t_ok(ch_callback_of(CH_ON_STEP, note, &s[i], &c[0]));
+        t_ok(ch_save_hook(&(ch_save_hook_options){.every_steps = 4}, saved, &s[i], &c[1]));
+        t_ok(ch_stop_on_nan(0, &c[2]));
+        t_ok(ch_fit(x[i]->m, (ch_data){.n = 2, .array = x[i]->a.t},
+                    &(ch_fit_options){.epochs = 2,
+                                      .batch = 7,
+                                      .n_callbacks = 3,
+                                      .callback = c,
+                                      .progress = CH_PROGRESS_JSON},
+                    NULL));
+        for (int k = 0; k < 3; k++)
+            ch_callback_unref(c[k]);
+    }
+    assert_int_equal(s[0].n, 14);
+    assert_int_equal(s[0].n_saved, s[1].n_saved);
+    assert_memory_equal(s[0].loss, s[1].loss, sizeof(s[0].loss));
+    assert_memory_equal(s[0].iterations, s[1].iterations, sizeof(s[0].iterations));
+    drop_fixture(&a);
+    drop_fixture(&b);
+    (void)state;
+}
+
+static ch_status evaluate_within(ch_training *t, ch_event event, void *arg)
+{
+    fixture    *x = arg;
+    ch_history *h = NULL;
+    ch_tensor  *guess = NULL;
+
+    (void)event;
+    if (ch_training_step(t) % 3 == 0) {
+        t_ok(ch_evaluate(x->m, (ch_data){.n = 2, .array = x->a.t}, NULL, &h));
+        t_ok(ch_predict(x->m, (ch_data){.n = 1, .array = x->a.t}, NULL, &guess));
+    }
+    ch_history_unref(h);
+    ch_tensor_unref(guess);
+    return CH_OK;
+}
+
+/* Leaves no trace, though steps are under way when it is called. */
+static void an_evaluation_in_a_callback(void **state)
+{
+    fixture      a = new_fixture(ONE_DEVICE), b = over_servers(1, 1);
+    ch_history  *h[2] = {NULL};
+    ch_callback *c = NULL;
+
+    t_ok(ch_callback_of(CH_ON_STEP, evaluate_within, &b, &c));
+    t_ok(ch_fit(a.m, (ch_data){.n = 2, .array = a.a.t},
+                &(ch_fit_options){.epochs = 2, .batch = 7}, &h[0]));
+    t_ok(ch_fit(b.m, (ch_data){.n = 2, .array = b.a.t},
+                &(ch_fit_options){.epochs = 2, .batch = 7, .n_callbacks = 1, .callback = &c},
+                &h[1]));
+    same_history(h[0], h[1]);
+    same_vars(a.m, b.m);
+    ch_history_unref(h[0]);
+    ch_history_unref(h[1]);
+    ch_callback_unref(c);
+    drop_fixture(&a);
+    drop_fixture(&b);
+    (void)state;
+}
+
+static ch_status press(ch_training *t, ch_event event, void *arg)
+{
+    (void)event;
+    (void)arg;
+    if (ch_training_step(t) == 5)
+        raise(SIGINT);
+    return CH_OK;
+}
+
+static void an_interrupt_ends_it(void **state)
+{
+    fixture       x = over_servers(3, 1);
+    ch_callback  *c = NULL;
+    ch_history   *h = NULL;
+    ch_time_table t;
+
+    t_ok(ch_callback_of(CH_ON_STEP, press, NULL, &c));
+    t_ok(ch_fit(x.m, (ch_data){.n = 2, .array = x.a.t},
+                &(ch_fit_options){.epochs = 100,
+                                  .batch = 4,
+                                  .n_callbacks = 1,
+                                  .callback = &c,
+                                  .catch_interrupt = true},
+                &h));
+    t = ch_history_time(h);
+    assert_string_equal(ch_history_stopped(h), "interrupted");
+    assert_int_equal(ch_history_epochs(h), 1);
+    assert_true(isfinite(ch_history_at(h, "loss", 0)));
+    assert_int_equal(t.steps, 5);
+    assert_int_equal(count_steps(x.st), 5); /* those that were begun were finished */
+    ch_callback_unref(c);
+    ch_history_unref(h);
+    drop_fixture(&x);
+    (void)state;
+}
+
+/* ---- steps of one's own ---- */
+
+static void custom(ch_step *s, ch_model *m, void *arg)
+{
+    ch_node *y = ch_model_call(m, s, ch_step_in(s, 0), true);
+    ch_node *loss = ch_loss_average(ch_loss_sparse_categorical(y, ch_step_in(s, 1)), NULL);
+    ch_var *const *var;
+    int            n = ch_model_trainable(m, &var);
+
+    ch_check(ch_less(ch_max_all(ch_step_in(s, 0)), ch_number(s, 100)), "too much");
+    ch_optimizer_minimize(arg, s, loss, n, var);
+    ch_step_out(s, "mine", ch_all_reduce(CH_SUM, loss));
+}
+
+/* The optimizer is the caller's. */
+static ch_optimizer *compile_custom(fixture *x)
+{
+    ch_optimizer *o = NULL;
+
+    t_ok(ch_sgd(0.1, NULL, NULL, &o));
+    t_ok(ch_compile(x->m, &(ch_compile_options){.train_step = custom, .step_arg = o}));
+    return o;
+}
+
+static void results_are_taken_in_order(void **state)
+{
+    fixture       a = new_fixture(ONE_DEVICE), b = over_servers(1, 1);
+    ch_optimizer *o[] = {compile_custom(&a), compile_custom(&b)};
+    ch_history   *h[2] = {NULL};
+
+    for (int i = 0; i < 2; i++) {
+        fixture *x = i == 0 ? &a : &b;
+
+        t_ok(ch_fit(x->m, (ch_data){.n = 2, .array = x->a.t},
+                    &(ch_fit_options){.epochs = 3, .batch = 4}, &h[i]));
+        assert_true(ch_history_at(h[i], "mine", 2) < ch_history_at(h[i], "mine", 0));
+    }
+    same_history(h[0], h[1]);
+    same_vars(a.m, b.m);
+    for (int i = 0; i < 2; i++) {
+        ch_history_unref(h[i]);
+        drop_fixture(i == 0 ? &a : &b);
+        ch_optimizer_unref(o[i]);
+    }
+    (void)state;
+}
+
+/* The error comes later than the step, and names it all the same. Then all is as it was. */
+static void an_error_names_its_step(void **state)
+{
+    fixture       x = over_servers(3, 1);
+    ch_optimizer *o = compile_custom(&x);
+    ch_history   *h = NULL;
+    float        *in = ch_tensor_data_mut(x.a.t[0]), good = in[6 * 4 * WIDTH];
+
+    in[6 * 4 * WIDTH] = 1000; /* in the seventh batch of four */
+    t_refused(ch_fit(x.m, (ch_data){.n = 2, .array = x.a.t},
+                     &(ch_fit_options){.batch = 4, .shuffle = CH_OFF}, &h),
+              CH_INVALID_ARGUMENT, "fit: epoch 1, step 7: ", "too much");
+    ch_history_unref(h);
+    in[6 * 4 * WIDTH] = good;
+    t_ok(ch_fit(x.m, (ch_data){.n = 2, .array = x.a.t}, &(ch_fit_options){.batch = 4}, &h));
+    ch_history_unref(h);
+    drop_fixture(&x);
+    ch_optimizer_unref(o);
+    (void)state;
+}
+
+/* ---- workers that are lost ---- */
+
+static ch_status kill_one(ch_training *t, ch_event event, void *arg)
+{
+    (void)event;
+    if (ch_training_step(t) == 4)
+        t_ok(ch_cluster_local_kill(arg, "worker", 1));
+    return CH_OK;
+}
+
+static void a_lost_worker_does_no_harm(void **state)
+{
+    ch_resolver  *cluster = NULL;
+    ch_strategy  *st = t_cluster(&(ch_local_options){.ps = 2, .workers = 3}, NULL, &cluster);
+    fixture       x = over(st);
+    ch_optimizer *o = NULL;
+    ch_callback  *c = NULL;
+    ch_history   *h = NULL;
+
+    t_ok(ch_sgd(0.1, NULL, NULL, &o));
+    t_ok(ch_compile(x.m, &(ch_compile_options){.optimizer = o,
+                                               .loss = ch_loss_sparse_categorical,
+                                               .metrics = {ch_metric_sparse_accuracy}}));
+    t_ok(ch_callback_of(CH_ON_STEP, kill_one, cluster, &c));
+    t_ok(ch_fit(x.m, (ch_data){.n = 2, .array = x.a.t},
+                &(ch_fit_options){.epochs = 4, .batch = 4, .n_callbacks = 1, .callback = &c},
+                &h));
+    assert_true(iterations_of(o) == 4 * 12);
+    assert_true(ch_history_at(h, "loss", 3) < ch_history_at(h, "loss", 0));
+    ch_history_unref(h);
+    ch_callback_unref(c);
+    ch_optimizer_unref(o);
+    drop_fixture(&x);
+    ch_resolver_unref(cluster);
+    (void)state;
+}
+
+/* ---- where the time went ---- */
+
+static void the_table_has_all_of_the_time(void **state)
+{
+    fixture       x = over_servers(2, 1);
+    ch_history   *h = train(&x);
+    ch_time_table t = ch_history_time(h);
+    const double *curve;
+    double        sum = 0;
+    char          text[2048];
+
+    for (int i = 0; i < CH_TIMES; i++) {
+        assert_true(t.seconds[i] >= 0);
+        sum += t.seconds[i];
+    }
+    assert_true(fabs(sum - t.total) <= 1e-9 * t.total);
+    assert_true(t.seconds[CH_TIME_WORKERS] > 0 && t.seconds[CH_TIME_VALIDATE] > 0);
+    assert_int_equal(t.workers, 2);
+    ch_history_print_time(h, text, sizeof(text));
+    assert_non_null(strstr(text, "waiting for workers"));
+    assert_non_null(strstr(text, "on 2 workers of 1 replica\n"));
+    assert_true(ch_history_curve(h, &curve) >= 3);
+    ch_history_unref(h);
+    drop_fixture(&x);
+    (void)state;
+}
+
+/* ---- without epochs ---- */
+
+static void train_and_evaluate(void **state)
+{
+    fixture     a = new_fixture(ONE_DEVICE), b = over_servers(1, 1);
+    fixture    *x[] = {&a, &b};
+    ch_history *h[2] = {NULL};
+
+    for (int i = 0; i < 2; i++) {
+        ch_data d = {.n = 2, .array = x[i]->a.t};
+
+        t_ok(ch_train_and_evaluate(
+            x[i]->m, d, d, &(ch_train_evaluate_options){.max_steps = 5, .evaluate_every = 2},
+            &h[i]));
+    }
+    assert_int_equal(ch_history_epochs(h[1]), 1);
+    same_history(h[0], h[1]);
+    same_vars(a.m, b.m);
+    for (int i = 0; i < 2; i++) {
+        ch_history_unref(h[i]);
+        drop_fixture(x[i]);
+    }
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_worker_is_one_device_to_the_bit),
+        cmocka_unit_test(devices_of_a_worker_are_replicas_to_the_bit),
+        cmocka_unit_test(steps_in_order_are_one_device_to_the_bit),
+        cmocka_unit_test(shards_of_a_model),
+        cmocka_unit_test(shards_are_trained_to_the_bit),
+        cmocka_unit_test(the_best_epoch_comes_back),
+        cmocka_unit_test(every_mode_trains),
+        cmocka_unit_test(evaluation_is_spread_over_workers),
+        cmocka_unit_test(evaluation_reads_one_version),
+        cmocka_unit_test(a_metric_that_keeps_rows),
+        cmocka_unit_test(callbacks_see_what_was_done),
+        cmocka_unit_test(an_evaluation_in_a_callback),
+        cmocka_unit_test(an_interrupt_ends_it),
+        cmocka_unit_test(results_are_taken_in_order),
+        cmocka_unit_test(an_error_names_its_step),
+        cmocka_unit_test(a_lost_worker_does_no_harm),
+        cmocka_unit_test(the_table_has_all_of_the_time),
+        cmocka_unit_test(train_and_evaluate),
+    };
+
+    return cmocka_run_group_tests(tests, t_four_gpus, NULL);
+}
