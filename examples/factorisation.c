@@ -3,7 +3,8 @@
  *     ./factorisation [short]
  *
  * A rating is the product of a row of one table and a row of another. A step looks up 512 rows
- * of tables with 30000, and its gradients and updates touch these rows alone.
+ * of tables with 30000, and its gradients and updates touch these rows alone; then once more with the tables cut
+ * in shards, on parameter servers, and three workers that run the steps without waiting for each other.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "example.h"
@@ -31,8 +32,7 @@ static void train(ch_step *s, void *arg)
 /* What users like and items have, which the model does not know. */
 static float taste[2][USERS][TASTES];
 
-/* Users, items and ratings. */
-static ch_tuple *next_batch(void)
+static ch_tuple *next_batch(void) /* users, items and ratings */
 {
     ch_tensor *t[3] = {NULL};
 
@@ -51,40 +51,70 @@ static ch_tuple *next_batch(void)
     return batch_of(3, t);
 }
 
-int main(int argc, char **argv)
+static job new_job(ch_strategy *st)
 {
-    int          steps = is_short(argc, argv) ? 4000 : 10000;
-    ch_var_spec  spec = {.init = ch_init_uniform(-0.3, 0.3)};
-    job          j = {0};
-    ch_function *step = NULL;
-    double       error = 0;
+    ch_var_spec spec = {.init = ch_init_uniform(-0.3, 0.3)};
+    job         j = {0};
 
-    for (int i = 0; i < USERS * TASTES; i++)
-        for (int k = 0; k < 2; k++)
-            taste[k][i / TASTES][i % TASTES] = 2 * (float)rand() / (float)RAND_MAX - 1;
     for (int i = 0; i < 2; i++) {
         spec.name = i == 0 ? "users" : "items";
         spec.shape = ch_shape_of(i == 0 ? USERS : ITEMS, WIDTH);
-        must(ch_var_new(NULL, &spec, &j.table[i]));
+        must(ch_var_new(st, &spec, &j.table[i]));
     }
     must(ch_adagrad(0.5, NULL, NULL, &j.optimizer));
-    must(ch_metric_rmse(NULL, "error", &j.error));
+    must(ch_metric_rmse(st, "error", &j.error));
+    return j;
+}
+
+/* Runs the steps here, or has a coordinator's workers run them. Returns the error of the last ones. */
+static double learn(ch_strategy *st, ch_coordinator *c, int steps)
+{
+    job          j = new_job(st);
+    ch_function *step = NULL;
+    double       error = 0;
+
     must(ch_function_new("train", train, &j, &step));
+    srand(2);
     for (int i = 1; i <= steps; i++) {
         ch_tuple *batch = next_batch();
 
-        must(ch_strategy_run(NULL, step, batch, NULL));
+        must(c == NULL ? ch_strategy_run(st, step, batch, NULL)
+                       : ch_coordinator_schedule(c, step, &(ch_arguments){.in = batch}, NULL));
         ch_tuple_unref(batch);
         if (i % 500 != 0)
             continue;
+        must(c != NULL ? ch_coordinator_join(c) : CH_OK);
         must(ch_metric_result(j.error, &error));
         must(ch_metric_reset(j.error));
-        printf("step %5d  root mean square error %.3f\n", i, error);
+        printf("step %5d  root mean square error %.4f\n", i, error);
     }
     ch_function_unref(step);
     ch_metric_unref(j.error);
     ch_optimizer_unref(j.optimizer);
-    ch_var_unref(j.table[0]);
-    ch_var_unref(j.table[1]);
-    return error < 0.3 ? 0 : 1;
+    for (int i = 0; i < 2; i++)
+        ch_var_unref(j.table[i]);
+    return error;
+}
+
+int main(int argc, char **argv)
+{
+    int             steps = is_short(argc, argv) ? 4000 : 10000;
+    ch_resolver    *cluster = NULL;
+    ch_strategy    *st = NULL;
+    ch_coordinator *c = NULL;
+    double          here, there;
+    for (int i = 0; i < USERS * TASTES; i++)
+        for (int k = 0; k < 2; k++)
+            taste[k][i / TASTES][i % TASTES] = 2 * (float)rand() / (float)RAND_MAX - 1;
+    here = learn(NULL, NULL, steps);
+    must(ch_cluster_local(&(ch_local_options){.ps = 2, .workers = 3}, &cluster));
+    must(ch_strategy_parameter_server(
+        cluster, &(ch_parameter_server_options){.partitioner = ch_partition_fixed(2)}, &st));
+    must(ch_coordinator_new(st, NULL, &c));
+    puts("by three workers, with half of each table on each of two parameter servers");
+    there = learn(st, c, steps);
+    ch_coordinator_unref(c);
+    ch_strategy_unref(st);
+    ch_resolver_unref(cluster);
+    return here < 0.3 && there < here + 0.01 ? 0 : 1;
 }

@@ -1,0 +1,106 @@
+/* examples/asynchronous.c -- workers that do not wait for each other learn as much as replicas that do.
+ *
+ *     ./asynchronous [short] [EPOCHS] [FOLDER]
+ *
+ * A perceptron is trained on Fashion-MNIST twice with ch_fit: by the replicas of Mirrored, which add up their gradients in each step;
+ * and by three workers with parameter servers, each of which updates the variables when it is done, with gradients of
+ * what they were a moment ago. FOLDER is where the pictures are; without them stripes are drawn.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "clothes.h"
+
+enum { BATCH = 64 };
+
+static void scale(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, NULL, ch_mul(ch_cast(ch_step_in(s, 0), CH_F32), ch_number(s, 1 / 255.0)));
+    ch_step_out(s, NULL, ch_cast(ch_step_in(s, 1), CH_I32));
+}
+
+/* Batches of the first `rows` (0: of all), made ready by a step of their own. */
+static ch_dataset *batches(pictures *p, int64_t rows, bool shuffles)
+{
+    ch_dataset *d = ch_dataset_slices(2, p->t, NULL);
+
+    if (rows > 0)
+        d = ch_dataset_take(d, rows);
+    if (shuffles)
+        d = ch_dataset_shuffle(d, 10000, NULL);
+    return ch_dataset_map(ch_dataset_batch(d, BATCH, NULL), scale, NULL, NULL);
+}
+
+static ch_layer *network(void)
+{
+    return ch_sequential(
+        "net", 3,
+        (ch_layer *[]){ch_flatten_layer(),
+                       ch_dense(128, &(ch_dense_options){.activation = CH_RELU}),
+                       ch_dense(CLASSES, NULL)});
+}
+
+/* What share of the test's pictures is named right in the end. */
+static double learn(ch_strategy *st, ch_dataset *train, ch_dataset *test, int epochs)
+{
+    ch_model     *m = NULL;
+    ch_optimizer *adam = NULL;
+    ch_history   *h = NULL;
+    ch_schedule   fall;
+    ch_time_table time;
+    double        accuracy;
+
+    must(ch_model_new(
+        st, network(),
+        &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, SIDE, SIDE, 1)}}},
+        &m));
+    fall = ch_schedule_cosine(1e-3, (double)(epochs * ch_dataset_cardinality(train)), 0);
+    must(ch_adam(1e-3, NULL, &(ch_optimizer_options){.schedule = &fall}, &adam));
+    must(ch_compile(m, &(ch_compile_options){.optimizer = adam,
+                                             .loss = ch_loss_sparse_categorical,
+                                             .metrics = {ch_metric_sparse_accuracy}}));
+    must(ch_fit(m, (ch_data){.dataset = train},
+                &(ch_fit_options){.epochs = epochs,
+                                  .validation = {.dataset = test},
+                                  .progress = CH_PROGRESS_AUTO,
+                                  .catch_interrupt = true},
+                &h));
+    accuracy = ch_history_last(h, "val_sparse_accuracy");
+    time = ch_history_time(h);
+    printf("%-16s %d %s: test accuracy %.2f %% after %lld steps\n", ch_strategy_name(st),
+           time.workers > 0 ? time.workers : time.replicas,
+           time.workers > 0 ? "workers" : "replicas", 100 * accuracy, (long long)time.steps);
+    ch_history_unref(h);
+    ch_optimizer_unref(adam);
+    ch_model_unref(m);
+    return accuracy;
+}
+
+int main(int argc, char **argv)
+{
+    bool         brief = is_short(argc, argv);
+    int          at = 1 + brief, epochs = argc > at ? atoi(argv[at]) : brief ? 3 : 5;
+    const char  *folder = argc > at + 1 ? argv[at + 1] : FOLDER;
+    ch_resolver *cluster = NULL;
+    ch_strategy *st[2] = {NULL};
+    double       accuracy[2];
+    pictures     train, test;
+
+    want(epochs > 0, "a number of epochs", argc > at ? argv[at] : "");
+    load(folder, "train", &train);
+    load(folder, "t10k", &test);
+    ch_dataset *learned = batches(&train, brief ? 4000 : 0, true);
+    ch_dataset *checked = batches(&test, brief ? 1000 : 0, false);
+    must(ch_cluster_local(&(ch_local_options){.ps = 2, .workers = 3}, &cluster));
+    must(ch_strategy_mirrored(NULL, &st[0]));
+    must(ch_strategy_parameter_server(cluster, NULL, &st[1]));
+    for (int i = 0; i < 2; i++) {
+        accuracy[i] = learn(st[i], learned, checked, epochs);
+        ch_strategy_unref(st[i]);
+    }
+    ch_dataset_unref(learned);
+    ch_dataset_unref(checked);
+    ch_resolver_unref(cluster);
+    drop(&train);
+    drop(&test);
+    return accuracy[1] > accuracy[0] - (brief ? 0.03 : 0.01) ? 0 : 1;
+}

@@ -1,0 +1,120 @@
+/* examples/parameter_server.c -- parameter servers: two keep the variables, three workers run the steps.
+ *
+ *     ./parameter_server [short]
+ *
+ * The program is the coordinator: it makes variables and data, schedules steps, and waits for them. In the midst of the second
+ * epoch a worker is killed. The others run its steps, no update is lost and none is made twice; later it comes back.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "points.h"
+
+enum { POINTS = 4000, BATCH = 50, STEPS = POINTS / BATCH };
+
+typedef struct job {
+    ch_model     *model;
+    ch_optimizer *optimizer;
+    ch_metric    *loss, *accuracy;
+} job;
+
+/* What a worker does, with its next batch. */
+static void train(ch_step *s, void *arg)
+{
+    job           *j = arg;
+    ch_node       *truth = ch_step_in(s, 1);
+    ch_node       *logits = ch_model_call(j->model, s, ch_step_in(s, 0), true);
+    ch_node       *each = ch_loss_sparse_categorical(logits, truth);
+    ch_var *const *var;
+    int            n = ch_model_trainable(j->model, &var);
+
+    ch_optimizer_minimize(j->optimizer, s, ch_loss_average(each, NULL), n, var);
+    ch_metric_update(j->loss, s, NULL, each, NULL);
+    ch_metric_update(j->accuracy, s, truth, logits, NULL);
+}
+
+/* Every worker has the whole dataset, in an order of its own; it is described here, and read there. */
+static ch_per_worker *new_dataset(ch_coordinator *c)
+{
+    ch_tensor     *points[2];
+    ch_dataset    *d;
+    ch_per_worker *each = NULL;
+
+    make_points(POINTS, 0, points);
+    d = ch_dataset_shuffle(ch_dataset_slices(2, points, NULL), POINTS, NULL);
+    d = ch_dataset_batch(ch_dataset_repeat(d, -1), BATCH, NULL);
+    must(ch_coordinator_create_per_worker_dataset(c, d, &each));
+    ch_dataset_unref(d);
+    drop_points(points);
+    return each;
+}
+
+static job new_job(ch_strategy *st)
+{
+    job j = {.model = new_network(st, 32, NULL)};
+
+    must(ch_adam(0.01, NULL, NULL, &j.optimizer));
+    must(ch_metric_mean(st, "loss", &j.loss));
+    must(ch_metric_sparse_accuracy(st, "accuracy", &j.accuracy));
+    return j;
+}
+
+/* Both of them as they are, and from now on nothing again. */
+static double report(const job *j, int epoch)
+{
+    double loss = 0, accuracy = 0;
+
+    must(ch_metric_result(j->loss, &loss));
+    must(ch_metric_result(j->accuracy, &accuracy));
+    must(ch_metric_reset(j->loss));
+    must(ch_metric_reset(j->accuracy));
+    printf("epoch %d: loss %.4f, accuracy %.1f %%\n", epoch, loss, 100 * accuracy);
+    return accuracy;
+}
+
+int main(int argc, char **argv)
+{
+    int             epochs = is_short(argc, argv) ? 6 : 20;
+    ch_resolver    *cluster = NULL;
+    ch_strategy    *st = NULL;
+    ch_coordinator *c = NULL;
+    ch_per_worker  *data, *it = NULL;
+    ch_function    *step = NULL;
+    job             j;
+    int64_t         updates = 0;
+    double          accuracy = 0;
+    char            text[4096];
+
+    must(ch_cluster_local(&(ch_local_options){.ps = 2, .workers = 3}, &cluster));
+    must(ch_strategy_parameter_server(cluster, NULL, &st));
+    must(ch_coordinator_new(st, NULL, &c));
+    data = new_dataset(c);
+    j = new_job(st);
+    must(ch_function_new("train", train, &j, &step));
+    for (int epoch = 1; epoch <= epochs; epoch++) {
+        must(ch_per_worker_iterate(data, &it)); /* from the beginning, on every worker */
+        for (int i = 0; i < STEPS; i++) {       /* returns at once: some worker will run it */
+            must(ch_coordinator_schedule(c, step, &(ch_arguments){.n_each = 1, .each = &it},
+                                         NULL));
+            if (epoch == 2 && i == STEPS / 2)
+                must(ch_cluster_local_kill(cluster, "worker", 1));
+        }
+        must(ch_coordinator_join(c)); /* all of them have run: what they made can be read */
+        accuracy = report(&j, epoch);
+        ch_per_worker_unref(it);
+        if (epoch == 3)
+            must(ch_cluster_local_restart(cluster, "worker", 1));
+    }
+    ch_strategy_print_placement(st, text, sizeof(text));
+    must(ch_optimizer_iterations(j.optimizer, &updates));
+    printf("\n%s\n%lld steps, %lld updates\n", text, (long long)epochs * STEPS,
+           (long long)updates);
+    ch_function_unref(step);
+    ch_metric_unref(j.loss);
+    ch_metric_unref(j.accuracy);
+    ch_optimizer_unref(j.optimizer);
+    ch_model_unref(j.model);
+    ch_per_worker_unref(data);
+    ch_coordinator_unref(c);
+    ch_strategy_unref(st);
+    ch_resolver_unref(cluster);
+    return accuracy > 0.9 && updates == (int64_t)epochs * STEPS ? 0 : 1;
+}
