@@ -1,0 +1,180 @@
+/* bench/servers.h -- parameter servers in this process, and a program that asks them, for the rows that do.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef BENCH_SERVERS_H
+#define BENCH_SERVERS_H
+
+#include <string.h>
+
+#include "must.h"
+#include "net/net.h"
+#include "ps/route.h"
+#include "ps/server.h"
+#include "ps/shard.h"
+#include "ps/speak.h"
+#include "tensor/device.h"
+
+enum { SERVERS = 2 };
+
+/* Whoever asks: one peer, or two at a time. Keeps the last answer, and asks again when one comes. */
+typedef struct client {
+    ch_net  *net;
+    ch_task *task;
+    int      n_peers;
+    ch_link *link[2];
+    int64_t  n_left[2], n_open;
+    uint64_t n_ids;
+    ch_parcel *(*make)(void *arg, int peer); /* the next call */
+    void (*on_end)(void *arg, int peer);     /* of one; NULL: nothing */
+    void      *arg;
+    ch_parcel *answer;
+} client;
+
+static ch_server_options server_options[SERVERS];
+
+/* A call's id says whom it was made to. */
+static inline void post_next(client *c, int peer, ch_post *post, int64_t now)
+{
+    c->n_left[peer]--;
+    c->n_open++;
+    c->n_ids += 2;
+    ch__post_call(
+        post, c->link[peer], c->make(c->arg, peer),
+        &(ch_call_options){.id = c->n_ids + (uint64_t)peer, .deadline = now + 60000000000});
+}
+
+static inline void on_answer(void *self, const ch_net_event *e, int64_t now, ch_post *post)
+{
+    client *c = self;
+    int     peer = (int)(e->id & 1);
+
+    if (e->kind != CH_EVENT_ANSWER)
+        return;
+    if (e->ending != CH_ENDED_OK) {
+        fprintf(stderr, "%s: %s\n", ch__link_name(c->link[peer]), e->fault->text);
+        exit(1);
+    }
+    ch__parcel_unref(c->answer);
+    c->answer = ch__parcel_ref(e->parcel);
+    c->n_open--;
+    if (c->on_end != NULL)
+        c->on_end(c->arg, peer);
+    if (c->n_left[peer] > 0)
+        post_next(c, peer, post, now);
+}
+
+static inline void close_client(void *self)
+{
+    client *c = self;
+
+    ch__parcel_unref(c->answer);
+}
+
+static inline ch_status make_client(void *arg, ch_task *t, uint64_t incarnation, ch_post *post,
+                                    void **self)
+{
+    (void)t;
+    (void)incarnation;
+    (void)post;
+    *self = arg;
+    return CH_OK;
+}
+
+static inline bool is_answered(void *arg)
+{
+    return ((client *)arg)->n_open == 0;
+}
+
+static inline void start_servers(client *c)
+{
+    static const ch_task_ops ops = {on_answer, close_client};
+
+    memset(c, 0, sizeof(*c));
+    must(ch__net_inproc(NULL, &c->net));
+    for (int i = 0; i < SERVERS; i++) {
+        char     name[16];
+        ch_task *t = NULL;
+
+        snprintf(name, sizeof(name), "ps/%d", i);
+        must(ch__device_of_task("ps", i, 0, &server_options[i].device));
+        must(ch__task_start(c->net,
+                            &(ch_task_options){.name = name,
+                                               .ops = &ch__server_ops,
+                                               .make = ch__server_make,
+                                               .arg = &server_options[i]},
+                            &t));
+    }
+    must(ch__task_start(
+        c->net,
+        &(ch_task_options){.name = "client/0", .ops = &ops, .make = make_client, .arg = c},
+        &c->task));
+}
+
+/* Makes n calls to each peer, `window` of them at a time, and returns when all are answered. */
+static inline void ask_many(client *c, int n_peers, const char *const *peer, int64_t n,
+                            int window)
+{
+    ch_post *post = ch__task_enter(c->task);
+
+    for (int i = 0; i < n_peers; i++) {
+        c->link[i] = ch__task_link(c->task, peer[i]);
+        c->n_left[i] = n;
+        for (int k = 0; k < window && c->n_left[i] > 0; k++)
+            post_next(c, i, post, ch__task_now(c->task));
+    }
+    must(ch__task_wait(c->task, is_answered, c, 0, peer[0]));
+    ch__task_leave(c->task);
+}
+
+static inline ch_parcel *given(void *arg, int peer)
+{
+    (void)peer;
+    return arg;
+}
+
+static inline void ask_task(client *c, const char *name, ch_parcel *p)
+{
+    c->make = given;
+    c->on_end = NULL;
+    c->arg = p;
+    ask_many(c, 1, &name, 1, 1);
+}
+
+/* Takes the parcel over. */
+static inline void ask(client *c, int server, ch_parcel *p)
+{
+    char name[16];
+
+    snprintf(name, sizeof(name), "ps/%d", server);
+    ask_task(c, name, p);
+}
+
+/* Takes a reference to the value over. */
+static inline void create(client *c, int server, uint64_t number, const char *name,
+                          ch_tensor *t)
+{
+    Cohort__PsCreate m;
+    ch_parcel       *p = NULL;
+    char             text[64];
+
+    snprintf(text, sizeof(text), "%s", name);
+    cohort__ps_create__init(&m);
+    m.variable = number;
+    m.name = text;
+    must(ch__speak(CH_PS_CREATE, &m.base, 1, &t, &p));
+    ask(c, server, p);
+}
+
+static inline ch_parcel *read_parcel(uint64_t number)
+{
+    Cohort__PsRead m;
+    ch_parcel     *p = NULL;
+
+    cohort__ps_read__init(&m);
+    m.n_variables = 1;
+    m.variables = &number;
+    must(ch__speak(CH_PS_READ, &m.base, 0, NULL, &p));
+    return p;
+}
+
+#endif
