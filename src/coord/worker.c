@@ -624,7 +624,8 @@ static ch_status begin_run(worker *w, run *r)
                      .retired = r->retired,
                      .pin = r->pin,
                      .worker = ch__task_name(w->task),
-                     .incarnation = r->life};
+                     .incarnation = r->life,
+                     .device = w->opt.device};
     ch_status   rc;
 
     if (count_inputs(w, r) < 0)
