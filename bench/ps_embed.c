@@ -4,7 +4,7 @@
  * The step is recorded as any other and cut (ps/route.h): ids to the servers, rows back, their gradient, and rows to the servers, which
  * subtract it, times a rate, from the rows that they belong to. All tasks are in this process, each with a thread: four threads
  * that work, on as many cores as there are. A step takes the same time with a table of twice the size. The loss is half the sum
- * of squares, so the gradient of a row is the row.
+ * of squares, so the gradient of a row is the row; nobody asks for the loss itself.
  *
  * The limit is what must be moved: rows of the table to a worker, and rows subtracted from those of the table, at random, on two cores.
  *
@@ -52,7 +52,6 @@ static void look_up(ch_step *s, void *arg)
     ch_node *loss = ch_mul(ch_number(s, 0.5), ch_sum_all(ch_square(rows)));
 
     ch_optimizer_minimize(t->opt, s, loss, 1, &t->var);
-    ch_step_out(s, "loss", loss);
 }
 
 static void place_variables(table *t, const ch_graph *g)

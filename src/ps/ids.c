@@ -7,9 +7,11 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "base/ahead.h"
 #include "base/mem.h"
 #include "kernel/rows.h"
 #include "ps/shard.h"
+#include "ps/shelf.h"
 #include "tensor/tensor.h"
 
 typedef struct slot {
@@ -33,6 +35,9 @@ struct ch_id_split {
     int64_t  *n_asked;  /* of each shard */
     slot     *table;
     uint32_t  pass;
+
+    ch_shelf   shelf;
+    ch_device *device; /* NULL: the current one */
 };
 
 ch_status ch__id_split_new(ch_id_split **out)
@@ -59,10 +64,24 @@ void ch__id_split_free(ch_id_split *s)
     if (s == NULL)
         return;
     drop_room(s);
+    ch__shelf_drop(&s->shelf);
     ch__free(s->begin);
     ch__free(s->n_asked);
     ch__free(s->table);
     ch__free(s);
+}
+
+void ch__id_split_place(ch_id_split *s, ch_device *device)
+{
+    s->device = device;
+}
+
+/* In which there is anything. */
+static ch_status new_tensor(ch_id_split *s, ch_dtype dtype, ch_shape shape, ch_tensor **out)
+{
+    ch_device *device = s->device != NULL ? s->device : ch_device_current();
+
+    return ch__shelf_take(&s->shelf, device, dtype, shape, out);
 }
 
 static ch_status room_for_ids(ch_id_split *s, int64_t n)
@@ -120,10 +139,14 @@ static ch_status room_for_slots(ch_id_split *s, int64_t n)
     return CH_OK;
 }
 
-static slot *find_slot(ch_id_split *s, int64_t id)
+static uint64_t place_of(int64_t id)
 {
-    uint64_t mask = (uint64_t)s->cap_slots - 1;
-    uint64_t at = ((uint64_t)id * 0x9E3779B97F4A7C15u) >> 20;
+    return ((uint64_t)id * 0x9E3779B97F4A7C15u) >> 20;
+}
+
+static slot *find_slot(const ch_id_split *s, int64_t id)
+{
+    uint64_t mask = (uint64_t)s->cap_slots - 1, at = place_of(id);
 
     while (s->table[at & mask].pass == s->pass && s->table[at & mask].id != id)
         at++;
@@ -160,11 +183,17 @@ static void find_shards(ch_id_split *s, ch_ids ids)
 /* Positions go to their shards in order; `n_asked` counts those that were not seen before. */
 static void fill_shards(ch_id_split *s, ch_ids ids, int64_t *next)
 {
+    uint64_t mask = (uint64_t)s->cap_slots - 1;
+
     memcpy(next, s->begin, (size_t)s->n_shards * sizeof(*next));
     for (int64_t p = 0; p < s->n; p++) {
         int   i = s->shard[p];
         slot *at;
 
+        if (p + CH_AHEAD < s->n)
+            ch__ask_to_write(
+                (const char *)&s->table[place_of(ch__id(ids, p + CH_AHEAD)) & mask],
+                (int64_t)sizeof(slot));
         if (i < 0)
             continue;
         s->position[next[i]++] = p;
@@ -210,15 +239,25 @@ int64_t ch__id_split_stray(const ch_id_split *s)
 
 /* ---- lookups ---- */
 
-ch_status ch__id_split_asked(const ch_id_split *s, int i, ch_tensor **out)
+int64_t ch__id_split_count(const ch_id_split *s, int i)
 {
+    return s->n_asked[i];
+}
+
+ch_status ch__id_split_asked(ch_id_split *s, int i, ch_tensor **out)
+{
+    ch_status rc;
+
     *out = NULL;
     if (s->n_asked[i] == 0)
         return CH_OK;
-    return ch_tensor_copy_of(CH_I64, ch_shape_of(s->n_asked[i]), s->unique + s->begin[i], out);
+    rc = new_tensor(s, CH_I64, ch_shape_of(s->n_asked[i]), out);
+    if (rc == CH_OK)
+        memcpy((*out)->data, s->unique + s->begin[i], (size_t)s->n_asked[i] * sizeof(int64_t));
+    return rc;
 }
 
-ch_status ch__id_split_spread(const ch_id_split *s, ch_dtype dtype, ch_shape row,
+ch_status ch__id_split_spread(ch_id_split *s, ch_dtype dtype, ch_shape row,
                               ch_tensor *const *part, ch_tensor **out)
 {
     ch_shape  shape = s->shape;
@@ -230,11 +269,13 @@ ch_status ch__id_split_spread(const ch_id_split *s, ch_dtype dtype, ch_shape row
                         shape.rank + row.rank);
     for (int k = 0; k < row.rank; k++)
         shape.dim[shape.rank++] = row.dim[k];
-    rc = ch_tensor_new(dtype, shape, out);
+    rc = new_tensor(s, dtype, shape, out);
     for (int64_t p = 0; p < s->n && rc == CH_OK; p++)
         if (s->shard[p] >= 0)
             memcpy((*out)->data + (size_t)p * bytes,
                    part[s->shard[p]]->data + s->asked[p] * bytes, bytes);
+        else
+            memset((*out)->data + (size_t)p * bytes, 0, bytes);
     return rc;
 }
 
@@ -251,10 +292,10 @@ static int64_t rounded(int64_t n)
 }
 
 /* As the update was recorded, they are of the dtype that the worker's are. */
-ch_status ch__id_split_sent(const ch_id_split *s, int i, ch_tensor **out)
+ch_status ch__id_split_sent(ch_id_split *s, int i, ch_tensor **out)
 {
     int64_t   n = s->begin[i + 1] - s->begin[i], room = rounded(n);
-    ch_status rc = ch_tensor_new(s->dtype, ch_shape_of(room), out);
+    ch_status rc = new_tensor(s, s->dtype, ch_shape_of(room), out);
 
     for (int64_t k = 0; k < room && rc == CH_OK; k++) {
         int64_t id = k < n ? s->local[s->position[s->begin[i] + k]] : -1;
@@ -267,7 +308,7 @@ ch_status ch__id_split_sent(const ch_id_split *s, int i, ch_tensor **out)
     return rc;
 }
 
-ch_status ch__id_split_rows(const ch_id_split *s, ch_tensor *rows, int i, ch_tensor **out)
+ch_status ch__id_split_rows(ch_id_split *s, ch_tensor *rows, int i, ch_tensor **out)
 {
     int64_t   n = s->begin[i + 1] - s->begin[i];
     ch_shape  shape = rows->shape;
@@ -279,9 +320,11 @@ ch_status ch__id_split_rows(const ch_id_split *s, ch_tensor *rows, int i, ch_ten
                         (long long)(shape.rank < 1 ? 0 : shape.dim[0]), (long long)s->n);
     bytes = s->n > 0 ? ch_tensor_bytes(rows) / (size_t)s->n : 0;
     shape.dim[0] = rounded(n);
-    rc = ch_tensor_new(rows->dtype, shape, out);
+    rc = new_tensor(s, rows->dtype, shape, out);
     for (int64_t k = 0; k < n && rc == CH_OK; k++)
         memcpy((*out)->data + (size_t)k * bytes,
                rows->data + (size_t)s->position[s->begin[i] + k] * bytes, bytes);
+    if (rc == CH_OK)
+        memset((*out)->data + (size_t)n * bytes, 0, (size_t)(shape.dim[0] - n) * bytes);
     return rc;
 }

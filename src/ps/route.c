@@ -13,6 +13,7 @@
 #include "graph/extract.h"
 #include "ops/lookup.h"
 #include "ops/ops.h"
+#include "ps/trip.h"
 
 enum { NOBODY = -1 };
 
@@ -847,6 +848,7 @@ void ch__route_free(ch_route *r)
         ch_graph_unref(r->remote[i].graph);
     for (int i = 0; i < r->n_segments; i++)
         ch_graph_unref(r->segment[i].graph);
+    ch__trip_store_free(r->store);
     ch__arena_drop(&r->arena);
     ch__free(r);
 }

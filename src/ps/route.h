@@ -66,6 +66,8 @@ typedef struct ch_route {
     int         n_outputs;
     int        *output; /* the step's results: values */
     ch_arena    arena;  /* of all lists */
+    /* What one trip leaves for the next (trip.c): trips of a route come one after the other. */
+    struct ch_trip_store *store;
 } ch_route;
 
 /* `place` says for each resource of the graph where it is: resources of one place are on the same servers, cut at the same rows if they are. */

@@ -11,13 +11,16 @@
 #include "graph/run.h"
 #include "kernel/rows.h"
 #include "ps/map.h"
+#include "ps/shelf.h"
 #include "ps/speak.h"
 #include "tensor/print.h"
 #include "tensor/tensor.h"
 
 typedef struct variable {
     uint64_t   number;
-    ch_tensor *value; /* referenced by nobody else when it is written */
+    ch_tensor *value;  /* referenced by nobody else when it is written */
+    ch_tensor *spare;  /* the value before, for the next copy; NULL: none */
+    int        n_idle; /* updates that did not need it */
     char       name[];
 } variable;
 
@@ -57,6 +60,7 @@ typedef struct server {
     ch_map     variables, updates, pins;
     ch_map     applied; /* by step and sequence */
     fence     *fences;
+    ch_shelf   shelf; /* for rows that are given */
     uint64_t   retired, version;
     uint64_t   released;   /* the largest pin that ever was */
     unsigned   generation; /* changes when a value is elsewhere in memory */
@@ -124,6 +128,7 @@ static ch_status create(server *s, const ch_parcel *p, const Cohort__PsCreate *m
 static void drop_variable(variable *v)
 {
     ch_tensor_unref(v->value);
+    ch_tensor_unref(v->spare);
     ch__free(v);
 }
 
@@ -254,8 +259,8 @@ static ch_status read_values(const server *s, const Cohort__PsRead *m, ch_tensor
     return CH_OK;
 }
 
-static ch_status read_rows(const server *s, uint64_t number, uint64_t pinned,
-                           const ch_tensor *ids, ch_tensor **out)
+static ch_status read_rows(server *s, uint64_t number, uint64_t pinned, const ch_tensor *ids,
+                           ch_tensor **out)
 {
     ch_tensor *t = NULL;
     ch_status  rc = value_of(s, number, pinned, &t);
@@ -266,8 +271,8 @@ static ch_status read_rows(const server *s, uint64_t number, uint64_t pinned,
         return rc;
     if (ids->dtype != CH_I64 || ids->shape.rank != 1 || !ids->contiguous || t->shape.rank < 1 ||
         t->dtype == CH_STR)
-        return ch__fail(CH_INVALID_ARGUMENT, "ids of rows are a vector of i64, a scalar has no "
-                                             "rows, and strings are not looked up");
+        return ch__fail(CH_INVALID_ARGUMENT, "ids of rows are a vector of i64, and neither a "
+                                             "scalar nor strings have rows");
     shape = t->shape;
     n = shape.dim[0];
     shape.dim[0] = ids->shape.dim[0];
@@ -276,7 +281,7 @@ static ch_status read_rows(const server *s, uint64_t number, uint64_t pinned,
         return ch__fail(CH_INVALID_ARGUMENT, "id %lld at position %lld is not in [0, %lld)",
                         (long long)((const int64_t *)(const void *)ids->data)[bad],
                         (long long)bad, (long long)n);
-    rc = ch_tensor_new_on(t->buffer->device, t->dtype, shape, out);
+    rc = ch__shelf_take(&s->shelf, t->buffer->device, t->dtype, shape, out);
     if (rc == CH_OK)
         ch__rows_gather((ch_ids){ids->data, true}, 0, shape.dim[0], t->data, n,
                         n > 0 ? (int64_t)ch_tensor_bytes(t) / n : 0, (*out)->data);
@@ -366,23 +371,64 @@ static ch_status storage(void *owner, const ch_resource *r, int local, void **ou
     return ch__fail(CH_INTERNAL, "%s has no variable %s", u->graph->name, r->name);
 }
 
-/* What is to be written and is in others' hands becomes theirs; we go on with a copy. */
+static bool is_ours(const ch_tensor *t)
+{
+    return atomic_load_explicit(&t->refs, memory_order_acquire) == 1 &&
+           atomic_load_explicit(&t->buffer->refs, memory_order_acquire) == 1;
+}
+
+/* The spare is kept as long as there is use for it. */
+static void keep_spare(variable *v, bool is_used)
+{
+    enum { LONG = 64 };
+
+    v->n_idle = is_used ? 0 : v->n_idle + 1;
+    if (v->spare == NULL || v->n_idle < LONG)
+        return;
+    ch_tensor_unref(v->spare);
+    v->spare = NULL;
+}
+
+/* What is to be written and is in others' hands becomes theirs; we go on with a copy, and have what was theirs for the next one
+ * when they are done with it. */
 static ch_status make_own(server *s, variable *v)
 {
-    ch_tensor *copy = NULL;
-    ch_status  rc;
+    ch_tensor *was = v->value;
+    ch_status  rc = CH_OK;
 
-    if (atomic_load(&v->value->refs) == 1 && atomic_load(&v->value->buffer->refs) == 1)
+    keep_spare(v, !is_ours(was));
+    if (is_ours(was))
         return CH_OK;
-    rc = own_copy(s, v->value, &copy);
-    if (rc != CH_OK) {
-        ch_tensor_unref(copy);
-        return ch__fail_at(rc, "variable %s", v->name);
+    if (v->spare != NULL && !is_ours(v->spare)) {
+        ch_tensor_unref(v->spare);
+        v->spare = NULL;
     }
-    ch_tensor_unref(v->value);
-    v->value = copy;
+    if (v->spare == NULL)
+        rc = ch_tensor_new_on(s->device, was->dtype, was->shape, &v->spare);
+    if (rc == CH_OK)
+        rc = ch_tensor_copy(was, v->spare);
+    if (rc != CH_OK)
+        return ch__fail_at(rc, "variable %s", v->name);
+    v->value = v->spare;
+    v->spare = was;
     s->generation++;
     return CH_OK;
+}
+
+/* Nothing is copied: inputs are not written. */
+static ch_status borrow_all(const server *s, int n, ch_tensor *const *in, ch_tuple **out)
+{
+    ch_tensor **t = ch__calloc((size_t)n + 1, sizeof(*t));
+    ch_status   rc = t == NULL ? ch__fail_memory("inputs") : CH_OK;
+
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = ch__lend(in[i], s->device, &t[i]);
+    if (rc == CH_OK)
+        rc = ch_tuple_of(n, t, out);
+    for (int i = 0; t != NULL && i < n; i++)
+        ch_tensor_unref(t[i]);
+    ch__free(t);
+    return rc;
 }
 
 static ch_status run_update(server *s, update *u, uint64_t step, int n, ch_tensor *const *in,
@@ -396,7 +442,7 @@ static ch_status run_update(server *s, update *u, uint64_t step, int n, ch_tenso
         if (u->graph->resource[i].value != u->graph->resource[i].read)
             rc = make_own(s, u->variable[i]);
     if (rc == CH_OK)
-        rc = ch_tuple_of(n, in, &given);
+        rc = borrow_all(s, n, in, &given);
     if (rc == CH_OK)
         rc = ch__run(&(ch_run){.function = u->function,
                                .owner = u,
@@ -577,8 +623,7 @@ static void on_read(const server *s, const ch_net_event *e, ch_post *post,
          t == NULL ? 0 : m->n_variables, t);
 }
 
-static void on_rows(const server *s, const ch_net_event *e, ch_post *post,
-                    const Cohort__PsRows *m)
+static void on_rows(server *s, const ch_net_event *e, ch_post *post, const Cohort__PsRows *m)
 {
     ch_tensor **t = ch__calloc(m->n_variables + 1, sizeof(*t));
     ch_status   rc = t == NULL ? ch__fail_memory("rows") : CH_OK;
@@ -846,6 +891,7 @@ static void close_server(void *self)
     for (int i = 0; i < s->variables.cap; i++)
         if (s->variables.entry[i].value != NULL)
             drop_variable(s->variables.entry[i].value);
+    ch__shelf_drop(&s->shelf);
     ch__map_drop(&s->applied);
     ch__map_drop(&s->updates);
     ch__map_drop(&s->pins);

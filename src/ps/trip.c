@@ -6,6 +6,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "ps/shard.h"
+#include "ps/shelf.h"
 #include "ps/speak.h"
 #include "tensor/tensor.h"
 
@@ -14,9 +15,27 @@ typedef struct errand {
     bool          is_asked;
     int           n_left; /* answers to come */
     ch_tensor   **given;  /* [(replica * shards + shard) * outputs + output] */
-    ch_id_split **split;  /* of lookups and of updates of rows, [replica * inputs + input] */
-    int           n_given, n_splits;
+    ch_id_split **split;  /* of lookups: the ids of each replica; of the trip */
+    int           n_given;
 } errand;
+
+/* Ids by their shards: of a value of a replica, for a variable of so many rows in so many shards. */
+typedef struct split_key {
+    int     value, replica, n_shards;
+    int64_t size;
+} split_key;
+
+typedef struct trip_split {
+    split_key    key;
+    ch_id_split *split;
+} trip_split;
+
+enum { STORED = 16 };
+
+struct ch_trip_store {
+    int          n;
+    ch_id_split *split[STORED];
+};
 
 struct ch_trip {
     const ch_sent_route *r;
@@ -25,6 +44,8 @@ struct ch_trip {
     ch_tensor          **value; /* [value * replicas + replica] */
     errand              *errand;
     int                  n_segments; /* that have run */
+    int                  n_splits, cap_splits;
+    trip_split          *split;
     int                  n_calls, cap_calls;
     ch_trip_call       **call; /* all that were ever made */
 };
@@ -36,11 +57,36 @@ static ch_tensor **value_at(const ch_trip *t, int value, int replica)
     return &t->value[value * t->n_replicas + replica];
 }
 
+/* A value where a replica wants it. */
+static ch_status put(const ch_trip *t, ch_tensor *x, int replica, ch_tensor **out)
+{
+    if (t->attempt.device != NULL)
+        return ch__lend(x, t->attempt.device[replica], out);
+    *out = ch_tensor_ref(x);
+    return CH_OK;
+}
+
+/* What all replicas share is one tensor. */
+static ch_status put_inputs(const ch_trip *t, ch_tensor *const *in)
+{
+    int       n = t->r->route->n_inputs;
+    ch_status rc = CH_OK;
+
+    for (int k = 0; k < t->n_replicas; k++)
+        for (int i = 0; i < n && rc == CH_OK; i++)
+            if (k > 0 && in[k * n + i] == in[i])
+                *value_at(t, i, k) = ch_tensor_ref(*value_at(t, i, 0));
+            else
+                rc = put(t, in[k * n + i], k, value_at(t, i, k));
+    return rc;
+}
+
 ch_status ch__trip_new(const ch_sent_route *r, const ch_attempt *attempt, int n_replicas,
                        ch_tensor *const *in, ch_trip **out)
 {
-    ch_trip *t = ch__calloc(1, sizeof(*t));
-    size_t   n_values = (size_t)r->route->n_values * (size_t)n_replicas;
+    ch_trip  *t = ch__calloc(1, sizeof(*t));
+    size_t    n_values = (size_t)r->route->n_values * (size_t)n_replicas;
+    ch_status rc;
 
     if (t == NULL)
         return ch__fail_memory("a step");
@@ -53,11 +99,12 @@ ch_status ch__trip_new(const ch_sent_route *r, const ch_attempt *attempt, int n_
         ch__trip_free(t);
         return ch__fail_memory("a step");
     }
-    for (int k = 0; k < n_replicas; k++)
-        for (int i = 0; i < r->route->n_inputs; i++)
-            *value_at(t, i, k) = ch_tensor_ref(in[k * r->route->n_inputs + i]);
-    *out = t;
-    return CH_OK;
+    rc = put_inputs(t, in);
+    if (rc == CH_OK)
+        *out = t;
+    else
+        ch__trip_free(t);
+    return rc;
 }
 
 static void drop_call(ch_trip_call *c)
@@ -71,10 +118,29 @@ static void drop_errand(errand *e)
 {
     for (int i = 0; i < e->n_given; i++)
         ch_tensor_unref(e->given[i]);
-    for (int i = 0; i < e->n_splits; i++)
-        ch__id_split_free(e->split[i]);
     ch__free(e->given);
     ch__free(e->split);
+}
+
+/* Those of the next trip are as large. */
+static void store_splits(ch_trip *t)
+{
+    ch_route *r = t->r->route;
+
+    if (r->store == NULL && t->n_splits > 0)
+        r->store = ch__calloc(1, sizeof(*r->store));
+    for (int i = 0; i < t->n_splits; i++)
+        if (r->store != NULL && r->store->n < STORED)
+            r->store->split[r->store->n++] = t->split[i].split;
+        else
+            ch__id_split_free(t->split[i].split);
+}
+
+void ch__trip_store_free(struct ch_trip_store *s)
+{
+    for (int i = 0; s != NULL && i < s->n; i++)
+        ch__id_split_free(s->split[i]);
+    ch__free(s);
 }
 
 void ch__trip_free(ch_trip *t)
@@ -87,6 +153,8 @@ void ch__trip_free(ch_trip *t)
         drop_errand(&t->errand[i]);
     for (int i = 0; i < t->n_calls; i++)
         drop_call(t->call[i]);
+    store_splits(t);
+    ch__free(t->split);
     ch__free(t->value);
     ch__free(t->errand);
     ch__free(t->call);
@@ -135,25 +203,54 @@ static bool is_ready(const ch_trip *t, int remote)
 
 /* ---- inputs of a shard ---- */
 
+static bool is_same_key(split_key a, split_key b)
+{
+    return a.value == b.value && a.replica == b.replica && a.n_shards == b.n_shards &&
+           a.size == b.size;
+}
+
+static ch_status new_split(ch_trip *t, ch_id_split **out)
+{
+    struct ch_trip_store *store = t->r->route->store;
+
+    if (!ch__grow((void **)&t->split, &t->cap_splits, t->n_splits + 1, sizeof(*t->split)))
+        return ch__fail_memory("a lookup");
+    if (store == NULL || store->n == 0)
+        return ch__id_split_new(out);
+    *out = store->split[--store->n];
+    return CH_OK;
+}
+
+static ch_status add_split(ch_trip *t, split_key key, const ch_tensor *ids, ch_id_split **out)
+{
+    ch_status rc = new_split(t, out);
+
+    if (rc != CH_OK)
+        return rc;
+    t->split[t->n_splits++] = (trip_split){key, *out};
+    ch__id_split_place(*out, t->attempt.device != NULL ? t->attempt.device[key.replica] : NULL);
+    return ch__id_split(*out, ids, key.size, key.n_shards);
+}
+
+/* A lookup and the update of the same rows share one. */
 static ch_status split_ids(ch_trip *t, int remote, int input, int replica, ch_id_split **out)
 {
     const ch_remote         *r = &t->r->route->remote[remote];
     const ch_route_variable *v = main_variable(t->r, r);
-    errand                  *e = &t->errand[remote];
-    ch_id_split            **at = &e->split[replica * r->n_in + input];
-    ch_tensor               *ids = *value_at(t, r->in[input].value, replica);
-    ch_status                rc = CH_OK;
+    const ch_tensor         *ids = *value_at(t, r->in[input].value, replica);
+    split_key                key = {.value = r->in[input].value,
+                                    .replica = replica,
+                                    .n_shards = v->axis > 0 ? 1 : v->n_shards,
+                                    .size = v->shape.dim[0]};
 
-    if (*at == NULL) {
-        if ((ids->dtype != CH_I64 && ids->dtype != CH_I32) || !ids->contiguous)
-            return ch__fail(CH_INTERNAL, "ids of %s are neither i32 nor i64 in one piece",
-                            v->name);
-        rc = ch__id_split_new(at);
-        if (rc == CH_OK)
-            rc = ch__id_split(*at, ids, v->shape.dim[0], v->axis > 0 ? 1 : v->n_shards);
-    }
-    *out = *at;
-    return rc;
+    for (int i = 0; i < t->n_splits; i++)
+        if (is_same_key(t->split[i].key, key)) {
+            *out = t->split[i].split;
+            return CH_OK;
+        }
+    if ((ids->dtype != CH_I64 && ids->dtype != CH_I32) || !ids->contiguous)
+        return ch__fail(CH_INTERNAL, "ids of %s are neither i32 nor i64 in one piece", v->name);
+    return add_split(t, key, ids, out);
 }
 
 static ch_status input_of_shard(ch_trip *t, int remote, int input, int shard, ch_tensor **out)
@@ -194,6 +291,7 @@ static ch_status asked_of_shard(ch_trip *t, int remote, int shard, int replica, 
                       (long long)stray, (long long)v->shape.dim[0], v->name);
     if (rc != CH_OK)
         return rc;
+    t->errand[remote].split[replica] = s;
     return ch__id_split_asked(s, v->axis > 0 ? 0 : shard, out);
 }
 
@@ -308,9 +406,8 @@ static ch_status draft_remote(ch_trip *t, draft **list, int remote)
     ch_status                rc = CH_OK;
 
     e->n_given = n * v->n_shards * r->n_out;
-    e->n_splits = n * r->n_in;
     e->given = ch__calloc((size_t)e->n_given + 1, sizeof(*e->given));
-    e->split = ch__calloc((size_t)e->n_splits + 1, sizeof(*e->split));
+    e->split = ch__calloc((size_t)n, sizeof(*e->split));
     if (e->given == NULL || e->split == NULL)
         return ch__fail_memory("a call");
     for (int k = 0; k < n; k++)
@@ -440,20 +537,20 @@ ch_status ch__trip_ask(ch_trip *t, int *n, ch_trip_call *const **out)
 
 /* ---- answers ---- */
 
-/* What output i of a shard should look like; false: it is something else. */
-static bool fits(const ch_trip *t, const struct ch_trip_part *p, int i, const ch_tensor *x)
+/* Whether it looks as what a shard gives should. */
+static bool fits(const ch_trip *t, const struct ch_trip_part *p, const ch_tensor *x)
 {
     const ch_remote         *r = &t->r->route->remote[p->remote];
     const ch_route_variable *v = main_variable(t->r, r);
     ch_shape                 want = ch__shard_shape(layout_of(v), v->shape, p->shard);
 
-    (void)i;
     if (!x->contiguous)
         return false;
     if (r->kind == CH_REMOTE_UPDATE)
         return true; /* the graph says what it gives; those who take it look */
-    if (r->kind == CH_REMOTE_ROWS && x->shape.rank == want.rank)
-        want.dim[0] = x->shape.dim[0];
+    if (r->kind == CH_REMOTE_ROWS)
+        want.dim[0] = ch__id_split_count(t->errand[p->remote].split[p->replica],
+                                         v->axis > 0 ? 0 : p->shard);
     return x->dtype == v->dtype && ch_shape_equal(x->shape, want);
 }
 
@@ -474,8 +571,19 @@ static ch_status spread_rows(const ch_trip *t, int remote, int replica, ch_tenso
         part = &joined;
     }
     if (rc == CH_OK)
-        rc = ch__id_split_spread(e->split[replica * r->n_in], v->dtype, row, part, out);
+        rc = ch__id_split_spread(e->split[replica], v->dtype, row, part, out);
     ch_tensor_unref(joined);
+    return rc;
+}
+
+static ch_status join(const ch_trip *t, ch_layout l, ch_tensor *const *part, ch_tensor **out)
+{
+    ch_tensor *whole = NULL;
+    ch_status  rc = ch__shard_join(l, part, &whole);
+
+    if (rc == CH_OK)
+        rc = put(t, whole, 0, out);
+    ch_tensor_unref(whole);
     return rc;
 }
 
@@ -496,7 +604,7 @@ static ch_status settle(ch_trip *t, int remote)
             else if (k > 0)
                 *to = ch_tensor_ref(*value_at(t, r->out[i], 0));
             else
-                rc = ch__shard_join(layout_of(v), e->given + i * v->n_shards, to);
+                rc = join(t, layout_of(v), e->given + i * v->n_shards, to);
         }
     return rc;
 }
@@ -513,7 +621,7 @@ static ch_status take_part(ch_trip *t, const struct ch_trip_part *p, const ch_pa
     for (int i = 0; i < r->n_out; i++) {
         ch_tensor **to = &e->given[(p->replica * r->n_out + i) * v->n_shards + p->shard];
 
-        if (!fits(t, p, i, answer->tensor[at + i]))
+        if (!fits(t, p, answer->tensor[at + i]))
             return ch__fail(CH_INTERNAL, "a server gave something else for %s", v->name);
         *to = ch_tensor_ref(answer->tensor[at + i]);
     }

@@ -15,6 +15,7 @@
 #ifndef PS_TRIP_H
 #define PS_TRIP_H
 
+#include "cohort/device.h"
 #include "net/net.h"
 #include "ps/route.h"
 
@@ -25,6 +26,8 @@ typedef struct ch_attempt {
     uint64_t    step, retired, pin;
     const char *worker; /* borrowed as long as the trip */
     uint64_t    incarnation;
+    ch_device *const
+        *device; /* borrowed: of the replicas, where values are put; NULL: anywhere */
 } ch_attempt;
 
 /* A call to one server. */
@@ -43,6 +46,7 @@ typedef struct ch_trip_call {
 ch_status ch__trip_new(const ch_sent_route *r, const ch_attempt *attempt, int n_replicas,
                        ch_tensor *const *in, ch_trip **out);
 void      ch__trip_free(ch_trip *t);
+void      ch__trip_store_free(struct ch_trip_store *s); /* of a route that goes */
 
 /* What can be asked now and was not yet; *n may be 0. They belong to the trip. */
 ch_status ch__trip_ask(ch_trip *t, int *n, ch_trip_call *const **out);

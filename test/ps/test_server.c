@@ -64,13 +64,13 @@ static bool has_ended(void *arg)
     return ((asker *)arg)->has_ended;
 }
 
-static void begin(asker *a)
+static void begin(asker *a, bool encode)
 {
     static const ch_task_ops ops = {on_answer, close_asker};
 
     memset(a, 0, sizeof(*a));
     t_ok(ch__device_of_task("ps", 0, 0, &options.device));
-    t_ok(ch__net_sim(&(ch_sim_options){.seed = 1, .encode = true}, &a->net));
+    t_ok(ch__net_sim(&(ch_sim_options){.seed = 1, .encode = encode}, &a->net));
     t_ok(ch__task_start(
         a->net,
         &(ch_task_options){
@@ -152,8 +152,13 @@ static void add_step(ch_step *s, void *arg)
     ch_step_out(s, "is", ch_var_assign_add(s, arg, ch_step_in(s, 0)));
 }
 
-/* The graph of v += x, which gives what v is then, as function 1 of variable 1. */
-static ch_status define_add(asker *a, ch_var *v, ch_tensor *x)
+static void add_silently(ch_step *s, void *arg)
+{
+    ch_var_assign_add(s, arg, ch_step_in(s, 0));
+}
+
+/* The graph of v += x, and of what v is then if the step says so, as function 1 of variable 1. */
+static ch_status define(asker *a, ch_step_fn step, ch_var *v, ch_tensor *x)
 {
     Cohort__PsDefine m;
     ch_function     *f = NULL;
@@ -164,7 +169,7 @@ static ch_status define_add(asker *a, ch_var *v, ch_tensor *x)
     ch_status        rc;
 
     cohort__ps_define__init(&m);
-    t_ok(ch_function_new("add", add_step, v, &f));
+    t_ok(ch_function_new("add", step, v, &f));
     ch_function_static_rows(f);
     t_ok(ch_tuple_of(1, &x, &in));
     t_ok(ch_strategy_run(NULL, f, in, NULL));
@@ -249,12 +254,12 @@ static void set_up(setting *s)
 {
     static const float zeros[3] = {0, 0, 0}, ones[3] = {1, 1, 1};
 
-    begin(&s->a);
+    begin(&s->a, true);
     s->zero = t_f32(ch_shape_of(3), zeros);
     s->one = t_f32(ch_shape_of(3), ones);
     t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "v", .initial = s->zero}, &s->v));
     t_ok(create(&s->a, 1, "v", s->zero));
-    t_ok(define_add(&s->a, s->v, s->one));
+    t_ok(define(&s->a, add_step, s->v, s->one));
 }
 
 static void tear_down(setting *s)
@@ -504,6 +509,132 @@ static void a_ping_says_which_steps_are_done(void **state)
     tear_down(&s);
 }
 
+/* ---- memory ---- */
+
+enum {
+    MANY = 1 << 18,
+    LITTLE = 1 << 15
+}; /* elements of a variable; bytes that a call may take */
+
+/* Parcels are handed over as they are. */
+static void set_up_large(setting *s)
+{
+    begin(&s->a, false);
+    s->zero = t_noise(ch_shape_of(MANY), 1);
+    s->one = t_noise(ch_shape_of(MANY), 2);
+    t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "v", .initial = s->zero}, &s->v));
+    t_ok(create(&s->a, 1, "v", s->zero));
+    t_ok(define(&s->a, add_silently, s->v, s->one));
+    for (uint64_t i = 1; i <= 3; i++)
+        t_ok(update(&s->a, (attempt){.step = i}, 1, &s->one));
+}
+
+static const void *place_of_value(asker *a)
+{
+    t_ok(read_pinned(a, 1, 0));
+    return ch_tensor_data(a->answer->tensor[0]);
+}
+
+/* Neither the variable nor the gradient, which is another task's, is copied. */
+static void what_nobody_holds_is_written_where_it_is(void **state)
+{
+    setting     s;
+    const void *at;
+
+    (void)state;
+    set_up_large(&s);
+    at = place_of_value(&s.a);
+    ch__mem_watch(true);
+    for (uint64_t i = 4; i < 20; i++)
+        t_ok(update(&s.a, (attempt){.step = i, .retired = i}, 1, &s.one));
+    assert_true(ch__mem_most() < LITTLE);
+    ch__mem_watch(false);
+    assert_ptr_equal(place_of_value(&s.a), at);
+    tear_down(&s);
+}
+
+/* A worker that reads, keeps what it read while it pushes, and reads again: two places, in turns. */
+static void what_is_held_for_a_step_costs_a_copy_and_no_memory(void **state)
+{
+    setting     s;
+    const void *at[2];
+    ch_parcel  *kept = NULL;
+
+    (void)state;
+    set_up_large(&s);
+    for (uint64_t i = 4; i < 40; i++) {
+        const void *is = place_of_value(&s.a);
+
+        ch__parcel_unref(kept);
+        kept = ch__parcel_ref(s.a.answer);
+        t_ok(update(&s.a, (attempt){.step = i, .retired = i}, 1, &s.one));
+        if (i < 6)
+            at[i % 2] = is;
+        else
+            assert_ptr_equal(is, at[i % 2]);
+        if (i == 6)
+            ch__mem_watch(true);
+        if (i >= 6)
+            assert_true(ch__mem_most() < LITTLE);
+    }
+    ch__mem_watch(false);
+    ch__parcel_unref(kept);
+    tear_down(&s);
+}
+
+/* The second place goes when it was not needed for some time. */
+static void memory_for_copies_is_given_back(void **state)
+{
+    setting    s;
+    ch_parcel *kept;
+    int64_t    live = 0;
+
+    (void)state;
+    set_up_large(&s);
+    for (uint64_t i = 4; i < 150; i++) { /* what is remembered of updates comes and goes */
+        if (i == 100)
+            live = ch__mem_live();
+        t_ok(update(&s.a, (attempt){.step = i, .retired = i}, 1, &s.one));
+    }
+    (void)place_of_value(&s.a);
+    kept = ch__parcel_ref(s.a.answer);
+    t_ok(update(&s.a, (attempt){.step = 150, .retired = 150}, 1, &s.one));
+    ch__parcel_unref(kept);
+    assert_true(ch_device_bytes(options.device) >= 2 * MANY * sizeof(float));
+    for (uint64_t i = 151; i < 250; i++)
+        t_ok(update(&s.a, (attempt){.step = i, .retired = i}, 1, &s.one));
+    assert_true(ch_device_bytes(options.device) < 2 * MANY * sizeof(float));
+    assert_true(ch__mem_live() <= live + 8);
+    tear_down(&s);
+}
+
+static void rows_that_were_let_go_of_make_room_for_others(void **state)
+{
+    Cohort__PsRows m;
+    uint64_t       number = 2;
+    ch_tensor     *table = t_noise(ch_shape_of(64, 4096), 1), *ids = NULL;
+    asker          a;
+
+    cohort__ps_rows__init(&m);
+    (void)state;
+    begin(&a, false);
+    t_ok(create(&a, 2, "table", table));
+    t_ok(ch_tensor_new(CH_I64, ch_shape_of(40), &ids));
+    m.n_variables = 1;
+    m.variables = &number;
+    for (int i = 0; i < 20; i++) {
+        t_ok(ask(&a, CH_PS_ROWS, &m.base, 1, &ids));
+        if (i == 2)
+            ch__mem_watch(true);
+        if (i >= 2)
+            assert_true(ch__mem_most() < LITTLE);
+    }
+    ch__mem_watch(false);
+    ch_tensor_unref(ids);
+    ch_tensor_unref(table);
+    end(&a);
+}
+
 static void rows_are_given_by_their_ids(void **state)
 {
     static const float   data[6] = {0, 1, 10, 11, 20, 21};
@@ -515,7 +646,7 @@ static void rows_are_given_by_their_ids(void **state)
 
     cohort__ps_rows__init(&m);
     (void)state;
-    begin(&a);
+    begin(&a, true);
     t_ok(create(&a, 2, "table", table));
     t_ok(ch_tensor_copy_of(CH_I64, ch_shape_of(3), id, &ids));
     t_ok(ch_tensor_copy_of(CH_I64, ch_shape_of(1), bad, &wrong));
@@ -608,6 +739,10 @@ int main(void)
         cmocka_unit_test(an_assign_changes_all_or_nothing),
         cmocka_unit_test(an_assign_without_memory_changes_nothing),
         cmocka_unit_test(a_ping_says_which_steps_are_done),
+        cmocka_unit_test(what_nobody_holds_is_written_where_it_is),
+        cmocka_unit_test(what_is_held_for_a_step_costs_a_copy_and_no_memory),
+        cmocka_unit_test(memory_for_copies_is_given_back),
+        cmocka_unit_test(rows_that_were_let_go_of_make_room_for_others),
         cmocka_unit_test(rows_are_given_by_their_ids),
         cmocka_unit_test(what_makes_no_sense_is_refused_and_changes_nothing),
     };

@@ -176,10 +176,60 @@ static void steps_through_servers(void **state)
         }
 }
 
+/* What a server gives is not trusted: fewer rows than were asked for are not read past their end. */
+static void rows_that_are_missing_are_refused(void **state)
+{
+    static cluster  c;
+    static uint64_t function[MOST_VALUES];
+    ch_tuple *in = tuple_of(2, (ch_tensor *[]){ids_of(30, 20), t_noise(ch_shape_of(30, 4), 2)});
+    ch_tensor           *input[2] = {ch_value_at(ch_tuple_at(in, 0), 0),
+                                     ch_value_at(ch_tuple_at(in, 1), 0)};
+    ch_function         *f = NULL;
+    ch_sent_route        sent;
+    ch_trip             *t = NULL;
+    ch_trip_call *const *call = NULL;
+    job                  j;
+    int                  n = 0, n_refused = 0;
+
+    (void)state;
+    make_job(&j);
+    t_ok(ch_sgd(0.1, NULL, NULL, &j.optimizer));
+    memset(&c, 0, sizeof(c));
+    begin(&c.a, &(ch_sim_options){.seed = 1});
+    t_ok(ch_function_new("step", look_rows_up, &j, &f));
+    t_ok(ch_strategy_run(NULL, f, in, NULL));
+    create_all(&c, ch_function_graph(f), wheres[0]);
+    sent = (ch_sent_route){NULL, c.n, c.variable, function};
+    t_ok(ch__route_new(ch_function_graph(f), c.place, &sent.route));
+    t_ok(ch__trip_new(&sent, &(ch_attempt){.worker = "worker/0"}, 1, input, &t));
+    t_ok(ch__trip_ask(t, &n, &call));
+    for (int i = 0; i < n; i++) {
+        ch_tensor *few = NULL;
+        ch_parcel *p = NULL;
+
+        if (call[i]->parcel->method != CH_PS_ROWS)
+            continue;
+        t_ok(ch_tensor_new(CH_F32, ch_shape_of(19, 3), &few));
+        t_ok(ch__parcel_new(CH_PS_ROWS, 0, NULL, 1, &few, &p));
+        t_refused(ch__trip_answer(t, call[i], p), CH_INTERNAL, "server", "table");
+        ch__parcel_unref(p);
+        n_refused++;
+    }
+    assert_int_equal(n_refused, 1);
+    ch__trip_free(t);
+    ch__route_free(sent.route);
+    ch_function_unref(f);
+    ch_tuple_unref(in);
+    drop_job(&j);
+    ch__parcel_unref(c.a.answer);
+    ch__net_free(c.a.net);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_through_servers),
+        cmocka_unit_test(rows_that_are_missing_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
