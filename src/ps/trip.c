@@ -531,7 +531,7 @@ ch_status ch__trip_ask(ch_trip *t, int *n, ch_trip_call *const **out)
         rc = finish_draft(t, d);
     drop_drafts(list);
     *n = t->n_calls - first;
-    *out = t->call + first;
+    *out = t->call != NULL ? t->call + first : NULL; /* nobody was ever asked */
     return rc;
 }
 
