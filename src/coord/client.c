@@ -416,7 +416,7 @@ static bool has_room(void *arg)
 
 ch_status ch__chief_room(ch_task *chief)
 {
-    ch_turn t = enter(chief);
+    ch_turn t = ch__turn_enter(chief);
 
     return leave(chief,
                  wait_for_steps(chief, t.c, has_room, t.c, 0, "workers to run steps"));
