@@ -39,11 +39,11 @@ typedef enum ch_coordinator_mode {
 
 typedef struct ch_coordinator_options {
     ch_coordinator_mode mode;
-    int                 staleness; /* of CH_BOUNDED_STALENESS; 0: each step sees all before it */
-    int                 round;     /* of CH_SYNCHRONOUS: steps in a round; 0: one for each worker */
-    int64_t capacity; /* steps that may wait; with so many, schedule waits; 0: 262144 */
-    bool    backups;  /* a step that takes long is also given to a worker that has nothing to do */
-    double  step_seconds; /* that a step may take; 0: COHORT_WAIT_LIMIT_MS */
+    int     staleness; /* of CH_BOUNDED_STALENESS; 0: each step sees all before it */
+    int     round;     /* of CH_SYNCHRONOUS: steps in a round; 0: one for each worker */
+    int64_t capacity;  /* steps that may wait; with so many, schedule waits; 0: 262144 */
+    bool backups; /* a step that takes long is also given to a worker that has nothing to do */
+    double step_seconds; /* that a step may take; 0: COHORT_WAIT_LIMIT_MS */
 } ch_coordinator_options;
 
 /* The coordinator of a strategy, the same one each time; options are those of the first call, and other ones later are
@@ -110,17 +110,18 @@ CH_API CH_MUST_CHECK ch_status ch_coordinator_create_per_worker_values(ch_coordi
                                                                        ch_value_fn     fn,
                                                                        void           *arg,
                                                                        ch_per_worker **out);
-CH_API ch_per_worker *ch_per_worker_ref(ch_per_worker *p);
-CH_API void           ch_per_worker_unref(ch_per_worker *p);
+CH_API ch_per_worker          *ch_per_worker_ref(ch_per_worker *p);
+CH_API void                    ch_per_worker_unref(ch_per_worker *p);
 
 /* ---- what is going on ---- */
 
 typedef struct ch_coordinator_stats {
     int64_t queued, running;             /* steps, now */
     int64_t finished, failed, cancelled; /* steps, ever */
-    int64_t repeated;      /* attempts that had to be made again, since a worker or a word was lost */
-    int64_t backups;       /* attempts beside a slow one */
-    int64_t workers_lost;  /* how often one was given up */
+    int64_t
+        repeated;    /* attempts that had to be made again, since a worker or a word was lost */
+    int64_t backups; /* attempts beside a slow one */
+    int64_t workers_lost;   /* how often one was given up */
     int     workers, ready; /* workers, and those that take steps now */
 } ch_coordinator_stats;
 CH_API CH_MUST_CHECK ch_status ch_coordinator_get_stats(ch_coordinator       *c,

@@ -34,9 +34,8 @@ typedef struct ch_parameter_server_options {
 /* Keeps the resolver. Refused, INVALID_ARGUMENT, in this order: an empty cluster; what ch_cluster_check refuses; no ps; no worker.
  * Returns when every server and a worker have answered. Now only tasks of this process can be reached (ch_cluster_local): a cluster of
  * others is UNIMPLEMENTED. */
-CH_API CH_MUST_CHECK ch_status
-ch_strategy_parameter_server(ch_resolver *cluster, const ch_parameter_server_options *opt,
-                             ch_strategy **out);
+CH_API CH_MUST_CHECK ch_status ch_strategy_parameter_server(
+    ch_resolver *cluster, const ch_parameter_server_options *opt, ch_strategy **out);
 
 /* Where every variable and shard is, with its bytes, and what each server has, as a table; as snprintf does. */
 CH_API int ch_strategy_print_placement(ch_strategy *st, char *text, size_t size);

@@ -8,20 +8,23 @@
 #ifndef BASE_MUTANT_H
 #define BASE_MUTANT_H
 
-#define CH_MUTANTS_ALL(X)                                                                          \
-    X(DEDUPE)      /* a server applies an update each time that it comes */                        \
-    X(FENCE)       /* servers hear workers that were given up */                                   \
-    X(RETIRE)      /* servers hear steps that have ended */                                        \
-    X(RETRY)       /* a worker does not make a call again that was lost */                         \
-    X(ORPHANS)     /* steps of a worker that was given up are not run again */                     \
-    X(COMPARE)     /* nobody looks whether a worker has the steps that it was given */             \
-    X(LEASE)       /* a step that is run again reads another element */                            \
-    X(STALENESS)   /* steps begin whatever runs */                                                 \
-    X(QUIET)       /* an error is reported while cancelled steps run */                            \
+#define CH_MUTANTS_ALL(X)                                                                      \
+    X(DEDUPE)      /* a server applies an update each time that it comes */                    \
+    X(FENCE)       /* servers hear workers that were given up */                               \
+    X(RETIRE)      /* servers hear steps that have ended */                                    \
+    X(RETRY)       /* a worker does not make a call again that was lost */                     \
+    X(ORPHANS)     /* steps of a worker that was given up are not run again */                 \
+    X(COMPARE)     /* nobody looks whether a worker has the steps that it was given */         \
+    X(LEASE)       /* a step that is run again reads another element */                        \
+    X(STALENESS)   /* steps begin whatever runs */                                             \
+    X(QUIET)       /* an error is reported while cancelled steps run */                        \
     X(INCARNATION) /* a worker that was started again is taken for the one before */
 
 #define CH_MUTANT_NAME(name) CH_MUTANT_##name,
-typedef enum ch_mutant { CH_MUTANT_NONE, CH_MUTANTS_ALL(CH_MUTANT_NAME) CH_MUTANT_END } ch_mutant;
+typedef enum ch_mutant {
+    CH_MUTANT_NONE,
+    CH_MUTANTS_ALL(CH_MUTANT_NAME) CH_MUTANT_END
+} ch_mutant;
 #undef CH_MUTANT_NAME
 
 #ifdef CH_MUTANTS

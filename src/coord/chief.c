@@ -9,7 +9,10 @@
 #include "coord/inside.h"
 #include "data/message.h"
 
-enum { BEAT = 0, LOST_BEATS = 20 }; /* the beat's timer; beats after which nobody listens there */
+enum {
+    BEAT = 0,
+    LOST_BEATS = 20
+}; /* the beat's timer; beats after which nobody listens there */
 
 /* ---- errands ---- */
 
@@ -78,8 +81,8 @@ static void fail_errand(const ch_turn *t, ch_errand *e, const ch_fault *why)
 
 void ch__errand_go(const ch_turn *t, ch_errand *e)
 {
-    ch_chief       *c = t->c;
-    ch_link        *link = e->server >= 0 ? c->server[e->server].link : c->worker[e->worker]->link;
+    ch_chief *c = t->c;
+    ch_link  *link = e->server >= 0 ? c->server[e->server].link : c->worker[e->worker]->link;
     ch_call_options opt = {.id = e->id,
                            .deadline = t->now + c->opt.call,
                            .incarnation = e->server >= 0 ? c->server[e->server].incarnation
@@ -241,10 +244,11 @@ void ch__chief_break(const ch_turn *t, int server, const char *why)
     if (c->server[server].is_lost)
         return;
     c->server[server].is_lost = true;
-    (void)ch__fail(CH_UNAVAILABLE,
-                   "parameter server %s is lost: it %s; what it had is gone: start the job again "
-                   "from what was saved",
-                   c->server[server].name, why);
+    (void)ch__fail(
+        CH_UNAVAILABLE,
+        "parameter server %s is lost: it %s; what it had is gone: start the job again "
+        "from what was saved",
+        c->server[server].name, why);
     if (ch__fault_take(&c->broken, CH_UNAVAILABLE, -1, NULL))
         (void)snprintf(c->broken.task, sizeof(c->broken.task), "%s", c->server[server].name);
     errands_of_server(t, server);
@@ -365,7 +369,8 @@ static void on_event(void *self, const ch_net_event *e, int64_t now, ch_post *po
         on_timer(&t, e->id);
         break;
     case CH_EVENT_CALL: {
-        ch__refuse(post, e->call, ch__fail(CH_UNIMPLEMENTED, "a coordinator is not called"), "call");
+        ch__refuse(post, e->call, ch__fail(CH_UNIMPLEMENTED, "a coordinator is not called"),
+                   "call");
         break;
     }
     default:

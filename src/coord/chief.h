@@ -20,8 +20,9 @@
 #include "cohort/coordinator.h"
 #include "net/net.h"
 
-typedef struct ch_scheduled ch_scheduled; /* a step, from schedule until nobody wants its results */
-typedef struct ch_feed      ch_feed;      /* what each worker has its own of: data, or values */
+typedef struct ch_scheduled
+                       ch_scheduled; /* a step, from schedule until nobody wants its results */
+typedef struct ch_feed ch_feed;      /* what each worker has its own of: data, or values */
 
 typedef struct ch_chief_options {
     int                    n_servers, n_workers;
@@ -74,7 +75,7 @@ typedef struct ch_order {
     ch_tensor *const *in; /* borrowed; each is referenced */
     int               n_feeds;
     ch_feed *const   *feed;
-    bool              is_own; /* who ordered it waits for it: its error is nobody else's affair */
+    bool is_own; /* who ordered it waits for it: its error is nobody else's affair */
 } ch_order;
 
 /* *out may be NULL: then nobody wants its results. Else an error that was there before is cleared and returned, after all that
@@ -100,8 +101,7 @@ CH_MUST_CHECK ch_status ch__chief_values(ch_task *chief, int n, int width,
 /* Streams over descriptions that are bytes in tensors, which are taken over: one for each worker, by its number, or, if it is
  * shared, parts of one dataset, which are read by whoever has nothing else. An element has `width` components. */
 CH_MUST_CHECK ch_status ch__chief_feed(ch_task *chief, int n, ch_tensor *const *dataset,
-                                       int width, int64_t pass, bool is_shared,
-                                       ch_feed **out);
+                                       int width, int64_t pass, bool is_shared, ch_feed **out);
 /* Steps that were scheduled keep it until they end. NULL is fine. */
 void ch__chief_feed_unref(ch_task *chief, ch_feed *f);
 

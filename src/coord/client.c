@@ -44,8 +44,9 @@ static bool is_connected(void *arg)
 ch_status ch__chief_connect(ch_task *chief)
 {
     ch_turn   t = ch__turn_enter(chief);
-    ch_status rc = ch__task_wait(chief, is_connected, t.c, 0,
-                                 "every parameter server and a worker of the cluster to answer");
+    ch_status rc =
+        ch__task_wait(chief, is_connected, t.c, 0,
+                      "every parameter server and a worker of the cluster to answer");
 
     return leave(chief, rc);
 }
@@ -264,8 +265,8 @@ ch_status ch__chief_function(ch_task *chief, ch_tensor *route, uint64_t *number)
     ch_turn                t = ch__turn_enter(chief);
     ch_chief              *c = t.c;
     ch_parcel             *p = NULL;
-    uint64_t *server = ch__calloc((size_t)c->opt.n_servers + 1, sizeof(*server));
-    ch_status rc = CH_OK;
+    uint64_t              *server = ch__calloc((size_t)c->opt.n_servers + 1, sizeof(*server));
+    ch_status              rc = CH_OK;
 
     cohort__worker_function__init(&m);
     m.function = c->n_numbers + 1;
@@ -370,7 +371,8 @@ static bool may_add(void *arg)
 {
     const ch_chief *c = arg;
 
-    return (c->queue.n < c->opt.how.capacity && c->n_joining == 0 && c->cancelling == CH_CALM) ||
+    return (c->queue.n < c->opt.how.capacity && c->n_joining == 0 &&
+            c->cancelling == CH_CALM) ||
            ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken);
 }
 
@@ -418,8 +420,7 @@ ch_status ch__chief_room(ch_task *chief)
 {
     ch_turn t = ch__turn_enter(chief);
 
-    return leave(chief,
-                 wait_for_steps(chief, t.c, has_room, t.c, 0, "workers to run steps"));
+    return leave(chief, wait_for_steps(chief, t.c, has_room, t.c, 0, "workers to run steps"));
 }
 
 static bool is_done(void *arg)
@@ -493,8 +494,9 @@ ch_status ch__chief_wait(ch_task *chief, ch_scheduled *s, int64_t limit_ms,
                       "step %llu was cancelled, since another one failed; schedule it again",
                       (unsigned long long)s->step);
     else if (rc == CH_OK && s->state == CH_STEP_FAILED)
-        rc = s->fault != NULL ? ch__fault_raise(s->fault)
-                              : ch__fail(s->code, "step %llu failed", (unsigned long long)s->step);
+        rc = s->fault != NULL
+                 ? ch__fault_raise(s->fault)
+                 : ch__fail(s->code, "step %llu failed", (unsigned long long)s->step);
     if (rc == CH_OK)
         *out = s->result;
     return leave(chief, rc);

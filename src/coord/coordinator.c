@@ -86,9 +86,9 @@ ch_status ch_coordinator_new(ch_strategy *st, const ch_coordinator_options *opt,
                              ch_coordinator **out)
 {
     static const ch_coordinator_options usual;
-    ch_coordinator *c = NULL, *made = NULL;
-    ch_ps          *ps;
-    ch_status       rc = ch__want_given("coordinator", "out", out, NULL, NULL);
+    ch_coordinator                     *c = NULL, *made = NULL;
+    ch_ps                              *ps;
+    ch_status rc = ch__want_given("coordinator", "out", out, NULL, NULL);
 
     st = ch__strategy_of(st);
     ps = ch__ps_of(st);
@@ -216,10 +216,11 @@ static ch_status make_like(ch_per_worker *p, int i, const ch_tensor_spec *spec)
         if (shape.dim[k] >= 0)
             continue;
         if (k > 0)
-            return ch__fail(CH_INVALID_ARGUMENT,
-                            "component %d of the data has a size that is not known, of axis %d: "
-                            "workers need to know all but the first",
-                            i, k);
+            return ch__fail(
+                CH_INVALID_ARGUMENT,
+                "component %d of the data has a size that is not known, of axis %d: "
+                "workers need to know all but the first",
+                i, k);
         shape.dim[0] = 0;
         p->rows_unknown = true;
     }
@@ -259,8 +260,8 @@ static ch_status describe(ch_coordinator *c, ch_dataset *d, bool is_shared, ch_p
     const ch_tensor_spec *spec = NULL;
     ch_dataset           *mine = NULL;
     ch_per_worker        *p = NULL;
-    ch_status rc = ch_dataset_distribute(
-        d, &(ch_input_context){.n_replicas = c->ps->n_devices}, &mine);
+    ch_status             rc =
+        ch_dataset_distribute(d, &(ch_input_context){.n_replicas = c->ps->n_devices}, &mine);
     int n = rc == CH_OK ? ch_dataset_element_spec(mine, &spec) : 0;
 
     if (rc == CH_OK)
@@ -343,11 +344,10 @@ static ch_status from_function(void *arg, int i, int n, ch_dataset **out)
 {
     const called *f = arg;
 
-    return ch_dataset_from_function(f->fn, f->arg,
-                                    &(ch_input_context){.n_pipelines = n,
-                                                        .pipeline = i,
-                                                        .n_replicas = n * f->n_devices},
-                                    out);
+    return ch_dataset_from_function(
+        f->fn, f->arg,
+        &(ch_input_context){.n_pipelines = n, .pipeline = i, .n_replicas = n * f->n_devices},
+        out);
 }
 
 ch_status ch_coordinator_create_per_worker_dataset(ch_coordinator *c, ch_dataset *d,
@@ -494,11 +494,12 @@ static ch_status check_each(const ch_coordinator *c, const ch_arguments *a)
         const ch_per_worker *p = a->each != NULL ? a->each[i] : NULL;
 
         if (p == NULL || p->feed == NULL)
-            return ch__fail(CH_INVALID_ARGUMENT, "schedule: each[%d] is %s", i,
-                            p == NULL ? "NULL"
-                                      : "a dataset; give what ch_per_worker_iterate makes of it");
+            return ch__fail(
+                CH_INVALID_ARGUMENT, "schedule: each[%d] is %s", i,
+                p == NULL ? "NULL" : "a dataset; give what ch_per_worker_iterate makes of it");
         if (p->coordinator->ps != c->ps)
-            return ch__fail(CH_INVALID_ARGUMENT, "schedule: each[%d] is another coordinator's", i);
+            return ch__fail(CH_INVALID_ARGUMENT, "schedule: each[%d] is another coordinator's",
+                            i);
     }
     return CH_OK;
 }
@@ -567,7 +568,8 @@ static ch_status new_remote(ch_coordinator *c, ch_graph *g, ch_remote **out)
     return CH_OK;
 }
 
-static ch_status order(ch_coordinator *c, const ch_arguments *a, ch_order *o, ch_scheduled **out)
+static ch_status order(ch_coordinator *c, const ch_arguments *a, ch_order *o,
+                       ch_scheduled **out)
 {
     enum { FEW = 16 };
     ch_feed   *few[FEW], **feed = few;

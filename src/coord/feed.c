@@ -52,10 +52,11 @@ static ch_status make_streams(ch_chief *c, int n, ch_tensor *const *dataset, ch_
     if (f->stream == NULL)
         return ch__fail_memory("data for workers");
     for (; f->n_streams < n; f->n_streams++)
-        f->stream[f->n_streams] = (ch_feed_stream){.number = ++c->n_numbers,
-                                                   .dataset = ch_tensor_ref(dataset[f->n_streams]),
-                                                   .end = INT64_MAX,
-                                                   .holder = -1};
+        f->stream[f->n_streams] =
+            (ch_feed_stream){.number = ++c->n_numbers,
+                             .dataset = ch_tensor_ref(dataset[f->n_streams]),
+                             .end = INT64_MAX,
+                             .holder = -1};
     return CH_OK;
 }
 
@@ -143,8 +144,8 @@ ch_status ch__feed_choose(ch_scheduled *s, int worker)
 
         if (l->feed->n_values > 0 || l->number >= 0)
             continue;
-        l->stream = l->feed->is_shared ? choose_shared(l->feed, worker)
-                                       : worker % l->feed->n_streams;
+        l->stream =
+            l->feed->is_shared ? choose_shared(l->feed, worker) : worker % l->feed->n_streams;
         if (l->stream < 0)
             return ch__fail(CH_OUT_OF_RANGE, "the data that the step reads has ended");
     }
@@ -169,7 +170,7 @@ void ch__feed_lease(ch_scheduled *s, int worker)
 static ch_status speak_stream(const ch_feed *f, const ch_feed_stream *s, ch_parcel **out)
 {
     Cohort__WorkerStream m;
-    ch_tensor *tensor[2] = {ch_tensor_ref(s->dataset), ch_tensor_ref(s->place)};
+    ch_tensor           *tensor[2] = {ch_tensor_ref(s->dataset), ch_tensor_ref(s->place)};
 
     cohort__worker_stream__init(&m);
     m.stream = s->number;

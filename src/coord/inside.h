@@ -32,16 +32,17 @@ typedef void (*ch_errand_then)(const ch_turn *t, ch_errand *e);
 
 /* A call that may be made twice, and is made until it is answered. */
 struct ch_errand {
-    ch_errand     *next;
-    uint64_t       id;
-    int            server, worker; /* the one to call; -1: it is not one of those */
-    uint64_t       life;           /* of a worker: with it the errand ends, unheard */
-    ch_parcel     *parcel;
-    ch_errand_then then; /* when it has ended; then it is freed. NULL: somebody waits, who frees it */
-    uint64_t       arg;
-    bool           is_open, has_ended;
-    ch_parcel     *answer; /* NULL: `fault` */
-    ch_fault      *fault;
+    ch_errand *next;
+    uint64_t   id;
+    int        server, worker; /* the one to call; -1: it is not one of those */
+    uint64_t   life;           /* of a worker: with it the errand ends, unheard */
+    ch_parcel *parcel;
+    ch_errand_then
+             then; /* when it has ended; then it is freed. NULL: somebody waits, who frees it */
+    uint64_t arg;
+    bool     is_open, has_ended;
+    ch_parcel *answer; /* NULL: `fault` */
+    ch_fault  *fault;
 };
 
 /* Takes the parcel over, on an error too. */
@@ -95,7 +96,7 @@ void ch__crew_give_up(const ch_turn *t, ch_member *m);
 /* Whether a worker knows a number; if not it is told, and later it does. */
 bool ch__crew_knows(const ch_turn *t, ch_member *m, uint64_t number, ch_parcel *what);
 /* Nobody uses this function any more, or this stream: workers that know it are told. */
-void ch__crew_forget(const ch_turn *t, uint64_t number, bool is_stream);
+void                    ch__crew_forget(const ch_turn *t, uint64_t number, bool is_stream);
 CH_MUST_CHECK ch_status ch__crew_add(ch_chief *c, ch_member **out);
 
 /* ---- steps ---- */
@@ -126,12 +127,12 @@ typedef struct ch_running {
 } ch_running;
 
 struct ch_scheduled {
-    atomic_int         refs;        /* the chief's while it has not ended, and the program's */
-    ch_scheduled      *next, *prev; /* all that have not ended, by step */
-    ch_scheduled      *after, *before; /* those that wait, by step; or those that run */
-    uint64_t           step, function, pin, seed;
-    uint64_t           order; /* among those that were scheduled: rounds and staleness count these */
-    int64_t            number;
+    atomic_int    refs;           /* the chief's while it has not ended, and the program's */
+    ch_scheduled *next, *prev;    /* all that have not ended, by step */
+    ch_scheduled *after, *before; /* those that wait, by step; or those that run */
+    uint64_t      step, function, pin, seed;
+    uint64_t      order; /* among those that were scheduled: rounds and staleness count these */
+    int64_t       number;
     ch_scheduled_state state;
     bool               is_own, is_silent, is_assign, was_sent;
     ch_running         attempt[CH_ATTEMPTS];
@@ -177,22 +178,24 @@ void ch__queue_end(const ch_turn *t, ch_scheduled *s, ch_scheduled_state how);
 typedef struct ch_feed_stream {
     uint64_t   number; /* for workers */
     ch_tensor *dataset;
-    ch_tensor *place; /* NULL: the beginning; no step that has not ended reads what is before it */
-    ch_tensor *coming; /* the next one, when n_before steps have ended that read what is before it */
-    int        n_before;
-    int64_t    place_at, coming_at, next, end; /* end: INT64_MAX until it is known */
-    int        holder; /* the worker that read it last; -1: nobody */
+    ch_tensor
+        *place; /* NULL: the beginning; no step that has not ended reads what is before it */
+    ch_tensor
+        *coming; /* the next one, when n_before steps have ended that read what is before it */
+    int  n_before;
+    int64_t place_at, coming_at, next, end; /* end: INT64_MAX until it is known */
+    int     holder;                         /* the worker that read it last; -1: nobody */
 } ch_feed_stream;
 
 struct ch_feed {
-    ch_feed       *next_feed; /* in the chief's list */
-    int            refs;
-    bool           is_shared;
-    int            n_streams, width;
-    int64_t        pass;
+    ch_feed        *next_feed; /* in the chief's list */
+    int             refs;
+    bool            is_shared;
+    int             n_streams, width;
+    int64_t         pass;
     ch_feed_stream *stream;
-    int            n_values; /* workers for which there are values; 0: it has streams */
-    ch_tensor    **value;
+    int             n_values; /* workers for which there are values; 0: it has streams */
+    ch_tensor     **value;
 };
 
 /* Which streams the step would read on this worker, if it has no elements yet. OUT_OF_RANGE: there is nothing left. */
@@ -213,9 +216,9 @@ void ch__feed_left(const ch_chief *c, int worker); /* who is gone holds nothing 
 
 /* Of CH_SYNCHRONOUS. */
 typedef struct ch_sync_round {
-    uint64_t base; /* the order of the first step since the last join */
-    uint64_t end;  /* that of the first step behind this round */
-    uint64_t pin;  /* 0: there is no round */
+    uint64_t base;    /* the order of the first step since the last join */
+    uint64_t end;     /* that of the first step behind this round */
+    uint64_t pin;     /* 0: there is no round */
     int      n_asked; /* servers that have not set the pin yet */
 } ch_sync_round;
 
@@ -231,7 +234,7 @@ struct ch_chief {
     int              n_pinned;
     uint64_t         pinned[CH_PINS]; /* those that are used, rising */
     uint64_t         released;        /* servers were told of those up to this */
-    ch_map           calls; /* attempts, by the id of their call */
+    ch_map           calls;           /* attempts, by the id of their call */
     ch_map           functions;
     ch_errand       *errands;
     ch_feed         *feeds;
@@ -239,11 +242,15 @@ struct ch_chief {
     ch_step_list     queue, running;
     ch_fault         error;  /* the first of steps, until it is reported */
     ch_fault         broken; /* a server is lost: for good */
-    enum { CH_CALM, CH_DROPPING, CH_RETIRING } cancelling; /* whom it waits for: workers, servers */
-    int              n_quiet; /* of those, who have not answered */
-    uint64_t         cancelled; /* the last step of what is being cancelled */
-    int              n_joining, n_pinning;
-    ch_sync_round         round;
+    enum {
+        CH_CALM,
+        CH_DROPPING,
+        CH_RETIRING
+    } cancelling;                   /* whom it waits for: workers, servers */
+    int                  n_quiet;   /* of those, who have not answered */
+    uint64_t             cancelled; /* the last step of what is being cancelled */
+    int                  n_joining, n_pinning;
+    ch_sync_round        round;
     ch_coordinator_stats stats;
 };
 

@@ -47,10 +47,10 @@ static ch_status start_server(ch_local *l)
     if (rc == CH_OK)
         rc = ch__device_of_task("ps", i, 0, &o->device);
     if (rc == CH_OK)
-        rc = start(l, "ps", i,
-                   &(ch_task_options){
-                       .ops = &ch__server_ops, .make = ch__server_make, .arg = o},
-                   &l->ps[i]);
+        rc =
+            start(l, "ps", i,
+                  &(ch_task_options){.ops = &ch__server_ops, .make = ch__server_make, .arg = o},
+                  &l->ps[i]);
     l->n_ps += rc == CH_OK;
     return rc;
 }
@@ -73,10 +73,10 @@ static ch_status start_worker(ch_local *l)
     for (o->n_devices = 0; o->n_devices < l->n_devices && rc == CH_OK; o->n_devices++)
         rc = ch__device_of_task("worker", i, o->n_devices, &o->device[o->n_devices]);
     if (rc == CH_OK)
-        rc = start(l, "worker", i,
-                   &(ch_task_options){
-                       .ops = &ch__worker_ops, .make = ch__worker_make, .arg = o},
-                   &l->worker[i]);
+        rc =
+            start(l, "worker", i,
+                  &(ch_task_options){.ops = &ch__worker_ops, .make = ch__worker_make, .arg = o},
+                  &l->worker[i]);
     l->n_workers += rc == CH_OK;
     return rc;
 }
@@ -211,7 +211,7 @@ ch_status ch__cluster_local_on(ch_net *net, const ch_local_options *opt,
 ch_status ch_cluster_local(const ch_local_options *opt, ch_resolver **out)
 {
     static const ch_local_options usual;
-    ch_net   *net = NULL;
+    ch_net                       *net = NULL;
     ch_status rc = ch__want_given("a local cluster", "out", out, NULL, NULL);
 
     if (rc == CH_OK)
@@ -232,7 +232,8 @@ static ch_status find(const char *call, const ch_resolver *r, const char *job, i
 
     if (l == NULL || job == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: %s", call,
-                        job == NULL ? "the job is NULL" : "it is for ch_cluster_local's clusters");
+                        job == NULL ? "the job is NULL"
+                                    : "it is for ch_cluster_local's clusters");
     *out = ch__local_task(l, job, task);
     if (*out == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: the cluster has no %s %d", call, job, task);

@@ -106,10 +106,11 @@ static ch_status connect(ch_ps *ps)
 
     ps->local = ch__local_of(ps->cluster);
     if (ps->local == NULL)
-        return ch__fail(CH_UNIMPLEMENTED,
-                        "the tasks of this cluster (%s) are other processes, and no network engine "
-                        "is built in; ch_cluster_local makes a cluster in this process",
-                        ch_resolver_name(ps->cluster));
+        return ch__fail(
+            CH_UNIMPLEMENTED,
+            "the tasks of this cluster (%s) are other processes, and no network engine "
+            "is built in; ch_cluster_local makes a cluster in this process",
+            ch_resolver_name(ps->cluster));
     rc = find_devices(ps);
     if (rc == CH_OK)
         rc = ch__local_chief(ps->local, &ps->chief);
@@ -132,17 +133,17 @@ static ch_status make(ch_resolver *cluster, const ch_parameter_server_options *o
     if (rc == CH_OK)
         rc = connect(ps);
     if (rc == CH_OK)
-        rc = ch_strategy_new(&ops, ps,
-                             &(ch_strategy_parts){.n_replicas = ps->n_devices,
-                                                  .n_parameter = ps->n_servers,
-                                                  .parameter = ps->server_device,
-                                                  .traits = &(ch_strategy_traits){
-                                                      .is_multi_worker = true,
-                                                      .should_init = true,
-                                                      .should_checkpoint = true,
-                                                      .should_save_summary = true},
-                                                  .resolver = cluster},
-                             &st);
+        rc = ch_strategy_new(
+            &ops, ps,
+            &(ch_strategy_parts){.n_replicas = ps->n_devices,
+                                 .n_parameter = ps->n_servers,
+                                 .parameter = ps->server_device,
+                                 .traits = &(ch_strategy_traits){.is_multi_worker = true,
+                                                                 .should_init = true,
+                                                                 .should_checkpoint = true,
+                                                                 .should_save_summary = true},
+                                 .resolver = cluster},
+            &st);
     if (rc != CH_OK) {
         free_ps(ps);
         return rc;
@@ -158,7 +159,8 @@ ch_status ch_strategy_parameter_server(ch_resolver                       *cluste
                                        ch_strategy                      **out)
 {
     static const ch_parameter_server_options usual;
-    ch_status rc = ch__want_given("parameter-server strategy", "the cluster", cluster, "out", out);
+    ch_status                                rc =
+        ch__want_given("parameter-server strategy", "the cluster", cluster, "out", out);
 
     if (rc == CH_OK && opt != NULL && (unsigned)opt->placement > CH_PLACE_BY_BYTES)
         rc = ch__fail(CH_INVALID_ARGUMENT, "%d is no ch_placement", (int)opt->placement);

@@ -13,22 +13,22 @@
 typedef struct ch_ps_function ch_ps_function; /* a graph that workers can be told */
 
 typedef struct ch_ps {
-    ch_strategy     *strategy; /* whose `self` this is */
-    ch_resolver     *cluster;  /* referenced */
-    ch_local        *local;
-    ch_task         *chief;
-    int              n_servers, n_devices;
-    ch_device       *device[64];     /* of worker 0: replicas */
-    ch_device      **server_device;
-    ch_partitioner   partitioner;
-    ch_placement     placement;
+    ch_strategy   *strategy; /* whose `self` this is */
+    ch_resolver   *cluster;  /* referenced */
+    ch_local      *local;
+    ch_task       *chief;
+    int            n_servers, n_devices;
+    ch_device     *device[64]; /* of worker 0: replicas */
+    ch_device    **server_device;
+    ch_partitioner partitioner;
+    ch_placement   placement;
     /* In the chief's turn. */
-    int              next; /* the server for what comes next */
-    int64_t         *bytes; /* that each has */
-    ch_ps_function  *functions;
-    int              n_functions;
-    ch_coordinator  *coordinator; /* not referenced; NULL: there is none */
-    bool             has_options;
+    int                    next;  /* the server for what comes next */
+    int64_t               *bytes; /* that each has */
+    ch_ps_function        *functions;
+    int                    n_functions;
+    ch_coordinator        *coordinator; /* not referenced; NULL: there is none */
+    bool                   has_options;
     ch_coordinator_options options;
 } ch_ps;
 
@@ -41,7 +41,7 @@ void                    ch__ps_functions_drop(ch_ps *ps);
 CH_MUST_CHECK ch_status ch__ps_results(const ch_ps *ps, const ch_graph *g, const ch_parcel *p,
                                        ch_tuple **out);
 /* The leaves of a tuple as a worker takes them: shared by its replicas, or one replica's after the other's; how many. NULL: only counts. */
-int                     ch__ps_spread(const ch_ps *ps, const ch_tuple *in, ch_tensor **out);
+int ch__ps_spread(const ch_ps *ps, const ch_tuple *in, ch_tensor **out);
 /* For ch__ps_away. */
 CH_MUST_CHECK ch_status ch__ps_run(const ch_run *run, ch_tuple **out);
 CH_MUST_CHECK ch_status ch__ps_begin(const ch_run *run, uint64_t pin, ch_away_run **out);
@@ -66,8 +66,8 @@ typedef struct ch_ps_store {
 } ch_ps_store;
 
 typedef struct ch_ps_place {
-    int           axis, n;
-    ch_function  *change[2]; /* adds, takes away; NULL: not made yet */
+    int          axis, n;
+    ch_function *change[2]; /* adds, takes away; NULL: not made yet */
     struct ch_ps_change {
         ch_var *var;
         bool    takes_away;

@@ -12,8 +12,8 @@
 enum { MOST_FUNCTIONS = 256 }; /* that are kept: the least recently used one goes first */
 
 struct ch_ps_function {
-    ch_ps_function *next; /* most recently used first */
-    ch_graph       *graph; /* referenced */
+    ch_ps_function *next;       /* most recently used first */
+    ch_graph       *graph;      /* referenced */
     unsigned        generation; /* of the strategy's variables when they were looked up */
     uint64_t        number;
     int             n;
@@ -89,8 +89,7 @@ static ch_status locate(ch_strategy *st, const ch_graph *g, located *l)
                                              .n_shards = p->n,
                                              .shard = &l->shard[at]};
         for (int k = 0; k < p->n; k++)
-            l->shard[at++] =
-                (struct ch_route_shard){p->store[k]->server, p->store[k]->number};
+            l->shard[at++] = (struct ch_route_shard){p->store[k]->server, p->store[k]->number};
         l->place[i] = i;
         for (int k = i - 1; k >= 0; k--)
             if (is_same_place(&l->variable[k], &l->variable[i]))
@@ -156,7 +155,7 @@ static ch_status make_function(ch_ps *ps, const ch_graph *g, const located *l,
     ch_ps_function *f = ch__calloc(1, sizeof(*f) + (size_t)l->n_shards * sizeof(f->shard[0]));
     ch_route       *route = NULL;
     ch_tensor      *bytes = NULL;
-    ch_status       rc = f == NULL ? ch__fail_memory("a step") : ch__route_new(g, l->place, &route);
+    ch_status rc = f == NULL ? ch__fail_memory("a step") : ch__route_new(g, l->place, &route);
 
     if (rc == CH_OK)
         rc = encode(ps, route, l, &bytes);
@@ -315,8 +314,8 @@ ch_status ch__ps_results(const ch_ps *ps, const ch_graph *g, const ch_parcel *p,
     ch_status    rc = v == NULL || name == NULL ? ch__fail_memory("results") : CH_OK;
 
     if (rc == CH_OK && p->n_tensors < g->n_outputs * ps->n_devices)
-        rc = ch__fail(CH_INTERNAL, "%s: a worker gave %d results, not %d", g->name, p->n_tensors,
-                      g->n_outputs * ps->n_devices);
+        rc = ch__fail(CH_INTERNAL, "%s: a worker gave %d results, not %d", g->name,
+                      p->n_tensors, g->n_outputs * ps->n_devices);
     for (int i = 0; i < g->n_outputs && rc == CH_OK; i++) {
         name[i] = g->output[i].name;
         rc = result(ps, g, p, i, &v[i]);

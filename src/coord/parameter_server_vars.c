@@ -108,7 +108,8 @@ static ch_layout layout_beside(const ch_var *v, const ch_var *beside)
 {
     const ch_ps_place *b = beside->away;
 
-    if (b->n > 1 && v->shape.rank > b->axis && v->shape.dim[b->axis] == beside->shape.dim[b->axis])
+    if (b->n > 1 && v->shape.rank > b->axis &&
+        v->shape.dim[b->axis] == beside->shape.dim[b->axis])
         return layout_of(b);
     return (ch_layout){0, 1};
 }
@@ -327,9 +328,8 @@ static ch_status set(ch_var *v, ch_tensor *value)
     ch_tensor  **cut = ch__calloc(n, sizeof(ch_tensor *));
     uint64_t    *number = ch__calloc(n, sizeof(uint64_t));
     int         *server = ch__calloc(n, sizeof(int));
-    ch_status    rc = cut == NULL || number == NULL || server == NULL
-                          ? ch__fail_memory("a value")
-                          : CH_OK;
+    ch_status    rc =
+        cut == NULL || number == NULL || server == NULL ? ch__fail_memory("a value") : CH_OK;
 
     for (int i = 0; i < p->n && rc == CH_OK; i++) {
         number[i] = p->store[i]->number;
@@ -367,8 +367,7 @@ static ch_status add(ch_var *v, ch_tensor *delta, bool takes_away)
     if (p->change[takes_away] == NULL) {
         p->arg[takes_away].var = v;
         p->arg[takes_away].takes_away = takes_away;
-        rc = ch_function_new("add", record_change, &p->arg[takes_away],
-                             &p->change[takes_away]);
+        rc = ch_function_new("add", record_change, &p->arg[takes_away], &p->change[takes_away]);
         if (rc == CH_OK)
             ch_function_static_rows(p->change[takes_away]);
     }
@@ -401,7 +400,7 @@ const ch_away_ops ch__ps_away = {.create = create,
 
 static void print_var(const ch_ps *ps, const ch_var *v, ch_text *o, int64_t *bytes)
 {
-    char                spec[160];
+    char               spec[160];
     const ch_ps_place *p = v->away;
 
     if (v->n_shards > 0)
@@ -415,11 +414,11 @@ static void print_var(const ch_ps *ps, const ch_var *v, ch_text *o, int64_t *byt
 
 int ch_strategy_print_placement(ch_strategy *st, char *text, size_t size)
 {
-    ch_text        o = ch__text(text, size);
-    const ch_ps   *ps;
-    ch_var       **var = NULL;
-    int64_t       *bytes;
-    int            n = 0;
+    ch_text      o = ch__text(text, size);
+    const ch_ps *ps;
+    ch_var     **var = NULL;
+    int64_t     *bytes;
+    int          n = 0;
 
     st = ch__strategy_of(st);
     ps = ch__ps_of(st);

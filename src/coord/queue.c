@@ -12,10 +12,13 @@
 #include "data/message.h"
 #include "tensor/tensor.h"
 
-enum { DEPTH = 32, ABSENT = 2 }; /* steps that a worker has at most; pings that do not know one */
-static const int64_t ahead_ns = 1000000;   /* as long as a worker has steps for */
-static const int64_t slow_ns = 10000000;   /* below this no step is slow */
-static const int     slow_times = 3;       /* as slow as this, for a backup */
+enum {
+    DEPTH = 32,
+    ABSENT = 2
+}; /* steps that a worker has at most; pings that do not know one */
+static const int64_t ahead_ns = 1000000; /* as long as a worker has steps for */
+static const int64_t slow_ns = 10000000; /* below this no step is slow */
+static const int     slow_times = 3;     /* as slow as this, for a backup */
 
 /* ---- lists ---- */
 
@@ -199,9 +202,9 @@ static void round_set(const ch_turn *t, ch_errand *e)
 /* The round of the oldest step begins, when it is not the one that there is. */
 static bool is_in_round(const ch_turn *t, const ch_scheduled *s)
 {
-    ch_chief *c = t->c;
+    ch_chief      *c = t->c;
     ch_sync_round *r = &c->round;
-    uint64_t  n = round_size(c), first = oldest_step(c)->order, before = r->pin;
+    uint64_t       n = round_size(c), first = oldest_step(c)->order, before = r->pin;
 
     if (r->pin != 0 && first < r->end)
         return s->order < r->end && r->n_asked == 0;
@@ -452,7 +455,7 @@ static void ran(const ch_turn *t, ch_scheduled *s, const ch_net_event *e)
 {
     ProtobufCMessage         *m = NULL;
     const Cohort__WorkerDone *done;
-    ch_status rc = ch__hear(e->parcel, &cohort__worker_done__descriptor, &m);
+    ch_status                 rc = ch__hear(e->parcel, &cohort__worker_done__descriptor, &m);
 
     if (rc != CH_OK) {
         fail_with(t, s, rc);
@@ -476,10 +479,11 @@ static void ran(const ch_turn *t, ch_scheduled *s, const ch_net_event *e)
 
 static void late(const ch_turn *t, ch_scheduled *s, const ch_member *m)
 {
-    fail_with(t, s,
-              ch__fail(CH_DEADLINE_EXCEEDED,
-                       "step %llu: %s has not ended it in %.1f s (step_seconds of the coordinator)",
-                       (unsigned long long)s->step, m->name, (double)t->c->opt.step * 1e-9));
+    fail_with(
+        t, s,
+        ch__fail(CH_DEADLINE_EXCEEDED,
+                 "step %llu: %s has not ended it in %.1f s (step_seconds of the coordinator)",
+                 (unsigned long long)s->step, m->name, (double)t->c->opt.step * 1e-9));
 }
 
 void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch_net_event *e)
@@ -639,8 +643,7 @@ static void look_dropped(const ch_turn *t)
 {
     const ch_chief *c = t->c;
 
-    if (c->cancelling == CH_DROPPING && c->n_quiet == 0 &&
-        ch__queue_retired(c) > c->cancelled)
+    if (c->cancelling == CH_DROPPING && c->n_quiet == 0 && ch__queue_retired(c) > c->cancelled)
         retire_servers(t);
 }
 

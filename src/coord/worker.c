@@ -74,12 +74,12 @@ typedef struct drop {
 typedef struct worker {
     ch_worker_options opt;
     ch_task          *task;
-    uint64_t          life, n_ids; /* the coordinator's number for this life, as far as it is known */
-    ch_map            functions, streams;
-    run              *now, *last; /* first in the list is the one that runs */
-    ch_group         *group;      /* NULL: one replica */
-    int               n_drops, cap_drops;
-    drop             *drop; /* that wait until what runs can be ended */
+    uint64_t  life, n_ids; /* the coordinator's number for this life, as far as it is known */
+    ch_map    functions, streams;
+    run      *now, *last; /* first in the list is the one that runs */
+    ch_group *group;      /* NULL: one replica */
+    int       n_drops, cap_drops;
+    drop     *drop; /* that wait until what runs can be ended */
 } worker;
 
 static ch_key key(uint64_t number)
@@ -299,8 +299,8 @@ static ch_status add_place(const run *r, Cohort__WorkerDone *m, ch_tensor **out)
 
 static ch_status speak_results(const worker *w, const run *r, ch_parcel **out)
 {
-    int n = r->is_silent || r->ended != 0 ? 0 : r->f->sent.route->n_outputs;
-    int n_replicas = w->opt.n_devices;
+    int                n = r->is_silent || r->ended != 0 ? 0 : r->f->sent.route->n_outputs;
+    int                n_replicas = w->opt.n_devices;
     ch_tensor        **t = ch__calloc((size_t)(n * n_replicas) + 1, sizeof(*t));
     Cohort__WorkerDone m;
     ch_status          rc;
@@ -803,8 +803,9 @@ static bool is_listed(size_t n, const uint64_t *list, uint64_t wanted)
 static bool is_in_use(const worker *w, const Cohort__WorkerDrop *m)
 {
     const run *r = w->now;
-    bool       used = r != NULL && (r->is_over || (r->f != NULL && is_listed(m->n_functions, m->functions,
-                                                                           r->number_of_function)));
+    bool       used =
+        r != NULL && (r->is_over || (r->f != NULL && is_listed(m->n_functions, m->functions,
+                                                               r->number_of_function)));
 
     for (int i = 0; r != NULL && i < r->n_elements; i++)
         used |= is_listed(m->n_streams, m->streams, r->element[i].stream);
@@ -1035,9 +1036,9 @@ static void on_call(worker *w, const ch_net_event *e, ch_post *post, int64_t now
     ProtobufCMessage                 *m = NULL;
     ch_status                         rc;
 
-    rc = type != NULL ? ch__hear(e->parcel, type, &m)
-                      : ch__fail(CH_UNIMPLEMENTED, "a worker knows no method %u",
-                                 e->parcel->method);
+    rc = type != NULL
+             ? ch__hear(e->parcel, type, &m)
+             : ch__fail(CH_UNIMPLEMENTED, "a worker knows no method %u", e->parcel->method);
     if (rc == CH_OK)
         rc = take_call(w, e, m, post, now);
     if (rc != CH_OK)

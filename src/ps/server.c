@@ -57,13 +57,13 @@ typedef struct server {
     ch_device    *device;
     ch_server_saw saw; /* NULL: nobody looks */
     void         *arg;
-    ch_map     variables, updates, pins;
-    ch_map     applied; /* by step and sequence */
-    fence     *fences;
-    ch_shelf   shelf; /* for rows that are given */
-    uint64_t   retired, version;
-    uint64_t   released;   /* the largest pin that ever was */
-    unsigned   generation; /* changes when a value is elsewhere in memory */
+    ch_map        variables, updates, pins;
+    ch_map        applied; /* by step and sequence */
+    fence        *fences;
+    ch_shelf      shelf; /* for rows that are given */
+    uint64_t      retired, version;
+    uint64_t      released;   /* the largest pin that ever was */
+    unsigned      generation; /* changes when a value is elsewhere in memory */
 } server;
 
 /* What is assigned in a step is remembered beside its updates; no update has this number. */

@@ -496,8 +496,8 @@ static ch_status find_var(ch_strategy *st, const ch_resource *r, ch_var **out)
 
     if (v == NULL || v->strategy == NULL) /* or it is being made */
         return ch__fail(CH_NOT_FOUND,
-                        "variable %s: the %s strategy has none of this name (any more)", r->name,
-                        st->ops->name);
+                        "variable %s: the %s strategy has none of this name (any more)",
+                        r->name, st->ops->name);
     if (v->dtype != r->dtype || !ch_shape_equal(v->shape, r->shape))
         return ch__fail(CH_FAILED_PRECONDITION,
                         "variable %s: its dtype or shape is not what was recorded", r->name);

@@ -8,9 +8,9 @@
 #include "cohort/parameter_server.h"
 
 /* A strategy over a cluster of its own; *cluster may be NULL. */
-static inline ch_strategy *t_cluster(const ch_local_options       *local,
+static inline ch_strategy *t_cluster(const ch_local_options            *local,
                                      const ch_parameter_server_options *opt,
-                                     ch_resolver                 **cluster)
+                                     ch_resolver                      **cluster)
 {
     ch_resolver *r = NULL;
     ch_strategy *st = NULL;

@@ -74,8 +74,7 @@ static void the_program_of_the_page(void **state)
     ch_per_worker  *data = NULL;
     counting        c = {t_var_in(st, "n", 0), t_var_in(st, "rows", 0)};
     ch_function    *f = NULL;
-    ch_dataset     *d =
-        ch_dataset_repeat(ch_dataset_batch(ch_dataset_range(0, 8, 1), 2, NULL), -1);
+    ch_dataset *d = ch_dataset_repeat(ch_dataset_batch(ch_dataset_range(0, 8, 1), 2, NULL), -1);
 
     (void)state;
     t_ok(ch_coordinator_new(st, NULL, &co));

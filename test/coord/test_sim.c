@@ -30,23 +30,23 @@ enum { SERVERS = 2, WORKERS = 3, STEPS = 200, FAULTS = 24 };
 static const int64_t ms_ns = 1000000;
 
 typedef struct world {
-    uint64_t         seed;
-    ch_net          *net;
-    ch_local        *local;
-    ch_resolver     *cluster;
-    ch_strategy     *st;
-    ch_coordinator  *co;
+    uint64_t               seed;
+    ch_net                *net;
+    ch_local              *local;
+    ch_resolver           *cluster;
+    ch_strategy           *st;
+    ch_coordinator        *co;
     ch_coordinator_options how;
-    ch_sim_options   faults;
-    bool             has_poison, is_healed;
-    ch_var          *ledger, *seen, *count[SERVERS];
-    ch_function     *step;
-    ch_remote       *remote[STEPS];
-    int              first;           /* step since the last join */
-    int              expected[STEPS]; /* steps before the round of each */
-    uint64_t         cancelled; /* no update of a step up to this is applied any more */
-    int              n_errors, n_faults;
-    char             wrong[256]; /* what must not be, and was */
+    ch_sim_options         faults;
+    bool                   has_poison, is_healed;
+    ch_var                *ledger, *seen, *count[SERVERS];
+    ch_function           *step;
+    ch_remote             *remote[STEPS];
+    int                    first;           /* step since the last join */
+    int                    expected[STEPS]; /* steps before the round of each */
+    uint64_t               cancelled; /* no update of a step up to this is applied any more */
+    int                    n_errors, n_faults;
+    char                   wrong[256]; /* what must not be, and was */
 } world;
 
 static void is_wrong(world *w, const char *what)
@@ -184,7 +184,7 @@ static void saw(void *arg, const char *worker, uint64_t life, uint64_t step, uin
 
 static void open_world(world *w, uint64_t seed)
 {
-    uint64_t r = seed * 0x9e3779b97f4a7c15u >> 32;
+    uint64_t            r = seed * 0x9e3779b97f4a7c15u >> 32;
     ch_coordinator_mode mode = (ch_coordinator_mode)(r % 3);
 
     *w = (world){.seed = seed,
@@ -202,10 +202,12 @@ static void open_world(world *w, uint64_t seed)
     t_ok(ch__net_sim(&w->faults, &w->net));
     t_ok(ch__cluster_local_on(
         w->net, &(ch_local_options){.ps = SERVERS, .workers = WORKERS},
-        &(ch_local_how){
-            .chief = {.beat = 5 * ms_ns, .call = 10 * ms_ns, .retry = ms_ns, .silence = 1 << 30},
-            .worker = {.call_ns = 10 * ms_ns, .retry_ns = ms_ns},
-            .server = {.saw = saw, .arg = w}},
+        &(ch_local_how){.chief = {.beat = 5 * ms_ns,
+                                  .call = 10 * ms_ns,
+                                  .retry = ms_ns,
+                                  .silence = 1 << 30},
+                        .worker = {.call_ns = 10 * ms_ns, .retry_ns = ms_ns},
+                        .server = {.saw = saw, .arg = w}},
         &w->cluster));
     w->local = ch__local_of(w->cluster);
     t_ok(ch_strategy_parameter_server(
@@ -372,7 +374,8 @@ static void check_cells(world *w, const outcome *how)
     if (n_seen < n_well || (n_seen != n && !w->has_poison))
         is_wrong(w, "steps and examples do not agree");
     for (int i = 0; i < SERVERS; i++)
-        if (t_value_of(w->count[i]) < n_well || (!w->has_poison && t_value_of(w->count[i]) != n))
+        if (t_value_of(w->count[i]) < n_well ||
+            (!w->has_poison && t_value_of(w->count[i]) != n))
             is_wrong(w, "steps and counts do not agree");
     ch_tensor_unref(t[0]);
     ch_tensor_unref(t[1]);
@@ -391,10 +394,10 @@ static void check(world *w)
 
 static uint64_t run(world *w, uint64_t seed)
 {
-    static fault    f[FAULTS];
-    ch_dataset     *d = ch_dataset_range(0, STEPS, 1);
-    ch_per_worker  *data = NULL, *it = NULL;
-    uint64_t        hash;
+    static fault   f[FAULTS];
+    ch_dataset    *d = ch_dataset_range(0, STEPS, 1);
+    ch_per_worker *data = NULL, *it = NULL;
+    uint64_t       hash;
 
     open_world(w, seed);
     t_ok(ch_coordinator_distribute_dataset(w->co, d, &data));
