@@ -310,16 +310,20 @@ static ch_status check_step(const server *s, uint64_t step)
                           (unsigned long long)step, (unsigned long long)s->retired);
 }
 
-static bool drop_if_retired(void *arg, ch_key k, void *value)
+static void drop_applied(applied *a)
 {
-    const server *s = arg;
-    applied      *a = value;
-
-    if (k.a >= s->retired)
-        return false;
     for (int i = 0; i < a->n; i++)
         ch_tensor_unref(a->given[i]);
     ch__free(a);
+}
+
+static bool drop_if_retired(void *arg, ch_key k, void *value)
+{
+    const server *s = arg;
+
+    if (k.a >= s->retired)
+        return false;
+    drop_applied(value);
     return true;
 }
 
@@ -879,10 +883,9 @@ static void close_server(void *self)
 {
     server *s = self;
 
-    s->retired = UINT64_MAX;
     for (int i = 0; i < s->applied.cap; i++)
         if (s->applied.entry[i].value != NULL)
-            (void)drop_if_retired(s, s->applied.entry[i].key, s->applied.entry[i].value);
+            drop_applied(s->applied.entry[i].value);
     for (int i = 0; i < s->updates.cap; i++)
         if (s->updates.entry[i].value != NULL)
             drop_update(s->updates.entry[i].value);

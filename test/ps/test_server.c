@@ -665,6 +665,22 @@ static void rows_are_given_by_their_ids(void **state)
     end(&a);
 }
 
+/* The last step that can be counted is remembered as any other, and nothing is left of it. */
+static void the_last_step_leaves_nothing(void **state)
+{
+    int64_t live = ch__mem_live();
+    setting s;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) { /* workspaces of devices are made once */
+        live = ch__mem_live();
+        set_up(&s);
+        t_ok(update(&s.a, (attempt){.step = UINT64_MAX, .retired = UINT64_MAX}, 1, &s.one));
+        tear_down(&s);
+    }
+    assert_int_equal(ch__mem_live(), live);
+}
+
 static void what_makes_no_sense_is_refused_and_changes_nothing(void **state)
 {
     Cohort__PsFree m;
@@ -744,6 +760,7 @@ int main(void)
         cmocka_unit_test(memory_for_copies_is_given_back),
         cmocka_unit_test(rows_that_were_let_go_of_make_room_for_others),
         cmocka_unit_test(rows_are_given_by_their_ids),
+        cmocka_unit_test(the_last_step_leaves_nothing),
         cmocka_unit_test(what_makes_no_sense_is_refused_and_changes_nothing),
     };
 
