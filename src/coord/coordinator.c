@@ -568,28 +568,30 @@ static ch_status new_remote(ch_coordinator *c, ch_graph *g, ch_remote **out)
     return CH_OK;
 }
 
-static ch_status order(ch_coordinator *c, const ch_arguments *a, ch_order *o,
-                       ch_scheduled **out)
+static ch_status order(ch_coordinator *c, const ch_arguments *a, uint64_t function,
+                       int64_t number, ch_scheduled **out)
 {
     enum { FEW = 16 };
+    ch_order   o = {.function = function,
+                    .number = number,
+                    .n_in = ch__ps_spread(c->ps, a->in, NULL),
+                    .n_feeds = a->n_each};
     ch_feed   *few[FEW], **feed = few;
     ch_tensor *few_in[FEW], **in = few_in;
     ch_status  rc = CH_OK;
 
-    o->n_in = ch__ps_spread(c->ps, a->in, NULL);
-    o->n_feeds = a->n_each;
-    if (o->n_in > FEW || o->n_feeds > FEW) {
-        feed = ch__calloc((size_t)o->n_feeds + 1, sizeof(ch_feed *));
-        in = ch__calloc((size_t)o->n_in + 1, sizeof(ch_tensor *));
+    if (o.n_in > FEW || o.n_feeds > FEW) {
+        feed = ch__calloc((size_t)o.n_feeds + 1, sizeof(ch_feed *));
+        in = ch__calloc((size_t)o.n_in + 1, sizeof(ch_tensor *));
         rc = feed == NULL || in == NULL ? ch__fail_memory("a step") : CH_OK;
     }
     if (rc == CH_OK) {
         for (int i = 0; i < a->n_each; i++)
             feed[i] = a->each[i]->feed;
         (void)ch__ps_spread(c->ps, a->in, in);
-        o->in = in;
-        o->feed = feed;
-        rc = ch__chief_schedule(c->ps->chief, o, out);
+        o.in = in;
+        o.feed = feed;
+        rc = ch__chief_schedule(c->ps->chief, &o, out);
     }
     if (feed != few) {
         ch__free(feed);
@@ -605,19 +607,20 @@ ch_status ch_coordinator_schedule(ch_coordinator *c, ch_function *f, const ch_ar
     const ch_arguments       *a = args != NULL ? args : &none;
     ch_remote                *r = NULL;
     ch_graph                 *g = NULL;
-    ch_order                  o = {0};
+    uint64_t                  function = 0;
+    int64_t                   number = 0;
     ch_status rc = ch__want_given("schedule", "the coordinator", c, "the function", f);
 
     if (rc == CH_OK)
         rc = check_each(c, a);
     if (rc == CH_OK)
-        rc = record(c, f, a, &g, &o.number);
+        rc = record(c, f, a, &g, &number);
     if (rc == CH_OK)
-        rc = ch__ps_function(c->ps, g, &o.function);
+        rc = ch__ps_function(c->ps, g, &function);
     if (rc == CH_OK && out != NULL)
         rc = new_remote(c, g, &r);
     if (rc == CH_OK)
-        rc = order(c, a, &o, out != NULL ? &r->step : NULL);
+        rc = order(c, a, function, number, out != NULL ? &r->step : NULL);
     ch_graph_unref(g);
     if (rc == CH_OK && out != NULL)
         *out = r;

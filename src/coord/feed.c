@@ -30,9 +30,10 @@ void ch__feed_unref(const ch_turn *t, ch_feed *f)
 
     if (f == NULL || --f->refs > 0)
         return;
-    while (*at != f)
+    while (*at != NULL && *at != f)
         at = &(*at)->next_feed;
-    *at = f->next_feed;
+    if (*at == f)
+        *at = f->next_feed;
     for (int i = 0; i < f->n_streams; i++) {
         ch__crew_forget(t, f->stream[i].number, true);
         ch_tensor_unref(f->stream[i].dataset);

@@ -149,8 +149,7 @@ static ch_status encode(ch_ps *ps, const ch_route *r, const located *l, ch_tenso
     return rc;
 }
 
-static ch_status make_function(ch_ps *ps, const ch_graph *g, const located *l,
-                               ch_ps_function **out)
+static ch_status make_function(ch_ps *ps, ch_graph *g, const located *l, ch_ps_function **out)
 {
     ch_ps_function *f = ch__calloc(1, sizeof(*f) + (size_t)l->n_shards * sizeof(f->shard[0]));
     ch_route       *route = NULL;
@@ -166,6 +165,7 @@ static ch_status make_function(ch_ps *ps, const ch_graph *g, const located *l,
         ch__free(f);
         return ch__fail_at(rc, "%s, for workers", g->name);
     }
+    f->graph = ch_graph_ref(g);
     f->n = l->n_shards;
     for (int i = 0; i < f->n; i++)
         f->shard[i] = l->shard[i].variable;
@@ -279,12 +279,9 @@ ch_status ch__ps_function(ch_ps *ps, ch_graph *g, uint64_t *number)
         forget(ps, f);
         f = NULL;
     }
-    if (rc == CH_OK && f == NULL) {
+    if (rc == CH_OK && f == NULL)
         rc = make_function(ps, g, &l, &f);
-        if (rc == CH_OK)
-            f->graph = ch_graph_ref(g);
-    }
-    if (rc == CH_OK) {
+    if (rc == CH_OK && f != NULL) {
         f->generation = generation;
         *number = f->number;
     }

@@ -44,7 +44,8 @@ static ch_status keep(ch_optimizer *o, ch_strategy *st, const ch_var *beside, ch
     ch_status   rc = path != NULL ? make_room(o) : ch__fail_memory("an optimizer");
 
     if (rc == CH_OK)
-        rc = beside != NULL ? ch__var_new_beside(&spec, beside, out) : ch_var_new(st, &spec, out);
+        rc = beside != NULL ? ch__var_new_beside(&spec, beside, out)
+                            : ch_var_new(st, &spec, out);
     if (rc == CH_OK)
         o->all[o->n_all++] = *out;
     ch__free(path);

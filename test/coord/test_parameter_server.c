@@ -72,27 +72,37 @@ static void the_program_of_the_page(void **state)
     ch_strategy    *st = t_cluster(&(ch_local_options){.ps = 2, .workers = 3}, NULL, NULL);
     ch_coordinator *co = NULL;
     ch_per_worker  *data = NULL;
-    counting        c = {t_var_in(st, "n", 0), t_var_in(st, "rows", 0)};
-    ch_function    *f = NULL;
+    ch_remote      *r = NULL;
+    ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_noise(ch_shape_of(2, 1), 1)}), *out = NULL;
+    counting     c = {t_var_in(st, "n", 0), t_var_in(st, "rows", 0)};
+    ch_function *f = NULL;
     ch_dataset *d = ch_dataset_repeat(ch_dataset_batch(ch_dataset_range(0, 8, 1), 2, NULL), -1);
 
     (void)state;
     t_ok(ch_coordinator_new(st, NULL, &co));
     t_ok(ch_function_new("count", count_rows, &c, &f));
+    t_ok(ch_coordinator_schedule(co, f, &(ch_arguments){.in = in}, &r));
+    ch_remote_unref(ch_remote_ref(r)); /* who has another reference keeps it */
+    t_ok(ch_remote_fetch(r, &out));
+    ch_coordinator_unref(ch_coordinator_ref(co));
     t_ok(ch_coordinator_create_per_worker_dataset(co, d, &data));
     ch_dataset_unref(d);
     for (int epoch = 1; epoch <= 3; epoch++) {
         ch_per_worker *it = NULL;
 
         t_ok(ch_per_worker_iterate(data, &it));
+        ch_per_worker_unref(ch_per_worker_ref(it));
         for (int i = 0; i < 4; i++)
             t_ok(ch_coordinator_schedule(co, f, &(ch_arguments){.n_each = 1, .each = &it},
                                          NULL));
         t_ok(ch_coordinator_join(co));
-        assert_true(t_value_of(c.rows) == 8 * epoch);
-        assert_true(t_value_of(c.n) == 4 * epoch);
+        assert_true(t_value_of(c.rows) == 2 + 8 * epoch);
+        assert_true(t_value_of(c.n) == 1 + 4 * epoch);
         ch_per_worker_unref(it);
     }
+    ch_tuple_unref(in);
+    ch_tuple_unref(out);
+    ch_remote_unref(r);
     ch_per_worker_unref(data);
     ch_function_unref(f);
     ch_var_unref(c.n);
