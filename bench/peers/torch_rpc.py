@@ -1,7 +1,8 @@
-"""torch_rpc.py pull|push|step BYTES, null WINDOW, uniform|zipf ROWS -- a parameter server by PyTorch's RPC (TensorPipe).
+"""torch_rpc.py pull|push|step BYTES, null WINDOW, uniform|zipf ROWS, empty|busy WINDOW -- a parameter server by PyTorch's RPC (TensorPipe).
 
 The rows `ps-dense` (one server, one client) and `ps-embed` (two servers with half of the table each, two workers; the loss is half
-the sum of squares, so the gradient of a row is the row). Every task is a process with one thread for arithmetic. The first one answers
+the sum of squares, so the gradient of a row is the row), and `schedule` (two workers that are given steps, WINDOW at a time: empty ones, or
+such that take 100 us). Every task is a process with one thread for arithmetic. The first one answers
 for all (bench/bench.h).
 
 SPDX-License-Identifier: Apache-2.0
@@ -10,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 os.environ.setdefault('GLOG_minloglevel', '2')  # before torch is there
 
@@ -23,7 +25,8 @@ WHAT, SIZE = sys.argv[1], int(sys.argv[2])
 RANK = int(os.environ.get('RANK', '0'))
 IS_EMBED = WHAT in ('uniform', 'zipf')
 WORKERS = 2 if IS_EMBED else 1
-SERVERS = WORKERS
+IS_SCHEDULE = WHAT in ('empty', 'busy')
+SERVERS = 2 if IS_SCHEDULE else WORKERS
 RATE = 0.01
 
 torch.set_num_threads(1)
@@ -60,6 +63,23 @@ def read_rows(ids):
 
 def apply_rows(ids, rows):
     table.index_add_(0, ids, rows, alpha=-RATE)
+
+
+def busy():
+    end = time.perf_counter() + 100e-6
+    while time.perf_counter() < end:
+        pass
+
+
+def schedule(n):
+    window = []
+    step = null if WHAT == 'empty' else busy
+    for i in range(n):
+        if len(window) == SIZE:
+            window.pop(0).wait()
+        window.append(rpc.rpc_async(f'task{1 + i % 2}', step))
+    for call in window:
+        call.wait()
 
 
 # ---- dense ----
@@ -128,7 +148,7 @@ def main():
     rpc.init_rpc(f'task{RANK}', rank=RANK, world_size=WORKERS + SERVERS,
                  rpc_backend_options=rpc.TensorPipeRpcBackendOptions(num_worker_threads=4, rpc_timeout=0))
     if RANK == 0:
-        serve_many(both_workers if IS_EMBED else null_calls if WHAT == 'null' else dense_steps)
+        serve_many(both_workers if IS_EMBED else schedule if IS_SCHEDULE else null_calls if WHAT == 'null' else dense_steps)
     rpc.shutdown()
     for process in others:
         process.wait()
