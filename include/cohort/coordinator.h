@@ -85,7 +85,9 @@ CH_API void                    ch_remote_unref(ch_remote *r);
 CH_API CH_MUST_CHECK ch_status ch_coordinator_fetch(ch_coordinator *c, int n,
                                                     ch_remote *const *r, ch_tuple **out);
 
-/* ---- what every worker has ---- */
+/* ---- what every worker has ----
+ *
+ * It is made for the workers that there are. One that is added later, number n of them, has a share in what worker n mod so many has. */
 
 /* The whole dataset for each worker, described and not read here. What is read of it survives the worker: the next one goes on where it
  * was. A pipeline with C functions in it cannot be sent: UNIMPLEMENTED names the stage. */
