@@ -263,6 +263,51 @@ static void a_worker_is_added_while_the_job_runs(void **state)
     t_close(&s);
 }
 
+/* In rounds, and where staleness is bounded, a step that its worker took along holds up the others until another has run it. */
+static void rounds_and_bounds_go_on_though_workers_are_lost(void **state)
+{
+    static const ch_coordinator_options how[] = {
+        {.mode = CH_SYNCHRONOUS, .round = 4},
+        {.mode = CH_SYNCHRONOUS},
+        {.mode = CH_BOUNDED_STALENESS, .staleness = 2},
+        {.mode = CH_BOUNDED_STALENESS},
+    };
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        scene s;
+
+        t_open(&s, &three_workers, 20, &how[i]);
+        t_kill_in(&s, 25, "worker", 0);
+        t_kill_in(&s, 55, "worker", 1);
+        t_restart_in(&s, 90, "worker", 0);
+        t_schedule(&s, 41);
+        all_ran(&s, 41);
+        assert_int_equal(t_stats(&s).workers_lost, 2);
+        t_close(&s);
+    }
+}
+
+/* One that reaches no server keeps its steps; with backups others run them too, and what it sends later is not done twice. */
+static void steps_that_take_long_are_given_to_others_too(void **state)
+{
+    scene s;
+
+    (void)state;
+    t_open(&s, &three_workers, 20, &(ch_coordinator_options){.backups = true});
+    t_schedule(&s, 3);
+    all_ran(&s, 3);
+    ch__sim_cut(s.net, "worker/1", "ps/0", true);
+    t_schedule(&s, 30);
+    all_ran(&s, 33);
+    assert_true(t_stats(&s).backups > 0);
+    assert_true(ch__sim_now(s.net) < 10000 * ms);
+    ch__sim_cut(s.net, "worker/1", "ps/0", false);
+    t_pass(&s, 1000);
+    assert_true(t_value_of(s.n) == 33);
+    t_close(&s);
+}
+
 /* ---- cancellation ---- */
 
 static void fail_step(ch_step *s, void *arg)
@@ -420,6 +465,8 @@ int main(void)
         cmocka_unit_test(a_server_is_out_of_reach_for_a_while),
         cmocka_unit_test(variables_are_there_while_a_worker_is_lost),
         cmocka_unit_test(a_worker_is_added_while_the_job_runs),
+        cmocka_unit_test(rounds_and_bounds_go_on_though_workers_are_lost),
+        cmocka_unit_test(steps_that_take_long_are_given_to_others_too),
         cmocka_unit_test(cancellation_races_with_recovery),
         cmocka_unit_test(a_parameter_server_is_lost),
         cmocka_unit_test(a_parameter_server_is_lost_and_comes_back),

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdatomic.h>
 
+#include "base/mem.h"
 #include "ps/speak.h"
 #include "rows.h"
 
@@ -256,6 +257,39 @@ static void rows_of_a_variable_of_any_strategy(void **state)
     t_same(t, ch_shape_of(0, 2), NULL);
     ch_tensor_unref(ids);
     ch_var_unref(empty);
+    ch_var_unref(v);
+}
+
+/* Wherever memory is short it is an error, and nothing is left behind; with memory it works again. */
+static void rows_without_memory_are_an_error(void **state)
+{
+    ch_var    *v = t_table(NULL, "w", ch_shape_of(4, 2));
+    ch_tensor *ids = t_ids(ch_shape_of(2), (int64_t[]){3, 1}), *t = NULL;
+    int        n_failed = 0;
+
+    (void)state;
+    for (int64_t n = 1; t == NULL; n++) {
+        ch_status rc;
+
+        ch__mem_fail_at(n);
+        rc = ch_var_lookup(v, ids, &t);
+        ch__mem_fail_at(0);
+        assert_true(rc == CH_OK || (rc == CH_RESOURCE_EXHAUSTED && t == NULL));
+        n_failed += rc != CH_OK;
+    }
+    t_same(t, ch_shape_of(2, 2), (float[]){6, 7, 2, 3});
+    assert_true(n_failed > 5);
+    t = NULL;
+    for (int64_t n = 1; t == NULL; n++) {
+        ch_status rc;
+
+        ch__mem_fail_at(n);
+        rc = ch_var_slice(v, 1, 3, 1, &t);
+        ch__mem_fail_at(0);
+        assert_true(rc == CH_OK || (rc == CH_RESOURCE_EXHAUSTED && t == NULL));
+    }
+    t_same(t, ch_shape_of(2, 2), (float[]){2, 3, 4, 5});
+    ch_tensor_unref(ids);
     ch_var_unref(v);
 }
 
@@ -514,6 +548,7 @@ int main(void)
         cmocka_unit_test(ids_that_are_none_are_refused),
         cmocka_unit_test(rows_of_a_variable_that_is_cut_along_another_axis),
         cmocka_unit_test(rows_of_a_variable_of_any_strategy),
+        cmocka_unit_test(rows_without_memory_are_an_error),
         cmocka_unit_test(a_step_that_looks_up_asks_each_shard_once),
         cmocka_unit_test(rows_are_scaled_where_they_were_looked_up),
         cmocka_unit_test(lists_of_ids_are_combined),
