@@ -626,6 +626,34 @@ static void a_lost_worker_does_no_harm(void **state)
     (void)state;
 }
 
+static ch_status kill_server(ch_training *t, ch_event event, void *arg)
+{
+    (void)event;
+    if (ch_training_step(t) == 4)
+        t_ok(ch_cluster_local_kill(arg, "ps", 1));
+    return CH_OK;
+}
+
+/* It is the end, and the error says which. */
+static void a_lost_server_is_named(void **state)
+{
+    ch_resolver *cluster = NULL;
+    ch_strategy *st = t_cluster(&(ch_local_options){.ps = 2, .workers = 2}, NULL, &cluster);
+    fixture      x = over(st);
+    ch_callback *c = NULL;
+
+    t_ok(ch_callback_of(CH_ON_STEP, kill_server, cluster, &c));
+    t_refused(
+        ch_fit(x.m, (ch_data){.n = 2, .array = x.a.t},
+               &(ch_fit_options){.epochs = 100, .batch = 4, .n_callbacks = 1, .callback = &c},
+               NULL),
+        CH_UNAVAILABLE, "fit: epoch ", "ps/1");
+    ch_callback_unref(c);
+    drop_fixture(&x);
+    ch_resolver_unref(cluster);
+    (void)state;
+}
+
 /* ---- where the time went ---- */
 
 static void the_table_has_all_of_the_time(void **state)
@@ -697,6 +725,7 @@ int main(void)
         cmocka_unit_test(results_are_taken_in_order),
         cmocka_unit_test(an_error_names_its_step),
         cmocka_unit_test(a_lost_worker_does_no_harm),
+        cmocka_unit_test(a_lost_server_is_named),
         cmocka_unit_test(the_table_has_all_of_the_time),
         cmocka_unit_test(train_and_evaluate),
     };
