@@ -86,6 +86,8 @@ CH_API const char *ch_var_device(const ch_var *v);
  * as long as it. One in one piece has one shard, itself. NULL: there are not so many. Borrowed. */
 CH_API int     ch_var_shards(const ch_var *v);
 CH_API ch_var *ch_var_shard(ch_var *v, int i);
+/* Of a shard the variable that it is of, as long as there is that; of any other itself. Borrowed. */
+CH_API ch_var *ch_var_whole(ch_var *v);
 
 /* Outside a step (while one is recorded, and in a host function of one that runs, FAILED_PRECONDITION), and not
  * in another strategy's scope: a copy of the value, and setting it; a 16-bit variable's master

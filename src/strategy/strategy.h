@@ -75,6 +75,7 @@ struct ch_var {
     void          *away;       /* where it is, if that is another task: then its copy is NULL */
     int            n_shards;   /* 0: it is in one piece */
     ch_var       **shard;      /* referenced */
+    ch_var        *whole;      /* of a shard, not referenced; NULL: it is none, or that is gone */
     int            n_copies;
     ch_tensor     *copy[]; /* one for each local replica, or one that they share */
 };
@@ -94,7 +95,7 @@ ch_var *ch__var_follower(const ch_var *leader);
 /* As ch_var_new, for one that belongs to another: they are where that is. */
 ch_status ch__var_new_beside(const ch_var_spec *spec, const ch_var *beside, ch_var **out);
 /* A part of `whole`, "<name>/part_<i>", which has a place already. For those who make `whole`. */
-ch_status ch__var_part(ch_strategy *st, const ch_var *whole, int i, ch_shape shape, void *away,
+ch_status ch__var_part(ch_strategy *st, ch_var *whole, int i, ch_shape shape, void *away,
                        ch_var **out);
 /* All variables, by name, each referenced, in memory that ch__free returns. */
 ch_status ch__strategy_vars(ch_strategy *st, int *n, ch_var ***out);

@@ -225,8 +225,10 @@ static void show(ch_strategy *st, ch_var *v)
 
 static void drop_away(ch_strategy *st, ch_var *v)
 {
-    for (int i = 0; i < v->n_shards; i++)
+    for (int i = 0; i < v->n_shards; i++) {
+        v->shard[i]->whole = NULL;
         ch_var_unref(v->shard[i]);
+    }
     v->n_shards = 0;
     if (v->away != NULL)
         st->away->drop(v);
@@ -266,7 +268,7 @@ static ch_status make_var(ch_strategy *st, const ch_var_spec *spec, const ch_var
     return CH_OK;
 }
 
-ch_status ch__var_part(ch_strategy *st, const ch_var *whole, int i, ch_shape shape, void *away,
+ch_status ch__var_part(ch_strategy *st, ch_var *whole, int i, ch_shape shape, void *away,
                        ch_var **out)
 {
     size_t    size = strlen(whole->name) + 32;
@@ -283,6 +285,7 @@ ch_status ch__var_part(ch_strategy *st, const ch_var *whole, int i, ch_shape sha
         v->sync = whole->sync;
         v->aggregation = whole->aggregation;
         v->n_copies = 1;
+        v->whole = whole;
         rc = take_name(st, v, name);
     }
     ch__free(name);
@@ -443,6 +446,11 @@ ch_var *ch_var_shard(ch_var *v, int i)
     if (v == NULL || i < 0 || i >= ch_var_shards(v))
         return NULL;
     return v->n_shards > 0 ? v->shard[i] : v;
+}
+
+ch_var *ch_var_whole(ch_var *v)
+{
+    return v != NULL && v->whole != NULL ? v->whole : v;
 }
 
 const char *ch_var_device(const ch_var *v)

@@ -72,6 +72,16 @@ struct ch_optimizer {
 
 /* INVALID_ARGUMENT for variables that no call can train. */
 ch_status ch__opt_check(const ch_optimizer *o, int n, ch_var *const *var);
+/* The same variables, each whole: where shards of one are given, all of them are, and that one stands for them. With their
+ * gradients, if `d` is not NULL. Checks them as above. (optimizer_shards.c) */
+typedef struct ch_opt_wholes {
+    int       n;
+    ch_var  **var;
+    ch_node **d;
+} ch_opt_wholes;
+ch_status ch__opt_wholes(const ch_optimizer *o, int n, ch_var *const *var, ch_node *const *d,
+                         ch_opt_wholes *w);
+void      ch__opt_wholes_drop(ch_opt_wholes *w); /* on an error too */
 /* Makes whatever is not there yet and a call with these variables needs, which depends on the
  * options and the variables alone. */
 ch_status ch__opt_build(ch_optimizer *o, ch_strategy *st, int n, ch_var *const *var);

@@ -327,7 +327,7 @@ static void record_updates(recording *r)
         change_loss_scale(r);
 }
 
-static ch_status check_call(const ch_optimizer *o, const ch_step *s, int n, ch_var *const *var)
+static ch_status check_call(const ch_optimizer *o, const ch_step *s)
 {
     if (o != NULL && s->outer != NULL)
         return ch__fail(CH_FAILED_PRECONDITION,
@@ -336,7 +336,7 @@ static ch_status check_call(const ch_optimizer *o, const ch_step *s, int n, ch_v
     if (o != NULL && s->owner == NULL)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "%s: it trains variables, and a step of a pipeline has none", o->name);
-    return ch__opt_check(o, n, var);
+    return CH_OK;
 }
 
 static ch_status check_gradients(const ch_optimizer *o, int n, ch_var *const *var,
@@ -407,15 +407,20 @@ static void apply_all(recording *r, ch_var *const *var, ch_node *const *d)
 void ch_optimizer_apply(ch_optimizer *o, ch_step *s, int n, ch_var *const *var,
                         ch_node *const *d)
 {
-    recording   r = {.o = o, .s = s, .n = n};
-    const void *before;
+    recording     r = {.o = o, .s = s};
+    ch_opt_wholes w = {0};
+    const void   *before;
 
     if (s == NULL || ch_step_status(s) != CH_OK)
         return;
     before = ch__step_begin(s);
-    take(s, check_call(o, s, n, var));
+    take(s, check_call(o, s));
     if (ch_step_status(s) == CH_OK)
-        apply_all(&r, var, d);
+        take(s, ch__opt_wholes(o, n, var, d, &w));
+    r.n = w.n;
+    if (ch_step_status(s) == CH_OK)
+        apply_all(&r, w.var, d != NULL ? w.d : NULL);
+    ch__opt_wholes_drop(&w);
     ch__step_end(s, before);
 }
 
@@ -474,17 +479,22 @@ static ch_status check_loss(const ch_optimizer *o, const ch_node *loss)
 void ch_optimizer_minimize(ch_optimizer *o, ch_step *s, ch_node *loss, int n,
                            ch_var *const *var)
 {
-    recording   r = {.o = o, .s = s, .n = n};
-    const void *before;
+    recording     r = {.o = o, .s = s};
+    ch_opt_wholes w = {0};
+    const void   *before;
 
     if (s == NULL || ch_step_status(s) != CH_OK)
         return;
     before = ch__step_begin(s);
-    take(s, check_call(o, s, n, var));
+    take(s, check_call(o, s));
+    if (ch_step_status(s) == CH_OK)
+        take(s, ch__opt_wholes(o, n, var, NULL, &w));
     if (ch_step_status(s) == CH_OK)
         take(s, check_loss(o, loss));
+    r.n = w.n;
     if (ch_step_status(s) == CH_OK)
-        minimize(&r, loss, var);
+        minimize(&r, loss, w.var);
+    ch__opt_wholes_drop(&w);
     ch__step_end(s, before);
 }
 

@@ -282,9 +282,13 @@ ch_status ch__opt_check(const ch_optimizer *o, int n, ch_var *const *var)
 
 ch_status ch_optimizer_build(ch_optimizer *o, int n, ch_var *const *var)
 {
-    ch_status rc = ch__opt_check(o, n, var);
+    ch_opt_wholes w;
+    ch_status     rc = ch__opt_wholes(o, n, var, NULL, &w);
 
-    return rc == CH_OK ? ch__opt_build(o, ch_var_strategy(var[0]), n, var) : rc;
+    if (rc == CH_OK)
+        rc = ch__opt_build(o, ch_var_strategy(var[0]), w.n, w.var);
+    ch__opt_wholes_drop(&w);
+    return rc;
 }
 
 /* ---- questions ---- */

@@ -128,6 +128,7 @@ static void a_shard_may_outlive_the_whole(void **state)
     (void)state;
     ch_var_unref(v);
     t_var_is(part, (float[]){2, 3});
+    assert_ptr_equal(ch_var_whole(part), part);
     again = t_table(st, "w", ch_shape_of(4));
     assert_string_equal(ch_var_name(again), "w");
     t_var_is(again, (float[]){0, 1, 2, 3});
@@ -181,6 +182,84 @@ static void a_variable_in_shards_is_differentiated_like_any_other(void **state)
     ch_tensor_unref(want);
     ch_var_unref(cut.w);
     ch_var_unref(whole.w);
+    ch_strategy_unref(st);
+}
+
+typedef struct trained {
+    ch_optimizer *optimizer;
+    ch_var       *w, *list[3];
+    int           n;
+    bool          applies; /* gradients of each in the list */
+} trained;
+
+static void train_step(ch_step *s, void *arg)
+{
+    const trained *t = arg;
+    ch_node       *now = ch_var_read(s, t->w), *loss = ch_sum_all(ch_square(now)), *d[3];
+
+    if (!t->applies) {
+        ch_optimizer_minimize(t->optimizer, s, loss, t->n, t->list);
+        return;
+    }
+    for (int i = 0; i < t->n; i++) /* of a sum of squares: twice what it is */
+        d[i] = ch_mul(ch_number(s, 2), ch_var_read(s, t->list[i]));
+    ch_optimizer_apply(t->optimizer, s, t->n, t->list, d);
+}
+
+static ch_status train(ch_strategy *st, trained *t)
+{
+    ch_function *f = t_function(train_step, t);
+    ch_status    rc = CH_OK;
+
+    t_ok(ch_adam(0.1, NULL, &(ch_optimizer_options){.clip_global_norm = 1}, &t->optimizer));
+    for (int i = 0; i < 5 && rc == CH_OK; i++)
+        rc = ch_strategy_run(st, f, NULL, NULL);
+    ch_function_unref(f);
+    return rc;
+}
+
+/* SV-20: an optimizer takes the whole, or all of its shards, and does the same. */
+static void an_optimizer_takes_the_whole_or_its_shards(void **state)
+{
+    ch_tensor *want = NULL;
+
+    (void)state;
+    for (int way = 0; way < 4; way++) { /* in one piece, whole, shards, gradients of shards */
+        ch_strategy *st = way > 0 ? t_in_shards(3) : NULL;
+        trained t = {.w = t_table(st, "w", ch_shape_of(7, 2)), .n = 1, .applies = way == 3};
+
+        t.list[0] = t.w;
+        for (int i = 0; i < 3 && way > 1; i++)
+            t.list[t.n = i] = ch_var_shard(t.w, 2 - i);
+        t.n += way > 1;
+        t_ok(train(st, &t));
+        if (way == 0)
+            t_ok(ch_var_get(t.w, &want));
+        t_var_is(t.w, ch_tensor_data(want));
+        ch_optimizer_unref(t.optimizer);
+        ch_var_unref(t.w);
+        ch_strategy_unref(st);
+    }
+    ch_tensor_unref(want);
+}
+
+/* SV-20 */
+static void some_of_the_shards_are_not_enough(void **state)
+{
+    ch_strategy *st = t_in_shards(3);
+    trained      t = {.w = t_table(st, "w", ch_shape_of(7, 2)), .n = 2};
+
+    (void)state;
+    assert_ptr_equal(ch_var_whole(ch_var_shard(t.w, 1)), t.w);
+    assert_ptr_equal(ch_var_whole(t.w), t.w);
+    t.list[0] = ch_var_shard(t.w, 0);
+    t.list[1] = ch_var_shard(t.w, 2);
+    t_refused(train(st, &t), CH_INVALID_ARGUMENT, "w/part_1", "give all of them");
+    ch_optimizer_unref(t.optimizer);
+    t.list[0] = t.w;
+    t_refused(train(st, &t), CH_INVALID_ARGUMENT, "w/part_2", "twice");
+    ch_optimizer_unref(t.optimizer);
+    ch_var_unref(t.w);
     ch_strategy_unref(st);
 }
 
@@ -452,6 +531,8 @@ int main(void)
         cmocka_unit_test(a_shard_is_the_same_memory_as_its_rows_of_the_whole),
         cmocka_unit_test(a_shard_may_outlive_the_whole),
         cmocka_unit_test(a_variable_in_shards_is_differentiated_like_any_other),
+        cmocka_unit_test(an_optimizer_takes_the_whole_or_its_shards),
+        cmocka_unit_test(some_of_the_shards_are_not_enough),
         cmocka_unit_test(a_recorded_step_takes_a_variable_that_is_like_it),
         cmocka_unit_test(an_assign_wants_the_same_shape),
         cmocka_unit_test(updates_of_several_workers_lose_nothing_of_each_other),
