@@ -114,18 +114,21 @@ void ch__errands_of_worker(const ch_turn *t, int worker)
     }
 }
 
+static ch_errand *open_errand_of(const ch_chief *c, int server)
+{
+    ch_errand *e = c->errands;
+
+    while (e != NULL && (e->server != server || e->has_ended))
+        e = e->next;
+    return e;
+}
+
 static void errands_of_server(const ch_turn *t, int server)
 {
-    bool found = true;
+    ch_errand *e;
 
-    while (found) {
-        found = false;
-        for (ch_errand *e = t->c->errands; e != NULL && !found; e = e->next)
-            if (e->server == server && !e->has_ended) {
-                fail_errand(t, e, &t->c->broken);
-                found = true;
-            }
-    }
+    while ((e = open_errand_of(t->c, server)) != NULL) /* what is told may change the list */
+        fail_errand(t, e, &t->c->broken);
 }
 
 static ch_errand *find_errand(const ch_chief *c, uint64_t id)
