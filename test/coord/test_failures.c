@@ -426,6 +426,51 @@ static void a_parameter_server_is_lost_while_join_waits(void **state)
     t_close(&s);
 }
 
+/* FC-7: calls that wait for it are told, and those that come later. */
+static void a_parameter_server_is_lost_while_its_variables_are_used(void **state)
+{
+    scene      s;
+    ch_var    *there, *more = NULL;
+    ch_tensor *t = NULL, *value = t_f32(ch_shape_scalar(), NULL);
+
+    (void)state;
+    t_open(&s, &three_workers, 20, NULL);
+    there = t_var_in(s.st, "there", 5);
+    t_ok(ch_cluster_local_kill(s.cluster, "ps", 1));
+    says_which_is_lost(ch_var_get(there, &t));
+    says_which_is_lost(ch_var_get(there, &t));
+    says_which_is_lost(ch_var_set(there, value));
+    assert_true(t_value_of(s.n) == 0);
+    t_ok(ch_var_set(s.n, value));
+    t_ok(ch_var_new(s.st, &(ch_var_spec){.name = "on 0", .initial = value}, &more));
+    ch_var_unref(more);
+    says_which_is_lost(
+        ch_var_new(s.st, &(ch_var_spec){.name = "on 1", .initial = value}, &more));
+    ch_tensor_unref(value);
+    ch_var_unref(there);
+    t_close(&s);
+}
+
+/* FC-1, FC-7, CSH-1: one that is there and does not answer is lost after a minute, and not before. */
+static void a_parameter_server_does_not_answer(void **state)
+{
+    scene s;
+
+    (void)state;
+    t_open(&s, &three_workers, 20, NULL);
+    ch__sim_cut(s.net, "chief/0", "ps/1", true);
+    t_pass(&s, 50000);
+    t_ok(ch_coordinator_join(s.co));
+    ch__sim_cut(s.net, "chief/0", "ps/1", false);
+    t_pass(&s, 1000);
+    ch__sim_cut(s.net, "chief/0", "ps/1", true);
+    t_pass(&s, 50000);
+    t_ok(ch_coordinator_join(s.co));
+    t_pass(&s, 20000);
+    says_which_is_lost(ch_coordinator_join(s.co));
+    t_close(&s);
+}
+
 /* ---- over threads ---- */
 
 /* The same on real threads: workers are killed and started again while steps run. */
@@ -471,6 +516,8 @@ int main(void)
         cmocka_unit_test(a_parameter_server_is_lost),
         cmocka_unit_test(a_parameter_server_is_lost_and_comes_back),
         cmocka_unit_test(a_parameter_server_is_lost_while_join_waits),
+        cmocka_unit_test(a_parameter_server_is_lost_while_its_variables_are_used),
+        cmocka_unit_test(a_parameter_server_does_not_answer),
         cmocka_unit_test(workers_come_and_go_on_threads),
     };
 
