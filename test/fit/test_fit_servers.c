@@ -593,9 +593,15 @@ static void an_error_names_its_step(void **state)
 
 static ch_status kill_one(ch_training *t, ch_event event, void *arg)
 {
+    int task = 0;
+
     (void)event;
     if (ch_training_step(t) == 4)
         t_ok(ch_cluster_local_kill(arg, "worker", 1));
+    if (ch_training_step(t) == 20) { /* and another one comes */
+        t_ok(ch_cluster_local_add_worker(arg, &task));
+        assert_int_equal(task, 3);
+    }
     return CH_OK;
 }
 
