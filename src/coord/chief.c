@@ -197,20 +197,32 @@ static ch_status tell_servers(const ch_turn *t, ch_parcel *p, ch_errand_then the
     return rc;
 }
 
+/* `then` is told of every server, whatever happens: who counts them need not look at the status. */
+static void tell_of_none(const ch_turn *t, ch_errand_then then, uint64_t arg)
+{
+    for (int i = 0; i < t->c->opt.n_servers; i++)
+        then(t, &(ch_errand){.arg = arg});
+}
+
 ch_status ch__pin_set(const ch_turn *t, ch_errand_then then, uint64_t *pin)
 {
     ch_chief  *c = t->c;
     ch_parcel *p = NULL;
-    ch_status  rc;
+    ch_status  rc = CH_OK;
 
-    if (c->n_pinned == CH_PINS)
-        return ch__fail(CH_RESOURCE_EXHAUSTED,
-                        "%d versions of the variables are kept already; let one go first",
-                        CH_PINS);
     *pin = ++c->n_pins;
+    if (c->n_pinned == CH_PINS)
+        rc = ch__fail(CH_RESOURCE_EXHAUSTED,
+                      "%d versions of the variables are kept already; let one go first",
+                      CH_PINS);
+    if (rc == CH_OK)
+        rc = speak_pin(*pin, false, &p);
+    if (rc != CH_OK) {
+        tell_of_none(t, then, *pin);
+        return rc;
+    }
     c->pinned[c->n_pinned++] = *pin;
-    rc = speak_pin(*pin, false, &p);
-    return rc == CH_OK ? tell_servers(t, p, then, *pin) : rc;
+    return tell_servers(t, p, then, *pin);
 }
 
 static void nothing_to_do(const ch_turn *t, ch_errand *e)
@@ -247,11 +259,12 @@ void ch__chief_break(const ch_turn *t, int server, const char *why)
     if (c->server[server].is_lost)
         return;
     c->server[server].is_lost = true;
-    (void)ch__fail(
-        CH_UNAVAILABLE,
-        "parameter server %s is lost: it %s; what it had is gone: start the job again "
-        "from what was saved",
-        c->server[server].name, why);
+    (void)ch__fail(CH_UNAVAILABLE,
+                   "parameter server %s (life %llu) is lost: it %s; what it had is gone: start "
+                   "the job again "
+                   "from what was saved",
+                   c->server[server].name, (unsigned long long)c->server[server].incarnation,
+                   why);
     if (ch__fault_take(&c->broken, CH_UNAVAILABLE, -1, NULL))
         (void)snprintf(c->broken.task, sizeof(c->broken.task), "%s", c->server[server].name);
     errands_of_server(t, server);
@@ -280,8 +293,7 @@ static void server_pinged(const ch_turn *t, int i, const ch_net_event *e)
 
     s->ping = 0;
     if (e->ending == CH_ENDED_OK) {
-        s->heard = t->now;
-        s->n_lost = 0;
+        s->n_lost = s->n_missed = 0;
         if (s->incarnation == 0)
             s->incarnation = e->peer.incarnation;
         if (s->incarnation != e->peer.incarnation)
@@ -289,11 +301,12 @@ static void server_pinged(const ch_turn *t, int i, const ch_net_event *e)
         return;
     }
     s->n_lost += e->ending == CH_ENDED_LOST;
+    s->n_missed++; /* counted, not timed: who stood still himself must not blame others for it */
     if (s->incarnation == 0)
         return; /* it is waited for, by who connects */
     if (s->n_lost >= LOST_BEATS)
         ch__chief_break(t, i, "has ended: nobody listens there");
-    else if (t->now - s->heard > t->c->opt.silence)
+    else if (s->n_missed * t->c->opt.beat > t->c->opt.silence)
         ch__chief_break(t, i, "has not answered for too long");
 }
 

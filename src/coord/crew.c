@@ -139,10 +139,10 @@ void ch__crew_give_up(const ch_turn *t, ch_member *m)
 {
     if (m->state != CH_MEMBER_READY)
         return;
-    ch__log(
-        CH_LOG_WARNING, "worker-lost",
-        "%s, which had %d steps, does not answer or was started again: others run its steps",
-        m->name, m->n_runs);
+    ch__log(CH_LOG_WARNING, "worker-lost",
+            "%s (life %llu), which had %d steps, does not answer or was started again: others "
+            "run its steps",
+            m->name, (unsigned long long)m->incarnation, m->n_runs);
     m->state = CH_MEMBER_FENCING;
     m->life++;
     m->n_missed = 0;

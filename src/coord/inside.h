@@ -84,8 +84,7 @@ typedef struct ch_peer_server {
     ch_link *link;
     uint64_t incarnation; /* 0: has not answered yet */
     uint64_t ping;
-    int64_t  heard; /* when, last */
-    int      n_lost;
+    int      n_missed, n_lost; /* pings in a row: without an answer, and where nobody listened */
     bool     is_lost;
 } ch_peer_server;
 

@@ -196,7 +196,8 @@ static void round_set(const ch_turn *t, ch_errand *e)
     if (e->arg != t->c->round.pin)
         return;
     t->c->round.n_asked--;
-    ch__queue_move(t);
+    if (e->answer != NULL)
+        ch__queue_move(t);
 }
 
 /* The round of the oldest step begins, when it is not the one that there is. */

@@ -211,6 +211,8 @@ void    ch__sim_run_until(ch_net *net, int64_t now);
 int64_t ch__sim_now(const ch_net *net);
 /* Between the two, both ways, calls and answers are lost, or not any more. */
 void ch__sim_cut(ch_net *net, const char *a, const char *b, bool is_cut);
+/* The clock goes on by so many ns, and nothing happened meanwhile: as if the machine had stood still. */
+void ch__sim_jump(ch_net *net, int64_t ns);
 /* From now on faults happen, or do not: for the end of a test, where all must come to rest. The seed stays. */
 void ch__sim_faults(ch_net *net, const ch_sim_options *opt);
 /* Calls fn(arg) at a time, outside any turn: for what a test does to the job. */

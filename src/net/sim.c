@@ -684,6 +684,11 @@ void ch__sim_cut(ch_net *net, const char *a, const char *b, bool is_cut)
     memcpy(s->cuts[s->n_cuts++].b, b, strnlen(b, sizeof(s->cuts->b) - 1));
 }
 
+void ch__sim_jump(ch_net *net, int64_t ns)
+{
+    as_sim(net)->now += ns;
+}
+
 void ch__sim_faults(ch_net *net, const ch_sim_options *opt)
 {
     sim     *s = as_sim(net);

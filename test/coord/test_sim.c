@@ -96,7 +96,7 @@ static const char *name_of(int task, char *text, size_t size)
     return text;
 }
 
-enum { KILL, RESTART, CUT, HEAL, N_KINDS };
+enum { KILL, RESTART, CUT, HEAL, JUMP };
 
 static void happen(void *arg)
 {
@@ -110,6 +110,8 @@ static void happen(void *arg)
     if (f->kind == RESTART && ch__task_restart(t) != CH_OK) {
         /* it lives: the kill came after */
     }
+    if (f->kind == JUMP && !w->is_healed)
+        ch__sim_jump(w->net, ch__sim_draw(w->net, 3000 * ms_ns));
     if (f->kind == CUT || f->kind == HEAL)
         ch__sim_cut(w->net, name_of(f->worker, a, sizeof(a)), name_of(f->other, b, sizeof(b)),
                     f->kind == CUT && !w->is_healed);
@@ -125,8 +127,11 @@ static void plan_fault(world *w, fault *f, int kind, int64_t at, int worker, int
 static void plan(world *w, fault *f)
 {
     bool    kills = ch__sim_draw(w->net, 2), cuts = ch__sim_draw(w->net, 2);
+    bool    jumps = ch__sim_draw(w->net, 4) == 0;
     int64_t now = ch__sim_now(w->net), span = 150 * ms_ns;
 
+    if (jumps)
+        plan_fault(w, &f[FAULTS], JUMP, now + ch__sim_draw(w->net, span), 0, 0);
     for (int i = 0; i + 1 < FAULTS; i += 2) {
         int64_t at = now + ch__sim_draw(w->net, span);
         int64_t until = at + ch__sim_draw(w->net, ch__sim_draw(w->net, 2) ? span : 5 * ms_ns);
@@ -394,7 +399,7 @@ static void check(world *w)
 
 static uint64_t run(world *w, uint64_t seed)
 {
-    static fault   f[FAULTS];
+    static fault   f[FAULTS + 1];
     ch_dataset    *d = ch_dataset_range(0, STEPS, 1);
     ch_per_worker *data = NULL, *it = NULL;
     uint64_t       hash;
