@@ -75,7 +75,7 @@ struct ch_var {
     void          *away;       /* where it is, if that is another task: then its copy is NULL */
     int            n_shards;   /* 0: it is in one piece */
     ch_var       **shard;      /* referenced */
-    ch_var        *whole;      /* of a shard, not referenced; NULL: it is none, or that is gone */
+    ch_var        *whole; /* of a shard, not referenced; NULL: it is none, or that is gone */
     int            n_copies;
     ch_tensor     *copy[]; /* one for each local replica, or one that they share */
 };

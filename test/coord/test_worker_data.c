@@ -228,7 +228,7 @@ static void the_dataset_function_of_the_page(void **state)
     for (int w = 0; w < 3; w++) {
         assert_true(n[w] > 0);
         for (int i = 0; i + 4 <= n[w]; i += 4)
-            for (char name = 'a'; name <= 'd'; name++)
+            for (int name = 'a'; name <= 'd'; name++)
                 assert_non_null(memchr(&seen[w][i], name, 4));
     }
     end(&a);
