@@ -353,6 +353,7 @@ static bool is_quiet(void *arg)
 static ch_status raise(ch_task *chief, ch_turn *t)
 {
     ch_fault  why = t->c->error;
+    uint64_t  which = t->c->n_errors;
     ch_status rc = CH_OK;
 
     if (!ch__fault_is_set(&why))
@@ -362,7 +363,7 @@ static ch_status raise(ch_task *chief, ch_turn *t)
     look_at_clock(chief, t);
     if (rc != CH_OK)
         return rc;
-    if (ch__fault_is_set(&t->c->error))
+    if (t->c->n_errors == which) /* else another thread was told too, and there is a new one */
         ch__fault_clear(&t->c->error);
     return ch__fault_raise(&why);
 }

@@ -239,8 +239,9 @@ struct ch_chief {
     ch_feed         *feeds;
     ch_scheduled    *oldest, *newest; /* that have not ended */
     ch_step_list     queue, running;
-    ch_fault         error;  /* the first of steps, until it is reported */
-    ch_fault         broken; /* a server is lost: for good */
+    ch_fault         error;    /* the first of steps, until it is reported */
+    uint64_t         n_errors; /* of those, ever: which one it is */
+    ch_fault         broken;   /* a server is lost: for good */
     enum {
         CH_CALM,
         CH_DROPPING,

@@ -131,8 +131,10 @@ static void fail(const ch_turn *t, ch_scheduled *s, const ch_fault *why)
     s->fault = ch__malloc(sizeof(*s->fault));
     if (s->fault != NULL)
         *s->fault = *why;
-    if (!s->is_own && !ch__fault_is_set(&t->c->error))
+    if (!s->is_own && !ch__fault_is_set(&t->c->error)) {
         t->c->error = *why;
+        t->c->n_errors++;
+    }
     ch__queue_end(t, s, CH_STEP_FAILED);
 }
 

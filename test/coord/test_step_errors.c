@@ -265,6 +265,38 @@ static void the_error_of_a_run_is_that_call_s(void **state)
     end(&a);
 }
 
+/* What another thread does while a join waits for workers to stop: it is told the error too, and goes on, into the next one. */
+static void fail_again(void *arg)
+{
+    act *a = arg;
+
+    assert_int_equal(ch_coordinator_join(a->s.co), CH_INVALID_ARGUMENT);
+    ch_remote_unref(schedule(a, false));
+    t_pass(&a->s, 1000);
+}
+
+/* AE-1, AE-5: an error that comes when the one before it is being told is not lost. */
+static void the_next_error_is_told_too(void **state)
+{
+    act        a;
+    ch_remote *bad;
+
+    (void)state;
+    begin(&a, 2, 200);
+    bad = schedule(&a, false);
+    for (int i = 0; i < 8; i++)
+        ch_remote_unref(schedule(&a, true));
+    while (t_stats(&a.s).failed == 0)
+        t_pass(&a.s, 1);
+    t_ok(ch__sim_at(a.s.net, ch__sim_now(a.s.net) + 10000, fail_again, &a));
+    assert_int_equal(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT);
+    assert_int_equal(t_stats(&a.s).failed, 2);
+    assert_int_equal(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT);
+    ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
+    is_calm(&a);
+    end(&a);
+}
+
 /* CN-3: a step whose worker is lost while an error is told is cancelled, and not run again. */
 static void a_step_that_is_put_back_while_others_are_cancelled_is_cancelled_too(void **state)
 {
@@ -300,6 +332,7 @@ int main(void)
         cmocka_unit_test(join_cancels_the_others),
         cmocka_unit_test(done_says_the_error),
         cmocka_unit_test(schedule_says_the_error_and_its_step_is_cancelled),
+        cmocka_unit_test(the_next_error_is_told_too),
         cmocka_unit_test(afterwards_all_goes_on),
         cmocka_unit_test(data_that_cannot_be_read_is_the_error_of_who_reads_it),
         cmocka_unit_test(the_error_of_a_run_is_that_call_s),
