@@ -167,7 +167,7 @@ static ch_tensor *hyper_of(const ch_segment *s, ch_tensor *gradient)
     return hyper;
 }
 
-static const ch_remote *update_of(const ch_route *r, const ch_graph *g)
+static const ch_route_remote *update_of(const ch_route *r, const ch_graph *g)
 {
     for (int i = 0; i < r->n_remotes; i++)
         if (r->remote[i].kind == CH_REMOTE_UPDATE &&

@@ -165,7 +165,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     route[1] = route_bytes(look_up, 1, (ch_tensor *[]){tensor_of(CH_I64, ch_shape_of(2))});
     must(ch__device_of_task("ps", 0, 0, &server_options.device));
     worker_options = (ch_worker_options){
-        .n_devices = 1, .call_ns = 5000000, .retry_ns = 1000000, .retries = 2};
+        .n_devices = 1, .call_ns = 5000000, .retry_ns = 1000000, .patience_ns = 1};
     must(ch__device_of_task("worker", 0, 0, &worker_options.device[0]));
     return 0;
 }

@@ -77,6 +77,7 @@ typedef struct ch_member {
     int             n_runs;   /* steps that it has */
     ch_map          knows;    /* numbers of functions and streams, told or being told */
     int64_t         last_end, mean; /* ns: when its last step ended, what one takes */
+    int64_t         rests;          /* until then it gets no steps: it did not reach a server */
 } ch_member;
 
 typedef struct ch_peer_server {
@@ -84,8 +85,8 @@ typedef struct ch_peer_server {
     ch_link *link;
     uint64_t incarnation; /* 0: has not answered yet */
     uint64_t ping;
-    int      n_missed, n_lost; /* pings in a row: without an answer, and where nobody listened */
-    bool     is_lost;
+    int  n_missed, n_lost; /* pings in a row: without an answer, and where nobody listened */
+    bool is_lost;
 } ch_peer_server;
 
 void ch__crew_beat(const ch_turn *t);

@@ -69,7 +69,6 @@ static ch_status start_worker(ch_local *l)
     if (o == NULL)
         return ch__fail_memory("a worker");
     *o = l->how.worker;
-    o->retries = 1 << 20; /* the chief says when a server is lost */
     for (o->n_devices = 0; o->n_devices < l->n_devices && rc == CH_OK; o->n_devices++)
         rc = ch__device_of_task("worker", i, o->n_devices, &o->device[o->n_devices]);
     if (rc == CH_OK)

@@ -15,7 +15,8 @@
 enum {
     DEPTH = 32,
     ABSENT = 2
-}; /* steps that a worker has at most; pings that do not know one */
+};                        /* steps that a worker has at most; pings that do not know one */
+enum { REST_BEATS = 20 }; /* for which a worker gets no steps that did not reach a server */
 static const int64_t ahead_ns = 1000000; /* as long as a worker has steps for */
 static const int64_t slow_ns = 10000000; /* below this no step is slow */
 static const int     slow_times = 3;     /* as slow as this, for a backup */
@@ -248,20 +249,21 @@ static int depth_of(const ch_member *m)
     return n < 2 ? 2 : n > DEPTH ? DEPTH : (int)n;
 }
 
-static bool has_room(const ch_member *m)
+static bool has_room(const ch_turn *t, const ch_member *m)
 {
     enum { OTHERS = 8 }; /* calls of other kinds */
 
-    return m->state == CH_MEMBER_READY && m->n_told == 0 && m->n_runs < depth_of(m) &&
-           ch__link_calls(m->link) > OTHERS;
+    return m->rests <= t->now && m->state == CH_MEMBER_READY && m->n_told == 0 &&
+           m->n_runs < depth_of(m) && ch__link_calls(m->link) > OTHERS;
 }
 
-static int free_worker(const ch_chief *c, uint64_t not_these)
+static int free_worker(const ch_turn *t, uint64_t not_these)
 {
-    int best = -1;
+    const ch_chief *c = t->c;
+    int             best = -1;
 
     for (int i = 0; i < c->n_workers; i++)
-        if (has_room(c->worker[i]) && (i >= 64 || (not_these >> i & 1) == 0) &&
+        if (has_room(t, c->worker[i]) && (i >= 64 || (not_these >> i & 1) == 0) &&
             (best < 0 || c->worker[i]->n_runs < c->worker[best]->n_runs))
             best = i;
     return best;
@@ -412,7 +414,7 @@ void ch__queue_move(const ch_turn *t)
 
     while (c->queue.first != NULL && c->cancelling == CH_CALM && may_begin(t, c->queue.first)) {
         ch_scheduled *s = c->queue.first;
-        int           worker = free_worker(c, not_these);
+        int           worker = free_worker(t, not_these);
 
         if (worker < 0)
             return;
@@ -454,7 +456,7 @@ static bool is_without(const ch_turn *t, ch_scheduled *s, uint64_t stream)
     return ch__feed_ended(t, s, stream);
 }
 
-static void ran(const ch_turn *t, ch_scheduled *s, const ch_net_event *e)
+static void ran(const ch_turn *t, ch_scheduled *s, ch_member *by, const ch_net_event *e)
 {
     ProtobufCMessage         *m = NULL;
     const Cohort__WorkerDone *done;
@@ -468,7 +470,11 @@ static void ran(const ch_turn *t, ch_scheduled *s, const ch_net_event *e)
     if (done->place_stream != 0 && e->parcel->n_tensors > 0)
         ch__feed_place(t, done->place_stream, done->place_number,
                        e->parcel->tensor[e->parcel->n_tensors - 1]);
-    if (done->ended_stream == 0) {
+    if (done->unreachable != 0) {
+        by->rests = t->now + REST_BEATS * t->c->opt.beat;
+        t->c->stats.repeated++;
+        put_back(t, s);
+    } else if (done->ended_stream == 0) {
         if (!s->is_silent)
             s->result = ch__parcel_ref(e->parcel);
         ch__queue_end(t, s, CH_STEP_DONE);
@@ -506,7 +512,7 @@ void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch
     switch (e->ending) {
     case CH_ENDED_OK:
         take_time(t, m, since);
-        ran(t, s, e);
+        ran(t, s, m, e);
         break;
     case CH_ENDED_REFUSED:
         fail(t, s, e->fault);
@@ -595,7 +601,7 @@ void ch__queue_backups(const ch_turn *t)
         for (int i = 0; i < c->n_workers && is_slow(t, s); i++) {
             ch_member *m = c->worker[i];
 
-            if (i == s->attempt[0].worker || m->n_runs > 0 || !has_room(m) ||
+            if (i == s->attempt[0].worker || m->n_runs > 0 || !has_room(t, m) ||
                 !ch__crew_knows(t, m, s->function,
                                 ch__map_find(&c->functions, (ch_key){s->function, 0})) ||
                 !ch__feed_is_told(t, s, i))

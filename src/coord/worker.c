@@ -39,6 +39,7 @@ typedef struct exchange {
     struct exchange *next;
     uint64_t         id;
     int              server, n_tries;
+    int64_t          since; /* when it was made first */
     bool is_open; /* false: it waits for its timer, or for graphs that its server needs first */
     ch_parcel    *parcel;
     ch_trip_call *call; /* NULL: it tells a graph, of: */
@@ -53,7 +54,8 @@ typedef struct run {
     ch_parcel  *parcel; /* with its inputs */
     int         n_elements;
     element    *element;
-    uint64_t    ended; /* the stream that has not so many; 0: none */
+    uint64_t    ended;       /* the stream that has not so many; 0: none */
+    int         unreachable; /* the server, counted from 1, that does not answer; 0: none */
     function   *f;
     ch_trip    *trip;
     exchange   *exchanges;
@@ -89,7 +91,7 @@ static ch_key key(uint64_t number)
 
 /* ---- functions ---- */
 
-static int shards_of(const ch_sent_route *s, const ch_remote *r)
+static int shards_of(const ch_sent_route *s, const ch_route_remote *r)
 {
     return s->variable[r->variable[0]].n_shards;
 }
@@ -299,7 +301,8 @@ static ch_status add_place(const run *r, Cohort__WorkerDone *m, ch_tensor **out)
 
 static ch_status speak_results(const worker *w, const run *r, ch_parcel **out)
 {
-    int                n = r->is_silent || r->ended != 0 ? 0 : r->f->sent.route->n_outputs;
+    int n =
+        r->is_silent || r->ended != 0 || r->unreachable != 0 ? 0 : r->f->sent.route->n_outputs;
     int                n_replicas = w->opt.n_devices;
     ch_tensor        **t = ch__calloc((size_t)(n * n_replicas) + 1, sizeof(*t));
     Cohort__WorkerDone m;
@@ -310,6 +313,7 @@ static ch_status speak_results(const worker *w, const run *r, ch_parcel **out)
     cohort__worker_done__init(&m);
     m.replicas = (uint32_t)n_replicas;
     m.ended_stream = r->ended;
+    m.unreachable = (uint32_t)r->unreachable;
     rc = add_place(r, &m, &t[n * n_replicas]);
     for (int k = 0; k < n_replicas && rc == CH_OK; k++)
         for (int i = 0; i < n; i++)
@@ -343,7 +347,7 @@ static void make_call(worker *w, exchange *x, ch_post *post, int64_t now)
     (void)snprintf(name, sizeof(name), "ps/%d", x->server);
     link = ch__task_link(w->task, name);
     x->is_open = link != NULL;
-    x->n_tries++;
+    x->since = x->n_tries++ == 0 ? now : x->since;
     if (link == NULL)
         ch__post_timer(post, x->id, now + w->opt.retry_ns);
     else
@@ -373,12 +377,12 @@ static ch_status add_exchange(worker *w, int server, ch_parcel *p, exchange **ou
 /* A graph that a server needs before it can apply an update. */
 static ch_status speak_graph(const function *f, int remote, int shard, ch_parcel **out)
 {
-    const ch_remote *u = &f->sent.route->remote[remote];
-    Cohort__PsDefine m;
-    ch_graph        *g = NULL;
-    void            *bytes = NULL;
-    uint64_t        *number = ch__calloc((size_t)u->n_variables, sizeof(*number));
-    ch_status        rc = number == NULL ? ch__fail_memory("a call") : CH_OK;
+    const ch_route_remote *u = &f->sent.route->remote[remote];
+    Cohort__PsDefine       m;
+    ch_graph              *g = NULL;
+    void                  *bytes = NULL;
+    uint64_t              *number = ch__calloc((size_t)u->n_variables, sizeof(*number));
+    ch_status              rc = number == NULL ? ch__fail_memory("a call") : CH_OK;
 
     cohort__ps_define__init(&m);
     if (rc == CH_OK)
@@ -911,15 +915,16 @@ static void on_answered(worker *w, exchange *x, const ch_parcel *p, ch_post *pos
         advance(w, post, now);
 }
 
-/* It may have been carried out: made again, it is answered as it was the first time. */
-static void on_lost(worker *w, exchange *x, const ch_net_event *e, ch_post *post, int64_t now)
+/* It may have been carried out: made again, it is answered as it was the first time. After a while another worker may have more luck. */
+static void on_lost(worker *w, exchange *x, ch_post *post, int64_t now)
 {
     x->is_open = false;
-    if (x->n_tries <= w->opt.retries && CH_KEEPS(RETRY)) {
+    if (now - x->since <= w->opt.patience_ns && CH_KEEPS(RETRY)) {
         ch__post_timer(post, x->id, now + w->opt.retry_ns);
         return;
     }
-    refuse_run(w, post, now, e->fault);
+    w->now->unreachable = x->server + 1;
+    finish_run(w, post, now);
 }
 
 static void on_answer(worker *w, const ch_net_event *e, ch_post *post, int64_t now)
@@ -936,7 +941,7 @@ static void on_answer(worker *w, const ch_net_event *e, ch_post *post, int64_t n
         refuse_run(w, post, now, e->fault);
         break;
     default:
-        on_lost(w, x, e, post, now);
+        on_lost(w, x, post, now);
     }
 }
 
@@ -1119,7 +1124,7 @@ ch_status ch__worker_make(void *arg, ch_task *t, uint64_t incarnation, ch_post *
     w->opt = *opt;
     w->opt.call_ns = or_else(opt->call_ns, 2000000000);
     w->opt.retry_ns = or_else(opt->retry_ns, 20000000);
-    w->opt.retries = (int)or_else(opt->retries, 50);
+    w->opt.patience_ns = or_else(opt->patience_ns, 5000000000);
     w->task = t;
     if (opt->n_devices > 1)
         rc = ch__group_new(&(ch_group_options){.n = opt->n_devices}, &w->group);

@@ -18,7 +18,8 @@ typedef struct ch_worker_options {
     ch_device *device[CH_WORKER_DEVICES];
     int64_t    call_ns;  /* that one call to a server may take; 0: 2 s */
     int64_t    retry_ns; /* after which it is made again if it was lost; 0: 20 ms */
-    int        retries;  /* after which the server is taken for gone; 0: 50 */
+    int64_t
+        patience_ns; /* after which a step is given back whose server does not answer; 0: 5 s */
 } ch_worker_options;
 
 /* The parts of ch_task_options; `arg` is a ch_worker_options, which is kept. */

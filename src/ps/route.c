@@ -308,7 +308,7 @@ static int number_of(cutter *c, const ch_node *n)
     return c->number[n->id];
 }
 
-static ch_status give(cutter *c, ch_remote *r, const ch_node *n)
+static ch_status give(cutter *c, ch_route_remote *r, const ch_node *n)
 {
     if (r->out == NULL && (r->out = room(c, CH_MAX_OUT, sizeof(int))) == NULL)
         return ch__fail_memory("a route");
@@ -321,7 +321,7 @@ static ch_status give(cutter *c, ch_remote *r, const ch_node *n)
 }
 
 /* A remote over these resources. */
-static ch_status set_variables(cutter *c, ch_remote *r, int n, const int *resource)
+static ch_status set_variables(cutter *c, ch_route_remote *r, int n, const int *resource)
 {
     r->place = c->place[resource[0]];
     r->n_variables = n;
@@ -334,29 +334,29 @@ static ch_status set_variables(cutter *c, ch_remote *r, int n, const int *resour
 
 static ch_status add_read(cutter *c, int resource)
 {
-    ch_remote *r = &c->route->remote[c->route->n_remotes++];
-    ch_status  rc;
+    ch_route_remote *r = &c->route->remote[c->route->n_remotes++];
+    ch_status        rc;
 
-    *r = (ch_remote){.kind = CH_REMOTE_READ};
+    *r = (ch_route_remote){.kind = CH_REMOTE_READ};
     rc = set_variables(c, r, 1, &resource);
     return rc == CH_OK ? give(c, r, c->g->resource[resource].read) : rc;
 }
 
 static ch_status add_lookup(cutter *c, const ch_node *n)
 {
-    ch_remote           *r = &c->route->remote[c->route->n_remotes++];
+    ch_route_remote     *r = &c->route->remote[c->route->n_remotes++];
     const ch_read_attrs *a = ch__attrs(n->in[0]);
     int                  resource = (int)a->resource;
     ch_status            rc;
 
-    *r = (ch_remote){.kind = CH_REMOTE_ROWS,
-                     .or_zero = ch__gather_gives_zeros(n),
-                     .n_in = 1,
-                     .in = room(c, 1, sizeof(ch_remote_input))};
+    *r = (ch_route_remote){.kind = CH_REMOTE_ROWS,
+                           .or_zero = ch__gather_gives_zeros(n),
+                           .n_in = 1,
+                           .in = room(c, 1, sizeof(ch_route_input))};
     rc = r->in == NULL ? ch__fail_memory("a route") : set_variables(c, r, 1, &resource);
     if (rc != CH_OK)
         return rc;
-    r->in[0] = (ch_remote_input){number_of(c, n->in[1]), CH_SHARD_IDS, NOBODY};
+    r->in[0] = (ch_route_input){number_of(c, n->in[1]), CH_SHARD_IDS, NOBODY};
     c->run[n->id] = 0;
     return give(c, r, n);
 }
@@ -377,10 +377,10 @@ static ch_status add_reads(cutter *c)
 /* ---- updates ---- */
 
 typedef struct updating {
-    int             n_resources, n_in, n_out;
-    int            *resource;
-    const ch_node **in, **out;
-    ch_remote      *remote;
+    int              n_resources, n_in, n_out;
+    int             *resource;
+    const ch_node  **in, **out;
+    ch_route_remote *remote;
 } updating;
 
 static int input_at(updating *u, const ch_node *n)
@@ -411,9 +411,9 @@ static bool goes_by_id(const ch_node *n, const ch_factors *f)
 /* What a shard gets of input k of a call. */
 static ch_status note_input(cutter *c, updating *u, const ch_node *n, int k)
 {
-    ch_factors      f = {0};
-    ch_status       rc = n->op->factors(n, &f);
-    ch_remote_input in = {number_of(c, n->in[k]), CH_SHARD_WHOLE, NOBODY};
+    ch_factors     f = {0};
+    ch_status      rc = n->op->factors(n, &f);
+    ch_route_input in = {number_of(c, n->in[k]), CH_SHARD_WHOLE, NOBODY};
 
     if (goes_by_id(n, &f) && k == 1) {
         in.role = CH_SHARD_IDS;
@@ -451,8 +451,8 @@ static void note_resource(updating *u, int i)
 static ch_status begin_update(cutter *c, updating *u, int most_in)
 {
     u->remote = &c->route->remote[c->route->n_remotes++];
-    *u->remote =
-        (ch_remote){.kind = CH_REMOTE_UPDATE, .in = room(c, most_in, sizeof(ch_remote_input))};
+    *u->remote = (ch_route_remote){.kind = CH_REMOTE_UPDATE,
+                                   .in = room(c, most_in, sizeof(ch_route_input))};
     u->n_resources = u->n_in = u->n_out = 0;
     memset(c->take, 0, (size_t)c->g->n_values);
     return u->remote->in == NULL ? ch__fail_memory("a route") : CH_OK;
@@ -507,7 +507,7 @@ static ch_status add_assign(cutter *c, updating *u, int resource)
         return rc;
     if (!is_free_there(w)) {
         u->in[u->n_in++] = w;
-        u->remote->in[0] = (ch_remote_input){number_of(c, w), CH_SHARD_CUT, NOBODY};
+        u->remote->in[0] = (ch_route_input){number_of(c, w), CH_SHARD_CUT, NOBODY};
     }
     note_resource(u, resource);
     return end_update(c, u);
@@ -552,7 +552,7 @@ static const ch_node *value_node(const cutter *c, int number)
 }
 
 /* Raises the levels of a remote's results; true if that changed any. */
-static bool raise_remote(cutter *c, const ch_remote *r, const ch_node *const *node)
+static bool raise_remote(cutter *c, const ch_route_remote *r, const ch_node *const *node)
 {
     bool changed = false;
     int  level = 0;
@@ -790,7 +790,7 @@ static ch_status cut(cutter *c)
             mark_servers(c, c->place[i]);
     join_updates(c);
     mark_worker(c);
-    c->route->remote = room(c, c->g->n_calls + 2 * c->g->n_resources, sizeof(ch_remote));
+    c->route->remote = room(c, c->g->n_calls + 2 * c->g->n_resources, sizeof(ch_route_remote));
     if (rc == CH_OK && c->route->remote == NULL)
         rc = ch__fail_memory("a route");
     if (rc == CH_OK)

@@ -31,25 +31,25 @@ typedef enum ch_shard_role {
     CH_SHARD_ROWS   /* the rows of those: of input `ids` of the remote */
 } ch_shard_role;
 
-typedef struct ch_remote_input {
+typedef struct ch_route_input {
     int           value;
     ch_shard_role role;
     int           ids; /* of CH_SHARD_ROWS; else -1 */
-} ch_remote_input;
+} ch_route_input;
 
-typedef struct ch_remote {
+typedef struct ch_route_remote {
     ch_remote_kind kind;
     int            place; /* of its resources */
     int            n_variables;
-    int              *
+    int             *
         variable; /* which of the step's resources: of READ and ROWS one; of UPDATE those of its graph */
-    bool             or_zero; /* of ROWS: ids out of range give zeros, and are no error */
-    ch_graph        *graph;   /* of UPDATE: over whole variables; its resources are by name */
-    int              n_in;    /* ROWS: the ids */
-    ch_remote_input *in;
-    int              n_out; /* READ, ROWS: one. UPDATE: what its graph gives, if anything */
-    int             *out;
-} ch_remote;
+    bool            or_zero; /* of ROWS: ids out of range give zeros, and are no error */
+    ch_graph       *graph;   /* of UPDATE: over whole variables; its resources are by name */
+    int             n_in;    /* ROWS: the ids */
+    ch_route_input *in;
+    int             n_out; /* READ, ROWS: one. UPDATE: what its graph gives, if anything */
+    int            *out;
+} ch_route_remote;
 
 typedef struct ch_segment {
     ch_graph *graph;
@@ -58,14 +58,14 @@ typedef struct ch_segment {
 } ch_segment;
 
 typedef struct ch_route {
-    int         n_values, n_inputs;
-    int         n_remotes;
-    ch_remote  *remote; /* an update's place in this list is its sequence number */
-    int         n_segments;
-    ch_segment *segment; /* run in this order */
-    int         n_outputs;
-    int        *output; /* the step's results: values */
-    ch_arena    arena;  /* of all lists */
+    int              n_values, n_inputs;
+    int              n_remotes;
+    ch_route_remote *remote; /* an update's place in this list is its sequence number */
+    int              n_segments;
+    ch_segment      *segment; /* run in this order */
+    int              n_outputs;
+    int             *output; /* the step's results: values */
+    ch_arena         arena;  /* of all lists */
     /* What one trip leaves for the next (trip.c): trips of a route come one after the other. */
     struct ch_trip_store *store;
 } ch_route;

@@ -97,7 +97,8 @@ static Cohort__RouteSegment *encode_segment(encoder *e, const ch_segment *s)
     return m;
 }
 
-static Cohort__RouteRemote *encode_remote(encoder *e, const ch_remote *r, uint64_t function)
+static Cohort__RouteRemote *encode_remote(encoder *e, const ch_route_remote *r,
+                                          uint64_t function)
 {
     Cohort__RouteRemote *m = room(e, 1, sizeof(*m));
     Cohort__RouteInput  *in = room(e, (size_t)r->n_in, sizeof(*in));
@@ -278,7 +279,7 @@ static ch_status decode_segment(decoder *d, const Cohort__RouteSegment *m, ch_se
 }
 
 /* The variables of an update are cut alike, and its graph is of them. */
-static ch_status check_update(const decoder *d, const ch_remote *r)
+static ch_status check_update(const decoder *d, const ch_route_remote *r)
 {
     if (r->n_variables < 1 || r->graph->n_resources != r->n_variables ||
         r->graph->n_inputs != r->n_in || r->graph->n_outputs != r->n_out)
@@ -301,7 +302,7 @@ static ch_status check_update(const decoder *d, const ch_remote *r)
     return CH_OK;
 }
 
-static ch_status check_remote(const decoder *d, const ch_remote *r)
+static ch_status check_remote(const decoder *d, const ch_route_remote *r)
 {
     if (r->kind == CH_REMOTE_UPDATE)
         return check_update(d, r);
@@ -313,7 +314,7 @@ static ch_status check_remote(const decoder *d, const ch_remote *r)
     return CH_OK;
 }
 
-static ch_status decode_inputs(decoder *d, const Cohort__RouteRemote *m, ch_remote *r)
+static ch_status decode_inputs(decoder *d, const Cohort__RouteRemote *m, ch_route_remote *r)
 {
     r->in = keep(d, m->n_in, sizeof(*r->in));
     if (r->in == NULL)
@@ -328,12 +329,12 @@ static ch_status decode_inputs(decoder *d, const Cohort__RouteRemote *m, ch_remo
         if (rows ? in->ids < 0 || in->ids >= r->n_in || m->in[in->ids]->role != CH_SHARD_IDS
                  : in->ids != -1)
             return fail("rows go with ids");
-        r->in[i] = (ch_remote_input){(int)in->value, (ch_shard_role)in->role, in->ids};
+        r->in[i] = (ch_route_input){(int)in->value, (ch_shard_role)in->role, in->ids};
     }
     return CH_OK;
 }
 
-static ch_status decode_remote(decoder *d, const Cohort__RouteRemote *m, ch_remote *r)
+static ch_status decode_remote(decoder *d, const Cohort__RouteRemote *m, ch_route_remote *r)
 {
     ch_status rc =
         m->kind <= CH_REMOTE_UPDATE ? decode_inputs(d, m, r) : fail("a remote of no kind");
@@ -366,7 +367,7 @@ static ch_status make_room(decoder *d, const Cohort__Route *m)
 {
     d->route->n_values = (int)m->values;
     d->route->n_inputs = (int)m->inputs;
-    d->route->remote = keep(d, m->n_remotes, sizeof(ch_remote));
+    d->route->remote = keep(d, m->n_remotes, sizeof(ch_route_remote));
     d->route->segment = keep(d, m->n_segments, sizeof(ch_segment));
     d->variable = keep(d, m->n_variables, sizeof(*d->variable));
     d->function = keep(d, m->n_remotes, sizeof(*d->function));

@@ -62,7 +62,7 @@ ch_shard_role ch__shard_role(ch_shard_role role, ch_layout l)
 }
 
 /* What an input looks like that a shard gets; ids of each list are as many as they are. */
-static ch_dims shard_dims(const ch_graph *g, const ch_remote_input *in, ch_layout l, int k,
+static ch_dims shard_dims(const ch_graph *g, const ch_route_input *in, ch_layout l, int k,
                           int i)
 {
     ch_dims       d = g->input[k]->dims;
@@ -77,7 +77,7 @@ static ch_dims shard_dims(const ch_graph *g, const ch_remote_input *in, ch_layou
     return d;
 }
 
-ch_status ch__shard_graph(const ch_graph *g, const ch_remote_input *in, ch_layout l, int i,
+ch_status ch__shard_graph(const ch_graph *g, const ch_route_input *in, ch_layout l, int i,
                           ch_graph **out)
 {
     ch_arena        a = {0};

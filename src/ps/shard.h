@@ -26,7 +26,7 @@ ch_shape ch__shard_shape(ch_layout l, ch_shape whole, int i);
 ch_shard_role ch__shard_role(ch_shard_role role, ch_layout l);
 
 /* An update's graph for shard i of the variables that it changes. */
-ch_status ch__shard_graph(const ch_graph *g, const ch_remote_input *in, ch_layout l, int i,
+ch_status ch__shard_graph(const ch_graph *g, const ch_route_input *in, ch_layout l, int i,
                           ch_graph **out);
 
 /* What shard i gets of a value that lies along the variable, whose sizes are `whole`: a view, or a copy where a view would not be in

@@ -164,7 +164,8 @@ void ch__trip_free(ch_trip *t)
 /* ---- what a remote is over ---- */
 
 /* The widest of its variables: what its inputs lie along. */
-static const ch_route_variable *main_variable(const ch_sent_route *r, const ch_remote *remote)
+static const ch_route_variable *main_variable(const ch_sent_route   *r,
+                                              const ch_route_remote *remote)
 {
     const ch_route_variable *best = &r->variable[remote->variable[0]];
 
@@ -182,15 +183,15 @@ static ch_layout layout_of(const ch_route_variable *v)
 }
 
 /* Rows of all replicas are looked up; values and updates are one for all. */
-static int replicas_of(const ch_trip *t, const ch_remote *r)
+static int replicas_of(const ch_trip *t, const ch_route_remote *r)
 {
     return r->kind == CH_REMOTE_ROWS ? t->n_replicas : 1;
 }
 
 static bool is_ready(const ch_trip *t, int remote)
 {
-    const ch_remote *r = &t->r->route->remote[remote];
-    bool             waits = r->kind == CH_REMOTE_UPDATE && r->n_out == 0;
+    const ch_route_remote *r = &t->r->route->remote[remote];
+    bool                   waits = r->kind == CH_REMOTE_UPDATE && r->n_out == 0;
 
     if (t->errand[remote].is_asked || (waits && t->n_segments < t->r->route->n_segments))
         return false;
@@ -235,7 +236,7 @@ static ch_status add_split(ch_trip *t, split_key key, const ch_tensor *ids, ch_i
 /* A lookup and the update of the same rows share one. */
 static ch_status split_ids(ch_trip *t, int remote, int input, int replica, ch_id_split **out)
 {
-    const ch_remote         *r = &t->r->route->remote[remote];
+    const ch_route_remote   *r = &t->r->route->remote[remote];
     const ch_route_variable *v = main_variable(t->r, r);
     const ch_tensor         *ids = *value_at(t, r->in[input].value, replica);
     split_key                key = {.value = r->in[input].value,
@@ -255,9 +256,9 @@ static ch_status split_ids(ch_trip *t, int remote, int input, int replica, ch_id
 
 static ch_status input_of_shard(ch_trip *t, int remote, int input, int shard, ch_tensor **out)
 {
-    const ch_remote         *r = &t->r->route->remote[remote];
+    const ch_route_remote   *r = &t->r->route->remote[remote];
     const ch_route_variable *v = main_variable(t->r, r);
-    const ch_remote_input   *in = &r->in[input];
+    const ch_route_input    *in = &r->in[input];
     ch_shard_role            role = ch__shard_role(in->role, layout_of(v));
     ch_tensor               *whole = *value_at(t, in->value, 0);
     ch_id_split             *s = NULL;
@@ -279,7 +280,7 @@ static ch_status input_of_shard(ch_trip *t, int remote, int input, int shard, ch
 /* The ids that a shard is asked for; NULL: none. Along another axis every shard has a piece of each row. */
 static ch_status asked_of_shard(ch_trip *t, int remote, int shard, int replica, ch_tensor **out)
 {
-    const ch_remote         *r = &t->r->route->remote[remote];
+    const ch_route_remote   *r = &t->r->route->remote[remote];
     const ch_route_variable *v = main_variable(t->r, r);
     ch_id_split             *s = NULL;
     ch_status                rc = split_ids(t, remote, 0, replica, &s);
@@ -368,11 +369,11 @@ static void drop_drafts(draft *d)
 /* What one shard is asked for. Of rows, if it has none of them, nothing. */
 static ch_status draft_part(ch_trip *t, draft **list, int remote, int shard, int replica)
 {
-    const ch_remote *r = &t->r->route->remote[remote];
-    int              server = t->r->variable[r->variable[0]].shard[shard].server;
-    ch_tensor       *ids = NULL;
-    draft           *d = NULL;
-    ch_status        rc = CH_OK;
+    const ch_route_remote *r = &t->r->route->remote[remote];
+    int                    server = t->r->variable[r->variable[0]].shard[shard].server;
+    ch_tensor             *ids = NULL;
+    draft                 *d = NULL;
+    ch_status              rc = CH_OK;
 
     if (r->kind == CH_REMOTE_ROWS) {
         rc = asked_of_shard(t, remote, shard, replica, &ids);
@@ -399,7 +400,7 @@ static ch_status draft_part(ch_trip *t, draft **list, int remote, int shard, int
 
 static ch_status draft_remote(ch_trip *t, draft **list, int remote)
 {
-    const ch_remote         *r = &t->r->route->remote[remote];
+    const ch_route_remote   *r = &t->r->route->remote[remote];
     const ch_route_variable *v = main_variable(t->r, r);
     errand                  *e = &t->errand[remote];
     int                      n = replicas_of(t, r);
@@ -421,7 +422,7 @@ static ch_status draft_remote(ch_trip *t, draft **list, int remote)
 
 static uint64_t variable_of(const ch_trip *t, const struct ch_trip_part *p)
 {
-    const ch_remote *r = &t->r->route->remote[p->remote];
+    const ch_route_remote *r = &t->r->route->remote[p->remote];
 
     return t->r->variable[r->variable[0]].shard[p->shard].variable;
 }
@@ -540,7 +541,7 @@ ch_status ch__trip_ask(ch_trip *t, int *n, ch_trip_call *const **out)
 /* Whether it looks as what a shard gives should. */
 static bool fits(const ch_trip *t, const struct ch_trip_part *p, const ch_tensor *x)
 {
-    const ch_remote         *r = &t->r->route->remote[p->remote];
+    const ch_route_remote   *r = &t->r->route->remote[p->remote];
     const ch_route_variable *v = main_variable(t->r, r);
     ch_shape                 want = ch__shard_shape(layout_of(v), v->shape, p->shard);
 
@@ -556,7 +557,7 @@ static bool fits(const ch_trip *t, const struct ch_trip_part *p, const ch_tensor
 
 static ch_status spread_rows(const ch_trip *t, int remote, int replica, ch_tensor **out)
 {
-    const ch_remote         *r = &t->r->route->remote[remote];
+    const ch_route_remote   *r = &t->r->route->remote[remote];
     const ch_route_variable *v = main_variable(t->r, r);
     const errand            *e = &t->errand[remote];
     ch_tensor *const        *part = e->given + replica * v->n_shards;
@@ -590,7 +591,7 @@ static ch_status join(const ch_trip *t, ch_layout l, ch_tensor *const *part, ch_
 /* All answers of a remote are there: its values. */
 static ch_status settle(ch_trip *t, int remote)
 {
-    const ch_remote         *r = &t->r->route->remote[remote];
+    const ch_route_remote   *r = &t->r->route->remote[remote];
     const ch_route_variable *v = main_variable(t->r, r);
     const errand            *e = &t->errand[remote];
     ch_status                rc = CH_OK;
@@ -612,7 +613,7 @@ static ch_status settle(ch_trip *t, int remote)
 static ch_status take_part(ch_trip *t, const struct ch_trip_part *p, const ch_parcel *answer,
                            int at)
 {
-    const ch_remote         *r = &t->r->route->remote[p->remote];
+    const ch_route_remote   *r = &t->r->route->remote[p->remote];
     const ch_route_variable *v = main_variable(t->r, r);
     errand                  *e = &t->errand[p->remote];
 
@@ -718,8 +719,8 @@ ch_tensor *ch__trip_result(const ch_trip *t, int i, int replica)
 ch_status ch__trip_update(const ch_sent_route *r, int remote, int shard, uint64_t *function,
                           ch_graph **graph)
 {
-    const ch_remote *u = &r->route->remote[remote];
-    ch_layout        l = layout_of(main_variable(r, u));
+    const ch_route_remote *u = &r->route->remote[remote];
+    ch_layout              l = layout_of(main_variable(r, u));
 
     *function = r->function[remote] + (uint64_t)shard;
     if (l.n > 1)

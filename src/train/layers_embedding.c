@@ -1,6 +1,9 @@
 /* train/layers_embedding.c -- rows of a table by their ids, one by one or added up.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include "cohort/ops.h"
+#include "ops/lookup.h"
+#include "strategy/strategy.h"
 #include "train/layer.h"
 
 typedef struct table_self {
@@ -32,6 +35,21 @@ static ch_node *embedding_call(ch_layer *l, void *self, ch_step *s, int n, ch_no
     return ch_gather(ch_var_read(s, t->table), in[0], 0);
 }
 
+/* Of a table that is elsewhere: the rows that are needed are looked up, and these are the bags' table. Ids behind the last split may be
+ * anything, as in a bag. */
+static ch_node *bag_of_rows(ch_step *s, const table_self *t, ch_node *ids, ch_node *splits,
+                            const ch_bag_options *opt)
+{
+    ch_node *place = ch_range_like(ids, 0, CH_I64), *live, *rows;
+
+    ids = ch_cast(ids, CH_I64);
+    live = ch_less(place, ch_cast(ch_max_all(splits), CH_I64));
+    ids = ch__check_ids_dim(ch_select(live, ids, ch_zeros_like(ids)), ch__dim(t->ids));
+    ids = ch_select(live, ids, ch_neg(ch_ones_like(place)));
+    rows = ch__gather_or_zero(ch_var_read(s, t->table), ids);
+    return ch_embedding_bag(rows, place, splits, opt);
+}
+
 /* Ids, row_splits, the weights if it is weighted, and perhaps what has the rows. */
 static ch_node *bag_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
                          bool training)
@@ -43,6 +61,8 @@ static ch_node *bag_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *co
                           .like = n > needed ? in[needed] : NULL};
 
     (void)l, (void)training;
+    if (t->table != NULL && t->table->away != NULL)
+        return bag_of_rows(s, t, in[0], in[1], &opt);
     return ch_embedding_bag(ch_var_read(s, t->table), in[0], in[1], &opt);
 }
 

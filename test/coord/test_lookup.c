@@ -10,7 +10,8 @@
 #include "ps/speak.h"
 #include "rows.h"
 
-static atomic_int said[64]; /* of each method: calls and their answers */
+static atomic_int   said[64]; /* of each method: calls and their answers */
+static atomic_llong most;     /* elements of a tensor that was read whole */
 
 ch_status __real_ch__speak(uint32_t method, const ProtobufCMessage *m, int n,
                            ch_tensor *const *tensor, ch_parcel **out);
@@ -21,6 +22,9 @@ ch_status __wrap_ch__speak(uint32_t method, const ProtobufCMessage *m, int n,
                            ch_tensor *const *tensor, ch_parcel **out)
 {
     atomic_fetch_add(&said[method % 64], 1);
+    for (int i = 0; i < n && method == CH_PS_READ; i++)
+        if (ch_tensor_count(tensor[i]) > atomic_load(&most))
+            atomic_store(&most, ch_tensor_count(tensor[i]));
     return __real_ch__speak(method, m, n, tensor, out);
 }
 
@@ -28,6 +32,7 @@ static void forget_said(void)
 {
     for (int i = 0; i < 64; i++)
         atomic_store(&said[i], 0);
+    atomic_store(&most, 0);
 }
 
 /* How many calls were made: each is answered once. */
@@ -467,6 +472,73 @@ static void a_list_without_ids_is_zeros(void **state)
     ch_strategy_unref(st);
 }
 
+/* ---- bags as a layer ---- */
+
+typedef struct bags {
+    ch_layer     *layer;
+    ch_optimizer *optimizer;
+} bags;
+
+/* Ids and row_splits; what is behind the last split is padding. */
+static void train_bags(ch_step *s, void *arg)
+{
+    bags          *b = arg;
+    ch_node       *in[] = {ch_step_in(s, 0), ch_step_in(s, 1)}, *out, *loss;
+    ch_var *const *var;
+    int            n;
+
+    out = ch_layer_call_n(b->layer, s, 2, in, true);
+    loss = ch_sum_all(ch_square(out));
+    n = ch_layer_trainable(b->layer, &var);
+    ch_optimizer_minimize(b->optimizer, s, loss, n, var);
+    ch_step_out(s, "loss", loss);
+}
+
+static ch_tuple *bags_of(const int64_t *ids, int n)
+{
+    static const int64_t splits[] = {0, 2, 2, 5};
+    ch_tensor           *t[2] = {NULL};
+
+    t_ok(ch_tensor_copy_of(CH_I64, ch_shape_of(n), ids, &t[0]));
+    t_ok(ch_tensor_copy_of(CH_I64, ch_shape_of(4), splits, &t[1]));
+    return t_tuple(2, t);
+}
+
+static float loss_after(ch_strategy *st, int steps)
+{
+    static const int64_t ids[] = {3, 19, 0, 3, 7, -1, 99}; /* two of padding */
+    bags                 b = {.layer = ch_embedding_bag_layer(20, 4, CH_COMBINE_MEAN, NULL)};
+    ch_function         *f = t_function(train_bags, &b);
+    ch_tuple            *in = bags_of(ids, 7), *out = NULL;
+    float                loss = 0;
+
+    t_ok(ch_sgd(0.1, NULL, NULL, &b.optimizer));
+    for (int i = 0; i < steps; i++) {
+        t_ok(ch_strategy_run(st, f, in, &out));
+        loss = *t_floats(out, 0, 0);
+        ch_tuple_unref(out);
+    }
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    ch_optimizer_unref(b.optimizer);
+    ch_layer_unref(b.layer);
+    return loss;
+}
+
+/* EM-1, EM-6: only rows are asked for, and the numbers are those of a table in this process. */
+static void a_layer_of_bags_reads_rows_and_no_table(void **state)
+{
+    ch_strategy *st = t_in_shards(3);
+    float        want = loss_after(NULL, 5);
+
+    (void)state;
+    forget_said();
+    assert_true(fabsf(loss_after(st, 5) - want) <= 1e-6f * fabsf(want));
+    assert_true(calls(CH_PS_ROWS) > 0);
+    assert_true(atomic_load(&most) <= 1); /* the optimizer's rate */
+    ch_strategy_unref(st);
+}
+
 /* ---- scatters ---- */
 
 typedef ch_node *(*scatter_fn)(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows);
@@ -553,6 +625,7 @@ int main(void)
         cmocka_unit_test(rows_are_scaled_where_they_were_looked_up),
         cmocka_unit_test(lists_of_ids_are_combined),
         cmocka_unit_test(a_list_without_ids_is_zeros),
+        cmocka_unit_test(a_layer_of_bags_reads_rows_and_no_table),
         cmocka_unit_test(scatters_are_those_of_a_variable_in_one_piece),
         cmocka_unit_test(ids_of_a_scatter_are_a_list),
     };

@@ -207,12 +207,11 @@ static void open_world(world *w, uint64_t seed)
     t_ok(ch__net_sim(&w->faults, &w->net));
     t_ok(ch__cluster_local_on(
         w->net, &(ch_local_options){.ps = SERVERS, .workers = WORKERS},
-        &(ch_local_how){.chief = {.beat = 5 * ms_ns,
-                                  .call = 10 * ms_ns,
-                                  .retry = ms_ns,
-                                  .silence = 1 << 30},
-                        .worker = {.call_ns = 10 * ms_ns, .retry_ns = ms_ns},
-                        .server = {.saw = saw, .arg = w}},
+        &(ch_local_how){
+            .chief =
+                {.beat = 5 * ms_ns, .call = 10 * ms_ns, .retry = ms_ns, .silence = 1 << 30},
+            .worker = {.call_ns = 10 * ms_ns, .retry_ns = ms_ns, .patience_ns = 60 * ms_ns},
+            .server = {.saw = saw, .arg = w}},
         &w->cluster));
     w->local = ch__local_of(w->cluster);
     t_ok(ch_strategy_parameter_server(

@@ -145,7 +145,7 @@ static void run_segment(worker *w, const ch_segment *s)
     }
 }
 
-static bool is_ready(const worker *w, const ch_remote *r)
+static bool is_ready(const worker *w, const ch_route_remote *r)
 {
     for (int i = 0; i < r->n_in; i++)
         if (w->value[r->in[i].value] == NULL)
@@ -182,7 +182,7 @@ static ch_tensor *rows_of_shard(const ch_tensor *table, const ch_tensor *ids)
 }
 
 /* Every shard has a piece of each row. */
-static void look_up_pieces(worker *w, const ch_remote *r, int var)
+static void look_up_pieces(worker *w, const ch_route_remote *r, int var)
 {
     const store *st = w->store;
     ch_tensor   *ids = w->value[r->in[0].value], *part[MOST_SHARDS];
@@ -195,7 +195,7 @@ static void look_up_pieces(worker *w, const ch_remote *r, int var)
         ch_tensor_unref(part[k]);
 }
 
-static void look_up(worker *w, const ch_remote *r, int var)
+static void look_up(worker *w, const ch_route_remote *r, int var)
 {
     const store *st = w->store;
     ch_shape     row = {.rank = st->shape[var].rank - 1};
@@ -234,14 +234,15 @@ static int widest_of(const store *s, const ch_graph *g)
     return best;
 }
 
-static ch_tensor *input_of_shard(const worker *w, const ch_remote *r, int var, int input, int k)
+static ch_tensor *input_of_shard(const worker *w, const ch_route_remote *r, int var, int input,
+                                 int k)
 {
-    const ch_remote_input *in = &r->in[input];
-    ch_layout              l = w->store->layout[var];
-    ch_shard_role          role = ch__shard_role(in->role, l);
-    ch_shape               whole = w->store->shape[var];
-    ch_tensor             *t = w->value[in->value], *out = NULL;
-    ch_id_split           *s;
+    const ch_route_input *in = &r->in[input];
+    ch_layout             l = w->store->layout[var];
+    ch_shard_role         role = ch__shard_role(in->role, l);
+    ch_shape              whole = w->store->shape[var];
+    ch_tensor            *t = w->value[in->value], *out = NULL;
+    ch_id_split          *s;
 
     if (role == CH_SHARD_WHOLE)
         return ch_tensor_ref(t);
@@ -256,7 +257,7 @@ static ch_tensor *input_of_shard(const worker *w, const ch_remote *r, int var, i
     return out;
 }
 
-static void update(worker *w, const ch_remote *r)
+static void update(worker *w, const ch_route_remote *r)
 {
     int        var = widest_of(w->store, r->graph);
     ch_layout  l = w->store->layout[var];
@@ -285,7 +286,7 @@ static void update(worker *w, const ch_remote *r)
     }
 }
 
-static void ask(worker *w, const ch_remote *r)
+static void ask(worker *w, const ch_route_remote *r)
 {
     int var = place_in(w->store, w->g->resource[r->variable[0]].name);
 
@@ -314,8 +315,8 @@ static void ask_ready(worker *w, bool *done, bool last)
     for (bool more = true; more;) {
         more = false;
         for (int i = 0; i < w->route->n_remotes; i++) {
-            const ch_remote *r = &w->route->remote[i];
-            bool             now = r->kind != CH_REMOTE_UPDATE || r->n_out > 0 || last;
+            const ch_route_remote *r = &w->route->remote[i];
+            bool                   now = r->kind != CH_REMOTE_UPDATE || r->n_out > 0 || last;
 
             if (!done[i] && now && is_ready(w, r)) {
                 ask(w, r);

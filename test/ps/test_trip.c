@@ -9,7 +9,7 @@
 static void define_all(cluster *c, const ch_sent_route *r)
 {
     for (int i = 0; i < r->route->n_remotes; i++) {
-        const ch_remote *u = &r->route->remote[i];
+        const ch_route_remote *u = &r->route->remote[i];
 
         for (int k = 0; u->kind == CH_REMOTE_UPDATE && k < r->variable[u->variable[0]].n_shards;
              k++) {
