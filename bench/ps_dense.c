@@ -1,6 +1,6 @@
 /* bench/ps_dense.c -- a variable on a parameter server: values given, gradients applied, and calls that do nothing.
  *
- * Server and client are tasks of this process, each with a thread. A pull hands the client a value that it may keep; a push
+ * Server and client are tasks of this process, each with a thread. A pull ends when the client has copied the value that it was handed; a push
  * ends when the server has subtracted the gradient, times a rate, from its variable. In a step the client keeps what it
  * pulled while it pushes, as a worker does: the server then must not write over it.
  *
@@ -47,6 +47,17 @@ static ch_parcel *pull(void *arg, int peer)
     (void)arg;
     (void)peer;
     return read_parcel(1);
+}
+
+/* What came is copied to memory of the client's own: that is more than a worker does, who reads it where it is, and what
+ * the peer does. */
+static ch_parcel *pull_and_copy(void *arg, int peer)
+{
+    job *j = arg;
+
+    if (j->c.answer != NULL && j->c.answer->n_tensors == 1)
+        memcpy(j->to, ch_tensor_data(j->c.answer->tensor[0]), (size_t)j->count * sizeof(float));
+    return pull(j, peer);
 }
 
 static ch_parcel *push(void *arg, int peer)
@@ -107,7 +118,7 @@ static void run_pipelined(void *arg, int64_t n)
 
 static void run_pulls(void *arg, int64_t n)
 {
-    run_calls(arg, pull, n, 1);
+    run_calls(arg, pull_and_copy, n, 1);
 }
 
 static void drop_pulled(job *j)
