@@ -501,10 +501,11 @@ void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch
     ch_member  *m = t->c->worker[a->worker];
     int64_t     since = a->since;
 
+    /* Of one that is being given up only success counts: servers may have refused what it did since, and its steps are run again. */
+    if (m->state == CH_MEMBER_FENCING && e->ending != CH_ENDED_OK)
+        return;
     if (e->ending == CH_ENDED_LOST || e->ending == CH_ENDED_REPLACED) {
-        a->n_absent = 0;
-        if (m->state == CH_MEMBER_READY)
-            ch__crew_give_up(t, m); /* this attempt is one of its */
+        ch__crew_give_up(t, m); /* this attempt is one of its */
         return;
     }
     m->n_runs--;
