@@ -231,6 +231,18 @@ static void nothing_to_do(const ch_turn *t, ch_errand *e)
     (void)e;
 }
 
+void ch__servers_forget(const ch_turn *t, uint64_t first, uint64_t n)
+{
+    Cohort__PsFree m;
+    ch_parcel     *p = NULL;
+
+    cohort__ps_free__init(&m);
+    m.first_function = first;
+    m.functions = n;
+    if (n > 0 && t->post != NULL && ch__speak(CH_PS_FREE, &m.base, 0, NULL, &p) == CH_OK)
+        (void)tell_servers(t, p, nothing_to_do, 0);
+}
+
 /* Servers let go of all up to a number: that below the first one which is used still. */
 void ch__pin_drop(const ch_turn *t, uint64_t pin)
 {
@@ -420,8 +432,13 @@ static void close_chief(void *self)
     }
     while (c->feeds != NULL)
         ch__feed_unref(&(ch_turn){c, NULL, 0}, c->feeds);
-    for (int i = 0; i < c->functions.cap; i++)
-        ch__parcel_unref(c->functions.entry[i].value);
+    for (int i = 0; i < c->functions.cap; i++) {
+        ch_told_function *f = c->functions.entry[i].value;
+
+        if (f != NULL)
+            ch__parcel_unref(f->parcel);
+        ch__free(f);
+    }
     ch__map_drop(&c->functions);
     ch__map_drop(&c->calls);
     drop_members(c);

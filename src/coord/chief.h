@@ -63,9 +63,16 @@ uint64_t ch__chief_numbers(ch_task *chief, int n);
 
 /* ---- steps ---- */
 
+/* The numbers that a function's updates have on servers. */
+typedef struct ch_updates {
+    uint64_t first, n;
+} ch_updates;
+
 /* A function that workers are told when they need it; the route is bytes in a tensor, which is taken over. */
-CH_MUST_CHECK ch_status ch__chief_function(ch_task *chief, ch_tensor *route, uint64_t *number);
-void                    ch__chief_forget(ch_task *chief, uint64_t function);
+CH_MUST_CHECK ch_status ch__chief_function(ch_task *chief, ch_tensor *route,
+                                           const ch_updates *updates, uint64_t *number);
+/* Steps that were scheduled have it until they end. */
+void ch__chief_forget(ch_task *chief, uint64_t function);
 
 typedef struct ch_order {
     uint64_t          function;

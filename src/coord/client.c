@@ -259,7 +259,28 @@ uint64_t ch__chief_numbers(ch_task *chief, int n)
 
 /* ---- functions ---- */
 
-ch_status ch__chief_function(ch_task *chief, ch_tensor *route, uint64_t *number)
+/* Takes the parcel over. */
+static ch_status keep_function(ch_chief *c, uint64_t number, ch_parcel *p,
+                               const ch_updates *updates)
+{
+    ch_told_function *f = ch__calloc(1, sizeof(*f));
+    ch_status         rc = f == NULL ? ch__fail_memory("a function")
+                                     : ch__map_set(&c->functions, (ch_key){number, 0}, f);
+
+    if (rc != CH_OK) {
+        ch__parcel_unref(p);
+        ch__free(f);
+        return rc;
+    }
+    f->number = number;
+    f->parcel = p;
+    f->first_update = updates->first;
+    f->n_updates = updates->n;
+    return CH_OK;
+}
+
+ch_status ch__chief_function(ch_task *chief, ch_tensor *route, const ch_updates *updates,
+                             uint64_t *number)
 {
     Cohort__WorkerFunction m;
     ch_turn                t = ch__turn_enter(chief);
@@ -279,22 +300,22 @@ ch_status ch__chief_function(ch_task *chief, ch_tensor *route, uint64_t *number)
         server[m.n_servers++] = c->server[i].incarnation;
     rc = ch__speak(CH_WORKER_FUNCTION, &m.base, 1, &route, &p);
     if (rc == CH_OK)
-        rc = ch__map_set(&c->functions, (ch_key){m.function, 0}, p);
+        rc = keep_function(c, m.function, p, updates);
     if (rc == CH_OK)
         *number = ++c->n_numbers;
-    else
-        ch__parcel_unref(p);
     ch__free(server);
     return leave(chief, rc);
 }
 
 void ch__chief_forget(ch_task *chief, uint64_t function)
 {
-    ch_turn t = ch__turn_enter(chief);
+    ch_turn           t = ch__turn_enter(chief);
+    ch_told_function *f =
+        t.c != NULL ? ch__map_find(&t.c->functions, (ch_key){function, 0}) : NULL;
 
-    if (t.c != NULL) {
-        ch__parcel_unref(ch__map_take(&t.c->functions, (ch_key){function, 0}));
-        ch__crew_forget(&t, function, false);
+    if (f != NULL) {
+        f->is_forgotten = true;
+        ch__queue_look_forgotten(&t, f);
     }
     ch__task_leave(chief);
 }
@@ -309,7 +330,6 @@ static ch_status new_scheduled(const ch_order *o, ch_scheduled **out)
     if (s == NULL)
         return ch__fail_memory("a step");
     atomic_init(&s->refs, 1);
-    s->function = o->function;
     s->number = o->number;
     s->seed = o->seed;
     s->pin = o->pin;
@@ -396,6 +416,9 @@ ch_status ch__chief_schedule(ch_task *chief, const ch_order *o, ch_scheduled **o
     }
     s->is_silent = out == NULL;
     atomic_fetch_add(&s->refs, out != NULL);
+    s->function = ch__map_find(&t.c->functions, (ch_key){o->function, 0});
+    if (s->function != NULL)
+        s->function->n_steps++;
     ch__queue_add(t.c, s);
     if (!o->is_own)
         rc = raise(chief, &t);

@@ -126,13 +126,23 @@ typedef struct ch_running {
     int64_t  since;
 } ch_running;
 
+/* What workers are told of a function; one that is forgotten stays for the steps that need it. */
+typedef struct ch_told_function {
+    uint64_t   number;
+    ch_parcel *parcel;
+    uint64_t   first_update, n_updates; /* what servers were told of it, by their numbers */
+    int64_t    n_steps;                 /* that have not ended */
+    bool       is_forgotten;
+} ch_told_function;
+
 struct ch_scheduled {
-    atomic_int    refs;           /* the chief's while it has not ended, and the program's */
-    ch_scheduled *next, *prev;    /* all that have not ended, by step */
-    ch_scheduled *after, *before; /* those that wait, by step; or those that run */
-    uint64_t      step, function, pin, seed;
-    uint64_t      order; /* among those that were scheduled: rounds and staleness count these */
-    int64_t       number;
+    atomic_int        refs;        /* the chief's while it has not ended, and the program's */
+    ch_scheduled     *next, *prev; /* all that have not ended, by step */
+    ch_scheduled     *after, *before; /* those that wait, by step; or those that run */
+    uint64_t          step, pin, seed;
+    ch_told_function *function; /* NULL: of an assignment, or it was not there any more */
+    uint64_t order; /* among those that were scheduled: rounds and staleness count these */
+    int64_t  number;
     ch_scheduled_state state;
     bool               is_own, is_silent, is_assign, was_sent;
     ch_running         attempt[CH_ATTEMPTS];
@@ -172,6 +182,8 @@ uint64_t ch__queue_retired(const ch_chief *c);
 /* Adds it behind all others, with the next number. */
 void ch__queue_add(ch_chief *c, ch_scheduled *s);
 void ch__queue_end(const ch_turn *t, ch_scheduled *s, ch_scheduled_state how);
+/* Forgets it, if it is to be and no step needs it any more. */
+void ch__queue_look_forgotten(const ch_turn *t, ch_told_function *f);
 
 /* ---- data ---- */
 
@@ -235,7 +247,7 @@ struct ch_chief {
     uint64_t         pinned[CH_PINS]; /* those that are used, rising */
     uint64_t         released;        /* servers were told of those up to this */
     ch_map           calls;           /* attempts, by the id of their call */
-    ch_map           functions;
+    ch_map           functions;       /* ch_told_function */
     ch_errand       *errands;
     ch_feed         *feeds;
     ch_scheduled    *oldest, *newest; /* that have not ended */
@@ -259,6 +271,8 @@ void ch__chief_take_options(ch_chief *c, const ch_coordinator_options *how);
 /* Servers set a pin; `then` is told of each. Numbers rise, and are let go of in that order. */
 CH_MUST_CHECK ch_status ch__pin_set(const ch_turn *t, ch_errand_then then, uint64_t *pin);
 void                    ch__pin_drop(const ch_turn *t, uint64_t pin);
+/* Servers forget so many functions, from this number on. */
+void ch__servers_forget(const ch_turn *t, uint64_t first, uint64_t n);
 /* A server is lost: the end of the job. */
 void ch__chief_break(const ch_turn *t, int server, const char *why);
 

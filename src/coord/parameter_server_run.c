@@ -117,19 +117,18 @@ void ch__ps_functions_drop(ch_ps *ps)
 }
 
 /* How many numbers its updates need on servers: one for each shard. */
-static int count_updates(const ch_route *r, const located *l)
+static ch_updates number_updates(ch_ps *ps, const ch_route *r, const located *l)
 {
     int n = 0;
 
     for (int i = 0; i < r->n_remotes; i++)
         n += l->variable[r->remote[i].variable[0]].n_shards;
-    return n;
+    return (ch_updates){ch__chief_numbers(ps->chief, n), (uint64_t)n};
 }
 
-static ch_status encode(ch_ps *ps, const ch_route *r, const located *l, ch_tensor **out)
+static ch_status encode(const ch_route *r, const located *l, uint64_t next, ch_tensor **out)
 {
     uint64_t *function = ch__calloc((size_t)r->n_remotes + 1, sizeof(*function));
-    uint64_t  next = ch__chief_numbers(ps->chief, count_updates(r, l));
     void     *bytes = NULL;
     size_t    n = 0;
     ch_route  copy = *r;
@@ -154,12 +153,15 @@ static ch_status make_function(ch_ps *ps, ch_graph *g, const located *l, ch_ps_f
     ch_ps_function *f = ch__calloc(1, sizeof(*f) + (size_t)l->n_shards * sizeof(f->shard[0]));
     ch_route       *route = NULL;
     ch_tensor      *bytes = NULL;
+    ch_updates      updates = {0};
     ch_status rc = f == NULL ? ch__fail_memory("a step") : ch__route_new(g, l->place, &route);
 
+    if (rc == CH_OK) {
+        updates = number_updates(ps, route, l);
+        rc = encode(route, l, updates.first, &bytes);
+    }
     if (rc == CH_OK)
-        rc = encode(ps, route, l, &bytes);
-    if (rc == CH_OK)
-        rc = ch__chief_function(ps->chief, bytes, &f->number);
+        rc = ch__chief_function(ps->chief, bytes, &updates, &f->number);
     ch__route_free(route);
     if (rc != CH_OK) {
         ch__free(f);
@@ -228,18 +230,29 @@ static void forget(ch_ps *ps, ch_ps_function *f)
     free_function(f);
 }
 
-/* Keeps it, and looks which one is too many. */
-static void keep(ch_ps *ps, ch_ps_function *f)
+/* Puts one into the list that is for these variables: the one that is there, which steps may have been given with, or else `made`, which
+ * is taken over. False: there is none. */
+static bool use(ch_ps *ps, const ch_graph *g, const located *l, unsigned generation,
+                ch_ps_function *made, uint64_t *number)
 {
-    ch_ps_function *twin, *last;
+    ch_ps_function *f, *other = made, *last = NULL;
 
     (void)ch__task_enter(ps->chief);
-    twin = take_function(ps, f->graph); /* another thread was as fast */
-    put_function(ps, f);
-    last = take_last(ps);
+    f = take_function(ps, g);
+    if (f == NULL || !is_for(f, l)) {
+        other = f;
+        f = made;
+    }
+    if (f != NULL) {
+        f->generation = generation;
+        *number = f->number;
+        put_function(ps, f);
+        last = take_last(ps);
+    }
     ch__task_leave(ps->chief);
-    forget(ps, twin);
+    forget(ps, other);
     forget(ps, last);
+    return f != NULL;
 }
 
 /* Where it is known already, and its variables are the ones it was made for. */
@@ -266,27 +279,17 @@ ch_status ch__ps_function(ch_ps *ps, ch_graph *g, uint64_t *number)
 {
     unsigned        generation = atomic_load(&ps->strategy->generation);
     located         l = {0};
-    ch_ps_function *f;
+    ch_ps_function *f = NULL;
     ch_status       rc;
 
     if (is_known(ps, g, generation, number))
         return CH_OK;
     rc = locate(ps->strategy, g, &l);
-    (void)ch__task_enter(ps->chief);
-    f = take_function(ps, g);
-    ch__task_leave(ps->chief);
-    if (rc == CH_OK && f != NULL && !is_for(f, &l)) {
-        forget(ps, f);
-        f = NULL;
-    }
-    if (rc == CH_OK && f == NULL)
+    if (rc == CH_OK && !use(ps, g, &l, generation, NULL, number)) {
         rc = make_function(ps, g, &l, &f);
-    if (rc == CH_OK && f != NULL) {
-        f->generation = generation;
-        *number = f->number;
+        if (rc == CH_OK)
+            (void)use(ps, g, &l, generation, f, number);
     }
-    if (f != NULL)
-        keep(ps, f);
     drop_located(&l);
     return rc;
 }

@@ -108,6 +108,28 @@ static void count_end(ch_coordinator_stats *s, ch_scheduled_state how)
     s->cancelled += how == CH_STEP_CANCELLED;
 }
 
+void ch__queue_look_forgotten(const ch_turn *t, ch_told_function *f)
+{
+    if (!f->is_forgotten || f->n_steps > 0)
+        return;
+    (void)ch__map_take(&t->c->functions, (ch_key){f->number, 0});
+    ch__crew_forget(t, f->number, false);
+    ch__servers_forget(t, f->first_update, f->n_updates);
+    ch__parcel_unref(f->parcel);
+    ch__free(f);
+}
+
+static void release_function(const ch_turn *t, ch_scheduled *s)
+{
+    ch_told_function *f = s->function;
+
+    s->function = NULL;
+    if (f == NULL)
+        return;
+    f->n_steps--;
+    ch__queue_look_forgotten(t, f);
+}
+
 void ch__queue_end(const ch_turn *t, ch_scheduled *s, ch_scheduled_state how)
 {
     ch_chief *c = t->c;
@@ -121,6 +143,7 @@ void ch__queue_end(const ch_turn *t, ch_scheduled *s, ch_scheduled_state how)
     if (!s->is_assign)
         count_end(&c->stats, how);
     ch__feed_release(t, s);
+    release_function(t, s);
     ch__scheduled_unref(s);
     if (t->post != NULL)
         look_dropped(t);
@@ -167,7 +190,7 @@ void ch__queue_unfit(const ch_turn *t, uint64_t number, const ch_fault *why)
     ch_scheduled *next;
 
     for (ch_scheduled *s = t->c->queue.first; s != NULL; s = next) {
-        bool needs = s->function == number;
+        bool needs = s->function != NULL && s->function->number == number;
 
         next = s->after;
         for (int i = 0; i < s->n_leases; i++)
@@ -326,7 +349,7 @@ static ch_status speak_run(const ch_chief *c, const ch_scheduled *s, int worker,
     if (rc == CH_OK) {
         cohort__worker_run__init(&m);
         m.step = s->step;
-        m.function = s->function;
+        m.function = s->function->number;
         m.retired = ch__queue_retired(c);
         m.number = s->number;
         m.seed = s->seed;
@@ -385,14 +408,13 @@ static given give(const ch_turn *t, ch_scheduled *s, int worker)
 {
     ch_chief  *c = t->c;
     ch_member *m = c->worker[worker];
-    ch_parcel *function = ch__map_find(&c->functions, (ch_key){s->function, 0});
     ch_status  rc;
 
-    if (function == NULL) {
+    if (s->function == NULL) {
         fail_with(t, s, ch__fail(CH_NOT_FOUND, "its function is not there any more"));
         return ENDED;
     }
-    if (!ch__crew_knows(t, m, s->function, function))
+    if (!ch__crew_knows(t, m, s->function->number, s->function->parcel))
         return NOT_YET;
     rc = ch__feed_choose(s, worker);
     if (rc != CH_OK) {
@@ -481,7 +503,11 @@ static void ran(const ch_turn *t, ch_scheduled *s, ch_member *by, const ch_net_e
     } else if (is_without(t, s, done->ended_stream)) {
         put_back(t, s);
     } else {
-        fail_with(t, s, ch__fail(CH_OUT_OF_RANGE, "the data that the step reads has ended"));
+        fail_with(t, s,
+                  ch__fail(CH_OUT_OF_RANGE,
+                           "the data that step %llu reads has ended; ch_per_worker_iterate "
+                           "begins a new pass",
+                           (unsigned long long)s->step));
     }
     ch__message_free(m);
 }
@@ -603,8 +629,7 @@ void ch__queue_backups(const ch_turn *t)
             ch_member *m = c->worker[i];
 
             if (i == s->attempt[0].worker || m->n_runs > 0 || !has_room(t, m) ||
-                !ch__crew_knows(t, m, s->function,
-                                ch__map_find(&c->functions, (ch_key){s->function, 0})) ||
+                !ch__crew_knows(t, m, s->function->number, s->function->parcel) ||
                 !ch__feed_is_told(t, s, i))
                 continue;
             if (send(t, s, i))

@@ -157,8 +157,26 @@ static bool drop_if_uses(void *arg, ch_key k, void *value)
     return true;
 }
 
-static void free_variables(server *s, const Cohort__PsFree *m)
+typedef struct numbers {
+    uint64_t first, n;
+} numbers;
+
+static bool drop_if_among(void *arg, ch_key k, void *value)
 {
+    const numbers *these = arg;
+
+    if (k.a - these->first >= these->n)
+        return false;
+    drop_update(value);
+    return true;
+}
+
+static void free_all(server *s, const Cohort__PsFree *m)
+{
+    numbers these = {m->first_function, m->functions};
+
+    if (these.n > 0)
+        ch__map_sift(&s->updates, drop_if_among, &these);
     for (size_t i = 0; i < m->n_variables; i++) {
         variable *v = ch__map_take(&s->variables, key(m->variables[i]));
 
@@ -830,7 +848,7 @@ static void on_call(server *s, const ch_net_event *e, ch_post *post, ProtobufCMe
         answer(s, e, post, create(s, e->parcel, m), "create");
         break;
     case CH_PS_FREE:
-        free_variables(s, m);
+        free_all(s, m);
         answer(s, e, post, CH_OK, "free");
         break;
     case CH_PS_DEFINE:

@@ -707,6 +707,28 @@ static void what_makes_no_sense_is_refused_and_changes_nothing(void **state)
     tear_down(&s);
 }
 
+static void functions_that_are_not_needed_any_more_go(void **state)
+{
+    Cohort__PsFree m;
+    setting        s;
+
+    cohort__ps_free__init(&m);
+    (void)state;
+    set_up(&s);
+    m.first_function = 2;
+    m.functions = UINT64_MAX - 2;
+    t_ok(ask(&s.a, CH_PS_FREE, &m.base, 0, NULL));
+    t_ok(update(&s.a, (attempt){.step = 1}, 1, &s.one));
+    m.first_function = 1;
+    m.functions = 1;
+    t_ok(ask(&s.a, CH_PS_FREE, &m.base, 0, NULL));
+    t_ok(ask(&s.a, CH_PS_FREE, &m.base, 0, NULL)); /* came twice */
+    t_refused(update(&s.a, (attempt){.step = 2}, 1, &s.one), CH_NOT_FOUND, "function 1",
+              "here");
+    assert_true(first_of(&s.a, 1, 0) == 1);
+    tear_down(&s);
+}
+
 /* The table of numbers against a list. */
 static void a_table_holds_what_it_was_told(void **state)
 {
@@ -744,6 +766,7 @@ static void a_table_holds_what_it_was_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(functions_that_are_not_needed_any_more_go),
         cmocka_unit_test(a_table_holds_what_it_was_told),
         cmocka_unit_test(an_update_is_applied_and_gives_what_it_should),
         cmocka_unit_test(an_update_that_comes_again_is_not_applied_again),
