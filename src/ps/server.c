@@ -59,11 +59,13 @@ typedef struct server {
     void         *arg;
     ch_map        variables, updates, pins;
     ch_map        applied; /* by step and sequence */
-    fence        *fences;
-    ch_shelf      shelf; /* for rows that are given */
-    uint64_t      retired, version;
-    uint64_t      released;   /* the largest pin that ever was */
-    unsigned      generation; /* changes when a value is elsewhere in memory */
+    int64_t       given,
+        given_before; /* bytes that those hold, now and when it was last looked through */
+    fence   *fences;
+    ch_shelf shelf; /* for rows that are given */
+    uint64_t retired, version;
+    uint64_t released;   /* the largest pin that ever was */
+    unsigned generation; /* changes when a value is elsewhere in memory */
 } server;
 
 /* What is assigned in a step is remembered beside its updates; no update has this number. */
@@ -328,31 +330,37 @@ static ch_status check_step(const server *s, uint64_t step)
                           (unsigned long long)step, (unsigned long long)s->retired);
 }
 
-static void drop_applied(applied *a)
+static void drop_applied(server *s, applied *a)
 {
-    for (int i = 0; i < a->n; i++)
+    for (int i = 0; i < a->n; i++) {
+        s->given -= (int64_t)ch_tensor_bytes(a->given[i]);
         ch_tensor_unref(a->given[i]);
+    }
     ch__free(a);
 }
 
 static bool drop_if_retired(void *arg, ch_key k, void *value)
 {
-    const server *s = arg;
+    server *s = arg;
 
     if (k.a >= s->retired)
         return false;
-    drop_applied(value);
+    drop_applied(s, value);
     return true;
 }
 
-/* What is remembered of steps that are done goes when there is as much again. */
+/* What is remembered of steps that are done goes when there is as much again, of steps or of bytes. */
 static void retire(server *s, uint64_t below)
 {
+    enum { FEW_BYTES = 1 << 20 };
+
     if (below <= s->retired)
         return;
     s->retired = below;
-    if (4 * s->applied.n > s->applied.cap)
-        ch__map_sift(&s->applied, drop_if_retired, s);
+    if (4 * s->applied.n <= s->applied.cap && s->given <= 2 * s->given_before + FEW_BYTES)
+        return;
+    ch__map_sift(&s->applied, drop_if_retired, s);
+    s->given_before = s->given;
 }
 
 /* All is there before anything is changed. */
@@ -497,8 +505,10 @@ static ch_status apply(server *s, update *u, ch_key at, ch_tensor *const *in)
         ch__free(ch__map_take(&s->applied, at));
         return rc;
     }
-    for (a->n = 0; a->n < n; a->n++)
+    for (a->n = 0; a->n < n; a->n++) {
         a->given[a->n] = ch_tensor_ref(ch_value_at(ch_tuple_at(out, a->n), 0));
+        s->given += (int64_t)ch_tensor_bytes(a->given[a->n]);
+    }
     ch_tuple_unref(out);
     s->version++;
     return CH_OK;
@@ -903,7 +913,7 @@ static void close_server(void *self)
 
     for (int i = 0; i < s->applied.cap; i++)
         if (s->applied.entry[i].value != NULL)
-            drop_applied(s->applied.entry[i].value);
+            drop_applied(s, s->applied.entry[i].value);
     for (int i = 0; i < s->updates.cap; i++)
         if (s->updates.entry[i].value != NULL)
             drop_update(s->updates.entry[i].value);

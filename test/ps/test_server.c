@@ -608,6 +608,27 @@ static void memory_for_copies_is_given_back(void **state)
     tear_down(&s);
 }
 
+/* However large the table of what is remembered once was. */
+static void what_steps_were_given_goes_with_them(void **state)
+{
+    uint64_t number = 1;
+    setting  s;
+
+    (void)state;
+    begin(&s.a, false);
+    s.zero = t_noise(ch_shape_of(MANY), 1);
+    s.one = t_noise(ch_shape_of(MANY), 2);
+    t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "v", .initial = s.zero}, &s.v));
+    t_ok(create(&s.a, 1, "v", s.zero));
+    t_ok(define(&s.a, add_step, s.v, s.one));
+    for (uint64_t i = 1; i <= 40; i++)
+        t_ok(assign(&s.a, (attempt){.step = i}, 1, &number, &s.zero));
+    for (uint64_t i = 41; i <= 70; i++)
+        t_ok(update(&s.a, (attempt){.step = i, .retired = i}, 1, &s.one));
+    assert_true(ch_device_bytes(options.device) < 10 * MANY * sizeof(float));
+    tear_down(&s);
+}
+
 static void rows_that_were_let_go_of_make_room_for_others(void **state)
 {
     Cohort__PsRows m;
@@ -781,6 +802,7 @@ int main(void)
         cmocka_unit_test(what_nobody_holds_is_written_where_it_is),
         cmocka_unit_test(what_is_held_for_a_step_costs_a_copy_and_no_memory),
         cmocka_unit_test(memory_for_copies_is_given_back),
+        cmocka_unit_test(what_steps_were_given_goes_with_them),
         cmocka_unit_test(rows_that_were_let_go_of_make_room_for_others),
         cmocka_unit_test(rows_are_given_by_their_ids),
         cmocka_unit_test(the_last_step_leaves_nothing),
