@@ -376,7 +376,8 @@ static bool send(const ch_turn *t, ch_scheduled *s, int worker)
     ch_chief   *c = t->c;
     ch_running *a = &s->attempt[s->attempt[0].call != 0];
     ch_parcel  *p = NULL;
-    int64_t     limit = c->opt.step;
+    /* It runs one after the other: what it has before this may take as long. */
+    int64_t limit = c->opt.step * (c->worker[worker]->n_runs + 1);
 
     if (speak_run(c, s, worker, &p) != CH_OK)
         return false;
@@ -547,7 +548,8 @@ void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch
     case CH_ENDED_LATE:
         late(t, s, m);
         break;
-    default: /* no room: nothing came to the worker */
+    default: /* no room: nothing came to the worker, and if it were sent at once it would be so again */
+        m->rests = t->now + t->c->opt.retry;
         put_back(t, s);
     }
     ch__queue_move(t);

@@ -410,6 +410,78 @@ static void a_step_that_takes_too_long_is_an_error(void **state)
     t_close(&s);
 }
 
+/* What a worker has before it does not count: it runs one after the other. */
+static void a_step_that_waits_for_its_worker_is_not_late(void **state)
+{
+    scene s;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 1}, 100,
+           &(ch_coordinator_options){.step_seconds = 0.25});
+    t_schedule(&s, 40);
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == 40);
+    t_close(&s);
+}
+
+/* Of those that the strategy keeps the oldest is forgotten, but not by the steps that need it. */
+static void a_function_is_there_as_long_as_its_steps(void **state)
+{
+    enum { MANY = 300 };
+    scene s;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 2}, 1, NULL);
+    for (int i = 0; i < MANY; i++) {
+        ch_function *f = t_function(t_count_step, &s);
+
+        t_ok(ch_coordinator_schedule(s.co, f, NULL, NULL));
+        ch_function_unref(f);
+    }
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == MANY);
+    t_close(&s);
+}
+
+static void *fetch_often(void *arg)
+{
+    scene *s = arg;
+
+    for (int i = 0; i < 20; i++) {
+        ch_remote *r = NULL;
+        ch_tuple  *out = NULL;
+
+        t_ok(ch_coordinator_schedule(s->co, s->count, NULL, &r));
+        t_ok(ch_remote_fetch(r, &out));
+        ch_tuple_unref(out);
+        ch_remote_unref(r);
+    }
+    return NULL;
+}
+
+/* Each makes of it what workers are told, and none takes away what another's steps need. */
+static void several_threads_may_use_a_function_first(void **state)
+{
+    enum { THREADS = 4, TIMES = 20 };
+    scene     s = {.st = t_cluster(&three_workers, NULL, NULL)};
+    pthread_t thread[THREADS];
+
+    (void)state;
+    t_ok(ch_coordinator_new(s.st, NULL, &s.co));
+    s.n = t_var_in(s.st, "n", 0);
+    for (int k = 0; k < TIMES; k++) {
+        s.count = t_function(t_count_step, &s);
+        for (int i = 0; i < THREADS; i++)
+            assert_int_equal(pthread_create(&thread[i], NULL, fetch_often, &s), 0);
+        for (int i = 0; i < THREADS; i++)
+            assert_int_equal(pthread_join(thread[i], NULL), 0);
+        ch_function_unref(s.count);
+    }
+    s.count = NULL;
+    assert_true(t_value_of(s.n) == 20 * THREADS * TIMES);
+    t_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -428,6 +500,9 @@ int main(void)
         cmocka_unit_test(rounds_see_one_moment),
         cmocka_unit_test(what_is_going_on_is_counted),
         cmocka_unit_test(a_step_that_takes_too_long_is_an_error),
+        cmocka_unit_test(a_step_that_waits_for_its_worker_is_not_late),
+        cmocka_unit_test(a_function_is_there_as_long_as_its_steps),
+        cmocka_unit_test(several_threads_may_use_a_function_first),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
