@@ -63,8 +63,10 @@ int ch__chief_add_worker(ch_task *chief)
 {
     ch_turn    t = ch__turn_enter(chief);
     ch_member *m = NULL;
-    int        n = ch__crew_add(t.c, &m) == CH_OK ? t.c->n_workers - 1 : -1;
+    int        n = 0; /* where the strategy has ended, nobody asks it */
 
+    if (t.c != NULL)
+        n = ch__crew_add(t.c, &m) == CH_OK ? t.c->n_workers - 1 : -1;
     ch__task_leave(chief);
     return n;
 }

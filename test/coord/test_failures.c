@@ -263,6 +263,20 @@ static void a_worker_is_added_while_the_job_runs(void **state)
     t_close(&s);
 }
 
+/* It outlives the strategy, and nobody gives it steps. */
+static void a_worker_is_added_when_the_strategy_is_gone(void **state)
+{
+    ch_resolver *cluster = NULL;
+    ch_strategy *st = t_cluster(NULL, NULL, &cluster);
+    int          task = -1;
+
+    (void)state;
+    ch_strategy_unref(st);
+    t_ok(ch_cluster_local_add_worker(cluster, &task));
+    assert_int_equal(task, 1);
+    ch_resolver_unref(cluster);
+}
+
 /* In rounds, and where staleness is bounded, a step that its worker took along holds up the others until another has run it. */
 static void rounds_and_bounds_go_on_though_workers_are_lost(void **state)
 {
@@ -510,6 +524,7 @@ int main(void)
         cmocka_unit_test(a_server_is_out_of_reach_for_a_while),
         cmocka_unit_test(variables_are_there_while_a_worker_is_lost),
         cmocka_unit_test(a_worker_is_added_while_the_job_runs),
+        cmocka_unit_test(a_worker_is_added_when_the_strategy_is_gone),
         cmocka_unit_test(rounds_and_bounds_go_on_though_workers_are_lost),
         cmocka_unit_test(steps_that_take_long_are_given_to_others_too),
         cmocka_unit_test(cancellation_races_with_recovery),
