@@ -352,6 +352,15 @@ static int64_t count_ended(const ch_coordinator_stats *s)
     return s->finished + s->failed + s->cancelled;
 }
 
+static int count_ready(const ch_chief *c)
+{
+    int n = 0;
+
+    for (int i = 0; i < c->n_workers; i++)
+        n += c->worker[i]->state == CH_MEMBER_READY;
+    return n;
+}
+
 /* Without a limit of its own, a wait for steps is too long when none has ended for as long as any wait may take: however many they are. */
 static ch_status wait_for_steps(ch_task *chief, const ch_chief *c, bool (*is_over)(void *arg),
                                 void *arg, int64_t limit_ms, const char *whom)
@@ -363,7 +372,9 @@ static ch_status wait_for_steps(ch_task *chief, const ch_chief *c, bool (*is_ove
         ended = count_ended(&c->stats);
         rc = ch__task_wait(chief, is_over, arg, limit_ms, whom);
     } while (rc == CH_DEADLINE_EXCEEDED && limit_ms == 0 && count_ended(&c->stats) > ended);
-    return rc;
+    return rc == CH_DEADLINE_EXCEEDED
+               ? ch__fail_at(rc, "%d of %d workers are there", count_ready(c), c->n_workers)
+               : rc;
 }
 
 static bool is_quiet(void *arg)
@@ -576,7 +587,6 @@ void ch__chief_stats(ch_task *chief, ch_coordinator_stats *out)
     out->queued = t.c->queue.n;
     out->running = t.c->running.n;
     out->workers = t.c->n_workers;
-    for (int i = 0; i < t.c->n_workers; i++)
-        out->ready += t.c->worker[i]->state == CH_MEMBER_READY;
+    out->ready = count_ready(t.c);
     ch__task_leave(chief);
 }

@@ -162,7 +162,9 @@ ch_status ch_strategy_parameter_server(ch_resolver                       *cluste
     ch_status                                rc =
         ch__want_given("parameter-server strategy", "the cluster", cluster, "out", out);
 
-    if (rc == CH_OK && opt != NULL && (unsigned)opt->placement > CH_PLACE_BY_BYTES)
+    if (rc != CH_OK)
+        return rc;
+    if (opt != NULL && (unsigned)opt->placement > CH_PLACE_BY_BYTES)
         rc = ch__fail(CH_INVALID_ARGUMENT, "%d is no ch_placement", (int)opt->placement);
     if (rc == CH_OK)
         rc = make(cluster, opt != NULL ? opt : &usual, out);

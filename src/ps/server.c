@@ -372,8 +372,11 @@ static ch_status check_updates(const server *s, const ch_parcel *p, const Cohort
         const update *u = ch__map_find(&s->updates, key(m->updates[i]->function));
 
         if (u == NULL)
-            return ch__fail(CH_NOT_FOUND, "there is no function %llu here",
-                            (unsigned long long)m->updates[i]->function);
+            return ch__fail(
+                CH_NOT_FOUND,
+                "there is no function %llu here (any more): was a variable freed that a "
+                "step uses?",
+                (unsigned long long)m->updates[i]->function);
         if (m->updates[i]->inputs != (uint32_t)u->graph->n_inputs)
             return ch__fail(CH_INVALID_ARGUMENT, "%s takes %d inputs, not %u", u->graph->name,
                             u->graph->n_inputs, m->updates[i]->inputs);
