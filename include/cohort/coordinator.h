@@ -66,7 +66,8 @@ typedef struct ch_arguments {
 } ch_arguments;
 
 /* Returns at once, unless the queue is full. `args` may be NULL; `out` too, and then results are not sent. The step is recorded here, so what is
- * wrong with it is this call's error. */
+ * wrong with it is this call's error. Until it has ended the tensors of `in` are not to be written to (they are not copied: make others for
+ * the next step), and the variables that it uses are not to be freed. */
 CH_API CH_MUST_CHECK ch_status ch_coordinator_schedule(ch_coordinator *c, ch_function *f,
                                                        const ch_arguments *args,
                                                        ch_remote         **out);
