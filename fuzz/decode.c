@@ -17,6 +17,7 @@
 
 #include "cohort/log.h"
 #include "decode/decode.h"
+#include "graph/graph.pb-c.h"
 #include "graph/program.h"
 
 enum { SMALL_BYTES = 1 << 16 }; /* what a run may touch */
@@ -289,7 +290,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
     case 0:
         break;
     case 1:
-        n = alter(&d, data, size, max_size);
+        n = alter(&d, &cohort__graph__descriptor, data, size, max_size);
         break;
     default:
         n = grow(&d, data, size, max_size);

@@ -89,6 +89,7 @@ static void alter_element(dice *d, field_type *f, void *at)
         break;
     case PROTOBUF_C_TYPE_INT64:
     case PROTOBUF_C_TYPE_SINT64:
+    case PROTOBUF_C_TYPE_UINT64:
         *(int64_t *)at = some_integer(d);
         break;
     case PROTOBUF_C_TYPE_DOUBLE:
@@ -182,20 +183,21 @@ static void alter_message(dice *d, ProtobufCMessage *m)
         alter_element(d, f, at);
 }
 
-size_t alter(dice *d, uint8_t *data, size_t size, size_t max_size)
+size_t alter(dice *d, const ProtobufCMessageDescriptor *type, uint8_t *data, size_t size,
+             size_t max_size)
 {
-    Cohort__Graph *m = cohort__graph__unpack(NULL, size, data);
-    size_t         n;
+    ProtobufCMessage *m = protobuf_c_message_unpack(type, NULL, size, data);
+    size_t            n;
 
     if (m == NULL)
         return 0;
     for (uint64_t i = roll(d, 4) + 1; i > 0; i--)
-        alter_message(d, &m->base);
-    n = cohort__graph__get_packed_size(m);
+        alter_message(d, m);
+    n = protobuf_c_message_get_packed_size(m);
     if (n > max_size)
         n = 0;
     if (n > 0)
-        cohort__graph__pack(m, data);
-    cohort__graph__free_unpacked(m, NULL);
+        protobuf_c_message_pack(m, data);
+    protobuf_c_message_free_unpacked(m, NULL);
     return n;
 }

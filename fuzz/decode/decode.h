@@ -1,7 +1,9 @@
-/* fuzz/decode/decode.h -- the mutators of fuzz/decode.c.   SPDX-License-Identifier: Apache-2.0
+/* fuzz/decode/decode.h -- the mutators of fuzz/decode.c and fuzz/route.c.   SPDX-License-Identifier: Apache-2.0
  */
 #ifndef FUZZ_DECODE_H
 #define FUZZ_DECODE_H
+
+#include <protobuf-c/protobuf-c.h>
 
 #include "../fuzz.h"
 #include "graph/graph.h"
@@ -10,8 +12,9 @@
 int64_t some_integer(dice *d);
 double  some_number(dice *d);
 
-/* Change the encoded graph in `data` and return its new size; 0 if that was not possible. */
-size_t alter(dice *d, uint8_t *data, size_t size, size_t max_size);
+/* Change the message, or the encoded graph, in `data` and return its new size; 0 if that was not possible. */
+size_t alter(dice *d, const ProtobufCMessageDescriptor *type, uint8_t *data, size_t size,
+             size_t max_size);
 size_t grow(dice *d, uint8_t *data, size_t size, size_t max_size);
 
 #endif

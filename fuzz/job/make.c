@@ -1,0 +1,158 @@
+/* fuzz/job/make.c -- what a job begins with, as bytes.   SPDX-License-Identifier: Apache-2.0 */
+#include "job/make.h"
+
+#include "graph/function.h"
+#include "ps/route.h"
+
+enum { MOST_SHARDS = 3 };
+
+static ch_var *variable[VARIABLES];
+
+void must(ch_status rc)
+{
+    MUST(rc == CH_OK);
+}
+
+ch_tensor *make_tensor(ch_dtype dtype, ch_shape shape)
+{
+    ch_tensor *t = NULL;
+
+    must(ch_tensor_new(dtype, shape, &t));
+    return t;
+}
+
+ch_var *const *make_variables(void)
+{
+    static const char *const name[VARIABLES] = {"v", "table", "n"};
+    const ch_shape shape[VARIABLES] = {ch_shape_of(3), ch_shape_of(4, 3), ch_shape_scalar()};
+
+    for (int i = 0; i < VARIABLES && variable[i] == NULL; i++)
+        must(
+            ch_var_new(NULL, &(ch_var_spec){.name = name[i], .shape = shape[i]}, &variable[i]));
+    return variable;
+}
+
+/* ---- steps ---- */
+
+static void add(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "is", ch_var_assign_add(s, variable[0], ch_step_in(s, 0)));
+}
+
+static void scatter(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_var_scatter_add(s, variable[1], ch_step_in(s, 0), ch_step_in(s, 1));
+}
+
+static void train(ch_step *s, void *arg)
+{
+    ch_node *w = ch_var_read(s, variable[0]), *x = ch_mul(ch_step_in(s, 0), ch_step_in(s, 1));
+
+    (void)arg;
+    ch_var_assign_sub(s, variable[0], ch_mul(w, ch_add(x, ch_step_in(s, 2))));
+    ch_step_out(s, "n", ch_var_assign_add(s, variable[2], ch_number(s, 1)));
+}
+
+static void look_up(ch_step *s, void *arg)
+{
+    ch_node *rows = ch_gather(ch_var_read(s, variable[1]), ch_step_in(s, 0), 0);
+
+    (void)arg;
+    ch_var_scatter_add(s, variable[1], ch_step_in(s, 0), ch_mul(rows, ch_number(s, 2)));
+    ch_step_out(s, "rows", rows);
+}
+
+/* Takes the inputs over. */
+static ch_route *route_of(ch_step_fn step, int n, ch_tensor **in, ch_function **f)
+{
+    static const int place[VARIABLES] = {0, 1, 2};
+    ch_tuple        *tuple = NULL;
+    ch_route        *r = NULL;
+
+    make_variables();
+    must(ch_function_new("step", step, NULL, f));
+    ch_function_static_rows(*f);
+    must(ch_tuple_of(n, in, &tuple));
+    must(ch_strategy_run(NULL, *f, tuple, NULL));
+    must(ch__route_new(ch_function_graph(*f), place, &r));
+    ch_tuple_unref(tuple);
+    for (int i = 0; i < n; i++)
+        ch_tensor_unref(in[i]);
+    return r;
+}
+
+/* ---- as bytes ---- */
+
+blob make_graph(int i)
+{
+    ch_tensor *in[] = {i == 0 ? make_tensor(CH_F32, ch_shape_of(3))
+                              : make_tensor(CH_I64, ch_shape_of(2)),
+                       i == 0 ? NULL : make_tensor(CH_F32, ch_shape_of(2, 3))};
+    ch_function *f = NULL;
+    ch_route    *r = i == 0 ? route_of(add, 1, in, &f) : route_of(scatter, 2, in, &f);
+    blob         b = {0};
+
+    for (int k = 0; k < r->n_remotes; k++)
+        if (b.data == NULL && r->remote[k].kind == CH_REMOTE_UPDATE)
+            must(ch_graph_encode(r->remote[k].graph, &b.data, &b.size));
+    ch__route_free(r);
+    ch_function_unref(f);
+    return b;
+}
+
+static uint64_t number_of(const ch_resource *r)
+{
+    uint64_t i = 0;
+
+    while (variable[i] != r->key)
+        i++;
+    return i + 1;
+}
+
+static ch_route *route_of_train(ch_function **f)
+{
+    ch_tensor *in[3];
+
+    for (int i = 0; i < 3; i++)
+        in[i] = make_tensor(CH_F32, ch_shape_of(3));
+    return route_of(train, 3, in, f);
+}
+
+static ch_route *route_of_look_up(ch_function **f)
+{
+    ch_tensor *ids = make_tensor(CH_I64, ch_shape_of(2));
+
+    return route_of(look_up, 1, &ids, f);
+}
+
+blob make_route(int i, int n_shards)
+{
+    ch_function          *f = NULL;
+    ch_route             *r = i == 0 ? route_of_train(&f) : route_of_look_up(&f);
+    const ch_graph       *g = ch_function_graph(f);
+    ch_route_variable     v[VARIABLES];
+    struct ch_route_shard where[VARIABLES][MOST_SHARDS];
+    uint64_t              function[16];
+    blob                  b = {0};
+
+    MUST(n_shards <= MOST_SHARDS && r->n_remotes <= 16);
+    for (int k = 0; k < g->n_resources; k++) {
+        const ch_resource *of = &g->resource[k];
+
+        for (int s = 0; s < n_shards; s++)
+            where[k][s] = (struct ch_route_shard){s, number_of(of)};
+        v[k] = (ch_route_variable){.name = of->name,
+                                   .dtype = of->dtype,
+                                   .shape = of->shape,
+                                   .n_shards = of->shape.rank > 0 ? n_shards : 1,
+                                   .shard = where[k]};
+    }
+    for (uint64_t k = 0; k < 16; k++)
+        function[k] = k * MOST_SHARDS + 4;
+    must(ch__route_encode(&(ch_sent_route){r, g->n_resources, v, function}, &b.data, &b.size));
+    ch__route_free(r);
+    ch_function_unref(f);
+    return b;
+}

@@ -1,0 +1,27 @@
+/* fuzz/job/make.h -- what a job begins with, as bytes: graphs that change variables, and steps as routes.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef FUZZ_JOB_MAKE_H
+#define FUZZ_JOB_MAKE_H
+
+#include "cohort/cohort.h"
+#include "fuzz.h"
+
+enum { VARIABLES = 3, GRAPHS = 2, ROUTES = 2 };
+
+/* Bytes that were made once, to be sent and changed. */
+typedef struct blob {
+    void  *data;
+    size_t size;
+} blob;
+
+void must(ch_status rc);
+
+/* v, f32[3]; table, f32[4,3]; n, a scalar: 1, 2 and 3 on their server. Made once, and never freed. */
+ch_var *const *make_variables(void);
+/* Graph i changes variable i. */
+blob make_graph(int i);
+/* Route 0 changes v and counts; route 1 reads rows of the table, and changes them. In so many shards if the variable has rows. */
+blob       make_route(int i, int n_shards);
+ch_tensor *make_tensor(ch_dtype dtype, ch_shape shape);
+
+#endif

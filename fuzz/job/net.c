@@ -1,0 +1,244 @@
+/* fuzz/job/net.c -- tasks without delays.   SPDX-License-Identifier: Apache-2.0 */
+#include "job/net.h"
+
+#include "base/mem.h"
+#include "fuzz.h"
+#include "net/wire.h"
+
+enum { MOST_FRAMES = 64 };
+
+static const int64_t ask_ns = 100000000;
+
+typedef struct sent {
+    ch_task *to;
+    ch_frame frame;
+} sent;
+
+typedef struct direct {
+    ch_net    net; /* first */
+    int64_t   now;
+    sent      queue[MOST_FRAMES];
+    int       first, n;
+    uint64_t  n_asked;
+    bool      has_ended;
+    ch_ending ending;
+} direct;
+
+static direct *direct_of(const ch_task *t)
+{
+    return (direct *)(void *)t->net;
+}
+
+/* ---- the wire ---- */
+
+static bool push(direct *d, ch_task *to, const ch_frame *f)
+{
+    if (d->n == MOST_FRAMES)
+        return false;
+    d->queue[(d->first + d->n++) % MOST_FRAMES] = (sent){to, *f};
+    return true;
+}
+
+static ch_status wire_listen(ch_task *t)
+{
+    (void)t;
+    return CH_OK;
+}
+
+static ch_status wire_connect(ch_link *l)
+{
+    (void)l;
+    return CH_OK;
+}
+
+static ch_ending wire_call(ch_link *l, ch_frame *f)
+{
+    ch_task *peer = ch__net_find(l->task->net, l->name);
+
+    f->back = l->task;
+    f->name = l->task->name;
+    return peer != NULL && peer->is_alive && push(direct_of(l->task), peer, f) ? CH_ENDED_OK
+                                                                               : CH_ENDED_LOST;
+}
+
+static void wire_cancel(ch_link *l, uint64_t call, int64_t bytes)
+{
+    ch_task *peer = ch__net_find(l->task->net, l->name);
+    ch_frame f = {
+        .kind = CH_FRAME_CANCEL, .call = call, .from = l->task->incarnation, .back = l->task};
+
+    (void)bytes;
+    if (peer != NULL)
+        (void)push(direct_of(l->task), peer, &f);
+}
+
+/* Nobody's task asked: the answer is for who called direct_ask. */
+static void wire_answer(ch_task *t, void *back, ch_frame *f)
+{
+    direct *d = direct_of(t);
+
+    if (back != NULL) {
+        f->back = NULL;
+        if (!push(d, back, f))
+            ch__frame_drop(f);
+        return;
+    }
+    if (f->call == d->n_asked) {
+        MUST(!d->has_ended);
+        d->has_ended = true;
+        d->ending = f->ending;
+    }
+    ch__frame_drop(f);
+}
+
+static void wire_room(const ch_link *l, int *calls, int64_t *bytes)
+{
+    (void)l;
+    *calls = CH_LINK_CALLS;
+    *bytes = CH_LINK_BYTES;
+}
+
+static void wire_close_link(ch_link *l)
+{
+    (void)l;
+}
+
+static void wire_close(ch_task *t)
+{
+    (void)t;
+}
+
+/* ---- turns ---- */
+
+static void end_life(ch_task *t)
+{
+    t->opt.ops->close(ch__life_end(t));
+}
+
+/* What came of an event: what is posted is sent, work is done, endings are told, until there is no more of it. */
+static void end_turn(ch_task *t)
+{
+    ch_work w;
+
+    ch__post_flush(&t->post);
+    while (t->is_alive && !t->is_broken && (t->n_work > 0 || t->n_ended > 0)) {
+        if (ch__work_take(t, &w)) {
+            w.run(w.arg);
+            ch__work_end(t, &w);
+        } else {
+            ch__task_endings(t);
+        }
+        ch__post_flush(&t->post);
+    }
+    if (t->is_alive && t->is_broken)
+        end_life(t);
+}
+
+static void begin_turn(ch_task *t)
+{
+    t->now = direct_of(t)->now;
+    ch__post_reserve(t);
+}
+
+static void deliver(direct *d)
+{
+    sent s = d->queue[d->first];
+
+    d->first = (d->first + 1) % MOST_FRAMES;
+    d->n--;
+    if (!s.to->is_alive) {
+        ch__frame_drop(&s.frame);
+        return;
+    }
+    begin_turn(s.to);
+    ch__task_take(s.to, &s.frame);
+    end_turn(s.to);
+}
+
+/* The first alarm of any task; false: there is none until then. */
+static bool pass_time(direct *d, int64_t until)
+{
+    ch_task *first = NULL;
+    int64_t  at = until;
+
+    for (int i = 0; i < d->net.n_tasks; i++) {
+        ch_task *t = d->net.task[i];
+
+        if (t->is_alive && ch__task_next_alarm(t) <= at) {
+            first = t;
+            at = ch__task_next_alarm(t);
+        }
+    }
+    d->now = at > d->now ? at : d->now;
+    if (first == NULL)
+        return false;
+    begin_turn(first);
+    ch__task_alarms(first);
+    end_turn(first);
+    return true;
+}
+
+ch_ending direct_ask(ch_task *to, ch_parcel *p)
+{
+    direct  *d = direct_of(to);
+    ch_frame f = {.kind = CH_FRAME_CALL,
+                  .call = ++d->n_asked,
+                  .from = 1,
+                  .timeout = ask_ns,
+                  .parcel = p,
+                  .name = "asker/0"};
+    int64_t  until = d->now + ask_ns;
+
+    d->has_ended = false;
+    MUST(d->n == 0 && push(d, to, &f));
+    while (d->n > 0 || (!d->has_ended && pass_time(d, until)))
+        if (d->n > 0)
+            deliver(d);
+    return d->has_ended ? d->ending : CH_ENDED_LATE;
+}
+
+/* ---- the driver ---- */
+
+static ch_status drive_start(ch_task *t)
+{
+    ch_status st = ch__life_begin(t);
+
+    if (st == CH_OK)
+        end_turn(t);
+    return st;
+}
+
+static int64_t drive_now(const ch_task *t)
+{
+    return direct_of(t)->now;
+}
+
+static void drive_free(ch_net *net)
+{
+    for (int i = 0; i < net->n_tasks; i++)
+        if (net->task[i]->is_alive)
+            end_life(net->task[i]);
+    ch__net_close(net);
+    ch__free(net);
+}
+
+ch_net *direct_net(void)
+{
+    static const ch_wire_ops  wire = {.listen = wire_listen,
+                                      .connect = wire_connect,
+                                      .call = wire_call,
+                                      .cancel = wire_cancel,
+                                      .answer = wire_answer,
+                                      .room = wire_room,
+                                      .close_link = wire_close_link,
+                                      .close = wire_close};
+    static const ch_drive_ops drive = {
+        .start = drive_start, .now = drive_now, .free = drive_free};
+    direct *d = ch__calloc(1, sizeof(*d));
+
+    MUST(d != NULL && ch__net_init(&d->net) == CH_OK);
+    d->net.wire = &wire;
+    d->net.drive = &drive;
+    d->net.task_bytes = sizeof(ch_task);
+    return &d->net;
+}

@@ -1,0 +1,15 @@
+/* fuzz/job/net.h -- tasks without delays: what is sent arrives at once, and what is computed is done at once.
+ *
+ * An engine under net/wire.h, for who asks very many calls. Time passes only when nothing else can happen.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef FUZZ_JOB_NET_H
+#define FUZZ_JOB_NET_H
+
+#include "net/net.h"
+
+ch_net *direct_net(void); /* ch__net_free frees it */
+/* Asks from outside, and returns when the call has ended; CH_ENDED_LATE: nobody will ever answer. Takes the parcel over. */
+ch_ending direct_ask(ch_task *to, ch_parcel *p);
+
+#endif

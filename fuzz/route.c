@@ -1,0 +1,106 @@
+/* fuzz/route.c -- what ch__route_decode makes of anything.
+ *
+ * A route that was decoded encodes to bytes that decode to the same bytes again. Inputs begin as real steps, in shards or not;
+ * then fields of the message, and of the graphs in it, are changed (decode/alter.c), or libFuzzer changes bytes. Most of the
+ * time goes into decoding the graphs, which fuzz/decode.c has many of: here they are a few calls each, and inputs short.
+ *
+ * covers: src/ps/route_codec.c
+ * longest: 1400
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "ps/route.h"
+
+#include "base/mem.h"
+#include "decode/decode.h"
+#include "job/make.h"
+#include "ps/job.pb-c.h"
+
+enum { MOST_SHARDS = 3 };
+
+static blob start[ROUTES * MOST_SHARDS];
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc;
+    (void)argv;
+    for (int i = 0; i < ROUTES * MOST_SHARDS; i++)
+        start[i] = make_route(i % ROUTES, 1 + i / ROUTES);
+    return 0;
+}
+
+static void check_again(const ch_sent_route *r)
+{
+    ch_sent_route back = {0};
+    void         *bytes = NULL, *again = NULL;
+    size_t        n = 0, m = 0;
+
+    MUST(ch__route_encode(r, &bytes, &n) == CH_OK);
+    MUST(ch__route_decode(bytes, n, &back) == CH_OK);
+    MUST(ch__route_encode(&back, &again, &m) == CH_OK);
+    MUST(n == m && memcmp(bytes, again, n) == 0);
+    ch__route_free(back.route);
+    ch__free(bytes);
+    ch__free(again);
+}
+
+/* Some allocation fails, in decoding or in encoding. */
+static void check_memory(const uint8_t *data, size_t size, unsigned which)
+{
+    ch_sent_route r = {0};
+    void         *bytes = NULL;
+    size_t        n = 0;
+
+    ch__mem_fail_at(1 + which % 128);
+    if (ch__route_decode(data, size, &r) == CH_OK) {
+        if (ch__route_encode(&r, &bytes, &n) == CH_OK)
+            ch__free(bytes);
+        ch__route_free(r.route);
+    }
+    ch__mem_fail_at(0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    int64_t       live = ch__mem_live();
+    unsigned      which = fuzz_hash(data, size);
+    ch_sent_route r = {0};
+    ch_status     rc;
+
+    if (which % 16 == 0)
+        ch__mem_watch(true);
+    rc = ch__route_decode(data, size, &r);
+    if (which % 16 == 0) {
+        MUST(ch__mem_most() <= (int64_t)size + (16 << 20));
+        ch__mem_watch(false);
+    }
+    if (rc == CH_OK) {
+        if (which % 4 == 1)
+            check_again(&r);
+        ch__route_free(r.route);
+    }
+    if (which % 8 == 2)
+        check_memory(data, size, which / 8);
+    MUST(ch__mem_live() == live);
+    return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed)
+{
+    dice        d = {seed};
+    const blob *b = &start[roll(&d, ROUTES * MOST_SHARDS)];
+    size_t      n = 0;
+
+    switch (roll(&d, 16)) {
+    case 0:
+        if (b->size > max_size)
+            return size;
+        memcpy(data, b->data, b->size);
+        return b->size;
+    case 1:
+    case 2:
+        return LLVMFuzzerMutate(data, size, max_size);
+    default:
+        n = alter(&d, &cohort__route__descriptor, data, size, max_size);
+    }
+    return n > 0 ? n : LLVMFuzzerMutate(data, size, max_size);
+}
