@@ -21,6 +21,14 @@ ch_tensor *make_tensor(ch_dtype dtype, ch_shape shape)
     return t;
 }
 
+ch_tensor *make_bytes(const blob *b)
+{
+    ch_tensor *t = NULL;
+
+    must(ch_tensor_copy_of(CH_U8, ch_shape_of((int64_t)b->size), b->data, &t));
+    return t;
+}
+
 ch_var *const *make_variables(void)
 {
     static const char *const name[VARIABLES] = {"v", "table", "n"};
@@ -154,5 +162,22 @@ blob make_route(int i, int n_shards)
     must(ch__route_encode(&(ch_sent_route){r, g->n_resources, v, function}, &b.data, &b.size));
     ch__route_free(r);
     ch_function_unref(f);
+    return b;
+}
+
+blob make_stream(int i)
+{
+    ch_tensor         *t[] = {make_tensor(CH_F32, ch_shape_of(2, 3)),
+                              make_tensor(CH_F32, ch_shape_of(2, 3))};
+    const char *const  name[] = {"x", "y"};
+    ch_dataset        *d = ch_dataset_slices(1 + i, t, name);
+    ch_dataset_options no_threads = {.threads = CH_OFF};
+    blob               b = {0};
+
+    d = ch_dataset_with_options(d, &no_threads);
+    must(ch_dataset_encode(d, &b.data, &b.size));
+    ch_dataset_unref(d);
+    ch_tensor_unref(t[0]);
+    ch_tensor_unref(t[1]);
     return b;
 }

@@ -6,7 +6,7 @@
 #include "cohort/cohort.h"
 #include "fuzz.h"
 
-enum { VARIABLES = 3, GRAPHS = 2, ROUTES = 2 };
+enum { VARIABLES = 3, GRAPHS = 2, ROUTES = 2, STREAMS = 2 };
 
 /* Bytes that were made once, to be sent and changed. */
 typedef struct blob {
@@ -21,7 +21,10 @@ ch_var *const *make_variables(void);
 /* Graph i changes variable i. */
 blob make_graph(int i);
 /* Route 0 changes v and counts; route 1 reads rows of the table, and changes them. In so many shards if the variable has rows. */
-blob       make_route(int i, int n_shards);
+blob make_route(int i, int n_shards);
+/* A dataset of two elements: of one component that route 0 takes, or of two. */
+blob       make_stream(int i);
+ch_tensor *make_bytes(const blob *b);
 ch_tensor *make_tensor(ch_dtype dtype, ch_shape shape);
 
 #endif

@@ -222,6 +222,23 @@ static void drive_free(ch_net *net)
     ch__free(net);
 }
 
+/* A task keeps its links and its room from life to life. */
+void direct_begin(ch_task *t)
+{
+    t->incarnation = 0;
+    MUST(!t->is_alive && drive_start(t) == CH_OK);
+}
+
+void direct_end(ch_task *t)
+{
+    direct *d = direct_of(t);
+
+    if (t->is_alive)
+        end_life(t);
+    MUST(d->n == 0);
+    d->now = 0;
+}
+
 ch_net *direct_net(void)
 {
     static const ch_wire_ops  wire = {.listen = wire_listen,

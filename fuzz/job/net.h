@@ -11,5 +11,8 @@
 ch_net *direct_net(void); /* ch__net_free frees it */
 /* Asks from outside, and returns when the call has ended; CH_ENDED_LATE: nobody will ever answer. Takes the parcel over. */
 ch_ending direct_ask(ch_task *to, ch_parcel *p);
+/* Ends the life of a task, and begins its first one once more: quicker than another net. */
+void direct_end(ch_task *t);
+void direct_begin(ch_task *t);
 
 #endif

@@ -1,0 +1,249 @@
+/* fuzz/job/calls.c -- calls to servers and workers, from bytes.   SPDX-License-Identifier: Apache-2.0 */
+#include "job/calls.h"
+
+#include "job/make.h"
+#include "message.h"
+#include "ps/speak.h"
+
+enum { MOST_TENSORS = 4 };
+
+static blob graph[GRAPHS], route[ROUTES], stream[STREAMS];
+
+void calls_init(void)
+{
+    for (int i = 0; i < GRAPHS; i++)
+        graph[i] = make_graph(i);
+    for (int i = 0; i < ROUTES; i++)
+        route[i] = make_route(i, 1);
+    for (int i = 0; i < STREAMS; i++)
+        stream[i] = make_stream(i);
+}
+
+uint8_t next_byte(source *s)
+{
+    if (s->left == 0)
+        return 0;
+    s->left--;
+    return *s->data++;
+}
+
+static uint64_t number(source *s)
+{
+    static const uint64_t odd[] = {UINT64_MAX, UINT64_MAX - 1, 0xffffffff, 1u << 31,
+                                   1ull << 63, 1ull << 32,     1 << 20,    255};
+    uint8_t               b = next_byte(s);
+
+    return b < 224 ? b % 7 : odd[b % 8];
+}
+
+static void *field_memory(source *s, size_t bytes)
+{
+    void *p = calloc(1, bytes > 0 ? bytes : 1);
+
+    MUST(p != NULL && s->n_fields < MOST_FIELDS);
+    return s->field[s->n_fields++] = p;
+}
+
+/* Some of its bits, if the input says so. */
+static void turn(source *s, uint8_t *data, size_t n)
+{
+    for (int k = next_byte(s) % 4; k > 0 && n > 0; k--) {
+        size_t at = ((size_t)next_byte(s) << 8 | next_byte(s)) % n;
+
+        data[at] ^= next_byte(s);
+        s->is_turned = true;
+    }
+}
+
+static ProtobufCBinaryData some_bytes(source *s)
+{
+    const blob         *from = &graph[next_byte(s) % GRAPHS];
+    ProtobufCBinaryData b = {from->size, field_memory(s, from->size)};
+
+    memcpy(b.data, from->data, from->size);
+    turn(s, b.data, b.len);
+    return b;
+}
+
+static char *some_text(source *s)
+{
+    static const char *const text[] = {"",        "x",   "worker/0", "worker/1",
+                                       "asker/0", "f32", "table",    "a/b"};
+    char                    *copy = field_memory(s, 16);
+
+    snprintf(copy, 16, "%s", text[next_byte(s) % 8]);
+    return copy;
+}
+
+static ProtobufCMessage *some_message(source *s, const ProtobufCMessageDescriptor *type);
+
+static void fill(source *s, const ProtobufCFieldDescriptor *f, void *at)
+{
+    uint64_t n;
+
+    switch (f->type) {
+    case PROTOBUF_C_TYPE_STRING:
+        *(char **)at = some_text(s);
+        break;
+    case PROTOBUF_C_TYPE_BYTES:
+        *(ProtobufCBinaryData *)at = some_bytes(s);
+        break;
+    case PROTOBUF_C_TYPE_MESSAGE:
+        *(ProtobufCMessage **)at = some_message(s, f->descriptor);
+        break;
+    default:
+        n = f->type == PROTOBUF_C_TYPE_BOOL ? next_byte(s) % 2 : number(s);
+        memcpy(at, &n, field_bytes(f->type));
+    }
+}
+
+static ProtobufCMessage *some_message(source *s, const ProtobufCMessageDescriptor *type)
+{
+    ProtobufCMessage *m = field_memory(s, type->sizeof_message);
+
+    protobuf_c_message_init(type, m);
+    for (unsigned i = 0; i < type->n_fields; i++) {
+        const ProtobufCFieldDescriptor *f = &type->fields[i];
+        char                           *at = (char *)m + f->offset;
+        size_t                          size = field_bytes(f->type), n = next_byte(s) % 4;
+
+        if (f->label != PROTOBUF_C_LABEL_REPEATED) {
+            fill(s, f, at);
+            continue;
+        }
+        *(size_t *)(void *)((char *)m + f->quantifier_offset) = n;
+        *(void **)(void *)at = field_memory(s, n * size);
+        for (size_t k = 0; k < n; k++)
+            fill(s, f, *(char **)(void *)at + k * size);
+    }
+    return m;
+}
+
+/* Ids are within the table, or nearly. */
+static ch_tensor *some_ids(source *s)
+{
+    ch_tensor *t = make_tensor(CH_I64, ch_shape_of(next_byte(s) % 5));
+
+    for (int64_t i = 0; i < ch_tensor_count(t); i++)
+        ((int64_t *)ch_tensor_data_mut(t))[i] = (int8_t)next_byte(s) % 6;
+    return t;
+}
+
+static ch_tensor *some_view(void)
+{
+    ch_tensor *t = make_tensor(CH_F32, ch_shape_of(3, 4)), *view = NULL;
+
+    must(ch_tensor_transpose(t, NULL, &view));
+    ch_tensor_unref(t);
+    return view;
+}
+
+/* A route or a dataset, as bytes. */
+static ch_tensor *some_blob(source *s)
+{
+    uint8_t     b = next_byte(s);
+    const blob *from = b % 4 < 3 ? &route[b / 4 % ROUTES] : &stream[b / 4 % STREAMS];
+    ch_tensor  *t = make_bytes(from);
+
+    turn(s, ch_tensor_data_mut(t), from->size);
+    return t;
+}
+
+static ch_tensor *some_tensor(source *s)
+{
+    uint8_t b = next_byte(s);
+
+    switch (b % 9) {
+    case 0:
+        return make_tensor(CH_F32, ch_shape_of(3));
+    case 1:
+        return make_tensor(CH_F32, ch_shape_of(4, 3));
+    case 2:
+        return some_ids(s);
+    case 3:
+        return make_tensor(CH_F32, ch_shape_of(b / 9 % 5, 3));
+    case 4:
+        return make_tensor(CH_STR, ch_shape_of(b / 9 % 3));
+    case 5:
+        return make_tensor(CH_F32, ch_shape_scalar());
+    case 6:
+        return some_view();
+    case 7:
+        return make_tensor(b % 2 ? CH_I32 : CH_F64, ch_shape_of(2, 0));
+    default:
+        return some_blob(s);
+    }
+}
+
+typedef struct method {
+    uint32_t                          number;
+    const ProtobufCMessageDescriptor *type;
+} method;
+
+static const method methods[] = {
+    {CH_PS_CREATE, &cohort__ps_create__descriptor},
+    {CH_PS_FREE, &cohort__ps_free__descriptor},
+    {CH_PS_DEFINE, &cohort__ps_define__descriptor},
+    {CH_PS_READ, &cohort__ps_read__descriptor},
+    {CH_PS_ROWS, &cohort__ps_rows__descriptor},
+    {CH_PS_UPDATE, &cohort__ps_update__descriptor},
+    {CH_PS_FENCE, &cohort__ps_fence__descriptor},
+    {CH_PS_PIN, &cohort__ps_pin__descriptor},
+    {CH_PS_PING, &cohort__ps_ping__descriptor},
+    {CH_PS_ASSIGN, &cohort__ps_assign__descriptor},
+    {CH_WORKER_FUNCTION, &cohort__worker_function__descriptor},
+    {CH_WORKER_RUN, &cohort__worker_run__descriptor},
+    {CH_WORKER_PING, &cohort__worker_ping__descriptor},
+    {CH_WORKER_STREAM, &cohort__worker_stream__descriptor},
+    {CH_WORKER_DROP, &cohort__worker_drop__descriptor},
+};
+enum { METHODS = sizeof(methods) / sizeof(methods[0]) };
+
+static int some_tensors(source *s, ch_tensor **t)
+{
+    int n = next_byte(s) % (MOST_TENSORS + 1);
+
+    for (int i = 0; i < n; i++)
+        t[i] = some_tensor(s);
+    return n;
+}
+
+/* What is there of the input is the message. */
+static ch_parcel *any_parcel(source *s, uint32_t method_number)
+{
+    ch_tensor *t[MOST_TENSORS];
+    int        n = some_tensors(s, t);
+    size_t     size = next_byte(s);
+    ch_parcel *p = NULL;
+    void      *at = NULL;
+
+    size = size < s->left ? size : s->left;
+    must(ch__parcel_new(method_number, size, &at, n, t, &p));
+    for (size_t i = 0; i < size; i++)
+        ((uint8_t *)at)[i] = next_byte(s);
+    return p;
+}
+
+static ch_parcel *some_parcel(source *s, const method *m)
+{
+    ch_tensor        *t[MOST_TENSORS];
+    int               n = some_tensors(s, t);
+    ch_parcel        *p = NULL;
+    ProtobufCMessage *message = some_message(s, m->type);
+
+    must(ch__speak(m->number, message, n, t, &p));
+    while (s->n_fields > 0)
+        free(s->field[--s->n_fields]);
+    return p;
+}
+
+one_call next_call(source *s)
+{
+    uint8_t       b = next_byte(s);
+    const method *m = &methods[b % METHODS];
+    bool          is_any = b / METHODS % 4 == 3, of_worker = m->number >= CH_WORKER_FUNCTION;
+    ch_parcel    *p = is_any ? any_parcel(s, m->number) : some_parcel(s, m);
+
+    /* Some go to who does not expect them. */
+    return (one_call){m->number, b > 250 ? !of_worker : of_worker, p};
+}
