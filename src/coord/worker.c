@@ -587,8 +587,8 @@ static ch_tensor *input_of(const worker *w, const run *r, int i, int replica)
         n -= width;
     }
     own = r->parcel->n_tensors == n * w->opt.n_devices ? replica * n : 0;
-    i += own - before;
-    return i < r->parcel->n_tensors ? r->parcel->tensor[i] : NULL;
+    i += own - before; /* less than 0 if elements stand at one place */
+    return i >= 0 && i < r->parcel->n_tensors ? r->parcel->tensor[i] : NULL;
 }
 
 /* How many inputs there are, with those of elements; -1: not so many for each replica. */

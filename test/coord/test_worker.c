@@ -237,12 +237,90 @@ static void a_step_is_run_again_after_its_worker_died(void **state)
     ch_tuple_unref(in);
 }
 
+/* ---- what a call may not say ---- */
+
+static void sum_of_three(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "sum", ch_add(ch_add(ch_step_in(s, 0), ch_step_in(s, 1)), ch_step_in(s, 2)));
+}
+
+static ch_tensor *number_tensor(int number)
+{
+    ch_tensor *t = NULL;
+
+    t_ok(ch_tensor_scalar(CH_I64, number, &t));
+    return t;
+}
+
+static void send_stream(setting *s)
+{
+    Cohort__WorkerStream m;
+    ch_dataset          *d = ch_dataset_range(0, 4, 1);
+    ch_parcel           *p = NULL;
+    ch_tensor           *bytes = NULL;
+    void                *data = NULL;
+    size_t               n = 0;
+
+    cohort__worker_stream__init(&m);
+    m.stream = 1;
+    t_ok(ch_dataset_encode(d, &data, &n));
+    t_ok(ch_tensor_copy_of(CH_U8, ch_shape_of((int64_t)n), data, &bytes));
+    t_ok(ch__speak(CH_WORKER_STREAM, &m.base, 1, &bytes, &p));
+    ask_task(&s->c.a, "worker/1", p);
+    ch_bytes_free(data);
+    ch_dataset_unref(d);
+}
+
+/* With one input that comes along, and two elements that stand where it says. */
+static ch_ending run_with_elements(setting *s, uint32_t first, uint32_t second)
+{
+    Cohort__WorkerRun     m;
+    Cohort__WorkerElement e[2], *list[2] = {&e[0], &e[1]};
+    ch_tensor            *t = number_tensor(10);
+    ch_parcel            *p = NULL;
+
+    cohort__worker_run__init(&m);
+    cohort__worker_element__init(&e[0]);
+    cohort__worker_element__init(&e[1]);
+    m.function = e[0].stream = e[1].stream = 1;
+    m.n_elements = 2;
+    m.elements = list;
+    e[0].at = first;
+    e[1].at = second;
+    e[1].number = 3;
+    t_ok(ch__speak(CH_WORKER_RUN, &m.base, 1, &t, &p));
+    return try_to_ask(&s->c.a, "worker/1", p);
+}
+
+static void elements_that_stand_at_one_place_are_refused(void **state)
+{
+    static setting s;
+    ch_tensor     *t[3];
+    ch_tuple      *in;
+
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        t[i] = number_tensor(i);
+    in = t_tuple(3, t);
+    set_up(&s, sum_of_three, NULL, in, wheres[0], &(ch_sim_options){.seed = 1});
+    send_stream(&s);
+    assert_int_equal(run_with_elements(&s, 0, 2), CH_ENDED_OK);
+    assert_int_equal(*(const int64_t *)ch_tensor_data(s.c.a.answer->tensor[0]), 13);
+    assert_int_equal(run_with_elements(&s, 0, 0), CH_ENDED_REFUSED);
+    assert_int_equal(s.c.a.fault.code, CH_INVALID_ARGUMENT);
+    assert_non_null(strstr(s.c.a.fault.text, "input 1 of a step is not there"));
+    tear_down(&s);
+    ch_tuple_unref(in);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_worker_runs_steps),
         cmocka_unit_test(what_is_lost_or_repeated_changes_nothing),
         cmocka_unit_test(a_step_is_run_again_after_its_worker_died),
+        cmocka_unit_test(elements_that_stand_at_one_place_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
