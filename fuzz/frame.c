@@ -3,7 +3,7 @@
  * However the bytes are cut, the same must come out; what was read and is written again must be read as the same;
  * and memory never runs ahead of what came by more than 16 MiB (PROMISES S5, S6).
  *
- * covers: src/net/read.c
+ * covers: src/net/read.c src/net/frame.c
  * longest: 600
  *
  * SPDX-License-Identifier: Apache-2.0 */

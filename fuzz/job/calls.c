@@ -237,13 +237,108 @@ static ch_parcel *some_parcel(source *s, const method *m)
     return p;
 }
 
+/* ---- calls that are right, but for their numbers ---- */
+
+static ch_tensor *two_ids(source *s)
+{
+    ch_tensor *t = make_tensor(CH_I64, ch_shape_of(2));
+
+    for (int i = 0; i < 2; i++)
+        ((int64_t *)ch_tensor_data_mut(t))[i] = next_byte(s) % 4;
+    return t;
+}
+
+/* Graph 0 takes what is added, graph 1 ids and rows. */
+static ch_parcel *right_update(source *s)
+{
+    Cohort__PsUpdate    m;
+    Cohort__PsUpdateOne one, *list = &one;
+    char                worker[] = "worker/0";
+    uint32_t            i = next_byte(s) % GRAPHS;
+    ch_tensor          *t[2] = {i == 0 ? make_tensor(CH_F32, ch_shape_of(3)) : two_ids(s),
+                       i == 0 ? NULL : make_tensor(CH_F32, ch_shape_of(2, 3))};
+    ch_parcel *p = NULL;
+
+    cohort__ps_update__init(&m);
+    cohort__ps_update_one__init(&one);
+    one.function = i + 1;
+    one.inputs = i + 1;
+    one.sequence = (uint32_t)number(s);
+    m.step = number(s);
+    m.retired = next_byte(s) % 4;
+    m.worker = worker;
+    m.n_updates = 1;
+    m.updates = &list;
+    must(ch__speak(CH_PS_UPDATE, &m.base, (int)i + 1, t, &p));
+    return p;
+}
+
+static ch_parcel *right_rows(source *s)
+{
+    Cohort__PsRows m;
+    uint64_t       table = 2;
+    ch_tensor     *ids = two_ids(s);
+    ch_parcel     *p = NULL;
+
+    cohort__ps_rows__init(&m);
+    m.n_variables = 1;
+    m.variables = &table;
+    m.pin = next_byte(s) % 2;
+    must(ch__speak(CH_PS_ROWS, &m.base, 1, &ids, &p));
+    return p;
+}
+
+/* Route 0 takes three tensors, some of them from elements, wherever those say that they stand; route 1 takes ids. */
+static ch_parcel *right_run(source *s)
+{
+    Cohort__WorkerRun     m;
+    Cohort__WorkerElement element[2], *list[2] = {&element[0], &element[1]};
+    uint8_t               kind = next_byte(s);
+    int                   n = kind % 4 == 3 ? 1 : 3;
+    ch_tensor            *t[3];
+    ch_parcel            *p = NULL;
+
+    cohort__worker_run__init(&m);
+    m.function = n == 3 ? 1 : 2;
+    m.step = number(s);
+    m.life = next_byte(s) % 2;
+    m.elements = list;
+    for (; n == 3 && m.n_elements < kind % 4; m.n_elements++) {
+        cohort__worker_element__init(list[m.n_elements]);
+        list[m.n_elements]->stream = 1 + kind / 4 / (1 + m.n_elements) % STREAMS;
+        list[m.n_elements]->number = next_byte(s) % 3;
+        list[m.n_elements]->at = next_byte(s) % 4;
+    }
+    for (size_t i = 0; i < m.n_elements; i++)
+        n -= (int)list[i]->stream;
+    for (int i = 0; i < n; i++)
+        t[i] = m.function == 1 ? make_tensor(CH_F32, ch_shape_of(3)) : two_ids(s);
+    must(ch__speak(CH_WORKER_RUN, &m.base, n > 0 ? n : 0, t, &p));
+    return p;
+}
+
+static one_call right_call(source *s, int which)
+{
+    switch (which) {
+    case 0:
+        return (one_call){CH_PS_UPDATE, false, right_update(s)};
+    case 1:
+        return (one_call){CH_PS_ROWS, false, right_rows(s)};
+    default:
+        return (one_call){CH_WORKER_RUN, true, right_run(s)};
+    }
+}
+
 one_call next_call(source *s)
 {
     uint8_t       b = next_byte(s);
     const method *m = &methods[b % METHODS];
     bool          is_any = b / METHODS % 4 == 3, of_worker = m->number >= CH_WORKER_FUNCTION;
-    ch_parcel    *p = is_any ? any_parcel(s, m->number) : some_parcel(s, m);
+    ch_parcel    *p;
 
+    if (b >= 240 && b <= 250)
+        return right_call(s, b % 3);
+    p = is_any ? any_parcel(s, m->number) : some_parcel(s, m);
     /* Some go to who does not expect them. */
     return (one_call){m->number, b > 250 ? !of_worker : of_worker, p};
 }
