@@ -129,7 +129,7 @@ void session_init(void)
         follow[i] = stream_of(i);
     must(ch__device_of_task("ps", 0, 0, &server_options.device));
     worker_options = (ch_worker_options){
-        .n_devices = 1, .call_ns = 5000000, .retry_ns = 1000000, .retries = 2};
+        .n_devices = 1, .call_ns = 5000000, .retry_ns = 1000000, .patience_ns = 1};
     must(ch__device_of_task("worker", 0, 0, &worker_options.device[0]));
     net = direct_net();
     server = task_of("ps/0", &ch__server_ops, ch__server_make, &server_options);

@@ -296,14 +296,32 @@ ch_status ch__ps_function(ch_ps *ps, ch_graph *g, uint64_t *number)
 
 /* ---- results ---- */
 
+/* What servers or workers have too, the program must not change: it gets a copy. */
+static ch_status own(ch_tensor *t, ch_tensor **out)
+{
+    ch_status rc;
+
+    if (atomic_load(&t->refs) == 1 && atomic_load(&t->buffer->refs) == 1) {
+        *out = ch_tensor_ref(t);
+        return CH_OK;
+    }
+    rc = ch_tensor_new(t->dtype, t->shape, out);
+    return rc == CH_OK ? ch_tensor_copy(t, *out) : rc;
+}
+
 static ch_status result(const ch_ps *ps, const ch_graph *g, const ch_parcel *p, int i,
                         ch_value **out)
 {
-    ch_tensor *t[64];
+    ch_tensor *t[64] = {NULL};
+    ch_status  rc = CH_OK;
 
+    for (int k = 0; k < ps->n_devices && rc == CH_OK; k++)
+        rc = own(p->tensor[k * g->n_outputs + i], &t[k]);
+    if (rc == CH_OK)
+        rc = ch_value_new(ps->n_devices > 1 ? CH_PER_REPLICA : CH_PLAIN, ps->n_devices, t, out);
     for (int k = 0; k < ps->n_devices; k++)
-        t[k] = p->tensor[k * g->n_outputs + i];
-    return ch_value_new(ps->n_devices > 1 ? CH_PER_REPLICA : CH_PLAIN, ps->n_devices, t, out);
+        ch_tensor_unref(t[k]);
+    return rc;
 }
 
 ch_status ch__ps_results(const ch_ps *ps, const ch_graph *g, const ch_parcel *p, ch_tuple **out)

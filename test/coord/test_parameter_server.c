@@ -66,6 +66,28 @@ static void a_step_runs_on_a_worker(void **state)
     ch_strategy_unref(st);
 }
 
+/* Tasks share no memory: what a program writes to a result is its own. */
+static void a_result_is_the_programs_own(void **state)
+{
+    ch_strategy *st = t_cluster(&(ch_local_options){.ps = 1}, NULL, NULL);
+    counting     c = {t_var_in(st, "n", 0), t_var_in(st, "rows", 0)};
+    ch_function *f = t_function(count_rows, &c);
+    ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_noise(ch_shape_of(3, 2), 1)}), *out = NULL;
+
+    (void)state;
+    for (int i = 1; i <= 3; i++) {
+        t_ok(ch_strategy_run(st, f, in, &out));
+        *(float *)ch_tensor_data_mut(ch_value_at(ch_tuple_get(out, "n"), 0)) = 42;
+        ch_tuple_unref(out);
+        assert_true(t_value_of(c.n) == i);
+    }
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    ch_var_unref(c.n);
+    ch_var_unref(c.rows);
+    ch_strategy_unref(st);
+}
+
 /* B25 of the examples: three epochs of four steps. */
 static void the_program_of_the_page(void **state)
 {
@@ -116,6 +138,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(variables_are_placed_in_turn),
         cmocka_unit_test(a_step_runs_on_a_worker),
+        cmocka_unit_test(a_result_is_the_programs_own),
         cmocka_unit_test(the_program_of_the_page),
     };
 

@@ -66,8 +66,10 @@ static void set_up(setting *s, ch_step_fn step, job *j, ch_tuple *in, where at,
 
     memset(s, 0, sizeof(*s));
     begin(&s->c.a, opt);
-    options = (ch_worker_options){
-        .n_devices = 1, .call_ns = 20000000, .retry_ns = 1000000, .patience_ns = (int64_t)1 << 50};
+    options = (ch_worker_options){.n_devices = 1,
+                                  .call_ns = 20000000,
+                                  .retry_ns = 1000000,
+                                  .patience_ns = (int64_t)1 << 50};
     t_ok(ch__device_of_task("worker", 1, 0, &options.device[0]));
     t_ok(ch__task_start(s->c.a.net,
                         &(ch_task_options){.name = "worker/1",
