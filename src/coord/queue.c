@@ -353,7 +353,7 @@ static ch_status speak_run(const ch_chief *c, const ch_scheduled *s, int worker,
         m.retired = ch__queue_retired(c);
         m.number = s->number;
         m.seed = s->seed;
-        m.pin = s->pin;
+        m.pin = CH_KEEPS(PIN) ? s->pin : 0;
         m.life = c->worker[worker]->life;
         m.silent = s->is_silent;
         m.n_elements = (size_t)collect_inputs(s, worker, tensor, element);

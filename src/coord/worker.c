@@ -6,7 +6,6 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "base/mutant.h"
 #include "collective/group.h"
 #include "coord/stream.h"
 #include "data/message.h"
@@ -919,7 +918,7 @@ static void on_answered(worker *w, exchange *x, const ch_parcel *p, ch_post *pos
 static void on_lost(worker *w, exchange *x, ch_post *post, int64_t now)
 {
     x->is_open = false;
-    if (now - x->since <= w->opt.patience_ns && CH_KEEPS(RETRY)) {
+    if (now - x->since <= w->opt.patience_ns) {
         ch__post_timer(post, x->id, now + w->opt.retry_ns);
         return;
     }
