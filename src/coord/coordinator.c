@@ -423,6 +423,23 @@ ch_status ch_per_worker_iterate(ch_per_worker *dataset, ch_per_worker **out)
 
 /* ---- values ---- */
 
+/* A step is recorded once, for what worker 0 has. */
+static ch_status check_alike(const ch_tuple *is, const ch_tuple *first)
+{
+    if (ch_tuple_count(is) != ch_tuple_count(first))
+        return ch__fail(CH_INVALID_ARGUMENT, "it has %d values, and worker 0 has %d",
+                        ch_tuple_count(is), ch_tuple_count(first));
+    for (int i = 0; i < ch_tuple_count(is); i++) {
+        ch_dtype a = ch_tensor_dtype(ch_value_at(ch_tuple_at(is, i), 0));
+        ch_dtype b = ch_tensor_dtype(ch_value_at(ch_tuple_at(first, i), 0));
+
+        if (a != b)
+            return ch__fail(CH_INVALID_ARGUMENT, "value %d is %s, and worker 0's is %s", i,
+                            ch_dtype_name(a), ch_dtype_name(b));
+    }
+    return CH_OK;
+}
+
 static ch_status take_values(ch_value_fn fn, void *arg, int n, ch_tuple **all)
 {
     for (int i = 0; i < n; i++) {
@@ -431,9 +448,8 @@ static ch_status take_values(ch_value_fn fn, void *arg, int n, ch_tuple **all)
 
         if (rc == CH_OK && all[i] == NULL)
             rc = ch__fail(CH_INVALID_ARGUMENT, "the function gave nothing");
-        if (rc == CH_OK && ch_tuple_count(all[i]) != ch_tuple_count(all[0]))
-            rc = ch__fail(CH_INVALID_ARGUMENT, "it has %d values, and worker 0 has %d",
-                          ch_tuple_count(all[i]), ch_tuple_count(all[0]));
+        if (rc == CH_OK)
+            rc = check_alike(all[i], all[0]);
         if (rc != CH_OK)
             return ch__fail_at(rc, "values of worker %d", i);
     }

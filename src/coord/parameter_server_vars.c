@@ -357,24 +357,45 @@ static void record_change(ch_step *s, void *arg)
         ch_var_assign_add(s, c->var, ch_step_in(s, 0));
 }
 
+/* The function that changes a variable from outside steps, made when it is first wanted, by whoever comes first. */
+static ch_status find_change(ch_ps_place *p, ch_var *v, bool takes_away, ch_function **out)
+{
+    ch_task     *chief = p->store[0]->ps->chief;
+    ch_function *made = NULL;
+    ch_status    rc;
+
+    (void)ch__task_enter(chief);
+    *out = p->change[takes_away];
+    p->arg[takes_away] = (struct ch_ps_change){v, takes_away};
+    ch__task_leave(chief);
+    if (*out != NULL)
+        return CH_OK;
+    rc = ch_function_new("add", record_change, &p->arg[takes_away], &made);
+    if (rc != CH_OK)
+        return rc;
+    ch_function_static_rows(made);
+    (void)ch__task_enter(chief);
+    if (p->change[takes_away] == NULL) {
+        p->change[takes_away] = made;
+        made = NULL;
+    }
+    *out = p->change[takes_away];
+    ch__task_leave(chief);
+    ch_function_unref(made);
+    return CH_OK;
+}
+
 /* A step like any other, so that it loses nothing of what steps change meanwhile. */
 static ch_status add(ch_var *v, ch_tensor *delta, bool takes_away)
 {
-    ch_ps_place *p = v->away;
+    ch_function *f = NULL;
     ch_tuple    *in = NULL;
-    ch_status    rc = CH_OK;
+    ch_status    rc = find_change(v->away, v, takes_away, &f);
 
-    if (p->change[takes_away] == NULL) {
-        p->arg[takes_away].var = v;
-        p->arg[takes_away].takes_away = takes_away;
-        rc = ch_function_new("add", record_change, &p->arg[takes_away], &p->change[takes_away]);
-        if (rc == CH_OK)
-            ch_function_static_rows(p->change[takes_away]);
-    }
     if (rc == CH_OK)
         rc = ch_tuple_of(1, &delta, &in);
     if (rc == CH_OK)
-        rc = ch_strategy_run(v->strategy, p->change[takes_away], in, NULL);
+        rc = ch_strategy_run(v->strategy, f, in, NULL);
     ch_tuple_unref(in);
     return rc;
 }
