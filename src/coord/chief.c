@@ -9,10 +9,8 @@
 #include "coord/inside.h"
 #include "data/message.h"
 
-enum {
-    BEAT = 0,
-    LOST_BEATS = 20
-}; /* the beat's timer; beats after which nobody listens there */
+enum { BEAT = 0 };        /* the timer */
+enum { LOST_BEATS = 20 }; /* in which nobody listens at a server: then it is lost */
 
 /* ---- errands ---- */
 
@@ -162,20 +160,13 @@ static void errand_answered(const ch_turn *t, ch_errand *errand, const ch_net_ev
     }
 }
 
-/* ---- pins ---- */
-
-static ch_status speak_pin(uint64_t pin, bool release, ch_parcel **out)
+void ch__errand_ignored(const ch_turn *t, ch_errand *e)
 {
-    Cohort__PsPin m;
-
-    cohort__ps_pin__init(&m);
-    m.pin = pin;
-    m.release = release;
-    return ch__speak(CH_PS_PIN, &m.base, 0, NULL, out);
+    (void)t;
+    (void)e;
 }
 
-/* The same to all servers; `then` is told of each, also of those for which there is no memory. */
-static ch_status tell_servers(const ch_turn *t, ch_parcel *p, ch_errand_then then, uint64_t arg)
+ch_status ch__servers_tell(const ch_turn *t, ch_parcel *p, ch_errand_then then, uint64_t arg)
 {
     ch_status rc = CH_OK;
 
@@ -195,6 +186,18 @@ static ch_status tell_servers(const ch_turn *t, ch_parcel *p, ch_errand_then the
     }
     ch__parcel_unref(p);
     return rc;
+}
+
+/* ---- pins ---- */
+
+static ch_status speak_pin(uint64_t pin, bool release, ch_parcel **out)
+{
+    Cohort__PsPin m;
+
+    cohort__ps_pin__init(&m);
+    m.pin = pin;
+    m.release = release;
+    return ch__speak(CH_PS_PIN, &m.base, 0, NULL, out);
 }
 
 /* `then` is told of every server, whatever happens: who counts them need not look at the status. */
@@ -222,13 +225,7 @@ ch_status ch__pin_set(const ch_turn *t, ch_errand_then then, uint64_t *pin)
         return rc;
     }
     c->pinned[c->n_pinned++] = *pin;
-    return tell_servers(t, p, then, *pin);
-}
-
-static void nothing_to_do(const ch_turn *t, ch_errand *e)
-{
-    (void)t;
-    (void)e;
+    return ch__servers_tell(t, p, then, *pin);
 }
 
 void ch__servers_forget(const ch_turn *t, uint64_t first, uint64_t n)
@@ -240,7 +237,7 @@ void ch__servers_forget(const ch_turn *t, uint64_t first, uint64_t n)
     m.first_function = first;
     m.functions = n;
     if (n > 0 && t->post != NULL && ch__speak(CH_PS_FREE, &m.base, 0, NULL, &p) == CH_OK)
-        (void)tell_servers(t, p, nothing_to_do, 0);
+        (void)ch__servers_tell(t, p, ch__errand_ignored, 0);
 }
 
 /* Servers let go of all up to a number: that below the first one which is used still. */
@@ -258,7 +255,7 @@ void ch__pin_drop(const ch_turn *t, uint64_t pin)
     upto = n > 0 ? c->pinned[0] - 1 : c->n_pins;
     if (upto <= c->released || speak_pin(upto, true, &p) != CH_OK)
         return;
-    if (tell_servers(t, p, nothing_to_do, 0) == CH_OK)
+    if (ch__servers_tell(t, p, ch__errand_ignored, 0) == CH_OK)
         c->released = upto;
 }
 
@@ -285,14 +282,11 @@ void ch__chief_break(const ch_turn *t, int server, const char *why)
 
 static void ping_server(const ch_turn *t, ch_peer_server *s)
 {
-    Cohort__PsPing m;
-    ch_parcel     *p = NULL;
+    ch_parcel *p = NULL;
 
     if (s->ping != 0 || s->is_lost)
         return;
-    cohort__ps_ping__init(&m);
-    m.retired = ch__queue_retired(t->c);
-    if (ch__speak(CH_PS_PING, &m.base, 0, NULL, &p) != CH_OK)
+    if (ch__queue_speak_retired(t->c, &p) != CH_OK)
         return;
     s->ping = ++t->c->n_ids;
     ch__post_call(t->post, s->link, p,
@@ -396,11 +390,10 @@ static void on_event(void *self, const ch_net_event *e, int64_t now, ch_post *po
     case CH_EVENT_TIMER:
         on_timer(&t, e->id);
         break;
-    case CH_EVENT_CALL: {
+    case CH_EVENT_CALL:
         ch__refuse(post, e->call, ch__fail(CH_UNIMPLEMENTED, "a coordinator is not called"),
                    "call");
         break;
-    }
     default:
         break;
     }

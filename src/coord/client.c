@@ -135,12 +135,6 @@ ch_status ch__chief_ask(ch_task *chief, int n, const int *server, ch_parcel *con
     return leave(chief, ask(chief, &t, n, server, parcel, answer));
 }
 
-static void nobody_waits(const ch_turn *t, ch_errand *e)
-{
-    (void)t;
-    (void)e;
-}
-
 void ch__chief_tell(ch_task *chief, int server, ch_parcel *parcel)
 {
     ch_turn    t = ch__turn_enter(chief);
@@ -150,7 +144,7 @@ void ch__chief_tell(ch_task *chief, int server, ch_parcel *parcel)
         ch__parcel_unref(parcel);
     } else if (ch__errand_new(&t, parcel, &e) == CH_OK) {
         e->server = server;
-        e->then = nobody_waits;
+        e->then = ch__errand_ignored;
         ch__errand_go(&t, e);
     }
     ch__task_leave(chief);

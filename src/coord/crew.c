@@ -170,12 +170,6 @@ void ch__crew_beat(const ch_turn *t)
 
 /* ---- telling ---- */
 
-static void nothing_more(const ch_turn *t, ch_errand *e)
-{
-    (void)t;
-    (void)e;
-}
-
 static void forget(const ch_turn *t, int worker, uint64_t number, bool is_stream)
 {
     Cohort__WorkerDrop m;
@@ -189,7 +183,7 @@ static void forget(const ch_turn *t, int worker, uint64_t number, bool is_stream
         ch__errand_new(t, p, &e) != CH_OK)
         return; /* it keeps it as long as it lives */
     e->worker = worker;
-    e->then = nothing_more;
+    e->then = ch__errand_ignored;
     ch__errand_go(t, e);
 }
 

@@ -49,6 +49,10 @@ struct ch_errand {
 CH_MUST_CHECK ch_status ch__errand_new(const ch_turn *t, ch_parcel *p, ch_errand **out);
 /* Calls the server or the worker that it names. */
 void ch__errand_go(const ch_turn *t, ch_errand *e);
+/* For `then`: nobody wants to know. */
+void ch__errand_ignored(const ch_turn *t, ch_errand *e);
+/* The same to all servers, which takes the parcel over; `then` is told of each, also of those for which there is no memory. */
+ch_status ch__servers_tell(const ch_turn *t, ch_parcel *p, ch_errand_then then, uint64_t arg);
 /* Nobody waits for it any more: takes it out and frees it. */
 void ch__errand_drop(const ch_turn *t, ch_errand *e);
 /* Those to this life of a worker end unheard. */
@@ -179,6 +183,8 @@ void ch__queue_cancel_all(const ch_turn *t);
 /* Whether nobody does anything of what was cancelled any more. */
 bool     ch__queue_is_quiet(const ch_chief *c);
 uint64_t ch__queue_retired(const ch_chief *c);
+/* A server's ping, which says that. */
+CH_MUST_CHECK ch_status ch__queue_speak_retired(const ch_chief *c, ch_parcel **out);
 /* Adds it behind all others, with the next number. */
 void ch__queue_add(ch_chief *c, ch_scheduled *s);
 void ch__queue_end(const ch_turn *t, ch_scheduled *s, ch_scheduled_state how);

@@ -12,10 +12,8 @@
 #include "data/message.h"
 #include "tensor/tensor.h"
 
-enum {
-    DEPTH = 32,
-    ABSENT = 2
-};                        /* steps that a worker has at most; pings that do not know one */
+enum { DEPTH = 32 };      /* steps that a worker has at most */
+enum { ABSENT = 2 };      /* pings in a row that do not know a step: it was lost */
 enum { REST_BEATS = 20 }; /* for which a worker gets no steps that did not reach a server */
 static const int64_t ahead_ns = 1000000; /* as long as a worker has steps for */
 static const int64_t slow_ns = 10000000; /* below this no step is slow */
@@ -648,30 +646,27 @@ static void retired(const ch_turn *t, ch_errand *e)
         t->c->cancelling = CH_CALM;
 }
 
-/* Nothing of it is on its way from workers any more: what is on its way to servers is refused from now on. */
-static void retire_servers(const ch_turn *t)
+ch_status ch__queue_speak_retired(const ch_chief *c, ch_parcel **out)
 {
-    ch_chief      *c = t->c;
     Cohort__PsPing m;
 
     cohort__ps_ping__init(&m);
     m.retired = ch__queue_retired(c);
+    return ch__speak(CH_PS_PING, &m.base, 0, NULL, out);
+}
+
+/* Nothing of it is on its way from workers any more: what is on its way to servers is refused from now on. A server that is not told
+ * for want of memory is told by the next beat. */
+static void retire_servers(const ch_turn *t)
+{
+    ch_chief  *c = t->c;
+    ch_parcel *p = NULL;
+
     c->cancelling = CH_RETIRING;
     c->n_quiet = c->opt.n_servers;
-    for (int i = 0; i < c->opt.n_servers; i++) {
-        ch_parcel *p = NULL;
-        ch_errand *e = NULL;
-
-        if (ch__speak(CH_PS_PING, &m.base, 0, NULL, &p) != CH_OK ||
-            ch__errand_new(t, p, &e) != CH_OK) {
-            c->n_quiet--; /* the next beat tells it */
-            continue;
-        }
-        e->server = i;
-        e->then = retired;
-        ch__errand_go(t, e);
-    }
-    if (c->n_quiet == 0)
+    if (ch__queue_speak_retired(c, &p) == CH_OK)
+        (void)ch__servers_tell(t, p, retired, 0);
+    else
         c->cancelling = CH_CALM;
 }
 

@@ -47,7 +47,8 @@ bool ch__args_same_rows(const ch_args *a, int i, int j)
 
 /* ---- inputs ---- */
 
-static ch_status take_input(const launch *l, int r, int i, ch_tensor **out)
+/* Input i as replica r gives it; where it is not only looked at, contiguous and on the replica's device. */
+static ch_status take_input(const launch *l, int r, int i, bool only_looks, ch_tensor **out)
 {
     const ch_value *v = ch_tuple_at(l->run->in, i);
     ch_tensor      *t = ch_value_at(v, r), *there;
@@ -57,6 +58,10 @@ static ch_status take_input(const launch *l, int r, int i, ch_tensor **out)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "%s: input %d has %d components, and there are %d replicas",
                         l->run->function->name, i, ch_value_count(v), l->run->n_local);
+    if (only_looks) {
+        *out = ch_tensor_ref(t);
+        return CH_OK;
+    }
     rc = ch_tensor_to(t, l->run->device[r], &there);
     if (rc != CH_OK)
         return rc;
@@ -65,7 +70,7 @@ static ch_status take_input(const launch *l, int r, int i, ch_tensor **out)
     return rc;
 }
 
-static ch_status take_inputs(launch *l)
+static ch_status take_inputs(launch *l, bool only_looks)
 {
     ch_args *a = &l->args;
     int      n;
@@ -80,7 +85,7 @@ static ch_status take_inputs(launch *l)
     memset(a->tensor, 0, (size_t)n * sizeof(*a->tensor));
     for (int r = 0; r < a->n_local; r++)
         for (int i = 0; i < a->n_in; i++) {
-            ch_status rc = take_input(l, r, i, &a->tensor[r * a->n_in + i]);
+            ch_status rc = take_input(l, r, i, only_looks, &a->tensor[r * a->n_in + i]);
 
             if (rc != CH_OK)
                 return rc;
@@ -98,31 +103,44 @@ static void drop_inputs(launch *l)
 
 /* ---- the program ---- */
 
+static ch_status check_not_recording(ch_function *f)
+{
+    if (atomic_load(&f->is_recording) && pthread_equal(f->recorder, pthread_self()))
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "%s: it is being recorded; a step cannot run itself", f->name);
+    return CH_OK;
+}
+
+/* With the function's lock held: a run with this graph, whose number it returns. */
+static int64_t count_run(ch_function *f, const ch_run *run, ch_graph *g)
+{
+    if (f->last_graph != g) {
+        ch_graph_unref(f->last_graph);
+        f->last_graph = ch_graph_ref(g);
+    }
+    f->n_runs++;
+    return run->step >= 0 ? run->step : f->n_runs - 1;
+}
+
 static ch_status find_program(launch *l, int64_t *number)
 {
     ch_function *f = l->run->function;
     ch_graph    *g = NULL;
-    ch_status    rc;
+    ch_status    rc = check_not_recording(f);
 
-    if (atomic_load(&f->is_recording) && pthread_equal(f->recorder, pthread_self()))
-        return ch__fail(CH_FAILED_PRECONDITION,
-                        "%s: it is being recorded; a step cannot run itself", f->name);
+    if (rc != CH_OK)
+        return rc;
     pthread_mutex_lock(&f->lock);
     rc = ch__function_record(f, l->run, &l->args, &g);
     if (rc == CH_OK)
         rc = ch__function_prepare(f, g, l->run, &l->args, &l->p);
     if (rc == CH_OK) {
         ch__prepared_ref(l->p);
-        if (f->last_graph != g) {
-            ch_graph_unref(f->last_graph);
-            f->last_graph = ch_graph_ref(g);
-        }
         if (f->last_program != l->p->program[0]) {
             ch__program_unref(f->last_program);
             f->last_program = ch__program_ref(l->p->program[0]);
         }
-        *number = l->run->step >= 0 ? l->run->step : f->n_runs;
-        f->n_runs++;
+        *number = count_run(f, l->run, g);
         l->see = f->see;
         l->see_arg = f->see_arg;
     } else {
@@ -157,7 +175,7 @@ static ch_status declare(ch_function *f, const ch_run *run, const ch_args *a)
 ch_status ch__run_declare(const ch_run *run)
 {
     launch    l = {.run = run};
-    ch_status rc = take_inputs(&l);
+    ch_status rc = take_inputs(&l, false);
 
     if (rc == CH_OK) {
         pthread_mutex_lock(&run->function->lock);
@@ -168,54 +186,21 @@ ch_status ch__run_declare(const ch_run *run)
     return rc;
 }
 
-/* As they are, wherever they are. */
-static ch_status look_at_inputs(launch *l)
-{
-    ch_args *a = &l->args;
-    int      n;
-
-    a->n_in = l->run->in != NULL ? ch_tuple_count(l->run->in) : 0;
-    a->n_local = l->run->n_local;
-    a->n_replicas = l->run->n_replicas;
-    n = a->n_in * a->n_local;
-    a->tensor = l->few_tensors;
-    if (n > FEW && (a->tensor = ch__calloc((size_t)n, sizeof(*a->tensor))) == NULL)
-        return ch__fail_memory("inputs");
-    memset(a->tensor, 0, (size_t)n * sizeof(*a->tensor));
-    for (int i = 0; i < n; i++) {
-        const ch_value *v = ch_tuple_at(l->run->in, i % a->n_in);
-
-        if (ch_value_count(v) != 1 && ch_value_count(v) != a->n_local)
-            return ch__fail(CH_INVALID_ARGUMENT,
-                            "%s: input %d has %d components, and there are %d replicas",
-                            l->run->function->name, i % a->n_in, ch_value_count(v), a->n_local);
-        a->tensor[i] = ch_tensor_ref(ch_value_at(v, i / a->n_in));
-    }
-    return CH_OK;
-}
-
 ch_status ch__run_record(const ch_run *run, ch_graph **out, int64_t *number)
 {
     launch       l = {.run = run};
     ch_function *f = run->function;
     ch_graph    *g = NULL;
-    ch_status    rc = look_at_inputs(&l);
+    ch_status    rc = take_inputs(&l, true);
 
-    if (rc == CH_OK && atomic_load(&f->is_recording) &&
-        pthread_equal(f->recorder, pthread_self()))
-        rc = ch__fail(CH_FAILED_PRECONDITION,
-                      "%s: it is being recorded; a step cannot run itself", f->name);
+    if (rc == CH_OK)
+        rc = check_not_recording(f);
     if (rc == CH_OK) {
         pthread_mutex_lock(&f->lock);
         rc = ch__function_record(f, run, &l.args, &g);
         if (rc == CH_OK) {
             *out = ch_graph_ref(g);
-            if (f->last_graph != g) {
-                ch_graph_unref(f->last_graph);
-                f->last_graph = ch_graph_ref(g);
-            }
-            *number = run->step >= 0 ? run->step : f->n_runs;
-            f->n_runs++;
+            *number = count_run(f, run, g);
         }
         pthread_mutex_unlock(&f->lock);
     }
@@ -451,7 +436,7 @@ ch_status ch__run(const ch_run *run, ch_tuple **out)
     l.clock = NULL;
     l.args = (ch_args){0};
     ch__fault_clear(&l.fault);
-    rc = take_inputs(&l);
+    rc = take_inputs(&l, false);
     if (rc == CH_OK)
         rc = find_program(&l, &number);
     if (rc == CH_OK)
