@@ -5,29 +5,6 @@
 
 #include <string.h>
 
-/* VP-1, VP-2, B19 of the examples. */
-static void variables_are_placed_in_turn(void **state)
-{
-    ch_strategy *st = t_cluster(&(ch_local_options){.ps = 3}, NULL, NULL);
-    ch_var      *v[5];
-
-    (void)state;
-    v[0] = t_var_in(NULL, "v1", 0);
-    t_ok(ch_strategy_enter(st));
-    for (int i = 1; i < 5; i++)
-        v[i] = t_var_in(NULL, "v", i);
-    ch_strategy_leave();
-    assert_string_equal(ch_var_device(v[1]), "/job:ps/replica:0/task:0/device:CPU:0");
-    assert_string_equal(ch_var_device(v[2]), "/job:ps/replica:0/task:1/device:CPU:0");
-    assert_string_equal(ch_var_device(v[3]), "/job:ps/replica:0/task:2/device:CPU:0");
-    assert_string_equal(ch_var_device(v[4]), "/job:ps/replica:0/task:0/device:CPU:0");
-    for (int i = 0; i < 5; i++) {
-        assert_true(t_value_of(v[i]) == i);
-        ch_var_unref(v[i]);
-    }
-    ch_strategy_unref(st);
-}
-
 typedef struct counting {
     ch_var *n, *rows;
 } counting;
@@ -136,7 +113,6 @@ static void the_program_of_the_page(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(variables_are_placed_in_turn),
         cmocka_unit_test(a_step_runs_on_a_worker),
         cmocka_unit_test(a_result_is_the_programs_own),
         cmocka_unit_test(the_program_of_the_page),
