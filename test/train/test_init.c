@@ -5,6 +5,7 @@
 
 #include "../golden/philox.inc"
 #include "../strategy/help.h"
+#include "kernel/init.h"
 
 static ch_tensor *make(ch_init init, const char *name, ch_dtype dtype, ch_shape shape)
 {
@@ -214,6 +215,54 @@ static void the_numbers_stay_what_they_are(void **state)
     (void)state;
 }
 
+/* The rows (axis 0), columns or planes from `begin` to `end` of the whole, to the bit. */
+static void part_is_a_slice(ch_init init, ch_dtype dtype, ch_tensor *whole, int axis,
+                            int64_t begin, int64_t end)
+{
+    ch_shape   shape = ch_tensor_shape(whole);
+    ch_tensor *view = NULL, *want = NULL, *part = NULL;
+
+    shape.dim[axis] = end - begin;
+    t_ok(ch_tensor_slice(whole, axis, begin, end, 1, &view));
+    t_ok(ch_tensor_new(dtype, shape, &want));
+    t_ok(ch_tensor_copy(view, want));
+    t_ok(ch_tensor_new(dtype, shape, &part));
+    ch__init_part(&init, "w", ch_tensor_shape(whole), axis, begin, part);
+    assert_memory_equal(ch_tensor_data(part), ch_tensor_data(want), ch_tensor_bytes(want));
+    ch_tensor_unref(view);
+    ch_tensor_unref(want);
+    ch_tensor_unref(part);
+}
+
+static void a_part_has_the_numbers_of_the_whole(void **state)
+{
+    static const ch_dtype dtype[] = {CH_F32, CH_F64, CH_BF16, CH_F16};
+    static const ch_shape shape[] = {{2, {70, 45}}, {3, {3, 50, 21}}, {1, {5000}}};
+    const ch_init         init[] = {ch_init_constant(2),      ch_init_uniform(-1, 3),
+                                    ch_init_normal(0, 1),     ch_init_truncated_normal(1, 2),
+                                    ch_init_glorot_uniform(), ch_init_he_normal(),
+                                    ch_init_identity(3)};
+    int                   n = 0;
+
+    for (size_t k = 0; k < sizeof(init) / sizeof(init[0]); k++)
+        for (size_t i = 0; i < 3; i++)
+            for (size_t d = 0; d < 4; d++) {
+                if (init[k].kind == CH_INIT_IDENTITY && shape[i].rank != 2)
+                    continue;
+                ch_tensor *whole = make(init[k], "w", dtype[d], shape[i]);
+
+                for (int axis = 0; axis < shape[i].rank; axis++) {
+                    int64_t size = shape[i].dim[axis], cut = (7 * n++) % size;
+
+                    part_is_a_slice(init[k], dtype[d], whole, axis, 0, cut);
+                    part_is_a_slice(init[k], dtype[d], whole, axis, cut, size);
+                }
+                ch_tensor_unref(whole);
+            }
+    assert_false(ch__init_has_parts(&(ch_init){.kind = CH_INIT_ORTHOGONAL}));
+    (void)state;
+}
+
 static void empty_ones_are_fine(void **state)
 {
     ch_tensor_unref(make(ch_init_orthogonal(1), "", CH_F32, ch_shape_of(0, 3)));
@@ -291,6 +340,7 @@ int main(void)
         cmocka_unit_test(orthogonal_matrices_are),
         cmocka_unit_test(name_and_seed_choose_the_numbers_and_size_does_not),
         cmocka_unit_test(the_numbers_stay_what_they_are),
+        cmocka_unit_test(a_part_has_the_numbers_of_the_whole),
         cmocka_unit_test(empty_ones_are_fine),
         cmocka_unit_test(what_makes_no_sense_is_refused),
         cmocka_unit_test(a_variable_takes_dtype_shape_and_initialiser),

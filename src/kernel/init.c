@@ -1,9 +1,13 @@
-/* strategy/init.c -- first values of variables, drawn on the host.
+/* kernel/init.c -- first values of variables.
+ *
+ * A random number belongs to a position of the whole, so a part draws the chunks of the stream that it touches, and keeps what is its
+ * own: along axis 0 that is hardly more than it needs, along another all of the whole.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "cohort/init.h"
+#include "kernel/init.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/by_name.h"
 #include "base/fault.h"
@@ -86,7 +90,7 @@ static ch_philox stream_of(const ch_init *init, const char *name)
     return ch__philox_stream(&(ch_philox_name){.seed = init->seed, .own = ch__name_fnv(name)});
 }
 
-/* `n` numbers from the at-th chunk of a stream on; f64 ones take two words each. */
+/* Numbers of a stream's words; f64 ones take two words each. */
 static void draw_f32(const draw *d, const uint32_t *w, int64_t n, float *out)
 {
     const ch_philox_table *t = ch__philox();
@@ -109,27 +113,69 @@ static void draw_f64(const draw *d, const uint32_t *w, int64_t n, double *out)
         t->normal_f64(n, w, &d->normal, out);
 }
 
-static void fill_drawn(const draw *d, const ch_philox *stream, ch_dtype dtype, int64_t count,
+enum { CHUNK_BYTES = CH_PHILOX_CHUNK * sizeof(float) }; /* numbers of 16 bits take half of it */
+
+static int64_t chunk_numbers(ch_dtype dtype)
+{
+    return dtype == CH_F64 ? CH_PHILOX_CHUNK / 2 : CH_PHILOX_CHUNK;
+}
+
+static void draw_chunk(const draw *d, const ch_philox *stream, ch_dtype dtype, int64_t k,
                        char *out)
 {
     enum { WORDS = CH_PHILOX_CHUNK, GROUPS = WORDS / CH_PHILOX_GROUP };
-    int64_t  each = dtype == CH_F64 ? WORDS / 2 : WORDS;
     uint32_t w[WORDS];
     float    wide[WORDS];
 
-    for (int64_t at = 0, k = 0; at < count; at += each, k++) {
-        int64_t n = count - at < each ? count - at : each;
-        char   *to = out + (size_t)at * ch_dtype_bytes(dtype);
-
-        ch__philox()->words(stream, k * GROUPS, GROUPS, w);
-        if (dtype == CH_F64) {
-            draw_f64(d, w, n, (double *)to);
-            continue;
-        }
-        draw_f32(d, w, n, dtype == CH_F32 ? (float *)to : wide);
-        for (int64_t i = 0; dtype != CH_F32 && i < n; i++)
-            ch__store(dtype, to + (size_t)i * ch_dtype_bytes(dtype), wide[i]);
+    ch__philox()->words(stream, k * GROUPS, GROUPS, w);
+    if (dtype == CH_F64) {
+        draw_f64(d, w, WORDS / 2, (double *)(void *)out);
+        return;
     }
+    draw_f32(d, w, WORDS, dtype == CH_F32 ? (float *)(void *)out : wide);
+    for (int64_t i = 0; dtype != CH_F32 && i < WORDS; i++)
+        ch__store(dtype, out + (size_t)i * ch_dtype_bytes(dtype), wide[i]);
+}
+
+/* Where a part lies among the numbers of the whole: runs of one length, equally far apart. */
+typedef struct runs {
+    int64_t n, first, length, apart;
+} runs;
+
+static runs runs_of(ch_shape whole, int axis, int64_t begin, ch_shape part)
+{
+    runs    r = {.n = 1};
+    int64_t inner = 1;
+
+    for (int i = 0; i < part.rank; i++)
+        if (i < axis)
+            r.n *= part.dim[i];
+        else if (i > axis)
+            inner *= part.dim[i];
+    r.first = begin * inner;
+    r.length = (part.rank > 0 ? part.dim[axis] : 1) * inner;
+    r.apart = (part.rank > 0 ? whole.dim[axis] : 1) * inner;
+    return r;
+}
+
+static void fill_drawn(const draw *d, const ch_philox *stream, ch_dtype dtype, const runs *r,
+                       char *out)
+{
+    int64_t                 each = chunk_numbers(dtype), drawn = -1;
+    size_t                  size = ch_dtype_bytes(dtype);
+    _Alignas(CH_ALIGN) char chunk[CHUNK_BYTES];
+
+    for (int64_t i = 0; i < r->n; i++)
+        for (int64_t at = r->first + i * r->apart, end = at + r->length; at < end;) {
+            int64_t k = at / each, last = (k + 1) * each, n = (last < end ? last : end) - at;
+
+            if (k != drawn)
+                draw_chunk(d, stream, dtype, k, chunk);
+            drawn = k;
+            memcpy(out, chunk + (size_t)(at - k * each) * size, (size_t)n * size);
+            out += (size_t)n * size;
+            at += n;
+        }
 }
 
 /* ---- fans ---- */
@@ -179,13 +225,14 @@ static draw draw_of(const ch_init *init, ch_shape shape)
 /* The matrix is (rows, columns) with all axes but the last as rows. Its shorter side gets the
  * orthonormal vectors, which are rows here: Q of a matrix of normal numbers, as if by QR with
  * positive diagonal. */
-static ch_status fill_orthogonal(const ch_init *init, const ch_philox *stream, ch_tensor *t)
+static ch_status fill_orthogonal(const ch_init *init, const char *name, ch_tensor *t)
 {
-    draw    d = {.normal = {0, 1, 0, 1}};
-    int64_t columns = t->shape.dim[t->shape.rank - 1];
-    int64_t rows = columns > 0 ? ch_tensor_count(t) / columns : 0;
-    int64_t few = rows < columns ? rows : columns, many = rows < columns ? columns : rows;
-    double *q, *scratch;
+    draw      d = {.normal = {0, 1, 0, 1}};
+    ch_philox stream = stream_of(init, name);
+    int64_t   columns = t->shape.dim[t->shape.rank - 1];
+    int64_t   rows = columns > 0 ? ch_tensor_count(t) / columns : 0;
+    int64_t   few = rows < columns ? rows : columns, many = rows < columns ? columns : rows;
+    double   *q, *scratch;
 
     if (few == 0)
         return CH_OK;
@@ -196,7 +243,7 @@ static ch_status fill_orthogonal(const ch_init *init, const ch_philox *stream, c
         ch__free(scratch);
         return ch__fail_memory("an orthogonal matrix");
     }
-    fill_drawn(&d, stream, CH_F64, few * many, (char *)q);
+    fill_drawn(&d, &stream, CH_F64, &(runs){.n = 1, .length = few * many}, (char *)q);
     ch__orthonormalise(few, many, q, scratch);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < columns; j++)
@@ -214,7 +261,7 @@ static bool is_random(ch_init_kind kind)
     return kind != CH_INIT_ZEROS && kind != CH_INIT_CONSTANT && kind != CH_INIT_IDENTITY;
 }
 
-static ch_status check(const ch_init *init, ch_dtype dtype, ch_shape shape)
+ch_status ch__init_check(const ch_init *init, ch_dtype dtype, ch_shape shape)
 {
     bool has_fan = init->kind == CH_INIT_FAN_UNIFORM || init->kind == CH_INIT_FAN_NORMAL;
 
@@ -248,41 +295,59 @@ static ch_status check(const ch_init *init, ch_dtype dtype, ch_shape shape)
     return CH_OK;
 }
 
-static void fill_diagonal(ch_tensor *t, double value)
+static void fill_diagonal(ch_tensor *t, int axis, int64_t begin, double value)
 {
-    int64_t columns = t->shape.dim[1],
-            n = t->shape.dim[0] < columns ? t->shape.dim[0] : columns;
+    int64_t columns = t->shape.dim[1], n = t->shape.dim[axis];
 
-    for (int64_t i = 0; i < n; i++)
-        ch__store(t->dtype, t->data + (size_t)(i * columns + i) * ch_dtype_bytes(t->dtype),
-                  value);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = axis == 0 ? i : begin + i, column = axis == 0 ? begin + i : i;
+
+        if (row < t->shape.dim[0] && column < columns)
+            ch__store(t->dtype,
+                      t->data + (size_t)(row * columns + column) * ch_dtype_bytes(t->dtype),
+                      value);
+    }
+}
+
+bool ch__init_has_parts(const ch_init *init)
+{
+    return init->kind != CH_INIT_ORTHOGONAL;
+}
+
+void ch__init_part(const ch_init *init, const char *name, ch_shape whole, int axis,
+                   int64_t begin, ch_tensor *t)
+{
+    if (init->kind == CH_INIT_CONSTANT) {
+        ch__tensor_fill(t, init->a);
+    } else if (init->kind == CH_INIT_IDENTITY) {
+        fill_diagonal(t, axis, begin, init->a);
+    } else if (is_random(init->kind)) {
+        draw      d = draw_of(init, whole);
+        ch_philox stream = stream_of(init, name);
+        runs      r = runs_of(whole, axis, begin, t->shape);
+
+        fill_drawn(&d, &stream, t->dtype, &r, t->data);
+    }
 }
 
 ch_status ch_init_tensor(const ch_init *init, const char *name, ch_dtype dtype, ch_shape shape,
                          ch_tensor **out)
 {
     ch_init    given = init != NULL ? *init : ch_init_zeros();
-    ch_philox  stream = stream_of(&given, name != NULL ? name : "");
     ch_status  rc = ch__want_given("init", "out", out, NULL, NULL);
     ch_tensor *t = NULL;
 
+    name = name != NULL ? name : "";
     if (rc == CH_OK)
-        rc = check(&given, dtype, shape);
+        rc = ch__init_check(&given, dtype, shape);
     if (rc == CH_OK)
         rc = ch_tensor_new(dtype, shape, &t); /* zeros */
     if (rc != CH_OK)
         return rc;
-    if (given.kind == CH_INIT_CONSTANT) {
-        ch__tensor_fill(t, given.a);
-    } else if (given.kind == CH_INIT_IDENTITY) {
-        fill_diagonal(t, given.a);
-    } else if (given.kind == CH_INIT_ORTHOGONAL) {
-        rc = fill_orthogonal(&given, &stream, t);
-    } else if (given.kind != CH_INIT_ZEROS) {
-        draw d = draw_of(&given, shape);
-
-        fill_drawn(&d, &stream, dtype, ch_tensor_count(t), t->data);
-    }
+    if (ch__init_has_parts(&given))
+        ch__init_part(&given, name, shape, 0, 0, t);
+    else
+        rc = fill_orthogonal(&given, name, t);
     if (rc != CH_OK) {
         ch_tensor_unref(t);
         return rc;
