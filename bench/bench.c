@@ -79,6 +79,35 @@ static double median(const double *x, int n)
 
 /* Sides */
 
+/* Whose turn it is has the machine to itself: other programs stand still, also the threads that some of them let spin
+ * while there is nothing to do. All of a program that stays in its group: mpirun's ranks do not. */
+static volatile pid_t group[BENCH_MAX_PEERS];
+
+static void end_groups(int signal_number)
+{
+    for (int i = 0; i < BENCH_MAX_PEERS; i++)
+        if (group[i] > 0)
+            (void)kill(-group[i], SIGKILL);
+    (void)signal(signal_number, SIG_DFL);
+    (void)raise(signal_number);
+}
+
+static void note_group(pid_t old, pid_t new)
+{
+    int i = 0;
+
+    while (i < BENCH_MAX_PEERS && group[i] != old)
+        i++;
+    if (i < BENCH_MAX_PEERS)
+        group[i] = new;
+}
+
+static void side_tell(const side *s, int signal_number)
+{
+    if (s->pid > 0)
+        (void)kill(-s->pid, signal_number);
+}
+
 static bool side_start(side *s, const bench_side *what)
 {
     int down[2], up[2];
@@ -95,10 +124,15 @@ static bool side_start(side *s, const bench_side *what)
     }
     s->pid = fork();
     if (s->pid == 0) {
+        (void)setpgid(0, 0);
         dup2(down[0], STDIN_FILENO);
         dup2(up[1], STDOUT_FILENO);
         execl("/bin/sh", "sh", "-c", what->command, (char *)NULL);
         _exit(127);
+    }
+    if (s->pid > 0) {
+        (void)setpgid(s->pid, s->pid); /* whoever of the two comes first */
+        note_group(0, s->pid);
     }
     close(down[0]);
     close(up[1]);
@@ -110,25 +144,28 @@ static bool side_start(side *s, const bench_side *what)
 /* Closing its input ends a peer. */
 static void side_stop(side *s)
 {
+    side_tell(s, SIGCONT);
     if (s->to != NULL)
         fclose(s->to);
     if (s->from != NULL)
         fclose(s->from);
     if (s->pid > 0)
         waitpid(s->pid, NULL, 0);
+    note_group(s->pid, 0);
 }
 
 /* The number that a peer answers a line with; NAN: none. */
 static double ask(side *s, const char *question)
 {
-    char          line[256], *end;
+    char          line[256], *end = line;
     struct pollfd wait = {.fd = fileno(s->from), .events = POLLIN};
-    double        answer;
+    double        answer = NAN;
 
-    if (fprintf(s->to, "%s\n", question) < 0 || fflush(s->to) != 0 ||
-        poll(&wait, 1, ANSWER_S * 1000) <= 0 || fgets(line, sizeof(line), s->from) == NULL)
-        return NAN;
-    answer = strtod(line, &end);
+    side_tell(s, SIGCONT);
+    if (fprintf(s->to, "%s\n", question) >= 0 && fflush(s->to) == 0 &&
+        poll(&wait, 1, ANSWER_S * 1000) > 0 && fgets(line, sizeof(line), s->from) != NULL)
+        answer = strtod(line, &end);
+    side_tell(s, SIGSTOP);
     return end == line ? NAN : answer;
 }
 
@@ -485,6 +522,8 @@ bench *bench_open(const char *name, int argc, char **argv)
     b->sample_s = b->quick ? 1e-4 : 0.02;
     b->warm_up_s = b->quick ? 0 : 3;
     signal(SIGPIPE, SIG_IGN); /* a peer that died is a row without a peer */
+    signal(SIGINT, end_groups);
+    signal(SIGTERM, end_groups);
     setenv("PEERS", BENCH_PEERS_DIR, 1);
     setenv("PYTHON", "/usr/bin/python3", 1); /* not another one's, without the packages */
     return b;

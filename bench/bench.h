@@ -20,8 +20,8 @@
  *
  * A peer that is another program reads lines "run N" and answers each with the seconds that
  * N runs took, and before them perhaps "result"; `command` is a line of shell, in which $PEERS is bench/peers and $PYTHON is
- * Debian's Python. Such peers are measured only when asked for (--peers), since they need
- * packages of their own.
+ * Debian's Python. It stands still while it is not asked. Such peers are measured only when asked for (--peers), since they
+ * need packages of their own.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef BENCH_BENCH_H
