@@ -102,6 +102,10 @@ void ch__rows_gather(ch_ids ids, int64_t from, int64_t to, const void *table, in
         gather_rows(ids, from, to, table, n_rows, 8, out);
     else if (bytes == 64)
         gather_rows(ids, from, to, table, n_rows, 64, out);
+    else if (bytes == 128)
+        gather_rows(ids, from, to, table, n_rows, 128, out);
+    else if (bytes == 256)
+        gather_rows(ids, from, to, table, n_rows, 256, out);
     else
         gather_rows(ids, from, to, table, n_rows, bytes, out);
 }

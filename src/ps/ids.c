@@ -32,6 +32,7 @@ struct ch_id_split {
     int64_t  *position; /* laid out shard by shard */
     int64_t  *unique;   /* asked ids, in the places of `position` */
     int64_t  *begin;    /* of each shard in both, and where the last one ends */
+    int64_t  *first;    /* row of each shard */
     int64_t  *n_asked;  /* of each shard */
     slot     *table;
     uint32_t  pass;
@@ -59,14 +60,22 @@ static void drop_room(ch_id_split *s)
     s->cap = 0;
 }
 
+static void drop_shards(ch_id_split *s)
+{
+    ch__free(s->begin);
+    ch__free(s->first);
+    ch__free(s->n_asked);
+    s->begin = s->first = s->n_asked = NULL;
+    s->cap_shards = 0;
+}
+
 void ch__id_split_free(ch_id_split *s)
 {
     if (s == NULL)
         return;
     drop_room(s);
     ch__shelf_drop(&s->shelf);
-    ch__free(s->begin);
-    ch__free(s->n_asked);
+    drop_shards(s);
     ch__free(s->table);
     ch__free(s);
 }
@@ -105,12 +114,11 @@ static ch_status room_for_shards(ch_id_split *s, int n)
 {
     if (n <= s->cap_shards)
         return CH_OK;
-    ch__free(s->begin);
-    ch__free(s->n_asked);
-    s->cap_shards = 0;
+    drop_shards(s);
     s->begin = ch__calloc((size_t)n + 2, sizeof(*s->begin));
+    s->first = ch__calloc((size_t)n + 1, sizeof(*s->first));
     s->n_asked = ch__calloc((size_t)n + 1, sizeof(*s->n_asked));
-    if (s->begin == NULL || s->n_asked == NULL)
+    if (s->begin == NULL || s->first == NULL || s->n_asked == NULL)
         return ch__fail_memory("a lookup");
     s->cap_shards = n;
     return CH_OK;
@@ -160,8 +168,23 @@ static void lay_out(ch_id_split *s)
         s->begin[i + 1] += s->begin[i];
 }
 
+/* A division for each id is most of what this costs: with few shards there are comparisons instead. */
+static int shard_of(const ch_id_split *s, int64_t id)
+{
+    enum { FEW = 8 };
+    int i = 0;
+
+    if (s->n_shards > FEW)
+        return ch__shard_of(s->size, s->n_shards, id);
+    for (int k = 1; k < s->n_shards; k++)
+        i += id >= s->first[k];
+    return i;
+}
+
 static void find_shards(ch_id_split *s, ch_ids ids)
 {
+    for (int i = 0; i < s->n_shards; i++)
+        s->first[i] = ch__shard_begin(s->size, s->n_shards, i);
     memset(s->begin, 0, ((size_t)s->n_shards + 1) * sizeof(*s->begin));
     memset(s->n_asked, 0, (size_t)s->n_shards * sizeof(*s->n_asked));
     s->stray = -1;
@@ -173,8 +196,8 @@ static void find_shards(ch_id_split *s, ch_ids ids)
             s->stray = s->stray < 0 ? p : s->stray;
             continue;
         }
-        s->shard[p] = ch__shard_of(s->size, s->n_shards, id);
-        s->local[p] = id - ch__shard_begin(s->size, s->n_shards, s->shard[p]);
+        s->shard[p] = shard_of(s, id);
+        s->local[p] = id - s->first[s->shard[p]];
         s->begin[s->shard[p] + 1]++;
     }
     lay_out(s);
@@ -321,9 +344,9 @@ ch_status ch__id_split_rows(ch_id_split *s, ch_tensor *rows, int i, ch_tensor **
     bytes = s->n > 0 ? ch_tensor_bytes(rows) / (size_t)s->n : 0;
     shape.dim[0] = rounded(n);
     rc = new_tensor(s, rows->dtype, shape, out);
-    for (int64_t k = 0; k < n && rc == CH_OK; k++)
-        memcpy((*out)->data + (size_t)k * bytes,
-               rows->data + (size_t)s->position[s->begin[i] + k] * bytes, bytes);
+    if (rc == CH_OK)
+        ch__rows_gather((ch_ids){s->position + s->begin[i], true}, 0, n, rows->data, s->n,
+                        (int64_t)bytes, (*out)->data);
     if (rc == CH_OK)
         memset((*out)->data + (size_t)n * bytes, 0, (size_t)(shape.dim[0] - n) * bytes);
     return rc;
