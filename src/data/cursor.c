@@ -321,7 +321,8 @@ static ch_status body_open(ch_cursor *of, which_body which, int n, ch_element *c
             ch__element_free(given[i]);
         rc = ch__fail_memory(of->stage->name);
     } else {
-        memcpy(f->given, given, (size_t)n * sizeof(ch_element *));
+        if (n > 0)
+            memcpy(f->given, given, (size_t)n * sizeof(ch_element *));
         f->n = n;
         f->element = of->dataset->element;
         f->number = which.number;
@@ -339,31 +340,32 @@ static ch_status body_open(ch_cursor *of, which_body which, int n, ch_element *c
     return in_body(rc, of, which.number);
 }
 
+/* Room for what is given grows as it comes: how much that is, a stranger says. */
 static ch_status body_load(ch_cursor *of, bool ahead, ch_loader *l, ch_cursor **out)
 {
-    which_body   which = {.ahead = ahead};
-    ch_element **given;
-    ch_status    rc;
-    int          n;
+    which_body  which = {.ahead = ahead};
+    ch_elements given = {0};
+    ch_status   rc = CH_OK;
+    int64_t     n;
 
     ch__load_begin(l, frame_stage.name);
     which.first_pass = ch__load_count(l); /* a body has one pass */
     which.number = ch__load_count(l);
-    n = (int)ch__load_int(l, 0, INT32_MAX / 16);
-    if (ch__load_fails(l))
-        return ch__load_status(l);
-    given = ch__calloc((size_t)n + 1, sizeof(ch_element *));
-    if (given == NULL)
-        return ch__fail_memory(of->stage->name);
-    for (int i = 0; i < n; i++)
-        given[i] = ch__load_element(l, of->dataset->element);
-    rc = ch__load_status(l);
+    n = ch__load_int(l, 0, INT32_MAX / 16);
+    for (int64_t i = 0; i < n && rc == CH_OK && !ch__load_fails(l); i++) {
+        ch_element *e = ch__load_element(l, of->dataset->element);
+
+        if (e != NULL)
+            rc = ch__elements_add(&given, e, of->stage->name);
+    }
     if (rc == CH_OK)
-        rc = body_open(of, which, n, given, out);
-    else
-        for (int i = 0; i < n; i++)
-            ch__element_free(given[i]);
-    ch__free(given);
+        rc = ch__load_status(l);
+    if (rc != CH_OK) {
+        ch__elements_drop(&given);
+        return rc;
+    }
+    rc = body_open(of, which, given.n, given.at, out);
+    ch__free(given.at);
     if (rc != CH_OK)
         return rc;
     rc = frame_load(*out, l);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 
 #include "base/fault.h"
+#include "base/mem.h"
+#include "data/message.h"
 #include "pipeline.h"
 
 static const ch_tensor_spec one_int = {.dtype = CH_I64};
@@ -420,9 +422,66 @@ static void the_orders_of_a_pass_follow_from_its_number(void **state)
     (void)state;
 }
 
+/* ---- places that say more than they have ---- */
+
+static ch_dataset *ten_more(ch_dataset *element, void *arg)
+{
+    (void)arg;
+    return ch_dataset_repeat(element, 10);
+}
+
+/* The place says that a body was given so many elements. */
+static void boast(const void *place, size_t size, int64_t n, void **out, size_t *out_size)
+{
+    Cohort__Place *p = cohort__place__unpack(NULL, size, place);
+    int            found = 0;
+
+    assert_non_null(p);
+    for (size_t i = 0; i < p->n_states; i++)
+        if (strcmp(p->states[i]->stage, "body") == 0) {
+            assert_int_equal(p->states[i]->numbers[2], 1);
+            p->states[i]->numbers[2] = n;
+            found++;
+        }
+    assert_true(found > 0);
+    *out_size = cohort__place__get_packed_size(p);
+    *out = malloc(*out_size);
+    assert_non_null(*out);
+    (void)cohort__place__pack(p, *out);
+    cohort__place__free_unpacked(p, NULL);
+}
+
+/* PROMISES S6: memory is reserved for what is there. */
+static void a_place_that_tells_of_more_than_it_has_costs_nothing(void **state)
+{
+    ch_dataset  *d = ch_dataset_interleave(ch_dataset_range(0, 5, 1), ten_more, NULL, NULL);
+    ch_iterator *it = NULL;
+    ch_tuple    *e = NULL;
+    void        *place = NULL, *more = NULL;
+    size_t       size = 0, more_size = 0;
+
+    assert_non_null(d);
+    assert_int_equal(ch_iterator_new(d, NULL, &it), CH_OK);
+    assert_int_equal(ch_iterator_get_next(it, &e), CH_OK);
+    ch_tuple_unref(e);
+    assert_int_equal(ch_iterator_save(it, &place, &size), CH_OK);
+    boast(place, size, INT32_MAX / 16, &more, &more_size);
+    ch__mem_watch(true);
+    assert_int_equal(ch_iterator_restore(it, more, more_size), CH_INVALID_ARGUMENT);
+    assert_in_range(ch__mem_most(), 0, (int64_t)more_size + (16 << 20));
+    ch__mem_watch(false);
+    assert_int_equal(ch_iterator_restore(it, place, size), CH_OK);
+    ch_bytes_free(place);
+    free(more);
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_place_that_tells_of_more_than_it_has_costs_nothing),
         cmocka_unit_test(the_orders_of_a_pass_follow_from_its_number),
         cmocka_unit_test(a_generator_is_not_called_while_it_is_moved),
         cmocka_unit_test(a_place_that_is_refused_leaves_the_iterator_where_it_was),
