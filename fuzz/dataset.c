@@ -101,6 +101,13 @@ enum { KINDS = 7 };
 
 static ch_dataset *made[KINDS];
 
+/* What an input says of itself reserves little (PROMISES S6): 16 MiB at most, and what is there anyway. */
+static void end_watch(size_t size)
+{
+    MUST(ch__mem_most() <= 2 * (int64_t)size + (17 << 20));
+    ch__mem_watch(false);
+}
+
 static void go_to(int kind, const void *data, size_t size, unsigned h)
 {
     ch_iterator *it = NULL;
@@ -111,7 +118,9 @@ static void go_to(int kind, const void *data, size_t size, unsigned h)
     MUST(ch_iterator_new(made[kind], &(ch_iterator_options){.go_on = true}, &it) == CH_OK);
     if (h % 16 == 0)
         ch__mem_fail_at(1 + h / 16 % 100);
+    ch__mem_watch(true);
     rc = ch_iterator_restore(it, data, size);
+    end_watch(size);
     if (rc == CH_OK) {
         take(it, (int)(h / 16 % 6));
         if (h % 16 == 1)
@@ -155,8 +164,10 @@ static void decode(const void *data, size_t size, unsigned h)
 
     if (h % 16 == 0)
         ch__mem_fail_at(1 + h / 16 % 60);
+    ch__mem_watch(true);
     if (ch_dataset_decode(data, size, &d) == CH_OK && ch_dataset_encode(d, &bytes, &n) == CH_OK)
         ch_bytes_free(bytes);
+    end_watch(size);
     ch__mem_fail_at(0);
     if (d == NULL)
         return;
