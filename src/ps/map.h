@@ -7,10 +7,15 @@
 
 #include "cohort/status.h"
 
-/* Of a thing with one number the second is 0. */
 typedef struct ch_key {
     uint64_t a, b;
 } ch_key;
+
+/* Of a thing with one number the second is 0. */
+static inline ch_key ch__key(uint64_t number)
+{
+    return (ch_key){number, 0};
+}
 
 typedef struct ch_map_entry {
     ch_key key;
