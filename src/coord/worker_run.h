@@ -1,0 +1,104 @@
+/* coord/worker_run.h -- one run of a step on a worker: from the call that asks for it to the answer.
+ *
+ * A run reads its elements, makes calls to servers, computes the segments between them and answers. It knows its workplace and
+ * nothing of other runs: the worker (worker.c) has them in a list, tells the first one what happens, and looks afterwards
+ * whether it is over. All of it happens in the worker's turn, except reading and computing:
+ *
+ *   the workplace   is the worker's. Outside the turn only `opt` and `group` of it are looked at, which do not change
+ *   functions and   are the worker's, and are borrowed by the first run, from its first step on: they are not dropped
+ *     streams       before it is freed
+ *   a run           is the worker's, who frees it when ch__worker_run_has_ended. It may be over before: what is computed
+ *                   cannot be called back, so it is waited for
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef COORD_WORKER_RUN_H
+#define COORD_WORKER_RUN_H
+
+#include "base/fault.h"
+#include "collective/group.h"
+#include "coord/stream.h"
+#include "coord/worker.h"
+#include "graph/function.h"
+#include "ps/map.h"
+#include "ps/speak.h"
+#include "ps/trip.h"
+
+typedef struct ch_worker_run ch_worker_run;
+
+/* What all runs of a worker use. */
+typedef struct ch_workplace {
+    ch_worker_options opt;
+    ch_task          *task;
+    uint64_t          n_ids;     /* calls that were made, for the next one's id */
+    ch_map            functions; /* ch_worker_function, by number */
+    ch_map            streams;   /* ch_stream */
+    ch_group         *group;     /* NULL: one replica */
+} ch_workplace;
+
+typedef struct ch_worker_function {
+    ch_sent_route sent;
+    ch_function **segment;
+    bool        **is_defined; /* of each remote, by shard: its graph is on its server */
+    int           n_servers;
+    uint64_t     *server; /* which life of each has the variables */
+} ch_worker_function;
+
+/* An element that is read before the step begins. */
+typedef struct ch_worker_element {
+    uint64_t   stream;
+    int64_t    number;
+    int        at; /* of the inputs: its first */
+    ch_stream *from;
+    ch_tuple  *got;
+} ch_worker_element;
+
+struct ch_worker_run {
+    ch_worker_run     *next; /* the worker's */
+    ch_workplace      *place;
+    ch_call_id         call;
+    uint64_t           step, number_of_function, retired, pin, seed, life;
+    int64_t            number, rows;
+    ch_parcel         *parcel; /* with its inputs */
+    int                n_elements;
+    ch_worker_element *element;
+    uint64_t           ended; /* the stream that has not so many; 0: none */
+    int unreachable;          /* the server, counted from 1, that does not answer; 0: none */
+    ch_worker_function        *f; /* NULL: it has not begun */
+    ch_trip                   *trip;
+    struct ch_worker_exchange *exchanges; /* calls to servers */
+    bool                       is_silent, has_read, is_computing, is_over;
+    /* Of what is read or computed, which writes them. */
+    ch_tuple *in, *out;
+    ch_status rc;
+    ch_fault  fault;
+};
+
+/* Keys of a workplace's maps. */
+static inline ch_key ch__worker_key(uint64_t number)
+{
+    return (ch_key){number, 0};
+}
+
+/* Keeps the parcel, whose message `m` is. */
+CH_MUST_CHECK ch_status ch__worker_run_new(ch_workplace *place, ch_call_id call, ch_parcel *p,
+                                           const Cohort__WorkerRun *m, ch_worker_run **out);
+void                    ch__worker_run_free(ch_worker_run *r);
+
+/* As far as it can go now: to its end perhaps, as after all that follows. */
+void ch__worker_run_advance(ch_worker_run *r, ch_post *post, int64_t now);
+/* What it read or computed is there. */
+void ch__worker_run_computed(ch_worker_run *r, ch_post *post, int64_t now);
+/* A call to a server has ended; or the time has come to make it again. */
+void ch__worker_run_answered(ch_worker_run *r, const ch_net_event *e, ch_post *post,
+                             int64_t now);
+void ch__worker_run_timer(ch_worker_run *r, uint64_t id, ch_post *post, int64_t now);
+/* Nobody waits for it any more: its calls end, and it answers nothing. */
+void ch__worker_run_end(ch_worker_run *r, ch_post *post);
+
+/* It is over, and computes nothing any more. */
+static inline bool ch__worker_run_has_ended(const ch_worker_run *r)
+{
+    return r->is_over && !r->is_computing;
+}
+
+#endif
