@@ -136,7 +136,7 @@ static void inproc_close(ch_task *t)
         if (o->kind == CH_OPEN_ASKED)
             tell_lost(t, o->link, o->id, o->incarnation);
         else if (o->kind == CH_OPEN_CALL)
-            inproc_cancel(o->link, ch__table_number(&t->table, o), o->bytes);
+            inproc_cancel(o->link, ch__opens_number(&t->table, o), o->bytes);
     }
 }
 

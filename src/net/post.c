@@ -42,7 +42,7 @@ bool ch__post_reserve(ch_task *t)
            ch__grow((void **)&t->post.item, &t->post.cap, t->post.n + AT_ONCE,
                     sizeof(ch_posted)) &&
            ch__grow((void **)&t->work, &t->cap_work, t->n_work + AT_ONCE, sizeof(ch_work)) &&
-           ch__table_reserve(&t->table, AT_ONCE);
+           ch__opens_reserve(&t->table, AT_ONCE);
 }
 
 void ch__post_ending(ch_task *t, uint64_t id, ch_ending ending, ch_link *l)
@@ -59,7 +59,7 @@ void ch__call_drop(ch_task *t, ch_open *call)
 
     l->n_calls--;
     l->n_bytes -= call->bytes;
-    ch__table_drop(&t->table, call);
+    ch__opens_drop(&t->table, call);
 }
 
 static ch_posted *post_room(ch_post *post)
@@ -86,10 +86,10 @@ void ch__post_call(ch_post *post, ch_link *to, ch_parcel *p, const ch_call_optio
     ch_posted *item = NULL;
     ch_open   *e = NULL;
 
-    assert(ch__table_find(&t->table, CH_OPEN_CALL, opt->id) == NULL);
+    assert(ch__opens_find(&t->table, CH_OPEN_CALL, opt->id) == NULL);
     if (t->is_alive && has_room(to, bytes)) {
-        if (ch__table_reserve(&t->table, 1) && (item = post_room(post)) != NULL)
-            e = ch__table_add(&t->table, CH_OPEN_CALL, opt->id, opt->deadline);
+        if (ch__opens_reserve(&t->table, 1) && (item = post_room(post)) != NULL)
+            e = ch__opens_add(&t->table, CH_OPEN_CALL, opt->id, opt->deadline);
         else
             ch__post_ending(t, opt->id, CH_ENDED_LOST, to);
     } else if (t->is_alive) {
@@ -105,7 +105,7 @@ void ch__post_call(ch_post *post, ch_link *to, ch_parcel *p, const ch_call_optio
     to->n_bytes += bytes;
     *item =
         (ch_posted){.frame = {.kind = CH_FRAME_CALL,
-                              .call = ch__table_number(&t->table, e),
+                              .call = ch__opens_number(&t->table, e),
                               .from = t->incarnation,
                               .to = opt->incarnation,
                               .timeout = opt->deadline > t->now ? opt->deadline - t->now : 1,
@@ -116,7 +116,7 @@ void ch__post_call(ch_post *post, ch_link *to, ch_parcel *p, const ch_call_optio
 void ch__post_cancel(ch_post *post, uint64_t id)
 {
     ch_task   *t = post->task;
-    ch_open   *e = ch__table_find(&t->table, CH_OPEN_CALL, id);
+    ch_open   *e = ch__opens_find(&t->table, CH_OPEN_CALL, id);
     ch_posted *item;
 
     if (e == NULL)
@@ -124,7 +124,7 @@ void ch__post_cancel(ch_post *post, uint64_t id)
     item = post_room(post); /* without it the callee finds out later */
     if (item != NULL)
         *item = (ch_posted){
-            .frame = {.kind = CH_FRAME_CANCEL, .call = ch__table_number(&t->table, e)},
+            .frame = {.kind = CH_FRAME_CANCEL, .call = ch__opens_number(&t->table, e)},
             .link = e->link,
             .bytes = e->bytes};
     ch__post_ending(t, id, CH_ENDED_CANCELLED, e->link);
@@ -135,7 +135,7 @@ void ch__post_cancel(ch_post *post, uint64_t id)
 static void post_answer(ch_post *post, ch_call_id call, ch_frame f)
 {
     ch_task   *t = post->task;
-    ch_open   *e = ch__table_at(&t->table, CH_OPEN_ASKED, call);
+    ch_open   *e = ch__opens_at(&t->table, CH_OPEN_ASKED, call);
     ch_posted *item = e != NULL ? post_room(post) : NULL;
 
     if (item == NULL) {
@@ -148,7 +148,7 @@ static void post_answer(ch_post *post, ch_call_id call, ch_frame f)
     f.to = e->incarnation;
     f.back = e->link;
     *item = (ch_posted){.frame = f};
-    ch__table_drop(&t->table, e);
+    ch__opens_drop(&t->table, e);
 }
 
 void ch__post_answer(ch_post *post, ch_call_id call, ch_parcel *p)
@@ -167,15 +167,15 @@ void ch__post_refusal(ch_post *post, ch_call_id call, const ch_fault *why)
 void ch__post_timer(ch_post *post, uint64_t id, int64_t at)
 {
     ch_task *t = post->task;
-    ch_open *e = ch__table_find(&t->table, CH_OPEN_TIMER, id);
+    ch_open *e = ch__opens_find(&t->table, CH_OPEN_TIMER, id);
 
     if (e != NULL && at == INT64_MAX)
-        ch__table_drop(&t->table, e);
+        ch__opens_drop(&t->table, e);
     else if (e != NULL)
-        ch__table_move(&t->table, e, at);
+        ch__opens_move(&t->table, e, at);
     else if (t->is_alive && at != INT64_MAX &&
-             (!ch__table_reserve(&t->table, 1) ||
-              ch__table_add(&t->table, CH_OPEN_TIMER, id, at) == NULL))
+             (!ch__opens_reserve(&t->table, 1) ||
+              ch__opens_add(&t->table, CH_OPEN_TIMER, id, at) == NULL))
         t->is_broken = true;
 }
 
@@ -204,7 +204,7 @@ static void send_call(ch_task *t, ch_posted *item)
     if (ending == CH_ENDED_OK)
         return;
     ch__frame_drop(&f);
-    e = ch__table_at(&t->table, CH_OPEN_CALL, number);
+    e = ch__opens_at(&t->table, CH_OPEN_CALL, number);
     if (e == NULL) /* cancelled already */
         return;
     ch__post_ending(t, e->id, ending, item->link);

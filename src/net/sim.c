@@ -381,7 +381,7 @@ static void drop_asked(ch_task *t, const ch_task *by, uint64_t incarnation)
         const ch_open *o = &t->table.place[i];
 
         if (o->kind == CH_OPEN_ASKED && o->link == by && o->incarnation <= incarnation)
-            ch__table_move(&t->table, &t->table.place[i], t->now);
+            ch__opens_move(&t->table, &t->table.place[i], t->now);
     }
 }
 

@@ -18,19 +18,19 @@ static bool is_hashed(ch_open_kind kind)
     return kind == CH_OPEN_CALL || kind == CH_OPEN_TIMER;
 }
 
-static int bucket_of(const ch_table *t, ch_open_kind kind, uint64_t id)
+static int bucket_of(const ch_opens *t, ch_open_kind kind, uint64_t id)
 {
     uint64_t h = (id + (uint64_t)kind * 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
 
     return (int)((h ^ h >> 32) & (uint64_t)(2 * t->cap - 1));
 }
 
-static int next_bucket(const ch_table *t, int b)
+static int next_bucket(const ch_opens *t, int b)
 {
     return (b + 1) & (2 * t->cap - 1);
 }
 
-static void bucket_put(ch_table *t, int place)
+static void bucket_put(ch_opens *t, int place)
 {
     int b = bucket_of(t, t->place[place].kind, t->place[place].id);
 
@@ -40,7 +40,7 @@ static void bucket_put(ch_table *t, int place)
 }
 
 /* Those behind it move up where their own bucket allows it, so that no search ends early. */
-static void bucket_take(ch_table *t, int place)
+static void bucket_take(ch_opens *t, int place)
 {
     int mask = 2 * t->cap - 1, hole = bucket_of(t, t->place[place].kind, t->place[place].id);
 
@@ -60,20 +60,20 @@ static void bucket_take(ch_table *t, int place)
 
 /* ---- times ---- */
 
-static bool is_before(const ch_table *t, int a, int b)
+static bool is_before(const ch_opens *t, int a, int b)
 {
     const ch_open *x = &t->place[a], *y = &t->place[b];
 
     return x->at < y->at || (x->at == y->at && x->sequence < y->sequence);
 }
 
-static void heap_set(ch_table *t, int at, int place)
+static void heap_set(ch_opens *t, int at, int place)
 {
     t->heap[at] = place;
     t->place[place].heap = at;
 }
 
-static void heap_up(ch_table *t, int at, int place)
+static void heap_up(ch_opens *t, int at, int place)
 {
     while (at > 0 && is_before(t, place, t->heap[(at - 1) / 2])) {
         heap_set(t, at, t->heap[(at - 1) / 2]);
@@ -82,7 +82,7 @@ static void heap_up(ch_table *t, int at, int place)
     heap_set(t, at, place);
 }
 
-static void heap_down(ch_table *t, int at, int place)
+static void heap_down(ch_opens *t, int at, int place)
 {
     for (int child; (child = 2 * at + 1) < t->n_heap; at = child) {
         if (child + 1 < t->n_heap && is_before(t, t->heap[child + 1], t->heap[child]))
@@ -94,13 +94,13 @@ static void heap_down(ch_table *t, int at, int place)
     heap_set(t, at, place);
 }
 
-static void heap_add(ch_table *t, int place)
+static void heap_add(ch_opens *t, int place)
 {
     if (t->place[place].at != INT64_MAX)
         heap_up(t, t->n_heap++, place);
 }
 
-static void heap_remove(ch_table *t, int place)
+static void heap_remove(ch_opens *t, int place)
 {
     int at = t->place[place].heap, last;
 
@@ -116,7 +116,7 @@ static void heap_remove(ch_table *t, int place)
 
 /* ---- places ---- */
 
-static bool grow_to(ch_table *t, int cap)
+static bool grow_to(ch_opens *t, int cap)
 {
     ch_open *place = ch__malloc((size_t)cap * sizeof(*place));
     int     *more = ch__malloc((size_t)cap * 4 * sizeof(*more));
@@ -142,7 +142,7 @@ static bool grow_to(ch_table *t, int cap)
     return true;
 }
 
-bool ch__table_reserve(ch_table *t, int more)
+bool ch__opens_reserve(ch_opens *t, int more)
 {
     int cap = t->cap > 0 ? t->cap : 128;
 
@@ -163,14 +163,14 @@ bool ch__table_reserve(ch_table *t, int more)
     return true;
 }
 
-void ch__table_free(ch_table *t)
+void ch__opens_free(ch_opens *t)
 {
     ch__free(t->place);
     ch__free(t->heap);
-    *t = (ch_table){0};
+    *t = (ch_opens){0};
 }
 
-ch_open *ch__table_add(ch_table *t, ch_open_kind kind, uint64_t id, int64_t at)
+ch_open *ch__opens_add(ch_opens *t, ch_open_kind kind, uint64_t id, int64_t at)
 {
     int      i;
     ch_open *e;
@@ -192,7 +192,7 @@ ch_open *ch__table_add(ch_table *t, ch_open_kind kind, uint64_t id, int64_t at)
     return e;
 }
 
-void ch__table_move(ch_table *t, ch_open *e, int64_t at)
+void ch__opens_move(ch_opens *t, ch_open *e, int64_t at)
 {
     heap_remove(t, (int)(e - t->place));
     e->at = at;
@@ -200,7 +200,7 @@ void ch__table_move(ch_table *t, ch_open *e, int64_t at)
     heap_add(t, (int)(e - t->place));
 }
 
-void ch__table_drop(ch_table *t, ch_open *e)
+void ch__opens_drop(ch_opens *t, ch_open *e)
 {
     int i = (int)(e - t->place);
 
@@ -213,7 +213,7 @@ void ch__table_drop(ch_table *t, ch_open *e)
     t->n--;
 }
 
-ch_open *ch__table_find(const ch_table *t, ch_open_kind kind, uint64_t id)
+ch_open *ch__opens_find(const ch_opens *t, ch_open_kind kind, uint64_t id)
 {
     if (t->cap == 0)
         return NULL;
@@ -226,12 +226,12 @@ ch_open *ch__table_find(const ch_table *t, ch_open_kind kind, uint64_t id)
     return NULL;
 }
 
-uint64_t ch__table_number(const ch_table *t, const ch_open *e)
+uint64_t ch__opens_number(const ch_opens *t, const ch_open *e)
 {
     return (uint64_t)e->round << 32 | (uint32_t)(e - t->place);
 }
 
-ch_open *ch__table_at(const ch_table *t, ch_open_kind kind, uint64_t number)
+ch_open *ch__opens_at(const ch_opens *t, ch_open_kind kind, uint64_t number)
 {
     uint32_t i = (uint32_t)number;
     ch_open *e = i < (uint32_t)t->cap ? &t->place[i] : NULL;
@@ -239,7 +239,7 @@ ch_open *ch__table_at(const ch_table *t, ch_open_kind kind, uint64_t number)
     return e != NULL && e->kind == kind && e->round == number >> 32 ? e : NULL;
 }
 
-ch_open *ch__table_first(const ch_table *t)
+ch_open *ch__opens_first(const ch_opens *t)
 {
     return t->n_heap > 0 ? &t->place[t->heap[0]] : NULL;
 }

@@ -19,7 +19,7 @@ static void task_free(ch_task *t)
         t->net->wire->close_link(t->link[i]);
         ch__free(t->link[i]);
     }
-    ch__table_free(&t->table);
+    ch__opens_free(&t->table);
     ch__free(t->post.item);
     ch__free(t->ended);
     ch__free(t->work);
@@ -171,7 +171,7 @@ static void forget_open(ch_task *t)
 {
     for (int i = 0; i < t->table.cap; i++)
         if (t->table.place[i].kind != CH_OPEN_FREE)
-            ch__table_drop(&t->table, &t->table.place[i]);
+            ch__opens_drop(&t->table, &t->table.place[i]);
     for (int i = 0; i < t->n_links; i++) {
         t->link[i]->n_calls = 0;
         t->link[i]->n_bytes = 0;

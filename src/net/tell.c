@@ -102,8 +102,8 @@ static void take_call(ch_task *t, const ch_frame *f)
         send_back(t, f, CH_ENDED_REPLACED);
         return;
     }
-    if (ch__table_reserve(&t->table, 1))
-        o = ch__table_add(&t->table, CH_OPEN_ASKED, f->call,
+    if (ch__opens_reserve(&t->table, 1))
+        o = ch__opens_add(&t->table, CH_OPEN_ASKED, f->call,
                           f->timeout > 0 && t->now < INT64_MAX - f->timeout
                               ? t->now + f->timeout
                               : INT64_MAX);
@@ -114,17 +114,17 @@ static void take_call(ch_task *t, const ch_frame *f)
     o->incarnation = f->from;
     o->link = f->back;
     o->name = f->name;
-    e.call = ch__table_number(&t->table, o);
+    e.call = ch__opens_number(&t->table, o);
     set_peer(&e.peer, f->name, f->from);
     tell(t, &e);
 }
 
 static void tell_cancel(ch_task *t, ch_open *o)
 {
-    ch_net_event e = {.kind = CH_EVENT_CANCEL, .call = ch__table_number(&t->table, o)};
+    ch_net_event e = {.kind = CH_EVENT_CANCEL, .call = ch__opens_number(&t->table, o)};
 
     set_peer(&e.peer, o->name, o->incarnation);
-    ch__table_drop(&t->table, o);
+    ch__opens_drop(&t->table, o);
     tell(t, &e);
 }
 
@@ -153,7 +153,7 @@ static void set_refusal(ch_task *t, const ch_frame *f, const char *peer)
 static void take_answer(ch_task *t, const ch_frame *f)
 {
     ch_net_event e = {.kind = CH_EVENT_ANSWER, .ending = f->ending};
-    ch_open     *o = ch__table_at(&t->table, CH_OPEN_CALL, f->call);
+    ch_open     *o = ch__opens_at(&t->table, CH_OPEN_CALL, f->call);
     const char  *peer;
 
     if (f->to != t->incarnation || o == NULL)
@@ -189,14 +189,14 @@ void ch__task_take(ch_task *t, ch_frame *f)
 
 int64_t ch__task_next_alarm(const ch_task *t)
 {
-    const ch_open *first = ch__table_first(&t->table);
+    const ch_open *first = ch__opens_first(&t->table);
 
     return first != NULL ? first->at : INT64_MAX;
 }
 
 static void tell_late(ch_task *t, ch_open *o)
 {
-    uint64_t id = o->id, number = ch__table_number(&t->table, o);
+    uint64_t id = o->id, number = ch__opens_number(&t->table, o);
     ch_link *l = o->link;
     int64_t  bytes = o->bytes;
 
@@ -210,7 +210,7 @@ static void tell_timer(ch_task *t, ch_open *o)
 {
     ch_net_event e = {.kind = CH_EVENT_TIMER, .id = o->id};
 
-    ch__table_drop(&t->table, o);
+    ch__opens_drop(&t->table, o);
     tell(t, &e);
 }
 
@@ -222,7 +222,7 @@ int ch__task_alarms(ch_task *t)
     int      n = 0;
     ch_open *o;
 
-    for (; (o = ch__table_first(&t->table)) != NULL && o->at <= now && o->sequence < before;
+    for (; (o = ch__opens_first(&t->table)) != NULL && o->at <= now && o->sequence < before;
          n++)
         if (o->kind == CH_OPEN_TIMER)
             tell_timer(t, o);

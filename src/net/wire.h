@@ -137,7 +137,7 @@ struct ch_task {
     bool            is_broken; /* had no memory for what it must not forget: see net.h */
     void           *self;
     int64_t         now;
-    ch_table        table; /* open calls, both ways, and timers */
+    ch_opens        table; /* open calls, both ways, and timers */
     ch_post         post;
     ch_ended       *ended;
     int             n_ended, cap_ended;

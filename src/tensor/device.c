@@ -1,7 +1,7 @@
 /* tensor/device.c -- the devices of this process.
  *
  * A plan says which devices there are to be; the table is made from it, once, on first use or
- * by ch_devices_configure. After that only the devices' own parts change (table.h).
+ * by ch_devices_configure. After that only the devices' own parts change (devices.h).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/device.h"
@@ -15,8 +15,8 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "tensor/devices.h"
 #include "tensor/print.h"
-#include "tensor/table.h"
 
 enum {
     MAX_TYPES = 16,

@@ -11,7 +11,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "tensor/device.h"
-#include "tensor/table.h"
+#include "tensor/devices.h"
 
 enum { SPIN = 2000 }; /* rounds before a thread parks: some tens of microseconds */
 

@@ -14,8 +14,8 @@
 
 #include "base/fault.h"
 #include "tensor/device.h"
+#include "tensor/devices.h"
 #include "tensor/print.h"
-#include "tensor/table.h"
 
 /* A piece of the text being parsed. */
 typedef struct piece {

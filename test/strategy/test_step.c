@@ -9,7 +9,7 @@
 #include "collective/group.h"
 #include "help.h"
 #include "strategy/strategy.h"
-#include "tensor/table.h"
+#include "tensor/devices.h"
 
 /* ---- a network on two devices ---- */
 

@@ -1,10 +1,10 @@
-/* tensor/table.h -- the device table, as device.c, run.c and spec.c share it.
+/* tensor/devices.h -- the table of devices, as device.c, run.c and spec.c share it.
  *
  * The table is made once and then does not change; a device's parts are guarded as said.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef TENSOR_TABLE_H
-#define TENSOR_TABLE_H
+#ifndef TENSOR_DEVICES_H
+#define TENSOR_DEVICES_H
 
 #include <pthread.h>
 #include <stdatomic.h>
