@@ -149,7 +149,8 @@ static ch_status make(ch_resolver *cluster, const ch_parameter_server_options *o
         return rc;
     }
     ps->strategy = st;
-    st->away = &ch__ps_away;
+    st->away_vars = &ch__ps_vars;
+    st->away_runs = &ch__ps_runs;
     *out = st;
     return CH_OK;
 }

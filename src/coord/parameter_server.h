@@ -41,18 +41,8 @@ void                    ch__ps_functions_drop(ch_ps *ps);
 CH_MUST_CHECK ch_status ch__ps_results(const ch_ps *ps, const ch_graph *g, const ch_parcel *p,
                                        ch_tuple **out);
 /* The leaves of a tuple as a worker takes them: shared by its replicas, or one replica's after the other's; how many. NULL: only counts. */
-int ch__ps_spread(const ch_ps *ps, const ch_tuple *in, ch_tensor **out);
-/* For ch__ps_away. */
-CH_MUST_CHECK ch_status ch__ps_run(const ch_run *run, ch_tuple **out);
-CH_MUST_CHECK ch_status ch__ps_begin(const ch_run *run, uint64_t pin, ch_away_run **out);
-bool                    ch__ps_has_ended(const ch_away_run *r);
-CH_MUST_CHECK ch_status ch__ps_fetch(ch_away_run *r, ch_tuple **out);
-void                    ch__ps_leave(ch_away_run *r);
-CH_MUST_CHECK ch_status ch__ps_room(ch_strategy *st);
-CH_MUST_CHECK ch_status ch__ps_settle(ch_strategy *st);
-CH_MUST_CHECK ch_status ch__ps_pin(ch_strategy *st, uint64_t *out);
-void                    ch__ps_unpin(ch_strategy *st, uint64_t pin);
-int                     ch__ps_workers(ch_strategy *st);
+int                       ch__ps_spread(const ch_ps *ps, const ch_tuple *in, ch_tensor **out);
+extern const ch_away_runs ch__ps_runs;
 
 /* ---- where variables are (parameter_server_vars.c) ---- */
 
@@ -75,6 +65,6 @@ typedef struct ch_ps_place {
     ch_ps_store *store[]; /* of each shard */
 } ch_ps_place;
 
-extern const ch_away_ops ch__ps_away;
+extern const ch_away_vars ch__ps_vars;
 
 #endif

@@ -387,44 +387,20 @@ static ch_status order(const ch_run *run, uint64_t pin, bool is_own, ch_graph **
     return rc;
 }
 
-static ch_status fetch(const ch_ps *ps, const ch_graph *g, ch_scheduled *s, ch_tuple **out)
-{
-    const ch_parcel *p = NULL;
-    ch_status        rc = ch__chief_wait(ps->chief, s, 0, &p);
-
-    return rc == CH_OK && out != NULL ? ch__ps_results(ps, g, p, out) : rc;
-}
-
-ch_status ch__ps_run(const ch_run *run, ch_tuple **out)
-{
-    const ch_strategy *st = run->owner;
-    ch_graph          *g = NULL;
-    ch_scheduled      *s = NULL;
-    ch_status          rc = order(run, 0, true, &g, &s);
-
-    if (rc == CH_OK)
-        rc = fetch(st->self, g, s, out);
-    ch__scheduled_unref(s);
-    ch_graph_unref(g);
-    return rc;
-}
-
-/* ---- runs ahead ---- */
-
 struct ch_away_run {
     ch_ps        *ps;
     ch_graph     *graph; /* whose results they are */
     ch_scheduled *step;
 };
 
-void ch__ps_leave(ch_away_run *r)
+static void leave(ch_away_run *r)
 {
     ch__scheduled_unref(r->step);
     ch_graph_unref(r->graph);
     ch__free(r);
 }
 
-ch_status ch__ps_begin(const ch_run *run, uint64_t pin, ch_away_run **out)
+static ch_status begin(const ch_run *run, uint64_t pin, bool is_own, ch_away_run **out)
 {
     const ch_strategy *st = run->owner;
     ch_away_run       *r = ch__calloc(1, sizeof(*r));
@@ -433,48 +409,49 @@ ch_status ch__ps_begin(const ch_run *run, uint64_t pin, ch_away_run **out)
     if (r == NULL)
         return ch__fail_memory("a step");
     r->ps = st->self;
-    rc = order(run, pin, pin != 0, &r->graph, &r->step);
+    rc = order(run, pin, is_own, &r->graph, &r->step);
     if (rc == CH_OK)
         *out = r;
     else
-        ch__ps_leave(r);
+        leave(r);
     return rc;
 }
 
-bool ch__ps_has_ended(const ch_away_run *r)
+static bool has_ended(const ch_away_run *r)
 {
     return ch__chief_has_ended(r->ps->chief, r->step);
 }
 
-ch_status ch__ps_fetch(ch_away_run *r, ch_tuple **out)
+static ch_status fetch(ch_away_run *r, ch_tuple **out)
 {
-    return fetch(r->ps, r->graph, r->step, out);
+    const ch_parcel *p = NULL;
+    ch_status        rc = ch__chief_wait(r->ps->chief, r->step, 0, &p);
+
+    return rc == CH_OK && out != NULL ? ch__ps_results(r->ps, r->graph, p, out) : rc;
 }
 
-ch_status ch__ps_room(ch_strategy *st)
+static ch_status room(ch_strategy *st)
 {
     return ch__chief_room(((ch_ps *)st->self)->chief);
 }
 
-ch_status ch__ps_settle(ch_strategy *st)
+static ch_status settle(ch_strategy *st)
 {
     return ch__chief_join(((ch_ps *)st->self)->chief, 0);
 }
 
-ch_status ch__ps_pin(ch_strategy *st, uint64_t *out)
-{
-    return ch__chief_pin(((ch_ps *)st->self)->chief, out);
-}
-
-void ch__ps_unpin(ch_strategy *st, uint64_t pin)
-{
-    ch__chief_unpin(((ch_ps *)st->self)->chief, pin);
-}
-
-int ch__ps_workers(ch_strategy *st)
+static int workers(ch_strategy *st)
 {
     ch_coordinator_stats s = {0};
 
     ch__chief_stats(((ch_ps *)st->self)->chief, &s);
     return s.workers;
 }
+
+const ch_away_runs ch__ps_runs = {.workers = workers,
+                                  .begin = begin,
+                                  .has_ended = has_ended,
+                                  .fetch = fetch,
+                                  .leave = leave,
+                                  .room = room,
+                                  .settle = settle};

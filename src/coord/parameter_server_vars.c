@@ -400,22 +400,24 @@ static ch_status add(ch_var *v, ch_tensor *delta, bool takes_away)
     return rc;
 }
 
-const ch_away_ops ch__ps_away = {.create = create,
-                                 .drop = drop,
-                                 .get = get,
-                                 .set = set,
-                                 .add = add,
-                                 .run = ch__ps_run,
-                                 .device = device,
-                                 .begin = ch__ps_begin,
-                                 .has_ended = ch__ps_has_ended,
-                                 .fetch = ch__ps_fetch,
-                                 .leave = ch__ps_leave,
-                                 .room = ch__ps_room,
-                                 .settle = ch__ps_settle,
-                                 .pin = ch__ps_pin,
-                                 .unpin = ch__ps_unpin,
-                                 .workers = ch__ps_workers};
+static ch_status pin(ch_strategy *st, uint64_t *out)
+{
+    return ch__chief_pin(((ch_ps *)st->self)->chief, out);
+}
+
+static void unpin(ch_strategy *st, uint64_t number)
+{
+    ch__chief_unpin(((ch_ps *)st->self)->chief, number);
+}
+
+const ch_away_vars ch__ps_vars = {.create = create,
+                                  .drop = drop,
+                                  .device = device,
+                                  .get = get,
+                                  .set = set,
+                                  .add = add,
+                                  .pin = pin,
+                                  .unpin = unpin};
 
 /* ---- the table ---- */
 

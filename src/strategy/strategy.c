@@ -257,7 +257,7 @@ static ch_status run_function(ch_strategy *st, ch_function *f, ch_tuple *in,
         run.seed = opt->seed;
         run.step = opt->has_step_number ? opt->step_number : -1;
     }
-    return st->away != NULL ? st->away->run(&run, out) : ch__run(&run, out);
+    return ch__strategy_is_away(st) ? ch__away_run(&run, out) : ch__run(&run, out);
 }
 
 ch_status ch__strategy_record(ch_strategy *st, ch_function *f, ch_tuple *in, bool rows_unknown,
@@ -284,7 +284,7 @@ ch_status ch__strategy_run_ahead(ch_strategy *st, ch_function *f, ch_tuple *in, 
 
     if (rc == CH_OK)
         rc = begin_run(st, f, in, &run);
-    return rc == CH_OK ? st->away->begin(&run, pin, out) : rc;
+    return rc == CH_OK ? st->away_runs->begin(&run, pin, pin != 0, out) : rc;
 }
 
 ch_status ch_strategy_run_with(ch_strategy *st, ch_function *f, ch_tuple *in,

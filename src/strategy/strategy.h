@@ -22,32 +22,37 @@
 
 typedef struct ch_away_run ch_away_run; /* one that was begun, and goes on in another task */
 
-/* What a strategy does whose variables are in other tasks, and whose steps run there. */
-typedef struct ch_away_ops {
+/* Variables that are in other tasks. */
+typedef struct ch_away_vars {
     /* Gives `v` its place, v->away, and its first value; `beside` is the variable that it is to be with, or NULL. */
     ch_status (*create)(ch_strategy *st, ch_var *v, ch_tensor *initial, const ch_var *beside);
     void (*drop)(ch_var *v); /* its place, if it has one */
+    ch_device *(*device)(const ch_var *v);
     ch_status (*get)(ch_var *v, ch_tensor **out);
     ch_status (*set)(ch_var *v, ch_tensor *value);
     ch_status (*add)(ch_var *v, ch_tensor *delta, bool takes_away);
-    ch_status (*run)(const ch_run *run, ch_tuple **out); /* waits for it */
-    ch_device *(*device)(const ch_var *v);
-    /* Runs that nobody waits for at once: see below. */
-    ch_status (*begin)(const ch_run *run, uint64_t pin, ch_away_run **out);
-    bool (*has_ended)(const ch_away_run *r);
-    ch_status (*fetch)(ch_away_run *r, ch_tuple **out);
-    void (*leave)(ch_away_run *r);
-    ch_status (*room)(ch_strategy *st);
-    ch_status (*settle)(ch_strategy *st);
+    /* The values that they have now are kept, for runs that read them. */
     ch_status (*pin)(ch_strategy *st, uint64_t *out);
     void (*unpin)(ch_strategy *st, uint64_t pin);
-    int (*workers)(ch_strategy *st);
-} ch_away_ops;
+} ch_away_vars;
+
+/* Runs that go on in other tasks. */
+typedef struct ch_away_runs {
+    int (*workers)(ch_strategy *st); /* how many tasks run steps */
+    /* `is_own`: it is the caller's affair alone, as one that reads a pin (0: none) always is; else see ch__strategy_run_ahead. */
+    ch_status (*begin)(const ch_run *run, uint64_t pin, bool is_own, ch_away_run **out);
+    bool (*has_ended)(const ch_away_run *r);
+    ch_status (*fetch)(ch_away_run *r, ch_tuple **out); /* waits for it */
+    void (*leave)(ch_away_run *r);
+    ch_status (*room)(ch_strategy *st);   /* waits while workers have enough to do */
+    ch_status (*settle)(ch_strategy *st); /* waits for all that are nobody's own */
+} ch_away_runs;
 
 struct ch_strategy {
     const ch_strategy_ops *ops;
-    void                  *self; /* for ops */
-    const ch_away_ops     *away; /* NULL: its variables are in this process */
+    void                  *self;      /* for ops */
+    const ch_away_vars    *away_vars; /* NULL: its variables are in this process, */
+    const ch_away_runs    *away_runs; /* NULL: and so are its runs */
     atomic_int             refs;
     int                    n_replicas; /* in the job */
     int                    n_local;    /* of those, in this process */
@@ -151,12 +156,14 @@ ch_speaks_of ch__speaks_of(const ch_step *s);
 ch_status ch__strategy_record(ch_strategy *st, ch_function *f, ch_tuple *in, bool rows_unknown,
                               ch_graph **out, int64_t *number);
 
-/* ---- runs ahead, of a strategy whose steps run in other tasks (away.c) ---- */
+/* ---- runs of a strategy whose steps run in other tasks (away.c) ---- */
 
 static inline bool ch__strategy_is_away(const ch_strategy *st)
 {
-    return st->away != NULL;
+    return st->away_runs != NULL;
 }
+/* Waits for it. */
+ch_status ch__away_run(const ch_run *run, ch_tuple **out);
 /* How many tasks run steps; 0: this process does. */
 int ch__strategy_workers(ch_strategy *st);
 /* ch_strategy_run for somebody who goes on meanwhile. `pin` 0: an error is that of settle too, or of the next such call, and ends all

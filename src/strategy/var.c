@@ -142,7 +142,7 @@ static ch_status place_away(ch_strategy *st, ch_var *v, const ch_var_spec *spec,
 
     v->n_copies = 1;
     if (rc == CH_OK)
-        rc = st->away->create(st, v, initial, beside);
+        rc = st->away_vars->create(st, v, initial, beside);
     ch_tensor_unref(initial);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
 }
@@ -231,7 +231,7 @@ static void drop_away(ch_strategy *st, ch_var *v)
     }
     v->n_shards = 0;
     if (v->away != NULL)
-        st->away->drop(v);
+        st->away_vars->drop(v);
 }
 
 static ch_status make_var(ch_strategy *st, const ch_var_spec *spec, const ch_var *beside,
@@ -253,8 +253,8 @@ static ch_status make_var(ch_strategy *st, const ch_var_spec *spec, const ch_var
     if (rc == CH_OK)
         rc = take_name(st, v, spec->name != NULL ? spec->name : "Variable");
     if (rc == CH_OK) {
-        rc = st->away != NULL ? place_away(st, v, spec, beside)
-                              : place_copies(st, v, spec, beside);
+        rc = st->away_vars != NULL ? place_away(st, v, spec, beside)
+                                   : place_copies(st, v, spec, beside);
         if (rc != CH_OK)
             leave(st, v);
     }
@@ -325,10 +325,10 @@ ch_status ch__var_new_beside(const ch_var_spec *spec, const ch_var *beside, ch_v
 static ch_status copy_away(ch_var *v, ch_var *twin)
 {
     ch_tensor *t = NULL;
-    ch_status  rc = v->strategy->away->get(v, &t);
+    ch_status  rc = v->strategy->away_vars->get(v, &t);
 
     if (rc == CH_OK)
-        rc = v->strategy->away->set(twin, t);
+        rc = v->strategy->away_vars->set(twin, t);
     ch_tensor_unref(t);
     return rc;
 }
@@ -457,7 +457,7 @@ const char *ch_var_device(const ch_var *v)
 {
     if (v == NULL)
         return NULL;
-    return ch_device_name(v->away != NULL ? v->strategy->away->device(v)
+    return ch_device_name(v->away != NULL ? v->strategy->away_vars->device(v)
                                           : ch_tensor_device(v->copy[0]));
 }
 

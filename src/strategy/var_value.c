@@ -56,7 +56,7 @@ ch_status ch__var_get(ch_var *v, ch_tensor **out)
     ch_status  rc = ch__var_check_read(v);
 
     if (v->away != NULL)
-        return v->strategy->away->get(v, out);
+        return v->strategy->away_vars->get(v, out);
     if (rc == CH_OK)
         rc = ch_tensor_new(v->dtype, v->shape, &t);
     if (rc == CH_OK && ch__var_is_own(v) && v->aggregation != CH_AGGREGATE_FIRST)
@@ -166,7 +166,7 @@ static ch_status set_copies(ch_var *v, ch_tensor *value)
     ch_status  rc = ch_tensor_contiguous(value, &whole);
 
     if (rc == CH_OK && v->away != NULL)
-        rc = v->strategy->away->set(v, whole);
+        rc = v->strategy->away_vars->set(v, whole);
     for (int i = 0; v->away == NULL && i < v->n_copies && rc == CH_OK; i++)
         if (shares)
             set_share(v, whole, i);
@@ -248,10 +248,10 @@ static ch_status add_to(ch_tensor *copy, ch_tensor *delta, int sign)
 static ch_status change_away(ch_var *v, ch_tensor *delta, int sign)
 {
     ch_tensor *now = NULL;
-    ch_status  rc = v->strategy->away->add(v, delta, sign < 0);
+    ch_status  rc = v->strategy->away_vars->add(v, delta, sign < 0);
 
     if (rc == CH_OK && v->follower != NULL)
-        rc = v->strategy->away->get(v, &now);
+        rc = v->strategy->away_vars->get(v, &now);
     for (ch_var *f = v->follower; f != NULL && rc == CH_OK; f = f->next_follower)
         rc = follow(f, now);
     ch_tensor_unref(now);
@@ -295,7 +295,7 @@ ch_status ch_var_sub(ch_var *v, ch_tensor *delta)
 static ch_status copy_of_away(ch_var *v, ch_value **out)
 {
     ch_tensor *t = NULL;
-    ch_status  rc = v->strategy->away->get(v, &t);
+    ch_status  rc = v->strategy->away_vars->get(v, &t);
 
     if (rc == CH_OK)
         rc = ch_value_new(CH_PLAIN, 1, &t, out);
@@ -330,7 +330,7 @@ static void print_copy(ch_var *v, int i, ch_text *o)
     ch__text_add(o, " ");
     if (v->away == NULL)
         ch__text_tensor(o, v->copy[i]);
-    else if (v->strategy->away->get(v, &away) == CH_OK)
+    else if (v->strategy->away_vars->get(v, &away) == CH_OK)
         ch__text_tensor(o, away);
     else
         ch__text_add(o, "on %s, which does not answer", ch_var_device(v));
