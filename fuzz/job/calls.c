@@ -108,7 +108,8 @@ static ProtobufCMessage *some_message(source *s, const ProtobufCMessageDescripto
         size_t                          size = field_bytes(f->type), n = next_byte(s) % 4;
 
         if (f->label != PROTOBUF_C_LABEL_REPEATED) {
-            fill(s, f, at);
+            if (f->type != PROTOBUF_C_TYPE_MESSAGE || n % 2 == 1) /* such may be left out */
+                fill(s, f, at);
             continue;
         }
         *(size_t *)(void *)((char *)m + f->quantifier_offset) = n;
@@ -317,9 +318,45 @@ static ch_parcel *right_run(source *s)
     return p;
 }
 
+/* Sizes are small, or not sizes at all. */
+static ch_parcel *right_create(source *s)
+{
+    static char kind[][20] = {"zeros",      "constant",         "uniform",
+                              "normal",     "truncated_normal", "fan_uniform",
+                              "fan_normal", "orthogonal",       "identity"};
+    static char fan[][8] = {"in", "out", "average"}, dtype[][8] = {"f32", "f64", "i64", "str"};
+    Cohort__PsCreate m;
+    Cohort__PsFirst  first;
+    char             name[] = "x";
+    int64_t          shape[3];
+    ch_parcel       *p = NULL;
+
+    cohort__ps_create__init(&m);
+    cohort__ps_first__init(&first);
+    m.variable = 8 + next_byte(s) % 4;
+    m.name = first.name = name;
+    m.first = &first;
+    first.kind = kind[next_byte(s) % 9];
+    first.fan = fan[next_byte(s) % 3];
+    first.dtype = dtype[next_byte(s) % 4];
+    first.a = (int8_t)next_byte(s);
+    first.b = (int8_t)next_byte(s);
+    first.shape = shape;
+    first.n_shape = next_byte(s) % 4;
+    for (size_t i = 0; i < first.n_shape; i++)
+        shape[i] = (int64_t)number(s);
+    first.axis = next_byte(s) % 3;
+    first.begin = (int64_t)number(s);
+    first.size = (int64_t)number(s);
+    must(ch__speak(CH_PS_CREATE, &m.base, 0, NULL, &p));
+    return p;
+}
+
 static one_call right_call(source *s, int which)
 {
     switch (which) {
+    case 3:
+        return (one_call){CH_PS_CREATE, false, right_create(s)};
     case 0:
         return (one_call){CH_PS_UPDATE, false, right_update(s)};
     case 1:
@@ -337,7 +374,7 @@ one_call next_call(source *s)
     ch_parcel    *p;
 
     if (b >= 240 && b <= 250)
-        return right_call(s, b % 3);
+        return right_call(s, b % 4);
     p = is_any ? any_parcel(s, m->number) : some_parcel(s, m);
     /* Some go to who does not expect them. */
     return (one_call){m->number, b > 250 ? !of_worker : of_worker, p};

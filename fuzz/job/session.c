@@ -10,7 +10,7 @@
 #include "ps/speak.h"
 #include "tensor/device.h"
 
-static const int64_t most_memory = 32 << 20;
+static const int64_t most_memory = 32 << 20, most_variable = 64 << 10;
 
 static ch_parcel *create[VARIABLES], *define[GRAPHS], *function[ROUTES], *follow[STREAMS];
 static ch_server_options server_options;
@@ -128,6 +128,7 @@ void session_init(void)
     for (int i = 0; i < STREAMS; i++)
         follow[i] = stream_of(i);
     must(ch__device_of_task("ps", 0, 0, &server_options.device));
+    server_options.most_bytes = most_variable;
     worker_options = (ch_worker_options){
         .n_devices = 1, .call_ns = 5000000, .retry_ns = 1000000, .patience_ns = 1};
     must(ch__device_of_task("worker", 0, 0, &worker_options.device[0]));

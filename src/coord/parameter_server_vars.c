@@ -7,6 +7,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "coord/parameter_server.h"
+#include "ps/first.h"
 #include "ps/shard.h"
 #include "ps/slice.h"
 #include "ps/speak.h"
@@ -146,34 +147,48 @@ static ch_status make_stores(ch_ps *ps, const ch_var *v, ch_ps_place *p)
     return CH_OK;
 }
 
-static ch_status speak_create(const ch_var *v, const ch_ps_place *p, ch_tensor *initial, int i,
+/* What a variable begins with: a value, or words. */
+typedef struct beginning {
+    ch_tensor     *value; /* NULL: */
+    const ch_init *init;
+} beginning;
+
+/* Of a shard: its part of the value, or what it makes of the words. */
+static ch_status speak_create(const ch_var *v, const ch_ps_place *p, const void *arg, int i,
                               ch_parcel **out)
 {
+    const beginning *b = arg;
     Cohort__PsCreate m;
-    ch_tensor       *cut = NULL;
-    size_t           size = strlen(v->name) + 32;
-    char            *name = ch__malloc(size);
-    ch_status        rc = name == NULL ? ch__fail_memory("a variable") : CH_OK;
+    Cohort__PsFirst  words;
+    ch_first   first = {.init = b->init, .name = v->name, .dtype = v->dtype, .whole = v->shape};
+    ch_tensor *cut = NULL;
+    size_t     size = strlen(v->name) + 32;
+    char      *name = ch__malloc(size);
+    ch_status  rc = name == NULL ? ch__fail_memory("a variable") : CH_OK;
 
     cohort__ps_create__init(&m);
     m.variable = p->store[i]->number;
     m.name = name;
+    if (b->value == NULL) {
+        ch__first_say(&first, layout_of(p), i, &words);
+        m.first = &words;
+    }
     if (rc == CH_OK)
         (void)snprintf(name, size, p->n > 1 ? "%s/part_%d" : "%s", v->name, i);
+    if (rc == CH_OK && b->value != NULL)
+        rc = ch__shard_cut(b->value, layout_of(p), v->shape, i, &cut);
     if (rc == CH_OK)
-        rc = ch__shard_cut(initial, layout_of(p), v->shape, i, &cut);
-    if (rc == CH_OK)
-        rc = ch__speak(CH_PS_CREATE, &m.base, 1, &cut, out);
+        rc = ch__speak(CH_PS_CREATE, &m.base, cut != NULL, &cut, out);
     ch__free(name);
     return rc;
 }
 
 /* A call to the server of each shard; the parcels are made by `speak`. */
-typedef ch_status (*speak_fn)(const ch_var *v, const ch_ps_place *p, ch_tensor *t, int i,
+typedef ch_status (*speak_fn)(const ch_var *v, const ch_ps_place *p, const void *arg, int i,
                               ch_parcel **out);
 
-static ch_status ask_shards(const ch_var *v, const ch_ps_place *p, speak_fn speak, ch_tensor *t,
-                            ch_parcel **answer)
+static ch_status ask_shards(const ch_var *v, const ch_ps_place *p, speak_fn speak,
+                            const void *arg, ch_parcel **answer)
 {
     ch_parcel **parcel = ch__calloc((size_t)p->n, sizeof(ch_parcel *));
     int        *server = ch__calloc((size_t)p->n, sizeof(int));
@@ -181,7 +196,7 @@ static ch_status ask_shards(const ch_var *v, const ch_ps_place *p, speak_fn spea
 
     for (int i = 0; i < p->n && rc == CH_OK; i++) {
         server[i] = p->store[i]->server;
-        rc = speak(v, p, t, i, &parcel[i]);
+        rc = speak(v, p, arg, i, &parcel[i]);
     }
     if (rc == CH_OK)
         rc = ch__chief_ask(p->store[0]->ps->chief, p->n, server, parcel, answer);
@@ -220,7 +235,8 @@ static ch_status make_parts(ch_var *v, ch_ps_place *p)
     return rc;
 }
 
-static ch_status create(ch_strategy *st, ch_var *v, ch_tensor *initial, const ch_var *beside)
+static ch_status create(ch_strategy *st, ch_var *v, ch_tensor *initial, const ch_init *init,
+                        const ch_var *beside)
 {
     ch_ps       *ps = st->self;
     ch_layout    l = {0, 1};
@@ -241,7 +257,7 @@ static ch_status create(ch_strategy *st, ch_var *v, ch_tensor *initial, const ch
         return rc;
     }
     choose_servers(ps, p, beside != NULL ? beside->away : NULL);
-    rc = ask_shards(v, p, speak_create, initial, NULL);
+    rc = ask_shards(v, p, speak_create, &(beginning){initial, init}, NULL);
     if (rc == CH_OK && p->n > 1)
         rc = make_parts(v, p);
     return rc;
@@ -256,13 +272,13 @@ static ch_device *device(const ch_var *v)
 
 /* ---- reading ---- */
 
-static ch_status speak_read(const ch_var *v, const ch_ps_place *p, ch_tensor *t, int i,
+static ch_status speak_read(const ch_var *v, const ch_ps_place *p, const void *arg, int i,
                             ch_parcel **out)
 {
     Cohort__PsRead m;
 
     (void)v;
-    (void)t;
+    (void)arg;
     cohort__ps_read__init(&m);
     m.n_variables = 1;
     m.variables = &p->store[i]->number;

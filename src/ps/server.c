@@ -210,7 +210,7 @@ ch_status ch__server_make(void *arg, ch_task *t, uint64_t incarnation, ch_post *
 {
     const ch_server_options *opt = arg;
     ch_store                *s = NULL;
-    ch_status                rc = ch__store_new(opt->device, &s);
+    ch_status                rc = ch__store_new(opt->device, opt->most_bytes, &s);
 
     (void)t;
     (void)incarnation;

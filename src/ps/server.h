@@ -13,7 +13,8 @@
 
 typedef struct ch_server_options {
     ch_device   *device; /* of its own: graphs run there, on the thread that drives the task */
-    ch_store_saw saw;    /* for tests; NULL: nobody looks */
+    int64_t      most_bytes; /* of a variable whose first value is made here; 0: any number */
+    ch_store_saw saw;        /* for tests; NULL: nobody looks */
     void        *arg;
 } ch_server_options;
 

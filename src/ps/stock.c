@@ -42,7 +42,8 @@ static void drop_variable(ch_stock_variable *v)
     ch__free(v);
 }
 
-ch_status ch__stock_add(ch_stock *s, uint64_t number, const char *name, ch_tensor *value)
+ch_status ch__stock_add(ch_stock *s, uint64_t number, const char *name, ch_tensor *value,
+                        const Cohort__PsFirst *first)
 {
     ch_stock_variable *v = ch__map_find(&s->variables, ch__key(number));
     ch_status          rc;
@@ -59,7 +60,8 @@ ch_status ch__stock_add(ch_stock *s, uint64_t number, const char *name, ch_tenso
         return ch__fail_memory("a variable");
     v->number = number;
     memcpy(v->name, name, strlen(name) + 1);
-    rc = own_copy(s, value, &v->value);
+    rc = value != NULL ? own_copy(s, value, &v->value)
+                       : ch__first_make(first, s->device, s->most_bytes, &v->value);
     if (rc == CH_OK)
         rc = ch__map_set(&s->variables, ch__key(number), v);
     if (rc == CH_OK)

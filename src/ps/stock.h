@@ -15,6 +15,7 @@
 #ifndef PS_STOCK_H
 #define PS_STOCK_H
 
+#include "ps/first.h"
 #include "ps/map.h"
 #include "ps/shelf.h"
 
@@ -29,6 +30,7 @@ typedef struct ch_stock_variable {
 /* Zero-initialise one to begin, but for its device. */
 typedef struct ch_stock {
     ch_device *device;
+    int64_t    most_bytes; /* of a variable that is made here; 0: any number */
     ch_map     variables, pins;
     uint64_t   released; /* the largest pin that ever was */
     unsigned   generation;
@@ -39,9 +41,10 @@ void ch__stock_drop(ch_stock *s); /* what others have stays theirs */
 
 /* ---- variables ---- */
 
-/* With a copy of the value. One that is there under this number and name stays as it is. */
+/* With a copy of the value, or, where that is NULL, with what `first` says. One that is there under this number and name stays
+ * as it is. */
 CH_MUST_CHECK ch_status ch__stock_add(ch_stock *s, uint64_t number, const char *name,
-                                      ch_tensor *value);
+                                      ch_tensor *value, const Cohort__PsFirst *first);
 CH_MUST_CHECK ch_status ch__stock_find(const ch_stock *s, uint64_t number,
                                        ch_stock_variable **out);
 /* Pins keep what they have of it. */

@@ -51,10 +51,12 @@ static const uint32_t assigned = 0xffffffff;
 ch_status ch__store_create(ch_store *s, const Cohort__PsCreate *m, int n,
                            ch_tensor *const *value)
 {
-    if (n != 1)
-        return ch__fail(CH_INVALID_ARGUMENT, "variable %s comes with %d values, want 1",
-                        m->name, n);
-    return ch__stock_add(&s->stock, m->variable, m->name, value[0]);
+    int want = m->first == NULL;
+
+    if (n != want)
+        return ch__fail(CH_INVALID_ARGUMENT, "variable %s comes with %d values, want %d",
+                        m->name, n, want);
+    return ch__stock_add(&s->stock, m->variable, m->name, n > 0 ? value[0] : NULL, m->first);
 }
 
 static void drop_update(update *u)
@@ -506,13 +508,14 @@ void ch__store_watch(ch_store *s, ch_store_saw saw, void *arg)
     s->arg = arg;
 }
 
-ch_status ch__store_new(ch_device *device, ch_store **out)
+ch_status ch__store_new(ch_device *device, int64_t most_bytes, ch_store **out)
 {
     ch_store *s = ch__calloc(1, sizeof(*s));
 
     if (s == NULL)
         return ch__fail_memory("a parameter server");
     s->stock.device = device;
+    s->stock.most_bytes = most_bytes;
     *out = s;
     return CH_OK;
 }

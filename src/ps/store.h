@@ -29,8 +29,9 @@
 
 typedef struct ch_store ch_store;
 
-/* The device is kept, and nobody else's: graphs run there, on the thread that calls. */
-CH_MUST_CHECK ch_status ch__store_new(ch_device *device, ch_store **out);
+/* The device is kept, and nobody else's: graphs run there, on the thread that calls. A variable that is made here (PsFirst) has at most so many
+ * bytes; 0: any number. */
+CH_MUST_CHECK ch_status ch__store_new(ch_device *device, int64_t most_bytes, ch_store **out);
 void ch__store_free(ch_store *s); /* NULL is fine; what others have stays theirs */
 
 /* For tests: told of each update when it is applied. */

@@ -24,8 +24,10 @@ typedef struct ch_away_run ch_away_run; /* one that was begun, and goes on in an
 
 /* Variables that are in other tasks. */
 typedef struct ch_away_vars {
-    /* Gives `v` its place, v->away, and its first value; `beside` is the variable that it is to be with, or NULL. */
-    ch_status (*create)(ch_strategy *st, ch_var *v, ch_tensor *initial, const ch_var *beside);
+    /* Gives `v` its place, v->away, and its first value: `initial`, or, if that is NULL, what `init` says, which has parts
+     * (kernel/init.h). `beside` is the variable that it is to be with, or NULL. */
+    ch_status (*create)(ch_strategy *st, ch_var *v, ch_tensor *initial, const ch_init *init,
+                        const ch_var *beside);
     void (*drop)(ch_var *v); /* its place, if it has one */
     ch_device *(*device)(const ch_var *v);
     ch_status (*get)(ch_var *v, ch_tensor **out);

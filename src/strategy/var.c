@@ -9,6 +9,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "graph/step.h"
+#include "kernel/init.h"
 #include "ops/ops.h"
 #include "strategy/strategy.h"
 
@@ -133,16 +134,20 @@ static ch_status check_places(const ch_strategy *st, const ch_var *v, ch_device 
                                      st->ops->name);
 }
 
-/* One copy that replicas share, elsewhere. */
+/* One copy that replicas share, elsewhere, where its first value is made too if that can be. */
 static ch_status place_away(ch_strategy *st, ch_var *v, const ch_var_spec *spec,
                             const ch_var *beside)
 {
     ch_tensor *initial = NULL;
-    ch_status  rc = first_value(spec, v->name, &initial);
+    ch_status  rc;
 
+    if (spec->initial == NULL && ch__init_has_parts(&spec->init))
+        rc = ch__init_check(&spec->init, v->dtype, v->shape);
+    else
+        rc = first_value(spec, v->name, &initial);
     v->n_copies = 1;
     if (rc == CH_OK)
-        rc = st->away_vars->create(st, v, initial, beside);
+        rc = st->away_vars->create(st, v, initial, &spec->init, beside);
     ch_tensor_unref(initial);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
 }

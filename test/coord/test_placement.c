@@ -1,6 +1,7 @@
 /* test/coord/test_placement.c -- the strategy: what it is made of, where variables and shards go, how they begin.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include "base/mem.h"
 #include "rows.h"
 #include "scene.h"
 
@@ -492,6 +493,26 @@ static void an_initializer_knows_nothing_of_shards(void **state)
     ch_strategy_unref(st);
 }
 
+/* IV-4, IV-5: servers make the numbers, so that the memory of a table is that of its shards, and little more. */
+static void nobody_ever_has_all_of_a_large_table(void **state)
+{
+    enum { ROWS = 1 << 18, WIDTH = 64, BYTES = ROWS * WIDTH * 4 };
+    ch_strategy *st = t_in_shards(4);
+    ch_var      *table = NULL;
+
+    (void)state;
+    ch__mem_watch(true);
+    t_ok(ch_var_new(st,
+                    &(ch_var_spec){.name = "table",
+                                   .shape = ch_shape_of(ROWS, WIDTH),
+                                   .init = ch_init_uniform(-1, 1)},
+                    &table));
+    assert_in_range(ch__mem_most(), BYTES, BYTES + BYTES / 4); /* shards begin at large pages */
+    ch__mem_watch(false);
+    ch_var_unref(table);
+    ch_strategy_unref(st);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -510,6 +531,7 @@ int main(void)
         cmocka_unit_test(the_partitioner_of_the_page),
         cmocka_unit_test(a_first_value_is_cut),
         cmocka_unit_test(an_initializer_knows_nothing_of_shards),
+        cmocka_unit_test(nobody_ever_has_all_of_a_large_table),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -352,7 +352,7 @@ static ch_store *new_store(int i)
     ch_store  *s = NULL;
 
     t_ok(ch__device_of_task("ps", i, 0, &device));
-    t_ok(ch__store_new(device, &s));
+    t_ok(ch__store_new(device, 0, &s));
     return s;
 }
 
