@@ -403,14 +403,14 @@ static ch_status draft_remote(ch_trip *t, draft **list, int remote)
     const ch_route_remote   *r = &t->r->route->remote[remote];
     const ch_route_variable *v = main_variable(t->r, r);
     errand                  *e = &t->errand[remote];
-    int                      n = replicas_of(t, r);
+    int                      n = replicas_of(t, r), n_given = n * v->n_shards * r->n_out;
     ch_status                rc = CH_OK;
 
-    e->n_given = n * v->n_shards * r->n_out;
-    e->given = ch__calloc((size_t)e->n_given + 1, sizeof(*e->given));
+    e->given = ch__calloc((size_t)n_given + 1, sizeof(*e->given));
     e->split = ch__calloc((size_t)n, sizeof(*e->split));
     if (e->given == NULL || e->split == NULL)
         return ch__fail_memory("a call");
+    e->n_given = n_given;
     for (int k = 0; k < n; k++)
         for (int i = 0; i < v->n_shards && rc == CH_OK; i++)
             rc = draft_part(t, list, remote, i, k);

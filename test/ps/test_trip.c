@@ -176,8 +176,28 @@ static void steps_through_servers(void **state)
         }
 }
 
+/* Whichever allocation of it fails, a trip that asks says so, and can be let go of. */
+static void asks_without_memory(const ch_sent_route *sent, ch_tensor *const *input)
+{
+    ch_status rc = CH_RESOURCE_EXHAUSTED;
+
+    for (int k = 1; rc != CH_OK; k++) {
+        ch_trip             *t = NULL;
+        ch_trip_call *const *call = NULL;
+        int                  n = 0;
+
+        t_ok(ch__trip_new(sent, &(ch_attempt){.worker = "worker/0"}, 1, input, &t));
+        ch__mem_fail_at(k);
+        rc = ch__trip_ask(t, &n, &call);
+        ch__mem_fail_at(0);
+        assert_true(rc == CH_OK || rc == CH_RESOURCE_EXHAUSTED);
+        ch__trip_free(t);
+        assert_true(k < 1000);
+    }
+}
+
 /* What a server gives is not trusted: fewer rows than were asked for are not read past their end. */
-static void rows_that_are_missing_are_refused(void **state)
+static void asking_fails_cleanly_and_rows_that_are_missing_are_refused(void **state)
 {
     static cluster  c;
     static uint64_t function[MOST_VALUES];
@@ -201,6 +221,7 @@ static void rows_that_are_missing_are_refused(void **state)
     create_all(&c, ch_function_graph(f), wheres[0]);
     sent = (ch_sent_route){NULL, c.n, c.variable, function};
     t_ok(ch__route_new(ch_function_graph(f), c.place, &sent.route));
+    asks_without_memory(&sent, input);
     t_ok(ch__trip_new(&sent, &(ch_attempt){.worker = "worker/0"}, 1, input, &t));
     t_ok(ch__trip_ask(t, &n, &call));
     for (int i = 0; i < n; i++) {
@@ -229,7 +250,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_through_servers),
-        cmocka_unit_test(rows_that_are_missing_are_refused),
+        cmocka_unit_test(asking_fails_cleanly_and_rows_that_are_missing_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
