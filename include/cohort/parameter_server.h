@@ -65,7 +65,8 @@ typedef struct ch_local_options {
 /* Parameter servers and workers as threads of this process, which share no memory but through messages. They live as long as the
  * resolver, which is a chief's. One strategy can use them. */
 CH_API CH_MUST_CHECK ch_status ch_cluster_local(const ch_local_options *opt, ch_resolver **out);
-/* Ends a task ("worker", 1) as a crash does, and starts one anew that has died; to see what a program makes of it. */
+/* Ends a task ("worker", 1): nobody hears of it again, as of one that has crashed. Returns when what it computes has ended, for a
+ * thread cannot be killed. And starts one anew that has died; to see what a program makes of it. */
 CH_API CH_MUST_CHECK ch_status ch_cluster_local_kill(ch_resolver *cluster, const char *job,
                                                      int task);
 CH_API CH_MUST_CHECK ch_status ch_cluster_local_restart(ch_resolver *cluster, const char *job,

@@ -121,7 +121,7 @@ typedef struct ch_run_options {
 
 /* Runs a step once on every replica. `in` may be NULL for a step without inputs; a per-replica
  * leaf gives each replica its own, a plain one is shared. The results are per-replica where
- * there is more than one replica. On an error nothing has changed, and *out is not written
+ * there is more than one replica. On an error nothing has changed (but as cohort/var.h says of parameter servers), and *out is not written
  * (COHORT_CHECK_COPIES looks after the step: when it finds copies that differ, INTERNAL, they have changed).
  * `out` may be NULL. */
 CH_API CH_MUST_CHECK ch_status ch_strategy_run(ch_strategy *st, ch_function *f, ch_tuple *in,

@@ -16,7 +16,7 @@
  *
  * In a step, ch_var_read gives its value as a node and the assigns replace it; a read after an
  * assign sees what was assigned. Nothing changes before the whole step has gone well on
- * every replica: a step that fails changes no variable.
+ * every replica: a step that fails changes no variable. (With parameter servers, but for an update whose result the step has used.)
  *
  * A function that was recorded knows a variable by its name: when it is freed, and another is made that has the
  * name, dtype and shape, the function uses that one.
