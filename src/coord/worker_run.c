@@ -14,9 +14,11 @@ typedef struct ch_worker_exchange {
     int                        server, n_tries;
     int64_t                    since; /* when it was made first */
     bool is_open; /* false: it waits for its timer, or for graphs that its server needs first */
-    ch_parcel    *parcel;
-    ch_trip_call *call; /* NULL: it tells a graph, of: */
-    int           remote, shard;
+    ch_parcel                 *parcel;
+    ch_trip_call              *call;      /* NULL: it tells a graph, of: */
+    int                        n_missing; /* graphs that it waits for */
+    int                        remote, shard;
+    struct ch_worker_exchange *before; /* the update that waits for it */
 } exchange;
 
 /* ---- its life ---- */
@@ -277,6 +279,15 @@ static ch_status begin_trip(ch_worker_run *r)
 
 /* ---- its calls to servers ---- */
 
+/* What is large takes long, on a machine that is busy too: a call that moves or computes so much is not made again for that. */
+static int64_t extra_ns(const exchange *x)
+{
+    static const double ns_for_byte = 20, most = 3600e9;
+    double              ns = x->call != NULL ? x->call->bytes * ns_for_byte : 0;
+
+    return (int64_t)(ns < most ? ns : most);
+}
+
 static void make_call(ch_worker_run *r, exchange *x, ch_post *post, int64_t now)
 {
     const ch_worker_options *opt = &r->place->opt;
@@ -292,7 +303,7 @@ static void make_call(ch_worker_run *r, exchange *x, ch_post *post, int64_t now)
     else
         ch__post_call(post, link, ch__parcel_ref(x->parcel),
                       &(ch_call_options){.id = x->id,
-                                         .deadline = now + opt->call_ns,
+                                         .deadline = now + opt->call_ns + extra_ns(x),
                                          .incarnation = r->f->server[x->server]});
 }
 
@@ -342,42 +353,30 @@ static ch_status speak_graph(const ch_worker_function *f, int remote, int shard,
     return rc;
 }
 
-static bool is_told(const ch_worker_run *r, int remote, int shard)
+/* The graph of a part of an update, which its server has not been told yet, is told first. */
+static ch_status tell_graph(ch_worker_run *r, exchange *update, struct ch_trip_part p,
+                            ch_post *post, int64_t now)
 {
-    for (const exchange *x = r->exchanges; x != NULL; x = x->next)
-        if (x->call == NULL && x->remote == remote && x->shard == shard)
-            return true;
-    return false;
+    ch_parcel *parcel = NULL;
+    exchange  *x = NULL;
+    ch_status  rc = speak_graph(r->f, p.remote, p.shard, &parcel);
+
+    if (rc == CH_OK)
+        rc = add_exchange(r, update->server, parcel, &x);
+    if (rc != CH_OK)
+        return rc;
+    x->remote = p.remote;
+    x->shard = p.shard;
+    x->before = update;
+    update->n_missing++;
+    make_call(r, x, post, now);
+    return CH_OK;
 }
 
-/* The graphs of an update that its server has not been told yet are told first. */
-static ch_status tell_graphs(ch_worker_run *r, const ch_trip_call *c, ch_post *post,
-                             int64_t now, bool *waits)
+static bool is_missing(const ch_worker_run *r, struct ch_trip_part p)
 {
-    ch_status rc = CH_OK;
-
-    *waits = false;
-    for (int i = 0; i < c->n && rc == CH_OK; i++) {
-        struct ch_trip_part p = c->part[i];
-        exchange           *x = NULL;
-        ch_parcel          *parcel = NULL;
-
-        if (r->f->sent.route->remote[p.remote].kind != CH_REMOTE_UPDATE ||
-            r->f->is_defined[p.remote][p.shard])
-            continue;
-        *waits = true;
-        if (is_told(r, p.remote, p.shard))
-            continue;
-        rc = speak_graph(r->f, p.remote, p.shard, &parcel);
-        if (rc == CH_OK)
-            rc = add_exchange(r, c->server, parcel, &x);
-        if (rc != CH_OK)
-            break;
-        x->remote = p.remote;
-        x->shard = p.shard;
-        make_call(r, x, post, now);
-    }
-    return rc;
+    return r->f->sent.route->remote[p.remote].kind == CH_REMOTE_UPDATE &&
+           !r->f->is_defined[p.remote][p.shard];
 }
 
 static ch_status ask_servers(ch_worker_run *r, ch_post *post, int64_t now)
@@ -388,14 +387,14 @@ static ch_status ask_servers(ch_worker_run *r, ch_post *post, int64_t now)
 
     for (int i = 0; i < n && rc == CH_OK; i++) {
         exchange *x = NULL;
-        bool      waits = false;
 
         rc = add_exchange(r, call[i]->server, ch__parcel_ref(call[i]->parcel), &x);
-        if (rc != CH_OK)
-            break;
-        x->call = call[i];
-        rc = tell_graphs(r, call[i], post, now, &waits);
-        if (rc == CH_OK && !waits)
+        if (rc == CH_OK)
+            x->call = call[i];
+        for (int k = 0; k < call[i]->n && rc == CH_OK; k++)
+            if (is_missing(r, call[i]->part[k]))
+                rc = tell_graph(r, x, call[i]->part[k], post, now);
+        if (rc == CH_OK && x->n_missing == 0)
             make_call(r, x, post, now);
     }
     return rc;
@@ -534,36 +533,19 @@ static void take_out(ch_worker_run *r, exchange *x)
     drop_exchange(x);
 }
 
-/* A graph has come to its server: updates that waited for it are sent, unless they wait for another. */
-static ch_status send_waiting(ch_worker_run *r, ch_post *post, int64_t now)
-{
-    ch_status rc = CH_OK;
-
-    for (exchange *x = r->exchanges; x != NULL && rc == CH_OK; x = x->next) {
-        bool waits = false;
-
-        if (x->call == NULL || x->n_tries > 0)
-            continue;
-        rc = tell_graphs(r, x->call, post, now, &waits);
-        if (rc == CH_OK && !waits)
-            make_call(r, x, post, now);
-    }
-    return rc;
-}
-
 static void on_answer(ch_worker_run *r, exchange *x, const ch_parcel *p, ch_post *post,
                       int64_t now)
 {
-    ch_status rc;
+    ch_status rc = CH_OK;
 
     if (x->call != NULL) {
         rc = ch__trip_answer(r->trip, x->call, p);
-        take_out(r, x);
     } else {
         r->f->is_defined[x->remote][x->shard] = true;
-        take_out(r, x);
-        rc = send_waiting(r, post, now);
+        if (--x->before->n_missing == 0)
+            make_call(r, x->before, post, now);
     }
+    take_out(r, x);
     if (rc != CH_OK)
         fail(r, post, rc, "answer");
     else
@@ -574,7 +556,7 @@ static void on_answer(ch_worker_run *r, exchange *x, const ch_parcel *p, ch_post
 static void on_lost(ch_worker_run *r, exchange *x, ch_post *post, int64_t now)
 {
     x->is_open = false;
-    if (now - x->since <= r->place->opt.patience_ns) {
+    if (now - x->since <= r->place->opt.patience_ns + 2 * extra_ns(x)) {
         ch__post_timer(post, x->id, now + r->place->opt.retry_ns);
         return;
     }

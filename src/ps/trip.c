@@ -348,6 +348,7 @@ static ch_status add_tensor(draft *d, ch_tensor *t)
         return ch__fail_memory("a call");
     }
     d->tensor[d->n_tensors++] = t;
+    d->call->bytes += (double)ch_tensor_bytes(t);
     return CH_OK;
 }
 
@@ -364,6 +365,29 @@ static void drop_drafts(draft *d)
         ch__free(d);
         d = next;
     }
+}
+
+static double shard_bytes(const ch_route_variable *v)
+{
+    return (double)ch_shape_count(v->shape) * (double)ch_dtype_bytes(v->dtype) / v->n_shards;
+}
+
+/* What a part moves that is not among its tensors: values that are read, or written all over; or rows. */
+static double bytes_of_part(const ch_trip *t, int remote, const ch_tensor *ids)
+{
+    const ch_route_remote   *r = &t->r->route->remote[remote];
+    const ch_route_variable *v = &t->r->variable[r->variable[0]];
+    double                   bytes = 0;
+
+    if (ids != NULL)
+        return (double)ch_tensor_count(ids) * shard_bytes(v) * v->n_shards /
+               ((double)v->shape.dim[0] + 1);
+    for (int i = 0; i < r->n_in; i++)
+        if (r->in[i].role == CH_SHARD_IDS) /* an update of rows: they come along */
+            return 0;
+    for (int i = 0; i < r->n_variables; i++)
+        bytes += shard_bytes(&t->r->variable[r->variable[i]]);
+    return bytes;
 }
 
 /* What one shard is asked for. Of rows, if it has none of them, nothing. */
@@ -383,6 +407,8 @@ static ch_status draft_part(ch_trip *t, draft **list, int remote, int shard, int
     rc = draft_for(list, server, r->kind, &d);
     if (rc == CH_OK)
         rc = add_part(d, remote, shard, replica);
+    if (rc == CH_OK)
+        d->call->bytes += bytes_of_part(t, remote, ids);
     if (rc == CH_OK && ids != NULL)
         rc = add_tensor(d, ids);
     else

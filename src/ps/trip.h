@@ -34,6 +34,7 @@ typedef struct ch_attempt {
 typedef struct ch_trip_call {
     int        server;
     ch_parcel *parcel; /* of the trip */
+    double     bytes;  /* about: that go, that come, and that are changed */
     bool       is_answered;
     int        n; /* of the remotes in it, each with a shard */
     struct ch_trip_part {

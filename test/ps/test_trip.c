@@ -230,6 +230,8 @@ static void asking_fails_cleanly_and_rows_that_are_missing_are_refused(void **st
 
         if (call[i]->parcel->method != CH_PS_ROWS)
             continue;
+        /* 30 ids of 20, each once, of 8 bytes, and their rows */
+        assert_in_range((int64_t)call[i]->bytes, 10 * (8 + 3 * 4), 20 * (8 + 3 * 4));
         t_ok(ch_tensor_new(CH_F32, ch_shape_of(19, 3), &few));
         t_ok(ch__parcel_new(CH_PS_ROWS, 0, NULL, 1, &few, &p));
         t_refused(ch__trip_answer(t, call[i], p), CH_INTERNAL, "server", "table");
