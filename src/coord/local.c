@@ -121,21 +121,33 @@ ch_net *ch__local_net(const ch_local *l)
 
 /* ---- the resolver ---- */
 
+typedef struct addresses {
+    char        text[CH_LOCAL_TASKS][32];
+    const char *at[CH_LOCAL_TASKS];
+} addresses;
+
+/* There is no port: the task's name is enough. */
+static const char *const *address_tasks(const char *job, int n, addresses *a)
+{
+    for (int i = 0; i < n; i++) {
+        (void)snprintf(a->text[i], sizeof(a->text[i]), "local:%s/%d", job, i);
+        a->at[i] = a->text[i];
+    }
+    return a->at;
+}
+
 static ch_status local_cluster(void *self, ch_cluster **out)
 {
     const ch_local *l = self;
-    char            text[CH_LOCAL_TASKS][32];
-    const char     *address[CH_LOCAL_TASKS];
-    ch_cluster_job  job[] = {{"chief", 1, (const char *[]){"local:chief/0"}, NULL},
-                             {"ps", l->n_ps, address, NULL},
-                             {"worker", l->n_workers, address, NULL}};
-    int             most = l->n_ps > l->n_workers ? l->n_ps : l->n_workers;
+    addresses       chief, ps, worker;
 
-    for (int i = 0; i < most; i++) { /* of either job: a name is enough, there is no port */
-        (void)snprintf(text[i], sizeof(text[i]), "local:%d", i);
-        address[i] = text[i];
-    }
-    return ch_cluster_new(3, job, out);
+    return ch_cluster_new(
+        3,
+        (ch_cluster_job[]){
+            {"chief", 1, address_tasks("chief", 1, &chief), NULL},
+            {"ps", l->n_ps, address_tasks("ps", l->n_ps, &ps), NULL},
+            {"worker", l->n_workers, address_tasks("worker", l->n_workers, &worker), NULL}},
+        out);
 }
 
 static ch_status local_self(void *self, ch_resolver_self *out)
