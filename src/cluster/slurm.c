@@ -220,8 +220,10 @@ static ch_status check_jobs(int n, const ch_slurm_count *job, const step *s)
     return wanted == s->n_ranks
                ? CH_OK
                : ch__fail(CH_FAILED_PRECONDITION,
-                          "Slurm: Requested %lld tasks but only %d were assigned",
-                          (long long)wanted, s->n_ranks);
+                          "Slurm: Requested %lld tasks but %s%d were assigned: srun's --ntasks "
+                          "is to "
+                          "be the sum of the jobs' tasks",
+                          (long long)wanted, wanted > s->n_ranks ? "only " : "", s->n_ranks);
 }
 
 static ch_status make_cluster(const slurm *o, step *s, int n, const ch_slurm_count *job,

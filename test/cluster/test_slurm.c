@@ -200,6 +200,9 @@ static void more_than_there_is_is_refused(void **state) /* SL-9 */
             "3 tasks of 3, and there are 8");
     refused(&(ch_slurm_options){.gpus_per_node = CH_OFF, .n_jobs = 2, .job = job},
             CH_FAILED_PRECONDITION, "Requested 5 tasks but only 4 were assigned");
+    job[0].tasks = 1;
+    refused(&(ch_slurm_options){.gpus_per_node = CH_OFF, .n_jobs = 2, .job = job},
+            CH_FAILED_PRECONDITION, "Requested 3 tasks but 4 were assigned");
     refused(&(ch_slurm_options){.gpus_per_node = CH_OFF, .port_base = 65534},
             CH_INVALID_ARGUMENT, "3 tasks on a host from port 65534");
     refused(&(ch_slurm_options){.gpus_per_node = CH_OFF, .port_base = -1}, CH_INVALID_ARGUMENT,
