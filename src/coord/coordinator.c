@@ -504,10 +504,26 @@ ch_status ch_coordinator_create_per_worker_values(ch_coordinator *c, ch_value_fn
 
 /* ---- steps ---- */
 
+/* A list that is an argument of a call: its length, and whether it is there. */
+static ch_status check_list(const char *call, const char *count, int n, const char *list,
+                            const void *is_list)
+{
+    if (n < 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: %s is %d, want 0 or more", call, count, n);
+    if (n > 0 && is_list == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: %s is NULL, and %s is %d", call, list, count,
+                        n);
+    return CH_OK;
+}
+
 static ch_status check_each(const ch_coordinator *c, const ch_arguments *a)
 {
+    ch_status rc = check_list("schedule", "n_each", a->n_each, "each", a->each);
+
+    if (rc != CH_OK)
+        return rc;
     for (int i = 0; i < a->n_each; i++) {
-        const ch_per_worker *p = a->each != NULL ? a->each[i] : NULL;
+        const ch_per_worker *p = a->each[i];
 
         if (p == NULL || p->feed == NULL)
             return ch__fail(
@@ -706,15 +722,21 @@ bool ch_remote_has_ended(const ch_remote *r)
 
 ch_status ch_coordinator_fetch(ch_coordinator *c, int n, ch_remote *const *r, ch_tuple **out)
 {
-    ch_status rc = ch__want_given("fetch", "the coordinator", c, n > 0 ? "out" : NULL, out);
+    ch_status rc = ch__want_given("fetch", "the coordinator", c, NULL, NULL);
+    int       k = 0;
 
+    if (rc == CH_OK)
+        rc = check_list("fetch", "n", n, "the list of remote values", r);
+    if (rc == CH_OK)
+        rc = check_list("fetch", "n", n, "out", out);
     for (int i = 0; i < n && rc == CH_OK; i++)
-        out[i] = NULL;
-    for (int i = 0; i < n && rc == CH_OK; i++)
-        rc = ch_remote_fetch(r[i], &out[i]);
-    for (int i = 0; i < n && rc != CH_OK && out != NULL; i++) {
-        ch_tuple_unref(out[i]);
-        out[i] = NULL;
+        if (r[i] == NULL)
+            rc = ch__fail(CH_INVALID_ARGUMENT, "fetch: remote value %d of %d is NULL", i, n);
+    for (; k < n && rc == CH_OK; k += rc == CH_OK)
+        rc = ch_remote_fetch(r[k], &out[k]);
+    while (rc != CH_OK && k > 0) {
+        ch_tuple_unref(out[--k]);
+        out[k] = NULL;
     }
     return rc;
 }
