@@ -108,7 +108,8 @@ CH_API CH_MUST_CHECK ch_status ch_coordinator_distribute_dataset(ch_coordinator 
  * OUT_OF_RANGE. */
 CH_API CH_MUST_CHECK ch_status ch_per_worker_iterate(ch_per_worker  *dataset,
                                                      ch_per_worker **out);
-/* A tuple for each worker, from a function that is called for each of them here. */
+/* A tuple for each worker, from a function that is called for each of them here (`replica` of its context is the worker's number). A plain
+ * leaf is what all replicas of the worker get; one with as many components as a worker has devices gives each its own. */
 CH_API CH_MUST_CHECK ch_status ch_coordinator_create_per_worker_values(ch_coordinator *c,
                                                                        ch_value_fn     fn,
                                                                        void           *arg,

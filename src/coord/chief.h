@@ -75,10 +75,11 @@ CH_MUST_CHECK ch_status ch__chief_function(ch_task *chief, ch_tensor *route,
 void ch__chief_forget(ch_task *chief, uint64_t function);
 
 typedef struct ch_order {
-    uint64_t          function;
-    int64_t           number; /* for ch_step_number and random numbers */
-    uint64_t          seed, pin;
-    int               n_in;
+    uint64_t function;
+    int64_t  number; /* for ch_step_number and random numbers */
+    uint64_t seed, pin;
+    /* For each input a tensor that replicas share, or one for each of them, one replica's after the other's. */
+    int               n_in, n_inputs;
     ch_tensor *const *in; /* borrowed; each is referenced */
     int               n_feeds;
     ch_feed *const   *feed;
@@ -101,8 +102,9 @@ void                    ch__scheduled_unref(ch_scheduled *s);
 
 /* ---- what each worker has ---- */
 
-/* A list of tensors for each of n worker, `width` of them, one worker's after the other's; they are referenced. */
-CH_MUST_CHECK ch_status ch__chief_values(ch_task *chief, int n, int width,
+/* `width` tensors for each of n workers, which its replicas share, or so many for each of `copies` replicas: one worker's after the
+ * other's, and of these one replica's after the other's. They are referenced. */
+CH_MUST_CHECK ch_status ch__chief_values(ch_task *chief, int n, int copies, int width,
                                          ch_tensor *const *value, ch_feed **out);
 
 /* Streams over descriptions that are bytes in tensors, which are taken over: one for each worker, by its number, or, if it is

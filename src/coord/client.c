@@ -330,6 +330,7 @@ static ch_status new_scheduled(const ch_order *o, ch_scheduled **out)
     s->seed = o->seed;
     s->pin = o->pin;
     s->is_own = o->is_own;
+    s->n_inputs = o->n_inputs;
     for (; s->n_in < o->n_in; s->n_in++)
         s->in[s->n_in] = ch_tensor_ref(o->in[s->n_in]);
     s->lease = (ch_lease *)(void *)&s->in[o->n_in];

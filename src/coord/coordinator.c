@@ -423,6 +423,21 @@ ch_status ch_per_worker_iterate(ch_per_worker *dataset, ch_per_worker **out)
 
 /* ---- values ---- */
 
+/* One for all replicas of a worker, or one for each of them. */
+static ch_status check_components(const ch_coordinator *c, const ch_tuple *t)
+{
+    for (int i = 0; i < ch_tuple_count(t); i++) {
+        const ch_value *v = ch_tuple_at(t, i);
+
+        if (ch_value_kind_of(v) != CH_PLAIN && ch_value_count(v) != c->ps->n_devices)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "value %d has %d components, and a worker has %d replicas; want a "
+                            "plain value, or one of as many",
+                            i, ch_value_count(v), c->ps->n_devices);
+    }
+    return CH_OK;
+}
+
 /* A step is recorded once, for what worker 0 has. */
 static ch_status check_alike(const ch_tuple *is, const ch_tuple *first)
 {
@@ -440,7 +455,8 @@ static ch_status check_alike(const ch_tuple *is, const ch_tuple *first)
     return CH_OK;
 }
 
-static ch_status take_values(ch_value_fn fn, void *arg, int n, ch_tuple **all)
+static ch_status take_values(const ch_coordinator *c, ch_value_fn fn, void *arg, int n,
+                             ch_tuple **all)
 {
     for (int i = 0; i < n; i++) {
         uint64_t  mark = ch__fail_mark();
@@ -449,6 +465,8 @@ static ch_status take_values(ch_value_fn fn, void *arg, int n, ch_tuple **all)
         if (rc == CH_OK && all[i] == NULL)
             rc = ch__fail(CH_INVALID_ARGUMENT, "the function gave nothing");
         if (rc == CH_OK)
+            rc = check_components(c, all[i]);
+        if (rc == CH_OK)
             rc = check_alike(all[i], all[0]);
         if (rc != CH_OK)
             return ch__fail_at(rc, "values of worker %d", i);
@@ -456,23 +474,35 @@ static ch_status take_values(ch_value_fn fn, void *arg, int n, ch_tuple **all)
     return CH_OK;
 }
 
+/* Whether replicas have their own of any. */
+static bool has_components(int n, ch_tuple *const *all)
+{
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < ch_tuple_count(all[i]); k++)
+            if (ch_value_count(ch_tuple_at(all[i], k)) > 1)
+                return true;
+    return false;
+}
+
 static ch_status make_values(ch_coordinator *c, int n, ch_tuple *const *all,
                              ch_per_worker **out)
 {
     int            width = ch_tuple_count(all[0]);
+    int            copies = has_components(n, all) ? c->ps->n_devices : 1;
     ch_per_worker *p = NULL;
-    ch_tensor    **t = ch__calloc((size_t)(n * width) + 1, sizeof(ch_tensor *));
+    ch_tensor    **t = ch__calloc((size_t)(n * copies * width) + 1, sizeof(ch_tensor *));
     ch_status      rc = t == NULL ? ch__fail_memory("values") : new_per_worker(c, width, &p);
 
-    for (int i = 0; i < n * width && rc == CH_OK; i++)
-        t[i] = ch_value_at(ch_tuple_at(all[i / width], i % width), 0);
+    for (int i = 0; i < n * copies && rc == CH_OK; i++)
+        for (int k = 0; k < width; k++)
+            t[i * width + k] = ch_value_at(ch_tuple_at(all[i / copies], k), i % copies);
     for (int i = 0; i < width && rc == CH_OK; i++) {
         rc = take_name(p, i, ch_tuple_name(all[0], i));
         if (rc == CH_OK)
             p->like[i] = ch_value_ref(ch_tuple_at(all[0], i));
     }
     if (rc == CH_OK)
-        rc = ch__chief_values(c->ps->chief, n, width, t, &p->feed);
+        rc = ch__chief_values(c->ps->chief, n, copies, width, t, &p->feed);
     ch__free(t);
     if (rc == CH_OK)
         *out = p;
@@ -493,7 +523,7 @@ ch_status ch_coordinator_create_per_worker_values(ch_coordinator *c, ch_value_fn
     if (rc == CH_OK && all == NULL)
         rc = ch__fail_memory("per-worker values");
     if (rc == CH_OK)
-        rc = take_values(fn, arg, n, all);
+        rc = take_values(c, fn, arg, n, all);
     if (rc == CH_OK)
         rc = make_values(c, n, all, out);
     for (int i = 0; all != NULL && i < n; i++)
@@ -607,6 +637,7 @@ static ch_status order(ch_coordinator *c, const ch_arguments *a, uint64_t functi
     ch_order   o = {.function = function,
                     .number = number,
                     .n_in = ch__ps_spread(c->ps, a->in, NULL),
+                    .n_inputs = a->in != NULL ? ch_tuple_count(a->in) : 0,
                     .n_feeds = a->n_each};
     ch_feed   *few[FEW], **feed = few;
     ch_tensor *few_in[FEW], **in = few_in;

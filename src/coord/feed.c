@@ -40,7 +40,7 @@ void ch__feed_unref(const ch_turn *t, ch_feed *f)
         ch_tensor_unref(f->stream[i].place);
         ch_tensor_unref(f->stream[i].coming);
     }
-    for (int i = 0; i < f->n_values * f->width; i++)
+    for (int i = 0; i < f->n_values * f->copies * f->width; i++)
         ch_tensor_unref(f->value[i]);
     ch__free(f->stream);
     ch__free(f->value);
@@ -81,21 +81,22 @@ ch_status ch__chief_feed(ch_task *chief, int n, ch_tensor *const *dataset, int w
     return rc;
 }
 
-ch_status ch__chief_values(ch_task *chief, int n, int width, ch_tensor *const *value,
-                           ch_feed **out)
+ch_status ch__chief_values(ch_task *chief, int n, int copies, int width,
+                           ch_tensor *const *value, ch_feed **out)
 {
     ch_feed  *f = NULL;
     ch_turn   t = ch__turn_enter(chief);
     ch_status rc = new_feed(t.c, &f);
     if (rc == CH_OK) {
-        f->value = ch__calloc((size_t)(n * width) + 1, sizeof(ch_tensor *));
+        f->value = ch__calloc((size_t)(n * copies * width) + 1, sizeof(ch_tensor *));
         if (f->value == NULL)
             rc = ch__fail_memory("values for workers");
     }
     if (rc == CH_OK) {
         f->n_values = n;
+        f->copies = copies;
         f->width = width;
-        for (int i = 0; i < n * width; i++)
+        for (int i = 0; i < n * copies * width; i++)
             f->value[i] = ch_tensor_ref(value[i]);
         *out = f;
     } else {

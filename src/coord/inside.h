@@ -153,8 +153,8 @@ struct ch_scheduled {
     ch_parcel         *result;
     ch_fault          *fault; /* NULL of one that failed: there was no memory for it */
     ch_status          code;
-    int                n_in, n_leases;
-    ch_lease          *lease; /* behind `in` */
+    int                n_in, n_inputs, n_leases; /* as of ch_order */
+    ch_lease          *lease;                    /* behind `in` */
     ch_tensor         *in[];
 };
 
@@ -213,6 +213,7 @@ struct ch_feed {
     int64_t         pass;
     ch_feed_stream *stream;
     int             n_values; /* workers for which there are values; 0: it has streams */
+    int             copies;   /* of those: how many replicas of a worker have their own */
     ch_tensor     **value;
 };
 

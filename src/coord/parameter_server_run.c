@@ -374,6 +374,7 @@ static ch_status order(const ch_run *run, uint64_t pin, bool is_own, ch_graph **
     if (rc == CH_OK)
         rc = ch__ps_function(ps, *g, &o.function);
     if (rc == CH_OK) {
+        o.n_inputs = run->in != NULL ? ch_tuple_count(run->in) : 0;
         o.n_in = ch__ps_spread(ps, run->in, NULL);
         in = ch__calloc((size_t)o.n_in + 1, sizeof(ch_tensor *));
         rc = in == NULL ? ch__fail_memory("a step") : CH_OK;

@@ -292,30 +292,56 @@ static int free_worker(const ch_turn *t, uint64_t not_these)
 
 /* ---- sending ---- */
 
+/* How many tensors an input is: one that replicas share, or, where any input is so, one for each of them. */
+static int count_copies(const ch_scheduled *s)
+{
+    int copies = s->n_in > s->n_inputs ? s->n_in / s->n_inputs : 1;
+
+    for (int i = 0; i < s->n_leases; i++)
+        if (s->lease[i].feed->n_values > 0 && s->lease[i].feed->copies > copies)
+            copies = s->lease[i].feed->copies;
+    return copies;
+}
+
+/* That are sent along. */
 static int count_inputs(const ch_scheduled *s)
 {
-    int n = s->n_in;
+    int n = s->n_inputs;
 
     for (int i = 0; i < s->n_leases; i++)
         n += s->lease[i].feed->n_values > 0 ? s->lease[i].feed->width : 0;
     return n;
 }
 
-/* The tensors of a step for a worker, and where the elements stand among its inputs. */
-static int collect_inputs(const ch_scheduled *s, int worker, ch_tensor **tensor,
-                          Cohort__WorkerElement *element)
+/* Those of a replica. */
+static int collect_inputs(const ch_scheduled *s, int worker, int replica, ch_tensor **tensor)
 {
-    int n = 0, at = s->n_in, n_elements = 0;
+    int n = 0, from = s->n_in > s->n_inputs ? replica * s->n_inputs : 0;
 
-    for (; n < s->n_in; n++)
-        tensor[n] = ch_tensor_ref(s->in[n]);
+    for (; n < s->n_inputs; n++)
+        tensor[n] = ch_tensor_ref(s->in[from + n]);
     for (int i = 0; i < s->n_leases; i++) {
         const ch_feed *f = s->lease[i].feed;
 
-        for (int k = 0; f->n_values > 0 && k < f->width; k++)
-            tensor[n++] = ch_tensor_ref(f->value[worker % f->n_values * f->width + k]);
+        if (f->n_values == 0)
+            continue;
+        from = worker % f->n_values * f->copies + (f->copies > 1 ? replica : 0);
+        for (int k = 0; k < f->width; k++)
+            tensor[n++] = ch_tensor_ref(f->value[from * f->width + k]);
+    }
+    return n;
+}
+
+/* Where elements stand among the inputs of a step. */
+static int collect_elements(const ch_scheduled *s, Cohort__WorkerElement *element)
+{
+    int at = s->n_inputs, n = 0;
+
+    for (int i = 0; i < s->n_leases; i++) {
+        const ch_feed *f = s->lease[i].feed;
+
         if (f->n_values == 0) {
-            Cohort__WorkerElement *e = &element[n_elements++];
+            Cohort__WorkerElement *e = &element[n++];
 
             cohort__worker_element__init(e);
             e->stream = f->stream[s->lease[i].stream].number;
@@ -324,7 +350,7 @@ static int collect_inputs(const ch_scheduled *s, int worker, ch_tensor **tensor,
         }
         at += f->width;
     }
-    return n_elements;
+    return n;
 }
 
 static ch_status speak_run(const ch_chief *c, const ch_scheduled *s, int worker,
@@ -334,7 +360,7 @@ static ch_status speak_run(const ch_chief *c, const ch_scheduled *s, int worker,
     Cohort__WorkerRun     m;
     Cohort__WorkerElement few[FEW], *few_list[FEW], *element = few, **list = few_list;
     ch_tensor            *few_tensors[FEW], **tensor = few_tensors;
-    int                   n = count_inputs(s);
+    int                   copies = count_copies(s), n = count_inputs(s) * copies, at = 0;
     ch_status             rc = CH_OK;
 
     if (n > FEW || s->n_leases > FEW) {
@@ -354,7 +380,9 @@ static ch_status speak_run(const ch_chief *c, const ch_scheduled *s, int worker,
         m.pin = CH_KEEPS(PIN) ? s->pin : 0;
         m.life = c->worker[worker]->life;
         m.silent = s->is_silent;
-        m.n_elements = (size_t)collect_inputs(s, worker, tensor, element);
+        for (int k = 0; k < copies; k++)
+            at += collect_inputs(s, worker, k, &tensor[at]);
+        m.n_elements = (size_t)collect_elements(s, element);
         m.elements = list;
         for (size_t i = 0; i < m.n_elements; i++)
             list[i] = &element[i];

@@ -254,6 +254,160 @@ static void a_worker_s_batches_are_cut_for_its_replicas(void **state)
     end(&a);
 }
 
+/* ---- several replicas ---- */
+
+static ch_value *pair(float first, float second)
+{
+    ch_tensor *t[] = {t_f32(ch_shape_scalar(), &first), t_f32(ch_shape_scalar(), &second)};
+    ch_value  *v = NULL;
+
+    t_ok(ch_value_new(CH_PER_REPLICA, 2, t, &v));
+    ch_tensor_unref(t[0]);
+    ch_tensor_unref(t[1]);
+    return v;
+}
+
+static ch_value *one(float x)
+{
+    ch_tensor *t = t_f32(ch_shape_scalar(), &x);
+    ch_value  *v = NULL;
+
+    t_ok(ch_value_new(CH_PLAIN, 1, &t, &v));
+    ch_tensor_unref(t);
+    return v;
+}
+
+/* Takes over the values. */
+static ch_tuple *leaves(int n, ch_value **v)
+{
+    ch_tuple *t = NULL;
+
+    t_ok(ch_tuple_new(n, v, NULL, &t));
+    for (int i = 0; i < n; i++)
+        ch_value_unref(v[i]);
+    return t;
+}
+
+/* One for each replica, and one for both. */
+static ch_status own_and_shared(const ch_value_context *c, void *arg, ch_tuple **out)
+{
+    (void)arg;
+    *out = leaves(2, (ch_value *[]){pair(100, 200), one((float)(1000 + 1000 * c->replica))});
+    return CH_OK;
+}
+
+static ch_status shared(const ch_value_context *c, void *arg, ch_tuple **out)
+{
+    (void)c;
+    (void)arg;
+    *out = leaves(1, (ch_value *[]){one(7)});
+    return CH_OK;
+}
+
+static ch_status too_many(const ch_value_context *c, void *arg, ch_tuple **out)
+{
+    ch_tensor *t[3];
+    ch_value  *v = NULL;
+
+    (void)c;
+    (void)arg;
+    for (int i = 0; i < 3; i++)
+        t[i] = t_f32(ch_shape_scalar(), NULL);
+    t_ok(ch_value_new(CH_PER_REPLICA, 3, t, &v));
+    for (int i = 0; i < 3; i++)
+        ch_tensor_unref(t[i]);
+    *out = leaves(1, &v);
+    return CH_OK;
+}
+
+static void all_step(ch_step *s, void *arg)
+{
+    (void)arg;
+    for (int i = 0; i < ch_step_in_count(s); i++)
+        ch_step_out(s, NULL, ch_step_in(s, i));
+}
+
+static ch_tuple *run_all(act *a, ch_tuple *in, int n_each, ch_per_worker **each)
+{
+    ch_function *f = t_function(all_step, NULL);
+    ch_remote   *r = NULL;
+    ch_tuple    *out = NULL;
+
+    t_ok(ch_coordinator_schedule(
+        a->s.co, f, &(ch_arguments){.in = in, .n_each = n_each, .each = each}, &r));
+    t_ok(ch_remote_fetch(r, &out));
+    ch_remote_unref(r);
+    ch_function_unref(f);
+    return out;
+}
+
+static void begin_in_pairs(act *a)
+{
+    memset(a, 0, sizeof(*a));
+    t_open(&a->s, &(ch_local_options){.workers = 1, .devices = 2}, 1, NULL);
+}
+
+/* A value of a worker may have one for each replica. */
+static void a_worker_s_values_reach_each_of_its_replicas(void **state)
+{
+    act            a;
+    ch_per_worker *bad = NULL;
+    ch_tuple      *out;
+
+    (void)state;
+    begin_in_pairs(&a);
+    t_ok(ch_coordinator_create_per_worker_values(a.s.co, own_and_shared, NULL, &a.who));
+    out = run_all(&a, NULL, 1, &a.who);
+    assert_true(t_floats(out, 0, 0)[0] == 100 && t_floats(out, 0, 1)[0] == 200);
+    assert_true(t_floats(out, 1, 0)[0] == 1000 && t_floats(out, 1, 1)[0] == 1000);
+    ch_tuple_unref(out);
+    t_refused(ch_coordinator_create_per_worker_values(a.s.co, too_many, NULL, &bad),
+              CH_INVALID_ARGUMENT, "value 0 has 3 components", "2 replicas");
+    end(&a);
+}
+
+/* Inputs of each replica stand beside elements and values, in any order. */
+static void inputs_of_replicas_and_what_workers_have_go_together(void **state)
+{
+    act            a;
+    ch_per_worker *plain = NULL, *pass[2] = {NULL}, *each[4];
+    ch_tuple      *in = leaves(2, (ch_value *[]){pair(1, 2), one(3)}), *out;
+
+    (void)state;
+    begin_in_pairs(&a);
+    t_ok(ch_coordinator_create_per_worker_values(a.s.co, own_and_shared, NULL, &a.who));
+    t_ok(ch_coordinator_create_per_worker_values(a.s.co, shared, NULL, &plain));
+    read_each(&a, ch_dataset_batch(ch_dataset_range(10, 20, 1), 4, NULL), false);
+    t_ok(ch_per_worker_iterate(a.data, &pass[0]));
+    t_ok(ch_per_worker_iterate(a.data, &pass[1]));
+
+    memcpy(each, (ch_per_worker *[]){pass[0], a.who, pass[1], plain}, sizeof(each));
+    out = run_all(&a, in, 4, each);
+    for (int k = 0; k < 2; k++) {
+        const int64_t *x = ch_tensor_data(ch_value_at(ch_tuple_at(out, 2), k));
+        const int64_t *y = ch_tensor_data(ch_value_at(ch_tuple_at(out, 5), k));
+
+        assert_true(t_floats(out, 0, k)[0] == (float)(1 + k));
+        assert_true(t_floats(out, 1, k)[0] == 3);
+        assert_true(x[0] == 10 + 2 * k && x[1] == 11 + 2 * k);
+        assert_true(t_floats(out, 3, k)[0] == (float)(100 + 100 * k));
+        assert_true(t_floats(out, 4, k)[0] == 1000);
+        assert_true(y[0] == 10 + 2 * k && y[1] == 11 + 2 * k);
+        assert_true(t_floats(out, 6, k)[0] == 7);
+    }
+    ch_tuple_unref(out);
+
+    out = run_all(&a, in, 1,
+                  &plain); /* values that replicas share beside inputs that they do not */
+    assert_true(t_floats(out, 0, 1)[0] == 2 && t_floats(out, 2, 1)[0] == 7);
+    ch_tuple_unref(out);
+    ch_tuple_unref(in);
+    ch_per_worker_unref(pass[0]);
+    ch_per_worker_unref(pass[1]);
+    ch_per_worker_unref(plain);
+    end(&a);
+}
+
 /* ---- one for all ---- */
 
 /* Each element of a pass is read by one step, whoever runs it. */
@@ -529,6 +683,8 @@ int main(void)
         cmocka_unit_test(a_function_makes_each_worker_s_data),
         cmocka_unit_test(the_dataset_function_of_the_page),
         cmocka_unit_test(a_worker_s_batches_are_cut_for_its_replicas),
+        cmocka_unit_test(a_worker_s_values_reach_each_of_its_replicas),
+        cmocka_unit_test(inputs_of_replicas_and_what_workers_have_go_together),
         cmocka_unit_test(a_shared_dataset_is_read_once),
         cmocka_unit_test(a_position_survives_its_worker),
         cmocka_unit_test(a_shared_dataset_is_read_once_though_workers_are_lost),
