@@ -235,47 +235,102 @@ static ch_status make_like(ch_per_worker *p, int i, const ch_tensor_spec *spec)
 
 /* ---- datasets ---- */
 
-static ch_status encode(ch_coordinator *c, ch_dataset *d, ch_tensor **out)
+/* What all workers' elements look like. */
+typedef struct looks_alike {
+    int             n;
+    ch_tensor_spec *spec; /* with names of the first dataset */
+    ch_dataset     *first;
+} looks_alike;
+
+static void drop_looks(looks_alike *l)
 {
-    ch_dataset *mine = NULL;
-    void       *bytes = NULL;
-    size_t      n = 0;
-    ch_status   rc = c->ps->n_devices == 1
-                         ? CH_OK
-                         : ch_dataset_distribute(
-                               d, &(ch_input_context){.n_replicas = c->ps->n_devices}, &mine);
+    ch__free(l->spec);
+    ch_dataset_unref(l->first);
+}
+
+/* One size fits another that is not known, and is not known then. */
+static bool merge_shapes(ch_shape *shape, const ch_shape *with)
+{
+    bool same = shape->rank == with->rank;
+
+    for (int k = 0; k < shape->rank && same; k++) {
+        same = shape->dim[k] == with->dim[k] || shape->dim[k] < 0 || with->dim[k] < 0;
+        if (with->dim[k] < 0)
+            shape->dim[k] = with->dim[k];
+    }
+    return same;
+}
+
+static bool is_same_name(const char *a, const char *b)
+{
+    return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+/* A step is recorded once, for what worker 0 has. */
+static ch_status fail_other(const char *what, int i, int worker, const ch_tensor_spec *is,
+                            const ch_tensor_spec *first)
+{
+    char a[160], b[160];
+
+    ch_tensor_spec_print(is, a, sizeof(a));
+    ch_tensor_spec_print(first, b, sizeof(b));
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "%s %d of worker %d is %s, and that of worker 0 is %s; a step is recorded "
+                    "once for all, so they have to be alike",
+                    what, i, worker, a, b);
+}
+
+static ch_status add_looks(looks_alike *l, int worker, ch_dataset *d)
+{
+    const ch_tensor_spec *spec = NULL;
+    int                   n = ch_dataset_element_spec(d, &spec);
+
+    if (worker == 0) {
+        l->spec = ch__calloc((size_t)n + 1, sizeof(*l->spec));
+        if (l->spec == NULL)
+            return ch__fail_memory("datasets");
+        memcpy(l->spec, spec, (size_t)n * sizeof(*l->spec));
+        l->n = n;
+        l->first = ch_dataset_ref(d);
+    }
+    if (n != l->n)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "the elements of worker %d have %d components, and those of worker 0 "
+                        "%d; a step is recorded once for all, so they have to be alike",
+                        worker, n, l->n);
+    for (int i = 0; i < n; i++) {
+        ch_tensor_spec first = l->spec[i];
+
+        if (spec[i].dtype != first.dtype || !is_same_name(spec[i].name, first.name) ||
+            !merge_shapes(&l->spec[i].shape, &spec[i].shape))
+            return fail_other("component", i, worker, &spec[i], &first);
+    }
+    return CH_OK;
+}
+
+static ch_status encode(const ch_dataset *d, ch_tensor **out)
+{
+    void     *bytes = NULL;
+    size_t    n = 0;
+    ch_status rc = ch_dataset_encode(d, &bytes, &n);
 
     if (rc == CH_OK)
-        rc = ch_dataset_encode(mine != NULL ? mine : d, &bytes, &n);
-    if (rc == CH_OK)
-        rc = ch_tensor_copy_of(CH_U8, ch_shape_of((int64_t)n), bytes, out);
-    ch_bytes_free(bytes);
-    ch_dataset_unref(mine);
+        rc = ch_tensor_wrap(CH_U8, ch_shape_of((int64_t)n), bytes, ch_bytes_free, bytes, out);
+    if (rc != CH_OK)
+        ch_bytes_free(bytes);
     return rc;
 }
 
-/* What a worker's replica gets of it. */
-static ch_status describe(ch_coordinator *c, ch_dataset *d, bool is_shared, ch_per_worker **out)
+/* What workers have the same is in memory once. */
+static void share(ch_tensor *const *before, int n, ch_tensor **t)
 {
-    const ch_tensor_spec *spec = NULL;
-    ch_dataset           *mine = NULL;
-    ch_per_worker        *p = NULL;
-    ch_status             rc =
-        ch_dataset_distribute(d, &(ch_input_context){.n_replicas = c->ps->n_devices}, &mine);
-    int n = rc == CH_OK ? ch_dataset_element_spec(mine, &spec) : 0;
-
-    if (rc == CH_OK)
-        rc = new_per_worker(c, n, &p);
-    for (int i = 0; i < n && rc == CH_OK; i++)
-        rc = make_like(p, i, &spec[i]);
-    ch_dataset_unref(mine);
-    if (rc != CH_OK) {
-        ch_per_worker_unref(p);
-        return rc;
-    }
-    p->is_shared = is_shared;
-    *out = p;
-    return CH_OK;
+    for (int i = 0; i < n; i++)
+        if (ch_tensor_bytes(before[i]) == ch_tensor_bytes(*t) &&
+            memcmp(ch_tensor_data(before[i]), ch_tensor_data(*t), ch_tensor_bytes(*t)) == 0) {
+            ch_tensor_unref(*t);
+            *t = ch_tensor_ref(before[i]);
+            return;
+        }
 }
 
 static int count_workers(ch_coordinator *c)
@@ -289,35 +344,75 @@ static int count_workers(ch_coordinator *c)
 /* The dataset of worker i. */
 typedef ch_status (*dataset_of)(void *arg, int i, int n, ch_dataset **out);
 
+/* As its replicas read it. */
+static ch_status cut(const ch_coordinator *c, ch_dataset *d, ch_dataset **out)
+{
+    if (c->ps->n_devices > 1)
+        return ch_dataset_distribute(d, &(ch_input_context){.n_replicas = c->ps->n_devices},
+                                     out);
+    *out = ch_dataset_ref(d);
+    return CH_OK;
+}
+
+/* Descriptions of what each of n workers reads, and what their elements look like. */
+static ch_status describe(ch_coordinator *c, dataset_of of, void *arg, int n, ch_tensor **bytes,
+                          looks_alike *l)
+{
+    ch_dataset *last = NULL; /* that was described */
+    ch_status   rc = CH_OK;
+
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        ch_dataset *d = NULL, *mine = NULL;
+
+        rc = of(arg, i, n, &d);
+        if (rc == CH_OK && d == last) {
+            bytes[i] = ch_tensor_ref(bytes[i - 1]);
+            ch_dataset_unref(d);
+            continue;
+        }
+        if (rc == CH_OK)
+            rc = cut(c, d, &mine);
+        if (rc == CH_OK)
+            rc = add_looks(l, i, mine);
+        if (rc == CH_OK)
+            rc = encode(mine, &bytes[i]);
+        if (rc == CH_OK)
+            share(bytes, i, &bytes[i]);
+        ch_dataset_unref(mine);
+        ch_dataset_unref(last);
+        last = d;
+    }
+    ch_dataset_unref(last);
+    return rc;
+}
+
 static ch_status make_dataset(const char *call, ch_coordinator *c, dataset_of of, void *arg,
                               bool is_shared, ch_per_worker **out)
 {
     int            n = count_workers(c);
+    ch_tensor    **bytes = ch__calloc((size_t)n + 1, sizeof(ch_tensor *));
+    looks_alike    l = {0};
     ch_per_worker *p = NULL;
-    ch_status      rc = CH_OK;
+    ch_status      rc =
+        bytes == NULL ? ch__fail_memory("datasets") : describe(c, of, arg, n, bytes, &l);
 
-    for (int i = 0; i < n && rc == CH_OK; i++) {
-        ch_dataset *d = NULL;
-
-        rc = of(arg, i, n, &d);
-        if (rc == CH_OK && i == 0)
-            rc = describe(c, d, is_shared, &p);
-        if (rc == CH_OK && i == 0) {
-            p->dataset = ch__calloc((size_t)n, sizeof(ch_tensor *));
-            rc = p->dataset == NULL ? ch__fail_memory("datasets") : CH_OK;
-        }
-        if (rc == CH_OK)
-            rc = encode(c, d, &p->dataset[i]);
-        if (rc == CH_OK)
-            p->n_streams++;
-        ch_dataset_unref(d);
+    if (rc == CH_OK)
+        rc = new_per_worker(c, l.n, &p);
+    for (int i = 0; i < l.n && rc == CH_OK; i++)
+        rc = make_like(p, i, &l.spec[i]);
+    drop_looks(&l);
+    if (rc == CH_OK) {
+        p->dataset = bytes;
+        p->n_streams = n;
+        p->is_shared = is_shared;
+        *out = p;
+        return CH_OK;
     }
-    if (rc != CH_OK) {
-        ch_per_worker_unref(p);
-        return ch__fail_at(rc, "%s", call);
-    }
-    *out = p;
-    return CH_OK;
+    for (int i = 0; bytes != NULL && i < n; i++)
+        ch_tensor_unref(bytes[i]);
+    ch__free(bytes);
+    ch_per_worker_unref(p);
+    return ch__fail_at(rc, "%s", call);
 }
 
 static ch_status whole(void *arg, int i, int n, ch_dataset **out)
@@ -438,20 +533,27 @@ static ch_status check_components(const ch_coordinator *c, const ch_tuple *t)
     return CH_OK;
 }
 
-/* A step is recorded once, for what worker 0 has. */
-static ch_status check_alike(const ch_tuple *is, const ch_tuple *first)
+static ch_tensor_spec spec_of(const ch_tuple *t, int i, int replica)
+{
+    const ch_tensor *is = ch_value_at(ch_tuple_at(t, i), replica);
+
+    return (ch_tensor_spec){ch_tuple_name(t, i), ch_tensor_dtype(is), ch_tensor_shape(is)};
+}
+
+static ch_status check_alike(int worker, const ch_tuple *is, const ch_tuple *first,
+                             int n_replicas)
 {
     if (ch_tuple_count(is) != ch_tuple_count(first))
         return ch__fail(CH_INVALID_ARGUMENT, "it has %d values, and worker 0 has %d",
                         ch_tuple_count(is), ch_tuple_count(first));
-    for (int i = 0; i < ch_tuple_count(is); i++) {
-        ch_dtype a = ch_tensor_dtype(ch_value_at(ch_tuple_at(is, i), 0));
-        ch_dtype b = ch_tensor_dtype(ch_value_at(ch_tuple_at(first, i), 0));
+    for (int i = 0; i < ch_tuple_count(is); i++)
+        for (int k = 0; k < n_replicas; k++) {
+            const ch_tensor_spec a = spec_of(is, i, k), b = spec_of(first, i, k);
 
-        if (a != b)
-            return ch__fail(CH_INVALID_ARGUMENT, "value %d is %s, and worker 0's is %s", i,
-                            ch_dtype_name(a), ch_dtype_name(b));
-    }
+            if (a.dtype != b.dtype || !ch_shape_equal(a.shape, b.shape) ||
+                !is_same_name(a.name, b.name))
+                return fail_other("value", i, worker, &a, &b);
+        }
     return CH_OK;
 }
 
@@ -467,7 +569,7 @@ static ch_status take_values(const ch_coordinator *c, ch_value_fn fn, void *arg,
         if (rc == CH_OK)
             rc = check_components(c, all[i]);
         if (rc == CH_OK)
-            rc = check_alike(all[i], all[0]);
+            rc = check_alike(i, all[i], all[0], c->ps->n_devices);
         if (rc != CH_OK)
             return ch__fail_at(rc, "values of worker %d", i);
     }

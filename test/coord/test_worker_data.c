@@ -1,6 +1,8 @@
 /* test/coord/test_worker_data.c -- data and values that every worker has its own of, and data that all share.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include "coord/inside.h"
+#include "coord/parameter_server.h"
 #include "rows.h"
 #include "scene.h"
 
@@ -231,6 +233,48 @@ static void the_dataset_function_of_the_page(void **state)
             for (int name = 'a'; name <= 'd'; name++)
                 assert_non_null(memchr(&seen[w][i], name, 4));
     }
+    end(&a);
+}
+
+static ch_dataset *the_same(const ch_input_context *c, void *arg)
+{
+    (void)c;
+    (void)arg;
+    return ch_dataset_range(0, 1000, 1);
+}
+
+/* The description of each worker's data, of the pass that was made last. */
+static ch_tensor *description(act *a, int worker)
+{
+    ch_task   *chief = ch__ps_of(a->s.st)->chief;
+    ch_turn    t = ch__turn_enter(chief);
+    ch_tensor *is = t.c->feeds->stream[worker].dataset;
+
+    ch__task_leave(chief);
+    return is;
+}
+
+/* Data in memory is a part of the description. */
+static void what_workers_have_the_same_is_in_memory_once(void **state)
+{
+    act            a;
+    ch_tensor     *first;
+    ch_per_worker *pass = NULL;
+
+    (void)state;
+    begin(&a, ch_dataset_range(0, 1000, 1), false);
+    first = description(&a, 0);
+    for (int i = 1; i < 3; i++)
+        assert_ptr_equal(description(&a, i), first);
+    t_ok(ch_per_worker_iterate(a.data, &pass));
+    assert_ptr_equal(description(&a, 1), first);
+    ch_per_worker_unref(pass);
+    ch_per_worker_unref(a.it);
+    ch_per_worker_unref(a.data);
+    t_ok(ch_coordinator_create_per_worker_dataset_from_function(a.s.co, the_same, NULL,
+                                                                &a.data));
+    t_ok(ch_per_worker_iterate(a.data, &a.it));
+    assert_ptr_equal(description(&a, 0), description(&a, 2));
     end(&a);
 }
 
@@ -602,6 +646,77 @@ static void what_is_no_argument_is_refused(void **state)
     end(&a);
 }
 
+/* What a worker has that differs from what worker 0 has. */
+typedef enum difference { NOTHING, DTYPE, SIZE, RANK, COUNT, UNKNOWN_ROWS, NAME } difference;
+
+static ch_dataset *other_dataset(const ch_input_context *c, void *arg)
+{
+    const difference is = c->pipeline == 2 ? *(difference *)arg : NOTHING;
+    ch_tensor       *t[2] = {NULL};
+    const char      *name[] = {is == NAME ? "y" : "x", "z"};
+    ch_dataset      *d;
+
+    t_ok(ch_tensor_new(is == DTYPE ? CH_F32 : CH_I64,
+                       is == RANK ? ch_shape_of(8) : ch_shape_of(8, is == SIZE ? 3 : 2),
+                       &t[0]));
+    t_ok(ch_tensor_new(CH_F32, ch_shape_of(8), &t[1]));
+    d = ch_dataset_slices(is == COUNT ? 2 : 1, t, name);
+    ch_tensor_unref(t[0]);
+    ch_tensor_unref(t[1]);
+    return ch_dataset_batch(d, 4, &(ch_batch_options){.drop_remainder = is != UNKNOWN_ROWS});
+}
+
+static ch_status other_values(const ch_value_context *c, void *arg, ch_tuple **out)
+{
+    const difference is = c->replica == 2 ? *(difference *)arg : NOTHING;
+    ch_tensor       *t = NULL;
+
+    t_ok(ch_tensor_new(is == DTYPE ? CH_F32 : CH_I64, ch_shape_of(is == SIZE ? 3 : 2), &t));
+    *out = t_tuple(1, &t);
+    return CH_OK;
+}
+
+/* A step is recorded once: what workers have is to look alike, but for sizes that are not known. */
+static void data_that_is_not_alike_is_refused(void **state)
+{
+    static const struct {
+        difference  is;
+        const char *word, *other;
+    } row[] = {
+        {DTYPE, "component 0 of worker 2 is x: f32(4, 2)", "of worker 0 is x: i64(4, 2)"},
+        {SIZE, "component 0 of worker 2 is x: i64(4, 3)", "of worker 0 is x: i64(4, 2)"},
+        {RANK, "component 0 of worker 2 is x: i64(4,)", "of worker 0 is x: i64(4, 2)"},
+        {NAME, "component 0 of worker 2 is y: i64(4, 2)", "of worker 0 is x: i64(4, 2)"},
+        {COUNT, "worker 2 have 2 components", "worker 0 1"}};
+    act            a;
+    difference     is = UNKNOWN_ROWS;
+    ch_per_worker *bad = NULL;
+
+    (void)state;
+    begin_in(&a, 3, 1);
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        difference differs = row[i].is;
+
+        t_refused(ch_coordinator_create_per_worker_dataset_from_function(a.s.co, other_dataset,
+                                                                         &differs, &bad),
+                  CH_INVALID_ARGUMENT, row[i].word, row[i].other);
+    }
+    t_ok(ch_coordinator_create_per_worker_dataset_from_function(a.s.co, other_dataset, &is,
+                                                                &a.data));
+    t_ok(ch_per_worker_iterate(a.data, &a.it));
+    read_on(&a, 3);
+    t_ok(ch_coordinator_join(a.s.co));
+    is = DTYPE;
+    t_refused(ch_coordinator_create_per_worker_values(a.s.co, other_values, &is, &bad),
+              CH_INVALID_ARGUMENT, "value 0 of worker 2 is f32(2,)", "of worker 0 is i64(2,)");
+    is = SIZE;
+    t_refused(ch_coordinator_create_per_worker_values(a.s.co, other_values, &is, &bad),
+              CH_INVALID_ARGUMENT, "value 0 of worker 2 is i64(3,)", "of worker 0 is i64(2,)");
+    is = NOTHING;
+    t_ok(ch_coordinator_create_per_worker_values(a.s.co, other_values, &is, &a.who));
+    end(&a);
+}
+
 /* ---- the program of the page ---- */
 
 typedef struct counting {
@@ -682,6 +797,7 @@ int main(void)
         cmocka_unit_test(each_pass_begins_anew_and_shuffles_anew),
         cmocka_unit_test(a_function_makes_each_worker_s_data),
         cmocka_unit_test(the_dataset_function_of_the_page),
+        cmocka_unit_test(what_workers_have_the_same_is_in_memory_once),
         cmocka_unit_test(a_worker_s_batches_are_cut_for_its_replicas),
         cmocka_unit_test(a_worker_s_values_reach_each_of_its_replicas),
         cmocka_unit_test(inputs_of_replicas_and_what_workers_have_go_together),
@@ -692,6 +808,7 @@ int main(void)
         cmocka_unit_test(a_pass_lives_as_long_as_steps_read_it),
         cmocka_unit_test(a_step_takes_many_arguments),
         cmocka_unit_test(what_is_no_argument_is_refused),
+        cmocka_unit_test(data_that_is_not_alike_is_refused),
         cmocka_unit_test(the_program_of_the_page),
         cmocka_unit_test(the_program_of_the_page_though_a_worker_is_killed_in_each_epoch),
     };
