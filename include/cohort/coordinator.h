@@ -100,7 +100,9 @@ CH_API CH_MUST_CHECK ch_status ch_coordinator_create_per_worker_dataset(ch_coord
 CH_API CH_MUST_CHECK ch_status ch_coordinator_create_per_worker_dataset_from_function(
     ch_coordinator *c, ch_input_fn fn, void *arg, ch_per_worker **out);
 /* One dataset, of which each element is given to one step, whichever worker runs it: once in a pass, also when workers
- * are lost. */
+ * are lost. Each worker has a part: files of its own, where there are enough and batches need not be full (a part then ends
+ * with a batch of its own, which may be short); else every n-th element, of which the batches and maps before it are computed by nobody
+ * else. Policies of ch_dataset_options that would give an example twice are not followed. The log says which it is, and why ("autoshard"). */
 CH_API CH_MUST_CHECK ch_status ch_coordinator_distribute_dataset(ch_coordinator *c,
                                                                  ch_dataset     *d,
                                                                  ch_per_worker **out);

@@ -10,6 +10,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "coord/parameter_server.h"
+#include "data/data.h"
 #include "tensor/tensor.h"
 
 struct ch_coordinator {
@@ -425,8 +426,7 @@ static ch_status whole(void *arg, int i, int n, ch_dataset **out)
 
 static ch_status part(void *arg, int i, int n, ch_dataset **out)
 {
-    *out = ch_dataset_shard(ch_dataset_ref(arg), n, i);
-    return *out != NULL ? CH_OK : ch__fail_still("the dataset could not be made");
+    return ch__dataset_part(arg, n, i, out);
 }
 
 typedef struct called {

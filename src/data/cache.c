@@ -129,7 +129,8 @@ static void cache_close(ch_cursor *c)
 const ch_stage ch__stage_cache = {
     .name = "cache",
     .version = 1,
-    .traits = CH_KEEPS_BATCHES | CH_KEEPS_NAMES | CH_DIVIDES | CH_HOLDS_ELEMENTS,
+    .traits =
+        CH_KEEPS_BATCHES | CH_KEEPS_NAMES | CH_DIVIDES | CH_ONE_BY_ONE | CH_HOLDS_ELEMENTS,
     .n_in = 1,
     .cursor_bytes = sizeof(caching),
     .infer = ch__infer_like_input,
@@ -170,7 +171,7 @@ static ch_status prefetch_open(ch_cursor *c)
 const ch_stage ch__stage_prefetch = {
     .name = "prefetch",
     .version = 1,
-    .traits = CH_KEEPS_BATCHES | CH_KEEPS_NAMES | CH_DIVIDES,
+    .traits = CH_KEEPS_BATCHES | CH_KEEPS_NAMES | CH_DIVIDES | CH_ONE_BY_ONE,
     .n_in = 1,
     .attrs = &cohort__count__descriptor,
     .cursor_bytes = sizeof(ch_cursor),

@@ -519,7 +519,7 @@ static void cache_file_close(ch_cursor *c)
 const ch_stage ch__stage_cache_file = {
     .name = "cache_file",
     .version = 1,
-    .traits = CH_KEEPS_BATCHES | CH_KEEPS_NAMES | CH_DIVIDES,
+    .traits = CH_KEEPS_BATCHES | CH_KEEPS_NAMES | CH_DIVIDES | CH_ONE_BY_ONE,
     .n_in = 1,
     .attrs = &cohort__cache_file__descriptor,
     .cursor_bytes = sizeof(keeping),

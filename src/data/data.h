@@ -37,9 +37,10 @@ enum {
     CH_KEEPS_NAMES = 4,   /* gives all that it is given, in whatever order and however often */
     /* The union over workers is what one would read: elements are treated one by one, or as a heap. */
     CH_DIVIDES = 8,
-    CH_DIVIDES_IF_ASKED = 16, /* each worker does it to its own part, which is not the same */
-    CH_HOLDS_ELEMENTS = 32,   /* beyond those that work ahead */
-    CH_GIVES_UP_ELEMENTS = 64 /* what it gives it holds no more, and after a rewind nothing */
+    CH_DIVIDES_IF_ASKED = 16,  /* each worker does it to its own part, which is not the same */
+    CH_HOLDS_ELEMENTS = 32,    /* beyond those that work ahead */
+    CH_GIVES_UP_ELEMENTS = 64, /* what it gives it holds no more, and after a rewind nothing */
+    CH_ONE_BY_ONE = 128 /* its k-th element is made of the k-th that it is given, alone */
 };
 
 typedef struct ch_stage {
@@ -183,6 +184,13 @@ ch_dataset_options ch__stage_options_of(const ch_dataset *d);
 ch_dataset *ch__dataset_cache_file(ch_dataset *d, const char *path);
 /* ch_dataset_shard by a distribution: `why` ("files") is what there must be enough of. */
 ch_dataset *ch__dataset_shard(ch_dataset *d, int64_t n, int64_t index, const char *why);
+/* ch_dataset_shard of blocks: so many elements in a row are in the same. */
+ch_dataset *ch__dataset_shard_blocks(ch_dataset *d, int64_t n, int64_t index, int64_t block);
+
+/* Part `index` of n, which together are the dataset: each example once, in elements as large as the dataset's. As little as can be of what
+ * is behind the sources is computed for more than one part. Whoever reads one part must read all in the same pass.
+ * (data/distribute.c) */
+ch_status ch__dataset_part(ch_dataset *d, int n, int index, ch_dataset **out);
 
 /* An element of each in turn; of one that has ended, as long as another has not, elements of no rows.
  * Takes the inputs over. (data/turns.c) */

@@ -8,6 +8,9 @@
  * AUTO takes files where that cannot change what is read in all: where the stages behind the reader
  * treat elements one by one or as a heap, and there are enough files; else data.
  *
+ * Parts of one dataset (ch__dataset_part) are for workers that take elements as they can: there each element stays whole, and is in one
+ * part. It is files as above, or else blocks of elements, which are taken below batches and maps.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -18,6 +21,7 @@
 #include "data/iterator.h"
 #include "data/rows.h"
 #include "data/stages.h"
+#include "graph/op.h"
 
 static bool has(const ch_dataset *d, unsigned trait)
 {
@@ -475,6 +479,119 @@ ch_status ch_dataset_distribute(ch_dataset *d, const ch_input_context *context,
     if (divided == NULL)
         return ch__fail_still("distributing a dataset");
     *out = divided;
+    return CH_OK;
+}
+
+/* ---- parts of one dataset ---- */
+
+static bool is_any_open(const ch_dataset *d)
+{
+    if (d->stage == &ch__stage_shard && CH_ATTRS_OF(d, Cohort__Shard)->n == CH_BY_HINT)
+        return true;
+    for (int i = 0; i < d->n_in; i++)
+        if (is_any_open(d->in[i]))
+            return true;
+    return d->body != NULL && is_any_open(d->body);
+}
+
+/* What it computes depends on more than its inputs: random numbers are drawn by an element's number. */
+static bool depends_on_place(const ch_graph *g)
+{
+    const unsigned own = CH_OP_RANDOM | CH_OP_READS_ENV | CH_OP_HOST | CH_OP_EFFECT;
+
+    for (const ch_node *n = g->first; n != NULL; n = n->next) {
+        if ((n->op->flags & own) != 0)
+            return true;
+        for (const ch_attr *row = n->op->attrs; row != NULL && row->name != NULL; row++)
+            if (row->kind == CH_ATTR_KIND_GRAPH &&
+                depends_on_place(*(ch_graph *const *)((const char *)n->attrs + row->offset)))
+                return true;
+    }
+    return false;
+}
+
+/* How many elements one of its own is made of, in order; 0: that cannot be said. */
+static int64_t takes(const ch_dataset *d)
+{
+    if (d->stage == &ch__stage_batch)
+        return CH_ATTRS_OF(d, Cohort__Batch)->size;
+    if (d->stage == &ch__stage_padded_batch)
+        return CH_ATTRS_OF(d, Cohort__PaddedBatch)->size;
+    if (d->stage == &ch__stage_map && (d->graph == NULL || depends_on_place(d->graph)))
+        return 0;
+    return has(d, CH_ONE_BY_ONE) ? 1 : 0;
+}
+
+/* Something is computed below that need not be by all. */
+static bool is_worth(const ch_dataset *d)
+{
+    bool passes = d->stage == &ch__stage_shuffle || takes(d) > 0;
+
+    if (!passes)
+        return false;
+    return d->stage == &ch__stage_map || d->stage == &ch__stage_examples || takes(d) > 1 ||
+           is_worth(d->in[0]);
+}
+
+/* Every n-th block of elements, taken as near to the sources as leaves their number and size what they are; a shuffle mixes
+ * less then, so that it is passed only where it pays. `above` is the stage that reads all. */
+static ch_dataset *take_blocks(division *v, ch_dataset *d, int64_t block, const char **above)
+{
+    int64_t     size = d->stage == &ch__stage_shuffle && is_worth(d->in[0]) ? 1 : takes(d);
+    ch_dataset *in;
+
+    if (size <= 0 || block > INT64_MAX / size / v->n) {
+        *above = d->stage->name;
+        return ch__dataset_shard_blocks(ch_dataset_ref(d), v->n, v->index, block);
+    }
+    in = take_blocks(v, d->in[0], block * size, above);
+    return in != NULL ? with_parts(v, d, &in, NULL) : NULL;
+}
+
+/* As `choose`, but so that each example is read once whatever was asked for: else it is blocks of elements. */
+static ch_dataset *take_part(division *v, ch_dataset *d, char *how, size_t size)
+{
+    const ch_shard_policy asked = d->options.shard;
+    ch_dataset           *part = NULL;
+    const char           *why, *above = NULL;
+
+    v->is_strict = true;
+    if (asked == CH_SHARD_HINT && is_any_open(d)) {
+        snprintf(how, size, "policy HINT, because the options say so");
+        return by_hint(v, d);
+    }
+    if (asked == CH_SHARD_FILE || asked == CH_SHARD_AUTO) {
+        (void)choose(v, d, CH_SHARD_AUTO, &part, &why);
+        if (part != NULL) {
+            snprintf(how, size, "policy FILE, because %s", why);
+            return part;
+        }
+    } else {
+        why = asked == CH_SHARD_OFF    ? "OFF would give each example to every worker"
+              : asked == CH_SHARD_HINT ? "no shard is left open for HINT"
+                                       : "the options say so";
+    }
+    part = take_blocks(v, d, 1, &above);
+    snprintf(how, size, "policy DATA, because %s; up to %s every worker reads all", why,
+             above != NULL ? above : "the end");
+    return part;
+}
+
+ch_status ch__dataset_part(ch_dataset *d, int n, int index, ch_dataset **out)
+{
+    division v = {.n = n, .index = index};
+    char     how[320] = "";
+
+    if (n == 1 && !is_any_open(d)) {
+        *out = ch_dataset_ref(d);
+        return CH_OK;
+    }
+    *out = take_part(&v, d, how, sizeof(how));
+    forget(&v);
+    if (*out == NULL)
+        return ch__fail_still("dividing a dataset");
+    if (index == 0)
+        ch__log(CH_LOG_INFO, "autoshard", "data that %d workers share: %s", n, how);
     return CH_OK;
 }
 

@@ -132,7 +132,7 @@ static void examples_close(ch_cursor *c)
 const ch_stage ch__stage_examples = {
     .name = "parse_examples",
     .version = 1,
-    .traits = CH_DIVIDES,
+    .traits = CH_DIVIDES | CH_ONE_BY_ONE,
     .n_in = 1,
     .attrs = &cohort__examples__descriptor,
     .cursor_bytes = sizeof(parsing),

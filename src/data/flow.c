@@ -261,6 +261,20 @@ ch_dataset *ch_dataset_repeat(ch_dataset *d, int64_t count)
 
 /* ---- shard ---- */
 
+static int64_t shard_block(const Cohort__Shard *a)
+{
+    return a->block > 1 ? a->block : 1;
+}
+
+/* How many of n elements are in it. */
+static int64_t shard_count(const Cohort__Shard *a, int64_t n)
+{
+    int64_t block = shard_block(a), round = block * a->n;
+    int64_t last = n % round - a->index * block; /* of the last round, which may be short */
+
+    return n / round * block + (last < 0 ? 0 : last < block ? last : block);
+}
+
 static ch_status shard_infer(ch_dataset *d)
 {
     const Cohort__Shard *a = CH_ATTRS_OF(d, Cohort__Shard);
@@ -273,9 +287,11 @@ static ch_status shard_infer(ch_dataset *d)
                                 "shard %lld of %lld: want an index from 0 to one less than "
                                 "their number",
                                 (long long)a->index, (long long)a->n);
+    if (a->block < 0 || a->block > INT64_MAX / a->n)
+        return ch__dataset_fail(d, "%lld shards in blocks of %lld elements", (long long)a->n,
+                                (long long)a->block);
     if (d->cardinality >= 0)
-        d->cardinality =
-            d->cardinality > a->index ? (d->cardinality - 1 - a->index) / a->n + 1 : 0;
+        d->cardinality = shard_count(a, d->cardinality);
     return CH_OK;
 }
 
@@ -313,7 +329,7 @@ static ch_status shard_next(ch_cursor *c, ch_element **out)
             return rc;
         if (*out == NULL)
             return a->why[0] != '\0' && x->n > 0 && x->n < a->n ? too_few(c) : CH_OK;
-        if (x->n++ % a->n == a->index)
+        if (x->n++ / shard_block(a) % a->n == a->index)
             return CH_OK;
         ch__element_free(*out);
         *out = NULL;
@@ -335,6 +351,18 @@ const ch_stage ch__stage_shard = {
     .load = counting_load,
     .close = ch__close_nothing,
 };
+
+ch_dataset *ch__dataset_shard_blocks(ch_dataset *d, int64_t n, int64_t index, int64_t block)
+{
+    Cohort__Shard a;
+
+    cohort__shard__init(&a);
+    a.n = n;
+    a.index = index;
+    a.block = block > 1 ? block : 0;
+    return ch__dataset_new(&ch__stage_shard,
+                           &(ch_dataset_make){.attrs = &a.base, .n_in = 1, .in = &d});
+}
 
 ch_dataset *ch__dataset_shard(ch_dataset *d, int64_t n, int64_t index, const char *why)
 {
@@ -639,7 +667,7 @@ static bool options_is_unordered(const ch_dataset *d)
 const ch_stage ch__stage_options = {
     .name = "options",
     .version = 1,
-    .traits = CH_KEEPS_BATCHES | CH_KEEPS_NAMES | CH_DIVIDES,
+    .traits = CH_KEEPS_BATCHES | CH_KEEPS_NAMES | CH_DIVIDES | CH_ONE_BY_ONE,
     .n_in = 1,
     .attrs = &cohort__options__descriptor,
     .cursor_bytes = sizeof(ch_cursor),

@@ -164,7 +164,7 @@ static bool map_is_unordered(const ch_dataset *d)
 const ch_stage ch__stage_map = {
     .name = "map",
     .version = 1,
-    .traits = CH_DIVIDES,
+    .traits = CH_DIVIDES | CH_ONE_BY_ONE,
     .n_in = 1,
     .attrs = &cohort__map__descriptor,
     .cursor_bytes = sizeof(mapping),

@@ -125,7 +125,7 @@ static void select_close(ch_cursor *c)
 const ch_stage ch__stage_select = {
     .name = "select",
     .version = 1,
-    .traits = CH_DIVIDES,
+    .traits = CH_DIVIDES | CH_ONE_BY_ONE,
     .n_in = 1,
     .attrs = &cohort__select__descriptor,
     .cursor_bytes = sizeof(selecting),

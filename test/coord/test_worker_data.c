@@ -1,6 +1,7 @@
 /* test/coord/test_worker_data.c -- data and values that every worker has its own of, and data that all share.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include "../file/folder.h"
 #include "coord/inside.h"
 #include "coord/parameter_server.h"
 #include "rows.h"
@@ -517,6 +518,71 @@ static void a_shared_dataset_is_read_once_though_workers_are_lost(void **state)
     end(&a);
 }
 
+static void twice(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, NULL, ch_mul(ch_step_in(s, 0), ch_number(s, 2)));
+}
+
+/* Rows 0 to n - 1, doubled, each once, in so many batches of up to 4. Takes over `d`. */
+static void read_batches_once(ch_dataset *d, int n_batches, int n)
+{
+    act  a;
+    bool seen[2 * MOST] = {false};
+    int  rows = 0;
+
+    begin(&a, ch_dataset_batch(ch_dataset_map(d, twice, NULL, NULL), 4, NULL), true);
+    t_kill_in(&a.s, 15, "worker", 0);
+    t_kill_in(&a.s, 35, "worker", 1);
+    t_restart_in(&a.s, 90, "worker", 0);
+    read_on(&a, n_batches);
+    for (int i = 0; i < n_batches; i++) {
+        ch_tuple        *out = NULL;
+        const ch_tensor *t;
+
+        t_ok(ch_remote_fetch(a.r[i], &out));
+        t = ch_value_at(ch_tuple_at(out, 0), 0);
+        for (int64_t k = 0; k < ch_tensor_count(t); k++, rows++) {
+            int64_t x = ((const int64_t *)ch_tensor_data(t))[k];
+
+            assert_true(x % 2 == 0 && x >= 0 && x / 2 < n);
+            assert_false(seen[x / 2]);
+            seen[x / 2] = true;
+        }
+        ch_tuple_unref(out);
+    }
+    assert_int_equal(rows, n);
+    assert_true(t_stats(&a.s).workers_lost >= 1);
+    read_on(&a, 1);
+    assert_int_equal(ch_coordinator_join(a.s.co), CH_OUT_OF_RANGE);
+    end(&a);
+}
+
+/* Shards are taken below the map and the batch: of the source, or of its files. */
+static void a_shared_pipeline_is_read_once_though_workers_are_lost(void **state)
+{
+    ch_dataset *files;
+
+    assert_int_equal(t_folder_make(state), 0);
+    for (int f = 0; f < 7; f++) {
+        char  name[32];
+        FILE *file;
+
+        snprintf(name, sizeof(name), "n-%d", f);
+        file = fopen(t_path(name), "w");
+        assert_non_null(file);
+        fprintf(file, "n\n");
+        for (int i = 0; i < 9; i++)
+            fprintf(file, "%d\n", 9 * f + i);
+        fclose(file);
+    }
+    files = ch_dataset_csv(ch_dataset_files(t_path("n-*"), NULL), 1,
+                           &(ch_csv_column){.name = "n", .dtype = CH_I64}, NULL);
+    read_batches_once(ch_dataset_range(0, 83, 1), 21, 83);
+    read_batches_once(files, 7 + 5 + 5, 63); /* 27, 18 and 18 of their own */
+    assert_int_equal(t_folder_remove(state), 0);
+}
+
 /* RD-9: made while a worker is away, it is there when that comes back. */
 static void a_dataset_is_made_while_a_worker_is_away(void **state)
 {
@@ -804,6 +870,7 @@ int main(void)
         cmocka_unit_test(a_shared_dataset_is_read_once),
         cmocka_unit_test(a_position_survives_its_worker),
         cmocka_unit_test(a_shared_dataset_is_read_once_though_workers_are_lost),
+        cmocka_unit_test(a_shared_pipeline_is_read_once_though_workers_are_lost),
         cmocka_unit_test(a_dataset_is_made_while_a_worker_is_away),
         cmocka_unit_test(a_pass_lives_as_long_as_steps_read_it),
         cmocka_unit_test(a_step_takes_many_arguments),
