@@ -77,12 +77,20 @@ static void fail_errand(const ch_turn *t, ch_errand *e, const ch_fault *why)
     end_errand(t, e);
 }
 
+/* Who has much to do may be given it twice; each time he has twice as long to answer. */
+static int64_t patience(const ch_chief *c, ch_errand *e)
+{
+    enum { MOST = 5 };
+
+    return c->opt.call << (e->n_tries < MOST ? e->n_tries++ : MOST);
+}
+
 void ch__errand_go(const ch_turn *t, ch_errand *e)
 {
     ch_chief *c = t->c;
     ch_link  *link = e->server >= 0 ? c->server[e->server].link : c->worker[e->worker]->link;
     ch_call_options opt = {.id = e->id,
-                           .deadline = t->now + c->opt.call,
+                           .deadline = t->now + patience(c, e),
                            .incarnation = e->server >= 0 ? c->server[e->server].incarnation
                                                          : c->worker[e->worker]->incarnation};
 
@@ -138,9 +146,20 @@ static ch_errand *find_errand(const ch_chief *c, uint64_t id)
     return e;
 }
 
+/* Who answers anything is there. */
+static void hear(const ch_turn *t, const ch_errand *e)
+{
+    if (e->server >= 0)
+        t->c->server[e->server].pulse.n_silent = 0;
+    else
+        t->c->worker[e->worker]->pulse.n_silent = 0;
+}
+
 static void errand_answered(const ch_turn *t, ch_errand *errand, const ch_net_event *e)
 {
     errand->is_open = false;
+    if (e->ending == CH_ENDED_OK || e->ending == CH_ENDED_REFUSED)
+        hear(t, errand);
     switch (e->ending) {
     case CH_ENDED_OK:
         errand->answer = ch__parcel_ref(e->parcel);
@@ -280,40 +299,42 @@ void ch__chief_break(const ch_turn *t, int server, const char *why)
     ch__queue_fail_all(t, &c->broken);
 }
 
-static void ping_server(const ch_turn *t, ch_peer_server *s)
+static void ping_server(const ch_turn *t, int i)
 {
-    ch_parcel *p = NULL;
+    ch_peer_server *s = &t->c->server[i];
+    ch_chief       *c = t->c;
+    ch_parcel      *p = NULL;
+    bool            has_come = s->incarnation != 0; /* else it is waited for, by who connects */
+    int64_t         most = c->opt.silence / c->opt.beat;
 
-    if (s->ping != 0 || s->is_lost)
+    if (s->is_lost)
         return;
-    if (ch__queue_speak_retired(t->c, &p) != CH_OK)
-        return;
-    s->ping = ++t->c->n_ids;
-    ch__post_call(t->post, s->link, p,
-                  &(ch_call_options){.id = s->ping, .deadline = t->now + t->c->opt.beat});
+    if (ch__pulse_beat(&s->pulse, most, !has_come || s->n_lost > 0) &&
+        ch__queue_speak_retired(c, &p) == CH_OK)
+        ch__pulse_ask(&s->pulse, t->post, s->link, p,
+                      (struct ch_pulse_ping){++c->n_ids, t->now},
+                      t->now + (has_come ? c->opt.silence / 2 : c->opt.misses * c->opt.beat));
+    if (has_come && s->pulse.n_silent > most)
+        ch__chief_break(t, i, "has not answered for too long");
 }
 
 static void server_pinged(const ch_turn *t, int i, const ch_net_event *e)
 {
     ch_peer_server *s = &t->c->server[i];
 
-    s->ping = 0;
     if (e->ending == CH_ENDED_OK) {
-        s->n_lost = s->n_missed = 0;
+        s->n_lost = s->pulse.n_silent = 0;
         if (s->incarnation == 0)
             s->incarnation = e->peer.incarnation;
         if (s->incarnation != e->peer.incarnation)
             ch__chief_break(t, i, "was started again, without its variables");
         return;
     }
-    s->n_lost += e->ending == CH_ENDED_LOST;
-    s->n_missed++; /* counted, not timed: who stood still himself must not blame others for it */
-    if (s->incarnation == 0)
-        return; /* it is waited for, by who connects */
-    if (s->n_lost >= LOST_BEATS)
+    if (e->ending != CH_ENDED_LOST)
+        return;
+    ch__pulse_drop(&s->pulse, t->post); /* a connection that broke is one loss */
+    if (++s->n_lost >= LOST_BEATS && s->incarnation != 0)
         ch__chief_break(t, i, "has ended: nobody listens there");
-    else if (s->n_missed * t->c->opt.beat > t->c->opt.silence)
-        ch__chief_break(t, i, "has not answered for too long");
 }
 
 /* ---- events ---- */
@@ -321,7 +342,7 @@ static void server_pinged(const ch_turn *t, int i, const ch_net_event *e)
 static void beat(const ch_turn *t)
 {
     for (int i = 0; i < t->c->opt.n_servers; i++)
-        ping_server(t, &t->c->server[i]);
+        ping_server(t, i);
     ch__crew_beat(t);
     if (t->c->opt.how.backups)
         ch__queue_backups(t);
@@ -329,19 +350,20 @@ static void beat(const ch_turn *t)
     ch__post_timer(t->post, BEAT, t->now + t->c->opt.beat);
 }
 
-static bool is_ping(const ch_turn *t, const ch_net_event *e)
+static void on_pinged(const ch_turn *t, const ch_net_event *e)
 {
+    int64_t at;
+
     for (int i = 0; i < t->c->opt.n_servers; i++)
-        if (t->c->server[i].ping == e->id) {
+        if (ch__pulse_take(&t->c->server[i].pulse, e->id, &at)) {
             server_pinged(t, i, e);
-            return true;
+            return;
         }
     for (int i = 0; i < t->c->n_workers; i++)
-        if (t->c->worker[i]->ping == e->id) {
-            ch__crew_pinged(t, t->c->worker[i], e);
-            return true;
+        if (ch__pulse_take(&t->c->worker[i]->pulse, e->id, &at)) {
+            ch__crew_pinged(t, t->c->worker[i], e, at);
+            return;
         }
-    return false;
 }
 
 static int attempt_of(const ch_scheduled *s, uint64_t call)
@@ -366,7 +388,7 @@ static void on_answer(const ch_turn *t, const ch_net_event *e)
     if (errand != NULL)
         errand_answered(t, errand, e);
     else
-        (void)is_ping(t, e);
+        on_pinged(t, e);
 }
 
 static void on_timer(const ch_turn *t, uint64_t id)

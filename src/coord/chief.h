@@ -28,12 +28,13 @@ typedef struct ch_chief_options {
     int                    n_servers, n_workers;
     ch_coordinator_options how;
     /* In ns; 0: as usual. */
-    int64_t beat;    /* between two questions to a task whether it is there; 100 ms */
-    int     misses;  /* that a worker may have of these in a row; 5 */
-    int64_t silence; /* after which a server is taken for lost; 60 s */
-    int64_t call;    /* that a call to a server may take before it is made again; 2 s */
-    int64_t retry;   /* after which one that was lost is made again; 20 ms */
-    int64_t step;    /* that an attempt of a step may take; as how.step_seconds says */
+    int64_t beat;   /* between two questions to a task whether it is there; 100 ms */
+    int     misses; /* that a worker may have of these in a row; 5 */
+    int64_t
+        silence; /* after which a server is taken for lost, which may take half of it to answer; 60 s */
+    int64_t call;  /* that a call may take before it is made again, with twice as long; 2 s */
+    int64_t retry; /* after which one that was lost is made again; 20 ms */
+    int64_t step;  /* that an attempt of a step may take; as how.step_seconds says */
 } ch_chief_options;
 
 /* Starts it as task "chief/0". `opt` is copied. */

@@ -41,29 +41,37 @@ static int number_of(const ch_chief *c, const ch_member *m)
 
 /* ---- the beat ---- */
 
+/* Who is told something large has that to do first. */
+static int64_t patience(const ch_chief *c, const ch_member *m)
+{
+    enum { BEAT_BYTES = 1 << 20 }; /* that it takes in, in a beat, at least */
+
+    return c->opt.misses + m->told / BEAT_BYTES;
+}
+
 static void ping(const ch_turn *t, ch_member *m)
 {
     Cohort__WorkerPing message;
     ch_parcel         *p = NULL;
+    ch_chief          *c = t->c;
+    int64_t            most = patience(c, m);
 
-    if (m->ping != 0)
-        return;
     cohort__worker_ping__init(&message);
-    if (ch__speak(CH_WORKER_PING, &message.base, 0, NULL, &p) != CH_OK)
-        return;
-    m->ping = ++t->c->n_ids;
-    m->pinged = t->now;
-    ch__post_call(t->post, m->link, p,
-                  &(ch_call_options){.id = m->ping, .deadline = t->now + t->c->opt.beat});
+    if (ch__pulse_beat(&m->pulse, most, m->state != CH_MEMBER_READY) &&
+        ch__speak(CH_WORKER_PING, &message.base, 0, NULL, &p) == CH_OK)
+        ch__pulse_ask(&m->pulse, t->post, m->link, p,
+                      (struct ch_pulse_ping){++c->n_ids, t->now}, t->now + most * c->opt.beat);
+    if (m->state == CH_MEMBER_READY && m->pulse.n_silent > most)
+        ch__crew_give_up(t, m);
 }
 
 /* It is there: it was not before, or it says which steps it has. */
-static void is_there(const ch_turn *t, ch_member *m, const ch_net_event *e)
+static void is_there(const ch_turn *t, ch_member *m, const ch_net_event *e, int64_t asked)
 {
     ProtobufCMessage         *m_done = NULL;
     const Cohort__WorkerDone *done;
 
-    m->n_missed = 0;
+    m->pulse.n_silent = 0;
     if (m->state == CH_MEMBER_AWAY) {
         m->state = CH_MEMBER_READY;
         m->incarnation = e->peer.incarnation;
@@ -81,20 +89,15 @@ static void is_there(const ch_turn *t, ch_member *m, const ch_net_event *e)
     if (ch__hear(e->parcel, &cohort__worker_done__descriptor, &m_done) != CH_OK)
         return;
     done = (const void *)m_done;
-    ch__queue_compare(t, m, done->n_steps, done->steps, m->pinged);
+    ch__queue_compare(t, m, done->n_steps, done->steps, asked);
     ch__message_free(m_done);
 }
 
-void ch__crew_pinged(const ch_turn *t, ch_member *m, const ch_net_event *e)
+void ch__crew_pinged(const ch_turn *t, ch_member *m, const ch_net_event *e, int64_t at)
 {
-    m->ping = 0;
-    if (e->ending == CH_ENDED_OK) {
-        is_there(t, m, e);
-        return;
-    }
-    m->n_missed++;
-    if (m->state == CH_MEMBER_READY &&
-        (e->ending == CH_ENDED_LOST || m->n_missed >= t->c->opt.misses))
+    if (e->ending == CH_ENDED_OK)
+        is_there(t, m, e, at);
+    else if (e->ending == CH_ENDED_LOST)
         ch__crew_give_up(t, m);
 }
 
@@ -145,12 +148,13 @@ void ch__crew_give_up(const ch_turn *t, ch_member *m)
             m->name, (unsigned long long)m->incarnation, m->n_runs);
     m->state = CH_MEMBER_FENCING;
     m->life++;
-    m->n_missed = 0;
+    ch__pulse_drop(&m->pulse, t->post);
     m->n_fenced = 0;
     m->n_fences = t->c->opt.n_servers;
     t->c->stats.workers_lost++;
     ch__errands_of_worker(t, number_of(t->c, m));
     m->n_told = 0;
+    m->told = 0;
     if (CH_KEEPS(FENCE)) {
         raise_fences(t, m);
     } else {
@@ -204,6 +208,7 @@ static void told(const ch_turn *t, ch_errand *e)
     if (m->life != e->life)
         return; /* it was given up meanwhile */
     m->n_told--;
+    m->told -= ch__parcel_size(e->parcel);
     if (e->answer == NULL) {
         (void)ch__map_take(&m->knows, (ch_key){e->arg, 0});
         if (e->fault != NULL)
@@ -228,6 +233,7 @@ bool ch__crew_knows(const ch_turn *t, ch_member *m, uint64_t number, ch_parcel *
     e->then = told;
     e->arg = number;
     m->n_told++;
+    m->told += ch__parcel_size(e->parcel);
     ch__errand_go(t, e);
     return false;
 }

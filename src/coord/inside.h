@@ -1,6 +1,6 @@
 /* coord/inside.h -- what the parts of the chief know of each other.
  *
- * chief.c has the task: events, the beat, calls that are made again until they are answered; crew.c the workers: who is there, who was told
+ * chief.c has the task: events, the beat, calls that are made again until they are answered; pulse.c who is there; crew.c the workers: who is there, who was told
  * what, who is given up; queue.c the steps: in which order, to whom, how they end; feed.c which elements they get; client.c what
  * the program's threads do. All of it happens in the chief's turn.
  *
@@ -10,6 +10,7 @@
 
 #include "base/fault.h"
 #include "coord/chief.h"
+#include "coord/pulse.h"
 #include "ps/map.h"
 #include "ps/speak.h"
 
@@ -40,6 +41,7 @@ struct ch_errand {
     ch_errand_then
              then; /* when it has ended; then it is freed. NULL: somebody waits, who frees it */
     uint64_t arg;
+    int      n_tries;
     bool     is_open, has_ended;
     ch_parcel *answer; /* NULL: `fault` */
     ch_fault  *fault;
@@ -72,12 +74,11 @@ typedef struct ch_member {
     ch_member_state state;
     uint64_t        incarnation; /* of the task that answered */
     uint64_t        life;        /* counted here; what servers hear */
-    uint64_t        ping;        /* the call that is open; 0: none */
-    int64_t         pinged;      /* when it was made */
-    int             n_missed;
+    ch_pulse        pulse;
     int             n_fences; /* servers that have not said yet that they do not hear it */
     int             n_fenced; /* servers that have been asked to */
     int             n_told;   /* errands on the way that tell it functions or streams */
+    int64_t         told;     /* bytes of those */
     int             n_runs;   /* steps that it has */
     ch_map          knows;    /* numbers of functions and streams, told or being told */
     int64_t         last_end, mean; /* ns: when its last step ended, what one takes */
@@ -88,13 +89,14 @@ typedef struct ch_peer_server {
     char     name[32];
     ch_link *link;
     uint64_t incarnation; /* 0: has not answered yet */
-    uint64_t ping;
-    int  n_missed, n_lost; /* pings in a row: without an answer, and where nobody listened */
-    bool is_lost;
+    ch_pulse pulse;
+    int      n_lost; /* pings in a row where nobody listened */
+    bool     is_lost;
 } ch_peer_server;
 
 void ch__crew_beat(const ch_turn *t);
-void ch__crew_pinged(const ch_turn *t, ch_member *m, const ch_net_event *e);
+/* A ping that was made at this time has ended. */
+void ch__crew_pinged(const ch_turn *t, ch_member *m, const ch_net_event *e, int64_t at);
 /* It does not answer, or is another: its steps go elsewhere once servers do not hear it any more. */
 void ch__crew_give_up(const ch_turn *t, ch_member *m);
 /* Whether a worker knows a number; if not it is told, and later it does. */

@@ -563,6 +563,8 @@ void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch
     }
     m->n_runs--;
     a->call = 0;
+    if (e->ending == CH_ENDED_OK || e->ending == CH_ENDED_REFUSED)
+        m->pulse.n_silent = 0;
     switch (e->ending) {
     case CH_ENDED_OK:
         take_time(t, m, since);

@@ -213,6 +213,8 @@ int64_t ch__sim_now(const ch_net *net);
 void ch__sim_cut(ch_net *net, const char *a, const char *b, bool is_cut);
 /* The clock goes on by so many ns, and nothing happened meanwhile: as if the machine had stood still. */
 void ch__sim_jump(ch_net *net, int64_t ns);
+/* From now on this task takes so many ns over each call of a method, and answers others behind it. */
+void ch__sim_slow(ch_net *net, const char *task, uint32_t method, int64_t ns);
 /* From now on faults happen, or do not: for the end of a test, where all must come to rest. The seed stays. */
 void ch__sim_faults(ch_net *net, const ch_sim_options *opt);
 /* Calls fn(arg) at a time, outside any turn: for what a test does to the job. */

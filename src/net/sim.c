@@ -18,12 +18,14 @@
 static const int64_t ns_per_us = 1000, ns_per_ms = 1000000;
 
 typedef struct sim_task {
-    ch_task task; /* first */
-    bool    is_in_turn;
-    bool    is_working;
-    ch_work work;
-    int64_t work_until;
-    int64_t ended_at; /* when the next of its endings is told */
+    ch_task  task; /* first */
+    bool     is_in_turn;
+    bool     is_working;
+    ch_work  work;
+    int64_t  work_until;
+    int64_t  ended_at;            /* when the next of its endings is told */
+    uint32_t slow_method;         /* calls of it take so long: */
+    int64_t  slow_ns, busy_until; /* when it has taken all that came */
 } sim_task;
 
 typedef enum coming_kind { COMING_FRAME, COMING_BREAK, COMING_CALL } coming_kind;
@@ -34,7 +36,8 @@ typedef struct coming {
     coming_kind kind;
     sim_task   *from, *to; /* `from` may be NULL: nobody */
     ch_frame    frame;
-    uint64_t    before; /* of a break: calls made before it */
+    uint64_t    before;   /* of a break: calls made before it */
+    bool        is_taken; /* of a call: its callee is at it, or at one before it */
     void (*fn)(void *arg);
     void *arg;
 } coming;
@@ -319,6 +322,7 @@ static void life_end(sim_task *t)
         t->work.drop(t->work.arg);
     t->is_working = false;
     t->ended_at = INT64_MAX;
+    t->busy_until = 0;
     t->task.opt.ops->close(self);
 }
 
@@ -357,6 +361,21 @@ static void arrive_nowhere(sim *s, coming *c)
     ch__frame_drop(&c->frame);
 }
 
+/* One who takes long has one call after the other, and has answered when he has taken so long. */
+static bool must_wait(sim *s, coming *c)
+{
+    sim_task *to = c->to;
+
+    if (to->slow_ns == 0 || c->frame.kind != CH_FRAME_CALL || c->is_taken)
+        return false;
+    to->busy_until = to->busy_until > s->now ? to->busy_until : s->now;
+    if (c->frame.parcel->method == to->slow_method)
+        to->busy_until += to->slow_ns;
+    c->is_taken = true;
+    c->at = to->busy_until;
+    return heap_add(s, *c);
+}
+
 static void arrive(sim *s, coming *c)
 {
     ch_task *to = &c->to->task;
@@ -366,6 +385,8 @@ static void arrive(sim *s, coming *c)
         ch__frame_drop(&c->frame);
     } else if (!to->is_alive) {
         arrive_nowhere(s, c);
+    } else if (must_wait(s, c)) {
+        note(s, "waits", to, c->frame.call);
     } else {
         note_frame(s, to, &c->frame);
         turn_begin(c->to);
@@ -687,6 +708,16 @@ void ch__sim_cut(ch_net *net, const char *a, const char *b, bool is_cut)
 void ch__sim_jump(ch_net *net, int64_t ns)
 {
     as_sim(net)->now += ns;
+}
+
+void ch__sim_slow(ch_net *net, const char *task, uint32_t method, int64_t ns)
+{
+    ch_task *t = ch__net_find(net, task);
+
+    if (t == NULL)
+        return;
+    own(t)->slow_method = method;
+    own(t)->slow_ns = ns;
 }
 
 void ch__sim_faults(ch_net *net, const ch_sim_options *opt)

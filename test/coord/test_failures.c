@@ -4,6 +4,7 @@
  * every one of these the sum is that of the steps: none was lost, and none was run twice.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include "ps/speak.h"
 #include "scene.h"
 
 static const ch_local_options three_workers = {.ps = 2, .workers = 3};
@@ -485,6 +486,100 @@ static void a_parameter_server_does_not_answer(void **state)
     t_close(&s);
 }
 
+/* A server that has much to do answers late, and is not lost; nor is what is asked of it. */
+static void a_parameter_server_that_works_slowly_is_not_lost(void **state)
+{
+    scene s;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.ps = 1, .workers = 6}, 1, NULL);
+    t_schedule(&s, 6);
+    all_ran(&s, 6);
+    ch__sim_slow(s.net, "ps/0", CH_PS_UPDATE, 200 * ms); /* 20 beats each */
+    t_schedule(&s, 500);
+    t_pass(&s, 65000);
+    assert_true(t_value_of(s.n) < 400);
+    all_ran(&s, 506);
+    assert_true(ch__sim_now(s.net) > 100000 * ms);
+    assert_int_equal(t_stats(&s).workers_lost, 0);
+    t_close(&s);
+}
+
+/* A call that takes longer than it is waited for is made again, and comes to its end. */
+static void what_takes_long_is_waited_for_longer_each_time(void **state)
+{
+    scene s;
+
+    (void)state;
+    t_open(&s, &three_workers, 20, NULL);
+    ch__sim_slow(s.net, "ps/0", CH_PS_READ, 7000 * ms);
+    assert_true(t_value_of(s.n) == 0);
+    t_close(&s);
+}
+
+/* Many of its answers are lost, and it is not. */
+static void a_parameter_server_is_asked_again(void **state)
+{
+    scene s;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.ps = 1, .workers = 1}, 1, NULL);
+    ch__sim_faults(s.net, &(ch_sim_options){.seed = 7, .drop = 700});
+    t_pass(&s, 300000);
+    ch__sim_faults(s.net, &(ch_sim_options){.seed = 7});
+    t_schedule(&s, 10);
+    all_ran(&s, 10);
+    t_close(&s);
+}
+
+/* Nobody is blamed for what the coordinator missed itself. */
+static void who_stood_still_himself_blames_nobody(void **state)
+{
+    scene s;
+
+    (void)state;
+    t_open(&s, &three_workers, 20, NULL);
+    for (int i = 0; i < 5; i++) {
+        t_schedule(&s, 10);
+        t_pass(&s, 33);
+        ch__sim_jump(s.net, 100000 * ms);
+    }
+    all_ran(&s, 50);
+    assert_int_equal(t_stats(&s).workers_lost, 0);
+    t_close(&s);
+}
+
+/* What it is told is large: it takes that in, and is waited for as long as that may take. */
+static void a_worker_that_is_told_something_large_is_waited_for(void **state)
+{
+    enum { ELEMENTS = 1 << 21 };
+    scene          s;
+    ch_tensor     *large = t_f32(ch_shape_of(ELEMENTS), NULL);
+    ch_dataset    *d = ch_dataset_slices(1, &large, NULL);
+    ch_per_worker *data = NULL, *it = NULL;
+    ch_function   *f;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 1}, 1, NULL);
+    f = t_function(first_step, &s);
+    t_ok(ch_coordinator_create_per_worker_dataset(s.co, d, &data));
+    t_ok(ch_per_worker_iterate(data, &it));
+    ch__sim_slow(s.net, "worker/0", CH_WORKER_STREAM, 100 * ms); /* 10 beats */
+    for (int i = 0; i < 10; i++)
+        t_ok(ch_coordinator_schedule(s.co, f, &(ch_arguments){.n_each = 1, .each = &it}, NULL));
+    t_ok(ch_coordinator_join(s.co));
+    assert_int_equal(t_stats(&s).workers_lost, 0);
+    ch__sim_slow(s.net, "worker/0", CH_WORKER_PING, 10000 * ms); /* and then not */
+    t_pass(&s, 100);
+    assert_int_equal(t_stats(&s).workers_lost, 1);
+    ch_per_worker_unref(it);
+    ch_per_worker_unref(data);
+    ch_dataset_unref(d);
+    ch_tensor_unref(large);
+    ch_function_unref(f);
+    t_close(&s);
+}
+
 /* ---- over threads ---- */
 
 /* The same on real threads: workers are killed and started again while steps run. */
@@ -533,6 +628,11 @@ int main(void)
         cmocka_unit_test(a_parameter_server_is_lost_while_join_waits),
         cmocka_unit_test(a_parameter_server_is_lost_while_its_variables_are_used),
         cmocka_unit_test(a_parameter_server_does_not_answer),
+        cmocka_unit_test(a_parameter_server_that_works_slowly_is_not_lost),
+        cmocka_unit_test(what_takes_long_is_waited_for_longer_each_time),
+        cmocka_unit_test(a_parameter_server_is_asked_again),
+        cmocka_unit_test(who_stood_still_himself_blames_nobody),
+        cmocka_unit_test(a_worker_that_is_told_something_large_is_waited_for),
         cmocka_unit_test(workers_come_and_go_on_threads),
     };
 
