@@ -299,23 +299,45 @@ void ch__chief_break(const ch_turn *t, int server, const char *why)
     ch__queue_fail_all(t, &c->broken);
 }
 
-static void ping_server(const ch_turn *t, int i)
+static void ping_server(const ch_turn *t, ch_peer_server *s)
+{
+    ch_chief  *c = t->c;
+    ch_parcel *p = NULL;
+
+    if (ch__queue_speak_retired(c, &p) != CH_OK)
+        return;
+    ch__pulse_ask(&s->pulse, t->post, s->link, p, (struct ch_pulse_ping){++c->n_ids, t->now},
+                  t->now +
+                      (s->incarnation != 0 ? c->opt.silence / 2 : c->opt.misses * c->opt.beat));
+}
+
+static void beat_server(const ch_turn *t, int i)
 {
     ch_peer_server *s = &t->c->server[i];
-    ch_chief       *c = t->c;
-    ch_parcel      *p = NULL;
     bool            has_come = s->incarnation != 0; /* else it is waited for, by who connects */
-    int64_t         most = c->opt.silence / c->opt.beat;
+    int64_t         most = t->c->opt.silence / t->c->opt.beat;
 
     if (s->is_lost)
         return;
-    if (ch__pulse_beat(&s->pulse, most, !has_come || s->n_lost > 0) &&
-        ch__queue_speak_retired(c, &p) == CH_OK)
-        ch__pulse_ask(&s->pulse, t->post, s->link, p,
-                      (struct ch_pulse_ping){++c->n_ids, t->now},
-                      t->now + (has_come ? c->opt.silence / 2 : c->opt.misses * c->opt.beat));
+    if (ch__pulse_beat(&s->pulse, most, !has_come || s->n_lost > 0))
+        ping_server(t, s);
     if (has_come && s->pulse.n_silent > most)
         ch__chief_break(t, i, "has not answered for too long");
+}
+
+/* What steps were given is kept by servers until they are told that these have ended. Beside a step that does not end that is not
+ * said by every update: they are told when there are many. */
+static void tell_ended(const ch_turn *t)
+{
+    enum { MANY = 64, OPEN = 4 };
+    ch_chief *c = t->c;
+
+    if (c->n_untold < MANY)
+        return;
+    c->n_untold = 0;
+    for (int i = 0; i < c->opt.n_servers && c->oldest != NULL; i++)
+        if (!c->server[i].is_lost && c->server[i].pulse.n < OPEN)
+            ping_server(t, &c->server[i]);
 }
 
 static void server_pinged(const ch_turn *t, int i, const ch_net_event *e)
@@ -330,6 +352,8 @@ static void server_pinged(const ch_turn *t, int i, const ch_net_event *e)
             ch__chief_break(t, i, "was started again, without its variables");
         return;
     }
+    if (e->ending == CH_ENDED_REFUSED) /* it had no memory, and is there */
+        s->pulse.n_silent = 0;
     if (e->ending != CH_ENDED_LOST)
         return;
     ch__pulse_drop(&s->pulse, t->post); /* a connection that broke is one loss */
@@ -342,7 +366,7 @@ static void server_pinged(const ch_turn *t, int i, const ch_net_event *e)
 static void beat(const ch_turn *t)
 {
     for (int i = 0; i < t->c->opt.n_servers; i++)
-        ping_server(t, i);
+        beat_server(t, i);
     ch__crew_beat(t);
     if (t->c->opt.how.backups)
         ch__queue_backups(t);
@@ -382,6 +406,7 @@ static void on_answer(const ch_turn *t, const ch_net_event *e)
 
     if (s != NULL) {
         ch__queue_answered(t, s, attempt_of(s, e->id), e);
+        tell_ended(t);
         return;
     }
     errand = find_errand(t->c, e->id);

@@ -185,7 +185,7 @@ void ch__queue_cancel_all(const ch_turn *t);
 /* Whether nobody does anything of what was cancelled any more. */
 bool     ch__queue_is_quiet(const ch_chief *c);
 uint64_t ch__queue_retired(const ch_chief *c);
-/* A server's ping, which says that. */
+/* A server's ping, which says that, and which of those above it have not ended. */
 CH_MUST_CHECK ch_status ch__queue_speak_retired(const ch_chief *c, ch_parcel **out);
 /* Adds it behind all others, with the next number. */
 void ch__queue_add(ch_chief *c, ch_scheduled *s);
@@ -273,6 +273,7 @@ struct ch_chief {
     uint64_t             cancelled; /* the last step of what is being cancelled */
     int                  n_joining, n_pinning;
     ch_sync_round        round;
+    int                  n_untold; /* steps that have ended since servers were told which */
     ch_coordinator_stats stats;
 };
 

@@ -143,6 +143,7 @@ void ch__queue_end(const ch_turn *t, ch_scheduled *s, ch_scheduled_state how)
     ch__feed_release(t, s);
     release_function(t, s);
     ch__scheduled_unref(s);
+    c->n_untold++;
     if (t->post != NULL)
         look_dropped(t);
 }
@@ -676,13 +677,32 @@ static void retired(const ch_turn *t, ch_errand *e)
         t->c->cancelling = CH_CALM;
 }
 
+/* Steps are sent in their order: from the first on that was not, no server can have heard of one. */
+static bool may_be_heard(const ch_scheduled *s)
+{
+    return s->was_sent || s->is_assign;
+}
+
 ch_status ch__queue_speak_retired(const ch_chief *c, ch_parcel **out)
 {
     Cohort__PsPing m;
+    ch_status      rc;
+    size_t         n = 0;
 
     cohort__ps_ping__init(&m);
-    m.retired = ch__queue_retired(c);
-    return ch__speak(CH_PS_PING, &m.base, 0, NULL, out);
+    m.retired = m.below = ch__queue_retired(c);
+    for (const ch_scheduled *s = c->oldest; s != NULL && may_be_heard(s); s = s->next)
+        n++;
+    m.live = ch__calloc(n + 1, sizeof(*m.live));
+    if (m.live == NULL)
+        return ch__fail_memory("a ping");
+    for (const ch_scheduled *s = c->oldest; m.n_live < n; s = s->next) {
+        m.live[m.n_live++] = s->step;
+        m.below = s->next != NULL ? s->next->step : c->n_steps + 1;
+    }
+    rc = ch__speak(CH_PS_PING, &m.base, 0, NULL, out);
+    ch__free(m.live);
+    return rc;
 }
 
 /* Nothing of it is on its way from workers any more: what is on its way to servers is refused from now on. A server that is not told

@@ -146,7 +146,7 @@ static void on_ping(const asked *a, const void *message)
     const Cohort__PsPing *m = message;
 
     ch__store_retire(a->store, m->retired);
-    answer(a, CH_OK, "ping");
+    answer(a, ch__store_live(a->store, m->below, m->n_live, m->live), "ping");
 }
 
 /* ---- the task ---- */

@@ -39,6 +39,9 @@ struct ch_store {
         given_before; /* bytes that those hold, now and when it was last looked through */
     fence       *fences;
     uint64_t     retired, version;
+    uint64_t     below; /* of steps below this one, these have not ended: */
+    size_t       n_live;
+    uint64_t    *live;
     ch_store_saw saw; /* NULL: nobody looks */
     void        *arg;
 };
@@ -248,9 +251,32 @@ static ch_status check_fence(const ch_store *s, const Cohort__PsUpdate *m)
     return CH_OK;
 }
 
+/* Whether one is in a list that rises. */
+static bool is_among(size_t n, const uint64_t *list, uint64_t wanted)
+{
+    size_t from = 0;
+
+    while (from < n) {
+        size_t at = from + (n - from) / 2;
+
+        if (list[at] == wanted)
+            return true;
+        if (list[at] < wanted)
+            from = at + 1;
+        else
+            n = at;
+    }
+    return false;
+}
+
+static bool has_ended(const ch_store *s, uint64_t step)
+{
+    return step < s->retired || (step < s->below && !is_among(s->n_live, s->live, step));
+}
+
 static ch_status check_step(const ch_store *s, uint64_t step)
 {
-    return step >= s->retired || !CH_KEEPS(RETIRE)
+    return !has_ended(s, step) || !CH_KEEPS(RETIRE)
                ? CH_OK
                : ch__fail(CH_ABORTED, "step %llu is done, as are all below %llu",
                           (unsigned long long)step, (unsigned long long)s->retired);
@@ -265,28 +291,59 @@ static void drop_applied(ch_store *s, applied *a)
     ch__free(a);
 }
 
-static bool drop_if_retired(void *arg, ch_key k, void *value)
+static bool drop_if_ended(void *arg, ch_key k, void *value)
 {
     ch_store *s = arg;
 
-    if (k.a >= s->retired)
+    if (!has_ended(s, k.a))
         return false;
     drop_applied(s, value);
     return true;
 }
 
 /* What is remembered of steps that are done goes when there is as much again, of steps or of bytes. */
-void ch__store_retire(ch_store *s, uint64_t below)
+static void look_through(ch_store *s)
 {
     enum { FEW_BYTES = 1 << 20 };
 
+    if (4 * s->applied.n <= s->applied.cap && s->given <= 2 * s->given_before + FEW_BYTES)
+        return;
+    ch__map_sift(&s->applied, drop_if_ended, s);
+    s->given_before = s->given;
+}
+
+void ch__store_retire(ch_store *s, uint64_t below)
+{
     if (below <= s->retired)
         return;
     s->retired = below;
-    if (4 * s->applied.n <= s->applied.cap && s->given <= 2 * s->given_before + FEW_BYTES)
-        return;
-    ch__map_sift(&s->applied, drop_if_retired, s);
-    s->given_before = s->given;
+    look_through(s);
+}
+
+/* What two say who spoke at different times: the list of the one that reaches further, without what has ended for either. */
+ch_status ch__store_live(ch_store *s, uint64_t below, size_t n, const uint64_t *live)
+{
+    const uint64_t *from = below >= s->below ? live : s->live;
+    size_t          n_from = below >= s->below ? n : s->n_live, n_new = 0;
+    uint64_t       *list;
+
+    if (below == 0)
+        return CH_OK; /* it says nothing */
+    for (size_t i = 1; i < n; i++)
+        if (live[i] <= live[i - 1])
+            return ch__fail(CH_INVALID_ARGUMENT, "a list of steps that does not rise");
+    list = ch__calloc(n_from + 1, sizeof(*list));
+    if (list == NULL)
+        return ch__fail_memory("steps that have not ended");
+    for (size_t i = 0; i < n_from; i++)
+        if (!has_ended(s, from[i]) && (from[i] >= below || is_among(n, live, from[i])))
+            list[n_new++] = from[i];
+    ch__free(s->live);
+    s->live = list;
+    s->n_live = n_new;
+    s->below = below > s->below ? below : s->below;
+    look_through(s);
+    return CH_OK;
 }
 
 /* ---- updates ---- */
@@ -531,6 +588,7 @@ void ch__store_free(ch_store *s)
         if (s->updates.entry[i].value != NULL)
             drop_update(s->updates.entry[i].value);
     ch__map_drop(&s->applied);
+    ch__free(s->live);
     ch__map_drop(&s->updates);
     ch__stock_drop(&s->stock);
     while (s->fences != NULL) {

@@ -10,10 +10,10 @@
  *
  *   1. Its messages are a log: nothing else changes it, and two stores that are told the same ones in the same order hold the
  *      same bits, whoever reads from them meanwhile. (One that failed for want of memory has yet to be told.)
- *   2. An update is applied once. (step, sequence) is remembered, with what it gave, until the step is retired, which is when no
- *      attempt of it can come any more; another attempt changes nothing, and is given what the first was. What a step assigns
- *      is remembered likewise.
- *   3. Steps below the retired one are refused: what comes late changes nothing.
+ *   2. An update is applied once. (step, sequence) is remembered, with what it gave, until the step has ended; another attempt
+ *      changes nothing, and is given what the first was. What a step assigns is remembered likewise.
+ *   3. Steps that have ended are refused: what comes late changes nothing. Those are the steps below the retired one, and those
+ *      above it that are said to have ended, as steps beside a slow one. What is remembered is that of steps that have not.
  *   4. A worker that was given up is fenced: updates of its earlier lives are refused from then on.
  *   5. What fails has changed nothing, whether it was refused or there was no memory. Of several updates in a message this is
  *      true of each: those before one that fails stay applied, and another attempt does the rest.
@@ -56,6 +56,9 @@ CH_MUST_CHECK ch_status ch__store_assign(ch_store *s, const Cohort__PsAssign *m,
                                          ch_tensor *const *value);
 /* No step below this one comes again. Whoever tells a message that says so tells this, when it has been answered. */
 void ch__store_retire(ch_store *s, uint64_t below);
+/* Of steps below this one, only those n come again, which rise. What was said before stays true. */
+CH_MUST_CHECK ch_status ch__store_live(ch_store *s, uint64_t below, size_t n,
+                                       const uint64_t *live);
 
 CH_MUST_CHECK ch_status ch__store_fence(ch_store *s, const Cohort__PsFence *m);
 CH_MUST_CHECK ch_status ch__store_pin(ch_store *s, const Cohort__PsPin *m); /* or releases it */

@@ -6,6 +6,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "ps/speak.h"
 #include "scene.h"
+#include "tensor/device.h"
 
 static const ch_local_options three_workers = {.ps = 2, .workers = 3};
 
@@ -517,6 +518,52 @@ static void what_takes_long_is_waited_for_longer_each_time(void **state)
     t_close(&s);
 }
 
+static void large_step(ch_step *s, void *arg)
+{
+    ch_step_out(s, "is",
+                ch_var_assign_add(s, arg, ch_fill(s, CH_F32, ch_shape_of(1 << 14), 1)));
+}
+
+/* Beside a step that does not end, servers keep nothing of those that have ended. */
+static void what_servers_keep_is_bounded_though_a_step_does_not_end(void **state)
+{
+    enum { STEPS = 500 };
+    scene        s;
+    ch_tensor   *t = t_f32(ch_shape_of(1 << 14), NULL);
+    ch_var      *v;
+    ch_function *f;
+    ch_device   *device = NULL;
+    size_t       bytes = 0;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 2}, 1, NULL);
+    t_ok(ch_var_new(s.st, &(ch_var_spec){.name = "v", .initial = t}, &v));
+    t_ok(ch__device_of_task("ps", 0, 0, &device));
+    f = t_function(large_step, v);
+    t_schedule(&s, 10);
+    all_ran(&s, 10);
+    ch__sim_cut(s.net, "worker/1", "ps/0", true);
+    for (int i = 0; i < 4; i++) {
+        int64_t before = t_stats(&s).finished;
+
+        for (int k = 0; k < STEPS; k++)
+            t_ok(ch_coordinator_schedule(s.co, f, NULL, NULL));
+        while (t_stats(&s).finished < before + STEPS - 40)
+            t_pass(&s, 1);
+        assert_true(t_stats(&s).running > 0);
+        assert_true(i == 0 || ch_device_bytes(device) < 4 * bytes / 3);
+        bytes = i == 0 ? ch_device_bytes(device) : bytes;
+    }
+    assert_true(bytes < 400 * ((size_t)4 << 14));
+    ch__sim_cut(s.net, "worker/1", "ps/0", false);
+    t_ok(ch_coordinator_join(s.co));
+    assert_int_equal(t_stats(&s).finished, 10 + 4 * STEPS);
+    ch_tensor_unref(t);
+    ch_function_unref(f);
+    ch_var_unref(v);
+    t_close(&s);
+}
+
 /* Many of its answers are lost, and it is not. */
 static void a_parameter_server_is_asked_again(void **state)
 {
@@ -630,6 +677,7 @@ int main(void)
         cmocka_unit_test(a_parameter_server_does_not_answer),
         cmocka_unit_test(a_parameter_server_that_works_slowly_is_not_lost),
         cmocka_unit_test(what_takes_long_is_waited_for_longer_each_time),
+        cmocka_unit_test(what_servers_keep_is_bounded_though_a_step_does_not_end),
         cmocka_unit_test(a_parameter_server_is_asked_again),
         cmocka_unit_test(who_stood_still_himself_blames_nobody),
         cmocka_unit_test(a_worker_that_is_told_something_large_is_waited_for),

@@ -183,12 +183,15 @@ static ch_parcel *fence(uint64_t life)
     return spoken(CH_PS_FENCE, &m.base, 0, NULL);
 }
 
-static ch_parcel *ping(uint64_t retired)
+static ch_parcel *ping(uint64_t retired, uint64_t below, size_t n, uint64_t *live)
 {
     Cohort__PsPing m;
 
     cohort__ps_ping__init(&m);
     m.retired = retired;
+    m.below = below;
+    m.n_live = n;
+    m.live = live;
     return spoken(CH_PS_PING, &m.base, 0, NULL);
 }
 
@@ -216,6 +219,12 @@ static void tell_update(ch_store *s, const ch_parcel *p, const Cohort__PsUpdate 
     if (out->rc == CH_OK)
         out->n = ch__store_given(s, m, NULL, out->given);
     ch__store_retire(s, m->retired);
+}
+
+static void tell_ping(ch_store *s, const Cohort__PsPing *m, told *out)
+{
+    ch__store_retire(s, m->retired);
+    out->rc = ch__store_live(s, m->below, m->n_live, m->live);
 }
 
 static void tell_assign(ch_store *s, const ch_parcel *p, const Cohort__PsAssign *m, told *out)
@@ -268,7 +277,7 @@ static told tell_failing(ch_store *s, const ch_parcel *p, int64_t n)
         tell_assign(s, p, m, &out);
         break;
     default:
-        ch__store_retire(s, ((const Cohort__PsPing *)m)->retired);
+        tell_ping(s, m, &out);
     }
     ch__mem_fail_at(0);
     ch__message_free(message);
@@ -400,6 +409,20 @@ static ch_parcel *draw_update(unsigned *seed, uint64_t step, uint64_t retired, u
     return update(at);
 }
 
+/* Some of the steps that come still have ended. A step that ends does so once: which, says its number. */
+static ch_parcel *draw_ping(unsigned *seed, uint64_t *retired)
+{
+    uint64_t live[8], below;
+    size_t   n = 0;
+
+    *retired += (uint64_t)roll(seed, 4);
+    below = *retired + (uint64_t)roll(seed, 8);
+    for (uint64_t step = *retired; step < below; step++)
+        if (step * 7 % 5 != 0)
+            live[n++] = step;
+    return ping(*retired, below, n, live);
+}
+
 /* Steps in no particular order, some of which come twice, late, or from a life that was given up. */
 static ch_parcel *draw(unsigned *seed, uint64_t *retired, uint64_t *life, uint64_t *pinned)
 {
@@ -409,7 +432,7 @@ static ch_parcel *draw(unsigned *seed, uint64_t *retired, uint64_t *life, uint64
     case 0:
         return assign(step, (unsigned)roll(seed, 1000));
     case 1:
-        return ping(*retired += (uint64_t)roll(seed, 4));
+        return draw_ping(seed, retired);
     case 2:
         return fence(*life += (uint64_t)roll(seed, 2));
     case 3:
@@ -550,6 +573,44 @@ static void attempts_go_on_behind_what_was_applied(void **state)
     ch__store_free(twin);
 }
 
+/* Steps above the retired one that have ended are refused, whatever is said later, and what was said before. */
+static void steps_that_are_said_to_have_ended_are_refused(void **state)
+{
+    static const struct {
+        uint64_t below, n, live[3];
+    } said[] = {
+        {0, 0, {0}}, {12, 3, {5, 8, 10}}, {15, 2, {8, 13}}, {12, 3, {5, 8, 10}}, {0, 0, {0}}};
+    ch_store *s = new_store(0);
+    journal   j = {0};
+    told      t;
+
+    (void)state;
+    add_beginning(&j);
+    for (int i = 0; i < j.n; i++)
+        (void)tell(s, j.parcel[i]);
+    drop_journal(&j);
+    for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
+        uint64_t live[3];
+
+        memcpy(live, said[i].live, sizeof(live));
+        add(&j, ping(5, said[i].below, said[i].n, live));
+        t = tell(s, j.parcel[j.n - 1]);
+        t_ok(t.rc);
+    }
+    for (uint64_t step = 4; step < 18; step++) {
+        bool is_live = step == 8 || step == 13 || step >= 15;
+
+        add(&j, update((attempt){.step = step, .life = 1, .n = 1, .function = {PUSH}}));
+        t = tell(s, j.parcel[j.n - 1]);
+        assert_int_equal(t.rc, is_live ? CH_OK : CH_ABORTED);
+        forget(&t);
+    }
+    add(&j, ping(5, 20, 2, (uint64_t[]){9, 9}));
+    assert_int_equal(tell(s, j.parcel[j.n - 1]).rc, CH_INVALID_ARGUMENT);
+    drop_journal(&j);
+    ch__store_free(s);
+}
+
 static void rows_are_given_of_all_variables_or_of_none(void **state)
 {
     Cohort__PsRows m;
@@ -597,6 +658,7 @@ int main(void)
         cmocka_unit_test(stores_that_are_told_the_same_hold_the_same_bits),
         cmocka_unit_test(what_fails_for_want_of_memory_changes_nothing),
         cmocka_unit_test(attempts_go_on_behind_what_was_applied),
+        cmocka_unit_test(steps_that_are_said_to_have_ended_are_refused),
         cmocka_unit_test(rows_are_given_of_all_variables_or_of_none),
     };
 
