@@ -1,6 +1,7 @@
 /* coord/chief.c -- the coordinator's task: its events, its beat, and calls that are made until they are answered.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -490,11 +491,19 @@ static int64_t or_else(int64_t value, int64_t usual)
     return value > 0 ? value : usual;
 }
 
+/* At most three years, so that steps behind each other, and now, can be added to it. */
+static int64_t ns_of(double seconds)
+{
+    static const double most = 1e8;
+
+    return (int64_t)ceil((seconds < most ? seconds : most) * 1e9);
+}
+
 void ch__chief_take_options(ch_chief *c, const ch_coordinator_options *how)
 {
     c->opt.how = *how;
     c->opt.how.capacity = or_else(how->capacity, 262144);
-    c->opt.step = how->step_seconds > 0 ? (int64_t)(how->step_seconds * 1e9)
+    c->opt.step = how->step_seconds > 0 ? ns_of(how->step_seconds)
                                         : (int64_t)ch__config()->wait_limit_ms * 1000000;
 }
 

@@ -545,7 +545,7 @@ static void late(const ch_turn *t, ch_scheduled *s, const ch_member *m)
     fail_with(
         t, s,
         ch__fail(CH_DEADLINE_EXCEEDED,
-                 "step %llu: %s has not ended it in %.1f s (step_seconds of the coordinator)",
+                 "step %llu: %s has not ended it in %g s (step_seconds of the coordinator)",
                  (unsigned long long)s->step, m->name, (double)t->c->opt.step * 1e-9));
 }
 

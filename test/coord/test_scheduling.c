@@ -404,10 +404,31 @@ static void a_step_that_takes_too_long_is_an_error(void **state)
     t_open(&s, &(ch_local_options){.workers = 1}, 60000,
            &(ch_coordinator_options){.step_seconds = 0.001});
     t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
-    t_refused(ch_remote_fetch(r, &out), CH_DEADLINE_EXCEEDED, "worker/0", "step_seconds");
+    t_refused(ch_remote_fetch(r, &out), CH_DEADLINE_EXCEEDED, "worker/0", "in 0.001 s");
     t_refused(ch_coordinator_join(s.co), CH_DEADLINE_EXCEEDED, "worker/0", "step_seconds");
     ch_remote_unref(r);
     t_close(&s);
+}
+
+/* However long that is: nothing overflows. */
+static void a_step_may_take_very_long(void **state)
+{
+    static const double seconds[] = {1e-12, 1e9, 1e10, 1e300};
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        scene s;
+
+        t_open(&s, &(ch_local_options){.workers = 1}, 100,
+               &(ch_coordinator_options){.step_seconds = seconds[i]});
+        t_schedule(&s, 10);
+        if (i == 0)
+            t_refused(ch_coordinator_join(s.co), CH_DEADLINE_EXCEEDED, "in 1e-09 s",
+                      "step_seconds");
+        else
+            t_ok(ch_coordinator_join(s.co));
+        t_close(&s);
+    }
 }
 
 /* What a worker has before it does not count: it runs one after the other. */
@@ -500,6 +521,7 @@ int main(void)
         cmocka_unit_test(rounds_see_one_moment),
         cmocka_unit_test(what_is_going_on_is_counted),
         cmocka_unit_test(a_step_that_takes_too_long_is_an_error),
+        cmocka_unit_test(a_step_may_take_very_long),
         cmocka_unit_test(a_step_that_waits_for_its_worker_is_not_late),
         cmocka_unit_test(a_function_is_there_as_long_as_its_steps),
         cmocka_unit_test(several_threads_may_use_a_function_first),
