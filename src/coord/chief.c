@@ -369,9 +369,9 @@ static void beat(const ch_turn *t)
     for (int i = 0; i < t->c->opt.n_servers; i++)
         beat_server(t, i);
     ch__crew_beat(t);
+    ch__queue_move(t); /* what waits comes before copies of what runs */
     if (t->c->opt.how.backups)
         ch__queue_backups(t);
-    ch__queue_move(t);
     ch__post_timer(t->post, BEAT, t->now + t->c->opt.beat);
 }
 

@@ -82,7 +82,8 @@ typedef struct ch_member {
     int             n_runs;   /* steps that it has */
     ch_map          knows;    /* numbers of functions and streams, told or being told */
     int64_t         last_end, mean; /* ns: when its last step ended, what one takes */
-    int64_t         rests;          /* until then it gets no steps: it did not reach a server */
+    int64_t         began; /* when it began the one that it is at, as far as is known */
+    int64_t         rests; /* until then it gets no steps: it did not reach a server */
 } ch_member;
 
 typedef struct ch_peer_server {

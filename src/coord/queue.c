@@ -16,8 +16,9 @@ enum { DEPTH = 32 };      /* steps that a worker has at most */
 enum { ABSENT = 2 };      /* pings in a row that do not know a step: it was lost */
 enum { REST_BEATS = 20 }; /* for which a worker gets no steps that did not reach a server */
 static const int64_t ahead_ns = 1000000; /* as long as a worker has steps for */
-static const int64_t slow_ns = 10000000; /* below this no step is slow */
-static const int     slow_times = 3;     /* as slow as this, for a backup */
+static const int64_t slow_ns =
+    10000000; /* below this no step is slow, for a backup or for those behind it */
+static const int slow_times = 3; /* as slow as this, for a backup */
 
 /* ---- lists ---- */
 
@@ -414,7 +415,8 @@ static bool send(const ch_turn *t, ch_scheduled *s, int worker)
         a->call = 0;
         return false;
     }
-    c->worker[worker]->n_runs++;
+    if (c->worker[worker]->n_runs++ == 0)
+        c->worker[worker]->began = t->now;
     s->was_sent = true;
     ch__post_call(t->post, c->worker[worker]->link, p,
                   &(ch_call_options){.id = a->call,
@@ -428,6 +430,19 @@ static bool send(const ch_turn *t, ch_scheduled *s, int worker)
         list_add(&c->running, s);
     }
     return true;
+}
+
+/* It waits again, unless another has it. */
+static void put_back(const ch_turn *t, ch_scheduled *s)
+{
+    if (has_attempt(s))
+        return;
+    if (!CH_KEEPS(LEASE))
+        for (int i = 0; i < s->n_leases; i++)
+            s->lease[i].number = -1;
+    list_remove(&t->c->running, s);
+    s->state = CH_STEP_QUEUED;
+    list_add(&t->c->queue, s);
 }
 
 typedef enum given { GIVEN, NOT_YET, ENDED } given; /* by this worker; it has failed */
@@ -457,6 +472,84 @@ static given give(const ch_turn *t, ch_scheduled *s, int worker)
     return send(t, s, worker) ? GIVEN : NOT_YET;
 }
 
+/* ---- to another one ---- */
+
+/* Not one of a stream that its worker alone reads: others would have to read all that is before it. */
+static bool may_move(const ch_scheduled *s)
+{
+    for (int i = 0; i < s->n_leases; i++)
+        if (s->lease[i].feed->n_values == 0 && !s->lease[i].feed->is_shared)
+            return false;
+    return s->attempt[0].call != 0 && s->attempt[1].call == 0;
+}
+
+/* Who has most steps behind one that takes long; -1: nobody has. */
+static int stuck_worker(const ch_turn *t)
+{
+    const ch_chief *c = t->c;
+    int             worst = -1;
+
+    for (int i = 0; i < c->n_workers; i++) {
+        const ch_member *m = c->worker[i];
+
+        if (m->state == CH_MEMBER_READY && m->n_runs > 1 && t->now - m->began > slow_ns &&
+            (worst < 0 || m->n_runs > c->worker[worst]->n_runs))
+            worst = i;
+    }
+    return worst;
+}
+
+/* The next one that it will begin: it runs them in the order in which it was given them, and is at the first. */
+static ch_scheduled *next_of(const ch_chief *c, int worker)
+{
+    ch_scheduled *next = NULL;
+    uint64_t      first = UINT64_MAX;
+
+    for (ch_scheduled *s = c->running.first; s != NULL; s = s->after)
+        for (int i = 0; i < CH_ATTEMPTS; i++)
+            if (s->attempt[i].call != 0 && s->attempt[i].worker == worker &&
+                s->attempt[i].call < first)
+                first = s->attempt[i].call;
+    for (ch_scheduled *s = c->running.first; s != NULL; s = s->after)
+        if (may_move(s) && s->attempt[0].worker == worker && s->attempt[0].call > first &&
+            (next == NULL || s->attempt[0].call < next->attempt[0].call))
+            next = s;
+    return next;
+}
+
+/* Its call is cancelled, and the worker forgets it. Should it have begun, or not hear that, two run it, as with a backup: all that a step
+ * does is done once. */
+static void take_over(const ch_turn *t, ch_scheduled *s, int worker)
+{
+    ch_chief *c = t->c;
+
+    if (!ch__crew_knows(t, c->worker[worker], s->function->number, s->function->parcel) ||
+        !ch__feed_is_told(t, s, worker))
+        return; /* it is, when it has been told */
+    ch__feed_lease(s, worker);
+    end_attempt(t, s, 0);
+    if (!send(t, s, worker))
+        put_back(t, s);
+}
+
+/* Nothing waits that could begin: who has nothing to do takes what waits behind a step that takes long, one at a time. */
+static void level(const ch_turn *t)
+{
+    for (int i = 0; i < t->c->n_workers; i++) {
+        ch_scheduled *s = NULL;
+        int           from;
+
+        if (t->c->worker[i]->n_runs > 0 || !has_room(t, t->c->worker[i]))
+            continue;
+        from = stuck_worker(t);
+        if (from >= 0)
+            s = next_of(t->c, from);
+        if (s == NULL)
+            return;
+        take_over(t, s, i);
+    }
+}
+
 void ch__queue_move(const ch_turn *t)
 {
     ch_chief *c = t->c;
@@ -474,21 +567,11 @@ void ch__queue_move(const ch_turn *t)
             not_these |= (uint64_t)1 << worker;
         }
     }
+    if (c->cancelling == CH_CALM)
+        level(t);
 }
 
 /* ---- answers ---- */
-
-static void put_back(const ch_turn *t, ch_scheduled *s)
-{
-    if (has_attempt(s))
-        return;
-    if (!CH_KEEPS(LEASE))
-        for (int i = 0; i < s->n_leases; i++)
-            s->lease[i].number = -1;
-    list_remove(&t->c->running, s);
-    s->state = CH_STEP_QUEUED;
-    list_add(&t->c->queue, s);
-}
 
 static void take_time(const ch_turn *t, ch_member *m, int64_t since)
 {
@@ -563,6 +646,7 @@ void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch
         return;
     }
     m->n_runs--;
+    m->began = t->now;
     a->call = 0;
     if (e->ending == CH_ENDED_OK || e->ending == CH_ENDED_REFUSED)
         m->pulse.n_silent = 0;

@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
 
+#include "ps/speak.h"
 #include "scene.h"
 
 static const ch_local_options three_workers = {.ps = 2, .workers = 3};
@@ -94,6 +95,124 @@ static void join_has_no_limit_while_steps_end(void **state)
     assert_true(ch__sim_now(s.net) > 1000 * 1000 * ms);
     assert_true(t_value_of(s.n) == 60);
     t_close(&s);
+}
+
+/* ---- who runs what ---- */
+
+typedef struct slow_scene {
+    scene        s;
+    ch_var      *there;
+    ch_function *slow;
+} slow_scene;
+
+static void slow_step(ch_step *s, void *arg)
+{
+    const slow_scene *c = arg;
+
+    ch_var_assign_add(s, c->there, ch_number(s, 1));
+}
+
+/* A step that writes there, on ps 1, takes over a second; others take some microseconds. */
+static void open_slow(slow_scene *c, const ch_coordinator_options *opt)
+{
+    t_open(&c->s, &(ch_local_options){.ps = 2, .workers = 2}, 1, opt);
+    ch__sim_faults(c->s.net, &(ch_sim_options){.seed = 7, .most_delay_us = 1, .work_us = 2});
+    c->there = t_var_in(c->s.st, "there", 0);
+    c->slow = t_function(slow_step, c);
+    for (int i = 0; i < 50; i++) {
+        t_schedule(&c->s, 10);
+        t_ok(ch_coordinator_schedule(c->s.co, c->slow, NULL, NULL));
+    }
+    t_ok(ch_coordinator_join(c->s.co));
+    ch__sim_slow(c->s.net, "ps/1", CH_PS_UPDATE, 1300 * ms);
+}
+
+static void close_slow(slow_scene *c)
+{
+    t_ok(ch_coordinator_join(c->s.co));
+    assert_true(t_value_of(c->s.n) == 520);
+    assert_true(t_value_of(c->there) == 51);
+    ch_function_unref(c->slow);
+    ch_var_unref(c->there);
+    t_close(&c->s);
+}
+
+/* What a worker was given and has not begun is run by one that has nothing to do. */
+static void nothing_waits_behind_a_slow_step_while_a_worker_is_idle(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        ch_coordinator_options how = {.backups = i % 2 != 0,
+                                      .mode = i < 2 ? CH_ASYNCHRONOUS : CH_SYNCHRONOUS,
+                                      .round = 100};
+        slow_scene             c;
+
+        open_slow(&c, &how);
+        t_ok(ch_coordinator_schedule(c.s.co, c.slow, NULL, NULL));
+        t_schedule(&c.s, 20);
+        assert_true(i >= 2 || t_stats(&c.s).running > 4); /* they have been given them */
+        t_pass(&c.s, 50);
+        assert_int_equal(t_stats(&c.s).finished, 550 + 20);
+        assert_int_equal(t_stats(&c.s).running, 1);
+        assert_int_equal(t_stats(&c.s).repeated, 0);
+        close_slow(&c);
+    }
+}
+
+/* Nor while it is told what it does not know yet. */
+static void nothing_waits_for_a_worker_that_is_told_something(void **state)
+{
+    slow_scene   c;
+    ch_function *other;
+
+    (void)state;
+    open_slow(&c, NULL);
+    other = t_function(t_count_step, &c.s);
+    ch__sim_slow(c.s.net, "worker/1", CH_WORKER_FUNCTION, 30 * ms);
+    t_ok(ch_coordinator_schedule(c.s.co, c.slow, NULL, NULL));
+    for (int i = 0; i < 20; i++)
+        t_ok(ch_coordinator_schedule(c.s.co, other, NULL, NULL));
+    t_pass(&c.s, 150);
+    assert_int_equal(t_stats(&c.s).finished, 550 + 20);
+    close_slow(&c);
+    ch_function_unref(other);
+}
+
+static void own_data_step(ch_step *s, void *arg)
+{
+    const slow_scene *c = arg;
+
+    ch_var_assign_add(s, c->s.n, ch_cast(ch_equal(ch_step_in(s, 0), ch_step_in(s, 0)), CH_F32));
+}
+
+/* But those that read their worker's own data stay with it. */
+static void steps_that_read_a_worker_s_own_data_stay_with_it(void **state)
+{
+    slow_scene     c;
+    ch_dataset    *d = ch_dataset_range(0, 100, 1);
+    ch_per_worker *data = NULL, *it = NULL;
+    ch_function   *f;
+
+    (void)state;
+    open_slow(&c, NULL);
+    f = t_function(own_data_step, &c);
+    t_ok(ch_coordinator_create_per_worker_dataset(c.s.co, d, &data));
+    t_ok(ch_per_worker_iterate(data, &it));
+    for (int i = 0; i < 20; i++) {
+        if (i == 10) {
+            t_ok(ch_coordinator_join(c.s.co)); /* they know it */
+            t_ok(ch_coordinator_schedule(c.s.co, c.slow, NULL, NULL));
+        }
+        t_ok(ch_coordinator_schedule(c.s.co, f, &(ch_arguments){.n_each = 1, .each = &it},
+                                     NULL));
+    }
+    t_pass(&c.s, 50);
+    assert_true(t_stats(&c.s).running > 1);
+    close_slow(&c);
+    ch_per_worker_unref(it);
+    ch_per_worker_unref(data);
+    ch_dataset_unref(d);
+    ch_function_unref(f);
 }
 
 /* ---- steps and their results ---- */
@@ -510,6 +629,9 @@ int main(void)
         cmocka_unit_test(letting_go_of_it_ends_what_runs),
         cmocka_unit_test(join_waits_for_all_that_was_scheduled),
         cmocka_unit_test(join_has_no_limit_while_steps_end),
+        cmocka_unit_test(nothing_waits_behind_a_slow_step_while_a_worker_is_idle),
+        cmocka_unit_test(nothing_waits_for_a_worker_that_is_told_something),
+        cmocka_unit_test(steps_that_read_a_worker_s_own_data_stay_with_it),
         cmocka_unit_test(a_step_that_cannot_be_recorded_is_not_scheduled),
         cmocka_unit_test(results_are_fetched),
         cmocka_unit_test(a_step_without_results_gives_an_empty_tuple),
