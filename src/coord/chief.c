@@ -78,11 +78,20 @@ static void fail_errand(const ch_turn *t, ch_errand *e, const ch_fault *why)
     end_errand(t, e);
 }
 
-/* Who has much to do may be given it twice; each time he has twice as long to answer. */
+/* What may be large may take long, and is done anew for each call: one that was too slow is given twice the time. The others are
+ * made again as often as before, so that nobody waits for long when a wire works again. */
+static bool may_be_large(uint32_t method)
+{
+    return method == CH_PS_READ || method == CH_PS_ROWS || method == CH_PS_CREATE ||
+           method == CH_PS_ASSIGN || method == CH_WORKER_FUNCTION || method == CH_WORKER_STREAM;
+}
+
 static int64_t patience(const ch_chief *c, ch_errand *e)
 {
     enum { MOST = 5 };
 
+    if (!may_be_large(e->parcel->method))
+        return c->opt.call;
     return c->opt.call << (e->n_tries < MOST ? e->n_tries++ : MOST);
 }
 
