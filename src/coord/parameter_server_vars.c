@@ -292,12 +292,19 @@ static ch_status check_answer(const ch_var *v, const ch_parcel *p)
                : ch__fail(CH_INTERNAL, "a server gave something else for %s", v->name);
 }
 
-/* The caller may change what he gets: it is a copy. */
+/* The caller may change what he gets: a copy of what the server has. */
+static ch_status copy_of(const ch_var *v, ch_tensor *t, ch_tensor **out)
+{
+    ch_status rc = ch_tensor_new(v->dtype, v->shape, out);
+
+    return rc == CH_OK ? ch_tensor_copy(t, *out) : rc;
+}
+
 static ch_status join(const ch_var *v, const ch_ps_place *p, ch_parcel *const *answer,
                       ch_tensor **out)
 {
     ch_tensor **part = ch__calloc((size_t)p->n, sizeof(ch_tensor *));
-    ch_tensor  *whole = NULL, *copy = NULL;
+    ch_tensor  *whole = NULL;
     ch_status   rc = part == NULL ? ch__fail_memory("a value") : CH_OK;
 
     for (int i = 0; i < p->n && rc == CH_OK; i++) {
@@ -306,17 +313,15 @@ static ch_status join(const ch_var *v, const ch_ps_place *p, ch_parcel *const *a
             part[i] = answer[i]->tensor[0];
     }
     if (rc == CH_OK)
-        rc = ch__shard_join(layout_of(p), part, &whole);
-    if (rc == CH_OK)
-        rc = ch_tensor_new(v->dtype, v->shape, &copy);
-    if (rc == CH_OK)
-        rc = ch_tensor_copy(whole, copy);
-    ch_tensor_unref(whole);
+        rc =
+            p->n > 1 ? ch__shard_join(layout_of(p), part, &whole) : copy_of(v, part[0], &whole);
+    if (rc == CH_OK && !ch_shape_equal(whole->shape, v->shape))
+        rc = ch__fail(CH_INTERNAL, "servers gave other sizes for %s", v->name);
     ch__free(part);
     if (rc == CH_OK)
-        *out = copy;
+        *out = whole;
     else
-        ch_tensor_unref(copy);
+        ch_tensor_unref(whole);
     return rc;
 }
 

@@ -513,6 +513,29 @@ static void nobody_ever_has_all_of_a_large_table(void **state)
     ch_strategy_unref(st);
 }
 
+/* What is read is put together where it is given, and there is no other copy of it. */
+static void reading_a_table_takes_memory_for_one(void **state)
+{
+    enum { ROWS = 1 << 18, WIDTH = 16, BYTES = ROWS * WIDTH * 4 };
+    ch_tensor *t = NULL;
+
+    (void)state;
+    for (int n = 1; n <= 4; n += 3) {
+        ch_strategy *st = t_in_shards(n);
+        ch_var      *table = NULL;
+
+        t_ok(ch_var_new(st, &(ch_var_spec){.name = "table", .shape = ch_shape_of(ROWS, WIDTH)},
+                        &table));
+        ch__mem_watch(true);
+        t_ok(ch_var_get(table, &t));
+        assert_in_range(ch__mem_most(), BYTES, BYTES + BYTES / 4);
+        ch__mem_watch(false);
+        ch_tensor_unref(t);
+        ch_var_unref(table);
+        ch_strategy_unref(st);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -532,6 +555,7 @@ int main(void)
         cmocka_unit_test(a_first_value_is_cut),
         cmocka_unit_test(an_initializer_knows_nothing_of_shards),
         cmocka_unit_test(nobody_ever_has_all_of_a_large_table),
+        cmocka_unit_test(reading_a_table_takes_memory_for_one),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
