@@ -4,6 +4,7 @@
 #include "cohort/coordinator.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/config.h"
@@ -11,6 +12,7 @@
 #include "base/mem.h"
 #include "coord/parameter_server.h"
 #include "data/data.h"
+#include "tensor/print.h"
 #include "tensor/tensor.h"
 
 struct ch_coordinator {
@@ -42,20 +44,57 @@ struct ch_per_worker {
 
 /* ---- life ---- */
 
-static bool is_same(const ch_coordinator_options *a, const ch_coordinator_options *b)
+static const char *const mode_name[] = {"CH_ASYNCHRONOUS", "CH_BOUNDED_STALENESS",
+                                        "CH_SYNCHRONOUS"};
+
+/* Options that are numbers, none of them below 0. */
+enum { N_NUMBERS = 4 };
+static const char *const number_name[N_NUMBERS] = {"staleness", "round", "capacity",
+                                                   "step_seconds"};
+
+static double number_of(const ch_coordinator_options *o, int i)
 {
-    return a->mode == b->mode && a->staleness == b->staleness && a->round == b->round &&
-           a->capacity == b->capacity && a->backups == b->backups &&
-           a->step_seconds == b->step_seconds;
+    const double number[N_NUMBERS] = {o->staleness, o->round, (double)o->capacity,
+                                      o->step_seconds};
+
+    return number[i];
 }
 
 static ch_status check_options(const ch_coordinator_options *o)
 {
-    if ((unsigned)o->mode > CH_SYNCHRONOUS || o->staleness < 0 || o->round < 0 ||
-        o->capacity < 0 || o->step_seconds < 0 || !isfinite(o->step_seconds))
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "coordinator: one of its options is no mode, or below 0");
+    if ((unsigned)o->mode > CH_SYNCHRONOUS)
+        return ch__fail(CH_INVALID_ARGUMENT, "coordinator: its mode is %d; want %s, %s or %s",
+                        (int)o->mode, mode_name[0], mode_name[1], mode_name[2]);
+    for (int i = 0; i < N_NUMBERS; i++)
+        if (!(number_of(o, i) >= 0) || !isfinite(number_of(o, i)))
+            return ch__fail(CH_INVALID_ARGUMENT, "coordinator: %s is %g; want 0 or more",
+                            number_name[i], number_of(o, i));
     return CH_OK;
+}
+
+/* A coordinator `is` there already. */
+static ch_status check_same(const ch_coordinator_options *is,
+                            const ch_coordinator_options *asked)
+{
+    char    text[256];
+    ch_text t = ch__text(text, sizeof(text));
+
+    if (is->mode != asked->mode)
+        ch__text_add(&t, ", mode is %s and not %s", mode_name[is->mode],
+                     mode_name[asked->mode]);
+    for (int i = 0; i < N_NUMBERS; i++)
+        if (number_of(is, i) != number_of(asked, i))
+            ch__text_add(&t, ", %s is %.15g and not %.15g", number_name[i], number_of(is, i),
+                         number_of(asked, i));
+    if (is->backups != asked->backups)
+        ch__text_add(&t, ", backups is %s and not %s", is->backups ? "true" : "false",
+                     asked->backups ? "true" : "false");
+    if (ch__text_length(&t) == 0)
+        return CH_OK;
+    return ch__fail(CH_FAILED_PRECONDITION,
+                    "coordinator: this strategy has one already, with other options: %s; give "
+                    "them when it is first asked for, or NULL for the one that there is",
+                    text + strlen(", "));
 }
 
 static ch_status new_coordinator(ch_strategy *st, ch_ps *ps, ch_coordinator **out)
@@ -106,9 +145,8 @@ ch_status ch_coordinator_new(ch_strategy *st, const ch_coordinator_options *opt,
         return rc;
     (void)ch__task_enter(ps->chief);
     c = find(ps);
-    if (opt != NULL && ps->has_options && !is_same(opt, &ps->options))
-        rc = ch__fail(CH_FAILED_PRECONDITION,
-                      "coordinator: this strategy has one already, with other options");
+    if (opt != NULL && ps->has_options)
+        rc = check_same(&ps->options, opt);
     if (rc == CH_OK && !ps->has_options) {
         ps->options = opt != NULL ? *opt : usual;
         ps->has_options = true;
@@ -416,12 +454,25 @@ static ch_status make_dataset(const char *call, ch_coordinator *c, dataset_of of
     return ch__fail_at(rc, "%s", call);
 }
 
+/* Functions that make datasets give NULL for an error; whether the last one was theirs is not known here. */
+static ch_status check_given(const char *call, const ch_dataset *d)
+{
+    char last[CH_FAULT_TEXT];
+
+    if (d != NULL)
+        return CH_OK;
+    (void)snprintf(last, sizeof(last), "%s", ch_error_message());
+    return ch__fail(CH_INVALID_ARGUMENT, "%s: the dataset is NULL%s%s", call,
+                    last[0] != '\0' ? ", so it was not made; the last error before this: " : "",
+                    last);
+}
+
 static ch_status whole(void *arg, int i, int n, ch_dataset **out)
 {
     (void)i;
     (void)n;
     *out = ch_dataset_ref(arg);
-    return *out != NULL ? CH_OK : ch__fail_still("the dataset could not be made");
+    return CH_OK;
 }
 
 static ch_status part(void *arg, int i, int n, ch_dataset **out)
@@ -451,6 +502,8 @@ ch_status ch_coordinator_create_per_worker_dataset(ch_coordinator *c, ch_dataset
     const char *call = "create_per_worker_dataset";
     ch_status   rc = ch__want_given(call, "the coordinator", c, "out", out);
 
+    if (rc == CH_OK)
+        rc = check_given(call, d);
     return rc == CH_OK ? make_dataset(call, c, whole, d, false, out) : rc;
 }
 
@@ -476,6 +529,8 @@ ch_status ch_coordinator_distribute_dataset(ch_coordinator *c, ch_dataset *d,
     const char *call = "distribute_dataset";
     ch_status   rc = ch__want_given(call, "the coordinator", c, "out", out);
 
+    if (rc == CH_OK)
+        rc = check_given(call, d);
     return rc == CH_OK ? make_dataset(call, c, part, d, true, out) : rc;
 }
 

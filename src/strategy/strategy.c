@@ -235,12 +235,14 @@ static ch_status begin_run(ch_strategy *st, ch_function *f, ch_tuple *in, ch_run
     return ch__strategy_devices(st, &run->device);
 }
 
+static const char in_a_step[] =
+    "a plain call of the other step's C function, which records its ops into this one";
+
 static ch_status run_function(ch_strategy *st, ch_function *f, ch_tuple *in,
                               const ch_run_options *opt, ch_timing *timing, ch_tuple **out)
 {
     ch_run    run;
-    ch_status rc =
-        ch__strategy_cross(&st, "run", "a call: a step runs neither itself nor another");
+    ch_status rc = ch__strategy_cross(&st, "run", in_a_step);
 
     if (rc != CH_OK)
         return rc;
@@ -264,8 +266,7 @@ ch_status ch__strategy_record(ch_strategy *st, ch_function *f, ch_tuple *in, boo
                               ch_graph **out, int64_t *number)
 {
     ch_run    run;
-    ch_status rc =
-        ch__strategy_cross(&st, "schedule", "a call: a step runs neither itself nor another");
+    ch_status rc = ch__strategy_cross(&st, "schedule", in_a_step);
 
     if (rc == CH_OK)
         rc = begin_run(st, f, in, &run);
@@ -279,8 +280,7 @@ ch_status ch__strategy_run_ahead(ch_strategy *st, ch_function *f, ch_tuple *in, 
                                  ch_away_run **out)
 {
     ch_run    run;
-    ch_status rc =
-        ch__strategy_cross(&st, "run", "a call: a step runs neither itself nor another");
+    ch_status rc = ch__strategy_cross(&st, "run", in_a_step);
 
     if (rc == CH_OK)
         rc = begin_run(st, f, in, &run);

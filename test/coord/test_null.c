@@ -102,6 +102,10 @@ static void data_of_workers_is_made_of_something(void **state)
     t_open(&s, &(ch_local_options){.workers = 2}, 1, NULL);
     refuses(ch_coordinator_create_per_worker_dataset(NULL, d, &p), "the coordinator", "NULL");
     refuses(ch_coordinator_create_per_worker_dataset(s.co, d, NULL), "out", "NULL");
+    refuses(ch_coordinator_create_per_worker_dataset(s.co, NULL, &p), "the dataset is NULL",
+            "the last error before this");
+    assert_null(ch_dataset_range(0, 4, 0));
+    refuses(ch_coordinator_distribute_dataset(s.co, NULL, &p), "the dataset is NULL", "range");
     refuses(ch_coordinator_distribute_dataset(NULL, d, &p), "the coordinator", "NULL");
     refuses(ch_coordinator_distribute_dataset(s.co, d, NULL), "out", "NULL");
     refuses(ch_coordinator_create_per_worker_dataset_from_function(NULL, no_dataset, NULL, &p),

@@ -3,6 +3,7 @@
  * Where it matters what is going on at which moment, the cluster is a simulated one: a step takes up to so many ms.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <pthread.h>
 
 #include "ps/speak.h"
@@ -28,15 +29,68 @@ static void a_strategy_has_one_coordinator(void **state)
     assert_ptr_equal(a, b);
     ch_coordinator_unref(b);
     t_refused(ch_coordinator_new(st, &(ch_coordinator_options){.capacity = 8}, &b),
-              CH_FAILED_PRECONDITION, "already", "other options");
+              CH_FAILED_PRECONDITION, "already", "capacity is 7 and not 8");
+    t_refused(ch_coordinator_new(
+                  st, &(ch_coordinator_options){.mode = CH_SYNCHRONOUS, .capacity = 7}, &b),
+              CH_FAILED_PRECONDITION, "mode is CH_ASYNCHRONOUS and not CH_SYNCHRONOUS",
+              "first asked for");
+    t_refused(
+        ch_coordinator_new(st, &(ch_coordinator_options){.backups = true, .capacity = 7}, &b),
+        CH_FAILED_PRECONDITION, "options: backups is false and not true", "NULL");
     t_ok(ch_strategy_one_device("CPU:0", &other));
     t_refused(ch_coordinator_new(other, NULL, &b), CH_INVALID_ARGUMENT, "OneDevice",
               "parameter servers");
-    t_refused(ch_coordinator_new(st, &(ch_coordinator_options){.staleness = -1}, &b),
-              CH_INVALID_ARGUMENT, "coordinator", "below 0");
     ch_coordinator_unref(a);
     ch_strategy_unref(other);
     ch_strategy_unref(st);
+}
+
+static void an_option_that_is_wrong_is_named(void **state)
+{
+    static const struct {
+        ch_coordinator_options opt;
+        const char            *is, *want;
+    } row[] = {{{.mode = (ch_coordinator_mode)7}, "mode is 7", "CH_BOUNDED_STALENESS"},
+               {{.mode = (ch_coordinator_mode)-1}, "mode is -1", "CH_ASYNCHRONOUS"},
+               {{.staleness = -1}, "staleness is -1", "0 or more"},
+               {{.round = -2}, "round is -2", "0 or more"},
+               {{.capacity = -3}, "capacity is -3", "0 or more"},
+               {{.step_seconds = -0.5}, "step_seconds is -0.5", "0 or more"},
+               {{.step_seconds = NAN}, "step_seconds is", "0 or more"},
+               {{.step_seconds = INFINITY}, "step_seconds is inf", "0 or more"}};
+    ch_strategy    *st = t_cluster(NULL, NULL, NULL);
+    ch_coordinator *c = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++)
+        t_refused(ch_coordinator_new(st, &row[i].opt, &c), CH_INVALID_ARGUMENT, row[i].is,
+                  row[i].want);
+    ch_strategy_unref(st);
+}
+
+static void schedule_step(ch_step *s, void *arg)
+{
+    scene *c = arg;
+
+    t_refused(ch_coordinator_schedule(c->co, c->count, NULL, NULL), CH_FAILED_PRECONDITION,
+              "schedule: it is for code outside steps",
+              "a plain call of the other step's C function");
+    t_count_step(s, c);
+}
+
+static void a_step_schedules_nothing(void **state)
+{
+    scene        s;
+    ch_function *f;
+
+    (void)state;
+    t_open(&s, &three_workers, 1, NULL);
+    f = t_function(schedule_step, &s);
+    t_ok(ch_coordinator_schedule(s.co, f, NULL, NULL));
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == 1);
+    ch_function_unref(f);
+    t_close(&s);
 }
 
 /* CC-4: with the last reference all ends, whatever was scheduled; results that somebody holds end too. */
@@ -626,6 +680,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_strategy_has_one_coordinator),
+        cmocka_unit_test(an_option_that_is_wrong_is_named),
+        cmocka_unit_test(a_step_schedules_nothing),
         cmocka_unit_test(letting_go_of_it_ends_what_runs),
         cmocka_unit_test(join_waits_for_all_that_was_scheduled),
         cmocka_unit_test(join_has_no_limit_while_steps_end),
