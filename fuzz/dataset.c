@@ -246,7 +246,9 @@ static ch_dataset *description(int kind)
             rows_of, NULL);
     default:
         e = ch_dataset_batch(d, 4, NULL);
-        MUST(ch_dataset_distribute(e, &(ch_input_context){2, 1, 4, 0}, &d) == CH_OK);
+        MUST(ch_dataset_distribute(
+                 e, &(ch_input_context){.n_pipelines = 2, .pipeline = 1, .n_replicas = 4},
+                 &d) == CH_OK);
         ch_dataset_unref(e);
         return d;
     }

@@ -95,8 +95,9 @@ CH_API CH_MUST_CHECK ch_status ch_coordinator_fetch(ch_coordinator *c, int n,
 CH_API CH_MUST_CHECK ch_status ch_coordinator_create_per_worker_dataset(ch_coordinator *c,
                                                                         ch_dataset     *d,
                                                                         ch_per_worker **out);
-/* What `fn` makes, called once for each worker: its context has the worker's number as its pipeline, of as many as there are
- * workers. */
+/* What `fn` makes, called once for each worker. As elsewhere it is left as it is, neither cut nor divided: element k goes to the worker's
+ * replica k mod devices. A worker is a job of its own to it: its context has one pipeline, and as replicas the worker's devices, so that
+ * ch_input_context_batch_size divides a batch among these alone. Who divides data among workers goes by `worker` and `n_workers`. */
 CH_API CH_MUST_CHECK ch_status ch_coordinator_create_per_worker_dataset_from_function(
     ch_coordinator *c, ch_input_fn fn, void *arg, ch_per_worker **out);
 /* One dataset, of which each element is given to one step, whichever worker runs it: once in a pass, also when workers

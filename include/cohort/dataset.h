@@ -356,6 +356,7 @@ typedef struct ch_input_context {
     int n_pipelines, pipeline; /* workers, and which of them this is; n_pipelines 0 is 1 */
     int n_replicas;            /* in all, a multiple of n_pipelines; 0 is n_pipelines */
     ch_batch_split split;
+    int worker, n_workers; /* of a coordinator's data: whose it is, of so many; else 0 and 0 */
 } ch_input_context;
 
 /* What worker `pipeline` reads: batches of `d` are cut for the n_replicas, and the data is divided

@@ -380,28 +380,17 @@ static int count_workers(ch_coordinator *c)
     return s.workers;
 }
 
-/* The dataset of worker i. */
+/* The dataset of worker i, as its replicas take elements of it in turn. */
 typedef ch_status (*dataset_of)(void *arg, int i, int n, ch_dataset **out);
 
-/* As its replicas read it. */
-static ch_status cut(const ch_coordinator *c, ch_dataset *d, ch_dataset **out)
-{
-    if (c->ps->n_devices > 1)
-        return ch_dataset_distribute(d, &(ch_input_context){.n_replicas = c->ps->n_devices},
-                                     out);
-    *out = ch_dataset_ref(d);
-    return CH_OK;
-}
-
 /* Descriptions of what each of n workers reads, and what their elements look like. */
-static ch_status describe(ch_coordinator *c, dataset_of of, void *arg, int n, ch_tensor **bytes,
-                          looks_alike *l)
+static ch_status describe(dataset_of of, void *arg, int n, ch_tensor **bytes, looks_alike *l)
 {
     ch_dataset *last = NULL; /* that was described */
     ch_status   rc = CH_OK;
 
     for (int i = 0; i < n && rc == CH_OK; i++) {
-        ch_dataset *d = NULL, *mine = NULL;
+        ch_dataset *d = NULL;
 
         rc = of(arg, i, n, &d);
         if (rc == CH_OK && d == last) {
@@ -410,14 +399,11 @@ static ch_status describe(ch_coordinator *c, dataset_of of, void *arg, int n, ch
             continue;
         }
         if (rc == CH_OK)
-            rc = cut(c, d, &mine);
+            rc = add_looks(l, i, d);
         if (rc == CH_OK)
-            rc = add_looks(l, i, mine);
-        if (rc == CH_OK)
-            rc = encode(mine, &bytes[i]);
+            rc = encode(d, &bytes[i]);
         if (rc == CH_OK)
             share(bytes, i, &bytes[i]);
-        ch_dataset_unref(mine);
         ch_dataset_unref(last);
         last = d;
     }
@@ -433,7 +419,7 @@ static ch_status make_dataset(const char *call, ch_coordinator *c, dataset_of of
     looks_alike    l = {0};
     ch_per_worker *p = NULL;
     ch_status      rc =
-        bytes == NULL ? ch__fail_memory("datasets") : describe(c, of, arg, n, bytes, &l);
+        bytes == NULL ? ch__fail_memory("datasets") : describe(of, arg, n, bytes, &l);
 
     if (rc == CH_OK)
         rc = new_per_worker(c, l.n, &p);
@@ -475,9 +461,31 @@ static ch_status whole(void *arg, int i, int n, ch_dataset **out)
     return CH_OK;
 }
 
+/* Its batches are cut for the replicas of a worker. */
+static ch_status cut(const ch_coordinator *c, ch_dataset *d, ch_dataset **out)
+{
+    if (c->ps->n_devices > 1)
+        return ch_dataset_distribute(d, &(ch_input_context){.n_replicas = c->ps->n_devices},
+                                     out);
+    *out = ch_dataset_ref(d);
+    return CH_OK;
+}
+
+typedef struct divided {
+    const ch_coordinator *c;
+    ch_dataset           *d;
+} divided;
+
 static ch_status part(void *arg, int i, int n, ch_dataset **out)
 {
-    return ch__dataset_part(arg, n, i, out);
+    const divided *of = arg;
+    ch_dataset    *mine = NULL;
+    ch_status      rc = ch__dataset_part(of->d, n, i, &mine);
+
+    if (rc == CH_OK)
+        rc = cut(of->c, mine, out);
+    ch_dataset_unref(mine);
+    return rc;
 }
 
 typedef struct called {
@@ -492,19 +500,25 @@ static ch_status from_function(void *arg, int i, int n, ch_dataset **out)
 
     return ch_dataset_from_function(
         f->fn, f->arg,
-        &(ch_input_context){.n_pipelines = n, .pipeline = i, .n_replicas = n * f->n_devices},
-        out);
+        &(ch_input_context){.n_replicas = f->n_devices, .worker = i, .n_workers = n}, out);
 }
 
 ch_status ch_coordinator_create_per_worker_dataset(ch_coordinator *c, ch_dataset *d,
                                                    ch_per_worker **out)
 {
     const char *call = "create_per_worker_dataset";
+    ch_dataset *mine = NULL;
     ch_status   rc = ch__want_given(call, "the coordinator", c, "out", out);
 
     if (rc == CH_OK)
         rc = check_given(call, d);
-    return rc == CH_OK ? make_dataset(call, c, whole, d, false, out) : rc;
+    if (rc == CH_OK) {
+        rc = cut(c, d, &mine);
+        rc = rc == CH_OK ? make_dataset(call, c, whole, mine, false, out)
+                         : ch__fail_at(rc, "%s", call);
+    }
+    ch_dataset_unref(mine);
+    return rc;
 }
 
 ch_status ch_coordinator_create_per_worker_dataset_from_function(ch_coordinator *c,
@@ -531,7 +545,7 @@ ch_status ch_coordinator_distribute_dataset(ch_coordinator *c, ch_dataset *d,
 
     if (rc == CH_OK)
         rc = check_given(call, d);
-    return rc == CH_OK ? make_dataset(call, c, part, d, true, out) : rc;
+    return rc == CH_OK ? make_dataset(call, c, part, &(divided){c, d}, true, out) : rc;
 }
 
 static ch_status copy_looks(const ch_per_worker *from, ch_per_worker *to)

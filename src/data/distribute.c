@@ -625,6 +625,8 @@ ch_status ch_dataset_from_function(ch_input_fn fn, void *arg, const ch_input_con
                                    ch_dataset **out)
 {
     ch_input_context c = settled(context);
+    int              n = c.n_workers > 0 ? c.n_workers : c.n_pipelines;
+    int              worker = c.n_workers > 0 ? c.worker : c.pipeline;
     ch_status        rc = ch__want_given("dataset of a function", "out", out, NULL, NULL);
     uint64_t         mark;
 
@@ -633,14 +635,13 @@ ch_status ch_dataset_from_function(ch_input_fn fn, void *arg, const ch_input_con
     if (rc != CH_OK)
         return rc;
     if (fn == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "dataset of worker %d of %d: no function",
-                        c.pipeline, c.n_pipelines);
+        return ch__fail(CH_INVALID_ARGUMENT, "dataset of worker %d of %d: no function", worker,
+                        n);
     mark = ch__fail_mark();
     *out = fn(&c, arg);
     if (*out != NULL)
         return CH_OK;
     if (mark == ch__fail_mark())
         (void)ch__fail(CH_INVALID_ARGUMENT, "it gave none, and said nothing (ch_fail)");
-    return ch__fail_still("the function's dataset for worker %d of %d", c.pipeline,
-                          c.n_pipelines);
+    return ch__fail_still("the function's dataset for worker %d of %d", worker, n);
 }

@@ -115,8 +115,12 @@ static ch_status pipelines(const ch_strategy *st, ch_input_fn fn, void *arg,
     ch_status    rc = each == NULL ? ch__fail_memory("pipelines of replicas") : CH_OK;
 
     for (; made < n && rc == CH_OK; made += rc == CH_OK)
-        rc = ch_dataset_from_function(
-            fn, arg, &(ch_input_context){n, made, st->n_replicas, split}, &each[made]);
+        rc = ch_dataset_from_function(fn, arg,
+                                      &(ch_input_context){.n_pipelines = n,
+                                                          .pipeline = made,
+                                                          .n_replicas = st->n_replicas,
+                                                          .split = split},
+                                      &each[made]);
     if (rc == CH_OK) {
         *out = ch__dataset_in_turn(n, each); /* takes them over */
         made = 0;

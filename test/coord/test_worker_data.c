@@ -159,7 +159,7 @@ static ch_dataset *sharded(const ch_input_context *c, void *arg)
 {
     *(int *)arg += 1;
     return ch_dataset_repeat(
-        ch_dataset_shard(ch_dataset_range(0, 10, 1), c->n_pipelines, c->pipeline), -1);
+        ch_dataset_shard(ch_dataset_range(0, 10, 1), c->n_workers, c->worker), -1);
 }
 
 /* RR-10: five workers read range(10) by their number, sums 5, 7, 9, 11, 13. RD-1: the function is called for each. */
@@ -297,6 +297,50 @@ static void a_worker_s_batches_are_cut_for_its_replicas(void **state)
     assert_int_equal(ch_tensor_count(ch_value_at(ch_tuple_at(out, 0), 1)), 2);
     ch_tuple_unref(out);
     end(&a);
+}
+
+static ch_dataset *batches_of_context(const ch_input_context *c, void *arg)
+{
+    int64_t size = 0;
+
+    *(ch_input_context *)arg = *c;
+    t_ok(ch_input_context_batch_size(c, 4, &size));
+    return ch_dataset_batch(ch_dataset_range(100 * c->worker, 100 * c->worker + 10, 1), size,
+                            NULL);
+}
+
+/* RR-8, PS-10: one pipeline, and the replicas of one worker: a batch is a worker's, and what a function gives is neither cut nor
+ * divided. */
+static void a_function_s_context_is_that_of_one_worker(void **state)
+{
+    act              a;
+    ch_input_context seen = {0};
+    ch_tuple        *out = NULL;
+
+    (void)state;
+    for (int devices = 1; devices <= 2; devices++) {
+        memset(&a, 0, sizeof(a));
+        t_open(&a.s, &(ch_local_options){.workers = 3, .devices = devices}, 1, NULL);
+        a.report = t_function(report_step, NULL);
+        t_ok(ch_coordinator_create_per_worker_dataset_from_function(a.s.co, batches_of_context,
+                                                                    &seen, &a.data));
+        assert_int_equal(seen.n_pipelines, 1);
+        assert_int_equal(seen.pipeline, 0);
+        assert_int_equal(seen.n_replicas, devices);
+        assert_int_equal(seen.worker, 2);
+        assert_int_equal(seen.n_workers, 3);
+        t_ok(ch_per_worker_iterate(a.data, &a.it));
+        read_on(&a, 1);
+        t_ok(ch_remote_fetch(a.r[0], &out));
+        for (int k = 0; k < devices; k++) {
+            const ch_tensor *t = ch_value_at(ch_tuple_at(out, 0), k);
+
+            assert_int_equal(ch_tensor_count(t), 4 / devices);
+            assert_int_equal(*(const int64_t *)ch_tensor_data(t) % 100, k * 4 / devices);
+        }
+        ch_tuple_unref(out);
+        end(&a);
+    }
 }
 
 /* ---- several replicas ---- */
@@ -717,7 +761,7 @@ typedef enum difference { NOTHING, DTYPE, SIZE, RANK, COUNT, UNKNOWN_ROWS, NAME 
 
 static ch_dataset *other_dataset(const ch_input_context *c, void *arg)
 {
-    const difference is = c->pipeline == 2 ? *(difference *)arg : NOTHING;
+    const difference is = c->worker == 2 ? *(difference *)arg : NOTHING;
     ch_tensor       *t[2] = {NULL};
     const char      *name[] = {is == NAME ? "y" : "x", "z"};
     ch_dataset      *d;
@@ -865,6 +909,7 @@ int main(void)
         cmocka_unit_test(the_dataset_function_of_the_page),
         cmocka_unit_test(what_workers_have_the_same_is_in_memory_once),
         cmocka_unit_test(a_worker_s_batches_are_cut_for_its_replicas),
+        cmocka_unit_test(a_function_s_context_is_that_of_one_worker),
         cmocka_unit_test(a_worker_s_values_reach_each_of_its_replicas),
         cmocka_unit_test(inputs_of_replicas_and_what_workers_have_go_together),
         cmocka_unit_test(a_shared_dataset_is_read_once),

@@ -24,9 +24,10 @@ static ch_dataset *dropping(int64_t n, int64_t size)
 static void worker_gets(ch_dataset *d, int n_workers, int worker, int n_local, const char *want)
 {
     static t_given         g;
-    const ch_input_context c = {n_workers, worker, n_workers * n_local, CH_SPLIT_NOMINAL};
-    ch_dataset            *mine = NULL;
-    ch_iterator           *it = NULL;
+    const ch_input_context c = {
+        .n_pipelines = n_workers, .pipeline = worker, .n_replicas = n_workers * n_local};
+    ch_dataset  *mine = NULL;
+    ch_iterator *it = NULL;
 
     memset(&g, 0, sizeof(g));
     t_ok(ch_dataset_distribute(d, &c, &mine));
@@ -222,8 +223,10 @@ static void pieces_of_a_full_batch_are_fixed(void **state)
             char         text[100] = "";
             size_t       used = 0;
 
-            t_ok(ch_dataset_distribute(
-                d, &(ch_input_context){1, 0, row[i].replicas, (ch_batch_split)split}, &mine));
+            t_ok(ch_dataset_distribute(d,
+                                       &(ch_input_context){.n_replicas = row[i].replicas,
+                                                           .split = (ch_batch_split)split},
+                                       &mine));
             t_ok(ch_iterator_new(mine, &(ch_iterator_options){.n_replicas = row[i].replicas},
                                  &it));
             t_ok(ch_iterator_get_next(it, &t));
@@ -343,7 +346,8 @@ static void missing_elements_have_no_rows(void **state)
         ch_dataset *mine = NULL;
 
         d = i == 0 ? batches(10, 4) : dropping(10, 4);
-        t_ok(ch_dataset_distribute(d, &(ch_input_context){1, 0, i == 2 ? 3 : 2, 0}, &mine));
+        t_ok(
+            ch_dataset_distribute(d, &(ch_input_context){.n_replicas = i == 2 ? 3 : 2}, &mine));
         assert_int_equal(ch_dataset_element_spec(mine, &spec), 1);
         assert_int_equal(spec[0].shape.dim[0], i == 1 ? 2 : -1);
         ch_dataset_unref(mine);
@@ -394,7 +398,7 @@ static void a_new_pass_begins_at_the_beginning(void **state)
         d = ch_dataset_batch(d, 4, NULL);
         memset(&a, 0, sizeof(a));
         memset(&b, 0, sizeof(b));
-        t_ok(ch_dataset_distribute(d, &(ch_input_context){1, 0, 2, 0}, &mine));
+        t_ok(ch_dataset_distribute(d, &(ch_input_context){.n_replicas = 2}, &mine));
         t_ok(ch_iterator_new(mine, &(ch_iterator_options){.n_replicas = 2}, &it));
         t_take(it, -1, &a);
         t_ok(ch_iterator_restart(it));
@@ -416,7 +420,8 @@ static void a_distributed_dataset_may_be_transformed(void **state)
     ch_iterator   *it = NULL;
 
     (void)state;
-    t_ok(ch_dataset_distribute(d, &(ch_input_context){2, 1, 4, 0}, &mine));
+    t_ok(ch_dataset_distribute(
+        d, &(ch_input_context){.n_pipelines = 2, .pipeline = 1, .n_replicas = 4}, &mine));
     mine = ch_dataset_take(ch_dataset_map(mine, same, NULL, NULL), 4);
     t_ok(ch_iterator_new(mine, &(ch_iterator_options){.n_replicas = 2}, &it));
     t_take(it, -1, &g);
@@ -450,7 +455,7 @@ static void components_of_unequal_rows_are_refused(void **state)
     ch_tuple    *t = NULL;
 
     (void)state;
-    t_ok(ch_dataset_distribute(d, &(ch_input_context){1, 0, 2, 0}, &mine));
+    t_ok(ch_dataset_distribute(d, &(ch_input_context){.n_replicas = 2}, &mine));
     t_ok(ch_iterator_new(mine, &(ch_iterator_options){.n_replicas = 2}, &it));
     t_refused(ch_iterator_next(it, &t), CH_INVALID_ARGUMENT, "4 and 3 rows", "split");
     ch_iterator_unref(it);
@@ -528,7 +533,8 @@ static void whole_elements_are_divided(void **state)
     worker_gets(ch_dataset_with_options(ch_dataset_shard(range(100), CH_BY_HINT, 0), &hint), 10,
                 0, 1, "0 | 10 | 20 | 30 | 40 | 50 | 60 | 70 | 80 | 90");
     /* 5.5.10: too few elements */
-    t_ok(ch_dataset_distribute(d, &(ch_input_context){10, 0, 10, 0}, &out));
+    t_ok(ch_dataset_distribute(d, &(ch_input_context){.n_pipelines = 10, .n_replicas = 10},
+                               &out));
     ch_dataset_unref(d);
     t_gives(out, "0 | !INVALID_ARGUMENT");
 }
@@ -571,8 +577,9 @@ static void policies_are_what_they_say(void **state)
     worker_gets(d, 1, 0, 2, "0 / 1 | 2 / 3");
     /* 5.5.5 */
     d = ch_dataset_with_options(batches(12, 8), &(ch_dataset_options){.shard = CH_SHARD_FILE});
-    t_refused(ch_dataset_distribute(d, &(ch_input_context){2, 0, 2, 0}, &d), CH_NOT_FOUND,
-              "range", "CH_SHARD_DATA");
+    t_refused(
+        ch_dataset_distribute(d, &(ch_input_context){.n_pipelines = 2, .n_replicas = 2}, &d),
+        CH_NOT_FOUND, "range", "CH_SHARD_DATA");
     ch_dataset_unref(d);
 }
 
@@ -581,13 +588,16 @@ static void wrong_contexts_are_refused(void **state)
     ch_dataset *d = batches(12, 4), *out = NULL, *scalars = range(4);
 
     (void)state;
-    t_refused(ch_dataset_distribute(d, &(ch_input_context){2, 2, 2, 0}, &out),
-              CH_INVALID_ARGUMENT, "worker 2", "2"); /* 5.5.2 */
-    t_refused(ch_dataset_distribute(d, &(ch_input_context){2, 0, 3, 0}, &out),
-              CH_INVALID_ARGUMENT, "3 replicas", "same number"); /* 5.1.3 */
-    t_refused(ch_dataset_distribute(scalars, &(ch_input_context){1, 0, 2, 0}, &out),
+    t_refused(
+        ch_dataset_distribute(
+            d, &(ch_input_context){.n_pipelines = 2, .pipeline = 2, .n_replicas = 2}, &out),
+        CH_INVALID_ARGUMENT, "worker 2", "2"); /* 5.5.2 */
+    t_refused(
+        ch_dataset_distribute(d, &(ch_input_context){.n_pipelines = 2, .n_replicas = 3}, &out),
+        CH_INVALID_ARGUMENT, "3 replicas", "same number"); /* 5.1.3 */
+    t_refused(ch_dataset_distribute(scalars, &(ch_input_context){.n_replicas = 2}, &out),
               CH_INVALID_ARGUMENT, "scalar", "batch"); /* 5.2.3, 5.3.2, 8.6 */
-    t_refused(ch_dataset_distribute(d, &(ch_input_context){1, 0, -1, 0}, &out),
+    t_refused(ch_dataset_distribute(d, &(ch_input_context){.n_replicas = -1}, &out),
               CH_INVALID_ARGUMENT, "-1 replicas", "");
     ch_dataset_unref(d);
     ch_dataset_unref(scalars);
@@ -595,7 +605,7 @@ static void wrong_contexts_are_refused(void **state)
 
 static void contexts_divide_batches(void **state)
 {
-    const ch_input_context c = {3, 1, 6, 0};
+    const ch_input_context c = {.n_pipelines = 3, .pipeline = 1, .n_replicas = 6};
     int64_t                size = 0;
     char                   text[100];
 
@@ -604,9 +614,10 @@ static void contexts_divide_batches(void **state)
     assert_int_equal(size, 2);
     t_refused(ch_input_context_batch_size(&c, 13, &size), CH_INVALID_ARGUMENT, "13", "6");
     t_refused(ch_input_context_batch_size(&c, -12, &size), CH_INVALID_ARGUMENT, "-12", "6");
-    t_refused(ch_input_context_batch_size(&(ch_input_context){2, 0, 3, 0}, 6, &size),
+    t_refused(ch_input_context_batch_size(
+                  &(ch_input_context){.n_pipelines = 2, .n_replicas = 3}, 6, &size),
               CH_INVALID_ARGUMENT, "3 replicas", "2 workers");
-    t_ok(ch_input_context_batch_size(&(ch_input_context){4, 0, 0, 0}, 12, &size));
+    t_ok(ch_input_context_batch_size(&(ch_input_context){.n_pipelines = 4}, 12, &size));
     assert_int_equal(size, 3);                      /* 0 replicas are one for each worker */
     ch_input_context_print(&c, text, sizeof(text)); /* 5.6.4 */
     assert_string_equal(text, "InputContext(input pipeline id 1, total: 3)");
@@ -637,16 +648,22 @@ static void functions_make_what_a_worker_reads(void **state)
     int         n = 0;
 
     (void)state;
-    t_ok(ch_dataset_from_function(two_of_worker, &n, &(ch_input_context){2, 1, 4, 0}, &d));
+    t_ok(ch_dataset_from_function(
+        two_of_worker, &n,
+        &(ch_input_context){.n_pipelines = 2, .pipeline = 1, .n_replicas = 4}, &d));
     assert_int_equal(n, 1);
     t_gives(d, "100 101 | 102 103");
     t_ok(ch_dataset_from_function(two_of_worker, &n, NULL, &d));
     t_gives(d, "0 1 2 3 4 5 6 7 | 8 9 10 11 12 13 14 15");
-    t_refused(ch_dataset_from_function(nothing, NULL, &(ch_input_context){2, 1, 4, 0}, &d),
+    t_refused(ch_dataset_from_function(
+                  nothing, NULL,
+                  &(ch_input_context){.n_pipelines = 2, .pipeline = 1, .n_replicas = 4}, &d),
               CH_INVALID_ARGUMENT, "range", "worker 1 of 2");
     t_refused(ch_dataset_from_function(NULL, NULL, NULL, &d), CH_INVALID_ARGUMENT,
               "no function", "worker 0 of 1");
-    t_refused(ch_dataset_from_function(nothing, NULL, &(ch_input_context){2, 2, 4, 0}, &d),
+    t_refused(ch_dataset_from_function(
+                  nothing, NULL,
+                  &(ch_input_context){.n_pipelines = 2, .pipeline = 2, .n_replicas = 4}, &d),
               CH_INVALID_ARGUMENT, "worker 2", "2");
 }
 

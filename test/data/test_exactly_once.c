@@ -477,8 +477,12 @@ static void run_workers(ch_dataset *d, int n_workers, int first, int last, int n
     for (int w = first; w < last; w++) {
         ch_dataset *mine = NULL;
 
-        t_ok(ch_dataset_distribute(
-            d, &(ch_input_context){n_workers, w, n_workers * n_local, split}, &mine));
+        t_ok(ch_dataset_distribute(d,
+                                   &(ch_input_context){.n_pipelines = n_workers,
+                                                       .pipeline = w,
+                                                       .n_replicas = n_workers * n_local,
+                                                       .split = split},
+                                   &mine));
         t_ok(ch_iterator_new(mine, &(ch_iterator_options){.n_replicas = n_local}, &it[w]));
         ch_dataset_unref(mine);
     }

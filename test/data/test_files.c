@@ -274,7 +274,8 @@ static void workers_share_files(void **state)
 
         memset(&g, 0, sizeof(g));
         d = ch_dataset_batch(d, 10, NULL);
-        t_ok(ch_dataset_distribute(d, &(ch_input_context){2, w, 2, 0}, &mine));
+        t_ok(ch_dataset_distribute(
+            d, &(ch_input_context){.n_pipelines = 2, .pipeline = w, .n_replicas = 2}, &mine));
         t_ok(ch_iterator_new(mine, NULL, &it));
         t_take(it, -1, &g);
         for (char *at; (at = strstr(g.text, " | ")) != NULL;)
@@ -309,7 +310,10 @@ static void worker_reads(ch_dataset *d, ch_shard_policy policy, int n_workers, i
     ch_log_set_sink(listen, NULL, CH_LOG_INFO);
     d = ch_dataset_with_options(ch_dataset_batch(d, 1, NULL),
                                 &(ch_dataset_options){.shard = policy});
-    t_ok(ch_dataset_distribute(d, &(ch_input_context){n_workers, w, n_workers, 0}, &mine));
+    t_ok(ch_dataset_distribute(
+        d,
+        &(ch_input_context){.n_pipelines = n_workers, .pipeline = w, .n_replicas = n_workers},
+        &mine));
     ch_log_set_sink(NULL, NULL, CH_LOG_INFO);
     if (strstr(said, log) == NULL)
         fail_msg("the log says \"%s\", not \"%s\"", said, log);
@@ -393,7 +397,8 @@ static void records_of_all_files_are_divided(void **state)
         memset(&g, 0, sizeof(g));
         d = ch_dataset_with_options(ch_dataset_batch(numbers("ten-*"), 5, NULL),
                                     &(ch_dataset_options){.shard = CH_SHARD_DATA});
-        t_ok(ch_dataset_distribute(d, &(ch_input_context){5, w, 5, 0}, &mine));
+        t_ok(ch_dataset_distribute(
+            d, &(ch_input_context){.n_pipelines = 5, .pipeline = w, .n_replicas = 5}, &mine));
         t_ok(ch_iterator_new(mine, NULL, &it));
         t_take(it, -1, &g);
         assert_string_equal(g.text, w == 0 ? "00 | 05 | 10 | 15 | 20 | 25"
@@ -415,7 +420,8 @@ static void shuffled_names_are_divided_first(void **state)
         ch_iterator *it = NULL;
 
         d = ch_dataset_batch(ch_dataset_repeat(d, 3), 2, NULL);
-        t_ok(ch_dataset_distribute(d, &(ch_input_context){2, w, 2, 0}, &mine));
+        t_ok(ch_dataset_distribute(
+            d, &(ch_input_context){.n_pipelines = 2, .pipeline = w, .n_replicas = 2}, &mine));
         t_ok(ch_iterator_new(mine, NULL, &it));
         for (int pass = 0; pass < 3; pass++)
             for (int n = 0; n < 10;) {
@@ -448,7 +454,10 @@ static void too_few_files_are_an_error_on_every_worker(void **state)
         ch_tuple    *t = NULL;
         ch_status    rc = CH_OK;
 
-        t_refused(ch_dataset_distribute(d, &(ch_input_context){20, w, 20, 0}, &out),
+        t_refused(ch_dataset_distribute(
+                      d,
+                      &(ch_input_context){.n_pipelines = 20, .pipeline = w, .n_replicas = 20},
+                      &out),
                   CH_INVALID_ARGUMENT, "10 files", "20 workers");
         ch_dataset_unref(d);
         /* and where it turns out only there */
@@ -488,7 +497,8 @@ static void batches_of_a_workers_files_are_cut_for_all(void **state)
         }
         memset(&g, 0, sizeof(g));
         d = ch_dataset_batch(numbers("r-*"), 5, NULL);
-        t_ok(ch_dataset_distribute(d, &(ch_input_context){3, w, 3, 0}, &mine));
+        t_ok(ch_dataset_distribute(
+            d, &(ch_input_context){.n_pipelines = 3, .pipeline = w, .n_replicas = 3}, &mine));
         t_ok(ch_iterator_new(mine, NULL, &it));
         t_take(it, -1, &g);
         assert_string_equal(g.text, want[w]);
