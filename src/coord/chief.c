@@ -303,8 +303,7 @@ void ch__chief_break(const ch_turn *t, int server, const char *why)
                    "from what was saved",
                    c->server[server].name, (unsigned long long)c->server[server].incarnation,
                    why);
-    if (ch__fault_take(&c->broken, CH_UNAVAILABLE, -1, NULL))
-        (void)snprintf(c->broken.task, sizeof(c->broken.task), "%s", c->server[server].name);
+    (void)ch__fault_take(&c->broken, CH_UNAVAILABLE, -1, NULL);
     errands_of_server(t, server);
     ch__queue_fail_all(t, &c->broken);
 }

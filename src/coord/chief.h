@@ -69,8 +69,8 @@ typedef struct ch_updates {
     uint64_t first, n;
 } ch_updates;
 
-/* A function that workers are told when they need it; the route is bytes in a tensor, which is taken over. */
-CH_MUST_CHECK ch_status ch__chief_function(ch_task *chief, ch_tensor *route,
+/* A function that workers are told when they need it; the route is bytes in a tensor, which is taken over. Errors of its steps name it. */
+CH_MUST_CHECK ch_status ch__chief_function(ch_task *chief, const char *name, ch_tensor *route,
                                            const ch_updates *updates, uint64_t *number);
 /* Steps that were scheduled have it until they end. */
 void ch__chief_forget(ch_task *chief, uint64_t function);

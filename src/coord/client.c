@@ -1,6 +1,7 @@
 /* coord/client.c -- what threads of the program do with the coordinator: in its turn, and waiting there.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -41,6 +42,33 @@ static bool is_connected(void *arg)
     return has_worker;
 }
 
+/* Adds a name to a list of them; "..." for those that find no room. */
+static void add_name(char *text, size_t size, const char *name)
+{
+    size_t n = strlen(text), dots = sizeof(", ...");
+
+    if (n + strlen(name) + sizeof(", ") + dots < size)
+        (void)snprintf(text + n, size - n, "%s%s", n > 0 ? ", " : "", name);
+    else if (strcmp(text + n - 3, "...") != 0)
+        (void)snprintf(text + n, size - n, ", ...");
+}
+
+/* Who is waited for in vain: workers, if there is none. */
+static ch_status say_missing(const ch_chief *c, ch_status rc)
+{
+    char missing[256] = "";
+    bool has_worker = false;
+
+    for (int i = 0; i < c->opt.n_servers; i++)
+        if (c->server[i].incarnation == 0)
+            add_name(missing, sizeof(missing), c->server[i].name);
+    for (int i = 0; i < c->n_workers; i++)
+        has_worker |= c->worker[i]->state == CH_MEMBER_READY;
+    for (int i = 0; i < c->n_workers && !has_worker; i++)
+        add_name(missing, sizeof(missing), c->worker[i]->name);
+    return ch__fail_at(rc, "no answer from %s", missing);
+}
+
 ch_status ch__chief_connect(ch_task *chief)
 {
     ch_turn   t = ch__turn_enter(chief);
@@ -48,7 +76,7 @@ ch_status ch__chief_connect(ch_task *chief)
         ch__task_wait(chief, is_connected, t.c, 0,
                       "every parameter server and a worker of the cluster to answer");
 
-    return leave(chief, rc);
+    return leave(chief, rc == CH_DEADLINE_EXCEEDED ? say_missing(t.c, rc) : rc);
 }
 
 void ch__chief_set(ch_task *chief, const ch_coordinator_options *how)
@@ -256,7 +284,7 @@ uint64_t ch__chief_numbers(ch_task *chief, int n)
 /* ---- functions ---- */
 
 /* Takes the parcel over. */
-static ch_status keep_function(ch_chief *c, uint64_t number, ch_parcel *p,
+static ch_status keep_function(ch_chief *c, uint64_t number, const char *name, ch_parcel *p,
                                const ch_updates *updates)
 {
     ch_told_function *f = ch__calloc(1, sizeof(*f));
@@ -269,14 +297,15 @@ static ch_status keep_function(ch_chief *c, uint64_t number, ch_parcel *p,
         return rc;
     }
     f->number = number;
+    (void)snprintf(f->name, sizeof(f->name), "%s", name);
     f->parcel = p;
     f->first_update = updates->first;
     f->n_updates = updates->n;
     return CH_OK;
 }
 
-ch_status ch__chief_function(ch_task *chief, ch_tensor *route, const ch_updates *updates,
-                             uint64_t *number)
+ch_status ch__chief_function(ch_task *chief, const char *name, ch_tensor *route,
+                             const ch_updates *updates, uint64_t *number)
 {
     Cohort__WorkerFunction m;
     ch_turn                t = ch__turn_enter(chief);
@@ -296,7 +325,7 @@ ch_status ch__chief_function(ch_task *chief, ch_tensor *route, const ch_updates 
         server[m.n_servers++] = c->server[i].incarnation;
     rc = ch__speak(CH_WORKER_FUNCTION, &m.base, 1, &route, &p);
     if (rc == CH_OK)
-        rc = keep_function(c, m.function, p, updates);
+        rc = keep_function(c, m.function, name, p, updates);
     if (rc == CH_OK)
         *number = ++c->n_numbers;
     ch__free(server);

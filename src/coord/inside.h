@@ -136,6 +136,7 @@ typedef struct ch_running {
 /* What workers are told of a function; one that is forgotten stays for the steps that need it. */
 typedef struct ch_told_function {
     uint64_t   number;
+    char       name[48]; /* for errors; cut */
     ch_parcel *parcel;
     uint64_t   first_update, n_updates; /* what servers were told of it, by their numbers */
     int64_t    n_steps;                 /* that have not ended */

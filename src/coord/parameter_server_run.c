@@ -161,7 +161,7 @@ static ch_status make_function(ch_ps *ps, ch_graph *g, const located *l, ch_ps_f
         rc = encode(route, l, updates.first, &bytes);
     }
     if (rc == CH_OK)
-        rc = ch__chief_function(ps->chief, bytes, &updates, &f->number);
+        rc = ch__chief_function(ps->chief, g->name, bytes, &updates, &f->number);
     ch__route_free(route);
     if (rc != CH_OK) {
         ch__free(f);

@@ -4,6 +4,7 @@
  * `running`. A step that runs has one attempt or two; each is a call to a worker, found by the call's id.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -162,6 +163,18 @@ static void fail(const ch_turn *t, ch_scheduled *s, const ch_fault *why)
     ch__queue_end(t, s, CH_STEP_FAILED);
 }
 
+/* What its worker said of it, or was said of its worker: with which step it was. */
+static void fail_named(const ch_turn *t, ch_scheduled *s, const ch_fault *why)
+{
+    ch_fault named = *why;
+
+    (void)snprintf(named.task, sizeof(named.task), "step %llu of %s%s%.17s",
+                   (unsigned long long)s->step,
+                   s->function != NULL ? s->function->name : "a function",
+                   why->task[0] != '\0' ? ": " : "", why->task);
+    fail(t, s, &named);
+}
+
 /* With this thread's error. */
 static void fail_with(const ch_turn *t, ch_scheduled *s, ch_status rc)
 {
@@ -197,7 +210,7 @@ void ch__queue_unfit(const ch_turn *t, uint64_t number, const ch_fault *why)
             for (int k = 0; k < s->lease[i].feed->n_streams; k++)
                 needs |= s->lease[i].feed->stream[k].number == number;
         if (needs)
-            fail(t, s, why);
+            fail_named(t, s, why);
     }
 }
 
@@ -625,11 +638,16 @@ static void ran(const ch_turn *t, ch_scheduled *s, ch_member *by, const ch_net_e
 
 static void late(const ch_turn *t, ch_scheduled *s, const ch_member *m)
 {
-    fail_with(
-        t, s,
+    ch_fault why;
+
+    ch__fault_clear(&why);
+    (void)ch__fault_take(
+        &why,
         ch__fail(CH_DEADLINE_EXCEEDED,
-                 "step %llu: %s has not ended it in %g s (step_seconds of the coordinator)",
-                 (unsigned long long)s->step, m->name, (double)t->c->opt.step * 1e-9));
+                 "%s has not ended it in %g s (step_seconds of the coordinator)", m->name,
+                 (double)t->c->opt.step * 1e-9),
+        -1, NULL);
+    fail_named(t, s, &why);
 }
 
 void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch_net_event *e)
@@ -656,7 +674,7 @@ void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch
         ran(t, s, m, e);
         break;
     case CH_ENDED_REFUSED:
-        fail(t, s, e->fault);
+        fail_named(t, s, e->fault);
         break;
     case CH_ENDED_LATE:
         late(t, s, m);

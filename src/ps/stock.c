@@ -21,7 +21,9 @@ ch_status ch__stock_find(const ch_stock *s, uint64_t number, ch_stock_variable *
 {
     *out = ch__map_find(&s->variables, ch__key(number));
     return *out != NULL ? CH_OK
-                        : ch__fail(CH_NOT_FOUND, "there is no variable %llu here",
+                        : ch__fail(CH_NOT_FOUND,
+                                   "there is no variable %llu here (any more): was one freed "
+                                   "that a step uses?",
                                    (unsigned long long)number);
 }
 

@@ -147,6 +147,10 @@ static ch_status make_update(const ch_store *s, const Cohort__PsDefine *m, updat
     for (size_t i = 0; i < m->n_variables && rc == CH_OK; i++) {
         rc = ch__stock_find(&s->stock, m->variables[i], &u->variable[i]);
         u->n++;
+        if (rc != CH_OK && i < (size_t)u->graph->n_resources)
+            rc = ch__fail(rc,
+                          "there is no %s here (any more): was it freed, though steps use it?",
+                          u->graph->resource[i].name);
     }
     if (rc == CH_OK)
         rc = check_resources(u);

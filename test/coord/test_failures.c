@@ -374,7 +374,8 @@ static void cancellation_races_with_recovery(void **state)
 
 static void says_which_is_lost(ch_status rc)
 {
-    t_refused(rc, CH_UNAVAILABLE, "ps/1", "lost");
+    t_refused(rc, CH_UNAVAILABLE, "ps/1 (life", "lost");
+    assert_null(strstr(ch_error_message(), "ps/1: "));
 }
 
 static void lose_a_server(bool comes_back)

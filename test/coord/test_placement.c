@@ -91,7 +91,14 @@ static void making_one_waits_for_servers_and_a_worker(void **state)
     t_stage(&s, &(ch_local_options){.ps = 2, .workers = 2}, 1);
     t_ok(ch_cluster_local_kill(s.cluster, "ps", 1));
     t_refused(ch_strategy_parameter_server(s.cluster, NULL, &s.st), CH_DEADLINE_EXCEEDED,
-              "parameter-server strategy", "every parameter server");
+              "parameter-server strategy", "no answer from ps/1: ");
+    t_close(&s);
+
+    t_stage(&s, &(ch_local_options){.ps = 2, .workers = 60}, 1);
+    for (int i = 0; i < 60; i++)
+        t_ok(ch_cluster_local_kill(s.cluster, "worker", i));
+    t_refused(ch_strategy_parameter_server(s.cluster, NULL, &s.st), CH_DEADLINE_EXCEEDED,
+              "no answer from worker/0, worker/1, ", ", ...: ");
     t_close(&s);
 }
 

@@ -84,10 +84,14 @@ static void the_first_error_is_told_once(void **state)
         r[i] = schedule(&a, false);
     t_pass(&a.s, 1000);
     t_refused(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT, "it is not above 0",
-              "worker/0");
+              "step 2 of step: worker/0: ");
     is_calm(&a);
-    for (int i = 0; i < 3; i++)
-        ended_as(r[i], CH_INVALID_ARGUMENT, "it is not above 0");
+    for (int i = 0; i < 3; i++) {
+        char which[32];
+
+        snprintf(which, sizeof(which), "step %d of step: ", 2 + i);
+        ended_as(r[i], CH_INVALID_ARGUMENT, which);
+    }
     assert_int_equal(t_stats(&a.s).failed, 3);
     end(&a);
 }
@@ -249,6 +253,31 @@ static void data_that_cannot_be_read_is_the_error_of_who_reads_it(void **state)
     end(&a);
 }
 
+static void add_step(ch_step *s, void *arg)
+{
+    ch_var_assign_add(s, arg, ch_number(s, 1));
+}
+
+/* Which is a mistake, and is called by the variable's name. */
+static void a_variable_is_freed_that_a_step_uses(void **state)
+{
+    act          a;
+    ch_var      *v;
+    ch_function *f;
+
+    (void)state;
+    begin(&a, 1, 10);
+    v = t_var_in(a.s.st, "freed", 0);
+    f = t_function(add_step, v);
+    t_ok(ch_coordinator_schedule(a.s.co, f, NULL, NULL));
+    ch_var_unref(v);
+    t_refused(ch_coordinator_join(a.s.co), CH_NOT_FOUND, "there is no freed here",
+              "step 2 of step");
+    is_calm(&a);
+    ch_function_unref(f);
+    end(&a);
+}
+
 /* A step that its caller waits for by himself: its error is nobody else's. */
 static void the_error_of_a_run_is_that_call_s(void **state)
 {
@@ -335,6 +364,7 @@ int main(void)
         cmocka_unit_test(the_next_error_is_told_too),
         cmocka_unit_test(afterwards_all_goes_on),
         cmocka_unit_test(data_that_cannot_be_read_is_the_error_of_who_reads_it),
+        cmocka_unit_test(a_variable_is_freed_that_a_step_uses),
         cmocka_unit_test(the_error_of_a_run_is_that_call_s),
         cmocka_unit_test(a_step_that_is_put_back_while_others_are_cancelled_is_cancelled_too),
     };
