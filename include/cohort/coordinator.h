@@ -39,9 +39,11 @@ typedef enum ch_coordinator_mode {
 
 typedef struct ch_coordinator_options {
     ch_coordinator_mode mode;
-    int     staleness; /* of CH_BOUNDED_STALENESS; 0: each step sees all before it */
-    int     round;     /* of CH_SYNCHRONOUS: steps in a round; 0: one for each worker */
-    int64_t capacity;  /* steps that may wait; with so many, schedule waits; 0: 262144 */
+    int     staleness;      /* of CH_BOUNDED_STALENESS; 0: each step sees all before it */
+    int     round;          /* of CH_SYNCHRONOUS: steps in a round; 0: one for each worker */
+    int64_t capacity;       /* steps that may wait; with so many, schedule waits; 0: 262144 */
+    int64_t capacity_bytes; /* the same of their inputs, counted for each step; one step more
+                             * goes, however large; 0: 1 GiB */
     bool backups; /* a step that takes long is also given to a worker that has nothing to do */
     double step_seconds; /* that a step may take; 0: COHORT_WAIT_LIMIT_MS */
 } ch_coordinator_options;

@@ -511,6 +511,7 @@ void ch__chief_take_options(ch_chief *c, const ch_coordinator_options *how)
 {
     c->opt.how = *how;
     c->opt.how.capacity = or_else(how->capacity, 262144);
+    c->opt.how.capacity_bytes = or_else(how->capacity_bytes, 1 << 30);
     c->opt.step = how->step_seconds > 0 ? ns_of(how->step_seconds)
                                         : (int64_t)ch__config()->wait_limit_ms * 1000000;
 }

@@ -360,8 +360,10 @@ static ch_status new_scheduled(const ch_order *o, ch_scheduled **out)
     s->pin = o->pin;
     s->is_own = o->is_own;
     s->n_inputs = o->n_inputs;
-    for (; s->n_in < o->n_in; s->n_in++)
+    for (; s->n_in < o->n_in; s->n_in++) {
         s->in[s->n_in] = ch_tensor_ref(o->in[s->n_in]);
+        s->bytes += (int64_t)ch_tensor_bytes(o->in[s->n_in]);
+    }
     s->lease = (ch_lease *)(void *)&s->in[o->n_in];
     for (; s->n_leases < o->n_feeds; s->n_leases++) {
         s->lease[s->n_leases] = (ch_lease){.feed = o->feed[s->n_leases], .number = -1};
@@ -429,8 +431,8 @@ static bool may_add(void *arg)
 {
     const ch_chief *c = arg;
 
-    return (c->queue.n < c->opt.how.capacity && c->n_joining == 0 &&
-            c->cancelling == CH_CALM) ||
+    return (c->queue.n < c->opt.how.capacity && c->queue.bytes < c->opt.how.capacity_bytes &&
+            c->n_joining == 0 && c->cancelling == CH_CALM) ||
            ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken);
 }
 

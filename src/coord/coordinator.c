@@ -48,14 +48,14 @@ static const char *const mode_name[] = {"CH_ASYNCHRONOUS", "CH_BOUNDED_STALENESS
                                         "CH_SYNCHRONOUS"};
 
 /* Options that are numbers, none of them below 0. */
-enum { N_NUMBERS = 4 };
+enum { N_NUMBERS = 5 };
 static const char *const number_name[N_NUMBERS] = {"staleness", "round", "capacity",
-                                                   "step_seconds"};
+                                                   "capacity_bytes", "step_seconds"};
 
 static double number_of(const ch_coordinator_options *o, int i)
 {
     const double number[N_NUMBERS] = {o->staleness, o->round, (double)o->capacity,
-                                      o->step_seconds};
+                                      (double)o->capacity_bytes, o->step_seconds};
 
     return number[i];
 }

@@ -157,6 +157,7 @@ struct ch_scheduled {
     ch_parcel         *result;
     ch_fault          *fault; /* NULL of one that failed: there was no memory for it */
     ch_status          code;
+    int64_t            bytes;                    /* of `in` */
     int                n_in, n_inputs, n_leases; /* as of ch_order */
     ch_lease          *lease;                    /* behind `in` */
     ch_tensor         *in[];
@@ -164,7 +165,7 @@ struct ch_scheduled {
 
 typedef struct ch_step_list {
     ch_scheduled *first, *last;
-    int64_t       n;
+    int64_t       n, bytes; /* of inputs */
 } ch_step_list;
 
 /* Steps go to workers as far as they can. */

@@ -34,6 +34,7 @@ static void list_add(ch_step_list *l, ch_scheduled *s)
     *(at != NULL ? &at->after : &l->first) = s;
     *(s->after != NULL ? &s->after->before : &l->last) = s;
     l->n++;
+    l->bytes += s->bytes;
 }
 
 static void list_remove(ch_step_list *l, ch_scheduled *s)
@@ -42,6 +43,7 @@ static void list_remove(ch_step_list *l, ch_scheduled *s)
     *(s->after != NULL ? &s->after->before : &l->last) = s->before;
     s->after = s->before = NULL;
     l->n--;
+    l->bytes -= s->bytes;
 }
 
 void ch__queue_add(ch_chief *c, ch_scheduled *s)

@@ -422,6 +422,36 @@ static void a_full_queue_makes_schedule_wait(void **state)
     t_close(&s);
 }
 
+/* Of bytes too: one step more goes, also if it alone is larger. */
+static void a_queue_is_full_of_bytes_too(void **state)
+{
+    static const int64_t sizes[] = {100, 5000}; /* of f32 */
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        scene        s;
+        ch_function *f = t_function(echo_step, NULL);
+        ch_tuple    *in =
+            t_tuple(2, (ch_tensor *[]){t_f32(ch_shape_of(sizes[k]), NULL), one_number(4)});
+        int64_t most = k == 0 ? 3 : 1;
+
+        t_open(&s, &(ch_local_options){.workers = 1}, 100,
+               &(ch_coordinator_options){.capacity_bytes = 1000});
+        for (int i = 0; i < 40; i++) {
+            t_ok(ch_coordinator_schedule(s.co, f, &(ch_arguments){.in = in}, NULL));
+            assert_true(t_stats(&s).queued <= most);
+        }
+        t_ok(ch_coordinator_join(s.co));
+        assert_int_equal(t_stats(&s).finished, 40);
+        t_schedule(&s, 10);
+        assert_true(t_stats(&s).queued > 3); /* those have no inputs */
+        t_ok(ch_coordinator_join(s.co));
+        ch_tuple_unref(in);
+        ch_function_unref(f);
+        t_close(&s);
+    }
+}
+
 /* ---- several threads ---- */
 
 typedef struct program {
@@ -694,6 +724,7 @@ int main(void)
         cmocka_unit_test(a_result_outlives_its_worker),
         cmocka_unit_test(one_worker_runs_steps_in_their_order),
         cmocka_unit_test(a_full_queue_makes_schedule_wait),
+        cmocka_unit_test(a_queue_is_full_of_bytes_too),
         cmocka_unit_test(several_threads_may_schedule_and_join),
         cmocka_unit_test(staleness_is_bounded),
         cmocka_unit_test(rounds_see_one_moment),
