@@ -2,7 +2,7 @@
  *
  * They have variables, graphs, steps and data, and run them (job/session.h). fuzz/call.c is quicker, and runs nothing.
  *
- * covers: src/ps/first.c src/ps/server.c src/ps/store.c src/ps/stock.c src/coord/worker.c src/coord/worker_run.c
+ * covers: src/ps/first.c src/ps/server.c src/ps/store.c src/ps/stock.c src/coord/worker.c src/coord/worker_run.c src/coord/kept.c
  * longest: 120
  *
  * SPDX-License-Identifier: Apache-2.0 */

@@ -197,6 +197,7 @@ static const method methods[] = {
     {CH_WORKER_PING, &cohort__worker_ping__descriptor},
     {CH_WORKER_STREAM, &cohort__worker_stream__descriptor},
     {CH_WORKER_DROP, &cohort__worker_drop__descriptor},
+    {CH_WORKER_READ, &cohort__worker_read__descriptor},
 };
 enum { METHODS = sizeof(methods) / sizeof(methods[0]) };
 
@@ -289,7 +290,8 @@ static ch_parcel *right_rows(source *s)
     return p;
 }
 
-/* Route 0 takes three tensors, some of them from elements, wherever those say that they stand; route 1 takes ids. */
+/* Function 1 takes three tensors, some of them from elements, wherever those say that they stand, and function 3 one less, which the worker
+ * has; function 2 takes ids. */
 static ch_parcel *right_run(source *s)
 {
     Cohort__WorkerRun     m;
@@ -300,7 +302,7 @@ static ch_parcel *right_run(source *s)
     ch_parcel            *p = NULL;
 
     cohort__worker_run__init(&m);
-    m.function = n == 3 ? 1 : 2;
+    m.function = n == 1 ? 2 : kind < 128 ? 1 : 3;
     m.step = number(s);
     m.life = next_byte(s) % 2;
     m.elements = list;
@@ -310,10 +312,11 @@ static ch_parcel *right_run(source *s)
         list[m.n_elements]->number = next_byte(s) % 3;
         list[m.n_elements]->at = next_byte(s) % 4;
     }
+    n -= m.function == 3;
     for (size_t i = 0; i < m.n_elements; i++)
         n -= (int)list[i]->stream;
     for (int i = 0; i < n; i++)
-        t[i] = m.function == 1 ? make_tensor(CH_F32, ch_shape_of(3)) : two_ids(s);
+        t[i] = m.function != 2 ? make_tensor(CH_F32, ch_shape_of(3)) : two_ids(s);
     must(ch__speak(CH_WORKER_RUN, &m.base, n > 0 ? n : 0, t, &p));
     return p;
 }

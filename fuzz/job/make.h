@@ -6,7 +6,7 @@
 #include "cohort/cohort.h"
 #include "fuzz.h"
 
-enum { VARIABLES = 3, GRAPHS = 2, ROUTES = 2, STREAMS = 2 };
+enum { VARIABLES = 3, GRAPHS = 2, ROUTES = 2, FUNCTIONS = 3, STREAMS = 2 };
 
 /* Bytes that were made once, to be sent and changed. */
 typedef struct blob {

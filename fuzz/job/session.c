@@ -12,7 +12,7 @@
 
 static const int64_t most_memory = 32 << 20, most_variable = 64 << 10;
 
-static ch_parcel *create[VARIABLES], *define[GRAPHS], *function[ROUTES], *follow[STREAMS];
+static ch_parcel *create[VARIABLES], *define[GRAPHS], *function[FUNCTIONS], *follow[STREAMS];
 static ch_server_options server_options;
 static ch_worker_options worker_options;
 static ch_net           *net;
@@ -68,16 +68,30 @@ static ch_tensor *route_tensor(int i)
     return t;
 }
 
+/* Of each route one, and one of route 0 whose last input and whose result are variables of the worker's own, 1 and 2. */
 static ch_parcel *function_of(int i)
 {
     Cohort__WorkerFunction m;
+    Cohort__WorkerKept     kept[2], *list[2] = {&kept[0], &kept[1]};
     uint64_t               life = 1;
+    ch_tensor             *t[3] = {route_tensor(i % ROUTES)};
+    ch_parcel             *p = NULL;
 
     cohort__worker_function__init(&m);
     m.function = (uint64_t)i + 1;
     m.n_servers = 1;
     m.servers = &life;
-    return parcel_of(CH_WORKER_FUNCTION, &m.base, route_tensor(i));
+    m.kept = list;
+    for (; i == ROUTES && m.n_kept < 2; m.n_kept++) {
+        cohort__worker_kept__init(list[m.n_kept]);
+        kept[m.n_kept].variable = m.n_kept + 1;
+        kept[m.n_kept].read = m.n_kept == 0;
+        kept[m.n_kept].written = m.n_kept == 1;
+        t[1 + m.n_kept] =
+            make_tensor(CH_F32, m.n_kept == 0 ? ch_shape_of(3) : ch_shape_scalar());
+    }
+    must(ch__speak(CH_WORKER_FUNCTION, &m.base, 1 + (int)m.n_kept, t, &p));
+    return p;
 }
 
 static ch_tensor *stream_tensor(int i)
@@ -123,7 +137,7 @@ void session_init(void)
         create[i] = creation_of(i);
     for (int i = 0; i < GRAPHS; i++)
         define[i] = definition_of(i);
-    for (int i = 0; i < ROUTES; i++)
+    for (int i = 0; i < FUNCTIONS; i++)
         function[i] = function_of(i);
     for (int i = 0; i < STREAMS; i++)
         follow[i] = stream_of(i);
@@ -158,7 +172,8 @@ static void tell(session *s, unsigned what, ch_task *whom, int n, ch_parcel *con
 /* What they have that such a call may use, if they do not have it yet. */
 static void prepare(session *s, uint32_t method_number)
 {
-    bool uses_all = method_number == CH_WORKER_RUN || method_number == CH_WORKER_DROP;
+    bool uses_all = method_number == CH_WORKER_RUN || method_number == CH_WORKER_DROP ||
+                    method_number == CH_WORKER_READ;
 
     if (method_number < CH_WORKER_FUNCTION || method_number == CH_WORKER_RUN)
         tell(s, HAS_VARIABLES, server, VARIABLES, create);
@@ -166,7 +181,7 @@ static void prepare(session *s, uint32_t method_number)
         method_number == CH_PS_FREE)
         tell(s, HAS_GRAPHS, server, GRAPHS, define);
     if (uses_all || method_number == CH_WORKER_FUNCTION)
-        tell(s, HAS_FUNCTIONS, worker, ROUTES, function);
+        tell(s, HAS_FUNCTIONS, worker, FUNCTIONS, function);
     if (uses_all || method_number == CH_WORKER_STREAM)
         tell(s, HAS_STREAMS, worker, STREAMS, follow);
 }

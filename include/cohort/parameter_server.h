@@ -54,6 +54,20 @@ CH_API CH_MUST_CHECK ch_status ch_var_lookup(ch_var *v, ch_tensor *ids, ch_tenso
 /* One row, from the end if negative: x[index]. INVALID_ARGUMENT if there is none. */
 CH_API CH_MUST_CHECK ch_status ch_var_row(ch_var *v, int64_t index, ch_tensor **out);
 
+/* ---- what each worker has its own of ----
+ *
+ * A variable that is per_worker (ch_var_spec) is on no server, and counts for no placement. Each worker has a copy of it, which begins as the
+ * variable's first value when the worker first runs a step that uses it, and the program has one, which ch_var_get, ch_var_set and the like are of. In a
+ * step it is that of the worker that runs it: the devices of a worker share it, and what they assign is aggregated as of any variable.
+ *
+ * A copy changes when a step has ended well on its worker, once for a step. It is the worker's memory, and no more: it is lost with the
+ * worker, whose next life begins with the first value again; a step that is given to a second worker, as a backup or since the first one's answer was
+ * lost, may count in both; and no mode or version of a coordinator holds it still. */
+
+/* What each worker has now, a value for each, in their order; of a worker that has used it in no step yet, or that is lost, the first
+ * value. Under a strategy without workers one value. INVALID_ARGUMENT for a variable that is not per_worker. */
+CH_API CH_MUST_CHECK ch_status ch_var_get_all(ch_var *v, ch_tuple **out);
+
 /* ---- a cluster in this process ---- */
 
 typedef struct ch_local_options {

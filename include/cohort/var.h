@@ -21,6 +21,9 @@
  * A function that was recorded knows a variable by its name: when it is freed, and another is made that has the
  * name, dtype and shape, the function uses that one.
  *
+ * A variable that is per_worker has no value of the job: under ParameterServer each worker has its own copy, and the program another
+ * (cohort/parameter_server.h). Under other strategies it is a variable like any other, so that one step runs under all.
+ *
  * Threads may make, read and free variables at the same time. Outside a step nothing keeps one that changes a
  * variable, by ch_var_set or a run, apart from another that reads or changes it: that is the caller's affair.
  *
@@ -52,19 +55,23 @@ typedef enum ch_aggregation {
 } ch_aggregation;
 
 typedef struct ch_var_spec {
-    const char    *name;    /* NULL: "Variable" */
-    ch_tensor     *initial; /* its dtype, shape and first value; copied. NULL: as said below */
-    int            trainable; /* 0: yes, unless CH_SYNC_ON_READ; 1: yes; CH_OFF: no */
-    ch_sync        sync;
+    const char *name;    /* NULL: "Variable" */
+    ch_tensor  *initial; /* its dtype, shape and first value; copied. NULL: as said below */
+    int     trainable;   /* 0: yes, unless CH_SYNC_ON_READ or per_worker; 1: yes; CH_OFF: no */
+    ch_sync sync;
     ch_aggregation aggregation;
     ch_dtype       dtype;
     ch_shape       shape;
     ch_init        init; /* zeros, unless said; its random values depend on the name */
+    /* Each worker has its own. All of its sizes are said, it is not trainable (INVALID_ARGUMENT), and it is not made in a step
+     * (FAILED_PRECONDITION), whatever the strategy. */
+    bool per_worker;
 } ch_var_spec;
 
 CH_API CH_MUST_CHECK ch_status ch_var_new(ch_strategy *st, const ch_var_spec *spec,
                                           ch_var **out);
-/* Another one that is like it: copies of its copies, on their devices. Not in another strategy's scope, nor in a step. */
+/* Another one that is like it: copies of its copies, on their devices; workers begin a per_worker one with the program's. Not in
+ * another strategy's scope, nor in a step. */
 CH_API CH_MUST_CHECK ch_status ch_var_clone(ch_var *v, ch_var **out);
 CH_API ch_var                 *ch_var_ref(ch_var *v);
 CH_API void                    ch_var_unref(ch_var *v);

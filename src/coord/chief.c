@@ -120,7 +120,7 @@ void ch__errands_of_worker(const ch_turn *t, int worker)
 
     for (ch_errand *e = t->c->errands; e != NULL; e = next) {
         next = e->next;
-        if (e->worker != worker)
+        if (e->worker != worker || e->has_ended)
             continue;
         if (e->is_open)
             ch__post_cancel(t->post, e->id);
@@ -419,10 +419,10 @@ static void on_answer(const ch_turn *t, const ch_net_event *e)
         return;
     }
     errand = find_errand(t->c, e->id);
-    if (errand != NULL)
-        errand_answered(t, errand, e);
-    else
+    if (errand == NULL)
         on_pinged(t, e);
+    else if (!errand->has_ended) /* else somebody waits for others too */
+        errand_answered(t, errand, e);
 }
 
 static void on_timer(const ch_turn *t, uint64_t id)

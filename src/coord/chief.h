@@ -69,11 +69,27 @@ typedef struct ch_updates {
     uint64_t first, n;
 } ch_updates;
 
+/* A variable of which each worker keeps its own, as a function uses it: it is the next of the route's last inputs if it is read, and of its
+ * last results if it is written. */
+typedef struct ch_kept_spec {
+    uint64_t   number; /* of ch__chief_numbers */
+    bool       is_read, is_written;
+    ch_tensor *initial; /* borrowed; nobody changes it */
+} ch_kept_spec;
+
 /* A function that workers are told when they need it; the route is bytes in a tensor, which is taken over. Errors of its steps name it. */
 CH_MUST_CHECK ch_status ch__chief_function(ch_task *chief, const char *name, ch_tensor *route,
+                                           int n_kept, const ch_kept_spec *kept,
                                            const ch_updates *updates, uint64_t *number);
 /* Steps that were scheduled have it until they end. */
 void ch__chief_forget(ch_task *chief, uint64_t function);
+
+/* What the workers have of a variable that each keeps, one for each of them, now; NULL of one that has none, since it has used it in no
+ * step that ended, or was lost. The tensors and their list, which ch__free returns, are the caller's; they are not to be changed. */
+CH_MUST_CHECK ch_status ch__chief_kept(ch_task *chief, uint64_t variable, int *n,
+                                       ch_tensor ***out);
+/* No step uses it any more. */
+void ch__chief_forget_kept(ch_task *chief, uint64_t variable);
 
 typedef struct ch_order {
     uint64_t function;

@@ -103,7 +103,7 @@ int ch__chief_add_worker(ch_task *chief)
 
 typedef struct asked {
     int         n;
-    ch_errand **errand;
+    ch_errand **errand; /* NULL: none */
 } asked;
 
 static bool have_ended(void *arg)
@@ -111,7 +111,7 @@ static bool have_ended(void *arg)
     const asked *a = arg;
 
     for (int i = 0; i < a->n; i++)
-        if (!a->errand[i]->has_ended)
+        if (a->errand[i] != NULL && !a->errand[i]->has_ended)
             return false;
     return true;
 }
@@ -304,31 +304,57 @@ static ch_status keep_function(ch_chief *c, uint64_t number, const char *name, c
     return CH_OK;
 }
 
-ch_status ch__chief_function(ch_task *chief, const char *name, ch_tensor *route,
-                             const ch_updates *updates, uint64_t *number)
+/* Takes the route over. */
+static ch_status speak_function(const ch_chief *c, uint64_t number, ch_tensor *route, int n,
+                                const ch_kept_spec *kept, ch_parcel **out)
 {
     Cohort__WorkerFunction m;
-    ch_turn                t = ch__turn_enter(chief);
-    ch_chief              *c = t.c;
-    ch_parcel             *p = NULL;
     uint64_t              *server = ch__calloc((size_t)c->opt.n_servers + 1, sizeof(*server));
+    Cohort__WorkerKept    *one = ch__calloc((size_t)n + 1, sizeof(*one));
+    Cohort__WorkerKept   **list = ch__calloc((size_t)n + 1, sizeof(*list));
+    ch_tensor            **tensor = ch__calloc((size_t)n + 1, sizeof(*tensor));
     ch_status              rc = CH_OK;
 
     cohort__worker_function__init(&m);
-    m.function = c->n_numbers + 1;
+    m.function = number;
     m.servers = server;
-    if (server == NULL) {
+    m.kept = list;
+    if (server == NULL || one == NULL || list == NULL || tensor == NULL) {
+        rc = ch__fail_memory("a function");
         ch_tensor_unref(route);
-        return leave(chief, ch__fail_memory("a function"));
+    } else {
+        for (int i = 0; i < c->opt.n_servers; i++)
+            server[m.n_servers++] = c->server[i].incarnation;
+        tensor[0] = route;
+        for (int i = 0; i < n; i++) {
+            cohort__worker_kept__init(&one[i]);
+            one[i].variable = kept[i].number;
+            one[i].read = kept[i].is_read;
+            one[i].written = kept[i].is_written;
+            list[m.n_kept++] = &one[i];
+            tensor[1 + i] = ch_tensor_ref(kept[i].initial);
+        }
+        rc = ch__speak(CH_WORKER_FUNCTION, &m.base, 1 + n, tensor, out);
     }
-    for (int i = 0; i < c->opt.n_servers; i++)
-        server[m.n_servers++] = c->server[i].incarnation;
-    rc = ch__speak(CH_WORKER_FUNCTION, &m.base, 1, &route, &p);
-    if (rc == CH_OK)
-        rc = keep_function(c, m.function, name, p, updates);
-    if (rc == CH_OK)
-        *number = ++c->n_numbers;
     ch__free(server);
+    ch__free(one);
+    ch__free(list);
+    ch__free(tensor);
+    return rc;
+}
+
+ch_status ch__chief_function(ch_task *chief, const char *name, ch_tensor *route, int n_kept,
+                             const ch_kept_spec *kept, const ch_updates *updates,
+                             uint64_t *number)
+{
+    ch_turn    t = ch__turn_enter(chief);
+    ch_parcel *p = NULL;
+    ch_status  rc = speak_function(t.c, t.c->n_numbers + 1, route, n_kept, kept, &p);
+
+    if (rc == CH_OK)
+        rc = keep_function(t.c, t.c->n_numbers + 1, name, p, updates);
+    if (rc == CH_OK)
+        *number = ++t.c->n_numbers;
     return leave(chief, rc);
 }
 
@@ -342,6 +368,90 @@ void ch__chief_forget(ch_task *chief, uint64_t function)
         f->is_forgotten = true;
         ch__queue_look_forgotten(&t, f);
     }
+    ch__task_leave(chief);
+}
+
+/* ---- what workers keep ---- */
+
+static ch_status speak_kept(uint64_t variable, uint64_t life, ch_parcel **out)
+{
+    Cohort__WorkerRead m;
+
+    cohort__worker_read__init(&m);
+    m.variable = variable;
+    m.life = life;
+    return ch__speak(CH_WORKER_READ, &m.base, 0, NULL, out);
+}
+
+/* Asks the workers that are there; of the others there is no errand. */
+static ch_status ask_workers(const ch_turn *t, uint64_t variable, asked *a)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < a->n && rc == CH_OK; i++) {
+        ch_parcel *p = NULL;
+
+        if (t->c->worker[i]->state != CH_MEMBER_READY)
+            continue;
+        rc = speak_kept(variable, t->c->worker[i]->life, &p);
+        if (rc == CH_OK)
+            rc = ch__errand_new(t, p, &a->errand[i]);
+        if (rc != CH_OK)
+            break;
+        a->errand[i]->worker = i;
+        ch__errand_go(t, a->errand[i]);
+    }
+    return rc;
+}
+
+/* What an errand brought. One that ended unheard is of a worker that was lost, and what it had is gone. */
+static ch_status take_kept(const ch_errand *e, ch_tensor **out)
+{
+    if (e == NULL || (e->answer == NULL && e->fault == NULL))
+        return CH_OK;
+    if (e->answer == NULL)
+        return ch__fault_raise(e->fault);
+    if (e->answer->n_tensors > 0)
+        *out = ch_tensor_ref(e->answer->tensor[0]);
+    return CH_OK;
+}
+
+ch_status ch__chief_kept(ch_task *chief, uint64_t variable, int *n, ch_tensor ***out)
+{
+    ch_turn     t = ch__turn_enter(chief);
+    size_t      most = (size_t)t.c->n_workers + 1;
+    asked       a = {t.c->n_workers, ch__calloc(most, sizeof(ch_errand *))};
+    ch_tensor **given = ch__calloc(most, sizeof(ch_tensor *));
+    ch_status   rc = a.errand == NULL || given == NULL ? ch__fail_memory("values") : CH_OK;
+
+    if (rc == CH_OK)
+        rc = ask_workers(&t, variable, &a);
+    if (rc == CH_OK)
+        rc = ch__task_wait(chief, have_ended, &a, 0, "workers to say what they have");
+    look_at_clock(chief, &t);
+    for (int i = 0; i < a.n && rc == CH_OK; i++)
+        rc = take_kept(a.errand[i], &given[i]);
+    for (int i = 0; a.errand != NULL && i < a.n; i++)
+        if (a.errand[i] != NULL)
+            ch__errand_drop(&t, a.errand[i]);
+    ch__free(a.errand);
+    if (rc == CH_OK) {
+        *n = a.n;
+        *out = given;
+        return leave(chief, rc);
+    }
+    for (int i = 0; given != NULL && i < a.n; i++)
+        ch_tensor_unref(given[i]);
+    ch__free(given);
+    return leave(chief, rc);
+}
+
+void ch__chief_forget_kept(ch_task *chief, uint64_t variable)
+{
+    ch_turn t = ch__turn_enter(chief);
+
+    if (t.c != NULL)
+        ch__crew_forget(&t, variable, CH_KNOWN_KEPT);
     ch__task_leave(chief);
 }
 

@@ -174,15 +174,17 @@ void ch__crew_beat(const ch_turn *t)
 
 /* ---- telling ---- */
 
-static void forget(const ch_turn *t, int worker, uint64_t number, bool is_stream)
+static void forget(const ch_turn *t, int worker, uint64_t number, ch_known what)
 {
     Cohort__WorkerDrop m;
     ch_parcel         *p = NULL;
     ch_errand         *e = NULL;
 
     cohort__worker_drop__init(&m);
-    *(is_stream ? &m.n_streams : &m.n_functions) = 1;
-    *(is_stream ? &m.streams : &m.functions) = &number;
+    m.n_functions = what == CH_KNOWN_FUNCTION;
+    m.n_streams = what == CH_KNOWN_STREAM;
+    m.n_kept = what == CH_KNOWN_KEPT;
+    m.functions = m.streams = m.kept = &number;
     if (ch__speak(CH_WORKER_DROP, &m.base, 0, NULL, &p) != CH_OK ||
         ch__errand_new(t, p, &e) != CH_OK)
         return; /* it keeps it as long as it lives */
@@ -191,13 +193,16 @@ static void forget(const ch_turn *t, int worker, uint64_t number, bool is_stream
     ch__errand_go(t, e);
 }
 
-void ch__crew_forget(const ch_turn *t, uint64_t number, bool is_stream)
+/* A variable that a worker keeps it knows with the functions that use it. */
+void ch__crew_forget(const ch_turn *t, uint64_t number, ch_known what)
 {
     for (int i = 0; i < t->c->n_workers && t->post != NULL; i++) {
         ch_member *m = t->c->worker[i];
+        bool       knows =
+            ch__map_take(&m->knows, (ch_key){number, 0}) != NULL || what == CH_KNOWN_KEPT;
 
-        if (ch__map_take(&m->knows, (ch_key){number, 0}) != NULL && m->state == CH_MEMBER_READY)
-            forget(t, i, number, is_stream);
+        if (knows && m->state == CH_MEMBER_READY)
+            forget(t, i, number, what);
     }
 }
 

@@ -35,7 +35,7 @@ void ch__feed_unref(const ch_turn *t, ch_feed *f)
     if (*at == f)
         *at = f->next_feed;
     for (int i = 0; i < f->n_streams; i++) {
-        ch__crew_forget(t, f->stream[i].number, true);
+        ch__crew_forget(t, f->stream[i].number, CH_KNOWN_STREAM);
         ch_tensor_unref(f->stream[i].dataset);
         ch_tensor_unref(f->stream[i].place);
         ch_tensor_unref(f->stream[i].coming);
@@ -284,18 +284,25 @@ void ch__feed_place(const ch_turn *t, uint64_t stream, int64_t number, ch_tensor
         }
 }
 
+/* One less that reads what is before a place to come. */
+static void end_lease(const ch_lease *l)
+{
+    ch_feed_stream *from;
+
+    if (l->feed->n_values > 0)
+        return;
+    from = &l->feed->stream[l->stream];
+    if (from->coming != NULL && l->number >= 0 && l->number < from->coming_at) {
+        from->n_before--;
+        take_place(from);
+    }
+}
+
 void ch__feed_release(const ch_turn *t, ch_scheduled *s)
 {
     for (int i = 0; i < s->n_leases; i++) {
-        ch_lease       *l = &s->lease[i];
-        ch_feed_stream *from = l->feed->n_values == 0 ? &l->feed->stream[l->stream] : NULL;
-
-        if (from != NULL && from->coming != NULL && l->number >= 0 &&
-            l->number < from->coming_at) {
-            from->n_before--;
-            take_place(from);
-        }
-        ch__feed_unref(t, l->feed);
+        end_lease(&s->lease[i]);
+        ch__feed_unref(t, s->lease[i].feed);
     }
     s->n_leases = 0;
 }

@@ -102,8 +102,9 @@ void ch__crew_pinged(const ch_turn *t, ch_member *m, const ch_net_event *e, int6
 void ch__crew_give_up(const ch_turn *t, ch_member *m);
 /* Whether a worker knows a number; if not it is told, and later it does. */
 bool ch__crew_knows(const ch_turn *t, ch_member *m, uint64_t number, ch_parcel *what);
-/* Nobody uses this function any more, or this stream: workers that know it are told. */
-void                    ch__crew_forget(const ch_turn *t, uint64_t number, bool is_stream);
+typedef enum ch_known { CH_KNOWN_FUNCTION, CH_KNOWN_STREAM, CH_KNOWN_KEPT } ch_known;
+/* Nobody uses this function any more, or this stream, or this variable: workers that may know it are told. */
+void                    ch__crew_forget(const ch_turn *t, uint64_t number, ch_known what);
 CH_MUST_CHECK ch_status ch__crew_add(ch_chief *c, ch_member **out);
 
 /* ---- steps ---- */

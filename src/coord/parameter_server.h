@@ -67,4 +67,22 @@ typedef struct ch_ps_place {
 
 extern const ch_away_vars ch__ps_vars;
 
+/* ---- variables of which each worker has its own (parameter_server_each.c) ---- */
+
+typedef struct ch_ps_each {
+    ch_ps     *ps;
+    uint64_t   number;  /* by which workers know it */
+    ch_tensor *initial; /* what theirs begin as; nobody changes it */
+} ch_ps_each;
+
+/* v->each, and the copy that is here. */
+CH_MUST_CHECK ch_status ch__ps_each_create(ch_ps *ps, ch_var *v, const ch_tensor *initial);
+void                    ch__ps_each_drop(ch_var *v);
+/* The graph of a step with these variables as its resources, without those that each worker has: behind its inputs come the ones of these
+ * that it reads, and behind its results what it assigns to them. */
+CH_MUST_CHECK ch_status ch__ps_each_graph(const ch_graph *g, ch_var *const *var,
+                                          ch_graph **out);
+/* Those, in the same order: how many; `out` has room for all resources. */
+int ch__ps_each_list(const ch_graph *g, ch_var *const *var, ch_kept_spec *out);
+
 #endif

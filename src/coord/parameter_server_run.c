@@ -23,11 +23,13 @@ struct ch_ps_function {
 /* ---- where the variables of a graph are ---- */
 
 typedef struct located {
-    int                    n;
-    ch_var               **var; /* referenced */
+    int      n;
+    ch_var **var; /* referenced */
+    /* Of those that are on servers. */
+    int                    n_variables;
     int                   *place;
     ch_route_variable     *variable;
-    struct ch_route_shard *shard;
+    struct ch_route_shard *shard; /* of those that each worker has, their numbers */
     int                    n_shards;
 } located;
 
@@ -53,6 +55,11 @@ static bool is_same_place(const ch_route_variable *a, const ch_route_variable *b
     return true;
 }
 
+static int count_shards(const ch_var *v)
+{
+    return v->each != NULL ? 1 : ((const ch_ps_place *)v->away)->n;
+}
+
 static ch_status find_vars(ch_strategy *st, const ch_graph *g, located *l)
 {
     ch_status rc = CH_OK;
@@ -65,9 +72,28 @@ static ch_status find_vars(ch_strategy *st, const ch_graph *g, located *l)
     for (; l->n < g->n_resources && rc == CH_OK; l->n += rc == CH_OK) {
         rc = ch__var_of_resource(st, &g->resource[l->n], &l->var[l->n]);
         if (rc == CH_OK)
-            l->n_shards += ((ch_ps_place *)l->var[l->n]->away)->n;
+            l->n_shards += count_shards(l->var[l->n]);
     }
     return rc;
+}
+
+static void locate_one(located *l, const ch_var *v, const char *name, int *at)
+{
+    const ch_ps_place *p = v->away;
+    int                i = l->n_variables++;
+
+    l->variable[i] = (ch_route_variable){.name = name,
+                                         .dtype = v->dtype,
+                                         .shape = v->shape,
+                                         .axis = p->axis,
+                                         .n_shards = p->n,
+                                         .shard = &l->shard[*at]};
+    for (int k = 0; k < p->n; k++)
+        l->shard[(*at)++] = (struct ch_route_shard){p->store[k]->server, p->store[k]->number};
+    l->place[i] = i;
+    for (int k = i - 1; k >= 0; k--)
+        if (is_same_place(&l->variable[k], &l->variable[i]))
+            l->place[i] = l->place[k];
 }
 
 static ch_status locate(ch_strategy *st, const ch_graph *g, located *l)
@@ -79,21 +105,12 @@ static ch_status locate(ch_strategy *st, const ch_graph *g, located *l)
     if (rc == CH_OK && l->shard == NULL)
         rc = ch__fail_memory("a step");
     for (int i = 0; i < l->n && rc == CH_OK; i++) {
-        const ch_var      *v = l->var[i];
-        const ch_ps_place *p = v->away;
+        const ch_ps_each *e = l->var[i]->each;
 
-        l->variable[i] = (ch_route_variable){.name = g->resource[i].name,
-                                             .dtype = v->dtype,
-                                             .shape = v->shape,
-                                             .axis = p->axis,
-                                             .n_shards = p->n,
-                                             .shard = &l->shard[at]};
-        for (int k = 0; k < p->n; k++)
-            l->shard[at++] = (struct ch_route_shard){p->store[k]->server, p->store[k]->number};
-        l->place[i] = i;
-        for (int k = i - 1; k >= 0; k--)
-            if (is_same_place(&l->variable[k], &l->variable[i]))
-                l->place[i] = l->place[k];
+        if (e != NULL)
+            l->shard[at++].variable = e->number;
+        else
+            locate_one(l, l->var[i], g->resource[i].name, &at);
     }
     return rc;
 }
@@ -140,11 +157,43 @@ static ch_status encode(const ch_route *r, const located *l, uint64_t next, ch_t
         function[i] = next;
         next += (uint64_t)l->variable[r->remote[i].variable[0]].n_shards;
     }
-    rc = ch__route_encode(&(ch_sent_route){&copy, l->n, l->variable, function}, &bytes, &n);
+    rc = ch__route_encode(&(ch_sent_route){&copy, l->n_variables, l->variable, function},
+                          &bytes, &n);
     if (rc == CH_OK)
         rc = ch_tensor_copy_of(CH_U8, ch_shape_of((int64_t)n), bytes, out);
     ch__free(bytes);
     ch__free(function);
+    return rc;
+}
+
+static ch_status cut(const ch_graph *g, const located *l, ch_route **out)
+{
+    ch_graph *without = NULL;
+    ch_status rc;
+
+    if (l->n_variables == l->n)
+        return ch__route_new(g, l->place, out);
+    rc = ch__ps_each_graph(g, l->var, &without);
+    if (rc == CH_OK)
+        rc = ch__route_new(without, l->place, out);
+    ch_graph_unref(without);
+    return rc;
+}
+
+/* Takes the route over. */
+static ch_status tell(ch_ps *ps, const ch_graph *g, const located *l, ch_tensor *route,
+                      const ch_updates *updates, uint64_t *number)
+{
+    ch_kept_spec *kept = ch__calloc((size_t)l->n + 1, sizeof(*kept));
+    ch_status     rc;
+
+    if (kept == NULL) {
+        ch_tensor_unref(route);
+        return ch__fail_memory("a step");
+    }
+    rc = ch__chief_function(ps->chief, g->name, route, ch__ps_each_list(g, l->var, kept), kept,
+                            updates, number);
+    ch__free(kept);
     return rc;
 }
 
@@ -154,14 +203,14 @@ static ch_status make_function(ch_ps *ps, ch_graph *g, const located *l, ch_ps_f
     ch_route       *route = NULL;
     ch_tensor      *bytes = NULL;
     ch_updates      updates = {0};
-    ch_status rc = f == NULL ? ch__fail_memory("a step") : ch__route_new(g, l->place, &route);
+    ch_status       rc = f == NULL ? ch__fail_memory("a step") : cut(g, l, &route);
 
     if (rc == CH_OK) {
         updates = number_updates(ps, route, l);
         rc = encode(route, l, updates.first, &bytes);
     }
     if (rc == CH_OK)
-        rc = ch__chief_function(ps->chief, g->name, bytes, &updates, &f->number);
+        rc = tell(ps, g, l, bytes, &updates, &f->number);
     ch__route_free(route);
     if (rc != CH_OK) {
         ch__free(f);

@@ -84,9 +84,11 @@ static void drop(ch_var *v)
 {
     ch_ps_place *p = v->away;
 
-    for (int i = 0; i < p->n; i++)
+    if (v->each != NULL)
+        ch__ps_each_drop(v);
+    for (int i = 0; p != NULL && i < p->n; i++)
         store_unref(p->store[i]);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; p != NULL && i < 2; i++)
         ch_function_unref(p->change[i]);
     ch__free(p);
     v->away = NULL;
@@ -235,14 +237,29 @@ static ch_status make_parts(ch_var *v, ch_ps_place *p)
     return rc;
 }
 
+static ch_status check_beside(const ch_var *beside)
+{
+    if (beside == NULL || beside->each == NULL)
+        return CH_OK;
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "it is to be beside %s, which is per_worker, and on no server; leave that "
+                    "colocation first, or make it per_worker too",
+                    beside->name);
+}
+
 static ch_status create(ch_strategy *st, ch_var *v, ch_tensor *initial, const ch_init *init,
                         const ch_var *beside)
 {
     ch_ps       *ps = st->self;
     ch_layout    l = {0, 1};
     ch_ps_place *p = NULL;
-    ch_status    rc = choose_layout(ps, v, beside, &l);
+    ch_status    rc;
 
+    if (v->per_worker)
+        return ch__ps_each_create(ps, v, initial);
+    rc = check_beside(beside);
+    if (rc == CH_OK)
+        rc = choose_layout(ps, v, beside, &l);
     if (rc == CH_OK)
         rc = new_place(l.axis, l.n, &p);
     if (rc != CH_OK)
@@ -451,6 +468,11 @@ static void print_var(const ch_ps *ps, const ch_var *v, ch_text *o, int64_t *byt
         return; /* its parts are in the list */
     ch_tensor_spec_print(&(ch_tensor_spec){.dtype = v->dtype, .shape = v->shape}, spec,
                          sizeof(spec));
+    if (v->each != NULL) {
+        ch__text_add(o, "%-32s %-24s %12lld  each worker, and %s\n", v->name, spec,
+                     (long long)ch_tensor_bytes(v->copy[0]), ch_var_device(v));
+        return;
+    }
     ch__text_add(o, "%-32s %-24s %12lld  %s\n", v->name, spec, (long long)p->store[0]->bytes,
                  ch_device_name(ps->server_device[p->store[0]->server]));
     bytes[p->store[0]->server] += p->store[0]->bytes;

@@ -115,7 +115,7 @@ void ch__queue_look_forgotten(const ch_turn *t, ch_told_function *f)
     if (!f->is_forgotten || f->n_steps > 0)
         return;
     (void)ch__map_take(&t->c->functions, (ch_key){f->number, 0});
-    ch__crew_forget(t, f->number, false);
+    ch__crew_forget(t, f->number, CH_KNOWN_FUNCTION);
     ch__servers_forget(t, f->first_update, f->n_updates);
     ch__parcel_unref(f->parcel);
     ch__free(f);

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "collective/group.h"
+#include "coord/kept.h"
 #include "coord/worker_run.h"
 #include "data/message.h"
 #include "graph/function.h"
@@ -24,6 +25,11 @@ typedef struct worker {
     drop          *drop; /* that wait until what runs can be ended */
 } worker;
 
+static bool is_bytes(const ch_tensor *t)
+{
+    return t->dtype == CH_U8 && t->contiguous;
+}
+
 /* ---- functions ---- */
 
 static int shards_of(const ch_sent_route *s, const ch_route_remote *r)
@@ -42,6 +48,7 @@ static void drop_function(ch_worker_function *f)
     ch__free(f->segment);
     ch__free(f->is_defined);
     ch__free(f->server);
+    ch__free(f->kept);
     ch__route_free(f->sent.route);
     ch__free(f);
 }
@@ -91,15 +98,57 @@ static ch_status prepare_function(ch_worker_function *f, const Cohort__WorkerFun
     return rc;
 }
 
+/* The variables of its own that a function uses, which begin to be there with it. */
+static ch_status take_kept(ch_worker_function *f, const Cohort__WorkerFunction *m)
+{
+    f->kept = ch__calloc(m->n_kept + 1, sizeof(*f->kept));
+    if (f->kept == NULL)
+        return ch__fail_memory("a function");
+    f->n_kept = (int)m->n_kept;
+    for (int i = 0; i < f->n_kept; i++) {
+        f->kept[i] =
+            (ch_worker_kept){m->kept[i]->variable, m->kept[i]->read, m->kept[i]->written};
+        f->n_read += f->kept[i].is_read;
+        f->n_written += f->kept[i].is_written;
+    }
+    if (f->n_read > f->sent.route->n_inputs || f->n_written > f->sent.route->n_outputs)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "a function of %d inputs and %d results reads %d variables of this "
+                        "worker's, and writes %d",
+                        f->sent.route->n_inputs, f->sent.route->n_outputs, f->n_read,
+                        f->n_written);
+    return CH_OK;
+}
+
+static ch_status begin_kept(worker *w, const ch_worker_function *f, ch_tensor *const *initial)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < f->n_kept && rc == CH_OK; i++) {
+        ch_key   key = ch__worker_key(f->kept[i].number);
+        ch_kept *k = NULL;
+
+        if (ch__map_find(&w->place.kept, key) != NULL)
+            continue; /* of another function */
+        rc = ch__kept_new(w->place.opt.device[0], initial[i], &k);
+        if (rc == CH_OK)
+            rc = ch__map_set(&w->place.kept, key, k);
+        if (rc != CH_OK)
+            ch__kept_free(k);
+    }
+    return rc;
+}
+
 static ch_status take_function(worker *w, const ch_parcel *p, const Cohort__WorkerFunction *m)
 {
     ch_worker_function *f;
     ch_status           rc;
 
-    if (m->function == 0 || p->n_tensors != 1 || p->tensor[0]->dtype != CH_U8 ||
-        !p->tensor[0]->contiguous)
+    if (m->function == 0 || p->n_tensors < 1 || (size_t)p->n_tensors != 1 + m->n_kept ||
+        !is_bytes(p->tensor[0]))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "a function comes with a number and a route, as bytes");
+                        "a function comes with a number, a route, as bytes, and a value for "
+                        "each variable of the worker's own");
     if (ch__map_find(&w->place.functions, ch__worker_key(m->function)) != NULL)
         return CH_OK; /* the call came twice */
     f = ch__calloc(1, sizeof(*f));
@@ -108,6 +157,10 @@ static ch_status take_function(worker *w, const ch_parcel *p, const Cohort__Work
     rc = ch__route_decode(p->tensor[0]->data, ch_tensor_bytes(p->tensor[0]), &f->sent);
     if (rc == CH_OK)
         rc = prepare_function(f, m);
+    if (rc == CH_OK)
+        rc = take_kept(f, m);
+    if (rc == CH_OK)
+        rc = begin_kept(w, f, p->tensor + 1);
     if (rc == CH_OK)
         rc = ch__map_set(&w->place.functions, ch__worker_key(m->function), f);
     if (rc != CH_OK && f->sent.route != NULL)
@@ -118,11 +171,6 @@ static ch_status take_function(worker *w, const ch_parcel *p, const Cohort__Work
 }
 
 /* ---- streams ---- */
-
-static bool is_bytes(const ch_tensor *t)
-{
-    return t->dtype == CH_U8 && t->contiguous;
-}
 
 static ch_status take_stream(worker *w, const ch_parcel *p, const Cohort__WorkerStream *m)
 {
@@ -183,6 +231,8 @@ static void drop_things(worker *w, const Cohort__WorkerDrop *m)
     }
     for (size_t i = 0; i < m->n_streams; i++)
         ch__stream_free(ch__map_take(&w->place.streams, ch__worker_key(m->streams[i])));
+    for (size_t i = 0; i < m->n_kept; i++)
+        ch__kept_free(ch__map_take(&w->place.kept, ch__worker_key(m->kept[i])));
 }
 
 static bool is_listed(size_t n, const uint64_t *list, uint64_t wanted)
@@ -258,14 +308,25 @@ static bool is_older(const ch_worker_run *r, const void *life)
     return r->life < *(const uint64_t *)life;
 }
 
-/* What it was given before it was given up is nobody's any more. */
+static void reset_kept(worker *w)
+{
+    for (int i = 0; i < w->place.kept.cap; i++)
+        if (w->place.kept.entry[i].value != NULL)
+            ch__kept_reset(w->place.kept.entry[i].value);
+    ch__map_drop(&w->place.counted);
+    w->place.counted = (ch_map){0};
+}
+
+/* What it was given before it was given up is nobody's any more, and what it kept is as it began. */
 static ch_status take_life(worker *w, uint64_t life, ch_post *post)
 {
     if (life < w->life)
         return ch__fail(CH_ABORTED, "it is for life %llu of this worker, which was given up",
                         (unsigned long long)life);
-    if (life > w->life)
+    if (life > w->life) {
         drop_runs(w, post, is_older, &life);
+        reset_kept(w);
+    }
     w->life = life;
     return CH_OK;
 }
@@ -335,6 +396,25 @@ static void answer_ping(const worker *w, ch_call_id call, ch_post *post)
     ch__free(step);
 }
 
+static ch_status answer_read(worker *w, const ch_net_event *e, const Cohort__WorkerRead *m,
+                             ch_post *post)
+{
+    Cohort__WorkerDone done;
+    ch_parcel         *p = NULL;
+    ch_status          rc = take_life(w, m->life, post);
+    const ch_kept     *k = ch__map_find(&w->place.kept, ch__worker_key(m->variable));
+    ch_tensor         *value = k != NULL ? ch__kept_value(k) : NULL;
+
+    if (rc != CH_OK)
+        return rc;
+    cohort__worker_done__init(&done);
+    rc = ch__speak(CH_WORKER_READ, &done.base, value != NULL,
+                   &(ch_tensor *){ch_tensor_ref(value)}, &p);
+    if (rc == CH_OK)
+        ch__post_answer(post, e->call, p);
+    return rc;
+}
+
 static const ProtobufCMessageDescriptor *type_of(uint32_t method)
 {
     switch (method) {
@@ -348,6 +428,8 @@ static const ProtobufCMessageDescriptor *type_of(uint32_t method)
         return &cohort__worker_drop__descriptor;
     case CH_WORKER_PING:
         return &cohort__worker_ping__descriptor;
+    case CH_WORKER_READ:
+        return &cohort__worker_read__descriptor;
     default:
         return NULL;
     }
@@ -366,6 +448,8 @@ static ch_status take_call(worker *w, const ch_net_event *e, const void *m, ch_p
     case CH_WORKER_PING:
         answer_ping(w, e->call, post);
         return CH_OK;
+    case CH_WORKER_READ:
+        return answer_read(w, e, m, post);
     case CH_WORKER_FUNCTION:
         rc = take_function(w, e->parcel, m);
         break;
@@ -455,6 +539,10 @@ static void close_worker(void *self)
     for (int i = 0; i < w->n_drops; i++)
         ch__parcel_unref(w->drop[i].parcel);
     ch__free(w->drop);
+    for (int i = 0; i < w->place.kept.cap; i++)
+        ch__kept_free(w->place.kept.entry[i].value);
+    ch__map_drop(&w->place.kept);
+    ch__map_drop(&w->place.counted);
     ch__map_drop(&w->place.functions);
     ch__map_drop(&w->place.streams);
     ch__group_free(w->place.group);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "coord/kept.h"
 #include "graph/run.h"
 #include "tensor/tensor.h"
 
@@ -128,12 +129,17 @@ static ch_status add_place(const ch_worker_run *r, Cohort__WorkerDone *m, ch_ten
     return CH_OK;
 }
 
+/* Those of the step, and not what it assigns to variables of the worker's own. */
+static int count_results(const ch_worker_run *r)
+{
+    return r->f->sent.route->n_outputs - r->f->n_written;
+}
+
 static ch_status speak_results(const ch_worker_run *r, ch_parcel **out)
 {
-    int n =
-        r->is_silent || r->ended != 0 || r->unreachable != 0 ? 0 : r->f->sent.route->n_outputs;
-    int                n_replicas = r->place->opt.n_devices;
-    ch_tensor        **t = ch__calloc((size_t)(n * n_replicas) + 1, sizeof(*t));
+    int         n = r->is_silent || r->ended != 0 || r->unreachable != 0 ? 0 : count_results(r);
+    int         n_replicas = r->place->opt.n_devices;
+    ch_tensor **t = ch__calloc((size_t)(n * n_replicas) + 1, sizeof(*t));
     Cohort__WorkerDone m;
     ch_status          rc;
 
@@ -153,15 +159,75 @@ static ch_status speak_results(const ch_worker_run *r, ch_parcel **out)
     return rc;
 }
 
+static ch_kept *find_kept(const ch_worker_run *r, int i)
+{
+    return ch__map_find(&r->place->kept, ch__worker_key(r->f->kept[i].number));
+}
+
+/* What it assigned to variables of the worker's own. Replicas have one value for it, as they have for a server's. */
+static ch_status prepare_kept(const ch_worker_run *r)
+{
+    int       at = count_results(r);
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < r->f->n_kept && rc == CH_OK; i++)
+        if (r->f->kept[i].is_written) {
+            ch_kept *k = find_kept(r, i);
+
+            if (k != NULL)
+                rc = ch__kept_prepare(k, ch__trip_result(r->trip, at, 0));
+            at++;
+        }
+    return rc;
+}
+
+static bool is_retired(void *arg, ch_key step, void *value)
+{
+    const ch_worker_run *r = arg;
+
+    (void)value;
+    return step.a < r->retired;
+}
+
+/* A step that comes again, since its answer was lost, has changed it already. */
+static ch_status prepare_once(ch_worker_run *r, bool *is_first)
+{
+    enum { MANY = 64 };
+    ch_map   *counted = &r->place->counted;
+    ch_status rc;
+
+    *is_first = r->f->n_written > 0 && ch__map_find(counted, ch__worker_key(r->step)) == NULL;
+    if (!*is_first)
+        return CH_OK;
+    rc = prepare_kept(r);
+    if (counted->n >= MANY)
+        ch__map_sift(counted, is_retired, r);
+    return rc == CH_OK ? ch__map_set(counted, ch__worker_key(r->step), r->place) : rc;
+}
+
+static void change_kept(const ch_worker_run *r)
+{
+    for (int i = 0; i < r->f->n_kept; i++)
+        if (r->f->kept[i].is_written && find_kept(r, i) != NULL)
+            ch__kept_change(find_kept(r, i));
+}
+
+/* It has ended, well or with a reason why not, that is no error. */
 static void finish(ch_worker_run *r, ch_post *post)
 {
     ch_parcel *p = NULL;
+    bool       is_done = r->trip != NULL && ch__trip_is_done(r->trip), changes = false;
     ch_status  rc = speak_results(r, &p);
 
+    if (rc == CH_OK && is_done)
+        rc = prepare_once(r, &changes);
     if (rc != CH_OK) {
+        ch__parcel_unref(p);
         fail(r, post, rc, "answer");
         return;
     }
+    if (changes)
+        change_kept(r);
     ch__post_answer(post, r->call, p);
     ch__worker_run_end(r, post);
 }
@@ -203,10 +269,16 @@ static ch_status begin_reading(ch_worker_run *r, ch_post *post)
 
 /* ---- its inputs ---- */
 
+/* Those of the step, without variables of the worker's own. */
+static int plain_inputs(const ch_worker_run *r)
+{
+    return r->f->sent.route->n_inputs - r->f->n_read;
+}
+
 /* Input i of a replica: of an element, or of those that came along, which all share or each has its own of. NULL: there is none. */
 static ch_tensor *input_of(const ch_worker_run *r, int i, int replica)
 {
-    int before = 0, n = r->f->sent.route->n_inputs, own;
+    int before = 0, n = plain_inputs(r), own;
 
     for (int k = 0; k < r->n_elements; k++) {
         const ch_worker_element *e = &r->element[k];
@@ -226,7 +298,7 @@ static ch_tensor *input_of(const ch_worker_run *r, int i, int replica)
 static int count_inputs(const ch_worker_run *r)
 {
     int width = 0, n = r->parcel->n_tensors, n_replicas = r->place->opt.n_devices;
-    int want = r->f->sent.route->n_inputs;
+    int want = plain_inputs(r);
 
     for (int i = 0; i < r->n_elements; i++)
         width += ch_tuple_count(r->element[i].got);
@@ -240,7 +312,7 @@ static ch_status gather_inputs(ch_worker_run *r, ch_tensor **in)
     int n = r->f->sent.route->n_inputs;
 
     for (int k = 0; k < r->place->opt.n_devices; k++)
-        for (int i = 0; i < n; i++) {
+        for (int i = 0; i < plain_inputs(r); i++) {
             ch_tensor *t = input_of(r, i, k);
 
             if (t == NULL)
@@ -249,6 +321,24 @@ static ch_status gather_inputs(ch_worker_run *r, ch_tensor **in)
             if (i == 0)
                 r->rows += t->shape.rank > 0 ? t->shape.dim[0] : 1;
         }
+    return CH_OK;
+}
+
+/* Behind them the variables of the worker's own, which replicas share. */
+static ch_status gather_kept(const ch_worker_run *r, ch_tensor **in)
+{
+    int n = r->f->sent.route->n_inputs, at = plain_inputs(r);
+
+    for (int i = 0; i < r->f->n_kept; i++) {
+        const ch_kept *kept = find_kept(r, i);
+
+        if (kept == NULL)
+            return ch__fail(CH_NOT_FOUND, "this worker has no variable %llu of its own",
+                            (unsigned long long)r->f->kept[i].number);
+        for (int k = 0; r->f->kept[i].is_read && k < r->place->opt.n_devices; k++)
+            in[k * n + at] = ch__kept_value(kept);
+        at += r->f->kept[i].is_read;
+    }
     return CH_OK;
 }
 
@@ -266,11 +356,13 @@ static ch_status begin_trip(ch_worker_run *r)
 
     if (count_inputs(r) < 0)
         return ch__fail(CH_INVALID_ARGUMENT, "%d inputs for a step that takes %d",
-                        r->parcel->n_tensors, n);
+                        r->parcel->n_tensors, plain_inputs(r));
     in = ch__calloc((size_t)(n * n_replicas) + 1, sizeof(*in));
     if (in == NULL)
         return ch__fail_memory("a step");
     rc = gather_inputs(r, in);
+    if (rc == CH_OK)
+        rc = gather_kept(r, in);
     if (rc == CH_OK)
         rc = ch__trip_new(&r->f->sent, &a, n_replicas, in, &r->trip);
     ch__free(in);

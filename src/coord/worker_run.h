@@ -7,6 +7,8 @@
  *   the workplace   is the worker's. Outside the turn only `opt` and `group` of it are looked at, which do not change
  *   functions and   are the worker's, and are borrowed by the first run, from its first step on: they are not dropped
  *     streams       before it is freed
+ *   variables of    are the worker's, and change in its turn alone, when a run has gone well; one that is gone by then
+ *     its own       is not missed
  *   a run           is the worker's, who frees it when ch__worker_run_has_ended. It may be over before: what is computed
  *                   cannot be called back, so it is waited for
  *
@@ -32,8 +34,16 @@ typedef struct ch_workplace {
     uint64_t          n_ids;     /* calls that were made, for the next one's id */
     ch_map            functions; /* ch_worker_function, by number */
     ch_map            streams;   /* ch_stream */
-    ch_group         *group;     /* NULL: one replica */
+    ch_map            kept;      /* ch_kept: variables of its own */
+    ch_map            counted; /* steps that have changed those, of which some may come again */
+    ch_group         *group;   /* NULL: one replica */
 } ch_workplace;
+
+/* A variable of the worker's own, as a function uses it. */
+typedef struct ch_worker_kept {
+    uint64_t number;
+    bool     is_read, is_written;
+} ch_worker_kept;
 
 typedef struct ch_worker_function {
     ch_sent_route sent;
@@ -41,6 +51,9 @@ typedef struct ch_worker_function {
     bool        **is_defined; /* of each remote, by shard: its graph is on its server */
     int           n_servers;
     uint64_t     *server; /* which life of each has the variables */
+    /* Variables of the worker's own: those that are read are the last inputs, those that are written the last results. */
+    int             n_kept, n_read, n_written;
+    ch_worker_kept *kept;
 } ch_worker_function;
 
 /* An element that is read before the step begins. */

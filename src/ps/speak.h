@@ -24,6 +24,7 @@ enum {
     CH_WORKER_PING,
     CH_WORKER_STREAM,
     CH_WORKER_DROP,
+    CH_WORKER_READ,
 };
 
 /* References to the tensors are taken over, on an error too. */

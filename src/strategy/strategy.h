@@ -73,6 +73,7 @@ struct ch_var {
     ch_dtype       dtype;
     ch_shape       shape;
     bool           trainable;
+    bool           per_worker;
     ch_var        *leader;   /* whose value it holds more exactly; NULL: nobody's */
     ch_var        *follower; /* the first of those that do so of this one, not referenced */
     ch_var        *next_follower;
@@ -80,9 +81,10 @@ struct ch_var {
     ch_aggregation aggregation;
     atomic_bool    has_warned; /* that its copies will differ */
     void          *away;       /* where it is, if that is another task: then its copy is NULL */
-    int            n_shards;   /* 0: it is in one piece */
-    ch_var       **shard;      /* referenced */
-    ch_var        *whole; /* of a shard, not referenced; NULL: it is none, or that is gone */
+    void          *each; /* of one that is per_worker, where workers have theirs; else NULL */
+    int            n_shards; /* 0: it is in one piece */
+    ch_var       **shard;    /* referenced */
+    ch_var        *whole;    /* of a shard, not referenced; NULL: it is none, or that is gone */
     int            n_copies;
     ch_tensor     *copy[]; /* one for each local replica, or one that they share */
 };

@@ -220,6 +220,33 @@ static ch_status check_policy(const ch_var_spec *spec, ch_dtype dtype)
     return CH_OK;
 }
 
+/* What each worker has its own of is the same wherever one is: what runs under one strategy runs under all. */
+static ch_status check_per_worker(const ch_var_spec *spec)
+{
+    const char    *name = spec->name != NULL ? spec->name : "Variable";
+    const ch_step *s = ch__step_recording();
+
+    if (!spec->per_worker)
+        return CH_OK;
+    if (spec->trainable > 0)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "variable %s: it is per_worker, and cannot be trainable: each worker "
+                        "would train its own; leave one of the two out",
+                        name);
+    for (int i = 0; spec->initial == NULL && i < spec->shape.rank; i++)
+        if (spec->shape.dim[i] < 0)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "variable %s: it is per_worker, and the size of axis %d is not "
+                            "said: its shape must be fully defined",
+                            name, i);
+    if (s != NULL)
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "variable %s: it is per_worker, and cannot be made in a step, which %s "
+                        "is: make it before, and use it there",
+                        name, s->graph->name);
+    return CH_OK;
+}
+
 /* From now on others find it. */
 static void show(ch_strategy *st, ch_var *v)
 {
@@ -235,7 +262,7 @@ static void drop_away(ch_strategy *st, ch_var *v)
         ch_var_unref(v->shard[i]);
     }
     v->n_shards = 0;
-    if (v->away != NULL)
+    if (v->away != NULL || v->each != NULL)
         st->away_vars->drop(v);
 }
 
@@ -251,10 +278,14 @@ static ch_status make_var(ch_strategy *st, const ch_var_spec *spec, const ch_var
     v->dtype = spec->initial != NULL ? ch_tensor_dtype(spec->initial) : spec->dtype;
     v->shape = spec->initial != NULL ? ch_tensor_shape(spec->initial) : spec->shape;
     v->trainable =
-        spec->trainable != CH_OFF && (spec->trainable > 0 || spec->sync != CH_SYNC_ON_READ);
+        spec->trainable != CH_OFF &&
+        (spec->trainable > 0 || (spec->sync != CH_SYNC_ON_READ && !spec->per_worker));
+    v->per_worker = spec->per_worker;
     v->sync = spec->sync == CH_SYNC_AUTO ? CH_SYNC_ON_WRITE : spec->sync;
     v->aggregation = spec->aggregation;
     rc = check_policy(spec, v->dtype);
+    if (rc == CH_OK)
+        rc = check_per_worker(spec);
     if (rc == CH_OK)
         rc = take_name(st, v, spec->name != NULL ? spec->name : "Variable");
     if (rc == CH_OK) {
@@ -353,8 +384,10 @@ ch_status ch_var_clone(ch_var *v, ch_var **out)
                                      .trainable = v->trainable ? 1 : CH_OFF,
                                      .sync = v->sync,
                                      .aggregation = v->aggregation,
+                                     .initial = v->per_worker ? v->copy[0] : NULL,
                                      .dtype = v->dtype,
-                                     .shape = v->shape},
+                                     .shape = v->shape,
+                                     .per_worker = v->per_worker},
                       v, &twin);
     if (rc == CH_OK && v->away != NULL)
         rc = copy_away(v, twin);
@@ -526,6 +559,11 @@ ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **o
 
     pthread_mutex_lock(&st->lock);
     rc = find_var(st, r, &v);
+    if (rc == CH_OK && v->away != NULL)
+        rc = ch__fail(CH_FAILED_PRECONDITION,
+                      "variable %s is on %s, and this runs here; ch_strategy_run has workers "
+                      "run it",
+                      v->name, ch_var_device(v));
     if (rc == CH_OK)
         *out = ch__var_copy(v, local)->data;
     pthread_mutex_unlock(&st->lock);

@@ -2,7 +2,7 @@
  *
  * A seed chooses the faults and when they happen (each seed some kinds of them), the mode of the coordinator, whether slow steps get
  * backups, and whether some steps fail. The job: every step adds one to a cell of its own, one to the cell of the example that it
- * was given, and one to a count on each server. PROMISES F1, F2, F3, F9, F18; what must hold is checked while it runs and at the end:
+ * was given, one to a count on each server, and one to what its worker keeps. PROMISES F1, F2, F3, F9, F18; what must hold is checked while it runs and at the end:
  *
  *   1. each step that ended well is in its own cell once, one that was cancelled or failed once at most; the counts agree
  *   2. each example was given to one step that ended well; of those that did not, to one at most
@@ -11,7 +11,8 @@
  *   5. when join has returned nothing runs, and nothing of what was cancelled is applied any more
  *   6. every remote value ends
  *   7. after the last fault the job comes to its end
- *   8. nothing leaks, and a seed gives the same events each time
+ *   8. what workers keep can be read at any time; where no attempt was lost or made twice, it is all steps
+ *   9. nothing leaks, and a seed gives the same events each time
  *
  * T_SEEDS says how many seeds (./dev sim), T_FIRST_SEED from which, T_SEED one alone.
  *
@@ -39,7 +40,7 @@ typedef struct world {
     ch_coordinator_options how;
     ch_sim_options         faults;
     bool                   has_poison, is_healed;
-    ch_var                *ledger, *seen, *count[SERVERS];
+    ch_var                *ledger, *seen, *count[SERVERS], *kept;
     ch_function           *step;
     ch_remote             *remote[STEPS];
     int                    first;           /* step since the last join */
@@ -73,6 +74,7 @@ static void step_of(ch_step *s, void *arg)
     ch_var_scatter_add(s, w->seen, example, one);
     for (int i = 0; i < SERVERS; i++)
         ch_var_assign_add(s, w->count[i], ch_number(s, 1));
+    ch_var_assign_add(s, w->kept, ch_number(s, 1));
     ch_step_out(s, "before", before);
     ch_step_out(s, "count", count);
     ch_step_out(s, "poison", poison);
@@ -222,6 +224,7 @@ static void open_world(world *w, uint64_t seed)
     w->seen = t_var(w->st, "seen", t_f32(ch_shape_of(STEPS), NULL));
     for (int i = 0; i < SERVERS; i++)
         w->count[i] = t_var_in(w->st, "count", 0);
+    t_ok(ch_var_new(w->st, &(ch_var_spec){.name = "kept", .per_worker = true}, &w->kept));
     w->step = t_function(step_of, w);
 }
 
@@ -234,6 +237,7 @@ static void close_world(world *w)
     ch_var_unref(w->seen);
     for (int i = 0; i < SERVERS; i++)
         ch_var_unref(w->count[i]);
+    ch_var_unref(w->kept);
     ch_coordinator_unref(w->co);
     ch_strategy_unref(w->st);
     ch_resolver_unref(w->cluster);
@@ -286,6 +290,20 @@ static void join_now(world *w, int next)
     w->first = next;
 }
 
+/* 8. */
+static float sum_kept(world *w)
+{
+    ch_tuple *all = NULL;
+    float     sum = 0;
+
+    if (ch_var_get_all(w->kept, &all) != CH_OK)
+        is_wrong(w, ch_error_message());
+    for (int i = 0; all != NULL && i < ch_tuple_count(all); i++)
+        sum += *t_floats(all, i, 0);
+    ch_tuple_unref(all);
+    return sum;
+}
+
 static void schedule_all(world *w, ch_per_worker *it)
 {
     for (int i = 0; i < STEPS && w->wrong[0] == '\0'; i++) {
@@ -299,6 +317,8 @@ static void schedule_all(world *w, ch_per_worker *it)
         note_round(w, i);
         if (i % 50 == 49 && ch__sim_draw(w->net, 2) == 0)
             join_now(w, i + 1);
+        if (i % 50 == 25)
+            (void)sum_kept(w);
     }
 }
 
@@ -385,6 +405,16 @@ static void check_cells(world *w, const outcome *how)
     ch_tensor_unref(t[1]);
 }
 
+static void check_kept(world *w)
+{
+    ch_coordinator_stats s;
+    float                sum = sum_kept(w);
+
+    t_ok(ch_coordinator_get_stats(w->co, &s));
+    if (s.finished == STEPS && s.repeated + s.backups + s.workers_lost == 0 && sum != STEPS)
+        is_wrong(w, "what workers keep is not what they did");
+}
+
 static void check(world *w)
 {
     outcome how[STEPS];
@@ -392,6 +422,7 @@ static void check(world *w)
     for (int i = 0; i < STEPS; i++)
         how[i] = outcome_of(w, i);
     check_cells(w, how);
+    check_kept(w);
 }
 
 /* ---- a seed ---- */
