@@ -344,6 +344,10 @@ static void tell_ended(const ch_turn *t)
     if (c->n_untold < MANY)
         return;
     c->n_untold = 0;
+    if (ch__queue_retired(c) != c->oldest_told) {
+        c->oldest_told = ch__queue_retired(c);
+        return; /* it has ended since, or will soon */
+    }
     for (int i = 0; i < c->opt.n_servers && c->oldest != NULL; i++)
         if (!c->server[i].is_lost && c->server[i].pulse.n < OPEN)
             ping_server(t, &c->server[i]);

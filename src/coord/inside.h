@@ -277,7 +277,8 @@ struct ch_chief {
     uint64_t             cancelled; /* the last step of what is being cancelled */
     int                  n_joining, n_pinning;
     ch_sync_round        round;
-    int                  n_untold; /* steps that have ended since servers were told which */
+    int                  n_untold;    /* steps that have ended since servers were told which */
+    uint64_t             oldest_told; /* the oldest one, then */
     ch_coordinator_stats stats;
 };
 

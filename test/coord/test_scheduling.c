@@ -253,10 +253,10 @@ static void steps_that_read_a_worker_s_own_data_stay_with_it(void **state)
     t_ok(ch_coordinator_create_per_worker_dataset(c.s.co, d, &data));
     t_ok(ch_per_worker_iterate(data, &it));
     for (int i = 0; i < 20; i++) {
-        if (i == 10) {
-            t_ok(ch_coordinator_join(c.s.co)); /* they know it */
+        if (i < 12 && i % 2 == 0)
+            t_ok(ch_coordinator_join(c.s.co)); /* so that both are told all of it */
+        if (i == 12)
             t_ok(ch_coordinator_schedule(c.s.co, c.slow, NULL, NULL));
-        }
         t_ok(ch_coordinator_schedule(c.s.co, f, &(ch_arguments){.n_each = 1, .each = &it},
                                      NULL));
     }
