@@ -77,10 +77,24 @@ typedef struct ch_kept_spec {
     ch_tensor *initial; /* borrowed; nobody changes it */
 } ch_kept_spec;
 
-/* A function that workers are told when they need it; the route is bytes in a tensor, which is taken over. Errors of its steps name it. */
-CH_MUST_CHECK ch_status ch__chief_function(ch_task *chief, const char *name, ch_tensor *route,
-                                           int n_kept, const ch_kept_spec *kept,
-                                           const ch_updates *updates, uint64_t *number);
+/* An op that a function calls in one line of the program, where that is. */
+typedef struct ch_recorded_op {
+    const char *name;
+    const void *caller;
+} ch_recorded_op;
+
+/* What there is to say of a function besides its route. */
+typedef struct ch_function_spec {
+    const char         *name; /* errors of its steps say that, and where an op is, of: */
+    int                 n_ops, n_kept;
+    ch_recorded_op     *op; /* taken over */
+    const ch_kept_spec *kept;
+    ch_updates          updates;
+} ch_function_spec;
+
+/* A function that workers are told when they need it; the route is bytes in a tensor, which is taken over. */
+CH_MUST_CHECK ch_status ch__chief_function(ch_task *chief, const ch_function_spec *f,
+                                           ch_tensor *route, uint64_t *number);
 /* Steps that were scheduled have it until they end. */
 void ch__chief_forget(ch_task *chief, uint64_t function);
 

@@ -284,8 +284,8 @@ uint64_t ch__chief_numbers(ch_task *chief, int n)
 /* ---- functions ---- */
 
 /* Takes the parcel over. */
-static ch_status keep_function(ch_chief *c, uint64_t number, const char *name, ch_parcel *p,
-                               const ch_updates *updates)
+static ch_status keep_function(ch_chief *c, uint64_t number, const ch_function_spec *spec,
+                               ch_parcel *p)
 {
     ch_told_function *f = ch__calloc(1, sizeof(*f));
     ch_status         rc = f == NULL ? ch__fail_memory("a function")
@@ -297,10 +297,12 @@ static ch_status keep_function(ch_chief *c, uint64_t number, const char *name, c
         return rc;
     }
     f->number = number;
-    (void)snprintf(f->name, sizeof(f->name), "%s", name);
+    (void)snprintf(f->name, sizeof(f->name), "%s", spec->name);
+    f->n_ops = spec->n_ops;
+    f->op = spec->op;
     f->parcel = p;
-    f->first_update = updates->first;
-    f->n_updates = updates->n;
+    f->first_update = spec->updates.first;
+    f->n_updates = spec->updates.n;
     return CH_OK;
 }
 
@@ -343,18 +345,19 @@ static ch_status speak_function(const ch_chief *c, uint64_t number, ch_tensor *r
     return rc;
 }
 
-ch_status ch__chief_function(ch_task *chief, const char *name, ch_tensor *route, int n_kept,
-                             const ch_kept_spec *kept, const ch_updates *updates,
+ch_status ch__chief_function(ch_task *chief, const ch_function_spec *f, ch_tensor *route,
                              uint64_t *number)
 {
     ch_turn    t = ch__turn_enter(chief);
     ch_parcel *p = NULL;
-    ch_status  rc = speak_function(t.c, t.c->n_numbers + 1, route, n_kept, kept, &p);
+    ch_status  rc = speak_function(t.c, t.c->n_numbers + 1, route, f->n_kept, f->kept, &p);
 
     if (rc == CH_OK)
-        rc = keep_function(t.c, t.c->n_numbers + 1, name, p, updates);
+        rc = keep_function(t.c, t.c->n_numbers + 1, f, p);
     if (rc == CH_OK)
         *number = ++t.c->n_numbers;
+    else
+        ch__free(f->op);
     return leave(chief, rc);
 }
 

@@ -136,12 +136,14 @@ typedef struct ch_running {
 
 /* What workers are told of a function; one that is forgotten stays for the steps that need it. */
 typedef struct ch_told_function {
-    uint64_t   number;
-    char       name[48]; /* for errors; cut */
-    ch_parcel *parcel;
-    uint64_t   first_update, n_updates; /* what servers were told of it, by their numbers */
-    int64_t    n_steps;                 /* that have not ended */
-    bool       is_forgotten;
+    uint64_t        number;
+    char            name[48]; /* cut */
+    int             n_ops;
+    ch_recorded_op *op;
+    ch_parcel      *parcel;
+    uint64_t first_update, n_updates; /* what servers were told of it, by their numbers */
+    int64_t  n_steps;                 /* that have not ended */
+    bool     is_forgotten;
 } ch_told_function;
 
 struct ch_scheduled {
@@ -194,6 +196,7 @@ CH_MUST_CHECK ch_status ch__queue_speak_retired(const ch_chief *c, ch_parcel **o
 /* Adds it behind all others, with the next number. */
 void ch__queue_add(ch_chief *c, ch_scheduled *s);
 void ch__queue_end(const ch_turn *t, ch_scheduled *s, ch_scheduled_state how);
+void ch__told_function_free(ch_told_function *f); /* NULL is fine */
 /* Forgets it, if it is to be and no step needs it any more. */
 void ch__queue_look_forgotten(const ch_turn *t, ch_told_function *f);
 

@@ -180,19 +180,43 @@ static ch_status cut(const ch_graph *g, const located *l, ch_route **out)
     return rc;
 }
 
+static ch_recorded_op *find_op(const ch_function_spec *f, const char *name)
+{
+    for (int i = 0; i < f->n_ops; i++)
+        if (strcmp(f->op[i].name, name) == 0)
+            return &f->op[i];
+    return NULL;
+}
+
+/* Without memory, no op: then errors say no line. */
+static void list_ops(const ch_graph *g, ch_function_spec *out)
+{
+    out->op = ch__calloc((size_t)g->n_calls + 1, sizeof(*out->op));
+    for (const ch_node *n = g->first; n != NULL && out->op != NULL; n = n->next) {
+        ch_recorded_op *op = find_op(out, n->op->name);
+
+        if (op == NULL)
+            out->op[out->n_ops++] = (ch_recorded_op){n->op->name, n->caller};
+        else if (op->caller != n->caller)
+            op->caller = NULL; /* in several lines */
+    }
+}
+
 /* Takes the route over. */
 static ch_status tell(ch_ps *ps, const ch_graph *g, const located *l, ch_tensor *route,
                       const ch_updates *updates, uint64_t *number)
 {
-    ch_kept_spec *kept = ch__calloc((size_t)l->n + 1, sizeof(*kept));
-    ch_status     rc;
+    ch_kept_spec    *kept = ch__calloc((size_t)l->n + 1, sizeof(*kept));
+    ch_function_spec f = {.name = g->name, .kept = kept, .updates = *updates};
+    ch_status        rc;
 
     if (kept == NULL) {
         ch_tensor_unref(route);
         return ch__fail_memory("a step");
     }
-    rc = ch__chief_function(ps->chief, g->name, route, ch__ps_each_list(g, l->var, kept), kept,
-                            updates, number);
+    f.n_kept = ch__ps_each_list(g, l->var, kept);
+    list_ops(g, &f);
+    rc = ch__chief_function(ps->chief, &f, route, number);
     ch__free(kept);
     return rc;
 }

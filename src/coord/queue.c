@@ -11,6 +11,7 @@
 #include "base/mutant.h"
 #include "coord/inside.h"
 #include "data/message.h"
+#include "graph/where.h"
 #include "tensor/tensor.h"
 
 enum { DEPTH = 32 };      /* steps that a worker has at most */
@@ -110,6 +111,15 @@ static void count_end(ch_coordinator_stats *s, ch_scheduled_state how)
     s->cancelled += how == CH_STEP_CANCELLED;
 }
 
+void ch__told_function_free(ch_told_function *f)
+{
+    if (f == NULL)
+        return;
+    ch__parcel_unref(f->parcel);
+    ch__free(f->op);
+    ch__free(f);
+}
+
 void ch__queue_look_forgotten(const ch_turn *t, ch_told_function *f)
 {
     if (!f->is_forgotten || f->n_steps > 0)
@@ -117,8 +127,7 @@ void ch__queue_look_forgotten(const ch_turn *t, ch_told_function *f)
     (void)ch__map_take(&t->c->functions, (ch_key){f->number, 0});
     ch__crew_forget(t, f->number, CH_KNOWN_FUNCTION);
     ch__servers_forget(t, f->first_update, f->n_updates);
-    ch__parcel_unref(f->parcel);
-    ch__free(f);
+    ch__told_function_free(f);
 }
 
 static void release_function(const ch_turn *t, ch_scheduled *s)
@@ -165,11 +174,36 @@ static void fail(const ch_turn *t, ch_scheduled *s, const ch_fault *why)
     ch__queue_end(t, s, CH_STEP_FAILED);
 }
 
+static const void *caller_of(const ch_told_function *f, const char *text)
+{
+    for (int i = 0; i < f->n_ops; i++) {
+        size_t n = strlen(f->op[i].name);
+
+        if (strncmp(text, f->op[i].name, n) == 0 && (text[n] == '(' || text[n] == ':'))
+            return f->op[i].caller;
+    }
+    return NULL;
+}
+
+/* Workers know no lines. Where the op that a fault begins with was recorded in one line, it is that. */
+static void add_line(const ch_told_function *f, ch_fault *why)
+{
+    const void *caller = caller_of(f, why->text);
+    size_t      n = strlen(why->text);
+    char        line[256] = "";
+
+    ch__where(caller, line, sizeof(line));
+    if (line[0] != '\0' && n + sizeof(", at ") + strlen(line) <= sizeof(why->text))
+        (void)snprintf(why->text + n, sizeof(why->text) - n, ", at %s", line);
+}
+
 /* What its worker said of it, or was said of its worker: with which step it was. */
 static void fail_named(const ch_turn *t, ch_scheduled *s, const ch_fault *why)
 {
     ch_fault named = *why;
 
+    if (s->function != NULL)
+        add_line(s->function, &named);
     (void)snprintf(named.task, sizeof(named.task), "step %llu of %s%s%.17s",
                    (unsigned long long)s->step,
                    s->function != NULL ? s->function->name : "a function",

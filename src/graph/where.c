@@ -55,7 +55,7 @@ static int line_of(uintptr_t address, char *text, size_t size)
 }
 #endif
 
-void ch__where(const void *address, char *text, size_t size)
+static void look_up(const void *address, char *text, size_t size)
 {
     Dl_info     info;
     uintptr_t   call = (uintptr_t)address - 1, from; /* a return address is after the call */
@@ -67,6 +67,18 @@ void ch__where(const void *address, char *text, size_t size)
     in = info.dli_sname != NULL ? info.dli_sname : base_name(info.dli_fname);
     from = (uintptr_t)(info.dli_sname != NULL ? info.dli_saddr : info.dli_fbase);
     snprintf(text, size, "%s+0x%zx (%s)", in, (size_t)(call - from), advice);
+}
+
+/* A line that fails once fails again: the last one of a thread is not looked up twice. */
+void ch__where(const void *address, char *text, size_t size)
+{
+    static _Thread_local const void *last;
+    static _Thread_local char        where[256];
+
+    if (address != last || address == NULL)
+        look_up(address, where, sizeof(where));
+    last = address;
+    (void)snprintf(text, size, "%s", where);
 }
 
 ch_status ch__fail_in(ch_status rc, const char *composite, const char *scope,

@@ -253,6 +253,19 @@ static void data_that_cannot_be_read_is_the_error_of_who_reads_it(void **state)
     end(&a);
 }
 
+/* An error of a run has the line, where its op is in one alone. */
+static void an_error_says_the_line_that_recorded_it(void **state)
+{
+    act a;
+
+    (void)state;
+    begin(&a, 1, 10);
+    ch_remote_unref(schedule(&a, false));
+    t_refused(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT, "it is not above 0",
+              CH_HAVE_LIBDW ? ", at test_step_errors.c:" : ", at ");
+    end(&a);
+}
+
 static void add_step(ch_step *s, void *arg)
 {
     ch_var_assign_add(s, arg, ch_number(s, 1));
@@ -364,6 +377,7 @@ int main(void)
         cmocka_unit_test(the_next_error_is_told_too),
         cmocka_unit_test(afterwards_all_goes_on),
         cmocka_unit_test(data_that_cannot_be_read_is_the_error_of_who_reads_it),
+        cmocka_unit_test(an_error_says_the_line_that_recorded_it),
         cmocka_unit_test(a_variable_is_freed_that_a_step_uses),
         cmocka_unit_test(the_error_of_a_run_is_that_call_s),
         cmocka_unit_test(a_step_that_is_put_back_while_others_are_cancelled_is_cancelled_too),
