@@ -280,7 +280,7 @@ static void run_itself(ch_step *s, void *arg)
 {
     ch_status rc = ch_strategy_run(NULL, *(ch_function **)arg, NULL, NULL);
 
-    t_refused(rc, CH_FAILED_PRECONDITION, "being recorded", "itself");
+    t_refused(rc, CH_FAILED_PRECONDITION, "being recorded", "a plain call of the other");
     ch_step_out(s, "x", ch_number(s, 1));
 }
 
