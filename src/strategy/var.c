@@ -134,14 +134,14 @@ static ch_status check_places(const ch_strategy *st, const ch_var *v, ch_device 
                                      st->ops->name);
 }
 
-/* One copy that replicas share, elsewhere, where its first value is made too if that can be. */
+/* One copy that replicas share, elsewhere, where its first value is made too if that can be; or one for each worker, who is told it. */
 static ch_status place_away(ch_strategy *st, ch_var *v, const ch_var_spec *spec,
                             const ch_var *beside)
 {
     ch_tensor *initial = NULL;
     ch_status  rc;
 
-    if (spec->initial == NULL && ch__init_has_parts(&spec->init))
+    if (spec->initial == NULL && !spec->per_worker && ch__init_has_parts(&spec->init))
         rc = ch__init_check(&spec->init, v->dtype, v->shape);
     else
         rc = first_value(spec, v->name, &initial);
