@@ -533,14 +533,71 @@ static bool is_worth(const ch_dataset *d)
            is_worth(d->in[0]);
 }
 
+static ch_status copy_rows(const division *v, const ch_tensor *from, int64_t block,
+                           ch_tensor **out)
+{
+    int64_t   rows = from->shape.dim[0], at = 0, n = 0;
+    size_t    bytes = rows > 0 ? ch_tensor_bytes(from) / (size_t)rows : 0;
+    ch_shape  shape = from->shape;
+    ch_status rc;
+
+    for (int64_t k = v->index * block; k < rows; k += v->n * block)
+        n += block < rows - k ? block : rows - k;
+    shape.dim[0] = n;
+    rc = ch_tensor_new(from->dtype, shape, out);
+    for (int64_t k = v->index * block; k < rows && rc == CH_OK; k += v->n * block) {
+        n = block < rows - k ? block : rows - k;
+        memcpy((*out)->data + (size_t)at * bytes, from->data + (size_t)k * bytes,
+               (size_t)n * bytes);
+        at += n;
+    }
+    return rc;
+}
+
+/* Rows in memory are a part of the description: each part has its own alone. NULL on an error. */
+static ch_dataset *own_rows(const division *v, const ch_dataset *d, int64_t block)
+{
+    int          n = ch_tuple_count(d->data);
+    ch_tensor  **t = ch__calloc((size_t)n, sizeof(ch_tensor *));
+    const char **name = ch__calloc((size_t)n, sizeof(char *));
+    ch_dataset  *own = NULL;
+    ch_status    rc = t == NULL || name == NULL ? ch__fail_memory("a dataset") : CH_OK;
+
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        name[i] = ch_tuple_name(d->data, i);
+        rc = copy_rows(v, ch_value_at(ch_tuple_at(d->data, i), 0), block, &t[i]);
+    }
+    if (rc == CH_OK)
+        own = ch_dataset_slices(n, t, name);
+    for (int i = 0; t != NULL && i < n; i++)
+        ch_tensor_unref(t[i]);
+    ch__free(t);
+    ch__free(name);
+    return own;
+}
+
+/* Rows that can be copied as bytes. */
+static bool has_rows(const ch_dataset *d)
+{
+    if (d->stage != &ch__stage_slices)
+        return false;
+    for (int i = 0; i < d->n_parts; i++)
+        if (d->spec[i].dtype == CH_STR)
+            return false;
+    return true;
+}
+
 /* Every n-th block of elements, taken as near to the sources as leaves their number and size what they are; a shuffle mixes
- * less then, so that it is passed only where it pays. `above` is the stage that reads all. */
+ * less then, so that it is passed only where it pays. `above` is the stage
+ * that reads all; it stays as it was where none does. */
 static ch_dataset *take_blocks(division *v, ch_dataset *d, int64_t block, const char **above)
 {
     int64_t     size = d->stage == &ch__stage_shuffle && is_worth(d->in[0]) ? 1 : takes(d);
     ch_dataset *in;
 
-    if (size <= 0 || block > INT64_MAX / size / v->n) {
+    if (size <= 0 || block > INT64_MAX / 4 / size / v->n) {
+        if (has_rows(d))
+            return own_rows(v, d, block);
         *above = d->stage->name;
         return ch__dataset_shard_blocks(ch_dataset_ref(d), v->n, v->index, block);
     }
@@ -572,8 +629,9 @@ static ch_dataset *take_part(division *v, ch_dataset *d, char *how, size_t size)
                                        : "the options say so";
     }
     part = take_blocks(v, d, 1, &above);
-    snprintf(how, size, "policy DATA, because %s; up to %s every worker reads all", why,
-             above != NULL ? above : "the end");
+    snprintf(how, size, "policy DATA, because %s; %s%s%s", why,
+             above != NULL ? "up to " : "each has rows of its own", above != NULL ? above : "",
+             above != NULL ? " every worker reads all" : "");
     return part;
 }
 

@@ -70,6 +70,25 @@ static ch_dataset *with_policy(ch_dataset *d, ch_shard_policy policy)
     return ch_dataset_with_options(d, &(ch_dataset_options){.shard = policy});
 }
 
+/* Rows in memory, of two components. */
+static ch_dataset *slices(int64_t n, bool text)
+{
+    ch_tensor  *t[2] = {NULL};
+    ch_dataset *d;
+
+    t_ok(ch_tensor_new(CH_I64, ch_shape_of(n, 2), &t[0]));
+    t_ok(ch_tensor_new(text ? CH_STR : CH_F32, ch_shape_of(n), &t[1]));
+    for (int64_t i = 0; i < n; i++) {
+        t_ok(ch_tensor_set(t[0], (int64_t[]){i, 1}, (double)i));
+        t_ok(text ? ch_tensor_set_str(t[1], &i, (ch_str){"word", (size_t)(i % 5)})
+                  : ch_tensor_set(t[1], &i, (double)-i));
+    }
+    d = ch_dataset_slices(2, t, (const char *[]){"x", "y"});
+    ch_tensor_unref(t[0]);
+    ch_tensor_unref(t[1]);
+    return d;
+}
+
 /* 0 to 19, in four files. */
 static ch_dataset *numbers(void)
 {
@@ -175,6 +194,11 @@ static void parts_are_every_n_th_element(void **state)
         ch_dataset_prefetch(batched(mapped(batched(range(39), 3)), 2), 1),
         ch_dataset_padded_batch(mapped(range(10)), 3, NULL),
         batched(mapped(shuffled(range(23))), 4),
+        slices(13, false),
+        batched(slices(23, false), 3),
+        batched(slices(2, false), 3),
+        batched(shuffled(slices(13, false)), 3),
+        batched(slices(13, true), 3),
         batched(ch_dataset_cache(mapped(range(9)), NULL), 2),
         batched(ch_dataset_filter(mapped(range(40)), is_even, NULL), 3),
         ch_dataset_map(range(9), add_noise, NULL, NULL),
@@ -299,6 +323,33 @@ static void parts_compute_no_element_twice(void **state)
     }
 }
 
+/* A description has the rows of its part, and of no other. */
+static void parts_of_rows_in_memory_are_no_larger_than_the_whole(void **state)
+{
+    enum { MANY = 3000 };
+    ch_dataset *d = batched(slices(MANY, false), 8);
+    size_t      all = 0, n = 0;
+    void       *bytes = NULL;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        ch_dataset           *part = NULL;
+        const ch_tensor_spec *spec = NULL;
+
+        t_ok(ch__dataset_part(d, 3, i, &part));
+        assert_int_equal(ch_dataset_element_spec(part, &spec), 2);
+        assert_string_equal(spec[1].name, "y");
+        t_ok(ch_dataset_encode(part, &bytes, &n));
+        all += n;
+        ch_bytes_free(bytes);
+        ch_dataset_unref(part);
+    }
+    t_ok(ch_dataset_encode(d, &bytes, &n));
+    assert_in_range(all, n, n + n / 10);
+    ch_bytes_free(bytes);
+    ch_dataset_unref(d);
+}
+
 /* 5.5.8: a shard whose number is left open is where it is divided. */
 static void a_hint_says_where(void **state)
 {
@@ -321,6 +372,7 @@ static void the_log_says_what_was_chosen_and_why(void **state)
     } row[] = {
         {batched(mapped(range(9)), 2),
          "policy DATA, because it does not read files; up to range every worker reads all"},
+        {batched(slices(9, false), 2), "it does not read files; each has rows of its own"},
         {ch_dataset_repeat(mapped(range(9)), 2), "up to repeat every worker reads all"},
         {with_policy(range(9), CH_SHARD_OFF),
          "policy DATA, because OFF would give each example to every worker"},
@@ -360,6 +412,7 @@ int main(void)
         cmocka_unit_test(parts_that_are_shuffled_have_each_example_once),
         cmocka_unit_test(parts_have_files_of_their_own),
         cmocka_unit_test(parts_compute_no_element_twice),
+        cmocka_unit_test(parts_of_rows_in_memory_are_no_larger_than_the_whole),
         cmocka_unit_test(a_hint_says_where),
         cmocka_unit_test(the_log_says_what_was_chosen_and_why),
     };
