@@ -100,9 +100,12 @@ static bool is_small(bound *b)
 /* Small numbers, of which some are equal, some are no ids and some are zero. */
 static void fill(ch_dtype dtype, int64_t bytes, char *at)
 {
-    const int64_t size = (int64_t)ch_dtype_bytes(dtype);
+    static const ch_str word[] = {{"", 0}, {"x", 1}, {"word", 4}};
+    const int64_t       size = (int64_t)ch_dtype_bytes(dtype);
 
-    for (int64_t i = 0; i < bytes / size; i++)
+    for (int64_t i = 0; dtype == CH_STR && i < bytes / size; i++)
+        ((ch_str *)(void *)at)[i] = word[i % 3];
+    for (int64_t i = 0; dtype != CH_STR && i < bytes / size; i++)
         ch__store(dtype, at + i * size, (double)(i * 7 % 5) - 1);
 }
 

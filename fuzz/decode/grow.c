@@ -177,7 +177,7 @@ static bool settle_source(grower *w, const ch_op *op, void *attrs)
         for (int i = 0; i < a->dims.rank && w->depth == 0; i++)
             if (roll(w->d, 2) == 0 && a->dims.dim[i].sym == 0 && w->g->n_symbols < 6)
                 a->dims.dim[i] = (ch_dim){(int64_t)roll(w->d, 3) + 1, ++w->g->n_symbols};
-        return a->dtype != CH_STR;
+        return true;
     }
     if (op == ch__roles.read) {
         ch_read_attrs *a = attrs;
@@ -203,7 +203,7 @@ static bool settle_source(grower *w, const ch_op *op, void *attrs)
 static bool is_allowed(const ch_infer *c)
 {
     for (int i = 0; i < c->n_out; i++)
-        if (c->out_dtype[i] == CH_STR)
+        if (c->out_dtype[i] == CH_STR && c->op != ch__roles.input)
             return false;
     return true;
 }

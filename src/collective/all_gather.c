@@ -66,8 +66,6 @@ static ch_status check_peers(const ch_infer *c, int i, int axis)
 
 static ch_status check_array(const ch_infer *c, int i, int64_t axis)
 {
-    if (c->dtype[i] == CH_STR)
-        return ch__infer_fail(c, "input %d is string, want numbers", i);
     if (c->in[i].rank == 0)
         return ch__infer_fail(c,
                               "axis %lld of a scalar, which has rank 0; give it an axis first "

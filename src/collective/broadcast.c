@@ -64,9 +64,6 @@ static ch_status broadcast_infer(ch_infer *c)
     if (rc == CH_OK && (c->n_in < 1 || c->n_in > (a->is_known ? 1 : CH_TOGETHER)))
         rc = ch__infer_fail(c, "%d inputs, want 1 to %d", c->n_in,
                             a->is_known ? 1 : CH_TOGETHER);
-    for (int i = 0; i < c->n_in && rc == CH_OK; i++)
-        if (c->dtype[i] == CH_STR)
-            rc = ch__infer_fail(c, "input %d is string, want numbers", i);
     if (rc != CH_OK)
         return rc;
     if (!c->graph->is_concrete)

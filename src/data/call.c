@@ -38,46 +38,10 @@ static ch_dims dims_of(const ch_dataset *d, int part, int *n_symbols, int *rows)
     return dims;
 }
 
-/* No graph holds strings. A component of strings is an input of bytes, which nothing computes with: where it
- * is an output too, the strings go there (give_strings). */
-static ch_dtype graph_dtype(ch_dtype dtype)
-{
-    return dtype == CH_STR ? CH_U8 : dtype;
-}
-
-/* Nothing but an output takes what stands for strings. */
-static ch_status check_strings(const ch_graph *g, const ch_dataset *in)
-{
-    for (const ch_node *n = g->first; n != NULL; n = n->next)
-        for (int k = 0; k < n->n_in; k++)
-            for (int i = 0; i < in->n_parts; i++)
-                if (in->spec[i].dtype == CH_STR && n->in[k] == g->input[i])
-                    return ch__fail(
-                        CH_INVALID_ARGUMENT,
-                        "component %d is a string, and no step computes with strings (%s): it "
-                        "can only be an output as it is; parse it, or use a C function",
-                        i, n->op->name);
-    return CH_OK;
-}
-
-/* While it is recorded an input of strings says so; then it is what it stands for. */
-static ch_status set_strings(ch_graph *g, const ch_dataset *in)
-{
-    ch_status rc = check_strings(g, in);
-
-    for (int i = 0; i < in->n_parts; i++) {
-        g->input[i]->dtype = graph_dtype(g->input[i]->dtype);
-        ((ch_input_attrs *)g->input[i]->attrs)->dtype = g->input[i]->dtype;
-    }
-    return rc;
-}
-
 static ch_status record(ch_step *s, ch_step_fn step, void *arg, const ch_dataset *in,
                         ch_graph **out)
 {
-    int       n_symbols = 0, rows = 0;
-    ch_graph *g = NULL;
-    ch_status rc;
+    int n_symbols = 0, rows = 0;
 
     for (int i = 0; i < in->n_parts; i++) {
         ch_dims dims = dims_of(in, i, &n_symbols, &rows);
@@ -86,14 +50,7 @@ static ch_status record(ch_step *s, ch_step_fn step, void *arg, const ch_dataset
         ch__step_add_input(s, in->spec[i].name, in->spec[i].dtype, &dims);
     }
     step(s, arg);
-    rc = ch__step_finish(s, &g);
-    if (rc == CH_OK)
-        rc = set_strings(g, in);
-    if (rc == CH_OK)
-        *out = g;
-    else
-        ch_graph_unref(g);
-    return rc;
+    return ch__step_finish(s, out);
 }
 
 ch_status ch__call_record(const char *name, ch_step_fn step, void *arg, const ch_dataset *in,
@@ -112,6 +69,15 @@ ch_status ch__call_record(const char *name, ch_step_fn step, void *arg, const ch
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "recording %s", name);
 }
 
+/* Which input output i is, as it came in; -1: none. */
+static int input_given(const ch_graph *g, int i)
+{
+    for (int k = 0; k < g->n_inputs; k++)
+        if (g->output[i].node == g->input[k])
+            return k;
+    return -1;
+}
+
 ch_status ch__call_check(const ch_dataset *d, const ch_graph *g, const ch_dataset *in)
 {
     if (g == NULL)
@@ -125,29 +91,22 @@ ch_status ch__call_check(const ch_dataset *d, const ch_graph *g, const ch_datase
                                 "components",
                                 g->n_inputs, g->n_outputs, in->n_parts);
     for (int i = 0; i < g->n_inputs; i++)
-        if (g->input[i]->dtype != graph_dtype(in->spec[i].dtype) ||
+        if (g->input[i]->dtype != in->spec[i].dtype ||
             g->input[i]->dims.rank != in->spec[i].shape.rank)
             return ch__dataset_fail(d, "input %d of its step is not what component %d is", i,
                                     i);
-    return check_strings(g, in);
+    for (int i = 0; i < g->n_outputs; i++)
+        if (g->output[i].node->dtype == CH_STR && input_given(g, i) < 0)
+            return ch__dataset_fail(
+                d, "output %d of its step holds strings that did not come in", i);
+    return CH_OK;
 }
 
-/* Which input output i is, as it came in; -1: none. */
-static int input_given(const ch_graph *g, int i)
-{
-    for (int k = 0; k < g->n_inputs; k++)
-        if (g->output[i].node == g->input[k])
-            return k;
-    return -1;
-}
-
-ch_tensor_spec ch__call_output(const ch_graph *g, const ch_dataset *in, int i)
+ch_tensor_spec ch__call_output(const ch_graph *g, int i)
 {
     const ch_node *n = g->output[i].node;
-    int            k = input_given(g, i);
 
-    return (ch_tensor_spec){g->output[i].name, k >= 0 ? in->spec[k].dtype : n->dtype,
-                            ch__dims_shape(&n->dims)};
+    return (ch_tensor_spec){g->output[i].name, n->dtype, ch__dims_shape(&n->dims)};
 }
 
 bool ch__call_same_rows(const ch_dataset *d, const ch_graph *g)
@@ -406,8 +365,7 @@ static ch_status bind_outputs(const ch_caller *c, runner *r, const ch_element *i
     for (int i = 0; i < g->n_outputs; i++) {
         const ch_node *n = g->output[i].node;
 
-        e->part[i] =
-            (ch_part){strings_given(c, i, in) != NULL ? CH_STR : n->dtype, ch__shape(n), at};
+        e->part[i] = (ch_part){n->dtype, ch__shape(n), at};
         r->output[i] = at;
         at += output_bytes(c, g, i, in);
     }

@@ -16,7 +16,7 @@ ch_status ch__call_record(const char *name, ch_step_fn step, void *arg, const ch
 /* INVALID_ARGUMENT where a graph, from anywhere, does not take elements of `in`. */
 ch_status ch__call_check(const ch_dataset *d, const ch_graph *g, const ch_dataset *in);
 /* What output i looks like; and whether `d`, whose parts the outputs are, has same_rows. */
-ch_tensor_spec ch__call_output(const ch_graph *g, const ch_dataset *in, int i);
+ch_tensor_spec ch__call_output(const ch_graph *g, int i);
 bool           ch__call_same_rows(const ch_dataset *d, const ch_graph *g);
 /* For `d` with its graph: all that comes out has as many rows as what goes in, however many. */
 bool ch__call_keeps_rows(const ch_dataset *d);

@@ -84,8 +84,8 @@ static ch_status map_infer(ch_dataset *d)
         if (rc == CH_OK)
             rc = ch__dataset_parts(d, d->graph->n_outputs);
         for (int i = 0; i < d->n_parts && rc == CH_OK; i++)
-            rc = ch__dataset_set_part(
-                d, i, &(ch_tensor_spec[]){ch__call_output(d->graph, d->in[0], i)}[0]);
+            rc = ch__dataset_set_part(d, i,
+                                      &(ch_tensor_spec[]){ch__call_output(d->graph, i)}[0]);
         if (rc == CH_OK)
             d->same_rows = d->in[0]->same_rows && ch__call_same_rows(d, d->graph);
     }

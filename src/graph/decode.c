@@ -129,7 +129,7 @@ static bool same_dims(ch_decoder *d, const ch_dims *inferred, const ch_dims *rec
 }
 
 /* Compares output i with what the message says of it, and takes that. */
-static ch_status check_output(ch_decoder *d, const Cohort__Value *m, int i)
+static ch_status check_output(ch_decoder *d, const ch_op *op, const Cohort__Value *m, int i)
 {
     ch_dtype  dtype = CH_F32;
     ch_dims   dims;
@@ -139,8 +139,9 @@ static ch_status check_output(ch_decoder *d, const Cohort__Value *m, int i)
         rc = ch__decode_dims(d, m->n_sizes, m->sizes, m->n_symbols, m->symbols, &dims);
     if (rc != CH_OK)
         return ch__fail_at(rc, "output %d", i);
-    if (dtype == CH_STR)
-        return ch__fail(CH_INVALID_ARGUMENT, "output %d holds strings, which no graph may", i);
+    if (dtype == CH_STR && op != ch__roles.input)
+        return ch__fail(CH_INVALID_ARGUMENT, "output %d holds strings, which only inputs may",
+                        i);
     if (dtype != d->dtype[i] || !same_dims(d, &d->dims[i], &dims)) {
         char have[160], want[160];
 
@@ -166,7 +167,7 @@ static ch_status check_outputs(ch_decoder *d, ch_graph *g, const ch_op *op, cons
         rc = ch__fail(CH_INVALID_ARGUMENT, "it has %zu outputs in the message, but %d",
                       m->n_outputs, c.n_out);
     for (int i = 0; i < c.n_out && rc == CH_OK; i++)
-        rc = check_output(d, m->outputs[i], i);
+        rc = check_output(d, op, m->outputs[i], i);
     for (int i = 0; i < d->n_fresh && rc == CH_OK; i++)
         d->defined[d->fresh[i].recorded] = 1;
     return rc;

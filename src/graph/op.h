@@ -354,7 +354,8 @@ enum {
     CH_OP_HOST = 1 << 6,      /* means something in this process only: cannot be encoded */
     CH_OP_READS_ENV = 1 << 7, /* differs between runs or replicas: never folded */
     CH_OP_ALONE_IS_INPUT = 1 << 8, /* with one replica its outputs are its inputs */
-    CH_OP_VARIES = 1 << 9          /* is each replica's own, whatever it is made of */
+    CH_OP_VARIES = 1 << 9,         /* is each replica's own, whatever it is made of */
+    CH_OP_STRINGS = 1 << 10        /* its inputs may be strings; its outputs never are */
 };
 
 struct ch_op {

@@ -419,6 +419,76 @@ static ch_status run_held(launch *l, int64_t number)
     return rc == CH_OK && l->run->ops->end != NULL ? l->run->ops->end(l->run, p->graph) : rc;
 }
 
+/* ---- strings ---- */
+
+static bool gives_strings(const ch_graph *g)
+{
+    for (int i = 0; i < g->n_outputs; i++)
+        if (g->output[i].node->dtype == CH_STR)
+            return true;
+    return false;
+}
+
+static ch_status copy_value(const ch_value *v, ch_value **out)
+{
+    int         n = ch_value_count(v);
+    ch_tensor **t = ch__calloc((size_t)n, sizeof(*t));
+    ch_status   rc = t == NULL ? ch__fail_memory("results") : CH_OK;
+
+    for (int r = 0; r < n && rc == CH_OK; r++) {
+        const ch_tensor *from = ch_value_at(v, r);
+
+        rc = ch_tensor_new_on(ch_tensor_device(from), from->dtype, from->shape, &t[r]);
+        if (rc == CH_OK)
+            rc = ch_tensor_copy(from, t[r]);
+    }
+    if (rc == CH_OK)
+        rc = ch_value_new(ch_value_kind_of(v), n, t, out);
+    for (int r = 0; t != NULL && r < n; r++)
+        ch_tensor_unref(t[r]);
+    ch__free(t);
+    return rc;
+}
+
+/* Strings that come out are those that came in, and go with them: results get copies. */
+static ch_status own_strings(const ch_graph *g, ch_tuple **results)
+{
+    size_t       n = (size_t)g->n_outputs;
+    ch_value   **v = ch__calloc(n, sizeof(*v));
+    const char **name = ch__calloc(n, sizeof(*name));
+    ch_tuple    *own = NULL;
+    ch_status    rc = v == NULL || name == NULL ? ch__fail_memory("results") : CH_OK;
+
+    for (int i = 0; i < g->n_outputs && rc == CH_OK; i++) {
+        ch_value *was = ch_tuple_at(*results, i);
+
+        name[i] = g->output[i].name;
+        if (g->output[i].node->dtype == CH_STR)
+            rc = copy_value(was, &v[i]);
+        else
+            v[i] = ch_value_ref(was);
+    }
+    if (rc == CH_OK)
+        rc = ch_tuple_new(g->n_outputs, v, name, &own);
+    for (size_t i = 0; v != NULL && i < n; i++)
+        ch_value_unref(v[i]);
+    ch__free(v);
+    ch__free(name);
+    ch_tuple_unref(*results);
+    *results = own;
+    return rc;
+}
+
+static ch_status give_results(launch *l, ch_tuple **out)
+{
+    ch_tuple *results = ch__packet_tuple(l->packet);
+    ch_status rc = gives_strings(l->p->graph) ? own_strings(l->p->graph, &results) : CH_OK;
+
+    if (rc == CH_OK)
+        *out = results;
+    return rc;
+}
+
 ch_status ch__run(const ch_run *run, ch_tuple **out)
 {
     launch    l;
@@ -449,7 +519,7 @@ ch_status ch__run(const ch_run *run, ch_tuple **out)
     if (l.packet != NULL && (rc != CH_OK || out == NULL))
         ch_tuple_unref(ch__packet_tuple(l.packet));
     else if (rc == CH_OK)
-        *out = ch__packet_tuple(l.packet);
+        rc = give_results(&l, out);
     drop_inputs(&l);
     ch__prepared_unref(l.p);
     return rc;

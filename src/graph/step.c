@@ -198,10 +198,22 @@ static bool is_countable(const ch_dims *d, size_t bytes)
     return product < (int64_t)1 << 48;
 }
 
+/* Strings come in, and that is all: no op makes any. */
+static ch_status check_strings(const ch_infer *c)
+{
+    for (int i = 0; i < c->n_in && (c->op->flags & CH_OP_STRINGS) == 0; i++)
+        if (c->dtype[i] == CH_STR)
+            return ch__infer_fail(c, "input %d holds strings, which steps do not compute with",
+                                  i);
+    return CH_OK;
+}
+
 static ch_status infer(ch_infer *c, const ch_op *op)
 {
-    ch_status rc = op->infer(c);
+    ch_status rc = check_strings(c);
 
+    if (rc == CH_OK)
+        rc = op->infer(c);
     if (rc != CH_OK)
         return rc;
     if (op->n_out >= 0 && c->n_out != op->n_out)

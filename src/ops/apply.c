@@ -262,8 +262,6 @@ ch_node *ch__apply(ch_rule_kind rule, ch_node *var, ch_node *grad, ch_node *hype
 
 static ch_status clear_if_infer(ch_infer *c)
 {
-    if (c->dtype[0] == CH_STR)
-        return ch__infer_fail(c, "input 0 is string, want numbers");
     if (c->dtype[1] != CH_BOOL || c->in[1].rank != 0)
         return ch__infer_fail(c, "input 1 is not a bool scalar");
     return ch__infer_like(c, 0, 0);

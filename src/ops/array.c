@@ -122,8 +122,6 @@ static ch_status reshape_infer(ch_infer *c)
             return ch__infer_check_dims(c, &a->dims);
         known &= a->dims.dim[i].n >= 0;
     }
-    if (c->dtype[0] == CH_STR)
-        return ch__infer_no_strings(c);
     if (!known || !product_of(&c->in[0], &have) || !product_of(&a->dims, &want) ||
         !product_same(&have, &want))
         return reshape_refuse(c, &a->dims);
@@ -286,8 +284,6 @@ static ch_status transpose_infer(ch_infer *c)
     ch_dim                 dim[CH_MAX_RANK];
     unsigned               seen = 0;
 
-    if (c->dtype[0] == CH_STR)
-        return ch__infer_no_strings(c);
     if (a->perm.n != c->in[0].rank)
         return ch__infer_fail(c, "the order has %d axes, want %d", a->perm.n, c->in[0].rank);
     for (int i = 0; i < a->perm.n; i++) {
@@ -397,8 +393,6 @@ static ch_status broadcast_infer(ch_infer *c)
     ch_status              rc = ch__infer_check_dims(c, &a->dims);
     int                    skip = a->dims.rank - c->in[0].rank;
 
-    if (rc == CH_OK)
-        rc = ch__infer_no_strings(c);
     if (rc != CH_OK)
         return rc;
     if (skip < 0)

@@ -68,10 +68,8 @@ static ch_status slice_infer(ch_infer *c)
 {
     const slice_attrs *a = c->attrs;
     ch_dims            d = c->in[0];
-    ch_status          rc = ch__infer_no_strings(c);
+    ch_status          rc = want_list(c, &a->begin, "beginnings");
 
-    if (rc == CH_OK)
-        rc = want_list(c, &a->begin, "beginnings");
     if (rc == CH_OK)
         rc = want_list(c, &a->size, "sizes");
     if (rc == CH_OK)
@@ -288,10 +286,8 @@ static ch_status pad_infer(ch_infer *c)
 {
     const pad_attrs *a = c->attrs;
     ch_dims          d = c->in[0];
-    ch_status        rc = ch__infer_no_strings(c);
+    ch_status        rc = want_list(c, &a->before, "sizes before");
 
-    if (rc == CH_OK)
-        rc = want_list(c, &a->before, "sizes before");
     if (rc == CH_OK)
         rc = want_list(c, &a->after, "sizes after");
     if (rc == CH_OK)
@@ -409,9 +405,9 @@ static ch_status reverse_infer(ch_infer *c)
     const reverse_attrs *a = c->attrs;
     unsigned             seen = 0;
     int                  axis;
-    ch_status            rc = ch__infer_no_strings(c);
+    ch_status            rc = CH_OK;
 
-    if (rc == CH_OK && (a->axes.n < 0 || a->axes.n > CH_MAX_INTS))
+    if (a->axes.n < 0 || a->axes.n > CH_MAX_INTS)
         rc = ch__infer_fail(c, "more axes than there are");
     for (int i = 0; rc == CH_OK && i < a->axes.n; i++) {
         rc = ch__infer_axis(c, a->axes.at[i], c->in[0].rank, &axis);
@@ -505,10 +501,8 @@ static ch_status tile_infer(ch_infer *c)
 {
     const tile_attrs *a = c->attrs;
     ch_dims           d = c->in[0];
-    ch_status         rc = ch__infer_no_strings(c);
+    ch_status         rc = want_list(c, &a->times, "numbers of times");
 
-    if (rc == CH_OK)
-        rc = want_list(c, &a->times, "numbers of times");
     if (rc != CH_OK)
         return rc;
     for (int k = 0; k < d.rank; k++)

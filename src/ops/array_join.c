@@ -72,9 +72,7 @@ static ch_status concat_infer(ch_infer *c)
 
     if (rc != CH_OK || c->n_in == 0 || a->total.rank > 1)
         return rc != CH_OK ? rc : ch__infer_fail(c, "nothing to join");
-    rc = ch__infer_no_strings(c);
-    if (rc == CH_OK)
-        rc = ch__infer_want_same(c);
+    rc = ch__infer_want_same(c);
     if (rc == CH_OK)
         rc = ch__infer_axis(c, a->axis, c->in[0].rank, &axis);
     for (int i = 1; i < c->n_in && rc == CH_OK; i++)
@@ -217,8 +215,6 @@ static ch_status part_infer(ch_infer *c)
     int               axis;
     ch_status         rc = ch__infer_axis(c, a->axis, d.rank, &axis);
 
-    if (rc == CH_OK)
-        rc = ch__infer_no_strings(c);
     if (rc == CH_OK)
         rc = ch__infer_check_dims(c, &a->skip);
     if (rc == CH_OK)
@@ -398,8 +394,6 @@ static ch_status split_infer(ch_infer *c)
     int                axis;
     ch_status          rc = ch__infer_axis(c, a->axis, d.rank, &axis);
 
-    if (rc == CH_OK)
-        rc = ch__infer_no_strings(c);
     if (rc == CH_OK)
         rc = split_check(c, axis);
     for (int i = 0; rc == CH_OK && i < a->parts; i++) {

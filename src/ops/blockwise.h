@@ -21,11 +21,10 @@ extern const ch_kernel *const ch__elementwise_kernels[];
 /* Shape rules: all inputs of one dtype, broadcast together. What they may be, and the result: */
 ch_status ch__infer_arith(ch_infer *c);    /* types to compute in: the same */
 ch_status ch__infer_floats(ch_infer *c);   /* floats: the same */
-ch_status ch__infer_compared(ch_infer *c); /* all but strings: bool */
+ch_status ch__infer_compared(ch_infer *c); /* anything: bool */
 ch_status ch__infer_truths(ch_infer *c);   /* bool: bool */
 /* Parts of such rules. */
 ch_status ch__infer_want_bool(const ch_infer *c, int i);
-ch_status ch__infer_want_no_string(const ch_infer *c, int i);
 
 /* For gradients: d where y is above 0, and where `condition` holds; else 0. */
 ch_node *ch__relu_mask(ch_node *y, ch_node *d);

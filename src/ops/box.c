@@ -87,15 +87,6 @@ void ch__node_strides(const ch_node *n, int64_t stride[CH_MAX_RANK])
     ch__strides(ch__shape(n), stride);
 }
 
-ch_status ch__infer_no_strings(const ch_infer *c)
-{
-    for (int i = 0; i < c->n_in; i++)
-        if (c->dtype[i] == CH_STR)
-            return ch__infer_fail(c, "input %d holds strings, which steps do not compute with",
-                                  i);
-    return CH_OK;
-}
-
 ch_status ch__infer_axis(const ch_infer *c, int64_t axis, int rank, int *out)
 {
     if (ch__axis(axis, rank, out))

@@ -53,8 +53,7 @@ ch_node *ch__concat_to(int n, ch_node *const *x, int axis, ch_dim total);
 ch_node *ch__pad(ch_node *x, int n, const int64_t *before, const int64_t *after,
                  const int64_t *between, double value);
 
-/* Shape rules: no strings; an axis; sizes that came as an attribute. */
-ch_status ch__infer_no_strings(const ch_infer *c);
+/* Shape rules: an axis; sizes that came as an attribute. */
 ch_status ch__infer_axis(const ch_infer *c, int64_t axis, int rank, int *out);
 ch_status ch__infer_check_dims(const ch_infer *c, const ch_dims *d);
 

@@ -10,8 +10,6 @@ static ch_status select_infer(ch_infer *c)
     ch_dims   d;
     ch_status rc = ch__infer_want_bool(c, 0);
 
-    if (rc == CH_OK)
-        rc = ch__infer_want_no_string(c, 1);
     if (rc == CH_OK && c->dtype[1] != c->dtype[2])
         rc = ch__infer_fail(c, "inputs 1 and 2 are %s and %s; cast one of them",
                             ch_dtype_name(c->dtype[1]), ch_dtype_name(c->dtype[2]));
@@ -74,11 +72,10 @@ static const ch_attr cast_rows[] = {CH_ATTR_DTYPE(cast_attrs, dtype), CH_ATTR_EN
 static ch_status cast_infer(ch_infer *c)
 {
     const cast_attrs *a = c->attrs;
-    ch_status         rc = ch__infer_want_no_string(c, 0);
 
-    if (rc == CH_OK && ((unsigned)a->dtype >= CH_DTYPE_COUNT || a->dtype == CH_STR))
-        rc = ch__infer_fail(c, "to %s, want a type of numbers", ch_dtype_name(a->dtype));
-    return rc == CH_OK ? ch__infer_dims(c, 0, a->dtype, &c->in[0]) : rc;
+    if ((unsigned)a->dtype >= CH_DTYPE_COUNT || a->dtype == CH_STR)
+        return ch__infer_fail(c, "to %s, want a type of numbers", ch_dtype_name(a->dtype));
+    return ch__infer_dims(c, 0, a->dtype, &c->in[0]);
 }
 
 static bool cast_block(const ch_node *n, ch_block *b)

@@ -40,13 +40,6 @@ ch_status ch__infer_want_bool(const ch_infer *c, int i)
                           ch_dtype_name(c->dtype[i]));
 }
 
-ch_status ch__infer_want_no_string(const ch_infer *c, int i)
-{
-    if ((unsigned)c->dtype[i] < CH_DTYPE_COUNT && c->dtype[i] != CH_STR)
-        return CH_OK;
-    return ch__infer_fail(c, "input %d is %s", i, ch_dtype_name(c->dtype[i]));
-}
-
 /* All inputs broadcast together; the result has dtype t. */
 static ch_status broadcast_to(ch_infer *c, ch_dtype t)
 {
@@ -74,9 +67,7 @@ ch_status ch__infer_floats(ch_infer *c)
 
 ch_status ch__infer_compared(ch_infer *c)
 {
-    ch_status rc = ch__infer_want_no_string(c, 0);
-
-    return rc == CH_OK ? broadcast_to(c, CH_BOOL) : rc;
+    return broadcast_to(c, CH_BOOL);
 }
 
 ch_status ch__infer_truths(ch_infer *c)

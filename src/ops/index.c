@@ -27,10 +27,8 @@ static ch_status gather_infer(ch_infer *c)
     const gather_attrs *a = c->attrs;
     ch_dim              dim[2 * CH_MAX_RANK];
     int                 axis, k = 0;
-    ch_status           rc = ch__infer_no_strings(c);
+    ch_status           rc = ch__infer_want_ids(c, 1);
 
-    if (rc == CH_OK)
-        rc = ch__infer_want_ids(c, 1);
     if (rc == CH_OK)
         rc = ch__infer_axis(c, a->axis, c->in[0].rank, &axis);
     if (rc != CH_OK)

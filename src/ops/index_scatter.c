@@ -325,8 +325,6 @@ static ch_status scatter_update_infer(ch_infer *c)
 {
     ch_status rc = scatter_check(c);
 
-    if (rc == CH_OK)
-        rc = ch__infer_no_strings(c);
     return rc != CH_OK ? rc : ch__infer_like(c, 0, X);
 }
 

@@ -148,8 +148,6 @@ static ch_status shuffle_infer(ch_infer *c)
 {
     if (c->in[0].rank == 0)
         return ch__infer_fail(c, "a scalar has no rows");
-    if (c->dtype[0] == CH_STR)
-        return ch__infer_fail(c, "input 0 is string, want numbers");
     return ch__infer_like(c, 0, 0);
 }
 

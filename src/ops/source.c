@@ -307,7 +307,7 @@ const ch_op ch__op_rows = {
     .n_in = 1,
     .n_out = 1,
     .infer = rows_infer,
-    .flags = CH_OP_NO_GRAD,
+    .flags = CH_OP_NO_GRAD | CH_OP_STRINGS,
     .kernels = (const ch_kernel *const[]){&rows_plain, NULL},
 };
 

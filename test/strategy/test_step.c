@@ -490,6 +490,109 @@ static void results_may_outlive_everything(void **state)
     (void)state;
 }
 
+/* ---- strings ---- */
+
+static ch_tuple *three_words(void)
+{
+    static const ch_str word[] = {{"one", 3}, {"", 0}, {"three", 5}};
+    ch_tensor          *t = NULL;
+
+    t_ok(ch_tensor_copy_of(CH_STR, ch_shape_of(3), word, &t));
+    return t_tuple(1, &t);
+}
+
+static void give_words(ch_step *s, void *arg)
+{
+    ch_step_out(s, "rows", ch_rows(ch_step_in(s, 0)));
+    ch_step_out(s, "words", ch_step_in(s, 0));
+    (void)arg;
+}
+
+static ch_status try_words(ch_function **f, ch_tuple *in, ch_tuple **out)
+{
+    ch_status rc = ch_function_new("words", give_words, NULL, f);
+
+    return rc == CH_OK ? ch_strategy_run(NULL, *f, in, out) : rc;
+}
+
+static void strings_that_come_out_outlive_those_that_came_in(void **state)
+{
+    ch_tuple     *in = three_words(), *out = NULL;
+    ch_function  *f = NULL;
+    const ch_str *word;
+
+    t_ok(try_words(&f, in, &out));
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    word = ch_tensor_data(ch_value_at(ch_tuple_at(out, 1), 0));
+    assert_string_equal(ch_tuple_name(out, 1), "words");
+    assert_int_equal(word[2].size, 5);
+    assert_memory_equal(word[2].data, "three", 5);
+    assert_int_equal(word[1].size, 0);
+    ch_tuple_unref(out);
+    (void)state;
+}
+
+/* PROMISES F15. */
+static void strings_come_out_or_memory_was_short(void **state)
+{
+    ch_tuple *in = three_words();
+    ch_status rc = CH_RESOURCE_EXHAUSTED;
+
+    for (int n = 1; rc != CH_OK; n++) {
+        ch_function *f = NULL;
+        ch_tuple    *out = NULL;
+        int64_t      live = ch__mem_live();
+
+        ch__mem_fail_at(n);
+        rc = try_words(&f, in, &out);
+        ch__mem_fail_at(0);
+        assert_true(rc == CH_OK || rc == CH_RESOURCE_EXHAUSTED);
+        ch_function_unref(f);
+        ch_tuple_unref(out);
+        assert_int_equal(ch__mem_live(), live);
+    }
+    ch_tuple_unref(in);
+    (void)state;
+}
+
+static ch_node *joined(ch_node *x)
+{
+    return ch_concat(2, (ch_node *[]){x, x}, 0);
+}
+
+static ch_node *compared(ch_node *x)
+{
+    return ch_equal(x, x);
+}
+
+static ch_node *first_of(ch_node *x)
+{
+    return ch_gather(x, ch_range_like(x, 0, CH_I64), 0);
+}
+
+static ch_node *(*const on_words[])(ch_node *) = {
+    joined, compared, first_of, ch_identity, ch_sum_all, ch_zeros_like, ch_stop_gradient};
+
+static void compute_with_words(ch_step *s, void *arg)
+{
+    ch_step_out(s, NULL, on_words[*(const int *)arg](ch_step_in(s, 0)));
+}
+
+static void steps_do_not_compute_with_strings(void **state)
+{
+    ch_tuple *in = three_words();
+
+    for (int i = 0; i < (int)(sizeof(on_words) / sizeof(on_words[0])); i++) {
+        ch_function *f = t_function(compute_with_words, &i);
+
+        t_refused(ch_strategy_run(NULL, f, in, NULL), CH_INVALID_ARGUMENT, "string", "step");
+        ch_function_unref(f);
+    }
+    ch_tuple_unref(in);
+    (void)state;
+}
+
 static void read_it(ch_step *s, void *arg)
 {
     ch_step_out(s, NULL, ch_var_read(s, arg));
@@ -522,6 +625,9 @@ int main(void)
         cmocka_unit_test(reads_see_assigns_and_two_variables_can_be_swapped),
         cmocka_unit_test(the_old_value_can_be_used_after_an_update),
         cmocka_unit_test(results_may_outlive_everything),
+        cmocka_unit_test(strings_that_come_out_outlive_those_that_came_in),
+        cmocka_unit_test(strings_come_out_or_memory_was_short),
+        cmocka_unit_test(steps_do_not_compute_with_strings),
         cmocka_unit_test(a_variable_of_another_strategy_is_refused_by_name),
     };
 
