@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cohort/table.h"
 #include "decode/decode.h"
 #include "graph/attr.h"
 
@@ -76,6 +77,26 @@ static ch_tensor *some_tensor(grower *w)
     return t;
 }
 
+/* A few keys, ids or words, which stand for zeros. */
+static ch_table *some_table(grower *w)
+{
+    static const ch_str word[] = {{"", 0}, {"x", 1}, {"word", 4}, {"words and words", 15}};
+    const int64_t       n = (int64_t)roll(w->d, 5);
+    ch_tensor          *keys = NULL, *values = NULL;
+    ch_table           *t = NULL;
+    int64_t             id[4];
+
+    for (int i = 0; i < 4; i++)
+        id[i] = roll(w->d, 2) == 0 ? i - 1 : some_integer(w->d);
+    if (ch_tensor_new((ch_dtype)roll(w->d, CH_STR), ch_shape_of(n), &values) == CH_OK &&
+        (roll(w->d, 2) == 0 ? ch_tensor_copy_of(CH_I64, ch_shape_of(n), id, &keys)
+                            : ch_tensor_copy_of(CH_STR, ch_shape_of(n), word, &keys)) == CH_OK)
+        (void)(ch_table_new(keys, values, 1, &t) == CH_OK);
+    ch_tensor_unref(keys);
+    ch_tensor_unref(values);
+    return t;
+}
+
 static ch_node *add_input(ch_graph *g, ch_dtype dtype, const ch_dims *dims)
 {
     ch_input_attrs a = {g->n_inputs, dtype, *dims};
@@ -138,6 +159,9 @@ static void fill_row(grower *w, const ch_attr *row, void *at)
         break;
     case CH_ATTR_KIND_TENSOR:
         *(ch_tensor **)at = some_tensor(w);
+        break;
+    case CH_ATTR_KIND_TABLE:
+        *(ch_table **)at = some_table(w);
         break;
     case CH_ATTR_KIND_GRAPH:
         *(ch_graph **)at = some_body(w);

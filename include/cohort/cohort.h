@@ -37,6 +37,7 @@
 #include "cohort/step.h"
 #include "cohort/strategy.h"
 #include "cohort/strategy_ops.h"
+#include "cohort/table.h"
 #include "cohort/tensor.h"
 #include "cohort/value.h"
 #include "cohort/var.h"

@@ -167,8 +167,9 @@ typedef struct ch_map_options {
 } ch_map_options;
 
 /* A step: the components come in as inputs, its outputs are the new components. It is recorded
- * once. With strings no step computes: such an input can only be an output as it is. Random
- * numbers in it depend on the element's place, not on who computes it. */
+ * once. With strings no step computes: such an input can be looked up in a table (cohort/table.h),
+ * and be an output as it is. Random numbers in it depend on the element's place, not on who
+ * computes it. */
 CH_API ch_dataset *ch_dataset_map(ch_dataset *d, ch_step_fn step, void *arg,
                                   const ch_map_options *opt);
 /* A C function: gives a tuple of `spec` for each element. Cannot be encoded. */

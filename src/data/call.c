@@ -361,7 +361,7 @@ static ch_status bind_outputs(const ch_caller *c, runner *r, const ch_element *i
     e = ch__element_new(g->n_outputs, 0, bytes);
     if (e == NULL)
         return ch__fail_memory("element");
-    char *at = (char *)aligned((size_t)e->room);
+    char *at = (char *)e->room + (aligned((size_t)e->room) - (size_t)e->room);
     for (int i = 0; i < g->n_outputs; i++) {
         const ch_node *n = g->output[i].node;
 

@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "graph/graph.h"
 #include "tensor/print.h"
+#include "tensor/table.h"
 
 static size_t kind_bytes(ch_attr_kind kind)
 {
@@ -26,6 +27,7 @@ static size_t kind_bytes(ch_attr_kind kind)
         return sizeof(ch_dims);
     case CH_ATTR_KIND_TEXT:
     case CH_ATTR_KIND_TENSOR:
+    case CH_ATTR_KIND_TABLE:
     case CH_ATTR_KIND_GRAPH:
     case CH_ATTR_KIND_HOST:
         return sizeof(void *);
@@ -45,6 +47,8 @@ static bool copy_row(ch_arena *a, const ch_attr *row, const char *from, char *to
     }
     if (row->kind == CH_ATTR_KIND_TENSOR)
         ch_tensor_ref(*(ch_tensor **)(void *)(to + row->offset));
+    if (row->kind == CH_ATTR_KIND_TABLE)
+        ch_table_ref(*(ch_table **)(void *)(to + row->offset));
     if (row->kind == CH_ATTR_KIND_GRAPH)
         ch_graph_ref(*(ch_graph **)(void *)(to + row->offset));
     return true;
@@ -75,6 +79,8 @@ void ch__attrs_drop(const ch_op *op, void *attrs)
 
         if (row->kind == CH_ATTR_KIND_TENSOR)
             ch_tensor_unref(*(ch_tensor **)at);
+        if (row->kind == CH_ATTR_KIND_TABLE)
+            ch_table_unref(*(ch_table **)at);
         if (row->kind == CH_ATTR_KIND_GRAPH)
             ch_graph_unref(*(ch_graph **)at);
     }
@@ -108,6 +114,8 @@ static bool row_equal(const ch_attr *row, const void *a, const void *b)
         return text_equal(*(const char *const *)a, *(const char *const *)b);
     case CH_ATTR_KIND_TENSOR:
         return tensor_equal(*(ch_tensor *const *)a, *(ch_tensor *const *)b);
+    case CH_ATTR_KIND_TABLE:
+        return ch__table_equal(*(ch_table *const *)a, *(ch_table *const *)b);
     default: /* plain numbers and pointers: compared as bytes, so that -0.0 is not 0.0 */
         return memcmp(a, b, kind_bytes(row->kind)) == 0;
     }
@@ -149,6 +157,10 @@ static uint64_t row_hash(uint64_t h, const ch_attr *row, const void *at)
             return h;
         h = ch__hash(h, t->shape.dim, sizeof(t->shape.dim));
         return ch__hash(h, t->data, bytes < 64 ? bytes : 64);
+    }
+    case CH_ATTR_KIND_TABLE: {
+        const ch_table *t = *(ch_table *const *)at;
+        return t == NULL ? h : h ^ ch__table_hash(t);
     }
     default:
         return ch__hash(h, at, kind_bytes(row->kind));
@@ -213,6 +225,13 @@ static void print_tensor(ch_text *t, const ch_tensor *x)
     ch__text_add(t, "%s%s", line, n == SHOWN ? "..." : "");
 }
 
+static void print_table(ch_text *t, const ch_table *x)
+{
+    ch__text_add(t, "(%u %s, else ", x->n, x->has_words ? "words" : "ids");
+    ch__text_element(t, x->dtype, x->value + (size_t)x->n * ch_dtype_bytes(x->dtype));
+    ch__text_add(t, ")");
+}
+
 static void print_value(ch_text *t, const ch_attr *row, const void *at)
 {
     char dims[160];
@@ -243,6 +262,9 @@ static void print_value(ch_text *t, const ch_attr *row, const void *at)
     case CH_ATTR_KIND_TENSOR:
         print_tensor(t, *(ch_tensor *const *)at);
         break;
+    case CH_ATTR_KIND_TABLE:
+        print_table(t, *(ch_table *const *)at);
+        break;
     case CH_ATTR_KIND_GRAPH:
         break;
     case CH_ATTR_KIND_HOST:
@@ -260,7 +282,8 @@ void ch__attrs_print(const ch_node *call, ch_text *t)
 
         if (row->kind == CH_ATTR_KIND_GRAPH || is_zero(row, at) || is_type(call, row, at))
             continue;
-        if (row->kind == CH_ATTR_KIND_TENSOR) /* what else would it be */
+        if (row->kind == CH_ATTR_KIND_TENSOR ||
+            row->kind == CH_ATTR_KIND_TABLE) /* what else would it be */
             ch__text_add(t, " ");
         else
             ch__text_add(t, " %s=", row->name);

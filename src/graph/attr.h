@@ -5,7 +5,7 @@
 #include "graph/op.h"
 #include "tensor/print.h"
 
-/* A copy in the arena, row by row; texts too, tensors and graphs referenced. NULL: no memory.
+/* A copy in the arena, row by row; texts too, tensors, tables and graphs referenced. NULL: no memory.
  */
 void *ch__attrs_copy(ch_arena *a, const ch_op *op, const void *from);
 /* Gives back what a copy referenced. */

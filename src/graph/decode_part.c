@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "graph/attr.h"
+#include "tensor/table.h"
 
 /* ---- memory ---- */
 
@@ -171,6 +172,15 @@ static ch_status decode_ints(const Cohort__Ints *m, ch_ints *out)
     return CH_OK;
 }
 
+static ch_status check_bools(ch_dtype dtype, const ProtobufCBinaryData *data)
+{
+    for (size_t i = 0; dtype == CH_BOOL && i < data->len; i++)
+        if (data->data[i] > 1)
+            return ch__fail(CH_INVALID_ARGUMENT, "element %zu is %d, no bool", i,
+                            data->data[i]);
+    return CH_OK;
+}
+
 static ch_status check_data(ch_dtype dtype, ch_shape shape, const ProtobufCBinaryData *data)
 {
     int64_t   count, bytes;
@@ -183,11 +193,7 @@ static ch_status check_data(ch_dtype dtype, ch_shape shape, const ProtobufCBinar
     if ((uint64_t)bytes != data->len)
         return ch__fail(CH_INVALID_ARGUMENT, "%zu bytes of data, want %lld", data->len,
                         (long long)bytes);
-    for (size_t i = 0; dtype == CH_BOOL && i < data->len; i++)
-        if (data->data[i] > 1)
-            return ch__fail(CH_INVALID_ARGUMENT, "element %zu is %d, no bool", i,
-                            data->data[i]);
-    return CH_OK;
+    return check_bools(dtype, data);
 }
 
 static ch_status make_tensor(ch_decoder *d, ch_dtype dtype, ch_shape shape,
@@ -237,6 +243,50 @@ static ch_status decode_tensor(ch_decoder *d, Cohort__Tensor *m, ch_tensor **out
     return rc;
 }
 
+/* The parts of a table, as far as they fit together; their keys and values are taken as they are. */
+static ch_status check_table(const Cohort__Table *m, ch_table_parts *p)
+{
+    const size_t bytes = ch_dtype_bytes(p->dtype);
+    uint64_t     text = 0;
+
+    for (size_t i = 0; i < m->n_sizes; i++)
+        text += m->sizes[i];
+    if (p->dtype == CH_STR)
+        return ch__fail(CH_INVALID_ARGUMENT, "its values are strings");
+    if (m->has_words ? m->ids.len > 0 : m->text.len > 0 || m->n_sizes > 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "it has both ids and words");
+    if (m->has_words ? text != m->text.len || text > UINT32_MAX : m->ids.len % 8 != 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "%zu bytes of keys are not those of %zu",
+                        m->has_words ? m->text.len : m->ids.len, p->n);
+    if (m->values.len / bytes != p->n + 1 || m->values.len % bytes != 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "%zu bytes of values, want %zu and one more",
+                        m->values.len, p->n);
+    return check_bools(p->dtype, &m->values);
+}
+
+static ch_status decode_table(ch_decoder *d, Cohort__Table *m, ch_table **out)
+{
+    ch_table_parts p = {.has_words = m->has_words != 0,
+                        .n = m->has_words ? m->n_sizes : m->ids.len / sizeof(int64_t),
+                        .ids = m->ids.data,
+                        .text = (const char *)m->text.data,
+                        .size = m->sizes,
+                        .values = m->values.data};
+    ch_status      rc = ch__decode_dtype(m->dtype, &p.dtype);
+
+    if (rc == CH_OK)
+        rc = check_table(m, &p);
+    if (rc == CH_OK &&
+        !ch__decode_charge(d, m->ids.len + m->text.len + m->values.len + TENSOR_BYTES))
+        rc = ch__decode_no_memory(d);
+    if (rc == CH_OK)
+        rc = ch__table_of(&p, out);
+    ch__decode_let_go(d, &m->ids);
+    ch__decode_let_go(d, &m->text);
+    ch__decode_let_go(d, &m->values);
+    return rc;
+}
+
 ch_status ch__decode_garbled(const ch_decoder *d, const char *what, size_t n)
 {
     if (d->is_over || d->is_out)
@@ -276,11 +326,12 @@ static const struct {
     [CH_ATTR_KIND_DIMS] = {"sizes", COHORT__ATTR__VALUE_DIMS},
     [CH_ATTR_KIND_TEXT] = {"text", COHORT__ATTR__VALUE_TEXT},
     [CH_ATTR_KIND_TENSOR] = {"a tensor", COHORT__ATTR__VALUE_TENSOR},
+    [CH_ATTR_KIND_TABLE] = {"a table", COHORT__ATTR__VALUE_TABLE},
     [CH_ATTR_KIND_GRAPH] = {"a body", COHORT__ATTR__VALUE_BODY},
     [CH_ATTR_KIND_HOST] = {"something of one process", -1},
 };
 
-/* Into the op's own struct. Text stays in the message; tensors and bodies are the struct's. */
+/* Into the op's own struct. Text stays in the message; tensors, tables and bodies are the struct's. */
 static ch_status decode_value(ch_decoder *d, ch_graph *g, const ch_op *op, const ch_attr *row,
                               Cohort__Attr *m, void *at)
 {
@@ -313,6 +364,8 @@ static ch_status decode_value(ch_decoder *d, ch_graph *g, const ch_op *op, const
         return ch__fail(CH_INVALID_ARGUMENT, "its text is longer than %d", CH_CODEC_MAX_NAME);
     case CH_ATTR_KIND_TENSOR:
         return decode_tensor(d, m->tensor, at);
+    case CH_ATTR_KIND_TABLE:
+        return decode_table(d, m->table, at);
     case CH_ATTR_KIND_GRAPH:
         return decode_body(d, g, &m->body, at);
     case CH_ATTR_KIND_HOST:

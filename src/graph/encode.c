@@ -10,6 +10,7 @@
 #include "graph/codec.h"
 #include "graph/graph.h"
 #include "graph/where.h"
+#include "tensor/table.h"
 
 void ch_bytes_free(void *bytes)
 {
@@ -120,6 +121,41 @@ static ch_status encode_tensor(encoder *e, ch_tensor *t, Cohort__Attr *m)
     return x->shape == NULL ? out_of_memory() : encode_dtype(e, t->dtype, &x->dtype);
 }
 
+static ch_status encode_words(encoder *e, const ch_table *t, Cohort__Table *m)
+{
+    m->text.data = (uint8_t *)t->text;
+    m->text.len = t->at[t->n];
+    m->sizes = take(e, t->n, sizeof(m->sizes[0]));
+    if (m->sizes == NULL)
+        return out_of_memory();
+    m->n_sizes = t->n;
+    for (uint32_t i = 0; i < t->n; i++)
+        m->sizes[i] = t->at[i + 1] - t->at[i];
+    return CH_OK;
+}
+
+/* Packing only reads what it is pointed at. */
+static ch_status encode_table(encoder *e, const ch_table *t, Cohort__Attr *m)
+{
+    Cohort__Table *x = take(e, 1, sizeof(*x));
+    ch_status      rc;
+
+    if (x == NULL)
+        return out_of_memory();
+    cohort__table__init(x);
+    m->value_case = COHORT__ATTR__VALUE_TABLE;
+    m->table = x;
+    x->has_words = t->has_words;
+    x->values.data = (uint8_t *)t->value;
+    x->values.len = ((size_t)t->n + 1) * ch_dtype_bytes(t->dtype);
+    rc = encode_dtype(e, t->dtype, &x->dtype);
+    if (rc != CH_OK || t->has_words)
+        return rc == CH_OK ? encode_words(e, t, x) : rc;
+    x->ids.data = (uint8_t *)t->id;
+    x->ids.len = t->n * sizeof(t->id[0]);
+    return CH_OK;
+}
+
 static ch_status encode_graph(encoder *e, const ch_graph *g, Cohort__Graph *m);
 
 /* A body is packed by itself. The depth is bounded, so this may recurse. */
@@ -175,6 +211,9 @@ static ch_status encode_value(encoder *e, const ch_attr *row, const void *at, Co
     case CH_ATTR_KIND_TENSOR:
         return *(ch_tensor *const *)at != NULL ? encode_tensor(e, *(ch_tensor *const *)at, m)
                                                : CH_OK;
+    case CH_ATTR_KIND_TABLE:
+        return *(ch_table *const *)at != NULL ? encode_table(e, *(ch_table *const *)at, m)
+                                              : CH_OK;
     case CH_ATTR_KIND_GRAPH:
         return *(ch_graph *const *)at != NULL ? encode_body(e, *(ch_graph *const *)at, m)
                                               : CH_OK;

@@ -106,6 +106,7 @@ typedef enum ch_attr_kind {
     CH_ATTR_KIND_DIMS,   /* ch_dims: symbols become numbers when specialised */
     CH_ATTR_KIND_TEXT,   /* const char *, NULL allowed */
     CH_ATTR_KIND_TENSOR, /* ch_tensor *, counted, contiguous */
+    CH_ATTR_KIND_TABLE,  /* ch_table *, counted */
     CH_ATTR_KIND_GRAPH,  /* ch_graph *, counted: a body; specialised with its call */
     CH_ATTR_KIND_HOST    /* void *: means something in this process only; cannot be encoded */
 } ch_attr_kind;
@@ -153,6 +154,10 @@ typedef struct ch_attr {
 #define CH_ATTR_TENSOR(type, field)                                                            \
     {                                                                                          \
 #field, CH_ATTR_KIND_TENSOR, offsetof(type, field)                                     \
+    }
+#define CH_ATTR_TABLE(type, field)                                                             \
+    {                                                                                          \
+#field, CH_ATTR_KIND_TABLE, offsetof(type, field)                                      \
     }
 #define CH_ATTR_GRAPH(type, field)                                                             \
     {                                                                                          \

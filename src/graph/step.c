@@ -203,7 +203,9 @@ static ch_status check_strings(const ch_infer *c)
 {
     for (int i = 0; i < c->n_in && (c->op->flags & CH_OP_STRINGS) == 0; i++)
         if (c->dtype[i] == CH_STR)
-            return ch__infer_fail(c, "input %d holds strings, which steps do not compute with",
+            return ch__infer_fail(c,
+                                  "input %d holds strings, which steps do not compute with; "
+                                  "ch_table_lookup makes numbers of words",
                                   i);
     return CH_OK;
 }

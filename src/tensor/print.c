@@ -95,20 +95,20 @@ static void text_str(ch_text *o, const ch_str *s)
     ch__text_add(o, shown < s->size ? "\"..." : "\"");
 }
 
-static void text_element(ch_text *o, ch_dtype dtype, const char *at)
+void ch__text_element(ch_text *o, ch_dtype dtype, const void *at)
 {
     switch (dtype) {
     case CH_STR:
-        text_str(o, (const ch_str *)(const void *)at);
+        text_str(o, at);
         break;
     case CH_BOOL:
-        ch__text_add(o, "%s", *at ? "true" : "false");
+        ch__text_add(o, "%s", *(const bool *)at ? "true" : "false");
         break;
     case CH_I64: /* a double would lose the last digits */
-        ch__text_add(o, "%" PRId64, *(const int64_t *)(const void *)at);
+        ch__text_add(o, "%" PRId64, *(const int64_t *)at);
         break;
     case CH_U64:
-        ch__text_add(o, "%" PRIu64, *(const uint64_t *)(const void *)at);
+        ch__text_add(o, "%" PRIu64, *(const uint64_t *)at);
         break;
     case CH_I8:
     case CH_I16:
@@ -176,7 +176,7 @@ static void text_elements(ch_text *o, ch_dtype dtype, ch_shape shape, const int6
             ch__text_add(o, "[");
         for (int i = 0; i < shape.rank; i++)
             at += index[i] * stride[i];
-        text_element(o, dtype, data + at * bytes);
+        ch__text_element(o, dtype, data + at * bytes);
     } while (text_advance(o, shape, index));
 }
 

@@ -21,7 +21,8 @@ int     ch__text_length(const ch_text *o); /* what snprintf would return */
 
 void ch__text_shape(ch_text *o, ch_shape shape);
 void ch__text_tensor(ch_text *o, const ch_tensor *t);
-void ch__text_elements(ch_text *o, const ch_tensor *t); /* without dtype and shape */
+void ch__text_elements(ch_text *o, const ch_tensor *t);            /* without dtype and shape */
+void ch__text_element(ch_text *o, ch_dtype dtype, const void *at); /* one of them */
 /* As a tensor over contiguous elements is printed. */
 void ch__text_array(ch_text *o, ch_dtype dtype, ch_shape shape, const void *data);
 void ch__text_value(ch_text *o, const ch_value *v);

@@ -219,6 +219,39 @@ static void strings_pass_a_step_that_does_not_touch_them(void **state)
     }
 }
 
+static void number_of_word(ch_step *s, void *arg)
+{
+    ch_step_out(s, "word", ch_table_lookup(arg, ch_step_in(s, 0)));
+    ch_step_out(s, "n", ch_step_in(s, 1));
+}
+
+static void is_known(ch_step *s, void *arg)
+{
+    ch_step_out(s, NULL, ch_less(ch_table_lookup(arg, ch_step_in(s, 0)), ch_number(s, 9)));
+}
+
+/* The table may go once the dataset is made. */
+static void words_are_looked_up_in_a_table(void **state)
+{
+    static const ch_str known[] = {{"d", 1}, {"two words", 9}, {"a", 1}};
+    ch_tensor          *t = NULL;
+    ch_table           *numbers = NULL;
+    ch_dataset         *one_by_one, *batches, *some;
+
+    (void)state;
+    t_ok(ch_tensor_copy_of(CH_STR, ch_shape_of(3), known, &t));
+    t_ok(ch_table_new(t, NULL, 9, &numbers));
+    ch_tensor_unref(t);
+    one_by_one = ch_dataset_map(words(5), number_of_word, numbers, NULL);
+    batches =
+        ch_dataset_map(ch_dataset_batch(words(3), 2, NULL), number_of_word, numbers, NULL);
+    some = ch_dataset_filter(words(6), is_known, numbers);
+    ch_table_unref(numbers);
+    t_gives(one_by_one, "2, 0 | 9, 1 | 1, 2 | 0, 3 | 2, 4");
+    t_gives(batches, "2 9, 0 1 | 1, 2");
+    t_gives(some, "a, 0 | two words, 2 | d, 3 | a, 4");
+}
+
 static void unequal_rows_are_padded_or_ragged(void **state)
 {
     (void)state;
@@ -685,6 +718,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(maps_are_steps_or_functions),
         cmocka_unit_test(strings_pass_a_step_that_does_not_touch_them),
+        cmocka_unit_test(words_are_looked_up_in_a_table),
         cmocka_unit_test(unequal_rows_are_padded_or_ragged),
         cmocka_unit_test(rows_go_in_and_out_of_batches),
         cmocka_unit_test(ragged_rows_go_in_and_out_of_batches),

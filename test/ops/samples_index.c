@@ -3,7 +3,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "graph/step.h"
 #include "sample.h"
+#include "tensor/tensor.h"
 
 enum {
     T_MOVES = T_FLOATS | T_INTS | 1 << CH_BOOL | 1 << CH_I16 | 1 << CH_U16 | 1 << CH_U32 |
@@ -190,6 +192,61 @@ static void is_hot_wide(const t_array *in, t_array *out)
     t_out(&out[0], ch_shape_of(n, 700));
     for (int64_t i = 0; i < n; i++)
         out[0].v[i * 700 + (int64_t)in[0].v[i]] = 1;
+}
+
+/* ---- table_lookup ---- */
+
+/* Keys 0, 3, 6, ... below `limit`, of which key k stands for k mod 7, in this dtype; all others for 9. */
+static ch_status make_table(int64_t limit, ch_dtype dtype, ch_table **out)
+{
+    ch_tensor *keys = NULL, *values = NULL;
+    ch_status  rc = ch_tensor_new(CH_I64, ch_shape_of((limit + 2) / 3), &keys);
+
+    if (rc == CH_OK)
+        rc = ch_tensor_new(dtype, ch_shape_of((limit + 2) / 3), &values);
+    for (int64_t i = 0; rc == CH_OK && i < (limit + 2) / 3; i++) {
+        ((int64_t *)ch_tensor_data_mut(keys))[i] = 3 * i;
+        ch__store(dtype, (char *)ch_tensor_data_mut(values) + (size_t)i * ch_dtype_bytes(dtype),
+                  (double)(3 * i % 7));
+    }
+    if (rc == CH_OK)
+        rc = ch_table_new(keys, values, 9, out);
+    ch_tensor_unref(keys);
+    ch_tensor_unref(values);
+    return rc;
+}
+
+/* The step keeps the table. */
+static void look_up(ch_step *s, ch_node *keys, int64_t limit, ch_dtype dtype, ch_node **out)
+{
+    ch_table *t = NULL;
+    ch_status rc = make_table(limit, dtype, &t);
+
+    if (rc != CH_OK)
+        ch__step_take(s, rc, NULL);
+    else
+        out[0] = ch_table_lookup(t, keys);
+    ch_table_unref(t);
+}
+
+static void look_up_few(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    look_up(s, in[0], 10, dtype_of(in[1]), out);
+}
+
+static void look_up_many(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    look_up(s, in[0], 20000, CH_F32, out);
+}
+
+static void are_looked_up(const t_array *in, t_array *out)
+{
+    t_out(&out[0], in[0].shape);
+    for (int64_t i = 0; i < ch_shape_count(in[0].shape); i++) {
+        int64_t key = (int64_t)in[0].v[i];
+
+        out[0].v[i] = key % 3 == 0 ? (double)(key % 7) : 9;
+    }
 }
 
 /* ---- scatter ---- */
@@ -608,6 +665,13 @@ static const t_sample samples[] = {
      .in = {IDS(700, 1, {400})}, .record = hot_wide, .reference = is_hot_wide,
      .flags = T_NO_GRAD},
 
+    {.op = "table_lookup", .name = "a few keys", .dtypes = T_MOVES & ~(1 << CH_BOOL), .n_in = 2,
+     .in = {IDS(10, 2, {4, 3}), TABLE(1, {1})}, .record = look_up_few,
+     .reference = are_looked_up, .flags = T_NO_GRAD},
+    {.op = "table_lookup", .name = "very many, on several threads", .dtypes = 1 << CH_F32,
+     .n_in = 1, .in = {IDS(20000, 1, {30000})}, .record = look_up_many,
+     .reference = are_looked_up, .flags = T_NO_GRAD},
+
     {.op = "scatter_add", .name = "duplicates add up", .dtypes = T_ADDS, .n_in = 3,
      .in = {TABLE(2, {4, 3}), IDS(4, 1, {9}), SMALL(2, {9, 3})}, .record = scatter_add,
      .reference = is_scatter_add},
@@ -802,6 +866,17 @@ static void hot_negative(ch_step *s, ch_node *const *in, ch_node **out)
     out[0] = ch_one_hot(ch_range(s, CH_I64, 0, 2, 1), -1, 1, 0, CH_F32);
 }
 
+static void look_up_floats(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    look_up(s, in[0], 3, CH_I64, out);
+}
+
+static void look_up_nowhere(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)in;
+    out[0] = ch_table_lookup(NULL, ch_range(s, CH_I64, 0, 2, 1));
+}
+
 static void scatter_far(ch_step *s, ch_node *const *in, ch_node **out)
 {
     out[0] = ch_scatter_add(in[0], ch_range(s, CH_I64, 1, 4, 1), in[0]);
@@ -931,6 +1006,8 @@ static const t_refusal refusals[] = {
     BAD("flat_ids", "more axes than there are", nd_deep, "gather_nd", "size 3", "1 to 2"),
     BAD("flat_ids", "out of range", nd_far, "id 3 at position 0", "[0, 3)"),
     BAD("one_hot", "negative depth", hot_negative, "depth of -1"),
+    BAD("table_lookup", "floats", look_up_floats, "f32(rows, 4)", "keys of its table are i32 or i64"),
+    BAD("table_lookup", "no table", look_up_nowhere, "it has no table"),
     BAD("scatter_add", "out of range", scatter_far, "id 3 at position 2", "[0, 3)"),
     BAD("scatter_update", "not a row for each", scatter_uneven, "2 ids for 3 rows"),
     BAD("scatter_add", "rows of another width", scatter_narrow, "sizes 4 and 3 of axis 1"),

@@ -789,6 +789,7 @@ static void scramble_attr(const ch_attr *row, void *attrs, uint64_t *state)
         break;
     case CH_ATTR_KIND_TEXT:
     case CH_ATTR_KIND_TENSOR:
+    case CH_ATTR_KIND_TABLE:
     case CH_ATTR_KIND_GRAPH:
     case CH_ATTR_KIND_HOST:
         break;
