@@ -132,6 +132,7 @@ typedef struct ch_coordinator_stats {
     int64_t backups; /* attempts beside a slow one */
     int64_t workers_lost;   /* how often one was given up */
     int     workers, ready; /* workers, and those that take steps now */
+    int64_t moved;          /* steps that an idle worker took from behind a slow one */
 } ch_coordinator_stats;
 CH_API CH_MUST_CHECK ch_status ch_coordinator_get_stats(ch_coordinator       *c,
                                                         ch_coordinator_stats *out);

@@ -577,6 +577,7 @@ static void take_over(const ch_turn *t, ch_scheduled *s, int worker)
         return; /* it is, when it has been told */
     ch__feed_lease(s, worker);
     end_attempt(t, s, 0);
+    c->stats.moved++;
     if (!send(t, s, worker))
         put_back(t, s);
 }

@@ -411,7 +411,8 @@ static void check_kept(world *w)
     float                sum = sum_kept(w);
 
     t_ok(ch_coordinator_get_stats(w->co, &s));
-    if (s.finished == STEPS && s.repeated + s.backups + s.workers_lost == 0 && sum != STEPS)
+    if (s.finished == STEPS && s.repeated + s.backups + s.moved + s.workers_lost == 0 &&
+        sum != STEPS)
         is_wrong(w, "what workers keep is not what they did");
 }
 
