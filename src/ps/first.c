@@ -87,7 +87,10 @@ static ch_status read_shapes(const Cohort__PsFirst *m, ch_shape *whole, ch_shape
             return ch__fail(CH_INVALID_ARGUMENT, "size %lld of axis %zu",
                             (long long)m->shape[i], i);
     if (m->n_shape == 0)
-        return m->axis == 0 ? CH_OK : ch__fail(CH_INVALID_ARGUMENT, "a scalar has no axis");
+        return m->axis == 0 && m->begin == 0 && m->size == 0
+                   ? CH_OK
+                   : ch__fail(CH_INVALID_ARGUMENT,
+                              "a scalar has no axis, and no places along one");
     size = m->axis < m->n_shape ? m->shape[m->axis] : -1;
     if (m->begin < 0 || m->size < 0 || m->begin > size || m->size > size - m->begin)
         return ch__fail(CH_INVALID_ARGUMENT, "%lld from %lld on of the %lld along axis %u",

@@ -115,6 +115,12 @@ static void what_makes_no_sense_is_refused_and_reserves_nothing(void **state)
     m.axis = 2;
     refuses(&m, CH_INVALID_ARGUMENT, "axis 2");
     m = good;
+    m.n_shape = 0;
+    refuses(&m, CH_INVALID_ARGUMENT, "scalar");
+    m.size = 0;
+    m.begin = INT64_MAX;
+    refuses(&m, CH_INVALID_ARGUMENT, "scalar");
+    m = good;
     m.begin = 4;
     m.size = 5;
     refuses(&m, CH_INVALID_ARGUMENT, "5 from 4");
