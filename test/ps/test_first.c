@@ -55,6 +55,10 @@ static void shards_have_the_numbers_of_the_whole(void **state)
         shards_are_cut_out(init[k], CH_F64, ch_shape_of(40, 70), (ch_layout){1, 4});
     }
     shards_are_cut_out(ch_init_constant(7), CH_I32, ch_shape_scalar(), (ch_layout){0, 1});
+    shards_are_cut_out(ch_init_normal(0, 1), CH_F32, ch_shape_of((int64_t)1 << 50, 0),
+                       (ch_layout){1, 1});
+    shards_are_cut_out(ch_init_identity(1), CH_F32, ch_shape_of((int64_t)1 << 50, 0),
+                       (ch_layout){0, 1});
     shards_are_cut_out(ch_init_uniform(0, 1), CH_BF16, ch_shape_of(5, 0, 3), (ch_layout){0, 2});
 }
 
