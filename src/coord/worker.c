@@ -125,7 +125,7 @@ static ch_status begin_kept(worker *w, const ch_worker_function *f, ch_tensor *c
     ch_status rc = CH_OK;
 
     for (int i = 0; i < f->n_kept && rc == CH_OK; i++) {
-        ch_key   key = ch__worker_key(f->kept[i].number);
+        ch_key   key = ch__key(f->kept[i].number);
         ch_kept *k = NULL;
 
         if (ch__map_find(&w->place.kept, key) != NULL)
@@ -149,7 +149,7 @@ static ch_status take_function(worker *w, const ch_parcel *p, const Cohort__Work
         return ch__fail(CH_INVALID_ARGUMENT,
                         "a function comes with a number, a route, as bytes, and a value for "
                         "each variable of the worker's own");
-    if (ch__map_find(&w->place.functions, ch__worker_key(m->function)) != NULL)
+    if (ch__map_find(&w->place.functions, ch__key(m->function)) != NULL)
         return CH_OK; /* the call came twice */
     f = ch__calloc(1, sizeof(*f));
     if (f == NULL)
@@ -162,7 +162,7 @@ static ch_status take_function(worker *w, const ch_parcel *p, const Cohort__Work
     if (rc == CH_OK)
         rc = begin_kept(w, f, p->tensor + 1);
     if (rc == CH_OK)
-        rc = ch__map_set(&w->place.functions, ch__worker_key(m->function), f);
+        rc = ch__map_set(&w->place.functions, ch__key(m->function), f);
     if (rc != CH_OK && f->sent.route != NULL)
         drop_function(f);
     else if (rc != CH_OK)
@@ -187,7 +187,7 @@ static ch_status take_stream(worker *w, const ch_parcel *p, const Cohort__Worker
         !is_bytes(p->tensor[p->n_tensors - 1]))
         return ch__fail(CH_INVALID_ARGUMENT,
                         "a stream comes with a number and a dataset, as bytes");
-    if (ch__map_find(&w->place.streams, ch__worker_key(m->stream)) != NULL)
+    if (ch__map_find(&w->place.streams, ch__key(m->stream)) != NULL)
         return CH_OK; /* the call came twice */
     (void)snprintf(name, sizeof(name), "stream %llu", (unsigned long long)m->stream);
     o.dataset = p->tensor[0]->data;
@@ -198,7 +198,7 @@ static ch_status take_stream(worker *w, const ch_parcel *p, const Cohort__Worker
     }
     rc = ch__stream_new(&o, &s);
     if (rc == CH_OK)
-        rc = ch__map_set(&w->place.streams, ch__worker_key(m->stream), s);
+        rc = ch__map_set(&w->place.streams, ch__key(m->stream), s);
     if (rc != CH_OK)
         ch__stream_free(s);
     return rc;
@@ -223,16 +223,15 @@ static void answer_done(ch_call_id call, uint32_t method, ch_post *post)
 static void drop_things(worker *w, const Cohort__WorkerDrop *m)
 {
     for (size_t i = 0; i < m->n_functions; i++) {
-        ch_worker_function *f =
-            ch__map_take(&w->place.functions, ch__worker_key(m->functions[i]));
+        ch_worker_function *f = ch__map_take(&w->place.functions, ch__key(m->functions[i]));
 
         if (f != NULL)
             drop_function(f);
     }
     for (size_t i = 0; i < m->n_streams; i++)
-        ch__stream_free(ch__map_take(&w->place.streams, ch__worker_key(m->streams[i])));
+        ch__stream_free(ch__map_take(&w->place.streams, ch__key(m->streams[i])));
     for (size_t i = 0; i < m->n_kept; i++)
-        ch__kept_free(ch__map_take(&w->place.kept, ch__worker_key(m->kept[i])));
+        ch__kept_free(ch__map_take(&w->place.kept, ch__key(m->kept[i])));
 }
 
 static bool is_listed(size_t n, const uint64_t *list, uint64_t wanted)
@@ -402,7 +401,7 @@ static ch_status answer_read(worker *w, const ch_net_event *e, const Cohort__Wor
     Cohort__WorkerDone done;
     ch_parcel         *p = NULL;
     ch_status          rc = take_life(w, m->life, post);
-    const ch_kept     *k = ch__map_find(&w->place.kept, ch__worker_key(m->variable));
+    const ch_kept     *k = ch__map_find(&w->place.kept, ch__key(m->variable));
     ch_tensor         *value = k != NULL ? ch__kept_value(k) : NULL;
 
     if (rc != CH_OK)

@@ -161,7 +161,7 @@ static ch_status speak_results(const ch_worker_run *r, ch_parcel **out)
 
 static ch_kept *find_kept(const ch_worker_run *r, int i)
 {
-    return ch__map_find(&r->place->kept, ch__worker_key(r->f->kept[i].number));
+    return ch__map_find(&r->place->kept, ch__key(r->f->kept[i].number));
 }
 
 /* What it assigned to variables of the worker's own. Replicas have one value for it, as they have for a server's. */
@@ -196,13 +196,13 @@ static ch_status prepare_once(ch_worker_run *r, bool *is_first)
     ch_map   *counted = &r->place->counted;
     ch_status rc;
 
-    *is_first = r->f->n_written > 0 && ch__map_find(counted, ch__worker_key(r->step)) == NULL;
+    *is_first = r->f->n_written > 0 && ch__map_find(counted, ch__key(r->step)) == NULL;
     if (!*is_first)
         return CH_OK;
     rc = prepare_kept(r);
     if (counted->n >= MANY)
         ch__map_sift(counted, is_retired, r);
-    return rc == CH_OK ? ch__map_set(counted, ch__worker_key(r->step), r->place) : rc;
+    return rc == CH_OK ? ch__map_set(counted, ch__key(r->step), r->place) : rc;
 }
 
 static void change_kept(const ch_worker_run *r)
@@ -256,7 +256,7 @@ static ch_status begin_reading(ch_worker_run *r, ch_post *post)
     for (int i = 0; i < r->n_elements; i++) {
         ch_worker_element *e = &r->element[i];
 
-        e->from = ch__map_find(&r->place->streams, ch__worker_key(e->stream));
+        e->from = ch__map_find(&r->place->streams, ch__key(e->stream));
         if (e->from == NULL)
             return ch__fail(CH_NOT_FOUND, "this worker knows no stream %llu",
                             (unsigned long long)e->stream);
@@ -544,7 +544,7 @@ static ch_status begin_computing(ch_worker_run *r, ch_post *post)
 
 static ch_status find_function(ch_worker_run *r)
 {
-    r->f = ch__map_find(&r->place->functions, ch__worker_key(r->number_of_function));
+    r->f = ch__map_find(&r->place->functions, ch__key(r->number_of_function));
     if (r->f == NULL)
         return ch__fail(CH_NOT_FOUND, "this worker knows no function %llu",
                         (unsigned long long)r->number_of_function);

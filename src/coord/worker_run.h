@@ -86,12 +86,6 @@ struct ch_worker_run {
     ch_fault  fault;
 };
 
-/* Keys of a workplace's maps. */
-static inline ch_key ch__worker_key(uint64_t number)
-{
-    return (ch_key){number, 0};
-}
-
 /* Keeps the parcel, whose message `m` is. */
 CH_MUST_CHECK ch_status ch__worker_run_new(ch_workplace *place, ch_call_id call, ch_parcel *p,
                                            const Cohort__WorkerRun *m, ch_worker_run **out);
