@@ -21,7 +21,7 @@ static void check_ok(const char *cluster, const char *type, int id)
     ch_cluster_unref(c);
 }
 
-static void jobs_have_known_names(void **state) /* CV-1 */
+static void jobs_have_known_names(void **state) /* CV-1, 6.6.4 */
 {
     check_ok("chief|a:1,worker|a:2,ps|a:3,evaluator|a:4", NULL, -1);
     check_ok(usual, "chief", 0);
@@ -39,7 +39,7 @@ static void so_have_tasks(void **state) /* CV-2 */
     (void)state;
 }
 
-static void a_task_is_of_a_job_that_is_there(void **state) /* CV-3 */
+static void a_task_is_of_a_job_that_is_there(void **state) /* CV-3, 6.6.4 */
 {
     check_refused("worker|a:1", "chief", 0, "not found in cluster_spec: worker 1");
     check_ok("worker|a:1", "evaluator", 0);
@@ -49,7 +49,7 @@ static void a_task_is_of_a_job_that_is_there(void **state) /* CV-3 */
     (void)state;
 }
 
-static void there_is_one_chief_and_one_evaluator(void **state) /* CV-4 */
+static void there_is_one_chief_and_one_evaluator(void **state) /* CV-4, 6.6.4 */
 {
     check_refused("chief|a:1;b:1,worker|c:1", "worker", 0, "at most one chief");
     check_refused("evaluator|a:1;b:1,worker|c:1", "worker", 0, "at most one evaluator");
@@ -58,7 +58,7 @@ static void there_is_one_chief_and_one_evaluator(void **state) /* CV-4 */
 }
 
 /* Of a job that knows only some of its tasks the number is one of these. */
-static void a_task_is_one_of_those_there(void **state) /* CV-5 */
+static void a_task_is_one_of_those_there(void **state) /* CV-5, 6.6.4 */
 {
     check_refused(usual, "worker", 2, "task_id 2 exceeds the maximum id");
     check_refused("{\"chief\": []}", "chief", 0, "exceeds the maximum id");
@@ -80,7 +80,7 @@ static void the_first_of_several_faults_is_told(void **state) /* CV-6 */
     (void)state;
 }
 
-static void who_is_the_chief(void **state) /* CV-7 */
+static void who_is_the_chief(void **state) /* CV-7, 6.6.6 */
 {
     static const struct {
         const char *cluster, *type;
@@ -110,7 +110,7 @@ static void who_is_the_chief(void **state) /* CV-7 */
     (void)state;
 }
 
-static void how_many_work_together(void **state) /* CV-8 */
+static void how_many_work_together(void **state) /* CV-8, 6.6.5, 8.18 */
 {
     ch_cluster *c = t_cluster(usual), *e = t_cluster("worker|a:1,evaluator|b:1");
     int         n = 0;
@@ -133,7 +133,7 @@ static void how_many_work_together(void **state) /* CV-8 */
     (void)state;
 }
 
-static void which_of_them_a_task_is(void **state) /* CV-9 */
+static void which_of_them_a_task_is(void **state) /* CV-9, 6.6.5 */
 {
     ch_cluster *with = t_cluster(usual), *without = t_cluster("worker|a:1;b:1");
     int         id = -1;
@@ -156,7 +156,7 @@ static void which_of_them_a_task_is(void **state) /* CV-9 */
     (void)state;
 }
 
-static void who_leads(void **state) /* CV-10 CV-11 */
+static void who_leads(void **state) /* CV-10, CV-11, 6.6.6 */
 {
     static const struct {
         const char *cluster, *collective, *coordination;

@@ -33,7 +33,7 @@ static void a_cluster_is_made_of_lists_maps_text_bytes_or_another(void **state) 
     (void)state;
 }
 
-static void what_is_no_cluster_is_refused(void **state) /* CS-1 CS-2 */
+static void what_is_no_cluster_is_refused(void **state) /* CS-1, CS-2 */
 {
     static const struct {
         const char *text, *words;

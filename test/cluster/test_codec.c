@@ -1,7 +1,7 @@
 /* test/cluster/test_codec.c -- clusters as bytes.   SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
 
-static void the_bytes_are_those_of_a_cluster_def(void **state) /* CS-4 CS-9 */
+static void the_bytes_are_those_of_a_cluster_def(void **state) /* CS-4, CS-9 */
 {
     /* job { name: "ps" tasks { 0: "p:1" } } job { name: "worker" tasks { 1: "a" } tasks { 2: "b" } } */
     static const unsigned char want[] = {

@@ -168,7 +168,7 @@ static void reduce_ids(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_all_reduce(CH_SUM, ch_step_replica_id(s)));
 }
 
-/* 4.4.6 4.4.7 */
+/* 4.4.6, 4.4.7 */
 static void the_sum_of_ids_is_on_each_replicas_own_device(void **state)
 {
     ch_strategy *st = t_replicas(2);
@@ -276,7 +276,7 @@ static ch_tuple *two_slices(void)
     return t_values(2, v);
 }
 
-/* 4.5.1 4.5.2 4.5.3 4.5.5 4.5.8 */
+/* 4.5.1, 4.5.2, 4.5.3, 4.5.5, 4.5.8 */
 static void sparse_ones_are_put_one_after_another_and_a_mean_divides_what_is_there(void **state)
 {
     ch_strategy *st = t_replicas(2);
@@ -299,7 +299,7 @@ static void sparse_ones_are_put_one_after_another_and_a_mean_divides_what_is_the
     (void)state;
 }
 
-/* 4.5.3 4.5.4 */
+/* 4.5.3, 4.5.4 */
 static void four_replicas_with_two_slices_each(void **state)
 {
     const int32_t id[4][2] = {{0, 1}, {1, 2}, {7, 8}, {3, 2}};
@@ -325,7 +325,7 @@ static void four_replicas_with_two_slices_each(void **state)
     (void)state;
 }
 
-/* 4.4.1 4.5.7, and a replica whose slices are none */
+/* 4.4.1, 4.5.7: one replica has no slices */
 static void dense_and_sparse_mixed_come_back_where_they_were(void **state)
 {
     ch_strategy *st = t_replicas(2);

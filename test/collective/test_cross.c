@@ -151,7 +151,7 @@ static void check_one(int n, ch_cross_device way, ch_dtype dtype, ch_reduce_op o
     drop(&j);
 }
 
-/* 4.6.1 4.6.4 4.6.7 4.6.12: odd numbers of members too (8.10). */
+/* 4.6.1, 4.6.4, 4.6.7, 4.6.12, 8.10: odd numbers of members too */
 static void each_way_gives_the_sum_and_the_mean(void **state)
 {
     const int64_t count[] = {0, 1, 7, 3001};
@@ -309,7 +309,7 @@ static void options_that_are_none_are_refused(void **state)
     (void)state;
 }
 
-/* 4.7.2 4.7.3 */
+/* 4.7.2, 4.7.3 */
 static void options_of_a_call_go_over_those_of_the_strategy(void **state)
 {
     const ch_communication_options base = {CH_CROSS_RING, 100, 5}, over = {.bytes_per_pack = 7};
@@ -341,7 +341,7 @@ static void pack_four(ch_step *s, void *arg)
         ch_step_out(s, NULL, sum[i]);
 }
 
-/* 4.6.5 4.7.4: a pack is closed when it has more than it should; sums do not depend on it. */
+/* 4.6.5, 4.7.4: a pack is closed when it has more than it should; sums do not depend on it. */
 static void arrays_go_in_packs(void **state)
 {
     static const struct {

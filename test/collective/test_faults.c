@@ -171,7 +171,7 @@ static void a_replica_that_does_not_come_is_named_with_where_it_was(void **state
     (void)state;
 }
 
-/* 4.7.5: sparse ones too */
+/* A sparse sum of which one replica is late. */
 static void sparse_and_late(ch_step *s, void *arg)
 {
     ch_node *table = ch_var_read(s, arg), *x = node(s, 0, ch_step_in(s, 0));
@@ -228,7 +228,7 @@ static void wait_for_late(ch_step *s, void *arg)
     ch_step_out(s, NULL, sum[0]);
 }
 
-/* 4.7.3 4.7.5 */
+/* 4.7.3, 4.7.5 */
 static void a_call_waits_as_long_as_it_says(void **state)
 {
     for (int i = 0; i < 12; i++) {

@@ -36,7 +36,7 @@ static void check_same_shape(int n, ch_dtype dtype, ch_shape shape, int axis)
     ch_strategy_unref(st);
 }
 
-/* 4.3.1 4.3.2 */
+/* 4.3.1, 4.3.2 */
 static void arrays_of_one_shape_are_joined_in_replica_order_along_any_axis(void **state)
 {
     const ch_dtype dtype[] = {CH_F32, CH_F64, CH_I32, CH_I64};
@@ -207,7 +207,7 @@ static void gather_all(ch_step *s, void *arg)
     ch_step_out(s, "sum", ch_add(out[1], out[2])); /* they have as many rows as each other */
 }
 
-/* 4.3.9 */
+/* 4.3.9, 8.19 */
 static void several_are_gathered_leaf_by_leaf(void **state)
 {
     ch_strategy *st = t_replicas(2);
@@ -265,7 +265,7 @@ static void gather_squares(ch_step *s, void *arg)
     ch_step_out(s, NULL, ch_gradient(ch_sum_all(y), x));
 }
 
-/* 4.3.10 with sizes that differ, one of them 0: dx = 2 x (1 + 2 + 3). */
+/* 4.3.10: sizes that differ, one of them 0: dx = 2 x (1 + 2 + 3). */
 static void the_gradient_finds_its_part_where_sizes_differ(void **state)
 {
     ch_strategy *st = t_replicas(3);

@@ -19,7 +19,7 @@ static void all_ran(scene *s, int n)
 
 /* ---- workers ---- */
 
-/* WR-1, which is not so here, CSH-1, CSH-2, PS-9: who is idle is missed too. FC-6: it is counted. */
+/* WR-1, CSH-1, CSH-2, PS-9, FC-6: a heartbeat notices an idle worker too, and its loss is counted. */
 static void a_worker_is_lost_between_steps(void **state)
 {
     scene s;
@@ -131,7 +131,7 @@ static void a_worker_is_lost_twice_in_a_row(void **state)
     t_close(&s);
 }
 
-/* WR-7: join waits for one that comes back. WR-9, which cannot be: the queue is full as well. */
+/* WR-7, WR-9: join waits for a worker that comes back, though the queue is full as well. */
 static void all_workers_are_lost_and_one_comes_back(void **state)
 {
     scene s;
@@ -165,7 +165,7 @@ static void no_worker_comes_back(void **state)
     t_close(&s);
 }
 
-/* WR-8, WR-4, which are not so here: one that never returns keeps nobody out. */
+/* WR-8, WR-4: a worker that never returns does not keep others out. */
 static void one_never_returns_and_another_does(void **state)
 {
     scene s;
@@ -182,7 +182,8 @@ static void one_never_returns_and_another_does(void **state)
     t_close(&s);
 }
 
-/* It lives, reaches servers, and not the coordinator: what it sends late is not heard. FC-3, FC-4: nobody counts how often. */
+/* FC-3, FC-4: the worker lives and reaches the servers, but not the coordinator: its late updates are
+ * rejected, and the number of such errors has no limit. */
 static void a_worker_is_cut_off_and_comes_back(void **state)
 {
     scene s;

@@ -87,7 +87,8 @@ static void check_slice(ch_var *v, const slice *s)
 
 static const int64_t none = CH_SLICE_END;
 
-/* SV-10: rows 0 to 7 as shards 3, 3, 2; SV-13: an empty one has the tail, and what is beyond an end is at it. */
+/* SV-10, SV-13: rows 0 to 7 as shards 3, 3, 2. An empty slice keeps the tail of the shape, and a bound
+ * beyond an end is clamped to it. */
 static void slices_are_cut_over_shards(void **state)
 {
     const slice s[] = {
@@ -132,7 +133,7 @@ static void only_shards_that_have_rows_of_a_slice_are_asked(void **state)
     ch_strategy_unref(st);
 }
 
-/* SV-17: rows in the order of the ids, of each shard at once. EM-4: as many first sizes as the ids have. */
+/* SV-17, EM-4: rows in the order of the ids; the result has the shape of the ids, then that of a row. */
 static void rows_come_in_the_order_of_their_ids(void **state)
 {
     const int64_t id[] = {21, 0, 12, 22, 10, 0};
@@ -326,7 +327,7 @@ static ch_tensor *run_with(ch_strategy *st, ch_step_fn step, void *arg, int n,
     return first_of(out);
 }
 
-/* EM-1: a gather for each shard, and no full read; of ids that come twice one row; EM-2, EM-4. */
+/* EM-1, EM-2, EM-4: a gather for each shard, and no full read; a repeated id is asked for once. */
 static void a_step_that_looks_up_asks_each_shard_once(void **state)
 {
     ch_strategy *st = t_in_shards(3);

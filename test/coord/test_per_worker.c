@@ -131,7 +131,8 @@ static void a_copy_begins_with_the_first_value(void **state)
     close_counting(&c);
 }
 
-/* VP-5: it is on no server, and the next variable goes where it would have gone without it. PT-4: it is not cut. */
+/* VP-5, PT-4: it is on no server and is not cut; the next variable goes where it would have gone without
+ * it. */
 static void it_is_on_no_server_and_is_not_cut(void **state)
 {
     ch_strategy *st =
@@ -191,7 +192,7 @@ static void check_refusals(ch_strategy *st)
     ch_function_unref(f);
 }
 
-/* PW-2, under every strategy alike. */
+/* PW-2: under every strategy alike. */
 static void what_it_may_not_be(void **state)
 {
     ch_strategy *st = t_cluster(NULL, NULL, NULL), *one = NULL;

@@ -134,7 +134,7 @@ static void is_on(ch_var *v, int server)
     assert_string_equal(ch_var_device(v), ps_name[server]);
 }
 
-/* VP-1, VP-2, 6.7.6; B19: four in the scope of three servers, one outside. */
+/* VP-1, VP-2, 6.7.6, B19: four in the scope of three servers, one outside. */
 static void variables_are_placed_in_turn(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_options){.ps = 3}, NULL, NULL);
@@ -204,7 +204,7 @@ static ch_var *beside(ch_strategy *st, ch_var *v, ch_shape shape)
     return made;
 }
 
-/* VP-4, PT-4, 6.7.6; B23: one partition, scalars and what is beside a shard are plain. */
+/* VP-4, PT-4, 6.7.6, B23: one partition, scalars and what is beside a shard are plain. */
 static void what_is_colocated_is_where_the_other_is(void **state)
 {
     ch_strategy *st = t_in_shards(2);
@@ -291,7 +291,8 @@ static void table_of(char *text, size_t size, ch_placement placement)
     ch_strategy_unref(st);
 }
 
-/* VP-7: the same each time. PS-8: where all is can be printed. Round robin of Fixed(3) over two servers: 0, 1, 0, then 1, 0, 1. */
+/* VP-7, PS-8: the placement is the same each time and can be printed. Round robin of Fixed(3) over two
+ * servers: 0, 1, 0, then 1, 0, 1. */
 static void placement_is_the_same_each_time_and_can_be_printed(void **state)
 {
     static const char want[] =
@@ -471,8 +472,8 @@ static void a_first_value_is_cut(void **state)
     ch_strategy_unref(st);
 }
 
-/* IV-3, IV-4, IV-8: an initializer gives what it would give a variable in one piece, so no two shards the same. IV-1: without one
- * it is zeros. */
+/* IV-1, IV-3, IV-4, IV-8: an initializer gives the numbers of a variable in one piece, so no two shards
+ * are the same. Without an initializer the variable is zeros. */
 static void an_initializer_knows_nothing_of_shards(void **state)
 {
     ch_strategy      *st = t_in_shards(3);

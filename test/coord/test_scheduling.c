@@ -107,7 +107,7 @@ static void letting_go_of_it_ends_what_runs(void **state)
     t_close(&s);
 }
 
-/* CC-2, CC-3, SC-10: all workers run at once; SC-6, SC-8 */
+/* CC-2, CC-3, SC-6, SC-8, SC-10: all workers run at once */
 static void join_waits_for_all_that_was_scheduled(void **state)
 {
     scene   s;

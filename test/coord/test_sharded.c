@@ -10,7 +10,7 @@ static void double_step(ch_step *s, void *w)
     ch_step_out(s, "twice", ch_mul(ch_number(s, 2), ch_var_read(s, w)));
 }
 
-/* SV-3, SV-5; B20: FixedShards(2) of w [100, 10], and 2.0 * w. */
+/* SV-3, SV-5, B20: FixedShards(2) of w [100, 10], and 2.0 * w. */
 static void the_partitioned_variable_of_the_page(void **state)
 {
     ch_strategy *st = t_in_shards(2);
@@ -49,7 +49,7 @@ static void the_partitioned_variable_of_the_page(void **state)
     ch_strategy_unref(st);
 }
 
-/* SV-4; B20: a model lists the shards, each an ordinary variable, where somebody asks for what is stored. */
+/* SV-4, B20: a model lists the shards, each an ordinary variable, where somebody asks for what is stored. */
 static void a_model_lists_its_shards(void **state)
 {
     ch_strategy   *st = t_in_shards(2);
@@ -71,7 +71,7 @@ static void a_model_lists_its_shards(void **state)
     ch_strategy_unref(st);
 }
 
-/* SV-7: shards of 2, 1 and 1 rows. SV-5: another dtype or shape is refused. */
+/* SV-7, SV-5: shards of 2, 1 and 1 rows; another dtype or shape is refused. */
 static void assigning_gives_each_shard_its_rows(void **state)
 {
     ch_strategy *st = t_in_shards(3);
@@ -166,7 +166,7 @@ static void descend(ch_strategy *st, line *l, int n)
     ch_function_unref(f);
 }
 
-/* SV-20, which is not reproduced: a gradient is taken of the whole.  */
+/* SV-20: a gradient is taken of the whole.  */
 static void a_variable_in_shards_is_differentiated_like_any_other(void **state)
 {
     ch_strategy *st = t_in_shards(3);
@@ -322,8 +322,8 @@ static void scatter_one_step(ch_step *s, void *v)
     ch_var_scatter_add(s, v, ch_step_in(s, 0), ch_step_in(s, 1));
 }
 
-/* UP-1, UP-2, UP-5: 300 steps of three workers add k to all, and 1 to one row: nothing is lost of either. UP-4: what has been
- * done is seen by whoever reads later. */
+/* UP-1, UP-2, UP-4, UP-5: 300 steps of three workers add k to all rows, and 1 to one row. No update is
+ * lost, and a later read sees them all. */
 static void updates_of_several_workers_lose_nothing_of_each_other(void **state)
 {
     enum { STEPS = 300 };

@@ -107,8 +107,8 @@ static int64_t element(act *a, int i, int *worker)
 
 /* ---- the whole for each ---- */
 
-/* RD-1, RD-3, RD-4, RR-8: each worker reads the whole dataset, from its beginning. SC-2: per-worker values are those of the worker that
- * runs the step; RR-10: so a step can know which it is. */
+/* RD-1, RD-3, RD-4, RR-8, RR-10, SC-2: each worker reads the whole dataset, from its beginning. A step gets
+ * the per-worker values of the worker that runs it, so it can tell which worker that is. */
 static void every_worker_has_the_whole_dataset(void **state)
 {
     act     a;
@@ -130,7 +130,7 @@ static void every_worker_has_the_whole_dataset(void **state)
     end(&a);
 }
 
-/* RD-2: each pass begins at the beginning; RD-4: and has an order of its own in shuffles, on each worker. */
+/* RD-2, RD-4: each pass begins at the beginning, and shuffles in an order of its own on each worker. */
 static void each_pass_begins_anew_and_shuffles_anew(void **state)
 {
     act            a;
@@ -162,7 +162,8 @@ static ch_dataset *sharded(const ch_input_context *c, void *arg)
         ch_dataset_shard(ch_dataset_range(0, 10, 1), c->n_workers, c->worker), -1);
 }
 
-/* RR-10: five workers read range(10) by their number, sums 5, 7, 9, 11, 13. RD-1: the function is called for each. */
+/* RR-10, RD-1: the function is called for each worker; five workers read range(10) by their number, sums
+ * 5, 7, 9, 11, 13. */
 static void a_function_makes_each_worker_s_data(void **state)
 {
     act a;
@@ -522,7 +523,7 @@ static void a_shared_dataset_is_read_once(void **state)
 
 /* ---- workers that are lost ---- */
 
-/* RD-8, which is not reproduced: what was read survives its reader. WR-10: it is lost, comes back and is lost again meanwhile. */
+/* RD-8, WR-10: the position survives the worker, also if it comes back and is lost again meanwhile. */
 static void a_position_survives_its_worker(void **state)
 {
     act a;
@@ -646,7 +647,8 @@ static void a_dataset_is_made_while_a_worker_is_away(void **state)
     end(&a);
 }
 
-/* RD-7: who lets go of a pass while steps read it does not disturb them. RD-6: data is told before the step that reads it. */
+/* RD-6, RD-7: a pass that is released while steps read it stays alive until they end; its data is sent
+ * before the step that reads it. */
 static void a_pass_lives_as_long_as_steps_read_it(void **state)
 {
     act a;

@@ -13,7 +13,8 @@ static void replica_step(ch_step *s, void *arg)
     ch_step_out(s, "n", ch_step_replica_count(s));
 }
 
-/* RR-1, PS-12: no coordinator is needed; a worker runs the step, and the call waits for it. RR-2: one replica's results are plain. */
+/* RR-1, RR-2, PS-12: no coordinator is needed; a worker runs the step, and the call waits for it. The
+ * results of one replica are plain. */
 static void a_step_runs_on_a_worker(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_options){.ps = 2, .workers = 2}, NULL, NULL);

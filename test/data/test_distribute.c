@@ -109,7 +109,8 @@ static void batch_sizes_are_found(void **state)
         {ch_dataset_zip(2, (ch_dataset *[]){dropping(32, 4), dropping(32, 8)}), CH_UNKNOWN},
         {ch_dataset_unbatch(batches(32, 4)), CH_UNKNOWN},
         {dropping(32, 4), 4},
-        {ch_dataset_map(batches(32, 4), same, NULL, NULL), 4}, /* DESIGN 9, not 5.2.2 */
+        {ch_dataset_map(batches(32, 4), same, NULL, NULL),
+         4}, /* 5.2.2: a zip of 4 and 8 rows */
         {ch_dataset_map(batches(32, 4), sum_of_rows, NULL, NULL), 1},
         {ch_dataset_map(batches(32, 4), twice_the_rows, NULL, NULL), CH_UNKNOWN},
         {ch_dataset_map(dropping(32, 4), same, NULL, NULL), 4}, /* 5.2.1: static */
@@ -137,8 +138,8 @@ static void batch_sizes_are_found(void **state)
     }
 }
 
-/* DESIGN section 9: fixed sizes of a full batch; a short one fills replicas in order. No rows are dropped
- * (5.3.7) but by what the pipeline says itself, and none cross the end of a batch (not 5.3.5). */
+/* 5.3.5, 5.3.7: fixed sizes of a full batch; a short batch fills replicas in order. Only the pipeline's own
+ * drop_remainder drops rows, and no row crosses the end of a batch. */
 static void a_batch_is_cut_for_replicas(void **state)
 {
     (void)state;
@@ -180,7 +181,7 @@ static void a_ragged_batch_is_cut_by_rows(void **state)
     ch_dataset_unref(d);
 }
 
-/* 5.4.3, of elements that fill a group. */
+/* 5.4.3: elements that fill a group. */
 static void a_group_is_filled_with_empty_ragged_rows(void **state)
 {
     static t_given g;
@@ -201,7 +202,7 @@ static void a_group_is_filled_with_empty_ragged_rows(void **state)
     ch_dataset_unref(d);
 }
 
-/* 5.3.3, 5.3.4 and the table of 5.3, its column V2: sizes of the pieces of a full batch. */
+/* 5.3, 5.3.3, 5.3.4: column V2 of the table: sizes of the pieces of a full batch. */
 static void pieces_of_a_full_batch_are_fixed(void **state)
 {
     static const struct {
@@ -242,9 +243,8 @@ static void pieces_of_a_full_batch_are_fixed(void **state)
         }
 }
 
-/* 5.6.1, and the rest: what a function made for this worker is taken as it is, an element a replica. Those that the
- * data does not reach get none, always (5.4.1), whether shapes are known or not (5.4.2): no element is
- * lost (not 5.4.4). */
+/* 5.6.1, 5.4.1, 5.4.2, 5.4.4: the dataset of a function is taken as it is, an element for each replica. A
+ * replica without an element gets an empty one, whether shapes are known or not: no element is lost. */
 static void replicas_take_elements_in_turn(void **state)
 {
     static const struct {
@@ -283,7 +283,7 @@ static void replicas_take_elements_in_turn(void **state)
     }
 }
 
-/* 5.6.8. */
+/* 5.6.8 */
 static void workers_shard_for_themselves(void **state)
 {
     (void)state;
@@ -381,7 +381,7 @@ static void an_error_takes_no_other_element_along(void **state)
     ch_dataset_unref(d);
 }
 
-/* 5.1.7. */
+/* 5.1.7 */
 static void a_new_pass_begins_at_the_beginning(void **state)
 {
     const ch_shuffle_options same_order = {.seed = 3, .same_each_time = true};
@@ -412,7 +412,7 @@ static void a_new_pass_begins_at_the_beginning(void **state)
     }
 }
 
-/* 5.1.6, as DESIGN section 9 has it. */
+/* 5.1.6: a distributed dataset may be transformed further. */
 static void a_distributed_dataset_may_be_transformed(void **state)
 {
     ch_dataset    *d = batches(12, 4), *mine = NULL;
@@ -446,7 +446,7 @@ static void pieces_are_ready_beforehand(void **state)
     ch_dataset_unref(d);
 }
 
-/* 5.3.6. */
+/* 5.3.6 */
 static void components_of_unequal_rows_are_refused(void **state)
 {
     ch_dataset  *d = ch_dataset_zip(2, (ch_dataset *[]){batches(8, 4), batches(6, 3)});
@@ -481,7 +481,7 @@ static void evenly(ch_dataset *d, int n, const char *want)
     ch_dataset_unref(d);
 }
 
-/* 5.3.1, 5.3.9, but that the first ones get one more (8.1, DESIGN section 9) */
+/* 5.3.1, 5.3.9: pieces are even, and the first ones get one row more */
 static void an_even_split_is_even(void **state)
 {
     (void)state;
@@ -492,7 +492,7 @@ static void an_even_split_is_even(void **state)
     evenly(dropping(9, 4), 2, "0 1 / 2 3 | 4 5 / 6 7");
 }
 
-/* 5.5.6; 5.3.10 with the sizes of DESIGN section 9 */
+/* 5.5.6, 5.3.10: the pieces of replica r = worker * R + local */
 static void workers_take_their_pieces(void **state)
 {
     (void)state;
@@ -556,7 +556,7 @@ static void policies_are_what_they_say(void **state)
     worker_gets(d, 10, 0, 1, "0 | 10");
     d = ch_dataset_with_options(ch_dataset_batch(ch_dataset_shard(range(9), 1, 0), 3, NULL),
                                 &(ch_dataset_options){.shard = CH_SHARD_HINT});
-    worker_gets(d, 3, 1, 1, "0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8"); /* others stay: 5.5.8 */
+    worker_gets(d, 3, 1, 1, "0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8"); /* 5.5.8: others stay */
     d = ch_dataset_shard(range(20), CH_BY_HINT, 0);
     t_refused(ch_iterator_new(d, NULL, &it), CH_FAILED_PRECONDITION, "shard", "HINT");
     ch_dataset_unref(d);

@@ -189,7 +189,7 @@ static void assert_string(const ch_element *e, int part, int i, const char *text
 
 /* ---- one feature ---- */
 
-/* EX-2. */
+/* EX-2 */
 static void the_bytes_of_the_spec_are_a_list_of_two_integers(void **state)
 {
     static const uint8_t data[] = {0x0a, 0x0d, 0x0a, 0x0b, 0x0a, 0x01, 0x61, 0x12,
@@ -723,7 +723,7 @@ static void write_example(dice *d, const model *m, bytes *out)
     for (int i = 0; i < N_FEATURES; i++) {
         int f = (first + i) % N_FEATURES;
 
-        if (roll(d, 6) == 0) /* EX-3: the last one wins */
+        if (roll(d, 6) == 0) /* the last one wins */
             add_entry(d, every_kind[f].name, &m[roll(d, N_FEATURES)], &features);
         if (roll(d, 6) == 0)
             add_entry(d, "nobody asks", &m[f], &features);
@@ -765,7 +765,7 @@ static void assert_is(const ch_element *e, int f, const model *m)
     }
 }
 
-/* EX-1, EX-3, EX-4. */
+/* EX-1, EX-3, EX-4 */
 static void every_way_to_write_an_example_reads_the_same(void **state)
 {
     ch_example_schema *s = schema_of(N_FEATURES, every_kind);

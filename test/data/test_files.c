@@ -442,7 +442,7 @@ static void shuffled_names_are_divided_first(void **state)
     }
 }
 
-/* 5.5.10, as DESIGN section 9 has it (8.13): every worker is told. */
+/* 5.5.10, 8.13: every worker is told. */
 static void too_few_files_are_an_error_on_every_worker(void **state)
 {
     (void)state;
@@ -475,7 +475,7 @@ static void too_few_files_are_an_error_on_every_worker(void **state)
     t_gives(ch__dataset_shard(ch_dataset_file_list(0, NULL), 20, 3, "files"), "");
 }
 
-/* 5.5.15, with the sizes of DESIGN section 9. */
+/* 5.5.15: the sizes are those of replicas in order. */
 static void batches_of_a_workers_files_are_cut_for_all(void **state)
 {
     static const char *want[] = {"0 1 | 2 3 | 4", "10 11 | 12 | 13 14", "20 | 21 22 | 23 24"};

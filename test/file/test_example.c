@@ -35,7 +35,7 @@ static void assert_message(ch_example *e, const char *hex)
     assert_string_equal(have, hex);
 }
 
-/* EX-1, EX-2. */
+/* EX-1, EX-2 */
 static void lists_are_written_as_protobuf_does(void **state)
 {
     ch_example *e = example_new();
@@ -219,7 +219,7 @@ static ch_status write_records(const char *name, const ch_save_options *opt)
     return rc;
 }
 
-/* TR-1, TR-2, TR-4. */
+/* TR-1, TR-2, TR-4 */
 static void records_are_read_as_they_were_written(void **state)
 {
     static const char *const names[] = {"r", "r.gz", "r.zst"};

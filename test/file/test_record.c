@@ -20,7 +20,7 @@ static size_t frame(char *to, const char *data, uint64_t size)
     return size + 16;
 }
 
-/* TR-2. */
+/* "hello" and an empty record. */
 static const unsigned char golden[] = {
     5,   0,   0,   0,    0,    0,    0,    0,    0xea, 0xb2, 0x04, 0x3e, 'h',
     'e', 'l', 'l', 'o',  0xbb, 0x1f, 0x1c, 0x19, 0,    0,    0,    0,    0,
@@ -82,7 +82,7 @@ static ch_status read_all(ch_reader *r, int *good, int *bad)
     return rc;
 }
 
-/* TR-3. */
+/* TR-3 */
 static void a_file_cut_at_any_byte_is_a_truncated_record(void **state)
 {
     for (size_t cut = 1; cut < sizeof(golden); cut++) {

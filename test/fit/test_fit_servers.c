@@ -110,7 +110,7 @@ static ch_strategy *cut_in_two(int workers)
                      NULL);
 }
 
-/* B20 of the examples. */
+/* B20 */
 static void shards_of_a_model(void **state)
 {
     static const char *const name[] = {"dense/kernel/part_0", "dense/kernel/part_1"};

@@ -300,7 +300,7 @@ static file read_file, other_file;
 
 /* ---- messages, byte for byte ---- */
 
-/* EV-3 */
+/* EV-2, EV-3 */
 static void the_first_record_is_the_version(void **state)
 {
     static const unsigned char payload[] = "\x09\0\0\0\0\0\0\xf0\x3f\x1a\x0d"
@@ -320,7 +320,7 @@ static void the_first_record_is_the_version(void **state)
     (void)state;
 }
 
-/* EV-5 */
+/* EV-2, EV-5 */
 static void an_old_scalar_is_a_tag_and_a_float(void **state)
 {
     static const unsigned char payload[] =

@@ -272,7 +272,7 @@ static void tear_down(setting *s)
 
 /* ---- tests ---- */
 
-/* parameter-server UP-1, UP-5: n additions are n additions; and each is told what it came to. */
+/* UP-1, UP-5: n additions are n additions; and each is told what it came to. */
 static void an_update_is_applied_and_gives_what_it_should(void **state)
 {
     setting s;

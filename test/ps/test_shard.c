@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "ps/shard.h"
 
-/* parameter-server PT-5, and the table below PT-10. */
+/* PT-5: and the table of worked numbers. */
 static void shards_are_as_equal_as_can_be(void **state)
 {
     static const struct {
@@ -29,7 +29,7 @@ static void shards_are_as_equal_as_can_be(void **state)
     }
 }
 
-/* SV-15: base 10 extra 2, and EM-3: 13 ids in 5 shards. */
+/* SV-15, EM-3: base 10 extra 2; 13 ids in 5 shards. */
 static void a_row_is_in_the_shard_that_has_it(void **state)
 {
     (void)state;

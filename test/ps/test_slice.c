@@ -73,7 +73,7 @@ static void slices_are_those_of_the_specification(void **state)
         check_rows(8, 3, bounds(row[i].start, row[i].stop, row[i].step), row[i].n, row[i].row);
 }
 
-/* SV-13, which is not reproduced: a start beyond an end is at that end, whatever the step. */
+/* SV-13: a start beyond an end is at that end, whatever the step. */
 static void a_start_beyond_an_end_is_at_that_end(void **state)
 {
     (void)state;
@@ -161,7 +161,7 @@ static void a_step_of_zero_is_refused(void **state)
 
 /* ---- one row ---- */
 
-/* SV-9; B22: of 13 ids in 5 shards 9 is (3, 0) and 12 is (4, 1). */
+/* SV-9, B22: of 13 ids in 5 shards 9 is (3, 0) and 12 is (4, 1). */
 static void an_index_is_a_row_of_the_shard_that_has_it(void **state)
 {
     static const struct {

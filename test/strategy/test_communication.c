@@ -69,7 +69,7 @@ static void pack_them(ch_step *s, void *arg)
     }
 }
 
-static void a_pack_is_full_when_it_has_more_than_that(void **state) /* 4.7.4 4.7.6 */
+static void a_pack_is_full_when_it_has_more_than_that(void **state) /* 4.7.4, 4.7.6 */
 {
     static const struct {
         int64_t limit;
@@ -228,7 +228,7 @@ static void reduce_as_told(ch_step *s, void *arg)
     ch_step_out(s, NULL, sum);
 }
 
-static void options_of_a_call_that_are_none_are_refused(void **state) /* 4.7.1 4.7.3 */
+static void options_of_a_call_that_are_none_are_refused(void **state) /* 4.7.1, 4.7.3 */
 {
     static ch_communication_options bad[] = {{.implementation = (ch_cross_device)9},
                                              {.bytes_per_pack = -1},

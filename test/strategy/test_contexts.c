@@ -140,7 +140,7 @@ static void add_three(ch_step *s, void *arg)
     ch_step_out(s, "variable", ch_var_read(s, arg));
 }
 
-/* 1.4.4 1.4.5 2.1.3: each has its own of what is per-replica or mirrored, and all have the rest. */
+/* 1.4.4, 1.4.5, 2.1.3: each has its own of what is per-replica or mirrored, and all have the rest. */
 static void a_replica_gets_its_component_or_what_all_share(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -198,7 +198,7 @@ static void leaves(ch_step *s, void *arg)
     ch_step_out(s, "a", ch_cast(ch_number(s, 5), CH_F32)); /* the same for all */
 }
 
-static void results_keep_their_order_and_names(void **state) /* 2.2.1 2.2.3 */
+static void results_keep_their_order_and_names(void **state) /* 2.2.1, 2.2.3 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_tuple    *out = NULL;
@@ -292,7 +292,7 @@ static void chain(ch_strategy *st, float first, const float *want)
     ch_tuple_unref(three);
 }
 
-static void results_are_arguments_of_the_next_run(void **state) /* 1.4.14 1.4.15 */
+static void results_are_arguments_of_the_next_run(void **state) /* 1.4.14, 1.4.15 */
 {
     ch_strategy *two[] = {t_mirrored(2), t_central(2)}, *one = NULL;
 
@@ -481,7 +481,7 @@ static void look_alone(ch_step *s, void *arg)
     ch_step_out(s, "four", out);
 }
 
-static void default_is_a_strategy_that_is_not_set(void **state) /* 1.1.8 1.4.11 1.4.12 */
+static void default_is_a_strategy_that_is_not_set(void **state) /* 1.1.8, 1.4.11, 1.4.12 */
 {
     caller    unused = {0};
     alone     a = {.f = t_function(note_caller, &unused), .is_set = true};
@@ -549,7 +549,7 @@ static void call_in_step(ch_step *s, void *arg)
     ch_step_out(s, "one", ch_number(s, 1));
 }
 
-static void what_moves_values_is_for_code_outside_replicas(void **state) /* 1.3.5 1.3.12 */
+static void what_moves_values_is_for_code_outside_replicas(void **state) /* 1.3.5, 1.3.12 */
 {
     caller      unused = {0};
     ch_dataset *d;

@@ -126,7 +126,7 @@ static void a_step_reads_a_variable_once(void **state) /* 3.5.6 */
     (void)state;
 }
 
-static void no_mean_of_integers_where_one_is_shared(void **state) /* 3.5.4 3.1.4 */
+static void no_mean_of_integers_where_one_is_shared(void **state) /* 3.5.4, 3.1.4 */
 {
     ch_strategy *st = t_central(2);
     ch_var      *v = NULL;
@@ -195,7 +195,7 @@ static void is_among(ch_strategy *st, ch_var *v, int n)
     ch_value_unref(copies);
 }
 
-static void a_copy_leads_to_its_variable(void **state) /* 2.5.1 2.5.2 6.7.5 */
+static void a_copy_leads_to_its_variable(void **state) /* 2.5.1, 2.5.2, 6.7.5 */
 {
     ch_strategy *st[] = {t_mirrored(2), t_central(2), t_mirrored(1)};
     ch_tensor   *other = t_f32(ch_shape_scalar(), NULL);
@@ -303,7 +303,7 @@ static void add_twice_itself(ch_step *s, void *v)
     ch_step_out(s, "now", ch_var_assign_add(s, v, ch_add(now, now)));
 }
 
-static void an_update_reads_its_own_copy(void **state) /* 3.4.8 6.5.6 2.2.7 */
+static void an_update_reads_its_own_copy(void **state) /* 3.4.8, 6.5.6, 2.2.7 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = new_var(st, 0, NULL, CH_SYNC_ON_READ, CH_AGGREGATE_SUM);
@@ -400,7 +400,7 @@ static void all_are(ch_var *v, const double *want)
 }
 
 /* Replica r has (r, r + 1) for rows (r, r + 1). */
-static void rows_of_all_replicas_are_used(void **state) /* 3.6.2 3.6.3 */
+static void rows_of_all_replicas_are_used(void **state) /* 3.6.2, 3.6.3 */
 {
     ch_strategy *st[] = {t_mirrored(2), t_central(2)};
 

@@ -94,7 +94,7 @@ static void sizes_along_the_axis_may_differ(void **state)
     (void)state;
 }
 
-/* 4.3.5, 4.3.7, B8; but for sparse values, which there are none of outside steps */
+/* 4.3.5, 4.3.7, B8: sparse values exist in steps only */
 static void what_does_not_fit_is_refused(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -131,7 +131,7 @@ static void what_does_not_fit_is_refused(void **state)
     (void)state;
 }
 
-/* 4.3.8 with 8.8, 1.5.2, 6.3.7 */
+/* 4.3.8, 8.8, 1.5.2, 6.3.7 */
 static void a_plain_value_is_one_replica_s(void **state)
 {
     ch_strategy *one[] = {NULL, t_one_device(), t_mirrored(1), t_central(1)};
@@ -175,7 +175,7 @@ static void strings_and_strides_are_no_trouble(void **state)
     (void)state;
 }
 
-/* 4.3.9, outside a step */
+/* 4.3.9: outside a step */
 static void a_tuple_is_gathered_leaf_by_leaf(void **state)
 {
     ch_strategy *st = t_mirrored(2);

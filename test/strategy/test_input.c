@@ -145,7 +145,7 @@ static void elements_may_stay_on_the_host(void **state)
     (void)state;
 }
 
-/* 8.1 with DESIGN section 9, B12, 5.4.11, 5.4.12, 5.4.14 and 8.12 */
+/* 8.1, 8.12, B12, 5.4.11, 5.4.12, 5.4.14 */
 static void a_batch_is_cut_for_all(void **state)
 {
     for (int i = 0; i < 2; i++) {
@@ -403,7 +403,7 @@ static void the_first_names_of_input_and_run(void **state)
     (void)state;
 }
 
-/* B31; 5.8.8: a fold is a loop */
+/* B31, 5.8.8: a fold is a loop */
 static void a_loop_over_epochs(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -466,7 +466,7 @@ static ch_dataset *four_files(void)
     return ch_dataset_tfrecord(ch_dataset_file_list(4, name), NULL);
 }
 
-/* B32 of one process, B35 */
+/* B32, B35: one process */
 static void records_of_files(void **state)
 {
     ch_strategy          *one = t_one_device(), *two = t_central(2);
@@ -612,7 +612,7 @@ static void central_storage_gets_its_data(void **state)
     (void)state;
 }
 
-/* B41; 6.4.6 with 8.5: options are taken */
+/* B41, 6.4.6, 8.5: options are taken */
 static void reduce_after_distribute(void **state)
 {
     ch_strategy *st = NULL;
@@ -748,7 +748,7 @@ static void function_gives(ch_strategy *st, ch_input_fn fn, void *arg,
     ch_iterator_unref(it);
 }
 
-/* 5.6.1, 5.6.6, 5.6.7, 5.4.5, 5.4.9 and 8.11: what a function makes is dealt out as it is, and nothing is
+/* 5.6.1, 5.6.6, 5.6.7, 5.4.5, 5.4.9, 8.11: what a function makes is dealt out as it is, and nothing is
  * lost; 5.7.6 */
 static void what_a_function_makes_is_dealt_out(void **state)
 {
@@ -1033,7 +1033,7 @@ static void make_inside(ch_step *s, void *arg)
               "experimental_run", "outside steps");
     assert_null(ch_strategy_make_numpy_dataset(arg, 0, NULL, NULL));
     assert_non_null(strstr(ch_error_message(), "outside steps"));
-    t_ok(ch_strategy_distribute_datasets_from_function(arg, four, NULL, NULL, &it)); /* 1.3.8 */
+    t_ok(ch_strategy_distribute_datasets_from_function(arg, four, NULL, NULL, &it));
     ch_iterator_unref(it);
     ch_step_out(s, "x", ch_number(s, 1));
 }
@@ -1201,7 +1201,7 @@ static ch_dataset *cut_and_doubled(const ch_input_context *c, void *dataset)
     return ch_dataset_map(mine, twice, NULL, NULL);
 }
 
-/* 5.1.6, as DESIGN section 9 has it */
+/* 5.1.6: a distributed dataset may be transformed further */
 static void what_replicas_get_is_transformed_further(void **state)
 {
     ch_strategy *st = t_mirrored(2);

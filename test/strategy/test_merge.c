@@ -99,7 +99,8 @@ static void look(ch_step *s, void *arg)
     ch_step_out(s, "one", own_number(s));
 }
 
-static void who_speaks_of_whom(void **state) /* 1.1.2 1.1.3 1.1.4 1.1.5 1.1.6 1.4.1 1.4.10 */
+static void
+who_speaks_of_whom(void **state) /* 1.1.2, 1.1.3, 1.1.4, 1.1.5, 1.1.6, 1.4.1, 1.4.10 */
 {
     ch_strategy *st = t_mirrored(2);
     looking      l = {.v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_NONE)};
@@ -149,7 +150,7 @@ static void merge_sum(ch_step *s, void *v)
     ch_step_out(s, "out", out);
 }
 
-/* 1.4.6 4.2.13 */
+/* 1.4.6, 4.2.13 */
 static void what_replicas_have_is_reduced_and_assigned(void **state)
 {
     ch_strategy *one = NULL, *st[3];
@@ -185,7 +186,7 @@ static void merge_in_default(ch_step *s, void *arg)
     ch_step_out(s, "out", out);
 }
 
-static void alone_a_merge_call_is_a_call(void **state) /* 1.1.8 1.4.12 */
+static void alone_a_merge_call_is_a_call(void **state) /* 1.1.8, 1.4.12 */
 {
     ch_tuple *out = NULL;
 
@@ -263,7 +264,7 @@ static void merge_outside(ch_step *s, void *arg)
 }
 
 static void
-in_a_merge_call_what_replicas_have_is_opaque(void **state) /* 1.3.14 1.4.7 2.1.2 4.2.7 */
+in_a_merge_call_what_replicas_have_is_opaque(void **state) /* 1.3.14, 1.4.7, 2.1.2, 4.2.7 */
 {
     static const struct {
         ch_merge_fn fn;
@@ -308,7 +309,7 @@ static void merge_own(ch_step *s, void *v)
     ch_step_out(s, "read", out);
 }
 
-static void in_a_merge_call_copies_are_read_together(void **state) /* 3.4.1 3.4.5 */
+static void in_a_merge_call_copies_are_read_together(void **state) /* 3.4.1, 3.4.5 */
 {
     static const struct {
         ch_aggregation aggregation;
@@ -370,7 +371,7 @@ static void change(ch_strategy *st, changing c, float first, float second, ch_tu
     ch_function_unref(f);
 }
 
-static void an_update_is_of_each_copy(void **state) /* 3.2.1 3.4.7 3.4.8 6.5.6 6.5.7 8.4 */
+static void an_update_is_of_each_copy(void **state) /* 3.2.1, 3.4.7, 3.4.8, 6.5.6, 6.5.7, 8.4 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *sum = var(st, 0, CH_SYNC_ON_READ, CH_AGGREGATE_SUM);
@@ -429,7 +430,7 @@ static void update_in_replica(ch_step *s, void *arg)
     ch_step_out(s, "now", now);
 }
 
-static void a_replica_may_update_too(void **state) /* 1.3.6 6.5.8 */
+static void a_replica_may_update_too(void **state) /* 1.3.6, 6.5.8 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = var(st, 5, CH_SYNC_AUTO, CH_AGGREGATE_SUM);

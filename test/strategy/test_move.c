@@ -61,7 +61,7 @@ static void a_reduction_goes_where_it_is_wanted(void **state)
     (void)state;
 }
 
-/* 4.2.4, 4.2.8, 4.2.9 with 8.9: any pair of destinations, any types */
+/* 4.2.4, 4.2.8, 4.2.9, 8.9: any pair of destinations, any types */
 static void several_are_reduced_in_order(void **state)
 {
     ch_strategy         *st = t_mirrored(3);

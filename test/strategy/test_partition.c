@@ -37,7 +37,7 @@ static void check_cuts(size_t n, const cut *c)
 
 /* ---- a fixed number ---- */
 
-/* PT-3, PT-5, PT-6, and rows 1 to 3 of the table below PT-10. */
+/* PT-3, PT-5, PT-6: rows 1 to 3 of the table of worked numbers. */
 static void a_fixed_number_of_shards_is_at_most_one_for_each_row(void **state)
 {
     const cut c[] = {
@@ -74,7 +74,7 @@ static void thirteen_rows_in_five_shards_begin_where_the_page_says(void **state)
         assert_int_equal(ch__shard_begin(13, n, i), begin[i]);
 }
 
-/* PT-6, where the first count would be 0: nothing is whole. */
+/* PT-6: a variable without rows is whole. */
 static void a_variable_without_rows_is_whole(void **state)
 {
     const cut c[] = {
@@ -91,7 +91,7 @@ static void a_variable_without_rows_is_whole(void **state)
 
 /* ---- by size ---- */
 
-/* PT-7, and rows 4 and 5 of the table below PT-10. */
+/* PT-7: rows 4 and 5 of the table of worked numbers. */
 static void shards_of_a_least_size_are_as_many_as_may_be(void **state)
 {
     const cut c[] = {
@@ -109,7 +109,7 @@ static void shards_of_a_least_size_are_as_many_as_may_be(void **state)
     CHECK_CUTS(c);
 }
 
-/* PT-8, which is not reproduced, and rows 6 and 7 of the table below PT-10: the page says "at least". */
+/* PT-8: rows 6 and 7 of the table of worked numbers, with "at least" as on the page. */
 static void no_shard_is_below_the_least_size(void **state)
 {
     const cut c[] = {
@@ -147,7 +147,7 @@ static void the_partitioner_of_the_page_gives_each_server_a_shard_at_most(void *
     CHECK_CUTS(c);
 }
 
-/* PT-9, and rows 8 to 11 of the table below PT-10. */
+/* PT-9: rows 8 to 11 of the table of worked numbers. */
 static void shards_of_a_most_size_are_as_few_as_may_be(void **state)
 {
     const cut c[] = {
@@ -194,7 +194,7 @@ static void strings_count_for_what_they_are_said_to(void **state)
     check_cut(&(cut){huge, CH_F64, shape, 2, {3, 3}}); /* of strings alone */
 }
 
-/* PT-2 refuses it; here any axis may be cut. */
+/* PT-2: any axis may be cut. */
 static void any_axis_may_be_cut(void **state)
 {
     ch_partitioner fixed = ch_partition_fixed(3), min = ch_partition_min_size(64, 8);
@@ -229,7 +229,7 @@ static void check_refused(ch_partitioner p, ch_tensor_spec of, const char *why)
     assert_int_equal(shards, -7);
 }
 
-/* PT-7, PT-9, and PT-6, which checks nothing; where 0 has a meaning, it is none of these. */
+/* PT-7, PT-9, PT-6: arguments below 1 are refused, and 0 where it has no meaning. */
 static void limits_below_one_are_refused(void **state)
 {
     ch_partitioner strings = ch_partition_max_size(8, 0);
@@ -358,7 +358,7 @@ static void a_function_is_asked_once_with_what_the_variable_will_be(void **state
     assert_int_equal(n, 2);
 }
 
-/* PT-3; and PT-2, but for axes behind the first. */
+/* PT-3, PT-2: any axis may be cut. */
 static void a_function_may_cut_one_axis(void **state)
 {
     static const struct {

@@ -279,7 +279,7 @@ static void an_empty_replica_weighs_nothing(void **state)
     (void)state;
 }
 
-/* 4.1.14 with 8.8, 8.7: whatever the value and the op; 3.3.12 */
+/* 4.1.14, 8.8, 8.7, 3.3.12: any value, any op */
 static void what_is_not_per_replica(void **state)
 {
     ch_strategy *st[] = {t_mirrored(2), t_central(2)};
@@ -316,7 +316,7 @@ static void what_is_not_per_replica(void **state)
     (void)state;
 }
 
-/* 4.1.14 of one replica, 4.1.18, 1.5.2, 6.3.7 */
+/* 4.1.14, 4.1.18, 1.5.2, 6.3.7: one replica */
 static void one_replica_alone_is_no_special_case(void **state)
 {
     ch_strategy *st[] = {NULL, t_one_device(), t_mirrored(1), t_central(1)};

@@ -64,7 +64,7 @@ static void *look_around(void *arg)
     return NULL;
 }
 
-static void another_thread_is_in_no_scope(void **state) /* 1.1.1 1.1.7 */
+static void another_thread_is_in_no_scope(void **state) /* 1.1.1, 1.1.7 */
 {
     ch_strategy *st = NULL;
     ch_context   there = CH_CONTEXT_REPLICA;
@@ -81,7 +81,7 @@ static void another_thread_is_in_no_scope(void **state) /* 1.1.1 1.1.7 */
     (void)state;
 }
 
-static void after_the_last_leave_it_is_as_before(void **state) /* 1.2.1 1.2.2 1.2.4 */
+static void after_the_last_leave_it_is_as_before(void **state) /* 1.2.1, 1.2.2, 1.2.4 */
 {
     ch_strategy *st = NULL, *other = NULL;
 
@@ -103,7 +103,7 @@ static void after_the_last_leave_it_is_as_before(void **state) /* 1.2.1 1.2.2 1.
     (void)state;
 }
 
-static void defaults_scope_is_hardly_one(void **state) /* 1.2.7 1.2.8 */
+static void defaults_scope_is_hardly_one(void **state) /* 1.2.7, 1.2.8 */
 {
     ch_strategy *none = ch_strategy_current(), *st = NULL;
     ch_var      *v = NULL;
@@ -174,7 +174,7 @@ static void call_from_a_replica(ch_step *s, void *arg)
     ch_step_out(s, "one", ch_number(s, 1));
 }
 
-/* 1.2.3 1.3.1 1.3.2 1.3.6 1.3.7 1.3.12 1.4.10 1.4.11 */
+/* 1.2.3, 1.3.1, 1.3.2, 1.3.6, 1.3.7, 1.3.12, 1.4.10, 1.4.11 */
 static void what_is_for_outside_is_refused_inside(void **state)
 {
     calling      c = {.f = t_function(nothing, NULL)};
@@ -254,7 +254,7 @@ static void a_hook_sees_what_is_about_to_be_made(void **state)
 }
 
 /* What is entered in a scope ends with it, and what was entered before does not. */
-static void a_scope_ends_with_what_was_entered_in_it(void **state) /* 1.2.5 1.2.6 */
+static void a_scope_ends_with_what_was_entered_in_it(void **state) /* 1.2.5, 1.2.6 */
 {
     char         outer[] = "outer", inner[] = "inner";
     ch_strategy *st = NULL;
@@ -325,7 +325,7 @@ static void touch_in_step(ch_step *s, void *arg)
     ch_step_out(s, "v", ch_var_read(s, t->v));
 }
 
-static void a_variable_is_read_and_set_outside_steps(void **state) /* 1.3.10 3.2.1 */
+static void a_variable_is_read_and_set_outside_steps(void **state) /* 1.3.10, 3.2.1 */
 {
     float        five = 5;
     ch_strategy *st = NULL, *other = NULL;

@@ -260,7 +260,7 @@ static ch_dataset *ten_ones(ch_strategy *st)
     return d;
 }
 
-/* B29 with two replicas: scalars cannot be cut, batches can */
+/* B29: two replicas: scalars cannot be cut, batches can */
 static void an_array_is_cut_for_two(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -420,7 +420,7 @@ static void an_iterator_has_the_spec_of_its_dataset(void **state)
     (void)state;
 }
 
-/* B39 with two GPUs, which are the compute devices unless others are named */
+/* B39: two GPUs, which are the compute devices unless others are named */
 static void central_storage_cuts_for_all_gpus(void **state)
 {
     ch_strategy *st = central();
@@ -460,7 +460,7 @@ static ch_status of_an_array(const ch_value_context *c, void *arg, ch_tuple **ou
     return CH_OK;
 }
 
-/* B2', and B3 and B4 on one device */
+/* B2', B3, B4: one device */
 static void values_for_the_one_replica(void **state)
 {
     static const struct {
@@ -538,7 +538,7 @@ static void one_device_by_any_form_of_its_name(void **state)
     (void)state;
 }
 
-/* B29 with one replica */
+/* B29: one replica */
 static void an_array_is_ten_scalars_for_one(void **state)
 {
     ch_strategy *st[] = {t_one_device(), mirrored(), central()};
@@ -585,7 +585,7 @@ static void central_storage_with_one_gpu(void **state)
 
 /* ---- no GPU ---- */
 
-/* B39 without a GPU: all of a batch, on the CPU */
+/* B39: no GPU: all of a batch, on the CPU */
 static void central_storage_without_gpus(void **state)
 {
     ch_strategy *st = central();
@@ -632,7 +632,7 @@ static const char *strings_of(ch_iterator *it)
     return text;
 }
 
-/* B32 with two workers, each of one replica: what the input of a worker is cut to */
+/* B32: two workers, each of one replica: what the input of a worker is cut to */
 static void two_workers_read_files_in_turn(void **state)
 {
     static const char *const want[] = {"10 11 12 30 31 32 ", "20 21 22 40 41 42 "};

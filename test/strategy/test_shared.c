@@ -111,7 +111,7 @@ static const struct {
 
 enum { ROWS = sizeof(row) / sizeof(row[0]) };
 
-static void what_is_one_for_all_is_not_summed(void **state) /* 3.3 3.3.1 3.3.6 3.5.3 8.8 */
+static void what_is_one_for_all_is_not_summed(void **state) /* 3.3, 3.3.1, 3.3.6, 3.5.3, 8.8 */
 {
     ch_strategy *st[] = {t_mirrored(2), t_central(2)};
 
@@ -136,7 +136,7 @@ static void what_is_one_for_all_is_not_summed(void **state) /* 3.3 3.3.1 3.3.6 3
 }
 
 /* The mean of three fives that were added up could be something else. */
-static void its_mean_is_it_and_so_is_the_first(void **state) /* 3.3 3.3.2 3.5.3 */
+static void its_mean_is_it_and_so_is_the_first(void **state) /* 3.3, 3.3.2, 3.5.3 */
 {
     const ch_aggregation how[] = {CH_AGGREGATE_MEAN, CH_AGGREGATE_FIRST};
     ch_strategy         *st[] = {t_mirrored(2), t_central(2)};
@@ -155,7 +155,7 @@ static void its_mean_is_it_and_so_is_the_first(void **state) /* 3.3 3.3.2 3.5.3 
     (void)state;
 }
 
-static void in_a_merge_call_it_is_not_summed_either(void **state) /* 4.1.14 1.4.6 */
+static void in_a_merge_call_it_is_not_summed_either(void **state) /* 4.1.14, 1.4.6 */
 {
     ch_strategy *st = t_mirrored(2);
 

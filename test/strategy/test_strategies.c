@@ -92,7 +92,7 @@ static void mirrored_takes_accelerators_before_cores(void **state) /* 6.5.1 */
     (void)state;
 }
 
-static void a_device_has_one_replica(void **state) /* 6.5.2 6.4.4 */
+static void a_device_has_one_replica(void **state) /* 6.5.2, 6.4.4 */
 {
     static const char *const twice[] = {"/gpu:1", "/device:GPU:1"};
     static const char *const none[] = {"/gpu:7"};
@@ -115,7 +115,7 @@ static void a_device_has_one_replica(void **state) /* 6.5.2 6.4.4 */
     (void)state;
 }
 
-/* 6.4.1 6.4.2 6.4.5 */
+/* 6.4.1, 6.4.2, 6.4.5 */
 static void central_storage_keeps_variables_with_the_one_device_or_the_host(void **state)
 {
     static const char *const row[][3] = {{"CPU=2", "CPU:0", "CPU:0"},
@@ -231,7 +231,7 @@ static void non_slots_go_with_the_first(ch_strategy *st)
         ch_var_unref(v[i]);
 }
 
-static void strategies_side_by_side(void **state) /* 6.2 6.7.5 1.5.4 */
+static void strategies_side_by_side(void **state) /* 6.2, 6.7.5, 1.5.4 */
 {
     static const char *const gpu[] = {"/gpu:1"};
     static const row         want[] = {{"Default", NULL, NULL, 1, false, false},
@@ -257,7 +257,7 @@ static void strategies_side_by_side(void **state) /* 6.2 6.7.5 1.5.4 */
     (void)state;
 }
 
-static void default_has_no_devices_of_its_own(void **state) /* 1.5.3 1.5.4 1.5.5 */
+static void default_has_no_devices_of_its_own(void **state) /* 1.5.3, 1.5.4, 1.5.5 */
 {
     ch_strategy      *none = ch_strategy_current();
     ch_device *const *device = NULL;
@@ -381,7 +381,7 @@ static void puts_values_together(ch_strategy *st)
     ch_tuple_unref(values);
 }
 
-static void what_a_program_calls_is_there_under_each(void **state) /* 6.7.1 6.7.2 */
+static void what_a_program_calls_is_there_under_each(void **state) /* 6.7.1, 6.7.2 */
 {
     ch_strategy *st[4] = {NULL};
 
@@ -401,7 +401,7 @@ static void what_a_program_calls_is_there_under_each(void **state) /* 6.7.1 6.7.
 
 /* ---- one device ---- */
 
-static void all_of_a_step_is_on_the_one_device(void **state) /* 6.3.1 6.3.3 */
+static void all_of_a_step_is_on_the_one_device(void **state) /* 6.3.1, 6.3.3 */
 {
     ch_strategy *st = NULL;
     ch_function *f = t_function(twice, NULL);
@@ -479,7 +479,7 @@ static void count_copies(ch_step *s, void *arg)
     ch_step_out(s, "which", ch_add(ch_step_in(s, 0), ch_add(id, ch_number(s, 1))));
 }
 
-/* 6.5.9 6.4.7: on each device of the copies, so once where replicas share one. */
+/* 6.5.9, 6.4.7: on each device of the copies, so once where replicas share one. */
 static void what_is_no_slot_is_updated_where_it_belongs(void **state)
 {
     ch_strategy *st[2] = {NULL};
@@ -630,7 +630,7 @@ static ch_strategy *new_own(alternating *a)
     return st;
 }
 
-static void new_variables_go_where_another_is(void **state) /* 3.1.10 3.1.16 6.4.3 */
+static void new_variables_go_where_another_is(void **state) /* 3.1.10, 3.1.16, 6.4.3 */
 {
     alternating  a;
     ch_strategy *st = new_own(&a), *other = NULL;

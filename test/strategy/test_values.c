@@ -199,7 +199,7 @@ static void plus_1_and_2(ch_step *s, void *arg)
     ch_step_out(s, "b", ch_add(id, ch_number(s, 2)));
 }
 
-/* 2.3.2, 2.3.3, 2.2.9; 2.2.1: leaves, order and names are kept */
+/* 2.3.2, 2.3.3, 2.2.9, 2.2.1: leaves, order and names are kept */
 static void each_replica_has_a_tuple_of_its_own(void **state)
 {
     ch_strategy *st = t_mirrored(2);
@@ -311,7 +311,7 @@ static void twice(ch_step *s, void *arg)
     ch_step_out(s, "y", ch_mul(x, ch_number(s, 2)));
 }
 
-/* B13, B14, 1.4.4, 1.4.5; 2.2.3, 2.2.7, 2.2.8 as DESIGN section 9 has it: with several replicas, results are
+/* B13, B14, 1.4.4, 1.4.5, 2.2.3, 2.2.7, 2.2.8: with several replicas, results are
  * per-replica */
 static void results_are_per_replica_and_on_their_devices(void **state)
 {

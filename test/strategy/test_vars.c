@@ -125,7 +125,7 @@ static void write_literal(ch_var *v, ch_node *(*assign)(ch_step *s, ch_var *v, c
 
 /* ---- making them ---- */
 
-static void who_makes_one_without_sense_is_told(void **state) /* 3.1.2 3.1.3 3.1.4 */
+static void who_makes_one_without_sense_is_told(void **state) /* 3.1.2, 3.1.3, 3.1.4 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = NULL;
@@ -147,7 +147,7 @@ static void who_makes_one_without_sense_is_told(void **state) /* 3.1.2 3.1.3 3.1
     (void)state;
 }
 
-static void they_are_trainable_unless_they_differ(void **state) /* 3.1.1 3.1.5 */
+static void they_are_trainable_unless_they_differ(void **state) /* 3.1.1, 3.1.5 */
 {
     static const struct {
         ch_sync sync;
@@ -177,7 +177,8 @@ static void they_are_trainable_unless_they_differ(void **state) /* 3.1.1 3.1.5 *
     (void)state;
 }
 
-static void each_replica_has_a_copy_on_its_device(void **state) /* 3.1.6 3.1.7 3.1.13 6.5.5 */
+static void
+each_replica_has_a_copy_on_its_device(void **state) /* 3.1.6, 3.1.7, 3.1.13, 6.5.5 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = NULL, *w = NULL;
@@ -209,21 +210,35 @@ static void each_replica_has_a_copy_on_its_device(void **state) /* 3.1.6 3.1.7 3
 
 /* ---- on write ---- */
 
-static void a_write_without_aggregation_is_the_replicas_own(void **state) /* 3.3 3.3.1 */
+static void count_warnings(const ch_log_record *r, void *arg)
+{
+    *(int *)arg += strcmp(r->code, "copies-differ") == 0;
+}
+
+/* 3.3, 3.3.1, 8.3: the log warns at the first write that makes copies differ, and only then. */
+static void a_write_without_aggregation_is_the_replicas_own(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
+    int          n_warnings = 0;
 
+    ch_log_set_sink(count_warnings, &n_warnings, CH_LOG_WARNING);
     write_literal(v, ch_var_assign, 5);
     copies_are(v, 5, 5);
+    assert_int_equal(n_warnings, 0);
     replicas_write(v, ch_var_assign, 0, 1);
     copies_are(v, 0, 1);
+    assert_int_equal(n_warnings, 1);
+    replicas_write(v, ch_var_assign_add, 2, 1);
+    copies_are(v, 2, 4);
+    assert_int_equal(n_warnings, 1);
+    ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
     ch_var_unref(v);
     ch_strategy_unref(st);
     (void)state;
 }
 
-static void a_sum_is_of_all_replicas(void **state) /* 3.3.1 3.3.4 3.3.6 8.7 */
+static void a_sum_is_of_all_replicas(void **state) /* 3.3.1, 3.3.4, 3.3.6, 8.7 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_SUM);
@@ -244,7 +259,7 @@ static void a_sum_is_of_all_replicas(void **state) /* 3.3.1 3.3.4 3.3.6 8.7 */
     (void)state;
 }
 
-static void a_mean_is_of_all_replicas(void **state) /* 3.3.1 3.3.2 3.3.4 */
+static void a_mean_is_of_all_replicas(void **state) /* 3.3.1, 3.3.2, 3.3.4 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_MEAN);
@@ -273,7 +288,7 @@ static void a_mean_is_of_all_replicas(void **state) /* 3.3.1 3.3.2 3.3.4 */
     (void)state;
 }
 
-static void the_first_replica_speaks_for_all(void **state) /* 3.3.3 3.3.4 */
+static void the_first_replica_speaks_for_all(void **state) /* 3.3.3, 3.3.4 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = var(st, 15, CH_SYNC_AUTO, CH_AGGREGATE_FIRST);
@@ -287,7 +302,7 @@ static void the_first_replica_speaks_for_all(void **state) /* 3.3.3 3.3.4 */
     (void)state;
 }
 
-static void from_outside_all_copies_are_set(void **state) /* 3.1.9 3.3.5 1.3.10 */
+static void from_outside_all_copies_are_set(void **state) /* 3.1.9, 3.3.5, 1.3.10 */
 {
     static const ch_aggregation each[] = {CH_AGGREGATE_NONE, CH_AGGREGATE_SUM,
                                           CH_AGGREGATE_MEAN, CH_AGGREGATE_FIRST};
@@ -319,7 +334,7 @@ static void from_outside_all_copies_are_set(void **state) /* 3.1.9 3.3.5 1.3.10 
     (void)state;
 }
 
-static void what_is_read_is_the_copy_on_the_current_device(void **state) /* 3.3.10 8.16 */
+static void what_is_read_is_the_copy_on_the_current_device(void **state) /* 3.3.10, 8.16 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
@@ -341,7 +356,7 @@ static void what_is_read_is_the_copy_on_the_current_device(void **state) /* 3.3.
 
 /* ---- on read ---- */
 
-static void each_replica_has_its_own_until_it_is_read(void **state) /* 3.4.1 3.4.2 3.4.3 */
+static void each_replica_has_its_own_until_it_is_read(void **state) /* 3.4.1, 3.4.2, 3.4.3 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *sum = var(st, 1, CH_SYNC_ON_READ, CH_AGGREGATE_SUM);
@@ -462,7 +477,7 @@ static void the_first_of_those_that_differ(void **state) /* 3.4.4 */
     (void)state;
 }
 
-static void outside_a_step_the_sum_cannot_be_added_to(void **state) /* 3.4 3.4.10 8.15 */
+static void outside_a_step_the_sum_cannot_be_added_to(void **state) /* 3.4, 3.4.10, 8.15 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *sum = var(st, 1, CH_SYNC_ON_READ, CH_AGGREGATE_SUM);
@@ -504,7 +519,7 @@ static void read_and_add(ch_step *s, void *v)
     ch_step_out(s, "sum", ch_all_reduce(CH_SUM, ch_var_read(s, v)));
 }
 
-static void in_a_replica_its_own_is_read(void **state) /* 3.3.11 3.3.13 3.4.5 3.4.13 */
+static void in_a_replica_its_own_is_read(void **state) /* 3.3.11, 3.3.13, 3.4.5, 3.4.13 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *mean = var(st, 0, CH_SYNC_ON_READ, CH_AGGREGATE_MEAN);
@@ -626,7 +641,7 @@ static void holds(ch_var *v, const float *want)
 }
 
 static void rows_of_all_replicas_change_copies_and_what_is_shared(
-    void **state) /* 3.6.2 3.6.3 3.6.4 3.6.5 */
+    void **state) /* 3.6.2, 3.6.3, 3.6.4, 3.6.5 */
 {
     static const struct {
         scatter_fn     fn;
@@ -754,7 +769,7 @@ static void from_outside_rows_of_all_copies_are_changed(void **state) /* 3.6.7 *
 /* ---- shared ---- */
 
 static void
-replicas_share_one_and_write_it_together(void **state) /* 3.5.1 3.5.2 3.5.3 3.1.15 */
+replicas_share_one_and_write_it_together(void **state) /* 3.5.1, 3.5.2, 3.5.3, 3.1.15 */
 {
     for (int n = 2; n <= 4; n++) {
         ch_strategy *st = t_central(n);
@@ -797,7 +812,7 @@ replicas_share_one_and_write_it_together(void **state) /* 3.5.1 3.5.2 3.5.3 3.1.
     (void)state;
 }
 
-static void one_replica_has_an_ordinary_variable(void **state) /* 3.1.14 6.4.5 */
+static void one_replica_has_an_ordinary_variable(void **state) /* 3.1.14, 6.4.5 */
 {
     ch_strategy *one = NULL, *each[3];
 

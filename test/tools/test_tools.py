@@ -187,74 +187,87 @@ class Checks(unittest.TestCase):
         self.fails('check-settings', {**tree, 'doc/settings.md': head}, 'differs from the rows')
         self.fails('check-settings', {**tree, 'doc/settings.md': 'No.\n'}, 'no table')
 
-    def test_statements_have_tests_that_cite_them(self):
-        def tree(test='', remark='', source='/* 1.1.1, B2 */\nstatic void a(void **state)\n{\n}\n'):
-            return {'doc/conformance.md': f'| 1.1.1 | one | {test} | {remark} |\n',
-                    'doc/seed-examples.md': '| B1 | 000:1 |  | later |\n', 'test/x/test_x.c': source}
+    @staticmethod
+    def conformance(row='| 1.1.1 | one | `test/x/test_x.c: a` |  |', source='/* 1.1.1: text */\n', **more):
+        """A tree of one statement, one example and one test, whose comment is `source`."""
+        return {'tools/statements': '# numbers\n1.1.1\nB1\n', 'doc/conformance.md': row + '\n',
+                'doc/seed-examples.md': '| B1 | 000:1 |  | later: checkpoints |\n',
+                'test/x/test_x.c': source + 'static void a(void **state)\n{\n}\n', **more}
 
-        there = '`test/x/test_x.c: a`'
-        counts = '1 statements: {} have a test, {} only a reason, {} are to come\n1 examples: 0 have a test\n'
-        self.passes('check-conformance', tree(there), said=counts.format(1, 0, 0))
-        self.passes('check-conformance', tree('', 'later'), said=counts.format(0, 1, 0))
-        self.passes('check-conformance', tree('', 'to come', ''), said=counts.format(0, 0, 1))
-        for source in ('static void a(void **state) /* 1.1.1 */\n{\n}\n',
-                       'static void\na(void **state)\n{\n    f(); /* 1.1.1 */\n}\n'):
-            self.passes('check-conformance', tree(there, source=source),
-                        said=counts.format(1, 0, 0))
-        for fault, said in ((tree(), 'neither'),
-                            (tree('', 'to come'), 'has a test by now'),
-                            (tree('`test/x/test_y.c: a`'), 'no test/x/test_y.c'),
-                            (tree('`test/x/test_x.c: b`'), 'no test b'),
-                            (tree(there + ', `test/x/test_x.c: b`'), 'no test b'),
-                            (tree('test_x'), 'is not `file: function`'),
-                            (tree(there, source='static void a(void **state)\n{\n}\n/* 1.1.1 */'),
-                             'not cited'),
-                            (tree(there, source='/* 1.1.12 */\nstatic void a(void **state)\n{\n}\n'),
-                             'not cited'),
-                            ({**tree(there), 'tools/statements': '1.1 2\n'}, '1.1.2 has no row'),
-                            ({**tree(there), 'tools/statements': '1.2 1\n'}, 'no statement 1.1.1'),
-                            ({**tree(there), 'tools/statements': '1.1 1\n1.3 table\n'}, '1.3 has no row'),
-                            ({**tree(), 'doc/conformance.md': '| 1.1.1 | one |\n'}, 'four columns')):
-            self.fails('check-conformance', fault, said)
+    def test_statements_have_tests_or_reasons(self):
+        said = 'doc/conformance.md: 1 rows, {} with tests\ndoc/seed-examples.md: 1 rows, 0 with tests\n'
+        row = '| 1.1.1 | one |  | {} |'
+        where = {'doc/why.md': '# Why\n\n## Data and more\n'}
+        self.passes('check-conformance', self.conformance(), said=said.format(1))
+        for reason in ('cannot occur in C: it has no objects', 'later: checkpoints', 'later: TPUStrategy; its cores',
+                       'decided otherwise: DESIGN 9: never', 'decided otherwise: doc/why.md, Data and more: never'):
+            self.passes('check-conformance', self.conformance(row.format(reason), '', **where), said=said.format(0))
+        for reason, words in (('', 'neither a test nor a reason'), ('later', 'not a form of reason'),
+                              ('later: some day', 'not a form of reason'), ('later: checkpoints, some', 'not a form'),
+                              ('cannot occur', 'not a form of reason'), ('note: by name', 'not a form of reason'),
+                              ('decided otherwise: never', 'not a form of reason'),
+                              ('decided otherwise: doc/no.md, Data: never', 'doc/no.md has no heading "Data"'),
+                              ('decided otherwise: doc/why.md, Data: never', 'doc/why.md has no heading "Data"')):
+            self.fails('check-conformance', self.conformance(row.format(reason), '', **where), words)
 
-    def test_statements_may_have_letters(self):
-        def tree(known, row='CS-2', cited='CS-2'):
-            return {'doc/conformance.md': f'| {row} | one | `test/x/test_x.c: a` |  |\n| CS-1 | two |  | later |\n',
-                    'doc/seed-examples.md': '| B1 | 000:1 |  | later |\n', 'tools/statements': known,
-                    'test/x/test_x.c': f'/* {cited} */\nstatic void a(void **state)\n{{\n}}\n',
-                    'spec.md': '- CS-1. One.\n- CS-2. Two.\n- XY-1. Of a part to come.\n'}
+    def test_a_row_with_tests_may_have_a_note(self):
+        row = '| 1.1.1 | one | `test/x/test_x.c: a` | {} |'
+        for reason in ('note: by name', 'decided otherwise: DESIGN 9: never'):
+            self.assertEqual(run('check-conformance', self.conformance(row.format(reason)))[0], 0)
+        for reason in ('later: checkpoints', 'cannot occur in C: no objects'):
+            self.fails('check-conformance', self.conformance(row.format(reason)), 'needs no such reason')
+        self.fails('check-conformance', self.conformance(row.format('by name')), 'not a form of reason')
 
-        said = '2 statements: 1 have a test, 1 only a reason, 0 are to come\n1 examples: 0 have a test\n'
-        self.passes('check-conformance', tree('CS 2\n'), '--spec', 'spec.md', said=said)
-        self.fails('check-conformance', tree('CS 3\n'), 'CS-3 has no row')
-        self.fails('check-conformance', tree('CS 1\n'), 'no statement CS-2')
-        self.fails('check-conformance', tree('CS 2\n', cited='CS-21'), 'CS-2 is not cited')
-        self.fails('check-conformance', {**tree('CS 2\n'), 'doc/conformance.md': '| CS-1 | one |\n'}, 'four columns')
-        self.assertIn('has no CS-3', run('check-conformance', tree('CS 3\n'), '--spec', 'spec.md')[1])
-        self.assertIn('CS-2 is not known', run('check-conformance', tree('CS 1\n'), '--spec', 'spec.md')[1])
+    def test_every_statement_has_exactly_one_row(self):
+        row = '| 1.1.1 | one | `test/x/test_x.c: a` |  |'
+        later = '| {} | two |  | later: checkpoints |'
+        for number in ('1.1.2', '3.3', 'WR-10b', 'G-1', 'TPU-4.10'):
+            more = {'tools/statements': f'1.1.1 {number}\nB1\n'}
+            self.fails('check-conformance', self.conformance(**more), f'{number} has no row')
+            self.assertEqual(run('check-conformance', self.conformance(f'{row}\n{later.format(number)}', **more))[0], 0)
+        self.fails('check-conformance', self.conformance(f'{row}\n{row}'), 'has a second row')
+        self.fails('check-conformance', self.conformance(f'{row}\n{later.format("1.1.2")}'), 'no such statement')
+        self.fails('check-conformance', self.conformance('| 1.1.1 | one |'), 'four columns', '1.1.1 has no row')
 
-    def test_examples_have_tests_that_cite_them(self):
-        def tree(*rows):
-            return {'doc/conformance.md': '| 1.1.1 | one |  | later |\n',
-                    'doc/seed-examples.md': ''.join(f'| {row} |\n' for row in rows),
-                    'test/x/test_x.c': "/* B2, B4' */\nstatic void a(void **state)\n{\n}\n"
-                                       '/* B2 */\nstatic void b(void **state)\n{\n}\n'}
+    def test_a_citation_begins_a_comment_of_a_test(self):
+        body = 'static void b(void **state)\n{\n    f(); /* 1.1.1 */\n}\n'
+        for source in ('/* 1.1.1 */\n', '/* B1, 1.1.1:\n * text */\n'):
+            tree = self.conformance(source=source)
+            self.assertEqual(run('check-conformance', tree, '--write')[0], 0)
+        for source in ('', '/* the table below 1.1.1 */\n', '/* text 1.1.1: text */\n', '/* 1.1.1 */\nint x;\n',
+                       '/* 1.1.12: text */\n'):
+            self.fails('check-conformance', self.conformance(source=source), 'test/x/test_x.c: a does not cite it')
+        self.fails('check-conformance', self.conformance(source='/* 1.1.1: text */\n' + body + '/* 1.1.1 */\n'),
+                   'test/x/test_x.c: b cites it and is not listed')
+        self.fails('check-conformance', self.conformance(source='/* 1.1.1 */\nint x;\n\n'), 'outside of a test')
+        self.fails('check-conformance', self.conformance(source='/* 1.1.1, CS-9 */\n'), 'no statement CS-9')
+        for source in ('/* 1.1.1 B1 */\n', '/* 1.1.1 says so */\n', '/* 1.1.1. Text */\n', '/* 1.1.1; B1 */\n'):
+            self.fails('check-conformance', self.conformance(source=source), 'begins with a number')
 
-        a, b = '`test/x/test_x.c: a`', '`test/x/test_x.c: b`'
-        self.passes('check-conformance',
-                    tree(f'B2 | 000:1 001:2 | {a}, {b} | {{1 \\| 2}}', f"B4' | 000:1 | {a} | 1", 'B5 | 000:1 |  | later'),
-                    said='1 statements: 0 have a test, 1 only a reason, 0 are to come\n3 examples: 2 have a test\n')
-        for row, said in ((f"B4' | 000:1 | {a}, {b} | 1", "B4' is not cited at test/x/test_x.c: b"),
-                          (f"B2' | 000:1 | {a} | 1", "B2' is not cited"),
-                          (f'B4 | 000:1 | {a} | 1', 'B4 is not cited'),
-                          ('B2 | 000:1 | `test/x/test_x.c: c` | 1', 'no test c'),
-                          ('B2 | 000:1 | `test/x/test_y.c: a` | 1', 'no test/x/test_y.c'),
-                          (f'B2 | 000:1 | {a} {b} | 1', 'is not `file: function`'),
-                          (f'B2 | 000:1 | {a} |', 'not a row'),
-                          (f'B2 | {a} | 1', 'not a row'),
-                          ('C2', 'no rows')):
-            self.fails('check-conformance', tree(row), said)
-        self.fails('check-conformance', tree(*[f'B2 | 000:1 | {a} | 1'] * 2), 'second time')
+    def test_the_tests_of_a_row_exist(self):
+        for tests, words in (('`test/x/test_y.c: a`', 'test/x/test_y.c: a does not cite it'),
+                             ('`test/x/test_x.c: b`', 'test/x/test_x.c: b does not cite it'),
+                             ('test_x', 'the tests are not'), ('`test/x/test_x.c: a` and more', 'the tests are not')):
+            self.fails('check-conformance', self.conformance(f'| 1.1.1 | one | {tests} |  |'), words)
+
+    def test_examples_have_places_and_results(self):
+        def tree(row):
+            return self.conformance(source='/* 1.1.1, B1 */\n', **{'doc/seed-examples.md': row + '\n'})
+
+        a = '`test/x/test_x.c: a`'
+        self.assertEqual(run('check-conformance', tree(f'| B1 | 000:1 001:2 | {a} | {{1 \\| 2}} |'))[0], 0)
+        for row, words in ((f'| B1 | here | {a} | 1 |', 'is not page:line'), (f'| B1 | 000:1 | {a} |  |', 'no result'),
+                           ('| B1 | 000:1 |  | 1 |', 'is not listed'), ('| B2 | 000:1 |  | 1 |', 'no such statement')):
+            self.fails('check-conformance', tree(row), words)
+
+    def test_statements_are_read_from_the_texts(self):
+        spec = {'strategies.md': '### 3.3 Kinds\n3.3.1 [T] One.\n| 1.3.1 | a |\n8.1 **Two**\n## 4.1.1 Not.\n',
+                'parameter-server.md': '- CS-1. One.\n- WR-10b. Two.\nCS-2. Not.\n', 'tpu.md': '### 4.1 One\n## 5 Not\n',
+                'examples.md': "| B2' | 000:1 |\n"}
+        code, out = run('check-conformance', {f'spec/{name}': text for name, text in spec.items()}, '--statements', 'spec')
+        self.assertEqual(code, 0)
+        self.assertEqual(sorted(n for line in out.splitlines() if line[0] != '#' for n in line.split()),
+                         sorted(["3.3", "3.3.1", "1.3.1", "8.1", "CS-1", "WR-10b", "TPU-4.1", "B2'"]))
 
     def test_what_nobody_uses_is_not_tested(self):
         header = 'CH_API CH_MUST_CHECK ch_status ch_a(int,\n    int);\nCH_API int ch_b(void);\n'

@@ -430,7 +430,7 @@ static void plain_average(averaging a, double *loss, double *slope)
         slope[k] /= total;
 }
 
-/* spec/strategies.md 4.1.6, 4.1.13 */
+/* 4.1.6, 4.1.13 */
 static void a_replica_weighs_what_it_has(void **state)
 {
     static const int deals[][2] = {{4, 3}, {6, 1}, {7, 0}, {0, 7}};
