@@ -22,6 +22,7 @@ enum {
     MAX_TYPES = 16,
     MAX_DEVICES = 1024,
     MAX_ENTERED = 64,
+    LISTED_DEVICES = 8,  /* in an error */
     DEFAULT_DEVICES = 8, /* more cores than this are divided among so many */
 };
 
@@ -398,16 +399,45 @@ ch_device *ch_device_at(int i)
     return t != NULL && i >= 0 && i < t->plan.n_devices ? &t->device[i] : NULL;
 }
 
+/* Writes the setting that would give this process the wanted device, besides those that it has: "CPU=2,GPU=4". */
+static void print_setting(const table *t, const ch_device_spec *want, ch_text *o)
+{
+    bool has_type = false;
+
+    for (int i = 0; i < t->plan.n_rows; i++) {
+        const plan_row *row = &t->plan.row[i];
+        bool            is_wanted = strcasecmp(row->type, want->type) == 0;
+
+        ch__text_add(o, "%s%s=%d", i > 0 ? "," : "", row->type,
+                     is_wanted && want->index >= row->n ? want->index + 1 : row->n);
+        has_type |= is_wanted;
+    }
+    if (!has_type)
+        ch__text_add(o, ",%s=%d", want->type, want->index + 1);
+}
+
 static ch_status fail_no_device(const table *t, const ch_device_spec *want)
 {
-    char    name[CH_DEVICE_NAME], list[CH_FAULT_TEXT];
-    ch_text o = ch__text(list, sizeof(list));
+    char    name[CH_DEVICE_NAME], list[CH_FAULT_TEXT / 2], setting[CH_FAULT_TEXT / 4];
+    ch_text devices = ch__text(list, sizeof(list)), s = ch__text(setting, sizeof(setting));
+    int     n = t->plan.n_devices, shown = n <= LISTED_DEVICES ? n : LISTED_DEVICES;
 
-    for (int i = 0; i < t->plan.n_devices && o.used < sizeof(list); i++)
-        ch__text_add(&o, "%s%s", i > 0 ? ", " : "", t->device[i].name);
+    for (int i = 0; i < shown; i++)
+        ch__text_add(&devices, "%s%s", i > 0 ? ", " : "", t->device[i].name);
+    if (shown < n)
+        ch__text_add(&devices, " and %d more", n - shown);
     ch_device_spec_print(want, name, sizeof(name));
-    return ch__fail(CH_INVALID_ARGUMENT, "device find: there is no %s; there are %s", name,
-                    list);
+    if (strcmp(want->job, t->plan.job) != 0 || want->task != t->plan.task || want->index < 0 ||
+        want->index >= MAX_DEVICES)
+        return ch__fail(CH_INVALID_ARGUMENT, "device find: there is no %s; there are %s", name,
+                        list);
+    print_setting(t, want, &s);
+    return ch__fail(
+        CH_INVALID_ARGUMENT,
+        "device find: there is no %s; there are %s; for virtual devices over this "
+        "machine's cores, set COHORT_DEVICES=%s, or call ch_devices_configure before the "
+        "first use of a device",
+        name, list, setting);
 }
 
 ch_status ch_device_find(const char *name, ch_device **out)

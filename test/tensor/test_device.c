@@ -164,6 +164,49 @@ static void a_device_is_found_by_any_form_of_its_name(void **state)
     (void)state;
 }
 
+/* The setting that the error names gives the device that was wanted, and keeps the others. */
+static void device_error_names_the_setting_that_helps(void **state)
+{
+    static const struct {
+        const char *have, *want, *setting;
+    } row[] = {
+        {"CPU=2", "GPU:3", "COHORT_DEVICES=CPU=2,GPU=4,"},
+        {"CPU=2", "CPU:2", "COHORT_DEVICES=CPU=3,"},
+        {"CPU=1,GPU=2", "gpu:2", "COHORT_DEVICES=CPU=1,GPU=3,"},
+        {"CPU=1,GPU=2", "tpu:0", "COHORT_DEVICES=CPU=1,GPU=2,TPU=1,"},
+        {"CPU=1,GPU=900", "tpu:0", "COHORT_DEVICES=CPU=1,GPU=900,TPU=1,"},
+    };
+    ch_device *d = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        char   spec[64];
+        size_t n = strlen(row[i].setting);
+
+        assert_int_equal(configure(row[i].have), CH_OK);
+        assert_int_equal(ch_device_find(row[i].want, &d), CH_INVALID_ARGUMENT);
+        if (strstr(ch_error_message(), row[i].setting) == NULL)
+            fail_msg("\"%s\" has not %s", ch_error_message(), row[i].setting);
+        assert_non_null(strstr(ch_error_message(), "ch_devices_configure"));
+        ch__devices_reset();
+        snprintf(spec, sizeof(spec), "%.*s", (int)(n - 16), row[i].setting + 15);
+        assert_int_equal(configure(spec), CH_OK);
+        assert_int_equal(ch_device_find(row[i].want, &d), CH_OK);
+        ch__devices_reset();
+    }
+}
+
+/* No number of local devices gives another task's device. */
+static void device_error_names_no_setting_when_the_device_is_of_another_task(void **state)
+{
+    ch_device *d = NULL;
+
+    (void)state;
+    assert_int_equal(configure("GPU=2"), CH_OK);
+    assert_int_equal(ch_device_find("/job:other/gpu:2", &d), CH_INVALID_ARGUMENT);
+    assert_null(strstr(ch_error_message(), "COHORT_DEVICES"));
+}
+
 static void a_device_that_is_not_there_gives_a_list_of_those_that_are(void **state)
 {
     ch_device *d = NULL;
@@ -487,6 +530,9 @@ int main(void)
         cmocka_unit_test_teardown(by_default_cores_are_cpu_devices, reset),
         cmocka_unit_test_teardown(devices_stand_in_the_order_of_the_text_after_the_cpus, reset),
         cmocka_unit_test_teardown(the_host_is_always_there, reset),
+        cmocka_unit_test_teardown(device_error_names_the_setting_that_helps, reset),
+        cmocka_unit_test_teardown(
+            device_error_names_no_setting_when_the_device_is_of_another_task, reset),
         cmocka_unit_test_teardown(text_that_names_no_devices_is_refused_with_the_form, reset),
         cmocka_unit_test_teardown(options_that_make_no_sense_are_refused, reset),
         cmocka_unit_test_teardown(devices_in_use_can_only_be_configured_as_they_are, reset),
