@@ -114,6 +114,7 @@ struct ch_dataset {
     bool              skips_bad;    /* a reader of records in it leaves out what is damaged */
     uint64_t          hash;         /* of what it describes, data in memory aside */
     _Atomic uint64_t  fingerprint;  /* 0: not asked for yet */
+    atomic_bool       has_warned;   /* that every worker reads all of it (data/distribute.c) */
     bool              is_unordered; /* a stage in it may give its elements in any order */
     ch_dataset       *next_free;    /* while it is let go of */
 

@@ -445,16 +445,34 @@ static ch_dataset *take_own(const ch_dataset *d, ch_dataset *divided, const ch_i
     return ch_dataset_prefetch(divided, c->n_replicas);
 }
 
+/* Logs the policy and its reason. It is a warning, once for a dataset, if AUTO has come down to DATA: the program
+ * did not ask for the work that every worker then does for nothing. */
+static void log_policy(ch_dataset *d, const ch_input_context *c, ch_shard_policy policy,
+                       const char *why)
+{
+    static const char *const name[] = {"OFF", "AUTO", "FILE", "DATA", "HINT"};
+    bool is_wasteful = d->options.shard == CH_SHARD_AUTO && policy == CH_SHARD_DATA &&
+                       c->n_pipelines > 1 &&
+                       !atomic_exchange_explicit(&d->has_warned, true, memory_order_relaxed);
+
+    ch__log(is_wasteful ? CH_LOG_WARNING : CH_LOG_INFO, "autoshard",
+            "input of worker %d of %d: policy %s, because %s%s", c->pipeline, c->n_pipelines,
+            name[policy + 1], why,
+            is_wasteful ? "; every worker reads and maps all data and keeps its own share: "
+                          "read at least one file for each worker, or make a dataset for each "
+                          "(ch_strategy_distribute_datasets_from_function)"
+                        : "");
+}
+
 ch_status ch_dataset_distribute(ch_dataset *d, const ch_input_context *context,
                                 ch_dataset **out)
 {
-    static const char *const name[] = {"OFF", "AUTO", "FILE", "DATA", "HINT"};
-    ch_input_context         c = settled(context);
-    division                 v;
-    ch_dataset              *divided = NULL;
-    ch_shard_policy          policy;
-    const char              *why;
-    ch_status                rc;
+    ch_input_context c = settled(context);
+    division         v;
+    ch_dataset      *divided = NULL;
+    ch_shard_policy  policy;
+    const char      *why;
+    ch_status        rc;
 
     if (d == NULL)
         return ch__fail_still("distributing a dataset that was not made");
@@ -473,8 +491,7 @@ ch_status ch_dataset_distribute(ch_dataset *d, const ch_input_context *context,
     forget(&v);
     if (rc != CH_OK)
         return rc;
-    ch__log(CH_LOG_INFO, "autoshard", "input of worker %d of %d: policy %s, because %s",
-            c.pipeline, c.n_pipelines, name[policy + 1], why);
+    log_policy(d, &c, policy, why);
     divided = take_own(d, divided, &c, policy);
     if (divided == NULL)
         return ch__fail_still("distributing a dataset");
@@ -606,7 +623,8 @@ static ch_dataset *take_blocks(division *v, ch_dataset *d, int64_t block, const 
 }
 
 /* As `choose`, but so that each example is read once whatever was asked for: else it is blocks of elements. */
-static ch_dataset *take_part(division *v, ch_dataset *d, char *how, size_t size)
+static ch_dataset *take_part(division *v, ch_dataset *d, char *how, size_t size,
+                             bool *is_wasteful)
 {
     const ch_shard_policy asked = d->options.shard;
     ch_dataset           *part = NULL;
@@ -632,6 +650,8 @@ static ch_dataset *take_part(division *v, ch_dataset *d, char *how, size_t size)
     snprintf(how, size, "policy DATA, because %s; %s%s%s", why,
              above != NULL ? "up to " : "each has rows of its own", above != NULL ? above : "",
              above != NULL ? " every worker reads all" : "");
+    /* That every worker counts to n costs nothing. */
+    *is_wasteful = asked == CH_SHARD_AUTO && above != NULL && above != ch__stage_range.name;
     return part;
 }
 
@@ -639,17 +659,22 @@ ch_status ch__dataset_part(ch_dataset *d, int n, int index, ch_dataset **out)
 {
     division v = {.n = n, .index = index};
     char     how[320] = "";
+    bool     is_wasteful = false;
 
     if (n == 1 && !is_any_open(d)) {
         *out = ch_dataset_ref(d);
         return CH_OK;
     }
-    *out = take_part(&v, d, how, sizeof(how));
+    *out = take_part(&v, d, how, sizeof(how), &is_wasteful);
     forget(&v);
     if (*out == NULL)
         return ch__fail_still("dividing a dataset");
-    if (index == 0)
-        ch__log(CH_LOG_INFO, "autoshard", "data that %d workers share: %s", n, how);
+    if (index != 0)
+        return CH_OK;
+    is_wasteful =
+        is_wasteful && !atomic_exchange_explicit(&d->has_warned, true, memory_order_relaxed);
+    ch__log(is_wasteful ? CH_LOG_WARNING : CH_LOG_INFO, "autoshard",
+            "data that %d workers share: %s", n, how);
     return CH_OK;
 }
 
