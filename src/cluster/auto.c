@@ -207,7 +207,7 @@ static launcher pmi = {LAUNCHER("PMI"), "PMI_RANK", "PMI_SIZE", NULL, NULL};
 
 typedef struct source {
     const char *name;
-    const char *variable[2]; /* it is there if all of these are */
+    const char *variable[2]; /* it is there if all of these are; of a launcher: rank, size */
     launcher   *launcher;    /* NULL: it has a call of its own, below */
     bool        is_whole;    /* it knows every task and its address */
 } source;
@@ -226,6 +226,23 @@ static bool is_there(const source *s)
 {
     return ch__variable_said(s->variable[0]) != NULL &&
            (s->variable[1] == NULL || ch__variable_said(s->variable[1]) != NULL);
+}
+
+const char *ch__launcher(int *rank, int *copies)
+{
+    for (int i = 0; i < N_SOURCES; i++) {
+        const source *s = &sources[i];
+        const char   *own, *all;
+
+        if (s->is_whole || !is_there(s))
+            continue;
+        own = ch__variable_said(s->variable[0]);
+        all = ch__variable_said(s->variable[1]);
+        if (ch__parse_number(own, strlen(own), CH_CLUSTER_TASKS, rank) &&
+            ch__parse_number(all, strlen(all), CH_CLUSTER_TASKS + 1, copies) && *copies > 1)
+            return s->name;
+    }
+    return NULL;
 }
 
 static ch_status make_slurm(const ch_auto_options *opt, const ch_resolver_options *mine,

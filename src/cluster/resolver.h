@@ -10,6 +10,10 @@ const char *ch__variable(const char *name);
 /* The same, where one that is empty is not set. */
 const char *ch__variable_said(const char *name);
 
+/* Returns the name of the launcher (torchrun, Open MPI, PMI, Slurm) that started this process as one of several
+ * copies, with its rank and their number; NULL if no launcher has set a rank and a size above 1. */
+const char *ch__launcher(int *rank, int *copies);
+
 /* ch_resolver_new, with the environment where the options do not say it; NULL: none. */
 CH_MUST_CHECK ch_status ch__resolver_make(const ch_resolver_ops *ops, void *self,
                                           const ch_resolver_options *opt,

@@ -7,7 +7,9 @@
 #include <strings.h>
 
 #include "base/fault.h"
+#include "base/log.h"
 #include "base/mem.h"
+#include "cluster/resolver.h"
 #include "tensor/device.h"
 
 /* ---- life ---- */
@@ -91,6 +93,27 @@ ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *s
         &st->group);
 }
 
+/* Warns, once in a process, if a launcher has started several copies of the program: every strategy here is
+ * of one process, so that each copy would train on all data in silence. Default does not warn, because every
+ * program has it. */
+static void warn_of_copies(const char *strategy)
+{
+    static atomic_flag has_warned = ATOMIC_FLAG_INIT;
+
+    int         rank, copies;
+    const char *launcher = ch__launcher(&rank, &copies);
+
+    if (launcher == NULL ||
+        atomic_flag_test_and_set_explicit(&has_warned, memory_order_relaxed))
+        return;
+    ch__log(
+        CH_LOG_WARNING, "launcher",
+        "strategy %s: %s started %d copies of this program (this is copy %d), and %s spans one "
+        "process: each copy trains by itself, on all data; start one copy, or give each copy "
+        "its own share of the data",
+        strategy, launcher, copies, rank, strategy);
+}
+
 ch_status ch_strategy_new(const ch_strategy_ops *ops, void *self,
                           const ch_strategy_parts *parts, ch_strategy **out)
 {
@@ -112,6 +135,7 @@ ch_status ch_strategy_new(const ch_strategy_ops *ops, void *self,
         ch__free(st);
         return rc;
     }
+    warn_of_copies(ops->name);
     *out = st;
     return CH_OK;
 }
