@@ -397,14 +397,20 @@ static void a_variable_made_in_a_step_is_one_for_all_replicas(void **state) /* 1
 
     make_all(st);
     for (int i = 0; i < STRATEGIES; i++) {
-        making m = {0};
-        int    n = ch_strategy_replicas(st[i]);
+        making    m = {0};
+        ch_value *copies = NULL;
+        int       n = ch_strategy_replicas(st[i]);
 
         t_ok(run(st[i], make_and_add, &m, NULL, NULL));
         assert_string_equal(ch_var_name(m.v), "made");
         assert_ptr_equal(ch_var_strategy(m.v), st[i] != NULL ? st[i] : ch_strategy_current());
         assert_ptr_equal(m.in, ch_var_strategy(m.v));
-        assert_true(t_copy_of(m.v, 0, 1) == (float)(n * (n + 1) / 2));
+        t_ok(ch_var_copies(m.v, &copies));
+        assert_int_equal(ch_value_count(copies),
+                         i == 2 || i == 3 ? n : 1); /* Mirrored: on each */
+        for (int k = 0; k < ch_value_count(copies); k++)
+            assert_true(t_copy_of(m.v, k, 1) == (float)(n * (n + 1) / 2));
+        ch_value_unref(copies);
         ch_var_unref(m.v);
     }
     drop_all(st);
@@ -501,7 +507,7 @@ static void default_is_a_strategy_that_is_not_set(void **state) /* 1.1.8, 1.4.11
 
 /* ---- what is for outside ---- */
 
-enum { CALLS = 6 };
+enum { CALLS = 9 };
 
 typedef struct calls {
     ch_strategy *st, *other;
@@ -514,6 +520,13 @@ typedef struct calls {
     const char  *word; /* that each message must have */
 } calls;
 
+static ch_dataset *sixteen_by_two(const ch_input_context *context, void *arg)
+{
+    (void)context;
+    (void)arg;
+    return ch_dataset_batch(ch_dataset_range(0, 16, 1), 2, NULL);
+}
+
 static void check_call(calls *c, int i, ch_status rc)
 {
     c->code[i] = rc;
@@ -525,7 +538,9 @@ static void call_each(calls *c)
 {
     ch_destination to = {.device = "/cpu:0"}, beside = {.var = c->v};
     ch_value *out[2] = {NULL, NULL}, *const x = c->x;
-    ch_dataset *d;
+    ch_dataset  *d;
+    ch_iterator *it = NULL;
+    ch_tensor   *sum = NULL;
 
     check_call(c, 0, ch_strategy_reduce_to(c->st, CH_SUM, x, &to, &out[0]));
     ch_value_unref(out[0]);
@@ -541,6 +556,13 @@ static void call_each(calls *c)
     d = ch_strategy_make_numpy_dataset(c->st, 1, &c->array, NULL);
     check_call(c, 5, d != NULL ? CH_OK : CH_FAILED_PRECONDITION);
     ch_dataset_unref(d);
+    check_call(c, 6, ch_strategy_reduce(c->st, CH_SUM, x, CH_NO_AXIS, &sum));
+    ch_tensor_unref(sum);
+    check_call(c, 7, ch_strategy_update(c->st, c->v, c->f, NULL, NULL));
+    check_call(
+        c, 8,
+        ch_strategy_make_input_fn_iterator(c->st, sixteen_by_two, NULL, CH_PER_WORKER, &it));
+    ch_iterator_unref(it);
 }
 
 static void call_in_step(ch_step *s, void *arg)
@@ -549,7 +571,8 @@ static void call_in_step(ch_step *s, void *arg)
     ch_step_out(s, "one", ch_number(s, 1));
 }
 
-static void what_moves_values_is_for_code_outside_replicas(void **state) /* 1.3.5, 1.3.12 */
+static void
+what_moves_values_is_for_code_outside_replicas(void **state) /* 1.3.3, 1.3.5, 1.3.6, 1.3.12 */
 {
     caller      unused = {0};
     ch_dataset *d;

@@ -157,25 +157,32 @@ static void read_own_and_all(ch_step *s, void *v)
     ch_step_out(s, "all", ch_add(all, ch_number(s, 10)));
 }
 
-/* What TensorFlow's sync-on-read scope is for: here a merge call. */
-static void a_replica_can_read_what_all_have(void **state) /* 3.4.11 */
+/* 3.4.11, 3.3.13: a merge call reads the value of all copies */
+static void a_replica_can_read_what_all_have(void **state)
 {
+    static const struct {
+        ch_sync sync;
+        float   own, all; /* of 2, plus 10 */
+    } row[] = {{CH_SYNC_ON_READ, 11, 12}, {CH_SYNC_ON_WRITE, 12, 12}};
     ch_strategy *st = t_mirrored(2);
-    ch_var      *v = new_var(st, 0, NULL, CH_SYNC_ON_READ, CH_AGGREGATE_SUM);
-    ch_function *f = t_function(read_own_and_all, v);
     ch_tensor   *two = t_f32(ch_shape_scalar(), (float[]){2});
-    ch_tuple    *out = NULL;
 
-    t_ok(ch_var_set(v, two)); /* one for each */
-    t_ok(ch_strategy_run(st, f, NULL, &out));
-    for (int r = 0; r < 2; r++) {
-        assert_true(t_floats(out, 0, r)[0] == 11);
-        assert_true(t_floats(out, 1, r)[0] == 12);
+    for (int i = 0; i < 2; i++) {
+        ch_var      *v = new_var(st, 0, NULL, row[i].sync, CH_AGGREGATE_SUM);
+        ch_function *f = t_function(read_own_and_all, v);
+        ch_tuple    *out = NULL;
+
+        t_ok(ch_var_set(v, two)); /* a sum on read: 1 for each replica */
+        t_ok(ch_strategy_run(st, f, NULL, &out));
+        for (int r = 0; r < 2; r++) {
+            assert_true(t_floats(out, 0, r)[0] == row[i].own);
+            assert_true(t_floats(out, 1, r)[0] == row[i].all);
+        }
+        ch_tuple_unref(out);
+        ch_function_unref(f);
+        ch_var_unref(v);
     }
-    ch_tuple_unref(out);
     ch_tensor_unref(two);
-    ch_function_unref(f);
-    ch_var_unref(v);
     ch_strategy_unref(st);
     (void)state;
 }
@@ -197,10 +204,11 @@ static void is_among(ch_strategy *st, ch_var *v, int n)
 
 static void a_copy_leads_to_its_variable(void **state) /* 2.5.1, 2.5.2, 6.7.5 */
 {
-    ch_strategy *st[] = {t_mirrored(2), t_central(2), t_mirrored(1)};
+    ch_strategy *st[] = {t_mirrored(2), t_central(2), t_mirrored(1), NULL, NULL};
     ch_tensor   *other = t_f32(ch_shape_scalar(), NULL);
 
-    for (int i = 0; i < 3; i++) {
+    t_ok(ch_strategy_one_device("GPU:1", &st[3]));
+    for (int i = 0; i < 5; i++) { /* the last is Default */
         ch_var *v = new_var(st[i], 0, NULL, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
         ch_var *w = new_var(st[i], 0, NULL, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
 
@@ -216,6 +224,19 @@ static void a_copy_leads_to_its_variable(void **state) /* 2.5.1, 2.5.2, 6.7.5 */
     (void)state;
 }
 
+static void have_the_same_devices(ch_var *v, ch_var *w)
+{
+    ch_value *of_v = NULL, *of_w = NULL;
+
+    t_ok(ch_var_copies(v, &of_v));
+    t_ok(ch_var_copies(w, &of_w));
+    for (int i = 0; i < ch_value_count(of_v); i++)
+        assert_ptr_equal(ch_tensor_device(ch_value_at(of_v, i)),
+                         ch_tensor_device(ch_value_at(of_w, i)));
+    ch_value_unref(of_v);
+    ch_value_unref(of_w);
+}
+
 static void a_clone_is_another_like_it(void **state) /* 3.8.1 */
 {
     ch_strategy *st[] = {t_mirrored(2), t_central(2)}, *other = t_mirrored(2);
@@ -224,16 +245,23 @@ static void a_clone_is_another_like_it(void **state) /* 3.8.1 */
         ch_var    *v = new_var(st[i], 0, NULL, CH_SYNC_AUTO, CH_AGGREGATE_MEAN), *w = NULL;
         ch_tensor *five = t_f32(ch_shape_scalar(), (float[]){5});
 
-        t_ok(ch_var_set(v, five));
-        t_ok(ch_var_clone(v, &w));
-        assert_ptr_equal(ch_var_strategy(w), st[i]);
-        assert_int_equal(ch_var_aggregation(w), CH_AGGREGATE_MEAN);
-        assert_int_equal(ch_var_sync(w), ch_var_sync(v));
-        assert_true(value_of(w) == 5);
-        is_among(st[i], w, i == 0 ? 2 : 1);
-        t_ok(ch_var_add(v, five));
-        assert_true(value_of(v) == 10 && value_of(w) == 5);
-        ch_var_unref(w);
+        for (int in_scope = 0; in_scope < 2; in_scope++) {
+            t_ok(ch_var_set(v, five));
+            if (in_scope)
+                t_ok(ch_strategy_enter(st[i]));
+            t_ok(ch_var_clone(v, &w));
+            if (in_scope)
+                ch_strategy_leave();
+            assert_ptr_equal(ch_var_strategy(w), st[i]);
+            assert_int_equal(ch_var_aggregation(w), CH_AGGREGATE_MEAN);
+            assert_int_equal(ch_var_sync(w), ch_var_sync(v));
+            assert_true(value_of(w) == 5);
+            is_among(st[i], w, i == 0 ? 2 : 1);
+            have_the_same_devices(v, w);
+            t_ok(ch_var_add(v, five));
+            assert_true(value_of(v) == 10 && value_of(w) == 5);
+            ch_var_unref(w);
+        }
         t_ok(ch_strategy_enter(other));
         t_refused(ch_var_clone(v, &w), CH_FAILED_PRECONDITION, "mixing different", "");
         ch_strategy_leave();

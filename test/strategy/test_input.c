@@ -67,6 +67,12 @@ static void sum(ch_step *s, void *arg)
     ch_step_out(s, "sum", ch_sum_all(ch_step_in(s, 0)));
 }
 
+static void mean(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "mean", ch_mean_all(ch_cast(ch_step_in(s, 0), CH_F32)));
+}
+
 /* The results of running `step` on all of d, which it lets go of. */
 static const char *results(ch_strategy *st, ch_dataset *d, ch_step_fn step)
 {
@@ -145,7 +151,7 @@ static void elements_may_stay_on_the_host(void **state)
     (void)state;
 }
 
-/* 8.1, 8.12, B12, 5.4.11, 5.4.12, 5.4.14 */
+/* 8.1, B12, 5.4.11, 5.4.12 */
 static void a_batch_is_cut_for_all(void **state)
 {
     for (int i = 0; i < 2; i++) {
@@ -156,13 +162,12 @@ static void a_batch_is_cut_for_all(void **state)
         gives(st, batches(14, 8), NULL, "0 1 2 3 / 4 5 6 7 | 8 9 10 11 / 12 13");
         gives(st, batches(9, 4), NULL, "0 1 / 2 3 | 4 5 / 6 7 | 8 / ");
         gives(st, ch_dataset_batch(ch_dataset_range(5, 8, 1), 4, NULL), NULL, "5 6 / 7");
+        assert_string_equal(
+            results(st, ch_dataset_batch(ch_dataset_range(5, 8, 1), 4, NULL), mean), "5.5 / 7");
         gives(st,
               ch_dataset_batch(ch_dataset_range(5, 7, 1), 1,
                                &(ch_batch_options){.drop_remainder = true}),
               NULL, "5 /  | 6 / ");
-        assert_string_equal(
-            results(st, ch_dataset_batch(ch_dataset_range(5, 9, 1), 2, NULL), sum),
-            "5 / 6 | 7 / 8");
         gives(st, batches(0, 4), NULL, "");
         ch_strategy_unref(st);
     }
@@ -174,6 +179,48 @@ static void square_and_zeros(ch_step *s, void *arg)
     (void)arg;
     ch_step_out(s, "square", ch_square(ch_step_in(s, 0)));
     ch_step_out(s, "zeros", ch_fill(s, CH_F32, ch_shape_of(3), 0));
+}
+
+static void add_all_rows(ch_step *s, void *v)
+{
+    ch_var_assign_add(s, v, ch_cast(ch_sum_all(ch_step_in(s, 0)), CH_F32));
+}
+
+/* 5.4.14: 5 to 8 in batches of 2, added up in a variable until the end: 26 after two steps */
+static void rows_add_up_to_the_same_under_each_strategy(void **state)
+{
+    ch_strategy *st[] = {NULL,          t_one_device(), t_mirrored(1),
+                         t_mirrored(2), t_mirrored(3),  t_central(2)};
+
+    for (int i = 0; i < 6; i++) {
+        ch_dataset  *d = ch_dataset_batch(ch_dataset_range(5, 9, 1), 2, NULL);
+        ch_var      *v = NULL;
+        ch_function *f;
+        ch_iterator *it = NULL;
+        ch_tuple    *batch = NULL;
+        ch_tensor   *total = NULL;
+        int          n_steps = 0;
+
+        t_ok(ch_var_new(st[i], &(ch_var_spec){.aggregation = CH_AGGREGATE_SUM}, &v));
+        f = t_function(add_all_rows, v);
+        t_ok(ch_strategy_distribute_dataset(st[i], d, NULL, &it));
+        for (;; n_steps++) {
+            t_ok(ch_iterator_next(it, &batch));
+            if (batch == NULL)
+                break;
+            t_ok(ch_strategy_run(st[i], f, batch, NULL));
+            ch_tuple_unref(batch);
+        }
+        assert_int_equal(n_steps, 2);
+        t_ok(ch_var_get(v, &total));
+        t_gave_number(total, CH_F32, 26);
+        ch_iterator_unref(it);
+        ch_dataset_unref(d);
+        ch_function_unref(f);
+        ch_var_unref(v);
+        ch_strategy_unref(st[i]);
+    }
+    (void)state;
 }
 
 /* 5.4.10 */
@@ -564,7 +611,6 @@ static void a_step_of_the_component_takes_every_batch(void **state)
     (void)state;
 }
 
-/* B39, B40, 8.12 */
 static void central_storage_takes_all_of_a_type(void **state)
 {
     ch_strategy *st = NULL, *cores = NULL;
@@ -748,8 +794,8 @@ static void function_gives(ch_strategy *st, ch_input_fn fn, void *arg,
     ch_iterator_unref(it);
 }
 
-/* 5.6.1, 5.6.6, 5.6.7, 5.4.5, 5.4.9, 8.11: what a function makes is dealt out as it is, and nothing is
- * lost; 5.7.6 */
+/* 5.6.1, 5.6.6, 5.6.7, 5.4.5, 5.4.9, 5.7.6, 8.11, 8.12: the elements of the function are dealt out as they
+ * are, and none is lost, also if replicas do not divide their number */
 static void what_a_function_makes_is_dealt_out(void **state)
 {
     for (int i = 0; i < 2; i++) {
@@ -1019,6 +1065,16 @@ static void elements_are_taken_outside_steps(void **state)
     (void)state;
 }
 
+static void may_distribute(ch_strategy *st)
+{
+    ch_dataset  *d = batches(4, 2);
+    ch_iterator *it = NULL;
+
+    t_ok(ch_strategy_distribute_dataset(st, d, NULL, &it));
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+}
+
 static void make_inside(ch_step *s, void *arg)
 {
     ch_input_context seen = {0};
@@ -1035,6 +1091,7 @@ static void make_inside(ch_step *s, void *arg)
     assert_non_null(strstr(ch_error_message(), "outside steps"));
     t_ok(ch_strategy_distribute_datasets_from_function(arg, four, NULL, NULL, &it));
     ch_iterator_unref(it);
+    may_distribute(arg);
     ch_step_out(s, "x", ch_number(s, 1));
 }
 
@@ -1056,6 +1113,7 @@ static void who_may_ask_for_data_where(void **state)
     assert_non_null(strstr(ch_error_message(), "mixing different"));
     t_ok(ch_strategy_distribute_datasets_from_function(st, four, NULL, NULL, &it));
     ch_iterator_unref(it);
+    may_distribute(st);
     ch_strategy_leave();
     ch_function_unref(f);
     ch_strategy_unref(st);
@@ -1248,6 +1306,7 @@ int main(void)
         cmocka_unit_test(each_replica_gets_its_part_on_its_device),
         cmocka_unit_test(elements_may_stay_on_the_host),
         cmocka_unit_test(a_batch_is_cut_for_all),
+        cmocka_unit_test(rows_add_up_to_the_same_under_each_strategy),
         cmocka_unit_test(a_step_takes_a_batch_of_no_rows),
         cmocka_unit_test(training_on_no_rows_changes_nothing),
         cmocka_unit_test(one_replica_gets_all_as_it_is),

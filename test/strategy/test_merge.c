@@ -47,6 +47,7 @@ static ch_node *own_number(ch_step *s)
 typedef struct seen {
     ch_context   replica, merge, again, update;
     ch_strategy *in_replica, *in_merge;
+    bool         set_in_replica, set_in_merge;
     int          n_merges;
 } seen;
 
@@ -79,6 +80,7 @@ static void see_merge(ch_step *s, int n, ch_node *const *in, ch_node **out, void
     (void)out;
     x->merge = ch_context_now();
     x->in_merge = ch_strategy_current();
+    x->set_in_merge = ch_strategy_is_set();
     x->n_merges++;
     ch_replica_call(s, see_replica, x, 0, NULL, 0, NULL);
 }
@@ -94,6 +96,7 @@ static void look(ch_step *s, void *arg)
 
     l->seen.replica = ch_context_now();
     l->seen.in_replica = ch_strategy_current();
+    l->seen.set_in_replica = ch_strategy_is_set();
     ch_merge_call(s, see_merge, &l->seen, 0, NULL, 0, NULL);
     ch_update(s, l->v, see_update, &l->seen, 0, NULL, 0, NULL);
     ch_step_out(s, "one", own_number(s));
@@ -102,16 +105,19 @@ static void look(ch_step *s, void *arg)
 static void
 who_speaks_of_whom(void **state) /* 1.1.2, 1.1.3, 1.1.4, 1.1.5, 1.1.6, 1.4.1, 1.4.10 */
 {
-    ch_strategy *st = t_mirrored(2);
+    ch_strategy *st = t_mirrored(2), *none = ch_strategy_current();
     looking      l = {.v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_NONE)};
 
     assert_int_equal(ch_context_now(), CH_CONTEXT_DEFAULT);
     assert_false(ch_strategy_is_set());
+    assert_string_equal(ch_strategy_name(none), "Default");
     for (int in_scope = 0; in_scope < 2; in_scope++) {
         if (in_scope)
             t_ok(ch_strategy_enter(st));
         assert_int_equal(ch_context_now(), in_scope ? CH_CONTEXT_CROSS : CH_CONTEXT_DEFAULT);
         assert_int_equal(ch_strategy_is_set(), in_scope);
+        assert_ptr_equal(ch_strategy_current(), in_scope ? st : none);
+        l.seen.set_in_replica = l.seen.set_in_merge = false;
         t_ok(run(st, look, &l, NULL));
         assert_int_equal(l.seen.replica, CH_CONTEXT_REPLICA);
         assert_int_equal(l.seen.merge, CH_CONTEXT_CROSS);
@@ -119,6 +125,7 @@ who_speaks_of_whom(void **state) /* 1.1.2, 1.1.3, 1.1.4, 1.1.5, 1.1.6, 1.4.1, 1.
         assert_int_equal(l.seen.update, CH_CONTEXT_UPDATE);
         assert_ptr_equal(l.seen.in_replica, st);
         assert_ptr_equal(l.seen.in_merge, st);
+        assert_true(l.seen.set_in_replica && l.seen.set_in_merge);
         if (in_scope)
             ch_strategy_leave();
     }
@@ -186,7 +193,7 @@ static void merge_in_default(ch_step *s, void *arg)
     ch_step_out(s, "out", out);
 }
 
-static void alone_a_merge_call_is_a_call(void **state) /* 1.1.8, 1.4.12 */
+static void alone_a_merge_call_is_a_call(void **state) /* 1.4.12 */
 {
     ch_tuple *out = NULL;
 
@@ -264,7 +271,7 @@ static void merge_outside(ch_step *s, void *arg)
 }
 
 static void
-in_a_merge_call_what_replicas_have_is_opaque(void **state) /* 1.3.14, 1.4.7, 2.1.2, 4.2.7 */
+in_a_merge_call_what_replicas_have_is_opaque(void **state) /* 1.3.14, 1.4.7, 2.1.2 */
 {
     static const struct {
         ch_merge_fn fn;
@@ -392,7 +399,11 @@ static void an_update_is_of_each_copy(void **state) /* 3.2.1, 3.4.7, 3.4.8, 6.5.
     assert_true(copy_of(sum, 0) == 1 && copy_of(sum, 1) == 2);
     change(st, (changing){v, ch_var_assign}, 1, 1, &out);
     assert_true(copy_of(v, 0) == 1 && copy_of(v, 1) == 1);
+    assert_int_equal(ch_value_kind_of(ch_tuple_at(out, 0)), CH_MIRRORED);
     assert_true(t_floats(out, 0, 0)[0] == 1 && t_floats(out, 0, 1)[0] == 1);
+    for (int i = 0; i < 2; i++) /* each on the device of its copy */
+        assert_ptr_equal(ch_tensor_device(ch_value_at(ch_tuple_at(out, 0), i)),
+                         ch_device_at(i + 1));
     ch_tuple_unref(out);
     ch_var_unref(sum);
     ch_var_unref(v);
@@ -404,9 +415,14 @@ static void what_is_shared_is_updated_once(void **state) /* 3.5.5 */
 {
     ch_strategy *st = t_central(2);
     ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_SUM);
+    ch_tuple    *out = NULL;
 
-    change(st, (changing){v, ch_var_assign_add}, 3, 4, NULL);
-    assert_true(copy_of(v, 0) == 4); /* with what the first has */
+    change(st, (changing){v, ch_var_assign_add}, 3, 4, &out);
+    assert_true(copy_of(v, 0) == 4); /* with the first component */
+    assert_int_equal(ch_value_count(ch_tuple_at(out, 0)), 1);
+    assert_ptr_equal(ch_tensor_device(ch_value_at(ch_tuple_at(out, 0), 0)), ch_device_at(0));
+    assert_true(t_floats(out, 0, 0)[0] == 4);
+    ch_tuple_unref(out);
     ch_var_unref(v);
     ch_strategy_unref(st);
     (void)state;
@@ -434,11 +450,21 @@ static void a_replica_may_update_too(void **state) /* 1.3.6, 6.5.8 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = var(st, 5, CH_SYNC_AUTO, CH_AGGREGATE_SUM);
+    static const struct {
+        ch_node *(*assign)(ch_step *s, ch_var *v, ch_node *value);
+        float want;
+    } row[] = {{ch_var_assign_add, 8}, {ch_var_assign_sub, 5}, {ch_var_assign, 3}};
 
-    t_ok(run(st, update_in_replica, &(changing){v, ch_var_assign_add}, NULL));
-    assert_true(copy_of(v, 0) == 8 && copy_of(v, 1) == 8);
-    t_ok(run(st, update_in_replica, &(changing){v, ch_var_assign_sub}, NULL));
-    assert_true(copy_of(v, 0) == 5 && copy_of(v, 1) == 5);
+    for (int i = 0; i < 3; i++) { /* with 3, which is not added up over replicas */
+        ch_tuple *out = NULL;
+
+        t_ok(run(st, update_in_replica, &(changing){v, row[i].assign}, &out));
+        for (int r = 0; r < 2; r++) {
+            assert_true(copy_of(v, r) == row[i].want);
+            assert_true(t_floats(out, 0, r)[0] == row[i].want);
+        }
+        ch_tuple_unref(out);
+    }
     ch_var_unref(v);
     ch_strategy_unref(st);
     (void)state;

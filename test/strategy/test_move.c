@@ -64,26 +64,32 @@ static void a_reduction_goes_where_it_is_wanted(void **state)
 /* 4.2.4, 4.2.8, 4.2.9, 8.9: any pair of destinations, any types */
 static void several_are_reduced_in_order(void **state)
 {
-    ch_strategy         *st = t_mirrored(3);
-    ch_value            *a = on_gpus(CH_PER_REPLICA, CH_F32, 3, 0, 1);
-    ch_value            *b = on_gpus(CH_PER_REPLICA, CH_I32, 3, 1, 1);
-    const ch_value      *v[] = {a, b};
+    ch_strategy *st = t_mirrored(3);
+    ch_value    *a = on_gpus(CH_PER_REPLICA, CH_F32, 3, 0, 1);
+    ch_value    *b = on_gpus(CH_PER_REPLICA, CH_I32, 3, 1, 1);
+    ch_value    *host =
+        t_value(CH_PER_REPLICA, 3,
+                (ch_tensor *[]){t_number(CH_I32, 5), t_number(CH_I32, 6), t_number(CH_I32, 7)});
+    const ch_value      *v[] = {a, b, host};
     const ch_destination all[] = {{.value = v[0]}, {.device = "/cpu:0"}};
 
     for (int i = 0; i < 4; i++) {
-        const ch_destination to[] = {all[i % 2], all[i / 2]};
-        ch_value            *out[2] = {NULL, NULL};
+        const ch_destination to[] = {all[i % 2], all[i / 2], all[0]};
+        ch_value            *out[3] = {NULL, NULL, NULL};
 
-        t_ok(ch_strategy_batch_reduce_to(st, CH_MEAN, 2, v, to, out));
+        t_ok(ch_strategy_batch_reduce_to(st, CH_MEAN, 3, v, to, out));
+        is_there(out[2], 3, CH_F64, 6);
         is_there(out[0], i % 2 == 0 ? 3 : 0, CH_F32, 1);
         is_there(out[1], i / 2 == 0 ? 3 : 0, CH_F64, 2);
-        t_ok(ch_strategy_batch_reduce_to(st, CH_SUM, 2, v, to, out));
+        t_ok(ch_strategy_batch_reduce_to(st, CH_SUM, 3, v, to, out));
+        is_there(out[2], 3, CH_I32, 18);
         is_there(out[0], i % 2 == 0 ? 3 : 0, CH_F32, 3);
         is_there(out[1], i / 2 == 0 ? 3 : 0, CH_I32, 6);
     }
     t_ok(ch_strategy_batch_reduce_to(st, CH_SUM, 0, NULL, NULL, NULL));
     ch_value_unref(a);
     ch_value_unref(b);
+    ch_value_unref(host);
     ch_strategy_unref(st);
     (void)state;
 }

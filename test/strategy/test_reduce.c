@@ -279,7 +279,7 @@ static void an_empty_replica_weighs_nothing(void **state)
     (void)state;
 }
 
-/* 4.1.14, 8.8, 8.7, 3.3.12: any value, any op */
+/* 4.1.14, 8.8, 3.3.12: any value, any op, zero too */
 static void what_is_not_per_replica(void **state)
 {
     ch_strategy *st[] = {t_mirrored(2), t_central(2)};

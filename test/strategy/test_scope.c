@@ -114,6 +114,10 @@ static void defaults_scope_is_hardly_one(void **state) /* 1.2.7, 1.2.8 */
     assert_int_equal(ch_context_now(), CH_CONTEXT_DEFAULT);
     t_ok(ch_strategy_enter(st));
     assert_ptr_equal(ch_strategy_current(), st);
+    t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "own"}, &v));
+    assert_ptr_equal(ch_var_strategy(v), st);
+    ch_var_unref(v);
+    v = NULL;
     t_refused(ch_strategy_enter(none), CH_FAILED_PRECONDITION, "Default", "inside");
     t_refused(ch_var_new(none, &(ch_var_spec){.name = "v"}, &v), CH_FAILED_PRECONDITION,
               "mixing different strategies", "v");
@@ -140,6 +144,8 @@ static void one_may_be_set_for_good(void **state) /* 1.2.9 */
     t_ok(ch_strategy_enter(a));
     t_refused(ch_strategy_set(NULL), CH_FAILED_PRECONDITION, "inside a scope", "Mirrored");
     t_refused(ch_strategy_set(a), CH_FAILED_PRECONDITION, "inside a scope", "Mirrored");
+    t_refused(ch_strategy_set(b), CH_FAILED_PRECONDITION, "inside a scope", "Mirrored");
+    assert_ptr_equal(ch_strategy_current(), a);
     ch_strategy_leave();
     ch_strategy_unref(a);
     ch_strategy_unref(b);
@@ -174,7 +180,7 @@ static void call_from_a_replica(ch_step *s, void *arg)
     ch_step_out(s, "one", ch_number(s, 1));
 }
 
-/* 1.2.3, 1.3.1, 1.3.2, 1.3.6, 1.3.7, 1.3.12, 1.4.10, 1.4.11 */
+/* 1.2.3, 1.3.1, 1.3.2, 1.3.6, 1.3.7, 1.3.12, 1.4.10 */
 static void what_is_for_outside_is_refused_inside(void **state)
 {
     calling      c = {.f = t_function(nothing, NULL)};

@@ -4,6 +4,8 @@
  * Numbers at tests are those of the statements they show.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+
 #include "help.h"
 #include "tensor/device.h"
 
@@ -80,15 +82,18 @@ static void mirrored_takes_accelerators_before_cores(void **state) /* 6.5.1 */
                                          {"CPU=2,GPU=3", "GPU:0 GPU:1 GPU:2"},
                                          {"GPU=3,TPU=2", "TPU:0 TPU:1"}};
 
+    setenv("TF_CONFIG", "{\"cluster\": {\"worker\": [\"a:1\", \"b:1\"]}}", 1); /* ignored */
     for (int i = 0; i < 3; i++) {
         ch_strategy *st = NULL;
 
         devices_are(row[i][0]);
         t_ok(ch_strategy_mirrored(NULL, &st));
+        assert_null(ch_strategy_resolver(st));
         is_on(st, row[i][1], row[i][1]);
         var_is_on(new_var(st, "v"), row[i][1]);
         ch_strategy_unref(st);
     }
+    unsetenv("TF_CONFIG");
     (void)state;
 }
 
@@ -231,7 +236,7 @@ static void non_slots_go_with_the_first(ch_strategy *st)
         ch_var_unref(v[i]);
 }
 
-static void strategies_side_by_side(void **state) /* 6.2, 6.7.5, 1.5.4 */
+static void strategies_side_by_side(void **state) /* 6.2, 1.5.4 */
 {
     static const char *const gpu[] = {"/gpu:1"};
     static const row         want[] = {{"Default", NULL, NULL, 1, false, false},
@@ -399,6 +404,133 @@ static void what_a_program_calls_is_there_under_each(void **state) /* 6.7.1, 6.7
     (void)state;
 }
 
+/* ---- the calls of `extended` ---- */
+
+static void set_to_input(ch_step *s, void *v)
+{
+    ch_step_out(s, "now", ch_var_assign(s, v, ch_step_in(s, 0)));
+}
+
+static void give_back(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "x", ch_step_in(s, 0));
+}
+
+/* A value of 1 for each replica. */
+static ch_value *ones_of(ch_strategy *st)
+{
+    int        n = ch_strategy_replicas(st);
+    ch_tensor *t[2] = {t_f32(ch_shape_scalar(), (float[]){1}),
+                       t_f32(ch_shape_scalar(), (float[]){1})};
+    ch_value  *v = NULL;
+
+    t_ok(ch_value_new(n == 1 ? CH_PLAIN : CH_PER_REPLICA, n, t, &v));
+    ch_tensor_unref(t[0]);
+    ch_tensor_unref(t[1]);
+    return v;
+}
+
+static float first_of(const ch_value *v)
+{
+    return *(const float *)ch_tensor_data(ch_value_at(v, 0));
+}
+
+/* Reductions give n to where v is, or to the CPU. */
+static void reduces_to_places(ch_strategy *st, ch_var *v)
+{
+    ch_destination        cpu = {.device = "/cpu:0"}, beside = {.var = v};
+    ch_value             *ones = ones_of(st), *out[2] = {NULL, NULL};
+    const ch_value *const both[] = {ones, ones};
+    float                 n = (float)ch_strategy_replicas(st);
+
+    t_ok(ch_strategy_reduce_to(st, CH_SUM, ones, &cpu, &out[0]));
+    assert_true(first_of(out[0]) == n);
+    ch_value_unref(out[0]);
+    t_ok(
+        ch_strategy_batch_reduce_to(st, CH_SUM, 2, both, (ch_destination[]){cpu, beside}, out));
+    for (int i = 0; i < 2; i++) {
+        assert_true(first_of(out[i]) == n);
+        ch_value_unref(out[i]);
+    }
+    if (st != NULL) { /* Default refuses it: 1.5.4 */
+        t_ok(ch_strategy_broadcast_to(st, ch_value_at(ones, 0), &beside, &out[0]));
+        assert_true(first_of(out[0]) == 1);
+        ch_value_unref(out[0]);
+    }
+    ch_value_unref(ones);
+}
+
+/* An update sets v to 5, update_non_slot computes beside it, and another variable is made there. */
+static void updates_and_colocates(ch_strategy *st, ch_var *v)
+{
+    ch_function   *set = t_function(set_to_input, v), *back = t_function(give_back, NULL);
+    ch_tuple      *five = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){5})});
+    ch_tuple      *out = NULL;
+    ch_value      *copies = NULL;
+    ch_tensor     *now = NULL;
+    ch_var        *of, *beside = NULL;
+    ch_destination where = {0};
+
+    t_ok(ch_strategy_update(st, v, set, five, NULL));
+    t_ok(ch_var_get(v, &now)); /* read_var */
+    assert_true(*(const float *)ch_tensor_data(now) == 5);
+    ch_tensor_unref(now);
+    t_ok(ch_strategy_non_slot_devices(st, 1, &v, &where));
+    t_ok(ch_strategy_update_non_slot(st, &where, back, five, &out));
+    assert_true(t_floats(out, 0, 0)[0] == 5);
+    ch_tuple_unref(out);
+    t_ok(ch_var_copies(v, &copies));
+    of = ch_strategy_value_container(st, ch_value_at(copies, 0));
+    assert_ptr_equal(of, v);
+    ch_var_unref(of);
+    ch_value_unref(copies);
+    if (st != NULL) {
+        t_ok(ch_strategy_enter(st));
+        t_ok(ch_colocate_enter(NULL, v));
+        beside = new_var(NULL, "beside");
+        ch_colocate_leave();
+        ch_strategy_leave();
+        assert_string_equal(ch_var_device(beside), ch_var_device(v));
+        assert_ptr_equal(ch_var_strategy(beside), st); /* variable_created_in_scope */
+        ch_var_unref(beside);
+    }
+    ch_tuple_unref(five);
+    ch_function_unref(set);
+    ch_function_unref(back);
+}
+
+/* 6.7.5: strategies_side_by_side has the devices and the traits, takes_arrays_and_runs the arrays and the
+ * runs of several steps. */
+static void calls_of_extended_work_under_each(void **state)
+{
+    ch_strategy *st[4] = {NULL};
+
+    devices_are("GPU=2");
+    t_ok(ch_strategy_one_device("/gpu:1", &st[1]));
+    t_ok(ch_strategy_mirrored(NULL, &st[2]));
+    t_ok(ch_strategy_central_storage(NULL, &st[3]));
+    for (int i = 0; i < 4; i++) {
+        ch_var            *v = new_var(st[i], "v");
+        ch_strategy_traits t = ch_strategy_traits_of(st[i]);
+        ch_device *const  *device = NULL;
+        int                n = 0;
+
+        reduces_to_places(st[i], v);
+        updates_and_colocates(st[i], v);
+        takes_arrays_and_runs(st[i]);
+        assert_int_equal(ch_strategy_worker_devices(st[i], &n, &device),
+                         i == 0 ? CH_FAILED_PRECONDITION : CH_OK);
+        assert_int_equal(ch_strategy_parameter_devices(st[i], &n, &device),
+                         i == 0 ? CH_FAILED_PRECONDITION : CH_OK);
+        assert_false(t.requires_static_shapes);
+        assert_true(t.should_checkpoint && t.should_save_summary);
+        ch_var_unref(v);
+        ch_strategy_unref(st[i]);
+    }
+    (void)state;
+}
+
 /* ---- one device ---- */
 
 static void all_of_a_step_is_on_the_one_device(void **state) /* 6.3.1, 6.3.3 */
@@ -500,8 +632,9 @@ static void what_is_no_slot_is_updated_where_it_belongs(void **state)
         assert_int_equal(ch_value_count(ch_tuple_at(out, 0)), i == 0 ? 2 : 1);
         for (int k = 0; k < (i == 0 ? 2 : 1); k++)
             assert_true(t_floats(out, 0, k)[0] == (float)(11 + k));
-        assert_ptr_equal(ch_tensor_device(ch_value_at(ch_tuple_at(out, 0), 0)),
-                         ch_device_at(i == 0 ? 1 : 0));
+        for (int k = 0; k < (i == 0 ? 2 : 1); k++)
+            assert_ptr_equal(ch_tensor_device(ch_value_at(ch_tuple_at(out, 0), k)),
+                             ch_device_at(i == 0 ? k + 1 : 0));
         ch_tuple_unref(out);
         t_refused(ch_strategy_update_non_slot(st[i], &(ch_destination){0}, f, in, &out),
                   CH_INVALID_ARGUMENT, "neither a variable nor a device", "update_non_slot");
@@ -781,6 +914,7 @@ int main(void)
         cmocka_unit_test_teardown(strategies_side_by_side, reset),
         cmocka_unit_test_teardown(default_has_no_devices_of_its_own, reset),
         cmocka_unit_test_teardown(what_a_program_calls_is_there_under_each, reset),
+        cmocka_unit_test_teardown(calls_of_extended_work_under_each, reset),
         cmocka_unit_test_teardown(all_of_a_step_is_on_the_one_device, reset),
         cmocka_unit_test_teardown(update_and_colocate_under_one_device, reset),
         cmocka_unit_test_teardown(what_is_no_slot_is_updated_where_it_belongs, reset),

@@ -127,12 +127,27 @@ static void a_function_may_make_several(void **state)
     (void)state;
 }
 
-/* 2.4.1 */
+static ch_tensor *share(const ch_value_context *c)
+{
+    return t_number(CH_F64, (double)c->replica / c->n_replicas);
+}
+
+/* 2.4.1: replica 2 of 4 is told 2 and 4; one alone is told 0 and 1 */
 static void a_value_context_is_two_numbers(void **state)
 {
-    const ch_value_context c = {.replica = 2, .n_replicas = 4};
+    ch_strategy *st[] = {t_mirrored(4), t_central(4), t_one_device(), NULL};
+    number_fn    fn = share;
 
-    assert_true((double)c.replica / c.n_replicas == 0.5);
+    for (int i = 0; i < 4; i++) {
+        ch_tuple *t = NULL;
+
+        t_ok(ch_strategy_distribute_values_from_function(st[i], one_number, &fn, &t));
+        assert_int_equal(ch_value_count(ch_tuple_at(t, 0)), i < 2 ? 4 : 1);
+        for (int r = 0; r < (i < 2 ? 4 : 1); r++)
+            t_is(ch_value_at(ch_tuple_at(t, 0), r), CH_F64, ch_shape_scalar(), N(r / 4.0));
+        ch_tuple_unref(t);
+        ch_strategy_unref(st[i]);
+    }
     (void)state;
 }
 

@@ -143,6 +143,14 @@ static void who_makes_one_without_sense_is_told(void **state) /* 3.1.2, 3.1.3, 3
             st, &(ch_var_spec){.name = "a", .dtype = CH_I32, .aggregation = CH_AGGREGATE_MEAN},
             &v),
         CH_INVALID_ARGUMENT, "CH_AGGREGATE_MEAN", "i32");
+    t_refused(ch_var_new(st,
+                         &(ch_var_spec){.name = "a",
+                                        .dtype = CH_I64,
+                                        .sync = CH_SYNC_ON_READ,
+                                        .aggregation = CH_AGGREGATE_MEAN},
+                         &v),
+              CH_INVALID_ARGUMENT, "CH_AGGREGATE_MEAN", "i64");
+    assert_null(v);
     ch_strategy_unref(st);
     (void)state;
 }
@@ -196,7 +204,13 @@ each_replica_has_a_copy_on_its_device(void **state) /* 3.1.6, 3.1.7, 3.1.13, 6.5
                                    : "/job:localhost/replica:0/task:0/device:GPU:1");
     assert_memory_equal(ch_tensor_data(ch_value_at(copies, 0)),
                         ch_tensor_data(ch_value_at(copies, 1)), 2 * sizeof(float));
+    for (int i = 0; i < 2; i++) /* the initializer ran, and once */
+        assert_true(((const float *)ch_tensor_data(ch_value_at(copies, 0)))[i] != 0);
     ch_value_unref(copies);
+    assert_int_equal(ch_var_dtype(v), CH_F32);
+    assert_true(ch_shape_equal(ch_var_shape(v), ch_shape_of(2)));
+    assert_true(ch_var_is_trainable(v));
+    assert_string_equal(ch_var_device(v), "/job:localhost/replica:0/task:0/device:GPU:0");
     w = var(st, 3, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
     ch_var_print(w, text, sizeof(text));
     assert_string_equal(text, "MirroredVariable:{\n  0: v tensor(f32 () 3),\n  1: v/replica_1 "
@@ -238,7 +252,7 @@ static void a_write_without_aggregation_is_the_replicas_own(void **state)
     (void)state;
 }
 
-static void a_sum_is_of_all_replicas(void **state) /* 3.3.1, 3.3.4, 3.3.6, 8.7 */
+static void a_sum_is_of_all_replicas(void **state) /* 3.3, 3.3.1, 3.3.4, 3.3.6, 8.7 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_SUM);
@@ -259,7 +273,7 @@ static void a_sum_is_of_all_replicas(void **state) /* 3.3.1, 3.3.4, 3.3.6, 8.7 *
     (void)state;
 }
 
-static void a_mean_is_of_all_replicas(void **state) /* 3.3.1, 3.3.2, 3.3.4 */
+static void a_mean_is_of_all_replicas(void **state) /* 3.3, 3.3.1, 3.3.2, 3.3.4, 8.7 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_MEAN);
@@ -283,12 +297,14 @@ static void a_mean_is_of_all_replicas(void **state) /* 3.3.1, 3.3.2, 3.3.4 */
     copies_are(v, 4, 4);
     replicas_write(v, ch_var_assign, 2, 0);
     copies_are(v, 2, 2);
+    write_literal(v, ch_var_assign_add, 0);
+    copies_are(v, 2, 2);
     ch_var_unref(v);
     ch_strategy_unref(st);
     (void)state;
 }
 
-static void the_first_replica_speaks_for_all(void **state) /* 3.3.3, 3.3.4 */
+static void the_first_replica_speaks_for_all(void **state) /* 3.3, 3.3.3, 3.3.4 */
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = var(st, 15, CH_SYNC_AUTO, CH_AGGREGATE_FIRST);
@@ -302,7 +318,7 @@ static void the_first_replica_speaks_for_all(void **state) /* 3.3.3, 3.3.4 */
     (void)state;
 }
 
-static void from_outside_all_copies_are_set(void **state) /* 3.1.9, 3.3.5, 1.3.10 */
+static void from_outside_all_copies_are_set(void **state) /* 3.1.9, 3.3, 3.3.5, 1.3.10 */
 {
     static const ch_aggregation each[] = {CH_AGGREGATE_NONE, CH_AGGREGATE_SUM,
                                           CH_AGGREGATE_MEAN, CH_AGGREGATE_FIRST};
@@ -334,12 +350,24 @@ static void from_outside_all_copies_are_set(void **state) /* 3.1.9, 3.3.5, 1.3.1
     (void)state;
 }
 
-static void what_is_read_is_the_copy_on_the_current_device(void **state) /* 3.3.10, 8.16 */
+static void read_it(ch_step *s, void *v)
+{
+    ch_step_out(s, "v", ch_var_read(s, v));
+}
+
+/* 3.3.10, 8.16: in a replica its own copy */
+static void what_is_read_is_the_copy_on_the_current_device(void **state)
 {
     ch_strategy *st = t_mirrored(2);
     ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
+    ch_function *f = t_function(read_it, v);
+    ch_tuple    *out = NULL;
 
     replicas_write(v, ch_var_assign, 0, 1);
+    t_ok(ch_strategy_run(st, f, NULL, &out));
+    assert_true(t_floats(out, 0, 0)[0] == 0 && t_floats(out, 0, 1)[0] == 1);
+    ch_tuple_unref(out);
+    ch_function_unref(f);
     assert_true(value_of(v) == 0);
     for (int i = 0; i < 2; i++) {
         ch_device *d = NULL;
@@ -483,12 +511,23 @@ static void outside_a_step_the_sum_cannot_be_added_to(void **state) /* 3.4, 3.4.
     ch_var      *sum = var(st, 1, CH_SYNC_ON_READ, CH_AGGREGATE_SUM);
     ch_var      *none = var(st, 1, CH_SYNC_ON_READ, CH_AGGREGATE_NONE);
     ch_var      *mean = var(st, 1, CH_SYNC_ON_READ, CH_AGGREGATE_MEAN), *whole = NULL;
+    ch_var      *first = var(st, 1, CH_SYNC_ON_READ, CH_AGGREGATE_FIRST);
     ch_tensor   *six = number(CH_F32, 6), *zero = number(CH_I64, 0), *t = NULL;
 
     t_refused(ch_var_add(sum, six), CH_INVALID_ARGUMENT, "CH_AGGREGATE_SUM", "add");
     t_refused(ch_var_sub(sum, six), CH_INVALID_ARGUMENT, "CH_AGGREGATE_SUM", "sub");
     t_ok(ch_var_add(mean, six));
     copies_are(mean, 7, 7);
+    t_ok(ch_var_sub(mean, six));
+    copies_are(mean, 1, 1);
+    t_ok(ch_var_set(first, six));
+    copies_are(first, 6, 6);
+    t_ok(ch_var_add(first, six));
+    copies_are(first, 12, 12);
+    t_ok(ch_var_sub(first, six));
+    copies_are(first, 6, 6);
+    replicas_write(none, ch_var_assign_add, 1, 1); /* 2 and 3: each its own */
+    copies_are(none, 2, 3);
     t_refused(ch_var_get(none, &t), CH_INVALID_ARGUMENT, "no aggregation", "v");
     t_ok(ch_var_set(none, six));
     copies_are(none, 6, 6);
@@ -502,12 +541,14 @@ static void outside_a_step_the_sum_cannot_be_added_to(void **state) /* 3.4, 3.4.
     copies_are(whole, 4, 3);
     assert_true(value_of(whole) == 7);
     set(whole, -7);
+    copies_are(whole, -3, -4); /* the first has one more here too */
     assert_true(value_of(whole) == -7);
     ch_tensor_unref(six);
     ch_tensor_unref(zero);
     ch_var_unref(sum);
     ch_var_unref(none);
     ch_var_unref(mean);
+    ch_var_unref(first);
     ch_var_unref(whole);
     ch_strategy_unref(st);
     (void)state;
@@ -524,9 +565,17 @@ static void in_a_replica_its_own_is_read(void **state) /* 3.3.11, 3.3.13, 3.4.5,
     ch_strategy *st = t_mirrored(2);
     ch_var      *mean = var(st, 0, CH_SYNC_ON_READ, CH_AGGREGATE_MEAN);
     ch_var      *both = var(st, 2, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
+    ch_var      *first = var(st, 0, CH_SYNC_ON_READ, CH_AGGREGATE_FIRST);
     ch_function *f = t_function(read_and_add, mean), *g = t_function(read_and_add, both);
+    ch_function *h = t_function(read_and_add, first);
     ch_tuple    *out = NULL;
 
+    replicas_write(first, ch_var_assign, 0, 3);
+    t_ok(ch_strategy_run(st, h, NULL, &out));
+    assert_true(t_floats(out, 1, 0)[0] == 3 && t_floats(out, 1, 1)[0] == 3);
+    ch_tuple_unref(out);
+    ch_function_unref(h);
+    ch_var_unref(first);
     replicas_write(mean, ch_var_assign, 0, 1);
     t_ok(ch_strategy_run(st, f, NULL, &out));
     assert_true(t_floats(out, 0, 0)[0] == 1 && t_floats(out, 0, 1)[0] == 2);
@@ -769,7 +818,7 @@ static void from_outside_rows_of_all_copies_are_changed(void **state) /* 3.6.7 *
 /* ---- shared ---- */
 
 static void
-replicas_share_one_and_write_it_together(void **state) /* 3.5.1, 3.5.2, 3.5.3, 3.1.15 */
+replicas_share_one_and_write_it_together(void **state) /* 3.5.1, 3.5.2, 3.5.3, 3.1.15, 2.3.3 */
 {
     for (int n = 2; n <= 4; n++) {
         ch_strategy *st = t_central(n);
@@ -777,6 +826,8 @@ replicas_share_one_and_write_it_together(void **state) /* 3.5.1, 3.5.2, 3.5.3, 3
         ch_var      *y = var(st, 20, CH_SYNC_ON_READ, CH_AGGREGATE_SUM);
         ch_var      *z = var(st, 30, CH_SYNC_AUTO, CH_AGGREGATE_FIRST);
         ch_var      *none = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
+        ch_var      *mean = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_MEAN);
+        ch_tensor   *one = number(CH_F32, 1);
         ch_value    *copies = NULL;
 
         replicas_write(x, ch_var_assign_add, 1, 0);
@@ -798,6 +849,14 @@ replicas_share_one_and_write_it_together(void **state) /* 3.5.1, 3.5.2, 3.5.3, 3
         assert_true(value_of(none) == 8);
         set(x, 6);
         assert_true(value_of(x) == 6);
+        set(y, 7); /* no division, though it is a sum on read */
+        assert_true(value_of(y) == 7);
+        t_ok(ch_var_add(y, one));
+        assert_true(value_of(y) == 8);
+        write_literal(mean, ch_var_assign, 8);
+        assert_true(value_of(mean) == 8);
+        ch_tensor_unref(one);
+        ch_var_unref(mean);
         t_ok(ch_var_copies(x, &copies));
         assert_int_equal(ch_value_count(copies), 1);
         assert_string_equal(ch_device_name(ch_tensor_device(ch_value_at(copies, 0))),
@@ -814,22 +873,31 @@ replicas_share_one_and_write_it_together(void **state) /* 3.5.1, 3.5.2, 3.5.3, 3
 
 static void one_replica_has_an_ordinary_variable(void **state) /* 3.1.14, 6.4.5 */
 {
-    ch_strategy *one = NULL, *each[3];
+    static const char *const where[] = {"GPU:1", "GPU:0", "GPU:0", "CPU:0"};
+    ch_strategy             *one = NULL, *each[4];
 
     t_ok(ch_strategy_one_device("GPU:1", &one));
     each[0] = one;
     each[1] = t_central(1);
     each[2] = t_mirrored(1);
-    for (int i = 0; i < 3; i++) {
-        ch_var   *v = var(each[i], 1, CH_SYNC_ON_READ, CH_AGGREGATE_SUM);
-        ch_value *copies = NULL;
+    each[3] = NULL; /* Default */
+    for (int i = 0; i < 4; i++) {
+        ch_var    *v = var(each[i], 1, CH_SYNC_ON_READ, CH_AGGREGATE_SUM);
+        ch_value  *copies = NULL;
+        ch_tensor *two = number(CH_F32, 2);
 
         write_literal(v, ch_var_assign, 5);
         assert_true(value_of(v) == 5);
         replicas_write(v, ch_var_assign_add, 1, 0);
         assert_true(value_of(v) == 6);
+        t_ok(ch_var_add(v, two)); /* which a sum of several replicas refuses */
+        assert_true(value_of(v) == 8);
+        ch_tensor_unref(two);
         t_ok(ch_var_copies(v, &copies));
         assert_int_equal(ch_value_kind_of(copies), CH_PLAIN);
+        assert_string_equal(ch_device_name(ch_tensor_device(ch_value_at(copies, 0))) +
+                                strlen("/job:localhost/replica:0/task:0/device:"),
+                            where[i]);
         ch_value_unref(copies);
         ch_var_unref(v);
         ch_strategy_unref(each[i]);
