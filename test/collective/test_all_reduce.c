@@ -276,7 +276,7 @@ static ch_tuple *two_slices(void)
     return t_values(2, v);
 }
 
-/* 4.5.1, 4.5.2, 4.5.3, 4.5.5, 4.5.8 */
+/* 4.5.1, 4.5.2, 4.5.5, 4.5.8 */
 static void sparse_ones_are_put_one_after_another_and_a_mean_divides_what_is_there(void **state)
 {
     ch_strategy *st = t_replicas(2);
@@ -299,7 +299,28 @@ static void sparse_ones_are_put_one_after_another_and_a_mean_divides_what_is_the
     (void)state;
 }
 
-/* 4.5.3, 4.5.4 */
+/* 4.5.3: 1 at 0, and 2, 3, 4 at 0, 1, 2 */
+static void replicas_may_have_different_numbers_of_slices(void **state)
+{
+    ch_strategy *st = t_replicas(2);
+    ch_var      *table = t_var(st, "table", t_f32(ch_shape_of(3, 1), NULL));
+    sparse_job   j = {.op = CH_SUM, .pairs = 1, .table = table};
+    ch_tensor   *ids[2] = {ids_of(1, (int32_t[]){0}), ids_of(3, (int32_t[]){0, 1, 2})};
+    ch_tensor   *rows[2] = {t_count(CH_F32, ch_shape_of(1, 1), 1),
+                            t_count(CH_F32, ch_shape_of(3, 1), 2)};
+    ch_value    *v[2] = {t_each(2, ids), t_each(2, rows)};
+    ch_tuple    *out = t_run(st, reduce_sparse, &j, t_values(2, v));
+
+    t_all_have(out, 0, ch_shape_of(3, 1), (double[]){3, 3, 4});
+    t_all_have(out, 1, ch_shape_of(4), (double[]){0, 0, 1, 2});
+    t_all_have(out, 2, ch_shape_of(4, 1), (double[]){1, 2, 3, 4});
+    ch_tuple_unref(out);
+    ch_var_unref(table);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* 4.5.4 */
 static void four_replicas_with_two_slices_each(void **state)
 {
     const int32_t id[4][2] = {{0, 1}, {1, 2}, {7, 8}, {3, 2}};
@@ -399,6 +420,7 @@ int main(void)
         cmocka_unit_test(every_number_type_is_added_and_others_are_refused),
         cmocka_unit_test(
             sparse_ones_are_put_one_after_another_and_a_mean_divides_what_is_there),
+        cmocka_unit_test(replicas_may_have_different_numbers_of_slices),
         cmocka_unit_test(four_replicas_with_two_slices_each),
         cmocka_unit_test(dense_and_sparse_mixed_come_back_where_they_were),
         cmocka_unit_test(a_sparse_sum_has_a_gradient_too),

@@ -168,6 +168,12 @@ static void a_replica_that_does_not_come_is_named_with_where_it_was(void **state
         all_copies_are(&x, i + 1);
     }
     drop_fixture(&x);
+    x = new_fixture((ch_communication_options){0}); /* no limit but that of any wait */
+    plan.at = 1;
+    plan.late_ms = 120;
+    t_ok(ch_strategy_run(x.st, x.f, x.in, NULL));
+    all_copies_are(&x, 1);
+    drop_fixture(&x);
     (void)state;
 }
 

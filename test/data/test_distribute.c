@@ -109,8 +109,7 @@ static void batch_sizes_are_found(void **state)
         {ch_dataset_zip(2, (ch_dataset *[]){dropping(32, 4), dropping(32, 8)}), CH_UNKNOWN},
         {ch_dataset_unbatch(batches(32, 4)), CH_UNKNOWN},
         {dropping(32, 4), 4},
-        {ch_dataset_map(batches(32, 4), same, NULL, NULL),
-         4}, /* 5.2.2: a zip of 4 and 8 rows */
+        {ch_dataset_map(batches(32, 4), same, NULL, NULL), 4}, /* 5.2.2: it keeps the rows */
         {ch_dataset_map(batches(32, 4), sum_of_rows, NULL, NULL), 1},
         {ch_dataset_map(batches(32, 4), twice_the_rows, NULL, NULL), CH_UNKNOWN},
         {ch_dataset_map(dropping(32, 4), same, NULL, NULL), 4}, /* 5.2.1: static */
@@ -257,7 +256,8 @@ static void replicas_take_elements_in_turn(void **state)
         {0, 2, "4", "0 / 1 | 2 / 3"},                                 /* 5.6.6 */
         {0, 3, "4", "0 / 1 / 2 | 3 / 0 / 0"},                         /* 5.4.3: zero scalars */
         {0, 2, "5 by 3", "0 1 2 / 3 4"},                              /* 5.6.7 */
-        {2, 2, "9 by 2", "0 1 / 2 3 | 4 5 / 6 7 | 8 / "},             /* 5.7.6 */
+        {0, 2, "20 by 16", "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 / 16 17 18 19"}, /* 5.6.7 */
+        {2, 2, "9 by 2", "0 1 / 2 3 | 4 5 / 6 7 | 8 / "},                          /* 5.7.6 */
         {CH_OFF, 2, "9 by 2", "0 1 / 2 3 | 4 5 / 6 7 | 8 / "},
     };
 
@@ -431,7 +431,7 @@ static void a_distributed_dataset_may_be_transformed(void **state)
     ch_dataset_unref(d);
 }
 
-/* 5.1.1: cut for replicas, then as many pieces ready as there are replicas (8.2) */
+/* 5.1.1, 8.2: cut for replicas, then as many pieces ready as there are replicas */
 static void pieces_are_ready_beforehand(void **state)
 {
     ch_dataset *d = batches(12, 4), *mine = NULL;
@@ -492,10 +492,15 @@ static void an_even_split_is_even(void **state)
     evenly(dropping(9, 4), 2, "0 1 / 2 3 | 4 5 / 6 7");
 }
 
-/* 5.5.6, 5.3.10: the pieces of replica r = worker * R + local */
+/* 5.5.6, 5.3.8, 5.3.10: the pieces of replica r = worker * R + local */
 static void workers_take_their_pieces(void **state)
 {
     (void)state;
+    worker_gets(batches(3, 1), 2, 0, 1, "0 | 1 | 2");
+    worker_gets(batches(3, 1), 2, 1, 1, " |  | ");
+    worker_gets(batches(4, 4), 3, 1, 1, "2");
+    for (int w = 0; w < 5; w++)
+        worker_gets(batches(4, 4), 5, w, 1, (const char *[]){"0", "1", "2", "3", ""}[w]);
     worker_gets(batches(7, 7), 2, 0, 2, "0 1 / 2 3");
     worker_gets(batches(7, 7), 2, 1, 2, "4 5 / 6");
     worker_gets(batches(4, 4), 3, 0, 1, "0 1");
@@ -549,6 +554,10 @@ static void policies_are_what_they_say(void **state)
     d = ch_dataset_with_options(batches(12, 8), &(ch_dataset_options){.shard = CH_SHARD_OFF});
     worker_gets(ch_dataset_ref(d), 2, 0, 1, "0 1 2 3 | 4 5 6 7 | 8 9 10 11");
     worker_gets(d, 2, 1, 1, "0 1 2 3 | 4 5 6 7 | 8 9 10 11");
+    /* 5.5.14: the size is unknown, so each batch is cut evenly */
+    d = ch_dataset_with_options(ch_dataset_flat_map(batches(12, 8), whole, NULL),
+                                &(ch_dataset_options){.shard = CH_SHARD_OFF});
+    worker_gets(d, 2, 1, 1, "0 1 2 3 | 4 5 6 7 | 8 9 | 10 11");
     /* 5.5.12 */
     d = ch_dataset_with_options(
         ch_dataset_batch(ch_dataset_shard(range(20), CH_BY_HINT, 0), 2, NULL),
@@ -592,6 +601,13 @@ static void wrong_contexts_are_refused(void **state)
         ch_dataset_distribute(
             d, &(ch_input_context){.n_pipelines = 2, .pipeline = 2, .n_replicas = 2}, &out),
         CH_INVALID_ARGUMENT, "worker 2", "2"); /* 5.5.2 */
+    t_refused(
+        ch_dataset_distribute(
+            d, &(ch_input_context){.n_pipelines = 2, .pipeline = -1, .n_replicas = 2}, &out),
+        CH_INVALID_ARGUMENT, "worker -1", "2"); /* 5.5.2 */
+    t_refused(
+        ch_dataset_distribute(d, &(ch_input_context){.n_pipelines = -1, .n_replicas = 2}, &out),
+        CH_INVALID_ARGUMENT, "-1", ""); /* 5.5.2 */
     t_refused(
         ch_dataset_distribute(d, &(ch_input_context){.n_pipelines = 2, .n_replicas = 3}, &out),
         CH_INVALID_ARGUMENT, "3 replicas", "same number"); /* 5.1.3 */

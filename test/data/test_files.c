@@ -360,6 +360,9 @@ static void workers_read_their_own_files(void **state)
     worker_reads(d, CH_SHARD_FILE, 5, 4, "40 41 90 91", "policy FILE");
     d = ch_dataset_concatenate(2, (ch_dataset *[]){numbers("n-*"), numbers("n-*")});
     worker_reads(d, CH_SHARD_FILE, 10, 2, "20 21 20 21", "policy FILE");
+    /* 5.5.5: no stage stands in the way if the policy says FILE: each worker takes 4 */
+    worker_reads(ch_dataset_take(numbers("n-*"), 4), CH_SHARD_FILE, 2, 0, "0 1 20 21",
+                 "policy FILE");
     /* 5.5.13: stages that are about all of the data, and too few files (8.13) */
     worker_reads(ch_dataset_take(numbers("n-*"), 4), CH_SHARD_AUTO, 2, 0, "0 1 10 11",
                  "because before the files comes take");

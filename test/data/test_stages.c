@@ -274,7 +274,9 @@ static void rows_go_in_and_out_of_batches(void **state)
     t_gives(ch_dataset_rebatch(ch_dataset_batch(range(9), 4, NULL), 2, (int64_t[]){3, 2}, NULL),
             "0 1 2 | 3 4 | 5 6 7 | 8");
     t_gives(ch_dataset_rebatch(ch_dataset_batch(range(5), 4, NULL), 2, (int64_t[]){1, 0}, NULL),
-            "0 |  | 1 |  | 2 |  | 3 |  | 4 | "); /* 5.3.8 */
+            "0 |  | 1 |  | 2 |  | 3 |  | 4 | "); /* 5.3.8: worker 0 of two */
+    t_gives(ch_dataset_rebatch(ch_dataset_batch(range(3), 4, NULL), 2, (int64_t[]){0, 1}, NULL),
+            " | 0 |  | 1 |  | 2 | "); /* 5.3.8: worker 1 */
 }
 
 static void ragged_rows_go_in_and_out_of_batches(void **state)

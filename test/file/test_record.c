@@ -192,7 +192,7 @@ static void records_of_any_size_come_back(void **state)
     assert_int_equal(ch__record_next(r, MOST, &x), CH_OK);
     assert_null(x.data);
 
-    /* TR-5: records are passed over by their lengths. */
+    /* Records are passed over by their lengths. */
     for (int at = 0, step = 1; at + step < RECORDS; at += step + 1, step += 7) {
         int64_t skipped;
 
@@ -213,6 +213,32 @@ static void records_of_any_size_come_back(void **state)
     (void)state;
 }
 
+/* TR-5: a record that is skipped may have any data, but not any length. */
+static void skipping_checks_lengths_only(void **state)
+{
+    for (size_t i = 0; i < 21; i++) {
+        unsigned char data[sizeof(golden)];
+        int64_t       skipped = 0;
+
+        memcpy(data, golden, sizeof(data));
+        data[i] ^= 0x10;
+        ch_reader *r = open_bytes(data, sizeof(data));
+        ch_status  rc = ch__record_skip(r, 1, &skipped);
+        if (i < 12) {
+            t_assert_error(rc, CH_DATA_LOSS, "records", "corrupted record", "length", "byte 0");
+        } else {
+            ch_record x;
+
+            assert_int_equal(rc, CH_OK);
+            assert_int_equal(skipped, 1);
+            assert_int_equal(ch__record_next(r, MOST, &x), CH_OK);
+            assert_int_equal(x.offset, 21);
+        }
+        ch__reader_close(r);
+    }
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -223,6 +249,7 @@ int main(void)
         cmocka_unit_test(damaged_data_is_an_error_that_names_file_and_byte),
         cmocka_unit_test(a_huge_length_takes_no_memory),
         cmocka_unit_test(records_of_any_size_come_back),
+        cmocka_unit_test(skipping_checks_lengths_only),
     };
 
     return cmocka_run_group_tests(tests, t_setup, t_folder_remove);

@@ -52,6 +52,7 @@ static ch_status read_file(const char *path, const ch_load_options *opt, char *t
     return rc;
 }
 
+/* TR-4: none, gzip, zlib and zstd */
 static void a_file_is_read_as_it_was_written(void **state)
 {
     enum { N = 300000 };
@@ -99,6 +100,7 @@ static void few_bytes_at_a_time_and_signals_change_nothing(void **state)
     (void)state;
 }
 
+/* TR-4: by the name, unless the caller says it */
 static void the_name_says_how_it_is_compressed(void **state)
 {
     size_t packed, n;

@@ -476,6 +476,7 @@ static void what_is_added_is_written_when_asked_for(void **state)
     (void)state;
 }
 
+/* EV-6: above 64 KiB, or after the time limit at the next event */
 static void much_is_written_unasked_and_so_is_what_has_waited(void **state)
 {
     static char text[70000];
