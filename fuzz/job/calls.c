@@ -192,6 +192,7 @@ static const method methods[] = {
     {CH_PS_PIN, &cohort__ps_pin__descriptor},
     {CH_PS_PING, &cohort__ps_ping__descriptor},
     {CH_PS_ASSIGN, &cohort__ps_assign__descriptor},
+    {CH_PS_HOLD, &cohort__ps_hold__descriptor},
     {CH_WORKER_FUNCTION, &cohort__worker_function__descriptor},
     {CH_WORKER_RUN, &cohort__worker_run__descriptor},
     {CH_WORKER_PING, &cohort__worker_ping__descriptor},

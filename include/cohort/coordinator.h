@@ -13,7 +13,8 @@
  *
  * Errors. The first step that fails ends what was scheduled: the next call of schedule, join or done cancels the steps that wait
  * or run, and returns that error, once; then the coordinator is as good as new. The results of each step say what
- * became of it. A parameter server that is lost is the end: every call says so.
+ * became of it. A step that ends as CANCELLED has changed no variable on a server and never will, so that it may be scheduled
+ * again; a step that had begun to change variables runs to its end instead. A parameter server that is lost is the end: every call says so.
  *
  * Any thread may call these functions.
  *
@@ -32,7 +33,7 @@ typedef enum ch_coordinator_mode {
     CH_ASYNCHRONOUS, /* a step begins when a worker is free */
     /* A step begins when all those have ended that were scheduled more than `staleness` steps before it. */
     CH_BOUNDED_STALENESS,
-    /* Steps come in rounds, counted from the last join: those of a round read the variables as they were when it began, and
+    /* Steps come in rounds, counted from the last join, or from the last call that returned a step's error: those of a round read the variables as they were when it began, and
      * the next round begins when all of them have ended. */
     CH_SYNCHRONOUS
 } ch_coordinator_mode;

@@ -18,6 +18,8 @@
     X(LEASE)       /* a step that is run again reads another element */                        \
     X(STALENESS)   /* steps begin whatever runs */                                             \
     X(QUIET)       /* an error is reported while cancelled steps run */                        \
+    X(DOUBT)       /* steps are cancelled though servers may have applied them */              \
+    X(HOLD)        /* servers apply updates of steps that are being cancelled */               \
     X(INCARNATION) /* a worker that was started again is taken for the one before */
 
 #define CH_MUTANT_NAME(name) CH_MUTANT_##name,

@@ -381,6 +381,7 @@ static void beat(const ch_turn *t)
     for (int i = 0; i < t->c->opt.n_servers; i++)
         beat_server(t, i);
     ch__crew_beat(t);
+    ch__cancel_beat(t);
     ch__queue_move(t); /* what waits comes before copies of what runs */
     if (t->c->opt.how.backups)
         ch__queue_backups(t);

@@ -5,7 +5,7 @@
  *
  * What it sees to:
  *   1. A step has a number, larger than all before it, which it keeps in every attempt. It ends once: with results, with an
- *      error, or cancelled. Steps below `retired` have all ended, and no attempt of them is heard by a server any more.
+ *      error, or cancelled. A cancelled step has changed nothing (coord/cancel.c). Steps below `retired` have all ended, and no attempt of them is heard by a server any more.
  *   2. A worker has a life, counted here. One that does not answer, or that was started again, is given up: servers are told
  *      not to hear that life any more (a fence), and when all have said that they do not, its steps are run elsewhere.
  *   3. A step that reads data is given its elements (a lease) when it is first sent to a worker, and has the same ones in every

@@ -518,7 +518,21 @@ static ch_status wait_for_steps(ch_task *chief, const ch_chief *c, bool (*is_ove
 
 static bool is_quiet(void *arg)
 {
-    return ch__queue_is_quiet(arg);
+    return ch__cancel_is_quiet(arg);
+}
+
+/* The next round is counted from here, and no version need be kept for the last one. If another thread has scheduled steps
+ * since, the rounds of these go on. */
+static void end_round(const ch_turn *t)
+{
+    ch_sync_round *r = &t->c->round;
+
+    if (ch__queue_oldest(t->c) != NULL)
+        return;
+    r->base = r->end = t->c->n_orders;
+    if (r->pin != 0)
+        ch__pin_drop(t, r->pin);
+    r->pin = 0;
 }
 
 /* An error of steps, if there is one: once all that was scheduled has been cancelled, and is not run by anybody. */
@@ -530,11 +544,12 @@ static ch_status raise(ch_task *chief, ch_turn *t)
 
     if (!ch__fault_is_set(&why))
         return ch__fault_raise(&t->c->broken);
-    ch__queue_cancel_all(t);
-    rc = ch__task_wait(chief, is_quiet, t->c, 0, "workers to stop what was cancelled");
+    ch__cancel_all(t, CH_CANCEL_ERROR);
+    rc = wait_for_steps(chief, t->c, is_quiet, t->c, 0, "workers to stop what was cancelled");
     look_at_clock(chief, t);
     if (rc != CH_OK)
         return rc;
+    end_round(t);
     if (t->c->n_errors == which) /* else another thread was told too, and there is a new one */
         ch__fault_clear(&t->c->error);
     return ch__fault_raise(&why);
@@ -545,7 +560,7 @@ static bool may_add(void *arg)
     const ch_chief *c = arg;
 
     return (c->queue.n < c->opt.how.capacity && c->queue.bytes < c->opt.how.capacity_bytes &&
-            c->n_joining == 0 && c->cancelling == CH_CALM) ||
+            c->n_joining == 0) ||
            ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken);
 }
 
@@ -558,6 +573,10 @@ ch_status ch__chief_schedule(ch_task *chief, const ch_order *o, ch_scheduled **o
     if (rc == CH_OK && !o->is_own && !may_add(t.c))
         rc = wait_for_steps(chief, t.c, may_add, t.c, 0, "a step to end: the queue is full");
     look_at_clock(chief, &t);
+    if (rc == CH_OK && !o->is_own && ch__fault_is_set(&t.c->error)) {
+        rc = raise(chief, &t);
+        t.c->stats.cancelled++; /* this step, with the others */
+    }
     if (rc == CH_OK)
         rc = ch__fault_raise(&t.c->broken);
     if (rc != CH_OK) {
@@ -572,14 +591,10 @@ ch_status ch__chief_schedule(ch_task *chief, const ch_order *o, ch_scheduled **o
     if (s->function != NULL)
         s->function->n_steps++;
     ch__queue_add(t.c, s);
-    if (!o->is_own)
-        rc = raise(chief, &t);
     ch__queue_move(&t);
-    if (out != NULL && rc == CH_OK)
+    if (out != NULL)
         *out = s;
-    else if (out != NULL)
-        ch__scheduled_unref(s);
-    return leave(chief, rc);
+    return leave(chief, CH_OK);
 }
 
 /* What is wrong is for the next call to say. */
@@ -603,19 +618,8 @@ static bool is_done(void *arg)
 {
     const ch_chief *c = arg;
 
-    return (c->queue.n == 0 && c->running.n == 0 && ch__queue_is_quiet(c)) ||
+    return (c->queue.n == 0 && c->running.n == 0 && ch__cancel_is_quiet(c)) ||
            ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken);
-}
-
-/* The next round is counted from here, and no version need be kept for the last one. */
-static void end_round(const ch_turn *t)
-{
-    ch_sync_round *r = &t->c->round;
-
-    r->base = r->end = t->c->n_orders;
-    if (r->pin != 0)
-        ch__pin_drop(t, r->pin);
-    r->pin = 0;
 }
 
 ch_status ch__chief_join(ch_task *chief, int64_t limit_ms)

@@ -1,7 +1,7 @@
 /* coord/inside.h -- what the parts of the chief know of each other.
  *
  * chief.c has the task: events, the beat, calls that are made again until they are answered; pulse.c who is there; crew.c the workers: who is there, who was told
- * what, who is given up; queue.c the steps: in which order, to whom, how they end; feed.c which elements they get; client.c what
+ * what, who is given up; queue.c the steps: in which order, to whom, how they end; cancel.c how they are cancelled; feed.c which elements they get; client.c what
  * the program's threads do. All of it happens in the chief's turn.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -91,7 +91,8 @@ typedef struct ch_peer_server {
     ch_link *link;
     uint64_t incarnation; /* 0: has not answered yet */
     ch_pulse pulse;
-    int      n_lost; /* pings in a row where nobody listened */
+    int      n_lost;  /* pings in a row where nobody listened */
+    bool     is_told; /* of the phase of a cancellation, or is being told */
     bool     is_lost;
 } ch_peer_server;
 
@@ -126,6 +127,8 @@ typedef struct ch_lease {
 
 enum { CH_ATTEMPTS = 2 };
 
+typedef enum ch_cancel_reason { CH_CANCEL_ERROR, CH_CANCEL_CALL } ch_cancel_reason;
+
 /* Which worker has a step; call 0: none. */
 typedef struct ch_running {
     uint64_t call;
@@ -156,14 +159,19 @@ struct ch_scheduled {
     int64_t  number;
     ch_scheduled_state state;
     bool               is_own, is_silent, is_assign, was_sent;
-    ch_running         attempt[CH_ATTEMPTS];
-    ch_parcel         *result;
-    ch_fault          *fault; /* NULL of one that failed: there was no memory for it */
-    ch_status          code;
-    int64_t            bytes;                    /* of `in` */
-    int                n_in, n_inputs, n_leases; /* as of ch_order */
-    ch_lease          *lease;                    /* behind `in` */
-    ch_tensor         *in[];
+    /* How it is cancelled: coord/cancel.c. */
+    bool             wants_cancel; /* is to be cancelled, unless it has begun */
+    bool             is_held;      /* is in the round of cancelling that goes on */
+    bool             has_begun; /* a server has applied an update of it: it runs to its end */
+    ch_cancel_reason cancel_reason;
+    ch_running       attempt[CH_ATTEMPTS];
+    ch_parcel       *result;
+    ch_fault        *fault; /* NULL of one that failed: there was no memory for it */
+    ch_status        code;
+    int64_t          bytes;                    /* of `in` */
+    int              n_in, n_inputs, n_leases; /* as of ch_order */
+    ch_lease        *lease;                    /* behind `in` */
+    ch_tensor       *in[];
 };
 
 typedef struct ch_step_list {
@@ -186,11 +194,14 @@ void ch__queue_backups(const ch_turn *t);
 void ch__queue_unfit(const ch_turn *t, uint64_t number, const ch_fault *why);
 /* All that has not ended ends with this. */
 void ch__queue_fail_all(const ch_turn *t, const ch_fault *why);
-/* All that waits or runs is cancelled; workers are told, and servers when these have answered. */
-void ch__queue_cancel_all(const ch_turn *t);
-/* Whether nobody does anything of what was cancelled any more. */
-bool     ch__queue_is_quiet(const ch_chief *c);
+/* Takes a step that waits out of the queue, so that it is not sent until ch__queue_resume. */
+void ch__queue_park(ch_chief *c, ch_scheduled *s);
+/* Lets a parked step wait for a worker again. Its attempts end, except those of workers that are being fenced: these end with
+ * the fence. */
+void     ch__queue_resume(const ch_turn *t, ch_scheduled *s);
 uint64_t ch__queue_retired(const ch_chief *c);
+/* Returns the oldest step of the program's that has not ended and for which no caller waits by itself; NULL: none. */
+const ch_scheduled *ch__queue_oldest(const ch_chief *c);
 /* A server's ping, which says that, and which of those above it have not ended. */
 CH_MUST_CHECK ch_status ch__queue_speak_retired(const ch_chief *c, ch_parcel **out);
 /* Adds it behind all others, with the next number. */
@@ -199,6 +210,31 @@ void ch__queue_end(const ch_turn *t, ch_scheduled *s, ch_scheduled_state how);
 void ch__told_function_free(ch_told_function *f); /* NULL is fine */
 /* Forgets it, if it is to be and no step needs it any more. */
 void ch__queue_look_forgotten(const ch_turn *t, ch_told_function *f);
+
+/* ---- cancelling ---- */
+
+typedef enum ch_cancel_phase { CH_CALM, CH_DROPPING, CH_HOLDING, CH_RELEASING } ch_cancel_phase;
+
+typedef struct ch_cancel {
+    ch_cancel_phase phase;
+    uint64_t        round;    /* number of the round that goes on, or was the last */
+    uint64_t        released; /* the last round whose hold servers may release */
+    uint64_t        upto;     /* the newest step of any round */
+    uint64_t        n_tells;  /* phases ever in which servers were told something */
+    int             n_waits;  /* workers or servers that have not answered in this phase */
+    int64_t         n_wanted; /* steps with wants_cancel that have not ended */
+} ch_cancel;
+
+/* Cancels a step, or all that were scheduled, unless they have begun to change variables; cancel.c says how. Steps that were
+ * not sent to a worker have ended when this returns. */
+void ch__cancel_step(const ch_turn *t, ch_scheduled *s, ch_cancel_reason why);
+void ch__cancel_all(const ch_turn *t, ch_cancel_reason why);
+/* Asks those servers again that could not answer. */
+void ch__cancel_beat(const ch_turn *t);
+/* A server is lost: the round does not go on. */
+void ch__cancel_give_up(ch_chief *c);
+/* Returns whether all steps that were to be cancelled have ended, and no worker is being fenced. */
+bool ch__cancel_is_quiet(const ch_chief *c);
 
 /* ---- data ---- */
 
@@ -253,31 +289,25 @@ typedef struct ch_sync_round {
 enum { CH_PINS = 64 };
 
 struct ch_chief {
-    ch_chief_options opt;
-    ch_task         *task;
-    int              n_workers, cap_workers;
-    ch_member      **worker;
-    ch_peer_server  *server;
-    uint64_t         n_ids, n_numbers, n_steps, n_orders, n_pins;
-    int              n_pinned;
-    uint64_t         pinned[CH_PINS]; /* those that are used, rising */
-    uint64_t         released;        /* servers were told of those up to this */
-    ch_map           calls;           /* attempts, by the id of their call */
-    ch_map           functions;       /* ch_told_function */
-    ch_errand       *errands;
-    ch_feed         *feeds;
-    ch_scheduled    *oldest, *newest; /* that have not ended */
-    ch_step_list     queue, running;
-    ch_fault         error;    /* the first of steps, until it is reported */
-    uint64_t         n_errors; /* of those, ever: which one it is */
-    ch_fault         broken;   /* a server is lost: for good */
-    enum {
-        CH_CALM,
-        CH_DROPPING,
-        CH_RETIRING
-    } cancelling;                   /* whom it waits for: workers, servers */
-    int                  n_quiet;   /* of those, who have not answered */
-    uint64_t             cancelled; /* the last step of what is being cancelled */
+    ch_chief_options     opt;
+    ch_task             *task;
+    int                  n_workers, cap_workers;
+    ch_member          **worker;
+    ch_peer_server      *server;
+    uint64_t             n_ids, n_numbers, n_steps, n_orders, n_pins;
+    int                  n_pinned;
+    uint64_t             pinned[CH_PINS]; /* those that are used, rising */
+    uint64_t             released;        /* servers were told of those up to this */
+    ch_map               calls;           /* attempts, by the id of their call */
+    ch_map               functions;       /* ch_told_function */
+    ch_errand           *errands;
+    ch_feed             *feeds;
+    ch_scheduled        *oldest, *newest; /* that have not ended */
+    ch_step_list         queue, running;
+    ch_fault             error;    /* the first of steps, until it is reported */
+    uint64_t             n_errors; /* of those, ever: which one it is */
+    ch_fault             broken;   /* a server is lost: for good */
+    ch_cancel            cancel;
     int                  n_joining, n_pinning;
     ch_sync_round        round;
     int                  n_untold;    /* steps that have ended since servers were told which */

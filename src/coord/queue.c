@@ -74,8 +74,6 @@ uint64_t ch__queue_retired(const ch_chief *c)
 
 /* ---- the end of a step ---- */
 
-static void look_dropped(const ch_turn *t);
-
 static void end_attempt(const ch_turn *t, ch_scheduled *s, int i)
 {
     ch_running *a = &s->attempt[i];
@@ -153,12 +151,11 @@ void ch__queue_end(const ch_turn *t, ch_scheduled *s, ch_scheduled_state how)
     s->state = how;
     if (!s->is_assign)
         count_end(&c->stats, how);
+    c->cancel.n_wanted -= s->wants_cancel;
     ch__feed_release(t, s);
     release_function(t, s);
     ch__scheduled_unref(s);
     c->n_untold++;
-    if (t->post != NULL)
-        look_dropped(t);
 }
 
 static void fail(const ch_turn *t, ch_scheduled *s, const ch_fault *why)
@@ -231,7 +228,7 @@ void ch__queue_fail_all(const ch_turn *t, const ch_fault *why)
             fail(t, s, why);
     }
     ch__fault_clear(&t->c->error); /* from now on every call says it */
-    t->c->cancelling = CH_CALM;
+    ch__cancel_give_up(t->c);
 }
 
 void ch__queue_unfit(const ch_turn *t, uint64_t number, const ch_fault *why)
@@ -252,7 +249,7 @@ void ch__queue_unfit(const ch_turn *t, uint64_t number, const ch_fault *why)
 
 /* ---- which may begin ---- */
 
-static const ch_scheduled *oldest_step(const ch_chief *c)
+const ch_scheduled *ch__queue_oldest(const ch_chief *c)
 {
     const ch_scheduled *s = c->oldest;
 
@@ -280,7 +277,7 @@ static bool is_in_round(const ch_turn *t, const ch_scheduled *s)
 {
     ch_chief      *c = t->c;
     ch_sync_round *r = &c->round;
-    uint64_t       n = round_size(c), first = oldest_step(c)->order, before = r->pin;
+    uint64_t       n = round_size(c), first = ch__queue_oldest(c)->order, before = r->pin;
 
     if (r->pin != 0 && first < r->end)
         return s->order < r->end && r->n_asked == 0;
@@ -303,7 +300,7 @@ static bool may_begin(const ch_turn *t, const ch_scheduled *s)
         return true;
     switch (c->opt.how.mode) {
     case CH_BOUNDED_STALENESS:
-        return s->order - oldest_step(c)->order <= (uint64_t)c->opt.how.staleness;
+        return s->order - ch__queue_oldest(c)->order <= (uint64_t)c->opt.how.staleness;
     case CH_SYNCHRONOUS:
         return is_in_round(t, s);
     default:
@@ -481,10 +478,25 @@ static bool send(const ch_turn *t, ch_scheduled *s, int worker)
     return true;
 }
 
+/* Whether it is not sent before a round of cancelling is over. */
+static bool is_parked(const ch_scheduled *s)
+{
+    return s->is_held || (s->wants_cancel && !s->has_begun);
+}
+
+void ch__queue_park(ch_chief *c, ch_scheduled *s)
+{
+    if (s->state != CH_STEP_QUEUED)
+        return;
+    list_remove(&c->queue, s);
+    s->state = CH_STEP_RUNNING;
+    list_add(&c->running, s);
+}
+
 /* It waits again, unless another has it. */
 static void put_back(const ch_turn *t, ch_scheduled *s)
 {
-    if (has_attempt(s))
+    if (has_attempt(s) || is_parked(s))
         return;
     if (!CH_KEEPS(LEASE))
         for (int i = 0; i < s->n_leases; i++)
@@ -492,6 +504,14 @@ static void put_back(const ch_turn *t, ch_scheduled *s)
     list_remove(&t->c->running, s);
     s->state = CH_STEP_QUEUED;
     list_add(&t->c->queue, s);
+}
+
+void ch__queue_resume(const ch_turn *t, ch_scheduled *s)
+{
+    for (int i = 0; i < CH_ATTEMPTS; i++)
+        if (t->c->worker[s->attempt[i].worker]->state == CH_MEMBER_READY)
+            end_attempt(t, s, i);
+    put_back(t, s);
 }
 
 typedef enum given { GIVEN, NOT_YET, ENDED } given; /* by this worker; it has failed */
@@ -529,7 +549,7 @@ static bool may_move(const ch_scheduled *s)
     for (int i = 0; i < s->n_leases; i++)
         if (s->lease[i].feed->n_values == 0 && !s->lease[i].feed->is_shared)
             return false;
-    return s->attempt[0].call != 0 && s->attempt[1].call == 0;
+    return s->attempt[0].call != 0 && s->attempt[1].call == 0 && !is_parked(s);
 }
 
 /* Who has most steps behind one that takes long; -1: nobody has. */
@@ -605,7 +625,7 @@ void ch__queue_move(const ch_turn *t)
     ch_chief *c = t->c;
     uint64_t  not_these = 0; /* workers that have to be told something first */
 
-    while (c->queue.first != NULL && c->cancelling == CH_CALM && may_begin(t, c->queue.first)) {
+    while (c->queue.first != NULL && may_begin(t, c->queue.first)) {
         ch_scheduled *s = c->queue.first;
         int           worker = free_worker(t, not_these);
 
@@ -617,8 +637,7 @@ void ch__queue_move(const ch_turn *t)
             not_these |= (uint64_t)1 << worker;
         }
     }
-    if (c->cancelling == CH_CALM)
-        level(t);
+    level(t);
 }
 
 /* ---- answers ---- */
@@ -711,7 +730,8 @@ void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch
         ran(t, s, m, e);
         break;
     case CH_ENDED_REFUSED:
-        fail_named(t, s, e->fault);
+        if (!s->is_held || t->c->cancel.phase == CH_DROPPING) /* else the hold may be why */
+            fail_named(t, s, e->fault);
         break;
     case CH_ENDED_LATE:
         late(t, s, m);
@@ -779,7 +799,7 @@ static bool is_slow(const ch_turn *t, const ch_scheduled *s)
     int64_t           mean = 0;
     int               n = 0;
 
-    if (a->call == 0 || s->attempt[1].call != 0)
+    if (a->call == 0 || s->attempt[1].call != 0 || is_parked(s))
         return false;
     for (int i = 0; i < t->c->n_workers; i++)
         if (t->c->worker[i]->mean > 0) {
@@ -807,19 +827,14 @@ void ch__queue_backups(const ch_turn *t)
         }
 }
 
-/* ---- cancelling ---- */
+/* ---- what servers are told of steps that have ended ---- */
 
-static void retired(const ch_turn *t, ch_errand *e)
+/* Steps of the program are sent in their order: from the first on that was not, no server can have heard of a later one. A
+ * later one that runs all the same, because its caller waits for it, is remembered by servers until those before it have ended.
+ * Up to the last step that was cancelled, all steps are listed: servers must refuse the cancelled ones. */
+static bool is_listed_live(const ch_chief *c, const ch_scheduled *s)
 {
-    (void)e;
-    if (t->c->cancelling == CH_RETIRING && --t->c->n_quiet == 0)
-        t->c->cancelling = CH_CALM;
-}
-
-/* Steps are sent in their order: from the first on that was not, no server can have heard of one. */
-static bool may_be_heard(const ch_scheduled *s)
-{
-    return s->was_sent || s->is_assign;
+    return s->was_sent || s->is_assign || s->step <= c->cancel.upto;
 }
 
 ch_status ch__queue_speak_retired(const ch_chief *c, ch_parcel **out)
@@ -830,7 +845,8 @@ ch_status ch__queue_speak_retired(const ch_chief *c, ch_parcel **out)
 
     cohort__ps_ping__init(&m);
     m.retired = m.below = ch__queue_retired(c);
-    for (const ch_scheduled *s = c->oldest; s != NULL && may_be_heard(s); s = s->next)
+    m.released = c->cancel.released;
+    for (const ch_scheduled *s = c->oldest; s != NULL && is_listed_live(c, s); s = s->next)
         n++;
     m.live = ch__calloc(n + 1, sizeof(*m.live));
     if (m.live == NULL)
@@ -842,97 +858,4 @@ ch_status ch__queue_speak_retired(const ch_chief *c, ch_parcel **out)
     rc = ch__speak(CH_PS_PING, &m.base, 0, NULL, out);
     ch__free(m.live);
     return rc;
-}
-
-/* Nothing of it is on its way from workers any more: what is on its way to servers is refused from now on. A server that is not told
- * for want of memory is told by the next beat. */
-static void retire_servers(const ch_turn *t)
-{
-    ch_chief  *c = t->c;
-    ch_parcel *p = NULL;
-
-    c->cancelling = CH_RETIRING;
-    c->n_quiet = c->opt.n_servers;
-    if (ch__queue_speak_retired(c, &p) == CH_OK)
-        (void)ch__servers_tell(t, p, retired, 0);
-    else
-        c->cancelling = CH_CALM;
-}
-
-/* When workers have said that they are at none of it, and steps that somebody waits for by himself have ended. */
-static void look_dropped(const ch_turn *t)
-{
-    const ch_chief *c = t->c;
-
-    if (c->cancelling == CH_DROPPING && c->n_quiet == 0 && ch__queue_retired(c) > c->cancelled)
-        retire_servers(t);
-}
-
-static void dropped(const ch_turn *t, ch_errand *e)
-{
-    (void)e;
-    if (t->c->cancelling == CH_DROPPING)
-        t->c->n_quiet--;
-    look_dropped(t);
-}
-
-/* A worker is told to stop what it has of what is cancelled. */
-static void drop_in_worker(const ch_turn *t, int worker)
-{
-    uint64_t           step[2 * DEPTH];
-    Cohort__WorkerDrop m;
-    ch_parcel         *p = NULL;
-    ch_errand         *e = NULL;
-
-    cohort__worker_drop__init(&m);
-    m.steps = step;
-    for (const ch_scheduled *s = t->c->running.first; s != NULL; s = s->after)
-        for (int i = 0; i < CH_ATTEMPTS; i++)
-            if (!s->is_own && s->attempt[i].call != 0 && s->attempt[i].worker == worker &&
-                m.n_steps < 2 * DEPTH)
-                step[m.n_steps++] = s->step;
-    if (m.n_steps == 0)
-        return;
-    if (ch__speak(CH_WORKER_DROP, &m.base, 0, NULL, &p) != CH_OK ||
-        ch__errand_new(t, p, &e) != CH_OK) {
-        ch__crew_give_up(t, t->c->worker[worker]); /* a fence does what it should have done */
-        return;
-    }
-    e->worker = worker;
-    e->then = dropped;
-    t->c->n_quiet++;
-    ch__errand_go(t, e);
-}
-
-void ch__queue_cancel_all(const ch_turn *t)
-{
-    ch_chief     *c = t->c;
-    ch_scheduled *next;
-
-    if (c->cancelling != CH_CALM)
-        return;
-    c->cancelling = CH_DROPPING;
-    c->cancelled = c->n_steps;
-    c->n_quiet = 0;
-    for (int i = 0; i < c->n_workers; i++)
-        if (c->worker[i]->state == CH_MEMBER_READY)
-            drop_in_worker(t, i);
-    for (ch_scheduled *s = c->oldest; s != NULL; s = next) {
-        next = s->next;
-        if (!s->is_assign && !s->is_own)
-            ch__queue_end(t, s, CH_STEP_CANCELLED);
-    }
-    if (!CH_KEEPS(QUIET))
-        c->cancelling = CH_CALM;
-    look_dropped(t);
-}
-
-bool ch__queue_is_quiet(const ch_chief *c)
-{
-    if (c->cancelling != CH_CALM)
-        return false;
-    for (int i = 0; i < c->n_workers && !ch__fault_is_set(&c->broken); i++)
-        if (c->worker[i]->state == CH_MEMBER_FENCING)
-            return false;
-    return true;
 }

@@ -242,14 +242,14 @@ static bool is_listed(size_t n, const uint64_t *list, uint64_t wanted)
     return false;
 }
 
-/* Whether what runs needs what is to be dropped, or is that and computes still. */
+/* Whether the run needs what is to be dropped, or is to be dropped itself and has not ended yet. */
 static bool is_in_use(const worker *w, const Cohort__WorkerDrop *m)
 {
     const ch_worker_run *r = w->now;
-    bool                 used =
-        r != NULL && (r->is_over || (r->f != NULL && is_listed(m->n_functions, m->functions,
-                                                               r->number_of_function)));
+    bool used = r != NULL && (r->is_over || is_listed(m->n_steps, m->steps, r->step));
 
+    if (r != NULL && r->f != NULL)
+        used |= is_listed(m->n_functions, m->functions, r->number_of_function);
     for (int i = 0; r != NULL && i < r->n_elements; i++)
         used |= is_listed(m->n_streams, m->streams, r->element[i].stream);
     return used;
@@ -345,11 +345,12 @@ static ch_status take_run(worker *w, const ch_net_event *e, const Cohort__Worker
     return CH_OK;
 }
 
+/* A step that has sent an update is run to its end: it can not be cancelled any more. */
 static bool is_dropped(const ch_worker_run *r, const void *arg)
 {
     const Cohort__WorkerDrop *m = arg;
 
-    return is_listed(m->n_steps, m->steps, r->step);
+    return !r->has_updated && is_listed(m->n_steps, m->steps, r->step);
 }
 
 static ch_status take_drop(worker *w, const ch_net_event *e, const Cohort__WorkerDrop *m,

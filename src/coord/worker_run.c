@@ -390,13 +390,15 @@ static void make_call(ch_worker_run *r, exchange *x, ch_post *post, int64_t now)
     link = ch__task_link(r->place->task, name);
     x->is_open = link != NULL;
     x->since = x->n_tries++ == 0 ? now : x->since;
-    if (link == NULL)
+    if (link == NULL) {
         ch__post_timer(post, x->id, now + opt->retry_ns);
-    else
-        ch__post_call(post, link, ch__parcel_ref(x->parcel),
-                      &(ch_call_options){.id = x->id,
-                                         .deadline = now + opt->call_ns + extra_ns(x),
-                                         .incarnation = r->f->server[x->server]});
+        return;
+    }
+    r->has_updated |= x->parcel->method == CH_PS_UPDATE;
+    ch__post_call(post, link, ch__parcel_ref(x->parcel),
+                  &(ch_call_options){.id = x->id,
+                                     .deadline = now + opt->call_ns + extra_ns(x),
+                                     .incarnation = r->f->server[x->server]});
 }
 
 static ch_status add_exchange(ch_worker_run *r, int server, ch_parcel *p, exchange **out)

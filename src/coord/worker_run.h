@@ -80,6 +80,7 @@ struct ch_worker_run {
     ch_trip                   *trip;
     struct ch_worker_exchange *exchanges; /* calls to servers */
     bool                       is_silent, has_read, is_computing, is_over;
+    bool has_updated; /* it has sent an update, so that it can not be cancelled any more */
     /* Of what is read or computed, which writes them. */
     ch_tuple *in, *out;
     ch_status rc;

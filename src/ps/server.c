@@ -140,13 +140,36 @@ static void on_pin(const asked *a, const void *m)
     answer(a, ch__store_pin(a->store, m), "pin");
 }
 
+static void on_hold(const asked *a, const void *message)
+{
+    const Cohort__PsHold *m = message;
+    Cohort__PsDone        answer;
+    uint64_t             *begun = ch__calloc(m->n_steps + 1, sizeof(*begun));
+    size_t                n = 0;
+    ch_status             rc =
+        begun == NULL ? ch__fail_memory("an answer") : ch__store_hold(a->store, m, begun, &n);
+
+    cohort__ps_done__init(&answer);
+    answer.n_begun = n;
+    answer.begun = begun;
+    if (rc == CH_OK)
+        done(a, &answer, 0, NULL);
+    else
+        ch__refuse(a->post, a->call, rc, "hold");
+    ch__free(begun);
+}
+
 /* A step that is done and comes all the same finds that out here, not at its next update. */
 static void on_ping(const asked *a, const void *message)
 {
     const Cohort__PsPing *m = message;
+    ch_status             rc;
 
     ch__store_retire(a->store, m->retired);
-    answer(a, ch__store_live(a->store, m->below, m->n_live, m->live), "ping");
+    rc = ch__store_live(a->store, m->below, m->n_live, m->live);
+    if (rc == CH_OK)
+        ch__store_release(a->store, m->released); /* cancelled steps have ended: see above */
+    answer(a, rc, "ping");
 }
 
 /* ---- the task ---- */
@@ -168,6 +191,7 @@ static const method methods[] = {
     [CH_PS_PIN]    = {&cohort__ps_pin__descriptor,    on_pin},
     [CH_PS_PING]   = {&cohort__ps_ping__descriptor,   on_ping},
     [CH_PS_ASSIGN] = {&cohort__ps_assign__descriptor, on_assign},
+    [CH_PS_HOLD]   = {&cohort__ps_hold__descriptor,   on_hold},
 };
 /* clang-format on */
 

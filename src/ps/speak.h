@@ -19,6 +19,7 @@ enum {
     CH_PS_PIN,
     CH_PS_PING,
     CH_PS_ASSIGN,
+    CH_PS_HOLD,
     CH_WORKER_FUNCTION = 32,
     CH_WORKER_RUN,
     CH_WORKER_PING,

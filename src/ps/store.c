@@ -42,7 +42,10 @@ struct ch_store {
     uint64_t     below; /* of steps below this one, these have not ended: */
     size_t       n_live;
     uint64_t    *live;
-    ch_store_saw saw; /* NULL: nobody looks */
+    uint64_t     round; /* of the last hold, which has these steps: */
+    size_t       n_held;
+    uint64_t    *held; /* rising */
+    ch_store_saw saw;  /* NULL: nobody looks */
     void        *arg;
 };
 
@@ -324,6 +327,14 @@ void ch__store_retire(ch_store *s, uint64_t below)
     look_through(s);
 }
 
+static ch_status check_rising(size_t n, const uint64_t *step)
+{
+    for (size_t i = 1; i < n; i++)
+        if (step[i] <= step[i - 1])
+            return ch__fail(CH_INVALID_ARGUMENT, "a list of steps that does not rise");
+    return CH_OK;
+}
+
 /* What two say who spoke at different times: the list of the one that reaches further, without what has ended for either. */
 ch_status ch__store_live(ch_store *s, uint64_t below, size_t n, const uint64_t *live)
 {
@@ -333,9 +344,8 @@ ch_status ch__store_live(ch_store *s, uint64_t below, size_t n, const uint64_t *
 
     if (below == 0)
         return CH_OK; /* it says nothing */
-    for (size_t i = 1; i < n; i++)
-        if (live[i] <= live[i - 1])
-            return ch__fail(CH_INVALID_ARGUMENT, "a list of steps that does not rise");
+    if (check_rising(n, live) != CH_OK)
+        return CH_INVALID_ARGUMENT;
     list = ch__calloc(n_from + 1, sizeof(*list));
     if (list == NULL)
         return ch__fail_memory("steps that have not ended");
@@ -348,6 +358,56 @@ ch_status ch__store_live(ch_store *s, uint64_t below, size_t n, const uint64_t *
     s->below = below > s->below ? below : s->below;
     look_through(s);
     return CH_OK;
+}
+
+/* ---- steps that may be cancelled ---- */
+
+static bool was_applied(const ch_store *s, uint64_t step)
+{
+    for (int i = 0; i < s->applied.cap; i++)
+        if (s->applied.entry[i].value != NULL && s->applied.entry[i].key.a == step)
+            return true;
+    return false;
+}
+
+ch_status ch__store_hold(ch_store *s, const Cohort__PsHold *m, uint64_t *begun, size_t *n_begun)
+{
+    ch_status rc = check_rising(m->n_steps, m->steps);
+    uint64_t *held;
+
+    if (rc != CH_OK)
+        return rc;
+    if (m->round > s->round) {
+        held = ch__calloc(m->n_steps + 1, sizeof(*held));
+        if (held == NULL)
+            return ch__fail_memory("steps that are held");
+        memcpy(held, m->steps, m->n_steps * sizeof(*held));
+        ch__free(s->held);
+        s->held = held;
+        s->n_held = m->n_steps;
+        s->round = m->round;
+    }
+    *n_begun = 0;
+    for (size_t i = 0; i < m->n_steps; i++)
+        if (was_applied(s, m->steps[i]))
+            begun[(*n_begun)++] = m->steps[i];
+    return CH_OK;
+}
+
+void ch__store_release(ch_store *s, uint64_t round)
+{
+    if (round < s->round)
+        return;
+    s->round = round; /* a hold of it that comes late is none */
+    s->n_held = 0;
+}
+
+static ch_status check_hold(const ch_store *s, uint64_t step)
+{
+    return !is_among(s->n_held, s->held, step) || !CH_KEEPS(HOLD)
+               ? CH_OK
+               : ch__fail(CH_ABORTED, "step %llu: update refused: the step is being cancelled",
+                          (unsigned long long)step);
 }
 
 /* ---- updates ---- */
@@ -487,6 +547,8 @@ ch_status ch__store_update(ch_store *s, const Cohort__PsUpdate *m, int n, ch_ten
     if (rc == CH_OK)
         rc = check_step(s, m->step);
     if (rc == CH_OK)
+        rc = check_hold(s, m->step);
+    if (rc == CH_OK)
         rc = check_updates(s, m, n);
     return rc == CH_OK ? apply_all(s, m, in) : rc;
 }
@@ -593,6 +655,7 @@ void ch__store_free(ch_store *s)
             drop_update(s->updates.entry[i].value);
     ch__map_drop(&s->applied);
     ch__free(s->live);
+    ch__free(s->held);
     ch__map_drop(&s->updates);
     ch__stock_drop(&s->stock);
     while (s->fences != NULL) {

@@ -14,10 +14,11 @@
  *      changes nothing, and is given what the first was. What a step assigns is remembered likewise.
  *   3. Steps that have ended are refused: what comes late changes nothing. Those are the steps below the retired one, and those
  *      above it that are said to have ended, as steps beside a slow one. What is remembered is that of steps that have not.
- *   4. A worker that was given up is fenced: updates of its earlier lives are refused from then on.
- *   5. What fails has changed nothing, whether it was refused or there was no memory. Of several updates in a message this is
+ *   4. A hold settles whether a step was applied here: its updates are refused from then on, until the hold is released.
+ *   5. A worker that was given up is fenced: updates of its earlier lives are refused from then on.
+ *   6. What fails has changed nothing, whether it was refused or there was no memory. Of several updates in a message this is
  *      true of each: those before one that fails stay applied, and another attempt does the rest.
- *   6. What is given is never changed, and a pin keeps the values of its moment: ps/stock.h.
+ *   7. What is given is never changed, and a pin keeps the values of its moment: ps/stock.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef PS_STORE_H
@@ -59,6 +60,14 @@ void ch__store_retire(ch_store *s, uint64_t below);
 /* Of steps below this one, only those n come again, which rise. What was said before stays true. */
 CH_MUST_CHECK ch_status ch__store_live(ch_store *s, uint64_t below, size_t n,
                                        const uint64_t *live);
+
+/* Refuses updates of these steps until the hold is released or replaced by one of a later round. Writes the steps of which an
+ * update was applied before to `begun`, which has room for all of them, and their number to `n_begun`. A hold of a round
+ * that was released or replaced changes nothing. */
+CH_MUST_CHECK ch_status ch__store_hold(ch_store *s, const Cohort__PsHold *m, uint64_t *begun,
+                                       size_t *n_begun);
+/* Ends the holds of this round and of those before it. */
+void ch__store_release(ch_store *s, uint64_t round);
 
 CH_MUST_CHECK ch_status ch__store_fence(ch_store *s, const Cohort__PsFence *m);
 CH_MUST_CHECK ch_status ch__store_pin(ch_store *s, const Cohort__PsPin *m); /* or releases it */

@@ -567,6 +567,54 @@ static void rounds_see_one_moment(void **state)
     t_close(&s);
 }
 
+static void fail_step(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_check(ch_greater(ch_step_in(s, 0), ch_number(s, 0)), "it is not above 0");
+}
+
+static void set_to(ch_var *v, float x)
+{
+    ch_tensor *t = t_f32(ch_shape_scalar(), &x);
+
+    t_ok(ch_var_set(v, t));
+    ch_tensor_unref(t);
+}
+
+/* A round that an error ended does not go on: the next step reads what variables are now. */
+static void a_round_begins_anew_when_join_has_returned_an_error(void **state)
+{
+    scene        s;
+    ch_function *peek, *fails = t_function(fail_step, NULL);
+    ch_tuple    *bad = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), NULL)}), *out = NULL;
+    ch_remote   *r = NULL;
+
+    (void)state;
+    t_open(&s, &three_workers, 5,
+           &(ch_coordinator_options){.mode = CH_SYNCHRONOUS, .round = 8});
+    peek = t_function(peek_step, &s);
+    t_ok(ch_coordinator_schedule(s.co, peek, NULL, NULL));
+    t_ok(ch_coordinator_schedule(s.co, fails, &(ch_arguments){.in = bad}, NULL));
+    assert_int_equal(ch_coordinator_join(s.co), CH_INVALID_ARGUMENT);
+    set_to(s.n, 100);
+    for (int i = 0; i < 8; i++) { /* a whole round, counted from the join */
+        t_ok(ch_coordinator_schedule(s.co, peek, NULL, &r));
+        t_ok(ch_remote_fetch(r, &out));
+        assert_true(t_floats(out, 0, 0)[0] == 100);
+        ch_tuple_unref(out);
+        ch_remote_unref(r);
+    }
+    t_ok(ch_coordinator_schedule(s.co, peek, NULL, &r));
+    t_ok(ch_remote_fetch(r, &out));
+    assert_true(t_floats(out, 0, 0)[0] == 108);
+    ch_tuple_unref(out);
+    ch_remote_unref(r);
+    ch_tuple_unref(bad);
+    ch_function_unref(peek);
+    ch_function_unref(fails);
+    t_close(&s);
+}
+
 /* ---- what is going on ---- */
 
 /* DG-2, DG-3: two runs of one function are one recording and two steps; a restart is one worker lost. */
@@ -728,6 +776,7 @@ int main(void)
         cmocka_unit_test(several_threads_may_schedule_and_join),
         cmocka_unit_test(staleness_is_bounded),
         cmocka_unit_test(rounds_see_one_moment),
+        cmocka_unit_test(a_round_begins_anew_when_join_has_returned_an_error),
         cmocka_unit_test(what_is_going_on_is_counted),
         cmocka_unit_test(a_step_that_takes_too_long_is_an_error),
         cmocka_unit_test(a_step_may_take_very_long),

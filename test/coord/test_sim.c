@@ -4,11 +4,14 @@
  * backups, and whether some steps fail. The job: every step adds one to a cell of its own, one to the cell of the example that it
  * was given, one to a count on each server, and one to what its worker keeps. PROMISES F1, F2, F3, F9, F18; what must hold is checked while it runs and at the end:
  *
- *   1. each step that ended well is in its own cell once, one that was cancelled or failed once at most; the counts agree
- *   2. each example was given to one step that ended well; of those that did not, to one at most
+ *   1. after every join, and after every error that was reported: each step that ended well is in its own cell once, a step
+ *      that failed or was cancelled is nowhere, and the counts are the number of steps that ended well. The program schedules
+ *      cancelled steps again, and counts them as any other
+ *   2. each example was given to one step that ended well; of those that did not, to none
  *   3. no update of a life that was given up is applied after all servers were told
  *   4. a step sees all those before it that its mode promises, and in a synchronous round none of its own
- *   5. when join has returned nothing runs, and nothing of what was cancelled is applied any more
+ *   5. when join has returned nothing runs, and nothing of what was cancelled is applied any more; the next step reads
+ *      what the variables were then, or later values
  *   6. every remote value ends
  *   7. after the last fault the job comes to its end
  *   8. what workers keep can be read at any time; where no attempt was lost or made twice, it is all steps
@@ -26,7 +29,7 @@
 #include "coord/inside.h"
 #include "coord/local.h"
 
-enum { SERVERS = 2, WORKERS = 3, STEPS = 200, FAULTS = 24 };
+enum { SERVERS = 2, WORKERS = 3, STEPS = 200, EXAMPLES = 3 * STEPS, FAULTS = 24 };
 
 static const int64_t ms_ns = 1000000;
 
@@ -42,11 +45,16 @@ typedef struct world {
     bool                   has_poison, is_healed;
     ch_var                *ledger, *seen, *count[SERVERS], *kept;
     ch_function           *step;
-    ch_remote             *remote[STEPS];
+    ch_per_worker         *data;
+    int                    n_scheduled;     /* steps: the first so many of `remote` */
+    ch_remote             *remote[STEPS];   /* NULL: schedule returned an error */
     int                    first;           /* step since the last join */
     int                    expected[STEPS]; /* steps before the round of each */
+    float                  least[STEPS]; /* the count when the last join before it returned */
+    float                  count_joined; /* the count when the last join returned */
     uint64_t               cancelled; /* no update of a step up to this is applied any more */
     int                    n_errors, n_faults;
+    int                    n_repeated; /* errors after which cancelled steps were repeated */
     char                   wrong[256]; /* what must not be, and was */
 } world;
 
@@ -70,6 +78,7 @@ static void step_of(ch_step *s, void *arg)
     ch_node *count = ch_var_read(s, w->count[0]);
     ch_node *poison = ch_gather(ch_var_read(s, w->ledger), ch_step_in(s, IN_POISON), 0);
 
+    poison = ch_mul(poison, one); /* computed by the worker: a step fails before its updates */
     ch_var_scatter_add(s, w->ledger, row, one);
     ch_var_scatter_add(s, w->seen, example, one);
     for (int i = 0; i < SERVERS; i++)
@@ -221,7 +230,7 @@ static void open_world(world *w, uint64_t seed)
         &w->st));
     t_ok(ch_coordinator_new(w->st, &w->how, &w->co));
     w->ledger = t_var(w->st, "ledger", t_f32(ch_shape_of(STEPS), NULL));
-    w->seen = t_var(w->st, "seen", t_f32(ch_shape_of(STEPS), NULL));
+    w->seen = t_var(w->st, "seen", t_f32(ch_shape_of(EXAMPLES), NULL));
     for (int i = 0; i < SERVERS; i++)
         w->count[i] = t_var_in(w->st, "count", 0);
     t_ok(ch_var_new(w->st, &(ch_var_spec){.name = "kept", .per_worker = true}, &w->kept));
@@ -263,31 +272,12 @@ static ch_tuple *inputs_of(const world *w, int i)
     return t_tuple(3, t);
 }
 
-/* 5: an error is reported when nothing runs any more of what it ended. */
-static void took_error(world *w)
-{
-    const ch_chief *c = ch__task_self(ch__local_chief_task(w->local));
-
-    w->n_errors++;
-    if (!w->has_poison)
-        is_wrong(w, ch_error_message());
-    if (c->running.n > 0 || c->queue.n > 0)
-        is_wrong(w, "an error was reported while steps ran or waited");
-    w->cancelled = c->n_steps;
-}
-
 static void note_round(world *w, int i)
 {
     int n = w->how.round > 0 ? w->how.round : WORKERS;
 
     w->expected[i] = w->first + (i - w->first) / n * n;
-}
-
-static void join_now(world *w, int next)
-{
-    if (ch_coordinator_join(w->co) != CH_OK)
-        took_error(w);
-    w->first = next;
+    w->least[i] = w->count_joined;
 }
 
 /* 8. */
@@ -304,48 +294,29 @@ static float sum_kept(world *w)
     return sum;
 }
 
-static void schedule_all(world *w, ch_per_worker *it)
-{
-    for (int i = 0; i < STEPS && w->wrong[0] == '\0'; i++) {
-        ch_tuple *in = inputs_of(w, i);
-
-        if (ch_coordinator_schedule(w->co, w->step,
-                                    &(ch_arguments){.in = in, .n_each = 1, .each = &it},
-                                    &w->remote[i]) != CH_OK)
-            took_error(w);
-        ch_tuple_unref(in);
-        note_round(w, i);
-        if (i % 50 == 49 && ch__sim_draw(w->net, 2) == 0)
-            join_now(w, i + 1);
-        if (i % 50 == 25)
-            (void)sum_kept(w);
-    }
-}
-
-/* 7. */
-static void join_all(world *w)
-{
-    const ch_chief *c = ch__task_self(ch__local_chief_task(w->local));
-    ch_status       rc = ch__chief_join(ch__local_chief_task(w->local), 20000);
-
-    if (rc == CH_DEADLINE_EXCEEDED || rc == CH_FAILED_PRECONDITION)
-        is_wrong(w, ch_error_message());
-    else if (rc != CH_OK)
-        took_error(w);
-    else if (c->running.n > 0 || c->queue.n > 0)
-        is_wrong(w, "join returned while steps ran or waited");
-}
-
 /* ---- what must hold ---- */
 
 typedef enum outcome { WELL, FAILED, CANCELLED } outcome;
 
-/* 4, 6. */
+/* 4, 5. */
+static void check_results(world *w, int i, const ch_tuple *out)
+{
+    float before = *t_floats(out, 0, 0), count = *t_floats(out, 1, 0);
+
+    if (w->how.mode == CH_BOUNDED_STALENESS && !w->has_poison &&
+        (int)before < i - w->how.staleness)
+        is_wrong(w, "a step did not see one that came so far before it");
+    if (w->how.mode == CH_SYNCHRONOUS && !w->has_poison && (int)count != w->expected[i])
+        is_wrong(w, "a step of a round saw another of it, or not all of those before");
+    if (count < w->least[i])
+        is_wrong(w, "a step read values from before the last join");
+}
+
+/* 6. Of a step that was scheduled, when nothing runs any more. */
 static outcome outcome_of(world *w, int i)
 {
     ch_tuple *out = NULL;
     ch_status rc;
-    float     before, count;
 
     if (w->remote[i] == NULL)
         return CANCELLED; /* the call that would have scheduled it reported an error */
@@ -361,48 +332,55 @@ static outcome outcome_of(world *w, int i)
             is_wrong(w, ch_error_message());
         return FAILED;
     }
-    before = *t_floats(out, 0, 0);
-    count = *t_floats(out, 1, 0);
+    check_results(w, i, out);
     ch_tuple_unref(out);
-    if (w->how.mode == CH_BOUNDED_STALENESS && !w->has_poison &&
-        (int)before < i - w->how.staleness)
-        is_wrong(w, "a step did not see one that came so far before it");
-    if (w->how.mode == CH_SYNCHRONOUS && !w->has_poison && (int)count != w->expected[i])
-        is_wrong(w, "a step of a round saw another of it, or not all of those before");
     return WELL;
 }
 
-static void check_cells(world *w, const outcome *how)
+/* 2. */
+static void check_examples(world *w, int n_well)
 {
-    ch_tensor *t[2] = {NULL};
-    double     n = 0, n_seen = 0, n_well = 0;
+    ch_tensor *t = NULL;
+    double     n = 0;
 
-    t_ok(ch_var_get(w->ledger, &t[0]));
-    t_ok(ch_var_get(w->seen, &t[1]));
+    t_ok(ch_var_get(w->seen, &t));
+    for (int i = 0; i < EXAMPLES; i++) {
+        float seen = ((const float *)ch_tensor_data(t))[i];
+
+        if (seen != 0 && seen != 1)
+            is_wrong(w, "an example was given to two steps");
+        n += seen;
+    }
+    if (n != n_well)
+        is_wrong(w, "steps and examples do not agree");
+    ch_tensor_unref(t);
+}
+
+/* 1, when nothing runs: what servers have is what steps reported. */
+static void check_counts(world *w)
+{
+    ch_tensor *t = NULL;
+    int        n_well = 0;
+
+    t_ok(ch_var_get(w->ledger, &t));
     for (int i = 0; i < STEPS; i++) {
-        float x = ((const float *)ch_tensor_data(t[0]))[i];
-        float seen = ((const float *)ch_tensor_data(t[1]))[i];
+        float   x = ((const float *)ch_tensor_data(t))[i];
+        outcome how = i < w->n_scheduled ? outcome_of(w, i) : CANCELLED;
 
         if (x != 0 && x != 1)
             is_wrong(w, "an update was applied twice");
-        if (how[i] == WELL && x != 1)
+        if (how == WELL && x != 1)
             is_wrong(w, "an update of a step that ended well is not there");
-        if (seen != 0 && seen != 1)
-            is_wrong(w, "an example was given to two steps");
-        if (!w->has_poison && seen != 1)
-            is_wrong(w, "an example was lost");
-        n += x;
-        n_seen += seen;
-        n_well += how[i] == WELL;
+        if (how != WELL && x != 0)
+            is_wrong(w, "an update was applied of a step that failed or was cancelled");
+        n_well += how == WELL;
     }
-    if (n_seen < n_well || (n_seen != n && !w->has_poison))
-        is_wrong(w, "steps and examples do not agree");
     for (int i = 0; i < SERVERS; i++)
-        if (t_value_of(w->count[i]) < n_well ||
-            (!w->has_poison && t_value_of(w->count[i]) != n))
+        if (t_value_of(w->count[i]) != n_well)
             is_wrong(w, "steps and counts do not agree");
-    ch_tensor_unref(t[0]);
-    ch_tensor_unref(t[1]);
+    w->count_joined = (float)n_well;
+    check_examples(w, n_well);
+    ch_tensor_unref(t);
 }
 
 static void check_kept(world *w)
@@ -411,19 +389,91 @@ static void check_kept(world *w)
     float                sum = sum_kept(w);
 
     t_ok(ch_coordinator_get_stats(w->co, &s));
-    if (s.finished == STEPS && s.repeated + s.backups + s.moved + s.workers_lost == 0 &&
-        sum != STEPS)
+    if (s.finished == STEPS && s.failed + s.cancelled == 0 &&
+        s.repeated + s.backups + s.moved + s.workers_lost == 0 && sum != STEPS)
         is_wrong(w, "what workers keep is not what they did");
 }
 
-static void check(world *w)
-{
-    outcome how[STEPS];
+/* ---- the program ---- */
 
-    for (int i = 0; i < STEPS; i++)
-        how[i] = outcome_of(w, i);
-    check_cells(w, how);
-    check_kept(w);
+/* 5: an error is reported when nothing runs any more of what it ended. */
+static void took_error(world *w)
+{
+    const ch_chief *c = ch__task_self(ch__local_chief_task(w->local));
+
+    w->n_errors++;
+    if (!w->has_poison)
+        is_wrong(w, ch_error_message());
+    if (c->running.n > 0 || c->queue.n > 0)
+        is_wrong(w, "an error was reported while steps ran or waited");
+    w->cancelled = c->n_steps;
+    w->first = w->n_scheduled;
+    check_counts(w);
+}
+
+static void schedule(world *w, int i)
+{
+    ch_tuple *in = inputs_of(w, i);
+
+    ch_remote_unref(w->remote[i]);
+    w->remote[i] = NULL;
+    if (ch_coordinator_schedule(w->co, w->step,
+                                &(ch_arguments){.in = in, .n_each = 1, .each = &w->data},
+                                &w->remote[i]) != CH_OK)
+        took_error(w);
+    note_round(w, i);
+    ch_tuple_unref(in);
+}
+
+static bool is_cancelled(world *w, int i)
+{
+    return w->remote[i] == NULL ||
+           (ch_remote_has_ended(w->remote[i]) && outcome_of(w, i) == CANCELLED);
+}
+
+/* As programs are told: a step that was cancelled is scheduled again. */
+static void repeat_cancelled(world *w)
+{
+    while (w->n_repeated != w->n_errors && w->wrong[0] == '\0') {
+        w->n_repeated = w->n_errors;
+        for (int i = 0; i < w->n_scheduled && w->wrong[0] == '\0'; i++)
+            if (is_cancelled(w, i))
+                schedule(w, i);
+    }
+}
+
+/* 7: after the last fault it takes less than this. */
+static void join_now(world *w)
+{
+    const ch_chief *c = ch__task_self(ch__local_chief_task(w->local));
+    ch_status       rc = CH_OK;
+
+    do {
+        repeat_cancelled(w);
+        rc = ch__chief_join(ch__local_chief_task(w->local), w->is_healed ? 20000 : 0);
+        if (rc == CH_DEADLINE_EXCEEDED || rc == CH_FAILED_PRECONDITION)
+            is_wrong(w, ch_error_message());
+        else if (rc != CH_OK)
+            took_error(w);
+    } while (rc != CH_OK && w->wrong[0] == '\0');
+    if (c->running.n > 0 || c->queue.n > 0)
+        is_wrong(w, "join returned while steps ran or waited");
+    w->first = w->n_scheduled;
+    check_counts(w);
+}
+
+static void schedule_all(world *w)
+{
+    while (w->n_scheduled < STEPS && w->wrong[0] == '\0') {
+        int i = w->n_scheduled++;
+
+        schedule(w, i);
+        repeat_cancelled(w);
+        if (ch__sim_draw(w->net, i % 50 == 49 || is_poisoned(w, i) ? 2 : 40) == 0)
+            join_now(w);
+        if (i % 50 == 25)
+            (void)sum_kept(w);
+    }
 }
 
 /* ---- a seed ---- */
@@ -431,20 +481,21 @@ static void check(world *w)
 static uint64_t run(world *w, uint64_t seed)
 {
     static fault   f[FAULTS + 1];
-    ch_dataset    *d = ch_dataset_range(0, STEPS, 1);
-    ch_per_worker *data = NULL, *it = NULL;
+    ch_dataset    *d;
+    ch_per_worker *data = NULL;
     uint64_t       hash;
 
     open_world(w, seed);
+    d = ch_dataset_range(0, w->has_poison ? EXAMPLES : STEPS, 1);
     t_ok(ch_coordinator_distribute_dataset(w->co, d, &data));
-    t_ok(ch_per_worker_iterate(data, &it));
+    t_ok(ch_per_worker_iterate(data, &w->data));
     plan(w, f);
-    schedule_all(w, it);
+    schedule_all(w);
     heal(w);
-    join_all(w);
-    check(w);
+    join_now(w);
+    check_kept(w);
     hash = ch__sim_hash(w->net);
-    ch_per_worker_unref(it);
+    ch_per_worker_unref(w->data);
     ch_per_worker_unref(data);
     ch_dataset_unref(d);
     close_world(w);

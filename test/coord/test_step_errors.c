@@ -339,6 +339,43 @@ static void the_next_error_is_told_too(void **state)
     end(&a);
 }
 
+/* A step that is reported as cancelled has changed nothing: scheduled again, as its error says, it counts once. */
+static void cancelled_steps_that_are_scheduled_again_count_once(void **state)
+{
+    enum { STEPS = 40 };
+
+    (void)state;
+    for (int round = 0; round < 20; round++) {
+        act        a;
+        ch_remote *bad, *good[STEPS];
+        int        n = 1; /* of begin */
+
+        begin(&a, 3, 2);
+        for (int i = 0; i < round; i++)
+            good[i] = schedule(&a, true);
+        bad = schedule(&a, false);
+        for (int i = round; i < STEPS; i++)
+            good[i] = schedule(&a, true);
+        assert_int_equal(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT);
+        for (int i = 0; i < STEPS; i++) {
+            ch_tuple *out = NULL;
+            ch_status rc = ch_remote_fetch(good[i], &out);
+
+            assert_true(rc == CH_OK || rc == CH_CANCELLED);
+            n += rc == CH_OK;
+            ch_tuple_unref(out);
+            ch_remote_unref(good[i]);
+        }
+        assert_true(t_value_of(a.s.n) == n);
+        for (; n < STEPS + 1; n++)
+            ch_remote_unref(schedule(&a, true));
+        t_ok(ch_coordinator_join(a.s.co));
+        assert_true(t_value_of(a.s.n) == STEPS + 1);
+        ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
+        end(&a);
+    }
+}
+
 /* CN-3: a step whose worker is lost while an error is told is cancelled, and not run again. */
 static void a_step_that_is_put_back_while_others_are_cancelled_is_cancelled_too(void **state)
 {
@@ -372,6 +409,7 @@ int main(void)
         cmocka_unit_test(the_first_error_is_told_once),
         cmocka_unit_test(steps_go_on_until_a_call_says_the_error),
         cmocka_unit_test(join_cancels_the_others),
+        cmocka_unit_test(cancelled_steps_that_are_scheduled_again_count_once),
         cmocka_unit_test(done_says_the_error),
         cmocka_unit_test(schedule_says_the_error_and_its_step_is_cancelled),
         cmocka_unit_test(the_next_error_is_told_too),

@@ -205,12 +205,34 @@ static ch_parcel *drop(uint64_t function)
     return spoken(CH_PS_FREE, &m.base, 0, NULL);
 }
 
+static ch_parcel *hold(uint64_t round, size_t n, uint64_t *step)
+{
+    Cohort__PsHold m;
+
+    cohort__ps_hold__init(&m);
+    m.round = round;
+    m.n_steps = n;
+    m.steps = step;
+    return spoken(CH_PS_HOLD, &m.base, 0, NULL);
+}
+
+static ch_parcel *release(uint64_t round)
+{
+    Cohort__PsPing m;
+
+    cohort__ps_ping__init(&m);
+    m.released = round;
+    return spoken(CH_PS_PING, &m.base, 0, NULL);
+}
+
 /* ---- telling, and comparing ---- */
 
 typedef struct told {
     ch_status  rc;
     int        n;
     ch_tensor *given[MOST_GIVEN];
+    size_t     n_begun;
+    uint64_t   begun[MOST_GIVEN];
 } told;
 
 static void tell_update(ch_store *s, const ch_parcel *p, const Cohort__PsUpdate *m, told *out)
@@ -225,6 +247,8 @@ static void tell_ping(ch_store *s, const Cohort__PsPing *m, told *out)
 {
     ch__store_retire(s, m->retired);
     out->rc = ch__store_live(s, m->below, m->n_live, m->live);
+    if (out->rc == CH_OK)
+        ch__store_release(s, m->released);
 }
 
 static void tell_assign(ch_store *s, const ch_parcel *p, const Cohort__PsAssign *m, told *out)
@@ -242,6 +266,7 @@ static const ProtobufCMessageDescriptor *const types[] = {
     [CH_PS_PIN] = &cohort__ps_pin__descriptor,
     [CH_PS_PING] = &cohort__ps_ping__descriptor,
     [CH_PS_ASSIGN] = &cohort__ps_assign__descriptor,
+    [CH_PS_HOLD] = &cohort__ps_hold__descriptor,
 };
 
 /* All that the message says. The n-th allocation of the store fails; 0: none does. */
@@ -275,6 +300,9 @@ static told tell_failing(ch_store *s, const ch_parcel *p, int64_t n)
         break;
     case CH_PS_ASSIGN:
         tell_assign(s, p, m, &out);
+        break;
+    case CH_PS_HOLD:
+        out.rc = ch__store_hold(s, m, out.begun, &out.n_begun);
         break;
     default:
         tell_ping(s, m, &out);
@@ -507,6 +535,7 @@ static void live_with_little_memory(bool is_read)
     add(&j, update((attempt){.step = 3, .n = 1, .function = {PUSH}, .seed = 8}));
     add(&j, assign(4, 9));
     add(&j, fence(2));
+    add(&j, hold(1, 2, (uint64_t[]){2, 9}));
     add(&j, pin(2, false));
     for (int i = 0; i < j.n; i++) {
         int64_t n = 0;
@@ -611,6 +640,63 @@ static void steps_that_are_said_to_have_ended_are_refused(void **state)
     ch__store_free(s);
 }
 
+static ch_status tell_step(ch_store *s, uint64_t step)
+{
+    ch_parcel *p = update((attempt){.step = step, .life = 1, .n = 1, .function = {PUSH}});
+    told       t = tell(s, p);
+
+    forget(&t);
+    ch__parcel_unref(p);
+    return t.rc;
+}
+
+/* Takes the parcel over. Returns which steps had begun, as a number: 35 for steps 3 and 5. */
+static uint64_t begun_of(ch_store *s, ch_parcel *p)
+{
+    told     t = tell(s, p);
+    uint64_t digits = 0;
+
+    t_ok(t.rc);
+    for (size_t i = 0; i < t.n_begun; i++)
+        digits = 10 * digits + t.begun[i];
+    ch__parcel_unref(p);
+    return digits;
+}
+
+/* Between a hold and its release no update of a held step is applied, so that the answer to the hold stays true. */
+static void updates_of_held_steps_are_refused_until_the_hold_is_released(void **state)
+{
+    ch_store *s = new_store(0);
+    journal   j = {0};
+
+    (void)state;
+    add_beginning(&j);
+    for (int i = 0; i < j.n; i++)
+        (void)tell(s, j.parcel[i]);
+    drop_journal(&j);
+    t_ok(tell_step(s, 3));
+    t_ok(tell_step(s, 5));
+    assert_int_equal(begun_of(s, hold(1, 4, (uint64_t[]){2, 3, 4, 5})), 35);
+    for (uint64_t step = 2; step <= 5; step++)
+        assert_int_equal(tell_step(s, step), CH_ABORTED);
+    t_ok(tell_step(s, 6));
+    assert_int_equal(ch__store_version(s), 3);
+    assert_int_equal(begun_of(s, hold(1, 4, (uint64_t[]){2, 3, 4, 5})), 35); /* asked again */
+    (void)begun_of(s, release(0));
+    assert_int_equal(tell_step(s, 2), CH_ABORTED);
+    (void)begun_of(s, release(1));
+    t_ok(tell_step(s, 2));
+    t_ok(tell_step(s, 3)); /* once more: it is not applied twice */
+    assert_int_equal(ch__store_version(s), 4);
+    (void)begun_of(s, hold(1, 1, (uint64_t[]){7})); /* late: its round is over */
+    t_ok(tell_step(s, 7));
+    assert_int_equal(begun_of(s, hold(2, 1, (uint64_t[]){8})), 0);
+    assert_int_equal(begun_of(s, hold(3, 1, (uint64_t[]){9})), 0); /* in its place */
+    t_ok(tell_step(s, 8));
+    assert_int_equal(tell_step(s, 9), CH_ABORTED);
+    ch__store_free(s);
+}
+
 static void rows_are_given_of_all_variables_or_of_none(void **state)
 {
     Cohort__PsRows m;
@@ -659,6 +745,7 @@ int main(void)
         cmocka_unit_test(what_fails_for_want_of_memory_changes_nothing),
         cmocka_unit_test(attempts_go_on_behind_what_was_applied),
         cmocka_unit_test(steps_that_are_said_to_have_ended_are_refused),
+        cmocka_unit_test(updates_of_held_steps_are_refused_until_the_hold_is_released),
         cmocka_unit_test(rows_are_given_of_all_variables_or_of_none),
     };
 
