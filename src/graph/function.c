@@ -193,15 +193,15 @@ static bool same_name(const char *a, const char *b)
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
 }
 
-/* Whether replicas may have different values of an input: a plain one is what all of them have. With one replica
- * that makes no difference, and no other recording. To an update what is mirrored is one value too. */
+/* Returns whether replicas may have different values of input i. A plain value is the same on every
+ * replica, however many there are, so a step is recorded alike under every strategy. An update also
+ * treats a mirrored value as a single value. */
 static bool input_varies(const ch_run *run, int i)
 {
     ch_value_kind kind = ch_value_kind_of(ch_tuple_at(run->in, i));
 
-    if (run->speaks_of == CH_SPEAKS_OF_COPY)
-        return kind == CH_PER_REPLICA;
-    return run->n_replicas == 1 || kind != CH_PLAIN;
+    return kind == CH_PER_REPLICA ||
+           (kind == CH_MIRRORED && run->speaks_of != CH_SPEAKS_OF_COPY);
 }
 
 /* Names count: a step may ask for its inputs by them. */

@@ -203,6 +203,49 @@ static void alone_a_merge_call_is_a_call(void **state) /* 1.4.12 */
     (void)state;
 }
 
+static void add_ten(ch_step *s, int n, ch_node *const *in, ch_node **out, void *arg)
+{
+    (void)n;
+    (void)arg;
+    out[0] = ch_add(in[0], ch_number(s, 10));
+    out[1] = ch_merge_reduce(CH_SUM, in[1]);
+}
+
+/* A plain input, and a value that each replica computes. */
+static void merge_input(ch_step *s, void *arg)
+{
+    ch_node *in[2] = {ch_step_in(s, 0), own_number(s)}, *out[2] = {NULL};
+
+    (void)arg;
+    ch_merge_call(s, add_ten, NULL, 2, in, 2, out);
+    ch_step_out(s, "plus_ten", out[0]);
+    ch_step_out(s, "sum", out[1]);
+}
+
+static void merge_call_computes_with_a_plain_input_under_every_strategy(void **state)
+{
+    ch_strategy *st[6] = {t_mirrored(2), t_mirrored(1), t_central(2), t_central(1)};
+    ch_function *f = t_function(merge_input, NULL);
+
+    t_ok(ch_strategy_one_device("GPU:0", &st[4]));
+    for (int i = 0; i < 6; i++) { /* the last is Default */
+        int        n = ch_strategy_replicas(st[i]);
+        ch_tensor *five = t_f32(ch_shape_scalar(), &(float){5});
+        ch_tuple  *in = t_tuple(1, &five), *out = NULL;
+
+        t_ok(ch_strategy_run(st[i], f, in, &out));
+        for (int r = 0; r < n; r++) {
+            assert_true(t_floats(out, 0, r)[0] == 15);
+            assert_true(t_floats(out, 1, r)[0] == (n == 2 ? 3 : 1));
+        }
+        ch_tuple_unref(in);
+        ch_tuple_unref(out);
+        ch_strategy_unref(st[i]);
+    }
+    ch_function_unref(f);
+    (void)state;
+}
+
 /* ---- what may not be said ---- */
 
 static void use_opaque(ch_step *s, int n, ch_node *const *in, ch_node **out, void *arg)
@@ -582,6 +625,7 @@ int main(void)
         cmocka_unit_test(who_speaks_of_whom),
         cmocka_unit_test(what_replicas_have_is_reduced_and_assigned),
         cmocka_unit_test(alone_a_merge_call_is_a_call),
+        cmocka_unit_test(merge_call_computes_with_a_plain_input_under_every_strategy),
         cmocka_unit_test(in_a_merge_call_what_replicas_have_is_opaque),
         cmocka_unit_test(in_a_merge_call_copies_are_read_together),
         cmocka_unit_test(an_update_is_of_each_copy),
