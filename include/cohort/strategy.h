@@ -160,10 +160,11 @@ CH_API CH_MUST_CHECK ch_status ch_strategy_gather(ch_strategy *st, const ch_valu
 CH_API CH_MUST_CHECK ch_status ch_strategy_gather_tuple(ch_strategy *st, const ch_tuple *t,
                                                         int axis, ch_tuple **out);
 
-/* What each replica of this process has of a tuple, ch_strategy_local_replicas of them; of a leaf
- * that is plain, all have the same. */
+/* Takes a tuple apart: out[r] gets the leaves of local replica r, for every r below n. A plain leaf is
+ * in all of them. n must be ch_strategy_local_replicas(st); any other n is INVALID_ARGUMENT, and `out`
+ * is not written. The caller unrefs the n tuples. */
 CH_API CH_MUST_CHECK ch_status ch_strategy_local_results(ch_strategy *st, const ch_tuple *t,
-                                                         ch_tuple **out);
+                                                         int n, ch_tuple **out);
 
 /* Per-replica values from a function, which is called once for each replica of this process, in order,
  * and makes what that replica will have: tuples of the same number of plain leaves, with the same names. */

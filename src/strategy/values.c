@@ -107,12 +107,17 @@ static ch_status whole(const ch_tuple *t, ch_tuple **out)
     return rc;
 }
 
-ch_status ch_strategy_local_results(ch_strategy *st, const ch_tuple *t, ch_tuple **out)
+ch_status ch_strategy_local_results(ch_strategy *st, const ch_tuple *t, int n, ch_tuple **out)
 {
     ch_tuple **each;
     ch_status  rc = ch__want_given("local results", "the tuple", t, "out", out);
 
     st = ch__strategy_of(st);
+    if (rc == CH_OK && n != st->n_local)
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "local results: wrong number of tuples (got n = %d, want %d, the local "
+                      "replicas of the %s strategy); give room for ch_strategy_local_replicas",
+                      n, st->n_local, st->ops->name);
     if (rc == CH_OK && st->parts.is_bare)
         return whole(t, out);
     if (rc == CH_OK)

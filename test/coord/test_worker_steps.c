@@ -139,7 +139,7 @@ static void results_are_gathered_and_taken_apart(void **state)
     t_ok(ch_strategy_gather(st, ch_tuple_at(x, 0), 0, &t));
     t_same(t, ch_shape_of(3), (float[]){0, 2, 4});
     assert_int_equal(ch_strategy_local_replicas(st), 2);
-    t_ok(ch_strategy_local_results(st, x, local));
+    t_ok(ch_strategy_local_results(st, x, 2, local));
     assert_true(t_floats(local[0], 0, 0)[1] == 2);
     assert_true(t_floats(local[1], 0, 0)[0] == 4);
     ch_tuple_unref(local[0]);

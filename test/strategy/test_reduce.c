@@ -385,7 +385,7 @@ static void the_result_is_on_the_current_device(void **state)
     ch_device   *gpu = NULL;
 
     t_ok(ch_strategy_run(st, f, NULL, &out));
-    t_ok(ch_strategy_local_results(st, out, each));
+    t_ok(ch_strategy_local_results(st, out, 2, each));
     for (int r = 0; r < 2; r++) {
         ch_tensor *id = ch_value_at(ch_tuple_at(each[r], 0), 0);
 

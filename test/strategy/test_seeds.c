@@ -61,7 +61,7 @@ static void local_results_are(ch_strategy *st, const ch_tuple *t, int n, ch_dtyp
     ch_tuple *each[2] = {NULL, NULL};
 
     assert_int_equal(ch_strategy_local_replicas(st), n);
-    t_ok(ch_strategy_local_results(st, t, each));
+    t_ok(ch_strategy_local_results(st, t, n, each));
     for (int r = 0; r < n; r++) {
         assert_int_equal(ch_value_kind_of(ch_tuple_at(each[r], 0)), CH_PLAIN);
         t_is(ch_value_at(ch_tuple_at(each[r], 0), 0), dtype, ch_shape_scalar(), x + r);

@@ -374,7 +374,7 @@ static void puts_values_together(ch_strategy *st)
     int        n = ch_strategy_replicas(st);
 
     t_ok(ch_strategy_distribute_values_from_function(st, make_row, NULL, &values));
-    t_ok(ch_strategy_local_results(st, values, local));
+    t_ok(ch_strategy_local_results(st, values, n, local));
     t_ok(ch_strategy_gather(st, ch_tuple_at(values, 0), 0, &all));
     assert_int_equal(ch_tensor_count(all), n);
     for (int i = 0; i < n; i++) {

@@ -53,7 +53,7 @@ static void values_come_from_a_function(void **state)
         t_ok(ch_strategy_distribute_values_from_function(st, one_number, &fn, &t));
         assert_int_equal(ch_value_kind_of(ch_tuple_at(t, 0)), CH_PER_REPLICA); /* n = 1 too */
         assert_int_equal(ch_value_count(ch_tuple_at(t, 0)), n);
-        t_ok(ch_strategy_local_results(st, t, each));
+        t_ok(ch_strategy_local_results(st, t, n, each));
         for (int r = 0; r < n; r++) {
             assert_int_equal(ch_value_kind_of(ch_tuple_at(each[r], 0)), CH_PLAIN);
             t_is(ch_value_at(ch_tuple_at(each[r], 0), 0), row[k].dtype, ch_shape_scalar(),
@@ -224,13 +224,13 @@ static void each_replica_has_a_tuple_of_its_own(void **state)
            3, (ch_tensor *[]){t_number(CH_F32, 1), t_number(CH_F32, 2), t_number(CH_F32, 3)});
 
     t_ok(ch_strategy_run(st, f, NULL, &out));
-    t_ok(ch_strategy_local_results(st, out, each));
+    t_ok(ch_strategy_local_results(st, out, 2, each));
     for (int r = 0; r < 2; r++) {
         t_is(ch_value_at(ch_tuple_get(each[r], "a"), 0), CH_I32, ch_shape_scalar(), N(r + 1));
         t_is(ch_value_at(ch_tuple_get(each[r], "b"), 0), CH_I32, ch_shape_scalar(), N(r + 2));
         ch_tuple_unref(each[r]);
     }
-    t_ok(ch_strategy_local_results(st, plain, each)); /* plain leaves are copied */
+    t_ok(ch_strategy_local_results(st, plain, 2, each)); /* plain leaves are copied */
     for (int r = 0; r < 2; r++) {
         assert_int_equal(ch_tuple_count(each[r]), 3);
         for (int i = 0; i < 3; i++)
@@ -253,7 +253,7 @@ static void one_device_never_takes_apart(void **state)
     for (int i = 0; i < 2; i++) {
         ch_tuple *same = NULL;
 
-        t_ok(ch_strategy_local_results(st[i], t, &same));
+        t_ok(ch_strategy_local_results(st[i], t, 1, &same));
         assert_ptr_equal(ch_tuple_get(same, "x"), ch_tuple_get(t, "x"));
         ch_tuple_unref(same);
         ch_strategy_unref(st[i]);
@@ -268,14 +268,41 @@ static void local_results_are_as_many_as_replicas(void **state)
     ch_tuple    *t = t_one(t_both(t_number(CH_F32, 1), t_number(CH_F32, 2)), "x");
     ch_tuple    *each[3] = {NULL};
 
-    t_refused(ch_strategy_local_results(st, t, each), CH_INVALID_ARGUMENT, "\"x\"",
+    t_refused(ch_strategy_local_results(st, t, 3, each), CH_INVALID_ARGUMENT, "\"x\"",
               "2 components");
     assert_null(each[0]);
-    t_refused(ch_strategy_local_results(st, NULL, each), CH_INVALID_ARGUMENT, "the tuple",
+    t_refused(ch_strategy_local_results(st, NULL, 3, each), CH_INVALID_ARGUMENT, "the tuple",
               "NULL");
-    t_refused(ch_strategy_local_results(st, t, NULL), CH_INVALID_ARGUMENT, "out", "NULL");
+    t_refused(ch_strategy_local_results(st, t, 3, NULL), CH_INVALID_ARGUMENT, "out", "NULL");
     ch_tuple_unref(t);
     ch_strategy_unref(st);
+    (void)state;
+}
+
+static void local_results_refuses_a_count_other_than_the_local_replicas(void **state)
+{
+    ch_strategy *st[] = {t_mirrored(2), NULL};
+    ch_tuple    *t = t_tuple(1, (ch_tensor *[]){t_number(CH_F32, 1)});
+
+    for (int i = 0; i < 2; i++)
+        for (int n = -1; n < 4; n++) {
+            int       want = ch_strategy_local_replicas(st[i]);
+            ch_tuple *each[4] = {NULL};
+            char      got[32];
+
+            snprintf(got, sizeof(got), "got n = %d", n);
+            if (n != want)
+                t_refused(ch_strategy_local_results(st[i], t, n, each), CH_INVALID_ARGUMENT,
+                          got, "ch_strategy_local_replicas");
+            else
+                t_ok(ch_strategy_local_results(st[i], t, n, each));
+            for (int r = 0; r < 4; r++) {
+                assert_int_equal(each[r] != NULL, n == want && r < n);
+                ch_tuple_unref(each[r]);
+            }
+        }
+    ch_tuple_unref(t);
+    ch_strategy_unref(st[0]);
     (void)state;
 }
 
@@ -291,7 +318,7 @@ static void values_inside(ch_step *s, void *arg)
     ch_tuple   *t = NULL, *each[2];
 
     t_ok(ch_strategy_distribute_values_from_function(a->st, one_number, &fn, &t));
-    t_ok(ch_strategy_local_results(a->st, t, each));
+    t_ok(ch_strategy_local_results(a->st, t, 2, each));
     for (int r = 0; r < 2; r++)
         ch_tuple_unref(each[r]);
     ch_tuple_unref(t);
@@ -488,6 +515,7 @@ int main(void)
         cmocka_unit_test(each_replica_has_a_tuple_of_its_own),
         cmocka_unit_test(one_device_never_takes_apart),
         cmocka_unit_test(local_results_are_as_many_as_replicas),
+        cmocka_unit_test(local_results_refuses_a_count_other_than_the_local_replicas),
         cmocka_unit_test(both_work_anywhere),
         cmocka_unit_test(results_are_per_replica_and_on_their_devices),
         cmocka_unit_test(what_replicas_add_up_is_on_their_devices),
