@@ -81,7 +81,10 @@ ch_strategy_central_storage(const ch_central_storage_options *opt, ch_strategy *
 CH_API ch_strategy *ch_strategy_ref(ch_strategy *st);
 CH_API void         ch_strategy_unref(ch_strategy *st);
 
-CH_API const char *ch_strategy_name(ch_strategy *st);           /* "Mirrored" */
+CH_API const char *ch_strategy_name(ch_strategy *st); /* "Mirrored" */
+/* Returns the name by which error messages call the strategy: "Mirrored#2 (GPU:0, GPU:1)". The number
+ * counts the strategies that the process has made. */
+CH_API const char *ch_strategy_label(ch_strategy *st);
 CH_API int         ch_strategy_replicas(ch_strategy *st);       /* num_replicas_in_sync */
 CH_API int         ch_strategy_local_replicas(ch_strategy *st); /* of those, in this process */
 

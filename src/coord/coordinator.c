@@ -135,8 +135,8 @@ ch_status ch_coordinator_new(ch_strategy *st, const ch_coordinator_options *opt,
     if (rc == CH_OK && ps == NULL)
         rc = ch__fail(CH_INVALID_ARGUMENT,
                       "coordinator: only a strategy with parameter servers has one "
-                      "(ch_strategy_parameter_server), and this is a %s",
-                      st->ops->name);
+                      "(ch_strategy_parameter_server), and this is %s",
+                      st->label);
     if (rc == CH_OK && opt != NULL)
         rc = check_options(opt);
     if (rc == CH_OK)

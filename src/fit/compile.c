@@ -123,10 +123,10 @@ static ch_status take_own(ch_compiled *c, const ch_compile_options *opt)
         if (ch_metric_vars(opt->own[i], &var) > 0 && ch_var_strategy(var[0]) != c->strategy)
             return ch__fail(
                 CH_INVALID_ARGUMENT,
-                "compile: metric \"%s\" is of a %s strategy, and the model of another one, "
-                "%s; make it with ch_model_strategy(model)",
-                ch_metric_name(opt->own[i]), ch_strategy_name(ch_var_strategy(var[0])),
-                ch_strategy_name(c->strategy));
+                "compile: metric \"%s\" is of %s, and the model of %s; make the metric with "
+                "ch_model_strategy(model)",
+                ch_metric_name(opt->own[i]), ch_strategy_label(ch_var_strategy(var[0])),
+                ch_strategy_label(c->strategy));
         rc = add_metric(c, ch_metric_ref(opt->own[i]), opt->own_weighted, true);
     }
     return rc;
@@ -256,7 +256,7 @@ static int count_states(const ch_compiled *c)
 
 static void drop_aside(ch_aside *a)
 {
-    for (int i = 0; i < a->n; i++)
+    for (int i = 0; a->value != NULL && i < a->n; i++)
         ch_tensor_unref(a->value[i]);
     ch__free(a->value);
     ch__logs_drop(&a->given);

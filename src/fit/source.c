@@ -109,11 +109,10 @@ static ch_status open_iterator(const char *call, const ch_compiled *c, ch_iterat
     if (of != c->strategy)
         return ch__fail(
             CH_INVALID_ARGUMENT,
-            "%s: the data was distributed by %s%s%s, and the model is of %s %s strategy; "
-            "distribute it with ch_model_strategy(model)",
-            call, of != NULL ? "a " : "nobody", of != NULL ? ch_strategy_name(of) : "",
-            of != NULL ? " strategy" : "", of != NULL ? "another," : "the",
-            ch_strategy_name(c->strategy));
+            "%s: %s distributed the data, and the model is of %s; distribute the data with "
+            "ch_model_strategy(model)",
+            call, of != NULL ? ch_strategy_label(of) : "no strategy",
+            ch_strategy_label(c->strategy));
     out->it = ch_iterator_ref(it);
     out->steps = ch_dataset_cardinality(it->dataset) == CH_INFINITE ? CH_INFINITE : CH_UNKNOWN;
     out->is_given = true;

@@ -39,6 +39,9 @@ void ch_graph_unref(ch_graph *g)
     ch__free(g->input);
     ch__free(g->input_name);
     ch__free(g->output);
+    for (int i = 0; i < g->n_resources; i++)
+        if (ch__is_borrowed(&g->resource[i]))
+            g->resource[i].release(g->resource[i].key);
     ch__free(g->resource);
     ch__arena_drop(&g->arena);
     ch__free(g);

@@ -45,10 +45,19 @@ typedef struct ch_resource {
     const char *name;
     ch_dtype    dtype;
     ch_shape    shape;
-    void       *key;   /* the ch_var while recording; NULL in a decoded graph */
-    ch_node    *read;  /* its value at the beginning; NULL: not read */
-    ch_node    *value; /* its value now; equals read unless it was assigned */
+    void       *key; /* the ch_var while recording; NULL in a decoded graph */
+    /* Set if the variable belongs to another owner than the run's: the graph only reads it, references
+     * `key` and releases it with this. Only a recorded graph has such resources, not its copies. */
+    void (*release)(void *key);
+    ch_node *read;  /* its value at the beginning; NULL: not read */
+    ch_node *value; /* its value now; equals read unless it was assigned */
 } ch_resource;
+
+/* Returns whether the variable belongs to another owner than the run's. */
+static inline bool ch__is_borrowed(const ch_resource *r)
+{
+    return r->release != NULL;
+}
 
 typedef struct ch_output {
     const char *name; /* NULL: none */

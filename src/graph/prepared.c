@@ -247,6 +247,8 @@ static ch_status find_shared(const ch_prepared *p, const ch_run *run, bool *shar
     for (int i = 0; i < p->graph->n_resources && p->n_local > 1; i++) {
         void *place[2];
 
+        if (ch__is_borrowed(&p->graph->resource[i]))
+            continue; /* read only, so that replicas need not meet before a write */
         for (int r = 0; r < 2; r++) {
             ch_status rc = run->ops->resource(run->owner, &p->graph->resource[i], r, &place[r]);
 

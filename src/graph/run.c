@@ -34,6 +34,8 @@ typedef struct launch {
     replica_job      *job;
     ch_clock         *clock; /* of each replica; NULL: it is not timed */
     ch_tensor        *few_tensors[FEW];
+    ch_tensor       **borrowed; /* by resource; NULL: all of them are the owner's */
+    ch_tensor        *few_borrowed[FEW];
 } launch;
 
 bool ch__args_same_rows(const ch_args *a, int i, int j)
@@ -217,14 +219,55 @@ static ch_status find_resources(launch *l)
         return CH_OK;
     for (int r = 0; r < p->n_local; r++)
         for (int i = 0; i < n; i++) {
-            ch_status rc = l->run->ops->resource(l->run->owner, &p->graph->resource[i], r,
-                                                 &p->resource[r * n + i]);
+            ch_status rc = CH_OK;
+
+            if (!ch__is_borrowed(&p->graph->resource[i]))
+                rc = l->run->ops->resource(l->run->owner, &p->graph->resource[i], r,
+                                           &p->resource[r * n + i]);
             if (rc != CH_OK)
                 return ch__fail_at(rc, "%s", l->run->function->name);
         }
     p->has_resources = true;
     p->generation = l->run->generation;
     return CH_OK;
+}
+
+/* Takes the values that other owners' variables have now, for this run alone. */
+static ch_status take_borrowed(launch *l)
+{
+    const ch_graph *g = l->p->graph;
+    ch_status       rc = CH_OK;
+
+    for (int i = 0; i < g->n_resources && rc == CH_OK; i++) {
+        if (!ch__is_borrowed(&g->resource[i]))
+            continue;
+        if (l->borrowed == NULL && g->n_resources <= FEW)
+            l->borrowed = memset(l->few_borrowed, 0, sizeof(l->few_borrowed));
+        if (l->borrowed == NULL)
+            l->borrowed = ch__calloc((size_t)g->n_resources, sizeof(*l->borrowed));
+        rc = l->borrowed == NULL
+                 ? ch__fail_memory("a run")
+                 : l->run->ops->borrow(l->run->owner, &g->resource[i], &l->borrowed[i]);
+    }
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "%s", l->run->function->name);
+}
+
+static void bind_borrowed(const launch *l)
+{
+    ch_prepared *p = l->p;
+    int          n = p->graph->n_resources;
+
+    for (int i = 0; i < n && l->borrowed != NULL; i++)
+        for (int r = 0; r < p->n_local && l->borrowed[i] != NULL; r++)
+            p->resource[r * n + i] = l->borrowed[i]->data;
+}
+
+static void drop_borrowed(launch *l)
+{
+    for (int i = 0; l->p != NULL && l->borrowed != NULL && i < l->p->graph->n_resources; i++)
+        ch_tensor_unref(l->borrowed[i]);
+    if (l->borrowed != l->few_borrowed)
+        ch__free(l->borrowed);
 }
 
 /* ---- the launch ---- */
@@ -401,6 +444,7 @@ static ch_status run_held(launch *l, int64_t number)
     void       **pointer;
     ch_status    rc = find_resources(l);
 
+    bind_borrowed(l);
     if (rc == CH_OK && l->run->ops->begin != NULL)
         rc = l->run->ops->begin(l->run, p->graph);
     if (rc == CH_OK && p->room == NULL)
@@ -504,11 +548,14 @@ ch_status ch__run(const ch_run *run, ch_tuple **out)
     l.p = NULL;
     l.packet = NULL;
     l.clock = NULL;
+    l.borrowed = NULL;
     l.args = (ch_args){0};
     ch__fault_clear(&l.fault);
     rc = take_inputs(&l, false);
     if (rc == CH_OK)
         rc = find_program(&l, &number);
+    if (rc == CH_OK)
+        rc = take_borrowed(&l);
     if (rc == CH_OK)
         rc = ch__packet_take(l.p, &l.packet);
     if (rc == CH_OK) {
@@ -521,6 +568,7 @@ ch_status ch__run(const ch_run *run, ch_tuple **out)
     else if (rc == CH_OK)
         rc = give_results(&l, out);
     drop_inputs(&l);
+    drop_borrowed(&l);
     ch__prepared_unref(l.p);
     return rc;
 }

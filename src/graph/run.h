@@ -32,6 +32,10 @@ typedef struct ch_run_ops {
     /* The storage of a variable for a local replica; an error if there is none of this name,
      * dtype and shape. Asked again whenever `generation` changes. */
     ch_status (*resource)(void *owner, const ch_resource *r, int local, void **out);
+    /* The value for one run of a variable that belongs to another owner (ch__is_borrowed): all replicas
+     * read this tensor, which is contiguous, and the run unrefs it. Called before every run, while no
+     * device is held, so that it may wait for another task. NULL if no graph has such variables. */
+    ch_status (*borrow)(void *owner, const ch_resource *r, ch_tensor **out);
     /* Before the replicas run, and after all went well, while their devices are held. An error is that of
      * the run. Either may be NULL. */
     ch_status (*begin)(const ch_run *run, const ch_graph *g);

@@ -714,6 +714,21 @@ ch_node *ch__step_read(ch_step *s, void *key, const char *name, ch_dtype dtype, 
     return s->graph->resource[a.resource].value;
 }
 
+ch_node *ch__step_borrow(ch_step *s, void *key, void (*release)(void *key), const char *name,
+                         ch_dtype dtype, ch_shape shape)
+{
+    int i = -1;
+
+    s = outermost(s);
+    if (s->rc == CH_OK)
+        i = resource_of(s, key, name, dtype, shape);
+    if (i < 0 || ch__is_borrowed(&s->graph->resource[i]))
+        release(key); /* the graph has no use for it, or holds a reference already */
+    else
+        s->graph->resource[i].release = release;
+    return i >= 0 ? ch__step_read(s, key, name, dtype, shape) : NULL;
+}
+
 ch_node *ch__step_write(ch_step *s, void *key, const char *name, ch_dtype dtype, ch_shape shape,
                         ch_node *value)
 {

@@ -51,6 +51,10 @@ bool ch__step_want(ch_step *s, bool ok, const char *op, const char *what, const 
 /* Variables. A resource is known by its key; the read is recorded when it is first asked for.
  */
 ch_node *ch__step_read(ch_step *s, void *key, const char *name, ch_dtype dtype, ch_shape shape);
+/* Records the read of a variable that belongs to another owner than the step's. The graph takes over the
+ * caller's reference to `key`, which `release` gives up; ch_run_ops.borrow gives its value to each run. */
+ch_node *ch__step_borrow(ch_step *s, void *key, void (*release)(void *key), const char *name,
+                         ch_dtype dtype, ch_shape shape);
 /* From now on, `value` is what the resource holds. Returns it. */
 ch_node *ch__step_write(ch_step *s, void *key, const char *name, ch_dtype dtype, ch_shape shape,
                         ch_node *value);

@@ -12,27 +12,79 @@
 #include "ops/ops.h"
 #include "strategy/strategy.h"
 
-bool ch__var_belongs(ch_step *s, const ch_var *v, const void *caller)
+/* A step that runs in other tasks cannot read a variable of this process yet. */
+bool ch__strategy_may_read(const ch_strategy *st, const ch_strategy *of)
+{
+    const ch_strategy *none = ch__strategy_default();
+
+    return st == of || st == none || (of == none && !ch__strategy_is_away(st));
+}
+
+/* Whether v is given, and s is a step that may have variables: a pipeline's have none. */
+static ch_status check_var(const ch_step *s, const ch_var *v, const char *call)
+{
+    if (v == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: the variable is NULL, in %s", call,
+                        s->graph->name);
+    if (s->owner == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "its step uses variable \"%s\"; a pipeline has none", v->name);
+    return CH_OK;
+}
+
+static ch_status fail_mixed(const ch_step *s, const ch_var *v, const char *call)
+{
+    return ch__fail(
+        CH_FAILED_PRECONDITION,
+        "%s: variable %s: mixing different strategies: %s made it, and %s runs under "
+        "%s; run the step under the variable's strategy",
+        call, v->name, v->strategy->label, s->graph->name, ((ch_strategy *)s->owner)->label);
+}
+
+static ch_status check_write(const ch_step *s, const ch_var *v, const char *call)
+{
+    ch_status rc = check_var(s, v, call);
+
+    if (rc != CH_OK || s->owner == v->strategy)
+        return rc;
+    if (!ch__strategy_may_read(s->owner, v->strategy))
+        return fail_mixed(s, v, call);
+    return ch__fail(
+        CH_FAILED_PRECONDITION,
+        "%s: variable %s: %s made it, and %s runs under %s, which may read it but not "
+        "write it: only its own strategy keeps its copies equal; run the step under "
+        "the variable's strategy, or make the variable in this scope",
+        call, v->name, v->strategy->label, s->graph->name, ((ch_strategy *)s->owner)->label);
+}
+
+bool ch__var_may_write(ch_step *s, const ch_var *v, const char *call, const void *caller)
 {
     ch_status rc;
 
     if (s == NULL || s->rc != CH_OK)
         return false;
-    if (v == NULL)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "a variable used in %s is NULL", s->graph->name);
-    else if (s->owner == NULL) /* nobody runs it who has variables: a step of a pipeline */
-        rc = ch__fail(CH_INVALID_ARGUMENT, "its step uses variable \"%s\"; a pipeline has none",
-                      v->name);
-    else if (s->owner != v->strategy)
-        rc = ch__fail(CH_FAILED_PRECONDITION,
-                      "variable %s: mixing different strategies: it was made by a %s, and %s "
-                      "runs under a %s",
-                      v->name, v->strategy->ops->name, s->graph->name,
-                      ((ch_strategy *)s->owner)->ops->name);
-    else
-        return true;
-    ch__step_take(s, rc, caller);
-    return false;
+    rc = check_write(s, v, call);
+    if (rc != CH_OK)
+        ch__step_take(s, rc, caller);
+    return rc == CH_OK;
+}
+
+static void release_var(void *v)
+{
+    ch_var_unref(v);
+}
+
+/* Records the read of a variable of another strategy, which has one value here. */
+static ch_node *borrow(ch_step *s, ch_var *v, const void *caller)
+{
+    ch_status rc = ch__strategy_may_read(s->owner, v->strategy) ? ch__var_check_read(v)
+                                                                : fail_mixed(s, v, "var_read");
+
+    if (rc != CH_OK) {
+        ch__step_take(s, rc, caller);
+        return NULL;
+    }
+    return ch__step_borrow(s, ch_var_ref(v), release_var, v->name, v->dtype, v->shape);
 }
 
 static ch_node *read_copy(ch_step *s, ch_var *v)
@@ -277,9 +329,17 @@ ch_node *ch_var_read(ch_step *s, ch_var *v)
 {
     const void *caller = __builtin_return_address(0), *before;
     ch_node    *n;
+    ch_status   rc;
 
-    if (!ch__var_belongs(s, v, caller))
+    if (s == NULL || s->rc != CH_OK)
         return NULL;
+    rc = check_var(s, v, "var_read");
+    if (rc != CH_OK) {
+        ch__step_take(s, rc, caller);
+        return NULL;
+    }
+    if (s->owner != v->strategy)
+        return borrow(s, v, caller);
     if (ch__speaks_of(s) != CH_SPEAKS_OF_ALL || !ch__var_is_own(v))
         return read_copy(s, v);
     before = ch__step_begin_at(s, caller, "ch_var_read");
@@ -326,7 +386,7 @@ static ch_node *apply(change *c, const void *caller)
     const void *before;
     ch_node    *n;
 
-    if (!ch__var_belongs(c->s, c->v, caller))
+    if (!ch__var_may_write(c->s, c->v, c->name, caller))
         return NULL;
     before = ch__step_begin_at(c->s, caller, NULL);
     n = c->x != NULL ? record(c) : NULL;
@@ -384,7 +444,7 @@ static ch_node *scatter(ch_step *s, ch_var *v, const char *name, bool can_gather
         (void)ch__step_want(s, false, name, "its ids", caller);
         return NULL;
     }
-    if (ch__var_belongs(s, v, caller) && ch__var_is_own(v)) {
+    if (ch__var_may_write(s, v, name, caller) && ch__var_is_own(v)) {
         ch__step_take(s,
                       ch__fail(CH_UNIMPLEMENTED,
                                "%s of %s: rows are not for a variable that is CH_SYNC_ON_READ; "

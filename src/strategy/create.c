@@ -28,14 +28,13 @@ ch_status ch_colocate_enter(ch_strategy *st, ch_var *v)
                         "(ch_strategy_enter) or step",
                         v->name);
     if (st != NULL && st != in)
-        return ch__fail(CH_FAILED_PRECONDITION,
-                        "colocate with %s: mixing different strategies: this is the scope of "
-                        "another %s",
-                        v->name, in->ops->name);
+        return ch__fail(
+            CH_FAILED_PRECONDITION,
+            "colocate with %s: mixing different strategies: this is the scope of %s", v->name,
+            in->label);
     if (v->strategy != in)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "colocate with %s: it was made by another strategy, a %s", v->name,
-                        v->strategy->ops->name);
+        return ch__fail(CH_INVALID_ARGUMENT, "colocate with %s: another strategy made it: %s",
+                        v->name, v->strategy->label);
     if (mine.n_beside == MOST)
         return ch__fail(CH_FAILED_PRECONDITION, "colocate: nested more than %d deep", MOST);
     mine.beside[mine.n_beside++] = ch_var_ref(v);
@@ -81,10 +80,9 @@ ch_status ch__var_specify(ch_strategy *st, ch_var_spec *spec, const ch_var **bes
 
     if (in != st && in != ch__strategy_default())
         return ch__fail(CH_FAILED_PRECONDITION,
-                        "variable %s: mixing different strategies: inside the scope of a %s, "
-                        "another %s makes none",
-                        spec->name != NULL ? spec->name : "Variable", in->ops->name,
-                        st->ops->name);
+                        "variable %s: mixing different strategies: inside the scope of %s, %s "
+                        "makes no variables",
+                        spec->name != NULL ? spec->name : "Variable", in->label, st->label);
     for (int i = mine.n_creators - 1; i >= 0; i--) {
         uint64_t  mark = ch__fail_mark();
         ch_status rc = ch__fail_since(mark, mine.creator[i].fn(spec, mine.creator[i].arg));

@@ -1,6 +1,8 @@
 /* strategy/default.c -- no strategy: everything on the current device.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+
 #include "strategy/strategy.h"
 
 static ch_device *const *devices(void *self)
@@ -34,6 +36,7 @@ static void make_default(void)
 {
     (void)ch__strategy_init(&the_default, &default_ops, NULL,
                             &(ch_strategy_parts){.n_replicas = 1, .is_bare = true});
+    snprintf(the_default.label, sizeof(the_default.label), "%s", default_ops.name);
 }
 
 /* It has no state but its variables' names: any program may share it with any other. */

@@ -28,10 +28,10 @@ static ch_status check_options(const ch_strategy *st, const char *call, bool fro
                         call, opt->fetch_to_device);
     if (opt->replication == CH_EACH_REPLICA && !(from_function && st->parts.own_pipelines))
         return ch__fail(CH_UNIMPLEMENTED,
-                        "%s of the %s strategy: a pipeline for each replica "
+                        "%s of %s: a pipeline for each replica "
                         "(CH_EACH_REPLICA) is for distribute_datasets_from_function of "
                         "strategies that have own_pipelines, as Mirrored",
-                        call, st->ops->name);
+                        call, st->label);
     if (opt->place_on_device && opt->replication != CH_EACH_REPLICA)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "%s: place_on_device needs a pipeline for each replica "
@@ -184,14 +184,13 @@ static ch_status check_iterator(const ch_strategy *st, const ch_iterator *it)
     if (of != NULL && of != st && of != ch__strategy_default())
         return ch__fail(
             CH_FAILED_PRECONDITION,
-            "next element: mixing different strategies: the iterator is a %s's, and "
-            "another %s is to run",
-            of->ops->name, st->ops->name);
+            "next element: mixing different strategies: %s distributed the iterator, "
+            "and %s is to run",
+            of->label, st->label);
     if (it->n_replicas > 1 && it->n_replicas != st->n_local)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "next element: the iterator's are for %d replicas, and the %s strategy "
-                        "has %d",
-                        it->n_replicas, st->ops->name, st->n_local);
+                        "next element: the iterator's are for %d replicas, and %s has %d",
+                        it->n_replicas, st->label, st->n_local);
     return CH_OK;
 }
 

@@ -116,7 +116,7 @@ void ch_update(ch_step *s, ch_var *v, ch_update_fn fn, void *arg, int n, ch_node
     clear(n_out, out);
     if (!may_switch(s, "update", CH_SPEAKS_OF_ALL, CH_SPEAKS_OF_REPLICA,
                     "an update is going on already", caller) ||
-        !ch__var_belongs(s, v, caller) ||
+        !ch__var_may_write(s, v, "update", caller) ||
         !ch__step_want(s, fn != NULL, "update", "its function", caller) ||
         !has_nodes(s, "update", n, in, n_out, out, caller))
         return;

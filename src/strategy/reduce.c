@@ -28,8 +28,8 @@ ch_status ch__want_components(ch_strategy *st, const char *call, const char *ver
                         call, verb, st->n_replicas);
     if (v->n != st->n_local)
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: the value has %d components, and the %s strategy %d replicas",
-                        call, v->n, st->ops->name, st->n_local);
+                        "%s: the value has %d components, and %s has %d replicas", call, v->n,
+                        st->label, st->n_local);
     for (int i = 1; i < v->n; i++)
         if (v->tensor[i]->dtype != first->dtype)
             return ch__fail(CH_INVALID_ARGUMENT,

@@ -57,9 +57,9 @@ ch_strategy *ch__strategy_of(ch_strategy *st)
 static ch_status fail_mixed(const char *call, const ch_strategy *in, const ch_strategy *st)
 {
     return ch__fail(CH_FAILED_PRECONDITION,
-                    "%s: mixing different strategies: inside the scope of a %s, another %s "
-                    "cannot be used",
-                    call, in->ops->name, st->ops->name);
+                    "%s: mixing different strategies: inside the scope of %s, %s cannot be "
+                    "used",
+                    call, in->label, st->label);
 }
 
 ch_status ch__strategy_cross(ch_strategy **st, const char *call, const char *instead)
@@ -90,8 +90,8 @@ ch_status ch_strategy_enter(ch_strategy *st)
         return ch__fail(CH_INVALID_ARGUMENT, "strategy enter: the strategy is NULL");
     if (in != NULL && in != st && st == ch__strategy_default())
         return ch__fail(CH_FAILED_PRECONDITION,
-                        "strategy enter: Default's scope cannot be entered inside that of a %s",
-                        in->ops->name);
+                        "strategy enter: Default's scope cannot be entered inside that of %s",
+                        in->label);
     rc = ch__strategy_cross(&st, "strategy enter", NULL);
     if (rc != CH_OK)
         return rc;
@@ -108,11 +108,10 @@ static void close_open(const char *what, int (*depth)(void), void (*leave)(void)
 {
     if (depth() <= to)
         return;
-    ch__log(
-        CH_LOG_WARNING, "scope-nesting",
-        "strategy leave: %s that was entered in the scope of the %s is still open, and ends "
-        "with it; leave it first",
-        what, scope[n_scopes - 1]->ops->name);
+    ch__log(CH_LOG_WARNING, "scope-nesting",
+            "strategy leave: %s that was entered in the scope of %s is still open, and ends "
+            "with it; leave it first",
+            what, scope[n_scopes - 1]->label);
     while (depth() > to)
         leave();
 }

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "cluster/resolver.h"
 #include "tensor/device.h"
+#include "tensor/print.h"
 
 /* ---- life ---- */
 
@@ -68,6 +69,34 @@ static ch_status check_new(const ch_strategy_ops *ops, void *self, const ch_stra
     if (rc == CH_OK)
         rc = devices_of(ops, self, p->n_replicas, &device);
     return rc;
+}
+
+/* The last part of a device's name: "GPU:0" of "/job:localhost/replica:0/task:0/device:GPU:0". */
+static const char *short_name(const ch_device *d)
+{
+    const char *name = ch_device_name(d), *last = strstr(name, "device:");
+
+    return last != NULL ? last + strlen("device:") : name;
+}
+
+/* Strategies are numbered in the order in which the process makes them. */
+static void make_label(ch_strategy *st, int n, ch_device *const *device)
+{
+    static atomic_int made;
+    ch_text           o = ch__text(st->label, sizeof(st->label));
+    const int         most = 4; /* devices that are listed */
+
+    ch__text_add(&o, "%s#%d (", st->ops->name, atomic_fetch_add(&made, 1) + 1);
+    for (int i = 0; i < n && i < most; i++)
+        ch__text_add(&o, "%s%s", i > 0 ? ", " : "", short_name(device[i]));
+    if (n > most)
+        ch__text_add(&o, " and %d more", n - most);
+    ch__text_add(&o, ")");
+}
+
+const char *ch_strategy_label(ch_strategy *st)
+{
+    return ch__strategy_of(st)->label;
 }
 
 ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *self,
@@ -135,6 +164,7 @@ ch_status ch_strategy_new(const ch_strategy_ops *ops, void *self,
         ch__free(st);
         return rc;
     }
+    make_label(st, st->n_local, ops->devices(self));
     warn_of_copies(ops->name);
     *out = st;
     return CH_OK;
@@ -211,9 +241,9 @@ void ch_strategy_configure(ch_strategy *st, const ch_session_config *in, ch_sess
 static ch_status fail_no_devices(const ch_strategy *st, const char *which)
 {
     return ch__fail(CH_FAILED_PRECONDITION,
-                    "%s devices: unsupported by the %s strategy: it has none of its own, and "
+                    "%s devices: unsupported by %s: it has none of its own, and "
                     "uses the current device (ch_device_current)",
-                    which, st->ops->name);
+                    which, st->label);
 }
 
 ch_status ch_strategy_worker_devices(ch_strategy *st, int *n, ch_device *const **out)
@@ -242,7 +272,8 @@ ch_status ch_strategy_parameter_devices(ch_strategy *st, int *n, ch_device *cons
 
 /* ---- run ---- */
 
-static const ch_run_ops run_ops = {.resource = ch__var_storage, .end = ch__vars_check_copies};
+static const ch_run_ops run_ops = {
+    .resource = ch__var_storage, .borrow = ch__var_borrow, .end = ch__vars_check_copies};
 
 static ch_status begin_run(ch_strategy *st, ch_function *f, ch_tuple *in, ch_run *run)
 {

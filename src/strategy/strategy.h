@@ -59,6 +59,7 @@ struct ch_strategy {
     int                    n_replicas; /* in the job */
     int                    n_local;    /* of those, in this process */
     ch_group              *group;      /* NULL for one replica */
+    char                   label[96];  /* for messages: "Mirrored#2 (GPU:0, GPU:1)" */
     ch_strategy_parts      parts;      /* as it was made; its traits point to these: */
     ch_strategy_traits     traits;
     pthread_mutex_t        lock;       /* of what follows */
@@ -132,8 +133,11 @@ ch_status ch__communication_of(const ch_strategy *st, const char *call,
                                const ch_communication_options *over,
                                ch_communication_options       *out);
 
-/* True if v may be used in s; the error sticks to s if not. (assign.c) */
-bool ch__var_belongs(ch_step *s, const ch_var *v, const void *caller);
+/* Returns whether `call` may write v in s; if not, the error sticks to s. (assign.c) */
+bool ch__var_may_write(ch_step *s, const ch_var *v, const char *call, const void *caller);
+/* Returns whether steps of `st` may read variables of `of`: their own, Default's, and under Default those
+ * of every strategy. (assign.c) */
+bool ch__strategy_may_read(const ch_strategy *st, const ch_strategy *of);
 /* Whether v has one value outside replicas, and may be changed by something there. (assign.c) */
 ch_status ch__var_check_read(const ch_var *v);
 ch_status ch__var_check_change(const ch_var *v, const char *name);
@@ -195,6 +199,9 @@ ch_status ch__strategy_run_timed(ch_strategy *st, ch_function *f, ch_tuple *in, 
  * should be equal are not; before an update, FAILED_PRECONDITION if it would change some of a variable's copies
  * and not the others. */
 ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **out);
+/* For graph/run.h (var_value.c): the value of another strategy's variable. A mirrored variable gives its
+ * first copy, a sync-on-read variable the aggregate of its copies, a remote variable is fetched. */
+ch_status ch__var_borrow(void *owner, const ch_resource *r, ch_tensor **out);
 ch_status ch__vars_check_copies(const ch_run *run, const ch_graph *g);
 ch_status ch__vars_check_update(const ch_run *run, const ch_graph *g);
 

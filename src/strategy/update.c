@@ -7,8 +7,8 @@
 #include "base/mem.h"
 #include "strategy/values.h"
 
-static const ch_run_ops update_ops = {.resource = ch__var_storage,
-                                      .begin = ch__vars_check_update};
+static const ch_run_ops update_ops = {
+    .resource = ch__var_storage, .borrow = ch__var_borrow, .begin = ch__vars_check_update};
 
 /* Runs `f` on each of these devices, as what is done to the copy there. */
 static ch_status run_on(ch_strategy *st, int n, ch_device *const *device, ch_function *f,
@@ -63,9 +63,8 @@ static ch_status check_own(const ch_strategy *st, const ch_var *v, const char *c
     if (v == NULL)
         return ch__want_given(call, "the variable", v, NULL, NULL);
     if (v->strategy != st)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: variable %s was made by another strategy, a %s", call, v->name,
-                        v->strategy->ops->name);
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: variable %s: another strategy made it: %s",
+                        call, v->name, v->strategy->label);
     return CH_OK;
 }
 
@@ -111,8 +110,8 @@ static ch_status run_beside_value(ch_strategy *st, const ch_value *v, ch_functio
         return ch__fail(
             CH_INVALID_ARGUMENT,
             "update_non_slot: the value has %d components, want 1 or %d, as many as "
-            "the %s strategy has replicas",
-            v->n, st->n_local, st->ops->name);
+            "%s has replicas",
+            v->n, st->n_local, st->label);
     return run_beside(st, v->n, v->tensor, f, in, out);
 }
 

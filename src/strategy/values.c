@@ -86,8 +86,8 @@ static ch_status check_counts(const ch_strategy *st, const ch_tuple *t)
         if (v->kind != CH_PLAIN && v->n != st->n_local)
             return fail_at_leaf(
                 ch__fail(CH_INVALID_ARGUMENT,
-                         "local results: it has %d components, and the %s strategy %d replicas",
-                         v->n, st->ops->name, st->n_local),
+                         "local results: it has %d components, and %s has %d replicas", v->n,
+                         st->label, st->n_local),
                 t, i);
     }
     return CH_OK;
@@ -116,8 +116,8 @@ ch_status ch_strategy_local_results(ch_strategy *st, const ch_tuple *t, int n, c
     if (rc == CH_OK && n != st->n_local)
         rc = ch__fail(CH_INVALID_ARGUMENT,
                       "local results: wrong number of tuples (got n = %d, want %d, the local "
-                      "replicas of the %s strategy); give room for ch_strategy_local_replicas",
-                      n, st->n_local, st->ops->name);
+                      "replicas of %s); give room for ch_strategy_local_replicas",
+                      n, st->n_local, st->label);
     if (rc == CH_OK && st->parts.is_bare)
         return whole(t, out);
     if (rc == CH_OK)

@@ -120,9 +120,9 @@ static ch_status check_sync(ch_var *v, ch_sync sync, const ch_strategy *st)
         return CH_OK;
     v->n_copies = 0;
     return ch__fail(CH_INVALID_ARGUMENT,
-                    "variable %s: NONE variable synchronization mode is not supported with the "
-                    "%s strategy",
-                    v->name, st->ops->name);
+                    "variable %s: NONE variable synchronization mode is not supported with "
+                    "%s",
+                    v->name, st->label);
 }
 
 static ch_status check_places(const ch_strategy *st, const ch_var *v, ch_device *const *device)
@@ -130,8 +130,7 @@ static ch_status check_places(const ch_strategy *st, const ch_var *v, ch_device 
     ch_status rc = ch__devices_check("its copies", v->n_copies, device);
 
     return rc == CH_OK ? rc
-                       : ch__fail_at(rc, "variable %s, as the %s strategy places it", v->name,
-                                     st->ops->name);
+                       : ch__fail_at(rc, "variable %s, as %s places it", v->name, st->label);
 }
 
 /* One copy that replicas share, elsewhere, where its first value is made too if that can be; or one for each worker, who is told it. */
@@ -164,9 +163,8 @@ static ch_status place_copies(ch_strategy *st, ch_var *v, const ch_var_spec *spe
     for (int i = 0; beside != NULL && i < v->n_copies; i++)
         device[i] = ch_tensor_device(beside->copy[i]);
     if (v->n_copies != 1 && v->n_copies != st->n_local) {
-        rc =
-            ch__fail(CH_INTERNAL, "variable %s: the %s strategy places %d copies, want 1 or %d",
-                     v->name, st->ops->name, v->n_copies, st->n_local);
+        rc = ch__fail(CH_INTERNAL, "variable %s: %s places %d copies, want 1 or %d", v->name,
+                      st->label, v->n_copies, st->n_local);
         v->n_copies = 0;
     }
     if (rc == CH_OK && beside == NULL)
@@ -541,9 +539,8 @@ static ch_status find_var(ch_strategy *st, const ch_resource *r, ch_var **out)
     ch_var *v = ch__by_name_get(&st->vars, r->name);
 
     if (v == NULL || v->strategy == NULL) /* or it is being made */
-        return ch__fail(CH_NOT_FOUND,
-                        "variable %s: the %s strategy has none of this name (any more)",
-                        r->name, st->ops->name);
+        return ch__fail(CH_NOT_FOUND, "variable %s: %s has none of this name (any more)",
+                        r->name, st->label);
     if (v->dtype != r->dtype || !ch_shape_equal(v->shape, r->shape))
         return ch__fail(CH_FAILED_PRECONDITION,
                         "variable %s: its dtype or shape is not what was recorded", r->name);

@@ -71,6 +71,17 @@ ch_status ch__var_get(ch_var *v, ch_tensor **out)
     return CH_OK;
 }
 
+ch_status ch__var_borrow(void *owner, const ch_resource *r, ch_tensor **out)
+{
+    ch_var *v = r->key;
+
+    (void)owner;
+    if (v->away != NULL || ch__var_is_own(v))
+        return ch__var_get(v, out);
+    *out = ch_tensor_ref(v->copy[0]);
+    return CH_OK;
+}
+
 ch_status ch_var_get(ch_var *v, ch_tensor **out)
 {
     ch_status rc = ch__want_given("variable get", "the variable", v, "out", out);

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "strategy/strategy.h"
 #include "train/layer.h"
 #include "train/model.h"
 
@@ -175,10 +176,20 @@ static ch_status check_call(const ch_model *m, const ch_step *s)
                         m->layer->name);
     if (s->owner == m->strategy)
         return CH_OK;
-    return ch__fail(CH_FAILED_PRECONDITION,
-                    "model %s: mixing different strategies: it was made with a %s, and this "
-                    "step runs under another (%s)",
-                    m->layer->name, ch_strategy_name(m->strategy), ch_strategy_name(s->owner));
+    if (!m->layer->is_built)
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "model %s: it has no variables yet, which %s makes, and this step runs "
+                        "under %s; give ch_model_new its inputs, or call it under its strategy "
+                        "first",
+                        m->layer->name, ch_strategy_label(m->strategy),
+                        ch_strategy_label(s->owner));
+    if (ch__strategy_may_read(s->owner, m->strategy))
+        return CH_OK;
+    return ch__fail(
+        CH_FAILED_PRECONDITION,
+        "model %s: mixing different strategies: %s made it, and this step runs under "
+        "%s; run the step under the model's strategy",
+        m->layer->name, ch_strategy_label(m->strategy), ch_strategy_label(s->owner));
 }
 
 static ch_node *call(ch_model *m, ch_step *s, int n, ch_node *const *x, bool training,

@@ -593,24 +593,6 @@ static void steps_do_not_compute_with_strings(void **state)
     (void)state;
 }
 
-static void read_it(ch_step *s, void *arg)
-{
-    ch_step_out(s, NULL, ch_var_read(s, arg));
-}
-
-static void a_variable_of_another_strategy_is_refused_by_name(void **state)
-{
-    ch_strategy *st = two_devices();
-    ch_var      *v = t_var(NULL, "mine", t_f32(ch_shape_of(1), NULL));
-    ch_function *f = t_function(read_it, v);
-
-    t_refused(ch_strategy_run(st, f, NULL, NULL), CH_FAILED_PRECONDITION, "mine", "Mirrored");
-    ch_function_unref(f);
-    ch_var_unref(v);
-    ch_strategy_unref(st);
-    (void)state;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -628,7 +610,6 @@ int main(void)
         cmocka_unit_test(strings_that_come_out_outlive_those_that_came_in),
         cmocka_unit_test(strings_come_out_or_memory_was_short),
         cmocka_unit_test(steps_do_not_compute_with_strings),
-        cmocka_unit_test(a_variable_of_another_strategy_is_refused_by_name),
     };
 
     t_ok(ch_devices_configure(&(ch_devices_options){.spec = "CPU=1,GPU=2"}));

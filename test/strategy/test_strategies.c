@@ -272,9 +272,9 @@ static void default_has_no_devices_of_its_own(void **state) /* 1.5.3, 1.5.4, 1.5
     int               n = 0;
 
     t_refused(ch_strategy_worker_devices(NULL, &n, &device), CH_FAILED_PRECONDITION, "worker",
-              "unsupported by the Default");
+              "unsupported by Default");
     t_refused(ch_strategy_parameter_devices(none, &n, &device), CH_FAILED_PRECONDITION,
-              "parameter", "unsupported by the Default");
+              "parameter", "unsupported by Default");
     one = t_f32(ch_shape_scalar(), NULL);
     t_refused(ch_strategy_broadcast_to(none, one, &(ch_destination){.device = "/cpu:0"}, &out),
               CH_UNIMPLEMENTED, "Default", "ch_tensor_to");

@@ -276,23 +276,27 @@ static void call_it(ch_step *s, void *arg)
 
 static void strategies_do_not_mix(void **state)
 {
-    ch_strategy *st = NULL;
+    ch_strategy *st = NULL, *other = NULL;
     ch_model    *m = NULL;
     ch_tensor   *x = t_noise(ch_shape_of(2, 784), 1);
     ch_tuple    *in = t_tuple(1, &x), *out = NULL;
     ch_function *f;
 
     t_ok(ch_strategy_mirrored(NULL, &st));
+    t_ok(ch_strategy_one_device("CPU:0", &other));
     t_ok(ch_model_new(st, mlp(), &mnist, &m));
     f = t_function(call_it, m);
-    t_refused(ch_strategy_run(NULL, f, in, &out), CH_FAILED_PRECONDITION,
+    t_refused(ch_strategy_run(other, f, in, &out), CH_FAILED_PRECONDITION,
               "mixing different strategies", "model net");
+    assert_non_null(strstr(ch_error_message(), ch_strategy_label(st)));
+    assert_non_null(strstr(ch_error_message(), ch_strategy_label(other)));
     t_ok(ch_strategy_run(st, f, in, &out));
     ch_tuple_unref(out);
     ch_tuple_unref(in);
     ch_function_unref(f);
     ch_model_unref(m);
     ch_strategy_unref(st);
+    ch_strategy_unref(other);
     (void)state;
 }
 
