@@ -571,7 +571,9 @@ ch_status ch__chief_schedule(ch_task *chief, const ch_order *o, ch_scheduled **o
     ch_status     rc = new_scheduled(o, &s);
 
     if (rc == CH_OK && !o->is_own && !may_add(t.c))
-        rc = wait_for_steps(chief, t.c, may_add, t.c, 0, "a step to end: the queue is full");
+        rc = wait_for_steps(chief, t.c, may_add, t.c, 0,
+                            t.c->n_joining > 0 ? "a join to return"
+                                               : "a step to end: the queue is full");
     look_at_clock(chief, &t);
     if (rc == CH_OK && !o->is_own && ch__fault_is_set(&t.c->error)) {
         rc = raise(chief, &t);

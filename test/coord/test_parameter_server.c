@@ -65,7 +65,7 @@ static void a_result_is_the_programs_own(void **state)
     ch_strategy_unref(st);
 }
 
-/* B25: three epochs of four steps. */
+/* Three epochs of four steps. */
 static void the_program_of_the_page(void **state)
 {
     ch_strategy    *st = t_cluster(&(ch_local_options){.ps = 2, .workers = 3}, NULL, NULL);

@@ -3,9 +3,11 @@
  * Where it matters what is going on at which moment, the cluster is a simulated one: a step takes up to so many ms.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
 #include <math.h>
 #include <pthread.h>
 
+#include "base/mem.h"
 #include "ps/speak.h"
 #include "scene.h"
 
@@ -93,21 +95,64 @@ static void a_step_schedules_nothing(void **state)
     t_close(&s);
 }
 
-/* CC-4: with the last reference all ends, whatever was scheduled; results that somebody holds end too. */
+/* CC-4: with the last reference all ends, whatever was scheduled, and no memory is left. */
 static void letting_go_of_it_ends_what_runs(void **state)
 {
-    scene      s;
-    ch_remote *r = NULL;
+    int64_t live = ch__mem_live();
 
     (void)state;
-    t_open(&s, &three_workers, 100, NULL);
-    t_schedule(&s, 20);
-    t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
-    ch_remote_unref(r);
-    t_close(&s);
+    for (int is_held = 0; is_held < 2; is_held++) {
+        scene      s;
+        ch_remote *r = NULL;
+
+        t_open(&s, &three_workers, 100, NULL);
+        t_schedule(&s, 20);
+        t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
+        if (is_held)
+            t_close(&s);
+        assert_false(ch_remote_has_ended(r));
+        ch_remote_unref(r); /* which is a reference too: it keeps the coordinator */
+        if (!is_held)
+            t_close(&s);
+        assert_int_equal(ch__mem_live(), live);
+    }
 }
 
-/* CC-2, CC-3, SC-6, SC-8, SC-10: all workers run at once */
+static int count_threads(void)
+{
+    DIR *d = opendir("/proc/self/task");
+    int  n = 0;
+
+    if (d == NULL)
+        return 0;
+    while (readdir(d) != NULL)
+        n++;
+    closedir(d);
+    return n;
+}
+
+/* CC-4: the threads of a cluster are gone when its last reference is */
+static void threads_end_with_the_strategy(void **state)
+{
+    int before = 0;
+
+    (void)state;
+    for (int i = 0; i < 4;
+         i++) { /* the first round starts threads that stay, such as devices' */
+        scene s = {.st = t_cluster(&three_workers, NULL, NULL)};
+
+        t_ok(ch_coordinator_new(s.st, NULL, &s.co));
+        s.n = t_var_in(s.st, "n", 0);
+        s.count = t_function(t_count_step, &s);
+        t_schedule(&s, 50);
+        t_close(&s);
+        if (i == 0)
+            before = count_threads();
+        assert_int_equal(count_threads(), before);
+    }
+}
+
+/* CC-2, SC-6, SC-8, SC-10: all workers run at once */
 static void join_waits_for_all_that_was_scheduled(void **state)
 {
     scene   s;
@@ -383,24 +428,78 @@ static void a_result_outlives_its_worker(void **state)
     t_close(&s);
 }
 
-/* SC-11: of one worker, in the order of schedule. */
+static void before_and_after_step(ch_step *s, void *arg)
+{
+    scene *c = arg;
+
+    ch_step_out(s, "before", ch_var_read(s, c->n));
+    ch_var_assign_add(s, c->n, ch_number(s, 1));
+    ch_step_out(s, "after", ch_var_read(s, c->n));
+}
+
+/* SC-11, CC-3: one worker runs one step at a time, in the order of schedule. A step that it has to repeat
+ * keeps its place. */
 static void one_worker_runs_steps_in_their_order(void **state)
 {
     enum { STEPS = 50 };
-    scene      s;
-    ch_remote *r[STEPS] = {NULL};
-    ch_tuple  *out[STEPS] = {NULL};
 
     (void)state;
-    t_open(&s, &(ch_local_options){.ps = 2, .workers = 1}, 5, NULL);
-    for (int i = 0; i < STEPS; i++)
-        t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r[i]));
-    t_ok(ch_coordinator_fetch(s.co, STEPS, r, out));
-    for (int i = 0; i < STEPS; i++) {
-        assert_true(t_floats(out[i], 0, 0)[0] == i + 1);
-        ch_tuple_unref(out[i]);
-        ch_remote_unref(r[i]);
+    for (int is_lost = 0; is_lost < 2; is_lost++) {
+        scene        s;
+        ch_function *f;
+        ch_remote   *r[STEPS] = {NULL};
+        ch_tuple    *out[STEPS] = {NULL};
+
+        t_open(&s, &(ch_local_options){.ps = 2, .workers = 1}, 5, NULL);
+        f = t_function(before_and_after_step, &s);
+        if (is_lost)
+            t_kill_in(&s, 40, "worker", 0);
+        if (is_lost)
+            t_restart_in(&s, 90, "worker", 0);
+        for (int i = 0; i < STEPS; i++)
+            t_ok(ch_coordinator_schedule(s.co, f, NULL, &r[i]));
+        t_ok(ch_coordinator_fetch(s.co, STEPS, r, out));
+        assert_int_equal(t_stats(&s).workers_lost, is_lost);
+        for (int i = 0; i < STEPS; i++) {
+            float before = t_floats(out[i], 0, 0)[0];
+
+            /* none runs in between; messages may change places, but no step goes to the end */
+            assert_true(t_floats(out[i], 1, 0)[0] == before + 1);
+            assert_true(fabsf(before - (float)i) <= (is_lost ? 3 : 0));
+            ch_tuple_unref(out[i]);
+            ch_remote_unref(r[i]);
+        }
+        ch_function_unref(f);
+        t_close(&s);
     }
+}
+
+/* Calls while another caller is in join, whose stack is below this one: it cannot return before these do. */
+static void call_during_join(void *arg)
+{
+    scene *s = arg;
+    bool   done = true;
+
+    t_ok(ch_coordinator_done(s->co, &done));
+    assert_false(done);
+    t_refused(ch_coordinator_schedule(s->co, s->count, NULL, NULL), CH_DEADLINE_EXCEEDED,
+              "for a join to return", "");
+}
+
+/* SC-7: while join waits, schedule of another caller waits for join to return; done does not wait */
+static void schedule_waits_for_a_join(void **state)
+{
+    scene s;
+
+    (void)state;
+    t_open(&s, &three_workers, 100, NULL);
+    t_schedule(&s, 10);
+    t_ok(ch__sim_at(s.net, ch__sim_now(s.net) + 20 * ms, call_during_join, &s));
+    t_ok(ch_coordinator_join(s.co));
+    assert_int_equal(t_stats(&s).finished, 10); /* the step that was refused is not there */
+    t_schedule(&s, 1);
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == 11);
     t_close(&s);
 }
 
@@ -470,7 +569,7 @@ static void *schedules(void *arg)
     return NULL;
 }
 
-/* CN-1, CN-5, SC-7: threads may schedule, join and ask at the same time. */
+/* CN-1, CN-5: threads may schedule, join and ask at the same time. */
 static void several_threads_may_schedule_and_join(void **state)
 {
     enum { THREADS = 4, EACH = 200 };
@@ -761,6 +860,7 @@ int main(void)
         cmocka_unit_test(an_option_that_is_wrong_is_named),
         cmocka_unit_test(a_step_schedules_nothing),
         cmocka_unit_test(letting_go_of_it_ends_what_runs),
+        cmocka_unit_test(threads_end_with_the_strategy),
         cmocka_unit_test(join_waits_for_all_that_was_scheduled),
         cmocka_unit_test(join_has_no_limit_while_steps_end),
         cmocka_unit_test(nothing_waits_behind_a_slow_step_while_a_worker_is_idle),
@@ -771,6 +871,7 @@ int main(void)
         cmocka_unit_test(a_step_without_results_gives_an_empty_tuple),
         cmocka_unit_test(a_result_outlives_its_worker),
         cmocka_unit_test(one_worker_runs_steps_in_their_order),
+        cmocka_unit_test(schedule_waits_for_a_join),
         cmocka_unit_test(a_full_queue_makes_schedule_wait),
         cmocka_unit_test(a_queue_is_full_of_bytes_too),
         cmocka_unit_test(several_threads_may_schedule_and_join),

@@ -153,7 +153,7 @@ static void join_cancels_the_others(void **state)
     end(&a);
 }
 
-/* AE-3: done says it too. */
+/* AE-3, SC-8: done says it too. */
 static void done_says_the_error(void **state)
 {
     act        a;

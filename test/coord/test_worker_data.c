@@ -130,7 +130,7 @@ static void every_worker_has_the_whole_dataset(void **state)
     end(&a);
 }
 
-/* RD-2, RD-4: each pass begins at the beginning, and shuffles in an order of its own on each worker. */
+/* RD-2, RD-4: each pass shuffles in an order of its own. */
 static void each_pass_begins_anew_and_shuffles_anew(void **state)
 {
     act            a;
@@ -152,6 +152,63 @@ static void each_pass_begins_anew_and_shuffles_anew(void **state)
     }
     a.it = NULL;
     assert_true(differ);
+    end(&a);
+}
+
+/* RD-2: a new pass begins at the beginning while the one before it goes on */
+static void each_pass_begins_at_the_beginning(void **state)
+{
+    act            a;
+    ch_per_worker *pass[3] = {NULL};
+
+    (void)state;
+    begin_in(&a, 1, 1);
+    read_each(&a, ch_dataset_range(0, 1000, 1), false);
+    ch_per_worker_unref(a.it);
+    for (int k = 0; k < 3; k++) {
+        t_ok(ch_per_worker_iterate(a.data, &pass[k]));
+        for (int i = 0; i <= k; i++) { /* pass i is at element k - i */
+            a.it = pass[i];
+            read_on(&a, 1);
+            assert_int_equal(element(&a, a.n_read - 1, NULL), k - i);
+        }
+    }
+    a.it = NULL;
+    for (int k = 0; k < 3; k++)
+        ch_per_worker_unref(pass[k]);
+    end(&a);
+}
+
+/* RD-4: workers shuffle the same data in different orders, and each reads every element once */
+static void workers_shuffle_in_orders_of_their_own(void **state)
+{
+    enum { SIZE = 10 };
+    act     a;
+    int64_t order[3][MOST];
+    int     n[3] = {0};
+
+    (void)state;
+    begin(&a,
+          ch_dataset_repeat(ch_dataset_shuffle(ch_dataset_range(0, SIZE, 1), SIZE, NULL), -1),
+          false);
+    read_on(&a, 60);
+    for (int i = 0; i < 60; i++) {
+        int     worker = -1;
+        int64_t x = element(&a, i, &worker);
+
+        order[worker][n[worker]++] = x;
+    }
+    for (int w = 0; w < 3; w++) {
+        bool seen[SIZE] = {false};
+
+        assert_true(n[w] >= SIZE);
+        for (int i = 0; i < SIZE; i++) {
+            assert_false(seen[order[w][i]]);
+            seen[order[w][i]] = true;
+        }
+        for (int v = 0; v < w; v++)
+            assert_memory_not_equal(order[v], order[w], SIZE * sizeof(int64_t));
+    }
     end(&a);
 }
 
@@ -651,16 +708,25 @@ static void a_dataset_is_made_while_a_worker_is_away(void **state)
  * before the step that reads it. */
 static void a_pass_lives_as_long_as_steps_read_it(void **state)
 {
-    act a;
+    act     a;
+    bool    done = false;
+    int64_t next[3] = {0};
 
     (void)state;
     begin(&a, ch_dataset_range(0, 1000, 1), false);
+    t_ok(ch_coordinator_done(a.s.co, &done)); /* making it is no step */
+    assert_true(done);
+    assert_int_equal(t_stats(&a.s).queued + t_stats(&a.s).running, 0);
     read_on(&a, 20);
     ch_per_worker_unref(a.it);
     ch_per_worker_unref(a.data);
     a.it = a.data = NULL;
-    for (int i = 0; i < 20; i++)
-        (void)element(&a, i, NULL);
+    for (int i = 0; i < 20; i++) {
+        int     worker = -1;
+        int64_t x = element(&a, i, &worker);
+
+        assert_int_equal(x, next[worker]++);
+    }
     t_ok(ch_coordinator_join(a.s.co));
     end(&a);
 }
@@ -907,6 +973,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_worker_has_the_whole_dataset),
         cmocka_unit_test(each_pass_begins_anew_and_shuffles_anew),
+        cmocka_unit_test(each_pass_begins_at_the_beginning),
+        cmocka_unit_test(workers_shuffle_in_orders_of_their_own),
         cmocka_unit_test(a_function_makes_each_worker_s_data),
         cmocka_unit_test(the_dataset_function_of_the_page),
         cmocka_unit_test(what_workers_have_the_same_is_in_memory_once),

@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "rows.h"
+#include "scene.h"
 
 static const ch_local_options two_replicas = {.ps = 2, .workers = 3, .devices = 2};
 
@@ -13,8 +14,41 @@ static void replica_step(ch_step *s, void *arg)
     ch_step_out(s, "n", ch_step_replica_count(s));
 }
 
-/* RR-1, RR-2, PS-12: no coordinator is needed; a worker runs the step, and the call waits for it. The
- * results of one replica are plain. */
+static void count_warnings(const ch_log_record *r, void *arg)
+{
+    (void)r;
+    *(int *)arg += 1;
+}
+
+/* RR-1, PS-12: no coordinator is needed, and nothing is warned of. A worker runs the step: without any, the
+ * call reports that none is ready. */
+static void a_run_without_a_coordinator_is_for_a_worker(void **state)
+{
+    scene        s;
+    ch_function *f = t_function(replica_step, NULL);
+    ch_tuple    *out = NULL;
+    int          n_warnings = 0;
+
+    (void)state;
+    t_stage(&s, &(ch_local_options){.ps = 1, .workers = 2}, 1);
+    t_ok(ch_strategy_parameter_server(s.cluster, NULL, &s.st));
+    ch_log_set_sink(count_warnings, &n_warnings, CH_LOG_WARNING);
+    for (int i = 0; i < 3; i++) {
+        t_ok(ch_strategy_run(s.st, f, NULL, &out));
+        assert_true(t_floats(out, 0, 0)[0] == 0);
+        ch_tuple_unref(out);
+    }
+    ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
+    assert_int_equal(n_warnings, 0);
+    t_ok(ch_cluster_local_kill(s.cluster, "worker", 0));
+    t_ok(ch_strategy_run(s.st, f, NULL, NULL)); /* the other worker */
+    t_ok(ch_cluster_local_kill(s.cluster, "worker", 1));
+    t_refused(ch_strategy_run(s.st, f, NULL, NULL), CH_DEADLINE_EXCEEDED, "0 of 2 workers", "");
+    ch_function_unref(f);
+    t_close(&s);
+}
+
+/* RR-2: the results of one replica are plain. */
 static void a_step_runs_on_a_worker(void **state)
 {
     ch_strategy *st = t_cluster(&(ch_local_options){.ps = 2, .workers = 2}, NULL, NULL);
@@ -170,6 +204,7 @@ static void values_come_from_a_function(void **state)
     assert_true(t_floats(v, 0, 1)[0] == 21);
     ch_tuple_unref(v);
     t_ok(ch_strategy_distribute_values_from_function(one, number_of, NULL, &v));
+    assert_int_equal(ch_value_kind_of(ch_tuple_at(v, 0)), CH_PER_REPLICA);
     assert_int_equal(ch_value_count(ch_tuple_at(v, 0)), 1);
     assert_true(t_floats(v, 0, 0)[0] == 10);
     ch_tuple_unref(v);
@@ -256,6 +291,7 @@ static void a_loop_over_distributed_data_runs_on_workers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_run_without_a_coordinator_is_for_a_worker),
         cmocka_unit_test(a_step_runs_on_a_worker),
         cmocka_unit_test(a_step_runs_once_on_each_replica_of_one_worker),
         cmocka_unit_test(results_are_reduced_over_the_replicas_of_a_worker),
