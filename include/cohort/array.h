@@ -115,6 +115,17 @@ CH_API ch_node *ch_check_ids(ch_node *ids, int64_t limit);
 /* Zeros of (n_rows, ...) with rows[i] added to row ids[i]: ids (n), rows (n, ...). As a
  * gradient it stays (ids, rows) up to the update. */
 CH_API ch_node *ch_sparse_rows(ch_node *ids, ch_node *rows, int64_t n_rows);
+/* Returns whether a node is held as ids and rows: a gradient of rows that were looked up, a node of
+ * ch_sparse_rows, or a sum of such nodes. False for NULL. */
+CH_API bool ch_node_is_sparse(const ch_node *n);
+/* Sparse arguments and results of a step are two leaves: "<name>/ids" (n), i32 or i64, and "<name>/rows"
+ * (n, ...). Replicas may have different n, 0 included.
+ *
+ * ch_step_in_sparse returns such an argument as a sparse node of n_rows rows; an id outside
+ * [0, n_rows) is INVALID_ARGUMENT when the step runs. ch_step_out_sparse makes a sparse node such a
+ * result, which can be the argument of another run; a dense node is INVALID_ARGUMENT. */
+CH_API ch_node *ch_step_in_sparse(ch_step *s, const char *name, int64_t n_rows);
+CH_API void     ch_step_out_sparse(ch_step *s, const char *name, ch_node *n);
 /* The sum of the rows of x (n, ...) in each segment; ids (n), in any order. */
 CH_API ch_node *ch_segment_sum(ch_node *x, ch_node *segment_ids, int64_t n_segments);
 

@@ -6,6 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -301,6 +302,69 @@ ch_node *ch_sparse_rows(ch_node *ids, ch_node *rows, int64_t n_rows)
     ch_node     *checked = check_ids_at(caller, ids, ch__dim(n_rows));
 
     return ch__node_at(caller, &ch__op_sparse_rows, &a, 2, (ch_node *[]){checked, rows});
+}
+
+bool ch_node_is_sparse(const ch_node *n)
+{
+    return ch__is_sparse(n);
+}
+
+/* "<name>/ids" or "<name>/rows" in memory of the step's graph; NULL, and an error that sticks, if the name
+ * is NULL or there is no memory. */
+static char *leaf_name(ch_step *s, const char *call, const char *name, const char *leaf,
+                       const void *caller)
+{
+    size_t size;
+    char  *text;
+
+    if (!ch__step_want(s, name != NULL, call, "the name", caller))
+        return NULL;
+    size = strlen(name) + strlen(leaf) + 2;
+    text = ch__arena_alloc(&s->graph->arena, size);
+    if (text == NULL)
+        ch__step_take(s, ch__fail_memory(call), caller);
+    else
+        snprintf(text, size, "%s/%s", name, leaf);
+    return text;
+}
+
+ch_node *ch_step_in_sparse(ch_step *s, const char *name, int64_t n_rows)
+{
+    const void *caller = __builtin_return_address(0), *before;
+    char       *ids = leaf_name(s, "step_in_sparse", name, "ids", caller), *rows;
+    ch_node    *n;
+
+    rows = ids != NULL ? leaf_name(s, "step_in_sparse", name, "rows", caller) : NULL;
+    if (rows == NULL)
+        return NULL;
+    before = ch__step_begin_at(s, caller, "step_in_sparse");
+    n = ch_step_in_named(s, ids);
+    n = ch_sparse_rows(n, ch_step_in_named(s, rows), n_rows);
+    ch__step_end(s, before);
+    return n;
+}
+
+void ch_step_out_sparse(ch_step *s, const char *name, ch_node *n)
+{
+    const void *caller = __builtin_return_address(0), *before;
+    char       *ids = leaf_name(s, "step_out_sparse", name, "ids", caller), *rows;
+
+    rows = ids != NULL ? leaf_name(s, "step_out_sparse", name, "rows", caller) : NULL;
+    if (rows == NULL)
+        return;
+    if (!ch__is_sparse(n)) {
+        ch__step_take(s,
+                      ch__fail(CH_INVALID_ARGUMENT,
+                               "step_out_sparse: \"%s\": the node is %s, want a sparse one "
+                               "(ch_node_is_sparse); use ch_step_out",
+                               name, n == NULL ? "NULL" : "dense"),
+                      caller);
+        return;
+    }
+    before = ch__step_begin_at(s, caller, "step_out_sparse");
+    ch_step_out(s, ids, n->head->in[0]);
+    ch_step_out(s, rows, n->head->in[1]);
+    ch__step_end(s, before);
 }
 
 ch_node *ch_segment_sum(ch_node *x, ch_node *segment_ids, int64_t n_segments)
