@@ -26,8 +26,9 @@
 /* In a step: the strategy that records it; borrowed. For code that makes variables there. */
 CH_API ch_strategy *ch_step_strategy(ch_step *s);
 
-/* The sum or mean over the replicas, the same on each; they have the same shape of it. A sparse gradient stays
- * sparse. */
+/* Returns the sum or mean over the replicas, the same on each; they must have the same shape of it. A sparse
+ * gradient stays sparse. The mean of integers is floating point, as in ch_strategy_reduce: f64, or f32 for
+ * types of 8 and 16 bits. */
 CH_API ch_node *ch_all_reduce(ch_reduce_op op, ch_node *x);
 /* The same for n at once: replicas meet once for many of them. */
 CH_API void ch_all_reduce_all(ch_reduce_op op, int n, ch_node *const *x, ch_node **out);
@@ -37,8 +38,8 @@ CH_API ch_node *ch_all_reduce_with(ch_reduce_op op, ch_node *x,
                                    const ch_communication_options *opt);
 CH_API void     ch_all_reduce_all_with(ch_reduce_op op, int n, ch_node *const *x,
                                        const ch_communication_options *opt, ch_node **out);
-/* What all replicas have, one after another along an axis, 0 to rank - 1; they may differ in its size, and in no
- * other. A sparse gradient is UNIMPLEMENTED. */
+/* Returns the values of all replicas, one after another along an axis, 0 to rank - 1. Replicas may differ in
+ * the size of that axis and in no other. A sparse gradient is UNIMPLEMENTED. */
 CH_API ch_node *ch_all_gather(ch_node *x, int axis);
 CH_API void     ch_all_gather_all(int n, ch_node *const *x, int axis, ch_node **out);
 /* What replica 0 has, in its shape: the others need not have that, and their number of rows is not taken to be its. */

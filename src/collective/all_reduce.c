@@ -235,16 +235,25 @@ const ch_op ch__op_all_reduce_end = {
 
 /* ---- for recording ---- */
 
+/* The sum over the replicas as a mean. An integer sum is exact, and rounded once. */
+static ch_node *divide_sum(ch_node *sum, ch_dtype to)
+{
+    ch_node *n = ch_step_replica_count(ch_node_step(sum));
+
+    if (ch_dtype_is_float(sum != NULL ? sum->dtype : CH_F32))
+        return ch_div(sum, n);
+    return ch_cast(ch_div(ch_cast(sum, CH_F64), n), to);
+}
+
 /* A sparse one stays so: the sum has the rows of all. */
 static ch_node *all_reduce_sparse(ch_reduce_op op, const ch_node *x, double timeout_seconds)
 {
-    ch_step *s = ch_node_step(x);
     ch_node *in[2] = {x->head->in[0], x->head->in[1]}, *out[2];
 
     if (!ch__all_gather(2, in, timeout_seconds, out))
         return NULL;
     if (op == CH_MEAN)
-        out[1] = ch_div(out[1], ch_step_replica_count(s));
+        out[1] = divide_sum(out[1], ch__mean_dtype(x->dtype));
     return ch__sparse_rows(out[0], out[1], x->dims.dim[0]);
 }
 
@@ -255,10 +264,16 @@ ch_node *ch__all_reduce_one(const void *caller, ch_reduce_op op, ch_node *x,
     const void      *before;
     ch_node         *y;
 
-    if (!ch__is_sparse(x) || (op != CH_SUM && op != CH_MEAN))
+    if ((!ch__is_sparse(x) && !ch__is_mean_of_integers(op, x)) ||
+        (op != CH_SUM && op != CH_MEAN))
         return ch__node_at(caller, &ch__op_all_reduce, &a, 1, &x);
     before = ch__step_begin_at(ch_node_step(x), caller, "all_reduce");
-    y = all_reduce_sparse(op, x, a.timeout_seconds);
+    if (ch__is_sparse(x)) {
+        y = all_reduce_sparse(op, x, a.timeout_seconds);
+    } else {
+        y = ch__all_reduce_one(NULL, CH_SUM, ch_cast(x, CH_I64), how);
+        y = divide_sum(y, ch__mean_dtype(x->dtype));
+    }
     ch__step_end(ch_node_step(x), before);
     return y;
 }

@@ -23,6 +23,17 @@ bool ch__all_gather(int n, ch_node *const *in, double timeout_seconds, ch_node *
 /* What replica 0 has of n arrays; false: an error sticks. (collective/broadcast.c) */
 bool ch__broadcast(int n, ch_node *const *in, ch_node **out);
 
+/* The type of a mean of values of type t: of integers it is floating point. */
+static inline ch_dtype ch__mean_dtype(ch_dtype t)
+{
+    return ch_dtype_is_float(t) ? t : ch_dtype_bytes(t) <= 2 ? CH_F32 : CH_F64;
+}
+
+static inline bool ch__is_mean_of_integers(ch_reduce_op op, const ch_node *x)
+{
+    return op == CH_MEAN && x != NULL && ch_dtype_is_int(ch_node_dtype(x));
+}
+
 /* Arrays that are reduced together at most: as many as a kernel can say of that they may be written over. */
 enum { CH_TOGETHER = 32 };
 

@@ -30,6 +30,12 @@ typedef struct pack {
     int      place[CH_TOGETHER];
 } pack;
 
+/* Packs are of arrays that are added as they are. */
+static bool goes_alone(ch_reduce_op op, const ch_node *x)
+{
+    return x == NULL || ch__is_sparse(x) || ch__is_mean_of_integers(op, x);
+}
+
 static void reduce_pack(const void *caller, ch_reduce_op op, pack *p,
                         const ch_communication_options *how, ch_node **out)
 {
@@ -51,7 +57,7 @@ static void reduce_dense(const void *caller, ch_reduce_op op, int n, ch_node *co
     pack    p = {0};
 
     for (int i = n - 1; i >= 0; i--) {
-        if (x[i] == NULL || ch__is_sparse(x[i]))
+        if (goes_alone(op, x[i]))
             continue;
         if (p.n == CH_TOGETHER || p.bytes > full)
             reduce_pack(caller, op, &p, how, out);
@@ -67,8 +73,7 @@ void ch__all_reduce_packs(const void *caller, ch_reduce_op op, int n, ch_node *c
                           const ch_communication_options *how, ch_node **out)
 {
     for (int i = 0; i < n; i++)
-        out[i] = x[i] == NULL || ch__is_sparse(x[i]) ? ch__all_reduce_one(caller, op, x[i], how)
-                                                     : NULL;
+        out[i] = goes_alone(op, x[i]) ? ch__all_reduce_one(caller, op, x[i], how) : NULL;
     reduce_dense(caller, op, n, x, how, out);
 }
 

@@ -150,40 +150,72 @@ void ch_function_watch(ch_function *f, ch_node_see see, void *arg)
 
 /* ---- recording ---- */
 
-/* The dims with which inputs are recorded: axis 0 is a symbol, the same for inputs that have
- * the same number of rows in every replica. All else must be equal in all replicas. */
+/* Returns whether axis k of input i has the same size as axis l of input j, on every replica. */
+static bool same_sizes(const ch_args *a, int i, int k, int j, int l)
+{
+    for (int r = 0; r < a->n_local; r++)
+        if (a->tensor[r * a->n_in + i]->shape.dim[k] !=
+            a->tensor[r * a->n_in + j]->shape.dim[l])
+            return false;
+    return true;
+}
+
+static bool sizes_differ(const ch_args *a, int i, int k)
+{
+    for (int r = 1; r < a->n_local; r++)
+        if (a->tensor[r * a->n_in + i]->shape.dim[k] != a->tensor[i]->shape.dim[k])
+            return true;
+    return false;
+}
+
+/* Replicas may differ in the sizes of an input, unless the step needs these as numbers. */
+static ch_status check_alike(const ch_args *a, int i, bool numbers)
+{
+    const ch_tensor *first = a->tensor[i];
+
+    for (int r = 1; r < a->n_local; r++) {
+        const ch_tensor *t = a->tensor[r * a->n_in + i];
+        ch_dims          of_first = ch__dims_of(first->shape), of_other = ch__dims_of(t->shape);
+
+        if (t->dtype == first->dtype && t->shape.rank == first->shape.rank &&
+            (!numbers || ch__dims_same(&of_first, &of_other)))
+            continue;
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "input %d is %s on replica 0 and %s on replica %d: replicas may "
+            "differ in %s",
+            i, ch__type_text(first->dtype, &of_first), ch__type_text(t->dtype, &of_other), r,
+            numbers ? "nothing, since the step needs its sizes as numbers" : "sizes only");
+    }
+    return CH_OK;
+}
+
+/* The symbol of axis k of input i: that of an earlier axis with the same sizes on every replica, or a new
+ * one. dims[0 .. i] are set up to there. */
+static ch_dim symbol_of(const ch_args *a, const ch_dims *dims, int i, int k, int *n_symbols)
+{
+    for (int j = 0; j <= i; j++)
+        for (int l = 0; l < dims[j].rank && (j < i || l < k); l++)
+            if (dims[j].dim[l].sym != 0 && same_sizes(a, i, k, j, l))
+                return dims[j].dim[l];
+    return (ch_dim){1, ++*n_symbols};
+}
+
+/* Sets the dims with which inputs are recorded. Axis 0 is a symbol, and so is every other axis whose size
+ * differs between replicas; equal symbols stand for sizes that are equal on every replica. `numbers`: no
+ * axis is a symbol. */
 static ch_status recorded_dims(const ch_args *a, bool numbers, ch_dims *dims, int *n_symbols)
 {
     *n_symbols = 0;
     for (int i = 0; i < a->n_in; i++) {
-        ch_tensor *first = a->tensor[i];
-        int        same = -1;
+        ch_status rc = check_alike(a, i, numbers);
 
-        for (int r = 1; r < a->n_local; r++) {
-            const ch_tensor *t = a->tensor[r * a->n_in + i];
-            bool like = t->dtype == first->dtype && t->shape.rank == first->shape.rank;
-
-            for (int k = numbers ? 0 : 1; like && k < first->shape.rank; k++)
-                like = t->shape.dim[k] == first->shape.dim[k];
-            if (!like) {
-                ch_dims of_first = ch__dims_of(first->shape), of_other = ch__dims_of(t->shape);
-
-                return ch__fail(
-                    CH_INVALID_ARGUMENT,
-                    "input %d is %s on replica 0 and %s on replica %d: replicas may "
-                    "differ in %s",
-                    i, ch__type_text(first->dtype, &of_first),
-                    ch__type_text(t->dtype, &of_other), r,
-                    numbers ? "nothing, since the step needs its sizes as numbers"
-                            : "the size of axis 0 only");
-            }
-        }
-        dims[i] = ch__dims_of(first->shape);
-        if (numbers || first->shape.rank == 0)
-            continue;
-        for (int j = 0; j < i && same < 0; j++)
-            same = dims[j].rank > 0 && ch__args_same_rows(a, i, j) ? j : -1;
-        dims[i].dim[0] = same >= 0 ? dims[same].dim[0] : (ch_dim){1, ++*n_symbols};
+        if (rc != CH_OK)
+            return rc;
+        dims[i] = ch__dims_of(a->tensor[i]->shape);
+        for (int k = 0; k < dims[i].rank && !numbers; k++)
+            if (k == 0 || sizes_differ(a, i, k))
+                dims[i].dim[k] = symbol_of(a, dims, i, k, n_symbols);
     }
     return CH_OK;
 }

@@ -19,9 +19,6 @@ typedef struct ch_args {
     ch_tensor **tensor; /* [replica * n_in + input] */
 } ch_args;
 
-/* True if inputs i and j have the same number of rows in every replica. */
-bool ch__args_same_rows(const ch_args *a, int i, int j);
-
 typedef struct ch_recording {
     struct ch_recording *next; /* in the function, most recently used first */
     void                *owner;

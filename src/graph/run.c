@@ -38,15 +38,6 @@ typedef struct launch {
     ch_tensor        *few_borrowed[FEW];
 } launch;
 
-bool ch__args_same_rows(const ch_args *a, int i, int j)
-{
-    for (int r = 0; r < a->n_local; r++)
-        if (a->tensor[r * a->n_in + i]->shape.dim[0] !=
-            a->tensor[r * a->n_in + j]->shape.dim[0])
-            return false;
-    return true;
-}
-
 /* ---- inputs ---- */
 
 /* Input i as replica r gives it; where it is not only looked at, contiguous and on the replica's device. */

@@ -5,6 +5,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
+#include "collective/collective.h"
 #include "graph/step.h"
 #include "strategy/strategy.h"
 
@@ -159,19 +160,33 @@ static ch_node *end_reduction(const ch_node *x, ch_node *y)
     return y;
 }
 
-/* The mean of what is equal is that. */
+/* The mean of equal values is any of them. */
 ch_node *ch_merge_reduce(ch_reduce_op op, ch_node *x)
 {
+    const void *caller = __builtin_return_address(0), *before;
+    ch_step    *s = ch_node_step(x);
+    ch_node    *y;
+
     if (x != NULL && op == CH_MEAN && !x->varies)
-        return x;
-    if (!begin_reduction(x, "merge_reduce", __builtin_return_address(0)))
+        return ch_dtype_is_int(x->dtype) ? ch__roles.cast_to(x, ch__mean_dtype(x->dtype)) : x;
+    if (!begin_reduction(x, "merge_reduce", caller))
         return NULL;
-    return end_reduction(x, ch_all_reduce(op, x));
+    before = ch__step_begin_at(s, caller, "merge_reduce");
+    y = end_reduction(x, ch_all_reduce(op, x));
+    ch__step_end(s, before);
+    return y;
 }
 
 ch_node *ch_merge_gather(ch_node *x, int axis)
 {
-    if (!begin_reduction(x, "merge_gather", __builtin_return_address(0)))
+    const void *caller = __builtin_return_address(0), *before;
+    ch_step    *s = ch_node_step(x);
+    ch_node    *y;
+
+    if (!begin_reduction(x, "merge_gather", caller))
         return NULL;
-    return end_reduction(x, ch_all_gather(x, axis));
+    before = ch__step_begin_at(s, caller, "merge_gather");
+    y = end_reduction(x, ch_all_gather(x, axis));
+    ch__step_end(s, before);
+    return y;
 }

@@ -10,6 +10,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "collective/collective.h"
 #include "kernel/accumulate.h"
 #include "kernel/block.h"
 #include "kernel/reduce.h"
@@ -81,9 +82,7 @@ typedef struct reduction {
 
 static ch_dtype result_dtype(ch_reduce_op op, ch_dtype t)
 {
-    if (op == CH_SUM || ch_dtype_is_float(t))
-        return t;
-    return ch_dtype_bytes(t) <= 2 ? CH_F32 : CH_F64;
+    return op == CH_SUM ? t : ch__mean_dtype(t);
 }
 
 static ch_dtype work_dtype(const reduction *r, ch_dtype t)

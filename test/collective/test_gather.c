@@ -72,7 +72,7 @@ static void the_last_axis_of_four_replicas_as_on_the_page(void **state)
     (void)state;
 }
 
-/* The input the other way round: axis 0 is what may differ between replicas. */
+/* The same from an input that was transposed. */
 static void gather_columns(ch_step *s, void *arg)
 {
     (void)arg;
@@ -104,6 +104,108 @@ static void sizes_may_differ_along_the_axis(void **state)
         t_all_have(out, 0, way % 2 == 0 ? ch_shape_of(at, 1) : ch_shape_of(1, at), want);
         ch_tuple_unref(out);
     }
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* An element (o, i, k) of replica r, whose shape is (2, 3, 4) but for r + 1 along `axis`. */
+static double element(int r, int64_t o, int64_t i, int64_t k)
+{
+    return 1000 * r + 100 * (double)o + 10 * (double)i + (double)k;
+}
+
+static ch_tensor *of_replica(int r, int axis, int64_t size)
+{
+    ch_shape   shape = ch_shape_of(2, 3, 4);
+    ch_tensor *t = NULL;
+    float     *x;
+
+    shape.dim[axis] = size;
+    t_ok(ch_tensor_new(CH_F32, shape, &t));
+    x = ch_tensor_data_mut(t);
+    for (int64_t o = 0; o < shape.dim[0]; o++)
+        for (int64_t i = 0; i < shape.dim[1]; i++)
+            for (int64_t k = 0; k < shape.dim[2]; k++)
+                *x++ = (float)element(r, o, i, k);
+    return t;
+}
+
+/* 4.3.1, 4.3.4: inputs of the step that differ in any axis, in none, and in that axis by other sizes. */
+static void inputs_that_differ_in_any_axis_are_gathered_along_it(void **state)
+{
+    ch_strategy *st = t_replicas(3);
+
+    for (int axis = 0; axis < 3; axis++) {
+        ch_function *f = t_function(gather, &axis);
+
+        for (int times = 0; times < 3; times++) {
+            ch_tensor *t[3];
+            ch_shape   whole = ch_shape_of(2, 3, 4);
+            int64_t    at[3] = {0}, from[4] = {0}, n = 0;
+            double     want[512];
+            ch_tuple  *in, *out = NULL;
+            ch_value  *v;
+
+            for (int r = 0; r < 3; r++) {
+                int64_t size = times == 1 ? 2 : times == 0 ? r + 1 : 2 * r;
+
+                t[r] = of_replica(r, axis, size);
+                from[r + 1] = from[r] + size;
+            }
+            whole.dim[axis] = from[3];
+            for (int64_t c = 0; c < ch_shape_count(whole); c++) {
+                int r = 0;
+
+                at[2] = c % whole.dim[2];
+                at[1] = c / whole.dim[2] % whole.dim[1];
+                at[0] = c / whole.dim[2] / whole.dim[1];
+                while (at[axis] >= from[r + 1])
+                    r++;
+                at[axis] -= from[r];
+                want[n++] = element(r, at[0], at[1], at[2]);
+            }
+            v = t_each(3, t);
+            in = t_values(1, &v);
+            t_ok(ch_strategy_run(st, f, in, &out));
+            t_all_have(out, 0, whole, want);
+            ch_tuple_unref(in);
+            ch_tuple_unref(out);
+        }
+        ch_function_unref(f);
+    }
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+/* d of sum(gathered * (replica + 1)) is the sum of all replicas' numbers, in the shape of the input. */
+static void gather_inputs_back(ch_step *s, void *arg)
+{
+    ch_node *x = ch_step_in(s, 0);
+    ch_node *c = ch_add(ch_cast(ch_step_replica_id(s), CH_F32), ch_number(s, 1));
+
+    ch_step_out(s, NULL, ch_gradient(ch_sum_all(ch_mul(ch_all_gather(x, *(int *)arg), c)), x));
+}
+
+static void gather_of_inputs_that_differ_in_axis_1_has_a_gradient(void **state)
+{
+    ch_strategy *st = t_replicas(3);
+    int          axis = 1;
+    ch_tensor   *t[3];
+    ch_value    *v;
+    ch_tuple    *out;
+
+    for (int r = 0; r < 3; r++)
+        t[r] = of_replica(r, axis, r + 1);
+    v = t_each(3, t);
+    out = t_run(st, gather_inputs_back, &axis, t_values(1, &v));
+    for (int r = 0; r < 3; r++) {
+        const ch_tensor *d = ch_value_at(ch_tuple_at(out, 0), r);
+
+        assert_true(ch_shape_equal(ch_tensor_shape(d), ch_shape_of(2, r + 1, 4)));
+        for (int64_t i = 0; i < ch_tensor_count(d); i++)
+            assert_true(t_number(out, 0, r, i) == 6);
+    }
+    ch_tuple_unref(out);
     ch_strategy_unref(st);
     (void)state;
 }
@@ -429,6 +531,8 @@ int main(void)
         cmocka_unit_test(arrays_of_one_shape_are_joined_in_replica_order_along_any_axis),
         cmocka_unit_test(the_last_axis_of_four_replicas_as_on_the_page),
         cmocka_unit_test(sizes_may_differ_along_the_axis),
+        cmocka_unit_test(inputs_that_differ_in_any_axis_are_gathered_along_it),
+        cmocka_unit_test(gather_of_inputs_that_differ_in_axis_1_has_a_gradient),
         cmocka_unit_test(sizes_of_other_axes_that_differ_are_refused_with_both_shapes),
         cmocka_unit_test(a_sparse_gradient_is_not_gathered),
         cmocka_unit_test(scalars_and_axes_that_are_none_are_refused),

@@ -246,6 +246,48 @@ static void merge_call_computes_with_a_plain_input_under_every_strategy(void **s
     (void)state;
 }
 
+static void mean_of_id(ch_step *s, int n, ch_node *const *in, ch_node **out, void *arg)
+{
+    (void)s;
+    (void)n;
+    (void)arg;
+    out[0] = ch_merge_reduce(CH_MEAN, in[0]);
+    out[1] = ch_merge_reduce(CH_MEAN, in[1]);
+}
+
+static void merge_mean(ch_step *s, void *arg)
+{
+    ch_node *in[2] = {ch_step_replica_id(s), ch_cast(ch_number(s, 3), CH_I32)},
+            *out[2] = {NULL};
+
+    (void)arg;
+    ch_merge_call(s, mean_of_id, NULL, 2, in, 2, out);
+    ch_step_out(s, "id", out[0]);
+    ch_step_out(s, "three", out[1]);
+}
+
+static void merge_reduce_gives_the_mean_of_integers_as_a_float(void **state) /* 8.14 */
+{
+    ch_function *f = t_function(merge_mean, NULL);
+
+    for (int n = 1; n < 3; n++) {
+        ch_strategy *st = t_mirrored(n);
+        ch_tuple    *out = NULL;
+
+        t_ok(ch_strategy_run(st, f, NULL, &out));
+        for (int i = 0; i < 2; i++) {
+            const ch_tensor *t = ch_value_at(ch_tuple_at(out, i), 0);
+
+            assert_int_equal(ch_tensor_dtype(t), CH_F64);
+            assert_true(*(const double *)ch_tensor_data(t) == (i == 1 ? 3 : n == 2 ? 0.5 : 0));
+        }
+        ch_tuple_unref(out);
+        ch_strategy_unref(st);
+    }
+    ch_function_unref(f);
+    (void)state;
+}
+
 /* ---- what may not be said ---- */
 
 static void use_opaque(ch_step *s, int n, ch_node *const *in, ch_node **out, void *arg)
@@ -626,6 +668,7 @@ int main(void)
         cmocka_unit_test(what_replicas_have_is_reduced_and_assigned),
         cmocka_unit_test(alone_a_merge_call_is_a_call),
         cmocka_unit_test(merge_call_computes_with_a_plain_input_under_every_strategy),
+        cmocka_unit_test(merge_reduce_gives_the_mean_of_integers_as_a_float),
         cmocka_unit_test(in_a_merge_call_what_replicas_have_is_opaque),
         cmocka_unit_test(in_a_merge_call_copies_are_read_together),
         cmocka_unit_test(an_update_is_of_each_copy),

@@ -71,7 +71,7 @@ static void subtract(ch_step *s, void *v)
     ch_step_out(s, "v", ch_var_read(s, v));
 }
 
-/* 4.5.1 4.5.2: the sum of the arguments of two replicas is the argument of a step that updates a variable. */
+/* 4.5.1, 4.5.2: the sum of the arguments of two replicas is the argument of a step that updates a variable. */
 static void sparse_argument_is_reduced_and_is_an_argument_again(void **state)
 {
     const slices sum = {3, (int[]){1, 1, 3}, (float[]){1, 2, 3, 4, 5, 6}};
