@@ -14,7 +14,8 @@
  * Errors. The first step that fails ends what was scheduled: the next call of schedule, join or done cancels the steps that wait
  * or run, and returns that error, once; then the coordinator is as good as new. The results of each step say what
  * became of it. A step that ends as CANCELLED has changed no variable on a server and never will, so that it may be scheduled
- * again; a step that had begun to change variables runs to its end instead. A parameter server that is lost is the end: every call says so.
+ * again; a step that had begun to change variables runs to its end instead. A step that computes is stopped before its next
+ * kernel: the call that cancels it waits for a kernel that runs, and for no more. A parameter server that is lost is the end: every call says so.
  *
  * Any thread may call these functions.
  *
@@ -46,7 +47,9 @@ typedef struct ch_coordinator_options {
     int64_t capacity_bytes; /* the same of their inputs, counted for each step; one step more
                              * goes, however large; 0: 1 GiB */
     bool backups; /* a step that takes long is also given to a worker that has nothing to do */
-    double step_seconds; /* that a step may take; 0: COHORT_WAIT_LIMIT_MS */
+    /* Seconds that a step may take on its worker; 0: COHORT_WAIT_LIMIT_MS. A step that takes longer fails with
+     * DEADLINE_EXCEEDED. Its worker is told to stop, which it does before its next kernel, and gets no other steps until then. */
+    double step_seconds;
 } ch_coordinator_options;
 
 /* The coordinator of a strategy, the same one each time; options are those of the first call, and other ones later are

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/config.h"
 #include "base/mem.h"
 #include "coord/inside.h"
 #include "tensor/tensor.h"
@@ -500,17 +501,28 @@ static int count_ready(const ch_chief *c)
     return n;
 }
 
-/* Without a limit of its own, a wait for steps is too long when none has ended for as long as any wait may take: however many they are. */
+/* How long, in ns, a wait may last in which no step ends: as any other, and while steps run as long as a step may take besides. */
+static int64_t patience(const ch_chief *c)
+{
+    int64_t usual = (int64_t)ch__config()->wait_limit_ms * 1000000;
+
+    return c->running.n > 0 ? usual + c->opt.step : usual;
+}
+
+/* Without a limit of its own, a wait is too long when no step has ended for that time: however many steps there are. */
 static ch_status wait_for_steps(ch_task *chief, const ch_chief *c, bool (*is_over)(void *arg),
                                 void *arg, int64_t limit_ms, const char *whom)
 {
-    int64_t   ended;
+    int64_t   ended = count_ended(&c->stats), since = ch__task_now(chief);
     ch_status rc;
 
     do {
-        ended = count_ended(&c->stats);
         rc = ch__task_wait(chief, is_over, arg, limit_ms, whom);
-    } while (rc == CH_DEADLINE_EXCEEDED && limit_ms == 0 && count_ended(&c->stats) > ended);
+        if (count_ended(&c->stats) != ended)
+            since = ch__task_now(chief);
+        ended = count_ended(&c->stats);
+    } while (rc == CH_DEADLINE_EXCEEDED && limit_ms == 0 &&
+             ch__task_now(chief) - since < patience(c));
     return rc == CH_DEADLINE_EXCEEDED
                ? ch__fail_at(rc, "%d of %d workers are there", count_ready(c), c->n_workers)
                : rc;

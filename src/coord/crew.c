@@ -72,24 +72,24 @@ static void is_there(const ch_turn *t, ch_member *m, const ch_net_event *e, int6
     const Cohort__WorkerDone *done;
 
     m->pulse.n_silent = 0;
+    if (ch__hear(e->parcel, &cohort__worker_done__descriptor, &m_done) != CH_OK)
+        return;
+    done = (const void *)m_done;
     if (m->state == CH_MEMBER_AWAY) {
         m->state = CH_MEMBER_READY;
         m->incarnation = e->peer.incarnation;
         ch__map_drop(&m->knows);
         m->knows = (ch_map){0};
+        m->is_overdue = done->busy; /* with a step from before it was given up */
+        m->overdue_at = asked;
         ch__queue_move(t);
-        return;
-    }
-    if (m->state != CH_MEMBER_READY)
-        return;
-    if (m->incarnation != e->peer.incarnation && CH_KEEPS(INCARNATION)) {
+    } else if (m->state == CH_MEMBER_READY && m->incarnation != e->peer.incarnation &&
+               CH_KEEPS(INCARNATION)) {
         ch__crew_give_up(t, m);
-        return;
+    } else if (m->state == CH_MEMBER_READY) {
+        m->is_overdue &= done->busy || asked < m->overdue_at;
+        ch__queue_compare(t, m, done->n_steps, done->steps, asked);
     }
-    if (ch__hear(e->parcel, &cohort__worker_done__descriptor, &m_done) != CH_OK)
-        return;
-    done = (const void *)m_done;
-    ch__queue_compare(t, m, done->n_steps, done->steps, asked);
     ch__message_free(m_done);
 }
 

@@ -84,6 +84,9 @@ typedef struct ch_member {
     int64_t         last_end, mean; /* ns: when its last step ended, what one takes */
     int64_t         began; /* when it began the one that it is at, as far as is known */
     int64_t         rests; /* until then it gets no steps: it did not reach a server */
+    bool
+            is_overdue; /* it computes a step that nobody waits for any more: it gets no steps until it is free */
+    int64_t overdue_at; /* when that was noticed */
 } ch_member;
 
 typedef struct ch_peer_server {
@@ -185,6 +188,9 @@ void ch__queue_move(const ch_turn *t);
 void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch_net_event *e);
 /* The worker is gone: the steps that only it had wait again. */
 void ch__queue_orphans(const ch_turn *t, int worker);
+/* The worker computes a step that took too long: it gets no steps until it is free, and those that it was given are given to
+ * others. */
+void ch__queue_overdue(const ch_turn *t, ch_member *m);
 /* A worker says which steps it has; those that it was given before `since` and has not are given again. */
 void ch__queue_compare(const ch_turn *t, ch_member *m, size_t n, const uint64_t *step,
                        int64_t since);

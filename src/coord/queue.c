@@ -322,8 +322,8 @@ static bool has_room(const ch_turn *t, const ch_member *m)
 {
     enum { OTHERS = 8 }; /* calls of other kinds */
 
-    return m->rests <= t->now && m->state == CH_MEMBER_READY && m->n_told == 0 &&
-           m->n_runs < depth_of(m) && ch__link_calls(m->link) > OTHERS;
+    return m->rests <= t->now && !m->is_overdue && m->state == CH_MEMBER_READY &&
+           m->n_told == 0 && m->n_runs < depth_of(m) && ch__link_calls(m->link) > OTHERS;
 }
 
 static int free_worker(const ch_turn *t, uint64_t not_these)
@@ -735,6 +735,7 @@ void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch
         break;
     case CH_ENDED_LATE:
         late(t, s, m);
+        ch__queue_overdue(t, m);
         break;
     default: /* no room: nothing came to the worker, and if it were sent at once it would be so again */
         m->rests = t->now + t->c->opt.retry;
@@ -758,6 +759,23 @@ void ch__queue_orphans(const ch_turn *t, int worker)
             put_back(t, s);
     }
     ch__feed_left(t->c, worker);
+}
+
+void ch__queue_overdue(const ch_turn *t, ch_member *m)
+{
+    ch_scheduled *next;
+
+    m->is_overdue = true;
+    m->overdue_at = t->now;
+    for (ch_scheduled *s = t->c->running.first; s != NULL; s = next) {
+        next = s->after;
+        for (int i = 0; i < CH_ATTEMPTS; i++)
+            if (s->attempt[i].call != 0 && t->c->worker[s->attempt[i].worker] == m) {
+                end_attempt(t, s, i);
+                t->c->stats.moved++;
+                put_back(t, s);
+            }
+    }
 }
 
 static bool is_listed(size_t n, const uint64_t *step, uint64_t wanted)

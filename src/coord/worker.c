@@ -384,6 +384,7 @@ static void answer_ping(const worker *w, ch_call_id call, ch_post *post)
     step = ch__calloc(n + 1, sizeof(*step));
     cohort__worker_done__init(&m);
     m.steps = step;
+    m.busy = w->now != NULL;
     for (const ch_worker_run *r = w->now; r != NULL && step != NULL; r = r->next)
         if (!r->is_over)
             step[m.n_steps++] = r->step;

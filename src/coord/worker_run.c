@@ -94,6 +94,7 @@ void ch__worker_run_free(ch_worker_run *r)
 void ch__worker_run_end(ch_worker_run *r, ch_post *post)
 {
     r->is_over = true;
+    atomic_store_explicit(&r->stop, true, memory_order_relaxed);
     for (exchange *x = r->exchanges; x != NULL; x = x->next) {
         if (x->is_open)
             ch__post_cancel(post, x->id);
@@ -240,7 +241,9 @@ static void read_elements(void *arg)
     ch_worker_run *r = arg;
 
     r->rc = CH_OK;
-    for (int i = 0; i < r->n_elements && r->rc == CH_OK && r->ended == 0; i++) {
+    for (int i = 0; i < r->n_elements && r->rc == CH_OK && r->ended == 0 &&
+                    !atomic_load_explicit(&r->stop, memory_order_relaxed);
+         i++) {
         ch_worker_element *e = &r->element[i];
 
         r->rc = ch__stream_element(e->from, e->number, &e->got);
@@ -523,6 +526,7 @@ static void compute(void *arg)
                               .global_rows = r->rows,
                               .step = r->number,
                               .seed = r->seed,
+                              .stop = &r->stop,
                               .group = r->place->group,
                               .meet = &ch__group_as_meet},
                     &r->out);

@@ -9,12 +9,14 @@
  *     streams       before it is freed
  *   variables of    are the worker's, and change in its turn alone, when a run has gone well; one that is gone by then
  *     its own       is not missed
- *   a run           is the worker's, who frees it when ch__worker_run_has_ended. It may be over before: what is computed
- *                   cannot be called back, so it is waited for
+ *   a run           is the worker's, who frees it when ch__worker_run_has_ended. It may be over before: then `stop` ends
+ *                   the computation before its next kernel, and that is waited for
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COORD_WORKER_RUN_H
 #define COORD_WORKER_RUN_H
+
+#include <stdatomic.h>
 
 #include "base/fault.h"
 #include "collective/group.h"
@@ -81,6 +83,7 @@ struct ch_worker_run {
     struct ch_worker_exchange *exchanges; /* calls to servers */
     bool                       is_silent, has_read, is_computing, is_over;
     bool has_updated; /* it has sent an update, so that it can not be cancelled any more */
+    atomic_bool stop; /* it is over: what is computed ends before its next kernel */
     /* Of what is read or computed, which writes them. */
     ch_tuple *in, *out;
     ch_status rc;

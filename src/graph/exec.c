@@ -196,13 +196,26 @@ static inline ch_status run_instr(const ch_instr *in, ch_call *c, const ch_bind 
     return CH_OK;
 }
 
+static inline bool is_stopped(const atomic_bool *stop)
+{
+    return stop != NULL && atomic_load_explicit(stop, memory_order_relaxed);
+}
+
+static ch_status fail_stopped(void)
+{
+    return ch__fail(CH_CANCELLED, "the run was stopped between two kernels");
+}
+
 static ch_status run_instrs(ch_instance *x, const ch_bind *b, int from, int to)
 {
-    const ch_instr *in = x->program->instr + from;
-    ch_call        *c = x->call + from;
-    ch_status       rc;
+    const ch_instr    *in = x->program->instr + from;
+    const atomic_bool *stop = b->env->stop;
+    ch_call           *c = x->call + from;
+    ch_status          rc;
 
     for (int i = from; i < to; i++, in++, c++) {
+        if (is_stopped(stop))
+            return fail_stopped();
         if (is_anothers(in, b))
             continue;
         rc = run_instr(in, c, b);
@@ -222,6 +235,8 @@ static ch_status run_instrs_timed(ch_instance *x, const ch_bind *b, int from, in
     for (int i = from; i < to && rc == CH_OK; i++, in++, c++) {
         int64_t begin;
 
+        if (is_stopped(b->env->stop))
+            return fail_stopped();
         if (is_anothers(in, b))
             continue;
         (void)ch__clock_turn(b->clock, in->work);

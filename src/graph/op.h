@@ -8,6 +8,7 @@
 #ifndef GRAPH_OP_H
 #define GRAPH_OP_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -244,6 +245,8 @@ typedef struct ch_env {
     void    *group;        /* a collective kernel's way to the other replicas; NULL: alone */
     struct ch_team *team;  /* the device's threads, for kernels of bodies; NULL: one */
     int             local; /* this replica among those of this process */
+    /* Set by another thread: the run ends before its next instruction. NULL: nobody does. */
+    const atomic_bool *stop;
 } ch_env;
 
 typedef struct ch_call {

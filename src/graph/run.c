@@ -356,7 +356,8 @@ static ch_status set_up_replica(launch *l, int r, int64_t number, int64_t global
                       .global_rows = global_rows,
                       .group = run->group,
                       .team = team,
-                      .local = r};
+                      .local = r,
+                      .stop = run->stop};
     j->bind = (ch_bind){.input = input,
                         .output = output,
                         .resource = &p->resource[r * p->graph->n_resources],

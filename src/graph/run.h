@@ -7,6 +7,8 @@
 #ifndef GRAPH_RUN_H
 #define GRAPH_RUN_H
 
+#include <stdatomic.h>
+
 #include "cohort/function.h"
 #include "cohort/value.h"
 #include "graph/graph.h"
@@ -59,6 +61,10 @@ struct ch_run {
     ch_speaks_of      speaks_of; /* of a replica, or of a copy */
     void             *group;     /* NULL where n_replicas is 1 */
     const ch_meet    *meet;
+    /* When another thread sets it, the run ends before its next instruction, also inside loops, with CANCELLED. A kernel
+     * that runs is waited for. The variables must be elsewhere: a run that writes them could end amid its writes. NULL: the
+     * run can not be stopped. */
+    const atomic_bool *stop;
     ch_timing *timing; /* for what its replicas did, but for CH_WORK_OTHER; NULL: not asked */
 };
 

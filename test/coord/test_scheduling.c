@@ -7,6 +7,7 @@
 #include <math.h>
 #include <pthread.h>
 
+#include "base/config.h"
 #include "base/mem.h"
 #include "ps/speak.h"
 #include "scene.h"
@@ -760,6 +761,95 @@ static void a_step_that_takes_too_long_is_an_error(void **state)
     t_close(&s);
 }
 
+static void slow_down(scene *s, int step_ms)
+{
+    ch__sim_faults(s->net, &(ch_sim_options){.seed = 7, .work_us = 1000 * step_ms});
+}
+
+/* A worker that computes beyond the limit of a step gets no steps, and the steps that it had go to others. */
+static void steps_go_to_other_workers_when_one_is_overdue(void **state)
+{
+    scene      s;
+    ch_remote *slow = NULL;
+    ch_tuple  *out = NULL;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 2}, 1,
+           &(ch_coordinator_options){.step_seconds = 0.1});
+    t_schedule(&s, 10);
+    t_ok(ch_coordinator_join(s.co));
+    slow_down(&s, 100000);
+    t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &slow));
+    t_pass(&s, 10); /* it computes, for some seconds */
+    slow_down(&s, 1);
+    t_refused(ch_remote_fetch(slow, &out), CH_DEADLINE_EXCEEDED, "worker/", "in 0.1 s");
+    assert_int_equal(ch_coordinator_join(s.co), CH_DEADLINE_EXCEEDED);
+    for (int i = 0; i < 20; i++) {
+        t_schedule(&s, 10);
+        t_ok(ch_coordinator_join(s.co));
+    }
+    assert_true(t_value_of(s.n) == 210);
+    assert_int_equal(t_stats(&s).failed, 1);
+    t_pass(&s, 200000); /* by now the overdue one is free: it can do without the other */
+    for (int i = 0; i < 2; i++) {
+        t_ok(ch_cluster_local_kill(s.cluster, "worker", i));
+        t_schedule(&s, 10);
+        t_ok(ch_coordinator_join(s.co));
+        t_ok(ch_cluster_local_restart(s.cluster, "worker", i));
+        t_pass(&s, 1000);
+    }
+    assert_true(t_value_of(s.n) == 230);
+    ch_remote_unref(slow);
+    t_close(&s);
+}
+
+/* Without another worker steps wait until the overdue one is free, and run then. */
+static void steps_wait_for_a_worker_that_is_overdue(void **state)
+{
+    scene s;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 1}, 1,
+           &(ch_coordinator_options){.step_seconds = 0.1});
+    t_schedule(&s, 10);
+    t_ok(ch_coordinator_join(s.co));
+    slow_down(&s, 20000);
+    t_schedule(&s, 1);
+    t_pass(&s, 10);
+    slow_down(&s, 1);
+    assert_int_equal(ch_coordinator_join(s.co), CH_DEADLINE_EXCEEDED);
+    t_schedule(&s, 10);
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == 20);
+    assert_int_equal(t_stats(&s).failed, 1);
+    t_close(&s);
+}
+
+/* A step that may take longer than any wait is waited for as long as that, by join and by fetch. */
+static void a_wait_lasts_as_long_as_a_step_may_take(void **state)
+{
+    scene      s;
+    ch_remote *r = NULL;
+    int        n_long = 0;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 1}, 1,
+           &(ch_coordinator_options){.step_seconds = 3000});
+    slow_down(&s, 2000000);
+    for (int i = 0; i < 12; i++) {
+        ch_tuple *out = NULL;
+        int64_t   began = ch__sim_now(s.net);
+
+        t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
+        t_ok(i % 2 == 0 ? ch_coordinator_join(s.co) : ch_remote_fetch(r, &out));
+        n_long += ch__sim_now(s.net) - began > ch__config()->wait_limit_ms * ms;
+        ch_tuple_unref(out);
+        ch_remote_unref(r);
+    }
+    assert_true(n_long > 4);
+    t_close(&s);
+}
+
 /* However long that is: nothing overflows. */
 static void a_step_may_take_very_long(void **state)
 {
@@ -881,6 +971,9 @@ int main(void)
         cmocka_unit_test(what_is_going_on_is_counted),
         cmocka_unit_test(a_step_that_takes_too_long_is_an_error),
         cmocka_unit_test(a_step_may_take_very_long),
+        cmocka_unit_test(steps_go_to_other_workers_when_one_is_overdue),
+        cmocka_unit_test(steps_wait_for_a_worker_that_is_overdue),
+        cmocka_unit_test(a_wait_lasts_as_long_as_a_step_may_take),
         cmocka_unit_test(a_step_that_waits_for_its_worker_is_not_late),
         cmocka_unit_test(a_function_is_there_as_long_as_its_steps),
         cmocka_unit_test(several_threads_may_use_a_function_first),

@@ -376,6 +376,65 @@ static void cancelled_steps_that_are_scheduled_again_count_once(void **state)
     }
 }
 
+static void spin(ch_step *s, void *arg, ch_node *const *carry, ch_node *const *x,
+                 ch_node **next, ch_node **y)
+{
+    (void)arg;
+    (void)x;
+    (void)y;
+    next[0] = ch_add(carry[0], ch_number(s, 1));
+}
+
+/* Computes for years, then counts. With several replicas they meet at the end. */
+static void endless_step(ch_step *s, void *arg)
+{
+    ch_node *first = ch_mul(ch_var_read(s, arg), ch_number(s, 1)), *last = NULL;
+
+    ch_scan(s, &(ch_scan_spec){.n_carry = 1, .length = (int64_t)1 << 40}, spin, NULL, &first,
+            NULL, &last, NULL);
+    ch_var_assign_add(s, arg, ch_all_reduce(CH_SUM, last));
+}
+
+/* A step that computes is cancelled between two kernels, and has changed nothing; its worker goes on. */
+static void stop_a_step_that_computes(int devices)
+{
+    act              a;
+    ch_function     *endless;
+    ch_remote       *r = NULL;
+    ch_local_options local = {.workers = 2, .ps = 2, .devices = devices};
+
+    memset(&a, 0, sizeof(a));
+    a.s.st = t_cluster(&local, NULL, &a.s.cluster); /* on threads */
+    t_ok(ch_coordinator_new(a.s.st, NULL, &a.s.co));
+    t_ok(ch_var_new(a.s.st, &(ch_var_spec){.name = "n", .aggregation = CH_AGGREGATE_FIRST},
+                    &a.s.n));
+    a.s.count = t_function(t_count_step, &a.s);
+    a.picky = t_function(picky_step, &a.s);
+    a.good = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){1})});
+    a.bad = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){-1})});
+    endless = t_function(endless_step, a.s.n);
+    for (int i = 0; i < 3; i++) {
+        t_ok(ch_coordinator_schedule(a.s.co, endless, NULL, &r));
+        ch_remote_unref(schedule(&a, false));
+        t_refused(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT, "it is not above 0",
+                  "worker/");
+        ended_as(r, CH_CANCELLED, "schedule it again");
+        t_schedule(&a.s, 20);
+        t_ok(ch_coordinator_join(a.s.co));
+        assert_true(t_value_of(a.s.n) == 20 * (i + 1));
+        assert_int_equal(t_stats(&a.s).workers_lost, 0);
+    }
+    ch_function_unref(endless);
+    end(&a);
+}
+
+static void join_stops_a_step_that_computes_when_another_has_failed(void **state)
+{
+    (void)state;
+    stop_a_step_that_computes(1);
+    stop_a_step_that_computes(2);
+}
+
 /* CN-3: a step whose worker is lost while an error is told is cancelled, and not run again. */
 static void a_step_that_is_put_back_while_others_are_cancelled_is_cancelled_too(void **state)
 {
@@ -410,6 +469,7 @@ int main(void)
         cmocka_unit_test(steps_go_on_until_a_call_says_the_error),
         cmocka_unit_test(join_cancels_the_others),
         cmocka_unit_test(cancelled_steps_that_are_scheduled_again_count_once),
+        cmocka_unit_test(join_stops_a_step_that_computes_when_another_has_failed),
         cmocka_unit_test(done_says_the_error),
         cmocka_unit_test(schedule_says_the_error_and_its_step_is_cancelled),
         cmocka_unit_test(the_next_error_is_told_too),
