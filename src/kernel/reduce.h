@@ -42,8 +42,9 @@ enum { CH_FOLD_STRIP = 1024, CH_FOLD_ROWS = 128, CH_FOLD_RUN = 4096, CH_FOLD_WID
 
 /* The result so far of one output. */
 typedef union ch_fold_acc {
-    double  f;
-    int64_t i;
+    double   f;
+    int64_t  i; /* of the extremes of integers */
+    uint64_t u; /* of their sums and products, which wrap */
 } ch_fold_acc;
 
 /* The loops of one kind and type; `x` and `block` are of that type. */

@@ -34,14 +34,14 @@ CH_SIMD_INLINE double min_f64(double a, double b)
 {
     return ((b < a) | (b != b)) ? b : a;
 }
-/* Wraps: signed overflow is undefined, unsigned is not. */
-CH_SIMD_INLINE int64_t add_i64(int64_t a, int64_t b)
+/* Sums and products of integers are unsigned from load to store (see "Integers" in simd.h). */
+CH_SIMD_INLINE uint64_t add_u64(uint64_t a, uint64_t b)
 {
-    return (int64_t)((uint64_t)a + (uint64_t)b);
+    return a + b;
 }
-CH_SIMD_INLINE int64_t mul_i64(int64_t a, int64_t b)
+CH_SIMD_INLINE uint64_t mul_u64(uint64_t a, uint64_t b)
 {
-    return (int64_t)((uint64_t)a * (uint64_t)b);
+    return a * b;
 }
 CH_SIMD_INLINE int64_t max_i64(int64_t a, int64_t b)
 {
@@ -55,6 +55,7 @@ CH_SIMD_INLINE int64_t min_i64(int64_t a, int64_t b)
 #define T       float
 #define FIELD   f
 #define LANES   32
+#define EXACT   0
 #define FIRST   0
 #define STEP    add_f32
 #define JOIN    add_f64
@@ -64,6 +65,7 @@ CH_SIMD_INLINE int64_t min_i64(int64_t a, int64_t b)
 #define T       float
 #define FIELD   f
 #define LANES   32
+#define EXACT   0
 #define FIRST   -INFINITY
 #define STEP    max_f32
 #define JOIN    max_f64
@@ -73,6 +75,7 @@ CH_SIMD_INLINE int64_t min_i64(int64_t a, int64_t b)
 #define T       float
 #define FIELD   f
 #define LANES   32
+#define EXACT   0
 #define FIRST   INFINITY
 #define STEP    min_f32
 #define JOIN    min_f64
@@ -82,6 +85,7 @@ CH_SIMD_INLINE int64_t min_i64(int64_t a, int64_t b)
 #define T       double
 #define FIELD   f
 #define LANES   16
+#define EXACT   0
 #define FIRST   0
 #define STEP    add_f64
 #define JOIN    add_f64
@@ -91,6 +95,7 @@ CH_SIMD_INLINE int64_t min_i64(int64_t a, int64_t b)
 #define T       double
 #define FIELD   f
 #define LANES   16
+#define EXACT   0
 #define FIRST   1
 #define STEP    mul_f64
 #define JOIN    mul_f64
@@ -100,6 +105,7 @@ CH_SIMD_INLINE int64_t min_i64(int64_t a, int64_t b)
 #define T       double
 #define FIELD   f
 #define LANES   16
+#define EXACT   0
 #define FIRST   -INFINITY
 #define STEP    max_f64
 #define JOIN    max_f64
@@ -109,33 +115,37 @@ CH_SIMD_INLINE int64_t min_i64(int64_t a, int64_t b)
 #define T       double
 #define FIELD   f
 #define LANES   16
+#define EXACT   0
 #define FIRST   INFINITY
 #define STEP    min_f64
 #define JOIN    min_f64
 #define NAME(x) min_f64_##x
 #include "kernel/reduce_loops.inc"
 
-#define T       int64_t
-#define FIELD   i
+#define T       uint64_t
+#define FIELD   u
 #define LANES   16
+#define EXACT   1
 #define FIRST   0
-#define STEP    add_i64
-#define JOIN    add_i64
+#define STEP    add_u64
+#define JOIN    add_u64
 #define NAME(x) sum_i64_##x
 #include "kernel/reduce_loops.inc"
 
-#define T       int64_t
-#define FIELD   i
+#define T       uint64_t
+#define FIELD   u
 #define LANES   16
+#define EXACT   1
 #define FIRST   1
-#define STEP    mul_i64
-#define JOIN    mul_i64
+#define STEP    mul_u64
+#define JOIN    mul_u64
 #define NAME(x) prod_i64_##x
 #include "kernel/reduce_loops.inc"
 
 #define T       int64_t
 #define FIELD   i
 #define LANES   16
+#define EXACT   1
 #define FIRST   INT64_MIN
 #define STEP    max_i64
 #define JOIN    max_i64
@@ -145,6 +155,7 @@ CH_SIMD_INLINE int64_t min_i64(int64_t a, int64_t b)
 #define T       int64_t
 #define FIELD   i
 #define LANES   16
+#define EXACT   1
 #define FIRST   INT64_MAX
 #define STEP    min_i64
 #define JOIN    min_i64

@@ -54,14 +54,20 @@ static ch_simd choose(void)
     return best;
 }
 
+static atomic_int chosen = -1; /* two threads that decide at once decide the same */
+
 ch_simd ch__simd_level(void)
 {
-    static atomic_int level = -1; /* two threads that decide at once decide the same */
-    int               now = atomic_load_explicit(&level, memory_order_relaxed);
+    int now = atomic_load_explicit(&chosen, memory_order_relaxed);
 
     if (now < 0) {
         now = (int)choose();
-        atomic_store_explicit(&level, now, memory_order_relaxed);
+        atomic_store_explicit(&chosen, now, memory_order_relaxed);
     }
     return (ch_simd)now;
+}
+
+void ch__simd_set(ch_simd level)
+{
+    atomic_store_explicit(&chosen, (int)level, memory_order_relaxed);
 }

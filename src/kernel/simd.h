@@ -20,6 +20,10 @@
  * so that their result does not depend on the level. A loop that may write over what it reads,
  * element by element, says CH_SIMD_LOOP before `for`.
  *
+ * Integers: sums and products that wrap are computed in an unsigned type, from load to store.
+ * GCC 12.2 at -O3 loses lanes of a signed array that is added to as unsigned, if the array is
+ * shorter than a vector: lane[j] = (int64_t)((uint64_t)lane[j] + x[i + j]) (its PR 107212).
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KERNEL_SIMD_H
 #define KERNEL_SIMD_H
@@ -30,6 +34,9 @@ typedef enum ch_simd { CH_SIMD_BASE, CH_SIMD_AVX2, CH_SIMD_AVX512 } ch_simd;
 /* The level to use: the best of the machine, or the lower one that the setting `simd` names.
  * Decided on first use; then it costs a load. */
 ch_simd ch__simd_level(void);
+/* For tests: sets the level of all that is planned or run from now on. The machine must have
+ * it. */
+void ch__simd_set(ch_simd level);
 /* The best level that this machine and this build have. */
 ch_simd     ch__simd_best(void);
 const char *ch__simd_name(ch_simd level);

@@ -94,6 +94,34 @@ static void folds_have_the_same_bits_at_every_level(void **state)
     (void)state;
 }
 
+/* At every level, the base too, against a loop that no compiler vectorises. */
+static void folds_of_integers_are_exact_at_every_length(void **state)
+{
+    fill(&x, CH_FOLD_I64, 7);
+    for (int level = 0; level < CH_SIMD_LEVELS && has((ch_simd)level); level++)
+        for (int64_t n = 0; n <= 150; n++) {
+            volatile uint64_t sum = 0, prod = 1;
+            volatile int64_t  max = INT64_MIN, min = INT64_MAX;
+            ch_fold_acc       acc[4];
+
+            for (int64_t i = 0; i < n; i++) {
+                sum += (uint64_t)x.i64[i];
+                prod *= (uint64_t)x.i64[i];
+                max = x.i64[i] > max ? x.i64[i] : max;
+                min = x.i64[i] < min ? x.i64[i] : min;
+            }
+            for (int kind = 0; kind < 4; kind++) {
+                folds[level]->loops[kind][CH_FOLD_I64].first(1, NULL, &acc[kind]);
+                folds[level]->loops[kind][CH_FOLD_I64].run(n, &x, &acc[kind]);
+            }
+            assert_int_equal(acc[CH_FOLD_SUM].u, sum);
+            assert_int_equal(acc[CH_FOLD_PROD].u, prod);
+            assert_int_equal(acc[CH_FOLD_MAX].i, max);
+            assert_int_equal(acc[CH_FOLD_MIN].i, min);
+        }
+    (void)state;
+}
+
 typedef void (*row_fn)(const ch_norm_loops *l, int64_t n, void *to, numbers *sums);
 
 static void do_softmax(const ch_norm_loops *l, int64_t n, void *to, numbers *sums)
@@ -336,6 +364,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(folds_have_the_same_bits_at_every_level),
+        cmocka_unit_test(folds_of_integers_are_exact_at_every_length),
         cmocka_unit_test(rows_have_the_same_bits_at_every_level),
         cmocka_unit_test(rows_less_others_have_the_same_bits_at_every_level),
         cmocka_unit_test(orders_have_the_same_bits_at_every_level),

@@ -510,11 +510,14 @@ static void max_pick_is(const t_array *in, t_array *out)
 
 static void mean_grad(ch_step *s, ch_node *const *in, ch_node **out)
 {
+    ch_shape shape;
     ch_node *x, *y;
 
     if (in[0] == NULL)
         return;
-    x = ch_fill(s, ch_node_dtype(in[0]), ch_shape_of(2, 5, 4, 3), 1.0);
+    shape = ch_node_shape(in[0]);
+    shape.dim[1] = shape.dim[1] > 0 ? 2 * shape.dim[1] - 1 : 0; /* its stride is 2 */
+    x = ch_fill(s, ch_node_dtype(in[0]), shape, 1.0);
     mean_same(s, &x, &y);
     ch_gradients(y, in[0], 1, &x, out);
 }

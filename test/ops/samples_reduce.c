@@ -104,7 +104,8 @@ static void want_fold(fold kind, const t_array *x, int n, const int *axis, bool 
     }                                                                                          \
     static void id##_want(const t_array *in, t_array *out)                                     \
     {                                                                                          \
-        want_fold(kind, &in[0], 8, (const int[]){0, 1, 2, 3, 4, 5, 6, 7}, false, out);         \
+        want_fold(kind, &in[0], in[0].shape.rank, (const int[]){0, 1, 2, 3, 4, 5, 6, 7},       \
+                  false, out);                                                                 \
     }
 /* Every fold in the ways that have loops of their own. */
 #define FOLD_WAYS(op, kind)                                                                    \

@@ -324,6 +324,15 @@ class Report(unittest.TestCase):
     def test_nothing_passed_is_a_failure(self):
         self.assertEqual(self.report({'result': 'SKIP'})[0], 1)
 
+    def test_several_runs_are_added_up_and_told_apart(self):
+        def log(result):
+            return json.dumps({'name': 'cohort:a', 'duration': 0.1, 'returncode': 1, 'result': result})
+        code, out = run('report-tests', {'build/meson-logs/testlog.json': log('OK'),
+                                         'build-release/meson-logs/testlog-base.json': log('FAIL')},
+                        'build/meson-logs/testlog.json', 'build-release/meson-logs/testlog-base.json')
+        self.assertEqual((code, out.splitlines()[-1]), (1, '1 passed, 1 failed, 0 skipped'))
+        self.assertIn('--- a (build-release at base): fail', out)
+
 
 class Bench(unittest.TestCase):
     """The runner, by a program (bench_program.c) whose every run takes a millisecond."""
