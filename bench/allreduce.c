@@ -174,10 +174,13 @@ static void measure(bench *b, int n, int64_t bytes, const char *size)
                     .check = adds_right};
 
     snprintf(name, sizeof(name), "%s, %d replicas", size, n);
-    snprintf(command, sizeof(command),
-             "d=$(mktemp -d) && mpicc -O2 -o $d/peer $PEERS/mpi_allreduce.c && "
-             "mpirun --allow-run-as-root --bind-to core -n 2 $d/peer %lld; rm -r $d",
-             (long long)bytes);
+    snprintf(
+        command, sizeof(command),
+        "d=$(mktemp -d) && mpicc -O2 -o $d/peer $PEERS/mpi_allreduce.c && "
+        /* mpirun would print a line for every SIGCONT that it forwards. */
+        "mpirun --allow-run-as-root --mca ess_base_forward_signals none --bind-to core -n 2 "
+        "$d/peer %lld; rm -r $d",
+        (long long)bytes);
     if (!bench_wants(b, name))
         return;
     c.ours.arg = c.limit.arg = new_job(n, bytes);

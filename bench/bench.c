@@ -470,6 +470,11 @@ bool bench_is_quick(const bench *b)
     return b->quick;
 }
 
+bool bench_is_small(const bench *b)
+{
+    return b->quick && !b->peers;
+}
+
 bool bench_wants(const bench *b, const char *case_name)
 {
     for (int i = 0; i < b->n_words; i++)

@@ -68,8 +68,10 @@ typedef struct bench_case {
  * case's name must then contain one. */
 bench *bench_open(const char *name, int argc, char **argv);
 bool   bench_is_quick(const bench *b);
-bool   bench_wants(const bench *b, const char *case_name);
-void   bench_run(bench *b, const bench_case *c);
+/* Whether a large row should do a small part of its work: --quick, unless peers do the whole of it. */
+bool bench_is_small(const bench *b);
+bool bench_wants(const bench *b, const char *case_name);
+void bench_run(bench *b, const bench_case *c);
 /* A row whose figures were found otherwise, such as bytes; a limit of NAN is not known. */
 void bench_add(bench *b, const char *case_name, const char *unit, bench_better better,
                double ours, double limit);

@@ -14,7 +14,9 @@
 
 #include "training.h"
 
-enum { IDS = 4 << 20, WIDTH = 64, ROWS = 2048, EACH = 26, TURNS = 16 };
+static int64_t n_ids = 4 << 20; /* rows of the table */
+
+enum { WIDTH = 64, ROWS = 2048, EACH = 26, TURNS = 16 };
 
 #define RATE 0.01
 
@@ -148,7 +150,7 @@ static void touch(void *arg, int64_t n)
 /* On large pages, as the library's own memory is: else it would be the limit of page tables. */
 static float *new_table(void)
 {
-    size_t bytes = (size_t)IDS * WIDTH * sizeof(float);
+    size_t bytes = (size_t)n_ids * WIDTH * sizeof(float);
     float *table = aligned_alloc(2 << 20, bytes);
 
     if (table == NULL)
@@ -165,7 +167,7 @@ static int64_t *new_ids(void)
     if (id == NULL)
         exit(1);
     for (int i = 0; i < TURNS * ROWS * EACH; i++)
-        id[i] = (int64_t)((uint64_t)next_random() * IDS >> 24);
+        id[i] = (int64_t)((uint64_t)next_random() * (uint64_t)n_ids >> 24);
     return id;
 }
 
@@ -195,9 +197,9 @@ static void measure(bench *b, const char *name, ch_optimizer *opt, bool is_adagr
 
     if (torch != NULL)
         c.peer[0] = (bench_side){.name = "PyTorch, 2 threads", .command = torch};
-    l.table = ch_embedding_bag_layer(IDS, WIDTH, CH_COMBINE_SUM, NULL);
+    l.table = ch_embedding_bag_layer(n_ids, WIDTH, CH_COMBINE_SUM, NULL);
     for (int i = 0; i < TURNS; i++) {
-        ch_tensor *part[2] = {random_ids(ch_shape_of(ROWS * EACH), IDS), splits()};
+        ch_tensor *part[2] = {random_ids(ch_shape_of(ROWS * EACH), n_ids), splits()};
 
         must(ch_tuple_of(2, part, &l.turn[i]));
         ch_tensor_unref(part[0]);
@@ -218,6 +220,8 @@ int main(int argc, char **argv)
     bench        *b = bench_open("embedding", argc, argv);
     ch_optimizer *opt = NULL;
 
+    if (bench_is_small(b))
+        n_ids = 1 << 16;
     must(ch_devices_configure(&(ch_devices_options){.spec = "CPU=1", .threads = CORES}));
     must(ch_sgd(RATE, NULL, NULL, &opt));
     measure(b, "4M x 64, 2048 x 26 ids, SGD", opt, false,
