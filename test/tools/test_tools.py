@@ -269,6 +269,17 @@ class Checks(unittest.TestCase):
         self.assertEqual(sorted(n for line in out.splitlines() if line[0] != '#' for n in line.split()),
                          sorted(["3.3", "3.3.1", "1.3.1", "8.1", "CS-1", "WR-10b", "TPU-4.1", "B2'"]))
 
+    def test_names_of_the_pages_have_a_row(self):
+        tree = {'tools/seed-names': '# A comment.\nrun\n\nReduceOp\n',
+                'doc/guide/from-keras.md': 'Call `ReduceOp`.\n\n| `strategy.run(fn)`, `ReduceOp` | `ch_run` |\n'}
+        self.passes('check-names', tree)
+        self.fails('check-names', {**tree, 'doc/guide/from-keras.md': '| a | `run`, `ReduceOp` |\n'},
+                   'from-keras.md: no row for run', 'no row for ReduceOp')
+        self.fails('check-names', {**tree, 'doc/guide/from-keras.md': 'Call `ReduceOp`.\n| `run` | a |\n'},
+                   'no row for ReduceOp')
+        self.fails('check-names', {**tree, 'doc/guide/from-keras.md': '| `running` or run, `ReduceOp` | |\n'},
+                   'no row for run')
+
     def test_what_nobody_uses_is_not_tested(self):
         header = 'CH_API CH_MUST_CHECK ch_status ch_a(int,\n    int);\nCH_API int ch_b(void);\n'
         uses = 'int ch_a(int, int);\nint main(void) { return ch_a(1, 2); }\n'
