@@ -1,42 +1,58 @@
-/* examples/readme.c -- the smallest program: a line is fitted, a step at a time.
+/* examples/readme.c -- learns which points of a square are in a circle, on every core of this machine.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 
 #include "cohort/cohort.h"
 
-/* One step of fitting y = x.w by gradient descent. It is run once, to record it. */
-static void train(ch_step *s, void *w)
-{
-    ch_node *x = ch_step_in(s, 0), *y = ch_step_in(s, 1), *now = ch_var_read(s, w);
-    ch_node *error = ch_sub(ch_matmul(x, false, now, false), y);
-    ch_node *loss = ch_div(ch_sum_all(ch_square(error)), ch_step_global_rows(s));
-    ch_node *slope = ch_all_reduce(CH_SUM, ch_gradient(loss, now));
+enum { SIDE = 64, POINTS = SIDE * SIDE };
 
-    ch_var_assign_sub(s, w, ch_mul(ch_number(s, 0.1), slope));
-}
+static float   point[POINTS][2];
+static int32_t is_inside[POINTS];
 
 int main(void)
 {
-    const float xs[] = {1, 0, 0, 1, 1, 1, 2, 1}, ys[] = {2, -1, 1, 3}; /* w is (2, -1) */
-    static ch_strategy *st; /* static: what is not given back ends with the process */
-    static ch_tensor   *t[3];
-    static ch_var      *w;
-    static ch_function *f;
-    static ch_tuple    *batch;
-    static char         text[80];
+    ch_layer        *layer[] = {ch_dense(32, &(ch_dense_options){.activation = CH_RELU}),
+                                ch_dense(2, NULL)};
+    ch_model_options input = {.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 2)}}};
+    ch_strategy     *st = NULL;
+    ch_model        *model = NULL;
+    ch_optimizer    *adam = NULL;
+    ch_tensor       *data[2] = {NULL};
+    ch_history      *history = NULL;
+    ch_status        rc;
+    double           right = 0;
 
-    if (ch_strategy_mirrored(NULL, &st) != CH_OK || /* every core: this line is the choice */
-        ch_tensor_copy_of(CH_F32, ch_shape_of(4, 2), xs, &t[0]) != CH_OK ||
-        ch_tensor_copy_of(CH_F32, ch_shape_of(4, 1), ys, &t[1]) != CH_OK ||
-        ch_tuple_of(2, t, &batch) != CH_OK ||
-        ch_var_new(st, &(ch_var_spec){.name = "w", .shape = ch_shape_of(2, 1)}, &w) != CH_OK ||
-        ch_function_new("train", train, w, &f) != CH_OK)
-        return fprintf(stderr, "%s\n", ch_error_message()), 1;
-    for (int i = 0; i < 100; i++)
-        if (ch_strategy_run(st, f, batch, NULL) != CH_OK)
-            return fprintf(stderr, "%s\n", ch_error_message()), 1;
-    if (ch_var_get(w, &t[2]) == CH_OK && ch_tensor_print(t[2], text, sizeof(text)) > 0)
-        puts(text);
-    return 0;
+    for (int i = 0; i < POINTS; i++) {
+        int   column = i % SIDE, row = i / SIDE;
+        float x = 2.0f * (float)column / SIDE - 1, y = 2.0f * (float)row / SIDE - 1;
+
+        point[i][0] = x;
+        point[i][1] = y;
+        is_inside[i] = x * x + y * y < 0.6f;
+    }
+    if ((rc = ch_strategy_mirrored(NULL, &st)) || /* every core: this line is the choice */
+        (rc = ch_tensor_copy_of(CH_F32, ch_shape_of(POINTS, 2), point, &data[0])) ||
+        (rc = ch_tensor_copy_of(CH_I32, ch_shape_of(POINTS), is_inside, &data[1])) ||
+        (rc = ch_model_new(st, ch_sequential("net", 2, layer), &input, &model)) ||
+        (rc = ch_adam(0.01, NULL, NULL, &adam)) ||
+        (rc = ch_compile(model, &(ch_compile_options){.optimizer = adam,
+                                                      .loss = ch_loss_sparse_categorical,
+                                                      .metrics = {ch_metric_sparse_accuracy}})))
+        goto done;
+    rc = ch_fit(model, (ch_data){.n = 2, .array = data},
+                &(ch_fit_options){.epochs = 10, .progress = CH_PROGRESS_AUTO}, &history);
+    if (rc == CH_OK)
+        right = ch_history_last(history, "sparse_accuracy");
+    printf("%.1f %% right\n", 100 * right);
+done:
+    if (rc != CH_OK)
+        fprintf(stderr, "%s\n", ch_error_message());
+    ch_history_unref(history);
+    ch_tensor_unref(data[0]);
+    ch_tensor_unref(data[1]);
+    ch_optimizer_unref(adam);
+    ch_model_unref(model);
+    ch_strategy_unref(st);
+    return right > 0.9 ? 0 : 1;
 }

@@ -124,6 +124,18 @@ class Checks(unittest.TestCase):
         self.fails('check-readme', {'README.md': page}, 'no a.c')
         self.fails('check-readme', {'README.md': '<!-- example: a.c -->\n'}, 'without a block')
 
+    def test_readme_names_the_modules_there_are(self):
+        tree = {'src/base/a.c': '', 'src/net/a.c': '', 'src/main.c': ''}
+
+        def page(*lines):
+            return {**tree, 'README.md': '<!-- modules -->\n\n' + ''.join(f'    {line}\n' for line in lines)}
+
+        self.passes('check-readme', page('net    | calls and frames', 'base   | memory'))
+        self.passes('check-readme', page('base -> net | all'))
+        self.fails('check-readme', page('net  ckpt | calls', 'base | memory'), 'no module ckpt in src/')
+        self.fails('check-readme', page('base | memory, net'), 'lacks net')
+        self.fails('check-readme', page('base | memory', 'base -> net | calls'), 'module base is there twice')
+
     def test_examples_are_short_and_listed(self):
         tree = {'examples/a.c': 'int a;\n' * 120, 'examples/b.cc': 'int b;\n', 'examples/c.h': '',
                 'examples/README.md': '[a](a.c), [b.cc](b.cc) and `c.h`\n',
