@@ -352,16 +352,56 @@ static void data_of_another_strategy_is_refused_with_both_names(void **state)
     (void)state;
 }
 
+/* The results of compile, fit, evaluate and predict, of which those in `inside` (bits 0 to 3) are called in the
+ * scope of the model's strategy. */
+static void train_by_parts(int which, int inside, float *vars, double *loss, float *first)
+{
+    fixture     x = new_fixture(which);
+    ch_data     data = {.n = 2, .array = x.a.t};
+    ch_history *h = NULL;
+    ch_tensor  *y = NULL;
+
+    for (int part = 0; part < 4; part++) {
+        if (inside >> part & 1)
+            t_ok(ch_strategy_enter(x.st));
+        if (part == 0) {
+            compile(x.m);
+        } else if (part == 1) {
+            t_ok(ch_fit(x.m, data, &(ch_fit_options){.epochs = 2}, NULL));
+        } else if (part == 2) {
+            t_ok(ch_evaluate(x.m, data, NULL, &h));
+        } else {
+            t_ok(ch_predict(x.m, (ch_data){.n = 1, .array = x.a.t}, NULL, &y));
+        }
+        if (inside >> part & 1)
+            ch_strategy_leave();
+    }
+    memset(vars, 0, MOST * sizeof(float));
+    vars_of(x.m, vars);
+    *loss = ch_history_at(h, "loss", 0);
+    memcpy(first, ch_tensor_data(y), CLASSES * sizeof(float));
+    ch_history_unref(h);
+    ch_tensor_unref(y);
+    drop_fixture(&x);
+}
+
+/* A model remembers its strategy: the results are the same bits wherever the calls are made. */
 static void it_works_inside_the_scope_and_outside(void **state)
 {
-    fixture x = new_fixture(MIRRORED_2);
+    static float want[MOST], vars[MOST];
+    float        first[CLASSES], y[CLASSES];
+    double       want_loss, loss;
 
-    t_ok(ch_strategy_enter(x.st));
-    compile(x.m);
-    t_ok(ch_fit(x.m, (ch_data){.n = 2, .array = x.a.t}, NULL, NULL));
-    ch_strategy_leave();
-    t_ok(ch_evaluate(x.m, (ch_data){.n = 2, .array = x.a.t}, NULL, NULL));
-    drop_fixture(&x);
+    for (int which = ONE_DEVICE; which < STRATEGIES; which++) {
+        train_by_parts(which, 0, want, &want_loss, first);
+        assert_true(want_loss > 0);
+        for (int inside = 1; inside < 16; inside++) {
+            train_by_parts(which, inside, vars, &loss, y);
+            assert_memory_equal(vars, want, sizeof(want));
+            assert_true(loss == want_loss);
+            assert_memory_equal(y, first, sizeof(first));
+        }
+    }
     (void)state;
 }
 
