@@ -511,6 +511,17 @@ static void workers_take_their_pieces(void **state)
     worker_gets(batches(16, 8), 2, 1, 2, "4 5 / 6 7 | 12 13 / 14 15");
 }
 
+static ch_dataset *empty_batch(void)
+{
+    ch_tensor  *none = NULL;
+    ch_dataset *d;
+
+    t_ok(ch_tensor_new(CH_I64, ch_shape_of(0), &none));
+    d = ch_dataset_of(1, &none, NULL);
+    ch_tensor_unref(none);
+    return d;
+}
+
 static ch_dataset *every_other(ch_dataset *element, void *arg)
 {
     (void)arg;
@@ -558,6 +569,14 @@ static void policies_are_what_they_say(void **state)
     d = ch_dataset_with_options(ch_dataset_flat_map(batches(12, 8), whole, NULL),
                                 &(ch_dataset_options){.shard = CH_SHARD_OFF});
     worker_gets(d, 2, 1, 1, "0 1 2 3 | 4 5 6 7 | 8 9 | 10 11");
+    /* a batch without rows is no step for workers that each have all the data */
+    d = ch_dataset_with_options(
+        ch_dataset_flat_map(
+            ch_dataset_concatenate(
+                3, (ch_dataset *[]){batches(2, 2), empty_batch(), batches(2, 2)}),
+            whole, NULL),
+        &(ch_dataset_options){.shard = CH_SHARD_OFF});
+    worker_gets(d, 2, 1, 1, "0 | 1 | 0 | 1");
     /* 5.5.12 */
     d = ch_dataset_with_options(
         ch_dataset_batch(ch_dataset_shard(range(20), CH_BY_HINT, 0), 2, NULL),

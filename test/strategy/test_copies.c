@@ -361,6 +361,7 @@ typedef struct scattering {
     float   x, per_x;       /* its value: x + per_x * replica */
     bool    is_two;         /* and the next row, with 1 more */
     bool    in_merge, once; /* in a merge call; from constants */
+    bool    one_x;          /* the value is a constant */
 } scattering;
 
 /* first, and second if there are two, as a vector. */
@@ -401,7 +402,9 @@ static void scatter_it(ch_step *s, void *arg)
         merge_scatter(s, 0, NULL, NULL, c);
     else
         c->change(s, c->v, vector(c, ramp(s, CH_I64, c->id, c->per_id)),
-                  vector(c, ramp(s, ch_var_dtype(c->v), (double)c->x, (double)c->per_x)));
+                  vector(c, c->one_x
+                                ? ch_cast(ch_number(s, c->x), ch_var_dtype(c->v))
+                                : ramp(s, ch_var_dtype(c->v), (double)c->x, (double)c->per_x)));
 }
 
 static void scatters(scattering c)
@@ -534,6 +537,40 @@ static void in_a_merge_call_rows_of_all_copies_change(void **state) /* 3.6.7 */
     (void)state;
 }
 
+static void count_warnings(const ch_log_record *r, void *arg)
+{
+    *(int *)arg += strcmp(r->code, "copies-differ") == 0;
+}
+
+/* One number at rows that differ makes copies differ: it is warned of, and refused where replicas share one. */
+static void one_value_at_rows_of_their_own_differs_too(void **state) /* 3.6.6, 3.5.2 */
+{
+    ch_strategy *st[] = {t_mirrored(2), t_central(2)};
+    int          n_warnings = 0;
+
+    ch_log_set_sink(count_warnings, &n_warnings, CH_LOG_WARNING);
+    for (int i = 0; i < 2; i++) {
+        ch_var    *v = new_var(st[i], 3, NULL, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
+        scattering c = {
+            .v = v, .change = ch_var_scatter_add, .per_id = 1, .x = 2, .one_x = true};
+        ch_status rc = run(st[i], scatter_it, &c, NULL);
+
+        if (i == 0) {
+            t_ok(rc);
+            for (int r = 0; r < 2; r++)
+                for (int k = 0; k < 3; k++)
+                    assert_true(t_copy_of(v, r, k) == (k == r ? 2 : 0));
+        } else {
+            t_refused(rc, CH_INVALID_ARGUMENT, "v", "needs an aggregation");
+        }
+        assert_int_equal(n_warnings, 1);
+        ch_var_unref(v);
+        ch_strategy_unref(st[i]);
+    }
+    ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
+    (void)state;
+}
+
 static void some_changes_of_rows_cannot_be_added_up(void **state) /* 3.6.1 */
 {
     static const struct {
@@ -592,6 +629,7 @@ int main(void)
         cmocka_unit_test(the_first_replicas_rows_are_for_all),
         cmocka_unit_test(each_replica_changes_its_own_rows),
         cmocka_unit_test(in_a_merge_call_rows_of_all_copies_change),
+        cmocka_unit_test(one_value_at_rows_of_their_own_differs_too),
         cmocka_unit_test(some_changes_of_rows_cannot_be_added_up),
         cmocka_unit_test(rows_of_copies_that_differ_on_purpose_stay),
     };

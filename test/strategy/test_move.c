@@ -168,12 +168,17 @@ static void what_is_equal_already(void **state)
     ch_strategy *st = t_mirrored(2), *one = t_mirrored(1);
     ch_value    *m = on_gpus(CH_MIRRORED, CH_F32, 2, 7, 0), *out = NULL;
     ch_value    *single = on_gpus(CH_PER_REPLICA, CH_F32, 1, 7, 0);
+    ch_value    *whole = on_gpus(CH_MIRRORED, CH_I32, 2, 7, 0);
 
     t_ok(ch_strategy_reduce_to(st, CH_MEAN, m, &(ch_destination){.device = "/cpu:0"}, &out));
     assert_ptr_equal(ch_value_at(out, 1), ch_value_at(m, 1)); /* as it was */
     is_there(out, 2, CH_F32, 7);
     t_refused(ch_strategy_reduce_to(st, CH_SUM, m, &(ch_destination){.value = m}, &out),
               CH_INVALID_ARGUMENT, "reduce to", "mirrored");
+    t_ok(
+        ch_strategy_reduce_to(st, CH_MEAN, whole, &(ch_destination){.device = "/cpu:0"}, &out));
+    is_there(out, 0, CH_F64, 7); /* of integers it is a float, so not the value itself */
+    ch_value_unref(whole);
     t_ok(ch_strategy_reduce_to(one, CH_MEAN, single, &(ch_destination){.value = single}, &out));
     is_there(out, 1, CH_F32, 7);
     t_ok(ch_strategy_reduce_to(one, CH_SUM, single, &(ch_destination){.device = "/cpu:0"},

@@ -227,6 +227,10 @@ static void the_mean_of_integers_is_a_float(void **state)
                           t_value(CH_PLAIN, 1, (ch_tensor *[]){t_number(CH_I32, 3)}),
                           CH_NO_AXIS),
                   CH_F64, 3); /* of one too: the type does not depend on who is there */
+    t_gave_number(reduced(st, CH_MEAN,
+                          t_both(t_number(CH_U64, 0x1p63), t_number(CH_U64, 0x1p63)),
+                          CH_NO_AXIS),
+                  CH_F64, 0x1p63); /* which is no i64, and twice it no u64 */
     v = t_both(t_number(CH_BOOL, 1), t_number(CH_BOOL, 1));
     t_refused(ch_strategy_reduce(st, CH_SUM, v, CH_NO_AXIS, &t), CH_INVALID_ARGUMENT, "bool",
               "cast");

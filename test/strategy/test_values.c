@@ -264,13 +264,16 @@ static void one_device_never_takes_apart(void **state)
 
 static void local_results_are_as_many_as_replicas(void **state)
 {
-    ch_strategy *st = t_mirrored(3);
+    ch_strategy *st = t_mirrored(3), *one = t_mirrored(1);
     ch_tuple    *t = t_one(t_both(t_number(CH_F32, 1), t_number(CH_F32, 2)), "x");
     ch_tuple    *each[3] = {NULL};
 
     t_refused(ch_strategy_local_results(st, t, 3, each), CH_INVALID_ARGUMENT, "\"x\"",
               "2 components");
     assert_null(each[0]);
+    t_refused(ch_strategy_local_results(one, t, 1, each), CH_INVALID_ARGUMENT, "\"x\"",
+              "2 components"); /* too many are none of its own either */
+    ch_strategy_unref(one);
     t_refused(ch_strategy_local_results(st, NULL, 3, each), CH_INVALID_ARGUMENT, "the tuple",
               "NULL");
     t_refused(ch_strategy_local_results(st, t, 3, NULL), CH_INVALID_ARGUMENT, "out", "NULL");

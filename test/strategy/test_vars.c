@@ -447,19 +447,22 @@ static void set_in_step(ch_step *s, void *v)
 }
 
 /* The copies add up to what was set, to the last bit, from outside and from a merge call. */
-static void what_is_set_is_read(void **state) /* 3.4.1 */
+static void what_is_set_is_read(void **state) /* 3.4.1, 3.4.10 */
 {
-    const ch_dtype dtype[] = {CH_F32, CH_F64, CH_F16, CH_BF16};
+    const ch_dtype dtype[] = {CH_F32, CH_F64, CH_F16, CH_BF16, CH_I32, CH_I64};
     const double   special[] = {0, 1e-45, -3e38, INFINITY};
 
     for (int n = 2; n <= 4; n++)
-        for (int d = 0; d < 4; d++) {
+        for (int d = 0; d < 6; d++) {
             ch_strategy *st = t_mirrored(n);
             ch_var      *v = sum_of(st, dtype[d]);
             ch_function *f = t_function(set_in_step, v);
 
             for (int k = 0; k < 300; k++) {
-                double     x = k < 4 ? special[k] : k * (k % 2 == 0 ? 0.1 : -0.7);
+                bool       is_int = ch_dtype_is_int(dtype[d]);
+                double     x = is_int  ? (k % 2 == 0 ? k : -k)
+                               : k < 4 ? special[k]
+                                       : k * (k % 2 == 0 ? 0.1 : -0.7);
                 ch_tensor *t = NULL, *now = NULL;
                 ch_tuple  *in;
 
