@@ -113,8 +113,11 @@ CH_API CH_MUST_CHECK ch_status ch_coordinator_create_per_worker_dataset_from_fun
 CH_API CH_MUST_CHECK ch_status ch_coordinator_distribute_dataset(ch_coordinator *c,
                                                                  ch_dataset     *d,
                                                                  ch_per_worker **out);
-/* From the beginning, on every worker; each pass draws another order in shuffles. A step that finds no element left fails with
- * OUT_OF_RANGE. */
+/* Begins a new pass over the dataset, on every worker. A step that finds no element left fails with OUT_OF_RANGE.
+ *
+ * Every worker, pass and epoch (of ch_dataset_repeat) has random numbers of its own, for shuffles and for random ops of maps. They do
+ * not depend on which worker runs a step: after the loss of a worker the others read its data in the same order. Below a
+ * ch_dataset_shard all workers draw alike, so that their shards are disjoint. */
 CH_API CH_MUST_CHECK ch_status ch_per_worker_iterate(ch_per_worker  *dataset,
                                                      ch_per_worker **out);
 /* A tuple for each worker, from a function that is called for each of them here (`replica` of its context is the worker's number). A plain

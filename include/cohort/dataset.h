@@ -236,7 +236,7 @@ CH_API ch_dataset *ch_dataset_bucket_by_length(ch_dataset *d, int component, int
 
 typedef struct ch_shuffle_options {
     uint64_t seed;
-    bool     same_each_time; /* the same order in each pass */
+    bool     same_each_time; /* the same order in each pass and epoch */
 } ch_shuffle_options;
 
 /* In random order: out of a buffer of `buffer` elements one is drawn, and the next one read in its

@@ -560,7 +560,6 @@ static ch_status copy_looks(const ch_per_worker *from, ch_per_worker *to)
     return rc;
 }
 
-/* Each worker's shuffles draw an order of their own, so each has passes of its own; of parts of one dataset all must have the same. */
 ch_status ch_per_worker_iterate(ch_per_worker *dataset, ch_per_worker **out)
 {
     ch_per_worker *p = NULL;

@@ -179,7 +179,8 @@ static ch_status speak_stream(const ch_feed *f, const ch_feed_stream *s, ch_parc
 
     cohort__worker_stream__init(&m);
     m.stream = s->number;
-    m.pass = f->is_shared ? f->pass : f->pass * f->n_streams + (s - f->stream);
+    m.reader = s - f->stream;
+    m.pass = f->pass;
     m.first = s->place != NULL ? s->place_at : 0;
     return ch__speak(CH_WORKER_STREAM, &m.base, s->place != NULL ? 2 : 1, tensor, out);
 }

@@ -16,7 +16,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "data/data.h"
+#include "data/iterator.h"
 #include "data/wire.h"
 #include "tensor/tensor.h"
 
@@ -49,8 +49,8 @@ struct ch_stream {
     ch_dataset         *dataset;
     ch_iterator_options opt;
     ch_device         **device; /* what opt.device points at */
-    int64_t             pass;
-    ch_iterator        *it; /* NULL: not opened yet */
+    ch_stream_name      draws;  /* names its random numbers */
+    ch_iterator        *it;     /* NULL: not opened yet */
     int64_t             next;
     int64_t             end;  /* the number behind the last; INT64_MAX: not known yet */
     place               base; /* no bytes: the beginning, which is saved when it is opened */
@@ -246,17 +246,6 @@ static ch_status go_to(ch_stream *s, const place *p)
 
 /* ---- reading ---- */
 
-/* An iterator at the beginning of the stream's pass, which is saved: to restart is cheap before anything was read, but takes time
- * for each pass. */
-static ch_status begin_pass(ch_stream *s, ch_iterator *it)
-{
-    ch_status rc = CH_OK;
-
-    for (int64_t i = 0; i < s->pass && rc == CH_OK; i++)
-        rc = ch_iterator_restart(it);
-    return rc == CH_OK ? ch_iterator_save(it, &s->base.bytes, &s->base.n) : rc;
-}
-
 static ch_status open_iterator(ch_stream *s)
 {
     ch_iterator *it = NULL;
@@ -264,9 +253,9 @@ static ch_status open_iterator(ch_stream *s)
 
     if (s->it != NULL)
         return CH_OK;
-    rc = ch_iterator_new(s->dataset, &s->opt, &it);
+    rc = ch__iterator_new_named(s->dataset, &s->opt, s->draws, &it);
     if (rc == CH_OK && s->base.bytes == NULL) {
-        rc = begin_pass(s, it);
+        rc = ch_iterator_save(it, &s->base.bytes, &s->base.n);
         s->next = rc == CH_OK ? s->base.number : LOST;
     }
     if (rc == CH_OK) {
@@ -426,9 +415,9 @@ static ch_status check(const ch_stream_options *opt, const char *name)
 {
     if (opt->dataset == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: it has no dataset", name);
-    if (opt->pass < 0 || opt->pass >= CH_STREAM_PASSES)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: pass %lld, want 0 to %d", name,
-                        (long long)opt->pass, CH_STREAM_PASSES - 1);
+    if (opt->reader < 0 || opt->pass < 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: reader %lld in pass %lld; want 0 or more",
+                        name, (long long)opt->reader, (long long)opt->pass);
     if (opt->first < 0 || (opt->place == NULL && opt->first != 0))
         return ch__fail(CH_INVALID_ARGUMENT,
                         "%s: it begins with element %lld; want a number of 0 or more, and a "
@@ -485,7 +474,7 @@ ch_status ch__stream_new(const ch_stream_options *opt, ch_stream **out)
     if (s == NULL)
         return ch__fail_memory(name);
     (void)snprintf(s->name, sizeof(s->name), "%s", name);
-    s->pass = opt->pass;
+    s->draws = (ch_stream_name){opt->reader, opt->pass};
     s->next = LOST;
     s->end = INT64_MAX;
     s->base.number = opt->first;

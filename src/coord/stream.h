@@ -6,7 +6,7 @@
  *     ch__stream_free(s);
  *
  * A step is told which element of which stream it gets, so that it gets the same one when it is run again, here or by another
- * worker. So an element is a function of the description, the pass and the number: whatever was asked for before, wherever the
+ * worker. So an element is a function of the description, the reader, the pass and the number: whatever was asked for before, wherever the
  * stream was taken up.
  *
  *   - Numbers are those of the elements that an iterator gives that goes on after errors. What is wrong with the data (DATA_LOSS,
@@ -22,7 +22,7 @@
 
 #include "cohort/iterator.h"
 
-enum { CH_STREAM_PLACES = 64, CH_STREAM_PASSES = 1 << 20 };
+enum { CH_STREAM_PLACES = 64 };
 
 typedef struct ch_stream ch_stream;
 
@@ -30,9 +30,9 @@ typedef struct ch_stream_options {
     const char *name;    /* what errors call it: "stream 3"; NULL: "stream" */
     const void *dataset; /* a description: ch_dataset_encode; from anywhere, not trusted */
     size_t      n_dataset;
-    /* Which pass over the data, below CH_STREAM_PASSES: 0 is the first, and each has the order that an iterator draws which was
-     * restarted that often before its first element. A place is in one already: beside it this says nothing. */
-    int64_t     pass;
+    /* Name the random numbers that are drawn (ch_stream_name): the index of the worker or part whose stream this is, and the
+     * number of the pass. Each pair has sequences of its own. Beside a place they are ignored, because a place includes them. */
+    int64_t     reader, pass;
     int64_t     first; /* number of the element that comes next at: */
     const void *place; /* of ch__stream_place; NULL: the beginning, and first is 0 */
     size_t      n_place;

@@ -177,6 +177,7 @@ static ch_status take_stream(worker *w, const ch_parcel *p, const Cohort__Worker
     char              name[48];
     ch_stream        *s = NULL;
     ch_stream_options o = {.name = name,
+                           .reader = m->reader,
                            .pass = m->pass,
                            .first = m->first,
                            .n_replicas = w->place.opt.n_devices,

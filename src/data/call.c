@@ -373,10 +373,11 @@ static ch_status bind_outputs(const ch_caller *c, runner *r, const ch_element *i
     return CH_OK;
 }
 
-static ch_status run(const ch_caller *c, runner *r, int64_t pass, int64_t place,
+static ch_status run(const ch_caller *c, runner *r, const ch_cursor *at, int64_t place,
                      const ch_element *in, ch_element **out)
 {
-    ch_env    env = {.n_replicas = 1, .step = place, .seed = (uint64_t)pass};
+    uint64_t  seed = (uint64_t)at->epoch ^ at->pass_key;
+    ch_env    env = {.n_replicas = 1, .step = place, .seed = seed};
     ch_bind   bind = {.input = r->input,
                       .output = r->output,
                       .arena = r->arena,
@@ -394,7 +395,7 @@ static ch_status run(const ch_caller *c, runner *r, int64_t pass, int64_t place,
     return rc;
 }
 
-ch_status ch__caller_run(ch_caller *c, int64_t pass, int64_t place, const ch_element *in,
+ch_status ch__caller_run(ch_caller *c, const ch_cursor *at, int64_t place, const ch_element *in,
                          ch_element **out)
 {
     runner     *r = NULL;
@@ -403,7 +404,7 @@ ch_status ch__caller_run(ch_caller *c, int64_t pass, int64_t place, const ch_ele
 
     if (rc != CH_OK)
         return rc;
-    rc = run(c, r, pass, place, in, &e);
+    rc = run(c, r, at, place, in, &e);
     return_runner(c, r);
     if (rc == CH_OK)
         *out = e;

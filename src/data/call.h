@@ -25,8 +25,9 @@ typedef struct ch_caller ch_caller;
 
 ch_status ch__caller_new(ch_graph *g, ch_caller **out);
 void      ch__caller_free(ch_caller *c); /* NULL is fine */
-/* Runs it. Random numbers depend on pass and place. Any number of threads at a time. */
-ch_status ch__caller_run(ch_caller *c, int64_t pass, int64_t place, const ch_element *in,
+/* Runs it for a stage that stands at `at`. Random numbers depend on the cursor's stream and epoch, and on
+ * the place. Any number of threads at a time. */
+ch_status ch__caller_run(ch_caller *c, const ch_cursor *at, int64_t place, const ch_element *in,
                          ch_element **out);
 
 #endif

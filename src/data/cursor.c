@@ -73,6 +73,14 @@ static uint64_t path_of(const ch_cursor *parent)
     return ch__hash(parent->path, &at, sizeof(at));
 }
 
+/* A shard keeps every n-th element. Other workers keep the rest, so all must draw alike below it. */
+static int64_t reader_of(const ch_iterator *it, const ch_cursor *parent)
+{
+    if (parent == NULL)
+        return it->name.reader;
+    return ch__dataset_is_shard(parent->dataset) ? 0 : parent->reader;
+}
+
 static ch_cursor *cursor_new(ch_iterator *it, const ch_stage *stage, ch_dataset *d,
                              ch_cursor *parent)
 {
@@ -86,7 +94,10 @@ static ch_cursor *cursor_new(ch_iterator *it, const ch_stage *stage, ch_dataset 
     c->parent = parent;
     c->path = path_of(parent);
     c->skips = parent != NULL ? parent->skips : it->skips_made;
-    c->first_pass = c->pass = parent != NULL ? parent->first_pass : 0;
+    c->first_epoch = c->epoch = parent != NULL ? parent->first_epoch : 0;
+    c->reader = reader_of(it, parent);
+    c->pass_key = ch__stream_key(c->reader, it->name.pass);
+    c->reader_key = ch__stream_key(c->reader, 0);
     return c;
 }
 
@@ -177,7 +188,7 @@ ch_status ch__cursor_next(ch_cursor *c, ch_element **out)
 
 ch_status ch__cursor_rewind(ch_cursor *c)
 {
-    c->pass++;
+    c->epoch++;
     if ((c->stage->traits & CH_GIVES_UP_ELEMENTS) != 0)
         ch__budget_forget(c);
     return c->stage->rewind(c);
@@ -295,13 +306,13 @@ static const ch_stage frame_stage = {
 };
 
 /* So many that two bodies of a pipeline hardly have one in common. */
-static int64_t first_pass_of(const ch_cursor *of, int64_t number)
+static int64_t first_epoch_of(const ch_cursor *of, int64_t number)
 {
-    return (int64_t)(ch__draw(0, of->pass, number) >> 3);
+    return (int64_t)(ch__draw((ch_draws){0, of->epoch}, number) >> 3);
 }
 
 typedef struct which_body {
-    int64_t number, first_pass;
+    int64_t number, first_epoch;
     bool    ahead;
 } which_body;
 
@@ -326,7 +337,7 @@ static ch_status body_open(ch_cursor *of, which_body which, int n, ch_element *c
         f->n = n;
         f->element = of->dataset->element;
         f->number = which.number;
-        f->base.pass = f->base.first_pass = which.first_pass;
+        f->base.epoch = f->base.first_epoch = which.first_epoch;
         rc = ch__cursor_open(of->it, of->dataset->body, &f->base, &f->base.in[0]);
         f->base.n_in = rc == CH_OK;
         if (rc == CH_OK && which.ahead)
@@ -349,7 +360,7 @@ static ch_status body_load(ch_cursor *of, bool ahead, ch_loader *l, ch_cursor **
     int64_t     n;
 
     ch__load_begin(l, frame_stage.name);
-    which.first_pass = ch__load_count(l); /* a body has one pass */
+    which.first_epoch = ch__load_count(l); /* a body has one epoch */
     which.number = ch__load_count(l);
     n = ch__load_int(l, 0, INT32_MAX / 16);
     for (int64_t i = 0; i < n && rc == CH_OK && !ch__load_fails(l); i++) {
@@ -389,7 +400,7 @@ ch_cursor *ch__cursor_runner(ch_cursor *c)
 ch_status ch__body_open(ch_cursor *of, int64_t number, int n, ch_element *const *given,
                         ch_cursor **out)
 {
-    which_body which = {number, first_pass_of(of, number), false};
+    which_body which = {number, first_epoch_of(of, number), false};
 
     return body_open(of, which, n, given, out);
 }
@@ -397,7 +408,7 @@ ch_status ch__body_open(ch_cursor *of, int64_t number, int n, ch_element *const 
 ch_status ch__body_open_ahead(ch_cursor *of, int64_t number, int n, ch_element *const *given,
                               ch_cursor **out)
 {
-    which_body which = {number, first_pass_of(of, number), true};
+    which_body which = {number, first_epoch_of(of, number), true};
 
     return body_open(of, which, n, given, out);
 }

@@ -10,8 +10,9 @@
  *      with a belt (data/belt.h), which keeps this promise for what is below.
  *   2. `next` gives an element, NULL at the end, or an error. After an error the next call goes on
  *      behind it; after the end it gives the end again.
- *   3. The elements of a cursor are a function of its dataset and of how often it was rewound:
- *      never of time, of threads or of addresses (but for stages that are asked to be unordered).
+ *   3. The elements of a cursor are a function of its dataset, of the stream that the iterator reads
+ *      (ch_stream_name) and of how often the cursor was rewound: never of time, of threads or of
+ *      addresses (but for stages that are asked to be unordered).
  *   4. What `save` writes is all that a fresh cursor needs to go on with the very next element.
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -60,7 +61,7 @@ typedef struct ch_stage {
     /* At the first element. The inputs are open. */
     ch_status (*open)(ch_cursor *c);
     ch_status (*next)(ch_cursor *c, ch_element **out);
-    /* Back to the first element, c->pass being one more; inputs are the stage's to rewind. */
+    /* Back to the first element, c->epoch being one more; inputs are the stage's to rewind. */
     ch_status (*rewind)(ch_cursor *c);
     /* Errors stay with the saver. */
     void (*save)(ch_cursor *c, ch_saver *s);
@@ -185,6 +186,8 @@ ch_dataset_options ch__stage_options_of(const ch_dataset *d);
 ch_dataset *ch__dataset_cache_file(ch_dataset *d, const char *path);
 /* ch_dataset_shard by a distribution: `why` ("files") is what there must be enough of. */
 ch_dataset *ch__dataset_shard(ch_dataset *d, int64_t n, int64_t index, const char *why);
+/* Whether it is a shard that leaves elements to others. */
+bool ch__dataset_is_shard(const ch_dataset *d);
 /* ch_dataset_shard of blocks: so many elements in a row are in the same. */
 ch_dataset *ch__dataset_shard_blocks(ch_dataset *d, int64_t n, int64_t index, int64_t block);
 
@@ -214,6 +217,14 @@ typedef struct ch_skips {
     _Atomic int64_t n, gone;
 } ch_skips;
 
+/* Names the random numbers that an iterator draws (data/random.h). An iterator of the program has
+ * (0, 0). Iterators of a per-worker dataset have (index of the worker's stream, number of the pass), so
+ * that no two of them draw alike, and a stream that another worker takes over draws the same again. */
+typedef struct ch_stream_name {
+    int64_t reader; /* 0 or more */
+    int64_t pass;   /* 0 or more */
+} ch_stream_name;
+
 struct ch_cursor {
     const ch_stage *stage;
     ch_dataset     *dataset; /* of the iterator's tree; not referenced */
@@ -221,9 +232,12 @@ struct ch_cursor {
     ch_cursor      *parent;
     int             n_in;
     ch_cursor     **in;
-    uint64_t path; /* from the root: equal for one that takes another's place, and else not */
-    int64_t  pass; /* first_pass, and how often it was rewound */
-    int64_t  first_pass;  /* 0; in a body a number of its own, so that each draws others */
+    uint64_t path;  /* from the root: equal for one that takes another's place, and else not */
+    int64_t  epoch; /* first_epoch, and how often it was rewound */
+    int64_t  first_epoch; /* 0; in a body a number of its own, so that each draws others */
+    int64_t  reader;      /* 0 below a shard: all workers must see the same elements there */
+    uint64_t pass_key;    /* of (reader, pass), for random numbers (data/random.h) */
+    uint64_t reader_key;  /* of (reader, 0): for stages that draw the same in every pass */
     struct ch_belt *belt; /* works ahead for it (data/belt.h); NULL: nothing does */
     int64_t         kept; /* bytes of elements, as far as they are counted (data/budget.h) */
     ch_counts       counts;

@@ -222,10 +222,11 @@ static ch_status find(naming *x, const Cohort__Files *a)
 static ch_status files_list(naming *x)
 {
     const Cohort__Files *a = CH_ATTRS(&x->base, Cohort__Files);
+    ch_draws             draws = ch__draws(&x->base, a->seed, !a->reshuffle);
     ch_status            rc = find(x, a);
 
     for (int i = x->n - 1; i > 0 && rc == CH_OK && a->shuffle; i--) {
-        int   k = (int)ch__draw_below(a->seed, a->reshuffle ? x->base.pass : 0, i, i + 1);
+        int   k = (int)ch__draw_below(draws, i, i + 1);
         char *name = x->name[i];
 
         x->name[i] = x->name[k];

@@ -352,6 +352,11 @@ const ch_stage ch__stage_shard = {
     .close = ch__close_nothing,
 };
 
+bool ch__dataset_is_shard(const ch_dataset *d)
+{
+    return d->stage == &ch__stage_shard && CH_ATTRS_OF(d, Cohort__Shard)->n > 1;
+}
+
 ch_dataset *ch__dataset_shard_blocks(ch_dataset *d, int64_t n, int64_t index, int64_t block)
 {
     Cohort__Shard a;

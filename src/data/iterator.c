@@ -249,6 +249,12 @@ static void iterator_free(ch_iterator *it)
 
 ch_status ch_iterator_new(ch_dataset *d, const ch_iterator_options *opt, ch_iterator **out)
 {
+    return ch__iterator_new_named(d, opt, (ch_stream_name){0}, out);
+}
+
+ch_status ch__iterator_new_named(ch_dataset *d, const ch_iterator_options *opt,
+                                 ch_stream_name name, ch_iterator **out)
+{
     static const ch_iterator_options none;
     ch_iterator                     *it;
     ch_status                        rc;
@@ -273,6 +279,7 @@ ch_status ch_iterator_new(ch_dataset *d, const ch_iterator_options *opt, ch_iter
     ch__spares_begin();
     init_lock(it);
     it->skips_made = it->skips;
+    it->name = name;
     set_options(it, d, opt);
     rc = make_room(it, opt);
     if (rc == CH_OK) {
@@ -494,11 +501,14 @@ typedef struct standing {
     ch_element **group;
     int          n_group;
     bool         has_failed, has_ended;
+
+    ch_stream_name name;
 } standing;
 
 static standing stand_of(const ch_iterator *it)
 {
-    return (standing){it->root, it->group, it->n_group, it->has_failed, it->has_ended};
+    return (standing){it->root,       it->group,     it->n_group,
+                      it->has_failed, it->has_ended, it->name};
 }
 
 static void stand(ch_iterator *it, const standing *s)
@@ -508,6 +518,7 @@ static void stand(ch_iterator *it, const standing *s)
     it->n_group = s->n_group;
     it->has_failed = s->has_failed;
     it->has_ended = s->has_ended;
+    it->name = s->name;
 }
 
 static void drop_standing(ch_iterator *it)
@@ -526,7 +537,8 @@ static ch_status go_to(ch_iterator *it, const Cohort__Place *place)
 
     it->skips_made = &it->skips[it->root->skips == it->skips];
     *it->skips_made = (ch_skips){0};
-    stand(it, &(standing){.group = ch__calloc((size_t)it->n_replicas, sizeof(ch_element *))});
+    stand(it, &(standing){.group = ch__calloc((size_t)it->n_replicas, sizeof(ch_element *)),
+                          .name = {place->reader, place->pass}});
     it->budget.n_more++;
     rc = it->group == NULL ? ch__fail_memory("iterator")
                            : ch__cursor_open(it, it->dataset, NULL, &it->root);

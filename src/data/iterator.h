@@ -16,14 +16,16 @@ typedef struct ch_iterator_owner {
 } ch_iterator_owner;
 
 struct ch_iterator {
-    atomic_int        refs;
-    ch_dataset       *dataset;
-    ch_cursor        *root; /* the stage `out`, which makes tuples of the dataset's elements */
-    bool              go_on, has_started, has_failed, has_ended;
-    int               n_replicas, n_group;
-    ch_element      **group;  /* of the replicas, as far as it is filled */
-    ch_device       **device; /* NULL: where they are */
-    int               ahead;
+    atomic_int   refs;
+    ch_dataset  *dataset;
+    ch_cursor   *root; /* the stage `out`, which makes tuples of the dataset's elements */
+    bool         go_on, has_started, has_failed, has_ended;
+    int          n_replicas, n_group;
+    ch_element **group;  /* of the replicas, as far as it is filled */
+    ch_device  **device; /* NULL: where they are */
+    int          ahead;
+    ch_stream_name
+        name; /* of the random numbers that its stages draw; of the place, once restored */
     ch_iterator_owner owner; /* NULL functions: none */
 
     int         n_threads; /* wanted */
@@ -45,6 +47,9 @@ struct ch_iterator {
     ch_thread     **worker;
 };
 
+/* Makes an iterator as ch_iterator_new does, which draws the random numbers of the stream `name`. */
+CH_MUST_CHECK ch_status ch__iterator_new_named(ch_dataset *d, const ch_iterator_options *opt,
+                                               ch_stream_name name, ch_iterator **out);
 /* Takes `self` over. Before the first element, and once. */
 void ch__iterator_own(ch_iterator *it, const ch_iterator_owner *owner);
 /* An element of no rows, for a replica that the data did not reach. What has a value has zero. */

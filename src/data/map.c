@@ -124,7 +124,7 @@ static ch_status map_one(ch_cursor *c, int64_t place, ch_element *e, ch_element 
 
     if (m->caller == NULL)
         return map_call(c, e, out);
-    rc = ch__caller_run(m->caller, c->pass, place, e, out);
+    rc = ch__caller_run(m->caller, c, place, e, out);
     ch__element_free(e);
     return rc;
 }
@@ -277,7 +277,7 @@ static ch_status ask(ch_cursor *c, int64_t place, const ch_element *e, bool *kee
 
     if (m->caller == NULL)
         return ask_call(c, e, keep);
-    rc = ch__caller_run(m->caller, c->pass, place, e, &answer);
+    rc = ch__caller_run(m->caller, c, place, e, &answer);
     if (rc == CH_OK)
         *keep = *(const bool *)answer->part[0].data;
     ch__element_free(answer);

@@ -316,7 +316,7 @@ void ch__cursor_save(ch_cursor *c, ch_saver *s)
         return;
     }
     ch__save_begin(s, c->stage->name);
-    ch__save_int(s, c->pass);
+    ch__save_int(s, c->epoch);
     c->stage->save(c, s);
 }
 
@@ -332,6 +332,8 @@ ch_status ch__place_save(ch_cursor *root, uint64_t dataset, void **bytes, size_t
     m.n_states = (size_t)s.n_states;
     m.states = s.states;
     m.skipped = (uint64_t)root->skips->gone; /* the others are of stages that are saved */
+    m.reader = root->it->name.reader;
+    m.pass = root->it->name.pass;
     if (s.rc == CH_OK)
         s.rc = ch__message_pack(&m.base, bytes, n);
     ch__free(s.states);
@@ -478,7 +480,7 @@ ch_status ch__cursor_load(ch_cursor *c, ch_loader *l)
         return ch__load_inputs(c, l);
     ch__load_begin(l, c->stage->name);
     l->cursor = c;
-    c->pass = ch__load_count(l);
+    c->epoch = ch__load_count(l);
     return l->fails ? ch__load_status(l) : c->stage->load(c, l);
 }
 
@@ -506,6 +508,10 @@ ch_status ch__place_read(uint64_t dataset, const void *bytes, size_t n, Cohort__
     else if (m->dataset != dataset)
         rc = ch__fail(CH_INVALID_ARGUMENT,
                       "restore: the place was saved by an iterator over another dataset");
+    else if (m->reader < 0 || m->pass < 0)
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "restore: the place is of reader %lld in pass %lld; want 0 or more",
+                      (long long)m->reader, (long long)m->pass);
     if (rc == CH_OK)
         *out = m;
     else

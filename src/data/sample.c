@@ -79,13 +79,13 @@ static double weight_of(const sampling *x, int i)
 static int draw(sampling *x)
 {
     const Cohort__Sample *a = CH_ATTRS(&x->base, Cohort__Sample);
-    int64_t               pass = a->same_each_time ? 0 : x->base.pass;
+    ch_draws              draws = ch__draws(&x->base, a->seed, a->same_each_time);
     double                sum = 0, at;
     int                   last = -1;
 
     for (int i = 0; i < x->base.n_in; i++)
         sum += weight_of(x, i);
-    at = sum * ch__draw_unit(a->seed, pass, x->n_drawn++);
+    at = sum * ch__draw_unit(draws, x->n_drawn++);
     for (int i = 0; i < x->base.n_in; i++) {
         double w = weight_of(x, i);
 

@@ -1,7 +1,7 @@
 /* data/shuffle.c -- elements in random order, out of a buffer.
  *
- * Which element is drawn depends on the seed, the pass and how many were drawn before, so a place is
- * a number and the elements in the buffer.
+ * Which element is drawn depends on the seed, the stream, the epoch (data/random.h) and how many were
+ * drawn before, so a place is a number and the elements in the buffer.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/fault.h"
@@ -49,8 +49,7 @@ static ch_status shuffle_next(ch_cursor *c, ch_element **out)
 
     if (rc != CH_OK || b->n == 0)
         return rc;
-    int64_t pass = a->same_each_time ? 0 : c->pass;
-    int     at = (int)ch__draw_below(a->seed, pass, x->n_drawn++, b->n);
+    int at = (int)ch__draw_below(ch__draws(c, a->seed, a->same_each_time), x->n_drawn++, b->n);
     *out = b->at[at];
     b->at[at] = b->at[--b->n];
     return CH_OK;

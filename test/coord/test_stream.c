@@ -7,6 +7,7 @@
 #include "../file/folder.h"
 #include "base/mem.h"
 #include "coord/stream.h"
+#include "data/iterator.h"
 #include "tensor/device.h"
 
 enum { MOST = 700 };
@@ -66,14 +67,12 @@ static void drop_model(model *m)
     m->n = 0;
 }
 
-static void model_of(ch_dataset *d, int pass, int n_replicas, model *m)
+static void model_of(ch_dataset *d, ch_stream_name name, int n_replicas, model *m)
 {
-    ch_iterator *it = NULL;
+    const ch_iterator_options opt = {.go_on = true, .n_replicas = n_replicas};
+    ch_iterator              *it = NULL;
 
-    t_ok(ch_iterator_new(d, &(ch_iterator_options){.go_on = true, .n_replicas = n_replicas},
-                         &it));
-    for (int i = 0; i < pass; i++)
-        t_ok(ch_iterator_restart(it));
+    t_ok(ch__iterator_new_named(d, &opt, name, &it));
     read_model(m, it);
     ch_iterator_unref(it);
 }
@@ -83,7 +82,9 @@ static void model_of(ch_dataset *d, int pass, int n_replicas, model *m)
 typedef struct source {
     void  *bytes;
     size_t n;
-    int    pass, n_replicas;
+    int    n_replicas;
+
+    ch_stream_name name;
 } source;
 
 /* Takes the dataset over. */
@@ -103,7 +104,8 @@ static ch_stream *stream_at(const source *s, int64_t first, const void *place, s
     t_ok(ch__stream_new(&(ch_stream_options){.name = "stream 7",
                                              .dataset = s->bytes,
                                              .n_dataset = s->n,
-                                             .pass = s->pass,
+                                             .reader = s->name.reader,
+                                             .pass = s->name.pass,
                                              .first = first,
                                              .place = place,
                                              .n_place = n,
@@ -249,7 +251,7 @@ static void any_order_of_numbers_gives_what_an_iterator_gives(void **state)
 
         x = ch_dataset_with_options(
             x, &(ch_dataset_options){.threads = (int)roll(&d, 4) - 1}); /* CH_OFF is -1 */
-        model_of(x, 0, n_replicas, &m);
+        model_of(x, (ch_stream_name){0}, n_replicas, &m);
         from = source_of(x);
         from.n_replicas = n_replicas;
         walk(&from, &m, &d, 200);
@@ -264,13 +266,14 @@ static bool walk_any(dice *d, bool unordered)
     static model m;
     int          threads = unordered ? 0 : (int)roll(d, 4) - 1;
     ch_dataset  *x = any_pipeline(t_folder, roll_bits(d), unordered, threads);
-    source       from = {.pass = (int)roll(d, 4), .n_replicas = 1 + (int)roll(d, 2)};
+    source       from = {.name = {(int64_t)roll(d, 3), (int64_t)roll(d, 4)},
+                         .n_replicas = 1 + (int)roll(d, 2)};
     bool         is_sent = ch_dataset_encode(x, &from.bytes, &from.n) == CH_OK;
 
     if (unordered)
         x = ch_dataset_with_options(x, &(ch_dataset_options){.threads = CH_OFF});
     if (is_sent) {
-        model_of(x, from.pass, from.n_replicas, &m);
+        model_of(x, from.name, from.n_replicas, &m);
         walk(&from, &m, d, 60);
         drop_model(&m);
     }
@@ -329,44 +332,175 @@ static void a_group_for_replicas_is_on_their_devices(void **state)
 
 /* ---- passes ---- */
 
-/* The passes of an iterator that reads all of each; numbers that a repeat has used up belong to it, so there is none in these. */
-static void a_pass_is_that_of_an_iterator_that_was_restarted_so_often(void **state)
+enum { N_READERS = 3, N_PASSES = 4, N_EPOCHS = 6, N_ELEMENTS = 12, N_TEXT = 160 };
+
+/* The elements of an epoch, in order, as text. */
+typedef struct order {
+    char text[N_TEXT];
+} order;
+
+/* The first N_EPOCHS epochs of N_ELEMENTS that a stream gives. */
+static void read_orders(const source *from, order *out)
 {
-    static model m;
-    const int    which[] = {0, 2, 5, 6};
+    ch_stream *s = stream_of(from);
 
-    (void)state;
-    for (size_t i = 0; i < sizeof(which) / sizeof(which[0]); i++) {
-        dice         d = {seed_of((int)i)};
-        ch_dataset  *x = pipeline(which[i], &d);
-        ch_iterator *it = NULL;
-        source       from;
+    for (int e = 0; e < N_EPOCHS; e++) {
+        out[e].text[0] = '\0';
+        for (int i = 0; i < N_ELEMENTS; i++) {
+            ch_tuple   *t = NULL;
+            ch_status   rc = ch__stream_element(s, e * N_ELEMENTS + i, &t);
+            const char *is = text_of(rc, t);
 
-        t_ok(ch_iterator_new(x, &(ch_iterator_options){.go_on = true}, &it));
-        from = source_of(x);
-        for (from.pass = 0; from.pass < 4; from.pass++) {
-            read_model(&m, it);
-            walk(&from, &m, &d, 150);
-            drop_model(&m);
-            t_ok(ch_iterator_restart(it));
+            assert_true(strlen(out[e].text) + strlen(is) < N_TEXT);
+            strcat(out[e].text, is);
+            ch_tuple_unref(t);
         }
-        ch_iterator_unref(it);
-        ch_bytes_free(from.bytes);
+    }
+    ch__stream_free(s);
+}
+
+/* One order for each (reader, pass, epoch). Takes the dataset over. */
+static void read_all_orders(ch_dataset *d, order *out)
+{
+    source from = source_of(d);
+
+    for (from.name.reader = 0; from.name.reader < N_READERS; from.name.reader++)
+        for (from.name.pass = 0; from.name.pass < N_PASSES; from.name.pass++)
+            read_orders(&from, &out[(from.name.reader * N_PASSES + from.name.pass) * N_EPOCHS]);
+    ch_bytes_free(from.bytes);
+}
+
+static order *all_orders(ch_dataset *d)
+{
+    static order is[N_READERS * N_PASSES * N_EPOCHS];
+
+    read_all_orders(d, is);
+    return is;
+}
+
+/* Eight datasets, of which each element comes from one. */
+static ch_dataset *sampled(void)
+{
+    enum { N = 8 };
+    ch_dataset *d[N];
+
+    for (int i = 0; i < N; i++)
+        d[i] = ch_dataset_range(100 * i, 100 * i + N_ELEMENTS, 1);
+    return ch_dataset_take(ch_dataset_sample_from(N, d, NULL, NULL), N_ELEMENTS);
+}
+
+/* A pipeline that draws in each of N_EPOCHS epochs of N_ELEMENTS elements. */
+static ch_dataset *drawing(int which)
+{
+    ch_dataset *d = ch_dataset_range(0, N_ELEMENTS, 1);
+
+    switch (which) {
+    case 0:
+        d = ch_dataset_shuffle(d, N_ELEMENTS, NULL);
+        break;
+    case 1:
+        d = ch_dataset_map(d, any_noisy, NULL, NULL);
+        break;
+    case 2:
+        d = ch_dataset_interleave(ch_dataset_batch(d, 3, NULL), any_noisy_rows, NULL, NULL);
+        break;
+    default:
+        ch_dataset_unref(d);
+        d = sampled();
+    }
+    return ch_dataset_repeat(d, CH_INFINITE);
+}
+
+enum { N_DRAWING = 4 };
+
+static void stream_draws_are_distinct_for_every_reader_pass_and_epoch(void **state)
+{
+    (void)state;
+    for (int which = 0; which < N_DRAWING; which++) {
+        const order *is = all_orders(drawing(which));
+
+        for (int i = 0; i < N_READERS * N_PASSES * N_EPOCHS; i++)
+            for (int k = 0; k < i; k++)
+                if (strcmp(is[i].text, is[k].text) == 0)
+                    fail_msg("pipeline %d: (reader %d, pass %d, epoch %d) is (%d, %d, %d): %s",
+                             which, i / N_EPOCHS / N_PASSES, i / N_EPOCHS % N_PASSES,
+                             i % N_EPOCHS, k / N_EPOCHS / N_PASSES, k / N_EPOCHS % N_PASSES,
+                             k % N_EPOCHS, is[i].text);
     }
 }
 
-static void a_late_pass_is_begun_without_those_before_it(void **state)
+static void stream_shuffles_alike_in_passes_and_epochs_when_same_each_time(void **state)
 {
-    ch_dataset  *x = ch_dataset_shuffle(ch_dataset_range(0, 50, 1), 50, NULL);
-    static model m;
-    source       from;
-    dice         d = {1};
+    ch_dataset  *d = ch_dataset_shuffle(ch_dataset_range(0, N_ELEMENTS, 1), N_ELEMENTS,
+                                        &(ch_shuffle_options){.same_each_time = true});
+    const order *is = all_orders(ch_dataset_repeat(d, CH_INFINITE));
 
     (void)state;
-    model_of(x, 10000, 1, &m);
+    for (int i = 0; i < N_READERS * N_PASSES * N_EPOCHS; i++)
+        assert_string_equal(is[i].text,
+                            is[i / (N_PASSES * N_EPOCHS) * (N_PASSES * N_EPOCHS)].text);
+    for (int i = 0; i < N_READERS; i++)
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(is[i * N_PASSES * N_EPOCHS].text,
+                                    is[k * N_PASSES * N_EPOCHS].text);
+}
+
+/* Workers that divide data by ch_dataset_shard each read their share of one order. */
+static void stream_shards_of_a_shuffle_are_disjoint(void **state)
+{
+    (void)state;
+    for (int pass = 0; pass < N_PASSES; pass++) {
+        int seen[N_ELEMENTS * N_READERS] = {0};
+
+        for (int reader = 0; reader < N_READERS; reader++) {
+            ch_dataset *d = ch_dataset_range(0, N_ELEMENTS * N_READERS, 1);
+            source      from;
+            ch_stream  *s;
+
+            d = ch_dataset_shuffle(d, N_ELEMENTS * N_READERS, NULL);
+            from = source_of(ch_dataset_shard(d, N_READERS, reader));
+            from.name = (ch_stream_name){reader, pass};
+            s = stream_of(&from);
+            for (int i = 0; i < N_ELEMENTS; i++) {
+                ch_tuple *t = NULL;
+
+                t_ok(ch__stream_element(s, i, &t));
+                seen[*(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(t, 0), 0))]++;
+                ch_tuple_unref(t);
+            }
+            ch__stream_free(s);
+            ch_bytes_free(from.bytes);
+        }
+        for (int i = 0; i < N_ELEMENTS * N_READERS; i++)
+            assert_int_equal(seen[i], 1);
+    }
+}
+
+/* A place names the stream that it is in, whatever the stream that goes there is called. */
+static void stream_goes_on_as_the_reader_and_pass_of_its_place(void **state)
+{
+    static model m;
+    ch_dataset  *x =
+        ch_dataset_repeat(ch_dataset_shuffle(ch_dataset_range(0, 50, 1), 50, NULL), 9);
+    source      from;
+    int64_t     number = 0;
+    const void *bytes = NULL;
+    size_t      n = 0;
+    ch_stream  *s, *other;
+
+    (void)state;
+    model_of(x, (ch_stream_name){2, 3}, 1, &m);
     from = source_of(x);
-    from.pass = 10000;
-    walk(&from, &m, &d, 100);
+    from.name = (ch_stream_name){2, 3};
+    s = stream_of(&from);
+    check_number(s, &m, 200);
+    assert_true(ch__stream_place(s, &number, &bytes, &n));
+    from.name = (ch_stream_name){1, 7};
+    other = stream_at(&from, number, bytes, n);
+    for (int64_t i = number; i < m.n; i++)
+        check_number(other, &m, i);
+    ch__stream_free(other);
+    ch__stream_free(s);
     drop_model(&m);
     ch_bytes_free(from.bytes);
 }
@@ -387,9 +521,9 @@ static void a_stream_is_taken_up_by_others(void **state)
         ch_stream  *s[N];
         int64_t     least[N] = {0}, at = 0;
 
-        model_of(x, 2, 1, &m);
+        model_of(x, (ch_stream_name){1, 2}, 1, &m);
         from = source_of(x);
-        from.pass = 2;
+        from.name = (ch_stream_name){1, 2};
         for (int k = 0; k < N; k++)
             s[k] = stream_of(&from);
         for (int step = 0, now = 0; step < 300 && numbers_of(&m) > 0; step++) {
@@ -444,7 +578,7 @@ static void a_number_before_the_place_is_out_of_range(void **state)
     void        *at_early, *at_late;
 
     (void)state;
-    model_of(x, 0, 1, &m);
+    model_of(x, (ch_stream_name){0}, 1, &m);
     check_number(s, &m, 100);
     at_early = copy_of_place(s, &early, &n_early);
     check_number(s, &m, 300);
@@ -480,7 +614,7 @@ static void a_stream_that_has_been_there_stays(void **state)
     ch_dataset  *x = ch_dataset_range(0, 400, 1);
 
     (void)state;
-    model_of(x, 0, 1, &m);
+    model_of(x, (ch_stream_name){0}, 1, &m);
     t_ok(ch__stream_move(s, 0, "junk", 4));
     check_number(s, &m, 130);
     t_ok(ch__stream_move(s, 131, "junk", 4));
@@ -508,7 +642,7 @@ static void a_place_that_is_refused_changes_nothing(void **state)
     void        *place;
 
     (void)state;
-    model_of(x, 0, 1, &m);
+    model_of(x, (ch_stream_name){0}, 1, &m);
     t_ok(ch__stream_element(other, 200, &t));
     ch_tuple_unref(t);
     place = copy_of_place(other, &number, &n);
@@ -551,7 +685,7 @@ static void places_are_kept_every_so_often(void **state)
     ch_dataset  *x = ch_dataset_range(0, 400, 1);
 
     (void)state;
-    model_of(x, 0, 1, &m);
+    model_of(x, (ch_stream_name){0}, 1, &m);
     assert_false(is_there(s));
     for (int64_t i = 0; i < 400; i++) {
         int64_t     number = 0;
@@ -686,7 +820,7 @@ static void bad_records_have_numbers(void **state)
             x = ch_dataset_shuffle(x, 30, NULL);
         if (i % 3 == 2)
             x = ch_dataset_batch(ch_dataset_map(x, any_twice, NULL, NULL), 3, NULL);
-        model_of(x, 0, n_replicas, &m);
+        model_of(x, (ch_stream_name){0}, n_replicas, &m);
         from = source_of(x);
         from.n_replicas = n_replicas;
         walk(&from, &m, &d, 200);
@@ -734,7 +868,7 @@ static void a_file_that_cannot_be_opened_takes_no_number(void **state)
         x[i] = ch_dataset_csv(ch_dataset_file_list(1, &path[i]), 1,
                               &(ch_csv_column){.name = "x", .dtype = CH_I64}, NULL);
     all = ch_dataset_concatenate(3, x);
-    model_of(all, 0, 1, &m);
+    model_of(all, (ch_stream_name){0}, 1, &m);
     from = source_of(all);
     s = stream_of(&from);
     assert_int_equal(rename(path[1], t_path("away")), 0);
@@ -791,8 +925,9 @@ static void arguments_are_checked(void **state)
     (void)state;
     opt.pass = -1;
     t_refused(ch__stream_new(&opt, &s), CH_INVALID_ARGUMENT, "stream", "pass -1");
-    opt.pass = CH_STREAM_PASSES;
-    t_refused(ch__stream_new(&opt, &s), CH_INVALID_ARGUMENT, "stream", "pass");
+    opt = good;
+    opt.reader = -3;
+    t_refused(ch__stream_new(&opt, &s), CH_INVALID_ARGUMENT, "stream", "reader -3");
     opt = good;
     opt.first = 3;
     t_refused(ch__stream_new(&opt, &s), CH_INVALID_ARGUMENT, "element 3", "place");
@@ -841,7 +976,7 @@ static void without_memory_a_stream_stays_what_it_is(void **state)
         int64_t     at = 0;
 
         x = ch_dataset_with_options(x, &(ch_dataset_options){.threads = (int)roll(&d, 4) - 1});
-        model_of(x, 0, 1, &m);
+        model_of(x, (ch_stream_name){0}, 1, &m);
         from = source_of(x);
         s = stream_of(&from);
         for (int k = 0; k < 12; k++) {
@@ -909,8 +1044,10 @@ int main(void)
         cmocka_unit_test(any_pipeline_has_numbers),
         cmocka_unit_test(stages_that_are_unordered_have_numbers_too),
         cmocka_unit_test(a_group_for_replicas_is_on_their_devices),
-        cmocka_unit_test(a_pass_is_that_of_an_iterator_that_was_restarted_so_often),
-        cmocka_unit_test(a_late_pass_is_begun_without_those_before_it),
+        cmocka_unit_test(stream_draws_are_distinct_for_every_reader_pass_and_epoch),
+        cmocka_unit_test(stream_shuffles_alike_in_passes_and_epochs_when_same_each_time),
+        cmocka_unit_test(stream_shards_of_a_shuffle_are_disjoint),
+        cmocka_unit_test(stream_goes_on_as_the_reader_and_pass_of_its_place),
         cmocka_unit_test(a_stream_is_taken_up_by_others),
         cmocka_unit_test(a_number_before_the_place_is_out_of_range),
         cmocka_unit_test(a_stream_that_has_been_there_stays),

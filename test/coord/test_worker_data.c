@@ -130,29 +130,124 @@ static void every_worker_has_the_whole_dataset(void **state)
     end(&a);
 }
 
-/* RD-2, RD-4: each pass shuffles in an order of its own. */
-static void each_pass_begins_anew_and_shuffles_anew(void **state)
+/* ---- orders ---- */
+
+enum { N_WORKERS = 3, N_PASSES = 4, N_EPOCHS = 4, N_IN_EPOCH = 12, N_IN_BATCH = 4 };
+enum { N_STREAMS = N_WORKERS * N_PASSES, N_ORDERS = N_STREAMS * N_EPOCHS };
+
+/* What was read of one (worker, pass). */
+typedef struct reading {
+    int     n;
+    int64_t x[N_EPOCHS * N_IN_EPOCH];
+} reading;
+
+/* The seed page's pipeline: shuffle, repeat, batch. The elements say whose they are, and batches have numbers. */
+static ch_dataset *shuffled_batches(const ch_input_context *c, void *arg)
 {
-    act            a;
-    int64_t        first[4];
-    ch_per_worker *pass;
-    bool           differ = false;
+    ch_dataset *d = ch_dataset_range(100 * c->worker, 100 * c->worker + N_IN_EPOCH, 1);
+
+    (void)arg;
+    d = ch_dataset_repeat(ch_dataset_shuffle(d, N_IN_EPOCH, NULL), -1);
+    return ch_dataset_enumerate(ch_dataset_batch(d, N_IN_BATCH, NULL), 0);
+}
+
+static bool is_complete(const reading *r)
+{
+    for (int w = 0; w < N_WORKERS; w++)
+        if (r[w].n < N_EPOCHS * N_IN_EPOCH)
+            return false;
+    return true;
+}
+
+static void take_batch(const ch_tuple *out, reading *r)
+{
+    const int64_t *x = ch_tensor_data(ch_value_at(ch_tuple_at(out, 1), 0));
+    reading       *to = &r[x[0] / 100];
+
+    for (int k = 0; k < N_IN_BATCH; k++) {
+        int64_t at = integer(out, 0) * N_IN_BATCH + k;
+
+        if (at >= N_EPOCHS * N_IN_EPOCH)
+            continue;
+        to->x[at] = x[k] % 100;
+        to->n++;
+    }
+}
+
+/* Reads a pass until every worker's stream has given N_EPOCHS epochs. */
+static void read_pass(act *a, reading *r)
+{
+    while (!is_complete(r)) {
+        enum { N_STEPS = 12 };
+
+        a->n_read = 0;
+        read_on(a, N_STEPS);
+        for (int i = 0; i < N_STEPS; i++) {
+            ch_tuple *out = NULL;
+
+            t_ok(ch_remote_fetch(a->r[i], &out));
+            take_batch(out, r);
+            ch_tuple_unref(out);
+            ch_remote_unref(a->r[i]);
+        }
+    }
+    a->n_read = 0;
+}
+
+static void read_passes(reading *r, bool kills)
+{
+    act a;
+
+    memset(r, 0, N_STREAMS * sizeof(*r));
+    begin_in(&a, N_WORKERS, 10);
+    t_ok(ch_coordinator_create_per_worker_dataset_from_function(a.s.co, shuffled_batches, NULL,
+                                                                &a.data));
+    for (int p = 0; p < N_PASSES; p++) {
+        t_ok(ch_per_worker_iterate(a.data, &a.it));
+        if (kills) {
+            t_kill_in(&a.s, 15, "worker", p % N_WORKERS);
+            t_restart_in(&a.s, 150, "worker", p % N_WORKERS);
+        }
+        read_pass(&a, &r[p * N_WORKERS]);
+        ch_per_worker_unref(a.it);
+        a.it = NULL;
+    }
+    assert_int_equal(t_stats(&a.s).workers_lost, kills ? N_PASSES : 0);
+    end(&a);
+}
+
+/* RD-2, RD-4: each pass begins at the beginning, and every (worker, pass, epoch) has an order of its own. */
+static void shuffle_orders_are_distinct_for_every_worker_pass_and_epoch(void **state)
+{
+    static reading r[N_STREAMS];
 
     (void)state;
-    begin_in(&a, 1, 1);
-    read_each(&a, ch_dataset_shuffle(ch_dataset_range(0, 1000, 1), 1000, NULL), false);
-    ch_per_worker_unref(a.it);
-    for (int k = 0; k < 4; k++) {
-        t_ok(ch_per_worker_iterate(a.data, &pass));
-        a.it = pass;
-        read_on(&a, 1);
-        first[k] = element(&a, k, NULL);
-        differ |= first[k] != first[0];
-        ch_per_worker_unref(pass);
+    read_passes(r, false);
+    for (int i = 0; i < N_ORDERS; i++) {
+        const int64_t *x = &r[i / N_EPOCHS].x[i % N_EPOCHS * N_IN_EPOCH];
+        uint64_t       seen = 0;
+
+        for (int k = 0; k < N_IN_EPOCH; k++)
+            seen |= UINT64_C(1) << x[k];
+        assert_int_equal(seen, (1 << N_IN_EPOCH) - 1); /* an epoch has each element once */
+        for (int k = 0; k < i; k++)
+            if (memcmp(x, &r[k / N_EPOCHS].x[k % N_EPOCHS * N_IN_EPOCH],
+                       N_IN_EPOCH * sizeof(*x)) == 0)
+                fail_msg("pass %d, worker %d, epoch %d has the order of pass %d, worker %d, "
+                         "epoch %d",
+                         i / N_EPOCHS / N_WORKERS, i / N_EPOCHS % N_WORKERS, i % N_EPOCHS,
+                         k / N_EPOCHS / N_WORKERS, k / N_EPOCHS % N_WORKERS, k % N_EPOCHS);
     }
-    a.it = NULL;
-    assert_true(differ);
-    end(&a);
+}
+
+static void shuffle_orders_are_the_same_when_workers_are_lost(void **state)
+{
+    static reading r[N_STREAMS], again[N_STREAMS];
+
+    (void)state;
+    read_passes(r, false);
+    read_passes(again, true);
+    assert_memory_equal(r, again, sizeof(r));
 }
 
 /* RD-2: a new pass begins at the beginning while the one before it goes on */
@@ -972,9 +1067,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_worker_has_the_whole_dataset),
-        cmocka_unit_test(each_pass_begins_anew_and_shuffles_anew),
         cmocka_unit_test(each_pass_begins_at_the_beginning),
         cmocka_unit_test(workers_shuffle_in_orders_of_their_own),
+        cmocka_unit_test(shuffle_orders_are_distinct_for_every_worker_pass_and_epoch),
+        cmocka_unit_test(shuffle_orders_are_the_same_when_workers_are_lost),
         cmocka_unit_test(a_function_makes_each_worker_s_data),
         cmocka_unit_test(the_dataset_function_of_the_page),
         cmocka_unit_test(what_workers_have_the_same_is_in_memory_once),

@@ -478,11 +478,46 @@ static void a_place_that_tells_of_more_than_it_has_costs_nothing(void **state)
     (void)state;
 }
 
+/* Bytes that a library wrote before streams had names (ch_stream_name), 8 elements into the pipeline
+ * below: they mean what they meant. */
+static void restore_goes_on_in_the_same_order_when_the_place_is_old(void **state)
+{
+    static const char place[] =
+        "\x08\x02\x11\x25\x97\x5f\x76\xcc\x94\x47\x9b\x1a\x12\x0a\x08\x69\x74\x65\x72\x61"
+        "\x74\x6f\x72\x12\x06\x00\x00\x00\x10\x00\x00\x1a\x0d\x0a\x06\x72\x65\x70\x65\x61"
+        "\x74\x12\x03\x00\x02\x00\x1a\x48\x0a\x07\x73\x68\x75\x66\x66\x6c\x65\x12\x04\x02"
+        "\x04\x00\x06\x1a\x11\x0a\x0f\x12\x03\x69\x36\x34\x22\x08\x00\x00\x00\x00\x00\x00"
+        "\x00\x00\x1a\x11\x0a\x0f\x12\x03\x69\x36\x34\x22\x08\x03\x00\x00\x00\x00\x00\x00"
+        "\x00\x1a\x11\x0a\x0f\x12\x03\x69\x36\x34\x22\x08\x02\x00\x00\x00\x00\x00\x00\x00"
+        "\x1a\x0b\x0a\x05\x72\x61\x6e\x67\x65\x12\x02\x02\x0a";
+    static const int64_t want[] = {0, 3, 5, 2, 0, 1, 5, 2, 4, 3, 1, 2, 3, 4, 0, 5};
+    ch_dataset          *d =
+        ch_dataset_shuffle(ch_dataset_range(0, 6, 1), 4, &(ch_shuffle_options){.seed = 5});
+    ch_iterator *it = NULL;
+
+    (void)state;
+    d = ch_dataset_with_options(ch_dataset_repeat(d, CH_INFINITE),
+                                &(ch_dataset_options){.threads = CH_OFF});
+    t_ok(ch_iterator_new(d, NULL, &it));
+    t_ok(ch_iterator_restore(it, place, sizeof(place) - 1));
+    for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
+        ch_tuple *t = NULL;
+
+        t_ok(ch_iterator_next(it, &t));
+        assert_int_equal(*(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(t, 0), 0)),
+                         want[i]);
+        ch_tuple_unref(t);
+    }
+    ch_iterator_unref(it);
+    ch_dataset_unref(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_place_that_tells_of_more_than_it_has_costs_nothing),
         cmocka_unit_test(the_orders_of_a_pass_follow_from_its_number),
+        cmocka_unit_test(restore_goes_on_in_the_same_order_when_the_place_is_old),
         cmocka_unit_test(a_generator_is_not_called_while_it_is_moved),
         cmocka_unit_test(a_place_that_is_refused_leaves_the_iterator_where_it_was),
         cmocka_unit_test(a_generator_without_a_place_stays_where_it_is),
