@@ -219,19 +219,24 @@ static ch_status find(naming *x, const Cohort__Files *a)
     return rc;
 }
 
-static ch_status files_list(naming *x)
+static void shuffle_names(naming *x, ch_draws draws)
 {
-    const Cohort__Files *a = CH_ATTRS(&x->base, Cohort__Files);
-    ch_draws             draws = ch__draws(&x->base, a->seed, !a->reshuffle);
-    ch_status            rc = find(x, a);
-
-    for (int i = x->n - 1; i > 0 && rc == CH_OK && a->shuffle; i--) {
-        int   k = (int)ch__draw_below(draws, i, i + 1);
-        char *name = x->name[i];
+    for (int i = x->n - 1; i > 0; i--) {
+        int64_t k = ch__draw_below(draws, i, i + 1);
+        char   *name = x->name[i];
 
         x->name[i] = x->name[k];
         x->name[k] = name;
     }
+}
+
+static ch_status files_list(naming *x)
+{
+    const Cohort__Files *a = CH_ATTRS(&x->base, Cohort__Files);
+    ch_status            rc = find(x, a);
+
+    if (rc == CH_OK && a->shuffle)
+        shuffle_names(x, ch__draws(&x->base, a->seed, !a->reshuffle));
     return rc;
 }
 

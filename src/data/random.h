@@ -31,8 +31,9 @@ static inline ch_draws ch__draws(const ch_cursor *c, uint64_t seed, bool same_ea
 
 static inline uint64_t ch__draw(ch_draws from, int64_t place)
 {
-    const uint32_t counter[4] = {(uint32_t)place, (uint32_t)(place >> 32), (uint32_t)from.epoch,
-                                 (uint32_t)(from.epoch >> 32)};
+    const uint64_t at = (uint64_t)place, epoch = (uint64_t)from.epoch;
+    const uint32_t counter[4] = {(uint32_t)at, (uint32_t)(at >> 32), (uint32_t)epoch,
+                                 (uint32_t)(epoch >> 32)};
     const uint32_t key[2] = {(uint32_t)from.key, (uint32_t)(from.key >> 32)};
     uint32_t       word[4];
 

@@ -345,14 +345,15 @@ static void read_orders(const source *from, order *out)
     ch_stream *s = stream_of(from);
 
     for (int e = 0; e < N_EPOCHS; e++) {
-        out[e].text[0] = '\0';
+        size_t used = 0;
+
         for (int i = 0; i < N_ELEMENTS; i++) {
             ch_tuple   *t = NULL;
             ch_status   rc = ch__stream_element(s, e * N_ELEMENTS + i, &t);
             const char *is = text_of(rc, t);
 
-            assert_true(strlen(out[e].text) + strlen(is) < N_TEXT);
-            strcat(out[e].text, is);
+            used += (size_t)snprintf(out[e].text + used, N_TEXT - used, "%s", is);
+            assert_true(used < N_TEXT);
             ch_tuple_unref(t);
         }
     }
