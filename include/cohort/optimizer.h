@@ -18,7 +18,8 @@
  *     schedule it is computed from the iterations, and setting it is an error. It is f64, and
  *     takes the type of what it updates.
  *   - Where a strategy has cut a variable (cohort/parameter_server.h), its shards may be given in its place, all of them: they are
- *     updated as the one that they are of, and the gradients of ch_optimizer_apply are those of the shards.
+ *     updated as the one that they are of, and the gradients of ch_optimizer_apply are those of the shards. Norms (of LAMB, and for
+ *     clipping) and means of rows (of row-wise Adagrad) are those of the whole variable, however it is cut.
  *   - 16-bit variables are updated in f32: a slot "master" holds the exact value, one for all
  *     optimizers ("net/dense/kernel/master"). With Adam such a parameter takes 14 bytes (2, and
  *     4 each for master, m and v), one of f32 takes 12: less memory is what 16 bits bring to

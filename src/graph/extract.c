@@ -127,7 +127,7 @@ static void mark_wanted(const extraction *x, unsigned char *wanted)
             wanted[n->in[i]->id] = 1;
     for (int i = 0; i < e->n_out; i++)
         wanted[e->out[i]->id] = 1;
-    for (int i = 0; i < e->n_resources; i++)
+    for (int i = 0; i < e->n_resources && !e->only_reads; i++)
         wanted[x->from->resource[e->resource[i]].value->id] = 1;
 }
 
@@ -170,7 +170,7 @@ static ch_status set_roots(extraction *x)
     for (int i = 0; i < x->e->n_resources && rc == CH_OK; i++) {
         const ch_resource *r = &x->from->resource[x->e->resource[i]];
 
-        if (r->value != r->read)
+        if (r->value != r->read && !x->e->only_reads)
             rc = mapped(x, r->value, &x->to->resource[i].value);
     }
     return rc;

@@ -21,6 +21,7 @@ typedef struct ch_extract {
      * among `in`. */
     int        n_resources;
     const int *resource;
+    bool       only_reads; /* it writes none of them, whatever the graph does */
     /* Of a shard: other sizes for its inputs and resources, from which all else follows. NULL: as they are. */
     const ch_dims  *in_dims;
     const ch_shape *shape;

@@ -59,9 +59,9 @@ void ch__apply_over(const ch_rule *r, int hyper, ch_prep *p)
 }
 
 ch_status ch__apply_factors(const ch_node *n, const ch_rule *r, int hyper, bool by_id,
-                            ch_factors *f)
+                            bool is_whole, ch_factors *f)
 {
-    ch_factor_kind each = r->has_norms ? CH_FIX : CH_PAR; /* of all elements together */
+    ch_factor_kind each = is_whole ? CH_FIX : CH_PAR;
     int            x[CH_MAX_RANK] = {0}, rows[CH_MAX_RANK], rank = n->dims.rank;
     int            numbers = ch__factor(f, CH_FIX);
 
@@ -109,26 +109,43 @@ ch_node *ch__apply_node(const void *caller, const ch_op *op, const void *attrs,
 
 /* ---- apply ---- */
 
-enum { VAR, GRAD, HYPER, SLOTS }; /* inputs */
-enum { BLOCK = 64 };              /* elements that stay together: tiles begin at lines */
+/* Inputs. With `has_norms` these stand between VAR and GRAD, and the others one later. */
+enum { VAR, GRAD, HYPER, SLOTS, NORMS = GRAD };
+enum { BLOCK = 64 }; /* elements that stay together: tiles begin at lines */
 
 typedef struct apply_attrs {
     const char *rule;
+    bool        has_norms; /* given: they are not of these elements alone */
 } apply_attrs;
 
 static const ch_attr apply_attr_rows[] = {
     CH_ATTR_TEXT(apply_attrs, rule),
+    CH_ATTR_BOOL(apply_attrs, has_norms),
     CH_ATTR_END,
 };
+
+static ch_status infer_norms(ch_infer *c, const ch_rule *r)
+{
+    if (!r->has_norms)
+        return ch__infer_fail(c, "rule %s has no norms", r->name);
+    if (c->dtype[NORMS] != CH_F64 || c->in[NORMS].rank != 1 ||
+        !ch__dim_is(c->in[NORMS].dim[0], 2))
+        return ch__infer_fail(c, "input %d is not a vector of 2 norms in f64", NORMS);
+    return CH_OK;
+}
 
 static ch_status apply_infer(ch_infer *c)
 {
     const apply_attrs *a = c->attrs;
     const ch_rule     *r;
-    ch_status rc = c->n_in < SLOTS ? ch__infer_fail(c, "%d inputs, want 3 or more", c->n_in)
-                                   : ch__infer_apply(c, a->rule, &r, HYPER);
+    int                later = a->has_norms;
+    ch_status          rc = c->n_in < SLOTS + later
+                                ? ch__infer_fail(c, "%d inputs, want %d or more", c->n_in, SLOTS + later)
+                                : ch__infer_apply(c, a->rule, &r, HYPER + later);
 
-    if (rc == CH_OK && !ch__dims_same(&c->in[VAR], &c->in[GRAD]))
+    if (rc == CH_OK && a->has_norms)
+        rc = infer_norms(c, r);
+    if (rc == CH_OK && !ch__dims_same(&c->in[VAR], &c->in[GRAD + later]))
         rc = ch__infer_fail(c, "the sizes of the gradient are not those of the variable");
     return rc;
 }
@@ -136,6 +153,8 @@ static ch_status apply_infer(ch_infer *c)
 typedef struct apply_state {
     const ch_rule *rule;
     ch_dtype       dtype;
+    int            later;          /* 1 if norms are given, or 0 */
+    bool           adds_norms;     /* they are to be computed first */
     int64_t        n, rows, width; /* elements, rows, elements of a row */
     int64_t        block;          /* elements that a cut leaves together */
     int            tiles;
@@ -150,6 +169,8 @@ static ch_status apply_prepare(const ch_node *n, ch_prep *p)
     if (s == NULL)
         return ch__fail_memory("apply");
     s->rule = ch__rule_find(a->rule);
+    s->later = a->has_norms;
+    s->adds_norms = s->rule->has_norms && !a->has_norms;
     s->dtype = n->dtype;
     s->size = ch_dtype_bytes(n->dtype);
     s->n = ch__count(n);
@@ -158,10 +179,10 @@ static ch_status apply_prepare(const ch_node *n, ch_prep *p)
     s->block = s->rule->by_row && s->width > 0 ? s->width : BLOCK;
     s->tiles =
         ch__tile_count((s->n + s->block - 1) / s->block, s->block * (2 + 2 * s->rule->n_slots));
-    p->n_phases = s->rule->has_norms ? 2 : 1;
+    p->n_phases = s->adds_norms ? 2 : 1;
     p->tiles[0] = p->tiles[1] = s->tiles;
-    p->scratch_bytes = s->rule->has_norms ? (size_t)s->tiles * 2 * sizeof(double) : 0;
-    ch__apply_over(s->rule, HYPER, p);
+    p->scratch_bytes = s->adds_norms ? (size_t)s->tiles * 2 * sizeof(double) : 0;
+    ch__apply_over(s->rule, HYPER + s->later, p);
     return CH_OK;
 }
 
@@ -182,12 +203,13 @@ static part part_of(const ch_call *c, const apply_state *s, int tile, bool first
     from *= s->block;
     to = to * s->block < s->n ? to * s->block : s->n;
     rows = s->n > 0 ? (to - from) / s->block : s->rows; /* by row, where block is a row */
-    p = (part){.n = to - from, .grad = (const char *)c->in[GRAD] + (size_t)from * s->size};
+    p = (part){.n = to - from,
+               .grad = (const char *)c->in[GRAD + s->later] + (size_t)from * s->size};
     for (int k = 0; k <= s->rule->n_slots; k++) {
         bool        row = k > 0 && s->rule->by_row;
         size_t      skip = (size_t)(row ? from / s->block : from) * s->size;
         size_t      bytes = (size_t)(row ? rows : p.n) * s->size;
-        const char *in = c->in[k == 0 ? VAR : HYPER + k];
+        const char *in = c->in[k == 0 ? VAR : HYPER + s->later + k];
         char       *out = c->out[k];
 
         if (first && in != out)
@@ -198,10 +220,10 @@ static part part_of(const ch_call *c, const apply_state *s, int tile, bool first
 }
 
 /* The sums of all tiles, in their order. */
-static void add_norms(const apply_state *s, const double *each, double norm[2])
+static void add_norms(int tiles, const double *each, double norm[2])
 {
     norm[0] = norm[1] = 0;
-    for (int i = 0; i < s->tiles; i++) {
+    for (int i = 0; i < tiles; i++) {
         norm[0] += each[2 * i];
         norm[1] += each[2 * i + 1];
     }
@@ -210,19 +232,22 @@ static void add_norms(const apply_state *s, const double *each, double norm[2])
 static ch_status apply_run(const ch_call *c, ch_piece t)
 {
     const apply_state *s = c->state;
-    const void        *hyper = c->in[HYPER];
+    const void        *hyper = c->in[HYPER + s->later];
     part               p = part_of(c, s, t.index, t.phase == 0);
-    double            *each = c->scratch, norm[2];
+    double            *each = c->scratch, norm[2] = {0};
 
     if (!ch__hyper_applies(s->dtype, hyper))
         return CH_OK;
     if (!s->rule->has_norms) {
         ch__rule_dense(s->rule, s->dtype, p.n, s->width, p.var, p.grad, p.slot, hyper);
+    } else if (!s->adds_norms) {
+        ch__rule_norms(s->dtype, p.n, p.var, p.grad, p.slot, hyper, norm); /* for the slots */
+        ch__rule_finish(s->dtype, p.n, p.var, p.slot, hyper, c->in[NORMS]);
     } else if (t.phase == 0) {
         each[2 * t.index] = each[2 * t.index + 1] = 0;
         ch__rule_norms(s->dtype, p.n, p.var, p.grad, p.slot, hyper, &each[2 * t.index]);
     } else {
-        add_norms(s, each, norm);
+        add_norms(s->tiles, each, norm);
         ch__rule_finish(s->dtype, p.n, p.var, p.slot, hyper, norm);
     }
     return CH_OK;
@@ -231,8 +256,14 @@ static ch_status apply_run(const ch_call *c, ch_piece t)
 static ch_status apply_factors(const ch_node *n, ch_factors *f)
 {
     const apply_attrs *a = ch__attrs(n);
+    const ch_rule     *r = ch__rule_find(a->rule);
+    ch_status          rc =
+        ch__apply_factors(n, r, HYPER + a->has_norms, false, r->has_norms && !a->has_norms, f);
+    int norms = ch__factor(f, CH_FIX);
 
-    return ch__apply_factors(n, ch__rule_find(a->rule), HYPER, false, f);
+    if (a->has_norms)
+        ch__factor_map(f, NORMS, 1, &norms);
+    return rc;
 }
 
 static const ch_kernel apply_plain = {"plain", ch__always, apply_prepare, apply_run, NULL};
@@ -249,13 +280,151 @@ const ch_op ch__op_apply = {
     .kernels = (const ch_kernel *const[]){&apply_plain, NULL},
 };
 
-ch_node *ch__apply(ch_rule_kind rule, ch_node *var, ch_node *grad, ch_node *hyper,
-                   ch_node **slot)
+ch_node *ch__apply(ch_rule_kind rule, ch_node *var, ch_node *grad, ch_node *norms,
+                   ch_node *hyper, ch_node **slot)
 {
     const ch_rule *r = ch__rule(rule);
+    ch_node       *plain[] = {var, grad, hyper}, *given[] = {var, norms, grad, hyper};
 
-    return ch__apply_node(__builtin_return_address(0), &ch__op_apply, &(apply_attrs){r->name},
-                          r, SLOTS, (ch_node *[]){var, grad, hyper}, slot);
+    return ch__apply_node(__builtin_return_address(0), &ch__op_apply,
+                          &(apply_attrs){r->name, norms != NULL}, r, SLOTS + (norms != NULL),
+                          norms != NULL ? given : plain, slot);
+}
+
+/* ---- apply_norms ---- */
+
+static ch_status apply_norms_infer(ch_infer *c)
+{
+    const apply_attrs *a = c->attrs;
+    const ch_rule     *r = ch__rule_find(a->rule);
+
+    if (r == NULL || !r->has_norms || a->has_norms)
+        return ch__infer_fail(c, "rule \"%s\" has no norms to compute",
+                              a->rule != NULL ? a->rule : "");
+    if (c->n_in != SLOTS + r->n_slots)
+        return ch__infer_fail(c, "%d inputs, want %d for rule %s", c->n_in, SLOTS + r->n_slots,
+                              r->name);
+    for (int i = 0; i < c->n_in; i++) {
+        if (c->dtype[i] != c->dtype[VAR] || (c->dtype[i] != CH_F32 && c->dtype[i] != CH_F64))
+            return ch__infer_fail(c, "input %d is %s, want f32 or f64 as the variable is", i,
+                                  ch_dtype_name(c->dtype[i]));
+        if (i != HYPER && !ch__dims_same(&c->in[VAR], &c->in[i]))
+            return ch__infer_fail(c, "the sizes of input %d are not those of the variable", i);
+    }
+    if (c->in[HYPER].rank != 1 || !ch__dim_is(c->in[HYPER].dim[0], CH_HYPERS))
+        return ch__infer_fail(c, "input %d is not a vector of %d numbers", HYPER, CH_HYPERS);
+    return ch__infer_out(c, 0, CH_F64, 1, (ch_dim[]){ch__dim(2)});
+}
+
+typedef struct norms_state {
+    ch_dtype dtype;
+    int      n_slots;
+    int64_t  n;
+    int      tiles;
+} norms_state;
+
+static ch_status apply_norms_prepare(const ch_node *n, ch_prep *p)
+{
+    const apply_attrs *a = ch__attrs(n);
+    norms_state       *s = ch__prep_state(p, sizeof(*s));
+
+    if (s == NULL)
+        return ch__fail_memory("apply_norms");
+    s->dtype = n->in[VAR]->dtype;
+    s->n_slots = ch__rule_find(a->rule)->n_slots;
+    s->n = ch__count(n->in[VAR]);
+    s->tiles = ch__tile_count((s->n + BLOCK - 1) / BLOCK, 8 * BLOCK);
+    p->n_phases = 2;
+    p->tiles[0] = s->tiles;
+    p->tiles[1] = 1;
+    p->scratch_bytes = (size_t)s->tiles * 2 * sizeof(double);
+    return CH_OK;
+}
+
+/* Elements [from, to). The slots stay as they are: the rule changes copies of them. */
+static void norms_of(const ch_call *c, int64_t from, int64_t to, double norm[2])
+{
+    enum { RUN = 256 };
+    const norms_state *s = c->state;
+    size_t             size = ch_dtype_bytes(s->dtype);
+    double             room[CH_RULE_SLOTS][RUN];
+    void              *slot[CH_RULE_SLOTS];
+
+    for (int64_t i = from; i < to; i += RUN) {
+        int64_t n = to - i < RUN ? to - i : RUN;
+        size_t  skip = (size_t)i * size;
+
+        for (int k = 0; k < s->n_slots; k++) {
+            slot[k] = room[k];
+            memcpy(slot[k], (const char *)c->in[SLOTS + k] + skip, (size_t)n * size);
+        }
+        ch__rule_norms(s->dtype, n, (const char *)c->in[VAR] + skip,
+                       (const char *)c->in[GRAD] + skip, slot, c->in[HYPER], norm);
+    }
+}
+
+static ch_status apply_norms_run(const ch_call *c, ch_piece t)
+{
+    const norms_state *s = c->state;
+    double            *each = c->scratch;
+    int64_t            from, to;
+
+    if (t.phase == 1) {
+        add_norms(s->tiles, each, c->out[0]);
+        return CH_OK;
+    }
+    each[2 * t.index] = each[2 * t.index + 1] = 0;
+    ch__tile_range((s->n + BLOCK - 1) / BLOCK, s->tiles, t.index, &from, &to);
+    to = to * BLOCK < s->n ? to * BLOCK : s->n;
+    if (ch__hyper_applies(s->dtype, c->in[HYPER]))
+        norms_of(c, from * BLOCK, to, &each[2 * t.index]);
+    return CH_OK;
+}
+
+static ch_status apply_norms_factors(const ch_node *n, ch_factors *f)
+{
+    int x[CH_MAX_RANK] = {0}, rank = n->in[VAR]->dims.rank;
+    int numbers = ch__factor(f, CH_FIX), norms = ch__factor(f, CH_FIX);
+
+    for (int k = 0; k < rank; k++)
+        x[k] = ch__factor(f, CH_RED);
+    for (int i = 0; i < n->n_in; i++)
+        ch__factor_map(f, i, i == HYPER ? 1 : rank, i == HYPER ? &numbers : x);
+    (void)ch__factor_out(f, 1, &norms);
+    return CH_OK;
+}
+
+static const ch_kernel apply_norms_plain = {"plain", ch__always, apply_norms_prepare,
+                                            apply_norms_run, NULL};
+
+const ch_op ch__op_apply_norms = {
+    .name = "apply_norms",
+    .version = 1,
+    .n_in = -1,
+    .n_out = 1,
+    .flags = CH_OP_NO_GRAD,
+    .attrs = apply_attr_rows,
+    .attrs_bytes = sizeof(apply_attrs),
+    .infer = apply_norms_infer,
+    .factors = apply_norms_factors,
+    .kernels = (const ch_kernel *const[]){&apply_norms_plain, NULL},
+};
+
+bool ch__norms_read(int k)
+{
+    return k == VAR || k >= SLOTS;
+}
+
+ch_node *ch__apply_norms(ch_rule_kind rule, ch_node *var, ch_node *grad, ch_node *hyper,
+                         ch_node *const *slot)
+{
+    const ch_rule *r = ch__rule(rule);
+    ch_node       *in[SLOTS + CH_RULE_SLOTS] = {var, grad, hyper};
+
+    for (int i = 0; i < r->n_slots; i++)
+        in[SLOTS + i] = slot[i];
+    return ch__node(&ch__op_apply_norms, &(apply_attrs){.rule = r->name}, SLOTS + r->n_slots,
+                    in);
 }
 
 /* ---- clear_if ---- */

@@ -12,14 +12,23 @@
 
 /* clang-format off */
 #define CH_OPS_APPLY(X) \
-    X(apply) X(apply_rows) X(hyper) X(all_finite) X(sum_squares) X(merge_rows) X(clear_if) \
+    X(apply) X(apply_norms) X(apply_rows) X(marked_ids) X(hyper) X(all_finite) X(sum_squares) X(merge_rows) X(clear_if) \
     X(round_over) X(round_rows)
 /* clang-format on */
 
 /* The new value of var (f32 or f64), and of its slots in slot[0 .. n_slots - 1], from a
- * gradient like var. */
-ch_node *ch__apply(ch_rule_kind rule, ch_node *var, ch_node *grad, ch_node *hyper,
-                   ch_node **slot);
+ * gradient like var. `norms` is NULL, or of a rule with norms the result of ch__apply_norms. */
+ch_node *ch__apply(ch_rule_kind rule, ch_node *var, ch_node *grad, ch_node *norms,
+                   ch_node *hyper, ch_node **slot);
+/* The sums of squares, f64(2), that ch__apply of a rule with norms would use: of the variable, and of
+ * its update. A sum over elements, so the norms of a variable in shards are the sum over the shards. */
+ch_node *ch__apply_norms(ch_rule_kind rule, ch_node *var, ch_node *grad, ch_node *hyper,
+                         ch_node *const *slot);
+/* Whether input k of that op is the variable or a slot, and not the gradient or the numbers. */
+bool ch__norms_read(int k);
+/* Of bools (rows): i64 (rows), the index where one is true, else -1. In shards indices are the
+ * shard's own, as those of ch__apply_rows beside it are. */
+ch_node *ch__marked_ids(ch_node *mark);
 /* The same for the rows (k, ...) of a sparse gradient with their ids (k): rows of equal ids are
  * added up, and no other row of var is touched. Ids out of range stand for no row. */
 ch_node *ch__apply_rows(ch_rule_kind rule, ch_node *var, ch_node *ids, ch_node *rows,

@@ -167,7 +167,7 @@ static ch_status apply_rows_factors(const ch_node *n, ch_factors *f)
 
     if (a->indexed) /* a planner's: nobody cuts it any more */
         return CH_OK;
-    return ch__apply_factors(n, ch__rule_find(a->rule), HYPER, true, f);
+    return ch__apply_factors(n, ch__rule_find(a->rule), HYPER, true, false, f);
 }
 
 static const ch_kernel apply_rows_plain = {"plain", ch__always, apply_rows_prepare,
@@ -209,6 +209,53 @@ bool ch__apply_gathered(const ch_node *rows, const ch_node *user, ch_rewrite *w)
     memcpy(w->in + HYPER + 1, user->in + HYPER, (size_t)(user->n_in - HYPER) * sizeof(*w->in));
     *(rows_attrs *)(void *)w->attrs = (rows_attrs){.rule = a->rule, .indexed = true};
     return true;
+}
+
+/* ---- marked_ids ---- */
+
+static ch_status marked_ids_infer(ch_infer *c)
+{
+    if (c->dtype[0] != CH_BOOL || c->in[0].rank != 1)
+        return ch__infer_fail(c, "input 0 is %s of rank %d, want a vector of bool",
+                              ch_dtype_name(c->dtype[0]), c->in[0].rank);
+    return ch__infer_out(c, 0, CH_I64, 1, c->in[0].dim);
+}
+
+static ch_status marked_ids_prepare(const ch_node *n, ch_prep *p)
+{
+    p->n_phases = 1;
+    p->tiles[0] = ch__tile_count(ch__count(n), 2);
+    return CH_OK;
+}
+
+static ch_status marked_ids_run(const ch_call *c, ch_piece t)
+{
+    const bool *mark = c->in[0];
+    int64_t    *id = c->out[0], n = ch__count(c->node), from, to;
+
+    ch__tile_range(n, ch__tile_count(n, 2), t.index, &from, &to);
+    for (int64_t i = from; i < to; i++)
+        id[i] = mark[i] ? i : -1;
+    return CH_OK;
+}
+
+static const ch_kernel marked_ids_plain = {"plain", ch__always, marked_ids_prepare,
+                                           marked_ids_run, NULL};
+
+const ch_op ch__op_marked_ids = {
+    .name = "marked_ids",
+    .version = 1,
+    .n_in = 1,
+    .n_out = 1,
+    .flags = CH_OP_NO_GRAD,
+    .infer = marked_ids_infer,
+    .factors = ch__factors_elementwise,
+    .kernels = (const ch_kernel *const[]){&marked_ids_plain, NULL},
+};
+
+ch_node *ch__marked_ids(ch_node *mark)
+{
+    return ch__node(&ch__op_marked_ids, NULL, 1, &mark);
 }
 
 /* ---- merge_rows ---- */

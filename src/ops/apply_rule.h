@@ -13,9 +13,9 @@ void ch__apply_over(const ch_rule *r, int hyper, ch_prep *p);
 bool ch__hyper_applies(ch_dtype dtype, const void *hyper);
 
 /* Every output is cut as the variable is, and so is input `grad`, or not, if its rows are looked up by the ids before it
- * (`by_id`); the numbers are whole. */
+ * (`by_id`); the numbers are whole. With `is_whole` elements depend on each other, and nothing may be cut. */
 ch_status ch__apply_factors(const ch_node *n, const ch_rule *r, int hyper, bool by_id,
-                            ch_factors *f);
+                            bool is_whole, ch_factors *f);
 
 /* Records it; `n` inputs come before the slots, which become the new ones. */
 ch_node *ch__apply_node(const void *caller, const ch_op *op, const void *attrs,

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "graph/extract.h"
+#include "ops/apply.h"
 #include "ops/lookup.h"
 #include "ops/ops.h"
 #include "ps/trip.h"
@@ -224,6 +225,30 @@ static bool looks_up(const ch_node *n)
     return n->op == &ch__op_gather && is_read(n->in[0]) && ch__gather_is_rows(n);
 }
 
+/* Norms of a variable and slots that are together elsewhere: each shard gives its part of the sum. */
+static bool adds_up(const cutter *c, const ch_node *n)
+{
+    int place = NOBODY;
+
+    if (n->op != &ch__op_apply_norms)
+        return false;
+    for (int k = 0; k < n->n_in; k++) {
+        const ch_read_attrs *a = is_read(n->in[k]) ? ch__attrs(n->in[k]) : NULL;
+        bool                 is_held = ch__norms_read(k);
+
+        if (is_held && (a == NULL || (place != NOBODY && c->place[a->resource] != place)))
+            return false;
+        place = is_held ? c->place[a->resource] : place;
+    }
+    return true;
+}
+
+/* Whether input k of a call that the worker asks for stays where it is. */
+static bool stays(const cutter *c, const ch_node *n, int k)
+{
+    return (k == 0 && looks_up(n)) || (k < n->n_in && ch__norms_read(k) && adds_up(c, n));
+}
+
 static void want(cutter *c, const ch_node *n)
 {
     c->wanted[n->id] = 1;
@@ -283,7 +308,7 @@ static void mark_worker(cutter *c)
             continue;
         c->run[n->id] = 1;
         for (int k = 0; k < count_needs(n); k++)
-            if (need(c, n, k) != NULL && (k > 0 || !looks_up(n)))
+            if (need(c, n, k) != NULL && !stays(c, n, k))
                 want(c, need(c, n, k));
     }
 }
@@ -417,6 +442,8 @@ static ch_status note_input(cutter *c, updating *u, const ch_node *n, int k)
 
     if (goes_by_id(n, &f) && k == 1) {
         in.role = CH_SHARD_IDS;
+    } else if (goes_by_id(n, &f) && k == 2 && is_beside(c, n, 1)) {
+        in.role = CH_SHARD_CUT; /* ids that servers make are one for each row of theirs */
     } else if (goes_by_id(n, &f) && k == 2) {
         in.role = CH_SHARD_ROWS;
         in.ids = input_at(u, n->in[1]);
@@ -468,7 +495,8 @@ static ch_status end_update(cutter *c, updating *u)
                     .in = u->in,
                     .out = u->out,
                     .n_resources = u->n_resources,
-                    .resource = u->resource};
+                    .resource = u->resource,
+                    .only_reads = u->remote->is_sum};
 
     snprintf(name, sizeof(name), "%.40s update %d", c->g->name,
              (int)(u->remote - c->route->remote));
@@ -513,6 +541,31 @@ static ch_status add_assign(cutter *c, updating *u, int resource)
     return end_update(c, u);
 }
 
+/* Writes nothing: what shards give is added up. */
+static ch_status add_norms(cutter *c, updating *u, const ch_node *n)
+{
+    ch_status rc = begin_update(c, u, n->n_in);
+
+    if (rc != CH_OK)
+        return rc;
+    u->remote->is_sum = true;
+    c->take[n->id] = 1;
+    for (int k = 0; k < n->n_in; k++) {
+        bool is_like =
+            n->in[k]->dims.rank > 0 && ch__dims_same(&n->in[k]->dims, &n->in[0]->dims);
+
+        if (ch__norms_read(k))
+            note_resource(u, (int)((const ch_read_attrs *)ch__attrs(n->in[k]))->resource);
+        else
+            u->remote->in[input_at(u, n->in[k])] = (ch_route_input){
+                number_of(c, n->in[k]), is_like ? CH_SHARD_CUT : CH_SHARD_WHOLE, NOBODY};
+    }
+    u->out[u->n_out++] = n;
+    c->run[n->id] = 0;
+    rc = give(c, u->remote, n);
+    return rc == CH_OK ? end_update(c, u) : rc;
+}
+
 static ch_status add_updates(cutter *c)
 {
     updating  u = {.resource = room(c, c->g->n_resources, sizeof(int)),
@@ -527,6 +580,8 @@ static ch_status add_updates(cutter *c)
 
         if (c->update[id] == id)
             rc = add_update(c, &u, id);
+        else if (c->run[id] && adds_up(c, c->call[i]))
+            rc = add_norms(c, &u, c->call[i]);
     }
     for (int i = 0; i < c->g->n_resources && rc == CH_OK; i++)
         if (is_assigned(c, i))

@@ -11,6 +11,9 @@
  * their ids. Remotes begin as soon as their inputs are there; updates whose results nobody wants only when all
  * segments have run, since a segment may fail. Workers and servers know no op for this: whatever can be recorded can be cut.
  *
+ * Some numbers are of a variable as a whole, but need what only servers have: the norms of a rule (apply_norms). Each shard's
+ * server computes its part, in an update that writes nothing. The worker adds the parts, and the update that uses the sum follows.
+ *
  * What of a graph goes to the servers: from the value that is written to a variable back to where it was read, the calls that
  * keep a variable's sizes (sums, scatters, the rules of optimizers). They see the variable as it is when they run; what
  * else they take, a gradient, was computed from what the worker has read.
@@ -48,7 +51,9 @@ typedef struct ch_route_remote {
     int             n_in;    /* ROWS: the ids */
     ch_route_input *in;
     int             n_out; /* READ, ROWS: one. UPDATE: what its graph gives, if anything */
-    int            *out;
+    bool
+        is_sum; /* of UPDATE: f64 results of shards are added, in their order, and not joined */
+    int *out;
 } ch_route_remote;
 
 typedef struct ch_segment {

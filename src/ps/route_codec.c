@@ -110,6 +110,7 @@ static Cohort__RouteRemote *encode_remote(encoder *e, const ch_route_remote *r,
     m->variables = encode_ints(e, r->n_variables, r->variable);
     m->n_variables = (size_t)r->n_variables;
     m->or_zero = r->or_zero;
+    m->is_sum = r->is_sum;
     m->graph = encode_graph(e, r->graph);
     m->function = function;
     m->in = room(e, (size_t)r->n_in, sizeof(*m->in));
@@ -341,6 +342,7 @@ static ch_status decode_remote(decoder *d, const Cohort__RouteRemote *m, ch_rout
 
     r->kind = (ch_remote_kind)m->kind;
     r->or_zero = m->or_zero;
+    r->is_sum = m->is_sum && r->kind == CH_REMOTE_UPDATE;
     r->n_variables = (int)m->n_variables;
     r->n_out = (int)m->n_out;
     if (rc == CH_OK)

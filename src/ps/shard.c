@@ -89,8 +89,16 @@ ch_status ch__shard_graph(const ch_graph *g, const ch_route_input *in, ch_layout
     ch_dims        *dims = ch__arena_alloc(&a, n_in * sizeof(*dims));
     ch_shape       *shape = ch__arena_alloc(&a, n_own * sizeof(*shape));
     int            *own = ch__arena_alloc(&a, n_own * sizeof(*own));
-    ch_extract      e = {g->name, take,           g->n_inputs, g->n_outputs, input,
-                         result,  g->n_resources, own,         dims,         shape};
+    ch_extract      e = {.name = g->name,
+                         .take = take,
+                         .n_in = g->n_inputs,
+                         .n_out = g->n_outputs,
+                         .in = input,
+                         .out = result,
+                         .n_resources = g->n_resources,
+                         .resource = own,
+                         .in_dims = dims,
+                         .shape = shape};
     ch_status       rc = CH_OK;
 
     if (take == NULL || result == NULL || input == NULL || dims == NULL || shape == NULL ||

@@ -614,6 +614,31 @@ static ch_status join(const ch_trip *t, ch_layout l, ch_tensor *const *part, ch_
     return rc;
 }
 
+/* Numbers that are sums over the shards, in their order, so that the bits are the same each time. */
+static ch_status add_up(const ch_trip *t, const ch_route_variable *v, ch_tensor *const *part,
+                        ch_tensor **out)
+{
+    ch_tensor *sum = NULL;
+    ch_status  rc = CH_OK;
+
+    for (int i = 0; i < v->n_shards; i++)
+        if (part[i]->dtype != CH_F64 || !ch_shape_equal(part[i]->shape, part[0]->shape))
+            return ch__fail(CH_INTERNAL, "a server gave something else for a sum over %s",
+                            v->name);
+    rc = ch_tensor_new(CH_F64, part[0]->shape, &sum);
+    for (int64_t k = 0; rc == CH_OK && k < ch_tensor_count(sum); k++) {
+        double x = 0;
+
+        for (int i = 0; i < v->n_shards; i++)
+            x += ((const double *)part[i]->data)[k];
+        ((double *)ch_tensor_data_mut(sum))[k] = x;
+    }
+    if (rc == CH_OK)
+        rc = put(t, sum, 0, out);
+    ch_tensor_unref(sum);
+    return rc;
+}
+
 /* All answers of a remote are there: its values. */
 static ch_status settle(ch_trip *t, int remote)
 {
@@ -630,6 +655,8 @@ static ch_status settle(ch_trip *t, int remote)
                 rc = spread_rows(t, remote, k, to);
             else if (k > 0)
                 *to = ch_tensor_ref(*value_at(t, r->out[i], 0));
+            else if (r->is_sum)
+                rc = add_up(t, v, e->given + i * v->n_shards, to);
             else
                 rc = join(t, layout_of(v), e->given + i * v->n_shards, to);
         }

@@ -82,6 +82,8 @@ typedef struct ch_opt_wholes {
 ch_status ch__opt_wholes(const ch_optimizer *o, int n, ch_var *const *var, ch_node *const *d,
                          ch_opt_wholes *w);
 void      ch__opt_wholes_drop(ch_opt_wholes *w); /* on an error too */
+/* The axis along which a variable is cut; -1: it is in one piece. (optimizer_shards.c) */
+int ch__opt_cut_axis(ch_var *v);
 /* Makes whatever is not there yet and a call with these variables needs, which depends on the
  * options and the variables alone. */
 ch_status ch__opt_build(ch_optimizer *o, ch_strategy *st, int n, ch_var *const *var);

@@ -15,12 +15,14 @@ static int find(int n, ch_var *const *var, const ch_var *v)
     return i;
 }
 
-/* Along which axis a variable is cut. */
-static int axis_of(ch_var *whole)
+int ch__opt_cut_axis(ch_var *whole)
 {
-    ch_shape all = ch_var_shape(whole), part = ch_var_shape(ch_var_shard(whole, 0));
+    ch_shape all = ch_var_shape(whole), part;
     int      axis = 0;
 
+    if (ch_var_shards(whole) < 2)
+        return -1;
+    part = ch_var_shape(ch_var_shard(whole, 0));
     while (axis < all.rank - 1 && all.dim[axis] == part.dim[axis])
         axis++;
     return axis;
@@ -47,7 +49,7 @@ static ch_status join(const char *name, int n, ch_var *const *var, ch_node *cons
             part[i] = d[at];
     }
     if (rc == CH_OK && d != NULL)
-        *out = ch_concat(shards, part, axis_of(whole));
+        *out = ch_concat(shards, part, ch__opt_cut_axis(whole));
     ch__free(part);
     return rc;
 }

@@ -138,7 +138,7 @@ static void add_sparse(recording *r, gradient *g, const ch_opt_entry *e)
 {
     ch_dim   n_rows = ch__dim(ch_var_shape(g->var).dim[0]);
     ch_var  *seen = e->slot[CH_OPT_TOUCHED];
-    ch_node *rows = ch__sparse_rows(ids_if(r->finite, g->ids), g->value, n_rows), *mark, *all;
+    ch_node *rows = ch__sparse_rows(ids_if(r->finite, g->ids), g->value, n_rows), *mark;
 
     g->value = g->ids = NULL;
     if (rows == NULL)
@@ -146,8 +146,7 @@ static void add_sparse(recording *r, gradient *g, const ch_opt_entry *e)
     mark = ch__fill_dims(r->s, CH_BOOL, &rows->in[0]->dims, 1);
     mark = ch__node(&ch__op_scatter_update, NULL, 3,
                     ((ch_node *[]){ch_var_read(r->s, seen), rows->in[0], mark}));
-    all = ch_range(r->s, CH_I64, 0, (double)n_rows.n, 1);
-    g->ids = ch_select(mark, all, ch_full_like(all, -1));
+    g->ids = ch__marked_ids(mark);
     g->value = ch__add_sparse(ch_var_read(r->s, e->slot[CH_OPT_SUM]), rows, false);
     ch_var_assign(r->s, seen, mark);
 }
@@ -245,6 +244,81 @@ static void update_average(recording *r, gradient *g, ch_var *v, ch_node *value)
     ch_var_assign(r->s, v, ch_add(now, ch_mul(weight, ch_sub(value, now))));
 }
 
+static ch_node *number_at(ch_node *hyper, ch_hyper which)
+{
+    return ch_reshape(ch_slice(hyper, 1, (int64_t[]){which}, (int64_t[]){1}),
+                      ch_shape_scalar());
+}
+
+/* The gradient as rules take it: scaled and cut to the bounds. */
+static ch_node *scaled(ch_node *x, ch_node *hyper)
+{
+    ch_node *clip = number_at(hyper, CH_HYPER_CLIP);
+
+    x = ch_mul(x, number_at(hyper, CH_HYPER_SCALE));
+    return ch_maximum(ch_minimum(x, clip), ch_neg(clip));
+}
+
+/* One number for each row, along the rows of x. */
+static ch_node *along_rows(ch_node *number, const ch_node *x)
+{
+    for (int k = 1; k < x->dims.rank; k++)
+        number = ch_expand_dims(number, k);
+    return number;
+}
+
+/* Row-wise Adagrad of a variable that is cut along another axis than the rows: no server has a whole row, so the
+ * worker, which has the gradient, computes the mean of each row's squares. The accumulators, a number for each row, are read;
+ * what is added to them and taken from the variable goes to the servers. Returns the variable's new value. */
+static ch_node *update_rows_of_columns(recording *r, gradient *g, ch_node *value,
+                                       ch_node *hyper, ch_node **slot)
+{
+    ch_node *off = ch_equal(number_at(hyper, CH_HYPER_APPLY), ch_number(r->s, 0)),
+            *kept = value;
+    ch_node *decay = number_at(hyper, CH_HYPER_DECAY), *sum = *slot, *x, *squares, *step;
+    ch_dim   n_rows = ch__dim(ch_var_shape(g->var).dim[0]);
+    int      axis[CH_MAX_RANK], rank = value != NULL ? value->dims.rank : 0;
+
+    if (g->ids != NULL && r->o->accumulate == 1) /* rows of one id count as their sum */
+        ch__merge_rows(g->ids, g->value, n_rows, &g->ids, &g->value);
+    if (g->ids != NULL) {
+        sum = ch__gather_or_zero(sum, g->ids);
+        kept = ch__gather_or_zero(value, g->ids);
+    }
+    for (int k = 1; k < rank; k++)
+        axis[k - 1] = k;
+    x = scaled(g->value, hyper);
+    squares = ch_mean(ch_square(x), rank - 1, axis, false);
+    step = ch_sqrt(ch_add(ch_add(sum, squares), number_at(hyper, CH_HYPER_EPSILON)));
+    step = ch_div(number_at(hyper, CH_HYPER_RATE), step);
+    step = ch_add(ch_mul(decay, kept), ch_mul(along_rows(step, x), x));
+    step = ch__clear_if(step, off);
+    squares = ch__clear_if(squares, off);
+    if (g->ids == NULL) {
+        *slot = ch_add(*slot, squares);
+        return ch_sub(value, step);
+    }
+    *slot = ch__add_sparse(*slot, ch__sparse_rows(g->ids, squares, n_rows), false);
+    return ch__add_sparse(value, ch__sparse_rows(g->ids, step, n_rows), true);
+}
+
+/* The value after the rule, and the slots. A variable in shards is one variable: what a rule computes of all of it comes first. */
+static ch_node *apply_rule(recording *r, gradient *g, ch_node *value, ch_node *hyper,
+                           ch_node **slot)
+{
+    const ch_rule *rule = r->o->rule;
+    int            axis = ch__opt_cut_axis(g->var);
+    ch_node       *norms = NULL;
+
+    if (rule->by_row && axis > 0)
+        return update_rows_of_columns(r, g, value, hyper, slot);
+    if (g->ids != NULL)
+        return ch__apply_rows(rule->kind, value, g->ids, g->value, hyper, slot);
+    if (rule->has_norms && axis >= 0)
+        norms = ch__apply_norms(rule->kind, value, g->value, hyper, slot);
+    return ch__apply(rule->kind, value, g->value, norms, hyper, slot);
+}
+
 static void update(recording *r, gradient *g, ch_node *hyper)
 {
     const ch_rule      *rule = r->o->rule;
@@ -254,8 +328,7 @@ static void update(recording *r, gradient *g, ch_node *hyper)
 
     for (int i = 0; i < rule->n_slots; i++)
         now[i] = ch_var_read(r->s, e->slot[i]);
-    value = g->ids != NULL ? ch__apply_rows(rule->kind, value, g->ids, g->value, hyper, now)
-                           : ch__apply(rule->kind, value, g->value, hyper, now);
+    value = apply_rule(r, g, value, hyper, now);
     ch_var_assign(r->s, held, value);
     for (int i = 0; i < rule->n_slots; i++)
         ch_var_assign(r->s, e->slot[i], now[i]);

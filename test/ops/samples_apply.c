@@ -238,7 +238,7 @@ static void apply(ch_rule_kind rule, ch_step *s, ch_node *const *in, ch_node **o
         out[1 + k] = in[2 + k];
     if (is_centered(rule)) /* a mean whose square is less than that of the squares */
         out[2] = ch_mul(out[2], ch_number(s, 0.2));
-    out[0] = ch__apply(rule, in[0], in[1], hyper(s, in[0]), out + 1);
+    out[0] = ch__apply(rule, in[0], in[1], NULL, hyper(s, in[0]), out + 1);
 }
 
 static void apply_rows(ch_rule_kind rule, ch_step *s, ch_node *const *in, ch_node **out)
@@ -288,6 +288,51 @@ DENSE_RULES(DENSE_FUNCTIONS)
     }
 SPARSE_RULES(SPARSE_FUNCTIONS)
 
+/* With norms that are given, as those of these elements are: nothing differs. */
+static void apply_normed(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    ch_node *norms = ch__apply_norms(CH_RULE_LAMB, in[0], in[1], hyper(s, in[0]), in + 2);
+
+    out[1] = in[2];
+    out[2] = in[3];
+    out[0] = ch__apply(CH_RULE_LAMB, in[0], in[1], norms, hyper(s, in[0]), out + 1);
+}
+
+static void norms(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    out[0] = ch_cast(ch__apply_norms(CH_RULE_LAMB, in[0], in[1], hyper(s, in[0]), in + 2),
+                     ch_node_dtype(in[0]));
+}
+
+static void are_norms(const t_array *in, t_array *out)
+{
+    t_array after[3];
+
+    applied(CH_RULE_LAMB, in, after);
+    t_out(out, ch_shape_of(2));
+    for (int64_t i = 0; i < ch_shape_count(in[0].shape); i++) {
+        double m = after[1].v[i] * numbers[CH_HYPER_RIGHT1];
+        double v = after[2].v[i] * numbers[CH_HYPER_RIGHT2];
+        double step =
+            m / (sqrt(v) + numbers[CH_HYPER_EPSILON]) + numbers[CH_HYPER_DECAY] * in[0].v[i];
+
+        out->v[0] += in[0].v[i] * in[0].v[i];
+        out->v[1] += step * step;
+    }
+}
+
+static void marks(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    out[0] = ch_cast(ch__marked_ids(ch_greater(in[0], ch_number(s, 0))), CH_F32);
+}
+
+static void are_marks(const t_array *in, t_array *out)
+{
+    t_out(out, in[0].shape);
+    for (int64_t i = 0; i < ch_shape_count(in[0].shape); i++)
+        out->v[i] = in[0].v[i] > 0 ? (double)i : -1;
+}
+
 /* Where the numbers say so, nothing changes. */
 static void apply_none(ch_step *s, ch_node *const *in, ch_node **out)
 {
@@ -297,7 +342,7 @@ static void apply_none(ch_step *s, ch_node *const *in, ch_node **out)
     off[CH_HYPER_APPLY] = 0;
     out[1] = in[2];
     out[2] = in[3];
-    out[0] = ch__apply(CH_RULE_LAMB, in[0], in[1],
+    out[0] = ch__apply(CH_RULE_LAMB, in[0], in[1], NULL,
                        vector(s, ch_node_dtype(in[0]), off, CH_HYPERS), out + 1);
 }
 
@@ -566,23 +611,48 @@ static void is_cleared(const t_array *in, t_array *out)
 static void slots_short(ch_step *s, ch_node *const *in, ch_node **out)
 {
     out[1] = out[2] = ch_slice(in[0], 1, (int64_t[]){0}, (int64_t[]){1});
-    out[0] = ch__apply(CH_RULE_ADAM, in[0], in[0], hyper(s, in[0]), out + 1);
+    out[0] = ch__apply(CH_RULE_ADAM, in[0], in[0], NULL, hyper(s, in[0]), out + 1);
 }
 
 static void gradient_short(ch_step *s, ch_node *const *in, ch_node **out)
 {
-    out[0] = ch__apply(CH_RULE_SGD, in[0], ch_sum(in[0], 1, (int[]){0}, false), hyper(s, in[0]),
-                       NULL);
+    out[0] = ch__apply(CH_RULE_SGD, in[0], ch_sum(in[0], 1, (int[]){0}, false), NULL,
+                       hyper(s, in[0]), NULL);
 }
 
 static void gradient_wide(ch_step *s, ch_node *const *in, ch_node **out)
 {
-    out[0] = ch__apply(CH_RULE_SGD, in[0], ch_cast(in[0], CH_F64), hyper(s, in[0]), NULL);
+    out[0] = ch__apply(CH_RULE_SGD, in[0], ch_cast(in[0], CH_F64), NULL, hyper(s, in[0]), NULL);
 }
 
 static void few_numbers(ch_step *s, ch_node *const *in, ch_node **out)
 {
-    out[0] = ch__apply(CH_RULE_SGD, in[0], in[0], vector(s, CH_F32, numbers, 3), NULL);
+    out[0] = ch__apply(CH_RULE_SGD, in[0], in[0], NULL, vector(s, CH_F32, numbers, 3), NULL);
+}
+
+static void norms_of_none(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    out[0] = ch__apply_norms(CH_RULE_ADAM, in[0], in[0], hyper(s, in[0]),
+                             (ch_node *[]){in[0], in[0]});
+}
+
+static void norms_narrow(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    out[1] = out[2] = in[0];
+    out[0] = ch__apply(CH_RULE_LAMB, in[0], in[0], vector(s, CH_F32, numbers, 2),
+                       hyper(s, in[0]), out + 1);
+}
+
+static void norms_of_sgd(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    out[0] = ch__apply(CH_RULE_SGD, in[0], in[0], vector(s, CH_F64, numbers, 2),
+                       hyper(s, in[0]), NULL);
+}
+
+static void mark_numbers(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] = ch__marked_ids(in[0]);
 }
 
 static void rule_not_sparse(ch_step *s, ch_node *const *in, ch_node **out)
@@ -676,6 +746,20 @@ static const t_sample samples[] = {
     DENSE(ADAGRAD_ROWS, ", rows of nothing", DIM2(5, 0), DIM1(5), true)
     DENSE(ADAM, ", of nothing", DIM2(0, 3), DIM2(0, 3), true)
     DENSE(SGD, ", a scalar", {0}, {0}, true)
+#define NORMED(OP, NAME, SHAPE, OUTS, RECORD, REFERENCE) \
+    {.op = OP, .name = NAME, .dtypes = T_WIDE, .n_in = 4, \
+     .in = {{.shape = SHAPE, .is_static = true}, {.shape = SHAPE, .is_static = true}, \
+            {.shape = SHAPE, .fill = T_POSITIVE, .is_static = true}, \
+            {.shape = SHAPE, .fill = T_POSITIVE, .is_static = true}}, \
+     .n_out = OUTS, .record = RECORD, .reference = REFERENCE, .flags = T_NO_GRAD, \
+     .tolerance = 1e-4},
+    NORMED("apply", "norms that are given", DIM2(171, 111), 3, apply_normed, is_LAMB)
+    NORMED("apply_norms", "of a few", DIM2(5, 3), 1, norms, are_norms)
+    NORMED("apply_norms", "several tiles", DIM2(231, 301), 1, norms, are_norms)
+    NORMED("apply_norms", "of nothing", DIM2(0, 3), 1, norms, are_norms)
+    {.op = "marked_ids", .name = "several tiles", .dtypes = 1u << CH_F32, .n_in = 1,
+     .in = {{.shape = DIM1(70001), .is_static = true}}, .n_out = 1, .record = marks,
+     .reference = are_marks, .flags = T_NO_GRAD},
     {.op = "apply", .name = "not applied", .dtypes = T_WIDE, .n_in = 4,
      .in = {{.shape = SMALL}, {.shape = SMALL}, {.shape = SMALL}, {.shape = SMALL}},
      .n_out = 3, .record = apply_none, .reference = are_as_before, .flags = T_NO_GRAD},
@@ -777,6 +861,10 @@ static const t_sample samples[] = {
 
 static const t_refusal refusals[] = {
     BAD("apply", "slots of another size", slots_short, "slot m"),
+    BAD("apply", "norms in f32", norms_narrow, "2 norms in f64"),
+    BAD("apply", "norms of a rule without", norms_of_sgd, "rule sgd has no norms"),
+    BAD("apply_norms", "a rule without norms", norms_of_none, "\"adam\" has no norms"),
+    BAD("marked_ids", "no bools", mark_numbers, "a vector of bool"),
     BAD("apply", "a gradient of another size", gradient_short, "sizes of the gradient"),
     BAD("apply", "a gradient of another dtype", gradient_wide, "input 1 is f64, want f32"),
     BAD("apply", "too few numbers", few_numbers, "not a vector of 17 numbers"),
