@@ -913,7 +913,9 @@ ch_status ch_remote_fetch(ch_remote *r, ch_tuple **out)
 
     if (rc == CH_OK)
         rc = ch__chief_wait(r->coordinator->ps->chief, r->step, 0, &p);
-    return rc == CH_OK ? ch__ps_results(r->coordinator->ps, r->graph, p, out) : rc;
+    return rc == CH_OK ? ch__ps_results(r->coordinator->ps, r->graph,
+                                        r->coordinator->ps->n_devices, p, out)
+                       : rc;
 }
 
 bool ch_remote_has_ended(const ch_remote *r)

@@ -38,8 +38,8 @@ ch_ps *ch__ps_of(const ch_strategy *st);
 CH_MUST_CHECK ch_status ch__ps_function(ch_ps *ps, ch_graph *g, uint64_t *number);
 void                    ch__ps_functions_drop(ch_ps *ps);
 /* A step's results. */
-CH_MUST_CHECK ch_status ch__ps_results(const ch_ps *ps, const ch_graph *g, const ch_parcel *p,
-                                       ch_tuple **out);
+CH_MUST_CHECK ch_status ch__ps_results(const ch_ps *ps, const ch_graph *g, int n,
+                                       const ch_parcel *p, ch_tuple **out);
 /* The leaves of a tuple as a worker takes them: shared by its replicas, or one replica's after the other's; how many. NULL: only counts. */
 int                       ch__ps_spread(const ch_ps *ps, const ch_tuple *in, ch_tensor **out);
 extern const ch_away_runs ch__ps_runs;

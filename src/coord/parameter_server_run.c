@@ -382,22 +382,23 @@ static ch_status own(ch_tensor *t, ch_tensor **out)
     return rc == CH_OK ? ch_tensor_copy(t, *out) : rc;
 }
 
-static ch_status result(const ch_ps *ps, const ch_graph *g, const ch_parcel *p, int i,
-                        ch_value **out)
+/* Of the first n replicas. */
+static ch_status result(const ch_graph *g, int n, const ch_parcel *p, int i, ch_value **out)
 {
     ch_tensor *t[64] = {NULL};
     ch_status  rc = CH_OK;
 
-    for (int k = 0; k < ps->n_devices && rc == CH_OK; k++)
+    for (int k = 0; k < n && rc == CH_OK; k++)
         rc = own(p->tensor[k * g->n_outputs + i], &t[k]);
     if (rc == CH_OK)
-        rc = ch_value_new(ps->n_devices > 1 ? CH_PER_REPLICA : CH_PLAIN, ps->n_devices, t, out);
-    for (int k = 0; k < ps->n_devices; k++)
+        rc = ch_value_new(n > 1 ? CH_PER_REPLICA : CH_PLAIN, n, t, out);
+    for (int k = 0; k < n; k++)
         ch_tensor_unref(t[k]);
     return rc;
 }
 
-ch_status ch__ps_results(const ch_ps *ps, const ch_graph *g, const ch_parcel *p, ch_tuple **out)
+ch_status ch__ps_results(const ch_ps *ps, const ch_graph *g, int n_replicas, const ch_parcel *p,
+                         ch_tuple **out)
 {
     size_t       n = (size_t)g->n_outputs;
     ch_value   **v = ch__calloc(n + 1, sizeof(ch_value *));
@@ -409,7 +410,7 @@ ch_status ch__ps_results(const ch_ps *ps, const ch_graph *g, const ch_parcel *p,
                       p->n_tensors, g->n_outputs * ps->n_devices);
     for (int i = 0; i < g->n_outputs && rc == CH_OK; i++) {
         name[i] = g->output[i].name;
-        rc = result(ps, g, p, i, &v[i]);
+        rc = result(g, n_replicas, p, i, &v[i]);
     }
     if (rc == CH_OK)
         rc = ch_tuple_new(g->n_outputs, v, name, out);
@@ -465,6 +466,7 @@ struct ch_away_run {
     ch_ps        *ps;
     ch_graph     *graph; /* whose results they are */
     ch_scheduled *step;
+    int n_replicas; /* whose results are given: of an update, which all compute alike, one's */
 };
 
 static void leave(ch_away_run *r)
@@ -483,6 +485,7 @@ static ch_status begin(const ch_run *run, uint64_t pin, bool is_own, ch_away_run
     if (r == NULL)
         return ch__fail_memory("a step");
     r->ps = st->self;
+    r->n_replicas = run->n_local;
     rc = order(run, pin, is_own, &r->graph, &r->step);
     if (rc == CH_OK)
         *out = r;
@@ -501,7 +504,8 @@ static ch_status fetch(ch_away_run *r, ch_tuple **out)
     const ch_parcel *p = NULL;
     ch_status        rc = ch__chief_wait(r->ps->chief, r->step, 0, &p);
 
-    return rc == CH_OK && out != NULL ? ch__ps_results(r->ps, r->graph, p, out) : rc;
+    return rc == CH_OK && out != NULL ? ch__ps_results(r->ps, r->graph, r->n_replicas, p, out)
+                                      : rc;
 }
 
 static ch_status room(ch_strategy *st)

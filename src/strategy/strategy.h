@@ -102,6 +102,9 @@ void ch__var_follow(ch_var *v, ch_var *leader);
 /* One that does so already, referenced; NULL: there is none. */
 ch_var *ch__var_follower(const ch_var *leader);
 
+/* The variable of another task that this tensor was fetched from by ch_var_copies; NULL: none. */
+ch_var *ch__var_fetched_as(const ch_tensor *t);
+
 /* As ch_var_new, for one that belongs to another: they are where that is. */
 ch_status ch__var_new_beside(const ch_var_spec *spec, const ch_var *beside, ch_var **out);
 /* A part of `whole`, "<name>/part_<i>", which has a place already. For those who make `whole`. */

@@ -10,36 +10,62 @@
 static const ch_run_ops update_ops = {
     .resource = ch__var_storage, .borrow = ch__var_borrow, .begin = ch__vars_check_update};
 
+static ch_run run_of(ch_strategy *st, int n, ch_device *const *device, ch_function *f,
+                     ch_tuple *in)
+{
+    return (ch_run){.function = f,
+                    .owner = st,
+                    .ops = &update_ops,
+                    .generation = atomic_load(&st->generation),
+                    .n_local = n,
+                    .n_replicas = n,
+                    .device = device,
+                    .in = in,
+                    .step = -1,
+                    .speaks_of = CH_SPEAKS_OF_COPY,
+                    .group = n > 1 ? st->group : NULL,
+                    .meet = &ch__group_as_meet};
+}
+
+/* Makes the run, here or in another task. A single copy gets the first components of what comes in. */
+static ch_status make_run(ch_run *run, bool is_away, ch_tuple **out)
+{
+    ch_tuple *first = NULL;
+    ch_status rc = CH_OK;
+
+    if (run->n_local == 1 && run->in != NULL) {
+        rc = ch__tuple_of_replica("update", run->in, 0, &first);
+        run->in = first;
+    }
+    if (rc == CH_OK)
+        rc = is_away ? ch__away_run(run, out) : ch__run(run, out);
+    ch_tuple_unref(first);
+    return rc;
+}
+
 /* Runs `f` on each of these devices, as what is done to the copy there. */
 static ch_status run_on(ch_strategy *st, int n, ch_device *const *device, ch_function *f,
                         ch_tuple *in, ch_tuple **out)
 {
-    ch_run    run = {.function = f,
-                     .owner = st,
-                     .ops = &update_ops,
-                     .generation = atomic_load(&st->generation),
-                     .n_local = n,
-                     .n_replicas = n,
-                     .device = device,
-                     .in = in,
-                     .step = -1,
-                     .speaks_of = CH_SPEAKS_OF_COPY,
-                     .group = n > 1 ? st->group : NULL,
-                     .meet = &ch__group_as_meet};
-    ch_tuple *first = NULL;
-    ch_status rc = CH_OK;
+    ch_run    run = run_of(st, n, device, f, in);
+    ch_status rc;
 
     if (f == NULL)
         return ch__want_given("update", "the function", f, NULL, NULL);
     rc = ch__devices_check("update", n, device);
-    if (rc == CH_OK && n == 1 && in != NULL) {
-        rc = ch__tuple_of_replica("update", in, 0, &first);
-        run.in = first;
-    }
-    if (rc == CH_OK)
-        rc = ch__run(&run, out);
-    ch_tuple_unref(first);
-    return rc;
+    return rc == CH_OK ? make_run(&run, false, out) : rc;
+}
+
+/* A variable of another task has one copy. A worker computes what is done to it. */
+static ch_status run_away(ch_strategy *st, ch_function *f, ch_tuple *in, ch_tuple **out)
+{
+    ch_run    run = run_of(st, 1, NULL, f, in);
+    ch_status rc;
+
+    if (f == NULL)
+        return ch__want_given("update", "the function", f, NULL, NULL);
+    rc = ch__strategy_devices(st, &run.device);
+    return rc == CH_OK ? make_run(&run, true, out) : rc;
 }
 
 /* The same where the tensors are. */
@@ -76,7 +102,7 @@ ch_status ch_strategy_update(ch_strategy *st, ch_var *v, ch_function *f, ch_tupl
     if (rc == CH_OK)
         rc = check_own(st, v, "update");
     if (rc == CH_OK && v->away != NULL)
-        return ch_strategy_run(st, f, in, out);
+        return run_away(st, f, in, out);
     return rc == CH_OK ? run_beside(st, v->n_copies, v->copy, f, in, out) : rc;
 }
 
@@ -135,7 +161,7 @@ ch_status ch_strategy_update_non_slot(ch_strategy *st, const ch_destination *whe
     if (where->var != NULL) {
         rc = check_own(st, where->var, "update_non_slot");
         if (rc == CH_OK && where->var->away != NULL)
-            return ch_strategy_run(st, f, in, out);
+            return run_away(st, f, in, out);
         return rc == CH_OK ? run_beside(st, where->var->n_copies, where->var->copy, f, in, out)
                            : rc;
     }

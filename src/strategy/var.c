@@ -438,9 +438,11 @@ static bool has_copy(const ch_var *v, const ch_tensor *t)
 
 ch_var *ch_strategy_value_container(ch_strategy *st, const ch_tensor *copy)
 {
-    ch_var *found = NULL;
+    ch_var *found = copy != NULL ? ch__var_fetched_as(copy) : NULL;
 
     st = ch__strategy_of(st);
+    if (found != NULL)
+        return found->strategy == st ? ch_var_ref(found) : NULL;
     pthread_mutex_lock(&st->lock);
     for (size_t i = 0; i < st->vars.cap && found == NULL && copy != NULL; i++) {
         ch_var *v = ch__by_name_at(&st->vars, i);

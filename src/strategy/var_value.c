@@ -9,6 +9,7 @@
 #include "kernel/accumulate.h"
 #include "strategy/strategy.h"
 #include "tensor/print.h"
+#include "tensor/view.h"
 
 /* ---- reading ---- */
 
@@ -303,13 +304,33 @@ ch_status ch_var_sub(ch_var *v, ch_tensor *delta)
 }
 
 /* What it is now: the copy itself is not in this process. */
+/* The last reference to a fetched copy is gone, and so is its hold on the variable. */
+static void drop_fetched(ch_tensor *t)
+{
+    ch_var_unref(t->home);
+    ch__buffer_unref(t->buffer);
+    ch__free(t);
+}
+
+ch_var *ch__var_fetched_as(const ch_tensor *t)
+{
+    return t->recycle == drop_fetched ? t->home : NULL;
+}
+
+/* A variable of another task is fetched. The tensor keeps the variable, of which it is a copy. */
 static ch_status copy_of_away(ch_var *v, ch_value **out)
 {
-    ch_tensor *t = NULL;
+    ch_tensor *t = NULL, *copy = NULL;
     ch_status  rc = v->strategy->away_vars->get(v, &t);
 
     if (rc == CH_OK)
-        rc = ch_value_new(CH_PLAIN, 1, &t, out);
+        rc = ch__tensor_view(t->buffer, t->dtype, t->shape, t->stride, t->data, &copy);
+    if (rc == CH_OK) {
+        copy->home = ch_var_ref(v);
+        copy->recycle = drop_fetched;
+        rc = ch_value_new(CH_PLAIN, 1, &copy, out);
+    }
+    ch_tensor_unref(copy);
     ch_tensor_unref(t);
     return rc;
 }

@@ -487,6 +487,113 @@ static void what_replicas_assign_is_aggregated(void **state)
     ch_strategy_unref(st);
 }
 
+/* ---- updates from outside a step ---- */
+
+static void add_input_step(ch_step *s, void *v)
+{
+    ch_var_assign_add(s, v, ch_step_in(s, 0));
+    ch_step_out(s, "now", ch_var_read(s, v));
+}
+
+/* A value for each of two replicas; the update of a single copy takes the first. */
+static ch_tuple *per_replica(float a, float b)
+{
+    ch_tensor *t[2] = {t_f32(ch_shape_scalar(), &a), t_f32(ch_shape_scalar(), &b)};
+    ch_value  *v = NULL;
+    ch_tuple  *in = NULL;
+
+    t_ok(ch_value_new(CH_PER_REPLICA, 2, t, &v));
+    t_ok(ch_tuple_new(1, &v, NULL, &in));
+    ch_value_unref(v);
+    ch_tensor_unref(t[0]);
+    ch_tensor_unref(t[1]);
+    return in;
+}
+
+static void check_update(ch_strategy *st, ch_aggregation how, bool is_beside)
+{
+    ch_tensor     *one = t_f32(ch_shape_scalar(), (float[]){1});
+    ch_var        *v = NULL;
+    ch_function   *f;
+    ch_tuple      *in = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){1})});
+    ch_tuple      *each = per_replica(5, 7), *out = NULL;
+    ch_destination where;
+
+    t_ok(ch_var_new(st, &(ch_var_spec){.name = "v", .initial = one, .aggregation = how}, &v));
+    f = t_function(add_input_step, v);
+    where = (ch_destination){.var = v};
+    t_ok(is_beside ? ch_strategy_update_non_slot(st, &where, f, in, NULL)
+                   : ch_strategy_update(st, v, f, in, NULL));
+    assert_true(t_value_of(v) == 2);
+    t_ok(is_beside ? ch_strategy_update_non_slot(st, &where, f, each, &out)
+                   : ch_strategy_update(st, v, f, each, &out));
+    assert_true(t_value_of(v) == 7);
+    assert_int_equal(ch_value_kind_of(ch_tuple_at(out, 0)), CH_PLAIN);
+    assert_int_equal(ch_value_count(ch_tuple_at(out, 0)), 1);
+    assert_true(*(const float *)ch_tensor_data(ch_value_at(ch_tuple_at(out, 0), 0)) == 7);
+    ch_tuple_unref(out);
+    ch_tuple_unref(each);
+    ch_tuple_unref(in);
+    ch_tensor_unref(one);
+    ch_function_unref(f);
+    ch_var_unref(v);
+}
+
+static const ch_aggregation aggregations[] = {CH_AGGREGATE_NONE, CH_AGGREGATE_SUM,
+                                              CH_AGGREGATE_MEAN, CH_AGGREGATE_FIRST};
+
+static void
+update_changes_a_variable_on_servers_once_when_a_worker_has_two_devices(void **state)
+{
+    ch_strategy *st =
+        t_cluster(&(ch_local_options){.ps = 2, .workers = 2, .devices = 2}, NULL, NULL);
+
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        check_update(st, aggregations[i], false);
+    ch_strategy_unref(st);
+}
+
+static void update_non_slot_runs_once_beside_a_variable_on_servers(void **state)
+{
+    ch_strategy *st =
+        t_cluster(&(ch_local_options){.ps = 2, .workers = 2, .devices = 2}, NULL, NULL);
+
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        check_update(st, aggregations[i], true);
+    ch_strategy_unref(st);
+}
+
+static void value_container_finds_a_variable_on_servers_by_its_copy(void **state)
+{
+    ch_strategy *st = t_in_shards(2), *other = t_in_shards(2);
+    ch_var   *v = t_table(st, "w", ch_shape_of(5, 2)), *w = t_table(st, "x", ch_shape_of(5, 2));
+    ch_value *copies = NULL, *again = NULL;
+    ch_tensor *value = NULL;
+    ch_var    *of;
+
+    (void)state;
+    t_ok(ch_var_copies(v, &copies));
+    t_ok(ch_var_copies(w, &again));
+    t_ok(ch_var_get(v, &value));
+    of = ch_strategy_value_container(st, ch_value_at(copies, 0));
+    assert_ptr_equal(of, v);
+    ch_var_unref(of);
+    of = ch_strategy_value_container(st, ch_value_at(again, 0));
+    assert_ptr_equal(of, w);
+    ch_var_unref(of);
+    assert_null(ch_strategy_value_container(other, ch_value_at(copies, 0)));
+    assert_null(ch_strategy_value_container(st, value)); /* a value, and not a copy */
+    ch_tensor_unref(value);
+    ch_var_unref(v);
+    ch_var_unref(w);
+    ch_strategy_unref(st);
+    ch_strategy_unref(other);
+    ch_value_unref(copies);
+    ch_value_unref(again);
+}
+
 /* AV-2: without an aggregation replicas may not assign what differs. */
 static void what_differs_wants_an_aggregation(void **state)
 {
@@ -532,6 +639,10 @@ int main(void)
         cmocka_unit_test(a_shard_may_outlive_the_whole),
         cmocka_unit_test(a_variable_in_shards_is_differentiated_like_any_other),
         cmocka_unit_test(an_optimizer_takes_the_whole_or_its_shards),
+        cmocka_unit_test(
+            update_changes_a_variable_on_servers_once_when_a_worker_has_two_devices),
+        cmocka_unit_test(update_non_slot_runs_once_beside_a_variable_on_servers),
+        cmocka_unit_test(value_container_finds_a_variable_on_servers_by_its_copy),
         cmocka_unit_test(some_of_the_shards_are_not_enough),
         cmocka_unit_test(a_recorded_step_takes_a_variable_that_is_like_it),
         cmocka_unit_test(an_assign_wants_the_same_shape),
