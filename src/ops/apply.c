@@ -137,13 +137,14 @@ static ch_status infer_norms(ch_infer *c, const ch_rule *r)
 static ch_status apply_infer(ch_infer *c)
 {
     const apply_attrs *a = c->attrs;
-    const ch_rule     *r;
+    const ch_rule     *r = NULL;
     int                later = a->has_norms;
-    ch_status          rc = c->n_in < SLOTS + later
-                                ? ch__infer_fail(c, "%d inputs, want %d or more", c->n_in, SLOTS + later)
-                                : ch__infer_apply(c, a->rule, &r, HYPER + later);
+    ch_status          rc;
 
-    if (rc == CH_OK && a->has_norms)
+    if (c->n_in < SLOTS + later)
+        return ch__infer_fail(c, "%d inputs, want %d or more", c->n_in, SLOTS + later);
+    rc = ch__infer_apply(c, a->rule, &r, HYPER + later);
+    if (rc == CH_OK && a->has_norms && r != NULL)
         rc = infer_norms(c, r);
     if (rc == CH_OK && !ch__dims_same(&c->in[VAR], &c->in[GRAD + later]))
         rc = ch__infer_fail(c, "the sizes of the gradient are not those of the variable");

@@ -233,20 +233,18 @@ static bool adds_up(const cutter *c, const ch_node *n)
     if (n->op != &ch__op_apply_norms)
         return false;
     for (int k = 0; k < n->n_in; k++) {
-        const ch_read_attrs *a = is_read(n->in[k]) ? ch__attrs(n->in[k]) : NULL;
-        bool                 is_held = ch__norms_read(k);
+        const ch_read_attrs *a;
 
-        if (is_held && (a == NULL || (place != NOBODY && c->place[a->resource] != place)))
+        if (!ch__norms_read(k))
+            continue;
+        if (!is_read(n->in[k]))
             return false;
-        place = is_held ? c->place[a->resource] : place;
+        a = ch__attrs(n->in[k]);
+        if (place != NOBODY && c->place[a->resource] != place)
+            return false;
+        place = c->place[a->resource];
     }
     return true;
-}
-
-/* Whether input k of a call that the worker asks for stays where it is. */
-static bool stays(const cutter *c, const ch_node *n, int k)
-{
-    return (k == 0 && looks_up(n)) || (k < n->n_in && ch__norms_read(k) && adds_up(c, n));
 }
 
 static void want(cutter *c, const ch_node *n)
@@ -289,6 +287,20 @@ static bool is_wanted(const cutter *c, const ch_node *n)
     return wanted;
 }
 
+/* What a call of the worker's takes, but for what stays on servers: a table, or a variable and its slots. */
+static void want_inputs(cutter *c, const ch_node *n)
+{
+    bool adds = adds_up(c, n), looks = looks_up(n);
+
+    for (int k = 0; k < count_needs(n); k++) {
+        const ch_node *in = need(c, n, k);
+        bool           stays = looks ? k == 0 : adds && k < n->n_in && ch__norms_read(k);
+
+        if (in != NULL && !stays)
+            want(c, in);
+    }
+}
+
 static void mark_worker(cutter *c)
 {
     const ch_graph *g = c->g;
@@ -307,9 +319,7 @@ static void mark_worker(cutter *c)
         if (is_read(n) || n->op == ch__roles.input || !is_wanted(c, n))
             continue;
         c->run[n->id] = 1;
-        for (int k = 0; k < count_needs(n); k++)
-            if (need(c, n, k) != NULL && !stays(c, n, k))
-                want(c, need(c, n, k));
+        want_inputs(c, n);
     }
 }
 
