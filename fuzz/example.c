@@ -68,7 +68,7 @@ static ch_element *record_of(const void *data, size_t size, bool is_own)
     block->data = fuzz_alone(data, size);
     block->release = release_block;
     *(ch_str *)e->room = (ch_str){block->data, size};
-    e->part[0] = (ch_part){CH_STR, ch_shape_scalar(), e->room};
+    e->part[0] = (ch_part){.dtype = CH_STR, .shape = ch_shape_scalar(), .data = e->room};
     e->owner[0] = block;
     if (!is_own)
         return e;

@@ -88,13 +88,14 @@ typedef enum ch_combiner { CH_COMBINE_SUM, CH_COMBINE_MEAN } ch_combiner;
 typedef struct ch_bag_options {
     ch_combiner combiner;
     ch_node *weights; /* (n): of each id, in the dtype of the table; a mean is then weighted */
-    ch_node *like; /* any node with as many rows as the result: it then has the same symbol */
+    ch_node *like; /* any node with as many rows as the result: it then has the same symbol. Not
+                      needed if the splits are an input "x/row_splits": the result has its rows */
 } ch_bag_options;
 
 /* Rows of a table (n_rows, ...) added up over a ragged list: result row r is the sum, or the
  * mean, of the rows whose ids are ids[row_splits[r]] up to, without, ids[row_splits[r + 1]]. The
- * first split is 0; ids past the last one are not looked at, so that lists may be padded. A row
- * without ids is zeros. */
+ * first split is 0; ids and weights past the last one are not looked at, so that lists may be
+ * padded. A row without ids is zeros. */
 CH_API ch_node *ch_embedding_bag(ch_node *table, ch_node *ids, ch_node *row_splits,
                                  const ch_bag_options *opt);
 /* x with rows[i] added to row ids[i], taken from it, or put in its place: x (n, ...), ids (k),

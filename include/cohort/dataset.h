@@ -193,8 +193,8 @@ CH_API ch_dataset *ch_dataset_take_while_call(ch_dataset *d, ch_filter_fn fn, vo
 typedef struct ch_batch_options {
     bool drop_remainder; /* a last batch that is short is left out, and the size is known */
     /* A component with a size that differs becomes two: "x/values", "x/row_splits"; "0/values" if it is
-     * the first and has no name. By these names unbatch, rebatch and a split over replicas know
-     * what belongs together, also behind a map that gives both. */
+     * the first and has no name. By these names unbatch, rebatch, a split over replicas and steps know
+     * what belongs together, also behind a map that gives both. cohort/function.h says what a step sees. */
     bool ragged;
 } ch_batch_options;
 

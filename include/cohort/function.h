@@ -9,7 +9,14 @@
  * axis 0. Each number of rows gets a program of its own: every size a number, all memory
  * planned. At most 64 recordings and 64 programs are kept, the least recently used goes first,
  * a recording with its programs; when the tenth program is made, the log says which size keeps
- * changing.
+ * changing and which call makes it constant.
+ *
+ * Ragged inputs are two leaves of a batch, "x/values" and "x/row_splits" (the option `ragged` of
+ * ch_dataset_batch makes them). In a step, the values are a node with as many rows as there are
+ * values. If every use of that node is elementwise, or by ch_embedding_bag, a program serves many
+ * numbers of values: those up to the next 1, 1.25, 1.5 or 1.75 times a power of two. Any other use
+ * is exact too, but has each number of values planned anew. Results always have the rows that the
+ * values have. The values of a batch from a dataset are not copied for this; others may be.
  *
  * A function finds its variables by name each time, in the strategy that runs it, and holds none of them: if one is
  * freed and another is made with its name, dtype and shape, it is that one from then on; if none is, a run is

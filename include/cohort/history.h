@@ -50,7 +50,8 @@ typedef enum ch_time {
     CH_TIME_UPDATE,    /* the optimizer */
     CH_TIME_VALIDATE,  /* evaluating */
     CH_TIME_CALLBACKS, /* and the progress line */
-    CH_TIME_OTHER,     /* recording, planning, and what is between */
+    CH_TIME_PLANNING,  /* recording the step, and planning its program for each new signature */
+    CH_TIME_OTHER,     /* what is between: launching, counting */
     CH_TIMES
 } ch_time;
 typedef struct ch_time_table {

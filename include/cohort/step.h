@@ -60,7 +60,8 @@ CH_API void ch_step_fail(ch_step *s, const char *format, ...)
 /* Numbers that only a run knows, as scalar nodes. */
 CH_API ch_node *ch_step_replica_id(ch_step *s);    /* i32: 0 .. replicas - 1 */
 CH_API ch_node *ch_step_replica_count(ch_step *s); /* i32, weak (see ch_number) */
-/* i64, weak: rows of input 0, over all replicas */
+/* i64, weak: rows of input 0, over all replicas. If input 0 is the values or the row splits of a
+ * ragged component, these are the rows of the component, not its values. */
 CH_API ch_node *ch_step_global_rows(ch_step *s);
 CH_API ch_node *ch_step_number(ch_step *s); /* i64: the number of this run, from 0 */
 CH_API ch_node *ch_rows(ch_node *x);        /* i64, weak: the size of axis 0 */

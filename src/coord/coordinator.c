@@ -13,7 +13,7 @@
 #include "coord/parameter_server.h"
 #include "data/data.h"
 #include "tensor/print.h"
-#include "tensor/tensor.h"
+#include "tensor/ragged.h"
 
 struct ch_coordinator {
     atomic_int   refs;
@@ -243,7 +243,8 @@ static ch_status take_name(ch_per_worker *p, int i, const char *name)
     return p->name[i] != NULL ? CH_OK : ch__fail_memory("what workers have");
 }
 
-/* A value of each replica that looks like an element's component; rows that are not known are none. */
+/* A value of each replica that looks like an element's component; rows that are not known are none.
+ * Row splits have one element more than there are rows. */
 static ch_status make_like(ch_per_worker *p, int i, const ch_tensor_spec *spec)
 {
     int        n = p->coordinator->ps->n_devices;
@@ -260,7 +261,7 @@ static ch_status make_like(ch_per_worker *p, int i, const ch_tensor_spec *spec)
                 "component %d of the data has a size that is not known, of axis %d: "
                 "workers need to know all but the first",
                 i, k);
-        shape.dim[0] = 0;
+        shape.dim[0] = shape.rank == 1 && ch__ragged_stem(spec->name, CH_RAGGED_SPLITS) >= 0;
         p->rows_unknown = true;
     }
     for (int k = 0; k < n && rc == CH_OK; k++)

@@ -310,6 +310,13 @@ static int count_inputs(const ch_worker_run *r)
     return n % n_replicas == 0 && n / n_replicas + width == want ? want : -1;
 }
 
+static int64_t rows_of(const ch_route *route, const ch_tensor *t)
+{
+    if (t->shape.rank == 0)
+        return 1;
+    return route->rows_are_split && t->shape.dim[0] > 0 ? t->shape.dim[0] - 1 : t->shape.dim[0];
+}
+
 static ch_status gather_inputs(ch_worker_run *r, ch_tensor **in)
 {
     int n = r->f->sent.route->n_inputs;
@@ -321,8 +328,8 @@ static ch_status gather_inputs(ch_worker_run *r, ch_tensor **in)
             if (t == NULL)
                 return ch__fail(CH_INVALID_ARGUMENT, "input %d of a step is not there", i);
             in[k * n + i] = t;
-            if (i == 0)
-                r->rows += t->shape.rank > 0 ? t->shape.dim[0] : 1;
+            if (i == r->f->sent.route->rows)
+                r->rows += rows_of(r->f->sent.route, t);
         }
     return CH_OK;
 }

@@ -144,7 +144,8 @@ static ch_status next_row(array_cursor *x, ch_element **out)
             ch__element_free(e);
             return rc;
         }
-        e->part[i] = (ch_part){d->spec[i].dtype, d->spec[i].shape, row};
+        e->part[i] =
+            (ch_part){.dtype = d->spec[i].dtype, .shape = d->spec[i].shape, .data = row};
         e->owner[i] = s->reader->block != NULL ? ch__buffer_ref(s->reader->block) : NULL;
     }
     *out = e;

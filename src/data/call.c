@@ -18,6 +18,14 @@ static bool is_ragged(const ch_dataset *d, int part)
     return ch__rows_splits_of(d, part) >= 0 || ch__rows_values_of(d, part) >= 0;
 }
 
+/* The symbol of the rows of a batch, which all its parts have. */
+static ch_dim rows_symbol(int *n_symbols, int *rows)
+{
+    if (*rows == 0)
+        *rows = ++*n_symbols;
+    return (ch_dim){1, *rows};
+}
+
 /* Sizes that are not known are symbols: one for all rows of a batch, one of its own for each other. */
 static ch_dims dims_of(const ch_dataset *d, int part, int *n_symbols, int *rows)
 {
@@ -28,9 +36,7 @@ static ch_dims dims_of(const ch_dataset *d, int part, int *n_symbols, int *rows)
         if (s.dim[i] >= 0) {
             dims.dim[i] = (ch_dim){s.dim[i], 0};
         } else if (i == 0 && d->same_rows && !is_ragged(d, part)) {
-            if (*rows == 0)
-                *rows = ++*n_symbols;
-            dims.dim[i] = (ch_dim){1, *rows};
+            dims.dim[i] = rows_symbol(n_symbols, rows);
         } else {
             dims.dim[i] = (ch_dim){1, ++*n_symbols};
         }
@@ -44,10 +50,13 @@ static ch_status record(ch_step *s, ch_step_fn step, void *arg, const ch_dataset
     int n_symbols = 0, rows = 0;
 
     for (int i = 0; i < in->n_parts; i++) {
-        ch_dims dims = dims_of(in, i, &n_symbols, &rows);
+        ch_input_attrs a = {.dtype = in->spec[i].dtype};
 
+        a.dims = dims_of(in, i, &n_symbols, &rows);
+        if (in->same_rows && ch__rows_values_of(in, i) >= 0 && a.dims.dim[0].sym != 0)
+            a.rows = (ch_dims){.rank = 1, .dim = {rows_symbol(&n_symbols, &rows)}};
         s->graph->n_symbols = n_symbols;
-        ch__step_add_input(s, in->spec[i].name, in->spec[i].dtype, &dims);
+        ch__step_add_input_of(s, in->spec[i].name, &a);
     }
     step(s, arg);
     return ch__step_finish(s, out);
@@ -365,7 +374,7 @@ static ch_status bind_outputs(const ch_caller *c, runner *r, const ch_element *i
     for (int i = 0; i < g->n_outputs; i++) {
         const ch_node *n = g->output[i].node;
 
-        e->part[i] = (ch_part){n->dtype, ch__shape(n), at};
+        e->part[i] = (ch_part){.dtype = n->dtype, .shape = ch__shape(n), .data = at};
         r->output[i] = at;
         at += output_bytes(c, g, i, in);
     }

@@ -66,7 +66,8 @@ static bool has_place(writer *w)
 static ch_status write_tensor(ch_arena *a, const char *name, const ch_tensor *t,
                               Cohort__Part **out)
 {
-    return ch__part_encode(a, &(ch_part){t->dtype, t->shape, t->data}, name, out);
+    return ch__part_encode(a, &(ch_part){.dtype = t->dtype, .shape = t->shape, .data = t->data},
+                           name, out);
 }
 
 static ch_status write_data(ch_arena *a, const ch_dataset *d, Cohort__Stage *m)

@@ -294,7 +294,8 @@ static ch_status make_element(const ch_csv_layout *l, const ch_csv_field *field,
         const ch_csv_known *c = &s->column[i];
         void               *to = (char *)e->room + c->offset;
 
-        e->part[i] = (ch_part){c->as_asked.dtype, s->spec[i].shape, to};
+        e->part[i] =
+            (ch_part){.dtype = c->as_asked.dtype, .shape = s->spec[i].shape, .data = to};
         rc = c->as_asked.dtype == CH_STR ? fill_texts(l, i, field + c->first, to, &room)
                                          : fill_numbers(l, i, field + c->first, to);
     }

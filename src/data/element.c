@@ -164,7 +164,7 @@ static char *copy_part(const ch_part *from, ch_part *to, char *room)
     size_t array, held;
 
     part_size(from, &array, &held);
-    *to = (ch_part){from->dtype, from->shape, room};
+    *to = (ch_part){.dtype = from->dtype, .shape = from->shape, .data = room};
     if (from->dtype == CH_STR)
         copy_strings(from, (ch_str *)(void *)room, room + array);
     else if (array > 0)
@@ -305,7 +305,7 @@ ch_status ch__element_of_tuple(const ch_tuple *t, ch_element **out)
             ch__element_free(e);
             return rc;
         }
-        e->part[i] = (ch_part){x->dtype, x->shape, x->data};
+        e->part[i] = (ch_part){.dtype = x->dtype, .shape = x->shape, .data = x->data};
         e->owner[i] = ch__buffer_ref(x->buffer);
         ch_tensor_unref(x);
     }
@@ -380,7 +380,10 @@ static ch_status tensor_of_part(const ch_part *p, ch_buffer *keeper, ch_tensor *
         return rc;
     }
     ch__strides(p->shape, stride);
-    return ch__tensor_view(keeper, p->dtype, p->shape, stride, of_tensor(p->data), out);
+    ch_status rc = ch__tensor_view(keeper, p->dtype, p->shape, stride, of_tensor(p->data), out);
+    if (rc == CH_OK)
+        (*out)->room = p->room;
+    return rc;
 }
 
 /* Part `at` of all of them as one value. */

@@ -17,6 +17,7 @@ typedef struct ch_part {
     ch_dtype    dtype;
     ch_shape    shape;
     const void *data;
+    size_t      room; /* bytes behind the data that may be read (tensor/ragged.h) */
 } ch_part;
 
 /* Where in a file an element stood, for messages; the path is that of a block the element holds. */

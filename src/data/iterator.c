@@ -344,8 +344,9 @@ ch_status ch__element_of_no_rows(const ch_dataset *d, ch_element **out)
         ch_shape shape = empty_shape(d, i);
         bool     has_value = ch_shape_count(shape) > 0;
 
-        e->part[i] = (ch_part){d->spec[i].dtype, shape,
-                               has_value ? (char *)e->room + i * VALUE_BYTES : NULL};
+        e->part[i] = (ch_part){.dtype = d->spec[i].dtype,
+                               .shape = shape,
+                               .data = has_value ? (char *)e->room + i * VALUE_BYTES : NULL};
     }
     *out = e;
     return CH_OK;

@@ -214,7 +214,7 @@ static ch_status make_element(const ch_libsvm *o, float label, ch_str pairs, ch_
     float *y = e->room;
     parts  to = {.x = y + 4, .ids = (int64_t *)e->room + 2, .values = y + 4 + 2 * most};
     *y = label;
-    e->part[e->n - 1] = (ch_part){CH_F32, ch_shape_scalar(), y};
+    e->part[e->n - 1] = (ch_part){.dtype = CH_F32, .shape = ch_shape_scalar(), .data = y};
     if (!o->sparse)
         memset(to.x, 0, most * sizeof(*to.x));
     ch_status rc = fill(o, pairs, &to, &n);
@@ -223,10 +223,13 @@ static ch_status make_element(const ch_libsvm *o, float label, ch_str pairs, ch_
         return rc;
     }
     if (o->sparse) {
-        e->part[0] = (ch_part){CH_I64, ch_shape_of((int64_t)n), to.ids};
-        e->part[1] = (ch_part){CH_F32, ch_shape_of((int64_t)n), to.values};
+        e->part[0] =
+            (ch_part){.dtype = CH_I64, .shape = ch_shape_of((int64_t)n), .data = to.ids};
+        e->part[1] =
+            (ch_part){.dtype = CH_F32, .shape = ch_shape_of((int64_t)n), .data = to.values};
     } else {
-        e->part[0] = (ch_part){CH_F32, ch_shape_of(o->n_features), to.x};
+        e->part[0] =
+            (ch_part){.dtype = CH_F32, .shape = ch_shape_of(o->n_features), .data = to.x};
     }
     *out = e;
     return CH_OK;

@@ -113,7 +113,8 @@ static ch_status tensors_next(ch_cursor *c, ch_element **out)
         ch_shape         shape = d->spec[i].shape;
         size_t           bytes = (size_t)ch_shape_count(shape) * ch_dtype_bytes(t->dtype);
 
-        e->part[i] = (ch_part){t->dtype, shape, t->data + (size_t)x->at * bytes};
+        e->part[i] = (ch_part){
+            .dtype = t->dtype, .shape = shape, .data = t->data + (size_t)x->at * bytes};
         e->owner[i] = ch__buffer_ref(t->buffer);
     }
     x->at++;

@@ -64,6 +64,8 @@ static ch_part cut(const ch_part *p, int64_t from, int64_t to)
 
     if (some.data != NULL)
         some.data = (const char *)some.data + (size_t)from * bytes;
+    if (some.dtype != CH_STR) /* the rows behind it may be read */
+        some.room += (size_t)(p->shape.dim[0] - to) * bytes;
     some.shape.dim[0] = to - from;
     return some;
 }

@@ -11,6 +11,7 @@
 #include "base/ahead.h"
 #include "base/fault.h"
 #include "base/mem.h"
+#include "tensor/ragged.h"
 
 enum {
     AHEAD = 2,       /* rows between asking for the first bytes of one and copying it */
@@ -19,9 +20,6 @@ enum {
 };
 
 /* ---- what they look like ---- */
-
-#define VALUES "/values"
-#define SPLITS "/row_splits"
 
 static bool is_ragged(const ch_tensor_spec *spec)
 {
@@ -71,8 +69,8 @@ static ch_status ragged_parts(ch_dataset *d, int at, const ch_dataset *in, int p
                                     i);
     snprintf(number, sizeof(number), "%d", part);
     spec.name = spec.name != NULL ? spec.name : number;
-    rc = named_part(d, at, &spec, VALUES, spec.dtype, spec.shape);
-    return rc == CH_OK ? named_part(d, at + 1, &spec, SPLITS, CH_I64, splits) : rc;
+    rc = named_part(d, at, &spec, CH_RAGGED_VALUES, spec.dtype, spec.shape);
+    return rc == CH_OK ? named_part(d, at + 1, &spec, CH_RAGGED_SPLITS, CH_I64, splits) : rc;
 }
 
 ch_status ch__rows_spec(ch_dataset *d, const ch_dataset *in, int64_t rows, ch_rows_kind kind)
@@ -100,44 +98,26 @@ ch_status ch__rows_spec(ch_dataset *d, const ch_dataset *in, int64_t rows, ch_ro
 
 /* ---- ragged parts ---- */
 
-/* Bytes of the name before `end`; -1: it does not end so. */
-static int stem_of(const ch_tensor_spec *spec, const char *end)
-{
-    size_t n = spec->name != NULL ? strlen(spec->name) : 0, m = strlen(end);
-
-    return n > m && memcmp(spec->name + n - m, end, m) == 0 ? (int)(n - m) : -1;
-}
-
-/* The part that is called as part i up to its end `from`, and has the end `to` there. */
-static int other_half(const ch_dataset *d, int i, const char *from, const char *to)
-{
-    int stem = stem_of(&d->spec[i], from);
-
-    for (int k = 0; stem >= 0 && k < d->n_parts; k++)
-        if (stem_of(&d->spec[k], to) == stem &&
-            memcmp(d->spec[i].name, d->spec[k].name, (size_t)stem) == 0)
-            return k;
-    return -1;
-}
-
 static bool may_be_pair(const ch_dataset *d, int values, int splits)
 {
-    return values >= 0 && splits >= 0 && d->spec[values].shape.rank > 0 &&
-           d->spec[splits].shape.rank == 1 && d->spec[splits].dtype == CH_I64;
+    return d->spec[values].shape.rank > 0 && d->spec[splits].shape.rank == 1 &&
+           d->spec[splits].dtype == CH_I64;
 }
 
 int ch__rows_splits_of(const ch_dataset *d, int values)
 {
-    int splits = other_half(d, values, VALUES, SPLITS);
-
-    return may_be_pair(d, values, splits) ? splits : -1;
+    for (int i = 0; i < d->n_parts; i++)
+        if (ch__ragged_is_pair(d->spec[values].name, d->spec[i].name))
+            return may_be_pair(d, values, i) ? i : -1;
+    return -1;
 }
 
 int ch__rows_values_of(const ch_dataset *d, int splits)
 {
-    int values = other_half(d, splits, SPLITS, VALUES);
-
-    return may_be_pair(d, values, splits) ? values : -1;
+    for (int i = 0; i < d->n_parts; i++)
+        if (ch__ragged_is_pair(d->spec[i].name, d->spec[splits].name))
+            return may_be_pair(d, i, splits) ? i : -1;
+    return -1;
 }
 
 int64_t ch__rows_known(const ch_dataset *d)
@@ -287,17 +267,31 @@ static ch_status padded_shape(const joining *j, int part, ch_shape *out)
     return CH_OK;
 }
 
-/* A place in the block for `bytes`, as an offset until there is a block. */
-static ch_status reserve(joining *j, int at, ch_dtype dtype, ch_shape shape, size_t held)
+/* Bytes behind the flat values of a batch, so that a step can take them as they are, with room. */
+static size_t room_behind(ch_dtype dtype, ch_shape shape)
+{
+    int64_t row = ch_shape_count(ch_shape_make(shape.rank - 1, shape.dim + 1)), bytes = 0;
+    int64_t more = ch__ragged_allocated(shape.dim[0]) - shape.dim[0];
+
+    if (dtype == CH_STR || !ch__mul_size(row, more, &bytes) ||
+        !ch__mul_size(bytes, (int64_t)ch_dtype_bytes(dtype), &bytes))
+        return 0;
+    return (size_t)bytes;
+}
+
+/* Reserves bytes of the block for a part, as an offset until there is a block. `held` are the bytes
+ * of its strings, `room` those that may be read behind it. */
+static ch_status reserve(joining *j, int at, ch_dtype dtype, ch_shape shape, size_t held,
+                         size_t room)
 {
     int64_t   count, bytes;
     ch_status rc = ch__tensor_size(dtype, shape, &count, &bytes);
 
     if (rc != CH_OK)
         return rc;
-    j->out->part[at] = (ch_part){.dtype = dtype, .shape = shape};
+    j->out->part[at] = (ch_part){.dtype = dtype, .shape = shape, .room = room};
     j->offset[at] = j->used;
-    j->used += ((size_t)bytes + held + CH_ALIGN - 1) & ~(size_t)(CH_ALIGN - 1);
+    j->used += ((size_t)bytes + held + room + CH_ALIGN - 1) & ~(size_t)(CH_ALIGN - 1);
     return CH_OK;
 }
 
@@ -325,6 +319,11 @@ static bool appends_splits(const joining *j, int part)
     return j->how->kind == CH_ROWS_APPEND && ch__rows_values_of(j->d, part) >= 0;
 }
 
+static bool appends_values(const joining *j, int part)
+{
+    return j->how->kind == CH_ROWS_APPEND && ch__rows_splits_of(j->d, part) >= 0;
+}
+
 static ch_status measure(joining *j)
 {
     int       at = 0;
@@ -332,7 +331,9 @@ static ch_status measure(joining *j)
 
     for (int i = 0; i < j->row[0]->n && rc == CH_OK; i++) {
         ch_shape shape = {0};
+        ch_dtype dtype = j->row[0]->part[i].dtype;
         bool     is_split = splits(j, i);
+        bool     is_flat = is_split || appends_values(j, i);
 
         if (j->how->kind == CH_ROWS_PADDED)
             rc = padded_shape(j, i, &shape);
@@ -344,9 +345,10 @@ static ch_status measure(joining *j)
             shape.dim[0] -=
                 j->n - 1; /* an end that is the next one's beginning is there once */
         if (rc == CH_OK)
-            rc = reserve(j, at++, j->row[0]->part[i].dtype, shape, held_by_strings(j, i));
+            rc = reserve(j, at++, dtype, shape, held_by_strings(j, i),
+                         is_flat ? room_behind(dtype, shape) : 0);
         if (rc == CH_OK && is_split)
-            rc = reserve(j, at++, CH_I64, ch_shape_make(1, &(int64_t){j->n + 1}), 0);
+            rc = reserve(j, at++, CH_I64, ch_shape_make(1, &(int64_t){j->n + 1}), 0, 0);
     }
     return rc;
 }

@@ -23,9 +23,8 @@ typedef struct ch_rows_how {
 /* The parts of `in` with a new axis 0 of `rows`, -1: not known. */
 ch_status ch__rows_spec(ch_dataset *d, const ch_dataset *in, int64_t rows, ch_rows_kind kind);
 
-/* A ragged component is two parts, named "x/values" and "x/row_splits": row r is values[splits[r]] up
- * to, without, values[splits[r + 1]]. The names say so, and hold behind steps and functions too.
- * Where the other part is; -1: it is no such part. */
+/* A ragged component is two parts, which are found by their names (tensor/ragged.h), behind steps and
+ * functions too. Returns the other part; -1 if the part is none of a ragged component. */
 int ch__rows_splits_of(const ch_dataset *d, int values);
 int ch__rows_values_of(const ch_dataset *d, int splits);
 /* Rows that every element of `d` has in all its parts; -1: not known, -2: they are not equal. */

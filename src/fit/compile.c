@@ -26,13 +26,6 @@ bool ch__compiled_has_loss(const ch_compiled *c)
     return c->loss != NULL || c->loss_with != NULL;
 }
 
-int ch__compiled_inputs(const ch_compiled *c)
-{
-    int n = ch__model_inputs(c->model);
-
-    return n > 0 ? n : 1;
-}
-
 static void drop_compiled(void *compiled)
 {
     ch_compiled *c = compiled;

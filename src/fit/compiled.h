@@ -41,8 +41,6 @@ typedef struct ch_compiled {
 /* FAILED_PRECONDITION: ch_compile was not called. */
 ch_status ch__compiled_of(const char *call, ch_model *m, ch_compiled **out);
 bool      ch__compiled_has_loss(const ch_compiled *c);
-/* The inputs of the model, at least one. */
-int ch__compiled_inputs(const ch_compiled *c);
 
 /* The steps (steps.c): recorded when they first run. */
 ch_status ch__compiled_functions(ch_compiled *c);

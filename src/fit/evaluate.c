@@ -7,7 +7,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "fit/history.h"
-#include "tensor/tensor.h"
+#include "tensor/ragged.h"
 
 /* ---- a pass ---- */
 
@@ -39,7 +39,7 @@ static ch_status pass(ch_loop *l, ch_source *s, int64_t steps, batch_fn fn, void
         if (rc != CH_OK || batch == NULL)
             break;
         rc = fn(l, batch, arg);
-        out->rows += ch__batch_rows(batch);
+        out->rows += ch__tuple_rows(batch);
         if (rc == CH_OK) {
             t->validation_step++;
             rc = ch__loop_tell(l, CH_ON_VALIDATION_STEP);
@@ -87,7 +87,7 @@ static ch_status test_batch(ch_loop *l, ch_tuple *batch, void *arg)
 
     (void)arg;
     if (rc == CH_OK && l->t.is_evaluation) {
-        l->t.examples += ch__batch_rows(batch);
+        l->t.examples += ch__tuple_rows(batch);
         l->t.is_stale = true;
     }
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "evaluation, step %lld", (long long)step);
@@ -248,7 +248,7 @@ static ch_status predict_batch(ch_loop *l, ch_tuple *batch, void *arg)
     int64_t   step = l->t.validation_step + 1;
     ch_status rc = ch__loop_run(l, l->c->predict, batch, (ch_taker){take, arg}, &step);
 
-    l->t.examples += ch__batch_rows(batch);
+    l->t.examples += ch__tuple_rows(batch);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "predict, step %lld", (long long)step);
 }
 

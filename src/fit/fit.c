@@ -14,6 +14,7 @@
 #include "fit/interrupt.h"
 #include "fit/loop.h"
 #include "graph/trace.h"
+#include "tensor/ragged.h"
 
 enum { POINTS = 32 }; /* of the loss's curve, an epoch */
 
@@ -140,8 +141,8 @@ static ch_status run_step(fitting *f, ch_tuple *batch)
         return fail_at_step(f, rc, step);
     t->step++;
     t->epoch_step++;
-    t->examples += ch__batch_rows(batch);
-    t->epoch_examples += ch__batch_rows(batch);
+    t->examples += ch__tuple_rows(batch);
+    t->epoch_examples += ch__tuple_rows(batch);
     t->is_stale = true;
     rc = is_point(f) ? add_point(f) : CH_OK;
     return rc == CH_OK ? ch__loop_tell(&f->loop, CH_ON_STEP) : rc;

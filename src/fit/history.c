@@ -140,7 +140,8 @@ const char *ch_time_name(ch_time t)
         [CH_TIME_UPDATE] = "update",
         [CH_TIME_VALIDATE] = "validation",
         [CH_TIME_CALLBACKS] = "callbacks",
-        [CH_TIME_OTHER] = "recording, and the rest",
+        [CH_TIME_PLANNING] = "recording and planning",
+        [CH_TIME_OTHER] = "the rest",
     };
 
     return (unsigned)t < CH_TIMES ? name[t] : "";

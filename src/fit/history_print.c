@@ -50,11 +50,11 @@ int ch_history_print(const ch_history *h, char *text, size_t size)
 
 /* ---- where the time went ---- */
 
-/* Of the steps alone, as the progress line has it: recording, validation and callbacks are not theirs. */
+/* Of the steps alone, as the progress line has it: without planning, validation and callbacks. */
 static double seconds_of_steps(const ch_time_table *t)
 {
     return t->total - t->seconds[CH_TIME_VALIDATE] - t->seconds[CH_TIME_CALLBACKS] -
-           t->seconds[CH_TIME_OTHER];
+           t->seconds[CH_TIME_PLANNING] - t->seconds[CH_TIME_OTHER];
 }
 
 static void print_speed(ch_text *o, const ch_time_table *t)

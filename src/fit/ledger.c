@@ -7,18 +7,21 @@ static const ch_time row_of[CH_WORKS] = {
     [CH_WORK_WAIT] = CH_TIME_WAIT,       [CH_WORK_OTHER] = CH_TIME_OTHER,
 };
 
-void ch__ledger_step(ch_ledger *l, const ch_timing *t)
+void ch__ledger_step(ch_ledger *l, const ch_timing *t, int64_t planning_ns)
 {
     int64_t passed = ch__ledger_lap(l);
     bool    is_usual = l->n_steps++ >= CH_UNUSUAL;
 
+    l->ns[CH_TIME_PLANNING] += planning_ns;
     if (t == NULL) {
-        l->untimed_ns += passed;
+        l->untimed_ns += passed - planning_ns;
         return;
     }
     for (int i = 0; i < CH_WORKS; i++) {
-        l->ns[row_of[i]] += t->ns[i];
-        l->usual_ns[i] += is_usual ? t->ns[i] : 0;
+        int64_t ns = t->ns[i] - (i == CH_WORK_OTHER ? planning_ns : 0);
+
+        l->ns[row_of[i]] += ns;
+        l->usual_ns[i] += is_usual ? ns : 0;
         passed -= t->ns[i];
     }
     l->ns[CH_TIME_OTHER] += passed; /* around the run */

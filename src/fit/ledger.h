@@ -45,8 +45,9 @@ static inline bool ch__ledger_times(const ch_ledger *l)
     return l->n_steps < CH_TIMED_FIRST || l->n_steps % CH_TIMED_EVERY == 0;
 }
 
-/* A step is done; `t` NULL: it was not timed. */
-void ch__ledger_step(ch_ledger *l, const ch_timing *t);
+/* A step is done; `t` NULL: it was not timed. `planning_ns` of it were spent on recording and
+ * planning, which is known of every step. */
+void ch__ledger_step(ch_ledger *l, const ch_timing *t, int64_t planning_ns);
 void ch__ledger_table(const ch_ledger *l, ch_time_table *out);
 
 #endif

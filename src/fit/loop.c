@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "fit/interrupt.h"
 #include "fit/progress.h"
+#include "graph/function.h"
 #include "graph/trace.h"
 #include "strategy/strategy.h"
 
@@ -156,17 +157,16 @@ void ch__loop_catch(ch_loop *l, bool on)
 static ch_status run_here(ch_loop *l, ch_function *f, ch_tuple *batch, ch_tuple **out)
 {
     ch_timing timing = {.total_ns = 0};
+    bool      is_timed = ch__ledger_times(&l->ledger);
+    int64_t   planned = ch__function_planning_ns(f);
     ch_status rc;
 
     if (l->is_apart)
         return ch_strategy_run(l->c->strategy, f, batch, out);
-    if (!ch__ledger_times(&l->ledger)) {
-        rc = ch_strategy_run(l->c->strategy, f, batch, out);
-        ch__ledger_step(&l->ledger, NULL);
-        return rc;
-    }
-    rc = ch__strategy_run_timed(l->c->strategy, f, batch, out, &timing);
-    ch__ledger_step(&l->ledger, &timing);
+    rc = is_timed ? ch__strategy_run_timed(l->c->strategy, f, batch, out, &timing)
+                  : ch_strategy_run(l->c->strategy, f, batch, out);
+    ch__ledger_step(&l->ledger, is_timed && rc == CH_OK ? &timing : NULL,
+                    ch__function_planning_ns(f) - planned);
     return rc;
 }
 
@@ -174,6 +174,7 @@ static ch_status run_here(ch_loop *l, ch_function *f, ch_tuple *batch, ch_tuple 
 static ch_status run_ahead(ch_loop *l, ch_function *f, ch_tuple *batch, ch_taker taker,
                            int64_t *step)
 {
+    int64_t   planned = ch__function_planning_ns(f);
     ch_status rc;
 
     ch__loop_count(l, CH_TIME_OTHER);
@@ -184,6 +185,9 @@ static ch_status run_ahead(ch_loop *l, ch_function *f, ch_tuple *batch, ch_taker
     if (ch__fault_is_set(&l->ahead.fault))
         *step = l->ahead.failed;
     ch__loop_count(l, CH_TIME_OTHER);
+    planned = l->is_apart ? 0 : ch__function_planning_ns(f) - planned;
+    l->ledger.ns[CH_TIME_PLANNING] += planned;
+    l->ledger.ns[CH_TIME_OTHER] -= planned;
     return rc;
 }
 

@@ -186,16 +186,3 @@ void ch__source_close(ch_source *s)
     ch_iterator_unref(s->it);
     *s = (ch_source){.it = NULL};
 }
-
-int64_t ch__batch_rows(const ch_tuple *batch)
-{
-    const ch_value *v = ch_tuple_at(batch, 0);
-    int64_t         rows = 0;
-
-    for (int r = 0; v != NULL && r < ch_value_count(v); r++) {
-        ch_shape s = ch_tensor_shape(ch_value_at(v, r));
-
-        rows += s.rank > 0 ? s.dim[0] : 1;
-    }
-    return rows;
-}

@@ -35,7 +35,4 @@ ch_status ch__source_next(ch_source *s, ch_tuple **out);
 ch_status ch__source_no_rows(ch_source *s, ch_tuple **out);
 void      ch__source_close(ch_source *s);
 
-/* Rows of a batch, over all replicas. */
-int64_t ch__batch_rows(const ch_tuple *batch);
-
 #endif

@@ -7,18 +7,34 @@
 #include "base/mem.h"
 #include "cohort/ops.h"
 #include "fit/compiled.h"
+#include "graph/step.h"
+#include "tensor/ragged.h"
 #include "train/loss.h"
+#include "train/model.h"
 
 /* What is in a batch: the inputs are first. */
 typedef struct batch {
+    int      n;                                     /* of `in` */
     ch_node *in[CH_MODEL_INPUTS], *truth, *weights; /* weights NULL: there are none */
 } batch;
 
+/* How many components are inputs of the model. If it was not told, it has one; a ragged one is two
+ * components, its values and its splits. */
+static int count_inputs(const ch_step *s, const ch_compiled *c)
+{
+    const ch_graph *g = s->graph;
+    int             n = ch__model_inputs(c->model);
+
+    if (n > 0)
+        return n;
+    return g->n_inputs > 1 && ch__ragged_is_pair(g->input_name[0], g->input_name[1]) ? 2 : 1;
+}
+
 static bool open_batch(ch_step *s, const ch_compiled *c, bool with_truth, batch *b)
 {
-    int n = ch__compiled_inputs(c), has = ch_step_in_count(s);
+    int n = count_inputs(s, c), has = ch_step_in_count(s);
 
-    *b = (batch){.truth = NULL};
+    *b = (batch){.n = n};
     if (has < n + with_truth || (with_truth && has > n + 2)) {
         ch_step_fail(s, "an element of the data has %d component%s; want %d input%s%s", has,
                      has == 1 ? "" : "s", n, n == 1 ? "" : "s",
@@ -99,7 +115,7 @@ static void record_train(ch_step *s, ch_compiled *c)
 
     if (!open_batch(s, c, true, &b))
         return;
-    guess = ch_model_call_n(c->model, s, ch__compiled_inputs(c), b.in, true);
+    guess = ch_model_call_n(c->model, s, b.n, b.in, true);
     if (guess == NULL)
         return;
     weights = weights_of(s, c, &b, guess);
@@ -115,7 +131,7 @@ static void record_test(ch_step *s, ch_compiled *c)
 
     if (!open_batch(s, c, true, &b))
         return;
-    guess = ch_model_call_n(c->model, s, ch__compiled_inputs(c), b.in, false);
+    guess = ch_model_call_n(c->model, s, b.n, b.in, false);
     (void)gather(s, c, &b, guess, b.weights);
 }
 
@@ -124,8 +140,7 @@ static void record_predict(ch_step *s, ch_compiled *c)
     batch b;
 
     if (open_batch(s, c, false, &b))
-        ch_step_out(s, "guess",
-                    ch_model_call_n(c->model, s, ch__compiled_inputs(c), b.in, false));
+        ch_step_out(s, "guess", ch_model_call_n(c->model, s, b.n, b.in, false));
 }
 
 /* The steps are nobody's lines but ours: errors name the caller of ch_fit, ch_evaluate or ch_predict. */

@@ -27,6 +27,21 @@ bool ch__call_is_free(const ch_node *call)
 
 /* ---- inputs and resources ---- */
 
+/* A value that crosses may be half of a ragged component: it is as long as an input that is. */
+static void find_half(const ch_graph *from, const ch_node *n, ch_input_attrs *a)
+{
+    ch_dim rows;
+
+    if (ch__splits_rows(n, &rows))
+        a->rows = (ch_dims){.rank = 1, .dim = {rows}};
+    for (int i = 0; i < from->n_inputs && n->dims.rank > 0 && n->dims.dim[0].sym != 0; i++) {
+        const ch_input_attrs *in = ch__attrs(from->input[i]);
+
+        if (in->splits != 0 && ch__dim_same(in->dims.dim[0], n->dims.dim[0]))
+            a->splits = in->splits;
+    }
+}
+
 static ch_status add_input(extraction *x, int i)
 {
     const ch_node *n = x->e->in[i];
@@ -35,6 +50,8 @@ static ch_status add_input(extraction *x, int i)
 
     if (x->e->in_dims != NULL)
         a.dims = x->e->in_dims[i];
+    else
+        find_half(x->from, n, &a);
     to = ch__graph_add(x->to, ch__roles.input, &a, 0, NULL, 1);
     if (to == NULL)
         return ch__fail_memory("a graph");

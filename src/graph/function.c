@@ -10,7 +10,10 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "base/thread.h"
+#include "graph/room.h"
 #include "graph/step.h"
+#include "tensor/ragged.h"
 
 static ch_status new_function(const char *name, ch_function **out)
 {
@@ -57,9 +60,10 @@ ch_status ch_function_of_graph(const char *name, ch_graph *graph, ch_function **
         rc = ch__want_given("function", "its graph", graph, NULL, NULL);
     if (rc == CH_OK)
         rc = new_function(name, &f);
+    if (rc == CH_OK && (rc = ch__function_give(f, graph)) != CH_OK)
+        ch_function_unref(f);
     if (rc != CH_OK)
         return rc;
-    f->given = ch_graph_ref(graph);
     *out = f;
     return CH_OK;
 }
@@ -76,6 +80,7 @@ static void free_recording(ch_recording *r)
     ch_graph_unref(r->graph);
     ch__free(r->dtype);
     ch__free(r->dims);
+    ch__free(r->may_room);
     ch__free(r);
 }
 
@@ -96,6 +101,7 @@ void ch_function_unref(ch_function *f)
         free_recording(r);
     }
     ch_graph_unref(f->given);
+    ch__free(f->given_may_room);
     ch_graph_unref(f->last_graph);
     ch__program_unref(f->last_program);
     pthread_mutex_destroy(&f->lock);
@@ -116,6 +122,16 @@ int ch_function_recordings(const ch_function *f)
 int ch_function_programs(const ch_function *f)
 {
     return f != NULL ? f->n_programs : 0;
+}
+
+int64_t ch__function_planning_ns(ch_function *f)
+{
+    int64_t ns;
+
+    pthread_mutex_lock(&f->lock);
+    ns = f->planning_ns;
+    pthread_mutex_unlock(&f->lock);
+    return ns;
 }
 
 ch_graph *ch_function_graph(ch_function *f)
@@ -190,21 +206,111 @@ static ch_status check_alike(const ch_args *a, int i, bool numbers)
     return CH_OK;
 }
 
-/* The symbol of axis k of input i: that of an earlier axis with the same sizes on every replica, or a new
- * one. dims[0 .. i] are set up to there. */
-static ch_dim symbol_of(const ch_args *a, const ch_dims *dims, int i, int k, int *n_symbols)
+/* True for half of a ragged component: the size of its axis 0 is no number of rows. */
+static bool is_half(const ch_input_attrs *in)
 {
-    for (int j = 0; j <= i; j++)
-        for (int l = 0; l < dims[j].rank && (j < i || l < k); l++)
-            if (dims[j].dim[l].sym != 0 && same_sizes(a, i, k, j, l))
-                return dims[j].dim[l];
+    return in->rows.rank == 1 || in->splits != 0;
+}
+
+/* The symbol of axis k of input i: that of an axis with the same sizes on every replica, or a new
+ * one. */
+static ch_dim symbol_of(const ch_args *a, const ch_input_attrs *in, int i, int k,
+                        int *n_symbols)
+{
+    for (int j = 0; j < a->n_in; j++)
+        for (int l = is_half(&in[j]); l < in[j].dims.rank && (j != i || l < k); l++)
+            if (in[j].dims.dim[l].sym != 0 && same_sizes(a, i, k, j, l))
+                return in[j].dims.dim[l];
     return (ch_dim){1, ++*n_symbols};
 }
 
-/* Sets the dims with which inputs are recorded. Axis 0 is a symbol, and so is every other axis whose size
- * differs between replicas; equal symbols stand for sizes that are equal on every replica. `numbers`: no
- * axis is a symbol. */
-static ch_status recorded_dims(const ch_args *a, bool numbers, ch_dims *dims, int *n_symbols)
+/* True if inputs i and j have the same number of rows in every replica: the size of axis 0, or the
+ * rows that row splits cut. */
+static bool same_rows(const ch_args *a, const ch_input_attrs *in, int i, int j)
+{
+    for (int r = 0; r < a->n_local; r++)
+        if (a->tensor[r * a->n_in + i]->shape.dim[0] - (in[i].rows.rank == 1) !=
+            a->tensor[r * a->n_in + j]->shape.dim[0] - (in[j].rows.rank == 1))
+            return false;
+    return true;
+}
+
+/* The symbol of the rows of row splits: that of an input with as many rows, or a new one. */
+static ch_dim rows_symbol(const ch_args *a, const ch_input_attrs *in, int i, int *n_symbols)
+{
+    for (int j = 0; j < a->n_in; j++) {
+        const ch_dims *d = in[j].rows.rank == 1 ? &in[j].rows : &in[j].dims;
+
+        if (j != i && d->rank > 0 && d->dim[0].sym != 0 && in[j].splits == 0 &&
+            same_rows(a, in, i, j))
+            return d->dim[0];
+    }
+    return (ch_dim){1, ++*n_symbols};
+}
+
+/* Row splits have a symbol of their own, which goes with that of the rows. */
+static void name_splits(const ch_args *a, ch_input_attrs *in, int i, int *n_symbols)
+{
+    if (in[i].dims.dim[0].sym != 0)
+        return; /* their values came first */
+    in[i].rows = (ch_dims){.rank = 1};
+    in[i].rows.dim[0] = rows_symbol(a, in, i, n_symbols);
+    for (int j = 0; j < a->n_in; j++)
+        if (j != i && in[j].rows.rank == 1 && in[j].dims.dim[0].sym != 0 &&
+            ch__dim_same(in[j].rows.dim[0], in[i].rows.dim[0])) {
+            in[i].dims.dim[0] = in[j].dims.dim[0];
+            return;
+        }
+    in[i].dims.dim[0] = (ch_dim){1, ++*n_symbols};
+}
+
+/* Flat values have as many elements as they happen to have: only others of their kind share that. */
+static void name_values(const ch_args *a, ch_input_attrs *in, int i, int splits, int *n_symbols)
+{
+    name_splits(a, in, splits, n_symbols);
+    in[i].splits = in[splits].dims.dim[0].sym;
+    in[i].dims.dim[0] = (ch_dim){1, 0};
+    for (int j = 0; j < i && in[i].dims.dim[0].sym == 0; j++)
+        if (in[j].splits != 0 && same_sizes(a, i, 0, j, 0))
+            in[i].dims.dim[0] = in[j].dims.dim[0];
+    if (in[i].dims.dim[0].sym == 0)
+        in[i].dims.dim[0].sym = ++*n_symbols;
+}
+
+/* The rows of an input that is no half: those of row splits that cut as many, or an axis' symbol. */
+static void name_rows(const ch_args *a, ch_input_attrs *in, int i, int *n_symbols)
+{
+    for (int j = 0; j < a->n_in; j++)
+        if (in[j].rows.rank == 1 && in[j].rows.dim[0].sym != 0 && same_rows(a, in, i, j)) {
+            in[i].dims.dim[0] = in[j].rows.dim[0];
+            return;
+        }
+    in[i].dims.dim[0] = symbol_of(a, in, i, 0, n_symbols);
+}
+
+/* Makes axis 0 of the inputs symbols, and so every other axis whose size differs between replicas;
+ * equal symbols stand for sizes that are equal on every replica. */
+static void name_sizes(const ch_run *run, const ch_args *a, ch_input_attrs *in, int *n_symbols)
+{
+    for (int i = 0; i < a->n_in; i++) {
+        bool is_values = false;
+        int  half = in[i].dims.rank > 0 ? ch__tuple_ragged_half(run->in, i, &is_values) : -1;
+
+        if (half >= 0 && is_values)
+            name_values(a, in, i, half, n_symbols);
+        else if (half >= 0)
+            name_splits(a, in, i, n_symbols);
+        else if (in[i].dims.rank > 0)
+            name_rows(a, in, i, n_symbols);
+        for (int k = 1; k < in[i].dims.rank; k++)
+            if (sizes_differ(a, i, k))
+                in[i].dims.dim[k] = symbol_of(a, in, i, k, n_symbols);
+    }
+}
+
+/* Sets the inputs as they are recorded. `numbers`: no axis is a symbol. */
+static ch_status recorded_inputs(const ch_run *run, const ch_args *a, bool numbers,
+                                 ch_input_attrs *in, int *n_symbols)
 {
     *n_symbols = 0;
     for (int i = 0; i < a->n_in; i++) {
@@ -212,11 +318,11 @@ static ch_status recorded_dims(const ch_args *a, bool numbers, ch_dims *dims, in
 
         if (rc != CH_OK)
             return rc;
-        dims[i] = ch__dims_of(a->tensor[i]->shape);
-        for (int k = 0; k < dims[i].rank && !numbers; k++)
-            if (k == 0 || sizes_differ(a, i, k))
-                dims[i].dim[k] = symbol_of(a, dims, i, k, n_symbols);
+        in[i] = (ch_input_attrs){.dtype = a->tensor[i]->dtype,
+                                 .dims = ch__dims_of(a->tensor[i]->shape)};
     }
+    if (!numbers)
+        name_sizes(run, a, in, n_symbols);
     return CH_OK;
 }
 
@@ -238,13 +344,13 @@ static bool input_varies(const ch_run *run, int i)
 
 /* Names count: a step may ask for its inputs by them. */
 static bool recording_fits(const ch_recording *r, const ch_run *run, const ch_args *a,
-                           const ch_dims *dims)
+                           const ch_input_attrs *in)
 {
     if (r->owner != run->owner || r->speaks_of != run->speaks_of || r->n_in != a->n_in ||
         r->n_replicas != a->n_replicas)
         return false;
     for (int i = 0; i < a->n_in; i++)
-        if (r->dtype[i] != a->tensor[i]->dtype || !ch__dims_same(&r->dims[i], &dims[i]) ||
+        if (r->dtype[i] != a->tensor[i]->dtype || !ch__dims_same(&r->dims[i], &in[i].dims) ||
             r->graph->input[i]->varies != input_varies(run, i) ||
             !same_name(r->graph->input_name[i], ch_tuple_name(run->in, i)))
             return false;
@@ -253,7 +359,7 @@ static bool recording_fits(const ch_recording *r, const ch_run *run, const ch_ar
 
 /* Calls the user's function. *wants_numbers: it failed only because a size is a symbol. */
 static ch_status call_step(ch_function *f, const ch_run *run, const ch_args *a,
-                           const ch_dims *dims, int n_symbols, bool *wants_numbers,
+                           const ch_input_attrs *inputs, int n_symbols, bool *wants_numbers,
                            ch_graph **out)
 {
     ch_step  *s;
@@ -265,8 +371,7 @@ static ch_status call_step(ch_function *f, const ch_run *run, const ch_args *a,
     s->speaks_of = run->speaks_of;
     s->graph->n_symbols = n_symbols;
     for (int i = 0; i < a->n_in; i++) {
-        ch_node *in =
-            ch__step_add_input(s, ch_tuple_name(run->in, i), a->tensor[i]->dtype, &dims[i]);
+        ch_node *in = ch__step_add_input_of(s, ch_tuple_name(run->in, i), &inputs[i]);
 
         if (in != NULL)
             in->varies = input_varies(run, i);
@@ -312,21 +417,26 @@ static void evict_recording(ch_function *f)
 }
 
 static ch_status keep_recording(ch_function *f, const ch_run *run, const ch_args *a,
-                                const ch_dims *dims, ch_graph *g)
+                                const ch_input_attrs *in, ch_graph *g, ch_recording **out)
 {
     ch_recording *r = ch__calloc(1, sizeof(*r));
+    ch_status     rc;
 
     if (r == NULL)
         return ch__fail_memory(f->name);
     r->dtype = ch__calloc((size_t)a->n_in + 1, sizeof(*r->dtype));
     r->dims = ch__calloc((size_t)a->n_in + 1, sizeof(*r->dims));
-    if (r->dtype == NULL || r->dims == NULL) {
+    r->may_room = ch__calloc((size_t)a->n_in + 1, sizeof(*r->may_room));
+    rc = r->dtype == NULL || r->dims == NULL || r->may_room == NULL
+             ? ch__fail_memory(f->name)
+             : ch__graph_room(g, r->may_room);
+    if (rc != CH_OK) {
         free_recording(r);
-        return ch__fail_memory(f->name);
+        return rc;
     }
     for (int i = 0; i < a->n_in; i++) {
-        r->dtype[i] = a->tensor[i]->dtype;
-        r->dims[i] = dims[i];
+        r->dtype[i] = in[i].dtype;
+        r->dims[i] = in[i].dims;
     }
     r->owner = run->owner;
     r->speaks_of = run->speaks_of;
@@ -339,55 +449,56 @@ static ch_status keep_recording(ch_function *f, const ch_run *run, const ch_args
     f->recordings = r;
     f->n_kept++;
     f->n_recordings++;
+    *out = r;
     return CH_OK;
 }
 
-static ch_graph *find_recording(ch_function *f, const ch_run *run, const ch_args *a,
-                                const ch_dims *dims)
+static ch_recording *find_recording(ch_function *f, const ch_run *run, const ch_args *a,
+                                    const ch_input_attrs *in)
 {
     for (ch_recording **link = &f->recordings; *link != NULL; link = &(*link)->next)
-        if (recording_fits(*link, run, a, dims)) {
+        if (recording_fits(*link, run, a, in)) {
             ch_recording *r = *link;
 
             *link = r->next; /* most recently used first */
             r->next = f->recordings;
             f->recordings = r;
-            return r->graph;
+            return r;
         }
     return NULL;
 }
 
-static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_dims *dims,
-                        ch_graph **out)
+static ch_status record(ch_function *f, const ch_run *run, const ch_args *a, ch_input_attrs *in,
+                        ch_recording **out)
 {
     bool      wants = false;
     int       n_symbols;
+    int64_t   began;
     ch_graph *g = NULL;
-    ch_status rc = recorded_dims(a, f->static_rows, dims, &n_symbols);
+    ch_status rc = recorded_inputs(run, a, f->static_rows, in, &n_symbols);
 
     if (rc != CH_OK)
         return ch__fail_at(rc, "%s", f->name);
-    if ((*out = find_recording(f, run, a, dims)) != NULL)
+    if ((*out = find_recording(f, run, a, in)) != NULL)
         return CH_OK;
-    rc = call_step(f, run, a, dims, n_symbols, &wants, &g);
+    began = ch__now_ns();
+    rc = call_step(f, run, a, in, n_symbols, &wants, &g);
     if (rc != CH_OK && wants && !f->static_rows && !run->rows_unknown) {
         /* once more, for these sizes alone */
-        rc = recorded_dims(a, true, dims, &n_symbols);
+        rc = recorded_inputs(run, a, true, in, &n_symbols);
         if (rc != CH_OK)
             return ch__fail_at(rc, "%s", f->name);
-        if ((*out = find_recording(f, run, a, dims)) != NULL)
+        if ((*out = find_recording(f, run, a, in)) != NULL)
             return CH_OK;
-        rc = call_step(f, run, a, dims, n_symbols, &wants, &g);
+        rc = call_step(f, run, a, in, n_symbols, &wants, &g);
         f->static_rows |= rc == CH_OK; /* it will want them again */
     }
     if (rc == CH_OK)
-        rc = keep_recording(f, run, a, dims, g);
-    if (rc != CH_OK) {
+        rc = keep_recording(f, run, a, in, g, out);
+    if (rc != CH_OK)
         ch_graph_unref(g);
-        return rc;
-    }
-    *out = g;
-    return CH_OK;
+    f->planning_ns += ch__now_ns() - began;
+    return rc;
 }
 
 /* Inputs are in the order of the graph's; one with a name must be the one of that name. */
@@ -411,24 +522,119 @@ static ch_status check_given(const ch_function *f, const ch_run *run, const ch_a
 }
 
 ch_status ch__function_record(ch_function *f, const ch_run *run, const ch_args *a,
-                              ch_graph **out)
+                              ch_graph **out, const bool **may_room)
 {
-    ch_dims   few[16], *dims = few; /* a run that needs no recording allocates nothing */
-    ch_status rc;
+    ch_input_attrs few[16], *in = few; /* a run that needs no recording allocates nothing */
+    ch_recording  *r = NULL;
+    ch_status      rc;
 
     if (f->given != NULL) {
         *out = f->given;
+        *may_room = f->given_may_room;
         return check_given(f, run, a);
     }
-    if (a->n_in > 16 && (dims = ch__calloc((size_t)a->n_in, sizeof(*dims))) == NULL)
+    if (a->n_in > 16 && (in = ch__calloc((size_t)a->n_in, sizeof(*in))) == NULL)
         return ch__fail_memory(f->name);
-    rc = record(f, run, a, dims, out);
-    if (dims != few)
-        ch__free(dims);
+    rc = record(f, run, a, in, &r);
+    if (in != few)
+        ch__free(in);
+    if (rc == CH_OK && r != NULL) {
+        *out = r->graph;
+        *may_room = r->may_room;
+    }
     return rc;
 }
 
+ch_status ch__function_give(ch_function *f, ch_graph *g)
+{
+    bool     *may = ch__calloc((size_t)g->n_inputs + 1, sizeof(*may));
+    ch_status rc = may == NULL ? ch__fail_memory(f->name) : ch__graph_room(g, may);
+
+    if (rc != CH_OK) {
+        ch__free(may);
+        return rc;
+    }
+    f->given = ch_graph_ref(g);
+    f->given_may_room = may;
+    return CH_OK;
+}
+
+/* ---- room ---- */
+
+static int64_t last_split(const ch_tensor *t)
+{
+    int64_t n = t->shape.dim[0];
+
+    return n < 1                ? -1
+           : t->dtype == CH_I64 ? ((const int64_t *)(const void *)t->data)[n - 1]
+                                : ((const int32_t *)(const void *)t->data)[n - 1];
+}
+
+/* True if the splits of input i end within its values on every replica. If not, sizes stay exact,
+ * so that kernels see and name the fault. */
+static bool splits_end_within(const ch_graph *g, const ch_args *a, int i)
+{
+    int64_t splits = ((const ch_input_attrs *)ch__attrs(g->input[i]))->splits;
+
+    for (int k = 0; k < a->n_in; k++) {
+        const ch_input_attrs *in = ch__attrs(g->input[k]);
+
+        if (in->rows.rank != 1 || in->dims.dim[0].sym != splits ||
+            (in->dtype != CH_I64 && in->dtype != CH_I32))
+            continue;
+        for (int r = 0; r < a->n_local; r++)
+            if (last_split(a->tensor[r * a->n_in + k]) >
+                a->tensor[r * a->n_in + i]->shape.dim[0])
+                return false;
+    }
+    return true;
+}
+
+/* The capacity of input i, the same on all replicas: then they share a program, and a step waits
+ * for the longest of them anyway. */
+static int64_t capacity_of(const ch_args *a, int i)
+{
+    int64_t most = 0;
+
+    for (int r = 0; r < a->n_local; r++) {
+        int64_t n = a->tensor[r * a->n_in + i]->shape.dim[0];
+
+        most = n > most ? n : most;
+    }
+    return ch__ragged_capacity(most);
+}
+
+void ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *may_room,
+                         ch_args *a)
+{
+    bool is_watched =
+        f->see != NULL || ch__config()->interpret; /* which shows live rows alone */
+
+    for (int i = 0; i < a->n_in; i++) {
+        bool has_room = may_room[i] && !is_watched && splits_end_within(g, a, i);
+
+        for (int r = 0; r < a->n_local; r++) {
+            ch_shape *s = &a->shape[r * a->n_in + i];
+
+            *s = a->tensor[r * a->n_in + i]->shape;
+            if (has_room)
+                s->dim[0] = capacity_of(a, i) + (ch__room_is_poisoned() ? CH_ROOM_POISONED : 0);
+        }
+    }
+}
+
 /* ---- programs ---- */
+
+/* The remedy for a size that keeps changing. */
+static const char *advice_on(const ch_node *input, int axis)
+{
+    if (((const ch_input_attrs *)ch__attrs(input))->splits != 0)
+        return "use these values in elementwise ops and ch_embedding_bag alone, whose programs "
+               "fit many sizes, or pad the rows (ch_dataset_padded_batch)";
+    return axis == 0 ? "make batches of one size (ch_dataset_batch with drop_remainder)"
+                     : "pad to a few sizes (ch_dataset_padded_batch, or "
+                       "ch_dataset_bucket_by_length with pad_to_boundary)";
+}
 
 /* Says which size it is that keeps changing: p and `other` are two of many. */
 static void warn_of_many(const ch_function *f, const ch_prepared *p, const ch_prepared *other)
@@ -438,12 +644,15 @@ static void warn_of_many(const ch_function *f, const ch_prepared *p, const ch_pr
     for (int i = 0; i < p->n_local * p->n_in; i++)
         for (int k = 0; k < p->shape[i].rank; k++)
             if (p->shape[i].dim[k] != other->shape[i].dim[k]) {
-                ch__log(
-                    CH_LOG_WARNING, "program-cache",
-                    "%s: ten programs already; axis %d of input %d keeps changing (%lld, then "
-                    "%lld). Pad it, or expect to plan anew",
-                    f->name, k, i % p->n_in, (long long)other->shape[i].dim[k],
-                    (long long)p->shape[i].dim[k]);
+                const char *name = p->graph->input_name[i % p->n_in];
+
+                ch__log(CH_LOG_WARNING, "program-cache",
+                        "%s: ten programs already; axis %d of input %d%s%s%s keeps changing "
+                        "(%lld, then %lld), and each size is planned anew; %s",
+                        f->name, k, i % p->n_in, name != NULL ? " (" : "",
+                        name != NULL ? name : "", name != NULL ? ")" : "",
+                        (long long)other->shape[i].dim[k], (long long)p->shape[i].dim[k],
+                        advice_on(p->graph->input[i % p->n_in], k));
                 return;
             }
 }
@@ -459,7 +668,7 @@ static bool prepared_fits(const ch_prepared *p, const ch_graph *g, const ch_run 
             return false;
     for (int i = 0; i < a->n_local * a->n_in; i++)
         if (a->tensor[i]->dtype != g->input[i % a->n_in]->dtype ||
-            !ch_shape_equal(p->shape[i], a->tensor[i]->shape))
+            !ch_shape_equal(p->shape[i], a->shape[i]))
             return false;
     return true;
 }
@@ -479,6 +688,7 @@ ch_status ch__function_prepare(ch_function *f, ch_graph *g, const ch_run *run, c
                                ch_prepared **out)
 {
     bool      watched = f->see != NULL || ch__config()->interpret;
+    int64_t   began;
     ch_status rc;
 
     for (ch_prepared **link = &f->programs; *link != NULL; link = &(*link)->next)
@@ -491,7 +701,9 @@ ch_status ch__function_prepare(ch_function *f, ch_graph *g, const ch_run *run, c
             *out = p;
             return CH_OK;
         }
+    began = ch__now_ns();
     rc = ch__prepared_new(g, run, a, watched, out);
+    f->planning_ns += ch__now_ns() - began;
     if (rc != CH_OK)
         return ch__fail_at(rc, "%s", f->name);
     (*out)->next = f->programs;

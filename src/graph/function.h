@@ -17,6 +17,7 @@
 typedef struct ch_args {
     int         n_in, n_local, n_replicas;
     ch_tensor **tensor; /* [replica * n_in + input] */
+    ch_shape   *shape; /* likewise: the sizes to plan for, which may have room (graph/room.h) */
 } ch_args;
 
 typedef struct ch_recording {
@@ -26,6 +27,7 @@ typedef struct ch_recording {
     int                  n_in, n_replicas;
     ch_dtype            *dtype;
     ch_dims             *dims;
+    bool                *may_room; /* of each input: it may have room (graph/room.h) */
     ch_graph            *graph;
 } ch_recording;
 
@@ -39,17 +41,19 @@ typedef struct ch_prepared {
     int                 n_local, n_in, n_out;
     ch_value_kind       kind; /* of results */
     ch_device         **device;
-    ch_shape           *shape; /* of the inputs, as ch_args orders them */
-    int                 n_variants;
-    int                *variant;    /* of each replica */
-    ch_program        **program;    /* of each variant */
-    ch_instance       **instance;   /* of each replica */
-    void              **resource;   /* [replica * n_resources + i] */
-    unsigned            generation; /* of the owner's variables when those were looked up */
-    bool                has_resources;
-    pthread_mutex_t     lock; /* of the free results */
-    struct ch_packet   *free_packets;
-    void               *room; /* run.c's, while it holds the devices */
+    ch_shape           *shape; /* of the inputs, as ch_args orders them; with room */
+    void            **staged; /* likewise: copies of inputs that have no room; NULL: none yet */
+    int              *live; /* of each output: the input whose live rows it has; -1: all rows */
+    int               n_variants;
+    int              *variant;    /* of each replica */
+    ch_program      **program;    /* of each variant */
+    ch_instance     **instance;   /* of each replica */
+    void            **resource;   /* [replica * n_resources + i] */
+    unsigned          generation; /* of the owner's variables when those were looked up */
+    bool              has_resources;
+    pthread_mutex_t   lock; /* of the free results */
+    struct ch_packet *free_packets;
+    void             *room; /* run.c's, while it holds the devices */
 } ch_prepared;
 
 ch_status    ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, bool watched,
@@ -70,7 +74,8 @@ struct ch_function {
     ch_step_fn      step;
     void           *arg;
     ch_graph       *given; /* instead of a step */
-    pthread_mutex_t lock;  /* of all that follows */
+    bool           *given_may_room;
+    pthread_mutex_t lock; /* of all that follows */
     bool            static_rows;
     atomic_bool     is_recording;
     pthread_t       recorder;
@@ -82,13 +87,23 @@ struct ch_function {
     ch_graph       *last_graph;
     ch_program     *last_program;
     int64_t         n_runs;
+    int64_t         planning_ns; /* spent on recording and planning, ever */
     ch_node_see     see;
     void           *see_arg;
 };
 
-/* With the function's lock held. */
+/* Has the function run this graph, which it references, instead of a step. */
+ch_status ch__function_give(ch_function *f, ch_graph *g);
+/* Nanoseconds that were spent on recording, specialising and planning, ever. */
+int64_t ch__function_planning_ns(ch_function *f);
+
+/* With the function's lock held. *may_room: for each input, whether it may have room; the
+ * recording's. */
 ch_status ch__function_record(ch_function *f, const ch_run *run, const ch_args *a,
-                              ch_graph **out);
+                              ch_graph **out, const bool **may_room);
+/* Sets a->shape: the sizes of the inputs, rounded up where they may have room. */
+void      ch__function_shapes(const ch_function *f, const ch_graph *g, const bool *may_room,
+                              ch_args *a);
 ch_status ch__function_prepare(ch_function *f, ch_graph *g, const ch_run *run, const ch_args *a,
                                ch_prepared **out);
 

@@ -47,6 +47,22 @@ void ch_graph_unref(ch_graph *g)
     ch__free(g);
 }
 
+bool ch__splits_rows(const ch_node *splits, ch_dim *rows)
+{
+    const ch_graph *g = ch__graph_root(splits->graph);
+    ch_dim          n = splits->dims.rank == 1 ? splits->dims.dim[0] : ch__dim(0);
+
+    for (int i = 0; i < g->n_inputs && n.sym != 0; i++) {
+        const ch_input_attrs *a = ch__attrs(g->input[i]);
+
+        if (a->rows.rank == 1 && ch__dim_same(a->dims.dim[0], n)) {
+            *rows = a->rows.dim[0];
+            return true;
+        }
+    }
+    return false;
+}
+
 ch_graph *ch__graph_root(ch_graph *g)
 {
     while (g->outer != NULL)

@@ -93,6 +93,10 @@ typedef struct ch_input_attrs {
     int64_t  index;
     ch_dtype dtype;
     ch_dims  dims;
+    /* Of the halves of a ragged component (tensor/ragged.h). Row splits: one size, the rows, of
+     * which they have one more. Flat values: the symbol of their splits; 0: no such values. */
+    ch_dims rows;
+    int64_t splits;
 } ch_input_attrs;
 
 typedef struct ch_read_attrs {
@@ -144,6 +148,10 @@ void ch__graph_hoist(ch_node *call);
 /* Room for one more, zeroed; NULL when out of memory. */
 ch_output   *ch__graph_add_output(ch_graph *g);
 ch_resource *ch__graph_add_resource(ch_graph *g);
+
+/* Finds the rows of row splits: those of the graph's input that has as many splits. False if
+ * `splits` is a list of another length, or the graph has no such input. */
+bool ch__splits_rows(const ch_node *splits, ch_dim *rows);
 
 /* The root of nested bodies: who owns the symbols. */
 ch_graph *ch__graph_root(ch_graph *g);

@@ -384,7 +384,14 @@ struct ch_op {
      * activation; what is returned has the outputs of `user`. The result may differ in the last place (COHORT_EPILOGUE=0 turns it off), so
      * it stands in specialised graphs only. NULL: never. */
     bool (*absorb)(const ch_node *n, const ch_node *user, ch_rewrite *out);
+    /* Bit i: axis 0 of input i may end with room (graph/room.h). The live rows of the outputs must
+     * not depend on it, whatever it holds, and the call must not fail because of it. An op with
+     * `block` that cannot fail takes room in every input, and says nothing here. */
+    unsigned room;
 };
+
+#define CH_ROOM_ANY                                                                            \
+    (~0u) /* in every input; of a source: it may be as long as a value with room */
 
 /* Ops that graph/ must make itself, handed over by role: src/cohort.c fills this in. */
 typedef struct ch_roles {

@@ -288,7 +288,23 @@ static ch_status make_programs(ch_prepared *p, const ch_run *run)
 static void copy_shapes(ch_prepared *p, const ch_args *a)
 {
     for (int i = 0; i < a->n_local * a->n_in; i++)
-        p->shape[i] = ch_shape_make(a->tensor[i]->shape.rank, a->tensor[i]->shape.dim);
+        p->shape[i] = ch_shape_make(a->shape[i].rank, a->shape[i].dim);
+}
+
+/* Finds the outputs that are as long as an input with room. */
+static void find_live(ch_prepared *p)
+{
+    for (int o = 0; o < p->n_out; o++) {
+        const ch_dims *out = &p->graph->output[o].node->dims;
+
+        p->live[o] = -1;
+        for (int i = 0; i < p->n_in && out->rank > 0 && out->dim[0].sym != 0; i++) {
+            const ch_input_attrs *in = ch__attrs(p->graph->input[i]);
+
+            if (in->splits != 0 && in->dims.dim[0].sym == out->dim[0].sym)
+                p->live[o] = i;
+        }
+    }
 }
 
 static ch_status check_dtypes(const ch_graph *g, const ch_args *a)
@@ -322,16 +338,20 @@ ch_status ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, boo
     p->n_out = g->n_outputs;
     p->device = ch__calloc(n, sizeof(*p->device));
     p->shape = ch__calloc(n * n_in + 1, sizeof(*p->shape));
+    p->staged = ch__calloc(n * n_in + 1, sizeof(*p->staged));
+    p->live = ch__calloc((size_t)p->n_out + 1, sizeof(*p->live));
     p->variant = ch__calloc(n, sizeof(*p->variant));
     p->program = ch__calloc(n, sizeof(*p->program));
     p->instance = ch__calloc(n, sizeof(*p->instance));
     p->resource = ch__calloc(n * (size_t)g->n_resources + 1, sizeof(*p->resource));
-    if (rc == CH_OK && (p->device == NULL || p->shape == NULL || p->variant == NULL ||
-                        p->program == NULL || p->instance == NULL || p->resource == NULL))
+    if (rc == CH_OK && (p->device == NULL || p->shape == NULL || p->staged == NULL ||
+                        p->live == NULL || p->variant == NULL || p->program == NULL ||
+                        p->instance == NULL || p->resource == NULL))
         rc = ch__fail_memory("a program");
     if (rc == CH_OK) {
         memcpy(p->device, run->device, n * sizeof(*p->device));
         copy_shapes(p, a);
+        find_live(p);
         find_variants(p);
         rc = make_programs(p, run);
     }
@@ -363,6 +383,13 @@ void ch__prepared_unref(ch_prepared *p)
         ch__instance_free(p->instance[r]);
     for (int i = 0; p->program != NULL && i < p->n_variants; i++)
         ch__program_unref(p->program[i]);
+    for (int i = 0; p->staged != NULL && i < p->n_local * p->n_in; i++)
+        if (p->staged[i] != NULL)
+            ch__device_free(p->device[i / p->n_in], p->staged[i],
+                            (size_t)ch_shape_count(p->shape[i]) *
+                                ch_dtype_bytes(p->graph->input[i % p->n_in]->dtype));
+    ch__free(p->staged);
+    ch__free(p->live);
     ch__free(p->device);
     ch__free(p->shape);
     ch__free(p->variant);

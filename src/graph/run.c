@@ -10,8 +10,10 @@
 #include <string.h>
 
 #include "graph/function.h"
+#include "graph/room.h"
 #include "graph/trace.h"
 #include "graph/where.h"
+#include "tensor/ragged.h"
 
 #define FEW 32 /* inputs over all replicas that need no allocation */
 
@@ -36,6 +38,7 @@ typedef struct launch {
     ch_tensor        *few_tensors[FEW];
     ch_tensor       **borrowed; /* by resource; NULL: all of them are the owner's */
     ch_tensor        *few_borrowed[FEW];
+    ch_shape          few_shapes[FEW];
 } launch;
 
 /* ---- inputs ---- */
@@ -73,8 +76,13 @@ static ch_status take_inputs(launch *l, bool only_looks)
     a->n_replicas = l->run->n_replicas;
     n = a->n_in * a->n_local;
     a->tensor = l->few_tensors;
-    if (n > FEW && (a->tensor = ch__calloc((size_t)n, sizeof(*a->tensor))) == NULL)
-        return ch__fail_memory("inputs");
+    a->shape = l->few_shapes;
+    if (n > FEW) {
+        a->tensor = ch__calloc((size_t)n, sizeof(*a->tensor));
+        a->shape = ch__calloc((size_t)n, sizeof(*a->shape));
+        if (a->tensor == NULL || a->shape == NULL)
+            return ch__fail_memory("inputs");
+    }
     memset(a->tensor, 0, (size_t)n * sizeof(*a->tensor));
     for (int r = 0; r < a->n_local; r++)
         for (int i = 0; i < a->n_in; i++) {
@@ -90,8 +98,10 @@ static void drop_inputs(launch *l)
 {
     for (int i = 0; l->args.tensor != NULL && i < l->args.n_in * l->args.n_local; i++)
         ch_tensor_unref(l->args.tensor[i]);
-    if (l->args.tensor != l->few_tensors)
+    if (l->args.tensor != l->few_tensors) {
         ch__free(l->args.tensor);
+        ch__free(l->args.shape);
+    }
 }
 
 /* ---- the program ---- */
@@ -119,14 +129,17 @@ static ch_status find_program(launch *l, int64_t *number)
 {
     ch_function *f = l->run->function;
     ch_graph    *g = NULL;
+    const bool  *may_room = NULL;
     ch_status    rc = check_not_recording(f);
 
     if (rc != CH_OK)
         return rc;
     pthread_mutex_lock(&f->lock);
-    rc = ch__function_record(f, l->run, &l->args, &g);
-    if (rc == CH_OK)
+    rc = ch__function_record(f, l->run, &l->args, &g, &may_room);
+    if (rc == CH_OK) {
+        ch__function_shapes(f, g, may_room, &l->args);
         rc = ch__function_prepare(f, g, l->run, &l->args, &l->p);
+    }
     if (rc == CH_OK) {
         ch__prepared_ref(l->p);
         if (f->last_program != l->p->program[0]) {
@@ -145,8 +158,9 @@ static ch_status find_program(launch *l, int64_t *number)
 
 static ch_status declare(ch_function *f, const ch_run *run, const ch_args *a)
 {
-    ch_graph *g = NULL;
-    ch_status rc;
+    ch_graph   *g = NULL;
+    const bool *may_room = NULL;
+    ch_status   rc;
 
     if (f->given != NULL)
         return ch__fail(CH_FAILED_PRECONDITION, "declare %s: it has a graph already", f->name);
@@ -156,10 +170,11 @@ static ch_status declare(ch_function *f, const ch_run *run, const ch_args *a)
             "declare %s: it wants its number of rows (ch_function_static_rows), and "
             "-1 is none",
             f->name);
-    rc = ch__function_record(f, run, a, &g);
+    rc = ch__function_record(f, run, a, &g, &may_room);
+    if (rc == CH_OK)
+        rc = ch__function_give(f, g);
     if (rc != CH_OK)
         return rc;
-    f->given = ch_graph_ref(g);
     ch_graph_unref(f->last_graph);
     f->last_graph = ch_graph_ref(g);
     return CH_OK;
@@ -184,13 +199,14 @@ ch_status ch__run_record(const ch_run *run, ch_graph **out, int64_t *number)
     launch       l = {.run = run};
     ch_function *f = run->function;
     ch_graph    *g = NULL;
+    const bool  *may_room = NULL;
     ch_status    rc = take_inputs(&l, true);
 
     if (rc == CH_OK)
         rc = check_not_recording(f);
     if (rc == CH_OK) {
         pthread_mutex_lock(&f->lock);
-        rc = ch__function_record(f, run, &l.args, &g);
+        rc = ch__function_record(f, run, &l.args, &g, &may_room);
         if (rc == CH_OK) {
             *out = ch_graph_ref(g);
             *number = count_run(f, run, g);
@@ -329,6 +345,42 @@ static void run_replica(void *arg)
         l->run->meet->give_up(l->run->group);
 }
 
+/* The data of input i for replica r. If there is no room behind it, and the program needs some, it
+ * is copied to where there is. */
+static ch_status give_room(launch *l, int r, int i, const void **out)
+{
+    ch_prepared     *p = l->p;
+    int              at = r * p->n_in + i;
+    const ch_tensor *t = l->args.tensor[at];
+    size_t           has = ch_tensor_bytes(t), each = ch_dtype_bytes(t->dtype);
+    size_t           needs = (size_t)ch_shape_count(p->shape[at]) * each;
+
+    *out = t->data;
+    if (has >= needs || (has + t->room >= needs && !ch__room_is_poisoned()))
+        return CH_OK;
+    if (p->staged[at] == NULL)
+        p->staged[at] = ch__device_alloc(p->device[r], needs);
+    if (p->staged[at] == NULL)
+        return ch__fail(CH_RESOURCE_EXHAUSTED, "input %d of %s: no memory for %zu bytes", i,
+                        p->graph->name, needs);
+    if (has > 0)
+        memcpy(p->staged[at], t->data, has);
+    if (ch__room_is_poisoned())
+        ch__room_fill(t->dtype, (char *)p->staged[at] + has, (int64_t)((needs - has) / each));
+    *out = p->staged[at];
+    return CH_OK;
+}
+
+/* Results have the rows that their input has, without the room. */
+static void cut_output(launch *l, int r, int o)
+{
+    const ch_prepared *p = l->p;
+    ch_tensor         *t = ch__packet_tensor(l->packet, r, o);
+
+    t->shape.dim[0] = p->graph->output[o].node->dims.dim[0].n *
+                      l->args.tensor[r * p->n_in + p->live[o]]->shape.dim[0];
+}
+
 static ch_status set_up_replica(launch *l, int r, int64_t number, int64_t global_rows,
                                 const void **input, void **output)
 {
@@ -343,10 +395,15 @@ static ch_status set_up_replica(launch *l, int r, int64_t number, int64_t global
                                   &j->workspace);
     if (rc != CH_OK)
         return rc;
-    for (int i = 0; i < p->n_in; i++)
-        input[i] = l->args.tensor[r * p->n_in + i]->data;
-    for (int i = 0; i < p->n_out; i++)
+    for (int i = 0; i < p->n_in && rc == CH_OK; i++)
+        rc = give_room(l, r, i, &input[i]);
+    if (rc != CH_OK)
+        return rc;
+    for (int i = 0; i < p->n_out; i++) {
         output[i] = ch__packet_data(l->packet, r, i);
+        if (p->live[i] >= 0)
+            cut_output(l, r, i);
+    }
     j->launch = l;
     j->local = r;
     j->env = (ch_env){.replica = run->first_replica + r,
@@ -374,21 +431,20 @@ static ch_status set_up_replica(launch *l, int r, int64_t number, int64_t global
     return CH_OK;
 }
 
-static int64_t count_rows(const ch_args *a)
+/* The rows of the first input, over the replicas here; a plain value is given to each of them. */
+static int64_t count_rows(const ch_run *run, const ch_args *a)
 {
-    int64_t rows = 0;
+    int64_t rows = ch__tuple_rows(run->in);
 
-    for (int r = 0; r < a->n_local && a->n_in > 0; r++)
-        rows +=
-            a->tensor[r * a->n_in]->shape.rank > 0 ? a->tensor[r * a->n_in]->shape.dim[0] : 1;
-    return rows;
+    return a->n_in > 0 && ch_value_count(ch_tuple_at(run->in, 0)) == 1 ? rows * a->n_local
+                                                                       : rows;
 }
 
 static ch_status launch_jobs(launch *l, int64_t number, const void **input, void **output,
                              void **arg)
 {
     ch_prepared *p = l->p;
-    int64_t      rows = l->run->has_rows ? l->run->global_rows : count_rows(&l->args);
+    int64_t      rows = l->run->has_rows ? l->run->global_rows : count_rows(l->run, &l->args);
     ch_status    rc = CH_OK;
 
     for (int r = 0; r < p->n_local && rc == CH_OK; r++)

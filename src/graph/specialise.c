@@ -313,11 +313,26 @@ static const char *input_text(const ch_graph *g, int i)
     return text;
 }
 
+/* The rows that an input was recorded with: those that its splits cut, or the size of axis 0. */
+static const ch_dims *recorded_rows(const ch_graph *g, int i)
+{
+    const ch_input_attrs *a = ch__attrs(g->input[i]);
+
+    return a->rows.rank == 1 ? &a->rows : &a->dims;
+}
+
+static int64_t rows_of(const ch_graph *g, int i, const ch_shape *shape)
+{
+    const ch_input_attrs *a = ch__attrs(g->input[i]);
+
+    return shape[i].dim[0] - (a->rows.rank == 1);
+}
+
 /* True if input i differs from what was recorded in nothing but its rows, which were as many as
  * input *other's then. */
 static bool has_other_rows(const ch_graph *g, int i, const ch_dims *is, int *other)
 {
-    const ch_dims *recorded = &g->input[i]->dims;
+    const ch_dims *recorded = recorded_rows(g, i);
     int            sym = recorded->rank > 0 ? recorded->dim[0].sym : 0;
 
     if (sym == 0 || recorded->rank != is->rank)
@@ -326,9 +341,24 @@ static bool has_other_rows(const ch_graph *g, int i, const ch_dims *is, int *oth
         if (!ch__dim_same(recorded->dim[k], is->dim[k]))
             return false;
     for (*other = 0; *other < i; ++*other)
-        if (has_symbol(&g->input[*other]->dims, sym))
+        if (has_symbol(recorded_rows(g, *other), sym))
             return true;
     return false;
+}
+
+/* Row splits bind the symbol of their rows, of which there is one less. */
+static ch_status bind_rows(const ch_graph *g, int i, variant *v, const ch_shape *shape)
+{
+    const ch_input_attrs *a = ch__attrs(g->input[i]);
+    ch_dims               is = {.rank = 1, .dim = {ch__dim(shape[i].dim[0] - 1)}};
+
+    if (a->rows.rank != 1)
+        return CH_OK;
+    if (shape[i].dim[0] < 1)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: row splits without an element; want one more than there are rows",
+                        input_text(g, i));
+    return unify(v, input_text(g, i), &a->rows, &is);
 }
 
 static ch_status bind_inputs(const ch_graph *g, variant *v, const ch_shape *shape)
@@ -338,14 +368,16 @@ static ch_status bind_inputs(const ch_graph *g, variant *v, const ch_shape *shap
         ch_status rc = unify(v, input_text(g, i), &g->input[i]->dims, &is);
         int       other;
 
+        if (rc == CH_OK)
+            rc = bind_rows(g, i, v, shape);
         if (rc != CH_OK && has_other_rows(g, i, &is, &other))
             return ch__fail(
                 CH_INVALID_ARGUMENT,
                 "%s has %lld rows and %s %lld: when the step was recorded they had "
                 "equally many, and its graph holds them to that. Give equally many, "
                 "or record it with inputs that differ",
-                input_text(g, i), (long long)shape[i].dim[0], input_text(g, other),
-                (long long)shape[other].dim[0]);
+                input_text(g, i), (long long)rows_of(g, i, shape), input_text(g, other),
+                (long long)rows_of(g, other, shape));
         if (rc != CH_OK)
             return rc;
     }

@@ -493,6 +493,10 @@ static ch_node *add_call(ch_step *s, const void *caller, const ch_op *op, const 
         return NULL;
     }
     n->scope = scope_of(s);
+    if (n->scope == NULL && s->scope[0] != '\0') {
+        ch__step_take(s, ch__fail_memory(op->name), caller);
+        return NULL;
+    }
     n->caller = s->caller != NULL ? s->caller : caller;
     n->called = s->composite;
     n->ordinal = ch__graph_root(s->graph)->n_ordinals++;
@@ -545,8 +549,16 @@ ch_node *ch__source_at(const void *caller, ch_step *s, const ch_op *op, const vo
 
 ch_node *ch__step_add_input(ch_step *s, const char *name, ch_dtype dtype, const ch_dims *dims)
 {
-    ch_input_attrs a = {.index = s->graph->n_inputs, .dtype = dtype, .dims = *dims};
-    ch_node       *n = ch__source_at(NULL, s, ch__roles.input, &a);
+    return ch__step_add_input_of(s, name, &(ch_input_attrs){.dtype = dtype, .dims = *dims});
+}
+
+ch_node *ch__step_add_input_of(ch_step *s, const char *name, const ch_input_attrs *attrs)
+{
+    ch_input_attrs a = *attrs;
+    ch_node       *n;
+
+    a.index = s->graph->n_inputs;
+    n = ch__source_at(NULL, s, ch__roles.input, &a);
 
     if (n != NULL)
         n->varies = s->outer == NULL;

@@ -36,6 +36,8 @@ ch_status ch__step_finish(ch_step *s, ch_graph **out);
 ch_step *ch__step_recording(void);
 /* A new input of the graph being recorded. */
 ch_node *ch__step_add_input(ch_step *s, const char *name, ch_dtype dtype, const ch_dims *dims);
+/* The same with all attributes; `a->index` is set here. */
+ch_node *ch__step_add_input_of(ch_step *s, const char *name, const ch_input_attrs *a);
 /* Keeps rc and this thread's message as the step's first error; where it happened comes along.
  */
 void ch__step_take(ch_step *s, ch_status rc, const void *caller);

@@ -98,6 +98,11 @@ void ch__bag_sum(const ch_bag *b, ch_ids splits, ch_ids ids, const void *weights
     }
 }
 
+int64_t ch__bag_live(const ch_bag *b, ch_ids splits)
+{
+    return b->n_bags > 0 ? split_at(b, splits, b->n_bags) : 0;
+}
+
 /* ---- which bag ---- */
 
 /* The last bag that begins at or before a position; -1: none does. */

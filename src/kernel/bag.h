@@ -22,6 +22,8 @@ size_t ch__bag_scratch(const ch_bag *b);
 /* Bags [from, to) of out (n_bags, width). Weights may be NULL. Ids out of range add nothing. */
 void ch__bag_sum(const ch_bag *b, ch_ids splits, ch_ids ids, const void *weights,
                  const void *table, int64_t from, int64_t to, void *out, void *scratch);
+/* How many ids are in bags: the last split, within [0, n_ids]. */
+int64_t ch__bag_live(const ch_bag *b, ch_ids splits);
 /* The other way: the bag of positions [from, to) in `out`, of the type of the splits; -1 where
  * they are in none. */
 void ch__bag_index(const ch_bag *b, ch_ids splits, int64_t from, int64_t to, void *out);

@@ -171,6 +171,7 @@ const ch_op ch__op_reshape = {
     .grad = reshape_grad,
     .factors = reshape_factors,
     .kernels = (const ch_kernel *const[]){&ch__kernel_view, NULL},
+    .room = CH_ROOM_ANY,
 };
 
 static ch_node *reshape_at(const void *caller, ch_node *x, const ch_dims *dims)

@@ -112,6 +112,7 @@ const ch_op ch__op_fill = {
     .factors = fill_factors,
     .kernels = (const ch_kernel *const[]){&fill_plain, NULL},
     .block = fill_block,
+    .room = CH_ROOM_ANY,
 };
 
 ch_node *ch_fill(ch_step *s, ch_dtype dtype, ch_shape shape, double value)
@@ -237,6 +238,7 @@ const ch_op ch__op_range = {
     .attrs_bytes = sizeof(range_attrs),
     .infer = range_infer,
     .kernels = (const ch_kernel *const[]){&range_plain, NULL},
+    .room = CH_ROOM_ANY,
 };
 
 ch_node *ch_range(ch_step *s, ch_dtype dtype, double start, double limit, double step)

@@ -33,6 +33,7 @@ const ch_op ch__op_identity = {
     .grad = identity_grad,
     .factors = ch__factors_elementwise,
     .kernels = (const ch_kernel *const[]){&ch__kernel_view, NULL},
+    .room = CH_ROOM_ANY,
 };
 
 const ch_op ch__op_stop_gradient = {
@@ -44,6 +45,7 @@ const ch_op ch__op_stop_gradient = {
     .factors = ch__factors_elementwise,
     .flags = CH_OP_NO_GRAD,
     .kernels = (const ch_kernel *const[]){&ch__kernel_view, NULL},
+    .room = CH_ROOM_ANY,
 };
 
 ch_node *ch_identity(ch_node *x)

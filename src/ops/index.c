@@ -469,6 +469,7 @@ const ch_op ch__op_one_hot = {
     .infer = one_hot_infer,
     .factors = one_hot_factors,
     .kernels = (const ch_kernel *const[]){&one_hot_plain, NULL},
+    .room = CH_ROOM_ANY,
 };
 
 ch_node *ch_one_hot(ch_node *ids, int64_t depth, double on, double off, ch_dtype dtype)

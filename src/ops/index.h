@@ -5,7 +5,8 @@
 /* clang-format off */
 #define CH_OPS_INDEX(X) \
     X(check_ids) X(sparse_rows) X(gather) X(flat_ids) X(one_hot) X(scatter_add) \
-    X(scatter_fold) X(scatter_update) X(last_ids) X(embedding_bag) X(bag_index) \
+    X(scatter_fold) X(scatter_update) X(last_ids) X(embedding_bag) X(bag_entries) \
+    X(bag_live) X(bag_fill) \
     X(table_lookup)
 /* clang-format on */
 

@@ -1,8 +1,8 @@
 /* ops/index_bag.c -- embeddings added up over ragged lists of ids.
  *
  * A ragged list is (ids, row_splits): row r holds ids[row_splits[r]] up to ids[row_splits[r +
- * 1]]. There is room for more ids than there are: what is behind the last split is padding,
- * which is never looked at. In the gradient it has the id -1, which stands for no row.
+ * 1]]. The list may be longer than the last split: what is behind it is never looked at
+ * (graph/room.h). In the gradient it has the id -1, which stands for no row.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -197,6 +197,7 @@ const ch_op ch__op_embedding_bag = {
     .grad = embedding_bag_grad,
     .factors = embedding_bag_factors,
     .kernels = (const ch_kernel *const[]){&embedding_bag_plain, NULL},
+    .room = 1u << IDS | 1u << WEIGHTS,
 };
 
 static ch_node *bag_of(ch_node *table, ch_node *ids, ch_node *splits, ch_node *weights,
@@ -210,70 +211,211 @@ static ch_node *bag_of(ch_node *table, ch_node *ids, ch_node *splits, ch_node *w
                     ((ch_node *[]){table, ids, splits, weights}));
 }
 
-/* ---- bag_index: which bag an id is in; -1: none ---- */
+/* ---- bag_entries: a ragged list as an ordinary list ----
+ *
+ * For each place of the list its id and its bag; -1 for both behind the last split. The result has
+ * a size of its own, the capacity of the list: its entries are all well defined, so that any op may
+ * take them. Gradients are made of these. */
 
-typedef struct bag_index_attrs {
-    ch_dims n_ids; /* one size */
-} bag_index_attrs;
-
-static const ch_attr bag_index_rows[] = {
-    CH_ATTR_DIMS(bag_index_attrs, n_ids),
-    CH_ATTR_END,
-};
-
-static ch_status bag_index_infer(ch_infer *c)
+static ch_status bag_entries_infer(ch_infer *c)
 {
-    const bag_index_attrs *a = c->attrs;
-    ch_status              rc = ch__infer_want_ids(c, 0);
+    ch_dims   d = {.rank = 1};
+    ch_status rc = CH_OK;
 
-    if (rc == CH_OK)
-        rc = ch__infer_want_rank(c, 0, 1);
-    if (rc == CH_OK)
-        rc = ch__infer_check_dims(c, &a->n_ids);
-    if (rc == CH_OK && a->n_ids.rank != 1)
-        rc = ch__infer_fail(c, "%d numbers of ids, want 1", a->n_ids.rank);
-    return rc != CH_OK ? rc : ch__infer_dims(c, 0, c->dtype[0], &a->n_ids);
+    for (int i = 0; i < 2 && rc == CH_OK; i++) {
+        rc = ch__infer_want_ids(c, i);
+        if (rc == CH_OK)
+            rc = ch__infer_want_rank(c, i, 1);
+    }
+    if (rc != CH_OK)
+        return rc;
+    d.dim[0] = c->in[0].dim[0].sym != 0 ? ch__infer_symbol(c) : c->in[0].dim[0];
+    rc = ch__infer_dims(c, 0, c->dtype[0], &d);
+    return rc == CH_OK ? ch__infer_dims(c, 1, c->dtype[1], &d) : rc;
 }
 
-static ch_status bag_index_prepare(const ch_node *n, ch_prep *p)
+static ch_status bag_entries_prepare(const ch_node *n, ch_prep *p)
 {
     bag_state *s = ch__prep_state(p, sizeof(*s));
-    int64_t    n_splits = ch__count(n->in[0]);
+    int64_t    n_splits = ch__count(n->in[1]);
 
     if (s == NULL)
-        return ch__fail_memory("bag_index");
+        return ch__fail_memory("bag_entries");
     s->bag = (ch_bag){.n_bags = n_splits > 0 ? n_splits - 1 : 0, .n_ids = ch__count(n)};
-    s->wide_splits = n->dtype == CH_I64;
+    s->wide_ids = n->in[0]->dtype == CH_I64;
+    s->wide_splits = n->in[1]->dtype == CH_I64;
     s->tiles = ch__tile_count(s->bag.n_ids, 8);
     p->n_phases = 1;
     p->tiles[0] = s->tiles;
     return CH_OK;
 }
 
-static ch_status bag_index_run(const ch_call *c, ch_piece t)
+static ch_status bag_entries_run(const ch_call *c, ch_piece t)
 {
     const bag_state *s = c->state;
-    int64_t          from, to;
+    ch_ids           ids = {c->in[0], s->wide_ids}, splits = {c->in[1], s->wide_splits};
+    int64_t          from, to, live;
 
     ch__tile_range(s->bag.n_ids, s->tiles, t.index, &from, &to);
-    ch__bag_index(&s->bag, (ch_ids){c->in[0], s->wide_splits}, from, to, c->out[0]);
+    live = ch__bag_live(&s->bag, splits);
+    for (int64_t i = from; i < to; i++) {
+        int64_t id = i < live ? ch__id(ids, i) : -1;
+
+        if (s->wide_ids)
+            ((int64_t *)c->out[0])[i] = id;
+        else
+            ((int32_t *)c->out[0])[i] = (int32_t)id;
+    }
+    ch__bag_index(&s->bag, splits, from, to, c->out[1]);
     return CH_OK;
 }
 
-static const ch_kernel bag_index_plain = {"plain", ch__always, bag_index_prepare, bag_index_run,
-                                          NULL};
+static const ch_kernel bag_entries_plain = {"plain", ch__always, bag_entries_prepare,
+                                            bag_entries_run, NULL};
 
-const ch_op ch__op_bag_index = {
-    .name = "bag_index",
+const ch_op ch__op_bag_entries = {
+    .name = "bag_entries",
     .version = 1,
-    .n_in = 1,
-    .n_out = 1,
+    .n_in = 2,
+    .n_out = 2,
     .flags = CH_OP_NO_GRAD,
-    .attrs = bag_index_rows,
-    .attrs_bytes = sizeof(bag_index_attrs),
-    .infer = bag_index_infer,
-    .kernels = (const ch_kernel *const[]){&bag_index_plain, NULL},
+    .infer = bag_entries_infer,
+    .kernels = (const ch_kernel *const[]){&bag_entries_plain, NULL},
+    .room = 1u << 0, /* ids */
 };
+
+ch_node *ch__bag_entries(ch_node *ids, ch_node *splits)
+{
+    return ch__node(&ch__op_bag_entries, NULL, 2, ((ch_node *[]){ids, splits}));
+}
+
+/* ---- bag_live, bag_fill: the rows of flat values as those of an ordinary list, and back ----
+ *
+ * bag_live(x, splits, entries): x (n, ...) as long as the entries, with zeros behind the last split.
+ * bag_fill(x, like, splits): x, as long as the entries, again as long as the flat values `like`.
+ * Each is the gradient of the other. */
+
+static ch_status bag_live_infer(ch_infer *c)
+{
+    ch_dims   d = c->in[0];
+    ch_status rc = ch__infer_want_ids(c, 1);
+
+    if (rc == CH_OK)
+        rc = ch__infer_want_rank(c, 1, 1);
+    if (rc == CH_OK && (d.rank < 1 || c->in[2].rank < 1))
+        rc = ch__infer_fail(c, "a scalar has no rows");
+    if (rc != CH_OK)
+        return rc;
+    if (d.dim[0].sym == 0 && c->in[2].dim[0].sym == 0 &&
+        !ch__dim_same(d.dim[0], c->in[2].dim[0]))
+        return ch__infer_fail(c, "%s rows for %s entries", ch__dim_text(c, d.dim[0]),
+                              ch__dim_text(c, c->in[2].dim[0]));
+    d.dim[0] = c->in[2].dim[0];
+    return ch__infer_dims(c, 0, c->dtype[0], &d);
+}
+
+typedef struct live_state {
+    ch_bag bag;
+    size_t bytes; /* of a row */
+    bool   wide_splits;
+    int    tiles;
+} live_state;
+
+static ch_status bag_live_prepare(const ch_node *n, ch_prep *p)
+{
+    live_state *s = ch__prep_state(p, sizeof(*s));
+    int64_t     n_splits = ch__count(n->in[1]), rows = n->dims.dim[0].n;
+
+    if (s == NULL)
+        return ch__fail_memory("bag_live");
+    s->bag = (ch_bag){.n_bags = n_splits > 0 ? n_splits - 1 : 0, .n_ids = rows};
+    s->bytes = rows > 0 ? (size_t)(ch__bytes(n) / rows) : 0;
+    s->wide_splits = n->in[1]->dtype == CH_I64;
+    s->tiles = ch__tile_count(rows, (int64_t)s->bytes / 4 + 1);
+    p->n_phases = 1;
+    p->tiles[0] = s->tiles;
+    return CH_OK;
+}
+
+static ch_status bag_live_run(const ch_call *c, ch_piece t)
+{
+    const live_state *s = c->state;
+    int64_t           from, to, live;
+    char             *out = c->out[0];
+
+    ch__tile_range(s->bag.n_ids, s->tiles, t.index, &from, &to);
+    live = ch__bag_live(&s->bag, (ch_ids){c->in[1], s->wide_splits});
+    live = live < from ? from : live > to ? to : live;
+    if (live > from)
+        memcpy(out + (size_t)from * s->bytes, (const char *)c->in[0] + (size_t)from * s->bytes,
+               (size_t)(live - from) * s->bytes);
+    if (to > live)
+        memset(out + (size_t)live * s->bytes, 0, (size_t)(to - live) * s->bytes);
+    return CH_OK;
+}
+
+static ch_node *bag_fill(ch_node *x, ch_node *like, ch_node *splits);
+
+static void bag_live_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    (void)s;
+    din[0] = bag_fill(ch__bag_live_rows(dout[0], n->in[1], n->in[2]), n->in[0], n->in[1]);
+}
+
+static const ch_kernel bag_live_plain = {"plain", ch__always, bag_live_prepare, bag_live_run,
+                                         NULL};
+
+const ch_op ch__op_bag_live = {
+    .name = "bag_live",
+    .version = 1,
+    .n_in = 3,
+    .n_out = 1,
+    .infer = bag_live_infer,
+    .grad = bag_live_grad,
+    .kernels = (const ch_kernel *const[]){&bag_live_plain, NULL},
+    .room = 1u << 0, /* x */
+};
+
+ch_node *ch__bag_live_rows(ch_node *x, ch_node *splits, ch_node *entries)
+{
+    return ch__node(&ch__op_bag_live, NULL, 3, ((ch_node *[]){x, splits, entries}));
+}
+
+static ch_status bag_fill_infer(ch_infer *c)
+{
+    ch_dims d = c->in[0];
+
+    if (d.rank < 1 || c->in[1].rank < 1)
+        return ch__infer_fail(c, "a scalar has no rows");
+    if (d.dim[0].sym == 0 && c->in[1].dim[0].sym == 0 &&
+        !ch__dim_same(d.dim[0], c->in[1].dim[0]))
+        return ch__infer_fail(c, "%s entries for %s rows", ch__dim_text(c, d.dim[0]),
+                              ch__dim_text(c, c->in[1].dim[0]));
+    d.dim[0] = c->in[1].dim[0];
+    return ch__infer_dims(c, 0, c->dtype[0], &d);
+}
+
+static void bag_fill_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
+{
+    (void)s;
+    din[0] = ch__bag_live_rows(dout[0], n->in[2], n->in[0]);
+}
+
+const ch_op ch__op_bag_fill = {
+    .name = "bag_fill",
+    .version = 1,
+    .n_in = 3,
+    .n_out = 1,
+    .infer = bag_fill_infer,
+    .grad = bag_fill_grad,
+    .kernels = (const ch_kernel *const[]){&ch__kernel_view, NULL},
+    .room = 1u << 1, /* like */
+};
+
+static ch_node *bag_fill(ch_node *x, ch_node *like, ch_node *splits)
+{
+    return ch__node(&ch__op_bag_fill, NULL, 3, ((ch_node *[]){x, like, splits}));
+}
 
 /* ---- the gradient, and the function ---- */
 
@@ -303,13 +445,17 @@ static ch_node *as_column(ch_node *x, const ch_node *like)
     return ch__reshape_dims(x, &d);
 }
 
-/* The weights of each bag added up, as (rows, 1, ...); 1 where that is 0, to divide by. */
+/* The weights of each bag added up, as (rows, 1, ...); 1 where that is 0, to divide by. They are
+ * the weights of a table of a single 1. */
 static ch_node *bag_weights(const ch_node *bags, ch_node *weights, ch_node *splits)
 {
-    ch_node *ids = ch_range_like(weights, 0, CH_I64);
-    ch_node *sum = bag_of(weights, ids, splits, NULL, false, &bags->dims.dim[0]);
+    ch_node *one, *ids, *sum;
 
-    sum = as_column(sum, bags);
+    if (bags == NULL || weights == NULL)
+        return NULL;
+    one = ch_fill(ch_node_step(weights), weights->dtype, ch_shape_of(1), 1);
+    ids = ch__fill_dims(ch_node_step(weights), CH_I32, &weights->dims, 0);
+    sum = as_column(bag_of(one, ids, splits, weights, false, &bags->dims.dim[0]), bags);
     return ch_select(ch_equal(sum, ch__full_like(sum, 0)), ch__full_like(sum, 1), sum);
 }
 
@@ -323,27 +469,26 @@ static ch_node *divided(ch_step *s, ch_node *d, ch_node *splits, ch_dim n_ids)
     return ch_cast(ch_div(ch_cast(d, wide), bag_weights(d, ones, splits)), dtype);
 }
 
-/* Each id's row is its bag's, looked up: an update of rows needs but the bags' and the index.
- * What is in no bag has the id -1, a row of zeros and the weight 0. */
+/* Each id's row is its bag's, looked up: an update of rows needs but the bags' and the index. An
+ * entry behind the last split has the id -1, a row of zeros and the weight 0. */
 static void embedding_bag_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
                                ch_node *din[])
 {
     const bag_attrs *a = ch__attrs(n);
-    ch_node         *table = n->in[TABLE], *splits = n->in[SPLITS], *ids = n->in[IDS];
-    ch_dim           n_ids = ids->dims.dim[0];
-    bag_index_attrs  index_attrs = {{.rank = 1, .dim = {n_ids}}};
-    ch_node         *bag = ch__node(&ch__op_bag_index, &index_attrs, 1, &splits);
-    ch_node         *d = a->mean ? divided(s, dout[0], splits, n_ids) : dout[0];
-    ch_node         *in_none = ch_less(bag, ch__full_like(bag, 0)), *rows;
+    ch_node         *table = n->in[TABLE], *splits = n->in[SPLITS];
+    ch_node         *ids = ch__bag_entries(n->in[IDS], splits), *d = dout[0], *rows;
 
-    ids = ch_select(in_none, ch__full_like(ids, -1), ids);
-    rows = ch__gather_or_zero(d, bag);
+    if (ids == NULL)
+        return;
+    if (a->mean)
+        d = divided(s, d, splits, ids->dims.dim[0]);
+    rows = ch__gather_or_zero(d, ch__out(ids, 1));
     if (n->n_in > WEIGHTS && rows != NULL) {
-        ch_node *w = n->in[WEIGHTS];
+        ch_node *weights = n->in[WEIGHTS];
+        ch_node *of_weights = row_products(ch__gather_or_zero(table, ids), rows);
 
-        din[WEIGHTS] = row_products(ch__gather_or_zero(table, ids), rows);
-        w = ch_select(in_none, ch__full_like(w, 0), w);
-        rows = ch_mul(rows, as_column(w, rows));
+        din[WEIGHTS] = bag_fill(of_weights, weights, splits);
+        rows = ch_mul(rows, as_column(ch__bag_live_rows(weights, splits, ids), rows));
     }
     din[TABLE] = ch__sparse_rows(ids, rows, table->dims.dim[0]);
 }
@@ -355,6 +500,7 @@ ch_node *ch_embedding_bag(ch_node *table, ch_node *ids, ch_node *row_splits,
     ch_step                    *s = table != NULL ? ch_node_step(table) : NULL;
     const void                 *before;
     const ch_dim               *rows = NULL;
+    ch_dim                      known;
     bool                        mean;
     ch_node                    *y;
 
@@ -369,6 +515,8 @@ ch_node *ch_embedding_bag(ch_node *table, ch_node *ids, ch_node *row_splits,
     mean = opt->combiner == CH_COMBINE_MEAN;
     if (opt->like != NULL && opt->like->dims.rank > 0)
         rows = &opt->like->dims.dim[0];
+    else if (row_splits != NULL && ch__splits_rows(row_splits, &known))
+        rows = &known;
     before = ch__step_begin(s);
     y = bag_of(table, ids, row_splits, opt->weights, mean && opt->weights == NULL, rows);
     if (y != NULL && mean && opt->weights != NULL)

@@ -14,6 +14,12 @@ ch_node *ch__sparse_rows(ch_node *ids, ch_node *rows, ch_dim n_rows);
 /* Rows of axis 0, zeros for ids out of range; does not fail. */
 ch_node *ch__gather_or_zero(ch_node *x, ch_node *ids);
 
+/* A ragged list as an ordinary one, as long as its capacity: output 0 has the ids, output 1 their
+ * rows of the list; both are -1 behind the last split. */
+ch_node *ch__bag_entries(ch_node *ids, ch_node *splits);
+/* Flat values x (n, ...) as long as such entries, with zeros behind the last split. */
+ch_node *ch__bag_live_rows(ch_node *x, ch_node *splits, ch_node *entries);
+
 /* Of a call of gather: whether it takes rows of axis 0; whether ids out of range give zeros. */
 bool ch__gather_is_rows(const ch_node *n);
 bool ch__gather_gives_zeros(const ch_node *n);

@@ -10,16 +10,18 @@
 /* ---- input, read: bound to memory by the program, so they have no kernel ---- */
 
 static const ch_attr input_rows[] = {
-    CH_ATTR_INT(ch_input_attrs, index),
-    CH_ATTR_DTYPE(ch_input_attrs, dtype),
-    CH_ATTR_DIMS(ch_input_attrs, dims),
-    CH_ATTR_END,
+    CH_ATTR_INT(ch_input_attrs, index),  CH_ATTR_DTYPE(ch_input_attrs, dtype),
+    CH_ATTR_DIMS(ch_input_attrs, dims),  CH_ATTR_DIMS(ch_input_attrs, rows),
+    CH_ATTR_INT(ch_input_attrs, splits), CH_ATTR_END,
 };
 
 static ch_status input_infer(ch_infer *c)
 {
     const ch_input_attrs *a = c->attrs;
 
+    if (a->rows.rank > 1 || (a->rows.rank == 1 && a->dims.rank != 1))
+        return ch__infer_fail(c, "%d numbers of rows for splits of rank %d", a->rows.rank,
+                              a->dims.rank);
     return ch__infer_dims(c, 0, a->dtype, &a->dims);
 }
 

@@ -73,6 +73,7 @@ const ch_op ch__op_table_lookup = {
     .infer = table_infer,
     .factors = ch__factors_elementwise,
     .kernels = (const ch_kernel *const[]){&table_plain, NULL},
+    .room = CH_ROOM_ANY,
 };
 
 ch_node *ch_table_lookup(ch_table *t, ch_node *keys)

@@ -819,6 +819,25 @@ static ch_status add_segments(cutter *c, int n)
 
 /* ---- the whole ---- */
 
+/* The rows of a step are those of its first input or, if that is half of a ragged component, those
+ * that the splits cut. */
+static void find_rows(const ch_graph *g, ch_route *route)
+{
+    const ch_input_attrs *first = g->n_inputs > 0 ? ch__attrs(g->input[0]) : NULL;
+
+    if (first == NULL)
+        return;
+    route->rows_are_split = first->rows.rank == 1;
+    for (int i = 0; i < g->n_inputs && first->splits != 0 && !route->rows_are_split; i++) {
+        const ch_input_attrs *a = ch__attrs(g->input[i]);
+
+        if (a->rows.rank == 1 && a->dims.dim[0].sym == first->splits) {
+            route->rows = i;
+            route->rows_are_split = true;
+        }
+    }
+}
+
 /* Results and inputs have numbers in any case, inputs the first. A result that is a constant is computed by the
  * last segment. */
 static ch_status set_ends(cutter *c)
@@ -826,6 +845,7 @@ static ch_status set_ends(cutter *c)
     const ch_graph *g = c->g;
 
     c->route->n_inputs = g->n_inputs;
+    find_rows(g, c->route);
     for (int i = 0; i < g->n_inputs; i++)
         (void)number_of(c, g->input[i]);
     c->route->n_outputs = g->n_outputs;

@@ -134,6 +134,8 @@ static ch_status fill(encoder *e, const ch_sent_route *r, Cohort__Route *m)
     cohort__route__init(m);
     m->values = (uint32_t)route->n_values;
     m->inputs = (uint32_t)route->n_inputs;
+    m->rows = (uint32_t)route->rows;
+    m->rows_are_split = route->rows_are_split;
     m->variables = room(e, (size_t)r->n_variables, sizeof(*m->variables));
     m->segments = room(e, (size_t)route->n_segments, sizeof(*m->segments));
     m->remotes = room(e, (size_t)route->n_remotes, sizeof(*m->remotes));
@@ -359,8 +361,9 @@ static ch_status decode_remote(decoder *d, const Cohort__RouteRemote *m, ch_rout
 
 static ch_status check_sizes(const Cohort__Route *m)
 {
-    if (m->values > MOST_VALUES || m->inputs > m->values || m->n_remotes > MOST_PARTS ||
-        m->n_segments > MOST_PARTS || m->n_variables > MOST_PARTS || m->n_outputs > MOST_VALUES)
+    if (m->values > MOST_VALUES || m->inputs > m->values || m->rows > m->inputs ||
+        m->n_remotes > MOST_PARTS || m->n_segments > MOST_PARTS ||
+        m->n_variables > MOST_PARTS || m->n_outputs > MOST_VALUES)
         return fail("it is too large");
     return CH_OK;
 }
@@ -369,6 +372,8 @@ static ch_status make_room(decoder *d, const Cohort__Route *m)
 {
     d->route->n_values = (int)m->values;
     d->route->n_inputs = (int)m->inputs;
+    d->route->rows = (int)m->rows;
+    d->route->rows_are_split = m->rows_are_split != 0;
     d->route->remote = keep(d, m->n_remotes, sizeof(ch_route_remote));
     d->route->segment = keep(d, m->n_segments, sizeof(ch_segment));
     d->variable = keep(d, m->n_variables, sizeof(*d->variable));

@@ -26,6 +26,8 @@ struct ch_tensor {
     ch_shape   shape;
     int64_t    stride[CH_MAX_RANK]; /* in elements */
     char      *data;                /* the view's first element */
+    size_t room; /* bytes behind its last element that may be read, if it is contiguous; they
+                        may hold anything (tensor/ragged.h) */
     ch_buffer *buffer;
     /* Where the tensor struct itself goes when its last reference does: NULL frees it. A
      * program's outputs go back to the program, so that a step allocates nothing. */

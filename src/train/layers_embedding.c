@@ -35,19 +35,22 @@ static ch_node *embedding_call(ch_layer *l, void *self, ch_step *s, int n, ch_no
     return ch_gather(ch_var_read(s, t->table), in[0], 0);
 }
 
-/* Of a table that is elsewhere: the rows that are needed are looked up, and these are the bags' table. Ids behind the last split may be
- * anything, as in a bag. */
+/* A bag over a table on servers: looks up the rows that are needed, and takes them as the table. Ids
+ * behind the last split are -1, which no server is asked for. */
 static ch_node *bag_of_rows(ch_step *s, const table_self *t, ch_node *ids, ch_node *splits,
-                            const ch_bag_options *opt)
+                            ch_bag_options opt)
 {
-    ch_node *place = ch_range_like(ids, 0, CH_I64), *live, *rows;
+    ch_node *entry = ch__bag_entries(ch_cast(ids, CH_I64), splits), *is_none, *rows;
 
-    ids = ch_cast(ids, CH_I64);
-    live = ch_less(place, ch_cast(ch_max_all(splits), CH_I64));
-    ids = ch__check_ids_dim(ch_select(live, ids, ch_zeros_like(ids)), ch__dim(t->ids));
-    ids = ch_select(live, ids, ch_neg(ch_ones_like(place)));
+    if (entry == NULL)
+        return NULL;
+    is_none = ch_less(ch__out(entry, 1), ch_zeros_like(ch__out(entry, 1)));
+    ids = ch__check_ids_dim(ch_select(is_none, ch_zeros_like(entry), entry), ch__dim(t->ids));
+    ids = ch_select(is_none, ch_full_like(entry, -1), ids);
     rows = ch__gather_or_zero(ch_var_read(s, t->table), ids);
-    return ch_embedding_bag(rows, place, splits, opt);
+    if (opt.weights != NULL)
+        opt.weights = ch__bag_live_rows(opt.weights, splits, entry);
+    return ch_embedding_bag(rows, ch_range_like(entry, 0, CH_I64), splits, &opt);
 }
 
 /* Ids, row_splits, the weights if it is weighted, and perhaps what has the rows. */
@@ -62,7 +65,7 @@ static ch_node *bag_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *co
 
     (void)l, (void)training;
     if (t->table != NULL && t->table->away != NULL)
-        return bag_of_rows(s, t, in[0], in[1], &opt);
+        return bag_of_rows(s, t, in[0], in[1], opt);
     return ch_embedding_bag(ch_var_read(s, t->table), in[0], in[1], &opt);
 }
 

@@ -77,7 +77,7 @@ static ch_element *record_of(const void *data, size_t n)
     b->base.release = release_block;
     memcpy(b->data, data, n);
     *(ch_str *)e->room = (ch_str){b->data, n};
-    e->part[0] = (ch_part){CH_STR, ch_shape_scalar(), e->room};
+    e->part[0] = (ch_part){.dtype = CH_STR, .shape = ch_shape_scalar(), .data = e->room};
     e->owner[0] = &b->base;
     return e;
 }
@@ -520,7 +520,7 @@ static void an_element_that_is_not_one_string_is_refused(void **state)
     int64_t            live = ch__mem_live();
     ch_element        *e = ch__element_new(1, 0, 4), *out = NULL;
 
-    e->part[0] = (ch_part){CH_F32, ch_shape_scalar(), e->room};
+    e->part[0] = (ch_part){.dtype = CH_F32, .shape = ch_shape_scalar(), .data = e->room};
     assert_int_equal(ch__example_parse(s, e, &out), CH_INVALID_ARGUMENT);
     assert_non_null(strstr(ch_error_message(), "one string"));
     assert_int_equal(ch__example_parse(s, ch__element_new(0, 0, 0), &out), CH_INVALID_ARGUMENT);

@@ -73,6 +73,8 @@ bool t_smooth(const t_case *c, ch_dtype dtype);
 /* A function that records the case at a level, for t_run. */
 ch_function *t_function(t_case *c, int level);
 ch_tuple    *t_arguments(const t_case *c);
+/* The same as flat values of ragged components, whose splits follow: a row has them all. */
+ch_tuple *t_arguments_ragged(const t_case *c);
 /* Runs on the device, which has T_THREADS threads; `out` may be NULL. */
 ch_status t_try(t_case *c, ch_function *f, ch_tuple *in, t_result **out);
 t_result *t_run(t_case *c, ch_function *f); /* must go well */

@@ -395,6 +395,38 @@ ch_tuple *t_arguments(const t_case *c)
     return in;
 }
 
+ch_tuple *t_arguments_ragged(const t_case *c)
+{
+    ch_tuple   *plain = t_arguments(c), *in = NULL;
+    int         n = ch_tuple_count(plain), at = n;
+    ch_value   *v[2 * T_MAX_IN];
+    const char *name[2 * T_MAX_IN] = {NULL};
+
+    for (int i = 0; i < n; i++) {
+        ch_shape   s = ch_tensor_shape(ch_value_at(ch_tuple_at(plain, i), 0));
+        ch_tensor *splits = NULL;
+        char      *text = t_alloc(64);
+
+        v[i] = ch_value_ref(ch_tuple_at(plain, i));
+        if (s.rank == 0)
+            continue;
+        assert_int_equal(
+            ch_tensor_copy_of(CH_I64, ch_shape_of(2), (int64_t[]){0, s.dim[0]}, &splits),
+            CH_OK);
+        assert_int_equal(ch_value_new(CH_PLAIN, 1, &splits, &v[at]), CH_OK);
+        ch_tensor_unref(splits);
+        snprintf(text, 32, "%d/values", i);
+        snprintf(text + 32, 32, "%d/row_splits", i);
+        name[i] = text;
+        name[at++] = text + 32;
+    }
+    assert_int_equal(ch_tuple_new(at, v, name, &in), CH_OK);
+    while (at > 0)
+        ch_value_unref(v[--at]);
+    ch_tuple_unref(plain);
+    return in;
+}
+
 /* The storage of the "variables" that static inputs are. */
 static ch_status find_resource(void *owner, const ch_resource *r, int local, void **out)
 {

@@ -611,6 +611,33 @@ static void is_grad_of_bag(const t_array *in, t_array *out)
     }
 }
 
+/* With respect to the table, and to the weights. */
+static void grad_of_weighted_bag(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    ch_node *y = ch_embedding_bag(in[0], in[1], in[2], &(ch_bag_options){.weights = in[3]});
+
+    (void)s;
+    ch_gradients(y, y, 2, ((ch_node *[]){in[0], in[3]}), out);
+}
+
+static void is_grad_of_weighted_bag(const t_array *in, t_array *out)
+{
+    t_array y;
+    int64_t width = width_of(in[0].shape);
+
+    bagged(&in[0], &in[1], &in[2], &in[3], false, &y);
+    t_out(&out[0], in[0].shape);
+    t_out(&out[1], in[3].shape);
+    for (int64_t r = 0; r < y.shape.dim[0]; r++)
+        for (int64_t i = (int64_t)in[2].v[r]; i < (int64_t)in[2].v[r + 1]; i++)
+            for (int64_t k = 0; k < width; k++) {
+                int64_t at = (int64_t)in[1].v[i] * width + k;
+
+                out[0].v[at] += y.v[r * width + k] * in[3].v[i];
+                out[1].v[i] += y.v[r * width + k] * in[0].v[at];
+            }
+}
+
 /* clang-format off */
 #define IDS(limit_, ...) {.shape = {__VA_ARGS__}, .fill = T_IDS, .limit = limit_, .is_ids = true}
 #define SORTED(limit_, ...) \
@@ -622,6 +649,7 @@ static void is_grad_of_bag(const t_array *in, t_array *out)
     {.shape = {__VA_ARGS__}, .fill = T_IDS, .limit = limit_}
 #define TABLE(...) {.shape = {__VA_ARGS__}, .fill = T_SMALL, .is_static = true}
 #define UNITS(...) {.shape = {__VA_ARGS__}, .fill = T_UNIT, .is_static = true}
+#define UNIT(...) {.shape = {__VA_ARGS__}, .fill = T_UNIT}
 
 static const t_sample samples[] = {
     {.op = "check_ids", .name = "good ones", .dtypes = 1 << CH_F32, .n_in = 1,
@@ -810,13 +838,20 @@ static const t_sample samples[] = {
     {.op = "embedding_bag", .name = "many, on several threads", .dtypes = T_FLOATS, .n_in = 3,
      .in = {UNITS(2, {500, 48}), IDS(500, 1, {3000}), SPLITS(3000, 1, {700})},
      .record = bag_mean, .reference = is_bag_mean, .flags = T_NO_GRAD, .tolerance = 4e-5},
-    {.op = "bag_index", .name = "gradient of a mean", .dtypes = T_WIDE, .n_in = 3,
+    {.op = "bag_entries", .name = "gradient of a mean", .dtypes = T_WIDE, .n_in = 3,
      .in = {TABLE(2, {5, 3}), IDS(5, 1, {9}), SPLITS(9, 1, {6})}, .record = grad_of_bag,
      .reference = is_grad_of_bag},
-    {.op = "bag_index", .name = "gradient of a mean, many", .dtypes = T_FLOATS, .n_in = 3,
+    {.op = "bag_entries", .name = "gradient of a mean, many", .dtypes = T_FLOATS, .n_in = 3,
      .in = {TABLE(2, {500, 48}), IDS(500, 1, {3000}), SPLITS(2900, 1, {700})},
      .record = grad_of_bag, .reference = is_grad_of_bag, .flags = T_NO_GRAD,
      .tolerance = 4e-5},
+    {.op = "bag_live", .name = "gradient of weighted bags", .dtypes = T_WIDE, .n_in = 4,
+     .in = {TABLE(2, {5, 3}), IDS(5, 1, {9}), SPLITS(8, 1, {6}), SMALL(1, {9})},
+     .record = grad_of_weighted_bag, .n_out = 2, .reference = is_grad_of_weighted_bag},
+    {.op = "bag_fill", .name = "gradient of weighted bags, many", .dtypes = T_FLOATS, .n_in = 4,
+     .in = {TABLE(2, {500, 48}), IDS(500, 1, {3000}), SPLITS(2900, 1, {700}), UNIT(1, {3000})},
+     .record = grad_of_weighted_bag, .n_out = 2, .reference = is_grad_of_weighted_bag,
+     .flags = T_NO_GRAD, .tolerance = 4e-4},
     {0},
 };
 /* clang-format on */

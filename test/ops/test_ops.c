@@ -23,6 +23,7 @@
 #include "base/mem.h"
 #include "base/thread.h"
 #include "graph/attr.h"
+#include "graph/room.h"
 #include "graph/step.h"
 #include "harness.h"
 
@@ -120,6 +121,28 @@ static void check_static_rows(t_case *c, int level, const t_result *want)
     ch_function_static_rows(f);
     t_assert_same_bits(c, "rows as numbers", t_run(c, f), want);
     ch_function_unref(f);
+}
+
+/* Flat values of ragged components, with garbage behind their last rows, give what exact sizes do. */
+static void check_room(t_case *c, int level)
+{
+    ch_function *exact = t_function(c, level), *roomy = t_function(c, level);
+    ch_tuple    *in = t_arguments_ragged(c);
+    t_result    *want = NULL, *got = NULL;
+    ch_status    rc;
+
+    ch_function_static_rows(exact);
+    rc = t_try(c, exact, in, &want);
+    ch__room_poison(true);
+    if (rc == CH_OK)
+        rc = t_try(c, roomy, in, &got);
+    ch__room_poison(false);
+    if (rc != CH_OK)
+        t_fail(c, "as flat values: %s", ch_error_message());
+    t_assert_same_bits(c, "as flat values", got, want);
+    ch_tuple_unref(in);
+    ch_function_unref(exact);
+    ch_function_unref(roomy);
 }
 
 static void check_unfused(t_case *c, const t_result *want)
@@ -353,6 +376,7 @@ static void check_sample(const t_sample *x, ch_dtype dtype, ch_dtype ids)
     check_again(c, f, got);
     check_threads(c, f, got);
     check_static_rows(c, 0, got);
+    check_room(c, 0);
     check_unfused(c, got);
     check_kernels(c, 0, x->tolerance, got);
     check_encoding(c, f, got);
@@ -479,6 +503,7 @@ static void check_symbolic_gradient(const t_sample *x, const t_result *low)
     t_case_raise_ones(c, low);
     f = t_function(c, 1);
     check_static_rows(c, 1, t_run(c, f));
+    check_room(c, 1);
     ch_function_unref(f);
     t_case_drop(c);
 }

@@ -77,6 +77,7 @@ static void at_most_64_programs_are_kept_and_the_tenth_is_reported(void **state)
     assert_int_equal(ch__mem_live(), live);
     assert_int_equal(c.n, 1);
     assert_non_null(strstr(c.text, "axis 0 of input 0 keeps changing (9, then 10)"));
+    assert_non_null(strstr(c.text, "ch_dataset_batch with drop_remainder"));
     ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
     ch_function_unref(f);
     (void)state;

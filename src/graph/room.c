@@ -1,0 +1,110 @@
+/* graph/room.c -- which inputs of a graph may be longer than they are filled.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "graph/room.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "graph/attr.h"
+
+/* Drops every symbol of these sizes from axis `from` on: its values get no room. */
+static void refuse(bool *has_room, const ch_dims *d, int from)
+{
+    for (int k = from; k < d->rank; k++)
+        if (d->dim[k].n > 0)
+            has_room[d->dim[k].sym] = false;
+}
+
+static void refuse_graph(bool *has_room, const ch_graph *g);
+
+static void refuse_attrs(bool *has_room, const ch_node *n, int from)
+{
+    for (const ch_attr *row = n->op->attrs; row != NULL && row->name != NULL; row++) {
+        const void *at = (const char *)n->attrs + row->offset;
+
+        if (row->kind == CH_ATTR_KIND_DIMS)
+            refuse(has_room, at, from);
+        if (row->kind == CH_ATTR_KIND_GRAPH && *(ch_graph *const *)at != NULL)
+            refuse_graph(has_room, *(ch_graph *const *)at);
+    }
+}
+
+/* The sizes of a body are those of the graph it stands in. */
+static void refuse_graph(bool *has_room, const ch_graph *g)
+{
+    for (const ch_node *n = g->first; n != NULL; n = n->next) {
+        for (int i = 0; i < n->n_out; i++)
+            refuse(has_room, &n[i].dims, 0);
+        refuse_attrs(has_room, n, 0);
+    }
+}
+
+/* What a call makes impossible. */
+static void check_call(bool *has_room, const ch_node *n)
+{
+    bool     by_element = n->op->block != NULL && (n->op->flags & CH_OP_CAN_FAIL) == 0;
+    unsigned takes = by_element ? CH_ROOM_ANY : n->op->room;
+
+    for (int i = 0; i < n->n_in; i++)
+        refuse(has_room, &n->in[i]->dims, i < 32 && (takes >> i & 1) != 0 ? 1 : 0);
+    for (int i = 0; i < n->n_out; i++)
+        refuse(has_room, &n[i].dims, takes != 0 ? 1 : 0);
+    refuse_attrs(has_room, n, n->op->room != 0 ? 1 : 0);
+}
+
+ch_status ch__graph_room(const ch_graph *g, bool *may)
+{
+    unsigned char *live = ch__calloc((size_t)g->n_values + 1, 1);
+    bool          *has_room = ch__calloc((size_t)g->n_symbols + 1, sizeof(*has_room));
+    bool           any = false;
+    ch_status      rc = live == NULL || has_room == NULL ? ch__fail_memory("a program") : CH_OK;
+
+    for (int i = 0; i < g->n_inputs && rc == CH_OK; i++) {
+        const ch_input_attrs *a = ch__attrs(g->input[i]);
+        int                   sym = a->dims.rank > 0 ? a->dims.dim[0].sym : 0;
+
+        may[i] = a->splits > 0 && a->dtype != CH_STR && sym > 0 && sym <= g->n_symbols &&
+                 a->dims.dim[0].n == 1;
+        any |= may[i];
+        if (may[i])
+            has_room[sym] = true;
+    }
+    if (any)
+        rc = ch__graph_mark(g, live);
+    for (int i = 0; i < g->n_inputs && any; i++) /* all values of that length, or none */
+        refuse(has_room, &g->input[i]->dims, may[i] ? 1 : 0);
+    for (const ch_node *n = g->first; n != NULL && any && rc == CH_OK; n = n->next)
+        if (live[n->id] && n->op != ch__roles.input)
+            check_call(has_room, n);
+    for (int i = 0; i < g->n_inputs && any && rc == CH_OK; i++)
+        may[i] = may[i] && has_room[g->input[i]->dims.dim[0].sym];
+    ch__free(has_room);
+    ch__free(live);
+    return rc;
+}
+
+/* ---- for tests ---- */
+
+static atomic_bool is_poisoned;
+
+void ch__room_poison(bool on)
+{
+    atomic_store(&is_poisoned, on);
+}
+
+bool ch__room_is_poisoned(void)
+{
+    return atomic_load_explicit(&is_poisoned, memory_order_relaxed);
+}
+
+void ch__room_fill(ch_dtype dtype, void *at, int64_t n)
+{
+    size_t bytes = ch_dtype_bytes(dtype);
+
+    for (int64_t i = 0; i < n; i++)
+        if (ch_dtype_is_float(dtype))
+            ch__store(dtype, (char *)at + (size_t)i * bytes, NAN);
+        else
+            memset((char *)at + (size_t)i * bytes, dtype == CH_BOOL ? 1 : 0x6b, bytes);
+}

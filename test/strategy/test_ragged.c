@@ -1,0 +1,236 @@
+/* test/strategy/test_ragged.c -- ragged arguments of steps: programs that fit many sizes, and results
+ * that never tell.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "base/mem.h"
+#include "graph/room.h"
+#include "help.h"
+#include "tensor/ragged.h"
+
+/* ---- capacities ---- */
+
+/* The least allowed size that is not below n, found by trying all. */
+static int64_t capacity_by_trying(int64_t n)
+{
+    int64_t best = INT64_MAX;
+
+    for (int64_t power = 1; power <= 2 * n + 2; power *= 2)
+        for (int64_t quarters = 4; quarters < 8; quarters++)
+            if (power * quarters % 4 == 0 && power * quarters / 4 >= n &&
+                power * quarters / 4 < best)
+                best = power * quarters / 4;
+    return best;
+}
+
+static void capacity_is_the_least_quarter_step_that_holds_n(void **state)
+{
+    assert_int_equal(ch__ragged_capacity(0), 0);
+    for (int64_t n = 1; n < 5000; n++) {
+        assert_int_equal(ch__ragged_capacity(n), capacity_by_trying(n));
+        assert_true(ch__ragged_capacity(n) <= ch__ragged_allocated(n));
+    }
+    (void)state;
+}
+
+/* ---- arguments ---- */
+
+/* Values 0, 1, ... n - 1 in two rows, which end at `first` and `end`. */
+static ch_tuple *two_rows(int64_t n, int64_t first, int64_t end)
+{
+    static const char *const name[] = {"x/values", "x/row_splits"};
+    ch_tensor               *t[2] = {NULL};
+    ch_value                *v[2] = {NULL};
+    ch_tuple                *in = NULL;
+
+    t_ok(ch_tensor_new(CH_F32, ch_shape_of(n), &t[0]));
+    for (int64_t i = 0; i < n; i++)
+        ((float *)ch_tensor_data_mut(t[0]))[i] = (float)i;
+    t_ok(ch_tensor_copy_of(CH_I64, ch_shape_of(3), (int64_t[]){0, first, end}, &t[1]));
+    for (int i = 0; i < 2; i++)
+        t_ok(ch_value_new(CH_PLAIN, 1, &t[i], &v[i]));
+    t_ok(ch_tuple_new(2, v, name, &in));
+    for (int i = 0; i < 2; i++) {
+        ch_value_unref(v[i]);
+        ch_tensor_unref(t[i]);
+    }
+    return in;
+}
+
+static ch_status run_rows(ch_function *f, int64_t n, int64_t end, ch_tuple **out)
+{
+    ch_tuple *in = two_rows(n, n / 3, end);
+    ch_status rc = ch_strategy_run(NULL, f, in, out);
+
+    ch_tuple_unref(in);
+    return rc;
+}
+
+/* ---- steps ---- */
+
+/* Sums of rows, of each value's square root, as a table of one column: row-wise ops and a bag. */
+static ch_node *sums_of(ch_step *s, ch_node *x)
+{
+    ch_node *one = ch_fill(s, CH_F32, ch_shape_of(1, 1), 1), *zero = ch_cast(x, CH_I32);
+
+    zero = ch_zeros_like(zero);
+    return ch_embedding_bag(one, zero, ch_step_in(s, 1),
+                            &(ch_bag_options){.weights = ch_sqrt(x)});
+}
+
+static void rowwise(ch_step *s, void *arg)
+{
+    ch_node *x = ch_step_in(s, 0), *y = sums_of(s, x);
+
+    (void)arg;
+    ch_step_out(s, "sums", y);
+    ch_step_out(s, "twice", ch_mul(x, ch_number(s, 2)));
+    ch_step_out(s, "gradient", ch_gradient(ch_square(y), x));
+    ch_step_out(s, "rows", ch_step_global_rows(s));
+}
+
+static const float *floats_of(const ch_tuple *out, int i)
+{
+    return ch_tensor_data(ch_value_at(ch_tuple_at(out, i), 0));
+}
+
+static void check_rowwise(const ch_tuple *out, int64_t n)
+{
+    double sum[2] = {0};
+
+    for (int64_t i = 0; i < n; i++)
+        sum[i >= n / 3] += sqrt((double)i);
+    for (int r = 0; r < 2; r++)
+        assert_true(fabs(floats_of(out, 0)[r] - sum[r]) < 1e-3);
+    assert_int_equal(ch_tensor_count(ch_value_at(ch_tuple_at(out, 1), 0)), n);
+    assert_int_equal(ch_tensor_count(ch_value_at(ch_tuple_at(out, 2), 0)), n);
+    for (int64_t i = 0; i < n; i++) {
+        double slope = sum[i >= n / 3] / sqrt((double)i); /* 2 sum times 1 / (2 sqrt) */
+
+        assert_true(floats_of(out, 1)[i] == 2 * (float)i);
+        assert_true(i == 0 || fabs(floats_of(out, 2)[i] - slope) < 1e-4 * fabs(slope) + 1e-4);
+    }
+    assert_int_equal(*(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(out, 3), 0)), 2);
+}
+
+static void results_have_live_rows_alone(void **state)
+{
+    for (int poison = 0; poison < 2; poison++) {
+        ch_function *f = NULL;
+
+        t_ok(ch_function_new("rowwise", rowwise, NULL, &f));
+        ch__room_poison(poison == 1);
+        for (int64_t n = 33; n <= 128; n++) {
+            ch_tuple *out = NULL;
+
+            t_ok(run_rows(f, n, n, &out));
+            check_rowwise(out, n);
+            ch_tuple_unref(out);
+        }
+        ch__room_poison(false);
+        assert_int_equal(ch_function_recordings(f), 1);
+        assert_int_equal(ch_function_programs(f), 8); /* 40, 48, 56, 64, 80, 96, 112, 128 */
+        ch_function_unref(f);
+    }
+    (void)state;
+}
+
+static void runs_of_other_sizes_allocate_nothing(void **state)
+{
+    ch_function *f = NULL;
+    ch_tuple    *in[] = {two_rows(57, 9, 57), two_rows(64, 1, 64), two_rows(60, 60, 60)};
+    int64_t      before = 0;
+
+    t_ok(ch_function_new("rowwise", rowwise, NULL, &f));
+    for (int i = 0; i < 12; i++) {
+        if (i == 6)
+            before = ch__mem_allocs();
+        t_ok(ch_strategy_run(NULL, f, in[i % 3], NULL));
+    }
+    assert_int_equal(ch__mem_allocs(), before);
+    assert_int_equal(ch_function_programs(f), 1);
+    for (int i = 0; i < 3; i++)
+        ch_tuple_unref(in[i]);
+    ch_function_unref(f);
+    (void)state;
+}
+
+/* ---- ops that would see the room ---- */
+
+static void mixing(ch_step *s, void *arg)
+{
+    ch_node *x = ch_step_in(s, 0);
+
+    (void)arg;
+    ch_step_out(s, "sum", ch_sum_all(x));
+    ch_step_out(s, "mean", ch_mean_all(x));
+    ch_step_out(s, "count", ch_cast(ch_rows(x), CH_F32));
+}
+
+typedef struct caught {
+    int  n;
+    char text[512];
+} caught;
+
+static void catch (const ch_log_record *r, void *arg)
+{
+    caught *c = arg;
+
+    if (strcmp(r->code, "program-cache") != 0)
+        return;
+    c->n++;
+    snprintf(c->text, sizeof(c->text), "%s", r->text);
+}
+
+static void sums_over_flat_values_are_exact_and_the_warning_says_what_to_do(void **state)
+{
+    ch_function *f = NULL;
+    caught       c = {0};
+
+    ch_log_set_sink(catch, &c, CH_LOG_WARNING);
+    ch__room_poison(true);
+    t_ok(ch_function_new("mixing", mixing, NULL, &f));
+    for (int64_t n = 33; n < 53; n++) {
+        ch_tuple *out = NULL;
+
+        t_ok(run_rows(f, n, n, &out));
+        assert_true(floats_of(out, 0)[0] == (float)(n * (n - 1) / 2));
+        assert_true(floats_of(out, 1)[0] == (float)(n - 1) / 2);
+        assert_true(floats_of(out, 2)[0] == (float)n);
+        ch_tuple_unref(out);
+    }
+    ch__room_poison(false);
+    ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
+    assert_int_equal(c.n, 1);
+    assert_non_null(strstr(c.text, "input 0 (x/values)"));
+    assert_non_null(strstr(c.text, "ch_embedding_bag"));
+    assert_non_null(strstr(c.text, "ch_dataset_padded_batch"));
+    ch_function_unref(f);
+    (void)state;
+}
+
+static void splits_that_end_behind_the_values_are_refused(void **state)
+{
+    ch_function *f = NULL;
+
+    t_ok(ch_function_new("rowwise", rowwise, NULL, &f));
+    for (int64_t end = 58; end <= 70; end++) /* the capacity of 57 is 64 */
+        t_refused(run_rows(f, 57, end, NULL), CH_INVALID_ARGUMENT, "row split", "57 ids");
+    t_ok(run_rows(f, 57, 50, NULL)); /* values behind the last split are in no row */
+    ch_function_unref(f);
+    (void)state;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(capacity_is_the_least_quarter_step_that_holds_n),
+        cmocka_unit_test(results_have_live_rows_alone),
+        cmocka_unit_test(runs_of_other_sizes_allocate_nothing),
+        cmocka_unit_test(sums_over_flat_values_are_exact_and_the_warning_says_what_to_do),
+        cmocka_unit_test(splits_that_end_behind_the_values_are_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
