@@ -1,0 +1,119 @@
+/* examples/reviews.c -- reviews of any length: words, ragged batches of ids, an embedding bag.
+ *
+ *     ./reviews [short] [mirrored | servers]
+ *
+ * Is a review kind? Its words become ids by a vocabulary, and a batch is all ids, one after the
+ * other, with the places where reviews end: nothing is padded. The model is the mean of the words'
+ * rows of a table, and a dense layer. With parameter servers the table is theirs, and workers
+ * fetch and update the rows of the words in their batch.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "example.h"
+
+enum { REVIEWS = 4000, MOST_WORDS = 40, WORDS = 12, WIDTH = 8 };
+
+/* Unkind, kind, and words that say nothing. */
+static const char *const said[3][4] = {{"dull", "slow", "loud", "empty"},
+                                       {"warm", "clever", "fine", "lovely"},
+                                       {"the", "film", "was", "and"}};
+
+/* Review number i: some words, of which more are kind than unkind, or fewer; and which it is. */
+static ch_status write_review(void *arg, ch_tuple *in, ch_tuple **out)
+{
+    unsigned i = (unsigned)*(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0));
+    unsigned seed = i * 2654435761u + 1, kind = i % 2, n = 3 + (seed >> 20) % (MOST_WORDS - 3);
+    ch_str   word[MOST_WORDS];
+    ch_tensor *t[2] = {NULL};
+
+    (void)arg;
+    for (unsigned k = 0; k < n; k++) {
+        const char *w;
+
+        seed = seed * 1664525u + 1013904223u;
+        w = said[k % 2 == 0 ? kind : (seed >> 16) % 3][(seed >> 24) % 4];
+        word[k] = (ch_str){w, strlen(w)};
+    }
+    must(ch_tensor_copy_of(CH_STR, ch_shape_of(n), word, &t[0]));
+    must(ch_tensor_copy_of(CH_F32, ch_shape_of(1), (float[]){(float)kind}, &t[1]));
+    *out = batch_of(2, t);
+    return CH_OK;
+}
+
+static void number_words(ch_step *s, void *vocabulary)
+{
+    ch_step_out(s, "words", ch_table_lookup(vocabulary, ch_step_in(s, 0)));
+    ch_step_out(s, "kind", ch_step_in(s, 1));
+}
+
+/* Batches of "words/values" (ids), "words/row_splits" (where reviews end) and "kind". */
+static ch_dataset *reviews(int64_t from, int64_t to)
+{
+    const ch_tensor_spec spec[] = {{"words", CH_STR, ch_shape_of(-1)},
+                                   {"kind", CH_F32, ch_shape_of(1)}};
+    ch_str               word[WORDS];
+    ch_tensor           *words = NULL;
+    ch_table            *vocabulary = NULL;
+    ch_dataset          *d = ch_dataset_range(from, to, 1);
+
+    for (int i = 0; i < WORDS; i++)
+        word[i] = (ch_str){said[i / 4][i % 4], strlen(said[i / 4][i % 4])};
+    must(ch_tensor_copy_of(CH_STR, ch_shape_of(WORDS), word, &words));
+    must(ch_table_new(words, NULL, WORDS, &vocabulary)); /* all other words are the last row */
+    d = ch_dataset_map_call(d, write_review, NULL, 2, spec, NULL);
+    d = ch_dataset_shuffle(ch_dataset_map(d, number_words, vocabulary, NULL), REVIEWS, NULL);
+    ch_table_unref(vocabulary);
+    ch_tensor_unref(words);
+    return ch_dataset_batch(d, 64, &(ch_batch_options){.ragged = true});
+}
+
+/* The strategy is the one thing that differs. */
+static ch_strategy *strategy_of(const char *name)
+{
+    ch_strategy *st = NULL;
+    ch_resolver *cluster = NULL;
+
+    if (strcmp(name, "servers") != 0) {
+        must(ch_strategy_mirrored(NULL, &st));
+        return st;
+    }
+    must(ch_cluster_local(&(ch_local_options){.ps = 2, .workers = 2}, &cluster));
+    must(ch_strategy_parameter_server(cluster, NULL, &st));
+    ch_resolver_unref(cluster);
+    return st;
+}
+
+int main(int argc, char **argv)
+{
+    ch_strategy  *st = strategy_of(argc > 1 ? argv[argc - 1] : "mirrored");
+    ch_layer     *layer[] = {ch_embedding_bag_layer(WORDS + 1, WIDTH, CH_COMBINE_MEAN, NULL),
+                             ch_dense(1, NULL)};
+    ch_dataset   *train = reviews(0, REVIEWS), *test = reviews(REVIEWS, REVIEWS + 1000);
+    ch_model     *m = NULL;
+    ch_optimizer *adagrad = NULL;
+    ch_metric    *accuracy = NULL;
+    ch_history   *h = NULL;
+    double        right;
+
+    must(ch_model_new(st, ch_sequential("reviews", 2, layer), NULL, &m));
+    must(ch_adagrad(0.3, NULL, NULL, &adagrad)); /* which touches rows of these words alone */
+    must(ch_metric_binary_accuracy(st, NULL, 0, &accuracy)); /* of logits: above 0 is yes */
+    must(ch_compile(
+        m, &(ch_compile_options){
+               .optimizer = adagrad, .loss = ch_loss_binary, .n_own = 1, .own = &accuracy}));
+    must(ch_fit(m, (ch_data){.dataset = train},
+                &(ch_fit_options){.epochs = is_short(argc, argv) ? 2 : 10,
+                                  .validation = {.dataset = test},
+                                  .progress = CH_PROGRESS_AUTO,
+                                  .summary = !is_short(argc, argv)},
+                &h));
+    right = ch_history_last(h, "val_binary_accuracy");
+    printf("%.1f %% of the reviews are taken as they are meant\n", 100 * right);
+    ch_history_unref(h);
+    ch_metric_unref(accuracy);
+    ch_optimizer_unref(adagrad);
+    ch_model_unref(m);
+    ch_dataset_unref(train);
+    ch_dataset_unref(test);
+    ch_strategy_unref(st);
+    return right > 0.9 ? 0 : 1;
+}
