@@ -99,7 +99,9 @@ CH_API CH_MUST_CHECK ch_status ch_strategy_update_non_slot(ch_strategy          
 
 /* ---- making variables ---- */
 
-/* Variables that this thread makes until the matching leave go where v is. */
+/* Makes variables of this thread go where v is, until the matching leave. Must be called inside the scope of
+ * v's strategy (ch_strategy_enter) or in a step of it, else it is FAILED_PRECONDITION. `st` is NULL or that
+ * strategy. */
 CH_API CH_MUST_CHECK ch_status ch_colocate_enter(ch_strategy *st, ch_var *v);
 CH_API void                    ch_colocate_leave(void);
 

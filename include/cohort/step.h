@@ -50,7 +50,10 @@ CH_API void ch_step_leave(ch_step *s);
 /* The first error of this recording, CH_OK if there is none; its text is then this
  * thread's message. For C code that wants to stop early. */
 CH_API ch_status ch_step_status(ch_step *s);
-/* Makes the recording fail, with a printf-like reason; the first error stays. */
+/* Makes the recording fail, with a printf-like reason; the first error stays. The status is
+ * INVALID_ARGUMENT, or the one that is given; CH_OK counts as INVALID_ARGUMENT too. */
+CH_API void ch_step_fail_as(ch_step *s, ch_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 CH_API void ch_step_fail(ch_step *s, const char *format, ...)
 #if defined(__GNUC__)
     __attribute__((format(printf, 2, 3)))

@@ -224,11 +224,19 @@ static ch_status read_short(const char *text, ch_cluster **out)
 ch_status ch_cluster_parse(const char *text, ch_cluster **out)
 {
     json_t   *all = NULL;
+    char      first;
     ch_status rc = ch__want_given("reading a cluster", "the text", text, "out", out);
 
     if (rc != CH_OK)
         return rc;
-    if (text[strspn(text, " \t\r\n")] != '{')
+    first = text[strspn(text, " \t\r\n")];
+    if (first == '[')
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "cluster: the text is a JSON list (got %.40s, want an object of jobs); write "
+            "{\"worker\": [\"host:port\", ...]}",
+            text);
+    if (first != '{')
         return read_short(text, out);
     rc = ch__json_object("cluster", text, &all);
     if (rc == CH_OK)

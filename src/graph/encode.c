@@ -298,10 +298,14 @@ static ch_status encode_outputs(encoder *e, const ch_node *n, Cohort__Call *m)
 static ch_status encode_call(encoder *e, const ch_node *n, Cohort__Call *m)
 {
     ch_status rc;
+    char      call[256];
 
-    if ((n->op->flags & CH_OP_HOST) != 0)
+    if ((n->op->flags & CH_OP_HOST) != 0) {
+        ch__call_print(n, call, sizeof(call));
         return ch__fail(CH_UNIMPLEMENTED,
-                        "it calls a function of this process, which cannot be encoded");
+                        "%s: it calls a function of this process, which cannot be encoded",
+                        call);
+    }
     if (++e->n_calls > CH_CODEC_MAX_CALLS)
         return ch__fail(CH_INVALID_ARGUMENT, "more than %d calls", CH_CODEC_MAX_CALLS);
     e->weight += (size_t)n->n_out * 512 + (size_t)n->n_in * 8 + 2048;

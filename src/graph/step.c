@@ -79,6 +79,8 @@ void ch__step_take(ch_step *s, ch_status rc, const void *caller)
 {
     if (s->rc != CH_OK)
         return;
+    if (s->verb != NULL && strncmp(ch_error_message(), s->verb, strlen(s->verb)) != 0)
+        rc = ch__fail_at(rc, "%s of %s", s->verb, s->object);
     s->rc = ch__fail_in(rc, s->composite, s->scope, s->caller != NULL ? s->caller : caller);
     snprintf(s->error, sizeof(s->error), "%s", ch_error_message());
 }
@@ -95,6 +97,19 @@ ch_status ch_step_status(ch_step *s)
     if (s == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "step: it is NULL");
     return s->rc == CH_OK ? CH_OK : ch__fail(s->rc, "%s", s->error);
+}
+
+void ch_step_fail_as(ch_step *s, ch_status status, const char *format, ...)
+{
+    va_list   args;
+    ch_status rc;
+
+    if (s == NULL)
+        return;
+    va_start(args, format);
+    rc = ch__failv(status != CH_OK ? status : CH_INVALID_ARGUMENT, format, args);
+    va_end(args);
+    ch__step_take(s, rc, __builtin_return_address(0));
 }
 
 void ch_step_fail(ch_step *s, const char *format, ...)
@@ -455,7 +470,13 @@ static ch_status check_speech(const ch_step *s, const ch_op *op, int n_in, ch_no
                         "%s: it is for code of a replica; in a merge call use ch_merge_reduce "
                         "or ch_merge_gather",
                         op->name);
-    if ((op->flags & (CH_OP_RANDOM | CH_OP_HOST | CH_OP_VARIES)) != 0)
+    if ((op->flags & CH_OP_HOST) != 0)
+        return ch__fail(
+            CH_FAILED_PRECONDITION,
+            "%s: not in a merge call: each replica makes the call, and a merge call "
+            "is code for all replicas at once; use ch_replica_call",
+            op->name);
+    if ((op->flags & (CH_OP_RANDOM | CH_OP_VARIES)) != 0)
         return ch__fail(CH_FAILED_PRECONDITION,
                         "%s: not in a merge call: it differs between replicas", op->name);
     for (int i = 0; i < n_in; i++)
@@ -741,6 +762,18 @@ ch_node *ch__step_borrow(ch_step *s, void *key, void (*release)(void *key), cons
     return i >= 0 ? ch__step_read(s, key, name, dtype, shape) : NULL;
 }
 
+static bool is_number(const ch_dims *d)
+{
+    for (int i = 0; i < d->rank; i++)
+        if (d->dim[i].sym != 0)
+            return false;
+    return true;
+}
+
+static const char wants_static_rows[] =
+    "; the rows of an input are not a number while the step is recorded, unless "
+    "ch_function_static_rows is called on the function first";
+
 ch_node *ch__step_write(ch_step *s, void *key, const char *name, ch_dtype dtype, ch_shape shape,
                         ch_node *value)
 {
@@ -752,9 +785,8 @@ ch_node *ch__step_write(ch_step *s, void *key, const char *name, ch_dtype dtype,
     if (s->outer != NULL || value->graph != s->graph) {
         ch__step_take(s,
                       ch__fail(CH_FAILED_PRECONDITION,
-                               "assign to %s: not inside a cond, while or scan; return the "
-                               "value from it and assign that",
-                               name),
+                               "not inside a cond, while or scan; return the value from it and "
+                               "assign that"),
                       NULL);
         return NULL;
     }
@@ -764,9 +796,9 @@ ch_node *ch__step_write(ch_step *s, void *key, const char *name, ch_dtype dtype,
         ch__dims_print(&value->dims, have, sizeof(have));
         ch__dims_print(&dims, want, sizeof(want));
         ch__step_take(s,
-                      ch__fail(CH_INVALID_ARGUMENT, "assign to %s: value is %s%s, want %s%s",
-                               name, ch_dtype_name(value->dtype), have, ch_dtype_name(dtype),
-                               want),
+                      ch__fail(CH_INVALID_ARGUMENT, "the value is %s%s, want %s%s%s",
+                               ch_dtype_name(value->dtype), have, ch_dtype_name(dtype), want,
+                               is_number(&value->dims) ? "" : wants_static_rows),
                       NULL);
         return NULL;
     }

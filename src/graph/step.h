@@ -9,18 +9,20 @@
 #define CH_SCOPE_MAX 512
 
 struct ch_step {
-    ch_graph    *graph;
-    ch_status    rc; /* the first error */
-    char         error[CH_FAULT_TEXT];
-    char         scope[CH_SCOPE_MAX]; /* "block/dense"; "" at the top */
-    const char  *scope_kept;          /* its copy in the graph's arena; NULL: not made yet */
-    const void  *caller;              /* while a composite op records: the user's address */
-    const char  *composite;           /* ... and the function that was called: "ch_stack" */
-    void        *owner;               /* whoever records: the strategy */
-    ch_speaks_of speaks_of;           /* of the outermost */
-    ch_work      work;                /* what that which is recorded now is for */
-    ch_step     *outer;               /* of a body */
-    ch_step     *before;              /* what this thread recorded when this one began */
+    ch_graph   *graph;
+    ch_status   rc; /* the first error */
+    char        error[CH_FAULT_TEXT];
+    char        scope[CH_SCOPE_MAX]; /* "block/dense"; "" at the top */
+    const char *scope_kept;          /* its copy in the graph's arena; NULL: not made yet */
+    const void *caller;              /* while a composite op records: the user's address */
+    const char *composite;           /* ... and the function that was called: "ch_stack" */
+    const char *verb, *object; /* the change of a variable that is being recorded, for messages:
+                                         "assign_add" of "w"; NULL: none */
+    void       *owner;         /* whoever records: the strategy */
+    ch_speaks_of speaks_of;    /* of the outermost */
+    ch_work      work;         /* what that which is recorded now is for */
+    ch_step     *outer;        /* of a body */
+    ch_step     *before;       /* what this thread recorded when this one began */
     ch_step     *active; /* of the outermost: the innermost body being recorded, or itself */
     int          n_captures, cap_captures;
     ch_node    **captured; /* nodes of outer graphs that the body uses ... */

@@ -364,12 +364,24 @@ static bool settle(change *c)
     return c->sets || fail(c, ch__var_check_change(c->v, c->name));
 }
 
+/* A mean of integers would be of another type: so the value is looked at before replicas aggregate it. */
+static bool has_dtype(const change *c)
+{
+    char is[160];
+
+    if (c->x->weak || c->x->dtype == c->v->dtype)
+        return true;
+    ch__dims_print(&c->x->dims, is, sizeof(is));
+    return fail(c, ch__fail(CH_INVALID_ARGUMENT, "the value is %s%s, want %s; use ch_cast",
+                            ch_dtype_name(c->x->dtype), is, ch_dtype_name(c->v->dtype)));
+}
+
 /* Every copy of a variable whose copies differ is changed, each from what it is. */
 static ch_node *record(change *c)
 {
     ch_node *now = read_copy(c->s, c->v), *n;
 
-    if (!settle(c))
+    if (!has_dtype(c) || !settle(c))
         return NULL;
     if (!ch__var_is_own(c->v) || ch__speaks_of(c->s) != CH_SPEAKS_OF_ALL || c->s->outer != NULL)
         return c->combine(now, c->ids, c->x);
@@ -389,10 +401,13 @@ static ch_node *apply(change *c, const void *caller)
     if (!ch__var_may_write(c->s, c->v, c->name, caller))
         return NULL;
     before = ch__step_begin_at(c->s, caller, NULL);
+    c->s->verb = c->name;
+    c->s->object = c->v->name;
     n = c->x != NULL ? record(c) : NULL;
     if (c->x == NULL)
         (void)ch__step_want(c->s, false, c->name, "its value", caller);
     n = ch__step_write(c->s, c->v, c->v->name, c->v->dtype, c->v->shape, n);
+    c->s->verb = c->s->object = NULL;
     ch__step_end(c->s, before);
     return n;
 }

@@ -59,7 +59,9 @@ static void what_is_no_cluster_is_refused(void **state) /* CS-1, CS-2 */
         {"{\"a\": [\"h 1\"]}", "blank", CH_INVALID_ARGUMENT},
         {"{", "not JSON: line 1", CH_INVALID_ARGUMENT},
         {"{} {}", "not JSON", CH_INVALID_ARGUMENT},
-        {"[]", "\"[]\" is not job|host:port", CH_INVALID_ARGUMENT},
+        {"[]", "JSON list (got [], want an object of jobs)", CH_INVALID_ARGUMENT},
+        {" [\"a:1\"]", "{\"worker\": [\"host:port\", ...]}", CH_INVALID_ARGUMENT},
+        {" ", "is not job|host:port", CH_INVALID_ARGUMENT},
         {"", "is not job|host:port", CH_INVALID_ARGUMENT},
     };
     ch_cluster *c = NULL;

@@ -421,6 +421,146 @@ static void lists_that_are_not_there_are_refused(void **state)
     (void)state;
 }
 
+/* ---- what messages name ---- */
+
+static void fail_as(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_fail_as(s, CH_RESOURCE_EXHAUSTED, "only %d left", 3);
+    ch_step_out(s, "x", ch_step_in(s, 0)); /* not the last call, so that its line is known */
+}
+
+static void assign_input(ch_step *s, void *v)
+{
+    ch_step_out(s, "x", ch_var_assign(s, v, ch_step_in(s, 0)));
+}
+
+static void assign_integer(ch_step *s, void *v)
+{
+    ch_step_out(s, "x", ch_var_assign(s, v, ch_cast(ch_step_in(s, 0), CH_I32)));
+}
+
+static void add_bad_shape(ch_step *s, void *v)
+{
+    ch_step_out(s, "x",
+                ch_var_assign_add(s, v, ch_reshape(ch_number(s, 1), ch_shape_of(1, 1, 1))));
+}
+
+static void scatter_scalar(ch_step *s, void *v)
+{
+    ch_node *id = ch_cast(ch_number(s, 0), CH_I32);
+
+    ch_step_out(s, "x", ch_var_scatter_add(s, v, id, ch_number(s, 1)));
+}
+
+static void reduce_in_merge(ch_step *s, int n, ch_node *const *in, ch_node **out, void *arg)
+{
+    (void)s;
+    (void)n;
+    (void)arg;
+    out[0] = ch_merge_reduce(CH_SUM, in[0]);
+}
+
+static void gather_in_merge(ch_step *s, int n, ch_node *const *in, ch_node **out, void *arg)
+{
+    (void)s;
+    (void)n;
+    (void)arg;
+    out[0] = ch_merge_gather(in[0], 7);
+}
+
+static ch_status host(void *arg, int n_in, ch_tensor *const *in, int n_out,
+                      ch_tensor *const *out)
+{
+    (void)arg;
+    (void)n_in;
+    (void)in;
+    (void)n_out;
+    (void)out;
+    return CH_OK;
+}
+
+static void call_in_merge(ch_step *s, int n, ch_node *const *in, ch_node **out, void *arg)
+{
+    (void)n;
+    (void)arg;
+    ch_host_call(s, &(ch_host_spec){.name = "save", .fn = host}, 0, NULL, NULL);
+    out[0] = in[0];
+}
+
+static void merge(ch_step *s, void *fn)
+{
+    ch_node *x = ch_equal(ch_step_replica_id(s), ch_cast(ch_number(s, 0), CH_I32)), *y = NULL;
+
+    ch_merge_call(s, *(ch_merge_fn *)fn, NULL, 1, &x, 1, &y);
+    ch_step_out(s, "y", y);
+}
+
+static void message_names_the_call_the_variable_and_the_line(void **state)
+{
+    static ch_merge_fn reduces = reduce_in_merge, gathers = gather_in_merge,
+                       calls = call_in_merge;
+    static const struct {
+        ch_step_fn  step;
+        void       *arg; /* NULL: a variable "w" of f32(4) */
+        ch_status   code;
+        const char *word, *other;
+    } row[] = {
+        {fail_as, NULL, CH_RESOURCE_EXHAUSTED, "only 3 left", ""},
+        {assign_input, NULL, CH_INVALID_ARGUMENT, "assign of w: the value is f32(rows)",
+         "ch_function_static_rows"},
+        {assign_integer, NULL, CH_INVALID_ARGUMENT, "assign of w: the value is i32(rows)",
+         "ch_cast"},
+        {add_bad_shape, NULL, CH_INVALID_ARGUMENT, "assign_add of w", "f32(1, 1, 4)"},
+        {scatter_scalar, NULL, CH_INVALID_ARGUMENT, "scatter_add of w", "rank"},
+        {merge, &reduces, CH_INVALID_ARGUMENT, "merge_reduce", "bool"},
+        {merge, &gathers, CH_INVALID_ARGUMENT, "merge_gather", "rank 0"},
+        {merge, &calls, CH_FAILED_PRECONDITION, "host_call", "each replica makes the call"},
+    };
+    ch_strategy *st = NULL;
+    ch_tensor   *x = t_noise(ch_shape_of(4), 1);
+    ch_tuple    *in = NULL;
+    ch_var      *v = NULL;
+
+    t_ok(ch_strategy_mirrored(NULL, &st));
+    t_ok(ch_tuple_of(1, &x, &in));
+    t_ok(ch_var_new(
+        st, &(ch_var_spec){.name = "w", .initial = x, .aggregation = CH_AGGREGATE_MEAN}, &v));
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        ch_function *f = t_function(row[i].step, row[i].arg != NULL ? row[i].arg : v);
+
+        t_refused(ch_strategy_run(st, f, in, NULL), row[i].code, row[i].word, row[i].other);
+        if (strstr(ch_error_message(), "at test_misuse.c:") == NULL)
+            fail_msg("%s", ch_error_message());
+        ch_function_unref(f);
+    }
+    ch_tuple_unref(in);
+    ch_tensor_unref(x);
+    ch_var_unref(v);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void call_host(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_host_call(s, &(ch_host_spec){.name = "save", .fn = host}, 0, NULL, NULL);
+    ch_step_out(s, "x", ch_number(s, 1));
+}
+
+static void graph_that_calls_the_host_is_refused_with_the_name_of_the_call(void **state)
+{
+    ch_function *f = t_function(call_host, NULL);
+    size_t       n = 0;
+    void        *bytes = NULL;
+
+    t_ok(ch_strategy_run(NULL, f, NULL, NULL));
+    t_refused(ch_graph_encode(ch_function_graph(f), &bytes, &n), CH_UNIMPLEMENTED,
+              "host_call save", "at test_misuse.c:");
+    ch_function_unref(f);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -429,6 +569,8 @@ int main(void)
         cmocka_unit_test(a_value_with_too_many_components_is_refused),
         cmocka_unit_test(types_that_differ_between_replicas_are_named),
         cmocka_unit_test(lists_that_are_not_there_are_refused),
+        cmocka_unit_test(message_names_the_call_the_variable_and_the_line),
+        cmocka_unit_test(graph_that_calls_the_host_is_refused_with_the_name_of_the_call),
     };
 
     t_ok(ch_devices_configure(&(ch_devices_options){.spec = "CPU=2"}));
