@@ -45,6 +45,23 @@ static bool parse_simd(const char *text, void *place, size_t bytes)
     return false;
 }
 
+static bool parse_replicas(const char *text, void *place, size_t bytes)
+{
+    static const char *const ways[] = {
+        [CH_REPLICAS_AUTO] = "auto",
+        [CH_REPLICAS_THREADS] = "threads",
+        [CH_REPLICAS_TURNS] = "turns",
+    };
+
+    (void)bytes;
+    for (int i = 0; i < (int)(sizeof(ways) / sizeof(ways[0])); i++)
+        if (strcmp(text, ways[i]) == 0) {
+            *(ch_replicas_way *)place = (ch_replicas_way)i;
+            return true;
+        }
+    return false;
+}
+
 static bool parse_bool(const char *text, void *place, size_t bytes)
 {
     static const char *const words[][2] = {
@@ -92,6 +109,7 @@ static bool parse_ms(const char *text, void *place, size_t bytes)
 
 static const value_kind kind_text = {"a text of at most 255 characters", parse_text};
 static const value_kind kind_simd = {"auto, base, avx2 or avx512", parse_simd};
+static const value_kind kind_replicas = {"auto, threads or turns", parse_replicas};
 static const value_kind kind_bool = {"true or false", parse_bool};
 static const value_kind kind_threads = {"a whole number, 0 to 1024", parse_threads};
 static const value_kind kind_ms = {"milliseconds, a whole number, 1 or more", parse_ms};
@@ -109,6 +127,7 @@ typedef struct {
 static const setting settings[] = {
     SETTING(devices,        text,  "",       "such as CPU=2,GPU=4; empty: one CPU for each core, at most 8"),
     SETTING(threads,        threads, "0",    "threads in each device; 0: cores / devices"),
+    SETTING(replicas,       replicas, "auto", "run the replicas of this process on threads of their own, or in turns on the caller's thread; auto: as is faster, measured now and then"),
     SETTING(simd,           simd,  "auto",   "vector instructions: auto, base, avx2, avx512"),
     SETTING(fuse,           bool,  "true",   "fuse elementwise chains"),
     SETTING(epilogue,       bool,  "true",   "fuse biases and activations into the product or convolution before them"),

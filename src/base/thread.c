@@ -13,7 +13,6 @@
 
 #include <assert.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdalign.h>
 #include <stddef.h>
@@ -44,17 +43,6 @@ int64_t ch__cpu_ns(void)
 
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return t.tv_sec * ns_per_s + t.tv_nsec;
-}
-
-int ch__cpu_count(void)
-{
-    cpu_set_t allowed;
-    long      online;
-
-    if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0)
-        return CPU_COUNT(&allowed);
-    online = sysconf(_SC_NPROCESSORS_ONLN); /* more cores than a cpu_set_t holds */
-    return online > 0 ? (int)online : 1;
 }
 
 enum { THREAD_NAME = 16 }; /* with the end: Linux's limit */

@@ -17,7 +17,12 @@
 
 int64_t ch__now_ns(void); /* monotonic */
 int64_t ch__cpu_ns(void); /* that the processor worked for this thread; a call costs 0.2 us */
-int     ch__cpu_count(void); /* cores this process may run on */
+/* Cores that this process may use: by its affinity, and by the CPU quotas of its control groups when they
+ * were first asked for. At least 1. */
+int ch__cpu_count(void);
+/* The least CPU quota of this process's control groups, in cores; 0: there is none. `root` is put before
+ * every path that is read: "" but for tests. */
+double ch__cpu_quota(const char *root);
 
 typedef struct ch_thread ch_thread;
 

@@ -177,11 +177,10 @@ static ch_status begin_run(const ch_call *c, ch_piece t)
     const all_reduce_state *s = c->state;
 
     (void)t;
+    if (c->env->group != NULL)
+        return ch__group_all_reduce_begin(c->env->group, c->env->local, &s->sum, c->in, c->out);
     copy_in(c, &s->sum);
-    if (c->env->group == NULL)
-        return CH_OK;
-    return ch__group_all_reduce_begin(c->env->group, c->env->local, &s->sum,
-                                      (const void *const *)c->out, c->out);
+    return CH_OK;
 }
 
 static const ch_kernel begin_shared = {"shared", ch__always, all_reduce_prepare, begin_run,

@@ -76,27 +76,35 @@ static ch_status broadcast_infer(ch_infer *c)
     return rc;
 }
 
+typedef struct broadcast_state {
+    int64_t bytes[CH_TOGETHER]; /* of each array */
+} broadcast_state;
+
 static ch_status broadcast_prepare(const ch_node *n, ch_prep *p)
 {
-    for (int i = 0; i < n->n_in; i++)
+    broadcast_state *s = ch__prep_state(p, sizeof(*s));
+
+    if (s == NULL)
+        return ch__fail_memory("broadcast");
+    for (int i = 0; i < n->n_in; i++) {
+        s->bytes[i] = ch__bytes(&n[i]);
         p->over[i] = 1u << i;
+    }
     return CH_OK;
 }
 
 static ch_status broadcast_run(const ch_call *c, ch_piece t)
 {
-    ch_status rc = CH_OK;
+    const broadcast_state *s = c->state;
 
     (void)t;
-    for (int i = 0; i < c->node->n_in && rc == CH_OK; i++) {
-        int64_t bytes = ch__bytes(&c->node[i]);
-
-        if (c->env->group != NULL)
-            rc = ch__group_broadcast(c->env->group, c->env->local, bytes, &c->in[i], c->out[i]);
-        else if (c->in[i] != c->out[i] && bytes > 0)
-            memcpy(c->out[i], c->in[i], (size_t)bytes);
-    }
-    return rc;
+    if (c->env->group != NULL)
+        return ch__group_broadcast(c->env->group, c->env->local, c->node->n_in, s->bytes, c->in,
+                                   c->out);
+    for (int i = 0; i < c->node->n_in; i++)
+        if (c->in[i] != c->out[i] && s->bytes[i] > 0)
+            memcpy(c->out[i], c->in[i], (size_t)s->bytes[i]);
+    return CH_OK;
 }
 
 static void broadcast_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[]);
@@ -173,20 +181,21 @@ static ch_status to_first_run(const ch_call *c, ch_piece t)
     const to_first_state *s = c->state;
     int64_t               bytes = ch__bytes(c->node);
     bool                  is_first = c->env->replica == 0;
+    ch_status             rc = CH_OK;
 
     (void)t;
     if (is_first && bytes != s->run[0])
         return ch__call_fail(c, CH_INVALID_ARGUMENT, "replica 0 has another size, %lld bytes",
                              (long long)bytes);
-    if (!is_first && bytes > 0)
-        memset(c->out[0], 0, (size_t)bytes);
     if (c->env->group != NULL)
-        return ch__group_reduce_scatter(c->env->group, c->env->local, c->node->dtype,
-                                        &(ch_join){1, 1, &s->run[!is_first], 0}, s->run[0],
-                                        c->in, c->out[0]);
-    if (is_first && bytes > 0)
+        rc = ch__group_reduce_scatter(c->env->group, c->env->local, c->node->dtype,
+                                      &(ch_join){1, 1, &s->run[!is_first], 0}, s->run[0], c->in,
+                                      c->out[0]);
+    else if (is_first && bytes > 0)
         memcpy(c->out[0], c->in[0], (size_t)bytes);
-    return CH_OK;
+    if (rc == CH_OK && !is_first && bytes > 0)
+        memset(c->out[0], 0, (size_t)bytes);
+    return rc;
 }
 
 static void to_first_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])

@@ -214,64 +214,96 @@ ch_status ch__shared_settle(ch_group *g, int me)
     return CH_OK;
 }
 
-static ch_status meet_with(ch_group *g, int me, const void *const *in, void *const *out)
-{
-    bring(g, me, in, out);
-    return ch__group_meet(g, me, what);
-}
+/* The arguments of the other ways, whose actions follow. Action 0 of each brings the arrays. */
+typedef struct sum_args {
+    const ch_addends  *s;
+    const void *const *in;
+    void *const       *out;
+} sum_args;
 
 /* ---- one device: the first adds up all, and the others copy ---- */
+
+static ch_status one_device_act(ch_group *g, int me, int k, const void *args)
+{
+    const sum_args *x = args;
+    share           h = share_of(x->s, 0, 1);
+    piece           p;
+
+    if (k == 0)
+        bring(g, me, x->in, x->out);
+    while (k == 1 && me == 0 && next_piece(x->s, &h, &p)) {
+        void *to = out_at(g, 0, &p);
+
+        add_up(g, &p, 0, g->n, 1, &to, divisor_of(g, x->s));
+    }
+    while (k == 2 && me != 0 && next_piece(x->s, &h, &p))
+        copy_piece(&p, out_at(g, 0, &p), out_at(g, me, &p));
+    return CH_OK;
+}
 
 static ch_status one_device(ch_group *g, int me, const ch_addends *s, const void *const *in,
                             void *const *out)
 {
-    share     h = share_of(s, 0, 1);
-    piece     p;
-    ch_status rc = meet_with(g, me, in, out);
-
-    if (rc != CH_OK)
-        return rc;
-    while (me == 0 && next_piece(s, &h, &p)) {
-        void *to = out_at(g, 0, &p);
-
-        add_up(g, &p, 0, g->n, 1, &to, divisor_of(g, s));
-    }
-    rc = ch__group_meet(g, me, what);
-    while (me != 0 && rc == CH_OK && next_piece(s, &h, &p))
-        copy_piece(&p, out_at(g, 0, &p), out_at(g, me, &p));
-    return rc == CH_OK ? ch__group_meet(g, me, what) : rc;
+    return ch__group_perform(g, me, &(ch_routine){what, 3, one_device_act},
+                             &(sum_args){s, in, out});
 }
 
 /* ---- hierarchical: two halves add up within, then across ---- */
 
-/* The first half has one more if they are not even. The sum of a half is made by all its members, at the
- * first of them; then all members add the two. */
-static ch_status hierarchical(ch_group *g, int me, const ch_addends *s, const void *const *in,
-                              void *const *out)
+/* The first half has one more if they are not even. */
+static int first_half(const ch_group *g)
 {
-    int       middle = (g->n + 1) / 2;
-    int       begin = me < middle ? 0 : middle, end = me < middle ? middle : g->n;
-    share     within = share_of(s, me - begin, end - begin), across = share_of(s, me, g->n);
-    void     *to[CH_GROUP_MOST];
-    piece     p;
-    ch_status rc = meet_with(g, me, in, out);
+    return (g->n + 1) / 2;
+}
 
-    if (rc != CH_OK)
-        return rc;
+/* The sum of a half is made by all its members, at the first of them. */
+static void add_within(const ch_group *g, int me, const ch_addends *s)
+{
+    int   middle = first_half(g);
+    int   begin = me < middle ? 0 : middle, end = me < middle ? middle : g->n;
+    share within = share_of(s, me - begin, end - begin);
+    piece p;
+
     while (next_piece(s, &within, &p)) {
-        to[0] = out_at(g, begin, &p);
-        add_up(g, &p, begin, end, 1, to, 1);
+        void *to = out_at(g, begin, &p);
+
+        add_up(g, &p, begin, end, 1, &to, 1);
     }
-    rc = ch__group_meet(g, me, what);
-    if (rc != CH_OK)
-        return rc;
+}
+
+/* All members add the two. */
+static void add_across(const ch_group *g, int me, const ch_addends *s)
+{
+    share across = share_of(s, me, g->n);
+    void *to[CH_GROUP_MOST];
+    piece p;
+
     while (next_piece(s, &across, &p)) {
-        const void *half[] = {out_at(g, 0, &p), out_at(g, middle, &p)};
+        const void *half[] = {out_at(g, 0, &p), out_at(g, first_half(g), &p)};
 
         outs_of(g, &p, to);
         ch__accumulate_all(p.dtype, p.to - p.from, 2, half, g->n, to, divisor_of(g, s));
     }
-    return ch__group_meet(g, me, what);
+}
+
+static ch_status hierarchical_act(ch_group *g, int me, int k, const void *args)
+{
+    const sum_args *x = args;
+
+    if (k == 0)
+        bring(g, me, x->in, x->out);
+    else if (k == 1)
+        add_within(g, me, x->s);
+    else if (k == 2)
+        add_across(g, me, x->s);
+    return CH_OK;
+}
+
+static ch_status hierarchical(ch_group *g, int me, const ch_addends *s, const void *const *in,
+                              void *const *out)
+{
+    return ch__group_perform(g, me, &(ch_routine){what, 3, hierarchical_act},
+                             &(sum_args){s, in, out});
 }
 
 /* ---- ring: shares go round, from each to the next ---- */
@@ -308,22 +340,26 @@ static void copy_chunk(const ch_group *g, int me, const ch_addends *s, int array
     copy_piece(&p, out_at(g, (me + g->n - 1) % g->n, &p), out_at(g, me, &p));
 }
 
+/* Actions 1 to n - 1 add, the n - 1 after them copy. */
+static ch_status ring_act(ch_group *g, int me, int k, const void *args)
+{
+    const sum_args *x = args;
+
+    if (k == 0)
+        bring(g, me, x->in, x->out);
+    for (int i = 0; k >= 1 && i < x->s->n; i++)
+        if (k < g->n)
+            add_chunk(g, me, x->s, i, k - 1);
+        else if (k < 2 * g->n - 1)
+            copy_chunk(g, me, x->s, i, k - g->n);
+    return CH_OK;
+}
+
 static ch_status ring(ch_group *g, int me, const ch_addends *s, const void *const *in,
                       void *const *out)
 {
-    ch_status rc = meet_with(g, me, in, out);
-
-    for (int k = 0; k < g->n - 1 && rc == CH_OK; k++) {
-        for (int i = 0; i < s->n; i++)
-            add_chunk(g, me, s, i, k);
-        rc = ch__group_meet(g, me, what);
-    }
-    for (int k = 0; k < g->n - 1 && rc == CH_OK; k++) {
-        for (int i = 0; i < s->n; i++)
-            copy_chunk(g, me, s, i, k);
-        rc = ch__group_meet(g, me, what);
-    }
-    return rc;
+    return ch__group_perform(g, me, &(ch_routine){what, 2 * g->n - 1, ring_act},
+                             &(sum_args){s, in, out});
 }
 
 /* ---- by one thread ---- */

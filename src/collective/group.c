@@ -10,6 +10,10 @@
  *    that somebody gave up. Only a member that is not in it can have done so, or one that lost
  *    patience. Where it matters that none goes on then (variables change next), the first to
  *    know decides for all: see agree.
+ * 5. If the replicas run in turns on one thread, a member never waits: a collective returns CH__BLOCKED
+ *    instead, and is called again with the same arguments once the other members had their turns.
+ *    So every collective is a row of actions with a barrier between each two (ch__group_perform),
+ *    and the member remembers which barrier it has arrived at.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "collective/group.h"
@@ -174,6 +178,11 @@ void ch__group_come(ch_group *g, int me, const char *what)
 
     atomic_store_explicit(&m->what, what, memory_order_relaxed);
     m->meetings++;
+    if (g->in_turns) {
+        atomic_store_explicit(&m->came, k, memory_order_relaxed);
+        g->n_arrivals++;
+        return;
+    }
     atomic_store(&m->came, k);
     if (all_came(g, k) && atomic_load(&g->n_parked) > 0)
         ch__gate_open(&g->gate);
@@ -197,6 +206,25 @@ static ch_status wait_for_all(ch_group *g, int me, int64_t k, const char *what)
     return rc;
 }
 
+/* For replicas that run in turns. The other members had a turn each since this one was last here:
+ * if none of them has arrived anywhere in that time, none ever will. */
+static ch_status wait_for_turn(ch_group *g, int me, int64_t k, const char *what)
+{
+    ch_member *m = &g->member[me];
+    char       missing[512];
+
+    if (atomic_load(&g->broken))
+        return aborted(what);
+    if (m->blocked_at != g->n_arrivals) {
+        m->blocked_at = g->n_arrivals;
+        return CH__BLOCKED;
+    }
+    list_missing(g, k, false, missing, sizeof(missing));
+    return ch__fail(CH_INTERNAL,
+                    "%s, meeting %lld of this run: replica %d waits for %s, which cannot come",
+                    what, (long long)k, me, missing);
+}
+
 ch_status ch__group_wait(ch_group *g, int me, const char *what)
 {
     int64_t   k = atomic_load_explicit(&g->member[me].came, memory_order_relaxed);
@@ -205,6 +233,8 @@ ch_status ch__group_wait(ch_group *g, int me, const char *what)
 
     if (all_came(g, k))
         return CH_OK;
+    if (g->in_turns)
+        return wait_for_turn(g, me, k, what);
     if (g->clock == NULL)
         return wait_for_all(g, me, k, what);
     before = ch__clock_pause(&g->clock[me]);
@@ -213,32 +243,45 @@ ch_status ch__group_wait(ch_group *g, int me, const char *what)
     return rc;
 }
 
+ch_status ch__group_perform(ch_group *g, int me, const ch_routine *r, const void *args)
+{
+    ch_member *m = &g->member[me];
+    ch_status  rc = CH_OK;
+
+    if (m->barrier == 0) {
+        rc = ch__shared_settle(g, me);
+        if (rc == CH_OK && r->act != NULL)
+            rc = r->act(g, me, 0, args);
+        if (rc != CH_OK)
+            return rc;
+        m->barrier = 1;
+        ch__group_come(g, me, r->what);
+    }
+    for (;;) {
+        rc = ch__group_wait(g, me, r->what);
+        if (rc != CH_OK)
+            break;
+        m->is_closing = false;
+        if (r->act != NULL)
+            rc = r->act(g, me, m->barrier, args);
+        if (rc != CH_OK || m->barrier == r->n_barriers)
+            break;
+        m->barrier++;
+        ch__group_come(g, me, r->what);
+    }
+    if (rc != CH__BLOCKED)
+        m->barrier = 0;
+    return rc;
+}
+
 ch_status ch__group_meet(ch_group *g, int me, const char *what)
 {
-    ch_status rc = ch__shared_settle(g, me);
-
-    if (rc != CH_OK)
-        return rc;
-    ch__group_come(g, me, what);
-    rc = ch__group_wait(g, me, what);
-    if (rc == CH_OK)
-        g->member[me].is_closing = false;
-    return rc;
+    return ch__group_perform(g, me, &(ch_routine){what, 1, NULL}, NULL);
 }
 
 /* ---- what members do together ---- */
 
-/* What others may still read of earlier meetings is not touched until all have come to the last. */
-static ch_status bring(ch_group *g, int me, const void *const *in, const int64_t *run)
-{
-    ch_status rc = ch__shared_settle(g, me);
-
-    g->member[me].in = in;
-    g->member[me].run = run;
-    return rc;
-}
-
-/* For a member that is alone. */
+/* Copies all inputs to their outputs. */
 static void copy_all(const ch_addends *s, const void *const *in, void *const *out)
 {
     for (int i = 0; i < s->n; i++)
@@ -247,28 +290,18 @@ static void copy_all(const ch_addends *s, const void *const *in, void *const *ou
                    (size_t)s->array[i].count * ch_dtype_bytes(s->array[i].dtype));
 }
 
-ch_status ch__group_all_reduce(ch_group *g, int me, const ch_addends *s, const void *const *in,
-                               void *const *out)
+static bool is_shared(const ch_group *g, const ch_addends *s)
 {
-    ch_status rc = ch__group_all_reduce_begin(g, me, s, in, out);
-
-    return rc == CH_OK ? ch__group_all_reduce_end(g, me) : rc;
+    return (s->cross != CH_CROSS_AUTO ? ch__cross_of(s->cross) : g->cross) == ch__shared_begin;
 }
 
-/* Other ways than the shared one are through with it at once, and with what was begun before. */
-ch_status ch__group_all_reduce_begin(ch_group *g, int me, const ch_addends *s,
-                                     const void *const *in, void *const *out)
+/* For every way except the shared one, which is complete when it returns CH_OK. */
+static ch_status reduce_at_once(ch_group *g, int me, const ch_addends *s, const void *const *in,
+                                void *const *out)
 {
     ch_cross_fn cross = s->cross != CH_CROSS_AUTO ? ch__cross_of(s->cross) : g->cross;
-    ch_status   rc = CH_OK;
+    ch_status   rc = ch__group_all_reduce_end(g, me); /* of the sums begun before */
 
-    if (g->n == 1) {
-        copy_all(s, in, out);
-        return CH_OK;
-    }
-    if (cross == ch__shared_begin)
-        return ch__shared_begin(g, me, s, in, out);
-    rc = ch__group_all_reduce_end(g, me);
     if (rc != CH_OK)
         return rc;
     g->member[me].bring = 0;
@@ -276,6 +309,43 @@ ch_status ch__group_all_reduce_begin(ch_group *g, int me, const ch_addends *s,
     rc = cross(g, me, s, in, out);
     g->member[me].limit_ms = 0;
     return rc;
+}
+
+ch_status ch__group_all_reduce(ch_group *g, int me, const ch_addends *s, const void *const *in,
+                               void *const *out)
+{
+    ch_member *m = &g->member[me];
+    ch_status  rc = CH_OK;
+
+    if (g->n == 1) {
+        copy_all(s, in, out);
+        return CH_OK;
+    }
+    if (!is_shared(g, s))
+        return reduce_at_once(g, me, s, in, out);
+    if (m->begun != s)
+        rc = ch__shared_begin(g, me, s, in, out);
+    if (rc != CH_OK)
+        return rc;
+    m->begun = s;
+    rc = ch__group_all_reduce_end(g, me);
+    if (rc != CH__BLOCKED)
+        m->begun = NULL;
+    return rc;
+}
+
+ch_status ch__group_all_reduce_begin(ch_group *g, int me, const ch_addends *s,
+                                     const void *const *in, void *const *out)
+{
+    ch_status rc;
+
+    if (g->n > 1 && !is_shared(g, s))
+        return reduce_at_once(g, me, s, in, out);
+    rc = ch__shared_settle(g, me);
+    if (rc != CH_OK)
+        return rc;
+    copy_all(s, in, out);
+    return g->n > 1 ? ch__shared_begin(g, me, s, (const void *const *)out, out) : CH_OK;
 }
 
 ch_status ch__group_all_reduce_end(ch_group *g, int me)
@@ -290,6 +360,18 @@ ch_status ch__group_all_reduce_end(ch_group *g, int me)
     m->limit_ms = 0;
     return rc;
 }
+
+/* What a member brings to a collective, and where its result goes. */
+typedef struct ch_exchange {
+    const void *const *in;
+    void *const       *out;
+    const ch_join     *join;  /* of gathers */
+    int64_t            total; /* reduce_scatter: bytes of a run of the input */
+    ch_dtype           dtype;
+    int                n; /* broadcast: arrays, */
+    const int64_t     *bytes;
+    bool               is_small; /* and whether they fit into a slot together */
+} ch_exchange;
 
 /* Where the i-th array's run of a member begins in the joined one, or, past the last, its length. */
 static int64_t run_begin(const ch_group *g, int member, int i)
@@ -315,67 +397,122 @@ static void gather_one(const ch_group *g, int i, int64_t outer, char *out)
     }
 }
 
+/* What others may still read of earlier meetings is not touched until all have come to the last. */
+static void bring(ch_group *g, int me, const ch_exchange *x)
+{
+    g->member[me].in = x->in;
+    g->member[me].run = x->join != NULL ? x->join->run : NULL;
+}
+
+static ch_status gather_act(ch_group *g, int me, int k, const void *args)
+{
+    const ch_exchange *x = args;
+
+    if (k == 0)
+        bring(g, me, x);
+    for (int i = 0; k == 1 && i < x->join->n; i++)
+        gather_one(g, i, x->join->outer, x->out[i]);
+    return CH_OK;
+}
+
 ch_status ch__group_all_gather(ch_group *g, int me, const ch_join *j, const void *const *in,
                                void *const *out)
 {
-    ch_status rc = bring(g, me, in, j->run);
+    static const ch_routine routine = {"all_gather", 2, gather_act};
+    ch_status               rc;
 
     g->member[me].limit_ms = j->limit_ms;
-    if (rc == CH_OK)
-        rc = ch__group_meet(g, me, "all_gather");
-    for (int i = 0; i < j->n && rc == CH_OK; i++)
-        gather_one(g, i, j->outer, out[i]);
-    if (rc == CH_OK)
-        rc = ch__group_meet(g, me, "all_gather");
+    rc = ch__group_perform(g, me, &routine, &(ch_exchange){.in = in, .out = out, .join = j});
     g->member[me].limit_ms = 0;
     return rc;
+}
+
+static const char *const gradient_of_gather = "the gradient of all_gather";
+
+static ch_status scatter_share(const ch_group *g, int me, const ch_exchange *x)
+{
+    const void *src[CH_GROUP_MOST];
+    int64_t     run = x->join->run[0], at = run_begin(g, me, 0);
+
+    if (run_begin(g, g->n, 0) != x->total)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: its shares have %lld bytes, not %lld",
+                        gradient_of_gather, (long long)run_begin(g, g->n, 0),
+                        (long long)x->total);
+    for (int64_t k = 0; k < x->join->outer && run > 0; k++) {
+        for (int r = 0; r < g->n; r++)
+            src[r] = (const char *)g->member[r].in[0] + k * x->total + at;
+        ch__accumulate(x->dtype, run / (int64_t)ch_dtype_bytes(x->dtype), g->n, src,
+                       (char *)x->out[0] + k * run, 1);
+    }
+    return CH_OK;
+}
+
+static ch_status scatter_act(ch_group *g, int me, int k, const void *args)
+{
+    if (k == 0)
+        bring(g, me, args);
+    return k == 1 ? scatter_share(g, me, args) : CH_OK;
 }
 
 ch_status ch__group_reduce_scatter(ch_group *g, int me, ch_dtype dtype, const ch_join *j,
                                    int64_t total, const void *const *in, void *out)
 {
-    const char *what = "the gradient of all_gather";
-    const void *src[CH_GROUP_MOST];
-    int64_t     run = j->run[0], at;
-    ch_status   rc = bring(g, me, in, j->run);
-
-    if (rc == CH_OK)
-        rc = ch__group_meet(g, me, what);
-    if (rc != CH_OK)
-        return rc;
-    if (run_begin(g, g->n, 0) != total)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: its shares have %lld bytes, not %lld", what,
-                        (long long)run_begin(g, g->n, 0), (long long)total);
-    at = run_begin(g, me, 0);
-    for (int64_t k = 0; k < j->outer && run > 0; k++) {
-        for (int r = 0; r < g->n; r++)
-            src[r] = (const char *)g->member[r].in[0] + k * total + at;
-        ch__accumulate(dtype, run / (int64_t)ch_dtype_bytes(dtype), g->n, src,
-                       (char *)out + k * run, 1);
-    }
-    return ch__group_meet(g, me, what);
+    return ch__group_perform(
+        g, me, &(ch_routine){gradient_of_gather, 2, scatter_act},
+        &(ch_exchange){.in = in, .out = &out, .join = j, .total = total, .dtype = dtype});
 }
 
-ch_status ch__group_broadcast(ch_group *g, int me, int64_t bytes, const void *const *in,
-                              void *out)
+/* Bytes of the first n arrays in a slot, each on lines of its own. */
+static int64_t bytes_in_slot(const int64_t *bytes, int n)
 {
-    const void *from;
-    int         turn = g->member[me].slot;
-    bool        is_small = bytes <= CH_SLOT_BYTES;
-    ch_status   rc = bring(g, me, in, NULL);
+    int64_t at = 0;
 
-    if (rc != CH_OK)
-        return rc;
-    g->member[me].slot ^= is_small;
-    if (me == 0 && is_small && bytes > 0)
-        memcpy(ch__slot(g, 0, turn), in[0], (size_t)bytes);
-    rc = ch__group_meet(g, me, "broadcast");
-    if (rc != CH_OK)
-        return rc;
-    from = is_small ? ch__slot(g, 0, turn) : g->member[0].in[0];
-    if (from != out && bytes > 0)
-        memcpy(out, from, (size_t)bytes);
-    return is_small ? CH_OK : ch__group_meet(g, me, "broadcast");
+    for (int i = 0; i < n && at <= CH_SLOT_BYTES; i++)
+        at += ch__units(bytes[i], CH_ALIGN) * CH_ALIGN;
+    return at;
+}
+
+static void broadcast_put(ch_group *g, int me, const ch_exchange *x)
+{
+    ch_member *m = &g->member[me];
+    char      *slot = ch__slot(g, 0, m->slot);
+
+    bring(g, me, x);
+    for (int i = 0; me == 0 && x->is_small && i < x->n; i++)
+        if (x->bytes[i] > 0)
+            memcpy(slot + bytes_in_slot(x->bytes, i), x->in[i], (size_t)x->bytes[i]);
+    m->slot ^= x->is_small;
+}
+
+static void broadcast_take(ch_group *g, int me, const ch_exchange *x)
+{
+    const char *slot = ch__slot(g, 0, g->member[me].slot ^ x->is_small); /* that of the put */
+
+    for (int i = 0; i < x->n; i++) {
+        const void *from = x->is_small ? slot + bytes_in_slot(x->bytes, i) : g->member[0].in[i];
+
+        if (from != x->out[i] && x->bytes[i] > 0)
+            memcpy(x->out[i], from, (size_t)x->bytes[i]);
+    }
+}
+
+static ch_status broadcast_act(ch_group *g, int me, int k, const void *args)
+{
+    if (k == 0)
+        broadcast_put(g, me, args);
+    else if (k == 1)
+        broadcast_take(g, me, args);
+    return CH_OK;
+}
+
+ch_status ch__group_broadcast(ch_group *g, int me, int n, const int64_t *bytes,
+                              const void *const *in, void *const *out)
+{
+    ch_exchange x = {.in = in, .out = out, .n = n, .bytes = bytes};
+
+    x.is_small = bytes_in_slot(bytes, n) <= CH_SLOT_BYTES;
+    return ch__group_perform(g, me,
+                             &(ch_routine){"broadcast", x.is_small ? 1 : 2, broadcast_act}, &x);
 }
 
 /* ---- as the runs see it ---- */
@@ -418,9 +555,12 @@ static void give_up(void *group)
     ch__gate_open(&g->gate);
 }
 
-static void reset(void *group, ch_clock *clock)
+static void reset(void *group, ch_clock *clock, bool in_turns)
 {
     ch_group *g = group;
+
+    g->in_turns = in_turns;
+    g->n_arrivals = 0;
 
     atomic_store(&g->broken, false);
     atomic_store(&g->verdict, 0);
@@ -431,9 +571,11 @@ static void reset(void *group, ch_clock *clock)
         atomic_store(&m->came, 0);
         atomic_store(&m->doing, NULL);
         m->slot = m->bring = 0;
-        m->open = NULL;
+        m->open = m->begun = NULL;
         m->is_closing = false;
         m->limit_ms = 0;
+        m->barrier = 0;
+        m->blocked_at = -1;
     }
 }
 

@@ -7,6 +7,9 @@
  * What a member brings to a meeting is arrays: lists of pointers that stay where they are until
  * the run is over, since a member that gave up may be gone while others still look at its list.
  *
+ * If the members run in turns on one thread (ch_meet.reset), a collective that would wait returns
+ * CH__BLOCKED. It must be called again, with the same arguments, when the other members had a turn.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COLLECTIVE_GROUP_H
 #define COLLECTIVE_GROUP_H
@@ -57,7 +60,7 @@ typedef struct ch_addends {
 ch_status ch__group_all_reduce(ch_group *g, int member, const ch_addends *s,
                                const void *const *in, void *const *out);
 /* The same in two halves, for who has other things to do meanwhile: further sums may be begun, and other meetings held.
- * Until the end, which is that of all that were begun, in[i] and out[i] are the group's, and s is. */
+ * Until the end, which is that of all that were begun, out[i] and s are the group's; in[i] is free at once. */
 ch_status ch__group_all_reduce_begin(ch_group *g, int member, const ch_addends *s,
                                      const void *const *in, void *const *out);
 ch_status ch__group_all_reduce_end(ch_group *g, int member);
@@ -79,9 +82,9 @@ ch_status ch__group_all_gather(ch_group *g, int member, const ch_join *j, const 
  * whose runs have `total` bytes. They do not overlap. */
 ch_status ch__group_reduce_scatter(ch_group *g, int member, ch_dtype dtype, const ch_join *j,
                                    int64_t total, const void *const *in, void *out);
-/* Every member's out becomes member 0's in; in may be out. */
-ch_status ch__group_broadcast(ch_group *g, int member, int64_t bytes, const void *const *in,
-                              void *out);
+/* Every member's out[i], of bytes[i], becomes member 0's in[i]; in[i] may be out[i]. */
+ch_status ch__group_broadcast(ch_group *g, int member, int n, const int64_t *bytes,
+                              const void *const *in, void *const *out);
 
 /* Meetings since the group was made: for tests. */
 int64_t ch__group_meetings(const ch_group *g);

@@ -31,7 +31,22 @@ typedef struct ch_member {
     bool    is_closing; /* it has done its share, and may not use the sum until all have */
     int64_t closing_ms; /* that sum's limit */
     int64_t limit_ms;   /* of what it waits for now; 0: the group's */
+    /* Where it is in a collective that it is to be called for again. */
+    const ch_addends *begun;      /* the sum that ch__group_all_reduce has begun; NULL: none */
+    int               barrier;    /* of its routine that it has arrived at; 0: it is in none */
+    int64_t           blocked_at; /* the group's n_arrivals when it last returned CH__BLOCKED */
 } ch_member;
+
+/* A collective: actions 0 to n_barriers, with a barrier between each two. */
+typedef struct ch_routine {
+    const char *what;
+    int         n_barriers;                                         /* 1 or more */
+    ch_status (*act)(ch_group *g, int me, int k, const void *args); /* NULL: nothing to do */
+} ch_routine;
+
+/* Performs a routine, after this member's share of an open sum. If it returns CH__BLOCKED, it must be
+ * called again with an equal routine and arguments. (group.c) */
+ch_status ch__group_perform(ch_group *g, int me, const ch_routine *r, const void *args);
 
 /* How members add up: one of the implementations of ch_cross_device. There are two members or more. */
 typedef ch_status (*ch_cross_fn)(ch_group *g, int me, const ch_addends *s,
@@ -41,7 +56,9 @@ struct ch_group {
     int         n, spin;
     int64_t     limit_ms; /* 0: the setting */
     ch_cross_fn cross;
-    ch_clock   *clock; /* of each member, in this run; NULL: it is not timed */
+    ch_clock   *clock;      /* of each member, in this run; NULL: it is not timed */
+    bool        in_turns;   /* in this run all members are on one thread */
+    int64_t     n_arrivals; /* of all members in this run, if in_turns */
     ch_member  *member;
     char       *slots;
     _Alignas(CH_ALIGN) atomic_bool broken; /* these two change hardly ever */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "graph/program.h"
+#include "graph/run.h"
 #include "graph/where.h"
 
 /* One block of memory: this, then the calls, then the addresses, twice: kernels read through one
@@ -19,7 +20,11 @@ struct ch_instance {
     void       **to;
     unsigned     generation;
     bool         is_bound;
-    ch_call      call[]; /* one for each instruction, pointing into from and to */
+    bool         has_agreed; /* in this run, that it may write */
+    bool         is_blocked; /* the instruction was begun, */
+    int64_t      began_ns;   /* then, as the clock says */
+    int          at;         /* the instruction to go on with */
+    ch_call      call[];     /* one for each instruction, pointing into from and to */
 };
 
 size_t ch__instance_bytes(const ch_program *p)
@@ -206,76 +211,88 @@ static ch_status fail_stopped(void)
     return ch__fail(CH_CANCELLED, "the run was stopped between two kernels");
 }
 
-static ch_status run_instrs(ch_instance *x, const ch_bind *b, int from, int to)
+/* Runs up to instruction `to`. After an error, x->at is the instruction that failed or is blocked. */
+static ch_status run_instrs(ch_instance *x, const ch_bind *b, int to)
 {
-    const ch_instr    *in = x->program->instr + from;
+    const ch_instr    *in = x->program->instr + x->at;
     const atomic_bool *stop = b->env->stop;
-    ch_call           *c = x->call + from;
+    ch_call           *c = x->call + x->at;
     ch_status          rc;
 
-    for (int i = from; i < to; i++, in++, c++) {
+    for (int i = x->at; i < to; i++, in++, c++) {
         if (is_stopped(stop))
             return fail_stopped();
         if (is_anothers(in, b))
             continue;
         rc = run_instr(in, c, b);
-        if (rc != CH_OK)
+        if (rc != CH_OK) {
+            x->at = i;
             return rc;
+        }
     }
+    x->at = to;
     return CH_OK;
 }
 
 /* The same with an eye on the clock. */
-static ch_status run_instrs_timed(ch_instance *x, const ch_bind *b, int from, int to)
+static ch_status run_instrs_timed(ch_instance *x, const ch_bind *b, int to)
 {
-    const ch_instr *in = x->program->instr + from;
-    ch_call        *c = x->call + from;
-    ch_status       rc = CH_OK;
-
-    for (int i = from; i < to && rc == CH_OK; i++, in++, c++) {
-        int64_t begin;
+    for (; x->at < to; x->at++) {
+        const ch_instr *in = &x->program->instr[x->at];
+        int64_t         begin;
+        ch_status       rc;
 
         if (is_stopped(b->env->stop))
             return fail_stopped();
         if (is_anothers(in, b))
             continue;
         (void)ch__clock_turn(b->clock, in->work);
-        begin = ch__clock_begin(b->clock);
-        rc = run_instr(in, c, b);
+        begin = x->is_blocked ? x->began_ns : ch__clock_begin(b->clock);
+        rc = run_instr(in, &x->call[x->at], b);
+        x->is_blocked = rc == CH__BLOCKED;
+        x->began_ns = begin;
+        if (x->is_blocked)
+            return rc;
         if (in->node != NULL)
             ch__clock_end(b->clock, begin, in->node->scope, in->node->op->name);
         else
             ch__clock_end(b->clock, begin, NULL, in->meets ? "meet" : "copy");
+        if (rc != CH_OK)
+            return rc;
     }
-    return rc;
+    return CH_OK;
 }
 
-static ch_status run_timed(ch_instance *x, const ch_bind *b)
+static ch_status run_to(ch_instance *x, const ch_bind *b, int to)
+{
+    return b->clock != NULL ? run_instrs_timed(x, b, to) : run_instrs(x, b, to);
+}
+
+ch_status ch__instance_continue(ch_instance *x, const ch_bind *b)
 {
     const ch_program *p = x->program;
-    ch_status         rc = run_instrs_timed(x, b, 0, p->n_commit);
+    ch_status         rc = CH_OK;
 
-    if (rc == CH_OK && p->writes && b->agree != NULL) {
-        (void)ch__clock_turn(b->clock, CH_WORK_REDUCE);
-        rc = b->agree(b->agree_arg);
+    if (!x->has_agreed) {
+        rc = run_to(x, b, p->n_commit);
+        if (rc == CH_OK && p->writes && b->agree != NULL) {
+            if (b->clock != NULL)
+                (void)ch__clock_turn(b->clock, CH_WORK_REDUCE);
+            rc = b->agree(b->agree_arg);
+        }
+        if (rc != CH_OK)
+            return rc;
+        x->has_agreed = true;
     }
-    return rc == CH_OK ? run_instrs_timed(x, b, p->n_commit, p->n_instrs) : rc;
+    return run_to(x, b, p->n_instrs);
 }
 
 ch_status ch__instance_run(ch_instance *x, const ch_bind *b)
 {
-    const ch_program *p = x->program;
-    ch_status         rc;
-
     bind(x, b);
-    if (b->clock != NULL)
-        return run_timed(x, b);
-    rc = run_instrs(x, b, 0, p->n_commit);
-    if (rc == CH_OK && p->writes && b->agree != NULL)
-        rc = b->agree(b->agree_arg);
-    if (rc == CH_OK)
-        rc = run_instrs(x, b, p->n_commit, p->n_instrs);
-    return rc;
+    x->at = 0;
+    x->has_agreed = x->is_blocked = false;
+    return ch__instance_continue(x, b);
 }
 
 /* ---- one call ---- */

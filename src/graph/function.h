@@ -9,6 +9,7 @@
 #include "cohort/function.h"
 #include "graph/program.h"
 #include "graph/run.h"
+#include "graph/turns.h"
 
 #define CH_MAX_PROGRAMS   64
 #define CH_MAX_RECORDINGS 64
@@ -54,6 +55,8 @@ typedef struct ch_prepared {
     pthread_mutex_t   lock; /* of the free results */
     struct ch_packet *free_packets;
     void             *room; /* run.c's, while it holds the devices */
+    bool     needs_threads; /* its replicas cannot run in turns: see ch__graph_calls_host */
+    ch_turns turns;         /* else: whether they do, guarded as `room` is */
 } ch_prepared;
 
 ch_status    ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, bool watched,

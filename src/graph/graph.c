@@ -178,6 +178,30 @@ ch_resource *ch__graph_add_resource(ch_graph *g)
     return memset(&g->resource[g->n_resources++], 0, sizeof(*g->resource));
 }
 
+static bool body_calls_host(const ch_node *call)
+{
+    for (const ch_attr *a = call->op->attrs; a != NULL && a->name != NULL; a++) {
+        const ch_graph *body;
+
+        if (a->kind != CH_ATTR_KIND_GRAPH)
+            continue;
+        memcpy(&body, (const char *)ch__attrs(call) + a->offset, sizeof(body));
+        if (body != NULL && ch__graph_calls_host(body))
+            return true;
+    }
+    return false;
+}
+
+bool ch__graph_calls_host(const ch_graph *g)
+{
+    const unsigned host = CH_OP_HOST | CH_OP_EFFECT;
+
+    for (const ch_node *c = g->first; c != NULL; c = ch__next(c))
+        if ((c->op->flags & host) == host || body_calls_host(c))
+            return true;
+    return false;
+}
+
 bool ch__call_is_root(const ch_node *call)
 {
     return (call->op->flags & (CH_OP_EFFECT | CH_OP_COLLECTIVE)) != 0;

@@ -160,6 +160,9 @@ ch_graph *ch__graph_root(ch_graph *g);
 void ch__graph_calls(const ch_graph *g, ch_node **call);
 /* True for a call that stays even if nobody uses its results. */
 bool ch__call_is_root(const ch_node *call);
+/* True if it calls functions of the program, in bodies too. Such a function may wait for its call on
+ * another replica, so replicas of the graph must not run in turns. */
+bool ch__graph_calls_host(const ch_graph *g);
 /* Marks, by value id, every value that a root needs, and the head of every call that is
  * needed for any of its outputs. `live` holds n_values zeros. */
 ch_status ch__graph_mark(const ch_graph *g, unsigned char *live);

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "base/config.h"
 #include "graph/function.h"
 
 /* Everything a run returns. `live` counts the objects that somebody still holds; at zero the
@@ -317,6 +318,24 @@ static ch_status check_dtypes(const ch_graph *g, const ch_args *a)
     return CH_OK;
 }
 
+/* Programs that need no more memory than this in a replica are first run in turns: a guess. */
+static const size_t little = (size_t)1 << 20;
+
+static ch_status guess_turns(ch_prepared *p)
+{
+    size_t most = 0;
+
+    for (int i = 0; i < p->n_variants; i++)
+        if (p->program[i]->arena_bytes > most)
+            most = p->program[i]->arena_bytes;
+    p->needs_threads = p->watched || ch__graph_calls_host(p->graph);
+    ch__turns_init(&p->turns, most <= little);
+    /* Now, so that nothing is allocated in the run that first needs the threads. */
+    return ch__config()->replicas != CH_REPLICAS_TURNS || p->needs_threads
+               ? ch__devices_start(p->n_local, p->device)
+               : CH_OK;
+}
+
 ch_status ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, bool watched,
                            ch_prepared **out)
 {
@@ -355,6 +374,8 @@ ch_status ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, boo
         find_variants(p);
         rc = make_programs(p, run);
     }
+    if (rc == CH_OK)
+        rc = guess_turns(p);
     if (rc != CH_OK) {
         ch__prepared_unref(p);
         return rc;

@@ -110,7 +110,11 @@ typedef struct ch_bind {
     ch_doing *doing;
 } ch_bind;
 
+/* Runs the program from its beginning. If a call returns an error or CH__BLOCKED (graph/run.h), that is
+ * returned at once. */
 ch_status ch__instance_run(ch_instance *x, const ch_bind *b);
+/* Continues after CH__BLOCKED, with the call that returned it. `b` must be that of the run. */
+ch_status ch__instance_continue(ch_instance *x, const ch_bind *b);
 
 /* The kernel that would run a specialised call: the first candidate that fits. */
 const ch_kernel *ch__kernel_for(const ch_node *n);

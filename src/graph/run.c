@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/config.h"
 #include "graph/function.h"
 #include "graph/room.h"
 #include "graph/trace.h"
@@ -23,6 +24,7 @@ typedef struct replica_job {
     ch_env         env;
     ch_bind        bind;
     ch_workspace   workspace;
+    bool           has_ended; /* in turns: it has none left */
 } replica_job;
 
 typedef struct launch {
@@ -316,33 +318,71 @@ bool ch__run_is_here(void)
     return is_running;
 }
 
-static ch_status run_on_clock(replica_job *j)
+static void start_clock(replica_job *j, bool is_first)
 {
-    launch    *l = j->launch;
-    ch_device *on = l->p->device[j->local];
-    ch_status  rc;
+    ch_device *on = j->launch->p->device[j->local];
 
-    ch__clock_start(j->bind.clock, ch__trace_is_on() ? ch_device_name(on) : NULL);
-    rc = ch__instance_run(l->p->instance[j->local], &j->bind);
-    ch__clock_stop(j->bind.clock, l->run->function->name, rc != CH_OK);
+    if (is_first)
+        ch__clock_start(j->bind.clock, ch__trace_is_on() ? ch_device_name(on) : NULL);
+    else
+        ch__clock_continue(j->bind.clock);
+}
+
+static void stop_clock(replica_job *j, ch_status rc)
+{
+    if (rc == CH__BLOCKED)
+        ch__clock_suspend(j->bind.clock);
+    else
+        ch__clock_stop(j->bind.clock, j->launch->run->function->name, rc != CH_OK);
+}
+
+/* Runs a replica until its end, or until CH__BLOCKED; after that again, with is_first false. */
+static ch_status advance(replica_job *j, bool is_first)
+{
+    launch      *l = j->launch;
+    ch_instance *x = l->p->instance[j->local];
+    ch_status    rc;
+
+    if (j->bind.clock != NULL)
+        start_clock(j, is_first);
+    is_running = true;
+    rc = is_first ? ch__instance_run(x, &j->bind) : ch__instance_continue(x, &j->bind);
+    is_running = false;
+    if (j->bind.clock != NULL)
+        stop_clock(j, rc);
+    if (rc == CH_OK || rc == CH__BLOCKED)
+        return rc;
+    ch__fault_take(&l->fault, rc, l->run->n_replicas > 1 ? j->env.replica : -1, NULL);
+    if (l->run->group != NULL)
+        l->run->meet->give_up(l->run->group);
     return rc;
 }
 
 static void run_replica(void *arg)
 {
-    replica_job *j = arg;
-    launch      *l = j->launch;
-    ch_status    rc;
+    (void)advance(arg, true);
+}
 
-    is_running = true;
-    rc = j->bind.clock == NULL ? ch__instance_run(l->p->instance[j->local], &j->bind)
-                               : run_on_clock(j);
-    is_running = false;
-    if (rc == CH_OK)
-        return;
-    ch__fault_take(&l->fault, rc, l->run->n_replicas > 1 ? j->env.replica : -1, NULL);
-    if (l->run->group != NULL)
-        l->run->meet->give_up(l->run->group);
+/* Runs all replicas on this thread: each as far as it comes without the others, round after round. */
+static ch_status run_in_turns(launch *l)
+{
+    int n_left = l->p->n_local;
+
+    for (bool is_first = true; n_left > 0; is_first = false)
+        for (int r = 0; r < l->p->n_local; r++) {
+            replica_job *j = &l->job[r];
+            ch_status    rc;
+
+            if (!is_first && j->has_ended)
+                continue;
+            rc = ch_device_enter(l->p->device[r]);
+            if (rc != CH_OK) /* the first of all: they are equally deep */
+                return rc;
+            j->has_ended = advance(j, is_first) != CH__BLOCKED;
+            n_left -= j->has_ended;
+            ch_device_leave();
+        }
+    return CH_OK;
 }
 
 /* The data of input i for replica r. If there is no room behind it, and the program needs some, it
@@ -440,6 +480,37 @@ static int64_t count_rows(const ch_run *run, const ch_args *a)
                                                                        : rows;
 }
 
+/* In turns or not, as said. */
+static ch_status run_as(launch *l, bool in_turns, void **arg)
+{
+    ch_prepared *p = l->p;
+    ch_status    rc;
+
+    if (l->run->group != NULL)
+        l->run->meet->reset(l->run->group, l->clock, in_turns);
+    rc = in_turns ? run_in_turns(l) : ch__devices_run(p->n_local, p->device, run_replica, arg);
+    if (rc == CH_OK && l->run->timing != NULL && in_turns)
+        ch__timing_sum(l->run->timing, p->n_local, l->clock);
+    else if (rc == CH_OK && l->run->timing != NULL)
+        ch__timing_mean(l->run->timing, p->n_local, l->clock);
+    return rc;
+}
+
+static ch_status run_all(launch *l, void **arg)
+{
+    ch_prepared    *p = l->p;
+    ch_replicas_way way = ch__config()->replicas;
+    int64_t         begin;
+    ch_status       rc;
+
+    if (p->n_local == 1 || p->needs_threads || way != CH_REPLICAS_AUTO)
+        return run_as(l, p->n_local > 1 && !p->needs_threads && way == CH_REPLICAS_TURNS, arg);
+    begin = ch__now_ns();
+    rc = run_as(l, ch__turns_next(&p->turns), arg);
+    ch__turns_note(&p->turns, ch__now_ns() - begin);
+    return rc;
+}
+
 static ch_status launch_jobs(launch *l, int64_t number, const void **input, void **output,
                              void **arg)
 {
@@ -451,13 +522,9 @@ static ch_status launch_jobs(launch *l, int64_t number, const void **input, void
         rc = set_up_replica(l, r, number, rows, input + r * p->n_in, output + r * p->n_out);
     if (rc != CH_OK)
         return rc;
-    if (l->run->group != NULL)
-        l->run->meet->reset(l->run->group, l->clock);
     for (int r = 0; r < p->n_local; r++)
         arg[r] = &l->job[r];
-    rc = ch__devices_run(p->n_local, p->device, run_replica, arg);
-    if (rc == CH_OK && l->run->timing != NULL)
-        ch__timing_mean(l->run->timing, p->n_local, l->clock);
+    rc = run_all(l, arg);
     return rc != CH_OK ? rc : ch__fault_raise(&l->fault);
 }
 

@@ -13,16 +13,21 @@
 #include "cohort/value.h"
 #include "graph/graph.h"
 
+/* Not an error: a call that waits for other replicas returns it if replicas run in turns. It has no
+ * message. The call must be made again, with the same arguments, when the others had a turn. */
+#define CH__BLOCKED CH_STATUS_COUNT
+
 /* How the replicas of a run meet, for whoever runs them. */
 typedef struct ch_meet {
     /* Where a replica says what it is doing, for the others' messages. */
     ch_doing *(*doing)(void *group, int local);
-    /* Returns when every replica has come here; an error if one has given up. */
+    /* Returns when every replica has come here; an error if one has given up, or CH__BLOCKED. */
     ch_status (*agree)(void *group, int local);
     /* Lets everybody who waits, or will wait in this run, go with CH_ABORTED. */
     void (*give_up)(void *group);
-    /* Before each run: nobody has given up. Replicas tell their clocks when they wait; NULL: there are none. */
-    void (*reset)(void *group, ch_clock *clock);
+    /* Before each run: nobody has given up. Replicas tell their clocks when they wait; NULL: there are none.
+     * in_turns: all replicas are on one thread, and what would wait returns CH__BLOCKED. */
+    void (*reset)(void *group, ch_clock *clock, bool in_turns);
 } ch_meet;
 
 typedef struct ch_run ch_run;

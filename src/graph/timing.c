@@ -76,6 +76,23 @@ void ch__clock_end(const ch_clock *c, int64_t began_ns, const char *scope, const
     ch__trace_span(c->track, text, began_ns, now);
 }
 
+void ch__clock_suspend(ch_clock *c)
+{
+    int64_t now = ch__now_ns();
+
+    c->ns[c->work] += now - c->since_ns;
+    c->since_ns = now;
+}
+
+void ch__clock_continue(ch_clock *c)
+{
+    int64_t began = c->since_ns;
+
+    c->since_ns = ch__now_ns();
+    if (c->track != NULL)
+        ch__trace_span(c->track, "wait (turns of others)", began, c->since_ns);
+}
+
 ch_pause ch__clock_pause(ch_clock *c)
 {
     ch_work before = ch__clock_turn(c, CH_WORK_WAIT);
@@ -110,6 +127,14 @@ void ch__timing_mean(ch_timing *t, int n, const ch_clock *clock)
     }
     for (int w = 0; w < CH_WORK_OTHER; w++)
         t->ns[w] /= n;
+}
+
+void ch__timing_sum(ch_timing *t, int n, const ch_clock *clock)
+{
+    memset(t, 0, sizeof(*t));
+    for (int r = 0; r < n; r++)
+        for (int w = 0; w < CH_WORK_OTHER; w++)
+            t->ns[w] += clock[r].ns[w];
 }
 
 void ch__timing_close(ch_timing *t, int64_t total_ns)

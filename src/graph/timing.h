@@ -24,7 +24,7 @@ typedef enum ch_work {
 /* "forward"; for tables and messages. */
 const char *ch__work_name(ch_work work);
 
-/* Of one run: the mean over its replicas, which adds up to the caller's time. */
+/* Of one run: the mean over its replicas, or the sum if they ran in turns. It adds up to the caller's time. */
 typedef struct ch_timing {
     int64_t ns[CH_WORKS];
     int64_t total_ns;
@@ -51,6 +51,10 @@ ch_work ch__clock_turn(ch_clock *c, ch_work work);
 int64_t ch__clock_begin(const ch_clock *c);
 void    ch__clock_end(const ch_clock *c, int64_t began_ns, const char *scope, const char *name);
 
+/* Around the turns of other replicas, which are no time of this one. */
+void ch__clock_suspend(ch_clock *c);
+void ch__clock_continue(ch_clock *c);
+
 /* Around waiting for others in a meeting. */
 typedef struct ch_pause {
     ch_work before;
@@ -61,6 +65,8 @@ void     ch__clock_resume(ch_clock *c, ch_pause p, const char *what);
 
 /* The mean of n clocks that were stopped. Who ended before the others waited for them. */
 void ch__timing_mean(ch_timing *t, int n, const ch_clock *clock);
+/* The sum of n clocks that were stopped, of replicas that ran in turns: none of them waited. */
+void ch__timing_sum(ch_timing *t, int n, const ch_clock *clock);
 /* Makes the entries add up to the total: what is not known is CH_WORK_OTHER. */
 void ch__timing_close(ch_timing *t, int64_t total_ns);
 

@@ -35,6 +35,7 @@ typedef struct plan {
     char     job[sizeof(((ch_device_spec *)0)->job)];
     int      task;
     int      n_threads; /* in each device */
+    int      n_cores;   /* of the process */
     int      n_devices;
     int      n_rows;
     plan_row row[MAX_TYPES]; /* CPU first */
@@ -153,7 +154,7 @@ static ch_status plan_make(const ch_devices_options *opt, const char *spec, plan
 {
     const char *job = opt->job != NULL ? opt->job : "localhost";
     int         cores = ch__cpu_count();
-    plan        p = {.task = opt->task};
+    plan        p = {.task = opt->task, .n_cores = cores};
 
     if (strlen(job) >= sizeof(p.job) || job[0] == '\0' || strpbrk(job, "/:") != NULL)
         return ch__fail(CH_INVALID_ARGUMENT,
@@ -200,6 +201,7 @@ static void device_init(ch_device *d, const plan *p, int ordinal, const plan_row
     pthread_mutex_init(&d->start, NULL);
     d->ordinal = ordinal;
     d->n_threads = p->n_threads;
+    d->n_cores = p->n_cores;
     d->where = (ch_device_spec){.task = p->task, .index = index};
     memcpy(d->where.job, p->job, sizeof(p->job));
     memcpy(d->where.type, row->type, sizeof(row->type));
@@ -296,7 +298,7 @@ static bool spec_equal(const ch_device_spec *a, const ch_device_spec *b)
 /* Under `making`. */
 static ch_status task_device_add(const ch_device_spec *where, task_device **out)
 {
-    plan         p = {.task = where->task, .n_threads = 1};
+    plan         p = {.task = where->task, .n_threads = 1, .n_cores = ch__cpu_count()};
     plan_row     row = {.type = "CPU"};
     task_device *d = ch__calloc(1, sizeof(*d));
 

@@ -36,6 +36,8 @@ void ch__device_hold(ch_device *d);
 void ch__device_release(ch_device *d);
 int  ch__device_ordinal(const ch_device *d); /* its place in ch_device_at */
 
+/* Starts the threads that a run of jobs on these devices needs, unless they are there. */
+CH_MUST_CHECK ch_status ch__devices_start(int n, ch_device *const *device);
 /* Runs job[i](arg[i]) on device[i]'s own thread for every i >= 1 and job 0 on the calling
  * thread, and returns when all are done. Wakes each thread once. The devices are distinct
  * and held. Fails only before anything ran (a thread could not be started, or the process

@@ -18,6 +18,7 @@ struct ch_device {
     ch_device_spec where;
     int            ordinal;
     int            n_threads;
+    int            n_cores; /* of the process, when its devices were made */
     atomic_size_t  bytes;
 
     pthread_mutex_t hold;      /* by whoever runs a program */

@@ -78,7 +78,7 @@ bool ch__devices_crowded(int n, ch_device *const *device)
 
     for (int i = 0; i < n; i++)
         n_threads += device[i]->n_threads;
-    return n_threads > ch__cpu_count();
+    return n_threads > device[0]->n_cores;
 }
 
 /* Waits as long as it takes: the workers use memory of the caller's. Whatever can hang in a
@@ -91,6 +91,15 @@ static void wait_for_workers(ch_device *leader, unsigned seen, int spin)
                 atomic_load(&leader->n_left));
 }
 
+ch_status ch__devices_start(int n, ch_device *const *device)
+{
+    ch_status st = CH_OK;
+
+    for (int i = 1; i < n && st == CH_OK; i++)
+        st = device_start(device[i]);
+    return st;
+}
+
 ch_status ch__devices_run(int n, ch_device *const *device, void (*job)(void *),
                           void *const *arg)
 {
@@ -98,8 +107,8 @@ ch_status ch__devices_run(int n, ch_device *const *device, void (*job)(void *),
     ch_status  st = ch__devices_check_fork("run on devices");
     int        spin = n > 1 && !ch__devices_crowded(n, device) ? SPIN : 0;
 
-    for (int i = 1; i < n && st == CH_OK; i++)
-        st = device_start(device[i]);
+    if (st == CH_OK)
+        st = ch__devices_start(n, device);
     if (st == CH_OK)
         st = ch_device_enter(leader);
     if (st != CH_OK)

@@ -1,7 +1,8 @@
 /* test/collective/test_open.c -- sums that are begun and ended later: whatever else replicas do between.
  *
  * Members run one random list of meetings, each at its own pace, and everything that comes out is compared with what it must
- * be. Numbers are whole, so that sums have no order.
+ * be. Numbers are whole, so that sums have no order. The same lists run on a thread for each member, and in turns on one
+ * thread.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <sched.h>
@@ -26,6 +27,9 @@ typedef struct act {
 typedef struct list {
     ch_group *group;
     int       n, n_acts, quits; /* the act at which the last member gives up; -1: never */
+    int       way;              /* CH_CROSS_... of sums */
+    bool      leaves;           /* instead, it ends there without a word */
+    bool      in_turns;
     uint64_t  seed;
     act       act[ACTS];
 } list;
@@ -76,6 +80,7 @@ typedef struct member {
     uint64_t    pace;
     ch_status   rc;
     int         wrong; /* numbers that were not what they should be */
+    int         at;    /* the act to go on with; n_acts: the end of all sums; past it: none */
     int64_t     meetings;
     float      *data[ACTS], *joined[ACTS];
     const void *in[ACTS][1];
@@ -140,8 +145,9 @@ static ch_status do_act(member *m, int at)
 
     switch (a->kind) {
     case BEGIN:
-        m->is_open[at] = true;
-        return ch__group_all_reduce_begin(g, m->me, &m->sum[at], m->in[at], m->out[at]);
+        rc = ch__group_all_reduce_begin(g, m->me, &m->sum[at], m->in[at], m->out[at]);
+        m->is_open[at] = rc == CH_OK;
+        return rc;
     case END:
         rc = ch__group_all_reduce_end(g, m->me);
         if (rc == CH_OK)
@@ -153,8 +159,7 @@ static ch_status do_act(member *m, int at)
             check_sum(m, at);
         return rc;
     case BROADCAST:
-        rc = ch__group_broadcast(g, m->me, a->count * (int64_t)sizeof(float), m->in[at],
-                                 m->out[at][0]);
+        rc = ch__group_broadcast(g, m->me, 1, m->run[at], m->in[at], m->out[at]);
         for (int i = 0; rc == CH_OK && i < a->count; i++)
             m->wrong += m->data[at][i] != brings(0, at, i);
         return rc;
@@ -168,23 +173,42 @@ static ch_status do_act(member *m, int at)
     }
 }
 
+/* Goes on with its list until the end, an error, or CH__BLOCKED. */
 static void member_main(void *arg)
 {
     member *m = arg;
     list   *l = m->l;
 
-    for (int i = 0; i < l->n_acts && m->rc == CH_OK; i++) {
-        if (i == l->quits && m->me == l->n - 1) {
-            ch__group_as_meet.give_up(l->group);
+    m->rc = CH_OK;
+    for (; m->at < l->n_acts && m->rc == CH_OK; m->at += m->rc == CH_OK) {
+        if (m->at == l->quits && m->me == l->n - 1) {
+            if (!l->leaves)
+                ch__group_as_meet.give_up(l->group);
             return;
         }
-        dawdle(m);
-        m->rc = do_act(m, i);
+        if (!l->in_turns)
+            dawdle(m);
+        m->rc = do_act(m, m->at);
     }
     if (m->rc == CH_OK)
         m->rc = ch__group_all_reduce_end(l->group, m->me);
     if (m->rc == CH_OK)
         check_open(m);
+}
+
+/* Members that are blocked, one after the other, until none is. */
+static void run_in_turns(list *l, member **m)
+{
+    int n_blocked = l->n;
+
+    for (int r = 0; r < l->n; r++)
+        m[r]->rc = CH__BLOCKED;
+    while (n_blocked > 0)
+        for (int r = 0; r < l->n; r++)
+            if (m[r]->rc == CH__BLOCKED) {
+                member_main(m[r]);
+                n_blocked -= m[r]->rc != CH__BLOCKED;
+            }
 }
 
 static member *new_member(list *l, int me)
@@ -220,12 +244,17 @@ static void run_list(list *l, member **m)
 {
     ch_thread *t[MOST];
 
-    t_ok(ch__group_new(&(ch_group_options){.n = l->n}, &l->group));
-    ch__group_as_meet.reset(l->group, NULL);
-    for (int r = 0; r < l->n; r++) {
+    t_ok(ch__group_new(&(ch_group_options){.n = l->n, .cross = (ch_cross_device)l->way},
+                       &l->group));
+    ch__group_as_meet.reset(l->group, NULL, l->in_turns);
+    for (int r = 0; r < l->n; r++)
         m[r] = new_member(l, r);
-        t_ok(ch__thread_start("member", member_main, m[r], &t[r]));
+    if (l->in_turns) {
+        run_in_turns(l, m);
+        return;
     }
+    for (int r = 0; r < l->n; r++)
+        t_ok(ch__thread_start("member", member_main, m[r], &t[r]));
     for (int r = 0; r < l->n; r++)
         ch__thread_join(t[r]);
 }
@@ -254,6 +283,82 @@ static void sums_come_out_whatever_is_between(void **state)
                 fail_msg("seed %d: member %d: %s, %d numbers wrong", seed, r,
                          ch_status_name(m[r]->rc), m[r]->wrong);
         assert_int_equal(ch__group_meetings(l.group), want.meetings);
+        drop_list(&l, m);
+    }
+    (void)state;
+}
+
+static void sums_in_turns_come_out_in_every_way(void **state)
+{
+    for (int seed = 0; seed < 1200; seed++) {
+        list    l = {0};
+        member *m[MOST];
+        int64_t wakes = ch__wake_count();
+
+        make_list(&l, (uint64_t)seed / 4);
+        l.in_turns = true;
+        l.way = CH_CROSS_SHARED + seed % 4;
+        run_list(&l, m);
+        for (int r = 0; r < l.n; r++)
+            if (m[r]->rc != CH_OK || m[r]->wrong > 0)
+                fail_msg("seed %d: member %d: %s, %d numbers wrong", seed, r,
+                         ch_status_name(m[r]->rc), m[r]->wrong);
+        assert_int_equal(ch__wake_count(), wakes);
+        drop_list(&l, m);
+    }
+    (void)state;
+}
+
+/* As many barriers as on threads: the model counts those of the shared way. */
+static void turns_meet_as_often_as_threads(void **state)
+{
+    for (int seed = 0; seed < 100; seed++) {
+        list    l = {0};
+        member *m[MOST];
+        model   want = {0};
+
+        make_list(&l, (uint64_t)seed);
+        l.in_turns = true;
+        run_list(&l, m);
+        for (int i = 0; i < l.n_acts; i++)
+            count(&want, &l.act[i]);
+        count(&want, &(act){END, 0});
+        assert_int_equal(ch__group_meetings(l.group), want.meetings);
+        drop_list(&l, m);
+    }
+    (void)state;
+}
+
+/* A bug of the library would look like this; an endless loop would be worse than the error. */
+static void a_member_that_never_comes_is_an_error_in_turns(void **state)
+{
+    list    l = {.n = 3, .n_acts = 2, .quits = 1, .leaves = true, .in_turns = true};
+    member *m[MOST];
+
+    l.act[0] = l.act[1] = (act){MEET, 1};
+    run_list(&l, m);
+    assert_int_equal(m[2]->rc, CH_OK);
+    for (int r = 0; r < 2; r++)
+        assert_int_equal(m[r]->rc, CH_INTERNAL);
+    t_refused(m[1]->rc, CH_INTERNAL, "replica 2 (last at ", "cannot come");
+    drop_list(&l, m);
+    (void)state;
+}
+
+static void who_gives_up_in_turns_lets_the_others_go(void **state)
+{
+    for (int seed = 0; seed < 200; seed++) {
+        list    l = {0};
+        member *m[MOST];
+
+        make_list(&l, (uint64_t)seed + 1000);
+        l.quits = seed % ACTS;
+        l.in_turns = true;
+        run_list(&l, m);
+        for (int r = 0; r < l.n - 1; r++)
+            assert_true(m[r]->rc == CH_OK || m[r]->rc == CH_ABORTED);
+        for (int r = 0; r < l.n; r++)
+            assert_int_equal(m[r]->wrong, 0);
         drop_list(&l, m);
     }
     (void)state;
@@ -337,7 +442,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_come_out_whatever_is_between),
+        cmocka_unit_test(sums_in_turns_come_out_in_every_way),
+        cmocka_unit_test(turns_meet_as_often_as_threads),
+        cmocka_unit_test(a_member_that_never_comes_is_an_error_in_turns),
         cmocka_unit_test(who_gives_up_lets_the_others_go),
+        cmocka_unit_test(who_gives_up_in_turns_lets_the_others_go),
         cmocka_unit_test(a_pack_is_begun_where_its_last_value_is),
     };
 

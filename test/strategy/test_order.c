@@ -2,12 +2,13 @@
  *
  * Random steps that read, compute, differentiate, check, and change variables in any order, run as planned
  * and again while they are watched, when nothing is moved and nothing written over. One that fails changes
- * nothing. T_CASES says how many.
+ * nothing. Replicas on threads of their own and replicas in turns come to the same bits. T_CASES says how many.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/config.h"
 #include "help.h"
 
 enum { VARS = 5, SIDE = 3, MOST = 64, RUNS = 2, KINDS = 14 };
@@ -192,6 +193,21 @@ static void make_vars(job *j)
     }
 }
 
+/* As `run`, with replicas on threads, and again in turns. What comes of both is the same. */
+static bool run_both_ways(job *j, ch_tuple *in, results *r)
+{
+    static results in_turns;
+    bool           runs;
+
+    t_ok(ch__config_set("replicas", "turns"));
+    runs = run(j, in, false, &in_turns);
+    t_ok(ch__config_set("replicas", "threads"));
+    if (run(j, in, false, r) != runs || r->n != in_turns.n ||
+        memcmp(r->x, in_turns.x, (size_t)r->n * sizeof(r->x[0])) != 0)
+        fail_msg("seed %u: in turns the results are others", j->seed);
+    return runs;
+}
+
 static void random_steps(ch_strategy *st, int n)
 {
     static results planned, watched;
@@ -204,13 +220,13 @@ static void random_steps(ch_strategy *st, int n)
     for (int i = 0; i < n; i++) {
         j.seed = (unsigned)i * 2654435761u;
         j.fails = false;
-        assert_true(run(&j, in, false, &planned) && run(&j, in, true, &watched));
+        assert_true(run_both_ways(&j, in, &planned) && run(&j, in, true, &watched));
         assert_int_equal(planned.n, watched.n);
         for (int k = 0; k < planned.n; k++)
             if (!(fabsf(planned.x[k] - watched.x[k]) <= 1e-4f * (1 + fabsf(watched.x[k]))))
                 fail_msg("seed %u: %g, watched %g", j.seed, planned.x[k], watched.x[k]);
         j.fails = true;
-        if (run(&j, in, false, &planned))
+        if (run_both_ways(&j, in, &planned))
             continue;
         failed++;
         set_vars(&j);

@@ -192,6 +192,7 @@ static void a_step_that_was_seen_allocates_nothing_and_wakes_each_device_once(vo
     int64_t      allocs, meetings, wakes;
     unsigned     calls;
 
+    t_ok(ch__config_set("replicas", "threads"));
     for (int i = 0; i < 3; i++)
         run_for_loss(st, f, batch);
     allocs = ch__mem_allocs();
@@ -207,6 +208,7 @@ static void a_step_that_was_seen_allocates_nothing_and_wakes_each_device_once(vo
      * but by that, by the end of a step, and by the other one at a meeting. */
     assert_int_equal(atomic_load(&second->work) - calls, 10);
     assert_true(ch__wake_count() - wakes <= 10 * (1 + 1 + 5));
+    t_ok(ch__config_set("replicas", "auto"));
     ch_tuple_unref(batch);
     ch_function_unref(f);
     drop_network(&net);

@@ -3,7 +3,7 @@
  * The same rows in the same batches, dealt to 1, 2, 3, 4 and 8 replicas, the last batch a short one of which
  * some get nothing: what was learned is the same, but for rounding. After every step all copies of all
  * variables are compared bit for bit (COHORT_CHECK_COPIES). Two runs of one configuration give the same bits,
- * with any number of threads in a device and whichever replica is late.
+ * with any number of threads in a device, whichever replica is late, and in turns too.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -235,8 +235,13 @@ static void learn_alike(rule which, ch_dtype dtype, double tolerance)
 
     for (int i = 0; i < 4; i++)
         for (int shares = 0; shares < 2; shares++) {
+            t_ok(ch__config_set("replicas", "threads"));
             assert_int_equal(learn(&usual, which, dtype, replicas[i], shares, many), n);
             agree(one, many, n, tolerance, replicas[i]);
+            t_ok(ch__config_set("replicas", "turns"));
+            (void)learn(&usual, which, dtype, replicas[i], shares, again);
+            assert_memory_equal(many, again, (size_t)n * sizeof(*many));
+            t_ok(ch__config_set("replicas", "auto"));
             (void)learn(&usual, which, dtype, replicas[i], shares, again);
             assert_memory_equal(many, again, (size_t)n * sizeof(*many));
         }
