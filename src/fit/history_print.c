@@ -78,6 +78,25 @@ static void print_speed(ch_text *o, const ch_time_table *t)
                      t->replicas * t->one_replica_step * (double)t->steps / inside);
 }
 
+/* Says what to do about waiting that takes more than a fifth of the time. */
+static void print_advice(ch_text *o, const ch_time_table *t)
+{
+    static const struct {
+        ch_time     row;
+        const char *advice;
+    } waits[] = {
+        {CH_TIME_INPUT,
+         "Steps wait for data: see which stage is slow (ch_iterator_profile), and "
+         "cache, prefetch or use more threads there."},
+        {CH_TIME_WAIT, "Replicas wait for each other: use a larger batch or fewer devices "
+                       "(COHORT_DEVICES=CPU=1), and leave the cores to this program."},
+    };
+
+    for (size_t i = 0; i < sizeof(waits) / sizeof(waits[0]); i++)
+        if (t->seconds[waits[i].row] > t->total / 5)
+            ch__text_add(o, "%s\n", waits[i].advice);
+}
+
 /* Of less than a second, milliseconds. */
 int ch_history_print_time(const ch_history *h, char *text, size_t size)
 {
@@ -94,6 +113,7 @@ int ch_history_print_time(const ch_history *h, char *text, size_t size)
                          t.seconds[i] / unit, t.total > 0 ? 100 * t.seconds[i] / t.total : 0);
     ch__text_add(&o, "  %-23s %9.3f %5.1f %%\n", "all", t.total / unit, 100.0);
     print_speed(&o, &t);
+    print_advice(&o, &t);
     if (t.peak_bytes > 0)
         ch__text_add(&o, "at most %.0f MiB of memory\n", (double)t.peak_bytes / (1 << 20));
     return ch__text_length(&o);

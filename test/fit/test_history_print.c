@@ -88,6 +88,31 @@ static void the_time_of_a_short_training_is_in_milliseconds(void **state)
     (void)state;
 }
 
+static void time_table_says_what_to_do_when_waiting_takes_more_than_a_fifth(void **state)
+{
+    static const struct {
+        ch_time     row;
+        const char *advice;
+    } waits[] = {{CH_TIME_INPUT, "\nSteps wait for data: "},
+                 {CH_TIME_WAIT, "\nReplicas wait for each other: use a larger batch"}};
+    ch_history *h = make();
+    char        text[2048];
+
+    for (int i = 0; i < 2; i++) {
+        h->time = (ch_time_table){.total = 10, .steps = 1, .examples = 1, .replicas = 2};
+        h->time.seconds[CH_TIME_FORWARD] = 10 - 1.9;
+        h->time.seconds[waits[i].row] = 1.9;
+        ch_history_print_time(h, text, sizeof(text));
+        assert_null(strstr(text, " wait for "));
+        h->time.seconds[waits[i].row] = 2.1;
+        ch_history_print_time(h, text, sizeof(text));
+        assert_non_null(strstr(text, waits[i].advice));
+        assert_null(strstr(text, waits[!i].advice));
+    }
+    ch_history_unref(h);
+    (void)state;
+}
+
 static void the_curve_is_over_steps_and_other_numbers_over_epochs(void **state)
 {
     ch_history *h = make();
@@ -124,6 +149,7 @@ int main(void)
         cmocka_unit_test(epochs_are_counted_from_one_and_nan_is_a_number),
         cmocka_unit_test(the_speed_is_that_of_the_steps_alone),
         cmocka_unit_test(the_time_of_a_short_training_is_in_milliseconds),
+        cmocka_unit_test(time_table_says_what_to_do_when_waiting_takes_more_than_a_fifth),
         cmocka_unit_test(the_curve_is_over_steps_and_other_numbers_over_epochs),
         cmocka_unit_test(what_is_measured_has_no_tail),
     };
