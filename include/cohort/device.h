@@ -1,8 +1,9 @@
 /* cohort/device.h -- places with memory and threads.
  *
  * A device has a name, /job:localhost/replica:0/task:0/device:CPU:0, threads of its own and
- * memory of its own. This machine's cores make one CPU device each (up to 8; beyond that
- * the cores are divided among 8). Any number of virtual devices of any type can be had
+ * memory of its own. The cores that this process may use make one CPU device each (up to 8;
+ * beyond that the cores are divided among 8). Its affinity and the CPU quota of its control
+ * group limit them. Any number of virtual devices of any type can be had
  * instead, so that a program written for four GPUs runs anywhere:
  *
  *     COHORT_DEVICES="CPU=1,GPU=4" ./train
