@@ -57,17 +57,17 @@ static double sigmoid(double x)
 
 static double gelu(double x)
 {
-    return x < -60 ? 0 : x * 0.5 * erfc(-x / sqrt(2));
+    return x < -60 ? -0.0 : x * 0.5 * erfc(-x / sqrt(2));
 }
 
 static double gelu_tanh(double x)
 {
-    return x < -60 ? 0 : x * sigmoid(sqrt(8 / M_PI) * (x + 0.044715 * x * x * x));
+    return x < -60 ? -0.0 : x * sigmoid(sqrt(8 / M_PI) * (x + 0.044715 * x * x * x));
 }
 
 static double silu(double x)
 {
-    return x < -800 ? 0 : x * sigmoid(x);
+    return x < -800 ? -0.0 : x * sigmoid(x);
 }
 
 static double softplus(double x)
@@ -104,8 +104,8 @@ static const promise promises[] = {
     {CH_BLOCK_sin, sin, 0.51, false},     {CH_BLOCK_cos, cos, 0.51, false},
     {CH_BLOCK_tanh, tanh, 1.5, false},    {CH_BLOCK_sigmoid, sigmoid, 2.75, false},
     {CH_BLOCK_erf, erf, 1.6, false},      {CH_BLOCK_softplus, softplus, 2.75, false},
-    {CH_BLOCK_rsqrt, rsqrt_, 1.5, false}, {CH_BLOCK_silu, silu, 3, true},
-    {CH_BLOCK_gelu, gelu, 2, true},       {CH_BLOCK_gelu_tanh, gelu_tanh, 2, true},
+    {CH_BLOCK_rsqrt, rsqrt_, 1.5, false}, {CH_BLOCK_silu, silu, 4, false},
+    {CH_BLOCK_gelu, gelu, 4, false},      {CH_BLOCK_gelu_tanh, gelu_tanh, 4, false},
     {CH_BLOCK_sqrt, sqrt, 0.5, false},    {CH_BLOCK_floor, floor, 0, false},
     {CH_BLOCK_ceil, ceil, 0, false},      {CH_BLOCK_round, nearbyint, 0, false},
 };
