@@ -686,6 +686,8 @@ ch_status ch_input_context_batch_size(const ch_input_context *context, int64_t g
     ch_input_context c = settled(context);
     ch_status        rc = check_context(&c);
 
+    if (rc == CH_OK)
+        rc = ch__want_given("input_context_batch_size", "out", out, NULL, NULL);
     if (rc != CH_OK)
         return rc;
     if (global < 0 || global % c.n_replicas != 0)

@@ -240,8 +240,10 @@ ch_status ch__array_save_file(const char *path, ch_tensor *t, const ch_save_opti
                               ch_array_put put)
 {
     ch_writer *w = NULL;
-    ch_status  rc = ch__writer_open(path, opt, &w);
+    ch_status  rc = ch__want_given("save", "the path", path, "the tensor", t);
 
+    if (rc == CH_OK)
+        rc = ch__writer_open(path, opt, &w);
     if (rc != CH_OK)
         return rc;
     rc = put(w, t);

@@ -114,7 +114,8 @@ double ch_history_best(const ch_history *h, const char *name, ch_goal goal, int 
 
 int ch_history_curve(const ch_history *h, const double **out)
 {
-    *out = h != NULL ? h->curve : NULL;
+    if (out != NULL)
+        *out = h != NULL ? h->curve : NULL;
     return h != NULL ? h->n_curve : 0;
 }
 

@@ -89,52 +89,52 @@ double ch__worst(const char *name, ch_goal goal)
 
 ch_model *ch_training_model(const ch_training *t)
 {
-    return t->model;
+    return t != NULL ? t->model : NULL;
 }
 
 ch_optimizer *ch_training_optimizer(const ch_training *t)
 {
-    return t->optimizer;
+    return t != NULL ? t->optimizer : NULL;
 }
 
 bool ch_training_is_evaluation(const ch_training *t)
 {
-    return t->is_evaluation;
+    return t != NULL && t->is_evaluation;
 }
 
 int ch_training_epoch(const ch_training *t)
 {
-    return t->epoch;
+    return t != NULL ? t->epoch : 0;
 }
 
 int ch_training_epochs(const ch_training *t)
 {
-    return t->epochs;
+    return t != NULL ? t->epochs : 0;
 }
 
 int64_t ch_training_step(const ch_training *t)
 {
-    return t->step;
+    return t != NULL ? t->step : 0;
 }
 
 int64_t ch_training_epoch_step(const ch_training *t)
 {
-    return t->epoch_step;
+    return t != NULL ? t->epoch_step : 0;
 }
 
 int64_t ch_training_epoch_steps(const ch_training *t)
 {
-    return t->epoch_steps;
+    return t != NULL ? t->epoch_steps : 0;
 }
 
 int64_t ch_training_examples(const ch_training *t)
 {
-    return t->examples;
+    return t != NULL ? t->examples : 0;
 }
 
 double ch_training_seconds(const ch_training *t)
 {
-    return (double)(ch__now_ns() - t->began_ns) * 1e-9;
+    return t != NULL ? (double)(ch__now_ns() - t->began_ns) * 1e-9 : 0;
 }
 
 /* A number that cannot be read is NaN for who asks, and the training fails by itself. */
@@ -163,30 +163,40 @@ ch_status ch__training_settle(ch_training *t)
 
 int ch_training_logs(ch_training *t)
 {
+    if (t == NULL)
+        return 0;
     refresh(t);
     return t->logs.n;
 }
 
 const char *ch_training_log_name(ch_training *t, int i)
 {
+    if (t == NULL)
+        return NULL;
     refresh(t);
     return i >= 0 && i < t->logs.n ? t->logs.at[i].name : NULL;
 }
 
 double ch_training_log(ch_training *t, int i)
 {
+    if (t == NULL)
+        return (double)NAN;
     refresh(t);
     return i >= 0 && i < t->logs.n ? t->logs.at[i].value : (double)NAN;
 }
 
 double ch_training_get(ch_training *t, const char *name)
 {
+    if (t == NULL || name == NULL)
+        return (double)NAN;
     refresh(t);
     return ch__logs_get(&t->logs, name);
 }
 
 void ch_training_stop(ch_training *t, const char *why)
 {
+    if (t == NULL)
+        return;
     t->n_asked++;
     if (t->stops)
         return;

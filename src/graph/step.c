@@ -77,7 +77,7 @@ ch_status ch__step_finish(ch_step *s, ch_graph **out)
 
 void ch__step_take(ch_step *s, ch_status rc, const void *caller)
 {
-    if (s->rc != CH_OK)
+    if (s == NULL || s->rc != CH_OK)
         return;
     if (s->verb != NULL && strncmp(ch_error_message(), s->verb, strlen(s->verb)) != 0)
         rc = ch__fail_at(rc, "%s of %s", s->verb, s->object);

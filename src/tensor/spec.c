@@ -214,7 +214,10 @@ ch_status ch_device_spec_canonical(const char *text, const char *fallback, ch_de
 {
     static const ch_device_spec host = {"localhost", 0, 0, "CPU", 0};
     ch_device_spec              base = host;
+    ch_status                   rc = ch__want_given("device", "the name", text, "out", out);
 
+    if (rc != CH_OK)
+        return rc;
     if (fallback != NULL) {
         ch_status st = ch__device_spec_over(&host, fallback, &base);
 

@@ -592,6 +592,14 @@ static ch_node *call(ch_layer *l, ch_step *s, int n, ch_node *const *x, bool tra
         ch__step_take(s, ch__layer_why_not("a layer to call"), caller);
         return NULL;
     }
+    if (n < 0 || (n > 0 && x == NULL)) {
+        ch__step_take(s,
+                      ch__fail(CH_INVALID_ARGUMENT,
+                               "%s: its list of inputs is %s (got %d inputs)", l->name,
+                               x == NULL ? "NULL" : "not a list", n),
+                      caller);
+        return NULL;
+    }
     /* Errors in our own layers name the line that called the outermost of them; in those that
      * the program wrote, the line in them. */
     before = s->caller;

@@ -249,7 +249,9 @@ int ch_model_shards(ch_model *m, ch_var *const **out)
 
     for (int i = 0; i < n_vars; i++)
         n += ch_var_shards(var[i]);
-    if (n_vars < 0 || out == NULL)
+    if (out != NULL)
+        *out = NULL;
+    if (n_vars < 0 || m == NULL || out == NULL)
         return n_vars < 0 ? n_vars : n;
     ch__free(m->shard);
     m->shard = ch__calloc((size_t)n + 1, sizeof(ch_var *));
