@@ -111,6 +111,25 @@ static ch_node *split_without_list(ch_step *s, ch_node *x)
     return x;
 }
 
+static ch_node *gradient_from(ch_node *y, ch_node *dy, ch_node *x)
+{
+    ch_node *dx = NULL;
+
+    ch_gradients(y, dy, 1, &x, &dx);
+    return dx;
+}
+
+static ch_node *gradient_from_another_shape(ch_step *s, ch_node *x)
+{
+    return gradient_from(ch_square(x), ch_fill(s, CH_F32, ch_shape_of(7), 1), x);
+}
+
+static ch_node *gradient_from_another_dtype(ch_step *s, ch_node *x)
+{
+    (void)s;
+    return gradient_from(ch_square(x), ch_cast(x, CH_F64), x);
+}
+
 static ch_node *gradients_without_list(ch_step *s, ch_node *x)
 {
     (void)s;
@@ -290,6 +309,8 @@ static const struct {
     {tile_without_list, "tile"},
     {split_without_list, "the list of results is NULL"},
     {gradients_without_list, "a list of nodes is NULL"},
+    {gradient_from_another_shape, "gradient: dy is f32(7), want f32("},
+    {gradient_from_another_dtype, "gradient: dy is f64("},
     {cond_without_branch, "cond: a branch"},
     {scan_without_function, "scan: its description or function is NULL"},
     {scan_without_description, "scan: its description or function is NULL"},

@@ -4,6 +4,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
 
 #include "help.h"
 
@@ -908,10 +910,73 @@ static void one_replica_has_an_ordinary_variable(void **state) /* 3.1.14, 6.4.5 
     (void)state;
 }
 
+/* ---- threads ---- */
+
+enum { MAKERS = 4, MADE = 400 };
+
+typedef struct maker {
+    pthread_t          thread;
+    pthread_barrier_t *begin;
+    ch_strategy       *strategy;
+    ch_var            *var[MADE];
+    int                rc; /* 0: all went well */
+} maker;
+
+static void *make_variables(void *arg)
+{
+    maker *m = arg;
+
+    pthread_barrier_wait(m->begin);
+    for (int i = 0; i < MADE; i++)
+        m->rc |= (int)ch_var_new(
+            m->strategy, &(ch_var_spec){.name = "w", .shape = ch_shape_of(1)}, &m->var[i]);
+    return NULL;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    const char *const *x = a, *const *y = b;
+
+    return strcmp(*x, *y);
+}
+
+/* All want the same name, so that looking for a free one takes most of the time. */
+static void variables_have_names_of_their_own_when_threads_make_them_at_once(void **state)
+{
+    static maker       m[MAKERS];
+    static const char *name[MAKERS * MADE];
+    pthread_barrier_t  begin;
+    ch_strategy       *st = NULL;
+    size_t             n = 0;
+
+    t_ok(ch_strategy_one_device("CPU:0", &st));
+    assert_int_equal(pthread_barrier_init(&begin, NULL, MAKERS), 0);
+    for (int i = 0; i < MAKERS; i++) {
+        m[i].begin = &begin;
+        m[i].strategy = st;
+        assert_int_equal(pthread_create(&m[i].thread, NULL, make_variables, &m[i]), 0);
+    }
+    for (int i = 0; i < MAKERS; i++) {
+        assert_int_equal(pthread_join(m[i].thread, NULL), 0);
+        assert_int_equal(m[i].rc, 0);
+        for (int k = 0; k < MADE; k++)
+            name[n++] = ch_var_name(m[i].var[k]);
+    }
+    qsort(name, n, sizeof(name[0]), by_text);
+    for (size_t i = 1; i < n; i++)
+        assert_string_not_equal(name[i - 1], name[i]);
+    for (int i = 0; i < MAKERS * MADE; i++)
+        ch_var_unref(m[i / MADE].var[i % MADE]);
+    pthread_barrier_destroy(&begin);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_makes_one_without_sense_is_told),
+        cmocka_unit_test(variables_have_names_of_their_own_when_threads_make_them_at_once),
         cmocka_unit_test(they_are_trainable_unless_they_differ),
         cmocka_unit_test(each_replica_has_a_copy_on_its_device),
         cmocka_unit_test(a_write_without_aggregation_is_the_replicas_own),
