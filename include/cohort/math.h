@@ -62,7 +62,7 @@ CH_API ch_node *ch_relu(ch_node *x);                     /* max(x, 0); integers 
 CH_API ch_node *ch_leaky_relu(ch_node *x, double alpha); /* x, or alpha x below 0 */
 CH_API ch_node *ch_elu(ch_node *x, double alpha);        /* x, or alpha (exp(x) - 1) below 0 */
 /* In f32, gelu, gelu_tanh and silu are within 4 units in the last place over the whole range,
- * subnormal results included. Their gradients have that error relative to 1, not to the result. */
+ * subnormal results included. */
 CH_API ch_node *ch_gelu(ch_node *x); /* x P(X < x), X normal: 0.5 x (1 + erf(x / sqrt 2)) */
 CH_API ch_node *ch_gelu_tanh(ch_node *x); /* its approximation by tanh, as GPT-2 has it */
 CH_API ch_node *ch_silu(ch_node *x);      /* x sigmoid(x), also called swish */
