@@ -673,7 +673,32 @@ static void a_shared_dataset_is_read_once(void **state)
     end(&a);
 }
 
+/* While its own part lasts, a worker reads no other: every third element, from its number on. */
+static void a_worker_reads_its_own_part_first(void **state)
+{
+    act a;
+    int next[3] = {0, 1, 2};
+
+    (void)state;
+    begin(&a, ch_dataset_range(0, 300, 1), true);
+    read_on(&a, 60);
+    for (int i = 0; i < 60; i++) {
+        int     worker = -1;
+        int64_t x = element(&a, i, &worker);
+
+        assert_int_equal(x, next[worker]);
+        next[worker] += 3;
+    }
+    end(&a);
+}
+
 /* ---- workers that are lost ---- */
+
+static void same_number(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, NULL, ch_step_in(s, 0));
+}
 
 /* RD-8, WR-10: the position survives the worker, also if it comes back and is lost again meanwhile. */
 static void a_position_survives_its_worker(void **state)
@@ -691,6 +716,30 @@ static void a_position_survives_its_worker(void **state)
     for (int i = 0; i < 60; i++)
         assert_int_equal(element(&a, i, NULL), i);
     assert_int_equal(t_stats(&a.s).workers_lost, 2);
+    end(&a);
+}
+
+/* RD-8: far into the data, where the next worker begins at a saved position and not at the first element */
+static void a_position_survives_its_worker_far_into_the_data(void **state)
+{
+    enum { ROUNDS = 6, EACH = 50 };
+    act     a;
+    int64_t next = 0;
+
+    (void)state;
+    begin_in(&a, 1, 1);
+    read_each(&a, ch_dataset_map(ch_dataset_range(0, 1000, 1), same_number, NULL, NULL), false);
+    for (int k = 0; k < ROUNDS; k++) {
+        t_kill_in(&a.s, 5, "worker", 0);
+        t_restart_in(&a.s, 50, "worker", 0);
+        read_on(&a, EACH);
+        for (int i = 0; i < EACH; i++) {
+            assert_int_equal(element(&a, i, NULL), next++);
+            ch_remote_unref(a.r[i]);
+        }
+        a.n_read = 0;
+    }
+    assert_int_equal(t_stats(&a.s).workers_lost, ROUNDS);
     end(&a);
 }
 
@@ -712,6 +761,30 @@ static void a_shared_dataset_is_read_once_though_workers_are_lost(void **state)
         assert_false(seen[x]);
         seen[x] = true;
     }
+    end(&a);
+}
+
+/* The part of a worker that is lost is read by a worker that has finished its own, before parts that others
+ * still read. */
+static void a_part_without_a_worker_is_taken_first(void **state)
+{
+    act a;
+    int n_of_lost[2] = {0};
+
+    (void)state;
+    begin(&a, ch_dataset_range(0, 60, 1), true);
+    t_ok(ch_cluster_local_kill(a.s.cluster, "worker", 2));
+    t_pass(&a.s, 200);
+    read_on(&a, 60);
+    for (int i = 0; i < 60; i++) {
+        int     worker = -1;
+        int64_t x = element(&a, i, &worker);
+
+        assert_in_range(worker, 0, 1);
+        assert_true(x % 3 == worker || x % 3 == 2);
+        n_of_lost[worker] += x % 3 == 2;
+    }
+    assert_int_equal(n_of_lost[0] + n_of_lost[1], 20);
     end(&a);
 }
 
@@ -1079,7 +1152,10 @@ int main(void)
         cmocka_unit_test(a_worker_s_values_reach_each_of_its_replicas),
         cmocka_unit_test(inputs_of_replicas_and_what_workers_have_go_together),
         cmocka_unit_test(a_shared_dataset_is_read_once),
+        cmocka_unit_test(a_worker_reads_its_own_part_first),
+        cmocka_unit_test(a_part_without_a_worker_is_taken_first),
         cmocka_unit_test(a_position_survives_its_worker),
+        cmocka_unit_test(a_position_survives_its_worker_far_into_the_data),
         cmocka_unit_test(a_shared_dataset_is_read_once_though_workers_are_lost),
         cmocka_unit_test(a_shared_pipeline_is_read_once_though_workers_are_lost),
         cmocka_unit_test(a_dataset_is_made_while_a_worker_is_away),
