@@ -33,7 +33,7 @@ CH_API CH_MUST_CHECK ch_status ch_graph_encode(const ch_graph *g, void **bytes, 
  * RESOURCE_EXHAUSTED that it would take more memory than 16 MiB and twice the bytes. */
 CH_API CH_MUST_CHECK ch_status ch_graph_decode(const void *bytes, size_t n, ch_graph **out);
 
-/* Of memory that the library gave. NULL is fine. */
+/* Frees memory that the library gave. Precondition: no other memory; NULL is fine. */
 CH_API void ch_bytes_free(void *bytes);
 
 /* Writes the graph for people, as snprintf does and returns the length that was needed. */

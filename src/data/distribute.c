@@ -702,8 +702,8 @@ int ch_input_context_print(const ch_input_context *context, char *text, size_t s
 {
     ch_input_context c = settled(context);
 
-    return snprintf(text, size, "InputContext(input pipeline id %d, total: %d)", c.pipeline,
-                    c.n_pipelines);
+    return snprintf(text, text != NULL ? size : 0,
+                    "InputContext(input pipeline id %d, total: %d)", c.pipeline, c.n_pipelines);
 }
 
 ch_status ch_dataset_from_function(ch_input_fn fn, void *arg, const ch_input_context *context,

@@ -36,6 +36,8 @@ int ch_picture(const ch_tensor *image, char *text, size_t size)
     int    height, width, n;
     float *pixel;
 
+    if (text == NULL)
+        size = 0;
     if (size > 0)
         *text = '\0';
     if (image == NULL || ch_tensor_dtype(image) == CH_STR || !ch_tensor_is_contiguous(image) ||
