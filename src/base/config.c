@@ -101,6 +101,12 @@ static bool parse_threads(const char *text, void *place, size_t bytes)
     return true;
 }
 
+static bool parse_count(const char *text, void *place, size_t bytes)
+{
+    (void)bytes;
+    return parse_int(text, 1, place);
+}
+
 static bool parse_ms(const char *text, void *place, size_t bytes)
 {
     (void)bytes;
@@ -112,6 +118,7 @@ static const value_kind kind_simd = {"auto, base, avx2 or avx512", parse_simd};
 static const value_kind kind_replicas = {"auto, threads or turns", parse_replicas};
 static const value_kind kind_bool = {"true or false", parse_bool};
 static const value_kind kind_threads = {"a whole number, 0 to 1024", parse_threads};
+static const value_kind kind_count = {"a whole number, 1 or more", parse_count};
 static const value_kind kind_ms = {"milliseconds, a whole number, 1 or more", parse_ms};
 
 typedef struct {
@@ -137,6 +144,7 @@ static const setting settings[] = {
     SETTING(check_copies,   bool,  "false",  "after each run compare all copies of mirrored variables, bit for bit, but of those that the log warned of (copies-differ)"),
     SETTING(interpret,      bool,  "false",  "run node by node: nothing fused, folded or planned together"),
     SETTING(trace,          text,  "",       "a file that shows who did what when, for chrome://tracing or Perfetto; empty: none"),
+    SETTING(trace_limit,    count, "250000", "events in a trace, of about 100 bytes each; those after them are left out and counted"),
 };
 /* clang-format on */
 #undef SETTING

@@ -33,6 +33,7 @@ typedef struct ch_config {
     bool check_copies; /* COHORT_CHECK_COPIES: of mirrored variables, after each run */
     bool interpret;    /* COHORT_INTERPRET: run node by node, unfused, checked */
     char trace[256];   /* COHORT_TRACE: a file to be written; "" is none */
+    int  trace_limit;  /* COHORT_TRACE_LIMIT: events in it, at most */
 } ch_config;
 
 /* The process's settings, read on first use. A value that does not parse is logged as a

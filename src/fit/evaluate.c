@@ -136,7 +136,7 @@ static ch_status open_loop(const char *call, ch_compiled *c, const ch_data *d,
     if (rc == CH_OK)
         rc = ch__loop_callbacks(l, o->n_callbacks, o->callback, o->progress);
     if (rc == CH_OK)
-        rc = ch__source_open(call, c, d, &(ch_arrays_how){batch, false, 0, 0, 1}, s);
+        rc = ch__source_open(call, c, d, &(ch_arrays_how){batch, false, 0, 0, 1, true}, s);
     if (rc == CH_OK)
         rc = ch__source_check_end(call, s, o->steps);
     l->t.validation_steps = o->steps > 0 ? o->steps : s->steps;

@@ -65,7 +65,7 @@ static ch_status open_data(fitting *f, const ch_data *d)
     const ch_compiled    *c = f->loop.c;
     double                split = 1 - o->validation_split;
     int64_t               batch = o->batch > 0 ? o->batch : CH_FIT_BATCH;
-    ch_arrays_how         how = {batch, o->shuffle != CH_OFF, o->seed, 0, split};
+    ch_arrays_how         how = {batch, o->shuffle != CH_OFF, o->seed, 0, split, false};
     ch_status             rc = ch__source_open("fit", c, d, &how, &f->train);
 
     if (rc == CH_OK)
@@ -73,7 +73,7 @@ static ch_status open_data(fitting *f, const ch_data *d)
     f->validates = o->validation_split > 0 || ch__data_is_given(&o->validation);
     if (rc != CH_OK || !f->validates)
         return rc;
-    how = (ch_arrays_how){batch, false, 0, o->validation_split > 0 ? split : 0, 1};
+    how = (ch_arrays_how){batch, false, 0, o->validation_split > 0 ? split : 0, 1, false};
     rc = ch__source_open("fit: validation", c, o->validation_split > 0 ? d : &o->validation,
                          &how, &f->validation);
     if (rc == CH_OK)

@@ -74,12 +74,12 @@ static int64_t rows_of(double share, int64_t rows)
 static ch_status batches_of(const char *call, const ch_data *d, const ch_arrays_how *how,
                             ch_dataset **out)
 {
-    ch_status   rc = check_arrays(call, d);
-    int64_t     rows = rc == CH_OK ? ch_tensor_shape(d->array[0]).dim[0] : 0;
+    int64_t     rows = ch_tensor_shape(d->array[0]).dim[0];
     int64_t     from = rows_of(how->from, rows), to = rows_of(how->to, rows);
     ch_dataset *x = NULL;
+    ch_status   rc = CH_OK;
 
-    if (rc == CH_OK && rows > 0 && from == to)
+    if (rows > 0 && from == to)
         rc = ch__fail(CH_INVALID_ARGUMENT, "%s: validation_split leaves none of %lld rows",
                       call, (long long)rows);
     if (rc == CH_OK)
@@ -91,6 +91,57 @@ static ch_status batches_of(const char *call, const ch_data *d, const ch_arrays_
     *out = ch_dataset_batch(x, how->batch, NULL);
     return *out != NULL ? CH_OK
                         : ch__fail_still("%s: batches of %lld", call, (long long)how->batch);
+}
+
+/* ---- arrays of one batch ---- */
+
+/* Rows of an array that each replica gets of a batch whose nominal size is `batch`: equal shares, the first
+ * replicas one more; a short batch fills the replicas in order. As a pipeline deals them. */
+static ch_status deal(ch_tensor *t, int64_t batch, int n, ch_value **out)
+{
+    ch_tensor **part = ch__calloc((size_t)n, sizeof(ch_tensor *));
+    int64_t     rows = ch_tensor_shape(t).dim[0], at = 0;
+    ch_status   rc = part == NULL ? ch__fail_memory("arrays") : CH_OK;
+
+    for (int r = 0; r < n && rc == CH_OK; r++) {
+        int64_t share = batch / n + (r < batch % n);
+        int64_t end = at + share < rows ? at + share : rows;
+
+        rc = ch_tensor_rows(t, at, end, &part[r]);
+        at = end;
+    }
+    if (rc == CH_OK)
+        rc = ch_value_new(n > 1 ? CH_PER_REPLICA : CH_PLAIN, n, part, out);
+    for (int r = 0; part != NULL && r < n; r++)
+        ch_tensor_unref(part[r]);
+    ch__free(part);
+    return rc;
+}
+
+static ch_status open_whole(const ch_compiled *c, const ch_data *d, int64_t batch,
+                            ch_source *out)
+{
+    ch_value **v = ch__calloc((size_t)d->n, sizeof(ch_value *));
+    ch_status  rc = v == NULL ? ch__fail_memory("arrays") : CH_OK;
+
+    for (int i = 0; i < d->n && rc == CH_OK; i++)
+        rc = deal(d->array[i], batch, ch_strategy_local_replicas(c->strategy), &v[i]);
+    if (rc == CH_OK)
+        rc = ch_tuple_new(d->n, v, NULL, &out->whole);
+    for (int i = 0; v != NULL && i < d->n; i++)
+        ch_value_unref(v[i]);
+    ch__free(v);
+    out->steps = 1;
+    return rc;
+}
+
+/* True if all rows are one batch for replicas of this process. */
+static bool is_whole(const ch_compiled *c, const ch_data *d, const ch_arrays_how *how)
+{
+    int64_t rows = ch_tensor_shape(d->array[0]).dim[0];
+
+    return how->is_direct && rows > 0 && rows <= how->batch &&
+           !ch__strategy_is_away(c->strategy);
 }
 
 /* ---- all kinds ---- */
@@ -129,6 +180,10 @@ ch_status ch__source_open(const char *call, const ch_compiled *c, const ch_data 
     if (rc == CH_OK && d->iterator != NULL)
         return open_iterator(call, c, d->iterator, out);
     if (rc == CH_OK && d->dataset == NULL)
+        rc = check_arrays(call, d);
+    if (rc == CH_OK && d->dataset == NULL && is_whole(c, d, how))
+        return open_whole(c, d, how->batch, out);
+    if (rc == CH_OK && d->dataset == NULL)
         rc = batches_of(call, d, how, &made);
     if (rc == CH_OK)
         rc = open_dataset(c, made != NULL ? made : d->dataset, out);
@@ -151,7 +206,7 @@ ch_status ch__source_restart(ch_source *s)
     if (!s->was_read)
         return CH_OK;
     s->was_read = false;
-    return ch_iterator_restart(s->it);
+    return s->whole != NULL ? CH_OK : ch_iterator_restart(s->it);
 }
 
 ch_status ch__source_next(ch_source *s, ch_tuple **out)
@@ -161,6 +216,10 @@ ch_status ch__source_next(ch_source *s, ch_tuple **out)
 
     *out = NULL;
     s->was_read = true;
+    if (s->whole != NULL) {
+        *out = is_first ? ch_tuple_ref(s->whole) : NULL;
+        return CH_OK;
+    }
     rc = ch_iterator_next(s->it, out);
     if (rc != CH_OK || *out != NULL || !is_first || !s->is_given)
         return rc;
@@ -184,5 +243,6 @@ ch_status ch__source_no_rows(ch_source *s, ch_tuple **out)
 void ch__source_close(ch_source *s)
 {
     ch_iterator_unref(s->it);
+    ch_tuple_unref(s->whole);
     *s = (ch_source){.it = NULL};
 }

@@ -9,7 +9,8 @@ typedef struct ch_arrays_how {
     int64_t  batch;
     bool     shuffles;
     uint64_t seed;
-    double   from, to; /* shares of the rows: 0 and 1 are all */
+    double   from, to;  /* shares of the rows: 0 and 1 are all */
+    bool     is_direct; /* rows of one batch are handed out as they are, without a pipeline */
 } ch_arrays_how;
 
 typedef struct ch_source {
@@ -17,6 +18,7 @@ typedef struct ch_source {
     int64_t      steps; /* of one pass; CH_INFINITE, CH_UNKNOWN: of an iterator, one of these */
     bool         was_read;
     bool         is_given; /* the caller's iterator: it may have ended already */
+    ch_tuple    *whole;    /* instead of `it`: the only batch; else NULL */
 } ch_source;
 
 /* Whether there is data at all. */

@@ -32,8 +32,7 @@ enum {
     TRACK_NAME = 96,
     SPAN_NAME = 200,                  /* bytes that are kept of a name, */
     EVENT_TEXT = 6 * SPAN_NAME + 128, /* each of which may become six */
-    BLOCK = 64 << 10,
-    USUAL_LIMIT = 5000000
+    BLOCK = 64 << 10
 };
 
 typedef struct track {
@@ -61,7 +60,8 @@ static struct {
     ch_fault        fault; /* the first error of writing */
 } file = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static _Atomic int64_t n_events, n_dropped, limit = USUAL_LIMIT;
+static _Atomic int64_t n_events, n_dropped;
+static _Atomic int64_t limit; /* of events in this file */
 
 /* ---- text ---- */
 
@@ -159,6 +159,7 @@ static void begin_file(int fd, char *path)
     atomic_store(&owner, getpid());
     atomic_store(&n_events, 0);
     atomic_store(&n_dropped, 0);
+    atomic_store(&limit, ch__config()->trace_limit);
 }
 
 /* The first error of writing it, or that of closing it. */
@@ -235,8 +236,9 @@ static void end_text(void)
     int64_t dropped = atomic_load(&n_dropped);
 
     if (dropped > 0) {
-        snprintf(labels, sizeof(labels), "%lld events are missing: the trace is full",
-                 (long long)dropped);
+        snprintf(labels, sizeof(labels),
+                 "%lld events are missing: the trace is full (COHORT_TRACE_LIMIT is %lld)",
+                 (long long)dropped, (long long)atomic_load(&limit));
         write_metadata(",\n", 0, "process_labels", "labels", labels);
     }
     write_text("\n]\n", 3);
@@ -254,11 +256,20 @@ static ch_status close_file(void)
 
 ch_status ch__trace_close(void)
 {
+    int64_t   dropped;
+    bool      was_open;
     ch_status rc;
 
     pthread_mutex_lock(&life);
+    was_open = file.is_open;
     rc = close_file();
+    dropped = was_open ? atomic_load(&n_dropped) : 0;
     pthread_mutex_unlock(&life);
+    if (dropped > 0)
+        ch__log(CH_LOG_WARNING, "trace",
+                "the trace is full after %lld events; %lld later ones were left out; "
+                "COHORT_TRACE_LIMIT sets the limit",
+                (long long)atomic_load(&limit), (long long)dropped);
     return rc;
 }
 
@@ -291,11 +302,6 @@ bool ch__trace_is_on(void)
     int is = atomic_load_explicit(&state, memory_order_acquire);
 
     return is == ON || (is == UNASKED && ask_setting());
-}
-
-void ch__trace_limit(int64_t events)
-{
-    atomic_store(&limit, events > 0 ? events : USUAL_LIMIT);
 }
 
 /* ---- events ---- */

@@ -22,11 +22,8 @@ CH_MUST_CHECK ch_status ch__trace_close(void);
 bool ch__trace_is_on(void);
 
 /* Does nothing if none is open. Times are ch__now_ns's. Names are copied, and cut at 200 bytes. May be called
- * by several threads, best each on a track of its own. Past 5 million events in a file the rest are
- * counted, and the file says how many there were. */
+ * by several threads, best each on a track of its own. Past COHORT_TRACE_LIMIT events in a file the rest are
+ * counted; the file and a warning in the log say how many there were. */
 void ch__trace_span(const char *track, const char *name, int64_t begin_ns, int64_t end_ns);
-
-/* For tests: another number than 5 million; 0 ends it. */
-void ch__trace_limit(int64_t events);
 
 #endif

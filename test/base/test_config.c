@@ -119,7 +119,7 @@ static void every_row_has_help_and_a_default_that_parses(void **state)
         assert_true(strlen(help) > 0);
         assert_int_equal(ch__config_set(name, fallback), CH_OK);
     }
-    assert_int_equal(n, 12); /* the fields of ch_config */
+    assert_int_equal(n, 13); /* the fields of ch_config */
     assert_false(ch__config_row(-1, &name, &fallback, &help));
     (void)state;
 }

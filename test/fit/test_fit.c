@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/config.h"
 #include "base/thread.h"
 #include "fit_help.h"
 
@@ -138,6 +139,54 @@ static void fit_gives_the_numbers_of_a_loop_to_the_bit(void **state)
             assert_memory_equal(got.accuracy, want.accuracy, sizeof(got.accuracy));
         }
     drop_arrays(&a);
+    (void)state;
+}
+
+/* ---- arrays of one batch ---- */
+
+static ch_tensor *predicted(ch_model *m, ch_tensor *x, int64_t rows, int64_t batch)
+{
+    ch_tensor *part = NULL, *y = NULL;
+
+    t_ok(ch_tensor_rows(x, 0, rows, &part));
+    t_ok(ch_predict(m, (ch_data){.n = 1, .array = &part},
+                    &(ch_evaluate_options){.batch = batch}, &y));
+    ch_tensor_unref(part);
+    return y;
+}
+
+/* A pipeline would wake its threads. That the rows are dealt as a pipeline deals them shows in the sizes
+ * that replicas get, and so in the bits. */
+static void predict_within_one_batch_wakes_no_thread_and_gives_the_same_rows(void **state)
+{
+    for (int which = 0; which < STRATEGIES; which++) {
+        ch_strategy *st = strategy_of(which);
+        arrays       a = new_arrays(ROWS);
+        ch_model    *m = new_model(st);
+        ch_tensor   *all;
+
+        t_ok(ch_compile(m, &(ch_compile_options){.loss = ch_loss_sparse_categorical}));
+        all = predicted(m, a.t[0], ROWS, BATCH);
+        t_ok(ch__config_set("replicas", "turns"));
+        for (int64_t rows = 1; rows <= BATCH; rows++) {
+            ch_tensor *y = predicted(m, a.t[0], rows, BATCH);
+            int64_t    wakes = ch__wake_count();
+
+            ch_tensor_unref(y);
+            y = predicted(m, a.t[0], rows, BATCH);
+            assert_int_equal(ch__wake_count(), wakes);
+            assert_int_equal(ch_tensor_shape(y).dim[0], rows);
+            for (int64_t i = 0; i < rows * CLASSES; i++)
+                assert_true(fabsf(((const float *)ch_tensor_data(y))[i] -
+                                  ((const float *)ch_tensor_data(all))[i]) < 1e-5f);
+            ch_tensor_unref(y);
+        }
+        t_ok(ch__config_set("replicas", "auto"));
+        ch_tensor_unref(all);
+        ch_model_unref(m);
+        drop_arrays(&a);
+        ch_strategy_unref(st);
+    }
     (void)state;
 }
 
@@ -763,6 +812,7 @@ static void it_ends_with_the_data(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(predict_within_one_batch_wakes_no_thread_and_gives_the_same_rows),
         cmocka_unit_test(fit_gives_the_numbers_of_a_loop_to_the_bit),
         cmocka_unit_test(every_row_counts_once_and_rows_keep_their_order),
         cmocka_unit_test(arrays_are_batched_and_split),

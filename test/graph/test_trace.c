@@ -97,19 +97,32 @@ static void any_name_is_a_string(void **state)
     (void)state;
 }
 
-static void what_is_too_much_is_counted(void **state)
+static char warned[256];
+
+static void keep_warning(const ch_log_record *record, void *arg)
+{
+    (void)arg;
+    if (strcmp(record->code, "trace") == 0)
+        snprintf(warned, sizeof(warned), "%s", record->text);
+}
+
+static void trace_past_its_limit_says_what_it_left_out_in_the_file_and_the_log(void **state)
 {
     t_trace *t;
 
-    ch__trace_limit(10);
+    t_ok(ch__config_set("trace_limit", "10"));
+    ch_log_set_sink(keep_warning, NULL, CH_LOG_WARNING);
     t_ok(ch__trace_open(path()));
     for (int i = 0; i < 25; i++)
         span("GPU:0", "step");
     t_ok(ch__trace_close());
-    ch__trace_limit(0);
+    ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
+    t_ok(ch__config_set("trace_limit", "250000"));
     t = t_trace_read(path());
     assert_int_equal(t->n_spans, 10);
     assert_non_null(strstr(t->labels, "15 events are missing"));
+    assert_non_null(strstr(t->labels, "COHORT_TRACE_LIMIT is 10"));
+    assert_non_null(strstr(warned, "full after 10 events; 15 later ones were left out"));
     free(t);
     (void)state;
 }
@@ -293,7 +306,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(an_empty_trace_is_whole),
         cmocka_unit_test(spans_are_on_tracks_with_their_times),
         cmocka_unit_test(any_name_is_a_string),
-        cmocka_unit_test(what_is_too_much_is_counted),
+        cmocka_unit_test(trace_past_its_limit_says_what_it_left_out_in_the_file_and_the_log),
         cmocka_unit_test(threads_write_at_once),
         cmocka_unit_test(it_may_be_closed_and_opened_while_threads_write),
         cmocka_unit_test(one_is_open_at_a_time),
