@@ -1,0 +1,127 @@
+/* bench/predict.c -- predictions of one row: what ch_predict costs over running the step, and two threads.
+ *
+ * The limit of the first case is ch_strategy_run of the model's forward step on the same row. In the second,
+ * two threads predict, each with a model and a device of its own; the peer is one thread that makes as many.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bench.h"
+#include "must.h"
+
+enum { IN = 16, HIDDEN = 64, OUT = 4 };
+
+typedef struct job {
+    ch_strategy *strategy;
+    ch_model    *model;
+    ch_function *step;
+    ch_tensor   *row;
+    ch_tuple    *batch;
+    int64_t      n; /* predictions that its thread makes */
+} job;
+
+static void forward(ch_step *s, void *arg)
+{
+    ch_step_out(s, "y", ch_model_call(((job *)arg)->model, s, ch_step_in(s, 0), false));
+}
+
+static void make_job(job *j, const char *device)
+{
+    ch_layer *layer[] = {ch_dense(HIDDEN, &(ch_dense_options){.activation = CH_RELU}),
+                         ch_dense(OUT, NULL)};
+
+    *j = (job){0};
+    must(ch_strategy_one_device(device, &j->strategy));
+    must(ch_model_new(
+        j->strategy, ch_sequential("net", 2, layer),
+        &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, IN)}}},
+        &j->model));
+    must(ch_compile(j->model, &(ch_compile_options){.loss = ch_loss_sparse_categorical}));
+    must(ch_function_new("forward", forward, j, &j->step));
+    must(ch_tensor_new(CH_F32, ch_shape_of(1, IN), &j->row));
+    for (int i = 0; i < IN; i++)
+        ((float *)ch_tensor_data_mut(j->row))[i] = (float)i / IN;
+    must(ch_tuple_of(1, &j->row, &j->batch));
+}
+
+static void drop_job(job *j)
+{
+    ch_tuple_unref(j->batch);
+    ch_tensor_unref(j->row);
+    ch_function_unref(j->step);
+    ch_model_unref(j->model);
+    ch_strategy_unref(j->strategy);
+}
+
+static void by_predict(void *arg, int64_t n)
+{
+    job *j = arg;
+
+    while (n-- > 0) {
+        ch_tensor *y = NULL;
+
+        must(ch_predict(j->model, (ch_data){.n = 1, .array = &j->row}, NULL, &y));
+        ch_tensor_unref(y);
+    }
+}
+
+static void by_run(void *arg, int64_t n)
+{
+    job *j = arg;
+
+    while (n-- > 0) {
+        ch_tuple *out = NULL;
+
+        must(ch_strategy_run(j->strategy, j->step, j->batch, &out));
+        ch_tuple_unref(out);
+    }
+}
+
+static void *thread_main(void *arg)
+{
+    by_predict(arg, ((job *)arg)->n);
+    return NULL;
+}
+
+/* n predictions on each of two threads. */
+static void by_two(void *arg, int64_t n)
+{
+    job      *j = arg;
+    pthread_t other;
+
+    j[1].n = n;
+    if (pthread_create(&other, NULL, thread_main, &j[1]) != 0)
+        exit(1);
+    by_predict(&j[0], n);
+    (void)pthread_join(other, NULL);
+}
+
+/* As many on one thread. */
+static void by_one(void *arg, int64_t n)
+{
+    by_predict(arg, 2 * n);
+}
+
+int main(int argc, char **argv)
+{
+    bench *b = bench_open("predict", argc, argv);
+    job    j[2];
+
+    make_job(&j[0], "CPU:0");
+    make_job(&j[1], ch_device_count("CPU") > 1 ? "CPU:1" : "CPU:0");
+    bench_run(b, &(bench_case){.name = "one row, of ch_strategy_run",
+                               .unit = "us",
+                               .scale = 1e6,
+                               .ours = {.run = by_predict, .arg = &j[0]},
+                               .limit = {.run = by_run, .arg = &j[0]}});
+    bench_run(b, &(bench_case){.name = "two threads, to one thread",
+                               .unit = "us/row",
+                               .scale = 1e6 / 2,
+                               .ours = {.run = by_two, .arg = j},
+                               .peer = {{"one thread", .run = by_one, .arg = &j[0]}}});
+    drop_job(&j[0]);
+    drop_job(&j[1]);
+    return bench_close(b);
+}
