@@ -304,12 +304,33 @@ static ch_status shard_open(ch_cursor *c)
                     "with policy CH_SHARD_HINT said it; set that policy, and distribute it");
 }
 
-/* 5.5.10: a distribution wants at least an element for each shard, and says so, once, to every worker. */
+typedef struct sharding {
+    counting counting;
+    ch_element
+        *kept; /* this shard's element of the first round, until all of the round was read */
+} sharding;
+
+/* A distribution wants at least an element for each shard, and says so, once, to every worker (5.5.10). */
+static bool wants_a_round(const Cohort__Shard *a)
+{
+    return a->why[0] != '\0';
+}
+
+static void drop_kept(ch_cursor *c)
+{
+    sharding *x = (sharding *)c;
+
+    if (x->kept != NULL)
+        ch__element_free(x->kept);
+    x->kept = NULL;
+}
+
 static ch_status too_few(ch_cursor *c)
 {
     const Cohort__Shard *a = CH_ATTRS(c, Cohort__Shard);
     int64_t              n = ((counting *)c)->n;
 
+    drop_kept(c);
     ((counting *)c)->n = a->n; /* told: the end comes next */
     return ch__fail(CH_INVALID_ARGUMENT,
                     "could not divide the data by %s: it has %lld of them, which is not enough "
@@ -317,23 +338,58 @@ static ch_status too_few(ch_cursor *c)
                     a->why, (long long)n, (long long)a->n);
 }
 
+/* The first round is read to its end before its element is given: if the data is too short, no worker has
+ * had an element when all of them fail. An error of the input comes out between; the element is kept. */
 static ch_status shard_next(ch_cursor *c, ch_element **out)
 {
     const Cohort__Shard *a = CH_ATTRS(c, Cohort__Shard);
-    counting            *x = (counting *)c;
+    sharding            *x = (sharding *)c;
+    int64_t             *n = &x->counting.n;
 
-    for (;;) {
-        ch_status rc = ch__cursor_next(c->in[0], out);
+    while (x->kept == NULL || *n < a->n) {
+        ch_element *e = NULL;
+        ch_status   rc = ch__cursor_next(c->in[0], &e);
 
         if (rc != CH_OK)
             return rc;
-        if (*out == NULL)
-            return a->why[0] != '\0' && x->n > 0 && x->n < a->n ? too_few(c) : CH_OK;
-        if (x->n++ / shard_block(a) % a->n == a->index)
+        if (e == NULL)
+            return wants_a_round(a) && *n > 0 && *n < a->n ? too_few(c) : CH_OK;
+        if ((*n)++ / shard_block(a) % a->n != a->index) {
+            ch__element_free(e);
+        } else if (wants_a_round(a) && *n <= a->n) {
+            x->kept = e;
+        } else {
+            *out = e;
             return CH_OK;
-        ch__element_free(*out);
-        *out = NULL;
+        }
     }
+    *out = x->kept;
+    x->kept = NULL;
+    return CH_OK;
+}
+
+static ch_status shard_rewind(ch_cursor *c)
+{
+    drop_kept(c);
+    return counting_rewind(c);
+}
+
+static void shard_save(ch_cursor *c, ch_saver *s)
+{
+    const sharding *x = (const sharding *)c;
+
+    ch__save_int(s, x->kept != NULL);
+    if (x->kept != NULL)
+        ch__save_element(s, x->kept);
+    counting_save(c, s);
+}
+
+static ch_status shard_load(ch_cursor *c, ch_loader *l)
+{
+    drop_kept(c);
+    if (ch__load_int(l, 0, 1) == 1)
+        ((sharding *)c)->kept = ch__load_element(l, c->dataset);
+    return counting_load(c, l);
 }
 
 const ch_stage ch__stage_shard = {
@@ -342,14 +398,14 @@ const ch_stage ch__stage_shard = {
     .traits = CH_KEEPS_BATCHES | CH_DIVIDES_IF_ASKED,
     .n_in = 1,
     .attrs = &cohort__shard__descriptor,
-    .cursor_bytes = sizeof(counting),
+    .cursor_bytes = sizeof(sharding),
     .infer = shard_infer,
     .open = shard_open,
     .next = shard_next,
-    .rewind = counting_rewind,
-    .save = counting_save,
-    .load = counting_load,
-    .close = ch__close_nothing,
+    .rewind = shard_rewind,
+    .save = shard_save,
+    .load = shard_load,
+    .close = drop_kept,
 };
 
 bool ch__dataset_is_shard(const ch_dataset *d)
