@@ -90,16 +90,15 @@ int main(int argc, char **argv)
     ch_dataset   *train = reviews(0, REVIEWS), *test = reviews(REVIEWS, REVIEWS + 1000);
     ch_model     *m = NULL;
     ch_optimizer *adagrad = NULL;
-    ch_metric    *accuracy = NULL;
     ch_history   *h = NULL;
     double        right;
 
     must(ch_model_new(st, ch_sequential("reviews", 2, layer), NULL, &m));
     must(ch_adagrad(0.3, NULL, NULL, &adagrad)); /* which touches rows of these words alone */
-    must(ch_metric_binary_accuracy(st, NULL, 0, &accuracy)); /* of logits: above 0 is yes */
-    must(ch_compile(
-        m, &(ch_compile_options){
-               .optimizer = adagrad, .loss = ch_loss_binary, .n_own = 1, .own = &accuracy}));
+    must(ch_compile(m, &(ch_compile_options){.optimizer = adagrad,
+                                             .loss = ch_loss_binary,
+                                             /* of logits: above 0 is yes */
+                                             .metrics = {ch_binary_accuracy(0)}}));
     must(ch_fit(m, (ch_data){.dataset = train},
                 &(ch_fit_options){.epochs = is_short(argc, argv) ? 2 : 10,
                                   .validation = {.dataset = test},
@@ -109,7 +108,6 @@ int main(int argc, char **argv)
     right = ch_history_last(h, "val_binary_accuracy");
     printf("%.1f %% of the reviews are taken as they are meant\n", 100 * right);
     ch_history_unref(h);
-    ch_metric_unref(accuracy);
     ch_optimizer_unref(adagrad);
     ch_model_unref(m);
     ch_dataset_unref(train);

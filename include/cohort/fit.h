@@ -2,7 +2,7 @@
  *
  *     rc = ch_compile(m, &(ch_compile_options){.optimizer = adam,
  *                                              .loss = ch_loss_sparse_categorical,
- *                                              .metrics = {ch_metric_sparse_accuracy}});
+ *                                              .metrics = {ch_sparse_accuracy()}});
  *     rc = ch_fit(m, (ch_data){.dataset = train},
  *                 &(ch_fit_options){.epochs = 5,
  *                                   .validation = {.dataset = test},
@@ -39,11 +39,10 @@
 
 /* ---- compile ---- */
 
-/* One number for each example, such as ch_loss_mse; the same of a loss that has a number of its own, such as
- * ch_loss_huber; and what makes a metric, such as ch_metric_mse. */
+/* One number for each example, such as ch_loss_mse; and the same of a loss that has a number of its own, such as
+ * ch_loss_huber. */
 typedef ch_node *(*ch_loss_fn)(ch_node *guess, ch_node *truth);
 typedef ch_node *(*ch_loss_arg_fn)(ch_node *guess, ch_node *truth, double arg);
-typedef ch_status (*ch_metric_fn)(ch_strategy *st, const char *name, ch_metric **out);
 
 /* In place of what ch_fit records: the whole of a step, the optimizer's part too. Outputs that are scalars, one for
  * all replicas, are in the logs by their names, as means over an epoch's steps; so are metrics of `own`, which it updates
@@ -57,9 +56,11 @@ typedef struct ch_compile_options {
     ch_loss_fn    loss;      /* NULL: the model predicts, or steps of one's own have one */
     /* In its place, one with a number: ch_loss_huber, ch_loss_categorical. */
     ch_loss_arg_fn loss_with;
-    double         loss_arg;                           /* that number: delta, smoothing */
-    ch_metric_fn   metrics[CH_COMPILE_METRICS];        /* up to the first NULL */
-    ch_metric_fn weighted_metrics[CH_COMPILE_METRICS]; /* which heed the weights of examples */
+    double         loss_arg; /* that number: delta, smoothing */
+    /* With and without a number, such as ch_sparse_accuracy() and ch_auc(200): up to the first that is zero. */
+    ch_metric_spec metrics[CH_COMPILE_METRICS];
+    ch_metric_spec
+        weighted_metrics[CH_COMPILE_METRICS]; /* which heed the weights of examples */
     int n_own; /* metrics that were made before, for the model's strategy: referenced */
     ch_metric *const *own;
     ch_model_step_fn  train_step, test_step; /* NULL: the usual ones */

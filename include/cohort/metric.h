@@ -88,6 +88,46 @@ CH_API CH_MUST_CHECK ch_status ch_metric_binary_cross_entropy(ch_strategy *st, c
 CH_API CH_MUST_CHECK ch_status ch_metric_confusion(ch_strategy *st, const char *name,
                                                    int classes, ch_metric **out);
 
+/* ---- metrics to be made ----
+ *
+ * A ch_metric_spec says which metric to make, with its number if it has one:
+ *
+ *     .metrics = {ch_sparse_accuracy(), ch_auc(200), ch_metric_named(ch_auc(1000), "fine_auc")}
+ *
+ * Lists of metrics (ch_compile) are lists of these, so that all metrics are given alike. Each is
+ * the metric of its name above, and its number is that of the function there. A function that is
+ * not called, ch_auc for ch_auc(0), does not compile: `number` is first, and no function is one. */
+typedef struct ch_metric_spec {
+    double number; /* threshold, thresholds, k, capacity or classes */
+    ch_status (*make)(ch_strategy *st, const char *name, double number, ch_metric **out);
+    const char *name; /* NULL: the kind's. Borrowed until the metric is made */
+} ch_metric_spec;
+
+CH_API ch_metric_spec ch_accuracy(void);
+CH_API ch_metric_spec ch_sparse_accuracy(void);
+CH_API ch_metric_spec ch_categorical_accuracy(void);
+CH_API ch_metric_spec ch_binary_accuracy(double threshold); /* of logits: 0 */
+CH_API ch_metric_spec ch_top_k_accuracy(int k);
+CH_API ch_metric_spec ch_precision(double threshold);
+CH_API ch_metric_spec ch_recall(double threshold);
+CH_API ch_metric_spec ch_f1(double threshold);
+CH_API ch_metric_spec ch_auc(int thresholds); /* 0: 200 */
+CH_API ch_metric_spec ch_auc_exact(int64_t capacity);
+CH_API ch_metric_spec ch_mse(void);
+CH_API ch_metric_spec ch_mae(void);
+CH_API ch_metric_spec ch_rmse(void);
+CH_API ch_metric_spec ch_sparse_cross_entropy(void);
+CH_API ch_metric_spec ch_categorical_cross_entropy(void);
+CH_API ch_metric_spec ch_binary_cross_entropy(void);
+CH_API ch_metric_spec ch_confusion(int classes);
+
+/* The same metric with another name, which is borrowed until the metric is made: two of a kind in
+ * one list need two names. */
+CH_API ch_metric_spec ch_metric_named(ch_metric_spec spec, const char *name);
+/* Makes the metric. INVALID_ARGUMENT if the spec is zero. */
+CH_API CH_MUST_CHECK ch_status ch_metric_new(ch_strategy *st, ch_metric_spec spec,
+                                             ch_metric **out);
+
 CH_API ch_metric  *ch_metric_ref(ch_metric *m);
 CH_API void        ch_metric_unref(ch_metric *m);
 CH_API const char *ch_metric_name(const ch_metric *m);

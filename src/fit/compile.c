@@ -63,7 +63,7 @@ static ch_status add_metric(ch_compiled *c, ch_metric *m, bool is_weighted, bool
         ch_status rc =
             ch__fail(CH_INVALID_ARGUMENT,
                      "compile: two numbers are called \"%s\"; give one of the metrics another "
-                     "name (own)",
+                     "name (ch_metric_named)",
                      ch_metric_name(m));
 
         ch_metric_unref(m);
@@ -74,24 +74,24 @@ static ch_status add_metric(ch_compiled *c, ch_metric *m, bool is_weighted, bool
 }
 
 /* The function may be the program's: it may fail and say nothing, and say that all is well and make nothing. */
-static ch_status make_metric(ch_compiled *c, ch_metric_fn make, ch_metric **out)
+static ch_status make_metric(ch_compiled *c, ch_metric_spec spec, ch_metric **out)
 {
     uint64_t  mark = ch__fail_mark();
-    ch_status rc = make(c->strategy, NULL, out);
+    ch_status rc = ch_metric_new(c->strategy, spec, out);
 
     if (rc == CH_OK && *out == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "its function returned CH_OK, and made no metric");
     return ch__fail_since(mark, rc);
 }
 
-static ch_status make_metrics(ch_compiled *c, const ch_metric_fn *make, bool is_weighted)
+static ch_status make_metrics(ch_compiled *c, const ch_metric_spec *spec, bool is_weighted)
 {
     ch_status rc = CH_OK;
 
-    for (int i = 0; i < CH_COMPILE_METRICS && make[i] != NULL && rc == CH_OK; i++) {
+    for (int i = 0; i < CH_COMPILE_METRICS && spec[i].make != NULL && rc == CH_OK; i++) {
         ch_metric *m = NULL;
 
-        rc = make_metric(c, make[i], &m);
+        rc = make_metric(c, spec[i], &m);
         if (rc != CH_OK)
             return ch__fail_at(rc, "compile: %s %d", is_weighted ? "weighted metric" : "metric",
                                i);

@@ -33,7 +33,7 @@ static ch_status new_state(const ch_metric *m, ch_strategy *st, const char *what
     return rc;
 }
 
-ch_status ch__metric_new(ch_strategy *st, const ch_metric_spec *spec, ch_metric **out)
+ch_status ch__metric_new(ch_strategy *st, const ch_metric_parts *spec, ch_metric **out)
 {
     ch_metric *m;
     ch_status  rc = ch__want_given(spec->kind->name, "out", out, NULL, NULL);

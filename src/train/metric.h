@@ -33,13 +33,13 @@ struct ch_metric {
     ch_var               *var[2]; /* the state; if it is kept, how many rows are filled */
 };
 
-typedef struct ch_metric_spec {
+typedef struct ch_metric_parts {
     const ch_metric_kind *kind;
     const char           *name; /* NULL: the kind's */
     double                threshold;
     int64_t               n;
     ch_shape              state;
-} ch_metric_spec;
+} ch_metric_parts;
 
 /* a / b, and 0 where b is nothing. */
 static inline double ch__over(double a, double b)
@@ -47,7 +47,7 @@ static inline double ch__over(double a, double b)
     return b != 0 ? a / b : 0;
 }
 
-ch_status ch__metric_new(ch_strategy *st, const ch_metric_spec *spec, ch_metric **out);
+ch_status ch__metric_new(ch_strategy *st, const ch_metric_parts *spec, ch_metric **out);
 
 /* f64, in the shape of `each`: the weights, or ones. */
 ch_node *ch__metric_weights(const ch_metric *m, ch_node *weights, ch_node *each);

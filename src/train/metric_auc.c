@@ -65,7 +65,7 @@ ch_status ch_metric_auc(ch_strategy *st, const char *name, int thresholds, ch_me
                         MOST_THRESHOLDS);
     return ch__metric_new(
         st,
-        &(ch_metric_spec){.kind = &auc_kind, .name = name, .n = n, .state = ch_shape_of(2, n)},
+        &(ch_metric_parts){.kind = &auc_kind, .name = name, .n = n, .state = ch_shape_of(2, n)},
         out);
 }
 
@@ -143,9 +143,9 @@ ch_status ch_metric_auc_exact(ch_strategy *st, const char *name, int64_t capacit
                         "metric auc_exact: capacity %lld, want room for at least one guess",
                         (long long)capacity);
     return ch__metric_new(st,
-                          &(ch_metric_spec){.kind = &exact_kind,
-                                            .name = name,
-                                            .n = capacity,
-                                            .state = ch_shape_of(capacity, COLUMNS)},
+                          &(ch_metric_parts){.kind = &exact_kind,
+                                             .name = name,
+                                             .n = capacity,
+                                             .state = ch_shape_of(capacity, COLUMNS)},
                           out);
 }

@@ -58,7 +58,7 @@ static ch_status new_outcomes(ch_strategy *st, const ch_metric_kind *kind, const
 {
     return ch__metric_new(
         st,
-        &(ch_metric_spec){
+        &(ch_metric_parts){
             .kind = kind, .name = name, .threshold = threshold, .state = ch_shape_of(OUTCOMES)},
         out);
 }
@@ -122,9 +122,9 @@ ch_status ch_metric_confusion(ch_strategy *st, const char *name, int classes, ch
         return ch__fail(CH_INVALID_ARGUMENT, "metric confusion: %d classes, want 1 or more",
                         classes);
     return ch__metric_new(st,
-                          &(ch_metric_spec){.kind = &confusion_kind,
-                                            .name = name,
-                                            .n = classes,
-                                            .state = ch_shape_of(classes, classes)},
+                          &(ch_metric_parts){.kind = &confusion_kind,
+                                             .name = name,
+                                             .n = classes,
+                                             .state = ch_shape_of(classes, classes)},
                           out);
 }

@@ -178,7 +178,7 @@ static ch_status new_mean(ch_strategy *st, const ch_metric_kind *kind, const cha
                           ch_metric **out)
 {
     return ch__metric_new(
-        st, &(ch_metric_spec){.kind = kind, .name = name, .state = ch_shape_of(2)}, out);
+        st, &(ch_metric_parts){.kind = kind, .name = name, .state = ch_shape_of(2)}, out);
 }
 
 ch_status ch_metric_mean(ch_strategy *st, const char *name, ch_metric **out)
@@ -210,10 +210,10 @@ ch_status ch_metric_binary_accuracy(ch_strategy *st, const char *name, double th
                                     ch_metric **out)
 {
     return ch__metric_new(st,
-                          &(ch_metric_spec){.kind = &binary_kind,
-                                            .name = name,
-                                            .threshold = threshold,
-                                            .state = ch_shape_of(2)},
+                          &(ch_metric_parts){.kind = &binary_kind,
+                                             .name = name,
+                                             .threshold = threshold,
+                                             .state = ch_shape_of(2)},
                           out);
 }
 
@@ -223,7 +223,7 @@ ch_status ch_metric_top_k(ch_strategy *st, const char *name, int k, ch_metric **
         return ch__fail(CH_INVALID_ARGUMENT, "metric top_k: k is %d, want 1 or more", k);
     return ch__metric_new(
         st,
-        &(ch_metric_spec){.kind = &top_k_kind, .name = name, .n = k, .state = ch_shape_of(2)},
+        &(ch_metric_parts){.kind = &top_k_kind, .name = name, .n = k, .state = ch_shape_of(2)},
         out);
 }
 

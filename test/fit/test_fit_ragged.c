@@ -340,6 +340,77 @@ static void planning_is_a_row_of_the_time_table(void **state)
     (void)state;
 }
 
+/* ---- metrics ---- */
+
+static void metrics_with_and_without_numbers_are_given_alike(void **state)
+{
+    ch_strategy  *st = strategy_of(MIRRORED_2);
+    ch_model     *m = new_regression(st, 0.5);
+    ch_optimizer *sgd = NULL;
+    ch_dataset   *d = lines(2);
+    ch_history   *h = NULL;
+    ch_metric    *none = NULL;
+
+    t_ok(ch_sgd(0.5, NULL, NULL, &sgd));
+    t_ok(ch_compile(
+        m, &(ch_compile_options){.optimizer = sgd,
+                                 .loss = ch_loss_binary,
+                                 .metrics = {ch_mse(), ch_binary_accuracy(0), ch_auc(0),
+                                             ch_metric_named(ch_auc(50), "coarse")},
+                                 .weighted_metrics = {ch_recall(0)}}));
+    t_ok(ch_fit(m, (ch_data){.dataset = d}, &(ch_fit_options){.epochs = 3}, &h));
+    assert_true(ch_history_last(h, "binary_accuracy") > 0.3);
+    assert_true(ch_history_last(h, "auc") > 0.3 && ch_history_last(h, "coarse") > 0.3);
+    assert_true(ch_history_last(h, "mse") > 0 && ch_history_last(h, "recall") > 0);
+    t_refused(ch_compile(m, &(ch_compile_options){.metrics = {ch_auc(0), ch_auc(50)}}),
+              CH_INVALID_ARGUMENT, "\"auc\"", "ch_metric_named");
+    t_refused(ch_compile(m, &(ch_compile_options){.metrics = {ch_auc(1)}}), CH_INVALID_ARGUMENT,
+              "metric 0", "1 thresholds");
+    t_refused(ch_metric_new(st, (ch_metric_spec){0}, &none), CH_INVALID_ARGUMENT, "metric new",
+              "ch_auc");
+    ch_history_unref(h);
+    ch_optimizer_unref(sgd);
+    ch_dataset_unref(d);
+    ch_model_unref(m);
+    ch_strategy_unref(st);
+    (void)state;
+}
+
+static void a_spec_makes_the_metric_of_its_name(void **state)
+{
+    const struct {
+        ch_metric_spec spec;
+        const char    *name;
+    } row[] = {
+        {ch_accuracy(), "accuracy"},
+        {ch_sparse_accuracy(), "sparse_accuracy"},
+        {ch_categorical_accuracy(), "categorical_accuracy"},
+        {ch_binary_accuracy(0.5), "binary_accuracy"},
+        {ch_top_k_accuracy(3), "top_k"},
+        {ch_precision(0.5), "precision"},
+        {ch_recall(0.5), "recall"},
+        {ch_f1(0.5), "f1"},
+        {ch_auc(10), "auc"},
+        {ch_auc_exact(10), "auc_exact"},
+        {ch_mse(), "mse"},
+        {ch_mae(), "mae"},
+        {ch_rmse(), "rmse"},
+        {ch_sparse_cross_entropy(), "sparse_cross_entropy"},
+        {ch_categorical_cross_entropy(), "categorical_cross_entropy"},
+        {ch_binary_cross_entropy(), "binary_cross_entropy"},
+        {ch_confusion(3), "confusion"},
+    };
+
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        ch_metric *m = NULL;
+
+        t_ok(ch_metric_new(NULL, row[i].spec, &m));
+        assert_string_equal(ch_metric_name(m), row[i].name);
+        ch_metric_unref(m);
+    }
+    (void)state;
+}
+
 /* ---- evaluating and predicting ---- */
 
 static void ragged_rows_are_validated_and_predicted_in_order(void **state)
@@ -383,6 +454,8 @@ int main(void)
         cmocka_unit_test(pieces_of_a_ragged_batch_have_room_for_their_capacity),
         cmocka_unit_test(examples_are_rows_when_the_first_input_is_ragged),
         cmocka_unit_test(planning_is_a_row_of_the_time_table),
+        cmocka_unit_test(a_spec_makes_the_metric_of_its_name),
+        cmocka_unit_test(metrics_with_and_without_numbers_are_given_alike),
         cmocka_unit_test(ragged_rows_are_validated_and_predicted_in_order),
     };
 

@@ -617,7 +617,7 @@ static void a_lost_worker_does_no_harm(void **state)
     t_ok(ch_sgd(0.1, NULL, NULL, &o));
     t_ok(ch_compile(x.m, &(ch_compile_options){.optimizer = o,
                                                .loss = ch_loss_sparse_categorical,
-                                               .metrics = {ch_metric_sparse_accuracy}}));
+                                               .metrics = {ch_sparse_accuracy()}}));
     t_ok(ch_callback_of(CH_ON_STEP, kill_one, cluster, &c));
     t_ok(ch_fit(x.m, (ch_data){.n = 2, .array = x.a.t},
                 &(ch_fit_options){.epochs = 4, .batch = 4, .n_callbacks = 1, .callback = &c},
