@@ -180,9 +180,10 @@ static ch_status check_ids(const ch_var *v, const ch_id_split *s, const ch_tenso
 
     if (at < 0)
         return CH_OK;
-    return ch__fail(CH_INVALID_ARGUMENT, "id %lld at position %lld is not in [0, %lld)",
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "id %lld at position %lld is not in [0, %lld), the rows of table %s",
                     (long long)ch__id((ch_ids){ids->data, ids->dtype == CH_I64}, at),
-                    (long long)at, (long long)rows_of(v));
+                    (long long)at, (long long)rows_of(v), v->name);
 }
 
 static ch_status look_up(ch_var *v, ch_tensor *ids, ch_tensor **out)

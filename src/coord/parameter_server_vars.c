@@ -459,21 +459,49 @@ const ch_away_vars ch__ps_vars = {.create = create,
 
 /* ---- the table ---- */
 
-static void print_var(const ch_ps *ps, const ch_var *v, ch_text *o, int64_t *bytes)
+/* Widths of the columns, in characters: as the longest entry needs, but at least those of a usual table. */
+typedef struct columns {
+    int name, spec;
+} columns;
+
+static void print_spec(const ch_var *v, char *spec, size_t size)
+{
+    ch_tensor_spec_print(&(ch_tensor_spec){.dtype = v->dtype, .shape = v->shape}, spec, size);
+}
+
+static columns columns_of(int n, ch_var *const *var)
+{
+    columns w = {32, 24};
+    char    spec[160];
+
+    for (int i = 0; i < n; i++) {
+        int name = (int)strlen(var[i]->name), is;
+
+        if (var[i]->n_shards > 0)
+            continue;
+        print_spec(var[i], spec, sizeof(spec));
+        is = (int)strlen(spec);
+        w.name = name > w.name ? name : w.name;
+        w.spec = is > w.spec ? is : w.spec;
+    }
+    return w;
+}
+
+static void print_var(const ch_ps *ps, const ch_var *v, columns w, ch_text *o, int64_t *bytes)
 {
     char               spec[160];
     const ch_ps_place *p = v->away;
 
     if (v->n_shards > 0)
         return; /* its parts are in the list */
-    ch_tensor_spec_print(&(ch_tensor_spec){.dtype = v->dtype, .shape = v->shape}, spec,
-                         sizeof(spec));
+    print_spec(v, spec, sizeof(spec));
     if (v->each != NULL) {
-        ch__text_add(o, "%-32s %-24s %12lld  each worker, and %s\n", v->name, spec,
-                     (long long)ch_tensor_bytes(v->copy[0]), ch_var_device(v));
+        ch__text_add(o, "%-*s %-*s %12lld  each worker, and %s\n", w.name, v->name, w.spec,
+                     spec, (long long)ch_tensor_bytes(v->copy[0]), ch_var_device(v));
         return;
     }
-    ch__text_add(o, "%-32s %-24s %12lld  %s\n", v->name, spec, (long long)p->store[0]->bytes,
+    ch__text_add(o, "%-*s %-*s %12lld  %s\n", w.name, v->name, w.spec, spec,
+                 (long long)p->store[0]->bytes,
                  ch_device_name(ps->server_device[p->store[0]->server]));
     bytes[p->store[0]->server] += p->store[0]->bytes;
 }
@@ -484,6 +512,7 @@ int ch_strategy_print_placement(ch_strategy *st, char *text, size_t size)
     const ch_ps *ps;
     ch_var     **var = NULL;
     int64_t     *bytes;
+    columns      w;
     int          n = 0;
 
     st = ch__strategy_of(st);
@@ -494,14 +523,16 @@ int ch_strategy_print_placement(ch_strategy *st, char *text, size_t size)
         ch__free(bytes);
         return ch__text_length(&o);
     }
-    ch__text_add(&o, "%-32s %-24s %12s  %s\n", "variable", "is", "bytes", "where");
+    w = columns_of(n, var);
+    ch__text_add(&o, "%-*s %-*s %12s  %s\n", w.name, "variable", w.spec, "is", "bytes",
+                 "where");
     for (int i = 0; i < n; i++) {
-        print_var(ps, var[i], &o, bytes);
+        print_var(ps, var[i], w, &o, bytes);
         ch_var_unref(var[i]);
     }
     for (int i = 0; i < ps->n_servers; i++)
-        ch__text_add(&o, "%-32s %-24s %12lld  %s\n", "", "in all", (long long)bytes[i],
-                     ch_device_name(ps->server_device[i]));
+        ch__text_add(&o, "%-*s %-*s %12lld  %s\n", w.name, "", w.spec, "in all",
+                     (long long)bytes[i], ch_device_name(ps->server_device[i]));
     ch__free(var);
     ch__free(bytes);
     return ch__text_length(&o);

@@ -49,6 +49,8 @@ typedef struct ch_resource {
     /* Set if the variable belongs to another owner than the run's: the graph only reads it, references
      * `key` and releases it with this. Only a recorded graph has such resources, not its copies. */
     void (*release)(void *key);
+    bool
+        is_remote; /* of the owner's, but in another task: reading a few rows is cheaper than all */
     ch_node *read;  /* its value at the beginning; NULL: not read */
     ch_node *value; /* its value now; equals read unless it was assigned */
 } ch_resource;

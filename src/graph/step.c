@@ -728,6 +728,15 @@ static int resource_of(ch_step *s, void *key, const char *name, ch_dtype dtype, 
     return g->n_resources - 1;
 }
 
+void ch__step_mark_remote(ch_step *s, const void *key)
+{
+    ch_graph *g = outermost(s)->graph;
+
+    for (int i = 0; i < g->n_resources; i++)
+        if (g->resource[i].key == key)
+            g->resource[i].is_remote = true;
+}
+
 ch_node *ch__step_read(ch_step *s, void *key, const char *name, ch_dtype dtype, ch_shape shape)
 {
     ch_read_attrs a = {.dtype = dtype, .dims = ch__dims_of(shape)};

@@ -55,6 +55,8 @@ bool ch__step_want(ch_step *s, bool ok, const char *op, const char *what, const 
 /* Variables. A resource is known by its key; the read is recorded when it is first asked for.
  */
 ch_node *ch__step_read(ch_step *s, void *key, const char *name, ch_dtype dtype, ch_shape shape);
+/* Says that a variable which was read is in another task (ch_resource.is_remote). */
+void ch__step_mark_remote(ch_step *s, const void *key);
 /* Records the read of a variable that belongs to another owner than the step's. The graph takes over the
  * caller's reference to `key`, which `release` gives up; ch_run_ops.borrow gives its value to each run. */
 ch_node *ch__step_borrow(ch_step *s, void *key, void (*release)(void *key), const char *name,

@@ -493,6 +493,32 @@ static void embedding_bag_grad(ch_step *s, const ch_node *n, ch_node *const dout
     din[TABLE] = ch__sparse_rows(ids, rows, table->dims.dim[0]);
 }
 
+/* Whether a value is that of a variable in another task, as it was when the step began. */
+static bool is_remote(const ch_node *table)
+{
+    const ch_read_attrs *a = table->op == ch__roles.read ? ch__attrs(table) : NULL;
+
+    return a != NULL && table->graph->resource[a->resource].is_remote;
+}
+
+/* Replaces a table that is in another task by the rows that are needed of it, the ids by their positions, and the weights by
+ * those of the bags' ids. So these rows alone are fetched, and their gradient goes back by rows. Ids behind the last split
+ * become -1, which no server is asked for. */
+static ch_node *rows_of_bags(ch_node *table, ch_node **ids, ch_node *splits, ch_node **weights)
+{
+    ch_node *entry = ch__bag_entries(ch_cast(*ids, CH_I64), splits), *is_none, *id;
+
+    if (entry == NULL)
+        return NULL;
+    is_none = ch_less(ch__out(entry, 1), ch_zeros_like(ch__out(entry, 1)));
+    id = ch__check_ids_dim(ch_select(is_none, ch_zeros_like(entry), entry), table->dims.dim[0]);
+    id = ch_select(is_none, ch__full_like(entry, -1), id);
+    if (*weights != NULL)
+        *weights = ch__bag_live_rows(*weights, splits, entry);
+    *ids = ch_range_like(entry, 0, CH_I64);
+    return ch__gather_or_zero(table, id);
+}
+
 ch_node *ch_embedding_bag(ch_node *table, ch_node *ids, ch_node *row_splits,
                           const ch_bag_options *opt)
 {
@@ -502,11 +528,12 @@ ch_node *ch_embedding_bag(ch_node *table, ch_node *ids, ch_node *row_splits,
     const ch_dim               *rows = NULL;
     ch_dim                      known;
     bool                        mean;
-    ch_node                    *y;
+    ch_node                    *y, *weights;
 
     if (s == NULL || ch_step_status(s) != CH_OK)
         return NULL;
     opt = opt != NULL ? opt : &none;
+    weights = opt->weights;
     if (opt->combiner != CH_COMBINE_SUM && opt->combiner != CH_COMBINE_MEAN) {
         ch_step_fail(s, "embedding_bag: combiner %d, want CH_COMBINE_SUM or CH_COMBINE_MEAN",
                      (int)opt->combiner);
@@ -518,9 +545,11 @@ ch_node *ch_embedding_bag(ch_node *table, ch_node *ids, ch_node *row_splits,
     else if (row_splits != NULL && ch__splits_rows(row_splits, &known))
         rows = &known;
     before = ch__step_begin(s);
-    y = bag_of(table, ids, row_splits, opt->weights, mean && opt->weights == NULL, rows);
-    if (y != NULL && mean && opt->weights != NULL)
-        y = ch_div(y, bag_weights(y, opt->weights, row_splits));
+    if (ids != NULL && row_splits != NULL && ids->dims.rank == 1 && is_remote(table))
+        table = rows_of_bags(table, &ids, row_splits, &weights);
+    y = bag_of(table, ids, row_splits, weights, mean && weights == NULL, rows);
+    if (y != NULL && mean && weights != NULL)
+        y = ch_div(y, bag_weights(y, weights, row_splits));
     ch__step_end(s, before);
     return y;
 }

@@ -277,6 +277,17 @@ static ch_status input_of_shard(ch_trip *t, int remote, int input, int shard, ch
                                 : ch__id_split_rows(s, whole, shard, out);
 }
 
+static ch_status fail_stray(const ch_route_variable *v, const ch_tensor *ids, int64_t at)
+{
+    int64_t id = ids->dtype == CH_I64 ? ((const int64_t *)(const void *)ids->data)[at]
+                                      : ((const int32_t *)(const void *)ids->data)[at];
+
+    return ch__fail(
+        CH_INVALID_ARGUMENT,
+        "gather: id %lld at position %lld is not in [0, %lld), the rows of table %s",
+        (long long)id, (long long)at, (long long)v->shape.dim[0], v->name);
+}
+
 /* The ids that a shard is asked for; NULL: none. Along another axis every shard has a piece of each row. */
 static ch_status asked_of_shard(ch_trip *t, int remote, int shard, int replica, ch_tensor **out)
 {
@@ -287,9 +298,7 @@ static ch_status asked_of_shard(ch_trip *t, int remote, int shard, int replica, 
     int64_t                  stray = rc == CH_OK && !r->or_zero ? ch__id_split_stray(s) : -1;
 
     if (rc == CH_OK && stray >= 0)
-        rc = ch__fail(CH_INVALID_ARGUMENT,
-                      "gather: the id at position %lld is not in [0, %lld), the rows of %s",
-                      (long long)stray, (long long)v->shape.dim[0], v->name);
+        rc = fail_stray(v, *value_at(t, r->in[0].value, replica), stray);
     if (rc != CH_OK)
         return rc;
     t->errand[remote].split[replica] = s;

@@ -93,6 +93,8 @@ static ch_node *read_copy(ch_step *s, ch_var *v)
 
     if (n != NULL && ch__var_is_own(v))
         n->varies = true;
+    if (n != NULL && v->away != NULL)
+        ch__step_mark_remote(s, v);
     return n;
 }
 

@@ -2,7 +2,6 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/ops.h"
-#include "ops/lookup.h"
 #include "strategy/strategy.h"
 #include "train/layer.h"
 
@@ -35,24 +34,6 @@ static ch_node *embedding_call(ch_layer *l, void *self, ch_step *s, int n, ch_no
     return ch_gather(ch_var_read(s, t->table), in[0], 0);
 }
 
-/* A bag over a table on servers: looks up the rows that are needed, and takes them as the table. Ids
- * behind the last split are -1, which no server is asked for. */
-static ch_node *bag_of_rows(ch_step *s, const table_self *t, ch_node *ids, ch_node *splits,
-                            ch_bag_options opt)
-{
-    ch_node *entry = ch__bag_entries(ch_cast(ids, CH_I64), splits), *is_none, *rows;
-
-    if (entry == NULL)
-        return NULL;
-    is_none = ch_less(ch__out(entry, 1), ch_zeros_like(ch__out(entry, 1)));
-    ids = ch__check_ids_dim(ch_select(is_none, ch_zeros_like(entry), entry), ch__dim(t->ids));
-    ids = ch_select(is_none, ch_full_like(entry, -1), ids);
-    rows = ch__gather_or_zero(ch_var_read(s, t->table), ids);
-    if (opt.weights != NULL)
-        opt.weights = ch__bag_live_rows(opt.weights, splits, entry);
-    return ch_embedding_bag(rows, ch_range_like(entry, 0, CH_I64), splits, &opt);
-}
-
 /* Ids, row_splits, the weights if it is weighted, and perhaps what has the rows. */
 static ch_node *bag_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
                          bool training)
@@ -64,8 +45,6 @@ static ch_node *bag_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *co
                           .like = n > needed ? in[needed] : NULL};
 
     (void)l, (void)training;
-    if (t->table != NULL && t->table->away != NULL)
-        return bag_of_rows(s, t, in[0], in[1], opt);
     return ch_embedding_bag(ch_var_read(s, t->table), in[0], in[1], &opt);
 }
 

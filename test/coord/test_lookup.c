@@ -12,6 +12,7 @@
 
 static atomic_int   said[64]; /* of each method: calls and their answers */
 static atomic_llong most;     /* elements of a tensor that was read whole */
+static atomic_llong moved;    /* bytes between workers and servers, both ways */
 
 ch_status __real_ch__speak(uint32_t method, const ProtobufCMessage *m, int n,
                            ch_tensor *const *tensor, ch_parcel **out);
@@ -22,6 +23,9 @@ ch_status __wrap_ch__speak(uint32_t method, const ProtobufCMessage *m, int n,
                            ch_tensor *const *tensor, ch_parcel **out)
 {
     atomic_fetch_add(&said[method % 64], 1);
+    for (int i = 0; i < n; i++)
+        if (method == CH_PS_READ || method == CH_PS_ROWS || method == CH_PS_UPDATE)
+            atomic_fetch_add(&moved, (long long)ch_tensor_bytes(tensor[i]));
     for (int i = 0; i < n && method == CH_PS_READ; i++)
         if (ch_tensor_count(tensor[i]) > atomic_load(&most))
             atomic_store(&most, ch_tensor_count(tensor[i]));
@@ -33,6 +37,7 @@ static void forget_said(void)
     for (int i = 0; i < 64; i++)
         atomic_store(&said[i], 0);
     atomic_store(&most, 0);
+    atomic_store(&moved, 0);
 }
 
 /* How many calls were made: each is answered once. */
@@ -200,7 +205,8 @@ static void ids_that_are_none_are_refused(void **state)
     t_ok(ch_tensor_copy_of(CH_STR, ch_shape_of(2), (const ch_str[]){{"a", 1}, {"b", 1}},
                            &words));
     text = t_var(st, "text", words);
-    t_refused(ch_var_lookup(v, low, &t), CH_INVALID_ARGUMENT, "id -1 at position 1", "[0, 8)");
+    t_refused(ch_var_lookup(v, low, &t), CH_INVALID_ARGUMENT,
+              "id -1 at position 1 is not in [0, 8)", "the rows of table w");
     t_refused(ch_var_lookup(v, high, &t), CH_INVALID_ARGUMENT, "lookup in w", "id 8");
     t_refused(ch_var_lookup(v, f32, &t), CH_INVALID_ARGUMENT, "f32", "i64");
     t_refused(ch_var_lookup(v, NULL, &t), CH_INVALID_ARGUMENT, "NULL", "i64");
@@ -466,7 +472,8 @@ static void a_list_without_ids_is_zeros(void **state)
     (void)state;
     t_same(run_with(st, bag_of_what_is_left_step, v, 2, in), ch_shape_of(3, 2),
            (float[]){1, 2, 0, 0, 3, 4});
-    t_refused(ch_strategy_run(st, f, bad, NULL), CH_INVALID_ARGUMENT, "position 1", "[0, 5)");
+    t_refused(ch_strategy_run(st, f, bad, NULL), CH_INVALID_ARGUMENT,
+              "id -1 at position 1 is not in [0, 5)", "the rows of table w");
     ch_tuple_unref(bad);
     ch_function_unref(f);
     ch_var_unref(v);
@@ -537,6 +544,85 @@ static void a_layer_of_bags_reads_rows_and_no_table(void **state)
     assert_true(fabsf(loss_after(st, 5) - want) <= 1e-6f * fabsf(want));
     assert_true(calls(CH_PS_ROWS) > 0);
     assert_true(atomic_load(&most) <= 1); /* the optimizer's rate */
+    ch_strategy_unref(st);
+}
+
+/* ---- bags of a large table ---- */
+
+enum { TABLE_ROWS = 20000, TABLE_WIDTH = 8 };
+
+typedef struct large_bag {
+    ch_var       *table;
+    ch_optimizer *optimizer;
+    bool          weighted;
+    ch_combiner   combiner;
+} large_bag;
+
+static void train_large_bag(ch_step *s, void *arg)
+{
+    const large_bag *b = arg;
+    ch_bag_options   opt = {.combiner = b->combiner,
+                            .weights = b->weighted ? ch_step_in(s, 2) : NULL};
+    ch_node         *y =
+        ch_embedding_bag(ch_var_read(s, b->table), ch_step_in(s, 0), ch_step_in(s, 1), &opt);
+    ch_node *loss = ch_sum_all(ch_square(ch_sub(y, ch_number(s, 1))));
+
+    ch_optimizer_minimize(b->optimizer, s, loss, 1, (ch_var *[]){b->table});
+    ch_step_out(s, "loss", loss);
+}
+
+/* The loss of the third step; the bytes that this step moved. */
+static float train_large(ch_strategy *st, bool weighted, ch_combiner combiner, long long *bytes)
+{
+    large_bag    b = {.table =
+                          t_var(st, "table", t_noise(ch_shape_of(TABLE_ROWS, TABLE_WIDTH), 3)),
+                      .weighted = weighted,
+                      .combiner = combiner};
+    ch_function *f = t_function(train_large_bag, &b);
+    ch_tensor   *in[] = {
+          t_ids(ch_shape_of(6), (int64_t[]){7, 19999, 7, 12000, 5, -3}),
+          t_ids(ch_shape_of(4), (int64_t[]){0, 3, 3, 5}), /* the last id is padding */
+          t_f32(ch_shape_of(6), (float[]){1, 2, 0.5f, 3, 1, 9})};
+    ch_tuple *args;
+    float     loss = 0;
+
+    if (!weighted)
+        ch_tensor_unref(in[2]);
+    args = t_tuple(weighted ? 3 : 2, in);
+    t_ok(ch_adagrad(0.1, NULL, NULL, &b.optimizer));
+    for (int i = 0; i < 3; i++) {
+        ch_tuple *out = NULL;
+
+        forget_said();
+        t_ok(ch_strategy_run(st, f, args, &out));
+        loss = *t_floats(out, 0, 0);
+        ch_tuple_unref(out);
+    }
+    *bytes = atomic_load(&moved);
+    ch_tuple_unref(args);
+    ch_function_unref(f);
+    ch_optimizer_unref(b.optimizer);
+    ch_var_unref(b.table);
+    return loss;
+}
+
+/* EM-1: a step moves its few rows, there and back, and not the table of 640,000 bytes. */
+static void embedding_bag_moves_only_its_rows_when_the_table_is_on_servers(void **state)
+{
+    ch_strategy *st = t_in_shards(3);
+    long long    bytes = 0, none_here = 0;
+
+    (void)state;
+    for (int weighted = 0; weighted < 2; weighted++)
+        for (int mean = 0; mean < 2; mean++) {
+            ch_combiner how = mean ? CH_COMBINE_MEAN : CH_COMBINE_SUM;
+            float       want = train_large(NULL, weighted, how, &none_here);
+            float       is = train_large(st, weighted, how, &bytes);
+
+            assert_true(fabsf(is - want) <= 1e-5f * fabsf(want));
+            assert_in_range(bytes, 4 * TABLE_WIDTH * sizeof(float), 4096);
+        }
+    assert_int_equal(none_here, 0);
     ch_strategy_unref(st);
 }
 
@@ -627,6 +713,7 @@ int main(void)
         cmocka_unit_test(lists_of_ids_are_combined),
         cmocka_unit_test(a_list_without_ids_is_zeros),
         cmocka_unit_test(a_layer_of_bags_reads_rows_and_no_table),
+        cmocka_unit_test(embedding_bag_moves_only_its_rows_when_the_table_is_on_servers),
         cmocka_unit_test(scatters_are_those_of_a_variable_in_one_piece),
         cmocka_unit_test(ids_of_a_scatter_are_a_list),
     };

@@ -291,6 +291,33 @@ static void table_of(char *text, size_t size, ch_placement placement)
     ch_strategy_unref(st);
 }
 
+/* Every row has its numbers and places below those of the row before, whatever the names are. */
+static void placement_table_keeps_its_columns_when_names_are_long(void **state)
+{
+    ch_strategy *st = t_cluster(&(ch_local_options){.ps = 2, .workers = 1}, NULL, NULL);
+    ch_var      *v[2] = {
+             t_table(st, "encoder/block_11/attention/output_projection/kernel", ch_shape_of(3, 2)),
+             t_table(st, "b", ch_shape_of(2))};
+    char   text[2048];
+    size_t where = 0;
+
+    (void)state;
+    ch_strategy_print_placement(st, text, sizeof(text));
+    for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+        const char *at;
+
+        *end = '\0';
+        at = strstr(line, "/job:") != NULL ? strstr(line, "/job:") : strstr(line, "where");
+        assert_non_null(at);
+        where = where == 0 ? (size_t)(at - line) : where;
+        assert_int_equal(at - line, where);
+    }
+    assert_true(where > 0);
+    ch_var_unref(v[0]);
+    ch_var_unref(v[1]);
+    ch_strategy_unref(st);
+}
+
 /* VP-7, PS-8: the placement is the same each time and can be printed. Round robin of Fixed(3) over two
  * servers: 0, 1, 0, then 1, 0, 1. */
 static void placement_is_the_same_each_time_and_can_be_printed(void **state)
@@ -556,6 +583,7 @@ int main(void)
         cmocka_unit_test(what_is_colocated_is_where_the_other_is),
         cmocka_unit_test(what_a_step_makes_when_it_is_recorded_is_placed_too),
         cmocka_unit_test(placement_is_the_same_each_time_and_can_be_printed),
+        cmocka_unit_test(placement_table_keeps_its_columns_when_names_are_long),
         cmocka_unit_test(placement_may_go_by_bytes),
         cmocka_unit_test(a_partitioner_is_asked_once_for_each_variable),
         cmocka_unit_test(what_a_partitioner_does_wrong_is_the_variable_s_error),
