@@ -129,13 +129,21 @@ class Install(unittest.TestCase):
         with Tree() as tree:
             os.remove(f'{tree.top}/bin/sudo')
             # Nothing else of /usr/bin may stand in for it.
-            for name in ('sh', 'id', 'dirname', 'mktemp', 'rm', 'cat', 'echo', 'basename', 'mkdir', 'sed', 'grep', 'awk'):
+            for name in ('sh', 'id', 'dirname', 'mktemp', 'rm', 'cat', 'echo', 'basename', 'mkdir', 'sed', 'grep', 'awk', 'readlink'):
                 os.symlink(shutil.which(name), f'{tree.top}/bin/{name}')
             prefix = tree.mkdir('closed', 0o555)
             code, out, _ = tree.run(script=['/bin/sh', '-c',
                                             f'PATH={tree.top}/bin; ./dev install --prefix={prefix}'])
             self.assertEqual(code, 1)
             self.assertIn('choose another folder by --prefix=DIR', out)
+
+
+    def test_install_refuses_the_folder_of_the_source(self):
+        with Tree() as tree:
+            for prefix in (tree.top, f'{tree.top}/'):
+                code, out, calls = tree.run('install', f'--prefix={prefix}')
+                self.assertEqual((code, calls), (1, []), out)
+                self.assertIn('the prefix is the folder of the source', out)
 
 
 class Packages(unittest.TestCase):
