@@ -79,15 +79,29 @@ CH_API CH_MUST_CHECK ch_status ch_coordinator_schedule(ch_coordinator *c, ch_fun
                                                        ch_remote         **out);
 /* Returns when nothing waits or runs. */
 CH_API CH_MUST_CHECK ch_status ch_coordinator_join(ch_coordinator *c);
+/* Waits so many seconds at most; 0: not at all. DEADLINE_EXCEEDED if steps wait or run then: these go on, and the next join
+ * waits for them. An error of a step that could not be reported in that time is reported by the next call. */
+CH_API CH_MUST_CHECK ch_status ch_coordinator_join_for(ch_coordinator *c, double seconds);
+/* Cancels all steps that wait or run, except those that have begun to change variables, which run to their end. Returns at
+ * once; join waits for them, and returns CH_OK if no other step has failed. */
+CH_API CH_MUST_CHECK ch_status ch_coordinator_cancel(ch_coordinator *c);
 /* Whether nothing waits or runs. */
 CH_API CH_MUST_CHECK ch_status ch_coordinator_done(ch_coordinator *c, bool *out);
 
 /* The results of a step, for which it waits; the step's error, or CANCELLED if it did not run to its end. A step without results gives an
  * empty tuple. */
 CH_API CH_MUST_CHECK ch_status ch_remote_fetch(ch_remote *r, ch_tuple **out);
-CH_API bool                    ch_remote_has_ended(const ch_remote *r);
-CH_API ch_remote              *ch_remote_ref(ch_remote *r);
-CH_API void                    ch_remote_unref(ch_remote *r);
+/* Waits so many seconds at most; 0: not at all. DEADLINE_EXCEEDED if the step has not ended then; it goes on. */
+CH_API CH_MUST_CHECK ch_status ch_remote_fetch_for(ch_remote *r, double seconds,
+                                                   ch_tuple **out);
+/* Cancels the step, unless it has ended or has begun to change variables. Returns at once. ch_remote_fetch waits for the
+ * step and says what became of it: CANCELLED if it has changed nothing. That is no error of join. */
+CH_API CH_MUST_CHECK ch_status ch_remote_cancel(ch_remote *r);
+/* Returns the number of the step, as errors say it: counted from 1, unique for its coordinator. 0: r is NULL. */
+CH_API long long  ch_remote_step(const ch_remote *r);
+CH_API bool       ch_remote_has_ended(const ch_remote *r);
+CH_API ch_remote *ch_remote_ref(ch_remote *r);
+CH_API void       ch_remote_unref(ch_remote *r);
 /* Several; on an error none. */
 CH_API CH_MUST_CHECK ch_status ch_coordinator_fetch(ch_coordinator *c, int n,
                                                     ch_remote *const *r, ch_tuple **out);
@@ -140,8 +154,21 @@ typedef struct ch_coordinator_stats {
     int64_t workers_lost;   /* how often one was given up */
     int     workers, ready; /* workers, and those that take steps now */
     int64_t moved;          /* steps that an idle worker took from behind a slow one */
+    int     last_lost;      /* index of the worker that was given up last; -1: none was */
 } ch_coordinator_stats;
+
+/* Of one worker. */
+typedef struct ch_worker_stats {
+    bool    is_ready; /* takes steps now: it answers, and computes no step that took too long */
+    int64_t running;  /* steps that it has now */
+    int64_t finished; /* steps that it ended well, ever */
+    int64_t lost;     /* how often it was given up */
+} ch_worker_stats;
+
 CH_API CH_MUST_CHECK ch_status ch_coordinator_get_stats(ch_coordinator       *c,
                                                         ch_coordinator_stats *out);
+/* Worker 0 is task "worker/0" of the cluster. INVALID_ARGUMENT if there is no such worker. */
+CH_API CH_MUST_CHECK ch_status ch_coordinator_get_worker_stats(ch_coordinator *c, int worker,
+                                                               ch_worker_stats *out);
 
 #endif

@@ -90,6 +90,19 @@ CH_API ch_breaks ch_status_breaks(ch_status rc);
  * next failure on this thread. */
 CH_API const char *ch_error_message(void);
 
+/* Where the last call that failed on this thread failed, for programs that decide by it. Texts are valid until the next
+ * failure on this thread. */
+typedef struct ch_error_info {
+    ch_status   code; /* CH_OK: no call has failed */
+    long long   step; /* number of the scheduled step (ch_remote_step); 0: not a step's error */
+    const char *function; /* name of the step's function; "": not a step's error */
+    const char *task;     /* "worker/1" or "ps/0": the task that failed; "": this process */
+    int         replica;  /* of that task; -1: not said */
+} ch_error_info;
+
+/* Writes these fields. */
+CH_API void ch_error_get_info(ch_error_info *out);
+
 /* For C functions that the library calls -- of map_call, filter_call, take_while_call, generators,
  * input functions (dataset.h): sets this thread's message, as printf would, and returns `rc`.
  *

@@ -12,11 +12,32 @@ static _Thread_local char      message[CH_FAULT_TEXT];
 static _Thread_local bool      is_limit; /* what it is about */
 static _Thread_local ch_status code;     /* what was returned with it */
 static _Thread_local uint64_t  n_faults;
+/* Where it was, as far as the message says it. */
+static _Thread_local ch_fault_place place = {.replica = -1};
 
 /* Declared in cohort/status.h; here, where the message is. */
 const char *ch_error_message(void)
 {
     return message;
+}
+
+static void clear_place(ch_fault_place *p)
+{
+    p->step = 0;
+    p->replica = -1;
+    p->function[0] = p->task[0] = '\0';
+}
+
+/* Declared in cohort/status.h. */
+void ch_error_get_info(ch_error_info *out)
+{
+    if (out == NULL)
+        return;
+    *out = (ch_error_info){.code = code,
+                           .step = place.step,
+                           .function = place.function,
+                           .task = place.task,
+                           .replica = place.replica};
 }
 
 /* Ends a full buffer with "...", not in the middle of a UTF-8 character. */
@@ -44,6 +65,7 @@ ch_status ch__failv(ch_status rc, const char *format, va_list args)
     memcpy(message, text, strlen(text) + 1);
     is_limit = false;
     code = rc;
+    clear_place(&place);
     n_faults++;
     return rc;
 }
@@ -114,9 +136,10 @@ ch_status ch__want_given(const char *call, const char *a, const void *is_a, cons
 
 ch_status ch__fail_at(ch_status rc, const char *format, ...)
 {
-    char    where[CH_FAULT_TEXT];
-    bool    was_limit = is_limit;
-    va_list args;
+    char           where[CH_FAULT_TEXT];
+    bool           was_limit = is_limit;
+    ch_fault_place was_at = place;
+    va_list        args;
 
     va_start(args, format);
     vsnprintf(where, sizeof(where), format, args);
@@ -128,6 +151,7 @@ ch_status ch__fail_at(ch_status rc, const char *format, ...)
         return rc;
     ch__fail(rc, "%s: %s", where, message);
     is_limit = was_limit;
+    place = was_at;
     return rc;
 }
 
@@ -148,7 +172,9 @@ void ch__fault_clear(ch_fault *f)
 {
     f->code = CH_OK;
     f->replica = -1;
-    f->op[0] = f->task[0] = f->text[0] = '\0';
+    f->op[0] = f->task[0] = f->text[0] = f->function[0] = '\0';
+    f->step = 0;
+    clear_place(&f->said);
     atomic_store_explicit(&f->state, FAULT_NONE, memory_order_release);
 }
 
@@ -164,6 +190,7 @@ bool ch__fault_take(ch_fault *f, ch_status rc, int replica, const char *op)
     f->is_limit = is_limit;
     snprintf(f->op, sizeof(f->op), "%s", op != NULL ? op : "");
     memcpy(f->text, message, strlen(message) + 1);
+    f->said = place;
     atomic_store_explicit(&f->state, FAULT_THERE, memory_order_release);
     return true;
 }
@@ -178,20 +205,41 @@ bool ch__fault_is_set(const ch_fault *f)
     return atomic_load_explicit(&f->state, memory_order_acquire) != FAULT_NONE;
 }
 
+/* What the fault says itself, and else what its text says. */
+static ch_fault_place place_of(const ch_fault *f)
+{
+    ch_fault_place p = f->said;
+
+    if (f->step > 0) {
+        p.step = f->step;
+        memcpy(p.function, f->function, sizeof(p.function));
+    }
+    if (f->task[0] != '\0')
+        memcpy(p.task, f->task, sizeof(p.task));
+    if (f->replica >= 0)
+        p.replica = f->replica;
+    return p;
+}
+
 ch_status ch__fault_raise(const ch_fault *f)
 {
-    char replica[32] = "";
-    int  state;
+    char           replica[32] = "", step[96] = "";
+    ch_fault_place at;
+    int            state;
 
     /* Writing takes no locks and no memory, so this is over in a moment. */
     while ((state = atomic_load_explicit(&f->state, memory_order_acquire)) == FAULT_WRITING)
         sched_yield();
     if (state == FAULT_NONE)
         return CH_OK;
+    at = place_of(f);
+    if (f->step > 0)
+        snprintf(step, sizeof(step), "step %lld of %s: ", (long long)f->step, f->function);
     if (f->replica >= 0)
         snprintf(replica, sizeof(replica), "replica %d: ", f->replica);
-    ch__fail(f->code, "%s%s%s%s%s%s", f->task, f->task[0] != '\0' ? ": " : "", replica, f->op,
-             f->op[0] != '\0' ? ": " : "", f->text);
+    ch__fail(f->code, "%s%s%s%s%s%s%s", step, f->task, f->task[0] != '\0' ? ": " : "", replica,
+             f->op, f->op[0] != '\0' ? ": " : "", f->text);
     is_limit = f->is_limit;
+    place = at;
     return f->code;
 }

@@ -45,14 +45,25 @@ ch_status ch__fail_at(ch_status rc, const char *format, ...)
  * failed. */
 ch_status ch__fail_still(const char *format, ...) __attribute__((format(printf, 1, 2), cold));
 
+/* Where an error was. */
+typedef struct ch_fault_place {
+    int64_t step;         /* that was scheduled; 0: not said */
+    int     replica;      /* -1: not said */
+    char    function[48]; /* of the step; "": not said */
+    char    task[96];     /* "": not said */
+} ch_fault_place;
+
 typedef struct ch_fault {
-    atomic_int state; /* 0: none, 1: being written, 2: there */
-    ch_status  code;
-    int        replica; /* -1: not said */
-    bool       is_limit;
-    char       op[64]; /* "": not said */
-    char       task[96];
-    char       text[CH_FAULT_TEXT];
+    atomic_int     state; /* 0: none, 1: being written, 2: there */
+    ch_status      code;
+    int            replica; /* -1: not said */
+    bool           is_limit;
+    char           op[64]; /* "": not said */
+    char           task[96];
+    int64_t        step;         /* that was scheduled; 0: not said */
+    char           function[48]; /* of the step */
+    char           text[CH_FAULT_TEXT];
+    ch_fault_place said; /* what the text says already */
 } ch_fault;
 
 void ch__fault_clear(ch_fault *f);
@@ -63,7 +74,8 @@ void ch__fault_set(ch_fault *f);
 /* Also true while the first is still being written. */
 bool ch__fault_is_set(const ch_fault *f);
 /* Makes it this thread's error: returns its code, CH_OK if there is none. The message says
- * the replica, if it was said: "replica 1: gather: id 7 at position 3 ...". */
+ * the step, the task and the replica, if they were said: "step 3 of train: worker/0: replica 1: gather: id 7 at
+ * position 3 ...". ch_error_get_info tells them too. */
 ch_status ch__fault_raise(const ch_fault *f);
 
 #if defined(__clang_analyzer__) && !defined(BASE_FAULT_C)

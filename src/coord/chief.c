@@ -545,6 +545,7 @@ static ch_status make_chief(void *arg, ch_task *task, uint64_t incarnation, ch_p
         return ch__fail_memory("a coordinator");
     c->opt = *(const ch_chief_options *)arg;
     c->task = task;
+    c->stats.last_lost = -1;
     c->opt.beat = or_else(c->opt.beat, 100000000);
     c->opt.misses = (int)or_else(c->opt.misses, 5);
     c->opt.silence = or_else(c->opt.silence, 60000000000);

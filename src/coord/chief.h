@@ -121,13 +121,21 @@ typedef struct ch_order {
  * was scheduled has been cancelled, this one too. */
 CH_MUST_CHECK ch_status ch__chief_schedule(ch_task *chief, const ch_order *o,
                                            ch_scheduled **out);
-/* Waits while more steps wait than keep the workers busy: for who need not have more in memory. */
-CH_MUST_CHECK ch_status ch__chief_room(ch_task *chief);
+/* Waits while more steps wait than keep the workers busy, so that no more are in memory; of own steps if `is_own`, else of
+ * the others. */
+CH_MUST_CHECK ch_status ch__chief_room(ch_task *chief, bool is_own);
+
+/* Limits of waits, in ms: 0 is as usual, any positive number is that, and this does not wait at all. */
+enum { CH_AT_ONCE = -1 };
+
 CH_MUST_CHECK ch_status ch__chief_join(ch_task *chief, int64_t limit_ms);
+/* Cancels a step, or all that were scheduled if `s` is NULL, unless they have begun to change variables. Does not wait. */
+void                    ch__chief_cancel(ch_task *chief, ch_scheduled *s);
 CH_MUST_CHECK ch_status ch__chief_done(ch_task *chief, bool *out);
-/* Its results, once it has ended; they are the step's. */
-CH_MUST_CHECK ch_status ch__chief_wait(ch_task *chief, ch_scheduled *s, int64_t limit_ms,
-                                       const ch_parcel **out);
+/* Its results, once it has ended; they are the step's. `function` is its function's name, for errors. */
+CH_MUST_CHECK ch_status ch__chief_wait(ch_task *chief, ch_scheduled *s, const char *function,
+                                       int64_t limit_ms, const ch_parcel **out);
+uint64_t                ch__scheduled_number(const ch_scheduled *s);
 bool                    ch__chief_has_ended(ch_task *chief, const ch_scheduled *s);
 void                    ch__scheduled_unref(ch_scheduled *s);
 
@@ -147,7 +155,9 @@ void ch__chief_feed_unref(ch_task *chief, ch_feed *f);
 
 /* ---- what is going on ---- */
 
-void ch__chief_stats(ch_task *chief, ch_coordinator_stats *out);
+void                    ch__chief_stats(ch_task *chief, ch_coordinator_stats *out);
+CH_MUST_CHECK ch_status ch__chief_worker_stats(ch_task *chief, int worker,
+                                               ch_worker_stats *out);
 /* Keeps the values that variables have now, for steps that are ordered with this pin. */
 CH_MUST_CHECK ch_status ch__chief_pin(ch_task *chief, uint64_t *pin);
 void                    ch__chief_unpin(ch_task *chief, uint64_t pin);

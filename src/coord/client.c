@@ -492,12 +492,17 @@ static int64_t count_ended(const ch_coordinator_stats *s)
     return s->finished + s->failed + s->cancelled;
 }
 
+static bool takes_steps(const ch_member *m)
+{
+    return m->state == CH_MEMBER_READY && !m->is_overdue;
+}
+
 static int count_ready(const ch_chief *c)
 {
     int n = 0;
 
     for (int i = 0; i < c->n_workers; i++)
-        n += c->worker[i]->state == CH_MEMBER_READY;
+        n += takes_steps(c->worker[i]);
     return n;
 }
 
@@ -516,6 +521,10 @@ static ch_status wait_for_steps(ch_task *chief, const ch_chief *c, bool (*is_ove
     int64_t   ended = count_ended(&c->stats), since = ch__task_now(chief);
     ch_status rc;
 
+    if (limit_ms == CH_AT_ONCE)
+        return is_over(arg)
+                   ? CH_OK
+                   : ch__fail(CH_DEADLINE_EXCEEDED, "it would have to wait for %s", whom);
     do {
         rc = ch__task_wait(chief, is_over, arg, limit_ms, whom);
         if (count_ended(&c->stats) != ended)
@@ -548,7 +557,7 @@ static void end_round(const ch_turn *t)
 }
 
 /* An error of steps, if there is one: once all that was scheduled has been cancelled, and is not run by anybody. */
-static ch_status raise(ch_task *chief, ch_turn *t)
+static ch_status raise(ch_task *chief, ch_turn *t, int64_t limit_ms)
 {
     ch_fault  why = t->c->error;
     uint64_t  which = t->c->n_errors;
@@ -557,7 +566,8 @@ static ch_status raise(ch_task *chief, ch_turn *t)
     if (!ch__fault_is_set(&why))
         return ch__fault_raise(&t->c->broken);
     ch__cancel_all(t, CH_CANCEL_ERROR);
-    rc = wait_for_steps(chief, t->c, is_quiet, t->c, 0, "workers to stop what was cancelled");
+    rc = wait_for_steps(chief, t->c, is_quiet, t->c, limit_ms,
+                        "workers to stop what was cancelled");
     look_at_clock(chief, t);
     if (rc != CH_OK)
         return rc;
@@ -588,7 +598,7 @@ ch_status ch__chief_schedule(ch_task *chief, const ch_order *o, ch_scheduled **o
                                                : "a step to end: the queue is full");
     look_at_clock(chief, &t);
     if (rc == CH_OK && !o->is_own && ch__fault_is_set(&t.c->error)) {
-        rc = raise(chief, &t);
+        rc = raise(chief, &t, 0);
         t.c->stats.cancelled++; /* this step, with the others */
     }
     if (rc == CH_OK)
@@ -611,21 +621,30 @@ ch_status ch__chief_schedule(ch_task *chief, const ch_order *o, ch_scheduled **o
     return leave(chief, CH_OK);
 }
 
+enum { EACH = 8 }; /* steps that a worker may have before it */
+
+static bool has_room_for_own(void *arg)
+{
+    const ch_chief *c = arg;
+
+    return c->queue.n_own < (int64_t)EACH * c->n_workers || ch__fault_is_set(&c->broken);
+}
+
 /* What is wrong is for the next call to say. */
 static bool has_room(void *arg)
 {
-    enum { EACH = 8 }; /* that a worker may have before it */
     const ch_chief *c = arg;
 
-    return c->queue.n < (int64_t)EACH * c->n_workers || ch__fault_is_set(&c->error) ||
-           ch__fault_is_set(&c->broken);
+    return c->queue.n - c->queue.n_own < (int64_t)EACH * c->n_workers ||
+           ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken);
 }
 
-ch_status ch__chief_room(ch_task *chief)
+ch_status ch__chief_room(ch_task *chief, bool is_own)
 {
     ch_turn t = ch__turn_enter(chief);
 
-    return leave(chief, wait_for_steps(chief, t.c, has_room, t.c, 0, "workers to run steps"));
+    return leave(chief, wait_for_steps(chief, t.c, is_own ? has_room_for_own : has_room, t.c, 0,
+                                       "workers to run steps"));
 }
 
 static bool is_done(void *arg)
@@ -636,9 +655,29 @@ static bool is_done(void *arg)
            ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken);
 }
 
+/* The rest of a limit that began then. */
+static int64_t limit_left(ch_task *chief, int64_t limit_ms, int64_t began)
+{
+    int64_t left = limit_ms - (ch__task_now(chief) - began) / 1000000;
+
+    return limit_ms <= 0 ? limit_ms : left > 0 ? left : CH_AT_ONCE;
+}
+
+void ch__chief_cancel(ch_task *chief, ch_scheduled *s)
+{
+    ch_turn t = ch__turn_enter(chief);
+
+    if (t.c != NULL && s != NULL)
+        ch__cancel_step(&t, s, CH_CANCEL_CALL);
+    else if (t.c != NULL)
+        ch__cancel_all(&t, CH_CANCEL_CALL);
+    ch__task_leave(chief);
+}
+
 ch_status ch__chief_join(ch_task *chief, int64_t limit_ms)
 {
     ch_turn   t = ch__turn_enter(chief);
+    int64_t   began = t.now;
     ch_status rc;
 
     t.c->n_joining++;
@@ -646,7 +685,7 @@ ch_status ch__chief_join(ch_task *chief, int64_t limit_ms)
     t.c->n_joining--;
     look_at_clock(chief, &t);
     if (rc == CH_OK)
-        rc = raise(chief, &t);
+        rc = raise(chief, &t, limit_left(chief, limit_ms, began));
     if (rc == CH_OK)
         end_round(&t);
     return leave(chief, rc);
@@ -655,7 +694,7 @@ ch_status ch__chief_join(ch_task *chief, int64_t limit_ms)
 ch_status ch__chief_done(ch_task *chief, bool *out)
 {
     ch_turn   t = ch__turn_enter(chief);
-    ch_status rc = raise(chief, &t);
+    ch_status rc = raise(chief, &t, 0);
 
     if (rc == CH_OK)
         *out = is_done(t.c);
@@ -677,20 +716,39 @@ bool ch__chief_has_ended(ch_task *chief, const ch_scheduled *s)
     return ended;
 }
 
-ch_status ch__chief_wait(ch_task *chief, ch_scheduled *s, int64_t limit_ms,
-                         const ch_parcel **out)
+uint64_t ch__scheduled_number(const ch_scheduled *s)
+{
+    return s->step;
+}
+
+/* Raises an error of a step that there is no fault of. */
+static ch_status fail_step(const ch_scheduled *s, const char *function, ch_status rc,
+                           const char *text)
+{
+    ch_fault why;
+
+    ch__fault_clear(&why);
+    (void)ch__fault_take(&why, ch__fail(rc, "%s", text), -1, NULL);
+    why.step = (int64_t)s->step;
+    (void)snprintf(why.function, sizeof(why.function), "%s", function);
+    return ch__fault_raise(&why);
+}
+
+ch_status ch__chief_wait(ch_task *chief, ch_scheduled *s, const char *function,
+                         int64_t limit_ms, const ch_parcel **out)
 {
     ch_turn   t = ch__turn_enter(chief);
     ch_status rc = wait_for_steps(chief, t.c, has_ended, s, limit_ms, "a step to end");
 
     if (rc == CH_OK && s->state == CH_STEP_CANCELLED)
-        rc = ch__fail(CH_CANCELLED,
-                      "step %llu was cancelled, since another one failed; schedule it again",
-                      (unsigned long long)s->step);
+        rc = fail_step(s, function, CH_CANCELLED,
+                       s->cancel_reason == CH_CANCEL_CALL
+                           ? "cancelled by the program; it has changed nothing"
+                           : "cancelled because another step failed; it has changed nothing: "
+                             "schedule it again");
     else if (rc == CH_OK && s->state == CH_STEP_FAILED)
-        rc = s->fault != NULL
-                 ? ch__fault_raise(s->fault)
-                 : ch__fail(s->code, "step %llu failed", (unsigned long long)s->step);
+        rc = s->fault != NULL ? ch__fault_raise(s->fault)
+                              : fail_step(s, function, s->code, "it failed");
     if (rc == CH_OK)
         *out = s->result;
     return leave(chief, rc);
@@ -746,4 +804,21 @@ void ch__chief_stats(ch_task *chief, ch_coordinator_stats *out)
     out->workers = t.c->n_workers;
     out->ready = count_ready(t.c);
     ch__task_leave(chief);
+}
+
+ch_status ch__chief_worker_stats(ch_task *chief, int worker, ch_worker_stats *out)
+{
+    ch_turn          t = ch__turn_enter(chief);
+    const ch_member *m;
+
+    if (worker < 0 || worker >= t.c->n_workers)
+        return leave(chief, ch__fail(CH_INVALID_ARGUMENT,
+                                     "there is no worker %d (got %d, want 0 to %d)", worker,
+                                     worker, t.c->n_workers - 1));
+    m = t.c->worker[worker];
+    *out = (ch_worker_stats){.is_ready = takes_steps(m),
+                             .running = m->n_runs,
+                             .finished = m->n_finished,
+                             .lost = m->n_losses};
+    return leave(chief, CH_OK);
 }

@@ -870,6 +870,38 @@ ch_status ch_coordinator_join(ch_coordinator *c)
     return rc == CH_OK ? ch__chief_join(c->ps->chief, 0) : rc;
 }
 
+/* A limit as ch__chief_join takes it. */
+static ch_status take_seconds(const char *call, double seconds, int64_t *limit_ms)
+{
+    static const double most = 1e8; /* three years */
+
+    if (!(seconds >= 0))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: seconds: not a duration (got %g, want 0 or more)", call, seconds);
+    *limit_ms =
+        seconds > 0 ? (int64_t)ceil(1e3 * (seconds < most ? seconds : most)) : CH_AT_ONCE;
+    return CH_OK;
+}
+
+ch_status ch_coordinator_join_for(ch_coordinator *c, double seconds)
+{
+    int64_t   limit_ms = 0;
+    ch_status rc = ch__want_given("join", "the coordinator", c, NULL, NULL);
+
+    if (rc == CH_OK)
+        rc = take_seconds("join", seconds, &limit_ms);
+    return rc == CH_OK ? ch__chief_join(c->ps->chief, limit_ms) : rc;
+}
+
+ch_status ch_coordinator_cancel(ch_coordinator *c)
+{
+    ch_status rc = ch__want_given("cancel", "the coordinator", c, NULL, NULL);
+
+    if (rc == CH_OK)
+        ch__chief_cancel(c->ps->chief, NULL);
+    return rc;
+}
+
 ch_status ch_coordinator_done(ch_coordinator *c, bool *out)
 {
     ch_status rc = ch__want_given("done", "the coordinator", c, "out", out);
@@ -886,6 +918,13 @@ ch_status ch_coordinator_get_stats(ch_coordinator *c, ch_coordinator_stats *out)
         ch__chief_stats(c->ps->chief, out);
     }
     return rc;
+}
+
+ch_status ch_coordinator_get_worker_stats(ch_coordinator *c, int worker, ch_worker_stats *out)
+{
+    ch_status rc = ch__want_given("worker stats", "the coordinator", c, "out", out);
+
+    return rc == CH_OK ? ch__chief_worker_stats(c->ps->chief, worker, out) : rc;
 }
 
 /* ---- results ---- */
@@ -907,16 +946,46 @@ void ch_remote_unref(ch_remote *r)
     ch__free(r);
 }
 
-ch_status ch_remote_fetch(ch_remote *r, ch_tuple **out)
+static ch_status fetch(ch_remote *r, int64_t limit_ms, ch_tuple **out)
 {
     const ch_parcel *p = NULL;
-    ch_status        rc = ch__want_given("fetch", "the remote value", r, "out", out);
+    ch_status        rc =
+        ch__chief_wait(r->coordinator->ps->chief, r->step, r->graph->name, limit_ms, &p);
 
-    if (rc == CH_OK)
-        rc = ch__chief_wait(r->coordinator->ps->chief, r->step, 0, &p);
     return rc == CH_OK ? ch__ps_results(r->coordinator->ps, r->graph,
                                         r->coordinator->ps->n_devices, p, out)
                        : rc;
+}
+
+ch_status ch_remote_fetch(ch_remote *r, ch_tuple **out)
+{
+    ch_status rc = ch__want_given("fetch", "the remote value", r, "out", out);
+
+    return rc == CH_OK ? fetch(r, 0, out) : rc;
+}
+
+ch_status ch_remote_fetch_for(ch_remote *r, double seconds, ch_tuple **out)
+{
+    int64_t   limit_ms = 0;
+    ch_status rc = ch__want_given("fetch", "the remote value", r, "out", out);
+
+    if (rc == CH_OK)
+        rc = take_seconds("fetch", seconds, &limit_ms);
+    return rc == CH_OK ? fetch(r, limit_ms, out) : rc;
+}
+
+ch_status ch_remote_cancel(ch_remote *r)
+{
+    ch_status rc = ch__want_given("cancel", "the remote value", r, NULL, NULL);
+
+    if (rc == CH_OK)
+        ch__chief_cancel(r->coordinator->ps->chief, r->step);
+    return rc;
+}
+
+long long ch_remote_step(const ch_remote *r)
+{
+    return r != NULL ? (long long)ch__scheduled_number(r->step) : 0;
 }
 
 bool ch_remote_has_ended(const ch_remote *r)

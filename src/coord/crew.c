@@ -151,7 +151,9 @@ void ch__crew_give_up(const ch_turn *t, ch_member *m)
     ch__pulse_drop(&m->pulse, t->post);
     m->n_fenced = 0;
     m->n_fences = t->c->opt.n_servers;
+    m->n_losses++;
     t->c->stats.workers_lost++;
+    t->c->stats.last_lost = number_of(t->c, m);
     ch__errands_of_worker(t, number_of(t->c, m));
     m->n_told = 0;
     m->told = 0;

@@ -150,9 +150,8 @@ ch_status ch__feed_choose(ch_scheduled *s, int worker)
             l->feed->is_shared ? choose_shared(l->feed, worker) : worker % l->feed->n_streams;
         if (l->stream < 0)
             return ch__fail(CH_OUT_OF_RANGE,
-                            "the data that step %llu reads has ended; ch_per_worker_iterate "
-                            "begins a new pass",
-                            (unsigned long long)s->step);
+                            "the data that it reads has ended; ch_per_worker_iterate "
+                            "begins a new pass");
     }
     return CH_OK;
 }

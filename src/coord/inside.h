@@ -75,15 +75,16 @@ typedef struct ch_member {
     uint64_t        incarnation; /* of the task that answered */
     uint64_t        life;        /* counted here; what servers hear */
     ch_pulse        pulse;
-    int             n_fences; /* servers that have not said yet that they do not hear it */
-    int             n_fenced; /* servers that have been asked to */
-    int             n_told;   /* errands on the way that tell it functions or streams */
-    int64_t         told;     /* bytes of those */
-    int             n_runs;   /* steps that it has */
-    ch_map          knows;    /* numbers of functions and streams, told or being told */
-    int64_t         last_end, mean; /* ns: when its last step ended, what one takes */
-    int64_t         began; /* when it began the one that it is at, as far as is known */
-    int64_t         rests; /* until then it gets no steps: it did not reach a server */
+    int             n_fences;     /* servers that have not said yet that they do not hear it */
+    int             n_fenced;     /* servers that have been asked to */
+    int             n_told;       /* errands on the way that tell it functions or streams */
+    int64_t         told;         /* bytes of those */
+    int             n_runs;       /* steps that it has */
+    int64_t n_finished, n_losses; /* steps that it ended well; how often it was given up */
+    ch_map  knows;                /* numbers of functions and streams, told or being told */
+    int64_t last_end, mean;       /* ns: when its last step ended, what one takes */
+    int64_t began;                /* when it began the one that it is at, as far as is known */
+    int64_t rests;                /* until then it gets no steps: it did not reach a server */
     bool
             is_overdue; /* it computes a step that nobody waits for any more: it gets no steps until it is free */
     int64_t overdue_at; /* when that was noticed */
@@ -153,9 +154,10 @@ typedef struct ch_told_function {
 } ch_told_function;
 
 struct ch_scheduled {
-    atomic_int        refs;        /* the chief's while it has not ended, and the program's */
-    ch_scheduled     *next, *prev; /* all that have not ended, by step */
-    ch_scheduled     *after, *before; /* those that wait, by step; or those that run */
+    atomic_int    refs;        /* the chief's while it has not ended, and the program's */
+    ch_scheduled *next, *prev; /* all that have not ended, by step */
+    ch_scheduled *after,
+        *before; /* those that wait; or those that run; own steps first, then by step */
     uint64_t          step, pin, seed;
     ch_told_function *function; /* NULL: of an assignment, or it was not there any more */
     uint64_t order; /* among those that were scheduled: rounds and staleness count these */
@@ -180,6 +182,7 @@ struct ch_scheduled {
 typedef struct ch_step_list {
     ch_scheduled *first, *last;
     int64_t       n, bytes; /* of inputs */
+    int64_t       n_own;    /* of those, steps whose caller waits for them */
 } ch_step_list;
 
 /* Steps go to workers as far as they can. */

@@ -502,15 +502,15 @@ static bool has_ended(const ch_away_run *r)
 static ch_status fetch(ch_away_run *r, ch_tuple **out)
 {
     const ch_parcel *p = NULL;
-    ch_status        rc = ch__chief_wait(r->ps->chief, r->step, 0, &p);
+    ch_status        rc = ch__chief_wait(r->ps->chief, r->step, r->graph->name, 0, &p);
 
     return rc == CH_OK && out != NULL ? ch__ps_results(r->ps, r->graph, r->n_replicas, p, out)
                                       : rc;
 }
 
-static ch_status room(ch_strategy *st)
+static ch_status room(ch_strategy *st, bool is_own)
 {
-    return ch__chief_room(((ch_ps *)st->self)->chief);
+    return ch__chief_room(((ch_ps *)st->self)->chief, is_own);
 }
 
 static ch_status settle(ch_strategy *st)

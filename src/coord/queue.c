@@ -24,17 +24,38 @@ static const int slow_times = 3; /* as slow as this, for a backup */
 
 /* ---- lists ---- */
 
+/* Where a step stands in a list: its caller waits for it, or not; then by number. */
+static bool comes_before(const ch_scheduled *a, const ch_scheduled *b)
+{
+    return a->is_own != b->is_own ? a->is_own : a->step < b->step;
+}
+
+/* Finds the step behind which another one goes; NULL: it is the first. Steps whose caller waits are few, and go ahead of
+ * all others, however many of these there are. A step that was put back comes before those behind it. */
+static ch_scheduled *find_before(const ch_step_list *l, const ch_scheduled *s)
+{
+    ch_scheduled *at = s->is_own ? l->first : l->last;
+
+    if (!s->is_own) {
+        while (at != NULL && comes_before(s, at))
+            at = at->before;
+        return at;
+    }
+    while (at != NULL && comes_before(at, s))
+        at = at->after;
+    return at != NULL ? at->before : l->last;
+}
+
 static void list_add(ch_step_list *l, ch_scheduled *s)
 {
-    ch_scheduled *at = l->last;
+    ch_scheduled *at = find_before(l, s);
 
-    while (at != NULL && at->step > s->step) /* who was put back comes before those behind it */
-        at = at->before;
     s->before = at;
     s->after = at != NULL ? at->after : l->first;
     *(at != NULL ? &at->after : &l->first) = s;
     *(s->after != NULL ? &s->after->before : &l->last) = s;
     l->n++;
+    l->n_own += s->is_own;
     l->bytes += s->bytes;
 }
 
@@ -44,6 +65,7 @@ static void list_remove(ch_step_list *l, ch_scheduled *s)
     *(s->after != NULL ? &s->after->before : &l->last) = s->before;
     s->after = s->before = NULL;
     l->n--;
+    l->n_own -= s->is_own;
     l->bytes -= s->bytes;
 }
 
@@ -201,10 +223,9 @@ static void fail_named(const ch_turn *t, ch_scheduled *s, const ch_fault *why)
 
     if (s->function != NULL)
         add_line(s->function, &named);
-    (void)snprintf(named.task, sizeof(named.task), "step %llu of %s%s%.17s",
-                   (unsigned long long)s->step,
-                   s->function != NULL ? s->function->name : "a function",
-                   why->task[0] != '\0' ? ": " : "", why->task);
+    named.step = (int64_t)s->step;
+    (void)snprintf(named.function, sizeof(named.function), "%s",
+                   s->function != NULL ? s->function->name : "a function");
     fail(t, s, &named);
 }
 
@@ -215,7 +236,7 @@ static void fail_with(const ch_turn *t, ch_scheduled *s, ch_status rc)
 
     ch__fault_clear(&why);
     (void)ch__fault_take(&why, rc, -1, NULL);
-    fail(t, s, &why);
+    fail_named(t, s, &why);
 }
 
 void ch__queue_fail_all(const ch_turn *t, const ch_fault *why)
@@ -679,15 +700,15 @@ static void ran(const ch_turn *t, ch_scheduled *s, ch_member *by, const ch_net_e
     } else if (done->ended_stream == 0) {
         if (!s->is_silent)
             s->result = ch__parcel_ref(e->parcel);
+        by->n_finished++;
         ch__queue_end(t, s, CH_STEP_DONE);
     } else if (is_without(t, s, done->ended_stream)) {
         put_back(t, s);
     } else {
         fail_with(t, s,
                   ch__fail(CH_OUT_OF_RANGE,
-                           "the data that step %llu reads has ended; ch_per_worker_iterate "
-                           "begins a new pass",
-                           (unsigned long long)s->step));
+                           "the data that it reads has ended; ch_per_worker_iterate begins a "
+                           "new pass"));
     }
     ch__message_free(m);
 }
@@ -697,12 +718,12 @@ static void late(const ch_turn *t, ch_scheduled *s, const ch_member *m)
     ch_fault why;
 
     ch__fault_clear(&why);
-    (void)ch__fault_take(
-        &why,
-        ch__fail(CH_DEADLINE_EXCEEDED,
-                 "%s has not ended it in %g s (step_seconds of the coordinator)", m->name,
-                 (double)t->c->opt.step * 1e-9),
-        -1, NULL);
+    (void)ch__fault_take(&why,
+                         ch__fail(CH_DEADLINE_EXCEEDED,
+                                  "it has not ended in %g s (step_seconds of the coordinator)",
+                                  (double)t->c->opt.step * 1e-9),
+                         -1, NULL);
+    (void)snprintf(why.task, sizeof(why.task), "%s", m->name);
     fail_named(t, s, &why);
 }
 

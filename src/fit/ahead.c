@@ -86,7 +86,7 @@ static ch_status begin(ch_ahead *a, ch_function *f, ch_tuple *batch, int64_t ste
 /* What is wrong with earlier ones is for the next run to say. */
 ch_status ch__ahead_room(ch_ahead *a)
 {
-    return ch__fault_is_set(&a->fault) ? CH_OK : ch__strategy_room(a->strategy);
+    return ch__fault_is_set(&a->fault) ? CH_OK : ch__strategy_room(a->strategy, a->pin);
 }
 
 ch_status ch__ahead_run(ch_ahead *a, ch_function *f, ch_tuple *batch, int64_t step,

@@ -34,9 +34,9 @@ void ch__away_leave(const ch_strategy *st, ch_away_run *r)
         st->away_runs->leave(r);
 }
 
-ch_status ch__strategy_room(ch_strategy *st)
+ch_status ch__strategy_room(ch_strategy *st, uint64_t pin)
 {
-    return st->away_runs->room(st);
+    return st->away_runs->room(st, pin != 0);
 }
 
 ch_status ch__strategy_settle(ch_strategy *st)

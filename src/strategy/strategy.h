@@ -46,7 +46,8 @@ typedef struct ch_away_runs {
     bool (*has_ended)(const ch_away_run *r);
     ch_status (*fetch)(ch_away_run *r, ch_tuple **out); /* waits for it */
     void (*leave)(ch_away_run *r);
-    ch_status (*room)(ch_strategy *st);   /* waits while workers have enough to do */
+    ch_status (*room)(ch_strategy *st,
+                      bool         is_own);       /* waits while workers have enough such to do */
     ch_status (*settle)(ch_strategy *st); /* waits for all that are nobody's own */
 } ch_away_runs;
 
@@ -186,8 +187,8 @@ ch_status ch__strategy_run_ahead(ch_strategy *st, ch_function *f, ch_tuple *in, 
 ch_status ch__away_fetch(const ch_strategy *st, ch_away_run *r, ch_tuple **out);
 bool      ch__away_has_ended(const ch_strategy *st, const ch_away_run *r);
 void      ch__away_leave(const ch_strategy *st, ch_away_run *r); /* it goes on; NULL is fine */
-/* Waits while there is more to be done already than keeps the workers busy. */
-ch_status ch__strategy_room(ch_strategy *st);
+/* Waits while more such runs wait already than keep the workers busy: runs that read this pin, or those that read none. */
+ch_status ch__strategy_room(ch_strategy *st, uint64_t pin);
 /* Waits for all that was begun without a pin: its first error. */
 ch_status ch__strategy_settle(ch_strategy *st);
 /* The values that variables have now are kept for runs with this pin. */

@@ -34,6 +34,10 @@ static void a_coordinator_is_made_of_something(void **state)
     refuses(ch_coordinator_new(s.st, NULL, NULL), "out", "NULL");
     refuses(ch_coordinator_new(NULL, NULL, &s.co), "parameter servers", "Default");
     refuses(ch_coordinator_join(NULL), "the coordinator", "NULL");
+    refuses(ch_coordinator_join_for(NULL, 1), "the coordinator", "NULL");
+    refuses(ch_coordinator_cancel(NULL), "the coordinator", "NULL");
+    refuses(ch_coordinator_get_worker_stats(NULL, 0, NULL), "the coordinator", "NULL");
+    ch_error_get_info(NULL); /* nothing happens */
     refuses(ch_coordinator_done(NULL, &(bool){false}), "the coordinator", "NULL");
     refuses(ch_coordinator_done(s.co, NULL), "out", "NULL");
     refuses(ch_coordinator_get_stats(NULL, &(ch_coordinator_stats){0}), "the coordinator",
@@ -76,6 +80,8 @@ static void what_is_fetched_is_there(void **state)
     t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r[0]));
     refuses(ch_remote_fetch(NULL, out), "the remote value", "NULL");
     refuses(ch_remote_fetch(r[0], NULL), "out", "NULL");
+    refuses(ch_remote_fetch_for(NULL, 1, out), "the remote value", "NULL");
+    refuses(ch_remote_cancel(NULL), "the remote value", "NULL");
     refuses(ch_coordinator_fetch(NULL, 1, r, out), "the coordinator", "NULL");
     refuses(ch_coordinator_fetch(s.co, -3, NULL, NULL), "n is -3", "0 or more");
     refuses(ch_coordinator_fetch(s.co, 1, NULL, out), "the list of remote values", "NULL");

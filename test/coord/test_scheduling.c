@@ -850,6 +850,87 @@ static void a_wait_lasts_as_long_as_a_step_may_take(void **state)
     t_close(&s);
 }
 
+/* A wait with a deadline leaves steps as they are: they go on, and are waited for later. */
+static void join_and_fetch_give_up_after_the_seconds_that_they_are_given(void **state)
+{
+    scene      s;
+    ch_remote *r = NULL;
+    ch_tuple  *out = NULL;
+    int64_t    began;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 1}, 1, NULL);
+    t_ok(ch_coordinator_join_for(s.co, 0)); /* nothing waits or runs */
+    slow_down(&s, 100000);
+    t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
+    began = ch__sim_now(s.net);
+    t_refused(ch_coordinator_join_for(s.co, 0), CH_DEADLINE_EXCEEDED, "steps", "wait");
+    t_refused(ch_remote_fetch_for(r, 0, &out), CH_DEADLINE_EXCEEDED, "a step to end", "wait");
+    assert_true(ch__sim_now(s.net) == began);
+    t_refused(ch_coordinator_join_for(s.co, 0.05), CH_DEADLINE_EXCEEDED, "steps", "50 ms");
+    t_refused(ch_remote_fetch_for(r, 0.05, &out), CH_DEADLINE_EXCEEDED, "a step", "50 ms");
+    assert_true(ch__sim_now(s.net) - began < 200 * ms);
+    assert_false(ch_remote_has_ended(r));
+    t_refused(ch_coordinator_join_for(s.co, -1), CH_INVALID_ARGUMENT, "join: seconds",
+              "got -1");
+    t_refused(ch_remote_fetch_for(r, (double)NAN, &out), CH_INVALID_ARGUMENT, "fetch: seconds",
+              "want 0 or more");
+    t_ok(ch_remote_fetch_for(r, 1e300, &out));
+    t_ok(ch_coordinator_join_for(s.co, 1e300));
+    assert_true(t_value_of(s.n) == 1);
+    ch_tuple_unref(out);
+    ch_remote_unref(r);
+    t_close(&s);
+}
+
+/* What each worker does can be asked, and which of them was lost. */
+static void statistics_say_which_worker_is_lost(void **state)
+{
+    scene           s;
+    ch_worker_stats w[3];
+    int64_t         n = 0;
+
+    (void)state;
+    t_open(&s, &three_workers, 10, NULL);
+    t_schedule(&s, 30);
+    t_ok(ch_coordinator_join(s.co));
+    assert_int_equal(t_stats(&s).last_lost, -1);
+    t_ok(ch_cluster_local_kill(s.cluster, "worker", 1));
+    t_pass(&s, 1000);
+    assert_int_equal(t_stats(&s).last_lost, 1);
+    for (int i = 0; i < 3; i++) {
+        t_ok(ch_coordinator_get_worker_stats(s.co, i, &w[i]));
+        assert_int_equal(w[i].is_ready, i != 1);
+        assert_int_equal(w[i].lost, i == 1);
+        assert_int_equal(w[i].running, 0);
+        assert_true(w[i].finished > 0);
+        n += w[i].finished;
+    }
+    assert_int_equal(n, 30);
+    t_refused(ch_coordinator_get_worker_stats(s.co, 3, w), CH_INVALID_ARGUMENT, "no worker 3",
+              "want 0 to 2");
+    t_refused(ch_coordinator_get_worker_stats(s.co, -1, w), CH_INVALID_ARGUMENT, "no worker -1",
+              "want 0 to 2");
+    t_close(&s);
+}
+
+/* A run whose caller waits goes before all steps that were scheduled, however many wait. */
+static void a_run_does_not_wait_behind_a_full_queue(void **state)
+{
+    scene s;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 2}, 10,
+           &(ch_coordinator_options){.capacity = 200});
+    t_schedule(&s, 200);
+    for (int i = 0; i < 3; i++)
+        t_ok(ch_strategy_run(s.st, s.count, NULL, NULL));
+    assert_true(t_stats(&s).queued > 150);
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == 203);
+    t_close(&s);
+}
+
 /* However long that is: nothing overflows. */
 static void a_step_may_take_very_long(void **state)
 {
@@ -971,6 +1052,9 @@ int main(void)
         cmocka_unit_test(what_is_going_on_is_counted),
         cmocka_unit_test(a_step_that_takes_too_long_is_an_error),
         cmocka_unit_test(a_step_may_take_very_long),
+        cmocka_unit_test(join_and_fetch_give_up_after_the_seconds_that_they_are_given),
+        cmocka_unit_test(statistics_say_which_worker_is_lost),
+        cmocka_unit_test(a_run_does_not_wait_behind_a_full_queue),
         cmocka_unit_test(steps_go_to_other_workers_when_one_is_overdue),
         cmocka_unit_test(steps_wait_for_a_worker_that_is_overdue),
         cmocka_unit_test(a_wait_lasts_as_long_as_a_step_may_take),

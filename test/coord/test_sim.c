@@ -6,7 +6,7 @@
  *
  *   1. after every join, and after every error that was reported: each step that ended well is in its own cell once, a step
  *      that failed or was cancelled is nowhere, and the counts are the number of steps that ended well. The program schedules
- *      cancelled steps again, and counts them as any other
+ *      cancelled steps again, and counts them as any other; it also cancels some itself
  *   2. each example was given to one step that ended well; of those that did not, to none
  *   3. no update of a life that was given up is applied after all servers were told
  *   4. a step sees all those before it that its mode promises, and in a synchronous round none of its own
@@ -54,8 +54,8 @@ typedef struct world {
     float                  count_joined; /* the count when the last join returned */
     uint64_t               cancelled; /* no update of a step up to this is applied any more */
     int                    n_errors, n_faults;
-    int                    n_repeated; /* errors after which cancelled steps were repeated */
-    char                   wrong[256]; /* what must not be, and was */
+    bool                   must_repeat; /* steps may have been cancelled */
+    char                   wrong[256];  /* what must not be, and was */
 } world;
 
 static void is_wrong(world *w, const char *what)
@@ -404,6 +404,7 @@ static void took_error(world *w)
     w->n_errors++;
     if (!w->has_poison)
         is_wrong(w, ch_error_message());
+    w->must_repeat = true;
     if (c->running.n > 0 || c->queue.n > 0)
         is_wrong(w, "an error was reported while steps ran or waited");
     w->cancelled = c->n_steps;
@@ -434,8 +435,8 @@ static bool is_cancelled(world *w, int i)
 /* As programs are told: a step that was cancelled is scheduled again. */
 static void repeat_cancelled(world *w)
 {
-    while (w->n_repeated != w->n_errors && w->wrong[0] == '\0') {
-        w->n_repeated = w->n_errors;
+    while (w->must_repeat && w->wrong[0] == '\0') {
+        w->must_repeat = false;
         for (int i = 0; i < w->n_scheduled && w->wrong[0] == '\0'; i++)
             if (is_cancelled(w, i))
                 schedule(w, i);
@@ -449,6 +450,7 @@ static void join_now(world *w)
     ch_status       rc = CH_OK;
 
     do {
+        w->must_repeat |= w->has_poison; /* those that have ended as cancelled since */
         repeat_cancelled(w);
         rc = ch__chief_join(ch__local_chief_task(w->local), w->is_healed ? 20000 : 0);
         if (rc == CH_DEADLINE_EXCEEDED || rc == CH_FAILED_PRECONDITION)
@@ -462,12 +464,25 @@ static void join_now(world *w)
     check_counts(w);
 }
 
+/* The program cancels a step of its own now and then, or all of them. */
+static void cancel_some(world *w, int i)
+{
+    int64_t which = ch__sim_draw(w->net, 40);
+
+    if (which < 2 && w->remote[i] != NULL) {
+        t_ok(which == 0 ? ch_remote_cancel(w->remote[i]) : ch_coordinator_cancel(w->co));
+        w->must_repeat = true;
+    }
+}
+
 static void schedule_all(world *w)
 {
     while (w->n_scheduled < STEPS && w->wrong[0] == '\0') {
         int i = w->n_scheduled++;
 
         schedule(w, i);
+        if (w->has_poison)
+            cancel_some(w, i);
         repeat_cancelled(w);
         if (ch__sim_draw(w->net, i % 50 == 49 || is_poisoned(w, i) ? 2 : 40) == 0)
             join_now(w);

@@ -3,6 +3,8 @@
  * Steps take up to so many ms of a simulated clock, and fail if they are told to.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+
 #include "scene.h"
 
 /* Fails if its input is not above 0. */
@@ -142,7 +144,8 @@ static void join_cancels_the_others(void **state)
 
         assert_true(rc == CH_OK || rc == CH_CANCELLED);
         if (rc == CH_CANCELLED)
-            assert_non_null(strstr(ch_error_message(), "schedule it again"));
+            assert_non_null(
+                strstr(ch_error_message(), "of step: cancelled because another step failed"));
         n_cancelled += rc == CH_CANCELLED;
         ch_tuple_unref(out);
         ch_remote_unref(other[i]);
@@ -435,6 +438,79 @@ static void join_stops_a_step_that_computes_when_another_has_failed(void **state
     stop_a_step_that_computes(2);
 }
 
+/* An error says by fields which step failed, and where. */
+static void an_error_says_its_step_and_its_worker(void **state)
+{
+    act           a;
+    ch_remote    *bad;
+    ch_error_info at;
+    ch_tuple     *out = NULL;
+
+    (void)state;
+    begin(&a, 2, 10);
+    bad = schedule(&a, false);
+    for (int i = 0; i < 2; i++) {
+        ch_worker_stats w;
+
+        assert_int_equal(i == 0 ? ch_remote_fetch(bad, &out) : ch_coordinator_join(a.s.co),
+                         CH_INVALID_ARGUMENT);
+        ch_error_get_info(&at);
+        assert_int_equal(at.code, CH_INVALID_ARGUMENT);
+        assert_true(at.step == ch_remote_step(bad) && at.step == 2);
+        assert_string_equal(at.function, "step");
+        assert_int_equal(strncmp(at.task, "worker/", 7), 0);
+        t_ok(ch_coordinator_get_worker_stats(a.s.co, atoi(at.task + 7), &w));
+    }
+    assert_int_equal(ch_coordinator_join_for(a.s.co, -1), CH_INVALID_ARGUMENT);
+    ch_error_get_info(&at); /* of another error nothing stays */
+    assert_true(at.step == 0 && at.function[0] == '\0' && at.task[0] == '\0');
+    assert_int_equal(at.replica, -1);
+    assert_true(ch_remote_step(NULL) == 0);
+    ch_remote_unref(bad);
+    end(&a);
+}
+
+/* The program may cancel its own steps: what was cancelled has changed nothing, and is no error of join. */
+static void a_program_cancels_its_own_steps(void **state)
+{
+    enum { STEPS = 12 };
+
+    (void)state;
+    for (int at = 0; at < 40; at += 2) {
+        act        a;
+        ch_remote *r[STEPS];
+        int        n = 1, n_cancelled = 0;
+
+        begin(&a, 2, 5);
+        for (int i = 0; i < STEPS; i++)
+            r[i] = schedule(&a, true);
+        t_pass(&a.s, at);
+        for (int i = 0; i < STEPS; i += 2)
+            t_ok(ch_remote_cancel(r[i]));
+        if (at % 4 == 0)
+            t_ok(ch_coordinator_cancel(a.s.co));
+        t_ok(ch_coordinator_join(a.s.co));
+        for (int i = 0; i < STEPS; i++) {
+            ch_tuple *out = NULL;
+            ch_status rc = ch_remote_fetch(r[i], &out);
+
+            if (rc != CH_OK)
+                t_refused(rc, CH_CANCELLED, "of step: cancelled by the program", "step ");
+            assert_true(rc == CH_OK || i % 2 == 0 || at % 4 == 0);
+            n += rc == CH_OK;
+            n_cancelled += rc != CH_OK;
+            t_ok(ch_remote_cancel(r[i])); /* it has ended: nothing happens */
+            ch_tuple_unref(out);
+            ch_remote_unref(r[i]);
+        }
+        assert_true(t_value_of(a.s.n) == n);
+        assert_true(at > 0 || n_cancelled == STEPS);
+        assert_int_equal(t_stats(&a.s).cancelled, n_cancelled);
+        is_calm(&a);
+        end(&a);
+    }
+}
+
 /* CN-3: a step whose worker is lost while an error is told is cancelled, and not run again. */
 static void a_step_that_is_put_back_while_others_are_cancelled_is_cancelled_too(void **state)
 {
@@ -470,6 +546,8 @@ int main(void)
         cmocka_unit_test(join_cancels_the_others),
         cmocka_unit_test(cancelled_steps_that_are_scheduled_again_count_once),
         cmocka_unit_test(join_stops_a_step_that_computes_when_another_has_failed),
+        cmocka_unit_test(an_error_says_its_step_and_its_worker),
+        cmocka_unit_test(a_program_cancels_its_own_steps),
         cmocka_unit_test(done_says_the_error),
         cmocka_unit_test(schedule_says_the_error_and_its_step_is_cancelled),
         cmocka_unit_test(the_next_error_is_told_too),
