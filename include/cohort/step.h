@@ -53,12 +53,8 @@ CH_API ch_status ch_step_status(ch_step *s);
 /* Makes the recording fail, with a printf-like reason; the first error stays. The status is
  * INVALID_ARGUMENT, or the one that is given; CH_OK counts as INVALID_ARGUMENT too. */
 CH_API void ch_step_fail_as(ch_step *s, ch_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-CH_API void ch_step_fail(ch_step *s, const char *format, ...)
-#if defined(__GNUC__)
-    __attribute__((format(printf, 2, 3)))
-#endif
-    ;
+    CH_LIKE_PRINTF(3, 4);
+CH_API void ch_step_fail(ch_step *s, const char *format, ...) CH_LIKE_PRINTF(2, 3);
 
 /* Numbers that only a run knows, as scalar nodes. */
 CH_API ch_node *ch_step_replica_id(ch_step *s);    /* i32: 0 .. replicas - 1 */
