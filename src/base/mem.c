@@ -117,7 +117,7 @@ char *ch__strdup(const char *s)
 }
 
 /* The size is rounded up to whole lines, so vector code may read to the end of the last one. */
-void *ch__alloc_aligned(size_t bytes)
+void *ch__alloc_untouched(size_t bytes)
 {
     void *p = NULL;
     bool  is_huge = bytes >= huge_page_bytes;
@@ -129,8 +129,16 @@ void *ch__alloc_aligned(size_t bytes)
         return NULL;
     if (is_huge) /* advice: where the kernel declines, small pages do */
         (void)madvise(p, bytes / huge_page_bytes * huge_page_bytes, MADV_HUGEPAGE);
-    memset(p, 0, bytes); /* touches every page now, so that no step has to */
     return count_live(p);
+}
+
+void *ch__alloc_aligned(size_t bytes)
+{
+    void *p = ch__alloc_untouched(bytes);
+
+    if (p != NULL) /* touches every page now, so that no step has to */
+        memset(p, 0, ch__aligned(at_least_one(bytes)));
+    return p;
 }
 
 void ch__free_aligned(void *p)

@@ -23,6 +23,9 @@ char *ch__strdup(const char *s);
 /* CH_ALIGN-aligned, zeroed, every page touched: for arenas and tensor buffers.
  * Large blocks are asked for as huge pages. */
 void *ch__alloc_aligned(size_t bytes);
+/* Returns a block like the one above, but touches no page of it; its contents are undefined. For
+ * arenas of which a program may use only the beginning of a large buffer. */
+void *ch__alloc_untouched(size_t bytes);
 void  ch__free_aligned(void *p);
 
 /* Grows *p (of elements of `size` bytes) so that it holds at least `need`; doubles.

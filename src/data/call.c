@@ -229,7 +229,10 @@ static ch_status runner_new(const ch_graph *g, const ch_element *e, runner **out
     if (rc == CH_OK)
         rc = ch__instance_new(r->program, &r->instance);
     if (rc == CH_OK) {
-        r->arena = ch__alloc_aligned(r->program->arena_bytes + CH_ALIGN);
+        size_t bytes = r->program->arena_bytes + CH_ALIGN;
+
+        r->arena =
+            r->program->touches_part ? ch__alloc_untouched(bytes) : ch__alloc_aligned(bytes);
         r->input = ch__calloc(n + 1, sizeof(void *));
         r->staged = ch__calloc(n + 1, sizeof(char *));
         r->output = ch__calloc((size_t)g->n_outputs + 1, sizeof(void *));

@@ -270,7 +270,10 @@ typedef struct ch_prep {
                                         the last to read it; both have as many bytes */
     bool      unused[CH_MAX_OUT]; /* nobody reads output i; set before prepare */
     bool      skips_unused;       /* the kernel does not write those: they need no memory */
-    bool      is_view;            /* output 0 is input 0's memory, from this byte on: no call */
+    bool      watched; /* a user looks at all outputs, so all must be written; set before */
+    bool      touches_part; /* the kernel may write only the beginning of a large output or
+                                  scratch; the memory of the rest should stay untouched */
+    bool      is_view;      /* output 0 is input 0's memory, from this byte on: no call */
     size_t    view_offset;
     ch_arena *arena; /* lives as long as the program */
 } ch_prep;

@@ -71,8 +71,9 @@ static void find_used(ch_planner *pl)
 
 static ch_status prepare_call(ch_planner *pl, int i)
 {
-    ch_node *n = pl->call[i];
-    ch_prep *p = &pl->prep[i];
+    ch_node  *n = pl->call[i];
+    ch_prep  *p = &pl->prep[i];
+    ch_status rc;
 
     if (n->op->kernels == NULL)
         return CH_OK; /* a source that the program binds: input, constant, read */
@@ -83,9 +84,12 @@ static ch_status prepare_call(ch_planner *pl, int i)
     p->node = n;
     p->threads = pl->opt->threads;
     p->arena = &pl->p->arena;
+    p->watched = pl->opt->keep_all;
     for (int k = 0; k < n->n_out; k++)
         p->unused[k] = !pl->used[n[k].id] && !pl->opt->keep_all;
-    return pl->kernel[i]->prepare(n, p);
+    rc = pl->kernel[i]->prepare(n, p);
+    pl->p->touches_part |= p->touches_part;
+    return rc;
 }
 
 /* ---- step 2: roots and homes that are not the ch_planner's choice ---- */

@@ -62,6 +62,7 @@ typedef struct ch_program {
     int        n_slots;
     ch_place  *slot;
     size_t     arena_bytes, live_bytes; /* planned, and the most that is alive at one time */
+    bool       touches_part; /* of the arena: its pages must not be touched beforehand */
     size_t    *output_bytes;
     bool       has_collective;
     ch_patches inputs, outputs, resources;

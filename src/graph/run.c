@@ -427,11 +427,12 @@ static ch_status set_up_replica(launch *l, int r, int64_t number, int64_t global
     const ch_run *run = l->run;
     ch_prepared  *p = l->p;
     replica_job  *j = &l->job[r];
+    ch_program   *program = p->program[p->variant[r]];
     ch_team      *team = NULL;
     ch_status     rc = ch__device_team(p->device[r], &team);
 
     if (rc == CH_OK)
-        rc = ch__device_workspace(p->device[r], p->program[p->variant[r]]->arena_bytes,
+        rc = ch__device_workspace(p->device[r], program->arena_bytes, program->touches_part,
                                   &j->workspace);
     if (rc != CH_OK)
         return rc;

@@ -15,12 +15,13 @@ size_t ch__scratch_take(size_t *used, size_t bytes)
     return at;
 }
 
-ch_status ch__body_prepare(ch_body *b, ch_graph *g, int threads, size_t *used)
+ch_status ch__body_prepare(ch_body *b, ch_graph *g, ch_prep *p, size_t *used)
 {
-    ch_status rc = ch__program_new(g, &(ch_plan_options){.threads = threads}, &b->program);
+    ch_status rc = ch__program_new(g, &(ch_plan_options){.threads = p->threads}, &b->program);
 
     if (rc != CH_OK)
         return rc;
+    p->touches_part |= b->program->touches_part;
     b->n_in = g->n_inputs;
     b->n_out = g->n_outputs;
     b->instance_at = ch__scratch_take(used, ch__instance_bytes(b->program));

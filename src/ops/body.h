@@ -29,8 +29,8 @@ typedef struct ch_running {
 
 /* Takes `bytes` of scratch, of which *used are taken; where they begin. */
 size_t ch__scratch_take(size_t *used, size_t bytes);
-/* Plans body g, and takes the scratch it needs. */
-ch_status ch__body_prepare(ch_body *b, ch_graph *g, int threads, size_t *used);
+/* Plans body g of call p, and takes the scratch it needs. */
+ch_status ch__body_prepare(ch_body *b, ch_graph *g, ch_prep *p, size_t *used);
 /* Sets it up in the scratch of call c; r->in and r->out are the caller's to fill. */
 void ch__body_start(const ch_body *b, const ch_call *c, ch_running *r);
 

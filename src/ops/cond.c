@@ -68,9 +68,9 @@ static ch_status cond_prepare(const ch_node *n, ch_prep *p)
 
     if (s == NULL)
         return ch__fail_memory("cond");
-    rc = ch__body_prepare(&s->branch[0], a->then, p->threads, &used[0]);
+    rc = ch__body_prepare(&s->branch[0], a->then, p, &used[0]);
     if (rc == CH_OK)
-        rc = ch__body_prepare(&s->branch[1], a->otherwise, p->threads, &used[1]);
+        rc = ch__body_prepare(&s->branch[1], a->otherwise, p, &used[1]);
     p->scratch_bytes = used[0] > used[1] ? used[0] : used[1];
     return rc;
 }

@@ -6,9 +6,19 @@
  * neither time nor memory. The gradient of a scan is a scan the other way, which computes each
  * iteration again from its trace.
  *
+ * A while is a scan with a stop carry: it ends as soon as that carry, a bool, is false. Its
+ * length is only a limit, and its cost must follow the iterations made:
+ * - The scan gives the count of those iterations. The count takes the place of the stop carry's
+ *   trace, which would be true throughout.
+ * - Its gradient is a counted scan: it takes that count as an input and makes as many iterations.
+ *   The gradient of a counted scan is a counted scan with the same count.
+ * - Stacked outputs of both have `length` slices, but only those before the count are written
+ *   and read. The program reserves memory for all of them and leaves the rest untouched.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <limits.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ops/body.h"
 #include "ops/ops.h"
@@ -18,17 +28,15 @@ typedef struct scan_attrs {
     int64_t   n_carry, n_x;
     ch_dims   length; /* of rank 1 */
     bool      reverse;
-    int64_t   stop; /* 1 + the carry (a bool) that ends the scan once it is false; 0: none */
+    int64_t   stop;    /* 1 + the carry (a bool) that ends the scan once it is false; 0: none */
+    bool      counted; /* the input after the xs, an i64 scalar, is the count of iterations */
 } scan_attrs;
 
 static const ch_attr scan_rows[] = {
-    CH_ATTR_GRAPH(scan_attrs, body),
-    CH_ATTR_INT(scan_attrs, n_carry),
-    CH_ATTR_INT(scan_attrs, n_x),
-    CH_ATTR_DIMS(scan_attrs, length),
-    CH_ATTR_BOOL(scan_attrs, reverse),
-    CH_ATTR_INT(scan_attrs, stop),
-    CH_ATTR_END,
+    CH_ATTR_GRAPH(scan_attrs, body),   CH_ATTR_INT(scan_attrs, n_carry),
+    CH_ATTR_INT(scan_attrs, n_x),      CH_ATTR_DIMS(scan_attrs, length),
+    CH_ATTR_BOOL(scan_attrs, reverse), CH_ATTR_INT(scan_attrs, stop),
+    CH_ATTR_BOOL(scan_attrs, counted), CH_ATTR_END,
 };
 
 /* The dims of `length` values like d. */
@@ -44,11 +52,12 @@ static ch_status stacked(ch_infer *c, int i, ch_dtype dtype, ch_dim length, cons
 static ch_status scan_check(const ch_infer *c, const scan_attrs *a)
 {
     const ch_graph *g = a->body;
+    int             n_in = c->n_in - a->counted; /* that the body takes */
 
     if (g == NULL || a->length.rank != 1)
         return ch__infer_fail(c, "it has no body or no length");
-    if (a->n_carry < 0 || a->n_x < 0 || a->n_carry > CH_MAX_OUT || a->n_x > c->n_in ||
-        c->n_in != g->n_inputs || c->n_in < a->n_carry + a->n_x || g->n_outputs < a->n_carry)
+    if (a->n_carry < 0 || a->n_x < 0 || a->n_carry > CH_MAX_OUT || a->n_x > n_in ||
+        n_in != g->n_inputs || n_in < a->n_carry + a->n_x || g->n_outputs < a->n_carry)
         return ch__infer_fail(c, "its body takes %d values and gives %d", g->n_inputs,
                               g->n_outputs);
     for (int i = 0; i < a->n_x; i++)
@@ -72,6 +81,16 @@ static ch_status scan_check(const ch_infer *c, const scan_attrs *a)
         return ch__infer_fail(c,
                               "stop is %lld, want the number of a carry, a bool scalar, or 0",
                               (long long)a->stop);
+    if (a->stop > 0 && (a->reverse || a->counted || g->n_outputs > a->n_carry))
+        return ch__infer_fail(c, "it has a stop carry and %s, want the stop carry alone",
+                              a->reverse   ? "is reversed"
+                              : a->counted ? "a count"
+                                           : "ys");
+    if (a->counted &&
+        (c->dtype[a->n_carry + a->n_x] != CH_I64 || c->in[a->n_carry + a->n_x].rank != 0))
+        return ch__infer_fail(
+            c, "its count is %s, want i64()",
+            ch__type_text(c->dtype[a->n_carry + a->n_x], &c->in[a->n_carry + a->n_x]));
     return CH_OK;
 }
 
@@ -87,14 +106,17 @@ static ch_status scan_infer(ch_infer *c)
     if (rc == CH_OK)
         rc = ch__body_check(c, g, carry, carry, x, true);
     if (rc == CH_OK)
-        rc = ch__body_check(c, g, carry + x, carry + x, c->n_in - carry - x, false);
+        rc = ch__body_check(c, g, carry + x + a->counted, carry + x, g->n_inputs - carry - x,
+                            false);
     for (int i = 0; i < carry && rc == CH_OK; i++)
         rc = ch__infer_like(c, i, i);
     for (int i = carry; rc == CH_OK && i < g->n_outputs; i++)
         rc =
             stacked(c, i, g->output[i].node->dtype, a->length.dim[0], &g->output[i].node->dims);
-    for (int i = 0; i < carry && rc == CH_OK; i++) /* the trace */
-        rc = stacked(c, g->n_outputs + i, c->dtype[i], a->length.dim[0], &c->in[i]);
+    for (int i = 0; i < carry && rc == CH_OK; i++) /* the trace, and the count of iterations */
+        rc = i == a->stop - 1
+                 ? ch__infer_out(c, g->n_outputs + i, CH_I64, 0, NULL)
+                 : stacked(c, g->n_outputs + i, c->dtype[i], a->length.dim[0], &c->in[i]);
     return rc;
 }
 
@@ -102,7 +124,9 @@ typedef struct scan_state {
     ch_body body;
     int     n_carry, n_x, n_y, stop;
     int64_t length;
-    bool    reverse;
+    bool    reverse, counted;
+    bool    wants_count; /* of a scan with a stop carry: the gradient reads it */
+    bool    clears_rest; /* slices that no iteration writes become zeros */
     bool    traced[CH_MAX_OUT];
     size_t  carry_at[2]; /* in scratch: where iterations take carries from and put them */
     size_t *offset;      /* of each carry in there */
@@ -130,6 +154,8 @@ static ch_status scan_prepare(const ch_node *n, ch_prep *p)
     s->stop = (int)a->stop;
     s->length = a->length.dim[0].n;
     s->reverse = a->reverse;
+    s->counted = a->counted;
+    s->clears_rest = p->watched;
     s->offset = ch__arena_alloc(p->arena, (size_t)n_slices * sizeof(*s->offset) + 8);
     s->bytes = ch__arena_alloc(p->arena, (size_t)n_slices * sizeof(*s->bytes) + 8);
     if (s->offset == NULL || s->bytes == NULL)
@@ -140,15 +166,18 @@ static ch_status scan_prepare(const ch_node *n, ch_prep *p)
         s->bytes[s->n_carry + s->n_x + i] = (size_t)ch__bytes(g->output[s->n_carry + i].node);
     for (int i = 0; i < s->n_carry; i++) {
         s->offset[i] = ch__scratch_take(&carries, s->bytes[i]);
-        s->traced[i] = !p->unused[g->n_outputs + i];
+        s->traced[i] = !p->unused[g->n_outputs + i] && i != s->stop - 1;
+        p->touches_part |= s->traced[i] && (a->counted || s->stop > 0) && !p->watched;
     }
+    s->wants_count = s->stop > 0 && !p->unused[g->n_outputs + s->stop - 1];
+    p->touches_part |= a->counted && s->n_y > 0 && !p->watched;
     s->carry_at[0] = ch__scratch_take(&used, carries);
     s->carry_at[1] = ch__scratch_take(&used, carries);
     p->skips_unused = true;
     for (int i = 0; i < g->n_outputs; i++) /* only the trace may be left out */
         p->unused[i] = false;
     {
-        ch_status rc = ch__body_prepare(&s->body, a->body, p->threads, &used);
+        ch_status rc = ch__body_prepare(&s->body, a->body, p, &used);
 
         p->scratch_bytes = used;
         return rc;
@@ -178,22 +207,35 @@ static void point_at(const scan_state *s, const ch_call *c, ch_running *r, int64
                  carry + s->offset[i], s->bytes[i]);
 }
 
-/* What a scan that ended early leaves: ys of zeros, and a trace of carries that stay. */
-static void fill_rest(const scan_state *s, const ch_call *c, ch_running *r, int64_t done,
-                      char *carry)
+/* Clears the slices of the ys and the trace from `done` on, for a user who watches them. */
+static void clear_rest(const scan_state *s, const ch_call *c, int64_t done)
 {
-    for (int64_t t = done; t < s->length; t++) {
-        point_at(s, c, r, s->reverse ? s->length - 1 - t : t, carry);
-        for (int i = 0; i < s->n_y; i++)
-            memset(r->out[s->n_carry + i], 0, s->bytes[s->n_carry + s->n_x + i]);
+    for (int i = 0; i < s->n_y + s->n_carry; i++) {
+        size_t bytes = s->bytes[i < s->n_y ? s->n_carry + s->n_x + i : i - s->n_y];
+
+        if ((i < s->n_y || s->traced[i - s->n_y]) && done < s->length && bytes > 0)
+            memset((char *)c->out[s->n_carry + i] + (size_t)done * bytes, 0,
+                   (size_t)(s->length - done) * bytes);
     }
+}
+
+/* Returns the most iterations that the call may make. */
+static int64_t most_iterations(const scan_state *s, const ch_call *c)
+{
+    int64_t count = s->length;
+
+    if (s->counted)
+        memcpy(&count, c->in[s->n_carry + s->n_x], sizeof(count));
+    if (count < 0 || count > s->length) /* possible in a graph that was read from a file */
+        count = count < 0 ? 0 : s->length;
+    return count;
 }
 
 static ch_status scan_run(const ch_call *c, ch_piece tile)
 {
     const scan_state *s = c->state;
     char *carry[2] = {(char *)c->scratch + s->carry_at[0], (char *)c->scratch + s->carry_at[1]};
-    int64_t    t = 0;
+    int64_t    t = 0, most = most_iterations(s, c);
     ch_running r;
 
     (void)tile;
@@ -201,9 +243,9 @@ static ch_status scan_run(const ch_call *c, ch_piece tile)
     for (int i = 0; i < s->n_carry; i++)
         copy(carry[0] + s->offset[i], c->in[i], s->bytes[i]);
     for (int i = s->n_carry + s->n_x; i < s->body.n_in; i++)
-        r.in[i] = c->in[i];
-    for (; t < s->length; t++) {
-        int64_t   at = s->reverse ? s->length - 1 - t : t;
+        r.in[i] = c->in[i + s->counted];
+    for (; t < most; t++) {
+        int64_t   at = s->reverse ? most - 1 - t : t;
         ch_status rc;
 
         if (s->stop > 0 && !*(const bool *)(carry[t & 1] + s->offset[s->stop - 1]))
@@ -219,7 +261,10 @@ static ch_status scan_run(const ch_call *c, ch_piece tile)
         if (rc != CH_OK)
             return rc;
     }
-    fill_rest(s, c, &r, t, carry[t & 1]);
+    if (s->clears_rest)
+        clear_rest(s, c, t);
+    if (s->wants_count)
+        memcpy(c->out[s->n_carry + s->n_y + s->stop - 1], &t, sizeof(t));
     for (int i = 0; i < s->n_carry; i++)
         copy(c->out[i], carry[t & 1] + s->offset[i], s->bytes[i]);
     return CH_OK;
@@ -246,9 +291,9 @@ const ch_op ch__op_scan = {
 typedef struct scan_parts {
     int             n_carry, n_x, n_y;
     ch_node *const *carry;
-    ch_node *const *x;
+    ch_node *const *x; /* n_x; after them the count of iterations if counted */
     ch_dim          length;
-    bool            reverse;
+    bool            reverse, counted;
     int             stop;
 } scan_parts;
 
@@ -263,7 +308,8 @@ static void record_scan(ch_step *s, const scan_parts *p, ch_body_fn record, void
                     .n_x = p->n_x,
                     .length = {1, {p->length}},
                     .reverse = p->reverse,
-                    .stop = p->stop};
+                    .stop = p->stop,
+                    .counted = p->counted};
 
     if (dtype == NULL || dims == NULL) {
         ch__step_take(s, ch__fail_memory("scan"), NULL);
@@ -281,8 +327,8 @@ static void record_scan(ch_step *s, const scan_parts *p, ch_body_fn record, void
     }
     a.body = ch__step_body(s, "body", n, dtype, dims, record, arg, &n_captures, &captures);
     if (a.body != NULL)
-        ch__record_call(s, &ch__op_scan, &a, p->n_carry, p->carry, p->n_x, p->x, n_captures,
-                        captures, p->n_carry + p->n_y, out);
+        ch__record_call(s, &ch__op_scan, &a, p->n_carry, p->carry, p->n_x + p->counted, p->x,
+                        n_captures, captures, p->n_carry + p->n_y, out);
     ch_graph_unref(a.body);
 }
 
@@ -385,12 +431,17 @@ void ch_scan(ch_step *s, const ch_scan_spec *spec, ch_scan_fn fn, void *arg,
  *
  * Goes through the iterations backwards. Its carries are the derivatives with respect to the
  * float carries, and the sums so far of those with respect to the float captures; its xs are
- * the trace, the xs, and the derivatives of the ys; its ys the derivatives of the float xs. */
+ * the trace, the xs, and the derivatives of the ys; its ys the derivatives of the float xs.
+ *
+ * The stop carry has no trace. Every iteration made began with true there, so that the backward
+ * body uses the stop carry's first value: it is true if there was any iteration. */
 
 typedef struct scan_backward {
     const ch_node  *call;
     const ch_graph *body;
     int             n_carry, n_x, n_y, n_captures;
+    int             stop;          /* as in scan_attrs */
+    int             first_capture; /* among the inputs of the call */
     int             n_float_carry, n_float_x, n_float_capture;
     const bool     *has_dy;     /* of each y */
     const bool     *has_dtrace; /* of each carry */
@@ -410,9 +461,9 @@ static void take_douts(const scan_backward *b, ch_node *const *carry, ch_node *c
 
 /* What an iteration began with reached its own calls, and the trace. */
 static void record_carry_gradients(ch_step *s, const scan_backward *b, ch_node *const *d,
-                                   ch_node *const *slices)
+                                   ch_node *const *dy)
 {
-    ch_node *const *dtrace = slices + b->n_carry + b->n_x;
+    ch_node *const *dtrace = dy;
 
     for (int i = 0; i < b->n_y; i++)
         dtrace += b->has_dy[i];
@@ -428,7 +479,7 @@ static void record_backward(ch_step *s, int n, ch_node *const *in, void *arg)
     scan_backward  *b = arg;
     int             n_in = b->n_carry + b->n_x + b->n_captures;
     int             n_sums = b->n_float_carry + b->n_float_capture;
-    ch_node *const *slices = in + n_sums; /* trace, xs, dys */
+    ch_node *const *slice = in + n_sums; /* trace, xs, dys */
     ch_node       **fwd = ch__calloc((size_t)n_in * 2 + 2, sizeof(*fwd)), **d = fwd + n_in + 1;
     ch_node        *dout[CH_MAX_OUT] = {0};
 
@@ -438,12 +489,12 @@ static void record_backward(ch_step *s, int n, ch_node *const *in, void *arg)
         return;
     }
     for (int i = 0; i < b->n_carry + b->n_x; i++)
-        fwd[i] = slices[i];
-    for (int i = b->n_carry + b->n_x; i < n_in; i++)
-        fwd[i] = ch__step_capture(s, b->call->in[i]);
-    take_douts(b, in, slices + b->n_carry + b->n_x, dout);
+        fwd[i] = i == b->stop - 1 ? ch__step_capture(s, b->call->in[i]) : *slice++;
+    for (int i = 0; i < b->n_captures; i++)
+        fwd[b->n_carry + b->n_x + i] = ch__step_capture(s, b->call->in[b->first_capture + i]);
+    take_douts(b, in, slice, dout);
     ch__body_gradient(s, b->body, fwd, dout, d);
-    record_carry_gradients(s, b, d, slices);
+    record_carry_gradients(s, b, d, slice);
     for (int i = 0; i < b->n_float_capture; i++)
         ch__body_out(s,
                      ch_add(in[b->n_float_carry + i], d[b->n_float_carry + b->n_float_x + i]));
@@ -452,21 +503,62 @@ static void record_backward(ch_step *s, int n, ch_node *const *in, void *arg)
     ch__free(fwd);
 }
 
+/* Returns the bytes of memory that this machine has, or INT64_MAX if it does not say. */
+static int64_t machine_bytes(void)
+{
+    int64_t pages = sysconf(_SC_PHYS_PAGES), bytes = 0;
+
+    return pages > 0 && ch__mul_size(pages, sysconf(_SC_PAGESIZE), &bytes) ? bytes : INT64_MAX;
+}
+
+/* True if the trace of scan n fits in the memory of this machine; else the error sticks. Sizes
+ * that are not known yet count as 1: the workspace is refused when they are. */
+static bool check_trace(ch_step *s, const ch_node *n)
+{
+    const scan_attrs *a = n->attrs;
+    int64_t           need = 0, have = machine_bytes();
+
+    for (int i = 0; i < a->n_carry; i++) { /* each is below 2^48 bytes */
+        const ch_node *trace = &n[a->body->n_outputs + i];
+        int64_t        bytes = (int64_t)ch_dtype_bytes(trace->dtype);
+
+        for (int k = 0; k < trace->dims.rank; k++)
+            bytes *= trace->dims.dim[k].n;
+        need += i != a->stop - 1 ? bytes : 0;
+    }
+    if (need <= have)
+        return true;
+    ch__step_take(
+        s,
+        ch__fail(CH_RESOURCE_EXHAUSTED,
+                 "%s: %s %lld: its gradient keeps the state of every iteration (needs "
+                 "%lld bytes, this machine has %lld); lower the %s or use a smaller "
+                 "state",
+                 a->stop > 0 ? "while" : "scan", a->stop > 0 ? "limit" : "length",
+                 (long long)a->length.dim[0].n, (long long)need, (long long)have,
+                 a->stop > 0 ? "limit" : "length"),
+        NULL);
+    return false;
+}
+
 static void scan_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])
 {
     const scan_attrs *a = n->attrs;
     const ch_graph   *g = a->body;
     int               n_carry = (int)a->n_carry, n_x = (int)a->n_x, k = 0, n_slices = 0;
+    int               first_capture = n_carry + n_x + a->counted;
     bool              has_dy[CH_MAX_OUT] = {0}, has_dtrace[CH_MAX_OUT] = {0};
     scan_backward     b = {n,
                            g,
                            n_carry,
                            n_x,
                            g->n_outputs - n_carry,
-                           n->n_in - n_carry - n_x,
+                           n->n_in - first_capture,
+                           (int)a->stop,
+                           first_capture,
                            ch__count_floats(g, 0, n_carry),
                            ch__count_floats(g, n_carry, n_carry + n_x),
-                           ch__count_floats(g, n_carry + n_x, n->n_in),
+                           ch__count_floats(g, n_carry + n_x, g->n_inputs),
                            has_dy,
                            has_dtrace};
     ch_node         **room = ch__calloc((size_t)(n->n_in + n->n_out) * 2 + 2, sizeof(*room));
@@ -474,7 +566,8 @@ static void scan_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_no
     scan_parts        p = {.n_carry = b.n_float_carry + b.n_float_capture,
                            .n_y = b.n_float_x,
                            .length = a->length.dim[0],
-                           .reverse = !a->reverse};
+                           .reverse = !a->reverse,
+                           .counted = a->counted || a->stop > 0};
 
     if (room == NULL) {
         ch__step_take(s, ch__fail_memory("gradient"), NULL);
@@ -483,11 +576,12 @@ static void scan_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_no
     for (int i = 0; i < n_carry; i++)
         if (ch_dtype_is_float(n[i].dtype))
             carry[k++] = dout[i] != NULL ? dout[i] : ch__full_like(ch__out(n, i), 0);
-    for (int i = n_carry + n_x; i < n->n_in; i++)
+    for (int i = first_capture; i < n->n_in; i++)
         if (ch_dtype_is_float(n->in[i]->dtype))
             carry[k++] = ch__full_like(n->in[i], 0);
     for (int i = 0; i < n_carry; i++)
-        x[n_slices++] = ch__out(n, g->n_outputs + i);
+        if (i != a->stop - 1)
+            x[n_slices++] = ch__out(n, g->n_outputs + i);
     for (int i = 0; i < n_x; i++)
         x[n_slices++] = n->in[n_carry + i];
     for (int i = 0; i < b.n_y; i++)
@@ -496,16 +590,20 @@ static void scan_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_no
     for (int i = 0; i < n_carry; i++)
         if ((has_dtrace[i] = dout[g->n_outputs + i] != NULL))
             x[n_slices++] = dout[g->n_outputs + i];
+    if (p.counted)
+        x[n_slices] =
+            a->counted ? n->in[n_carry + n_x] : ch__out(n, g->n_outputs + (int)a->stop - 1);
     p.carry = carry;
     p.x = x;
     p.n_x = n_slices;
-    if (s->rc == CH_OK && ch__fits_outputs(s, "the gradient of scan", p.n_carry * 2 + p.n_y))
+    if (s->rc == CH_OK && check_trace(s, n) &&
+        ch__fits_outputs(s, "the gradient of scan", p.n_carry * 2 + p.n_y))
         record_scan(s, &p, record_backward, &b, out);
     k = 0;
     for (int i = 0; i < n_carry; i++)
         if (ch_dtype_is_float(n->in[i]->dtype))
             din[i] = out[k++];
-    for (int i = n_carry + n_x; i < n->n_in; i++)
+    for (int i = first_capture; i < n->n_in; i++)
         if (ch_dtype_is_float(n->in[i]->dtype))
             din[i] = out[k++];
     for (int i = n_carry; i < n_carry + n_x; i++)
@@ -555,22 +653,22 @@ static ch_node *next_value(ch_step *s, int i, ch_node *next, const ch_node *in)
     return NULL;
 }
 
-/* An iteration that begins is always live: the scan ends where it is not. Only in the gradient
- * are dead iterations seen again, and there they must hand derivatives on unchanged. */
+/* Records an iteration, then the test of the values that it gives. The scan, and its gradient,
+ * make an iteration only if the test before it held. */
 static void record_while(ch_step *s, int n, ch_node *const *in, void *arg)
 {
     while_record *w = arg;
-    ch_node      *next[CH_MAX_OUT] = {0}, *live = in[w->n];
+    ch_node      *next[CH_MAX_OUT] = {0};
     ch_site       mine = ch__step_hand_over(s);
 
     (void)n;
     w->body(s, w->arg, in, next);
     ch__step_take_back(s, mine);
     for (int i = 0; i < w->n; i++) {
-        next[i] = ch_select(live, next_value(s, i, next[i], in[i]), in[i]);
+        next[i] = next_value(s, i, next[i], in[i]);
         ch__body_out(s, next[i]);
     }
-    ch__body_out(s, ch_logical_and(live, record_test(s, w, next)));
+    ch__body_out(s, record_test(s, w, next));
 }
 
 void ch_while(ch_step *s, int n, int64_t limit, ch_while_test test, ch_while_body body,

@@ -535,14 +535,17 @@ ch_device *ch_device_current(void)
     return entered.depth > 0 ? entered.device[entered.depth - 1] : &t->device[0];
 }
 
-/* Of no bytes there is a block too, so that a pointer to data is never NULL. */
-void *ch__device_alloc(ch_device *d, size_t bytes)
+static void *count_block(ch_device *d, void *p, size_t bytes)
 {
-    void *p = ch__alloc_aligned(bytes > 0 ? bytes : 1);
-
     if (p != NULL)
         atomic_fetch_add_explicit(&d->bytes, bytes, memory_order_relaxed);
     return p;
+}
+
+/* Of no bytes there is a block too, so that a pointer to data is never NULL. */
+void *ch__device_alloc(ch_device *d, size_t bytes)
+{
+    return count_block(d, ch__alloc_aligned(bytes > 0 ? bytes : 1), bytes);
 }
 
 void ch__device_free(ch_device *d, void *p, size_t bytes)
@@ -554,7 +557,7 @@ void ch__device_free(ch_device *d, void *p, size_t bytes)
 }
 
 /* The old block goes first: its contents are nobody's, and two would have to fit. */
-ch_status ch__device_workspace(ch_device *d, size_t bytes, ch_workspace *out)
+ch_status ch__device_workspace(ch_device *d, size_t bytes, bool touches_part, ch_workspace *out)
 {
     ch_workspace *w = &d->workspace;
 
@@ -563,7 +566,8 @@ ch_status ch__device_workspace(ch_device *d, size_t bytes, ch_workspace *out)
 
         ch__device_free(d, w->base, w->bytes);
         *w = (ch_workspace){.generation = generation};
-        w->base = ch__device_alloc(d, bytes);
+        w->base = touches_part ? count_block(d, ch__alloc_untouched(bytes), bytes)
+                               : ch__device_alloc(d, bytes);
         if (w->base == NULL)
             return ch__fail(CH_RESOURCE_EXHAUSTED,
                             "workspace of %s: out of memory, %zu bytes were asked for and %zu "

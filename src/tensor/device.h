@@ -21,14 +21,16 @@ void  ch__device_free(ch_device *d, void *p, size_t bytes);
 CH_MUST_CHECK ch_status ch__device_team(ch_device *d, ch_team **out);
 
 /* The one block that programs on this device run in, grown to at least `bytes` and never
- * shrunk. It moves when it grows: whoever keeps pointers into it compares `generation`.
+ * shrunk. A block that grows is touched at once unless `touches_part`; its contents are
+ * undefined. It moves when it grows: whoever keeps pointers into it compares `generation`.
  * Only while holding the device. */
 typedef struct ch_workspace {
     char    *base;
     size_t   bytes;
     unsigned generation;
 } ch_workspace;
-CH_MUST_CHECK ch_status ch__device_workspace(ch_device *d, size_t bytes, ch_workspace *out);
+CH_MUST_CHECK ch_status ch__device_workspace(ch_device *d, size_t bytes, bool touches_part,
+                                             ch_workspace *out);
 
 /* A device runs one program at a time. Several devices are always held in the order of
  * ch_device_at, so that two launches cannot wait for each other. */

@@ -273,7 +273,7 @@ static int start(void **state)
     best = ch__simd_best(); /* asking takes microseconds in a virtual machine */
     return ch_devices_configure(&opt) != CH_OK ||
            ch__device_team(ch_device_at(0), &team) != CH_OK ||
-           ch__device_workspace(ch_device_at(0), 4096, &w) != CH_OK;
+           ch__device_workspace(ch_device_at(0), 4096, false, &w) != CH_OK;
 }
 
 static int stop(void **state)

@@ -967,7 +967,7 @@ static int start(void **state)
     (void)state;
     return ch_devices_configure(&opt) != CH_OK ||
            ch__device_team(ch_device_at(0), &team) != CH_OK ||
-           ch__device_workspace(ch_device_at(0), 4096, &w) != CH_OK ||
+           ch__device_workspace(ch_device_at(0), 4096, false, &w) != CH_OK ||
            ch__team_new("two", 2, &team_of_2) != CH_OK;
 }
 

@@ -264,21 +264,21 @@ static void a_workspace_grows_and_says_when_it_moved(void **state)
     ch_workspace a, b, c;
 
     ch__device_hold(d);
-    assert_int_equal(ch__device_workspace(d, 100, &a), CH_OK);
-    assert_int_equal(ch__device_workspace(d, 50, &b), CH_OK);
+    assert_int_equal(ch__device_workspace(d, 100, false, &a), CH_OK);
+    assert_int_equal(ch__device_workspace(d, 50, false, &b), CH_OK);
     assert_ptr_equal(b.base, a.base);
     assert_int_equal(b.generation, a.generation);
     assert_int_equal((uintptr_t)a.base % CH_ALIGN, 0);
-    assert_int_equal(ch__device_workspace(d, 1000, &c), CH_OK);
+    assert_int_equal(ch__device_workspace(d, 1000, false, &c), CH_OK);
     assert_int_not_equal(c.generation, a.generation);
     assert_true(c.bytes >= 1000);
     assert_int_equal(ch_device_bytes(d), c.bytes);
 
     ch__mem_fail_at(1);
-    assert_int_equal(ch__device_workspace(d, 2000, &c), CH_RESOURCE_EXHAUSTED);
+    assert_int_equal(ch__device_workspace(d, 2000, false, &c), CH_RESOURCE_EXHAUSTED);
     ch__mem_fail_at(0);
     assert_int_equal(ch_device_bytes(d), 0);
-    assert_int_equal(ch__device_workspace(d, 10, &b), CH_OK);
+    assert_int_equal(ch__device_workspace(d, 10, false, &b), CH_OK);
     assert_int_not_equal(b.generation, c.generation);
     ch__device_release(d);
     (void)state;
