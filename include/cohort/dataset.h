@@ -246,7 +246,8 @@ CH_API ch_dataset *ch_dataset_shuffle(ch_dataset *d, int64_t buffer,
 /* `count` times over; CH_INFINITE: for ever. With more than 1024 passes to go over, one that gives
  * nothing is the last. */
 CH_API ch_dataset *ch_dataset_repeat(ch_dataset *d, int64_t count);
-/* Elements index, index + n, index + 2n ... n = CH_BY_HINT: what the distribution says. */
+/* Elements index, index + n, index + 2n ... n = CH_BY_HINT: what the distribution says. An element
+ * that failed is counted; its error is for the shard that would have had the element. */
 #define CH_BY_HINT (-1)
 CH_API ch_dataset *ch_dataset_shard(ch_dataset *d, int64_t n, int64_t index);
 CH_API ch_dataset *ch_dataset_take(ch_dataset *d, int64_t count); /* CH_INFINITE: all */

@@ -26,7 +26,10 @@
 typedef struct ch_iterator ch_iterator;
 
 typedef struct ch_iterator_options {
-    bool go_on; /* after an error: with what comes behind it. Else the iterator has ended. */
+    /* Goes on after an error with the elements behind it. Else the iterator has ended. An element
+     * that failed keeps its place in the group of the replicas: after the error, its replica gets
+     * an element of no rows, and the others get theirs. A group that failed whole is left out. */
+    bool go_on;
     /* Elements are given in groups, one for each replica, as per-replica values on these devices.
      * A group that the data does not fill is filled with elements of no rows; components without rows,
      * scalars, are 0 there, or "". 0: one by one. */

@@ -104,6 +104,7 @@ void ch__slot_fail(ch_slot *s, ch_status rc)
 {
     ch__slot_drop(s);
     s->rc = rc;
+    s->is_between = ch__error_is_between();
     s->text = ch__strdup(ch_error_message());
 }
 
@@ -553,6 +554,8 @@ static ch_status give(ch_slot *s, ch_element **out)
         return CH_OK;
     }
     (void)ch__fail(rc, "%s", s->text != NULL ? s->text : "no memory for the message");
+    if (s->is_between)
+        (void)ch__error_between(rc);
     ch__slot_drop(s);
     return rc;
 }
@@ -695,9 +698,9 @@ static void save_item(const ch_item *i, ch_saver *s)
         if (i->slot[k].rc == CH_OK)
             ch__save_element(s, i->slot[k].element);
         else
-            ch__save_fault(s, i->slot[k].rc, i->slot[k].text);
+            ch__save_fault(s, i->slot[k].rc, i->slot[k].text, i->slot[k].is_between);
     if (i->has_lost)
-        ch__save_fault(s, CH_RESOURCE_EXHAUSTED, "out of memory");
+        ch__save_fault(s, CH_RESOURCE_EXHAUSTED, "out of memory", false);
 }
 
 /* Adds up to what counts of an item; false: nothing behind it does. */
@@ -738,15 +741,12 @@ ch_status ch__belt_load(ch_belt *l, ch_loader *from)
         return ch__fail_memory(l->cursor->stage->name);
     for (int64_t i = 0; i < n && !ch__load_fails(from); i++) {
         ch_status   rc = CH_OK;
-        const char *text = NULL;
-        ch_element *e = ch__load_result(from, l->cursor->dataset, &rc, &text);
+        ch_element *e = ch__load_result(from, l->cursor->dataset, &rc);
 
-        if (rc == CH_OK) {
+        if (rc == CH_OK)
             ch__item_add(l->current, e);
-            continue;
-        }
-        (void)ch__fail(rc, "%s", text);
-        ch__item_add_error(l->current, rc);
+        else
+            ch__item_add_error(l->current, rc);
     }
     pthread_mutex_lock(&l->it->lock);
     charge(l, l->current, bytes_of(l, l->current));

@@ -37,8 +37,9 @@ void ch__crowd_tell_one(ch_crowd *c); /* one, who will tell the next if there is
 typedef struct ch_slot {
     ch_element *element;
     ch_status   rc;
-    char       *text;  /* of an error; NULL: no memory for it */
-    int64_t     extra; /* from pull to make */
+    bool        is_between; /* an error that no element is missing for (ch__error_between) */
+    char       *text;       /* of an error; NULL: no memory for it */
+    int64_t     extra;      /* from pull to make */
 } ch_slot;
 
 typedef struct ch_item {

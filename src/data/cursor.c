@@ -186,6 +186,20 @@ ch_status ch__cursor_next(ch_cursor *c, ch_element **out)
     return rc == CH_OK && *out != NULL && c->it->budget.most > 0 ? count_bytes(c, out) : rc;
 }
 
+/* The error is known by its number, so that the mark ends with the next error. 0: none. */
+static _Thread_local uint64_t fault_between;
+
+ch_status ch__error_between(ch_status rc)
+{
+    fault_between = ch__fail_mark();
+    return rc;
+}
+
+bool ch__error_is_between(void)
+{
+    return fault_between != 0 && fault_between == ch__fail_mark();
+}
+
 ch_status ch__cursor_rewind(ch_cursor *c)
 {
     c->epoch++;
@@ -248,7 +262,10 @@ typedef struct frame {
 /* Elements are counted in each body anew: an error says in which. */
 static ch_status in_body(ch_status rc, const ch_cursor *of, int64_t number)
 {
-    return ch__fail_at(rc, "%s, element %lld", of->stage->name, (long long)number);
+    bool is_between = ch__error_is_between();
+
+    rc = ch__fail_at(rc, "%s, element %lld", of->stage->name, (long long)number);
+    return is_between ? ch__error_between(rc) : rc;
 }
 
 static ch_status frame_next(ch_cursor *c, ch_element **out)

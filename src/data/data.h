@@ -255,6 +255,13 @@ void ch__cursor_skipped(ch_cursor *c, int64_t n);
 /* What is below `c` anew, at its first element. */
 ch_status ch__cursor_reopen(ch_cursor *c);
 ch_status ch__cursor_next(ch_cursor *c, ch_element **out);
+/* An error of ch__cursor_next takes the place of one element, so that the elements behind it keep
+ * their numbers. A stage that collects rows calls ch__error_between before it passes on an error
+ * of its input: none of its own elements is missing then, because later rows fill the batch, or
+ * the error stands for a whole group of pieces. Returns rc. */
+ch_status ch__error_between(ch_status rc);
+/* Returns true if that was said of the last error of this thread. */
+bool      ch__error_is_between(void);
 ch_status ch__cursor_rewind(ch_cursor *c);
 void      ch__cursor_save(ch_cursor *c, ch_saver *s);
 ch_status ch__cursor_load(ch_cursor *c, ch_loader *l);
@@ -285,7 +292,8 @@ ch_status ch__body_load_ahead(ch_cursor *of, ch_loader *l, ch_cursor **out);
 void ch__save_int(ch_saver *s, int64_t value);
 void ch__save_element(ch_saver *s, const ch_element *e);
 void ch__save_elements(ch_saver *s, const ch_elements *list); /* how many, then each */
-void ch__save_fault(ch_saver *s, ch_status rc, const char *text);
+/* Saves an error; `is_between` as in ch_slot. */
+void ch__save_fault(ch_saver *s, ch_status rc, const char *text, bool is_between);
 void ch__save_text(ch_saver *s, const void *data, size_t size);
 void ch__save_fail(ch_saver *s, ch_status rc);
 
@@ -300,9 +308,9 @@ ch_element *ch__load_element(ch_loader *l, const ch_dataset *like);
 /* What ch__save_elements saved, at most `most`, added to a list. */
 ch_status ch__load_elements(ch_loader *l, int64_t most, const ch_dataset *like,
                             ch_elements *list);
-/* An element, or an error that stood in its place: *rc and its message. */
-ch_element *ch__load_result(ch_loader *l, const ch_dataset *like, ch_status *rc,
-                            const char **text);
+/* Returns an element. If an error was saved instead, returns NULL, and fails as ch__cursor_next
+ * failed then: the code in *rc, the message and its place as the errors of this thread. */
+ch_element *ch__load_result(ch_loader *l, const ch_dataset *like, ch_status *rc);
 ch_str      ch__load_text(ch_loader *l);
 bool        ch__load_fails(const ch_loader *l);
 ch_status   ch__load_status(ch_loader *l); /* INVALID_ARGUMENT, the stage named */

@@ -339,7 +339,10 @@ static ch_status too_few(ch_cursor *c)
 }
 
 /* The first round is read to its end before its element is given: if the data is too short, no worker has
- * had an element when all of them fail. An error of the input comes out between; the element is kept. */
+ * had an element when all of them fail. Errors come out before the kept element is given.
+ *
+ * An element that failed is counted like any other, and its error is for the shard that would have
+ * had the element. An error between elements is for every shard. */
 static ch_status shard_next(ch_cursor *c, ch_element **out)
 {
     const Cohort__Shard *a = CH_ATTRS(c, Cohort__Shard);
@@ -350,12 +353,14 @@ static ch_status shard_next(ch_cursor *c, ch_element **out)
         ch_element *e = NULL;
         ch_status   rc = ch__cursor_next(c->in[0], &e);
 
-        if (rc != CH_OK)
+        if (rc != CH_OK && (ch__error_is_between() || atomic_load(&c->it->stops)))
             return rc;
-        if (e == NULL)
+        if (rc == CH_OK && e == NULL)
             return wants_a_round(a) && *n > 0 && *n < a->n ? too_few(c) : CH_OK;
         if ((*n)++ / shard_block(a) % a->n != a->index) {
             ch__element_free(e);
+        } else if (rc != CH_OK) {
+            return rc;
         } else if (wants_a_round(a) && *n <= a->n) {
             x->kept = e;
         } else {

@@ -154,7 +154,10 @@ static void out_save(ch_cursor *c, ch_saver *s)
     ch__save_int(s, it->has_ended);
     ch__save_int(s, it->n_group);
     for (int i = 0; i < it->n_group; i++)
-        ch__save_element(s, it->group[i]);
+        if (it->group[i] != NULL)
+            ch__save_element(s, it->group[i]);
+        else
+            ch__save_fault(s, CH_ABORTED, "its error was returned", false);
     ch__belted_save(c, s);
 }
 
@@ -165,6 +168,22 @@ static void drop_group(ch_iterator *it)
     it->n_group = 0;
 }
 
+/* Returns true if the group has no element. */
+static bool is_lost(const ch_iterator *it)
+{
+    for (int i = 0; i < it->n_group; i++)
+        if (it->group[i] != NULL)
+            return false;
+    return true;
+}
+
+/* Leaves out a full group without elements: there is nothing for a step to do. */
+static void pass_lost_group(ch_iterator *it)
+{
+    if (it->n_group == it->n_replicas && is_lost(it))
+        it->n_group = 0;
+}
+
 static ch_status out_load(ch_cursor *c, ch_loader *l)
 {
     ch_iterator *it = c->it;
@@ -172,9 +191,13 @@ static ch_status out_load(ch_cursor *c, ch_loader *l)
     drop_group(it);
     it->has_ended = ch__load_int(l, 0, 1) != 0;
     int n = (int)ch__load_int(l, 0, it->n_replicas);
-    for (int i = 0; i < n && !ch__load_fails(l); i++)
-        if ((it->group[i] = ch__load_element(l, c->dataset)) != NULL)
-            it->n_group++;
+    for (int i = 0; i < n && !ch__load_fails(l); i++) {
+        ch_status rc;
+
+        it->group[i] = ch__load_result(l, c->dataset, &rc);
+        it->n_group += it->group[i] != NULL || rc != CH_OK;
+    }
+    pass_lost_group(it);
     if (ch__load_fails(l))
         return ch__load_status(l);
     return ch__belted_load(c, l);
@@ -352,28 +375,41 @@ ch_status ch__element_of_no_rows(const ch_dataset *d, ch_element **out)
     return CH_OK;
 }
 
-/* Fills the group; *is_end if there was nothing for it. A group that an error interrupts is
- * kept, and filled by the next call. */
-static ch_status fill_group(ch_iterator *it, bool *is_end)
+/* Gives elements of no rows to the replicas whose element failed, and to those behind the end. */
+static ch_status fill_gaps(ch_iterator *it)
 {
     ch_status rc = CH_OK;
 
+    while (it->n_group < it->n_replicas)
+        it->group[it->n_group++] = NULL;
+    for (int i = 0; i < it->n_group && rc == CH_OK; i++)
+        if (it->group[i] == NULL)
+            rc = ch__element_of_no_rows(it->dataset, &it->group[i]);
+    return rc;
+}
+
+/* Fills the group; *is_end if there was nothing for it. A group that an error interrupts is
+ * kept, and filled by the next call. The place of an element that failed stays empty, so that
+ * those behind it go to the same replicas as without the error; a group without any element is
+ * left out. */
+static ch_status fill_group(ch_iterator *it, bool *is_end)
+{
     while (it->n_group < it->n_replicas && !it->has_ended) {
         ch_element *e = NULL;
+        ch_status   rc = ch__cursor_next(it->root, &e);
 
-        rc = ch__cursor_next(it->root, &e);
+        it->has_ended = rc == CH_OK && e == NULL;
+        if (e != NULL || (rc != CH_OK && !ch__error_is_between()))
+            it->group[it->n_group++] = e;
+        pass_lost_group(it);
         if (rc != CH_OK)
             return rc;
-        it->has_ended = e == NULL;
-        if (e != NULL)
-            it->group[it->n_group++] = e;
     }
-    *is_end = it->n_group == 0;
-    while (it->n_group > 0 && it->n_group < it->n_replicas && rc == CH_OK) {
-        rc = ch__element_of_no_rows(it->dataset, &it->group[it->n_group]);
-        it->n_group += rc == CH_OK;
-    }
-    return rc;
+    *is_end = is_lost(it);
+    if (!*is_end)
+        return fill_gaps(it);
+    it->n_group = 0;
+    return CH_OK;
 }
 
 ch_status ch_iterator_next(ch_iterator *it, ch_tuple **out)

@@ -21,7 +21,7 @@ struct ch_iterator {
     ch_cursor   *root; /* the stage `out`, which makes tuples of the dataset's elements */
     bool         go_on, has_started, has_failed, has_ended;
     int          n_replicas, n_group;
-    ch_element **group;  /* of the replicas, as far as it is filled */
+    ch_element **group;  /* of the replicas, n_group so far. NULL: an element that failed */
     ch_device  **device; /* NULL: where they are */
     int          ahead;
     ch_stream_name

@@ -470,7 +470,7 @@ static ch_status window_fill(windowing *x, int64_t span)
             rc = ch__elements_add(&x->kept, e, "window");
         }
     }
-    return rc;
+    return rc == CH_OK ? CH_OK : ch__error_between(rc);
 }
 
 static void window_shift(windowing *x, int64_t shift)

@@ -287,14 +287,14 @@ static ch_status bucket_next(ch_cursor *c, ch_element **out)
         ch_status    rc = ch__cursor_next(c->in[0], &e);
 
         if (rc != CH_OK)
-            return rc;
+            return ch__error_between(rc);
         if (e == NULL) {
             x->has_ended = true;
             break;
         }
         b = &x->bucket[bucket_of(a, e)];
         if ((rc = ch__elements_add(b, e, "bucket")) != CH_OK)
-            return rc;
+            return ch__error_between(rc);
         if (b->n == a->batch_sizes[b - x->bucket])
             return give(x, (int)(b - x->bucket), out);
     }

@@ -297,13 +297,14 @@ void ch__save_elements(ch_saver *s, const ch_elements *list)
         ch__save_element(s, list->at[i]);
 }
 
-void ch__save_fault(ch_saver *s, ch_status rc, const char *text)
+void ch__save_fault(ch_saver *s, ch_status rc, const char *text, bool is_between)
 {
     Cohort__Element *m = save_place(s);
 
     if (m == NULL)
         return;
     m->code = (uint32_t)rc;
+    m->between = is_between;
     m->error = ch__arena_strdup(&s->arena, text != NULL ? text : "");
     if (m->error == NULL)
         no_memory(s);
@@ -420,8 +421,7 @@ ch_str ch__load_text(ch_loader *l)
     return (ch_str){b->len > 0 ? (const char *)b->data : "", b->len};
 }
 
-ch_element *ch__load_result(ch_loader *l, const ch_dataset *like, ch_status *rc,
-                            const char **text)
+ch_element *ch__load_result(ch_loader *l, const ch_dataset *like, ch_status *rc)
 {
     ch_element      *e = NULL;
     Cohort__Element *m;
@@ -433,8 +433,9 @@ ch_element *ch__load_result(ch_loader *l, const ch_dataset *like, ch_status *rc,
     }
     m = l->state->elements[l->element++];
     if (m->code != 0 && m->code < CH_STATUS_COUNT) {
-        *rc = (ch_status)m->code;
-        *text = m->error;
+        *rc = ch__fail((ch_status)m->code, "%s", m->error);
+        if (m->between)
+            (void)ch__error_between(*rc);
         return NULL;
     }
     if (ch__parts_decode(m->n_parts, m->parts, &e) == CH_OK &&
@@ -448,8 +449,7 @@ ch_element *ch__load_result(ch_loader *l, const ch_dataset *like, ch_status *rc,
 ch_element *ch__load_element(ch_loader *l, const ch_dataset *like)
 {
     ch_status   rc;
-    const char *text;
-    ch_element *e = ch__load_result(l, like, &rc, &text);
+    ch_element *e = ch__load_result(l, like, &rc);
 
     if (rc != CH_OK)
         refuse(l, "an error stands where an element should");

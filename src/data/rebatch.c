@@ -44,7 +44,8 @@ static ch_status rows_of(rowing *r, ch_element *e)
     return CH_OK;
 }
 
-/* The next element of the input; r->whole stays NULL at the end. */
+/* Takes the next element of the input; r->whole stays NULL at the end. An error is between the
+ * elements of the stage: rebatch fills its batch with later rows, and split loses a whole group. */
 static ch_status rows_next(rowing *r)
 {
     ch_element *e = NULL;
@@ -52,7 +53,9 @@ static ch_status rows_next(rowing *r)
 
     rows_drop(r);
     rc = ch__cursor_next(r->base.in[0], &e);
-    return rc != CH_OK || e == NULL ? rc : rows_of(r, e);
+    if (rc == CH_OK && e != NULL)
+        rc = rows_of(r, e);
+    return rc == CH_OK ? CH_OK : ch__error_between(rc);
 }
 
 /* Values `from` up to `to` of a part, without a copy. */

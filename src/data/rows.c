@@ -568,7 +568,7 @@ void ch__rows_pull(ch_batching *b, ch_item *i, int n, bool drop_remainder)
         ch_status rc = next_row(b, &i->has_end);
 
         if (rc != CH_OK) {
-            ch__item_add_error(i, rc);
+            ch__item_add_error(i, ch__error_between(rc));
             return;
         }
     }

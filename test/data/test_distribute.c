@@ -356,28 +356,257 @@ static void missing_elements_have_no_rows(void **state)
     ch_tensor_unref(t);
 }
 
-static ch_status not_5(void *arg, ch_tuple *in, ch_tuple **out)
+/* Fails for element k if bit k of *arg is set. Elements count from 1, because 0 stands for none. */
+static ch_status fail_by_mask(void *arg, ch_tuple *in, ch_tuple **out)
 {
-    (void)arg;
+    int64_t x = *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0));
+
+    if (x > 0 && (*(const unsigned *)arg >> (x - 1) & 1) != 0)
+        return ch_fail(CH_ABORTED, "%lld fails", (long long)x);
     *out = ch_tuple_ref(in);
-    return *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0)) == 5
-               ? CH_ABORTED
-               : CH_OK;
+    return CH_OK;
 }
 
-/* 5.1.5: an error of one element is told once; the others come. */
-static void an_error_takes_no_other_element_along(void **state)
+enum { N_MASKED = 7 };
+
+/* Makes a dataset of 1 to N_MASKED, of which the elements of the mask fail. */
+static ch_dataset *masked(unsigned *mask)
 {
     const ch_tensor_spec one = {.dtype = CH_I64};
-    ch_dataset          *d = ch_dataset_map_call(range(9), not_5, NULL, 1, &one, NULL);
-    static t_given       g;
-    ch_iterator         *it = NULL;
+
+    return ch_dataset_map_call(ch_dataset_range(1, N_MASKED + 1, 1), fail_by_mask, mask, 1,
+                               &one, NULL);
+}
+
+/* Computes what n_replicas should get of it: element k goes to replica k mod n_replicas, whether
+ * others fail or not. A step without any element does not happen. */
+static void model_groups(unsigned mask, int n_replicas, t_given *g)
+{
+    memset(g, 0, sizeof(*g));
+    for (int first = 0; first < N_MASKED; first += n_replicas) {
+        unsigned is_alive = 0;
+
+        for (int k = first; k < first + n_replicas && k < N_MASKED; k++) {
+            if ((mask >> k & 1) != 0)
+                t_add(g, "%s!ABORTED", g->n++ > 0 ? " | " : "");
+            else
+                is_alive |= 1u << k;
+        }
+        for (int k = first; k < first + n_replicas && is_alive != 0; k++)
+            t_add(g, "%s%d",
+                  k > first    ? " / "
+                  : g->n++ > 0 ? " | "
+                               : "",
+                  (is_alive >> k & 1) != 0 ? k + 1 : 0);
+    }
+}
+
+/* Takes `before` results, saves the position, and takes the others from a second iterator. */
+static void take_in_two(ch_dataset *d, int n_replicas, int before, t_given *g)
+{
+    const ch_iterator_options opt = {.n_replicas = n_replicas, .go_on = true};
+    ch_iterator              *it = NULL, *other = NULL;
+    void                     *bytes = NULL;
+    size_t                    n = 0;
+
+    memset(g, 0, sizeof(*g));
+    t_ok(ch_iterator_new(d, &opt, &it));
+    t_take(it, before, g);
+    t_ok(ch_iterator_save(it, &bytes, &n));
+    ch_iterator_unref(it);
+    t_ok(ch_iterator_new(d, &opt, &other));
+    t_ok(ch_iterator_restore(other, bytes, n));
+    t_take(other, -1, g);
+    ch_iterator_unref(other);
+    ch_bytes_free(bytes);
+}
+
+/* 5.1.5: for every set of elements that fail, and from a position saved at any result. */
+static void elements_keep_their_replica_when_others_fail(void **state)
+{
+    static t_given want, g;
+    unsigned       mask;
 
     (void)state;
-    t_ok(ch_iterator_new(d, &(ch_iterator_options){.n_replicas = 2, .go_on = true}, &it));
-    t_take(it, -1, &g);
-    assert_string_equal(g.text, "0 / 1 | 2 / 3 | !ABORTED | 4 / 6 | 7 / 8");
+    for (int threads = CH_OFF; threads < 3; threads += 3)
+        for (int n_replicas = 1; n_replicas < 5; n_replicas++)
+            for (mask = 0; mask < 1u << N_MASKED; mask++) {
+                ch_dataset *d = ch_dataset_with_options(
+                    masked(&mask), &(ch_dataset_options){.threads = threads});
+
+                model_groups(mask, n_replicas, &want);
+                for (int before = 0; before < (threads == CH_OFF ? N_MASKED : 1); before++) {
+                    take_in_two(d, n_replicas, before, &g);
+                    if (strcmp(g.text, want.text) != 0)
+                        fail_msg("%d replicas, mask %#x, saved after %d: %s, want %s",
+                                 n_replicas, mask, before, g.text, want.text);
+                }
+                ch_dataset_unref(d);
+            }
+}
+
+/* 5.1.5: each worker gets its own elements, and the errors of these alone. */
+static void elements_keep_their_worker_when_others_fail(void **state)
+{
+    static t_given want, g;
+    unsigned       mask;
+
+    (void)state;
+    for (int n = 2; n < 5; n++)
+        for (int w = 0; w < n; w++)
+            for (mask = 0; mask < 1u << N_MASKED; mask++)
+                for (int by_user = 0; by_user < 2; by_user++) {
+                    const ch_input_context c = {.n_pipelines = n, .pipeline = w};
+                    ch_dataset            *d = masked(&mask), *mine = NULL;
+
+                    memset(&want, 0, sizeof(want));
+                    for (int k = w; k < N_MASKED; k += n) {
+                        t_add(&want, "%s", k > w ? " | " : "");
+                        t_add(&want, (mask >> k & 1) != 0 ? "!ABORTED" : "%d", k + 1);
+                    }
+                    d = ch_dataset_with_options(
+                        d, &(ch_dataset_options){.threads = CH_OFF, .shard = CH_SHARD_DATA});
+                    if (by_user)
+                        mine = ch_dataset_shard(ch_dataset_ref(d), n, w);
+                    else
+                        t_ok(ch_dataset_distribute(d, &c, &mine));
+                    take_in_two(mine, 1, 1, &g);
+                    if (strcmp(g.text, want.text) != 0)
+                        fail_msg("worker %d of %d, mask %#x: %s, want %s", w, n, mask, g.text,
+                                 want.text);
+                    ch_dataset_unref(mine);
+                    ch_dataset_unref(d);
+                }
+}
+
+/* 5.1.5: a piece that a map behind the split refuses is one element; a row that fails below a batch is
+ * none, because later rows fill the batch; a batch that fails below the split is a whole step. */
+static void elements_keep_their_replica_when_batches_fail(void **state)
+{
+    static const struct {
+        const char *want;
+        bool        row_fails, is_split, piece_fails;
+    } row[] = {
+        {"1 2 / 3 4 | !ABORTED | 6 7 / 8 9 | 10 11 / 12", .row_fails = true},
+        {"1 / 2 | 3 / 4 | !ABORTED | 6 / 7 | 8 / 9 | 10 / 11 | 12 / ", .row_fails = true,
+         .is_split = true},
+        {"1 / 2 | 3 / 4 | !ABORTED |  / 6 | 7 / 8 | 9 / 10 | 11 / 12", .is_split = true,
+         .piece_fails = true},
+        {"1 2 / 3 4 | !ABORTED |  / 7 8 | 9 10 / 11 12", .piece_fails = true},
+        {"1 / 2 | 3 / 4 | !ABORTED | 6 / 7 | !ABORTED |  / 9 | 10 / 11 | 12 / ",
+         .row_fails = true, .is_split = true, .piece_fails = true},
+    };
+    const ch_tensor_spec one = {.dtype = CH_I64};
+    const ch_tensor_spec rows = {.dtype = CH_I64, .shape = ch_shape_of(-1)};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        /* Row 5 fails. Of the pieces, the one fails that begins with 5 or, without row 5, with 8. */
+        unsigned       row_mask = 1u << 4, piece_mask = row[i].row_fails ? 1u << 7 : 1u << 4;
+        ch_dataset    *d = ch_dataset_range(1, 13, 1);
+        static t_given g;
+
+        if (row[i].row_fails)
+            d = ch_dataset_map_call(d, fail_by_mask, &row_mask, 1, &one, NULL);
+        d = ch_dataset_batch(d, 2, NULL);
+        if (row[i].is_split) {
+            ch_dataset *mine = NULL;
+
+            t_ok(ch_dataset_distribute(d, &(ch_input_context){.n_replicas = 2}, &mine));
+            ch_dataset_unref(d);
+            d = mine;
+        }
+        if (row[i].piece_fails)
+            d = ch_dataset_map_call(d, fail_by_mask, &piece_mask, 1, &rows, NULL);
+        for (int before = 0; before < 6; before++) {
+            take_in_two(d, 2, before, &g);
+            assert_string_equal(g.text, row[i].want);
+        }
+        ch_dataset_unref(d);
+    }
+}
+
+/* Makes rows 1 to 12, of which those of the mask fail. */
+static ch_dataset *masked_rows(unsigned *mask)
+{
+    const ch_tensor_spec one = {.dtype = CH_I64};
+
+    return ch_dataset_map_call(ch_dataset_range(1, 13, 1), fail_by_mask, mask, 1, &one, NULL);
+}
+
+/* Makes the same rows as vectors of length 1. */
+static ch_dataset *masked_vectors(unsigned *mask)
+{
+    const ch_tensor_spec one = {.dtype = CH_I64, .shape = ch_shape_of(-1)};
+    ch_dataset          *d = ch_dataset_batch(ch_dataset_range(1, 13, 1), 1, NULL);
+
+    return ch_dataset_map_call(d, fail_by_mask, mask, 1, &one, NULL);
+}
+
+static ch_dataset *body_of_batches(ch_dataset *element, void *mask)
+{
+    ch_dataset_unref(element);
+    return ch_dataset_batch(masked_rows(mask), 2, NULL);
+}
+
+/* Whichever stage collects the rows: later rows fill the batch, so that no batch is missing. */
+static void batches_keep_their_replica_when_a_row_fails(void **state)
+{
+    unsigned    mask = 1u << 4;
+    ch_dataset *d[] = {
+        ch_dataset_batch(masked_rows(&mask), 2, NULL),
+        ch_dataset_padded_batch(masked_rows(&mask), 2, NULL),
+        ch_dataset_bucket_by_length(masked_vectors(&mask), 0, 1, (int64_t[]){8},
+                                    (int64_t[]){2, 2}, NULL),
+        ch_dataset_window(masked_rows(&mask), 2, NULL, NULL, NULL),
+        ch_dataset_flat_map(range(1), body_of_batches, &mask),
+        ch_dataset_rebatch(masked_vectors(&mask), 1, (int64_t[]){2}, NULL),
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(d) / sizeof(d[0]); i++) {
+        static t_given g;
+
+        for (int before = 0; before < 4; before++) {
+            take_in_two(d[i], 2, before, &g);
+            assert_string_equal(g.text, "1 2 / 3 4 | !ABORTED | 6 7 / 8 9 | 10 11 / 12");
+        }
+        ch_dataset_unref(d[i]);
+    }
+}
+
+/* The row that failed may have been for the batch of any shard. */
+static void shards_all_get_an_error_between_batches(void **state)
+{
+    static const char *const want[] = {"1 2 | !ABORTED | 6 7 | 10 11",
+                                       "3 4 | !ABORTED | 8 9 | 12"};
+    unsigned                 mask = 1u << 4;
+
+    (void)state;
+    for (int w = 0; w < 2; w++)
+        t_gives(ch_dataset_shard(ch_dataset_batch(masked_rows(&mask), 2, NULL), 2, w), want[w]);
+}
+
+static void a_position_behind_errors_is_taken_up_by_fewer_replicas(void **state)
+{
+    unsigned       mask = 3;
+    ch_dataset    *d = masked(&mask);
+    ch_iterator   *it = NULL;
+    void          *bytes = NULL;
+    size_t         n = 0;
+    static t_given g;
+
+    (void)state;
+    t_ok(ch_iterator_new(d, &(ch_iterator_options){.n_replicas = 3, .go_on = true}, &it));
+    t_take(it, 2, &g);
+    t_ok(ch_iterator_save(it, &bytes, &n));
     ch_iterator_unref(it);
+    t_ok(ch_iterator_new(d, &(ch_iterator_options){.n_replicas = 2}, &it));
+    t_ok(ch_iterator_restore(it, bytes, n));
+    t_take(it, -1, &g);
+    assert_string_equal(g.text, "!ABORTED | !ABORTED | 3 / 4 | 5 / 6 | 7 / 0");
+    ch_iterator_unref(it);
+    ch_bytes_free(bytes);
     ch_dataset_unref(d);
 }
 
@@ -729,7 +958,12 @@ int main(void)
         cmocka_unit_test(replicas_take_elements_in_turn),
         cmocka_unit_test(workers_shard_for_themselves),
         cmocka_unit_test(missing_elements_have_no_rows),
-        cmocka_unit_test(an_error_takes_no_other_element_along),
+        cmocka_unit_test(elements_keep_their_replica_when_others_fail),
+        cmocka_unit_test(elements_keep_their_worker_when_others_fail),
+        cmocka_unit_test(elements_keep_their_replica_when_batches_fail),
+        cmocka_unit_test(batches_keep_their_replica_when_a_row_fails),
+        cmocka_unit_test(shards_all_get_an_error_between_batches),
+        cmocka_unit_test(a_position_behind_errors_is_taken_up_by_fewer_replicas),
         cmocka_unit_test(a_new_pass_begins_at_the_beginning),
         cmocka_unit_test(a_distributed_dataset_may_be_transformed),
         cmocka_unit_test(pieces_are_ready_beforehand),
