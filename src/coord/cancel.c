@@ -285,7 +285,7 @@ static void begin_if_calm(const ch_turn *t)
     if (t->c->cancel.phase != CH_CALM)
         return;
     begin_round(t);
-    look_at_phase(t); /* without workers nobody answers */
+    look_at_phase(t); /* if no worker was asked, no answer comes */
 }
 
 void ch__cancel_step(const ch_turn *t, ch_scheduled *s, ch_cancel_reason why)

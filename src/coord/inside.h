@@ -86,7 +86,7 @@ typedef struct ch_member {
     int64_t began;                /* when it began the one that it is at, as far as is known */
     int64_t rests;                /* until then it gets no steps: it did not reach a server */
     bool
-            is_overdue; /* it computes a step that nobody waits for any more: it gets no steps until it is free */
+        is_overdue; /* still computes a step past its time limit: gets no steps until it is free */
     int64_t overdue_at; /* when that was noticed */
 } ch_member;
 
@@ -95,7 +95,7 @@ typedef struct ch_peer_server {
     ch_link *link;
     uint64_t incarnation; /* 0: has not answered yet */
     ch_pulse pulse;
-    int      n_lost;  /* pings in a row where nobody listened */
+    int      n_lost;  /* pings in a row that found no listener */
     bool     is_told; /* of the phase of a cancellation, or is being told */
     bool     is_lost;
 } ch_peer_server;

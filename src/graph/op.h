@@ -245,7 +245,7 @@ typedef struct ch_env {
     void    *group;        /* a collective kernel's way to the other replicas; NULL: alone */
     struct ch_team *team;  /* the device's threads, for kernels of bodies; NULL: one */
     int             local; /* this replica among those of this process */
-    /* Set by another thread: the run ends before its next instruction. NULL: nobody does. */
+    /* Set by another thread: the run ends before its next instruction. NULL: the run cannot be stopped. */
     const atomic_bool *stop;
 } ch_env;
 
