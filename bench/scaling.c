@@ -5,6 +5,7 @@
  * processes that are joined by DistributedDataParallel over gloo.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include "deal.h"
 #include "language.h"
 
 #define DDP(what)                                                                              \
@@ -44,36 +45,6 @@ static network speaker(void)
 }
 
 /* ---- batches ---- */
-
-/* Rows [from, to) of the first axis, as a tensor of their own. */
-static ch_tensor *rows_of(ch_tensor *t, int64_t from, int64_t to)
-{
-    ch_shape   shape = ch_tensor_shape(t);
-    size_t     bytes;
-    ch_tensor *part = NULL;
-
-    shape.dim[0] = 1;
-    bytes = (size_t)ch_shape_count(shape) * ch_dtype_bytes(ch_tensor_dtype(t));
-    shape.dim[0] = to - from;
-    must(ch_tensor_copy_of(ch_tensor_dtype(t), shape,
-                           (const char *)ch_tensor_data(t) + (size_t)from * bytes, &part));
-    return part;
-}
-
-static ch_value *deal(ch_tensor *t, int replicas)
-{
-    ch_tensor *part[8];
-    ch_value  *v = NULL;
-    int64_t    rows = ch_tensor_shape(t).dim[0];
-
-    for (int r = 0; r < replicas; r++)
-        part[r] = rows_of(t, rows * r / replicas, rows * (r + 1) / replicas);
-    must(ch_value_new(replicas > 1 ? CH_PER_REPLICA : CH_PLAIN, replicas, part, &v));
-    for (int r = 0; r < replicas; r++)
-        ch_tensor_unref(part[r]);
-    ch_tensor_unref(t);
-    return v;
-}
 
 /* `rows` for all replicas together. */
 static void deal_batch(training *t, const network *n, int rows, int replicas)

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "bench.h"
+#include "deal.h"
 #include "must.h"
 
 enum { CORES = 2, POINTS = 2048, FIT_ROWS = 32 };
@@ -110,37 +111,6 @@ static void train(ch_step *s, void *arg)
 
     ch_optimizer_minimize(j->optimizer, s, loss, n, var);
     ch_step_out(s, "loss", ch_all_reduce(CH_SUM, loss));
-}
-
-/* Rows [from, to) of a tensor, as a tensor of their own. */
-static ch_tensor *rows_of(const ch_tensor *t, int64_t from, int64_t to)
-{
-    ch_shape   shape = ch_tensor_shape(t);
-    ch_tensor *part = NULL;
-    size_t     bytes;
-
-    shape.dim[0] = 1;
-    bytes = (size_t)ch_shape_count(shape) * ch_dtype_bytes(ch_tensor_dtype(t));
-    shape.dim[0] = to - from;
-    must(ch_tensor_copy_of(ch_tensor_dtype(t), shape,
-                           (const char *)ch_tensor_data(t) + (size_t)from * bytes, &part));
-    return part;
-}
-
-/* Gives each replica its share of the rows. Takes the tensor over. */
-static ch_value *deal(ch_tensor *t, int replicas)
-{
-    ch_tensor *part[CORES];
-    ch_value  *v = NULL;
-    int64_t    rows = ch_tensor_shape(t).dim[0];
-
-    for (int r = 0; r < replicas; r++)
-        part[r] = rows_of(t, rows * r / replicas, rows * (r + 1) / replicas);
-    must(ch_value_new(replicas > 1 ? CH_PER_REPLICA : CH_PLAIN, replicas, part, &v));
-    for (int r = 0; r < replicas; r++)
-        ch_tensor_unref(part[r]);
-    ch_tensor_unref(t);
-    return v;
 }
 
 static void make_strategy(job *j, int replicas)
