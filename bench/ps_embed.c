@@ -1,7 +1,7 @@
 /* bench/ps_embed.c -- a table of 4 million rows of 64 in two shards on two parameter servers, and two workers that look
  * rows up and update them, 2048 x 26 ids in a step.
  *
- * The step is recorded as any other and cut (ps/route.h): ids to the servers, rows back, their gradient, and rows to the servers, which
+ * The step is recorded as any other and cut (job/step_plan.h): ids to the servers, rows back, their gradient, and rows to the servers, which
  * subtract it, times a rate, from the rows that they belong to. All tasks are in this process, each with a thread: four threads
  * that work, on as many cores as there are. A step takes the same time with a table of twice the size. The loss is half the sum
  * of squares, so the gradient of a row is the row; nobody asks for the loss itself.
@@ -14,8 +14,8 @@
 
 #include "base/mem.h"
 #include "bench.h"
-#include "coord/worker.h"
 #include "graph/function.h"
+#include "job/worker.h"
 #include "ops/lookup.h"
 #include "servers.h"
 

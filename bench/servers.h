@@ -6,12 +6,12 @@
 
 #include <string.h>
 
+#include "job/message.h"
+#include "job/server.h"
+#include "job/shard.h"
+#include "job/step_plan.h"
 #include "must.h"
 #include "net/net.h"
-#include "ps/route.h"
-#include "ps/server.h"
-#include "ps/shard.h"
-#include "ps/speak.h"
 #include "tensor/device.h"
 
 enum { SERVERS = 2 };

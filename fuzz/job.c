@@ -2,7 +2,7 @@
  *
  * They have variables, graphs, steps and data, and run them (job/session.h). fuzz/call.c is quicker, and runs nothing.
  *
- * covers: src/ps/first.c src/ps/server.c src/ps/store.c src/ps/stock.c src/coord/worker.c src/coord/worker_run.c src/coord/kept.c
+ * covers: src/job/server/init.c src/job/server/server.c src/job/server/state.c src/job/server/values.c src/job/worker/worker.c src/job/worker/run.c src/job/worker/per_worker.c
  * longest: 120
  *
  * SPDX-License-Identifier: Apache-2.0 */

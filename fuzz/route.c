@@ -4,16 +4,16 @@
  * then fields of the message, and of the graphs in it, are changed (decode/alter.c), or libFuzzer changes bytes. Most of the
  * time goes into decoding the graphs, which fuzz/decode.c has many of: here they are a few calls each, and inputs short.
  *
- * covers: src/ps/route_codec.c
+ * covers: src/job/step_plan_codec.c
  * longest: 1400
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "ps/route.h"
+#include "job/step_plan.h"
 
 #include "base/mem.h"
 #include "decode/decode.h"
+#include "job/job.pb-c.h"
 #include "job/make.h"
-#include "ps/job.pb-c.h"
 
 enum { MOST_SHARDS = 3 };
 

@@ -2,8 +2,8 @@
 #include "job/calls.h"
 
 #include "job/make.h"
+#include "job/message.h"
 #include "message.h"
-#include "ps/speak.h"
 
 enum { MOST_TENSORS = 4 };
 

@@ -2,7 +2,7 @@
 #include "job/make.h"
 
 #include "graph/function.h"
-#include "ps/route.h"
+#include "job/step_plan.h"
 
 enum { MOST_SHARDS = 3 };
 

@@ -2,12 +2,12 @@
 #include "job/session.h"
 
 #include "base/mem.h"
-#include "coord/worker.h"
 #include "job/calls.h"
 #include "job/make.h"
+#include "job/message.h"
 #include "job/net.h"
-#include "ps/server.h"
-#include "ps/speak.h"
+#include "job/server.h"
+#include "job/worker.h"
 #include "tensor/device.h"
 
 static const int64_t most_memory = 32 << 20, most_variable = 64 << 10;

@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/protobuf.h"
 #include "cluster/cluster.h"
 #include "cluster/cluster.pb-c.h"
-#include "data/message.h"
 
 /* ---- writing ---- */
 

@@ -10,9 +10,9 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/pbwire.h"
 #include "data/place.h"
 #include "data/stages.h"
-#include "data/wire.h"
 
 enum { FORMAT = 1, MOST_STAGES = 1 << 16 };
 

@@ -21,10 +21,12 @@
 
 #include <pthread.h>
 
+#include "base/protobuf.h"
 #include "cohort/iterator.h"
+#include "data/dataset.pb-c.h"
 #include "data/element.h"
-#include "data/message.h"
 #include "graph/graph.h"
+#include "tensor/print.h"
 
 typedef struct ch_cursor ch_cursor;
 typedef struct ch_saver  ch_saver;

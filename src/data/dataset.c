@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "data/data.h"
-#include "data/message.h"
+#include "data/print.h"
 #include "file/crc32c.h"
 #include "tensor/print.h"
 

@@ -17,10 +17,10 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/pbwire.h"
 #include "data/example_schema.h"
 #include "data/number.h"
 #include "data/show.h"
-#include "data/wire.h"
 
 /* The fields of Feature, of which it has one. */
 typedef enum list_kind { NO_LIST, BYTES_LIST, FLOAT_LIST, INT64_LIST } list_kind;

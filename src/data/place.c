@@ -10,8 +10,8 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/pbwire.h"
 #include "data/iterator.h"
-#include "data/wire.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "elements are written as they lie in memory, and the format is little-endian"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "data/wire.h"
+#include "base/pbwire.h"
 #include "tensor/tensor.h"
 
 /* Writes if there is room, and counts in any case: called once to measure, once to write. */

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "data/wire.h"
+#include "base/pbwire.h"
 #include "net/frame.h"
 #include "tensor/tensor.h"
 

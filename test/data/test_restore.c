@@ -7,7 +7,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "data/message.h"
+#include "data/dataset.pb-c.h"
 #include "pipeline.h"
 
 static const ch_tensor_spec one_int = {.dtype = CH_I64};

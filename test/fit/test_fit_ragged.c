@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "../coord/help.h"
+#include "../job/help.h"
 #include "fit/compiled.h"
 #include "fit_help.h"
 #include "graph/room.h"

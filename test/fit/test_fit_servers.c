@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#include "../coord/help.h"
+#include "../job/help.h"
 #include "base/thread.h"
 #include "fit_help.h"
 

@@ -4,7 +4,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "help.h"
-#include "ps/shard.h"
+#include "job/shard.h"
 
 typedef struct cut {
     ch_partitioner p;

@@ -49,7 +49,7 @@ class Checks(unittest.TestCase):
         up = '#include "tensor/tensor.h"\n'
         self.fails('check-layers', {'src/base/a.c': '\n' + up}, 'src/base/a.c:2: base may not')
         self.fails('check-layers', {'src/graph/a.c': '#include "kernel/gemm.h"\n'}, 'graph may not')
-        self.fails('check-layers', {'src/ps/a.h': '#include "spmd/mesh.h"\n'}, 'ps may not')
+        self.fails('check-layers', {'src/net/a.h': '#include "spmd/mesh.h"\n'}, 'net may not')
         self.fails('check-layers', {'src/util/a.c': ''}, 'no module "util"')
         self.fails('check-layers', {'src/base/a.c': '#include "mem.h"\n'}, 'say its module')
 
@@ -59,14 +59,14 @@ class Checks(unittest.TestCase):
         self.fails('check-layers', {'include/cohort/a.h': '#include <pthread.h>\n'}, 'pthread.h')
 
     def test_layers_keep_threads_and_clocks_out_of_state_machines(self):
-        for module in ('ps', 'coord', 'cluster'):
+        for module in ('job', 'cluster'):
             for header in ('<pthread.h>', '<time.h>', '"base/thread.h"'):
                 self.fails('check-layers', {f'src/{module}/a.c': f'#include {header}\n'}, f'{module} has no threads')
             for call in ('sleep(1)', 'clock_gettime(c, &t)', 'time(NULL)', 'pthread_create(t)', 'getrandom(p, 1, 0)'):
                 self.fails('check-layers', {f'src/{module}/a.c': f'int x = {call};\n'},
                            f'{module} may not call {call.split("(")[0]}')
         self.passes('check-layers', {'src/net/a.c': '#include <pthread.h>\n#include "base/thread.h"\n',
-                                     'src/ps/a.c': '#include <unistd.h>\nint next_time(x);\n/* sleep(1) */\n'})
+                                     'src/job/a.c': '#include <unistd.h>\nint next_time(x);\n/* sleep(1) */\n'})
 
     def test_banned_sees_calls_and_not_mentions(self):
         self.passes('check-banned', {

@@ -1,0 +1,28 @@
+/* base/protobuf.h -- packs, unpacks and copies protobuf messages.
+ *
+ * Messages take their memory from base/mem.h, so that it is counted and tests can make it fail. The functions work for every
+ * message type, because protobuf-c describes each type by a table of its fields.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef BASE_PROTOBUF_H
+#define BASE_PROTOBUF_H
+
+#include <protobuf-c/protobuf-c.h>
+
+#include "cohort/status.h"
+
+/* Copies a message. If `from` is NULL, the copy has the default in every field. */
+ch_status ch__message_copy(const ProtobufCMessageDescriptor *type, const ProtobufCMessage *from,
+                           ProtobufCMessage **out);
+/* Unpacks bytes of any origin. Returns NULL if they are not a message of this type, or if there is no memory. */
+ProtobufCMessage *ch__message_unpack(const ProtobufCMessageDescriptor *type, const void *bytes,
+                                     size_t n);
+/* The same. Also returns NULL if the message would take more than `budget` bytes of memory. */
+ProtobufCMessage *ch__message_unpack_within(const ProtobufCMessageDescriptor *type,
+                                            const void *bytes, size_t n, size_t budget);
+/* Frees a message that was copied or unpacked here. NULL is fine. */
+void ch__message_free(ProtobufCMessage *m);
+/* Packs a message into new memory, which the caller frees with ch__free. */
+ch_status ch__message_pack(const ProtobufCMessage *m, void **bytes, size_t *n);
+
+#endif

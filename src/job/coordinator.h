@@ -1,0 +1,165 @@
+/* job/coordinator.h -- the coordinator: which steps wait, who runs them, who is alive.
+ *
+ * The chief is a task (net/net.h) and a state machine as the others are. The program's threads speak to it in its turn, and
+ * wait there: all functions below that may wait deliver its events meanwhile.
+ *
+ * What it sees to:
+ *   1. A step has a number, larger than all before it, which it keeps in every attempt. It ends once: with results, with an
+ *      error, or cancelled. A cancelled step has changed nothing (job/coordinator/cancel.c). Steps below `retired` have all ended, and no attempt of them is heard by a server any more.
+ *   2. A worker has a life, counted here. One that does not answer, or that was started again, is given up: servers are told
+ *      not to hear that life any more (a fence), and when all have said that they do not, its steps are run elsewhere.
+ *   3. A step that reads data is given its elements (a lease) when it is first sent to a worker, and has the same ones in every
+ *      attempt.
+ *   4. A server that lost its memory, or does not answer, is the end of the job: every call says which it was.
+ *   5. Nothing waits without bound: the queue is full at some length, and every call has a deadline.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef JOB_COORDINATOR_H
+#define JOB_COORDINATOR_H
+
+#include "cohort/coordinator.h"
+#include "net/net.h"
+
+typedef struct ch_scheduled
+                       ch_scheduled; /* a step, from schedule until nobody wants its results */
+typedef struct ch_feed ch_feed;      /* what each worker has its own of: data, or values */
+
+typedef struct ch_chief_options {
+    int                    n_servers, n_workers;
+    ch_coordinator_options how;
+    /* In ns; 0: as usual. */
+    int64_t beat;   /* between two questions to a task whether it is there; 100 ms */
+    int     misses; /* that a worker may have of these in a row; 5 */
+    int64_t
+        silence; /* after which a server is taken for lost, which may take half of it to answer; 60 s */
+    int64_t call;  /* that a call may take before it is made again, with twice as long; 2 s */
+    int64_t retry; /* after which one that was lost is made again; 20 ms */
+    int64_t step;  /* that an attempt of a step may take; as how.step_seconds says */
+} ch_chief_options;
+
+/* Starts it as task "chief/0". `opt` is copied. */
+CH_MUST_CHECK ch_status ch__chief_start(ch_net *net, const ch_chief_options *opt,
+                                        ch_task **out);
+/* Waits until every server and at least one worker have answered. */
+CH_MUST_CHECK ch_status ch__chief_connect(ch_task *chief);
+/* From now on another worker, "worker/<n>", is asked too; returns its number, or -1 for want of memory. */
+int ch__chief_add_worker(ch_task *chief);
+
+/* How steps are run from now on. */
+void ch__chief_set(ch_task *chief, const ch_coordinator_options *how);
+
+/* ---- servers ---- */
+
+/* A call to each of n servers, made again until it is answered: what is asked may be asked twice. References to the parcels are
+ * taken over, the answers are the caller's; on an error there are none. */
+CH_MUST_CHECK ch_status ch__chief_ask(ch_task *chief, int n, const int *server,
+                                      ch_parcel *const *parcel, ch_parcel **answer);
+/* The same to one, for which nobody waits. */
+void ch__chief_tell(ch_task *chief, int server, ch_parcel *parcel);
+/* Sets n variables, which are on n servers, each once. Takes the values over. */
+CH_MUST_CHECK ch_status ch__chief_assign(ch_task *chief, int n, const int *server,
+                                         const uint64_t *variable, ch_tensor *const *value);
+/* Numbers that were never given before, the first of n. */
+uint64_t ch__chief_numbers(ch_task *chief, int n);
+
+/* ---- steps ---- */
+
+/* The numbers that a function's updates have on servers. */
+typedef struct ch_updates {
+    uint64_t first, n;
+} ch_updates;
+
+/* A variable of which each worker keeps its own, as a function uses it: it is the next of the route's last inputs if it is read, and of its
+ * last results if it is written. */
+typedef struct ch_kept_spec {
+    uint64_t   number; /* of ch__chief_numbers */
+    bool       is_read, is_written;
+    ch_tensor *initial; /* borrowed; nobody changes it */
+} ch_kept_spec;
+
+/* An op that a function calls in one line of the program, where that is. */
+typedef struct ch_recorded_op {
+    const char *name;
+    const void *caller;
+} ch_recorded_op;
+
+/* What there is to say of a function besides its route. */
+typedef struct ch_function_spec {
+    const char         *name; /* errors of its steps say that, and where an op is, of: */
+    int                 n_ops, n_kept;
+    ch_recorded_op     *op; /* taken over */
+    const ch_kept_spec *kept;
+    ch_updates          updates;
+} ch_function_spec;
+
+/* A function that workers are told when they need it; the route is bytes in a tensor, which is taken over. */
+CH_MUST_CHECK ch_status ch__chief_function(ch_task *chief, const ch_function_spec *f,
+                                           ch_tensor *route, uint64_t *number);
+/* Steps that were scheduled have it until they end. */
+void ch__chief_forget(ch_task *chief, uint64_t function);
+
+/* What the workers have of a variable that each keeps, one for each of them, now; NULL of one that has none, since it has used it in no
+ * step that ended, or was lost. The tensors and their list, which ch__free returns, are the caller's; they are not to be changed. */
+CH_MUST_CHECK ch_status ch__chief_kept(ch_task *chief, uint64_t variable, int *n,
+                                       ch_tensor ***out);
+/* No step uses it any more. */
+void ch__chief_forget_kept(ch_task *chief, uint64_t variable);
+
+typedef struct ch_order {
+    uint64_t function;
+    int64_t  number; /* for ch_step_number and random numbers */
+    uint64_t seed, pin;
+    /* For each input a tensor that replicas share, or one for each of them, one replica's after the other's. */
+    int               n_in, n_inputs;
+    ch_tensor *const *in; /* borrowed; each is referenced */
+    int               n_feeds;
+    ch_feed *const   *feed;
+    bool is_own; /* who ordered it waits for it: its error is nobody else's affair */
+} ch_order;
+
+/* *out may be NULL: then nobody wants its results. Else an error that was there before is cleared and returned, after all that
+ * was scheduled has been cancelled, this one too. */
+CH_MUST_CHECK ch_status ch__chief_schedule(ch_task *chief, const ch_order *o,
+                                           ch_scheduled **out);
+/* Waits while more steps wait than keep the workers busy, so that no more are in memory; of own steps if `is_own`, else of
+ * the others. */
+CH_MUST_CHECK ch_status ch__chief_room(ch_task *chief, bool is_own);
+
+/* Limits of waits, in ms: 0 is as usual, any positive number is that, and this does not wait at all. */
+enum { CH_AT_ONCE = -1 };
+
+CH_MUST_CHECK ch_status ch__chief_join(ch_task *chief, int64_t limit_ms);
+/* Cancels a step, or all that were scheduled if `s` is NULL, unless they have begun to change variables. Does not wait. */
+void                    ch__chief_cancel(ch_task *chief, ch_scheduled *s);
+CH_MUST_CHECK ch_status ch__chief_done(ch_task *chief, bool *out);
+/* Its results, once it has ended; they are the step's. `function` is its function's name, for errors. */
+CH_MUST_CHECK ch_status ch__chief_wait(ch_task *chief, ch_scheduled *s, const char *function,
+                                       int64_t limit_ms, const ch_parcel **out);
+uint64_t                ch__scheduled_number(const ch_scheduled *s);
+bool                    ch__chief_has_ended(ch_task *chief, const ch_scheduled *s);
+void                    ch__scheduled_unref(ch_scheduled *s);
+
+/* ---- what each worker has ---- */
+
+/* `width` tensors for each of n workers, which its replicas share, or so many for each of `copies` replicas: one worker's after the
+ * other's, and of these one replica's after the other's. They are referenced. */
+CH_MUST_CHECK ch_status ch__chief_values(ch_task *chief, int n, int copies, int width,
+                                         ch_tensor *const *value, ch_feed **out);
+
+/* Streams over descriptions that are bytes in tensors, which are taken over: one for each worker, by its number, or, if it is
+ * shared, parts of one dataset, which are read by whoever has nothing else. An element has `width` components. */
+CH_MUST_CHECK ch_status ch__chief_feed(ch_task *chief, int n, ch_tensor *const *dataset,
+                                       int width, int64_t pass, bool is_shared, ch_feed **out);
+/* Steps that were scheduled keep it until they end. NULL is fine. */
+void ch__chief_feed_unref(ch_task *chief, ch_feed *f);
+
+/* ---- what is going on ---- */
+
+void                    ch__chief_stats(ch_task *chief, ch_coordinator_stats *out);
+CH_MUST_CHECK ch_status ch__chief_worker_stats(ch_task *chief, int worker,
+                                               ch_worker_stats *out);
+/* Keeps the values that variables have now, for steps that are ordered with this pin. */
+CH_MUST_CHECK ch_status ch__chief_pin(ch_task *chief, uint64_t *pin);
+void                    ch__chief_unpin(ch_task *chief, uint64_t pin);
+
+#endif

@@ -1,0 +1,824 @@
+/* job/coordinator/client.c -- what threads of the program do with the coordinator: in its turn, and waiting there.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/config.h"
+#include "base/mem.h"
+#include "job/coordinator/private.h"
+#include "tensor/tensor.h"
+
+ch_turn ch__turn_enter(ch_task *chief)
+{
+    ch_post *post = ch__task_enter(chief);
+
+    return (ch_turn){ch__task_self(chief), post, ch__task_now(chief)};
+}
+
+static ch_status leave(ch_task *chief, ch_status rc)
+{
+    ch__task_leave(chief);
+    return rc;
+}
+
+/* After a wait it is later. */
+static void look_at_clock(ch_task *chief, ch_turn *t)
+{
+    t->now = ch__task_now(chief);
+}
+
+/* ---- connecting ---- */
+
+static bool is_connected(void *arg)
+{
+    const ch_chief *c = arg;
+    bool            has_worker = false;
+
+    for (int i = 0; i < c->opt.n_servers; i++)
+        if (c->server[i].incarnation == 0)
+            return false;
+    for (int i = 0; i < c->n_workers; i++)
+        has_worker |= c->worker[i]->state == CH_MEMBER_READY;
+    return has_worker;
+}
+
+/* Adds a name to a list of them; "..." for those that find no room. */
+static void add_name(char *text, size_t size, const char *name)
+{
+    size_t n = strlen(text), dots = sizeof(", ...");
+
+    if (n + strlen(name) + sizeof(", ") + dots < size)
+        (void)snprintf(text + n, size - n, "%s%s", n > 0 ? ", " : "", name);
+    else if (strcmp(text + n - 3, "...") != 0)
+        (void)snprintf(text + n, size - n, ", ...");
+}
+
+/* Who is waited for in vain: workers, if there is none. */
+static ch_status say_missing(const ch_chief *c, ch_status rc)
+{
+    char missing[256] = "";
+    bool has_worker = false;
+
+    for (int i = 0; i < c->opt.n_servers; i++)
+        if (c->server[i].incarnation == 0)
+            add_name(missing, sizeof(missing), c->server[i].name);
+    for (int i = 0; i < c->n_workers; i++)
+        has_worker |= c->worker[i]->state == CH_MEMBER_READY;
+    for (int i = 0; i < c->n_workers && !has_worker; i++)
+        add_name(missing, sizeof(missing), c->worker[i]->name);
+    return ch__fail_at(rc, "no answer from %s", missing);
+}
+
+ch_status ch__chief_connect(ch_task *chief)
+{
+    ch_turn   t = ch__turn_enter(chief);
+    ch_status rc =
+        ch__task_wait(chief, is_connected, t.c, 0,
+                      "every parameter server and a worker of the cluster to answer");
+
+    return leave(chief, rc == CH_DEADLINE_EXCEEDED ? say_missing(t.c, rc) : rc);
+}
+
+void ch__chief_set(ch_task *chief, const ch_coordinator_options *how)
+{
+    ch_turn t = ch__turn_enter(chief);
+
+    ch__chief_take_options(t.c, how);
+    ch__task_leave(chief);
+}
+
+int ch__chief_add_worker(ch_task *chief)
+{
+    ch_turn    t = ch__turn_enter(chief);
+    ch_member *m = NULL;
+    int        n = 0; /* where the strategy has ended, nobody asks it */
+
+    if (t.c != NULL)
+        n = ch__crew_add(t.c, &m) == CH_OK ? t.c->n_workers - 1 : -1;
+    ch__task_leave(chief);
+    return n;
+}
+
+/* ---- servers ---- */
+
+typedef struct asked {
+    int         n;
+    ch_errand **errand; /* NULL: none */
+} asked;
+
+static bool have_ended(void *arg)
+{
+    const asked *a = arg;
+
+    for (int i = 0; i < a->n; i++)
+        if (a->errand[i] != NULL && !a->errand[i]->has_ended)
+            return false;
+    return true;
+}
+
+static ch_status raise_errand(const ch_errand *e)
+{
+    if (e->answer != NULL)
+        return CH_OK;
+    return e->fault != NULL ? ch__fault_raise(e->fault) : ch__fail_memory("an answer");
+}
+
+/* In the turn. Calls them all and waits. */
+static ch_status ask(ch_task *chief, ch_turn *t, int n, const int *server,
+                     ch_parcel *const *parcel, ch_parcel **answer)
+{
+    asked     a = {0, ch__calloc((size_t)n, sizeof(ch_errand *))};
+    ch_status rc = a.errand == NULL ? ch__fail_memory("a call") : CH_OK;
+
+    for (int i = 0; i < n; i++) {
+        if (rc != CH_OK) {
+            ch__parcel_unref(parcel[i]);
+            continue;
+        }
+        rc = ch__errand_new(t, parcel[i], &a.errand[a.n]);
+        if (rc == CH_OK)
+            a.errand[a.n++]->server = server[i];
+    }
+    for (int i = 0; i < a.n && rc == CH_OK; i++)
+        ch__errand_go(t, a.errand[i]);
+    if (rc == CH_OK)
+        rc = ch__task_wait(chief, have_ended, &a, 0, "parameter servers");
+    look_at_clock(chief, t);
+    for (int i = 0; i < a.n && rc == CH_OK; i++)
+        rc = raise_errand(a.errand[i]);
+    for (int i = 0; i < a.n; i++) {
+        if (rc == CH_OK && answer != NULL)
+            answer[i] = ch__parcel_ref(a.errand[i]->answer);
+        ch__errand_drop(t, a.errand[i]);
+    }
+    ch__free(a.errand);
+    return rc;
+}
+
+ch_status ch__chief_ask(ch_task *chief, int n, const int *server, ch_parcel *const *parcel,
+                        ch_parcel **answer)
+{
+    ch_turn t = ch__turn_enter(chief);
+
+    return leave(chief, ask(chief, &t, n, server, parcel, answer));
+}
+
+void ch__chief_tell(ch_task *chief, int server, ch_parcel *parcel)
+{
+    ch_turn    t = ch__turn_enter(chief);
+    ch_errand *e = NULL;
+
+    if (t.c == NULL) {
+        ch__parcel_unref(parcel);
+    } else if (ch__errand_new(&t, parcel, &e) == CH_OK) {
+        e->server = server;
+        e->then = ch__errand_ignored;
+        ch__errand_go(&t, e);
+    }
+    ch__task_leave(chief);
+}
+
+/* A step of its own, so that it is older than what is scheduled behind it and no twin of it comes later. */
+static ch_status begin_assign(const ch_turn *t, ch_scheduled **out)
+{
+    ch_scheduled *s = ch__calloc(1, sizeof(*s));
+
+    if (s == NULL)
+        return ch__fail_memory("an assignment");
+    atomic_init(&s->refs, 1);
+    s->is_assign = true;
+    ch__queue_add(t->c, s);
+    *out = s;
+    return CH_OK;
+}
+
+typedef struct assignment {
+    int               n;
+    const int        *server;
+    const uint64_t   *variable;
+    ch_tensor *const *value;
+} assignment;
+
+/* All that a server gets: it hears of a step's assignments once. */
+static ch_status speak_assign(const ch_chief *c, uint64_t step, const assignment *a, int server,
+                              ch_parcel **out)
+{
+    Cohort__PsAssign m;
+    uint64_t        *variable = ch__calloc((size_t)a->n, sizeof(*variable));
+    ch_tensor      **value = ch__calloc((size_t)a->n, sizeof(ch_tensor *));
+    ch_status rc = variable == NULL || value == NULL ? ch__fail_memory("an assignment") : CH_OK;
+
+    cohort__ps_assign__init(&m);
+    m.step = step;
+    m.retired = ch__queue_retired(c);
+    m.variables = variable;
+    for (int i = 0; i < a->n && rc == CH_OK; i++)
+        if (a->server[i] == server) {
+            variable[m.n_variables] = a->variable[i];
+            value[m.n_variables++] = ch_tensor_ref(a->value[i]);
+        }
+    if (rc == CH_OK)
+        rc = ch__speak(CH_PS_ASSIGN, &m.base, (int)m.n_variables, value, out);
+    ch__free(variable);
+    ch__free(value);
+    return rc;
+}
+
+static bool is_first_there(const assignment *a, int i)
+{
+    for (int k = 0; k < i; k++)
+        if (a->server[k] == a->server[i])
+            return false;
+    return true;
+}
+
+/* A call for each server that has any of them. */
+static ch_status assign(ch_task *chief, ch_turn *t, uint64_t step, const assignment *a)
+{
+    ch_parcel **parcel = ch__calloc((size_t)a->n, sizeof(ch_parcel *));
+    int        *server = ch__calloc((size_t)a->n, sizeof(int)), n = 0;
+    ch_status rc = parcel == NULL || server == NULL ? ch__fail_memory("an assignment") : CH_OK;
+
+    for (int i = 0; i < a->n && rc == CH_OK; i++)
+        if (is_first_there(a, i)) {
+            server[n] = a->server[i];
+            rc = speak_assign(t->c, step, a, server[n], &parcel[n]);
+            n += rc == CH_OK;
+        }
+    if (rc == CH_OK)
+        rc = ask(chief, t, n, server, parcel, NULL);
+    else
+        while (n > 0)
+            ch__parcel_unref(parcel[--n]);
+    ch__free(parcel);
+    ch__free(server);
+    return rc;
+}
+
+ch_status ch__chief_assign(ch_task *chief, int n, const int *server, const uint64_t *variable,
+                           ch_tensor *const *value)
+{
+    ch_turn       t = ch__turn_enter(chief);
+    ch_scheduled *s = NULL;
+    ch_status     rc = begin_assign(&t, &s);
+
+    if (rc == CH_OK)
+        rc = assign(chief, &t, s->step, &(assignment){n, server, variable, value});
+    if (s != NULL)
+        ch__queue_end(&t, s, CH_STEP_DONE);
+    for (int i = 0; i < n; i++)
+        ch_tensor_unref(value[i]);
+    return leave(chief, rc);
+}
+
+uint64_t ch__chief_numbers(ch_task *chief, int n)
+{
+    ch_turn  t = ch__turn_enter(chief);
+    uint64_t first = t.c->n_numbers + 1;
+
+    t.c->n_numbers += (uint64_t)n;
+    ch__task_leave(chief);
+    return first;
+}
+
+/* ---- functions ---- */
+
+/* Takes the parcel over. */
+static ch_status keep_function(ch_chief *c, uint64_t number, const ch_function_spec *spec,
+                               ch_parcel *p)
+{
+    ch_told_function *f = ch__calloc(1, sizeof(*f));
+    ch_status         rc = f == NULL ? ch__fail_memory("a function")
+                                     : ch__map_set(&c->functions, (ch_key){number, 0}, f);
+
+    if (rc != CH_OK) {
+        ch__parcel_unref(p);
+        ch__free(f);
+        return rc;
+    }
+    f->number = number;
+    (void)snprintf(f->name, sizeof(f->name), "%s", spec->name);
+    f->n_ops = spec->n_ops;
+    f->op = spec->op;
+    f->parcel = p;
+    f->first_update = spec->updates.first;
+    f->n_updates = spec->updates.n;
+    return CH_OK;
+}
+
+/* Takes the route over. */
+static ch_status speak_function(const ch_chief *c, uint64_t number, ch_tensor *route, int n,
+                                const ch_kept_spec *kept, ch_parcel **out)
+{
+    Cohort__WorkerFunction m;
+    uint64_t              *server = ch__calloc((size_t)c->opt.n_servers + 1, sizeof(*server));
+    Cohort__WorkerKept    *one = ch__calloc((size_t)n + 1, sizeof(*one));
+    Cohort__WorkerKept   **list = ch__calloc((size_t)n + 1, sizeof(*list));
+    ch_tensor            **tensor = ch__calloc((size_t)n + 1, sizeof(*tensor));
+    ch_status              rc = CH_OK;
+
+    cohort__worker_function__init(&m);
+    m.function = number;
+    m.servers = server;
+    m.kept = list;
+    if (server == NULL || one == NULL || list == NULL || tensor == NULL) {
+        rc = ch__fail_memory("a function");
+        ch_tensor_unref(route);
+    } else {
+        for (int i = 0; i < c->opt.n_servers; i++)
+            server[m.n_servers++] = c->server[i].incarnation;
+        tensor[0] = route;
+        for (int i = 0; i < n; i++) {
+            cohort__worker_kept__init(&one[i]);
+            one[i].variable = kept[i].number;
+            one[i].read = kept[i].is_read;
+            one[i].written = kept[i].is_written;
+            list[m.n_kept++] = &one[i];
+            tensor[1 + i] = ch_tensor_ref(kept[i].initial);
+        }
+        rc = ch__speak(CH_WORKER_FUNCTION, &m.base, 1 + n, tensor, out);
+    }
+    ch__free(server);
+    ch__free(one);
+    ch__free(list);
+    ch__free(tensor);
+    return rc;
+}
+
+ch_status ch__chief_function(ch_task *chief, const ch_function_spec *f, ch_tensor *route,
+                             uint64_t *number)
+{
+    ch_turn    t = ch__turn_enter(chief);
+    ch_parcel *p = NULL;
+    ch_status  rc = speak_function(t.c, t.c->n_numbers + 1, route, f->n_kept, f->kept, &p);
+
+    if (rc == CH_OK)
+        rc = keep_function(t.c, t.c->n_numbers + 1, f, p);
+    if (rc == CH_OK)
+        *number = ++t.c->n_numbers;
+    else
+        ch__free(f->op);
+    return leave(chief, rc);
+}
+
+void ch__chief_forget(ch_task *chief, uint64_t function)
+{
+    ch_turn           t = ch__turn_enter(chief);
+    ch_told_function *f =
+        t.c != NULL ? ch__map_find(&t.c->functions, (ch_key){function, 0}) : NULL;
+
+    if (f != NULL) {
+        f->is_forgotten = true;
+        ch__queue_look_forgotten(&t, f);
+    }
+    ch__task_leave(chief);
+}
+
+/* ---- what workers keep ---- */
+
+static ch_status speak_kept(uint64_t variable, uint64_t life, ch_parcel **out)
+{
+    Cohort__WorkerRead m;
+
+    cohort__worker_read__init(&m);
+    m.variable = variable;
+    m.life = life;
+    return ch__speak(CH_WORKER_READ, &m.base, 0, NULL, out);
+}
+
+/* Asks the workers that are there; of the others there is no errand. */
+static ch_status ask_workers(const ch_turn *t, uint64_t variable, asked *a)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < a->n && rc == CH_OK; i++) {
+        ch_parcel *p = NULL;
+
+        if (t->c->worker[i]->state != CH_MEMBER_READY)
+            continue;
+        rc = speak_kept(variable, t->c->worker[i]->life, &p);
+        if (rc == CH_OK)
+            rc = ch__errand_new(t, p, &a->errand[i]);
+        if (rc != CH_OK)
+            break;
+        a->errand[i]->worker = i;
+        ch__errand_go(t, a->errand[i]);
+    }
+    return rc;
+}
+
+/* What an errand brought. One that ended unheard is of a worker that was lost, and what it had is gone. */
+static ch_status take_kept(const ch_errand *e, ch_tensor **out)
+{
+    if (e == NULL || (e->answer == NULL && e->fault == NULL))
+        return CH_OK;
+    if (e->answer == NULL)
+        return ch__fault_raise(e->fault);
+    if (e->answer->n_tensors > 0)
+        *out = ch_tensor_ref(e->answer->tensor[0]);
+    return CH_OK;
+}
+
+ch_status ch__chief_kept(ch_task *chief, uint64_t variable, int *n, ch_tensor ***out)
+{
+    ch_turn     t = ch__turn_enter(chief);
+    size_t      most = (size_t)t.c->n_workers + 1;
+    asked       a = {t.c->n_workers, ch__calloc(most, sizeof(ch_errand *))};
+    ch_tensor **given = ch__calloc(most, sizeof(ch_tensor *));
+    ch_status   rc = a.errand == NULL || given == NULL ? ch__fail_memory("values") : CH_OK;
+
+    if (rc == CH_OK)
+        rc = ask_workers(&t, variable, &a);
+    if (rc == CH_OK)
+        rc = ch__task_wait(chief, have_ended, &a, 0, "workers to say what they have");
+    look_at_clock(chief, &t);
+    for (int i = 0; i < a.n && rc == CH_OK; i++)
+        rc = take_kept(a.errand[i], &given[i]);
+    for (int i = 0; a.errand != NULL && i < a.n; i++)
+        if (a.errand[i] != NULL)
+            ch__errand_drop(&t, a.errand[i]);
+    ch__free(a.errand);
+    if (rc == CH_OK) {
+        *n = a.n;
+        *out = given;
+        return leave(chief, rc);
+    }
+    for (int i = 0; given != NULL && i < a.n; i++)
+        ch_tensor_unref(given[i]);
+    ch__free(given);
+    return leave(chief, rc);
+}
+
+void ch__chief_forget_kept(ch_task *chief, uint64_t variable)
+{
+    ch_turn t = ch__turn_enter(chief);
+
+    if (t.c != NULL)
+        ch__crew_forget(&t, variable, CH_KNOWN_KEPT);
+    ch__task_leave(chief);
+}
+
+/* ---- steps ---- */
+
+static ch_status new_scheduled(const ch_order *o, ch_scheduled **out)
+{
+    size_t        list = (size_t)o->n_in * sizeof(ch_tensor *);
+    ch_scheduled *s = ch__calloc(1, sizeof(*s) + list + (size_t)o->n_feeds * sizeof(ch_lease));
+
+    if (s == NULL)
+        return ch__fail_memory("a step");
+    atomic_init(&s->refs, 1);
+    s->number = o->number;
+    s->seed = o->seed;
+    s->pin = o->pin;
+    s->is_own = o->is_own;
+    s->n_inputs = o->n_inputs;
+    for (; s->n_in < o->n_in; s->n_in++) {
+        s->in[s->n_in] = ch_tensor_ref(o->in[s->n_in]);
+        s->bytes += (int64_t)ch_tensor_bytes(o->in[s->n_in]);
+    }
+    s->lease = (ch_lease *)(void *)&s->in[o->n_in];
+    for (; s->n_leases < o->n_feeds; s->n_leases++) {
+        s->lease[s->n_leases] = (ch_lease){.feed = o->feed[s->n_leases], .number = -1};
+        o->feed[s->n_leases]->refs++;
+    }
+    *out = s;
+    return CH_OK;
+}
+
+static int64_t count_ended(const ch_coordinator_stats *s)
+{
+    return s->finished + s->failed + s->cancelled;
+}
+
+static bool takes_steps(const ch_member *m)
+{
+    return m->state == CH_MEMBER_READY && !m->is_overdue;
+}
+
+static int count_ready(const ch_chief *c)
+{
+    int n = 0;
+
+    for (int i = 0; i < c->n_workers; i++)
+        n += takes_steps(c->worker[i]);
+    return n;
+}
+
+/* How long, in ns, a wait may last in which no step ends: as any other, and while steps run as long as a step may take besides. */
+static int64_t patience(const ch_chief *c)
+{
+    int64_t usual = (int64_t)ch__config()->wait_limit_ms * 1000000;
+
+    return c->running.n > 0 ? usual + c->opt.step : usual;
+}
+
+/* Without a limit of its own, a wait is too long when no step has ended for that time: however many steps there are. */
+static ch_status wait_for_steps(ch_task *chief, const ch_chief *c, bool (*is_over)(void *arg),
+                                void *arg, int64_t limit_ms, const char *whom)
+{
+    int64_t   ended = count_ended(&c->stats), since = ch__task_now(chief);
+    ch_status rc;
+
+    if (limit_ms == CH_AT_ONCE)
+        return is_over(arg)
+                   ? CH_OK
+                   : ch__fail(CH_DEADLINE_EXCEEDED, "it would have to wait for %s", whom);
+    do {
+        rc = ch__task_wait(chief, is_over, arg, limit_ms, whom);
+        if (count_ended(&c->stats) != ended)
+            since = ch__task_now(chief);
+        ended = count_ended(&c->stats);
+    } while (rc == CH_DEADLINE_EXCEEDED && limit_ms == 0 &&
+             ch__task_now(chief) - since < patience(c));
+    return rc == CH_DEADLINE_EXCEEDED
+               ? ch__fail_at(rc, "%d of %d workers are there", count_ready(c), c->n_workers)
+               : rc;
+}
+
+static bool is_quiet(void *arg)
+{
+    return ch__cancel_is_quiet(arg);
+}
+
+/* The next round is counted from here, and no version need be kept for the last one. If another thread has scheduled steps
+ * since, the rounds of these go on. */
+static void end_round(const ch_turn *t)
+{
+    ch_sync_round *r = &t->c->round;
+
+    if (ch__queue_oldest(t->c) != NULL)
+        return;
+    r->base = r->end = t->c->n_orders;
+    if (r->pin != 0)
+        ch__pin_drop(t, r->pin);
+    r->pin = 0;
+}
+
+/* An error of steps, if there is one: once all that was scheduled has been cancelled, and is not run by anybody. */
+static ch_status raise(ch_task *chief, ch_turn *t, int64_t limit_ms)
+{
+    ch_fault  why = t->c->error;
+    uint64_t  which = t->c->n_errors;
+    ch_status rc = CH_OK;
+
+    if (!ch__fault_is_set(&why))
+        return ch__fault_raise(&t->c->broken);
+    ch__cancel_all(t, CH_CANCEL_ERROR);
+    rc = wait_for_steps(chief, t->c, is_quiet, t->c, limit_ms,
+                        "workers to stop what was cancelled");
+    look_at_clock(chief, t);
+    if (rc != CH_OK)
+        return rc;
+    end_round(t);
+    if (t->c->n_errors == which) /* else another thread was told too, and there is a new one */
+        ch__fault_clear(&t->c->error);
+    return ch__fault_raise(&why);
+}
+
+static bool may_add(void *arg)
+{
+    const ch_chief *c = arg;
+
+    return (c->queue.n < c->opt.how.capacity && c->queue.bytes < c->opt.how.capacity_bytes &&
+            c->n_joining == 0) ||
+           ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken);
+}
+
+ch_status ch__chief_schedule(ch_task *chief, const ch_order *o, ch_scheduled **out)
+{
+    ch_turn       t = ch__turn_enter(chief);
+    ch_scheduled *s = NULL;
+    ch_status     rc = new_scheduled(o, &s);
+
+    if (rc == CH_OK && !o->is_own && !may_add(t.c))
+        rc = wait_for_steps(chief, t.c, may_add, t.c, 0,
+                            t.c->n_joining > 0 ? "a join to return"
+                                               : "a step to end: the queue is full");
+    look_at_clock(chief, &t);
+    if (rc == CH_OK && !o->is_own && ch__fault_is_set(&t.c->error)) {
+        rc = raise(chief, &t, 0);
+        t.c->stats.cancelled++; /* this step, with the others */
+    }
+    if (rc == CH_OK)
+        rc = ch__fault_raise(&t.c->broken);
+    if (rc != CH_OK) {
+        if (s != NULL)
+            ch__feed_release(&t, s);
+        ch__scheduled_unref(s);
+        return leave(chief, rc);
+    }
+    s->is_silent = out == NULL;
+    atomic_fetch_add(&s->refs, out != NULL);
+    s->function = ch__map_find(&t.c->functions, (ch_key){o->function, 0});
+    if (s->function != NULL)
+        s->function->n_steps++;
+    ch__queue_add(t.c, s);
+    ch__queue_move(&t);
+    if (out != NULL)
+        *out = s;
+    return leave(chief, CH_OK);
+}
+
+enum { EACH = 8 }; /* steps that a worker may have before it */
+
+static bool has_room_for_own(void *arg)
+{
+    const ch_chief *c = arg;
+
+    return c->queue.n_own < (int64_t)EACH * c->n_workers || ch__fault_is_set(&c->broken);
+}
+
+/* What is wrong is for the next call to say. */
+static bool has_room(void *arg)
+{
+    const ch_chief *c = arg;
+
+    return c->queue.n - c->queue.n_own < (int64_t)EACH * c->n_workers ||
+           ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken);
+}
+
+ch_status ch__chief_room(ch_task *chief, bool is_own)
+{
+    ch_turn t = ch__turn_enter(chief);
+
+    return leave(chief, wait_for_steps(chief, t.c, is_own ? has_room_for_own : has_room, t.c, 0,
+                                       "workers to run steps"));
+}
+
+static bool is_done(void *arg)
+{
+    const ch_chief *c = arg;
+
+    return (c->queue.n == 0 && c->running.n == 0 && ch__cancel_is_quiet(c)) ||
+           ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken);
+}
+
+/* The rest of a limit that began then. */
+static int64_t limit_left(ch_task *chief, int64_t limit_ms, int64_t began)
+{
+    int64_t left = limit_ms - (ch__task_now(chief) - began) / 1000000;
+
+    return limit_ms <= 0 ? limit_ms : left > 0 ? left : CH_AT_ONCE;
+}
+
+void ch__chief_cancel(ch_task *chief, ch_scheduled *s)
+{
+    ch_turn t = ch__turn_enter(chief);
+
+    if (t.c != NULL && s != NULL)
+        ch__cancel_step(&t, s, CH_CANCEL_CALL);
+    else if (t.c != NULL)
+        ch__cancel_all(&t, CH_CANCEL_CALL);
+    ch__task_leave(chief);
+}
+
+ch_status ch__chief_join(ch_task *chief, int64_t limit_ms)
+{
+    ch_turn   t = ch__turn_enter(chief);
+    int64_t   began = t.now;
+    ch_status rc;
+
+    t.c->n_joining++;
+    rc = wait_for_steps(chief, t.c, is_done, t.c, limit_ms, "steps that were scheduled");
+    t.c->n_joining--;
+    look_at_clock(chief, &t);
+    if (rc == CH_OK)
+        rc = raise(chief, &t, limit_left(chief, limit_ms, began));
+    if (rc == CH_OK)
+        end_round(&t);
+    return leave(chief, rc);
+}
+
+ch_status ch__chief_done(ch_task *chief, bool *out)
+{
+    ch_turn   t = ch__turn_enter(chief);
+    ch_status rc = raise(chief, &t, 0);
+
+    if (rc == CH_OK)
+        *out = is_done(t.c);
+    return leave(chief, rc);
+}
+
+static bool has_ended(void *arg)
+{
+    return ((const ch_scheduled *)arg)->state >= CH_STEP_DONE;
+}
+
+bool ch__chief_has_ended(ch_task *chief, const ch_scheduled *s)
+{
+    bool ended;
+
+    (void)ch__turn_enter(chief);
+    ended = s->state >= CH_STEP_DONE;
+    ch__task_leave(chief);
+    return ended;
+}
+
+uint64_t ch__scheduled_number(const ch_scheduled *s)
+{
+    return s->step;
+}
+
+/* Raises an error of a step that there is no fault of. */
+static ch_status fail_step(const ch_scheduled *s, const char *function, ch_status rc,
+                           const char *text)
+{
+    ch_fault why;
+
+    ch__fault_clear(&why);
+    (void)ch__fault_take(&why, ch__fail(rc, "%s", text), -1, NULL);
+    why.step = (int64_t)s->step;
+    (void)snprintf(why.function, sizeof(why.function), "%s", function);
+    return ch__fault_raise(&why);
+}
+
+ch_status ch__chief_wait(ch_task *chief, ch_scheduled *s, const char *function,
+                         int64_t limit_ms, const ch_parcel **out)
+{
+    ch_turn   t = ch__turn_enter(chief);
+    ch_status rc = wait_for_steps(chief, t.c, has_ended, s, limit_ms, "a step to end");
+
+    if (rc == CH_OK && s->state == CH_STEP_CANCELLED)
+        rc = fail_step(s, function, CH_CANCELLED,
+                       s->cancel_reason == CH_CANCEL_CALL
+                           ? "cancelled by the program; it has changed nothing"
+                           : "cancelled because another step failed; it has changed nothing: "
+                             "schedule it again");
+    else if (rc == CH_OK && s->state == CH_STEP_FAILED)
+        rc = s->fault != NULL ? ch__fault_raise(s->fault)
+                              : fail_step(s, function, s->code, "it failed");
+    if (rc == CH_OK)
+        *out = s->result;
+    return leave(chief, rc);
+}
+
+/* ---- versions ---- */
+
+static bool is_pinned(void *arg)
+{
+    const int *left = arg;
+
+    return *left == 0;
+}
+
+/* Somebody waits for the answers, which are counted where he looks. */
+static void one_pinned(const ch_turn *t, ch_errand *e)
+{
+    t->c->n_pinning--;
+    (void)e;
+}
+
+ch_status ch__chief_pin(ch_task *chief, uint64_t *pin)
+{
+    ch_turn   t = ch__turn_enter(chief);
+    ch_status rc;
+
+    t.c->n_pinning += t.c->opt.n_servers;
+    rc = ch__pin_set(&t, one_pinned, pin);
+    if (rc == CH_OK)
+        rc = ch__task_wait(chief, is_pinned, &t.c->n_pinning, 0, "parameter servers");
+    look_at_clock(chief, &t);
+    if (rc == CH_OK)
+        rc = ch__fault_raise(&t.c->broken);
+    return leave(chief, rc);
+}
+
+void ch__chief_unpin(ch_task *chief, uint64_t pin)
+{
+    ch_turn t = ch__turn_enter(chief);
+
+    if (t.c != NULL)
+        ch__pin_drop(&t, pin);
+    ch__task_leave(chief);
+}
+
+void ch__chief_stats(ch_task *chief, ch_coordinator_stats *out)
+{
+    ch_turn t = ch__turn_enter(chief);
+
+    *out = t.c->stats;
+    out->queued = t.c->queue.n;
+    out->running = t.c->running.n;
+    out->workers = t.c->n_workers;
+    out->ready = count_ready(t.c);
+    ch__task_leave(chief);
+}
+
+ch_status ch__chief_worker_stats(ch_task *chief, int worker, ch_worker_stats *out)
+{
+    ch_turn          t = ch__turn_enter(chief);
+    const ch_member *m;
+
+    if (worker < 0 || worker >= t.c->n_workers)
+        return leave(chief, ch__fail(CH_INVALID_ARGUMENT,
+                                     "there is no worker %d (got %d, want 0 to %d)", worker,
+                                     worker, t.c->n_workers - 1));
+    m = t.c->worker[worker];
+    *out = (ch_worker_stats){.is_ready = takes_steps(m),
+                             .running = m->n_runs,
+                             .finished = m->n_finished,
+                             .lost = m->n_losses};
+    return leave(chief, CH_OK);
+}

@@ -1,0 +1,336 @@
+/* job/coordinator/private.h -- what the parts of the chief know of each other.
+ *
+ * chief.c has the task: events, the beat, calls that are made again until they are answered; pulse.c who is there; crew.c the workers: who is there, who was told
+ * what, who is given up; queue.c the steps: in which order, to whom, how they end; cancel.c how they are cancelled; feed.c which elements they get; client.c what
+ * the program's threads do. All of it happens in the chief's turn.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef JOB_COORDINATOR_PRIVATE_H
+#define JOB_COORDINATOR_PRIVATE_H
+
+#include "base/fault.h"
+#include "base/id_map.h"
+#include "job/coordinator.h"
+#include "job/coordinator/heartbeat.h"
+#include "job/message.h"
+
+typedef struct ch_chief  ch_chief;
+typedef struct ch_errand ch_errand;
+
+/* The turn: what every function of an event has. */
+typedef struct ch_turn {
+    ch_chief *c;
+    ch_post  *post;
+    int64_t   now;
+} ch_turn;
+
+/* For code that is not the task's: ch__task_enter. `c` is NULL once the task has ended. */
+ch_turn ch__turn_enter(ch_task *chief);
+
+/* ---- calls that are made again ---- */
+
+typedef void (*ch_errand_then)(const ch_turn *t, ch_errand *e);
+
+/* A call that may be made twice, and is made until it is answered. */
+struct ch_errand {
+    ch_errand *next;
+    uint64_t   id;
+    int        server, worker; /* the one to call; -1: it is not one of those */
+    uint64_t   life;           /* of a worker: with it the errand ends, unheard */
+    ch_parcel *parcel;
+    ch_errand_then
+             then; /* when it has ended; then it is freed. NULL: somebody waits, who frees it */
+    uint64_t arg;
+    int      n_tries;
+    bool     is_open, has_ended;
+    ch_parcel *answer; /* NULL: `fault` */
+    ch_fault  *fault;
+};
+
+/* Takes the parcel over, on an error too. */
+CH_MUST_CHECK ch_status ch__errand_new(const ch_turn *t, ch_parcel *p, ch_errand **out);
+/* Calls the server or the worker that it names. */
+void ch__errand_go(const ch_turn *t, ch_errand *e);
+/* For `then`: nobody wants to know. */
+void ch__errand_ignored(const ch_turn *t, ch_errand *e);
+/* The same to all servers, which takes the parcel over; `then` is told of each, also of those for which there is no memory. */
+ch_status ch__servers_tell(const ch_turn *t, ch_parcel *p, ch_errand_then then, uint64_t arg);
+/* Nobody waits for it any more: takes it out and frees it. */
+void ch__errand_drop(const ch_turn *t, ch_errand *e);
+/* Those to this life of a worker end unheard. */
+void ch__errands_of_worker(const ch_turn *t, int worker);
+
+/* ---- workers ---- */
+
+typedef enum ch_member_state {
+    CH_MEMBER_AWAY,    /* has not answered yet, or was given up */
+    CH_MEMBER_FENCING, /* is being given up: servers are told */
+    CH_MEMBER_READY
+} ch_member_state;
+
+typedef struct ch_member {
+    char            name[32];
+    ch_link        *link;
+    ch_member_state state;
+    uint64_t        incarnation; /* of the task that answered */
+    uint64_t        life;        /* counted here; what servers hear */
+    ch_pulse        pulse;
+    int             n_fences;     /* servers that have not said yet that they do not hear it */
+    int             n_fenced;     /* servers that have been asked to */
+    int             n_told;       /* errands on the way that tell it functions or streams */
+    int64_t         told;         /* bytes of those */
+    int             n_runs;       /* steps that it has */
+    int64_t n_finished, n_losses; /* steps that it ended well; how often it was given up */
+    ch_map  knows;                /* numbers of functions and streams, told or being told */
+    int64_t last_end, mean;       /* ns: when its last step ended, what one takes */
+    int64_t began;                /* when it began the one that it is at, as far as is known */
+    int64_t rests;                /* until then it gets no steps: it did not reach a server */
+    bool
+        is_overdue; /* still computes a step past its time limit: gets no steps until it is free */
+    int64_t overdue_at; /* when that was noticed */
+} ch_member;
+
+typedef struct ch_peer_server {
+    char     name[32];
+    ch_link *link;
+    uint64_t incarnation; /* 0: has not answered yet */
+    ch_pulse pulse;
+    int      n_lost;  /* pings in a row that found no listener */
+    bool     is_told; /* of the phase of a cancellation, or is being told */
+    bool     is_lost;
+} ch_peer_server;
+
+void ch__crew_beat(const ch_turn *t);
+/* A ping that was made at this time has ended. */
+void ch__crew_pinged(const ch_turn *t, ch_member *m, const ch_net_event *e, int64_t at);
+/* It does not answer, or is another: its steps go elsewhere once servers do not hear it any more. */
+void ch__crew_give_up(const ch_turn *t, ch_member *m);
+/* Whether a worker knows a number; if not it is told, and later it does. */
+bool ch__crew_knows(const ch_turn *t, ch_member *m, uint64_t number, ch_parcel *what);
+typedef enum ch_known { CH_KNOWN_FUNCTION, CH_KNOWN_STREAM, CH_KNOWN_KEPT } ch_known;
+/* Nobody uses this function any more, or this stream, or this variable: workers that may know it are told. */
+void                    ch__crew_forget(const ch_turn *t, uint64_t number, ch_known what);
+CH_MUST_CHECK ch_status ch__crew_add(ch_chief *c, ch_member **out);
+
+/* ---- steps ---- */
+
+typedef enum ch_scheduled_state {
+    CH_STEP_QUEUED,
+    CH_STEP_RUNNING,
+    CH_STEP_DONE,
+    CH_STEP_FAILED,
+    CH_STEP_CANCELLED
+} ch_scheduled_state;
+
+/* Which element of a stream a step reads. */
+typedef struct ch_lease {
+    ch_feed *feed; /* referenced */
+    int      stream;
+    int64_t  number; /* -1: none yet */
+} ch_lease;
+
+enum { CH_ATTEMPTS = 2 };
+
+typedef enum ch_cancel_reason { CH_CANCEL_ERROR, CH_CANCEL_CALL } ch_cancel_reason;
+
+/* Which worker has a step; call 0: none. */
+typedef struct ch_running {
+    uint64_t call;
+    int      worker;
+    int      n_absent; /* how often in a row the worker said that it has it not */
+    int64_t  since;
+} ch_running;
+
+/* What workers are told of a function; one that is forgotten stays for the steps that need it. */
+typedef struct ch_told_function {
+    uint64_t        number;
+    char            name[48]; /* cut */
+    int             n_ops;
+    ch_recorded_op *op;
+    ch_parcel      *parcel;
+    uint64_t first_update, n_updates; /* what servers were told of it, by their numbers */
+    int64_t  n_steps;                 /* that have not ended */
+    bool     is_forgotten;
+} ch_told_function;
+
+struct ch_scheduled {
+    atomic_int    refs;        /* the chief's while it has not ended, and the program's */
+    ch_scheduled *next, *prev; /* all that have not ended, by step */
+    ch_scheduled *after,
+        *before; /* those that wait; or those that run; own steps first, then by step */
+    uint64_t          step, pin, seed;
+    ch_told_function *function; /* NULL: of an assignment, or it was not there any more */
+    uint64_t order; /* among those that were scheduled: rounds and staleness count these */
+    int64_t  number;
+    ch_scheduled_state state;
+    bool               is_own, is_silent, is_assign, was_sent;
+    /* How it is cancelled: job/coordinator/cancel.c. */
+    bool             wants_cancel; /* is to be cancelled, unless it has begun */
+    bool             is_held;      /* is in the round of cancelling that goes on */
+    bool             has_begun; /* a server has applied an update of it: it runs to its end */
+    ch_cancel_reason cancel_reason;
+    ch_running       attempt[CH_ATTEMPTS];
+    ch_parcel       *result;
+    ch_fault        *fault; /* NULL of one that failed: there was no memory for it */
+    ch_status        code;
+    int64_t          bytes;                    /* of `in` */
+    int              n_in, n_inputs, n_leases; /* as of ch_order */
+    ch_lease        *lease;                    /* behind `in` */
+    ch_tensor       *in[];
+};
+
+typedef struct ch_step_list {
+    ch_scheduled *first, *last;
+    int64_t       n, bytes; /* of inputs */
+    int64_t       n_own;    /* of those, steps whose caller waits for them */
+} ch_step_list;
+
+/* Steps go to workers as far as they can. */
+void ch__queue_move(const ch_turn *t);
+/* The answer to an attempt. */
+void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch_net_event *e);
+/* The worker is gone: the steps that only it had wait again. */
+void ch__queue_orphans(const ch_turn *t, int worker);
+/* The worker computes a step that took too long: it gets no steps until it is free, and those that it was given are given to
+ * others. */
+void ch__queue_overdue(const ch_turn *t, ch_member *m);
+/* A worker says which steps it has; those that it was given before `since` and has not are given again. */
+void ch__queue_compare(const ch_turn *t, ch_member *m, size_t n, const uint64_t *step,
+                       int64_t since);
+/* Steps that take long are given to idle workers too. */
+void ch__queue_backups(const ch_turn *t);
+/* Workers cannot take a function or a stream: the steps that need it fail. */
+void ch__queue_unfit(const ch_turn *t, uint64_t number, const ch_fault *why);
+/* All that has not ended ends with this. */
+void ch__queue_fail_all(const ch_turn *t, const ch_fault *why);
+/* Takes a step that waits out of the queue, so that it is not sent until ch__queue_resume. */
+void ch__queue_park(ch_chief *c, ch_scheduled *s);
+/* Lets a parked step wait for a worker again. Its attempts end, except those of workers that are being fenced: these end with
+ * the fence. */
+void     ch__queue_resume(const ch_turn *t, ch_scheduled *s);
+uint64_t ch__queue_retired(const ch_chief *c);
+/* Returns the oldest step of the program's that has not ended and for which no caller waits by itself; NULL: none. */
+const ch_scheduled *ch__queue_oldest(const ch_chief *c);
+/* A server's ping, which says that, and which of those above it have not ended. */
+CH_MUST_CHECK ch_status ch__queue_speak_retired(const ch_chief *c, ch_parcel **out);
+/* Adds it behind all others, with the next number. */
+void ch__queue_add(ch_chief *c, ch_scheduled *s);
+void ch__queue_end(const ch_turn *t, ch_scheduled *s, ch_scheduled_state how);
+void ch__told_function_free(ch_told_function *f); /* NULL is fine */
+/* Forgets it, if it is to be and no step needs it any more. */
+void ch__queue_look_forgotten(const ch_turn *t, ch_told_function *f);
+
+/* ---- cancelling ---- */
+
+typedef enum ch_cancel_phase { CH_CALM, CH_DROPPING, CH_HOLDING, CH_RELEASING } ch_cancel_phase;
+
+typedef struct ch_cancel {
+    ch_cancel_phase phase;
+    uint64_t        round;    /* number of the round that goes on, or was the last */
+    uint64_t        released; /* the last round whose hold servers may release */
+    uint64_t        upto;     /* the newest step of any round */
+    uint64_t        n_tells;  /* phases ever in which servers were told something */
+    int             n_waits;  /* workers or servers that have not answered in this phase */
+    int64_t         n_wanted; /* steps with wants_cancel that have not ended */
+} ch_cancel;
+
+/* Cancels a step, or all that were scheduled, unless they have begun to change variables; cancel.c says how. Steps that were
+ * not sent to a worker have ended when this returns. */
+void ch__cancel_step(const ch_turn *t, ch_scheduled *s, ch_cancel_reason why);
+void ch__cancel_all(const ch_turn *t, ch_cancel_reason why);
+/* Asks those servers again that could not answer. */
+void ch__cancel_beat(const ch_turn *t);
+/* A server is lost: the round does not go on. */
+void ch__cancel_give_up(ch_chief *c);
+/* Returns whether all steps that were to be cancelled have ended, and no worker is being fenced. */
+bool ch__cancel_is_quiet(const ch_chief *c);
+
+/* ---- data ---- */
+
+typedef struct ch_feed_stream {
+    uint64_t   number; /* for workers */
+    ch_tensor *dataset;
+    ch_tensor
+        *place; /* NULL: the beginning; no step that has not ended reads what is before it */
+    ch_tensor
+        *coming; /* the next one, when n_before steps have ended that read what is before it */
+    int  n_before;
+    int64_t place_at, coming_at, next, end; /* end: INT64_MAX until it is known */
+    int     holder;                         /* the worker that read it last; -1: nobody */
+} ch_feed_stream;
+
+struct ch_feed {
+    ch_feed        *next_feed; /* in the chief's list */
+    int             refs;
+    bool            is_shared;
+    int             n_streams, width;
+    int64_t         pass;
+    ch_feed_stream *stream;
+    int             n_values; /* workers for which there are values; 0: it has streams */
+    int             copies;   /* of those: how many replicas of a worker have their own */
+    ch_tensor     **value;
+};
+
+/* Which streams the step would read on this worker, if it has no elements yet. OUT_OF_RANGE: there is nothing left. */
+CH_MUST_CHECK ch_status ch__feed_choose(ch_scheduled *s, int worker);
+/* Whether the worker can read them; if not it is told. */
+bool ch__feed_is_told(const ch_turn *t, const ch_scheduled *s, int worker);
+/* The step gets its elements, if it has none yet: from now on, in every attempt. */
+void ch__feed_lease(ch_scheduled *s, int worker);
+/* A worker found that a stream has no such element. True: the step can have another. */
+bool ch__feed_ended(const ch_turn *t, ch_scheduled *s, uint64_t stream);
+/* The step has ended, and reads nothing any more. */
+void ch__feed_release(const ch_turn *t, ch_scheduled *s);
+void ch__feed_place(const ch_turn *t, uint64_t stream, int64_t number, ch_tensor *place);
+void ch__feed_unref(const ch_turn *t, ch_feed *f);
+void ch__feed_left(const ch_chief *c, int worker); /* who is gone holds nothing */
+
+/* ---- the chief ---- */
+
+/* Of CH_SYNCHRONOUS. */
+typedef struct ch_sync_round {
+    uint64_t base;    /* the order of the first step since the last join */
+    uint64_t end;     /* that of the first step behind this round */
+    uint64_t pin;     /* 0: there is no round */
+    int      n_asked; /* servers that have not set the pin yet */
+} ch_sync_round;
+
+enum { CH_PINS = 64 };
+
+struct ch_chief {
+    ch_chief_options     opt;
+    ch_task             *task;
+    int                  n_workers, cap_workers;
+    ch_member          **worker;
+    ch_peer_server      *server;
+    uint64_t             n_ids, n_numbers, n_steps, n_orders, n_pins;
+    int                  n_pinned;
+    uint64_t             pinned[CH_PINS]; /* those that are used, rising */
+    uint64_t             released;        /* servers were told of those up to this */
+    ch_map               calls;           /* attempts, by the id of their call */
+    ch_map               functions;       /* ch_told_function */
+    ch_errand           *errands;
+    ch_feed             *feeds;
+    ch_scheduled        *oldest, *newest; /* that have not ended */
+    ch_step_list         queue, running;
+    ch_fault             error;    /* the first of steps, until it is reported */
+    uint64_t             n_errors; /* of those, ever: which one it is */
+    ch_fault             broken;   /* a server is lost: for good */
+    ch_cancel            cancel;
+    int                  n_joining, n_pinning;
+    ch_sync_round        round;
+    int                  n_untold;    /* steps that have ended since servers were told which */
+    uint64_t             oldest_told; /* the oldest one, then */
+    ch_coordinator_stats stats;
+};
+
+void ch__chief_take_options(ch_chief *c, const ch_coordinator_options *how);
+/* Servers set a pin; `then` is told of each. Numbers rise, and are let go of in that order. */
+CH_MUST_CHECK ch_status ch__pin_set(const ch_turn *t, ch_errand_then then, uint64_t *pin);
+void                    ch__pin_drop(const ch_turn *t, uint64_t pin);
+/* Servers forget so many functions, from this number on. */
+void ch__servers_forget(const ch_turn *t, uint64_t first, uint64_t n);
+/* A server is lost: the end of the job. */
+void ch__chief_break(const ch_turn *t, int server, const char *why);
+
+#endif

@@ -1,0 +1,900 @@
+/* job/coordinator/queue.c -- the steps of a coordinator: in which order, to whom, how they end.
+ *
+ * A step that has not ended is in the list of those (oldest ... newest, by number); one that waits is in `queue` too, one that runs in
+ * `running`. A step that runs has one attempt or two; each is a call to a worker, found by the call's id.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/mutant.h"
+#include "base/protobuf.h"
+#include "graph/where.h"
+#include "job/coordinator/private.h"
+#include "tensor/tensor.h"
+
+enum { DEPTH = 32 };      /* steps that a worker has at most */
+enum { ABSENT = 2 };      /* pings in a row that do not know a step: it was lost */
+enum { REST_BEATS = 20 }; /* for which a worker gets no steps that did not reach a server */
+static const int64_t ahead_ns = 1000000; /* as long as a worker has steps for */
+static const int64_t slow_ns =
+    10000000; /* below this no step is slow, for a backup or for those behind it */
+static const int slow_times = 3; /* as slow as this, for a backup */
+
+/* ---- lists ---- */
+
+/* Where a step stands in a list: its caller waits for it, or not; then by number. */
+static bool comes_before(const ch_scheduled *a, const ch_scheduled *b)
+{
+    return a->is_own != b->is_own ? a->is_own : a->step < b->step;
+}
+
+/* Finds the step behind which another one goes; NULL: it is the first. Steps whose caller waits are few, and go ahead of
+ * all others, however many of these there are. A step that was put back comes before those behind it. */
+static ch_scheduled *find_before(const ch_step_list *l, const ch_scheduled *s)
+{
+    ch_scheduled *at = s->is_own ? l->first : l->last;
+
+    if (!s->is_own) {
+        while (at != NULL && comes_before(s, at))
+            at = at->before;
+        return at;
+    }
+    while (at != NULL && comes_before(at, s))
+        at = at->after;
+    return at != NULL ? at->before : l->last;
+}
+
+static void list_add(ch_step_list *l, ch_scheduled *s)
+{
+    ch_scheduled *at = find_before(l, s);
+
+    s->before = at;
+    s->after = at != NULL ? at->after : l->first;
+    *(at != NULL ? &at->after : &l->first) = s;
+    *(s->after != NULL ? &s->after->before : &l->last) = s;
+    l->n++;
+    l->n_own += s->is_own;
+    l->bytes += s->bytes;
+}
+
+static void list_remove(ch_step_list *l, ch_scheduled *s)
+{
+    *(s->before != NULL ? &s->before->after : &l->first) = s->after;
+    *(s->after != NULL ? &s->after->before : &l->last) = s->before;
+    s->after = s->before = NULL;
+    l->n--;
+    l->n_own -= s->is_own;
+    l->bytes -= s->bytes;
+}
+
+void ch__queue_add(ch_chief *c, ch_scheduled *s)
+{
+    s->step = ++c->n_steps;
+    s->prev = c->newest;
+    *(c->newest != NULL ? &c->newest->next : &c->oldest) = s;
+    c->newest = s;
+    if (s->is_assign)
+        return;
+    s->order = c->n_orders;
+    c->n_orders += !s->is_own;
+    list_add(&c->queue, s);
+}
+
+static void forget(ch_chief *c, ch_scheduled *s)
+{
+    *(s->prev != NULL ? &s->prev->next : &c->oldest) = s->next;
+    *(s->next != NULL ? &s->next->prev : &c->newest) = s->prev;
+    s->next = s->prev = NULL;
+}
+
+uint64_t ch__queue_retired(const ch_chief *c)
+{
+    return c->oldest != NULL ? c->oldest->step : c->n_steps + 1;
+}
+
+/* ---- the end of a step ---- */
+
+static void end_attempt(const ch_turn *t, ch_scheduled *s, int i)
+{
+    ch_running *a = &s->attempt[i];
+
+    if (a->call == 0)
+        return;
+    if (ch__map_take(&t->c->calls, (ch_key){a->call, 0}) != NULL && t->post != NULL)
+        ch__post_cancel(t->post, a->call);
+    t->c->worker[a->worker]->n_runs--;
+    a->call = 0;
+}
+
+static bool has_attempt(const ch_scheduled *s)
+{
+    return s->attempt[0].call != 0 || s->attempt[1].call != 0;
+}
+
+void ch__scheduled_unref(ch_scheduled *s)
+{
+    if (s == NULL || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    for (int i = 0; i < s->n_in; i++)
+        ch_tensor_unref(s->in[i]);
+    ch__parcel_unref(s->result);
+    ch__free(s->fault);
+    ch__free(s);
+}
+
+static void count_end(ch_coordinator_stats *s, ch_scheduled_state how)
+{
+    s->finished += how == CH_STEP_DONE;
+    s->failed += how == CH_STEP_FAILED;
+    s->cancelled += how == CH_STEP_CANCELLED;
+}
+
+void ch__told_function_free(ch_told_function *f)
+{
+    if (f == NULL)
+        return;
+    ch__parcel_unref(f->parcel);
+    ch__free(f->op);
+    ch__free(f);
+}
+
+void ch__queue_look_forgotten(const ch_turn *t, ch_told_function *f)
+{
+    if (!f->is_forgotten || f->n_steps > 0)
+        return;
+    (void)ch__map_take(&t->c->functions, (ch_key){f->number, 0});
+    ch__crew_forget(t, f->number, CH_KNOWN_FUNCTION);
+    ch__servers_forget(t, f->first_update, f->n_updates);
+    ch__told_function_free(f);
+}
+
+static void release_function(const ch_turn *t, ch_scheduled *s)
+{
+    ch_told_function *f = s->function;
+
+    s->function = NULL;
+    if (f == NULL)
+        return;
+    f->n_steps--;
+    ch__queue_look_forgotten(t, f);
+}
+
+void ch__queue_end(const ch_turn *t, ch_scheduled *s, ch_scheduled_state how)
+{
+    ch_chief *c = t->c;
+
+    for (int i = 0; i < CH_ATTEMPTS; i++)
+        end_attempt(t, s, i);
+    if (!s->is_assign)
+        list_remove(s->state == CH_STEP_QUEUED ? &c->queue : &c->running, s);
+    forget(c, s);
+    s->state = how;
+    if (!s->is_assign)
+        count_end(&c->stats, how);
+    c->cancel.n_wanted -= s->wants_cancel;
+    ch__feed_release(t, s);
+    release_function(t, s);
+    ch__scheduled_unref(s);
+    c->n_untold++;
+}
+
+static void fail(const ch_turn *t, ch_scheduled *s, const ch_fault *why)
+{
+    s->code = why->code;
+    s->fault = ch__malloc(sizeof(*s->fault));
+    if (s->fault != NULL)
+        *s->fault = *why;
+    if (!s->is_own && !ch__fault_is_set(&t->c->error)) {
+        t->c->error = *why;
+        t->c->n_errors++;
+    }
+    ch__queue_end(t, s, CH_STEP_FAILED);
+}
+
+static const void *caller_of(const ch_told_function *f, const char *text)
+{
+    for (int i = 0; i < f->n_ops; i++) {
+        size_t n = strlen(f->op[i].name);
+
+        if (strncmp(text, f->op[i].name, n) == 0 && (text[n] == '(' || text[n] == ':'))
+            return f->op[i].caller;
+    }
+    return NULL;
+}
+
+/* Workers know no lines. Where the op that a fault begins with was recorded in one line, it is that. */
+static void add_line(const ch_told_function *f, ch_fault *why)
+{
+    const void *caller = caller_of(f, why->text);
+    size_t      n = strlen(why->text);
+    char        line[256] = "";
+
+    ch__where(caller, line, sizeof(line));
+    if (line[0] != '\0' && n + sizeof(", at ") + strlen(line) <= sizeof(why->text))
+        (void)snprintf(why->text + n, sizeof(why->text) - n, ", at %s", line);
+}
+
+/* What its worker said of it, or was said of its worker: with which step it was. */
+static void fail_named(const ch_turn *t, ch_scheduled *s, const ch_fault *why)
+{
+    ch_fault named = *why;
+
+    if (s->function != NULL)
+        add_line(s->function, &named);
+    named.step = (int64_t)s->step;
+    (void)snprintf(named.function, sizeof(named.function), "%s",
+                   s->function != NULL ? s->function->name : "a function");
+    fail(t, s, &named);
+}
+
+/* With this thread's error. */
+static void fail_with(const ch_turn *t, ch_scheduled *s, ch_status rc)
+{
+    ch_fault why;
+
+    ch__fault_clear(&why);
+    (void)ch__fault_take(&why, rc, -1, NULL);
+    fail_named(t, s, &why);
+}
+
+void ch__queue_fail_all(const ch_turn *t, const ch_fault *why)
+{
+    ch_scheduled *next;
+
+    for (ch_scheduled *s = t->c->oldest; s != NULL; s = next) {
+        next = s->next;
+        if (!s->is_assign) /* its errands end it */
+            fail(t, s, why);
+    }
+    ch__fault_clear(&t->c->error); /* from now on every call says it */
+    ch__cancel_give_up(t->c);
+}
+
+void ch__queue_unfit(const ch_turn *t, uint64_t number, const ch_fault *why)
+{
+    ch_scheduled *next;
+
+    for (ch_scheduled *s = t->c->queue.first; s != NULL; s = next) {
+        bool needs = s->function != NULL && s->function->number == number;
+
+        next = s->after;
+        for (int i = 0; i < s->n_leases; i++)
+            for (int k = 0; k < s->lease[i].feed->n_streams; k++)
+                needs |= s->lease[i].feed->stream[k].number == number;
+        if (needs)
+            fail_named(t, s, why);
+    }
+}
+
+/* ---- which may begin ---- */
+
+const ch_scheduled *ch__queue_oldest(const ch_chief *c)
+{
+    const ch_scheduled *s = c->oldest;
+
+    while (s != NULL && (s->is_assign || s->is_own))
+        s = s->next;
+    return s;
+}
+
+static uint64_t round_size(const ch_chief *c)
+{
+    return (uint64_t)(c->opt.how.round > 0 ? c->opt.how.round : c->n_workers);
+}
+
+static void round_set(const ch_turn *t, ch_errand *e)
+{
+    if (e->arg != t->c->round.pin)
+        return;
+    t->c->round.n_asked--;
+    if (e->answer != NULL)
+        ch__queue_move(t);
+}
+
+/* The round of the oldest step begins, when it is not the one that there is. */
+static bool is_in_round(const ch_turn *t, const ch_scheduled *s)
+{
+    ch_chief      *c = t->c;
+    ch_sync_round *r = &c->round;
+    uint64_t       n = round_size(c), first = ch__queue_oldest(c)->order, before = r->pin;
+
+    if (r->pin != 0 && first < r->end)
+        return s->order < r->end && r->n_asked == 0;
+    r->n_asked = c->opt.n_servers;
+    if (ch__pin_set(t, round_set, &r->pin) != CH_OK) {
+        r->pin = before;
+        return false;
+    }
+    r->end = r->base + ((first - r->base) / n + 1) * n;
+    if (before != 0)
+        ch__pin_drop(t, before);
+    return false;
+}
+
+static bool may_begin(const ch_turn *t, const ch_scheduled *s)
+{
+    const ch_chief *c = t->c;
+
+    if (s->is_own || s->pin != 0 || !CH_KEEPS(STALENESS))
+        return true;
+    switch (c->opt.how.mode) {
+    case CH_BOUNDED_STALENESS:
+        return s->order - ch__queue_oldest(c)->order <= (uint64_t)c->opt.how.staleness;
+    case CH_SYNCHRONOUS:
+        return is_in_round(t, s);
+    default:
+        return true;
+    }
+}
+
+/* ---- to whom ---- */
+
+/* So many that the worker does not wait for the next one, and no more: what it has, others cannot do. */
+static int depth_of(const ch_member *m)
+{
+    int64_t n = m->mean > 0 ? ahead_ns / m->mean : 2;
+
+    return n < 2 ? 2 : n > DEPTH ? DEPTH : (int)n;
+}
+
+static bool has_room(const ch_turn *t, const ch_member *m)
+{
+    enum { OTHERS = 8 }; /* calls of other kinds */
+
+    return m->rests <= t->now && !m->is_overdue && m->state == CH_MEMBER_READY &&
+           m->n_told == 0 && m->n_runs < depth_of(m) && ch__link_calls(m->link) > OTHERS;
+}
+
+static int free_worker(const ch_turn *t, uint64_t not_these)
+{
+    const ch_chief *c = t->c;
+    int             best = -1;
+
+    for (int i = 0; i < c->n_workers; i++)
+        if (has_room(t, c->worker[i]) && (i >= 64 || (not_these >> i & 1) == 0) &&
+            (best < 0 || c->worker[i]->n_runs < c->worker[best]->n_runs))
+            best = i;
+    return best;
+}
+
+/* ---- sending ---- */
+
+/* How many tensors an input is: one that replicas share, or, where any input is so, one for each of them. */
+static int count_copies(const ch_scheduled *s)
+{
+    int copies = s->n_in > s->n_inputs ? s->n_in / s->n_inputs : 1;
+
+    for (int i = 0; i < s->n_leases; i++)
+        if (s->lease[i].feed->n_values > 0 && s->lease[i].feed->copies > copies)
+            copies = s->lease[i].feed->copies;
+    return copies;
+}
+
+/* That are sent along. */
+static int count_inputs(const ch_scheduled *s)
+{
+    int n = s->n_inputs;
+
+    for (int i = 0; i < s->n_leases; i++)
+        n += s->lease[i].feed->n_values > 0 ? s->lease[i].feed->width : 0;
+    return n;
+}
+
+/* Those of a replica. */
+static int collect_inputs(const ch_scheduled *s, int worker, int replica, ch_tensor **tensor)
+{
+    int n = 0, from = s->n_in > s->n_inputs ? replica * s->n_inputs : 0;
+
+    for (; n < s->n_inputs; n++)
+        tensor[n] = ch_tensor_ref(s->in[from + n]);
+    for (int i = 0; i < s->n_leases; i++) {
+        const ch_feed *f = s->lease[i].feed;
+
+        if (f->n_values == 0)
+            continue;
+        from = worker % f->n_values * f->copies + (f->copies > 1 ? replica : 0);
+        for (int k = 0; k < f->width; k++)
+            tensor[n++] = ch_tensor_ref(f->value[from * f->width + k]);
+    }
+    return n;
+}
+
+/* Where elements stand among the inputs of a step. */
+static int collect_elements(const ch_scheduled *s, Cohort__WorkerElement *element)
+{
+    int at = s->n_inputs, n = 0;
+
+    for (int i = 0; i < s->n_leases; i++) {
+        const ch_feed *f = s->lease[i].feed;
+
+        if (f->n_values == 0) {
+            Cohort__WorkerElement *e = &element[n++];
+
+            cohort__worker_element__init(e);
+            e->stream = f->stream[s->lease[i].stream].number;
+            e->number = s->lease[i].number;
+            e->at = (uint32_t)at;
+        }
+        at += f->width;
+    }
+    return n;
+}
+
+static ch_status speak_run(const ch_chief *c, const ch_scheduled *s, int worker,
+                           ch_parcel **out)
+{
+    enum { FEW = 16 };
+    Cohort__WorkerRun     m;
+    Cohort__WorkerElement few[FEW], *few_list[FEW], *element = few, **list = few_list;
+    ch_tensor            *few_tensors[FEW], **tensor = few_tensors;
+    int                   copies = count_copies(s), n = count_inputs(s) * copies, at = 0;
+    ch_status             rc = CH_OK;
+
+    if (n > FEW || s->n_leases > FEW) {
+        tensor = ch__calloc((size_t)n + 1, sizeof(*tensor));
+        element = ch__calloc((size_t)s->n_leases + 1, sizeof(*element));
+        list = ch__calloc((size_t)s->n_leases + 1, sizeof(*list));
+        if (tensor == NULL || element == NULL || list == NULL)
+            rc = ch__fail_memory("a step");
+    }
+    if (rc == CH_OK) {
+        cohort__worker_run__init(&m);
+        m.step = s->step;
+        m.function = s->function->number;
+        m.retired = ch__queue_retired(c);
+        m.number = s->number;
+        m.seed = s->seed;
+        m.pin = CH_KEEPS(PIN) ? s->pin : 0;
+        m.life = c->worker[worker]->life;
+        m.silent = s->is_silent;
+        for (int k = 0; k < copies; k++)
+            at += collect_inputs(s, worker, k, &tensor[at]);
+        m.n_elements = (size_t)collect_elements(s, element);
+        m.elements = list;
+        for (size_t i = 0; i < m.n_elements; i++)
+            list[i] = &element[i];
+        rc = ch__speak(CH_WORKER_RUN, &m.base, n, tensor, out);
+    }
+    if (tensor != few_tensors) {
+        ch__free(tensor);
+        ch__free(element);
+        ch__free(list);
+    }
+    return rc;
+}
+
+/* An attempt of a step, which the worker can run. False: no memory now. */
+static bool send(const ch_turn *t, ch_scheduled *s, int worker)
+{
+    ch_chief   *c = t->c;
+    ch_running *a = &s->attempt[s->attempt[0].call != 0];
+    ch_parcel  *p = NULL;
+    /* It runs one after the other: what it has before this may take as long. */
+    int64_t limit = c->opt.step * (c->worker[worker]->n_runs + 1);
+
+    if (speak_run(c, s, worker, &p) != CH_OK)
+        return false;
+    *a = (ch_running){.call = ++c->n_ids, .worker = worker, .since = t->now};
+    if (ch__map_set(&c->calls, (ch_key){a->call, 0}, s) != CH_OK) {
+        ch__parcel_unref(p);
+        a->call = 0;
+        return false;
+    }
+    if (c->worker[worker]->n_runs++ == 0)
+        c->worker[worker]->began = t->now;
+    s->was_sent = true;
+    ch__post_call(t->post, c->worker[worker]->link, p,
+                  &(ch_call_options){.id = a->call,
+                                     .deadline = t->now + limit,
+                                     .incarnation = CH_KEEPS(INCARNATION)
+                                                        ? c->worker[worker]->incarnation
+                                                        : 0});
+    if (s->state == CH_STEP_QUEUED) {
+        list_remove(&c->queue, s);
+        s->state = CH_STEP_RUNNING;
+        list_add(&c->running, s);
+    }
+    return true;
+}
+
+/* Whether it is not sent before a round of cancelling is over. */
+static bool is_parked(const ch_scheduled *s)
+{
+    return s->is_held || (s->wants_cancel && !s->has_begun);
+}
+
+void ch__queue_park(ch_chief *c, ch_scheduled *s)
+{
+    if (s->state != CH_STEP_QUEUED)
+        return;
+    list_remove(&c->queue, s);
+    s->state = CH_STEP_RUNNING;
+    list_add(&c->running, s);
+}
+
+/* It waits again, unless another has it. */
+static void put_back(const ch_turn *t, ch_scheduled *s)
+{
+    if (has_attempt(s) || is_parked(s))
+        return;
+    if (!CH_KEEPS(LEASE))
+        for (int i = 0; i < s->n_leases; i++)
+            s->lease[i].number = -1;
+    list_remove(&t->c->running, s);
+    s->state = CH_STEP_QUEUED;
+    list_add(&t->c->queue, s);
+}
+
+void ch__queue_resume(const ch_turn *t, ch_scheduled *s)
+{
+    for (int i = 0; i < CH_ATTEMPTS; i++)
+        if (t->c->worker[s->attempt[i].worker]->state == CH_MEMBER_READY)
+            end_attempt(t, s, i);
+    put_back(t, s);
+}
+
+typedef enum given { GIVEN, NOT_YET, ENDED } given; /* by this worker; it has failed */
+
+static given give(const ch_turn *t, ch_scheduled *s, int worker)
+{
+    ch_chief  *c = t->c;
+    ch_member *m = c->worker[worker];
+    ch_status  rc;
+
+    if (s->function == NULL) {
+        fail_with(t, s, ch__fail(CH_NOT_FOUND, "its function is not there any more"));
+        return ENDED;
+    }
+    if (!ch__crew_knows(t, m, s->function->number, s->function->parcel))
+        return NOT_YET;
+    rc = ch__feed_choose(s, worker);
+    if (rc != CH_OK) {
+        fail_with(t, s, rc);
+        return ENDED;
+    }
+    if (!ch__feed_is_told(t, s, worker))
+        return NOT_YET;
+    ch__feed_lease(s, worker);
+    if (c->opt.how.mode == CH_SYNCHRONOUS && !s->is_own && s->pin == 0)
+        s->pin = c->round.pin;
+    return send(t, s, worker) ? GIVEN : NOT_YET;
+}
+
+/* ---- to another one ---- */
+
+/* Not one of a stream that its worker alone reads: others would have to read all that is before it. */
+static bool may_move(const ch_scheduled *s)
+{
+    for (int i = 0; i < s->n_leases; i++)
+        if (s->lease[i].feed->n_values == 0 && !s->lease[i].feed->is_shared)
+            return false;
+    return s->attempt[0].call != 0 && s->attempt[1].call == 0 && !is_parked(s);
+}
+
+/* Who has most steps behind one that takes long; -1: nobody has. */
+static int stuck_worker(const ch_turn *t)
+{
+    const ch_chief *c = t->c;
+    int             worst = -1;
+
+    for (int i = 0; i < c->n_workers; i++) {
+        const ch_member *m = c->worker[i];
+
+        if (m->state == CH_MEMBER_READY && m->n_runs > 1 && t->now - m->began > slow_ns &&
+            (worst < 0 || m->n_runs > c->worker[worst]->n_runs))
+            worst = i;
+    }
+    return worst;
+}
+
+/* The next one that it will begin: it runs them in the order in which it was given them, and is at the first. */
+static ch_scheduled *next_of(const ch_chief *c, int worker)
+{
+    ch_scheduled *next = NULL;
+    uint64_t      first = UINT64_MAX;
+
+    for (ch_scheduled *s = c->running.first; s != NULL; s = s->after)
+        for (int i = 0; i < CH_ATTEMPTS; i++)
+            if (s->attempt[i].call != 0 && s->attempt[i].worker == worker &&
+                s->attempt[i].call < first)
+                first = s->attempt[i].call;
+    for (ch_scheduled *s = c->running.first; s != NULL; s = s->after)
+        if (may_move(s) && s->attempt[0].worker == worker && s->attempt[0].call > first &&
+            (next == NULL || s->attempt[0].call < next->attempt[0].call))
+            next = s;
+    return next;
+}
+
+/* Its call is cancelled, and the worker forgets it. Should it have begun, or not hear that, two run it, as with a backup: all that a step
+ * does is done once. */
+static void take_over(const ch_turn *t, ch_scheduled *s, int worker)
+{
+    ch_chief *c = t->c;
+
+    if (!ch__crew_knows(t, c->worker[worker], s->function->number, s->function->parcel) ||
+        !ch__feed_is_told(t, s, worker))
+        return; /* it is, when it has been told */
+    ch__feed_lease(s, worker);
+    end_attempt(t, s, 0);
+    c->stats.moved++;
+    if (!send(t, s, worker))
+        put_back(t, s);
+}
+
+/* Nothing waits that could begin: who has nothing to do takes what waits behind a step that takes long, one at a time. */
+static void level(const ch_turn *t)
+{
+    for (int i = 0; i < t->c->n_workers; i++) {
+        ch_scheduled *s = NULL;
+        int           from;
+
+        if (t->c->worker[i]->n_runs > 0 || !has_room(t, t->c->worker[i]))
+            continue;
+        from = stuck_worker(t);
+        if (from >= 0)
+            s = next_of(t->c, from);
+        if (s == NULL)
+            return;
+        take_over(t, s, i);
+    }
+}
+
+void ch__queue_move(const ch_turn *t)
+{
+    ch_chief *c = t->c;
+    uint64_t  not_these = 0; /* workers that have to be told something first */
+
+    while (c->queue.first != NULL && may_begin(t, c->queue.first)) {
+        ch_scheduled *s = c->queue.first;
+        int           worker = free_worker(t, not_these);
+
+        if (worker < 0)
+            return;
+        if (give(t, s, worker) == NOT_YET) {
+            if (worker >= 64)
+                return;
+            not_these |= (uint64_t)1 << worker;
+        }
+    }
+    level(t);
+}
+
+/* ---- answers ---- */
+
+static void take_time(const ch_turn *t, ch_member *m, int64_t since)
+{
+    int64_t took = t->now - (since > m->last_end ? since : m->last_end);
+
+    m->mean = m->mean == 0 ? took : m->mean + (took - m->mean) / 8;
+    m->last_end = t->now;
+}
+
+/* There is no such element, for other attempts neither. True: it can have another. */
+static bool is_without(const ch_turn *t, ch_scheduled *s, uint64_t stream)
+{
+    for (int i = 0; i < CH_ATTEMPTS; i++)
+        end_attempt(t, s, i);
+    return ch__feed_ended(t, s, stream);
+}
+
+static void ran(const ch_turn *t, ch_scheduled *s, ch_member *by, const ch_net_event *e)
+{
+    ProtobufCMessage         *m = NULL;
+    const Cohort__WorkerDone *done;
+    ch_status                 rc = ch__hear(e->parcel, &cohort__worker_done__descriptor, &m);
+
+    if (rc != CH_OK) {
+        fail_with(t, s, rc);
+        return;
+    }
+    done = (const void *)m;
+    if (done->place_stream != 0 && e->parcel->n_tensors > 0)
+        ch__feed_place(t, done->place_stream, done->place_number,
+                       e->parcel->tensor[e->parcel->n_tensors - 1]);
+    if (done->unreachable != 0) {
+        by->rests = t->now + REST_BEATS * t->c->opt.beat;
+        t->c->stats.repeated++;
+        put_back(t, s);
+    } else if (done->ended_stream == 0) {
+        if (!s->is_silent)
+            s->result = ch__parcel_ref(e->parcel);
+        by->n_finished++;
+        ch__queue_end(t, s, CH_STEP_DONE);
+    } else if (is_without(t, s, done->ended_stream)) {
+        put_back(t, s);
+    } else {
+        fail_with(t, s,
+                  ch__fail(CH_OUT_OF_RANGE,
+                           "the data that it reads has ended; ch_per_worker_iterate begins a "
+                           "new pass"));
+    }
+    ch__message_free(m);
+}
+
+static void late(const ch_turn *t, ch_scheduled *s, const ch_member *m)
+{
+    ch_fault why;
+
+    ch__fault_clear(&why);
+    (void)ch__fault_take(&why,
+                         ch__fail(CH_DEADLINE_EXCEEDED,
+                                  "it has not ended in %g s (step_seconds of the coordinator)",
+                                  (double)t->c->opt.step * 1e-9),
+                         -1, NULL);
+    (void)snprintf(why.task, sizeof(why.task), "%s", m->name);
+    fail_named(t, s, &why);
+}
+
+void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch_net_event *e)
+{
+    ch_running *a = &s->attempt[attempt];
+    ch_member  *m = t->c->worker[a->worker];
+    int64_t     since = a->since;
+
+    /* Of one that is being given up only success counts: servers may have refused what it did since, and its steps are run again. */
+    if (m->state == CH_MEMBER_FENCING && e->ending != CH_ENDED_OK)
+        return;
+    if (e->ending == CH_ENDED_LOST || e->ending == CH_ENDED_REPLACED) {
+        ch__crew_give_up(t, m); /* this attempt is one of its */
+        return;
+    }
+    m->n_runs--;
+    m->began = t->now;
+    a->call = 0;
+    if (e->ending == CH_ENDED_OK || e->ending == CH_ENDED_REFUSED)
+        m->pulse.n_silent = 0;
+    switch (e->ending) {
+    case CH_ENDED_OK:
+        take_time(t, m, since);
+        ran(t, s, m, e);
+        break;
+    case CH_ENDED_REFUSED:
+        if (!s->is_held || t->c->cancel.phase == CH_DROPPING) /* else the hold may be why */
+            fail_named(t, s, e->fault);
+        break;
+    case CH_ENDED_LATE:
+        late(t, s, m);
+        ch__queue_overdue(t, m);
+        break;
+    default: /* no room: nothing came to the worker, and if it were sent at once it would be so again */
+        m->rests = t->now + t->c->opt.retry;
+        put_back(t, s);
+    }
+    ch__queue_move(t);
+}
+
+void ch__queue_orphans(const ch_turn *t, int worker)
+{
+    ch_scheduled *next;
+
+    for (ch_scheduled *s = t->c->running.first; s != NULL; s = next) {
+        next = s->after;
+        for (int i = 0; i < CH_ATTEMPTS; i++)
+            if (s->attempt[i].call != 0 && s->attempt[i].worker == worker) {
+                end_attempt(t, s, i);
+                t->c->stats.repeated++;
+            }
+        if (CH_KEEPS(ORPHANS))
+            put_back(t, s);
+    }
+    ch__feed_left(t->c, worker);
+}
+
+void ch__queue_overdue(const ch_turn *t, ch_member *m)
+{
+    ch_scheduled *next;
+
+    m->is_overdue = true;
+    m->overdue_at = t->now;
+    for (ch_scheduled *s = t->c->running.first; s != NULL; s = next) {
+        next = s->after;
+        for (int i = 0; i < CH_ATTEMPTS; i++)
+            if (s->attempt[i].call != 0 && t->c->worker[s->attempt[i].worker] == m) {
+                end_attempt(t, s, i);
+                t->c->stats.moved++;
+                put_back(t, s);
+            }
+    }
+}
+
+static bool is_listed(size_t n, const uint64_t *step, uint64_t wanted)
+{
+    for (size_t i = 0; i < n; i++)
+        if (step[i] == wanted)
+            return true;
+    return false;
+}
+
+void ch__queue_compare(const ch_turn *t, ch_member *m, size_t n, const uint64_t *step,
+                       int64_t since)
+{
+    ch_scheduled *next;
+
+    for (ch_scheduled *s = t->c->running.first; s != NULL && CH_KEEPS(COMPARE); s = next) {
+        next = s->after;
+        for (int i = 0; i < CH_ATTEMPTS && s->state == CH_STEP_RUNNING; i++) {
+            ch_running *a = &s->attempt[i];
+
+            if (a->call == 0 || t->c->worker[a->worker] != m || a->since >= since)
+                continue;
+            a->n_absent = is_listed(n, step, s->step) ? 0 : a->n_absent + 1;
+            if (a->n_absent < ABSENT)
+                continue;
+            end_attempt(t, s, i);
+            t->c->stats.repeated++;
+            put_back(t, s);
+        }
+    }
+    ch__queue_move(t);
+}
+
+/* ---- backups ---- */
+
+static bool is_slow(const ch_turn *t, const ch_scheduled *s)
+{
+    const ch_running *a = &s->attempt[0];
+    int64_t           mean = 0;
+    int               n = 0;
+
+    if (a->call == 0 || s->attempt[1].call != 0 || is_parked(s))
+        return false;
+    for (int i = 0; i < t->c->n_workers; i++)
+        if (t->c->worker[i]->mean > 0) {
+            mean += t->c->worker[i]->mean;
+            n++;
+        }
+    mean = n > 0 ? mean / n : 0;
+    return t->now - a->since > (slow_times * mean > slow_ns ? slow_times * mean : slow_ns);
+}
+
+void ch__queue_backups(const ch_turn *t)
+{
+    ch_chief *c = t->c;
+
+    for (ch_scheduled *s = c->running.first; s != NULL && c->queue.n == 0; s = s->after)
+        for (int i = 0; i < c->n_workers && is_slow(t, s); i++) {
+            ch_member *m = c->worker[i];
+
+            if (i == s->attempt[0].worker || m->n_runs > 0 || !has_room(t, m) ||
+                !ch__crew_knows(t, m, s->function->number, s->function->parcel) ||
+                !ch__feed_is_told(t, s, i))
+                continue;
+            if (send(t, s, i))
+                c->stats.backups++;
+        }
+}
+
+/* ---- what servers are told of steps that have ended ---- */
+
+/* Steps of the program are sent in their order: from the first on that was not, no server can have heard of a later one. A
+ * later one that runs all the same, because its caller waits for it, is remembered by servers until those before it have ended.
+ * Up to the last step that was cancelled, all steps are listed: servers must refuse the cancelled ones. */
+static bool is_listed_live(const ch_chief *c, const ch_scheduled *s)
+{
+    return s->was_sent || s->is_assign || s->step <= c->cancel.upto;
+}
+
+ch_status ch__queue_speak_retired(const ch_chief *c, ch_parcel **out)
+{
+    Cohort__PsPing m;
+    ch_status      rc;
+    size_t         n = 0;
+
+    cohort__ps_ping__init(&m);
+    m.retired = m.below = ch__queue_retired(c);
+    m.released = c->cancel.released;
+    for (const ch_scheduled *s = c->oldest; s != NULL && is_listed_live(c, s); s = s->next)
+        n++;
+    m.live = ch__calloc(n + 1, sizeof(*m.live));
+    if (m.live == NULL)
+        return ch__fail_memory("a ping");
+    for (const ch_scheduled *s = c->oldest; m.n_live < n; s = s->next) {
+        m.live[m.n_live++] = s->step;
+        m.below = s->next != NULL ? s->next->step : c->n_steps + 1;
+    }
+    rc = ch__speak(CH_PS_PING, &m.base, 0, NULL, out);
+    ch__free(m.live);
+    return rc;
+}

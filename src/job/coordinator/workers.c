@@ -1,0 +1,246 @@
+/* job/coordinator/workers.c -- the workers of a coordinator: who is there, who was told what, who is given up.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/mutant.h"
+#include "base/protobuf.h"
+#include "job/coordinator/private.h"
+
+ch_status ch__crew_add(ch_chief *c, ch_member **out)
+{
+    ch_member *m = ch__calloc(1, sizeof(*m));
+
+    if (m == NULL || !ch__grow((void **)&c->worker, &c->cap_workers, c->n_workers + 1,
+                               sizeof(ch_member *))) {
+        ch__free(m);
+        return ch__fail_memory("a worker");
+    }
+    (void)snprintf(m->name, sizeof(m->name), "worker/%d", c->n_workers);
+    m->link = ch__task_link(c->task, m->name);
+    if (m->link == NULL) {
+        ch__free(m);
+        return ch__fail_memory("a worker");
+    }
+    m->life = 1;
+    c->worker[c->n_workers++] = m;
+    *out = m;
+    return CH_OK;
+}
+
+static int number_of(const ch_chief *c, const ch_member *m)
+{
+    int i = 0;
+
+    while (c->worker[i] != m)
+        i++;
+    return i;
+}
+
+/* ---- the beat ---- */
+
+/* Who is told something large has that to do first. */
+static int64_t patience(const ch_chief *c, const ch_member *m)
+{
+    enum { BEAT_BYTES = 1 << 20 }; /* that it takes in, in a beat, at least */
+
+    return c->opt.misses + m->told / BEAT_BYTES;
+}
+
+static void ping(const ch_turn *t, ch_member *m)
+{
+    Cohort__WorkerPing message;
+    ch_parcel         *p = NULL;
+    ch_chief          *c = t->c;
+    int64_t            most = patience(c, m);
+
+    cohort__worker_ping__init(&message);
+    if (ch__pulse_beat(&m->pulse, most, m->state != CH_MEMBER_READY) &&
+        ch__speak(CH_WORKER_PING, &message.base, 0, NULL, &p) == CH_OK)
+        ch__pulse_ask(&m->pulse, t->post, m->link, p,
+                      (struct ch_pulse_ping){++c->n_ids, t->now}, t->now + most * c->opt.beat);
+    if (m->state == CH_MEMBER_READY && m->pulse.n_silent > most)
+        ch__crew_give_up(t, m);
+}
+
+/* It is there: it was not before, or it says which steps it has. */
+static void is_there(const ch_turn *t, ch_member *m, const ch_net_event *e, int64_t asked)
+{
+    ProtobufCMessage         *m_done = NULL;
+    const Cohort__WorkerDone *done;
+
+    m->pulse.n_silent = 0;
+    if (ch__hear(e->parcel, &cohort__worker_done__descriptor, &m_done) != CH_OK)
+        return;
+    done = (const void *)m_done;
+    if (m->state == CH_MEMBER_AWAY) {
+        m->state = CH_MEMBER_READY;
+        m->incarnation = e->peer.incarnation;
+        ch__map_drop(&m->knows);
+        m->knows = (ch_map){0};
+        m->is_overdue = done->busy; /* with a step from before it was given up */
+        m->overdue_at = asked;
+        ch__queue_move(t);
+    } else if (m->state == CH_MEMBER_READY && m->incarnation != e->peer.incarnation &&
+               CH_KEEPS(INCARNATION)) {
+        ch__crew_give_up(t, m);
+    } else if (m->state == CH_MEMBER_READY) {
+        m->is_overdue &= done->busy || asked < m->overdue_at;
+        ch__queue_compare(t, m, done->n_steps, done->steps, asked);
+    }
+    ch__message_free(m_done);
+}
+
+void ch__crew_pinged(const ch_turn *t, ch_member *m, const ch_net_event *e, int64_t at)
+{
+    if (e->ending == CH_ENDED_OK)
+        is_there(t, m, e, at);
+    else if (e->ending == CH_ENDED_LOST)
+        ch__crew_give_up(t, m);
+}
+
+/* ---- giving up ---- */
+
+static void fenced(const ch_turn *t, ch_errand *e)
+{
+    ch_member *m = t->c->worker[e->arg];
+
+    if (e->answer == NULL || m->state != CH_MEMBER_FENCING)
+        return; /* the server is lost, and so is the job */
+    if (--m->n_fences > 0)
+        return;
+    m->state = CH_MEMBER_AWAY;
+    ch__queue_orphans(t, (int)e->arg);
+    ch__queue_move(t);
+}
+
+/* Asks the servers that were not asked yet; what finds no memory is asked at the next beat. */
+static void raise_fences(const ch_turn *t, ch_member *m)
+{
+    Cohort__PsFence message;
+
+    cohort__ps_fence__init(&message);
+    message.worker = m->name;
+    message.incarnation = m->life;
+    while (m->n_fenced < t->c->opt.n_servers) {
+        ch_parcel *p = NULL;
+        ch_errand *e = NULL;
+
+        if (ch__speak(CH_PS_FENCE, &message.base, 0, NULL, &p) != CH_OK ||
+            ch__errand_new(t, p, &e) != CH_OK)
+            return;
+        e->server = m->n_fenced++;
+        e->then = fenced;
+        e->arg = (uint64_t)number_of(t->c, m);
+        ch__errand_go(t, e);
+    }
+}
+
+void ch__crew_give_up(const ch_turn *t, ch_member *m)
+{
+    if (m->state != CH_MEMBER_READY)
+        return;
+    ch__log(CH_LOG_WARNING, "worker-lost",
+            "%s (life %llu), which had %d steps, does not answer or was started again: others "
+            "run its steps",
+            m->name, (unsigned long long)m->incarnation, m->n_runs);
+    m->state = CH_MEMBER_FENCING;
+    m->life++;
+    ch__pulse_drop(&m->pulse, t->post);
+    m->n_fenced = 0;
+    m->n_fences = t->c->opt.n_servers;
+    m->n_losses++;
+    t->c->stats.workers_lost++;
+    t->c->stats.last_lost = number_of(t->c, m);
+    ch__errands_of_worker(t, number_of(t->c, m));
+    m->n_told = 0;
+    m->told = 0;
+    if (CH_KEEPS(FENCE)) {
+        raise_fences(t, m);
+    } else {
+        m->state = CH_MEMBER_AWAY;
+        ch__queue_orphans(t, number_of(t->c, m));
+    }
+}
+
+void ch__crew_beat(const ch_turn *t)
+{
+    for (int i = 0; i < t->c->n_workers; i++) {
+        ping(t, t->c->worker[i]);
+        if (t->c->worker[i]->state == CH_MEMBER_FENCING)
+            raise_fences(t, t->c->worker[i]);
+    }
+}
+
+/* ---- telling ---- */
+
+static void forget(const ch_turn *t, int worker, uint64_t number, ch_known what)
+{
+    Cohort__WorkerDrop m;
+    ch_parcel         *p = NULL;
+    ch_errand         *e = NULL;
+
+    cohort__worker_drop__init(&m);
+    m.n_functions = what == CH_KNOWN_FUNCTION;
+    m.n_streams = what == CH_KNOWN_STREAM;
+    m.n_kept = what == CH_KNOWN_KEPT;
+    m.functions = m.streams = m.kept = &number;
+    if (ch__speak(CH_WORKER_DROP, &m.base, 0, NULL, &p) != CH_OK ||
+        ch__errand_new(t, p, &e) != CH_OK)
+        return; /* it keeps it as long as it lives */
+    e->worker = worker;
+    e->then = ch__errand_ignored;
+    ch__errand_go(t, e);
+}
+
+/* A variable that a worker keeps it knows with the functions that use it. */
+void ch__crew_forget(const ch_turn *t, uint64_t number, ch_known what)
+{
+    for (int i = 0; i < t->c->n_workers && t->post != NULL; i++) {
+        ch_member *m = t->c->worker[i];
+        bool       knows =
+            ch__map_take(&m->knows, (ch_key){number, 0}) != NULL || what == CH_KNOWN_KEPT;
+
+        if (knows && m->state == CH_MEMBER_READY)
+            forget(t, i, number, what);
+    }
+}
+
+static void told(const ch_turn *t, ch_errand *e)
+{
+    ch_member *m = t->c->worker[e->worker];
+
+    if (m->life != e->life)
+        return; /* it was given up meanwhile */
+    m->n_told--;
+    m->told -= ch__parcel_size(e->parcel);
+    if (e->answer == NULL) {
+        (void)ch__map_take(&m->knows, (ch_key){e->arg, 0});
+        if (e->fault != NULL)
+            ch__queue_unfit(t, e->arg, e->fault);
+    }
+    ch__queue_move(t);
+}
+
+bool ch__crew_knows(const ch_turn *t, ch_member *m, uint64_t number, ch_parcel *what)
+{
+    ch_errand *e = NULL;
+
+    if (ch__map_find(&m->knows, (ch_key){number, 0}) != NULL)
+        return m->n_told == 0;
+    if (ch__map_set(&m->knows, (ch_key){number, 0}, m) != CH_OK)
+        return false;
+    if (ch__errand_new(t, ch__parcel_ref(what), &e) != CH_OK) {
+        (void)ch__map_take(&m->knows, (ch_key){number, 0});
+        return false;
+    }
+    e->worker = number_of(t->c, m);
+    e->then = told;
+    e->arg = number;
+    m->n_told++;
+    m->told += ch__parcel_size(e->parcel);
+    ch__errand_go(t, e);
+    return false;
+}

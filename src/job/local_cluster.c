@@ -1,0 +1,286 @@
+/* job/local_cluster.c -- a cluster in this process: its tasks, and the resolver that is made of them.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "job/local_cluster.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "cluster/resolver.h"
+#include "job/server.h"
+#include "job/worker.h"
+#include "tensor/device.h"
+
+struct ch_local {
+    ch_net            *net;
+    int                n_ps, n_workers, n_devices;
+    ch_task           *ps[CH_LOCAL_TASKS], *worker[CH_LOCAL_TASKS], *chief;
+    ch_server_options *server_options[CH_LOCAL_TASKS]; /* the tasks have them */
+    ch_worker_options *worker_options[CH_LOCAL_TASKS];
+    ch_local_how       how;
+};
+
+/* ---- tasks ---- */
+
+static ch_status start(ch_local *l, const char *job, int i, const ch_task_options *opt,
+                       ch_task **out)
+{
+    char            name[32];
+    ch_task_options own = *opt;
+
+    (void)snprintf(name, sizeof(name), "%s/%d", job, i);
+    own.name = name;
+    return ch__task_start(l->net, &own, out);
+}
+
+static ch_status start_server(ch_local *l)
+{
+    int                i = l->n_ps;
+    ch_server_options *o = ch__calloc(1, sizeof(*o));
+    ch_status          rc = o == NULL ? ch__fail_memory("a parameter server") : CH_OK;
+
+    l->server_options[i] = o;
+    if (rc == CH_OK)
+        *o = l->how.server;
+    if (rc == CH_OK)
+        rc = ch__device_of_task("ps", i, 0, &o->device);
+    if (rc == CH_OK)
+        rc =
+            start(l, "ps", i,
+                  &(ch_task_options){.ops = &ch__server_ops, .make = ch__server_make, .arg = o},
+                  &l->ps[i]);
+    l->n_ps += rc == CH_OK;
+    return rc;
+}
+
+static ch_status start_worker(ch_local *l)
+{
+    int                i = l->n_workers;
+    ch_worker_options *o;
+    ch_status          rc = CH_OK;
+
+    if (i == CH_LOCAL_TASKS)
+        return ch__fail(CH_RESOURCE_EXHAUSTED, "a local cluster has at most %d workers", i);
+    if (l->worker_options[i] == NULL)
+        l->worker_options[i] = ch__calloc(1, sizeof(*o));
+    o = l->worker_options[i];
+    if (o == NULL)
+        return ch__fail_memory("a worker");
+    *o = l->how.worker;
+    for (o->n_devices = 0; o->n_devices < l->n_devices && rc == CH_OK; o->n_devices++)
+        rc = ch__device_of_task("worker", i, o->n_devices, &o->device[o->n_devices]);
+    if (rc == CH_OK)
+        rc =
+            start(l, "worker", i,
+                  &(ch_task_options){.ops = &ch__worker_ops, .make = ch__worker_make, .arg = o},
+                  &l->worker[i]);
+    l->n_workers += rc == CH_OK;
+    return rc;
+}
+
+ch_task *ch__local_task(const ch_local *l, const char *job, int task)
+{
+    if (strcmp(job, "ps") == 0 && task >= 0 && task < l->n_ps)
+        return l->ps[task];
+    if (strcmp(job, "worker") == 0 && task >= 0 && task < l->n_workers)
+        return l->worker[task];
+    return NULL;
+}
+
+ch_status ch__local_chief(ch_local *l, ch_task **out)
+{
+    ch_status rc;
+
+    if (l->chief != NULL)
+        return ch__fail(CH_FAILED_PRECONDITION,
+                        "a strategy uses this cluster already, or did; make another cluster");
+    l->how.chief.n_servers = l->n_ps;
+    l->how.chief.n_workers = l->n_workers;
+    rc = ch__chief_start(l->net, &l->how.chief, &l->chief);
+    if (rc == CH_OK)
+        *out = l->chief;
+    return rc;
+}
+
+ch_task *ch__local_chief_task(const ch_local *l)
+{
+    return l->chief;
+}
+
+int ch__local_devices(const ch_local *l)
+{
+    return l->n_devices;
+}
+
+ch_net *ch__local_net(const ch_local *l)
+{
+    return l->net;
+}
+
+/* ---- the resolver ---- */
+
+typedef struct addresses {
+    char        text[CH_LOCAL_TASKS][32];
+    const char *at[CH_LOCAL_TASKS];
+} addresses;
+
+/* There is no port: the task's name is enough. */
+static const char *const *address_tasks(const char *job, int n, addresses *a)
+{
+    for (int i = 0; i < n; i++) {
+        (void)snprintf(a->text[i], sizeof(a->text[i]), "local:%s/%d", job, i);
+        a->at[i] = a->text[i];
+    }
+    return a->at;
+}
+
+static ch_status local_cluster(void *self, ch_cluster **out)
+{
+    const ch_local *l = self;
+    addresses       chief, ps, worker;
+
+    return ch_cluster_new(
+        3,
+        (ch_cluster_job[]){
+            {"chief", 1, address_tasks("chief", 1, &chief), NULL},
+            {"ps", l->n_ps, address_tasks("ps", l->n_ps, &ps), NULL},
+            {"worker", l->n_workers, address_tasks("worker", l->n_workers, &worker), NULL}},
+        out);
+}
+
+static ch_status local_self(void *self, ch_resolver_self *out)
+{
+    (void)self;
+    (void)snprintf(out->task_type, sizeof(out->task_type), "chief");
+    out->task_id = 0;
+    return CH_OK;
+}
+
+static void local_close(void *self)
+{
+    ch_local *l = self;
+
+    ch__net_free(l->net);
+    for (int i = 0; i < CH_LOCAL_TASKS; i++) {
+        ch__free(l->server_options[i]);
+        ch__free(l->worker_options[i]);
+    }
+    ch__free(l);
+}
+
+static const ch_resolver_ops local_ops = {
+    .name = "local", .cluster = local_cluster, .self = local_self, .close = local_close};
+
+ch_local *ch__local_of(const ch_resolver *r)
+{
+    return ch__resolver_is(r, &local_ops);
+}
+
+static int or_one(int n)
+{
+    return n > 0 ? n : 1;
+}
+
+static ch_status check_options(const ch_local_options *o)
+{
+    if (o->ps < 0 || o->workers < 0 || o->devices < 0 || o->ps > CH_LOCAL_TASKS ||
+        o->workers > CH_LOCAL_TASKS || o->devices > CH_WORKER_DEVICES)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "a local cluster of %d ps and %d workers with %d devices: want at most "
+                        "%d, %d and %d",
+                        o->ps, o->workers, o->devices, CH_LOCAL_TASKS, CH_LOCAL_TASKS,
+                        CH_WORKER_DEVICES);
+    return CH_OK;
+}
+
+ch_status ch__cluster_local_on(ch_net *net, const ch_local_options *opt,
+                               const ch_local_how *how, ch_resolver **out)
+{
+    ch_local *l = ch__calloc(1, sizeof(*l));
+    ch_status rc = l == NULL ? ch__fail_memory("a local cluster") : check_options(opt);
+
+    if (l == NULL) {
+        ch__net_free(net);
+        return rc;
+    }
+    l->net = net;
+    l->n_devices = or_one(opt->devices);
+    l->how = *how;
+    for (int i = 0; i < or_one(opt->ps) && rc == CH_OK; i++)
+        rc = start_server(l);
+    for (int i = 0; i < or_one(opt->workers) && rc == CH_OK; i++)
+        rc = start_worker(l);
+    if (rc == CH_OK)
+        rc = ch_resolver_new(&local_ops, l, NULL, out);
+    if (rc != CH_OK)
+        local_close(l);
+    return rc;
+}
+
+ch_status ch_cluster_local(const ch_local_options *opt, ch_resolver **out)
+{
+    static const ch_local_options usual;
+    ch_net                       *net = NULL;
+    ch_status rc = ch__want_given("a local cluster", "out", out, NULL, NULL);
+
+    if (rc == CH_OK)
+        rc = ch__net_inproc(NULL, &net);
+    if (rc != CH_OK)
+        return rc;
+    /* In one process a task that dies is noticed at once: silence is only a busy machine. */
+    return ch__cluster_local_on(net, opt != NULL ? opt : &usual,
+                                &(ch_local_how){.chief.misses = 600}, out);
+}
+
+/* ---- what can be done to its tasks ---- */
+
+static ch_status find(const char *call, const ch_resolver *r, const char *job, int task,
+                      ch_task **out)
+{
+    const ch_local *l = r != NULL ? ch__local_of(r) : NULL;
+
+    if (l == NULL || job == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: %s", call,
+                        job == NULL ? "the job is NULL"
+                                    : "it is for ch_cluster_local's clusters");
+    *out = ch__local_task(l, job, task);
+    if (*out == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: the cluster has no %s %d", call, job, task);
+    return CH_OK;
+}
+
+ch_status ch_cluster_local_kill(ch_resolver *cluster, const char *job, int task)
+{
+    ch_task  *t = NULL;
+    ch_status rc = find("kill", cluster, job, task, &t);
+
+    if (rc == CH_OK)
+        ch__task_kill(t);
+    return rc;
+}
+
+ch_status ch_cluster_local_restart(ch_resolver *cluster, const char *job, int task)
+{
+    ch_task  *t = NULL;
+    ch_status rc = find("restart", cluster, job, task, &t);
+
+    return rc == CH_OK ? ch__task_restart(t) : rc;
+}
+
+ch_status ch_cluster_local_add_worker(ch_resolver *cluster, int *task)
+{
+    ch_local *l = cluster != NULL ? ch__local_of(cluster) : NULL;
+    ch_status rc;
+
+    if (l == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "add a worker: it is for ch_cluster_local's clusters");
+    rc = start_worker(l);
+    if (rc == CH_OK && l->chief != NULL && ch__chief_add_worker(l->chief) < 0)
+        rc = ch__fail_memory("a worker");
+    if (rc == CH_OK && task != NULL)
+        *task = l->n_workers - 1;
+    return rc;
+}

@@ -1,0 +1,131 @@
+/* job/server/init.c -- first values as words.   SPDX-License-Identifier: Apache-2.0 */
+#include "job/server/init.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "kernel/init.h"
+#include "tensor/tensor.h"
+
+static const char *const kinds[] = {
+    [CH_INIT_ZEROS] = "zeros",
+    [CH_INIT_CONSTANT] = "constant",
+    [CH_INIT_UNIFORM] = "uniform",
+    [CH_INIT_NORMAL] = "normal",
+    [CH_INIT_TRUNCATED_NORMAL] = "truncated_normal",
+    [CH_INIT_FAN_UNIFORM] = "fan_uniform",
+    [CH_INIT_FAN_NORMAL] = "fan_normal",
+    [CH_INIT_ORTHOGONAL] = "orthogonal",
+    [CH_INIT_IDENTITY] = "identity",
+};
+static const char *const fans[] = {
+    [CH_FAN_IN] = "in", [CH_FAN_OUT] = "out", [CH_FAN_AVERAGE] = "average"};
+
+void ch__first_say(ch_first *f, ch_layout l, int shard, Cohort__PsFirst *out)
+{
+    cohort__ps_first__init(out);
+    (void)snprintf(f->kind, sizeof(f->kind), "%s", kinds[f->init->kind]);
+    (void)snprintf(f->fan, sizeof(f->fan), "%s", fans[f->init->fan]);
+    (void)snprintf(f->type, sizeof(f->type), "%s", ch_dtype_name(f->dtype));
+    out->kind = f->kind;
+    out->fan = f->fan;
+    out->dtype = f->type;
+    out->a = f->init->a;
+    out->b = f->init->b;
+    out->seed = f->init->seed;
+    out->name = f->name;
+    out->n_shape = (size_t)f->whole.rank;
+    out->shape = f->whole.dim;
+    out->axis = (uint32_t)l.axis;
+    if (f->whole.rank > l.axis) {
+        int64_t size = f->whole.dim[l.axis];
+
+        out->begin = ch__shard_begin(size, l.n, shard);
+        out->size = ch__shard_begin(size, l.n, shard + 1) - out->begin;
+    }
+}
+
+/* ---- from anybody ---- */
+
+/* Where a word is in a list; -1: it is not. */
+static int find(const char *word, const char *const *list, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(word, list[i]) == 0)
+            return i;
+    return -1;
+}
+
+static ch_status read_init(const Cohort__PsFirst *m, ch_init *out)
+{
+    int kind = find(m->kind, kinds, sizeof(kinds) / sizeof(kinds[0]));
+    int fan = find(m->fan, fans, sizeof(fans) / sizeof(fans[0]));
+
+    if (kind < 0 || fan < 0)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "no first value is called \"%.40s\" with fan \"%.40s\"", m->kind,
+                        m->fan);
+    *out = (ch_init){
+        .kind = (ch_init_kind)kind, .fan = (ch_fan)fan, .a = m->a, .b = m->b, .seed = m->seed};
+    return ch__init_has_parts(out)
+               ? CH_OK
+               : ch__fail(CH_INVALID_ARGUMENT, "first values that are %s come as numbers",
+                          m->kind);
+}
+
+static ch_status read_shapes(const Cohort__PsFirst *m, ch_shape *whole, ch_shape *part)
+{
+    int64_t size;
+
+    if (m->n_shape > CH_MAX_RANK)
+        return ch__fail(CH_INVALID_ARGUMENT, "%zu axes, want at most %d", m->n_shape,
+                        CH_MAX_RANK);
+    *part = *whole = ch_shape_make((int)m->n_shape, m->shape);
+    for (size_t i = 0; i < m->n_shape; i++)
+        if (m->shape[i] < 0)
+            return ch__fail(CH_INVALID_ARGUMENT, "size %lld of axis %zu",
+                            (long long)m->shape[i], i);
+    if (m->n_shape == 0)
+        return m->axis == 0 && m->begin == 0 && m->size == 0
+                   ? CH_OK
+                   : ch__fail(CH_INVALID_ARGUMENT,
+                              "a scalar has no axis, and no places along one");
+    size = m->axis < m->n_shape ? m->shape[m->axis] : -1;
+    if (m->begin < 0 || m->size < 0 || m->begin > size || m->size > size - m->begin)
+        return ch__fail(CH_INVALID_ARGUMENT, "%lld from %lld on of the %lld along axis %u",
+                        (long long)m->size, (long long)m->begin, (long long)size, m->axis);
+    part->dim[m->axis] = m->size;
+    return CH_OK;
+}
+
+ch_status ch__first_make(const Cohort__PsFirst *m, ch_device *device, int64_t most_bytes,
+                         ch_tensor **out)
+{
+    ch_init   init;
+    ch_dtype  dtype = CH_F32;
+    ch_shape  whole, part;
+    int64_t   count, bytes = 0;
+    ch_status rc = read_init(m, &init);
+
+    if (rc == CH_OK)
+        rc = ch_dtype_parse(m->dtype, &dtype);
+    if (rc == CH_OK)
+        rc = read_shapes(m, &whole, &part);
+    if (rc == CH_OK) /* so that positions in the whole are numbers too */
+        rc = ch__tensor_size(dtype, whole, &count, &bytes);
+    if (rc == CH_OK)
+        rc = ch__tensor_size(dtype, part, &count, &bytes);
+    if (rc == CH_OK)
+        rc = ch__init_check(&init, dtype, whole);
+    if (rc == CH_OK && most_bytes > 0 && bytes > most_bytes)
+        rc = ch__fail(CH_RESOURCE_EXHAUSTED,
+                      "%lld bytes, and the server may take %lld: cut it in more shards, or let "
+                      "there be more servers",
+                      (long long)bytes, (long long)most_bytes);
+    if (rc == CH_OK)
+        rc = ch_tensor_new_on(device, dtype, part, out);
+    if (rc == CH_OK)
+        ch__init_part(&init, m->name, whole, (int)m->axis, m->begin, *out);
+    return rc;
+}

@@ -1,0 +1,668 @@
+/* job/server/state.c -- variables, graphs that change them, and what was applied.   SPDX-License-Identifier: Apache-2.0 */
+#include "job/server/state.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "base/mutant.h"
+#include "graph/function.h"
+#include "graph/run.h"
+#include "job/server/values.h"
+#include "tensor/print.h"
+
+/* A graph that changes variables. */
+typedef struct update {
+    ch_function       *function;
+    ch_graph          *graph;
+    int                n;
+    ch_stock_variable *variable[]; /* of its resources */
+} update;
+
+/* What an update gave that was applied. */
+typedef struct applied {
+    int        n;
+    ch_tensor *given[];
+} applied;
+
+typedef struct fence {
+    struct fence *next;
+    uint64_t      least; /* incarnation that is heard */
+    char          worker[];
+} fence;
+
+struct ch_store {
+    ch_stock stock;
+    ch_map   updates;
+    ch_map   applied; /* by step and sequence */
+    int64_t  given,
+        given_before; /* bytes that those hold, now and when it was last looked through */
+    fence       *fences;
+    uint64_t     retired, version;
+    uint64_t     below; /* of steps below this one, these have not ended: */
+    size_t       n_live;
+    uint64_t    *live;
+    uint64_t     round; /* of the last hold, which has these steps: */
+    size_t       n_held;
+    uint64_t    *held; /* rising */
+    ch_store_saw saw;  /* NULL: nobody looks */
+    void        *arg;
+};
+
+/* What is assigned in a step is remembered beside its updates; no update has this number. */
+static const uint32_t assigned = 0xffffffff;
+
+/* ---- variables ---- */
+
+ch_status ch__store_create(ch_store *s, const Cohort__PsCreate *m, int n,
+                           ch_tensor *const *value)
+{
+    int want = m->first == NULL;
+
+    if (n != want)
+        return ch__fail(CH_INVALID_ARGUMENT, "variable %s comes with %d values, want %d",
+                        m->name, n, want);
+    return ch__stock_add(&s->stock, m->variable, m->name, n > 0 ? value[0] : NULL, m->first);
+}
+
+static void drop_update(update *u)
+{
+    ch_function_unref(u->function);
+    ch_graph_unref(u->graph);
+    ch__free(u);
+}
+
+static bool uses(const update *u, const ch_stock_variable *v)
+{
+    for (int i = 0; i < u->n; i++)
+        if (u->variable[i] == v)
+            return true;
+    return false;
+}
+
+/* Graphs over a variable end with it. */
+static bool drop_if_uses(void *arg, ch_key k, void *value)
+{
+    (void)k;
+    if (!uses(value, arg))
+        return false;
+    drop_update(value);
+    return true;
+}
+
+typedef struct numbers {
+    uint64_t first, n;
+} numbers;
+
+static bool drop_if_among(void *arg, ch_key k, void *value)
+{
+    const numbers *these = arg;
+
+    if (k.a - these->first >= these->n)
+        return false;
+    drop_update(value);
+    return true;
+}
+
+void ch__store_remove(ch_store *s, const Cohort__PsFree *m)
+{
+    numbers these = {m->first_function, m->functions};
+
+    if (these.n > 0)
+        ch__map_sift(&s->updates, drop_if_among, &these);
+    for (size_t i = 0; i < m->n_variables; i++) {
+        ch_stock_variable *v = ch__map_find(&s->stock.variables, ch__key(m->variables[i]));
+
+        if (v == NULL)
+            continue;
+        ch__map_sift(&s->updates, drop_if_uses, v);
+        ch__stock_remove(&s->stock, v);
+    }
+}
+
+/* ---- graphs ---- */
+
+/* A graph from anywhere has the resources that the message says: dtype and shape are those of the variables. */
+static ch_status check_resources(const update *u)
+{
+    if (u->graph->n_resources != u->n)
+        return ch__fail(CH_INVALID_ARGUMENT, "its graph has %d variables, not %d",
+                        u->graph->n_resources, u->n);
+    for (int i = 0; i < u->n; i++) {
+        const ch_resource *r = &u->graph->resource[i];
+        const ch_tensor   *t = u->variable[i]->value;
+
+        if (r->dtype != t->dtype || !ch_shape_equal(r->shape, t->shape))
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "its graph takes another dtype or shape for %s",
+                            u->variable[i]->name);
+        for (int k = 0; k < i; k++)
+            if (strcmp(r->name, u->graph->resource[k].name) == 0)
+                return ch__fail(CH_INVALID_ARGUMENT, "its graph has %s twice", r->name);
+    }
+    return CH_OK;
+}
+
+static ch_status make_update(const ch_store *s, const Cohort__PsDefine *m, update *u)
+{
+    ch_status rc = ch_graph_decode(m->graph.data, m->graph.len, &u->graph);
+
+    for (size_t i = 0; i < m->n_variables && rc == CH_OK; i++) {
+        rc = ch__stock_find(&s->stock, m->variables[i], &u->variable[i]);
+        u->n++;
+        if (rc != CH_OK && i < (size_t)u->graph->n_resources)
+            rc = ch__fail(rc,
+                          "there is no %s here (any more): was it freed, though steps use it?",
+                          u->graph->resource[i].name);
+    }
+    if (rc == CH_OK)
+        rc = check_resources(u);
+    return rc == CH_OK ? ch_function_of_graph(u->graph->name, u->graph, &u->function) : rc;
+}
+
+ch_status ch__store_define(ch_store *s, const Cohort__PsDefine *m)
+{
+    update   *u;
+    ch_status rc;
+
+    if (m->function == 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "a function without a number");
+    if (ch__map_find(&s->updates, ch__key(m->function)) != NULL)
+        return CH_OK; /* the call came twice */
+    u = ch__calloc(1, sizeof(*u) + m->n_variables * sizeof(u->variable[0]));
+    if (u == NULL)
+        return ch__fail_memory("a function");
+    rc = make_update(s, m, u);
+    if (rc == CH_OK)
+        rc = ch__map_set(&s->updates, ch__key(m->function), u);
+    if (rc != CH_OK)
+        drop_update(u);
+    return rc;
+}
+
+/* ---- reading ---- */
+
+static void drop_tensors(size_t n, ch_tensor **t)
+{
+    for (size_t i = 0; i < n; i++)
+        ch_tensor_unref(t[i]);
+}
+
+ch_status ch__store_read(const ch_store *s, const Cohort__PsRead *m, ch_tensor **out)
+{
+    for (size_t i = 0; i < m->n_variables; i++) {
+        ch_status rc = ch__stock_value(&s->stock, m->variables[i], m->pin, &out[i]);
+
+        if (rc != CH_OK) {
+            drop_tensors(i, out);
+            return rc;
+        }
+        (void)ch_tensor_ref(out[i]);
+    }
+    return CH_OK;
+}
+
+ch_status ch__store_rows(ch_store *s, const Cohort__PsRows *m, int n, ch_tensor *const *ids,
+                         ch_tensor **out)
+{
+    if (n != (int)m->n_variables)
+        return ch__fail(CH_INVALID_ARGUMENT, "ids for %d variables of %zu", n, m->n_variables);
+    for (size_t i = 0; i < m->n_variables; i++) {
+        ch_status rc = ch__stock_rows(&s->stock, m->variables[i], m->pin, ids[i], &out[i]);
+
+        if (rc != CH_OK) {
+            drop_tensors(i, out);
+            return rc;
+        }
+    }
+    return CH_OK;
+}
+
+ch_status ch__store_pin(ch_store *s, const Cohort__PsPin *m)
+{
+    if (!m->release)
+        return ch__stock_pin(&s->stock, m->pin);
+    ch__stock_release(&s->stock, m->pin);
+    return CH_OK;
+}
+
+/* ---- workers that were given up, steps that are done ---- */
+
+ch_status ch__store_fence(ch_store *s, const Cohort__PsFence *m)
+{
+    fence *f = s->fences;
+
+    while (f != NULL && strcmp(f->worker, m->worker) != 0)
+        f = f->next;
+    if (f == NULL) {
+        f = ch__calloc(1, sizeof(*f) + strlen(m->worker) + 1);
+        if (f == NULL)
+            return ch__fail_memory("a fence");
+        memcpy(f->worker, m->worker, strlen(m->worker) + 1);
+        f->next = s->fences;
+        s->fences = f;
+    }
+    f->least = m->incarnation > f->least ? m->incarnation : f->least;
+    return CH_OK;
+}
+
+static ch_status check_fence(const ch_store *s, const Cohort__PsUpdate *m)
+{
+    for (const fence *f = s->fences; f != NULL; f = f->next)
+        if (strcmp(f->worker, m->worker) == 0 && m->incarnation < f->least && CH_KEEPS(FENCE))
+            return ch__fail(
+                CH_ABORTED,
+                "step %llu: %s was given up in its life %llu; from %llu on it is heard",
+                (unsigned long long)m->step, m->worker, (unsigned long long)m->incarnation,
+                (unsigned long long)f->least);
+    return CH_OK;
+}
+
+/* Whether one is in a list that rises. */
+static bool is_among(size_t n, const uint64_t *list, uint64_t wanted)
+{
+    size_t from = 0;
+
+    while (from < n) {
+        size_t at = from + (n - from) / 2;
+
+        if (list[at] == wanted)
+            return true;
+        if (list[at] < wanted)
+            from = at + 1;
+        else
+            n = at;
+    }
+    return false;
+}
+
+static bool has_ended(const ch_store *s, uint64_t step)
+{
+    return step < s->retired || (step < s->below && !is_among(s->n_live, s->live, step));
+}
+
+static ch_status check_step(const ch_store *s, uint64_t step)
+{
+    return !has_ended(s, step) || !CH_KEEPS(RETIRE)
+               ? CH_OK
+               : ch__fail(CH_ABORTED, "step %llu is done, as are all below %llu",
+                          (unsigned long long)step, (unsigned long long)s->retired);
+}
+
+static void drop_applied(ch_store *s, applied *a)
+{
+    for (int i = 0; i < a->n; i++) {
+        s->given -= (int64_t)ch_tensor_bytes(a->given[i]);
+        ch_tensor_unref(a->given[i]);
+    }
+    ch__free(a);
+}
+
+static bool drop_if_ended(void *arg, ch_key k, void *value)
+{
+    ch_store *s = arg;
+
+    if (!has_ended(s, k.a))
+        return false;
+    drop_applied(s, value);
+    return true;
+}
+
+/* What is remembered of steps that are done goes when there is as much again, of steps or of bytes. */
+static void look_through(ch_store *s)
+{
+    enum { FEW_BYTES = 1 << 20 };
+
+    if (4 * s->applied.n <= s->applied.cap && s->given <= 2 * s->given_before + FEW_BYTES)
+        return;
+    ch__map_sift(&s->applied, drop_if_ended, s);
+    s->given_before = s->given;
+}
+
+void ch__store_retire(ch_store *s, uint64_t below)
+{
+    if (below <= s->retired)
+        return;
+    s->retired = below;
+    look_through(s);
+}
+
+static ch_status check_rising(size_t n, const uint64_t *step)
+{
+    for (size_t i = 1; i < n; i++)
+        if (step[i] <= step[i - 1])
+            return ch__fail(CH_INVALID_ARGUMENT, "a list of steps that does not rise");
+    return CH_OK;
+}
+
+/* What two say who spoke at different times: the list of the one that reaches further, without what has ended for either. */
+ch_status ch__store_live(ch_store *s, uint64_t below, size_t n, const uint64_t *live)
+{
+    const uint64_t *from = below >= s->below ? live : s->live;
+    size_t          n_from = below >= s->below ? n : s->n_live, n_new = 0;
+    uint64_t       *list;
+
+    if (below == 0)
+        return CH_OK; /* it says nothing */
+    if (check_rising(n, live) != CH_OK)
+        return CH_INVALID_ARGUMENT;
+    list = ch__calloc(n_from + 1, sizeof(*list));
+    if (list == NULL)
+        return ch__fail_memory("steps that have not ended");
+    for (size_t i = 0; i < n_from; i++)
+        if (!has_ended(s, from[i]) && (from[i] >= below || is_among(n, live, from[i])))
+            list[n_new++] = from[i];
+    ch__free(s->live);
+    s->live = list;
+    s->n_live = n_new;
+    s->below = below > s->below ? below : s->below;
+    look_through(s);
+    return CH_OK;
+}
+
+/* ---- steps that may be cancelled ---- */
+
+static bool was_applied(const ch_store *s, uint64_t step)
+{
+    for (int i = 0; i < s->applied.cap; i++)
+        if (s->applied.entry[i].value != NULL && s->applied.entry[i].key.a == step)
+            return true;
+    return false;
+}
+
+ch_status ch__store_hold(ch_store *s, const Cohort__PsHold *m, uint64_t *begun, size_t *n_begun)
+{
+    ch_status rc = check_rising(m->n_steps, m->steps);
+    uint64_t *held;
+
+    if (rc != CH_OK)
+        return rc;
+    if (m->round > s->round) {
+        held = ch__calloc(m->n_steps + 1, sizeof(*held));
+        if (held == NULL)
+            return ch__fail_memory("steps that are held");
+        memcpy(held, m->steps, m->n_steps * sizeof(*held));
+        ch__free(s->held);
+        s->held = held;
+        s->n_held = m->n_steps;
+        s->round = m->round;
+    }
+    *n_begun = 0;
+    for (size_t i = 0; i < m->n_steps; i++)
+        if (was_applied(s, m->steps[i]))
+            begun[(*n_begun)++] = m->steps[i];
+    return CH_OK;
+}
+
+void ch__store_release(ch_store *s, uint64_t round)
+{
+    if (round < s->round)
+        return;
+    s->round = round; /* a hold of it that comes late is none */
+    s->n_held = 0;
+}
+
+static ch_status check_hold(const ch_store *s, uint64_t step)
+{
+    return !is_among(s->n_held, s->held, step) || !CH_KEEPS(HOLD)
+               ? CH_OK
+               : ch__fail(CH_ABORTED, "step %llu: update refused: the step is being cancelled",
+                          (unsigned long long)step);
+}
+
+/* ---- updates ---- */
+
+/* All is there before anything is changed. */
+static ch_status check_updates(const ch_store *s, const Cohort__PsUpdate *m, int n)
+{
+    int64_t wanted = 0;
+
+    for (size_t i = 0; i < m->n_updates; i++) {
+        const update *u = ch__map_find(&s->updates, ch__key(m->updates[i]->function));
+
+        if (u == NULL)
+            return ch__fail(
+                CH_NOT_FOUND,
+                "there is no function %llu here (any more): was a variable freed that a "
+                "step uses?",
+                (unsigned long long)m->updates[i]->function);
+        if (m->updates[i]->inputs != (uint32_t)u->graph->n_inputs)
+            return ch__fail(CH_INVALID_ARGUMENT, "%s takes %d inputs, not %u", u->graph->name,
+                            u->graph->n_inputs, m->updates[i]->inputs);
+        if (m->updates[i]->sequence == assigned)
+            return ch__fail(CH_INVALID_ARGUMENT, "%s: no update has the number %u",
+                            u->graph->name, assigned);
+        wanted += m->updates[i]->inputs;
+    }
+    return wanted == n ? CH_OK
+                       : ch__fail(CH_INVALID_ARGUMENT, "%d tensors for updates that take %lld",
+                                  n, (long long)wanted);
+}
+
+static ch_status storage(void *owner, const ch_resource *r, int local, void **out)
+{
+    update *u = owner;
+
+    (void)local;
+    for (int i = 0; i < u->n; i++)
+        if (strcmp(u->graph->resource[i].name, r->name) == 0) {
+            *out = u->variable[i]->value->data;
+            return CH_OK;
+        }
+    return ch__fail(CH_INTERNAL, "%s has no variable %s", u->graph->name, r->name);
+}
+
+/* Nothing is copied: inputs are not written. */
+static ch_status borrow_all(const ch_store *s, int n, ch_tensor *const *in, ch_tuple **out)
+{
+    ch_tensor **t = ch__calloc((size_t)n + 1, sizeof(*t));
+    ch_status   rc = t == NULL ? ch__fail_memory("inputs") : CH_OK;
+
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = ch__lend(in[i], s->stock.device, &t[i]);
+    if (rc == CH_OK)
+        rc = ch_tuple_of(n, t, out);
+    for (int i = 0; t != NULL && i < n; i++)
+        ch_tensor_unref(t[i]);
+    ch__free(t);
+    return rc;
+}
+
+static ch_status run_update(ch_store *s, update *u, uint64_t step, int n, ch_tensor *const *in,
+                            ch_tuple **out)
+{
+    static const ch_run_ops ops = {.resource = storage};
+    ch_tuple               *given = NULL;
+    ch_status               rc = CH_OK;
+
+    for (int i = 0; i < u->n && rc == CH_OK; i++)
+        if (u->graph->resource[i].value != u->graph->resource[i].read)
+            rc = ch__stock_own(&s->stock, u->variable[i]);
+    if (rc == CH_OK)
+        rc = borrow_all(s, n, in, &given);
+    if (rc == CH_OK)
+        rc = ch__run(&(ch_run){.function = u->function,
+                               .owner = u,
+                               .ops = &ops,
+                               .generation = s->stock.generation,
+                               .n_local = 1,
+                               .device = &s->stock.device,
+                               .n_replicas = 1,
+                               .in = given,
+                               .step = (int64_t)step},
+                     out);
+    ch_tuple_unref(given);
+    return rc;
+}
+
+/* Remembered before it runs, so that memory cannot be short afterwards. */
+static ch_status apply(ch_store *s, update *u, ch_key at, ch_tensor *const *in)
+{
+    int       n = u->graph->n_outputs;
+    applied  *a = ch__calloc(1, sizeof(*a) + (size_t)n * sizeof(a->given[0]));
+    ch_tuple *out = NULL;
+    ch_status rc = a == NULL ? ch__fail_memory("an update") : ch__map_set(&s->applied, at, a);
+
+    if (rc != CH_OK) {
+        ch__free(a);
+        return rc;
+    }
+    rc = run_update(s, u, at.a, u->graph->n_inputs, in, &out);
+    if (rc != CH_OK) {
+        ch__free(ch__map_take(&s->applied, at));
+        return rc;
+    }
+    for (a->n = 0; a->n < n; a->n++) {
+        a->given[a->n] = ch_tensor_ref(ch_value_at(ch_tuple_at(out, a->n), 0));
+        s->given += (int64_t)ch_tensor_bytes(a->given[a->n]);
+    }
+    ch_tuple_unref(out);
+    s->version++;
+    return CH_OK;
+}
+
+static ch_status apply_all(ch_store *s, const Cohort__PsUpdate *m, ch_tensor *const *in)
+{
+    ch_status rc = CH_OK;
+    int       at = 0;
+
+    for (size_t i = 0; i < m->n_updates && rc == CH_OK; i++) {
+        const Cohort__PsUpdateOne *one = m->updates[i];
+        ch_key                     k = {m->step, one->sequence};
+
+        if (ch__map_find(&s->applied, k) == NULL || !CH_KEEPS(DEDUPE)) {
+            rc = apply(s, ch__map_find(&s->updates, ch__key(one->function)), k, in + at);
+            if (rc == CH_OK && s->saw != NULL)
+                s->saw(s->arg, m->worker, m->incarnation, m->step, one->sequence);
+        }
+        at += (int)one->inputs;
+    }
+    return rc;
+}
+
+ch_status ch__store_update(ch_store *s, const Cohort__PsUpdate *m, int n, ch_tensor *const *in)
+{
+    ch_status rc = check_fence(s, m);
+
+    if (rc == CH_OK)
+        rc = check_step(s, m->step);
+    if (rc == CH_OK)
+        rc = check_hold(s, m->step);
+    if (rc == CH_OK)
+        rc = check_updates(s, m, n);
+    return rc == CH_OK ? apply_all(s, m, in) : rc;
+}
+
+int ch__store_given(const ch_store *s, const Cohort__PsUpdate *m, uint32_t *count,
+                    ch_tensor **out)
+{
+    int n = 0;
+
+    for (size_t i = 0; i < m->n_updates; i++) {
+        const applied *a =
+            ch__map_find(&s->applied, (ch_key){m->step, m->updates[i]->sequence});
+
+        if (count != NULL)
+            count[i] = (uint32_t)a->n;
+        for (int k = 0; k < a->n; k++, n++)
+            if (out != NULL)
+                out[n] = ch_tensor_ref(a->given[k]);
+    }
+    return n;
+}
+
+/* ---- assigning ---- */
+
+static ch_status check_assign(const ch_store *s, const Cohort__PsAssign *m, int n,
+                              ch_tensor *const *value)
+{
+    if ((size_t)n != m->n_variables)
+        return ch__fail(CH_INVALID_ARGUMENT, "%d values for %zu variables", n, m->n_variables);
+    for (size_t i = 0; i < m->n_variables; i++) {
+        const ch_tensor   *t = value[i];
+        ch_stock_variable *v = NULL;
+        ch_status          rc = ch__stock_find(&s->stock, m->variables[i], &v);
+
+        if (rc != CH_OK)
+            return rc;
+        if (t->dtype != v->value->dtype || !ch_shape_equal(t->shape, v->value->shape))
+            return ch__fail(CH_INVALID_ARGUMENT, "variable %s is %s, not %s", v->name,
+                            ch__tensor_label(v->value).text, ch__tensor_label(t).text);
+    }
+    return CH_OK;
+}
+
+ch_status ch__store_assign(ch_store *s, const Cohort__PsAssign *m, int n,
+                           ch_tensor *const *value)
+{
+    ch_key    at = {m->step, assigned};
+    applied  *a;
+    ch_status rc = check_step(s, m->step);
+
+    if (rc != CH_OK || ch__map_find(&s->applied, at) != NULL)
+        return rc;
+    rc = check_assign(s, m, n, value);
+    if (rc != CH_OK)
+        return rc;
+    a = ch__calloc(1, sizeof(*a));
+    rc = a == NULL ? ch__fail_memory("an assign") : ch__map_set(&s->applied, at, a);
+    if (rc != CH_OK) {
+        ch__free(a);
+        return rc;
+    }
+    rc = ch__stock_set(&s->stock, m->n_variables, m->variables, value);
+    if (rc == CH_OK)
+        s->version++;
+    else
+        ch__free(ch__map_take(&s->applied, at));
+    return rc;
+}
+
+/* ---- the store ---- */
+
+uint64_t ch__store_version(const ch_store *s)
+{
+    return s->version;
+}
+
+void ch__store_watch(ch_store *s, ch_store_saw saw, void *arg)
+{
+    s->saw = saw;
+    s->arg = arg;
+}
+
+ch_status ch__store_new(ch_device *device, int64_t most_bytes, ch_store **out)
+{
+    ch_store *s = ch__calloc(1, sizeof(*s));
+
+    if (s == NULL)
+        return ch__fail_memory("a parameter server");
+    s->stock.device = device;
+    s->stock.most_bytes = most_bytes;
+    *out = s;
+    return CH_OK;
+}
+
+void ch__store_free(ch_store *s)
+{
+    if (s == NULL)
+        return;
+    for (int i = 0; i < s->applied.cap; i++)
+        if (s->applied.entry[i].value != NULL)
+            drop_applied(s, s->applied.entry[i].value);
+    for (int i = 0; i < s->updates.cap; i++)
+        if (s->updates.entry[i].value != NULL)
+            drop_update(s->updates.entry[i].value);
+    ch__map_drop(&s->applied);
+    ch__free(s->live);
+    ch__free(s->held);
+    ch__map_drop(&s->updates);
+    ch__stock_drop(&s->stock);
+    while (s->fences != NULL) {
+        fence *f = s->fences;
+
+        s->fences = f->next;
+        ch__free(f);
+    }
+    ch__free(s);
+}

@@ -1,0 +1,74 @@
+/* job/slice.c -- rows of a variable in shards: of an index, of a slice.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "job/slice.h"
+
+#include "base/fault.h"
+#include "job/shard.h"
+
+/* A bound as a place in [low, size + low]: going backwards, -1 is the place before the first row. */
+static int64_t place(int64_t bound, int64_t size, int64_t low)
+{
+    if (bound < 0)
+        bound += size;
+    return bound < low ? low : bound > size + low ? size + low : bound;
+}
+
+ch_status ch__slice_rows(int64_t size, const ch_bounds *b, ch_picked *out)
+{
+    int64_t  low = b->step > 0 ? 0 : -1, high = size + low, from, to, span;
+    uint64_t stride = b->step > 0 ? (uint64_t)b->step : 0 - (uint64_t)b->step;
+
+    if (b->step == 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "slice of %lld rows: the step is 0",
+                        (long long)size);
+    from = b->has_start ? place(b->start, size, low) : b->step > 0 ? low : high;
+    to = b->has_stop ? place(b->stop, size, low) : b->step > 0 ? high : low;
+    span = b->step > 0 ? to - from : from - to;
+    *out = (ch_picked){.step = b->step > 0 ? 1 : -1};
+    if (span <= 0)
+        return CH_OK;
+    out->begin = from;
+    out->count = (int64_t)((uint64_t)(span - 1) / stride) + 1;
+    if (out->count > 1) /* else the step, which may be huge, is never taken */
+        out->step = b->step;
+    return CH_OK;
+}
+
+/* How many of 0, step, 2 step, ... are below a number. */
+static int64_t how_many_below(int64_t limit, int64_t step)
+{
+    return limit <= 0 ? 0 : (limit - 1) / step + 1;
+}
+
+ch_picked ch__slice_shard(ch_picked all, int64_t size, int n, int i)
+{
+    int64_t   begin = ch__shard_begin(size, n, i), end = ch__shard_begin(size, n, i + 1);
+    int64_t   before, until; /* of `all`, those that come before the shard's, and with them */
+    ch_picked of = {.step = all.step};
+
+    if (all.step > 0) {
+        before = how_many_below(begin - all.begin, all.step);
+        until = how_many_below(end - all.begin, all.step);
+    } else {
+        before = how_many_below(all.begin - end + 1, -all.step);
+        until = how_many_below(all.begin - begin + 1, -all.step);
+    }
+    of.at = before < all.count ? before : all.count;
+    of.count = (until < all.count ? until : all.count) - of.at;
+    if (of.count > 0)
+        of.begin = all.begin + of.at * all.step - begin;
+    return of;
+}
+
+ch_status ch__slice_row(int64_t size, int n, int64_t index, int *shard, int64_t *row)
+{
+    int64_t at = index < 0 ? index + size : index;
+
+    if (at < 0 || at >= size)
+        return ch__fail(CH_INVALID_ARGUMENT, "index %lld is out of bounds of %lld rows",
+                        (long long)index, (long long)size);
+    *shard = ch__shard_of(size, n, at);
+    *row = at - ch__shard_begin(size, n, *shard);
+    return CH_OK;
+}

@@ -1,0 +1,112 @@
+/* job/step_plan.h -- how a step runs whose variables are elsewhere.
+ *
+ * A step is recorded as any other, and then its graph is cut in two kinds of parts:
+ *
+ *   remote   what is asked of servers: the value of a variable, rows of it, or an update. An update is a graph too: it runs
+ *            where its variables are, in one go, so that no two of them lose anything of each other
+ *   segment  what the worker computes between them
+ *
+ * and what passes from one part to another is a value with a number; the step's inputs are the first ones. So a step that
+ * trains is: read the weights, run the one segment, update. One that looks rows up runs a segment before that computes
+ * their ids. Remotes begin as soon as their inputs are there; updates whose results nobody wants only when all
+ * segments have run, since a segment may fail. Workers and servers know no op for this: whatever can be recorded can be cut.
+ *
+ * Some numbers are of a variable as a whole, but need what only servers have: the norms of a rule (apply_norms). Each shard's
+ * server computes its part, in an update that writes nothing. The worker adds the parts, and the update that uses the sum follows.
+ *
+ * What of a graph goes to the servers: from the value that is written to a variable back to where it was read, the calls that
+ * keep a variable's sizes (sums, scatters, the rules of optimizers). They see the variable as it is when they run; what
+ * else they take, a gradient, was computed from what the worker has read.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef JOB_STEP_PLAN_H
+#define JOB_STEP_PLAN_H
+
+#include "graph/graph.h"
+
+typedef enum ch_remote_kind { CH_REMOTE_READ, CH_REMOTE_ROWS, CH_REMOTE_UPDATE } ch_remote_kind;
+
+/* What a shard gets of an input of an update whose variables are in shards. */
+typedef enum ch_shard_role {
+    CH_SHARD_WHOLE, /* all of it */
+    CH_SHARD_CUT,   /* what lies along its part of the axis, which is counted from the last */
+    CH_SHARD_IDS,   /* ids of rows: its own, counted from its first */
+    CH_SHARD_ROWS   /* the rows of those: of input `ids` of the remote */
+} ch_shard_role;
+
+typedef struct ch_route_input {
+    int           value;
+    ch_shard_role role;
+    int           ids; /* of CH_SHARD_ROWS; else -1 */
+} ch_route_input;
+
+typedef struct ch_route_remote {
+    ch_remote_kind kind;
+    int            place; /* of its resources */
+    int            n_variables;
+    int             *
+        variable; /* which of the step's resources: of READ and ROWS one; of UPDATE those of its graph */
+    bool            or_zero; /* of ROWS: ids out of range give zeros, and are no error */
+    ch_graph       *graph;   /* of UPDATE: over whole variables; its resources are by name */
+    int             n_in;    /* ROWS: the ids */
+    ch_route_input *in;
+    int             n_out; /* READ, ROWS: one. UPDATE: what its graph gives, if anything */
+    bool
+        is_sum; /* of UPDATE: f64 results of shards are added, in their order, and not joined */
+    int *out;
+} ch_route_remote;
+
+typedef struct ch_segment {
+    ch_graph *graph;
+    int       n_in, n_out;
+    int      *in, *out; /* values */
+} ch_segment;
+
+typedef struct ch_route {
+    int              n_values, n_inputs;
+    int              rows;           /* the input that has the rows of the step */
+    bool             rows_are_split; /* it is row splits: one more than there are rows */
+    int              n_remotes;
+    ch_route_remote *remote; /* an update's place in this list is its sequence number */
+    int              n_segments;
+    ch_segment      *segment; /* run in this order */
+    int              n_outputs;
+    int             *output; /* the step's results: values */
+    ch_arena         arena;  /* of all lists */
+    /* What one trip leaves for the next (trip.c): trips of a route come one after the other. */
+    struct ch_trip_store *store;
+} ch_route;
+
+/* `place` says for each resource of the graph where it is: resources of one place are on the same servers, cut at the same rows if they are. */
+ch_status ch__route_new(const ch_graph *g, const int *place, ch_route **out);
+void      ch__route_free(ch_route *r);
+
+/* ---- as bytes ---- */
+
+/* Where a variable is that a route reads or changes. */
+typedef struct ch_route_variable {
+    const char *name;
+    ch_dtype    dtype;
+    ch_shape    shape;
+    int         axis, n_shards;
+    const struct ch_route_shard {
+        int      server;
+        uint64_t variable; /* its number there */
+    } * shard;
+} ch_route_variable;
+
+/* A route that can be sent: the variables of its graph's resources, in their order, and numbers for its updates on servers. */
+typedef struct ch_sent_route {
+    ch_route                *route;
+    int                      n_variables;
+    const ch_route_variable *variable;
+    const uint64_t
+        *function; /* of each remote; of an update in n shards, this one and the next n - 1 */
+} ch_sent_route;
+
+/* Into memory that ch__free returns. (route_codec.c) */
+ch_status ch__route_encode(const ch_sent_route *r, void **bytes, size_t *n);
+/* From anywhere. All that r points to belongs to r->route. */
+ch_status ch__route_decode(const void *bytes, size_t n, ch_sent_route *r);
+
+#endif

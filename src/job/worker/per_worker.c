@@ -1,0 +1,77 @@
+/* job/worker/per_worker.c -- a variable of which a worker keeps its own.   SPDX-License-Identifier: Apache-2.0 */
+#include "job/worker/per_worker.h"
+
+#include "base/fault.h"
+#include "base/mem.h"
+
+struct ch_kept {
+    ch_device *device;
+    ch_tensor *initial, *value; /* the same in the beginning */
+    ch_tensor *spare;           /* room for the next value, once it was needed */
+};
+
+ch_status ch__kept_new(ch_device *device, ch_tensor *initial, ch_kept **out)
+{
+    ch_kept *k = ch__calloc(1, sizeof(*k));
+
+    if (k == NULL)
+        return ch__fail_memory("a variable");
+    k->device = device;
+    k->initial = ch_tensor_ref(initial);
+    k->value = ch_tensor_ref(initial);
+    *out = k;
+    return CH_OK;
+}
+
+void ch__kept_free(ch_kept *k)
+{
+    if (k == NULL)
+        return;
+    ch_tensor_unref(k->initial);
+    ch_tensor_unref(k->value);
+    ch_tensor_unref(k->spare);
+    ch__free(k);
+}
+
+ch_tensor *ch__kept_value(const ch_kept *k)
+{
+    return k->value;
+}
+
+/* Nobody else has it, nor lends it. */
+static bool is_free(const ch_tensor *t)
+{
+    return atomic_load(&t->refs) == 1 && atomic_load(&t->buffer->refs) == 1;
+}
+
+ch_status ch__kept_prepare(ch_kept *k, const ch_tensor *next)
+{
+    if (next->dtype != k->initial->dtype || !ch_shape_equal(next->shape, k->initial->shape))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "a step gives a variable of this worker's another dtype or shape");
+    if (k->spare == NULL || !is_free(k->spare)) {
+        ch_tensor *t = NULL;
+        ch_status  rc = ch_tensor_new_on(k->device, next->dtype, next->shape, &t);
+
+        if (rc != CH_OK)
+            return rc;
+        ch_tensor_unref(k->spare);
+        k->spare = t;
+    }
+    return ch_tensor_copy(next, k->spare);
+}
+
+/* The old value is the next one's room, when nobody has it any more. */
+void ch__kept_change(ch_kept *k)
+{
+    ch_tensor *old = k->value;
+
+    k->value = k->spare;
+    k->spare = old;
+}
+
+void ch__kept_reset(ch_kept *k)
+{
+    ch_tensor_unref(k->value);
+    k->value = ch_tensor_ref(k->initial);
+}

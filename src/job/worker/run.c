@@ -1,0 +1,697 @@
+/* job/worker/run.c -- one run of a step on a worker.   SPDX-License-Identifier: Apache-2.0 */
+#include "job/worker/run.h"
+
+#include <stdio.h>
+
+#include "base/mem.h"
+#include "graph/run.h"
+#include "job/worker/per_worker.h"
+#include "tensor/tensor.h"
+
+/* A call to a server, until it is answered. */
+typedef struct ch_worker_exchange {
+    struct ch_worker_exchange *next;
+    uint64_t                   id;
+    int                        server, n_tries;
+    int64_t                    since; /* when it was made first */
+    bool is_open; /* false: it waits for its timer, or for graphs that its server needs first */
+    ch_parcel                 *parcel;
+    ch_trip_call              *call;      /* NULL: it tells a graph, of: */
+    int                        n_missing; /* graphs that it waits for */
+    int                        remote, shard;
+    struct ch_worker_exchange *before; /* the update that waits for it */
+} exchange;
+
+/* ---- its life ---- */
+
+static ch_status take_elements(ch_worker_run *r, const Cohort__WorkerRun *m)
+{
+    r->element = ch__calloc(m->n_elements + 1, sizeof(*r->element));
+    if (r->element == NULL)
+        return ch__fail_memory("a step");
+    for (size_t i = 0; i < m->n_elements; i++)
+        r->element[r->n_elements++] =
+            (ch_worker_element){.stream = m->elements[i]->stream,
+                                .number = m->elements[i]->number,
+                                .at = (int)(m->elements[i]->at & INT32_MAX)};
+    return CH_OK;
+}
+
+ch_status ch__worker_run_new(ch_workplace *place, ch_call_id call, ch_parcel *p,
+                             const Cohort__WorkerRun *m, ch_worker_run **out)
+{
+    ch_worker_run *r = ch__calloc(1, sizeof(*r));
+    ch_status      rc;
+
+    if (r == NULL)
+        return ch__fail_memory("a step");
+    r->place = place;
+    r->call = call;
+    r->step = m->step;
+    r->number_of_function = m->function;
+    r->retired = m->retired;
+    r->pin = m->pin;
+    r->seed = m->seed;
+    r->life = m->life;
+    r->number = m->number;
+    r->is_silent = m->silent;
+    rc = m->n_elements > 0 ? take_elements(r, m) : CH_OK;
+    if (rc != CH_OK) {
+        ch__worker_run_free(r);
+        return rc;
+    }
+    r->parcel = ch__parcel_ref(p);
+    *out = r;
+    return CH_OK;
+}
+
+static void drop_exchange(exchange *x)
+{
+    ch__parcel_unref(x->parcel);
+    ch__free(x);
+}
+
+void ch__worker_run_free(ch_worker_run *r)
+{
+    while (r->exchanges != NULL) {
+        exchange *x = r->exchanges;
+
+        r->exchanges = x->next;
+        drop_exchange(x);
+    }
+    for (int i = 0; i < r->n_elements; i++)
+        ch_tuple_unref(r->element[i].got);
+    ch__free(r->element);
+    ch__trip_free(r->trip);
+    ch_tuple_unref(r->in);
+    ch_tuple_unref(r->out);
+    ch__parcel_unref(r->parcel);
+    ch__free(r);
+}
+
+/* ---- how it ends ---- */
+
+void ch__worker_run_end(ch_worker_run *r, ch_post *post)
+{
+    r->is_over = true;
+    atomic_store_explicit(&r->stop, true, memory_order_relaxed);
+    for (exchange *x = r->exchanges; x != NULL; x = x->next) {
+        if (x->is_open)
+            ch__post_cancel(post, x->id);
+        ch__post_timer(post, x->id, INT64_MAX);
+    }
+}
+
+static void fail(ch_worker_run *r, ch_post *post, ch_status rc, const char *op)
+{
+    ch__refuse(post, r->call, rc, op);
+    ch__worker_run_end(r, post);
+}
+
+static void refuse(ch_worker_run *r, ch_post *post, const ch_fault *why)
+{
+    ch__post_refusal(post, r->call, why);
+    ch__worker_run_end(r, post);
+}
+
+/* A place of a stream that it read, if there is a new one: behind the results. */
+static ch_status add_place(const ch_worker_run *r, Cohort__WorkerDone *m, ch_tensor **out)
+{
+    for (int i = 0; i < r->n_elements; i++) {
+        const void *bytes = NULL;
+        size_t      n = 0;
+
+        if (r->element[i].number % CH_STREAM_PLACES != 0 ||
+            !ch__stream_place(r->element[i].from, &m->place_number, &bytes, &n))
+            continue;
+        m->place_stream = r->element[i].stream;
+        return ch_tensor_copy_of(CH_U8, ch_shape_of((int64_t)n), bytes, out);
+    }
+    return CH_OK;
+}
+
+/* Those of the step, and not what it assigns to variables of the worker's own. */
+static int count_results(const ch_worker_run *r)
+{
+    return r->f->sent.route->n_outputs - r->f->n_written;
+}
+
+static ch_status speak_results(const ch_worker_run *r, ch_parcel **out)
+{
+    int         n = r->is_silent || r->ended != 0 || r->unreachable != 0 ? 0 : count_results(r);
+    int         n_replicas = r->place->opt.n_devices;
+    ch_tensor **t = ch__calloc((size_t)(n * n_replicas) + 1, sizeof(*t));
+    Cohort__WorkerDone m;
+    ch_status          rc;
+
+    if (t == NULL)
+        return ch__fail_memory("an answer");
+    cohort__worker_done__init(&m);
+    m.replicas = (uint32_t)n_replicas;
+    m.ended_stream = r->ended;
+    m.unreachable = (uint32_t)r->unreachable;
+    rc = add_place(r, &m, &t[n * n_replicas]);
+    for (int k = 0; k < n_replicas && rc == CH_OK; k++)
+        for (int i = 0; i < n; i++)
+            t[k * n + i] = ch_tensor_ref(ch__trip_result(r->trip, i, k));
+    if (rc == CH_OK)
+        rc = ch__speak(CH_WORKER_RUN, &m.base, n * n_replicas + (m.place_stream != 0), t, out);
+    ch__free(t);
+    return rc;
+}
+
+static ch_kept *find_kept(const ch_worker_run *r, int i)
+{
+    return ch__map_find(&r->place->kept, ch__key(r->f->kept[i].number));
+}
+
+/* What it assigned to variables of the worker's own. Replicas have one value for it, as they have for a server's. */
+static ch_status prepare_kept(const ch_worker_run *r)
+{
+    int       at = count_results(r);
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < r->f->n_kept && rc == CH_OK; i++)
+        if (r->f->kept[i].is_written) {
+            ch_kept *k = find_kept(r, i);
+
+            if (k != NULL)
+                rc = ch__kept_prepare(k, ch__trip_result(r->trip, at, 0));
+            at++;
+        }
+    return rc;
+}
+
+static bool is_retired(void *arg, ch_key step, void *value)
+{
+    const ch_worker_run *r = arg;
+
+    (void)value;
+    return step.a < r->retired;
+}
+
+/* A step that comes again, since its answer was lost, has changed it already. */
+static ch_status prepare_once(ch_worker_run *r, bool *is_first)
+{
+    enum { MANY = 64 };
+    ch_map   *counted = &r->place->counted;
+    ch_status rc;
+
+    *is_first = r->f->n_written > 0 && ch__map_find(counted, ch__key(r->step)) == NULL;
+    if (!*is_first)
+        return CH_OK;
+    rc = prepare_kept(r);
+    if (counted->n >= MANY)
+        ch__map_sift(counted, is_retired, r);
+    return rc == CH_OK ? ch__map_set(counted, ch__key(r->step), r->place) : rc;
+}
+
+static void change_kept(const ch_worker_run *r)
+{
+    for (int i = 0; i < r->f->n_kept; i++)
+        if (r->f->kept[i].is_written && find_kept(r, i) != NULL)
+            ch__kept_change(find_kept(r, i));
+}
+
+/* It has ended, well or with a reason why not, that is no error. */
+static void finish(ch_worker_run *r, ch_post *post)
+{
+    ch_parcel *p = NULL;
+    bool       is_done = r->trip != NULL && ch__trip_is_done(r->trip), changes = false;
+    ch_status  rc = speak_results(r, &p);
+
+    if (rc == CH_OK && is_done)
+        rc = prepare_once(r, &changes);
+    if (rc != CH_OK) {
+        ch__parcel_unref(p);
+        fail(r, post, rc, "answer");
+        return;
+    }
+    if (changes)
+        change_kept(r);
+    ch__post_answer(post, r->call, p);
+    ch__worker_run_end(r, post);
+}
+
+/* ---- its elements ---- */
+
+/* Outside the turn: reading takes long. */
+static void read_elements(void *arg)
+{
+    ch_worker_run *r = arg;
+
+    r->rc = CH_OK;
+    for (int i = 0; i < r->n_elements && r->rc == CH_OK && r->ended == 0 &&
+                    !atomic_load_explicit(&r->stop, memory_order_relaxed);
+         i++) {
+        ch_worker_element *e = &r->element[i];
+
+        r->rc = ch__stream_element(e->from, e->number, &e->got);
+        if (r->rc == CH_OK && e->got == NULL)
+            r->ended = e->stream;
+    }
+    if (r->rc != CH_OK)
+        (void)ch__fault_take(&r->fault, r->rc, -1, NULL);
+}
+
+static ch_status begin_reading(ch_worker_run *r, ch_post *post)
+{
+    for (int i = 0; i < r->n_elements; i++) {
+        ch_worker_element *e = &r->element[i];
+
+        e->from = ch__map_find(&r->place->streams, ch__key(e->stream));
+        if (e->from == NULL)
+            return ch__fail(CH_NOT_FOUND, "this worker knows no stream %llu",
+                            (unsigned long long)e->stream);
+    }
+    r->is_computing = true;
+    ch__fault_clear(&r->fault);
+    ch__post_work(post, 1, read_elements, NULL, r);
+    return CH_OK;
+}
+
+/* ---- its inputs ---- */
+
+/* Those of the step, without variables of the worker's own. */
+static int plain_inputs(const ch_worker_run *r)
+{
+    return r->f->sent.route->n_inputs - r->f->n_read;
+}
+
+/* Input i of a replica: of an element, or of those that came along, which all share or each has its own of. NULL: there is none. */
+static ch_tensor *input_of(const ch_worker_run *r, int i, int replica)
+{
+    int before = 0, n = plain_inputs(r), own;
+
+    for (int k = 0; k < r->n_elements; k++) {
+        const ch_worker_element *e = &r->element[k];
+        int                      width = ch_tuple_count(e->got);
+
+        if (i >= e->at && i < e->at + width)
+            return ch_value_at(ch_tuple_at(e->got, i - e->at), replica);
+        before += i >= e->at ? width : 0;
+        n -= width;
+    }
+    own = r->parcel->n_tensors == n * r->place->opt.n_devices ? replica * n : 0;
+    i += own - before; /* less than 0 if elements stand at one place */
+    return i >= 0 && i < r->parcel->n_tensors ? r->parcel->tensor[i] : NULL;
+}
+
+/* How many inputs there are, with those of elements; -1: not so many for each replica. */
+static int count_inputs(const ch_worker_run *r)
+{
+    int width = 0, n = r->parcel->n_tensors, n_replicas = r->place->opt.n_devices;
+    int want = plain_inputs(r);
+
+    for (int i = 0; i < r->n_elements; i++)
+        width += ch_tuple_count(r->element[i].got);
+    if (n + width == want)
+        return want;
+    return n % n_replicas == 0 && n / n_replicas + width == want ? want : -1;
+}
+
+static int64_t rows_of(const ch_route *route, const ch_tensor *t)
+{
+    if (t->shape.rank == 0)
+        return 1;
+    return route->rows_are_split && t->shape.dim[0] > 0 ? t->shape.dim[0] - 1 : t->shape.dim[0];
+}
+
+static ch_status gather_inputs(ch_worker_run *r, ch_tensor **in)
+{
+    int n = r->f->sent.route->n_inputs;
+
+    for (int k = 0; k < r->place->opt.n_devices; k++)
+        for (int i = 0; i < plain_inputs(r); i++) {
+            ch_tensor *t = input_of(r, i, k);
+
+            if (t == NULL)
+                return ch__fail(CH_INVALID_ARGUMENT, "input %d of a step is not there", i);
+            in[k * n + i] = t;
+            if (i == r->f->sent.route->rows)
+                r->rows += rows_of(r->f->sent.route, t);
+        }
+    return CH_OK;
+}
+
+/* Behind them the variables of the worker's own, which replicas share. */
+static ch_status gather_kept(const ch_worker_run *r, ch_tensor **in)
+{
+    int n = r->f->sent.route->n_inputs, at = plain_inputs(r);
+
+    for (int i = 0; i < r->f->n_kept; i++) {
+        const ch_kept *kept = find_kept(r, i);
+
+        if (kept == NULL)
+            return ch__fail(CH_NOT_FOUND, "this worker has no variable %llu of its own",
+                            (unsigned long long)r->f->kept[i].number);
+        for (int k = 0; r->f->kept[i].is_read && k < r->place->opt.n_devices; k++)
+            in[k * n + at] = ch__kept_value(kept);
+        at += r->f->kept[i].is_read;
+    }
+    return CH_OK;
+}
+
+static ch_status begin_trip(ch_worker_run *r)
+{
+    int         n = r->f->sent.route->n_inputs, n_replicas = r->place->opt.n_devices;
+    ch_tensor **in;
+    ch_attempt  a = {.step = r->step,
+                     .retired = r->retired,
+                     .pin = r->pin,
+                     .worker = ch__task_name(r->place->task),
+                     .incarnation = r->life,
+                     .device = r->place->opt.device};
+    ch_status   rc;
+
+    if (count_inputs(r) < 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "%d inputs for a step that takes %d",
+                        r->parcel->n_tensors, plain_inputs(r));
+    in = ch__calloc((size_t)(n * n_replicas) + 1, sizeof(*in));
+    if (in == NULL)
+        return ch__fail_memory("a step");
+    rc = gather_inputs(r, in);
+    if (rc == CH_OK)
+        rc = gather_kept(r, in);
+    if (rc == CH_OK)
+        rc = ch__trip_new(&r->f->sent, &a, n_replicas, in, &r->trip);
+    ch__free(in);
+    return rc;
+}
+
+/* ---- its calls to servers ---- */
+
+/* What is large takes long, on a machine that is busy too: a call that moves or computes so much is not made again for that. */
+static int64_t extra_ns(const exchange *x)
+{
+    static const double ns_for_byte = 20, most = 3600e9;
+    double              ns = x->call != NULL ? x->call->bytes * ns_for_byte : 0;
+
+    return (int64_t)(ns < most ? ns : most);
+}
+
+static void make_call(ch_worker_run *r, exchange *x, ch_post *post, int64_t now)
+{
+    const ch_worker_options *opt = &r->place->opt;
+    char                     name[32];
+    ch_link                 *link;
+
+    (void)snprintf(name, sizeof(name), "ps/%d", x->server);
+    link = ch__task_link(r->place->task, name);
+    x->is_open = link != NULL;
+    x->since = x->n_tries++ == 0 ? now : x->since;
+    if (link == NULL) {
+        ch__post_timer(post, x->id, now + opt->retry_ns);
+        return;
+    }
+    r->has_updated |= x->parcel->method == CH_PS_UPDATE;
+    ch__post_call(post, link, ch__parcel_ref(x->parcel),
+                  &(ch_call_options){.id = x->id,
+                                     .deadline = now + opt->call_ns + extra_ns(x),
+                                     .incarnation = r->f->server[x->server]});
+}
+
+static ch_status add_exchange(ch_worker_run *r, int server, ch_parcel *p, exchange **out)
+{
+    exchange *x = ch__calloc(1, sizeof(*x));
+
+    if (x == NULL) {
+        ch__parcel_unref(p);
+        return ch__fail_memory("a call");
+    }
+    x->id = ++r->place->n_ids;
+    x->server = server;
+    x->parcel = p;
+    x->next = r->exchanges;
+    r->exchanges = x;
+    *out = x;
+    return CH_OK;
+}
+
+/* A graph that a server needs before it can apply an update. */
+static ch_status speak_graph(const ch_worker_function *f, int remote, int shard,
+                             ch_parcel **out)
+{
+    const ch_route_remote *u = &f->sent.route->remote[remote];
+    Cohort__PsDefine       m;
+    ch_graph              *g = NULL;
+    void                  *bytes = NULL;
+    uint64_t              *number = ch__calloc((size_t)u->n_variables, sizeof(*number));
+    ch_status              rc = number == NULL ? ch__fail_memory("a call") : CH_OK;
+
+    cohort__ps_define__init(&m);
+    if (rc == CH_OK)
+        rc = ch__trip_update(&f->sent, remote, shard, &m.function, &g);
+    if (rc == CH_OK)
+        rc = ch_graph_encode(g, &bytes, &m.graph.len);
+    m.graph.data = bytes;
+    m.n_variables = (size_t)u->n_variables;
+    m.variables = number;
+    for (int i = 0; i < u->n_variables && rc == CH_OK; i++)
+        number[i] = f->sent.variable[u->variable[i]].shard[shard].variable;
+    if (rc == CH_OK)
+        rc = ch__speak(CH_PS_DEFINE, &m.base, 0, NULL, out);
+    ch_graph_unref(g);
+    ch_bytes_free(bytes);
+    ch__free(number);
+    return rc;
+}
+
+/* The graph of a part of an update, which its server has not been told yet, is told first. */
+static ch_status tell_graph(ch_worker_run *r, exchange *update, struct ch_trip_part p,
+                            ch_post *post, int64_t now)
+{
+    ch_parcel *parcel = NULL;
+    exchange  *x = NULL;
+    ch_status  rc = speak_graph(r->f, p.remote, p.shard, &parcel);
+
+    if (rc == CH_OK)
+        rc = add_exchange(r, update->server, parcel, &x);
+    if (rc != CH_OK)
+        return rc;
+    x->remote = p.remote;
+    x->shard = p.shard;
+    x->before = update;
+    update->n_missing++;
+    make_call(r, x, post, now);
+    return CH_OK;
+}
+
+static bool is_missing(const ch_worker_run *r, struct ch_trip_part p)
+{
+    return r->f->sent.route->remote[p.remote].kind == CH_REMOTE_UPDATE &&
+           !r->f->is_defined[p.remote][p.shard];
+}
+
+static ch_status ask_servers(ch_worker_run *r, ch_post *post, int64_t now)
+{
+    ch_trip_call *const *call = NULL;
+    int                  n = 0;
+    ch_status            rc = ch__trip_ask(r->trip, &n, &call);
+
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        exchange *x = NULL;
+
+        rc = add_exchange(r, call[i]->server, ch__parcel_ref(call[i]->parcel), &x);
+        if (rc == CH_OK)
+            x->call = call[i];
+        for (int k = 0; k < call[i]->n && rc == CH_OK; k++)
+            if (is_missing(r, call[i]->part[k]))
+                rc = tell_graph(r, x, call[i]->part[k], post, now);
+        if (rc == CH_OK && x->n_missing == 0)
+            make_call(r, x, post, now);
+    }
+    return rc;
+}
+
+/* ---- its segments ---- */
+
+static ch_status no_resource(void *owner, const ch_resource *r, int local, void **out)
+{
+    (void)owner;
+    (void)local;
+    (void)out;
+    return ch__fail(CH_INTERNAL, "a segment has variable %s", r->name);
+}
+
+/* Outside the turn: uses nothing of the worker that changes. */
+static void compute(void *arg)
+{
+    static const ch_run_ops  ops = {.resource = no_resource};
+    ch_worker_run           *r = arg;
+    const ch_worker_options *opt = &r->place->opt;
+    const ch_segment        *s = ch__trip_segment(r->trip);
+
+    r->rc = ch__run(&(ch_run){.function = r->f->segment[s - r->f->sent.route->segment],
+                              .owner = r->f,
+                              .ops = &ops,
+                              .n_local = opt->n_devices,
+                              .device = opt->device,
+                              .n_replicas = opt->n_devices,
+                              .in = r->in,
+                              .has_rows = true,
+                              .global_rows = r->rows,
+                              .step = r->number,
+                              .seed = r->seed,
+                              .stop = &r->stop,
+                              .group = r->place->group,
+                              .meet = &ch__group_as_meet},
+                    &r->out);
+    if (r->rc != CH_OK)
+        (void)ch__fault_take(&r->fault, r->rc, -1, NULL);
+}
+
+static ch_status begin_computing(ch_worker_run *r, ch_post *post)
+{
+    ch_status rc = ch__trip_inputs(r->trip, &r->in);
+
+    if (rc != CH_OK)
+        return rc;
+    r->is_computing = true;
+    ch__fault_clear(&r->fault);
+    ch__post_work(post, 1, compute, NULL, r);
+    return CH_OK;
+}
+
+/* ---- one thing after the other ---- */
+
+static ch_status find_function(ch_worker_run *r)
+{
+    r->f = ch__map_find(&r->place->functions, ch__key(r->number_of_function));
+    if (r->f == NULL)
+        return ch__fail(CH_NOT_FOUND, "this worker knows no function %llu",
+                        (unsigned long long)r->number_of_function);
+    return CH_OK;
+}
+
+/* Up to where calls can be made: elements are read, and the trip begins. */
+static ch_status prepare(ch_worker_run *r, ch_post *post)
+{
+    ch_status rc = r->f == NULL ? find_function(r) : CH_OK;
+
+    if (rc == CH_OK && r->n_elements > 0 && !r->has_read)
+        return begin_reading(r, post);
+    if (rc == CH_OK && r->ended == 0)
+        rc = begin_trip(r);
+    return rc;
+}
+
+void ch__worker_run_advance(ch_worker_run *r, ch_post *post, int64_t now)
+{
+    ch_status rc = CH_OK;
+
+    if (r->is_over || (r->is_computing && r->trip == NULL))
+        return;
+    if (r->trip == NULL)
+        rc = prepare(r, post);
+    if (rc == CH_OK && r->trip != NULL)
+        rc = ask_servers(r, post, now);
+    if (rc == CH_OK && !r->is_computing && r->trip != NULL && ch__trip_segment(r->trip) != NULL)
+        rc = begin_computing(r, post);
+    if (rc != CH_OK)
+        fail(r, post, rc, "run");
+    else if (r->ended != 0 || (r->trip != NULL && ch__trip_is_done(r->trip)))
+        finish(r, post);
+}
+
+void ch__worker_run_computed(ch_worker_run *r, ch_post *post, int64_t now)
+{
+    ch_status rc = CH_OK;
+
+    r->is_computing = false;
+    if (r->is_over)
+        return;
+    if (r->rc != CH_OK) {
+        refuse(r, post, &r->fault);
+        return;
+    }
+    if (r->has_read || r->n_elements == 0)
+        rc = ch__trip_ran(r->trip, r->out);
+    r->has_read = true;
+    ch_tuple_unref(r->in);
+    ch_tuple_unref(r->out);
+    r->in = r->out = NULL;
+    if (rc != CH_OK)
+        fail(r, post, rc, "run");
+    else
+        ch__worker_run_advance(r, post, now);
+}
+
+/* ---- what becomes of calls ---- */
+
+static exchange *find_exchange(const ch_worker_run *r, uint64_t id)
+{
+    exchange *x = r->exchanges;
+
+    while (x != NULL && x->id != id)
+        x = x->next;
+    return x;
+}
+
+static void take_out(ch_worker_run *r, exchange *x)
+{
+    exchange **at = &r->exchanges;
+
+    while (*at != x)
+        at = &(*at)->next;
+    *at = x->next;
+    drop_exchange(x);
+}
+
+static void on_answer(ch_worker_run *r, exchange *x, const ch_parcel *p, ch_post *post,
+                      int64_t now)
+{
+    ch_status rc = CH_OK;
+
+    if (x->call != NULL) {
+        rc = ch__trip_answer(r->trip, x->call, p);
+    } else {
+        r->f->is_defined[x->remote][x->shard] = true;
+        if (--x->before->n_missing == 0)
+            make_call(r, x->before, post, now);
+    }
+    take_out(r, x);
+    if (rc != CH_OK)
+        fail(r, post, rc, "answer");
+    else
+        ch__worker_run_advance(r, post, now);
+}
+
+/* It may have been carried out: made again, it is answered as it was the first time. After a while another worker may have more luck. */
+static void on_lost(ch_worker_run *r, exchange *x, ch_post *post, int64_t now)
+{
+    x->is_open = false;
+    if (now - x->since <= r->place->opt.patience_ns + 2 * extra_ns(x)) {
+        ch__post_timer(post, x->id, now + r->place->opt.retry_ns);
+        return;
+    }
+    r->unreachable = x->server + 1;
+    finish(r, post);
+}
+
+void ch__worker_run_answered(ch_worker_run *r, const ch_net_event *e, ch_post *post,
+                             int64_t now)
+{
+    exchange *x = find_exchange(r, e->id);
+
+    if (x == NULL || r->is_over)
+        return;
+    switch (e->ending) {
+    case CH_ENDED_OK:
+        on_answer(r, x, e->parcel, post, now);
+        break;
+    case CH_ENDED_REFUSED:
+        refuse(r, post, e->fault);
+        break;
+    default:
+        on_lost(r, x, post, now);
+    }
+}
+
+void ch__worker_run_timer(ch_worker_run *r, uint64_t id, ch_post *post, int64_t now)
+{
+    exchange *x = find_exchange(r, id);
+
+    if (x != NULL && !r->is_over && !x->is_open)
+        make_call(r, x, post, now);
+}

@@ -1,0 +1,1015 @@
+/* strategy/coordinator.c -- the coordinator as programs see it: steps, results, what each worker has.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "cohort/coordinator.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/config.h"
+#include "base/fault.h"
+#include "base/mem.h"
+#include "data/data.h"
+#include "strategy/parameter_server.h"
+#include "tensor/print.h"
+#include "tensor/ragged.h"
+
+struct ch_coordinator {
+    atomic_int   refs;
+    ch_strategy *strategy; /* referenced */
+    ch_ps       *ps;
+};
+
+struct ch_remote {
+    atomic_int      refs;
+    ch_coordinator *coordinator; /* referenced */
+    ch_scheduled   *step;
+    ch_graph       *graph; /* whose results they are */
+};
+
+/* A dataset, a pass over one, or values. */
+struct ch_per_worker {
+    atomic_int      refs;
+    ch_coordinator *coordinator; /* referenced */
+    int             n_streams;   /* of a dataset */
+    ch_tensor     **dataset;     /* as bytes, of each stream */
+    bool            is_shared, rows_unknown;
+    atomic_llong    n_passes;
+    ch_feed        *feed;  /* of a pass, or values; NULL: it is a dataset */
+    int             width; /* components of an element */
+    ch_value      **like;  /* values that look like them: steps are recorded with these */
+    char          **name;
+};
+
+/* ---- life ---- */
+
+static const char *const mode_name[] = {"CH_ASYNCHRONOUS", "CH_BOUNDED_STALENESS",
+                                        "CH_SYNCHRONOUS"};
+
+/* Options that are numbers, none of them below 0. */
+enum { N_NUMBERS = 5 };
+static const char *const number_name[N_NUMBERS] = {"staleness", "round", "capacity",
+                                                   "capacity_bytes", "step_seconds"};
+
+static double number_of(const ch_coordinator_options *o, int i)
+{
+    const double number[N_NUMBERS] = {o->staleness, o->round, (double)o->capacity,
+                                      (double)o->capacity_bytes, o->step_seconds};
+
+    return number[i];
+}
+
+static ch_status check_options(const ch_coordinator_options *o)
+{
+    if ((unsigned)o->mode > CH_SYNCHRONOUS)
+        return ch__fail(CH_INVALID_ARGUMENT, "coordinator: its mode is %d; want %s, %s or %s",
+                        (int)o->mode, mode_name[0], mode_name[1], mode_name[2]);
+    for (int i = 0; i < N_NUMBERS; i++)
+        if (!(number_of(o, i) >= 0) || !isfinite(number_of(o, i)))
+            return ch__fail(CH_INVALID_ARGUMENT, "coordinator: %s is %g; want 0 or more",
+                            number_name[i], number_of(o, i));
+    return CH_OK;
+}
+
+/* A coordinator `is` there already. */
+static ch_status check_same(const ch_coordinator_options *is,
+                            const ch_coordinator_options *asked)
+{
+    char    text[256];
+    ch_text t = ch__text(text, sizeof(text));
+
+    if (is->mode != asked->mode)
+        ch__text_add(&t, ", mode is %s and not %s", mode_name[is->mode],
+                     mode_name[asked->mode]);
+    for (int i = 0; i < N_NUMBERS; i++)
+        if (number_of(is, i) != number_of(asked, i))
+            ch__text_add(&t, ", %s is %.15g and not %.15g", number_name[i], number_of(is, i),
+                         number_of(asked, i));
+    if (is->backups != asked->backups)
+        ch__text_add(&t, ", backups is %s and not %s", is->backups ? "true" : "false",
+                     asked->backups ? "true" : "false");
+    if (ch__text_length(&t) == 0)
+        return CH_OK;
+    return ch__fail(CH_FAILED_PRECONDITION,
+                    "coordinator: this strategy has one already, with other options: %s; give "
+                    "them when it is first asked for, or NULL for the one that there is",
+                    text + strlen(", "));
+}
+
+static ch_status new_coordinator(ch_strategy *st, ch_ps *ps, ch_coordinator **out)
+{
+    ch_coordinator *c = ch__calloc(1, sizeof(*c));
+
+    if (c == NULL)
+        return ch__fail_memory("a coordinator");
+    atomic_init(&c->refs, 1);
+    c->strategy = ch_strategy_ref(st);
+    c->ps = ps;
+    *out = c;
+    return CH_OK;
+}
+
+/* In the chief's turn: the one that there is, if its last reference is not gone. */
+static ch_coordinator *find(const ch_ps *ps)
+{
+    ch_coordinator *c = ps->coordinator;
+    int             refs = c != NULL ? atomic_load(&c->refs) : 0;
+
+    while (refs > 0)
+        if (atomic_compare_exchange_weak(&c->refs, &refs, refs + 1))
+            return c;
+    return NULL;
+}
+
+ch_status ch_coordinator_new(ch_strategy *st, const ch_coordinator_options *opt,
+                             ch_coordinator **out)
+{
+    static const ch_coordinator_options usual;
+    ch_coordinator                     *c = NULL, *made = NULL;
+    ch_ps                              *ps;
+    ch_status rc = ch__want_given("coordinator", "out", out, NULL, NULL);
+
+    st = ch__strategy_of(st);
+    ps = ch__ps_of(st);
+    if (rc == CH_OK && ps == NULL)
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "coordinator: only a strategy with parameter servers has one "
+                      "(ch_strategy_parameter_server), and this is %s",
+                      st->label);
+    if (rc == CH_OK && opt != NULL)
+        rc = check_options(opt);
+    if (rc == CH_OK)
+        rc = new_coordinator(st, ps, &made);
+    if (rc != CH_OK)
+        return rc;
+    (void)ch__task_enter(ps->chief);
+    c = find(ps);
+    if (opt != NULL && ps->has_options)
+        rc = check_same(&ps->options, opt);
+    if (rc == CH_OK && !ps->has_options) {
+        ps->options = opt != NULL ? *opt : usual;
+        ps->has_options = true;
+    }
+    if (rc == CH_OK && c == NULL)
+        c = ps->coordinator = made;
+    ch__task_leave(ps->chief);
+    if (rc == CH_OK)
+        ch__chief_set(ps->chief, &ps->options);
+    if (c != made || rc != CH_OK)
+        ch_coordinator_unref(made);
+    if (rc == CH_OK)
+        *out = c;
+    else if (c != made)
+        ch_coordinator_unref(c);
+    return rc;
+}
+
+ch_coordinator *ch_coordinator_ref(ch_coordinator *c)
+{
+    if (c != NULL)
+        atomic_fetch_add(&c->refs, 1);
+    return c;
+}
+
+void ch_coordinator_unref(ch_coordinator *c)
+{
+    if (c == NULL || atomic_fetch_sub(&c->refs, 1) != 1)
+        return;
+    (void)ch__task_enter(c->ps->chief);
+    if (c->ps->coordinator == c)
+        c->ps->coordinator = NULL;
+    ch__task_leave(c->ps->chief);
+    ch_strategy_unref(c->strategy);
+    ch__free(c);
+}
+
+ch_strategy *ch_coordinator_strategy(const ch_coordinator *c)
+{
+    return c != NULL ? c->strategy : NULL;
+}
+
+/* ---- what each worker has ---- */
+
+ch_per_worker *ch_per_worker_ref(ch_per_worker *p)
+{
+    if (p != NULL)
+        atomic_fetch_add(&p->refs, 1);
+    return p;
+}
+
+void ch_per_worker_unref(ch_per_worker *p)
+{
+    if (p == NULL || atomic_fetch_sub(&p->refs, 1) != 1)
+        return;
+    ch__chief_feed_unref(p->coordinator->ps->chief, p->feed);
+    for (int i = 0; i < p->n_streams; i++)
+        ch_tensor_unref(p->dataset[i]);
+    for (int i = 0; i < p->width; i++) {
+        ch_value_unref(p->like[i]);
+        ch__free(p->name[i]);
+    }
+    ch__free(p->dataset);
+    ch__free(p->like);
+    ch__free(p->name);
+    ch_coordinator_unref(p->coordinator);
+    ch__free(p);
+}
+
+static ch_status new_per_worker(ch_coordinator *c, int width, ch_per_worker **out)
+{
+    ch_per_worker *p = ch__calloc(1, sizeof(*p));
+
+    if (p == NULL)
+        return ch__fail_memory("what workers have");
+    atomic_init(&p->refs, 1);
+    p->coordinator = ch_coordinator_ref(c);
+    p->like = ch__calloc((size_t)width + 1, sizeof(ch_value *));
+    p->name = ch__calloc((size_t)width + 1, sizeof(char *));
+    if (p->like == NULL || p->name == NULL) {
+        ch_per_worker_unref(p);
+        return ch__fail_memory("what workers have");
+    }
+    p->width = width;
+    *out = p;
+    return CH_OK;
+}
+
+static ch_status take_name(ch_per_worker *p, int i, const char *name)
+{
+    if (name == NULL)
+        return CH_OK;
+    p->name[i] = ch__strdup(name);
+    return p->name[i] != NULL ? CH_OK : ch__fail_memory("what workers have");
+}
+
+/* A value of each replica that looks like an element's component; rows that are not known are none.
+ * Row splits have one element more than there are rows. */
+static ch_status make_like(ch_per_worker *p, int i, const ch_tensor_spec *spec)
+{
+    int        n = p->coordinator->ps->n_devices;
+    ch_tensor *t[64] = {NULL};
+    ch_shape   shape = spec->shape;
+    ch_status  rc = take_name(p, i, spec->name);
+
+    for (int k = 0; k < shape.rank; k++) {
+        if (shape.dim[k] >= 0)
+            continue;
+        if (k > 0)
+            return ch__fail(
+                CH_INVALID_ARGUMENT,
+                "component %d of the data has a size that is not known, of axis %d: "
+                "workers need to know all but the first",
+                i, k);
+        shape.dim[0] = shape.rank == 1 && ch__ragged_stem(spec->name, CH_RAGGED_SPLITS) >= 0;
+        p->rows_unknown = true;
+    }
+    for (int k = 0; k < n && rc == CH_OK; k++)
+        rc = ch_tensor_new(spec->dtype, shape, &t[k]);
+    if (rc == CH_OK)
+        rc = ch_value_new(n > 1 ? CH_PER_REPLICA : CH_PLAIN, n, t, &p->like[i]);
+    for (int k = 0; k < n; k++)
+        ch_tensor_unref(t[k]);
+    return rc;
+}
+
+/* ---- datasets ---- */
+
+/* What all workers' elements look like. */
+typedef struct looks_alike {
+    int             n;
+    ch_tensor_spec *spec; /* with names of the first dataset */
+    ch_dataset     *first;
+} looks_alike;
+
+static void drop_looks(looks_alike *l)
+{
+    ch__free(l->spec);
+    ch_dataset_unref(l->first);
+}
+
+/* One size fits another that is not known, and is not known then. */
+static bool merge_shapes(ch_shape *shape, const ch_shape *with)
+{
+    bool same = shape->rank == with->rank;
+
+    for (int k = 0; k < shape->rank && same; k++) {
+        same = shape->dim[k] == with->dim[k] || shape->dim[k] < 0 || with->dim[k] < 0;
+        if (with->dim[k] < 0)
+            shape->dim[k] = with->dim[k];
+    }
+    return same;
+}
+
+static bool is_same_name(const char *a, const char *b)
+{
+    return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+/* A step is recorded once, for what worker 0 has. */
+static ch_status fail_other(const char *what, int i, int worker, const ch_tensor_spec *is,
+                            const ch_tensor_spec *first)
+{
+    char a[160], b[160];
+
+    ch_tensor_spec_print(is, a, sizeof(a));
+    ch_tensor_spec_print(first, b, sizeof(b));
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "%s %d of worker %d is %s, and that of worker 0 is %s; a step is recorded "
+                    "once for all, so they have to be alike",
+                    what, i, worker, a, b);
+}
+
+static ch_status add_looks(looks_alike *l, int worker, ch_dataset *d)
+{
+    const ch_tensor_spec *spec = NULL;
+    int                   n = ch_dataset_element_spec(d, &spec);
+
+    if (worker == 0) {
+        l->spec = ch__calloc((size_t)n + 1, sizeof(*l->spec));
+        if (l->spec == NULL)
+            return ch__fail_memory("datasets");
+        memcpy(l->spec, spec, (size_t)n * sizeof(*l->spec));
+        l->n = n;
+        l->first = ch_dataset_ref(d);
+    }
+    if (n != l->n)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "the elements of worker %d have %d components, and those of worker 0 "
+                        "%d; a step is recorded once for all, so they have to be alike",
+                        worker, n, l->n);
+    for (int i = 0; i < n; i++) {
+        ch_tensor_spec first = l->spec[i];
+
+        if (spec[i].dtype != first.dtype || !is_same_name(spec[i].name, first.name) ||
+            !merge_shapes(&l->spec[i].shape, &spec[i].shape))
+            return fail_other("component", i, worker, &spec[i], &first);
+    }
+    return CH_OK;
+}
+
+static ch_status encode(const ch_dataset *d, ch_tensor **out)
+{
+    void     *bytes = NULL;
+    size_t    n = 0;
+    ch_status rc = ch_dataset_encode(d, &bytes, &n);
+
+    if (rc == CH_OK)
+        rc = ch_tensor_wrap(CH_U8, ch_shape_of((int64_t)n), bytes, ch_bytes_free, bytes, out);
+    if (rc != CH_OK)
+        ch_bytes_free(bytes);
+    return rc;
+}
+
+/* What workers have the same is in memory once. */
+static void share(ch_tensor *const *before, int n, ch_tensor **t)
+{
+    for (int i = 0; i < n; i++)
+        if (ch_tensor_bytes(before[i]) == ch_tensor_bytes(*t) &&
+            memcmp(ch_tensor_data(before[i]), ch_tensor_data(*t), ch_tensor_bytes(*t)) == 0) {
+            ch_tensor_unref(*t);
+            *t = ch_tensor_ref(before[i]);
+            return;
+        }
+}
+
+static int count_workers(ch_coordinator *c)
+{
+    ch_coordinator_stats s = {0};
+
+    ch__chief_stats(c->ps->chief, &s);
+    return s.workers;
+}
+
+/* The dataset of worker i, as its replicas take elements of it in turn. */
+typedef ch_status (*dataset_of)(void *arg, int i, int n, ch_dataset **out);
+
+/* Descriptions of what each of n workers reads, and what their elements look like. */
+static ch_status describe(dataset_of of, void *arg, int n, ch_tensor **bytes, looks_alike *l)
+{
+    ch_dataset *last = NULL; /* that was described */
+    ch_status   rc = CH_OK;
+
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        ch_dataset *d = NULL;
+
+        rc = of(arg, i, n, &d);
+        if (rc == CH_OK && d == last) {
+            bytes[i] = ch_tensor_ref(bytes[i - 1]);
+            ch_dataset_unref(d);
+            continue;
+        }
+        if (rc == CH_OK)
+            rc = add_looks(l, i, d);
+        if (rc == CH_OK)
+            rc = encode(d, &bytes[i]);
+        if (rc == CH_OK)
+            share(bytes, i, &bytes[i]);
+        ch_dataset_unref(last);
+        last = d;
+    }
+    ch_dataset_unref(last);
+    return rc;
+}
+
+static ch_status make_dataset(const char *call, ch_coordinator *c, dataset_of of, void *arg,
+                              bool is_shared, ch_per_worker **out)
+{
+    int            n = count_workers(c);
+    ch_tensor    **bytes = ch__calloc((size_t)n + 1, sizeof(ch_tensor *));
+    looks_alike    l = {0};
+    ch_per_worker *p = NULL;
+    ch_status      rc =
+        bytes == NULL ? ch__fail_memory("datasets") : describe(of, arg, n, bytes, &l);
+
+    if (rc == CH_OK)
+        rc = new_per_worker(c, l.n, &p);
+    for (int i = 0; i < l.n && rc == CH_OK; i++)
+        rc = make_like(p, i, &l.spec[i]);
+    drop_looks(&l);
+    if (rc == CH_OK) {
+        p->dataset = bytes;
+        p->n_streams = n;
+        p->is_shared = is_shared;
+        *out = p;
+        return CH_OK;
+    }
+    for (int i = 0; bytes != NULL && i < n; i++)
+        ch_tensor_unref(bytes[i]);
+    ch__free(bytes);
+    ch_per_worker_unref(p);
+    return ch__fail_at(rc, "%s", call);
+}
+
+/* Functions that make datasets give NULL for an error; whether the last one was theirs is not known here. */
+static ch_status check_given(const char *call, const ch_dataset *d)
+{
+    char last[CH_FAULT_TEXT];
+
+    if (d != NULL)
+        return CH_OK;
+    (void)snprintf(last, sizeof(last), "%s", ch_error_message());
+    return ch__fail(CH_INVALID_ARGUMENT, "%s: the dataset is NULL%s%s", call,
+                    last[0] != '\0' ? ", so it was not made; the last error before this: " : "",
+                    last);
+}
+
+static ch_status whole(void *arg, int i, int n, ch_dataset **out)
+{
+    (void)i;
+    (void)n;
+    *out = ch_dataset_ref(arg);
+    return CH_OK;
+}
+
+/* Its batches are cut for the replicas of a worker. */
+static ch_status cut(const ch_coordinator *c, ch_dataset *d, ch_dataset **out)
+{
+    if (c->ps->n_devices > 1)
+        return ch_dataset_distribute(d, &(ch_input_context){.n_replicas = c->ps->n_devices},
+                                     out);
+    *out = ch_dataset_ref(d);
+    return CH_OK;
+}
+
+typedef struct divided {
+    const ch_coordinator *c;
+    ch_dataset           *d;
+} divided;
+
+static ch_status part(void *arg, int i, int n, ch_dataset **out)
+{
+    const divided *of = arg;
+    ch_dataset    *mine = NULL;
+    ch_status      rc = ch__dataset_part(of->d, n, i, &mine);
+
+    if (rc == CH_OK)
+        rc = cut(of->c, mine, out);
+    ch_dataset_unref(mine);
+    return rc;
+}
+
+typedef struct called {
+    ch_input_fn fn;
+    void       *arg;
+    int         n_devices;
+} called;
+
+static ch_status from_function(void *arg, int i, int n, ch_dataset **out)
+{
+    const called *f = arg;
+
+    return ch_dataset_from_function(
+        f->fn, f->arg,
+        &(ch_input_context){.n_replicas = f->n_devices, .worker = i, .n_workers = n}, out);
+}
+
+ch_status ch_coordinator_create_per_worker_dataset(ch_coordinator *c, ch_dataset *d,
+                                                   ch_per_worker **out)
+{
+    const char *call = "create_per_worker_dataset";
+    ch_dataset *mine = NULL;
+    ch_status   rc = ch__want_given(call, "the coordinator", c, "out", out);
+
+    if (rc == CH_OK)
+        rc = check_given(call, d);
+    if (rc == CH_OK) {
+        rc = cut(c, d, &mine);
+        rc = rc == CH_OK ? make_dataset(call, c, whole, mine, false, out)
+                         : ch__fail_at(rc, "%s", call);
+    }
+    ch_dataset_unref(mine);
+    return rc;
+}
+
+ch_status ch_coordinator_create_per_worker_dataset_from_function(ch_coordinator *c,
+                                                                 ch_input_fn fn, void *arg,
+                                                                 ch_per_worker **out)
+{
+    const char *call = "create_per_worker_dataset";
+    called      f = {fn, arg, 0};
+    ch_status   rc = ch__want_given(call, "the coordinator", c, "out", out);
+
+    if (rc == CH_OK && fn == NULL)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%s: the function is NULL", call);
+    if (rc != CH_OK)
+        return rc;
+    f.n_devices = c->ps->n_devices;
+    return make_dataset(call, c, from_function, &f, false, out);
+}
+
+ch_status ch_coordinator_distribute_dataset(ch_coordinator *c, ch_dataset *d,
+                                            ch_per_worker **out)
+{
+    const char *call = "distribute_dataset";
+    ch_status   rc = ch__want_given(call, "the coordinator", c, "out", out);
+
+    if (rc == CH_OK)
+        rc = check_given(call, d);
+    return rc == CH_OK ? make_dataset(call, c, part, &(divided){c, d}, true, out) : rc;
+}
+
+static ch_status copy_looks(const ch_per_worker *from, ch_per_worker *to)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < from->width && rc == CH_OK; i++) {
+        to->like[i] = ch_value_ref(from->like[i]);
+        rc = take_name(to, i, from->name[i]);
+    }
+    to->rows_unknown = from->rows_unknown;
+    return rc;
+}
+
+ch_status ch_per_worker_iterate(ch_per_worker *dataset, ch_per_worker **out)
+{
+    ch_per_worker *p = NULL;
+    ch_status      rc = ch__want_given("iterate", "the dataset", dataset, "out", out);
+
+    if (rc == CH_OK && dataset->n_streams == 0)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "iterate: it is not a dataset of workers");
+    if (rc == CH_OK)
+        rc = new_per_worker(dataset->coordinator, dataset->width, &p);
+    if (rc == CH_OK)
+        rc = copy_looks(dataset, p);
+    if (rc == CH_OK)
+        rc = ch__chief_feed(dataset->coordinator->ps->chief, dataset->n_streams,
+                            dataset->dataset, dataset->width,
+                            atomic_fetch_add(&dataset->n_passes, 1), dataset->is_shared,
+                            &p->feed);
+    if (rc != CH_OK) {
+        ch_per_worker_unref(p);
+        return rc;
+    }
+    *out = p;
+    return CH_OK;
+}
+
+/* ---- values ---- */
+
+/* One for all replicas of a worker, or one for each of them. */
+static ch_status check_components(const ch_coordinator *c, const ch_tuple *t)
+{
+    for (int i = 0; i < ch_tuple_count(t); i++) {
+        const ch_value *v = ch_tuple_at(t, i);
+
+        if (ch_value_kind_of(v) != CH_PLAIN && ch_value_count(v) != c->ps->n_devices)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "value %d has %d components, and a worker has %d replicas; want a "
+                            "plain value, or one of as many",
+                            i, ch_value_count(v), c->ps->n_devices);
+    }
+    return CH_OK;
+}
+
+static ch_tensor_spec spec_of(const ch_tuple *t, int i, int replica)
+{
+    const ch_tensor *is = ch_value_at(ch_tuple_at(t, i), replica);
+
+    return (ch_tensor_spec){ch_tuple_name(t, i), ch_tensor_dtype(is), ch_tensor_shape(is)};
+}
+
+static ch_status check_alike(int worker, const ch_tuple *is, const ch_tuple *first,
+                             int n_replicas)
+{
+    if (ch_tuple_count(is) != ch_tuple_count(first))
+        return ch__fail(CH_INVALID_ARGUMENT, "it has %d values, and worker 0 has %d",
+                        ch_tuple_count(is), ch_tuple_count(first));
+    for (int i = 0; i < ch_tuple_count(is); i++)
+        for (int k = 0; k < n_replicas; k++) {
+            const ch_tensor_spec a = spec_of(is, i, k), b = spec_of(first, i, k);
+
+            if (a.dtype != b.dtype || !ch_shape_equal(a.shape, b.shape) ||
+                !is_same_name(a.name, b.name))
+                return fail_other("value", i, worker, &a, &b);
+        }
+    return CH_OK;
+}
+
+static ch_status take_values(const ch_coordinator *c, ch_value_fn fn, void *arg, int n,
+                             ch_tuple **all)
+{
+    for (int i = 0; i < n; i++) {
+        uint64_t  mark = ch__fail_mark();
+        ch_status rc = ch__fail_since(mark, fn(&(ch_value_context){i, n}, arg, &all[i]));
+
+        if (rc == CH_OK && all[i] == NULL)
+            rc = ch__fail(CH_INVALID_ARGUMENT, "the function gave nothing");
+        if (rc == CH_OK)
+            rc = check_components(c, all[i]);
+        if (rc == CH_OK)
+            rc = check_alike(i, all[i], all[0], c->ps->n_devices);
+        if (rc != CH_OK)
+            return ch__fail_at(rc, "values of worker %d", i);
+    }
+    return CH_OK;
+}
+
+/* Whether replicas have their own of any. */
+static bool has_components(int n, ch_tuple *const *all)
+{
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < ch_tuple_count(all[i]); k++)
+            if (ch_value_count(ch_tuple_at(all[i], k)) > 1)
+                return true;
+    return false;
+}
+
+static ch_status make_values(ch_coordinator *c, int n, ch_tuple *const *all,
+                             ch_per_worker **out)
+{
+    int            width = ch_tuple_count(all[0]);
+    int            copies = has_components(n, all) ? c->ps->n_devices : 1;
+    ch_per_worker *p = NULL;
+    ch_tensor    **t = ch__calloc((size_t)(n * copies * width) + 1, sizeof(ch_tensor *));
+    ch_status      rc = t == NULL ? ch__fail_memory("values") : new_per_worker(c, width, &p);
+
+    for (int i = 0; i < n * copies && rc == CH_OK; i++)
+        for (int k = 0; k < width; k++)
+            t[i * width + k] = ch_value_at(ch_tuple_at(all[i / copies], k), i % copies);
+    for (int i = 0; i < width && rc == CH_OK; i++) {
+        rc = take_name(p, i, ch_tuple_name(all[0], i));
+        if (rc == CH_OK)
+            p->like[i] = ch_value_ref(ch_tuple_at(all[0], i));
+    }
+    if (rc == CH_OK)
+        rc = ch__chief_values(c->ps->chief, n, copies, width, t, &p->feed);
+    ch__free(t);
+    if (rc == CH_OK)
+        *out = p;
+    else
+        ch_per_worker_unref(p);
+    return rc;
+}
+
+ch_status ch_coordinator_create_per_worker_values(ch_coordinator *c, ch_value_fn fn, void *arg,
+                                                  ch_per_worker **out)
+{
+    ch_status  rc = ch__want_given("per-worker values", "the coordinator", c, "out", out);
+    int        n = rc == CH_OK ? count_workers(c) : 0;
+    ch_tuple **all = ch__calloc((size_t)n + 1, sizeof(ch_tuple *));
+
+    if (rc == CH_OK && fn == NULL)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "per-worker values: the function is NULL");
+    if (rc == CH_OK && all == NULL)
+        rc = ch__fail_memory("per-worker values");
+    if (rc == CH_OK)
+        rc = take_values(c, fn, arg, n, all);
+    if (rc == CH_OK)
+        rc = make_values(c, n, all, out);
+    for (int i = 0; all != NULL && i < n; i++)
+        ch_tuple_unref(all[i]);
+    ch__free(all);
+    return rc;
+}
+
+/* ---- steps ---- */
+
+/* A list that is an argument of a call: its length, and whether it is there. */
+static ch_status check_list(const char *call, const char *count, int n, const char *list,
+                            const void *is_list)
+{
+    if (n < 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: %s is %d, want 0 or more", call, count, n);
+    if (n > 0 && is_list == NULL)
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: %s is NULL, and %s is %d", call, list, count,
+                        n);
+    return CH_OK;
+}
+
+static ch_status check_each(const ch_coordinator *c, const ch_arguments *a)
+{
+    ch_status rc = check_list("schedule", "n_each", a->n_each, "each", a->each);
+
+    if (rc != CH_OK)
+        return rc;
+    for (int i = 0; i < a->n_each; i++) {
+        const ch_per_worker *p = a->each[i];
+
+        if (p == NULL || p->feed == NULL)
+            return ch__fail(
+                CH_INVALID_ARGUMENT, "schedule: each[%d] is %s", i,
+                p == NULL ? "NULL" : "a dataset; give what ch_per_worker_iterate makes of it");
+        if (p->coordinator->ps != c->ps)
+            return ch__fail(CH_INVALID_ARGUMENT, "schedule: each[%d] is another coordinator's",
+                            i);
+    }
+    return CH_OK;
+}
+
+static int count_inputs(const ch_arguments *a)
+{
+    int n = a->in != NULL ? ch_tuple_count(a->in) : 0;
+
+    for (int i = 0; i < a->n_each; i++)
+        n += a->each[i]->width;
+    return n;
+}
+
+/* All inputs of the step, or values that look like them. */
+static ch_status looks(const ch_arguments *a, ch_tuple **out, bool *rows_unknown)
+{
+    size_t       n = (size_t)count_inputs(a);
+    ch_value   **v = ch__calloc(n + 1, sizeof(ch_value *));
+    const char **name = ch__calloc(n + 1, sizeof(char *));
+    ch_status    rc = v == NULL || name == NULL ? ch__fail_memory("a step") : CH_OK;
+    int          k = 0;
+
+    for (; rc == CH_OK && a->in != NULL && k < ch_tuple_count(a->in); k++) {
+        v[k] = ch_value_ref(ch_tuple_at(a->in, k));
+        name[k] = ch_tuple_name(a->in, k);
+    }
+    for (int i = 0; i < a->n_each && rc == CH_OK; i++)
+        for (int j = 0; j < a->each[i]->width; j++, k++) {
+            v[k] = ch_value_ref(a->each[i]->like[j]);
+            name[k] = a->each[i]->name[j];
+            *rows_unknown |= a->each[i]->rows_unknown;
+        }
+    if (rc == CH_OK)
+        rc = ch_tuple_new(k, v, name, out);
+    while (k > 0)
+        ch_value_unref(v[--k]);
+    ch__free(v);
+    ch__free(name);
+    return rc;
+}
+
+static ch_status record(ch_coordinator *c, ch_function *f, const ch_arguments *a, ch_graph **g,
+                        int64_t *number)
+{
+    ch_tuple *in = NULL;
+    bool      rows_unknown = false;
+    ch_status rc = a->n_each > 0 ? looks(a, &in, &rows_unknown) : CH_OK;
+
+    if (rc == CH_OK)
+        rc = ch__strategy_record(c->strategy, f, a->n_each > 0 ? in : a->in, rows_unknown, g,
+                                 number);
+    ch_tuple_unref(in);
+    return rc;
+}
+
+static ch_status new_remote(ch_coordinator *c, ch_graph *g, ch_remote **out)
+{
+    ch_remote *r = ch__calloc(1, sizeof(*r));
+
+    if (r == NULL)
+        return ch__fail_memory("a step's results");
+    atomic_init(&r->refs, 1);
+    r->coordinator = ch_coordinator_ref(c);
+    r->graph = ch_graph_ref(g);
+    *out = r;
+    return CH_OK;
+}
+
+static ch_status order(ch_coordinator *c, const ch_arguments *a, uint64_t function,
+                       int64_t number, ch_scheduled **out)
+{
+    enum { FEW = 16 };
+    ch_order   o = {.function = function,
+                    .number = number,
+                    .n_in = ch__ps_spread(c->ps, a->in, NULL),
+                    .n_inputs = a->in != NULL ? ch_tuple_count(a->in) : 0,
+                    .n_feeds = a->n_each};
+    ch_feed   *few[FEW], **feed = few;
+    ch_tensor *few_in[FEW], **in = few_in;
+    ch_status  rc = CH_OK;
+
+    if (o.n_in > FEW || o.n_feeds > FEW) {
+        feed = ch__calloc((size_t)o.n_feeds + 1, sizeof(ch_feed *));
+        in = ch__calloc((size_t)o.n_in + 1, sizeof(ch_tensor *));
+        rc = feed == NULL || in == NULL ? ch__fail_memory("a step") : CH_OK;
+    }
+    if (rc == CH_OK) {
+        for (int i = 0; i < a->n_each; i++)
+            feed[i] = a->each[i]->feed;
+        (void)ch__ps_spread(c->ps, a->in, in);
+        o.in = in;
+        o.feed = feed;
+        rc = ch__chief_schedule(c->ps->chief, &o, out);
+    }
+    if (feed != few) {
+        ch__free(feed);
+        ch__free(in);
+    }
+    return rc;
+}
+
+ch_status ch_coordinator_schedule(ch_coordinator *c, ch_function *f, const ch_arguments *args,
+                                  ch_remote **out)
+{
+    static const ch_arguments none;
+    const ch_arguments       *a = args != NULL ? args : &none;
+    ch_remote                *r = NULL;
+    ch_graph                 *g = NULL;
+    uint64_t                  function = 0;
+    int64_t                   number = 0;
+    ch_status rc = ch__want_given("schedule", "the coordinator", c, "the function", f);
+
+    if (rc == CH_OK)
+        rc = check_each(c, a);
+    if (rc == CH_OK)
+        rc = record(c, f, a, &g, &number);
+    if (rc == CH_OK)
+        rc = ch__ps_function(c->ps, g, &function);
+    if (rc == CH_OK && out != NULL)
+        rc = new_remote(c, g, &r);
+    if (rc == CH_OK)
+        rc = order(c, a, function, number, out != NULL ? &r->step : NULL);
+    ch_graph_unref(g);
+    if (rc == CH_OK && out != NULL)
+        *out = r;
+    else
+        ch_remote_unref(r);
+    return rc;
+}
+
+ch_status ch_coordinator_join(ch_coordinator *c)
+{
+    ch_status rc = ch__want_given("join", "the coordinator", c, NULL, NULL);
+
+    return rc == CH_OK ? ch__chief_join(c->ps->chief, 0) : rc;
+}
+
+/* A limit as ch__chief_join takes it. */
+static ch_status take_seconds(const char *call, double seconds, int64_t *limit_ms)
+{
+    static const double most = 1e8; /* three years */
+
+    if (!(seconds >= 0))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: seconds: not a duration (got %g, want 0 or more)", call, seconds);
+    *limit_ms =
+        seconds > 0 ? (int64_t)ceil(1e3 * (seconds < most ? seconds : most)) : CH_AT_ONCE;
+    return CH_OK;
+}
+
+ch_status ch_coordinator_join_for(ch_coordinator *c, double seconds)
+{
+    int64_t   limit_ms = 0;
+    ch_status rc = ch__want_given("join", "the coordinator", c, NULL, NULL);
+
+    if (rc == CH_OK)
+        rc = take_seconds("join", seconds, &limit_ms);
+    return rc == CH_OK ? ch__chief_join(c->ps->chief, limit_ms) : rc;
+}
+
+ch_status ch_coordinator_cancel(ch_coordinator *c)
+{
+    ch_status rc = ch__want_given("cancel", "the coordinator", c, NULL, NULL);
+
+    if (rc == CH_OK)
+        ch__chief_cancel(c->ps->chief, NULL);
+    return rc;
+}
+
+ch_status ch_coordinator_done(ch_coordinator *c, bool *out)
+{
+    ch_status rc = ch__want_given("done", "the coordinator", c, "out", out);
+
+    return rc == CH_OK ? ch__chief_done(c->ps->chief, out) : rc;
+}
+
+ch_status ch_coordinator_get_stats(ch_coordinator *c, ch_coordinator_stats *out)
+{
+    ch_status rc = ch__want_given("stats", "the coordinator", c, "out", out);
+
+    if (rc == CH_OK) {
+        *out = (ch_coordinator_stats){0};
+        ch__chief_stats(c->ps->chief, out);
+    }
+    return rc;
+}
+
+ch_status ch_coordinator_get_worker_stats(ch_coordinator *c, int worker, ch_worker_stats *out)
+{
+    ch_status rc = ch__want_given("worker stats", "the coordinator", c, "out", out);
+
+    return rc == CH_OK ? ch__chief_worker_stats(c->ps->chief, worker, out) : rc;
+}
+
+/* ---- results ---- */
+
+ch_remote *ch_remote_ref(ch_remote *r)
+{
+    if (r != NULL)
+        atomic_fetch_add(&r->refs, 1);
+    return r;
+}
+
+void ch_remote_unref(ch_remote *r)
+{
+    if (r == NULL || atomic_fetch_sub(&r->refs, 1) != 1)
+        return;
+    ch__scheduled_unref(r->step);
+    ch_graph_unref(r->graph);
+    ch_coordinator_unref(r->coordinator);
+    ch__free(r);
+}
+
+static ch_status fetch(ch_remote *r, int64_t limit_ms, ch_tuple **out)
+{
+    const ch_parcel *p = NULL;
+    ch_status        rc =
+        ch__chief_wait(r->coordinator->ps->chief, r->step, r->graph->name, limit_ms, &p);
+
+    return rc == CH_OK ? ch__ps_results(r->coordinator->ps, r->graph,
+                                        r->coordinator->ps->n_devices, p, out)
+                       : rc;
+}
+
+ch_status ch_remote_fetch(ch_remote *r, ch_tuple **out)
+{
+    ch_status rc = ch__want_given("fetch", "the remote value", r, "out", out);
+
+    return rc == CH_OK ? fetch(r, 0, out) : rc;
+}
+
+ch_status ch_remote_fetch_for(ch_remote *r, double seconds, ch_tuple **out)
+{
+    int64_t   limit_ms = 0;
+    ch_status rc = ch__want_given("fetch", "the remote value", r, "out", out);
+
+    if (rc == CH_OK)
+        rc = take_seconds("fetch", seconds, &limit_ms);
+    return rc == CH_OK ? fetch(r, limit_ms, out) : rc;
+}
+
+ch_status ch_remote_cancel(ch_remote *r)
+{
+    ch_status rc = ch__want_given("cancel", "the remote value", r, NULL, NULL);
+
+    if (rc == CH_OK)
+        ch__chief_cancel(r->coordinator->ps->chief, r->step);
+    return rc;
+}
+
+long long ch_remote_step(const ch_remote *r)
+{
+    return r != NULL ? (long long)ch__scheduled_number(r->step) : 0;
+}
+
+bool ch_remote_has_ended(const ch_remote *r)
+{
+    return r == NULL || ch__chief_has_ended(r->coordinator->ps->chief, r->step);
+}
+
+ch_status ch_coordinator_fetch(ch_coordinator *c, int n, ch_remote *const *r, ch_tuple **out)
+{
+    ch_status rc = ch__want_given("fetch", "the coordinator", c, NULL, NULL);
+    int       k = 0;
+
+    if (rc == CH_OK)
+        rc = check_list("fetch", "n", n, "the list of remote values", r);
+    if (rc == CH_OK)
+        rc = check_list("fetch", "n", n, "out", out);
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        if (r[i] == NULL)
+            rc = ch__fail(CH_INVALID_ARGUMENT, "fetch: remote value %d of %d is NULL", i, n);
+    for (; k < n && rc == CH_OK; k += rc == CH_OK)
+        rc = ch_remote_fetch(r[k], &out[k]);
+    while (rc != CH_OK && k > 0) {
+        ch_tuple_unref(out[--k]);
+        out[k] = NULL;
+    }
+    return rc;
+}

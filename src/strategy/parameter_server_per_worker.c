@@ -1,0 +1,216 @@
+/* strategy/parameter_server_per_worker.c -- variables of which each worker has its own.
+ *
+ * Here such a variable is a copy like a local one's, for the program, and what the workers' begin as. To a step that runs on a worker it is
+ * an input, what the worker has when the step begins, and a result, what it has when the step has gone well: so a step is
+ * cut (job/step_plan.h) as if it had none, and whatever happens to a step that does not come to its end, no copy has changed.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "graph/extract.h"
+#include "strategy/parameter_server.h"
+#include "tensor/device.h"
+#include "tensor/tensor.h"
+
+/* ---- life ---- */
+
+static ch_status copy_on(ch_device *device, const ch_tensor *t, ch_tensor **out)
+{
+    ch_tensor *copy = NULL;
+    ch_status  rc = ch_tensor_new_on(device, t->dtype, t->shape, &copy);
+
+    if (rc == CH_OK)
+        rc = ch_tensor_copy(t, copy);
+    if (rc == CH_OK)
+        *out = copy;
+    else
+        ch_tensor_unref(copy);
+    return rc;
+}
+
+ch_status ch__ps_each_create(ch_ps *ps, ch_var *v, const ch_tensor *initial)
+{
+    ch_ps_each *e = ch__calloc(1, sizeof(*e));
+    ch_device  *device = NULL;
+    ch_status   rc =
+        e == NULL ? ch__fail_memory("a variable") : ch__device_of_task("chief", 0, 0, &device);
+
+    if (rc == CH_OK)
+        rc = copy_on(device, initial, &e->initial);
+    if (rc == CH_OK)
+        rc = copy_on(device, initial, &v->copy[0]);
+    if (rc != CH_OK) {
+        if (e != NULL)
+            ch_tensor_unref(e->initial);
+        ch__free(e);
+        return rc;
+    }
+    e->ps = ps;
+    e->number = ch__chief_numbers(ps->chief, 1);
+    v->each = e;
+    return CH_OK;
+}
+
+void ch__ps_each_drop(ch_var *v)
+{
+    ch_ps_each *e = v->each;
+
+    ch__chief_forget_kept(e->ps->chief, e->number);
+    ch_tensor_unref(e->initial);
+    ch__free(e);
+    v->each = NULL;
+}
+
+/* ---- in steps ---- */
+
+static bool is_written(const ch_resource *r)
+{
+    return r->value != r->read;
+}
+
+/* What becomes an input, and what a result, behind those of the graph. */
+typedef struct ends {
+    const ch_node **in, **out;
+    int            *resource; /* those that stay one */
+    unsigned char  *all;
+} ends;
+
+static void find_ends(const ch_graph *g, ch_var *const *var, const ends *o, ch_extract *e)
+{
+    for (int i = 0; i < g->n_inputs; i++)
+        o->in[e->n_in++] = g->input[i];
+    for (int i = 0; i < g->n_outputs; i++)
+        o->out[e->n_out++] = g->output[i].node;
+    for (int i = 0; i < g->n_resources; i++) {
+        const ch_resource *r = &g->resource[i];
+
+        if (var[i]->each == NULL) {
+            o->resource[e->n_resources++] = i;
+            continue;
+        }
+        if (r->read != NULL)
+            o->in[e->n_in++] = r->read;
+        if (is_written(r))
+            o->out[e->n_out++] = r->value;
+    }
+    memset(o->all, 1, (size_t)g->n_values);
+}
+
+ch_status ch__ps_each_graph(const ch_graph *g, ch_var *const *var, ch_graph **out)
+{
+    size_t     n = (size_t)g->n_resources;
+    ends       o = {.in = ch__calloc((size_t)g->n_inputs + n, sizeof(ch_node *)),
+                    .out = ch__calloc((size_t)g->n_outputs + n, sizeof(ch_node *)),
+                    .resource = ch__calloc(n, sizeof(int)),
+                    .all = ch__calloc((size_t)g->n_values + 1, 1)};
+    ch_extract e = {
+        .name = g->name, .take = o.all, .in = o.in, .out = o.out, .resource = o.resource};
+    ch_status rc = o.in == NULL || o.out == NULL || o.resource == NULL || o.all == NULL
+                       ? ch__fail_memory("a step")
+                       : CH_OK;
+
+    if (rc == CH_OK) {
+        find_ends(g, var, &o, &e);
+        rc = ch__graph_extract(g, &e, out);
+    }
+    ch__free(o.in);
+    ch__free(o.out);
+    ch__free(o.resource);
+    ch__free(o.all);
+    return rc;
+}
+
+int ch__ps_each_list(const ch_graph *g, ch_var *const *var, ch_kept_spec *out)
+{
+    int n = 0;
+
+    for (int i = 0; i < g->n_resources; i++) {
+        const ch_ps_each *e = var[i]->each;
+
+        if (e != NULL)
+            out[n++] = (ch_kept_spec){.number = e->number,
+                                      .is_read = g->resource[i].read != NULL,
+                                      .is_written = is_written(&g->resource[i]),
+                                      .initial = e->initial};
+    }
+    return n;
+}
+
+/* ---- all at once ---- */
+
+/* A worker's own, or what it would begin as; a copy, since the worker has it too. */
+static ch_status value_of(const ch_var *v, const ch_tensor *given, ch_value **out)
+{
+    const ch_ps_each *e = v->each;
+    ch_tensor        *t = NULL;
+    ch_status         rc;
+
+    if (given != NULL && (given->dtype != v->dtype || !ch_shape_equal(given->shape, v->shape)))
+        return ch__fail(CH_INTERNAL, "a worker gave something else for %s", v->name);
+    rc = copy_on(NULL, given != NULL ? given : e->initial, &t);
+    if (rc == CH_OK)
+        rc = ch_value_new(CH_PLAIN, 1, &t, out);
+    ch_tensor_unref(t);
+    return rc;
+}
+
+static ch_status tuple_of(const ch_var *v, int n, ch_tensor *const *given, ch_tuple **out)
+{
+    ch_value **value = ch__calloc((size_t)n + 1, sizeof(ch_value *));
+    ch_status  rc = value == NULL ? ch__fail_memory("values") : CH_OK;
+
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = value_of(v, given[i], &value[i]);
+    if (rc == CH_OK)
+        rc = ch_tuple_new(n, value, NULL, out);
+    for (int i = 0; value != NULL && i < n; i++)
+        ch_value_unref(value[i]);
+    ch__free(value);
+    return rc;
+}
+
+static ch_status get_each(const ch_var *v, ch_tuple **out)
+{
+    const ch_ps_each *e = v->each;
+    ch_tensor       **given = NULL;
+    int               n = 0;
+    ch_status         rc = ch__chief_kept(e->ps->chief, e->number, &n, &given);
+
+    if (rc == CH_OK)
+        rc = tuple_of(v, n, given, out);
+    for (int i = 0; i < n; i++)
+        ch_tensor_unref(given[i]);
+    ch__free(given);
+    return rc;
+}
+
+/* Where there are no workers, this process is the only one. */
+static ch_status get_here(ch_var *v, ch_tuple **out)
+{
+    ch_tensor *t = NULL;
+    ch_status  rc = ch__var_get(v, &t);
+
+    if (rc == CH_OK)
+        rc = ch_tuple_of(1, &t, out);
+    ch_tensor_unref(t);
+    return rc;
+}
+
+ch_status ch_var_get_all(ch_var *v, ch_tuple **out)
+{
+    ch_status rc = ch__want_given("variable get_all", "the variable", v, "out", out);
+
+    if (rc == CH_OK)
+        rc = ch__var_check_outside(v, "ch_var_read");
+    if (rc == CH_OK && !v->per_worker)
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "variable %s: workers have it together, since it is not per_worker "
+                      "(ch_var_spec); use ch_var_get",
+                      v->name);
+    if (rc != CH_OK)
+        return rc;
+    rc = v->each != NULL ? get_each(v, out) : get_here(v, out);
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
+}

@@ -1,0 +1,535 @@
+/* strategy/parameter_server_run.c -- steps of the parameter-server strategy: recorded here, run by workers.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "job/step_plan.h"
+#include "strategy/parameter_server.h"
+#include "tensor/tensor.h"
+
+enum { MOST_FUNCTIONS = 256 }; /* that are kept: the least recently used one goes first */
+
+struct ch_ps_function {
+    ch_ps_function *next;       /* most recently used first */
+    ch_graph       *graph;      /* referenced */
+    unsigned        generation; /* of the strategy's variables when they were looked up */
+    uint64_t        number;
+    int             n;
+    uint64_t        shard[]; /* of its variables, all of them: they are what it was made for */
+};
+
+/* ---- where the variables of a graph are ---- */
+
+typedef struct located {
+    int      n;
+    ch_var **var; /* referenced */
+    /* Of those that are on servers. */
+    int                    n_variables;
+    int                   *place;
+    ch_route_variable     *variable;
+    struct ch_route_shard *shard; /* of those that each worker has, their numbers */
+    int                    n_shards;
+} located;
+
+static void drop_located(located *l)
+{
+    for (int i = 0; l->var != NULL && i < l->n; i++)
+        ch_var_unref(l->var[i]);
+    ch__free(l->var);
+    ch__free(l->place);
+    ch__free(l->variable);
+    ch__free(l->shard);
+}
+
+/* On the same servers, and cut at the same rows. */
+static bool is_same_place(const ch_route_variable *a, const ch_route_variable *b)
+{
+    if (a->n_shards != b->n_shards || a->axis != b->axis ||
+        (a->n_shards > 1 && a->shape.dim[a->axis] != b->shape.dim[b->axis]))
+        return false;
+    for (int i = 0; i < a->n_shards; i++)
+        if (a->shard[i].server != b->shard[i].server)
+            return false;
+    return true;
+}
+
+static int count_shards(const ch_var *v)
+{
+    return v->each != NULL ? 1 : ((const ch_ps_place *)v->away)->n;
+}
+
+static ch_status find_vars(ch_strategy *st, const ch_graph *g, located *l)
+{
+    ch_status rc = CH_OK;
+
+    l->var = ch__calloc((size_t)g->n_resources + 1, sizeof(ch_var *));
+    l->place = ch__calloc((size_t)g->n_resources + 1, sizeof(int));
+    l->variable = ch__calloc((size_t)g->n_resources + 1, sizeof(*l->variable));
+    if (l->var == NULL || l->place == NULL || l->variable == NULL)
+        return ch__fail_memory("a step");
+    for (; l->n < g->n_resources && rc == CH_OK; l->n += rc == CH_OK) {
+        rc = ch__var_of_resource(st, &g->resource[l->n], &l->var[l->n]);
+        if (rc == CH_OK)
+            l->n_shards += count_shards(l->var[l->n]);
+    }
+    return rc;
+}
+
+static void locate_one(located *l, const ch_var *v, const char *name, int *at)
+{
+    const ch_ps_place *p = v->away;
+    int                i = l->n_variables++;
+
+    l->variable[i] = (ch_route_variable){.name = name,
+                                         .dtype = v->dtype,
+                                         .shape = v->shape,
+                                         .axis = p->axis,
+                                         .n_shards = p->n,
+                                         .shard = &l->shard[*at]};
+    for (int k = 0; k < p->n; k++)
+        l->shard[(*at)++] = (struct ch_route_shard){p->store[k]->server, p->store[k]->number};
+    l->place[i] = i;
+    for (int k = i - 1; k >= 0; k--)
+        if (is_same_place(&l->variable[k], &l->variable[i]))
+            l->place[i] = l->place[k];
+}
+
+static ch_status locate(ch_strategy *st, const ch_graph *g, located *l)
+{
+    ch_status rc = find_vars(st, g, l);
+    int       at = 0;
+
+    l->shard = rc == CH_OK ? ch__calloc((size_t)l->n_shards + 1, sizeof(*l->shard)) : NULL;
+    if (rc == CH_OK && l->shard == NULL)
+        rc = ch__fail_memory("a step");
+    for (int i = 0; i < l->n && rc == CH_OK; i++) {
+        const ch_ps_each *e = l->var[i]->each;
+
+        if (e != NULL)
+            l->shard[at++].variable = e->number;
+        else
+            locate_one(l, l->var[i], g->resource[i].name, &at);
+    }
+    return rc;
+}
+
+/* ---- functions ---- */
+
+static void free_function(ch_ps_function *f)
+{
+    ch_graph_unref(f->graph);
+    ch__free(f);
+}
+
+void ch__ps_functions_drop(ch_ps *ps)
+{
+    while (ps->functions != NULL) {
+        ch_ps_function *f = ps->functions;
+
+        ps->functions = f->next;
+        free_function(f);
+    }
+}
+
+/* How many numbers its updates need on servers: one for each shard. */
+static ch_updates number_updates(ch_ps *ps, const ch_route *r, const located *l)
+{
+    int n = 0;
+
+    for (int i = 0; i < r->n_remotes; i++)
+        n += l->variable[r->remote[i].variable[0]].n_shards;
+    return (ch_updates){ch__chief_numbers(ps->chief, n), (uint64_t)n};
+}
+
+static ch_status encode(const ch_route *r, const located *l, uint64_t next, ch_tensor **out)
+{
+    uint64_t *function = ch__calloc((size_t)r->n_remotes + 1, sizeof(*function));
+    void     *bytes = NULL;
+    size_t    n = 0;
+    ch_route  copy = *r;
+    ch_status rc;
+
+    if (function == NULL)
+        return ch__fail_memory("a step");
+    for (int i = 0; i < r->n_remotes; i++) {
+        function[i] = next;
+        next += (uint64_t)l->variable[r->remote[i].variable[0]].n_shards;
+    }
+    rc = ch__route_encode(&(ch_sent_route){&copy, l->n_variables, l->variable, function},
+                          &bytes, &n);
+    if (rc == CH_OK)
+        rc = ch_tensor_copy_of(CH_U8, ch_shape_of((int64_t)n), bytes, out);
+    ch__free(bytes);
+    ch__free(function);
+    return rc;
+}
+
+static ch_status cut(const ch_graph *g, const located *l, ch_route **out)
+{
+    ch_graph *without = NULL;
+    ch_status rc;
+
+    if (l->n_variables == l->n)
+        return ch__route_new(g, l->place, out);
+    rc = ch__ps_each_graph(g, l->var, &without);
+    if (rc == CH_OK)
+        rc = ch__route_new(without, l->place, out);
+    ch_graph_unref(without);
+    return rc;
+}
+
+static ch_recorded_op *find_op(const ch_function_spec *f, const char *name)
+{
+    for (int i = 0; i < f->n_ops; i++)
+        if (strcmp(f->op[i].name, name) == 0)
+            return &f->op[i];
+    return NULL;
+}
+
+/* Without memory, no op: then errors say no line. */
+static void list_ops(const ch_graph *g, ch_function_spec *out)
+{
+    out->op = ch__calloc((size_t)g->n_calls + 1, sizeof(*out->op));
+    for (const ch_node *n = g->first; n != NULL && out->op != NULL; n = n->next) {
+        ch_recorded_op *op = find_op(out, n->op->name);
+
+        if (op == NULL)
+            out->op[out->n_ops++] = (ch_recorded_op){n->op->name, n->caller};
+        else if (op->caller != n->caller)
+            op->caller = NULL; /* in several lines */
+    }
+}
+
+/* Takes the route over. */
+static ch_status tell(ch_ps *ps, const ch_graph *g, const located *l, ch_tensor *route,
+                      const ch_updates *updates, uint64_t *number)
+{
+    ch_kept_spec    *kept = ch__calloc((size_t)l->n + 1, sizeof(*kept));
+    ch_function_spec f = {.name = g->name, .kept = kept, .updates = *updates};
+    ch_status        rc;
+
+    if (kept == NULL) {
+        ch_tensor_unref(route);
+        return ch__fail_memory("a step");
+    }
+    f.n_kept = ch__ps_each_list(g, l->var, kept);
+    list_ops(g, &f);
+    rc = ch__chief_function(ps->chief, &f, route, number);
+    ch__free(kept);
+    return rc;
+}
+
+static ch_status make_function(ch_ps *ps, ch_graph *g, const located *l, ch_ps_function **out)
+{
+    ch_ps_function *f = ch__calloc(1, sizeof(*f) + (size_t)l->n_shards * sizeof(f->shard[0]));
+    ch_route       *route = NULL;
+    ch_tensor      *bytes = NULL;
+    ch_updates      updates = {0};
+    ch_status       rc = f == NULL ? ch__fail_memory("a step") : cut(g, l, &route);
+
+    if (rc == CH_OK) {
+        updates = number_updates(ps, route, l);
+        rc = encode(route, l, updates.first, &bytes);
+    }
+    if (rc == CH_OK)
+        rc = tell(ps, g, l, bytes, &updates, &f->number);
+    ch__route_free(route);
+    if (rc != CH_OK) {
+        ch__free(f);
+        return ch__fail_at(rc, "%s, for workers", g->name);
+    }
+    f->graph = ch_graph_ref(g);
+    f->n = l->n_shards;
+    for (int i = 0; i < f->n; i++)
+        f->shard[i] = l->shard[i].variable;
+    *out = f;
+    return CH_OK;
+}
+
+static bool is_for(const ch_ps_function *f, const located *l)
+{
+    if (f->n != l->n_shards)
+        return false;
+    for (int i = 0; i < f->n; i++)
+        if (f->shard[i] != l->shard[i].variable)
+            return false;
+    return true;
+}
+
+/* In the chief's turn. Takes the function of a graph out of the list; NULL: there is none. */
+static ch_ps_function *take_function(ch_ps *ps, const ch_graph *g)
+{
+    ch_ps_function **at = &ps->functions, *f;
+
+    while (*at != NULL && (*at)->graph != g)
+        at = &(*at)->next;
+    f = *at;
+    if (f != NULL) {
+        *at = f->next;
+        ps->n_functions--;
+    }
+    return f;
+}
+
+static void put_function(ch_ps *ps, ch_ps_function *f)
+{
+    f->next = ps->functions;
+    ps->functions = f;
+    ps->n_functions++;
+}
+
+/* In the chief's turn. */
+static ch_ps_function *take_last(ch_ps *ps)
+{
+    ch_ps_function **at = &ps->functions, *f = NULL;
+
+    if (ps->n_functions <= MOST_FUNCTIONS)
+        return NULL;
+    while ((*at)->next != NULL)
+        at = &(*at)->next;
+    f = *at;
+    *at = NULL;
+    ps->n_functions--;
+    return f;
+}
+
+static void forget(ch_ps *ps, ch_ps_function *f)
+{
+    if (f == NULL)
+        return;
+    ch__chief_forget(ps->chief, f->number);
+    free_function(f);
+}
+
+/* Puts one into the list that is for these variables: the one that is there, which steps may have been given with, or else `made`, which
+ * is taken over. False: there is none. */
+static bool use(ch_ps *ps, const ch_graph *g, const located *l, unsigned generation,
+                ch_ps_function *made, uint64_t *number)
+{
+    ch_ps_function *f, *other = made, *last = NULL;
+
+    (void)ch__task_enter(ps->chief);
+    f = take_function(ps, g);
+    if (f == NULL || !is_for(f, l)) {
+        other = f;
+        f = made;
+    }
+    if (f != NULL) {
+        f->generation = generation;
+        *number = f->number;
+        put_function(ps, f);
+        last = take_last(ps);
+    }
+    ch__task_leave(ps->chief);
+    forget(ps, other);
+    forget(ps, last);
+    return f != NULL;
+}
+
+/* Where it is known already, and its variables are the ones it was made for. */
+static bool is_known(ch_ps *ps, const ch_graph *g, unsigned generation, uint64_t *number)
+{
+    ch_ps_function *f;
+    bool            known;
+
+    (void)ch__task_enter(ps->chief);
+    f = ps->functions;
+    if (f == NULL || f->graph != g) {
+        f = take_function(ps, g);
+        if (f != NULL)
+            put_function(ps, f);
+    }
+    known = f != NULL && f->generation == generation;
+    if (known)
+        *number = f->number;
+    ch__task_leave(ps->chief);
+    return known;
+}
+
+ch_status ch__ps_function(ch_ps *ps, ch_graph *g, uint64_t *number)
+{
+    unsigned        generation = atomic_load(&ps->strategy->generation);
+    located         l = {0};
+    ch_ps_function *f = NULL;
+    ch_status       rc;
+
+    if (is_known(ps, g, generation, number))
+        return CH_OK;
+    rc = locate(ps->strategy, g, &l);
+    if (rc == CH_OK && !use(ps, g, &l, generation, NULL, number)) {
+        rc = make_function(ps, g, &l, &f);
+        if (rc == CH_OK)
+            (void)use(ps, g, &l, generation, f, number);
+    }
+    drop_located(&l);
+    return rc;
+}
+
+/* ---- results ---- */
+
+/* What servers or workers have too, the program must not change: it gets a copy. */
+static ch_status own(ch_tensor *t, ch_tensor **out)
+{
+    ch_status rc;
+
+    if (atomic_load(&t->refs) == 1 && atomic_load(&t->buffer->refs) == 1) {
+        *out = ch_tensor_ref(t);
+        return CH_OK;
+    }
+    rc = ch_tensor_new(t->dtype, t->shape, out);
+    return rc == CH_OK ? ch_tensor_copy(t, *out) : rc;
+}
+
+/* Of the first n replicas. */
+static ch_status result(const ch_graph *g, int n, const ch_parcel *p, int i, ch_value **out)
+{
+    ch_tensor *t[64] = {NULL};
+    ch_status  rc = CH_OK;
+
+    for (int k = 0; k < n && rc == CH_OK; k++)
+        rc = own(p->tensor[k * g->n_outputs + i], &t[k]);
+    if (rc == CH_OK)
+        rc = ch_value_new(n > 1 ? CH_PER_REPLICA : CH_PLAIN, n, t, out);
+    for (int k = 0; k < n; k++)
+        ch_tensor_unref(t[k]);
+    return rc;
+}
+
+ch_status ch__ps_results(const ch_ps *ps, const ch_graph *g, int n_replicas, const ch_parcel *p,
+                         ch_tuple **out)
+{
+    size_t       n = (size_t)g->n_outputs;
+    ch_value   **v = ch__calloc(n + 1, sizeof(ch_value *));
+    const char **name = ch__calloc(n + 1, sizeof(char *));
+    ch_status    rc = v == NULL || name == NULL ? ch__fail_memory("results") : CH_OK;
+
+    if (rc == CH_OK && p->n_tensors < g->n_outputs * ps->n_devices)
+        rc = ch__fail(CH_INTERNAL, "%s: a worker gave %d results, not %d", g->name,
+                      p->n_tensors, g->n_outputs * ps->n_devices);
+    for (int i = 0; i < g->n_outputs && rc == CH_OK; i++) {
+        name[i] = g->output[i].name;
+        rc = result(g, n_replicas, p, i, &v[i]);
+    }
+    if (rc == CH_OK)
+        rc = ch_tuple_new(g->n_outputs, v, name, out);
+    for (size_t i = 0; v != NULL && i < n; i++)
+        ch_value_unref(v[i]);
+    ch__free(v);
+    ch__free(name);
+    return rc;
+}
+
+/* ---- runs ---- */
+
+int ch__ps_spread(const ch_ps *ps, const ch_tuple *in, ch_tensor **out)
+{
+    int n = in != NULL ? ch_tuple_count(in) : 0, copies = 1;
+
+    for (int i = 0; i < n; i++)
+        copies = ch_value_count(ch_tuple_at(in, i)) > 1 ? ps->n_devices : copies;
+    for (int k = 0; k < copies && out != NULL; k++)
+        for (int i = 0; i < n; i++)
+            out[k * n + i] = ch_value_at(ch_tuple_at(in, i), k);
+    return n * copies;
+}
+
+/* Gives the step of a run to the chief. */
+static ch_status order(const ch_run *run, uint64_t pin, bool is_own, ch_graph **g,
+                       ch_scheduled **out)
+{
+    ch_strategy *st = run->owner;
+    ch_ps       *ps = st->self;
+    ch_order     o = {.seed = run->seed, .pin = pin, .is_own = is_own};
+    ch_tensor  **in = NULL;
+    ch_status    rc = ch__run_record(run, g, &o.number);
+
+    if (rc == CH_OK)
+        rc = ch__ps_function(ps, *g, &o.function);
+    if (rc == CH_OK) {
+        o.n_inputs = run->in != NULL ? ch_tuple_count(run->in) : 0;
+        o.n_in = ch__ps_spread(ps, run->in, NULL);
+        in = ch__calloc((size_t)o.n_in + 1, sizeof(ch_tensor *));
+        rc = in == NULL ? ch__fail_memory("a step") : CH_OK;
+    }
+    if (rc == CH_OK) {
+        (void)ch__ps_spread(ps, run->in, in);
+        o.in = in;
+        rc = ch__chief_schedule(ps->chief, &o, out);
+    }
+    ch__free(in);
+    return rc;
+}
+
+struct ch_away_run {
+    ch_ps        *ps;
+    ch_graph     *graph; /* whose results they are */
+    ch_scheduled *step;
+    int n_replicas; /* whose results are given: of an update, which all compute alike, one's */
+};
+
+static void leave(ch_away_run *r)
+{
+    ch__scheduled_unref(r->step);
+    ch_graph_unref(r->graph);
+    ch__free(r);
+}
+
+static ch_status begin(const ch_run *run, uint64_t pin, bool is_own, ch_away_run **out)
+{
+    const ch_strategy *st = run->owner;
+    ch_away_run       *r = ch__calloc(1, sizeof(*r));
+    ch_status          rc;
+
+    if (r == NULL)
+        return ch__fail_memory("a step");
+    r->ps = st->self;
+    r->n_replicas = run->n_local;
+    rc = order(run, pin, is_own, &r->graph, &r->step);
+    if (rc == CH_OK)
+        *out = r;
+    else
+        leave(r);
+    return rc;
+}
+
+static bool has_ended(const ch_away_run *r)
+{
+    return ch__chief_has_ended(r->ps->chief, r->step);
+}
+
+static ch_status fetch(ch_away_run *r, ch_tuple **out)
+{
+    const ch_parcel *p = NULL;
+    ch_status        rc = ch__chief_wait(r->ps->chief, r->step, r->graph->name, 0, &p);
+
+    return rc == CH_OK && out != NULL ? ch__ps_results(r->ps, r->graph, r->n_replicas, p, out)
+                                      : rc;
+}
+
+static ch_status room(ch_strategy *st, bool is_own)
+{
+    return ch__chief_room(((ch_ps *)st->self)->chief, is_own);
+}
+
+static ch_status settle(ch_strategy *st)
+{
+    return ch__chief_join(((ch_ps *)st->self)->chief, 0);
+}
+
+static int workers(ch_strategy *st)
+{
+    ch_coordinator_stats s = {0};
+
+    ch__chief_stats(((ch_ps *)st->self)->chief, &s);
+    return s.workers;
+}
+
+const ch_away_runs ch__ps_runs = {.workers = workers,
+                                  .begin = begin,
+                                  .has_ended = has_ended,
+                                  .fetch = fetch,
+                                  .leave = leave,
+                                  .room = room,
+                                  .settle = settle};

@@ -1,0 +1,50 @@
+/* test/job/help.h -- clusters in this process, for tests.   SPDX-License-Identifier: Apache-2.0 */
+#ifndef TEST_JOB_HELP_H
+#define TEST_JOB_HELP_H
+
+#include "../strategy/help.h"
+#include "cohort/coordinator.h"
+#include "cohort/dataset.h"
+#include "cohort/parameter_server.h"
+
+/* A strategy over a cluster of its own; *cluster may be NULL. */
+static inline ch_strategy *t_cluster(const ch_local_options            *local,
+                                     const ch_parameter_server_options *opt,
+                                     ch_resolver                      **cluster)
+{
+    ch_resolver *r = NULL;
+    ch_strategy *st = NULL;
+
+    t_ok(ch_cluster_local(local, &r));
+    t_ok(ch_strategy_parameter_server(r, opt, &st));
+    if (cluster != NULL)
+        *cluster = ch_resolver_ref(r);
+    ch_resolver_unref(r);
+    return st;
+}
+
+static inline ch_var *t_var_in(ch_strategy *st, const char *name, double value)
+{
+    ch_tensor *t = NULL;
+    ch_var    *v = NULL;
+    float      x = (float)value;
+
+    t_ok(ch_tensor_copy_of(CH_F32, ch_shape_scalar(), &x, &t));
+    t_ok(ch_var_new(st, &(ch_var_spec){.name = name, .initial = t}, &v));
+    ch_tensor_unref(t);
+    return v;
+}
+
+static inline double t_value_of(ch_var *v)
+{
+    ch_tensor *t = NULL;
+    double     x;
+
+    t_ok(ch_var_get(v, &t));
+    x = ch_tensor_dtype(t) == CH_I64 ? (double)*(const int64_t *)ch_tensor_data(t)
+                                     : *(const float *)ch_tensor_data(t);
+    ch_tensor_unref(t);
+    return x;
+}
+
+#endif

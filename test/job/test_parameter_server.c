@@ -1,0 +1,122 @@
+/* test/job/test_parameter_server.c -- the strategy over a cluster in this process.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "help.h"
+
+#include <string.h>
+
+typedef struct counting {
+    ch_var *n, *rows;
+} counting;
+
+static void count_rows(ch_step *s, void *arg)
+{
+    counting *c = arg;
+    ch_node  *x = ch_step_in(s, 0);
+
+    ch_var_assign_add(s, c->n, ch_number(s, 1));
+    ch_var_assign_add(s, c->rows, ch_cast(ch_rows(x), CH_F32));
+    ch_step_out(s, "n", ch_var_read(s, c->n));
+}
+
+static void a_step_runs_on_a_worker(void **state)
+{
+    ch_strategy *st = t_cluster(&(ch_local_options){.ps = 2, .workers = 2}, NULL, NULL);
+    counting     c = {t_var_in(st, "n", 0), t_var_in(st, "rows", 0)};
+    ch_function *f = NULL;
+    ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_noise(ch_shape_of(3, 2), 1)}), *out = NULL;
+
+    (void)state;
+    t_ok(ch_function_new("count", count_rows, &c, &f));
+    for (int i = 0; i < 10; i++) {
+        t_ok(ch_strategy_run(st, f, in, &out));
+        assert_true(*(const float *)ch_tensor_data(ch_value_at(ch_tuple_get(out, "n"), 0)) ==
+                    i + 1);
+        ch_tuple_unref(out);
+    }
+    assert_true(t_value_of(c.n) == 10);
+    assert_true(t_value_of(c.rows) == 30);
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    ch_var_unref(c.n);
+    ch_var_unref(c.rows);
+    ch_strategy_unref(st);
+}
+
+/* Tasks share no memory: what a program writes to a result is its own. */
+static void a_result_is_the_programs_own(void **state)
+{
+    ch_strategy *st = t_cluster(&(ch_local_options){.ps = 1}, NULL, NULL);
+    counting     c = {t_var_in(st, "n", 0), t_var_in(st, "rows", 0)};
+    ch_function *f = t_function(count_rows, &c);
+    ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_noise(ch_shape_of(3, 2), 1)}), *out = NULL;
+
+    (void)state;
+    for (int i = 1; i <= 3; i++) {
+        t_ok(ch_strategy_run(st, f, in, &out));
+        *(float *)ch_tensor_data_mut(ch_value_at(ch_tuple_get(out, "n"), 0)) = 42;
+        ch_tuple_unref(out);
+        assert_true(t_value_of(c.n) == i);
+    }
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    ch_var_unref(c.n);
+    ch_var_unref(c.rows);
+    ch_strategy_unref(st);
+}
+
+/* Three epochs of four steps. */
+static void the_program_of_the_page(void **state)
+{
+    ch_strategy    *st = t_cluster(&(ch_local_options){.ps = 2, .workers = 3}, NULL, NULL);
+    ch_coordinator *co = NULL;
+    ch_per_worker  *data = NULL;
+    ch_remote      *r = NULL;
+    ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_noise(ch_shape_of(2, 1), 1)}), *out = NULL;
+    counting     c = {t_var_in(st, "n", 0), t_var_in(st, "rows", 0)};
+    ch_function *f = NULL;
+    ch_dataset *d = ch_dataset_repeat(ch_dataset_batch(ch_dataset_range(0, 8, 1), 2, NULL), -1);
+
+    (void)state;
+    t_ok(ch_coordinator_new(st, NULL, &co));
+    t_ok(ch_function_new("count", count_rows, &c, &f));
+    t_ok(ch_coordinator_schedule(co, f, &(ch_arguments){.in = in}, &r));
+    ch_remote_unref(ch_remote_ref(r)); /* who has another reference keeps it */
+    t_ok(ch_remote_fetch(r, &out));
+    ch_coordinator_unref(ch_coordinator_ref(co));
+    t_ok(ch_coordinator_create_per_worker_dataset(co, d, &data));
+    ch_dataset_unref(d);
+    for (int epoch = 1; epoch <= 3; epoch++) {
+        ch_per_worker *it = NULL;
+
+        t_ok(ch_per_worker_iterate(data, &it));
+        ch_per_worker_unref(ch_per_worker_ref(it));
+        for (int i = 0; i < 4; i++)
+            t_ok(ch_coordinator_schedule(co, f, &(ch_arguments){.n_each = 1, .each = &it},
+                                         NULL));
+        t_ok(ch_coordinator_join(co));
+        assert_true(t_value_of(c.rows) == 2 + 8 * epoch);
+        assert_true(t_value_of(c.n) == 1 + 4 * epoch);
+        ch_per_worker_unref(it);
+    }
+    ch_tuple_unref(in);
+    ch_tuple_unref(out);
+    ch_remote_unref(r);
+    ch_per_worker_unref(data);
+    ch_function_unref(f);
+    ch_var_unref(c.n);
+    ch_var_unref(c.rows);
+    ch_coordinator_unref(co);
+    ch_strategy_unref(st);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_runs_on_a_worker),
+        cmocka_unit_test(a_result_is_the_programs_own),
+        cmocka_unit_test(the_program_of_the_page),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

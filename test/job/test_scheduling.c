@@ -1,0 +1,1067 @@
+/* test/job/test_scheduling.c -- schedule, join, done and fetch; results that may not be there yet.
+ *
+ * Where it matters what is going on at which moment, the cluster is a simulated one: a step takes up to so many ms.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
+#include <math.h>
+#include <pthread.h>
+
+#include "base/config.h"
+#include "base/mem.h"
+#include "job/message.h"
+#include "scene.h"
+
+static const ch_local_options three_workers = {.ps = 2, .workers = 3};
+
+/* ---- the coordinator ---- */
+
+/* CC-1 */
+static void a_strategy_has_one_coordinator(void **state)
+{
+    ch_strategy    *st = t_cluster(NULL, NULL, NULL), *other = NULL;
+    ch_coordinator *a = NULL, *b = NULL;
+
+    (void)state;
+    t_ok(ch_coordinator_new(st, &(ch_coordinator_options){.capacity = 7}, &a));
+    t_ok(ch_coordinator_new(st, NULL, &b));
+    assert_ptr_equal(a, b);
+    assert_ptr_equal(ch_coordinator_strategy(a), st);
+    ch_coordinator_unref(b);
+    t_ok(ch_coordinator_new(st, &(ch_coordinator_options){.capacity = 7}, &b));
+    assert_ptr_equal(a, b);
+    ch_coordinator_unref(b);
+    t_refused(ch_coordinator_new(st, &(ch_coordinator_options){.capacity = 8}, &b),
+              CH_FAILED_PRECONDITION, "already", "capacity is 7 and not 8");
+    t_refused(ch_coordinator_new(
+                  st, &(ch_coordinator_options){.mode = CH_SYNCHRONOUS, .capacity = 7}, &b),
+              CH_FAILED_PRECONDITION, "mode is CH_ASYNCHRONOUS and not CH_SYNCHRONOUS",
+              "first asked for");
+    t_refused(
+        ch_coordinator_new(st, &(ch_coordinator_options){.backups = true, .capacity = 7}, &b),
+        CH_FAILED_PRECONDITION, "options: backups is false and not true", "NULL");
+    t_ok(ch_strategy_one_device("CPU:0", &other));
+    t_refused(ch_coordinator_new(other, NULL, &b), CH_INVALID_ARGUMENT, "OneDevice",
+              "parameter servers");
+    ch_coordinator_unref(a);
+    ch_strategy_unref(other);
+    ch_strategy_unref(st);
+}
+
+static void an_option_that_is_wrong_is_named(void **state)
+{
+    static const struct {
+        ch_coordinator_options opt;
+        const char            *is, *want;
+    } row[] = {{{.mode = (ch_coordinator_mode)7}, "mode is 7", "CH_BOUNDED_STALENESS"},
+               {{.mode = (ch_coordinator_mode)-1}, "mode is -1", "CH_ASYNCHRONOUS"},
+               {{.staleness = -1}, "staleness is -1", "0 or more"},
+               {{.round = -2}, "round is -2", "0 or more"},
+               {{.capacity = -3}, "capacity is -3", "0 or more"},
+               {{.step_seconds = -0.5}, "step_seconds is -0.5", "0 or more"},
+               {{.step_seconds = NAN}, "step_seconds is", "0 or more"},
+               {{.step_seconds = INFINITY}, "step_seconds is inf", "0 or more"}};
+    ch_strategy    *st = t_cluster(NULL, NULL, NULL);
+    ch_coordinator *c = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++)
+        t_refused(ch_coordinator_new(st, &row[i].opt, &c), CH_INVALID_ARGUMENT, row[i].is,
+                  row[i].want);
+    ch_strategy_unref(st);
+}
+
+static void schedule_step(ch_step *s, void *arg)
+{
+    scene *c = arg;
+
+    t_refused(ch_coordinator_schedule(c->co, c->count, NULL, NULL), CH_FAILED_PRECONDITION,
+              "schedule: it is for code outside steps",
+              "a plain call of the other step's C function");
+    t_count_step(s, c);
+}
+
+static void a_step_schedules_nothing(void **state)
+{
+    scene        s;
+    ch_function *f;
+
+    (void)state;
+    t_open(&s, &three_workers, 1, NULL);
+    f = t_function(schedule_step, &s);
+    t_ok(ch_coordinator_schedule(s.co, f, NULL, NULL));
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == 1);
+    ch_function_unref(f);
+    t_close(&s);
+}
+
+/* CC-4: with the last reference all ends, whatever was scheduled, and no memory is left. */
+static void letting_go_of_it_ends_what_runs(void **state)
+{
+    int64_t live = ch__mem_live();
+
+    (void)state;
+    for (int is_held = 0; is_held < 2; is_held++) {
+        scene      s;
+        ch_remote *r = NULL;
+
+        t_open(&s, &three_workers, 100, NULL);
+        t_schedule(&s, 20);
+        t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
+        if (is_held)
+            t_close(&s);
+        assert_false(ch_remote_has_ended(r));
+        ch_remote_unref(r); /* which is a reference too: it keeps the coordinator */
+        if (!is_held)
+            t_close(&s);
+        assert_int_equal(ch__mem_live(), live);
+    }
+}
+
+static int count_threads(void)
+{
+    DIR *d = opendir("/proc/self/task");
+    int  n = 0;
+
+    if (d == NULL)
+        return 0;
+    while (readdir(d) != NULL)
+        n++;
+    closedir(d);
+    return n;
+}
+
+/* CC-4: the threads of a cluster are gone when its last reference is */
+static void threads_end_with_the_strategy(void **state)
+{
+    int before = 0;
+
+    (void)state;
+    for (int i = 0; i < 4;
+         i++) { /* the first round starts threads that stay, such as devices' */
+        scene s = {.st = t_cluster(&three_workers, NULL, NULL)};
+
+        t_ok(ch_coordinator_new(s.st, NULL, &s.co));
+        s.n = t_var_in(s.st, "n", 0);
+        s.count = t_function(t_count_step, &s);
+        t_schedule(&s, 50);
+        t_close(&s);
+        if (i == 0)
+            before = count_threads();
+        assert_int_equal(count_threads(), before);
+    }
+}
+
+/* CC-2, SC-6, SC-8, SC-10: all workers run at once */
+static void join_waits_for_all_that_was_scheduled(void **state)
+{
+    scene   s;
+    bool    done = false;
+    int64_t began;
+
+    (void)state;
+    t_open(&s, &three_workers, 100, NULL);
+    t_ok(ch_coordinator_join(s.co)); /* of nothing, at once */
+    t_ok(ch_coordinator_done(s.co, &done));
+    assert_true(done);
+    t_schedule(&s, 3); /* they are told of the function first */
+    t_ok(ch_coordinator_join(s.co));
+    began = ch__sim_now(s.net);
+    t_schedule(&s, 30);
+    t_ok(ch_coordinator_done(s.co, &done));
+    assert_false(done);
+    assert_true(t_stats(&s).running > 3);
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(ch__sim_now(s.net) - began <
+                15 * 100 * ms); /* one alone would have taken 30 of them, at 50 on average */
+    t_ok(ch_coordinator_done(s.co, &done));
+    assert_true(done);
+    assert_true(t_value_of(s.n) == 33);
+    assert_int_equal(t_stats(&s).finished, 33);
+    t_ok(ch_coordinator_join(s.co));
+    t_close(&s);
+}
+
+/* SC-6: it waits as long as it takes, and as long as steps end it is no error. */
+static void join_has_no_limit_while_steps_end(void **state)
+{
+    scene s;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 1}, 60000, NULL);
+    t_schedule(&s, 60); /* half a minute each: half an hour */
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(ch__sim_now(s.net) > 1000 * 1000 * ms);
+    assert_true(t_value_of(s.n) == 60);
+    t_close(&s);
+}
+
+/* ---- who runs what ---- */
+
+typedef struct slow_scene {
+    scene        s;
+    ch_var      *there;
+    ch_function *slow;
+} slow_scene;
+
+static void slow_step(ch_step *s, void *arg)
+{
+    const slow_scene *c = arg;
+
+    ch_var_assign_add(s, c->there, ch_number(s, 1));
+}
+
+/* A step that writes there, on ps 1, takes over a second; others take some microseconds. */
+static void open_slow(slow_scene *c, const ch_coordinator_options *opt)
+{
+    t_open(&c->s, &(ch_local_options){.ps = 2, .workers = 2}, 1, opt);
+    ch__sim_faults(c->s.net, &(ch_sim_options){.seed = 7, .most_delay_us = 1, .work_us = 2});
+    c->there = t_var_in(c->s.st, "there", 0);
+    c->slow = t_function(slow_step, c);
+    for (int i = 0; i < 50; i++) {
+        t_schedule(&c->s, 10);
+        t_ok(ch_coordinator_schedule(c->s.co, c->slow, NULL, NULL));
+    }
+    t_ok(ch_coordinator_join(c->s.co));
+    ch__sim_slow(c->s.net, "ps/1", CH_PS_UPDATE, 1300 * ms);
+}
+
+static void close_slow(slow_scene *c)
+{
+    t_ok(ch_coordinator_join(c->s.co));
+    assert_true(t_value_of(c->s.n) == 520);
+    assert_true(t_value_of(c->there) == 51);
+    ch_function_unref(c->slow);
+    ch_var_unref(c->there);
+    t_close(&c->s);
+}
+
+/* What a worker was given and has not begun is run by one that has nothing to do. */
+static void nothing_waits_behind_a_slow_step_while_a_worker_is_idle(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        ch_coordinator_options how = {.backups = i % 2 != 0,
+                                      .mode = i < 2 ? CH_ASYNCHRONOUS : CH_SYNCHRONOUS,
+                                      .round = 100};
+        slow_scene             c;
+
+        open_slow(&c, &how);
+        t_ok(ch_coordinator_schedule(c.s.co, c.slow, NULL, NULL));
+        t_schedule(&c.s, 20);
+        assert_true(i >= 2 || t_stats(&c.s).running > 4); /* they have been given them */
+        t_pass(&c.s, 50);
+        assert_int_equal(t_stats(&c.s).finished, 550 + 20);
+        assert_int_equal(t_stats(&c.s).running, 1);
+        assert_int_equal(t_stats(&c.s).repeated, 0);
+        close_slow(&c);
+    }
+}
+
+/* Nor while it is told what it does not know yet. */
+static void nothing_waits_for_a_worker_that_is_told_something(void **state)
+{
+    slow_scene   c;
+    ch_function *other;
+
+    (void)state;
+    open_slow(&c, NULL);
+    other = t_function(t_count_step, &c.s);
+    ch__sim_slow(c.s.net, "worker/1", CH_WORKER_FUNCTION, 30 * ms);
+    t_ok(ch_coordinator_schedule(c.s.co, c.slow, NULL, NULL));
+    for (int i = 0; i < 20; i++)
+        t_ok(ch_coordinator_schedule(c.s.co, other, NULL, NULL));
+    t_pass(&c.s, 150);
+    assert_int_equal(t_stats(&c.s).finished, 550 + 20);
+    close_slow(&c);
+    ch_function_unref(other);
+}
+
+static void own_data_step(ch_step *s, void *arg)
+{
+    const slow_scene *c = arg;
+
+    ch_var_assign_add(s, c->s.n, ch_cast(ch_equal(ch_step_in(s, 0), ch_step_in(s, 0)), CH_F32));
+}
+
+/* But those that read their worker's own data stay with it. */
+static void steps_that_read_a_worker_s_own_data_stay_with_it(void **state)
+{
+    slow_scene     c;
+    ch_dataset    *d = ch_dataset_range(0, 100, 1);
+    ch_per_worker *data = NULL, *it = NULL;
+    ch_function   *f;
+
+    (void)state;
+    open_slow(&c, NULL);
+    f = t_function(own_data_step, &c);
+    t_ok(ch_coordinator_create_per_worker_dataset(c.s.co, d, &data));
+    t_ok(ch_per_worker_iterate(data, &it));
+    for (int i = 0; i < 20; i++) {
+        if (i < 12 && i % 2 == 0)
+            t_ok(ch_coordinator_join(c.s.co)); /* so that both are told all of it */
+        if (i == 12)
+            t_ok(ch_coordinator_schedule(c.s.co, c.slow, NULL, NULL));
+        t_ok(ch_coordinator_schedule(c.s.co, f, &(ch_arguments){.n_each = 1, .each = &it},
+                                     NULL));
+    }
+    t_pass(&c.s, 50);
+    assert_true(t_stats(&c.s).running > 1);
+    close_slow(&c);
+    ch_per_worker_unref(it);
+    ch_per_worker_unref(data);
+    ch_dataset_unref(d);
+    ch_function_unref(f);
+}
+
+/* ---- steps and their results ---- */
+
+static void nothing_step(ch_step *s, void *arg)
+{
+    (void)s;
+    (void)arg;
+}
+
+static void wrong_step(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "x", ch_add(ch_step_in(s, 0), ch_fill(s, CH_F32, ch_shape_of(3, 7), 1)));
+}
+
+static void echo_step(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_step_out(s, "a", ch_step_in(s, 0));
+    ch_step_out(s, "b", ch_step_in(s, 1));
+}
+
+static ch_tensor *one_number(double x)
+{
+    return t_f32(ch_shape_scalar(), (float[]){(float)x});
+}
+
+/* SC-1, SC-3: what is wrong with a step is the error of schedule. */
+static void a_step_that_cannot_be_recorded_is_not_scheduled(void **state)
+{
+    scene        s;
+    ch_function *f = t_function(wrong_step, NULL);
+    ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_of(2, 5), NULL)});
+    ch_remote   *r = NULL;
+
+    (void)state;
+    t_open(&s, &three_workers, 1, NULL);
+    assert_int_equal(ch_coordinator_schedule(s.co, f, &(ch_arguments){.in = in}, &r),
+                     CH_INVALID_ARGUMENT);
+    assert_null(r);
+    assert_int_equal(ch_coordinator_schedule(s.co, NULL, NULL, &r), CH_INVALID_ARGUMENT);
+    assert_int_equal(ch_coordinator_schedule(NULL, f, NULL, &r), CH_INVALID_ARGUMENT);
+    t_ok(ch_coordinator_join(s.co));
+    assert_int_equal(t_stats(&s).failed, 0);
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    t_close(&s);
+}
+
+/* SC-2, SC-9, RV-2: results have the structure and the names of the step's; a result may be fetched twice. */
+static void results_are_fetched(void **state)
+{
+    scene        s;
+    ch_function *f = t_function(echo_step, NULL);
+    ch_tuple  *in = t_tuple(2, (ch_tensor *[]){one_number(3), one_number(4)}), *out[2] = {NULL};
+    ch_remote *r = NULL;
+
+    (void)state;
+    t_open(&s, &three_workers, 20, NULL);
+    t_ok(ch_coordinator_schedule(s.co, f, &(ch_arguments){.in = in}, &r));
+    assert_false(ch_remote_has_ended(r));
+    t_ok(ch_remote_fetch(r, &out[0]));
+    assert_true(ch_remote_has_ended(r));
+    assert_int_equal(ch_tuple_count(out[0]), 2);
+    assert_string_equal(ch_tuple_name(out[0], 1), "b");
+    assert_true(t_floats(out[0], 0, 0)[0] == 3 && t_floats(out[0], 1, 0)[0] == 4);
+    ch_tuple_unref(out[0]);
+    t_ok(ch_coordinator_fetch(s.co, 2, (ch_remote *[]){r, r}, out));
+    assert_true(t_floats(out[1], 1, 0)[0] == 4);
+    ch_tuple_unref(out[0]);
+    ch_tuple_unref(out[1]);
+    ch_remote_unref(r);
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    t_close(&s);
+}
+
+/* RV-3 */
+static void a_step_without_results_gives_an_empty_tuple(void **state)
+{
+    scene        s;
+    ch_function *f = t_function(nothing_step, NULL);
+    ch_remote   *r = NULL;
+    ch_tuple    *out = NULL;
+
+    (void)state;
+    t_open(&s, &three_workers, 1, NULL);
+    t_ok(ch_coordinator_schedule(s.co, f, NULL, &r));
+    t_ok(ch_remote_fetch(r, &out));
+    assert_int_equal(ch_tuple_count(out), 0);
+    ch_tuple_unref(out);
+    ch_remote_unref(r);
+    ch_function_unref(f);
+    t_close(&s);
+}
+
+/* SC-13: a result is here when its step has ended, whatever becomes of the worker. */
+static void a_result_outlives_its_worker(void **state)
+{
+    scene      s;
+    ch_remote *r = NULL;
+    ch_tuple  *out = NULL;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 1}, 1, NULL);
+    t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
+    t_ok(ch_coordinator_join(s.co));
+    t_ok(ch_cluster_local_kill(s.cluster, "worker", 0));
+    t_ok(ch_remote_fetch(r, &out));
+    assert_true(t_floats(out, 0, 0)[0] == 1);
+    ch_tuple_unref(out);
+    ch_remote_unref(r);
+    t_close(&s);
+}
+
+static void before_and_after_step(ch_step *s, void *arg)
+{
+    scene *c = arg;
+
+    ch_step_out(s, "before", ch_var_read(s, c->n));
+    ch_var_assign_add(s, c->n, ch_number(s, 1));
+    ch_step_out(s, "after", ch_var_read(s, c->n));
+}
+
+/* SC-11, CC-3: one worker runs one step at a time, in the order of schedule. A step that it has to repeat
+ * keeps its place. */
+static void one_worker_runs_steps_in_their_order(void **state)
+{
+    enum { STEPS = 50 };
+
+    (void)state;
+    for (int is_lost = 0; is_lost < 2; is_lost++) {
+        scene        s;
+        ch_function *f;
+        ch_remote   *r[STEPS] = {NULL};
+        ch_tuple    *out[STEPS] = {NULL};
+
+        t_open(&s, &(ch_local_options){.ps = 2, .workers = 1}, 5, NULL);
+        f = t_function(before_and_after_step, &s);
+        if (is_lost)
+            t_kill_in(&s, 40, "worker", 0);
+        if (is_lost)
+            t_restart_in(&s, 90, "worker", 0);
+        for (int i = 0; i < STEPS; i++)
+            t_ok(ch_coordinator_schedule(s.co, f, NULL, &r[i]));
+        t_ok(ch_coordinator_fetch(s.co, STEPS, r, out));
+        assert_int_equal(t_stats(&s).workers_lost, is_lost);
+        for (int i = 0; i < STEPS; i++) {
+            float before = t_floats(out[i], 0, 0)[0];
+
+            /* none runs in between; messages may change places, but no step goes to the end */
+            assert_true(t_floats(out[i], 1, 0)[0] == before + 1);
+            assert_true(fabsf(before - (float)i) <= (is_lost ? 3 : 0));
+            ch_tuple_unref(out[i]);
+            ch_remote_unref(r[i]);
+        }
+        ch_function_unref(f);
+        t_close(&s);
+    }
+}
+
+/* Calls while another caller is in join, whose stack is below this one: it cannot return before these do. */
+static void call_during_join(void *arg)
+{
+    scene *s = arg;
+    bool   done = true;
+
+    t_ok(ch_coordinator_done(s->co, &done));
+    assert_false(done);
+    t_refused(ch_coordinator_schedule(s->co, s->count, NULL, NULL), CH_DEADLINE_EXCEEDED,
+              "for a join to return", "");
+}
+
+/* SC-7: while join waits, schedule of another caller waits for join to return; done does not wait */
+static void schedule_waits_for_a_join(void **state)
+{
+    scene s;
+
+    (void)state;
+    t_open(&s, &three_workers, 100, NULL);
+    t_schedule(&s, 10);
+    t_ok(ch__sim_at(s.net, ch__sim_now(s.net) + 20 * ms, call_during_join, &s));
+    t_ok(ch_coordinator_join(s.co));
+    assert_int_equal(t_stats(&s).finished, 10); /* the step that was refused is not there */
+    t_schedule(&s, 1);
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == 11);
+    t_close(&s);
+}
+
+/* SC-5: with so many steps that wait, schedule waits for one to begin. */
+static void a_full_queue_makes_schedule_wait(void **state)
+{
+    scene s;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 1}, 100,
+           &(ch_coordinator_options){.capacity = 4});
+    for (int i = 0; i < 40; i++) {
+        t_schedule(&s, 1);
+        assert_true(t_stats(&s).queued <= 4);
+    }
+    assert_true(ch__sim_now(s.net) > 20 * 20 * ms);
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == 40);
+    t_close(&s);
+}
+
+/* Of bytes too: one step more goes, also if it alone is larger. */
+static void a_queue_is_full_of_bytes_too(void **state)
+{
+    static const int64_t sizes[] = {100, 5000}; /* of f32 */
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        scene        s;
+        ch_function *f = t_function(echo_step, NULL);
+        ch_tuple    *in =
+            t_tuple(2, (ch_tensor *[]){t_f32(ch_shape_of(sizes[k]), NULL), one_number(4)});
+        int64_t most = k == 0 ? 3 : 1;
+
+        t_open(&s, &(ch_local_options){.workers = 1}, 100,
+               &(ch_coordinator_options){.capacity_bytes = 1000});
+        for (int i = 0; i < 40; i++) {
+            t_ok(ch_coordinator_schedule(s.co, f, &(ch_arguments){.in = in}, NULL));
+            assert_true(t_stats(&s).queued <= most);
+        }
+        t_ok(ch_coordinator_join(s.co));
+        assert_int_equal(t_stats(&s).finished, 40);
+        t_schedule(&s, 10);
+        assert_true(t_stats(&s).queued > 3); /* those have no inputs */
+        t_ok(ch_coordinator_join(s.co));
+        ch_tuple_unref(in);
+        ch_function_unref(f);
+        t_close(&s);
+    }
+}
+
+/* ---- several threads ---- */
+
+typedef struct program {
+    ch_coordinator *co;
+    ch_function    *f;
+    int             n;
+} program;
+
+static void *schedules(void *arg)
+{
+    const program *p = arg;
+
+    for (int i = 0; i < p->n; i++)
+        if (ch_coordinator_schedule(p->co, p->f, NULL, NULL) != CH_OK)
+            return fprintf(stderr, "%s\n", ch_error_message()), arg;
+    return NULL;
+}
+
+/* CN-1, CN-5: threads may schedule, join and ask at the same time. */
+static void several_threads_may_schedule_and_join(void **state)
+{
+    enum { THREADS = 4, EACH = 200 };
+    scene     s = {.st = t_cluster(&three_workers, NULL, NULL)};
+    program   p;
+    pthread_t thread[THREADS];
+    bool      done = false;
+
+    (void)state;
+    t_ok(ch_coordinator_new(s.st, NULL, &s.co));
+    s.n = t_var_in(s.st, "n", 0);
+    s.count = t_function(t_count_step, &s);
+    p = (program){s.co, s.count, EACH};
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, schedules, &p), 0);
+    for (int i = 0; i < 10; i++) {
+        t_ok(ch_coordinator_join(s.co));
+        t_ok(ch_coordinator_done(s.co, &done));
+    }
+    for (int i = 0; i < THREADS; i++) {
+        void *failed = NULL;
+
+        pthread_join(thread[i], &failed);
+        assert_null(failed);
+    }
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == THREADS * EACH);
+    t_close(&s);
+}
+
+/* ---- modes ---- */
+
+/* A step sees what the others have done that began before it: all of those more than `staleness` before. */
+static void staleness_is_bounded(void **state)
+{
+    enum { STEPS = 60 };
+    static const int bound[] = {0, 1, 3};
+
+    (void)state;
+    for (int b = 0; b < 3; b++) {
+        scene      s;
+        ch_remote *r[STEPS] = {NULL};
+        ch_tuple  *out[STEPS] = {NULL};
+
+        t_open(&s, &three_workers, 5,
+               &(ch_coordinator_options){.mode = CH_BOUNDED_STALENESS, .staleness = bound[b]});
+        for (int i = 0; i < STEPS; i++)
+            t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r[i]));
+        t_ok(ch_coordinator_fetch(s.co, STEPS, r, out));
+        for (int i = 0; i < STEPS; i++) {
+            double n = (double)t_floats(out[i], 0, 0)[0]; /* its own one too */
+
+            assert_true(n >= i + 1 - bound[b] && n <= i + 1 + bound[b]);
+            ch_tuple_unref(out[i]);
+            ch_remote_unref(r[i]);
+        }
+        t_close(&s);
+    }
+}
+
+static void peek_step(ch_step *s, void *arg)
+{
+    scene *c = arg;
+
+    ch_step_out(s, "before", ch_var_read(s, c->n));
+    ch_var_assign_add(s, c->n, ch_number(s, 1));
+}
+
+/* All of a round see what there was when it began. */
+static void rounds_see_one_moment(void **state)
+{
+    enum { STEPS = 12, ROUND = 4 };
+    scene        s;
+    ch_function *f;
+    ch_remote   *r[STEPS] = {NULL};
+
+    (void)state;
+    t_open(&s, &three_workers, 5,
+           &(ch_coordinator_options){.mode = CH_SYNCHRONOUS, .round = ROUND});
+    f = t_function(peek_step, &s);
+    for (int i = 0; i < STEPS; i++)
+        t_ok(ch_coordinator_schedule(s.co, f, NULL, &r[i]));
+    for (int i = 0; i < STEPS; i++) {
+        ch_tuple *out = NULL;
+
+        t_ok(ch_remote_fetch(r[i], &out));
+        assert_true(t_floats(out, 0, 0)[0] == (float)(i / ROUND * ROUND));
+        ch_tuple_unref(out);
+        ch_remote_unref(r[i]);
+    }
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == STEPS);
+    ch_function_unref(f);
+    t_close(&s);
+}
+
+static void fail_step(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_check(ch_greater(ch_step_in(s, 0), ch_number(s, 0)), "it is not above 0");
+}
+
+static void set_to(ch_var *v, float x)
+{
+    ch_tensor *t = t_f32(ch_shape_scalar(), &x);
+
+    t_ok(ch_var_set(v, t));
+    ch_tensor_unref(t);
+}
+
+/* A round that an error ended does not go on: the next step reads what variables are now. */
+static void a_round_begins_anew_when_join_has_returned_an_error(void **state)
+{
+    scene        s;
+    ch_function *peek, *fails = t_function(fail_step, NULL);
+    ch_tuple    *bad = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), NULL)}), *out = NULL;
+    ch_remote   *r = NULL;
+
+    (void)state;
+    t_open(&s, &three_workers, 5,
+           &(ch_coordinator_options){.mode = CH_SYNCHRONOUS, .round = 8});
+    peek = t_function(peek_step, &s);
+    t_ok(ch_coordinator_schedule(s.co, peek, NULL, NULL));
+    t_ok(ch_coordinator_schedule(s.co, fails, &(ch_arguments){.in = bad}, NULL));
+    assert_int_equal(ch_coordinator_join(s.co), CH_INVALID_ARGUMENT);
+    set_to(s.n, 100);
+    for (int i = 0; i < 8; i++) { /* a whole round, counted from the join */
+        t_ok(ch_coordinator_schedule(s.co, peek, NULL, &r));
+        t_ok(ch_remote_fetch(r, &out));
+        assert_true(t_floats(out, 0, 0)[0] == 100);
+        ch_tuple_unref(out);
+        ch_remote_unref(r);
+    }
+    t_ok(ch_coordinator_schedule(s.co, peek, NULL, &r));
+    t_ok(ch_remote_fetch(r, &out));
+    assert_true(t_floats(out, 0, 0)[0] == 108);
+    ch_tuple_unref(out);
+    ch_remote_unref(r);
+    ch_tuple_unref(bad);
+    ch_function_unref(peek);
+    ch_function_unref(fails);
+    t_close(&s);
+}
+
+/* ---- what is going on ---- */
+
+/* DG-2, DG-3: two runs of one function are one recording and two steps; a restart is one worker lost. */
+static void what_is_going_on_is_counted(void **state)
+{
+    scene                s;
+    ch_coordinator_stats stats;
+
+    (void)state;
+    t_open(&s, &three_workers, 10, NULL);
+    t_schedule(&s, 2);
+    stats = t_stats(&s);
+    assert_int_equal(stats.queued + stats.running, 2);
+    assert_int_equal(stats.workers, 3);
+    t_ok(ch_coordinator_join(s.co));
+    assert_int_equal(ch_function_recordings(s.count), 1);
+    stats = t_stats(&s);
+    assert_int_equal(stats.finished, 2);
+    assert_int_equal(
+        stats.queued + stats.running + stats.failed + stats.cancelled + stats.repeated, 0);
+    t_ok(ch_cluster_local_kill(s.cluster, "worker", 1));
+    t_ok(ch_cluster_local_restart(s.cluster, "worker", 1));
+    t_pass(&s, 1000);
+    stats = t_stats(&s);
+    assert_int_equal(stats.workers_lost, 1);
+    assert_int_equal(stats.ready, 3);
+    t_close(&s);
+}
+
+/* DG-1: a step that takes too long is an error that names its worker, and not a line in a log. */
+static void a_step_that_takes_too_long_is_an_error(void **state)
+{
+    scene      s;
+    ch_remote *r = NULL;
+    ch_tuple  *out = NULL;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 1}, 60000,
+           &(ch_coordinator_options){.step_seconds = 0.001});
+    t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
+    t_refused(ch_remote_fetch(r, &out), CH_DEADLINE_EXCEEDED, "worker/0", "in 0.001 s");
+    t_refused(ch_coordinator_join(s.co), CH_DEADLINE_EXCEEDED, "worker/0", "step_seconds");
+    ch_remote_unref(r);
+    t_close(&s);
+}
+
+static void slow_down(scene *s, int step_ms)
+{
+    ch__sim_faults(s->net, &(ch_sim_options){.seed = 7, .work_us = 1000 * step_ms});
+}
+
+/* A worker that computes beyond the limit of a step gets no steps, and the steps that it had go to others. */
+static void steps_go_to_other_workers_when_one_is_overdue(void **state)
+{
+    scene      s;
+    ch_remote *slow = NULL;
+    ch_tuple  *out = NULL;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 2}, 1,
+           &(ch_coordinator_options){.step_seconds = 0.1});
+    t_schedule(&s, 10);
+    t_ok(ch_coordinator_join(s.co));
+    slow_down(&s, 100000);
+    t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &slow));
+    t_pass(&s, 10); /* it computes, for some seconds */
+    slow_down(&s, 1);
+    t_refused(ch_remote_fetch(slow, &out), CH_DEADLINE_EXCEEDED, "worker/", "in 0.1 s");
+    assert_int_equal(ch_coordinator_join(s.co), CH_DEADLINE_EXCEEDED);
+    for (int i = 0; i < 20; i++) {
+        t_schedule(&s, 10);
+        t_ok(ch_coordinator_join(s.co));
+    }
+    assert_true(t_value_of(s.n) == 210);
+    assert_int_equal(t_stats(&s).failed, 1);
+    t_pass(&s, 200000); /* by now the overdue one is free: it can do without the other */
+    for (int i = 0; i < 2; i++) {
+        t_ok(ch_cluster_local_kill(s.cluster, "worker", i));
+        t_schedule(&s, 10);
+        t_ok(ch_coordinator_join(s.co));
+        t_ok(ch_cluster_local_restart(s.cluster, "worker", i));
+        t_pass(&s, 1000);
+    }
+    assert_true(t_value_of(s.n) == 230);
+    ch_remote_unref(slow);
+    t_close(&s);
+}
+
+/* Without another worker steps wait until the overdue one is free, and run then. */
+static void steps_wait_for_a_worker_that_is_overdue(void **state)
+{
+    scene s;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 1}, 1,
+           &(ch_coordinator_options){.step_seconds = 0.1});
+    t_schedule(&s, 10);
+    t_ok(ch_coordinator_join(s.co));
+    slow_down(&s, 20000);
+    t_schedule(&s, 1);
+    t_pass(&s, 10);
+    slow_down(&s, 1);
+    assert_int_equal(ch_coordinator_join(s.co), CH_DEADLINE_EXCEEDED);
+    t_schedule(&s, 10);
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == 20);
+    assert_int_equal(t_stats(&s).failed, 1);
+    t_close(&s);
+}
+
+/* A step that may take longer than any wait is waited for as long as that, by join and by fetch. */
+static void a_wait_lasts_as_long_as_a_step_may_take(void **state)
+{
+    scene      s;
+    ch_remote *r = NULL;
+    int        n_long = 0;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 1}, 1,
+           &(ch_coordinator_options){.step_seconds = 3000});
+    slow_down(&s, 2000000);
+    for (int i = 0; i < 12; i++) {
+        ch_tuple *out = NULL;
+        int64_t   began = ch__sim_now(s.net);
+
+        t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
+        t_ok(i % 2 == 0 ? ch_coordinator_join(s.co) : ch_remote_fetch(r, &out));
+        n_long += ch__sim_now(s.net) - began > ch__config()->wait_limit_ms * ms;
+        ch_tuple_unref(out);
+        ch_remote_unref(r);
+    }
+    assert_true(n_long > 4);
+    t_close(&s);
+}
+
+/* A wait with a deadline leaves steps as they are: they go on, and are waited for later. */
+static void join_and_fetch_give_up_after_the_seconds_that_they_are_given(void **state)
+{
+    scene      s;
+    ch_remote *r = NULL;
+    ch_tuple  *out = NULL;
+    int64_t    began;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 1}, 1, NULL);
+    t_ok(ch_coordinator_join_for(s.co, 0)); /* nothing waits or runs */
+    slow_down(&s, 100000);
+    t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
+    began = ch__sim_now(s.net);
+    t_refused(ch_coordinator_join_for(s.co, 0), CH_DEADLINE_EXCEEDED, "steps", "wait");
+    t_refused(ch_remote_fetch_for(r, 0, &out), CH_DEADLINE_EXCEEDED, "a step to end", "wait");
+    assert_true(ch__sim_now(s.net) == began);
+    t_refused(ch_coordinator_join_for(s.co, 0.05), CH_DEADLINE_EXCEEDED, "steps", "50 ms");
+    t_refused(ch_remote_fetch_for(r, 0.05, &out), CH_DEADLINE_EXCEEDED, "a step", "50 ms");
+    assert_true(ch__sim_now(s.net) - began < 200 * ms);
+    assert_false(ch_remote_has_ended(r));
+    t_refused(ch_coordinator_join_for(s.co, -1), CH_INVALID_ARGUMENT, "join: seconds",
+              "got -1");
+    t_refused(ch_remote_fetch_for(r, (double)NAN, &out), CH_INVALID_ARGUMENT, "fetch: seconds",
+              "want 0 or more");
+    t_ok(ch_remote_fetch_for(r, 1e300, &out));
+    t_ok(ch_coordinator_join_for(s.co, 1e300));
+    assert_true(t_value_of(s.n) == 1);
+    ch_tuple_unref(out);
+    ch_remote_unref(r);
+    t_close(&s);
+}
+
+/* What each worker does can be asked, and which of them was lost. */
+static void statistics_say_which_worker_is_lost(void **state)
+{
+    scene           s;
+    ch_worker_stats w[3];
+    int64_t         n = 0;
+
+    (void)state;
+    t_open(&s, &three_workers, 10, NULL);
+    t_schedule(&s, 30);
+    t_ok(ch_coordinator_join(s.co));
+    assert_int_equal(t_stats(&s).last_lost, -1);
+    t_ok(ch_cluster_local_kill(s.cluster, "worker", 1));
+    t_pass(&s, 1000);
+    assert_int_equal(t_stats(&s).last_lost, 1);
+    for (int i = 0; i < 3; i++) {
+        t_ok(ch_coordinator_get_worker_stats(s.co, i, &w[i]));
+        assert_int_equal(w[i].is_ready, i != 1);
+        assert_int_equal(w[i].lost, i == 1);
+        assert_int_equal(w[i].running, 0);
+        assert_true(w[i].finished > 0);
+        n += w[i].finished;
+    }
+    assert_int_equal(n, 30);
+    t_refused(ch_coordinator_get_worker_stats(s.co, 3, w), CH_INVALID_ARGUMENT, "no worker 3",
+              "want 0 to 2");
+    t_refused(ch_coordinator_get_worker_stats(s.co, -1, w), CH_INVALID_ARGUMENT, "no worker -1",
+              "want 0 to 2");
+    t_close(&s);
+}
+
+/* A run whose caller waits goes before all steps that were scheduled, however many wait. */
+static void a_run_does_not_wait_behind_a_full_queue(void **state)
+{
+    scene s;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 2}, 10,
+           &(ch_coordinator_options){.capacity = 200});
+    t_schedule(&s, 200);
+    for (int i = 0; i < 3; i++)
+        t_ok(ch_strategy_run(s.st, s.count, NULL, NULL));
+    assert_true(t_stats(&s).queued > 150);
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == 203);
+    t_close(&s);
+}
+
+/* However long that is: nothing overflows. */
+static void a_step_may_take_very_long(void **state)
+{
+    static const double seconds[] = {1e-12, 1e9, 1e10, 1e300};
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        scene s;
+
+        t_open(&s, &(ch_local_options){.workers = 1}, 100,
+               &(ch_coordinator_options){.step_seconds = seconds[i]});
+        t_schedule(&s, 10);
+        if (i == 0)
+            t_refused(ch_coordinator_join(s.co), CH_DEADLINE_EXCEEDED, "in 1e-09 s",
+                      "step_seconds");
+        else
+            t_ok(ch_coordinator_join(s.co));
+        t_close(&s);
+    }
+}
+
+/* What a worker has before it does not count: it runs one after the other. */
+static void a_step_that_waits_for_its_worker_is_not_late(void **state)
+{
+    scene s;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 1}, 100,
+           &(ch_coordinator_options){.step_seconds = 0.25});
+    t_schedule(&s, 40);
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == 40);
+    t_close(&s);
+}
+
+/* Of those that the strategy keeps the oldest is forgotten, but not by the steps that need it. */
+static void a_function_is_there_as_long_as_its_steps(void **state)
+{
+    enum { MANY = 300 };
+    scene s;
+
+    (void)state;
+    t_open(&s, &(ch_local_options){.workers = 2}, 1, NULL);
+    for (int i = 0; i < MANY; i++) {
+        ch_function *f = t_function(t_count_step, &s);
+
+        t_ok(ch_coordinator_schedule(s.co, f, NULL, NULL));
+        ch_function_unref(f);
+    }
+    t_ok(ch_coordinator_join(s.co));
+    assert_true(t_value_of(s.n) == MANY);
+    t_close(&s);
+}
+
+static void *fetch_often(void *arg)
+{
+    scene *s = arg;
+
+    for (int i = 0; i < 20; i++) {
+        ch_remote *r = NULL;
+        ch_tuple  *out = NULL;
+
+        t_ok(ch_coordinator_schedule(s->co, s->count, NULL, &r));
+        t_ok(ch_remote_fetch(r, &out));
+        ch_tuple_unref(out);
+        ch_remote_unref(r);
+    }
+    return NULL;
+}
+
+/* Each makes of it what workers are told, and none takes away what another's steps need. */
+static void several_threads_may_use_a_function_first(void **state)
+{
+    enum { THREADS = 4, TIMES = 20 };
+    scene     s = {.st = t_cluster(&three_workers, NULL, NULL)};
+    pthread_t thread[THREADS];
+
+    (void)state;
+    t_ok(ch_coordinator_new(s.st, NULL, &s.co));
+    s.n = t_var_in(s.st, "n", 0);
+    for (int k = 0; k < TIMES; k++) {
+        s.count = t_function(t_count_step, &s);
+        for (int i = 0; i < THREADS; i++)
+            assert_int_equal(pthread_create(&thread[i], NULL, fetch_often, &s), 0);
+        for (int i = 0; i < THREADS; i++)
+            assert_int_equal(pthread_join(thread[i], NULL), 0);
+        ch_function_unref(s.count);
+    }
+    s.count = NULL;
+    assert_true(t_value_of(s.n) == 20 * THREADS * TIMES);
+    t_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_strategy_has_one_coordinator),
+        cmocka_unit_test(an_option_that_is_wrong_is_named),
+        cmocka_unit_test(a_step_schedules_nothing),
+        cmocka_unit_test(letting_go_of_it_ends_what_runs),
+        cmocka_unit_test(threads_end_with_the_strategy),
+        cmocka_unit_test(join_waits_for_all_that_was_scheduled),
+        cmocka_unit_test(join_has_no_limit_while_steps_end),
+        cmocka_unit_test(nothing_waits_behind_a_slow_step_while_a_worker_is_idle),
+        cmocka_unit_test(nothing_waits_for_a_worker_that_is_told_something),
+        cmocka_unit_test(steps_that_read_a_worker_s_own_data_stay_with_it),
+        cmocka_unit_test(a_step_that_cannot_be_recorded_is_not_scheduled),
+        cmocka_unit_test(results_are_fetched),
+        cmocka_unit_test(a_step_without_results_gives_an_empty_tuple),
+        cmocka_unit_test(a_result_outlives_its_worker),
+        cmocka_unit_test(one_worker_runs_steps_in_their_order),
+        cmocka_unit_test(schedule_waits_for_a_join),
+        cmocka_unit_test(a_full_queue_makes_schedule_wait),
+        cmocka_unit_test(a_queue_is_full_of_bytes_too),
+        cmocka_unit_test(several_threads_may_schedule_and_join),
+        cmocka_unit_test(staleness_is_bounded),
+        cmocka_unit_test(rounds_see_one_moment),
+        cmocka_unit_test(a_round_begins_anew_when_join_has_returned_an_error),
+        cmocka_unit_test(what_is_going_on_is_counted),
+        cmocka_unit_test(a_step_that_takes_too_long_is_an_error),
+        cmocka_unit_test(a_step_may_take_very_long),
+        cmocka_unit_test(join_and_fetch_give_up_after_the_seconds_that_they_are_given),
+        cmocka_unit_test(statistics_say_which_worker_is_lost),
+        cmocka_unit_test(a_run_does_not_wait_behind_a_full_queue),
+        cmocka_unit_test(steps_go_to_other_workers_when_one_is_overdue),
+        cmocka_unit_test(steps_wait_for_a_worker_that_is_overdue),
+        cmocka_unit_test(a_wait_lasts_as_long_as_a_step_may_take),
+        cmocka_unit_test(a_step_that_waits_for_its_worker_is_not_late),
+        cmocka_unit_test(a_function_is_there_as_long_as_its_steps),
+        cmocka_unit_test(several_threads_may_use_a_function_first),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

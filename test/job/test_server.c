@@ -1,0 +1,813 @@
+/* test/job/test_server.c -- a parameter server by itself: what it gives, what it applies, and what it refuses.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "../strategy/help.h"
+#include "base/id_map.h"
+#include "base/mem.h"
+#include "base/protobuf.h"
+#include "graph/function.h"
+#include "job/message.h"
+#include "job/server.h"
+#include "job/step_plan.h"
+#include "strategy/strategy.h"
+#include "tensor/device.h"
+
+/* ---- who asks ---- */
+
+typedef struct asker {
+    ch_net    *net;
+    ch_task   *task, *server;
+    uint64_t   n_asked;
+    int64_t    fail_at; /* of the allocations that a call takes; 0: none */
+    bool       has_ended;
+    ch_ending  ending;
+    ch_parcel *answer;
+    ch_fault   fault;
+} asker;
+
+static ch_server_options options;
+
+static void on_answer(void *self, const ch_net_event *e, int64_t now, ch_post *post)
+{
+    asker *a = self;
+
+    (void)now;
+    (void)post;
+    if (e->kind != CH_EVENT_ANSWER || e->id != a->n_asked)
+        return;
+    a->has_ended = true;
+    a->ending = e->ending;
+    if (e->ending == CH_ENDED_OK)
+        a->answer = ch__parcel_ref(e->parcel);
+    else if (e->fault != NULL) {
+        a->fault = *e->fault;
+    }
+}
+
+static void close_asker(void *self)
+{
+    (void)self;
+}
+
+static ch_status make_asker(void *arg, ch_task *t, uint64_t incarnation, ch_post *post,
+                            void **self)
+{
+    (void)t;
+    (void)incarnation;
+    (void)post;
+    *self = arg;
+    return CH_OK;
+}
+
+static bool has_ended(void *arg)
+{
+    return ((asker *)arg)->has_ended;
+}
+
+static void begin(asker *a, bool encode)
+{
+    static const ch_task_ops ops = {on_answer, close_asker};
+
+    memset(a, 0, sizeof(*a));
+    t_ok(ch__device_of_task("ps", 0, 0, &options.device));
+    t_ok(ch__net_sim(&(ch_sim_options){.seed = 1, .encode = encode}, &a->net));
+    t_ok(ch__task_start(
+        a->net,
+        &(ch_task_options){
+            .name = "ps/0", .ops = &ch__server_ops, .make = ch__server_make, .arg = &options},
+        &a->server));
+    t_ok(ch__task_start(
+        a->net,
+        &(ch_task_options){.name = "asker/0", .ops = &ops, .make = make_asker, .arg = a},
+        &a->task));
+}
+
+static void end(asker *a)
+{
+    ch__parcel_unref(a->answer);
+    ch__net_free(a->net);
+}
+
+/* Tensors are borrowed. The answer's code; its tensors are in a->answer. */
+static ch_status ask(asker *a, uint32_t method, const ProtobufCMessage *m, int n,
+                     ch_tensor *const *t)
+{
+    ch_parcel *p = NULL;
+    ch_post   *post;
+
+    for (int i = 0; i < n; i++)
+        (void)ch_tensor_ref(t[i]);
+    t_ok(ch__speak(method, m, n, t, &p));
+    ch__parcel_unref(a->answer);
+    a->answer = NULL;
+    a->has_ended = false;
+    a->n_asked++;
+    post = ch__task_enter(a->task);
+    ch__post_call(
+        post, ch__task_link(a->task, "ps/0"), p,
+        &(ch_call_options){.id = a->n_asked, .deadline = ch__task_now(a->task) + 1000000000});
+    ch__mem_fail_at(a->fail_at);
+    t_ok(ch__task_wait(a->task, has_ended, a, 10000, "the server"));
+    ch__mem_fail_at(0);
+    ch__task_leave(a->task);
+    return a->ending == CH_ENDED_OK        ? CH_OK
+           : a->ending == CH_ENDED_REFUSED ? ch__fault_raise(&a->fault)
+                                           : CH_UNAVAILABLE;
+}
+
+static ch_status create(asker *a, uint64_t number, const char *name, ch_tensor *t)
+{
+    Cohort__PsCreate m;
+    char             text[32];
+
+    cohort__ps_create__init(&m);
+    snprintf(text, sizeof(text), "%s", name);
+    m.variable = number;
+    m.name = text;
+    return ask(a, CH_PS_CREATE, &m.base, 1, &t);
+}
+
+static ch_status read_pinned(asker *a, uint64_t number, uint64_t pin)
+{
+    Cohort__PsRead m;
+
+    cohort__ps_read__init(&m);
+    m.n_variables = 1;
+    m.variables = &number;
+    m.pin = pin;
+    return ask(a, CH_PS_READ, &m.base, 0, NULL);
+}
+
+static float first_of(asker *a, uint64_t number, uint64_t pin)
+{
+    t_ok(read_pinned(a, number, pin));
+    assert_int_equal(a->answer->n_tensors, 1);
+    return *(const float *)ch_tensor_data(a->answer->tensor[0]);
+}
+
+/* ---- updates, as steps make them ---- */
+
+static void add_step(ch_step *s, void *arg)
+{
+    ch_step_out(s, "is", ch_var_assign_add(s, arg, ch_step_in(s, 0)));
+}
+
+static void add_silently(ch_step *s, void *arg)
+{
+    ch_var_assign_add(s, arg, ch_step_in(s, 0));
+}
+
+/* The graph of v += x, and of what v is then if the step says so, as function 1 of variable 1. */
+static ch_status define(asker *a, ch_step_fn step, ch_var *v, ch_tensor *x)
+{
+    Cohort__PsDefine m;
+    ch_function     *f = NULL;
+    ch_tuple        *in = NULL;
+    ch_route        *route = NULL;
+    uint64_t         number = 1;
+    void            *bytes = NULL;
+    ch_status        rc;
+
+    cohort__ps_define__init(&m);
+    t_ok(ch_function_new("add", step, v, &f));
+    ch_function_static_rows(f);
+    t_ok(ch_tuple_of(1, &x, &in));
+    t_ok(ch_strategy_run(NULL, f, in, NULL));
+    t_ok(ch__route_new(ch_function_graph(f), (int[]){0}, &route));
+    assert_int_equal(route->n_remotes, 1);
+    t_ok(ch_graph_encode(route->remote[0].graph, &bytes, &m.graph.len));
+    m.graph.data = bytes;
+    m.function = 1;
+    m.n_variables = 1;
+    m.variables = &number;
+    rc = ask(a, CH_PS_DEFINE, &m.base, 0, NULL);
+    ch_bytes_free(bytes);
+    ch__route_free(route);
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    return rc;
+}
+
+typedef struct attempt {
+    uint64_t step, incarnation, retired, function;
+    uint32_t sequence;
+} attempt;
+
+static ch_status update(asker *a, attempt at, int n, ch_tensor *const *x)
+{
+    Cohort__PsUpdate    m;
+    Cohort__PsUpdateOne one, *list = &one;
+    char                worker[] = "worker/0";
+
+    cohort__ps_update__init(&m);
+    cohort__ps_update_one__init(&one);
+    m.step = at.step;
+    m.worker = worker;
+    m.incarnation = at.incarnation;
+    m.retired = at.retired;
+    m.n_updates = 1;
+    m.updates = &list;
+    one.function = at.function == 0 ? 1 : at.function;
+    one.sequence = at.sequence;
+    one.inputs = (uint32_t)n;
+    return ask(a, CH_PS_UPDATE, &m.base, n, x);
+}
+
+static ch_status assign(asker *a, attempt at, size_t n, uint64_t *variable, ch_tensor *const *x)
+{
+    Cohort__PsAssign m;
+
+    cohort__ps_assign__init(&m);
+    m.step = at.step;
+    m.retired = at.retired;
+    m.n_variables = n;
+    m.variables = variable;
+    return ask(a, CH_PS_ASSIGN, &m.base, (int)n, x);
+}
+
+static ch_status pin(asker *a, uint64_t number, bool release)
+{
+    Cohort__PsPin m;
+
+    cohort__ps_pin__init(&m);
+    m.pin = number;
+    m.release = release;
+    return ask(a, CH_PS_PIN, &m.base, 0, NULL);
+}
+
+static ch_status ping(asker *a, uint64_t retired)
+{
+    Cohort__PsPing m;
+
+    cohort__ps_ping__init(&m);
+    m.retired = retired;
+    return ask(a, CH_PS_PING, &m.base, 0, NULL);
+}
+
+typedef struct setting {
+    asker      a;
+    ch_var    *v;
+    ch_tensor *zero, *one;
+} setting;
+
+static void set_up(setting *s)
+{
+    static const float zeros[3] = {0, 0, 0}, ones[3] = {1, 1, 1};
+
+    begin(&s->a, true);
+    s->zero = t_f32(ch_shape_of(3), zeros);
+    s->one = t_f32(ch_shape_of(3), ones);
+    t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "v", .initial = s->zero}, &s->v));
+    t_ok(create(&s->a, 1, "v", s->zero));
+    t_ok(define(&s->a, add_step, s->v, s->one));
+}
+
+static void tear_down(setting *s)
+{
+    ch_var_unref(s->v);
+    ch_tensor_unref(s->zero);
+    ch_tensor_unref(s->one);
+    end(&s->a);
+}
+
+/* ---- tests ---- */
+
+/* UP-1, UP-5: n additions are n additions; and each is told what it came to. */
+static void an_update_is_applied_and_gives_what_it_should(void **state)
+{
+    setting s;
+
+    (void)state;
+    set_up(&s);
+    for (int i = 0; i < 5; i++) {
+        t_ok(update(&s.a, (attempt){.step = (uint64_t)i}, 1, &s.one));
+        assert_int_equal(s.a.answer->n_tensors, 1);
+        assert_true(*(const float *)ch_tensor_data(s.a.answer->tensor[0]) == (float)(i + 1));
+    }
+    assert_true(first_of(&s.a, 1, 0) == 5);
+    tear_down(&s);
+}
+
+/* PROMISES F3: the second attempt of a step changes nothing, and is told what the first was. */
+static void an_update_that_comes_again_is_not_applied_again(void **state)
+{
+    setting s;
+
+    (void)state;
+    set_up(&s);
+    for (int i = 0; i < 3; i++) {
+        t_ok(update(&s.a, (attempt){.step = 7, .incarnation = (uint64_t)i}, 1, &s.one));
+        assert_true(*(const float *)ch_tensor_data(s.a.answer->tensor[0]) == 1);
+    }
+    t_ok(update(&s.a, (attempt){.step = 7, .sequence = 1}, 1,
+                &s.one)); /* another update of it */
+    t_ok(update(&s.a, (attempt){.step = 8, .retired = 8}, 1, &s.one));
+    assert_true(first_of(&s.a, 1, 0) == 3);
+    t_refused(update(&s.a, (attempt){.step = 7}, 1, &s.one), CH_ABORTED, "step 7", "below 8");
+    assert_true(first_of(&s.a, 1, 0) == 3);
+    tear_down(&s);
+}
+
+/* PROMISES F2: what a worker sends that was given up is refused, whenever it comes. */
+static void a_worker_that_was_given_up_is_not_heard(void **state)
+{
+    Cohort__PsFence m;
+    char            worker[] = "worker/0";
+    setting         s;
+
+    cohort__ps_fence__init(&m);
+    (void)state;
+    set_up(&s);
+    m.worker = worker;
+    m.incarnation = 5;
+    t_ok(ask(&s.a, CH_PS_FENCE, &m.base, 0, NULL));
+    m.incarnation = 3; /* an old one, late: the fence stays */
+    t_ok(ask(&s.a, CH_PS_FENCE, &m.base, 0, NULL));
+    t_refused(update(&s.a, (attempt){.step = 1, .incarnation = 4}, 1, &s.one), CH_ABORTED,
+              "worker/0", "life 4");
+    t_ok(update(&s.a, (attempt){.step = 1, .incarnation = 5}, 1, &s.one));
+    assert_true(first_of(&s.a, 1, 0) == 1);
+    tear_down(&s);
+}
+
+/* UP-3: a value that was given stays as it was; a pin keeps all values. */
+static void what_was_read_does_not_change(void **state)
+{
+    setting    s;
+    ch_parcel *kept;
+
+    (void)state;
+    set_up(&s);
+    t_ok(update(&s.a, (attempt){.step = 1}, 1, &s.one));
+    assert_true(first_of(&s.a, 1, 0) == 1);
+    kept = ch__parcel_ref(s.a.answer);
+    t_ok(pin(&s.a, 9, false));
+    t_ok(update(&s.a, (attempt){.step = 2}, 1, &s.one));
+    assert_true(*(const float *)ch_tensor_data(kept->tensor[0]) == 1);
+    assert_true(first_of(&s.a, 1, 9) == 1);
+    assert_true(first_of(&s.a, 1, 0) == 2);
+    t_ok(pin(&s.a, 9, true));
+    t_refused(read_pinned(&s.a, 1, 9), CH_NOT_FOUND, "pin 9", "here");
+    ch__parcel_unref(kept);
+    tear_down(&s);
+}
+
+/* Releasing a pin ends those before it; the second copies of their calls, late, keep nothing. */
+static void a_pin_that_was_released_does_not_come_back(void **state)
+{
+    setting s;
+    int64_t live;
+
+    (void)state;
+    set_up(&s);
+    for (uint64_t i = 1; i <= 4; i++) {
+        t_ok(update(&s.a, (attempt){.step = i}, 1, &s.one));
+        t_ok(pin(&s.a, 10 * i, false));
+    }
+    t_ok(pin(&s.a, 20, false)); /* came twice: it keeps what it kept */
+    assert_true(first_of(&s.a, 1, 20) == 2);
+    t_ok(pin(&s.a, 30, true));
+    for (uint64_t i = 1; i <= 3; i++)
+        t_refused(read_pinned(&s.a, 1, 10 * i), CH_NOT_FOUND, "pin", "here");
+    assert_true(first_of(&s.a, 1, 40) == 4);
+
+    t_ok(ping(&s.a, 0));
+    live = ch__mem_live();
+    t_ok(pin(&s.a, 30, false));
+    t_ok(pin(&s.a, 25, false));
+    t_ok(pin(&s.a, 10, true));
+    assert_int_equal(ch__mem_live(), live);
+    t_refused(read_pinned(&s.a, 1, 30), CH_NOT_FOUND, "pin 30", "here");
+    assert_true(first_of(&s.a, 1, 40) == 4);
+
+    t_ok(pin(&s.a, 60, true)); /* before it was ever set */
+    t_ok(pin(&s.a, 60, false));
+    t_refused(read_pinned(&s.a, 1, 60), CH_NOT_FOUND, "pin 60", "here");
+    t_refused(read_pinned(&s.a, 1, 40), CH_NOT_FOUND, "pin 40", "here");
+    t_refused(pin(&s.a, 0, false), CH_INVALID_ARGUMENT, "pin", "number");
+    tear_down(&s);
+}
+
+/* An assign is once for a step; in between others change the variable. */
+static void an_assign_that_comes_again_is_not_done_again(void **state)
+{
+    uint64_t number = 1;
+    setting  s;
+
+    (void)state;
+    set_up(&s);
+    t_ok(update(&s.a, (attempt){.step = 1}, 1, &s.one));
+    t_ok(update(&s.a, (attempt){.step = 2}, 1, &s.one));
+    t_ok(assign(&s.a, (attempt){.step = 3}, 1, &number, &s.one));
+    assert_true(first_of(&s.a, 1, 0) == 1);
+    t_ok(update(&s.a, (attempt){.step = 3}, 1, &s.one)); /* its updates are another thing */
+    t_ok(assign(&s.a, (attempt){.step = 3}, 1, &number, &s.one)); /* came twice */
+    assert_true(first_of(&s.a, 1, 0) == 2);
+    t_ok(assign(&s.a, (attempt){.step = 4, .retired = 4}, 1, &number, &s.zero));
+    t_refused(assign(&s.a, (attempt){.step = 3}, 1, &number, &s.one), CH_ABORTED, "step 3",
+              "below 4");
+    assert_true(first_of(&s.a, 1, 0) == 0);
+    t_ok(update(&s.a, (attempt){.step = 5}, 1, &s.one));
+    assert_true(first_of(&s.a, 1, 0) == 1);
+    tear_down(&s);
+}
+
+/* Neither what was read nor what was sent is the variable. */
+static void an_assign_takes_and_leaves_copies(void **state)
+{
+    uint64_t   number = 1;
+    setting    s;
+    ch_parcel *kept;
+
+    (void)state;
+    set_up(&s);
+    t_ok(pin(&s.a, 1, false));
+    t_ok(read_pinned(&s.a, 1, 0));
+    kept = ch__parcel_ref(s.a.answer);
+    t_ok(assign(&s.a, (attempt){.step = 1}, 1, &number, &s.one));
+    t_ok(update(&s.a, (attempt){.step = 2}, 1, &s.one));
+    assert_true(*(const float *)ch_tensor_data(s.one) == 1);
+    assert_true(*(const float *)ch_tensor_data(kept->tensor[0]) == 0);
+    assert_true(first_of(&s.a, 1, 1) == 0);
+    assert_true(first_of(&s.a, 1, 0) == 2);
+    ch__parcel_unref(kept);
+    tear_down(&s);
+}
+
+/* The second of two values does not fit: the first is not set either. */
+static void an_assign_changes_all_or_nothing(void **state)
+{
+    uint64_t   number[2] = {1, 2}, stranger[2] = {1, 9};
+    ch_tensor *short_one = NULL, *whole = NULL;
+    setting    s;
+
+    (void)state;
+    set_up(&s);
+    t_ok(create(&s.a, 2, "w", s.zero));
+    t_ok(ch_tensor_rows(s.one, 0, 2, &short_one));
+    t_ok(ch_tensor_new(CH_I32, ch_shape_of(3), &whole));
+    t_refused(assign(&s.a, (attempt){.step = 1}, 2, number, (ch_tensor *[]){s.one, short_one}),
+              CH_INVALID_ARGUMENT, "w is f32(3,)", "f32(2,)");
+    t_refused(assign(&s.a, (attempt){.step = 1}, 2, number, (ch_tensor *[]){s.one, whole}),
+              CH_INVALID_ARGUMENT, "w is", "i32(3,)");
+    t_refused(assign(&s.a, (attempt){.step = 1}, 2, stranger, (ch_tensor *[]){s.one, s.one}),
+              CH_NOT_FOUND, "variable 9", "here");
+    for (uint64_t i = 1; i <= 2; i++)
+        assert_true(first_of(&s.a, i, 0) == 0);
+    t_ok(assign(&s.a, (attempt){.step = 1}, 2, number, (ch_tensor *[]){s.one, s.one}));
+    for (uint64_t i = 1; i <= 2; i++)
+        assert_true(first_of(&s.a, i, 0) == 1);
+    t_refused(update(&s.a, (attempt){.step = 2, .sequence = 0xffffffff}, 1, &s.one),
+              CH_INVALID_ARGUMENT, "number", "4294967295");
+    ch_tensor_unref(short_one);
+    ch_tensor_unref(whole);
+    tear_down(&s);
+}
+
+/* However little memory there is, both variables have the new value, or none has. */
+static void an_assign_without_memory_changes_nothing(void **state)
+{
+    uint64_t  number[2] = {1, 2};
+    ch_status rc = CH_UNAVAILABLE;
+    setting   s;
+
+    (void)state;
+    set_up(&s);
+    t_ok(create(&s.a, 2, "w", s.zero));
+    for (int64_t n = 1; rc != CH_OK; n++) {
+        float first;
+
+        s.a.fail_at = n;
+        rc = assign(&s.a, (attempt){.step = 1}, 2, number, (ch_tensor *[]){s.one, s.one});
+        s.a.fail_at = 0;
+        first = first_of(&s.a, 1, 0);
+        assert_true(first == first_of(&s.a, 2, 0));
+        assert_true(rc != CH_OK || first == 1);
+        assert_true(n < 200);
+    }
+    tear_down(&s);
+}
+
+/* Steps that are done are refused as soon as a ping says that they are, and no ping takes that back. */
+static void a_ping_says_which_steps_are_done(void **state)
+{
+    uint64_t number = 1;
+    setting  s;
+
+    (void)state;
+    set_up(&s);
+    t_ok(ping(&s.a, 0));
+    t_ok(update(&s.a, (attempt){.step = 5}, 1, &s.one));
+    t_ok(ping(&s.a, 6));
+    t_ok(ping(&s.a, 6));
+    t_ok(ping(&s.a, 3)); /* late */
+    t_refused(update(&s.a, (attempt){.step = 5}, 1, &s.one), CH_ABORTED, "step 5", "below 6");
+    t_refused(assign(&s.a, (attempt){.step = 4}, 1, &number, &s.one), CH_ABORTED, "step 4",
+              "below 6");
+    t_ok(update(&s.a, (attempt){.step = 6}, 1, &s.one));
+    assert_true(first_of(&s.a, 1, 0) == 2);
+    tear_down(&s);
+}
+
+/* ---- memory ---- */
+
+enum {
+    MANY = 1 << 18,
+    LITTLE = 1 << 15
+}; /* elements of a variable; bytes that a call may take */
+
+/* Parcels are handed over as they are. */
+static void set_up_large(setting *s)
+{
+    begin(&s->a, false);
+    s->zero = t_noise(ch_shape_of(MANY), 1);
+    s->one = t_noise(ch_shape_of(MANY), 2);
+    t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "v", .initial = s->zero}, &s->v));
+    t_ok(create(&s->a, 1, "v", s->zero));
+    t_ok(define(&s->a, add_silently, s->v, s->one));
+    for (uint64_t i = 1; i <= 3; i++)
+        t_ok(update(&s->a, (attempt){.step = i}, 1, &s->one));
+}
+
+static const void *place_of_value(asker *a)
+{
+    t_ok(read_pinned(a, 1, 0));
+    return ch_tensor_data(a->answer->tensor[0]);
+}
+
+/* Neither the variable nor the gradient, which is another task's, is copied. */
+static void what_nobody_holds_is_written_where_it_is(void **state)
+{
+    setting     s;
+    const void *at;
+
+    (void)state;
+    set_up_large(&s);
+    at = place_of_value(&s.a);
+    ch__mem_watch(true);
+    for (uint64_t i = 4; i < 20; i++)
+        t_ok(update(&s.a, (attempt){.step = i, .retired = i}, 1, &s.one));
+    assert_true(ch__mem_most() < LITTLE);
+    ch__mem_watch(false);
+    assert_ptr_equal(place_of_value(&s.a), at);
+    tear_down(&s);
+}
+
+/* A worker that reads, keeps what it read while it pushes, and reads again: two places, in turns. */
+static void what_is_held_for_a_step_costs_a_copy_and_no_memory(void **state)
+{
+    setting     s;
+    const void *at[2];
+    ch_parcel  *kept = NULL;
+
+    (void)state;
+    set_up_large(&s);
+    for (uint64_t i = 4; i < 40; i++) {
+        const void *is = place_of_value(&s.a);
+
+        ch__parcel_unref(kept);
+        kept = ch__parcel_ref(s.a.answer);
+        t_ok(update(&s.a, (attempt){.step = i, .retired = i}, 1, &s.one));
+        if (i < 6)
+            at[i % 2] = is;
+        else
+            assert_ptr_equal(is, at[i % 2]);
+        if (i == 6)
+            ch__mem_watch(true);
+        if (i >= 6)
+            assert_true(ch__mem_most() < LITTLE);
+    }
+    ch__mem_watch(false);
+    ch__parcel_unref(kept);
+    tear_down(&s);
+}
+
+/* The second place goes when it was not needed for some time. */
+static void memory_for_copies_is_given_back(void **state)
+{
+    setting    s;
+    ch_parcel *kept;
+    int64_t    live = 0;
+
+    (void)state;
+    set_up_large(&s);
+    for (uint64_t i = 4; i < 150; i++) { /* what is remembered of updates comes and goes */
+        if (i == 100)
+            live = ch__mem_live();
+        t_ok(update(&s.a, (attempt){.step = i, .retired = i}, 1, &s.one));
+    }
+    (void)place_of_value(&s.a);
+    kept = ch__parcel_ref(s.a.answer);
+    t_ok(update(&s.a, (attempt){.step = 150, .retired = 150}, 1, &s.one));
+    ch__parcel_unref(kept);
+    assert_true(ch_device_bytes(options.device) >= 2 * MANY * sizeof(float));
+    for (uint64_t i = 151; i < 250; i++)
+        t_ok(update(&s.a, (attempt){.step = i, .retired = i}, 1, &s.one));
+    assert_true(ch_device_bytes(options.device) < 2 * MANY * sizeof(float));
+    assert_true(ch__mem_live() <= live + 8);
+    tear_down(&s);
+}
+
+/* However large the table of what is remembered once was. */
+static void what_steps_were_given_goes_with_them(void **state)
+{
+    uint64_t number = 1;
+    setting  s;
+
+    (void)state;
+    begin(&s.a, false);
+    s.zero = t_noise(ch_shape_of(MANY), 1);
+    s.one = t_noise(ch_shape_of(MANY), 2);
+    t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "v", .initial = s.zero}, &s.v));
+    t_ok(create(&s.a, 1, "v", s.zero));
+    t_ok(define(&s.a, add_step, s.v, s.one));
+    for (uint64_t i = 1; i <= 40; i++)
+        t_ok(assign(&s.a, (attempt){.step = i}, 1, &number, &s.zero));
+    for (uint64_t i = 41; i <= 70; i++)
+        t_ok(update(&s.a, (attempt){.step = i, .retired = i}, 1, &s.one));
+    assert_true(ch_device_bytes(options.device) < 10 * MANY * sizeof(float));
+    tear_down(&s);
+}
+
+static void rows_that_were_let_go_of_make_room_for_others(void **state)
+{
+    Cohort__PsRows m;
+    uint64_t       number = 2;
+    ch_tensor     *table = t_noise(ch_shape_of(64, 4096), 1), *ids = NULL;
+    asker          a;
+
+    cohort__ps_rows__init(&m);
+    (void)state;
+    begin(&a, false);
+    t_ok(create(&a, 2, "table", table));
+    t_ok(ch_tensor_new(CH_I64, ch_shape_of(40), &ids));
+    m.n_variables = 1;
+    m.variables = &number;
+    for (int i = 0; i < 20; i++) {
+        t_ok(ask(&a, CH_PS_ROWS, &m.base, 1, &ids));
+        if (i == 2)
+            ch__mem_watch(true);
+        if (i >= 2)
+            assert_true(ch__mem_most() < LITTLE);
+    }
+    ch__mem_watch(false);
+    ch_tensor_unref(ids);
+    ch_tensor_unref(table);
+    end(&a);
+}
+
+static void rows_are_given_by_their_ids(void **state)
+{
+    static const float   data[6] = {0, 1, 10, 11, 20, 21};
+    static const int64_t id[3] = {2, 0, 2}, bad[1] = {3};
+    Cohort__PsRows       m;
+    uint64_t             number = 2;
+    ch_tensor           *table = t_f32(ch_shape_of(3, 2), data), *ids = NULL, *wrong = NULL;
+    asker                a;
+
+    cohort__ps_rows__init(&m);
+    (void)state;
+    begin(&a, true);
+    t_ok(create(&a, 2, "table", table));
+    t_ok(ch_tensor_copy_of(CH_I64, ch_shape_of(3), id, &ids));
+    t_ok(ch_tensor_copy_of(CH_I64, ch_shape_of(1), bad, &wrong));
+    m.n_variables = 1;
+    m.variables = &number;
+    t_ok(ask(&a, CH_PS_ROWS, &m.base, 1, &ids));
+    assert_memory_equal(ch_tensor_data(a.answer->tensor[0]), ((float[]){20, 21, 0, 1, 20, 21}),
+                        24);
+    t_refused(ask(&a, CH_PS_ROWS, &m.base, 1, &wrong), CH_INVALID_ARGUMENT, "id 3", "[0, 3)");
+    t_refused(ask(&a, CH_PS_ROWS, &m.base, 0, NULL), CH_INVALID_ARGUMENT, "0 variables", "1");
+    number = 7;
+    t_refused(ask(&a, CH_PS_ROWS, &m.base, 1, &ids), CH_NOT_FOUND, "variable 7", "no");
+    ch_tensor_unref(ids);
+    ch_tensor_unref(wrong);
+    ch_tensor_unref(table);
+    end(&a);
+}
+
+/* The last step that can be counted is remembered as any other, and nothing is left of it. */
+static void the_last_step_leaves_nothing(void **state)
+{
+    int64_t live = ch__mem_live();
+    setting s;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) { /* workspaces of devices are made once */
+        live = ch__mem_live();
+        set_up(&s);
+        t_ok(update(&s.a, (attempt){.step = UINT64_MAX, .retired = UINT64_MAX}, 1, &s.one));
+        tear_down(&s);
+    }
+    assert_int_equal(ch__mem_live(), live);
+}
+
+static void what_makes_no_sense_is_refused_and_changes_nothing(void **state)
+{
+    Cohort__PsFree m;
+    uint64_t       number = 1;
+    setting        s;
+
+    cohort__ps_free__init(&m);
+    (void)state;
+    set_up(&s);
+    t_refused(update(&s.a, (attempt){.step = 1, .function = 2}, 1, &s.one), CH_NOT_FOUND,
+              "function 2", "here");
+    t_refused(update(&s.a, (attempt){.step = 1}, 0, NULL), CH_INVALID_ARGUMENT, "takes 1",
+              "not 0");
+    t_refused(create(&s.a, 1, "another", s.one), CH_ALREADY_EXISTS, "another", "of v");
+    t_ok(create(&s.a, 1, "v", s.one)); /* came twice */
+    t_refused(ask(&s.a, 99, &m.base, 0, NULL), CH_UNIMPLEMENTED, "method 99", "no");
+    assert_true(first_of(&s.a, 1, 0) == 0);
+    m.n_variables = 1;
+    m.variables = &number;
+    t_ok(ask(&s.a, CH_PS_FREE, &m.base, 0, NULL));
+    t_refused(read_pinned(&s.a, 1, 0), CH_NOT_FOUND, "variable 1", "here");
+    t_refused(update(&s.a, (attempt){.step = 1}, 1, &s.one), CH_NOT_FOUND, "function 1",
+              "here");
+    tear_down(&s);
+}
+
+static void functions_that_are_not_needed_any_more_go(void **state)
+{
+    Cohort__PsFree m;
+    setting        s;
+
+    cohort__ps_free__init(&m);
+    (void)state;
+    set_up(&s);
+    m.first_function = 2;
+    m.functions = UINT64_MAX - 2;
+    t_ok(ask(&s.a, CH_PS_FREE, &m.base, 0, NULL));
+    t_ok(update(&s.a, (attempt){.step = 1}, 1, &s.one));
+    m.first_function = 1;
+    m.functions = 1;
+    t_ok(ask(&s.a, CH_PS_FREE, &m.base, 0, NULL));
+    t_ok(ask(&s.a, CH_PS_FREE, &m.base, 0, NULL)); /* came twice */
+    t_refused(update(&s.a, (attempt){.step = 2}, 1, &s.one), CH_NOT_FOUND, "function 1",
+              "here");
+    assert_true(first_of(&s.a, 1, 0) == 1);
+    tear_down(&s);
+}
+
+/* The table of numbers against a list. */
+static void a_table_holds_what_it_was_told(void **state)
+{
+    static char has[64][4];
+    static int  thing;
+    ch_map      m = {0};
+    unsigned    seed = 5;
+    int         n = 0;
+
+    (void)state;
+    for (int i = 0; i < 5000; i++) {
+        ch_key k;
+
+        seed = seed * 1664525u + 1013904223u;
+        k = (ch_key){(seed >> 8) % 64 * 1000003, (seed >> 20) % 4};
+        if (seed >> 31) {
+            assert_int_equal(ch__map_take(&m, k) != NULL, has[k.a / 1000003][k.b]);
+            n -= has[k.a / 1000003][k.b];
+            has[k.a / 1000003][k.b] = 0;
+        } else {
+            t_ok(ch__map_set(&m, k, &thing));
+            n += !has[k.a / 1000003][k.b];
+            has[k.a / 1000003][k.b] = 1;
+        }
+        assert_int_equal(m.n, n);
+    }
+    for (int i = 0; i < 64; i++)
+        for (int k = 0; k < 4; k++)
+            assert_int_equal(ch__map_find(&m, (ch_key){(uint64_t)i * 1000003, (uint64_t)k}) !=
+                                 NULL,
+                             has[i][k]);
+    ch__map_drop(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(functions_that_are_not_needed_any_more_go),
+        cmocka_unit_test(a_table_holds_what_it_was_told),
+        cmocka_unit_test(an_update_is_applied_and_gives_what_it_should),
+        cmocka_unit_test(an_update_that_comes_again_is_not_applied_again),
+        cmocka_unit_test(a_worker_that_was_given_up_is_not_heard),
+        cmocka_unit_test(what_was_read_does_not_change),
+        cmocka_unit_test(a_pin_that_was_released_does_not_come_back),
+        cmocka_unit_test(an_assign_that_comes_again_is_not_done_again),
+        cmocka_unit_test(an_assign_takes_and_leaves_copies),
+        cmocka_unit_test(an_assign_changes_all_or_nothing),
+        cmocka_unit_test(an_assign_without_memory_changes_nothing),
+        cmocka_unit_test(a_ping_says_which_steps_are_done),
+        cmocka_unit_test(what_nobody_holds_is_written_where_it_is),
+        cmocka_unit_test(what_is_held_for_a_step_costs_a_copy_and_no_memory),
+        cmocka_unit_test(memory_for_copies_is_given_back),
+        cmocka_unit_test(what_steps_were_given_goes_with_them),
+        cmocka_unit_test(rows_that_were_let_go_of_make_room_for_others),
+        cmocka_unit_test(rows_are_given_by_their_ids),
+        cmocka_unit_test(the_last_step_leaves_nothing),
+        cmocka_unit_test(what_makes_no_sense_is_refused_and_changes_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,166 @@
+/* test/job/test_shelf.c -- memory that comes back, and memory of others.   SPDX-License-Identifier: Apache-2.0 */
+#include "../strategy/help.h"
+#include "base/mem.h"
+#include "job/shard.h"
+#include "tensor/buffer_pool.h"
+#include "tensor/device.h"
+
+enum { MANY = 1 << 16 }; /* elements */
+
+static ch_tensor *take(ch_shelf *s, ch_dtype dtype, ch_shape shape)
+{
+    ch_tensor *t = NULL;
+
+    t_ok(ch__shelf_take(s, ch_device_current(), dtype, shape, &t));
+    assert_true(ch_shape_equal(ch_tensor_shape(t), shape));
+    assert_true(ch_tensor_is_contiguous(t));
+    memset(ch_tensor_data_mut(t), 0xAB, ch_tensor_bytes(t));
+    return t;
+}
+
+static void what_nobody_has_is_given_again(void **state)
+{
+    ch_shelf    s = {0};
+    ch_tensor  *a = take(&s, CH_F32, ch_shape_of(MANY)), *b;
+    const void *at = ch_tensor_data(a);
+
+    (void)state;
+    ch_tensor_unref(a);
+    b = take(&s, CH_I64, ch_shape_of(8, MANY / 16)); /* as many bytes */
+    assert_ptr_equal(ch_tensor_data(b), at);
+    a = take(&s, CH_F32, ch_shape_of(MANY));
+    assert_ptr_not_equal(ch_tensor_data(a), at);
+    ch_tensor_unref(a);
+    ch_tensor_unref(b);
+    ch__shelf_drop(&s);
+}
+
+/* A view of it is as good as itself. */
+static void what_somebody_has_stays_theirs(void **state)
+{
+    ch_shelf   s = {0};
+    ch_tensor *a = take(&s, CH_F32, ch_shape_of(4, MANY)), *row = NULL, *b;
+
+    (void)state;
+    t_ok(ch_tensor_rows(a, 1, 2, &row));
+    ch_tensor_unref(a);
+    b = take(&s, CH_F32, ch_shape_of(4, MANY));
+    memset(ch_tensor_data_mut(b), 0, ch_tensor_bytes(b));
+    assert_int_equal(*(const unsigned char *)ch_tensor_data(row), 0xAB);
+    ch__shelf_drop(&s);
+    assert_int_equal(*(const unsigned char *)ch_tensor_data(row), 0xAB);
+    ch_tensor_unref(row);
+    ch_tensor_unref(b);
+}
+
+/* Of as many as there are places for, and of what is not asked for any more. */
+static void a_shelf_does_not_grow(void **state)
+{
+    ch_shelf   s = {0};
+    ch_tensor *t[3 * CH_SHELF_PLACES];
+    int64_t    live = ch__mem_live();
+
+    (void)state;
+    for (int i = 0; i < 3 * CH_SHELF_PLACES; i++)
+        t[i] = take(&s, CH_F32, ch_shape_of(MANY));
+    for (int i = 0; i < 3 * CH_SHELF_PLACES; i++)
+        ch_tensor_unref(t[i]);
+    assert_true(ch__mem_live() <= live + 2 * CH_SHELF_PLACES); /* a block and its head */
+    for (int i = 0; i < 1000; i++)
+        ch_tensor_unref(take(&s, CH_F32, ch_shape_of(4 * MANY)));
+    assert_true(ch__mem_live() <= live + 2);
+    ch__shelf_drop(&s);
+    assert_int_equal(ch__mem_live(), live);
+}
+
+static void what_cannot_be_is_refused(void **state)
+{
+    ch_shelf   s = {0};
+    ch_tensor *t = NULL;
+
+    (void)state;
+    t_refused(ch__shelf_take(&s, ch_device_current(), CH_F32, ch_shape_of(-1), &t),
+              CH_INVALID_ARGUMENT, "-1", "");
+    ch__mem_fail_at(1);
+    t_refused(ch__shelf_take(&s, ch_device_current(), CH_F32, ch_shape_of(MANY), &t),
+              CH_RESOURCE_EXHAUSTED, "memory", "");
+    ch__mem_fail_at(0);
+    assert_null(t);
+    ch__shelf_drop(&s);
+}
+
+/* A tensor of another device is the same memory, which stays as long as somebody has it. */
+static void lending_copies_nothing(void **state)
+{
+    ch_device *other = NULL;
+    ch_tensor *t = t_noise(ch_shape_of(3, 4), 1), *lent = NULL, *same = NULL;
+    int64_t    live;
+
+    (void)state;
+    t_ok(ch__device_of_task("ps", 7, 0, &other));
+    live = ch__mem_live();
+    t_ok(ch__lend(t, other, &lent));
+    assert_ptr_equal(ch_tensor_data(lent), ch_tensor_data(t));
+    assert_ptr_equal(ch_tensor_device(lent), other);
+    t_ok(ch__lend(lent, other, &same));
+    assert_ptr_equal(same, lent);
+    for (int i = 1; i <= 2; i++) {
+        ch_tensor *none = NULL;
+
+        ch__mem_fail_at(i);
+        t_refused(ch__lend(t, other, &none), CH_RESOURCE_EXHAUSTED, "memory", "");
+        ch__mem_fail_at(0);
+    }
+    ch_tensor_unref(t);
+    assert_true(ch_tensor_bytes(lent) == 48);
+    ch_tensor_unref(same);
+    assert_true(ch__mem_live() > live - 3);
+    ch_tensor_unref(lent);
+    assert_true(ch__mem_live() < live);
+}
+
+/* Ids of every step, and rows in their order, in memory of the step before. */
+static void a_lookup_that_was_seen_takes_no_fresh_memory(void **state)
+{
+    ch_tensor   *rows = t_noise(ch_shape_of(4096, 16), 1), *ids = NULL;
+    ch_id_split *s = NULL;
+
+    (void)state;
+    t_ok(ch_tensor_new(CH_I64, ch_shape_of(4096), &ids));
+    for (int64_t i = 0; i < 4096; i++)
+        ((int64_t *)ch_tensor_data_mut(ids))[i] = i * 37 % 3000;
+    t_ok(ch__id_split_new(&s));
+    for (int k = 0; k < 6; k++) {
+        ch_tensor *sent = NULL, *of = NULL, *out = NULL;
+
+        if (k == 2)
+            ch__mem_watch(true);
+        t_ok(ch__id_split(s, ids, 5000, 1));
+        t_ok(ch__id_split_sent(s, 0, &sent));
+        t_ok(ch__id_split_rows(s, rows, 0, &of));
+        t_ok(ch__id_split_spread(s, CH_F32, ch_shape_of(16), &of, &out));
+        ch_tensor_unref(sent);
+        ch_tensor_unref(of);
+        ch_tensor_unref(out);
+        if (k >= 2)
+            assert_true(ch__mem_most() < 65536); /* it holds 256 KiB and more */
+    }
+    ch__mem_watch(false);
+    ch__id_split_free(s);
+    ch_tensor_unref(ids);
+    ch_tensor_unref(rows);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_nobody_has_is_given_again),
+        cmocka_unit_test(what_somebody_has_stays_theirs),
+        cmocka_unit_test(a_shelf_does_not_grow),
+        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(lending_copies_nothing),
+        cmocka_unit_test(a_lookup_that_was_seen_takes_no_fresh_memory),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,595 @@
+/* test/job/test_sim.c -- a whole job under a simulator that loses, delays and repeats messages, cuts links, kills and restarts workers.
+ *
+ * A seed chooses the faults and when they happen (each seed some kinds of them), the mode of the coordinator, whether slow steps get
+ * backups, and whether some steps fail. The job: every step adds one to a cell of its own, one to the cell of the example that it
+ * was given, one to a count on each server, and one to what its worker keeps. PROMISES F1, F2, F3, F9, F18; what must hold is checked while it runs and at the end:
+ *
+ *   1. after every join, and after every error that was reported: each step that ended well is in its own cell once, a step
+ *      that failed or was cancelled is nowhere, and the counts are the number of steps that ended well. The program schedules
+ *      cancelled steps again, and counts them as any other; it also cancels some itself
+ *   2. each example was given to one step that ended well; of those that did not, to none
+ *   3. no update of a life that was given up is applied after all servers were told
+ *   4. a step sees all those before it that its mode promises, and in a synchronous round none of its own
+ *   5. when join has returned nothing runs, and nothing of what was cancelled is applied any more; the next step reads
+ *      what the variables were then, or later values
+ *   6. every remote value ends
+ *   7. after the last fault the job comes to its end
+ *   8. what workers keep can be read at any time; where no attempt was lost or made twice, it is all steps
+ *   9. nothing leaks, and a seed gives the same events each time
+ *
+ * T_SEEDS says how many seeds (./dev sim), T_FIRST_SEED from which, T_SEED one alone.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "help.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "base/mutant.h"
+#include "job/coordinator/private.h"
+#include "job/local_cluster.h"
+
+enum { SERVERS = 2, WORKERS = 3, STEPS = 200, EXAMPLES = 3 * STEPS, FAULTS = 24 };
+
+static const int64_t ms_ns = 1000000;
+
+typedef struct world {
+    uint64_t               seed;
+    ch_net                *net;
+    ch_local              *local;
+    ch_resolver           *cluster;
+    ch_strategy           *st;
+    ch_coordinator        *co;
+    ch_coordinator_options how;
+    ch_sim_options         faults;
+    bool                   has_poison, is_healed;
+    ch_var                *ledger, *seen, *count[SERVERS], *kept;
+    ch_function           *step;
+    ch_per_worker         *data;
+    int                    n_scheduled;     /* steps: the first so many of `remote` */
+    ch_remote             *remote[STEPS];   /* NULL: schedule returned an error */
+    int                    first;           /* step since the last join */
+    int                    expected[STEPS]; /* steps before the round of each */
+    float                  least[STEPS]; /* the count when the last join before it returned */
+    float                  count_joined; /* the count when the last join returned */
+    uint64_t               cancelled; /* no update of a step up to this is applied any more */
+    int                    n_errors, n_faults;
+    bool                   must_repeat; /* steps may have been cancelled */
+    char                   wrong[256];  /* what must not be, and was */
+} world;
+
+static void is_wrong(world *w, const char *what)
+{
+    if (w->wrong[0] == '\0')
+        snprintf(w->wrong, sizeof(w->wrong), "%s", what);
+}
+
+/* ---- the step ---- */
+
+enum { IN_ROW, IN_MASK, IN_POISON, IN_EXAMPLE };
+
+static void step_of(ch_step *s, void *arg)
+{
+    world   *w = arg;
+    ch_node *row = ch_step_in(s, IN_ROW);
+    ch_node *example = ch_reshape(ch_step_in(s, IN_EXAMPLE), ch_shape_of(1));
+    ch_node *one = ch_cast(ch_equal(row, row), CH_F32);
+    ch_node *before = ch_sum_all(ch_mul(ch_var_read(s, w->ledger), ch_step_in(s, IN_MASK)));
+    ch_node *count = ch_var_read(s, w->count[0]);
+    ch_node *poison = ch_gather(ch_var_read(s, w->ledger), ch_step_in(s, IN_POISON), 0);
+
+    poison = ch_mul(poison, one); /* computed by the worker: a step fails before its updates */
+    ch_var_scatter_add(s, w->ledger, row, one);
+    ch_var_scatter_add(s, w->seen, example, one);
+    for (int i = 0; i < SERVERS; i++)
+        ch_var_assign_add(s, w->count[i], ch_number(s, 1));
+    ch_var_assign_add(s, w->kept, ch_number(s, 1));
+    ch_step_out(s, "before", before);
+    ch_step_out(s, "count", count);
+    ch_step_out(s, "poison", poison);
+}
+
+/* ---- faults ---- */
+
+typedef struct fault {
+    world *w;
+    int    kind, worker, other;
+} fault;
+
+static const char *name_of(int task, char *text, size_t size)
+{
+    if (task < WORKERS)
+        snprintf(text, size, "worker/%d", task);
+    else if (task < WORKERS + SERVERS)
+        snprintf(text, size, "ps/%d", task - WORKERS);
+    else
+        snprintf(text, size, "chief/0");
+    return text;
+}
+
+enum { KILL, RESTART, CUT, HEAL, JUMP };
+
+static void happen(void *arg)
+{
+    fault   *f = arg;
+    world   *w = f->w;
+    ch_task *t = ch__local_task(w->local, "worker", f->worker);
+    char     a[32], b[32];
+
+    if (!w->is_healed && f->kind == KILL)
+        ch__task_kill(t);
+    if (f->kind == RESTART && ch__task_restart(t) != CH_OK) {
+        /* it lives: the kill came after */
+    }
+    if (f->kind == JUMP && !w->is_healed)
+        ch__sim_jump(w->net, ch__sim_draw(w->net, 3000 * ms_ns));
+    if (f->kind == CUT || f->kind == HEAL)
+        ch__sim_cut(w->net, name_of(f->worker, a, sizeof(a)), name_of(f->other, b, sizeof(b)),
+                    f->kind == CUT && !w->is_healed);
+}
+
+static void plan_fault(world *w, fault *f, int kind, int64_t at, int worker, int other)
+{
+    *f = (fault){w, kind, worker, other};
+    t_ok(ch__sim_at(w->net, at, happen, f));
+}
+
+/* Half of the seeds have each kind. */
+static void plan(world *w, fault *f)
+{
+    bool    kills = ch__sim_draw(w->net, 2), cuts = ch__sim_draw(w->net, 2);
+    bool    jumps = ch__sim_draw(w->net, 4) == 0;
+    int64_t now = ch__sim_now(w->net), span = 150 * ms_ns;
+
+    if (jumps)
+        plan_fault(w, &f[FAULTS], JUMP, now + ch__sim_draw(w->net, span), 0, 0);
+    for (int i = 0; i + 1 < FAULTS; i += 2) {
+        int64_t at = now + ch__sim_draw(w->net, span);
+        int64_t until = at + ch__sim_draw(w->net, ch__sim_draw(w->net, 2) ? span : 5 * ms_ns);
+        int     worker = (int)ch__sim_draw(w->net, WORKERS);
+        int     other = WORKERS + (int)ch__sim_draw(w->net, SERVERS + 1);
+
+        if (i % 4 == 0 && kills) {
+            plan_fault(w, &f[i], KILL, at, worker, 0);
+            plan_fault(w, &f[i + 1], RESTART, until, worker, 0);
+            w->n_faults++;
+        } else if (i % 4 == 2 && cuts) {
+            plan_fault(w, &f[i], CUT, at, worker, other);
+            plan_fault(w, &f[i + 1], HEAL, until, worker, other);
+            w->n_faults++;
+        }
+    }
+}
+
+static void heal(world *w)
+{
+    char a[32], b[32];
+
+    w->is_healed = true;
+    ch__sim_faults(w->net, &(ch_sim_options){.encode = w->faults.encode});
+    for (int i = 0; i < WORKERS; i++) {
+        if (ch__task_restart(ch__local_task(w->local, "worker", i)) != CH_OK) {
+            /* it lives */
+        }
+        for (int k = WORKERS; k <= WORKERS + SERVERS; k++)
+            ch__sim_cut(w->net, name_of(i, a, sizeof(a)), name_of(k, b, sizeof(b)), false);
+    }
+}
+
+/* ---- what servers apply ---- */
+
+/* 3, 5. */
+static void saw(void *arg, const char *worker, uint64_t life, uint64_t step, uint32_t sequence)
+{
+    world          *w = arg;
+    ch_task        *task = ch__local_chief_task(w->local);
+    const ch_chief *c = task != NULL ? ch__task_self(task) : NULL;
+
+    (void)sequence;
+    if (step <= w->cancelled)
+        is_wrong(w, "an update of a step was applied that had been cancelled");
+    for (int i = 0; c != NULL && i < c->n_workers; i++) {
+        const ch_member *m = c->worker[i];
+
+        if (strcmp(m->name, worker) == 0 && life < m->life && m->state != CH_MEMBER_FENCING)
+            is_wrong(w, "an update of a life was applied that had been given up");
+    }
+}
+
+/* ---- the program ---- */
+
+static void open_world(world *w, uint64_t seed)
+{
+    uint64_t            r = seed * 0x9e3779b97f4a7c15u >> 32;
+    ch_coordinator_mode mode = (ch_coordinator_mode)(r % 3);
+
+    *w = (world){.seed = seed,
+                 .has_poison = r / 3 % 4 == 0,
+                 .how = {.mode = mode,
+                         .staleness = (int)(r / 12 % 5),
+                         .round = (int)(r / 60 % 5),
+                         .backups = r / 300 % 2 != 0,
+                         .capacity = r / 600 % 2 != 0 ? 8 : 0},
+                 .faults = {.seed = seed,
+                            .encode = r / 1200 % 4 == 0,
+                            .drop = r / 4800 % 2 != 0 ? (int)(r / 9600 % 60) : 0,
+                            .twice = r / 19200 % 2 != 0 ? (int)(r / 38400 % 200) : 0,
+                            .late = r / 76800 % 2 != 0 ? (int)(r / 153600 % 100) : 0}};
+    t_ok(ch__net_sim(&w->faults, &w->net));
+    t_ok(ch__cluster_local_on(
+        w->net, &(ch_local_options){.ps = SERVERS, .workers = WORKERS},
+        &(ch_local_how){
+            .chief =
+                {.beat = 5 * ms_ns, .call = 10 * ms_ns, .retry = ms_ns, .silence = 1 << 30},
+            .worker = {.call_ns = 10 * ms_ns, .retry_ns = ms_ns, .patience_ns = 60 * ms_ns},
+            .server = {.saw = saw, .arg = w}},
+        &w->cluster));
+    w->local = ch__local_of(w->cluster);
+    t_ok(ch_strategy_parameter_server(
+        w->cluster, &(ch_parameter_server_options){.partitioner = ch_partition_fixed(2)},
+        &w->st));
+    t_ok(ch_coordinator_new(w->st, &w->how, &w->co));
+    w->ledger = t_var(w->st, "ledger", t_f32(ch_shape_of(STEPS), NULL));
+    w->seen = t_var(w->st, "seen", t_f32(ch_shape_of(EXAMPLES), NULL));
+    for (int i = 0; i < SERVERS; i++)
+        w->count[i] = t_var_in(w->st, "count", 0);
+    t_ok(ch_var_new(w->st, &(ch_var_spec){.name = "kept", .per_worker = true}, &w->kept));
+    w->step = t_function(step_of, w);
+}
+
+static void close_world(world *w)
+{
+    for (int i = 0; i < STEPS; i++)
+        ch_remote_unref(w->remote[i]);
+    ch_function_unref(w->step);
+    ch_var_unref(w->ledger);
+    ch_var_unref(w->seen);
+    for (int i = 0; i < SERVERS; i++)
+        ch_var_unref(w->count[i]);
+    ch_var_unref(w->kept);
+    ch_coordinator_unref(w->co);
+    ch_strategy_unref(w->st);
+    ch_resolver_unref(w->cluster);
+}
+
+static bool is_poisoned(const world *w, int i)
+{
+    return w->has_poison && (i == 60 || i == 61 || i == 150);
+}
+
+/* Those that it must have seen: counted by the mask. */
+static ch_tuple *inputs_of(const world *w, int i)
+{
+    float      mask[STEPS] = {0};
+    int64_t    row = i, poison = is_poisoned(w, i) ? STEPS : 0;
+    ch_tensor *t[3] = {NULL};
+
+    for (int k = 0; k < i - w->how.staleness; k++)
+        mask[k] = 1;
+    t_ok(ch_tensor_copy_of(CH_I64, ch_shape_of(1), &row, &t[IN_ROW]));
+    t_ok(ch_tensor_copy_of(CH_F32, ch_shape_of(1, STEPS), mask, &t[IN_MASK]));
+    t_ok(ch_tensor_copy_of(CH_I64, ch_shape_of(1), &poison, &t[IN_POISON]));
+    return t_tuple(3, t);
+}
+
+static void note_round(world *w, int i)
+{
+    int n = w->how.round > 0 ? w->how.round : WORKERS;
+
+    w->expected[i] = w->first + (i - w->first) / n * n;
+    w->least[i] = w->count_joined;
+}
+
+/* 8. */
+static float sum_kept(world *w)
+{
+    ch_tuple *all = NULL;
+    float     sum = 0;
+
+    if (ch_var_get_all(w->kept, &all) != CH_OK)
+        is_wrong(w, ch_error_message());
+    for (int i = 0; all != NULL && i < ch_tuple_count(all); i++)
+        sum += *t_floats(all, i, 0);
+    ch_tuple_unref(all);
+    return sum;
+}
+
+/* ---- what must hold ---- */
+
+typedef enum outcome { WELL, FAILED, CANCELLED } outcome;
+
+/* 4, 5. */
+static void check_results(world *w, int i, const ch_tuple *out)
+{
+    float before = *t_floats(out, 0, 0), count = *t_floats(out, 1, 0);
+
+    if (w->how.mode == CH_BOUNDED_STALENESS && !w->has_poison &&
+        (int)before < i - w->how.staleness)
+        is_wrong(w, "a step did not see one that came so far before it");
+    if (w->how.mode == CH_SYNCHRONOUS && !w->has_poison && (int)count != w->expected[i])
+        is_wrong(w, "a step of a round saw another of it, or not all of those before");
+    if (count < w->least[i])
+        is_wrong(w, "a step read values from before the last join");
+}
+
+/* 6. Of a step that was scheduled, when nothing runs any more. */
+static outcome outcome_of(world *w, int i)
+{
+    ch_tuple *out = NULL;
+    ch_status rc;
+
+    if (w->remote[i] == NULL)
+        return CANCELLED; /* the call that would have scheduled it reported an error */
+    if (!ch_remote_has_ended(w->remote[i])) {
+        is_wrong(w, "a remote value has not ended");
+        return CANCELLED;
+    }
+    rc = ch_remote_fetch(w->remote[i], &out);
+    if (rc == CH_CANCELLED)
+        return CANCELLED;
+    if (rc != CH_OK) {
+        if (!is_poisoned(w, i))
+            is_wrong(w, ch_error_message());
+        return FAILED;
+    }
+    check_results(w, i, out);
+    ch_tuple_unref(out);
+    return WELL;
+}
+
+/* 2. */
+static void check_examples(world *w, int n_well)
+{
+    ch_tensor *t = NULL;
+    double     n = 0;
+
+    t_ok(ch_var_get(w->seen, &t));
+    for (int i = 0; i < EXAMPLES; i++) {
+        float seen = ((const float *)ch_tensor_data(t))[i];
+
+        if (seen != 0 && seen != 1)
+            is_wrong(w, "an example was given to two steps");
+        n += seen;
+    }
+    if (n != n_well)
+        is_wrong(w, "steps and examples do not agree");
+    ch_tensor_unref(t);
+}
+
+/* 1, when nothing runs: what servers have is what steps reported. */
+static void check_counts(world *w)
+{
+    ch_tensor *t = NULL;
+    int        n_well = 0;
+
+    t_ok(ch_var_get(w->ledger, &t));
+    for (int i = 0; i < STEPS; i++) {
+        float   x = ((const float *)ch_tensor_data(t))[i];
+        outcome how = i < w->n_scheduled ? outcome_of(w, i) : CANCELLED;
+
+        if (x != 0 && x != 1)
+            is_wrong(w, "an update was applied twice");
+        if (how == WELL && x != 1)
+            is_wrong(w, "an update of a step that ended well is not there");
+        if (how != WELL && x != 0)
+            is_wrong(w, "an update was applied of a step that failed or was cancelled");
+        n_well += how == WELL;
+    }
+    for (int i = 0; i < SERVERS; i++)
+        if (t_value_of(w->count[i]) != n_well)
+            is_wrong(w, "steps and counts do not agree");
+    w->count_joined = (float)n_well;
+    check_examples(w, n_well);
+    ch_tensor_unref(t);
+}
+
+static void check_kept(world *w)
+{
+    ch_coordinator_stats s;
+    float                sum = sum_kept(w);
+
+    t_ok(ch_coordinator_get_stats(w->co, &s));
+    if (s.finished == STEPS && s.failed + s.cancelled == 0 &&
+        s.repeated + s.backups + s.moved + s.workers_lost == 0 && sum != STEPS)
+        is_wrong(w, "what workers keep is not what they did");
+}
+
+/* ---- the program ---- */
+
+/* 5: an error is reported when nothing runs any more of what it ended. */
+static void took_error(world *w)
+{
+    const ch_chief *c = ch__task_self(ch__local_chief_task(w->local));
+
+    w->n_errors++;
+    if (!w->has_poison)
+        is_wrong(w, ch_error_message());
+    w->must_repeat = true;
+    if (c->running.n > 0 || c->queue.n > 0)
+        is_wrong(w, "an error was reported while steps ran or waited");
+    w->cancelled = c->n_steps;
+    w->first = w->n_scheduled;
+    check_counts(w);
+}
+
+static void schedule(world *w, int i)
+{
+    ch_tuple *in = inputs_of(w, i);
+
+    ch_remote_unref(w->remote[i]);
+    w->remote[i] = NULL;
+    if (ch_coordinator_schedule(w->co, w->step,
+                                &(ch_arguments){.in = in, .n_each = 1, .each = &w->data},
+                                &w->remote[i]) != CH_OK)
+        took_error(w);
+    note_round(w, i);
+    ch_tuple_unref(in);
+}
+
+static bool is_cancelled(world *w, int i)
+{
+    return w->remote[i] == NULL ||
+           (ch_remote_has_ended(w->remote[i]) && outcome_of(w, i) == CANCELLED);
+}
+
+/* As programs are told: a step that was cancelled is scheduled again. */
+static void repeat_cancelled(world *w)
+{
+    while (w->must_repeat && w->wrong[0] == '\0') {
+        w->must_repeat = false;
+        for (int i = 0; i < w->n_scheduled && w->wrong[0] == '\0'; i++)
+            if (is_cancelled(w, i))
+                schedule(w, i);
+    }
+}
+
+/* 7: after the last fault it takes less than this. */
+static void join_now(world *w)
+{
+    const ch_chief *c = ch__task_self(ch__local_chief_task(w->local));
+    ch_status       rc = CH_OK;
+
+    do {
+        w->must_repeat |= w->has_poison; /* those that have ended as cancelled since */
+        repeat_cancelled(w);
+        rc = ch__chief_join(ch__local_chief_task(w->local), w->is_healed ? 20000 : 0);
+        if (rc == CH_DEADLINE_EXCEEDED || rc == CH_FAILED_PRECONDITION)
+            is_wrong(w, ch_error_message());
+        else if (rc != CH_OK)
+            took_error(w);
+    } while (rc != CH_OK && w->wrong[0] == '\0');
+    if (c->running.n > 0 || c->queue.n > 0)
+        is_wrong(w, "join returned while steps ran or waited");
+    w->first = w->n_scheduled;
+    check_counts(w);
+}
+
+/* The program cancels a step of its own now and then, or all of them. */
+static void cancel_some(world *w, int i)
+{
+    int64_t which = ch__sim_draw(w->net, 40);
+
+    if (which < 2 && w->remote[i] != NULL) {
+        t_ok(which == 0 ? ch_remote_cancel(w->remote[i]) : ch_coordinator_cancel(w->co));
+        w->must_repeat = true;
+    }
+}
+
+static void schedule_all(world *w)
+{
+    while (w->n_scheduled < STEPS && w->wrong[0] == '\0') {
+        int i = w->n_scheduled++;
+
+        schedule(w, i);
+        if (w->has_poison)
+            cancel_some(w, i);
+        repeat_cancelled(w);
+        if (ch__sim_draw(w->net, i % 50 == 49 || is_poisoned(w, i) ? 2 : 40) == 0)
+            join_now(w);
+        if (i % 50 == 25)
+            (void)sum_kept(w);
+    }
+}
+
+/* ---- a seed ---- */
+
+static uint64_t run(world *w, uint64_t seed)
+{
+    static fault   f[FAULTS + 1];
+    ch_dataset    *d;
+    ch_per_worker *data = NULL;
+    uint64_t       hash;
+
+    open_world(w, seed);
+    d = ch_dataset_range(0, w->has_poison ? EXAMPLES : STEPS, 1);
+    t_ok(ch_coordinator_distribute_dataset(w->co, d, &data));
+    t_ok(ch_per_worker_iterate(data, &w->data));
+    plan(w, f);
+    schedule_all(w);
+    heal(w);
+    join_now(w);
+    check_kept(w);
+    hash = ch__sim_hash(w->net);
+    ch_per_worker_unref(w->data);
+    ch_per_worker_unref(data);
+    ch_dataset_unref(d);
+    close_world(w);
+    return hash;
+}
+
+static int n_wrong;
+
+static void check_seed(uint64_t seed, bool replays)
+{
+    static world w;
+    int64_t      live = ch__mem_live();
+    uint64_t     hash = run(&w, seed);
+
+    if (w.wrong[0] == '\0' && ch__mem_live() != live)
+        is_wrong(&w, "something leaks");
+    if (w.wrong[0] == '\0' && replays && run(&w, seed) != hash)
+        is_wrong(&w, "the same seed gave other events");
+    if (w.wrong[0] == '\0')
+        return;
+    n_wrong++;
+    print_error("seed %llu (mode %d, %d faults): %s\n", (unsigned long long)seed,
+                (int)w.how.mode, w.n_faults, w.wrong);
+}
+
+static uint64_t number(const char *name, uint64_t usual)
+{
+    const char *text = getenv(name);
+
+    return text != NULL ? strtoull(text, NULL, 10) : usual;
+}
+
+static void a_job_survives_whatever_happens(void **state)
+{
+    static world warm;
+    uint64_t     first = number("T_FIRST_SEED", 0), n = number("T_SEEDS", 200);
+
+    (void)state;
+    if (getenv("T_SEED") != NULL) {
+        first = number("T_SEED", 0);
+        n = 1;
+    }
+    (void)run(&warm, first); /* what stays as long as the process */
+    for (uint64_t seed = first; seed < first + n && n_wrong < 5; seed++)
+        check_seed(seed, seed % 100 == 0);
+    assert_int_equal(n_wrong, 0);
+}
+
+/* Workers are lost all the time. */
+static void hear_nothing(const ch_log_record *r, void *arg)
+{
+    (void)arg;
+    (void)r;
+}
+
+/* Of a build that can: leaves out the check that T_MUTANT names. */
+static void leave_out(const char *name)
+{
+#ifdef CH_MUTANTS
+#define NAME_OF(check) #check,
+    static const char *const all[] = {CH_MUTANTS_ALL(NAME_OF)};
+#undef NAME_OF
+
+    for (size_t i = 0; name != NULL && i < sizeof(all) / sizeof(all[0]); i++)
+        if (strcmp(all[i], name) == 0)
+            ch__mutant = (ch_mutant)(i + 1);
+    if (name != NULL && ch__mutant == CH_MUTANT_NONE)
+        fail_msg("there is no check %s", name);
+#else
+    (void)name;
+#endif
+}
+
+int main(void)
+{
+    leave_out(getenv("T_MUTANT"));
+    (void)setenv("COHORT_WAIT_LIMIT_MS", "20000", 1); /* on the simulated clock */
+    ch_log_set_sink(hear_nothing, NULL, CH_LOG_ERROR);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_job_survives_whatever_happens)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

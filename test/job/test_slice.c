@@ -1,0 +1,286 @@
+/* test/job/test_slice.c -- rows of variables in shards: which rows of which shard, in which order.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "../strategy/help.h"
+#include "job/shard.h"
+#include "job/slice.h"
+
+enum { NONE = 99, MOST = 32 }; /* no bound; rows of a result */
+
+static ch_bounds bounds(int64_t start, int64_t stop, int64_t step)
+{
+    return (ch_bounds){start, stop, start != NONE, stop != NONE, step};
+}
+
+/* What a caller does: asks each shard once, and puts its rows where they belong. Returns how many there are. */
+static int64_t read_rows(int64_t size, int n, ch_bounds b, int64_t *row)
+{
+    ch_picked all;
+    int64_t   count = 0;
+
+    for (int i = 0; i < MOST; i++)
+        row[i] = -1;
+    t_ok(ch__slice_rows(size, &b, &all));
+    assert_in_range(all.count, 0, MOST);
+    assert_int_equal(all.at, 0);
+    for (int i = 0; i < n; i++) {
+        int64_t   begin = ch__shard_begin(size, n, i), end = ch__shard_begin(size, n, i + 1);
+        ch_picked of = ch__slice_shard(all, size, n, i);
+
+        assert_true(of.count >= 0 && of.at >= 0 && of.at + of.count <= all.count);
+        assert_true(of.count > 0 || of.begin == 0);
+        for (int64_t k = 0; k < of.count; k++) {
+            int64_t local = of.begin + k * of.step;
+
+            assert_true(local >= 0 && local < end - begin);
+            assert_int_equal(row[of.at + k], -1); /* nobody was there */
+            row[of.at + k] = begin + local;
+        }
+        count += of.count;
+    }
+    assert_int_equal(count, all.count);
+    return count;
+}
+
+static void check_rows(int64_t size, int n, ch_bounds b, int count, const int *want)
+{
+    int64_t row[MOST];
+
+    assert_int_equal(read_rows(size, n, b, row), count);
+    for (int i = 0; i < count; i++)
+        assert_int_equal(row[i], want[i]);
+}
+
+/* ---- slices ---- */
+
+/* SV-10: rows 0 to 7 as shards 3, 3, 2. */
+static void slices_are_those_of_the_specification(void **state)
+{
+    static const struct {
+        int start, stop, step, n, row[4];
+    } row[] = {
+        {NONE, NONE, 3, 3, {0, 3, 6}},
+        {1, NONE, 6, 2, {1, 7}},
+        {NONE, NONE, -5, 2, {7, 2}},
+        {7, 1, -4, 2, {7, 3}},
+        {2, -10, -1, 3, {2, 1, 0}},
+        {-10, 2, 1, 2, {0, 1}},
+        {5, 3, 1, 0, {0}},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++)
+        check_rows(8, 3, bounds(row[i].start, row[i].stop, row[i].step), row[i].n, row[i].row);
+}
+
+/* SV-13: a start beyond an end is at that end, whatever the step. */
+static void a_start_beyond_an_end_is_at_that_end(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 10; n++) {
+        check_rows(10, n, bounds(-11, NONE, 3), 4, (int[]){0, 3, 6, 9});
+        check_rows(10, n, bounds(20, NONE, -3), 4, (int[]){9, 6, 3, 0});
+    }
+}
+
+/* Python's rule with as little arithmetic as can be: a step at a time. */
+static int model_rows(int size, int start, int stop, int step, int *row)
+{
+    int first = step > 0 ? 0 : size - 1, end = step > 0 ? size : -1, n = 0;
+    int from = start == NONE ? first : start < 0 ? start + size : start;
+    int to = stop == NONE ? end : stop < 0 ? stop + size : stop;
+
+    while (from < (step > 0 ? 0 : -1))
+        from++;
+    while (from > (step > 0 ? size : size - 1))
+        from--;
+    while (stop != NONE && to < -1)
+        to++;
+    for (int i = from; (step > 0 ? i < to : i > to) && i >= 0 && i < size; i += step)
+        row[n++] = i;
+    return n;
+}
+
+/* SV-10, SV-13: all starts and stops from -13 to 13 and none, steps from -3 to 3, shards from 1 to one for each row. */
+static void slices_are_those_of_a_slow_model(void **state)
+{
+    static const int size[] = {0, 1, 2, 5, 8, 10, 13};
+    int              want[MOST];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(size) / sizeof(size[0]); i++)
+        for (int start = -14; start <= 13; start++)
+            for (int stop = -14; stop <= 13; stop++)
+                for (int step = -3; step <= 3; step++) {
+                    int from = start == -14 ? NONE : start, to = stop == -14 ? NONE : stop;
+
+                    if (step == 0)
+                        continue;
+                    for (int n = 1; n == 1 || n <= size[i]; n++)
+                        check_rows(size[i], n, bounds(from, to, step),
+                                   model_rows(size[i], from, to, step, want), want);
+                }
+}
+
+/* Nothing overflows. */
+static void bounds_and_steps_may_be_huge(void **state)
+{
+    static const int64_t huge[] = {INT64_MIN, INT64_MIN + 1, INT64_MAX - 1, INT64_MAX};
+    ch_picked            all, of;
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        bool is_up = huge[i] > 0;
+
+        check_rows(10, 3, bounds(NONE, NONE, huge[i]), 1, (int[]){is_up ? 0 : 9});
+        check_rows(10, 3, bounds(huge[i], NONE, 6), is_up ? 0 : 2, (int[]){0, 6});
+        check_rows(10, 3, bounds(huge[i], NONE, -6), is_up ? 2 : 0, (int[]){9, 3});
+        check_rows(10, 3, bounds(NONE, huge[i], 6), is_up ? 2 : 0, (int[]){0, 6});
+        check_rows(10, 3, bounds(NONE, huge[i], -6), is_up ? 0 : 2, (int[]){9, 3});
+    }
+    t_ok(ch__slice_rows(INT64_MAX, &(ch_bounds){.step = -(INT64_MAX - 1)}, &all));
+    assert_int_equal(all.count, 2);
+    of = ch__slice_shard(all, INT64_MAX, 2, 0); /* the last row is the other one's */
+    assert_true(of.begin == 0 && of.count == 1 && of.at == 1);
+    t_ok(ch__slice_rows(INT64_MAX, &(ch_bounds){.step = 1}, &all));
+    of = ch__slice_shard(all, INT64_MAX, 3, 2);
+    assert_int_equal(of.at, ch__shard_begin(INT64_MAX, 3, 2));
+    assert_int_equal(of.at + of.count, INT64_MAX);
+}
+
+/* SV-10 */
+static void a_step_of_zero_is_refused(void **state)
+{
+    ch_bounds b = bounds(NONE, NONE, 0);
+    ch_picked all = {.count = -7};
+
+    (void)state;
+    t_refused(ch__slice_rows(8, &b, &all), CH_INVALID_ARGUMENT, "slice", "step is 0");
+    assert_int_equal(all.count, -7);
+}
+
+/* ---- one row ---- */
+
+/* SV-9, B22: of 13 ids in 5 shards 9 is (3, 0) and 12 is (4, 1). */
+static void an_index_is_a_row_of_the_shard_that_has_it(void **state)
+{
+    static const struct {
+        int index, shard, row;
+    } want[] = {{0, 0, 0},  {2, 0, 2},  {3, 1, 0},  {8, 2, 2},   {9, 3, 0},
+                {10, 3, 1}, {12, 4, 1}, {-1, 4, 1}, {-13, 0, 0}, {-4, 3, 0}};
+    int     shard = -1;
+    int64_t row = -1;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
+        t_ok(ch__slice_row(13, 5, want[i].index, &shard, &row));
+        assert_int_equal(shard, want[i].shard);
+        assert_int_equal(row, want[i].row);
+    }
+}
+
+/* SV-9 */
+static void an_index_out_of_bounds_is_refused(void **state)
+{
+    static const int64_t beyond[] = {13, -14, INT64_MAX, INT64_MIN};
+    int                  shard = -7;
+    int64_t              row = -7;
+
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        t_refused(ch__slice_row(13, 5, beyond[i], &shard, &row), CH_INVALID_ARGUMENT,
+                  "out of bounds", "13 rows");
+    t_refused(ch__slice_row(0, 1, 0, &shard, &row), CH_INVALID_ARGUMENT, "out of bounds",
+              "0 rows");
+    t_refused(ch__slice_row(0, 1, -1, &shard, &row), CH_INVALID_ARGUMENT, "index -1", "0 rows");
+    assert_int_equal(shard, -7);
+    assert_int_equal(row, -7);
+}
+
+/* ---- values ---- */
+
+/* Reads it from shards, of which each is looked at once. */
+static ch_tensor *read_slice(ch_tensor *whole, int n, ch_bounds b)
+{
+    ch_shape   shape = ch_tensor_shape(whole), result = shape;
+    ch_tensor *out = NULL;
+    ch_picked  all;
+
+    t_ok(ch__slice_rows(shape.dim[0], &b, &all));
+    result.dim[0] = all.count;
+    t_ok(ch_tensor_new(CH_F32, result, &out));
+    for (int i = 0; i < n; i++) {
+        ch_picked  of = ch__slice_shard(all, shape.dim[0], n, i);
+        int64_t    end = of.begin + (of.count - 1) * of.step + (of.step > 0 ? 1 : -1);
+        ch_tensor *shard = NULL, *from = NULL, *to = NULL;
+
+        if (of.count == 0)
+            continue;
+        t_ok(ch__shard_cut(whole, (ch_layout){0, n}, shape, i, &shard));
+        t_ok(ch_tensor_slice(shard, 0, of.begin, end, of.step, &from));
+        t_ok(ch_tensor_rows(out, of.at, of.at + of.count, &to));
+        t_ok(ch_tensor_copy(from, to));
+        ch_tensor_unref(to);
+        ch_tensor_unref(from);
+        ch_tensor_unref(shard);
+    }
+    return out;
+}
+
+/* SV-11: further axes, and new ones, are a matter of what was read. */
+static void further_axes_are_views_of_the_rows_that_were_read(void **state)
+{
+    ch_tensor *whole = t_noise(ch_shape_of(8, 4), 5);
+    ch_tensor *read = read_slice(whole, 3, bounds(6, NONE, -2)), *columns = NULL, *more = NULL;
+
+    (void)state;
+    assert_true(ch_shape_equal(ch_tensor_shape(read), ch_shape_of(4, 4)));
+    t_ok(ch_tensor_slice(read, 1, 1, 4, 2, &columns)); /* x[6::-2, 1:4:2] */
+    t_ok(ch_tensor_reshape(read, ch_shape_of(1, 4, 4), &more));
+    for (int64_t i = 0; i < 4; i++)
+        for (int64_t k = 0; k < 2; k++) {
+            double want = 0, x = 0;
+
+            t_ok(ch_tensor_get(whole, (int64_t[]){6 - 2 * i, 1 + 2 * k}, &want));
+            t_ok(ch_tensor_get(columns, (int64_t[]){i, k}, &x));
+            assert_true(x == want);
+            t_ok(ch_tensor_get(more, (int64_t[]){0, i, 1 + 2 * k}, &x));
+            assert_true(x == want);
+        }
+    ch_tensor_unref(more);
+    ch_tensor_unref(columns);
+    ch_tensor_unref(read);
+    ch_tensor_unref(whole);
+}
+
+/* SV-13: of nothing, too, further axes are cut. */
+static void an_empty_slice_has_the_sizes_that_it_would_have(void **state)
+{
+    ch_tensor *whole = t_noise(ch_shape_of(8, 2), 5);
+    ch_tensor *read = read_slice(whole, 3, bounds(0, 0, 1)), *column = NULL;
+
+    (void)state;
+    assert_true(ch_shape_equal(ch_tensor_shape(read), ch_shape_of(0, 2)));
+    t_ok(ch_tensor_slice(read, 1, 0, 1, 1, &column));
+    assert_true(ch_shape_equal(ch_tensor_shape(column), ch_shape_of(0, 1)));
+    ch_tensor_unref(column);
+    ch_tensor_unref(read);
+    ch_tensor_unref(whole);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(slices_are_those_of_the_specification),
+        cmocka_unit_test(a_start_beyond_an_end_is_at_that_end),
+        cmocka_unit_test(slices_are_those_of_a_slow_model),
+        cmocka_unit_test(bounds_and_steps_may_be_huge),
+        cmocka_unit_test(a_step_of_zero_is_refused),
+        cmocka_unit_test(an_index_is_a_row_of_the_shard_that_has_it),
+        cmocka_unit_test(an_index_out_of_bounds_is_refused),
+        cmocka_unit_test(further_axes_are_views_of_the_rows_that_were_read),
+        cmocka_unit_test(an_empty_slice_has_the_sizes_that_it_would_have),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,563 @@
+/* test/job/test_step_errors.c -- steps that fail: which call says so, what becomes of the others.
+ *
+ * Steps take up to so many ms of a simulated clock, and fail if they are told to.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+
+#include "scene.h"
+
+/* Fails if its input is not above 0. */
+static void picky_step(ch_step *s, void *arg)
+{
+    scene   *c = arg;
+    ch_node *x = ch_step_in(s, 0);
+
+    ch_check(ch_greater(x, ch_number(s, 0)), "it is not above 0");
+    ch_var_assign_add(s, c->n, ch_number(s, 1));
+    ch_step_out(s, "x", x);
+}
+
+typedef struct act {
+    scene        s;
+    ch_function *picky;
+    ch_tuple    *good, *bad;
+} act;
+
+static void begin(act *a, int workers, int step_ms)
+{
+    t_open(&a->s, &(ch_local_options){.ps = 2, .workers = workers}, step_ms, NULL);
+    a->picky = t_function(picky_step, &a->s);
+    a->good = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){1})});
+    a->bad = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){-1})});
+    t_ok(ch_coordinator_schedule(a->s.co, a->picky, &(ch_arguments){.in = a->good}, NULL));
+    t_ok(ch_coordinator_join(a->s.co)); /* who takes it knows it by now */
+}
+
+static void end(act *a)
+{
+    ch_tuple_unref(a->good);
+    ch_tuple_unref(a->bad);
+    ch_function_unref(a->picky);
+    t_close(&a->s);
+}
+
+static ch_remote *schedule(act *a, bool good)
+{
+    ch_remote *r = NULL;
+
+    t_ok(ch_coordinator_schedule(a->s.co, a->picky,
+                                 &(ch_arguments){.in = good ? a->good : a->bad}, &r));
+    return r;
+}
+
+static void is_calm(act *a)
+{
+    bool done = false;
+
+    t_ok(ch_coordinator_done(a->s.co, &done));
+    assert_true(done);
+    t_ok(ch_coordinator_join(a->s.co));
+    assert_int_equal(t_stats(&a->s).queued + t_stats(&a->s).running, 0);
+}
+
+static void ended_as(ch_remote *r, ch_status want, const char *word)
+{
+    ch_tuple *out = NULL;
+
+    assert_true(ch_remote_has_ended(r));
+    if (want == CH_OK)
+        t_ok(ch_remote_fetch(r, &out));
+    else
+        t_refused(ch_remote_fetch(r, &out), want, word, word);
+    ch_tuple_unref(out);
+    ch_remote_unref(r);
+}
+
+/* AE-1, AE-5: of several errors the first is told, once. */
+static void the_first_error_is_told_once(void **state)
+{
+    act        a;
+    ch_remote *r[3];
+
+    (void)state;
+    begin(&a, 1, 10);
+    for (int i = 0; i < 3; i++)
+        r[i] = schedule(&a, false);
+    t_pass(&a.s, 1000);
+    t_refused(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT, "it is not above 0",
+              "step 2 of step: worker/0: ");
+    is_calm(&a);
+    for (int i = 0; i < 3; i++) {
+        char which[32];
+
+        snprintf(which, sizeof(which), "step %d of step: ", 2 + i);
+        ended_as(r[i], CH_INVALID_ARGUMENT, which);
+    }
+    assert_int_equal(t_stats(&a.s).failed, 3);
+    end(&a);
+}
+
+/* AE-2: until somebody calls, what was scheduled is run. */
+static void steps_go_on_until_a_call_says_the_error(void **state)
+{
+    act        a;
+    ch_remote *bad, *good[20];
+
+    (void)state;
+    begin(&a, 3, 10);
+    bad = schedule(&a, false);
+    for (int i = 0; i < 20; i++)
+        good[i] = schedule(&a, true);
+    t_pass(&a.s, 1000);
+    assert_int_equal(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT);
+    assert_true(t_value_of(a.s.n) == 21);
+    assert_int_equal(t_stats(&a.s).cancelled, 0);
+    ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
+    for (int i = 0; i < 20; i++)
+        ended_as(good[i], CH_OK, "");
+    is_calm(&a);
+    end(&a);
+}
+
+/* AE-3, AE-6, RV-1, RV-4: join cancels what waits and what runs, and returns when nothing does. */
+static void join_cancels_the_others(void **state)
+{
+    act        a;
+    ch_remote *bad, *other[50];
+    double     n;
+    int        n_cancelled = 0;
+
+    (void)state;
+    begin(&a, 3, 100);
+    bad = schedule(&a, false);
+    for (int i = 0; i < 50; i++)
+        other[i] = schedule(&a, true);
+    t_refused(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT, "it is not above 0", "worker/");
+    n = t_value_of(a.s.n);
+    t_pass(&a.s, 10000);
+    assert_true(t_value_of(a.s.n) == n); /* nothing was running any more */
+    ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
+    for (int i = 0; i < 50; i++) {
+        ch_tuple *out = NULL;
+        ch_status rc = ch_remote_fetch(other[i], &out);
+
+        assert_true(rc == CH_OK || rc == CH_CANCELLED);
+        if (rc == CH_CANCELLED)
+            assert_non_null(
+                strstr(ch_error_message(), "of step: cancelled because another step failed"));
+        n_cancelled += rc == CH_CANCELLED;
+        ch_tuple_unref(out);
+        ch_remote_unref(other[i]);
+    }
+    assert_true(n_cancelled > 30);
+    assert_int_equal(t_stats(&a.s).cancelled, n_cancelled);
+    is_calm(&a);
+    end(&a);
+}
+
+/* AE-3, SC-8: done says it too. */
+static void done_says_the_error(void **state)
+{
+    act        a;
+    ch_remote *bad;
+    bool       done = false;
+
+    (void)state;
+    begin(&a, 2, 10);
+    bad = schedule(&a, false);
+    t_pass(&a.s, 1000);
+    assert_int_equal(ch_coordinator_done(a.s.co, &done), CH_INVALID_ARGUMENT);
+    assert_false(done);
+    ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
+    is_calm(&a);
+    end(&a);
+}
+
+/* AE-4: and schedule, whose own step is cancelled with the others. */
+static void schedule_says_the_error_and_its_step_is_cancelled(void **state)
+{
+    act        a;
+    ch_remote *bad, *none = NULL;
+
+    (void)state;
+    begin(&a, 2, 10);
+    bad = schedule(&a, false);
+    t_pass(&a.s, 1000);
+    t_refused(ch_coordinator_schedule(a.s.co, a.picky, &(ch_arguments){.in = a.good}, &none),
+              CH_INVALID_ARGUMENT, "it is not above 0", "worker/");
+    assert_null(none);
+    assert_int_equal(t_stats(&a.s).cancelled, 1);
+    ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
+    is_calm(&a);
+    assert_true(t_value_of(a.s.n) == 1);
+    end(&a);
+}
+
+/* AE-5: then the coordinator is as good as new, and so is the data that was being read. */
+static void afterwards_all_goes_on(void **state)
+{
+    act            a;
+    ch_dataset    *d = ch_dataset_range(1, 100, 1);
+    ch_per_worker *data = NULL, *it = NULL;
+    ch_remote     *r = NULL, *bad;
+    ch_tuple      *out = NULL;
+    ch_function   *picky;
+
+    (void)state;
+    begin(&a, 1, 10);
+    picky = t_function(picky_step, &a.s);
+    t_ok(ch_coordinator_create_per_worker_dataset(a.s.co, d, &data));
+    t_ok(ch_per_worker_iterate(data, &it));
+    for (int i = 0; i < 5; i++)
+        t_ok(ch_coordinator_schedule(a.s.co, picky, &(ch_arguments){.n_each = 1, .each = &it},
+                                     NULL));
+    t_ok(ch_coordinator_join(a.s.co));
+    bad = schedule(&a, false);
+    assert_int_equal(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT);
+    ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
+    t_ok(ch_coordinator_schedule(a.s.co, picky, &(ch_arguments){.n_each = 1, .each = &it}, &r));
+    t_ok(ch_remote_fetch(r, &out));
+    assert_int_equal(*(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(out, 0), 0)), 6);
+    t_ok(ch_coordinator_join(a.s.co));
+    assert_true(t_value_of(a.s.n) == 7);
+    ch_tuple_unref(out);
+    ch_remote_unref(r);
+    ch_per_worker_unref(it);
+    ch_per_worker_unref(data);
+    ch_dataset_unref(d);
+    ch_function_unref(picky);
+    end(&a);
+}
+
+/* AE-7, AE-8: data that cannot be read is the error of the steps that read it, as it is; without such steps it is nobody's. */
+static void data_that_cannot_be_read_is_the_error_of_who_reads_it(void **state)
+{
+    act         a;
+    ch_dataset *d = ch_dataset_fixed_records(
+        ch_dataset_file_list(1, (const char *[]){"/nowhere/to/be/found"}), 8, 0, 0, NULL);
+    ch_per_worker *data = NULL, *it = NULL;
+    ch_function   *f;
+
+    (void)state;
+    begin(&a, 2, 10);
+    f = t_function(t_count_step, &a.s);
+    t_ok(ch_coordinator_create_per_worker_dataset(a.s.co, d, &data));
+    t_ok(ch_per_worker_iterate(data, &it));
+    t_schedule(&a.s, 3);
+    t_ok(ch_coordinator_join(a.s.co));
+    t_ok(ch_coordinator_schedule(a.s.co, f, &(ch_arguments){.n_each = 1, .each = &it}, NULL));
+    t_refused(ch_coordinator_join(a.s.co), CH_NOT_FOUND, "/nowhere/to/be/found", "worker/");
+    is_calm(&a);
+    ch_per_worker_unref(it);
+    ch_per_worker_unref(data);
+    ch_dataset_unref(d);
+    ch_function_unref(f);
+    end(&a);
+}
+
+/* An error of a run has the line, where its op is in one alone. */
+static void an_error_says_the_line_that_recorded_it(void **state)
+{
+    act a;
+
+    (void)state;
+    begin(&a, 1, 10);
+    ch_remote_unref(schedule(&a, false));
+    t_refused(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT, "it is not above 0",
+              CH_HAVE_LIBDW ? ", at test_step_errors.c:" : ", at ");
+    end(&a);
+}
+
+static void add_step(ch_step *s, void *arg)
+{
+    ch_var_assign_add(s, arg, ch_number(s, 1));
+}
+
+/* Which is a mistake, and is called by the variable's name. */
+static void a_variable_is_freed_that_a_step_uses(void **state)
+{
+    act          a;
+    ch_var      *v;
+    ch_function *f;
+
+    (void)state;
+    begin(&a, 1, 10);
+    v = t_var_in(a.s.st, "freed", 0);
+    f = t_function(add_step, v);
+    t_ok(ch_coordinator_schedule(a.s.co, f, NULL, NULL));
+    ch_var_unref(v);
+    t_refused(ch_coordinator_join(a.s.co), CH_NOT_FOUND, "there is no freed here",
+              "step 2 of step");
+    is_calm(&a);
+    ch_function_unref(f);
+    end(&a);
+}
+
+/* A step that its caller waits for by himself: its error is nobody else's. */
+static void the_error_of_a_run_is_that_call_s(void **state)
+{
+    act        a;
+    ch_remote *good;
+
+    (void)state;
+    begin(&a, 2, 10);
+    good = schedule(&a, true);
+    t_refused(ch_strategy_run(a.s.st, a.picky, a.bad, NULL), CH_INVALID_ARGUMENT,
+              "it is not above 0", "worker/");
+    t_ok(ch_coordinator_join(a.s.co));
+    ended_as(good, CH_OK, "");
+    end(&a);
+}
+
+/* What another thread does while a join waits for workers to stop: it is told the error too, and goes on, into the next one. */
+static void fail_again(void *arg)
+{
+    act *a = arg;
+
+    assert_int_equal(ch_coordinator_join(a->s.co), CH_INVALID_ARGUMENT);
+    ch_remote_unref(schedule(a, false));
+    t_pass(&a->s, 1000);
+}
+
+/* AE-1, AE-5: an error that comes when the one before it is being told is not lost. */
+static void the_next_error_is_told_too(void **state)
+{
+    act        a;
+    ch_remote *bad;
+
+    (void)state;
+    begin(&a, 2, 200);
+    bad = schedule(&a, false);
+    for (int i = 0; i < 8; i++)
+        ch_remote_unref(schedule(&a, true));
+    while (t_stats(&a.s).failed == 0)
+        t_pass(&a.s, 1);
+    t_ok(ch__sim_at(a.s.net, ch__sim_now(a.s.net) + 10000, fail_again, &a));
+    assert_int_equal(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT);
+    assert_int_equal(t_stats(&a.s).failed, 2);
+    assert_int_equal(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT);
+    ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
+    is_calm(&a);
+    end(&a);
+}
+
+/* A step that is reported as cancelled has changed nothing: scheduled again, as its error says, it counts once. */
+static void cancelled_steps_that_are_scheduled_again_count_once(void **state)
+{
+    enum { STEPS = 40 };
+
+    (void)state;
+    for (int round = 0; round < 20; round++) {
+        act        a;
+        ch_remote *bad, *good[STEPS];
+        int        n = 1; /* of begin */
+
+        begin(&a, 3, 2);
+        for (int i = 0; i < round; i++)
+            good[i] = schedule(&a, true);
+        bad = schedule(&a, false);
+        for (int i = round; i < STEPS; i++)
+            good[i] = schedule(&a, true);
+        assert_int_equal(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT);
+        for (int i = 0; i < STEPS; i++) {
+            ch_tuple *out = NULL;
+            ch_status rc = ch_remote_fetch(good[i], &out);
+
+            assert_true(rc == CH_OK || rc == CH_CANCELLED);
+            n += rc == CH_OK;
+            ch_tuple_unref(out);
+            ch_remote_unref(good[i]);
+        }
+        assert_true(t_value_of(a.s.n) == n);
+        for (; n < STEPS + 1; n++)
+            ch_remote_unref(schedule(&a, true));
+        t_ok(ch_coordinator_join(a.s.co));
+        assert_true(t_value_of(a.s.n) == STEPS + 1);
+        ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
+        end(&a);
+    }
+}
+
+static void spin(ch_step *s, void *arg, ch_node *const *carry, ch_node *const *x,
+                 ch_node **next, ch_node **y)
+{
+    (void)arg;
+    (void)x;
+    (void)y;
+    next[0] = ch_add(carry[0], ch_number(s, 1));
+}
+
+/* Computes for years, then counts. With several replicas they meet at the end. */
+static void endless_step(ch_step *s, void *arg)
+{
+    ch_node *first = ch_mul(ch_var_read(s, arg), ch_number(s, 1)), *last = NULL;
+
+    ch_scan(s, &(ch_scan_spec){.n_carry = 1, .length = (int64_t)1 << 40}, spin, NULL, &first,
+            NULL, &last, NULL);
+    ch_var_assign_add(s, arg, ch_all_reduce(CH_SUM, last));
+}
+
+/* A step that computes is cancelled between two kernels, and has changed nothing; its worker goes on. */
+static void stop_a_step_that_computes(int devices)
+{
+    act              a;
+    ch_function     *endless;
+    ch_remote       *r = NULL;
+    ch_local_options local = {.workers = 2, .ps = 2, .devices = devices};
+
+    memset(&a, 0, sizeof(a));
+    a.s.st = t_cluster(&local, NULL, &a.s.cluster); /* on threads */
+    t_ok(ch_coordinator_new(a.s.st, NULL, &a.s.co));
+    t_ok(ch_var_new(a.s.st, &(ch_var_spec){.name = "n", .aggregation = CH_AGGREGATE_FIRST},
+                    &a.s.n));
+    a.s.count = t_function(t_count_step, &a.s);
+    a.picky = t_function(picky_step, &a.s);
+    a.good = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){1})});
+    a.bad = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){-1})});
+    endless = t_function(endless_step, a.s.n);
+    for (int i = 0; i < 3; i++) {
+        t_ok(ch_coordinator_schedule(a.s.co, endless, NULL, &r));
+        ch_remote_unref(schedule(&a, false));
+        t_refused(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT, "it is not above 0",
+                  "worker/");
+        ended_as(r, CH_CANCELLED, "schedule it again");
+        t_schedule(&a.s, 20);
+        t_ok(ch_coordinator_join(a.s.co));
+        assert_true(t_value_of(a.s.n) == 20 * (i + 1));
+        assert_int_equal(t_stats(&a.s).workers_lost, 0);
+    }
+    ch_function_unref(endless);
+    end(&a);
+}
+
+static void join_stops_a_step_that_computes_when_another_has_failed(void **state)
+{
+    (void)state;
+    stop_a_step_that_computes(1);
+    stop_a_step_that_computes(2);
+}
+
+/* An error says by fields which step failed, and where. */
+static void an_error_says_its_step_and_its_worker(void **state)
+{
+    act           a;
+    ch_remote    *bad;
+    ch_error_info at;
+    ch_tuple     *out = NULL;
+
+    (void)state;
+    begin(&a, 2, 10);
+    bad = schedule(&a, false);
+    for (int i = 0; i < 2; i++) {
+        ch_worker_stats w;
+
+        assert_int_equal(i == 0 ? ch_remote_fetch(bad, &out) : ch_coordinator_join(a.s.co),
+                         CH_INVALID_ARGUMENT);
+        ch_error_get_info(&at);
+        assert_int_equal(at.code, CH_INVALID_ARGUMENT);
+        assert_true(at.step == ch_remote_step(bad) && at.step == 2);
+        assert_string_equal(at.function, "step");
+        assert_int_equal(strncmp(at.task, "worker/", 7), 0);
+        t_ok(ch_coordinator_get_worker_stats(a.s.co, atoi(at.task + 7), &w));
+    }
+    assert_int_equal(ch_coordinator_join_for(a.s.co, -1), CH_INVALID_ARGUMENT);
+    ch_error_get_info(&at); /* of another error nothing stays */
+    assert_true(at.step == 0 && at.function[0] == '\0' && at.task[0] == '\0');
+    assert_int_equal(at.replica, -1);
+    assert_true(ch_remote_step(NULL) == 0);
+    ch_remote_unref(bad);
+    end(&a);
+}
+
+/* The program may cancel its own steps: what was cancelled has changed nothing, and is no error of join. */
+static void a_program_cancels_its_own_steps(void **state)
+{
+    enum { STEPS = 12 };
+
+    (void)state;
+    for (int at = 0; at < 40; at += 2) {
+        act        a;
+        ch_remote *r[STEPS];
+        int        n = 1, n_cancelled = 0;
+
+        begin(&a, 2, 5);
+        for (int i = 0; i < STEPS; i++)
+            r[i] = schedule(&a, true);
+        t_pass(&a.s, at);
+        for (int i = 0; i < STEPS; i += 2)
+            t_ok(ch_remote_cancel(r[i]));
+        if (at % 4 == 0)
+            t_ok(ch_coordinator_cancel(a.s.co));
+        t_ok(ch_coordinator_join(a.s.co));
+        for (int i = 0; i < STEPS; i++) {
+            ch_tuple *out = NULL;
+            ch_status rc = ch_remote_fetch(r[i], &out);
+
+            if (rc != CH_OK)
+                t_refused(rc, CH_CANCELLED, "of step: cancelled by the program", "step ");
+            assert_true(rc == CH_OK || i % 2 == 0 || at % 4 == 0);
+            n += rc == CH_OK;
+            n_cancelled += rc != CH_OK;
+            t_ok(ch_remote_cancel(r[i])); /* it has ended: nothing happens */
+            ch_tuple_unref(out);
+            ch_remote_unref(r[i]);
+        }
+        assert_true(t_value_of(a.s.n) == n);
+        assert_true(at > 0 || n_cancelled == STEPS);
+        assert_int_equal(t_stats(&a.s).cancelled, n_cancelled);
+        is_calm(&a);
+        end(&a);
+    }
+}
+
+/* CN-3: a step whose worker is lost while an error is told is cancelled, and not run again. */
+static void a_step_that_is_put_back_while_others_are_cancelled_is_cancelled_too(void **state)
+{
+    act        a;
+    ch_remote *bad, *other[12];
+
+    (void)state;
+    begin(&a, 3, 200);
+    bad = schedule(&a, false);
+    for (int i = 0; i < 12; i++)
+        other[i] = schedule(&a, true);
+    while (t_stats(&a.s).failed == 0)
+        t_pass(&a.s, 1);
+    t_ok(ch_cluster_local_kill(a.s.cluster, "worker", 1));
+    t_ok(ch_cluster_local_kill(a.s.cluster, "worker", 2));
+    assert_int_equal(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT);
+    ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
+    for (int i = 0; i < 12; i++) {
+        assert_true(ch_remote_has_ended(other[i]));
+        ch_remote_unref(other[i]);
+    }
+    is_calm(&a);
+    t_schedule(&a.s, 3);
+    t_ok(ch_coordinator_join(a.s.co));
+    end(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_error_is_told_once),
+        cmocka_unit_test(steps_go_on_until_a_call_says_the_error),
+        cmocka_unit_test(join_cancels_the_others),
+        cmocka_unit_test(cancelled_steps_that_are_scheduled_again_count_once),
+        cmocka_unit_test(join_stops_a_step_that_computes_when_another_has_failed),
+        cmocka_unit_test(an_error_says_its_step_and_its_worker),
+        cmocka_unit_test(a_program_cancels_its_own_steps),
+        cmocka_unit_test(done_says_the_error),
+        cmocka_unit_test(schedule_says_the_error_and_its_step_is_cancelled),
+        cmocka_unit_test(the_next_error_is_told_too),
+        cmocka_unit_test(afterwards_all_goes_on),
+        cmocka_unit_test(data_that_cannot_be_read_is_the_error_of_who_reads_it),
+        cmocka_unit_test(an_error_says_the_line_that_recorded_it),
+        cmocka_unit_test(a_variable_is_freed_that_a_step_uses),
+        cmocka_unit_test(the_error_of_a_run_is_that_call_s),
+        cmocka_unit_test(a_step_that_is_put_back_while_others_are_cancelled_is_cancelled_too),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

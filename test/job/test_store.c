@@ -1,0 +1,753 @@
+/* test/job/test_store.c -- a store by itself: what it is told is a log, and what fails leaves it as it was.
+ *
+ * What a server answers is in test_server.c. Here stores are told the same parcels, and compared.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/mem.h"
+#include "base/protobuf.h"
+#include "job/message.h"
+#include "job/server/state.h"
+#include "job/step_plan.h"
+#include "steps.h"
+#include "strategy/strategy.h"
+#include "tensor/device.h"
+
+enum { ROWS = 20, MOST_GIVEN = 8, LONGEST = 120 };
+
+/* ---- what they are told ---- */
+
+enum { W = 1, M, TABLE, STRANGER }; /* variables */
+enum { PUSH = 1, SCATTER, BEND };   /* functions */
+
+static ch_var *vars[STRANGER];
+
+/* A graph over two variables, which gives something. */
+static void push(ch_step *s, void *arg)
+{
+    ch_node *m = ch_var_assign_add(s, vars[M], ch_step_in(s, 0));
+
+    (void)arg;
+    ch_step_out(s, "w", ch_var_assign_sub(s, vars[W], m));
+}
+
+static void scatter(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_var_scatter_add(s, vars[TABLE], ch_step_in(s, 0), ch_step_in(s, 1));
+}
+
+static void bend(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_var_assign(s, vars[W], ch_tanh(ch_var_read(s, vars[W])));
+}
+
+/* What it takes, and how many of these; the caller's. */
+static int inputs_of(uint64_t function, unsigned seed, ch_tensor **out)
+{
+    if (function == PUSH)
+        out[0] = t_noise(ch_shape_of(4, 3), seed);
+    if (function == SCATTER) {
+        out[0] = ids_of(5, ROWS);
+        out[1] = t_noise(ch_shape_of(5, 3), seed);
+    }
+    return function == PUSH ? 1 : function == SCATTER ? 2 : 0;
+}
+
+static ch_parcel *spoken(uint32_t method, const ProtobufCMessage *m, int n, ch_tensor **t)
+{
+    ch_parcel *p = NULL;
+
+    t_ok(ch__speak(method, m, n, t, &p));
+    return p;
+}
+
+static ch_parcel *create(uint64_t number)
+{
+    Cohort__PsCreate m;
+    ch_tensor       *t = NULL;
+    char             name[16];
+
+    cohort__ps_create__init(&m);
+    snprintf(name, sizeof(name), "%s", ch_var_name(vars[number]));
+    m.variable = number;
+    m.name = name;
+    t_ok(ch_var_get(vars[number], &t));
+    return spoken(CH_PS_CREATE, &m.base, 1, &t);
+}
+
+static ch_parcel *define(uint64_t function)
+{
+    static const ch_step_fn step[] = {NULL, push, scatter, bend};
+    Cohort__PsDefine        m;
+    ch_tensor              *t[2];
+    ch_tuple               *in = tuple_of(inputs_of(function, 1, t), t);
+    ch_function            *f = t_function(step[function], NULL);
+    ch_route               *route = NULL;
+    const ch_route_remote  *r = NULL;
+    uint64_t                number[2];
+    void                   *bytes = NULL;
+    ch_parcel              *p;
+
+    cohort__ps_define__init(&m);
+    ch_function_static_rows(f);
+    t_ok(ch_strategy_run(NULL, f, in, NULL));
+    t_ok(ch__route_new(ch_function_graph(f), (int[]){0, 0}, &route));
+    for (int i = 0; i < route->n_remotes; i++)
+        if (route->remote[i].kind == CH_REMOTE_UPDATE) {
+            assert_null(r);
+            r = &route->remote[i];
+        }
+    assert_int_equal(r->graph->n_inputs, ch_tuple_count(in));
+    for (int i = 0; i < r->n_variables; i++)
+        for (uint64_t v = W; v < STRANGER; v++)
+            if (strcmp(r->graph->resource[i].name, ch_var_name(vars[v])) == 0)
+                number[i] = v;
+    t_ok(ch_graph_encode(r->graph, &bytes, &m.graph.len));
+    m.graph.data = bytes;
+    m.function = function;
+    m.n_variables = (size_t)r->n_variables;
+    m.variables = number;
+    p = spoken(CH_PS_DEFINE, &m.base, 0, NULL);
+    ch_bytes_free(bytes);
+    ch__route_free(route);
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    return p;
+}
+
+typedef struct attempt {
+    uint64_t step, retired, life;
+    int      n; /* of its updates */
+    uint64_t function[3];
+    unsigned seed;
+} attempt;
+
+static ch_parcel *update(attempt at)
+{
+    Cohort__PsUpdate    m;
+    Cohort__PsUpdateOne one[3], *list[3];
+    ch_tensor          *t[6];
+    int                 n = 0;
+    char                worker[] = "worker/0";
+
+    cohort__ps_update__init(&m);
+    m.step = at.step;
+    m.retired = at.retired;
+    m.worker = worker;
+    m.incarnation = at.life;
+    m.n_updates = (size_t)at.n;
+    m.updates = list;
+    for (int i = 0; i < at.n; i++) {
+        cohort__ps_update_one__init(&one[i]);
+        one[i].sequence = (uint32_t)i;
+        one[i].function = at.function[i];
+        one[i].inputs = (uint32_t)inputs_of(at.function[i], at.seed, t + n);
+        n += (int)one[i].inputs;
+        list[i] = &one[i];
+    }
+    return spoken(CH_PS_UPDATE, &m.base, n, t);
+}
+
+static ch_parcel *assign(uint64_t step, unsigned seed)
+{
+    Cohort__PsAssign m;
+    uint64_t         number[2] = {W, TABLE};
+    ch_tensor *t[2] = {t_noise(ch_shape_of(4, 3), seed), t_noise(ch_shape_of(ROWS, 3), seed)};
+
+    cohort__ps_assign__init(&m);
+    m.step = step;
+    m.n_variables = 2;
+    m.variables = number;
+    return spoken(CH_PS_ASSIGN, &m.base, 2, t);
+}
+
+static ch_parcel *pin(uint64_t number, bool release)
+{
+    Cohort__PsPin m;
+
+    cohort__ps_pin__init(&m);
+    m.pin = number;
+    m.release = release;
+    return spoken(CH_PS_PIN, &m.base, 0, NULL);
+}
+
+static ch_parcel *fence(uint64_t life)
+{
+    Cohort__PsFence m;
+    char            worker[] = "worker/0";
+
+    cohort__ps_fence__init(&m);
+    m.worker = worker;
+    m.incarnation = life;
+    return spoken(CH_PS_FENCE, &m.base, 0, NULL);
+}
+
+static ch_parcel *ping(uint64_t retired, uint64_t below, size_t n, uint64_t *live)
+{
+    Cohort__PsPing m;
+
+    cohort__ps_ping__init(&m);
+    m.retired = retired;
+    m.below = below;
+    m.n_live = n;
+    m.live = live;
+    return spoken(CH_PS_PING, &m.base, 0, NULL);
+}
+
+static ch_parcel *drop(uint64_t function)
+{
+    Cohort__PsFree m;
+
+    cohort__ps_free__init(&m);
+    m.first_function = function;
+    m.functions = 1;
+    return spoken(CH_PS_FREE, &m.base, 0, NULL);
+}
+
+static ch_parcel *hold(uint64_t round, size_t n, uint64_t *step)
+{
+    Cohort__PsHold m;
+
+    cohort__ps_hold__init(&m);
+    m.round = round;
+    m.n_steps = n;
+    m.steps = step;
+    return spoken(CH_PS_HOLD, &m.base, 0, NULL);
+}
+
+static ch_parcel *release(uint64_t round)
+{
+    Cohort__PsPing m;
+
+    cohort__ps_ping__init(&m);
+    m.released = round;
+    return spoken(CH_PS_PING, &m.base, 0, NULL);
+}
+
+/* ---- telling, and comparing ---- */
+
+typedef struct told {
+    ch_status  rc;
+    int        n;
+    ch_tensor *given[MOST_GIVEN];
+    size_t     n_begun;
+    uint64_t   begun[MOST_GIVEN];
+} told;
+
+static void tell_update(ch_store *s, const ch_parcel *p, const Cohort__PsUpdate *m, told *out)
+{
+    out->rc = ch__store_update(s, m, p->n_tensors, p->tensor);
+    if (out->rc == CH_OK)
+        out->n = ch__store_given(s, m, NULL, out->given);
+    ch__store_retire(s, m->retired);
+}
+
+static void tell_ping(ch_store *s, const Cohort__PsPing *m, told *out)
+{
+    ch__store_retire(s, m->retired);
+    out->rc = ch__store_live(s, m->below, m->n_live, m->live);
+    if (out->rc == CH_OK)
+        ch__store_release(s, m->released);
+}
+
+static void tell_assign(ch_store *s, const ch_parcel *p, const Cohort__PsAssign *m, told *out)
+{
+    out->rc = ch__store_assign(s, m, p->n_tensors, p->tensor);
+    ch__store_retire(s, m->retired);
+}
+
+static const ProtobufCMessageDescriptor *const types[] = {
+    [CH_PS_CREATE] = &cohort__ps_create__descriptor,
+    [CH_PS_FREE] = &cohort__ps_free__descriptor,
+    [CH_PS_DEFINE] = &cohort__ps_define__descriptor,
+    [CH_PS_UPDATE] = &cohort__ps_update__descriptor,
+    [CH_PS_FENCE] = &cohort__ps_fence__descriptor,
+    [CH_PS_PIN] = &cohort__ps_pin__descriptor,
+    [CH_PS_PING] = &cohort__ps_ping__descriptor,
+    [CH_PS_ASSIGN] = &cohort__ps_assign__descriptor,
+    [CH_PS_HOLD] = &cohort__ps_hold__descriptor,
+};
+
+/* All that the message says. The n-th allocation of the store fails; 0: none does. */
+static told tell_failing(ch_store *s, const ch_parcel *p, int64_t n)
+{
+    told              out = {.rc = CH_OK};
+    ProtobufCMessage *message = NULL;
+    const void       *m;
+
+    t_ok(ch__hear(p, types[p->method], &message));
+    m = message;
+    ch__mem_fail_at(n);
+    switch (p->method) {
+    case CH_PS_CREATE:
+        out.rc = ch__store_create(s, m, p->n_tensors, p->tensor);
+        break;
+    case CH_PS_FREE:
+        ch__store_remove(s, m);
+        break;
+    case CH_PS_DEFINE:
+        out.rc = ch__store_define(s, m);
+        break;
+    case CH_PS_UPDATE:
+        tell_update(s, p, m, &out);
+        break;
+    case CH_PS_FENCE:
+        out.rc = ch__store_fence(s, m);
+        break;
+    case CH_PS_PIN:
+        out.rc = ch__store_pin(s, m);
+        break;
+    case CH_PS_ASSIGN:
+        tell_assign(s, p, m, &out);
+        break;
+    case CH_PS_HOLD:
+        out.rc = ch__store_hold(s, m, out.begun, &out.n_begun);
+        break;
+    default:
+        tell_ping(s, m, &out);
+    }
+    ch__mem_fail_at(0);
+    ch__message_free(message);
+    return out;
+}
+
+static told tell(ch_store *s, const ch_parcel *p)
+{
+    return tell_failing(s, p, 0);
+}
+
+static void forget(told *t)
+{
+    for (int i = 0; i < t->n; i++)
+        ch_tensor_unref(t->given[i]);
+    t->n = 0;
+}
+
+static void same_answers(told a, told b)
+{
+    assert_int_equal(a.rc, b.rc);
+    assert_int_equal(a.n, b.n);
+    for (int i = 0; i < a.n; i++)
+        same_bits("what was given", a.given[i], b.given[i]);
+    forget(&a);
+    forget(&b);
+}
+
+static ch_status read_value(const ch_store *s, uint64_t number, uint64_t pinned,
+                            ch_tensor **out)
+{
+    Cohort__PsRead m;
+
+    cohort__ps_read__init(&m);
+    m.n_variables = 1;
+    m.variables = &number;
+    m.pin = pinned;
+    return ch__store_read(s, &m, out);
+}
+
+/* To everybody who reads, with pins up to `last` too. */
+static void same_stores(const ch_store *a, const ch_store *b, uint64_t last)
+{
+    assert_int_equal(ch__store_version(a), ch__store_version(b));
+    for (uint64_t pinned = 0; pinned <= last; pinned++)
+        for (uint64_t v = W; v <= STRANGER; v++) {
+            ch_tensor *x = NULL, *y = NULL;
+            ch_status  rc = read_value(a, v, pinned, &x);
+
+            assert_int_equal(rc, read_value(b, v, pinned, &y));
+            if (rc == CH_OK)
+                same_bits("a variable", x, y);
+            ch_tensor_unref(x);
+            ch_tensor_unref(y);
+        }
+}
+
+/* ---- scenes ---- */
+
+static int make_vars(void **state)
+{
+    (void)state;
+    vars[W] = new_var("w", ch_shape_of(4, 3), 3);
+    vars[M] = new_var("m", ch_shape_of(4, 3), 4);
+    vars[TABLE] = new_var("table", ch_shape_of(ROWS, 3), 5);
+    return 0;
+}
+
+static int drop_vars(void **state)
+{
+    (void)state;
+    for (int i = W; i < STRANGER; i++)
+        ch_var_unref(vars[i]);
+    return 0;
+}
+
+/* Each on a device of its own, as servers are. */
+static ch_store *new_store(int i)
+{
+    ch_device *device = NULL;
+    ch_store  *s = NULL;
+
+    t_ok(ch__device_of_task("ps", i, 0, &device));
+    t_ok(ch__store_new(device, 0, &s));
+    return s;
+}
+
+typedef struct journal {
+    int        n;
+    ch_parcel *parcel[LONGEST];
+} journal;
+
+static void add(journal *j, ch_parcel *p)
+{
+    assert_true(j->n < LONGEST);
+    j->parcel[j->n++] = p;
+}
+
+static void drop_journal(journal *j)
+{
+    for (int i = 0; i < j->n; i++)
+        ch__parcel_unref(j->parcel[i]);
+    j->n = 0;
+}
+
+static void add_beginning(journal *j)
+{
+    for (uint64_t i = W; i <= TABLE; i++)
+        add(j, create(i));
+    for (uint64_t i = PUSH; i <= BEND; i++)
+        add(j, define(i));
+}
+
+static int roll(unsigned *seed, int below)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return (int)((*seed >> 8) % (unsigned)below);
+}
+
+static ch_parcel *draw_update(unsigned *seed, uint64_t step, uint64_t retired, uint64_t life)
+{
+    attempt at = {.step = step, .retired = retired, .life = life};
+
+    at.life -= roll(seed, 10) == 0;
+    at.n = 1 + roll(seed, 3);
+    for (int i = 0; i < at.n; i++)
+        at.function[i] = PUSH + (uint64_t)roll(seed, 3);
+    at.seed = (unsigned)roll(seed, 1000);
+    return update(at);
+}
+
+/* Some of the steps that come still have ended. A step that ends does so once: which, says its number. */
+static ch_parcel *draw_ping(unsigned *seed, uint64_t *retired)
+{
+    uint64_t live[8], below;
+    size_t   n = 0;
+
+    *retired += (uint64_t)roll(seed, 4);
+    below = *retired + (uint64_t)roll(seed, 8);
+    for (uint64_t step = *retired; step < below; step++)
+        if (step * 7 % 5 != 0)
+            live[n++] = step;
+    return ping(*retired, below, n, live);
+}
+
+/* Steps in no particular order, some of which come twice, late, or from a life that was given up. */
+static ch_parcel *draw(unsigned *seed, uint64_t *retired, uint64_t *life, uint64_t *pinned)
+{
+    uint64_t step = *retired + (uint64_t)roll(seed, 12) - (*retired > 3 ? 3 : 0);
+
+    switch (roll(seed, 12)) {
+    case 0:
+        return assign(step, (unsigned)roll(seed, 1000));
+    case 1:
+        return draw_ping(seed, retired);
+    case 2:
+        return fence(*life += (uint64_t)roll(seed, 2));
+    case 3:
+        return pin(++*pinned, false);
+    case 4:
+        return pin((uint64_t)roll(seed, (int)*pinned + 1), true);
+    default:
+        return draw_update(seed, step, *retired, *life);
+    }
+}
+
+/* ---- tests ---- */
+
+/* Nobody reads from the second; the third hears all again that it heard before, in any order. */
+static void stores_that_are_told_the_same_hold_the_same_bits(void **state)
+{
+    enum { CASES = 100, HELD = 3 };
+
+    (void)state;
+    for (unsigned c = 0; c < CASES; c++) {
+        ch_store  *a = new_store(0), *b = new_store(1), *twice = new_store(2);
+        ch_tensor *held[HELD] = {NULL};
+        journal    j = {0};
+        unsigned   seed = c;
+        uint64_t   retired = 0, life = 1, pinned = 0;
+        int        first;
+
+        add_beginning(&j);
+        first = j.n;
+        for (int i = 0; i < 80; i++)
+            add(&j, i == 60 ? drop(BEND) : draw(&seed, &retired, &life, &pinned));
+        for (int i = 0; i < j.n; i++) {
+            int  at = roll(&seed, HELD);
+            told again;
+
+            same_answers(tell(a, j.parcel[i]), tell(b, j.parcel[i]));
+            again = tell(twice, j.parcel[i]);
+            forget(&again);
+            for (int k = 0; k < 2 && i > first; k++) {
+                again = tell(twice, j.parcel[first + roll(&seed, i + 1 - first)]);
+                forget(&again);
+            }
+            ch_tensor_unref(held[at]);
+            held[at] = NULL;
+            if (i >= first)
+                t_ok(read_value(a, W + (uint64_t)roll(&seed, 3), 0, &held[at]));
+        }
+        assert_true(ch__store_version(a) > 20);
+        same_stores(a, b, pinned);
+        same_stores(a, twice, pinned);
+        for (int i = 0; i < HELD; i++)
+            ch_tensor_unref(held[i]);
+        drop_journal(&j);
+        ch__store_free(a);
+        ch__store_free(b);
+        ch__store_free(twice);
+    }
+}
+
+/* A life of a store in which each message fails first, at one allocation after the other. Its twin is told it when it went well. */
+static void live_with_little_memory(bool is_read)
+{
+    ch_store  *s = new_store(0), *twin = new_store(1);
+    ch_tensor *held = NULL;
+    journal    j = {0};
+    uint64_t   one[3] = {PUSH, SCATTER, BEND};
+
+    add_beginning(&j);
+    add(&j, pin(1, false));
+    for (uint64_t i = 0; i < 3; i++)
+        add(&j, update((attempt){.step = i, .n = 1, .function = {one[i]}, .seed = 7}));
+    add(&j, update((attempt){.step = 3, .n = 1, .function = {PUSH}, .seed = 8}));
+    add(&j, assign(4, 9));
+    add(&j, fence(2));
+    add(&j, hold(1, 2, (uint64_t[]){2, 9}));
+    add(&j, pin(2, false));
+    for (int i = 0; i < j.n; i++) {
+        int64_t n = 0;
+        told    t;
+
+        if (is_read && i >= TABLE) {
+            ch_tensor_unref(held);
+            t_ok(read_value(s, W, 0, &held));
+        }
+        while ((t = tell_failing(s, j.parcel[i], ++n)).rc != CH_OK) {
+            assert_int_equal(t.rc, CH_RESOURCE_EXHAUSTED);
+            same_stores(s, twin, 2);
+        }
+        assert_true(n > 1);
+        same_answers(t, tell(twin, j.parcel[i]));
+        same_stores(s, twin, 2);
+    }
+    ch_tensor_unref(held);
+    drop_journal(&j);
+    ch__store_free(s);
+    ch__store_free(twin);
+}
+
+static void what_fails_for_want_of_memory_changes_nothing(void **state)
+{
+    int64_t live = 0;
+
+    (void)state;
+    for (int i = 0; i < 4; i++) { /* workspaces of devices are made once */
+        if (i == 2)
+            live = ch__mem_live();
+        live_with_little_memory(i % 2);
+    }
+    assert_int_equal(ch__mem_live(), live);
+}
+
+/* The second fails, say: the first is not applied again. */
+static void attempts_go_on_behind_what_was_applied(void **state)
+{
+    ch_store  *s = new_store(0), *twin = new_store(1);
+    journal    j = {0};
+    ch_parcel *p =
+        update((attempt){.step = 1, .n = 3, .function = {PUSH, SCATTER, PUSH}, .seed = 11});
+    uint64_t version = 0;
+    int      n_between = 0;
+    told     t;
+
+    (void)state;
+    add_beginning(&j);
+    for (int i = 0; i < j.n; i++)
+        same_answers(tell(s, j.parcel[i]), tell(twin, j.parcel[i]));
+    for (int64_t n = 1; (t = tell_failing(s, p, n)).rc != CH_OK; n++) {
+        assert_int_equal(t.rc, CH_RESOURCE_EXHAUSTED);
+        assert_true(ch__store_version(s) >= version);
+        version = ch__store_version(s);
+        n_between += version == 1 || version == 2;
+    }
+    assert_true(n_between > 0);
+    same_answers(t, tell(twin, p));
+    same_stores(s, twin, 0);
+    ch__parcel_unref(p);
+    drop_journal(&j);
+    ch__store_free(s);
+    ch__store_free(twin);
+}
+
+/* Steps above the retired one that have ended are refused, whatever is said later, and what was said before. */
+static void steps_that_are_said_to_have_ended_are_refused(void **state)
+{
+    static const struct {
+        uint64_t below, n, live[3];
+    } said[] = {
+        {0, 0, {0}}, {12, 3, {5, 8, 10}}, {15, 2, {8, 13}}, {12, 3, {5, 8, 10}}, {0, 0, {0}}};
+    ch_store *s = new_store(0);
+    journal   j = {0};
+    told      t;
+
+    (void)state;
+    add_beginning(&j);
+    for (int i = 0; i < j.n; i++)
+        (void)tell(s, j.parcel[i]);
+    drop_journal(&j);
+    for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
+        uint64_t live[3];
+
+        memcpy(live, said[i].live, sizeof(live));
+        add(&j, ping(5, said[i].below, said[i].n, live));
+        t = tell(s, j.parcel[j.n - 1]);
+        t_ok(t.rc);
+    }
+    for (uint64_t step = 4; step < 18; step++) {
+        bool is_live = step == 8 || step == 13 || step >= 15;
+
+        add(&j, update((attempt){.step = step, .life = 1, .n = 1, .function = {PUSH}}));
+        t = tell(s, j.parcel[j.n - 1]);
+        assert_int_equal(t.rc, is_live ? CH_OK : CH_ABORTED);
+        forget(&t);
+    }
+    add(&j, ping(5, 20, 2, (uint64_t[]){9, 9}));
+    assert_int_equal(tell(s, j.parcel[j.n - 1]).rc, CH_INVALID_ARGUMENT);
+    drop_journal(&j);
+    ch__store_free(s);
+}
+
+static ch_status tell_step(ch_store *s, uint64_t step)
+{
+    ch_parcel *p = update((attempt){.step = step, .life = 1, .n = 1, .function = {PUSH}});
+    told       t = tell(s, p);
+
+    forget(&t);
+    ch__parcel_unref(p);
+    return t.rc;
+}
+
+/* Takes the parcel over. Returns which steps had begun, as a number: 35 for steps 3 and 5. */
+static uint64_t begun_of(ch_store *s, ch_parcel *p)
+{
+    told     t = tell(s, p);
+    uint64_t digits = 0;
+
+    t_ok(t.rc);
+    for (size_t i = 0; i < t.n_begun; i++)
+        digits = 10 * digits + t.begun[i];
+    ch__parcel_unref(p);
+    return digits;
+}
+
+/* Between a hold and its release no update of a held step is applied, so that the answer to the hold stays true. */
+static void updates_of_held_steps_are_refused_until_the_hold_is_released(void **state)
+{
+    ch_store *s = new_store(0);
+    journal   j = {0};
+
+    (void)state;
+    add_beginning(&j);
+    for (int i = 0; i < j.n; i++)
+        (void)tell(s, j.parcel[i]);
+    drop_journal(&j);
+    t_ok(tell_step(s, 3));
+    t_ok(tell_step(s, 5));
+    assert_int_equal(begun_of(s, hold(1, 4, (uint64_t[]){2, 3, 4, 5})), 35);
+    for (uint64_t step = 2; step <= 5; step++)
+        assert_int_equal(tell_step(s, step), CH_ABORTED);
+    t_ok(tell_step(s, 6));
+    assert_int_equal(ch__store_version(s), 3);
+    assert_int_equal(begun_of(s, hold(1, 4, (uint64_t[]){2, 3, 4, 5})), 35); /* asked again */
+    (void)begun_of(s, release(0));
+    assert_int_equal(tell_step(s, 2), CH_ABORTED);
+    (void)begun_of(s, release(1));
+    t_ok(tell_step(s, 2));
+    t_ok(tell_step(s, 3)); /* once more: it is not applied twice */
+    assert_int_equal(ch__store_version(s), 4);
+    (void)begun_of(s, hold(1, 1, (uint64_t[]){7})); /* late: its round is over */
+    t_ok(tell_step(s, 7));
+    assert_int_equal(begun_of(s, hold(2, 1, (uint64_t[]){8})), 0);
+    assert_int_equal(begun_of(s, hold(3, 1, (uint64_t[]){9})), 0); /* in its place */
+    t_ok(tell_step(s, 8));
+    assert_int_equal(tell_step(s, 9), CH_ABORTED);
+    ch__store_free(s);
+}
+
+static void rows_are_given_of_all_variables_or_of_none(void **state)
+{
+    Cohort__PsRows m;
+    ch_store      *s = new_store(0);
+    ch_parcel     *w = create(W), *table = create(TABLE);
+    uint64_t       number[3] = {W, TABLE, STRANGER};
+    ch_tensor     *few = ids_of(3, 4), *many = ids_of(9, ROWS), *out[3];
+    ch_tensor     *ids[3] = {few, many, few};
+    ch_status      rc = CH_UNAVAILABLE;
+    int64_t        live;
+    int            n_failed = 0;
+
+    (void)state;
+    cohort__ps_rows__init(&m);
+    m.variables = number;
+    t_ok(tell(s, w).rc);
+    t_ok(tell(s, table).rc);
+    live = ch__mem_live();
+    m.n_variables = 3;
+    t_refused(ch__store_rows(s, &m, 3, ids, out), CH_NOT_FOUND, "variable 4", "no");
+    assert_int_equal(ch__mem_live(), live);
+    m.n_variables = 2;
+    for (int64_t n = 1; rc != CH_OK; n++) {
+        ch__mem_fail_at(n);
+        rc = ch__store_rows(s, &m, 2, ids, out);
+        ch__mem_fail_at(0);
+        n_failed += rc == CH_RESOURCE_EXHAUSTED;
+        assert_true(rc == CH_OK || ch__mem_live() == live);
+    }
+    assert_true(n_failed > 2);
+    assert_true(ch_shape_equal(ch_tensor_shape(out[0]), ch_shape_of(3, 3)));
+    assert_true(ch_shape_equal(ch_tensor_shape(out[1]), ch_shape_of(9, 3)));
+    ch_tensor_unref(out[0]);
+    ch_tensor_unref(out[1]);
+    ch_tensor_unref(few);
+    ch_tensor_unref(many);
+    ch__parcel_unref(w);
+    ch__parcel_unref(table);
+    ch__store_free(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stores_that_are_told_the_same_hold_the_same_bits),
+        cmocka_unit_test(what_fails_for_want_of_memory_changes_nothing),
+        cmocka_unit_test(attempts_go_on_behind_what_was_applied),
+        cmocka_unit_test(steps_that_are_said_to_have_ended_are_refused),
+        cmocka_unit_test(updates_of_held_steps_are_refused_until_the_hold_is_released),
+        cmocka_unit_test(rows_are_given_of_all_variables_or_of_none),
+    };
+
+    return cmocka_run_group_tests(tests, make_vars, drop_vars);
+}

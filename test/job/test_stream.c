@@ -1,0 +1,1070 @@
+/* test/job/test_stream.c -- elements by their numbers, against a plain iterator.
+ *
+ * Random walks over numbers: T_CASES says how many, T_SEED which.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "../data/any.h"
+#include "../file/folder.h"
+#include "base/mem.h"
+#include "data/iterator.h"
+#include "job/worker/stream.h"
+#include "tensor/device.h"
+
+enum { MOST = 700 };
+
+static int n_cases(int usual)
+{
+    return getenv("T_CASES") != NULL ? atoi(getenv("T_CASES")) : usual;
+}
+
+static uint64_t seed_of(int i)
+{
+    return (getenv("T_SEED") != NULL ? strtoull(getenv("T_SEED"), NULL, 10) : 1) * 1000003 +
+           (uint64_t)i;
+}
+
+/* ---- what a plain iterator gives ---- */
+
+typedef struct model {
+    int   n;
+    bool  has_end; /* there are no more than n */
+    char *text[MOST];
+} model;
+
+/* An element, or its error, as text that is good until the next call. */
+static const char *text_of(ch_status rc, ch_tuple *t)
+{
+    static t_given g;
+
+    g.n = 0;
+    g.used = 0;
+    g.text[0] = '\0';
+    if (rc != CH_OK)
+        t_add(&g, "!%s", ch_status_name(rc));
+    else
+        t_add_tuple(&g, t);
+    return g.text;
+}
+
+static void read_model(model *m, ch_iterator *it)
+{
+    for (m->n = 0, m->has_end = false; m->n < MOST; m->n++) {
+        ch_tuple *t = NULL;
+        ch_status rc = ch_iterator_next(it, &t);
+
+        m->has_end = rc == CH_OK && t == NULL;
+        if (m->has_end)
+            return;
+        m->text[m->n] = strdup(text_of(rc, t));
+        ch_tuple_unref(t);
+    }
+}
+
+static void drop_model(model *m)
+{
+    for (int i = 0; i < m->n; i++)
+        free(m->text[i]);
+    m->n = 0;
+}
+
+static void model_of(ch_dataset *d, ch_stream_name name, int n_replicas, model *m)
+{
+    const ch_iterator_options opt = {.go_on = true, .n_replicas = n_replicas};
+    ch_iterator              *it = NULL;
+
+    t_ok(ch__iterator_new_named(d, &opt, name, &it));
+    read_model(m, it);
+    ch_iterator_unref(it);
+}
+
+/* ---- streams ---- */
+
+typedef struct source {
+    void  *bytes;
+    size_t n;
+    int    n_replicas;
+
+    ch_stream_name name;
+} source;
+
+/* Takes the dataset over. */
+static source source_of(ch_dataset *d)
+{
+    source s = {.n_replicas = 1};
+
+    t_ok(ch_dataset_encode(d, &s.bytes, &s.n));
+    ch_dataset_unref(d);
+    return s;
+}
+
+static ch_stream *stream_at(const source *s, int64_t first, const void *place, size_t n)
+{
+    ch_stream *out = NULL;
+
+    t_ok(ch__stream_new(&(ch_stream_options){.name = "stream 7",
+                                             .dataset = s->bytes,
+                                             .n_dataset = s->n,
+                                             .reader = s->name.reader,
+                                             .pass = s->name.pass,
+                                             .first = first,
+                                             .place = place,
+                                             .n_place = n,
+                                             .n_replicas = s->n_replicas},
+                        &out));
+    return out;
+}
+
+static ch_stream *stream_of(const source *s)
+{
+    return stream_at(s, 0, NULL, 0);
+}
+
+static void check_number(ch_stream *s, const model *m, int64_t number)
+{
+    ch_tuple *t = NULL;
+    ch_status rc = ch__stream_element(s, number, &t);
+
+    if (number < m->n) {
+        const char *is = rc == CH_OK && t == NULL ? "the end" : text_of(rc, t);
+
+        if (strcmp(is, m->text[number]) != 0)
+            fail_msg("element %lld is %s, want %s (%s)", (long long)number, is, m->text[number],
+                     ch_error_message());
+    } else {
+        t_ok(rc);
+        assert_null(t);
+    }
+    ch_tuple_unref(t);
+}
+
+/* Mostly the next one; some again, some from further back, some further on. */
+static int64_t wander(dice *d, int64_t at, int64_t least, int64_t n)
+{
+    switch (roll(d, 40)) {
+    case 0:
+        at = least + (int64_t)roll(d, (uint64_t)(n - least));
+        break;
+    case 1:
+        at += (int64_t)roll(d, 150);
+        break;
+    case 2:
+        at -= (int64_t)roll(d, 150);
+        break;
+    case 3:
+    case 4:
+        at -= (int64_t)roll(d, 8);
+        break;
+    case 5:
+        break;
+    default:
+        at++;
+    }
+    return at < least ? least : at >= n ? n - 1 : at;
+}
+
+/* One behind the end is asked for too. */
+static int64_t numbers_of(const model *m)
+{
+    return m->n + (m->has_end ? 3 : 0);
+}
+
+static void walk(const source *from, const model *m, dice *d, int steps)
+{
+    ch_stream *s = stream_of(from);
+
+    for (int64_t i = 0, at = 0; i < steps && numbers_of(m) > 0; i++) {
+        check_number(s, m, at);
+        at = wander(d, at, 0, numbers_of(m));
+    }
+    ch__stream_free(s);
+}
+
+static bool is_there(const ch_stream *s)
+{
+    int64_t     number;
+    const void *bytes;
+    size_t      n;
+
+    return ch__stream_place(s, &number, &bytes, &n);
+}
+
+/* ---- any order ---- */
+
+static ch_dataset *slices(int n)
+{
+    ch_tensor  *x = t_noise(ch_shape_of(n, 3), 5);
+    ch_dataset *d = ch_dataset_slices(1, &x, NULL);
+
+    ch_tensor_unref(x);
+    return d;
+}
+
+static ch_dataset *shuffled_rows(ch_dataset *element, void *arg)
+{
+    (void)arg;
+    return ch_dataset_shuffle(ch_dataset_unbatch(element), 5, NULL);
+}
+
+static ch_dataset *pipeline(int which, dice *d)
+{
+    ch_dataset *x;
+
+    switch (which) {
+    case 0:
+        return ch_dataset_range(0, (int64_t)roll(d, 600), 1);
+    case 1:
+        return slices(1 + (int)roll(d, 300));
+    case 2:
+        return ch_dataset_shuffle(slices(300), 40, &(ch_shuffle_options){.seed = roll(d, 9)});
+    case 3:
+        return ch_dataset_repeat(ch_dataset_shuffle(ch_dataset_range(0, 70, 1), 70, NULL),
+                                 CH_INFINITE);
+    case 4:
+        return ch_dataset_batch(ch_dataset_range(0, 999, 1), 1 + (int64_t)roll(d, 9), NULL);
+    case 5:
+        x = ch_dataset_map(ch_dataset_range(0, 400, 1), any_noisy, NULL, NULL);
+        return ch_dataset_prefetch(x, 16);
+    case 6:
+        x = ch_dataset_shuffle(ch_dataset_range(0, 900, 1), 100, NULL);
+        x = ch_dataset_interleave(ch_dataset_batch(x, 11, NULL), any_noisy_rows, NULL,
+                                  &(ch_interleave_options){.cycle = 4, .block = 2});
+        return ch_dataset_batch(x, 3, NULL);
+    default:
+        x = ch_dataset_repeat(ch_dataset_map(slices(100), any_twice, NULL, NULL), 3);
+        return ch_dataset_batch(ch_dataset_shuffle(x, 50, NULL), 2,
+                                &(ch_batch_options){.drop_remainder = true});
+    }
+}
+
+enum { N_PIPELINES = 8 };
+
+static void any_order_of_numbers_gives_what_an_iterator_gives(void **state)
+{
+    static model m;
+
+    (void)state;
+    for (int i = 0; i < n_cases(96); i++) {
+        dice        d = {seed_of(i)};
+        ch_dataset *x = pipeline(i % N_PIPELINES, &d);
+        source      from;
+        int         n_replicas = 1 + (int)roll(&d, 3);
+
+        x = ch_dataset_with_options(
+            x, &(ch_dataset_options){.threads = (int)roll(&d, 4) - 1}); /* CH_OFF is -1 */
+        model_of(x, (ch_stream_name){0}, n_replicas, &m);
+        from = source_of(x);
+        from.n_replicas = n_replicas;
+        walk(&from, &m, &d, 200);
+        ch_bytes_free(from.bytes);
+        drop_model(&m);
+    }
+}
+
+/* Any pipeline, in any pass. False: it cannot be sent, since it calls C functions. */
+static bool walk_any(dice *d, bool unordered)
+{
+    static model m;
+    int          threads = unordered ? 0 : (int)roll(d, 4) - 1;
+    ch_dataset  *x = any_pipeline(t_folder, roll_bits(d), unordered, threads);
+    source       from = {.name = {(int64_t)roll(d, 3), (int64_t)roll(d, 4)},
+                         .n_replicas = 1 + (int)roll(d, 2)};
+    bool         is_sent = ch_dataset_encode(x, &from.bytes, &from.n) == CH_OK;
+
+    if (unordered)
+        x = ch_dataset_with_options(x, &(ch_dataset_options){.threads = CH_OFF});
+    if (is_sent) {
+        model_of(x, from.name, from.n_replicas, &m);
+        walk(&from, &m, d, 60);
+        drop_model(&m);
+    }
+    ch_bytes_free(from.bytes);
+    ch_dataset_unref(x);
+    return is_sent;
+}
+
+static void any_pipeline_has_numbers(void **state)
+{
+    int n = n_cases(400), n_sent = 0;
+
+    (void)state;
+    for (int i = 0; i < n; i++)
+        n_sent += walk_any(&(dice){seed_of(i)}, false);
+    assert_true(n_sent >= n / 5);
+}
+
+/* Whoever reads them, and whatever was read before. */
+static void stages_that_are_unordered_have_numbers_too(void **state)
+{
+    int n = n_cases(200), n_sent = 0;
+
+    (void)state;
+    for (int i = 0; i < n; i++)
+        n_sent += walk_any(&(dice){seed_of(i)}, true);
+    assert_true(n_sent >= n / 5);
+}
+
+static void a_group_for_replicas_is_on_their_devices(void **state)
+{
+    source     from = source_of(ch_dataset_range(0, 5, 1));
+    ch_device *device[2] = {NULL, NULL};
+    ch_stream *s = NULL;
+    ch_tuple  *t = NULL;
+    ch_value  *v;
+
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        t_ok(ch__device_of_task("worker", 3, i, &device[i]));
+    t_ok(ch__stream_new(
+        &(ch_stream_options){
+            .dataset = from.bytes, .n_dataset = from.n, .n_replicas = 2, .device = device},
+        &s));
+    t_ok(ch__stream_element(s, 1, &t));
+    v = ch_tuple_at(t, 0);
+    assert_int_equal(ch_value_count(v), 2);
+    for (int i = 0; i < 2; i++) {
+        assert_ptr_equal(ch_tensor_device(ch_value_at(v, i)), device[i]);
+        assert_int_equal(*(const int64_t *)ch_tensor_data(ch_value_at(v, i)), 2 + i);
+    }
+    ch_tuple_unref(t);
+    ch__stream_free(s);
+    ch_bytes_free(from.bytes);
+}
+
+/* ---- passes ---- */
+
+enum { N_READERS = 3, N_PASSES = 4, N_EPOCHS = 6, N_ELEMENTS = 12, N_TEXT = 160 };
+
+/* The elements of an epoch, in order, as text. */
+typedef struct order {
+    char text[N_TEXT];
+} order;
+
+/* The first N_EPOCHS epochs of N_ELEMENTS that a stream gives. */
+static void read_orders(const source *from, order *out)
+{
+    ch_stream *s = stream_of(from);
+
+    for (int e = 0; e < N_EPOCHS; e++) {
+        size_t used = 0;
+
+        for (int i = 0; i < N_ELEMENTS; i++) {
+            ch_tuple   *t = NULL;
+            ch_status   rc = ch__stream_element(s, e * N_ELEMENTS + i, &t);
+            const char *is = text_of(rc, t);
+
+            used += (size_t)snprintf(out[e].text + used, N_TEXT - used, "%s", is);
+            assert_true(used < N_TEXT);
+            ch_tuple_unref(t);
+        }
+    }
+    ch__stream_free(s);
+}
+
+/* One order for each (reader, pass, epoch). Takes the dataset over. */
+static void read_all_orders(ch_dataset *d, order *out)
+{
+    source from = source_of(d);
+
+    for (from.name.reader = 0; from.name.reader < N_READERS; from.name.reader++)
+        for (from.name.pass = 0; from.name.pass < N_PASSES; from.name.pass++)
+            read_orders(&from, &out[(from.name.reader * N_PASSES + from.name.pass) * N_EPOCHS]);
+    ch_bytes_free(from.bytes);
+}
+
+static order *all_orders(ch_dataset *d)
+{
+    static order is[N_READERS * N_PASSES * N_EPOCHS];
+
+    read_all_orders(d, is);
+    return is;
+}
+
+/* Eight datasets, of which each element comes from one. */
+static ch_dataset *sampled(void)
+{
+    enum { N = 8 };
+    ch_dataset *d[N];
+
+    for (int i = 0; i < N; i++)
+        d[i] = ch_dataset_range(100 * i, 100 * i + N_ELEMENTS, 1);
+    return ch_dataset_take(ch_dataset_sample_from(N, d, NULL, NULL), N_ELEMENTS);
+}
+
+/* A pipeline that draws in each of N_EPOCHS epochs of N_ELEMENTS elements. */
+static ch_dataset *drawing(int which)
+{
+    ch_dataset *d = ch_dataset_range(0, N_ELEMENTS, 1);
+
+    switch (which) {
+    case 0:
+        d = ch_dataset_shuffle(d, N_ELEMENTS, NULL);
+        break;
+    case 1:
+        d = ch_dataset_map(d, any_noisy, NULL, NULL);
+        break;
+    case 2:
+        d = ch_dataset_interleave(ch_dataset_batch(d, 3, NULL), any_noisy_rows, NULL, NULL);
+        break;
+    default:
+        ch_dataset_unref(d);
+        d = sampled();
+    }
+    return ch_dataset_repeat(d, CH_INFINITE);
+}
+
+enum { N_DRAWING = 4 };
+
+static void stream_draws_are_distinct_for_every_reader_pass_and_epoch(void **state)
+{
+    (void)state;
+    for (int which = 0; which < N_DRAWING; which++) {
+        const order *is = all_orders(drawing(which));
+
+        for (int i = 0; i < N_READERS * N_PASSES * N_EPOCHS; i++)
+            for (int k = 0; k < i; k++)
+                if (strcmp(is[i].text, is[k].text) == 0)
+                    fail_msg("pipeline %d: (reader %d, pass %d, epoch %d) is (%d, %d, %d): %s",
+                             which, i / N_EPOCHS / N_PASSES, i / N_EPOCHS % N_PASSES,
+                             i % N_EPOCHS, k / N_EPOCHS / N_PASSES, k / N_EPOCHS % N_PASSES,
+                             k % N_EPOCHS, is[i].text);
+    }
+}
+
+static void stream_shuffles_alike_in_passes_and_epochs_when_same_each_time(void **state)
+{
+    ch_dataset  *d = ch_dataset_shuffle(ch_dataset_range(0, N_ELEMENTS, 1), N_ELEMENTS,
+                                        &(ch_shuffle_options){.same_each_time = true});
+    const order *is = all_orders(ch_dataset_repeat(d, CH_INFINITE));
+
+    (void)state;
+    for (int i = 0; i < N_READERS * N_PASSES * N_EPOCHS; i++)
+        assert_string_equal(is[i].text,
+                            is[i / (N_PASSES * N_EPOCHS) * (N_PASSES * N_EPOCHS)].text);
+    for (int i = 0; i < N_READERS; i++)
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(is[i * N_PASSES * N_EPOCHS].text,
+                                    is[k * N_PASSES * N_EPOCHS].text);
+}
+
+/* Workers that divide data by ch_dataset_shard each read their share of one order. */
+static void stream_shards_of_a_shuffle_are_disjoint(void **state)
+{
+    (void)state;
+    for (int pass = 0; pass < N_PASSES; pass++) {
+        int seen[N_ELEMENTS * N_READERS] = {0};
+
+        for (int reader = 0; reader < N_READERS; reader++) {
+            ch_dataset *d = ch_dataset_range(0, N_ELEMENTS * N_READERS, 1);
+            source      from;
+            ch_stream  *s;
+
+            d = ch_dataset_shuffle(d, N_ELEMENTS * N_READERS, NULL);
+            from = source_of(ch_dataset_shard(d, N_READERS, reader));
+            from.name = (ch_stream_name){reader, pass};
+            s = stream_of(&from);
+            for (int i = 0; i < N_ELEMENTS; i++) {
+                ch_tuple *t = NULL;
+
+                t_ok(ch__stream_element(s, i, &t));
+                seen[*(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(t, 0), 0))]++;
+                ch_tuple_unref(t);
+            }
+            ch__stream_free(s);
+            ch_bytes_free(from.bytes);
+        }
+        for (int i = 0; i < N_ELEMENTS * N_READERS; i++)
+            assert_int_equal(seen[i], 1);
+    }
+}
+
+/* A place names the stream that it is in, whatever the stream that goes there is called. */
+static void stream_goes_on_as_the_reader_and_pass_of_its_place(void **state)
+{
+    static model m;
+    ch_dataset  *x =
+        ch_dataset_repeat(ch_dataset_shuffle(ch_dataset_range(0, 50, 1), 50, NULL), 9);
+    source      from;
+    int64_t     number = 0;
+    const void *bytes = NULL;
+    size_t      n = 0;
+    ch_stream  *s, *other;
+
+    (void)state;
+    model_of(x, (ch_stream_name){2, 3}, 1, &m);
+    from = source_of(x);
+    from.name = (ch_stream_name){2, 3};
+    s = stream_of(&from);
+    check_number(s, &m, 200);
+    assert_true(ch__stream_place(s, &number, &bytes, &n));
+    from.name = (ch_stream_name){1, 7};
+    other = stream_at(&from, number, bytes, n);
+    for (int64_t i = number; i < m.n; i++)
+        check_number(other, &m, i);
+    ch__stream_free(other);
+    ch__stream_free(s);
+    drop_model(&m);
+    ch_bytes_free(from.bytes);
+}
+
+/* ---- taken up by others ---- */
+
+/* Several streams, each now made anew at a place, now moved to one that another kept. */
+static void a_stream_is_taken_up_by_others(void **state)
+{
+    static model m;
+
+    (void)state;
+    for (int i = 0; i < n_cases(40); i++) {
+        enum { N = 3 };
+        dice        d = {seed_of(i)};
+        ch_dataset *x = pipeline(i % N_PIPELINES, &d);
+        source      from;
+        ch_stream  *s[N];
+        int64_t     least[N] = {0}, at = 0;
+
+        model_of(x, (ch_stream_name){1, 2}, 1, &m);
+        from = source_of(x);
+        from.name = (ch_stream_name){1, 2};
+        for (int k = 0; k < N; k++)
+            s[k] = stream_of(&from);
+        for (int step = 0, now = 0; step < 300 && numbers_of(&m) > 0; step++) {
+            int64_t     number = 0;
+            const void *bytes = NULL;
+            size_t      n = 0;
+            int         other = (now + 1) % N;
+
+            check_number(s[now], &m, at);
+            at = wander(&d, at, least[now], numbers_of(&m));
+            if (roll(&d, 30) > 0 || !ch__stream_place(s[now], &number, &bytes, &n))
+                continue;
+            if (roll(&d, 2) == 0) {
+                t_ok(ch__stream_move(s[other], number, bytes, n));
+                least[other] = number < least[other] ? number : least[other];
+            } else {
+                ch__stream_free(s[other]);
+                s[other] = stream_at(&from, number, bytes, n);
+                least[other] = number;
+            }
+            now = other;
+            at = at < least[now] ? least[now] : at;
+        }
+        for (int k = 0; k < N; k++)
+            ch__stream_free(s[k]);
+        ch_bytes_free(from.bytes);
+        drop_model(&m);
+    }
+}
+
+/* A copy of the place that a stream kept last. */
+static void *copy_of_place(const ch_stream *s, int64_t *number, size_t *n)
+{
+    const void *bytes = NULL;
+    void       *copy;
+
+    assert_true(ch__stream_place(s, number, &bytes, n));
+    copy = malloc(*n);
+    memcpy(copy, bytes, *n);
+    return copy;
+}
+
+static void a_number_before_the_place_is_out_of_range(void **state)
+{
+    source       from = source_of(ch_dataset_range(0, 400, 1));
+    ch_stream   *s = stream_of(&from), *later;
+    static model m;
+    ch_dataset  *x = ch_dataset_range(0, 400, 1);
+    ch_tuple    *t = NULL;
+    int64_t      early = 0, late = 0;
+    size_t       n_early = 0, n_late = 0;
+    void        *at_early, *at_late;
+
+    (void)state;
+    model_of(x, (ch_stream_name){0}, 1, &m);
+    check_number(s, &m, 100);
+    at_early = copy_of_place(s, &early, &n_early);
+    check_number(s, &m, 300);
+    at_late = copy_of_place(s, &late, &n_late);
+    assert_int_equal(early, 64);
+    assert_int_equal(late, 256);
+
+    later = stream_at(&from, late, at_late, n_late);
+    t_refused(ch__stream_element(later, 255, &t), CH_OUT_OF_RANGE, "stream 7", "256");
+    check_number(later, &m, 256);
+    t_refused(ch__stream_element(later, 255, &t), CH_OUT_OF_RANGE, "element 255", "256");
+    t_ok(ch__stream_move(later, early, at_early, n_early));
+    check_number(later, &m, 255);
+    check_number(later, &m, 64);
+    check_number(later, &m, 399);
+    t_refused(ch__stream_element(later, 63, &t), CH_OUT_OF_RANGE, "element 63", "64");
+    t_refused(ch__stream_element(later, -1, &t), CH_OUT_OF_RANGE, "element -1", "64");
+    ch__stream_free(later);
+    ch__stream_free(s);
+    free(at_early);
+    free(at_late);
+    ch_bytes_free(from.bytes);
+    ch_dataset_unref(x);
+    drop_model(&m);
+}
+
+/* What it is given is then not even looked at. */
+static void a_stream_that_has_been_there_stays(void **state)
+{
+    source       from = source_of(ch_dataset_range(0, 400, 1));
+    ch_stream   *s = stream_of(&from);
+    static model m;
+    ch_dataset  *x = ch_dataset_range(0, 400, 1);
+
+    (void)state;
+    model_of(x, (ch_stream_name){0}, 1, &m);
+    t_ok(ch__stream_move(s, 0, "junk", 4));
+    check_number(s, &m, 130);
+    t_ok(ch__stream_move(s, 131, "junk", 4));
+    t_ok(ch__stream_move(s, 64, "junk", 4));
+    t_ok(ch__stream_move(s, 3, "junk", 4));
+    check_number(s, &m, 65);
+    t_ok(ch__stream_move(s, 128, "junk", 4));
+    check_number(s, &m, 128);
+    ch__stream_free(s);
+    ch_bytes_free(from.bytes);
+    ch_dataset_unref(x);
+    drop_model(&m);
+}
+
+static void a_place_that_is_refused_changes_nothing(void **state)
+{
+    source       from = source_of(ch_dataset_range(0, 400, 1));
+    source       others = source_of(ch_dataset_range(0, 401, 1));
+    ch_stream   *s = stream_of(&from), *other = stream_of(&others), *bad;
+    static model m;
+    ch_dataset  *x = ch_dataset_range(0, 400, 1);
+    ch_tuple    *t = NULL;
+    int64_t      number = 0;
+    size_t       n = 0;
+    void        *place;
+
+    (void)state;
+    model_of(x, (ch_stream_name){0}, 1, &m);
+    t_ok(ch__stream_element(other, 200, &t));
+    ch_tuple_unref(t);
+    place = copy_of_place(other, &number, &n);
+
+    t_refused(ch__stream_move(s, number, place, n), CH_INVALID_ARGUMENT, "stream 7",
+              "another dataset");
+    check_number(s, &m, 5);
+    t_refused(ch__stream_move(s, number, "junk", 4), CH_INVALID_ARGUMENT, "stream 7",
+              "element 192");
+    t_refused(ch__stream_move(s, -1, place, n), CH_INVALID_ARGUMENT, "stream 7", "element -1");
+    t_refused(ch__stream_move(s, number, NULL, 0), CH_INVALID_ARGUMENT, "stream 7", "NULL");
+    check_number(s, &m, 6);
+
+    bad = stream_at(&from, number, place, n);
+    for (int i = 0; i < 3; i++)
+        t_refused(ch__stream_element(bad, number, &t), CH_INVALID_ARGUMENT, "stream 7",
+                  "another dataset");
+    free(place);
+    check_number(s, &m, 399);
+    place = copy_of_place(s, &number, &n);
+    t_ok(ch__stream_move(bad, number, place, n)); /* what it was made with matters no more */
+    check_number(bad, &m, number);
+    ch__stream_free(bad);
+    ch__stream_free(s);
+    ch__stream_free(other);
+    free(place);
+    ch_bytes_free(from.bytes);
+    ch_bytes_free(others.bytes);
+    ch_dataset_unref(x);
+    drop_model(&m);
+}
+
+/* ---- what is kept ---- */
+
+static void places_are_kept_every_so_often(void **state)
+{
+    source       from = source_of(ch_dataset_range(0, 400, 1));
+    ch_stream   *s = stream_of(&from);
+    static model m;
+    ch_dataset  *x = ch_dataset_range(0, 400, 1);
+
+    (void)state;
+    model_of(x, (ch_stream_name){0}, 1, &m);
+    assert_false(is_there(s));
+    for (int64_t i = 0; i < 400; i++) {
+        int64_t     number = 0;
+        const void *bytes = NULL;
+        size_t      n = 0;
+
+        check_number(s, &m, i);
+        assert_int_equal(ch__stream_place(s, &number, &bytes, &n), i >= CH_STREAM_PLACES - 1);
+        assert_int_equal(number, (i + 1) / CH_STREAM_PLACES * CH_STREAM_PLACES);
+    }
+    ch__stream_free(s);
+    ch_bytes_free(from.bytes);
+    ch_dataset_unref(x);
+    drop_model(&m);
+}
+
+/* To keep one costs no more than to read what lies between them. */
+static void places_that_are_large_are_kept_less_often(void **state)
+{
+    source     from = source_of(ch_dataset_shuffle(slices(20000), 10000, NULL));
+    int64_t    read = 0, kept = 0, last = 0;
+    ch_stream *s = stream_of(&from);
+
+    (void)state;
+    for (int64_t i = 0; i < 2000; i++) {
+        ch_tuple   *t = NULL;
+        int64_t     number = 0;
+        const void *bytes = NULL;
+        size_t      n = 0;
+
+        t_ok(ch__stream_element(s, i, &t));
+        ch_tuple_unref(t);
+        read += 1024; /* what an element counts for at least */
+        if (ch__stream_place(s, &number, &bytes, &n) && number != last) {
+            kept += (int64_t)n;
+            last = number;
+        }
+    }
+    assert_true(last > 64 && kept < read + kept / 2);
+    ch__stream_free(s);
+    ch_bytes_free(from.bytes);
+}
+
+static void what_was_read_last_is_not_read_again(void **state)
+{
+    source     from = source_of(slices(100));
+    ch_stream *s = stream_of(&from);
+    ch_tuple  *t[8], *again = NULL;
+
+    (void)state;
+    t_ok(ch__stream_element(s, 50, &t[0]));
+    for (int i = 1; i < 8; i++)
+        t_ok(ch__stream_element(s, 50 + i, &t[i]));
+    for (int i = 0; i < 8; i++) {
+        t_ok(ch__stream_element(s, 50 + i, &again));
+        assert_ptr_equal(again, t[i]);
+        ch_tuple_unref(again);
+    }
+    t_ok(ch__stream_element(s, 49, &again));
+    for (int i = 0; i < 8; i++)
+        ch_tuple_unref(t[i]);
+    ch_tuple_unref(again);
+    ch__stream_free(s);
+    ch_bytes_free(from.bytes);
+}
+
+/* Of elements of 12 MB two are kept, and of larger ones the last. */
+static void what_is_kept_is_bounded_by_its_bytes(void **state)
+{
+    const int64_t rows[] = {1 << 20, 4 << 20};
+    const int     kept[] = {2, 1};
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        ch_tensor *large = t_noise(ch_shape_of(rows[k], 3), 1);
+        source from = source_of(ch_dataset_repeat(ch_dataset_of(1, &large, NULL), CH_INFINITE));
+        ch_stream *s = stream_of(&from);
+        ch_tuple  *t[4], *again = NULL;
+
+        for (int i = 0; i < 4; i++)
+            t_ok(ch__stream_element(s, i, &t[i]));
+        for (int i = 3; i >= 0; i--) {
+            if (4 - i > kept[k])
+                break;
+            t_ok(ch__stream_element(s, i, &again));
+            assert_ptr_equal(again, t[i]);
+            ch_tuple_unref(again);
+        }
+        t_ok(ch__stream_element(s, 3 - kept[k], &again));
+        assert_ptr_not_equal(again, t[3 - kept[k]]);
+        ch_tuple_unref(again);
+        for (int i = 0; i < 4; i++)
+            ch_tuple_unref(t[i]);
+        ch_tensor_unref(large);
+        ch__stream_free(s);
+        ch_bytes_free(from.bytes);
+    }
+}
+
+/* ---- errors ---- */
+
+/* Lines of numbers, of which some are none. */
+static ch_dataset *bad_csv(int n, const char *path)
+{
+    FILE *f = fopen(path, "w");
+
+    assert_non_null(f);
+    fprintf(f, "x\n");
+    for (int i = 0; i < n; i++)
+        if (i % 37 == 5 || i % 50 == 0)
+            fprintf(f, "oops\n");
+        else
+            fprintf(f, "%d\n", i);
+    assert_int_equal(fclose(f), 0);
+    return ch_dataset_csv(ch_dataset_file_list(1, &path), 1,
+                          &(ch_csv_column){.name = "x", .dtype = CH_I64}, NULL);
+}
+
+/* With and without replicas: an error that interrupts a group has a number, and the group the next. */
+static void bad_records_have_numbers(void **state)
+{
+    static model m;
+
+    (void)state;
+    for (int i = 0; i < n_cases(24); i++) {
+        dice        d = {seed_of(i)};
+        ch_dataset *x = bad_csv(400, t_path("bad.csv"));
+        source      from;
+        int         n_replicas = 1 + (int)roll(&d, 3);
+
+        if (i % 3 == 1)
+            x = ch_dataset_shuffle(x, 30, NULL);
+        if (i % 3 == 2)
+            x = ch_dataset_batch(ch_dataset_map(x, any_twice, NULL, NULL), 3, NULL);
+        model_of(x, (ch_stream_name){0}, n_replicas, &m);
+        from = source_of(x);
+        from.n_replicas = n_replicas;
+        walk(&from, &m, &d, 200);
+        drop_model(&m);
+        ch_bytes_free(from.bytes);
+    }
+}
+
+static void an_error_says_of_which_stream_and_element_each_time(void **state)
+{
+    source     from = source_of(bad_csv(100, t_path("bad.csv")));
+    ch_stream *s = stream_of(&from);
+    ch_tuple  *t = NULL;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        t_refused(ch__stream_element(s, 42, &t), CH_DATA_LOSS, "stream 7: element 42", "oops");
+        t_ok(ch__stream_element(s, 43, &t));
+        ch_tuple_unref(t);
+        t_refused(ch__stream_element(s, 42, &t), CH_DATA_LOSS, "stream 7: element 42", "oops");
+        t_ok(ch__stream_element(s, 41, &t));
+        ch_tuple_unref(t);
+        t_ok(ch__stream_element(s, 80, &t));
+        ch_tuple_unref(t);
+    }
+    ch__stream_free(s);
+    ch_bytes_free(from.bytes);
+}
+
+/* An iterator goes on with the next file: then numbers would be of other elements than those that workers have who find it. */
+static void a_file_that_cannot_be_opened_takes_no_number(void **state)
+{
+    const char  *path[] = {t_path("one.csv"), t_path("two.csv"), t_path("three.csv")};
+    ch_dataset  *x[3];
+    ch_dataset  *all;
+    static model m;
+    source       from;
+    ch_stream   *s;
+    ch_tuple    *t = NULL;
+
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        ch_dataset_unref(bad_csv(100, path[i]));
+    for (int i = 0; i < 3; i++)
+        x[i] = ch_dataset_csv(ch_dataset_file_list(1, &path[i]), 1,
+                              &(ch_csv_column){.name = "x", .dtype = CH_I64}, NULL);
+    all = ch_dataset_concatenate(3, x);
+    model_of(all, (ch_stream_name){0}, 1, &m);
+    from = source_of(all);
+    s = stream_of(&from);
+    assert_int_equal(rename(path[1], t_path("away")), 0);
+    check_number(s, &m, 90);
+    for (int i = 0; i < 3; i++) {
+        t_refused(ch__stream_element(s, 100, &t), CH_NOT_FOUND, "stream 7: element 100",
+                  "two.csv");
+        t_refused(ch__stream_element(s, 250, &t), CH_NOT_FOUND, "stream 7: element 100",
+                  "two.csv");
+        check_number(s, &m, 99 - i * 30);
+    }
+    assert_int_equal(rename(t_path("away"), path[1]), 0);
+    check_number(s, &m, 100);
+    check_number(s, &m, 250);
+    for (int64_t i = 0; i < numbers_of(&m); i++)
+        check_number(s, &m, i);
+    ch__stream_free(s);
+    ch_bytes_free(from.bytes);
+    drop_model(&m);
+}
+
+static void descriptions_that_are_none_are_refused(void **state)
+{
+    const ch_tensor_spec one = {.dtype = CH_I64};
+    ch_dataset          *calls =
+        ch_dataset_map_call(ch_dataset_range(0, 9, 1), any_slow, NULL, 1, &one, NULL);
+    source            from = source_of(ch_dataset_shuffle(ch_dataset_range(0, 99, 1), 9, NULL));
+    ch_stream        *s = NULL;
+    ch_stream_options opt = {.name = "stream 9", .dataset = "junk", .n_dataset = 4};
+    void             *bytes = NULL;
+    size_t            n = 0;
+
+    (void)state;
+    t_refused(ch__stream_new(&opt, &s), CH_INVALID_ARGUMENT, "stream 9", "decoding a dataset");
+    t_refused(ch_dataset_encode(calls, &bytes, &n), CH_UNIMPLEMENTED, "map", "C function");
+    ch_dataset_unref(calls);
+    opt.dataset = from.bytes;
+    for (size_t k = 0; k < from.n; k++) {
+        opt.n_dataset = k;
+        if (ch__stream_new(&opt, &s) == CH_OK) /* cut between two stages */
+            ch__stream_free(s);
+        else
+            assert_non_null(strstr(ch_error_message(), "stream 9"));
+    }
+    ch_bytes_free(from.bytes);
+}
+
+static void arguments_are_checked(void **state)
+{
+    source            from = source_of(ch_dataset_range(0, 9, 1));
+    ch_stream        *s = NULL;
+    ch_stream_options good = {.dataset = from.bytes, .n_dataset = from.n}, opt = good;
+
+    (void)state;
+    opt.pass = -1;
+    t_refused(ch__stream_new(&opt, &s), CH_INVALID_ARGUMENT, "stream", "pass -1");
+    opt = good;
+    opt.reader = -3;
+    t_refused(ch__stream_new(&opt, &s), CH_INVALID_ARGUMENT, "stream", "reader -3");
+    opt = good;
+    opt.first = 3;
+    t_refused(ch__stream_new(&opt, &s), CH_INVALID_ARGUMENT, "element 3", "place");
+    opt = good;
+    opt.n_replicas = -2;
+    t_refused(ch__stream_new(&opt, &s), CH_INVALID_ARGUMENT, "stream", "-2 replicas");
+    opt = good;
+    opt.dataset = NULL;
+    t_refused(ch__stream_new(&opt, &s), CH_INVALID_ARGUMENT, "stream", "no dataset");
+    assert_null(s);
+    ch__stream_free(NULL);
+    ch_bytes_free(from.bytes);
+}
+
+/* ---- no memory ---- */
+
+static ch_dataset *needy(int which)
+{
+    ch_dataset *x;
+
+    switch (which) {
+    case 0:
+        return ch_dataset_batch(ch_dataset_shuffle(slices(600), 40, NULL), 2, NULL);
+    case 1:
+        x = ch_dataset_interleave(slices(200), shuffled_rows, NULL, NULL);
+        return ch_dataset_map(x, any_twice, NULL, NULL);
+    case 2:
+        x = ch_dataset_shuffle(ch_dataset_range(0, 500, 1), 20, NULL);
+        return ch_dataset_cache(x, NULL);
+    default:
+        return bad_csv(600, t_path("bad.csv"));
+    }
+}
+
+/* Whatever fails, and wherever: that call may, and after it all is as it was. Threads get their share. */
+static void without_memory_a_stream_stays_what_it_is(void **state)
+{
+    static model m;
+
+    (void)state;
+    for (int i = 0; i < n_cases(80); i++) {
+        dice        d = {seed_of(i)};
+        ch_dataset *x = needy(i % 4);
+        source      from;
+        ch_stream  *s;
+        int64_t     at = 0;
+
+        x = ch_dataset_with_options(x, &(ch_dataset_options){.threads = (int)roll(&d, 4) - 1});
+        model_of(x, (ch_stream_name){0}, 1, &m);
+        from = source_of(x);
+        s = stream_of(&from);
+        for (int k = 0; k < 12; k++) {
+            ch_tuple *t = NULL;
+            ch_status rc;
+
+            ch__mem_fail_at(1 + (int64_t)roll(&d, k % 2 == 0 ? 60 : 900));
+            rc = ch__stream_element(s, at, &t);
+            ch__mem_fail_at(0);
+            if (rc == CH_OK)
+                assert_string_equal(text_of(rc, t), m.text[at]);
+            ch_tuple_unref(t);
+            if (roll(&d, 2) == 0)
+                check_number(s, &m, at);
+            at = (int64_t)roll(&d, (uint64_t)m.n);
+        }
+        for (int64_t k = 0; k < numbers_of(&m); k++)
+            check_number(s, &m, k);
+        ch__stream_free(s);
+        ch_bytes_free(from.bytes);
+        drop_model(&m);
+    }
+}
+
+static void without_memory_none_is_made_and_nothing_leaks(void **state)
+{
+    source  from = source_of(needy(0));
+    int64_t live = ch__mem_live(), n = 0;
+
+    (void)state;
+    for (bool is_made = false; !is_made; n++) {
+        ch_stream        *s = NULL;
+        ch_tuple         *t = NULL;
+        ch_stream_options opt = {.dataset = from.bytes, .n_dataset = from.n};
+        ch_status         rc;
+
+        ch__mem_fail_at(n + 1);
+        rc = ch__stream_new(&opt, &s);
+        ch__mem_fail_at(0);
+        is_made = rc == CH_OK;
+        if (is_made) {
+            t_ok(ch__stream_element(s, 0, &t));
+            ch_tuple_unref(t);
+        }
+        ch__stream_free(s);
+        if (!is_made) /* what was read may be kept for others */
+            assert_int_equal(ch__mem_live(), live);
+    }
+    assert_true(n > 5);
+    ch_bytes_free(from.bytes);
+}
+
+static int set_up(void **state)
+{
+    int rc = t_folder_make(state);
+
+    any_write_files(t_folder);
+    return rc;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_order_of_numbers_gives_what_an_iterator_gives),
+        cmocka_unit_test(any_pipeline_has_numbers),
+        cmocka_unit_test(stages_that_are_unordered_have_numbers_too),
+        cmocka_unit_test(a_group_for_replicas_is_on_their_devices),
+        cmocka_unit_test(stream_draws_are_distinct_for_every_reader_pass_and_epoch),
+        cmocka_unit_test(stream_shuffles_alike_in_passes_and_epochs_when_same_each_time),
+        cmocka_unit_test(stream_shards_of_a_shuffle_are_disjoint),
+        cmocka_unit_test(stream_goes_on_as_the_reader_and_pass_of_its_place),
+        cmocka_unit_test(a_stream_is_taken_up_by_others),
+        cmocka_unit_test(a_number_before_the_place_is_out_of_range),
+        cmocka_unit_test(a_stream_that_has_been_there_stays),
+        cmocka_unit_test(a_place_that_is_refused_changes_nothing),
+        cmocka_unit_test(places_are_kept_every_so_often),
+        cmocka_unit_test(places_that_are_large_are_kept_less_often),
+        cmocka_unit_test(what_was_read_last_is_not_read_again),
+        cmocka_unit_test(what_is_kept_is_bounded_by_its_bytes),
+        cmocka_unit_test(bad_records_have_numbers),
+        cmocka_unit_test(an_error_says_of_which_stream_and_element_each_time),
+        cmocka_unit_test(a_file_that_cannot_be_opened_takes_no_number),
+        cmocka_unit_test(descriptions_that_are_none_are_refused),
+        cmocka_unit_test(arguments_are_checked),
+        cmocka_unit_test(without_memory_a_stream_stays_what_it_is),
+        cmocka_unit_test(without_memory_none_is_made_and_nothing_leaks),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, t_folder_remove);
+}
