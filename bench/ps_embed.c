@@ -83,7 +83,7 @@ static void create_variables(table *t, const ch_graph *g)
         for (int k = 0; k < v->n_shards; k++) {
             ch_tensor *part = NULL;
 
-            must(ch__shard_cut(whole, (ch_layout){0, v->n_shards}, v->shape, k, &part));
+            must(ch__layout_cut(ch__layout_along(0, v->n_shards), v->shape, whole, k, &part));
             create(&t->c, v->shard[k].server, v->shard[k].variable, v->name, part);
         }
         ch_tensor_unref(whole);
@@ -199,7 +199,7 @@ static bool same_table(table *t, char *why, size_t size)
         v++;
     must(ch_var_get(t->var, &want));
     for (int k = 0; k < SERVERS && is_same; k++) {
-        int64_t     from = ch__shard_begin(t->rows, SERVERS, k);
+        int64_t     from = ch__part_begin(t->rows, SERVERS, k);
         const char *at = ch_tensor_data(want);
 
         ask(&t->c, k, read_parcel(v->shard[k].variable));

@@ -19,6 +19,7 @@
 #include "cohort/input.h"
 #include "cohort/iterator.h"
 #include "cohort/layer.h"
+#include "cohort/layout.h"
 #include "cohort/log.h"
 #include "cohort/loss.h"
 #include "cohort/metric.h"

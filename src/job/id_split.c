@@ -175,7 +175,7 @@ static int shard_of(const ch_id_split *s, int64_t id)
     int i = 0;
 
     if (s->n_shards > FEW)
-        return ch__shard_of(s->size, s->n_shards, id);
+        return ch__part_of(s->size, s->n_shards, id);
     for (int k = 1; k < s->n_shards; k++)
         i += id >= s->first[k];
     return i;
@@ -184,7 +184,7 @@ static int shard_of(const ch_id_split *s, int64_t id)
 static void find_shards(ch_id_split *s, ch_ids ids)
 {
     for (int i = 0; i < s->n_shards; i++)
-        s->first[i] = ch__shard_begin(s->size, s->n_shards, i);
+        s->first[i] = ch__part_begin(s->size, s->n_shards, i);
     memset(s->begin, 0, ((size_t)s->n_shards + 1) * sizeof(*s->begin));
     memset(s->n_asked, 0, (size_t)s->n_shards * sizeof(*s->n_asked));
     s->stray = -1;

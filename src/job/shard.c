@@ -1,4 +1,4 @@
-/* job/shard.c -- variables in shards: sizes, graphs, values that lie along them.
+/* job/shard.c -- the graph of an update, for each shard of the variables that it changes.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "job/shard.h"
@@ -6,39 +6,12 @@
 #include "graph/extract.h"
 #include "tensor/tensor.h"
 
-/* ---- sizes ---- */
-
-int64_t ch__shard_begin(int64_t size, int n, int i)
-{
-    int64_t base = size / n, more = size % n;
-
-    return i * base + (i < more ? i : more);
-}
-
-int ch__shard_of(int64_t size, int n, int64_t row)
-{
-    int64_t base = size / n, more = size % n;
-
-    if (row < more * (base + 1))
-        return (int)(row / (base + 1));
-    return (int)((row - more) / base); /* base is not 0: row is in range */
-}
-
-ch_shape ch__shard_shape(ch_layout l, ch_shape whole, int i)
-{
-    int64_t size = whole.rank > l.axis ? whole.dim[l.axis] : 0;
-
-    if (l.n > 1 && whole.rank > l.axis)
-        whole.dim[l.axis] = ch__shard_begin(size, l.n, i + 1) - ch__shard_begin(size, l.n, i);
-    return whole;
-}
-
 /* ---- graphs ---- */
 
 /* The axis of a value of this rank that lies along the variable's, counted from the last; -1: it has none. */
 static int axis_in(ch_layout l, int rank, int of_rank)
 {
-    int axis = l.axis - (of_rank - rank);
+    int axis = ch__layout_axis(l) - (of_rank - rank);
 
     return axis >= 0 ? axis : -1;
 }
@@ -56,9 +29,11 @@ static ch_shape widest(const ch_graph *g)
 
 ch_shard_role ch__shard_role(ch_shard_role role, ch_layout l)
 {
-    if (l.n == 1 || (l.axis > 0 && role == CH_SHARD_IDS))
+    int axis = ch__layout_axis(l);
+
+    if (ch__layout_parts(l) == 1 || (axis > 0 && role == CH_SHARD_IDS))
         return CH_SHARD_WHOLE;
-    return l.axis > 0 && role == CH_SHARD_ROWS ? CH_SHARD_CUT : role;
+    return axis > 0 && role == CH_SHARD_ROWS ? CH_SHARD_CUT : role;
 }
 
 /* What an input looks like that a shard gets; ids of each list are as many as they are. */
@@ -70,8 +45,9 @@ static ch_dims shard_dims(const ch_graph *g, const ch_route_input *in, ch_layout
     ch_shard_role role = ch__shard_role(in[k].role, l);
     int           axis = axis_in(l, d.rank, whole.rank);
 
-    if (role == CH_SHARD_CUT && axis >= 0 && ch__dim_is(d.dim[axis], whole.dim[l.axis]))
-        d.dim[axis] = ch__dim(ch__shard_shape(l, whole, i).dim[l.axis]);
+    if (role == CH_SHARD_CUT && axis >= 0 &&
+        ch__dim_is(d.dim[axis], whole.dim[ch__layout_axis(l)]))
+        d.dim[axis] = ch__dim(ch__layout_shape(l, whole, i).dim[ch__layout_axis(l)]);
     if (role == CH_SHARD_IDS || role == CH_SHARD_ROWS)
         d.dim[0] = (ch_dim){1, g->n_symbols + 1 + (role == CH_SHARD_IDS ? k : in[k].ids)};
     return d;
@@ -114,63 +90,12 @@ ch_status ch__shard_graph(const ch_graph *g, const ch_route_input *in, ch_layout
         result[k] = g->output[k].node;
     for (int k = 0; rc == CH_OK && k < g->n_resources; k++) {
         own[k] = k;
-        shape[k] = ch__shard_shape(l, g->resource[k].shape, i);
+        shape[k] = ch__layout_shape(l, g->resource[k].shape, i);
     }
     if (rc == CH_OK)
         rc = ch__graph_extract(g, &e, out);
     if (rc == CH_OK)
         (*out)->n_symbols = g->n_symbols + g->n_inputs;
     ch__arena_drop(&a);
-    return rc;
-}
-
-/* ---- values that lie along a variable ---- */
-
-ch_status ch__shard_cut(ch_tensor *t, ch_layout l, ch_shape whole, int i, ch_tensor **out)
-{
-    int        axis = axis_in(l, t->shape.rank, whole.rank);
-    ch_tensor *view = NULL;
-    ch_status  rc;
-
-    if (l.n == 1 || axis < 0 || t->shape.dim[axis] != whole.dim[l.axis]) {
-        *out = ch_tensor_ref(t);
-        return CH_OK;
-    }
-    rc = ch_tensor_slice(t, axis, ch__shard_begin(whole.dim[l.axis], l.n, i),
-                         ch__shard_begin(whole.dim[l.axis], l.n, i + 1), 1, &view);
-    if (rc == CH_OK)
-        rc = ch_tensor_contiguous(view, out);
-    ch_tensor_unref(view);
-    return rc;
-}
-
-ch_status ch__shard_join(ch_layout l, ch_tensor *const *part, ch_tensor **out)
-{
-    ch_shape   shape = part[0]->shape;
-    ch_tensor *whole = NULL;
-    int64_t    at = 0;
-    ch_status  rc;
-
-    if (l.n == 1 || l.axis >= shape.rank) {
-        *out = ch_tensor_ref(part[0]);
-        return CH_OK;
-    }
-    for (int i = 1; i < l.n; i++)
-        shape.dim[l.axis] += part[i]->shape.dim[l.axis];
-    rc = ch_tensor_new(part[0]->dtype, shape, &whole);
-    for (int i = 0; i < l.n && rc == CH_OK; i++) {
-        ch_tensor *view = NULL;
-        int64_t    to = at + part[i]->shape.dim[l.axis];
-
-        rc = ch_tensor_slice(whole, l.axis, at, to, 1, &view);
-        if (rc == CH_OK)
-            rc = ch_tensor_copy(part[i], view);
-        ch_tensor_unref(view);
-        at = to;
-    }
-    if (rc == CH_OK)
-        *out = whole;
-    else
-        ch_tensor_unref(whole);
     return rc;
 }

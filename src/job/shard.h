@@ -8,18 +8,7 @@
 #define JOB_SHARD_H
 
 #include "job/step_plan.h"
-
-typedef struct ch_layout {
-    int axis; /* along which it is cut */
-    int n;    /* shards; 1: it is whole */
-} ch_layout;
-
-/* Where shard i begins, of `size` rows; shard n begins where the last one ends. */
-int64_t ch__shard_begin(int64_t size, int n, int i);
-/* The shard that has a row which is in [0, size). */
-int ch__shard_of(int64_t size, int n, int64_t row);
-/* The sizes of shard i of something whose sizes are `whole`. */
-ch_shape ch__shard_shape(ch_layout l, ch_shape whole, int i);
+#include "tensor/layout.h"
 
 /* What an input is to shards that are cut like this: along another axis than the first, every shard has a piece of each row, and gets all
  * ids. */
@@ -28,12 +17,6 @@ ch_shard_role ch__shard_role(ch_shard_role role, ch_layout l);
 /* An update's graph for shard i of the variables that it changes. */
 ch_status ch__shard_graph(const ch_graph *g, const ch_route_input *in, ch_layout l, int i,
                           ch_graph **out);
-
-/* What shard i gets of a value that lies along the variable, whose sizes are `whole`: a view, or a copy where a view would not be in
- * one piece; the value itself if it is spread along the axis and not cut. */
-ch_status ch__shard_cut(ch_tensor *t, ch_layout l, ch_shape whole, int i, ch_tensor **out);
-/* The values of all shards as one. */
-ch_status ch__shard_join(ch_layout l, ch_tensor *const *part, ch_tensor **out);
 
 /* Ids of rows, by the shard that has them; -1, and what else is out of range, belongs to nobody. Of equal ids the rows are asked
  * for once. Made once and used again: its memory grows with the most ids it has seen, and what it gave comes back to it (tensor/buffer_pool.h). */

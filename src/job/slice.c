@@ -43,7 +43,7 @@ static int64_t how_many_below(int64_t limit, int64_t step)
 
 ch_picked ch__slice_shard(ch_picked all, int64_t size, int n, int i)
 {
-    int64_t   begin = ch__shard_begin(size, n, i), end = ch__shard_begin(size, n, i + 1);
+    int64_t   begin = ch__part_begin(size, n, i), end = ch__part_begin(size, n, i + 1);
     int64_t   before, until; /* of `all`, those that come before the shard's, and with them */
     ch_picked of = {.step = all.step};
 
@@ -68,7 +68,7 @@ ch_status ch__slice_row(int64_t size, int n, int64_t index, int *shard, int64_t 
     if (at < 0 || at >= size)
         return ch__fail(CH_INVALID_ARGUMENT, "index %lld is out of bounds of %lld rows",
                         (long long)index, (long long)size);
-    *shard = ch__shard_of(size, n, at);
-    *row = at - ch__shard_begin(size, n, *shard);
+    *shard = ch__part_of(size, n, at);
+    *row = at - ch__part_begin(size, n, *shard);
     return CH_OK;
 }

@@ -179,7 +179,7 @@ static const ch_route_variable *main_variable(const ch_sent_route   *r,
 
 static ch_layout layout_of(const ch_route_variable *v)
 {
-    return (ch_layout){v->axis, v->n_shards};
+    return ch__layout_along(v->axis, v->n_shards);
 }
 
 /* Rows of all replicas are looked up; values and updates are one for all. */
@@ -269,7 +269,7 @@ static ch_status input_of_shard(ch_trip *t, int remote, int input, int shard, ch
         return CH_OK;
     }
     if (role == CH_SHARD_CUT)
-        return ch__shard_cut(whole, layout_of(v), v->shape, shard, out);
+        return ch__layout_cut(layout_of(v), v->shape, whole, shard, out);
     rc = split_ids(t, remote, role == CH_SHARD_IDS ? input : in->ids, 0, &s);
     if (rc != CH_OK)
         return rc;
@@ -578,7 +578,7 @@ static bool fits(const ch_trip *t, const struct ch_trip_part *p, const ch_tensor
 {
     const ch_route_remote   *r = &t->r->route->remote[p->remote];
     const ch_route_variable *v = main_variable(t->r, r);
-    ch_shape                 want = ch__shard_shape(layout_of(v), v->shape, p->shard);
+    ch_shape                 want = ch__layout_shape(layout_of(v), v->shape, p->shard);
 
     if (!x->contiguous)
         return false;
@@ -603,7 +603,7 @@ static ch_status spread_rows(const ch_trip *t, int remote, int replica, ch_tenso
     for (int k = 0; k < row.rank; k++)
         row.dim[k] = v->shape.dim[k + 1];
     if (v->n_shards > 1 && v->axis > 0 && part[0] != NULL) {
-        rc = ch__shard_join(layout_of(v), part, &joined);
+        rc = ch__layout_join(layout_of(v), part, &joined);
         part = &joined;
     }
     if (rc == CH_OK)
@@ -612,10 +612,11 @@ static ch_status spread_rows(const ch_trip *t, int remote, int replica, ch_tenso
     return rc;
 }
 
-static ch_status join(const ch_trip *t, ch_layout l, ch_tensor *const *part, ch_tensor **out)
+static ch_status join(const ch_trip *t, const ch_route_variable *v, ch_tensor *const *part,
+                      ch_tensor **out)
 {
     ch_tensor *whole = NULL;
-    ch_status  rc = ch__shard_join(l, part, &whole);
+    ch_status  rc = ch__layout_join(layout_of(v), part, &whole);
 
     if (rc == CH_OK)
         rc = put(t, whole, 0, out);
@@ -667,7 +668,7 @@ static ch_status settle(ch_trip *t, int remote)
             else if (r->is_sum)
                 rc = add_up(t, v, e->given + i * v->n_shards, to);
             else
-                rc = join(t, layout_of(v), e->given + i * v->n_shards, to);
+                rc = join(t, v, e->given + i * v->n_shards, to);
         }
     return rc;
 }
@@ -785,7 +786,7 @@ ch_status ch__trip_update(const ch_sent_route *r, int remote, int shard, uint64_
     ch_layout              l = layout_of(main_variable(r, u));
 
     *function = r->function[remote] + (uint64_t)shard;
-    if (l.n > 1)
+    if (ch__layout_parts(l) > 1)
         return ch__shard_graph(u->graph, u->in, l, shard, graph);
     *graph = ch_graph_ref(u->graph);
     return CH_OK;

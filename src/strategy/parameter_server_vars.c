@@ -16,7 +16,7 @@
 
 static ch_layout layout_of(const ch_ps_place *p)
 {
-    return (ch_layout){p->axis, p->n};
+    return ch__layout_along(p->axis, p->n);
 }
 
 /* ---- which server ---- */
@@ -114,7 +114,16 @@ static ch_layout layout_beside(const ch_var *v, const ch_var *beside)
     if (b->n > 1 && v->shape.rank > b->axis &&
         v->shape.dim[b->axis] == beside->shape.dim[b->axis])
         return layout_of(b);
-    return (ch_layout){0, 1};
+    return ch__layout_along(0, 1);
+}
+
+static ch_status partition(const ch_ps *ps, const ch_tensor_spec *spec, ch_layout *out)
+{
+    int       axis = 0, n = 1;
+    ch_status rc = ch_partition_of(&ps->partitioner, spec, &axis, &n);
+
+    *out = ch__layout_along(axis, n);
+    return rc;
 }
 
 static ch_status choose_layout(const ch_ps *ps, const ch_var *v, const ch_var *beside,
@@ -126,7 +135,7 @@ static ch_status choose_layout(const ch_ps *ps, const ch_var *v, const ch_var *b
         *out = layout_beside(v, beside);
         return CH_OK;
     }
-    return ch_partition_of(&ps->partitioner, &spec, &out->axis, &out->n);
+    return partition(ps, &spec, out);
 }
 
 /* Stores with their numbers and bytes, nowhere yet. */
@@ -142,7 +151,7 @@ static ch_status make_stores(ch_ps *ps, const ch_var *v, ch_ps_place *p)
         atomic_init(&s->refs, 1);
         s->ps = ps;
         s->number = number + (uint64_t)i;
-        s->bytes = ch_shape_count(ch__shard_shape(layout_of(p), v->shape, i)) *
+        s->bytes = ch_shape_count(ch__layout_shape(layout_of(p), v->shape, i)) *
                    (int64_t)ch_dtype_bytes(v->dtype);
         p->store[i] = s;
     }
@@ -178,7 +187,7 @@ static ch_status speak_create(const ch_var *v, const ch_ps_place *p, const void 
     if (rc == CH_OK)
         (void)snprintf(name, size, p->n > 1 ? "%s/part_%d" : "%s", v->name, i);
     if (rc == CH_OK && b->value != NULL)
-        rc = ch__shard_cut(b->value, layout_of(p), v->shape, i, &cut);
+        rc = ch__layout_cut(layout_of(p), v->shape, b->value, i, &cut);
     if (rc == CH_OK)
         rc = ch__speak(CH_PS_CREATE, &m.base, cut != NULL, &cut, out);
     ch__free(name);
@@ -227,7 +236,7 @@ static ch_status make_parts(ch_var *v, ch_ps_place *p)
         if (rc != CH_OK)
             break;
         part->store[0] = p->store[i];
-        rc = ch__var_part(ps->strategy, v, i, ch__shard_shape(layout_of(p), v->shape, i), part,
+        rc = ch__var_part(ps->strategy, v, i, ch__layout_shape(layout_of(p), v->shape, i), part,
                           &v->shard[i]);
         if (rc == CH_OK)
             atomic_fetch_add(&p->store[i]->refs, 1);
@@ -251,7 +260,7 @@ static ch_status create(ch_strategy *st, ch_var *v, ch_tensor *initial, const ch
                         const ch_var *beside)
 {
     ch_ps       *ps = st->self;
-    ch_layout    l = {0, 1};
+    ch_layout    l = {.n_copies = 1};
     ch_ps_place *p = NULL;
     ch_status    rc;
 
@@ -261,7 +270,7 @@ static ch_status create(ch_strategy *st, ch_var *v, ch_tensor *initial, const ch
     if (rc == CH_OK)
         rc = choose_layout(ps, v, beside, &l);
     if (rc == CH_OK)
-        rc = new_place(l.axis, l.n, &p);
+        rc = new_place(ch__layout_axis(l), ch__layout_parts(l), &p);
     if (rc != CH_OK)
         return rc;
     v->away = p;
@@ -330,8 +339,8 @@ static ch_status join(const ch_var *v, const ch_ps_place *p, ch_parcel *const *a
             part[i] = answer[i]->tensor[0];
     }
     if (rc == CH_OK)
-        rc =
-            p->n > 1 ? ch__shard_join(layout_of(p), part, &whole) : copy_of(v, part[0], &whole);
+        rc = p->n > 1 ? ch__layout_join(layout_of(p), part, &whole)
+                      : copy_of(v, part[0], &whole);
     if (rc == CH_OK && !ch_shape_equal(whole->shape, v->shape))
         rc = ch__fail(CH_INTERNAL, "servers gave other sizes for %s", v->name);
     ch__free(part);
@@ -372,7 +381,7 @@ static ch_status set(ch_var *v, ch_tensor *value)
     for (int i = 0; i < p->n && rc == CH_OK; i++) {
         number[i] = p->store[i]->number;
         server[i] = p->store[i]->server;
-        rc = ch__shard_cut(value, layout_of(p), v->shape, i, &cut[i]);
+        rc = ch__layout_cut(layout_of(p), v->shape, value, i, &cut[i]);
     }
     if (rc == CH_OK)
         rc = ch__chief_assign(p->store[0]->ps->chief, p->n, server, number, cut);

@@ -42,8 +42,8 @@ static ch_status begin(ch_var *v, asked *a)
 {
     const ch_ps_place *p = v->away;
 
-    *a = (asked){.v = v, .l = {p != NULL ? p->axis : 0, p != NULL ? p->n : 1}};
-    a->n = a->l.axis == 0 ? a->l.n : 1;
+    *a = (asked){.v = v, .l = ch__layout_along(p != NULL ? p->axis : 0, p != NULL ? p->n : 1)};
+    a->n = ch__layout_axis(a->l) == 0 ? ch__layout_parts(a->l) : 1;
     a->ids = ch__calloc((size_t)a->n, sizeof(ch_tensor *));
     a->part = ch__calloc((size_t)a->n, sizeof(ch_tensor *));
     return a->ids == NULL || a->part == NULL ? ch__fail_memory("rows") : CH_OK;
@@ -73,7 +73,7 @@ static ch_status speak_rows(const ch_ps_store *s, ch_tensor *ids, ch_parcel **ou
 
 static ch_status check_rows(const asked *a, int shard, const ch_tensor *ids, const ch_parcel *p)
 {
-    ch_shape want = ch__shard_shape(a->l, a->v->shape, shard);
+    ch_shape want = ch__layout_shape(a->l, a->v->shape, shard);
 
     want.dim[0] = ids->shape.dim[0];
     return p->n_tensors == 1 && p->tensor[0]->dtype == a->v->dtype &&
@@ -124,12 +124,12 @@ static ch_status ask(const asked *a, ch_tensor **given)
 /* Every shard's piece of the rows becomes the rows. */
 static ch_status ask_pieces(asked *a)
 {
-    ch_tensor **piece = ch__calloc((size_t)a->l.n, sizeof(ch_tensor *));
+    ch_tensor **piece = ch__calloc((size_t)ch__layout_parts(a->l), sizeof(ch_tensor *));
     ch_status   rc = piece == NULL ? ch__fail_memory("rows") : ask(a, piece);
 
     if (rc == CH_OK && a->ids[0] != NULL)
-        rc = ch__shard_join(a->l, piece, &a->part[0]);
-    for (int i = 0; piece != NULL && i < a->l.n; i++)
+        rc = ch__layout_join(a->l, piece, &a->part[0]);
+    for (int i = 0; piece != NULL && i < ch__layout_parts(a->l); i++)
         ch_tensor_unref(piece[i]);
     ch__free(piece);
     return rc;
@@ -157,7 +157,7 @@ static ch_status ask_all(asked *a)
 {
     if (a->v->away == NULL)
         return take_here(a);
-    return a->l.axis == 0 ? ask(a, a->part) : ask_pieces(a);
+    return ch__layout_axis(a->l) == 0 ? ask(a, a->part) : ask_pieces(a);
 }
 
 /* ---- rows by their numbers ---- */

@@ -174,7 +174,7 @@ static inline void create(cluster *c, int i, ch_tensor *t)
         cohort__ps_create__init(&m);
         m.variable = v->shard[k].variable;
         m.name = name;
-        t_ok(ch__shard_cut(t, (ch_layout){v->axis, v->n_shards}, v->shape, k, &cut));
+        t_ok(ch__layout_cut(ch__layout_along(v->axis, v->n_shards), v->shape, t, k, &cut));
         t_ok(ch__speak(CH_PS_CREATE, &m.base, 1, &cut, &p));
         ask(&c->a, v->shard[k].server, p);
     }
@@ -213,7 +213,7 @@ static inline ch_tensor *read_back(cluster *c, int i)
         ask(&c->a, v->shard[k].server, p);
         part[k] = ch_tensor_ref(c->a.answer->tensor[0]);
     }
-    t_ok(ch__shard_join((ch_layout){v->axis, v->n_shards}, part, &whole));
+    t_ok(ch__layout_join(ch__layout_along(v->axis, v->n_shards), part, &whole));
     for (int k = 0; k < v->n_shards; k++)
         ch_tensor_unref(part[k]);
     return whole;

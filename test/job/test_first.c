@@ -24,13 +24,13 @@ static void shards_are_cut_out(ch_init init, ch_dtype dtype, ch_shape shape, ch_
     ch_tensor *whole = NULL;
 
     t_ok(ch_init_tensor(&init, name, dtype, shape, &whole));
-    for (int i = 0; i < l.n; i++) {
+    for (int i = 0; i < ch__layout_parts(l); i++) {
         Cohort__PsFirst m;
         ch_tensor      *want = NULL, *have;
 
         ch__first_say(&f, l, i, &m);
         have = made(&m);
-        t_ok(ch__shard_cut(whole, l, shape, i, &want));
+        t_ok(ch__layout_cut(l, shape, whole, i, &want));
         assert_true(ch_shape_equal(ch_tensor_shape(have), ch_tensor_shape(want)));
         assert_int_equal(ch_tensor_dtype(have), dtype);
         assert_memory_equal(ch_tensor_data(have), ch_tensor_data(want), ch_tensor_bytes(want));
@@ -50,16 +50,17 @@ static void shards_have_the_numbers_of_the_whole(void **state)
 
     (void)state;
     for (size_t k = 0; k < sizeof(init) / sizeof(init[0]); k++) {
-        shards_are_cut_out(init[k], CH_F32, ch_shape_of(700, 9), (ch_layout){0, 1});
-        shards_are_cut_out(init[k], CH_F32, ch_shape_of(700, 9), (ch_layout){0, 3});
-        shards_are_cut_out(init[k], CH_F64, ch_shape_of(40, 70), (ch_layout){1, 4});
+        shards_are_cut_out(init[k], CH_F32, ch_shape_of(700, 9), ch__layout_along(0, 1));
+        shards_are_cut_out(init[k], CH_F32, ch_shape_of(700, 9), ch__layout_along(0, 3));
+        shards_are_cut_out(init[k], CH_F64, ch_shape_of(40, 70), ch__layout_along(1, 4));
     }
-    shards_are_cut_out(ch_init_constant(7), CH_I32, ch_shape_scalar(), (ch_layout){0, 1});
+    shards_are_cut_out(ch_init_constant(7), CH_I32, ch_shape_scalar(), ch__layout_along(0, 1));
     shards_are_cut_out(ch_init_normal(0, 1), CH_F32, ch_shape_of((int64_t)1 << 50, 0),
-                       (ch_layout){1, 1});
+                       ch__layout_along(1, 1));
     shards_are_cut_out(ch_init_identity(1), CH_F32, ch_shape_of((int64_t)1 << 50, 0),
-                       (ch_layout){0, 1});
-    shards_are_cut_out(ch_init_uniform(0, 1), CH_BF16, ch_shape_of(5, 0, 3), (ch_layout){0, 2});
+                       ch__layout_along(0, 1));
+    shards_are_cut_out(ch_init_uniform(0, 1), CH_BF16, ch_shape_of(5, 0, 3),
+                       ch__layout_along(0, 2));
 }
 
 static void write_text(char *to, const char *text)

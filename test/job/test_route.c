@@ -47,7 +47,7 @@ static ch_layout layout_of(ch_shape shape, int axis, int n)
 {
     bool cuts = shape.rank > axis && shape.dim[axis] >= n;
 
-    return (ch_layout){axis, cuts ? n : 1};
+    return ch__layout_along(axis, cuts ? n : 1);
 }
 
 /* Copies of what a strategy has of the resources of a graph, cut along an axis where that can be. */
@@ -62,10 +62,10 @@ static void fill_store(store *s, const ch_graph *g, int axis, int n)
         t_ok(ch_var_get(g->resource[i].key, &t));
         s->shape[i] = ch_tensor_shape(t);
         s->layout[i] = layout_of(s->shape[i], axis, n);
-        for (int k = 0; k < s->layout[i].n; k++) {
+        for (int k = 0; k < ch__layout_parts(s->layout[i]); k++) {
             ch_tensor *cut = NULL;
 
-            t_ok(ch__shard_cut(t, s->layout[i], s->shape[i], k, &cut));
+            t_ok(ch__layout_cut(s->layout[i], s->shape[i], t, k, &cut));
             t_ok(ch_tensor_copy_of(ch_tensor_dtype(cut), ch_tensor_shape(cut),
                                    ch_tensor_data(cut), &s->value[i][k]));
             ch_tensor_unref(cut);
@@ -77,7 +77,7 @@ static void fill_store(store *s, const ch_graph *g, int axis, int n)
 static void empty_store(store *s)
 {
     for (int i = 0; i < s->n; i++)
-        for (int k = 0; k < s->layout[i].n; k++)
+        for (int k = 0; k < ch__layout_parts(s->layout[i]); k++)
             ch_tensor_unref(s->value[i][k]);
     s->n = 0;
 }
@@ -188,10 +188,10 @@ static void look_up_pieces(worker *w, const ch_route_remote *r, int var)
     ch_tensor   *ids = w->value[r->in[0].value], *part[MOST_SHARDS];
     ch_layout    l = st->layout[var];
 
-    for (int k = 0; k < l.n; k++)
+    for (int k = 0; k < ch__layout_parts(l); k++)
         part[k] = rows_of_shard(st->value[var][k], ids);
-    t_ok(ch__shard_join(l, part, &w->value[r->out[0]]));
-    for (int k = 0; k < l.n; k++)
+    t_ok(ch__layout_join(l, part, &w->value[r->out[0]]));
+    for (int k = 0; k < ch__layout_parts(l); k++)
         ch_tensor_unref(part[k]);
 }
 
@@ -199,14 +199,14 @@ static void look_up(worker *w, const ch_route_remote *r, int var)
 {
     const store *st = w->store;
     ch_shape     row = {.rank = st->shape[var].rank - 1};
-    ch_id_split *s =
-        split_of(w->value[r->in[0].value], st->shape[var].dim[0], st->layout[var].n);
-    ch_tensor *part[MOST_SHARDS] = {NULL};
+    ch_id_split *s = split_of(w->value[r->in[0].value], st->shape[var].dim[0],
+                              ch__layout_parts(st->layout[var]));
+    ch_tensor   *part[MOST_SHARDS] = {NULL};
 
     for (int k = 0; k < row.rank; k++)
         row.dim[k] = st->shape[var].dim[k + 1];
     assert_true(r->or_zero || ch__id_split_stray(s) == -1);
-    for (int k = 0; k < st->layout[var].n; k++) {
+    for (int k = 0; k < ch__layout_parts(st->layout[var]); k++) {
         ch_tensor *ids = NULL;
 
         t_ok(ch__id_split_asked(s, k, &ids));
@@ -216,7 +216,7 @@ static void look_up(worker *w, const ch_route_remote *r, int var)
     }
     t_ok(ch__id_split_spread(s, ch_tensor_dtype(st->value[var][0]), row, part,
                              &w->value[r->out[0]]));
-    for (int k = 0; k < st->layout[var].n; k++)
+    for (int k = 0; k < ch__layout_parts(st->layout[var]); k++)
         ch_tensor_unref(part[k]);
     ch__id_split_free(s);
 }
@@ -247,10 +247,11 @@ static ch_tensor *input_of_shard(const worker *w, const ch_route_remote *r, int 
     if (role == CH_SHARD_WHOLE)
         return ch_tensor_ref(t);
     if (role == CH_SHARD_CUT) {
-        t_ok(ch__shard_cut(t, l, whole, k, &out));
+        t_ok(ch__layout_cut(l, whole, t, k, &out));
         return out;
     }
-    s = split_of(role == CH_SHARD_IDS ? t : w->value[r->in[in->ids].value], whole.dim[0], l.n);
+    s = split_of(role == CH_SHARD_IDS ? t : w->value[r->in[in->ids].value], whole.dim[0],
+                 ch__layout_parts(l));
     t_ok(role == CH_SHARD_IDS ? ch__id_split_sent(s, k, &out)
                               : ch__id_split_rows(s, t, k, &out));
     ch__id_split_free(s);
@@ -263,11 +264,11 @@ static void update(worker *w, const ch_route_remote *r)
     ch_layout  l = w->store->layout[var];
     ch_tensor *in[MOST_VALUES], *out[CH_MAX_OUT][MOST_SHARDS], *each[CH_MAX_OUT];
 
-    for (int k = 0; k < l.n; k++) {
+    for (int k = 0; k < ch__layout_parts(l); k++) {
         ch_graph *g = NULL;
 
         w->store->shard = k;
-        if (l.n > 1)
+        if (ch__layout_parts(l) > 1)
             t_ok(ch__shard_graph(r->graph, r->in, l, k, &g));
         for (int i = 0; i < r->n_in; i++)
             in[i] = input_of_shard(w, r, var, i, k);
@@ -280,8 +281,8 @@ static void update(worker *w, const ch_route_remote *r)
     }
     w->store->shard = 0;
     for (int i = 0; i < r->n_out; i++) {
-        t_ok(ch__shard_join(l, out[i], &w->value[r->out[i]]));
-        for (int k = 0; k < l.n; k++)
+        t_ok(ch__layout_join(l, out[i], &w->value[r->out[i]]));
+        for (int k = 0; k < ch__layout_parts(l); k++)
             ch_tensor_unref(out[i][k]);
     }
 }
@@ -295,14 +296,14 @@ static void ask(worker *w, const ch_route_remote *r)
     w->n_updates += r->kind == CH_REMOTE_UPDATE;
     if (r->kind == CH_REMOTE_UPDATE)
         update(w, r);
-    else if (r->kind == CH_REMOTE_ROWS && w->store->layout[var].axis > 0)
+    else if (r->kind == CH_REMOTE_ROWS && ch__layout_axis(w->store->layout[var]) > 0)
         look_up_pieces(w, r, var);
     else if (r->kind == CH_REMOTE_ROWS)
         look_up(w, r, var);
     else {
         ch_tensor *now = NULL;
 
-        t_ok(ch__shard_join(w->store->layout[var], w->store->value[var], &now));
+        t_ok(ch__layout_join(w->store->layout[var], w->store->value[var], &now));
         t_ok(ch_tensor_copy_of(ch_tensor_dtype(now), ch_tensor_shape(now), ch_tensor_data(now),
                                &w->value[r->out[0]]));
         ch_tensor_unref(now);
@@ -357,9 +358,9 @@ typedef struct where {
 static int place_of(const store *s, int i, where at)
 {
     ch_layout l = s->layout[i];
-    int       size = l.n > 1 ? (int)s->shape[i].dim[l.axis] : 0;
+    int       size = ch__layout_parts(l) > 1 ? (int)s->shape[i].dim[ch__layout_axis(l)] : 0;
 
-    return (size * MOST_SHARDS + l.n) * at.places + i % at.places;
+    return (size * MOST_SHARDS + ch__layout_parts(l)) * at.places + i % at.places;
 }
 
 /* The route as a worker gets it. */
@@ -373,10 +374,13 @@ static ch_route *send(ch_route *route, const store *s, const int *place)
     size_t                       n = 0;
 
     for (int i = 0; i < s->n; i++) {
-        variable[i] = (ch_route_variable){s->name[i],     ch_tensor_dtype(s->value[i][0]),
-                                          s->shape[i],    s->layout[i].axis,
-                                          s->layout[i].n, shard[i]};
-        for (int k = 0; k < s->layout[i].n; k++)
+        variable[i] = (ch_route_variable){s->name[i],
+                                          ch_tensor_dtype(s->value[i][0]),
+                                          s->shape[i],
+                                          ch__layout_axis(s->layout[i]),
+                                          ch__layout_parts(s->layout[i]),
+                                          shard[i]};
+        for (int k = 0; k < ch__layout_parts(s->layout[i]); k++)
             shard[i][k] = (struct ch_route_shard){place[i] * MOST_SHARDS + k, (uint64_t)i + 1};
     }
     for (int i = 0; i < route->n_remotes; i++)
@@ -427,7 +431,7 @@ static counts both_ways(ch_function *f, ch_tuple *in, int64_t rows, where at)
         ch_tensor *t = NULL, *now = NULL;
 
         t_ok(ch_var_get(g->resource[i].key, &t));
-        t_ok(ch__shard_join(s.layout[i], s.value[i], &now));
+        t_ok(ch__layout_join(s.layout[i], s.value[i], &now));
         same_bits(s.name[i], t, now);
         ch_tensor_unref(now);
         ch_tensor_unref(t);

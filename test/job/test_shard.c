@@ -21,10 +21,10 @@ static void shards_are_as_equal_as_can_be(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
-        assert_int_equal(ch__shard_begin(row[i].size, row[i].n, row[i].n), row[i].size);
+        assert_int_equal(ch__part_begin(row[i].size, row[i].n, row[i].n), row[i].size);
         for (int k = 0; k < row[i].n; k++)
-            assert_int_equal(ch__shard_begin(row[i].size, row[i].n, k + 1) -
-                                 ch__shard_begin(row[i].size, row[i].n, k),
+            assert_int_equal(ch__part_begin(row[i].size, row[i].n, k + 1) -
+                                 ch__part_begin(row[i].size, row[i].n, k),
                              row[i].rows[k]);
     }
 }
@@ -33,15 +33,15 @@ static void shards_are_as_equal_as_can_be(void **state)
 static void a_row_is_in_the_shard_that_has_it(void **state)
 {
     (void)state;
-    assert_int_equal(ch__shard_of(32, 3, 10), 0);
-    assert_int_equal(ch__shard_of(32, 3, 22), 2);
+    assert_int_equal(ch__part_of(32, 3, 10), 0);
+    assert_int_equal(ch__part_of(32, 3, 22), 2);
     for (int64_t size = 1; size < 40; size++)
         for (int n = 1; n <= size && n < 9; n++)
             for (int64_t at = 0; at < size; at++) {
-                int i = ch__shard_of(size, n, at);
+                int i = ch__part_of(size, n, at);
 
-                assert_true(ch__shard_begin(size, n, i) <= at);
-                assert_true(at < ch__shard_begin(size, n, i + 1));
+                assert_true(ch__part_begin(size, n, i) <= at);
+                assert_true(at < ch__part_begin(size, n, i + 1));
             }
 }
 
@@ -93,13 +93,13 @@ static void check_lookup(ch_id_split *s, const ch_tensor *ids, int64_t size, int
 
     for (int k = 0; k < n; k++) {
         ch_tensor *asked = NULL;
-        int64_t    begin = ch__shard_begin(size, n, k);
+        int64_t    begin = ch__part_begin(size, n, k);
 
         t_ok(ch__id_split_asked(s, k, &asked));
         for (int64_t i = 0; asked != NULL && i < ch_tensor_count(asked); i++) {
             int64_t id = begin + id_at(asked, (int)i);
 
-            assert_true(id < ch__shard_begin(size, n, k + 1));
+            assert_true(id < ch__part_begin(size, n, k + 1));
             assert_false(seen[id]); /* once */
             seen[id] = 1;
         }
@@ -135,9 +135,9 @@ static void check_update(ch_id_split *s, const ch_tensor *ids, int64_t size, int
         for (int i = 0; i < count; i++) {
             int64_t id = id_at(ids, i);
 
-            if (id < 0 || id >= size || ch__shard_of(size, n, id) != k)
+            if (id < 0 || id >= size || ch__part_of(size, n, id) != k)
                 continue;
-            assert_int_equal(id_at(sent, at), id - ch__shard_begin(size, n, k));
+            assert_int_equal(id_at(sent, at), id - ch__part_begin(size, n, k));
             assert_memory_equal((const float *)ch_tensor_data(of) + (int64_t)3 * at,
                                 (const float *)ch_tensor_data(rows) + (int64_t)3 * i, 12);
             at++;

@@ -24,7 +24,7 @@ static int64_t read_rows(int64_t size, int n, ch_bounds b, int64_t *row)
     assert_in_range(all.count, 0, MOST);
     assert_int_equal(all.at, 0);
     for (int i = 0; i < n; i++) {
-        int64_t   begin = ch__shard_begin(size, n, i), end = ch__shard_begin(size, n, i + 1);
+        int64_t   begin = ch__part_begin(size, n, i), end = ch__part_begin(size, n, i + 1);
         ch_picked of = ch__slice_shard(all, size, n, i);
 
         assert_true(of.count >= 0 && of.at >= 0 && of.at + of.count <= all.count);
@@ -144,7 +144,7 @@ static void bounds_and_steps_may_be_huge(void **state)
     assert_true(of.begin == 0 && of.count == 1 && of.at == 1);
     t_ok(ch__slice_rows(INT64_MAX, &(ch_bounds){.step = 1}, &all));
     of = ch__slice_shard(all, INT64_MAX, 3, 2);
-    assert_int_equal(of.at, ch__shard_begin(INT64_MAX, 3, 2));
+    assert_int_equal(of.at, ch__part_begin(INT64_MAX, 3, 2));
     assert_int_equal(of.at + of.count, INT64_MAX);
 }
 
@@ -216,7 +216,7 @@ static ch_tensor *read_slice(ch_tensor *whole, int n, ch_bounds b)
 
         if (of.count == 0)
             continue;
-        t_ok(ch__shard_cut(whole, (ch_layout){0, n}, shape, i, &shard));
+        t_ok(ch__layout_cut(ch__layout_along(0, n), shape, whole, i, &shard));
         t_ok(ch_tensor_slice(shard, 0, of.begin, end, of.step, &from));
         t_ok(ch_tensor_rows(out, of.at, of.at + of.count, &to));
         t_ok(ch_tensor_copy(from, to));

@@ -23,8 +23,9 @@ static void check_cut(const cut *c)
     assert_int_equal(shards, c->shards);
     assert_int_equal(axis, shards > 1 ? (c->p.axis + c->shape.rank) % c->shape.rank : 0);
     for (int i = 0; i < 8 && c->rows[i] != 0; i++)
-        assert_int_equal(ch__shard_shape((ch_layout){axis, shards}, c->shape, i).dim[axis],
-                         c->rows[i]);
+        assert_int_equal(
+            ch__layout_shape(ch__layout_along(axis, shards), c->shape, i).dim[axis],
+            c->rows[i]);
 }
 
 static void check_cuts(size_t n, const cut *c)
@@ -71,7 +72,7 @@ static void thirteen_rows_in_five_shards_begin_where_the_page_says(void **state)
     assert_int_equal(axis, 0);
     assert_int_equal(n, 5);
     for (int i = 0; i <= n; i++)
-        assert_int_equal(ch__shard_begin(13, n, i), begin[i]);
+        assert_int_equal(ch__part_begin(13, n, i), begin[i]);
 }
 
 /* PT-6: a variable without rows is whole. */

@@ -24,6 +24,9 @@ static const char *const fans[] = {
 
 void ch__first_say(ch_first *f, ch_layout l, int shard, Cohort__PsFirst *out)
 {
+    int    axis = ch__layout_axis(l);
+    ch_box box;
+
     cohort__ps_first__init(out);
     (void)snprintf(f->kind, sizeof(f->kind), "%s", kinds[f->init->kind]);
     (void)snprintf(f->fan, sizeof(f->fan), "%s", fans[f->init->fan]);
@@ -37,12 +40,11 @@ void ch__first_say(ch_first *f, ch_layout l, int shard, Cohort__PsFirst *out)
     out->name = f->name;
     out->n_shape = (size_t)f->whole.rank;
     out->shape = f->whole.dim;
-    out->axis = (uint32_t)l.axis;
-    if (f->whole.rank > l.axis) {
-        int64_t size = f->whole.dim[l.axis];
-
-        out->begin = ch__shard_begin(size, l.n, shard);
-        out->size = ch__shard_begin(size, l.n, shard + 1) - out->begin;
+    ch__layout_box(l, f->whole, shard, &box);
+    out->axis = (uint32_t)axis;
+    if (f->whole.rank > axis) {
+        out->begin = box.begin[axis];
+        out->size = box.size[axis];
     }
 }
 

@@ -1,0 +1,186 @@
+/* tensor/layout.c -- arithmetic of layouts.   SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/layout.h"
+
+#include "base/fault.h"
+#include "tensor/tensor.h"
+
+/* ---- one axis ---- */
+
+int64_t ch__part_begin(int64_t size, int n, int i)
+{
+    int64_t base = size / n, more = size % n;
+
+    return i * base + (i < more ? i : more);
+}
+
+int ch__part_of(int64_t size, int n, int64_t element)
+{
+    int64_t base = size / n, more = size % n;
+
+    if (element < more * (base + 1))
+        return (int)(element / (base + 1));
+    return (int)((element - more) / base); /* base is not 0, because the element is in range */
+}
+
+/* ---- layouts ---- */
+
+int ch__layout_parts(ch_layout l)
+{
+    int n = 1;
+
+    for (int k = 0; k < CH_MAX_RANK; k++)
+        n *= ch__layout_parts_of(l, k);
+    return n;
+}
+
+int ch__layout_copies(ch_layout l)
+{
+    return l.n_copies > 1 ? l.n_copies : 1;
+}
+
+int ch__layout_axis(ch_layout l)
+{
+    for (int k = 0; k < CH_MAX_RANK; k++)
+        if (l.parts[k] > 1)
+            return k;
+    return 0;
+}
+
+bool ch__layout_same_parts(ch_layout a, ch_layout b)
+{
+    for (int k = 0; k < CH_MAX_RANK; k++)
+        if (ch__layout_parts_of(a, k) != ch__layout_parts_of(b, k))
+            return false;
+    return true;
+}
+
+void ch__layout_box(ch_layout l, ch_shape whole, int i, ch_box *out)
+{
+    *out = (ch_box){.begin = {0}};
+    for (int k = CH_MAX_RANK - 1; k >= 0; k--) {
+        int n = ch__layout_parts_of(l, k), part = i % n;
+
+        i /= n;
+        if (k >= whole.rank)
+            continue;
+        out->begin[k] = ch__part_begin(whole.dim[k], n, part);
+        out->size[k] = ch__part_begin(whole.dim[k], n, part + 1) - out->begin[k];
+    }
+}
+
+ch_shape ch__layout_shape(ch_layout l, ch_shape whole, int i)
+{
+    ch_box box;
+
+    ch__layout_box(l, whole, i, &box);
+    for (int k = 0; k < whole.rank; k++)
+        whole.dim[k] = box.size[k];
+    return whole;
+}
+
+/* ---- regions ---- */
+
+bool ch__box_intersect(const ch_box *a, const ch_box *b, int rank, ch_box *out)
+{
+    bool is_empty = false;
+
+    *out = (ch_box){.begin = {0}};
+    for (int k = 0; k < rank; k++) {
+        int64_t a_end = a->begin[k] + a->size[k], b_end = b->begin[k] + b->size[k];
+
+        out->begin[k] = a->begin[k] > b->begin[k] ? a->begin[k] : b->begin[k];
+        out->size[k] = (a_end < b_end ? a_end : b_end) - out->begin[k];
+        is_empty |= out->size[k] <= 0;
+    }
+    return !is_empty;
+}
+
+bool ch__box_fits(const ch_box *b, ch_shape whole)
+{
+    for (int k = 0; k < whole.rank; k++)
+        if (b->begin[k] < 0 || b->size[k] < 0 || b->begin[k] > whole.dim[k] ||
+            b->size[k] > whole.dim[k] - b->begin[k])
+            return false;
+    return true;
+}
+
+ch_status ch__tensor_box(ch_tensor *t, const ch_box *b, ch_tensor **out)
+{
+    ch_tensor *view = ch_tensor_ref(t);
+    ch_status  rc = CH_OK;
+
+    for (int k = 0; k < t->shape.rank && rc == CH_OK; k++) {
+        ch_tensor *wider = view;
+
+        if (b->size[k] == wider->shape.dim[k])
+            continue;
+        rc = ch_tensor_slice(wider, k, b->begin[k], b->begin[k] + b->size[k], 1, &view);
+        if (rc == CH_OK)
+            ch_tensor_unref(wider);
+    }
+    if (rc == CH_OK)
+        *out = view;
+    else
+        ch_tensor_unref(view);
+    return rc;
+}
+
+ch_status ch__layout_cut(ch_layout l, ch_shape whole, ch_tensor *t, int i, ch_tensor **out)
+{
+    int        before = whole.rank - t->shape.rank; /* axes that the value does not have */
+    ch_tensor *view = NULL;
+    ch_box     box, own;
+    ch_status  rc;
+
+    ch__layout_box(l, whole, i, &box);
+    for (int k = 0; k < t->shape.rank; k++) {
+        bool lies_along = k + before >= 0 && t->shape.dim[k] == whole.dim[k + before];
+
+        own.begin[k] = lies_along ? box.begin[k + before] : 0;
+        own.size[k] = lies_along ? box.size[k + before] : t->shape.dim[k];
+    }
+    rc = ch__tensor_box(t, &own, &view);
+    if (rc == CH_OK)
+        rc = ch_tensor_contiguous(view, out);
+    ch_tensor_unref(view);
+    return rc;
+}
+
+ch_status ch__layout_join(ch_layout l, ch_tensor *const *part, ch_tensor **out)
+{
+    ch_shape   shape = part[0]->shape;
+    ch_layout  own = l; /* divides the axes that the parts have */
+    ch_tensor *whole = NULL;
+    int        step = 1; /* between parts that are neighbours along an axis */
+    ch_status  rc;
+
+    for (int k = CH_MAX_RANK - 1; k >= shape.rank; k--) {
+        step *= ch__layout_parts_of(l, k); /* these parts are equal: the first is used */
+        own.parts[k] = 1;
+    }
+    if (ch__layout_parts(own) == 1) {
+        *out = ch_tensor_ref(part[0]);
+        return CH_OK;
+    }
+    for (int k = shape.rank - 1, next = step; k >= 0; k--) {
+        for (int i = 1; i < ch__layout_parts_of(l, k); i++)
+            shape.dim[k] += part[i * next]->shape.dim[k];
+        next *= ch__layout_parts_of(l, k);
+    }
+    rc = ch_tensor_new(part[0]->dtype, shape, &whole);
+    for (int i = 0; i < ch__layout_parts(own) && rc == CH_OK; i++) {
+        ch_tensor *view = NULL;
+        ch_box     box;
+
+        ch__layout_box(own, shape, i, &box);
+        rc = ch__tensor_box(whole, &box, &view);
+        if (rc == CH_OK)
+            rc = ch_tensor_copy(part[i * step], view);
+        ch_tensor_unref(view);
+    }
+    if (rc == CH_OK)
+        *out = whole;
+    else
+        ch_tensor_unref(whole);
+    return rc;
+}

@@ -1,0 +1,280 @@
+/* tensor/test_layout.c -- layouts: sizes of parts, regions, cutting and joining, against a model that looks at every element.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "tensor/layout.h"
+#include "tensor/tensor.h"
+
+enum { CASES = 400, PARTS = 64 };
+
+static void ok(ch_status rc)
+{
+    if (rc != CH_OK)
+        fail_msg("%s: %s", ch_status_name(rc), ch_error_message());
+}
+
+static unsigned draw(unsigned *seed, unsigned below)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return (*seed >> 8) % below;
+}
+
+/* An i32 tensor whose elements are their own numbers. */
+static ch_tensor *numbered(ch_shape shape)
+{
+    ch_tensor *t = NULL;
+
+    ok(ch_tensor_new(CH_I32, shape, &t));
+    for (int32_t i = 0; i < ch_tensor_count(t); i++)
+        ((int32_t *)ch_tensor_data_mut(t))[i] = i;
+    return t;
+}
+
+static int32_t at(const ch_tensor *t, const int64_t *index)
+{
+    int64_t k = 0;
+
+    for (int i = 0; i < t->shape.rank; i++)
+        k += index[i] * t->stride[i];
+    return ((const int32_t *)(const void *)t->data)[k];
+}
+
+/* Counts an index up, the last axis fastest; false at the end. */
+static bool next(ch_shape shape, int64_t *index)
+{
+    for (int k = shape.rank - 1; k >= 0; k--) {
+        if (++index[k] < shape.dim[k])
+            return true;
+        index[k] = 0;
+    }
+    return false;
+}
+
+static ch_shape random_shape(unsigned *seed)
+{
+    ch_shape s = {.rank = 1 + (int)draw(seed, 3)};
+
+    for (int k = 0; k < s.rank; k++)
+        s.dim[k] = 1 + draw(seed, 6);
+    return s;
+}
+
+/* Up to 64 parts; an axis may have more parts than elements, so that some parts are empty. */
+static ch_layout random_layout(unsigned *seed, int rank)
+{
+    ch_layout l = {.parts = {0}};
+
+    for (int k = 0; k < rank; k++)
+        l.parts[k] = (int)draw(seed, 5);
+    return l;
+}
+
+static void parts_hold_every_element_once(void **state)
+{
+    unsigned seed = 1;
+
+    (void)state;
+    for (int c = 0; c < CASES; c++) {
+        ch_shape   shape = random_shape(&seed);
+        ch_layout  l = random_layout(&seed, shape.rank);
+        ch_tensor *whole = numbered(shape);
+        int        n = ch__layout_parts(l), seen[6 * 6 * 6] = {0};
+
+        for (int i = 0; i < n; i++) {
+            ch_tensor *part = NULL;
+            ch_box     box;
+            int64_t    index[CH_MAX_RANK] = {0};
+
+            ok(ch__layout_cut(l, shape, whole, i, &part));
+            ch__layout_box(l, shape, i, &box);
+            assert_true(ch_shape_equal(part->shape, ch__layout_shape(l, shape, i)));
+            if (ch_tensor_count(part) > 0)
+                do {
+                    int64_t from[CH_MAX_RANK];
+
+                    for (int k = 0; k < shape.rank; k++)
+                        from[k] = box.begin[k] + index[k];
+                    assert_int_equal(at(part, index), at(whole, from));
+                    seen[at(part, index)]++;
+                } while (next(part->shape, index));
+            ch_tensor_unref(part);
+        }
+        for (int64_t i = 0; i < ch_tensor_count(whole); i++)
+            assert_int_equal(seen[i], 1);
+        ch_tensor_unref(whole);
+    }
+}
+
+static void parts_join_to_the_whole(void **state)
+{
+    unsigned seed = 2;
+
+    (void)state;
+    for (int c = 0; c < CASES; c++) {
+        ch_shape   shape = random_shape(&seed);
+        ch_layout  l = random_layout(&seed, shape.rank);
+        ch_tensor *whole = numbered(shape), *part[PARTS] = {NULL}, *joined = NULL;
+
+        for (int i = 0; i < ch__layout_parts(l); i++)
+            ok(ch__layout_cut(l, shape, whole, i, &part[i]));
+        ok(ch__layout_join(l, part, &joined));
+        assert_true(ch_shape_equal(joined->shape, shape));
+        assert_memory_equal(joined->data, whole->data, ch_tensor_bytes(whole));
+        for (int i = 0; i < ch__layout_parts(l); i++)
+            ch_tensor_unref(part[i]);
+        ch_tensor_unref(joined);
+        ch_tensor_unref(whole);
+    }
+}
+
+/* A bias of shape (4) lies along the last axis of a (6, 4) weight; a (6, 1) column does not. */
+static void values_of_lower_rank_are_cut_along_the_axes_they_have(void **state)
+{
+    ch_tensor *bias = numbered(ch_shape_of(4)), *column = numbered(ch_shape_of(6, 1));
+    ch_tensor *part = NULL;
+    ch_shape   weight = ch_shape_of(6, 4);
+
+    (void)state;
+    ok(ch__layout_cut(ch__layout_along(1, 2), weight, bias, 1, &part));
+    assert_int_equal(ch_tensor_count(part), 2);
+    assert_int_equal(at(part, (int64_t[]){0}), 2);
+    ch_tensor_unref(part);
+    ok(ch__layout_cut(ch__layout_along(0, 2), weight, bias, 1, &part));
+    assert_ptr_equal(part, bias);
+    ch_tensor_unref(part);
+    ok(ch__layout_cut(ch__layout_along(1, 2), weight, column, 1, &part));
+    assert_ptr_equal(part, column);
+    ch_tensor_unref(part);
+    ch_tensor_unref(bias);
+    ch_tensor_unref(column);
+}
+
+/* Scalars that every shard computes alike: the first is the result. */
+static void join_uses_the_first_part_along_axes_that_parts_lack(void **state)
+{
+    ch_tensor *a = numbered(ch_shape_of(3)), *b = numbered(ch_shape_of(3)), *joined = NULL;
+
+    (void)state;
+    ok(ch__layout_join(ch__layout_along(1, 2), (ch_tensor *[]){a, b}, &joined));
+    assert_ptr_equal(joined, a);
+    ch_tensor_unref(joined);
+    ch_tensor_unref(a);
+    ch_tensor_unref(b);
+}
+
+static void join_refuses_parts_of_other_sizes(void **state)
+{
+    ch_tensor *a = numbered(ch_shape_of(1)), *b = numbered(ch_shape_of(3)), *joined = NULL;
+
+    (void)state;
+    assert_int_not_equal(
+        ch__layout_join(ch__layout_along(0, 2), (ch_tensor *[]){a, b}, &joined), CH_OK);
+    assert_null(joined);
+    ch_tensor_unref(a);
+    ch_tensor_unref(b);
+}
+
+static bool is_inside(const ch_box *b, int rank, const int64_t *index)
+{
+    for (int k = 0; k < rank; k++)
+        if (index[k] < b->begin[k] || index[k] >= b->begin[k] + b->size[k])
+            return false;
+    return true;
+}
+
+static ch_box random_box(unsigned *seed, ch_shape shape)
+{
+    ch_box b = {.begin = {0}};
+
+    for (int k = 0; k < shape.rank; k++) {
+        b.begin[k] = draw(seed, (unsigned)shape.dim[k] + 1);
+        b.size[k] = draw(seed, (unsigned)(shape.dim[k] - b.begin[k]) + 1);
+    }
+    return b;
+}
+
+static void intersection_has_the_elements_of_both_regions(void **state)
+{
+    unsigned seed = 3;
+
+    (void)state;
+    for (int c = 0; c < CASES; c++) {
+        ch_shape shape = random_shape(&seed);
+        ch_box   a = random_box(&seed, shape), b = random_box(&seed, shape), both;
+        bool     shares = ch__box_intersect(&a, &b, shape.rank, &both), found = false;
+        int64_t  index[CH_MAX_RANK] = {0};
+
+        do {
+            bool want = is_inside(&a, shape.rank, index) && is_inside(&b, shape.rank, index);
+
+            found |= want;
+            if (shares)
+                assert_int_equal(is_inside(&both, shape.rank, index), want);
+        } while (next(shape, index));
+        assert_int_equal(shares, found);
+        assert_true(ch__box_fits(&a, shape) && (!shares || ch__box_fits(&both, shape)));
+    }
+}
+
+static void box_fits_refuses_regions_past_the_end(void **state)
+{
+    ch_shape shape = ch_shape_of(4, 5);
+
+    (void)state;
+    assert_true(ch__box_fits(&(ch_box){{4, 0}, {0, 5}}, shape));
+    assert_false(ch__box_fits(&(ch_box){{4, 0}, {1, 5}}, shape));
+    assert_false(ch__box_fits(&(ch_box){{-1, 0}, {1, 1}}, shape));
+    assert_false(ch__box_fits(&(ch_box){{0, 0}, {1, -1}}, shape));
+    assert_false(ch__box_fits(&(ch_box){{1, 0}, {INT64_MAX, 1}}, shape));
+}
+
+/* Every allocation of a cut and a join fails once. */
+static void cut_and_join_leak_nothing_without_memory(void **state)
+{
+    ch_layout l = {.parts = {2, 3}};
+
+    (void)state;
+    for (int k = 1;; k++) {
+        ch_tensor *whole = numbered(ch_shape_of(4, 5)), *part[6] = {NULL}, *joined = NULL;
+        ch_status  rc = CH_OK;
+
+        ch__mem_fail_at(k);
+        for (int i = 0; i < 6 && rc == CH_OK; i++)
+            rc = ch__layout_cut(l, whole->shape, whole, i, &part[i]);
+        if (rc == CH_OK)
+            rc = ch__layout_join(l, part, &joined);
+        ch__mem_fail_at(0);
+        for (int i = 0; i < 6; i++)
+            ch_tensor_unref(part[i]);
+        ch_tensor_unref(joined);
+        ch_tensor_unref(whole);
+        if (rc == CH_OK)
+            break;
+        assert_int_equal(rc, CH_RESOURCE_EXHAUSTED);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_hold_every_element_once),
+        cmocka_unit_test(parts_join_to_the_whole),
+        cmocka_unit_test(values_of_lower_rank_are_cut_along_the_axes_they_have),
+        cmocka_unit_test(join_uses_the_first_part_along_axes_that_parts_lack),
+        cmocka_unit_test(join_refuses_parts_of_other_sizes),
+        cmocka_unit_test(intersection_has_the_elements_of_both_regions),
+        cmocka_unit_test(box_fits_refuses_regions_past_the_end),
+        cmocka_unit_test(cut_and_join_leak_nothing_without_memory),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
