@@ -109,8 +109,9 @@ typedef struct ch_order {
     uint64_t function;
     int64_t  number; /* for ch_step_number and random numbers */
     uint64_t seed, pin;
-    /* For each input a tensor that replicas share, or one for each of them, one replica's after the other's. */
-    int               n_in, n_inputs;
+    /* For each input a tensor that replicas share, or one for each of them, one replica's after the other's. Behind
+     * these n_shared tensors that all replicas share: the function's inputs behind those of feeds. */
+    int               n_in, n_inputs, n_shared;
     ch_tensor *const *in; /* borrowed; each is referenced */
     int               n_feeds;
     ch_feed *const   *feed;

@@ -64,7 +64,7 @@ typedef struct ch_segment {
 
 typedef struct ch_route {
     int              n_values, n_inputs;
-    int              rows;           /* the input that has the rows of the step */
+    int              rows; /* the input that has the rows of the step; n_inputs: none has */
     bool             rows_are_split; /* it is row splits: one more than there are rows */
     int              n_remotes;
     ch_route_remote *remote; /* an update's place in this list is its sequence number */

@@ -12,12 +12,11 @@
 #include "ops/ops.h"
 #include "strategy/strategy.h"
 
-/* A step that runs in other tasks cannot read a variable of this process yet. */
 bool ch__strategy_may_read(const ch_strategy *st, const ch_strategy *of)
 {
     const ch_strategy *none = ch__strategy_default();
 
-    return st == of || st == none || (of == none && !ch__strategy_is_away(st));
+    return st == of || st == none || of == none;
 }
 
 /* Whether v is given, and s is a step that may have variables: a pipeline's have none. */
@@ -43,18 +42,21 @@ static ch_status fail_mixed(const ch_step *s, const ch_var *v, const char *call)
 
 static ch_status check_write(const ch_step *s, const ch_var *v, const char *call)
 {
-    ch_status rc = check_var(s, v, call);
+    const ch_strategy *st = s->owner;
+    ch_status          rc = check_var(s, v, call);
 
-    if (rc != CH_OK || s->owner == v->strategy)
+    if (rc != CH_OK || st == v->strategy)
         return rc;
-    if (!ch__strategy_may_read(s->owner, v->strategy))
+    if (!ch__strategy_may_read(st, v->strategy))
         return fail_mixed(s, v, call);
     return ch__fail(
         CH_FAILED_PRECONDITION,
         "%s: variable %s: %s made it, and %s runs under %s, which may read it but not "
-        "write it: only its own strategy keeps its copies equal; run the step under "
-        "the variable's strategy, or make the variable in this scope",
-        call, v->name, v->strategy->label, s->graph->name, ((ch_strategy *)s->owner)->label);
+        "write it: %s; run the step under the variable's strategy, or make the variable in "
+        "this scope",
+        call, v->name, v->strategy->label, s->graph->name, st->label,
+        ch__strategy_is_away(st) ? "workers get its value with the step, and not the variable"
+                                 : "only its own strategy keeps its copies equal");
 }
 
 bool ch__var_may_write(ch_step *s, const ch_var *v, const char *call, const void *caller)

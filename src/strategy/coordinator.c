@@ -801,36 +801,35 @@ static ch_status new_remote(ch_coordinator *c, ch_graph *g, ch_remote **out)
     return CH_OK;
 }
 
-static ch_status order(ch_coordinator *c, const ch_arguments *a, uint64_t function,
-                       int64_t number, ch_scheduled **out)
+static ch_status order(ch_coordinator *c, const ch_arguments *a, const ch_graph *g,
+                       uint64_t function, int64_t number, ch_scheduled **out)
 {
     enum { FEW = 16 };
-    ch_order   o = {.function = function,
-                    .number = number,
-                    .n_in = ch__ps_spread(c->ps, a->in, NULL),
-                    .n_inputs = a->in != NULL ? ch_tuple_count(a->in) : 0,
-                    .n_feeds = a->n_each};
-    ch_feed   *few[FEW], **feed = few;
-    ch_tensor *few_in[FEW], **in = few_in;
-    ch_status  rc = CH_OK;
+    ch_feed     *few[FEW], **feed = few;
+    ch_ps_inputs in;
+    ch_status    rc = ch__ps_inputs_take(c->ps, g, a->in, &in);
 
-    if (o.n_in > FEW || o.n_feeds > FEW) {
-        feed = ch__calloc((size_t)o.n_feeds + 1, sizeof(ch_feed *));
-        in = ch__calloc((size_t)o.n_in + 1, sizeof(ch_tensor *));
-        rc = feed == NULL || in == NULL ? ch__fail_memory("a step") : CH_OK;
-    }
+    if (rc != CH_OK)
+        return rc;
+    if (a->n_each > FEW && (feed = ch__calloc((size_t)a->n_each, sizeof(ch_feed *))) == NULL)
+        rc = ch__fail_memory("a step");
     if (rc == CH_OK) {
         for (int i = 0; i < a->n_each; i++)
             feed[i] = a->each[i]->feed;
-        (void)ch__ps_spread(c->ps, a->in, in);
-        o.in = in;
-        o.feed = feed;
-        rc = ch__chief_schedule(c->ps->chief, &o, out);
+        rc = ch__chief_schedule(c->ps->chief,
+                                &(ch_order){.function = function,
+                                            .number = number,
+                                            .n_in = in.n_in,
+                                            .n_inputs = in.n_inputs,
+                                            .n_shared = in.n_shared,
+                                            .in = in.in,
+                                            .n_feeds = a->n_each,
+                                            .feed = feed},
+                                out);
     }
-    if (feed != few) {
+    if (feed != few)
         ch__free(feed);
-        ch__free(in);
-    }
+    ch__ps_inputs_drop(&in);
     return rc;
 }
 
@@ -854,7 +853,7 @@ ch_status ch_coordinator_schedule(ch_coordinator *c, ch_function *f, const ch_ar
     if (rc == CH_OK && out != NULL)
         rc = new_remote(c, g, &r);
     if (rc == CH_OK)
-        rc = order(c, a, function, number, out != NULL ? &r->step : NULL);
+        rc = order(c, a, g, function, number, out != NULL ? &r->step : NULL);
     ch_graph_unref(g);
     if (rc == CH_OK && out != NULL)
         *out = r;

@@ -40,8 +40,20 @@ void                    ch__ps_functions_drop(ch_ps *ps);
 /* A step's results. */
 CH_MUST_CHECK ch_status ch__ps_results(const ch_ps *ps, const ch_graph *g, int n,
                                        const ch_parcel *p, ch_tuple **out);
-/* The leaves of a tuple as a worker takes them: shared by its replicas, or one replica's after the other's; how many. NULL: only counts. */
-int                       ch__ps_spread(const ch_ps *ps, const ch_tuple *in, ch_tensor **out);
+
+/* The tensors that a step is ordered with (ch_order): the leaves of its tuple, shared by a worker's replicas or one
+ * replica's after the other's, and then the values that the variables of Default which its graph reads have now.
+ * These are inputs of the step as workers run it. Every attempt gets the same tensors. */
+typedef struct ch_ps_inputs {
+    int         n_in, n_inputs, n_shared; /* as of ch_order */
+    ch_tensor **in;                       /* the shared ones are referenced */
+    ch_tensor  *few[16];                  /* `in`, if they are enough */
+} ch_ps_inputs;
+
+/* `in` may be NULL. After an error there is nothing to drop. */
+CH_MUST_CHECK ch_status   ch__ps_inputs_take(const ch_ps *ps, const ch_graph *g,
+                                             const ch_tuple *in, ch_ps_inputs *out);
+void                      ch__ps_inputs_drop(ch_ps_inputs *i);
 extern const ch_away_runs ch__ps_runs;
 
 /* ---- where variables are (parameter_server_vars.c) ---- */
@@ -78,11 +90,12 @@ typedef struct ch_ps_each {
 /* v->each, and the copy that is here. */
 CH_MUST_CHECK ch_status ch__ps_each_create(ch_ps *ps, ch_var *v, const ch_tensor *initial);
 void                    ch__ps_each_drop(ch_var *v);
-/* The graph of a step with these variables as its resources, without those that each worker has: behind its inputs come the ones of these
- * that it reads, and behind its results what it assigns to them. */
-CH_MUST_CHECK ch_status ch__ps_each_graph(const ch_graph *g, ch_var *const *var,
-                                          ch_graph **out);
-/* Those, in the same order: how many; `out` has room for all resources. */
+/* The graph of a step with these variables as its resources as workers run it: only those on servers are resources. Behind its
+ * inputs come the variables of Default, then those of each worker's own that it reads; behind its results come the values
+ * that it assigns to the latter. */
+CH_MUST_CHECK ch_status ch__ps_worker_graph(const ch_graph *g, ch_var *const *var,
+                                            ch_graph **out);
+/* The variables of each worker's own, in the same order: how many; `out` has room for all resources. */
 int ch__ps_each_list(const ch_graph *g, ch_var *const *var, ch_kept_spec *out);
 
 #endif

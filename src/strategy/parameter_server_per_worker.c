@@ -83,13 +83,16 @@ static void find_ends(const ch_graph *g, ch_var *const *var, const ends *o, ch_e
         o->in[e->n_in++] = g->input[i];
     for (int i = 0; i < g->n_outputs; i++)
         o->out[e->n_out++] = g->output[i].node;
+    for (int i = 0; i < g->n_resources; i++)
+        if (ch__is_borrowed(&g->resource[i]))
+            o->in[e->n_in++] = g->resource[i].read;
+        else if (var[i]->each == NULL)
+            o->resource[e->n_resources++] = i;
     for (int i = 0; i < g->n_resources; i++) {
         const ch_resource *r = &g->resource[i];
 
-        if (var[i]->each == NULL) {
-            o->resource[e->n_resources++] = i;
+        if (var[i]->each == NULL)
             continue;
-        }
         if (r->read != NULL)
             o->in[e->n_in++] = r->read;
         if (is_written(r))
@@ -98,7 +101,7 @@ static void find_ends(const ch_graph *g, ch_var *const *var, const ends *o, ch_e
     memset(o->all, 1, (size_t)g->n_values);
 }
 
-ch_status ch__ps_each_graph(const ch_graph *g, ch_var *const *var, ch_graph **out)
+ch_status ch__ps_worker_graph(const ch_graph *g, ch_var *const *var, ch_graph **out)
 {
     size_t     n = (size_t)g->n_resources;
     ends       o = {.in = ch__calloc((size_t)g->n_inputs + n, sizeof(ch_node *)),

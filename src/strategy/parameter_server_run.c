@@ -24,7 +24,7 @@ struct ch_ps_function {
 
 typedef struct located {
     int      n;
-    ch_var **var; /* referenced */
+    ch_var **var; /* referenced; of each resource */
     /* Of those that are on servers. */
     int                    n_variables;
     int                   *place;
@@ -55,9 +55,20 @@ static bool is_same_place(const ch_route_variable *a, const ch_route_variable *b
     return true;
 }
 
-static int count_shards(const ch_var *v)
+static int count_shards(const ch_resource *r, const ch_var *v)
 {
+    if (ch__is_borrowed(r))
+        return 0;
     return v->each != NULL ? 1 : ((const ch_ps_place *)v->away)->n;
+}
+
+/* The variable that a graph names, referenced. Of another strategy it is Default's, which the graph refers to itself. */
+static ch_status find_var(ch_strategy *st, const ch_resource *r, ch_var **out)
+{
+    if (!ch__is_borrowed(r))
+        return ch__var_of_resource(st, r, out);
+    *out = ch_var_ref(r->key);
+    return CH_OK;
 }
 
 static ch_status find_vars(ch_strategy *st, const ch_graph *g, located *l)
@@ -70,9 +81,9 @@ static ch_status find_vars(ch_strategy *st, const ch_graph *g, located *l)
     if (l->var == NULL || l->place == NULL || l->variable == NULL)
         return ch__fail_memory("a step");
     for (; l->n < g->n_resources && rc == CH_OK; l->n += rc == CH_OK) {
-        rc = ch__var_of_resource(st, &g->resource[l->n], &l->var[l->n]);
+        rc = find_var(st, &g->resource[l->n], &l->var[l->n]);
         if (rc == CH_OK)
-            l->n_shards += count_shards(l->var[l->n]);
+            l->n_shards += count_shards(&g->resource[l->n], l->var[l->n]);
     }
     return rc;
 }
@@ -109,7 +120,7 @@ static ch_status locate(ch_strategy *st, const ch_graph *g, located *l)
 
         if (e != NULL)
             l->shard[at++].variable = e->number;
-        else
+        else if (!ch__is_borrowed(&g->resource[i]))
             locate_one(l, l->var[i], g->resource[i].name, &at);
     }
     return rc;
@@ -168,15 +179,17 @@ static ch_status encode(const ch_route *r, const located *l, uint64_t next, ch_t
 
 static ch_status cut(const ch_graph *g, const located *l, ch_route **out)
 {
-    ch_graph *without = NULL;
+    ch_graph *inner = NULL;
     ch_status rc;
 
     if (l->n_variables == l->n)
         return ch__route_new(g, l->place, out);
-    rc = ch__ps_each_graph(g, l->var, &without);
+    rc = ch__ps_worker_graph(g, l->var, &inner);
     if (rc == CH_OK)
-        rc = ch__route_new(without, l->place, out);
-    ch_graph_unref(without);
+        rc = ch__route_new(inner, l->place, out);
+    if (rc == CH_OK && g->n_inputs == 0)
+        (*out)->rows = (*out)->n_inputs; /* variables have no rows of the step */
+    ch_graph_unref(inner);
     return rc;
 }
 
@@ -423,16 +436,60 @@ ch_status ch__ps_results(const ch_ps *ps, const ch_graph *g, int n_replicas, con
 
 /* ---- runs ---- */
 
-int ch__ps_spread(const ch_ps *ps, const ch_tuple *in, ch_tensor **out)
+static int count_borrowed(const ch_graph *g)
 {
-    int n = in != NULL ? ch_tuple_count(in) : 0, copies = 1;
+    int n = 0;
+
+    for (int i = 0; i < g->n_resources; i++)
+        n += ch__is_borrowed(&g->resource[i]);
+    return n;
+}
+
+/* Appends the values of the variables of Default, in the order of ch__ps_worker_graph. */
+static ch_status take_borrowed(const ch_graph *g, ch_ps_inputs *out)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < g->n_resources && rc == CH_OK; i++) {
+        if (!ch__is_borrowed(&g->resource[i]))
+            continue;
+        rc = ch__var_snapshot(g->resource[i].key, &out->in[out->n_in]);
+        out->n_in += rc == CH_OK;
+        out->n_shared += rc == CH_OK;
+    }
+    return rc;
+}
+
+ch_status ch__ps_inputs_take(const ch_ps *ps, const ch_graph *g, const ch_tuple *in,
+                             ch_ps_inputs *out)
+{
+    enum { FEW = sizeof(out->few) / sizeof(out->few[0]) };
+    int       n = in != NULL ? ch_tuple_count(in) : 0, copies = 1, most;
+    ch_status rc;
 
     for (int i = 0; i < n; i++)
         copies = ch_value_count(ch_tuple_at(in, i)) > 1 ? ps->n_devices : copies;
-    for (int k = 0; k < copies && out != NULL; k++)
+    most = n * copies + count_borrowed(g);
+    *out = (ch_ps_inputs){.n_in = n * copies, .n_inputs = n, .in = out->few};
+    if (most > FEW)
+        out->in = ch__calloc((size_t)most, sizeof(ch_tensor *));
+    if (out->in == NULL)
+        return ch__fail_memory("a step");
+    for (int k = 0; k < copies; k++)
         for (int i = 0; i < n; i++)
-            out[k * n + i] = ch_value_at(ch_tuple_at(in, i), k);
-    return n * copies;
+            out->in[k * n + i] = ch_value_at(ch_tuple_at(in, i), k);
+    rc = take_borrowed(g, out);
+    if (rc != CH_OK)
+        ch__ps_inputs_drop(out);
+    return rc;
+}
+
+void ch__ps_inputs_drop(ch_ps_inputs *i)
+{
+    for (int k = i->n_in - i->n_shared; k < i->n_in; k++)
+        ch_tensor_unref(i->in[k]);
+    if (i->in != i->few)
+        ch__free(i->in);
 }
 
 /* Gives the step of a run to the chief. */
@@ -442,23 +499,21 @@ static ch_status order(const ch_run *run, uint64_t pin, bool is_own, ch_graph **
     ch_strategy *st = run->owner;
     ch_ps       *ps = st->self;
     ch_order     o = {.seed = run->seed, .pin = pin, .is_own = is_own};
-    ch_tensor  **in = NULL;
+    ch_ps_inputs in;
     ch_status    rc = ch__run_record(run, g, &o.number);
 
     if (rc == CH_OK)
         rc = ch__ps_function(ps, *g, &o.function);
-    if (rc == CH_OK) {
-        o.n_inputs = run->in != NULL ? ch_tuple_count(run->in) : 0;
-        o.n_in = ch__ps_spread(ps, run->in, NULL);
-        in = ch__calloc((size_t)o.n_in + 1, sizeof(ch_tensor *));
-        rc = in == NULL ? ch__fail_memory("a step") : CH_OK;
-    }
-    if (rc == CH_OK) {
-        (void)ch__ps_spread(ps, run->in, in);
-        o.in = in;
-        rc = ch__chief_schedule(ps->chief, &o, out);
-    }
-    ch__free(in);
+    if (rc == CH_OK)
+        rc = ch__ps_inputs_take(ps, *g, run->in, &in);
+    if (rc != CH_OK)
+        return rc;
+    o.n_in = in.n_in;
+    o.n_inputs = in.n_inputs;
+    o.n_shared = in.n_shared;
+    o.in = in.in;
+    rc = ch__chief_schedule(ps->chief, &o, out);
+    ch__ps_inputs_drop(&in);
     return rc;
 }
 

@@ -87,6 +87,7 @@ struct ch_var {
     int            n_shards; /* 0: it is in one piece */
     ch_var       **shard;    /* referenced */
     ch_var        *whole;    /* of a shard, not referenced; NULL: it is none, or that is gone */
+    ch_tensor     *snapshot; /* of ch__var_snapshot, under the strategy's lock; or NULL */
     int            n_copies;
     ch_tensor     *copy[]; /* one for each local replica, or one that they share */
 };
@@ -206,6 +207,9 @@ ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **o
 /* For graph/run.h (var_value.c): the value of another strategy's variable. A mirrored variable gives its
  * first copy, a sync-on-read variable the aggregate of its copies, a remote variable is fetched. */
 ch_status ch__var_borrow(void *owner, const ch_resource *r, ch_tensor **out);
+/* Returns the value of a variable of Default in a tensor that nobody changes, for steps that run later. It is the
+ * same tensor again while the value is, byte by byte: steps that wait for workers share it. (var_value.c) */
+ch_status ch__var_snapshot(ch_var *v, ch_tensor **out);
 ch_status ch__vars_check_copies(const ch_run *run, const ch_graph *g);
 ch_status ch__vars_check_update(const ch_run *run, const ch_graph *g);
 

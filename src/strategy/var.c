@@ -85,6 +85,7 @@ static void free_var(ch_var *v)
 {
     for (int i = 0; i < v->n_copies; i++)
         ch_tensor_unref(v->copy[i]);
+    ch_tensor_unref(v->snapshot);
     ch__free(v->shard);
     ch__free(v->name);
     ch__free(v);

@@ -83,6 +83,40 @@ ch_status ch__var_borrow(void *owner, const ch_resource *r, ch_tensor **out)
     return CH_OK;
 }
 
+/* Bytes are compared, because the program may write to a copy (ch_var_copies) without a call that could be noticed. */
+static bool is_current(const ch_var *v, const ch_tensor *snapshot)
+{
+    return snapshot != NULL &&
+           memcmp(snapshot->data, v->copy[0]->data, ch_tensor_bytes(snapshot)) == 0;
+}
+
+ch_status ch__var_snapshot(ch_var *v, ch_tensor **out)
+{
+    pthread_mutex_t *lock = &v->strategy->lock;
+    ch_tensor       *t, *before;
+    ch_status        rc;
+
+    pthread_mutex_lock(lock);
+    t = ch_tensor_ref(v->snapshot);
+    pthread_mutex_unlock(lock);
+    if (is_current(v, t)) {
+        *out = t;
+        return CH_OK;
+    }
+    ch_tensor_unref(t);
+    t = NULL;
+    rc = ch__var_get(v, &t);
+    if (rc != CH_OK)
+        return rc;
+    pthread_mutex_lock(lock);
+    before = v->snapshot;
+    v->snapshot = ch_tensor_ref(t);
+    pthread_mutex_unlock(lock);
+    ch_tensor_unref(before);
+    *out = t;
+    return CH_OK;
+}
+
 ch_status ch_var_get(ch_var *v, ch_tensor **out)
 {
     ch_status rc = ch__want_given("variable get", "the variable", v, "out", out);

@@ -474,6 +474,7 @@ static ch_status new_scheduled(const ch_order *o, ch_scheduled **out)
     s->pin = o->pin;
     s->is_own = o->is_own;
     s->n_inputs = o->n_inputs;
+    s->n_shared = o->n_shared;
     for (; s->n_in < o->n_in; s->n_in++) {
         s->in[s->n_in] = ch_tensor_ref(o->in[s->n_in]);
         s->bytes += (int64_t)ch_tensor_bytes(o->in[s->n_in]);

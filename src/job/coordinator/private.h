@@ -173,9 +173,9 @@ struct ch_scheduled {
     ch_parcel       *result;
     ch_fault        *fault; /* NULL of one that failed: there was no memory for it */
     ch_status        code;
-    int64_t          bytes;                    /* of `in` */
-    int              n_in, n_inputs, n_leases; /* as of ch_order */
-    ch_lease        *lease;                    /* behind `in` */
+    int64_t          bytes;                              /* of `in` */
+    int              n_in, n_inputs, n_shared, n_leases; /* as of ch_order */
+    ch_lease        *lease;                              /* behind `in` */
     ch_tensor       *in[];
 };
 

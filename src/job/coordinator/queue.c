@@ -361,10 +361,18 @@ static int free_worker(const ch_turn *t, uint64_t not_these)
 
 /* ---- sending ---- */
 
+/* Returns how many replicas have their own of the inputs that came with the order. */
+static int ordered_copies(const ch_scheduled *s)
+{
+    int n = s->n_in - s->n_shared;
+
+    return n > s->n_inputs ? n / s->n_inputs : 1;
+}
+
 /* How many tensors an input is: one that replicas share, or, where any input is so, one for each of them. */
 static int count_copies(const ch_scheduled *s)
 {
-    int copies = s->n_in > s->n_inputs ? s->n_in / s->n_inputs : 1;
+    int copies = ordered_copies(s);
 
     for (int i = 0; i < s->n_leases; i++)
         if (s->lease[i].feed->n_values > 0 && s->lease[i].feed->copies > copies)
@@ -375,7 +383,7 @@ static int count_copies(const ch_scheduled *s)
 /* That are sent along. */
 static int count_inputs(const ch_scheduled *s)
 {
-    int n = s->n_inputs;
+    int n = s->n_inputs + s->n_shared;
 
     for (int i = 0; i < s->n_leases; i++)
         n += s->lease[i].feed->n_values > 0 ? s->lease[i].feed->width : 0;
@@ -385,7 +393,7 @@ static int count_inputs(const ch_scheduled *s)
 /* Those of a replica. */
 static int collect_inputs(const ch_scheduled *s, int worker, int replica, ch_tensor **tensor)
 {
-    int n = 0, from = s->n_in > s->n_inputs ? replica * s->n_inputs : 0;
+    int n = 0, from = ordered_copies(s) > 1 ? replica * s->n_inputs : 0;
 
     for (; n < s->n_inputs; n++)
         tensor[n] = ch_tensor_ref(s->in[from + n]);
@@ -398,6 +406,8 @@ static int collect_inputs(const ch_scheduled *s, int worker, int replica, ch_ten
         for (int k = 0; k < f->width; k++)
             tensor[n++] = ch_tensor_ref(f->value[from * f->width + k]);
     }
+    for (int i = s->n_in - s->n_shared; i < s->n_in; i++)
+        tensor[n++] = ch_tensor_ref(s->in[i]);
     return n;
 }
 
