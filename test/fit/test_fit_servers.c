@@ -281,6 +281,75 @@ static void every_mode_trains(void **state)
     (void)state;
 }
 
+/* ---- variables of Default ---- */
+
+static ch_node *scale_inputs(ch_step *s, int n_in, ch_node *const *in, bool training,
+                             ch_layer *const *layer, void *scale)
+{
+    (void)n_in;
+    return ch_layer_call(layer[0], s, ch_mul(in[0], ch_var_read(s, scale)), training);
+}
+
+/* The scale is another in every step: steps that wait for a worker keep that which they were begun with. */
+static ch_status change_scale(ch_training *t, ch_event event, void *scale)
+{
+    float      x = 1 + 0.1f * (float)ch_training_step(t);
+    ch_tensor *value = t_f32(ch_shape_scalar(), &x);
+    ch_status  rc = ch_var_set(scale, value);
+
+    (void)event;
+    ch_tensor_unref(value);
+    return rc;
+}
+
+/* Trains, evaluates and predicts with a model that scales its inputs. */
+static ch_history *use_scaled(fixture *x, ch_var *scale, ch_tensor **guess)
+{
+    ch_layer    *dense = ch_dense(CLASSES, NULL);
+    ch_callback *change = NULL;
+    ch_data      d = {.n = 2, .array = x->a.t};
+    ch_history  *h = NULL;
+
+    t_ok(ch_model_new(
+        x->st, ch_function_layer("scaled", scale_inputs, scale, 1, &dense),
+        &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, WIDTH)}}},
+        &x->m));
+    compile(x->m);
+    t_ok(change_scale(NULL, CH_ON_STEP, scale));
+    t_ok(ch_callback_of(CH_ON_STEP, change_scale, scale, &change));
+    t_ok(ch_fit(
+        x->m, d,
+        &(ch_fit_options){.epochs = 3, .validation = d, .n_callbacks = 1, .callback = &change},
+        &h));
+    t_ok(ch_predict(x->m, (ch_data){.n = 1, .array = x->a.t}, NULL, guess));
+    ch_callback_unref(change);
+    return h;
+}
+
+static void model_that_reads_default_is_fitted_to_the_bit(void **state)
+{
+    fixture     x[] = {{new_arrays(ROWS), strategy_of(ONE_DEVICE), NULL},
+                       {new_arrays(ROWS),
+                        t_cluster(&(ch_local_options){.ps = 2, .workers = 1}, NULL, NULL), NULL}};
+    ch_var     *scale = t_var_in(NULL, "scale", 1);
+    ch_history *h[2];
+    ch_tensor  *guess[2] = {NULL};
+
+    for (int i = 0; i < 2; i++)
+        h[i] = use_scaled(&x[i], scale, &guess[i]);
+    same_history(h[0], h[1]);
+    same_vars(x[0].m, x[1].m);
+    assert_memory_equal(ch_tensor_data(guess[0]), ch_tensor_data(guess[1]),
+                        ch_tensor_bytes(guess[0]));
+    for (int i = 0; i < 2; i++) {
+        ch_history_unref(h[i]);
+        ch_tensor_unref(guess[i]);
+        drop_fixture(&x[i]);
+    }
+    ch_var_unref(scale);
+    (void)state;
+}
+
 /* ---- evaluate and predict ---- */
 
 /* Sums of several workers come in any order, so the loss may differ in its last places; predictions do not. */
@@ -722,6 +791,7 @@ int main(void)
         cmocka_unit_test(shards_are_trained_to_the_bit),
         cmocka_unit_test(the_best_epoch_comes_back),
         cmocka_unit_test(every_mode_trains),
+        cmocka_unit_test(model_that_reads_default_is_fitted_to_the_bit),
         cmocka_unit_test(evaluation_is_spread_over_workers),
         cmocka_unit_test(evaluation_reads_one_version),
         cmocka_unit_test(a_metric_that_keeps_rows),
