@@ -158,6 +158,31 @@ static void two_workers_are_lost_at_once(void **state)
     t_close(&s);
 }
 
+/* The worker lives and reaches the servers, but the coordinator does not reach it. Its steps wait for another worker, and what
+ * it goes on to send must not count: it is of a registration that has ended. */
+static void server_refuses_updates_of_a_worker_that_was_given_up(void **state)
+{
+    (void)state;
+    for (int at = 1; at < 1000; at += 111) {
+        scene  s;
+        double before;
+
+        t_open(&s, &(ch_local_options){.ps = 2, .workers = 1}, 1000, NULL);
+        t_schedule(&s, 6);
+        t_pass(&s, at);
+        ch__sim_cut(s.net, "chief/0", "worker/0", true);
+        t_pass(&s, 200);
+        assert_int_equal(t_stats(&s).ready, 0);
+        before = t_value_of(s.n);
+        t_pass(&s, 5000);
+        assert_true(t_value_of(s.n) == before);
+        ch__sim_cut(s.net, "chief/0", "worker/0", false);
+        all_ran(&s, 6);
+        assert_int_equal(t_stats(&s).workers_lost, 1);
+        t_close(&s);
+    }
+}
+
 static void a_worker_is_lost_twice_in_a_row(void **state)
 {
     scene s;
@@ -713,6 +738,7 @@ int main(void)
         cmocka_unit_test(a_worker_is_lost_amid_steps),
         cmocka_unit_test(a_worker_is_lost_during_dataset_creation),
         cmocka_unit_test(two_workers_are_lost_at_once),
+        cmocka_unit_test(server_refuses_updates_of_a_worker_that_was_given_up),
         cmocka_unit_test(a_worker_is_lost_twice_in_a_row),
         cmocka_unit_test(all_workers_are_lost_and_one_comes_back),
         cmocka_unit_test(no_worker_comes_back),

@@ -191,7 +191,9 @@ static void saw(void *arg, const char *worker, uint64_t life, uint64_t step, uin
     for (int i = 0; c != NULL && i < c->n_workers; i++) {
         const ch_member *m = c->worker[i];
 
-        if (strcmp(m->name, worker) == 0 && life < m->life && m->state != CH_MEMBER_FENCING)
+        /* Lives are counted from 1, and each time that the worker is given up ends one. */
+        if (strcmp(m->name, worker) == 0 && life <= (uint64_t)m->n_losses &&
+            m->state != CH_MEMBER_FENCING)
             is_wrong(w, "an update of a life was applied that had been given up");
     }
 }
