@@ -1,8 +1,8 @@
 /* test/job/test_sim.c -- a whole job under a simulator that loses, delays and repeats messages, cuts links, kills and restarts workers.
  *
  * A seed chooses the faults and when they happen (each seed some kinds of them), the mode of the coordinator, whether slow steps get
- * backups, and whether some steps fail. The job: every step adds one to a cell of its own, one to the cell of the example that it
- * was given, one to a count on each server, and one to what its worker keeps. PROMISES F1, F2, F3, F9, F18; what must hold is checked while it runs and at the end:
+ * backups, and whether some steps fail. The job: every step adds one to a cell of its own, which a variable of Default says when it
+ * is scheduled, one to the cell of the example that it was given, one to a count on each server, and one to what its worker keeps. PROMISES F1, F2, F3, F9, F18; what must hold is checked while it runs and at the end:
  *
  *   1. after every join, and after every error that was reported: each step that ended well is in its own cell once, a step
  *      that failed or was cancelled is nowhere, and the counts are the number of steps that ended well. The program schedules
@@ -44,6 +44,7 @@ typedef struct world {
     ch_sim_options         faults;
     bool                   has_poison, is_healed;
     ch_var                *ledger, *seen, *count[SERVERS], *kept;
+    ch_var                *row; /* of Default: the cell of the step that is scheduled next */
     ch_function           *step;
     ch_per_worker         *data;
     int                    n_scheduled;     /* steps: the first so many of `remote` */
@@ -66,12 +67,12 @@ static void is_wrong(world *w, const char *what)
 
 /* ---- the step ---- */
 
-enum { IN_ROW, IN_MASK, IN_POISON, IN_EXAMPLE };
+enum { IN_MASK, IN_POISON, IN_EXAMPLE };
 
 static void step_of(ch_step *s, void *arg)
 {
     world   *w = arg;
-    ch_node *row = ch_step_in(s, IN_ROW);
+    ch_node *row = ch_var_read(s, w->row);
     ch_node *example = ch_reshape(ch_step_in(s, IN_EXAMPLE), ch_shape_of(1));
     ch_node *one = ch_cast(ch_equal(row, row), CH_F32);
     ch_node *before = ch_sum_all(ch_mul(ch_var_read(s, w->ledger), ch_step_in(s, IN_MASK)));
@@ -236,6 +237,9 @@ static void open_world(world *w, uint64_t seed)
     for (int i = 0; i < SERVERS; i++)
         w->count[i] = t_var_in(w->st, "count", 0);
     t_ok(ch_var_new(w->st, &(ch_var_spec){.name = "kept", .per_worker = true}, &w->kept));
+    t_ok(ch_var_new(ch_strategy_current(),
+                    &(ch_var_spec){.name = "row", .dtype = CH_I64, .shape = ch_shape_of(1)},
+                    &w->row));
     w->step = t_function(step_of, w);
 }
 
@@ -249,6 +253,7 @@ static void close_world(world *w)
     for (int i = 0; i < SERVERS; i++)
         ch_var_unref(w->count[i]);
     ch_var_unref(w->kept);
+    ch_var_unref(w->row);
     ch_coordinator_unref(w->co);
     ch_strategy_unref(w->st);
     ch_resolver_unref(w->cluster);
@@ -263,15 +268,23 @@ static bool is_poisoned(const world *w, int i)
 static ch_tuple *inputs_of(const world *w, int i)
 {
     float      mask[STEPS] = {0};
-    int64_t    row = i, poison = is_poisoned(w, i) ? STEPS : 0;
-    ch_tensor *t[3] = {NULL};
+    int64_t    poison = is_poisoned(w, i) ? STEPS : 0;
+    ch_tensor *t[2] = {NULL};
 
     for (int k = 0; k < i - w->how.staleness; k++)
         mask[k] = 1;
-    t_ok(ch_tensor_copy_of(CH_I64, ch_shape_of(1), &row, &t[IN_ROW]));
     t_ok(ch_tensor_copy_of(CH_F32, ch_shape_of(1, STEPS), mask, &t[IN_MASK]));
     t_ok(ch_tensor_copy_of(CH_I64, ch_shape_of(1), &poison, &t[IN_POISON]));
-    return t_tuple(3, t);
+    return t_tuple(2, t);
+}
+
+static void set_row(world *w, int64_t row)
+{
+    ch_tensor *t = NULL;
+
+    t_ok(ch_tensor_copy_of(CH_I64, ch_shape_of(1), &row, &t));
+    t_ok(ch_var_set(w->row, t));
+    ch_tensor_unref(t);
 }
 
 static void note_round(world *w, int i)
@@ -420,6 +433,7 @@ static void schedule(world *w, int i)
 
     ch_remote_unref(w->remote[i]);
     w->remote[i] = NULL;
+    set_row(w, i);
     if (ch_coordinator_schedule(w->co, w->step,
                                 &(ch_arguments){.in = in, .n_each = 1, .each = &w->data},
                                 &w->remote[i]) != CH_OK)
