@@ -110,11 +110,14 @@ CH_API CH_MUST_CHECK ch_status ch_var_sub(ch_var *v, ch_tensor *delta);
 CH_API CH_MUST_CHECK ch_status ch_var_copies(ch_var *v, ch_value **out);
 
 /* Returns the variable's value, in a step. Steps of any strategy may read the variables of Default, which
- * all replicas read; steps of Default may read those of every strategy: the first copy, the aggregate if
- * the variable is CH_SYNC_ON_READ, or the value that servers have when the run starts. Such a read takes no
- * part in runs of the variable's own strategy: the caller must not run both at the same time. A function
- * that reads another strategy's variable keeps a reference to it. Other mixtures, and writes, are
- * FAILED_PRECONDITION. */
+ * all replicas read. A step that workers run (cohort/parameter_server.h) reads the value that the variable of
+ * Default has when the step is scheduled, also if the step is run again because a worker was lost. Steps of
+ * Default may read the variables of every strategy: the first copy, the aggregate if the variable is
+ * CH_SYNC_ON_READ, the program's copy if it is per_worker, or the value that servers have when the run starts.
+ *
+ * A read of another strategy's variable is not synchronised with runs that change the variable: the caller must
+ * not run both at the same time, unless the variable is on servers. A function that reads another strategy's
+ * variable keeps a reference to it. Other mixtures, and writes, are FAILED_PRECONDITION. */
 CH_API ch_node *ch_var_read(ch_step *s, ch_var *v);
 /* In a step. The assigns return the new value. Those of a replica are aggregated, as the variable says: all
  * replicas come to them, and each copy gets the result. In a merge call every copy is assigned the one value;

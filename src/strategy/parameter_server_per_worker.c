@@ -3,6 +3,7 @@
  * Here such a variable is a copy like a local one's, for the program, and what the workers' begin as. To a step that runs on a worker it is
  * an input, what the worker has when the step begins, and a result, what it has when the step has gone well: so a step is
  * cut (job/step_plan.h) as if it had none, and whatever happens to a step that does not come to its end, no copy has changed.
+ * A variable of Default becomes an input likewise; its value is sent with the step (parameter_server_run.c).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>

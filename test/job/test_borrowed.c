@@ -36,6 +36,7 @@ static void give_rows(ch_step *s, void *v)
     ch_step_out(s, "x", ch_mul(ch_var_read(s, v), ch_number(s, 2)));
 }
 
+/* VP-2: it is the program's, and what it is goes with the step. */
 static void variable_of_default_is_read_by_every_worker(void **state)
 {
     static const float once[] = {0, 2, 4, 6}, later[] = {10, 10, 10, 10};
@@ -601,7 +602,7 @@ static void same_predictions(ch_strategy *st, ch_function *f, ch_tuple *in, floa
     ch_tuple_unref(out);
 }
 
-/* The model's own strategy is the reference: it looks rows up, and Default fetches the whole tables. */
+/* CX-2: the model's own strategy is the reference: it looks rows up, and Default fetches the whole tables. */
 static void model_on_servers_is_called_under_default(void **state)
 {
     static const int64_t id[] = {0, 6, 3, 3, 1, 5, 2, 4};
