@@ -18,13 +18,13 @@ static ch_device *const *devices(void *self)
     return ((alternating *)self)->device;
 }
 
-static int place(void *self, const ch_var_spec *spec, ch_device **out)
+static ch_status place(void *self, const ch_var_spec *spec, ch_layout *out)
 {
     alternating *a = self;
 
     (void)spec;
-    *out = a->device[a->next++ % a->n];
-    return 1; /* one copy, for all replicas */
+    out->device[0] = a->device[a->next++ % a->n]; /* one copy, for all replicas */
+    return CH_OK;
 }
 
 static ch_strategy *new_alternating(void)

@@ -12,6 +12,7 @@
 #ifndef COHORT_PARTITIONER_H
 #define COHORT_PARTITIONER_H
 
+#include "cohort/layout.h"
 #include "cohort/tensor.h"
 
 enum { CH_PARTITION_SHARDS = 4096 }; /* of one variable, at most */
@@ -46,11 +47,11 @@ CH_API ch_partitioner ch_partition_min_size(int64_t min_shard_bytes, int max_sha
  * shard of its own. */
 CH_API ch_partitioner ch_partition_max_size(int64_t max_shard_bytes, int max_shards);
 
-/* Asks a partitioner, NULL is "whole": along which axis the variable is cut, and into how many shards; 0 and 1 if it is whole.
- * INVALID_ARGUMENT, which names the variable: a size that is not known; limits below 1; an axis that the variable has not; from a
- * function, numbers below 1 or two axes that are cut; more than CH_PARTITION_SHARDS. What a function fails with is passed on. */
+/* Asks a partitioner how a variable is divided, and writes out->parts; all zeros if it is whole. NULL is the partitioner
+ * that divides nothing. INVALID_ARGUMENT, which names the variable: a size that is not known; limits below 1; an axis that
+ * the variable does not have; from a function, numbers below 1 or two axes that are divided; more than
+ * CH_PARTITION_SHARDS. What a function fails with is passed on. */
 CH_API CH_MUST_CHECK ch_status ch_partition_of(const ch_partitioner *p,
-                                               const ch_tensor_spec *of, int *axis,
-                                               int *shards);
+                                               const ch_tensor_spec *of, ch_layout *out);
 
 #endif

@@ -13,6 +13,7 @@
 #define COHORT_STRATEGY_OPS_H
 
 #include "cohort/extended.h"
+#include "cohort/layout.h"
 
 /* All of them are there. */
 typedef struct ch_strategy_ops {
@@ -21,9 +22,10 @@ typedef struct ch_strategy_ops {
      * run: they may change between runs. A run with a device that is NULL, or one for two replicas, is
      * INVALID_ARGUMENT. */
     ch_device *const *(*devices)(void *self);
-    /* Writes the devices that a variable gets copies on, and returns how many: one for each replica, in
-     * their order and each its own, or one for all. */
-    int (*place)(void *self, const ch_var_spec *spec, ch_device **out);
+    /* Chooses where a variable is stored. `spec` has its final name, dtype and shape. `out` is all zeros, except that
+     * out->device has room for CH_LAYOUT_DEVICES devices, which this function writes. A variable has one copy, which all
+     * replicas share, or one for each replica, in their order and each on a device of its own. */
+    ch_status (*place)(void *self, const ch_var_spec *spec, ch_layout *out);
     void (*close)(void *self); /* all its variables are gone */
 } ch_strategy_ops;
 

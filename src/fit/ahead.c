@@ -27,7 +27,7 @@ static void take_first(ch_ahead *a)
 {
     struct ch_begun b = a->at[a->first++];
     ch_tuple       *out = NULL;
-    ch_status       rc = ch__away_fetch(a->strategy, b.run, b.taker.fn != NULL ? &out : NULL);
+    ch_status       rc = a->strategy->exec->wait(&b.run, b.taker.fn != NULL ? &out : NULL);
 
     a->n--;
     if (rc == CH_OK && b.taker.fn != NULL && !ch__fault_is_set(&a->fault))
@@ -37,7 +37,6 @@ static void take_first(ch_ahead *a)
     else if (rc != CH_OK)
         (void)fail(a, rc, b.step);
     ch_tuple_unref(out);
-    ch__away_leave(a->strategy, b.run);
 }
 
 /* Of all that has ended, the first that failed is what counts; else what the strategy says, which may be another's. */
@@ -48,8 +47,8 @@ static ch_status end_all(ch_ahead *a, ch_status rc, int64_t step)
     ch__fault_clear(&said);
     if (rc != CH_OK)
         ch__fault_take(&said, rc, -1, NULL);
-    if (a->pin == 0)
-        rc = ch__strategy_settle(a->strategy);
+    if (a->snapshot == 0)
+        rc = a->strategy->exec->drain(a->strategy);
     if (rc != CH_OK)
         ch__fault_take(&said, rc, -1, NULL);
     while (a->n > 0)
@@ -76,7 +75,7 @@ static ch_status begin(ch_ahead *a, ch_function *f, ch_tuple *batch, int64_t ste
     ch_status       rc = make_room(a) ? CH_OK : ch__fail_memory("steps that run ahead");
 
     if (rc == CH_OK)
-        rc = ch__strategy_run_ahead(a->strategy, f, batch, a->pin, &b.run);
+        rc = ch__strategy_start(a->strategy, f, batch, a->snapshot, &b.run);
     if (rc == CH_OK)
         a->at[a->first + a->n++] = b;
     a->is_open |= rc == CH_OK;
@@ -86,7 +85,9 @@ static ch_status begin(ch_ahead *a, ch_function *f, ch_tuple *batch, int64_t ste
 /* What is wrong with earlier ones is for the next run to say. */
 ch_status ch__ahead_room(ch_ahead *a)
 {
-    return ch__fault_is_set(&a->fault) ? CH_OK : ch__strategy_room(a->strategy, a->pin);
+    return ch__fault_is_set(&a->fault)
+               ? CH_OK
+               : a->strategy->exec->wait_capacity(a->strategy, a->snapshot != 0);
 }
 
 ch_status ch__ahead_run(ch_ahead *a, ch_function *f, ch_tuple *batch, int64_t step,
@@ -98,7 +99,7 @@ ch_status ch__ahead_run(ch_ahead *a, ch_function *f, ch_tuple *batch, int64_t st
         return ch__fault_raise(&a->fault);
     rc = begin(a, f, batch, step, taker);
     while (rc == CH_OK && a->n > 0 && !ch__fault_is_set(&a->fault) && !a->was_cancelled &&
-           ch__away_has_ended(a->strategy, a->at[a->first].run))
+           a->strategy->exec->poll(&a->at[a->first].run))
         take_first(a);
     if (rc != CH_OK || ch__fault_is_set(&a->fault) || a->was_cancelled)
         (void)end_all(a, rc, step);

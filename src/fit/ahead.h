@@ -28,15 +28,15 @@ typedef struct ch_taker {
 
 /* Those that were begun, and not taken yet. All zeros is one without any, whose strategy is yet to be said. */
 typedef struct ch_ahead {
-    ch_strategy *strategy; /* borrowed; NULL: steps run here */
-    uint64_t     pin;      /* that they read; 0: none */
+    ch_strategy *strategy; /* borrowed */
+    uint64_t     snapshot; /* that they read; 0: the current values */
     bool         is_open;  /* something was begun since they were settled */
     bool         was_cancelled;
     int          first, n, capacity;
     struct ch_begun {
-        ch_away_run *run;
-        int64_t      step; /* for messages */
-        ch_taker     taker;
+        ch_started run;
+        int64_t    step; /* for messages */
+        ch_taker   taker;
     } * at;
     ch_fault fault;  /* of the first that failed, */
     int64_t  failed; /* which was this step */

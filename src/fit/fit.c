@@ -222,7 +222,7 @@ static ch_status settle(fitting *f)
 
     if (rc != CH_OK)
         return fail_at_step(f, rc, f->loop.ahead.failed);
-    return f->loop.ahead.strategy != NULL ? add_point(f) : CH_OK;
+    return f->loop.t.settle != NULL ? add_point(f) : CH_OK;
 }
 
 /* What the steps gave, and the validation. */

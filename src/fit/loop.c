@@ -46,10 +46,9 @@ void ch__loop_open(ch_loop *l, ch_compiled *c, const void *caller)
     l->t.model = ch_model_ref(c->model);
     l->t.refresh = refresh;
     l->row = CH_TIME_OTHER;
-    if (ch__strategy_is_away(c->strategy)) {
-        l->ahead.strategy = c->strategy;
+    l->ahead.strategy = c->strategy;
+    if (!c->strategy->exec->is_synchronous)
         l->t.settle = settle;
-    }
     l->outer = innermost;
     innermost = l;
     l->t.began_ns = ch__now_ns();
@@ -197,7 +196,7 @@ ch_status ch__loop_run(ch_loop *l, ch_function *f, ch_tuple *batch, ch_taker tak
     ch_tuple *out = NULL;
     ch_status rc;
 
-    if (l->ahead.strategy != NULL)
+    if (!l->c->strategy->exec->is_synchronous)
         return run_ahead(l, f, batch, taker, step);
     rc = run_here(l, f, batch, taker.fn != NULL ? &out : NULL);
     if (rc == CH_OK && taker.fn != NULL)
@@ -220,8 +219,8 @@ ch_status ch__loop_settle(ch_loop *l)
 {
     ch_status rc;
 
-    if (l->ahead.strategy == NULL)
-        return CH_OK;
+    if (!l->ahead.is_open)
+        return ch__ahead_settle(&l->ahead);
     ch__loop_count(l, l->row);
     rc = ch__ahead_settle(&l->ahead);
     ch__loop_count(l, CH_TIME_WORKERS);
@@ -239,15 +238,13 @@ ch_status ch__loop_settle_outer(const ch_loop *l)
 
 ch_status ch__loop_pin(ch_loop *l)
 {
-    return l->ahead.strategy != NULL ? ch__strategy_pin(l->ahead.strategy, &l->ahead.pin)
-                                     : CH_OK;
+    return l->c->strategy->exec->snapshot(l->c->strategy, &l->ahead.snapshot);
 }
 
 void ch__loop_unpin(ch_loop *l)
 {
-    if (l->ahead.strategy != NULL)
-        ch__strategy_unpin(l->ahead.strategy, l->ahead.pin);
-    l->ahead.pin = 0;
+    l->c->strategy->exec->release(l->c->strategy, l->ahead.snapshot);
+    l->ahead.snapshot = 0;
 }
 
 void ch__loop_table(ch_loop *l, ch_time_table *out)
@@ -255,7 +252,7 @@ void ch__loop_table(ch_loop *l, ch_time_table *out)
     *out = (ch_time_table){.steps = l->t.step,
                            .examples = l->t.examples,
                            .replicas = ch_strategy_replicas(l->c->strategy),
-                           .workers = ch__strategy_workers(l->c->strategy),
+                           .workers = l->c->strategy->exec->workers(l->c->strategy),
                            .peak_bytes = ch__peak_bytes()};
     ch__loop_count(l, CH_TIME_OTHER);
     ch__ledger_table(&l->ledger, out);

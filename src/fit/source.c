@@ -135,13 +135,12 @@ static ch_status open_whole(const ch_compiled *c, const ch_data *d, int64_t batc
     return rc;
 }
 
-/* True if all rows are one batch for replicas of this process. */
-static bool is_whole(const ch_compiled *c, const ch_data *d, const ch_arrays_how *how)
+/* Returns true if all rows are one batch. */
+static bool is_whole(const ch_data *d, const ch_arrays_how *how)
 {
     int64_t rows = ch_tensor_shape(d->array[0]).dim[0];
 
-    return how->is_direct && rows > 0 && rows <= how->batch &&
-           !ch__strategy_is_away(c->strategy);
+    return how->is_direct && rows > 0 && rows <= how->batch;
 }
 
 /* ---- all kinds ---- */
@@ -181,7 +180,7 @@ ch_status ch__source_open(const char *call, const ch_compiled *c, const ch_data 
         return open_iterator(call, c, d->iterator, out);
     if (rc == CH_OK && d->dataset == NULL)
         rc = check_arrays(call, d);
-    if (rc == CH_OK && d->dataset == NULL && is_whole(c, d, how))
+    if (rc == CH_OK && d->dataset == NULL && is_whole(d, how))
         return open_whole(c, d, how->batch, out);
     if (rc == CH_OK && d->dataset == NULL)
         rc = batches_of(call, d, how, &made);

@@ -52,11 +52,9 @@ static ch_status check_write(const ch_step *s, const ch_var *v, const char *call
     return ch__fail(
         CH_FAILED_PRECONDITION,
         "%s: variable %s: %s made it, and %s runs under %s, which may read it but not "
-        "write it: %s; run the step under the variable's strategy, or make the variable in "
-        "this scope",
-        call, v->name, v->strategy->label, s->graph->name, st->label,
-        ch__strategy_is_away(st) ? "workers get its value with the step, and not the variable"
-                                 : "only its own strategy keeps its copies equal");
+        "write it: only its own strategy keeps its copies equal; run the step under the "
+        "variable's strategy, or make the variable in this scope",
+        call, v->name, v->strategy->label, s->graph->name, st->label);
 }
 
 bool ch__var_may_write(ch_step *s, const ch_var *v, const char *call, const void *caller)
@@ -95,7 +93,7 @@ static ch_node *read_copy(ch_step *s, ch_var *v)
 
     if (n != NULL && ch__var_is_own(v))
         n->varies = true;
-    if (n != NULL && v->away != NULL)
+    if (n != NULL && !ch__var_is_here(v))
         ch__step_mark_remote(s, v);
     return n;
 }

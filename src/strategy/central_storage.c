@@ -17,11 +17,11 @@ static ch_device *const *devices(void *self)
     return ((central *)self)->compute;
 }
 
-static int place(void *self, const ch_var_spec *spec, ch_device **out)
+static ch_status place(void *self, const ch_var_spec *spec, ch_layout *out)
 {
     (void)spec;
-    *out = ((central *)self)->parameter;
-    return 1;
+    out->device[0] = ((central *)self)->parameter;
+    return CH_OK;
 }
 
 static void close(void *self)

@@ -14,11 +14,11 @@ static ch_device *const *devices(void *self)
     return &current;
 }
 
-static int place(void *self, const ch_var_spec *spec, ch_device **out)
+static ch_status place(void *self, const ch_var_spec *spec, ch_layout *out)
 {
     (void)spec;
-    *out = *devices(self);
-    return 1;
+    out->device[0] = *devices(self);
+    return CH_OK;
 }
 
 /* It is never let go of for the last time. */

@@ -18,13 +18,14 @@ static ch_device *const *devices(void *self)
     return ((mirrored *)self)->device;
 }
 
-static int place(void *self, const ch_var_spec *spec, ch_device **out)
+static ch_status place(void *self, const ch_var_spec *spec, ch_layout *out)
 {
     mirrored *m = self;
 
     (void)spec;
-    memcpy(out, m->device, (size_t)m->n * sizeof(*out));
-    return m->n;
+    out->n_copies = m->n;
+    memcpy(out->device, m->device, (size_t)m->n * sizeof(*out->device));
+    return CH_OK;
 }
 
 static void close(void *self)

@@ -12,11 +12,11 @@ static ch_device *const *devices(void *self)
     return &((one_device *)self)->device;
 }
 
-static int place(void *self, const ch_var_spec *spec, ch_device **out)
+static ch_status place(void *self, const ch_var_spec *spec, ch_layout *out)
 {
     (void)spec;
-    *out = ((one_device *)self)->device;
-    return 1;
+    out->device[0] = ((one_device *)self)->device;
+    return CH_OK;
 }
 
 static const ch_strategy_ops one_device_ops = {"OneDevice", devices, place, ch__free};

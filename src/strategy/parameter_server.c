@@ -14,15 +14,6 @@ static ch_device *const *devices(void *self)
     return ((ch_ps *)self)->device;
 }
 
-static int place(void *self, const ch_var_spec *spec, ch_device **out)
-{
-    ch_ps *ps = self;
-
-    (void)spec;
-    *out = ps->server_device[0];
-    return 1;
-}
-
 static void free_ps(ch_ps *ps)
 {
     if (ps->chief != NULL)
@@ -39,7 +30,7 @@ static void close_strategy(void *self)
     free_ps(self);
 }
 
-static const ch_strategy_ops ops = {"ParameterServer", devices, place, close_strategy};
+static const ch_strategy_ops ops = {"ParameterServer", devices, ch__ps_place, close_strategy};
 
 ch_ps *ch__ps_of(const ch_strategy *st)
 {
@@ -97,6 +88,8 @@ static ch_status find_devices(ch_ps *ps)
     ps->n_devices = ch__local_devices(ps->local);
     for (int i = 0; i < ps->n_devices && rc == CH_OK; i++)
         rc = ch__device_of_task("worker", 0, i, &ps->device[i]);
+    if (rc == CH_OK)
+        rc = ch__device_of_task("chief", 0, 0, &ps->own_device);
     return rc;
 }
 
@@ -149,8 +142,8 @@ static ch_status make(ch_resolver *cluster, const ch_parameter_server_options *o
         return rc;
     }
     ps->strategy = st;
-    st->away_vars = &ch__ps_vars;
-    st->away_runs = &ch__ps_runs;
+    st->var_ops = &ch__ps_var_ops;
+    st->exec = &ch__ps_exec;
     *out = st;
     return CH_OK;
 }

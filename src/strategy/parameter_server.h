@@ -13,13 +13,15 @@
 typedef struct ch_ps_function ch_ps_function; /* a graph that workers can be told */
 
 typedef struct ch_ps {
-    ch_strategy   *strategy; /* whose `self` this is */
-    ch_resolver   *cluster;  /* referenced */
-    ch_local      *local;
-    ch_task       *chief;
-    int            n_servers, n_devices;
-    ch_device     *device[64]; /* of worker 0: replicas */
-    ch_device    **server_device;
+    ch_strategy *strategy; /* whose `self` this is */
+    ch_resolver *cluster;  /* referenced */
+    ch_local    *local;
+    ch_task     *chief;
+    int          n_servers, n_devices;
+    ch_device   *device[64]; /* of worker 0: replicas */
+    ch_device  **server_device;
+    ch_device *
+        own_device; /* of the coordinator: holds the program's copies of per-worker variables */
     ch_partitioner partitioner;
     ch_placement   placement;
     /* In the chief's turn. */
@@ -51,51 +53,59 @@ typedef struct ch_ps_inputs {
 } ch_ps_inputs;
 
 /* `in` may be NULL. After an error there is nothing to drop. */
-CH_MUST_CHECK ch_status   ch__ps_inputs_take(const ch_ps *ps, const ch_graph *g,
-                                             const ch_tuple *in, ch_ps_inputs *out);
-void                      ch__ps_inputs_drop(ch_ps_inputs *i);
-extern const ch_away_runs ch__ps_runs;
+CH_MUST_CHECK ch_status  ch__ps_inputs_take(const ch_ps *ps, const ch_graph *g,
+                                            const ch_tuple *in, ch_ps_inputs *out);
+void                     ch__ps_inputs_drop(ch_ps_inputs *i);
+extern const ch_exec_ops ch__ps_exec;
 
-/* ---- where variables are (parameter_server_vars.c) ---- */
+/* ---- variables (parameter_server_vars.c, parameter_server_per_worker.c) ---- */
 
-/* A variable of a server, or a shard of one: of a variable that is in shards, both it and its part have it. */
-typedef struct ch_ps_store {
+/* A variable of a server: a shard of a variable, or all of it. A variable that is divided and the variable of its shard
+ * share one. */
+typedef struct ch_ps_shard {
     atomic_int refs;
     ch_ps     *ps;
     int        server;
-    uint64_t   number;
+    uint64_t   number; /* by which the server knows it */
     int64_t    bytes;
-} ch_ps_store;
+} ch_ps_shard;
 
-typedef struct ch_ps_place {
-    int          axis, n;
-    ch_function *change[2]; /* adds, takes away; NULL: not made yet */
+/* The storage of a variable: v->storage. A per-worker variable has no shards. Its copy in this process belongs to the program,
+ * and each worker has one of its own. */
+typedef struct ch_ps_var {
+    ch_ps *ps;
+    /* Of a per-worker variable. */
+    uint64_t   number;  /* by which workers know it */
+    ch_tensor *initial; /* the value that the workers' copies begin with; never changed */
+    /* Of a variable on servers. */
+    ch_function *change[2]; /* adds, subtracts; NULL: not made yet */
     struct ch_ps_change {
         ch_var *var;
-        bool    takes_away;
+        bool    subtract;
     } arg[2];
-    ch_ps_store *store[]; /* of each shard */
-} ch_ps_place;
+    int          n;       /* 0: it is per-worker */
+    ch_ps_shard *shard[]; /* in the order of the layout's parts */
+} ch_ps_var;
 
-extern const ch_away_vars ch__ps_vars;
+static inline bool ch__ps_is_per_worker(const ch_var *v)
+{
+    return ((const ch_ps_var *)v->storage)->n == 0;
+}
 
-/* ---- variables of which each worker has its own (parameter_server_each.c) ---- */
+/* Chooses the layout of a variable: ch_strategy_ops.place. */
+ch_status               ch__ps_place(void *self, const ch_var_spec *spec, ch_layout *out);
+extern const ch_var_ops ch__ps_var_ops;
 
-typedef struct ch_ps_each {
-    ch_ps     *ps;
-    uint64_t   number;  /* by which workers know it */
-    ch_tensor *initial; /* what theirs begin as; nobody changes it */
-} ch_ps_each;
-
-/* v->each, and the copy that is here. */
-CH_MUST_CHECK ch_status ch__ps_each_create(ch_ps *ps, ch_var *v, const ch_tensor *initial);
-void                    ch__ps_each_drop(ch_var *v);
+ch_status ch__ps_per_worker_create(ch_ps *ps, ch_var *v, const ch_tensor *initial);
+void      ch__ps_per_worker_free(ch_ps_var *s);
+/* Reads the copies of all workers; the initial value for a worker that has none. */
+ch_status ch__ps_per_worker_read(ch_var *v, ch_tuple **out);
 /* The graph of a step with these variables as its resources as workers run it: only those on servers are resources. Behind its
  * inputs come the variables of Default, then those of each worker's own that it reads; behind its results come the values
  * that it assigns to the latter. */
 CH_MUST_CHECK ch_status ch__ps_worker_graph(const ch_graph *g, ch_var *const *var,
                                             ch_graph **out);
 /* The variables of each worker's own, in the same order: how many; `out` has room for all resources. */
-int ch__ps_each_list(const ch_graph *g, ch_var *const *var, ch_kept_spec *out);
+int ch__ps_per_worker_list(const ch_graph *g, ch_var *const *var, ch_kept_spec *out);
 
 #endif

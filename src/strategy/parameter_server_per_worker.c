@@ -31,37 +31,32 @@ static ch_status copy_on(ch_device *device, const ch_tensor *t, ch_tensor **out)
     return rc;
 }
 
-ch_status ch__ps_each_create(ch_ps *ps, ch_var *v, const ch_tensor *initial)
+ch_status ch__ps_per_worker_create(ch_ps *ps, ch_var *v, const ch_tensor *initial)
 {
-    ch_ps_each *e = ch__calloc(1, sizeof(*e));
-    ch_device  *device = NULL;
-    ch_status   rc =
-        e == NULL ? ch__fail_memory("a variable") : ch__device_of_task("chief", 0, 0, &device);
+    ch_ps_var *s = ch__calloc(1, sizeof(*s));
+    ch_status  rc = s == NULL ? ch__fail_memory("a variable") : CH_OK;
 
     if (rc == CH_OK)
-        rc = copy_on(device, initial, &e->initial);
+        rc = copy_on(ps->own_device, initial, &s->initial);
     if (rc == CH_OK)
-        rc = copy_on(device, initial, &v->copy[0]);
+        rc = copy_on(ps->own_device, initial, &v->copy[0]);
     if (rc != CH_OK) {
-        if (e != NULL)
-            ch_tensor_unref(e->initial);
-        ch__free(e);
+        if (s != NULL)
+            ch_tensor_unref(s->initial);
+        ch__free(s);
         return rc;
     }
-    e->ps = ps;
-    e->number = ch__chief_numbers(ps->chief, 1);
-    v->each = e;
+    s->ps = ps;
+    s->number = ch__chief_numbers(ps->chief, 1);
+    v->storage = s;
     return CH_OK;
 }
 
-void ch__ps_each_drop(ch_var *v)
+void ch__ps_per_worker_free(ch_ps_var *s)
 {
-    ch_ps_each *e = v->each;
-
-    ch__chief_forget_kept(e->ps->chief, e->number);
-    ch_tensor_unref(e->initial);
-    ch__free(e);
-    v->each = NULL;
+    ch__chief_forget_kept(s->ps->chief, s->number);
+    ch_tensor_unref(s->initial);
+    ch__free(s);
 }
 
 /* ---- in steps ---- */
@@ -87,12 +82,12 @@ static void find_ends(const ch_graph *g, ch_var *const *var, const ends *o, ch_e
     for (int i = 0; i < g->n_resources; i++)
         if (ch__is_borrowed(&g->resource[i]))
             o->in[e->n_in++] = g->resource[i].read;
-        else if (var[i]->each == NULL)
+        else if (!ch__ps_is_per_worker(var[i]))
             o->resource[e->n_resources++] = i;
     for (int i = 0; i < g->n_resources; i++) {
         const ch_resource *r = &g->resource[i];
 
-        if (var[i]->each == NULL)
+        if (ch__is_borrowed(r) || !ch__ps_is_per_worker(var[i]))
             continue;
         if (r->read != NULL)
             o->in[e->n_in++] = r->read;
@@ -126,18 +121,18 @@ ch_status ch__ps_worker_graph(const ch_graph *g, ch_var *const *var, ch_graph **
     return rc;
 }
 
-int ch__ps_each_list(const ch_graph *g, ch_var *const *var, ch_kept_spec *out)
+int ch__ps_per_worker_list(const ch_graph *g, ch_var *const *var, ch_kept_spec *out)
 {
     int n = 0;
 
     for (int i = 0; i < g->n_resources; i++) {
-        const ch_ps_each *e = var[i]->each;
+        const ch_ps_var *s = var[i]->storage;
 
-        if (e != NULL)
-            out[n++] = (ch_kept_spec){.number = e->number,
+        if (!ch__is_borrowed(&g->resource[i]) && ch__ps_is_per_worker(var[i]))
+            out[n++] = (ch_kept_spec){.number = s->number,
                                       .is_read = g->resource[i].read != NULL,
                                       .is_written = is_written(&g->resource[i]),
-                                      .initial = e->initial};
+                                      .initial = s->initial};
     }
     return n;
 }
@@ -147,13 +142,13 @@ int ch__ps_each_list(const ch_graph *g, ch_var *const *var, ch_kept_spec *out)
 /* A worker's own, or what it would begin as; a copy, since the worker has it too. */
 static ch_status value_of(const ch_var *v, const ch_tensor *given, ch_value **out)
 {
-    const ch_ps_each *e = v->each;
-    ch_tensor        *t = NULL;
-    ch_status         rc;
+    const ch_ps_var *s = v->storage;
+    ch_tensor       *t = NULL;
+    ch_status        rc;
 
     if (given != NULL && (given->dtype != v->dtype || !ch_shape_equal(given->shape, v->shape)))
         return ch__fail(CH_INTERNAL, "a worker gave something else for %s", v->name);
-    rc = copy_on(NULL, given != NULL ? given : e->initial, &t);
+    rc = copy_on(NULL, given != NULL ? given : s->initial, &t);
     if (rc == CH_OK)
         rc = ch_value_new(CH_PLAIN, 1, &t, out);
     ch_tensor_unref(t);
@@ -175,12 +170,12 @@ static ch_status tuple_of(const ch_var *v, int n, ch_tensor *const *given, ch_tu
     return rc;
 }
 
-static ch_status get_each(const ch_var *v, ch_tuple **out)
+ch_status ch__ps_per_worker_read(ch_var *v, ch_tuple **out)
 {
-    const ch_ps_each *e = v->each;
-    ch_tensor       **given = NULL;
-    int               n = 0;
-    ch_status         rc = ch__chief_kept(e->ps->chief, e->number, &n, &given);
+    const ch_ps_var *s = v->storage;
+    ch_tensor      **given = NULL;
+    int              n = 0;
+    ch_status        rc = ch__chief_kept(s->ps->chief, s->number, &n, &given);
 
     if (rc == CH_OK)
         rc = tuple_of(v, n, given, out);
@@ -188,33 +183,4 @@ static ch_status get_each(const ch_var *v, ch_tuple **out)
         ch_tensor_unref(given[i]);
     ch__free(given);
     return rc;
-}
-
-/* Where there are no workers, this process is the only one. */
-static ch_status get_here(ch_var *v, ch_tuple **out)
-{
-    ch_tensor *t = NULL;
-    ch_status  rc = ch__var_get(v, &t);
-
-    if (rc == CH_OK)
-        rc = ch_tuple_of(1, &t, out);
-    ch_tensor_unref(t);
-    return rc;
-}
-
-ch_status ch_var_get_all(ch_var *v, ch_tuple **out)
-{
-    ch_status rc = ch__want_given("variable get_all", "the variable", v, "out", out);
-
-    if (rc == CH_OK)
-        rc = ch__var_check_outside(v, "ch_var_read");
-    if (rc == CH_OK && !v->per_worker)
-        rc = ch__fail(CH_INVALID_ARGUMENT,
-                      "variable %s: workers have it together, since it is not per_worker "
-                      "(ch_var_spec); use ch_var_get",
-                      v->name);
-    if (rc != CH_OK)
-        return rc;
-    rc = v->each != NULL ? get_each(v, out) : get_here(v, out);
-    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
 }

@@ -59,7 +59,7 @@ static int count_shards(const ch_resource *r, const ch_var *v)
 {
     if (ch__is_borrowed(r))
         return 0;
-    return v->each != NULL ? 1 : ((const ch_ps_place *)v->away)->n;
+    return ch__ps_is_per_worker(v) ? 1 : ((const ch_ps_var *)v->storage)->n;
 }
 
 /* The variable that a graph names, referenced. Of another strategy it is Default's, which the graph refers to itself. */
@@ -90,17 +90,17 @@ static ch_status find_vars(ch_strategy *st, const ch_graph *g, located *l)
 
 static void locate_one(located *l, const ch_var *v, const char *name, int *at)
 {
-    const ch_ps_place *p = v->away;
-    int                i = l->n_variables++;
+    const ch_ps_var *s = v->storage;
+    int              i = l->n_variables++;
 
     l->variable[i] = (ch_route_variable){.name = name,
                                          .dtype = v->dtype,
                                          .shape = v->shape,
-                                         .axis = p->axis,
-                                         .n_shards = p->n,
+                                         .axis = ch__layout_axis(v->layout),
+                                         .n_shards = s->n,
                                          .shard = &l->shard[*at]};
-    for (int k = 0; k < p->n; k++)
-        l->shard[(*at)++] = (struct ch_route_shard){p->store[k]->server, p->store[k]->number};
+    for (int k = 0; k < s->n; k++)
+        l->shard[(*at)++] = (struct ch_route_shard){s->shard[k]->server, s->shard[k]->number};
     l->place[i] = i;
     for (int k = i - 1; k >= 0; k--)
         if (is_same_place(&l->variable[k], &l->variable[i]))
@@ -116,11 +116,13 @@ static ch_status locate(ch_strategy *st, const ch_graph *g, located *l)
     if (rc == CH_OK && l->shard == NULL)
         rc = ch__fail_memory("a step");
     for (int i = 0; i < l->n && rc == CH_OK; i++) {
-        const ch_ps_each *e = l->var[i]->each;
+        const ch_ps_var *s = l->var[i]->storage;
 
-        if (e != NULL)
-            l->shard[at++].variable = e->number;
-        else if (!ch__is_borrowed(&g->resource[i]))
+        if (ch__is_borrowed(&g->resource[i]))
+            continue;
+        if (ch__ps_is_per_worker(l->var[i]))
+            l->shard[at++].variable = s->number;
+        else
             locate_one(l, l->var[i], g->resource[i].name, &at);
     }
     return rc;
@@ -227,7 +229,7 @@ static ch_status tell(ch_ps *ps, const ch_graph *g, const located *l, ch_tensor 
         ch_tensor_unref(route);
         return ch__fail_memory("a step");
     }
-    f.n_kept = ch__ps_each_list(g, l->var, kept);
+    f.n_kept = ch__ps_per_worker_list(g, l->var, kept);
     list_ops(g, &f);
     rc = ch__chief_function(ps->chief, &f, route, number);
     ch__free(kept);
@@ -517,60 +519,73 @@ static ch_status order(const ch_run *run, uint64_t pin, bool is_own, ch_graph **
     return rc;
 }
 
-struct ch_away_run {
+/* A step that was started: ch_started.step. */
+typedef struct started {
     ch_ps        *ps;
     ch_graph     *graph; /* whose results they are */
     ch_scheduled *step;
     int n_replicas; /* whose results are given: of an update, which all compute alike, one's */
-};
+} started;
 
-static void leave(ch_away_run *r)
+static void free_started(started *s)
 {
-    ch__scheduled_unref(r->step);
-    ch_graph_unref(r->graph);
-    ch__free(r);
+    ch__scheduled_unref(s->step);
+    ch_graph_unref(s->graph);
+    ch__free(s);
 }
 
-static ch_status begin(const ch_run *run, uint64_t pin, bool is_own, ch_away_run **out)
+static ch_status start(const ch_run *run, const ch_start_options *opt, ch_started *out)
 {
     const ch_strategy *st = run->owner;
-    ch_away_run       *r = ch__calloc(1, sizeof(*r));
+    started           *s = ch__calloc(1, sizeof(*s));
     ch_status          rc;
 
-    if (r == NULL)
+    if (s == NULL)
         return ch__fail_memory("a step");
-    r->ps = st->self;
-    r->n_replicas = run->n_local;
-    rc = order(run, pin, is_own, &r->graph, &r->step);
+    s->ps = st->self;
+    s->n_replicas = run->n_local;
+    rc = order(run, opt->snapshot, opt->is_own || opt->snapshot != 0, &s->graph, &s->step);
     if (rc == CH_OK)
-        *out = r;
+        *out = (ch_started){.step = s};
     else
-        leave(r);
+        free_started(s);
     return rc;
 }
 
-static bool has_ended(const ch_away_run *r)
+static bool poll_started(const ch_started *r)
 {
-    return ch__chief_has_ended(r->ps->chief, r->step);
+    const started *s = r->step;
+
+    return s == NULL || ch__chief_has_ended(s->ps->chief, s->step);
 }
 
-static ch_status fetch(ch_away_run *r, ch_tuple **out)
+static void abandon(ch_started *r)
 {
+    if (r->step != NULL)
+        free_started(r->step);
+    r->step = NULL;
+}
+
+static ch_status wait_started(ch_started *r, ch_tuple **out)
+{
+    started         *s = r->step;
     const ch_parcel *p = NULL;
-    ch_status        rc = ch__chief_wait(r->ps->chief, r->step, r->graph->name, 0, &p);
+    ch_status        rc = ch__chief_wait(s->ps->chief, s->step, s->graph->name, 0, &p);
 
-    return rc == CH_OK && out != NULL ? ch__ps_results(r->ps, r->graph, r->n_replicas, p, out)
-                                      : rc;
+    if (rc == CH_OK && out != NULL)
+        rc = ch__ps_results(s->ps, s->graph, s->n_replicas, p, out);
+    abandon(r);
+    return rc;
 }
 
-static ch_status room(ch_strategy *st, bool is_own)
-{
-    return ch__chief_room(((ch_ps *)st->self)->chief, is_own);
-}
-
-static ch_status settle(ch_strategy *st)
+static ch_status drain(ch_strategy *st)
 {
     return ch__chief_join(((ch_ps *)st->self)->chief, 0);
+}
+
+static ch_status wait_capacity(ch_strategy *st, bool is_own)
+{
+    return ch__chief_room(((ch_ps *)st->self)->chief, is_own);
 }
 
 static int workers(ch_strategy *st)
@@ -581,10 +596,23 @@ static int workers(ch_strategy *st)
     return s.workers;
 }
 
-const ch_away_runs ch__ps_runs = {.workers = workers,
-                                  .begin = begin,
-                                  .has_ended = has_ended,
-                                  .fetch = fetch,
-                                  .leave = leave,
-                                  .room = room,
-                                  .settle = settle};
+static ch_status snapshot(ch_strategy *st, uint64_t *out)
+{
+    return ch__chief_pin(((ch_ps *)st->self)->chief, out);
+}
+
+static void release(ch_strategy *st, uint64_t number)
+{
+    if (number != 0)
+        ch__chief_unpin(((ch_ps *)st->self)->chief, number);
+}
+
+const ch_exec_ops ch__ps_exec = {.start = start,
+                                 .poll = poll_started,
+                                 .wait = wait_started,
+                                 .abandon = abandon,
+                                 .drain = drain,
+                                 .wait_capacity = wait_capacity,
+                                 .workers = workers,
+                                 .snapshot = snapshot,
+                                 .release = release};

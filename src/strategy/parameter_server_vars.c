@@ -9,56 +9,77 @@
 #include "job/message.h"
 #include "job/server/init.h"
 #include "job/shard.h"
-#include "job/slice.h"
+#include "kernel/init.h"
 #include "strategy/parameter_server.h"
 #include "tensor/device.h"
 #include "tensor/print.h"
 
-static ch_layout layout_of(const ch_ps_place *p)
+/* ---- layout ---- */
+
+/* Returns the server with the fewest bytes, among those that hold the fewest shards of the variable that is being placed:
+ * has[i] is the number that server i holds. */
+static int least_loaded(const ch_ps *ps, const int *has, const int64_t *bytes)
 {
-    return ch__layout_along(p->axis, p->n);
-}
+    int best = 0;
 
-/* ---- which server ---- */
-
-/* The one with the fewest bytes that the variable has no shard on yet, if there is one. */
-static int least_loaded(const ch_ps *ps, const ch_ps_place *p, int n_placed)
-{
-    int best = -1, best_has = 0;
-
-    for (int i = 0; i < ps->n_servers; i++) {
-        int has = 0;
-
-        for (int k = 0; k < n_placed; k++)
-            has += p->store[k]->server == i;
-        if (best < 0 || has < best_has || (has == best_has && ps->bytes[i] < ps->bytes[best])) {
+    for (int i = 1; i < ps->n_servers; i++)
+        if (has[i] < has[best] || (has[i] == has[best] && bytes[i] < bytes[best]))
             best = i;
-            best_has = has;
-        }
-    }
     return best;
 }
 
-static void choose_servers(ch_ps *ps, ch_ps_place *p, const ch_ps_place *beside)
+static int64_t shard_bytes(ch_layout l, ch_dtype dtype, ch_shape shape, int i)
 {
-    (void)ch__task_enter(ps->chief);
-    for (int i = 0; i < p->n; i++) {
-        ch_ps_store *s = p->store[i];
+    return ch_shape_count(ch__layout_shape(l, shape, i)) * (int64_t)ch_dtype_bytes(dtype);
+}
 
-        if (beside != NULL)
-            s->server = beside->store[i < beside->n ? i : 0]->server;
-        else if (ps->placement == CH_PLACE_BY_BYTES)
-            s->server = least_loaded(ps, p, i);
-        else
-            s->server = ps->next++ % ps->n_servers;
-        ps->bytes[s->server] += s->bytes;
+ch_status ch__ps_place(void *self, const ch_var_spec *spec, ch_layout *out)
+{
+    ch_ps         *ps = self;
+    ch_tensor_spec of = {.name = spec->name, .dtype = spec->dtype, .shape = spec->shape};
+    int           *has;
+    int64_t       *bytes; /* with those of the shards that were placed by this call */
+    ch_status      rc;
+
+    if (spec->per_worker) {
+        out->device[0] = ps->own_device;
+        return CH_OK;
     }
-    ch__task_leave(ps->chief);
+    rc = ch_partition_of(&ps->partitioner, &of, out);
+    has = ch__calloc((size_t)ps->n_servers, sizeof(*has));
+    bytes = ch__calloc((size_t)ps->n_servers, sizeof(*bytes));
+    if (rc == CH_OK && (has == NULL || bytes == NULL))
+        rc = ch__fail_memory("a variable");
+    if (rc == CH_OK) {
+        (void)ch__task_enter(ps->chief);
+        memcpy(bytes, ps->bytes, (size_t)ps->n_servers * sizeof(*bytes));
+        for (int i = 0; i < ch__layout_parts(*out); i++) {
+            int server = ps->placement == CH_PLACE_BY_BYTES ? least_loaded(ps, has, bytes)
+                                                            : ps->next++ % ps->n_servers;
+
+            out->device[i] = ps->server_device[server];
+            has[server]++;
+            bytes[server] += shard_bytes(*out, spec->dtype, spec->shape, i);
+        }
+        ch__task_leave(ps->chief);
+    }
+    ch__free(has);
+    ch__free(bytes);
+    return rc;
+}
+
+/* Returns the number of the server that a device belongs to; -1: it is no server's. */
+static int server_of(const ch_ps *ps, const ch_device *d)
+{
+    for (int i = 0; i < ps->n_servers; i++)
+        if (ps->server_device[i] == d)
+            return i;
+    return -1;
 }
 
 /* ---- life ---- */
 
-static void free_there(ch_ps_store *s)
+static void free_shard(ch_ps_shard *s)
 {
     Cohort__PsFree m;
     ch_parcel     *p = NULL;
@@ -74,86 +95,57 @@ static void free_there(ch_ps_store *s)
     ch__free(s);
 }
 
-static void store_unref(ch_ps_store *s)
+static void shard_unref(ch_ps_shard *s)
 {
     if (s != NULL && atomic_fetch_sub(&s->refs, 1) == 1)
-        free_there(s);
+        free_shard(s);
 }
 
-static void drop(ch_var *v)
+static void free_var(ch_var *v)
 {
-    ch_ps_place *p = v->away;
+    ch_ps_var *s = v->storage;
 
-    if (v->each != NULL)
-        ch__ps_each_drop(v);
-    for (int i = 0; p != NULL && i < p->n; i++)
-        store_unref(p->store[i]);
-    for (int i = 0; p != NULL && i < 2; i++)
-        ch_function_unref(p->change[i]);
-    ch__free(p);
-    v->away = NULL;
+    ch_tensor_unref(v->copy[0]);
+    if (s != NULL && ch__ps_is_per_worker(v)) {
+        ch__ps_per_worker_free(s);
+    } else if (s != NULL) {
+        for (int i = 0; i < s->n; i++)
+            shard_unref(s->shard[i]);
+        for (int i = 0; i < 2; i++)
+            ch_function_unref(s->change[i]);
+        ch__free(s);
+    }
+    v->storage = NULL;
 }
 
-static ch_status new_place(int axis, int n, ch_ps_place **out)
+static ch_status new_storage(ch_ps *ps, int n, ch_ps_var **out)
 {
-    ch_ps_place *p = ch__calloc(1, sizeof(*p) + (size_t)n * sizeof(p->store[0]));
+    ch_ps_var *s = ch__calloc(1, sizeof(*s) + (size_t)n * sizeof(s->shard[0]));
 
-    if (p == NULL)
+    if (s == NULL)
         return ch__fail_memory("a variable");
-    p->axis = axis;
-    p->n = n;
-    *out = p;
+    s->ps = ps;
+    s->n = n;
+    *out = s;
     return CH_OK;
 }
 
-/* As the variable that it is beside, if it is cut there as that can be; else in one piece. */
-static ch_layout layout_beside(const ch_var *v, const ch_var *beside)
+/* Makes the shards with their numbers and bytes. The servers do not know them yet. */
+static ch_status make_shards(ch_ps *ps, const ch_var *v, ch_ps_var *s)
 {
-    const ch_ps_place *b = beside->away;
+    uint64_t number = ch__chief_numbers(ps->chief, s->n);
 
-    if (b->n > 1 && v->shape.rank > b->axis &&
-        v->shape.dim[b->axis] == beside->shape.dim[b->axis])
-        return layout_of(b);
-    return ch__layout_along(0, 1);
-}
+    for (int i = 0; i < s->n; i++) {
+        ch_ps_shard *shard = ch__calloc(1, sizeof(*shard));
 
-static ch_status partition(const ch_ps *ps, const ch_tensor_spec *spec, ch_layout *out)
-{
-    int       axis = 0, n = 1;
-    ch_status rc = ch_partition_of(&ps->partitioner, spec, &axis, &n);
-
-    *out = ch__layout_along(axis, n);
-    return rc;
-}
-
-static ch_status choose_layout(const ch_ps *ps, const ch_var *v, const ch_var *beside,
-                               ch_layout *out)
-{
-    ch_tensor_spec spec = {.name = v->name, .dtype = v->dtype, .shape = v->shape};
-
-    if (beside != NULL) {
-        *out = layout_beside(v, beside);
-        return CH_OK;
-    }
-    return partition(ps, &spec, out);
-}
-
-/* Stores with their numbers and bytes, nowhere yet. */
-static ch_status make_stores(ch_ps *ps, const ch_var *v, ch_ps_place *p)
-{
-    uint64_t number = ch__chief_numbers(ps->chief, p->n);
-
-    for (int i = 0; i < p->n; i++) {
-        ch_ps_store *s = ch__calloc(1, sizeof(*s));
-
-        if (s == NULL)
+        if (shard == NULL)
             return ch__fail_memory("a variable");
-        atomic_init(&s->refs, 1);
-        s->ps = ps;
-        s->number = number + (uint64_t)i;
-        s->bytes = ch_shape_count(ch__layout_shape(layout_of(p), v->shape, i)) *
-                   (int64_t)ch_dtype_bytes(v->dtype);
-        p->store[i] = s;
+        atomic_init(&shard->refs, 1);
+        shard->ps = ps;
+        shard->number = number + (uint64_t)i;
+        shard->server = server_of(ps, v->layout.device[i]);
+        shard->bytes = shard_bytes(v->layout, v->dtype, v->shape, i);
+        s->shard[i] = shard;
     }
     return CH_OK;
 }
@@ -165,7 +157,7 @@ typedef struct beginning {
 } beginning;
 
 /* Of a shard: its part of the value, or what it makes of the words. */
-static ch_status speak_create(const ch_var *v, const ch_ps_place *p, const void *arg, int i,
+static ch_status speak_create(const ch_var *v, const ch_ps_var *s, const void *arg, int i,
                               ch_parcel **out)
 {
     const beginning *b = arg;
@@ -178,16 +170,16 @@ static ch_status speak_create(const ch_var *v, const ch_ps_place *p, const void 
     ch_status  rc = name == NULL ? ch__fail_memory("a variable") : CH_OK;
 
     cohort__ps_create__init(&m);
-    m.variable = p->store[i]->number;
+    m.variable = s->shard[i]->number;
     m.name = name;
     if (b->value == NULL) {
-        ch__first_say(&first, layout_of(p), i, &words);
+        ch__first_say(&first, v->layout, i, &words);
         m.first = &words;
     }
     if (rc == CH_OK)
-        (void)snprintf(name, size, p->n > 1 ? "%s/part_%d" : "%s", v->name, i);
+        (void)snprintf(name, size, s->n > 1 ? "%s/part_%d" : "%s", v->name, i);
     if (rc == CH_OK && b->value != NULL)
-        rc = ch__layout_cut(layout_of(p), v->shape, b->value, i, &cut);
+        rc = ch__layout_cut(v->layout, v->shape, b->value, i, &cut);
     if (rc == CH_OK)
         rc = ch__speak(CH_PS_CREATE, &m.base, cut != NULL, &cut, out);
     ch__free(name);
@@ -195,110 +187,112 @@ static ch_status speak_create(const ch_var *v, const ch_ps_place *p, const void 
 }
 
 /* A call to the server of each shard; the parcels are made by `speak`. */
-typedef ch_status (*speak_fn)(const ch_var *v, const ch_ps_place *p, const void *arg, int i,
+typedef ch_status (*speak_fn)(const ch_var *v, const ch_ps_var *s, const void *arg, int i,
                               ch_parcel **out);
 
-static ch_status ask_shards(const ch_var *v, const ch_ps_place *p, speak_fn speak,
+static ch_status ask_shards(const ch_var *v, const ch_ps_var *s, speak_fn speak,
                             const void *arg, ch_parcel **answer)
 {
-    ch_parcel **parcel = ch__calloc((size_t)p->n, sizeof(ch_parcel *));
-    int        *server = ch__calloc((size_t)p->n, sizeof(int));
+    ch_parcel **parcel = ch__calloc((size_t)s->n, sizeof(ch_parcel *));
+    int        *server = ch__calloc((size_t)s->n, sizeof(int));
     ch_status   rc = parcel == NULL || server == NULL ? ch__fail_memory("a call") : CH_OK;
 
-    for (int i = 0; i < p->n && rc == CH_OK; i++) {
-        server[i] = p->store[i]->server;
-        rc = speak(v, p, arg, i, &parcel[i]);
+    for (int i = 0; i < s->n && rc == CH_OK; i++) {
+        server[i] = s->shard[i]->server;
+        rc = speak(v, s, arg, i, &parcel[i]);
     }
     if (rc == CH_OK)
-        rc = ch__chief_ask(p->store[0]->ps->chief, p->n, server, parcel, answer);
+        rc = ch__chief_ask(s->ps->chief, s->n, server, parcel, answer);
     else
-        for (int i = 0; parcel != NULL && i < p->n; i++)
+        for (int i = 0; parcel != NULL && i < s->n; i++)
             ch__parcel_unref(parcel[i]);
     ch__free(parcel);
     ch__free(server);
     return rc;
 }
 
-/* Its shards are variables too. */
-static ch_status make_parts(ch_var *v, ch_ps_place *p)
+/* Makes a variable of each shard. */
+static ch_status make_parts(ch_strategy *st, ch_var *v, ch_ps_var *s)
 {
-    ch_ps    *ps = p->store[0]->ps;
     ch_status rc = CH_OK;
 
-    v->shard = ch__calloc((size_t)p->n, sizeof(ch_var *));
+    v->shard = ch__calloc((size_t)s->n, sizeof(ch_var *));
     if (v->shard == NULL)
         return ch__fail_memory("a variable");
-    for (; v->n_shards < p->n && rc == CH_OK; v->n_shards += rc == CH_OK) {
-        int          i = v->n_shards;
-        ch_ps_place *part = NULL;
+    for (; v->n_shards < s->n && rc == CH_OK; v->n_shards += rc == CH_OK) {
+        int        i = v->n_shards;
+        ch_ps_var *part = NULL;
 
-        rc = new_place(0, 1, &part);
+        rc = new_storage(s->ps, 1, &part);
         if (rc != CH_OK)
             break;
-        part->store[0] = p->store[i];
-        rc = ch__var_part(ps->strategy, v, i, ch__layout_shape(layout_of(p), v->shape, i), part,
-                          &v->shard[i]);
+        part->shard[0] = s->shard[i];
+        rc = ch__var_part(st, v, i, part, &v->shard[i]);
         if (rc == CH_OK)
-            atomic_fetch_add(&p->store[i]->refs, 1);
+            atomic_fetch_add(&s->shard[i]->refs, 1);
         else
             ch__free(part);
     }
     return rc;
 }
 
-static ch_status check_beside(const ch_var *beside)
+/* Servers compute an initial value themselves if every shard of it can be computed alone. */
+static ch_status initial_of(const ch_var_spec *spec, ch_tensor **out)
 {
-    if (beside == NULL || beside->each == NULL)
-        return CH_OK;
-    return ch__fail(CH_INVALID_ARGUMENT,
-                    "it is to be beside %s, which is per_worker, and on no server; leave that "
-                    "colocation first, or make it per_worker too",
-                    beside->name);
+    if (spec->initial == NULL && !spec->per_worker && ch__init_has_parts(&spec->init))
+        return ch__init_check(&spec->init, spec->dtype, spec->shape);
+    return ch__var_initial(spec, out);
 }
 
-static ch_status create(ch_strategy *st, ch_var *v, ch_tensor *initial, const ch_init *init,
-                        const ch_var *beside)
+static ch_status create_on_servers(ch_strategy *st, ch_var *v, ch_tensor *initial,
+                                   const ch_init *init)
 {
-    ch_ps       *ps = st->self;
-    ch_layout    l = {.n_copies = 1};
-    ch_ps_place *p = NULL;
-    ch_status    rc;
+    ch_ps     *ps = st->self;
+    ch_ps_var *s = NULL;
+    ch_status  rc;
 
-    if (v->per_worker)
-        return ch__ps_each_create(ps, v, initial);
-    rc = check_beside(beside);
-    if (rc == CH_OK)
-        rc = choose_layout(ps, v, beside, &l);
-    if (rc == CH_OK)
-        rc = new_place(ch__layout_axis(l), ch__layout_parts(l), &p);
+    for (int i = 0; i < ch__layout_parts(v->layout); i++)
+        if (server_of(ps, v->layout.device[i]) < 0)
+            return ch__fail(
+                CH_INVALID_ARGUMENT,
+                "%s is no parameter server's, because a variable that is per_worker is on "
+                "no server; leave that colocation first, or make this variable "
+                "per_worker too",
+                ch_device_name(v->layout.device[i]));
+    rc = new_storage(ps, ch__layout_parts(v->layout), &s);
     if (rc != CH_OK)
         return rc;
-    v->away = p;
-    rc = make_stores(ps, v, p);
+    rc = make_shards(ps, v, s);
     if (rc != CH_OK) {
-        for (int i = 0; i < p->n; i++)
-            ch__free(p->store[i]);
-        ch__free(p);
-        v->away = NULL;
+        for (int i = 0; i < s->n; i++)
+            ch__free(s->shard[i]);
+        ch__free(s);
         return rc;
     }
-    choose_servers(ps, p, beside != NULL ? beside->away : NULL);
-    rc = ask_shards(v, p, speak_create, &(beginning){initial, init}, NULL);
-    if (rc == CH_OK && p->n > 1)
-        rc = make_parts(v, p);
-    return rc;
+    (void)ch__task_enter(ps->chief);
+    for (int i = 0; i < s->n; i++)
+        ps->bytes[s->shard[i]->server] += s->shard[i]->bytes;
+    ch__task_leave(ps->chief);
+    v->storage = s;
+    rc = ask_shards(v, s, speak_create, &(beginning){initial, init}, NULL);
+    return rc == CH_OK && s->n > 1 ? make_parts(st, v, s) : rc;
 }
 
-static ch_device *device(const ch_var *v)
+static ch_status create(ch_strategy *st, ch_var *v, const ch_var_spec *spec)
 {
-    const ch_ps_place *p = v->away;
+    ch_tensor *initial = NULL;
+    ch_status  rc = initial_of(spec, &initial);
 
-    return p->store[0]->ps->server_device[p->store[0]->server];
+    if (rc == CH_OK)
+        rc = v->per_worker ? ch__ps_per_worker_create(st->self, v, initial)
+                           : create_on_servers(st, v, initial, &spec->init);
+    ch_tensor_unref(initial);
+    return rc;
 }
 
 /* ---- reading ---- */
 
-static ch_status speak_read(const ch_var *v, const ch_ps_place *p, const void *arg, int i,
+static ch_status speak_read(const ch_var *v, const ch_ps_var *s, const void *arg, int i,
                             ch_parcel **out)
 {
     Cohort__PsRead m;
@@ -307,7 +301,7 @@ static ch_status speak_read(const ch_var *v, const ch_ps_place *p, const void *a
     (void)arg;
     cohort__ps_read__init(&m);
     m.n_variables = 1;
-    m.variables = &p->store[i]->number;
+    m.variables = &s->shard[i]->number;
     return ch__speak(CH_PS_READ, &m.base, 0, NULL, out);
 }
 
@@ -326,21 +320,20 @@ static ch_status copy_of(const ch_var *v, ch_tensor *t, ch_tensor **out)
     return rc == CH_OK ? ch_tensor_copy(t, *out) : rc;
 }
 
-static ch_status join(const ch_var *v, const ch_ps_place *p, ch_parcel *const *answer,
+static ch_status join(const ch_var *v, const ch_ps_var *s, ch_parcel *const *answer,
                       ch_tensor **out)
 {
-    ch_tensor **part = ch__calloc((size_t)p->n, sizeof(ch_tensor *));
+    ch_tensor **part = ch__calloc((size_t)s->n, sizeof(ch_tensor *));
     ch_tensor  *whole = NULL;
     ch_status   rc = part == NULL ? ch__fail_memory("a value") : CH_OK;
 
-    for (int i = 0; i < p->n && rc == CH_OK; i++) {
+    for (int i = 0; i < s->n && rc == CH_OK; i++) {
         rc = check_answer(v, answer[i]);
         if (rc == CH_OK)
             part[i] = answer[i]->tensor[0];
     }
     if (rc == CH_OK)
-        rc = p->n > 1 ? ch__layout_join(layout_of(p), part, &whole)
-                      : copy_of(v, part[0], &whole);
+        rc = s->n > 1 ? ch__layout_join(v->layout, part, &whole) : copy_of(v, part[0], &whole);
     if (rc == CH_OK && !ch_shape_equal(whole->shape, v->shape))
         rc = ch__fail(CH_INTERNAL, "servers gave other sizes for %s", v->name);
     ch__free(part);
@@ -351,16 +344,16 @@ static ch_status join(const ch_var *v, const ch_ps_place *p, ch_parcel *const *a
     return rc;
 }
 
-static ch_status get(ch_var *v, ch_tensor **out)
+static ch_status get_whole(ch_var *v, ch_tensor **out)
 {
-    ch_ps_place *p = v->away;
-    ch_parcel  **answer = ch__calloc((size_t)p->n, sizeof(ch_parcel *));
-    ch_status    rc = answer == NULL ? ch__fail_memory("a value")
-                                     : ask_shards(v, p, speak_read, NULL, answer);
+    ch_ps_var  *s = v->storage;
+    ch_parcel **answer = ch__calloc((size_t)s->n, sizeof(ch_parcel *));
+    ch_status   rc = answer == NULL ? ch__fail_memory("a value")
+                                    : ask_shards(v, s, speak_read, NULL, answer);
 
     if (rc == CH_OK)
-        rc = join(v, p, answer, out);
-    for (int i = 0; answer != NULL && i < p->n; i++)
+        rc = join(v, s, answer, out);
+    for (int i = 0; answer != NULL && i < s->n; i++)
         ch__parcel_unref(answer[i]);
     ch__free(answer);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
@@ -368,25 +361,25 @@ static ch_status get(ch_var *v, ch_tensor **out)
 
 /* ---- changing ---- */
 
-static ch_status set(ch_var *v, ch_tensor *value)
+static ch_status set_whole(ch_var *v, ch_tensor *value)
 {
-    ch_ps_place *p = v->away;
-    size_t       n = (size_t)p->n;
-    ch_tensor  **cut = ch__calloc(n, sizeof(ch_tensor *));
-    uint64_t    *number = ch__calloc(n, sizeof(uint64_t));
-    int         *server = ch__calloc(n, sizeof(int));
-    ch_status    rc =
+    ch_ps_var  *s = v->storage;
+    size_t      n = (size_t)s->n;
+    ch_tensor **cut = ch__calloc(n, sizeof(ch_tensor *));
+    uint64_t   *number = ch__calloc(n, sizeof(uint64_t));
+    int        *server = ch__calloc(n, sizeof(int));
+    ch_status   rc =
         cut == NULL || number == NULL || server == NULL ? ch__fail_memory("a value") : CH_OK;
 
-    for (int i = 0; i < p->n && rc == CH_OK; i++) {
-        number[i] = p->store[i]->number;
-        server[i] = p->store[i]->server;
-        rc = ch__layout_cut(layout_of(p), v->shape, value, i, &cut[i]);
+    for (int i = 0; i < s->n && rc == CH_OK; i++) {
+        number[i] = s->shard[i]->number;
+        server[i] = s->shard[i]->server;
+        rc = ch__layout_cut(v->layout, v->shape, value, i, &cut[i]);
     }
     if (rc == CH_OK)
-        rc = ch__chief_assign(p->store[0]->ps->chief, p->n, server, number, cut);
+        rc = ch__chief_assign(s->ps->chief, s->n, server, number, cut);
     else
-        for (int i = 0; cut != NULL && i < p->n; i++)
+        for (int i = 0; cut != NULL && i < s->n; i++)
             ch_tensor_unref(cut[i]);
     ch__free(cut);
     ch__free(number);
@@ -398,46 +391,46 @@ static void record_change(ch_step *s, void *arg)
 {
     const struct ch_ps_change *c = arg;
 
-    if (c->takes_away)
+    if (c->subtract)
         ch_var_assign_sub(s, c->var, ch_step_in(s, 0));
     else
         ch_var_assign_add(s, c->var, ch_step_in(s, 0));
 }
 
 /* The function that changes a variable from outside steps, made when it is first wanted, by whoever comes first. */
-static ch_status find_change(ch_ps_place *p, ch_var *v, bool takes_away, ch_function **out)
+static ch_status find_change(ch_ps_var *s, ch_var *v, bool subtract, ch_function **out)
 {
-    ch_task     *chief = p->store[0]->ps->chief;
+    ch_task     *chief = s->ps->chief;
     ch_function *made = NULL;
     ch_status    rc;
 
     (void)ch__task_enter(chief);
-    *out = p->change[takes_away];
-    p->arg[takes_away] = (struct ch_ps_change){v, takes_away};
+    *out = s->change[subtract];
+    s->arg[subtract] = (struct ch_ps_change){v, subtract};
     ch__task_leave(chief);
     if (*out != NULL)
         return CH_OK;
-    rc = ch_function_new("add", record_change, &p->arg[takes_away], &made);
+    rc = ch_function_new("add", record_change, &s->arg[subtract], &made);
     if (rc != CH_OK)
         return rc;
     ch_function_static_rows(made);
     (void)ch__task_enter(chief);
-    if (p->change[takes_away] == NULL) {
-        p->change[takes_away] = made;
+    if (s->change[subtract] == NULL) {
+        s->change[subtract] = made;
         made = NULL;
     }
-    *out = p->change[takes_away];
+    *out = s->change[subtract];
     ch__task_leave(chief);
     ch_function_unref(made);
     return CH_OK;
 }
 
 /* A step like any other, so that it loses nothing of what steps change meanwhile. */
-static ch_status add(ch_var *v, ch_tensor *delta, bool takes_away)
+static ch_status add(ch_var *v, ch_tensor *delta, bool subtract)
 {
     ch_function *f = NULL;
     ch_tuple    *in = NULL;
-    ch_status    rc = find_change(v->away, v, takes_away, &f);
+    ch_status    rc = find_change(v->storage, v, subtract, &f);
 
     if (rc == CH_OK)
         rc = ch_tuple_of(1, &delta, &in);
@@ -447,24 +440,155 @@ static ch_status add(ch_var *v, ch_tensor *delta, bool takes_away)
     return rc;
 }
 
-static ch_status pin(ch_strategy *st, uint64_t *out)
+static ch_status read_var(ch_var *v, const ch_region *region, ch_tensor **out)
 {
-    return ch__chief_pin(((ch_ps *)st->self)->chief, out);
+    ch_tensor *whole = NULL, *view = NULL;
+    ch_status  rc;
+
+    if (ch__ps_is_per_worker(v))
+        return ch__var_local.read(v, region, out);
+    if (region == NULL)
+        return get_whole(v, out);
+    rc = get_whole(v, &whole);
+    if (rc == CH_OK)
+        rc = ch__tensor_region(whole, region, &view);
+    if (rc == CH_OK)
+        rc = ch_tensor_contiguous(view, out);
+    ch_tensor_unref(view);
+    ch_tensor_unref(whole);
+    return rc;
 }
 
-static void unpin(ch_strategy *st, uint64_t number)
+static ch_status write_var(ch_var *v, const ch_region *region, ch_tensor *value)
 {
-    ch__chief_unpin(((ch_ps *)st->self)->chief, number);
+    ch_tensor *whole = NULL, *view = NULL;
+    ch_status  rc;
+
+    if (ch__ps_is_per_worker(v))
+        return ch__var_local.write(v, region, value);
+    if (region == NULL)
+        return set_whole(v, value);
+    rc = get_whole(v, &whole);
+    if (rc == CH_OK)
+        rc = ch__tensor_region(whole, region, &view);
+    if (rc == CH_OK)
+        rc = ch_tensor_copy(value, view);
+    if (rc == CH_OK)
+        rc = set_whole(v, whole);
+    ch_tensor_unref(view);
+    ch_tensor_unref(whole);
+    return rc;
 }
 
-const ch_away_vars ch__ps_vars = {.create = create,
-                                  .drop = drop,
-                                  .device = device,
-                                  .get = get,
-                                  .set = set,
-                                  .add = add,
-                                  .pin = pin,
-                                  .unpin = unpin};
+static ch_status add_var(ch_var *v, ch_tensor *delta, bool subtract)
+{
+    return ch__ps_is_per_worker(v) ? ch__var_local.add(v, delta, subtract)
+                                   : add(v, delta, subtract);
+}
+
+static ch_status copy_var(ch_var *from, ch_var *to)
+{
+    ch_tensor *t = NULL;
+    ch_status  rc = read_var(from, NULL, &t);
+
+    if (rc == CH_OK)
+        rc = write_var(to, NULL, t);
+    ch_tensor_unref(t);
+    return rc;
+}
+
+/* ---- rows ---- */
+
+static ch_status speak_rows(const ch_ps_shard *s, ch_tensor *ids, ch_parcel **out)
+{
+    Cohort__PsRows m;
+    uint64_t       number = s->number;
+
+    cohort__ps_rows__init(&m);
+    m.n_variables = 1;
+    m.variables = &number;
+    (void)ch_tensor_ref(ids);
+    return ch__speak(CH_PS_ROWS, &m.base, 1, &ids, out);
+}
+
+static ch_status check_rows(const ch_var *v, int shard, const ch_tensor *ids,
+                            const ch_parcel *p)
+{
+    ch_shape want = ch__layout_shape(v->layout, v->shape, shard);
+
+    want.dim[0] = ids->shape.dim[0];
+    return p->n_tensors == 1 && p->tensor[0]->dtype == v->dtype &&
+                   ch_shape_equal(p->tensor[0]->shape, want)
+               ? CH_OK
+               : ch__fail(CH_INTERNAL, "a server gave other rows than were asked for");
+}
+
+/* Asks the shards that have any of the rows. If axis 0 is divided, shard i gets ids[i]; if not, every shard has a piece of each
+ * row, and gets ids[0]. */
+static ch_status ask_rows(const ch_var *v, ch_tensor *const *ids, ch_tensor **out)
+{
+    const ch_ps_var *s = v->storage;
+    size_t           most = (size_t)s->n;
+    ch_parcel      **parcel = ch__calloc(2 * most, sizeof(ch_parcel *));
+    ch_parcel      **answer = parcel != NULL ? parcel + most : NULL;
+    int             *server = ch__calloc(2 * most, sizeof(int));
+    int             *shard = server != NULL ? server + most : NULL;
+    ch_status        rc = parcel == NULL || server == NULL ? ch__fail_memory("rows") : CH_OK;
+    int              n = 0, by_rows = ch__layout_axis(v->layout) == 0;
+
+    for (int i = 0; i < s->n && rc == CH_OK; i++) {
+        if (ids[by_rows ? i : 0] == NULL)
+            continue;
+        server[n] = s->shard[i]->server;
+        shard[n] = i;
+        rc = speak_rows(s->shard[i], ids[by_rows ? i : 0], &parcel[n]);
+        n += rc == CH_OK;
+    }
+    if (rc == CH_OK && n > 0)
+        rc = ch__chief_ask(s->ps->chief, n, server, parcel, answer);
+    else
+        for (int k = 0; k < n; k++)
+            ch__parcel_unref(parcel[k]);
+    for (int k = 0; k < n && rc == CH_OK; k++) {
+        rc = check_rows(v, shard[k], ids[by_rows ? shard[k] : 0], answer[k]);
+        if (rc == CH_OK)
+            out[shard[k]] = ch_tensor_ref(answer[k]->tensor[0]);
+    }
+    for (int k = 0; answer != NULL && k < n; k++)
+        ch__parcel_unref(answer[k]);
+    ch__free(parcel);
+    ch__free(server);
+    return rc;
+}
+
+static ch_status gather(ch_var *v, ch_tensor *const *ids, ch_tensor **rows)
+{
+    const ch_ps_var *s = v->storage;
+    ch_tensor      **piece;
+    ch_status        rc;
+
+    if (ch__ps_is_per_worker(v))
+        return ch__var_local.gather(v, ids, rows);
+    if (ch__layout_axis(v->layout) == 0)
+        return ask_rows(v, ids, rows);
+    piece = ch__calloc((size_t)s->n, sizeof(ch_tensor *));
+    rc = piece == NULL ? ch__fail_memory("rows") : ask_rows(v, ids, piece);
+    if (rc == CH_OK && ids[0] != NULL)
+        rc = ch__layout_join(v->layout, piece, &rows[0]);
+    for (int i = 0; piece != NULL && i < s->n; i++)
+        ch_tensor_unref(piece[i]);
+    ch__free(piece);
+    return rc;
+}
+
+const ch_var_ops ch__ps_var_ops = {.create = create,
+                                   .free = free_var,
+                                   .read = read_var,
+                                   .write = write_var,
+                                   .add = add_var,
+                                   .copy = copy_var,
+                                   .gather = gather,
+                                   .read_workers = ch__ps_per_worker_read};
 
 /* ---- the table ---- */
 
@@ -498,21 +622,21 @@ static columns columns_of(int n, ch_var *const *var)
 
 static void print_var(const ch_ps *ps, const ch_var *v, columns w, ch_text *o, int64_t *bytes)
 {
-    char               spec[160];
-    const ch_ps_place *p = v->away;
+    char             spec[160];
+    const ch_ps_var *s = v->storage;
 
     if (v->n_shards > 0)
         return; /* its parts are in the list */
     print_spec(v, spec, sizeof(spec));
-    if (v->each != NULL) {
+    if (ch__ps_is_per_worker(v)) {
         ch__text_add(o, "%-*s %-*s %12lld  each worker, and %s\n", w.name, v->name, w.spec,
                      spec, (long long)ch_tensor_bytes(v->copy[0]), ch_var_device(v));
         return;
     }
     ch__text_add(o, "%-*s %-*s %12lld  %s\n", w.name, v->name, w.spec, spec,
-                 (long long)p->store[0]->bytes,
-                 ch_device_name(ps->server_device[p->store[0]->server]));
-    bytes[p->store[0]->server] += p->store[0]->bytes;
+                 (long long)s->shard[0]->bytes,
+                 ch_device_name(ps->server_device[s->shard[0]->server]));
+    bytes[s->shard[0]->server] += s->shard[0]->bytes;
 }
 
 int ch_strategy_print_placement(ch_strategy *st, char *text, size_t size)

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cohort/partitioner.h"
 
+#include <string.h>
+
 #include "base/fault.h"
 #include "graph/op.h"
 #include "tensor/tensor.h"
@@ -102,8 +104,8 @@ static ch_status call(const ch_partitioner *p, const ch_tensor_spec *of, int64_t
     return ch__fail_since(mark, p->fn(p->arg, of, parts));
 }
 
-/* Leaves the results as they are if the variable is whole. */
-static ch_status take_parts(ch_shape shape, const int64_t *parts, int *axis, int *shards)
+/* Leaves the layout as it is if the variable is whole. */
+static ch_status take_parts(ch_shape shape, const int64_t *parts, ch_layout *out)
 {
     int     cut = -1;
     int64_t n;
@@ -133,15 +135,12 @@ static ch_status take_parts(ch_shape shape, const int64_t *parts, int *axis, int
         return ch__fail(CH_INVALID_ARGUMENT,
                         "%lld shards along axis %d, want at most %d: cut it into larger ones",
                         (long long)n, cut, CH_PARTITION_SHARDS);
-    if (n > 1) {
-        *axis = cut;
-        *shards = (int)n;
-    }
+    if (n > 1)
+        out->parts[cut] = (int)n;
     return CH_OK;
 }
 
-static ch_status decide(const ch_partitioner *p, const ch_tensor_spec *of, int *axis,
-                        int *shards)
+static ch_status decide(const ch_partitioner *p, const ch_tensor_spec *of, ch_layout *out)
 {
     int64_t   parts[CH_MAX_RANK], count, bytes;
     ch_status rc = ch__tensor_size(of->dtype, of->shape, &count, &bytes);
@@ -152,26 +151,22 @@ static ch_status decide(const ch_partitioner *p, const ch_tensor_spec *of, int *
     for (int i = 0; i < CH_MAX_RANK; i++)
         parts[i] = 1;
     rc = p->kind == CH_PARTITION_CALL ? call(p, of, parts) : find_parts(p, of, count, parts);
-    return rc == CH_OK ? take_parts(of->shape, parts, axis, shards) : rc;
+    return rc == CH_OK ? take_parts(of->shape, parts, out) : rc;
 }
 
-ch_status ch_partition_of(const ch_partitioner *p, const ch_tensor_spec *of, int *axis,
-                          int *shards)
+ch_status ch_partition_of(const ch_partitioner *p, const ch_tensor_spec *of, ch_layout *out)
 {
-    int       cut = 0, n = 1;
+    ch_layout l = {.parts = {0}};
     char      text[256];
-    ch_status rc = ch__want_given("partitioner", "the variable's spec", of, "axis", axis);
+    ch_status rc = ch__want_given("partitioner", "the variable's spec", of, "out", out);
 
-    if (rc == CH_OK)
-        rc = ch__want_given("partitioner", "shards", shards, NULL, NULL);
     if (rc != CH_OK)
         return rc;
-    rc = decide(p, of, &cut, &n);
+    rc = decide(p, of, &l);
     if (rc != CH_OK) {
         ch_tensor_spec_print(of, text, sizeof(text));
         return ch__fail_at(rc, "partitioner, for variable %s", text);
     }
-    *axis = cut;
-    *shards = n;
+    memcpy(out->parts, l.parts, sizeof(out->parts));
     return CH_OK;
 }

@@ -106,6 +106,8 @@ ch_status ch__strategy_init(ch_strategy *st, const ch_strategy_ops *ops, void *s
 
     st->ops = ops;
     st->self = self;
+    st->var_ops = &ch__var_local;
+    st->exec = &ch__exec_local;
     atomic_init(&st->refs, 1);
     st->n_replicas = st->n_local = parts->n_replicas;
     st->parts = *parts;
@@ -273,7 +275,7 @@ ch_status ch_strategy_parameter_devices(ch_strategy *st, int *n, ch_device *cons
 /* ---- run ---- */
 
 static const ch_run_ops run_ops = {
-    .resource = ch__var_storage, .borrow = ch__var_borrow, .end = ch__vars_check_copies};
+    .resource = ch__var_memory, .borrow = ch__var_borrow, .end = ch__vars_check_copies};
 
 static ch_status begin_run(ch_strategy *st, ch_function *f, ch_tuple *in, ch_run *run)
 {
@@ -314,7 +316,7 @@ static ch_status run_function(ch_strategy *st, ch_function *f, ch_tuple *in,
         run.seed = opt->seed;
         run.step = opt->has_step_number ? opt->step_number : -1;
     }
-    return ch__strategy_is_away(st) ? ch__away_run(&run, out) : ch__run(&run, out);
+    return ch__exec_run(st->exec, &run, out);
 }
 
 ch_status ch__strategy_record(ch_strategy *st, ch_function *f, ch_tuple *in, bool rows_unknown,
@@ -331,15 +333,18 @@ ch_status ch__strategy_record(ch_strategy *st, ch_function *f, ch_tuple *in, boo
     return ch__run_record(&run, out, number);
 }
 
-ch_status ch__strategy_run_ahead(ch_strategy *st, ch_function *f, ch_tuple *in, uint64_t pin,
-                                 ch_away_run **out)
+ch_status ch__strategy_start(ch_strategy *st, ch_function *f, ch_tuple *in, uint64_t snapshot,
+                             ch_started *out)
 {
     ch_run    run;
     ch_status rc = ch__strategy_cross(&st, "run", in_a_step);
 
     if (rc == CH_OK)
         rc = begin_run(st, f, in, &run);
-    return rc == CH_OK ? st->away_runs->begin(&run, pin, pin != 0, out) : rc;
+    if (rc != CH_OK)
+        return rc;
+    return st->exec->start(
+        &run, &(ch_start_options){.snapshot = snapshot, .is_own = snapshot != 0}, out);
 }
 
 ch_status ch_strategy_run_with(ch_strategy *st, ch_function *f, ch_tuple *in,

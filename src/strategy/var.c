@@ -83,97 +83,97 @@ static void part(ch_var *v)
 
 static void free_var(ch_var *v)
 {
-    for (int i = 0; i < v->n_copies; i++)
-        ch_tensor_unref(v->copy[i]);
     ch_tensor_unref(v->snapshot);
+    ch__free(v->layout.device);
     ch__free(v->shard);
     ch__free(v->name);
     ch__free(v);
 }
 
-/* The first value; the caller unrefs it. */
-static ch_status first_value(const ch_var_spec *spec, const char *name, ch_tensor **out)
+ch_status ch__var_initial(const ch_var_spec *spec, ch_tensor **out)
 {
     if (spec->initial == NULL)
-        return ch_init_tensor(&spec->init, name, spec->dtype, spec->shape, out);
+        return ch_init_tensor(&spec->init, spec->name, spec->dtype, spec->shape, out);
     *out = ch_tensor_ref(spec->initial);
     return CH_OK;
 }
 
-static ch_status make_copies(ch_var *v, const ch_var_spec *spec, ch_device *const *device)
-{
-    ch_tensor *initial = NULL;
-    ch_status  rc = first_value(spec, v->name, &initial);
+/* ---- layout ---- */
 
-    for (int i = 0; i < v->n_copies && rc == CH_OK; i++) {
-        rc = ch_tensor_new_on(device[i], v->dtype, v->shape, &v->copy[i]);
-        if (rc == CH_OK)
-            rc = ch_tensor_copy(initial, v->copy[i]);
+/* Returns the layout of a variable of this shape beside another one. It is divided like that one if the sizes of the divided
+ * axes are the same; if not, it is whole, where the first part is. */
+static ch_layout layout_beside(ch_shape shape, const ch_var *beside)
+{
+    ch_layout l = beside->layout;
+
+    for (int k = 0; k < CH_MAX_RANK; k++)
+        if (ch__layout_parts_of(l, k) > 1 &&
+            (k >= shape.rank || shape.dim[k] != beside->shape.dim[k]))
+            return (ch_layout){.n_copies = l.n_copies, .device = l.device};
+    return l;
+}
+
+/* A strategy may be the user's: the layout that it returns is checked. */
+static ch_status check_layout(const ch_strategy *st, const ch_var *v, ch_layout l)
+{
+    int64_t parts = 1;
+
+    for (int k = 0; k < CH_MAX_RANK; k++) {
+        if (l.parts[k] < 0 || (k >= v->shape.rank && l.parts[k] > 1))
+            return ch__fail(
+                CH_INVALID_ARGUMENT,
+                "variable %s, as %s places it: %d parts of axis %d (the variable has "
+                "%d axes)",
+                v->name, st->label, l.parts[k], k, v->shape.rank);
+        parts *= ch__layout_parts_of(l, k);
+        if (parts > CH_LAYOUT_DEVICES)
+            return ch__fail(CH_INVALID_ARGUMENT,
+                            "variable %s, as %s places it: more than %d parts", v->name,
+                            st->label, CH_LAYOUT_DEVICES);
     }
-    ch_tensor_unref(initial);
-    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
+    if (ch__layout_copies(l) != 1 && ch__layout_copies(l) != st->n_local)
+        return ch__fail(CH_INTERNAL, "variable %s: %s places %d copies, want 1 or %d", v->name,
+                        st->label, l.n_copies, st->n_local);
+    for (int p = 0; p < parts; p++) {
+        ch_status rc = ch__devices_check("its copies", ch__layout_copies(l),
+                                         l.device + p * ch__layout_copies(l));
+
+        if (rc != CH_OK)
+            return ch__fail_at(rc, "variable %s, as %s places it", v->name, st->label);
+    }
+    return CH_OK;
 }
 
-/* One copy, of one replica or of all, has nothing to agree with: whatever is said of it is kept, and does nothing. */
-static ch_status check_sync(ch_var *v, ch_sync sync, const ch_strategy *st)
+/* Chooses the layout of `v`. A per-worker variable is not colocated, because every worker has its own. */
+static ch_status place(ch_strategy *st, ch_var *v, const ch_var_spec *spec,
+                       const ch_var *beside)
 {
-    if (sync != CH_SYNC_NONE || v->n_copies == 1)
-        return CH_OK;
-    v->n_copies = 0;
-    return ch__fail(CH_INVALID_ARGUMENT,
-                    "variable %s: NONE variable synchronization mode is not supported with "
-                    "%s",
-                    v->name, st->label);
-}
-
-static ch_status check_places(const ch_strategy *st, const ch_var *v, ch_device *const *device)
-{
-    ch_status rc = ch__devices_check("its copies", v->n_copies, device);
-
-    return rc == CH_OK ? rc
-                       : ch__fail_at(rc, "variable %s, as %s places it", v->name, st->label);
-}
-
-/* One copy that replicas share, elsewhere, where its first value is made too if that can be; or one for each worker, who is told it. */
-static ch_status place_away(ch_strategy *st, ch_var *v, const ch_var_spec *spec,
-                            const ch_var *beside)
-{
-    ch_tensor *initial = NULL;
-    ch_status  rc;
-
-    if (spec->initial == NULL && !spec->per_worker && ch__init_has_parts(&spec->init))
-        rc = ch__init_check(&spec->init, v->dtype, v->shape);
-    else
-        rc = first_value(spec, v->name, &initial);
-    v->n_copies = 1;
-    if (rc == CH_OK)
-        rc = st->away_vars->create(st, v, initial, &spec->init, beside);
-    ch_tensor_unref(initial);
-    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
-}
-
-static ch_status place_copies(ch_strategy *st, ch_var *v, const ch_var_spec *spec,
-                              const ch_var *beside)
-{
-    ch_device **device = ch__calloc((size_t)st->n_local, sizeof(*device));
+    ch_device **device = ch__calloc(CH_LAYOUT_DEVICES, sizeof(ch_device *)), **own;
+    ch_layout   l = {.device = device};
     ch_status   rc = CH_OK;
+    size_t      n;
 
     if (device == NULL)
         return ch__fail_memory("a variable");
-    v->n_copies = beside != NULL ? beside->n_copies : st->ops->place(st->self, spec, device);
-    for (int i = 0; beside != NULL && i < v->n_copies; i++)
-        device[i] = ch_tensor_device(beside->copy[i]);
-    if (v->n_copies != 1 && v->n_copies != st->n_local) {
-        rc = ch__fail(CH_INTERNAL, "variable %s: %s places %d copies, want 1 or %d", v->name,
-                      st->label, v->n_copies, st->n_local);
-        v->n_copies = 0;
+    if (beside != NULL && !v->per_worker) {
+        l = layout_beside(v->shape, beside);
+    } else {
+        rc = st->ops->place(st->self, spec, &l);
+        if (rc == CH_OK)
+            rc = check_layout(st, v, l);
+        else
+            rc = ch__fail_at(rc, "variable %s", v->name);
     }
-    if (rc == CH_OK && beside == NULL)
-        rc = check_places(st, v, device);
-    if (rc == CH_OK)
-        rc = check_sync(v, spec->sync, st);
-    if (rc == CH_OK)
-        rc = make_copies(v, spec, device);
+    if (rc == CH_OK) {
+        n = (size_t)(ch__layout_parts(l) * ch__layout_copies(l));
+        own = ch__malloc(n * sizeof(ch_device *));
+        if (own != NULL)
+            memcpy(own, l.device, n * sizeof(ch_device *));
+        v->layout = l;
+        v->layout.device = own;
+        v->n_copies = ch__layout_copies(l);
+        rc = own == NULL ? ch__fail_memory("a variable") : CH_OK;
+    }
     ch__free(device);
     return rc;
 }
@@ -254,47 +254,57 @@ static void show(ch_strategy *st, ch_var *v)
     pthread_mutex_unlock(&st->lock);
 }
 
-static void drop_away(ch_strategy *st, ch_var *v)
+static void free_storage(ch_strategy *st, ch_var *v)
 {
     for (int i = 0; i < v->n_shards; i++) {
         v->shard[i]->whole = NULL;
         ch_var_unref(v->shard[i]);
     }
     v->n_shards = 0;
-    if (v->away != NULL || v->each != NULL)
-        st->away_vars->drop(v);
+    st->var_ops->free(v);
 }
 
-static ch_status make_var(ch_strategy *st, const ch_var_spec *spec, const ch_var *beside,
+static ch_status make_var(ch_strategy *st, const ch_var_spec *wanted, const ch_var *beside,
                           ch_var **out)
 {
-    ch_var   *v = ch__calloc(1, sizeof(*v) + (size_t)st->n_local * sizeof(v->copy[0]));
-    ch_status rc;
+    ch_var     *v = ch__calloc(1, sizeof(*v) + (size_t)st->n_local * sizeof(v->copy[0]));
+    ch_var_spec spec = *wanted;
+    ch_status   rc;
 
     if (v == NULL)
         return ch__fail_memory("a variable");
     atomic_init(&v->refs, 1);
-    v->dtype = spec->initial != NULL ? ch_tensor_dtype(spec->initial) : spec->dtype;
-    v->shape = spec->initial != NULL ? ch_tensor_shape(spec->initial) : spec->shape;
-    v->trainable =
-        spec->trainable != CH_OFF &&
-        (spec->trainable > 0 || (spec->sync != CH_SYNC_ON_READ && !spec->per_worker));
-    v->per_worker = spec->per_worker;
-    v->sync = spec->sync == CH_SYNC_AUTO ? CH_SYNC_ON_WRITE : spec->sync;
-    v->aggregation = spec->aggregation;
-    rc = check_policy(spec, v->dtype);
+    if (spec.initial != NULL) {
+        spec.dtype = ch_tensor_dtype(spec.initial);
+        spec.shape = ch_tensor_shape(spec.initial);
+    }
+    v->dtype = spec.dtype;
+    v->shape = spec.shape;
+    v->trainable = spec.trainable != CH_OFF &&
+                   (spec.trainable > 0 || (spec.sync != CH_SYNC_ON_READ && !spec.per_worker));
+    v->per_worker = spec.per_worker;
+    v->sync = spec.sync == CH_SYNC_AUTO ? CH_SYNC_ON_WRITE : spec.sync;
+    v->aggregation = spec.aggregation;
+    rc = check_policy(&spec, v->dtype);
     if (rc == CH_OK)
-        rc = check_per_worker(spec);
+        rc = check_per_worker(&spec);
     if (rc == CH_OK)
-        rc = take_name(st, v, spec->name != NULL ? spec->name : "Variable");
+        rc = take_name(st, v, spec.name != NULL ? spec.name : "Variable");
+    if (rc != CH_OK) {
+        free_var(v);
+        return rc;
+    }
+    spec.name = v->name;
+    rc = place(st, v, &spec, beside);
     if (rc == CH_OK) {
-        rc = st->away_vars != NULL ? place_away(st, v, spec, beside)
-                                   : place_copies(st, v, spec, beside);
+        rc = st->var_ops->create(st, v, &spec);
         if (rc != CH_OK)
-            leave(st, v);
+            rc = ch__fail_at(rc, beside != NULL ? "variable %s, beside %s" : "variable %s",
+                             v->name, beside != NULL ? beside->name : "");
     }
     if (rc != CH_OK) {
-        drop_away(st, v);
+        leave(st, v);
+        free_storage(st, v);
         free_var(v);
         return rc;
     }
@@ -303,32 +313,36 @@ static ch_status make_var(ch_strategy *st, const ch_var_spec *spec, const ch_var
     return CH_OK;
 }
 
-ch_status ch__var_part(ch_strategy *st, ch_var *whole, int i, ch_shape shape, void *away,
-                       ch_var **out)
+ch_status ch__var_part(ch_strategy *st, ch_var *whole, int i, void *storage, ch_var **out)
 {
-    size_t    size = strlen(whole->name) + 32;
-    char     *name = ch__malloc(size);
-    ch_var   *v = ch__calloc(1, sizeof(*v) + sizeof(v->copy[0]));
-    ch_status rc = name == NULL || v == NULL ? ch__fail_memory("a variable") : CH_OK;
+    size_t      size = strlen(whole->name) + 32;
+    char       *name = ch__malloc(size);
+    ch_device **device = ch__malloc(sizeof(ch_device *));
+    ch_var     *v = ch__calloc(1, sizeof(*v) + sizeof(v->copy[0]));
+    ch_status   rc =
+        name == NULL || device == NULL || v == NULL ? ch__fail_memory("a variable") : CH_OK;
 
     if (rc == CH_OK) {
         snprintf(name, size, "%s/part_%d", whole->name, i);
         atomic_init(&v->refs, 1);
         v->dtype = whole->dtype;
-        v->shape = shape;
+        v->shape = ch__layout_shape(whole->layout, whole->shape, i);
         v->trainable = whole->trainable;
         v->sync = whole->sync;
         v->aggregation = whole->aggregation;
         v->n_copies = 1;
         v->whole = whole;
+        *device = whole->layout.device[i];
         rc = take_name(st, v, name);
     }
     ch__free(name);
     if (rc != CH_OK) {
+        ch__free(device);
         ch__free(v);
         return rc;
     }
-    v->away = away;
+    v->layout.device = device;
+    v->storage = storage;
     show(st, v);
     *out = v;
     return CH_OK;
@@ -357,17 +371,6 @@ ch_status ch__var_new_beside(const ch_var_spec *spec, const ch_var *beside, ch_v
     return rc == CH_OK ? make_var(beside->strategy, &own, beside, out) : rc;
 }
 
-static ch_status copy_away(ch_var *v, ch_var *twin)
-{
-    ch_tensor *t = NULL;
-    ch_status  rc = v->strategy->away_vars->get(v, &t);
-
-    if (rc == CH_OK)
-        rc = v->strategy->away_vars->set(twin, t);
-    ch_tensor_unref(t);
-    return rc;
-}
-
 /* A follower is its leader's: a clone has none, and is nobody's. */
 ch_status ch_var_clone(ch_var *v, ch_var **out)
 {
@@ -388,10 +391,8 @@ ch_status ch_var_clone(ch_var *v, ch_var **out)
                                      .shape = v->shape,
                                      .per_worker = v->per_worker},
                       v, &twin);
-    if (rc == CH_OK && v->away != NULL)
-        rc = copy_away(v, twin);
-    for (int i = 0; rc == CH_OK && v->away == NULL && i < v->n_copies; i++)
-        rc = ch_tensor_copy(v->copy[i], twin->copy[i]);
+    if (rc == CH_OK)
+        rc = st->var_ops->copy(v, twin);
     if (rc != CH_OK) {
         ch_var_unref(twin);
         return rc;
@@ -470,7 +471,7 @@ void ch_var_unref(ch_var *v)
         return;
     st = v->strategy;
     leave(st, v);
-    drop_away(st, v);
+    free_storage(st, v);
     free_var(v);
     ch_strategy_unref(st);
 }
@@ -496,8 +497,7 @@ const char *ch_var_device(const ch_var *v)
 {
     if (v == NULL)
         return NULL;
-    return ch_device_name(v->away != NULL ? v->strategy->away_vars->device(v)
-                                          : ch_tensor_device(v->copy[0]));
+    return ch_device_name(v->layout.device[0]);
 }
 
 const char *ch_var_name(const ch_var *v)
@@ -551,7 +551,7 @@ static ch_status find_var(ch_strategy *st, const ch_resource *r, ch_var **out)
     return CH_OK;
 }
 
-ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **out)
+ch_status ch__var_memory(void *owner, const ch_resource *r, int local, void **out)
 {
     ch_strategy *st = owner;
     ch_var      *v = NULL;
@@ -559,7 +559,7 @@ ch_status ch__var_storage(void *owner, const ch_resource *r, int local, void **o
 
     pthread_mutex_lock(&st->lock);
     rc = find_var(st, r, &v);
-    if (rc == CH_OK && v->away != NULL)
+    if (rc == CH_OK && !ch__var_is_here(v))
         rc = ch__fail(CH_FAILED_PRECONDITION,
                       "variable %s is on %s, and this runs here; ch_strategy_run has workers "
                       "run it",

@@ -1,28 +1,26 @@
-/* strategy/var_rows.c -- rows of variables, for the program: of the shards that have them, each asked once.
+/* strategy/var_rows.c -- rows of variables, outside steps: by ids, by a slice, by an index.
  *
- * What is asked of the shards are ids, counted from a shard's first row. Along another axis than the first every shard has a piece of
- * each row: all are asked for the same ids, and the pieces are put together. A variable of this process is one shard, that is here.
+ * Rows are read by ch_var_ops.gather, with a list of ids for each part of axis 0, counted from the first row of the part. So
+ * each part is asked once, and for no other rows.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "job/message.h"
+#include "cohort/parameter_server.h"
 #include "job/shard.h"
 #include "job/slice.h"
 #include "kernel/rows.h"
-#include "strategy/parameter_server.h"
+#include "strategy/strategy.h"
 
-/* ---- asking ---- */
-
-typedef struct asked {
-    ch_var   *v;
-    ch_layout l; /* n 1: it is whole, or of this process */
-    int       n; /* those that rows are cut over: 1 where each shard has a piece of every row */
-    ch_tensor **ids;  /* of each of those; NULL: none are asked for */
-    ch_tensor **part; /* the rows that each gave */
-} asked;
+/* A read of rows: the ids that each part of axis 0 is asked for, and the rows that it gives. */
+typedef struct lookup {
+    ch_var     *v;
+    int         n;   /* parts of axis 0 */
+    ch_tensor **ids; /* NULL: none of this part */
+    ch_tensor **rows;
+} lookup;
 
 static int64_t rows_of(const ch_var *v)
 {
@@ -38,126 +36,27 @@ static ch_shape row_shape(const ch_var *v)
     return row;
 }
 
-static ch_status begin(ch_var *v, asked *a)
+static ch_status begin(ch_var *v, lookup *a)
 {
-    const ch_ps_place *p = v->away;
-
-    *a = (asked){.v = v, .l = ch__layout_along(p != NULL ? p->axis : 0, p != NULL ? p->n : 1)};
-    a->n = ch__layout_axis(a->l) == 0 ? ch__layout_parts(a->l) : 1;
+    *a = (lookup){.v = v, .n = ch__layout_parts_of(v->layout, 0)};
     a->ids = ch__calloc((size_t)a->n, sizeof(ch_tensor *));
-    a->part = ch__calloc((size_t)a->n, sizeof(ch_tensor *));
-    return a->ids == NULL || a->part == NULL ? ch__fail_memory("rows") : CH_OK;
+    a->rows = ch__calloc((size_t)a->n, sizeof(ch_tensor *));
+    return a->ids == NULL || a->rows == NULL ? ch__fail_memory("rows") : CH_OK;
 }
 
-static void end(asked *a)
+static void end(lookup *a)
 {
-    for (int i = 0; a->ids != NULL && a->part != NULL && i < a->n; i++) {
+    for (int i = 0; a->ids != NULL && a->rows != NULL && i < a->n; i++) {
         ch_tensor_unref(a->ids[i]);
-        ch_tensor_unref(a->part[i]);
+        ch_tensor_unref(a->rows[i]);
     }
     ch__free(a->ids);
-    ch__free(a->part);
+    ch__free(a->rows);
 }
 
-static ch_status speak_rows(const ch_ps_store *s, ch_tensor *ids, ch_parcel **out)
+static ch_status read_rows(lookup *a)
 {
-    Cohort__PsRows m;
-    uint64_t       number = s->number;
-
-    cohort__ps_rows__init(&m);
-    m.n_variables = 1;
-    m.variables = &number;
-    (void)ch_tensor_ref(ids);
-    return ch__speak(CH_PS_ROWS, &m.base, 1, &ids, out);
-}
-
-static ch_status check_rows(const asked *a, int shard, const ch_tensor *ids, const ch_parcel *p)
-{
-    ch_shape want = ch__layout_shape(a->l, a->v->shape, shard);
-
-    want.dim[0] = ids->shape.dim[0];
-    return p->n_tensors == 1 && p->tensor[0]->dtype == a->v->dtype &&
-                   ch_shape_equal(p->tensor[0]->shape, want)
-               ? CH_OK
-               : ch__fail(CH_INTERNAL, "a server gave other rows than were asked for");
-}
-
-/* The shards that have any of the rows; `given` gets what they answer. */
-static ch_status ask(const asked *a, ch_tensor **given)
-{
-    const ch_ps_place *p = a->v->away;
-    size_t             most = (size_t)p->n;
-    ch_parcel        **parcel = ch__calloc(2 * most, sizeof(ch_parcel *));
-    ch_parcel        **answer = parcel != NULL ? parcel + most : NULL;
-    int               *server = ch__calloc(2 * most, sizeof(int));
-    int               *shard = server != NULL ? server + most : NULL;
-    ch_status          rc = parcel == NULL || server == NULL ? ch__fail_memory("rows") : CH_OK;
-    int                n = 0;
-
-    for (int i = 0; i < p->n && rc == CH_OK; i++) {
-        ch_tensor *ids = a->ids[a->n > 1 ? i : 0];
-
-        if (ids == NULL)
-            continue;
-        server[n] = p->store[i]->server;
-        shard[n] = i;
-        rc = speak_rows(p->store[i], ids, &parcel[n]);
-        n += rc == CH_OK;
-    }
-    if (rc == CH_OK && n > 0)
-        rc = ch__chief_ask(p->store[0]->ps->chief, n, server, parcel, answer);
-    else
-        for (int k = 0; k < n; k++)
-            ch__parcel_unref(parcel[k]);
-    for (int k = 0; k < n && rc == CH_OK; k++) {
-        rc = check_rows(a, shard[k], a->ids[a->n > 1 ? shard[k] : 0], answer[k]);
-        if (rc == CH_OK)
-            given[shard[k]] = ch_tensor_ref(answer[k]->tensor[0]);
-    }
-    for (int k = 0; answer != NULL && k < n; k++)
-        ch__parcel_unref(answer[k]);
-    ch__free(parcel);
-    ch__free(server);
-    return rc;
-}
-
-/* Every shard's piece of the rows becomes the rows. */
-static ch_status ask_pieces(asked *a)
-{
-    ch_tensor **piece = ch__calloc((size_t)ch__layout_parts(a->l), sizeof(ch_tensor *));
-    ch_status   rc = piece == NULL ? ch__fail_memory("rows") : ask(a, piece);
-
-    if (rc == CH_OK && a->ids[0] != NULL)
-        rc = ch__layout_join(a->l, piece, &a->part[0]);
-    for (int i = 0; piece != NULL && i < ch__layout_parts(a->l); i++)
-        ch_tensor_unref(piece[i]);
-    ch__free(piece);
-    return rc;
-}
-
-static ch_status take_here(asked *a)
-{
-    ch_tensor *whole = NULL;
-    ch_shape   shape = a->v->shape;
-    ch_status  rc = a->ids[0] != NULL ? ch__var_get(a->v, &whole) : CH_OK;
-
-    if (rc != CH_OK || a->ids[0] == NULL)
-        return rc;
-    shape.dim[0] = a->ids[0]->shape.dim[0];
-    rc = ch_tensor_new(a->v->dtype, shape, &a->part[0]);
-    if (rc == CH_OK)
-        ch__rows_gather((ch_ids){a->ids[0]->data, true}, 0, shape.dim[0], whole->data,
-                        rows_of(a->v), (int64_t)ch_tensor_bytes(whole) / rows_of(a->v),
-                        a->part[0]->data);
-    ch_tensor_unref(whole);
-    return rc;
-}
-
-static ch_status ask_all(asked *a)
-{
-    if (a->v->away == NULL)
-        return take_here(a);
-    return ch__layout_axis(a->l) == 0 ? ask(a, a->part) : ask_pieces(a);
+    return a->v->strategy->var_ops->gather(a->v, a->ids, a->rows);
 }
 
 /* ---- rows by their numbers ---- */
@@ -189,7 +88,7 @@ static ch_status check_ids(const ch_var *v, const ch_id_split *s, const ch_tenso
 static ch_status look_up(ch_var *v, ch_tensor *ids, ch_tensor **out)
 {
     ch_id_split *s = NULL;
-    asked        a;
+    lookup       a;
     ch_status    rc = begin(v, &a);
 
     if (rc == CH_OK)
@@ -201,9 +100,9 @@ static ch_status look_up(ch_var *v, ch_tensor *ids, ch_tensor **out)
     for (int i = 0; i < a.n && rc == CH_OK; i++)
         rc = ch__id_split_asked(s, i, &a.ids[i]);
     if (rc == CH_OK)
-        rc = ask_all(&a);
+        rc = read_rows(&a);
     if (rc == CH_OK)
-        rc = ch__id_split_spread(s, v->dtype, row_shape(v), a.part, out);
+        rc = ch__id_split_spread(s, v->dtype, row_shape(v), a.rows, out);
     ch__id_split_free(s);
     end(&a);
     return rc;
@@ -248,7 +147,7 @@ static ch_status number(ch_picked of, ch_tensor **out)
 }
 
 /* They lie side by side in the result. */
-static ch_status put_together(const asked *a, ch_picked all, ch_tensor **out)
+static ch_status put_together(const lookup *a, ch_picked all, ch_tensor **out)
 {
     ch_shape  shape = a->v->shape;
     ch_status rc;
@@ -260,21 +159,21 @@ static ch_status put_together(const asked *a, ch_picked all, ch_tensor **out)
 
         if (of.count > 0)
             memcpy((*out)->data +
-                       (size_t)of.at * (ch_tensor_bytes(a->part[i]) / (size_t)of.count),
-                   a->part[i]->data, ch_tensor_bytes(a->part[i]));
+                       (size_t)of.at * (ch_tensor_bytes(a->rows[i]) / (size_t)of.count),
+                   a->rows[i]->data, ch_tensor_bytes(a->rows[i]));
     }
     return rc;
 }
 
 static ch_status pick(ch_var *v, ch_picked all, ch_tensor **out)
 {
-    asked     a;
+    lookup    a;
     ch_status rc = begin(v, &a);
 
     for (int i = 0; i < a.n && rc == CH_OK; i++)
         rc = number(ch__slice_shard(all, rows_of(v), a.n, i), &a.ids[i]);
     if (rc == CH_OK)
-        rc = ask_all(&a);
+        rc = read_rows(&a);
     if (rc == CH_OK)
         rc = put_together(&a, all, out);
     end(&a);

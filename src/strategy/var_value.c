@@ -1,42 +1,17 @@
 /* strategy/var_value.c -- variables outside steps: reading, setting, printing them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include <math.h>
 #include <string.h>
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "cohort/parameter_server.h"
 #include "kernel/accumulate.h"
 #include "strategy/strategy.h"
 #include "tensor/print.h"
 #include "tensor/view.h"
 
 /* ---- reading ---- */
-
-/* The copy on the current device, or else the first. */
-static ch_tensor *copy_here(const ch_var *v)
-{
-    for (int i = 0; i < v->n_copies; i++)
-        if (ch_tensor_device(v->copy[i]) == ch_device_current())
-            return v->copy[i];
-    return v->copy[0];
-}
-
-/* What copies that differ on purpose are together. */
-static ch_status combine_copies(const ch_var *v, ch_tensor *out)
-{
-    const void **data = ch__calloc((size_t)v->n_copies, sizeof(*data));
-    int          n = v->n_copies;
-
-    if (data == NULL)
-        return ch__fail_memory("the value of a variable");
-    for (int i = 0; i < n; i++)
-        data[i] = v->copy[i]->data;
-    ch__accumulate(v->dtype, ch_tensor_count(out), n, data, out->data,
-                   v->aggregation == CH_AGGREGATE_MEAN ? n : 1);
-    ch__free(data);
-    return CH_OK;
-}
 
 ch_status ch__var_check_outside(const ch_var *v, const char *instead)
 {
@@ -53,23 +28,9 @@ ch_status ch__var_check_outside(const ch_var *v, const char *instead)
 
 ch_status ch__var_get(ch_var *v, ch_tensor **out)
 {
-    ch_tensor *t = NULL;
-    ch_status  rc = ch__var_check_read(v);
+    ch_status rc = ch__var_check_read(v);
 
-    if (v->away != NULL)
-        return v->strategy->away_vars->get(v, out);
-    if (rc == CH_OK)
-        rc = ch_tensor_new(v->dtype, v->shape, &t);
-    if (rc == CH_OK && ch__var_is_own(v) && v->aggregation != CH_AGGREGATE_FIRST)
-        rc = combine_copies(v, t);
-    else if (rc == CH_OK)
-        rc = ch_tensor_copy(ch__var_is_own(v) ? v->copy[0] : copy_here(v), t);
-    if (rc != CH_OK) {
-        ch_tensor_unref(t);
-        return rc;
-    }
-    *out = t;
-    return CH_OK;
+    return rc == CH_OK ? v->strategy->var_ops->read(v, NULL, out) : rc;
 }
 
 ch_status ch__var_borrow(void *owner, const ch_resource *r, ch_tensor **out)
@@ -77,7 +38,7 @@ ch_status ch__var_borrow(void *owner, const ch_resource *r, ch_tensor **out)
     ch_var *v = r->key;
 
     (void)owner;
-    if (v->away != NULL || ch__var_is_own(v))
+    if (!ch__var_is_here(v) || ch__var_is_own(v))
         return ch__var_get(v, out);
     *out = ch_tensor_ref(v->copy[0]);
     return CH_OK;
@@ -126,6 +87,23 @@ ch_status ch_var_get(ch_var *v, ch_tensor **out)
     return rc == CH_OK ? ch__var_get(v, out) : rc;
 }
 
+ch_status ch_var_get_all(ch_var *v, ch_tuple **out)
+{
+    ch_status rc = ch__want_given("variable get_all", "the variable", v, "out", out);
+
+    if (rc == CH_OK)
+        rc = ch__var_check_outside(v, "ch_var_read");
+    if (rc == CH_OK && !v->per_worker)
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "variable %s: workers have it together, since it is not per_worker "
+                      "(ch_var_spec); use ch_var_get",
+                      v->name);
+    if (rc != CH_OK)
+        return rc;
+    rc = v->strategy->var_ops->read_workers(v, out);
+    return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
+}
+
 /* ---- changing ---- */
 
 static ch_status check_value(const ch_var *v, const ch_tensor *value)
@@ -143,81 +121,13 @@ static ch_status check_value(const ch_var *v, const ch_tensor *value)
                     want);
 }
 
-/* Through double a large one would lose its end. */
-static int64_t load_integer(ch_dtype dtype, const void *at)
+static ch_status write_var(ch_var *v, ch_tensor *value)
 {
-    int64_t x = 0;
-
-    if (ch_dtype_bytes(dtype) < sizeof(x))
-        return (int64_t)ch__load(dtype, at);
-    memcpy(&x, at, sizeof(x));
-    return x;
-}
-
-static void store_integer(ch_dtype dtype, void *at, int64_t x)
-{
-    if (ch_dtype_bytes(dtype) < sizeof(x))
-        ch__store(dtype, at, (double)x);
-    else
-        memcpy(at, &x, sizeof(x));
-}
-
-/* x in a type, of the floats. */
-static double rounded(ch_dtype dtype, double x)
-{
-    double room;
-
-    ch__store(dtype, &room, x);
-    return ch__load(dtype, &room);
-}
-
-/* Copy i's share of x: all have the same, but the last what is missing when those before it are added up as
- * they are read. That is at least half of x (but of one that is not finite), so the difference is exact. */
-static double share_of(ch_dtype dtype, double x, int n, int i)
-{
-    ch_dtype work = ch__dtype_is_half(dtype) ? CH_F32 : dtype;
-    double   each = rounded(dtype, x / n), sum = each;
-
-    if (i < n - 1 || !isfinite(x))
-        return each;
-    for (int k = 1; k < n - 1; k++)
-        sum = rounded(work, sum + each);
-    return x - sum;
-}
-
-/* Copy i's share of a value: they add up to it. Of integers the first ones get what does not divide. */
-static void set_share(const ch_var *v, const ch_tensor *value, int i)
-{
-    size_t bytes = ch_dtype_bytes(v->dtype);
-    int    n = v->n_copies;
-
-    for (int64_t k = 0; k < ch_tensor_count(value); k++) {
-        const char *from = (const char *)value->data + (size_t)k * bytes;
-        char       *to = (char *)v->copy[i]->data + (size_t)k * bytes;
-
-        if (ch_dtype_is_float(v->dtype)) {
-            ch__store(v->dtype, to, share_of(v->dtype, ch__load(v->dtype, from), n, i));
-        } else {
-            int64_t x = load_integer(v->dtype, from), rest = (x % n + n) % n;
-
-            store_integer(v->dtype, to, (x - rest) / n + (i < rest));
-        }
-    }
-}
-
-static ch_status set_copies(ch_var *v, ch_tensor *value)
-{
-    bool       shares = ch__var_is_own(v) && v->aggregation == CH_AGGREGATE_SUM;
     ch_tensor *whole = NULL;
     ch_status  rc = ch_tensor_contiguous(value, &whole);
 
-    if (rc == CH_OK && v->away != NULL)
-        rc = v->strategy->away_vars->set(v, whole);
-    for (int i = 0; v->away == NULL && i < v->n_copies && rc == CH_OK; i++)
-        if (shares)
-            set_share(v, whole, i);
-        else
-            rc = ch_tensor_copy(whole, v->copy[i]);
+    if (rc == CH_OK)
+        rc = v->strategy->var_ops->write(v, NULL, whole);
     ch_tensor_unref(whole);
     return rc;
 }
@@ -241,7 +151,7 @@ static ch_status follow(ch_var *f, ch_tensor *value)
             0)
             memcpy((char *)next->data + i * wide, (char *)now->data + i * wide, wide);
     if (rc == CH_OK)
-        rc = set_copies(f, next);
+        rc = write_var(f, next);
     ch_tensor_unref(now);
     ch_tensor_unref(rounded);
     ch_tensor_unref(whole);
@@ -254,7 +164,7 @@ ch_status ch__var_set(ch_var *v, ch_tensor *value)
     ch_status rc = check_value(v, value);
 
     if (rc == CH_OK)
-        rc = set_copies(v, value);
+        rc = write_var(v, value);
     for (ch_var *f = v->follower; f != NULL && rc == CH_OK; f = f->next_follower)
         rc = follow(f, value);
     return rc;
@@ -268,44 +178,19 @@ ch_status ch_var_set(ch_var *v, ch_tensor *value)
     return rc == CH_OK ? ch__var_set(v, value) : rc;
 }
 
-/* copy += sign * delta. A sum of two f32 in double is rounded once. */
-static ch_status add_to(ch_tensor *copy, ch_tensor *delta, int sign)
-{
-    size_t     bytes = ch_dtype_bytes(copy->dtype);
-    ch_tensor *whole = NULL;
-    ch_status  rc = ch_tensor_contiguous(delta, &whole);
-
-    for (int64_t k = 0; rc == CH_OK && k < ch_tensor_count(whole); k++) {
-        const char *from = (const char *)whole->data + (size_t)k * bytes;
-        char       *to = (char *)copy->data + (size_t)k * bytes;
-
-        if (ch_dtype_is_float(copy->dtype))
-            ch__store(copy->dtype, to,
-                      ch__load(copy->dtype, to) + sign * ch__load(copy->dtype, from));
-        else
-            store_integer(copy->dtype, to,
-                          load_integer(copy->dtype, to) +
-                              sign * load_integer(copy->dtype, from));
-    }
-    ch_tensor_unref(whole);
-    return rc;
-}
-
-static ch_status change_away(ch_var *v, ch_tensor *delta, int sign)
+/* Followers take over the new value of their leader. */
+static ch_status follow_all(ch_var *v)
 {
     ch_tensor *now = NULL;
-    ch_status  rc = v->strategy->away_vars->add(v, delta, sign < 0);
+    ch_status  rc = v->follower != NULL ? v->strategy->var_ops->read(v, NULL, &now) : CH_OK;
 
-    if (rc == CH_OK && v->follower != NULL)
-        rc = v->strategy->away_vars->get(v, &now);
     for (ch_var *f = v->follower; f != NULL && rc == CH_OK; f = f->next_follower)
         rc = follow(f, now);
     ch_tensor_unref(now);
     return rc;
 }
 
-/* Each copy, and each follower, from what it is. */
-static ch_status change(ch_var *v, ch_tensor *delta, int sign, const char *name)
+static ch_status change(ch_var *v, ch_tensor *delta, bool subtract, const char *name)
 {
     ch_status rc = v != NULL ? ch__var_check_outside(v, "ch_var_assign_add")
                              : ch__fail(CH_INVALID_ARGUMENT, "a variable to change is NULL");
@@ -317,27 +202,21 @@ static ch_status change(ch_var *v, ch_tensor *delta, int sign, const char *name)
                       ch_dtype_name(v->dtype));
     if (rc == CH_OK)
         rc = ch__var_check_change(v, name);
-    if (rc == CH_OK && v->away != NULL)
-        return change_away(v, delta, sign);
-    for (int i = 0; v != NULL && i < v->n_copies && rc == CH_OK; i++)
-        rc = add_to(v->copy[i], delta, sign);
-    for (ch_var *f = v != NULL ? v->follower : NULL; f != NULL && rc == CH_OK;
-         f = f->next_follower)
-        rc = follow(f, v->copy[0]);
-    return rc;
+    if (rc == CH_OK)
+        rc = v->strategy->var_ops->add(v, delta, subtract);
+    return rc == CH_OK ? follow_all(v) : rc;
 }
 
 ch_status ch_var_add(ch_var *v, ch_tensor *delta)
 {
-    return change(v, delta, 1, "variable add");
+    return change(v, delta, false, "variable add");
 }
 
 ch_status ch_var_sub(ch_var *v, ch_tensor *delta)
 {
-    return change(v, delta, -1, "variable sub");
+    return change(v, delta, true, "variable sub");
 }
 
-/* What it is now: the copy itself is not in this process. */
 /* The last reference to a fetched copy is gone, and so is its hold on the variable. */
 static void drop_fetched(ch_tensor *t)
 {
@@ -352,10 +231,10 @@ ch_var *ch__var_fetched_as(const ch_tensor *t)
 }
 
 /* A variable of another task is fetched. The tensor keeps the variable, of which it is a copy. */
-static ch_status copy_of_away(ch_var *v, ch_value **out)
+static ch_status fetch_copy(ch_var *v, ch_value **out)
 {
     ch_tensor *t = NULL, *copy = NULL;
-    ch_status  rc = v->strategy->away_vars->get(v, &t);
+    ch_status  rc = v->strategy->var_ops->read(v, NULL, &t);
 
     if (rc == CH_OK)
         rc = ch__tensor_view(t->buffer, t->dtype, t->shape, t->stride, t->data, &copy);
@@ -373,8 +252,8 @@ ch_status ch_var_copies(ch_var *v, ch_value **out)
 {
     ch_status rc = ch__want_given("variable copies", "the variable", v, "out", out);
 
-    if (rc == CH_OK && v->away != NULL)
-        return copy_of_away(v, out);
+    if (rc == CH_OK && !ch__var_is_here(v))
+        return fetch_copy(v, out);
     if (rc != CH_OK)
         return rc;
     return ch_value_new(v->n_copies == 1    ? CH_PLAIN
@@ -388,19 +267,19 @@ ch_status ch_var_copies(ch_var *v, ch_value **out)
 /* The name of copy i: "w", "w/replica_1". */
 static void print_copy(ch_var *v, int i, ch_text *o)
 {
-    ch_tensor *away = NULL;
+    ch_tensor *fetched = NULL;
 
     ch__text_add(o, "%s", v->name);
     if (i > 0)
         ch__text_add(o, "/replica_%d", i);
     ch__text_add(o, " ");
-    if (v->away == NULL)
+    if (ch__var_is_here(v))
         ch__text_tensor(o, v->copy[i]);
-    else if (v->strategy->away_vars->get(v, &away) == CH_OK)
-        ch__text_tensor(o, away);
+    else if (v->strategy->var_ops->read(v, NULL, &fetched) == CH_OK)
+        ch__text_tensor(o, fetched);
     else
         ch__text_add(o, "on %s, which does not answer", ch_var_device(v));
-    ch_tensor_unref(away);
+    ch_tensor_unref(fetched);
 }
 
 int ch_var_print(ch_var *v, char *text, size_t size)

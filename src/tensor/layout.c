@@ -54,9 +54,9 @@ bool ch__layout_same_parts(ch_layout a, ch_layout b)
     return true;
 }
 
-void ch__layout_box(ch_layout l, ch_shape whole, int i, ch_box *out)
+void ch__layout_region(ch_layout l, ch_shape whole, int i, ch_region *out)
 {
-    *out = (ch_box){.begin = {0}};
+    *out = (ch_region){.begin = {0}};
     for (int k = CH_MAX_RANK - 1; k >= 0; k--) {
         int n = ch__layout_parts_of(l, k), part = i % n;
 
@@ -70,21 +70,21 @@ void ch__layout_box(ch_layout l, ch_shape whole, int i, ch_box *out)
 
 ch_shape ch__layout_shape(ch_layout l, ch_shape whole, int i)
 {
-    ch_box box;
+    ch_region region;
 
-    ch__layout_box(l, whole, i, &box);
+    ch__layout_region(l, whole, i, &region);
     for (int k = 0; k < whole.rank; k++)
-        whole.dim[k] = box.size[k];
+        whole.dim[k] = region.size[k];
     return whole;
 }
 
 /* ---- regions ---- */
 
-bool ch__box_intersect(const ch_box *a, const ch_box *b, int rank, ch_box *out)
+bool ch__region_intersect(const ch_region *a, const ch_region *b, int rank, ch_region *out)
 {
     bool is_empty = false;
 
-    *out = (ch_box){.begin = {0}};
+    *out = (ch_region){.begin = {0}};
     for (int k = 0; k < rank; k++) {
         int64_t a_end = a->begin[k] + a->size[k], b_end = b->begin[k] + b->size[k];
 
@@ -95,7 +95,7 @@ bool ch__box_intersect(const ch_box *a, const ch_box *b, int rank, ch_box *out)
     return !is_empty;
 }
 
-bool ch__box_fits(const ch_box *b, ch_shape whole)
+bool ch__region_fits(const ch_region *b, ch_shape whole)
 {
     for (int k = 0; k < whole.rank; k++)
         if (b->begin[k] < 0 || b->size[k] < 0 || b->begin[k] > whole.dim[k] ||
@@ -104,7 +104,7 @@ bool ch__box_fits(const ch_box *b, ch_shape whole)
     return true;
 }
 
-ch_status ch__tensor_box(ch_tensor *t, const ch_box *b, ch_tensor **out)
+ch_status ch__tensor_region(ch_tensor *t, const ch_region *b, ch_tensor **out)
 {
     ch_tensor *view = ch_tensor_ref(t);
     ch_status  rc = CH_OK;
@@ -129,17 +129,17 @@ ch_status ch__layout_cut(ch_layout l, ch_shape whole, ch_tensor *t, int i, ch_te
 {
     int        before = whole.rank - t->shape.rank; /* axes that the value does not have */
     ch_tensor *view = NULL;
-    ch_box     box, own;
+    ch_region  region, own;
     ch_status  rc;
 
-    ch__layout_box(l, whole, i, &box);
+    ch__layout_region(l, whole, i, &region);
     for (int k = 0; k < t->shape.rank; k++) {
         bool lies_along = k + before >= 0 && t->shape.dim[k] == whole.dim[k + before];
 
-        own.begin[k] = lies_along ? box.begin[k + before] : 0;
-        own.size[k] = lies_along ? box.size[k + before] : t->shape.dim[k];
+        own.begin[k] = lies_along ? region.begin[k + before] : 0;
+        own.size[k] = lies_along ? region.size[k + before] : t->shape.dim[k];
     }
-    rc = ch__tensor_box(t, &own, &view);
+    rc = ch__tensor_region(t, &own, &view);
     if (rc == CH_OK)
         rc = ch_tensor_contiguous(view, out);
     ch_tensor_unref(view);
@@ -170,10 +170,10 @@ ch_status ch__layout_join(ch_layout l, ch_tensor *const *part, ch_tensor **out)
     rc = ch_tensor_new(part[0]->dtype, shape, &whole);
     for (int i = 0; i < ch__layout_parts(own) && rc == CH_OK; i++) {
         ch_tensor *view = NULL;
-        ch_box     box;
+        ch_region  region;
 
-        ch__layout_box(own, shape, i, &box);
-        rc = ch__tensor_box(whole, &box, &view);
+        ch__layout_region(own, shape, i, &region);
+        rc = ch__tensor_region(whole, &region, &view);
         if (rc == CH_OK)
             rc = ch_tensor_copy(part[i * step], view);
         ch_tensor_unref(view);

@@ -11,9 +11,9 @@
 #include "cohort/tensor.h"
 
 /* A rectangular region of a tensor: size[k] elements from begin[k] on, along each axis k. */
-typedef struct ch_box {
+typedef struct ch_region {
     int64_t begin[CH_MAX_RANK], size[CH_MAX_RANK];
-} ch_box;
+} ch_region;
 
 /* ---- one axis of `size` elements in n parts: the first size % n parts have one element more ---- */
 
@@ -47,16 +47,16 @@ int ch__layout_axis(ch_layout l);
 bool ch__layout_same_parts(ch_layout a, ch_layout b);
 
 /* Writes the region of part i of a tensor of this shape. */
-void ch__layout_box(ch_layout l, ch_shape whole, int i, ch_box *out);
+void ch__layout_region(ch_layout l, ch_shape whole, int i, ch_region *out);
 /* Returns the shape of part i of a tensor of this shape. */
 ch_shape ch__layout_shape(ch_layout l, ch_shape whole, int i);
 
 /* Writes the region that a and b share. Returns false if they share no element. */
-bool ch__box_intersect(const ch_box *a, const ch_box *b, int rank, ch_box *out);
+bool ch__region_intersect(const ch_region *a, const ch_region *b, int rank, ch_region *out);
 /* Returns true if the region lies inside a tensor of this shape. */
-bool ch__box_fits(const ch_box *b, ch_shape whole);
+bool ch__region_fits(const ch_region *b, ch_shape whole);
 /* Makes a view of the region, which must fit. */
-CH_MUST_CHECK ch_status ch__tensor_box(ch_tensor *t, const ch_box *b, ch_tensor **out);
+CH_MUST_CHECK ch_status ch__tensor_region(ch_tensor *t, const ch_region *b, ch_tensor **out);
 
 /* Gives part i of a value that lies along a variable of shape `whole`. The value's axes are aligned with the last
  * axes of the variable. An axis that the value does not have, or where its size is not the variable's (it is

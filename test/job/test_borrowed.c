@@ -458,7 +458,7 @@ static void write_of_a_worker_to_default_is_refused_with_the_reason(void **state
         ch_function *f = t_function(row[i].step, v);
 
         t_refused(ch_strategy_run(st, f, NULL, NULL), CH_FAILED_PRECONDITION, row[i].call,
-                  "workers get its value with the step, and not the variable");
+                  "which may read it but not write it");
         assert_non_null(strstr(ch_error_message(), ch_strategy_label(st)));
         t_refused(ch_coordinator_schedule(c, f, NULL, NULL), CH_FAILED_PRECONDITION,
                   row[i].call, "make the variable in this scope");

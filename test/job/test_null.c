@@ -179,7 +179,7 @@ static void rows_are_of_a_variable(void **state)
     ch_var        *v = NULL;
     ch_tensor_spec of = {.name = "v", .dtype = CH_F32, .shape = ch_shape_of(4)};
     ch_partitioner p = ch_partition_fixed(2), below = ch_partition_fixed(-2);
-    int            axis, shards;
+    ch_layout      layout = {.n_copies = 0};
 
     (void)state;
     t_open(&s, &(ch_local_options){.workers = 2}, 1, NULL);
@@ -191,10 +191,9 @@ static void rows_are_of_a_variable(void **state)
     refuses(ch_var_lookup(v, ids, NULL), "out", "NULL");
     refuses(ch_var_row(NULL, 0, &t), "the variable", "NULL");
     refuses(ch_var_row(v, 0, NULL), "out", "NULL");
-    refuses(ch_partition_of(&p, NULL, &axis, &shards), "spec", "NULL");
-    refuses(ch_partition_of(&p, &of, NULL, &shards), "axis", "NULL");
-    refuses(ch_partition_of(&p, &of, &axis, NULL), "shards", "NULL");
-    refuses(ch_partition_of(&below, &of, &axis, &shards), "v", "-2");
+    refuses(ch_partition_of(&p, NULL, &layout), "spec", "NULL");
+    refuses(ch_partition_of(&p, &of, NULL), "out", "NULL");
+    refuses(ch_partition_of(&below, &of, &layout), "v", "-2");
     assert_null(t);
     ch_tensor_unref(ids);
     ch_var_unref(v);

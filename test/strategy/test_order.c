@@ -273,12 +273,13 @@ static ch_device *const *mixed_devices(void *self)
     return two;
 }
 
-static int mixed_place(void *self, const ch_var_spec *spec, ch_device **out)
+static ch_status mixed_place(void *self, const ch_var_spec *spec, ch_layout *out)
 {
     (void)self;
-    out[0] = two[0];
-    out[1] = two[1];
-    return spec->name[0] % 2 == 0 ? 1 : 2;
+    out->device[0] = two[0];
+    out->device[1] = two[1];
+    out->n_copies = spec->name[0] % 2 == 0 ? 1 : 2;
+    return CH_OK;
 }
 
 static void mixed_close(void *self)

@@ -516,12 +516,12 @@ static ch_device *const *seventeen_devices(void *self)
     return d;
 }
 
-static int place_nowhere(void *self, const ch_var_spec *spec, ch_device **out)
+static ch_status place_nowhere(void *self, const ch_var_spec *spec, ch_layout *out)
 {
     (void)self;
     (void)spec;
     (void)out;
-    return 0;
+    return CH_OK;
 }
 
 static void close_nothing(void *self)

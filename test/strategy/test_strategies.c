@@ -728,7 +728,8 @@ static void a_place_that_is_none_is_refused(void **state)
 
 typedef struct alternating {
     ch_device *device[2];
-    int        next, n_copies;
+    int        next, n_copies, cut_axis, n_parts;
+    ch_status  rc; /* of place */
     bool       is_closed;
 } alternating;
 
@@ -737,13 +738,15 @@ static ch_device *const *own_devices(void *self)
     return ((alternating *)self)->device;
 }
 
-static int own_place(void *self, const ch_var_spec *spec, ch_device **out)
+static ch_status own_place(void *self, const ch_var_spec *spec, ch_layout *out)
 {
     alternating *a = self;
 
     (void)spec;
-    *out = a->device[a->next++ % 2];
-    return a->n_copies;
+    out->device[0] = a->device[a->next++ % 2];
+    out->parts[a->cut_axis] = a->n_parts;
+    out->n_copies = a->n_copies;
+    return a->rc == CH_OK ? CH_OK : ch_fail(a->rc, "no more devices");
 }
 
 static void own_close(void *self)
@@ -758,7 +761,7 @@ static ch_strategy *new_own(alternating *a)
     ch_strategy *st = NULL;
 
     devices_are("CPU=2");
-    *a = (alternating){{ch_device_at(0), ch_device_at(1)}, 0, 1, false};
+    *a = (alternating){.device = {ch_device_at(0), ch_device_at(1)}, .n_copies = 1};
     t_ok(ch_strategy_new(&own_ops, a, &(ch_strategy_parts){.n_replicas = 2}, &st));
     return st;
 }
@@ -804,6 +807,22 @@ static void a_strategy_that_makes_no_sense_is_refused(void **state)
     a.n_copies = 3; /* of which there is room for two */
     t_refused(ch_var_new(st, &(ch_var_spec){.name = "v"}, &v), CH_INTERNAL, "3 copies",
               "Alternating");
+    a.n_copies = 1;
+    a.n_parts = 2;
+    a.cut_axis = 1;
+    t_refused(ch_var_new(st, &(ch_var_spec){.name = "v", .shape = ch_shape_of(4)}, &v),
+              CH_INVALID_ARGUMENT, "2 parts of axis 1", "variable v");
+    a.cut_axis = 0;
+    a.n_parts = -2;
+    t_refused(ch_var_new(st, &(ch_var_spec){.name = "v", .shape = ch_shape_of(4)}, &v),
+              CH_INVALID_ARGUMENT, "-2 parts of axis 0", "variable v");
+    a.n_parts = CH_LAYOUT_DEVICES + 1;
+    t_refused(ch_var_new(st, &(ch_var_spec){.name = "v", .shape = ch_shape_of(4)}, &v),
+              CH_INVALID_ARGUMENT, "more than 4096 parts", "variable v");
+    a.n_parts = 0;
+    a.rc = CH_RESOURCE_EXHAUSTED;
+    t_refused(ch_var_new(st, &(ch_var_spec){.name = "v"}, &v), CH_RESOURCE_EXHAUSTED,
+              "no more devices", "variable v");
     ch_strategy_unref(st);
     without.place = NULL;
     t_refused(ch_strategy_new(&without, &a, &(ch_strategy_parts){.n_replicas = 2}, &none),

@@ -91,18 +91,18 @@ static void parts_hold_every_element_once(void **state)
 
         for (int i = 0; i < n; i++) {
             ch_tensor *part = NULL;
-            ch_box     box;
+            ch_region  region;
             int64_t    index[CH_MAX_RANK] = {0};
 
             ok(ch__layout_cut(l, shape, whole, i, &part));
-            ch__layout_box(l, shape, i, &box);
+            ch__layout_region(l, shape, i, &region);
             assert_true(ch_shape_equal(part->shape, ch__layout_shape(l, shape, i)));
             if (ch_tensor_count(part) > 0)
                 do {
                     int64_t from[CH_MAX_RANK];
 
                     for (int k = 0; k < shape.rank; k++)
-                        from[k] = box.begin[k] + index[k];
+                        from[k] = region.begin[k] + index[k];
                     assert_int_equal(at(part, index), at(whole, from));
                     seen[at(part, index)]++;
                 } while (next(part->shape, index));
@@ -183,7 +183,7 @@ static void join_refuses_parts_of_other_sizes(void **state)
     ch_tensor_unref(b);
 }
 
-static bool is_inside(const ch_box *b, int rank, const int64_t *index)
+static bool is_inside(const ch_region *b, int rank, const int64_t *index)
 {
     for (int k = 0; k < rank; k++)
         if (index[k] < b->begin[k] || index[k] >= b->begin[k] + b->size[k])
@@ -191,9 +191,9 @@ static bool is_inside(const ch_box *b, int rank, const int64_t *index)
     return true;
 }
 
-static ch_box random_box(unsigned *seed, ch_shape shape)
+static ch_region random_region(unsigned *seed, ch_shape shape)
 {
-    ch_box b = {.begin = {0}};
+    ch_region b = {.begin = {0}};
 
     for (int k = 0; k < shape.rank; k++) {
         b.begin[k] = draw(seed, (unsigned)shape.dim[k] + 1);
@@ -208,10 +208,10 @@ static void intersection_has_the_elements_of_both_regions(void **state)
 
     (void)state;
     for (int c = 0; c < CASES; c++) {
-        ch_shape shape = random_shape(&seed);
-        ch_box   a = random_box(&seed, shape), b = random_box(&seed, shape), both;
-        bool     shares = ch__box_intersect(&a, &b, shape.rank, &both), found = false;
-        int64_t  index[CH_MAX_RANK] = {0};
+        ch_shape  shape = random_shape(&seed);
+        ch_region a = random_region(&seed, shape), b = random_region(&seed, shape), both;
+        bool      shares = ch__region_intersect(&a, &b, shape.rank, &both), found = false;
+        int64_t   index[CH_MAX_RANK] = {0};
 
         do {
             bool want = is_inside(&a, shape.rank, index) && is_inside(&b, shape.rank, index);
@@ -221,20 +221,20 @@ static void intersection_has_the_elements_of_both_regions(void **state)
                 assert_int_equal(is_inside(&both, shape.rank, index), want);
         } while (next(shape, index));
         assert_int_equal(shares, found);
-        assert_true(ch__box_fits(&a, shape) && (!shares || ch__box_fits(&both, shape)));
+        assert_true(ch__region_fits(&a, shape) && (!shares || ch__region_fits(&both, shape)));
     }
 }
 
-static void box_fits_refuses_regions_past_the_end(void **state)
+static void region_fits_refuses_regions_past_the_end(void **state)
 {
     ch_shape shape = ch_shape_of(4, 5);
 
     (void)state;
-    assert_true(ch__box_fits(&(ch_box){{4, 0}, {0, 5}}, shape));
-    assert_false(ch__box_fits(&(ch_box){{4, 0}, {1, 5}}, shape));
-    assert_false(ch__box_fits(&(ch_box){{-1, 0}, {1, 1}}, shape));
-    assert_false(ch__box_fits(&(ch_box){{0, 0}, {1, -1}}, shape));
-    assert_false(ch__box_fits(&(ch_box){{1, 0}, {INT64_MAX, 1}}, shape));
+    assert_true(ch__region_fits(&(ch_region){{4, 0}, {0, 5}}, shape));
+    assert_false(ch__region_fits(&(ch_region){{4, 0}, {1, 5}}, shape));
+    assert_false(ch__region_fits(&(ch_region){{-1, 0}, {1, 1}}, shape));
+    assert_false(ch__region_fits(&(ch_region){{0, 0}, {1, -1}}, shape));
+    assert_false(ch__region_fits(&(ch_region){{1, 0}, {INT64_MAX, 1}}, shape));
 }
 
 /* Every allocation of a cut and a join fails once. */
@@ -272,7 +272,7 @@ int main(void)
         cmocka_unit_test(join_uses_the_first_part_along_axes_that_parts_lack),
         cmocka_unit_test(join_refuses_parts_of_other_sizes),
         cmocka_unit_test(intersection_has_the_elements_of_both_regions),
-        cmocka_unit_test(box_fits_refuses_regions_past_the_end),
+        cmocka_unit_test(region_fits_refuses_regions_past_the_end),
         cmocka_unit_test(cut_and_join_leak_nothing_without_memory),
     };
 

@@ -24,8 +24,8 @@ static const char *const fans[] = {
 
 void ch__first_say(ch_first *f, ch_layout l, int shard, Cohort__PsFirst *out)
 {
-    int    axis = ch__layout_axis(l);
-    ch_box box;
+    int       axis = ch__layout_axis(l);
+    ch_region region;
 
     cohort__ps_first__init(out);
     (void)snprintf(f->kind, sizeof(f->kind), "%s", kinds[f->init->kind]);
@@ -40,11 +40,11 @@ void ch__first_say(ch_first *f, ch_layout l, int shard, Cohort__PsFirst *out)
     out->name = f->name;
     out->n_shape = (size_t)f->whole.rank;
     out->shape = f->whole.dim;
-    ch__layout_box(l, f->whole, shard, &box);
+    ch__layout_region(l, f->whole, shard, &region);
     out->axis = (uint32_t)axis;
     if (f->whole.rank > axis) {
-        out->begin = box.begin[axis];
-        out->size = box.size[axis];
+        out->begin = region.begin[axis];
+        out->size = region.size[axis];
     }
 }
 

@@ -1,0 +1,320 @@
+/* strategy/var_local.c -- storage of variables in this process: one tensor, or one for each local replica.
+ *
+ * The copies of a variable are equal, except if it is CH_SYNC_ON_READ: then each replica has a value of its own, and the value
+ * outside steps is the aggregate of the copies. Writing such a variable writes values whose aggregate is the value written.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "kernel/accumulate.h"
+#include "kernel/rows.h"
+#include "strategy/strategy.h"
+
+/* ---- life ---- */
+
+/* The copies of a variable with one copy have nothing to agree with, so every mode is accepted for it. */
+static ch_status check_sync(const ch_strategy *st, const ch_var *v, ch_sync sync)
+{
+    if (sync != CH_SYNC_NONE || v->n_copies == 1)
+        return CH_OK;
+    return ch__fail(CH_INVALID_ARGUMENT,
+                    "NONE variable synchronization mode is not supported with %s", st->label);
+}
+
+static ch_status create(ch_strategy *st, ch_var *v, const ch_var_spec *spec)
+{
+    ch_tensor *initial = NULL;
+    ch_status  rc = check_sync(st, v, spec->sync);
+
+    if (rc == CH_OK && ch__layout_parts(v->layout) > 1)
+        rc = ch__fail(CH_UNIMPLEMENTED,
+                      "%s divides it into %d parts; variables of this process have one part "
+                      "(ch_strategy_ops.place)",
+                      st->label, ch__layout_parts(v->layout));
+    if (rc == CH_OK)
+        rc = ch__var_initial(spec, &initial);
+    for (int i = 0; i < v->n_copies && rc == CH_OK; i++) {
+        rc = ch_tensor_new_on(v->layout.device[i], v->dtype, v->shape, &v->copy[i]);
+        if (rc == CH_OK)
+            rc = ch_tensor_copy(initial, v->copy[i]);
+    }
+    ch_tensor_unref(initial);
+    return rc;
+}
+
+static void free_copies(ch_var *v)
+{
+    for (int i = 0; i < v->n_copies; i++)
+        ch_tensor_unref(v->copy[i]);
+}
+
+/* ---- reading ---- */
+
+/* Returns the copy on the current device, or else the first. */
+static ch_tensor *copy_here(const ch_var *v)
+{
+    for (int i = 0; i < v->n_copies; i++)
+        if (ch_tensor_device(v->copy[i]) == ch_device_current())
+            return v->copy[i];
+    return v->copy[0];
+}
+
+/* Sums or averages copies that differ on purpose. */
+static ch_status combine_copies(const ch_var *v, ch_tensor *out)
+{
+    const void **data = ch__calloc((size_t)v->n_copies, sizeof(*data));
+    int          n = v->n_copies;
+
+    if (data == NULL)
+        return ch__fail_memory("the value of a variable");
+    for (int i = 0; i < n; i++)
+        data[i] = v->copy[i]->data;
+    ch__accumulate(v->dtype, ch_tensor_count(out), n, data, out->data,
+                   v->aggregation == CH_AGGREGATE_MEAN ? n : 1);
+    ch__free(data);
+    return CH_OK;
+}
+
+static ch_status read_whole(const ch_var *v, ch_tensor **out)
+{
+    ch_tensor *t = NULL;
+    ch_status  rc = ch_tensor_new(v->dtype, v->shape, &t);
+
+    if (rc == CH_OK && ch__var_is_own(v) && v->aggregation != CH_AGGREGATE_FIRST)
+        rc = combine_copies(v, t);
+    else if (rc == CH_OK)
+        rc = ch_tensor_copy(ch__var_is_own(v) ? v->copy[0] : copy_here(v), t);
+    if (rc == CH_OK)
+        *out = t;
+    else
+        ch_tensor_unref(t);
+    return rc;
+}
+
+static ch_status read_region(ch_tensor *from, const ch_region *region, ch_tensor **out)
+{
+    ch_tensor *view = NULL, *t = NULL;
+    ch_status  rc = ch__tensor_region(from, region, &view);
+
+    if (rc == CH_OK)
+        rc = ch_tensor_new(view->dtype, view->shape, &t);
+    if (rc == CH_OK)
+        rc = ch_tensor_copy(view, t);
+    if (rc == CH_OK)
+        *out = t;
+    else
+        ch_tensor_unref(t);
+    ch_tensor_unref(view);
+    return rc;
+}
+
+static ch_status read_var(ch_var *v, const ch_region *region, ch_tensor **out)
+{
+    ch_tensor *whole = NULL;
+    ch_status  rc;
+
+    if (region == NULL)
+        return read_whole(v, out);
+    if (!ch__var_is_own(v))
+        return read_region(copy_here(v), region, out);
+    rc = read_whole(v, &whole); /* such variables are small: they count and sum */
+    if (rc == CH_OK)
+        rc = read_region(whole, region, out);
+    ch_tensor_unref(whole);
+    return rc;
+}
+
+static ch_status gather(ch_var *v, ch_tensor *const *ids, ch_tensor **rows)
+{
+    ch_tensor *from = NULL;
+    ch_shape   shape = v->shape;
+    ch_status  rc = CH_OK;
+
+    if (ids[0] == NULL)
+        return CH_OK;
+    if (ch__var_is_own(v))
+        rc = read_whole(v, &from);
+    else
+        from = ch_tensor_ref(copy_here(v));
+    shape.dim[0] = ids[0]->shape.dim[0];
+    if (rc == CH_OK)
+        rc = ch_tensor_new(v->dtype, shape, &rows[0]);
+    if (rc == CH_OK)
+        ch__rows_gather((ch_ids){ids[0]->data, true}, 0, shape.dim[0], from->data,
+                        v->shape.dim[0], (int64_t)ch_tensor_bytes(from) / v->shape.dim[0],
+                        rows[0]->data);
+    ch_tensor_unref(from);
+    return rc;
+}
+
+/* Without workers this process is the only one. */
+static ch_status read_workers(ch_var *v, ch_tuple **out)
+{
+    ch_tensor *t = NULL;
+    ch_status  rc = ch__var_get(v, &t);
+
+    if (rc == CH_OK)
+        rc = ch_tuple_of(1, &t, out);
+    ch_tensor_unref(t);
+    return rc;
+}
+
+/* ---- writing ---- */
+
+/* Integers of 8 bytes do not pass through double, which would round the large ones. */
+static int64_t load_integer(ch_dtype dtype, const void *at)
+{
+    int64_t x = 0;
+
+    if (ch_dtype_bytes(dtype) < sizeof(x))
+        return (int64_t)ch__load(dtype, at);
+    memcpy(&x, at, sizeof(x));
+    return x;
+}
+
+static void store_integer(ch_dtype dtype, void *at, int64_t x)
+{
+    if (ch_dtype_bytes(dtype) < sizeof(x))
+        ch__store(dtype, at, (double)x);
+    else
+        memcpy(at, &x, sizeof(x));
+}
+
+/* Returns x rounded to a float type. */
+static double rounded(ch_dtype dtype, double x)
+{
+    double room;
+
+    ch__store(dtype, &room, x);
+    return ch__load(dtype, &room);
+}
+
+/* Returns the share of x that copy i gets. All shares are equal, except that the last is the rest when the others have been
+ * added in the order in which they are read. The rest is at least half of x, so it is exact, unless x is not finite. */
+static double share_of(ch_dtype dtype, double x, int n, int i)
+{
+    ch_dtype work = ch__dtype_is_half(dtype) ? CH_F32 : dtype;
+    double   each = rounded(dtype, x / n), sum = each;
+
+    if (i < n - 1 || !isfinite(x))
+        return each;
+    for (int k = 1; k < n - 1; k++)
+        sum = rounded(work, sum + each);
+    return x - sum;
+}
+
+/* Writes the share of copy i: the shares add up to the value. If an integer does not divide evenly, the first copies get more. */
+static void write_share(const ch_var *v, const ch_tensor *value, int i)
+{
+    size_t bytes = ch_dtype_bytes(v->dtype);
+    int    n = v->n_copies;
+
+    for (int64_t k = 0; k < ch_tensor_count(value); k++) {
+        const char *from = (const char *)value->data + (size_t)k * bytes;
+        char       *to = (char *)v->copy[i]->data + (size_t)k * bytes;
+
+        if (ch_dtype_is_float(v->dtype)) {
+            ch__store(v->dtype, to, share_of(v->dtype, ch__load(v->dtype, from), n, i));
+        } else {
+            int64_t x = load_integer(v->dtype, from), rest = (x % n + n) % n;
+
+            store_integer(v->dtype, to, (x - rest) / n + (i < rest));
+        }
+    }
+}
+
+static ch_status write_whole(ch_var *v, ch_tensor *value)
+{
+    bool      shares = ch__var_is_own(v) && v->aggregation == CH_AGGREGATE_SUM;
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < v->n_copies && rc == CH_OK; i++)
+        if (shares)
+            write_share(v, value, i);
+        else
+            rc = ch_tensor_copy(value, v->copy[i]);
+    return rc;
+}
+
+static ch_status write_region(ch_tensor *to, const ch_region *region, ch_tensor *value)
+{
+    ch_tensor *view = NULL;
+    ch_status  rc = ch__tensor_region(to, region, &view);
+
+    if (rc == CH_OK)
+        rc = ch_tensor_copy(value, view);
+    ch_tensor_unref(view);
+    return rc;
+}
+
+static ch_status write_var(ch_var *v, const ch_region *region, ch_tensor *value)
+{
+    ch_tensor *whole = NULL;
+    ch_status  rc = CH_OK;
+
+    if (region == NULL)
+        return write_whole(v, value);
+    if (!ch__var_is_own(v)) {
+        for (int i = 0; i < v->n_copies && rc == CH_OK; i++)
+            rc = write_region(v->copy[i], region, value);
+        return rc;
+    }
+    rc = read_whole(v, &whole);
+    if (rc == CH_OK)
+        rc = write_region(whole, region, value);
+    if (rc == CH_OK)
+        rc = write_whole(v, whole);
+    ch_tensor_unref(whole);
+    return rc;
+}
+
+/* copy += sign * delta. A sum of two f32 in double is rounded once. */
+static void add_to(ch_tensor *copy, const ch_tensor *delta, int sign)
+{
+    size_t bytes = ch_dtype_bytes(copy->dtype);
+
+    for (int64_t k = 0; k < ch_tensor_count(delta); k++) {
+        const char *from = (const char *)delta->data + (size_t)k * bytes;
+        char       *to = (char *)copy->data + (size_t)k * bytes;
+
+        if (ch_dtype_is_float(copy->dtype))
+            ch__store(copy->dtype, to,
+                      ch__load(copy->dtype, to) + sign * ch__load(copy->dtype, from));
+        else
+            store_integer(copy->dtype, to,
+                          load_integer(copy->dtype, to) +
+                              sign * load_integer(copy->dtype, from));
+    }
+}
+
+static ch_status add(ch_var *v, ch_tensor *delta, bool subtract)
+{
+    ch_tensor *whole = NULL;
+    ch_status  rc = ch_tensor_contiguous(delta, &whole);
+
+    for (int i = 0; i < v->n_copies && rc == CH_OK; i++)
+        add_to(v->copy[i], whole, subtract ? -1 : 1);
+    ch_tensor_unref(whole);
+    return rc;
+}
+
+static ch_status copy_var(ch_var *from, ch_var *to)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < from->n_copies && rc == CH_OK; i++)
+        rc = ch_tensor_copy(from->copy[i], to->copy[i]);
+    return rc;
+}
+
+const ch_var_ops ch__var_local = {.create = create,
+                                  .free = free_copies,
+                                  .read = read_var,
+                                  .write = write_var,
+                                  .add = add,
+                                  .copy = copy_var,
+                                  .gather = gather,
+                                  .read_workers = read_workers};
