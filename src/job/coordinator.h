@@ -19,6 +19,7 @@
 
 #include "cohort/coordinator.h"
 #include "net/net.h"
+#include "tensor/layout.h"
 
 typedef struct ch_scheduled
                        ch_scheduled; /* a step, from schedule until nobody wants its results */
@@ -56,9 +57,18 @@ CH_MUST_CHECK ch_status ch__chief_ask(ch_task *chief, int n, const int *server,
                                       ch_parcel *const *parcel, ch_parcel **answer);
 /* The same to one, for which nobody waits. */
 void ch__chief_tell(ch_task *chief, int server, ch_parcel *parcel);
-/* Sets n variables, which are on n servers, each once. Takes the values over. */
-CH_MUST_CHECK ch_status ch__chief_assign(ch_task *chief, int n, const int *server,
-                                         const uint64_t *variable, ch_tensor *const *value);
+/* Values for n variables, or for regions of them. */
+typedef struct ch_assignment {
+    int               n;
+    const int        *server;   /* of each variable */
+    const uint64_t   *variable; /* its number there */
+    int               rank;     /* of the regions */
+    const ch_region  *region;   /* NULL: whole variables */
+    ch_tensor *const *value;    /* borrowed */
+} ch_assignment;
+
+/* Assigns the values, each once. */
+CH_MUST_CHECK ch_status ch__chief_assign(ch_task *chief, const ch_assignment *a);
 /* Numbers that were never given before, the first of n. */
 uint64_t ch__chief_numbers(ch_task *chief, int n);
 

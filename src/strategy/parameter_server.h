@@ -8,6 +8,7 @@
 #include "graph/run.h"
 #include "job/coordinator.h"
 #include "job/local_cluster.h"
+#include "job/step_plan.h"
 #include "strategy/strategy.h"
 
 typedef struct ch_ps_function ch_ps_function; /* a graph that workers can be told */
@@ -65,9 +66,9 @@ extern const ch_exec_ops ch__ps_exec;
 typedef struct ch_ps_shard {
     atomic_int refs;
     ch_ps     *ps;
-    int        server;
-    uint64_t   number; /* by which the server knows it */
     int64_t    bytes;
+
+    struct ch_route_shard at; /* its server, and its number there */
 } ch_ps_shard;
 
 /* The storage of a variable: v->storage. A per-worker variable has no shards. Its copy in this process belongs to the program,
@@ -83,13 +84,14 @@ typedef struct ch_ps_var {
         ch_var *var;
         bool    subtract;
     } arg[2];
-    int          n;       /* 0: it is per-worker */
-    ch_ps_shard *shard[]; /* in the order of the layout's parts */
+    ch_route_variable      where;   /* n_shards 0: it is per-worker */
+    struct ch_route_shard *at;      /* where.shard: the `at` of each shard */
+    ch_ps_shard           *shard[]; /* of each part of the layout */
 } ch_ps_var;
 
 static inline bool ch__ps_is_per_worker(const ch_var *v)
 {
-    return ((const ch_ps_var *)v->storage)->n == 0;
+    return ((const ch_ps_var *)v->storage)->where.n_shards == 0;
 }
 
 /* Chooses the layout of a variable: ch_strategy_ops.place. */

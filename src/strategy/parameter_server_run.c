@@ -59,7 +59,7 @@ static int count_shards(const ch_resource *r, const ch_var *v)
 {
     if (ch__is_borrowed(r))
         return 0;
-    return ch__ps_is_per_worker(v) ? 1 : ((const ch_ps_var *)v->storage)->n;
+    return ch__ps_is_per_worker(v) ? 1 : ((const ch_ps_var *)v->storage)->where.n_shards;
 }
 
 /* The variable that a graph names, referenced. Of another strategy it is Default's, which the graph refers to itself. */
@@ -93,14 +93,11 @@ static void locate_one(located *l, const ch_var *v, const char *name, int *at)
     const ch_ps_var *s = v->storage;
     int              i = l->n_variables++;
 
-    l->variable[i] = (ch_route_variable){.name = name,
-                                         .dtype = v->dtype,
-                                         .shape = v->shape,
-                                         .axis = ch__layout_axis(v->layout),
-                                         .n_shards = s->n,
-                                         .shard = &l->shard[*at]};
-    for (int k = 0; k < s->n; k++)
-        l->shard[(*at)++] = (struct ch_route_shard){s->shard[k]->server, s->shard[k]->number};
+    l->variable[i] = s->where;
+    l->variable[i].name = name;
+    l->variable[i].shard = &l->shard[*at];
+    for (int k = 0; k < s->where.n_shards; k++)
+        l->shard[(*at)++] = s->where.shard[k];
     l->place[i] = i;
     for (int k = i - 1; k >= 0; k--)
         if (is_same_place(&l->variable[k], &l->variable[i]))

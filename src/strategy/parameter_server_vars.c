@@ -6,9 +6,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "job/message.h"
-#include "job/server/init.h"
-#include "job/shard.h"
+#include "job/remote_var.h"
 #include "kernel/init.h"
 #include "strategy/parameter_server.h"
 #include "tensor/device.h"
@@ -79,159 +77,129 @@ static int server_of(const ch_ps *ps, const ch_device *d)
 
 /* ---- life ---- */
 
-static void free_shard(ch_ps_shard *s)
+static void shard_unref(ch_ps_shard *s)
 {
-    Cohort__PsFree m;
-    ch_parcel     *p = NULL;
-
-    cohort__ps_free__init(&m);
-    m.n_variables = 1;
-    m.variables = &s->number;
+    if (s == NULL || atomic_fetch_sub(&s->refs, 1) != 1)
+        return;
     (void)ch__task_enter(s->ps->chief);
-    s->ps->bytes[s->server] -= s->bytes;
+    s->ps->bytes[s->at.server] -= s->bytes;
     ch__task_leave(s->ps->chief);
-    if (ch__speak(CH_PS_FREE, &m.base, 0, NULL, &p) == CH_OK)
-        ch__chief_tell(s->ps->chief, s->server, p);
+    ch__remote_free(s->ps->chief, s->at);
     ch__free(s);
 }
 
-static void shard_unref(ch_ps_shard *s)
+static void free_storage(ch_ps_var *s)
 {
-    if (s != NULL && atomic_fetch_sub(&s->refs, 1) == 1)
-        free_shard(s);
+    for (int i = 0; i < s->where.n_shards; i++)
+        shard_unref(s->shard[i]);
+    for (int i = 0; i < 2; i++)
+        ch_function_unref(s->change[i]);
+    ch__free(s->at);
+    ch__free(s);
 }
 
 static void free_var(ch_var *v)
 {
-    ch_ps_var *s = v->storage;
-
     ch_tensor_unref(v->copy[0]);
-    if (s != NULL && ch__ps_is_per_worker(v)) {
-        ch__ps_per_worker_free(s);
-    } else if (s != NULL) {
-        for (int i = 0; i < s->n; i++)
-            shard_unref(s->shard[i]);
-        for (int i = 0; i < 2; i++)
-            ch_function_unref(s->change[i]);
-        ch__free(s);
-    }
+    if (v->storage != NULL && ch__ps_is_per_worker(v))
+        ch__ps_per_worker_free(v->storage);
+    else if (v->storage != NULL)
+        free_storage(v->storage);
     v->storage = NULL;
 }
 
-static ch_status new_storage(ch_ps *ps, int n, ch_ps_var **out)
+/* Makes the storage of a variable with these shards, which it references. */
+static ch_status new_storage(ch_ps *ps, const char *name, ch_dtype dtype, ch_shape shape,
+                             ch_layout l, ch_ps_shard *const *shard, ch_ps_var **out)
 {
-    ch_ps_var *s = ch__calloc(1, sizeof(*s) + (size_t)n * sizeof(s->shard[0]));
+    int                    n = ch__layout_parts(l);
+    struct ch_route_shard *at = ch__calloc((size_t)n, sizeof(*at));
+    ch_ps_var             *s = ch__calloc(1, sizeof(*s) + (size_t)n * sizeof(s->shard[0]));
 
-    if (s == NULL)
+    if (s == NULL || at == NULL) {
+        ch__free(at);
+        ch__free(s);
         return ch__fail_memory("a variable");
+    }
     s->ps = ps;
-    s->n = n;
+    s->at = at;
+    s->where = (ch_route_variable){.name = name,
+                                   .dtype = dtype,
+                                   .shape = shape,
+                                   .axis = ch__layout_axis(l),
+                                   .n_shards = n,
+                                   .shard = at};
+    for (int i = 0; i < n; i++) {
+        atomic_fetch_add(&shard[i]->refs, 1);
+        s->shard[i] = shard[i];
+        at[i] = shard[i]->at;
+    }
     *out = s;
     return CH_OK;
 }
 
-/* Makes the shards with their numbers and bytes. The servers do not know them yet. */
-static ch_status make_shards(ch_ps *ps, const ch_var *v, ch_ps_var *s)
+/* Makes the records of the shards, with numbers by which servers will know them. */
+static ch_status new_shards(ch_ps *ps, const ch_var *v, int n, ch_ps_shard **out)
 {
-    uint64_t number = ch__chief_numbers(ps->chief, s->n);
+    uint64_t number = ch__chief_numbers(ps->chief, n);
 
-    for (int i = 0; i < s->n; i++) {
-        ch_ps_shard *shard = ch__calloc(1, sizeof(*shard));
-
-        if (shard == NULL)
+    for (int i = 0; i < n; i++) {
+        out[i] = ch__calloc(1, sizeof(*out[i]));
+        if (out[i] == NULL)
             return ch__fail_memory("a variable");
-        atomic_init(&shard->refs, 1);
-        shard->ps = ps;
-        shard->number = number + (uint64_t)i;
-        shard->server = server_of(ps, v->layout.device[i]);
-        shard->bytes = shard_bytes(v->layout, v->dtype, v->shape, i);
-        s->shard[i] = shard;
+        atomic_init(&out[i]->refs, 0);
+        out[i]->ps = ps;
+        out[i]->at.server = server_of(ps, v->layout.device[i]);
+        out[i]->at.variable = number + (uint64_t)i;
+        out[i]->bytes = shard_bytes(v->layout, v->dtype, v->shape, i);
     }
     return CH_OK;
 }
 
-/* What a variable begins with: a value, or words. */
-typedef struct beginning {
-    ch_tensor     *value; /* NULL: */
-    const ch_init *init;
-} beginning;
-
-/* Of a shard: its part of the value, or what it makes of the words. */
-static ch_status speak_create(const ch_var *v, const ch_ps_var *s, const void *arg, int i,
-                              ch_parcel **out)
+static ch_status make_storage(ch_ps *ps, ch_var *v)
 {
-    const beginning *b = arg;
-    Cohort__PsCreate m;
-    Cohort__PsFirst  words;
-    ch_first   first = {.init = b->init, .name = v->name, .dtype = v->dtype, .whole = v->shape};
-    ch_tensor *cut = NULL;
-    size_t     size = strlen(v->name) + 32;
-    char      *name = ch__malloc(size);
-    ch_status  rc = name == NULL ? ch__fail_memory("a variable") : CH_OK;
+    int           n = ch__layout_parts(v->layout);
+    ch_ps_shard **shard = ch__calloc((size_t)n, sizeof(ch_ps_shard *));
+    ch_ps_var    *s = NULL;
+    ch_status rc = shard == NULL ? ch__fail_memory("a variable") : new_shards(ps, v, n, shard);
 
-    cohort__ps_create__init(&m);
-    m.variable = s->shard[i]->number;
-    m.name = name;
-    if (b->value == NULL) {
-        ch__first_say(&first, v->layout, i, &words);
-        m.first = &words;
+    if (rc == CH_OK)
+        rc = new_storage(ps, v->name, v->dtype, v->shape, v->layout, shard, &s);
+    for (int i = 0; rc != CH_OK && shard != NULL && i < n; i++)
+        ch__free(shard[i]);
+    if (rc == CH_OK) {
+        (void)ch__task_enter(ps->chief);
+        for (int i = 0; i < n; i++)
+            ps->bytes[shard[i]->at.server] += shard[i]->bytes;
+        ch__task_leave(ps->chief);
+        v->storage = s;
     }
-    if (rc == CH_OK)
-        (void)snprintf(name, size, s->n > 1 ? "%s/part_%d" : "%s", v->name, i);
-    if (rc == CH_OK && b->value != NULL)
-        rc = ch__layout_cut(v->layout, v->shape, b->value, i, &cut);
-    if (rc == CH_OK)
-        rc = ch__speak(CH_PS_CREATE, &m.base, cut != NULL, &cut, out);
-    ch__free(name);
-    return rc;
-}
-
-/* A call to the server of each shard; the parcels are made by `speak`. */
-typedef ch_status (*speak_fn)(const ch_var *v, const ch_ps_var *s, const void *arg, int i,
-                              ch_parcel **out);
-
-static ch_status ask_shards(const ch_var *v, const ch_ps_var *s, speak_fn speak,
-                            const void *arg, ch_parcel **answer)
-{
-    ch_parcel **parcel = ch__calloc((size_t)s->n, sizeof(ch_parcel *));
-    int        *server = ch__calloc((size_t)s->n, sizeof(int));
-    ch_status   rc = parcel == NULL || server == NULL ? ch__fail_memory("a call") : CH_OK;
-
-    for (int i = 0; i < s->n && rc == CH_OK; i++) {
-        server[i] = s->shard[i]->server;
-        rc = speak(v, s, arg, i, &parcel[i]);
-    }
-    if (rc == CH_OK)
-        rc = ch__chief_ask(s->ps->chief, s->n, server, parcel, answer);
-    else
-        for (int i = 0; parcel != NULL && i < s->n; i++)
-            ch__parcel_unref(parcel[i]);
-    ch__free(parcel);
-    ch__free(server);
+    ch__free(shard);
     return rc;
 }
 
 /* Makes a variable of each shard. */
-static ch_status make_parts(ch_strategy *st, ch_var *v, ch_ps_var *s)
+static ch_status make_parts(ch_strategy *st, ch_var *v)
 {
-    ch_status rc = CH_OK;
+    const ch_ps_var *s = v->storage;
+    int              n = s->where.n_shards;
+    ch_status        rc = CH_OK;
 
-    v->shard = ch__calloc((size_t)s->n, sizeof(ch_var *));
+    v->shard = ch__calloc((size_t)n, sizeof(ch_var *));
     if (v->shard == NULL)
         return ch__fail_memory("a variable");
-    for (; v->n_shards < s->n && rc == CH_OK; v->n_shards += rc == CH_OK) {
+    for (; v->n_shards < n && rc == CH_OK; v->n_shards += rc == CH_OK) {
         int        i = v->n_shards;
         ch_ps_var *part = NULL;
 
-        rc = new_storage(s->ps, 1, &part);
-        if (rc != CH_OK)
-            break;
-        part->shard[0] = s->shard[i];
-        rc = ch__var_part(st, v, i, part, &v->shard[i]);
+        rc = new_storage(s->ps, NULL, v->dtype, ch__layout_shape(v->layout, v->shape, i),
+                         (ch_layout){.n_copies = 1}, &s->shard[i], &part);
         if (rc == CH_OK)
-            atomic_fetch_add(&s->shard[i]->refs, 1);
-        else
-            ch__free(part);
+            rc = ch__var_part(st, v, i, part, &v->shard[i]);
+        if (rc == CH_OK)
+            part->where.name = v->shard[i]->name;
+        else if (part != NULL)
+            free_storage(part);
     }
     return rc;
 }
@@ -247,35 +215,23 @@ static ch_status initial_of(const ch_var_spec *spec, ch_tensor **out)
 static ch_status create_on_servers(ch_strategy *st, ch_var *v, ch_tensor *initial,
                                    const ch_init *init)
 {
-    ch_ps     *ps = st->self;
-    ch_ps_var *s = NULL;
-    ch_status  rc;
+    ch_ps           *ps = st->self;
+    const ch_ps_var *s;
+    ch_status        rc;
 
     for (int i = 0; i < ch__layout_parts(v->layout); i++)
         if (server_of(ps, v->layout.device[i]) < 0)
             return ch__fail(
                 CH_INVALID_ARGUMENT,
-                "%s is no parameter server's, because a variable that is per_worker is on "
-                "no server; leave that colocation first, or make this variable "
+                "%s is no parameter server's, because a variable that is per_worker is "
+                "on no server; leave that colocation first, or make this variable "
                 "per_worker too",
                 ch_device_name(v->layout.device[i]));
-    rc = new_storage(ps, ch__layout_parts(v->layout), &s);
-    if (rc != CH_OK)
-        return rc;
-    rc = make_shards(ps, v, s);
-    if (rc != CH_OK) {
-        for (int i = 0; i < s->n; i++)
-            ch__free(s->shard[i]);
-        ch__free(s);
-        return rc;
-    }
-    (void)ch__task_enter(ps->chief);
-    for (int i = 0; i < s->n; i++)
-        ps->bytes[s->shard[i]->server] += s->shard[i]->bytes;
-    ch__task_leave(ps->chief);
-    v->storage = s;
-    rc = ask_shards(v, s, speak_create, &(beginning){initial, init}, NULL);
-    return rc == CH_OK && s->n > 1 ? make_parts(st, v, s) : rc;
+    rc = make_storage(ps, v);
+    s = v->storage;
+    if (rc == CH_OK)
+        rc = ch__remote_create(ps->chief, &s->where, initial, init);
+    return rc == CH_OK && s->where.n_shards > 1 ? make_parts(st, v) : rc;
 }
 
 static ch_status create(ch_strategy *st, ch_var *v, const ch_var_spec *spec)
@@ -290,101 +246,36 @@ static ch_status create(ch_strategy *st, ch_var *v, const ch_var_spec *spec)
     return rc;
 }
 
-/* ---- reading ---- */
+/* ---- values ---- */
 
-static ch_status speak_read(const ch_var *v, const ch_ps_var *s, const void *arg, int i,
-                            ch_parcel **out)
+static ch_status read_var(ch_var *v, const ch_region *region, ch_tensor **out)
 {
-    Cohort__PsRead m;
+    const ch_ps_var *s = v->storage;
+    ch_status        rc;
 
-    (void)v;
-    (void)arg;
-    cohort__ps_read__init(&m);
-    m.n_variables = 1;
-    m.variables = &s->shard[i]->number;
-    return ch__speak(CH_PS_READ, &m.base, 0, NULL, out);
-}
-
-static ch_status check_answer(const ch_var *v, const ch_parcel *p)
-{
-    return p->n_tensors == 1 && p->tensor[0]->dtype == v->dtype
-               ? CH_OK
-               : ch__fail(CH_INTERNAL, "a server gave something else for %s", v->name);
-}
-
-/* The caller may change what he gets: a copy of what the server has. */
-static ch_status copy_of(const ch_var *v, ch_tensor *t, ch_tensor **out)
-{
-    ch_status rc = ch_tensor_new(v->dtype, v->shape, out);
-
-    return rc == CH_OK ? ch_tensor_copy(t, *out) : rc;
-}
-
-static ch_status join(const ch_var *v, const ch_ps_var *s, ch_parcel *const *answer,
-                      ch_tensor **out)
-{
-    ch_tensor **part = ch__calloc((size_t)s->n, sizeof(ch_tensor *));
-    ch_tensor  *whole = NULL;
-    ch_status   rc = part == NULL ? ch__fail_memory("a value") : CH_OK;
-
-    for (int i = 0; i < s->n && rc == CH_OK; i++) {
-        rc = check_answer(v, answer[i]);
-        if (rc == CH_OK)
-            part[i] = answer[i]->tensor[0];
-    }
-    if (rc == CH_OK)
-        rc = s->n > 1 ? ch__layout_join(v->layout, part, &whole) : copy_of(v, part[0], &whole);
-    if (rc == CH_OK && !ch_shape_equal(whole->shape, v->shape))
-        rc = ch__fail(CH_INTERNAL, "servers gave other sizes for %s", v->name);
-    ch__free(part);
-    if (rc == CH_OK)
-        *out = whole;
-    else
-        ch_tensor_unref(whole);
-    return rc;
-}
-
-static ch_status get_whole(ch_var *v, ch_tensor **out)
-{
-    ch_ps_var  *s = v->storage;
-    ch_parcel **answer = ch__calloc((size_t)s->n, sizeof(ch_parcel *));
-    ch_status   rc = answer == NULL ? ch__fail_memory("a value")
-                                    : ask_shards(v, s, speak_read, NULL, answer);
-
-    if (rc == CH_OK)
-        rc = join(v, s, answer, out);
-    for (int i = 0; answer != NULL && i < s->n; i++)
-        ch__parcel_unref(answer[i]);
-    ch__free(answer);
+    if (ch__ps_is_per_worker(v))
+        return ch__var_local.read(v, region, out);
+    rc = ch__remote_read(s->ps->chief, &s->where, region, out);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
 }
 
-/* ---- changing ---- */
-
-static ch_status set_whole(ch_var *v, ch_tensor *value)
+static ch_status write_var(ch_var *v, const ch_region *region, ch_tensor *value)
 {
-    ch_ps_var  *s = v->storage;
-    size_t      n = (size_t)s->n;
-    ch_tensor **cut = ch__calloc(n, sizeof(ch_tensor *));
-    uint64_t   *number = ch__calloc(n, sizeof(uint64_t));
-    int        *server = ch__calloc(n, sizeof(int));
-    ch_status   rc =
-        cut == NULL || number == NULL || server == NULL ? ch__fail_memory("a value") : CH_OK;
+    const ch_ps_var *s = v->storage;
+    ch_status        rc;
 
-    for (int i = 0; i < s->n && rc == CH_OK; i++) {
-        number[i] = s->shard[i]->number;
-        server[i] = s->shard[i]->server;
-        rc = ch__layout_cut(v->layout, v->shape, value, i, &cut[i]);
-    }
-    if (rc == CH_OK)
-        rc = ch__chief_assign(s->ps->chief, s->n, server, number, cut);
-    else
-        for (int i = 0; cut != NULL && i < s->n; i++)
-            ch_tensor_unref(cut[i]);
-    ch__free(cut);
-    ch__free(number);
-    ch__free(server);
+    if (ch__ps_is_per_worker(v))
+        return ch__var_local.write(v, region, value);
+    rc = ch__remote_write(s->ps->chief, &s->where, region, value);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
+}
+
+static ch_status gather(ch_var *v, ch_tensor *const *ids, ch_tensor **rows)
+{
+    const ch_ps_var *s = v->storage;
+
+    return ch__ps_is_per_worker(v) ? ch__var_local.gather(v, ids, rows)
+                                   : ch__remote_gather(s->ps->chief, &s->where, ids, rows);
 }
 
 static void record_change(ch_step *s, void *arg)
@@ -440,46 +331,6 @@ static ch_status add(ch_var *v, ch_tensor *delta, bool subtract)
     return rc;
 }
 
-static ch_status read_var(ch_var *v, const ch_region *region, ch_tensor **out)
-{
-    ch_tensor *whole = NULL, *view = NULL;
-    ch_status  rc;
-
-    if (ch__ps_is_per_worker(v))
-        return ch__var_local.read(v, region, out);
-    if (region == NULL)
-        return get_whole(v, out);
-    rc = get_whole(v, &whole);
-    if (rc == CH_OK)
-        rc = ch__tensor_region(whole, region, &view);
-    if (rc == CH_OK)
-        rc = ch_tensor_contiguous(view, out);
-    ch_tensor_unref(view);
-    ch_tensor_unref(whole);
-    return rc;
-}
-
-static ch_status write_var(ch_var *v, const ch_region *region, ch_tensor *value)
-{
-    ch_tensor *whole = NULL, *view = NULL;
-    ch_status  rc;
-
-    if (ch__ps_is_per_worker(v))
-        return ch__var_local.write(v, region, value);
-    if (region == NULL)
-        return set_whole(v, value);
-    rc = get_whole(v, &whole);
-    if (rc == CH_OK)
-        rc = ch__tensor_region(whole, region, &view);
-    if (rc == CH_OK)
-        rc = ch_tensor_copy(value, view);
-    if (rc == CH_OK)
-        rc = set_whole(v, whole);
-    ch_tensor_unref(view);
-    ch_tensor_unref(whole);
-    return rc;
-}
-
 static ch_status add_var(ch_var *v, ch_tensor *delta, bool subtract)
 {
     return ch__ps_is_per_worker(v) ? ch__var_local.add(v, delta, subtract)
@@ -494,90 +345,6 @@ static ch_status copy_var(ch_var *from, ch_var *to)
     if (rc == CH_OK)
         rc = write_var(to, NULL, t);
     ch_tensor_unref(t);
-    return rc;
-}
-
-/* ---- rows ---- */
-
-static ch_status speak_rows(const ch_ps_shard *s, ch_tensor *ids, ch_parcel **out)
-{
-    Cohort__PsRows m;
-    uint64_t       number = s->number;
-
-    cohort__ps_rows__init(&m);
-    m.n_variables = 1;
-    m.variables = &number;
-    (void)ch_tensor_ref(ids);
-    return ch__speak(CH_PS_ROWS, &m.base, 1, &ids, out);
-}
-
-static ch_status check_rows(const ch_var *v, int shard, const ch_tensor *ids,
-                            const ch_parcel *p)
-{
-    ch_shape want = ch__layout_shape(v->layout, v->shape, shard);
-
-    want.dim[0] = ids->shape.dim[0];
-    return p->n_tensors == 1 && p->tensor[0]->dtype == v->dtype &&
-                   ch_shape_equal(p->tensor[0]->shape, want)
-               ? CH_OK
-               : ch__fail(CH_INTERNAL, "a server gave other rows than were asked for");
-}
-
-/* Asks the shards that have any of the rows. If axis 0 is divided, shard i gets ids[i]; if not, every shard has a piece of each
- * row, and gets ids[0]. */
-static ch_status ask_rows(const ch_var *v, ch_tensor *const *ids, ch_tensor **out)
-{
-    const ch_ps_var *s = v->storage;
-    size_t           most = (size_t)s->n;
-    ch_parcel      **parcel = ch__calloc(2 * most, sizeof(ch_parcel *));
-    ch_parcel      **answer = parcel != NULL ? parcel + most : NULL;
-    int             *server = ch__calloc(2 * most, sizeof(int));
-    int             *shard = server != NULL ? server + most : NULL;
-    ch_status        rc = parcel == NULL || server == NULL ? ch__fail_memory("rows") : CH_OK;
-    int              n = 0, by_rows = ch__layout_axis(v->layout) == 0;
-
-    for (int i = 0; i < s->n && rc == CH_OK; i++) {
-        if (ids[by_rows ? i : 0] == NULL)
-            continue;
-        server[n] = s->shard[i]->server;
-        shard[n] = i;
-        rc = speak_rows(s->shard[i], ids[by_rows ? i : 0], &parcel[n]);
-        n += rc == CH_OK;
-    }
-    if (rc == CH_OK && n > 0)
-        rc = ch__chief_ask(s->ps->chief, n, server, parcel, answer);
-    else
-        for (int k = 0; k < n; k++)
-            ch__parcel_unref(parcel[k]);
-    for (int k = 0; k < n && rc == CH_OK; k++) {
-        rc = check_rows(v, shard[k], ids[by_rows ? shard[k] : 0], answer[k]);
-        if (rc == CH_OK)
-            out[shard[k]] = ch_tensor_ref(answer[k]->tensor[0]);
-    }
-    for (int k = 0; answer != NULL && k < n; k++)
-        ch__parcel_unref(answer[k]);
-    ch__free(parcel);
-    ch__free(server);
-    return rc;
-}
-
-static ch_status gather(ch_var *v, ch_tensor *const *ids, ch_tensor **rows)
-{
-    const ch_ps_var *s = v->storage;
-    ch_tensor      **piece;
-    ch_status        rc;
-
-    if (ch__ps_is_per_worker(v))
-        return ch__var_local.gather(v, ids, rows);
-    if (ch__layout_axis(v->layout) == 0)
-        return ask_rows(v, ids, rows);
-    piece = ch__calloc((size_t)s->n, sizeof(ch_tensor *));
-    rc = piece == NULL ? ch__fail_memory("rows") : ask_rows(v, ids, piece);
-    if (rc == CH_OK && ids[0] != NULL)
-        rc = ch__layout_join(v->layout, piece, &rows[0]);
-    for (int i = 0; piece != NULL && i < s->n; i++)
-        ch_tensor_unref(piece[i]);
-    ch__free(piece);
     return rc;
 }
 
@@ -620,7 +387,7 @@ static columns columns_of(int n, ch_var *const *var)
     return w;
 }
 
-static void print_var(const ch_ps *ps, const ch_var *v, columns w, ch_text *o, int64_t *bytes)
+static void print_var(const ch_var *v, columns w, ch_text *o, int64_t *bytes)
 {
     char             spec[160];
     const ch_ps_var *s = v->storage;
@@ -634,9 +401,8 @@ static void print_var(const ch_ps *ps, const ch_var *v, columns w, ch_text *o, i
         return;
     }
     ch__text_add(o, "%-*s %-*s %12lld  %s\n", w.name, v->name, w.spec, spec,
-                 (long long)s->shard[0]->bytes,
-                 ch_device_name(ps->server_device[s->shard[0]->server]));
-    bytes[s->shard[0]->server] += s->shard[0]->bytes;
+                 (long long)s->shard[0]->bytes, ch_var_device(v));
+    bytes[s->shard[0]->at.server] += s->shard[0]->bytes;
 }
 
 int ch_strategy_print_placement(ch_strategy *st, char *text, size_t size)
@@ -660,7 +426,7 @@ int ch_strategy_print_placement(ch_strategy *st, char *text, size_t size)
     ch__text_add(&o, "%-*s %-*s %12s  %s\n", w.name, "variable", w.spec, "is", "bytes",
                  "where");
     for (int i = 0; i < n; i++) {
-        print_var(ps, var[i], w, &o, bytes);
+        print_var(var[i], w, &o, bytes);
         ch_var_unref(var[i]);
     }
     for (int i = 0; i < ps->n_servers; i++)

@@ -104,7 +104,7 @@ bool ch__region_fits(const ch_region *b, ch_shape whole)
     return true;
 }
 
-ch_status ch__tensor_region(ch_tensor *t, const ch_region *b, ch_tensor **out)
+ch_status ch__tensor_region(ch_tensor *t, const ch_region *r, ch_tensor **out)
 {
     ch_tensor *view = ch_tensor_ref(t);
     ch_status  rc = CH_OK;
@@ -112,9 +112,9 @@ ch_status ch__tensor_region(ch_tensor *t, const ch_region *b, ch_tensor **out)
     for (int k = 0; k < t->shape.rank && rc == CH_OK; k++) {
         ch_tensor *wider = view;
 
-        if (b->size[k] == wider->shape.dim[k])
+        if (r->size[k] == wider->shape.dim[k])
             continue;
-        rc = ch_tensor_slice(wider, k, b->begin[k], b->begin[k] + b->size[k], 1, &view);
+        rc = ch_tensor_slice(wider, k, r->begin[k], r->begin[k] + r->size[k], 1, &view);
         if (rc == CH_OK)
             ch_tensor_unref(wider);
     }
@@ -123,6 +123,16 @@ ch_status ch__tensor_region(ch_tensor *t, const ch_region *b, ch_tensor **out)
     else
         ch_tensor_unref(view);
     return rc;
+}
+
+void ch__region_write(ch_tensor *to, const ch_region *r, const ch_tensor *value)
+{
+    char *at = to->data;
+
+    for (int k = 0; k < to->shape.rank; k++)
+        at += r->begin[k] * to->stride[k] * (int64_t)ch_dtype_bytes(to->dtype);
+    if (ch_tensor_count(value) > 0)
+        ch__copy_strided(to->dtype, value->shape, value->data, value->stride, at, to->stride);
 }
 
 ch_status ch__layout_cut(ch_layout l, ch_shape whole, ch_tensor *t, int i, ch_tensor **out)

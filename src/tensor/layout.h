@@ -56,7 +56,10 @@ bool ch__region_intersect(const ch_region *a, const ch_region *b, int rank, ch_r
 /* Returns true if the region lies inside a tensor of this shape. */
 bool ch__region_fits(const ch_region *b, ch_shape whole);
 /* Makes a view of the region, which must fit. */
-CH_MUST_CHECK ch_status ch__tensor_region(ch_tensor *t, const ch_region *b, ch_tensor **out);
+CH_MUST_CHECK ch_status ch__tensor_region(ch_tensor *t, const ch_region *r, ch_tensor **out);
+
+/* Copies a tensor of numbers to the region of another one, which must fit. Takes no memory, so it cannot fail. */
+void ch__region_write(ch_tensor *to, const ch_region *r, const ch_tensor *value);
 
 /* Gives part i of a value that lies along a variable of shape `whole`. The value's axes are aligned with the last
  * axes of the variable. An axis that the value does not have, or where its size is not the variable's (it is

@@ -738,6 +738,84 @@ static void rows_are_given_of_all_variables_or_of_none(void **state)
     ch__store_free(s);
 }
 
+/* ---- regions ---- */
+
+static ch_status read_region(ch_store *s, size_t n_begin, int64_t *begin, size_t n_size,
+                             int64_t *size, ch_tensor **out)
+{
+    Cohort__PsRead   m;
+    Cohort__PsRegion r, *list[] = {&r, &r};
+    uint64_t         variable = W;
+
+    cohort__ps_read__init(&m);
+    cohort__ps_region__init(&r);
+    r.n_begin = n_begin;
+    r.begin = begin;
+    r.n_size = n_size;
+    r.size = size;
+    m.n_variables = 1;
+    m.variables = &variable;
+    m.n_regions = begin == NULL ? 2 : 1;
+    m.regions = list;
+    return ch__store_read(s, &m, out);
+}
+
+static ch_status assign_region(ch_store *s, uint64_t step, int64_t *begin, int64_t *size,
+                               ch_tensor *value)
+{
+    Cohort__PsAssign m;
+    Cohort__PsRegion r, *list[] = {&r, &r};
+    uint64_t         variable[] = {W, W};
+
+    cohort__ps_assign__init(&m);
+    cohort__ps_region__init(&r);
+    r.n_begin = r.n_size = 2;
+    r.begin = begin;
+    r.size = size;
+    m.step = step;
+    m.n_variables = m.n_regions = 2; /* of one variable */
+    m.variables = variable;
+    m.regions = list;
+    return ch__store_assign(s, &m, 2, (ch_tensor *[]){value, value});
+}
+
+static void store_refuses_regions_that_do_not_fit(void **state)
+{
+    ch_store  *s = new_store(0);
+    ch_tensor *out = NULL, *value = t_noise(ch_shape_of(2, 1), 3);
+    ch_parcel *p = create(W);
+
+    (void)state;
+    (void)tell(s, p);
+    t_ok(read_region(s, 2, (int64_t[]){1, 1}, 2, (int64_t[]){2, 1}, &out));
+    assert_true(ch_shape_equal(ch_tensor_shape(out), ch_shape_of(2, 1)));
+    ch_tensor_unref(out);
+    out = NULL;
+    t_refused(read_region(s, 1, (int64_t[]){1}, 2, (int64_t[]){2, 1}, &out),
+              CH_INVALID_ARGUMENT, "region of 1 and 2 axes", "2");
+    t_refused(read_region(s, 2, (int64_t[]){3, 0}, 2, (int64_t[]){2, 1}, &out),
+              CH_INVALID_ARGUMENT, "outside", "region");
+    t_refused(read_region(s, 2, (int64_t[]){-1, 0}, 2, (int64_t[]){2, 1}, &out),
+              CH_INVALID_ARGUMENT, "outside", "region");
+    t_refused(read_region(s, 2, (int64_t[]){1, 0}, 2, (int64_t[]){INT64_MAX, 1}, &out),
+              CH_INVALID_ARGUMENT, "outside", "region");
+    t_refused(read_region(s, 0, NULL, 0, NULL, &out), CH_INVALID_ARGUMENT, "2 regions",
+              "1 variables");
+    t_refused(assign_region(s, 7, (int64_t[]){0, 0}, (int64_t[]){1, 2}, value),
+              CH_INVALID_ARGUMENT, "variable", "is");
+    assert_null(out);
+    /* Two regions of one variable in a message, while somebody has the value. */
+    t_ok(read_region(s, 2, (int64_t[]){0, 0}, 2, (int64_t[]){4, 3}, &out));
+    t_ok(assign_region(s, 8, (int64_t[]){2, 2}, (int64_t[]){2, 1}, value));
+    ch_tensor_unref(out);
+    t_ok(read_region(s, 2, (int64_t[]){2, 2}, 2, (int64_t[]){2, 1}, &out));
+    assert_memory_equal(ch_tensor_data(out), ch_tensor_data(value), 2 * sizeof(float));
+    ch_tensor_unref(out);
+    ch_tensor_unref(value);
+    ch__parcel_unref(p);
+    ch__store_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -747,6 +825,7 @@ int main(void)
         cmocka_unit_test(steps_that_are_said_to_have_ended_are_refused),
         cmocka_unit_test(updates_of_held_steps_are_refused_until_the_hold_is_released),
         cmocka_unit_test(rows_are_given_of_all_variables_or_of_none),
+        cmocka_unit_test(store_refuses_regions_that_do_not_fit),
     };
 
     return cmocka_run_group_tests(tests, make_vars, drop_vars);

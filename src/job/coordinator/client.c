@@ -193,39 +193,55 @@ static ch_status begin_assign(const ch_turn *t, ch_scheduled **out)
     return CH_OK;
 }
 
-typedef struct assignment {
-    int               n;
-    const int        *server;
-    const uint64_t   *variable;
-    ch_tensor *const *value;
-} assignment;
-
-/* All that a server gets: it hears of a step's assignments once. */
-static ch_status speak_assign(const ch_chief *c, uint64_t step, const assignment *a, int server,
-                              ch_parcel **out)
+/* Makes the message with all values for one server: a server accepts the assignments of a step once. */
+static ch_status speak_assign(const ch_chief *c, uint64_t step, const ch_assignment *a,
+                              int server, ch_parcel **out)
 {
-    Cohort__PsAssign m;
-    uint64_t        *variable = ch__calloc((size_t)a->n, sizeof(*variable));
-    ch_tensor      **value = ch__calloc((size_t)a->n, sizeof(ch_tensor *));
-    ch_status rc = variable == NULL || value == NULL ? ch__fail_memory("an assignment") : CH_OK;
+    Cohort__PsAssign   m;
+    size_t             n = (size_t)a->n;
+    uint64_t          *variable = ch__calloc(n, sizeof(*variable));
+    ch_tensor        **value = ch__calloc(n, sizeof(ch_tensor *));
+    Cohort__PsRegion  *region = ch__calloc(n, sizeof(*region));
+    Cohort__PsRegion **list = ch__calloc(n, sizeof(Cohort__PsRegion *));
+    ch_region         *copy = ch__calloc(n, sizeof(*copy));
+    bool               has_all =
+        variable != NULL && value != NULL && region != NULL && list != NULL && copy != NULL;
+    ch_status rc = has_all ? CH_OK : ch__fail_memory("an assignment");
 
     cohort__ps_assign__init(&m);
     m.step = step;
     m.retired = ch__queue_retired(c);
     m.variables = variable;
-    for (int i = 0; i < a->n && rc == CH_OK; i++)
-        if (a->server[i] == server) {
-            variable[m.n_variables] = a->variable[i];
-            value[m.n_variables++] = ch_tensor_ref(a->value[i]);
-        }
+    m.regions = list;
+    for (int i = 0; i < a->n && rc == CH_OK; i++) {
+        size_t k = m.n_variables;
+
+        if (a->server[i] != server)
+            continue;
+        variable[k] = a->variable[i];
+        value[k] = ch_tensor_ref(a->value[i]);
+        m.n_variables++;
+        if (a->region == NULL)
+            continue;
+        copy[k] = a->region[i];
+        cohort__ps_region__init(&region[k]);
+        region[k].n_begin = region[k].n_size = (size_t)a->rank;
+        region[k].begin = copy[k].begin;
+        region[k].size = copy[k].size;
+        list[k] = &region[k];
+        m.n_regions++;
+    }
     if (rc == CH_OK)
         rc = ch__speak(CH_PS_ASSIGN, &m.base, (int)m.n_variables, value, out);
     ch__free(variable);
     ch__free(value);
+    ch__free(region);
+    ch__free(list);
+    ch__free(copy);
     return rc;
 }
 
-static bool is_first_there(const assignment *a, int i)
+static bool is_first_there(const ch_assignment *a, int i)
 {
     for (int k = 0; k < i; k++)
         if (a->server[k] == a->server[i])
@@ -234,7 +250,7 @@ static bool is_first_there(const assignment *a, int i)
 }
 
 /* A call for each server that has any of them. */
-static ch_status assign(ch_task *chief, ch_turn *t, uint64_t step, const assignment *a)
+static ch_status assign(ch_task *chief, ch_turn *t, uint64_t step, const ch_assignment *a)
 {
     ch_parcel **parcel = ch__calloc((size_t)a->n, sizeof(ch_parcel *));
     int        *server = ch__calloc((size_t)a->n, sizeof(int)), n = 0;
@@ -256,19 +272,16 @@ static ch_status assign(ch_task *chief, ch_turn *t, uint64_t step, const assignm
     return rc;
 }
 
-ch_status ch__chief_assign(ch_task *chief, int n, const int *server, const uint64_t *variable,
-                           ch_tensor *const *value)
+ch_status ch__chief_assign(ch_task *chief, const ch_assignment *a)
 {
     ch_turn       t = ch__turn_enter(chief);
     ch_scheduled *s = NULL;
     ch_status     rc = begin_assign(&t, &s);
 
     if (rc == CH_OK)
-        rc = assign(chief, &t, s->step, &(assignment){n, server, variable, value});
+        rc = assign(chief, &t, s->step, a);
     if (s != NULL)
         ch__queue_end(&t, s, CH_STEP_DONE);
-    for (int i = 0; i < n; i++)
-        ch_tensor_unref(value[i]);
     return leave(chief, rc);
 }
 

@@ -188,18 +188,65 @@ static void drop_tensors(size_t n, ch_tensor **t)
         ch_tensor_unref(t[i]);
 }
 
+/* ---- regions ---- */
+
+/* Reads a region of a message, which is not trusted, for a variable of this shape. */
+static ch_status take_region(const Cohort__PsRegion *m, ch_shape shape, ch_region *out)
+{
+    size_t rank = (size_t)shape.rank;
+
+    *out = (ch_region){.begin = {0}};
+    if (m->n_begin != rank || m->n_size != rank)
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "a region of %zu and %zu axes of a variable of %zu", m->n_begin,
+                        m->n_size, rank);
+    for (size_t k = 0; k < rank; k++) {
+        out->begin[k] = m->begin[k];
+        out->size[k] = m->size[k];
+    }
+    return ch__region_fits(out, shape)
+               ? CH_OK
+               : ch__fail(CH_INVALID_ARGUMENT, "a region outside its variable");
+}
+
+static ch_status check_regions(size_t n, size_t n_variables)
+{
+    return n == 0 || n == n_variables
+               ? CH_OK
+               : ch__fail(CH_INVALID_ARGUMENT, "%zu regions for %zu variables", n, n_variables);
+}
+
+/* Gives a value, or the region of it that message i asks for. */
+static ch_status read_value(const ch_store *s, const Cohort__PsRead *m, size_t i,
+                            ch_tensor **out)
+{
+    ch_tensor *value = NULL, *view = NULL;
+    ch_region  region;
+    ch_status  rc = ch__stock_value(&s->stock, m->variables[i], m->pin, &value);
+
+    if (rc == CH_OK && m->n_regions == 0)
+        *out = ch_tensor_ref(value);
+    if (rc != CH_OK || m->n_regions == 0)
+        return rc;
+    rc = take_region(m->regions[i], value->shape, &region);
+    if (rc == CH_OK)
+        rc = ch__tensor_region(value, &region, &view);
+    if (rc == CH_OK)
+        rc = ch_tensor_contiguous(view, out);
+    ch_tensor_unref(view);
+    return rc;
+}
+
 ch_status ch__store_read(const ch_store *s, const Cohort__PsRead *m, ch_tensor **out)
 {
-    for (size_t i = 0; i < m->n_variables; i++) {
-        ch_status rc = ch__stock_value(&s->stock, m->variables[i], m->pin, &out[i]);
+    ch_status rc = check_regions(m->n_regions, m->n_variables);
 
-        if (rc != CH_OK) {
+    for (size_t i = 0; i < m->n_variables && rc == CH_OK; i++) {
+        rc = read_value(s, m, i, &out[i]);
+        if (rc != CH_OK)
             drop_tensors(i, out);
-            return rc;
-        }
-        (void)ch_tensor_ref(out[i]);
     }
-    return CH_OK;
+    return rc;
 }
 
 ch_status ch__store_rows(ch_store *s, const Cohort__PsRows *m, int n, ch_tensor *const *ids,
@@ -573,48 +620,68 @@ int ch__store_given(const ch_store *s, const Cohort__PsUpdate *m, uint32_t *coun
 
 /* ---- assigning ---- */
 
+/* Checks a message, which is not trusted, and reads its regions. */
 static ch_status check_assign(const ch_store *s, const Cohort__PsAssign *m, int n,
-                              ch_tensor *const *value)
+                              ch_tensor *const *value, ch_region *region)
 {
-    if ((size_t)n != m->n_variables)
-        return ch__fail(CH_INVALID_ARGUMENT, "%d values for %zu variables", n, m->n_variables);
-    for (size_t i = 0; i < m->n_variables; i++) {
+    ch_status rc = check_regions(m->n_regions, m->n_variables);
+
+    if (rc == CH_OK && (size_t)n != m->n_variables)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "%d values for %zu variables", n, m->n_variables);
+    for (size_t i = 0; i < m->n_variables && rc == CH_OK; i++) {
         const ch_tensor   *t = value[i];
         ch_stock_variable *v = NULL;
-        ch_status          rc = ch__stock_find(&s->stock, m->variables[i], &v);
+        ch_shape           want;
 
+        rc = ch__stock_find(&s->stock, m->variables[i], &v);
         if (rc != CH_OK)
             return rc;
-        if (t->dtype != v->value->dtype || !ch_shape_equal(t->shape, v->value->shape))
-            return ch__fail(CH_INVALID_ARGUMENT, "variable %s is %s, not %s", v->name,
-                            ch__tensor_label(v->value).text, ch__tensor_label(t).text);
+        want = v->value->shape;
+        if (m->n_regions > 0)
+            rc = take_region(m->regions[i], want, &region[i]);
+        for (int k = 0; rc == CH_OK && m->n_regions > 0 && k < want.rank; k++)
+            want.dim[k] = region[i].size[k];
+        if (rc == CH_OK && (t->dtype != v->value->dtype || !ch_shape_equal(t->shape, want)))
+            rc = ch__fail(CH_INVALID_ARGUMENT, "variable %s is %s, not %s", v->name,
+                          ch__tensor_label(v->value).text, ch__tensor_label(t).text);
     }
-    return CH_OK;
+    return rc;
+}
+
+/* Remembers that the step has assigned here, and assigns. */
+static ch_status assign_once(ch_store *s, const Cohort__PsAssign *m, const ch_region *region,
+                             ch_tensor *const *value)
+{
+    ch_key    at = {m->step, assigned};
+    applied  *a = ch__calloc(1, sizeof(*a));
+    ch_status rc = a == NULL ? ch__fail_memory("an assign") : ch__map_set(&s->applied, at, a);
+
+    if (rc != CH_OK) {
+        ch__free(a);
+        return rc;
+    }
+    rc = ch__stock_set(&s->stock, m->n_variables, m->variables,
+                       m->n_regions > 0 ? region : NULL, value);
+    if (rc == CH_OK)
+        s->version++;
+    else
+        ch__free(ch__map_take(&s->applied, at));
+    return rc;
 }
 
 ch_status ch__store_assign(ch_store *s, const Cohort__PsAssign *m, int n,
                            ch_tensor *const *value)
 {
-    ch_key    at = {m->step, assigned};
-    applied  *a;
-    ch_status rc = check_step(s, m->step);
+    ch_region *region;
+    ch_status  rc = check_step(s, m->step);
 
-    if (rc != CH_OK || ch__map_find(&s->applied, at) != NULL)
+    if (rc != CH_OK || ch__map_find(&s->applied, (ch_key){m->step, assigned}) != NULL)
         return rc;
-    rc = check_assign(s, m, n, value);
-    if (rc != CH_OK)
-        return rc;
-    a = ch__calloc(1, sizeof(*a));
-    rc = a == NULL ? ch__fail_memory("an assign") : ch__map_set(&s->applied, at, a);
-    if (rc != CH_OK) {
-        ch__free(a);
-        return rc;
-    }
-    rc = ch__stock_set(&s->stock, m->n_variables, m->variables, value);
+    region = ch__calloc(m->n_regions + 1, sizeof(*region));
+    rc = region == NULL ? ch__fail_memory("an assign") : check_assign(s, m, n, value, region);
     if (rc == CH_OK)
-        s->version++;
-    else
-        ch__free(ch__map_take(&s->applied, at));
+        rc = assign_once(s, m, region, value);
+    ch__free(region);
     return rc;
 }
 

@@ -124,24 +124,57 @@ ch_status ch__stock_own(ch_stock *s, ch_stock_variable *v)
     return CH_OK;
 }
 
-/* All values are there before any is changed. */
-ch_status ch__stock_set(ch_stock *s, size_t n, const uint64_t *number, ch_tensor *const *value)
+/* Copies a value to a region of a tensor. */
+static ch_status copy_region(ch_tensor *value, const ch_region *region, ch_tensor *to)
 {
-    ch_tensor **copy = ch__calloc(n + 1, sizeof(*copy));
-    ch_status   rc = copy == NULL ? ch__fail_memory("values") : CH_OK;
+    ch_tensor *view = NULL;
+    ch_status  rc = ch__tensor_region(to, region, &view);
+
+    if (rc == CH_OK)
+        rc = ch_tensor_copy(value, view);
+    ch_tensor_unref(view);
+    return rc;
+}
+
+/* Makes the value that replaces that of `v`; NULL: the region will be written in the memory that `v` has. Strings need memory
+ * when they are copied, so that a copy may fail: they are always replaced. */
+static ch_status prepare_value(ch_stock *s, ch_stock_variable *v, const ch_region *region,
+                               ch_tensor *value, ch_tensor **out)
+{
+    ch_status rc;
+
+    if (region == NULL)
+        return own_copy(s, value, out);
+    if (v->value->dtype != CH_STR)
+        return ch__stock_own(s, v);
+    rc = own_copy(s, v->value, out);
+    return rc == CH_OK ? copy_region(value, region, *out) : rc;
+}
+
+/* No variable changes before there is memory for all of them. */
+ch_status ch__stock_set(ch_stock *s, size_t n, const uint64_t *number, const ch_region *region,
+                        ch_tensor *const *value)
+{
+    ch_tensor **next = ch__calloc(n + 1, sizeof(*next));
+    ch_status   rc = next == NULL ? ch__fail_memory("values") : CH_OK;
 
     for (size_t i = 0; i < n && rc == CH_OK; i++)
-        rc = own_copy(s, value[i], &copy[i]);
+        rc = prepare_value(s, ch__map_find(&s->variables, ch__key(number[i])),
+                           region != NULL ? &region[i] : NULL, value[i], &next[i]);
     for (size_t i = 0; i < n && rc == CH_OK; i++) {
         ch_stock_variable *v = ch__map_find(&s->variables, ch__key(number[i]));
         ch_tensor         *was = v->value;
 
-        v->value = copy[i];
-        copy[i] = was;
+        if (next[i] == NULL) {
+            ch__region_write(v->value, &region[i], value[i]);
+        } else {
+            v->value = next[i];
+            next[i] = was;
+        }
     }
-    for (size_t i = 0; copy != NULL && i < n; i++)
-        ch_tensor_unref(copy[i]);
-    ch__free(copy);
+    for (size_t i = 0; next != NULL && i < n; i++)
+        ch_tensor_unref(next[i]);
+    ch__free(next);
     s->generation++;
     return rc;
 }

@@ -18,6 +18,7 @@
 #include "base/id_map.h"
 #include "job/server/init.h"
 #include "tensor/buffer_pool.h"
+#include "tensor/layout.h"
 
 typedef struct ch_stock_variable {
     uint64_t   number;
@@ -52,9 +53,10 @@ void ch__stock_remove(ch_stock *s, ch_stock_variable *v);
 
 /* From now until somebody is given its value, that may be written. */
 CH_MUST_CHECK ch_status ch__stock_own(ch_stock *s, ch_stock_variable *v);
-/* Copies of these values become those of n variables, which are there and have their dtypes and shapes: of all, or of none. */
+/* Copies values to n variables, which exist: to all of them, or to none. If `region` is NULL, values replace whole variables;
+ * else value i is copied to region i. Dtypes and shapes are those of the variables or regions. */
 CH_MUST_CHECK ch_status ch__stock_set(ch_stock *s, size_t n, const uint64_t *number,
-                                      ch_tensor *const *value);
+                                      const ch_region *region, ch_tensor *const *value);
 
 /* ---- reading ---- */
 

@@ -1,0 +1,360 @@
+/* job/remote_var.c -- variables on parameter servers, as the program creates, reads and writes them.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "job/remote_var.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+#include "job/message.h"
+#include "job/server/init.h"
+
+/* The calls that a function makes: at most one for each shard. */
+typedef struct calls {
+    int         n;
+    int        *server;
+    int        *shard;  /* that the call is about */
+    ch_region  *region; /* of the shard: counted from its first element */
+    ch_parcel **request, **reply;
+} calls;
+
+static ch_layout layout_of(const ch_route_variable *v)
+{
+    return ch__layout_along(v->axis, v->n_shards);
+}
+
+static void free_calls(calls *c)
+{
+    for (int i = 0; i < c->n; i++) {
+        ch__parcel_unref(c->request[i]);
+        ch__parcel_unref(c->reply[i]);
+    }
+    ch__free(c->server);
+    ch__free(c->shard);
+    ch__free(c->region);
+    ch__free(c->request);
+    ch__free(c->reply);
+}
+
+static ch_status new_calls(int most, calls *c)
+{
+    size_t n = (size_t)most;
+
+    *c = (calls){.server = ch__calloc(n, sizeof(int)),
+                 .shard = ch__calloc(n, sizeof(int)),
+                 .region = ch__calloc(n, sizeof(ch_region)),
+                 .request = ch__calloc(n, sizeof(ch_parcel *)),
+                 .reply = ch__calloc(n, sizeof(ch_parcel *))};
+    if (c->server != NULL && c->shard != NULL && c->region != NULL && c->request != NULL &&
+        c->reply != NULL)
+        return CH_OK;
+    free_calls(c);
+    return ch__fail_memory("calls to servers");
+}
+
+/* Adds a call to the server of a shard. Takes the request over. */
+static void add_call(calls *c, const ch_route_variable *v, int shard, ch_parcel *request)
+{
+    c->server[c->n] = v->shard[shard].server;
+    c->shard[c->n] = shard;
+    c->request[c->n++] = request;
+}
+
+/* Makes the calls and waits for all replies. */
+static ch_status make_calls(ch_task *coord, calls *c)
+{
+    ch_status rc =
+        c->n > 0 ? ch__chief_ask(coord, c->n, c->server, c->request, c->reply) : CH_OK;
+
+    memset(c->request, 0,
+           (size_t)c->n * sizeof(ch_parcel *)); /* ch__chief_ask took them over */
+    return rc;
+}
+
+/* The regions of shards that a region of the variable consists of, as calls without requests. NULL: of all of it. */
+static void list_regions(const ch_route_variable *v, const ch_region *wanted, calls *c)
+{
+    for (int i = 0; i < v->n_shards; i++) {
+        ch_region shard, both;
+
+        ch__layout_region(layout_of(v), v->shape, i, &shard);
+        both = shard;
+        if (wanted != NULL && !ch__region_intersect(&shard, wanted, v->shape.rank, &both))
+            continue;
+        for (int k = 0; k < v->shape.rank; k++)
+            both.begin[k] -= shard.begin[k];
+        c->region[c->n] = both;
+        add_call(c, v, i, NULL);
+    }
+}
+
+/* Where the region of call i lies in a tensor that holds the region `wanted` of the variable. */
+static ch_region region_in(const ch_route_variable *v, const ch_region *wanted, const calls *c,
+                           int i)
+{
+    ch_region r = c->region[i], shard;
+
+    ch__layout_region(layout_of(v), v->shape, c->shard[i], &shard);
+    for (int k = 0; k < v->shape.rank; k++)
+        r.begin[k] += shard.begin[k] - (wanted != NULL ? wanted->begin[k] : 0);
+    return r;
+}
+
+static bool is_whole(const ch_route_variable *v, const calls *c, int i)
+{
+    ch_shape shard = ch__layout_shape(layout_of(v), v->shape, c->shard[i]);
+
+    return memcmp(shard.dim, c->region[i].size, (size_t)shard.rank * sizeof(shard.dim[0])) == 0;
+}
+
+static ch_status fail_reply(const ch_route_variable *v)
+{
+    return ch__fail(CH_INTERNAL,
+                    "variable %s: a server replied with a tensor of another dtype or shape",
+                    v->name);
+}
+
+/* ---- life ---- */
+
+static ch_status new_create(const ch_route_variable *v, int i, ch_tensor *initial,
+                            const ch_init *init, ch_parcel **out)
+{
+    Cohort__PsCreate m;
+    Cohort__PsFirst  words;
+    ch_tensor       *part = NULL;
+    size_t           size = strlen(v->name) + 32;
+    char            *whole = ch__strdup(v->name), *name = ch__malloc(size);
+    ch_first  first = {.init = init, .name = whole, .dtype = v->dtype, .whole = v->shape};
+    ch_status rc = name == NULL || whole == NULL ? ch__fail_memory("a variable") : CH_OK;
+
+    cohort__ps_create__init(&m);
+    m.variable = v->shard[i].variable;
+    m.name = name;
+    if (rc == CH_OK)
+        (void)snprintf(name, size, v->n_shards > 1 ? "%s/part_%d" : "%s", v->name, i);
+    if (rc == CH_OK && initial == NULL) {
+        ch__first_say(&first, layout_of(v), i, &words);
+        m.first = &words;
+    }
+    if (rc == CH_OK && initial != NULL)
+        rc = ch__layout_cut(layout_of(v), v->shape, initial, i, &part);
+    if (rc == CH_OK)
+        rc = ch__speak(CH_PS_CREATE, &m.base, part != NULL, &part, out);
+    ch__free(whole);
+    ch__free(name);
+    return rc;
+}
+
+ch_status ch__remote_create(ch_task *coord, const ch_route_variable *v, ch_tensor *initial,
+                            const ch_init *init)
+{
+    calls     c;
+    ch_status rc = new_calls(v->n_shards, &c);
+
+    if (rc != CH_OK)
+        return rc;
+    for (int i = 0; i < v->n_shards && rc == CH_OK; i++) {
+        ch_parcel *request = NULL;
+
+        rc = new_create(v, i, initial, init, &request);
+        if (rc == CH_OK)
+            add_call(&c, v, i, request);
+    }
+    if (rc == CH_OK)
+        rc = make_calls(coord, &c);
+    free_calls(&c);
+    return rc;
+}
+
+void ch__remote_free(ch_task *coord, struct ch_route_shard shard)
+{
+    Cohort__PsFree m;
+    ch_parcel     *request = NULL;
+
+    cohort__ps_free__init(&m);
+    m.n_variables = 1;
+    m.variables = &shard.variable;
+    if (ch__speak(CH_PS_FREE, &m.base, 0, NULL, &request) == CH_OK)
+        ch__chief_tell(coord, shard.server, request);
+}
+
+/* ---- reading ---- */
+
+static ch_status new_read(const ch_route_variable *v, const calls *c, int i, ch_parcel **out)
+{
+    Cohort__PsRead   m;
+    Cohort__PsRegion region, *list = &region;
+    uint64_t         variable = v->shard[c->shard[i]].variable;
+
+    cohort__ps_read__init(&m);
+    cohort__ps_region__init(&region);
+    m.n_variables = 1;
+    m.variables = &variable;
+    if (!is_whole(v, c, i)) {
+        region.n_begin = region.n_size = (size_t)v->shape.rank;
+        region.begin = c->region[i].begin;
+        region.size = c->region[i].size;
+        m.n_regions = 1;
+        m.regions = &list;
+    }
+    return ch__speak(CH_PS_READ, &m.base, 0, NULL, out);
+}
+
+/* Copies the tensor of each reply to its place in `to`. */
+static ch_status put_replies(const ch_route_variable *v, const ch_region *wanted,
+                             const calls *c, ch_tensor *to)
+{
+    ch_status rc = CH_OK;
+
+    for (int i = 0; i < c->n && rc == CH_OK; i++) {
+        ch_region  at = region_in(v, wanted, c, i);
+        ch_tensor *view = NULL;
+
+        if (c->reply[i]->n_tensors != 1 || c->reply[i]->tensor[0]->dtype != v->dtype)
+            return fail_reply(v);
+        rc = ch__tensor_region(to, &at, &view);
+        if (rc == CH_OK && !ch_shape_equal(view->shape, c->reply[i]->tensor[0]->shape))
+            rc = fail_reply(v);
+        if (rc == CH_OK)
+            rc = ch_tensor_copy(c->reply[i]->tensor[0], view);
+        ch_tensor_unref(view);
+    }
+    return rc;
+}
+
+ch_status ch__remote_read(ch_task *coord, const ch_route_variable *v, const ch_region *region,
+                          ch_tensor **out)
+{
+    ch_shape   shape = v->shape;
+    ch_tensor *t = NULL;
+    calls      c;
+    ch_status  rc = new_calls(v->n_shards, &c);
+
+    if (rc != CH_OK)
+        return rc;
+    list_regions(v, region, &c);
+    for (int i = 0; i < c.n && rc == CH_OK; i++)
+        rc = new_read(v, &c, i, &c.request[i]);
+    if (rc == CH_OK)
+        rc = make_calls(coord, &c);
+    for (int k = 0; region != NULL && k < shape.rank; k++)
+        shape.dim[k] = region->size[k];
+    if (rc == CH_OK)
+        rc = ch_tensor_new(v->dtype, shape, &t);
+    if (rc == CH_OK)
+        rc = put_replies(v, region, &c, t);
+    free_calls(&c);
+    if (rc == CH_OK)
+        *out = t;
+    else
+        ch_tensor_unref(t);
+    return rc;
+}
+
+static ch_status new_rows(uint64_t variable, ch_tensor *ids, ch_parcel **out)
+{
+    Cohort__PsRows m;
+
+    cohort__ps_rows__init(&m);
+    m.n_variables = 1;
+    m.variables = &variable;
+    (void)ch_tensor_ref(ids);
+    return ch__speak(CH_PS_ROWS, &m.base, 1, &ids, out);
+}
+
+static ch_status check_rows(const ch_route_variable *v, int shard, const ch_tensor *ids,
+                            const ch_parcel *reply)
+{
+    ch_shape want = ch__layout_shape(layout_of(v), v->shape, shard);
+
+    want.dim[0] = ids->shape.dim[0];
+    return reply->n_tensors == 1 && reply->tensor[0]->dtype == v->dtype &&
+                   ch_shape_equal(reply->tensor[0]->shape, want)
+               ? CH_OK
+               : fail_reply(v);
+}
+
+ch_status ch__remote_gather(ch_task *coord, const ch_route_variable *v, ch_tensor *const *ids,
+                            ch_tensor **rows)
+{
+    bool        by_rows = v->axis == 0;
+    ch_tensor **piece = by_rows ? rows : ch__calloc((size_t)v->n_shards, sizeof(ch_tensor *));
+    calls       c;
+    ch_status   rc = piece == NULL ? ch__fail_memory("rows") : new_calls(v->n_shards, &c);
+
+    if (rc != CH_OK) {
+        if (!by_rows)
+            ch__free(piece);
+        return rc;
+    }
+    for (int i = 0; i < v->n_shards && rc == CH_OK; i++) {
+        ch_tensor *list = ids[by_rows ? i : 0];
+        ch_parcel *request = NULL;
+
+        if (list == NULL)
+            continue;
+        rc = new_rows(v->shard[i].variable, list, &request);
+        if (rc == CH_OK)
+            add_call(&c, v, i, request);
+    }
+    if (rc == CH_OK)
+        rc = make_calls(coord, &c);
+    for (int i = 0; i < c.n && rc == CH_OK; i++) {
+        rc = check_rows(v, c.shard[i], ids[by_rows ? c.shard[i] : 0], c.reply[i]);
+        if (rc == CH_OK)
+            piece[c.shard[i]] = ch_tensor_ref(c.reply[i]->tensor[0]);
+    }
+    free_calls(&c);
+    if (rc == CH_OK && !by_rows && ids[0] != NULL)
+        rc = ch__layout_join(layout_of(v), piece, &rows[0]);
+    for (int i = 0; !by_rows && i < v->n_shards; i++)
+        ch_tensor_unref(piece[i]);
+    if (!by_rows)
+        ch__free(piece);
+    return rc;
+}
+
+/* ---- writing ---- */
+
+ch_status ch__remote_write(ch_task *coord, const ch_route_variable *v, const ch_region *region,
+                           ch_tensor *value)
+{
+    ch_tensor **part = ch__calloc((size_t)v->n_shards, sizeof(ch_tensor *));
+    uint64_t   *variable = ch__calloc((size_t)v->n_shards, sizeof(*variable));
+    calls       c;
+    ch_status   rc = part == NULL || variable == NULL ? ch__fail_memory("a value")
+                                                      : new_calls(v->n_shards, &c);
+
+    if (rc != CH_OK) {
+        ch__free(part);
+        ch__free(variable);
+        return rc;
+    }
+    list_regions(v, region, &c);
+    for (int i = 0; i < c.n && rc == CH_OK; i++) {
+        ch_region  at = region_in(v, region, &c, i);
+        ch_tensor *view = NULL;
+
+        variable[i] = v->shard[c.shard[i]].variable;
+        rc = ch__tensor_region(value, &at, &view);
+        if (rc == CH_OK)
+            rc = ch_tensor_contiguous(view, &part[i]);
+        ch_tensor_unref(view);
+    }
+    if (rc == CH_OK && c.n > 0)
+        rc =
+            ch__chief_assign(coord, &(ch_assignment){.n = c.n,
+                                                     .server = c.server,
+                                                     .variable = variable,
+                                                     .rank = v->shape.rank,
+                                                     .region = region != NULL ? c.region : NULL,
+                                                     .value = part});
+    for (int i = 0; i < c.n; i++)
+        ch_tensor_unref(part[i]);
+    free_calls(&c);
+    ch__free(part);
+    ch__free(variable);
+    return rc;
+}
