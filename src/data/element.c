@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "data/spare.h"
 #include "file/block.h"
-#include "tensor/view.h"
+#include "tensor/tensor.h"
 
 enum { NOTE_BYTES = 256 }; /* a record, and the two features that it may become */
 

@@ -6,7 +6,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "tensor/print.h"
-#include "tensor/view.h"
+#include "tensor/tensor.h"
 
 enum { MOST_EMPTY_ROWS = 1 << 20 };
 

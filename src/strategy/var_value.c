@@ -9,7 +9,6 @@
 #include "kernel/accumulate.h"
 #include "strategy/strategy.h"
 #include "tensor/print.h"
-#include "tensor/view.h"
 
 /* ---- reading ---- */
 

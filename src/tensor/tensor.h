@@ -63,6 +63,9 @@ static inline ch_buffer *ch__buffer_ref(ch_buffer *b)
     return b;
 }
 void ch__buffer_unref(ch_buffer *b);
+/* Makes a tensor over `b`, of which it takes a reference; `data` is its first element. */
+CH_MUST_CHECK ch_status ch__tensor_view(ch_buffer *b, ch_dtype dtype, ch_shape shape,
+                                        const int64_t *stride, char *data, ch_tensor **out);
 
 /* Contiguous strides of a shape. */
 void ch__strides(ch_shape shape, int64_t stride[CH_MAX_RANK]);

@@ -6,10 +6,6 @@
 
 #include "tensor/tensor.h"
 
-/* A tensor over `b`, of which it takes a reference; `data` is its first element. */
-CH_MUST_CHECK ch_status ch__tensor_view(ch_buffer *b, ch_dtype dtype, ch_shape shape,
-                                        const int64_t *stride, char *data, ch_tensor **out);
-
 /* Replaces an element of a CH_STR tensor that owns its strings by a copy of `s`. */
 CH_MUST_CHECK ch_status ch__str_set(ch_str *at, ch_str s);
 void                    ch__str_drop(ch_str *at); /* the element is empty again */

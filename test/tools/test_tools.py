@@ -40,7 +40,8 @@ class Checks(unittest.TestCase):
     def test_layers_go_down(self):
         self.passes('check-layers', {
             'src/tensor/a.c': '#include "base/mem.h"\n#include "cohort/tensor.h"\n',
-            'src/spmd/a.c': '#include "collective/group.h"\n#include "ops/table.h"\n',
+            'src/spmd/a.c': '#include "collective/group.h"\n#include "ops/ops.h"\n',
+            'src/graph/a.c': '#include "graph/plan.h"\n',
             'src/cohort.c': '#include "strategy/strategy.h"\n',
             'src/kernel/a.c': '#include <oneapi/dnnl/dnnl.h>\n',
             'bench/a.c': '#include "bench.h"\n', 'bench/bench.h': ''})
@@ -52,6 +53,11 @@ class Checks(unittest.TestCase):
         self.fails('check-layers', {'src/net/a.h': '#include "spmd/mesh.h"\n'}, 'net may not')
         self.fails('check-layers', {'src/util/a.c': ''}, 'no module "util"')
         self.fails('check-layers', {'src/base/a.c': '#include "mem.h"\n'}, 'say its module')
+
+    def test_layers_keep_private_headers_in_their_module(self):
+        self.fails('check-layers', {'src/ops/a.c': '#include "graph/plan.h"\n'}, '"graph/plan.h" is private')
+        self.fails('check-layers', {'src/strategy/a.c': '#include "job/server/values.h"\n'}, 'is private')
+        self.fails('check-layers', {'src/fit/a.c': '#include "strategy/var.h"\n'}, 'is private')
 
     def test_layers_keep_engines_and_insides_apart(self):
         self.fails('check-layers', {'src/ops/a.c': '#include <dnnl.h>\n'}, 'behind kernel')
