@@ -165,9 +165,9 @@ static void make_job(job *j, int steps)
     must(ch_sgd(1e-3, NULL, NULL, &j->optimizer));
     must(ch_compile(j->model, &(ch_compile_options){.optimizer = j->optimizer,
                                                     .loss = ch_loss_sparse_categorical,
-                                                    .metrics = {ch_sparse_accuracy()}}));
-    must(ch_metric_mean(j->strategy, "loss", &j->loss));
-    must(ch_metric_sparse_accuracy(j->strategy, NULL, &j->accuracy));
+                                                    .metrics = {ch_metric_sparse_accuracy()}}));
+    must(ch_metric_new(j->strategy, ch_metric_named(ch_metric_mean(), "loss"), &j->loss));
+    must(ch_metric_new(j->strategy, ch_metric_sparse_accuracy(), &j->accuracy));
     must(ch_function_new("train", train, j, &j->step));
 }
 

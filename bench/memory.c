@@ -247,9 +247,9 @@ static void make_layers(layered *l)
 
     must(ch_model_new(NULL, ch_sequential("net", 7, layer), NULL, &l->model));
     must(ch_adamw(1e-3, NULL, &opt, &l->optimizer));
-    must(ch_metric_mean(NULL, NULL, &l->loss));
-    must(ch_metric_sparse_accuracy(NULL, NULL, &l->accuracy));
-    must(ch_metric_confusion(NULL, NULL, CLASSES, &l->confusion));
+    must(ch_metric_new(NULL, ch_metric_mean(), &l->loss));
+    must(ch_metric_new(NULL, ch_metric_sparse_accuracy(), &l->accuracy));
+    must(ch_metric_new(NULL, ch_metric_confusion(CLASSES), &l->confusion));
 }
 
 static void grow_layers(bench *b, const char *name, int steps)

@@ -133,7 +133,7 @@ static void make_model(job *j)
     must(ch_adam(1e-3, NULL, NULL, &j->optimizer));
     must(ch_compile(j->model, &(ch_compile_options){.optimizer = j->optimizer,
                                                     .loss = ch_loss_sparse_categorical,
-                                                    .metrics = {ch_sparse_accuracy()}}));
+                                                    .metrics = {ch_metric_sparse_accuracy()}}));
     must(ch_function_new("train", train, j, &j->step));
 }
 

@@ -57,7 +57,7 @@ static double learn(ch_strategy *st, ch_dataset *train, ch_dataset *test, int ep
     must(ch_adam(1e-3, NULL, &(ch_optimizer_options){.schedule = &fall}, &adam));
     must(ch_compile(m, &(ch_compile_options){.optimizer = adam,
                                              .loss = ch_loss_sparse_categorical,
-                                             .metrics = {ch_sparse_accuracy()}}));
+                                             .metrics = {ch_metric_sparse_accuracy()}}));
     must(ch_fit(m, (ch_data){.dataset = train},
                 &(ch_fit_options){.epochs = epochs,
                                   .validation = {.dataset = test},

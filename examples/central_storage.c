@@ -54,8 +54,9 @@ static double train(ch_strategy *st, ch_tensor **ratings, int epochs)
         st, ch_function_layer("ratings", forward, NULL, 2, layer),
         &(ch_model_options){.n_inputs = 1, .input = {{CH_I32, ch_shape_of(-1, 2)}}}, &m));
     must(ch_adagrad(0.3, NULL, NULL, &adagrad)); /* of the table, a step touches rows alone */
-    must(ch_compile(m, &(ch_compile_options){
-                           .optimizer = adagrad, .loss = ch_loss_mse, .metrics = {ch_rmse()}}));
+    must(ch_compile(m, &(ch_compile_options){.optimizer = adagrad,
+                                             .loss = ch_loss_mse,
+                                             .metrics = {ch_metric_rmse()}}));
     must(ch_fit(m, (ch_data){.n = 2, .array = ratings},
                 &(ch_fit_options){.epochs = epochs,
                                   .batch = 512,

@@ -46,7 +46,7 @@ static void make_job(ch_dtype dtype, job *j)
     must(ch_model_new(NULL, ch_sequential("cnn", 6, layer), &images, &j->model));
     must(ch_adam(3e-3, NULL, &(ch_optimizer_options){.dynamic_loss_scale = dtype == CH_F16},
                  &j->optimizer));
-    must(ch_metric_sparse_accuracy(NULL, NULL, &j->accuracy));
+    must(ch_metric_new(NULL, ch_metric_sparse_accuracy(), &j->accuracy));
 }
 
 static float uniform(float lo, float hi)

@@ -62,7 +62,7 @@ static job new_job(ch_strategy *st)
         must(ch_var_new(st, &spec, &j.table[i]));
     }
     must(ch_adagrad(0.5, NULL, NULL, &j.optimizer));
-    must(ch_metric_rmse(st, "error", &j.error));
+    must(ch_metric_new(st, ch_metric_named(ch_metric_rmse(), "error"), &j.error));
     return j;
 }
 

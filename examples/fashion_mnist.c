@@ -77,7 +77,7 @@ int main(int argc, char **argv)
     must(ch_adam(3e-3, NULL, &(ch_optimizer_options){.schedule = &fall}, &adam));
     must(ch_compile(m, &(ch_compile_options){.optimizer = adam,
                                              .loss = ch_loss_sparse_categorical,
-                                             .metrics = {ch_sparse_accuracy()}}));
+                                             .metrics = {ch_metric_sparse_accuracy()}}));
     must(ch_fit(m, (ch_data){.dataset = learn},
                 &(ch_fit_options){.epochs = epochs,
                                   .validation = {.dataset = check},

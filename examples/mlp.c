@@ -84,8 +84,8 @@ int main(int argc, char **argv)
                                                    ch_dense(2, NULL)}),
                       &shapes, &j.model));
     must(ch_adam(0.01, NULL, NULL, &j.optimizer));
-    must(ch_metric_mean(j.strategy, "loss", &j.loss));
-    must(ch_metric_sparse_accuracy(j.strategy, NULL, &j.accuracy));
+    must(ch_metric_new(j.strategy, ch_metric_named(ch_metric_mean(), "loss"), &j.loss));
+    must(ch_metric_new(j.strategy, ch_metric_sparse_accuracy(), &j.accuracy));
     must(ch_function_new("train", train, &j, &step));
     for (int i = 1; i <= steps; i++) {
         ch_tuple *batch = next_batch(ch_strategy_replicas(j.strategy));

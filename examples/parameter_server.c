@@ -52,8 +52,9 @@ static job new_job(ch_strategy *st)
     job j = {.model = new_network(st, 32, NULL)};
 
     must(ch_adam(0.003, NULL, NULL, &j.optimizer));
-    must(ch_metric_mean(st, "loss", &j.loss));
-    must(ch_metric_sparse_accuracy(st, "accuracy", &j.accuracy));
+    must(ch_metric_new(st, ch_metric_named(ch_metric_mean(), "loss"), &j.loss));
+    must(ch_metric_new(st, ch_metric_named(ch_metric_sparse_accuracy(), "accuracy"),
+                       &j.accuracy));
     return j;
 }
 

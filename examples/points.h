@@ -46,7 +46,7 @@ static inline void compile_network(ch_model *m, ch_optimizer *optimizer)
 {
     must(ch_compile(m, &(ch_compile_options){.optimizer = optimizer,
                                              .loss = ch_loss_sparse_categorical,
-                                             .metrics = {ch_sparse_accuracy()}}));
+                                             .metrics = {ch_metric_sparse_accuracy()}}));
 }
 
 static inline void drop_points(ch_tensor **t)

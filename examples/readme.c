@@ -36,9 +36,10 @@ int main(void)
         (rc = ch_tensor_copy_of(CH_I32, ch_shape_of(POINTS), is_inside, &data[1])) ||
         (rc = ch_model_new(st, ch_sequential("net", 2, layer), &input, &model)) ||
         (rc = ch_adam(0.01, NULL, NULL, &adam)) ||
-        (rc = ch_compile(model, &(ch_compile_options){.optimizer = adam,
-                                                      .loss = ch_loss_sparse_categorical,
-                                                      .metrics = {ch_sparse_accuracy()}})))
+        (rc = ch_compile(model,
+                         &(ch_compile_options){.optimizer = adam,
+                                               .loss = ch_loss_sparse_categorical,
+                                               .metrics = {ch_metric_sparse_accuracy()}})))
         goto done;
     rc = ch_fit(model, (ch_data){.n = 2, .array = data},
                 &(ch_fit_options){.epochs = 10, .progress = CH_PROGRESS_AUTO}, &history);

@@ -95,7 +95,7 @@ int main(int argc, char **argv)
     d = batches_of(path, epochs);
     must(ch_model_new(NULL, ch_sequential("columns", 2, layer), NULL, &model));
     must(ch_adam(3e-2, NULL, NULL, &optimizer));
-    must(ch_metric_sparse_accuracy(NULL, NULL, &accuracy));
+    must(ch_metric_new(NULL, ch_metric_sparse_accuracy(), &accuracy));
     must(ch_function_new("train", train, NULL, &step));
     must(ch_iterator_new(d, NULL, &it));
     printf("%d steps", run(it, step, (int)epochs * RECORDS / ROWS / 2));

@@ -98,7 +98,7 @@ int main(int argc, char **argv)
     must(ch_compile(m, &(ch_compile_options){.optimizer = adagrad,
                                              .loss = ch_loss_binary,
                                              /* of logits: above 0 is yes */
-                                             .metrics = {ch_binary_accuracy(0)}}));
+                                             .metrics = {ch_metric_binary_accuracy(0)}}));
     must(ch_fit(m, (ch_data){.dataset = train},
                 &(ch_fit_options){.epochs = is_short(argc, argv) ? 2 : 10,
                                   .validation = {.dataset = test},

@@ -37,10 +37,10 @@ static double train(const char *what, ch_tensor **data, int n, const double *cla
     double        found;
 
     must(ch_adam(0.005, NULL, NULL, &adam));
-    must(ch_metric_confusion(NULL, NULL, 2, &confusion));
+    must(ch_metric_new(NULL, ch_metric_confusion(2), &confusion));
     must(ch_compile(m, &(ch_compile_options){.optimizer = adam,
                                              .loss = ch_loss_sparse_categorical,
-                                             .weighted_metrics = {ch_sparse_accuracy()},
+                                             .weighted_metrics = {ch_metric_sparse_accuracy()},
                                              .n_own = 1,
                                              .own = &confusion}));
     must(ch_fit(m, (ch_data){.n = n, .array = data},

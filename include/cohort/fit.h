@@ -2,7 +2,7 @@
  *
  *     rc = ch_compile(m, &(ch_compile_options){.optimizer = adam,
  *                                              .loss = ch_loss_sparse_categorical,
- *                                              .metrics = {ch_sparse_accuracy()}});
+ *                                              .metrics = {ch_metric_sparse_accuracy()}});
  *     rc = ch_fit(m, (ch_data){.dataset = train},
  *                 &(ch_fit_options){.epochs = 5,
  *                                   .validation = {.dataset = test},
@@ -57,7 +57,7 @@ typedef struct ch_compile_options {
     /* In its place, one with a number: ch_loss_huber, ch_loss_categorical. */
     ch_loss_arg_fn loss_with;
     double         loss_arg; /* that number: delta, smoothing */
-    /* With and without a number, such as ch_sparse_accuracy() and ch_auc(200): up to the first that is zero. */
+    /* With and without a number, such as ch_metric_sparse_accuracy() and ch_metric_auc(200): up to the first that is zero. */
     ch_metric_spec metrics[CH_COMPILE_METRICS];
     ch_metric_spec
         weighted_metrics[CH_COMPILE_METRICS]; /* which heed the weights of examples */

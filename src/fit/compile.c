@@ -84,11 +84,16 @@ static ch_status make_metric(ch_compiled *c, ch_metric_spec spec, ch_metric **ou
     return ch__fail_since(mark, rc);
 }
 
+static bool is_given(const ch_metric_spec *spec)
+{
+    return spec->kind != NULL || spec->make != NULL;
+}
+
 static ch_status make_metrics(ch_compiled *c, const ch_metric_spec *spec, bool is_weighted)
 {
     ch_status rc = CH_OK;
 
-    for (int i = 0; i < CH_COMPILE_METRICS && spec[i].make != NULL && rc == CH_OK; i++) {
+    for (int i = 0; i < CH_COMPILE_METRICS && is_given(&spec[i]) && rc == CH_OK; i++) {
         ch_metric *m = NULL;
 
         rc = make_metric(c, spec[i], &m);
@@ -142,7 +147,8 @@ static ch_status fill(ch_compiled *c, const ch_compile_options *opt)
     c->test_step = opt->test_step;
     c->step_arg = opt->step_arg;
     if (ch__compiled_has_loss(c))
-        rc = ch_metric_mean(c->strategy, "loss", &c->loss_mean);
+        rc = ch_metric_new(c->strategy, ch_metric_named(ch_metric_mean(), "loss"),
+                           &c->loss_mean);
     if (rc == CH_OK)
         rc = make_metrics(c, opt->metrics, false);
     if (rc == CH_OK)

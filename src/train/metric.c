@@ -33,29 +33,43 @@ static ch_status new_state(const ch_metric *m, ch_strategy *st, const char *what
     return rc;
 }
 
-ch_status ch__metric_new(ch_strategy *st, const ch_metric_parts *spec, ch_metric **out)
+ch_metric_spec ch_metric_named(ch_metric_spec spec, const char *name)
 {
-    ch_metric *m;
-    ch_status  rc = ch__want_given(spec->kind->name, "out", out, NULL, NULL);
+    spec.name = name;
+    return spec;
+}
 
+ch_status ch_metric_new(ch_strategy *st, ch_metric_spec spec, ch_metric **out)
+{
+    ch_metric_parts parts = {.n = 0};
+    ch_metric      *m;
+    ch_status       rc = ch__want_given("metric new", "out", out, NULL, NULL);
+
+    if (rc == CH_OK && spec.kind == NULL && spec.make != NULL)
+        return spec.make(st, spec.name, spec.number, out);
+    if (rc == CH_OK && spec.kind == NULL)
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "metric new: the spec is zero; give one such as ch_metric_auc(0)");
+    if (rc == CH_OK)
+        rc = spec.kind->prepare(spec.number, &parts);
     if (rc != CH_OK)
         return rc;
-    if (spec->name != NULL && spec->name[0] == '\0')
+    if (spec.name != NULL && spec.name[0] == '\0')
         return ch__fail(CH_INVALID_ARGUMENT, "metric %s: its name is \"\"; want one, or NULL",
-                        spec->kind->name);
-    if (isnan(spec->threshold))
+                        spec.kind->name);
+    if (isnan(parts.threshold))
         return ch__fail(CH_INVALID_ARGUMENT, "metric %s: its threshold is NaN",
-                        spec->kind->name);
+                        spec.kind->name);
     m = ch__calloc(1, sizeof(*m));
     if (m == NULL)
         return ch__fail_memory("a metric");
     atomic_init(&m->refs, 1);
-    m->kind = spec->kind;
-    m->threshold = spec->threshold;
-    m->n = spec->n;
-    m->n_vars = spec->kind->is_kept ? 2 : 1;
-    m->name = ch__strdup(spec->name != NULL ? spec->name : spec->kind->name);
-    rc = m->name != NULL ? new_state(m, st, "state", CH_F64, spec->state, &m->var[0])
+    m->kind = spec.kind;
+    m->threshold = parts.threshold;
+    m->n = parts.n;
+    m->n_vars = spec.kind->is_kept ? 2 : 1;
+    m->name = ch__strdup(spec.name != NULL ? spec.name : spec.kind->name);
+    rc = m->name != NULL ? new_state(m, st, "state", CH_F64, parts.state, &m->var[0])
                          : ch__fail_memory("a metric");
     if (rc == CH_OK && m->n_vars == 2)
         rc = new_state(m, st, "filled", CH_I64, (ch_shape){0}, &m->var[1]);

@@ -12,8 +12,12 @@
 #include "cohort/metric.h"
 #include "graph/step.h"
 
-typedef struct ch_metric_kind {
+typedef struct ch_metric_parts ch_metric_parts;
+
+struct ch_metric_kind {
     const char *name;
+    /* Checks the number of the spec, and writes the threshold or n, and the shape of the state. */
+    ch_status (*prepare)(double number, ch_metric_parts *out);
     /* What this replica adds to the state: of its shape, f64. Or, if `is_kept`, rows to be put
      * behind those that are there. NULL: an error sticks to the step. */
     ch_node *(*add)(const ch_metric *m, ch_step *s, ch_node *truth, ch_node *guess,
@@ -21,7 +25,7 @@ typedef struct ch_metric_kind {
     /* The number that n rows of state mean. */
     ch_status (*result)(const ch_metric *m, int64_t n, const double *state, double *out);
     bool is_kept;
-} ch_metric_kind;
+};
 
 struct ch_metric {
     const ch_metric_kind *kind;
@@ -33,21 +37,17 @@ struct ch_metric {
     ch_var               *var[2]; /* the state; if it is kept, how many rows are filled */
 };
 
-typedef struct ch_metric_parts {
-    const ch_metric_kind *kind;
-    const char           *name; /* NULL: the kind's */
-    double                threshold;
-    int64_t               n;
-    ch_shape              state;
-} ch_metric_parts;
+struct ch_metric_parts {
+    double   threshold;
+    int64_t  n;
+    ch_shape state;
+};
 
 /* a / b, and 0 where b is nothing. */
 static inline double ch__over(double a, double b)
 {
     return b != 0 ? a / b : 0;
 }
-
-ch_status ch__metric_new(ch_strategy *st, const ch_metric_parts *spec, ch_metric **out);
 
 /* f64, in the shape of `each`: the weights, or ones. */
 ch_node *ch__metric_weights(const ch_metric *m, ch_node *weights, ch_node *each);

@@ -54,19 +54,24 @@ static ch_status histogram_area(const ch_metric *m, int64_t n, const double *sta
     return CH_OK;
 }
 
-static const ch_metric_kind auc_kind = {"auc", add_histogram, histogram_area, false};
-
-ch_status ch_metric_auc(ch_strategy *st, const char *name, int thresholds, ch_metric **out)
+static ch_status prepare_auc(double thresholds, ch_metric_parts *out)
 {
-    int n = thresholds == 0 ? DEFAULT_THRESHOLDS : thresholds;
+    double n = thresholds == 0 ? DEFAULT_THRESHOLDS : thresholds;
 
-    if (n < 2 || n > MOST_THRESHOLDS)
-        return ch__fail(CH_INVALID_ARGUMENT, "metric auc: %d thresholds, want 2 .. %d", n,
+    if (!(n >= 2 && n <= MOST_THRESHOLDS))
+        return ch__fail(CH_INVALID_ARGUMENT, "metric auc: %g thresholds, want 2 .. %d", n,
                         MOST_THRESHOLDS);
-    return ch__metric_new(
-        st,
-        &(ch_metric_parts){.kind = &auc_kind, .name = name, .n = n, .state = ch_shape_of(2, n)},
-        out);
+    out->n = (int64_t)n;
+    out->state = ch_shape_of(2, out->n);
+    return CH_OK;
+}
+
+ch_metric_spec ch_metric_auc(int thresholds)
+{
+    static const ch_metric_kind kind = {"auc", prepare_auc, add_histogram, histogram_area,
+                                        false};
+
+    return (ch_metric_spec){.number = thresholds, .kind = &kind};
 }
 
 /* ---- exact: state (capacity, 3), rows of a guess, its truth and its weight ---- */
@@ -133,19 +138,20 @@ static ch_status exact_area(const ch_metric *m, int64_t n, const double *state, 
     return CH_OK;
 }
 
-static const ch_metric_kind exact_kind = {"auc_exact", add_rows, exact_area, true};
-
-ch_status ch_metric_auc_exact(ch_strategy *st, const char *name, int64_t capacity,
-                              ch_metric **out)
+static ch_status prepare_exact(double capacity, ch_metric_parts *out)
 {
-    if (capacity < 1)
+    if (!(capacity >= 1))
         return ch__fail(CH_INVALID_ARGUMENT,
-                        "metric auc_exact: capacity %lld, want room for at least one guess",
-                        (long long)capacity);
-    return ch__metric_new(st,
-                          &(ch_metric_parts){.kind = &exact_kind,
-                                             .name = name,
-                                             .n = capacity,
-                                             .state = ch_shape_of(capacity, COLUMNS)},
-                          out);
+                        "metric auc_exact: capacity %g, want room for at least one guess",
+                        capacity);
+    out->n = capacity < (double)INT64_MAX ? (int64_t)capacity : INT64_MAX;
+    out->state = ch_shape_of(out->n, COLUMNS);
+    return CH_OK;
+}
+
+ch_metric_spec ch_metric_auc_exact(int64_t capacity)
+{
+    static const ch_metric_kind kind = {"auc_exact", prepare_exact, add_rows, exact_area, true};
+
+    return (ch_metric_spec){.number = (double)capacity, .kind = &kind};
 }

@@ -49,34 +49,34 @@ static ch_status f1_of(const ch_metric *m, int64_t n, const double *x, double *o
     return CH_OK;
 }
 
-static const ch_metric_kind precision_kind = {"precision", add_outcomes, precision_of, false};
-static const ch_metric_kind recall_kind = {"recall", add_outcomes, recall_of, false};
-static const ch_metric_kind f1_kind = {"f1", add_outcomes, f1_of, false};
-
-static ch_status new_outcomes(ch_strategy *st, const ch_metric_kind *kind, const char *name,
-                              double threshold, ch_metric **out)
+static ch_status prepare_outcomes(double threshold, ch_metric_parts *out)
 {
-    return ch__metric_new(
-        st,
-        &(ch_metric_parts){
-            .kind = kind, .name = name, .threshold = threshold, .state = ch_shape_of(OUTCOMES)},
-        out);
+    out->threshold = threshold;
+    out->state = ch_shape_of(OUTCOMES);
+    return CH_OK;
 }
 
-ch_status ch_metric_precision(ch_strategy *st, const char *name, double threshold,
-                              ch_metric **out)
+ch_metric_spec ch_metric_precision(double threshold)
 {
-    return new_outcomes(st, &precision_kind, name, threshold, out);
+    static const ch_metric_kind kind = {"precision", prepare_outcomes, add_outcomes,
+                                        precision_of, false};
+
+    return (ch_metric_spec){.number = threshold, .kind = &kind};
 }
 
-ch_status ch_metric_recall(ch_strategy *st, const char *name, double threshold, ch_metric **out)
+ch_metric_spec ch_metric_recall(double threshold)
 {
-    return new_outcomes(st, &recall_kind, name, threshold, out);
+    static const ch_metric_kind kind = {"recall", prepare_outcomes, add_outcomes, recall_of,
+                                        false};
+
+    return (ch_metric_spec){.number = threshold, .kind = &kind};
 }
 
-ch_status ch_metric_f1(ch_strategy *st, const char *name, double threshold, ch_metric **out)
+ch_metric_spec ch_metric_f1(double threshold)
 {
-    return new_outcomes(st, &f1_kind, name, threshold, out);
+    static const ch_metric_kind kind = {"f1", prepare_outcomes, add_outcomes, f1_of, false};
+
+    return (ch_metric_spec){.number = threshold, .kind = &kind};
 }
 
 /* ---- confusion: state (classes, classes) ---- */
@@ -113,18 +113,20 @@ static ch_status diagonal_share(const ch_metric *m, int64_t n, const double *sta
     return CH_OK;
 }
 
-static const ch_metric_kind confusion_kind = {"confusion", add_confusion, diagonal_share,
-                                              false};
-
-ch_status ch_metric_confusion(ch_strategy *st, const char *name, int classes, ch_metric **out)
+static ch_status prepare_confusion(double classes, ch_metric_parts *out)
 {
-    if (classes < 1)
-        return ch__fail(CH_INVALID_ARGUMENT, "metric confusion: %d classes, want 1 or more",
+    if (!(classes >= 1))
+        return ch__fail(CH_INVALID_ARGUMENT, "metric confusion: %g classes, want 1 or more",
                         classes);
-    return ch__metric_new(st,
-                          &(ch_metric_parts){.kind = &confusion_kind,
-                                             .name = name,
-                                             .n = classes,
-                                             .state = ch_shape_of(classes, classes)},
-                          out);
+    out->n = (int64_t)classes;
+    out->state = ch_shape_of(out->n, out->n);
+    return CH_OK;
+}
+
+ch_metric_spec ch_metric_confusion(int classes)
+{
+    static const ch_metric_kind kind = {"confusion", prepare_confusion, add_confusion,
+                                        diagonal_share, false};
+
+    return (ch_metric_spec){.number = classes, .kind = &kind};
 }

@@ -156,104 +156,60 @@ static ch_node *add_binary_loss(const ch_metric *m, ch_step *s, ch_node *truth, 
 
 /* ---- the metrics ---- */
 
-static const ch_metric_kind mean_kind = {"mean", add_values, mean_of, false};
-static const ch_metric_kind sum_kind = {"sum", add_values, total_of, false};
-static const ch_metric_kind accuracy_kind = {"accuracy", add_equal, mean_of, false};
-static const ch_metric_kind sparse_kind = {"sparse_accuracy", add_label, mean_of, false};
-static const ch_metric_kind categorical_kind = {"categorical_accuracy", add_one_hot, mean_of,
-                                                false};
-static const ch_metric_kind binary_kind = {"binary_accuracy", add_side, mean_of, false};
-static const ch_metric_kind top_k_kind = {"top_k", add_top_k, mean_of, false};
-static const ch_metric_kind mse_kind = {"mse", add_square, mean_of, false};
-static const ch_metric_kind mae_kind = {"mae", add_absolute, mean_of, false};
-static const ch_metric_kind rmse_kind = {"rmse", add_square, root_of, false};
-static const ch_metric_kind sparse_loss_kind = {"sparse_cross_entropy", add_sparse_loss,
-                                                mean_of, false};
-static const ch_metric_kind dense_loss_kind = {"categorical_cross_entropy", add_dense_loss,
-                                               mean_of, false};
-static const ch_metric_kind binary_loss_kind = {"binary_cross_entropy", add_binary_loss,
-                                                mean_of, false};
-
-static ch_status new_mean(ch_strategy *st, const ch_metric_kind *kind, const char *name,
-                          ch_metric **out)
+/* The state of a mean: the weighted sum, and the sum of the weights. */
+static ch_status prepare_mean(double number, ch_metric_parts *out)
 {
-    return ch__metric_new(
-        st, &(ch_metric_parts){.kind = kind, .name = name, .state = ch_shape_of(2)}, out);
+    (void)number;
+    out->state = ch_shape_of(2);
+    return CH_OK;
 }
 
-ch_status ch_metric_mean(ch_strategy *st, const char *name, ch_metric **out)
+static ch_status prepare_binary(double threshold, ch_metric_parts *out)
 {
-    return new_mean(st, &mean_kind, name, out);
+    out->threshold = threshold;
+    return prepare_mean(0, out);
 }
 
-ch_status ch_metric_sum(ch_strategy *st, const char *name, ch_metric **out)
+static ch_status prepare_top_k(double k, ch_metric_parts *out)
 {
-    return new_mean(st, &sum_kind, name, out);
+    if (!(k >= 1))
+        return ch__fail(CH_INVALID_ARGUMENT, "metric top_k: k is %g, want 1 or more", k);
+    out->n = (int64_t)k;
+    return prepare_mean(0, out);
 }
 
-ch_status ch_metric_accuracy(ch_strategy *st, const char *name, ch_metric **out)
+/* A metric that is a mean and has no number. */
+#define MEAN(metric_, add_, result_)                                                           \
+    ch_metric_spec ch_metric_##metric_(void)                                                   \
+    {                                                                                          \
+        static const ch_metric_kind kind = {#metric_, prepare_mean, add_, result_, false};     \
+                                                                                               \
+        return (ch_metric_spec){.kind = &kind};                                                \
+    }
+
+MEAN(mean, add_values, mean_of)
+MEAN(sum, add_values, total_of)
+MEAN(accuracy, add_equal, mean_of)
+MEAN(sparse_accuracy, add_label, mean_of)
+MEAN(categorical_accuracy, add_one_hot, mean_of)
+MEAN(mse, add_square, mean_of)
+MEAN(mae, add_absolute, mean_of)
+MEAN(rmse, add_square, root_of)
+MEAN(sparse_cross_entropy, add_sparse_loss, mean_of)
+MEAN(categorical_cross_entropy, add_dense_loss, mean_of)
+MEAN(binary_cross_entropy, add_binary_loss, mean_of)
+
+ch_metric_spec ch_metric_binary_accuracy(double threshold)
 {
-    return new_mean(st, &accuracy_kind, name, out);
+    static const ch_metric_kind kind = {"binary_accuracy", prepare_binary, add_side, mean_of,
+                                        false};
+
+    return (ch_metric_spec){.number = threshold, .kind = &kind};
 }
 
-ch_status ch_metric_sparse_accuracy(ch_strategy *st, const char *name, ch_metric **out)
+ch_metric_spec ch_metric_top_k(int k)
 {
-    return new_mean(st, &sparse_kind, name, out);
-}
+    static const ch_metric_kind kind = {"top_k", prepare_top_k, add_top_k, mean_of, false};
 
-ch_status ch_metric_categorical_accuracy(ch_strategy *st, const char *name, ch_metric **out)
-{
-    return new_mean(st, &categorical_kind, name, out);
-}
-
-ch_status ch_metric_binary_accuracy(ch_strategy *st, const char *name, double threshold,
-                                    ch_metric **out)
-{
-    return ch__metric_new(st,
-                          &(ch_metric_parts){.kind = &binary_kind,
-                                             .name = name,
-                                             .threshold = threshold,
-                                             .state = ch_shape_of(2)},
-                          out);
-}
-
-ch_status ch_metric_top_k(ch_strategy *st, const char *name, int k, ch_metric **out)
-{
-    if (k < 1)
-        return ch__fail(CH_INVALID_ARGUMENT, "metric top_k: k is %d, want 1 or more", k);
-    return ch__metric_new(
-        st,
-        &(ch_metric_parts){.kind = &top_k_kind, .name = name, .n = k, .state = ch_shape_of(2)},
-        out);
-}
-
-ch_status ch_metric_mse(ch_strategy *st, const char *name, ch_metric **out)
-{
-    return new_mean(st, &mse_kind, name, out);
-}
-
-ch_status ch_metric_mae(ch_strategy *st, const char *name, ch_metric **out)
-{
-    return new_mean(st, &mae_kind, name, out);
-}
-
-ch_status ch_metric_rmse(ch_strategy *st, const char *name, ch_metric **out)
-{
-    return new_mean(st, &rmse_kind, name, out);
-}
-
-ch_status ch_metric_sparse_cross_entropy(ch_strategy *st, const char *name, ch_metric **out)
-{
-    return new_mean(st, &sparse_loss_kind, name, out);
-}
-
-ch_status ch_metric_categorical_cross_entropy(ch_strategy *st, const char *name,
-                                              ch_metric **out)
-{
-    return new_mean(st, &dense_loss_kind, name, out);
-}
-
-ch_status ch_metric_binary_cross_entropy(ch_strategy *st, const char *name, ch_metric **out)
-{
-    return new_mean(st, &binary_loss_kind, name, out);
+    return (ch_metric_spec){.number = k, .kind = &kind};
 }

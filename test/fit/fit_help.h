@@ -95,7 +95,7 @@ static inline void compile_with(ch_model *m, const ch_optimizer_options *opt)
     t_ok(ch_adam(0.01, NULL, opt, &o));
     t_ok(ch_compile(m, &(ch_compile_options){.optimizer = o,
                                              .loss = ch_loss_sparse_categorical,
-                                             .metrics = {ch_sparse_accuracy()}}));
+                                             .metrics = {ch_metric_sparse_accuracy()}}));
     ch_optimizer_unref(o);
 }
 

@@ -77,8 +77,8 @@ static numbers by_hand(int which, const arrays *a, const setting *set)
     ch_function   *f = t_function(own_step, &j);
 
     t_ok(ch_adam(0.01, NULL, &set->opt, &j.o));
-    t_ok(ch_metric_mean(st, NULL, &j.loss));
-    t_ok(ch_metric_sparse_accuracy(st, NULL, &j.accuracy));
+    t_ok(ch_metric_new(st, ch_metric_mean(), &j.loss));
+    t_ok(ch_metric_new(st, ch_metric_sparse_accuracy(), &j.accuracy));
     t_ok(ch_strategy_distribute_dataset(st, d, NULL, &it));
     for (int e = 0; e < EPOCHS; e++) {
         run_epoch(st, f, it);
@@ -341,7 +341,7 @@ static void metrics_of_ones_own_heed_weights_if_told(void **state)
         for (int i = 0; i < ROWS; i++)
             want += weighted ? ((const float *)ch_tensor_data(x.a.t[2]))[i] : 1;
         t_ok(ch_sgd(0.1, NULL, NULL, &o));
-        t_ok(ch_metric_confusion(x.st, NULL, CLASSES, &metric));
+        t_ok(ch_metric_new(x.st, ch_metric_confusion(CLASSES), &metric));
         t_ok(ch_compile(x.m, &(ch_compile_options){.optimizer = o,
                                                    .loss = ch_loss_sparse_categorical,
                                                    .n_own = 1,

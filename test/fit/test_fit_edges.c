@@ -280,7 +280,7 @@ static void a_silent_step_has_no_loss(void **state)
     ch_history   *h = NULL;
 
     t_ok(ch_compile(x.m, &(ch_compile_options){.loss = ch_loss_sparse_categorical,
-                                               .metrics = {ch_sparse_accuracy()},
+                                               .metrics = {ch_metric_sparse_accuracy()},
                                                .train_step = silent,
                                                .step_arg = o}));
     t_ok(ch_fit(x.m, arrays_of(&x), &(ch_fit_options){.epochs = 2, .validation = arrays_of(&x)},
@@ -351,7 +351,7 @@ static void metrics_that_are_not_made_are_said(void **state)
     t_refused(ch_compile(x.m, &(ch_compile_options){.metrics = {{.make = make_nothing}}}),
               CH_INVALID_ARGUMENT, "metric 0", "no metric");
     t_refused(
-        ch_compile(x.m, &(ch_compile_options){.weighted_metrics = {ch_mse(),
+        ch_compile(x.m, &(ch_compile_options){.weighted_metrics = {ch_metric_mse(),
                                                                    {.make = fail_silently}}}),
         CH_INTERNAL, "weighted metric 1", ch_status_text(CH_INTERNAL));
     drop_fixture(&x);

@@ -355,19 +355,21 @@ static void metrics_with_and_without_numbers_are_given_alike(void **state)
     t_ok(ch_compile(
         m, &(ch_compile_options){.optimizer = sgd,
                                  .loss = ch_loss_binary,
-                                 .metrics = {ch_mse(), ch_binary_accuracy(0), ch_auc(0),
-                                             ch_metric_named(ch_auc(50), "coarse")},
-                                 .weighted_metrics = {ch_recall(0)}}));
+                                 .metrics = {ch_metric_mse(), ch_metric_binary_accuracy(0),
+                                             ch_metric_auc(0),
+                                             ch_metric_named(ch_metric_auc(50), "coarse")},
+                                 .weighted_metrics = {ch_metric_recall(0)}}));
     t_ok(ch_fit(m, (ch_data){.dataset = d}, &(ch_fit_options){.epochs = 3}, &h));
     assert_true(ch_history_last(h, "binary_accuracy") > 0.3);
     assert_true(ch_history_last(h, "auc") > 0.3 && ch_history_last(h, "coarse") > 0.3);
     assert_true(ch_history_last(h, "mse") > 0 && ch_history_last(h, "recall") > 0);
-    t_refused(ch_compile(m, &(ch_compile_options){.metrics = {ch_auc(0), ch_auc(50)}}),
-              CH_INVALID_ARGUMENT, "\"auc\"", "ch_metric_named");
-    t_refused(ch_compile(m, &(ch_compile_options){.metrics = {ch_auc(1)}}), CH_INVALID_ARGUMENT,
-              "metric 0", "1 thresholds");
+    t_refused(
+        ch_compile(m, &(ch_compile_options){.metrics = {ch_metric_auc(0), ch_metric_auc(50)}}),
+        CH_INVALID_ARGUMENT, "\"auc\"", "ch_metric_named");
+    t_refused(ch_compile(m, &(ch_compile_options){.metrics = {ch_metric_auc(1)}}),
+              CH_INVALID_ARGUMENT, "metric 0", "1 thresholds");
     t_refused(ch_metric_new(st, (ch_metric_spec){0}, &none), CH_INVALID_ARGUMENT, "metric new",
-              "ch_auc");
+              "ch_metric_auc");
     ch_history_unref(h);
     ch_optimizer_unref(sgd);
     ch_dataset_unref(d);
@@ -382,23 +384,23 @@ static void a_spec_makes_the_metric_of_its_name(void **state)
         ch_metric_spec spec;
         const char    *name;
     } row[] = {
-        {ch_accuracy(), "accuracy"},
-        {ch_sparse_accuracy(), "sparse_accuracy"},
-        {ch_categorical_accuracy(), "categorical_accuracy"},
-        {ch_binary_accuracy(0.5), "binary_accuracy"},
-        {ch_top_k_accuracy(3), "top_k"},
-        {ch_precision(0.5), "precision"},
-        {ch_recall(0.5), "recall"},
-        {ch_f1(0.5), "f1"},
-        {ch_auc(10), "auc"},
-        {ch_auc_exact(10), "auc_exact"},
-        {ch_mse(), "mse"},
-        {ch_mae(), "mae"},
-        {ch_rmse(), "rmse"},
-        {ch_sparse_cross_entropy(), "sparse_cross_entropy"},
-        {ch_categorical_cross_entropy(), "categorical_cross_entropy"},
-        {ch_binary_cross_entropy(), "binary_cross_entropy"},
-        {ch_confusion(3), "confusion"},
+        {ch_metric_accuracy(), "accuracy"},
+        {ch_metric_sparse_accuracy(), "sparse_accuracy"},
+        {ch_metric_categorical_accuracy(), "categorical_accuracy"},
+        {ch_metric_binary_accuracy(0.5), "binary_accuracy"},
+        {ch_metric_top_k(3), "top_k"},
+        {ch_metric_precision(0.5), "precision"},
+        {ch_metric_recall(0.5), "recall"},
+        {ch_metric_f1(0.5), "f1"},
+        {ch_metric_auc(10), "auc"},
+        {ch_metric_auc_exact(10), "auc_exact"},
+        {ch_metric_mse(), "mse"},
+        {ch_metric_mae(), "mae"},
+        {ch_metric_rmse(), "rmse"},
+        {ch_metric_sparse_cross_entropy(), "sparse_cross_entropy"},
+        {ch_metric_categorical_cross_entropy(), "categorical_cross_entropy"},
+        {ch_metric_binary_cross_entropy(), "binary_cross_entropy"},
+        {ch_metric_confusion(3), "confusion"},
     };
 
     for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {

@@ -257,7 +257,7 @@ static void every_mode_trains(void **state)
 
         t_ok(ch_coordinator_new(x.st, &how[i], &c));
         t_ok(ch_sgd(0.1, NULL, NULL, &o));
-        t_ok(ch_metric_confusion(x.st, "rows", CLASSES, &rows));
+        t_ok(ch_metric_new(x.st, ch_metric_named(ch_metric_confusion(CLASSES), "rows"), &rows));
         t_ok(ch_compile(x.m, &(ch_compile_options){.optimizer = o,
                                                    .loss = ch_loss_sparse_categorical,
                                                    .n_own = 1,
@@ -440,7 +440,7 @@ static void a_metric_that_keeps_rows(void **state)
             x[i]->st, ch_dense(1, &(ch_dense_options){.activation = CH_SIGMOID}),
             &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, WIDTH)}}},
             &m));
-        t_ok(ch_metric_auc_exact(x[i]->st, NULL, 64, &auc));
+        t_ok(ch_metric_new(x[i]->st, ch_metric_auc_exact(64), &auc));
         t_ok(ch_compile(m, &(ch_compile_options){.n_own = 1, .own = &auc}));
         t_ok(ch_evaluate(m, (ch_data){.n = 2, .array = (ch_tensor *[]){x[i]->a.t[0], truth}},
                          &(ch_evaluate_options){.batch = 2}, &h));
@@ -686,7 +686,7 @@ static void a_lost_worker_does_no_harm(void **state)
     t_ok(ch_sgd(0.1, NULL, NULL, &o));
     t_ok(ch_compile(x.m, &(ch_compile_options){.optimizer = o,
                                                .loss = ch_loss_sparse_categorical,
-                                               .metrics = {ch_sparse_accuracy()}}));
+                                               .metrics = {ch_metric_sparse_accuracy()}}));
     t_ok(ch_callback_of(CH_ON_STEP, kill_one, cluster, &c));
     t_ok(ch_fit(x.m, (ch_data){.n = 2, .array = x.a.t},
                 &(ch_fit_options){.epochs = 4, .batch = 4, .n_callbacks = 1, .callback = &c},

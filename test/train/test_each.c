@@ -446,38 +446,28 @@ enum { METRICS = 19 };
 
 static ch_metric *metric_of(int i, ch_strategy *st)
 {
-    static ch_status (*const plain[])(ch_strategy *, const char *,
-                                      ch_metric **) = {ch_metric_mean,
-                                                       ch_metric_sum,
-                                                       ch_metric_accuracy,
-                                                       ch_metric_sparse_accuracy,
-                                                       ch_metric_categorical_accuracy,
-                                                       ch_metric_mse,
-                                                       ch_metric_mae,
-                                                       ch_metric_rmse,
-                                                       ch_metric_sparse_cross_entropy,
-                                                       ch_metric_categorical_cross_entropy,
-                                                       ch_metric_binary_cross_entropy};
-    ch_metric *m = NULL;
+    const ch_metric_spec spec[METRICS] = {ch_metric_mean(),
+                                          ch_metric_sum(),
+                                          ch_metric_accuracy(),
+                                          ch_metric_sparse_accuracy(),
+                                          ch_metric_categorical_accuracy(),
+                                          ch_metric_mse(),
+                                          ch_metric_mae(),
+                                          ch_metric_rmse(),
+                                          ch_metric_sparse_cross_entropy(),
+                                          ch_metric_categorical_cross_entropy(),
+                                          ch_metric_binary_cross_entropy(),
+                                          ch_metric_top_k(2),
+                                          ch_metric_confusion(CLASSES),
+                                          ch_metric_binary_accuracy(0.5),
+                                          ch_metric_precision(0.5),
+                                          ch_metric_recall(0.5),
+                                          ch_metric_f1(0.5),
+                                          ch_metric_auc(0),
+                                          ch_metric_auc_exact(100)};
+    ch_metric           *m = NULL;
 
-    if (i < 11)
-        t_ok(plain[i](st, NULL, &m));
-    else if (i == 11)
-        t_ok(ch_metric_top_k(st, NULL, 2, &m));
-    else if (i == 12)
-        t_ok(ch_metric_confusion(st, NULL, CLASSES, &m));
-    else if (i == 13)
-        t_ok(ch_metric_binary_accuracy(st, NULL, 0.5, &m));
-    else if (i == 14)
-        t_ok(ch_metric_precision(st, NULL, 0.5, &m));
-    else if (i == 15)
-        t_ok(ch_metric_recall(st, NULL, 0.5, &m));
-    else if (i == 16)
-        t_ok(ch_metric_f1(st, NULL, 0.5, &m));
-    else if (i == 17)
-        t_ok(ch_metric_auc(st, NULL, 0, &m));
-    else
-        t_ok(ch_metric_auc_exact(st, NULL, 100, &m));
+    t_ok(ch_metric_new(st, spec[i], &m));
     return m;
 }
 

@@ -70,9 +70,9 @@ static void make_job(ch_strategy *st, ch_dtype dtype, job *j)
                                           .dtype = dtype},
                       &j->model));
     t_ok(ch_adamw(1e-3, NULL, &opt, &j->optimizer));
-    t_ok(ch_metric_mean(st, NULL, &j->loss));
-    t_ok(ch_metric_sparse_accuracy(st, NULL, &j->accuracy));
-    t_ok(ch_metric_confusion(st, NULL, CLASSES, &j->confusion));
+    t_ok(ch_metric_new(st, ch_metric_mean(), &j->loss));
+    t_ok(ch_metric_new(st, ch_metric_sparse_accuracy(), &j->accuracy));
+    t_ok(ch_metric_new(st, ch_metric_confusion(CLASSES), &j->confusion));
 }
 
 /* On a replica's own device: what is elsewhere is copied in every step. */

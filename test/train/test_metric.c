@@ -254,52 +254,52 @@ static double ref_binary_loss(const data *d, const double *w)
 
 /* ---- the metrics ---- */
 
-static ch_status new_binary(ch_strategy *st, const char *name, ch_metric **out)
+static ch_metric_spec new_binary(void)
 {
-    return ch_metric_binary_accuracy(st, name, 0.5, out);
+    return ch_metric_binary_accuracy(0.5);
 }
-static ch_status new_top_2(ch_strategy *st, const char *name, ch_metric **out)
+static ch_metric_spec new_top_2(void)
 {
-    return ch_metric_top_k(st, name, 2, out);
+    return ch_metric_top_k(2);
 }
-static ch_status new_top_9(ch_strategy *st, const char *name, ch_metric **out)
+static ch_metric_spec new_top_9(void)
 {
-    return ch_metric_top_k(st, name, 9, out);
+    return ch_metric_top_k(9);
 }
-static ch_status new_precision(ch_strategy *st, const char *name, ch_metric **out)
+static ch_metric_spec new_precision(void)
 {
-    return ch_metric_precision(st, name, 0.5, out);
+    return ch_metric_precision(0.5);
 }
-static ch_status new_recall(ch_strategy *st, const char *name, ch_metric **out)
+static ch_metric_spec new_recall(void)
 {
-    return ch_metric_recall(st, name, 0.5, out);
+    return ch_metric_recall(0.5);
 }
-static ch_status new_f1(ch_strategy *st, const char *name, ch_metric **out)
+static ch_metric_spec new_f1(void)
 {
-    return ch_metric_f1(st, name, 0.5, out);
+    return ch_metric_f1(0.5);
 }
-static ch_status new_auc(ch_strategy *st, const char *name, ch_metric **out)
+static ch_metric_spec new_auc(void)
 {
-    return ch_metric_auc(st, name, 0, out);
+    return ch_metric_auc(0);
 }
-static ch_status new_auc_4(ch_strategy *st, const char *name, ch_metric **out)
+static ch_metric_spec new_auc_4(void)
 {
-    return ch_metric_auc(st, name, 4, out);
+    return ch_metric_auc(4);
 }
-static ch_status new_exact(ch_strategy *st, const char *name, ch_metric **out)
+static ch_metric_spec new_exact(void)
 {
-    return ch_metric_auc_exact(st, name, ROOM, out);
+    return ch_metric_auc_exact(ROOM);
 }
-static ch_status new_confusion(ch_strategy *st, const char *name, ch_metric **out)
+static ch_metric_spec new_confusion(void)
 {
-    return ch_metric_confusion(st, name, CLASSES, out);
+    return ch_metric_confusion(CLASSES);
 }
 
 typedef enum form { OF_LABELS, OF_ROWS, OF_YES } form; /* of truth; guesses to match */
 
 static const struct kind {
     const char *name; /* by default */
-    ch_status (*make)(ch_strategy *st, const char *name, ch_metric **out);
+    ch_metric_spec (*spec)(void);
     form      form;
     reference ref;
 } kinds[] = {
@@ -471,7 +471,7 @@ static void check_kind(const struct kind *k, const data *d, int n_replicas, bool
     for (int i = 0; i < MOST; i++)
         one[i] = 1;
     want = k->ref(d, weighted ? d->weight : one);
-    t_ok(k->make(st, NULL, &j.metric));
+    t_ok(ch_metric_new(st, k->spec(), &j.metric));
     assert_string_equal(ch_metric_name(j.metric), k->name);
     near(k->name, result(j.metric), 0, 0);
     for (int round = 0; round < 2; round++) { /* the second as the first, after a reset */
@@ -529,7 +529,7 @@ static ch_metric *auc(int thresholds)
 {
     ch_metric *m = NULL;
 
-    t_ok(ch_metric_auc(NULL, "auc", thresholds, &m));
+    t_ok(ch_metric_new(NULL, ch_metric_named(ch_metric_auc(thresholds), "auc"), &m));
     return m;
 }
 
@@ -537,7 +537,7 @@ static ch_metric *exact(int64_t capacity)
 {
     ch_metric *m = NULL;
 
-    t_ok(ch_metric_auc_exact(NULL, NULL, capacity, &m));
+    t_ok(ch_metric_new(NULL, ch_metric_auc_exact(capacity), &m));
     return m;
 }
 
@@ -599,7 +599,7 @@ static void a_confusion_matrix_has_truth_in_its_rows(void **state)
     ch_tensor          *counts = NULL;
 
     (void)state;
-    t_ok(ch_metric_confusion(NULL, "which", 3, &m));
+    t_ok(ch_metric_new(NULL, ch_metric_named(ch_metric_confusion(3), "which"), &m));
     near("diagonal", known(ch_metric_ref(m), 5, truth, guess, NULL), 0.4, 1e-12);
     t_ok(ch_metric_tensor(m, &counts));
     assert_int_equal(ch_tensor_dtype(counts), CH_F64);
@@ -618,7 +618,7 @@ static void counts_do_not_stop_at_16_million(void **state)
     ch_var *const      *var;
 
     (void)state;
-    t_ok(ch_metric_sum(NULL, "many", &m));
+    t_ok(ch_metric_new(NULL, ch_metric_named(ch_metric_sum(), "many"), &m));
     assert_int_equal(ch_metric_vars(m, &var), 1);
     assert_string_equal(ch_var_name(var[0]), "many/state");
     t = tensor_of(CH_F64, ch_shape_of(2), before);
@@ -642,7 +642,7 @@ static void updates_allocate_nothing(void **state)
             ch_tuple    *in = make_batch(&d, 0, n);
             int64_t      before;
 
-            t_ok(kinds[k].make(st, NULL, &j.metric));
+            t_ok(ch_metric_new(st, kinds[k].spec(), &j.metric));
             t_ok(ch_strategy_run(st, f, in, NULL));
             t_ok(ch_strategy_run(st, f, in, NULL));
             before = ch__mem_allocs();
@@ -671,7 +671,7 @@ static void any_allocation_may_fail_without_a_crash_or_a_leak(void **state)
         double       x;
 
         ch__mem_fail_at(n);
-        rc = new_exact(st, "area", &j.metric);
+        rc = ch_metric_new(st, ch_metric_named(new_exact(), "area"), &j.metric);
         if (rc == CH_OK)
             rc = ch_function_new("step", update_step, &j, &f);
         if (rc == CH_OK)
@@ -706,7 +706,7 @@ static void room_that_is_full_fails_the_step_and_changes_nothing(void **state)
         ch_tuple    *in = make_batch(&d, 0, n);
         double       before;
 
-        t_ok(ch_metric_auc_exact(st, "area", 20, &j.metric));
+        t_ok(ch_metric_new(st, ch_metric_named(ch_metric_auc_exact(20), "area"), &j.metric));
         t_ok(ch_strategy_run(st, f, in, NULL));
         t_ok(ch_strategy_run(st, f, in, NULL));
         before = result(j.metric);
@@ -738,7 +738,7 @@ static void refusal_step(ch_step *s, void *arg)
 static void what_makes_no_sense_is_refused(void **state)
 {
     static const struct {
-        ch_status (*make)(ch_strategy *st, const char *name, ch_metric **out);
+        ch_metric_spec (*spec)(void);
         const char *word, *other;
     } row[] = {
         {ch_metric_mse, "odd: shapes (", "differ"},
@@ -757,7 +757,7 @@ static void what_makes_no_sense_is_refused(void **state)
         job          j = {.kind = &kinds[i]};
         ch_function *f = t_function(refusal_step, &j);
 
-        t_ok(row[i].make(NULL, "odd", &j.metric));
+        t_ok(ch_metric_new(NULL, ch_metric_named(row[i].spec(), "odd"), &j.metric));
         t_refused(ch_strategy_run(NULL, f, in, NULL), CH_INVALID_ARGUMENT, row[i].word,
                   row[i].other);
         assert_non_null(strstr(ch_error_message(), "test_metric.c"));
@@ -765,15 +765,18 @@ static void what_makes_no_sense_is_refused(void **state)
         ch_metric_unref(j.metric);
     }
     ch_tuple_unref(in);
-    t_refused(ch_metric_mean(NULL, "", &m), CH_INVALID_ARGUMENT, "metric mean", "name");
-    t_refused(ch_metric_top_k(NULL, NULL, 0, &m), CH_INVALID_ARGUMENT, "top_k", "1 or more");
-    t_refused(ch_metric_auc(NULL, NULL, 1, &m), CH_INVALID_ARGUMENT, "auc", "2 ..");
-    t_refused(ch_metric_auc_exact(NULL, NULL, 0, &m), CH_INVALID_ARGUMENT, "auc_exact", "room");
-    t_refused(ch_metric_precision(NULL, NULL, NAN, &m), CH_INVALID_ARGUMENT, "precision",
-              "threshold");
-    t_refused(ch_metric_binary_accuracy(NULL, NULL, NAN, &m), CH_INVALID_ARGUMENT,
+    t_refused(ch_metric_new(NULL, ch_metric_named(ch_metric_mean(), ""), &m),
+              CH_INVALID_ARGUMENT, "metric mean", "name");
+    t_refused(ch_metric_new(NULL, ch_metric_top_k(0), &m), CH_INVALID_ARGUMENT, "top_k",
+              "1 or more");
+    t_refused(ch_metric_new(NULL, ch_metric_auc(1), &m), CH_INVALID_ARGUMENT, "auc", "2 ..");
+    t_refused(ch_metric_new(NULL, ch_metric_auc_exact(0), &m), CH_INVALID_ARGUMENT, "auc_exact",
+              "room");
+    t_refused(ch_metric_new(NULL, ch_metric_precision(NAN), &m), CH_INVALID_ARGUMENT,
+              "precision", "threshold");
+    t_refused(ch_metric_new(NULL, ch_metric_binary_accuracy(NAN), &m), CH_INVALID_ARGUMENT,
               "binary_accuracy", "threshold");
-    t_refused(ch_metric_confusion(NULL, NULL, 0, &m), CH_INVALID_ARGUMENT, "confusion",
+    t_refused(ch_metric_new(NULL, ch_metric_confusion(0), &m), CH_INVALID_ARGUMENT, "confusion",
               "classes");
 }
 
@@ -785,7 +788,7 @@ static void a_label_that_is_no_class_fails_the_step(void **state)
                                                  t_f32(ch_shape_of(2), (float[]){0, 0})});
 
     (void)state;
-    t_ok(ch_metric_confusion(NULL, NULL, 3, &m));
+    t_ok(ch_metric_new(NULL, ch_metric_confusion(3), &m));
     t_refused(ch_strategy_run(NULL, f, in, NULL), CH_INVALID_ARGUMENT, "5", "confusion");
     near("diagonal", result(m), 0, 0);
     ch_tuple_unref(in);

@@ -136,7 +136,7 @@ static int make(void **state)
     (void)state;
     t_ok(ch_tensor_new(CH_I64, ch_shape_of(1), &zero));
     t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "w", .initial = zero}, &var));
-    t_ok(ch_metric_mean(NULL, "m", &metric));
+    t_ok(ch_metric_new(NULL, ch_metric_named(ch_metric_mean(), "m"), &metric));
     layer = ch_dense(2, NULL);
     t_ok(ch_model_new(NULL, ch_sequential("net", 1, (ch_layer *[]){ch_dense(2, NULL)}), NULL,
                       &model));
