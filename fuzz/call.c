@@ -3,7 +3,7 @@
  * Every kind of message is decoded and checked against tasks that have a few variables and nothing else (job/session.h), so hardly
  * anything is run: for very many inputs. fuzz/job.c is for what comes of calls that follow each other, fuzz/route.c for steps.
  *
- * covers: src/job/message.c
+ * covers: src/job/message.c src/job/dispatch.c
  * longest: 64
  *
  * SPDX-License-Identifier: Apache-2.0 */

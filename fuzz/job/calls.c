@@ -176,29 +176,12 @@ static ch_tensor *some_tensor(source *s)
     }
 }
 
-typedef struct method {
-    uint32_t                          number;
-    const ProtobufCMessageDescriptor *type;
-} method;
-
-static const method methods[] = {
-    {CH_PS_CREATE, &cohort__ps_create__descriptor},
-    {CH_PS_FREE, &cohort__ps_free__descriptor},
-    {CH_PS_DEFINE, &cohort__ps_define__descriptor},
-    {CH_PS_READ, &cohort__ps_read__descriptor},
-    {CH_PS_ROWS, &cohort__ps_rows__descriptor},
-    {CH_PS_UPDATE, &cohort__ps_update__descriptor},
-    {CH_PS_FENCE, &cohort__ps_fence__descriptor},
-    {CH_PS_PIN, &cohort__ps_pin__descriptor},
-    {CH_PS_PING, &cohort__ps_ping__descriptor},
-    {CH_PS_ASSIGN, &cohort__ps_assign__descriptor},
-    {CH_PS_HOLD, &cohort__ps_hold__descriptor},
-    {CH_WORKER_FUNCTION, &cohort__worker_function__descriptor},
-    {CH_WORKER_RUN, &cohort__worker_run__descriptor},
-    {CH_WORKER_PING, &cohort__worker_ping__descriptor},
-    {CH_WORKER_STREAM, &cohort__worker_stream__descriptor},
-    {CH_WORKER_DROP, &cohort__worker_drop__descriptor},
-    {CH_WORKER_READ, &cohort__worker_read__descriptor},
+/* A byte of the input is an index into this list, so its order must not change. */
+static const uint32_t methods[] = {
+    CH_PS_CREATE,   CH_PS_FREE,         CH_PS_DEFINE,  CH_PS_READ,     CH_PS_ROWS,
+    CH_PS_UPDATE,   CH_PS_FENCE,        CH_PS_PIN,     CH_PS_PING,     CH_PS_ASSIGN,
+    CH_PS_HOLD,     CH_WORKER_FUNCTION, CH_WORKER_RUN, CH_WORKER_PING, CH_WORKER_STREAM,
+    CH_WORKER_DROP, CH_WORKER_READ,
 };
 enum { METHODS = sizeof(methods) / sizeof(methods[0]) };
 
@@ -227,14 +210,14 @@ static ch_parcel *any_parcel(source *s, uint32_t method_number)
     return p;
 }
 
-static ch_parcel *some_parcel(source *s, const method *m)
+static ch_parcel *some_parcel(source *s, uint32_t method_number)
 {
     ch_tensor        *t[MOST_TENSORS];
     int               n = some_tensors(s, t);
     ch_parcel        *p = NULL;
-    ProtobufCMessage *message = some_message(s, m->type);
+    ProtobufCMessage *message = some_message(s, ch__method(method_number)->request);
 
-    must(ch__speak(m->number, message, n, t, &p));
+    must(ch__speak(method_number, message, n, t, &p));
     while (s->n_fields > 0)
         free(s->field[--s->n_fields]);
     return p;
@@ -372,14 +355,14 @@ static one_call right_call(source *s, int which)
 
 one_call next_call(source *s)
 {
-    uint8_t       b = next_byte(s);
-    const method *m = &methods[b % METHODS];
-    bool          is_any = b / METHODS % 4 == 3, of_worker = m->number >= CH_WORKER_FUNCTION;
-    ch_parcel    *p;
+    uint8_t    b = next_byte(s);
+    uint32_t   m = methods[b % METHODS];
+    bool       is_any = b / METHODS % 4 == 3, of_worker = m >= CH_WORKER_FUNCTION;
+    ch_parcel *p;
 
     if (b >= 240 && b <= 250)
         return right_call(s, b % 4);
-    p = is_any ? any_parcel(s, m->number) : some_parcel(s, m);
+    p = is_any ? any_parcel(s, m) : some_parcel(s, m);
     /* Some go to who does not expect them. */
-    return (one_call){m->number, b > 250 ? !of_worker : of_worker, p};
+    return (one_call){m, b > 250 ? !of_worker : of_worker, p};
 }

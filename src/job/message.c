@@ -1,8 +1,39 @@
-/* job/message.c -- messages of a job as parcels.   SPDX-License-Identifier: Apache-2.0 */
+/* job/message.c -- the methods of a job, and their messages as parcels.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "job/message.h"
 
 #include "base/fault.h"
 #include "base/protobuf.h"
+
+/* clang-format off */
+#define TYPE(name) &cohort__##name##__descriptor
+static const ch_method methods[CH_METHOD_END] = {
+    [CH_PS_CREATE]       = {"create",   TYPE(ps_create),       TYPE(ps_done), true},
+    [CH_PS_FREE]         = {"free",     TYPE(ps_free),         TYPE(ps_done), false},
+    [CH_PS_DEFINE]       = {"define",   TYPE(ps_define),       TYPE(ps_done), false},
+    [CH_PS_READ]         = {"read",     TYPE(ps_read),         TYPE(ps_done), true},
+    [CH_PS_ROWS]         = {"rows",     TYPE(ps_rows),         TYPE(ps_done), true},
+    [CH_PS_UPDATE]       = {"update",   TYPE(ps_update),       TYPE(ps_done), false},
+    [CH_PS_FENCE]        = {"fence",    TYPE(ps_fence),        TYPE(ps_done), false},
+    [CH_PS_PIN]          = {"pin",      TYPE(ps_pin),          TYPE(ps_done), false},
+    [CH_PS_PING]         = {"ping",     TYPE(ps_ping),         TYPE(ps_done), false},
+    [CH_PS_ASSIGN]       = {"assign",   TYPE(ps_assign),       TYPE(ps_done), true},
+    [CH_PS_HOLD]         = {"hold",     TYPE(ps_hold),         TYPE(ps_done), false},
+    [CH_WORKER_FUNCTION] = {"function", TYPE(worker_function), TYPE(worker_done), true},
+    [CH_WORKER_RUN]      = {"run",      TYPE(worker_run),      TYPE(worker_done), false},
+    [CH_WORKER_PING]     = {"ping",     TYPE(worker_ping),     TYPE(worker_done), false},
+    [CH_WORKER_STREAM]   = {"stream",   TYPE(worker_stream),   TYPE(worker_done), true},
+    [CH_WORKER_DROP]     = {"drop",     TYPE(worker_drop),     TYPE(worker_done), false},
+    [CH_WORKER_READ]     = {"read",     TYPE(worker_read),     TYPE(worker_done), false},
+};
+#undef TYPE
+/* clang-format on */
+
+const ch_method *ch__method(uint32_t number)
+{
+    return number < CH_METHOD_END && methods[number].name != NULL ? &methods[number] : NULL;
+}
 
 ch_status ch__speak(uint32_t method, const ProtobufCMessage *m, int n, ch_tensor *const *tensor,
                     ch_parcel **out)
@@ -19,14 +50,12 @@ ch_status ch__speak(uint32_t method, const ProtobufCMessage *m, int n, ch_tensor
 ch_status ch__hear(const ch_parcel *p, const ProtobufCMessageDescriptor *type,
                    ProtobufCMessage **out)
 {
-    enum {
-        LEAST = 1 << 16,
-        TIMES = 8
-    }; /* what a message takes, and one of many small fields */
+    /* Bytes of memory for any message, and for each byte of one with many small fields. */
+    enum { LEAST = 1 << 16, TIMES = 8 };
 
     *out = ch__message_unpack_within(type, p->bytes, p->n_bytes, LEAST + TIMES * p->n_bytes);
     return *out != NULL ? CH_OK
-                        : ch__fail(CH_INVALID_ARGUMENT, "%zu bytes are no message %s",
+                        : ch__fail(CH_INVALID_ARGUMENT, "%zu bytes are not a valid %s message",
                                    p->n_bytes, type->short_name);
 }
 

@@ -1,4 +1,10 @@
-/* job/message.h -- messages of a job as parcels.   SPDX-License-Identifier: Apache-2.0 */
+/* job/message.h -- the methods of a job, and their messages as parcels.
+ *
+ * Servers and workers are called by the methods below. A call carries the method's request, a
+ * protobuf message (proto/job.proto) with tensors beside it, and the reply carries its reply.
+ * job/dispatch.h is the callee's side.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef JOB_MESSAGE_H
 #define JOB_MESSAGE_H
 
@@ -7,7 +13,7 @@
 #include "job/job.pb-c.h"
 #include "net/net.h"
 
-/* What can be asked: the methods of parcels. */
+/* Numbers of methods. They are in frames and do not change. */
 enum {
     CH_PS_CREATE = 1,
     CH_PS_FREE,
@@ -26,16 +32,30 @@ enum {
     CH_WORKER_STREAM,
     CH_WORKER_DROP,
     CH_WORKER_READ,
+    CH_METHOD_END
 };
 
-/* References to the tensors are taken over, on an error too. */
+/* The facts about a method that callers and callees share. */
+typedef struct ch_method {
+    const char                       *name; /* for errors and traces */
+    const ProtobufCMessageDescriptor *request, *reply;
+    /* A call may move so many bytes that the coordinator gives a repeated call more time. (A
+     * worker counts the bytes of its calls instead.) */
+    bool may_be_large;
+} ch_method;
+
+/* Returns NULL if there is no method of this number. */
+const ch_method *ch__method(uint32_t number);
+
+/* Packs a request or a reply. Takes references to the tensors over, on an error too. */
 CH_MUST_CHECK ch_status ch__speak(uint32_t method, const ProtobufCMessage *m, int n,
                                   ch_tensor *const *tensor, ch_parcel **out);
-/* The message of a parcel from anywhere, which ch__message_free frees; INVALID_ARGUMENT if it is none of that type. */
+/* Unpacks the message of a parcel of any origin; ch__message_free frees it. INVALID_ARGUMENT if
+ * the bytes are not a message of this type. */
 CH_MUST_CHECK ch_status ch__hear(const ch_parcel *p, const ProtobufCMessageDescriptor *type,
                                  ProtobufCMessage **out);
 
-/* Answers with this thread's error. */
+/* Replies with this thread's error, which is about `op`. */
 void ch__refuse(ch_post *post, ch_call_id call, ch_status rc, const char *op);
 
 #endif

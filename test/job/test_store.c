@@ -257,18 +257,6 @@ static void tell_assign(ch_store *s, const ch_parcel *p, const Cohort__PsAssign 
     ch__store_retire(s, m->retired);
 }
 
-static const ProtobufCMessageDescriptor *const types[] = {
-    [CH_PS_CREATE] = &cohort__ps_create__descriptor,
-    [CH_PS_FREE] = &cohort__ps_free__descriptor,
-    [CH_PS_DEFINE] = &cohort__ps_define__descriptor,
-    [CH_PS_UPDATE] = &cohort__ps_update__descriptor,
-    [CH_PS_FENCE] = &cohort__ps_fence__descriptor,
-    [CH_PS_PIN] = &cohort__ps_pin__descriptor,
-    [CH_PS_PING] = &cohort__ps_ping__descriptor,
-    [CH_PS_ASSIGN] = &cohort__ps_assign__descriptor,
-    [CH_PS_HOLD] = &cohort__ps_hold__descriptor,
-};
-
 /* All that the message says. The n-th allocation of the store fails; 0: none does. */
 static told tell_failing(ch_store *s, const ch_parcel *p, int64_t n)
 {
@@ -276,7 +264,7 @@ static told tell_failing(ch_store *s, const ch_parcel *p, int64_t n)
     ProtobufCMessage *message = NULL;
     const void       *m;
 
-    t_ok(ch__hear(p, types[p->method], &message));
+    t_ok(ch__hear(p, ch__method(p->method)->request, &message));
     m = message;
     ch__mem_fail_at(n);
     switch (p->method) {

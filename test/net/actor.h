@@ -36,7 +36,7 @@ typedef struct actor {
     ch_peer    answerer;
     ch_parcel *answer; /* the last */
     ch_status  status;
-    char       text[256], by[96];
+    char       text[256], by[96], op[64];
     /* Timers and work, in the order in which they came. */
     int      n_timers, n_works;
     uint64_t timer[16], work[16];
@@ -61,6 +61,7 @@ static inline void actor_took_answer(actor *a, const ch_net_event *e)
     a->status = e->fault->code;
     memcpy(a->text, e->fault->text, sizeof(a->text) - 1);
     memcpy(a->by, e->fault->task, sizeof(a->by));
+    memcpy(a->op, e->fault->op, sizeof(a->op));
 }
 
 static inline void actor_took_call(actor *a, const ch_net_event *e, ch_post *post)

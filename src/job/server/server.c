@@ -1,225 +1,178 @@
-/* job/server/server.c -- a task that speaks for a store: what it hears, and what it answers.
+/* job/server/server.c -- the task of a parameter server: a handler for each method.
+ *
+ * The state (state.h) does the work. The server replies to a call before it receives the next.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "job/server.h"
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "base/protobuf.h"
-#include "job/message.h"
+#include "job/dispatch.h"
 
-/* A call, which is answered before the next one comes. */
-typedef struct asked {
-    ch_store        *store;
-    const ch_parcel *parcel;
-    ch_call_id       call;
-    ch_post         *post;
-} asked;
-
-/* ---- answers ---- */
-
-/* References to the tensors are taken over. */
-static void done(const asked *a, Cohort__PsDone *m, int n, ch_tensor *const *tensor)
+/* Replies with the server's version and these tensors. Takes references to them over. */
+static ch_status reply(const ch_received *r, Cohort__PsDone *m, size_t n,
+                       ch_tensor *const *tensor)
 {
-    ch_parcel *p = NULL;
-    ch_status  rc;
-
-    m->version = ch__store_version(a->store);
-    rc = ch__speak(a->parcel->method, &m->base, n, tensor, &p);
-    if (rc == CH_OK)
-        ch__post_answer(a->post, a->call, p);
-    else
-        ch__refuse(a->post, a->call, rc, "answer");
+    m->version = ch__store_version(r->self);
+    return ch__reply(r, &m->base, (int)n, tensor);
 }
 
-/* With tensors, of which there are none on an error. */
-static void give(const asked *a, ch_status rc, const char *op, size_t n,
-                 ch_tensor *const *tensor)
+/* Replies if `rc` is CH_OK; there are no tensors otherwise. */
+static ch_status reply_if(ch_status rc, const ch_received *r, size_t n,
+                          ch_tensor *const *tensor)
 {
     Cohort__PsDone m;
 
     cohort__ps_done__init(&m);
-    if (rc == CH_OK)
-        done(a, &m, (int)n, tensor);
+    return rc == CH_OK ? reply(r, &m, n, tensor) : rc;
+}
+
+static ch_status on_create(const ch_received *r, const void *m)
+{
+    return reply_if(ch__store_create(r->self, m, r->parcel->n_tensors, r->parcel->tensor), r, 0,
+                    NULL);
+}
+
+static ch_status on_free(const ch_received *r, const void *m)
+{
+    ch__store_remove(r->self, m);
+    return reply_if(CH_OK, r, 0, NULL);
+}
+
+static ch_status on_define(const ch_received *r, const void *m)
+{
+    return reply_if(ch__store_define(r->self, m), r, 0, NULL);
+}
+
+static ch_status on_read(const ch_received *r, const void *request)
+{
+    const Cohort__PsRead *m = request;
+    ch_tensor           **t = ch__calloc(m->n_variables + 1, sizeof(*t));
+    ch_status rc = t == NULL ? ch__fail_memory("values") : ch__store_read(r->self, m, t);
+
+    rc = reply_if(rc, r, m->n_variables, t);
+    ch__free(t);
+    return rc;
+}
+
+static ch_status on_rows(const ch_received *r, const void *request)
+{
+    const Cohort__PsRows *m = request;
+    ch_tensor           **t = ch__calloc(m->n_variables + 1, sizeof(*t));
+    ch_status             rc;
+
+    if (t == NULL)
+        rc = ch__fail_memory("rows");
     else
-        ch__refuse(a->post, a->call, rc, op);
-}
-
-static void answer(const asked *a, ch_status rc, const char *op)
-{
-    give(a, rc, op, 0, NULL);
-}
-
-/* ---- calls ---- */
-
-static void on_create(const asked *a, const void *m)
-{
-    answer(a, ch__store_create(a->store, m, a->parcel->n_tensors, a->parcel->tensor), "create");
-}
-
-static void on_free(const asked *a, const void *m)
-{
-    ch__store_remove(a->store, m);
-    answer(a, CH_OK, "free");
-}
-
-static void on_define(const asked *a, const void *m)
-{
-    answer(a, ch__store_define(a->store, m), "define");
-}
-
-static void on_read(const asked *a, const void *message)
-{
-    const Cohort__PsRead *m = message;
-    ch_tensor           **t = ch__calloc(m->n_variables + 1, sizeof(*t));
-
-    give(a, t == NULL ? ch__fail_memory("values") : ch__store_read(a->store, m, t), "read",
-         m->n_variables, t);
+        rc = ch__store_rows(r->self, m, r->parcel->n_tensors, r->parcel->tensor, t);
+    rc = reply_if(rc, r, m->n_variables, t);
     ch__free(t);
+    return rc;
 }
 
-static void on_rows(const asked *a, const void *message)
+/* Replies with the results of updates that were applied, now or by an earlier attempt. */
+static ch_status reply_results(const ch_received *r, const Cohort__PsUpdate *m)
 {
-    const Cohort__PsRows *m = message;
-    ch_tensor           **t = ch__calloc(m->n_variables + 1, sizeof(*t));
-    ch_status             rc =
-        t == NULL ? ch__fail_memory("rows")
-                              : ch__store_rows(a->store, m, a->parcel->n_tensors, a->parcel->tensor, t);
-
-    give(a, rc, "rows", m->n_variables, t);
-    ch__free(t);
-}
-
-static void give_results(const asked *a, const Cohort__PsUpdate *m)
-{
-    Cohort__PsDone answer;
-    int            n = ch__store_given(a->store, m, NULL, NULL);
+    Cohort__PsDone done;
+    int            n = ch__store_given(r->self, m, NULL, NULL);
     ch_tensor    **t = ch__calloc((size_t)n + 1, sizeof(*t));
     uint32_t      *given = ch__calloc(m->n_updates + 1, sizeof(*given));
+    ch_status      rc = t == NULL || given == NULL ? ch__fail_memory("results") : CH_OK;
 
-    if (t == NULL || given == NULL) {
-        ch__refuse(a->post, a->call, ch__fail_memory("an answer"), "update");
-    } else {
-        cohort__ps_done__init(&answer);
-        (void)ch__store_given(a->store, m, given, t);
-        answer.n_given = m->n_updates;
-        answer.given = given;
-        done(a, &answer, n, t);
+    cohort__ps_done__init(&done);
+    if (rc == CH_OK) {
+        (void)ch__store_given(r->self, m, given, t);
+        done.n_given = m->n_updates;
+        done.given = given;
+        rc = reply(r, &done, (size_t)n, t);
     }
     ch__free(t);
     ch__free(given);
+    return rc;
 }
 
-static void on_update(const asked *a, const void *message)
+static ch_status on_update(const ch_received *r, const void *request)
 {
-    const Cohort__PsUpdate *m = message;
-    ch_status rc = ch__store_update(a->store, m, a->parcel->n_tensors, a->parcel->tensor);
+    const Cohort__PsUpdate *m = request;
+    ch_status rc = ch__store_update(r->self, m, r->parcel->n_tensors, r->parcel->tensor);
 
     if (rc == CH_OK)
-        give_results(a, m);
-    else
-        ch__refuse(a->post, a->call, rc, "update");
-    ch__store_retire(a->store, m->retired);
+        rc = reply_results(r, m);
+    ch__store_retire(r->self, m->retired);
+    return rc;
 }
 
-static void on_assign(const asked *a, const void *message)
+static ch_status on_assign(const ch_received *r, const void *request)
 {
-    const Cohort__PsAssign *m = message;
+    const Cohort__PsAssign *m = request;
+    ch_status rc = ch__store_assign(r->self, m, r->parcel->n_tensors, r->parcel->tensor);
 
-    answer(a, ch__store_assign(a->store, m, a->parcel->n_tensors, a->parcel->tensor), "assign");
-    ch__store_retire(a->store, m->retired);
+    ch__store_retire(r->self, m->retired);
+    return reply_if(rc, r, 0, NULL);
 }
 
-static void on_fence(const asked *a, const void *m)
+static ch_status on_fence(const ch_received *r, const void *m)
 {
-    answer(a, ch__store_fence(a->store, m), "fence");
+    return reply_if(ch__store_fence(r->self, m), r, 0, NULL);
 }
 
-static void on_pin(const asked *a, const void *m)
+static ch_status on_pin(const ch_received *r, const void *m)
 {
-    answer(a, ch__store_pin(a->store, m), "pin");
+    return reply_if(ch__store_pin(r->self, m), r, 0, NULL);
 }
 
-static void on_hold(const asked *a, const void *message)
+static ch_status on_hold(const ch_received *r, const void *request)
 {
-    const Cohort__PsHold *m = message;
-    Cohort__PsDone        answer;
-    uint64_t             *begun = ch__calloc(m->n_steps + 1, sizeof(*begun));
-    size_t                n = 0;
-    ch_status             rc =
-        begun == NULL ? ch__fail_memory("an answer") : ch__store_hold(a->store, m, begun, &n);
-
-    cohort__ps_done__init(&answer);
-    answer.n_begun = n;
-    answer.begun = begun;
-    if (rc == CH_OK)
-        done(a, &answer, 0, NULL);
-    else
-        ch__refuse(a->post, a->call, rc, "hold");
-    ch__free(begun);
-}
-
-/* A step that is done and comes all the same finds that out here, not at its next update. */
-static void on_ping(const asked *a, const void *message)
-{
-    const Cohort__PsPing *m = message;
+    const Cohort__PsHold *m = request;
+    Cohort__PsDone        done;
     ch_status             rc;
 
-    ch__store_retire(a->store, m->retired);
-    rc = ch__store_live(a->store, m->below, m->n_live, m->live);
+    cohort__ps_done__init(&done);
+    done.begun = ch__calloc(m->n_steps + 1, sizeof(*done.begun));
+    rc = done.begun == NULL ? ch__fail_memory("steps that have begun")
+                            : ch__store_hold(r->self, m, done.begun, &done.n_begun);
     if (rc == CH_OK)
-        ch__store_release(a->store, m->released); /* cancelled steps have ended: see above */
-    answer(a, rc, "ping");
+        rc = reply(r, &done, 0, NULL);
+    ch__free(done.begun);
+    return rc;
 }
 
-/* ---- the task ---- */
+/* Holds are released after `live`, so that an update of a cancelled step is refused because the
+ * step has ended when the hold refuses it no more. */
+static ch_status on_ping(const ch_received *r, const void *request)
+{
+    const Cohort__PsPing *m = request;
+    ch_status             rc;
 
-typedef struct method {
-    const ProtobufCMessageDescriptor *type; /* NULL: there is none */
-    void (*on)(const asked *a, const void *message);
-} method;
+    ch__store_retire(r->self, m->retired);
+    rc = ch__store_live(r->self, m->below, m->n_live, m->live);
+    if (rc == CH_OK)
+        ch__store_release(r->self, m->released);
+    return reply_if(rc, r, 0, NULL);
+}
 
 /* clang-format off */
-static const method methods[] = {
-    [CH_PS_CREATE] = {&cohort__ps_create__descriptor, on_create},
-    [CH_PS_FREE]   = {&cohort__ps_free__descriptor,   on_free},
-    [CH_PS_DEFINE] = {&cohort__ps_define__descriptor, on_define},
-    [CH_PS_READ]   = {&cohort__ps_read__descriptor,   on_read},
-    [CH_PS_ROWS]   = {&cohort__ps_rows__descriptor,   on_rows},
-    [CH_PS_UPDATE] = {&cohort__ps_update__descriptor, on_update},
-    [CH_PS_FENCE]  = {&cohort__ps_fence__descriptor,  on_fence},
-    [CH_PS_PIN]    = {&cohort__ps_pin__descriptor,    on_pin},
-    [CH_PS_PING]   = {&cohort__ps_ping__descriptor,   on_ping},
-    [CH_PS_ASSIGN] = {&cohort__ps_assign__descriptor, on_assign},
-    [CH_PS_HOLD]   = {&cohort__ps_hold__descriptor,   on_hold},
-};
+static const ch_role role = {
+    .name = "a parameter server",
+    .handler = {
+        [CH_PS_CREATE] = on_create,
+        [CH_PS_FREE]   = on_free,
+        [CH_PS_DEFINE] = on_define,
+        [CH_PS_READ]   = on_read,
+        [CH_PS_ROWS]   = on_rows,
+        [CH_PS_UPDATE] = on_update,
+        [CH_PS_FENCE]  = on_fence,
+        [CH_PS_PIN]    = on_pin,
+        [CH_PS_PING]   = on_ping,
+        [CH_PS_ASSIGN] = on_assign,
+        [CH_PS_HOLD]   = on_hold,
+    }};
 /* clang-format on */
-
-static const method *method_of(uint32_t number)
-{
-    return number < sizeof(methods) / sizeof(methods[0]) && methods[number].type != NULL
-               ? &methods[number]
-               : NULL;
-}
 
 static void on_event(void *self, const ch_net_event *e, int64_t now, ch_post *post)
 {
-    const method     *how;
-    ProtobufCMessage *m = NULL;
-    ch_status         rc;
-
-    (void)now;
-    if (e->kind != CH_EVENT_CALL)
-        return;
-    how = method_of(e->parcel->method);
-    rc = how != NULL ? ch__hear(e->parcel, how->type, &m)
-                     : ch__fail(CH_UNIMPLEMENTED, "a parameter server knows no method %u",
-                                e->parcel->method);
-    if (rc == CH_OK)
-        how->on(&(asked){self, e->parcel, e->call, post}, m);
-    else
-        ch__refuse(post, e->call, rc, "call");
-    ch__message_free(m);
+    if (e->kind == CH_EVENT_CALL)
+        ch__dispatch(&role, self, e, now, post);
 }
 
 static void close_server(void *self)

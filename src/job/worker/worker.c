@@ -1,4 +1,11 @@
-/* job/worker/worker.c -- a worker: what it knows, what it hears, and whose turn it is.   SPDX-License-Identifier: Apache-2.0 */
+/* job/worker/worker.c -- the task of a worker: functions, streams and the queue of runs.
+ *
+ * A worker has a handler for each method. Functions and streams are kept by number until the
+ * coordinator drops them. Runs (run.h) are kept in a list in the order of their calls: the first is
+ * executed, the others wait. A call to drop something that the first run uses waits until that run
+ * has ended.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "job/worker.h"
 
 #include <stdio.h>
@@ -7,6 +14,7 @@
 #include "base/protobuf.h"
 #include "collective/group.h"
 #include "graph/function.h"
+#include "job/dispatch.h"
 #include "job/worker/per_worker.h"
 #include "job/worker/run.h"
 #include "tensor/tensor.h"
@@ -139,10 +147,21 @@ static ch_status begin_kept(worker *w, const ch_worker_function *f, ch_tensor *c
     return rc;
 }
 
-static ch_status take_function(worker *w, const ch_parcel *p, const Cohort__WorkerFunction *m)
+static ch_status reply_done(const ch_received *r)
 {
-    ch_worker_function *f;
-    ch_status           rc;
+    Cohort__WorkerDone m;
+
+    cohort__worker_done__init(&m);
+    return ch__reply(r, &m.base, 0, NULL);
+}
+
+static ch_status on_function(const ch_received *r, const void *request)
+{
+    worker                       *w = r->self;
+    const Cohort__WorkerFunction *m = request;
+    const ch_parcel              *p = r->parcel;
+    ch_worker_function           *f;
+    ch_status                     rc;
 
     if (m->function == 0 || p->n_tensors < 1 || (size_t)p->n_tensors != 1 + m->n_kept ||
         !is_bytes(p->tensor[0]))
@@ -150,7 +169,7 @@ static ch_status take_function(worker *w, const ch_parcel *p, const Cohort__Work
                         "a function comes with a number, a route, as bytes, and a value for "
                         "each variable of the worker's own");
     if (ch__map_find(&w->place.functions, ch__key(m->function)) != NULL)
-        return CH_OK; /* the call came twice */
+        return reply_done(r); /* the call came twice */
     f = ch__calloc(1, sizeof(*f));
     if (f == NULL)
         return ch__fail_memory("a function");
@@ -163,33 +182,38 @@ static ch_status take_function(worker *w, const ch_parcel *p, const Cohort__Work
         rc = begin_kept(w, f, p->tensor + 1);
     if (rc == CH_OK)
         rc = ch__map_set(&w->place.functions, ch__key(m->function), f);
-    if (rc != CH_OK && f->sent.route != NULL)
+    if (rc == CH_OK)
+        return reply_done(r);
+    if (f->sent.route != NULL)
         drop_function(f);
-    else if (rc != CH_OK)
+    else
         ch__free(f);
     return rc;
 }
 
 /* ---- streams ---- */
 
-static ch_status take_stream(worker *w, const ch_parcel *p, const Cohort__WorkerStream *m)
+static ch_status on_stream(const ch_received *r, const void *request)
 {
-    char              name[48];
-    ch_stream        *s = NULL;
-    ch_stream_options o = {.name = name,
-                           .reader = m->reader,
-                           .pass = m->pass,
-                           .first = m->first,
-                           .n_replicas = w->place.opt.n_devices,
-                           .device = w->place.opt.device};
-    ch_status         rc;
+    worker                     *w = r->self;
+    const Cohort__WorkerStream *m = request;
+    const ch_parcel            *p = r->parcel;
+    char                        name[48];
+    ch_stream                  *s = NULL;
+    ch_stream_options           o = {.name = name,
+                                     .reader = m->reader,
+                                     .pass = m->pass,
+                                     .first = m->first,
+                                     .n_replicas = w->place.opt.n_devices,
+                                     .device = w->place.opt.device};
+    ch_status                   rc;
 
     if (m->stream == 0 || p->n_tensors < 1 || p->n_tensors > 2 || !is_bytes(p->tensor[0]) ||
         !is_bytes(p->tensor[p->n_tensors - 1]))
         return ch__fail(CH_INVALID_ARGUMENT,
                         "a stream comes with a number and a dataset, as bytes");
     if (ch__map_find(&w->place.streams, ch__key(m->stream)) != NULL)
-        return CH_OK; /* the call came twice */
+        return reply_done(r); /* the call came twice */
     (void)snprintf(name, sizeof(name), "stream %llu", (unsigned long long)m->stream);
     o.dataset = p->tensor[0]->data;
     o.n_dataset = ch_tensor_bytes(p->tensor[0]);
@@ -200,26 +224,13 @@ static ch_status take_stream(worker *w, const ch_parcel *p, const Cohort__Worker
     rc = ch__stream_new(&o, &s);
     if (rc == CH_OK)
         rc = ch__map_set(&w->place.streams, ch__key(m->stream), s);
-    if (rc != CH_OK)
-        ch__stream_free(s);
+    if (rc == CH_OK)
+        return reply_done(r);
+    ch__stream_free(s);
     return rc;
 }
 
 /* ---- dropping ---- */
-
-static void answer_done(ch_call_id call, uint32_t method, ch_post *post)
-{
-    Cohort__WorkerDone m;
-    ch_parcel         *p = NULL;
-    ch_status          rc;
-
-    cohort__worker_done__init(&m);
-    rc = ch__speak(method, &m.base, 0, NULL, &p);
-    if (rc == CH_OK)
-        ch__post_answer(post, call, p);
-    else
-        ch__refuse(post, call, rc, "answer");
-}
 
 static void drop_things(worker *w, const Cohort__WorkerDrop *m)
 {
@@ -256,26 +267,29 @@ static bool is_in_use(const worker *w, const Cohort__WorkerDrop *m)
     return used;
 }
 
-/* Those that can be done now; the others when the run ends. */
+/* Does the drops that wait for nothing any more, and replies to their calls. */
 static void do_drops(worker *w, ch_post *post)
 {
     int n = 0;
 
     for (int i = 0; i < w->n_drops; i++) {
         drop                      d = w->drop[i];
-        ProtobufCMessage         *heard = NULL;
+        ProtobufCMessage         *request = NULL;
         const Cohort__WorkerDrop *m = NULL;
+        ch_status                 rc;
 
-        if (ch__hear(d.parcel, &cohort__worker_drop__descriptor, &heard) == CH_OK)
-            m = (const void *)heard;
-        if (m == NULL || is_in_use(w, m)) { /* without memory: later */
+        if (ch__hear(d.parcel, &cohort__worker_drop__descriptor, &request) == CH_OK)
+            m = (const void *)request;
+        if (m == NULL || is_in_use(w, m)) { /* NULL: no memory; the next drop tries again */
             w->drop[n++] = d;
         } else {
             drop_things(w, m);
-            answer_done(d.call, CH_WORKER_DROP, post);
+            rc = reply_done(&(ch_received){.parcel = d.parcel, .call = d.call, .post = post});
+            if (rc != CH_OK)
+                ch__refuse(post, d.call, rc, "drop");
             ch__parcel_unref(d.parcel);
         }
-        ch__message_free(heard);
+        ch__message_free(request);
     }
     w->n_drops = n;
 }
@@ -331,18 +345,22 @@ static ch_status take_life(worker *w, uint64_t life, ch_post *post)
     return CH_OK;
 }
 
-static ch_status take_run(worker *w, const ch_net_event *e, const Cohort__WorkerRun *m,
-                          ch_post *post)
+/* Replies when the run has ended. */
+static ch_status on_run(const ch_received *r, const void *request)
 {
-    ch_worker_run *r = NULL;
-    ch_status      rc = take_life(w, m->life, post);
+    worker                  *w = r->self;
+    const Cohort__WorkerRun *m = request;
+    ch_worker_run           *run = NULL;
+    ch_status                rc = take_life(w, m->life, r->post);
 
     if (rc == CH_OK)
-        rc = ch__worker_run_new(&w->place, e->call, e->parcel, m, &r);
+        rc = ch__worker_run_new(&w->place, r->call, r->parcel, m, &run);
     if (rc != CH_OK)
         return rc;
-    *(w->last != NULL ? &w->last->next : &w->now) = r;
-    w->last = r;
+    *(w->last != NULL ? &w->last->next : &w->now) = run;
+    w->last = run;
+    if (w->now == run)
+        ch__worker_run_advance(run, r->post, r->now);
     return CH_OK;
 }
 
@@ -354,14 +372,16 @@ static bool is_dropped(const ch_worker_run *r, const void *arg)
     return !r->has_updated && is_listed(m->n_steps, m->steps, r->step);
 }
 
-static ch_status take_drop(worker *w, const ch_net_event *e, const Cohort__WorkerDrop *m,
-                           ch_post *post)
+/* Replies when nothing of the request is in use any more. */
+static ch_status on_drop(const ch_received *r, const void *request)
 {
+    worker *w = r->self;
+
     if (!ch__grow((void **)&w->drop, &w->cap_drops, w->n_drops + 1, sizeof(*w->drop)))
         return ch__fail_memory("a drop");
-    w->drop[w->n_drops++] = (drop){e->call, ch__parcel_ref(e->parcel)};
-    drop_runs(w, post, is_dropped, m);
-    do_drops(w, post);
+    w->drop[w->n_drops++] = (drop){r->call, ch__parcel_ref(r->parcel)};
+    drop_runs(w, r->post, is_dropped, request);
+    do_drops(w, r->post);
     return CH_OK;
 }
 
@@ -372,114 +392,56 @@ static bool is_asked_by(const ch_worker_run *r, const void *call)
 
 /* ---- events ---- */
 
-static void answer_ping(const worker *w, ch_call_id call, ch_post *post)
+static ch_status on_ping(const ch_received *r, const void *request)
 {
+    const worker      *w = r->self;
     Cohort__WorkerDone m;
-    ch_parcel         *p = NULL;
     size_t             n = 0;
-    uint64_t          *step;
     ch_status          rc;
 
-    for (const ch_worker_run *r = w->now; r != NULL; r = r->next)
+    (void)request;
+    for (const ch_worker_run *run = w->now; run != NULL; run = run->next)
         n++;
-    step = ch__calloc(n + 1, sizeof(*step));
     cohort__worker_done__init(&m);
-    m.steps = step;
     m.busy = w->now != NULL;
-    for (const ch_worker_run *r = w->now; r != NULL && step != NULL; r = r->next)
-        if (!r->is_over)
-            step[m.n_steps++] = r->step;
-    rc = step != NULL ? ch__speak(CH_WORKER_PING, &m.base, 0, NULL, &p)
-                      : ch__fail_memory("an answer");
-    if (rc == CH_OK)
-        ch__post_answer(post, call, p);
-    else
-        ch__refuse(post, call, rc, "ping");
-    ch__free(step);
+    m.steps = ch__calloc(n + 1, sizeof(*m.steps));
+    if (m.steps == NULL)
+        return ch__fail_memory("the list of steps");
+    for (const ch_worker_run *run = w->now; run != NULL; run = run->next)
+        if (!run->is_over)
+            m.steps[m.n_steps++] = run->step;
+    rc = ch__reply(r, &m.base, 0, NULL);
+    ch__free(m.steps);
+    return rc;
 }
 
-static ch_status answer_read(worker *w, const ch_net_event *e, const Cohort__WorkerRead *m,
-                             ch_post *post)
+static ch_status on_read(const ch_received *r, const void *request)
 {
-    Cohort__WorkerDone done;
-    ch_parcel         *p = NULL;
-    ch_status          rc = take_life(w, m->life, post);
-    const ch_kept     *k = ch__map_find(&w->place.kept, ch__key(m->variable));
-    ch_tensor         *value = k != NULL ? ch__kept_value(k) : NULL;
+    worker                   *w = r->self;
+    const Cohort__WorkerRead *m = request;
+    Cohort__WorkerDone        done;
+    ch_status                 rc = take_life(w, m->life, r->post);
+    const ch_kept            *k = ch__map_find(&w->place.kept, ch__key(m->variable));
+    ch_tensor                *value = k != NULL ? ch__kept_value(k) : NULL;
 
     if (rc != CH_OK)
         return rc;
     cohort__worker_done__init(&done);
-    rc = ch__speak(CH_WORKER_READ, &done.base, value != NULL,
-                   &(ch_tensor *){ch_tensor_ref(value)}, &p);
-    if (rc == CH_OK)
-        ch__post_answer(post, e->call, p);
-    return rc;
+    return ch__reply(r, &done.base, value != NULL, &(ch_tensor *){ch_tensor_ref(value)});
 }
 
-static const ProtobufCMessageDescriptor *type_of(uint32_t method)
-{
-    switch (method) {
-    case CH_WORKER_RUN:
-        return &cohort__worker_run__descriptor;
-    case CH_WORKER_FUNCTION:
-        return &cohort__worker_function__descriptor;
-    case CH_WORKER_STREAM:
-        return &cohort__worker_stream__descriptor;
-    case CH_WORKER_DROP:
-        return &cohort__worker_drop__descriptor;
-    case CH_WORKER_PING:
-        return &cohort__worker_ping__descriptor;
-    case CH_WORKER_READ:
-        return &cohort__worker_read__descriptor;
-    default:
-        return NULL;
-    }
-}
-
-/* Answers at once, or takes something that is answered later. */
-static ch_status take_call(worker *w, const ch_net_event *e, const void *m, ch_post *post)
-{
-    ch_status rc = CH_OK;
-
-    switch (e->parcel->method) {
-    case CH_WORKER_RUN:
-        return take_run(w, e, m, post);
-    case CH_WORKER_DROP:
-        return take_drop(w, e, m, post);
-    case CH_WORKER_PING:
-        answer_ping(w, e->call, post);
-        return CH_OK;
-    case CH_WORKER_READ:
-        return answer_read(w, e, m, post);
-    case CH_WORKER_FUNCTION:
-        rc = take_function(w, e->parcel, m);
-        break;
-    default:
-        rc = take_stream(w, e->parcel, m);
-    }
-    if (rc == CH_OK)
-        answer_done(e->call, e->parcel->method, post);
-    return rc;
-}
-
-static void on_call(worker *w, const ch_net_event *e, ch_post *post, int64_t now)
-{
-    const ProtobufCMessageDescriptor *type = type_of(e->parcel->method);
-    ProtobufCMessage                 *m = NULL;
-    ch_status                         rc;
-
-    rc = type != NULL
-             ? ch__hear(e->parcel, type, &m)
-             : ch__fail(CH_UNIMPLEMENTED, "a worker knows no method %u", e->parcel->method);
-    if (rc == CH_OK)
-        rc = take_call(w, e, m, post);
-    if (rc != CH_OK)
-        ch__refuse(post, e->call, rc, "call");
-    else if (w->now != NULL && w->now->f == NULL)
-        ch__worker_run_advance(w->now, post, now);
-    ch__message_free(m);
-}
+/* clang-format off */
+static const ch_role role = {
+    .name = "a worker",
+    .handler = {
+        [CH_WORKER_FUNCTION] = on_function,
+        [CH_WORKER_RUN]      = on_run,
+        [CH_WORKER_PING]     = on_ping,
+        [CH_WORKER_STREAM]   = on_stream,
+        [CH_WORKER_DROP]     = on_drop,
+        [CH_WORKER_READ]     = on_read,
+    }};
+/* clang-format on */
 
 /* Behind every event: when the first one has ended, what it used can be dropped, and the next one begins. */
 static void settle(worker *w, ch_post *post, int64_t now)
@@ -503,7 +465,7 @@ static void on_event(void *self, const ch_net_event *e, int64_t now, ch_post *po
 
     switch (e->kind) {
     case CH_EVENT_CALL:
-        on_call(w, e, post, now);
+        ch__dispatch(&role, w, e, now, post);
         break;
     case CH_EVENT_CANCEL: /* nobody waits for it any more */
         drop_runs(w, post, is_asked_by, &e->call);
