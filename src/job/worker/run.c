@@ -1,4 +1,11 @@
-/* job/worker/run.c -- one run of a step on a worker.   SPDX-License-Identifier: Apache-2.0 */
+/* job/worker/run.c -- one run of a step on a worker (run.h).
+ *
+ * ch__worker_run_advance does everything that can be done now: it begins to read elements, sends
+ * calls to servers, begins to compute a segment, or replies. The events of the worker call it again:
+ * elements were read or a segment was computed (ch__worker_run_computed), a call to a server has
+ * ended (ch__worker_run_replied). A run that is over has no call to a server left.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "job/worker/run.h"
 
 #include <stdio.h>
@@ -8,19 +15,16 @@
 #include "job/worker/per_worker.h"
 #include "tensor/tensor.h"
 
-/* A call to a server, until it is answered. */
-typedef struct ch_worker_exchange {
-    struct ch_worker_exchange *next;
-    uint64_t                   id;
-    int                        server, n_tries;
-    int64_t                    since; /* when it was made first */
-    bool is_open; /* false: it waits for its timer, or for graphs that its server needs first */
-    ch_parcel                 *parcel;
-    ch_trip_call              *call;      /* NULL: it tells a graph, of: */
-    int                        n_missing; /* graphs that it waits for */
-    int                        remote, shard;
-    struct ch_worker_exchange *before; /* the update that waits for it */
-} exchange;
+/* A call to a server. Created by add_call, owned by the list of retried calls, and freed when the
+ * call or the run has ended. */
+typedef struct server_call {
+    ch_retry            retry; /* first */
+    int                 server;
+    ch_trip_call       *call; /* NULL: it defines a graph, of: */
+    int                 remote, shard;
+    struct server_call *update; /* that needs the graph, and is not sent before it is defined */
+    int n_missing;              /* graphs that this update needs and the server has not yet */
+} server_call;
 
 /* ---- its life ---- */
 
@@ -65,20 +69,8 @@ ch_status ch__worker_run_new(ch_workplace *place, ch_call_id call, ch_parcel *p,
     return CH_OK;
 }
 
-static void drop_exchange(exchange *x)
-{
-    ch__parcel_unref(x->parcel);
-    ch__free(x);
-}
-
 void ch__worker_run_free(ch_worker_run *r)
 {
-    while (r->exchanges != NULL) {
-        exchange *x = r->exchanges;
-
-        r->exchanges = x->next;
-        drop_exchange(x);
-    }
     for (int i = 0; i < r->n_elements; i++)
         ch_tuple_unref(r->element[i].got);
     ch__free(r->element);
@@ -91,15 +83,20 @@ void ch__worker_run_free(ch_worker_run *r)
 
 /* ---- how it ends ---- */
 
+static void free_call(ch_retry *retry)
+{
+    ch__parcel_unref(retry->message);
+    ch__free(retry);
+}
+
 void ch__worker_run_end(ch_worker_run *r, ch_post *post)
 {
+    ch_retry *call;
+
     r->is_over = true;
     atomic_store_explicit(&r->stop, true, memory_order_relaxed);
-    for (exchange *x = r->exchanges; x != NULL; x = x->next) {
-        if (x->is_open)
-            ch__post_cancel(post, x->id);
-        ch__post_timer(post, x->id, INT64_MAX);
-    }
+    while ((call = ch__retries_cancel_to(&r->place->retries, NULL, post)) != NULL)
+        free_call(call);
 }
 
 static void fail(ch_worker_run *r, ch_post *post, ch_status rc, const char *op)
@@ -381,51 +378,55 @@ static ch_status begin_trip(ch_worker_run *r)
 
 /* ---- its calls to servers ---- */
 
-/* What is large takes long, on a machine that is busy too: a call that moves or computes so much is not made again for that. */
-static int64_t extra_ns(const exchange *x)
+/* Additional ns for a call that moves and changes so many bytes: it must not be made again only
+ * because it is large, on a machine that is busy too. */
+static int64_t ns_for(double bytes)
 {
-    static const double ns_for_byte = 20, most = 3600e9;
-    double              ns = x->call != NULL ? x->call->bytes * ns_for_byte : 0;
+    static const double ns_per_byte = 20, most = 3600e9;
 
-    return (int64_t)(ns < most ? ns : most);
+    return (int64_t)(bytes * ns_per_byte < most ? bytes * ns_per_byte : most);
 }
 
-static void make_call(ch_worker_run *r, exchange *x, ch_post *post, int64_t now)
+/* Adds a call to a server and does not send it yet. Takes the message over, on an error too.
+ *
+ * The server may have carried out a call that was lost: repeated, it has the same reply. When the
+ * patience is used up, the step is given back to the coordinator, because another worker may reach
+ * the server. */
+static ch_status add_call(ch_worker_run *r, int server, ch_parcel *message, double bytes,
+                          server_call **out)
 {
     const ch_worker_options *opt = &r->place->opt;
+    server_call             *c = ch__calloc(1, sizeof(*c));
     char                     name[32];
-    ch_link                 *link;
+    ch_status                rc = CH_OK;
 
-    (void)snprintf(name, sizeof(name), "ps/%d", x->server);
-    link = ch__task_link(r->place->task, name);
-    x->is_open = link != NULL;
-    x->since = x->n_tries++ == 0 ? now : x->since;
-    if (link == NULL) {
-        ch__post_timer(post, x->id, now + opt->retry_ns);
-        return;
-    }
-    r->has_updated |= x->parcel->method == CH_PS_UPDATE;
-    ch__post_call(post, link, ch__parcel_ref(x->parcel),
-                  &(ch_call_options){.id = x->id,
-                                     .deadline = now + opt->call_ns + extra_ns(x),
-                                     .incarnation = r->f->server[x->server]});
-}
-
-static ch_status add_exchange(ch_worker_run *r, int server, ch_parcel *p, exchange **out)
-{
-    exchange *x = ch__calloc(1, sizeof(*x));
-
-    if (x == NULL) {
-        ch__parcel_unref(p);
+    if (c == NULL) {
+        ch__parcel_unref(message);
         return ch__fail_memory("a call");
     }
-    x->id = ++r->place->n_ids;
-    x->server = server;
-    x->parcel = p;
-    x->next = r->exchanges;
-    r->exchanges = x;
-    *out = x;
+    (void)snprintf(name, sizeof(name), "ps/%d", server);
+    c->server = server;
+    c->retry = (ch_retry){.id = ++r->place->n_ids,
+                          .link = ch__task_link(r->place->task, name),
+                          .incarnation = r->f->server[server],
+                          .message = message,
+                          .policy = {.timeout = opt->call_ns + ns_for(bytes),
+                                     .pause = opt->retry_ns,
+                                     .patience = opt->patience_ns + 2 * ns_for(bytes)}};
+    rc = c->retry.link == NULL ? ch__fail_memory("a link")
+                               : ch__retries_add(&r->place->retries, &c->retry);
+    if (rc != CH_OK) {
+        free_call(&c->retry);
+        return rc;
+    }
+    *out = c;
     return CH_OK;
+}
+
+static void send(ch_worker_run *r, server_call *c, ch_post *post, int64_t now)
+{
+    r->has_updated |= c->retry.message->method == CH_PS_UPDATE;
+    ch__retry_call(&c->retry, now, post);
 }
 
 /* A graph that a server needs before it can apply an update. */
@@ -457,23 +458,23 @@ static ch_status speak_graph(const ch_worker_function *f, int remote, int shard,
     return rc;
 }
 
-/* The graph of a part of an update, which its server has not been told yet, is told first. */
-static ch_status tell_graph(ch_worker_run *r, exchange *update, struct ch_trip_part p,
-                            ch_post *post, int64_t now)
+/* Makes a server define the graph of a part of an update, which is sent after that. */
+static ch_status define_graph(ch_worker_run *r, server_call *update, struct ch_trip_part p,
+                              ch_post *post, int64_t now)
 {
-    ch_parcel *parcel = NULL;
-    exchange  *x = NULL;
-    ch_status  rc = speak_graph(r->f, p.remote, p.shard, &parcel);
+    ch_parcel   *message = NULL;
+    server_call *c = NULL;
+    ch_status    rc = speak_graph(r->f, p.remote, p.shard, &message);
 
     if (rc == CH_OK)
-        rc = add_exchange(r, update->server, parcel, &x);
+        rc = add_call(r, update->server, message, 0, &c);
     if (rc != CH_OK)
         return rc;
-    x->remote = p.remote;
-    x->shard = p.shard;
-    x->before = update;
+    c->remote = p.remote;
+    c->shard = p.shard;
+    c->update = update;
     update->n_missing++;
-    make_call(r, x, post, now);
+    send(r, c, post, now);
     return CH_OK;
 }
 
@@ -490,16 +491,16 @@ static ch_status ask_servers(ch_worker_run *r, ch_post *post, int64_t now)
     ch_status            rc = ch__trip_ask(r->trip, &n, &call);
 
     for (int i = 0; i < n && rc == CH_OK; i++) {
-        exchange *x = NULL;
+        server_call *c = NULL;
 
-        rc = add_exchange(r, call[i]->server, ch__parcel_ref(call[i]->parcel), &x);
+        rc = add_call(r, call[i]->server, ch__parcel_ref(call[i]->parcel), call[i]->bytes, &c);
         if (rc == CH_OK)
-            x->call = call[i];
+            c->call = call[i];
         for (int k = 0; k < call[i]->n && rc == CH_OK; k++)
             if (is_missing(r, call[i]->part[k]))
-                rc = tell_graph(r, x, call[i]->part[k], post, now);
-        if (rc == CH_OK && x->n_missing == 0)
-            make_call(r, x, post, now);
+                rc = define_graph(r, c, call[i]->part[k], post, now);
+        if (rc == CH_OK && c->n_missing == 0)
+            send(r, c, post, now);
     }
     return rc;
 }
@@ -617,81 +618,35 @@ void ch__worker_run_computed(ch_worker_run *r, ch_post *post, int64_t now)
         ch__worker_run_advance(r, post, now);
 }
 
-/* ---- what becomes of calls ---- */
+/* ---- the end of a call ---- */
 
-static exchange *find_exchange(const ch_worker_run *r, uint64_t id)
+static void graph_defined(ch_worker_run *r, const server_call *c, ch_post *post, int64_t now)
 {
-    exchange *x = r->exchanges;
-
-    while (x != NULL && x->id != id)
-        x = x->next;
-    return x;
+    r->f->is_defined[c->remote][c->shard] = true;
+    if (--c->update->n_missing == 0)
+        send(r, c->update, post, now);
 }
 
-static void take_out(ch_worker_run *r, exchange *x)
+void ch__worker_run_replied(ch_worker_run *r, ch_retry *ended, const ch_net_event *e,
+                            ch_post *post, int64_t now)
 {
-    exchange **at = &r->exchanges;
+    const server_call *c = (const void *)ended;
+    ch_status          rc = CH_OK;
 
-    while (*at != x)
-        at = &(*at)->next;
-    *at = x->next;
-    drop_exchange(x);
-}
-
-static void on_answer(ch_worker_run *r, exchange *x, const ch_parcel *p, ch_post *post,
-                      int64_t now)
-{
-    ch_status rc = CH_OK;
-
-    if (x->call != NULL) {
-        rc = ch__trip_answer(r->trip, x->call, p);
-    } else {
-        r->f->is_defined[x->remote][x->shard] = true;
-        if (--x->before->n_missing == 0)
-            make_call(r, x->before, post, now);
-    }
-    take_out(r, x);
-    if (rc != CH_OK)
-        fail(r, post, rc, "answer");
-    else
-        ch__worker_run_advance(r, post, now);
-}
-
-/* It may have been carried out: made again, it is answered as it was the first time. After a while another worker may have more luck. */
-static void on_lost(ch_worker_run *r, exchange *x, ch_post *post, int64_t now)
-{
-    x->is_open = false;
-    if (now - x->since <= r->place->opt.patience_ns + 2 * extra_ns(x)) {
-        ch__post_timer(post, x->id, now + r->place->opt.retry_ns);
-        return;
-    }
-    r->unreachable = x->server + 1;
-    finish(r, post);
-}
-
-void ch__worker_run_answered(ch_worker_run *r, const ch_net_event *e, ch_post *post,
-                             int64_t now)
-{
-    exchange *x = find_exchange(r, e->id);
-
-    if (x == NULL || r->is_over)
-        return;
-    switch (e->ending) {
-    case CH_ENDED_OK:
-        on_answer(r, x, e->parcel, post, now);
-        break;
-    case CH_ENDED_REFUSED:
+    if (e->ending == CH_ENDED_REFUSED) {
         refuse(r, post, e->fault);
-        break;
-    default:
-        on_lost(r, x, post, now);
+    } else if (e->ending != CH_ENDED_OK) {
+        r->unreachable = c->server + 1;
+        finish(r, post);
+    } else {
+        if (c->call != NULL)
+            rc = ch__trip_answer(r->trip, c->call, e->parcel);
+        else
+            graph_defined(r, c, post, now);
+        if (rc != CH_OK)
+            fail(r, post, rc, "answer");
+        else
+            ch__worker_run_advance(r, post, now);
     }
-}
-
-void ch__worker_run_timer(ch_worker_run *r, uint64_t id, ch_post *post, int64_t now)
-{
-    exchange *x = find_exchange(r, id);
-
-    if (x != NULL && !r->is_over && !x->is_open)
-        make_call(r, x, post, now);
+    free_call(ended);
 }

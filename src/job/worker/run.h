@@ -26,6 +26,7 @@
 #include "job/step_exec.h"
 #include "job/worker.h"
 #include "job/worker/stream.h"
+#include "net/retry.h"
 
 typedef struct ch_worker_run ch_worker_run;
 
@@ -33,7 +34,8 @@ typedef struct ch_worker_run ch_worker_run;
 typedef struct ch_workplace {
     ch_worker_options opt;
     ch_task          *task;
-    uint64_t          n_ids;     /* calls that were made, for the next one's id */
+    uint64_t          n_ids;     /* ids of calls that were given */
+    ch_retries        retries;   /* calls of the first run to servers */
     ch_map            functions; /* ch_worker_function, by number */
     ch_map            streams;   /* ch_stream */
     ch_map            kept;      /* ch_kept: variables of its own */
@@ -78,10 +80,9 @@ struct ch_worker_run {
     ch_worker_element *element;
     uint64_t           ended; /* the stream that has not so many; 0: none */
     int unreachable;          /* the server, counted from 1, that does not answer; 0: none */
-    ch_worker_function        *f; /* NULL: it has not begun */
-    ch_trip                   *trip;
-    struct ch_worker_exchange *exchanges; /* calls to servers */
-    bool                       is_silent, has_read, is_computing, is_over;
+    ch_worker_function *f;    /* NULL: it has not begun */
+    ch_trip            *trip;
+    bool                is_silent, has_read, is_computing, is_over;
     bool has_updated; /* it has sent an update, so that it can not be cancelled any more */
     atomic_bool stop; /* it is over: what is computed ends before its next kernel */
     /* Of what is read or computed, which writes them. */
@@ -99,11 +100,11 @@ void                    ch__worker_run_free(ch_worker_run *r);
 void ch__worker_run_advance(ch_worker_run *r, ch_post *post, int64_t now);
 /* What it read or computed is there. */
 void ch__worker_run_computed(ch_worker_run *r, ch_post *post, int64_t now);
-/* A call to a server has ended; or the time has come to make it again. */
-void ch__worker_run_answered(ch_worker_run *r, const ch_net_event *e, ch_post *post,
-                             int64_t now);
-void ch__worker_run_timer(ch_worker_run *r, uint64_t id, ch_post *post, int64_t now);
-/* Nobody waits for it any more: its calls end, and it answers nothing. */
+/* Handles the end of a call to a server, which ch__retries_on_reply returned. Frees the call. */
+void ch__worker_run_replied(ch_worker_run *r, ch_retry *ended, const ch_net_event *e,
+                            ch_post *post, int64_t now);
+/* Ends the run without a reply and cancels its calls. If `post` is NULL, because the worker has
+ * ended, sends nothing. */
 void ch__worker_run_end(ch_worker_run *r, ch_post *post);
 
 /* It is over, and computes nothing any more. */

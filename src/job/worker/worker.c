@@ -461,7 +461,8 @@ static void settle(worker *w, ch_post *post, int64_t now)
 
 static void on_event(void *self, const ch_net_event *e, int64_t now, ch_post *post)
 {
-    worker *w = self;
+    worker   *w = self;
+    ch_retry *ended = NULL;
 
     switch (e->kind) {
     case CH_EVENT_CALL:
@@ -471,12 +472,11 @@ static void on_event(void *self, const ch_net_event *e, int64_t now, ch_post *po
         drop_runs(w, post, is_asked_by, &e->call);
         break;
     case CH_EVENT_ANSWER:
-        if (w->now != NULL)
-            ch__worker_run_answered(w->now, e, post, now);
+        if (ch__retries_on_reply(&w->place.retries, e, now, post, &ended) && ended != NULL)
+            ch__worker_run_replied(w->now, ended, e, post, now);
         break;
     case CH_EVENT_TIMER:
-        if (w->now != NULL)
-            ch__worker_run_timer(w->now, e->id, post, now);
+        (void)ch__retries_on_timer(&w->place.retries, e->id, now, post);
         break;
     case CH_EVENT_WORK:
         ch__worker_run_computed(w->now, post, now);
@@ -489,6 +489,9 @@ static void close_worker(void *self)
 {
     worker *w = self;
 
+    if (w->now != NULL)
+        ch__worker_run_end(w->now, NULL);
+    ch__retries_free(&w->place.retries);
     while (w->now != NULL) {
         ch_worker_run *r = w->now;
 
