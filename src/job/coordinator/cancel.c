@@ -50,9 +50,9 @@ static uint64_t *list_held(const ch_chief *c, size_t *n)
 
 /* ---- workers ---- */
 
-static void dropped(const ch_turn *t, ch_errand *e)
+static void dropped(const ch_turn *t, const ch_coord_call *call)
 {
-    if (t->c->cancel.phase != CH_DROPPING || e->arg != t->c->cancel.round)
+    if (t->c->cancel.phase != CH_DROPPING || call->arg != t->c->cancel.round)
         return;
     t->c->cancel.n_waits--;
     look_at_phase(t);
@@ -74,17 +74,12 @@ static ch_status speak_drop(const ch_chief *c, ch_parcel **out)
 static void tell_worker(const ch_turn *t, int worker)
 {
     ch_parcel *p = NULL;
-    ch_errand *e = NULL;
 
-    if (speak_drop(t->c, &p) != CH_OK || ch__errand_new(t, p, &e) != CH_OK) {
-        ch__crew_give_up(t, t->c->worker[worker]); /* a fence does what it should have done */
-        return;
-    }
-    e->worker = worker;
-    e->then = dropped;
-    e->arg = t->c->cancel.round;
-    t->c->cancel.n_waits++;
-    ch__errand_go(t, e);
+    if (speak_drop(t->c, &p) == CH_OK &&
+        ch__coord_call(t, ch__to_worker(worker), p, dropped, t->c->cancel.round) == CH_OK)
+        t->c->cancel.n_waits++;
+    else /* the fence then keeps the steps of this worker from changing variables */
+        ch__crew_give_up(t, t->c->worker[worker]);
 }
 
 static void drop_in_workers(const ch_turn *t)
@@ -92,7 +87,7 @@ static void drop_in_workers(const ch_turn *t)
     ch_chief *c = t->c;
 
     c->cancel.phase = CH_DROPPING;
-    c->cancel.n_waits = 1; /* this loop: an errand may end at once */
+    c->cancel.n_waits = 1; /* this loop, so that no call ends the phase */
     for (int i = 0; i < c->n_workers; i++)
         if (c->worker[i]->state == CH_MEMBER_READY)
             tell_worker(t, i);
@@ -142,42 +137,41 @@ static ch_status take_held(const ch_chief *c, const ch_parcel *answer)
     return CH_OK;
 }
 
-/* A server has answered. Without memory, here or there, it is asked again at the next beat. */
-static void server_answered(const ch_turn *t, ch_errand *e)
+/* If the server or this task had no memory, the server is called again at the next tick. */
+static void server_replied(const ch_turn *t, const ch_coord_call *call)
 {
     ch_chief *c = t->c;
 
-    if (e->arg != c->cancel.n_tells)
+    if (call->arg != c->cancel.n_tells)
         return; /* of an earlier phase */
-    if (e->answer == NULL ||
-        (c->cancel.phase == CH_HOLDING && take_held(c, e->answer) != CH_OK)) {
-        c->server[e->server].is_told = false;
+    if (call->reply == NULL ||
+        (c->cancel.phase == CH_HOLDING && take_held(c, call->reply) != CH_OK)) {
+        c->server[call->to.index].is_told = false;
         return;
     }
     c->cancel.n_waits--;
     look_at_phase(t);
 }
 
-/* Tells servers what the phase is about, those that have not been told. */
+/* Calls the servers that have not been called in this phase. */
 static void tell_servers(const ch_turn *t)
 {
     ch_chief *c = t->c;
 
     for (int i = 0; i < c->opt.n_servers; i++) {
         ch_parcel *p = NULL;
-        ch_errand *e = NULL;
         ch_status  rc;
 
         if (c->server[i].is_told)
             continue;
         rc = c->cancel.phase == CH_HOLDING ? speak_hold(c, &p) : ch__queue_speak_retired(c, &p);
-        if (rc != CH_OK || ch__errand_new(t, p, &e) != CH_OK)
-            return; /* at the next beat */
-        c->server[i].is_told = true;
-        e->server = i;
-        e->then = server_answered;
-        e->arg = c->cancel.n_tells;
-        ch__errand_go(t, e);
+        c->server[i].is_told = true; /* before the call, which may end at once */
+        if (rc == CH_OK)
+            rc = ch__coord_call(t, ch__to_server(i), p, server_replied, c->cancel.n_tells);
+        if (rc != CH_OK) {
+            c->server[i].is_told = false; /* it is called at the next tick */
+            return;
+        }
     }
 }
 

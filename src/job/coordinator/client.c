@@ -102,57 +102,100 @@ int ch__chief_add_worker(ch_task *chief)
 
 /* ---- servers ---- */
 
-typedef struct asked {
-    int         n;
-    ch_errand **errand; /* NULL: none */
-} asked;
+/* A call that a thread of the program waits for. Owned by that thread. */
+typedef struct awaited {
+    ch_coord_call *call;  /* NULL: the call has ended */
+    ch_parcel     *reply; /* NULL: there is none, because of: */
+    ch_status      code;  /* CH_OK: the worker was declared lost */
+    ch_fault      *fault; /* NULL: no error, or no memory for it */
+} awaited;
+
+typedef struct awaited_calls {
+    int      n;
+    awaited *of;
+} awaited_calls;
+
+static void note_end(const ch_turn *t, const ch_coord_call *call)
+{
+    awaited *a = call->waiter;
+
+    (void)t;
+    a->call = NULL;
+    if (call->reply != NULL)
+        a->reply = ch__parcel_ref(call->reply);
+    if (call->fault == NULL)
+        return;
+    a->code = call->fault->code;
+    a->fault = ch__malloc(sizeof(*a->fault));
+    if (a->fault != NULL)
+        *a->fault = *call->fault;
+}
 
 static bool have_ended(void *arg)
 {
-    const asked *a = arg;
+    const awaited_calls *a = arg;
 
     for (int i = 0; i < a->n; i++)
-        if (a->errand[i] != NULL && !a->errand[i]->has_ended)
+        if (a->of[i].call != NULL)
             return false;
     return true;
 }
 
-static ch_status raise_errand(const ch_errand *e)
+/* Prepares a call, which is not sent yet. Takes the message over, on an error too. */
+static ch_status await(const ch_turn *t, ch_callee to, ch_parcel *message, awaited *a)
 {
-    if (e->answer != NULL)
-        return CH_OK;
-    return e->fault != NULL ? ch__fault_raise(e->fault) : ch__fail_memory("an answer");
+    ch_status rc = ch__coord_call_new(t, to, message, &a->call);
+
+    if (rc != CH_OK)
+        return rc;
+    a->call->then = note_end;
+    a->call->waiter = a;
+    return CH_OK;
 }
 
-/* In the turn. Calls them all and waits. */
+static ch_status raise_call(const awaited *a)
+{
+    if (a->code == CH_OK)
+        return CH_OK;
+    return a->fault != NULL ? ch__fault_raise(a->fault)
+                            : ch__fail(a->code, "a call failed: %s", ch_status_text(a->code));
+}
+
+/* Cancels calls that have not ended. If the task has ended, it has freed them. */
+static void drop_awaited(ch_task *chief, const ch_turn *t, awaited_calls *a)
+{
+    for (int i = 0; a->of != NULL && i < a->n; i++) {
+        if (a->of[i].call != NULL && ch__task_self(chief) == t->c)
+            ch__coord_call_cancel(t, a->of[i].call);
+        ch__parcel_unref(a->of[i].reply);
+        ch__free(a->of[i].fault);
+    }
+    ch__free(a->of);
+}
+
+/* Calls n servers and waits for their replies. In the turn. Sends nothing unless there is
+ * memory for all calls. */
 static ch_status ask(ch_task *chief, ch_turn *t, int n, const int *server,
                      ch_parcel *const *parcel, ch_parcel **answer)
 {
-    asked     a = {0, ch__calloc((size_t)n, sizeof(ch_errand *))};
-    ch_status rc = a.errand == NULL ? ch__fail_memory("a call") : CH_OK;
+    awaited_calls a = {n, ch__calloc((size_t)n, sizeof(*a.of))};
+    ch_status     rc = a.of == NULL ? ch__fail_memory("a call") : CH_OK;
 
-    for (int i = 0; i < n; i++) {
-        if (rc != CH_OK) {
-            ch__parcel_unref(parcel[i]);
-            continue;
-        }
-        rc = ch__errand_new(t, parcel[i], &a.errand[a.n]);
+    for (int i = 0; i < n; i++)
         if (rc == CH_OK)
-            a.errand[a.n++]->server = server[i];
-    }
-    for (int i = 0; i < a.n && rc == CH_OK; i++)
-        ch__errand_go(t, a.errand[i]);
+            rc = await(t, ch__to_server(server[i]), parcel[i], &a.of[i]);
+        else
+            ch__parcel_unref(parcel[i]);
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        ch__coord_call_send(t, a.of[i].call);
     if (rc == CH_OK)
         rc = ch__task_wait(chief, have_ended, &a, 0, "parameter servers");
     look_at_clock(chief, t);
-    for (int i = 0; i < a.n && rc == CH_OK; i++)
-        rc = raise_errand(a.errand[i]);
-    for (int i = 0; i < a.n; i++) {
-        if (rc == CH_OK && answer != NULL)
-            answer[i] = ch__parcel_ref(a.errand[i]->answer);
-        ch__errand_drop(t, a.errand[i]);
-    }
-    ch__free(a.errand);
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        rc = raise_call(&a.of[i]);
+    for (int i = 0; i < n && rc == CH_OK && answer != NULL; i++)
+        answer[i] = ch__parcel_ref(a.of[i].reply);
+    drop_awaited(chief, t, &a);
     return rc;
 }
 
@@ -166,16 +209,12 @@ ch_status ch__chief_ask(ch_task *chief, int n, const int *server, ch_parcel *con
 
 void ch__chief_tell(ch_task *chief, int server, ch_parcel *parcel)
 {
-    ch_turn    t = ch__turn_enter(chief);
-    ch_errand *e = NULL;
+    ch_turn t = ch__turn_enter(chief);
 
-    if (t.c == NULL) {
+    if (t.c == NULL)
         ch__parcel_unref(parcel);
-    } else if (ch__errand_new(&t, parcel, &e) == CH_OK) {
-        e->server = server;
-        e->then = ch__errand_ignored;
-        ch__errand_go(&t, e);
-    }
+    else
+        (void)!ch__coord_call(&t, ch__to_server(server), parcel, NULL, 0);
     ch__task_leave(chief);
 }
 
@@ -400,8 +439,8 @@ static ch_status speak_kept(uint64_t variable, uint64_t life, ch_parcel **out)
     return ch__speak(CH_WORKER_READ, &m.base, 0, NULL, out);
 }
 
-/* Asks the workers that are there; of the others there is no errand. */
-static ch_status ask_workers(const ch_turn *t, uint64_t variable, asked *a)
+/* Calls the workers that are ready. */
+static ch_status ask_workers(const ch_turn *t, uint64_t variable, awaited_calls *a)
 {
     ch_status rc = CH_OK;
 
@@ -412,34 +451,21 @@ static ch_status ask_workers(const ch_turn *t, uint64_t variable, asked *a)
             continue;
         rc = speak_kept(variable, t->c->worker[i]->life, &p);
         if (rc == CH_OK)
-            rc = ch__errand_new(t, p, &a->errand[i]);
-        if (rc != CH_OK)
-            break;
-        a->errand[i]->worker = i;
-        ch__errand_go(t, a->errand[i]);
+            rc = await(t, ch__to_worker(i), p, &a->of[i]);
+        if (rc == CH_OK)
+            ch__coord_call_send(t, a->of[i].call);
     }
     return rc;
 }
 
-/* What an errand brought. One that ended unheard is of a worker that was lost, and what it had is gone. */
-static ch_status take_kept(const ch_errand *e, ch_tensor **out)
-{
-    if (e == NULL || (e->answer == NULL && e->fault == NULL))
-        return CH_OK;
-    if (e->answer == NULL)
-        return ch__fault_raise(e->fault);
-    if (e->answer->n_tensors > 0)
-        *out = ch_tensor_ref(e->answer->tensor[0]);
-    return CH_OK;
-}
-
+/* A worker that is not ready, or was declared lost meanwhile, has no value. */
 ch_status ch__chief_kept(ch_task *chief, uint64_t variable, int *n, ch_tensor ***out)
 {
-    ch_turn     t = ch__turn_enter(chief);
-    size_t      most = (size_t)t.c->n_workers + 1;
-    asked       a = {t.c->n_workers, ch__calloc(most, sizeof(ch_errand *))};
-    ch_tensor **given = ch__calloc(most, sizeof(ch_tensor *));
-    ch_status   rc = a.errand == NULL || given == NULL ? ch__fail_memory("values") : CH_OK;
+    ch_turn       t = ch__turn_enter(chief);
+    size_t        most = (size_t)t.c->n_workers + 1;
+    awaited_calls a = {t.c->n_workers, ch__calloc(most, sizeof(*a.of))};
+    ch_tensor   **given = ch__calloc(most, sizeof(ch_tensor *));
+    ch_status     rc = a.of == NULL || given == NULL ? ch__fail_memory("values") : CH_OK;
 
     if (rc == CH_OK)
         rc = ask_workers(&t, variable, &a);
@@ -447,19 +473,17 @@ ch_status ch__chief_kept(ch_task *chief, uint64_t variable, int *n, ch_tensor **
         rc = ch__task_wait(chief, have_ended, &a, 0, "workers to say what they have");
     look_at_clock(chief, &t);
     for (int i = 0; i < a.n && rc == CH_OK; i++)
-        rc = take_kept(a.errand[i], &given[i]);
-    for (int i = 0; a.errand != NULL && i < a.n; i++)
-        if (a.errand[i] != NULL)
-            ch__errand_drop(&t, a.errand[i]);
-    ch__free(a.errand);
+        rc = raise_call(&a.of[i]);
+    for (int i = 0; i < a.n && rc == CH_OK; i++)
+        if (a.of[i].reply != NULL && a.of[i].reply->n_tensors > 0)
+            given[i] = ch_tensor_ref(a.of[i].reply->tensor[0]);
+    drop_awaited(chief, &t, &a);
     if (rc == CH_OK) {
         *n = a.n;
         *out = given;
-        return leave(chief, rc);
+    } else {
+        ch__free(given);
     }
-    for (int i = 0; given != NULL && i < a.n; i++)
-        ch_tensor_unref(given[i]);
-    ch__free(given);
     return leave(chief, rc);
 }
 
@@ -777,11 +801,10 @@ static bool is_pinned(void *arg)
     return *left == 0;
 }
 
-/* Somebody waits for the answers, which are counted where he looks. */
-static void one_pinned(const ch_turn *t, ch_errand *e)
+static void one_pinned(const ch_turn *t, const ch_coord_call *call)
 {
     t->c->n_pinning--;
-    (void)e;
+    (void)call;
 }
 
 ch_status ch__chief_pin(ch_task *chief, uint64_t *pin)

@@ -1,4 +1,8 @@
-/* job/coordinator/coordinator.c -- the coordinator's task: its events, its beat, and calls that are made until they are answered.
+/* job/coordinator/coordinator.c -- the coordinator task: its events, tick, snapshots, servers.
+ *
+ * An event is the end of an attempt of a step (queue.c), of a retried call (call.c) or of a
+ * ping; or it is a timer. At every tick the coordinator pings servers and workers, notices
+ * those that are lost, and sends steps that wait.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -9,213 +13,10 @@
 #include "base/mem.h"
 #include "base/protobuf.h"
 #include "job/coordinator/private.h"
+#include "job/dispatch.h"
 
 enum { BEAT = 0 };        /* the timer */
 enum { LOST_BEATS = 20 }; /* in which nobody listens at a server: then it is lost */
-
-/* ---- errands ---- */
-
-ch_status ch__errand_new(const ch_turn *t, ch_parcel *p, ch_errand **out)
-{
-    ch_errand *e = ch__calloc(1, sizeof(*e));
-
-    if (e == NULL) {
-        ch__parcel_unref(p);
-        return ch__fail_memory("a call");
-    }
-    e->id = ++t->c->n_ids;
-    e->server = e->worker = -1;
-    e->parcel = p;
-    e->next = t->c->errands;
-    t->c->errands = e;
-    *out = e;
-    return CH_OK;
-}
-
-static void free_errand(ch_errand *e)
-{
-    ch__parcel_unref(e->parcel);
-    ch__parcel_unref(e->answer);
-    ch__free(e->fault);
-    ch__free(e);
-}
-
-static void take_out(ch_chief *c, ch_errand *e)
-{
-    ch_errand **at = &c->errands;
-
-    while (*at != NULL && *at != e)
-        at = &(*at)->next;
-    if (*at == e)
-        *at = e->next;
-}
-
-void ch__errand_drop(const ch_turn *t, ch_errand *e)
-{
-    if (e->is_open)
-        ch__post_cancel(t->post, e->id);
-    ch__post_timer(t->post, e->id, INT64_MAX);
-    take_out(t->c, e);
-    free_errand(e);
-}
-
-/* It is over: who wanted to know is told. */
-static void end_errand(const ch_turn *t, ch_errand *e)
-{
-    e->has_ended = true;
-    if (e->then == NULL)
-        return;
-    take_out(t->c, e);
-    e->then(t, e);
-    free_errand(e);
-}
-
-static void fail_errand(const ch_turn *t, ch_errand *e, const ch_fault *why)
-{
-    e->fault = ch__malloc(sizeof(*e->fault));
-    if (e->fault != NULL)
-        *e->fault = *why;
-    end_errand(t, e);
-}
-
-/* What may be large may take long, and is done anew for each call: one that was too slow is given twice the time. The others are
- * made again as often as before, so that nobody waits for long when a wire works again. */
-static bool may_be_large(uint32_t method)
-{
-    return method == CH_PS_READ || method == CH_PS_ROWS || method == CH_PS_CREATE ||
-           method == CH_PS_ASSIGN || method == CH_WORKER_FUNCTION || method == CH_WORKER_STREAM;
-}
-
-static int64_t patience(const ch_chief *c, ch_errand *e)
-{
-    enum { MOST = 5 };
-
-    if (!may_be_large(e->parcel->method))
-        return c->opt.call;
-    return c->opt.call << (e->n_tries < MOST ? e->n_tries++ : MOST);
-}
-
-void ch__errand_go(const ch_turn *t, ch_errand *e)
-{
-    ch_chief *c = t->c;
-    ch_link  *link = e->server >= 0 ? c->server[e->server].link : c->worker[e->worker]->link;
-    ch_call_options opt = {.id = e->id,
-                           .deadline = t->now + patience(c, e),
-                           .incarnation = e->server >= 0 ? c->server[e->server].incarnation
-                                                         : c->worker[e->worker]->incarnation};
-
-    if (e->worker >= 0)
-        e->life = c->worker[e->worker]->life;
-    if (e->server >= 0 && c->server[e->server].is_lost) {
-        fail_errand(t, e, &c->broken);
-        return;
-    }
-    e->is_open = true;
-    ch__post_call(t->post, link, ch__parcel_ref(e->parcel), &opt);
-}
-
-void ch__errands_of_worker(const ch_turn *t, int worker)
-{
-    ch_errand *next;
-
-    for (ch_errand *e = t->c->errands; e != NULL; e = next) {
-        next = e->next;
-        if (e->worker != worker || e->has_ended)
-            continue;
-        if (e->is_open)
-            ch__post_cancel(t->post, e->id);
-        ch__post_timer(t->post, e->id, INT64_MAX);
-        end_errand(t, e);
-        next = t->c->errands; /* what was told may have changed the list */
-    }
-}
-
-static ch_errand *open_errand_of(const ch_chief *c, int server)
-{
-    ch_errand *e = c->errands;
-
-    while (e != NULL && (e->server != server || e->has_ended))
-        e = e->next;
-    return e;
-}
-
-static void errands_of_server(const ch_turn *t, int server)
-{
-    ch_errand *e;
-
-    while ((e = open_errand_of(t->c, server)) != NULL) /* what is told may change the list */
-        fail_errand(t, e, &t->c->broken);
-}
-
-static ch_errand *find_errand(const ch_chief *c, uint64_t id)
-{
-    ch_errand *e = c->errands;
-
-    while (e != NULL && e->id != id)
-        e = e->next;
-    return e;
-}
-
-/* Who answers anything is there. */
-static void hear(const ch_turn *t, const ch_errand *e)
-{
-    if (e->server >= 0)
-        t->c->server[e->server].pulse.n_silent = 0;
-    else
-        t->c->worker[e->worker]->pulse.n_silent = 0;
-}
-
-static void errand_answered(const ch_turn *t, ch_errand *errand, const ch_net_event *e)
-{
-    errand->is_open = false;
-    if (e->ending == CH_ENDED_OK || e->ending == CH_ENDED_REFUSED)
-        hear(t, errand);
-    switch (e->ending) {
-    case CH_ENDED_OK:
-        errand->answer = ch__parcel_ref(e->parcel);
-        end_errand(t, errand);
-        break;
-    case CH_ENDED_REFUSED:
-        fail_errand(t, errand, e->fault);
-        break;
-    case CH_ENDED_REPLACED:
-        if (errand->server >= 0)
-            ch__chief_break(t, errand->server, "was started again, without its variables");
-        else
-            ch__crew_give_up(t, t->c->worker[errand->worker]);
-        break;
-    default:
-        ch__post_timer(t->post, errand->id, t->now + t->c->opt.retry);
-    }
-}
-
-void ch__errand_ignored(const ch_turn *t, ch_errand *e)
-{
-    (void)t;
-    (void)e;
-}
-
-ch_status ch__servers_tell(const ch_turn *t, ch_parcel *p, ch_errand_then then, uint64_t arg)
-{
-    ch_status rc = CH_OK;
-
-    for (int i = 0; i < t->c->opt.n_servers; i++) {
-        ch_errand *e = NULL;
-        ch_status  one = ch__errand_new(t, ch__parcel_ref(p), &e);
-
-        if (one != CH_OK) {
-            rc = one;
-            then(t, &(ch_errand){.arg = arg});
-            continue;
-        }
-        e->server = i;
-        e->then = then;
-        e->arg = arg;
-        ch__errand_go(t, e);
-    }
-    ch__parcel_unref(p);
-    return rc;
-}
 
 /* ---- pins ---- */
 
@@ -229,14 +30,7 @@ static ch_status speak_pin(uint64_t pin, bool release, ch_parcel **out)
     return ch__speak(CH_PS_PIN, &m.base, 0, NULL, out);
 }
 
-/* `then` is told of every server, whatever happens: who counts them need not look at the status. */
-static void tell_of_none(const ch_turn *t, ch_errand_then then, uint64_t arg)
-{
-    for (int i = 0; i < t->c->opt.n_servers; i++)
-        then(t, &(ch_errand){.arg = arg});
-}
-
-ch_status ch__pin_set(const ch_turn *t, ch_errand_then then, uint64_t *pin)
+ch_status ch__pin_set(const ch_turn *t, ch_coord_then then, uint64_t *pin)
 {
     ch_chief  *c = t->c;
     ch_parcel *p = NULL;
@@ -250,11 +44,12 @@ ch_status ch__pin_set(const ch_turn *t, ch_errand_then then, uint64_t *pin)
     if (rc == CH_OK)
         rc = speak_pin(*pin, false, &p);
     if (rc != CH_OK) {
-        tell_of_none(t, then, *pin);
+        for (int i = 0; i < c->opt.n_servers; i++)
+            then(t, &(ch_coord_call){.to = ch__to_server(i), .arg = *pin});
         return rc;
     }
     c->pinned[c->n_pinned++] = *pin;
-    return ch__servers_tell(t, p, then, *pin);
+    return ch__coord_call_servers(t, p, then, *pin);
 }
 
 void ch__servers_forget(const ch_turn *t, uint64_t first, uint64_t n)
@@ -266,7 +61,7 @@ void ch__servers_forget(const ch_turn *t, uint64_t first, uint64_t n)
     m.first_function = first;
     m.functions = n;
     if (n > 0 && t->post != NULL && ch__speak(CH_PS_FREE, &m.base, 0, NULL, &p) == CH_OK)
-        (void)ch__servers_tell(t, p, ch__errand_ignored, 0);
+        (void)ch__coord_call_servers(t, p, NULL, 0);
 }
 
 /* Servers let go of all up to a number: that below the first one which is used still. */
@@ -284,7 +79,7 @@ void ch__pin_drop(const ch_turn *t, uint64_t pin)
     upto = n > 0 ? c->pinned[0] - 1 : c->n_pins;
     if (upto <= c->released || speak_pin(upto, true, &p) != CH_OK)
         return;
-    if (ch__servers_tell(t, p, ch__errand_ignored, 0) == CH_OK)
+    if (ch__coord_call_servers(t, p, NULL, 0) == CH_OK)
         c->released = upto;
 }
 
@@ -304,7 +99,7 @@ void ch__chief_break(const ch_turn *t, int server, const char *why)
                    c->server[server].name, (unsigned long long)c->server[server].incarnation,
                    why);
     (void)ch__fault_take(&c->broken, CH_UNAVAILABLE, -1, NULL);
-    errands_of_server(t, server);
+    ch__coord_calls_end(t, ch__to_server(server));
     ch__queue_fail_all(t, &c->broken);
 }
 
@@ -416,44 +211,32 @@ static int attempt_of(const ch_scheduled *s, uint64_t call)
 static void on_answer(const ch_turn *t, const ch_net_event *e)
 {
     ch_scheduled *s = ch__map_take(&t->c->calls, (ch_key){e->id, 0});
-    ch_errand    *errand;
 
     if (s != NULL) {
         ch__queue_answered(t, s, attempt_of(s, e->id), e);
         tell_ended(t);
-        return;
-    }
-    errand = find_errand(t->c, e->id);
-    if (errand == NULL)
+    } else if (!ch__coord_call_on_reply(t, e)) {
         on_pinged(t, e);
-    else if (!errand->has_ended) /* else somebody waits for others too */
-        errand_answered(t, errand, e);
-}
-
-static void on_timer(const ch_turn *t, uint64_t id)
-{
-    ch_errand *e = id != BEAT ? find_errand(t->c, id) : NULL;
-
-    if (id == BEAT)
-        beat(t);
-    else if (e != NULL && !e->is_open && !e->has_ended)
-        ch__errand_go(t, e);
+    }
 }
 
 static void on_event(void *self, const ch_net_event *e, int64_t now, ch_post *post)
 {
-    ch_turn t = {self, post, now};
+    static const ch_role role = {.name = "a coordinator"};
+    ch_turn              t = {self, post, now};
 
     switch (e->kind) {
     case CH_EVENT_ANSWER:
         on_answer(&t, e);
         break;
     case CH_EVENT_TIMER:
-        on_timer(&t, e->id);
+        if (e->id == BEAT)
+            beat(&t);
+        else
+            (void)ch__retries_on_timer(&t.c->retries, e->id, now, post);
         break;
     case CH_EVENT_CALL:
-        ch__refuse(post, e->call, ch__fail(CH_UNIMPLEMENTED, "a coordinator is not called"),
-                   "call");
+        ch__dispatch(&role, self, e, now, post);
         break;
     default:
         break;
@@ -478,12 +261,7 @@ static void close_chief(void *self)
 
     while (c->oldest != NULL)
         ch__queue_end(&(ch_turn){c, NULL, 0}, c->oldest, CH_STEP_CANCELLED);
-    while (c->errands != NULL) {
-        ch_errand *e = c->errands;
-
-        c->errands = e->next;
-        free_errand(e);
-    }
+    ch__coord_calls_free(c);
     while (c->feeds != NULL)
         ch__feed_unref(&(ch_turn){c, NULL, 0}, c->feeds);
     for (int i = 0; i < c->functions.cap; i++)

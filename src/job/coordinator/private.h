@@ -1,8 +1,15 @@
-/* job/coordinator/private.h -- what the parts of the chief know of each other.
+/* job/coordinator/private.h -- what the files of the coordinator task share.
  *
- * chief.c has the task: events, the beat, calls that are made again until they are answered; pulse.c who is there; crew.c the workers: who is there, who was told
- * what, who is given up; queue.c the steps: in which order, to whom, how they end; cancel.c how they are cancelled; feed.c which elements they get; client.c what
- * the program's threads do. All of it happens in the chief's turn.
+ *   coordinator.c  the task: its events, its tick, snapshots, servers that are lost
+ *   call.c         retried calls to servers and workers
+ *   heartbeat.c    whether a task replies, counted in ticks
+ *   workers.c      the worker table: pings, functions and streams that were sent, workers that are lost
+ *   queue.c        steps: their order, the worker that runs each, their end
+ *   cancel.c       cancelling steps
+ *   input.c        the elements that steps read
+ *   client.c       functions for the program's threads
+ *
+ * All of them run in the turn of the task.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef JOB_COORDINATOR_PRIVATE_H
@@ -13,9 +20,9 @@
 #include "job/coordinator.h"
 #include "job/coordinator/heartbeat.h"
 #include "job/message.h"
+#include "net/retry.h"
 
-typedef struct ch_chief  ch_chief;
-typedef struct ch_errand ch_errand;
+typedef struct ch_chief ch_chief;
 
 /* The turn: what every function of an event has. */
 typedef struct ch_turn {
@@ -27,38 +34,61 @@ typedef struct ch_turn {
 /* For code that is not the task's: ch__task_enter. `c` is NULL once the task has ended. */
 ch_turn ch__turn_enter(ch_task *chief);
 
-/* ---- calls that are made again ---- */
+/* ---- calls to servers and workers ---- */
 
-typedef void (*ch_errand_then)(const ch_turn *t, ch_errand *e);
+typedef struct ch_callee {
+    bool is_worker;
+    int  index;
+} ch_callee;
 
-/* A call that may be made twice, and is made until it is answered. */
-struct ch_errand {
-    ch_errand *next;
-    uint64_t   id;
-    int        server, worker; /* the one to call; -1: it is not one of those */
-    uint64_t   life;           /* of a worker: with it the errand ends, unheard */
-    ch_parcel *parcel;
-    ch_errand_then
-             then; /* when it has ended; then it is freed. NULL: somebody waits, who frees it */
-    uint64_t arg;
-    int      n_tries;
-    bool     is_open, has_ended;
-    ch_parcel *answer; /* NULL: `fault` */
-    ch_fault  *fault;
+static inline ch_callee ch__to_server(int i)
+{
+    return (ch_callee){false, i};
+}
+
+static inline ch_callee ch__to_worker(int i)
+{
+    return (ch_callee){true, i};
+}
+
+typedef struct ch_coord_call ch_coord_call;
+typedef void (*ch_coord_then)(const ch_turn *t, const ch_coord_call *call);
+
+/* A call that is made again until the callee replies, so it may reach the callee several times.
+ * Owned by the coordinator task, and freed when the call has ended or is cancelled. */
+struct ch_coord_call {
+    ch_retry      retry; /* first */
+    ch_callee     to;
+    uint64_t      registration; /* of the worker when the call began; of a server 0 */
+    ch_coord_then then;         /* called when the call has ended; NULL: nothing is called */
+    uint64_t      arg;          /* for `then` */
+    void         *waiter;       /* for `then` of a call that a client thread waits for */
+    /* The outcome, borrowed for `then`. Both are NULL if the worker was declared lost, or if there
+     * was no memory for the call (ch__coord_call_servers). */
+    ch_parcel      *reply;
+    const ch_fault *fault;
 };
 
-/* Takes the parcel over, on an error too. */
-CH_MUST_CHECK ch_status ch__errand_new(const ch_turn *t, ch_parcel *p, ch_errand **out);
-/* Calls the server or the worker that it names. */
-void ch__errand_go(const ch_turn *t, ch_errand *e);
-/* For `then`: nobody wants to know. */
-void ch__errand_ignored(const ch_turn *t, ch_errand *e);
-/* The same to all servers, which takes the parcel over; `then` is told of each, also of those for which there is no memory. */
-ch_status ch__servers_tell(const ch_turn *t, ch_parcel *p, ch_errand_then then, uint64_t arg);
-/* Nobody waits for it any more: takes it out and frees it. */
-void ch__errand_drop(const ch_turn *t, ch_errand *e);
-/* Those to this life of a worker end unheard. */
-void ch__errands_of_worker(const ch_turn *t, int worker);
+/* Calls a server or a worker. Takes the message over, on an error too. A call to a server that is lost
+ * ends before this returns. */
+CH_MUST_CHECK ch_status ch__coord_call(const ch_turn *t, ch_callee to, ch_parcel *message,
+                                       ch_coord_then then, uint64_t arg);
+/* The same in two steps, for several calls of which all are sent or none. The caller sets `then` and
+ * `arg` between the steps. */
+CH_MUST_CHECK ch_status ch__coord_call_new(const ch_turn *t, ch_callee to, ch_parcel *message,
+                                           ch_coord_call **out);
+void                    ch__coord_call_send(const ch_turn *t, ch_coord_call *call);
+/* Calls all servers with the same message, which is taken over. `then` is called once for each of
+ * them, also if there is no memory for a call; in that case an error is returned. */
+ch_status ch__coord_call_servers(const ch_turn *t, ch_parcel *message, ch_coord_then then,
+                                 uint64_t arg);
+/* Cancels a call that has not ended, and frees it. `then` is not called. */
+void ch__coord_call_cancel(const ch_turn *t, ch_coord_call *call);
+/* Ends all calls to a server or a worker that was declared lost. */
+void ch__coord_calls_end(const ch_turn *t, ch_callee to);
+/* Handles the end of an attempt. Returns false if it is of no call here. */
+bool ch__coord_call_on_reply(const ch_turn *t, const ch_net_event *e);
+void ch__coord_calls_free(ch_chief *c);
 
 /* ---- workers ---- */
 
@@ -75,11 +105,11 @@ typedef struct ch_member {
     uint64_t        incarnation; /* of the task that answered */
     uint64_t        life;        /* counted here; what servers hear */
     ch_pulse        pulse;
-    int             n_fences;     /* servers that have not said yet that they do not hear it */
-    int             n_fenced;     /* servers that have been asked to */
-    int             n_told;       /* errands on the way that tell it functions or streams */
-    int64_t         told;         /* bytes of those */
-    int             n_runs;       /* steps that it has */
+    int             n_fences; /* servers that have not said yet that they do not hear it */
+    int             n_fenced; /* servers that have been asked to */
+    int             n_told;   /* calls that have not ended and send it functions or streams */
+    int64_t         told;     /* bytes of those */
+    int             n_runs;   /* steps that it has */
     int64_t n_finished, n_losses; /* steps that it ended well; how often it was given up */
     ch_map  knows;                /* numbers of functions and streams, told or being told */
     int64_t last_end, mean;       /* ns: when its last step ended, what one takes */
@@ -309,7 +339,7 @@ struct ch_chief {
     uint64_t             released;        /* servers were told of those up to this */
     ch_map               calls;           /* attempts, by the id of their call */
     ch_map               functions;       /* ch_told_function */
-    ch_errand           *errands;
+    ch_retries           retries;         /* ch_coord_call */
     ch_feed             *feeds;
     ch_scheduled        *oldest, *newest; /* that have not ended */
     ch_step_list         queue, running;
@@ -325,8 +355,9 @@ struct ch_chief {
 };
 
 void ch__chief_take_options(ch_chief *c, const ch_coordinator_options *how);
-/* Servers set a pin; `then` is told of each. Numbers rise, and are let go of in that order. */
-CH_MUST_CHECK ch_status ch__pin_set(const ch_turn *t, ch_errand_then then, uint64_t *pin);
+/* Takes a snapshot on all servers; `then` is called once for each of them, on an error too. Numbers of
+ * snapshots rise, and are released in that order. */
+CH_MUST_CHECK ch_status ch__pin_set(const ch_turn *t, ch_coord_then then, uint64_t *pin);
 void                    ch__pin_drop(const ch_turn *t, uint64_t pin);
 /* Servers forget so many functions, from this number on. */
 void ch__servers_forget(const ch_turn *t, uint64_t first, uint64_t n);

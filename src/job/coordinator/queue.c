@@ -245,7 +245,7 @@ void ch__queue_fail_all(const ch_turn *t, const ch_fault *why)
 
     for (ch_scheduled *s = t->c->oldest; s != NULL; s = next) {
         next = s->next;
-        if (!s->is_assign) /* its errands end it */
+        if (!s->is_assign) /* its calls end it */
             fail(t, s, why);
     }
     ch__fault_clear(&t->c->error); /* from now on every call says it */
@@ -284,12 +284,12 @@ static uint64_t round_size(const ch_chief *c)
     return (uint64_t)(c->opt.how.round > 0 ? c->opt.how.round : c->n_workers);
 }
 
-static void round_set(const ch_turn *t, ch_errand *e)
+static void round_set(const ch_turn *t, const ch_coord_call *call)
 {
-    if (e->arg != t->c->round.pin)
+    if (call->arg != t->c->round.pin)
         return;
     t->c->round.n_asked--;
-    if (e->answer != NULL)
+    if (call->reply != NULL)
         ch__queue_move(t);
 }
 

@@ -103,20 +103,20 @@ void ch__crew_pinged(const ch_turn *t, ch_member *m, const ch_net_event *e, int6
 
 /* ---- giving up ---- */
 
-static void fenced(const ch_turn *t, ch_errand *e)
+static void fenced(const ch_turn *t, const ch_coord_call *call)
 {
-    ch_member *m = t->c->worker[e->arg];
+    ch_member *m = t->c->worker[call->arg];
 
-    if (e->answer == NULL || m->state != CH_MEMBER_FENCING)
+    if (call->reply == NULL || m->state != CH_MEMBER_FENCING)
         return; /* the server is lost, and so is the job */
     if (--m->n_fences > 0)
         return;
     m->state = CH_MEMBER_AWAY;
-    ch__queue_orphans(t, (int)e->arg);
+    ch__queue_orphans(t, (int)call->arg);
     ch__queue_move(t);
 }
 
-/* Asks the servers that were not asked yet; what finds no memory is asked at the next beat. */
+/* Calls the servers that were not called yet. Without memory the next tick does the rest. */
 static void raise_fences(const ch_turn *t, ch_member *m)
 {
     Cohort__PsFence message;
@@ -126,15 +126,12 @@ static void raise_fences(const ch_turn *t, ch_member *m)
     message.incarnation = m->life;
     while (m->n_fenced < t->c->opt.n_servers) {
         ch_parcel *p = NULL;
-        ch_errand *e = NULL;
 
         if (ch__speak(CH_PS_FENCE, &message.base, 0, NULL, &p) != CH_OK ||
-            ch__errand_new(t, p, &e) != CH_OK)
+            ch__coord_call(t, ch__to_server(m->n_fenced), p, fenced,
+                           (uint64_t)number_of(t->c, m)) != CH_OK)
             return;
-        e->server = m->n_fenced++;
-        e->then = fenced;
-        e->arg = (uint64_t)number_of(t->c, m);
-        ch__errand_go(t, e);
+        m->n_fenced++;
     }
 }
 
@@ -154,7 +151,7 @@ void ch__crew_give_up(const ch_turn *t, ch_member *m)
     m->n_losses++;
     t->c->stats.workers_lost++;
     t->c->stats.last_lost = number_of(t->c, m);
-    ch__errands_of_worker(t, number_of(t->c, m));
+    ch__coord_calls_end(t, ch__to_worker(number_of(t->c, m)));
     m->n_told = 0;
     m->told = 0;
     if (CH_KEEPS(FENCE)) {
@@ -180,19 +177,15 @@ static void forget(const ch_turn *t, int worker, uint64_t number, ch_known what)
 {
     Cohort__WorkerDrop m;
     ch_parcel         *p = NULL;
-    ch_errand         *e = NULL;
 
     cohort__worker_drop__init(&m);
     m.n_functions = what == CH_KNOWN_FUNCTION;
     m.n_streams = what == CH_KNOWN_STREAM;
     m.n_kept = what == CH_KNOWN_KEPT;
     m.functions = m.streams = m.kept = &number;
-    if (ch__speak(CH_WORKER_DROP, &m.base, 0, NULL, &p) != CH_OK ||
-        ch__errand_new(t, p, &e) != CH_OK)
-        return; /* it keeps it as long as it lives */
-    e->worker = worker;
-    e->then = ch__errand_ignored;
-    ch__errand_go(t, e);
+    /* Without memory the worker keeps it until it ends. */
+    if (ch__speak(CH_WORKER_DROP, &m.base, 0, NULL, &p) == CH_OK)
+        (void)!ch__coord_call(t, ch__to_worker(worker), p, NULL, 0);
 }
 
 /* A variable that a worker keeps it knows with the functions that use it. */
@@ -208,39 +201,35 @@ void ch__crew_forget(const ch_turn *t, uint64_t number, ch_known what)
     }
 }
 
-static void told(const ch_turn *t, ch_errand *e)
+/* A worker has received a function or a stream, or could not take it. */
+static void told(const ch_turn *t, const ch_coord_call *call)
 {
-    ch_member *m = t->c->worker[e->worker];
+    ch_member *m = t->c->worker[call->to.index];
 
-    if (m->life != e->life)
-        return; /* it was given up meanwhile */
+    if (m->life != call->registration)
+        return; /* the worker was declared lost meanwhile */
     m->n_told--;
-    m->told -= ch__parcel_size(e->parcel);
-    if (e->answer == NULL) {
-        (void)ch__map_take(&m->knows, (ch_key){e->arg, 0});
-        if (e->fault != NULL)
-            ch__queue_unfit(t, e->arg, e->fault);
+    m->told -= ch__parcel_size(call->retry.message);
+    if (call->reply == NULL) {
+        (void)ch__map_take(&m->knows, (ch_key){call->arg, 0});
+        if (call->fault != NULL)
+            ch__queue_unfit(t, call->arg, call->fault);
     }
     ch__queue_move(t);
 }
 
 bool ch__crew_knows(const ch_turn *t, ch_member *m, uint64_t number, ch_parcel *what)
 {
-    ch_errand *e = NULL;
-
     if (ch__map_find(&m->knows, (ch_key){number, 0}) != NULL)
         return m->n_told == 0;
     if (ch__map_set(&m->knows, (ch_key){number, 0}, m) != CH_OK)
         return false;
-    if (ch__errand_new(t, ch__parcel_ref(what), &e) != CH_OK) {
+    if (ch__coord_call(t, ch__to_worker(number_of(t->c, m)), ch__parcel_ref(what), told,
+                       number) != CH_OK) {
         (void)ch__map_take(&m->knows, (ch_key){number, 0});
         return false;
     }
-    e->worker = number_of(t->c, m);
-    e->then = told;
-    e->arg = number;
     m->n_told++;
-    m->told += ch__parcel_size(e->parcel);
-    ch__errand_go(t, e);
+    m->told += ch__parcel_size(what);
     return false;
 }
