@@ -93,19 +93,20 @@ typedef struct ch_recorded_op {
     const void *caller;
 } ch_recorded_op;
 
-/* What there is to say of a function besides its route. */
+/* Describes a function to ch__chief_function, which copies it into a ch_coord_function. */
 typedef struct ch_function_spec {
-    const char         *name; /* errors of its steps say that, and where an op is, of: */
+    const char         *name; /* for errors of its steps; copied */
     int                 n_ops, n_kept;
-    ch_recorded_op     *op; /* taken over */
-    const ch_kept_spec *kept;
+    ch_recorded_op     *op;   /* lines of ops, for errors; taken over, on an error too */
+    const ch_kept_spec *kept; /* borrowed */
     ch_updates          updates;
 } ch_function_spec;
 
-/* A function that workers are told when they need it; the route is bytes in a tensor, which is taken over. */
+/* Adds a function. It is sent to a worker before the first step that runs there. The route is
+ * bytes in a tensor, which is taken over. */
 CH_MUST_CHECK ch_status ch__chief_function(ch_task *chief, const ch_function_spec *f,
                                            ch_tensor *route, uint64_t *number);
-/* Steps that were scheduled have it until they end. */
+/* Frees a function when the steps that use it have ended. */
 void ch__chief_forget(ch_task *chief, uint64_t function);
 
 /* What the workers have of a variable that each keeps, one for each of them, now; NULL of one that has none, since it has used it in no

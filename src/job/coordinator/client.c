@@ -340,9 +340,9 @@ uint64_t ch__chief_numbers(ch_task *chief, int n)
 static ch_status keep_function(ch_chief *c, uint64_t number, const ch_function_spec *spec,
                                ch_parcel *p)
 {
-    ch_told_function *f = ch__calloc(1, sizeof(*f));
-    ch_status         rc = f == NULL ? ch__fail_memory("a function")
-                                     : ch__map_set(&c->functions, (ch_key){number, 0}, f);
+    ch_coord_function *f = ch__calloc(1, sizeof(*f));
+    ch_status          rc = f == NULL ? ch__fail_memory("a function")
+                                      : ch__map_set(&c->functions, (ch_key){number, 0}, f);
 
     if (rc != CH_OK) {
         ch__parcel_unref(p);
@@ -416,8 +416,8 @@ ch_status ch__chief_function(ch_task *chief, const ch_function_spec *f, ch_tenso
 
 void ch__chief_forget(ch_task *chief, uint64_t function)
 {
-    ch_turn           t = ch__turn_enter(chief);
-    ch_told_function *f =
+    ch_turn            t = ch__turn_enter(chief);
+    ch_coord_function *f =
         t.c != NULL ? ch__map_find(&t.c->functions, (ch_key){function, 0}) : NULL;
 
     if (f != NULL) {

@@ -265,7 +265,7 @@ static void close_chief(void *self)
     while (c->feeds != NULL)
         ch__feed_unref(&(ch_turn){c, NULL, 0}, c->feeds);
     for (int i = 0; i < c->functions.cap; i++)
-        ch__told_function_free(c->functions.entry[i].value);
+        ch__coord_function_free(c->functions.entry[i].value);
     ch__map_drop(&c->functions);
     ch__map_drop(&c->calls);
     drop_members(c);

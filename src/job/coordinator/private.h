@@ -3,7 +3,7 @@
  *   coordinator.c  the task: its events, its tick, snapshots, servers that are lost
  *   call.c         retried calls to servers and workers
  *   heartbeat.c    whether a task replies, counted in ticks
- *   workers.c      the worker table: pings, functions and streams that were sent, workers that are lost
+ *   workers.c      the worker table: pings, functions and streams that were sent, lost workers
  *   queue.c        steps: their order, the worker that runs each, their end
  *   cancel.c       cancelling steps
  *   input.c        the elements that steps read
@@ -63,23 +63,23 @@ struct ch_coord_call {
     ch_coord_then then;         /* called when the call has ended; NULL: nothing is called */
     uint64_t      arg;          /* for `then` */
     void         *waiter;       /* for `then` of a call that a client thread waits for */
-    /* The outcome, borrowed for `then`. Both are NULL if the worker was declared lost, or if there
-     * was no memory for the call (ch__coord_call_servers). */
+    /* The outcome, borrowed for `then`. Both are NULL if the worker was declared lost, or if
+     * there was no memory for the call (ch__coord_call_servers). */
     ch_parcel      *reply;
     const ch_fault *fault;
 };
 
-/* Calls a server or a worker. Takes the message over, on an error too. A call to a server that is lost
- * ends before this returns. */
+/* Calls a server or a worker. Takes the message over, on an error too. A call to a server that
+ * is lost ends before this returns. */
 CH_MUST_CHECK ch_status ch__coord_call(const ch_turn *t, ch_callee to, ch_parcel *message,
                                        ch_coord_then then, uint64_t arg);
-/* The same in two steps, for several calls of which all are sent or none. The caller sets `then` and
- * `arg` between the steps. */
+/* The same in two steps, for several calls of which all are sent or none. The caller sets
+ * `then` and `arg` between the steps. */
 CH_MUST_CHECK ch_status ch__coord_call_new(const ch_turn *t, ch_callee to, ch_parcel *message,
                                            ch_coord_call **out);
 void                    ch__coord_call_send(const ch_turn *t, ch_coord_call *call);
-/* Calls all servers with the same message, which is taken over. `then` is called once for each of
- * them, also if there is no memory for a call; in that case an error is returned. */
+/* Calls all servers with the same message, which is taken over. `then` is called once for each
+ * of them, also if there is no memory for a call; in that case an error is returned. */
 ch_status ch__coord_call_servers(const ch_turn *t, ch_parcel *message, ch_coord_then then,
                                  uint64_t arg);
 /* Cancels a call that has not ended, and frees it. `then` is not called. */
@@ -171,25 +171,27 @@ typedef struct ch_running {
     int64_t  since;
 } ch_running;
 
-/* What workers are told of a function; one that is forgotten stays for the steps that need it. */
-typedef struct ch_told_function {
+/* The coordinator's record of a function of the program. Created by ch__chief_function, owned
+ * by the coordinator task (ch_chief.functions). Freed when the program has forgotten it
+ * (ch__chief_forget) and the last step that uses it has ended, or with the task. */
+typedef struct ch_coord_function {
     uint64_t        number;
-    char            name[48]; /* cut */
+    char            name[48]; /* for errors; cut if it is longer */
     int             n_ops;
-    ch_recorded_op *op;
-    ch_parcel      *parcel;
-    uint64_t first_update, n_updates; /* what servers were told of it, by their numbers */
-    int64_t  n_steps;                 /* that have not ended */
-    bool     is_forgotten;
-} ch_told_function;
+    ch_recorded_op *op;                      /* owned */
+    ch_parcel      *parcel;                  /* the call that sends it to a worker */
+    uint64_t        first_update, n_updates; /* numbers of its functions on servers */
+    int64_t         n_steps;                 /* steps that use it and have not ended */
+    bool            is_forgotten;            /* by the program */
+} ch_coord_function;
 
 struct ch_scheduled {
     atomic_int    refs;        /* the chief's while it has not ended, and the program's */
     ch_scheduled *next, *prev; /* all that have not ended, by step */
     ch_scheduled *after,
         *before; /* those that wait; or those that run; own steps first, then by step */
-    uint64_t          step, pin, seed;
-    ch_told_function *function; /* NULL: of an assignment, or it was not there any more */
+    uint64_t           step, pin, seed;
+    ch_coord_function *function; /* NULL: of an assignment, or it was not there any more */
     uint64_t order; /* among those that were scheduled: rounds and staleness count these */
     int64_t  number;
     ch_scheduled_state state;
@@ -246,9 +248,10 @@ CH_MUST_CHECK ch_status ch__queue_speak_retired(const ch_chief *c, ch_parcel **o
 /* Adds it behind all others, with the next number. */
 void ch__queue_add(ch_chief *c, ch_scheduled *s);
 void ch__queue_end(const ch_turn *t, ch_scheduled *s, ch_scheduled_state how);
-void ch__told_function_free(ch_told_function *f); /* NULL is fine */
-/* Forgets it, if it is to be and no step needs it any more. */
-void ch__queue_look_forgotten(const ch_turn *t, ch_told_function *f);
+void ch__coord_function_free(ch_coord_function *f); /* NULL is fine */
+/* Frees a function if the program has forgotten it and no step uses it. Workers and servers
+ * free their records of it. */
+void ch__queue_look_forgotten(const ch_turn *t, ch_coord_function *f);
 
 /* ---- cancelling ---- */
 
@@ -338,7 +341,7 @@ struct ch_chief {
     uint64_t             pinned[CH_PINS]; /* those that are used, rising */
     uint64_t             released;        /* servers were told of those up to this */
     ch_map               calls;           /* attempts, by the id of their call */
-    ch_map               functions;       /* ch_told_function */
+    ch_map               functions;       /* ch_coord_function */
     ch_retries           retries;         /* ch_coord_call */
     ch_feed             *feeds;
     ch_scheduled        *oldest, *newest; /* that have not ended */
@@ -355,8 +358,8 @@ struct ch_chief {
 };
 
 void ch__chief_take_options(ch_chief *c, const ch_coordinator_options *how);
-/* Takes a snapshot on all servers; `then` is called once for each of them, on an error too. Numbers of
- * snapshots rise, and are released in that order. */
+/* Takes a snapshot on all servers; `then` is called once for each of them, on an error too.
+ * Numbers of snapshots rise, and are released in that order. */
 CH_MUST_CHECK ch_status ch__pin_set(const ch_turn *t, ch_coord_then then, uint64_t *pin);
 void                    ch__pin_drop(const ch_turn *t, uint64_t pin);
 /* Servers forget so many functions, from this number on. */

@@ -131,7 +131,7 @@ static void count_end(ch_coordinator_stats *s, ch_scheduled_state how)
     s->cancelled += how == CH_STEP_CANCELLED;
 }
 
-void ch__told_function_free(ch_told_function *f)
+void ch__coord_function_free(ch_coord_function *f)
 {
     if (f == NULL)
         return;
@@ -140,19 +140,19 @@ void ch__told_function_free(ch_told_function *f)
     ch__free(f);
 }
 
-void ch__queue_look_forgotten(const ch_turn *t, ch_told_function *f)
+void ch__queue_look_forgotten(const ch_turn *t, ch_coord_function *f)
 {
     if (!f->is_forgotten || f->n_steps > 0)
         return;
     (void)ch__map_take(&t->c->functions, (ch_key){f->number, 0});
     ch__crew_forget(t, f->number, CH_KNOWN_FUNCTION);
     ch__servers_forget(t, f->first_update, f->n_updates);
-    ch__told_function_free(f);
+    ch__coord_function_free(f);
 }
 
 static void release_function(const ch_turn *t, ch_scheduled *s)
 {
-    ch_told_function *f = s->function;
+    ch_coord_function *f = s->function;
 
     s->function = NULL;
     if (f == NULL)
@@ -193,7 +193,7 @@ static void fail(const ch_turn *t, ch_scheduled *s, const ch_fault *why)
     ch__queue_end(t, s, CH_STEP_FAILED);
 }
 
-static const void *caller_of(const ch_told_function *f, const char *text)
+static const void *caller_of(const ch_coord_function *f, const char *text)
 {
     for (int i = 0; i < f->n_ops; i++) {
         size_t n = strlen(f->op[i].name);
@@ -205,7 +205,7 @@ static const void *caller_of(const ch_told_function *f, const char *text)
 }
 
 /* Workers know no lines. Where the op that a fault begins with was recorded in one line, it is that. */
-static void add_line(const ch_told_function *f, ch_fault *why)
+static void add_line(const ch_coord_function *f, ch_fault *why)
 {
     const void *caller = caller_of(f, why->text);
     size_t      n = strlen(why->text);

@@ -11,13 +11,16 @@
 #include "job/server/values.h"
 #include "tensor/print.h"
 
-/* A graph that changes variables. */
-typedef struct update {
+/* A server's record of a function that updates run: a graph that changes variables. Created
+ * when a worker defines it (ch__store_define), owned by the state (ch_store.functions). Freed
+ * when the coordinator frees the function or one of its variables (ch__store_remove), or with
+ * the state. */
+typedef struct ch_server_function {
     ch_function       *function;
     ch_graph          *graph;
     int                n;
-    ch_stock_variable *variable[]; /* of its resources */
-} update;
+    ch_stock_variable *variable[]; /* of the graph's resources; owned by the state */
+} ch_server_function;
 
 /* What an update gave that was applied. */
 typedef struct applied {
@@ -33,8 +36,8 @@ typedef struct fence {
 
 struct ch_store {
     ch_stock stock;
-    ch_map   updates;
-    ch_map   applied; /* by step and sequence */
+    ch_map   functions; /* ch_server_function, by number */
+    ch_map   applied;   /* by step and sequence */
     int64_t  given,
         given_before; /* bytes that those hold, now and when it was last looked through */
     fence       *fences;
@@ -65,17 +68,17 @@ ch_status ch__store_create(ch_store *s, const Cohort__PsCreate *m, int n,
     return ch__stock_add(&s->stock, m->variable, m->name, n > 0 ? value[0] : NULL, m->first);
 }
 
-static void drop_update(update *u)
+static void drop_function(ch_server_function *f)
 {
-    ch_function_unref(u->function);
-    ch_graph_unref(u->graph);
-    ch__free(u);
+    ch_function_unref(f->function);
+    ch_graph_unref(f->graph);
+    ch__free(f);
 }
 
-static bool uses(const update *u, const ch_stock_variable *v)
+static bool uses(const ch_server_function *f, const ch_stock_variable *v)
 {
-    for (int i = 0; i < u->n; i++)
-        if (u->variable[i] == v)
+    for (int i = 0; i < f->n; i++)
+        if (f->variable[i] == v)
             return true;
     return false;
 }
@@ -86,7 +89,7 @@ static bool drop_if_uses(void *arg, ch_key k, void *value)
     (void)k;
     if (!uses(value, arg))
         return false;
-    drop_update(value);
+    drop_function(value);
     return true;
 }
 
@@ -100,7 +103,7 @@ static bool drop_if_among(void *arg, ch_key k, void *value)
 
     if (k.a - these->first >= these->n)
         return false;
-    drop_update(value);
+    drop_function(value);
     return true;
 }
 
@@ -109,13 +112,13 @@ void ch__store_remove(ch_store *s, const Cohort__PsFree *m)
     numbers these = {m->first_function, m->functions};
 
     if (these.n > 0)
-        ch__map_sift(&s->updates, drop_if_among, &these);
+        ch__map_sift(&s->functions, drop_if_among, &these);
     for (size_t i = 0; i < m->n_variables; i++) {
         ch_stock_variable *v = ch__map_find(&s->stock.variables, ch__key(m->variables[i]));
 
         if (v == NULL)
             continue;
-        ch__map_sift(&s->updates, drop_if_uses, v);
+        ch__map_sift(&s->functions, drop_if_uses, v);
         ch__stock_remove(&s->stock, v);
     }
 }
@@ -123,60 +126,61 @@ void ch__store_remove(ch_store *s, const Cohort__PsFree *m)
 /* ---- graphs ---- */
 
 /* A graph from anywhere has the resources that the message says: dtype and shape are those of the variables. */
-static ch_status check_resources(const update *u)
+static ch_status check_resources(const ch_server_function *f)
 {
-    if (u->graph->n_resources != u->n)
+    if (f->graph->n_resources != f->n)
         return ch__fail(CH_INVALID_ARGUMENT, "its graph has %d variables, not %d",
-                        u->graph->n_resources, u->n);
-    for (int i = 0; i < u->n; i++) {
-        const ch_resource *r = &u->graph->resource[i];
-        const ch_tensor   *t = u->variable[i]->value;
+                        f->graph->n_resources, f->n);
+    for (int i = 0; i < f->n; i++) {
+        const ch_resource *r = &f->graph->resource[i];
+        const ch_tensor   *t = f->variable[i]->value;
 
         if (r->dtype != t->dtype || !ch_shape_equal(r->shape, t->shape))
             return ch__fail(CH_INVALID_ARGUMENT,
                             "its graph takes another dtype or shape for %s",
-                            u->variable[i]->name);
+                            f->variable[i]->name);
         for (int k = 0; k < i; k++)
-            if (strcmp(r->name, u->graph->resource[k].name) == 0)
+            if (strcmp(r->name, f->graph->resource[k].name) == 0)
                 return ch__fail(CH_INVALID_ARGUMENT, "its graph has %s twice", r->name);
     }
     return CH_OK;
 }
 
-static ch_status make_update(const ch_store *s, const Cohort__PsDefine *m, update *u)
+static ch_status make_function(const ch_store *s, const Cohort__PsDefine *m,
+                               ch_server_function *f)
 {
-    ch_status rc = ch_graph_decode(m->graph.data, m->graph.len, &u->graph);
+    ch_status rc = ch_graph_decode(m->graph.data, m->graph.len, &f->graph);
 
     for (size_t i = 0; i < m->n_variables && rc == CH_OK; i++) {
-        rc = ch__stock_find(&s->stock, m->variables[i], &u->variable[i]);
-        u->n++;
-        if (rc != CH_OK && i < (size_t)u->graph->n_resources)
+        rc = ch__stock_find(&s->stock, m->variables[i], &f->variable[i]);
+        f->n++;
+        if (rc != CH_OK && i < (size_t)f->graph->n_resources)
             rc = ch__fail(rc,
                           "there is no %s here (any more): was it freed, though steps use it?",
-                          u->graph->resource[i].name);
+                          f->graph->resource[i].name);
     }
     if (rc == CH_OK)
-        rc = check_resources(u);
-    return rc == CH_OK ? ch_function_of_graph(u->graph->name, u->graph, &u->function) : rc;
+        rc = check_resources(f);
+    return rc == CH_OK ? ch_function_of_graph(f->graph->name, f->graph, &f->function) : rc;
 }
 
 ch_status ch__store_define(ch_store *s, const Cohort__PsDefine *m)
 {
-    update   *u;
-    ch_status rc;
+    ch_server_function *f;
+    ch_status           rc;
 
     if (m->function == 0)
         return ch__fail(CH_INVALID_ARGUMENT, "a function without a number");
-    if (ch__map_find(&s->updates, ch__key(m->function)) != NULL)
+    if (ch__map_find(&s->functions, ch__key(m->function)) != NULL)
         return CH_OK; /* the call came twice */
-    u = ch__calloc(1, sizeof(*u) + m->n_variables * sizeof(u->variable[0]));
-    if (u == NULL)
+    f = ch__calloc(1, sizeof(*f) + m->n_variables * sizeof(f->variable[0]));
+    if (f == NULL)
         return ch__fail_memory("a function");
-    rc = make_update(s, m, u);
+    rc = make_function(s, m, f);
     if (rc == CH_OK)
-        rc = ch__map_set(&s->updates, ch__key(m->function), u);
+        rc = ch__map_set(&s->functions, ch__key(m->function), f);
     if (rc != CH_OK)
-        drop_update(u);
+        drop_function(f);
     return rc;
 }
 
@@ -465,20 +469,21 @@ static ch_status check_updates(const ch_store *s, const Cohort__PsUpdate *m, int
     int64_t wanted = 0;
 
     for (size_t i = 0; i < m->n_updates; i++) {
-        const update *u = ch__map_find(&s->updates, ch__key(m->updates[i]->function));
+        const ch_server_function *f =
+            ch__map_find(&s->functions, ch__key(m->updates[i]->function));
 
-        if (u == NULL)
+        if (f == NULL)
             return ch__fail(
                 CH_NOT_FOUND,
                 "there is no function %llu here (any more): was a variable freed that a "
                 "step uses?",
                 (unsigned long long)m->updates[i]->function);
-        if (m->updates[i]->inputs != (uint32_t)u->graph->n_inputs)
-            return ch__fail(CH_INVALID_ARGUMENT, "%s takes %d inputs, not %u", u->graph->name,
-                            u->graph->n_inputs, m->updates[i]->inputs);
+        if (m->updates[i]->inputs != (uint32_t)f->graph->n_inputs)
+            return ch__fail(CH_INVALID_ARGUMENT, "%s takes %d inputs, not %u", f->graph->name,
+                            f->graph->n_inputs, m->updates[i]->inputs);
         if (m->updates[i]->sequence == assigned)
             return ch__fail(CH_INVALID_ARGUMENT, "%s: no update has the number %u",
-                            u->graph->name, assigned);
+                            f->graph->name, assigned);
         wanted += m->updates[i]->inputs;
     }
     return wanted == n ? CH_OK
@@ -488,15 +493,15 @@ static ch_status check_updates(const ch_store *s, const Cohort__PsUpdate *m, int
 
 static ch_status storage(void *owner, const ch_resource *r, int local, void **out)
 {
-    update *u = owner;
+    ch_server_function *f = owner;
 
     (void)local;
-    for (int i = 0; i < u->n; i++)
-        if (strcmp(u->graph->resource[i].name, r->name) == 0) {
-            *out = u->variable[i]->value->data;
+    for (int i = 0; i < f->n; i++)
+        if (strcmp(f->graph->resource[i].name, r->name) == 0) {
+            *out = f->variable[i]->value->data;
             return CH_OK;
         }
-    return ch__fail(CH_INTERNAL, "%s has no variable %s", u->graph->name, r->name);
+    return ch__fail(CH_INTERNAL, "%s has no variable %s", f->graph->name, r->name);
 }
 
 /* Nothing is copied: inputs are not written. */
@@ -515,21 +520,21 @@ static ch_status borrow_all(const ch_store *s, int n, ch_tensor *const *in, ch_t
     return rc;
 }
 
-static ch_status run_update(ch_store *s, update *u, uint64_t step, int n, ch_tensor *const *in,
-                            ch_tuple **out)
+static ch_status run_update(ch_store *s, ch_server_function *f, uint64_t step, int n,
+                            ch_tensor *const *in, ch_tuple **out)
 {
     static const ch_run_ops ops = {.resource = storage};
     ch_tuple               *given = NULL;
     ch_status               rc = CH_OK;
 
-    for (int i = 0; i < u->n && rc == CH_OK; i++)
-        if (u->graph->resource[i].value != u->graph->resource[i].read)
-            rc = ch__stock_own(&s->stock, u->variable[i]);
+    for (int i = 0; i < f->n && rc == CH_OK; i++)
+        if (f->graph->resource[i].value != f->graph->resource[i].read)
+            rc = ch__stock_own(&s->stock, f->variable[i]);
     if (rc == CH_OK)
         rc = borrow_all(s, n, in, &given);
     if (rc == CH_OK)
-        rc = ch__run(&(ch_run){.function = u->function,
-                               .owner = u,
+        rc = ch__run(&(ch_run){.function = f->function,
+                               .owner = f,
                                .ops = &ops,
                                .generation = s->stock.generation,
                                .n_local = 1,
@@ -543,9 +548,9 @@ static ch_status run_update(ch_store *s, update *u, uint64_t step, int n, ch_ten
 }
 
 /* Remembered before it runs, so that memory cannot be short afterwards. */
-static ch_status apply(ch_store *s, update *u, ch_key at, ch_tensor *const *in)
+static ch_status apply(ch_store *s, ch_server_function *f, ch_key at, ch_tensor *const *in)
 {
-    int       n = u->graph->n_outputs;
+    int       n = f->graph->n_outputs;
     applied  *a = ch__calloc(1, sizeof(*a) + (size_t)n * sizeof(a->given[0]));
     ch_tuple *out = NULL;
     ch_status rc = a == NULL ? ch__fail_memory("an update") : ch__map_set(&s->applied, at, a);
@@ -554,7 +559,7 @@ static ch_status apply(ch_store *s, update *u, ch_key at, ch_tensor *const *in)
         ch__free(a);
         return rc;
     }
-    rc = run_update(s, u, at.a, u->graph->n_inputs, in, &out);
+    rc = run_update(s, f, at.a, f->graph->n_inputs, in, &out);
     if (rc != CH_OK) {
         ch__free(ch__map_take(&s->applied, at));
         return rc;
@@ -578,7 +583,7 @@ static ch_status apply_all(ch_store *s, const Cohort__PsUpdate *m, ch_tensor *co
         ch_key                     k = {m->step, one->sequence};
 
         if (ch__map_find(&s->applied, k) == NULL || !CH_KEEPS(DEDUPE)) {
-            rc = apply(s, ch__map_find(&s->updates, ch__key(one->function)), k, in + at);
+            rc = apply(s, ch__map_find(&s->functions, ch__key(one->function)), k, in + at);
             if (rc == CH_OK && s->saw != NULL)
                 s->saw(s->arg, m->worker, m->incarnation, m->step, one->sequence);
         }
@@ -717,13 +722,13 @@ void ch__store_free(ch_store *s)
     for (int i = 0; i < s->applied.cap; i++)
         if (s->applied.entry[i].value != NULL)
             drop_applied(s, s->applied.entry[i].value);
-    for (int i = 0; i < s->updates.cap; i++)
-        if (s->updates.entry[i].value != NULL)
-            drop_update(s->updates.entry[i].value);
+    for (int i = 0; i < s->functions.cap; i++)
+        if (s->functions.entry[i].value != NULL)
+            drop_function(s->functions.entry[i].value);
     ch__map_drop(&s->applied);
     ch__free(s->live);
     ch__free(s->held);
-    ch__map_drop(&s->updates);
+    ch__map_drop(&s->functions);
     ch__stock_drop(&s->stock);
     while (s->fences != NULL) {
         fence *f = s->fences;

@@ -1,9 +1,9 @@
 /* job/worker/run.c -- one run of a step on a worker (run.h).
  *
- * ch__worker_run_advance does everything that can be done now: it begins to read elements, sends
- * calls to servers, begins to compute a segment, or replies. The events of the worker call it again:
- * elements were read or a segment was computed (ch__worker_run_computed), a call to a server has
- * ended (ch__worker_run_replied). A run that is over has no call to a server left.
+ * ch__worker_run_advance does everything that can be done now: it begins to read elements,
+ * sends calls to servers, begins to compute a segment, or replies. The events of the worker
+ * call it again: elements were read or a segment was computed (ch__worker_run_computed), a call
+ * to a server has ended (ch__worker_run_replied). A run that is over has no calls left.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "job/worker/run.h"
@@ -15,8 +15,8 @@
 #include "job/worker/per_worker.h"
 #include "tensor/tensor.h"
 
-/* A call to a server. Created by add_call, owned by the list of retried calls, and freed when the
- * call or the run has ended. */
+/* A call to a server. Created by add_call, owned by the list of retried calls, and freed when
+ * the call or the run has ended. */
 typedef struct server_call {
     ch_retry            retry; /* first */
     int                 server;
@@ -389,9 +389,9 @@ static int64_t ns_for(double bytes)
 
 /* Adds a call to a server and does not send it yet. Takes the message over, on an error too.
  *
- * The server may have carried out a call that was lost: repeated, it has the same reply. When the
- * patience is used up, the step is given back to the coordinator, because another worker may reach
- * the server. */
+ * The server may have carried out a call that was lost: repeated, it has the same reply. When
+ * the patience is used up, the step is given back to the coordinator, because another worker
+ * may reach the server. */
 static ch_status add_call(ch_worker_run *r, int server, ch_parcel *message, double bytes,
                           server_call **out)
 {

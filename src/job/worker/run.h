@@ -49,13 +49,18 @@ typedef struct ch_worker_kept {
     bool     is_read, is_written;
 } ch_worker_kept;
 
+/* A worker's record of a function that steps run. Created when the coordinator sends it
+ * (CH_WORKER_FUNCTION), owned by the worker (ch_workplace.functions), borrowed by the first
+ * run. Freed when the coordinator drops it and the first run does not use it, or with the
+ * worker. */
 typedef struct ch_worker_function {
     ch_sent_route sent;
-    ch_function **segment;
-    bool        **is_defined; /* of each remote, by shard: its graph is on its server */
+    ch_function **segment;    /* by index in the route */
+    bool        **is_defined; /* by remote and shard: the server has the graph */
     int           n_servers;
-    uint64_t     *server; /* which life of each has the variables */
-    /* Variables of the worker's own: those that are read are the last inputs, those that are written the last results. */
+    uint64_t     *server; /* incarnation of each server that has the variables */
+    /* Variables of which each worker has its own: those that are read are the last inputs,
+     * those that are written the last results. */
     int             n_kept, n_read, n_written;
     ch_worker_kept *kept;
 } ch_worker_function;
@@ -100,7 +105,7 @@ void                    ch__worker_run_free(ch_worker_run *r);
 void ch__worker_run_advance(ch_worker_run *r, ch_post *post, int64_t now);
 /* What it read or computed is there. */
 void ch__worker_run_computed(ch_worker_run *r, ch_post *post, int64_t now);
-/* Handles the end of a call to a server, which ch__retries_on_reply returned. Frees the call. */
+/* Handles the end of a call to a server (ch__retries_on_reply), and frees the call. */
 void ch__worker_run_replied(ch_worker_run *r, ch_retry *ended, const ch_net_event *e,
                             ch_post *post, int64_t now);
 /* Ends the run without a reply and cancels its calls. If `post` is NULL, because the worker has

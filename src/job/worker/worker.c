@@ -1,9 +1,9 @@
 /* job/worker/worker.c -- the task of a worker: functions, streams and the queue of runs.
  *
  * A worker has a handler for each method. Functions and streams are kept by number until the
- * coordinator drops them. Runs (run.h) are kept in a list in the order of their calls: the first is
- * executed, the others wait. A call to drop something that the first run uses waits until that run
- * has ended.
+ * coordinator drops them. Runs (run.h) are kept in a list in the order of their calls: the
+ * first is executed, the others wait. A call to drop something that the first run uses waits
+ * until that run has ended.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "job/worker.h"
