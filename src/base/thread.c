@@ -37,10 +37,18 @@ int64_t ch__now_ns(void)
     return t.tv_sec * ns_per_s + t.tv_nsec;
 }
 
+static _Thread_local int64_t cpu_ns_calls;
+
+int64_t ch__cpu_ns_calls(void)
+{
+    return cpu_ns_calls;
+}
+
 int64_t ch__cpu_ns(void)
 {
     struct timespec t;
 
+    cpu_ns_calls++;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return t.tv_sec * ns_per_s + t.tv_nsec;
 }

@@ -80,8 +80,6 @@ static void drop_slots(ch_item *i)
     for (int k = i->taken; k < i->n; k++)
         ch__slot_drop(&i->slot[k]);
     i->n = i->taken = 0;
-    ch__free(i->note);
-    i->note = NULL;
 }
 
 static void item_free(ch_item *i)
@@ -90,6 +88,7 @@ static void item_free(ch_item *i)
         return;
     drop_slots(i);
     ch__free(i->slot);
+    ch__free(i->note);
     ch__free(i);
 }
 
@@ -163,6 +162,8 @@ void ch__belt_pull_input(ch_cursor *c, ch_item *i)
 
 void ch__item_note(ch_item *i, const char *text)
 {
+    if (i->note != NULL && strcmp(i->note, text) == 0)
+        return;
     ch__free(i->note);
     i->note = ch__strdup(text);
 }
@@ -364,6 +365,8 @@ static void tell(ch_belt *l)
         ch__iterator_tell(l->it);
         return;
     }
+    if (l->crowd.n + l->it->others.n + l->it->idle.n == 0)
+        return; /* nobody waits */
     if (has_result(l) || ((l->is_held || l->it->is_paused) && l->n_busy == 0) ||
         (taker_works(l) && has_work(l))) {
         ch__crowd_tell(&l->crowd);
@@ -390,11 +393,15 @@ static ch_item *new_item(ch_belt *l)
     return i;
 }
 
+/* Returns true if measured times decide how large items are. */
+static bool belt_is_tuned(const ch_belt *l)
+{
+    return l->opt.want == 0 && l->it->n_threads > 0;
+}
+
 /* Items as large as makes passing them on cheap, and no larger. */
 static void tune(ch_belt *l, int64_t ns, int n)
 {
-    if (l->opt.want > 0 || l->it->n_threads == 0)
-        return;
     if (ns < WORTH_NS && n == l->want && l->want < MOST)
         l->want *= 2;
     else if (ns > TOO_LONG_NS && l->want > 1)
@@ -431,11 +438,23 @@ static void add_time(ch_belt *l, int64_t own_ns, int64_t wait_ns)
     l->wait_ns += wait_ns;
 }
 
+/* With the lock held: `n` elements were pulled, and the next item may be. */
+static void end_pull(ch_belt *l, const ch_item *i, int n)
+{
+    l->n_pulled += n;
+    l->is_pulling = false;
+    l->has_ended |= i->has_end;
+    tell(l);
+}
+
 /* Pulls and makes one item. The lock is held before and after, and not meanwhile. */
 static ch_status work(ch_belt *l)
 {
+    bool     is_timed = ch__belt_is_timed(l), is_tuned = belt_is_tuned(l);
+    bool     others_pull = l->it->n_threads > 0; /* while this thread makes */
     ch_item *i;
     int64_t  began, from, before, own, pulled, made;
+    int      n;
 
     make_fit(l);
     i = new_item(l);
@@ -446,28 +465,31 @@ static ch_status work(ch_belt *l)
     l->is_pulling = true;
     l->n_busy++;
     pthread_mutex_unlock(&l->it->lock);
-    began = ch__now_ns();
+    began = is_tuned ? ch__now_ns() : 0;
     before = helped_ns;
-    from = ch__cpu_ns();
+    from = is_timed ? ch__cpu_ns() : 0;
     l->ops->pull(l->cursor, i);
+    n = i->n;
     pulled = bytes_of(l, i);
-    pthread_mutex_lock(&l->it->lock);
-    l->n_pulled += i->n;
-    l->is_pulling = false;
-    l->has_ended |= i->has_end;
-    tell(l);
-    pthread_mutex_unlock(&l->it->lock);
+    if (others_pull) {
+        pthread_mutex_lock(&l->it->lock);
+        end_pull(l, i, n);
+        pthread_mutex_unlock(&l->it->lock);
+    }
     if (l->ops->make != NULL)
         l->ops->make(l->cursor, i);
     made = bytes_of(l, i);
-    own = stop_clock(before, from);
+    own = is_timed ? stop_clock(before, from) : 0;
     pthread_mutex_lock(&l->it->lock);
+    if (!others_pull)
+        end_pull(l, i, n);
     settle(l, i, l->ops->make != NULL ? pulled + made : made, made);
     i->is_ready = true;
     l->has_ended |= i->is_last;
     l->n_busy--;
     add_time(l, own, 0);
-    tune(l, ch__now_ns() - began, i->n);
+    if (is_tuned)
+        tune(l, ch__now_ns() - began, i->n);
     tell(l);
     return CH_OK;
 }
@@ -792,6 +814,11 @@ ch_status ch__belted_load(ch_cursor *c, ch_loader *l)
         rc = ch__load_inputs(c, l);
     ch__belt_release(c->belt);
     return rc;
+}
+
+bool ch__belt_is_timed(const ch_belt *l)
+{
+    return l->it->n_threads > 0 || l->cursor->parent == NULL;
 }
 
 void ch__belt_profile(const ch_belt *l, ch_stage_profile *out)

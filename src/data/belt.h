@@ -51,7 +51,7 @@ typedef struct ch_item {
     int      want;  /* how many pull should put there */
     int64_t  bytes; /* that it is charged for (data/budget.h) */
     int64_t  first; /* the place of its first element among all that the belt pulled */
-    char    *note;  /* of pull, for make: a file's name. NULL: none */
+    char    *note;  /* of pull, for make: a file's name, until pull sets another. NULL: none */
     int      capacity;
     ch_slot *slot;
 } ch_item;
@@ -129,6 +129,10 @@ bool ch__belt_work(ch_belt *l);
 /* With the iterator's lock held: the belt's cursor while somebody pulls or makes, else NULL. */
 const ch_cursor *ch__belt_busy(const ch_belt *l);
 void             ch__belt_profile(const ch_belt *l, ch_stage_profile *out);
+/* Returns true if each item of the belt is timed. If the iterator has no threads, only items of the
+ * last belt are: the others' items are single elements, and reading the clock takes longer than
+ * most elements do. Their work is then part of their cursors' calls, of which few are timed. */
+bool ch__belt_is_timed(const ch_belt *l);
 /* How long this thread worked for belts so far, by the processor's time. */
 int64_t ch__belt_helped_ns(void);
 

@@ -12,14 +12,30 @@
 #include "data/random.h"
 #include "data/stages.h"
 
-/* For how many calls a call's time stands: the first ones, which may fill a buffer, for themselves; of
- * those behind them one in 256 is timed, since the clock costs more than a cheap stage. Which one is
- * left to chance: the work of others comes in powers of two as well. */
-static int stands_for(int64_t n)
+enum {
+    FIRST_CALLS = 64, /* all are timed, because they may fill a buffer */
+    SPARSEST = 256,   /* of the calls after them, at least one in so many is timed */
+    WORTH_NS = 200000 /* length of a call that is worth the microsecond which timing it takes */
+};
+
+/* Returns for how many calls the time of the next one stands; 0: it is not timed. Chance decides
+ * which calls are timed, because the work of other stages comes in powers of two as well. It
+ * decides differently for each cursor: a timed call within a timed call would make it longer. */
+static int stands_for(const ch_cursor *c, int64_t n)
 {
-    if (n < 64)
+    uint32_t chance = ((uint32_t)n * 2654435761u + (uint32_t)(c->path >> 32)) >> 24;
+
+    if (n < FIRST_CALLS)
         return 1;
-    return (uint32_t)n * 2654435761u >> 24 == 0 ? 256 : 0;
+    return (chance & (uint32_t)(c->counts.sparsity - 1)) == 0 ? c->counts.sparsity : 0;
+}
+
+/* Takes note of a timed call. The shorter the calls of a cursor, the fewer are timed. */
+static void choose_sparsity(ch_counts *k, int64_t ns)
+{
+    k->mean_ns += (ns - k->mean_ns) / 8;
+    for (k->sparsity = 1; k->sparsity < SPARSEST && k->sparsity * k->mean_ns < WORTH_NS;)
+        k->sparsity *= 2;
 }
 
 /* By the one thread that has the cursor; others may look. */
@@ -44,6 +60,7 @@ static ch_status timed_next(ch_cursor *c, int weight, ch_element **out)
     to = ch__cpu_ns();
     helped = ch__belt_helped_ns() - helped;
     add(&c->counts.ns, weight * (to - from - (from - first) - helped));
+    choose_sparsity(&c->counts, to - from);
     return rc;
 }
 
@@ -98,6 +115,7 @@ static ch_cursor *cursor_new(ch_iterator *it, const ch_stage *stage, ch_dataset 
     c->reader = reader_of(it, parent);
     c->pass_key = ch__stream_key(c->reader, it->name.pass);
     c->reader_key = ch__stream_key(c->reader, 0);
+    c->counts.sparsity = 1;
     return c;
 }
 
@@ -175,7 +193,7 @@ static ch_status count_bytes(ch_cursor *c, ch_element **out)
 ch_status ch__cursor_next(ch_cursor *c, ch_element **out)
 {
     int64_t   n = atomic_load_explicit(&c->counts.n_elements, memory_order_relaxed);
-    int       weight = stands_for(n);
+    int       weight = stands_for(c, n);
     ch_status rc;
 
     if (atomic_load_explicit(&c->it->stops, memory_order_relaxed))

@@ -209,6 +209,8 @@ typedef struct ch_counts {
     _Atomic int64_t n_elements;
     /* Of calls of next, with what they called, without work for belts: about, since few are timed. */
     _Atomic int64_t ns;
+    int64_t         mean_ns;  /* of the calls that were timed, the last ones above all */
+    int             sparsity; /* one call in so many is timed; a power of two */
     /* Of the belts in bodies that this stage runs, and how long it waited for them; guarded by the
      * iterator's lock. */
     int64_t body_ns, body_wait_ns;

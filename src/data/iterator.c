@@ -636,7 +636,13 @@ ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
 
 /* ---- where the time went ---- */
 
-/* Of a stage without a belt: what its calls took, without those below. */
+/* If the cursor has no timed belt, its time is that of its calls. */
+static bool has_timed_belt(const ch_cursor *c)
+{
+    return c->belt != NULL && ch__belt_is_timed(c->belt);
+}
+
+/* Of a stage without a timed belt: what its calls took, without those below. */
 static int64_t own_ns(const ch_cursor *c)
 {
     int64_t ns = c->counts.ns;
@@ -646,13 +652,13 @@ static int64_t own_ns(const ch_cursor *c)
     return ns > 0 ? ns : 0;
 }
 
-/* Of those below that work for the belt of `c`: all up to the next belts. */
+/* Of those below that work for the belt of `c`: all up to the next timed belts. */
 static int64_t inside_ns(const ch_cursor *c)
 {
     int64_t ns = 0;
 
     for (int i = 0; i < c->n_in; i++)
-        if (c->in[i]->belt == NULL)
+        if (!has_timed_belt(c->in[i]))
             ns += own_ns(c->in[i]) + inside_ns(c->in[i]);
     return ns;
 }
@@ -667,7 +673,7 @@ static double share_of(const ch_cursor *c)
     return inside > whole.busy_ns ? (double)whole.busy_ns / (double)inside : 1;
 }
 
-/* The stages in order; bodies are part of the stage that runs them. `share`: of the belt above. */
+/* The stages in order; bodies are part of the stage that runs them. `share`: of the timed belt above. */
 static void profile_of(const ch_cursor *c, int depth, double share, ch_stage_profile *out,
                        int n, int *at)
 {
@@ -675,11 +681,12 @@ static void profile_of(const ch_cursor *c, int depth, double share, ch_stage_pro
     ch_stage_profile p = {.stage = c->stage->name, .depth = depth, .n_elements = k->n_elements};
     int              own = (*at)++;
 
-    if (c->belt != NULL) {
+    if (c->belt != NULL)
+        ch__belt_profile(c->belt, &p);
+    if (has_timed_belt(c)) {
         int64_t inside = inside_ns(c);
 
         share = share_of(c);
-        ch__belt_profile(c->belt, &p);
         p.busy_ns = inside < p.busy_ns ? p.busy_ns - inside : 0;
     } else {
         p.busy_ns = (int64_t)(share * (double)own_ns(c));

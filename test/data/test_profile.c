@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "../file/folder.h"
+#include "base/thread.h"
 #include "pipeline.h"
 
 enum { N = 400, US = 1000 /* ns */ };
@@ -194,6 +196,62 @@ static void a_million_tiny_elements_take_no_more_than_the_processor_did(void **s
     }
 }
 
+/* ---- rows, of which each takes less time than reading the clock ---- */
+
+enum { ROWS = 20000, BATCH = 100 };
+
+static ch_dataset *rows(void)
+{
+    const char *path = t_path("rows.csv");
+    FILE       *f = fopen(path, "w");
+
+    assert_non_null(f);
+    for (int i = 0; i < ROWS; i++)
+        fprintf(f, "%d\n", i);
+    fclose(f);
+    return ch_dataset_csv(ch_dataset_file_list(1, &path), 1,
+                          (ch_csv_column[]){{.dtype = CH_I64}},
+                          &(ch_csv_options){.no_header = true});
+}
+
+static void clock_is_read_for_few_rows_when_threads_are_off(void **state)
+{
+    ch_stage_profile p[8];
+    int64_t          cpu_ns, calls = ch__cpu_ns_calls();
+
+    (void)state;
+    profile_many(ch_dataset_batch(rows(), BATCH, NULL), CH_OFF, ROWS / BATCH, p, &cpu_ns);
+    assert_in_range(ch__cpu_ns_calls() - calls, 1, ROWS / 2);
+}
+
+/* If few were timed, each would stand for many, and the sum would depend on chance. */
+static void every_long_call_is_timed_when_threads_are_off(void **state)
+{
+    ch_stage_profile p[8];
+    int64_t          cpu_ns, calls = ch__cpu_ns_calls();
+
+    (void)state;
+    profile(that(ch_dataset_range(0, N, 1), works, &long_ns), CH_OFF, p, &cpu_ns);
+    assert_true(ch__cpu_ns_calls() - calls > 2 * 3 * N); /* of options, map and the iterator */
+}
+
+/* By chance a sample may be long that stands for many: only a stage that always has too much is wrong. */
+static void stage_that_passes_rows_on_takes_little_time(void **state)
+{
+    ch_stage_profile p[8];
+    int64_t          cpu_ns;
+    bool             is_little = false;
+
+    (void)state;
+    for (int i = 0; i < 5 && !is_little; i++) {
+        profile_many(ch_dataset_skip(rows(), 0), CH_OFF, ROWS, p, &cpu_ns);
+        assert_string_equal(p[1].stage, "skip");
+        assert_string_equal(p[2].stage, "csv");
+        is_little = p[1].busy_ns < p[2].busy_ns / 2;
+    }
+    assert_true(is_little);
+}
+
 /* ---- bodies ---- */
 
 static ch_dataset *body(ch_dataset *element, void *arg)
@@ -223,8 +281,11 @@ int main(void)
         cmocka_unit_test(time_goes_to_who_spends_it),
         cmocka_unit_test(other_work_and_waiting_are_not_counted),
         cmocka_unit_test(a_million_tiny_elements_take_no_more_than_the_processor_did),
+        cmocka_unit_test(clock_is_read_for_few_rows_when_threads_are_off),
+        cmocka_unit_test(every_long_call_is_timed_when_threads_are_off),
+        cmocka_unit_test(stage_that_passes_rows_on_takes_little_time),
         cmocka_unit_test(work_in_bodies_is_the_stages_that_run_them),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, t_folder_make, t_folder_remove);
 }
