@@ -188,6 +188,18 @@ static int replicas_of(const ch_trip *t, const ch_route_remote *r)
     return r->kind == CH_REMOTE_ROWS ? t->n_replicas : 1;
 }
 
+/* True if all reads of what an update writes are answered. */
+static bool may_write(const ch_trip *t, const ch_route_remote *r)
+{
+    const ch_route *route = t->r->route;
+
+    for (int i = 0; i < route->n_remotes; i++)
+        if ((!t->errand[i].is_asked || t->errand[i].n_left > 0) &&
+            ch__remote_follows(r, &route->remote[i]))
+            return false;
+    return true;
+}
+
 static bool is_ready(const ch_trip *t, int remote)
 {
     const ch_route_remote *r = &t->r->route->remote[remote];
@@ -199,7 +211,7 @@ static bool is_ready(const ch_trip *t, int remote)
         for (int k = 0; k < t->n_replicas; k++)
             if (*value_at(t, r->in[i].value, k) == NULL)
                 return false;
-    return true;
+    return may_write(t, r);
 }
 
 /* ---- inputs of a shard ---- */

@@ -196,7 +196,23 @@ static bool is_beside(const cutter *c, const ch_node *n, int k)
     return is_server(c, n->in[k]) && c->at[n->in[k]->head->id] == c->at[n->id];
 }
 
-/* Calls that take each other's results are one update: reads, which many take, join them too. */
+/* Whether a resource is read by calls that run where it is. */
+static bool is_read_there(const cutter *c, const ch_resource *r)
+{
+    return r->read != NULL && is_server(c, r->read);
+}
+
+/* True if what is written to a resource is not computed where it is. */
+static bool is_assigned(const cutter *c, int resource)
+{
+    const ch_resource *r = &c->g->resource[resource];
+
+    return is_written(r) &&
+           (!is_server(c, r->value) || c->at[r->value->head->id] != c->place[resource]);
+}
+
+/* Calls that take each other's results are one update: reads, which many take, join them too. So are
+ * those that read a variable and those that write it, because the former read its old value. */
 static void join_updates(cutter *c)
 {
     for (int i = 0; i < c->n_calls; i++) {
@@ -206,15 +222,12 @@ static void join_updates(cutter *c)
             if (is_beside(c, n, k))
                 c->update[find(c, n->in[k]->head->id)] = find(c, n->id);
     }
-}
+    for (int i = 0; i < c->g->n_resources; i++) {
+        const ch_resource *r = &c->g->resource[i];
 
-/* True if what is written to a resource is not computed where it is: then it is sent there, as an update of its own. */
-static bool is_assigned(const cutter *c, int resource)
-{
-    const ch_resource *r = &c->g->resource[resource];
-
-    return is_written(r) &&
-           (!is_server(c, r->value) || c->at[r->value->head->id] != c->place[resource]);
+        if (is_written(r) && !is_assigned(c, i) && is_read_there(c, r))
+            c->update[find(c, r->read->id)] = find(c, r->value->head->id);
+    }
 }
 
 /* ---- what the worker needs ---- */
@@ -516,6 +529,25 @@ static ch_status end_update(cutter *c, updating *u)
     return ch__graph_extract(c->g, &e, &u->remote->graph);
 }
 
+/* Makes the value that is assigned to a resource an input of the update, unless the server makes it as
+ * easily. A shard gets its part, and no other call of the update may need another part. */
+static ch_status note_assigned(cutter *c, updating *u, int resource)
+{
+    const ch_node *w = c->g->resource[resource].value;
+    int            n_in = u->n_in, at;
+
+    if (is_free_there(w))
+        return CH_OK;
+    at = input_at(u, w);
+    if (at < n_in && u->remote->in[at].role != CH_SHARD_CUT)
+        return ch__fail(CH_UNIMPLEMENTED,
+                        "%s: variable %s: its new value is also what another update on its "
+                        "server takes, but not row by row; assign it in a step of its own",
+                        c->g->name, c->g->resource[resource].name);
+    u->remote->in[at] = (ch_route_input){number_of(c, w), CH_SHARD_CUT, NOBODY};
+    return CH_OK;
+}
+
 /* The update whose root this is. */
 static ch_status add_update(cutter *c, updating *u, int root)
 {
@@ -526,27 +558,27 @@ static ch_status add_update(cutter *c, updating *u, int root)
             rc = note_call(c, u, c->call[i]);
     for (int i = 0; i < c->g->n_resources && rc == CH_OK; i++) {
         const ch_resource *r = &c->g->resource[i];
-        bool reads = r->read != NULL && is_server(c, r->read) && find(c, r->read->id) == root;
-        bool writes =
+        bool               reads = is_read_there(c, r) && find(c, r->read->id) == root;
+        bool               writes =
             is_written(r) && !is_assigned(c, i) && find(c, r->value->head->id) == root;
 
         if (reads || writes)
             note_resource(u, i);
+        if (reads && is_assigned(c, i))
+            rc = note_assigned(c, u, i);
     }
     return rc == CH_OK ? end_update(c, u) : rc;
 }
 
+/* An update that only assigns. */
 static ch_status add_assign(cutter *c, updating *u, int resource)
 {
-    const ch_node *w = c->g->resource[resource].value;
-    ch_status      rc = begin_update(c, u, 1);
+    ch_status rc = begin_update(c, u, 1);
 
+    if (rc == CH_OK)
+        rc = note_assigned(c, u, resource);
     if (rc != CH_OK)
         return rc;
-    if (!is_free_there(w)) {
-        u->in[u->n_in++] = w;
-        u->remote->in[0] = (ch_route_input){number_of(c, w), CH_SHARD_CUT, NOBODY};
-    }
     note_resource(u, resource);
     return end_update(c, u);
 }
@@ -594,12 +626,31 @@ static ch_status add_updates(cutter *c)
             rc = add_norms(c, &u, c->call[i]);
     }
     for (int i = 0; i < c->g->n_resources && rc == CH_OK; i++)
-        if (is_assigned(c, i))
+        if (is_assigned(c, i) && !is_read_there(c, &c->g->resource[i]))
             rc = add_assign(c, &u, i);
     return rc;
 }
 
 /* ---- in which order ---- */
+
+static bool writes(const ch_route_remote *r, int variable)
+{
+    for (int i = 0; i < r->n_variables; i++)
+        if (r->variable[i] == variable)
+            return is_written(&r->graph->resource[i]);
+    return false;
+}
+
+bool ch__remote_follows(const ch_route_remote *r, const ch_route_remote *other)
+{
+    if (r->kind != CH_REMOTE_UPDATE || r->is_sum ||
+        (other->kind == CH_REMOTE_UPDATE && !other->is_sum))
+        return false;
+    for (int i = 0; i < other->n_variables; i++)
+        if (writes(r, other->variable[i]))
+            return true;
+    return false;
+}
 
 /* When a value is there for a remote: behind the segment that computes it, or as soon as whoever gives it does. */
 static int ready(const cutter *c, const ch_node *n)
@@ -625,6 +676,12 @@ static bool raise_remote(cutter *c, const ch_route_remote *r, const ch_node *con
     for (int i = 0; i < r->n_in; i++)
         if (ready(c, node[r->in[i].value]) > level)
             level = ready(c, node[r->in[i].value]);
+    for (int i = 0; i < c->route->n_remotes; i++) {
+        const ch_route_remote *other = &c->route->remote[i];
+
+        if (ch__remote_follows(r, other) && c->level[node[other->out[0]]->id] > level)
+            level = c->level[node[other->out[0]]->id];
+    }
     for (int i = 0; i < r->n_out; i++) {
         int *at = &c->level[node[r->out[i]]->id];
 

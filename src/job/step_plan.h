@@ -9,7 +9,8 @@
  * and what passes from one part to another is a value with a number; the step's inputs are the first ones. So a step that
  * trains is: read the weights, run the one segment, update. One that looks rows up runs a segment before that computes
  * their ids. Remotes begin as soon as their inputs are there; updates whose results nobody wants only when all
- * segments have run, since a segment may fail. Workers and servers know no op for this: whatever can be recorded can be cut.
+ * segments have run, since a segment may fail, and an update that writes a variable only when all reads of that variable are
+ * answered, since the step reads the old value. Workers and servers know no op for this: whatever can be recorded can be cut.
  *
  * Some numbers are of a variable as a whole, but need what only servers have: the norms of a rule (apply_norms). Each shard's
  * server computes its part, in an update that writes nothing. The worker adds the parts, and the update that uses the sum follows.
@@ -76,6 +77,9 @@ typedef struct ch_route {
     /* What one trip leaves for the next (trip.c): trips of a route come one after the other. */
     struct ch_trip_store *store;
 } ch_route;
+
+/* Returns whether update `r` must wait for `other`, because it writes what that one reads. */
+bool ch__remote_follows(const ch_route_remote *r, const ch_route_remote *other);
 
 /* `place` says for each resource of the graph where it is: resources of one place are on the same servers, cut at the same rows if they are. */
 ch_status ch__route_new(const ch_graph *g, const int *place, ch_route **out);

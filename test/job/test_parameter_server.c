@@ -110,12 +110,119 @@ static void the_program_of_the_page(void **state)
     ch_strategy_unref(st);
 }
 
+enum { ROWS = 4 };
+
+static ch_tensor *t_full(double value)
+{
+    ch_tensor *t = NULL;
+
+    t_ok(ch_tensor_new(CH_F32, ch_shape_of(ROWS), &t));
+    for (int64_t i = 0; i < ROWS; i++)
+        t_ok(ch_tensor_set(t, &i, value));
+    return t;
+}
+
+static ch_var *t_zeros(ch_strategy *st, const char *name)
+{
+    ch_var *v = NULL;
+
+    t_ok(ch_var_new(st, &(ch_var_spec){.name = name, .shape = ch_shape_of(ROWS)}, &v));
+    return v;
+}
+
+static void t_all_are(ch_var *v, double want)
+{
+    ch_tensor *t = NULL;
+    double     x = 0;
+
+    t_ok(ch_var_get(v, &t));
+    for (int64_t i = 0; i < ROWS; i++) {
+        t_ok(ch_tensor_get(t, &i, &x));
+        assert_true(x == want);
+    }
+    ch_tensor_unref(t);
+}
+
+static void replace(ch_step *s, void *var)
+{
+    ch_step_out(s, "old", ch_var_read(s, var));
+    ch_var_assign(s, var, ch_step_in(s, 0));
+}
+
+/* Both the read and the assignment can be sent at once. */
+static void a_step_reads_the_old_value_of_a_variable_that_it_assigns(void **state)
+{
+    ch_strategy *st = t_cluster(NULL, NULL, NULL);
+    ch_var      *v = t_zeros(st, "v");
+    ch_function *f = t_function(replace, v);
+
+    (void)state;
+    ch_function_static_rows(f);
+    for (int i = 1; i <= 4; i++) {
+        ch_tuple *in = t_tuple(1, (ch_tensor *[]){t_full(i)}), *out = NULL;
+
+        t_ok(ch_strategy_run(st, f, in, &out));
+        assert_true(t_floats(out, 0, 0)[0] == (float)(i - 1));
+        ch_tuple_unref(in);
+        ch_tuple_unref(out);
+    }
+    ch_function_unref(f);
+    ch_var_unref(v);
+    ch_strategy_unref(st);
+}
+
+/* The last two values that a step was given, and the sum of those before them. */
+typedef struct recent {
+    ch_var *newest, *older, *sum;
+} recent;
+
+static void shift(ch_step *s, void *arg)
+{
+    recent *r = arg;
+
+    ch_var_assign_add(s, r->sum, ch_var_read(s, r->older));
+    ch_var_assign(s, r->older, ch_var_read(s, r->newest));
+    ch_var_assign(s, r->newest, ch_step_in(s, 0));
+}
+
+static void t_shifts(const ch_parameter_server_options *opt)
+{
+    ch_strategy *st = t_cluster(&(ch_local_options){.ps = 2}, opt, NULL);
+    recent       r = {t_zeros(st, "newest"), t_zeros(st, "older"), t_zeros(st, "sum")};
+    ch_function *f = t_function(shift, &r);
+
+    ch_function_static_rows(f);
+    for (int i = 1; i <= 4; i++) {
+        ch_tuple *in = t_tuple(1, (ch_tensor *[]){t_full(i)});
+
+        t_ok(ch_strategy_run(st, f, in, NULL));
+        ch_tuple_unref(in);
+    }
+    t_all_are(r.newest, 4);
+    t_all_are(r.older, 3);
+    t_all_are(r.sum, 3);
+    ch_function_unref(f);
+    ch_var_unref(r.newest);
+    ch_var_unref(r.older);
+    ch_var_unref(r.sum);
+    ch_strategy_unref(st);
+}
+
+static void a_server_reads_a_variable_before_the_step_writes_it(void **state)
+{
+    (void)state;
+    t_shifts(NULL);
+    t_shifts(&(ch_parameter_server_options){.partitioner = ch_partition_fixed(2)});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_runs_on_a_worker),
         cmocka_unit_test(a_result_is_the_programs_own),
         cmocka_unit_test(the_program_of_the_page),
+        cmocka_unit_test(a_step_reads_the_old_value_of_a_variable_that_it_assigns),
+        cmocka_unit_test(a_server_reads_a_variable_before_the_step_writes_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
