@@ -33,7 +33,7 @@ int main(int argc, char **argv)
         NULL, convolutional(),
         &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 28, 28, 1)}}},
         &t.model));
-    must(ch_sgd(0.01, NULL, NULL, &t.opt));
+    must(ch_optimizer_sgd(0.01, NULL, NULL, &t.opt));
     must(ch_function_new("cnn", classify, &t, &t.step));
     must(ch_function_new("convolutions", convolve, NULL, &limit.step));
     fill_model(t.model);

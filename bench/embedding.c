@@ -197,7 +197,7 @@ static void measure(bench *b, const char *name, ch_optimizer *opt, bool is_adagr
 
     if (torch != NULL)
         c.peer[0] = (bench_side){.name = "PyTorch, 2 threads", .command = torch};
-    l.table = ch_embedding_bag_layer(n_ids, WIDTH, CH_COMBINE_SUM, NULL);
+    l.table = ch_layer_embedding_bag(n_ids, WIDTH, CH_COMBINE_SUM, NULL);
     for (int i = 0; i < TURNS; i++) {
         ch_tensor *part[2] = {random_ids(ch_shape_of(ROWS * EACH), n_ids), splits()};
 
@@ -223,13 +223,14 @@ int main(int argc, char **argv)
     if (bench_is_small(b))
         n_ids = 1 << 16;
     must(ch_devices_configure(&(ch_devices_options){.spec = "CPU=1", .threads = CORES}));
-    must(ch_sgd(RATE, NULL, NULL, &opt));
+    must(ch_optimizer_sgd(RATE, NULL, NULL, &opt));
     measure(b, "4M x 64, 2048 x 26 ids, SGD", opt, false,
             "exec $PYTHON $PEERS/torch_train.py sgd 2");
-    must(ch_adagrad(RATE, NULL, NULL, &opt));
+    must(ch_optimizer_adagrad(RATE, NULL, NULL, &opt));
     measure(b, "4M x 64, 2048 x 26 ids, Adagrad", opt, true,
             "exec $PYTHON $PEERS/torch_train.py adagrad 2");
-    must(ch_adagrad(RATE, &(ch_adagrad_options){.row_wise = true}, NULL, &opt));
+    must(ch_optimizer_adagrad(RATE, &(ch_optimizer_adagrad_options){.row_wise = true}, NULL,
+                              &opt));
     measure(b, "4M x 64, 2048 x 26 ids, row-wise Adagrad", opt, true, NULL);
     return bench_close(b);
 }

@@ -153,16 +153,17 @@ static ch_dataset *make_data(void)
 
 static void make_job(job *j, int steps)
 {
-    ch_layer *layer[] = {ch_dense(HIDDEN, &(ch_dense_options){.activation = CH_RELU}),
-                         ch_dense(OUT, NULL)};
+    ch_layer *layer[] = {
+        ch_layer_dense(HIDDEN, &(ch_layer_dense_options){.activation = CH_RELU}),
+        ch_layer_dense(OUT, NULL)};
 
     *j = (job){.steps = steps, .data = make_data()};
     must(ch_strategy_mirrored(NULL, &j->strategy));
     must(ch_model_new(
-        j->strategy, ch_sequential("net", 2, layer),
+        j->strategy, ch_layer_sequential("net", 2, layer),
         &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, IN)}}},
         &j->model));
-    must(ch_sgd(1e-3, NULL, NULL, &j->optimizer));
+    must(ch_optimizer_sgd(1e-3, NULL, NULL, &j->optimizer));
     must(ch_compile(j->model, &(ch_compile_options){.optimizer = j->optimizer,
                                                     .loss = ch_loss_sparse_categorical,
                                                     .metrics = {ch_metric_sparse_accuracy()}}));

@@ -37,15 +37,17 @@ static inline ch_layer *language_layer(language *l)
     const ch_init small = ch_init_normal(0, 0.02);
     ch_layer     *layer[3 + MAX_LAYERS];
 
-    layer[0] = ch_named("tokens", ch_embedding_layer(l->vocabulary, l->width,
-                                                     &(ch_embedding_options){.init = &small}));
-    layer[1] = ch_named("places", ch_embedding_layer(l->length, l->width,
-                                                     &(ch_embedding_options){.init = &small}));
-    layer[2] = ch_layer_norm_layer(0);
+    layer[0] = ch_layer_named(
+        "tokens", ch_layer_embedding(l->vocabulary, l->width,
+                                     &(ch_layer_embedding_options){.init = &small}));
+    layer[1] = ch_layer_named(
+        "places",
+        ch_layer_embedding(l->length, l->width, &(ch_layer_embedding_options){.init = &small}));
+    layer[2] = ch_layer_layer_norm(0);
     for (int i = 0; i < l->layers; i++)
-        layer[3 + i] =
-            ch_transformer_block(l->heads, &(ch_transformer_options){.causal = true});
-    return ch_function_layer(l->name, speak, l, 3 + l->layers, layer);
+        layer[3 + i] = ch_layer_transformer_block(
+            l->heads, &(ch_layer_transformer_options){.causal = true});
+    return ch_layer_function(l->name, speak, l, 3 + l->layers, layer);
 }
 
 static inline double parameters(ch_model *m)
@@ -80,7 +82,8 @@ static inline void measure_language(bench *b, language *l, const bench_side *pee
         &t.model));
     fill_model(t.model);
     /* Epsilon stands at another place in PyTorch's AdamW; where it is next to nothing, both are one. */
-    must(ch_adamw(1e-4, &(ch_adam_options){.epsilon = 1e-12}, NULL, &t.opt));
+    must(
+        ch_optimizer_adamw(1e-4, &(ch_optimizer_adam_options){.epsilon = 1e-12}, NULL, &t.opt));
     must(ch_function_new("language", classify, &t, &t.step));
     take_batch(&t, labels(BATCH_X, ch_shape_of(l->rows, l->length), l->vocabulary),
                labels(BATCH_Y, ch_shape_of(l->rows, l->length), l->vocabulary));

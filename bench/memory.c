@@ -230,13 +230,13 @@ static void train_layers(ch_step *s, void *arg)
 static void make_layers(layered *l)
 {
     ch_layer *layer[] = {
-        ch_embedding_layer(IDS, 8, NULL),
-        ch_lstm(8, &(ch_recurrent_options){.return_sequence = true}),
-        ch_transformer_block(2, &(ch_transformer_options){.dropout = 0.1}),
-        ch_flatten_layer(),
-        ch_batch_norm_layer(NULL),
-        ch_dropout_layer(0.2),
-        ch_dense(CLASSES, NULL),
+        ch_layer_embedding(IDS, 8, NULL),
+        ch_layer_lstm(8, &(ch_layer_recurrent_options){.return_sequence = true}),
+        ch_layer_transformer_block(2, &(ch_layer_transformer_options){.dropout = 0.1}),
+        ch_layer_flatten(),
+        ch_layer_batch_norm(NULL),
+        ch_layer_dropout(0.2),
+        ch_layer_dense(CLASSES, NULL),
     };
     ch_schedule          rate = ch_schedule_cosine_restarts(1e-3, 100, 2, 0.5, 0.01);
     ch_optimizer_options opt = {.schedule = &rate,
@@ -245,8 +245,8 @@ static void make_layers(layered *l)
                                 .average = 0.99,
                                 .dynamic_loss_scale = true};
 
-    must(ch_model_new(NULL, ch_sequential("net", 7, layer), NULL, &l->model));
-    must(ch_adamw(1e-3, NULL, &opt, &l->optimizer));
+    must(ch_model_new(NULL, ch_layer_sequential("net", 7, layer), NULL, &l->model));
+    must(ch_optimizer_adamw(1e-3, NULL, &opt, &l->optimizer));
     must(ch_metric_new(NULL, ch_metric_mean(), &l->loss));
     must(ch_metric_new(NULL, ch_metric_sparse_accuracy(), &l->accuracy));
     must(ch_metric_new(NULL, ch_metric_confusion(CLASSES), &l->confusion));

@@ -61,7 +61,7 @@ int main(int argc, char **argv)
         NULL, perceptron(),
         &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 784)}}},
         &t.model));
-    must(ch_sgd(0.01, NULL, NULL, &t.opt));
+    must(ch_optimizer_sgd(0.01, NULL, NULL, &t.opt));
     must(ch_function_new("mlp", classify, &t, &t.step));
     fill_model(t.model);
     take_batch(&t, noise(BATCH_X, ch_shape_of(ROWS, 784), 0, 1),

@@ -29,13 +29,14 @@ static void forward(ch_step *s, void *arg)
 
 static void make_job(job *j, const char *device)
 {
-    ch_layer *layer[] = {ch_dense(HIDDEN, &(ch_dense_options){.activation = CH_RELU}),
-                         ch_dense(OUT, NULL)};
+    ch_layer *layer[] = {
+        ch_layer_dense(HIDDEN, &(ch_layer_dense_options){.activation = CH_RELU}),
+        ch_layer_dense(OUT, NULL)};
 
     *j = (job){0};
     must(ch_strategy_one_device(device, &j->strategy));
     must(ch_model_new(
-        j->strategy, ch_sequential("net", 2, layer),
+        j->strategy, ch_layer_sequential("net", 2, layer),
         &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, IN)}}},
         &j->model));
     must(ch_compile(j->model, &(ch_compile_options){.loss = ch_loss_sparse_categorical}));

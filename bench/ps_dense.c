@@ -214,7 +214,7 @@ static void define(job *j, ch_tensor *zeros)
     ch_route    *route = NULL;
 
     must(ch_var_new(NULL, &(ch_var_spec){.name = "v", .initial = zeros}, &m.v));
-    must(ch_sgd(RATE, NULL, NULL, &m.opt));
+    must(ch_optimizer_sgd(RATE, NULL, NULL, &m.opt));
     must(ch_function_new("descend", descend, &m, &f));
     ch_function_static_rows(f);
     must(ch_tuple_of(1, &zeros, &in));

@@ -374,7 +374,7 @@ static void set_up(table *t, int64_t rows, bool is_zipf)
                                    .shape = ch_shape_of(rows, WIDTH),
                                    .init = ch_init_uniform(-1, 1)},
                     &t->var));
-    must(ch_sgd(RATE, NULL, NULL, &t->opt));
+    must(ch_optimizer_sgd(RATE, NULL, NULL, &t->opt));
     record(t);
     send_step(t);
     for (int i = 0; i < WORKERS; i++)

@@ -92,7 +92,7 @@ static training new_training(const network *n, int rows, int replicas)
         t.strategy, n->layer(),
         &(ch_model_options){.n_inputs = 1, .input = {{n->input.dtype, n->input.shape}}},
         &t.model));
-    must(ch_sgd(0.01, NULL, NULL, &t.opt));
+    must(ch_optimizer_sgd(0.01, NULL, NULL, &t.opt));
     fill_model(t.model);
     deal_batch(&t, n, rows, replicas);
     return t;

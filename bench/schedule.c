@@ -12,12 +12,12 @@
 enum { WORKERS = 2, WIDTH = 96, MOST = 64 };
 
 typedef struct job {
-    ch_resolver    *cluster;
-    ch_strategy    *st, *own[WORKERS];
-    ch_coordinator *c;
-    ch_function    *f, *own_f[WORKERS];
-    ch_tuple       *in, *own_in[WORKERS];
-    int             n_products;
+    ch_local_cluster *cluster;
+    ch_strategy      *st, *own[WORKERS];
+    ch_coordinator   *c;
+    ch_function      *f, *own_f[WORKERS];
+    ch_tuple         *in, *own_in[WORKERS];
+    int               n_products;
 } job;
 
 /* As many products as it takes, and no variable. */
@@ -131,8 +131,9 @@ static void set_up(job *j, bool is_empty)
         choose_products(j);
         j->in = square(ch_device_at(0));
     }
-    must(ch_cluster_local(&(ch_local_options){.ps = 1, .workers = WORKERS}, &j->cluster));
-    must(ch_strategy_parameter_server(j->cluster, NULL, &j->st));
+    must(ch_cluster_local(&(ch_local_cluster_options){.ps = 1, .workers = WORKERS},
+                          &j->cluster));
+    must(ch_strategy_parameter_server(ch_local_cluster_resolver(j->cluster), NULL, &j->st));
     must(ch_coordinator_new(j->st, NULL, &j->c));
     must(ch_function_new("work", work, j, &j->f));
 }
@@ -148,7 +149,7 @@ static void tear_down(job *j)
     ch_function_unref(j->f);
     ch_coordinator_unref(j->c);
     ch_strategy_unref(j->st);
-    ch_resolver_unref(j->cluster);
+    ch_local_cluster_unref(j->cluster);
 }
 
 int main(int argc, char **argv)

@@ -123,14 +123,15 @@ static void make_strategy(job *j, int replicas)
 
 static void make_model(job *j)
 {
-    ch_layer *layer[] = {ch_dense(j->net->n_hidden, &(ch_dense_options){.activation = CH_RELU}),
-                         ch_dense(j->net->n_out, NULL)};
+    ch_layer *layer[] = {
+        ch_layer_dense(j->net->n_hidden, &(ch_layer_dense_options){.activation = CH_RELU}),
+        ch_layer_dense(j->net->n_out, NULL)};
 
     must(ch_model_new(
-        j->strategy, ch_sequential("net", 2, layer),
+        j->strategy, ch_layer_sequential("net", 2, layer),
         &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, j->net->n_in)}}},
         &j->model));
-    must(ch_adam(1e-3, NULL, NULL, &j->optimizer));
+    must(ch_optimizer_adam(1e-3, NULL, NULL, &j->optimizer));
     must(ch_compile(j->model, &(ch_compile_options){.optimizer = j->optimizer,
                                                     .loss = ch_loss_sparse_categorical,
                                                     .metrics = {ch_metric_sparse_accuracy()}}));

@@ -125,24 +125,26 @@ static inline ch_tensor *random_ids(ch_shape shape, int64_t limit)
 
 static inline ch_layer *perceptron(void)
 {
-    const ch_dense_options hidden = {.activation = CH_RELU};
+    const ch_layer_dense_options hidden = {.activation = CH_RELU};
 
-    return ch_sequential(
-        "mlp", 3,
-        (ch_layer *[]){ch_dense(512, &hidden), ch_dense(512, &hidden), ch_dense(10, NULL)});
+    return ch_layer_sequential("mlp", 3,
+                               (ch_layer *[]){ch_layer_dense(512, &hidden),
+                                              ch_layer_dense(512, &hidden),
+                                              ch_layer_dense(10, NULL)});
 }
 
 static inline ch_layer *convolutional(void)
 {
-    const ch_conv_layer_options conv = {.activation = CH_RELU};
+    const ch_layer_conv_options conv = {.activation = CH_RELU};
 
-    return ch_sequential(
+    return ch_layer_sequential(
         "cnn", 7,
-        (ch_layer *[]){
-            ch_conv2d_layer(32, 3, 3, &conv), ch_max_pool_layer(2, 2, 0, 0, CH_PAD_VALID),
-            ch_conv2d_layer(64, 3, 3, &conv), ch_max_pool_layer(2, 2, 0, 0, CH_PAD_VALID),
-            ch_flatten_layer(), ch_dense(128, &(ch_dense_options){.activation = CH_RELU}),
-            ch_dense(10, NULL)});
+        (ch_layer *[]){ch_layer_conv2d(32, 3, 3, &conv),
+                       ch_layer_max_pool(2, 2, 0, 0, CH_PAD_VALID),
+                       ch_layer_conv2d(64, 3, 3, &conv),
+                       ch_layer_max_pool(2, 2, 0, 0, CH_PAD_VALID), ch_layer_flatten(),
+                       ch_layer_dense(128, &(ch_layer_dense_options){.activation = CH_RELU}),
+                       ch_layer_dense(10, NULL)});
 }
 
 /* ---- training ---- */

@@ -32,11 +32,11 @@ static ch_dataset *batches(pictures *p, int64_t rows, bool shuffles)
 
 static ch_layer *network(void)
 {
-    return ch_sequential(
+    return ch_layer_sequential(
         "net", 3,
-        (ch_layer *[]){ch_flatten_layer(),
-                       ch_dense(128, &(ch_dense_options){.activation = CH_RELU}),
-                       ch_dense(CLASSES, NULL)});
+        (ch_layer *[]){ch_layer_flatten(),
+                       ch_layer_dense(128, &(ch_layer_dense_options){.activation = CH_RELU}),
+                       ch_layer_dense(CLASSES, NULL)});
 }
 
 /* What share of the test's pictures is named right in the end. */
@@ -54,7 +54,7 @@ static double learn(ch_strategy *st, ch_dataset *train, ch_dataset *test, int ep
         &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, SIDE, SIDE, 1)}}},
         &m));
     fall = ch_schedule_cosine(1e-3, (double)(epochs * ch_dataset_cardinality(train)), 0);
-    must(ch_adam(1e-3, NULL, &(ch_optimizer_options){.schedule = &fall}, &adam));
+    must(ch_optimizer_adam(1e-3, NULL, &(ch_optimizer_options){.schedule = &fall}, &adam));
     must(ch_compile(m, &(ch_compile_options){.optimizer = adam,
                                              .loss = ch_loss_sparse_categorical,
                                              .metrics = {ch_metric_sparse_accuracy()}}));
@@ -77,29 +77,29 @@ static double learn(ch_strategy *st, ch_dataset *train, ch_dataset *test, int ep
 
 int main(int argc, char **argv)
 {
-    bool         brief = is_short(argc, argv);
-    int          at = 1 + brief, epochs = argc > at ? atoi(argv[at]) : brief ? 3 : 5;
-    const char  *folder = argc > at + 1 ? argv[at + 1] : FOLDER;
-    ch_resolver *cluster = NULL;
-    ch_strategy *st[2] = {NULL};
-    double       accuracy[2];
-    pictures     train, test;
+    bool              brief = is_short(argc, argv);
+    int               at = 1 + brief, epochs = argc > at ? atoi(argv[at]) : brief ? 3 : 5;
+    const char       *folder = argc > at + 1 ? argv[at + 1] : FOLDER;
+    ch_local_cluster *cluster = NULL;
+    ch_strategy      *st[2] = {NULL};
+    double            accuracy[2];
+    pictures          train, test;
 
     want(epochs > 0, "a number of epochs", argc > at ? argv[at] : "");
     load(folder, "train", &train);
     load(folder, "t10k", &test);
     ch_dataset *learned = batches(&train, brief ? 4000 : 0, true);
     ch_dataset *checked = batches(&test, brief ? 1000 : 0, false);
-    must(ch_cluster_local(&(ch_local_options){.ps = 2, .workers = 3}, &cluster));
+    must(ch_cluster_local(&(ch_local_cluster_options){.ps = 2, .workers = 3}, &cluster));
     must(ch_strategy_mirrored(NULL, &st[0]));
-    must(ch_strategy_parameter_server(cluster, NULL, &st[1]));
+    must(ch_strategy_parameter_server(ch_local_cluster_resolver(cluster), NULL, &st[1]));
     for (int i = 0; i < 2; i++) {
         accuracy[i] = learn(st[i], learned, checked, epochs);
         ch_strategy_unref(st[i]);
     }
     ch_dataset_unref(learned);
     ch_dataset_unref(checked);
-    ch_resolver_unref(cluster);
+    ch_local_cluster_unref(cluster);
     drop(&train);
     drop(&test);
     return accuracy[1] > accuracy[0] - (brief ? 0.03 : 0.01) ? 0 : 1;

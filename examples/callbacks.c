@@ -36,17 +36,18 @@ int main(int argc, char **argv)
 
     make_points(200, 0.2f, train);
     make_points(1000, 0, test);
-    must(ch_adam(0.01, NULL, NULL, &adam));
+    must(ch_optimizer_adam(0.01, NULL, NULL, &adam));
     compile_network(m, adam);
 
     /* Ends when the validation has not got better for a while, and gives back the best variables. */
-    must(ch_early_stopping(&(ch_early_stopping_options){.patience = 12, .restore_best = true},
-                           &callback[0]));
-    must(ch_reduce_on_plateau(&(ch_plateau_options){.factor = 0.3, .patience = 4},
-                              &callback[1]));
+    must(ch_callback_early_stopping(
+        &(ch_callback_early_stopping_options){.patience = 12, .restore_best = true},
+        &callback[0]));
+    must(ch_callback_reduce_on_plateau(
+        &(ch_callback_plateau_options){.factor = 0.3, .patience = 4}, &callback[1]));
     must(ch_callback_of(CH_ON_EPOCH_END, on_epoch, &last_rate, &callback[2]));
-    must(ch_stop_on_nan(0, &callback[3]));
-    must(ch_time_limit(60, &callback[4]));
+    must(ch_callback_stop_on_nan(0, &callback[3]));
+    must(ch_callback_time_limit(60, &callback[4]));
 
     must(ch_fit(m, (ch_data){.n = 2, .array = train},
                 &(ch_fit_options){.epochs = brief ? 100 : 1000,

@@ -44,16 +44,17 @@ static void make_ratings(ch_tensor **t)
 /* Trains, says what each device holds then, and returns the error. */
 static double train(ch_strategy *st, ch_tensor **ratings, int epochs)
 {
-    ch_layer     *layer[] = {ch_embedding_layer(IDS, WIDTH, NULL), ch_dense(1, NULL)};
+    ch_layer     *layer[] = {ch_layer_embedding(IDS, WIDTH, NULL), ch_layer_dense(1, NULL)};
     ch_model     *m = NULL;
     ch_optimizer *adagrad = NULL;
     ch_history   *h = NULL;
     double        error;
 
     must(ch_model_new(
-        st, ch_function_layer("ratings", forward, NULL, 2, layer),
+        st, ch_layer_function("ratings", forward, NULL, 2, layer),
         &(ch_model_options){.n_inputs = 1, .input = {{CH_I32, ch_shape_of(-1, 2)}}}, &m));
-    must(ch_adagrad(0.3, NULL, NULL, &adagrad)); /* of the table, a step touches rows alone */
+    must(ch_optimizer_adagrad(0.3, NULL, NULL,
+                              &adagrad)); /* of the table, a step touches rows alone */
     must(ch_compile(m, &(ch_compile_options){.optimizer = adagrad,
                                              .loss = ch_loss_mse,
                                              .metrics = {ch_metric_rmse()}}));

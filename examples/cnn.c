@@ -33,19 +33,20 @@ static void train(ch_step *s, void *arg)
 
 static void make_job(ch_dtype dtype, job *j)
 {
-    ch_conv_layer_options conv = {.padding = CH_PAD_SAME, .activation = CH_RELU};
-    ch_layer             *layer[] = {ch_conv2d_layer(8, 3, 3, &conv),
-                                     ch_max_pool_layer(2, 2, 0, 0, CH_PAD_VALID),
-                                     ch_conv2d_layer(16, 3, 3, &conv),
-                                     ch_max_pool_layer(2, 2, 0, 0, CH_PAD_VALID),
-                                     ch_flatten_layer(),
-                                     ch_dense(SHAPES, NULL)};
+    ch_layer_conv_options conv = {.padding = CH_PAD_SAME, .activation = CH_RELU};
+    ch_layer             *layer[] = {ch_layer_conv2d(8, 3, 3, &conv),
+                                     ch_layer_max_pool(2, 2, 0, 0, CH_PAD_VALID),
+                                     ch_layer_conv2d(16, 3, 3, &conv),
+                                     ch_layer_max_pool(2, 2, 0, 0, CH_PAD_VALID),
+                                     ch_layer_flatten(),
+                                     ch_layer_dense(SHAPES, NULL)};
     ch_model_options      images = {
              .n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, SIDE, SIDE, 1)}}, .dtype = dtype};
 
-    must(ch_model_new(NULL, ch_sequential("cnn", 6, layer), &images, &j->model));
-    must(ch_adam(3e-3, NULL, &(ch_optimizer_options){.dynamic_loss_scale = dtype == CH_F16},
-                 &j->optimizer));
+    must(ch_model_new(NULL, ch_layer_sequential("cnn", 6, layer), &images, &j->model));
+    must(ch_optimizer_adam(3e-3, NULL,
+                           &(ch_optimizer_options){.dynamic_loss_scale = dtype == CH_F16},
+                           &j->optimizer));
     must(ch_metric_new(NULL, ch_metric_sparse_accuracy(), &j->accuracy));
 }
 

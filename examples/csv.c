@@ -95,8 +95,8 @@ int main(int argc, char **argv)
     d = pipeline(folder);
     ch_dataset_print(d, text, sizeof(text));
     puts(text);
-    must(ch_model_new(NULL, ch_dense(1, NULL), NULL, &m));
-    must(ch_adam(0.05, NULL, NULL, &adam));
+    must(ch_model_new(NULL, ch_layer_dense(1, NULL), NULL, &m));
+    must(ch_optimizer_adam(0.05, NULL, NULL, &adam));
     must(ch_compile(m, &(ch_compile_options){.optimizer = adam, .loss = ch_loss_mae}));
     must(ch_strategy_distribute_dataset(NULL, d, NULL, &it));
     must(ch_fit(m, (ch_data){.iterator = it},

@@ -81,7 +81,7 @@ int main(int argc, char **argv)
 
     must(ch_strategy_mirrored(NULL, &j.strategy));
     j.model = new_network(j.strategy, 32, NULL);
-    must(ch_adam(0.01, NULL, NULL, &j.optimizer));
+    must(ch_optimizer_adam(0.01, NULL, NULL, &j.optimizer));
     must(ch_function_new("train", train, &j, &step[0]));
     must(ch_function_new("test", test, &j, &step[1]));
     for (int i = 0; i < 2; i++) { /* to learn from, and to test with */

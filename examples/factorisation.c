@@ -61,7 +61,7 @@ static job new_job(ch_strategy *st)
         spec.shape = ch_shape_of(i == 0 ? USERS : ITEMS, WIDTH);
         must(ch_var_new(st, &spec, &j.table[i]));
     }
-    must(ch_adagrad(0.5, NULL, NULL, &j.optimizer));
+    must(ch_optimizer_adagrad(0.5, NULL, NULL, &j.optimizer));
     must(ch_metric_new(st, ch_metric_named(ch_metric_rmse(), "error"), &j.error));
     return j;
 }
@@ -98,23 +98,23 @@ static double learn(ch_strategy *st, ch_coordinator *c, int steps)
 
 int main(int argc, char **argv)
 {
-    int             steps = is_short(argc, argv) ? 4000 : 10000;
-    ch_resolver    *cluster = NULL;
-    ch_strategy    *st = NULL;
-    ch_coordinator *c = NULL;
-    double          here, there;
+    int                               steps = is_short(argc, argv) ? 4000 : 10000;
+    ch_local_cluster                 *cluster = NULL;
+    ch_strategy                      *st = NULL;
+    ch_coordinator                   *c = NULL;
+    double                            here, there;
+    const ch_parameter_server_options halves = {.partitioner = ch_partitioner_fixed(2)};
     for (int i = 0; i < USERS * TASTES; i++)
         for (int k = 0; k < 2; k++)
             taste[k][i / TASTES][i % TASTES] = 2 * (float)rand() / (float)RAND_MAX - 1;
     here = learn(NULL, NULL, steps);
-    must(ch_cluster_local(&(ch_local_options){.ps = 2, .workers = 3}, &cluster));
-    must(ch_strategy_parameter_server(
-        cluster, &(ch_parameter_server_options){.partitioner = ch_partition_fixed(2)}, &st));
+    must(ch_cluster_local(&(ch_local_cluster_options){.ps = 2, .workers = 3}, &cluster));
+    must(ch_strategy_parameter_server(ch_local_cluster_resolver(cluster), &halves, &st));
     must(ch_coordinator_new(st, NULL, &c));
     puts("by three workers, with half of each table on each of two parameter servers");
     there = learn(st, c, steps);
     ch_coordinator_unref(c);
     ch_strategy_unref(st);
-    ch_resolver_unref(cluster);
+    ch_local_cluster_unref(cluster);
     return here < 0.3 && there < here + 0.01 ? 0 : 1;
 }

@@ -19,16 +19,16 @@ static void scale(ch_step *s, void *arg)
 
 static ch_layer *network(void)
 {
-    ch_conv_layer_options conv = {.padding = CH_PAD_SAME, .activation = CH_RELU};
-    ch_layer             *layer[] = {ch_conv2d_layer(16, 3, 3, &conv),
-                                     ch_max_pool_layer(2, 2, 0, 0, CH_PAD_VALID),
-                                     ch_conv2d_layer(32, 3, 3, &conv),
-                                     ch_max_pool_layer(2, 2, 0, 0, CH_PAD_VALID),
-                                     ch_flatten_layer(),
-                                     ch_dense(128, &(ch_dense_options){.activation = CH_RELU}),
-                                     ch_dense(CLASSES, NULL)};
+    ch_layer_conv_options conv = {.padding = CH_PAD_SAME, .activation = CH_RELU};
+    ch_layer             *layer[] = {ch_layer_conv2d(16, 3, 3, &conv),
+                                     ch_layer_max_pool(2, 2, 0, 0, CH_PAD_VALID),
+                                     ch_layer_conv2d(32, 3, 3, &conv),
+                                     ch_layer_max_pool(2, 2, 0, 0, CH_PAD_VALID),
+                                     ch_layer_flatten(),
+                                     ch_layer_dense(128, &(ch_layer_dense_options){.activation = CH_RELU}),
+                                     ch_layer_dense(CLASSES, NULL)};
 
-    return ch_sequential("net", 7, layer);
+    return ch_layer_sequential("net", 7, layer);
 }
 
 static int epochs_of(const char *text)
@@ -74,7 +74,7 @@ int main(int argc, char **argv)
     /* The rate falls to nothing: the last steps settle what the first ones found. */
     ch_schedule fall =
         ch_schedule_cosine(3e-3, (double)(epochs * ch_dataset_cardinality(learn)), 0);
-    must(ch_adam(3e-3, NULL, &(ch_optimizer_options){.schedule = &fall}, &adam));
+    must(ch_optimizer_adam(3e-3, NULL, &(ch_optimizer_options){.schedule = &fall}, &adam));
     must(ch_compile(m, &(ch_compile_options){.optimizer = adam,
                                              .loss = ch_loss_sparse_categorical,
                                              .metrics = {ch_metric_sparse_accuracy()}}));

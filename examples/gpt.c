@@ -84,22 +84,22 @@ static double run(ch_function *step, int rows, int at)
 
 int main(int argc, char **argv)
 {
-    int                    steps = is_short(argc, argv) ? 80 : 600, end = (int)strlen(text);
-    ch_transformer_options causal = {.causal = true};
-    ch_layer              *layer[LAYERS] = {ch_embedding_layer(CHARS, WIDTH, NULL),
-                                            ch_embedding_layer(TIME, WIDTH, NULL),
-                                            ch_transformer_block(HEADS, &causal),
-                                            ch_transformer_block(HEADS, &causal),
-                                            ch_layer_norm_layer(0),
-                                            ch_dense(CHARS, NULL)};
-    ch_layer              *gpt = ch_function_layer("gpt", forward, NULL, LAYERS, layer);
-    ch_model_options       opt = {.n_inputs = 1, .input = {{CH_I32, ch_shape_of(-1, TIME)}}};
-    ch_function           *learn = NULL, *next = NULL;
-    job                    j;
-    double                 loss = 0;
+    int steps = is_short(argc, argv) ? 80 : 600, end = (int)strlen(text);
+    ch_layer_transformer_options causal = {.causal = true};
+    ch_layer                    *layer[LAYERS] = {ch_layer_embedding(CHARS, WIDTH, NULL),
+                                                  ch_layer_embedding(TIME, WIDTH, NULL),
+                                                  ch_layer_transformer_block(HEADS, &causal),
+                                                  ch_layer_transformer_block(HEADS, &causal),
+                                                  ch_layer_layer_norm(0),
+                                                  ch_layer_dense(CHARS, NULL)};
+    ch_layer                    *gpt = ch_layer_function("gpt", forward, NULL, LAYERS, layer);
+    ch_model_options opt = {.n_inputs = 1, .input = {{CH_I32, ch_shape_of(-1, TIME)}}};
+    ch_function     *learn = NULL, *next = NULL;
+    job              j;
+    double           loss = 0;
 
     must(ch_model_new(NULL, gpt, &opt, &j.model));
-    must(ch_adamw(3e-3, NULL, NULL, &j.optimizer));
+    must(ch_optimizer_adamw(3e-3, NULL, NULL, &j.optimizer));
     must(ch_function_new("learn", train, &j, &learn));
     must(ch_function_new("next", speak, &j, &next));
     for (int i = 0; i <= steps; i++) {

@@ -84,7 +84,7 @@ int main(int argc, char **argv)
                     &(ch_var_spec){"seen", .dtype = CH_I64, .sync = CH_SYNC_ON_READ,
                                    .aggregation = CH_AGGREGATE_SUM},
                     &j.seen));
-    must(ch_adam(0.05, NULL, NULL, &j.optimizer));
+    must(ch_optimizer_adam(0.05, NULL, NULL, &j.optimizer));
     must(ch_function_new("train", train, &j, &step));
     must(ch_strategy_distribute_datasets_from_function(
         st, make_input, folder, &(ch_input_options){.replication = CH_EACH_REPLICA}, &it));

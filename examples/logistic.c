@@ -95,7 +95,7 @@ int main(int argc, char **argv)
     if (is_made)
         make_lines(file);
     must(ch_var_new(NULL, &weight, &j.weight));
-    must(ch_ftrl(0.5, &(ch_ftrl_options){.l1 = 1e-4}, NULL, &j.optimizer));
+    must(ch_optimizer_ftrl(0.5, &(ch_optimizer_ftrl_options){.l1 = 1e-4}, NULL, &j.optimizer));
     must(ch_metric_new(NULL, ch_metric_auc(0), &j.area));
     must(ch_function_new("train", train, &j, &step));
     for (int i = 1; i <= (is_short(argc, argv) ? 200 : 2000); i++) {

@@ -49,15 +49,16 @@ int main(int argc, char **argv)
     make_points(4000, 0, points);
     must(ch_strategy_mirrored(NULL, &st));
     m = new_network(st, 32, NULL);
-    must(ch_adam(0.01, NULL, NULL, &adam));
+    must(ch_optimizer_adam(0.01, NULL, NULL, &adam));
     compile_network(m, adam);
 
-    must(ch_csv_log(in_folder(folder, "epochs.csv"), NULL, &callback[0]));
-    must(ch_json_log(in_folder(folder, "steps.json"), &(ch_log_file_options){.every_steps = 50},
-                     &callback[1]));
-    must(ch_tensorboard(in_folder(folder, "tensorboard"),
-                        &(ch_tensorboard_options){.every_steps = 10, .histograms = 1},
-                        &callback[2]));
+    must(ch_callback_csv_log(in_folder(folder, "epochs.csv"), NULL, &callback[0]));
+    must(ch_callback_json_log(in_folder(folder, "steps.json"),
+                              &(ch_callback_log_file_options){.every_steps = 50},
+                              &callback[1]));
+    must(ch_callback_tensorboard(
+        in_folder(folder, "tensorboard"),
+        &(ch_callback_tensorboard_options){.every_steps = 10, .histograms = 1}, &callback[2]));
     must(ch_fit(
         m, (ch_data){.n = 2, .array = points},
         &(ch_fit_options){.epochs = is_short(argc, argv) ? 3 : 10,

@@ -38,7 +38,7 @@ int main(int argc, char **argv)
     make_points(1000, 0, test);
     must(ch_strategy_mirrored(NULL, &st));
     m = new_network(st, 64, &(ch_model_options){.dtype = dtype});
-    must(ch_adamw(0.02, NULL, &opt, &adamw));
+    must(ch_optimizer_adamw(0.02, NULL, &opt, &adamw));
     compile_network(m, adamw);
     ch_model_print(m, text, sizeof(text));
     fputs(text, stdout);

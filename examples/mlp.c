@@ -70,20 +70,21 @@ static ch_tuple *next_batch(int replicas)
 
 int main(int argc, char **argv)
 {
-    int              steps = is_short(argc, argv) ? 300 : 2000;
-    ch_dense_options hidden = {.activation = CH_RELU};
-    ch_model_options shapes = {.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 2)}}};
-    job              j = {0};
-    ch_function     *step = NULL;
-    double           loss = 0, accuracy = 0;
+    int                    steps = is_short(argc, argv) ? 300 : 2000;
+    ch_layer_dense_options hidden = {.activation = CH_RELU};
+    ch_model_options       shapes = {.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 2)}}};
+    job                    j = {0};
+    ch_function           *step = NULL;
+    double                 loss = 0, accuracy = 0;
 
     must(ch_strategy_mirrored(NULL, &j.strategy)); /* every core: this line is the choice */
     must(ch_model_new(j.strategy,
-                      ch_sequential("mlp", 3,
-                                    (ch_layer *[]){ch_dense(64, &hidden), ch_dense(64, &hidden),
-                                                   ch_dense(2, NULL)}),
+                      ch_layer_sequential("mlp", 3,
+                                          (ch_layer *[]){ch_layer_dense(64, &hidden),
+                                                         ch_layer_dense(64, &hidden),
+                                                         ch_layer_dense(2, NULL)}),
                       &shapes, &j.model));
-    must(ch_adam(0.01, NULL, NULL, &j.optimizer));
+    must(ch_optimizer_adam(0.01, NULL, NULL, &j.optimizer));
     must(ch_metric_new(j.strategy, ch_metric_named(ch_metric_mean(), "loss"), &j.loss));
     must(ch_metric_new(j.strategy, ch_metric_sparse_accuracy(), &j.accuracy));
     must(ch_function_new("train", train, &j, &step));

@@ -33,7 +33,7 @@ static void attempt(trial *t)
 
     must(ch_strategy_one_device(t->device, &st));
     m = new_network(st, 32, NULL);
-    must(ch_adam(t->rate, NULL, NULL, &adam));
+    must(ch_optimizer_adam(t->rate, NULL, NULL, &adam));
     compile_network(m, adam);
     must(ch_fit(m, (ch_data){.n = 2, .array = train},
                 &(ch_fit_options){.epochs = epochs, .batch = 64, .catch_interrupt = true},

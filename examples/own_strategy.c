@@ -91,7 +91,7 @@ int main(int argc, char **argv)
         printf("%-6s on %s\n", name[i], ch_device_name(ch_tensor_device(ch_value_at(copy, 0))));
         ch_value_unref(copy);
     }
-    must(ch_adam(0.01, NULL, NULL, &m.optimizer));
+    must(ch_optimizer_adam(0.01, NULL, NULL, &m.optimizer));
     must(ch_function_new("train", train, &m, &step));
     for (int i = 1; i <= (is_short(argc, argv) ? 200 : 1000); i++) {
         must(ch_strategy_run(st, step, NULL, &out));

@@ -51,10 +51,9 @@ static job new_job(ch_strategy *st)
 {
     job j = {.model = new_network(st, 32, NULL)};
 
-    must(ch_adam(0.003, NULL, NULL, &j.optimizer));
+    must(ch_optimizer_adam(0.003, NULL, NULL, &j.optimizer));
     must(ch_metric_new(st, ch_metric_named(ch_metric_mean(), "loss"), &j.loss));
-    must(ch_metric_new(st, ch_metric_named(ch_metric_sparse_accuracy(), "accuracy"),
-                       &j.accuracy));
+    must(ch_metric_new(st, ch_metric_sparse_accuracy(), &j.accuracy));
     return j;
 }
 
@@ -73,19 +72,19 @@ static double report(const job *j, int epoch)
 
 int main(int argc, char **argv)
 {
-    int             epochs = is_short(argc, argv) ? 12 : 30;
-    ch_resolver    *cluster = NULL;
-    ch_strategy    *st = NULL;
-    ch_coordinator *c = NULL;
-    ch_per_worker  *data, *it = NULL;
-    ch_function    *step = NULL;
-    job             j;
-    int64_t         updates = 0;
-    double          accuracy = 0;
-    char            text[4096];
+    int               epochs = is_short(argc, argv) ? 12 : 30;
+    ch_local_cluster *cluster = NULL;
+    ch_strategy      *st = NULL;
+    ch_coordinator   *c = NULL;
+    ch_per_worker    *data, *it = NULL;
+    ch_function      *step = NULL;
+    job               j;
+    int64_t           updates = 0;
+    double            accuracy = 0;
+    char              text[4096];
 
-    must(ch_cluster_local(&(ch_local_options){.ps = 2, .workers = 3}, &cluster));
-    must(ch_strategy_parameter_server(cluster, NULL, &st));
+    must(ch_cluster_local(&(ch_local_cluster_options){.ps = 2, .workers = 3}, &cluster));
+    must(ch_strategy_parameter_server(ch_local_cluster_resolver(cluster), NULL, &st));
     must(ch_coordinator_new(st, NULL, &c));
     data = new_dataset(c);
     j = new_job(st);
@@ -96,13 +95,13 @@ int main(int argc, char **argv)
             must(ch_coordinator_schedule(c, step, &(ch_arguments){.n_each = 1, .each = &it},
                                          NULL));
             if (epoch == 2 && i == STEPS / 2)
-                must(ch_cluster_local_kill(cluster, "worker", 1));
+                must(ch_local_cluster_kill(cluster, "worker", 1));
         }
         must(ch_coordinator_join(c)); /* all of them have run: what they made can be read */
         accuracy = report(&j, epoch);
         ch_per_worker_unref(it);
         if (epoch == 3)
-            must(ch_cluster_local_restart(cluster, "worker", 1));
+            must(ch_local_cluster_restart(cluster, "worker", 1));
     }
     ch_strategy_print_placement(st, text, sizeof(text));
     must(ch_optimizer_iterations(j.optimizer, &updates));
@@ -116,6 +115,6 @@ int main(int argc, char **argv)
     ch_per_worker_unref(data);
     ch_coordinator_unref(c);
     ch_strategy_unref(st);
-    ch_resolver_unref(cluster);
+    ch_local_cluster_unref(cluster);
     return accuracy > 0.85 && updates == (int64_t)epochs * STEPS ? 0 : 1;
 }

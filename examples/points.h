@@ -30,14 +30,15 @@ static inline void make_points(int n, float wrong, ch_tensor **t)
 /* A network for them, of two hidden layers. */
 static inline ch_model *new_network(ch_strategy *st, int width, const ch_model_options *opt)
 {
-    ch_dense_options hidden = {.activation = CH_RELU};
-    ch_layer *layer[] = {ch_dense(width, &hidden), ch_dense(width, &hidden), ch_dense(2, NULL)};
+    ch_layer_dense_options hidden = {.activation = CH_RELU};
+    ch_layer        *layer[] = {ch_layer_dense(width, &hidden), ch_layer_dense(width, &hidden),
+                                ch_layer_dense(2, NULL)};
     ch_model_options all = opt != NULL ? *opt : (ch_model_options){0};
     ch_model        *m = NULL;
 
     all.n_inputs = 1;
     all.input[0] = (ch_input_spec){CH_F32, ch_shape_of(-1, 2)};
-    must(ch_model_new(st, ch_sequential("net", 3, layer), &all, &m));
+    must(ch_model_new(st, ch_layer_sequential("net", 3, layer), &all, &m));
     return m;
 }
 

@@ -12,8 +12,8 @@ static int32_t is_inside[POINTS];
 
 int main(void)
 {
-    ch_layer        *layer[] = {ch_dense(32, &(ch_dense_options){.activation = CH_RELU}),
-                                ch_dense(2, NULL)};
+    ch_layer *layer[] = {ch_layer_dense(32, &(ch_layer_dense_options){.activation = CH_RELU}),
+                         ch_layer_dense(2, NULL)};
     ch_model_options input = {.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 2)}}};
     ch_strategy     *st = NULL;
     ch_model        *model = NULL;
@@ -34,8 +34,8 @@ int main(void)
     if ((rc = ch_strategy_mirrored(NULL, &st)) || /* every core: this line is the choice */
         (rc = ch_tensor_copy_of(CH_F32, ch_shape_of(POINTS, 2), point, &data[0])) ||
         (rc = ch_tensor_copy_of(CH_I32, ch_shape_of(POINTS), is_inside, &data[1])) ||
-        (rc = ch_model_new(st, ch_sequential("net", 2, layer), &input, &model)) ||
-        (rc = ch_adam(0.01, NULL, NULL, &adam)) ||
+        (rc = ch_model_new(st, ch_layer_sequential("net", 2, layer), &input, &model)) ||
+        (rc = ch_optimizer_adam(0.01, NULL, NULL, &adam)) ||
         (rc = ch_compile(model,
                          &(ch_compile_options){.optimizer = adam,
                                                .loss = ch_loss_sparse_categorical,

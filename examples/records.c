@@ -82,7 +82,7 @@ int main(int argc, char **argv)
 {
     char         path[] = "/tmp/columns-XXXXXX", text[2048];
     int64_t      epochs = is_short(argc, argv) ? 4 : 20;
-    ch_layer    *layer[] = {ch_flatten_layer(), ch_dense(SIDE, NULL)};
+    ch_layer    *layer[] = {ch_layer_flatten(), ch_layer_dense(SIDE, NULL)};
     ch_function *step = NULL;
     ch_dataset  *d;
     ch_iterator *it = NULL;
@@ -93,8 +93,8 @@ int main(int argc, char **argv)
     want(mkstemp(path) >= 0, "a file in /tmp", path);
     write_file(path);
     d = batches_of(path, epochs);
-    must(ch_model_new(NULL, ch_sequential("columns", 2, layer), NULL, &model));
-    must(ch_adam(3e-2, NULL, NULL, &optimizer));
+    must(ch_model_new(NULL, ch_layer_sequential("columns", 2, layer), NULL, &model));
+    must(ch_optimizer_adam(3e-2, NULL, NULL, &optimizer));
     must(ch_metric_new(NULL, ch_metric_sparse_accuracy(), &accuracy));
     must(ch_function_new("train", train, NULL, &step));
     must(ch_iterator_new(d, NULL, &it));

@@ -69,32 +69,33 @@ static ch_dataset *reviews(int64_t from, int64_t to)
 /* The strategy is the one thing that differs. */
 static ch_strategy *strategy_of(const char *name)
 {
-    ch_strategy *st = NULL;
-    ch_resolver *cluster = NULL;
+    ch_strategy      *st = NULL;
+    ch_local_cluster *cluster = NULL;
 
     if (strcmp(name, "servers") != 0) {
         must(ch_strategy_mirrored(NULL, &st));
         return st;
     }
-    must(ch_cluster_local(&(ch_local_options){.ps = 2, .workers = 2}, &cluster));
-    must(ch_strategy_parameter_server(cluster, NULL, &st));
-    ch_resolver_unref(cluster);
+    must(ch_cluster_local(&(ch_local_cluster_options){.ps = 2, .workers = 2}, &cluster));
+    must(ch_strategy_parameter_server(ch_local_cluster_resolver(cluster), NULL, &st));
+    ch_local_cluster_unref(cluster);
     return st;
 }
 
 int main(int argc, char **argv)
 {
     ch_strategy  *st = strategy_of(argc > 1 ? argv[argc - 1] : "mirrored");
-    ch_layer     *layer[] = {ch_embedding_bag_layer(WORDS + 1, WIDTH, CH_COMBINE_MEAN, NULL),
-                             ch_dense(1, NULL)};
+    ch_layer     *layer[] = {ch_layer_embedding_bag(WORDS + 1, WIDTH, CH_COMBINE_MEAN, NULL),
+                             ch_layer_dense(1, NULL)};
     ch_dataset   *train = reviews(0, REVIEWS), *test = reviews(REVIEWS, REVIEWS + 1000);
     ch_model     *m = NULL;
     ch_optimizer *adagrad = NULL;
     ch_history   *h = NULL;
     double        right;
 
-    must(ch_model_new(st, ch_sequential("reviews", 2, layer), NULL, &m));
-    must(ch_adagrad(0.3, NULL, NULL, &adagrad)); /* which touches rows of these words alone */
+    must(ch_model_new(st, ch_layer_sequential("reviews", 2, layer), NULL, &m));
+    must(ch_optimizer_adagrad(0.3, NULL, NULL,
+                              &adagrad)); /* which touches rows of these words alone */
     must(ch_compile(m, &(ch_compile_options){.optimizer = adagrad,
                                              .loss = ch_loss_binary,
                                              /* of logits: above 0 is yes */

@@ -42,7 +42,7 @@ static double train(ch_strategy *st, ch_tensor **points, int epochs)
     ch_var *const *var;
     double         loss;
 
-    must(ch_adam(0.01, NULL, NULL, &adam));
+    must(ch_optimizer_adam(0.01, NULL, NULL, &adam));
     compile_network(m, adam);
     must(ch_fit(m, (ch_data){.n = 2, .array = points},
                 &(ch_fit_options){.epochs = epochs,

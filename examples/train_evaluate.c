@@ -56,7 +56,7 @@ int main(int argc, char **argv)
     make_folder(folder);
     must(ch_strategy_mirrored(NULL, &st));
     m = new_network(st, 32, NULL);
-    must(ch_adam(0.01, NULL, NULL, &adam));
+    must(ch_optimizer_adam(0.01, NULL, NULL, &adam));
     compile_network(m, adam);
     must(
         ch_train_and_evaluate(m, (ch_data){.dataset = train}, (ch_data){.dataset = test},

@@ -36,7 +36,7 @@ static double train(const char *what, ch_tensor **data, int n, const double *cla
     const double *count; /* [truth][guess] */
     double        found;
 
-    must(ch_adam(0.005, NULL, NULL, &adam));
+    must(ch_optimizer_adam(0.005, NULL, NULL, &adam));
     must(ch_metric_new(NULL, ch_metric_confusion(2), &confusion));
     must(ch_compile(m, &(ch_compile_options){.optimizer = adam,
                                              .loss = ch_loss_sparse_categorical,

@@ -81,7 +81,7 @@ static ch_dataset *pipeline(const char *path)
 
 int main(int argc, char **argv)
 {
-    ch_layer     *layer[] = {ch_embedding_layer(IDS, WIDTH, NULL), ch_dense(1, NULL)};
+    ch_layer     *layer[] = {ch_layer_embedding(IDS, WIDTH, NULL), ch_layer_dense(1, NULL)};
     ch_strategy  *st = NULL;
     ch_dataset   *d;
     ch_model     *m = NULL;
@@ -94,8 +94,9 @@ int main(int argc, char **argv)
     write_lines(in_folder(folder, "reviews"));
     d = pipeline(in_folder(folder, "reviews"));
     must(ch_strategy_mirrored(NULL, &st));
-    must(ch_model_new(st, ch_function_layer("kind", forward, NULL, 2, layer), NULL, &m));
-    must(ch_adagrad(0.3, NULL, NULL, &adagrad)); /* which touches rows of these words alone */
+    must(ch_model_new(st, ch_layer_function("kind", forward, NULL, 2, layer), NULL, &m));
+    must(ch_optimizer_adagrad(0.3, NULL, NULL,
+                              &adagrad)); /* which touches rows of these words alone */
     must(ch_compile(m, &(ch_compile_options){.optimizer = adagrad,
                                              .loss = ch_loss_binary,
                                              /* of logits: above 0 is yes */

@@ -108,7 +108,7 @@ CH_API void                    ch_colocate_leave(void);
 /* Sees the specification of each variable that this thread makes until the matching leave, and may
  * change it; an error is that of ch_var_new (ch_fail says why). The innermost is asked first. */
 typedef ch_status (*ch_var_creator)(ch_var_spec *spec, void *arg);
-CH_API CH_MUST_CHECK ch_status ch_creator_enter(ch_var_creator fn, void *arg);
-CH_API void                    ch_creator_leave(void);
+CH_API CH_MUST_CHECK ch_status ch_var_creator_enter(ch_var_creator fn, void *arg);
+CH_API void                    ch_var_creator_leave(void);
 
 #endif

@@ -1,9 +1,9 @@
 /* cohort/layer.h -- layers: functions of nodes that own variables.
  *
- *     ch_layer *net = ch_sequential("net", 3, (ch_layer *[]){
- *         ch_dense(64, &(ch_dense_options){.activation = CH_RELU}),
- *         ch_dropout_layer(0.5),
- *         ch_dense(10, NULL)});
+ *     ch_layer *net = ch_layer_sequential("net", 3, (ch_layer *[]){
+ *         ch_layer_dense(64, &(ch_layer_dense_options){.activation = CH_RELU}),
+ *         ch_layer_dropout(0.5),
+ *         ch_layer_dense(10, NULL)});
  *     ...
  *     ch_node *logits = ch_layer_call(net, s, x, true);       // in a step
  *
@@ -49,7 +49,7 @@ CH_API const char *ch_layer_name(const ch_layer *l);
 CH_API const char *ch_layer_type(const ch_layer *l); /* "dense" */
 /* Gives a layer that is not yet part of another a name; returns it. On an error the layer is
  * let go of, and NULL returned. */
-CH_API ch_layer *ch_named(const char *name, ch_layer *l);
+CH_API ch_layer *ch_layer_named(const char *name, ch_layer *l);
 /* The variables of the layer, then those of the layers in it, in order; a shared one once. The
  * array belongs to the layer and is good until a layer is called that was not called before.
  * `out` NULL: just how many. -1: out of memory. */
@@ -83,116 +83,117 @@ typedef enum ch_activation {
 } ch_activation;
 
 /* In sequence, each called with what the one before it gave. A name of NULL is "sequential". */
-CH_API ch_layer *ch_sequential(const char *name, int n, ch_layer *const *layer);
+CH_API ch_layer *ch_layer_sequential(const char *name, int n, ch_layer *const *layer);
 /* Any C function that records a forward pass with the layers it is given. `arg` is borrowed. */
-typedef ch_node *(*ch_forward_fn)(ch_step *s, int n_in, ch_node *const *in, bool training,
-                                  ch_layer *const *layer, void *arg);
-CH_API ch_layer *ch_function_layer(const char *name, ch_forward_fn forward, void *arg, int n,
-                                   ch_layer *const *layer);
+typedef ch_node *(*ch_layer_forward_fn)(ch_step *s, int n_in, ch_node *const *in, bool training,
+                                        ch_layer *const *layer, void *arg);
+CH_API ch_layer *ch_layer_function(const char *name, ch_layer_forward_fn forward, void *arg,
+                                   int n, ch_layer *const *layer);
 
-typedef struct ch_dense_options {
+typedef struct ch_layer_dense_options {
     ch_activation  activation;
     int            bias;                    /* 0: yes; CH_OFF: none */
     const ch_init *kernel_init, *bias_init; /* NULL: Glorot's uniform, zeros */
-} ch_dense_options;
+} ch_layer_dense_options;
 /* (..., units) = activation(x (..., in) . kernel (in, units) + bias). */
-CH_API ch_layer *ch_dense(int64_t units, const ch_dense_options *opt);
+CH_API ch_layer *ch_layer_dense(int64_t units, const ch_layer_dense_options *opt);
 
-typedef struct ch_conv_layer_options {
+typedef struct ch_layer_conv_options {
     int64_t        stride[2], dilation[2]; /* 0: 1 */
     ch_padding     padding;                /* of cohort/nn.h */
-    int64_t        groups;                 /* 0: 1; others with ch_conv2d_layer only */
+    int64_t        groups;                 /* 0: 1; others with ch_layer_conv2d only */
     int64_t        multiplier;             /* 0: 1; others with depthwise and separable only */
     ch_activation  activation;
     int            bias; /* 0: yes; CH_OFF: none */
     const ch_init *kernel_init, *bias_init;
     int64_t        pad[4]; /* of CH_PAD_EXPLICIT: top, bottom, left, right */
-} ch_conv_layer_options;
+} ch_layer_conv_options;
 /* Images are NHWC. Window sizes are (height, width). */
-CH_API ch_layer *ch_conv2d_layer(int64_t filters, int64_t height, int64_t width,
-                                 const ch_conv_layer_options *opt);
-CH_API ch_layer *ch_depthwise_conv2d_layer(int64_t height, int64_t width,
-                                           const ch_conv_layer_options *opt);
+CH_API ch_layer *ch_layer_conv2d(int64_t filters, int64_t height, int64_t width,
+                                 const ch_layer_conv_options *opt);
+CH_API ch_layer *ch_layer_depthwise_conv2d(int64_t height, int64_t width,
+                                           const ch_layer_conv_options *opt);
 /* Depthwise, then 1x1 to `filters`. */
-CH_API ch_layer *ch_separable_conv2d_layer(int64_t filters, int64_t height, int64_t width,
-                                           const ch_conv_layer_options *opt);
+CH_API ch_layer *ch_layer_separable_conv2d(int64_t filters, int64_t height, int64_t width,
+                                           const ch_layer_conv_options *opt);
 /* The gradient of a convolution with respect to its input, as a layer. With window k (dilated:
  * its reach) and stride s, an image of `in` becomes in s (CH_PAD_SAME), (in - 1) s + the larger
  * of k and s (CH_PAD_VALID, as Keras has it), or (in - 1) s + k less what is padded on both
  * sides (CH_PAD_EXPLICIT, as PyTorch has it). */
-CH_API ch_layer *ch_conv2d_transpose_layer(int64_t filters, int64_t height, int64_t width,
-                                           const ch_conv_layer_options *opt);
+CH_API ch_layer *ch_layer_conv2d_transpose(int64_t filters, int64_t height, int64_t width,
+                                           const ch_layer_conv_options *opt);
 
 /* Windows of (height, width); strides 0: as the window. */
-CH_API ch_layer *ch_max_pool_layer(int64_t height, int64_t width, int64_t stride_h,
+CH_API ch_layer *ch_layer_max_pool(int64_t height, int64_t width, int64_t stride_h,
                                    int64_t stride_w, ch_padding padding);
-CH_API ch_layer *ch_average_pool_layer(int64_t height, int64_t width, int64_t stride_h,
+CH_API ch_layer *ch_layer_average_pool(int64_t height, int64_t width, int64_t stride_h,
                                        int64_t stride_w, ch_padding padding);
-CH_API ch_layer *ch_global_average_pool_layer(void); /* (N, H, W, C) to (N, C) */
-CH_API ch_layer *ch_global_max_pool_layer(void);
+CH_API ch_layer *ch_layer_global_average_pool(void); /* (N, H, W, C) to (N, C) */
+CH_API ch_layer *ch_layer_global_max_pool(void);
 
-CH_API ch_layer *ch_flatten_layer(void);                  /* (N, ...) to (N, all of it) */
-CH_API ch_layer *ch_reshape_layer(ch_shape without_rows); /* one size may be -1 */
-CH_API ch_layer *ch_activation_layer(ch_activation a);
-CH_API ch_layer *ch_dropout_layer(double rate);
+CH_API ch_layer *ch_layer_flatten(void);                  /* (N, ...) to (N, all of it) */
+CH_API ch_layer *ch_layer_reshape(ch_shape without_rows); /* one size may be -1 */
+CH_API ch_layer *ch_layer_activation(ch_activation a);
+CH_API ch_layer *ch_layer_dropout(double rate);
 
-typedef struct ch_batch_norm_options {
+typedef struct ch_layer_batch_norm_options {
     double momentum, epsilon; /* 0: 0.99, 1e-3 */
     int    center, scale;     /* 0: yes; CH_OFF: no */
     bool   synchronized;      /* statistics over the rows of all replicas */
-} ch_batch_norm_options;
+} ch_layer_batch_norm_options;
 /* Over all axes but the last, with moving statistics for when it is not training. Those are the
  * same on all replicas: the means over them, each weighed by its rows. */
-CH_API ch_layer *ch_batch_norm_layer(const ch_batch_norm_options *opt);
+CH_API ch_layer *ch_layer_batch_norm(const ch_layer_batch_norm_options *opt);
 /* All batch norms in a layer: statistics over all replicas, or each over its own rows. */
 CH_API void ch_layer_synchronize(ch_layer *l, bool on);
 
-CH_API ch_layer *ch_layer_norm_layer(double epsilon); /* over the last axis; 0: 1e-5 */
-CH_API ch_layer *ch_rms_norm_layer(double epsilon);   /* 0: 1e-6 */
+CH_API ch_layer *ch_layer_layer_norm(double epsilon); /* over the last axis; 0: 1e-5 */
+CH_API ch_layer *ch_layer_rms_norm(double epsilon);   /* 0: 1e-6 */
 
-typedef struct ch_embedding_options {
+typedef struct ch_layer_embedding_options {
     const ch_init *init;     /* NULL: uniform in [-0.05, 0.05) */
     bool           weighted; /* of a bag: each id has a weight */
-} ch_embedding_options;
+} ch_layer_embedding_options;
 /* (..., width) rows of a table (ids, width), for ids (...). Its gradient is sparse. */
-CH_API ch_layer *ch_embedding_layer(int64_t ids, int64_t width,
-                                    const ch_embedding_options *opt);
+CH_API ch_layer *ch_layer_embedding(int64_t ids, int64_t width,
+                                    const ch_layer_embedding_options *opt);
 /* Called with ids and row_splits as ch_embedding_bag takes them, and the weights of the ids if
  * it is weighted: (rows, width), the sum or mean of each row's. One node more, the labels
  * perhaps, may say how many rows that are: as many as it has. Without it, the result cannot
  * meet what has the rows of another input. */
-CH_API ch_layer *ch_embedding_bag_layer(int64_t ids, int64_t width, ch_combiner combiner,
-                                        const ch_embedding_options *opt);
+CH_API ch_layer *ch_layer_embedding_bag(int64_t ids, int64_t width, ch_combiner combiner,
+                                        const ch_layer_embedding_options *opt);
 
-typedef struct ch_multi_head_options {
+typedef struct ch_layer_multi_head_options {
     int64_t key_width; /* of a head; 0: width / heads */
     bool    causal;
     double  dropout; /* of what comes out; the weights of attention are never all in memory,
                         and none of them is dropped */
     int     bias;    /* 0: yes; CH_OFF: none */
-} ch_multi_head_options;
+} ch_layer_multi_head_options;
 /* Multi-head attention. With one node it attends to itself; with two, the first asks and the
  * second is asked; a third is the mask that ch_attention takes: it broadcasts to (N, heads, T,
  * S), and true is seen. (N, T, width) to (N, T, width). */
-CH_API ch_layer *ch_multi_head_attention(int heads, const ch_multi_head_options *opt);
+CH_API ch_layer *ch_layer_multi_head_attention(int                                heads,
+                                               const ch_layer_multi_head_options *opt);
 
-typedef struct ch_transformer_options {
+typedef struct ch_layer_transformer_options {
     int64_t       hidden;     /* of the two dense layers; 0: 4 times the width */
     ch_activation activation; /* CH_LINEAR, zero, stands for CH_GELU */
     bool          causal, rms_norm;
     int           bias; /* of its dense layers; 0: yes; CH_OFF: none */
     double        dropout;
-} ch_transformer_options;
+} ch_layer_transformer_options;
 /* x + attention(norm(x)), then + dense(dense(norm(.))). (N, T, width) to the same. */
-CH_API ch_layer *ch_transformer_block(int heads, const ch_transformer_options *opt);
+CH_API ch_layer *ch_layer_transformer_block(int heads, const ch_layer_transformer_options *opt);
 
-typedef struct ch_recurrent_options {
+typedef struct ch_layer_recurrent_options {
     bool return_sequence; /* (N, T, units); else the last, (N, units) */
-} ch_recurrent_options;
+} ch_layer_recurrent_options;
 /* Over axis 1 of (N, T, in), gates in Keras's order (LSTM: i f c o, forget bias 1; GRU: z r h,
  * reset after, a bias (2, 3 units) for the input and for the state). */
-CH_API ch_layer *ch_lstm(int64_t units, const ch_recurrent_options *opt);
-CH_API ch_layer *ch_gru(int64_t units, const ch_recurrent_options *opt);
+CH_API ch_layer *ch_layer_lstm(int64_t units, const ch_layer_recurrent_options *opt);
+CH_API ch_layer *ch_layer_gru(int64_t units, const ch_layer_recurrent_options *opt);
 
 /* ---- layers of one's own ----
  *
@@ -221,15 +222,15 @@ typedef struct ch_layer_ops {
 CH_API ch_layer *ch_layer_new(const ch_layer_ops *ops, const void *self, size_t self_bytes,
                               int n, ch_layer *const *child);
 
-typedef struct ch_weight_spec {
+typedef struct ch_layer_weight_spec {
     const char    *name;
     ch_shape       shape;
     const ch_init *init;      /* NULL: zeros */
     int            trainable; /* 0: yes; CH_OFF: no */
     bool           f32;       /* not less than f32, whatever the layer's dtype: statistics */
-} ch_weight_spec;
+} ch_layer_weight_spec;
 /* In build: makes a variable of the layer. The layer owns it. */
-CH_API CH_MUST_CHECK ch_status ch_layer_weight(ch_layer *l, const ch_weight_spec *spec,
+CH_API CH_MUST_CHECK ch_status ch_layer_weight(ch_layer *l, const ch_layer_weight_spec *spec,
                                                ch_var **out);
 
 #endif

@@ -1,9 +1,9 @@
 /* cohort/model.h -- a model: a layer with a strategy and inputs, ready to be trained.
  *
  *     ch_model *m = NULL;
- *     rc = ch_model_new(st, ch_sequential("net", 2, (ch_layer *[]){
- *                                ch_dense(64, &(ch_dense_options){.activation = CH_RELU}),
- *                                ch_dense(10, NULL)}),
+ *     rc = ch_model_new(st, ch_layer_sequential("net", 2, (ch_layer *[]){
+ *                                ch_layer_dense(64, &(ch_layer_dense_options){.activation = CH_RELU}),
+ *                                ch_layer_dense(10, NULL)}),
  *                       &(ch_model_options){.n_inputs = 1,
  *                                           .input = {{CH_F32, ch_shape_of(-1, 784)}}}, &m);
  *     ch_model_print(m, text, sizeof(text));                       // a table

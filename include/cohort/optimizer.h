@@ -1,7 +1,7 @@
 /* cohort/optimizer.h -- optimizers: how variables follow their gradients.
  *
  *     ch_optimizer *opt = NULL;
- *     rc = ch_adam(1e-3, NULL, &(ch_optimizer_options){.clip_global_norm = 1}, &opt);
+ *     rc = ch_optimizer_adam(1e-3, NULL, &(ch_optimizer_options){.clip_global_norm = 1}, &opt);
  *     ...
  *     ch_optimizer_minimize(opt, s, loss, n, vars);          // in a step
  *
@@ -69,28 +69,28 @@ typedef struct ch_optimizer_options {
                                         loss_scale or 2^15 */
 } ch_optimizer_options;
 
-typedef struct ch_sgd_options {
+typedef struct ch_optimizer_sgd_options {
     double momentum;
     bool   nesterov;
-} ch_sgd_options;
-typedef struct ch_adagrad_options {
+} ch_optimizer_sgd_options;
+typedef struct ch_optimizer_adagrad_options {
     double initial;  /* of the accumulator; 0: 0.1 */
     double epsilon;  /* 0: 1e-7 */
     bool   row_wise; /* one accumulator for each row of axis 0: the mean of its squares */
-} ch_adagrad_options;
-typedef struct ch_rmsprop_options {
+} ch_optimizer_adagrad_options;
+typedef struct ch_optimizer_rmsprop_options {
     double rho, momentum, epsilon; /* 0: 0.9, none, 1e-7 */
     bool   centered;
-} ch_rmsprop_options;
-typedef struct ch_adam_options {
+} ch_optimizer_rmsprop_options;
+typedef struct ch_optimizer_adam_options {
     double beta1, beta2, epsilon; /* 0: 0.9, 0.999, 1e-7 (LAMB: 1e-6) */
     bool   amsgrad;               /* Adam and AdamW */
-} ch_adam_options;
-typedef struct ch_ftrl_options {
+} ch_optimizer_adam_options;
+typedef struct ch_optimizer_ftrl_options {
     double power;   /* 0: -0.5 */
     double initial; /* of the accumulator; 0: 0.1 */
     double l1, l2, l2_shrinkage, beta;
-} ch_ftrl_options;
+} ch_optimizer_ftrl_options;
 
 /* Both options may be NULL. Rates are finite in f32, and not negative. The rules and their
  * defaults are Keras's, but for: AdamW's decay of 0.01, which is PyTorch's (Keras: 0.004);
@@ -98,22 +98,38 @@ typedef struct ch_ftrl_options {
  * and a trust ratio that is not bounded), its epsilon of 1e-6 and decay of 0.01 with it;
  * row-wise Adagrad, which Keras does not have. FTRL divides by the rate: a step at rate 0
  * changes nothing. */
-CH_API CH_MUST_CHECK ch_status ch_sgd(double rate, const ch_sgd_options *rule,
-                                      const ch_optimizer_options *opt, ch_optimizer **out);
-CH_API CH_MUST_CHECK ch_status ch_adagrad(double rate, const ch_adagrad_options *rule,
-                                          const ch_optimizer_options *opt, ch_optimizer **out);
-CH_API CH_MUST_CHECK ch_status ch_rmsprop(double rate, const ch_rmsprop_options *rule,
-                                          const ch_optimizer_options *opt, ch_optimizer **out);
-CH_API CH_MUST_CHECK ch_status ch_adam(double rate, const ch_adam_options *rule,
-                                       const ch_optimizer_options *opt, ch_optimizer **out);
-CH_API CH_MUST_CHECK ch_status ch_adamw(double rate, const ch_adam_options *rule,
-                                        const ch_optimizer_options *opt, ch_optimizer **out);
-CH_API CH_MUST_CHECK ch_status ch_adamax(double rate, const ch_adam_options *rule,
-                                         const ch_optimizer_options *opt, ch_optimizer **out);
-CH_API CH_MUST_CHECK ch_status ch_ftrl(double rate, const ch_ftrl_options *rule,
-                                       const ch_optimizer_options *opt, ch_optimizer **out);
-CH_API CH_MUST_CHECK ch_status ch_lamb(double rate, const ch_adam_options *rule,
-                                       const ch_optimizer_options *opt, ch_optimizer **out);
+CH_API CH_MUST_CHECK ch_status ch_optimizer_sgd(double                          rate,
+                                                const ch_optimizer_sgd_options *rule,
+                                                const ch_optimizer_options     *opt,
+                                                ch_optimizer                  **out);
+CH_API CH_MUST_CHECK ch_status ch_optimizer_adagrad(double                              rate,
+                                                    const ch_optimizer_adagrad_options *rule,
+                                                    const ch_optimizer_options         *opt,
+                                                    ch_optimizer                      **out);
+CH_API CH_MUST_CHECK ch_status ch_optimizer_rmsprop(double                              rate,
+                                                    const ch_optimizer_rmsprop_options *rule,
+                                                    const ch_optimizer_options         *opt,
+                                                    ch_optimizer                      **out);
+CH_API CH_MUST_CHECK ch_status ch_optimizer_adam(double                           rate,
+                                                 const ch_optimizer_adam_options *rule,
+                                                 const ch_optimizer_options      *opt,
+                                                 ch_optimizer                   **out);
+CH_API CH_MUST_CHECK ch_status ch_optimizer_adamw(double                           rate,
+                                                  const ch_optimizer_adam_options *rule,
+                                                  const ch_optimizer_options      *opt,
+                                                  ch_optimizer                   **out);
+CH_API CH_MUST_CHECK ch_status ch_optimizer_adamax(double                           rate,
+                                                   const ch_optimizer_adam_options *rule,
+                                                   const ch_optimizer_options      *opt,
+                                                   ch_optimizer                   **out);
+CH_API CH_MUST_CHECK ch_status ch_optimizer_ftrl(double                           rate,
+                                                 const ch_optimizer_ftrl_options *rule,
+                                                 const ch_optimizer_options      *opt,
+                                                 ch_optimizer                   **out);
+CH_API CH_MUST_CHECK ch_status ch_optimizer_lamb(double                           rate,
+                                                 const ch_optimizer_adam_options *rule,
+                                                 const ch_optimizer_options      *opt,
+                                                 ch_optimizer                   **out);
 CH_API ch_optimizer           *ch_optimizer_ref(ch_optimizer *o);
 CH_API void                    ch_optimizer_unref(ch_optimizer *o);
 

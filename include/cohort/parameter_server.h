@@ -1,8 +1,8 @@
 /* cohort/parameter_server.h -- variables on parameter servers, steps on workers.
  *
- *     ch_resolver *cluster = NULL;
- *     rc = ch_cluster_local(&(ch_local_options){.ps = 2, .workers = 3}, &cluster);
- *     rc = ch_strategy_parameter_server(cluster, NULL, &st);
+ *     ch_local_cluster *cluster = NULL;
+ *     rc = ch_cluster_local(&(ch_local_cluster_options){.ps = 2, .workers = 3}, &cluster);
+ *     rc = ch_strategy_parameter_server(ch_local_cluster_resolver(cluster), NULL, &st);
  *
  * Variables live on the servers; a step is recorded here, and run by a worker, which reads what it needs of them and sends what changes.
  * ch_strategy_run gives a step to the worker that has least to do and waits for it; ch_fit and a coordinator (cohort/coordinator.h)
@@ -40,20 +40,6 @@ CH_API CH_MUST_CHECK ch_status ch_strategy_parameter_server(
 /* Where every variable and shard is, with its bytes, and what each server has, as a table; as snprintf does. */
 CH_API int ch_strategy_print_placement(ch_strategy *st, char *text, size_t size);
 
-/* Rows of a variable, outside a step, without the others; in a step, ch_gather of ch_var_read asks for no more either. Of variables of other
- * strategies too. A scalar has none: INVALID_ARGUMENT. Of strings: UNIMPLEMENTED.
- *
- * By a slice, as Python's: from `start` to before `stop`, every `step`-th; negative ones count from the end, CH_SLICE_END is
- * left out, and what is beyond an end is at it. Only the shards that have any of them are asked. A step of 0 is INVALID_ARGUMENT. */
-enum { CH_SLICE_END = -2147483647 - 1 };
-CH_API CH_MUST_CHECK ch_status ch_var_slice(ch_var *v, int64_t start, int64_t stop,
-                                            int64_t step, ch_tensor **out);
-/* Rows by their numbers, in that order, each asked of the shard that has it; `ids` is i32 or i64 of any shape, and the result's first sizes
- * are those. An id out of range is INVALID_ARGUMENT. */
-CH_API CH_MUST_CHECK ch_status ch_var_lookup(ch_var *v, ch_tensor *ids, ch_tensor **out);
-/* One row, from the end if negative: x[index]. INVALID_ARGUMENT if there is none. */
-CH_API CH_MUST_CHECK ch_status ch_var_row(ch_var *v, int64_t index, ch_tensor **out);
-
 /* ---- what each worker has its own of ----
  *
  * A variable that is per_worker (ch_var_spec) is on no server, and counts for no placement. Each worker has a copy of it, which begins as the
@@ -70,22 +56,31 @@ CH_API CH_MUST_CHECK ch_status ch_var_get_all(ch_var *v, ch_tuple **out);
 
 /* ---- a cluster in this process ---- */
 
-typedef struct ch_local_options {
+typedef struct ch_local_cluster ch_local_cluster;
+
+typedef struct ch_local_cluster_options {
     int ps;      /* 0: 1 */
     int workers; /* 0: 1 */
-    int devices; /* of each worker: replicas; 0: 1 */
-} ch_local_options;
+    int devices; /* of each worker, which are its replicas; 0: 1 */
+} ch_local_cluster_options;
 
-/* Parameter servers and workers as threads of this process, which share no memory but through messages. They live as long as the
- * resolver, which is a chief's. One strategy can use them. */
-CH_API CH_MUST_CHECK ch_status ch_cluster_local(const ch_local_options *opt, ch_resolver **out);
-/* Ends a task ("worker", 1): nobody hears of it again, as of one that has crashed. Returns when what it computes has ended, for a
- * thread cannot be killed. And starts one anew that has died; to see what a program makes of it. */
-CH_API CH_MUST_CHECK ch_status ch_cluster_local_kill(ch_resolver *cluster, const char *job,
+/* Starts parameter servers and workers as threads of this process, which share no memory except through messages. They live
+ * until the last reference to the cluster or to its resolver is gone. One strategy can use the cluster. */
+CH_API CH_MUST_CHECK ch_status ch_cluster_local(const ch_local_cluster_options *opt,
+                                                ch_local_cluster              **out);
+CH_API ch_local_cluster       *ch_local_cluster_ref(ch_local_cluster *c);
+CH_API void                    ch_local_cluster_unref(ch_local_cluster *c); /* NULL is fine */
+/* Returns the resolver that strategies are made with; this process is its chief. Borrowed. */
+CH_API ch_resolver *ch_local_cluster_resolver(const ch_local_cluster *c);
+
+/* Ends a task ("worker", 1) as a crash would: no other task hears of it. Blocks until its computation has ended, because a thread
+ * cannot be killed. */
+CH_API CH_MUST_CHECK ch_status ch_local_cluster_kill(ch_local_cluster *c, const char *job,
                                                      int task);
-CH_API CH_MUST_CHECK ch_status ch_cluster_local_restart(ch_resolver *cluster, const char *job,
+/* Starts a task again that was killed. */
+CH_API CH_MUST_CHECK ch_status ch_local_cluster_restart(ch_local_cluster *c, const char *job,
                                                         int task);
-/* One worker more; a strategy that uses the cluster has it from now on. */
-CH_API CH_MUST_CHECK ch_status ch_cluster_local_add_worker(ch_resolver *cluster, int *task);
+/* Adds a worker. A strategy that uses the cluster schedules steps on it from now on. `task` may be NULL. */
+CH_API CH_MUST_CHECK ch_status ch_local_cluster_add_worker(ch_local_cluster *c, int *task);
 
 #endif

@@ -105,6 +105,20 @@ CH_API CH_MUST_CHECK ch_status ch_var_set(ch_var *v, ch_tensor *value);
 /* Adds to it, or takes away. Not of one that is CH_SYNC_ON_READ and CH_AGGREGATE_SUM. */
 CH_API CH_MUST_CHECK ch_status ch_var_add(ch_var *v, ch_tensor *delta);
 CH_API CH_MUST_CHECK ch_status ch_var_sub(ch_var *v, ch_tensor *delta);
+/* Rows of a variable, outside a step, without reading the others. (In a step, ch_gather of ch_var_read reads no others either.)
+ * INVALID_ARGUMENT: the variable is a scalar. UNIMPLEMENTED: it holds strings. */
+
+/* Reads rows `start` to `stop` - 1, every `step`-th, like a slice in Python: negative bounds count from the end, CH_SLICE_END
+ * leaves a bound out, and a bound past an end is at that end. INVALID_ARGUMENT: the step is 0. */
+enum { CH_SLICE_END = -2147483647 - 1 };
+CH_API CH_MUST_CHECK ch_status ch_var_slice(ch_var *v, int64_t start, int64_t stop,
+                                            int64_t step, ch_tensor **out);
+/* Reads rows by id, in the order of `ids` (i32 or i64, any shape). The first axes of the result are those of `ids`.
+ * INVALID_ARGUMENT: an id is out of range. */
+CH_API CH_MUST_CHECK ch_status ch_var_lookup(ch_var *v, ch_tensor *ids, ch_tensor **out);
+/* Reads one row: x[index]; a negative index counts from the end. INVALID_ARGUMENT: there is no such row. */
+CH_API CH_MUST_CHECK ch_status ch_var_row(ch_var *v, int64_t index, ch_tensor **out);
+
 /* The copies themselves, one for each replica of this process: mirrored; per-replica of one that is
  * CH_SYNC_ON_READ; plain if there is one. */
 CH_API CH_MUST_CHECK ch_status ch_var_copies(ch_var *v, ch_value **out);

@@ -373,11 +373,11 @@ static void log_drop(void *self)
     ch__free(l);
 }
 
-static ch_status new_log(const char *name, const char *path, const ch_log_file_options *opt,
-                         ch_callback **out)
+static ch_status new_log(const char *name, const char *path,
+                         const ch_callback_log_file_options *opt, ch_callback **out)
 {
-    static const ch_log_file_options none;
-    log_file                        *l;
+    static const ch_callback_log_file_options none;
+    log_file                                 *l;
 
     opt = opt != NULL ? opt : &none;
     if (path == NULL || path[0] == '\0')
@@ -403,12 +403,14 @@ static ch_status new_log(const char *name, const char *path, const ch_log_file_o
     return ch__callback_make(&l->ops, l, out);
 }
 
-ch_status ch_csv_log(const char *path, const ch_log_file_options *opt, ch_callback **out)
+ch_status ch_callback_csv_log(const char *path, const ch_callback_log_file_options *opt,
+                              ch_callback **out)
 {
     return new_log("csv_log", path, opt, out);
 }
 
-ch_status ch_json_log(const char *path, const ch_log_file_options *opt, ch_callback **out)
+ch_status ch_callback_json_log(const char *path, const ch_callback_log_file_options *opt,
+                               ch_callback **out)
 {
     return new_log("json_log", path, opt, out);
 }

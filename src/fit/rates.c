@@ -69,7 +69,7 @@ static ch_status schedule_on(void *self, ch_training *t, ch_event event)
 static const ch_callback_ops schedule_ops = {"rate_schedule", CH_ON_BEGIN | CH_ON_EPOCH_BEGIN,
                                              schedule_on, ch__free};
 
-ch_status ch_rate_schedule(ch_rate_fn fn, void *arg, ch_callback **out)
+ch_status ch_callback_rate_schedule(ch_rate_fn fn, void *arg, ch_callback **out)
 {
     schedule *s;
 
@@ -152,7 +152,7 @@ static void plateau_drop(void *self)
 static const ch_callback_ops plateau_ops = {"reduce_on_plateau", CH_ON_BEGIN | CH_ON_EPOCH_END,
                                             plateau_on, plateau_drop};
 
-static ch_status check_plateau(const ch_plateau_options *opt)
+static ch_status check_plateau(const ch_callback_plateau_options *opt)
 {
     if (!(opt->factor >= 0 && opt->factor < 1))
         return ch__fail(CH_INVALID_ARGUMENT,
@@ -169,18 +169,19 @@ static ch_status check_plateau(const ch_plateau_options *opt)
     return CH_OK;
 }
 
-static double delta_of(const ch_plateau_options *opt)
+static double delta_of(const ch_callback_plateau_options *opt)
 {
     if (opt->min_delta == CH_OFF)
         return 0;
     return opt->min_delta != 0 ? opt->min_delta : PLATEAU_DELTA;
 }
 
-ch_status ch_reduce_on_plateau(const ch_plateau_options *opt, ch_callback **out)
+ch_status ch_callback_reduce_on_plateau(const ch_callback_plateau_options *opt,
+                                        ch_callback                      **out)
 {
-    static const ch_plateau_options none;
-    plateau                        *p;
-    ch_status                       rc;
+    static const ch_callback_plateau_options none;
+    plateau                                 *p;
+    ch_status                                rc;
 
     opt = opt != NULL ? opt : &none;
     rc = check_plateau(opt);

@@ -90,7 +90,7 @@ static void hook_drop(void *self)
     ch__free(h);
 }
 
-static ch_status check_hook(const ch_save_hook_options *opt, ch_save_fn fn)
+static ch_status check_hook(const ch_callback_save_hook_options *opt, ch_save_fn fn)
 {
     if (fn == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "save_hook: fn is NULL");
@@ -101,13 +101,13 @@ static ch_status check_hook(const ch_save_hook_options *opt, ch_save_fn fn)
     return CH_OK;
 }
 
-ch_status ch_save_hook(const ch_save_hook_options *opt, ch_save_fn fn, void *arg,
-                       ch_callback **out)
+ch_status ch_callback_save_hook(const ch_callback_save_hook_options *opt, ch_save_fn fn,
+                                void *arg, ch_callback **out)
 {
-    static const ch_save_hook_options none;
-    hook                             *h;
-    ch_status                         rc;
-    bool                              by_steps;
+    static const ch_callback_save_hook_options none;
+    hook                                      *h;
+    ch_status                                  rc;
+    bool                                       by_steps;
 
     opt = opt != NULL ? opt : &none;
     rc = check_hook(opt, fn);

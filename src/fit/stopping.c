@@ -22,11 +22,11 @@ typedef struct copy {
 } copy;
 
 typedef struct early {
-    ch_early_stopping_options opt; /* without its text */
-    ch_monitor                monitor;
-    int                       wait; /* epochs since the last that was better */
-    int                       best_epoch;
-    copy                      best;
+    ch_callback_early_stopping_options opt; /* without its text */
+    ch_monitor                         monitor;
+    int                                wait; /* epochs since the last that was better */
+    int                                best_epoch;
+    copy                               best;
 } early;
 
 static void drop_copy(copy *c)
@@ -146,11 +146,12 @@ static void early_drop(void *self)
 static const ch_callback_ops early_ops = {
     "early_stopping", CH_ON_BEGIN | CH_ON_EPOCH_END | CH_ON_END, early_on, early_drop};
 
-ch_status ch_early_stopping(const ch_early_stopping_options *opt, ch_callback **out)
+ch_status ch_callback_early_stopping(const ch_callback_early_stopping_options *opt,
+                                     ch_callback                             **out)
 {
-    static const ch_early_stopping_options none;
-    early                                 *e;
-    ch_status                              rc;
+    static const ch_callback_early_stopping_options none;
+    early                                          *e;
+    ch_status                                       rc;
 
     opt = opt != NULL ? opt : &none;
     if (opt->patience < 0 || opt->start_epoch < 0)
@@ -220,7 +221,7 @@ static void nan_drop(void *self)
 static const ch_callback_ops nan_ops = {"stop_on_nan", CH_ON_STEP | CH_ON_EPOCH_END, nan_on,
                                         nan_drop};
 
-ch_status ch_stop_on_nan(int64_t every_steps, ch_callback **out)
+ch_status ch_callback_stop_on_nan(int64_t every_steps, ch_callback **out)
 {
     nan_watch *f;
     ch_status  rc;
@@ -258,7 +259,7 @@ static ch_status limit_on(void *self, ch_training *t, ch_event event)
 
 static const ch_callback_ops limit_ops = {"time_limit", CH_ON_STEP, limit_on, ch__free};
 
-ch_status ch_time_limit(double seconds, ch_callback **out)
+ch_status ch_callback_time_limit(double seconds, ch_callback **out)
 {
     double *own;
 

@@ -285,11 +285,11 @@ static void board_drop(void *self)
     ch__free(b);
 }
 
-ch_status ch_tensorboard(const char *directory, const ch_tensorboard_options *opt,
-                         ch_callback **out)
+ch_status ch_callback_tensorboard(const char                            *directory,
+                                  const ch_callback_tensorboard_options *opt, ch_callback **out)
 {
-    static const ch_tensorboard_options none;
-    board                              *b;
+    static const ch_callback_tensorboard_options none;
+    board                                       *b;
 
     opt = opt != NULL ? opt : &none;
     if (directory == NULL || directory[0] == '\0')
@@ -316,8 +316,8 @@ ch_status ch_tensorboard(const char *directory, const ch_tensorboard_options *op
     return ch__callback_make(&b->ops, b, out);
 }
 
-ch_status ch_tensorboard_text(ch_callback *tensorboard, const char *tag, int64_t step,
-                              const char *text)
+ch_status ch_callback_tensorboard_text(ch_callback *tensorboard, const char *tag, int64_t step,
+                                       const char *text)
 {
     board    *b = ch__callback_self(tensorboard, board_on);
     ch_status rc = ch__want_given("tensorboard_text", "tag", tag, "text", text);
@@ -325,8 +325,9 @@ ch_status ch_tensorboard_text(ch_callback *tensorboard, const char *tag, int64_t
     if (rc != CH_OK)
         return rc;
     if (b == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "tensorboard_text: the callback is not one that ch_tensorboard made");
+        return ch__fail(
+            CH_INVALID_ARGUMENT,
+            "tensorboard_text: the callback is not one that ch_callback_tensorboard made");
     rc = open_events(b, "train", &b->train);
     if (rc == CH_OK)
         rc = add_text(b, tag, step, text, strlen(text));

@@ -13,18 +13,19 @@
 #include "job/worker.h"
 #include "tensor/device.h"
 
-struct ch_local {
-    ch_net            *net;
-    int                n_ps, n_workers, n_devices;
-    ch_task           *ps[CH_LOCAL_TASKS], *worker[CH_LOCAL_TASKS], *chief;
-    ch_server_options *server_options[CH_LOCAL_TASKS]; /* the tasks have them */
-    ch_worker_options *worker_options[CH_LOCAL_TASKS];
-    ch_local_how       how;
+struct ch_local_cluster {
+    ch_resolver *resolver; /* its references are those of the cluster; it owns this struct */
+    ch_net      *net;
+    int          n_ps, n_workers, n_devices;
+    ch_task     *ps[CH_LOCAL_TASKS], *worker[CH_LOCAL_TASKS], *chief;
+    ch_server_options   *server_options[CH_LOCAL_TASKS]; /* the tasks have them */
+    ch_worker_options   *worker_options[CH_LOCAL_TASKS];
+    ch_local_cluster_how how;
 };
 
 /* ---- tasks ---- */
 
-static ch_status start(ch_local *l, const char *job, int i, const ch_task_options *opt,
+static ch_status start(ch_local_cluster *l, const char *job, int i, const ch_task_options *opt,
                        ch_task **out)
 {
     char            name[32];
@@ -35,7 +36,7 @@ static ch_status start(ch_local *l, const char *job, int i, const ch_task_option
     return ch__task_start(l->net, &own, out);
 }
 
-static ch_status start_server(ch_local *l)
+static ch_status start_server(ch_local_cluster *l)
 {
     int                i = l->n_ps;
     ch_server_options *o = ch__calloc(1, sizeof(*o));
@@ -55,7 +56,7 @@ static ch_status start_server(ch_local *l)
     return rc;
 }
 
-static ch_status start_worker(ch_local *l)
+static ch_status start_worker(ch_local_cluster *l)
 {
     int                i = l->n_workers;
     ch_worker_options *o;
@@ -80,7 +81,7 @@ static ch_status start_worker(ch_local *l)
     return rc;
 }
 
-ch_task *ch__local_task(const ch_local *l, const char *job, int task)
+ch_task *ch__local_cluster_task(const ch_local_cluster *l, const char *job, int task)
 {
     if (strcmp(job, "ps") == 0 && task >= 0 && task < l->n_ps)
         return l->ps[task];
@@ -89,7 +90,7 @@ ch_task *ch__local_task(const ch_local *l, const char *job, int task)
     return NULL;
 }
 
-ch_status ch__local_chief(ch_local *l, ch_task **out)
+ch_status ch__local_cluster_start_coordinator(ch_local_cluster *l, ch_task **out)
 {
     ch_status rc;
 
@@ -104,17 +105,17 @@ ch_status ch__local_chief(ch_local *l, ch_task **out)
     return rc;
 }
 
-ch_task *ch__local_chief_task(const ch_local *l)
+ch_task *ch__local_cluster_coordinator(const ch_local_cluster *l)
 {
     return l->chief;
 }
 
-int ch__local_devices(const ch_local *l)
+int ch__local_cluster_devices(const ch_local_cluster *l)
 {
     return l->n_devices;
 }
 
-ch_net *ch__local_net(const ch_local *l)
+ch_net *ch__local_cluster_net(const ch_local_cluster *l)
 {
     return l->net;
 }
@@ -138,8 +139,8 @@ static const char *const *address_tasks(const char *job, int n, addresses *a)
 
 static ch_status local_cluster(void *self, ch_cluster **out)
 {
-    const ch_local *l = self;
-    addresses       chief, ps, worker;
+    const ch_local_cluster *l = self;
+    addresses               chief, ps, worker;
 
     return ch_cluster_new(
         3,
@@ -160,7 +161,7 @@ static ch_status local_self(void *self, ch_resolver_self *out)
 
 static void local_close(void *self)
 {
-    ch_local *l = self;
+    ch_local_cluster *l = self;
 
     ch__net_free(l->net);
     for (int i = 0; i < CH_LOCAL_TASKS; i++) {
@@ -173,7 +174,7 @@ static void local_close(void *self)
 static const ch_resolver_ops local_ops = {
     .name = "local", .cluster = local_cluster, .self = local_self, .close = local_close};
 
-ch_local *ch__local_of(const ch_resolver *r)
+ch_local_cluster *ch__local_cluster_of(const ch_resolver *r)
 {
     return ch__resolver_is(r, &local_ops);
 }
@@ -183,7 +184,7 @@ static int or_one(int n)
     return n > 0 ? n : 1;
 }
 
-static ch_status check_options(const ch_local_options *o)
+static ch_status check_options(const ch_local_cluster_options *o)
 {
     if (o->ps < 0 || o->workers < 0 || o->devices < 0 || o->ps > CH_LOCAL_TASKS ||
         o->workers > CH_LOCAL_TASKS || o->devices > CH_WORKER_DEVICES)
@@ -195,11 +196,11 @@ static ch_status check_options(const ch_local_options *o)
     return CH_OK;
 }
 
-ch_status ch__cluster_local_on(ch_net *net, const ch_local_options *opt,
-                               const ch_local_how *how, ch_resolver **out)
+ch_status ch__local_cluster_on(ch_net *net, const ch_local_cluster_options *opt,
+                               const ch_local_cluster_how *how, ch_local_cluster **out)
 {
-    ch_local *l = ch__calloc(1, sizeof(*l));
-    ch_status rc = l == NULL ? ch__fail_memory("a local cluster") : check_options(opt);
+    ch_local_cluster *l = ch__calloc(1, sizeof(*l));
+    ch_status         rc = l == NULL ? ch__fail_memory("a local cluster") : check_options(opt);
 
     if (l == NULL) {
         ch__net_free(net);
@@ -213,16 +214,18 @@ ch_status ch__cluster_local_on(ch_net *net, const ch_local_options *opt,
     for (int i = 0; i < or_one(opt->workers) && rc == CH_OK; i++)
         rc = start_worker(l);
     if (rc == CH_OK)
-        rc = ch_resolver_new(&local_ops, l, NULL, out);
-    if (rc != CH_OK)
+        rc = ch_resolver_new(&local_ops, l, NULL, &l->resolver);
+    if (rc == CH_OK)
+        *out = l;
+    else
         local_close(l);
     return rc;
 }
 
-ch_status ch_cluster_local(const ch_local_options *opt, ch_resolver **out)
+ch_status ch_cluster_local(const ch_local_cluster_options *opt, ch_local_cluster **out)
 {
-    static const ch_local_options usual;
-    ch_net                       *net = NULL;
+    static const ch_local_cluster_options usual;
+    ch_net                               *net = NULL;
     ch_status rc = ch__want_given("a local cluster", "out", out, NULL, NULL);
 
     if (rc == CH_OK)
@@ -230,57 +233,70 @@ ch_status ch_cluster_local(const ch_local_options *opt, ch_resolver **out)
     if (rc != CH_OK)
         return rc;
     /* In one process a task that dies is noticed at once: silence is only a busy machine. */
-    return ch__cluster_local_on(net, opt != NULL ? opt : &usual,
-                                &(ch_local_how){.chief.misses = 600}, out);
+    return ch__local_cluster_on(net, opt != NULL ? opt : &usual,
+                                &(ch_local_cluster_how){.chief.misses = 600}, out);
+}
+
+ch_local_cluster *ch_local_cluster_ref(ch_local_cluster *c)
+{
+    if (c != NULL)
+        (void)ch_resolver_ref(c->resolver);
+    return c;
+}
+
+void ch_local_cluster_unref(ch_local_cluster *c)
+{
+    if (c != NULL)
+        ch_resolver_unref(c->resolver);
+}
+
+ch_resolver *ch_local_cluster_resolver(const ch_local_cluster *c)
+{
+    return c != NULL ? c->resolver : NULL;
 }
 
 /* ---- what can be done to its tasks ---- */
 
-static ch_status find(const char *call, const ch_resolver *r, const char *job, int task,
+static ch_status find(const char *call, const ch_local_cluster *c, const char *job, int task,
                       ch_task **out)
 {
-    const ch_local *l = r != NULL ? ch__local_of(r) : NULL;
+    ch_status rc = ch__want_given(call, "the cluster", c, "the job", job);
 
-    if (l == NULL || job == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT, "%s: %s", call,
-                        job == NULL ? "the job is NULL"
-                                    : "it is for ch_cluster_local's clusters");
-    *out = ch__local_task(l, job, task);
+    if (rc != CH_OK)
+        return rc;
+    *out = ch__local_cluster_task(c, job, task);
     if (*out == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: the cluster has no %s %d", call, job, task);
     return CH_OK;
 }
 
-ch_status ch_cluster_local_kill(ch_resolver *cluster, const char *job, int task)
+ch_status ch_local_cluster_kill(ch_local_cluster *c, const char *job, int task)
 {
     ch_task  *t = NULL;
-    ch_status rc = find("kill", cluster, job, task, &t);
+    ch_status rc = find("kill", c, job, task, &t);
 
     if (rc == CH_OK)
         ch__task_kill(t);
     return rc;
 }
 
-ch_status ch_cluster_local_restart(ch_resolver *cluster, const char *job, int task)
+ch_status ch_local_cluster_restart(ch_local_cluster *c, const char *job, int task)
 {
     ch_task  *t = NULL;
-    ch_status rc = find("restart", cluster, job, task, &t);
+    ch_status rc = find("restart", c, job, task, &t);
 
     return rc == CH_OK ? ch__task_restart(t) : rc;
 }
 
-ch_status ch_cluster_local_add_worker(ch_resolver *cluster, int *task)
+ch_status ch_local_cluster_add_worker(ch_local_cluster *c, int *task)
 {
-    ch_local *l = cluster != NULL ? ch__local_of(cluster) : NULL;
-    ch_status rc;
+    ch_status rc = ch__want_given("add_worker", "the cluster", c, NULL, NULL);
 
-    if (l == NULL)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "add a worker: it is for ch_cluster_local's clusters");
-    rc = start_worker(l);
-    if (rc == CH_OK && l->chief != NULL && ch__chief_add_worker(l->chief) < 0)
+    if (rc == CH_OK)
+        rc = start_worker(c);
+    if (rc == CH_OK && c->chief != NULL && ch__chief_add_worker(c->chief) < 0)
         rc = ch__fail_memory("a worker");
     if (rc == CH_OK && task != NULL)
-        *task = l->n_workers - 1;
+        *task = c->n_workers - 1;
     return rc;
 }

@@ -57,7 +57,7 @@ void ch_colocate_leave(void)
         ch_var_unref(mine.beside[--mine.n_beside]);
 }
 
-ch_status ch_creator_enter(ch_var_creator fn, void *arg)
+ch_status ch_var_creator_enter(ch_var_creator fn, void *arg)
 {
     if (fn == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "creator: the function is NULL");
@@ -68,7 +68,7 @@ ch_status ch_creator_enter(ch_var_creator fn, void *arg)
     return CH_OK;
 }
 
-void ch_creator_leave(void)
+void ch_var_creator_leave(void)
 {
     if (mine.n_creators > 0)
         mine.n_creators--;

@@ -85,7 +85,7 @@ static ch_status find_devices(ch_ps *ps)
         return ch__fail_memory("a strategy");
     for (int i = 0; i < ps->n_servers && rc == CH_OK; i++)
         rc = ch__device_of_task("ps", i, 0, &ps->server_device[i]);
-    ps->n_devices = ch__local_devices(ps->local);
+    ps->n_devices = ch__local_cluster_devices(ps->local);
     for (int i = 0; i < ps->n_devices && rc == CH_OK; i++)
         rc = ch__device_of_task("worker", 0, i, &ps->device[i]);
     if (rc == CH_OK)
@@ -97,7 +97,7 @@ static ch_status connect(ch_ps *ps)
 {
     ch_status rc;
 
-    ps->local = ch__local_of(ps->cluster);
+    ps->local = ch__local_cluster_of(ps->cluster);
     if (ps->local == NULL)
         return ch__fail(
             CH_UNIMPLEMENTED,
@@ -106,7 +106,7 @@ static ch_status connect(ch_ps *ps)
             ch_resolver_name(ps->cluster));
     rc = find_devices(ps);
     if (rc == CH_OK)
-        rc = ch__local_chief(ps->local, &ps->chief);
+        rc = ch__local_cluster_start_coordinator(ps->local, &ps->chief);
     return rc == CH_OK ? ch__chief_connect(ps->chief) : rc;
 }
 

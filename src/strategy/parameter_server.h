@@ -14,13 +14,13 @@
 typedef struct ch_ps_function ch_ps_function; /* a graph that workers can be told */
 
 typedef struct ch_ps {
-    ch_strategy *strategy; /* whose `self` this is */
-    ch_resolver *cluster;  /* referenced */
-    ch_local    *local;
-    ch_task     *chief;
-    int          n_servers, n_devices;
-    ch_device   *device[64]; /* of worker 0: replicas */
-    ch_device  **server_device;
+    ch_strategy      *strategy; /* whose `self` this is */
+    ch_resolver      *cluster;  /* referenced */
+    ch_local_cluster *local;
+    ch_task          *chief;
+    int               n_servers, n_devices;
+    ch_device        *device[64]; /* of worker 0: replicas */
+    ch_device       **server_device;
     ch_device *
         own_device; /* of the coordinator: holds the program's copies of per-worker variables */
     ch_partitioner partitioner;

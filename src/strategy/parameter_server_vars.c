@@ -43,7 +43,7 @@ ch_status ch__ps_place(void *self, const ch_var_spec *spec, ch_layout *out)
         out->device[0] = ps->own_device;
         return CH_OK;
     }
-    rc = ch_partition_of(&ps->partitioner, &of, out);
+    rc = ch_partitioner_divide(&ps->partitioner, &of, out);
     has = ch__calloc((size_t)ps->n_servers, sizeof(*has));
     bytes = ch__calloc((size_t)ps->n_servers, sizeof(*bytes));
     if (rc == CH_OK && (has == NULL || bytes == NULL))

@@ -9,38 +9,38 @@
 #include "graph/op.h"
 #include "tensor/tensor.h"
 
-ch_partitioner ch_partition_fixed(int shards)
+ch_partitioner ch_partitioner_fixed(int shards)
 {
-    return (ch_partitioner){.kind = CH_PARTITION_FIXED, .shards = shards};
+    return (ch_partitioner){.kind = CH_PARTITIONER_FIXED, .shards = shards};
 }
 
-ch_partitioner ch_partition_min_size(int64_t min_shard_bytes, int max_shards)
+ch_partitioner ch_partitioner_min_size(int64_t min_shard_bytes, int max_shards)
 {
     return (ch_partitioner){
-        .kind = CH_PARTITION_MIN_SIZE, .shards = max_shards, .shard_bytes = min_shard_bytes};
+        .kind = CH_PARTITIONER_MIN_SIZE, .shards = max_shards, .shard_bytes = min_shard_bytes};
 }
 
-ch_partitioner ch_partition_max_size(int64_t max_shard_bytes, int max_shards)
+ch_partitioner ch_partitioner_max_size(int64_t max_shard_bytes, int max_shards)
 {
     return (ch_partitioner){
-        .kind = CH_PARTITION_MAX_SIZE, .shards = max_shards, .shard_bytes = max_shard_bytes};
+        .kind = CH_PARTITIONER_MAX_SIZE, .shards = max_shards, .shard_bytes = max_shard_bytes};
 }
 
 /* ---- the ones that are there ---- */
 
 static ch_status check_limits(const ch_partitioner *p)
 {
-    bool    is_max = p->kind == CH_PARTITION_MAX_SIZE;
+    bool    is_max = p->kind == CH_PARTITIONER_MAX_SIZE;
     int     fewest = is_max ? 0 : 1;
     int64_t least = is_max ? 1 : 0;
 
-    if ((unsigned)p->kind > CH_PARTITION_MAX_SIZE)
-        return ch__fail(CH_INVALID_ARGUMENT, "%d is none of ch_partition_kind", (int)p->kind);
+    if ((unsigned)p->kind > CH_PARTITIONER_MAX_SIZE)
+        return ch__fail(CH_INVALID_ARGUMENT, "%d is none of ch_partitioner_kind", (int)p->kind);
     if (p->shards < fewest)
         return ch__fail(CH_INVALID_ARGUMENT, "%s is %d, want %d or more",
-                        p->kind == CH_PARTITION_FIXED ? "shards" : "max_shards", p->shards,
+                        p->kind == CH_PARTITIONER_FIXED ? "shards" : "max_shards", p->shards,
                         fewest);
-    if (p->kind != CH_PARTITION_FIXED && p->shard_bytes < least)
+    if (p->kind != CH_PARTITIONER_FIXED && p->shard_bytes < least)
         return ch__fail(CH_INVALID_ARGUMENT, "%s_shard_bytes is %lld, want %lld or more",
                         is_max ? "max" : "min", (long long)p->shard_bytes, (long long)least);
     if (p->bytes_per_string < 0)
@@ -54,7 +54,7 @@ static int64_t parts_of_min(const ch_partitioner *p, int64_t size, int64_t row_b
 {
     int64_t min = p->shard_bytes != 0 ? p->shard_bytes : 256 << 10;
     int64_t n = size / ((min - 1) / row_bytes + 1);
-    int64_t most = p->shards < CH_PARTITION_SHARDS ? p->shards : CH_PARTITION_SHARDS;
+    int64_t most = p->shards < CH_PARTITIONER_SHARDS ? p->shards : CH_PARTITIONER_SHARDS;
 
     return n < 1 ? 1 : n < most ? n : most;
 }
@@ -79,7 +79,7 @@ static ch_status find_parts(const ch_partitioner *p, const ch_tensor_spec *of, i
         return rc;
     if (!ch__axis(p->axis, of->shape.rank, &axis))
         return ch__fail(CH_INVALID_ARGUMENT, "the variable has no axis %d", p->axis);
-    if (p->kind == CH_PARTITION_FIXED) {
+    if (p->kind == CH_PARTITIONER_FIXED) {
         parts[axis] = p->shards;
         return CH_OK;
     }
@@ -90,8 +90,8 @@ static ch_status find_parts(const ch_partitioner *p, const ch_tensor_spec *of, i
         element = p->bytes_per_string;
     if (__builtin_mul_overflow(count / size, element, &row_bytes))
         row_bytes = INT64_MAX;
-    parts[axis] = p->kind == CH_PARTITION_MIN_SIZE ? parts_of_min(p, size, row_bytes)
-                                                   : parts_of_max(p, size, row_bytes);
+    parts[axis] = p->kind == CH_PARTITIONER_MIN_SIZE ? parts_of_min(p, size, row_bytes)
+                                                     : parts_of_max(p, size, row_bytes);
     return CH_OK;
 }
 
@@ -131,10 +131,10 @@ static ch_status take_parts(ch_shape shape, const int64_t *parts, ch_layout *out
     if (cut < 0)
         return CH_OK;
     n = parts[cut] < shape.dim[cut] ? parts[cut] : shape.dim[cut];
-    if (n > CH_PARTITION_SHARDS)
+    if (n > CH_PARTITIONER_SHARDS)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "%lld shards along axis %d, want at most %d: cut it into larger ones",
-                        (long long)n, cut, CH_PARTITION_SHARDS);
+                        (long long)n, cut, CH_PARTITIONER_SHARDS);
     if (n > 1)
         out->parts[cut] = (int)n;
     return CH_OK;
@@ -146,15 +146,16 @@ static ch_status decide(const ch_partitioner *p, const ch_tensor_spec *of, ch_la
     ch_status rc = ch__tensor_size(of->dtype, of->shape, &count, &bytes);
 
     if (rc != CH_OK || p == NULL || of->shape.rank == 0 ||
-        (p->kind == CH_PARTITION_CALL && p->fn == NULL))
+        (p->kind == CH_PARTITIONER_CALL && p->fn == NULL))
         return rc;
     for (int i = 0; i < CH_MAX_RANK; i++)
         parts[i] = 1;
-    rc = p->kind == CH_PARTITION_CALL ? call(p, of, parts) : find_parts(p, of, count, parts);
+    rc = p->kind == CH_PARTITIONER_CALL ? call(p, of, parts) : find_parts(p, of, count, parts);
     return rc == CH_OK ? take_parts(of->shape, parts, out) : rc;
 }
 
-ch_status ch_partition_of(const ch_partitioner *p, const ch_tensor_spec *of, ch_layout *out)
+ch_status ch_partitioner_divide(const ch_partitioner *p, const ch_tensor_spec *of,
+                                ch_layout *out)
 {
     ch_layout l = {.parts = {0}};
     char      text[256];

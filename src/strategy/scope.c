@@ -123,7 +123,7 @@ void ch_strategy_leave(void)
     if (n_scopes == 0)
         return;
     d = &before[n_scopes - 1];
-    close_open("a creator", ch__creator_depth, ch_creator_leave, d->creators);
+    close_open("a creator", ch__creator_depth, ch_var_creator_leave, d->creators);
     close_open("a colocation", ch__colocate_depth, ch_colocate_leave, d->beside);
     close_open("a device", ch__device_depth, ch_device_leave, d->devices);
     ch_strategy_unref(scope[--n_scopes]);

@@ -8,7 +8,6 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "cohort/parameter_server.h"
 #include "job/shard.h"
 #include "job/slice.h"
 #include "kernel/rows.h"

@@ -104,7 +104,7 @@ static ch_status keep_name(siblings *t, const ch_layer *l, int i)
         return CH_OK;
     return ch__fail(CH_INVALID_ARGUMENT,
                     "%s: two of its layers, which are parts of others too, are named \"%s\"; "
-                    "name one of them with ch_named before it becomes part of anything",
+                    "name one of them with ch_layer_named before it becomes part of anything",
                     l->ops->type, c->name);
 }
 
@@ -271,7 +271,7 @@ void ch_layer_unref(ch_layer *l)
         free_layer(l);
 }
 
-ch_layer *ch_named(const char *name, ch_layer *l)
+ch_layer *ch_layer_named(const char *name, ch_layer *l)
 {
     char *copy;
 
@@ -335,7 +335,7 @@ void ch_layer_set_seed(ch_layer *l, uint64_t seed)
 
 /* ---- variables ---- */
 
-static ch_status check_weight(const ch_layer *l, const ch_weight_spec *spec)
+static ch_status check_weight(const ch_layer *l, const ch_layer_weight_spec *spec)
 {
     if (l == NULL || spec == NULL)
         return ch__want_given("layer weight", "the layer", l, "its spec", spec);
@@ -352,7 +352,7 @@ static ch_status check_weight(const ch_layer *l, const ch_weight_spec *spec)
     return CH_OK;
 }
 
-ch_status ch_layer_weight(ch_layer *l, const ch_weight_spec *spec, ch_var **out)
+ch_status ch_layer_weight(ch_layer *l, const ch_layer_weight_spec *spec, ch_var **out)
 {
     ch_var_spec v = {0};
     ch_weight   w = {0};

@@ -29,7 +29,7 @@ static ch_status attention_build(ch_layer *l, void *self, int n, ch_node *const 
     if (a->key_width == 0 && a->width % a->heads != 0)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "attention: a width of %lld cannot be cut into %lld heads; want a "
-                        "multiple of them, or in ch_multi_head_options a key_width",
+                        "multiple of them, or in ch_layer_multi_head_options a key_width",
                         (long long)a->width, (long long)a->heads);
     a->head = a->key_width > 0 ? a->key_width : a->width / a->heads;
     for (int i = QUERY; i <= VALUE; i++)
@@ -91,14 +91,14 @@ static const ch_layer_ops attention_ops = {.type = "attention",
 /* Its units are known when the input is: attention_build sets them. */
 static ch_layer *new_product(const char *name, int bias)
 {
-    return ch_named(name, ch_dense(1, &(ch_dense_options){.bias = bias}));
+    return ch_layer_named(name, ch_layer_dense(1, &(ch_layer_dense_options){.bias = bias}));
 }
 
-ch_layer *ch_multi_head_attention(int heads, const ch_multi_head_options *opt)
+ch_layer *ch_layer_multi_head_attention(int heads, const ch_layer_multi_head_options *opt)
 {
-    ch_multi_head_options o = opt != NULL ? *opt : (ch_multi_head_options){0};
-    attention_self        a = {
-               .heads = heads, .key_width = o.key_width, .causal = o.causal, .dropout = o.dropout};
+    ch_layer_multi_head_options o = opt != NULL ? *opt : (ch_layer_multi_head_options){0};
+    attention_self              a = {
+                     .heads = heads, .key_width = o.key_width, .causal = o.causal, .dropout = o.dropout};
     ch_layer *child[N_PRODUCTS];
 
     if (heads < 1 || o.key_width < 0)
@@ -161,25 +161,26 @@ static const ch_layer_ops block_ops = {.type = "transformer",
 
 static ch_layer *new_norm(const char *name, bool rms)
 {
-    return ch_named(name, rms ? ch_rms_norm_layer(0) : ch_layer_norm_layer(0));
+    return ch_layer_named(name, rms ? ch_layer_rms_norm(0) : ch_layer_layer_norm(0));
 }
 
-ch_layer *ch_transformer_block(int heads, const ch_transformer_options *opt)
+ch_layer *ch_layer_transformer_block(int heads, const ch_layer_transformer_options *opt)
 {
-    ch_transformer_options o = opt != NULL ? *opt : (ch_transformer_options){0};
-    ch_activation          f = o.activation == CH_LINEAR ? CH_GELU : o.activation;
-    block_self             b = {.hidden = o.hidden, .dropout = o.dropout};
-    ch_layer              *child[N_PARTS];
+    ch_layer_transformer_options o = opt != NULL ? *opt : (ch_layer_transformer_options){0};
+    ch_activation                f = o.activation == CH_LINEAR ? CH_GELU : o.activation;
+    block_self                   b = {.hidden = o.hidden, .dropout = o.dropout};
+    ch_layer                    *child[N_PARTS];
 
     if (o.hidden < 0)
         return ch__layer_refuse("transformer: a hidden width of %lld", (long long)o.hidden);
-    child[ATTENTION] = ch_multi_head_attention(
-        heads,
-        &(ch_multi_head_options){.causal = o.causal, .dropout = o.dropout, .bias = o.bias});
+    child[ATTENTION] = ch_layer_multi_head_attention(
+        heads, &(ch_layer_multi_head_options){
+                   .causal = o.causal, .dropout = o.dropout, .bias = o.bias});
     if (child[ATTENTION] == NULL)
         return NULL;
-    child[HIDDEN] =
-        ch_named("hidden", ch_dense(1, &(ch_dense_options){.activation = f, .bias = o.bias}));
+    child[HIDDEN] = ch_layer_named(
+        "hidden",
+        ch_layer_dense(1, &(ch_layer_dense_options){.activation = f, .bias = o.bias}));
     child[RESULT] = new_product("output", o.bias);
     child[NORM_1] = new_norm("norm_1", o.rms_norm);
     child[NORM_2] = new_norm("norm_2", o.rms_norm);

@@ -18,11 +18,12 @@ typedef struct conv_self {
 
 static ch_status add_weights(ch_layer *l, conv_self *c, int64_t in, int64_t out, int64_t biases)
 {
-    ch_weight_spec kernel = {.name = "kernel",
-                             .shape = ch_shape_of(c->window[0], c->window[1], in, out),
-                             .init = &c->kernel_init};
-    ch_weight_spec bias = {.name = "bias", .shape = ch_shape_of(biases), .init = &c->bias_init};
-    ch_status      rc = ch_layer_weight(l, &kernel, &c->kernel);
+    ch_layer_weight_spec kernel = {.name = "kernel",
+                                   .shape = ch_shape_of(c->window[0], c->window[1], in, out),
+                                   .init = &c->kernel_init};
+    ch_layer_weight_spec bias = {
+        .name = "bias", .shape = ch_shape_of(biases), .init = &c->bias_init};
+    ch_status rc = ch_layer_weight(l, &kernel, &c->kernel);
 
     if (rc == CH_OK && c->has_bias)
         rc = ch_layer_weight(l, &bias, &c->bias);
@@ -204,7 +205,7 @@ static bool check(const char *type, const conv_self *c)
 }
 
 /* Options that not every convolution has. */
-static bool takes(const ch_layer_ops *ops, const ch_conv_layer_options *o)
+static bool takes(const ch_layer_ops *ops, const ch_layer_conv_options *o)
 {
     bool        multiplies = ops == &depthwise_ops || ops == &separable_ops;
     const char *what = o->groups > 1 && ops != &conv_ops  ? "groups"
@@ -221,7 +222,7 @@ static bool takes(const ch_layer_ops *ops, const ch_conv_layer_options *o)
 
 /* What such a layer would be; false, and why, if there is none. */
 static bool conv_of(const ch_layer_ops *ops, int64_t filters, int64_t height, int64_t width,
-                    const ch_conv_layer_options *o, conv_self *out)
+                    const ch_layer_conv_options *o, conv_self *out)
 {
     conv_self c = {
         .filters = filters,
@@ -242,7 +243,7 @@ static bool conv_of(const ch_layer_ops *ops, int64_t filters, int64_t height, in
 }
 
 static ch_layer *new_conv(const ch_layer_ops *ops, int64_t filters, int64_t height,
-                          int64_t width, const ch_conv_layer_options *o)
+                          int64_t width, const ch_layer_conv_options *o)
 {
     conv_self c;
 
@@ -252,39 +253,39 @@ static ch_layer *new_conv(const ch_layer_ops *ops, int64_t filters, int64_t heig
 }
 
 /* The options, all of them the default where there are none. */
-static ch_conv_layer_options given(const ch_conv_layer_options *opt)
+static ch_layer_conv_options given(const ch_layer_conv_options *opt)
 {
-    return opt != NULL ? *opt : (ch_conv_layer_options){0};
+    return opt != NULL ? *opt : (ch_layer_conv_options){0};
 }
 
-ch_layer *ch_conv2d_layer(int64_t filters, int64_t height, int64_t width,
-                          const ch_conv_layer_options *opt)
+ch_layer *ch_layer_conv2d(int64_t filters, int64_t height, int64_t width,
+                          const ch_layer_conv_options *opt)
 {
-    ch_conv_layer_options o = given(opt);
+    ch_layer_conv_options o = given(opt);
 
     return new_conv(&conv_ops, filters, height, width, &o);
 }
 
-ch_layer *ch_depthwise_conv2d_layer(int64_t height, int64_t width,
-                                    const ch_conv_layer_options *opt)
+ch_layer *ch_layer_depthwise_conv2d(int64_t height, int64_t width,
+                                    const ch_layer_conv_options *opt)
 {
-    ch_conv_layer_options o = given(opt);
+    ch_layer_conv_options o = given(opt);
 
     return new_conv(&depthwise_ops, or_one(o.multiplier), height, width, &o);
 }
 
-ch_layer *ch_conv2d_transpose_layer(int64_t filters, int64_t height, int64_t width,
-                                    const ch_conv_layer_options *opt)
+ch_layer *ch_layer_conv2d_transpose(int64_t filters, int64_t height, int64_t width,
+                                    const ch_layer_conv_options *opt)
 {
-    ch_conv_layer_options o = given(opt);
+    ch_layer_conv_options o = given(opt);
 
     return new_conv(&transpose_ops, filters, height, width, &o);
 }
 
-ch_layer *ch_separable_conv2d_layer(int64_t filters, int64_t height, int64_t width,
-                                    const ch_conv_layer_options *opt)
+ch_layer *ch_layer_separable_conv2d(int64_t filters, int64_t height, int64_t width,
+                                    const ch_layer_conv_options *opt)
 {
-    ch_conv_layer_options o = given(opt), first = o, second = {0};
+    ch_layer_conv_options o = given(opt), first = o, second = {0};
     ch_layer             *child[2];
     conv_self             whole;
 
@@ -296,8 +297,9 @@ ch_layer *ch_separable_conv2d_layer(int64_t filters, int64_t height, int64_t wid
     second.activation = o.activation;
     second.kernel_init = o.kernel_init;
     second.bias_init = o.bias_init;
-    child[0] = ch_named("depthwise", ch_depthwise_conv2d_layer(height, width, &first));
-    child[1] = child[0] != NULL ? ch_named("pointwise", ch_conv2d_layer(filters, 1, 1, &second))
-                                : NULL;
+    child[0] = ch_layer_named("depthwise", ch_layer_depthwise_conv2d(height, width, &first));
+    child[1] = child[0] != NULL
+                   ? ch_layer_named("pointwise", ch_layer_conv2d(filters, 1, 1, &second))
+                   : NULL;
     return ch__layer_new(&separable_ops, NULL, 0, 2, child);
 }

@@ -27,21 +27,21 @@ static const ch_layer_ops sequential_ops = {.type = "sequential", .call = sequen
 static const ch_layer_ops empty_ops = {
     .type = "sequential", .call = empty_call, .n_in = {1, 1}};
 
-ch_layer *ch_sequential(const char *name, int n, ch_layer *const *layer)
+ch_layer *ch_layer_sequential(const char *name, int n, ch_layer *const *layer)
 {
     ch_layer *l;
 
     if (n < 0 || (n > 0 && layer == NULL))
         return ch__layer_refuse("sequential: %d layers", n);
     l = ch__layer_new(n > 0 ? &sequential_ops : &empty_ops, NULL, 0, n, layer);
-    return name != NULL ? ch_named(name, l) : l;
+    return name != NULL ? ch_layer_named(name, l) : l;
 }
 
 /* ---- a C function ---- */
 
 typedef struct function_self {
-    ch_forward_fn forward;
-    void         *arg;
+    ch_layer_forward_fn forward;
+    void               *arg;
 } function_self;
 
 static ch_node *function_call(ch_layer *l, void *self, ch_step *s, int n, ch_node *const *in,
@@ -54,7 +54,7 @@ static ch_node *function_call(ch_layer *l, void *self, ch_step *s, int n, ch_nod
 
 static const ch_layer_ops function_ops = {.type = "function", .call = function_call};
 
-ch_layer *ch_function_layer(const char *name, ch_forward_fn forward, void *arg, int n,
+ch_layer *ch_layer_function(const char *name, ch_layer_forward_fn forward, void *arg, int n,
                             ch_layer *const *layer)
 {
     function_self f = {forward, arg};
@@ -66,7 +66,7 @@ ch_layer *ch_function_layer(const char *name, ch_forward_fn forward, void *arg, 
         return ch__layer_refuse("function layer: the function is NULL");
     }
     l = ch_layer_new(&function_ops, &f, sizeof(f), n, layer); /* its call is the program's */
-    return name != NULL ? ch_named(name, l) : l;
+    return name != NULL ? ch_layer_named(name, l) : l;
 }
 
 /* ---- dense ---- */
@@ -87,15 +87,15 @@ static ch_status dense_build(ch_layer *l, void *self, int n, ch_node *const *in)
     (void)n;
     if (rc == CH_OK)
         rc = ch_layer_weight(l,
-                             &(ch_weight_spec){.name = "kernel",
-                                               .shape = ch_shape_of(d->width, d->units),
-                                               .init = &d->kernel_init},
+                             &(ch_layer_weight_spec){.name = "kernel",
+                                                     .shape = ch_shape_of(d->width, d->units),
+                                                     .init = &d->kernel_init},
                              &d->kernel);
     if (rc == CH_OK && d->has_bias)
         rc = ch_layer_weight(l,
-                             &(ch_weight_spec){.name = "bias",
-                                               .shape = ch_shape_of(d->units),
-                                               .init = &d->bias_init},
+                             &(ch_layer_weight_spec){.name = "bias",
+                                                     .shape = ch_shape_of(d->units),
+                                                     .init = &d->bias_init},
                              &d->bias);
     return rc;
 }
@@ -119,14 +119,14 @@ static const ch_layer_ops dense_ops = {.type = "dense",
                                        .n_in = {1, 1},
                                        .rank = {{1, 0}}};
 
-ch_layer *ch_dense(int64_t units, const ch_dense_options *opt)
+ch_layer *ch_layer_dense(int64_t units, const ch_layer_dense_options *opt)
 {
-    ch_dense_options o = opt != NULL ? *opt : (ch_dense_options){0};
-    dense_self       d = {.units = units,
-                          .activation = o.activation,
-                          .has_bias = o.bias != CH_OFF,
-                          .kernel_init = ch__init_or(o.kernel_init, ch_init_glorot_uniform()),
-                          .bias_init = ch__init_or(o.bias_init, ch_init_zeros())};
+    ch_layer_dense_options o = opt != NULL ? *opt : (ch_layer_dense_options){0};
+    dense_self             d = {.units = units,
+                                .activation = o.activation,
+                                .has_bias = o.bias != CH_OFF,
+                                .kernel_init = ch__init_or(o.kernel_init, ch_init_glorot_uniform()),
+                                .bias_init = ch__init_or(o.bias_init, ch_init_zeros())};
 
     if (units < 1)
         return ch__layer_refuse("dense: %lld units, want at least 1", (long long)units);

@@ -19,9 +19,9 @@ static ch_status table_build(ch_layer *l, void *self, int n, ch_node *const *in)
 
     (void)n, (void)in;
     return ch_layer_weight(l,
-                           &(ch_weight_spec){.name = "table",
-                                             .shape = ch_shape_of(t->ids, t->width),
-                                             .init = &t->init},
+                           &(ch_layer_weight_spec){.name = "table",
+                                                   .shape = ch_shape_of(t->ids, t->width),
+                                                   .init = &t->init},
                            &t->table);
 }
 
@@ -62,7 +62,7 @@ static const ch_layer_ops weighted_bag_ops = {.type = "embedding_bag",
                                               .rank = {{1, 1}, {1, 1}, {1, 1}, {1, 0}}};
 
 static ch_layer *new_table(const ch_layer_ops *ops, table_self t,
-                           const ch_embedding_options *opt)
+                           const ch_layer_embedding_options *opt)
 {
     if (t.ids < 1 || t.width < 1)
         return ch__layer_refuse("%s: %lld ids of width %lld, want at least 1", ops->type,
@@ -74,15 +74,15 @@ static ch_layer *new_table(const ch_layer_ops *ops, table_self t,
     return ch__layer_new(ops, &t, sizeof(t), 0, NULL);
 }
 
-ch_layer *ch_embedding_layer(int64_t ids, int64_t width, const ch_embedding_options *opt)
+ch_layer *ch_layer_embedding(int64_t ids, int64_t width, const ch_layer_embedding_options *opt)
 {
     if (opt != NULL && opt->weighted)
         return ch__layer_refuse("embedding: weights of ids are for bags");
     return new_table(&embedding_ops, (table_self){.ids = ids, .width = width}, opt);
 }
 
-ch_layer *ch_embedding_bag_layer(int64_t ids, int64_t width, ch_combiner combiner,
-                                 const ch_embedding_options *opt)
+ch_layer *ch_layer_embedding_bag(int64_t ids, int64_t width, ch_combiner combiner,
+                                 const ch_layer_embedding_options *opt)
 {
     bool weighted = opt != NULL && opt->weighted;
 

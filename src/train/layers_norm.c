@@ -22,11 +22,11 @@ static ch_status add_column(ch_layer *l, const char *name, int64_t width, double
     ch_init init = ch_init_constant(value);
 
     return ch_layer_weight(l,
-                           &(ch_weight_spec){.name = name,
-                                             .shape = ch_shape_of(width),
-                                             .init = &init,
-                                             .trainable = is_statistic ? CH_OFF : 0,
-                                             .f32 = is_statistic},
+                           &(ch_layer_weight_spec){.name = name,
+                                                   .shape = ch_shape_of(width),
+                                                   .init = &init,
+                                                   .trainable = is_statistic ? CH_OFF : 0,
+                                                   .f32 = is_statistic},
                            out);
 }
 
@@ -168,14 +168,14 @@ static const ch_layer_ops batch_ops = {.type = "batch_norm",
                                        .n_in = {1, 1},
                                        .rank = {{2, 0}}};
 
-ch_layer *ch_batch_norm_layer(const ch_batch_norm_options *opt)
+ch_layer *ch_layer_batch_norm(const ch_layer_batch_norm_options *opt)
 {
-    ch_batch_norm_options o = opt != NULL ? *opt : (ch_batch_norm_options){0};
-    batch_self            b = {.momentum = o.momentum == 0 ? 0.99 : o.momentum,
-                               .epsilon = o.epsilon == 0 ? 1e-3 : o.epsilon,
-                               .has_beta = o.center != CH_OFF,
-                               .has_gamma = o.scale != CH_OFF,
-                               .synchronized = o.synchronized};
+    ch_layer_batch_norm_options o = opt != NULL ? *opt : (ch_layer_batch_norm_options){0};
+    batch_self                  b = {.momentum = o.momentum == 0 ? 0.99 : o.momentum,
+                                     .epsilon = o.epsilon == 0 ? 1e-3 : o.epsilon,
+                                     .has_beta = o.center != CH_OFF,
+                                     .has_gamma = o.scale != CH_OFF,
+                                     .synchronized = o.synchronized};
 
     if (!(b.momentum > 0 && b.momentum < 1) || !(b.epsilon > 0))
         return ch__layer_refuse(
@@ -270,12 +270,12 @@ static ch_layer *new_row_norm(const ch_layer_ops *ops, double epsilon, double ot
     return ch__layer_new(ops, &r, sizeof(r), 0, NULL);
 }
 
-ch_layer *ch_layer_norm_layer(double epsilon)
+ch_layer *ch_layer_layer_norm(double epsilon)
 {
     return new_row_norm(&layer_norm_ops, epsilon, 1e-5);
 }
 
-ch_layer *ch_rms_norm_layer(double epsilon)
+ch_layer *ch_layer_rms_norm(double epsilon)
 {
     return new_row_norm(&rms_norm_ops, epsilon, 1e-6);
 }

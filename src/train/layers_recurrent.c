@@ -26,18 +26,19 @@ static ch_status add_weights(ch_layer *l, recurrent_self *r, ch_node *x, int gat
 
     if (rc == CH_OK)
         rc = ch_layer_weight(l,
-                             &(ch_weight_spec){.name = "kernel",
-                                               .shape = ch_shape_of(r->width, wide),
-                                               .init = &glorot},
+                             &(ch_layer_weight_spec){.name = "kernel",
+                                                     .shape = ch_shape_of(r->width, wide),
+                                                     .init = &glorot},
                              &r->kernel);
     if (rc == CH_OK)
         rc = ch_layer_weight(l,
-                             &(ch_weight_spec){.name = "recurrent_kernel",
-                                               .shape = ch_shape_of(r->units, wide),
-                                               .init = &orthogonal},
+                             &(ch_layer_weight_spec){.name = "recurrent_kernel",
+                                                     .shape = ch_shape_of(r->units, wide),
+                                                     .init = &orthogonal},
                              &r->recurrent);
     if (rc == CH_OK)
-        rc = ch_layer_weight(l, &(ch_weight_spec){.name = "bias", .shape = bias}, &r->bias);
+        rc = ch_layer_weight(l, &(ch_layer_weight_spec){.name = "bias", .shape = bias},
+                             &r->bias);
     return rc;
 }
 
@@ -177,7 +178,7 @@ static const ch_layer_ops gru_ops = {
     .type = "gru", .build = gru_build, .call = gru_call, .n_in = {1, 1}, .rank = {{3, 3}}};
 
 static ch_layer *new_recurrent(const ch_layer_ops *ops, int64_t units,
-                               const ch_recurrent_options *opt)
+                               const ch_layer_recurrent_options *opt)
 {
     recurrent_self r = {.units = units, .sequence = opt != NULL && opt->return_sequence};
 
@@ -186,12 +187,12 @@ static ch_layer *new_recurrent(const ch_layer_ops *ops, int64_t units,
     return ch__layer_new(ops, &r, sizeof(r), 0, NULL);
 }
 
-ch_layer *ch_lstm(int64_t units, const ch_recurrent_options *opt)
+ch_layer *ch_layer_lstm(int64_t units, const ch_layer_recurrent_options *opt)
 {
     return new_recurrent(&lstm_ops, units, opt);
 }
 
-ch_layer *ch_gru(int64_t units, const ch_recurrent_options *opt)
+ch_layer *ch_layer_gru(int64_t units, const ch_layer_recurrent_options *opt)
 {
     return new_recurrent(&gru_ops, units, opt);
 }

@@ -51,13 +51,13 @@ static ch_layer *new_pool(const ch_layer_ops *ops, int64_t height, int64_t width
     return ch__layer_new(ops, &p, sizeof(p), 0, NULL);
 }
 
-ch_layer *ch_max_pool_layer(int64_t height, int64_t width, int64_t stride_h, int64_t stride_w,
+ch_layer *ch_layer_max_pool(int64_t height, int64_t width, int64_t stride_h, int64_t stride_w,
                             ch_padding padding)
 {
     return new_pool(&max_pool_ops, height, width, stride_h, stride_w, padding);
 }
 
-ch_layer *ch_average_pool_layer(int64_t height, int64_t width, int64_t stride_h,
+ch_layer *ch_layer_average_pool(int64_t height, int64_t width, int64_t stride_h,
                                 int64_t stride_w, ch_padding padding)
 {
     return new_pool(&average_pool_ops, height, width, stride_h, stride_w, padding);
@@ -92,12 +92,12 @@ static const ch_layer_ops global_average_ops = {.type = "global_average_pool",
 static const ch_layer_ops global_max_ops = {
     .type = "global_max_pool", .call = global_max_call, .n_in = {1, 1}, .rank = {{3, 0}}};
 
-ch_layer *ch_global_average_pool_layer(void)
+ch_layer *ch_layer_global_average_pool(void)
 {
     return ch__layer_new(&global_average_ops, NULL, 0, 0, NULL);
 }
 
-ch_layer *ch_global_max_pool_layer(void)
+ch_layer *ch_layer_global_max_pool(void)
 {
     return ch__layer_new(&global_max_ops, NULL, 0, 0, NULL);
 }
@@ -121,7 +121,7 @@ static ch_node *flatten_call(ch_layer *l, void *self, ch_step *s, int n, ch_node
 static const ch_layer_ops flatten_ops = {
     .type = "flatten", .call = flatten_call, .n_in = {1, 1}, .rank = {{1, 0}}};
 
-ch_layer *ch_flatten_layer(void)
+ch_layer *ch_layer_flatten(void)
 {
     return ch__layer_new(&flatten_ops, NULL, 0, 0, NULL);
 }
@@ -182,7 +182,7 @@ static ch_node *reshape_call(ch_layer *l, void *self, ch_step *s, int n, ch_node
 static const ch_layer_ops reshape_ops = {
     .type = "reshape", .call = reshape_call, .n_in = {1, 1}, .rank = {{1, 0}}};
 
-ch_layer *ch_reshape_layer(ch_shape without_rows)
+ch_layer *ch_layer_reshape(ch_shape without_rows)
 {
     reshape_self r = {without_rows};
     int          n_left = 0;
@@ -214,7 +214,7 @@ static ch_node *activation_call(ch_layer *l, void *self, ch_step *s, int n, ch_n
 static const ch_layer_ops activation_ops = {
     .type = "activation", .call = activation_call, .n_in = {1, 1}};
 
-ch_layer *ch_activation_layer(ch_activation a)
+ch_layer *ch_layer_activation(ch_activation a)
 {
     activation_self self = {a};
 
@@ -237,7 +237,7 @@ static ch_node *dropout_call(ch_layer *l, void *self, ch_step *s, int n, ch_node
 static const ch_layer_ops dropout_ops = {
     .type = "dropout", .call = dropout_call, .n_in = {1, 1}};
 
-ch_layer *ch_dropout_layer(double rate)
+ch_layer *ch_layer_dropout(double rate)
 {
     dropout_self d = {rate};
 

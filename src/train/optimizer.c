@@ -132,14 +132,14 @@ static double or_else(double x, double otherwise)
     return x != 0 ? x : otherwise;
 }
 
-ch_status ch_sgd(double rate, const ch_sgd_options *rule, const ch_optimizer_options *opt,
-                 ch_optimizer **out)
+ch_status ch_optimizer_sgd(double rate, const ch_optimizer_sgd_options *rule,
+                           const ch_optimizer_options *opt, ch_optimizer **out)
 {
-    ch_sgd_options r = rule != NULL ? *rule : (ch_sgd_options){0};
-    ch_rule_kind   kind = r.momentum == 0 ? CH_RULE_SGD
-                          : r.nesterov    ? CH_RULE_NESTEROV
-                                          : CH_RULE_MOMENTUM;
-    ch_status      rc = check_bounds("sgd", 1, (bound[]){{"momentum", r.momentum, 1}});
+    ch_optimizer_sgd_options r = rule != NULL ? *rule : (ch_optimizer_sgd_options){0};
+    ch_rule_kind             kind = r.momentum == 0 ? CH_RULE_SGD
+                                    : r.nesterov    ? CH_RULE_NESTEROV
+                                                    : CH_RULE_MOMENTUM;
+    ch_status rc = check_bounds("sgd", 1, (bound[]){{"momentum", r.momentum, 1}});
 
     if (rc == CH_OK && r.nesterov && r.momentum == 0)
         rc = ch__fail(CH_INVALID_ARGUMENT, "sgd: nesterov wants a momentum");
@@ -149,13 +149,13 @@ ch_status ch_sgd(double rate, const ch_sgd_options *rule, const ch_optimizer_opt
                                opt, out);
 }
 
-ch_status ch_adagrad(double rate, const ch_adagrad_options *rule,
-                     const ch_optimizer_options *opt, ch_optimizer **out)
+ch_status ch_optimizer_adagrad(double rate, const ch_optimizer_adagrad_options *rule,
+                               const ch_optimizer_options *opt, ch_optimizer **out)
 {
-    ch_adagrad_options r = rule != NULL ? *rule : (ch_adagrad_options){0};
-    ch_status          rc = check_bounds(
-                 "adagrad", 2,
-                 (bound[]){{"initial", r.initial, INFINITY}, {"epsilon", r.epsilon, INFINITY}});
+    ch_optimizer_adagrad_options r = rule != NULL ? *rule : (ch_optimizer_adagrad_options){0};
+    ch_status                    rc = check_bounds(
+                           "adagrad", 2,
+                           (bound[]){{"initial", r.initial, INFINITY}, {"epsilon", r.epsilon, INFINITY}});
 
     return rc != CH_OK
                ? rc
@@ -166,17 +166,17 @@ ch_status ch_adagrad(double rate, const ch_adagrad_options *rule,
                                opt, out);
 }
 
-ch_status ch_rmsprop(double rate, const ch_rmsprop_options *rule,
-                     const ch_optimizer_options *opt, ch_optimizer **out)
+ch_status ch_optimizer_rmsprop(double rate, const ch_optimizer_rmsprop_options *rule,
+                               const ch_optimizer_options *opt, ch_optimizer **out)
 {
     static const ch_rule_kind kind[2][2] = {
         {CH_RULE_RMSPROP, CH_RULE_RMSPROP_MOMENTUM},
         {CH_RULE_RMSPROP_CENTERED, CH_RULE_RMSPROP_CENTERED_MOMENTUM}};
-    ch_rmsprop_options r = rule != NULL ? *rule : (ch_rmsprop_options){0};
-    ch_status          rc = check_bounds("rmsprop", 3,
-                                         (bound[]){{"rho", r.rho, 1},
-                                                   {"momentum", r.momentum, 1},
-                                                   {"epsilon", r.epsilon, INFINITY}});
+    ch_optimizer_rmsprop_options r = rule != NULL ? *rule : (ch_optimizer_rmsprop_options){0};
+    ch_status                    rc = check_bounds("rmsprop", 3,
+                                                   (bound[]){{"rho", r.rho, 1},
+                                                             {"momentum", r.momentum, 1},
+                                                             {"epsilon", r.epsilon, INFINITY}});
 
     return rc != CH_OK
                ? rc
@@ -189,14 +189,14 @@ ch_status ch_rmsprop(double rate, const ch_rmsprop_options *rule,
 
 /* Adam and those who are like it. */
 static ch_status new_adam(const char *name, ch_rule_kind kind, double rate, double decay,
-                          double epsilon, const ch_adam_options *rule,
+                          double epsilon, const ch_optimizer_adam_options *rule,
                           const ch_optimizer_options *opt, ch_optimizer **out)
 {
-    ch_adam_options r = rule != NULL ? *rule : (ch_adam_options){0};
-    ch_status       rc = check_bounds(name, 3,
-                                      (bound[]){{"beta1", r.beta1, 1},
-                                                {"beta2", r.beta2, 1},
-                                                {"epsilon", r.epsilon, INFINITY}});
+    ch_optimizer_adam_options r = rule != NULL ? *rule : (ch_optimizer_adam_options){0};
+    ch_status                 rc = check_bounds(name, 3,
+                                                (bound[]){{"beta1", r.beta1, 1},
+                                                          {"beta2", r.beta2, 1},
+                                                          {"epsilon", r.epsilon, INFINITY}});
 
     if (rc == CH_OK && r.amsgrad && kind != CH_RULE_ADAM)
         rc = ch__fail(CH_INVALID_ARGUMENT, "%s: amsgrad is of adam and adamw", name);
@@ -209,40 +209,40 @@ static ch_status new_adam(const char *name, ch_rule_kind kind, double rate, doub
                                opt, out);
 }
 
-ch_status ch_adam(double rate, const ch_adam_options *rule, const ch_optimizer_options *opt,
-                  ch_optimizer **out)
+ch_status ch_optimizer_adam(double rate, const ch_optimizer_adam_options *rule,
+                            const ch_optimizer_options *opt, ch_optimizer **out)
 {
     return new_adam("adam", CH_RULE_ADAM, rate, 0, 1e-7, rule, opt, out);
 }
 
-ch_status ch_adamw(double rate, const ch_adam_options *rule, const ch_optimizer_options *opt,
-                   ch_optimizer **out)
+ch_status ch_optimizer_adamw(double rate, const ch_optimizer_adam_options *rule,
+                             const ch_optimizer_options *opt, ch_optimizer **out)
 {
     return new_adam("adamw", CH_RULE_ADAM, rate, 0.01, 1e-7, rule, opt, out);
 }
 
-ch_status ch_adamax(double rate, const ch_adam_options *rule, const ch_optimizer_options *opt,
-                    ch_optimizer **out)
+ch_status ch_optimizer_adamax(double rate, const ch_optimizer_adam_options *rule,
+                              const ch_optimizer_options *opt, ch_optimizer **out)
 {
     return new_adam("adamax", CH_RULE_ADAMAX, rate, 0, 1e-7, rule, opt, out);
 }
 
-ch_status ch_lamb(double rate, const ch_adam_options *rule, const ch_optimizer_options *opt,
-                  ch_optimizer **out)
+ch_status ch_optimizer_lamb(double rate, const ch_optimizer_adam_options *rule,
+                            const ch_optimizer_options *opt, ch_optimizer **out)
 {
     return new_adam("lamb", CH_RULE_LAMB, rate, 0.01, 1e-6, rule, opt, out);
 }
 
-ch_status ch_ftrl(double rate, const ch_ftrl_options *rule, const ch_optimizer_options *opt,
-                  ch_optimizer **out)
+ch_status ch_optimizer_ftrl(double rate, const ch_optimizer_ftrl_options *rule,
+                            const ch_optimizer_options *opt, ch_optimizer **out)
 {
-    ch_ftrl_options r = rule != NULL ? *rule : (ch_ftrl_options){0};
-    ch_status       rc = check_bounds("ftrl", 5,
-                                      (bound[]){{"initial", r.initial, INFINITY},
-                                                {"l1", r.l1, INFINITY},
-                                                {"l2", r.l2, INFINITY},
-                                                {"l2_shrinkage", r.l2_shrinkage, INFINITY},
-                                                {"beta", r.beta, INFINITY}});
+    ch_optimizer_ftrl_options r = rule != NULL ? *rule : (ch_optimizer_ftrl_options){0};
+    ch_status                 rc = check_bounds("ftrl", 5,
+                                                (bound[]){{"initial", r.initial, INFINITY},
+                                                          {"l1", r.l1, INFINITY},
+                                                          {"l2", r.l2, INFINITY},
+                                                          {"l2_shrinkage", r.l2_shrinkage, INFINITY},
+                                                          {"beta", r.beta, INFINITY}});
 
     if (rc == CH_OK && !(r.power <= 0 && isfinite((float)r.power)))
         rc = ch__fail(CH_INVALID_ARGUMENT, "ftrl: power is %g, want at most 0, and finite",

@@ -56,7 +56,7 @@ static void make_objects(void)
     if (rc == CH_OK)
         rc = ch_function_new("as_it_is", as_it_is, NULL, &hostile.function);
     hostile.device = ch_device_at(0);
-    hostile.layer = ch_dense(2, NULL);
+    hostile.layer = ch_layer_dense(2, NULL);
     if (rc != CH_OK)
         fprintf(stderr, "%s\n", ch_error_message());
 }

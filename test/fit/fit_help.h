@@ -74,9 +74,10 @@ static inline ch_model *new_model_of(ch_strategy *st, ch_dtype dtype)
 
     t_ok(ch_model_new(
         st,
-        ch_sequential("net", 2,
-                      (ch_layer *[]){ch_dense(7, &(ch_dense_options){.activation = CH_TANH}),
-                                     ch_dense(CLASSES, NULL)}),
+        ch_layer_sequential(
+            "net", 2,
+            (ch_layer *[]){ch_layer_dense(7, &(ch_layer_dense_options){.activation = CH_TANH}),
+                           ch_layer_dense(CLASSES, NULL)}),
         &(ch_model_options){
             .n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, WIDTH)}}, .dtype = dtype},
         &m));
@@ -92,7 +93,7 @@ static inline void compile_with(ch_model *m, const ch_optimizer_options *opt)
 {
     ch_optimizer *o = NULL;
 
-    t_ok(ch_adam(0.01, NULL, opt, &o));
+    t_ok(ch_optimizer_adam(0.01, NULL, opt, &o));
     t_ok(ch_compile(m, &(ch_compile_options){.optimizer = o,
                                              .loss = ch_loss_sparse_categorical,
                                              .metrics = {ch_metric_sparse_accuracy()}}));

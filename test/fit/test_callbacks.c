@@ -123,7 +123,8 @@ static void a_function_is_a_callback(void **state)
 /* What the rules say, from the whole of the sequence: the epochs that are better than all
  * before them, then at which the count began last, then whether an epoch stops. Returns the
  * epoch, -1: none. */
-static int slow_early(const ch_early_stopping_options *o, int n, const double *x, int *best)
+static int slow_early(const ch_callback_early_stopping_options *o, int n, const double *x,
+                      int *best)
 {
     bool is_better[64] = {false}, starts[64] = {false};
 
@@ -157,9 +158,9 @@ static int slow_early(const ch_early_stopping_options *o, int n, const double *x
     return -1;
 }
 
-static ch_early_stopping_options some_early(unsigned *seed)
+static ch_callback_early_stopping_options some_early(unsigned *seed)
 {
-    return (ch_early_stopping_options){
+    return (ch_callback_early_stopping_options){
         .monitor = "m",
         .goal = t_random(seed, 2) ? CH_GOAL_MAX : CH_GOAL_MIN,
         .min_delta = t_random(seed, 4) / 8.0,
@@ -175,15 +176,15 @@ static void early_stopping_stops_where_the_rules_say(void **state)
     unsigned seed = 5;
 
     for (int round = 0; round < 3000; round++) {
-        ch_early_stopping_options o = some_early(&seed);
-        ch_callback              *c = NULL;
-        ch_training               t = {.epochs = 30};
-        double                    x[30];
-        int                       stopped = -1, best;
+        ch_callback_early_stopping_options o = some_early(&seed);
+        ch_callback                       *c = NULL;
+        ch_training                        t = {.epochs = 30};
+        double                             x[30];
+        int                                stopped = -1, best;
 
         for (int i = 0; i < 30; i++)
             x[i] = t_random(&seed, 20) == 0 ? NAN : t_random(&seed, 24) / 8.0;
-        t_ok(ch_early_stopping(&o, &c));
+        t_ok(ch_callback_early_stopping(&o, &c));
         t_begin(c, &t);
         for (int i = 0; i < 30 && stopped < 0; i++)
             stopped = t_epoch(c, &t, i, "m", x[i]) ? i : -1;
@@ -200,7 +201,8 @@ static ch_model *new_model(void)
 
     t_ok(ch_model_new(
         NULL,
-        ch_sequential("net", 2, (ch_layer *[]){ch_dense(3, NULL), ch_batch_norm_layer(NULL)}),
+        ch_layer_sequential("net", 2,
+                            (ch_layer *[]){ch_layer_dense(3, NULL), ch_layer_batch_norm(NULL)}),
         &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 2)}}}, &m));
     return m;
 }
@@ -244,16 +246,16 @@ static void the_variables_are_those_of_the_best_epoch_in_the_end(void **state)
     ch_model *m = new_model();
 
     for (int round = 0; round < 60; round++) {
-        ch_early_stopping_options o = some_early(&seed);
-        ch_callback              *c = NULL;
-        ch_training               t = {.epochs = 12, .model = m};
-        double                    x[12];
-        int                       best, last = -1;
+        ch_callback_early_stopping_options o = some_early(&seed);
+        ch_callback                       *c = NULL;
+        ch_training                        t = {.epochs = 12, .model = m};
+        double                             x[12];
+        int                                best, last = -1;
 
         o.restore_best = true;
         for (int i = 0; i < 12; i++)
             x[i] = t_random(&seed, 6) == 0 ? NAN : t_random(&seed, 24) / 8.0;
-        t_ok(ch_early_stopping(&o, &c));
+        t_ok(ch_callback_early_stopping(&o, &c));
         t_begin(c, &t);
         do {
             set_all(m, ++last);
@@ -272,7 +274,7 @@ static void early_stopping_says_why_and_starts_anew_with_each_training(void **st
     ch_callback *c = NULL;
     ch_training  t = {0};
 
-    t_ok(ch_early_stopping(&(ch_early_stopping_options){.patience = 2}, &c));
+    t_ok(ch_callback_early_stopping(&(ch_callback_early_stopping_options){.patience = 2}, &c));
     for (int round = 0; round < 2; round++) {
         t_begin(c, &t);
         assert_false(t_epoch(c, &t, 0, "val_loss", 0.25));
@@ -299,7 +301,7 @@ static void an_epoch_without_the_number_is_passed_over_and_told_of_once(void **s
     t_logged     logged = {0};
 
     ch_log_set_sink(t_sink, &logged, CH_LOG_WARNING);
-    t_ok(ch_early_stopping(NULL, &c));
+    t_ok(ch_callback_early_stopping(NULL, &c));
     t_begin(c, &t);
     for (int i = 0; i < 5; i++)
         assert_false(t_epoch(c, &t, i, "loss", i));
@@ -318,7 +320,8 @@ static void an_evaluation_restores_nothing(void **state)
     ch_callback *c = NULL;
     ch_training  t = {.model = m};
 
-    t_ok(ch_early_stopping(&(ch_early_stopping_options){.restore_best = true}, &c));
+    t_ok(ch_callback_early_stopping(&(ch_callback_early_stopping_options){.restore_best = true},
+                                    &c));
     t_begin(c, &t);
     set_all(m, 3);
     t_epoch(c, &t, 0, "val_loss", 1);
@@ -339,18 +342,23 @@ static void options_of_early_stopping_are_checked(void **state)
 {
     ch_callback *c = NULL;
 
-    t_refused(ch_early_stopping(&(ch_early_stopping_options){.patience = -1}, &c),
-              CH_INVALID_ARGUMENT, "patience", "-1");
-    t_refused(ch_early_stopping(&(ch_early_stopping_options){.min_delta = -1}, &c),
-              CH_INVALID_ARGUMENT, "min_delta", "-1");
-    t_refused(ch_early_stopping(&(ch_early_stopping_options){.monitor = ""}, &c),
-              CH_INVALID_ARGUMENT, "monitor", "\"\"");
-    t_refused(ch_early_stopping(&(ch_early_stopping_options){.goal = (ch_goal)7}, &c),
-              CH_INVALID_ARGUMENT, "goal", "7");
     t_refused(
-        ch_early_stopping(
-            &(ch_early_stopping_options){.baseline = (double)NAN, .has_baseline = true}, &c),
-        CH_INVALID_ARGUMENT, "baseline", "no number");
+        ch_callback_early_stopping(&(ch_callback_early_stopping_options){.patience = -1}, &c),
+        CH_INVALID_ARGUMENT, "patience", "-1");
+    t_refused(
+        ch_callback_early_stopping(&(ch_callback_early_stopping_options){.min_delta = -1}, &c),
+        CH_INVALID_ARGUMENT, "min_delta", "-1");
+    t_refused(
+        ch_callback_early_stopping(&(ch_callback_early_stopping_options){.monitor = ""}, &c),
+        CH_INVALID_ARGUMENT, "monitor", "\"\"");
+    t_refused(ch_callback_early_stopping(
+                  &(ch_callback_early_stopping_options){.goal = (ch_goal)7}, &c),
+              CH_INVALID_ARGUMENT, "goal", "7");
+    t_refused(ch_callback_early_stopping(
+                  &(ch_callback_early_stopping_options){.baseline = (double)NAN,
+                                                        .has_baseline = true},
+                  &c),
+              CH_INVALID_ARGUMENT, "baseline", "no number");
     assert_null(c);
     (void)state;
 }
@@ -362,7 +370,7 @@ static void a_loss_that_is_not_finite_stops(void **state)
     ch_callback *c = NULL;
     ch_training  t = {0};
 
-    t_ok(ch_stop_on_nan(3, &c));
+    t_ok(ch_callback_stop_on_nan(3, &c));
     t_log(&t, "loss", NAN);
     for (t.step = 1; t.step < 3; t.step++) {
         t_ok(t_tell(c, &t, CH_ON_STEP));
@@ -381,7 +389,7 @@ static void a_loss_that_is_not_finite_stops(void **state)
     assert_string_equal(t.why, "stop_on_nan: the loss is infinite after step 4");
     ch__logs_drop(&t.logs);
     ch_callback_unref(c);
-    t_refused(ch_stop_on_nan(-1, &c), CH_INVALID_ARGUMENT, "every_steps", "-1");
+    t_refused(ch_callback_stop_on_nan(-1, &c), CH_INVALID_ARGUMENT, "every_steps", "-1");
     (void)state;
 }
 
@@ -392,7 +400,7 @@ static void no_loss_is_no_reason_to_stop(void **state)
     t_logged     logged = {0};
 
     ch_log_set_sink(t_sink, &logged, CH_LOG_WARNING);
-    t_ok(ch_stop_on_nan(0, &c));
+    t_ok(ch_callback_stop_on_nan(0, &c));
     for (t.step = 1; t.step < 4; t.step++)
         t_ok(t_tell(c, &t, CH_ON_STEP));
     assert_false(t.stops);
@@ -407,15 +415,16 @@ static void time_that_is_up_stops(void **state)
     ch_callback *c = NULL;
     ch_training  t = {.began_ns = ch__now_ns(), .step = 7};
 
-    t_ok(ch_time_limit(3600, &c));
+    t_ok(ch_callback_time_limit(3600, &c));
     t_ok(t_tell(c, &t, CH_ON_STEP));
     assert_false(t.stops);
     t.began_ns -= 3600 * INT64_C(1000000000);
     t_ok(t_tell(c, &t, CH_ON_STEP));
     assert_string_equal(t.why, "time_limit: 3600 seconds are over, after step 7");
     ch_callback_unref(c);
-    t_refused(ch_time_limit(0, &c), CH_INVALID_ARGUMENT, "time_limit", "more than 0");
-    t_refused(ch_time_limit((double)NAN, &c), CH_INVALID_ARGUMENT, "time_limit", "nan");
+    t_refused(ch_callback_time_limit(0, &c), CH_INVALID_ARGUMENT, "time_limit", "more than 0");
+    t_refused(ch_callback_time_limit((double)NAN, &c), CH_INVALID_ARGUMENT, "time_limit",
+              "nan");
     (void)state;
 }
 
@@ -441,8 +450,8 @@ static void a_rate_is_set_as_an_epoch_begins(void **state)
     ch_optimizer *o = NULL;
     ch_training   t = {0};
 
-    t_ok(ch_sgd(0.5, NULL, NULL, &o));
-    t_ok(ch_rate_schedule(halve, NULL, &c));
+    t_ok(ch_optimizer_sgd(0.5, NULL, NULL, &o));
+    t_ok(ch_callback_rate_schedule(halve, NULL, &c));
     t.optimizer = o;
     t_begin(c, &t);
     for (int i = 0; i < 4; i++) {
@@ -460,7 +469,7 @@ static void a_rate_is_set_as_an_epoch_begins(void **state)
     t_ok(t_tell(c, &t, CH_ON_BEGIN));
     ch_callback_unref(c);
     ch_optimizer_unref(o);
-    t_refused(ch_rate_schedule(NULL, NULL, &c), CH_INVALID_ARGUMENT, "fn", "NULL");
+    t_refused(ch_callback_rate_schedule(NULL, NULL, &c), CH_INVALID_ARGUMENT, "fn", "NULL");
     (void)state;
 }
 
@@ -471,10 +480,10 @@ static void a_rate_that_cannot_be_set_is_refused_before_the_first_step(void **st
     ch_optimizer *o = NULL;
     ch_training   t = {0};
 
-    t_ok(ch_sgd(0.5, NULL, &(ch_optimizer_options){.schedule = &s}, &o));
+    t_ok(ch_optimizer_sgd(0.5, NULL, &(ch_optimizer_options){.schedule = &s}, &o));
     t.optimizer = o;
-    t_ok(ch_rate_schedule(halve, NULL, &c[0]));
-    t_ok(ch_reduce_on_plateau(NULL, &c[1]));
+    t_ok(ch_callback_rate_schedule(halve, NULL, &c[0]));
+    t_ok(ch_callback_reduce_on_plateau(NULL, &c[1]));
     t_refused(t_tell(c[0], &t, CH_ON_BEGIN), CH_FAILED_PRECONDITION, "rate_schedule",
               "the optimizer has a schedule");
     t_refused(t_tell(c[1], &t, CH_ON_BEGIN), CH_FAILED_PRECONDITION, "reduce_on_plateau",
@@ -488,7 +497,8 @@ static void a_rate_that_cannot_be_set_is_refused_before_the_first_step(void **st
 /* What the rules say: the rate after n epochs. An epoch counts if it is not better than the
  * best before it, and lies behind the cooldown of the last change; so many in a row make a
  * change. */
-static double slow_plateau(const ch_plateau_options *o, double rate, int n, const double *x)
+static double slow_plateau(const ch_callback_plateau_options *o, double rate, int n,
+                           const double *x)
 {
     double delta = o->min_delta == CH_OFF ? 0 : o->min_delta;
     int    changed = -1000, better = -1; /* epochs */
@@ -520,21 +530,21 @@ static void a_plateau_reduces_where_the_rules_say(void **state)
     unsigned      seed = 3;
     ch_optimizer *optimizer = NULL;
 
-    t_ok(ch_sgd(1, NULL, NULL, &optimizer));
+    t_ok(ch_optimizer_sgd(1, NULL, NULL, &optimizer));
     for (int round = 0; round < 2000; round++) {
-        ch_plateau_options o = {.monitor = "m",
-                                .goal = t_random(&seed, 2) ? CH_GOAL_MAX : CH_GOAL_MIN,
-                                .factor = 0.5,
-                                .min_delta = t_random(&seed, 2) ? CH_OFF : 0.125,
-                                .min_rate = t_random(&seed, 2) ? 0.1 : 0,
-                                .patience = 1 + (int)t_random(&seed, 4),
-                                .cooldown = (int)t_random(&seed, 4)};
-        ch_callback       *c = NULL;
-        ch_training        t = {.optimizer = optimizer};
-        double             x[24];
+        ch_callback_plateau_options o = {.monitor = "m",
+                                         .goal = t_random(&seed, 2) ? CH_GOAL_MAX : CH_GOAL_MIN,
+                                         .factor = 0.5,
+                                         .min_delta = t_random(&seed, 2) ? CH_OFF : 0.125,
+                                         .min_rate = t_random(&seed, 2) ? 0.1 : 0,
+                                         .patience = 1 + (int)t_random(&seed, 4),
+                                         .cooldown = (int)t_random(&seed, 4)};
+        ch_callback                *c = NULL;
+        ch_training                 t = {.optimizer = optimizer};
+        double                      x[24];
 
         t_ok(ch_optimizer_set_rate(optimizer, 1));
-        t_ok(ch_reduce_on_plateau(&o, &c));
+        t_ok(ch_callback_reduce_on_plateau(&o, &c));
         t_begin(c, &t);
         for (int i = 0; i < 24; i++) {
             x[i] = t_random(&seed, 20) == 0 ? NAN : t_random(&seed, 24) / 8.0;
@@ -554,9 +564,9 @@ static void a_plateau_has_keras_defaults_and_starts_anew(void **state)
     ch_callback  *c = NULL;
     ch_training   t = {0};
 
-    t_ok(ch_sgd(1, NULL, NULL, &o));
+    t_ok(ch_optimizer_sgd(1, NULL, NULL, &o));
     t.optimizer = o;
-    t_ok(ch_reduce_on_plateau(NULL, &c));
+    t_ok(ch_callback_reduce_on_plateau(NULL, &c));
     for (int round = 0; round < 2; round++) {
         t_begin(c, &t);
         for (int i = 0; i < 10; i++)
@@ -575,14 +585,15 @@ static void options_of_a_plateau_are_checked(void **state)
 {
     ch_callback *c = NULL;
 
-    t_refused(ch_reduce_on_plateau(&(ch_plateau_options){.factor = 1}, &c), CH_INVALID_ARGUMENT,
-              "factor", "less than 1");
-    t_refused(ch_reduce_on_plateau(&(ch_plateau_options){.min_rate = -1}, &c),
+    t_refused(ch_callback_reduce_on_plateau(&(ch_callback_plateau_options){.factor = 1}, &c),
+              CH_INVALID_ARGUMENT, "factor", "less than 1");
+    t_refused(ch_callback_reduce_on_plateau(&(ch_callback_plateau_options){.min_rate = -1}, &c),
               CH_INVALID_ARGUMENT, "min_rate", "-1");
-    t_refused(ch_reduce_on_plateau(&(ch_plateau_options){.cooldown = -1}, &c),
+    t_refused(ch_callback_reduce_on_plateau(&(ch_callback_plateau_options){.cooldown = -1}, &c),
               CH_INVALID_ARGUMENT, "cooldown", "-1");
-    t_refused(ch_reduce_on_plateau(&(ch_plateau_options){.min_delta = -2}, &c),
-              CH_INVALID_ARGUMENT, "min_delta", "-2");
+    t_refused(
+        ch_callback_reduce_on_plateau(&(ch_callback_plateau_options){.min_delta = -2}, &c),
+        CH_INVALID_ARGUMENT, "min_delta", "-2");
     assert_null(c);
     (void)state;
 }
@@ -606,7 +617,7 @@ static ch_status save(ch_training *t, bool best, void *arg)
 
 /* Epochs of three steps, and as many more steps as are said; the loss is as given for each
  * epoch. */
-static const char *saved(const ch_save_hook_options *o, int epochs, const double *loss,
+static const char *saved(const ch_callback_save_hook_options *o, int epochs, const double *loss,
                          int more)
 {
     static saves s;
@@ -614,7 +625,7 @@ static const char *saved(const ch_save_hook_options *o, int epochs, const double
     ch_training  t = {0};
 
     s = (saves){0};
-    t_ok(ch_save_hook(o, save, &s, &c));
+    t_ok(ch_callback_save_hook(o, save, &s, &c));
     t_begin(c, &t);
     for (int i = 0; i <= epochs; i++) {
         t.epoch = i;
@@ -637,14 +648,16 @@ static void a_save_hook_is_called_by_epochs_steps_and_time(void **state)
     assert_string_equal(saved(NULL, 3, NULL, 0), "3 6 9 ");
     assert_string_equal(saved(NULL, 2, NULL, 1), "3 6 7 ");
     assert_string_equal(saved(NULL, 0, NULL, 0), "");
-    assert_string_equal(saved(&(ch_save_hook_options){.every_epochs = 2}, 3, NULL, 0), "6 9 ");
-    assert_string_equal(saved(&(ch_save_hook_options){.every_steps = 2}, 3, NULL, 0),
+    assert_string_equal(saved(&(ch_callback_save_hook_options){.every_epochs = 2}, 3, NULL, 0),
+                        "6 9 ");
+    assert_string_equal(saved(&(ch_callback_save_hook_options){.every_steps = 2}, 3, NULL, 0),
                         "2 4 6 8 9 ");
     assert_string_equal(
-        saved(&(ch_save_hook_options){.every_steps = 2, .every_epochs = 1}, 2, NULL, 0),
+        saved(&(ch_callback_save_hook_options){.every_steps = 2, .every_epochs = 1}, 2, NULL,
+              0),
         "2 3 4 6 ");
-    assert_string_equal(saved(&(ch_save_hook_options){.every_seconds = 25}, 3, NULL, 0),
-                        "3 6 9 ");
+    assert_string_equal(
+        saved(&(ch_callback_save_hook_options){.every_seconds = 25}, 3, NULL, 0), "3 6 9 ");
     (void)state;
 }
 
@@ -653,12 +666,13 @@ with_a_number_only_what_is_better_is_saved_and_what_is_there_in_the_end(void **s
 {
     static const double loss[] = {5, 6, 4, 4, 3, NAN, 9};
 
-    assert_string_equal(saved(&(ch_save_hook_options){.monitor = "loss"}, 6, loss, 0),
+    assert_string_equal(saved(&(ch_callback_save_hook_options){.monitor = "loss"}, 6, loss, 0),
                         "3 9 15 18- ");
-    assert_string_equal(saved(&(ch_save_hook_options){.monitor = "loss"}, 5, loss, 0),
+    assert_string_equal(saved(&(ch_callback_save_hook_options){.monitor = "loss"}, 5, loss, 0),
                         "3 9 15 ");
     assert_string_equal(
-        saved(&(ch_save_hook_options){.monitor = "loss", .goal = CH_GOAL_MAX}, 6, loss, 2),
+        saved(&(ch_callback_save_hook_options){.monitor = "loss", .goal = CH_GOAL_MAX}, 6, loss,
+              2),
         "3 6 20 ");
     (void)state;
 }
@@ -669,16 +683,18 @@ static void a_save_that_fails_ends_the_training(void **state)
     ch_callback *c = NULL;
     ch_training  t = {0};
 
-    t_ok(ch_save_hook(NULL, save, &s, &c));
+    t_ok(ch_callback_save_hook(NULL, save, &s, &c));
     t_begin(c, &t);
     t.step = 1;
     t_refused(t_tell(c, &t, CH_ON_EPOCH_END), CH_DATA_LOSS, "callback save_hook", "");
     ch_callback_unref(c);
-    t_refused(ch_save_hook(NULL, NULL, NULL, &c), CH_INVALID_ARGUMENT, "fn", "NULL");
-    t_refused(ch_save_hook(&(ch_save_hook_options){.every_steps = -1}, save, &s, &c),
+    t_refused(ch_callback_save_hook(NULL, NULL, NULL, &c), CH_INVALID_ARGUMENT, "fn", "NULL");
+    t_refused(ch_callback_save_hook(&(ch_callback_save_hook_options){.every_steps = -1}, save,
+                                    &s, &c),
               CH_INVALID_ARGUMENT, "every -1 steps", "");
-    t_refused(ch_save_hook(&(ch_save_hook_options){.monitor = ""}, save, &s, &c),
-              CH_INVALID_ARGUMENT, "monitor", "");
+    t_refused(
+        ch_callback_save_hook(&(ch_callback_save_hook_options){.monitor = ""}, save, &s, &c),
+        CH_INVALID_ARGUMENT, "monitor", "");
     (void)state;
 }
 
@@ -690,17 +706,19 @@ static ch_status make(int which, ch_callback **out)
 
     switch (which) {
     case 0:
-        return ch_early_stopping(&(ch_early_stopping_options){.restore_best = true}, out);
+        return ch_callback_early_stopping(
+            &(ch_callback_early_stopping_options){.restore_best = true}, out);
     case 1:
-        return ch_stop_on_nan(0, out);
+        return ch_callback_stop_on_nan(0, out);
     case 2:
-        return ch_time_limit(1, out);
+        return ch_callback_time_limit(1, out);
     case 3:
-        return ch_rate_schedule(halve, NULL, out);
+        return ch_callback_rate_schedule(halve, NULL, out);
     case 4:
-        return ch_reduce_on_plateau(NULL, out);
+        return ch_callback_reduce_on_plateau(NULL, out);
     case 5:
-        return ch_save_hook(&(ch_save_hook_options){.monitor = "loss"}, save, NULL, out);
+        return ch_callback_save_hook(&(ch_callback_save_hook_options){.monitor = "loss"}, save,
+                                     NULL, out);
     default:
         return ch_callback_of(CH_ON_STEP, count_steps, &n, out);
     }

@@ -76,7 +76,7 @@ static numbers by_hand(int which, const arrays *a, const setting *set)
     ch_iterator   *it = NULL;
     ch_function   *f = t_function(own_step, &j);
 
-    t_ok(ch_adam(0.01, NULL, &set->opt, &j.o));
+    t_ok(ch_optimizer_adam(0.01, NULL, &set->opt, &j.o));
     t_ok(ch_metric_new(st, ch_metric_mean(), &j.loss));
     t_ok(ch_metric_new(st, ch_metric_sparse_accuracy(), &j.accuracy));
     t_ok(ch_strategy_distribute_dataset(st, d, NULL, &it));
@@ -340,7 +340,7 @@ static void metrics_of_ones_own_heed_weights_if_told(void **state)
 
         for (int i = 0; i < ROWS; i++)
             want += weighted ? ((const float *)ch_tensor_data(x.a.t[2]))[i] : 1;
-        t_ok(ch_sgd(0.1, NULL, NULL, &o));
+        t_ok(ch_optimizer_sgd(0.1, NULL, NULL, &o));
         t_ok(ch_metric_new(x.st, ch_metric_confusion(CLASSES), &metric));
         t_ok(ch_compile(x.m, &(ch_compile_options){.optimizer = o,
                                                    .loss = ch_loss_sparse_categorical,
@@ -377,7 +377,7 @@ static void a_step_of_ones_own_takes_the_place(void **state)
     ch_optimizer *o = NULL;
     ch_history   *h = NULL;
 
-    t_ok(ch_sgd(0.1, NULL, NULL, &o));
+    t_ok(ch_optimizer_sgd(0.1, NULL, NULL, &o));
     t_ok(ch_compile(x.m, &(ch_compile_options){.train_step = custom, .step_arg = o}));
     t_ok(ch_fit(x.m, (ch_data){.n = 2, .array = x.a.t}, &(ch_fit_options){.epochs = 4}, &h));
     assert_true(ch_history_at(h, "mine", 3) < ch_history_at(h, "mine", 0));

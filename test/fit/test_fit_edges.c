@@ -207,7 +207,7 @@ static ch_optimizer *new_sgd(void)
 {
     ch_optimizer *o = NULL;
 
-    t_ok(ch_sgd(0.1, NULL, NULL, &o));
+    t_ok(ch_optimizer_sgd(0.1, NULL, NULL, &o));
     return o;
 }
 

@@ -80,10 +80,10 @@ static ch_model *new_regression(ch_strategy *st, double rate)
     ch_model     *m = NULL;
 
     t_ok(ch_model_new(st,
-                      ch_embedding_bag_layer(VOCABULARY, 1, CH_COMBINE_SUM,
-                                             &(ch_embedding_options){.init = &zero}),
+                      ch_layer_embedding_bag(VOCABULARY, 1, CH_COMBINE_SUM,
+                                             &(ch_layer_embedding_options){.init = &zero}),
                       NULL, &m));
-    t_ok(ch_sgd(rate, NULL, NULL, &sgd));
+    t_ok(ch_optimizer_sgd(rate, NULL, NULL, &sgd));
     t_ok(ch_compile(m, &(ch_compile_options){.optimizer = sgd, .loss = ch_loss_binary}));
     ch_optimizer_unref(sgd);
     return m;
@@ -137,8 +137,8 @@ static void assert_weights_near(ch_model *m, const double *want)
 
 static ch_strategy *servers(int devices)
 {
-    return t_cluster(&(ch_local_options){.ps = 2, .workers = 1, .devices = devices}, NULL,
-                     NULL);
+    return t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 1, .devices = devices},
+                     NULL, NULL);
 }
 
 enum { SERVERS_1 = STRATEGIES, SERVERS_2, ALL };
@@ -351,7 +351,7 @@ static void metrics_with_and_without_numbers_are_given_alike(void **state)
     ch_history   *h = NULL;
     ch_metric    *none = NULL;
 
-    t_ok(ch_sgd(0.5, NULL, NULL, &sgd));
+    t_ok(ch_optimizer_sgd(0.5, NULL, NULL, &sgd));
     t_ok(ch_compile(
         m, &(ch_compile_options){.optimizer = sgd,
                                  .loss = ch_loss_binary,

@@ -21,8 +21,9 @@ static fixture over(ch_strategy *st)
 
 static fixture over_servers(int workers, int devices)
 {
-    return over(t_cluster(&(ch_local_options){.ps = 2, .workers = workers, .devices = devices},
-                          NULL, NULL));
+    return over(
+        t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = workers, .devices = devices},
+                  NULL, NULL));
 }
 
 static void same_vars(ch_model *a, ch_model *b)
@@ -105,8 +106,8 @@ static void steps_in_order_are_one_device_to_the_bit(void **state)
 
 static ch_strategy *cut_in_two(int workers)
 {
-    return t_cluster(&(ch_local_options){.ps = 2, .workers = workers},
-                     &(ch_parameter_server_options){.partitioner = ch_partition_fixed(2)},
+    return t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = workers},
+                     &(ch_parameter_server_options){.partitioner = ch_partitioner_fixed(2)},
                      NULL);
 }
 
@@ -120,7 +121,7 @@ static void shards_of_a_model(void **state)
     ch_tensor *all = NULL, *part = NULL;
 
     t_ok(ch_model_new(
-        st, ch_dense(10, &(ch_dense_options){.bias = CH_OFF}),
+        st, ch_layer_dense(10, &(ch_layer_dense_options){.bias = CH_OFF}),
         &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 100)}}}, &m));
     assert_int_equal(ch_model_trainable(m, &whole), 1);
     assert_true(ch_shape_equal(ch_var_shape(whole[0]), ch_shape_of(100, 10)));
@@ -176,14 +177,14 @@ static void the_best_epoch_comes_back(void **state)
     for (int i = 0; i < 2; i++) {
         ch_callback *stop = NULL;
 
-        t_ok(ch_model_new(st[i], ch_dense(CLASSES, NULL),
+        t_ok(ch_model_new(st[i], ch_layer_dense(CLASSES, NULL),
                           &(ch_model_options){.n_inputs = 1,
                                               .dtype = CH_BF16,
                                               .input = {{CH_F32, ch_shape_of(-1, WIDTH)}}},
                           &m[i]));
         compile(m[i]);
-        t_ok(ch_early_stopping(
-            &(ch_early_stopping_options){
+        t_ok(ch_callback_early_stopping(
+            &(ch_callback_early_stopping_options){
                 .monitor = "loss", .goal = CH_GOAL_MAX, .patience = 9, .restore_best = true},
             &stop));
         for (int k = 0; k < 3; k++) { /* the second begins with the masters */
@@ -256,7 +257,7 @@ static void every_mode_trains(void **state)
         double          all = 0;
 
         t_ok(ch_coordinator_new(x.st, &how[i], &c));
-        t_ok(ch_sgd(0.1, NULL, NULL, &o));
+        t_ok(ch_optimizer_sgd(0.1, NULL, NULL, &o));
         t_ok(ch_metric_new(x.st, ch_metric_named(ch_metric_confusion(CLASSES), "rows"), &rows));
         t_ok(ch_compile(x.m, &(ch_compile_options){.optimizer = o,
                                                    .loss = ch_loss_sparse_categorical,
@@ -305,13 +306,13 @@ static ch_status change_scale(ch_training *t, ch_event event, void *scale)
 /* Trains, evaluates and predicts with a model that scales its inputs. */
 static ch_history *use_scaled(fixture *x, ch_var *scale, ch_tensor **guess)
 {
-    ch_layer    *dense = ch_dense(CLASSES, NULL);
+    ch_layer    *dense = ch_layer_dense(CLASSES, NULL);
     ch_callback *change = NULL;
     ch_data      d = {.n = 2, .array = x->a.t};
     ch_history  *h = NULL;
 
     t_ok(ch_model_new(
-        x->st, ch_function_layer("scaled", scale_inputs, scale, 1, &dense),
+        x->st, ch_layer_function("scaled", scale_inputs, scale, 1, &dense),
         &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, WIDTH)}}},
         &x->m));
     compile(x->m);
@@ -330,7 +331,8 @@ static void model_that_reads_default_is_fitted_to_the_bit(void **state)
 {
     fixture     x[] = {{new_arrays(ROWS), strategy_of(ONE_DEVICE), NULL},
                        {new_arrays(ROWS),
-                        t_cluster(&(ch_local_options){.ps = 2, .workers = 1}, NULL, NULL), NULL}};
+                        t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 1}, NULL, NULL),
+                        NULL}};
     ch_var     *scale = t_var_in(NULL, "scale", 1);
     ch_history *h[2];
     ch_tensor  *guess[2] = {NULL};
@@ -437,7 +439,7 @@ static void a_metric_that_keeps_rows(void **state)
         ch_history *h = NULL;
 
         t_ok(ch_model_new(
-            x[i]->st, ch_dense(1, &(ch_dense_options){.activation = CH_SIGMOID}),
+            x[i]->st, ch_layer_dense(1, &(ch_layer_dense_options){.activation = CH_SIGMOID}),
             &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, WIDTH)}}},
             &m));
         t_ok(ch_metric_new(x[i]->st, ch_metric_auc_exact(64), &auc));
@@ -494,8 +496,9 @@ static void callbacks_see_what_was_done(void **state)
 
         s[i] = (seen){.n = 0};
         t_ok(ch_callback_of(CH_ON_STEP, note, &s[i], &c[0]));
-        t_ok(ch_save_hook(&(ch_save_hook_options){.every_steps = 4}, saved, &s[i], &c[1]));
-        t_ok(ch_stop_on_nan(0, &c[2]));
+        t_ok(ch_callback_save_hook(&(ch_callback_save_hook_options){.every_steps = 4}, saved,
+                                   &s[i], &c[1]));
+        t_ok(ch_callback_stop_on_nan(0, &c[2]));
         t_ok(ch_fit(x[i]->m, (ch_data){.n = 2, .array = x[i]->a.t},
                     &(ch_fit_options){.epochs = 2,
                                       .batch = 7,
@@ -609,7 +612,7 @@ static ch_optimizer *compile_custom(fixture *x)
 {
     ch_optimizer *o = NULL;
 
-    t_ok(ch_sgd(0.1, NULL, NULL, &o));
+    t_ok(ch_optimizer_sgd(0.1, NULL, NULL, &o));
     t_ok(ch_compile(x->m, &(ch_compile_options){.train_step = custom, .step_arg = o}));
     return o;
 }
@@ -666,9 +669,9 @@ static ch_status kill_one(ch_training *t, ch_event event, void *arg)
 
     (void)event;
     if (ch_training_step(t) == 4)
-        t_ok(ch_cluster_local_kill(arg, "worker", 1));
+        t_ok(ch_local_cluster_kill(arg, "worker", 1));
     if (ch_training_step(t) == 20) { /* and another one comes */
-        t_ok(ch_cluster_local_add_worker(arg, &task));
+        t_ok(ch_local_cluster_add_worker(arg, &task));
         assert_int_equal(task, 3);
     }
     return CH_OK;
@@ -676,14 +679,15 @@ static ch_status kill_one(ch_training *t, ch_event event, void *arg)
 
 static void a_lost_worker_does_no_harm(void **state)
 {
-    ch_resolver  *cluster = NULL;
-    ch_strategy  *st = t_cluster(&(ch_local_options){.ps = 2, .workers = 3}, NULL, &cluster);
+    ch_local_cluster *cluster = NULL;
+    ch_strategy      *st =
+        t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 3}, NULL, &cluster);
     fixture       x = over(st);
     ch_optimizer *o = NULL;
     ch_callback  *c = NULL;
     ch_history   *h = NULL;
 
-    t_ok(ch_sgd(0.1, NULL, NULL, &o));
+    t_ok(ch_optimizer_sgd(0.1, NULL, NULL, &o));
     t_ok(ch_compile(x.m, &(ch_compile_options){.optimizer = o,
                                                .loss = ch_loss_sparse_categorical,
                                                .metrics = {ch_metric_sparse_accuracy()}}));
@@ -697,7 +701,7 @@ static void a_lost_worker_does_no_harm(void **state)
     ch_callback_unref(c);
     ch_optimizer_unref(o);
     drop_fixture(&x);
-    ch_resolver_unref(cluster);
+    ch_local_cluster_unref(cluster);
     (void)state;
 }
 
@@ -705,15 +709,16 @@ static ch_status kill_server(ch_training *t, ch_event event, void *arg)
 {
     (void)event;
     if (ch_training_step(t) == 4)
-        t_ok(ch_cluster_local_kill(arg, "ps", 1));
+        t_ok(ch_local_cluster_kill(arg, "ps", 1));
     return CH_OK;
 }
 
 /* It is the end, and the error says which. */
 static void a_lost_server_is_named(void **state)
 {
-    ch_resolver *cluster = NULL;
-    ch_strategy *st = t_cluster(&(ch_local_options){.ps = 2, .workers = 2}, NULL, &cluster);
+    ch_local_cluster *cluster = NULL;
+    ch_strategy      *st =
+        t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 2}, NULL, &cluster);
     fixture      x = over(st);
     ch_callback *c = NULL;
 
@@ -725,7 +730,7 @@ static void a_lost_server_is_named(void **state)
         CH_UNAVAILABLE, "fit: epoch ", "ps/1");
     ch_callback_unref(c);
     drop_fixture(&x);
-    ch_resolver_unref(cluster);
+    ch_local_cluster_unref(cluster);
     (void)state;
 }
 

@@ -122,7 +122,7 @@ static void a_csv_log_has_a_line_for_each_epoch(void **state)
     ch_callback *c = NULL;
 
     put_file(path, "what was there\n");
-    t_ok(ch_csv_log(path, NULL, &c));
+    t_ok(ch_callback_csv_log(path, NULL, &c));
     train(c);
     assert_string_equal(text_of(path), "epoch,loss,val_loss\n"
                                        "0,0.5,0.5\n"
@@ -139,7 +139,7 @@ static void a_name_that_comes_later_gets_a_column(void **state)
     const char  *path = t_path("steps.csv");
     ch_callback *c = NULL;
 
-    t_ok(ch_csv_log(path, &(ch_log_file_options){.every_steps = 1}, &c));
+    t_ok(ch_callback_csv_log(path, &(ch_callback_log_file_options){.every_steps = 1}, &c));
     train(c);
     assert_string_equal(text_of(path), "epoch,step,loss,val_loss\n"
                                        "0,1,1,\n"
@@ -149,7 +149,7 @@ static void a_name_that_comes_later_gets_a_column(void **state)
                                        "1,4,0.25,\n"
                                        "1,4,0.25,1.5\n");
     ch_callback_unref(c);
-    t_ok(ch_csv_log(path, &(ch_log_file_options){.every_steps = 3}, &c));
+    t_ok(ch_callback_csv_log(path, &(ch_callback_log_file_options){.every_steps = 3}, &c));
     train(c);
     assert_string_equal(text_of(path), "epoch,step,loss,val_loss\n"
                                        "0,2,0.5,0.5\n"
@@ -165,7 +165,7 @@ static void appending_goes_by_the_names_that_are_there(void **state)
     ch_callback *c = NULL;
 
     put_file(path, "epoch,\"a, \"\"b\"\"\",val_loss\r\n0,1,2\r\n1,3"); /* not ended */
-    t_ok(ch_csv_log(path, &(ch_log_file_options){.append = true}, &c));
+    t_ok(ch_callback_csv_log(path, &(ch_callback_log_file_options){.append = true}, &c));
     train(c);
     assert_string_equal(text_of(path), "epoch,\"a, \"\"b\"\"\",val_loss,loss\n"
                                        "0,1,2,\n"
@@ -177,13 +177,13 @@ static void appending_goes_by_the_names_that_are_there(void **state)
     ch_callback_unref(c);
 
     put_file(path, "");
-    t_ok(ch_csv_log(path, &(ch_log_file_options){.append = true}, &c));
+    t_ok(ch_callback_csv_log(path, &(ch_callback_log_file_options){.append = true}, &c));
     train(c);
     assert_string_equal(text_of(path), "epoch,loss,val_loss\n0,0.5,0.5\n1,0.25,1.5\n");
     ch_callback_unref(c);
 
     put_file(path, "name,value\n");
-    t_ok(ch_csv_log(path, &(ch_log_file_options){.append = true}, &c));
+    t_ok(ch_callback_csv_log(path, &(ch_callback_log_file_options){.append = true}, &c));
     t_refused(t_tell(c, &(ch_training){0}, CH_ON_BEGIN), CH_INVALID_ARGUMENT, "append.csv",
               "\"epoch\"");
     assert_string_equal(text_of(path), "name,value\n");
@@ -197,7 +197,7 @@ static void names_are_quoted_and_numbers_may_be_missing(void **state)
     ch_callback *c = NULL;
     ch_training  t = {0};
 
-    t_ok(ch_csv_log(path, NULL, &c));
+    t_ok(ch_callback_csv_log(path, NULL, &c));
     t_begin(c, &t);
     t_log(&t, "a,b", NAN);
     t_log(&t, "say \"so\"", -INFINITY);
@@ -225,7 +225,7 @@ static void a_link_keeps_its_columns(void **state)
 
     ch_log_set_sink(t_sink, &logged, CH_LOG_WARNING);
     assert_int_equal(symlink(target, path), 0);
-    t_ok(ch_csv_log(path, &(ch_log_file_options){.every_steps = 2}, &c));
+    t_ok(ch_callback_csv_log(path, &(ch_callback_log_file_options){.every_steps = 2}, &c));
     train(c);
     assert_string_equal(text_of(target),
                         "epoch,step,loss\n0,2,0.5\n0,2,0.5\n1,4,0.25\n1,4,0.25\n");
@@ -234,7 +234,7 @@ static void a_link_keeps_its_columns(void **state)
     assert_int_equal(logged.n, 1);
     assert_non_null(strstr(logged.text, "\"val_loss\""));
     ch_callback_unref(c);
-    t_ok(ch_csv_log(path, &(ch_log_file_options){.append = true}, &c));
+    t_ok(ch_callback_csv_log(path, &(ch_callback_log_file_options){.append = true}, &c));
     train(c);
     assert_non_null(strstr(text_of(target), "1,4,0.25\n0,2,0.5\n1,4,0.25\n"));
     ch_callback_unref(c);
@@ -270,7 +270,8 @@ static void a_json_log_has_an_object_for_each_line(void **state)
     ch_callback *c = NULL;
 
     put_file(path, "{\"event\": \"epo");
-    t_ok(ch_json_log(path, &(ch_log_file_options){.append = true, .every_steps = 3}, &c));
+    t_ok(ch_callback_json_log(
+        path, &(ch_callback_log_file_options){.append = true, .every_steps = 3}, &c));
     train(c);
     assert_string_equal(
         without_seconds(text_of(path)),
@@ -289,7 +290,7 @@ static void what_json_cannot_say_is_null_or_escaped(void **state)
     ch_callback *c = NULL;
     ch_training  t = {0};
 
-    t_ok(ch_json_log(path, NULL, &c));
+    t_ok(ch_callback_json_log(path, NULL, &c));
     t_begin(c, &t);
     t_log(&t, "a\"b\\c\n\xc3\xa9", NAN);
     t_log(&t, "up", INFINITY);
@@ -311,19 +312,19 @@ static void files_that_cannot_be_written_are_refused(void **state)
     ch_callback *c = NULL;
     ch_training  t = {0};
 
-    t_refused(ch_csv_log(NULL, NULL, &c), CH_INVALID_ARGUMENT, "csv_log", "no name");
-    t_refused(ch_json_log("", NULL, &c), CH_INVALID_ARGUMENT, "json_log", "no name");
-    t_refused(ch_csv_log("x", &(ch_log_file_options){.every_steps = -1}, &c),
+    t_refused(ch_callback_csv_log(NULL, NULL, &c), CH_INVALID_ARGUMENT, "csv_log", "no name");
+    t_refused(ch_callback_json_log("", NULL, &c), CH_INVALID_ARGUMENT, "json_log", "no name");
+    t_refused(ch_callback_csv_log("x", &(ch_callback_log_file_options){.every_steps = -1}, &c),
               CH_INVALID_ARGUMENT, "every_steps", "-1");
-    t_refused(ch_csv_log("x", NULL, NULL), CH_INVALID_ARGUMENT, "out", "NULL");
+    t_refused(ch_callback_csv_log("x", NULL, NULL), CH_INVALID_ARGUMENT, "out", "NULL");
 
-    t_ok(ch_csv_log(t_path("none/log.csv"), NULL, &c));
+    t_ok(ch_callback_csv_log(t_path("none/log.csv"), NULL, &c));
     t_refused(t_tell(c, &t, CH_ON_BEGIN), CH_NOT_FOUND, "callback csv_log", "none/log.csv");
     t_ok(t_tell(c, &t, CH_ON_END));
     ch_callback_unref(c);
 
     t_log(&t, "loss", 1);
-    t_ok(ch_json_log("/dev/full", NULL, &c));
+    t_ok(ch_callback_json_log("/dev/full", NULL, &c));
     t_ok(t_tell(c, &t, CH_ON_BEGIN));
     t_refused(t_tell(c, &t, CH_ON_EPOCH_END), CH_RESOURCE_EXHAUSTED, "callback json_log",
               "/dev/full");
@@ -339,7 +340,7 @@ static void an_evaluation_writes_no_line(void **state)
     ch_callback *c = NULL;
     ch_training  t = {.is_evaluation = true};
 
-    t_ok(ch_csv_log(path, &(ch_log_file_options){.every_steps = 1}, &c));
+    t_ok(ch_callback_csv_log(path, &(ch_callback_log_file_options){.every_steps = 1}, &c));
     for (unsigned event = CH_ON_BEGIN; event <= CH_ON_END; event <<= 1)
         t_ok(t_tell(c, &t, (ch_event)event));
     assert_int_equal(access(path, F_OK), -1);
@@ -351,10 +352,12 @@ static void an_evaluation_writes_no_line(void **state)
  * something fails. */
 static ch_status try_training(const char *path, bool is_json)
 {
-    ch_log_file_options o = {.append = true, .every_steps = 1};
-    ch_callback        *c = NULL;
-    ch_training         t = {.step = 1};
-    ch_status rc = is_json ? ch_json_log(path, &o, &c) : ch_csv_log(path, &o, &c), end;
+    ch_callback_log_file_options o = {.append = true, .every_steps = 1};
+    ch_callback                 *c = NULL;
+    ch_training                  t = {.step = 1};
+    ch_status                    rc = is_json ? ch_callback_json_log(path, &o, &c)
+                                              : ch_callback_csv_log(path, &o, &c),
+              end;
 
     if (rc != CH_OK)
         return rc;

@@ -25,30 +25,32 @@ enum {
 
 static ch_layer *pictures(void)
 {
-    ch_conv_layer_options same = {.padding = CH_PAD_SAME};
+    ch_layer_conv_options same = {.padding = CH_PAD_SAME};
 
-    return ch_sequential(
+    return ch_layer_sequential(
         "net", 6,
-        (ch_layer *[]){ch_conv2d_layer(4, 3, 3, &same),
-                       ch_batch_norm_layer(&(ch_batch_norm_options){.synchronized = true}),
-                       ch_activation_layer(CH_TANH),
-                       ch_max_pool_layer(2, 2, 0, 0, CH_PAD_VALID), ch_flatten_layer(),
-                       ch_dense(CLASSES, NULL)});
+        (ch_layer *[]){
+            ch_layer_conv2d(4, 3, 3, &same),
+            ch_layer_batch_norm(&(ch_layer_batch_norm_options){.synchronized = true}),
+            ch_layer_activation(CH_TANH), ch_layer_max_pool(2, 2, 0, 0, CH_PAD_VALID),
+            ch_layer_flatten(), ch_layer_dense(CLASSES, NULL)});
 }
 
 static ch_layer *attention(void)
 {
-    return ch_sequential("net", 5,
-                         (ch_layer *[]){ch_embedding_layer(WORDS, 8, NULL),
-                                        ch_transformer_block(2, NULL), ch_layer_norm_layer(0),
-                                        ch_flatten_layer(), ch_dense(CLASSES, NULL)});
+    return ch_layer_sequential("net", 5,
+                               (ch_layer *[]){ch_layer_embedding(WORDS, 8, NULL),
+                                              ch_layer_transformer_block(2, NULL),
+                                              ch_layer_layer_norm(0), ch_layer_flatten(),
+                                              ch_layer_dense(CLASSES, NULL)});
 }
 
 static ch_layer *recurrence(void)
 {
-    return ch_sequential("net", 3,
-                         (ch_layer *[]){ch_embedding_layer(WORDS, 8, NULL), ch_lstm(5, NULL),
-                                        ch_dense(CLASSES, NULL)});
+    return ch_layer_sequential("net", 3,
+                               (ch_layer *[]){ch_layer_embedding(WORDS, 8, NULL),
+                                              ch_layer_lstm(5, NULL),
+                                              ch_layer_dense(CLASSES, NULL)});
 }
 
 typedef struct network {
@@ -130,7 +132,7 @@ static int learn(const network *net, int replicas, double *out)
     shapes.input[0].shape.dim[0] = -1;
     ch_layer_set_dtype(layer, CH_F64);
     t_ok(ch_model_new(st, layer, &shapes, &m));
-    t_ok(ch_sgd(0.02, &(ch_sgd_options){.momentum = 0.9}, NULL, &o));
+    t_ok(ch_optimizer_sgd(0.02, &(ch_optimizer_sgd_options){.momentum = 0.9}, NULL, &o));
     t_ok(ch_compile(m,
                     &(ch_compile_options){.optimizer = o, .loss = ch_loss_sparse_categorical}));
     t_ok(ch_fit(m, (ch_data){.n = 2, .array = t},

@@ -550,7 +550,7 @@ static ch_model *new_model(void)
     ch_model *m = NULL;
 
     t_ok(ch_model_new(
-        NULL, ch_sequential("net", 1, (ch_layer *[]){ch_dense(3, NULL)}),
+        NULL, ch_layer_sequential("net", 1, (ch_layer *[]){ch_layer_dense(3, NULL)}),
         &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 2)}}}, &m));
     return m;
 }
@@ -613,9 +613,10 @@ static void scalars_have_keras_tags(void **state)
     ch_optimizer *o = NULL;
     ch_training   t = {0};
 
-    t_ok(ch_sgd(0.25, NULL, NULL, &o));
+    t_ok(ch_optimizer_sgd(0.25, NULL, NULL, &o));
     t.optimizer = o;
-    t_ok(ch_tensorboard(top, &(ch_tensorboard_options){.every_steps = 2, .graph = CH_OFF}, &c));
+    t_ok(ch_callback_tensorboard(
+        top, &(ch_callback_tensorboard_options){.every_steps = 2, .graph = CH_OFF}, &c));
     train(c, &t);
     ch_callback_unref(c);
     read_folder(t_path("run/train"), &read_file);
@@ -645,7 +646,8 @@ static void each_training_has_files_of_its_own(void **state)
     ch_training  t = {0};
 
     for (int i = 0; i < 2; i++) {
-        t_ok(ch_tensorboard(top, &(ch_tensorboard_options){.graph = CH_OFF}, &c));
+        t_ok(ch_callback_tensorboard(top, &(ch_callback_tensorboard_options){.graph = CH_OFF},
+                                     &c));
         train(c, &t);
         if (i == 1)
             train(c, &t);
@@ -663,7 +665,8 @@ static void an_epoch_is_there_when_it_has_ended(void **state)
     ch_callback *c = NULL;
     ch_training  t = {0};
 
-    t_ok(ch_tensorboard(t_path("live"), &(ch_tensorboard_options){.graph = CH_OFF}, &c));
+    t_ok(ch_callback_tensorboard(t_path("live"),
+                                 &(ch_callback_tensorboard_options){.graph = CH_OFF}, &c));
     t_begin(c, &t);
     t_log(&t, "loss", 1);
     t_log(&t, "val_loss", 2);
@@ -683,8 +686,9 @@ static void a_step_is_there_before_its_epoch_has_ended(void **state)
     ch_callback *c = NULL;
     ch_training  t = {.step = 1};
 
-    t_ok(ch_tensorboard(t_path("steps"),
-                        &(ch_tensorboard_options){.every_steps = 1, .graph = CH_OFF}, &c));
+    t_ok(ch_callback_tensorboard(
+        t_path("steps"), &(ch_callback_tensorboard_options){.every_steps = 1, .graph = CH_OFF},
+        &c));
     t_begin(c, &t);
     for (t.step = 1; t.step <= 2; t.step++) {
         t_log(&t, "loss", 1);
@@ -708,8 +712,9 @@ static void histograms_are_of_the_models_variables(void **state)
     ch_training  t = {.model = m};
     const event *e;
 
-    t_ok(ch_tensorboard(t_path("histograms"),
-                        &(ch_tensorboard_options){.histograms = 2, .graph = CH_OFF}, &c));
+    t_ok(ch_callback_tensorboard(
+        t_path("histograms"),
+        &(ch_callback_tensorboard_options){.histograms = 2, .graph = CH_OFF}, &c));
     train(c, &t);
     read_folder(t_path("histograms/train"), &read_file);
     e = find(&read_file, "net/dense/kernel/histogram", 0);
@@ -741,7 +746,7 @@ static void the_model_and_its_step_are_texts(void **state)
     ch_function *f = ran(), *fresh = t_function(step_of, NULL);
     ch_training  t = {.model = m, .function = f};
 
-    t_ok(ch_tensorboard(t_path("texts"), NULL, &c));
+    t_ok(ch_callback_tensorboard(t_path("texts"), NULL, &c));
     train(c, &t);
     ch_callback_unref(c);
     read_folder(t_path("texts/train"), &read_file);
@@ -754,7 +759,7 @@ static void the_model_and_its_step_are_texts(void **state)
     close_events(&read_file);
 
     t.function = fresh; /* which has not run */
-    t_ok(ch_tensorboard(t_path("fresh"), NULL, &c));
+    t_ok(ch_callback_tensorboard(t_path("fresh"), NULL, &c));
     train(c, &t);
     ch_callback_unref(c);
     read_folder(t_path("fresh/train"), &read_file);
@@ -771,18 +776,20 @@ static void a_text_of_ones_own_is_there_at_once(void **state)
 {
     ch_callback *c = NULL, *other = NULL;
 
-    t_ok(ch_tensorboard(t_path("notes"), NULL, &c));
-    t_ok(ch_tensorboard_text(c, "notes", 7, "**bold** \xc3\xa9"));
+    t_ok(ch_callback_tensorboard(t_path("notes"), NULL, &c));
+    t_ok(ch_callback_tensorboard_text(c, "notes", 7, "**bold** \xc3\xa9"));
     read_folder(t_path("notes/train"), &read_file);
     assert_non_null(find(&read_file, "notes", 7));
     assert_string_equal(find(&read_file, "notes", 7)->text, "**bold** \xc3\xa9");
     close_events(&read_file);
-    t_refused(ch_tensorboard_text(c, NULL, 0, ""), CH_INVALID_ARGUMENT, "tag", "NULL");
-    t_refused(ch_tensorboard_text(c, "a", 0, NULL), CH_INVALID_ARGUMENT, "text", "NULL");
-    t_refused(ch_tensorboard_text(NULL, "a", 0, ""), CH_INVALID_ARGUMENT, "ch_tensorboard", "");
-    t_ok(ch_time_limit(1, &other));
-    t_refused(ch_tensorboard_text(other, "a", 0, ""), CH_INVALID_ARGUMENT, "ch_tensorboard",
-              "");
+    t_refused(ch_callback_tensorboard_text(c, NULL, 0, ""), CH_INVALID_ARGUMENT, "tag", "NULL");
+    t_refused(ch_callback_tensorboard_text(c, "a", 0, NULL), CH_INVALID_ARGUMENT, "text",
+              "NULL");
+    t_refused(ch_callback_tensorboard_text(NULL, "a", 0, ""), CH_INVALID_ARGUMENT,
+              "ch_callback_tensorboard", "");
+    t_ok(ch_callback_time_limit(1, &other));
+    t_refused(ch_callback_tensorboard_text(other, "a", 0, ""), CH_INVALID_ARGUMENT,
+              "ch_callback_tensorboard", "");
     ch_callback_unref(other);
     ch_callback_unref(c);
     (void)state;
@@ -795,11 +802,13 @@ static void what_cannot_be_is_refused(void **state)
     FILE        *f = fopen(t_path("taken"), "w");
 
     fclose(f);
-    t_refused(ch_tensorboard("", NULL, &c), CH_INVALID_ARGUMENT, "directory", "name");
-    t_refused(ch_tensorboard(NULL, NULL, &c), CH_INVALID_ARGUMENT, "directory", "name");
-    t_refused(ch_tensorboard("x", &(ch_tensorboard_options){.histograms = -1}, &c),
-              CH_INVALID_ARGUMENT, "histograms", "-1");
-    t_ok(ch_tensorboard(t_path("taken"), NULL, &c));
+    t_refused(ch_callback_tensorboard("", NULL, &c), CH_INVALID_ARGUMENT, "directory", "name");
+    t_refused(ch_callback_tensorboard(NULL, NULL, &c), CH_INVALID_ARGUMENT, "directory",
+              "name");
+    t_refused(
+        ch_callback_tensorboard("x", &(ch_callback_tensorboard_options){.histograms = -1}, &c),
+        CH_INVALID_ARGUMENT, "histograms", "-1");
+    t_ok(ch_callback_tensorboard(t_path("taken"), NULL, &c));
     t_refused(t_tell(c, &t, CH_ON_BEGIN), CH_NOT_FOUND, "callback tensorboard", "taken/train");
     t.is_evaluation = true;
     for (unsigned e = CH_ON_BEGIN; e <= CH_ON_END; e <<= 1)
@@ -815,7 +824,8 @@ static ch_status try_training(ch_model *m)
     ch_training  t = {.model = m};
     ch_status    rc, end;
 
-    rc = ch_tensorboard(t_path("fails"), &(ch_tensorboard_options){.histograms = 1}, &c);
+    rc = ch_callback_tensorboard(t_path("fails"),
+                                 &(ch_callback_tensorboard_options){.histograms = 1}, &c);
     if (rc != CH_OK)
         return rc;
     rc = t_tell(c, &t, CH_ON_BEGIN);

@@ -8,18 +8,18 @@
 #include "cohort/parameter_server.h"
 
 /* A strategy over a cluster of its own; *cluster may be NULL. */
-static inline ch_strategy *t_cluster(const ch_local_options            *local,
+static inline ch_strategy *t_cluster(const ch_local_cluster_options    *local,
                                      const ch_parameter_server_options *opt,
-                                     ch_resolver                      **cluster)
+                                     ch_local_cluster                 **cluster)
 {
-    ch_resolver *r = NULL;
-    ch_strategy *st = NULL;
+    ch_local_cluster *c = NULL;
+    ch_strategy      *st = NULL;
 
-    t_ok(ch_cluster_local(local, &r));
-    t_ok(ch_strategy_parameter_server(r, opt, &st));
+    t_ok(ch_cluster_local(local, &c));
+    t_ok(ch_strategy_parameter_server(ch_local_cluster_resolver(c), opt, &st));
     if (cluster != NULL)
-        *cluster = ch_resolver_ref(r);
-    ch_resolver_unref(r);
+        *cluster = ch_local_cluster_ref(c);
+    ch_local_cluster_unref(c);
     return st;
 }
 

@@ -23,9 +23,9 @@ static inline ch_var *t_table(ch_strategy *st, const char *name, ch_shape shape)
 /* Cut along axis 0 in so many shards, over two servers. */
 static inline ch_strategy *t_in_shards(int shards)
 {
-    return t_cluster(&(ch_local_options){.ps = 2, .workers = 2},
-                     &(ch_parameter_server_options){.partitioner = ch_partition_fixed(shards)},
-                     NULL);
+    return t_cluster(
+        &(ch_local_cluster_options){.ps = 2, .workers = 2},
+        &(ch_parameter_server_options){.partitioner = ch_partitioner_fixed(shards)}, NULL);
 }
 
 static inline ch_tensor *t_ids(ch_shape shape, const int64_t *id)

@@ -11,13 +11,13 @@ enum { MOST_CUES = 16 };
 static const int64_t ms = 1000000;
 
 typedef struct scene {
-    ch_net         *net;
-    ch_resolver    *cluster;
-    ch_strategy    *st;
-    ch_coordinator *co;
-    ch_var         *n; /* that steps count in */
-    ch_function    *count;
-    int             n_cues;
+    ch_net           *net;
+    ch_local_cluster *cluster;
+    ch_strategy      *st;
+    ch_coordinator   *co;
+    ch_var           *n; /* that steps count in */
+    ch_function      *count;
+    int               n_cues;
     struct cue {
         struct scene *scene;
         const char   *job;
@@ -34,19 +34,19 @@ static inline void t_count_step(ch_step *s, void *arg)
 }
 
 /* Without a strategy. A step takes up to step_ms. */
-static inline void t_stage(scene *s, const ch_local_options *local, int step_ms)
+static inline void t_stage(scene *s, const ch_local_cluster_options *local, int step_ms)
 {
     memset(s, 0, sizeof(*s));
     t_ok(ch__net_sim(&(ch_sim_options){.seed = 7, .work_us = 1000 * step_ms}, &s->net));
-    t_ok(ch__cluster_local_on(s->net, local, &(ch_local_how){.chief.beat = 10 * ms},
+    t_ok(ch__local_cluster_on(s->net, local, &(ch_local_cluster_how){.chief.beat = 10 * ms},
                               &s->cluster));
 }
 
-static inline void t_open(scene *s, const ch_local_options *local, int step_ms,
+static inline void t_open(scene *s, const ch_local_cluster_options *local, int step_ms,
                           const ch_coordinator_options *opt)
 {
     t_stage(s, local, step_ms);
-    t_ok(ch_strategy_parameter_server(s->cluster, NULL, &s->st));
+    t_ok(ch_strategy_parameter_server(ch_local_cluster_resolver(s->cluster), NULL, &s->st));
     t_ok(ch_coordinator_new(s->st, opt, &s->co));
     s->n = t_var_in(s->st, "n", 0);
     s->count = t_function(t_count_step, s);
@@ -58,21 +58,21 @@ static inline void t_close(scene *s)
     ch_var_unref(s->n);
     ch_coordinator_unref(s->co);
     ch_strategy_unref(s->st);
-    ch_resolver_unref(s->cluster);
+    ch_local_cluster_unref(s->cluster);
 }
 
 static inline void kill_on_cue(void *arg)
 {
     const struct cue *c = arg;
 
-    t_ok(ch_cluster_local_kill(c->scene->cluster, c->job, c->task));
+    t_ok(ch_local_cluster_kill(c->scene->cluster, c->job, c->task));
 }
 
 static inline void restart_on_cue(void *arg)
 {
     const struct cue *c = arg;
 
-    t_ok(ch_cluster_local_restart(c->scene->cluster, c->job, c->task));
+    t_ok(ch_local_cluster_restart(c->scene->cluster, c->job, c->task));
 }
 
 /* So many us from now. */

@@ -44,7 +44,7 @@ static void variable_of_default_is_read_by_every_worker(void **state)
     (void)state;
     for (int devices = 1; devices <= 2; devices++) {
         ch_strategy *st = t_cluster(
-            &(ch_local_options){.ps = 2, .workers = 3, .devices = devices}, NULL, NULL);
+            &(ch_local_cluster_options){.ps = 2, .workers = 3, .devices = devices}, NULL, NULL);
         ch_var      *v = t_table(NULL, "v", ch_shape_of(4));
         ch_function *f = t_function(give_rows, v);
         ch_tensor   *five = t_f32(ch_shape_of(4), (float[]){5, 5, 5, 5});
@@ -108,7 +108,7 @@ static void step_reads_the_value_that_default_has_when_it_is_scheduled(void **st
     ch_remote   *r[STEPS] = {NULL};
 
     (void)state;
-    t_open(&s, &(ch_local_options){.ps = 1, .workers = 1}, 20, NULL);
+    t_open(&s, &(ch_local_cluster_options){.ps = 1, .workers = 1}, 20, NULL);
     for (int i = 0; i < STEPS; i++) {
         change_to(v, up, (float)i);
         t_ok(ch_coordinator_schedule(s.co, f, NULL, &r[i]));
@@ -150,7 +150,7 @@ static void repeated_attempt_reads_the_same_value_of_default(void **state)
         ch_remote   *r[STEPS] = {NULL};
         ch_function *f;
 
-        t_open(&s, &(ch_local_options){.ps = 2, .workers = 3}, 20, NULL);
+        t_open(&s, &(ch_local_cluster_options){.ps = 2, .workers = 3}, 20, NULL);
         a.sum = s.n;
         f = t_function(add_value, &a);
         t_kill_in(&s, at, "worker", 1);
@@ -266,8 +266,8 @@ static void check_mixture(const ch_tuple *out, bool each)
 static void variables_of_default_stand_beside_all_other_inputs_of_a_step(void **state)
 {
     ch_strategy *st =
-        t_cluster(&(ch_local_options){.ps = 2, .workers = WORKERS, .devices = DEVICES},
-                  &(ch_parameter_server_options){.partitioner = ch_partition_fixed(2)}, NULL);
+        t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = WORKERS, .devices = DEVICES},
+                  &(ch_parameter_server_options){.partitioner = ch_partitioner_fixed(2)}, NULL);
     mixture      m = {t_var_in(NULL, "first", 7), t_table(NULL, "last", ch_shape_of(4)), NULL,
                       t_table(st, "table", ch_shape_of(4))};
     ch_dataset  *d = ch_dataset_batch(ch_dataset_range(0, 100, 1), 2, NULL);
@@ -555,10 +555,10 @@ enum { WORDS = 7, WIDTH = 3, ROWS = 4 };
 /* An embedding of words, whose table is in shards, and layers with all kinds of variables. */
 static ch_model *text_model(ch_strategy *st)
 {
-    ch_layer *root =
-        ch_sequential("net", 4,
-                      (ch_layer *[]){ch_embedding_layer(WORDS, WIDTH, NULL), ch_flatten_layer(),
-                                     ch_dense(5, NULL), ch_batch_norm_layer(NULL)});
+    ch_layer *root = ch_layer_sequential(
+        "net", 4,
+        (ch_layer *[]){ch_layer_embedding(WORDS, WIDTH, NULL), ch_layer_flatten(),
+                       ch_layer_dense(5, NULL), ch_layer_batch_norm(NULL)});
     ch_model *m = NULL;
 
     t_ok(ch_model_new(
@@ -664,7 +664,7 @@ static void default_reads_shards_and_what_they_are_of(void **state)
 static void default_reads_a_sync_on_read_variable_of_servers(void **state)
 {
     ch_strategy *st =
-        t_cluster(&(ch_local_options){.ps = 1, .workers = 2, .devices = 2}, NULL, NULL);
+        t_cluster(&(ch_local_cluster_options){.ps = 1, .workers = 2, .devices = 2}, NULL, NULL);
 
     (void)state;
     for (int how = CH_AGGREGATE_NONE; how <= CH_AGGREGATE_FIRST; how++) {
@@ -723,10 +723,10 @@ static void default_says_which_server_is_lost_when_it_reads_its_variable(void **
     ch_function *f;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.ps = 1, .workers = 1}, 1, NULL);
+    t_open(&s, &(ch_local_cluster_options){.ps = 1, .workers = 1}, 1, NULL);
     f = t_function(give_number, s.n);
     t_ok(ch_strategy_run(NULL, f, NULL, NULL));
-    t_ok(ch_cluster_local_kill(s.cluster, "ps", 0));
+    t_ok(ch_local_cluster_kill(s.cluster, "ps", 0));
     t_refused(ch_strategy_run(NULL, f, NULL, NULL), CH_UNAVAILABLE, "variable n", "ps/0");
     ch_function_unref(f);
     t_close(&s);

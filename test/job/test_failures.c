@@ -8,7 +8,7 @@
 #include "scene.h"
 #include "tensor/device.h"
 
-static const ch_local_options three_workers = {.ps = 2, .workers = 3};
+static const ch_local_cluster_options three_workers = {.ps = 2, .workers = 3};
 
 static void all_ran(scene *s, int n)
 {
@@ -28,13 +28,13 @@ static void a_worker_is_lost_between_steps(void **state)
     t_open(&s, &three_workers, 10, NULL);
     t_schedule(&s, 10);
     all_ran(&s, 10);
-    t_ok(ch_cluster_local_kill(s.cluster, "worker", 1));
+    t_ok(ch_local_cluster_kill(s.cluster, "worker", 1));
     t_pass(&s, 200);
     assert_int_equal(t_stats(&s).ready, 2);
     assert_int_equal(t_stats(&s).workers_lost, 1);
     t_schedule(&s, 10);
     all_ran(&s, 20);
-    t_ok(ch_cluster_local_restart(s.cluster, "worker", 1));
+    t_ok(ch_local_cluster_restart(s.cluster, "worker", 1));
     t_pass(&s, 200);
     assert_int_equal(t_stats(&s).ready, 3);
     t_schedule(&s, 10);
@@ -73,7 +73,7 @@ static void lose_it_while_data_is_made(int64_t at_us)
     ch_per_worker *data = NULL, *it = NULL;
     ch_function   *f;
 
-    t_open(&s, &(ch_local_options){.ps = 1, .workers = 1}, 1, NULL);
+    t_open(&s, &(ch_local_cluster_options){.ps = 1, .workers = 1}, 1, NULL);
     f = t_function(first_step, &s);
     t_at(&s, at_us, kill_on_cue, "worker", 0);
     t_at(&s, at_us + 30000, restart_on_cue, "worker", 0);
@@ -167,7 +167,7 @@ static void server_refuses_updates_of_a_worker_that_was_given_up(void **state)
         scene  s;
         double before;
 
-        t_open(&s, &(ch_local_options){.ps = 2, .workers = 1}, 1000, NULL);
+        t_open(&s, &(ch_local_cluster_options){.ps = 2, .workers = 1}, 1000, NULL);
         t_schedule(&s, 6);
         t_pass(&s, at);
         ch__sim_cut(s.net, "chief/0", "worker/0", true);
@@ -224,13 +224,13 @@ static void no_worker_comes_back(void **state)
     scene s;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 2}, 20, NULL);
+    t_open(&s, &(ch_local_cluster_options){.workers = 2}, 20, NULL);
     t_schedule(&s, 10);
     t_kill_in(&s, 15, "worker", 0);
     t_kill_in(&s, 15, "worker", 1);
     t_refused(ch_coordinator_join(s.co), CH_DEADLINE_EXCEEDED, "0 of 2 workers", "scheduled");
     assert_true(t_stats(&s).queued > 0);
-    t_ok(ch_cluster_local_restart(s.cluster, "worker", 1));
+    t_ok(ch_local_cluster_restart(s.cluster, "worker", 1));
     all_ran(&s, 10);
     t_close(&s);
 }
@@ -308,17 +308,17 @@ static void variables_are_there_while_a_worker_is_lost(void **state)
     ch_tensor *t = t_f32(ch_shape_scalar(), (float[]){7});
 
     (void)state;
-    t_open(&s, &(ch_local_options){.ps = 2, .workers = 1}, 20, NULL);
+    t_open(&s, &(ch_local_cluster_options){.ps = 2, .workers = 1}, 20, NULL);
     t_schedule(&s, 10);
     t_pass(&s, 30);
-    t_ok(ch_cluster_local_kill(s.cluster, "worker", 0));
+    t_ok(ch_local_cluster_kill(s.cluster, "worker", 0));
     v = t_var_in(s.st, "v", 3);
     assert_true(t_value_of(v) == 3);
     t_ok(ch_var_set(v, t));
     assert_true(t_value_of(v) == 7);
     t_pass(&s, 300);
     assert_true(t_value_of(v) == 7);
-    t_ok(ch_cluster_local_restart(s.cluster, "worker", 0));
+    t_ok(ch_local_cluster_restart(s.cluster, "worker", 0));
     all_ran(&s, 10);
     ch_tensor_unref(t);
     ch_var_unref(v);
@@ -331,14 +331,14 @@ static void a_worker_is_added_while_the_job_runs(void **state)
     int   task = -1;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 1}, 20, NULL);
+    t_open(&s, &(ch_local_cluster_options){.workers = 1}, 20, NULL);
     t_schedule(&s, 50);
     t_pass(&s, 50);
-    t_ok(ch_cluster_local_add_worker(s.cluster, &task));
+    t_ok(ch_local_cluster_add_worker(s.cluster, &task));
     assert_int_equal(task, 1);
     t_pass(&s, 50);
     assert_int_equal(t_stats(&s).ready, 2);
-    t_ok(ch_cluster_local_kill(s.cluster, "worker", 0)); /* so the new one has all of it */
+    t_ok(ch_local_cluster_kill(s.cluster, "worker", 0)); /* so the new one has all of it */
     all_ran(&s, 50);
     assert_int_equal(t_stats(&s).workers, 2);
     t_close(&s);
@@ -347,15 +347,15 @@ static void a_worker_is_added_while_the_job_runs(void **state)
 /* It outlives the strategy, and nobody gives it steps. */
 static void a_worker_is_added_when_the_strategy_is_gone(void **state)
 {
-    ch_resolver *cluster = NULL;
-    ch_strategy *st = t_cluster(NULL, NULL, &cluster);
-    int          task = -1;
+    ch_local_cluster *cluster = NULL;
+    ch_strategy      *st = t_cluster(NULL, NULL, &cluster);
+    int               task = -1;
 
     (void)state;
     ch_strategy_unref(st);
-    t_ok(ch_cluster_local_add_worker(cluster, &task));
+    t_ok(ch_local_cluster_add_worker(cluster, &task));
     assert_int_equal(task, 1);
-    ch_resolver_unref(cluster);
+    ch_local_cluster_unref(cluster);
 }
 
 /* In rounds, and where staleness is bounded, a step that its worker took along holds up the others until another has run it. */
@@ -513,7 +513,7 @@ static void a_parameter_server_is_lost_while_join_waits(void **state)
     scene s;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.ps = 2, .workers = 1}, 20, NULL);
+    t_open(&s, &(ch_local_cluster_options){.ps = 2, .workers = 1}, 20, NULL);
     t_schedule(&s, 100);
     t_kill_in(&s, 100, "ps", 1);
     t_kill_in(&s, 100, "worker", 0);
@@ -532,7 +532,7 @@ static void a_parameter_server_is_lost_while_its_variables_are_used(void **state
     (void)state;
     t_open(&s, &three_workers, 20, NULL);
     there = t_var_in(s.st, "there", 5);
-    t_ok(ch_cluster_local_kill(s.cluster, "ps", 1));
+    t_ok(ch_local_cluster_kill(s.cluster, "ps", 1));
     says_which_is_lost(ch_var_get(there, &t));
     says_which_is_lost(ch_var_get(there, &t));
     says_which_is_lost(ch_var_set(there, value));
@@ -573,7 +573,7 @@ static void a_parameter_server_that_works_slowly_is_not_lost(void **state)
     scene s;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.ps = 1, .workers = 6}, 1, NULL);
+    t_open(&s, &(ch_local_cluster_options){.ps = 1, .workers = 6}, 1, NULL);
     t_schedule(&s, 6);
     all_ran(&s, 6);
     ch__sim_slow(s.net, "ps/0", CH_PS_UPDATE, 200 * ms); /* 20 beats each */
@@ -616,7 +616,7 @@ static void what_servers_keep_is_bounded_though_a_step_does_not_end(void **state
     size_t       bytes = 0;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 2}, 1, NULL);
+    t_open(&s, &(ch_local_cluster_options){.workers = 2}, 1, NULL);
     t_ok(ch_var_new(s.st, &(ch_var_spec){.name = "v", .initial = t}, &v));
     t_ok(ch__device_of_task("ps", 0, 0, &device));
     f = t_function(large_step, v);
@@ -650,7 +650,7 @@ static void a_parameter_server_is_asked_again(void **state)
     scene s;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.ps = 1, .workers = 1}, 1, NULL);
+    t_open(&s, &(ch_local_cluster_options){.ps = 1, .workers = 1}, 1, NULL);
     ch__sim_faults(s.net, &(ch_sim_options){.seed = 7, .drop = 700});
     t_pass(&s, 300000);
     ch__sim_faults(s.net, &(ch_sim_options){.seed = 7});
@@ -687,7 +687,7 @@ static void a_worker_that_is_told_something_large_is_waited_for(void **state)
     ch_function   *f;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 1}, 1, NULL);
+    t_open(&s, &(ch_local_cluster_options){.workers = 1}, 1, NULL);
     f = t_function(first_step, &s);
     t_ok(ch_coordinator_create_per_worker_dataset(s.co, d, &data));
     t_ok(ch_per_worker_iterate(data, &it));
@@ -723,9 +723,9 @@ static void workers_come_and_go_on_threads(void **state)
     for (int i = 0; i < STEPS; i++) {
         t_schedule(&s, 1);
         if (i % 200 == 50)
-            t_ok(ch_cluster_local_kill(s.cluster, "worker", i / 200 % 3));
+            t_ok(ch_local_cluster_kill(s.cluster, "worker", i / 200 % 3));
         if (i % 200 == 150)
-            t_ok(ch_cluster_local_restart(s.cluster, "worker", i / 200 % 3));
+            t_ok(ch_local_cluster_restart(s.cluster, "worker", i / 200 % 3));
     }
     all_ran(&s, STEPS);
     t_close(&s);

@@ -228,14 +228,14 @@ static void ids_that_are_none_are_refused(void **state)
 /* Every shard has a piece of each row. */
 static void rows_of_a_variable_that_is_cut_along_another_axis(void **state)
 {
-    ch_partitioner p = ch_partition_fixed(3);
+    ch_partitioner p = ch_partitioner_fixed(3);
     ch_strategy   *st;
     ch_var        *v;
     ch_tensor     *ids = t_ids(ch_shape_of(3), (int64_t[]){2, 0, 2}), *t = NULL;
 
     (void)state;
     p.axis = -1;
-    st = t_cluster(&(ch_local_options){.ps = 2},
+    st = t_cluster(&(ch_local_cluster_options){.ps = 2},
                    &(ch_parameter_server_options){.partitioner = p}, NULL);
     v = t_table(st, "w", ch_shape_of(3, 4));
     assert_int_equal(ch_var_shards(v), 3);
@@ -515,12 +515,12 @@ static ch_tuple *bags_of(const int64_t *ids, int n)
 static float loss_after(ch_strategy *st, int steps)
 {
     static const int64_t ids[] = {3, 19, 0, 3, 7, -1, 99}; /* two of padding */
-    bags                 b = {.layer = ch_embedding_bag_layer(20, 4, CH_COMBINE_MEAN, NULL)};
+    bags                 b = {.layer = ch_layer_embedding_bag(20, 4, CH_COMBINE_MEAN, NULL)};
     ch_function         *f = t_function(train_bags, &b);
     ch_tuple            *in = bags_of(ids, 7), *out = NULL;
     float                loss = 0;
 
-    t_ok(ch_sgd(0.1, NULL, NULL, &b.optimizer));
+    t_ok(ch_optimizer_sgd(0.1, NULL, NULL, &b.optimizer));
     for (int i = 0; i < steps; i++) {
         t_ok(ch_strategy_run(st, f, in, &out));
         loss = *t_floats(out, 0, 0);
@@ -589,7 +589,7 @@ static float train_large(ch_strategy *st, bool weighted, ch_combiner combiner, l
     if (!weighted)
         ch_tensor_unref(in[2]);
     args = t_tuple(weighted ? 3 : 2, in);
-    t_ok(ch_adagrad(0.1, NULL, NULL, &b.optimizer));
+    t_ok(ch_optimizer_adagrad(0.1, NULL, NULL, &b.optimizer));
     for (int i = 0; i < 3; i++) {
         ch_tuple *out = NULL;
 

@@ -30,7 +30,7 @@ static void a_coordinator_is_made_of_something(void **state)
     scene s;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 2}, 1, NULL);
+    t_open(&s, &(ch_local_cluster_options){.workers = 2}, 1, NULL);
     refuses(ch_coordinator_new(s.st, NULL, NULL), "out", "NULL");
     refuses(ch_coordinator_new(NULL, NULL, &s.co), "parameter servers", "Default");
     refuses(ch_coordinator_join(NULL), "the coordinator", "NULL");
@@ -57,7 +57,7 @@ static void a_step_s_arguments_are_there(void **state)
                        no_entry = {.n_each = 1, .each = &none};
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 2}, 1, NULL);
+    t_open(&s, &(ch_local_cluster_options){.workers = 2}, 1, NULL);
     refuses(ch_coordinator_schedule(NULL, s.count, NULL, NULL), "the coordinator", "NULL");
     refuses(ch_coordinator_schedule(s.co, NULL, NULL, NULL), "the function", "NULL");
     refuses(ch_coordinator_schedule(s.co, s.count, &below, NULL), "n_each", "-1");
@@ -76,7 +76,7 @@ static void what_is_fetched_is_there(void **state)
     ch_tuple  *out[2] = {NULL};
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 2}, 1, NULL);
+    t_open(&s, &(ch_local_cluster_options){.workers = 2}, 1, NULL);
     t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r[0]));
     refuses(ch_remote_fetch(NULL, out), "the remote value", "NULL");
     refuses(ch_remote_fetch(r[0], NULL), "out", "NULL");
@@ -105,7 +105,7 @@ static void data_of_workers_is_made_of_something(void **state)
     ch_per_worker *p = NULL;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 2}, 1, NULL);
+    t_open(&s, &(ch_local_cluster_options){.workers = 2}, 1, NULL);
     refuses(ch_coordinator_create_per_worker_dataset(NULL, d, &p), "the coordinator", "NULL");
     refuses(ch_coordinator_create_per_worker_dataset(s.co, d, NULL), "out", "NULL");
     refuses(ch_coordinator_create_per_worker_dataset(s.co, NULL, &p), "the dataset is NULL",
@@ -144,29 +144,30 @@ static void data_of_workers_is_made_of_something(void **state)
 
 static void a_strategy_of_parameter_servers_is_made_of_something(void **state)
 {
-    scene        s;
-    ch_resolver *cluster = NULL;
-    ch_strategy *st = NULL;
-    char         text[200];
+    scene             s;
+    ch_local_cluster *cluster = NULL;
+    ch_strategy      *st = NULL;
+    char              text[200];
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 2}, 1, NULL);
+    t_open(&s, &(ch_local_cluster_options){.workers = 2}, 1, NULL);
     refuses(ch_strategy_parameter_server(NULL, NULL, &st), "the cluster", "NULL");
-    refuses(ch_strategy_parameter_server(s.cluster, NULL, NULL), "out", "NULL");
+    refuses(ch_strategy_parameter_server(ch_local_cluster_resolver(s.cluster), NULL, NULL),
+            "out", "NULL");
     refuses(ch_cluster_local(NULL, NULL), "out", "NULL");
-    refuses(ch_cluster_local(&(ch_local_options){.ps = -1}, &cluster), "-1 ps", "want");
-    refuses(ch_cluster_local(&(ch_local_options){.workers = -2}, &cluster), "-2 workers",
-            "want");
-    refuses(ch_cluster_local(&(ch_local_options){.devices = -1}, &cluster), "-1 devices",
-            "want");
-    refuses(ch_cluster_local_kill(NULL, "worker", 0), "kill", "ch_cluster_local");
-    refuses(ch_cluster_local_kill(s.cluster, NULL, 0), "the job", "NULL");
-    refuses(ch_cluster_local_kill(s.cluster, "worker", -1), "no worker", "-1");
-    refuses(ch_cluster_local_kill(s.cluster, "worker", 2), "no worker", "2");
-    refuses(ch_cluster_local_restart(NULL, "worker", 0), "restart", "ch_cluster_local");
-    refuses(ch_cluster_local_restart(s.cluster, NULL, 0), "the job", "NULL");
-    refuses(ch_cluster_local_restart(s.cluster, "ps", 7), "no ps", "7");
-    refuses(ch_cluster_local_add_worker(NULL, NULL), "add a worker", "ch_cluster_local");
+    refuses(ch_cluster_local(&(ch_local_cluster_options){.ps = -1}, &cluster), "-1 ps", "want");
+    refuses(ch_cluster_local(&(ch_local_cluster_options){.workers = -2}, &cluster),
+            "-2 workers", "want");
+    refuses(ch_cluster_local(&(ch_local_cluster_options){.devices = -1}, &cluster),
+            "-1 devices", "want");
+    refuses(ch_local_cluster_kill(NULL, "worker", 0), "kill", "the cluster");
+    refuses(ch_local_cluster_kill(s.cluster, NULL, 0), "the job", "NULL");
+    refuses(ch_local_cluster_kill(s.cluster, "worker", -1), "no worker", "-1");
+    refuses(ch_local_cluster_kill(s.cluster, "worker", 2), "no worker", "2");
+    refuses(ch_local_cluster_restart(NULL, "worker", 0), "restart", "the cluster");
+    refuses(ch_local_cluster_restart(s.cluster, NULL, 0), "the job", "NULL");
+    refuses(ch_local_cluster_restart(s.cluster, "ps", 7), "no ps", "7");
+    refuses(ch_local_cluster_add_worker(NULL, NULL), "add_worker", "the cluster");
     assert_true(ch_strategy_print_placement(s.st, NULL, 0) > 0);
     assert_true(ch_strategy_print_placement(NULL, text, sizeof(text)) > 0);
     t_close(&s);
@@ -178,11 +179,11 @@ static void rows_are_of_a_variable(void **state)
     ch_tensor     *t = NULL, *ids = t_ids(ch_shape_of(1), (int64_t[]){0});
     ch_var        *v = NULL;
     ch_tensor_spec of = {.name = "v", .dtype = CH_F32, .shape = ch_shape_of(4)};
-    ch_partitioner p = ch_partition_fixed(2), below = ch_partition_fixed(-2);
+    ch_partitioner p = ch_partitioner_fixed(2), below = ch_partitioner_fixed(-2);
     ch_layout      layout = {.n_copies = 0};
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 2}, 1, NULL);
+    t_open(&s, &(ch_local_cluster_options){.workers = 2}, 1, NULL);
     t_ok(ch_var_new(s.st, &(ch_var_spec){.name = "v", .shape = ch_shape_of(4)}, &v));
     refuses(ch_var_slice(NULL, 0, 1, 1, &t), "the variable", "NULL");
     refuses(ch_var_slice(v, 0, 1, 1, NULL), "out", "NULL");
@@ -191,9 +192,9 @@ static void rows_are_of_a_variable(void **state)
     refuses(ch_var_lookup(v, ids, NULL), "out", "NULL");
     refuses(ch_var_row(NULL, 0, &t), "the variable", "NULL");
     refuses(ch_var_row(v, 0, NULL), "out", "NULL");
-    refuses(ch_partition_of(&p, NULL, &layout), "spec", "NULL");
-    refuses(ch_partition_of(&p, &of, NULL), "out", "NULL");
-    refuses(ch_partition_of(&below, &of, &layout), "v", "-2");
+    refuses(ch_partitioner_divide(&p, NULL, &layout), "spec", "NULL");
+    refuses(ch_partitioner_divide(&p, &of, NULL), "out", "NULL");
+    refuses(ch_partitioner_divide(&below, &of, &layout), "v", "-2");
     assert_null(t);
     ch_tensor_unref(ids);
     ch_var_unref(v);

@@ -21,7 +21,7 @@ static void count_rows(ch_step *s, void *arg)
 
 static void a_step_runs_on_a_worker(void **state)
 {
-    ch_strategy *st = t_cluster(&(ch_local_options){.ps = 2, .workers = 2}, NULL, NULL);
+    ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 2}, NULL, NULL);
     counting     c = {t_var_in(st, "n", 0), t_var_in(st, "rows", 0)};
     ch_function *f = NULL;
     ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_noise(ch_shape_of(3, 2), 1)}), *out = NULL;
@@ -46,7 +46,7 @@ static void a_step_runs_on_a_worker(void **state)
 /* Tasks share no memory: what a program writes to a result is its own. */
 static void a_result_is_the_programs_own(void **state)
 {
-    ch_strategy *st = t_cluster(&(ch_local_options){.ps = 1}, NULL, NULL);
+    ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 1}, NULL, NULL);
     counting     c = {t_var_in(st, "n", 0), t_var_in(st, "rows", 0)};
     ch_function *f = t_function(count_rows, &c);
     ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_noise(ch_shape_of(3, 2), 1)}), *out = NULL;
@@ -68,7 +68,7 @@ static void a_result_is_the_programs_own(void **state)
 /* Three epochs of four steps. */
 static void the_program_of_the_page(void **state)
 {
-    ch_strategy    *st = t_cluster(&(ch_local_options){.ps = 2, .workers = 3}, NULL, NULL);
+    ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 3}, NULL, NULL);
     ch_coordinator *co = NULL;
     ch_per_worker  *data = NULL;
     ch_remote      *r = NULL;
@@ -187,7 +187,7 @@ static void shift(ch_step *s, void *arg)
 
 static void t_shifts(const ch_parameter_server_options *opt)
 {
-    ch_strategy *st = t_cluster(&(ch_local_options){.ps = 2}, opt, NULL);
+    ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 2}, opt, NULL);
     recent       r = {t_zeros(st, "newest"), t_zeros(st, "older"), t_zeros(st, "sum")};
     ch_function *f = t_function(shift, &r);
 
@@ -212,7 +212,7 @@ static void a_server_reads_a_variable_before_the_step_writes_it(void **state)
 {
     (void)state;
     t_shifts(NULL);
-    t_shifts(&(ch_parameter_server_options){.partitioner = ch_partition_fixed(2)});
+    t_shifts(&(ch_parameter_server_options){.partitioner = ch_partitioner_fixed(2)});
 }
 
 int main(void)

@@ -60,7 +60,7 @@ static void count_both(ch_step *s, void *arg)
 
 static void open_counting(counting *c, int workers, int step_ms)
 {
-    t_open(&c->s, &(ch_local_options){.ps = 2, .workers = workers}, step_ms, NULL);
+    t_open(&c->s, &(ch_local_cluster_options){.ps = 2, .workers = workers}, step_ms, NULL);
     c->own = own_var(c->s.st, "own", 100, CH_AGGREGATE_NONE);
     c->f = t_function(count_both, c);
 }
@@ -124,7 +124,7 @@ static void a_copy_begins_with_the_first_value(void **state)
         assert_true(*t_floats(out, 1, 0) == 101 + (float)i);
         ch_tuple_unref(out);
     }
-    t_ok(ch_cluster_local_add_worker(c.s.cluster, &added));
+    t_ok(ch_local_cluster_add_worker(c.s.cluster, &added));
     assert_int_equal(added, 1);
     assert_true(of_worker(c.own, 0, 2) == 103);
     assert_true(of_worker(c.own, 1, 2) == 100);
@@ -136,8 +136,8 @@ static void a_copy_begins_with_the_first_value(void **state)
 static void it_is_on_no_server_and_is_not_cut(void **state)
 {
     ch_strategy *st =
-        t_cluster(&(ch_local_options){.ps = 2, .workers = 2},
-                  &(ch_parameter_server_options){.partitioner = ch_partition_fixed(2)}, NULL);
+        t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 2},
+                  &(ch_parameter_server_options){.partitioner = ch_partitioner_fixed(2)}, NULL);
     ch_var    *a = t_var_in(st, "a", 0), *own = NULL, *b = NULL;
     ch_device *device = NULL;
     char       text[2048];
@@ -254,11 +254,11 @@ static void a_lost_worker_begins_again(void **state)
     open_counting(&c, 3, 5);
     count_steps(&c, 30);
     others = of_worker(c.own, 0, 3) + of_worker(c.own, 2, 3);
-    t_ok(ch_cluster_local_kill(c.s.cluster, "worker", 1));
+    t_ok(ch_local_cluster_kill(c.s.cluster, "worker", 1));
     assert_true(of_worker(c.own, 1, 3) == 100); /* nobody knows yet that it is lost */
     t_pass(&c.s, 200);
     assert_true(of_worker(c.own, 1, 3) == 100);
-    t_ok(ch_cluster_local_restart(c.s.cluster, "worker", 1));
+    t_ok(ch_local_cluster_restart(c.s.cluster, "worker", 1));
     t_pass(&c.s, 200);
     assert_true(of_worker(c.own, 1, 3) == 100);
     assert_true(sum_of(c.own, 3) == others + 100);
@@ -373,10 +373,10 @@ static void one_step_runs_under_every_strategy(void **state)
 
     (void)state;
     t_ok(ch_strategy_one_device("CPU:0", &st[0]));
-    st[1] = t_cluster(&(ch_local_options){.ps = 2}, NULL, NULL);
+    st[1] = t_cluster(&(ch_local_cluster_options){.ps = 2}, NULL, NULL);
     st[2] =
-        t_cluster(&(ch_local_options){.ps = 2},
-                  &(ch_parameter_server_options){.partitioner = ch_partition_fixed(3)}, NULL);
+        t_cluster(&(ch_local_cluster_options){.ps = 2},
+                  &(ch_parameter_server_options){.partitioner = ch_partitioner_fixed(3)}, NULL);
     for (int i = 0; i < 3; i++) {
         run_chain(st[i], is[i]);
         assert_memory_equal(is[i], is[0], sizeof(is[0]));
@@ -473,7 +473,7 @@ static void add_own_row(ch_step *s, void *arg)
 
 static float add_of_replicas(ch_aggregation how)
 {
-    ch_strategy *st = t_cluster(&(ch_local_options){.devices = 2}, NULL, NULL);
+    ch_strategy *st = t_cluster(&(ch_local_cluster_options){.devices = 2}, NULL, NULL);
     ch_var      *own = own_var(st, "own", 1, how);
     ch_function *f = t_function(add_own_row, own);
     ch_tensor *t[2] = {t_f32(ch_shape_of(1), &(float){2}), t_f32(ch_shape_of(1), &(float){6})};
@@ -622,7 +622,7 @@ static void workers_on_threads_have_their_own(void **state)
     void     *failed = NULL;
 
     (void)state;
-    c.s.st = t_cluster(&(ch_local_options){.ps = 2, .workers = 3}, NULL, &c.s.cluster);
+    c.s.st = t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 3}, NULL, &c.s.cluster);
     t_ok(ch_coordinator_new(c.s.st, NULL, &c.s.co));
     c.s.n = t_var_in(c.s.st, "n", 0);
     w.own = c.own = own_var(c.s.st, "own", 0, CH_AGGREGATE_NONE);

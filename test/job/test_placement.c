@@ -46,14 +46,16 @@ static void a_cluster_is_looked_at_before_it_is_asked(void **state)
 /* PS-3: the coordinator is task 0 of "chief", which a cluster of this process has. */
 static void the_coordinator_is_the_chief(void **state)
 {
-    ch_resolver *r = NULL;
-    ch_cluster  *c = NULL;
-    ch_strategy *st = NULL, *second = NULL;
-    char         type[32];
-    int          id = -1, n = -1;
+    ch_local_cluster *local = NULL;
+    ch_resolver      *r;
+    ch_cluster       *c = NULL;
+    ch_strategy      *st = NULL, *second = NULL;
+    char              type[32];
+    int               id = -1, n = -1;
 
     (void)state;
-    t_ok(ch_cluster_local(&(ch_local_options){.ps = 2, .workers = 3}, &r));
+    t_ok(ch_cluster_local(&(ch_local_cluster_options){.ps = 2, .workers = 3}, &local));
+    r = ch_local_cluster_resolver(local);
     t_ok(ch_resolver_cluster(r, &c));
     t_ok(ch_resolver_task_type(r, type, sizeof(type)));
     t_ok(ch_resolver_task_id(r, &id));
@@ -71,7 +73,7 @@ static void the_coordinator_is_the_chief(void **state)
               "another cluster");
     ch_strategy_unref(st);
     ch_cluster_unref(c);
-    ch_resolver_unref(r);
+    ch_local_cluster_unref(local);
 }
 
 /* PS-4, PS-5: it waits for all servers and one worker, and asks again until they answer; not without limit. */
@@ -80,25 +82,25 @@ static void making_one_waits_for_servers_and_a_worker(void **state)
     scene s;
 
     (void)state;
-    t_stage(&s, &(ch_local_options){.ps = 2, .workers = 2}, 1);
-    t_ok(ch_cluster_local_kill(s.cluster, "ps", 1));
-    t_ok(ch_cluster_local_kill(s.cluster, "worker", 0));
+    t_stage(&s, &(ch_local_cluster_options){.ps = 2, .workers = 2}, 1);
+    t_ok(ch_local_cluster_kill(s.cluster, "ps", 1));
+    t_ok(ch_local_cluster_kill(s.cluster, "worker", 0));
     t_restart_in(&s, 5000, "ps", 1);
-    t_ok(ch_strategy_parameter_server(s.cluster, NULL, &s.st));
+    t_ok(ch_strategy_parameter_server(ch_local_cluster_resolver(s.cluster), NULL, &s.st));
     assert_true(ch__sim_now(s.net) >= 5000 * ms && ch__sim_now(s.net) < 6000 * ms);
     t_close(&s);
 
-    t_stage(&s, &(ch_local_options){.ps = 2, .workers = 2}, 1);
-    t_ok(ch_cluster_local_kill(s.cluster, "ps", 1));
-    t_refused(ch_strategy_parameter_server(s.cluster, NULL, &s.st), CH_DEADLINE_EXCEEDED,
-              "parameter-server strategy", "no answer from ps/1: ");
+    t_stage(&s, &(ch_local_cluster_options){.ps = 2, .workers = 2}, 1);
+    t_ok(ch_local_cluster_kill(s.cluster, "ps", 1));
+    t_refused(ch_strategy_parameter_server(ch_local_cluster_resolver(s.cluster), NULL, &s.st),
+              CH_DEADLINE_EXCEEDED, "parameter-server strategy", "no answer from ps/1: ");
     t_close(&s);
 
-    t_stage(&s, &(ch_local_options){.ps = 2, .workers = 60}, 1);
+    t_stage(&s, &(ch_local_cluster_options){.ps = 2, .workers = 60}, 1);
     for (int i = 0; i < 60; i++)
-        t_ok(ch_cluster_local_kill(s.cluster, "worker", i));
-    t_refused(ch_strategy_parameter_server(s.cluster, NULL, &s.st), CH_DEADLINE_EXCEEDED,
-              "no answer from worker/0, worker/1, ", ", ...: ");
+        t_ok(ch_local_cluster_kill(s.cluster, "worker", i));
+    t_refused(ch_strategy_parameter_server(ch_local_cluster_resolver(s.cluster), NULL, &s.st),
+              CH_DEADLINE_EXCEEDED, "no answer from worker/0, worker/1, ", ", ...: ");
     t_close(&s);
 }
 
@@ -106,7 +108,7 @@ static void making_one_waits_for_servers_and_a_worker(void **state)
 static void replicas_are_the_devices_of_one_worker(void **state)
 {
     ch_strategy *st =
-        t_cluster(&(ch_local_options){.ps = 2, .workers = 3, .devices = 2}, NULL, NULL);
+        t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 3, .devices = 2}, NULL, NULL);
     ch_device *const *device = NULL;
     int               n = 0;
 
@@ -137,7 +139,7 @@ static void is_on(ch_var *v, int server)
 /* VP-1, VP-2, 6.7.6, B19: four in the scope of three servers, one outside. */
 static void variables_are_placed_in_turn(void **state)
 {
-    ch_strategy *st = t_cluster(&(ch_local_options){.ps = 3}, NULL, NULL);
+    ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 3}, NULL, NULL);
     ch_var      *v[5];
 
     (void)state;
@@ -169,12 +171,12 @@ static ch_status rename_it(ch_var_spec *spec, void *arg)
 static void the_strategy_chooses_and_not_the_device_that_was_entered(void **state)
 {
     static char  name[] = "renamed";
-    ch_strategy *st = t_cluster(&(ch_local_options){.ps = 2}, NULL, NULL);
+    ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 2}, NULL, NULL);
     ch_device   *host = NULL;
     ch_var      *v, *w;
 
     (void)state;
-    t_ok(ch_creator_enter(rename_it, name));
+    t_ok(ch_var_creator_enter(rename_it, name));
     t_ok(ch_strategy_enter(st));
     t_ok(ch_device_find("CPU:0", &host));
     t_ok(ch_device_enter(host));
@@ -182,7 +184,7 @@ static void the_strategy_chooses_and_not_the_device_that_was_entered(void **stat
     ch_device_leave();
     w = t_var_in(NULL, "w", 1);
     ch_strategy_leave();
-    ch_creator_leave();
+    ch_var_creator_leave();
     is_on(v, 0);
     is_on(w, 1);
     assert_string_equal(ch_var_name(v), "renamed");
@@ -259,7 +261,7 @@ static void what_a_step_makes_when_it_is_recorded_is_placed_too(void **state)
 
     (void)state;
     t_ok(ch_coordinator_new(st, NULL, &co));
-    t_ok(ch_adam(0.1, NULL, NULL, &t.optimizer));
+    t_ok(ch_optimizer_adam(0.1, NULL, NULL, &t.optimizer));
     t_ok(ch_coordinator_schedule(co, f, NULL, NULL));
     t_ok(ch_coordinator_join(co));
     m = ch_optimizer_slot(t.optimizer, t.w, "m");
@@ -278,8 +280,8 @@ static void what_a_step_makes_when_it_is_recorded_is_placed_too(void **state)
 static void table_of(char *text, size_t size, ch_placement placement)
 {
     ch_strategy *st =
-        t_cluster(&(ch_local_options){.ps = 2},
-                  &(ch_parameter_server_options){.partitioner = ch_partition_fixed(3),
+        t_cluster(&(ch_local_cluster_options){.ps = 2},
+                  &(ch_parameter_server_options){.partitioner = ch_partitioner_fixed(3),
                                                  .placement = placement},
                   NULL);
     ch_var *v[] = {t_table(st, "a", ch_shape_of(7)), t_table(st, "b", ch_shape_of(100, 2)),
@@ -294,7 +296,7 @@ static void table_of(char *text, size_t size, ch_placement placement)
 /* Every row has its numbers and places below those of the row before, whatever the names are. */
 static void placement_table_keeps_its_columns_when_names_are_long(void **state)
 {
-    ch_strategy *st = t_cluster(&(ch_local_options){.ps = 2, .workers = 1}, NULL, NULL);
+    ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 1}, NULL, NULL);
     ch_var      *v[2] = {
              t_table(st, "encoder/block_11/attention/output_projection/kernel", ch_shape_of(3, 2)),
              t_table(st, "b", ch_shape_of(2))};
@@ -356,7 +358,7 @@ static void placement_is_the_same_each_time_and_can_be_printed(void **state)
 static void placement_may_go_by_bytes(void **state)
 {
     ch_strategy *st =
-        t_cluster(&(ch_local_options){.ps = 3},
+        t_cluster(&(ch_local_cluster_options){.ps = 3},
                   &(ch_parameter_server_options){.placement = CH_PLACE_BY_BYTES}, NULL);
     ch_var *large = t_table(st, "large", ch_shape_of(1000)), *v[4];
 
@@ -397,7 +399,7 @@ static void a_partitioner_is_asked_once_for_each_variable(void **state)
 {
     questions    q = {0};
     ch_strategy *st = t_cluster(
-        &(ch_local_options){.ps = 2},
+        &(ch_local_cluster_options){.ps = 2},
         &(ch_parameter_server_options){.partitioner = {.fn = ask_me, .arg = &q}}, NULL);
     ch_var *v = t_table(st, "w", ch_shape_of(3, 4)), *scalar = t_var_in(st, "s", 1), *near;
 
@@ -454,8 +456,8 @@ static void the_partitioner_of_the_page(void **state)
              {ch_shape_of(1000, 64), 1, {1000}},
              {ch_shape_of(300, 256), 1, {300}}};
     ch_strategy *st = t_cluster(
-        &(ch_local_options){.ps = 3},
-        &(ch_parameter_server_options){.partitioner = ch_partition_min_size(256 << 10, 3)},
+        &(ch_local_cluster_options){.ps = 3},
+        &(ch_parameter_server_options){.partitioner = ch_partitioner_min_size(256 << 10, 3)},
         NULL);
 
     (void)state;

@@ -491,8 +491,8 @@ static void optimizers(void **state)
             job                  j;
 
             make_job(&j);
-            t_ok(k == 0 ? ch_sgd(0.1, NULL, &opt, &j.optimizer)
-                        : ch_adam(0.1, NULL, &opt, &j.optimizer));
+            t_ok(k == 0 ? ch_optimizer_sgd(0.1, NULL, &opt, &j.optimizer)
+                        : ch_optimizer_adam(0.1, NULL, &opt, &j.optimizer));
             (void)check_step(by_optimizer, &j, in, 8, wheres[n]);
             drop_job(&j);
             ch_tuple_unref(in);
@@ -512,9 +512,9 @@ static void rows_are_looked_up_where_they_are(void **state)
             counts c;
 
             make_job(&j);
-            t_ok(k == 0   ? ch_sgd(0.1, NULL, NULL, &j.optimizer)
-                 : k == 1 ? ch_adagrad(0.1, NULL, NULL, &j.optimizer)
-                          : ch_adam(0.1, NULL, NULL, &j.optimizer));
+            t_ok(k == 0   ? ch_optimizer_sgd(0.1, NULL, NULL, &j.optimizer)
+                 : k == 1 ? ch_optimizer_adagrad(0.1, NULL, NULL, &j.optimizer)
+                          : ch_optimizer_adam(0.1, NULL, NULL, &j.optimizer));
             c = check_step(look_rows_up, &j, in, 30, wheres[n]);
             assert_int_equal(c.lookups, 1);
             assert_int_equal(c.segments, 1);

@@ -12,7 +12,7 @@
 #include "job/message.h"
 #include "scene.h"
 
-static const ch_local_options three_workers = {.ps = 2, .workers = 3};
+static const ch_local_cluster_options three_workers = {.ps = 2, .workers = 3};
 
 /* ---- the coordinator ---- */
 
@@ -189,7 +189,7 @@ static void join_has_no_limit_while_steps_end(void **state)
     scene s;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 1}, 60000, NULL);
+    t_open(&s, &(ch_local_cluster_options){.workers = 1}, 60000, NULL);
     t_schedule(&s, 60); /* half a minute each: half an hour */
     t_ok(ch_coordinator_join(s.co));
     assert_true(ch__sim_now(s.net) > 1000 * 1000 * ms);
@@ -215,7 +215,7 @@ static void slow_step(ch_step *s, void *arg)
 /* A step that writes there, on ps 1, takes over a second; others take some microseconds. */
 static void open_slow(slow_scene *c, const ch_coordinator_options *opt)
 {
-    t_open(&c->s, &(ch_local_options){.ps = 2, .workers = 2}, 1, opt);
+    t_open(&c->s, &(ch_local_cluster_options){.ps = 2, .workers = 2}, 1, opt);
     ch__sim_faults(c->s.net, &(ch_sim_options){.seed = 7, .most_delay_us = 1, .work_us = 2});
     c->there = t_var_in(c->s.st, "there", 0);
     c->slow = t_function(slow_step, c);
@@ -418,10 +418,10 @@ static void a_result_outlives_its_worker(void **state)
     ch_tuple  *out = NULL;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 1}, 1, NULL);
+    t_open(&s, &(ch_local_cluster_options){.workers = 1}, 1, NULL);
     t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
     t_ok(ch_coordinator_join(s.co));
-    t_ok(ch_cluster_local_kill(s.cluster, "worker", 0));
+    t_ok(ch_local_cluster_kill(s.cluster, "worker", 0));
     t_ok(ch_remote_fetch(r, &out));
     assert_true(t_floats(out, 0, 0)[0] == 1);
     ch_tuple_unref(out);
@@ -451,7 +451,7 @@ static void one_worker_runs_steps_in_their_order(void **state)
         ch_remote   *r[STEPS] = {NULL};
         ch_tuple    *out[STEPS] = {NULL};
 
-        t_open(&s, &(ch_local_options){.ps = 2, .workers = 1}, 5, NULL);
+        t_open(&s, &(ch_local_cluster_options){.ps = 2, .workers = 1}, 5, NULL);
         f = t_function(before_and_after_step, &s);
         if (is_lost)
             t_kill_in(&s, 40, "worker", 0);
@@ -510,7 +510,7 @@ static void a_full_queue_makes_schedule_wait(void **state)
     scene s;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 1}, 100,
+    t_open(&s, &(ch_local_cluster_options){.workers = 1}, 100,
            &(ch_coordinator_options){.capacity = 4});
     for (int i = 0; i < 40; i++) {
         t_schedule(&s, 1);
@@ -535,7 +535,7 @@ static void a_queue_is_full_of_bytes_too(void **state)
             t_tuple(2, (ch_tensor *[]){t_f32(ch_shape_of(sizes[k]), NULL), one_number(4)});
         int64_t most = k == 0 ? 3 : 1;
 
-        t_open(&s, &(ch_local_options){.workers = 1}, 100,
+        t_open(&s, &(ch_local_cluster_options){.workers = 1}, 100,
                &(ch_coordinator_options){.capacity_bytes = 1000});
         for (int i = 0; i < 40; i++) {
             t_ok(ch_coordinator_schedule(s.co, f, &(ch_arguments){.in = in}, NULL));
@@ -735,8 +735,8 @@ static void what_is_going_on_is_counted(void **state)
     assert_int_equal(stats.finished, 2);
     assert_int_equal(
         stats.queued + stats.running + stats.failed + stats.cancelled + stats.repeated, 0);
-    t_ok(ch_cluster_local_kill(s.cluster, "worker", 1));
-    t_ok(ch_cluster_local_restart(s.cluster, "worker", 1));
+    t_ok(ch_local_cluster_kill(s.cluster, "worker", 1));
+    t_ok(ch_local_cluster_restart(s.cluster, "worker", 1));
     t_pass(&s, 1000);
     stats = t_stats(&s);
     assert_int_equal(stats.workers_lost, 1);
@@ -752,7 +752,7 @@ static void a_step_that_takes_too_long_is_an_error(void **state)
     ch_tuple  *out = NULL;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 1}, 60000,
+    t_open(&s, &(ch_local_cluster_options){.workers = 1}, 60000,
            &(ch_coordinator_options){.step_seconds = 0.001});
     t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
     t_refused(ch_remote_fetch(r, &out), CH_DEADLINE_EXCEEDED, "worker/0", "in 0.001 s");
@@ -774,7 +774,7 @@ static void steps_go_to_other_workers_when_one_is_overdue(void **state)
     ch_tuple  *out = NULL;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 2}, 1,
+    t_open(&s, &(ch_local_cluster_options){.workers = 2}, 1,
            &(ch_coordinator_options){.step_seconds = 0.1});
     t_schedule(&s, 10);
     t_ok(ch_coordinator_join(s.co));
@@ -792,10 +792,10 @@ static void steps_go_to_other_workers_when_one_is_overdue(void **state)
     assert_int_equal(t_stats(&s).failed, 1);
     t_pass(&s, 200000); /* by now the overdue one is free: it can do without the other */
     for (int i = 0; i < 2; i++) {
-        t_ok(ch_cluster_local_kill(s.cluster, "worker", i));
+        t_ok(ch_local_cluster_kill(s.cluster, "worker", i));
         t_schedule(&s, 10);
         t_ok(ch_coordinator_join(s.co));
-        t_ok(ch_cluster_local_restart(s.cluster, "worker", i));
+        t_ok(ch_local_cluster_restart(s.cluster, "worker", i));
         t_pass(&s, 1000);
     }
     assert_true(t_value_of(s.n) == 230);
@@ -809,7 +809,7 @@ static void steps_wait_for_a_worker_that_is_overdue(void **state)
     scene s;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 1}, 1,
+    t_open(&s, &(ch_local_cluster_options){.workers = 1}, 1,
            &(ch_coordinator_options){.step_seconds = 0.1});
     t_schedule(&s, 10);
     t_ok(ch_coordinator_join(s.co));
@@ -833,7 +833,7 @@ static void a_wait_lasts_as_long_as_a_step_may_take(void **state)
     int        n_long = 0;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 1}, 1,
+    t_open(&s, &(ch_local_cluster_options){.workers = 1}, 1,
            &(ch_coordinator_options){.step_seconds = 3000});
     slow_down(&s, 2000000);
     for (int i = 0; i < 12; i++) {
@@ -859,7 +859,7 @@ static void join_and_fetch_give_up_after_the_seconds_that_they_are_given(void **
     int64_t    began;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 1}, 1, NULL);
+    t_open(&s, &(ch_local_cluster_options){.workers = 1}, 1, NULL);
     t_ok(ch_coordinator_join_for(s.co, 0)); /* nothing waits or runs */
     slow_down(&s, 100000);
     t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
@@ -895,7 +895,7 @@ static void statistics_say_which_worker_is_lost(void **state)
     t_schedule(&s, 30);
     t_ok(ch_coordinator_join(s.co));
     assert_int_equal(t_stats(&s).last_lost, -1);
-    t_ok(ch_cluster_local_kill(s.cluster, "worker", 1));
+    t_ok(ch_local_cluster_kill(s.cluster, "worker", 1));
     t_pass(&s, 1000);
     assert_int_equal(t_stats(&s).last_lost, 1);
     for (int i = 0; i < 3; i++) {
@@ -920,7 +920,7 @@ static void a_run_does_not_wait_behind_a_full_queue(void **state)
     scene s;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 2}, 10,
+    t_open(&s, &(ch_local_cluster_options){.workers = 2}, 10,
            &(ch_coordinator_options){.capacity = 200});
     t_schedule(&s, 200);
     for (int i = 0; i < 3; i++)
@@ -940,7 +940,7 @@ static void a_step_may_take_very_long(void **state)
     for (int i = 0; i < 4; i++) {
         scene s;
 
-        t_open(&s, &(ch_local_options){.workers = 1}, 100,
+        t_open(&s, &(ch_local_cluster_options){.workers = 1}, 100,
                &(ch_coordinator_options){.step_seconds = seconds[i]});
         t_schedule(&s, 10);
         if (i == 0)
@@ -958,7 +958,7 @@ static void a_step_that_waits_for_its_worker_is_not_late(void **state)
     scene s;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 1}, 100,
+    t_open(&s, &(ch_local_cluster_options){.workers = 1}, 100,
            &(ch_coordinator_options){.step_seconds = 0.25});
     t_schedule(&s, 40);
     t_ok(ch_coordinator_join(s.co));
@@ -973,7 +973,7 @@ static void a_function_is_there_as_long_as_its_steps(void **state)
     scene s;
 
     (void)state;
-    t_open(&s, &(ch_local_options){.workers = 2}, 1, NULL);
+    t_open(&s, &(ch_local_cluster_options){.workers = 2}, 1, NULL);
     for (int i = 0; i < MANY; i++) {
         ch_function *f = t_function(t_count_step, &s);
 

@@ -58,7 +58,7 @@ static void a_model_lists_its_shards(void **state)
 
     (void)state;
     t_ok(ch_model_new(
-        st, ch_dense(4, NULL),
+        st, ch_layer_dense(4, NULL),
         &(ch_model_options){.n_inputs = 1, .input = {{CH_F32, ch_shape_of(-1, 6)}}}, &m));
     assert_int_equal(ch_model_vars(m, &v), 2);
     assert_int_equal(ch_var_shards(v[0]), 2);
@@ -211,7 +211,8 @@ static ch_status train(ch_strategy *st, trained *t)
     ch_function *f = t_function(train_step, t);
     ch_status    rc = CH_OK;
 
-    t_ok(ch_adam(0.1, NULL, &(ch_optimizer_options){.clip_global_norm = 1}, &t->optimizer));
+    t_ok(ch_optimizer_adam(0.1, NULL, &(ch_optimizer_options){.clip_global_norm = 1},
+                           &t->optimizer));
     for (int i = 0; i < 5 && rc == CH_OK; i++)
         rc = ch_strategy_run(st, f, NULL, NULL);
     ch_function_unref(f);
@@ -328,8 +329,8 @@ static void updates_of_several_workers_lose_nothing_of_each_other(void **state)
 {
     enum { STEPS = 300 };
     ch_strategy *st =
-        t_cluster(&(ch_local_options){.ps = 2, .workers = 3},
-                  &(ch_parameter_server_options){.partitioner = ch_partition_fixed(2)}, NULL);
+        t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 3},
+                  &(ch_parameter_server_options){.partitioner = ch_partitioner_fixed(2)}, NULL);
     ch_coordinator *co = NULL;
     ch_var         *dense = t_table(st, "dense", ch_shape_of(4)),
            *rows = t_table(st, "rows", ch_shape_of(4, 1));
@@ -365,7 +366,7 @@ static void fill_step(ch_step *s, void *v)
 /* UP-3: a value that is read is of one moment: all elements of it have had the same additions. */
 static void a_read_is_of_one_moment(void **state)
 {
-    ch_strategy    *st = t_cluster(&(ch_local_options){.ps = 1, .workers = 2}, NULL, NULL);
+    ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 1, .workers = 2}, NULL, NULL);
     ch_coordinator *co = NULL;
     ch_var         *v = NULL;
     ch_function    *f;
@@ -466,7 +467,7 @@ static double assigned(ch_strategy *st, ch_aggregation how, bool adds)
 static void what_replicas_assign_is_aggregated(void **state)
 {
     ch_strategy *st =
-        t_cluster(&(ch_local_options){.ps = 2, .workers = 2, .devices = 3}, NULL, NULL);
+        t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 2, .devices = 3}, NULL, NULL);
     ch_tensor *two = t_f32(ch_shape_scalar(), (float[]){2});
     ch_var    *v = NULL;
 
@@ -546,7 +547,7 @@ static void
 update_changes_a_variable_on_servers_once_when_a_worker_has_two_devices(void **state)
 {
     ch_strategy *st =
-        t_cluster(&(ch_local_options){.ps = 2, .workers = 2, .devices = 2}, NULL, NULL);
+        t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 2, .devices = 2}, NULL, NULL);
 
     (void)state;
     for (int i = 0; i < 4; i++)
@@ -557,7 +558,7 @@ update_changes_a_variable_on_servers_once_when_a_worker_has_two_devices(void **s
 static void update_non_slot_runs_once_beside_a_variable_on_servers(void **state)
 {
     ch_strategy *st =
-        t_cluster(&(ch_local_options){.ps = 2, .workers = 2, .devices = 2}, NULL, NULL);
+        t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 2, .devices = 2}, NULL, NULL);
 
     (void)state;
     for (int i = 0; i < 4; i++)
@@ -597,7 +598,7 @@ static void value_container_finds_a_variable_on_servers_by_its_copy(void **state
 /* AV-2: without an aggregation replicas may not assign what differs. */
 static void what_differs_wants_an_aggregation(void **state)
 {
-    ch_strategy *st = t_cluster(&(ch_local_options){.devices = 2}, NULL, NULL);
+    ch_strategy *st = t_cluster(&(ch_local_cluster_options){.devices = 2}, NULL, NULL);
     summed       a = {t_var_in(st, "v", 1), false};
     ch_function *f = t_function(assign_id_step, &a);
 

@@ -21,22 +21,30 @@ typedef ch_status (*rule_fn)(const ch_optimizer_options *opt, ch_optimizer **out
         return call;                                                                           \
     }
 
-RULE(sgd, ch_sgd(0.1, NULL, opt, out))
-RULE(momentum, ch_sgd(0.1, &(ch_sgd_options){.momentum = 0.9}, opt, out))
-RULE(nesterov, ch_sgd(0.1, &(ch_sgd_options){.momentum = 0.9, .nesterov = true}, opt, out))
-RULE(adagrad, ch_adagrad(0.1, NULL, opt, out))
-RULE(adagrad_rows, ch_adagrad(0.1, &(ch_adagrad_options){.row_wise = true}, opt, out))
-RULE(rmsprop, ch_rmsprop(0.1, NULL, opt, out))
-RULE(rmsprop_momentum, ch_rmsprop(0.1, &(ch_rmsprop_options){.momentum = 0.9}, opt, out))
-RULE(rmsprop_centered, ch_rmsprop(0.1, &(ch_rmsprop_options){.centered = true}, opt, out))
+RULE(sgd, ch_optimizer_sgd(0.1, NULL, opt, out))
+RULE(momentum, ch_optimizer_sgd(0.1, &(ch_optimizer_sgd_options){.momentum = 0.9}, opt, out))
+RULE(nesterov,
+     ch_optimizer_sgd(0.1, &(ch_optimizer_sgd_options){.momentum = 0.9, .nesterov = true}, opt,
+                      out))
+RULE(adagrad, ch_optimizer_adagrad(0.1, NULL, opt, out))
+RULE(adagrad_rows,
+     ch_optimizer_adagrad(0.1, &(ch_optimizer_adagrad_options){.row_wise = true}, opt, out))
+RULE(rmsprop, ch_optimizer_rmsprop(0.1, NULL, opt, out))
+RULE(rmsprop_momentum,
+     ch_optimizer_rmsprop(0.1, &(ch_optimizer_rmsprop_options){.momentum = 0.9}, opt, out))
+RULE(rmsprop_centered,
+     ch_optimizer_rmsprop(0.1, &(ch_optimizer_rmsprop_options){.centered = true}, opt, out))
 RULE(rmsprop_both,
-     ch_rmsprop(0.1, &(ch_rmsprop_options){.centered = true, .momentum = 0.9}, opt, out))
-RULE(adam, ch_adam(0.1, NULL, opt, out))
-RULE(amsgrad, ch_adam(0.1, &(ch_adam_options){.amsgrad = true}, opt, out))
-RULE(adamw, ch_adamw(0.1, NULL, opt, out))
-RULE(adamax, ch_adamax(0.1, NULL, opt, out))
-RULE(ftrl, ch_ftrl(0.1, &(ch_ftrl_options){.l1 = 0.01, .l2 = 0.01}, opt, out))
-RULE(lamb, ch_lamb(0.1, NULL, opt, out))
+     ch_optimizer_rmsprop(0.1,
+                          &(ch_optimizer_rmsprop_options){.centered = true, .momentum = 0.9},
+                          opt, out))
+RULE(adam, ch_optimizer_adam(0.1, NULL, opt, out))
+RULE(amsgrad, ch_optimizer_adam(0.1, &(ch_optimizer_adam_options){.amsgrad = true}, opt, out))
+RULE(adamw, ch_optimizer_adamw(0.1, NULL, opt, out))
+RULE(adamax, ch_optimizer_adamax(0.1, NULL, opt, out))
+RULE(ftrl,
+     ch_optimizer_ftrl(0.1, &(ch_optimizer_ftrl_options){.l1 = 0.01, .l2 = 0.01}, opt, out))
+RULE(lamb, ch_optimizer_lamb(0.1, NULL, opt, out))
 
 static const struct {
     const char *name;
@@ -135,12 +143,12 @@ static void train(ch_strategy *st, int rule, int option, bool is_sparse, float *
 /* Trains with every rule under every option, the variable cut in so many shards along an axis. */
 static int count_differences(int shards, int axis, bool is_sparse)
 {
-    ch_partitioner p = ch_partition_fixed(shards);
+    ch_partitioner p = ch_partitioner_fixed(shards);
     ch_strategy   *st;
     int            n_wrong = 0;
 
     p.axis = axis;
-    st = t_cluster(&(ch_local_options){.ps = 3, .workers = 1},
+    st = t_cluster(&(ch_local_cluster_options){.ps = 3, .workers = 1},
                    &(ch_parameter_server_options){.partitioner = p}, NULL);
     for (int r = 0; r < N_RULES; r++)
         for (int o = 0; o < N_OPTIONS; o++) {

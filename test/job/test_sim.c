@@ -36,8 +36,8 @@ static const int64_t ms_ns = 1000000;
 typedef struct world {
     uint64_t               seed;
     ch_net                *net;
-    ch_local              *local;
-    ch_resolver           *cluster;
+    ch_local_cluster      *local;
+    ch_local_cluster      *cluster;
     ch_strategy           *st;
     ch_coordinator        *co;
     ch_coordinator_options how;
@@ -114,7 +114,7 @@ static void happen(void *arg)
 {
     fault   *f = arg;
     world   *w = f->w;
-    ch_task *t = ch__local_task(w->local, "worker", f->worker);
+    ch_task *t = ch__local_cluster_task(w->local, "worker", f->worker);
     char     a[32], b[32];
 
     if (!w->is_healed && f->kind == KILL)
@@ -169,7 +169,7 @@ static void heal(world *w)
     w->is_healed = true;
     ch__sim_faults(w->net, &(ch_sim_options){.encode = w->faults.encode});
     for (int i = 0; i < WORKERS; i++) {
-        if (ch__task_restart(ch__local_task(w->local, "worker", i)) != CH_OK) {
+        if (ch__task_restart(ch__local_cluster_task(w->local, "worker", i)) != CH_OK) {
             /* it lives */
         }
         for (int k = WORKERS; k <= WORKERS + SERVERS; k++)
@@ -183,7 +183,7 @@ static void heal(world *w)
 static void saw(void *arg, const char *worker, uint64_t life, uint64_t step, uint32_t sequence)
 {
     world          *w = arg;
-    ch_task        *task = ch__local_chief_task(w->local);
+    ch_task        *task = ch__local_cluster_coordinator(w->local);
     const ch_chief *c = task != NULL ? ch__task_self(task) : NULL;
 
     (void)sequence;
@@ -219,18 +219,18 @@ static void open_world(world *w, uint64_t seed)
                             .twice = r / 19200 % 2 != 0 ? (int)(r / 38400 % 200) : 0,
                             .late = r / 76800 % 2 != 0 ? (int)(r / 153600 % 100) : 0}};
     t_ok(ch__net_sim(&w->faults, &w->net));
-    t_ok(ch__cluster_local_on(
-        w->net, &(ch_local_options){.ps = SERVERS, .workers = WORKERS},
-        &(ch_local_how){
+    t_ok(ch__local_cluster_on(
+        w->net, &(ch_local_cluster_options){.ps = SERVERS, .workers = WORKERS},
+        &(ch_local_cluster_how){
             .chief =
                 {.beat = 5 * ms_ns, .call = 10 * ms_ns, .retry = ms_ns, .silence = 1 << 30},
             .worker = {.call_ns = 10 * ms_ns, .retry_ns = ms_ns, .patience_ns = 60 * ms_ns},
             .server = {.saw = saw, .arg = w}},
         &w->cluster));
-    w->local = ch__local_of(w->cluster);
+    w->local = w->cluster;
     t_ok(ch_strategy_parameter_server(
-        w->cluster, &(ch_parameter_server_options){.partitioner = ch_partition_fixed(2)},
-        &w->st));
+        ch_local_cluster_resolver(w->cluster),
+        &(ch_parameter_server_options){.partitioner = ch_partitioner_fixed(2)}, &w->st));
     t_ok(ch_coordinator_new(w->st, &w->how, &w->co));
     w->ledger = t_var(w->st, "ledger", t_f32(ch_shape_of(STEPS), NULL));
     w->seen = t_var(w->st, "seen", t_f32(ch_shape_of(EXAMPLES), NULL));
@@ -256,7 +256,7 @@ static void close_world(world *w)
     ch_var_unref(w->row);
     ch_coordinator_unref(w->co);
     ch_strategy_unref(w->st);
-    ch_resolver_unref(w->cluster);
+    ch_local_cluster_unref(w->cluster);
 }
 
 static bool is_poisoned(const world *w, int i)
@@ -414,7 +414,7 @@ static void check_kept(world *w)
 /* 5: an error is reported when nothing runs any more of what it ended. */
 static void took_error(world *w)
 {
-    const ch_chief *c = ch__task_self(ch__local_chief_task(w->local));
+    const ch_chief *c = ch__task_self(ch__local_cluster_coordinator(w->local));
 
     w->n_errors++;
     if (!w->has_poison)
@@ -462,13 +462,13 @@ static void repeat_cancelled(world *w)
 /* 7: after the last fault it takes less than this. */
 static void join_now(world *w)
 {
-    const ch_chief *c = ch__task_self(ch__local_chief_task(w->local));
+    const ch_chief *c = ch__task_self(ch__local_cluster_coordinator(w->local));
     ch_status       rc = CH_OK;
 
     do {
         w->must_repeat |= w->has_poison; /* those that have ended as cancelled since */
         repeat_cancelled(w);
-        rc = ch__chief_join(ch__local_chief_task(w->local), w->is_healed ? 20000 : 0);
+        rc = ch__chief_join(ch__local_cluster_coordinator(w->local), w->is_healed ? 20000 : 0);
         if (rc == CH_DEADLINE_EXCEEDED || rc == CH_FAILED_PRECONDITION)
             is_wrong(w, ch_error_message());
         else if (rc != CH_OK)

@@ -26,7 +26,7 @@ typedef struct act {
 
 static void begin(act *a, int workers, int step_ms)
 {
-    t_open(&a->s, &(ch_local_options){.ps = 2, .workers = workers}, step_ms, NULL);
+    t_open(&a->s, &(ch_local_cluster_options){.ps = 2, .workers = workers}, step_ms, NULL);
     a->picky = t_function(picky_step, &a->s);
     a->good = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){1})});
     a->bad = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){-1})});
@@ -401,10 +401,10 @@ static void endless_step(ch_step *s, void *arg)
 /* A step that computes is cancelled between two kernels, and has changed nothing; its worker goes on. */
 static void stop_a_step_that_computes(int devices)
 {
-    act              a;
-    ch_function     *endless;
-    ch_remote       *r = NULL;
-    ch_local_options local = {.workers = 2, .ps = 2, .devices = devices};
+    act                      a;
+    ch_function             *endless;
+    ch_remote               *r = NULL;
+    ch_local_cluster_options local = {.workers = 2, .ps = 2, .devices = devices};
 
     memset(&a, 0, sizeof(a));
     a.s.st = t_cluster(&local, NULL, &a.s.cluster); /* on threads */
@@ -524,8 +524,8 @@ static void a_step_that_is_put_back_while_others_are_cancelled_is_cancelled_too(
         other[i] = schedule(&a, true);
     while (t_stats(&a.s).failed == 0)
         t_pass(&a.s, 1);
-    t_ok(ch_cluster_local_kill(a.s.cluster, "worker", 1));
-    t_ok(ch_cluster_local_kill(a.s.cluster, "worker", 2));
+    t_ok(ch_local_cluster_kill(a.s.cluster, "worker", 1));
+    t_ok(ch_local_cluster_kill(a.s.cluster, "worker", 2));
     assert_int_equal(ch_coordinator_join(a.s.co), CH_INVALID_ARGUMENT);
     ended_as(bad, CH_INVALID_ARGUMENT, "it is not above 0");
     for (int i = 0; i < 12; i++) {

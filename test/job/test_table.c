@@ -106,7 +106,7 @@ static void keys_stand_for_the_same_here_and_on_every_worker(void **state)
     ch_function   *f;
     ch_arguments   args;
 
-    t_open(&s, &(ch_local_options){.ps = 1, .workers = WORKERS}, 10, NULL);
+    t_open(&s, &(ch_local_cluster_options){.ps = 1, .workers = WORKERS}, 10, NULL);
     t_ok(ch_strategy_enter(s.st));
     t = three();
     ch_strategy_leave();
@@ -142,7 +142,7 @@ static void a_step_is_given_words(void **state)
     ch_table      *t = vocabulary();
     ch_function   *f = t_function(look_up, t);
 
-    t_open(&s, &(ch_local_options){.ps = 1, .workers = WORKERS}, 10, NULL);
+    t_open(&s, &(ch_local_cluster_options){.ps = 1, .workers = WORKERS}, 10, NULL);
     t_ok(ch_coordinator_create_per_worker_values(s.co, number_of_worker, NULL, &who));
     on_all(&s, f, &(ch_arguments){.in = in, .n_each = 1, .each = &who}, 4,
            (int64_t[]){3, 1, 4, 0});
@@ -170,7 +170,7 @@ static void every_worker_reads(ch_dataset *d, int n, const int64_t *want)
     ch_per_worker *data = NULL, *it = NULL, *who = NULL;
     ch_function   *f = t_function(same, NULL);
 
-    t_open(&s, &(ch_local_options){.ps = 1, .workers = WORKERS}, 10, NULL);
+    t_open(&s, &(ch_local_cluster_options){.ps = 1, .workers = WORKERS}, 10, NULL);
     assert_non_null(d);
     t_ok(ch_coordinator_create_per_worker_dataset(s.co, d, &data));
     ch_dataset_unref(d);
@@ -234,7 +234,8 @@ static ch_strategy *strategy(int i)
     case 4:
         return t_in_shards(2);
     default:
-        return t_cluster(&(ch_local_options){.ps = 2, .workers = 1, .devices = 2}, NULL, NULL);
+        return t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 1, .devices = 2}, NULL,
+                         NULL);
     }
 }
 

@@ -159,8 +159,8 @@ static void steps_through_servers(void **state)
             job       j;
 
             make_job(&j);
-            t_ok(k == 1 ? ch_sgd(0.1, NULL, NULL, &j.optimizer)
-                        : ch_adam(0.1, NULL, NULL, &j.optimizer));
+            t_ok(k == 1 ? ch_optimizer_sgd(0.1, NULL, NULL, &j.optimizer)
+                        : ch_optimizer_adam(0.1, NULL, NULL, &j.optimizer));
             if (k == 0)
                 check_step(by_hand, &j, two, 8, wheres[n]);
             else if (k == 1)
@@ -213,7 +213,7 @@ static void asking_fails_cleanly_and_rows_that_are_missing_are_refused(void **st
 
     (void)state;
     make_job(&j);
-    t_ok(ch_sgd(0.1, NULL, NULL, &j.optimizer));
+    t_ok(ch_optimizer_sgd(0.1, NULL, NULL, &j.optimizer));
     memset(&c, 0, sizeof(c));
     begin(&c.a, &(ch_sim_options){.seed = 1});
     t_ok(ch_function_new("step", look_rows_up, &j, &f));

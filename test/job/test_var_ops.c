@@ -134,10 +134,10 @@ static void regions_of_variables_on_servers_are_read_and_written(void **state)
     (void)state;
     for (int n = 1; n <= 5; n += 2)
         for (int axis = 0; axis < 2; axis++) {
-            ch_partitioner p = ch_partition_fixed(n);
+            ch_partitioner p = ch_partitioner_fixed(n);
 
             p.axis = -axis;
-            check_strategy(t_cluster(&(ch_local_options){.ps = 3},
+            check_strategy(t_cluster(&(ch_local_cluster_options){.ps = 3},
                                      &(ch_parameter_server_options){.partitioner = p}, NULL),
                            CH_SYNC_AUTO, CH_AGGREGATE_NONE);
         }
@@ -146,8 +146,8 @@ static void regions_of_variables_on_servers_are_read_and_written(void **state)
 static void strings_in_a_region_are_written_on_servers_and_here(void **state)
 {
     ch_strategy *st[2] = {
-        t_cluster(&(ch_local_options){.ps = 2},
-                  &(ch_parameter_server_options){.partitioner = ch_partition_fixed(2)}, NULL),
+        t_cluster(&(ch_local_cluster_options){.ps = 2},
+                  &(ch_parameter_server_options){.partitioner = ch_partitioner_fixed(2)}, NULL),
         NULL};
 
     (void)state;
@@ -183,10 +183,10 @@ static void strings_in_a_region_are_written_on_servers_and_here(void **state)
 /* Only the servers that hold any of a region are called: the other one is dead. */
 static void region_of_one_shard_needs_its_server_alone(void **state)
 {
-    ch_resolver *cluster = NULL;
-    ch_strategy *st = t_cluster(
-        &(ch_local_options){.ps = 2},
-        &(ch_parameter_server_options){.partitioner = ch_partition_fixed(2)}, &cluster);
+    ch_local_cluster *cluster = NULL;
+    ch_strategy      *st = t_cluster(
+             &(ch_local_cluster_options){.ps = 2},
+             &(ch_parameter_server_options){.partitioner = ch_partitioner_fixed(2)}, &cluster);
     ch_region  r = {.begin = {1, 0}, .size = {1, 3}};
     ch_tensor *got = NULL;
     ch_var    *v = NULL;
@@ -196,13 +196,13 @@ static void region_of_one_shard_needs_its_server_alone(void **state)
         st,
         &(ch_var_spec){.name = "v", .shape = ch_shape_of(4, 3), .init = ch_init_constant(7)},
         &v));
-    t_ok(ch_cluster_local_kill(cluster, "ps", 1));
+    t_ok(ch_local_cluster_kill(cluster, "ps", 1));
     t_ok(st->var_ops->read(v, &r, &got));
     assert_true(((const float *)ch_tensor_data(got))[2] == 7);
     ch_tensor_unref(got);
     ch_var_unref(v);
     ch_strategy_unref(st);
-    ch_resolver_unref(cluster);
+    ch_local_cluster_unref(cluster);
 }
 
 static int three_devices(void **state)

@@ -149,7 +149,7 @@ static void check_all(const ch_sim_options *opt, int n)
         tuple_of(2, (ch_tensor *[]){ids_of(30, 20), t_noise(ch_shape_of(30, 4), 2)});
 
     make_job(&j);
-    t_ok(ch_adam(0.1, NULL, NULL, &j.optimizer));
+    t_ok(ch_optimizer_adam(0.1, NULL, NULL, &j.optimizer));
     check_step(by_hand, &j, two, wheres[n % N_WHERES], opt);
     check_step(by_optimizer, &j, two, wheres[(n + 1) % N_WHERES], opt);
     check_step(look_rows_up, &j, ids, wheres[(n + 2) % N_WHERES], opt);
@@ -211,7 +211,7 @@ static void a_step_is_run_again_after_its_worker_died(void **state)
         job     j;
 
         make_job(&j);
-        t_ok(ch_adam(0.1, NULL, NULL, &j.optimizer));
+        t_ok(ch_optimizer_adam(0.1, NULL, NULL, &j.optimizer));
         set_up(&s, seed % 2 == 0 ? by_hand : by_optimizer, &j, in, wheres[seed % N_WHERES],
                &(ch_sim_options){.seed = seed, .encode = true});
         for (uint64_t n = 0; n < STEPS; n++) {

@@ -39,7 +39,7 @@ typedef struct act {
 static void begin_in(act *a, int workers, int step_ms)
 {
     memset(a, 0, sizeof(*a));
-    t_open(&a->s, &(ch_local_options){.ps = 1, .workers = workers}, step_ms, NULL);
+    t_open(&a->s, &(ch_local_cluster_options){.ps = 1, .workers = workers}, step_ms, NULL);
     a->report = t_function(report_step, NULL);
 }
 
@@ -440,7 +440,7 @@ static void a_worker_s_batches_are_cut_for_its_replicas(void **state)
 
     (void)state;
     memset(&a, 0, sizeof(a));
-    t_open(&a.s, &(ch_local_options){.workers = 2, .devices = 2}, 1, NULL);
+    t_open(&a.s, &(ch_local_cluster_options){.workers = 2, .devices = 2}, 1, NULL);
     a.report = t_function(report_step, NULL);
     read_each(&a, ch_dataset_batch(ch_dataset_range(1, 11, 1), 5, NULL), false);
     read_on(&a, 1);
@@ -473,7 +473,7 @@ static void a_function_s_context_is_that_of_one_worker(void **state)
     (void)state;
     for (int devices = 1; devices <= 2; devices++) {
         memset(&a, 0, sizeof(a));
-        t_open(&a.s, &(ch_local_options){.workers = 3, .devices = devices}, 1, NULL);
+        t_open(&a.s, &(ch_local_cluster_options){.workers = 3, .devices = devices}, 1, NULL);
         a.report = t_function(report_step, NULL);
         t_ok(ch_coordinator_create_per_worker_dataset_from_function(a.s.co, batches_of_context,
                                                                     &seen, &a.data));
@@ -586,7 +586,7 @@ static ch_tuple *run_all(act *a, ch_tuple *in, int n_each, ch_per_worker **each)
 static void begin_in_pairs(act *a)
 {
     memset(a, 0, sizeof(*a));
-    t_open(&a->s, &(ch_local_options){.workers = 1, .devices = 2}, 1, NULL);
+    t_open(&a->s, &(ch_local_cluster_options){.workers = 1, .devices = 2}, 1, NULL);
 }
 
 /* A value of a worker may have one for each replica. */
@@ -773,7 +773,7 @@ static void a_part_without_a_worker_is_taken_first(void **state)
 
     (void)state;
     begin(&a, ch_dataset_range(0, 60, 1), true);
-    t_ok(ch_cluster_local_kill(a.s.cluster, "worker", 2));
+    t_ok(ch_local_cluster_kill(a.s.cluster, "worker", 2));
     t_pass(&a.s, 200);
     read_on(&a, 60);
     for (int i = 0; i < 60; i++) {
@@ -860,12 +860,12 @@ static void a_dataset_is_made_while_a_worker_is_away(void **state)
 
     (void)state;
     begin_in(&a, 2, 10);
-    t_ok(ch_cluster_local_kill(a.s.cluster, "worker", 0));
+    t_ok(ch_local_cluster_kill(a.s.cluster, "worker", 0));
     t_pass(&a.s, 500);
     assert_int_equal(t_stats(&a.s).ready, 1);
     read_each(&a, ch_dataset_range(0, 1000, 1), false);
-    t_ok(ch_cluster_local_kill(a.s.cluster, "worker", 1));
-    t_ok(ch_cluster_local_restart(a.s.cluster, "worker", 0));
+    t_ok(ch_local_cluster_kill(a.s.cluster, "worker", 1));
+    t_ok(ch_local_cluster_restart(a.s.cluster, "worker", 0));
     read_on(&a, 5);
     for (int i = 0; i < 5; i++)
         assert_int_equal(element(&a, i, NULL), i);
@@ -1088,7 +1088,7 @@ static void run_the_program(bool is_killed)
     ch_tensor  *zero = t_f32(ch_shape_scalar(), NULL);
 
     memset(&a, 0, sizeof(a));
-    t_open(&a.s, &(ch_local_options){.ps = 2, .workers = 3}, 10, NULL);
+    t_open(&a.s, &(ch_local_cluster_options){.ps = 2, .workers = 3}, 10, NULL);
     c = (counting){t_var_in(a.s.st, "n", 0), t_var_in(a.s.st, "iterations", 0),
                    t_var_in(a.s.st, "rows", 0)};
     f = t_function(count_rows_step, &c);

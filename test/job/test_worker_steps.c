@@ -4,7 +4,7 @@
 #include "rows.h"
 #include "scene.h"
 
-static const ch_local_options two_replicas = {.ps = 2, .workers = 3, .devices = 2};
+static const ch_local_cluster_options two_replicas = {.ps = 2, .workers = 3, .devices = 2};
 
 static void replica_step(ch_step *s, void *arg)
 {
@@ -30,8 +30,8 @@ static void a_run_without_a_coordinator_is_for_a_worker(void **state)
     int          n_warnings = 0;
 
     (void)state;
-    t_stage(&s, &(ch_local_options){.ps = 1, .workers = 2}, 1);
-    t_ok(ch_strategy_parameter_server(s.cluster, NULL, &s.st));
+    t_stage(&s, &(ch_local_cluster_options){.ps = 1, .workers = 2}, 1);
+    t_ok(ch_strategy_parameter_server(ch_local_cluster_resolver(s.cluster), NULL, &s.st));
     ch_log_set_sink(count_warnings, &n_warnings, CH_LOG_WARNING);
     for (int i = 0; i < 3; i++) {
         t_ok(ch_strategy_run(s.st, f, NULL, &out));
@@ -40,9 +40,9 @@ static void a_run_without_a_coordinator_is_for_a_worker(void **state)
     }
     ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
     assert_int_equal(n_warnings, 0);
-    t_ok(ch_cluster_local_kill(s.cluster, "worker", 0));
+    t_ok(ch_local_cluster_kill(s.cluster, "worker", 0));
     t_ok(ch_strategy_run(s.st, f, NULL, NULL)); /* the other worker */
-    t_ok(ch_cluster_local_kill(s.cluster, "worker", 1));
+    t_ok(ch_local_cluster_kill(s.cluster, "worker", 1));
     t_refused(ch_strategy_run(s.st, f, NULL, NULL), CH_DEADLINE_EXCEEDED, "0 of 2 workers", "");
     ch_function_unref(f);
     t_close(&s);
@@ -51,7 +51,7 @@ static void a_run_without_a_coordinator_is_for_a_worker(void **state)
 /* RR-2: the results of one replica are plain. */
 static void a_step_runs_on_a_worker(void **state)
 {
-    ch_strategy *st = t_cluster(&(ch_local_options){.ps = 2, .workers = 2}, NULL, NULL);
+    ch_strategy *st = t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 2}, NULL, NULL);
     ch_function *f = t_function(replica_step, NULL);
     ch_tuple    *out = NULL;
 
@@ -149,7 +149,7 @@ static void results_are_reduced_over_the_replicas_of_a_worker(void **state)
 /* RR-3, RR-6: of one replica a value is its own sum, mean and gathering. */
 static void a_plain_value_is_what_it_is(void **state)
 {
-    ch_strategy *st = t_cluster(&(ch_local_options){.workers = 2}, NULL, NULL);
+    ch_strategy *st = t_cluster(&(ch_local_cluster_options){.workers = 2}, NULL, NULL);
     ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_counted(ch_shape_of(2))});
     ch_tensor   *t = NULL;
 

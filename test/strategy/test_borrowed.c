@@ -341,8 +341,8 @@ static void two_strategies_of_one_kind_are_told_apart_when_mixed(void **state)
 
 static ch_model *model(ch_strategy *st, bool has_inputs)
 {
-    ch_layer *root =
-        ch_sequential("net", 2, (ch_layer *[]){ch_dense(3, NULL), ch_batch_norm_layer(NULL)});
+    ch_layer *root = ch_layer_sequential(
+        "net", 2, (ch_layer *[]){ch_layer_dense(3, NULL), ch_layer_batch_norm(NULL)});
     ch_model *m = NULL;
 
     t_ok(ch_model_new(

@@ -284,9 +284,10 @@ static void training_on_no_rows_changes_nothing(void **state)
 
     t_ok(ch_model_new(
         st,
-        ch_sequential("net", 2, (ch_layer *[]){ch_dense(3, NULL), ch_batch_norm_layer(NULL)}),
+        ch_layer_sequential("net", 2,
+                            (ch_layer *[]){ch_layer_dense(3, NULL), ch_layer_batch_norm(NULL)}),
         &shapes, &t.model));
-    t_ok(ch_sgd(0.1, NULL, NULL, &t.optimizer));
+    t_ok(ch_optimizer_sgd(0.1, NULL, NULL, &t.optimizer));
     n = numbers_of(t.model, before);
     assert_int_equal(n, 3 * 3 + 3 + 4 * 3);
     for (int i = 0; i < 100; i++) {

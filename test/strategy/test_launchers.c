@@ -32,8 +32,8 @@ enum { ONE_DEVICE, MIRRORED, CENTRAL_STORAGE, PARAMETER_SERVER, N_KINDS };
 
 static ch_status make(int kind, ch_strategy **out)
 {
-    ch_resolver *c = NULL;
-    ch_status    rc;
+    ch_local_cluster *c = NULL;
+    ch_status         rc;
 
     switch (kind) {
     case ONE_DEVICE:
@@ -43,10 +43,10 @@ static ch_status make(int kind, ch_strategy **out)
     case CENTRAL_STORAGE:
         return ch_strategy_central_storage(NULL, out);
     default:
-        rc = ch_cluster_local(&(ch_local_options){.ps = 1, .workers = 1}, &c);
+        rc = ch_cluster_local(&(ch_local_cluster_options){.ps = 1, .workers = 1}, &c);
         if (rc == CH_OK)
-            rc = ch_strategy_parameter_server(c, NULL, out);
-        ch_resolver_unref(c);
+            rc = ch_strategy_parameter_server(ch_local_cluster_resolver(c), NULL, out);
+        ch_local_cluster_unref(c);
         return rc;
     }
 }

@@ -18,7 +18,7 @@ typedef struct cut {
 static ch_status divide(const ch_partitioner *p, const ch_tensor_spec *of, int *axis, int *n)
 {
     ch_layout l = {.parts = {-7}}, before = l;
-    ch_status rc = ch_partition_of(p, of, &l);
+    ch_status rc = ch_partitioner_divide(p, of, &l);
 
     if (rc != CH_OK) {
         assert_memory_equal(&l, &before, sizeof(l)); /* nothing is written */
@@ -57,18 +57,18 @@ static void check_cuts(size_t n, const cut *c)
 static void a_fixed_number_of_shards_is_at_most_one_for_each_row(void **state)
 {
     const cut c[] = {
-        {ch_partition_fixed(2), CH_F32, ch_shape_of(10, 3), 2, {5, 5}},
-        {ch_partition_fixed(4), CH_F32, ch_shape_of(10), 4, {3, 3, 2, 2}},
-        {ch_partition_fixed(5), CH_F32, ch_shape_of(13), 5, {3, 3, 3, 2, 2}},
-        {ch_partition_fixed(2), CH_F32, ch_shape_of(5), 2, {3, 2}},
-        {ch_partition_fixed(4), CH_F32, ch_shape_of(3), 3, {1, 1, 1}},
-        {ch_partition_fixed(1), CH_F32, ch_shape_of(10, 3), 1, {0}},
-        {ch_partition_fixed(4), CH_F32, ch_shape_of(1), 1, {0}},
-        {ch_partition_fixed(3), CH_F32, ch_shape_of(7), 3, {3, 2, 2}},
-        {ch_partition_fixed(3), CH_F32, ch_shape_of(8), 3, {3, 3, 2}},
-        {ch_partition_fixed(3), CH_F32, ch_shape_of(10), 3, {4, 3, 3}},
-        {ch_partition_fixed(7), CH_F32, ch_shape_of(100, 2), 7, {15, 15, 14, 14, 14, 14, 14}},
-        {ch_partition_fixed(4), CH_F32, ch_shape_of(10, 0), 4, {3, 3, 2, 2}},
+        {ch_partitioner_fixed(2), CH_F32, ch_shape_of(10, 3), 2, {5, 5}},
+        {ch_partitioner_fixed(4), CH_F32, ch_shape_of(10), 4, {3, 3, 2, 2}},
+        {ch_partitioner_fixed(5), CH_F32, ch_shape_of(13), 5, {3, 3, 3, 2, 2}},
+        {ch_partitioner_fixed(2), CH_F32, ch_shape_of(5), 2, {3, 2}},
+        {ch_partitioner_fixed(4), CH_F32, ch_shape_of(3), 3, {1, 1, 1}},
+        {ch_partitioner_fixed(1), CH_F32, ch_shape_of(10, 3), 1, {0}},
+        {ch_partitioner_fixed(4), CH_F32, ch_shape_of(1), 1, {0}},
+        {ch_partitioner_fixed(3), CH_F32, ch_shape_of(7), 3, {3, 2, 2}},
+        {ch_partitioner_fixed(3), CH_F32, ch_shape_of(8), 3, {3, 3, 2}},
+        {ch_partitioner_fixed(3), CH_F32, ch_shape_of(10), 3, {4, 3, 3}},
+        {ch_partitioner_fixed(7), CH_F32, ch_shape_of(100, 2), 7, {15, 15, 14, 14, 14, 14, 14}},
+        {ch_partitioner_fixed(4), CH_F32, ch_shape_of(10, 0), 4, {3, 3, 2, 2}},
     };
 
     (void)state;
@@ -79,7 +79,7 @@ static void a_fixed_number_of_shards_is_at_most_one_for_each_row(void **state)
 static void thirteen_rows_in_five_shards_begin_where_the_page_says(void **state)
 {
     static const int begin[] = {0, 3, 6, 9, 11, 13};
-    ch_partitioner   p = ch_partition_fixed(5);
+    ch_partitioner   p = ch_partitioner_fixed(5);
     int              axis = -1, n = -1;
 
     (void)state;
@@ -94,11 +94,11 @@ static void thirteen_rows_in_five_shards_begin_where_the_page_says(void **state)
 static void a_variable_without_rows_is_whole(void **state)
 {
     const cut c[] = {
-        {ch_partition_fixed(4), CH_F32, ch_shape_of(0, 3), 1, {0}},
-        {ch_partition_min_size(1, 4), CH_F32, ch_shape_of(0, 3), 1, {0}},
-        {ch_partition_max_size(1, 0), CH_F32, ch_shape_of(0, 3), 1, {0}},
-        {ch_partition_min_size(1, 4), CH_F32, ch_shape_of(3, 0), 1, {0}},
-        {ch_partition_max_size(1, 0), CH_F32, ch_shape_of(3, 0), 1, {0}},
+        {ch_partitioner_fixed(4), CH_F32, ch_shape_of(0, 3), 1, {0}},
+        {ch_partitioner_min_size(1, 4), CH_F32, ch_shape_of(0, 3), 1, {0}},
+        {ch_partitioner_max_size(1, 0), CH_F32, ch_shape_of(0, 3), 1, {0}},
+        {ch_partitioner_min_size(1, 4), CH_F32, ch_shape_of(3, 0), 1, {0}},
+        {ch_partitioner_max_size(1, 0), CH_F32, ch_shape_of(3, 0), 1, {0}},
     };
 
     (void)state;
@@ -111,14 +111,14 @@ static void a_variable_without_rows_is_whole(void **state)
 static void shards_of_a_least_size_are_as_many_as_may_be(void **state)
 {
     const cut c[] = {
-        {ch_partition_min_size(4, 2), CH_F32, ch_shape_of(6, 1), 2, {3, 3}},
-        {ch_partition_min_size(4, 10), CH_F32, ch_shape_of(6, 1), 6, {1, 1, 1, 1, 1, 1}},
-        {ch_partition_min_size(0, 16), CH_F32, ch_shape_of(1024, 1024), 16, {64, 64}},
-        {ch_partition_min_size(0, 1), CH_F32, ch_shape_of(1024, 1024), 1, {0}},
-        {ch_partition_min_size(262144, 8), CH_F32, ch_shape_of(1000, 64), 1, {0}},
-        {ch_partition_min_size(262144, 8), CH_F32, ch_shape_of(1024, 1024), 8, {128, 128}},
-        {ch_partition_min_size(262144, 100), CH_F32, ch_shape_of(1024, 1024), 16, {64, 64}},
-        {ch_partition_min_size(INT64_MAX, 100), CH_F32, ch_shape_of(1024, 1024), 1, {0}},
+        {ch_partitioner_min_size(4, 2), CH_F32, ch_shape_of(6, 1), 2, {3, 3}},
+        {ch_partitioner_min_size(4, 10), CH_F32, ch_shape_of(6, 1), 6, {1, 1, 1, 1, 1, 1}},
+        {ch_partitioner_min_size(0, 16), CH_F32, ch_shape_of(1024, 1024), 16, {64, 64}},
+        {ch_partitioner_min_size(0, 1), CH_F32, ch_shape_of(1024, 1024), 1, {0}},
+        {ch_partitioner_min_size(262144, 8), CH_F32, ch_shape_of(1000, 64), 1, {0}},
+        {ch_partitioner_min_size(262144, 8), CH_F32, ch_shape_of(1024, 1024), 8, {128, 128}},
+        {ch_partitioner_min_size(262144, 100), CH_F32, ch_shape_of(1024, 1024), 16, {64, 64}},
+        {ch_partitioner_min_size(INT64_MAX, 100), CH_F32, ch_shape_of(1024, 1024), 1, {0}},
     };
 
     (void)state;
@@ -129,15 +129,15 @@ static void shards_of_a_least_size_are_as_many_as_may_be(void **state)
 static void no_shard_is_below_the_least_size(void **state)
 {
     const cut c[] = {
-        {ch_partition_min_size(262144, 2), CH_F32, ch_shape_of(300, 256), 1, {0}},
-        {ch_partition_min_size(32, 9), CH_STR, ch_shape_of(5), 2, {3, 2}},
+        {ch_partitioner_min_size(262144, 2), CH_F32, ch_shape_of(300, 256), 1, {0}},
+        {ch_partitioner_min_size(32, 9), CH_STR, ch_shape_of(5), 2, {3, 2}},
     };
 
     (void)state;
     CHECK_CUTS(c);
     for (int rows = 1; rows < 60; rows++)
         for (int min = 1; min < 100; min++) {
-            ch_partitioner p = ch_partition_min_size(min, 1000);
+            ch_partitioner p = ch_partitioner_min_size(min, 1000);
             ch_tensor_spec of = {"w", CH_I16, ch_shape_of(rows, 3)};
             int            axis = -1, n = -1;
 
@@ -150,7 +150,7 @@ static void no_shard_is_below_the_least_size(void **state)
 /* B21: MinSize(256 KiB, at most one for each of three servers). */
 static void the_partitioner_of_the_page_gives_each_server_a_shard_at_most(void **state)
 {
-    const ch_partitioner p = ch_partition_min_size(256 << 10, 3);
+    const ch_partitioner p = ch_partitioner_min_size(256 << 10, 3);
     const cut            c[] = {
                    {p, CH_F32, ch_shape_of(1024, 1024), 3, {342, 341, 341}},
                    {p, CH_F32, ch_shape_of(512, 256), 2, {256, 256}},
@@ -167,23 +167,23 @@ static void the_partitioner_of_the_page_gives_each_server_a_shard_at_most(void *
 static void shards_of_a_most_size_are_as_few_as_may_be(void **state)
 {
     const cut c[] = {
-        {ch_partition_max_size(4, 0), CH_F32, ch_shape_of(6, 1), 6, {1, 1, 1, 1, 1, 1}},
-        {ch_partition_max_size(4, 2), CH_F32, ch_shape_of(6, 1), 2, {3, 3}},
-        {ch_partition_max_size(1024, 0), CH_F32, ch_shape_of(6, 1), 1, {0}},
-        {ch_partition_max_size(40, 0), CH_F32, ch_shape_of(10, 3), 4, {3, 3, 2, 2}},
-        {ch_partition_max_size(11, 0), CH_F32, ch_shape_of(10, 3), 10, {1, 1, 1, 1}},
-        {ch_partition_max_size(24, 0), CH_I64, ch_shape_of(7), 3, {3, 2, 2}},
-        {ch_partition_max_size(24, 0), CH_F64, ch_shape_of(7), 3, {3, 2, 2}},
-        {ch_partition_max_size(1 << 20, 0), CH_F32, ch_shape_of(1000, 1000), 4, {250, 250}},
-        {ch_partition_max_size(1 << 20, 2), CH_F32, ch_shape_of(1000, 1000), 2, {500, 500}},
-        {ch_partition_max_size(INT64_MAX, 0), CH_F32, ch_shape_of(1000, 1000), 1, {0}},
+        {ch_partitioner_max_size(4, 0), CH_F32, ch_shape_of(6, 1), 6, {1, 1, 1, 1, 1, 1}},
+        {ch_partitioner_max_size(4, 2), CH_F32, ch_shape_of(6, 1), 2, {3, 3}},
+        {ch_partitioner_max_size(1024, 0), CH_F32, ch_shape_of(6, 1), 1, {0}},
+        {ch_partitioner_max_size(40, 0), CH_F32, ch_shape_of(10, 3), 4, {3, 3, 2, 2}},
+        {ch_partitioner_max_size(11, 0), CH_F32, ch_shape_of(10, 3), 10, {1, 1, 1, 1}},
+        {ch_partitioner_max_size(24, 0), CH_I64, ch_shape_of(7), 3, {3, 2, 2}},
+        {ch_partitioner_max_size(24, 0), CH_F64, ch_shape_of(7), 3, {3, 2, 2}},
+        {ch_partitioner_max_size(1 << 20, 0), CH_F32, ch_shape_of(1000, 1000), 4, {250, 250}},
+        {ch_partitioner_max_size(1 << 20, 2), CH_F32, ch_shape_of(1000, 1000), 2, {500, 500}},
+        {ch_partitioner_max_size(INT64_MAX, 0), CH_F32, ch_shape_of(1000, 1000), 1, {0}},
     };
 
     (void)state;
     CHECK_CUTS(c);
     for (int rows = 1; rows < 60; rows++)
         for (int max = 1; max < 100; max++) {
-            ch_partitioner p = ch_partition_max_size(max, 0);
+            ch_partitioner p = ch_partitioner_max_size(max, 0);
             ch_tensor_spec of = {"w", CH_I16, ch_shape_of(rows, 3)};
             int            axis = -1, n = -1;
 
@@ -196,7 +196,7 @@ static void shards_of_a_most_size_are_as_few_as_may_be(void **state)
 /* PT-10 */
 static void strings_count_for_what_they_are_said_to(void **state)
 {
-    const ch_partitioner as_usual = ch_partition_max_size(32, 0);
+    const ch_partitioner as_usual = ch_partitioner_max_size(32, 0);
     ch_partitioner       small = as_usual, huge = as_usual;
     const ch_shape       shape = ch_shape_of(6);
 
@@ -213,8 +213,8 @@ static void strings_count_for_what_they_are_said_to(void **state)
 /* PT-2: any axis may be cut. */
 static void any_axis_may_be_cut(void **state)
 {
-    ch_partitioner fixed = ch_partition_fixed(3), min = ch_partition_min_size(64, 8);
-    ch_partitioner max = ch_partition_max_size(64, 0);
+    ch_partitioner fixed = ch_partitioner_fixed(3), min = ch_partitioner_min_size(64, 8);
+    ch_partitioner max = ch_partitioner_max_size(64, 0);
 
     (void)state;
     fixed.axis = 1;
@@ -247,27 +247,27 @@ static void check_refused(ch_partitioner p, ch_tensor_spec of, const char *why)
 /* PT-7, PT-9, PT-6: arguments below 1 are refused, and 0 where it has no meaning. */
 static void limits_below_one_are_refused(void **state)
 {
-    ch_partitioner strings = ch_partition_max_size(8, 0);
+    ch_partitioner strings = ch_partitioner_max_size(8, 0);
     ch_tensor_spec of = {"table", CH_STR, ch_shape_of(6, 2)};
 
     (void)state;
-    check_refused(ch_partition_fixed(0), of, "shards is 0");
-    check_refused(ch_partition_fixed(-2), of, "shards is -2");
-    check_refused(ch_partition_min_size(-1, 2), of, "min_shard_bytes is -1");
-    check_refused(ch_partition_min_size(8, 0), of, "max_shards is 0");
-    check_refused(ch_partition_min_size(8, -1), of, "max_shards is -1");
-    check_refused(ch_partition_max_size(0, 2), of, "max_shard_bytes is 0");
-    check_refused(ch_partition_max_size(-1, 2), of, "max_shard_bytes is -1");
-    check_refused(ch_partition_max_size(8, -1), of, "max_shards is -1");
+    check_refused(ch_partitioner_fixed(0), of, "shards is 0");
+    check_refused(ch_partitioner_fixed(-2), of, "shards is -2");
+    check_refused(ch_partitioner_min_size(-1, 2), of, "min_shard_bytes is -1");
+    check_refused(ch_partitioner_min_size(8, 0), of, "max_shards is 0");
+    check_refused(ch_partitioner_min_size(8, -1), of, "max_shards is -1");
+    check_refused(ch_partitioner_max_size(0, 2), of, "max_shard_bytes is 0");
+    check_refused(ch_partitioner_max_size(-1, 2), of, "max_shard_bytes is -1");
+    check_refused(ch_partitioner_max_size(8, -1), of, "max_shards is -1");
     strings.bytes_per_string = -1;
     check_refused(strings, of, "bytes_per_string is -1");
-    check_refused((ch_partitioner){.kind = (ch_partition_kind)9}, of, "ch_partition_kind");
+    check_refused((ch_partitioner){.kind = (ch_partitioner_kind)9}, of, "ch_partitioner_kind");
 }
 
 /* PT-7 */
 static void an_axis_that_the_variable_has_not_is_refused(void **state)
 {
-    ch_partitioner p = ch_partition_fixed(2);
+    ch_partitioner p = ch_partitioner_fixed(2);
     ch_tensor_spec of = {"table", CH_F32, ch_shape_of(6, 2)};
 
     (void)state;
@@ -275,17 +275,17 @@ static void an_axis_that_the_variable_has_not_is_refused(void **state)
     check_refused(p, of, "no axis 2");
     p.axis = -3;
     check_refused(p, of, "no axis -3");
-    p = ch_partition_min_size(4, 2);
+    p = ch_partitioner_min_size(4, 2);
     p.axis = 2;
     check_refused(p, of, "no axis 2");
-    p = ch_partition_max_size(4, 2);
+    p = ch_partitioner_max_size(4, 2);
     p.axis = 2;
     check_refused(p, of, "no axis 2");
 }
 
 static void a_variable_whose_sizes_are_not_known_is_refused(void **state)
 {
-    const ch_partitioner p = ch_partition_fixed(2), whole = {0};
+    const ch_partitioner p = ch_partitioner_fixed(2), whole = {0};
     ch_shape             deep = {.rank = CH_MAX_RANK + 1};
 
     (void)state;
@@ -302,26 +302,26 @@ static void more_shards_than_the_most_are_refused(void **state)
     ch_tensor_spec of = {"table", CH_F32, ch_shape_of(5000)};
 
     (void)state;
-    check_refused(ch_partition_fixed(CH_PARTITION_SHARDS + 1), of, "4096");
-    check_refused(ch_partition_max_size(4, 0), of, "4096");
-    check_cut(&(cut){ch_partition_fixed(4096), CH_F32, ch_shape_of(5000), 4096, {2, 2}});
-    check_cut(&(cut){ch_partition_fixed(5000), CH_F32, ch_shape_of(10), 10, {1, 1}});
-    check_cut(&(cut){ch_partition_max_size(4, 7), CH_F32, ch_shape_of(5000), 7, {715, 715}});
+    check_refused(ch_partitioner_fixed(CH_PARTITIONER_SHARDS + 1), of, "4096");
+    check_refused(ch_partitioner_max_size(4, 0), of, "4096");
+    check_cut(&(cut){ch_partitioner_fixed(4096), CH_F32, ch_shape_of(5000), 4096, {2, 2}});
+    check_cut(&(cut){ch_partitioner_fixed(5000), CH_F32, ch_shape_of(10), 10, {1, 1}});
+    check_cut(&(cut){ch_partitioner_max_size(4, 7), CH_F32, ch_shape_of(5000), 7, {715, 715}});
     /* "At most so many" is kept by fewer. */
     check_cut(
-        &(cut){ch_partition_min_size(4, INT32_MAX), CH_F32, ch_shape_of(5000), 4096, {2}});
+        &(cut){ch_partitioner_min_size(4, INT32_MAX), CH_F32, ch_shape_of(5000), 4096, {2}});
 }
 
 static void what_is_null_is_named(void **state)
 {
-    const ch_partitioner p = ch_partition_fixed(2);
+    const ch_partitioner p = ch_partitioner_fixed(2);
     const ch_tensor_spec of = {"w", CH_F32, ch_shape_of(4)};
     ch_layout            l = {.n_copies = 0};
     int                  axis = -1, n = -1;
 
     (void)state;
-    t_refused(ch_partition_of(&p, NULL, &l), CH_INVALID_ARGUMENT, "partitioner", "spec");
-    t_refused(ch_partition_of(&p, &of, NULL), CH_INVALID_ARGUMENT, "out", "NULL");
+    t_refused(ch_partitioner_divide(&p, NULL, &l), CH_INVALID_ARGUMENT, "partitioner", "spec");
+    t_refused(ch_partitioner_divide(&p, &of, NULL), CH_INVALID_ARGUMENT, "out", "NULL");
     t_ok(divide(NULL, &of, &axis, &n));
     assert_int_equal(axis, 0);
     assert_int_equal(n, 1);
@@ -473,8 +473,8 @@ static void nobody_is_asked_about_scalars(void **state)
     own            o = {.rc = CH_INTERNAL};
     ch_partitioner p[] = {{.fn = own_parts, .arg = &o},
                           {.arg = &o},
-                          ch_partition_fixed(0),
-                          ch_partition_min_size(-1, -1)};
+                          ch_partitioner_fixed(0),
+                          ch_partitioner_min_size(-1, -1)};
     ch_tensor_spec of = {"n", CH_I64, ch_shape_scalar()};
 
     (void)state;

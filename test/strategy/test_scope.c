@@ -239,20 +239,20 @@ static void a_hook_sees_what_is_about_to_be_made(void **state)
     char    outer[] = "outer", inner[] = "inner";
     ch_var *v = NULL;
 
-    t_ok(ch_creator_enter(rename_it, outer));
-    t_ok(ch_creator_enter(rename_it, inner));
+    t_ok(ch_var_creator_enter(rename_it, outer));
+    t_ok(ch_var_creator_enter(rename_it, inner));
     t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "mine"}, &v));
     assert_string_equal(ch_var_name(v), "outer"); /* the innermost is asked first */
     ch_var_unref(v);
     t_refused(ch_var_new(NULL, &(ch_var_spec){.name = "bad"}, &v), CH_INVALID_ARGUMENT,
               "no such name here", "bad");
-    ch_creator_leave();
-    ch_creator_leave();
-    t_ok(ch_creator_enter(refuse_without_a_word, NULL));
+    ch_var_creator_leave();
+    ch_var_creator_leave();
+    t_ok(ch_var_creator_enter(refuse_without_a_word, NULL));
     t_refused(ch_var_new(NULL, &(ch_var_spec){.name = "mine"}, &v), CH_PERMISSION_DENIED,
               "mine", "");
     assert_null(strstr(ch_error_message(), "no such name")); /* which was about another */
-    ch_creator_leave();
+    ch_var_creator_leave();
     t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "mine"}, &v));
     assert_string_equal(ch_var_name(v), "mine");
     ch_var_unref(v);
@@ -270,16 +270,16 @@ static void a_scope_ends_with_what_was_entered_in_it(void **state) /* 1.2.5, 1.2
     t_ok(ch_strategy_central_storage(NULL, &st));
     t_ok(ch_device_find("CPU:1", &d));
     assert_ptr_not_equal(d, now);
-    t_ok(ch_creator_enter(rename_it, outer));
+    t_ok(ch_var_creator_enter(rename_it, outer));
     t_ok(ch_strategy_enter(st));
-    t_ok(ch_creator_enter(rename_it, inner));
+    t_ok(ch_var_creator_enter(rename_it, inner));
     t_ok(ch_device_enter(d));
     t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "mine"}, &v));
     assert_string_equal(ch_var_name(v), "outer");
     t_ok(ch_colocate_enter(NULL, v));
     ch_strategy_leave();
     assert_ptr_equal(ch_device_current(), now);
-    ch_creator_leave();
+    ch_var_creator_leave();
     t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "mine"}, &w));
     assert_string_equal(ch_var_name(w),
                         "mine"); /* there was but the one from before the scope */

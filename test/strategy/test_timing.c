@@ -39,7 +39,7 @@ static training begin(ch_strategy *st)
 {
     training t = {.st = st};
 
-    t_ok(ch_adam(0.01, NULL, NULL, &t.optimizer));
+    t_ok(ch_optimizer_adam(0.01, NULL, NULL, &t.optimizer));
     t.w[0] = t_var(st, "w0", t_noise(ch_shape_of(64, 64), 1));
     t.w[1] = t_var(st, "w1", t_noise(ch_shape_of(64, 64), 2));
     t.bias = t_var(st, "bias", t_noise(ch_shape_of(64), 3));

@@ -136,8 +136,8 @@ static int learn(int which, ch_layer *layer, data kind, ch_optimizer *o, float *
     ch_model_options shapes = {.n_inputs = 1,
                                .input = {{kind == IDS ? CH_I32 : CH_F32, shape_of(kind, -1)}}};
     job              j = {.st = strategy_of(which), .optimizer = o};
-    ch_layer        *net = ch_sequential(
-               "net", 3, (ch_layer *[]){layer, ch_flatten_layer(), ch_dense(CLASSES, NULL)});
+    ch_layer        *net = ch_layer_sequential(
+               "net", 3, (ch_layer *[]){layer, ch_layer_flatten(), ch_layer_dense(CLASSES, NULL)});
     ch_tuple    *batch = batch_of(kind, ch_strategy_replicas(j.st));
     ch_function *f = t_function(train, &j);
     int          n;
@@ -180,44 +180,47 @@ static ch_optimizer *rule_of(int i, const char **name)
     *name = names[i];
     switch (i) {
     case 0:
-        t_ok(ch_sgd(0.1, NULL, NULL, &o));
+        t_ok(ch_optimizer_sgd(0.1, NULL, NULL, &o));
         break;
     case 1:
     case 2:
-        t_ok(ch_sgd(0.1, &(ch_sgd_options){.momentum = 0.9, .nesterov = i == 2}, NULL, &o));
+        t_ok(ch_optimizer_sgd(
+            0.1, &(ch_optimizer_sgd_options){.momentum = 0.9, .nesterov = i == 2}, NULL, &o));
         break;
     case 3:
     case 4:
-        t_ok(ch_adagrad(0.1, &(ch_adagrad_options){.row_wise = i == 4}, NULL, &o));
+        t_ok(ch_optimizer_adagrad(0.1, &(ch_optimizer_adagrad_options){.row_wise = i == 4},
+                                  NULL, &o));
         break;
     case 5:
-        t_ok(ch_rmsprop(0.01, NULL, NULL, &o));
+        t_ok(ch_optimizer_rmsprop(0.01, NULL, NULL, &o));
         break;
     case 6:
     case 7:
-        t_ok(ch_adam(0.01, &(ch_adam_options){.amsgrad = i == 7}, NULL, &o));
+        t_ok(
+            ch_optimizer_adam(0.01, &(ch_optimizer_adam_options){.amsgrad = i == 7}, NULL, &o));
         break;
     case 8:
-        t_ok(ch_adamw(0.01, NULL, NULL, &o));
+        t_ok(ch_optimizer_adamw(0.01, NULL, NULL, &o));
         break;
     case 9:
-        t_ok(ch_adamax(0.01, NULL, NULL, &o));
+        t_ok(ch_optimizer_adamax(0.01, NULL, NULL, &o));
         break;
     case 10:
-        t_ok(ch_ftrl(0.1, NULL, NULL, &o));
+        t_ok(ch_optimizer_ftrl(0.1, NULL, NULL, &o));
         break;
     case 11:
-        t_ok(ch_lamb(0.01, NULL, NULL, &o));
+        t_ok(ch_optimizer_lamb(0.01, NULL, NULL, &o));
         break;
     default:
-        t_ok(ch_sgd(0.1, NULL,
-                    &(ch_optimizer_options){.accumulate = i == 12 ? 2 : 0,
-                                            .average = i == 13 ? 0.9 : 0,
-                                            .clip_value = i == 14 ? 0.01 : 0,
-                                            .clip_norm = i == 15 ? 0.05 : 0,
-                                            .clip_global_norm = i == 16 ? 0.05 : 0,
-                                            .loss_scale = i == 17 ? 128 : 0},
-                    &o));
+        t_ok(ch_optimizer_sgd(0.1, NULL,
+                              &(ch_optimizer_options){.accumulate = i == 12 ? 2 : 0,
+                                                      .average = i == 13 ? 0.9 : 0,
+                                                      .clip_value = i == 14 ? 0.01 : 0,
+                                                      .clip_norm = i == 15 ? 0.05 : 0,
+                                                      .clip_global_norm = i == 16 ? 0.05 : 0,
+                                                      .loss_scale = i == 17 ? 128 : 0},
+                              &o));
     }
     return o;
 }
@@ -230,7 +233,7 @@ static void each_optimizer(void **state)
         for (int which = 0; which < STRATEGIES; which++) {
             const char   *name;
             ch_optimizer *o = rule_of(i, &name);
-            ch_layer     *table = ch_embedding_layer(11, 3, NULL);
+            ch_layer     *table = ch_layer_embedding(11, 3, NULL);
             int           n = learn(which, table, IDS, o, which == DEFAULT ? want : got);
 
             if (which != DEFAULT)
@@ -245,62 +248,62 @@ enum { LAYERS = 24 };
 
 static ch_layer *layer_of(int i, data *kind)
 {
-    ch_conv_layer_options conv = {.padding = CH_PAD_SAME, .activation = CH_RELU};
-    ch_dense_options      wide = {.activation = CH_GELU};
-    ch_recurrent_options  all = {.return_sequence = true};
+    ch_layer_conv_options      conv = {.padding = CH_PAD_SAME, .activation = CH_RELU};
+    ch_layer_dense_options     wide = {.activation = CH_GELU};
+    ch_layer_recurrent_options all = {.return_sequence = true};
 
     *kind = i < 7 ? VECTOR : i < 16 ? IMAGE : SEQUENCE;
     switch (i) {
     case 0:
-        return ch_dense(5, &wide);
+        return ch_layer_dense(5, &wide);
     case 1:
-        return ch_activation_layer(CH_SILU);
+        return ch_layer_activation(CH_SILU);
     case 2:
-        return ch_batch_norm_layer(NULL);
+        return ch_layer_batch_norm(NULL);
     case 3:
-        return ch_layer_norm_layer(0);
+        return ch_layer_layer_norm(0);
     case 4:
-        return ch_rms_norm_layer(0);
+        return ch_layer_rms_norm(0);
     case 5:
-        return ch_reshape_layer(ch_shape_of(2, 3));
+        return ch_layer_reshape(ch_shape_of(2, 3));
     case 6:
         *kind = IDS;
-        return ch_embedding_layer(11, 3, NULL);
+        return ch_layer_embedding(11, 3, NULL);
     case 7:
-        return ch_conv2d_layer(3, 3, 3, &conv);
+        return ch_layer_conv2d(3, 3, 3, &conv);
     case 8:
-        return ch_depthwise_conv2d_layer(3, 3, &conv);
+        return ch_layer_depthwise_conv2d(3, 3, &conv);
     case 9:
-        return ch_separable_conv2d_layer(3, 3, 3, &conv);
+        return ch_layer_separable_conv2d(3, 3, 3, &conv);
     case 10:
-        return ch_conv2d_transpose_layer(3, 3, 3, &conv);
+        return ch_layer_conv2d_transpose(3, 3, 3, &conv);
     case 11:
-        return ch_max_pool_layer(2, 2, 0, 0, CH_PAD_VALID);
+        return ch_layer_max_pool(2, 2, 0, 0, CH_PAD_VALID);
     case 12:
-        return ch_average_pool_layer(2, 2, 0, 0, CH_PAD_VALID);
+        return ch_layer_average_pool(2, 2, 0, 0, CH_PAD_VALID);
     case 13:
-        return ch_global_average_pool_layer();
+        return ch_layer_global_average_pool();
     case 14:
-        return ch_global_max_pool_layer();
+        return ch_layer_global_max_pool();
     case 15:
-        return ch_batch_norm_layer(&(ch_batch_norm_options){.momentum = 0.5});
+        return ch_layer_batch_norm(&(ch_layer_batch_norm_options){.momentum = 0.5});
     case 16:
-        return ch_multi_head_attention(2, NULL);
+        return ch_layer_multi_head_attention(2, NULL);
     case 17:
-        return ch_transformer_block(2, NULL);
+        return ch_layer_transformer_block(2, NULL);
     case 18:
-        return ch_transformer_block(
-            1, &(ch_transformer_options){.causal = true, .rms_norm = true});
+        return ch_layer_transformer_block(
+            1, &(ch_layer_transformer_options){.causal = true, .rms_norm = true});
     case 19:
-        return ch_lstm(3, NULL);
+        return ch_layer_lstm(3, NULL);
     case 20:
-        return ch_lstm(3, &all);
+        return ch_layer_lstm(3, &all);
     case 21:
-        return ch_gru(3, NULL);
+        return ch_layer_gru(3, NULL);
     case 22:
-        return ch_gru(3, &all);
+        return ch_layer_gru(3, &all);
     default:
-        return ch_flatten_layer();
+        return ch_layer_flatten();
     }
 }
 
@@ -317,7 +320,7 @@ static void each_layer(void **state)
             int           n;
 
             snprintf(name, sizeof(name), "layer %d, %s", i, ch_layer_type(layer));
-            t_ok(ch_sgd(0.1, NULL, NULL, &o));
+            t_ok(ch_optimizer_sgd(0.1, NULL, NULL, &o));
             n = learn(which, layer, kind, o, which == DEFAULT ? want : got);
             if (which != DEFAULT)
                 same(name, which, want, got, n);
@@ -387,12 +390,12 @@ static int learn_bags(int which, ch_combiner combiner, float *out)
                                          {CH_I32, ch_shape_of(-1)},
                                          {CH_I32, ch_shape_of(-1)}}};
     job              j = {.st = strategy_of(which)};
-    ch_layer        *table = ch_embedding_bag_layer(BAG_IDS, CLASSES, combiner, NULL);
+    ch_layer        *table = ch_layer_embedding_bag(BAG_IDS, CLASSES, combiner, NULL);
     ch_tuple        *batch = bags_of(ch_strategy_replicas(j.st));
     ch_function     *f = t_function(train_bags, &j);
     int              n;
 
-    t_ok(ch_adagrad(0.1, NULL, NULL, &j.optimizer));
+    t_ok(ch_optimizer_adagrad(0.1, NULL, NULL, &j.optimizer));
     t_ok(ch_model_new(j.st, table, &shapes, &j.model));
     for (int i = 0; i < STEPS; i++)
         t_ok(ch_strategy_run(j.st, f, batch, NULL));
@@ -430,11 +433,11 @@ static void dropout(void **state)
         ch_optimizer *o = NULL;
         int           n;
 
-        t_ok(ch_sgd(0.1, NULL, NULL, &o));
-        n = learn(which, ch_dropout_layer(0.5), VECTOR, o, got);
+        t_ok(ch_optimizer_sgd(0.1, NULL, NULL, &o));
+        n = learn(which, ch_layer_dropout(0.5), VECTOR, o, got);
         assert_true(n > 0 && isfinite(got[0]));
-        t_ok(ch_sgd(0.1, NULL, NULL, &o));
-        assert_int_equal(learn(which, ch_dropout_layer(0.5), VECTOR, o, first), n);
+        t_ok(ch_optimizer_sgd(0.1, NULL, NULL, &o));
+        assert_int_equal(learn(which, ch_layer_dropout(0.5), VECTOR, o, first), n);
         assert_memory_equal(first, got, (size_t)n * sizeof(*got));
     }
     (void)state;

@@ -63,38 +63,39 @@ static ch_tensor *numbers(unsigned *seed, int rows, ch_shape row, int limit)
 
 static ch_layer *mlp(void)
 {
-    return ch_sequential(
+    return ch_layer_sequential(
         "mlp", 2,
-        (ch_layer *[]){ch_dense(16, &(ch_dense_options){.activation = CH_RELU}),
-                       ch_dense(4, NULL)});
+        (ch_layer *[]){ch_layer_dense(16, &(ch_layer_dense_options){.activation = CH_RELU}),
+                       ch_layer_dense(4, NULL)});
 }
 
 static ch_layer *cnn(void)
 {
-    ch_conv_layer_options o = {.padding = CH_PAD_SAME, .activation = CH_RELU};
+    ch_layer_conv_options o = {.padding = CH_PAD_SAME, .activation = CH_RELU};
 
-    return ch_sequential("cnn", 6,
-                         (ch_layer *[]){ch_conv2d_layer(4, 3, 3, &o),
-                                        ch_max_pool_layer(2, 2, 0, 0, CH_PAD_VALID),
-                                        ch_conv2d_layer(8, 3, 3, &o),
-                                        ch_average_pool_layer(2, 2, 0, 0, CH_PAD_VALID),
-                                        ch_flatten_layer(), ch_dense(3, NULL)});
+    return ch_layer_sequential("cnn", 6,
+                               (ch_layer *[]){ch_layer_conv2d(4, 3, 3, &o),
+                                              ch_layer_max_pool(2, 2, 0, 0, CH_PAD_VALID),
+                                              ch_layer_conv2d(8, 3, 3, &o),
+                                              ch_layer_average_pool(2, 2, 0, 0, CH_PAD_VALID),
+                                              ch_layer_flatten(), ch_layer_dense(3, NULL)});
 }
 
 static ch_layer *embedding(void)
 {
-    return ch_sequential(
-        "rank", 3,
-        (ch_layer *[]){ch_embedding_layer(20, 4, NULL), ch_flatten_layer(), ch_dense(1, NULL)});
+    return ch_layer_sequential("rank", 3,
+                               (ch_layer *[]){ch_layer_embedding(20, 4, NULL),
+                                              ch_layer_flatten(), ch_layer_dense(1, NULL)});
 }
 
 static ch_layer *transformer(void)
 {
-    return ch_sequential(
+    return ch_layer_sequential(
         "gpt", 3,
-        (ch_layer *[]){ch_embedding_layer(CHARS, WIDTH, NULL),
-                       ch_transformer_block(HEADS, &(ch_transformer_options){.causal = true}),
-                       ch_dense(CHARS, NULL)});
+        (ch_layer *[]){
+            ch_layer_embedding(CHARS, WIDTH, NULL),
+            ch_layer_transformer_block(HEADS, &(ch_layer_transformer_options){.causal = true}),
+            ch_layer_dense(CHARS, NULL)});
 }
 
 static ch_node *yes_or_no(ch_node *logits, ch_node *y)
@@ -104,27 +105,27 @@ static ch_node *yes_or_no(ch_node *logits, ch_node *y)
 
 static ch_status sgd(ch_optimizer **out)
 {
-    return ch_sgd(0.5, NULL, NULL, out);
+    return ch_optimizer_sgd(0.5, NULL, NULL, out);
 }
 
 static ch_status momentum(ch_optimizer **out)
 {
-    return ch_sgd(0.1, &(ch_sgd_options){.momentum = 0.9}, NULL, out);
+    return ch_optimizer_sgd(0.1, &(ch_optimizer_sgd_options){.momentum = 0.9}, NULL, out);
 }
 
 static ch_status adam(ch_optimizer **out)
 {
-    return ch_adam(0.01, NULL, NULL, out);
+    return ch_optimizer_adam(0.01, NULL, NULL, out);
 }
 
 static ch_status adagrad(ch_optimizer **out)
 {
-    return ch_adagrad(0.5, NULL, NULL, out);
+    return ch_optimizer_adagrad(0.5, NULL, NULL, out);
 }
 
 static ch_status adamw(ch_optimizer **out)
 {
-    return ch_adamw(0.01, NULL, NULL, out);
+    return ch_optimizer_adamw(0.01, NULL, NULL, out);
 }
 
 #define LOSSES(name) #name, name, sizeof(name) / sizeof(name[0])

@@ -23,7 +23,7 @@ static void dense_reference(int rows, int in, int out, const float *x, const flo
 
 static void dense_is_a_product_a_bias_and_an_activation(void **state)
 {
-    ch_layer  *l = ch_dense(5, &(ch_dense_options){.activation = CH_TANH});
+    ch_layer  *l = ch_layer_dense(5, &(ch_layer_dense_options){.activation = CH_TANH});
     ch_tensor *x = t_noise(ch_shape_of(4, 3), 1), *once;
     float      want[20], *kernel, *bias;
 
@@ -43,7 +43,8 @@ static void dense_is_a_product_a_bias_and_an_activation(void **state)
 
 static void dense_takes_any_number_of_axes_before_the_last(void **state)
 {
-    ch_layer  *l = ch_dense(2, &(ch_dense_options){.bias = CH_OFF, .activation = CH_TANH});
+    ch_layer *l =
+        ch_layer_dense(2, &(ch_layer_dense_options){.bias = CH_OFF, .activation = CH_TANH});
     ch_tensor *x = t_noise(ch_shape_of(2, 3, 4), 1);
     float      want[12], *kernel;
 
@@ -59,7 +60,7 @@ static void dense_takes_any_number_of_axes_before_the_last(void **state)
 
 static void dense_starts_from_glorots_uniform_and_zeros(void **state)
 {
-    ch_layer  *l = ch_named("first", ch_dense(50, NULL));
+    ch_layer  *l = ch_layer_named("first", ch_layer_dense(50, NULL));
     ch_init    init = ch_init_glorot_uniform();
     ch_tensor *want = NULL;
     float     *kernel, *bias;
@@ -80,7 +81,7 @@ static void dense_starts_from_glorots_uniform_and_zeros(void **state)
 
 static void a_seed_changes_the_first_values(void **state)
 {
-    ch_layer  *a = ch_dense(3, NULL), *b = ch_dense(3, NULL);
+    ch_layer  *a = ch_layer_dense(3, NULL), *b = ch_layer_dense(3, NULL);
     ch_tensor *x = t_noise(ch_shape_of(1, 3), 1);
     float     *of_a, *of_b;
 
@@ -99,7 +100,7 @@ static void a_seed_changes_the_first_values(void **state)
 
 static void another_width_is_an_error_that_names_the_layer_and_both(void **state)
 {
-    ch_layer *l = ch_sequential("net", 1, (ch_layer *[]){ch_dense(5, NULL)});
+    ch_layer *l = ch_layer_sequential("net", 1, (ch_layer *[]){ch_layer_dense(5, NULL)});
 
     ch_tensor_unref(t_apply(l, t_noise(ch_shape_of(4, 3), 1)));
     t_refuses(l, t_noise(ch_shape_of(4, 6), 1), "f32(?, 6), but it was built for 3",
@@ -116,9 +117,12 @@ static ch_layer *two_blocks(void)
     ch_layer *block[2];
 
     for (int i = 0; i < 2; i++)
-        block[i] = ch_sequential(
-            "block", 2, (ch_layer *[]){ch_dense(4, NULL), ch_named("out", ch_dense(3, NULL))});
-    return ch_sequential("net", 3, (ch_layer *[]){block[0], block[1], ch_dense(1, NULL)});
+        block[i] =
+            ch_layer_sequential("block", 2,
+                                (ch_layer *[]){ch_layer_dense(4, NULL),
+                                               ch_layer_named("out", ch_layer_dense(3, NULL))});
+    return ch_layer_sequential("net", 3,
+                               (ch_layer *[]){block[0], block[1], ch_layer_dense(1, NULL)});
 }
 
 static void names_are_paths_and_unique(void **state)
@@ -152,9 +156,10 @@ static void names_are_paths_and_unique(void **state)
 static void siblings_of_one_name_are_counted(void **state)
 {
     ch_layer *l =
-        ch_sequential(NULL, 4,
-                      (ch_layer *[]){ch_dense(1, NULL), ch_named("dense_1", ch_dense(1, NULL)),
-                                     ch_dense(1, NULL), ch_dense(1, NULL)});
+        ch_layer_sequential(NULL, 4,
+                            (ch_layer *[]){ch_layer_dense(1, NULL),
+                                           ch_layer_named("dense_1", ch_layer_dense(1, NULL)),
+                                           ch_layer_dense(1, NULL), ch_layer_dense(1, NULL)});
     ch_layer *const *child;
 
     assert_string_equal(ch_layer_name(l), "sequential");
@@ -180,10 +185,11 @@ static ch_node *add_both(ch_step *s, int n, ch_node *const *in, bool training,
 
 static void a_layer_that_is_called_twice_shares_its_variables(void **state)
 {
-    ch_layer  *inner = ch_dense(2, &(ch_dense_options){.bias = CH_OFF, .activation = CH_TANH});
-    ch_layer  *l = ch_function_layer("both", add_both, NULL, 1, &inner);
-    ch_tensor *a = t_noise(ch_shape_of(3, 4), 1), *b = t_noise(ch_shape_of(3, 4), 2);
-    ch_tensor *y = t_apply_n(l, 2, (ch_tensor *[]){ch_tensor_ref(a), ch_tensor_ref(b)});
+    ch_layer *inner =
+        ch_layer_dense(2, &(ch_layer_dense_options){.bias = CH_OFF, .activation = CH_TANH});
+    ch_layer      *l = ch_layer_function("both", add_both, NULL, 1, &inner);
+    ch_tensor     *a = t_noise(ch_shape_of(3, 4), 1), *b = t_noise(ch_shape_of(3, 4), 2);
+    ch_tensor     *y = t_apply_n(l, 2, (ch_tensor *[]){ch_tensor_ref(a), ch_tensor_ref(b)});
     ch_var *const *v;
     float          want[6], more[6], *kernel;
 
@@ -204,9 +210,9 @@ static void a_layer_that_is_called_twice_shares_its_variables(void **state)
 
 static void a_layer_in_two_places_is_listed_once(void **state)
 {
-    ch_layer      *shared = ch_dense(3, NULL);
-    ch_layer      *inner = ch_sequential("inner", 1, (ch_layer *[]){ch_layer_ref(shared)});
-    ch_layer      *l = ch_sequential("net", 2, (ch_layer *[]){inner, shared});
+    ch_layer *shared = ch_layer_dense(3, NULL);
+    ch_layer *inner = ch_layer_sequential("inner", 1, (ch_layer *[]){ch_layer_ref(shared)});
+    ch_layer *l = ch_layer_sequential("net", 2, (ch_layer *[]){inner, shared});
     ch_var *const *v;
 
     ch_tensor_unref(t_apply(l, t_noise(ch_shape_of(2, 3), 1)));
@@ -219,12 +225,13 @@ static void a_layer_in_two_places_is_listed_once(void **state)
 /* A layer that others have keeps its name; one that is new gives way, wherever it stands. */
 static void names_are_unique_beside_layers_of_others(void **state)
 {
-    ch_layer *a = ch_dense(3, NULL), *b = ch_dense(3, NULL);
-    ch_layer *first = ch_sequential("first", 1, (ch_layer *[]){a});
-    ch_layer *second = ch_sequential("second", 1, (ch_layer *[]){b});
-    ch_layer *mixed = ch_sequential(
-        "mixed", 4,
-        (ch_layer *[]){ch_dense(3, NULL), ch_layer_ref(a), ch_dense(3, NULL), ch_layer_ref(a)});
+    ch_layer *a = ch_layer_dense(3, NULL), *b = ch_layer_dense(3, NULL);
+    ch_layer *first = ch_layer_sequential("first", 1, (ch_layer *[]){a});
+    ch_layer *second = ch_layer_sequential("second", 1, (ch_layer *[]){b});
+    ch_layer *mixed =
+        ch_layer_sequential("mixed", 4,
+                            (ch_layer *[]){ch_layer_dense(3, NULL), ch_layer_ref(a),
+                                           ch_layer_dense(3, NULL), ch_layer_ref(a)});
     ch_layer *const *child = NULL;
 
     assert_int_equal(ch_layer_children(mixed, &child), 4);
@@ -236,7 +243,8 @@ static void names_are_unique_beside_layers_of_others(void **state)
     assert_string_equal(ch_var_name(ch_layer_var(mixed, "dense/kernel")), "first/dense/kernel");
     assert_string_equal(ch_var_name(ch_layer_var(mixed, "dense_1/kernel")),
                         "mixed/dense_1/kernel");
-    assert_null(ch_sequential("both", 2, (ch_layer *[]){ch_layer_ref(a), ch_layer_ref(b)}));
+    assert_null(
+        ch_layer_sequential("both", 2, (ch_layer *[]){ch_layer_ref(a), ch_layer_ref(b)}));
     assert_non_null(strstr(ch_error_message(), "two of its layers"));
     assert_non_null(strstr(ch_error_message(), "\"dense\""));
     ch_layer_unref(mixed);
@@ -253,8 +261,9 @@ static void many_layers_of_one_name_are_named_at_once(void **state)
 
     assert_non_null(l);
     for (int i = 0; i < MANY; i++)
-        l[i] = i == 1 ? ch_named("dropout_2", ch_dropout_layer(0.1)) : ch_dropout_layer(0.1);
-    all = ch_sequential(NULL, MANY, l);
+        l[i] =
+            i == 1 ? ch_layer_named("dropout_2", ch_layer_dropout(0.1)) : ch_layer_dropout(0.1);
+    all = ch_layer_sequential(NULL, MANY, l);
     assert_int_equal(ch_layer_children(all, &child), MANY);
     assert_string_equal(ch_layer_name(child[0]), "dropout");
     assert_string_equal(ch_layer_name(child[2]), "dropout_1");
@@ -269,7 +278,7 @@ static void many_layers_of_one_name_are_named_at_once(void **state)
 
 static void other_rows_and_axes_use_the_same_variables(void **state)
 {
-    t_call         c = {.layer = ch_dense(2, NULL)};
+    t_call         c = {.layer = ch_layer_dense(2, NULL)};
     ch_function   *f = t_function(t_forward, &c);
     const ch_shape shape[] = {ch_shape_of(4, 3), ch_shape_of(0, 3), ch_shape_of(9, 3),
                               ch_shape_of(2, 5, 3)};
@@ -359,7 +368,7 @@ static void activations_are_what_their_names_say(void **state)
     };
 
     for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
-        ch_layer *l = ch_activation_layer(want[i].a);
+        ch_layer *l = ch_layer_activation(want[i].a);
 
         t_is(t_apply(l, t_f32(ch_shape_of(1, 4), x)), ch_shape_of(1, 4), want[i].y, 3e-6);
         ch_layer_unref(l);
@@ -369,7 +378,7 @@ static void activations_are_what_their_names_say(void **state)
 
 static void shapes_change_and_elements_do_not(void **state)
 {
-    ch_layer    *flat = ch_flatten_layer(), *shaped = ch_reshape_layer(ch_shape_of(2, -1));
+    ch_layer    *flat = ch_layer_flatten(), *shaped = ch_layer_reshape(ch_shape_of(2, -1));
     ch_tensor   *x = t_noise(ch_shape_of(2, 3, 4), 1);
     const float *data = ch_tensor_data(x);
 
@@ -390,10 +399,10 @@ static void shapes_change_and_elements_do_not(void **state)
 static void pools_take_the_largest_or_the_mean_of_windows(void **state)
 {
     static const float x[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
-    ch_layer          *max = ch_max_pool_layer(2, 2, 0, 0, CH_PAD_VALID);
-    ch_layer          *same = ch_max_pool_layer(2, 2, 1, 3, CH_PAD_SAME);
-    ch_layer          *mean = ch_average_pool_layer(3, 2, 0, 0, CH_PAD_VALID);
-    ch_layer          *all = ch_global_average_pool_layer(), *top = ch_global_max_pool_layer();
+    ch_layer          *max = ch_layer_max_pool(2, 2, 0, 0, CH_PAD_VALID);
+    ch_layer          *same = ch_layer_max_pool(2, 2, 1, 3, CH_PAD_SAME);
+    ch_layer          *mean = ch_layer_average_pool(3, 2, 0, 0, CH_PAD_VALID);
+    ch_layer          *all = ch_layer_global_average_pool(), *top = ch_layer_global_max_pool();
     ch_shape           shape = ch_shape_of(1, 3, 4, 1);
 
     t_is(t_apply(max, t_f32(shape, x)), ch_shape_of(1, 1, 2, 1), (float[]){6, 8}, 0);
@@ -415,7 +424,7 @@ static void pools_take_the_largest_or_the_mean_of_windows(void **state)
 
 static void dropout_drops_in_training_only(void **state)
 {
-    ch_layer  *l = ch_dropout_layer(0.25);
+    ch_layer  *l = ch_layer_dropout(0.25);
     ch_tensor *x = t_f32(ch_shape_of(100, 100), NULL);
     ch_tuple  *out = NULL;
     int        kept = 0;
@@ -449,12 +458,14 @@ static ch_status scale_build(ch_layer *l, void *self, int n, ch_node *const *in)
     scale_self *c = self;
     ch_init     init = ch_init_constant(c->first);
     ch_status   rc = ch_layer_weight(
-          l, &(ch_weight_spec){.name = "by", .shape = ch_shape_of(1), .init = &init}, &c->by);
+          l, &(ch_layer_weight_spec){.name = "by", .shape = ch_shape_of(1), .init = &init},
+          &c->by);
 
     (void)n, (void)in;
     if (rc == CH_OK)
         rc = ch_layer_weight(
-            l, &(ch_weight_spec){.name = "count", .trainable = CH_OFF, .f32 = true}, &c->count);
+            l, &(ch_layer_weight_spec){.name = "count", .trainable = CH_OFF, .f32 = true},
+            &c->count);
     return rc;
 }
 
@@ -486,14 +497,14 @@ static void programs_can_write_layers(void **state)
     ch_var *const *v;
 
     ch_layer_set_dtype(l, CH_BF16);
-    l = ch_sequential("net", 1, &l);
+    l = ch_layer_sequential("net", 1, &l);
     t_learns(NULL, l, 0.01, 1, &x);
     assert_int_equal(ch_layer_vars(l, &v), 2);
     assert_int_equal(ch_var_dtype(v[0]), CH_BF16);
     assert_int_equal(ch_var_dtype(v[1]), CH_F32);
     assert_int_equal(ch_layer_trainable(l, &v), 1);
     assert_true(t_copy_of(ch_layer_var(l, "scale/count"), 0, 0) == 10);
-    t_refused(ch_layer_weight(l, &(ch_weight_spec){.name = "late"}, NULL),
+    t_refused(ch_layer_weight(l, &(ch_layer_weight_spec){.name = "late"}, NULL),
               CH_FAILED_PRECONDITION, "layer net", "build");
     ch_layer_unref(l);
     assert_int_equal(dropped, 1);
@@ -512,7 +523,7 @@ static void a_build_that_says_nothing_is_not_given_older_words(void **state)
         .type = "silent", .build = fail_without_a_word, .call = scale_call, .drop = NULL};
     ch_layer *l = ch_layer_new(&ops, NULL, 0, 0, NULL);
 
-    assert_null(ch_dense(0, NULL)); /* "0 units", which is about another */
+    assert_null(ch_layer_dense(0, NULL)); /* "0 units", which is about another */
     t_refuses(l, t_noise(ch_shape_of(2, 3), 1), "silent", "");
     assert_null(strstr(ch_error_message(), "units"));
     ch_layer_unref(l);
@@ -535,11 +546,11 @@ static ch_node *adds_wrong(ch_step *s, int n, ch_node *const *in, bool training,
 
 static void errors_in_ones_own_function_name_the_line_there(void **state)
 {
-    ch_layer *none = ch_function_layer("none", gives_nothing, NULL, 0, NULL);
-    ch_layer *wrong = ch_function_layer("wrong", adds_wrong, NULL, 0, NULL);
+    ch_layer *none = ch_layer_function("none", gives_nothing, NULL, 0, NULL);
+    ch_layer *wrong = ch_layer_function("wrong", adds_wrong, NULL, 0, NULL);
 
     t_refuses(none, t_noise(ch_shape_of(2, 3), 1), "layer none: its call gave NULL", "in none");
-    wrong = ch_sequential("net", 1, &wrong);
+    wrong = ch_layer_sequential("net", 1, &wrong);
     t_refuses(wrong, t_noise(ch_shape_of(2, 3), 1), "in net/wrong", "test_layer.c");
     ch_layer_unref(none);
     ch_layer_unref(wrong);
@@ -559,30 +570,35 @@ static void what_makes_no_sense_is_not_made(void **state)
 {
     int64_t live = ch__mem_live();
 
-    not_made(ch_dense(0, NULL), "dense: 0 units");
-    not_made(ch_dense(1, &(ch_dense_options){.activation = (ch_activation)99}), "99");
-    not_made(ch_dropout_layer(1), "rate is 1");
-    not_made(ch_dropout_layer(NAN), "rate is");
-    not_made(ch_activation_layer((ch_activation)-1), "activation");
-    not_made(ch_max_pool_layer(0, 2, 0, 0, CH_PAD_VALID), "0 x 2");
-    not_made(ch_average_pool_layer(2, 2, -1, 0, CH_PAD_VALID), "-1");
-    not_made(ch_average_pool_layer(2, 2, 0, 0, CH_PAD_EXPLICIT), "padding");
-    not_made(ch_reshape_layer(ch_shape_of(-1, -1)), "one of which");
-    not_made(ch_reshape_layer(ch_shape_of(-2)), "one of which");
-    not_made(ch_reshape_layer(ch_shape_of(1, 1, 1, 1, 1, 1, 1, 1)), "at most 7");
-    not_made(ch_named("a/b", ch_dense(1, NULL)), "\"a/b\"");
-    not_made(ch_named("", ch_dense(1, NULL)), "without");
-    not_made(ch_named(NULL, ch_dense(1, NULL)), "without");
-    not_made(ch_function_layer("f", NULL, NULL, 1, (ch_layer *[]){ch_dense(1, NULL)}), "NULL");
+    not_made(ch_layer_dense(0, NULL), "dense: 0 units");
+    not_made(ch_layer_dense(1, &(ch_layer_dense_options){.activation = (ch_activation)99}),
+             "99");
+    not_made(ch_layer_dropout(1), "rate is 1");
+    not_made(ch_layer_dropout(NAN), "rate is");
+    not_made(ch_layer_activation((ch_activation)-1), "activation");
+    not_made(ch_layer_max_pool(0, 2, 0, 0, CH_PAD_VALID), "0 x 2");
+    not_made(ch_layer_average_pool(2, 2, -1, 0, CH_PAD_VALID), "-1");
+    not_made(ch_layer_average_pool(2, 2, 0, 0, CH_PAD_EXPLICIT), "padding");
+    not_made(ch_layer_reshape(ch_shape_of(-1, -1)), "one of which");
+    not_made(ch_layer_reshape(ch_shape_of(-2)), "one of which");
+    not_made(ch_layer_reshape(ch_shape_of(1, 1, 1, 1, 1, 1, 1, 1)), "at most 7");
+    not_made(ch_layer_named("a/b", ch_layer_dense(1, NULL)), "\"a/b\"");
+    not_made(ch_layer_named("", ch_layer_dense(1, NULL)), "without");
+    not_made(ch_layer_named(NULL, ch_layer_dense(1, NULL)), "without");
+    not_made(ch_layer_function("f", NULL, NULL, 1, (ch_layer *[]){ch_layer_dense(1, NULL)}),
+             "NULL");
     not_made(ch_layer_new(NULL, NULL, 0, 0, NULL), "a call");
     /* The error of the innermost stays, and nothing leaks. */
-    not_made(ch_sequential("net", 2, (ch_layer *[]){ch_dense(3, NULL), ch_dense(-4, NULL)}),
+    not_made(ch_layer_sequential(
+                 "net", 2, (ch_layer *[]){ch_layer_dense(3, NULL), ch_layer_dense(-4, NULL)}),
              "-4 units");
-    not_made(ch_sequential("net", 2, (ch_layer *[]){ch_dense(-5, NULL), ch_dense(3, NULL)}),
+    not_made(ch_layer_sequential(
+                 "net", 2, (ch_layer *[]){ch_layer_dense(-5, NULL), ch_layer_dense(3, NULL)}),
              "-5 units");
-    assert_null(ch_sequential("net", 1, (ch_layer *[]){NULL})); /* its error is told here ... */
+    assert_null(
+        ch_layer_sequential("net", 1, (ch_layer *[]){NULL})); /* its error is told here ... */
     assert_int_equal(ch_model_new(NULL, NULL, NULL, &(ch_model *){NULL}), CH_INVALID_ARGUMENT);
-    not_made(ch_sequential("net", 2, (ch_layer *[]){ch_dense(3, NULL), NULL}),
+    not_made(ch_layer_sequential("net", 2, (ch_layer *[]){ch_layer_dense(3, NULL), NULL}),
              "layer 1 of 2 is NULL"); /* ... and is not that of another */
     assert_int_equal(ch__mem_live(), live);
     (void)state;
@@ -590,11 +606,11 @@ static void what_makes_no_sense_is_not_made(void **state)
 
 static void calls_that_make_no_sense_are_refused(void **state)
 {
-    ch_layer  *l = ch_dense(1, NULL), *scalar = ch_dense(1, NULL);
+    ch_layer  *l = ch_layer_dense(1, NULL), *scalar = ch_layer_dense(1, NULL);
     ch_tuple  *out = NULL;
     ch_tensor *two[] = {t_noise(ch_shape_of(2, 3), 1), t_noise(ch_shape_of(2, 3), 1)};
 
-    (void)ch_dense(0, NULL);
+    (void)ch_layer_dense(0, NULL);
     assert_int_not_equal(ch_layer_weight(l, NULL, NULL), CH_OK); /* another error in between */
     t_refuses(NULL, t_noise(ch_shape_of(2, 3), 1), "a layer to call", "0 units");
     t_refuses(NULL, t_noise(ch_shape_of(2, 3), 1), "a layer to call", "it is NULL");
@@ -602,7 +618,7 @@ static void calls_that_make_no_sense_are_refused(void **state)
               "called with 2 nodes, want 1", "in dense");
     t_refuses(scalar, t_f32(ch_shape_scalar(), NULL), "want at least 1 axis", "f32()");
     /* What could not be made before another layer was used has nothing to do with it. */
-    (void)ch_dense(0, NULL);
+    (void)ch_layer_dense(0, NULL);
     ch_tensor_unref(t_apply(l, t_noise(ch_shape_of(2, 3), 1)));
     t_refuses(NULL, t_noise(ch_shape_of(2, 3), 1), "a layer to call", "it is NULL");
     ch_layer_set_dtype(scalar, CH_I32);

@@ -30,111 +30,111 @@ typedef struct golden {
 
 static ch_layer *make_conv(void)
 {
-    return ch_conv2d_layer(5, 3, 3,
-                           &(ch_conv_layer_options){.stride = {2, 1}, .activation = CH_RELU});
+    return ch_layer_conv2d(5, 3, 3,
+                           &(ch_layer_conv_options){.stride = {2, 1}, .activation = CH_RELU});
 }
 
 static ch_layer *make_grouped(void)
 {
-    return ch_conv2d_layer(
+    return ch_layer_conv2d(
         6, 3, 3,
-        &(ch_conv_layer_options){.dilation = {2, 2}, .padding = CH_PAD_SAME, .groups = 2});
+        &(ch_layer_conv_options){.dilation = {2, 2}, .padding = CH_PAD_SAME, .groups = 2});
 }
 
 static ch_layer *make_padded(void) /* the same */
 {
-    return ch_conv2d_layer(
+    return ch_layer_conv2d(
         6, 3, 3,
-        &(ch_conv_layer_options){
+        &(ch_layer_conv_options){
             .dilation = {2, 2}, .padding = CH_PAD_EXPLICIT, .pad = {2, 2, 2, 2}, .groups = 2});
 }
 
 static ch_layer *make_depthwise(void)
 {
-    return ch_depthwise_conv2d_layer(3, 3,
-                                     &(ch_conv_layer_options){.multiplier = 2,
+    return ch_layer_depthwise_conv2d(3, 3,
+                                     &(ch_layer_conv_options){.multiplier = 2,
                                                               .padding = CH_PAD_SAME,
                                                               .activation = CH_TANH});
 }
 
 static ch_layer *make_separable(void)
 {
-    return ch_separable_conv2d_layer(3, 3, 3, &(ch_conv_layer_options){.multiplier = 2});
+    return ch_layer_separable_conv2d(3, 3, 3, &(ch_layer_conv_options){.multiplier = 2});
 }
 
 static ch_layer *make_transpose(void)
 {
-    return ch_conv2d_transpose_layer(3, 3, 3, &(ch_conv_layer_options){.stride = {2, 2}});
+    return ch_layer_conv2d_transpose(3, 3, 3, &(ch_layer_conv_options){.stride = {2, 2}});
 }
 
 static ch_layer *make_transpose_same(void)
 {
-    return ch_conv2d_transpose_layer(
-        3, 3, 3, &(ch_conv_layer_options){.stride = {2, 2}, .padding = CH_PAD_SAME});
+    return ch_layer_conv2d_transpose(
+        3, 3, 3, &(ch_layer_conv_options){.stride = {2, 2}, .padding = CH_PAD_SAME});
 }
 
 static ch_layer *make_transpose_padded(void)
 {
-    return ch_conv2d_transpose_layer(3, 3, 3,
-                                     &(ch_conv_layer_options){.stride = {2, 2},
+    return ch_layer_conv2d_transpose(3, 3, 3,
+                                     &(ch_layer_conv_options){.stride = {2, 2},
                                                               .padding = CH_PAD_EXPLICIT,
                                                               .pad = {1, 1, 1, 1}});
 }
 
 static ch_layer *make_batch_norm(void)
 {
-    return ch_batch_norm_layer(NULL);
+    return ch_layer_batch_norm(NULL);
 }
 
 static ch_layer *make_layer_norm(void)
 {
-    return ch_layer_norm_layer(0);
+    return ch_layer_layer_norm(0);
 }
 
 static ch_layer *make_rms_norm(void)
 {
-    return ch_rms_norm_layer(0);
+    return ch_layer_rms_norm(0);
 }
 
 static ch_layer *make_embedding(void)
 {
-    return ch_embedding_layer(7, 3, NULL);
+    return ch_layer_embedding(7, 3, NULL);
 }
 
 static ch_layer *make_bag(void)
 {
-    return ch_embedding_bag_layer(7, 3, CH_COMBINE_MEAN, NULL);
+    return ch_layer_embedding_bag(7, 3, CH_COMBINE_MEAN, NULL);
 }
 
 static ch_layer *make_weighted_bag(void)
 {
-    return ch_embedding_bag_layer(7, 3, CH_COMBINE_SUM,
-                                  &(ch_embedding_options){.weighted = true});
+    return ch_layer_embedding_bag(7, 3, CH_COMBINE_SUM,
+                                  &(ch_layer_embedding_options){.weighted = true});
 }
 
 static ch_layer *make_attention(void)
 {
-    return ch_multi_head_attention(2, &(ch_multi_head_options){.causal = true});
+    return ch_layer_multi_head_attention(2, &(ch_layer_multi_head_options){.causal = true});
 }
 
 static ch_layer *make_cross(void)
 {
-    return ch_multi_head_attention(2, &(ch_multi_head_options){.key_width = 3});
+    return ch_layer_multi_head_attention(2, &(ch_layer_multi_head_options){.key_width = 3});
 }
 
 static ch_layer *make_block(void)
 {
-    return ch_transformer_block(2, &(ch_transformer_options){.causal = true});
+    return ch_layer_transformer_block(2, &(ch_layer_transformer_options){.causal = true});
 }
 
 static ch_layer *make_lstm(void)
 {
-    return ch_lstm(2, &(ch_recurrent_options){.return_sequence = true});
+    return ch_layer_lstm(2, &(ch_layer_recurrent_options){.return_sequence = true});
 }
 
 static ch_layer *make_gru(void)
 {
-    return ch_gru(2, NULL);
+    return ch_layer_gru(2, NULL);
 }
 
 #define SHAPE(rank, ...)                                                                       \
@@ -635,7 +635,7 @@ static void moving_statistics_are_weighed_by_rows(void **state)
 
     t_ok(ch_strategy_mirrored(NULL, &st));
     for (int first = 0; first <= 10; first += 5 - (first == 5) * 3) { /* 0, 5, 7, ... */
-        ch_layer *l = ch_batch_norm_layer(&(ch_batch_norm_options){.momentum = 0.5});
+        ch_layer *l = ch_layer_batch_norm(&(ch_layer_batch_norm_options){.momentum = 0.5});
         ch_tuple *parts = parted(1, &x, (int64_t[]){first, 10});
 
         run_train(st, l, parts);
@@ -665,7 +665,7 @@ static void no_rows_anywhere_move_nothing(void **state)
     for (int many = 0; many < 2; many++)
         for (int sync = 0; sync < 2; sync++) {
             ch_strategy *st = NULL;
-            ch_layer    *l = ch_batch_norm_layer(NULL);
+            ch_layer    *l = ch_layer_batch_norm(NULL);
             ch_tensor   *x = t_noise(ch_shape_of(0, 4), 1);
             ch_tuple    *in;
             float        mean, variance;
@@ -688,9 +688,9 @@ static void synchronized_statistics_are_those_of_all_rows(void **state)
 {
     ch_strategy *st = NULL;
     ch_tensor   *x = t_noise(ch_shape_of(10, 4), 3);
-    ch_layer    *l = ch_sequential(
+    ch_layer    *l = ch_layer_sequential(
            "net", 1,
-           (ch_layer *[]){ch_batch_norm_layer(&(ch_batch_norm_options){.momentum = 0.5})});
+           (ch_layer *[]){ch_layer_batch_norm(&(ch_layer_batch_norm_options){.momentum = 0.5})});
     ch_tuple *parts = parted(1, &x, (int64_t[]){3, 10});
 
     t_ok(ch_strategy_mirrored(NULL, &st));
@@ -737,7 +737,7 @@ static void norm_pairs(ch_step *s, void *arg)
 static void check_counts(ch_strategy *st, ch_step_fn one, ch_step_fn other, bool fixed,
                          bool sync, ch_tuple *in, int channels)
 {
-    ch_layer    *l[2] = {ch_batch_norm_layer(NULL), ch_batch_norm_layer(NULL)};
+    ch_layer    *l[2] = {ch_layer_batch_norm(NULL), ch_layer_batch_norm(NULL)};
     ch_function *f[2] = {t_function(one, l[0]), t_function(other, l[1])};
     ch_tuple    *out[2] = {NULL};
 
@@ -797,7 +797,7 @@ static void synchronized_gradients_cross_replicas(void **state)
 {
     ch_strategy *st = NULL;
     ch_tensor   *x = t_noise(ch_shape_of(10, 4), 3);
-    ch_layer    *one = ch_batch_norm_layer(NULL), *two = ch_batch_norm_layer(NULL);
+    ch_layer    *one = ch_layer_batch_norm(NULL), *two = ch_layer_batch_norm(NULL);
     ch_function *f = t_function(input_gradient, one), *g = t_function(input_gradient, two);
     ch_tuple    *parts = parted(1, &x, (int64_t[]){3, 10}), *whole = t_tuple(1, &x);
     ch_tuple    *want = NULL, *have = NULL;
@@ -835,7 +835,7 @@ static void statistics_are_f32_beside_16_bits(void **state)
 static void batch_norm_can_do_without_gamma_and_beta(void **state)
 {
     ch_layer *l =
-        ch_batch_norm_layer(&(ch_batch_norm_options){.center = CH_OFF, .scale = CH_OFF});
+        ch_layer_batch_norm(&(ch_layer_batch_norm_options){.center = CH_OFF, .scale = CH_OFF});
     ch_tensor     *x = t_noise(ch_shape_of(4, 2), 1);
     ch_var *const *v;
 
@@ -850,7 +850,7 @@ static void batch_norm_can_do_without_gamma_and_beta(void **state)
 
 static void an_lstm_forgets_little_at_first(void **state)
 {
-    ch_layer *l = ch_lstm(3, NULL);
+    ch_layer *l = ch_layer_lstm(3, NULL);
     float    *bias;
 
     ch_tensor_unref(t_apply(l, t_noise(ch_shape_of(2, 4, 5), 1)));
@@ -865,7 +865,7 @@ static void an_lstm_forgets_little_at_first(void **state)
 static void the_last_state_is_the_end_of_the_sequence(void **state)
 {
     const golden *g = golden_of("lstm");
-    ch_layer     *l = ch_lstm(2, NULL);
+    ch_layer     *l = ch_layer_lstm(2, NULL);
     float         last[4];
 
     assert_string_equal(g->name, "lstm");
@@ -883,7 +883,7 @@ static void the_last_state_is_the_end_of_the_sequence(void **state)
 
 static void other_times_and_images_use_the_same_variables(void **state)
 {
-    ch_layer *lstm = ch_lstm(2, NULL), *conv = ch_conv2d_layer(2, 3, 3, NULL);
+    ch_layer *lstm = ch_layer_lstm(2, NULL), *conv = ch_layer_conv2d(2, 3, 3, NULL);
 
     ch_tensor_unref(t_apply(lstm, t_noise(ch_shape_of(2, 4, 3), 1)));
     ch_tensor_unref(t_apply(lstm, t_noise(ch_shape_of(5, 9, 3), 1)));
@@ -901,7 +901,8 @@ static void other_times_and_images_use_the_same_variables(void **state)
 
 static void dropout_in_a_block_is_for_training(void **state)
 {
-    ch_layer  *l = ch_transformer_block(2, &(ch_transformer_options){.dropout = 0.5});
+    ch_layer *l =
+        ch_layer_transformer_block(2, &(ch_layer_transformer_options){.dropout = 0.5});
     ch_tensor *x = t_noise(ch_shape_of(2, 3, 4), 1), *a, *b;
     ch_tuple  *out = NULL;
 
@@ -919,8 +920,8 @@ static void dropout_in_a_block_is_for_training(void **state)
 
 static void a_block_can_have_rms_norms_and_no_biases(void **state)
 {
-    ch_layer *l = ch_transformer_block(
-        2, &(ch_transformer_options){
+    ch_layer *l = ch_layer_transformer_block(
+        2, &(ch_layer_transformer_options){
                .rms_norm = true, .bias = CH_OFF, .hidden = 5, .activation = CH_SILU});
     ch_tensor     *x = t_noise(ch_shape_of(2, 3, 4), 1);
     ch_var *const *v;
@@ -962,7 +963,7 @@ static void the_gradient_of_an_embedding_touches_its_rows_alone(void **state)
 static void a_mask_says_who_sees_whom(void **state)
 {
     const golden *g = golden_of("attention");
-    ch_layer     *l = ch_multi_head_attention(2, NULL);
+    ch_layer     *l = ch_layer_multi_head_attention(2, NULL);
     ch_tensor    *x = t_noise(g->in[0], 1), *mask = NULL;
 
     assert_string_equal(g->name, "attention"); /* which is causal */
@@ -1009,15 +1010,16 @@ static void a_bag_has_the_rows_of_what_it_is_told(void **state)
 /* One layer of each kind in a net; every allocation fails once, while it is made and built. */
 static ch_layer *everything(void)
 {
-    return ch_sequential(
+    return ch_layer_sequential(
         "net", 10,
         (ch_layer *[]){
-            ch_embedding_layer(5, 12, NULL), ch_reshape_layer(ch_shape_of(3, 4, 3)),
-            ch_conv2d_layer(2, 2, 2, NULL), ch_batch_norm_layer(NULL),
-            ch_separable_conv2d_layer(4, 2, 2, NULL), ch_conv2d_transpose_layer(4, 2, 2, NULL),
-            ch_reshape_layer(ch_shape_of(-1, 4)),
-            ch_transformer_block(2, &(ch_transformer_options){.dropout = 0.1}),
-            ch_lstm(2, &(ch_recurrent_options){.return_sequence = true}), ch_gru(2, NULL)});
+            ch_layer_embedding(5, 12, NULL), ch_layer_reshape(ch_shape_of(3, 4, 3)),
+            ch_layer_conv2d(2, 2, 2, NULL), ch_layer_batch_norm(NULL),
+            ch_layer_separable_conv2d(4, 2, 2, NULL), ch_layer_conv2d_transpose(4, 2, 2, NULL),
+            ch_layer_reshape(ch_shape_of(-1, 4)),
+            ch_layer_transformer_block(2, &(ch_layer_transformer_options){.dropout = 0.1}),
+            ch_layer_lstm(2, &(ch_layer_recurrent_options){.return_sequence = true}),
+            ch_layer_gru(2, NULL)});
 }
 
 static void without_memory_nothing_is_left_behind(void **state)
@@ -1090,11 +1092,11 @@ static ch_node *three_times(ch_step *s, int n, ch_node *const *in, bool training
 static void a_layer_can_be_called_in_a_scan(void **state)
 {
     ch_init        twice = ch_init_identity(2);
-    ch_layer      *l = ch_dense(2, &(ch_dense_options){.kernel_init = &twice});
+    ch_layer      *l = ch_layer_dense(2, &(ch_layer_dense_options){.kernel_init = &twice});
     ch_tensor     *x = t_f32(ch_shape_of(1, 2), (float[]){1, -3});
     ch_var *const *v;
 
-    l = ch_function_layer("loop", three_times, NULL, 1, &l);
+    l = ch_layer_function("loop", three_times, NULL, 1, &l);
     t_is(t_apply(l, ch_tensor_ref(x)), ch_shape_of(1, 2), (float[]){8, -24}, 1e-6);
     assert_int_equal(ch_layer_vars(l, &v), 2);
     assert_string_equal(ch_var_name(v[0]), "loop/dense/kernel");
@@ -1117,11 +1119,11 @@ static void a_first_call_that_fails_leaves_a_layer_as_it_was(void **state)
 {
     ch_shape flat = ch_shape_of(2, 4), images = ch_shape_of(2, 5, 6, 3),
              times = ch_shape_of(2, 3, 6);
-    ch_layer *conv = ch_conv2d_layer(2, 2, 2, NULL), *lstm = ch_lstm(2, NULL);
-    ch_layer *norm = ch_batch_norm_layer(NULL), *heads = ch_multi_head_attention(2, NULL);
-    ch_layer *block = ch_transformer_block(3, NULL);
-    ch_layer *net = ch_sequential(
-        "net", 2, (ch_layer *[]){ch_dense(3, NULL), ch_conv2d_layer(2, 2, 2, NULL)});
+    ch_layer *conv = ch_layer_conv2d(2, 2, 2, NULL), *lstm = ch_layer_lstm(2, NULL);
+    ch_layer *norm = ch_layer_batch_norm(NULL), *heads = ch_layer_multi_head_attention(2, NULL);
+    ch_layer *block = ch_layer_transformer_block(3, NULL);
+    ch_layer *net = ch_layer_sequential(
+        "net", 2, (ch_layer *[]){ch_layer_dense(3, NULL), ch_layer_conv2d(2, 2, 2, NULL)});
     ch_layer      *all[] = {conv, lstm, norm, heads, block, net};
     ch_var *const *v;
 
@@ -1154,52 +1156,53 @@ static void a_first_call_that_fails_leaves_a_layer_as_it_was(void **state)
 
 static void what_makes_no_sense_is_refused(void **state)
 {
-    ch_layer *odd = ch_multi_head_attention(3, NULL);
-    ch_layer *groups = ch_conv2d_layer(4, 1, 1, &(ch_conv_layer_options){.groups = 2});
-    ch_layer *nothing = ch_conv2d_transpose_layer(
-        1, 2, 2, &(ch_conv_layer_options){.padding = CH_PAD_EXPLICIT, .pad = {1, 1, 1, 1}});
+    ch_layer *odd = ch_layer_multi_head_attention(3, NULL);
+    ch_layer *groups = ch_layer_conv2d(4, 1, 1, &(ch_layer_conv_options){.groups = 2});
+    ch_layer *nothing = ch_layer_conv2d_transpose(
+        1, 2, 2, &(ch_layer_conv_options){.padding = CH_PAD_EXPLICIT, .pad = {1, 1, 1, 1}});
 
-    not_made(ch_conv2d_layer(0, 3, 3, NULL), "0 filters");
-    not_made(ch_conv2d_layer(1, 0, 3, NULL), "0 x 3");
-    not_made(ch_conv2d_layer(1, 3, 3, &(ch_conv_layer_options){.stride = {-1, 1}}), "stride");
-    not_made(ch_depthwise_conv2d_layer(3, 3, &(ch_conv_layer_options){.multiplier = -1}),
+    not_made(ch_layer_conv2d(0, 3, 3, NULL), "0 filters");
+    not_made(ch_layer_conv2d(1, 0, 3, NULL), "0 x 3");
+    not_made(ch_layer_conv2d(1, 3, 3, &(ch_layer_conv_options){.stride = {-1, 1}}), "stride");
+    not_made(ch_layer_depthwise_conv2d(3, 3, &(ch_layer_conv_options){.multiplier = -1}),
              "multiplier is -1");
-    not_made(ch_conv2d_layer(2, 3, 3, &(ch_conv_layer_options){.multiplier = -1}),
+    not_made(ch_layer_conv2d(2, 3, 3, &(ch_layer_conv_options){.multiplier = -1}),
              "conv2d: multiplier is -1");
-    not_made(ch_separable_conv2d_layer(0, 3, 3, NULL), "separable_conv2d: 0 filters");
-    not_made(ch_separable_conv2d_layer(1, 0, 3, NULL),
+    not_made(ch_layer_separable_conv2d(0, 3, 3, NULL), "separable_conv2d: 0 filters");
+    not_made(ch_layer_separable_conv2d(1, 0, 3, NULL),
              "separable_conv2d: 1 filters with a window of 0 x 3");
     not_made(
-        ch_conv2d_transpose_layer(1, 3, 3, &(ch_conv_layer_options){.padding = (ch_padding)9}),
+        ch_layer_conv2d_transpose(1, 3, 3, &(ch_layer_conv_options){.padding = (ch_padding)9}),
         "padding 9");
     not_made(
-        ch_conv2d_layer(1, 3, 3, &(ch_conv_layer_options){.activation = (ch_activation)99}),
+        ch_layer_conv2d(1, 3, 3, &(ch_layer_conv_options){.activation = (ch_activation)99}),
         "activation 99");
-    not_made(ch_conv2d_layer(
+    not_made(ch_layer_conv2d(
                  1, 3, 3,
-                 &(ch_conv_layer_options){.padding = CH_PAD_EXPLICIT, .pad = {0, 0, -1, 0}}),
+                 &(ch_layer_conv_options){.padding = CH_PAD_EXPLICIT, .pad = {0, 0, -1, 0}}),
              "pad[2] is -1");
-    not_made(ch_conv2d_layer(1, 3, 3, &(ch_conv_layer_options){.pad = {1, 1, 1, 1}}),
+    not_made(ch_layer_conv2d(1, 3, 3, &(ch_layer_conv_options){.pad = {1, 1, 1, 1}}),
              "CH_PAD_EXPLICIT");
-    not_made(ch_conv2d_transpose_layer(2, 3, 3, &(ch_conv_layer_options){.groups = 2}),
+    not_made(ch_layer_conv2d_transpose(2, 3, 3, &(ch_layer_conv_options){.groups = 2}),
              "conv2d_transpose: it has no option groups");
-    not_made(ch_depthwise_conv2d_layer(3, 3, &(ch_conv_layer_options){.groups = 2}), "groups");
-    not_made(ch_separable_conv2d_layer(2, 3, 3, &(ch_conv_layer_options){.groups = 2}),
+    not_made(ch_layer_depthwise_conv2d(3, 3, &(ch_layer_conv_options){.groups = 2}), "groups");
+    not_made(ch_layer_separable_conv2d(2, 3, 3, &(ch_layer_conv_options){.groups = 2}),
              "separable_conv2d: it has no option groups");
-    not_made(ch_conv2d_layer(2, 3, 3, &(ch_conv_layer_options){.multiplier = 2}), "multiplier");
-    not_made(ch_embedding_layer(2, 3, &(ch_embedding_options){.weighted = true}), "bags");
-    not_made(ch_batch_norm_layer(&(ch_batch_norm_options){.momentum = 1}), "momentum 1");
-    not_made(ch_layer_norm_layer(-1), "epsilon is -1");
-    not_made(ch_rms_norm_layer(NAN), "epsilon");
-    not_made(ch_embedding_layer(0, 3, NULL), "0 ids");
-    not_made(ch_embedding_bag_layer(3, 3, (ch_combiner)7, NULL), "combiner 7");
-    not_made(ch_multi_head_attention(0, NULL), "0 heads");
-    not_made(ch_multi_head_attention(1, &(ch_multi_head_options){.dropout = 1}),
+    not_made(ch_layer_conv2d(2, 3, 3, &(ch_layer_conv_options){.multiplier = 2}), "multiplier");
+    not_made(ch_layer_embedding(2, 3, &(ch_layer_embedding_options){.weighted = true}), "bags");
+    not_made(ch_layer_batch_norm(&(ch_layer_batch_norm_options){.momentum = 1}), "momentum 1");
+    not_made(ch_layer_layer_norm(-1), "epsilon is -1");
+    not_made(ch_layer_rms_norm(NAN), "epsilon");
+    not_made(ch_layer_embedding(0, 3, NULL), "0 ids");
+    not_made(ch_layer_embedding_bag(3, 3, (ch_combiner)7, NULL), "combiner 7");
+    not_made(ch_layer_multi_head_attention(0, NULL), "0 heads");
+    not_made(ch_layer_multi_head_attention(1, &(ch_layer_multi_head_options){.dropout = 1}),
              "dropout is 1");
-    not_made(ch_transformer_block(0, NULL), "0 heads");
-    not_made(ch_transformer_block(1, &(ch_transformer_options){.hidden = -1}), "-1");
-    not_made(ch_lstm(0, NULL), "lstm: 0 units");
-    not_made(ch_gru(-1, NULL), "gru: -1 units");
+    not_made(ch_layer_transformer_block(0, NULL), "0 heads");
+    not_made(ch_layer_transformer_block(1, &(ch_layer_transformer_options){.hidden = -1}),
+             "-1");
+    not_made(ch_layer_lstm(0, NULL), "lstm: 0 units");
+    not_made(ch_layer_gru(-1, NULL), "gru: -1 units");
     t_refuses(odd, t_noise(ch_shape_of(2, 3, 4), 1), "4 cannot be cut into 3 heads",
               "in attention");
     t_refuses(groups, t_noise(ch_shape_of(2, 3, 3, 3), 1), "3 channels to 4 filters",

@@ -49,13 +49,13 @@ static void train(ch_step *s, void *arg)
 static void make_job(ch_strategy *st, ch_dtype dtype, job *j)
 {
     ch_layer *layer[] = {
-        ch_embedding_layer(IDS, 8, NULL),
-        ch_lstm(8, &(ch_recurrent_options){.return_sequence = true}),
-        ch_transformer_block(2, &(ch_transformer_options){.dropout = 0.1}),
-        ch_flatten_layer(),
-        ch_batch_norm_layer(&(ch_batch_norm_options){.synchronized = true}),
-        ch_dropout_layer(0.2),
-        ch_dense(CLASSES, NULL),
+        ch_layer_embedding(IDS, 8, NULL),
+        ch_layer_lstm(8, &(ch_layer_recurrent_options){.return_sequence = true}),
+        ch_layer_transformer_block(2, &(ch_layer_transformer_options){.dropout = 0.1}),
+        ch_layer_flatten(),
+        ch_layer_batch_norm(&(ch_layer_batch_norm_options){.synchronized = true}),
+        ch_layer_dropout(0.2),
+        ch_layer_dense(CLASSES, NULL),
     };
     ch_schedule          rate = ch_schedule_cosine_restarts(1e-3, 100, 2, 0.5, 0.01);
     ch_optimizer_options opt = {.schedule = &rate,
@@ -64,12 +64,12 @@ static void make_job(ch_strategy *st, ch_dtype dtype, job *j)
                                 .average = 0.99,
                                 .dynamic_loss_scale = true};
 
-    t_ok(ch_model_new(st, ch_sequential("net", 7, layer),
+    t_ok(ch_model_new(st, ch_layer_sequential("net", 7, layer),
                       &(ch_model_options){.n_inputs = 1,
                                           .input = {{CH_I32, ch_shape_of(-1, TIME)}},
                                           .dtype = dtype},
                       &j->model));
-    t_ok(ch_adamw(1e-3, NULL, &opt, &j->optimizer));
+    t_ok(ch_optimizer_adamw(1e-3, NULL, &opt, &j->optimizer));
     t_ok(ch_metric_new(st, ch_metric_mean(), &j->loss));
     t_ok(ch_metric_new(st, ch_metric_sparse_accuracy(), &j->accuracy));
     t_ok(ch_metric_new(st, ch_metric_confusion(CLASSES), &j->confusion));
@@ -195,10 +195,10 @@ static void gradients_share_memory(void **state)
         double       bytes;
 
         for (int i = 0; i < DEEP; i++)
-            layer[i] = ch_dense(WIDE, &(ch_dense_options){.activation = CH_TANH});
-        t_ok(ch_model_new(NULL, ch_sequential("deep", DEEP, layer), NULL, &d.model));
+            layer[i] = ch_layer_dense(WIDE, &(ch_layer_dense_options){.activation = CH_TANH});
+        t_ok(ch_model_new(NULL, ch_layer_sequential("deep", DEEP, layer), NULL, &d.model));
         if (k > 0)
-            t_ok(ch_adamw(1e-3, NULL, &opt, &d.optimizer));
+            t_ok(ch_optimizer_adamw(1e-3, NULL, &opt, &d.optimizer));
         f = t_function(train_deep, &d);
         t_ok(ch_strategy_run(NULL, f, batch, NULL));
         bytes = t_arena_bytes(f);

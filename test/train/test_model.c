@@ -6,10 +6,10 @@
 
 static ch_layer *mlp(void)
 {
-    return ch_sequential(
+    return ch_layer_sequential(
         "net", 3,
-        (ch_layer *[]){ch_dense(64, &(ch_dense_options){.activation = CH_RELU}),
-                       ch_dropout_layer(0.5), ch_dense(10, NULL)});
+        (ch_layer *[]){ch_layer_dense(64, &(ch_layer_dense_options){.activation = CH_RELU}),
+                       ch_layer_dropout(0.5), ch_layer_dense(10, NULL)});
 }
 
 static const ch_model_options mnist = {.n_inputs = 1,
@@ -97,10 +97,11 @@ static void layers_in_layers_are_indented(void **state)
 
     t_ok(ch_model_new(
         NULL,
-        ch_sequential("net", 4,
-                      (ch_layer *[]){ch_embedding_layer(11, 4, NULL),
-                                     ch_named("block", ch_transformer_block(2, NULL)),
-                                     ch_batch_norm_layer(NULL), ch_dense(11, NULL)}),
+        ch_layer_sequential(
+            "net", 4,
+            (ch_layer *[]){ch_layer_embedding(11, 4, NULL),
+                           ch_layer_named("block", ch_layer_transformer_block(2, NULL)),
+                           ch_layer_batch_norm(NULL), ch_layer_dense(11, NULL)}),
         &o, &m));
     ch_model_print(m, text, sizeof(text));
     assert_string_equal(text, want);
@@ -195,9 +196,10 @@ static float train_split(const int *end, int steps)
     t_ok(ch_strategy_mirrored(NULL, &st));
     t_ok(ch_model_new(
         st,
-        ch_sequential("net", 2,
-                      (ch_layer *[]){ch_dense(16, &(ch_dense_options){.activation = CH_TANH}),
-                                     ch_dense(2, NULL)}),
+        ch_layer_sequential(
+            "net", 2,
+            (ch_layer *[]){ch_layer_dense(16, &(ch_layer_dense_options){.activation = CH_TANH}),
+                           ch_layer_dense(2, NULL)}),
         NULL, &m));
     f = t_function(train, m);
     for (int i = 0; i < steps; i++) {
@@ -233,8 +235,9 @@ static void errors_say_what_to_do(void **state)
     ch_model_options o = mnist;
     int64_t          live = ch__mem_live();
 
-    t_refused(ch_model_new(NULL, ch_sequential("net", 1, (ch_layer *[]){ch_dense(0, NULL)}),
-                           &mnist, &m),
+    t_refused(ch_model_new(
+                  NULL, ch_layer_sequential("net", 1, (ch_layer *[]){ch_layer_dense(0, NULL)}),
+                  &mnist, &m),
               CH_INVALID_ARGUMENT, "its layer was not made", "dense: 0 units");
     o.input[0].shape = ch_shape_of(-1, -1);
     t_refused(ch_model_new(NULL, mlp(), &o, &m), CH_INVALID_ARGUMENT, "model net: input 0",

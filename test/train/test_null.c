@@ -20,14 +20,14 @@ static void optimizers_and_their_questions_name_what_is_null(void **state)
     ch_tensor    *t = NULL;
     double        x = -7;
 
-    refuses(ch_sgd(1, NULL, NULL, NULL), "sgd: out");
-    refuses(ch_adagrad(1, NULL, NULL, NULL), "adagrad: out");
-    refuses(ch_rmsprop(1, NULL, NULL, NULL), "rmsprop: out");
-    refuses(ch_adam(1, NULL, NULL, NULL), "adam: out");
-    refuses(ch_adamw(1, NULL, NULL, NULL), "adamw: out");
-    refuses(ch_adamax(1, NULL, NULL, NULL), "adamax: out");
-    refuses(ch_ftrl(1, NULL, NULL, NULL), "ftrl: out");
-    refuses(ch_lamb(1, NULL, NULL, NULL), "lamb: out");
+    refuses(ch_optimizer_sgd(1, NULL, NULL, NULL), "sgd: out");
+    refuses(ch_optimizer_adagrad(1, NULL, NULL, NULL), "adagrad: out");
+    refuses(ch_optimizer_rmsprop(1, NULL, NULL, NULL), "rmsprop: out");
+    refuses(ch_optimizer_adam(1, NULL, NULL, NULL), "adam: out");
+    refuses(ch_optimizer_adamw(1, NULL, NULL, NULL), "adamw: out");
+    refuses(ch_optimizer_adamax(1, NULL, NULL, NULL), "adamax: out");
+    refuses(ch_optimizer_ftrl(1, NULL, NULL, NULL), "ftrl: out");
+    refuses(ch_optimizer_lamb(1, NULL, NULL, NULL), "lamb: out");
     refuses(ch_optimizer_build(NULL, 0, NULL), "optimizer");
     refuses(ch_optimizer_rate(NULL, &x), "optimizer");
     refuses(ch_optimizer_set_rate(NULL, 1), "optimizer");
@@ -37,7 +37,7 @@ static void optimizers_and_their_questions_name_what_is_null(void **state)
     refuses(ch_optimizer_average(NULL, NULL, &t), "optimizer");
     refuses(ch_optimizer_swap_averages(NULL), "optimizer");
 
-    t_ok(ch_sgd(1, NULL, &(ch_optimizer_options){.average = 0.5}, &o));
+    t_ok(ch_optimizer_sgd(1, NULL, &(ch_optimizer_options){.average = 0.5}, &o));
     refuses(ch_optimizer_build(o, 1, (ch_var *[]){NULL}), "variable 0");
     refuses(ch_optimizer_rate(o, NULL), "optimizer");
     refuses(ch_optimizer_loss_scale(o, NULL), "optimizer");
@@ -79,19 +79,19 @@ static void layers_and_models_name_what_is_null(void **state)
     ch_layer *l;
 
     refuses(ch_model_new(NULL, NULL, NULL, &m), "its layer");
-    refuses(ch_model_new(NULL, ch_dense(1, NULL), NULL, NULL), "out");
-    refuses(ch_layer_weight(NULL, &(ch_weight_spec){.name = "w"}, NULL), "the layer");
-    l = ch_dense(1, NULL);
+    refuses(ch_model_new(NULL, ch_layer_dense(1, NULL), NULL, NULL), "out");
+    refuses(ch_layer_weight(NULL, &(ch_layer_weight_spec){.name = "w"}, NULL), "the layer");
+    l = ch_layer_dense(1, NULL);
     refuses(ch_layer_weight(l, NULL, NULL), "its spec");
     assert_int_equal(ch_layer_children(l, NULL), 0);
     assert_int_equal(ch_layer_vars(l, NULL), 0);
     assert_int_equal(ch_layer_trainable(l, NULL), 0);
     assert_null(ch_layer_var(l, NULL));
-    assert_null(ch_named("x", NULL));
-    assert_null(ch_named(NULL, l));
-    assert_null(ch_sequential(NULL, 1, NULL));
-    assert_null(ch_sequential(NULL, 1, (ch_layer *[]){NULL}));
-    assert_null(ch_function_layer(NULL, NULL, NULL, 0, NULL));
+    assert_null(ch_layer_named("x", NULL));
+    assert_null(ch_layer_named(NULL, l));
+    assert_null(ch_layer_sequential(NULL, 1, NULL));
+    assert_null(ch_layer_sequential(NULL, 1, (ch_layer *[]){NULL}));
+    assert_null(ch_layer_function(NULL, NULL, NULL, 0, NULL));
     assert_null(ch_layer_new(NULL, NULL, 0, 0, NULL));
     assert_null(m);
     assert_int_equal(ch__mem_live(), live);

@@ -134,54 +134,61 @@ static ch_status make_case(const char *name, ch_optimizer **out)
     double               rate = 0.1;
 
     if (strcmp(name, "sgd") == 0)
-        return ch_sgd(rate, NULL, NULL, out);
+        return ch_optimizer_sgd(rate, NULL, NULL, out);
     if (strcmp(name, "sgd_decay") == 0)
-        return ch_sgd(rate, NULL, &decay, out);
+        return ch_optimizer_sgd(rate, NULL, &decay, out);
     if (strcmp(name, "momentum") == 0)
-        return ch_sgd(rate, &(ch_sgd_options){.momentum = 0.9}, NULL, out);
+        return ch_optimizer_sgd(rate, &(ch_optimizer_sgd_options){.momentum = 0.9}, NULL, out);
     if (strcmp(name, "nesterov") == 0)
-        return ch_sgd(rate, &(ch_sgd_options){.momentum = 0.9, .nesterov = true}, NULL, out);
+        return ch_optimizer_sgd(
+            rate, &(ch_optimizer_sgd_options){.momentum = 0.9, .nesterov = true}, NULL, out);
     if (strcmp(name, "adagrad") == 0)
-        return ch_adagrad(rate, NULL, NULL, out);
+        return ch_optimizer_adagrad(rate, NULL, NULL, out);
     if (strcmp(name, "adagrad_rows") == 0)
-        return ch_adagrad(
-            rate, &(ch_adagrad_options){.initial = 0.2, .epsilon = 1e-5, .row_wise = true},
+        return ch_optimizer_adagrad(
+            rate,
+            &(ch_optimizer_adagrad_options){.initial = 0.2, .epsilon = 1e-5, .row_wise = true},
             NULL, out);
     if (strcmp(name, "rmsprop") == 0)
-        return ch_rmsprop(rate, NULL, NULL, out);
+        return ch_optimizer_rmsprop(rate, NULL, NULL, out);
     if (strcmp(name, "rmsprop_momentum") == 0)
-        return ch_rmsprop(rate, &(ch_rmsprop_options){.rho = 0.8, .momentum = 0.7}, NULL, out);
+        return ch_optimizer_rmsprop(
+            rate, &(ch_optimizer_rmsprop_options){.rho = 0.8, .momentum = 0.7}, NULL, out);
     if (strcmp(name, "rmsprop_centered") == 0)
-        return ch_rmsprop(rate, &(ch_rmsprop_options){.epsilon = 1e-3, .centered = true}, NULL,
-                          out);
+        return ch_optimizer_rmsprop(
+            rate, &(ch_optimizer_rmsprop_options){.epsilon = 1e-3, .centered = true}, NULL,
+            out);
     if (strcmp(name, "rmsprop_both") == 0)
-        return ch_rmsprop(
-            rate, &(ch_rmsprop_options){.epsilon = 1e-3, .centered = true, .momentum = 0.5},
+        return ch_optimizer_rmsprop(
+            rate,
+            &(ch_optimizer_rmsprop_options){.epsilon = 1e-3, .centered = true, .momentum = 0.5},
             NULL, out);
     if (strcmp(name, "adam") == 0)
-        return ch_adam(rate, NULL, NULL, out);
+        return ch_optimizer_adam(rate, NULL, NULL, out);
     if (strcmp(name, "adam_other") == 0)
-        return ch_adam(rate, &(ch_adam_options){.beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-4},
-                       NULL, out);
+        return ch_optimizer_adam(
+            rate, &(ch_optimizer_adam_options){.beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-4},
+            NULL, out);
     if (strcmp(name, "amsgrad") == 0)
-        return ch_adam(rate, &(ch_adam_options){.beta2 = 0.5, .amsgrad = true}, NULL, out);
+        return ch_optimizer_adam(
+            rate, &(ch_optimizer_adam_options){.beta2 = 0.5, .amsgrad = true}, NULL, out);
     if (strcmp(name, "adamw") == 0)
-        return ch_adamw(rate, NULL, NULL, out);
+        return ch_optimizer_adamw(rate, NULL, NULL, out);
     if (strcmp(name, "adamax") == 0)
-        return ch_adamax(rate, NULL, NULL, out);
+        return ch_optimizer_adamax(rate, NULL, NULL, out);
     if (strcmp(name, "ftrl") == 0)
-        return ch_ftrl(rate, NULL, NULL, out);
+        return ch_optimizer_ftrl(rate, NULL, NULL, out);
     if (strcmp(name, "ftrl_other") == 0)
-        return ch_ftrl(rate,
-                       &(ch_ftrl_options){.initial = 0.3,
-                                          .power = -0.7,
-                                          .l1 = 0.02,
-                                          .l2 = 0.03,
-                                          .l2_shrinkage = 0.04,
-                                          .beta = 0.5},
-                       NULL, out);
+        return ch_optimizer_ftrl(rate,
+                                 &(ch_optimizer_ftrl_options){.initial = 0.3,
+                                                              .power = -0.7,
+                                                              .l1 = 0.02,
+                                                              .l2 = 0.03,
+                                                              .l2_shrinkage = 0.04,
+                                                              .beta = 0.5},
+                                 NULL, out);
     assert_string_equal(name, "lamb");
-    return ch_lamb(rate, NULL, NULL, out);
+    return ch_optimizer_lamb(rate, NULL, NULL, out);
 }
 
 static void check_slots(job *j, const char *const *name, const double *const *want,
@@ -345,7 +352,7 @@ static ch_optimizer *adam_with(const ch_optimizer_options *opt)
 {
     ch_optimizer *o = NULL;
 
-    t_ok(ch_adam(0.05, NULL, opt, &o));
+    t_ok(ch_optimizer_adam(0.05, NULL, opt, &o));
     return o;
 }
 
@@ -353,7 +360,7 @@ static ch_optimizer *sgd_with(double rate, const ch_optimizer_options *opt)
 {
     ch_optimizer *o = NULL;
 
-    t_ok(ch_sgd(rate, NULL, opt, &o));
+    t_ok(ch_optimizer_sgd(rate, NULL, opt, &o));
     return o;
 }
 
@@ -847,8 +854,9 @@ static void ftrl_stays_where_it_is_at_a_rate_of_zero(void **state)
         job          j = {.n = 1};
         ch_function *f = static_function(sparse ? apply_sparse : apply_dense, &j);
 
-        t_ok(ch_ftrl(0, &(ch_ftrl_options){.beta = 0.5},
-                     &(ch_optimizer_options){.schedule = &p, .weight_decay = 0.1}, &j.o));
+        t_ok(ch_optimizer_ftrl(0, &(ch_optimizer_ftrl_options){.beta = 0.5},
+                               &(ch_optimizer_options){.schedule = &p, .weight_decay = 0.1},
+                               &j.o));
         j.v[0] = var_of(NULL, "w", t, ch_shape_of(2, 1), (double[]){0.5, -0.25});
         for (int i = 0; i < 3; i++) {
             if (sparse)
@@ -1026,7 +1034,7 @@ static void a_16_bit_variable_has_one_master_for_all_its_optimizers(void **state
     ch_var        *master;
     ch_var *const *all;
 
-    t_ok(ch_sgd(0x1p-9, NULL, &(ch_optimizer_options){.name = "other"}, &b.o));
+    t_ok(ch_optimizer_sgd(0x1p-9, NULL, &(ch_optimizer_options){.name = "other"}, &b.o));
     a.v[0] = b.v[0] = var_of(NULL, "w", CH_BF16, ch_shape_of(2), (double[]){1, 2});
     f = t_function(one_by_one, &a);
     g = t_function(one_by_one, &b);
@@ -1130,7 +1138,7 @@ static void a_rule_that_makes_gradients_dense_says_so_once_for_each_variable(voi
         job          j = {.n = 2};
         ch_function *f = static_function(first_rows, &j);
 
-        t_ok(ch_adamax(0.5, NULL, NULL, &j.o));
+        t_ok(ch_optimizer_adamax(0.5, NULL, NULL, &j.o));
         for (int i = 0; i < 2; i++)
             j.v[i] = var_of(NULL, "w", CH_F32, ch_shape_of(2, 1), (double[]){1, 2});
         for (int n = 1; n < 4; n++) /* each size is recorded */
@@ -1314,9 +1322,10 @@ static uint64_t train_big(int kind)
     ch_function         *f = t_function(big_step, &m);
     uint64_t             h = 0xcbf29ce484222325u;
 
-    t_ok(kind == 0   ? ch_adam(0.1, NULL, &opt, &o)
-         : kind == 1 ? ch_adagrad(0.1, &(ch_adagrad_options){.row_wise = true}, &opt, &o)
-                     : ch_lamb(0.1, NULL, &opt, &o));
+    t_ok(kind == 0   ? ch_optimizer_adam(0.1, NULL, &opt, &o)
+         : kind == 1 ? ch_optimizer_adagrad(
+                           0.1, &(ch_optimizer_adagrad_options){.row_wise = true}, &opt, &o)
+                     : ch_optimizer_lamb(0.1, NULL, &opt, &o));
     m = (model){o,
                 {t_var(NULL, "table", t_noise(ch_shape_of(BIG_ROWS, BIG_WIDTH), 1)),
                  t_var(NULL, "w", t_noise(ch_shape_of(300, 301), 2))}};
@@ -1487,13 +1496,14 @@ static void rates_and_schedules_are_finite_and_not_negative(void **state)
     double            x;
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        t_refused(ch_sgd(0.1, NULL, &(ch_optimizer_options){.schedule = &bad[i]}, &o),
+        t_refused(ch_optimizer_sgd(0.1, NULL, &(ch_optimizer_options){.schedule = &bad[i]}, &o),
                   CH_INVALID_ARGUMENT, "schedule", "");
         assert_true(isnan(ch_schedule_at(&bad[i], 1)));
     }
     assert_true(isnan(ch_schedule_at(NULL, 1)));
     for (int i = 0; i < 5; i++)
-        t_refused(ch_sgd(rate[i], NULL, NULL, &o), CH_INVALID_ARGUMENT, "sgd", "rate");
+        t_refused(ch_optimizer_sgd(rate[i], NULL, NULL, &o), CH_INVALID_ARGUMENT, "sgd",
+                  "rate");
     assert_null(o);
     o = sgd_with(0.1, NULL);
     for (int i = 0; i < 5; i++)
@@ -1525,32 +1535,33 @@ static void what_makes_no_sense_is_refused_with_a_reason(void **state)
                             "not inside a cond, while or scan"};
     const int     last = sizeof(step) / sizeof(step[0]) - 1;
 
-    t_refused(ch_sgd(-1, NULL, NULL, &o), CH_INVALID_ARGUMENT, "sgd: the rate is -1", "0");
-    t_refused(ch_adam(1, &(ch_adam_options){.beta1 = 1}, NULL, &o), CH_INVALID_ARGUMENT,
-              "beta1 is 1", "less than 1");
-    t_refused(ch_sgd(1, &(ch_sgd_options){.nesterov = true}, NULL, &o), CH_INVALID_ARGUMENT,
-              "nesterov", "momentum");
-    t_refused(ch_lamb(1, &(ch_adam_options){.amsgrad = true}, NULL, &o), CH_INVALID_ARGUMENT,
-              "lamb", "amsgrad");
-    t_refused(
-        ch_adam(1, NULL, &(ch_optimizer_options){.clip_norm = 1, .clip_global_norm = 1}, &o),
-        CH_INVALID_ARGUMENT, "clip_norm", "choose one");
-    t_refused(ch_adam(1, NULL,
-                      &(ch_optimizer_options){.dynamic_loss_scale = true,
-                                              .nonfinite = CH_NONFINITE_STOP},
-                      &o),
+    t_refused(ch_optimizer_sgd(-1, NULL, NULL, &o), CH_INVALID_ARGUMENT, "sgd: the rate is -1",
+              "0");
+    t_refused(ch_optimizer_adam(1, &(ch_optimizer_adam_options){.beta1 = 1}, NULL, &o),
+              CH_INVALID_ARGUMENT, "beta1 is 1", "less than 1");
+    t_refused(ch_optimizer_sgd(1, &(ch_optimizer_sgd_options){.nesterov = true}, NULL, &o),
+              CH_INVALID_ARGUMENT, "nesterov", "momentum");
+    t_refused(ch_optimizer_lamb(1, &(ch_optimizer_adam_options){.amsgrad = true}, NULL, &o),
+              CH_INVALID_ARGUMENT, "lamb", "amsgrad");
+    t_refused(ch_optimizer_adam(
+                  1, NULL, &(ch_optimizer_options){.clip_norm = 1, .clip_global_norm = 1}, &o),
+              CH_INVALID_ARGUMENT, "clip_norm", "choose one");
+    t_refused(ch_optimizer_adam(1, NULL,
+                                &(ch_optimizer_options){.dynamic_loss_scale = true,
+                                                        .nonfinite = CH_NONFINITE_STOP},
+                                &o),
               CH_INVALID_ARGUMENT, "dynamic", "stop");
-    t_refused(ch_adam(1, NULL, &(ch_optimizer_options){.schedule = &p}, &o),
+    t_refused(ch_optimizer_adam(1, NULL, &(ch_optimizer_options){.schedule = &p}, &o),
               CH_INVALID_ARGUMENT, "schedule", "steps");
-    t_refused(ch_ftrl(1, &(ch_ftrl_options){.power = 1}, NULL, &o), CH_INVALID_ARGUMENT, "ftrl",
-              "power");
+    t_refused(ch_optimizer_ftrl(1, &(ch_optimizer_ftrl_options){.power = 1}, NULL, &o),
+              CH_INVALID_ARGUMENT, "ftrl", "power");
     assert_null(o);
-    t_refused(ch_ftrl(1, &(ch_ftrl_options){.power = 0.5}, NULL, &o), CH_INVALID_ARGUMENT,
-              "power is 0.5", "want at most 0");
-    t_refused(ch_sgd(1, NULL, &(ch_optimizer_options){.accumulate = -1}, &o),
+    t_refused(ch_optimizer_ftrl(1, &(ch_optimizer_ftrl_options){.power = 0.5}, NULL, &o),
+              CH_INVALID_ARGUMENT, "power is 0.5", "want at most 0");
+    t_refused(ch_optimizer_sgd(1, NULL, &(ch_optimizer_options){.accumulate = -1}, &o),
               CH_INVALID_ARGUMENT, "sgd: accumulate is -1", "want 0 or more");
-    t_refused(ch_sgd(1, NULL, &(ch_optimizer_options){.name = ""}, &o), CH_INVALID_ARGUMENT,
-              "sgd", "name");
+    t_refused(ch_optimizer_sgd(1, NULL, &(ch_optimizer_options){.name = ""}, &o),
+              CH_INVALID_ARGUMENT, "sgd", "name");
     for (int i = 0; i <= last; i++) {
         ch_function *f = t_function(step[i], &m);
 
@@ -1576,10 +1587,10 @@ static void any_allocation_may_fail_without_a_crash_or_a_leak(void **state)
         examples(0, 0, BATCH, x);
         in = t_tuple(2, x);
         ch__mem_fail_at(n);
-        rc = ch_adam(0.1, NULL,
-                     &(ch_optimizer_options){
-                         .accumulate = 2, .average = 0.5, .dynamic_loss_scale = true},
-                     &m.o);
+        rc = ch_optimizer_adam(0.1, NULL,
+                               &(ch_optimizer_options){
+                                   .accumulate = 2, .average = 0.5, .dynamic_loss_scale = true},
+                               &m.o);
         if (rc == CH_OK)
             rc = ch_strategy_run(NULL, f, in, NULL);
         ch__mem_fail_at(0);

@@ -137,10 +137,11 @@ static int make(void **state)
     t_ok(ch_tensor_new(CH_I64, ch_shape_of(1), &zero));
     t_ok(ch_var_new(NULL, &(ch_var_spec){.name = "w", .initial = zero}, &var));
     t_ok(ch_metric_new(NULL, ch_metric_named(ch_metric_mean(), "m"), &metric));
-    layer = ch_dense(2, NULL);
-    t_ok(ch_model_new(NULL, ch_sequential("net", 1, (ch_layer *[]){ch_dense(2, NULL)}), NULL,
-                      &model));
-    t_ok(ch_sgd(0.1, NULL, NULL, &optimizer));
+    layer = ch_layer_dense(2, NULL);
+    t_ok(ch_model_new(NULL,
+                      ch_layer_sequential("net", 1, (ch_layer *[]){ch_layer_dense(2, NULL)}),
+                      NULL, &model));
+    t_ok(ch_optimizer_sgd(0.1, NULL, NULL, &optimizer));
     ch_tensor_unref(zero);
     return 0;
 }

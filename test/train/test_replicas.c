@@ -131,9 +131,11 @@ static ch_optimizer *optimizer_of(rule which)
     ch_optimizer *o = NULL;
 
     if (which == ADAM)
-        t_ok(ch_adam(0.01, NULL, NULL, &o));
+        t_ok(ch_optimizer_adam(0.01, NULL, NULL, &o));
     else
-        t_ok(ch_sgd(0.1, &(ch_sgd_options){.momentum = which == MOMENTUM ? 0.9 : 0}, NULL, &o));
+        t_ok(ch_optimizer_sgd(
+            0.1, &(ch_optimizer_sgd_options){.momentum = which == MOMENTUM ? 0.9 : 0}, NULL,
+            &o));
     return o;
 }
 
@@ -177,13 +179,13 @@ static int weights_of(training *t, double *out)
 
 static ch_layer *network(const lesson *l)
 {
-    ch_dense_options hidden = {.activation = CH_TANH};
-    ch_layer        *layer[4];
+    ch_layer_dense_options hidden = {.activation = CH_TANH};
+    ch_layer              *layer[4];
 
     for (int i = 0; i < l->n_hidden; i++)
-        layer[i] = ch_dense(l->hidden, &hidden);
-    layer[l->n_hidden] = ch_dense(CLASSES, NULL);
-    return ch_sequential("net", l->n_hidden + 1, layer);
+        layer[i] = ch_layer_dense(l->hidden, &hidden);
+    layer[l->n_hidden] = ch_layer_dense(CLASSES, NULL);
+    return ch_layer_sequential("net", l->n_hidden + 1, layer);
 }
 
 static int learn(const lesson *l, rule which, ch_dtype dtype, int replicas, bool shares,
