@@ -123,7 +123,8 @@ ch_status ch__var_set(ch_var *v, ch_tensor *value);
 /* Fails unless the code of this thread may read or change v: it must be outside steps, and in no other strategy's scope. */
 ch_status ch__var_check_outside(const ch_var *v, const char *instead);
 /* Returns the value of a variable of Default in a tensor that is never changed, for steps that run later. While the value
- * stays the same, byte by byte, the tensor does too: steps that wait for workers share it. */
+ * stays the same, byte by byte, the tensor does too: steps that wait for workers share it. The variable keeps the last
+ * one as long as it lives. */
 ch_status ch__var_snapshot(ch_var *v, ch_tensor **out);
 
 /* ---- rules (assign.c) ---- */
