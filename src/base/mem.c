@@ -15,12 +15,15 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/counter.h"
+
 static const size_t huge_page_bytes = (size_t)2 << 20;
 
 /* Statistics only: nothing is ordered by them, so all accesses are relaxed. */
-static atomic_int_least64_t n_asked; /* allocations asked for, refused ones too */
-static atomic_int_least64_t n_live;
-static atomic_int_least64_t fail_from; /* in terms of n_asked; 0: off */
+static ch_counter           n_asked;   /* allocations asked for, refused ones too */
+static ch_counter           n_ended;   /* of these, were refused or freed */
+static atomic_int_least64_t n_tried;   /* allocations asked for while some were to fail */
+static atomic_int_least64_t fail_from; /* in terms of n_tried; 0: off */
 static atomic_int_least64_t fail_at;
 static atomic_bool          is_watched;
 static atomic_int_least64_t n_bytes; /* held since the watch began */
@@ -31,14 +34,23 @@ static int64_t get(const atomic_int_least64_t *counter)
     return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
+/* Returns true if a test wants this allocation to fail. */
+static bool is_to_fail(void)
+{
+    int64_t from = get(&fail_from), at = get(&fail_at), nth;
+
+    if (from == 0 && at == 0)
+        return false;
+    nth = atomic_fetch_add_explicit(&n_tried, 1, memory_order_relaxed) + 1;
+    return nth == at || (from != 0 && nth >= from);
+}
+
 /* Counts one allocation; false if it must fail. The bound on size is the C library's own,
  * repeated because sanitizers abort where malloc would return NULL. */
 static bool may_allocate(size_t bytes)
 {
-    int64_t nth = atomic_fetch_add_explicit(&n_asked, 1, memory_order_relaxed) + 1;
-    int64_t from = get(&fail_from);
-
-    return bytes <= PTRDIFF_MAX && nth != get(&fail_at) && (from == 0 || nth < from);
+    ch__counter_add(&n_asked, 1);
+    return !is_to_fail() && bytes <= PTRDIFF_MAX;
 }
 
 static bool watches(void)
@@ -57,11 +69,12 @@ static void count_bytes(int64_t more)
         ;
 }
 
-static void *count_live(void *p)
+/* Of an allocation that was counted: NULL if it was refused. Returns the block. */
+static void *count_block(void *p)
 {
-    if (p != NULL)
-        atomic_fetch_add_explicit(&n_live, 1, memory_order_relaxed);
-    if (watches())
+    if (p == NULL)
+        ch__counter_add(&n_ended, 1);
+    else if (watches())
         count_bytes((int64_t)malloc_usable_size(p));
     return p;
 }
@@ -74,7 +87,7 @@ static size_t at_least_one(size_t bytes)
 
 void *ch__malloc(size_t bytes)
 {
-    return may_allocate(bytes) ? count_live(malloc(at_least_one(bytes))) : NULL;
+    return count_block(may_allocate(bytes) ? malloc(at_least_one(bytes)) : NULL);
 }
 
 void *ch__calloc(size_t n, size_t bytes)
@@ -83,7 +96,7 @@ void *ch__calloc(size_t n, size_t bytes)
 
     if (__builtin_mul_overflow(n, bytes, &total))
         total = SIZE_MAX;
-    return may_allocate(total) ? count_live(calloc(1, at_least_one(total))) : NULL;
+    return count_block(may_allocate(total) ? calloc(1, at_least_one(total)) : NULL);
 }
 
 void *ch__realloc(void *p, size_t bytes)
@@ -94,6 +107,7 @@ void *ch__realloc(void *p, size_t bytes)
     if (p == NULL)
         return ch__malloc(bytes);
     q = may_allocate(bytes) ? realloc(p, at_least_one(bytes)) : NULL;
+    ch__counter_add(&n_ended, 1); /* the old block, or what was refused */
     if (q != NULL && watches())
         count_bytes((int64_t)malloc_usable_size(q) - (int64_t)before);
     return q;
@@ -101,8 +115,9 @@ void *ch__realloc(void *p, size_t bytes)
 
 void ch__free(void *p)
 {
-    if (p != NULL)
-        atomic_fetch_sub_explicit(&n_live, 1, memory_order_relaxed);
+    if (p == NULL)
+        return;
+    ch__counter_add(&n_ended, 1);
     if (watches())
         count_bytes(-(int64_t)malloc_usable_size(p));
     free(p);
@@ -123,13 +138,13 @@ void *ch__alloc_untouched(size_t bytes)
     bool  is_huge = bytes >= huge_page_bytes;
 
     if (!may_allocate(bytes))
-        return NULL;
+        return count_block(NULL);
     bytes = ch__aligned(at_least_one(bytes));
     if (posix_memalign(&p, is_huge ? huge_page_bytes : CH_ALIGN, bytes) != 0)
-        return NULL;
+        return count_block(NULL);
     if (is_huge) /* advice: where the kernel declines, small pages do */
         (void)madvise(p, bytes / huge_page_bytes * huge_page_bytes, MADV_HUGEPAGE);
-    return count_live(p);
+    return count_block(p);
 }
 
 void *ch__alloc_aligned(size_t bytes)
@@ -171,12 +186,12 @@ bool ch__grow(void **p, int *cap, int need, size_t size)
 
 int64_t ch__mem_allocs(void)
 {
-    return get(&n_asked);
+    return ch__counter_sum(&n_asked);
 }
 
 int64_t ch__mem_live(void)
 {
-    return get(&n_live);
+    return ch__counter_sum(&n_asked) - ch__counter_sum(&n_ended);
 }
 
 void ch__mem_watch(bool on)
@@ -193,12 +208,12 @@ int64_t ch__mem_most(void)
 
 void ch__mem_fail_from(int64_t n)
 {
-    atomic_store_explicit(&fail_from, n > 0 ? get(&n_asked) + n : 0, memory_order_relaxed);
+    atomic_store_explicit(&fail_from, n > 0 ? get(&n_tried) + n : 0, memory_order_relaxed);
 }
 
 void ch__mem_fail_at(int64_t n)
 {
-    atomic_store_explicit(&fail_at, n > 0 ? get(&n_asked) + n : 0, memory_order_relaxed);
+    atomic_store_explicit(&fail_at, n > 0 ? get(&n_tried) + n : 0, memory_order_relaxed);
 }
 
 /* Blocks double up to a bound: a small arena stays small, a large one makes few calls. */

@@ -29,26 +29,27 @@
 
 static const int64_t ns_per_s = 1000000000, ns_per_ms = 1000000;
 
+static _Thread_local int64_t n_clock_reads;
+
+int64_t ch__clock_reads(void)
+{
+    return n_clock_reads;
+}
+
 int64_t ch__now_ns(void)
 {
     struct timespec t;
 
+    n_clock_reads++;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * ns_per_s + t.tv_nsec;
-}
-
-static _Thread_local int64_t cpu_ns_calls;
-
-int64_t ch__cpu_ns_calls(void)
-{
-    return cpu_ns_calls;
 }
 
 int64_t ch__cpu_ns(void)
 {
     struct timespec t;
 
-    cpu_ns_calls++;
+    n_clock_reads++;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return t.tv_sec * ns_per_s + t.tv_nsec;
 }

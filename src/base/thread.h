@@ -17,7 +17,7 @@
 
 int64_t ch__now_ns(void); /* monotonic */
 int64_t ch__cpu_ns(void); /* that the processor worked for this thread; a call costs 0.2 us */
-int64_t ch__cpu_ns_calls(void); /* how often this thread called ch__cpu_ns: for tests */
+int64_t ch__clock_reads(void); /* how often this thread called these two: for tests */
 /* Cores that this process may use: by its affinity, and by the CPU quotas of its control groups when they
  * were first asked for. At least 1. */
 int ch__cpu_count(void);

@@ -222,7 +222,7 @@ static void watch_fork(void)
 /* Makes the table. Under `making`. */
 static ch_status table_make(const plan *p)
 {
-    table *t = ch__calloc(1, sizeof(*t) + (size_t)p->n_devices * sizeof(t->device[0]));
+    table *t = ch__alloc_aligned(sizeof(*t) + (size_t)p->n_devices * sizeof(t->device[0]));
     int    n = 0;
 
     if (t == NULL)
@@ -300,7 +300,7 @@ static ch_status task_device_add(const ch_device_spec *where, task_device **out)
 {
     plan         p = {.task = where->task, .n_threads = 1, .n_cores = ch__cpu_count()};
     plan_row     row = {.type = "CPU"};
-    task_device *d = ch__calloc(1, sizeof(*d));
+    task_device *d = ch__alloc_aligned(sizeof(*d));
 
     if (d == NULL)
         return ch__fail_memory("a device of a task");
@@ -347,13 +347,13 @@ void ch__devices_reset(void)
     for (int i = 0; t != NULL && i < t->plan.n_devices; i++)
         device_drop(&t->device[i]); /* a thread that only begins still looks at the table */
     atomic_store(&made, NULL);
-    ch__free(t);
+    ch__free_aligned(t);
     while (of_tasks != NULL) {
         task_device *d = of_tasks;
 
         of_tasks = d->next;
         device_drop(&d->device);
-        ch__free(d);
+        ch__free_aligned(d);
     }
     n_of_tasks = 0;
     pthread_mutex_unlock(&making);
@@ -481,7 +481,7 @@ int ch_device_threads(const ch_device *d)
 
 size_t ch_device_bytes(const ch_device *d)
 {
-    return d != NULL ? atomic_load_explicit(&d->bytes, memory_order_relaxed) : 0;
+    return d != NULL ? (size_t)ch__counter_sum(&d->bytes) : 0;
 }
 
 int ch__device_ordinal(const ch_device *d)
@@ -538,7 +538,7 @@ ch_device *ch_device_current(void)
 static void *count_block(ch_device *d, void *p, size_t bytes)
 {
     if (p != NULL)
-        atomic_fetch_add_explicit(&d->bytes, bytes, memory_order_relaxed);
+        ch__counter_add(&d->bytes, (int64_t)bytes);
     return p;
 }
 
@@ -553,7 +553,7 @@ void ch__device_free(ch_device *d, void *p, size_t bytes)
     if (p == NULL)
         return;
     ch__free_aligned(p);
-    atomic_fetch_sub_explicit(&d->bytes, bytes, memory_order_relaxed);
+    ch__counter_add(&d->bytes, -(int64_t)bytes);
 }
 
 /* The old block goes first: its contents are nobody's, and two would have to fit. */

@@ -7,8 +7,10 @@
 #define TENSOR_DEVICES_H
 
 #include <pthread.h>
+#include <stdalign.h>
 #include <stdatomic.h>
 
+#include "base/counter.h"
 #include "tensor/device.h"
 
 #define CH_DEVICE_NAME 192 /* room for the longest name */
@@ -19,9 +21,11 @@ struct ch_device {
     int            ordinal;
     int            n_threads;
     int            n_cores; /* of the process, when its devices were made */
-    atomic_size_t  bytes;
 
-    pthread_mutex_t hold;      /* by whoever runs a program */
+    ch_counter bytes; /* threads that run on other devices count their host memory here */
+
+    /* Aligned, because two threads that run on two devices must not share a cache line. */
+    alignas(CH_ALIGN) pthread_mutex_t hold; /* by whoever runs a program */
     ch_workspace    workspace; /* under `hold` */
 
     pthread_mutex_t start; /* guards the making of these two */

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 #include <limits.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -37,6 +38,43 @@ static void every_allocation_is_counted_until_it_is_freed(void **state)
     ch__free(NULL);
     ch__free_aligned(NULL);
     assert_nothing_is_held_since(live);
+    (void)state;
+}
+
+static void *allocate(void *arg)
+{
+    *(void **)arg = ch__malloc(10);
+    return NULL;
+}
+
+static void allocations_of_all_threads_are_counted(void **state)
+{
+    int64_t   live = ch__mem_live(), allocs = ch__mem_allocs();
+    void     *p = NULL;
+    pthread_t thread;
+
+    assert_int_equal(pthread_create(&thread, NULL, allocate, &p), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(ch__mem_live(), live + 1);
+    assert_int_equal(ch__mem_allocs(), allocs + 1);
+    ch__free(p);
+    assert_nothing_is_held_since(live);
+    (void)state;
+}
+
+static void fail_at_counts_allocations_of_all_threads(void **state)
+{
+    void     *p = NULL, *q;
+    pthread_t thread;
+
+    ch__mem_fail_at(2);
+    assert_int_equal(pthread_create(&thread, NULL, allocate, &p), 0);
+    pthread_join(thread, NULL);
+    q = ch__malloc(1);
+    ch__mem_fail_at(0);
+    assert_non_null(p);
+    assert_null(q);
+    ch__free(p);
     (void)state;
 }
 
@@ -262,6 +300,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_that_are_held_are_watched),
         cmocka_unit_test(every_allocation_is_counted_until_it_is_freed),
+        cmocka_unit_test(allocations_of_all_threads_are_counted),
+        cmocka_unit_test(fail_at_counts_allocations_of_all_threads),
         cmocka_unit_test(nothing_can_be_allocated_too),
         cmocka_unit_test(a_size_that_overflows_is_out_of_memory),
         cmocka_unit_test(realloc_keeps_the_contents_when_it_fails),

@@ -14,7 +14,7 @@
 #include "base/mem.h"
 #include "cohort/log.h"
 #include "cohort/tensor.h"
-#include "tensor/device.h"
+#include "tensor/devices.h"
 
 static int reset(void **state)
 {
@@ -255,6 +255,17 @@ static void tensors_are_made_on_the_current_device_and_counted_there(void **stat
     assert_int_equal(ch_device_bytes(ch_device_at(0)), 0);
     ch_tensor_unref(t);
     assert_int_equal(ch_device_bytes(ch_device_at(2)), 0);
+    (void)state;
+}
+
+/* Otherwise runs on different devices would wait for each other's writes. */
+static void devices_share_no_cache_line(void **state)
+{
+    assert_int_equal(configure("CPU=3"), CH_OK);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal((uintptr_t)ch_device_at(i) % CH_ALIGN, 0);
+        assert_int_equal((uintptr_t)&ch_device_at(i)->hold % CH_ALIGN, 0);
+    }
     (void)state;
 }
 
@@ -544,6 +555,7 @@ int main(void)
         cmocka_unit_test_teardown(entering_nests_and_leaving_too_often_is_harmless, reset),
         cmocka_unit_test_teardown(tensors_are_made_on_the_current_device_and_counted_there,
                                   reset),
+        cmocka_unit_test_teardown(devices_share_no_cache_line, reset),
         cmocka_unit_test_teardown(a_workspace_grows_and_says_when_it_moved, reset),
         cmocka_unit_test_teardown(a_device_of_one_thread_has_no_team, reset),
         cmocka_unit_test_teardown(every_job_runs_once_on_its_own_device, reset),

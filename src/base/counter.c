@@ -1,0 +1,27 @@
+/* base/counter.c -- striped counters.   SPDX-License-Identifier: Apache-2.0 */
+#include "base/counter.h"
+
+static atomic_uint       n_threads;   /* that have added to a counter */
+static _Thread_local int stripe = -1; /* -1: this thread has none yet */
+
+int ch__counter_stripe(void)
+{
+    if (stripe < 0)
+        stripe =
+            (int)(atomic_fetch_add_explicit(&n_threads, 1, memory_order_relaxed) % CH_STRIPES);
+    return stripe;
+}
+
+void ch__counter_add(ch_counter *c, int64_t n)
+{
+    atomic_fetch_add_explicit(&c->stripe[ch__counter_stripe()].n, n, memory_order_relaxed);
+}
+
+int64_t ch__counter_sum(const ch_counter *c)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < CH_STRIPES; i++)
+        sum += atomic_load_explicit(&c->stripe[i].n, memory_order_relaxed);
+    return sum;
+}

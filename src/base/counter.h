@@ -1,0 +1,33 @@
+/* base/counter.h -- striped counters, for statistics that many threads add to.
+ *
+ * If threads on different cores add to one number, its cache line moves between the cores, and each
+ * addition waits for it. A striped counter is several numbers in different cache lines. Each thread adds to
+ * one of them; the value is the sum of all. Zero-initialise a counter to begin.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef BASE_COUNTER_H
+#define BASE_COUNTER_H
+
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "base/mem.h"
+
+enum { CH_STRIPES = 16 };
+
+/* Memory that holds a counter must be aligned to CH_ALIGN. */
+typedef struct ch_counter {
+    struct {
+        alignas(CH_ALIGN) atomic_int_least64_t n; /* may be negative */
+    } stripe[CH_STRIPES];
+} ch_counter;
+
+/* Adds n, which may be negative. Orders nothing else. */
+void ch__counter_add(ch_counter *c, int64_t n);
+/* Returns the sum of all additions. If other threads add meanwhile, any part of these may be in it. */
+int64_t ch__counter_sum(const ch_counter *c);
+/* Returns the index of this thread's stripe. Threads are dealt to stripes in turns as they come. */
+int ch__counter_stripe(void);
+
+#endif
