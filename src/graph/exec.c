@@ -54,7 +54,7 @@ ch_instance *ch__instance_at(ch_program *p, void *memory)
 
 ch_status ch__instance_new(ch_program *p, ch_instance **out)
 {
-    void *memory = ch__calloc(1, ch__instance_bytes(p));
+    void *memory = ch__alloc_aligned(ch__instance_bytes(p));
 
     if (memory == NULL)
         return ch__fail_memory("a program");
@@ -67,7 +67,7 @@ void ch__instance_free(ch_instance *x)
     if (x == NULL)
         return;
     ch__program_unref(x->program);
-    ch__free(x);
+    ch__free_aligned(x);
 }
 
 /* Where a kernel's scratch is that asked for none: it may still add 0 to its address. */

@@ -28,14 +28,14 @@ static void packet_free(ch_packet *k)
         if (k->buffer[i].data != NULL)
             ch__device_free(k->buffer[i].device, k->buffer[i].data, k->buffer[i].bytes);
     for (int i = 0; k->value != NULL && i < p->n_out; i++)
-        ch__free(k->value[i]);
+        ch__free_aligned(k->value[i]);
     for (int i = 0; k->tuple != NULL && i < p->n_out; i++)
         ch__free(k->tuple->leaf[i].name);
-    ch__free(k->tuple);
+    ch__free_aligned(k->tuple);
     ch__free(k->value);
-    ch__free(k->tensor);
-    ch__free(k->buffer);
-    ch__free(k);
+    ch__free_aligned(k->tensor);
+    ch__free_aligned(k->buffer);
+    ch__free_aligned(k);
 }
 
 static void packet_let_go(ch_packet *k)
@@ -112,7 +112,7 @@ static ch_status fill_value(ch_packet *k, int o)
 {
     ch_prepared *p = k->home;
     const char  *name = p->graph->output[o].name;
-    ch_value    *v = ch__calloc(1, sizeof(*v) + (size_t)p->n_local * sizeof(v->tensor[0]));
+    ch_value    *v = ch__alloc_aligned(sizeof(*v) + (size_t)p->n_local * sizeof(v->tensor[0]));
 
     k->value[o] = v;
     k->tuple->leaf[o].value = v;
@@ -127,19 +127,21 @@ static ch_status fill_value(ch_packet *k, int o)
     return CH_OK;
 }
 
+/* What a run writes is in cache lines of its own: runs on other devices must not wait for them. */
 static ch_status packet_new(ch_prepared *p, ch_packet **out)
 {
     size_t     n = (size_t)(p->n_local * p->n_out) + 1;
-    ch_packet *k = ch__calloc(1, sizeof(*k));
+    ch_packet *k = ch__alloc_aligned(sizeof(*k));
     ch_status  rc = CH_OK;
 
     if (k == NULL)
         return ch__fail_memory("results");
     k->home = p;
-    k->tuple = ch__calloc(1, sizeof(*k->tuple) + (size_t)p->n_out * sizeof(k->tuple->leaf[0]));
+    k->tuple =
+        ch__alloc_aligned(sizeof(*k->tuple) + (size_t)p->n_out * sizeof(k->tuple->leaf[0]));
     k->value = ch__calloc((size_t)p->n_out + 1, sizeof(*k->value));
-    k->tensor = ch__calloc(n, sizeof(*k->tensor));
-    k->buffer = ch__calloc(n, sizeof(*k->buffer));
+    k->tensor = ch__alloc_aligned(n * sizeof(*k->tensor));
+    k->buffer = ch__alloc_aligned(n * sizeof(*k->buffer));
     if (k->tuple == NULL || k->value == NULL || k->tensor == NULL || k->buffer == NULL)
         rc = ch__fail_memory("results");
     for (int o = 0; o < p->n_out && rc == CH_OK; o++) {
@@ -417,7 +419,7 @@ void ch__prepared_unref(ch_prepared *p)
     ch__free(p->program);
     ch__free(p->instance);
     ch__free(p->resource);
-    ch__free(p->room);
+    ch__free_aligned(p->room);
     ch_graph_unref(p->graph);
     pthread_mutex_destroy(&p->lock);
     ch__free(p);

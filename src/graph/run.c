@@ -564,7 +564,7 @@ static ch_status run_held(launch *l, int64_t number)
     if (rc == CH_OK && l->run->ops->begin != NULL)
         rc = l->run->ops->begin(l->run, p->graph);
     if (rc == CH_OK && p->room == NULL)
-        p->room = ch__calloc(1, n * (sizeof(replica_job) + sizeof(ch_clock)) +
+        p->room = ch__alloc_aligned(n * (sizeof(replica_job) + sizeof(ch_clock)) +
                                     (n + n_in + n_out) * sizeof(void *));
     if (rc == CH_OK && p->room == NULL)
         rc = ch__fail_memory("a run");
