@@ -7,6 +7,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "fit/history.h"
+#include "graph/trace.h"
 #include "tensor/ragged.h"
 
 /* ---- a pass ---- */
@@ -323,6 +324,7 @@ ch_status ch_predict(ch_model *m, ch_data data, const ch_evaluate_options *opt, 
     if (rc != CH_OK)
         return rc;
     ch__loop_open(&l, c, __builtin_return_address(0));
+    l.is_apart = !ch__trace_is_on(); /* nobody else sees the times of a prediction */
     rc = ch__loop_settle_outer(&l);
     if (rc == CH_OK)
         rc = open_loop("predict", c, &data, opt, &l, &s);

@@ -51,7 +51,7 @@ void ch__loop_open(ch_loop *l, ch_compiled *c, const void *caller)
         l->t.settle = settle;
     l->outer = innermost;
     innermost = l;
-    l->t.began_ns = ch__now_ns();
+    l->t.began_ns = l->ledger.last;
     l->caller_before = c->caller;
     c->caller = caller;
     atomic_fetch_add(&c->n_running, 1);
@@ -157,11 +157,12 @@ static ch_status run_here(ch_loop *l, ch_function *f, ch_tuple *batch, ch_tuple 
 {
     ch_timing timing = {.total_ns = 0};
     bool      is_timed = ch__ledger_times(&l->ledger);
-    int64_t   planned = ch__function_planning_ns(f);
+    int64_t   planned;
     ch_status rc;
 
     if (l->is_apart)
         return ch_strategy_run(l->c->strategy, f, batch, out);
+    planned = ch__function_planning_ns(f);
     rc = is_timed ? ch__strategy_run_timed(l->c->strategy, f, batch, out, &timing)
                   : ch_strategy_run(l->c->strategy, f, batch, out);
     ch__ledger_step(&l->ledger, is_timed && rc == CH_OK ? &timing : NULL,

@@ -20,7 +20,7 @@ struct ch_loop {
     ch_callback  *line;     /* NULL: none */
     bool          catches;  /* Ctrl-C */
     bool          counts;   /* uses the metrics */
-    bool          is_apart; /* time is not counted: the caller does */
+    bool          is_apart; /* time is not counted: the caller does, or nobody */
     const void   *caller_before;
     ch_ledger     ledger;
     ch_time       row;   /* of what is being done now, but for the steps */

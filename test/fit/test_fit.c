@@ -199,6 +199,22 @@ static void predict_within_one_batch_starts_no_pipeline_and_gives_the_same_rows(
     (void)state;
 }
 
+/* A prediction has no time table. Only its beginning is noted, for callbacks. */
+static void predict_reads_the_clock_once_when_no_trace_is_written(void **state)
+{
+    fixture    x = new_fixture(0);
+    ch_tensor *y = predicted(x.m, x.a.t[0], 1, BATCH);
+    int64_t    before;
+
+    (void)state;
+    ch_tensor_unref(y);
+    before = ch__clock_reads();
+    y = predicted(x.m, x.a.t[0], 1, BATCH);
+    assert_int_equal(ch__clock_reads() - before, 1);
+    ch_tensor_unref(y);
+    drop_fixture(&x);
+}
+
 /* ---- evaluate and predict ---- */
 
 /* What the model says of row i, computed by itself. */
@@ -822,6 +838,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(predict_within_one_batch_starts_no_pipeline_and_gives_the_same_rows),
+        cmocka_unit_test(predict_reads_the_clock_once_when_no_trace_is_written),
         cmocka_unit_test(fit_gives_the_numbers_of_a_loop_to_the_bit),
         cmocka_unit_test(every_row_counts_once_and_rows_keep_their_order),
         cmocka_unit_test(arrays_are_batched_and_split),
