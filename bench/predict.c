@@ -1,12 +1,14 @@
 /* bench/predict.c -- predictions of one row: what ch_predict costs over running the step, and two threads.
  *
  * The limit of the first case is ch_strategy_run of the model's forward step on the same row. In the second,
- * two threads predict, each with a model and a device of its own; the peer is one thread that makes as many.
+ * two threads predict, each with a model and a device of its own. The peer is one thread that makes as many
+ * predictions; the limit is two processes, which share nothing but the machine.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "bench.h"
 #include "must.h"
@@ -105,11 +107,54 @@ static void by_one(void *arg, int64_t n)
     by_predict(arg, 2 * n);
 }
 
+/* ---- a second process ---- */
+
+static int order[2], answer[2]; /* pipes to it and back, of int64_t */
+
+/* Makes as many predictions as it is told to, until this process ends. */
+static void serve(void)
+{
+    job     j;
+    int64_t n;
+
+    make_job(&j, "CPU:0");
+    while (read(order[0], &n, sizeof(n)) == sizeof(n)) {
+        by_predict(&j, n);
+        if (write(answer[1], &n, sizeof(n)) != sizeof(n))
+            break;
+    }
+    _exit(0);
+}
+
+/* Before the first use of a device, whose threads a fork would not copy. */
+static void begin_process(void)
+{
+    pid_t child;
+
+    if (pipe(order) != 0 || pipe(answer) != 0 || (child = fork()) < 0)
+        exit(1);
+    if (child == 0) {
+        close(order[1]);
+        serve();
+    }
+}
+
+/* n predictions in each of two processes. */
+static void by_processes(void *arg, int64_t n)
+{
+    if (write(order[1], &n, sizeof(n)) != sizeof(n))
+        exit(1);
+    by_predict(arg, n);
+    if (read(answer[0], &n, sizeof(n)) != sizeof(n))
+        exit(1);
+}
+
 int main(int argc, char **argv)
 {
     bench *b = bench_open("predict", argc, argv);
     job    j[2];
 
+    begin_process();
     make_job(&j[0], "CPU:0");
     make_job(&j[1], ch_device_count("CPU") > 1 ? "CPU:1" : "CPU:0");
     bench_run(b, &(bench_case){.name = "one row, of ch_strategy_run",
@@ -121,7 +166,8 @@ int main(int argc, char **argv)
                                .unit = "us/row",
                                .scale = 1e6 / 2,
                                .ours = {.run = by_two, .arg = j},
-                               .peer = {{"one thread", .run = by_one, .arg = &j[0]}}});
+                               .peer = {{"one thread", .run = by_one, .arg = &j[0]}},
+                               .limit = {.run = by_processes, .arg = &j[0]}});
     drop_job(&j[0]);
     drop_job(&j[1]);
     return bench_close(b);
