@@ -144,6 +144,9 @@ ch_status ch__str_set(ch_str *at, ch_str s)
 {
     char *bytes = NULL;
 
+    if (s.data == NULL && s.size > 0)
+        return ch__fail(CH_INVALID_ARGUMENT, "string: its data is NULL (got %zu bytes, want 0)",
+                        s.size);
     if (s.size > 0) {
         bytes = ch__malloc(s.size);
         if (bytes == NULL)
