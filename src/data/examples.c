@@ -177,12 +177,16 @@ ch_dataset *ch_dataset_parse_examples(ch_dataset *d, int n, const ch_feature *fe
 {
     Cohort__Examples a = COHORT__EXAMPLES__INIT;
     ch_arena         arena = {0};
+    bool             fits = n >= 0 && n <= CH_MAX_PARTS && (n == 0 || feature != NULL);
     ch_status        rc = CH_OK;
 
-    a.features = ch__arena_alloc(&arena, ((size_t)(n > 0 ? n : 0) + 1) * sizeof(*a.features));
-    if (a.features == NULL || n < 0 || (n > 0 && feature == NULL))
-        rc = ch__fail(CH_INVALID_ARGUMENT, "parse_examples: %d features%s, want at least one",
-                      n, feature == NULL ? " at NULL" : "");
+    a.features = ch__arena_alloc(&arena, ((size_t)(fits ? n : 0) + 1) * sizeof(*a.features));
+    if (!fits)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "parse_examples: features%s (got %d, want 1 to %d)",
+                      n > 0 && feature == NULL ? ": the list is NULL" : ": wrong number", n,
+                      CH_MAX_PARTS);
+    else if (a.features == NULL)
+        rc = ch__fail_memory("parse_examples");
     for (int i = 0; i < n && rc == CH_OK; i++) {
         rc = message_of(&arena, &feature[i], &a.features[i]);
         a.n_features++;

@@ -153,6 +153,12 @@ static ch_dataset *of_tensors(const ch_stage *stage, int n, ch_tensor *const *t,
 {
     ch_tuple *data = NULL;
 
+    if (n > CH_MAX_PARTS) {
+        (void)ch__fail(CH_INVALID_ARGUMENT,
+                       "%s: components: wrong number (got %d, want 1 to %d)", stage->name, n,
+                       CH_MAX_PARTS);
+        return NULL;
+    }
     if (tuple_of(n, t, name, &data) != CH_OK)
         return NULL;
     return ch__dataset_new(stage, &(ch_dataset_make){.data = data});

@@ -142,17 +142,19 @@ ch_dataset *ch_dataset_select(ch_dataset *d, int n, const char *const *name)
 {
     Cohort__Select a = COHORT__SELECT__INIT;
     ch_arena       arena = {0};
-    bool           fits = n > 0 && name != NULL;
+    bool           fits = n > 0 && n <= CH_MAX_PARTS && name != NULL;
     ch_status      rc = CH_OK;
 
-    a.names = ch__arena_alloc(&arena, ((size_t)(n > 0 ? n : 0) + 1) * sizeof(char *));
+    a.names = ch__arena_alloc(&arena, ((size_t)(fits ? n : 0) + 1) * sizeof(char *));
     for (int i = 0; i < n && fits && a.names != NULL; i++) {
         a.names[i] = ch__arena_strdup(&arena, name[i]);
         fits = a.names[i] != NULL;
         a.n_names++;
     }
     if (!fits || a.names == NULL)
-        rc = ch__fail(CH_INVALID_ARGUMENT, "select: %d names, one of them NULL", n);
+        rc = ch__fail(CH_INVALID_ARGUMENT, "select: names%s (got %d, want 1 to %d)",
+                      n > 0 && n <= CH_MAX_PARTS ? ": one of them is NULL" : ": wrong number",
+                      n, CH_MAX_PARTS);
     d = ch__dataset_new(&ch__stage_select,
                         &(ch_dataset_make){.rc = rc, .attrs = &a.base, .n_in = 1, .in = &d});
     ch__arena_drop(&arena);

@@ -382,16 +382,20 @@ ch_dataset *ch_dataset_csv(ch_dataset *files, int n, const ch_csv_column *column
     Cohort__Csv  a = COHORT__CSV__INIT;
     Cohort__Read read;
     ch_arena     arena = {0};
+    bool         fits = n >= 0 && n <= CH_MAX_PARTS && (n == 0 || column != NULL);
     ch_status    rc = CH_OK;
 
     ch__read_message(&read, opt != NULL ? &opt->read : NULL);
     a.read = &read;
     a.no_header = opt != NULL && opt->no_header;
     a.separator = opt != NULL ? (uint32_t)(unsigned char)opt->separator : 0;
-    a.columns = ch__arena_alloc(&arena, ((size_t)(n > 0 ? n : 0) + 1) * sizeof(*a.columns));
-    if (a.columns == NULL || n < 0 || (n > 0 && column == NULL))
-        rc = ch__fail(CH_INVALID_ARGUMENT, "csv: %d columns%s", n,
-                      column == NULL ? " at NULL" : ", want at least one");
+    a.columns = ch__arena_alloc(&arena, ((size_t)(fits ? n : 0) + 1) * sizeof(*a.columns));
+    if (!fits)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "csv: columns%s (got %d, want 1 to %d)",
+                      n > 0 && column == NULL ? ": the list is NULL" : ": wrong number", n,
+                      CH_MAX_PARTS);
+    else if (a.columns == NULL)
+        rc = ch__fail_memory("csv");
     for (int i = 0; i < n && rc == CH_OK; i++) {
         rc = column_message(&arena, &column[i], &a.columns[i]);
         a.n_columns++;

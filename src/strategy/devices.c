@@ -13,6 +13,10 @@ ch_status ch__devices_check(const char *what, int n, ch_device *const *device)
     if (n > 0 && device == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: its list of devices is NULL, want %d", what,
                         n);
+    if (n > ch_device_count(NULL))
+        return ch__fail(CH_INVALID_ARGUMENT,
+                        "%s: too many devices (got %d, want at most %d, those of this process)",
+                        what, n, ch_device_count(NULL));
     for (int i = 0; i < n; i++) {
         if (device[i] == NULL)
             return ch__fail(CH_INVALID_ARGUMENT, "%s: device %d of %d is NULL", what, i, n);

@@ -271,9 +271,9 @@ ch_dataset *ch_strategy_make_numpy_dataset(ch_strategy *st, int n, ch_tensor *co
     ch_dataset *d = NULL;
     ch_status   rc = ch__strategy_cross(&st, "make_numpy_dataset", "ch_constant");
 
-    if (rc == CH_OK && (n < 1 || array == NULL))
-        rc = ch__fail(CH_INVALID_ARGUMENT, "numpy dataset: %d arrays%s, want at least one", n,
-                      array == NULL ? " at NULL" : "");
+    if (rc == CH_OK && (n < 1 || n > CH_MAX_PARTS || array == NULL))
+        rc = ch__fail(CH_INVALID_ARGUMENT, "numpy dataset: arrays%s (got %d, want 1 to %d)",
+                      array == NULL ? ": the list is NULL" : ": wrong number", n, CH_MAX_PARTS);
     if (rc != CH_OK)
         return NULL;
     copy = ch__calloc((size_t)n, sizeof(ch_tensor *));
