@@ -23,7 +23,7 @@
 typedef void (*ch_branch_fn)(ch_step *s, void *arg, ch_node **out);
 
 /* `then` if `pred` (a bool scalar) is true when the step runs, else `otherwise`; only one of
- * them is computed. Both give n_out values of equal types and shapes. */
+ * them is computed. Both give n_out values, 1 to 64, of equal types and shapes. */
 CH_API void ch_cond(ch_node *pred, int n_out, ch_branch_fn then, ch_branch_fn otherwise,
                     void *arg, ch_node **out);
 
@@ -40,7 +40,7 @@ typedef void (*ch_scan_fn)(ch_step *s, void *arg, ch_node *const *carry, ch_node
                            ch_node **next, ch_node **y);
 
 /* Runs the iterations in turn. `last` gets the carries of the last one; it and y may be
- * NULL. */
+ * NULL. 2 n_carry + n_y is at most 64. */
 CH_API void ch_scan(ch_step *s, const ch_scan_spec *spec, ch_scan_fn fn, void *arg,
                     ch_node *const *carry, ch_node *const *x, ch_node **last, ch_node **y);
 
@@ -48,9 +48,9 @@ CH_API void ch_scan(ch_step *s, const ch_scan_spec *spec, ch_scan_fn fn, void *a
 typedef ch_node *(*ch_while_test)(ch_step *s, void *arg, ch_node *const *state);
 typedef void (*ch_while_body)(ch_step *s, void *arg, ch_node *const *state, ch_node **next);
 
-/* Iterates on n values while the test holds, at most `limit` times. Time and memory follow the
- * iterations made, also in the gradient, but a gradient reserves address space for `limit`
- * states. If they would not fit in the memory of the machine, ch_gradient fails with
+/* Iterates on n values, up to 31, while the test holds, at most `limit` times. Time and memory
+ * follow the iterations made, also in the gradient, but a gradient reserves address space for
+ * `limit` states. If they would not fit in the memory of the machine, ch_gradient fails with
  * CH_RESOURCE_EXHAUSTED. */
 CH_API void ch_while(ch_step *s, int n, int64_t limit, ch_while_test test, ch_while_body body,
                      void *arg, ch_node *const *state, ch_node **last);

@@ -51,7 +51,8 @@ CH_API void ch_step_leave(ch_step *s);
  * thread's message. For C code that wants to stop early. */
 CH_API ch_status ch_step_status(ch_step *s);
 /* Makes the recording fail, with a printf-like reason; the first error stays. The status is
- * INVALID_ARGUMENT, or the one that is given; CH_OK counts as INVALID_ARGUMENT too. */
+ * INVALID_ARGUMENT, or the one that is given; CH_OK counts as INVALID_ARGUMENT too. A format of NULL
+ * stands for the status's own words. */
 CH_API void ch_step_fail_as(ch_step *s, ch_status status, const char *format, ...)
     CH_LIKE_PRINTF(3, 4);
 CH_API void ch_step_fail(ch_step *s, const char *format, ...) CH_LIKE_PRINTF(2, 3);

@@ -15,6 +15,8 @@
  *   - Two threads may share an object only to read it, or to ref and unref it.
  *   - NULL in the place of an object is no crash: what returns a status refuses it and names the
  *     argument, what tells of an object says NULL, 0 or false, and printers print "NULL".
+ *   - Preconditions that C cannot check: an object was not freed; a list has as many entries, and a
+ *     buffer as many bytes, as the number beside it says; data has as many elements as its shape.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef COHORT_TENSOR_H

@@ -99,30 +99,34 @@ ch_status ch_step_status(ch_step *s)
     return s->rc == CH_OK ? CH_OK : ch__fail(s->rc, "%s", s->error);
 }
 
+static void fail_as(ch_step *s, ch_status status, const char *format, va_list args,
+                    const void *caller)
+{
+    ch_status rc = status != CH_OK ? status : CH_INVALID_ARGUMENT;
+
+    ch__step_take(s, ch__failv(rc, format != NULL ? format : ch_status_text(rc), args), caller);
+}
+
 void ch_step_fail_as(ch_step *s, ch_status status, const char *format, ...)
 {
-    va_list   args;
-    ch_status rc;
+    va_list args;
 
     if (s == NULL)
         return;
     va_start(args, format);
-    rc = ch__failv(status != CH_OK ? status : CH_INVALID_ARGUMENT, format, args);
+    fail_as(s, status, format, args, __builtin_return_address(0));
     va_end(args);
-    ch__step_take(s, rc, __builtin_return_address(0));
 }
 
 void ch_step_fail(ch_step *s, const char *format, ...)
 {
-    va_list   args;
-    ch_status rc;
+    va_list args;
 
     if (s == NULL)
         return;
     va_start(args, format);
-    rc = ch__failv(CH_INVALID_ARGUMENT, format, args);
+    fail_as(s, CH_INVALID_ARGUMENT, format, args, __builtin_return_address(0));
     va_end(args);
-    ch__step_take(s, rc, __builtin_return_address(0));
 }
 
 const void *ch__step_begin_at(ch_step *s, const void *caller, const char *name)

@@ -368,7 +368,7 @@ ch_node *ch_transpose(ch_node *x, int n, const int *perm)
         n = a.perm.n = -1; /* the shape rule refuses it */
     if (a.perm.n > CH_MAX_RANK)
         a.perm.n = CH_MAX_RANK + 1;
-    for (int i = 0; i < a.perm.n && i < CH_MAX_RANK; i++) {
+    for (int i = 0; i < a.perm.n && a.perm.n <= CH_MAX_RANK; i++) {
         if (n > 0)
             a.perm.at[i] = ch__axis(perm[i], n, &at) ? at : perm[i];
         else
@@ -484,8 +484,9 @@ ch_node *ch_broadcast_to(ch_node *x, ch_shape shape)
 
     if (x == NULL)
         return NULL;
-    skip = d.rank - x->dims.rank;
-    for (int i = 0; i < x->dims.rank && skip >= 0; i++) /* -1: as it is */
+    skip =
+        d.rank <= CH_MAX_RANK ? d.rank - x->dims.rank : -1; /* the shape rule refuses others */
+    for (int i = 0; i < x->dims.rank && skip >= 0; i++)     /* -1: as it is */
         if (d.dim[skip + i].n == -1)
             d.dim[skip + i] = x->dims.dim[i];
     return broadcast_at(__builtin_return_address(0), x, &d);

@@ -149,7 +149,8 @@ const ch_op ch__op_concat = {
 
 ch_node *ch_concat(int n, ch_node *const *x, int axis)
 {
-    return ch__node(&ch__op_concat, &(concat_attrs){.axis = axis}, x != NULL ? n : 0, x);
+    n = x != NULL && n > 0 ? n : 0; /* the shape rule refuses none */
+    return ch__node(&ch__op_concat, &(concat_attrs){.axis = axis}, n, x);
 }
 
 ch_node *ch__concat_to(int n, ch_node *const *x, int axis, ch_dim total)
@@ -511,8 +512,10 @@ ch_node *ch_stack(int n, ch_node *const *x, int axis)
     ch_step    *s = n > 0 && x != NULL && x[0] != NULL ? ch_node_step(x[0]) : NULL;
     const void *before;
 
-    if (s == NULL) /* nothing to stack: joining says so */
-        return ch__node(&ch__op_concat, &(concat_attrs){.axis = axis}, x != NULL ? n : 0, x);
+    if (s == NULL) { /* nothing to stack: joining says so */
+        n = x != NULL && n > 0 ? n : 0;
+        return ch__node(&ch__op_concat, &(concat_attrs){.axis = axis}, n, x);
+    }
     before = ch__step_begin(s);
     if (n > 16 && (wide = ch__calloc((size_t)n, sizeof(*wide))) == NULL) {
         ch__step_take(s, ch__fail_memory("stack"), NULL);

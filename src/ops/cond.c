@@ -153,7 +153,7 @@ void ch_cond(ch_node *pred, int n_out, ch_branch_fn then, ch_branch_fn otherwise
     branch_record yes = {then, arg, n_out}, no = {otherwise, arg, n_out};
     const void   *before;
 
-    if (n_out > 0 && out != NULL)
+    if (n_out > 0 && n_out <= CH_MAX_OUT && out != NULL)
         memset(out, 0, (size_t)n_out * sizeof(*out));
     if (!ch__step_want(s, then != NULL && otherwise != NULL && (n_out <= 0 || out != NULL),
                        "cond", "a branch, or the list of results,",

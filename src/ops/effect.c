@@ -364,15 +364,15 @@ static ch_status call_host(const ch_call *c, ch_tensor *const *in, ch_tensor *co
 {
     const host_attrs *a = ch__attrs(c->node);
     const char       *name = a->name != NULL ? a->name : "the function";
+    uint64_t          mark = ch__fail_mark();
     ch_host_fn        fn;
     ch_status         rc;
 
     memcpy(&fn, &a->fn, sizeof(fn));
-    (void)ch__fail(CH_UNKNOWN, "%s", ""); /* a message there is then is its own */
     rc = fn(a->arg, c->node->n_in, in, c->node->n_out, out);
     if (rc == CH_OK)
         return CH_OK;
-    if (ch_error_message()[0] == '\0')
+    if (ch__fail_mark() == mark) /* the message is an earlier fault's */
         return ch__call_fail(c, rc, "%s returned %s", name, ch_status_name(rc));
     return ch__call_fail(c, rc, "%s: %s", name, ch_error_message());
 }
@@ -445,11 +445,17 @@ void ch_host_call(ch_step *s, const ch_host_spec *spec, int n_in, ch_node *const
     ch_node    *n;
     ch_status   rc;
 
-    for (int i = 0; out != NULL && spec != NULL && i < spec->n_out && i < CH_MAX_HOST_OUT; i++)
-        out[i] = NULL;
+    if (out != NULL && spec != NULL && spec->n_out > 0 && spec->n_out <= CH_MAX_HOST_OUT)
+        memset(out, 0, (size_t)spec->n_out * sizeof(*out));
     if (s == NULL || ch_step_status(s) != CH_OK)
         return;
     rc = host_attrs_of(spec, &a);
+    if (rc == CH_OK && (n_in < 0 || n_in > CH_MAX_HOST_IN))
+        rc = ch__fail(CH_INVALID_ARGUMENT,
+                      "host_call: inputs: wrong number (got %d, want 0 to %d)", n_in,
+                      CH_MAX_HOST_IN);
+    if (rc == CH_OK && in == NULL && n_in > 0)
+        rc = ch__fail(CH_INVALID_ARGUMENT, "host_call: the list of %d inputs is NULL", n_in);
     if (rc == CH_OK && out == NULL && spec->n_out > 0)
         rc =
             ch__fail(CH_INVALID_ARGUMENT, "host_call: no room for its %d outputs", spec->n_out);

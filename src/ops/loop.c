@@ -398,6 +398,13 @@ static bool check_scan(ch_step *s, const ch_scan_spec *spec, ch_node *const *car
            (spec->n_x > 0 || check_number(s, "scan", "length", spec->length, INT64_MAX));
 }
 
+/* Entries of the caller's list that are written: none if `n` is more than any loop has, since then the
+ * list cannot be that long either. */
+static int room_for(int n)
+{
+    return n <= CH_MAX_OUT ? n : 0;
+}
+
 void ch_scan(ch_step *s, const ch_scan_spec *spec, ch_scan_fn fn, void *arg,
              ch_node *const *carry, ch_node *const *x, ch_node **last, ch_node **y)
 {
@@ -420,9 +427,9 @@ void ch_scan(ch_step *s, const ch_scan_spec *spec, ch_scan_fn fn, void *arg,
             p.length = x[0]->dims.dim[0];
         record_scan(s, &p, record_scan_body, &r, out);
     }
-    for (int i = 0; i < spec->n_carry && last != NULL; i++)
+    for (int i = 0; i < room_for(spec->n_carry) && last != NULL; i++)
         last[i] = s->rc == CH_OK ? out[i] : NULL;
-    for (int i = 0; i < spec->n_y && y != NULL; i++)
+    for (int i = 0; i < room_for(spec->n_y) && y != NULL; i++)
         y[i] = s->rc == CH_OK ? out[spec->n_carry + i] : NULL;
     ch__step_end(s, before);
 }
@@ -676,8 +683,8 @@ void ch_while(ch_step *s, int n, int64_t limit, ch_while_test test, ch_while_bod
 {
     while_record w = {n, test, body, arg};
     ch_node     *carry[CH_MAX_OUT], *out[CH_MAX_OUT] = {0};
-    scan_parts  p = {.n_carry = n + 1, .carry = carry, .length = ch__dim(limit), .stop = n + 1};
-    const void *before;
+    scan_parts   p = {.carry = carry, .length = ch__dim(limit)};
+    const void  *before;
 
     if (!ch__step_want(
             s, test != NULL && body != NULL && (n <= 0 || (state != NULL && last != NULL)),
@@ -687,13 +694,14 @@ void ch_while(ch_step *s, int n, int64_t limit, ch_while_test test, ch_while_bod
     if (s->rc == CH_OK && check_number(s, "while", "n", n, CH_MAX_OUT / 2 - 1) &&
         check_number(s, "while", "limit", limit, INT64_MAX) &&
         check_values(s, "while", "value", n, state, false)) {
+        p.n_carry = p.stop = n + 1;
         for (int i = 0; i < n; i++)
             carry[i] = state[i];
         carry[n] = record_test(s, &w, state);
         if (carry[n] != NULL)
             record_scan(s, &p, record_while, &w, out);
     }
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < room_for(n); i++)
         last[i] = s->rc == CH_OK ? out[i] : NULL;
     ch__step_end(s, before);
 }

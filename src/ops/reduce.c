@@ -381,7 +381,7 @@ static void set_axes(reduce_attrs *a, int rank, int n, const int *axis)
     if (ok)
         return;
     a->axes.n = n;
-    for (int i = 0, k; i < n && i < CH_MAX_INTS; i++)
+    for (int i = 0, k; i < n && n <= CH_MAX_RANK; i++)
         a->axes.at[i] = ch__axis(axis[i], rank, &k) ? k : axis[i];
 }
 
