@@ -47,8 +47,8 @@ typedef struct ch_coordinator_options {
     int64_t capacity_bytes; /* the same of their inputs, counted for each step; one step more
                              * goes, however large; 0: 1 GiB */
     bool backups; /* a step that takes long is also given to a worker that has nothing to do */
-    /* Seconds that a step may take on its worker; 0: COHORT_WAIT_LIMIT_MS. A step that takes longer fails with
-     * DEADLINE_EXCEEDED. Its worker is told to stop, which it does before its next kernel, and gets no other steps until then. */
+    /* Seconds that a step may take on its worker, counted from the end of the step before it; 0: COHORT_WAIT_LIMIT_MS. A step
+     * that takes longer fails with DEADLINE_EXCEEDED. Its worker is told to stop, which it does before its next kernel, and gets no other steps until then. */
     double step_seconds;
 } ch_coordinator_options;
 

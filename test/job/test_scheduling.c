@@ -966,6 +966,115 @@ static void a_step_that_waits_for_its_worker_is_not_late(void **state)
     t_close(&s);
 }
 
+enum { FAST = 20 };
+
+/* 20 steps that are fast, and one behind them that is not: its server takes long. */
+typedef struct late_scene {
+    scene        s, on_ps_1;
+    ch_function *f;
+    ch_remote   *fast[FAST], *slow;
+} late_scene;
+
+static void open_late(late_scene *c, const ch_sim_options *net)
+{
+    memset(c, 0, sizeof(*c));
+    t_open(&c->s, &(ch_local_cluster_options){.ps = 2, .workers = 1}, 1,
+           &(ch_coordinator_options){.step_seconds = 0.5});
+    ch__sim_faults(c->s.net, net);
+    for (uint64_t i = 0; i < net->seed; i++)
+        (void)ch__sim_draw(c->s.net, 2); /* other numbers from here on */
+    c->on_ps_1.n = t_var_in(c->s.st, "on ps/1", 0);
+    c->f = t_function(t_count_step, &c->on_ps_1);
+    t_schedule(&c->s, 100); /* the worker is known to be fast, and gets many at a time */
+    t_ok(ch_coordinator_schedule(c->s.co, c->f, NULL, NULL));
+    t_ok(ch_coordinator_join(c->s.co));
+    ch__sim_slow(c->s.net, "ps/1", CH_PS_UPDATE, 20000 * ms);
+    for (int i = 0; i < FAST; i++)
+        t_ok(ch_coordinator_schedule(c->s.co, c->s.count, NULL, &c->fast[i]));
+    t_ok(ch_coordinator_schedule(c->s.co, c->f, NULL, &c->slow));
+}
+
+static void fetch_fast(late_scene *c)
+{
+    for (int i = 0; i < FAST; i++) {
+        ch_tuple *out = NULL;
+
+        t_ok(ch_remote_fetch(c->fast[i], &out));
+        ch_tuple_unref(out);
+    }
+}
+
+static void close_late(late_scene *c)
+{
+    for (int i = 0; i < FAST; i++)
+        ch_remote_unref(c->fast[i]);
+    ch_remote_unref(c->slow);
+    ch_function_unref(c->f);
+    ch_var_unref(c->on_ps_1.n);
+    t_close(&c->s);
+}
+
+/* However many steps its worker was given before it. */
+static void step_seconds_begin_when_the_step_before_has_ended(void **state)
+{
+    late_scene c;
+    ch_tuple  *out = NULL;
+    int64_t    began;
+
+    (void)state;
+    open_late(&c, &(ch_sim_options){.least_delay_us = 1, .most_delay_us = 1, .work_us = 10});
+    fetch_fast(&c);
+    began = ch__sim_now(c.s.net);
+    t_refused(ch_remote_fetch(c.slow, &out), CH_DEADLINE_EXCEEDED, "worker/0", "in 0.5 s");
+    assert_int_equal(ch__sim_now(c.s.net) - began, 500 * ms);
+    close_late(&c);
+}
+
+/* The worker runs steps in the order in which they come, which may not be the order in which they were sent. */
+static void step_seconds_are_of_the_step_that_the_worker_is_at_when_calls_overtake(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        late_scene c;
+        ch_tuple  *out = NULL;
+
+        open_late(&c, &(ch_sim_options){.seed = seed, .most_delay_us = 50, .work_us = 10});
+        t_refused(ch_remote_fetch(c.slow, &out), CH_DEADLINE_EXCEEDED, "worker/0", "in 0.5 s");
+        fetch_fast(&c);
+        close_late(&c);
+    }
+}
+
+/* A worker cannot be stopped inside a kernel. */
+static void
+step_seconds_begin_when_the_worker_is_done_with_a_step_that_was_dropped(void **state)
+{
+    scene      s;
+    ch_remote *r = NULL;
+    ch_tuple  *out = NULL;
+    int64_t    began;
+
+    (void)state;
+    t_open(&s, &(ch_local_cluster_options){.workers = 2}, 1,
+           &(ch_coordinator_options){.step_seconds = 0.1, .backups = true});
+    t_schedule(&s, 10);
+    t_ok(ch_coordinator_join(s.co));
+    slow_down(&s, 100000);
+    t_schedule(&s, 1);
+    t_pass(&s, 5); /* worker/0 computes, for some seconds */
+    slow_down(&s, 1);
+    t_ok(ch_coordinator_join(s.co));
+    assert_int_equal(t_stats(&s).backups, 1); /* worker/1 has done it */
+    t_ok(ch_local_cluster_kill(s.cluster, "worker", 1));
+    began = ch__sim_now(s.net);
+    t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
+    t_ok(ch_remote_fetch(r, &out));
+    assert_true(ch__sim_now(s.net) - began > 1000 * ms);
+    ch_tuple_unref(out);
+    ch_remote_unref(r);
+    t_close(&s);
+}
+
 /* Of those that the strategy keeps the oldest is forgotten, but not by the steps that need it. */
 static void a_function_is_there_as_long_as_its_steps(void **state)
 {
@@ -1059,6 +1168,11 @@ int main(void)
         cmocka_unit_test(steps_wait_for_a_worker_that_is_overdue),
         cmocka_unit_test(a_wait_lasts_as_long_as_a_step_may_take),
         cmocka_unit_test(a_step_that_waits_for_its_worker_is_not_late),
+        cmocka_unit_test(step_seconds_begin_when_the_step_before_has_ended),
+        cmocka_unit_test(
+            step_seconds_are_of_the_step_that_the_worker_is_at_when_calls_overtake),
+        cmocka_unit_test(
+            step_seconds_begin_when_the_worker_is_done_with_a_step_that_was_dropped),
         cmocka_unit_test(a_function_is_there_as_long_as_its_steps),
         cmocka_unit_test(several_threads_may_use_a_function_first),
     };

@@ -232,8 +232,8 @@ static void on_event(void *self, const ch_net_event *e, int64_t now, ch_post *po
     case CH_EVENT_TIMER:
         if (e->id == BEAT)
             beat(&t);
-        else
-            (void)ch__retries_on_timer(&t.c->retries, e->id, now, post);
+        else if (!ch__retries_on_timer(&t.c->retries, e->id, now, post))
+            ch__queue_alarm(&t, e->id);
         break;
     case CH_EVENT_CALL:
         ch__dispatch(&role, self, e, now, post);

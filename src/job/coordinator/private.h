@@ -113,8 +113,13 @@ typedef struct ch_member {
     int64_t n_finished, n_losses; /* steps that it ended well; how often it was given up */
     ch_map  knows;                /* numbers of functions and streams, told or being told */
     int64_t last_end, mean;       /* ns: when its last step ended, what one takes */
-    int64_t began;                /* when it began the one that it is at, as far as is known */
-    int64_t rests;                /* until then it gets no steps: it did not reach a server */
+    /* Attempts: the one that it is at, as far as is known, then the others in the order in which it was sent them. */
+    struct ch_running *first, *last;
+    int64_t            began;    /* when it got to `first`, as far as is known */
+    bool               has_said; /* it has said since that it is at `first` */
+    uint64_t           alarm;    /* id of the timer that ends a step that takes too long */
+    int64_t            alarm_at; /* when that timer fires; INT64_MAX: it is not set */
+    int64_t            rests;    /* until then it gets no steps: it did not reach a server */
     bool
         is_overdue; /* still computes a step past its time limit: gets no steps until it is free */
     int64_t overdue_at; /* when that was noticed */
@@ -163,12 +168,13 @@ enum { CH_ATTEMPTS = 2 };
 
 typedef enum ch_cancel_reason { CH_CANCEL_ERROR, CH_CANCEL_CALL } ch_cancel_reason;
 
-/* Which worker has a step; call 0: none. */
+/* Which worker has a step; call 0: none. A worker runs its attempts one after the other. */
 typedef struct ch_running {
-    uint64_t call;
-    int      worker;
-    int      n_absent; /* how often in a row the worker said that it has it not */
-    int64_t  since;
+    struct ch_running *ahead, *behind; /* the neighbours in the worker's list */
+    uint64_t           call;
+    int                worker;
+    int                n_absent; /* how often in a row the worker said that it has it not */
+    int64_t            since;
 } ch_running;
 
 /* The coordinator's record of a function of the program. Created by ch__chief_function, owned
@@ -221,14 +227,17 @@ typedef struct ch_step_list {
 void ch__queue_move(const ch_turn *t);
 /* The answer to an attempt. */
 void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch_net_event *e);
+/* A timer has fired; if it is a worker's alarm, the step that the worker is at fails if it has taken too long. */
+void ch__queue_alarm(const ch_turn *t, uint64_t id);
 /* The worker is gone: the steps that only it had wait again. */
 void ch__queue_orphans(const ch_turn *t, int worker);
 /* The worker computes a step that took too long: it gets no steps until it is free, and those that it was given are given to
  * others. */
 void ch__queue_overdue(const ch_turn *t, ch_member *m);
-/* A worker says which steps it has; those that it was given before `since` and has not are given again. */
-void ch__queue_compare(const ch_turn *t, ch_member *m, size_t n, const uint64_t *step,
-                       int64_t since);
+/* A worker has answered the ping of time `asked`. Steps that it was given before and has not are given again; the one that it is
+ * at fails if it has taken too long. */
+void ch__queue_pinged(const ch_turn *t, ch_member *m, const Cohort__WorkerDone *has,
+                      int64_t asked);
 /* Steps that take long are given to idle workers too. */
 void ch__queue_backups(const ch_turn *t);
 /* Workers cannot take a function or a stream: the steps that need it fail. */

@@ -96,6 +96,48 @@ uint64_t ch__queue_retired(const ch_chief *c)
 
 /* ---- the end of a step ---- */
 
+/* The worker is at another attempt, or at none. */
+static void begin_first(const ch_turn *t, ch_member *m)
+{
+    m->began = t->now;
+    m->has_said = false;
+}
+
+static void unlink_attempt(ch_member *m, ch_running *a)
+{
+    *(a->ahead != NULL ? &a->ahead->behind : &m->first) = a->behind;
+    *(a->behind != NULL ? &a->behind->ahead : &m->last) = a->ahead;
+}
+
+/* Puts it behind another one; NULL: before all. */
+static void link_attempt(ch_member *m, ch_running *a, ch_running *ahead)
+{
+    a->ahead = ahead;
+    a->behind = ahead != NULL ? ahead->behind : m->first;
+    *(a->ahead != NULL ? &a->ahead->behind : &m->first) = a;
+    *(a->behind != NULL ? &a->behind->ahead : &m->last) = a;
+}
+
+static void enter_worker(const ch_turn *t, ch_running *a)
+{
+    ch_member *m = t->c->worker[a->worker];
+
+    link_attempt(m, a, m->last);
+    if (m->n_runs++ == 0)
+        begin_first(t, m);
+}
+
+static void leave_worker(const ch_turn *t, ch_running *a)
+{
+    ch_member *m = t->c->worker[a->worker];
+
+    if (m->first == a)
+        begin_first(t, m);
+    unlink_attempt(m, a);
+    m->n_runs--;
+    a->call = 0;
+}
+
 static void end_attempt(const ch_turn *t, ch_scheduled *s, int i)
 {
     ch_running *a = &s->attempt[i];
@@ -104,8 +146,7 @@ static void end_attempt(const ch_turn *t, ch_scheduled *s, int i)
         return;
     if (ch__map_take(&t->c->calls, (ch_key){a->call, 0}) != NULL && t->post != NULL)
         ch__post_cancel(t->post, a->call);
-    t->c->worker[a->worker]->n_runs--;
-    a->call = 0;
+    leave_worker(t, a);
 }
 
 static bool has_attempt(const ch_scheduled *s)
@@ -475,14 +516,27 @@ static ch_status speak_run(const ch_chief *c, const ch_scheduled *s, int worker,
     return rc;
 }
 
+/* Sets the worker's alarm, unless it fires before the step that the worker is at has taken too long: then it is set again. So
+ * steps that end in time cost no timer. */
+static void set_alarm(const ch_turn *t, ch_member *m)
+{
+    int64_t at = m->began + t->c->opt.step;
+
+    if (m->alarm_at <= at)
+        return;
+    m->alarm_at = at;
+    ch__post_timer(t->post, m->alarm, at);
+}
+
 /* An attempt of a step, which the worker can run. False: no memory now. */
 static bool send(const ch_turn *t, ch_scheduled *s, int worker)
 {
     ch_chief   *c = t->c;
     ch_running *a = &s->attempt[s->attempt[0].call != 0];
     ch_parcel  *p = NULL;
-    /* It runs one after the other: what it has before this may take as long. */
-    int64_t limit = c->opt.step * (c->worker[worker]->n_runs + 1);
+    /* Longer than all that a worker has may take: the alarm ends a step that takes too long. A call that is not answered until
+     * then is made again. */
+    int64_t limit = c->opt.silence + c->opt.step * (DEPTH + 1);
 
     if (speak_run(c, s, worker, &p) != CH_OK)
         return false;
@@ -492,8 +546,8 @@ static bool send(const ch_turn *t, ch_scheduled *s, int worker)
         a->call = 0;
         return false;
     }
-    if (c->worker[worker]->n_runs++ == 0)
-        c->worker[worker]->began = t->now;
+    enter_worker(t, a);
+    set_alarm(t, c->worker[worker]);
     s->was_sent = true;
     ch__post_call(t->post, c->worker[worker]->link, p,
                   &(ch_call_options){.id = a->call,
@@ -599,22 +653,16 @@ static int stuck_worker(const ch_turn *t)
     return worst;
 }
 
-/* The next one that it will begin: it runs them in the order in which it was given them, and is at the first. */
+/* The next one that it will begin, of those that may move; NULL: none. */
 static ch_scheduled *next_of(const ch_chief *c, int worker)
 {
-    ch_scheduled *next = NULL;
-    uint64_t      first = UINT64_MAX;
+    for (const ch_running *a = c->worker[worker]->first->behind; a != NULL; a = a->behind) {
+        ch_scheduled *s = ch__map_find(&c->calls, (ch_key){a->call, 0});
 
-    for (ch_scheduled *s = c->running.first; s != NULL; s = s->after)
-        for (int i = 0; i < CH_ATTEMPTS; i++)
-            if (s->attempt[i].call != 0 && s->attempt[i].worker == worker &&
-                s->attempt[i].call < first)
-                first = s->attempt[i].call;
-    for (ch_scheduled *s = c->running.first; s != NULL; s = s->after)
-        if (may_move(s) && s->attempt[0].worker == worker && s->attempt[0].call > first &&
-            (next == NULL || s->attempt[0].call < next->attempt[0].call))
-            next = s;
-    return next;
+        if (may_move(s) && a == &s->attempt[0])
+            return s;
+    }
+    return NULL;
 }
 
 /* Its call is cancelled, and the worker forgets it. Should it have begun, or not hear that, two run it, as with a backup: all that a step
@@ -737,6 +785,36 @@ static void late(const ch_turn *t, ch_scheduled *s, const ch_member *m)
     fail_named(t, s, &why);
 }
 
+/* Ends the step that the worker is at if it has taken too long. Steps may have reached the worker in another order than they were
+ * sent: if it has several, and has not said yet which it is at, its next answer to a ping does. */
+static void check_time(const ch_turn *t, ch_member *m)
+{
+    ch_scheduled *s;
+
+    if (m->first == NULL || m->state != CH_MEMBER_READY)
+        return;
+    if (t->now - m->began < t->c->opt.step) {
+        set_alarm(t, m);
+        return;
+    }
+    if (m->n_runs > 1 && !m->has_said)
+        return;
+    s = ch__map_find(&t->c->calls, (ch_key){m->first->call, 0});
+    end_attempt(t, s, m->first == &s->attempt[1]);
+    late(t, s, m);
+    ch__queue_overdue(t, m);
+    ch__queue_move(t);
+}
+
+void ch__queue_alarm(const ch_turn *t, uint64_t id)
+{
+    for (int i = 0; i < t->c->n_workers; i++)
+        if (t->c->worker[i]->alarm == id) {
+            t->c->worker[i]->alarm_at = INT64_MAX;
+            check_time(t, t->c->worker[i]);
+        }
+}
+
 void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch_net_event *e)
 {
     ch_running *a = &s->attempt[attempt];
@@ -750,9 +828,7 @@ void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch
         ch__crew_give_up(t, m); /* this attempt is one of its */
         return;
     }
-    m->n_runs--;
-    m->began = t->now;
-    a->call = 0;
+    leave_worker(t, a);
     if (e->ending == CH_ENDED_OK || e->ending == CH_ENDED_REFUSED)
         m->pulse.n_silent = 0;
     switch (e->ending) {
@@ -764,11 +840,7 @@ void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch
         if (!s->is_held || t->c->cancel.phase == CH_DROPPING) /* else the hold may be why */
             fail_named(t, s, e->fault);
         break;
-    case CH_ENDED_LATE:
-        late(t, s, m);
-        ch__queue_overdue(t, m);
-        break;
-    default: /* no room: nothing came to the worker, and if it were sent at once it would be so again */
+    default: /* if it were sent at once, there would be no room again */
         m->rests = t->now + t->c->opt.retry;
         put_back(t, s);
     }
@@ -817,8 +889,9 @@ static bool is_listed(size_t n, const uint64_t *step, uint64_t wanted)
     return false;
 }
 
-void ch__queue_compare(const ch_turn *t, ch_member *m, size_t n, const uint64_t *step,
-                       int64_t since)
+/* Steps that were lost, on the way there or back, are given again. */
+static void compare(const ch_turn *t, const ch_member *m, const Cohort__WorkerDone *has,
+                    int64_t asked)
 {
     ch_scheduled *next;
 
@@ -827,9 +900,9 @@ void ch__queue_compare(const ch_turn *t, ch_member *m, size_t n, const uint64_t 
         for (int i = 0; i < CH_ATTEMPTS && s->state == CH_STEP_RUNNING; i++) {
             ch_running *a = &s->attempt[i];
 
-            if (a->call == 0 || t->c->worker[a->worker] != m || a->since >= since)
+            if (a->call == 0 || t->c->worker[a->worker] != m || a->since >= asked)
                 continue;
-            a->n_absent = is_listed(n, step, s->step) ? 0 : a->n_absent + 1;
+            a->n_absent = is_listed(has->n_steps, has->steps, s->step) ? 0 : a->n_absent + 1;
             if (a->n_absent < ABSENT)
                 continue;
             end_attempt(t, s, i);
@@ -837,6 +910,33 @@ void ch__queue_compare(const ch_turn *t, ch_member *m, size_t n, const uint64_t 
             put_back(t, s);
         }
     }
+}
+
+/* The worker has said which step it is at, unless it has ended one since. */
+static void take_position(const ch_turn *t, ch_member *m, const Cohort__WorkerDone *has,
+                          int64_t asked)
+{
+    if (asked < m->began)
+        return;
+    if (has->at == 0 && has->busy) /* it computes a step that was dropped, and begins none */
+        begin_first(t, m);
+    for (ch_running *a = m->first; a != NULL && !m->has_said; a = a->behind) {
+        const ch_scheduled *s = ch__map_find(&t->c->calls, (ch_key){a->call, 0});
+
+        if (s->step != has->at)
+            continue;
+        unlink_attempt(m, a);
+        link_attempt(m, a, NULL);
+        m->has_said = true;
+    }
+}
+
+void ch__queue_pinged(const ch_turn *t, ch_member *m, const Cohort__WorkerDone *has,
+                      int64_t asked)
+{
+    take_position(t, m, has, asked);
+    compare(t, m, has, asked);
+    check_time(t, m);
     ch__queue_move(t);
 }
 

@@ -25,6 +25,8 @@ ch_status ch__crew_add(ch_chief *c, ch_member **out)
         return ch__fail_memory("a worker");
     }
     m->life = 1;
+    m->alarm = ++c->n_ids;
+    m->alarm_at = INT64_MAX;
     c->worker[c->n_workers++] = m;
     *out = m;
     return CH_OK;
@@ -88,7 +90,7 @@ static void is_there(const ch_turn *t, ch_member *m, const ch_net_event *e, int6
         ch__crew_give_up(t, m);
     } else if (m->state == CH_MEMBER_READY) {
         m->is_overdue &= done->busy || asked < m->overdue_at;
-        ch__queue_compare(t, m, done->n_steps, done->steps, asked);
+        ch__queue_pinged(t, m, done, asked);
     }
     ch__message_free(m_done);
 }

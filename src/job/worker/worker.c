@@ -404,6 +404,7 @@ static ch_status on_ping(const ch_received *r, const void *request)
         n++;
     cohort__worker_done__init(&m);
     m.busy = w->now != NULL;
+    m.at = w->now != NULL && !w->now->is_over ? w->now->step : 0;
     m.steps = ch__calloc(n + 1, sizeof(*m.steps));
     if (m.steps == NULL)
         return ch__fail_memory("the list of steps");
