@@ -28,7 +28,9 @@ typedef struct ch_iterator ch_iterator;
 typedef struct ch_iterator_options {
     /* Goes on after an error with the elements behind it. Else the iterator has ended. An element
      * that failed keeps its place in the group of the replicas: after the error, its replica gets
-     * an element of no rows, and the others get theirs. A group that failed whole is left out. */
+     * an element of no rows, and the others get theirs. A group that failed whole is left out. A row that
+     * fails below a batch is not an element: the rows behind it move up into its batch, and so may go
+     * to another replica than they would have gone to. */
     bool go_on;
     /* Elements are given in groups, one for each replica, as per-replica values on these devices.
      * A group that the data does not fill is filled with elements of no rows; components without rows,

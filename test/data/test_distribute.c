@@ -575,6 +575,19 @@ static void batches_keep_their_replica_when_a_row_fails(void **state)
     }
 }
 
+/* As iterator.h says: a row is not an element, even if it would have been a batch of its own. */
+static void rows_move_up_to_another_replica_when_a_row_below_a_batch_fails(void **state)
+{
+    unsigned       mask = 1u << 4;
+    ch_dataset    *d = ch_dataset_batch(masked_rows(&mask), 1, NULL);
+    static t_given g;
+
+    (void)state;
+    take_in_two(d, 2, 1, &g);
+    assert_string_equal(g.text, "1 / 2 | 3 / 4 | !ABORTED | 6 / 7 | 8 / 9 | 10 / 11 | 12 / ");
+    ch_dataset_unref(d);
+}
+
 /* The row that failed may have been for the batch of any shard. */
 static void shards_all_get_an_error_between_batches(void **state)
 {
@@ -962,6 +975,7 @@ int main(void)
         cmocka_unit_test(elements_keep_their_worker_when_others_fail),
         cmocka_unit_test(elements_keep_their_replica_when_batches_fail),
         cmocka_unit_test(batches_keep_their_replica_when_a_row_fails),
+        cmocka_unit_test(rows_move_up_to_another_replica_when_a_row_below_a_batch_fails),
         cmocka_unit_test(shards_all_get_an_error_between_batches),
         cmocka_unit_test(a_position_behind_errors_is_taken_up_by_fewer_replicas),
         cmocka_unit_test(a_new_pass_begins_at_the_beginning),
