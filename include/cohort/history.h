@@ -66,8 +66,8 @@ typedef struct ch_time_table {
 CH_API const char   *ch_time_name(ch_time t);
 CH_API ch_time_table ch_history_time(const ch_history *h);
 
-/* The numbers of all epochs as a table, "-" where there is none; the time table, the speed of the steps alone, and advice if
- * waiting takes more than a fifth of the time; both as snprintf does. What people read counts epochs from 1: these, the picture and the progress line. What programs read counts
+/* The numbers of all epochs as a table, "-" where there is none; the time table, the speed of training (without validation,
+ * callbacks, recording and planning), and advice if waiting takes more than a fifth of the time; both as snprintf does. What people read counts epochs from 1: these, the picture and the progress line. What programs read counts
  * from 0: ch_history_at, ch_training_epoch, and files of CSV, JSON and TensorBoard. */
 CH_API int ch_history_print(const ch_history *h, char *text, size_t size);
 CH_API int ch_history_print_time(const ch_history *h, char *text, size_t size);

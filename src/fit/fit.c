@@ -392,6 +392,7 @@ ch_status ch__fit(ch_model *m, const ch_data *d, const ch_fit_options *opt,
         rc = ch__history_new(&f.history);
     if (rc != CH_OK)
         return rc;
+    f.history->is_of_arrays = d->array != NULL;
     ch__loop_open(&f.loop, c, caller);
     f.loop.t.epochs = opt->epochs == INT_MAX ? 0 : opt->epochs > 0 ? opt->epochs : 1;
     f.loop.t.epoch_name = limits->epoch_name;

@@ -14,6 +14,7 @@ struct ch_history {
     int           n_curve, curve_capacity;
     double       *curve; /* the loss, as it went */
     ch_time_table time;
+    bool          is_of_arrays; /* trained on arrays: the program has no pipeline to change */
     char          why[160];
 };
 

@@ -50,11 +50,11 @@ int ch_history_print(const ch_history *h, char *text, size_t size)
 
 /* ---- where the time went ---- */
 
-/* Of the steps alone, as the progress line has it: without planning, validation and callbacks. */
+/* Seconds of the steps and of all that the loop does between them, waiting included. */
 static double seconds_of_steps(const ch_time_table *t)
 {
     return t->total - t->seconds[CH_TIME_VALIDATE] - t->seconds[CH_TIME_CALLBACKS] -
-           t->seconds[CH_TIME_PLANNING] - t->seconds[CH_TIME_OTHER];
+           t->seconds[CH_TIME_PLANNING];
 }
 
 static void print_speed(ch_text *o, const ch_time_table *t)
@@ -79,21 +79,27 @@ static void print_speed(ch_text *o, const ch_time_table *t)
 }
 
 /* Says what to do about waiting that takes more than a fifth of the time. */
-static void print_advice(ch_text *o, const ch_time_table *t)
+static void print_advice(ch_text *o, const ch_history *h)
 {
-    static const struct {
+    const struct {
         ch_time     row;
         const char *advice;
     } waits[] = {
         {CH_TIME_INPUT,
-         "Steps wait for data: see which stage is slow (ch_iterator_profile), and "
-         "cache, prefetch or use more threads there."},
+         h->is_of_arrays
+             ? "Steps wait for data: use a larger batch, or a dataset whose batches are made "
+               "once (ch_dataset_slices, ch_dataset_batch, ch_dataset_cache)."
+             : "Steps wait for data: see which stage is slow (ch_iterator_profile), and "
+               "cache, prefetch or use more threads there."},
         {CH_TIME_WAIT, "Replicas wait for each other: use a larger batch or fewer devices "
                        "(COHORT_DEVICES=CPU=1), and leave the cores to this program."},
+        {CH_TIME_WORKERS, "Steps wait for workers: use more workers, or a larger batch if a "
+                          "worker's step is short. ch_coordinator_get_worker_stats shows how "
+                          "many steps each of them has run."},
     };
 
     for (size_t i = 0; i < sizeof(waits) / sizeof(waits[0]); i++)
-        if (t->seconds[waits[i].row] > t->total / 5)
+        if (h->time.seconds[waits[i].row] > h->time.total / 5)
             ch__text_add(o, "%s\n", waits[i].advice);
 }
 
@@ -113,7 +119,8 @@ int ch_history_print_time(const ch_history *h, char *text, size_t size)
                          t.seconds[i] / unit, t.total > 0 ? 100 * t.seconds[i] / t.total : 0);
     ch__text_add(&o, "  %-23s %9.3f %5.1f %%\n", "all", t.total / unit, 100.0);
     print_speed(&o, &t);
-    print_advice(&o, &t);
+    if (h != NULL)
+        print_advice(&o, h);
     if (t.peak_bytes > 0)
         ch__text_add(&o, "at most %.0f MiB of memory\n", (double)t.peak_bytes / (1 << 20));
     return ch__text_length(&o);

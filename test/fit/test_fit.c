@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "base/thread.h"
+#include "fit/history.h"
 #include "fit_help.h"
 
 enum { EPOCHS = 3 };
@@ -295,6 +296,7 @@ static void arrays_are_batched_and_split(void **state)
     assert_false(isnan(ch_history_at(h, "val_loss", 0)));
     assert_false(isnan(ch_history_at(h, "val_sparse_accuracy", 1)));
     assert_string_equal(ch_history_name(h, 0), "loss");
+    assert_true(h->is_of_arrays);
     ch_history_unref(h);
     t_refused(ch_fit(x.m, d, &(ch_fit_options){.validation_split = 1}, NULL),
               CH_INVALID_ARGUMENT, "validation_split", "1");
@@ -312,6 +314,7 @@ static void epochs_of_so_many_steps_go_on_in_the_data(void **state)
                 &(ch_fit_options){.epochs = 5, .steps_per_epoch = 4, .initial_epoch = 2}, &h));
     assert_int_equal(ch_history_epochs(h), 3);
     assert_int_equal(ch_history_time(h).steps, 12); /* two passes of six */
+    assert_false(h->is_of_arrays);
     assert_int_equal(ch_history_time(h).examples, 2 * ROWS);
     ch_history_unref(h);
     ch_dataset_unref(d);
