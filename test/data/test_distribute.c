@@ -797,10 +797,12 @@ static void whole_elements_are_divided(void **state)
     /* 5.5.12 */
     worker_gets(ch_dataset_with_options(ch_dataset_shard(range(100), CH_BY_HINT, 0), &hint), 10,
                 0, 1, "0 | 10 | 20 | 30 | 40 | 50 | 60 | 70 | 80 | 90");
-    /* 5.5.10: too few elements; the same if their number is not known before they are read */
+    /* 5.5.10, 8.13: too few elements; the same if their number is not known before they are read */
     for (int w = 0; w < 20; w++) {
         ch_dataset *of =
             w < 10 ? ch_dataset_ref(d) : ch_dataset_filter_call(range(9), below_5, NULL);
+        ch_iterator *it = NULL;
+        ch_tuple    *t = NULL;
 
         if (w >= 10)
             of = ch_dataset_with_options(of, &data);
@@ -808,6 +810,10 @@ static void whole_elements_are_divided(void **state)
             of, &(ch_input_context){.n_pipelines = 10, .pipeline = w % 10, .n_replicas = 10},
             &out));
         ch_dataset_unref(of);
+        t_ok(ch_iterator_new(out, NULL, &it));
+        t_refused(ch_iterator_next(it, &t), CH_INVALID_ARGUMENT, "by elements: it has 5",
+                  "10 workers");
+        ch_iterator_unref(it);
         t_gives(out, "!INVALID_ARGUMENT");
     }
     ch_dataset_unref(d);
