@@ -1,6 +1,8 @@
 /* strategy/central_storage.c -- every variable once, on one device; a replica on each of several.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+
 #include "base/fault.h"
 #include "base/mem.h"
 #include "cohort/strategy_ops.h"
@@ -38,6 +40,19 @@ static const ch_strategy_traits central_traits = {.between_graph = true,
                                                   .should_checkpoint = true,
                                                   .should_save_summary = true};
 
+/* The error for the first device of the type says which devices there are, and how to get others. */
+static ch_status fail_no_type(const char *type)
+{
+    char       name[64];
+    ch_device *none = NULL;
+    ch_status  rc;
+
+    (void)snprintf(name, sizeof(name), "%s:0", type);
+    rc = ch_device_find(name, &none);
+    return ch__fail_at(rc != CH_OK ? rc : CH_INVALID_ARGUMENT,
+                       "central storage strategy: there is no device of type \"%s\"", type);
+}
+
 /* All of the type that was said; else all GPUs, or the first CPU. */
 static ch_status usual_devices(central *c, const char *type)
 {
@@ -46,8 +61,7 @@ static ch_status usual_devices(central *c, const char *type)
     ch_status   rc = ch__devices_of_type(all, &c->n, &c->compute);
 
     if (rc == CH_OK && c->n == 0)
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "central storage strategy: there is no device of type \"%s\"", all);
+        rc = fail_no_type(all);
     if (rc == CH_OK && type == NULL && !has_gpu)
         c->n = 1;
     return rc;

@@ -3,10 +3,11 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "strategy/devices.h"
 
-#include <string.h>
+#include <strings.h>
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "tensor/device.h"
 
 ch_status ch__devices_check(const char *what, int n, ch_device *const *device)
 {
@@ -38,7 +39,7 @@ ch_status ch__devices_of_type(const char *type, int *n, ch_device ***out)
     if (device == NULL)
         return ch__fail_memory("a list of devices");
     for (int i = 0; found < count && ch_device_at(i) != NULL; i++)
-        if (strcmp(ch_device_where(ch_device_at(i))->type, type) == 0)
+        if (strcasecmp(ch_device_where(ch_device_at(i))->type, type) == 0)
             device[found++] = ch_device_at(i);
     *n = found;
     *out = device;
@@ -49,7 +50,7 @@ ch_status ch__devices_named(const char *what, int n, const char *const *name, bo
                             ch_device ***out)
 {
     ch_device **device;
-    ch_status   rc = CH_OK;
+    ch_status   rc;
 
     if (n < 0 || (n > 0 && name == NULL))
         return ch__fail(CH_INVALID_ARGUMENT, "%s: %d devices%s", what, n,
@@ -57,15 +58,14 @@ ch_status ch__devices_named(const char *what, int n, const char *const *name, bo
     device = ch__calloc((size_t)n + 1, sizeof(*device));
     if (device == NULL)
         return ch__fail_memory("a list of devices");
-    for (int i = 0; i < n && rc == CH_OK; i++) {
-        rc = ch_device_find(name[i], &device[i]);
-        if (rc != CH_OK)
-            rc = ch__fail_at(rc, "%s", what);
-        for (int k = 0; k < i && rc == CH_OK && distinct; k++)
+    rc = ch__devices_find(n, name, device);
+    if (rc != CH_OK)
+        rc = ch__fail_at(rc, "%s", what);
+    for (int i = 0; i < n && rc == CH_OK && distinct; i++)
+        for (int k = 0; k < i && rc == CH_OK; k++)
             if (device[k] == device[i])
                 rc = ch__fail(CH_INVALID_ARGUMENT, "%s: device %s is named twice (%d and %d)",
                               what, ch_device_name(device[i]), k, i);
-    }
     if (rc != CH_OK) {
         ch__free(device);
         return rc;

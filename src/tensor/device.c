@@ -401,24 +401,39 @@ ch_device *ch_device_at(int i)
     return t != NULL && i >= 0 && i < t->plan.n_devices ? &t->device[i] : NULL;
 }
 
-/* Writes the setting that would give this process the wanted device, besides those that it has: "CPU=2,GPU=4". */
-static void print_setting(const table *t, const ch_device_spec *want, ch_text *o)
+/* Returns true if a setting could give this process the device. */
+static bool is_possible(const table *t, const ch_device_spec *want)
 {
-    bool has_type = false;
-
-    for (int i = 0; i < t->plan.n_rows; i++) {
-        const plan_row *row = &t->plan.row[i];
-        bool            is_wanted = strcasecmp(row->type, want->type) == 0;
-
-        ch__text_add(o, "%s%s=%d", i > 0 ? "," : "", row->type,
-                     is_wanted && want->index >= row->n ? want->index + 1 : row->n);
-        has_type |= is_wanted;
-    }
-    if (!has_type)
-        ch__text_add(o, ",%s=%d", want->type, want->index + 1);
+    return strcmp(want->job, t->plan.job) == 0 && want->task == t->plan.task &&
+           want->index >= 0 && want->index < MAX_DEVICES;
 }
 
-static ch_status fail_no_device(const table *t, const ch_device_spec *want)
+/* Returns how many devices of a type there must be, at least `n_devices`, for the wanted ones. */
+static int count_wanted(const table *t, int n, const ch_device_spec *want, const char *type,
+                        int n_devices)
+{
+    for (int i = 0; i < n; i++)
+        if (is_possible(t, &want[i]) && strcasecmp(want[i].type, type) == 0 &&
+            want[i].index >= n_devices)
+            n_devices = want[i].index + 1;
+    return n_devices;
+}
+
+/* Writes the setting that would give this process the wanted devices, besides those that it has: "CPU=2,GPU=4". */
+static void print_setting(const table *t, int n, const ch_device_spec *want, ch_text *o)
+{
+    for (int i = 0; i < t->plan.n_rows; i++)
+        ch__text_add(o, "%s%s=%d", i > 0 ? "," : "", t->plan.row[i].type,
+                     count_wanted(t, n, want, t->plan.row[i].type, t->plan.row[i].n));
+    for (int i = 0; i < n; i++)
+        if (ch_device_count(want[i].type) == 0 &&
+            count_wanted(t, i, want, want[i].type, 0) == 0 && is_possible(t, &want[i]))
+            ch__text_add(o, ",%s=%d", want[i].type, count_wanted(t, n, want, want[i].type, 0));
+}
+
+/* Says that one of the wanted devices is missing. */
+static ch_status fail_no_device(const table *t, int n_want, const ch_device_spec *want,
+                                const ch_device_spec *missing)
 {
     char    name[CH_DEVICE_NAME], list[CH_FAULT_TEXT / 2], setting[CH_FAULT_TEXT / 4];
     ch_text devices = ch__text(list, sizeof(list)), s = ch__text(setting, sizeof(setting));
@@ -428,12 +443,11 @@ static ch_status fail_no_device(const table *t, const ch_device_spec *want)
         ch__text_add(&devices, "%s%s", i > 0 ? ", " : "", t->device[i].name);
     if (shown < n)
         ch__text_add(&devices, " and %d more", n - shown);
-    ch_device_spec_print(want, name, sizeof(name));
-    if (strcmp(want->job, t->plan.job) != 0 || want->task != t->plan.task || want->index < 0 ||
-        want->index >= MAX_DEVICES)
+    ch_device_spec_print(missing, name, sizeof(name));
+    if (!is_possible(t, missing))
         return ch__fail(CH_INVALID_ARGUMENT, "device find: there is no %s; there are %s", name,
                         list);
-    print_setting(t, want, &s);
+    print_setting(t, n_want, want, &s);
     return ch__fail(
         CH_INVALID_ARGUMENT,
         "device find: there is no %s; there are %s; for virtual devices over this "
@@ -442,26 +456,53 @@ static ch_status fail_no_device(const table *t, const ch_device_spec *want)
         name, list, setting);
 }
 
+static ch_device *find_device(table *t, const ch_device_spec *want)
+{
+    for (int i = 0; i < t->plan.n_devices; i++)
+        if (spec_equal(&t->device[i].where, want))
+            return &t->device[i];
+    return NULL;
+}
+
+/* `want` has room for n. */
+static ch_status find_devices(int n, const char *const *name, ch_device_spec *want,
+                              ch_device **out)
+{
+    table    *t = table_get();
+    ch_status rc = t == NULL ? CH_RESOURCE_EXHAUSTED : CH_OK;
+
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        rc = ch__want_given("device find", "the name", name[i], "out", out);
+        if (rc == CH_OK)
+            rc = ch__device_spec_over(&ch_device_current()->where, name[i], &want[i]);
+    }
+    for (int i = 0; i < n && rc == CH_OK; i++) {
+        ch_device *d = find_device(t, &want[i]);
+
+        if (d == NULL)
+            rc = fail_no_device(t, n, want, &want[i]);
+        else
+            out[i] = d;
+    }
+    return rc;
+}
+
 ch_status ch_device_find(const char *name, ch_device **out)
 {
-    table         *t = table_get();
     ch_device_spec want;
 
-    if (t == NULL)
-        return CH_RESOURCE_EXHAUSTED;
-    ch_status st = ch__want_given("device find", "the name", name, "out", out);
-    if (st != CH_OK)
-        return st;
-    st = ch__device_spec_over(&ch_device_current()->where, name, &want);
-    if (st != CH_OK)
-        return st;
-    for (int i = 0; i < t->plan.n_devices; i++) {
-        if (spec_equal(&t->device[i].where, &want)) {
-            *out = &t->device[i];
-            return CH_OK;
-        }
-    }
-    return fail_no_device(t, &want);
+    return find_devices(1, &name, &want, out);
+}
+
+ch_status ch__devices_find(int n, const char *const *name, ch_device **out)
+{
+    ch_device_spec *want = ch__calloc((size_t)n + 1, sizeof(*want));
+    ch_status       rc = want == NULL ? ch__fail_memory("a list of devices") : CH_OK;
+
+    if (rc == CH_OK)
+        rc = find_devices(n, name, want, out);
+    ch__free(want);
+    return rc;
 }
 
 const char *ch_device_name(const ch_device *d)

@@ -13,6 +13,9 @@
 /* How many devices this thread has entered and not left. */
 int ch__device_depth(void);
 
+/* Finds devices as ch_device_find does. The error for a missing device shows a setting that has all n of them. */
+CH_MUST_CHECK ch_status ch__devices_find(int n, const char *const *name, ch_device **out);
+
 /* Takes and returns memory of a device: CH_ALIGN-aligned, zeroed, touched, counted. */
 void *ch__device_alloc(ch_device *d, size_t bytes);
 void  ch__device_free(ch_device *d, void *p, size_t bytes);

@@ -120,6 +120,38 @@ static void a_device_has_one_replica(void **state) /* 6.5.2, 6.4.4 */
     (void)state;
 }
 
+static ch_status mirrored_over(const char *const *name, int n, ch_strategy **out)
+{
+    return ch_strategy_mirrored(&(ch_mirrored_options){.n_devices = n, .device = name}, out);
+}
+
+/* The setting gives all devices that the strategy was asked to use, and not only the first that is missing. */
+static void strategy_error_names_the_setting_that_has_all_devices(void **state)
+{
+    static const char *const gpus[] = {"/gpu:0", "GPU:1"},
+                             *mixed[] = {"cpu:2", "gpu:3", "tpu:0"},
+                             *elsewhere[] = {"gpu:0", "/job:other/gpu:6"};
+    const ch_central_storage_options all = {.type = "GPU"};
+    ch_strategy                     *st = NULL;
+
+    (void)state;
+    devices_are("CPU=2");
+    t_refused(mirrored_over(gpus, 2, &st), CH_INVALID_ARGUMENT, "mirrored strategy",
+              "COHORT_DEVICES=CPU=2,GPU=2,");
+    t_refused(mirrored_over(mixed, 3, &st), CH_INVALID_ARGUMENT, "no " LOCAL "CPU:2",
+              "COHORT_DEVICES=CPU=3,GPU=4,TPU=1,");
+    t_refused(mirrored_over(elsewhere, 2, &st), CH_INVALID_ARGUMENT, "no " LOCAL "GPU:0",
+              "COHORT_DEVICES=CPU=2,GPU=1,");
+    t_refused(ch_strategy_central_storage(&all, &st), CH_INVALID_ARGUMENT,
+              "central storage strategy: there is no device of type \"GPU\"",
+              "COHORT_DEVICES=CPU=2,GPU=1,");
+    devices_are("CPU=2,GPU=2");
+    t_ok(mirrored_over(gpus, 2, &st));
+    ch_strategy_unref(st);
+    t_ok(ch_strategy_central_storage(&all, &st));
+    ch_strategy_unref(st);
+}
+
 /* 6.4.1, 6.4.2, 6.4.5 */
 static void central_storage_keeps_variables_with_the_one_device_or_the_host(void **state)
 {
@@ -926,6 +958,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(mirrored_takes_accelerators_before_cores, reset),
         cmocka_unit_test_teardown(a_device_has_one_replica, reset),
+        cmocka_unit_test_teardown(strategy_error_names_the_setting_that_has_all_devices, reset),
         cmocka_unit_test_teardown(
             central_storage_keeps_variables_with_the_one_device_or_the_host, reset),
         cmocka_unit_test_teardown(one_device_is_said, reset),
