@@ -29,6 +29,7 @@
 #define MAX_SAMPLES 5
 #define MAX_RUNS    ((int64_t)1 << 40)
 #define ANSWER_S    600
+#define NAME_WIDTH  44 /* columns of a case's name; a longer one has a line of its own */
 #define REST_NS     200000000
 
 struct bench {
@@ -304,8 +305,8 @@ static void print_header(bench *b)
     printf(", OpenBLAS for %s", openblas_get_corename());
 #endif
     putchar('\n');
-    printf("  %-32s  %20s  %20s  %20s  %8s  %8s  %s\n", "case", "ours      ", "peer      ",
-           "limit      ", "to peer", "of limit", "peer");
+    printf("  %-*s  %20s  %20s  %20s  %8s  %8s  %s\n", NAME_WIDTH, "case", "ours      ",
+           "peer      ", "limit      ", "to peer", "of limit", "peer");
 }
 
 static void print_row(bench *b, const char *name, const char *unit, bench_better better,
@@ -327,7 +328,10 @@ static void print_row(bench *b, const char *name, const char *unit, bench_better
         printf("}\n");
     } else {
         print_header(b);
-        printf("  %-32s", name);
+        if (strlen(name) > NAME_WIDTH)
+            printf("  %s\n  %-*s", name, NAME_WIDTH, "");
+        else
+            printf("  %-*s", NAME_WIDTH, name);
         cell(&ours, unit);
         cell(&peer, unit);
         cell(&limit, unit);

@@ -171,12 +171,15 @@ class Packages(unittest.TestCase):
 
 
 class Bench(unittest.TestCase):
+    built = None  # the targets of each call of ninja
+
     def rows(self, *args):
         """The benchmarks that ./dev bench ARGS runs, in a tree with two of them."""
         with Tree() as tree:
             tree.run(script=['sh', '-c', 'mkdir bench; echo "int main(void)" | tee bench/fit.c >bench/ps_dense.c; '
                                          'echo "int help(void)" >bench/allocations.c'])
             code, out, calls = tree.run('bench', *args)
+        self.built = [c.split()[3:] for c in calls if c.startswith('ninja ')]
         return code, out, [c for c in calls if c.split()[0] in ('fit', 'ps_dense', 'allocations')]
 
     def test_bench_runs_every_row_when_none_is_named(self):
@@ -186,9 +189,17 @@ class Bench(unittest.TestCase):
         for name in ('ps-dense', 'ps_dense'):
             self.assertEqual(self.rows(name), (0, 'building build-release/\n', ['ps_dense ']))
 
-    def test_bench_names_a_row_that_is_not_there(self):
-        code, out, _ = self.rows('fast')
-        self.assertEqual((code, out.splitlines()[-1]), (1, 'dev: no bench/fast.c'))
+    def test_bench_builds_the_programs_that_it_runs(self):
+        self.rows('ps-dense')
+        self.assertEqual(self.built, [['bench/ps_dense']])
+        self.rows()
+        self.assertEqual(self.built, [['bench/fit', 'bench/ps_dense']])
+
+    def test_bench_names_a_row_that_is_not_there_before_it_builds_or_runs_any(self):
+        for names in (['fast'], ['fit', 'fast'], ['fit', 'allocations']):
+            code, out, ran = self.rows(*names)
+            self.assertEqual((code, out), (1, f'dev: bench: no bench/{names[-1]}.c; there are fit ps_dense\n'))
+            self.assertEqual((self.built, ran), ([], []))
 
     def test_rows_print_the_name_of_their_file(self):
         for path in glob.glob(f'{ROOT}/bench/*.c'):

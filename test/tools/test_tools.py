@@ -407,8 +407,17 @@ class Bench(unittest.TestCase):
         self.assertIn('void: the result is 2, and 2.02 of other', said)
 
     def test_zero_is_a_figure(self):
-        _, (row,), _ = self.rows('bytes')
+        _, (row, _), _ = self.rows('bytes')
         self.assertEqual((row['ours'], row['ratio_limit']), (0, 1))
+
+    def test_figures_line_up_when_a_name_is_long(self):
+        out = subprocess.run([os.environ['BENCH_PROGRAM'], '--quick', 'bytes'], text=True, check=True,
+                             stdout=subprocess.PIPE).stdout.splitlines()
+        head, rows = out[1], [line for line in out if ' B ' in line]
+        self.assertEqual(len(rows), 2)
+        self.assertEqual(len({row.index(' B ') for row in rows}), 1)
+        for row in rows:  # its last column is the peer's name, "-"
+            self.assertEqual(row.rindex('-'), head.rindex('peer'))
 
 
 if __name__ == '__main__':
