@@ -11,6 +11,9 @@
  * lazy form: rows not named do not decay); rows of one id count as their sum. Other rules make
  * them dense, and the log says so once for each variable.
  *
+ *   - The aggregation of a variable (ch_var_spec) does not apply to its training: gradients are
+ *     summed over the replicas, and every copy gets the same new value, as in ch_update. It
+ *     applies to the assigns of the step itself.
  *   - Slots are variables, named after their own: "net/dense/kernel/adam/m". They are made when
  *     a step that applies is first recorded, or by ch_optimizer_build. So is "adam/iterations",
  *     an i64: one more for every call of minimize or apply that was applied.

@@ -59,9 +59,20 @@ static ch_node *read_own(recording *r, ch_opt_own which)
     return v != NULL ? ch_var_read(r->s, v) : NULL;
 }
 
+/* Gives every copy of v this value, as ch_update does. All replicas have the same value, because
+ * it comes from the summed gradients: the aggregation of v must not be applied to it. */
+static void assign(recording *r, ch_var *v, ch_node *value)
+{
+    const ch_speaks_of before = r->s->speaks_of;
+
+    r->s->speaks_of = CH_SPEAKS_OF_COPY;
+    ch_var_assign(r->s, v, value);
+    r->s->speaks_of = before;
+}
+
 static void write_own(recording *r, ch_opt_own which, ch_node *value)
 {
-    ch_var_assign(r->s, r->o->own[which], value);
+    assign(r, r->o->own[which], value);
 }
 
 static ch_node *scalar(ch_step *s, ch_dtype dtype, double value)
@@ -148,7 +159,7 @@ static void add_sparse(recording *r, gradient *g, const ch_opt_entry *e)
                     ((ch_node *[]){ch_var_read(r->s, seen), rows->in[0], mark}));
     g->ids = ch__marked_ids(mark);
     g->value = ch__add_sparse(ch_var_read(r->s, e->slot[CH_OPT_SUM]), rows, false);
-    ch_var_assign(r->s, seen, mark);
+    assign(r, seen, mark);
 }
 
 /* Adds the gradient to what has been gathered so far, unless it is not finite. */
@@ -170,7 +181,7 @@ static void add_up(recording *r, gradient *g, const ch_opt_entry *e)
             sum = ch_select(r->finite, sum, so_far);
         g->value = sum;
     }
-    ch_var_assign(r->s, v, sum);
+    assign(r, v, sum);
 }
 
 /* Whether as many gradients as are wanted are there, with this step's. */
@@ -183,13 +194,13 @@ static void gather_steps(recording *r)
     for (int i = 0; i < r->n; i++)
         add_up(r, &r->g[i], &r->list->entry[i]);
     r->apply = ch_equal(n, scalar(r->s, CH_I64, r->o->accumulate));
-    ch_var_assign(r->s, r->list->pending, ch__clear_if(n, r->apply));
+    assign(r, r->list->pending, ch__clear_if(n, r->apply));
     r->divisor = scalar(r->s, CH_F32, 1);
 }
 
 static void clear_applied(recording *r, ch_var *v)
 {
-    ch_var_assign(r->s, v, ch__clear_if(ch_var_read(r->s, v), r->apply));
+    assign(r, v, ch__clear_if(ch_var_read(r->s, v), r->apply));
 }
 
 /* What has been applied is gathered no more. */
@@ -241,7 +252,7 @@ static void update_average(recording *r, gradient *g, ch_var *v, ch_node *value)
     if (r->apply != NULL)
         weight = ch__clear_if(weight, ch_logical_not(r->apply));
     now = ch_var_read(r->s, v);
-    ch_var_assign(r->s, v, ch_add(now, ch_mul(weight, ch_sub(value, now))));
+    assign(r, v, ch_add(now, ch_mul(weight, ch_sub(value, now))));
 }
 
 static ch_node *number_at(ch_node *hyper, ch_hyper which)
@@ -329,15 +340,14 @@ static void update(recording *r, gradient *g, ch_node *hyper)
     for (int i = 0; i < rule->n_slots; i++)
         now[i] = ch_var_read(r->s, e->slot[i]);
     value = apply_rule(r, g, value, hyper, now);
-    ch_var_assign(r->s, held, value);
+    assign(r, held, value);
     for (int i = 0; i < rule->n_slots; i++)
-        ch_var_assign(r->s, e->slot[i], now[i]);
+        assign(r, e->slot[i], now[i]);
     if (master != NULL) {
         ch_node *x = ch_var_read(r->s, g->var);
 
-        ch_var_assign(r->s, g->var,
-                      g->ids != NULL ? ch__round_rows(x, g->ids, value)
-                                     : ch__round_over(x, value));
+        assign(r, g->var,
+               g->ids != NULL ? ch__round_rows(x, g->ids, value) : ch__round_over(x, value));
     }
     if (r->o->average > 0)
         update_average(r, g, e->slot[CH_OPT_AVERAGE], value);
