@@ -93,8 +93,8 @@ ch_cluster       *usual_cluster(void);
 ch_resolver      *usual_resolver(void);
 ch_slurm_options  usual_slurm_options(void); /* and the variables of a step of Slurm */
 ch_resolver      *usual_slurm(void);
-ch_resolver      *usual_local_cluster(void); /* tasks of this process */
-ch_strategy      *usual_servers(void);       /* ParameterServer over it */
+ch_local_cluster *usual_local_cluster(void);
+ch_strategy      *usual_servers(void); /* ParameterServer over it */
 ch_coordinator   *usual_coordinator(void);
 ch_per_worker    *usual_per_worker(void); /* usual_dataset, not iterated */
 ch_remote        *usual_remote(void);

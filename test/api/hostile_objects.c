@@ -363,7 +363,7 @@ ch_metric *usual_metric(void)
 {
     static ch_metric *m;
 
-    if (m == NULL && ch_metric_mse(usual_strategy(), NULL, &m) != CH_OK)
+    if (m == NULL && ch_metric_new(usual_strategy(), ch_metric_mse(), &m) != CH_OK)
         return NULL;
     return m;
 }
@@ -482,20 +482,21 @@ ch_resolver *usual_slurm(void)
     return ch_resolver_slurm(&opt, &r) == CH_OK ? r : NULL;
 }
 
-ch_resolver *usual_local_cluster(void)
+ch_local_cluster *usual_local_cluster(void)
 {
-    static ch_resolver *r;
+    static ch_local_cluster *c;
 
-    if (r == NULL && ch_cluster_local(&(ch_local_cluster_options){.devices = 2}, &r) != CH_OK)
+    if (c == NULL && ch_cluster_local(&(ch_local_cluster_options){.devices = 2}, &c) != CH_OK)
         return NULL;
-    return r;
+    return c;
 }
 
 ch_strategy *usual_servers(void)
 {
     static ch_strategy *st;
 
-    if (st == NULL && ch_strategy_parameter_server(usual_local_cluster(), NULL, &st) != CH_OK)
+    if (st == NULL && ch_strategy_parameter_server(
+                          ch_local_cluster_resolver(usual_local_cluster()), NULL, &st) != CH_OK)
         return NULL;
     return st;
 }
@@ -539,11 +540,11 @@ static ch_device *const *devices(void *self)
     return device;
 }
 
-static int place(void *self, const ch_var_spec *spec, ch_device **out)
+static ch_status place(void *self, const ch_var_spec *spec, ch_layout *out)
 {
     (void)self, (void)spec;
-    out[0] = ch_device_at(0);
-    return 1;
+    out->device[0] = ch_device_at(0);
+    return CH_OK;
 }
 
 void usual_release(void *arg)
@@ -949,7 +950,7 @@ void use_schedule(ch_schedule s)
 
 void use_partitioner(ch_partitioner p)
 {
-    int axis, shards;
+    ch_layout layout = {.n_copies = 0};
 
-    use_status(ch_partitioner_divide(&p, &element, &axis, &shards));
+    use_status(ch_partitioner_divide(&p, &element, &layout));
 }
