@@ -7,6 +7,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "cohort/layout.h"
 #include "tensor/device.h"
 
 ch_status ch__devices_check(const char *what, int n, ch_device *const *device)
@@ -14,10 +15,9 @@ ch_status ch__devices_check(const char *what, int n, ch_device *const *device)
     if (n > 0 && device == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "%s: its list of devices is NULL, want %d", what,
                         n);
-    if (n > ch_device_count(NULL))
-        return ch__fail(CH_INVALID_ARGUMENT,
-                        "%s: too many devices (got %d, want at most %d, those of this process)",
-                        what, n, ch_device_count(NULL));
+    if (n > CH_LAYOUT_DEVICES) /* else the check below reads past the end of the list */
+        return ch__fail(CH_INVALID_ARGUMENT, "%s: too many devices (got %d, want at most %d)",
+                        what, n, CH_LAYOUT_DEVICES);
     for (int i = 0; i < n; i++) {
         if (device[i] == NULL)
             return ch__fail(CH_INVALID_ARGUMENT, "%s: device %d of %d is NULL", what, i, n);
