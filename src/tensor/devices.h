@@ -26,7 +26,7 @@ struct ch_device {
 
     /* Aligned, because two threads that run on two devices must not share a cache line. */
     alignas(CH_ALIGN) pthread_mutex_t hold; /* by whoever runs a program */
-    ch_workspace    workspace; /* under `hold` */
+    ch_workspace workspace;                 /* under `hold` */
 
     pthread_mutex_t start; /* guards the making of these two */
     ch_team        *team;

@@ -69,7 +69,7 @@ int main(int argc, char **argv)
                                .ours = ours,
                                .peer = {{"gone", .command = "exit 1"}}});
     bench_add(b, "bytes", "B", BENCH_LOWER, 0, 0);
-    bench_add(b, "bytes of a case whose name is longer than the column of names", "B", BENCH_LOWER,
-              0, 0);
+    bench_add(b, "bytes of a case whose name is longer than the column of names", "B",
+              BENCH_LOWER, 0, 0);
     return bench_close(b);
 }
