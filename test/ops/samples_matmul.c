@@ -329,6 +329,24 @@ static void transposed_is(const t_array *in, t_array *out)
     correlate(INPUT, &w, &out[0], &f, &y);
 }
 
+/* Onto 2 x 1. */
+static void transposed_column(ch_step *s, ch_node *const *in, ch_node **out)
+{
+    (void)s;
+    out[0] =
+        ch_conv2d_transpose(in[0], in[1], 2, 1, &(ch_conv_options){.padding = CH_PAD_SAME});
+}
+
+static void transposed_column_is(const t_array *in, t_array *out)
+{
+    t_array        y = in[0], f = in[1];
+    const int64_t *b = f.shape.dim;
+    window         w = {1, 1, zeros_before(2, b[0], 1, 1), zeros_before(1, b[1], 1, 1), 1};
+
+    t_out(&out[0], ch_shape_of(y.shape.dim[0], 2, 1, b[2]));
+    correlate(INPUT, &w, &out[0], &f, &y);
+}
+
 /* The gradient with respect to the filter (3 x 2) of sum(y * conv(x, f)), strided. */
 static void filter_grad(ch_step *s, ch_node *const *in, ch_node **out)
 {
@@ -816,6 +834,12 @@ static const t_sample samples[] = {
     {.op = "conv2d_input_grad", .name = "transposed", .dtypes = T_FLOATS, .n_in = 2,
      .in = {{.shape = {4, {2, 4, 3, 3}}}, {.shape = {4, {3, 2, 2, 3}}, .is_static = true}},
      .record = transposed, .reference = transposed_is},
+    {.op = "conv2d_input_grad", .name = "transposed, a column", .dtypes = T_FLOATS, .n_in = 2,
+     .in = {{.shape = {4, {3, 2, 1, 5}}}, {.shape = {4, {2, 1, 4, 5}}, .is_static = true}},
+     .record = transposed_column, .reference = transposed_column_is},
+    {.op = "conv2d_filter_grad", .name = "strided, a column", .dtypes = T_FLOATS, .n_in = 2,
+     .in = {{.shape = {4, {3, 2, 1, 5}}}, {.shape = {4, {3, 1, 1, 4}}}},
+     .record = filter_grad, .reference = filter_grad_is},
     {.op = "conv2d_filter_grad", .name = "strided", .dtypes = T_FLOATS, .n_in = 2,
      .in = {{.shape = {4, {3, 7, 6, 2}}}, {.shape = {4, {3, 4, 3, 3}}}},
      .record = filter_grad, .reference = filter_grad_is},
@@ -836,11 +860,17 @@ static const t_sample samples[] = {
     {.op = "max_pool2d_grad", .name = "overlapping", .dtypes = T_WIDE, .n_in = 2,
      .in = {{.shape = {4, {2, 5, 4, 3}}, .fill = T_DISTINCT}, {.shape = {4, {2, 3, 4, 3}}}},
      .record = max_grad, .reference = max_grad_is},
+    {.op = "max_pool2d_grad", .name = "a column", .dtypes = T_WIDE, .n_in = 2,
+     .in = {{.shape = {4, {3, 2, 1, 5}}, .fill = T_DISTINCT}, {.shape = {4, {3, 1, 1, 5}}}},
+     .record = max_grad, .reference = max_grad_is},
     {.op = "max_pool2d_grad", .name = "many channels, tiles", .dtypes = T_FLOATS, .n_in = 2,
      .in = {{.shape = {4, {5, 11, 10, 70}}, .fill = T_SMALL}, {.shape = {4, {5, 6, 10, 70}}}},
      .record = max_grad, .reference = max_grad_is, .flags = T_NO_GRAD},
     {.op = "max_pool2d_pick", .name = "overlapping", .dtypes = T_WIDE, .n_in = 2,
      .in = {{.shape = {4, {2, 5, 4, 3}}, .fill = T_DISTINCT}, {.shape = {4, {2, 5, 4, 3}}}},
+     .record = max_pick, .reference = max_pick_is},
+    {.op = "max_pool2d_pick", .name = "a column", .dtypes = T_WIDE, .n_in = 2,
+     .in = {{.shape = {4, {3, 2, 1, 5}}, .fill = T_DISTINCT}, {.shape = {4, {3, 2, 1, 5}}}},
      .record = max_pick, .reference = max_pick_is},
     {.op = "avg_pool2d", .name = "plain", .dtypes = T_FLOATS, .n_in = 1,
      .in = {{.shape = {4, {3, 5, 6, 4}}}}, .record = mean_plain, .reference = mean_plain_is},

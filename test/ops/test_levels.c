@@ -3,13 +3,19 @@
  * Each sample runs again with one of its sizes replaced by n, for n from 0 to 67: every axis of
  * that size in every input, a limit of ids that equals it, and, for a call without inputs, the
  * sizes among its attributes. So inner and outer axes take every length from nothing to more
- * than four of the widest vectors, with every remainder. Each case runs in every dtype, at the
- * base level and at every other level of the machine. Results must have the same bits; results
- * of matrix products, which add up in blocks of the level's size, must be within their
- * tolerance. A case that the op refuses at the base level must be refused at every level.
+ * than four of the widest vectors, with every remainder. Each case runs in every dtype, with
+ * ids of i64 and of i32, at the base level and at every other level of the machine. Results
+ * must have the same bits; results of matrix products, which add up in blocks of the level's
+ * size, must be within their tolerance. A case that the op refuses at the base level must be
+ * refused at every level.
+ *
+ * An op must run with every n, 0 included, in every dtype and with every type of ids that it
+ * takes. Cases have few elements, so an op needs a sample that is small but for one axis.
  *
  * With the argument "every", n is every number; without it, only those beside powers of two.
  * The release build, whose flags are those that users get, runs with it.
+ *
+ * Collective ops have no samples: test/kernel/test_accumulate.c tests their loops likewise.
  *
  * T_FAMILIES lists, as X(name), the families whose samples are built.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -32,8 +38,7 @@
 #include "tensor/device.h"
 
 enum { LAST = 67, MOST_SIZES = 8, MOST_OPS = 1000 };
-/* Elements of a case's inputs: at most so many, or more if an op would not run otherwise. */
-enum { USUAL_ELEMENTS = 1 << 11, MOST_ELEMENTS = 1 << 16 };
+enum { MOST_ELEMENTS = 1 << 11 }; /* of a case's inputs */
 
 #define T_FAMILY_ADDRESS(name) &name,
 static const t_family *const families[] = {T_FAMILIES(T_FAMILY_ADDRESS) NULL};
@@ -68,8 +73,8 @@ static void add_size(sizes *s, int64_t size)
         s->at[s->n++] = size;
 }
 
-/* Returns false if the inputs would have more than `most` elements. */
-static bool resize(const t_sample *x, int64_t size, int64_t n, int64_t most, t_sample *out)
+/* Returns false if the inputs would have too many elements. */
+static bool resize(const t_sample *x, int64_t size, int64_t n, t_sample *out)
 {
     int64_t all = 0;
 
@@ -84,7 +89,7 @@ static bool resize(const t_sample *x, int64_t size, int64_t n, int64_t most, t_s
             in->limit = (int)n;
         all += ch_shape_count(in->shape);
     }
-    return all <= most;
+    return all <= MOST_ELEMENTS;
 }
 
 /* The case that `record_resized` records: a sample's function has no argument of its own. */
@@ -180,10 +185,15 @@ static void compare(t_case *c, ch_simd level, double tolerance, const t_result *
                           2 * t_tolerance(tolerance, c->dtype, got->dtype[i]));
 }
 
+/* The types that a case runs with: of its inputs, and of those that are ids. */
+typedef struct types {
+    ch_dtype dtype, ids;
+} types;
+
 /* Returns true if the sample ran, false if the op refuses it. */
-static bool check_case(const t_sample *x, ch_dtype dtype)
+static bool check_case(const t_sample *x, types t)
 {
-    t_case   *c = t_case_of(x, dtype, CH_I64, 0);
+    t_case   *c = t_case_of(x, t.dtype, t.ids, 0);
     t_result *want = NULL;
 
     c->record = record_resized;
@@ -196,34 +206,36 @@ static bool check_case(const t_sample *x, ch_dtype dtype)
     return want != NULL;
 }
 
-/* The sizes of a sample's inputs and attributes; none if the op does not take this dtype. */
-static sizes sizes_of(const t_sample *x, ch_dtype dtype)
+/* The sizes of a sample's inputs and attributes; none if the op does not take these types. A
+ * large sample does not run as it is: test_ops.c runs it, at every level. */
+static sizes sizes_of(const t_sample *x, types t)
 {
-    sizes s = {0};
+    sizes    s = {0};
+    t_sample same;
 
     for (int i = 0; i < x->n_in; i++)
         for (int k = 0; k < x->in[i].shape.rank; k++)
             add_size(&s, x->in[i].shape.dim[k]);
     asked.size = -1;
     asked.seen = &s;
-    if (!check_case(x, dtype))
+    if (resize(x, -1, 0, &same) ? !check_case(x, t) : (x->dtypes & 1u << t.dtype) == 0)
         s.n = 0;
     asked.seen = NULL;
     return s;
 }
 
-/* How often an op ran with each size; whether it could have. */
+/* How often an op ran with each size, with some types; whether it could have. */
 typedef struct coverage {
     bool has_sizes;
     int  ran[LAST + 1];
 } coverage;
 
-static void check_sample(const t_sample *x, ch_dtype dtype, coverage *all)
+static void check_sample(const t_sample *x, types t, coverage *all)
 {
     sizes s;
 
     asked.x = x;
-    s = sizes_of(x, dtype);
+    s = sizes_of(x, t);
     all->has_sizes |= s.n > 0;
     for (int i = 0; i < s.n; i++)
         for (int n = 0; n <= LAST; n++) {
@@ -231,25 +243,52 @@ static void check_sample(const t_sample *x, ch_dtype dtype, coverage *all)
 
             asked.size = s.at[i];
             asked.n = n;
-            if (is_tried(n) &&
-                resize(x, s.at[i], n, all->ran[n] > 0 ? USUAL_ELEMENTS : MOST_ELEMENTS, &other))
-                all->ran[n] += check_case(&other, dtype);
+            if (is_tried(n) && resize(x, s.at[i], n, &other))
+                all->ran[n] += check_case(&other, t);
         }
+}
+
+/* Whether another dtype, or other ids, would make another case of the sample. */
+static bool has_dtype(const t_sample *x)
+{
+    for (int i = 0; i < x->n_in; i++)
+        if (!x->in[i].is_ids && x->in[i].fill != T_BOOL)
+            return true;
+    return false;
+}
+
+static bool has_ids(const t_sample *x)
+{
+    for (int i = 0; i < x->n_in; i++)
+        if (x->in[i].is_ids)
+            return true;
+    return false;
+}
+
+/* All samples of an op whose cases differ in these types from those before. */
+static void check_types(const char *op, types t)
+{
+    coverage all = {0};
+
+    for (int i = 0; families[i] != NULL; i++)
+        for (const t_sample *x = families[i]->samples; x->op != NULL; x++)
+            if (strcmp(x->op, op) == 0 && (t.dtype == 0 || has_dtype(x)) &&
+                (t.ids == CH_I64 || has_ids(x)))
+                check_sample(x, t, &all);
+    for (int n = 0; n <= LAST && all.has_sizes; n++)
+        if (is_tried(n) && all.ran[n] == 0)
+            fail_msg("%s in %s, ids %s: no sample runs with size %d", op,
+                     ch_dtype_name(t.dtype), ch_dtype_name(t.ids), n);
 }
 
 static void check_op(void **state)
 {
-    const char *op = *state;
-    coverage    all = {0};
-    int64_t     live = ch__mem_live();
+    int64_t live = ch__mem_live();
 
-    for (int i = 0; families[i] != NULL; i++)
-        for (const t_sample *x = families[i]->samples; x->op != NULL; x++)
-            for (int d = 0; d < CH_STR && strcmp(x->op, op) == 0; d++)
-                check_sample(x, (ch_dtype)d, &all);
-    for (int n = 1; n <= LAST && all.has_sizes; n++)
-        if (is_tried(n) && all.ran[n] == 0)
-            fail_msg("%s: no sample runs with size %d", op, n);
+    for (int d = 0; d < CH_STR; d++) {
+        check_types(*state, (types){(ch_dtype)d, CH_I64});
+        check_types(*state, (types){(ch_dtype)d, CH_I32});
+    }
     assert_int_equal(ch__mem_live(), live);
 }
 
