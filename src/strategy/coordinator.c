@@ -951,6 +951,8 @@ static ch_status fetch(ch_remote *r, int64_t limit_ms, ch_tuple **out)
     ch_status        rc =
         ch__chief_wait(r->coordinator->ps->chief, r->step, r->graph->name, limit_ms, &p);
 
+    if (rc == CH_DEADLINE_EXCEEDED && !ch_remote_has_ended(r))
+        return ch__fail_at(rc, "fetch");
     return rc == CH_OK ? ch__ps_results(r->coordinator->ps, r->graph,
                                         r->coordinator->ps->n_devices, p, out)
                        : rc;

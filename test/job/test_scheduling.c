@@ -853,10 +853,11 @@ static void a_wait_lasts_as_long_as_a_step_may_take(void **state)
 /* A wait with a deadline leaves steps as they are: they go on, and are waited for later. */
 static void join_and_fetch_give_up_after_the_seconds_that_they_are_given(void **state)
 {
-    scene      s;
-    ch_remote *r = NULL;
-    ch_tuple  *out = NULL;
-    int64_t    began;
+    scene         s;
+    ch_remote    *r = NULL;
+    ch_tuple     *out = NULL;
+    ch_error_info at;
+    int64_t       began;
 
     (void)state;
     t_open(&s, &(ch_local_cluster_options){.workers = 1}, 1, NULL);
@@ -865,10 +866,17 @@ static void join_and_fetch_give_up_after_the_seconds_that_they_are_given(void **
     t_ok(ch_coordinator_schedule(s.co, s.count, NULL, &r));
     began = ch__sim_now(s.net);
     t_refused(ch_coordinator_join_for(s.co, 0), CH_DEADLINE_EXCEEDED, "steps", "wait");
-    t_refused(ch_remote_fetch_for(r, 0, &out), CH_DEADLINE_EXCEEDED, "a step to end", "wait");
+    t_refused(ch_remote_fetch_for(r, 0, &out), CH_DEADLINE_EXCEEDED,
+              "fetch: step 1 of step: ", "would have to wait for the step to end");
     assert_true(ch__sim_now(s.net) == began);
-    t_refused(ch_coordinator_join_for(s.co, 0.05), CH_DEADLINE_EXCEEDED, "steps", "50 ms");
-    t_refused(ch_remote_fetch_for(r, 0.05, &out), CH_DEADLINE_EXCEEDED, "a step", "50 ms");
+    t_refused(ch_coordinator_join_for(s.co, 0.05), CH_DEADLINE_EXCEEDED,
+              "join: waited 50 ms for steps", "; 1 of 1 workers are there");
+    t_refused(ch_remote_fetch_for(r, 0.05, &out), CH_DEADLINE_EXCEEDED,
+              "fetch: step 1 of step: waited 50 ms for the step to end",
+              "; 1 of 1 workers are there");
+    ch_error_get_info(&at);
+    assert_int_equal(at.step, 1);
+    assert_string_equal(at.function, "step");
     assert_true(ch__sim_now(s.net) - began < 200 * ms);
     assert_false(ch_remote_has_ended(r));
     t_refused(ch_coordinator_join_for(s.co, -1), CH_INVALID_ARGUMENT, "join: seconds",

@@ -269,6 +269,24 @@ static void an_error_says_the_line_that_recorded_it(void **state)
     end(&a);
 }
 
+/* Also if the worker has several devices, so that the error names a replica before the op. */
+static void an_error_says_the_line_when_a_worker_has_two_devices(void **state)
+{
+    scene        s;
+    ch_function *picky;
+    ch_tuple    *bad = t_tuple(1, (ch_tensor *[]){t_f32(ch_shape_scalar(), (float[]){-1})});
+
+    (void)state;
+    t_open(&s, &(ch_local_cluster_options){.workers = 1, .devices = 2}, 1, NULL);
+    picky = t_function(picky_step, &s);
+    t_ok(ch_coordinator_schedule(s.co, picky, &(ch_arguments){.in = bad}, NULL));
+    t_refused(ch_coordinator_join(s.co), CH_INVALID_ARGUMENT, "worker/0: replica 0: check(",
+              CH_HAVE_LIBDW ? "it is not above 0, at test_step_errors.c:" : ", at ");
+    ch_tuple_unref(bad);
+    ch_function_unref(picky);
+    t_close(&s);
+}
+
 static void add_step(ch_step *s, void *arg)
 {
     ch_var_assign_add(s, arg, ch_number(s, 1));
@@ -554,6 +572,7 @@ int main(void)
         cmocka_unit_test(afterwards_all_goes_on),
         cmocka_unit_test(data_that_cannot_be_read_is_the_error_of_who_reads_it),
         cmocka_unit_test(an_error_says_the_line_that_recorded_it),
+        cmocka_unit_test(an_error_says_the_line_when_a_worker_has_two_devices),
         cmocka_unit_test(a_variable_is_freed_that_a_step_uses),
         cmocka_unit_test(the_error_of_a_run_is_that_call_s),
         cmocka_unit_test(a_step_that_is_put_back_while_others_are_cancelled_is_cancelled_too),

@@ -556,13 +556,14 @@ static int64_t patience(const ch_chief *c)
 static ch_status wait_for_steps(ch_task *chief, const ch_chief *c, bool (*is_over)(void *arg),
                                 void *arg, int64_t limit_ms, const char *whom)
 {
-    int64_t   ended = count_ended(&c->stats), since = ch__task_now(chief);
+    int64_t   ended = count_ended(&c->stats), began = ch__task_now(chief), since = began;
     ch_status rc;
 
     if (limit_ms == CH_AT_ONCE)
         return is_over(arg)
                    ? CH_OK
-                   : ch__fail(CH_DEADLINE_EXCEEDED, "it would have to wait for %s", whom);
+                   : ch__fail(CH_DEADLINE_EXCEEDED,
+                              "would have to wait for %s, and was given no time", whom);
     do {
         rc = ch__task_wait(chief, is_over, arg, limit_ms, whom);
         if (count_ended(&c->stats) != ended)
@@ -571,7 +572,10 @@ static ch_status wait_for_steps(ch_task *chief, const ch_chief *c, bool (*is_ove
     } while (rc == CH_DEADLINE_EXCEEDED && limit_ms == 0 &&
              ch__task_now(chief) - since < patience(c));
     return rc == CH_DEADLINE_EXCEEDED
-               ? ch__fail_at(rc, "%d of %d workers are there", count_ready(c), c->n_workers)
+               ? ch__fail(rc, "waited %lld ms for %s%s; %d of %d workers are there",
+                          (long long)(ch__task_now(chief) - began) / 1000000, whom,
+                          limit_ms == 0 ? " (COHORT_WAIT_LIMIT_MS sets the limit)" : "",
+                          count_ready(c), c->n_workers)
                : rc;
 }
 
@@ -722,6 +726,8 @@ ch_status ch__chief_join(ch_task *chief, int64_t limit_ms)
     rc = wait_for_steps(chief, t.c, is_done, t.c, limit_ms, "steps that were scheduled");
     t.c->n_joining--;
     look_at_clock(chief, &t);
+    if (rc == CH_DEADLINE_EXCEEDED)
+        rc = ch__fail_at(rc, "join");
     if (rc == CH_OK)
         rc = raise(chief, &t, limit_left(chief, limit_ms, began));
     if (rc == CH_OK)
@@ -776,9 +782,11 @@ ch_status ch__chief_wait(ch_task *chief, ch_scheduled *s, const char *function,
                          int64_t limit_ms, const ch_parcel **out)
 {
     ch_turn   t = ch__turn_enter(chief);
-    ch_status rc = wait_for_steps(chief, t.c, has_ended, s, limit_ms, "a step to end");
+    ch_status rc = wait_for_steps(chief, t.c, has_ended, s, limit_ms, "the step to end");
 
-    if (rc == CH_OK && s->state == CH_STEP_CANCELLED)
+    if (rc == CH_DEADLINE_EXCEEDED)
+        rc = fail_step(s, function, rc, ch_error_message());
+    else if (rc == CH_OK && s->state == CH_STEP_CANCELLED)
         rc = fail_step(s, function, CH_CANCELLED,
                        s->cancel_reason == CH_CANCEL_CALL
                            ? "cancelled by the program; it has changed nothing"

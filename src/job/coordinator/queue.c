@@ -234,8 +234,22 @@ static void fail(const ch_turn *t, ch_scheduled *s, const ch_fault *why)
     ch__queue_end(t, s, CH_STEP_FAILED);
 }
 
+/* Returns the text behind "replica 1: ", with which it begins if a worker has several devices. */
+static const char *behind_replica(const char *text)
+{
+    static const char word[] = "replica ";
+    const char       *c = text + strlen(word);
+
+    if (strncmp(text, word, strlen(word)) != 0)
+        return text;
+    c += strspn(c, "0123456789");
+    return strncmp(c, ": ", 2) == 0 ? c + 2 : text;
+}
+
+/* Finds the call of the op that a fault begins with. */
 static const void *caller_of(const ch_coord_function *f, const char *text)
 {
+    text = behind_replica(text);
     for (int i = 0; i < f->n_ops; i++) {
         size_t n = strlen(f->op[i].name);
 
@@ -245,7 +259,7 @@ static const void *caller_of(const ch_coord_function *f, const char *text)
     return NULL;
 }
 
-/* Workers know no lines. Where the op that a fault begins with was recorded in one line, it is that. */
+/* Workers know no lines. If all calls of the op are in one line, it is that. */
 static void add_line(const ch_coord_function *f, ch_fault *why)
 {
     const void *caller = caller_of(f, why->text);
