@@ -9,7 +9,6 @@
 
 #include "graph/codec.h"
 #include "graph/graph.h"
-#include "graph/where.h"
 #include "tensor/table.h"
 
 void ch_bytes_free(void *bytes)
@@ -298,14 +297,10 @@ static ch_status encode_outputs(encoder *e, const ch_node *n, Cohort__Call *m)
 static ch_status encode_call(encoder *e, const ch_node *n, Cohort__Call *m)
 {
     ch_status rc;
-    char      call[256];
 
-    if ((n->op->flags & CH_OP_HOST) != 0) {
-        ch__call_print(n, call, sizeof(call));
+    if ((n->op->flags & CH_OP_HOST) != 0)
         return ch__fail(CH_UNIMPLEMENTED,
-                        "%s: it calls a function of this process, which cannot be encoded",
-                        call);
-    }
+                        "it calls a function of this process, which cannot be encoded");
     if (++e->n_calls > CH_CODEC_MAX_CALLS)
         return ch__fail(CH_INVALID_ARGUMENT, "more than %d calls", CH_CODEC_MAX_CALLS);
     e->weight += (size_t)n->n_out * 512 + (size_t)n->n_in * 8 + 2048;
@@ -321,11 +316,10 @@ static ch_status encode_call(encoder *e, const ch_node *n, Cohort__Call *m)
 /* Says which call it was, and where it was recorded. */
 static ch_status fail_at_call(ch_status rc, const ch_node *n)
 {
-    char where[256];
+    char call[256];
 
-    ch__where(n->caller, where, sizeof(where));
-    return ch__fail_at(rc, "%s%s%s%s%s", n->op->name, n->scope != NULL ? " in " : "",
-                       n->scope != NULL ? n->scope : "", where[0] != '\0' ? " at " : "", where);
+    ch__call_print(n, call, sizeof(call));
+    return ch__fail_at(rc, "%s", call);
 }
 
 static ch_status encode_calls(encoder *e, const ch_graph *g, Cohort__Graph *m)

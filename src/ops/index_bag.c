@@ -5,6 +5,7 @@
  * (graph/room.h). In the gradient it has the id -1, which stands for no row.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <string.h>
 
 #include "graph/step.h"
@@ -493,12 +494,13 @@ static void embedding_bag_grad(ch_step *s, const ch_node *n, ch_node *const dout
     din[TABLE] = ch__sparse_rows(ids, rows, table->dims.dim[0]);
 }
 
-/* Whether a value is that of a variable in another task, as it was when the step began. */
-static bool is_remote(const ch_node *table)
+/* Returns the variable in another task whose value this is, as it was when the step began; NULL: of none. */
+static const ch_resource *remote_of(const ch_node *table)
 {
     const ch_read_attrs *a = table->op == ch__roles.read ? ch__attrs(table) : NULL;
+    const ch_resource   *r = a != NULL ? &table->graph->resource[a->resource] : NULL;
 
-    return a != NULL && table->graph->resource[a->resource].is_remote;
+    return r != NULL && r->is_remote ? r : NULL;
 }
 
 /* Replaces a table that is in another task by the rows that are needed of it, the ids by their positions, and the weights by
@@ -507,11 +509,14 @@ static bool is_remote(const ch_node *table)
 static ch_node *rows_of_bags(ch_node *table, ch_node **ids, ch_node *splits, ch_node **weights)
 {
     ch_node *entry = ch__bag_entries(ch_cast(*ids, CH_I64), splits), *is_none, *id;
+    char     of[128];
 
     if (entry == NULL)
         return NULL;
+    (void)snprintf(of, sizeof(of), "embedding_bag of table %s", remote_of(table)->name);
     is_none = ch_less(ch__out(entry, 1), ch_zeros_like(ch__out(entry, 1)));
-    id = ch__check_ids_dim(ch_select(is_none, ch_zeros_like(entry), entry), table->dims.dim[0]);
+    id = ch__check_ids_dim(ch_select(is_none, ch_zeros_like(entry), entry), table->dims.dim[0],
+                           of);
     id = ch_select(is_none, ch__full_like(entry, -1), id);
     if (*weights != NULL)
         *weights = ch__bag_live_rows(*weights, splits, entry);
@@ -545,7 +550,7 @@ ch_node *ch_embedding_bag(ch_node *table, ch_node *ids, ch_node *row_splits,
     else if (row_splits != NULL && ch__splits_rows(row_splits, &known))
         rows = &known;
     before = ch__step_begin(s);
-    if (ids != NULL && row_splits != NULL && ids->dims.rank == 1 && is_remote(table))
+    if (ids != NULL && row_splits != NULL && ids->dims.rank == 1 && remote_of(table) != NULL)
         table = rows_of_bags(table, &ids, row_splits, &weights);
     y = bag_of(table, ids, row_splits, weights, mean && weights == NULL, rows);
     if (y != NULL && mean && weights != NULL)

@@ -117,7 +117,7 @@ static ch_node *scatter_at(const void *caller, const char *name, const ch_op *op
         return NULL;
     before = ch__step_begin_at(s, caller, name);
     if (x->dims.rank > 0)
-        ids = ch__check_ids_dim(ids, x->dims.dim[0]);
+        ids = ch__check_ids_dim(ids, x->dims.dim[0], NULL);
     y = ch__node(op, attrs, 3, (ch_node *[]){x, ids, rows});
     ch__step_end(s, before);
     return y;

@@ -21,11 +21,13 @@
 /* ---- check_ids: the ids, if all are in [0, limit) ---- */
 
 typedef struct check_ids_attrs {
-    ch_dims limit; /* one size */
+    ch_dims     limit; /* one size */
+    const char *of;    /* what the ids are of, for the error; NULL: not said */
 } check_ids_attrs;
 
 static const ch_attr check_ids_rows[] = {
     CH_ATTR_DIMS(check_ids_attrs, limit),
+    CH_ATTR_TEXT(check_ids_attrs, of),
     CH_ATTR_END,
 };
 
@@ -67,10 +69,15 @@ ch_status ch__fail_id(const ch_call *c, ch_ids ids, int64_t at, int64_t limit)
 static ch_status check_ids_run(const ch_call *c, ch_piece t)
 {
     const check_ids_state *s = c->state;
+    const check_ids_attrs *a = ch__attrs(c->node);
     ch_ids                 ids = {c->in[0], s->wide};
     int64_t                bad = ch__ids_check(ids, 0, s->n, s->limit);
 
     (void)t;
+    if (bad >= 0 && a->of != NULL)
+        return ch__call_fail(c, CH_INVALID_ARGUMENT,
+                             "%s: id %lld at position %lld is not in [0, %lld)", a->of,
+                             (long long)ch__id(ids, bad), (long long)bad, (long long)s->limit);
     if (bad >= 0)
         return ch__fail_id(c, ids, bad, s->limit);
     if (c->out[0] != c->in[0])
@@ -94,9 +101,9 @@ const ch_op ch__op_check_ids = {
     .kernels = (const ch_kernel *const[]){&check_ids_plain, NULL},
 };
 
-static ch_node *check_ids_at(const void *caller, ch_node *ids, ch_dim limit)
+static ch_node *check_ids_at(const void *caller, ch_node *ids, ch_dim limit, const char *of)
 {
-    check_ids_attrs a = {.limit = {.rank = 1, .dim = {limit}}};
+    check_ids_attrs a = {.limit = {.rank = 1, .dim = {limit}}, .of = of};
 
     if (ids != NULL && ids->head->op == &ch__op_check_ids &&
         ch__attrs_equal(&ch__op_check_ids, ch__attrs(ids), &a))
@@ -106,12 +113,12 @@ static ch_node *check_ids_at(const void *caller, ch_node *ids, ch_dim limit)
 
 ch_node *ch_check_ids(ch_node *ids, int64_t limit)
 {
-    return check_ids_at(__builtin_return_address(0), ids, ch__dim(limit));
+    return check_ids_at(__builtin_return_address(0), ids, ch__dim(limit), NULL);
 }
 
-ch_node *ch__check_ids_dim(ch_node *ids, ch_dim limit)
+ch_node *ch__check_ids_dim(ch_node *ids, ch_dim limit, const char *of)
 {
-    return check_ids_at(__builtin_return_address(0), ids, limit);
+    return check_ids_at(__builtin_return_address(0), ids, limit, of);
 }
 
 /* ---- sparse_rows: zeros, with rows added at ids ---- */
@@ -299,7 +306,7 @@ ch_node *ch_sparse_rows(ch_node *ids, ch_node *rows, int64_t n_rows)
 {
     sparse_attrs a = {.n_rows = {.rank = 1, .dim = {ch__dim(n_rows)}}};
     const void  *caller = __builtin_return_address(0);
-    ch_node     *checked = check_ids_at(caller, ids, ch__dim(n_rows));
+    ch_node     *checked = check_ids_at(caller, ids, ch__dim(n_rows), NULL);
 
     return ch__node_at(caller, &ch__op_sparse_rows, &a, 2, (ch_node *[]){checked, rows});
 }
@@ -377,7 +384,7 @@ ch_node *ch_segment_sum(ch_node *x, ch_node *segment_ids, int64_t n_segments)
     if (s == NULL)
         return NULL;
     before = ch__step_begin(s);
-    checked = check_ids_at(NULL, segment_ids, ch__dim(n_segments));
+    checked = check_ids_at(NULL, segment_ids, ch__dim(n_segments), NULL);
     x = ch__node_at(NULL, &ch__op_sparse_rows, &a, 2, (ch_node *[]){checked, x});
     ch__step_end(s, before);
     return x;

@@ -7,8 +7,8 @@
 #include "graph/op.h"
 #include "kernel/rows.h"
 
-/* The ids, if all are in [0, limit), which may be a symbol. */
-ch_node *ch__check_ids_dim(ch_node *ids, ch_dim limit);
+/* The ids, if all are in [0, limit), which may be a symbol. The error begins with `of`, unless that is NULL. */
+ch_node *ch__check_ids_dim(ch_node *ids, ch_dim limit, const char *of);
 /* The gradient of a lookup: ids (n), rows (n, ...). Ids out of range stand for no row. */
 ch_node *ch__sparse_rows(ch_node *ids, ch_node *rows, ch_dim n_rows);
 /* Rows of axis 0, zeros for ids out of range; does not fail. */

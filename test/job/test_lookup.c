@@ -626,6 +626,31 @@ static void embedding_bag_moves_only_its_rows_when_the_table_is_on_servers(void 
     ch_strategy_unref(st);
 }
 
+static void only_bag_step(ch_step *s, void *table)
+{
+    ch_step_out(
+        s, "y",
+        ch_embedding_bag(ch_var_read(s, table), ch_step_in(s, 0), ch_step_in(s, 1), NULL));
+}
+
+static void embedding_bag_names_itself_and_the_table_when_an_id_is_out_of_range(void **state)
+{
+    ch_strategy *st = t_in_shards(3);
+    ch_var      *words = t_table(st, "words", ch_shape_of(8, 2));
+    ch_function *f = t_function(only_bag_step, words);
+    ch_tuple    *in = t_tuple(2, (ch_tensor *[]){t_ids(ch_shape_of(3), (int64_t[]){1, 2, -1}),
+                                                 t_ids(ch_shape_of(3), (int64_t[]){0, 1, 3})});
+
+    (void)state;
+    t_refused(ch_strategy_run(st, f, in, NULL), CH_INVALID_ARGUMENT,
+              "embedding_bag of table words: id -1 at position 2 is not in [0, 8)",
+              CH_HAVE_LIBDW ? "at test_lookup.c:" : "worker/");
+    ch_tuple_unref(in);
+    ch_function_unref(f);
+    ch_var_unref(words);
+    ch_strategy_unref(st);
+}
+
 /* ---- scatters ---- */
 
 typedef ch_node *(*scatter_fn)(ch_step *s, ch_var *v, ch_node *ids, ch_node *rows);
@@ -714,6 +739,7 @@ int main(void)
         cmocka_unit_test(a_list_without_ids_is_zeros),
         cmocka_unit_test(a_layer_of_bags_reads_rows_and_no_table),
         cmocka_unit_test(embedding_bag_moves_only_its_rows_when_the_table_is_on_servers),
+        cmocka_unit_test(embedding_bag_names_itself_and_the_table_when_an_id_is_out_of_range),
         cmocka_unit_test(scatters_are_those_of_a_variable_in_one_piece),
         cmocka_unit_test(ids_of_a_scatter_are_a_list),
     };
