@@ -4,6 +4,9 @@
  * every one of these the sum is that of the steps: none was lost, and none was run twice.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <unistd.h>
+
 #include "job/message.h"
 #include "scene.h"
 #include "tensor/device.h"
@@ -19,7 +22,20 @@ static void all_ran(scene *s, int n)
 
 /* ---- workers ---- */
 
-/* WR-1, CSH-1, CSH-2, PS-9, FC-6: a heartbeat notices an idle worker too, and its loss is counted. */
+/* Compares the state of each of three workers; `lost` is not there, -1: all are. */
+static void is_there_but_for(scene *s, int lost)
+{
+    for (int i = 0; i < 3; i++) {
+        ch_worker_stats w;
+
+        t_ok(ch_coordinator_get_worker_stats(s->co, i, &w));
+        assert_int_equal(w.is_ready, i != lost);
+    }
+    assert_int_equal(t_stats(s).workers, 3);
+    assert_int_equal(t_stats(s).ready, lost < 0 ? 3 : 2);
+}
+
+/* WR-1, CSH-1, CSH-2, PS-9, FC-6: a heartbeat notices an idle worker too, and its loss is counted. Each worker has its state. */
 static void a_worker_is_lost_between_steps(void **state)
 {
     scene s;
@@ -28,15 +44,17 @@ static void a_worker_is_lost_between_steps(void **state)
     t_open(&s, &three_workers, 10, NULL);
     t_schedule(&s, 10);
     all_ran(&s, 10);
+    is_there_but_for(&s, -1);
     t_ok(ch_local_cluster_kill(s.cluster, "worker", 1));
     t_pass(&s, 200);
-    assert_int_equal(t_stats(&s).ready, 2);
+    is_there_but_for(&s, 1);
+    assert_int_equal(t_stats(&s).last_lost, 1);
     assert_int_equal(t_stats(&s).workers_lost, 1);
     t_schedule(&s, 10);
     all_ran(&s, 20);
     t_ok(ch_local_cluster_restart(s.cluster, "worker", 1));
     t_pass(&s, 200);
-    assert_int_equal(t_stats(&s).ready, 3);
+    is_there_but_for(&s, -1);
     t_schedule(&s, 10);
     all_ran(&s, 30);
     t_close(&s);
@@ -158,6 +176,44 @@ static void two_workers_are_lost_at_once(void **state)
     t_close(&s);
 }
 
+/* WR-5: an error of another kind, while a worker that came back is given its data again, is the error of the steps that read it. */
+static void data_that_is_gone_when_a_worker_comes_back_is_the_error_of_its_steps(void **state)
+{
+    char           path[] = "/tmp/cohort-failures-XXXXXX";
+    int            fd = mkstemp(path);
+    scene          s;
+    ch_dataset    *d;
+    ch_per_worker *data = NULL, *it = NULL;
+    ch_function   *f;
+
+    (void)state;
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, "12345678", 8), 8);
+    assert_int_equal(close(fd), 0);
+    d = ch_dataset_repeat(ch_dataset_fixed_records(
+                              ch_dataset_file_list(1, (const char *[]){path}), 8, 0, 0, NULL),
+                          CH_INFINITE);
+    t_open(&s, &(ch_local_cluster_options){.ps = 1, .workers = 1}, 1, NULL);
+    f = t_function(t_count_step, &s);
+    t_ok(ch_coordinator_create_per_worker_dataset(s.co, d, &data));
+    t_ok(ch_per_worker_iterate(data, &it));
+    t_ok(ch_coordinator_schedule(s.co, f, &(ch_arguments){.n_each = 1, .each = &it}, NULL));
+    all_ran(&s, 1);
+    t_ok(ch_local_cluster_kill(s.cluster, "worker", 0));
+    assert_int_equal(unlink(path), 0);
+    t_ok(ch_coordinator_schedule(s.co, f, &(ch_arguments){.n_each = 1, .each = &it}, NULL));
+    t_restart_in(&s, 100, "worker", 0);
+    t_refused(ch_coordinator_join(s.co), CH_NOT_FOUND, path, "worker/0");
+    t_schedule(&s, 1); /* the worker is there, for steps that do not read it */
+    all_ran(&s, 2);
+    assert_int_equal(t_stats(&s).workers_lost, 1);
+    ch_per_worker_unref(it);
+    ch_per_worker_unref(data);
+    ch_dataset_unref(d);
+    ch_function_unref(f);
+    t_close(&s);
+}
+
 /* The worker lives and reaches the servers, but the coordinator does not reach it. Its steps wait for another worker, and what
  * it goes on to send must not count: it is of a registration that has ended. */
 static void server_refuses_updates_of_a_worker_that_was_given_up(void **state)
@@ -252,7 +308,7 @@ static void one_never_returns_and_another_does(void **state)
     t_close(&s);
 }
 
-/* WR-4, FC-3, FC-4: a worker lives and reaches the servers, but not the coordinator. The servers reject its
+/* WR-4, FC-3: a worker lives and reaches the servers, but not the coordinator. The servers reject its
  * late updates, its steps run elsewhere, and this may happen any number of times. */
 static void a_worker_is_cut_off_and_comes_back(void **state)
 {
@@ -547,7 +603,8 @@ static void a_parameter_server_is_lost_while_its_variables_are_used(void **state
     t_close(&s);
 }
 
-/* FC-1, FC-7, CSH-1: one that is there and does not answer is lost after a minute, and not before. */
+/* FC-1, FC-7, CSH-1: one that is there and does not answer is lost after a minute, and not before: then every call is
+ * UNAVAILABLE and names it. */
 static void a_parameter_server_does_not_answer(void **state)
 {
     scene s;
@@ -738,6 +795,7 @@ int main(void)
         cmocka_unit_test(a_worker_is_lost_amid_steps),
         cmocka_unit_test(a_worker_is_lost_during_dataset_creation),
         cmocka_unit_test(two_workers_are_lost_at_once),
+        cmocka_unit_test(data_that_is_gone_when_a_worker_comes_back_is_the_error_of_its_steps),
         cmocka_unit_test(server_refuses_updates_of_a_worker_that_was_given_up),
         cmocka_unit_test(a_worker_is_lost_twice_in_a_row),
         cmocka_unit_test(all_workers_are_lost_and_one_comes_back),

@@ -373,7 +373,7 @@ static void rows_of_an_array(void **state)
 /* 5.9.8 */
 static void arrays_are_copied_and_keep_their_order(void **state)
 {
-    ch_strategy *st = t_mirrored(2);
+    ch_strategy *st = t_mirrored(2), *one = NULL;
     ch_tensor   *xy[] = {t_counting(CH_F32, ch_shape_of(6, 2), 0),
                          t_counting(CH_I32, ch_shape_of(6), 100)};
     ch_dataset  *d = ch_strategy_make_numpy_dataset(st, 2, xy, (const char *[]){"x", "y"});
@@ -391,6 +391,12 @@ static void arrays_are_copied_and_keep_their_order(void **state)
     t_ok(ch_iterator_restart(it)); /* 5.9.5: as after initialize */
     assert_string_equal(all_of(it), both);
     ch_iterator_unref(it);
+    t_ok(ch_strategy_one_device("/cpu:0", &one));
+    t_ok(ch_strategy_make_dataset_iterator(one, d, &it)); /* 5.9.1: one device does not split */
+    assert_string_equal(all_of(it), "0 1 2 3 4 5 6 7 8 9 10 11, 100 101 102 103 104 105 | "
+                                    "0 1 2 3 4 5 6 7 8 9 10 11, 100 101 102 103 104 105");
+    ch_iterator_unref(it);
+    ch_strategy_unref(one);
     ch_dataset_unref(d);
     assert_null(ch_strategy_make_numpy_dataset(st, 0, xy, NULL));
     assert_non_null(strstr(ch_error_message(), "got 0, want 1 to 256"));

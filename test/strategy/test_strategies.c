@@ -6,7 +6,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
-#include "help.h"
+#include "../job/help.h"
 #include "tensor/device.h"
 
 #define LOCAL "/job:localhost/replica:0/task:0/device:"
@@ -536,13 +536,16 @@ static void updates_and_colocates(ch_strategy *st, ch_var *v)
  * runs of several steps. */
 static void calls_of_extended_work_under_each(void **state)
 {
-    ch_strategy *st[4] = {NULL};
+    enum { STRATEGIES = 5 };
+    ch_strategy *st[STRATEGIES] = {NULL};
 
     devices_are("GPU=2");
     t_ok(ch_strategy_one_device("/gpu:1", &st[1]));
     t_ok(ch_strategy_mirrored(NULL, &st[2]));
     t_ok(ch_strategy_central_storage(NULL, &st[3]));
-    for (int i = 0; i < 4; i++) {
+    st[4] =
+        t_cluster(&(ch_local_cluster_options){.ps = 2, .workers = 2, .devices = 2}, NULL, NULL);
+    for (int i = 0; i < STRATEGIES; i++) {
         ch_var            *v = new_var(st[i], "v");
         ch_strategy_traits t = ch_strategy_traits_of(st[i]);
         ch_device *const  *device = NULL;
@@ -557,6 +560,7 @@ static void calls_of_extended_work_under_each(void **state)
                          i == 0 ? CH_FAILED_PRECONDITION : CH_OK);
         assert_false(t.requires_static_shapes);
         assert_true(t.should_checkpoint && t.should_save_summary);
+        assert_true(i == 0 || t.should_init);
         ch_var_unref(v);
         ch_strategy_unref(st[i]);
     }

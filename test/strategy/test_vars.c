@@ -129,8 +129,10 @@ static void write_literal(ch_var *v, ch_node *(*assign)(ch_step *s, ch_var *v, c
 
 static void who_makes_one_without_sense_is_told(void **state) /* 3.1.2, 3.1.3, 3.1.4 */
 {
-    ch_strategy *st = t_mirrored(2);
-    ch_var      *v = NULL;
+    static const ch_aggregation allowed[] = {CH_AGGREGATE_NONE, CH_AGGREGATE_SUM,
+                                             CH_AGGREGATE_MEAN, CH_AGGREGATE_FIRST};
+    ch_strategy                *st = t_mirrored(2);
+    ch_var                     *v = NULL;
 
     t_refused(ch_var_new(st, &(ch_var_spec){.name = "a", .sync = CH_SYNC_NONE}, &v),
               CH_INVALID_ARGUMENT, "NONE variable synchronization mode is not supported with",
@@ -153,6 +155,14 @@ static void who_makes_one_without_sense_is_told(void **state) /* 3.1.2, 3.1.3, 3
                          &v),
               CH_INVALID_ARGUMENT, "CH_AGGREGATE_MEAN", "i64");
     assert_null(v);
+    t_ok(ch_var_new(st, &(ch_var_spec){.name = "a"}, &v)); /* 3.1.3: the default */
+    assert_int_equal(ch_var_aggregation(v), CH_AGGREGATE_NONE);
+    ch_var_unref(v);
+    for (int i = 0; i < 4; i++) { /* 3.1.3: what is allowed */
+        t_ok(ch_var_new(st, &(ch_var_spec){.name = "a", .aggregation = allowed[i]}, &v));
+        assert_int_equal(ch_var_aggregation(v), allowed[i]);
+        ch_var_unref(v);
+    }
     ch_strategy_unref(st);
     (void)state;
 }
