@@ -186,29 +186,48 @@ static void the_sum_of_ids_is_on_each_replicas_own_device(void **state)
     (void)state;
 }
 
-/* 4.4.1: types, and replicas without rows; strings and means of integers are refused. */
+/* Adds up the input as numbers of another type. */
+static void reduce_as(ch_step *s, void *dtype)
+{
+    ch_node *x = ch_cast(ch_step_in(s, 0), *(const ch_dtype *)dtype);
+
+    ch_step_out(s, NULL, ch_cast(ch_all_reduce(CH_SUM, x), CH_F64));
+}
+
+/* 4.4.1: all types that steps compute with, also of replicas without rows; others are refused. */
 static void every_number_type_is_added_and_others_are_refused(void **state)
 {
-    const ch_dtype dtype[] = {CH_F32, CH_F64, CH_I32, CH_I64};
-    ch_strategy   *st = t_replicas(3);
-    ch_reduce_op   op = CH_SUM;
+    static const ch_dtype dtype[] = {CH_F16, CH_BF16, CH_F32, CH_F64,
+                                     CH_I8,  CH_U8,   CH_I32, CH_I64};
+    static const ch_dtype other[] = {CH_BOOL, CH_I16, CH_U64};
+    enum { DTYPES = sizeof(dtype) / sizeof(dtype[0]) };
+    ch_strategy *st = t_replicas(3);
+    ch_tensor   *x;
 
-    for (int d = 0; d < 4; d++)
+    for (int d = 0; d < DTYPES; d++)
         for (int rows = 0; rows < 3; rows++) {
+            ch_dtype   as = dtype[d];
             ch_tensor *t[3];
             double     want[4];
             ch_value  *v;
             ch_tuple  *out;
 
             for (int r = 0; r < 3; r++)
-                t[r] = t_count(dtype[d], ch_shape_of(rows, 2), r);
+                t[r] = t_count(CH_F64, ch_shape_of(rows, 2), r);
             v = t_each(3, t);
             for (int i = 0; i < 2 * rows; i++)
                 want[i] = 3 + 3 * i;
-            out = t_run(st, reduce_all, &op, t_values(1, &v));
+            out = t_run(st, reduce_as, &as, t_values(1, &v));
             t_all_have(out, 0, ch_shape_of(rows, 2), want);
             ch_tuple_unref(out);
         }
+    for (int i = 0; i < 3; i++) {
+        ch_dtype as = other[i];
+
+        x = t_count(CH_F64, ch_shape_of(2), 0);
+        t_run_refused(st, reduce_as, &as, t_tuple(1, &x), CH_INVALID_ARGUMENT, "all_reduce",
+                      ch_dtype_name(as));
+    }
     ch_strategy_unref(st);
     (void)state;
 }

@@ -654,7 +654,14 @@ static void a_new_pass_begins_at_the_beginning(void **state)
     }
 }
 
-/* 5.1.6: a distributed dataset may be transformed further. */
+static ch_status is_not_3(void *arg, ch_tuple *in, bool *yes)
+{
+    (void)arg;
+    *yes = *(const int64_t *)ch_tensor_data(ch_value_at(ch_tuple_at(in, 0), 0)) != 3;
+    return CH_OK;
+}
+
+/* 5.1.6: a distributed dataset may be transformed further: map, take, filter, prefetch. */
 static void a_distributed_dataset_may_be_transformed(void **state)
 {
     ch_dataset    *d = batches(12, 4), *mine = NULL;
@@ -664,10 +671,11 @@ static void a_distributed_dataset_may_be_transformed(void **state)
     (void)state;
     t_ok(ch_dataset_distribute(
         d, &(ch_input_context){.n_pipelines = 2, .pipeline = 1, .n_replicas = 4}, &mine));
-    mine = ch_dataset_take(ch_dataset_map(mine, same, NULL, NULL), 4);
+    mine = ch_dataset_take(ch_dataset_map(mine, same, NULL, NULL), 5);
+    mine = ch_dataset_prefetch(ch_dataset_filter_call(mine, is_not_3, NULL), 2);
     t_ok(ch_iterator_new(mine, &(ch_iterator_options){.n_replicas = 2}, &it));
     t_take(it, -1, &g);
-    assert_string_equal(g.text, "2 / 3 | 6 / 7");
+    assert_string_equal(g.text, "2 / 6 | 7 / 10");
     ch_iterator_unref(it);
     ch_dataset_unref(mine);
     ch_dataset_unref(d);

@@ -72,13 +72,24 @@ static void an_empty_file_has_no_records(void **state)
 }
 
 /* Reads all records; the good ones in *good, those with bad data in *bad. */
+/* A record whose data is corrupted says so, and reading goes on. */
 static ch_status read_all(ch_reader *r, int *good, int *bad)
 {
     ch_record x;
     ch_status rc;
 
-    for (*good = *bad = 0; (rc = ch__record_next(r, MOST, &x)) == CH_OK && x.data != NULL;)
-        ch__record_is_good(&x) ? ++*good : ++*bad;
+    for (*good = *bad = 0; (rc = ch__record_next(r, MOST, &x)) == CH_OK && x.data != NULL;) {
+        ch_status is = ch__record_check(&x, "f");
+
+        assert_int_equal(is == CH_OK, ch__record_is_good(&x));
+        is == CH_OK ? ++*good : ++*bad;
+        if (is == CH_OK)
+            continue;
+        t_assert_error(is, CH_DATA_LOSS, "f: corrupted record", "checksum",
+                       x.offset == 0 ? "at byte 0" : "at byte 21");
+        assert_int_equal(strstr(ch_error_message(), "is this a TFRecord file?") != NULL,
+                         x.offset == 0);
+    }
     return rc;
 }
 
@@ -120,6 +131,8 @@ static void a_changed_byte_is_found(void **state)
         if (in < 12) {
             t_assert_error(rc, CH_DATA_LOSS, "records", "corrupted record", "length",
                            i < 21 ? "byte 0" : "byte 21");
+            assert_int_equal(strstr(ch_error_message(), "is this a TFRecord file?") != NULL,
+                             i < 21);
         } else { /* the data: reading goes on behind it */
             assert_int_equal(rc, CH_OK);
             assert_int_equal(good, 1);

@@ -153,7 +153,7 @@ static void threads_end_with_the_strategy(void **state)
     }
 }
 
-/* CC-2, SC-6, SC-8, SC-10: all workers run at once */
+/* CC-2, SC-6, SC-8, SC-10: all workers run at once, each takes steps, and none takes much more than its share. */
 static void join_waits_for_all_that_was_scheduled(void **state)
 {
     scene   s;
@@ -179,6 +179,12 @@ static void join_waits_for_all_that_was_scheduled(void **state)
     assert_true(done);
     assert_true(t_value_of(s.n) == 33);
     assert_int_equal(t_stats(&s).finished, 33);
+    for (int i = 0; i < 3; i++) {
+        ch_worker_stats w;
+
+        t_ok(ch_coordinator_get_worker_stats(s.co, i, &w));
+        assert_in_range(w.finished, 5, 20);
+    }
     t_ok(ch_coordinator_join(s.co));
     t_close(&s);
 }

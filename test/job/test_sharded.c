@@ -301,19 +301,67 @@ static ch_function *adds_to(ch_var *v)
     return f;
 }
 
-/* UP-1: sizes and dtypes are equal, and nothing is spread. */
-static void an_assign_wants_the_same_shape(void **state)
-{
-    ch_strategy *st = t_in_shards(2);
-    ch_var      *v = t_table(st, "w", ch_shape_of(4, 2));
-    ch_function *f = adds_to(v);
-    ch_tuple    *in = t_tuple(1, (ch_tensor *[]){t_counted(ch_shape_of(3, 2))});
+typedef struct assigning {
+    ch_var *v;
+    ch_node *(*assign)(ch_step *s, ch_var *v, ch_node *value);
+} assigning;
 
-    (void)state;
-    assert_int_equal(ch_strategy_run(st, f, in, NULL), CH_INVALID_ARGUMENT);
-    t_var_is(v, (float[]){0, 1, 2, 3, 4, 5, 6, 7});
+static void assign_step(ch_step *s, void *arg)
+{
+    const assigning *a = arg;
+
+    a->assign(s, a->v, ch_step_in(s, 0));
+}
+
+/* Runs one assignment of ones. */
+static ch_status try_assign(ch_var *v, const assigning *how, ch_dtype dtype, ch_shape shape)
+{
+    assigning    a = {v, how->assign};
+    ch_function *f = t_function(assign_step, &a);
+    ch_tensor   *ones = NULL;
+    ch_tuple    *in;
+    ch_status    rc;
+
+    ch_function_static_rows(f);
+    t_ok(ch_tensor_new(dtype, shape, &ones));
+    for (int64_t i = 0; dtype == CH_F32 && i < ch_tensor_count(ones); i++)
+        ((float *)ch_tensor_data_mut(ones))[i] = 1;
+    in = t_tuple(1, &ones);
+    rc = ch_strategy_run(ch_var_strategy(v), f, in, NULL);
     ch_tuple_unref(in);
     ch_function_unref(f);
+    return rc;
+}
+
+/* UP-1: dtypes are equal, and so are the sizes of an assign. assign_add and assign_sub spread a value as ch_add does. */
+static void an_assign_wants_the_same_shape_and_dtype(void **state)
+{
+    static const assigning how[] = {{.assign = ch_var_assign},
+                                    {.assign = ch_var_assign_add},
+                                    {.assign = ch_var_assign_sub}};
+    const ch_shape         fits[] = {ch_shape_of(1, 2), ch_shape_of(2), ch_shape_of(4, 1),
+                                     ch_shape_scalar()};
+    ch_strategy           *st = t_in_shards(2);
+    ch_var                *v = t_table(st, "w", ch_shape_of(4, 2));
+
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        t_refused(try_assign(v, &how[k], CH_F32, ch_shape_of(3, 2)), CH_INVALID_ARGUMENT,
+                  "assign", "of w");
+        t_refused(try_assign(v, &how[k], CH_F64, ch_shape_of(4, 2)), CH_INVALID_ARGUMENT,
+                  "of w: the value is f64(4, 2), want f32", "ch_cast");
+        t_refused(try_assign(v, &how[k], CH_I32, ch_shape_of(4, 2)), CH_INVALID_ARGUMENT,
+                  "of w: the value is i32(4, 2), want f32", "ch_cast");
+        t_var_is(v, (float[]){0, 1, 2, 3, 4, 5, 6, 7});
+    }
+    for (int i = 0; i < 4; i++) {
+        t_refused(try_assign(v, &how[0], CH_F32, fits[i]), CH_INVALID_ARGUMENT, "assign of w",
+                  "want f32(4, 2)");
+        t_ok(try_assign(v, &how[1], CH_F32, fits[i]));
+        t_var_is(v, (float[]){1, 2, 3, 4, 5, 6, 7, 8});
+        t_ok(try_assign(v, &how[2], CH_F32, fits[i]));
+        t_var_is(v, (float[]){0, 1, 2, 3, 4, 5, 6, 7});
+    }
     ch_var_unref(v);
     ch_strategy_unref(st);
 }
@@ -646,7 +694,7 @@ int main(void)
         cmocka_unit_test(value_container_finds_a_variable_on_servers_by_its_copy),
         cmocka_unit_test(some_of_the_shards_are_not_enough),
         cmocka_unit_test(a_recorded_step_takes_a_variable_that_is_like_it),
-        cmocka_unit_test(an_assign_wants_the_same_shape),
+        cmocka_unit_test(an_assign_wants_the_same_shape_and_dtype),
         cmocka_unit_test(updates_of_several_workers_lose_nothing_of_each_other),
         cmocka_unit_test(a_read_is_of_one_moment),
         cmocka_unit_test(a_step_sees_what_it_has_written),

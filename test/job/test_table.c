@@ -47,6 +47,12 @@ static void look_up(ch_step *s, void *arg)
         ch_step_out(s, NULL, ch_step_in(s, i));
 }
 
+static void fail_step(ch_step *s, void *arg)
+{
+    (void)arg;
+    ch_check(ch_greater(ch_step_in(s, 0), ch_number(s, 5)), "a key is small");
+}
+
 /* To every replica. */
 static void gives(const ch_tuple *t, int n, const int64_t *want)
 {
@@ -103,7 +109,7 @@ static void keys_stand_for_the_same_here_and_on_every_worker(void **state)
     ch_tensor     *keys = t_ids(ch_shape_of(3), (int64_t[]){0, 1, -1}), *here = NULL;
     ch_tuple      *in = t_tuple(1, (ch_tensor *[]){ch_tensor_ref(keys)});
     ch_table      *t;
-    ch_function   *f;
+    ch_function   *f, *fails;
     ch_arguments   args;
 
     t_open(&s, &(ch_local_cluster_options){.ps = 1, .workers = WORKERS}, 10, NULL);
@@ -119,6 +125,11 @@ static void keys_stand_for_the_same_here_and_on_every_worker(void **state)
     t_ok(ch_coordinator_schedule(s.co, f, &args, NULL)); /* is recorded, and has its table */
     ch_table_unref(t);
     on_all(&s, f, &args, 3, want);
+    fails = t_function(fail_step, NULL); /* AE-5: tables survive an error */
+    t_ok(ch_coordinator_schedule(s.co, fails, &args, NULL));
+    t_refused(ch_coordinator_join(s.co), CH_INVALID_ARGUMENT, "a key is small", "worker/");
+    on_all(&s, f, &args, 3, want);
+    ch_function_unref(fails);
     t_kill_in(&s, 5, "worker", 1);
     t_restart_in(&s, 60, "worker", 1);
     t_pass(&s, 200);

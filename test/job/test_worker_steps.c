@@ -187,7 +187,7 @@ static ch_status number_of(const ch_value_context *c, void *arg, ch_tuple **out)
     ch_tensor *t =
         t_f32(ch_shape_scalar(), (float[]){(float)(10 * c->n_replicas + c->replica)});
 
-    (void)arg;
+    ++*(int *)arg;
     *out = t_tuple(1, &t);
     return CH_OK;
 }
@@ -197,13 +197,16 @@ static void values_come_from_a_function(void **state)
 {
     ch_strategy *two = t_cluster(&two_replicas, NULL, NULL), *one = t_cluster(NULL, NULL, NULL);
     ch_tuple    *v = NULL;
+    int          n_calls = 0;
 
     (void)state;
-    t_ok(ch_strategy_distribute_values_from_function(two, number_of, NULL, &v));
+    t_ok(ch_strategy_distribute_values_from_function(two, number_of, &n_calls, &v));
+    assert_int_equal(n_calls, 2);
     assert_true(t_floats(v, 0, 0)[0] == 20);
     assert_true(t_floats(v, 0, 1)[0] == 21);
     ch_tuple_unref(v);
-    t_ok(ch_strategy_distribute_values_from_function(one, number_of, NULL, &v));
+    t_ok(ch_strategy_distribute_values_from_function(one, number_of, &n_calls, &v));
+    assert_int_equal(n_calls, 3);
     assert_int_equal(ch_value_kind_of(ch_tuple_at(v, 0)), CH_PER_REPLICA);
     assert_int_equal(ch_value_count(ch_tuple_at(v, 0)), 1);
     assert_true(t_floats(v, 0, 0)[0] == 10);

@@ -427,9 +427,15 @@ static void what_a_program_calls_is_there_under_each(void **state) /* 6.7.1, 6.7
     t_ok(ch_strategy_mirrored(NULL, &st[2]));
     t_ok(ch_strategy_central_storage(NULL, &st[3]));
     for (int i = 0; i < 4; i++) {
+        const ch_session_config in = {.device_filter = "/job:worker"};
+        ch_session_config       config = {0};
+
         takes_data(st[i]);
         takes_arrays_and_runs(st[i]);
         puts_values_together(st[i]);
+        ch_strategy_configure(st[i], &in, &config); /* update_config_proto */
+        assert_string_equal(config.device_filter, in.device_filter);
+        assert_int_equal(config.isolate_session_state, i >= 2);
         assert_null(ch_strategy_resolver(st[i]));
         ch_strategy_unref(st[i]);
     }

@@ -127,11 +127,11 @@ static void write_literal(ch_var *v, ch_node *(*assign)(ch_step *s, ch_var *v, c
 
 /* ---- making them ---- */
 
-static void who_makes_one_without_sense_is_told(void **state) /* 3.1.2, 3.1.3, 3.1.4 */
+static void who_makes_one_without_sense_is_told(void **state) /* 3.1.2, 3.1.3, 3.1.4, 8.14 */
 {
     static const ch_aggregation allowed[] = {CH_AGGREGATE_NONE, CH_AGGREGATE_SUM,
                                              CH_AGGREGATE_MEAN, CH_AGGREGATE_FIRST};
-    ch_strategy                *st = t_mirrored(2);
+    ch_strategy                *st = t_mirrored(2), *central = t_central(2);
     ch_var                     *v = NULL;
 
     t_refused(ch_var_new(st, &(ch_var_spec){.name = "a", .sync = CH_SYNC_NONE}, &v),
@@ -154,6 +154,12 @@ static void who_makes_one_without_sense_is_told(void **state) /* 3.1.2, 3.1.3, 3
                                         .aggregation = CH_AGGREGATE_MEAN},
                          &v),
               CH_INVALID_ARGUMENT, "CH_AGGREGATE_MEAN", "i64");
+    t_refused(
+        ch_var_new(
+            central, /* 8.14: as under Mirrored */
+            &(ch_var_spec){.name = "a", .dtype = CH_I32, .aggregation = CH_AGGREGATE_MEAN}, &v),
+        CH_INVALID_ARGUMENT, "CH_AGGREGATE_MEAN", "i32");
+    ch_strategy_unref(central);
     assert_null(v);
     t_ok(ch_var_new(st, &(ch_var_spec){.name = "a"}, &v)); /* 3.1.3: the default */
     assert_int_equal(ch_var_aggregation(v), CH_AGGREGATE_NONE);
@@ -241,11 +247,13 @@ static void count_warnings(const ch_log_record *r, void *arg)
     *(int *)arg += strcmp(r->code, "copies-differ") == 0;
 }
 
-/* 3.3, 3.3.1, 8.3: the log warns at the first write that makes copies differ, and only then. */
+/* 3.3, 3.3.1, 8.3: the log warns at the first write that makes copies differ, and only then. CentralStorage has one copy, and
+ * refuses it. */
 static void a_write_without_aggregation_is_the_replicas_own(void **state)
 {
-    ch_strategy *st = t_mirrored(2);
+    ch_strategy *st = t_mirrored(2), *central = t_central(2);
     ch_var      *v = var(st, 1, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
+    ch_var      *w = var(central, 1, CH_SYNC_AUTO, CH_AGGREGATE_NONE);
     int          n_warnings = 0;
 
     ch_log_set_sink(count_warnings, &n_warnings, CH_LOG_WARNING);
@@ -259,8 +267,12 @@ static void a_write_without_aggregation_is_the_replicas_own(void **state)
     copies_are(v, 2, 4);
     assert_int_equal(n_warnings, 1);
     ch_log_set_sink(NULL, NULL, CH_LOG_WARNING);
+    t_refused(try_write((writing){w, ch_var_assign, 0, 1, false}), CH_INVALID_ARGUMENT,
+              "assign of v: replicas share the variable", "it needs an aggregation");
     ch_var_unref(v);
+    ch_var_unref(w);
     ch_strategy_unref(st);
+    ch_strategy_unref(central);
     (void)state;
 }
 
@@ -340,6 +352,7 @@ static void from_outside_all_copies_are_set(void **state) /* 3.1.9, 3.3, 3.3.5, 
         ch_var    *v = var(st, 1, CH_SYNC_AUTO, each[i]);
         ch_tensor *six = number(CH_F32, 6), *two = number(CH_F32, 2);
 
+        assert_ptr_equal(ch_var_strategy(v), st); /* 3.1.9 */
         set(v, 6);
         copies_are(v, 6, 6);
         set(v, 1);
