@@ -48,10 +48,11 @@ CH_API void ch_scan(ch_step *s, const ch_scan_spec *spec, ch_scan_fn fn, void *a
 typedef ch_node *(*ch_while_test)(ch_step *s, void *arg, ch_node *const *state);
 typedef void (*ch_while_body)(ch_step *s, void *arg, ch_node *const *state, ch_node **next);
 
-/* Iterates on n values, up to 31, while the test holds, at most `limit` times. Time and memory
- * follow the iterations made, also in the gradient, but a gradient reserves address space for
- * `limit` states. If they would not fit in the memory of the machine, ch_gradient fails with
- * CH_RESOURCE_EXHAUSTED. */
+/* Iterates on n values, up to 31, while the test holds, at most `limit` times. Time and memory follow the
+ * iterations made, also in the gradient, but a gradient reserves address space for `limit`
+ * states. If these would not fit in the memory of the machine, CH_RESOURCE_EXHAUSTED names the
+ * limit and the bytes: ch_gradient fails, or the run if the sizes of the state depend on its
+ * inputs. Without a gradient any limit will do. */
 CH_API void ch_while(ch_step *s, int n, int64_t limit, ch_while_test test, ch_while_body body,
                      void *arg, ch_node *const *state, ch_node **last);
 

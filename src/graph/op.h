@@ -215,6 +215,10 @@ ch_status ch__infer_want_number(const ch_infer *c, ch_dim d);
 ch_status ch__infer_broadcast(const ch_infer *c, int from, int to, ch_dims *out);
 /* The sum of two sizes: the same symbol adds up, different ones make a new symbol. */
 ch_dim ch__infer_add(ch_infer *c, ch_dim a, ch_dim b);
+/* False for 2^48 bytes or more. No machine has so many: such results are refused, so that sums
+ * and products of a few sizes cannot overflow. The other sizes of an empty result count too; a
+ * symbol counts as 1. */
+bool ch__is_countable(ch_dtype dtype, const ch_dims *d);
 /* A size that nobody knows before the run's signatures do. Only while recording. */
 ch_dim ch__infer_symbol(ch_infer *c);
 /* "64", "rows", "3*rows": in one of a few buffers of this thread, for messages. */

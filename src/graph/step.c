@@ -201,12 +201,9 @@ static const char *scope_of(ch_step *s)
 
 /* ---- calls ---- */
 
-/* No machine has 2^48 bytes: what would be larger is refused here, so that sums and products of
- * a few sizes cannot overflow elsewhere. The other sizes of an empty result count too; a symbol
- * counts as one. */
-static bool is_countable(const ch_dims *d, size_t bytes)
+bool ch__is_countable(ch_dtype dtype, const ch_dims *d)
 {
-    int64_t product = (int64_t)bytes;
+    int64_t product = (int64_t)ch_dtype_bytes(dtype);
 
     if (d->rank < 0 || d->rank > CH_MAX_RANK)
         return false;
@@ -241,7 +238,7 @@ static ch_status infer(ch_infer *c, const ch_op *op)
         return ch__fail(CH_INTERNAL, "%s: its shape rule set %d outputs of %d", op->name,
                         c->n_out, op->n_out);
     for (int i = 0; i < c->n_out; i++)
-        if (!is_countable(&c->out[i], ch_dtype_bytes(c->out_dtype[i])))
+        if (!ch__is_countable(c->out_dtype[i], &c->out[i]))
             return ch__infer_fail(c, "the result would have 2^48 bytes or more");
     return CH_OK;
 }

@@ -14,6 +14,9 @@
  *   The gradient of a counted scan is a counted scan with the same count.
  * - Stacked outputs of both have `length` slices, but only those before the count are written
  *   and read. The program reserves memory for all of them and leaves the rest untouched.
+ * - Without a gradient any length will do. So the number of slices is a symbol while the step
+ *   is recorded. It becomes `length`, or 0 if the slices would be too many to count: then only a
+ *   gradient misses them, and is refused (check_memory).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <limits.h>
@@ -49,6 +52,82 @@ static ch_status stacked(ch_infer *c, int i, ch_dtype dtype, ch_dim length, cons
     return ch__infer_out(c, i, dtype, d->rank + 1, dim);
 }
 
+/* Returns the bytes of memory that this machine has, or INT64_MAX if it does not say. */
+static int64_t machine_bytes(void)
+{
+    int64_t pages = sysconf(_SC_PHYS_PAGES), bytes = 0;
+
+    return pages > 0 && ch__mul_size(pages, sysconf(_SC_PAGESIZE), &bytes) ? bytes : INT64_MAX;
+}
+
+/* Adds the bytes of `length` values to *sum, which becomes INT64_MAX if that is too small for
+ * them. The sizes of a value are those of d from axis `from` on; a symbol and 0 count as 1. */
+static void add_bytes(int64_t *sum, int64_t length, ch_dtype dtype, const ch_dims *d, int from)
+{
+    int64_t bytes = (int64_t)ch_dtype_bytes(dtype);
+    bool    fits = ch__mul_size(bytes, length, &bytes);
+
+    for (int k = from; k < d->rank && fits; k++)
+        fits = ch__mul_size(bytes, d->dim[k].n > 0 ? d->dim[k].n : 1, &bytes);
+    *sum = fits && bytes <= INT64_MAX - *sum ? *sum + bytes : INT64_MAX;
+}
+
+/* True for a while and for its gradients, whose length is a limit. */
+static bool is_while(const scan_attrs *a)
+{
+    return a->stop > 0 || a->counted;
+}
+
+/* Fails if `need` bytes, for a gradient, are more than this machine has. */
+static ch_status check_memory(const scan_attrs *a, int64_t need)
+{
+    const char *length = is_while(a) ? "limit" : "length";
+    int64_t     have = machine_bytes();
+
+    if (need <= have)
+        return CH_OK;
+    return ch__fail(CH_RESOURCE_EXHAUSTED,
+                    "%s: %s %lld: its gradient keeps the state of every iteration (needs "
+                    "%s%lld bytes, this machine has %lld); lower the %s or use a smaller state",
+                    is_while(a) ? "while" : "scan", length, (long long)a->length.dim[0].n,
+                    need == INT64_MAX ? "over " : "", (long long)need, (long long)have, length);
+}
+
+/* Checks the xs of a while's gradient, which are its trace: they have as many slices as the
+ * limit says, and fit in memory. */
+static ch_status check_counted(const ch_infer *c, const scan_attrs *a)
+{
+    const ch_dims *x = &c->in[a->n_carry];
+    int64_t        need = 0, limit = a->length.dim[0].n;
+    ch_status      rc;
+
+    for (int i = 0; i < a->n_x; i++) {
+        if (x[i].rank == 0 || !ch__dim_same(x[i].dim[0], x[0].dim[0]))
+            return ch__infer_fail(c, "x %d is %s, want as many slices as x 0 has", i,
+                                  ch__type_text(c->dtype[a->n_carry + i], &x[i]));
+        add_bytes(&need, limit, c->dtype[a->n_carry + i], &x[i], 1);
+    }
+    rc = check_memory(a, need);
+    if (rc == CH_OK && a->n_x > 0 && x[0].dim[0].sym == 0 && x[0].dim[0].n != limit)
+        rc = ch__infer_fail(c, "its xs have %s slices, want %lld", ch__dim_text(c, x[0].dim[0]),
+                            (long long)limit);
+    return rc;
+}
+
+static ch_status check_xs(const ch_infer *c, const scan_attrs *a)
+{
+    if (a->counted)
+        return check_counted(c, a);
+    for (int i = 0; i < a->n_x; i++)
+        if (c->in[a->n_carry + i].rank == 0 ||
+            !ch__dim_same(c->in[a->n_carry + i].dim[0], a->length.dim[0]))
+            return ch__infer_fail(
+                c, "x %d is %s, want %s slices along axis 0", i,
+                ch__type_text(c->dtype[a->n_carry + i], &c->in[a->n_carry + i]),
+                ch__dim_text(c, a->length.dim[0]));
+    return CH_OK;
+}
+
 static ch_status scan_check(const ch_infer *c, const scan_attrs *a)
 {
     const ch_graph *g = a->body;
@@ -60,13 +139,6 @@ static ch_status scan_check(const ch_infer *c, const scan_attrs *a)
         n_in != g->n_inputs || n_in < a->n_carry + a->n_x || g->n_outputs < a->n_carry)
         return ch__infer_fail(c, "its body takes %d values and gives %d", g->n_inputs,
                               g->n_outputs);
-    for (int i = 0; i < a->n_x; i++)
-        if (c->in[a->n_carry + i].rank == 0 ||
-            !ch__dim_same(c->in[a->n_carry + i].dim[0], a->length.dim[0]))
-            return ch__infer_fail(
-                c, "x %d is %s, want %s slices along axis 0", i,
-                ch__type_text(c->dtype[a->n_carry + i], &c->in[a->n_carry + i]),
-                ch__dim_text(c, a->length.dim[0]));
     for (int i = 0; i < a->n_carry; i++) {
         const ch_node *in = g->input[i], *out = g->output[i].node;
 
@@ -91,6 +163,38 @@ static ch_status scan_check(const ch_infer *c, const scan_attrs *a)
         return ch__infer_fail(
             c, "its count is %s, want i64()",
             ch__type_text(c->dtype[a->n_carry + a->n_x], &c->in[a->n_carry + a->n_x]));
+    return check_xs(c, a);
+}
+
+/* Returns the number of slices of stacked outputs. */
+static ch_dim count_slices(ch_infer *c, const scan_attrs *a)
+{
+    if (!is_while(a))
+        return a->length.dim[0];
+    if (a->n_x > 0)
+        return c->in[a->n_carry].dim[0];
+    return c->graph->is_concrete ? a->length.dim[0] : ch__infer_symbol(c);
+}
+
+/* Leaves out the trace of a while if it is too large to count. The trace of a gradient cannot
+ * be left out, because it has as many slices as the xs. */
+static ch_status settle_trace(ch_infer *c, const scan_attrs *a)
+{
+    int     first = a->body->n_outputs;
+    int64_t need = 0;
+    bool    fits = true;
+
+    for (int i = first; i < c->n_out; i++) {
+        fits = fits && ch__is_countable(c->out_dtype[i], &c->out[i]);
+        add_bytes(&need, a->length.dim[0].n, c->out_dtype[i], &c->out[i], 1);
+    }
+    if (fits || !is_while(a))
+        return CH_OK;
+    if (a->n_x > 0)
+        return check_memory(a, need);
+    for (int i = first; i < c->n_out; i++)
+        if (i != first + a->stop - 1)
+            c->out[i].dim[0] = ch__dim(0);
     return CH_OK;
 }
 
@@ -100,6 +204,7 @@ static ch_status scan_infer(ch_infer *c)
     const ch_graph   *g = a->body;
     ch_status         rc = scan_check(c, a);
     int               carry = (int)a->n_carry, x = (int)a->n_x;
+    ch_dim            slices = {0};
 
     if (rc == CH_OK)
         rc = ch__body_check(c, g, 0, 0, carry, false);
@@ -108,16 +213,16 @@ static ch_status scan_infer(ch_infer *c)
     if (rc == CH_OK)
         rc = ch__body_check(c, g, carry + x + a->counted, carry + x, g->n_inputs - carry - x,
                             false);
+    if (rc == CH_OK)
+        slices = count_slices(c, a);
     for (int i = 0; i < carry && rc == CH_OK; i++)
         rc = ch__infer_like(c, i, i);
     for (int i = carry; rc == CH_OK && i < g->n_outputs; i++)
-        rc =
-            stacked(c, i, g->output[i].node->dtype, a->length.dim[0], &g->output[i].node->dims);
+        rc = stacked(c, i, g->output[i].node->dtype, slices, &g->output[i].node->dims);
     for (int i = 0; i < carry && rc == CH_OK; i++) /* the trace, and the count of iterations */
-        rc = i == a->stop - 1
-                 ? ch__infer_out(c, g->n_outputs + i, CH_I64, 0, NULL)
-                 : stacked(c, g->n_outputs + i, c->dtype[i], a->length.dim[0], &c->in[i]);
-    return rc;
+        rc = i == a->stop - 1 ? ch__infer_out(c, g->n_outputs + i, CH_I64, 0, NULL)
+                              : stacked(c, g->n_outputs + i, c->dtype[i], slices, &c->in[i]);
+    return rc == CH_OK ? settle_trace(c, a) : rc;
 }
 
 typedef struct scan_state {
@@ -166,7 +271,8 @@ static ch_status scan_prepare(const ch_node *n, ch_prep *p)
         s->bytes[s->n_carry + s->n_x + i] = (size_t)ch__bytes(g->output[s->n_carry + i].node);
     for (int i = 0; i < s->n_carry; i++) {
         s->offset[i] = ch__scratch_take(&carries, s->bytes[i]);
-        s->traced[i] = !p->unused[g->n_outputs + i] && i != s->stop - 1;
+        s->traced[i] = !p->unused[g->n_outputs + i] && i != s->stop - 1 &&
+                       n[g->n_outputs + i].dims.dim[0].n == s->length;
         p->touches_part |= s->traced[i] && (a->counted || s->stop > 0) && !p->watched;
     }
     s->wants_count = s->stop > 0 && !p->unused[g->n_outputs + s->stop - 1];
@@ -256,7 +362,8 @@ static ch_status scan_run(const ch_call *c, ch_piece tile)
         }
         point_at(s, c, &r, at, carry[t & 1]);
         /* By position, so that the gradient draws an iteration's numbers again. */
-        r.env.iteration = c->env->iteration * s->length + at + 1;
+        r.env.iteration =
+            (int64_t)((uint64_t)c->env->iteration * (uint64_t)s->length + (uint64_t)at + 1);
         rc = ch__instance_run(r.instance, &r.bind);
         if (rc != CH_OK)
             return rc;
@@ -510,42 +617,21 @@ static void record_backward(ch_step *s, int n, ch_node *const *in, void *arg)
     ch__free(fwd);
 }
 
-/* Returns the bytes of memory that this machine has, or INT64_MAX if it does not say. */
-static int64_t machine_bytes(void)
-{
-    int64_t pages = sysconf(_SC_PHYS_PAGES), bytes = 0;
-
-    return pages > 0 && ch__mul_size(pages, sysconf(_SC_PAGESIZE), &bytes) ? bytes : INT64_MAX;
-}
-
 /* True if the trace of scan n fits in the memory of this machine; else the error sticks. Sizes
- * that are not known yet count as 1: the workspace is refused when they are. */
+ * that are symbols count as 1: of a while they are looked at again when they are numbers. */
 static bool check_trace(ch_step *s, const ch_node *n)
 {
     const scan_attrs *a = n->attrs;
-    int64_t           need = 0, have = machine_bytes();
+    int64_t           need = 0;
+    ch_status         rc;
 
-    for (int i = 0; i < a->n_carry; i++) { /* each is below 2^48 bytes */
-        const ch_node *trace = &n[a->body->n_outputs + i];
-        int64_t        bytes = (int64_t)ch_dtype_bytes(trace->dtype);
-
-        for (int k = 0; k < trace->dims.rank; k++)
-            bytes *= trace->dims.dim[k].n;
-        need += i != a->stop - 1 ? bytes : 0;
-    }
-    if (need <= have)
-        return true;
-    ch__step_take(
-        s,
-        ch__fail(CH_RESOURCE_EXHAUSTED,
-                 "%s: %s %lld: its gradient keeps the state of every iteration (needs "
-                 "%lld bytes, this machine has %lld); lower the %s or use a smaller "
-                 "state",
-                 a->stop > 0 ? "while" : "scan", a->stop > 0 ? "limit" : "length",
-                 (long long)a->length.dim[0].n, (long long)need, (long long)have,
-                 a->stop > 0 ? "limit" : "length"),
-        NULL);
-    return false;
+    for (int i = 0; i < a->n_carry; i++)
+        if (i != a->stop - 1)
+            add_bytes(&need, a->length.dim[0].n, n[i].dtype, &n[i].dims, 0);
+    rc = check_memory(a, need);
+    if (rc != CH_OK)
+        ch__step_take(s, rc, NULL);
+    return rc == CH_OK;
 }
 
 static void scan_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_node *din[])

@@ -324,6 +324,115 @@ static void while_gradient_is_refused_when_its_limit_needs_too_much_memory(void 
     (void)state;
 }
 
+/* ---- a state whose rows the run says ---- */
+
+typedef struct rows_arg {
+    int64_t limit;
+    bool    has_gradient;
+} rows_arg;
+
+static ch_node *all_below_30(ch_step *s, void *arg, ch_node *const *x)
+{
+    (void)arg;
+    return ch_less(ch_mean_all(x[0]), ch_number(s, 30));
+}
+
+static void rows_step(ch_step *s, void *arg)
+{
+    const rows_arg *r = arg;
+    ch_node        *x = ch_step_in(s, 0), *w = ch_number(s, 1.5), *y = NULL;
+
+    ch_while(s, 1, r->limit, all_below_30, multiply_plainly, w, &x, &y);
+    y = ch_mean_all(y);
+    ch_step_out(s, "y", y);
+    if (r->has_gradient)
+        ch_step_out(s, "dx", ch_sum_all(ch_gradient(y, x)));
+}
+
+/* Runs f, a rows_step, on so many ones. */
+static ch_status run_rows(ch_function *f, int64_t rows, int n, double *got)
+{
+    ch_tensor *x = NULL;
+    ch_tuple  *in = NULL, *out = NULL;
+    ch_status  rc;
+
+    assert_int_equal(ch_tensor_new(CH_F32, ch_shape_of(rows), &x), CH_OK);
+    for (int64_t i = 0; i < rows; i++)
+        ((float *)ch_tensor_data_mut(x))[i] = 1;
+    assert_int_equal(ch_tuple_of(1, &x, &in), CH_OK);
+    rc = ch_strategy_run(NULL, f, in, &out);
+    for (int i = 0; i < n && rc == CH_OK; i++)
+        got[i] = *(const float *)ch_tensor_data(ch_value_at(ch_tuple_at(out, i), 0));
+    ch_tensor_unref(x);
+    ch_tuple_unref(in);
+    ch_tuple_unref(out);
+    return rc;
+}
+
+static void assert_refused(int64_t limit, int64_t rows, const char *limit_text,
+                           const char *bytes_text)
+{
+    rows_arg     arg = {limit, true};
+    ch_function *f = NULL;
+
+    assert_int_equal(ch_function_new("rows", rows_step, &arg, &f), CH_OK);
+    assert_int_equal(run_rows(f, rows, 0, NULL), CH_RESOURCE_EXHAUSTED);
+    if (strstr(ch_error_message(), limit_text) == NULL ||
+        strstr(ch_error_message(), bytes_text) == NULL ||
+        strstr(ch_error_message(), "lower the limit or use a smaller state") == NULL)
+        fail_msg("%s", ch_error_message());
+    ch_function_unref(f);
+}
+
+static void while_gradient_is_refused_in_words_when_the_run_says_the_size(void **state)
+{
+    (void)state;
+    assert_refused(25000000, 1000000, "while: limit 25000000:", "needs 100000000000000 bytes");
+    assert_refused(100000000, 1000000,
+                   "while: limit 100000000:", "needs 400000000000000 bytes");
+}
+
+static void while_gradient_is_refused_in_words_when_no_number_holds_its_bytes(void **state)
+{
+    (void)state;
+    assert_refused(INT64_MAX, 3, "while: limit 9223372036854775807:", "needs over ");
+}
+
+static void while_runs_with_any_limit_when_it_has_no_gradient(void **state)
+{
+    const int64_t limits[] = {100000000, INT64_MAX / 4, INT64_MAX};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        rows_arg     arg = {limits[i], false};
+        ch_function *f = NULL;
+        double       y;
+
+        assert_int_equal(ch_function_new("rows", rows_step, &arg, &f), CH_OK);
+        assert_int_equal(run_rows(f, 1000000, 1, &y), CH_OK);
+        assert_about(y, pow(1.5, N));
+        ch_function_unref(f);
+    }
+}
+
+static void while_gradient_runs_on_few_rows_after_too_many(void **state)
+{
+    const int64_t rows[] = {1000000, 10, 0, 1000000, 100};
+    rows_arg      arg = {25000000, true};
+    ch_function  *f = NULL;
+    double        got[2];
+
+    (void)state;
+    assert_int_equal(ch_function_new("rows", rows_step, &arg, &f), CH_OK);
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(run_rows(f, rows[i], 2, got),
+                         rows[i] == 1000000 ? CH_RESOURCE_EXHAUSTED : CH_OK);
+        if (rows[i] == 10 || rows[i] == 100)
+            assert_about(got[1], pow(1.5, N));
+    }
+    ch_function_unref(f);
+}
+
 static int n_traces;
 
 /* The trace is the only value of 20 numbers. */
@@ -382,6 +491,12 @@ int main(void)
         cmocka_unit_test_setup(while_in_a_scan_touches_no_more_than_its_iterations, new_device),
         cmocka_unit_test_setup(while_gradient_is_refused_when_its_limit_needs_too_much_memory,
                                new_device),
+        cmocka_unit_test_setup(while_gradient_is_refused_in_words_when_the_run_says_the_size,
+                               new_device),
+        cmocka_unit_test_setup(
+            while_gradient_is_refused_in_words_when_no_number_holds_its_bytes, new_device),
+        cmocka_unit_test_setup(while_runs_with_any_limit_when_it_has_no_gradient, new_device),
+        cmocka_unit_test_setup(while_gradient_runs_on_few_rows_after_too_many, new_device),
         cmocka_unit_test_setup(while_shows_zeros_after_its_iterations_when_watched, new_device),
     };
 
