@@ -75,11 +75,20 @@ ch_status ch__step_finish(ch_step *s, ch_graph **out)
     return CH_OK;
 }
 
+/* Whether a message begins with the change of a variable that is being recorded. The name of an
+ * op alone is not enough: "scatter_add(f32(4), ..." names no variable. */
+static bool names_change(const ch_step *s, const char *message)
+{
+    const size_t n = strlen(s->verb);
+
+    return strncmp(message, s->verb, n) == 0 && strncmp(message + n, " of ", 4) == 0;
+}
+
 void ch__step_take(ch_step *s, ch_status rc, const void *caller)
 {
     if (s == NULL || s->rc != CH_OK)
         return;
-    if (s->verb != NULL && strncmp(ch_error_message(), s->verb, strlen(s->verb)) != 0)
+    if (s->verb != NULL && !names_change(s, ch_error_message()))
         rc = ch__fail_at(rc, "%s of %s", s->verb, s->object);
     s->rc = ch__fail_in(rc, s->composite, s->scope, s->caller != NULL ? s->caller : caller);
     snprintf(s->error, sizeof(s->error), "%s", ch_error_message());

@@ -378,12 +378,34 @@ static bool has_dtype(const change *c)
                             ch_dtype_name(c->x->dtype), is, ch_dtype_name(c->v->dtype)));
 }
 
+/* Checks ids, and a row for each of them, before replicas aggregate them. */
+static bool has_rows(const change *c)
+{
+    ch_dims want = ch__dims_of(c->v->shape);
+
+    if (c->ids == NULL)
+        return true;
+    if ((c->ids->dtype != CH_I32 && c->ids->dtype != CH_I64) || c->ids->dims.rank != 1)
+        return fail(c, ch__fail(CH_INVALID_ARGUMENT,
+                                "the ids are %s, want a list of i32 or i64 (rank 1)",
+                                ch__type_text(c->ids->dtype, &c->ids->dims)));
+    if (want.rank == 0)
+        return fail(c,
+                    ch__fail(CH_INVALID_ARGUMENT, "the variable is a scalar: it has no rows"));
+    want.dim[0] = c->ids->dims.dim[0];
+    if (ch__dims_same(&c->x->dims, &want))
+        return true;
+    return fail(c, ch__fail(CH_INVALID_ARGUMENT, "the rows are %s, want %s: one for each id",
+                            ch__type_text(c->x->dtype, &c->x->dims),
+                            ch__type_text(c->v->dtype, &want)));
+}
+
 /* Every copy of a variable whose copies differ is changed, each from what it is. */
 static ch_node *record(change *c)
 {
     ch_node *now = read_copy(c->s, c->v), *n;
 
-    if (!has_dtype(c) || !settle(c))
+    if (!has_dtype(c) || !has_rows(c) || !settle(c))
         return NULL;
     if (!ch__var_is_own(c->v) || ch__speaks_of(c->s) != CH_SPEAKS_OF_ALL || c->s->outer != NULL)
         return c->combine(now, c->ids, c->x);

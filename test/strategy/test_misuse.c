@@ -533,7 +533,7 @@ static void message_names_the_call_the_variable_and_the_line(void **state)
         {assign_integer, NULL, CH_INVALID_ARGUMENT, "assign of w: the value is i32(rows)",
          "ch_cast"},
         {add_bad_shape, NULL, CH_INVALID_ARGUMENT, "assign_add of w", "f32(1, 1, 4)"},
-        {scatter_scalar, NULL, CH_INVALID_ARGUMENT, "scatter_add of w", "rank"},
+        {scatter_scalar, NULL, CH_INVALID_ARGUMENT, "scatter_add of w: the ids are", "rank"},
         {merge, &reduces, CH_INVALID_ARGUMENT, "merge_reduce", "bool"},
         {merge, &gathers, CH_INVALID_ARGUMENT, "merge_gather", "rank 0"},
         {merge, &calls, CH_FAILED_PRECONDITION, "host_call", "each replica makes the call"},
