@@ -30,7 +30,8 @@ CH_API ch_strategy *ch_step_strategy(ch_step *s);
  * gradient stays sparse. The mean of integers is floating point, as in ch_strategy_reduce: f64, or f32 for
  * types of 8 and 16 bits. */
 CH_API ch_node *ch_all_reduce(ch_reduce_op op, ch_node *x);
-/* The same for n at once: replicas meet once for many of them. */
+/* Reduces n values in few collectives. Without a list, or with n below 1, the call records nothing:
+ * there is no step that could keep an error. The same holds for ch_all_gather_all. */
 CH_API void ch_all_reduce_all(ch_reduce_op op, int n, ch_node *const *x, ch_node **out);
 /* Both with options of the call's own, which go over the strategy's: its way of adding, its timeout and, of several,
  * its packs; where a field is 0, and all of it if `opt` is NULL, the strategy's hold. Of a sparse one the timeout. */

@@ -170,6 +170,63 @@ static void functions_of_f32_are_as_exact_as_promised(void **state)
     (void)state;
 }
 
+/* The same functions in long double. x is an f64, so that 11 more bits are enough for a bound of units. */
+static long double long_sigmoid(long double x)
+{
+    long double e = expl(-fabsl(x));
+
+    return x < 0 ? e / (1 + e) : 1 / (1 + e);
+}
+
+static long double long_gelu(long double x)
+{
+    return 0.5L * x * erfcl(-x * 0.707106781186547524400844362104849039L);
+}
+
+static long double long_gelu_tanh(long double x)
+{
+    return x * long_sigmoid(1.595769121605730711759542332L * (x + 0.044715L * x * x * x));
+}
+
+static long double long_silu(long double x)
+{
+    return x * long_sigmoid(x);
+}
+
+/* include/cohort/math.h: within 5 (1 + x^2) units in the last place. Where results are subnormal the
+ * unit is the smallest number. */
+static void gelu_and_silu_in_f64_are_within_their_bound(void **state)
+{
+    static const struct {
+        ch_block_code code;
+        long double (*f)(long double);
+        double from;
+    } row[] = {{CH_BLOCK_gelu, long_gelu, -40},
+               {CH_BLOCK_gelu_tanh, long_gelu_tanh, -25},
+               {CH_BLOCK_silu, long_silu, -760}};
+    static double x[N], y[N];
+    const void   *in[1] = {x};
+
+    for (size_t k = 0; k < sizeof(row) / sizeof(row[0]); k++)
+        for (int part = 0; part < 20; part++) {
+            for (int i = 0; i < N; i++)
+                x[i] = row[k].from + (40 - row[k].from) * (part * N + i) / (20.0 * N);
+            ch__blocks()->fn[row[k].code][CH_F64](N, in, y, NULL);
+            for (int i = 0; i < N; i++) {
+                long double want = row[k].f((long double)x[i]), room;
+                int         e = -1021;
+
+                if (fabsl(want) >= 0x1p-1022L)
+                    frexpl(want, &e);
+                room = 5 * (1 + (long double)x[i] * (long double)x[i]) * ldexpl(1, e - 53);
+                if (!(fabsl((long double)y[i] - want) <= room))
+                    fail_msg("%s(%.17g) is %.17g, want %.17Lg", names[row[k].code], x[i], y[i],
+                             want);
+            }
+        }
+    (void)state;
+}
+
 static void check_powers(int n, const float *x, const float *y)
 {
     static float got[N];
@@ -646,6 +703,7 @@ static void infinities_have_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gelu_and_silu_in_f64_are_within_their_bound),
         cmocka_unit_test(functions_of_f32_are_as_exact_as_promised),
         cmocka_unit_test(powers_are_exact_and_follow_c),
         cmocka_unit_test(every_level_gives_the_same_bits),
