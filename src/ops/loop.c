@@ -61,11 +61,12 @@ static int64_t machine_bytes(void)
 }
 
 /* Adds the bytes of `length` values to *sum, which becomes INT64_MAX if that is too small for
- * them. The sizes of a value are those of d from axis `from` on; a symbol and 0 count as 1. */
+ * them. The sizes of a value are those of d from axis `from` on; a symbol and 0 count as 1. A graph
+ * from a file may have a negative length: it adds nothing. */
 static void add_bytes(int64_t *sum, int64_t length, ch_dtype dtype, const ch_dims *d, int from)
 {
     int64_t bytes = (int64_t)ch_dtype_bytes(dtype);
-    bool    fits = ch__mul_size(bytes, length, &bytes);
+    bool    fits = ch__mul_size(bytes, length > 0 ? length : 0, &bytes);
 
     for (int k = from; k < d->rank && fits; k++)
         fits = ch__mul_size(bytes, d->dim[k].n > 0 ? d->dim[k].n : 1, &bytes);
