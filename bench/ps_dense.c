@@ -19,30 +19,30 @@ enum { WINDOW = 64 };
 #define RATE 0.5
 
 typedef struct job {
-    client     c;
-    int64_t    count;
-    uint64_t   step;
-    bool       is_push; /* of a step: the next call */
-    ch_tensor *gradient, *hyper;
-    ch_parcel *pulled;
-    float     *a, *b, *to; /* of the limits */
+    client      c;
+    int64_t     count;
+    uint64_t    step;
+    bool        is_push; /* of a step: the next call */
+    ch_tensor  *gradient, *hyper;
+    ch_message *pulled;
+    float      *a, *b, *to; /* of the limits */
 } job;
 
 /* ---- calls ---- */
 
-static ch_parcel *ping(void *arg, int peer)
+static ch_message *ping(void *arg, int peer)
 {
     Cohort__PsPing m;
-    ch_parcel     *p = NULL;
+    ch_message    *p = NULL;
 
     (void)arg;
     (void)peer;
     cohort__ps_ping__init(&m);
-    must(ch__speak(CH_PS_PING, &m.base, 0, NULL, &p));
+    must(ch__message_pack(CH_PS_PING, &m.base, 0, NULL, &p));
     return p;
 }
 
-static ch_parcel *pull(void *arg, int peer)
+static ch_message *pull(void *arg, int peer)
 {
     (void)arg;
     (void)peer;
@@ -51,7 +51,7 @@ static ch_parcel *pull(void *arg, int peer)
 
 /* What came is copied to memory of the client's own: that is more than a worker does, who reads it where it is, and what
  * the peer does. */
-static ch_parcel *pull_and_copy(void *arg, int peer)
+static ch_message *pull_and_copy(void *arg, int peer)
 {
     job *j = arg;
 
@@ -60,14 +60,14 @@ static ch_parcel *pull_and_copy(void *arg, int peer)
     return pull(j, peer);
 }
 
-static ch_parcel *push(void *arg, int peer)
+static ch_message *push(void *arg, int peer)
 {
     job                *j = arg;
     Cohort__PsUpdate    m;
     Cohort__PsUpdateOne one, *list = &one;
     char                worker[] = "client/0";
     ch_tensor          *t[2] = {ch_tensor_ref(j->gradient), ch_tensor_ref(j->hyper)};
-    ch_parcel          *p = NULL;
+    ch_message         *p = NULL;
 
     (void)peer;
     cohort__ps_update__init(&m);
@@ -78,26 +78,26 @@ static ch_parcel *push(void *arg, int peer)
     m.updates = &list;
     one.function = 1;
     one.inputs = 2;
-    must(ch__speak(CH_PS_UPDATE, &m.base, 2, t, &p));
+    must(ch__message_pack(CH_PS_UPDATE, &m.base, 2, t, &p));
     return p;
 }
 
 /* What was pulled is kept until the next one comes. */
-static ch_parcel *pull_or_push(void *arg, int peer)
+static ch_message *pull_or_push(void *arg, int peer)
 {
     job *j = arg;
 
     j->is_push = !j->is_push;
     if (!j->is_push) {
-        ch__parcel_unref(j->pulled);
+        ch__message_unref(j->pulled);
         j->pulled = NULL;
         return pull(j, peer);
     }
-    j->pulled = j->c.answer != NULL ? ch__parcel_ref(j->c.answer) : NULL;
+    j->pulled = j->c.answer != NULL ? ch__message_ref(j->c.answer) : NULL;
     return push(j, peer);
 }
 
-static void run_calls(job *j, ch_parcel *(*make)(void *arg, int peer), int64_t n, int window)
+static void run_calls(job *j, ch_message *(*make)(void *arg, int peer), int64_t n, int window)
 {
     static const char *const server[] = {"ps/0"};
 
@@ -123,8 +123,8 @@ static void run_pulls(void *arg, int64_t n)
 
 static void drop_pulled(job *j)
 {
-    ch__parcel_unref(j->pulled);
-    ch__parcel_unref(j->c.answer);
+    ch__message_unref(j->pulled);
+    ch__message_unref(j->c.answer);
     j->pulled = j->c.answer = NULL;
 }
 
@@ -158,7 +158,7 @@ static void descend(ch_step *s, void *arg)
 }
 
 /* What the rule takes beside the gradient, which the worker's part of the step computes from iterations and rate. */
-static ch_tensor *hyper_of(const ch_segment *s, ch_tensor *gradient)
+static ch_tensor *hyper_of(const ch_local_part *s, ch_tensor *gradient)
 {
     ch_function *f = NULL;
     ch_tensor   *in[3] = {gradient}, *hyper;
@@ -178,9 +178,9 @@ static ch_tensor *hyper_of(const ch_segment *s, ch_tensor *gradient)
     return hyper;
 }
 
-static const ch_route_remote *update_of(const ch_route *r, const ch_graph *g)
+static const ch_remote_part *update_of(const ch_step_plan *r, const ch_graph *g)
 {
-    for (int i = 0; i < r->n_remotes; i++)
+    for (int i = 0; i < r->n_remote_parts; i++)
         if (r->remote[i].kind == CH_REMOTE_UPDATE &&
             strcmp(g->resource[r->remote[i].variable[0]].name, "v") == 0)
             return &r->remote[i];
@@ -191,7 +191,7 @@ static const ch_route_remote *update_of(const ch_route *r, const ch_graph *g)
 static void tell(job *j, const ch_graph *g)
 {
     Cohort__PsDefine m;
-    ch_parcel       *p = NULL;
+    ch_message      *p = NULL;
     uint64_t         number = 1;
     void            *bytes = NULL;
 
@@ -201,17 +201,17 @@ static void tell(job *j, const ch_graph *g)
     m.function = 1;
     m.n_variables = 1;
     m.variables = &number;
-    must(ch__speak(CH_PS_DEFINE, &m.base, 0, NULL, &p));
+    must(ch__message_pack(CH_PS_DEFINE, &m.base, 0, NULL, &p));
     ask(&j->c, 0, p);
     ch_bytes_free(bytes);
 }
 
 static void define(job *j, ch_tensor *zeros)
 {
-    model        m = {0};
-    ch_function *f = NULL;
-    ch_tuple    *in = NULL;
-    ch_route    *route = NULL;
+    model         m = {0};
+    ch_function  *f = NULL;
+    ch_tuple     *in = NULL;
+    ch_step_plan *plan = NULL;
 
     must(ch_var_new(NULL, &(ch_var_spec){.name = "v", .initial = zeros}, &m.v));
     must(ch_optimizer_sgd(RATE, NULL, NULL, &m.opt));
@@ -219,10 +219,10 @@ static void define(job *j, ch_tensor *zeros)
     ch_function_static_rows(f);
     must(ch_tuple_of(1, &zeros, &in));
     must(ch_strategy_run(NULL, f, in, NULL));
-    must(ch__route_new(ch_function_graph(f), (int[]){0, 0, 0}, &route));
-    j->hyper = hyper_of(&route->segment[0], zeros);
-    tell(j, update_of(route, ch_function_graph(f))->graph);
-    ch__route_free(route);
+    must(ch__step_plan_new(ch_function_graph(f), (int[]){0, 0, 0}, &plan));
+    j->hyper = hyper_of(&plan->local_part[0], zeros);
+    tell(j, update_of(plan, ch_function_graph(f))->graph);
+    ch__step_plan_free(plan);
     ch_tuple_unref(in);
     ch_function_unref(f);
     ch_optimizer_unref(m.opt);
@@ -271,7 +271,7 @@ static void run_subtract_apart(void *arg, int64_t n)
 static bool applies_right(void *arg, char *why, size_t size)
 {
     job         *j = arg;
-    ch_parcel   *kept;
+    ch_message  *kept;
     float       *was = malloc((size_t)j->count * sizeof(float));
     const float *g = ch_tensor_data(j->gradient), *is, *now;
     bool         is_right = true;
@@ -279,7 +279,7 @@ static bool applies_right(void *arg, char *why, size_t size)
     if (was == NULL)
         exit(1);
     run_pulls(j, 1);
-    kept = ch__parcel_ref(j->c.answer);
+    kept = ch__message_ref(j->c.answer);
     is = ch_tensor_data(kept->tensor[0]);
     memcpy(was, is, (size_t)j->count * sizeof(float));
     run_steps(j, 3);
@@ -291,7 +291,7 @@ static bool applies_right(void *arg, char *why, size_t size)
             snprintf(why, size, "element %lld is %g, was %g and %g", (long long)i, now[i],
                      was[i], is[i]);
     }
-    ch__parcel_unref(kept);
+    ch__message_unref(kept);
     free(was);
     return is_right;
 }
@@ -328,7 +328,7 @@ static void set_up(job *j, int64_t bytes)
 
 static void tear_down(job *j)
 {
-    ch__parcel_unref(j->pulled);
+    ch__message_unref(j->pulled);
     ch_tensor_unref(j->gradient);
     ch_tensor_unref(j->hyper);
     ch__net_free(j->c.net);

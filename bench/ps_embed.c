@@ -25,21 +25,21 @@ enum { WIDTH = 64, IDS = 2048 * 26, TURNS = 16, WORKERS = 2, AHEAD = 16, WINDOW 
 #define EXPONENT 1.05
 
 typedef struct table {
-    client                c;
-    int64_t               rows;
-    ch_var               *var;
-    ch_optimizer         *opt;
-    ch_function          *step;
-    ch_sent_route         sent;
-    ch_route_variable     variable[VARS];
-    struct ch_route_shard shard[VARS][SERVERS];
-    uint64_t              function[16];
-    ch_tensor            *ids[WORKERS][TURNS];
-    int                   next[WORKERS];
-    uint64_t              n_steps, open[WORKERS][WINDOW];
-    int                   n_open[WORKERS];
-    ch_tensor            *copy; /* of the limit */
-    float                *out[WORKERS];
+    client               c;
+    int64_t              rows;
+    ch_var              *var;
+    ch_optimizer        *opt;
+    ch_function         *step;
+    ch_placed_plan       sent;
+    ch_plan_variable     variable[VARS];
+    struct ch_plan_shard shard[VARS][SERVERS];
+    uint64_t             function[16];
+    ch_tensor           *ids[WORKERS][TURNS];
+    int                  next[WORKERS];
+    uint64_t             n_steps, open[WORKERS][WINDOW];
+    int                  n_open[WORKERS];
+    ch_tensor           *copy; /* of the limit */
+    float               *out[WORKERS];
 } table;
 
 static ch_worker_options worker_options[WORKERS];
@@ -61,23 +61,23 @@ static void place_variables(table *t, const ch_graph *g)
     uint64_t number = 0;
 
     for (int i = 0; i < g->n_resources; i++) {
-        ch_route_variable *v = &t->variable[i];
+        ch_plan_variable *v = &t->variable[i];
 
-        *v = (ch_route_variable){.name = g->resource[i].name,
-                                 .dtype = g->resource[i].dtype,
-                                 .shape = g->resource[i].shape,
-                                 .n_shards = g->resource[i].shape.rank == 2 ? SERVERS : 1,
-                                 .shard = t->shard[i]};
+        *v = (ch_plan_variable){.name = g->resource[i].name,
+                                .dtype = g->resource[i].dtype,
+                                .shape = g->resource[i].shape,
+                                .n_shards = g->resource[i].shape.rank == 2 ? SERVERS : 1,
+                                .shard = t->shard[i]};
         for (int k = 0; k < v->n_shards; k++)
-            t->shard[i][k] = (struct ch_route_shard){k, ++number};
+            t->shard[i][k] = (struct ch_plan_shard){k, ++number};
     }
 }
 
 static void create_variables(table *t, const ch_graph *g)
 {
     for (int i = 0; i < g->n_resources; i++) {
-        const ch_route_variable *v = &t->variable[i];
-        ch_tensor               *whole = NULL;
+        const ch_plan_variable *v = &t->variable[i];
+        ch_tensor              *whole = NULL;
 
         must(ch_var_get(g->resource[i].key, &whole));
         for (int k = 0; k < v->n_shards; k++) {
@@ -100,14 +100,14 @@ static void send_step(table *t)
     m.function = 1;
     m.n_servers = SERVERS;
     m.servers = (uint64_t[SERVERS]){1, 1};
-    must(ch__route_encode(&t->sent, &data, &n));
+    must(ch__step_plan_encode(&t->sent, &data, &n));
     for (int i = 0; i < WORKERS; i++) {
-        ch_parcel *p = NULL;
-        ch_tensor *bytes = NULL;
-        char       name[16];
+        ch_message *p = NULL;
+        ch_tensor  *bytes = NULL;
+        char        name[16];
 
         must(ch_tensor_copy_of(CH_U8, ch_shape_of((int64_t)n), data, &bytes));
-        must(ch__speak(CH_WORKER_FUNCTION, &m.base, 1, &bytes, &p));
+        must(ch__message_pack(CH_WORKER_FUNCTION, &m.base, 1, &bytes, &p));
         snprintf(name, sizeof(name), "worker/%d", i);
         ask_task(&t->c, name, p);
     }
@@ -118,7 +118,7 @@ static void send_step(table *t)
 static void record(table *t)
 {
     static const int place[VARS] = {0, 1, 2};
-    ch_route        *route = NULL;
+    ch_step_plan    *plan = NULL;
     const ch_graph  *g;
 
     must(ch_function_new("look_up", look_up, t, &t->step));
@@ -127,10 +127,10 @@ static void record(table *t)
     g = ch_function_graph(t->step);
     place_variables(t, g);
     create_variables(t, g);
-    must(ch__route_new(g, place, &route));
-    for (int i = 0; i < route->n_remotes; i++)
+    must(ch__step_plan_new(g, place, &plan));
+    for (int i = 0; i < plan->n_remote_parts; i++)
         t->function[i] = (uint64_t)i * SERVERS + 1;
-    t->sent = (ch_sent_route){route, g->n_resources, t->variable, t->function};
+    t->sent = (ch_placed_plan){plan, g->n_resources, t->variable, t->function};
 }
 
 /* ---- runs ---- */
@@ -146,19 +146,19 @@ static uint64_t oldest(const table *t)
     return least;
 }
 
-static ch_parcel *next_step(void *arg, int worker)
+static ch_message *next_step(void *arg, int worker)
 {
     table            *t = arg;
     Cohort__WorkerRun m;
-    ch_parcel        *p = NULL;
+    ch_message       *p = NULL;
     ch_tensor        *ids = ch_tensor_ref(t->ids[worker][t->next[worker]++ % TURNS]);
 
     cohort__worker_run__init(&m);
     m.step = t->open[worker][t->n_open[worker]++] = ++t->n_steps;
     m.retired = oldest(t);
     m.function = 1;
-    m.life = 1;
-    must(ch__speak(CH_WORKER_RUN, &m.base, 1, &ids, &p));
+    m.registration = 1;
+    must(ch__message_pack(CH_WORKER_RUN, &m.base, 1, &ids, &p));
     return p;
 }
 
@@ -191,9 +191,9 @@ static void run_steps(void *arg, int64_t n)
 
 static bool same_table(table *t, char *why, size_t size)
 {
-    const ch_route_variable *v = t->variable;
-    ch_tensor               *want = NULL;
-    bool                     is_same = true;
+    const ch_plan_variable *v = t->variable;
+    ch_tensor              *want = NULL;
+    bool                    is_same = true;
 
     while (v->n_shards == 1)
         v++;
@@ -210,7 +210,7 @@ static bool same_table(table *t, char *why, size_t size)
             snprintf(why, size, "the rows of shard %d are not those of a run in one place", k);
     }
     ch_tensor_unref(want);
-    ch__parcel_unref(t->c.answer);
+    ch__message_unref(t->c.answer);
     t->c.answer = NULL;
     return is_same;
 }
@@ -385,7 +385,7 @@ static void set_up(table *t, int64_t rows, bool is_zipf)
 static void tear_down(table *t)
 {
     ch__net_free(t->c.net);
-    ch__route_free(t->sent.route);
+    ch__step_plan_free(t->sent.plan);
     ch_function_unref(t->step);
     ch_optimizer_unref(t->opt);
     ch_var_unref(t->var);

@@ -24,58 +24,58 @@ typedef struct client {
     ch_link *link[2];
     int64_t  n_left[2], n_open;
     uint64_t n_ids;
-    ch_parcel *(*make)(void *arg, int peer); /* the next call */
-    void (*on_end)(void *arg, int peer);     /* of one; NULL: nothing */
-    void      *arg;
-    ch_parcel *answer;
+    ch_message *(*make)(void *arg, int peer); /* the next call */
+    void (*on_end)(void *arg, int peer);      /* of one; NULL: nothing */
+    void       *arg;
+    ch_message *answer;
 } client;
 
 static ch_server_options server_options[SERVERS];
 
 /* A call's id says whom it was made to. */
-static inline void post_next(client *c, int peer, ch_post *post, int64_t now)
+static inline void post_next(client *c, int peer, ch_outbox *outbox, int64_t now)
 {
     c->n_left[peer]--;
     c->n_open++;
     c->n_ids += 2;
-    ch__post_call(
-        post, c->link[peer], c->make(c->arg, peer),
+    ch__outbox_call(
+        outbox, c->link[peer], c->make(c->arg, peer),
         &(ch_call_options){.id = c->n_ids + (uint64_t)peer, .deadline = now + 60000000000});
 }
 
-static inline void on_answer(void *self, const ch_net_event *e, int64_t now, ch_post *post)
+static inline void on_answer(void *self, const ch_net_event *e, int64_t now, ch_outbox *outbox)
 {
     client *c = self;
     int     peer = (int)(e->id & 1);
 
-    if (e->kind != CH_EVENT_ANSWER)
+    if (e->kind != CH_EVENT_REPLY)
         return;
     if (e->ending != CH_ENDED_OK) {
         fprintf(stderr, "%s: %s\n", ch__link_name(c->link[peer]), e->fault->text);
         exit(1);
     }
-    ch__parcel_unref(c->answer);
-    c->answer = ch__parcel_ref(e->parcel);
+    ch__message_unref(c->answer);
+    c->answer = ch__message_ref(e->message);
     c->n_open--;
     if (c->on_end != NULL)
         c->on_end(c->arg, peer);
     if (c->n_left[peer] > 0)
-        post_next(c, peer, post, now);
+        post_next(c, peer, outbox, now);
 }
 
 static inline void close_client(void *self)
 {
     client *c = self;
 
-    ch__parcel_unref(c->answer);
+    ch__message_unref(c->answer);
 }
 
-static inline ch_status make_client(void *arg, ch_task *t, uint64_t incarnation, ch_post *post,
-                                    void **self)
+static inline ch_status make_client(void *arg, ch_task *t, uint64_t incarnation,
+                                    ch_outbox *outbox, void **self)
 {
     (void)t;
     (void)incarnation;
-    (void)post;
+    (void)outbox;
     *self = arg;
     return CH_OK;
 }
@@ -114,25 +114,25 @@ static inline void start_servers(client *c)
 static inline void ask_many(client *c, int n_peers, const char *const *peer, int64_t n,
                             int window)
 {
-    ch_post *post = ch__task_enter(c->task);
+    ch_outbox *outbox = ch__task_enter(c->task);
 
     for (int i = 0; i < n_peers; i++) {
         c->link[i] = ch__task_link(c->task, peer[i]);
         c->n_left[i] = n;
         for (int k = 0; k < window && c->n_left[i] > 0; k++)
-            post_next(c, i, post, ch__task_now(c->task));
+            post_next(c, i, outbox, ch__task_now(c->task));
     }
     must(ch__task_wait(c->task, is_answered, c, 0, peer[0]));
     ch__task_leave(c->task);
 }
 
-static inline ch_parcel *given(void *arg, int peer)
+static inline ch_message *given(void *arg, int peer)
 {
     (void)peer;
     return arg;
 }
 
-static inline void ask_task(client *c, const char *name, ch_parcel *p)
+static inline void ask_task(client *c, const char *name, ch_message *p)
 {
     c->make = given;
     c->on_end = NULL;
@@ -141,7 +141,7 @@ static inline void ask_task(client *c, const char *name, ch_parcel *p)
 }
 
 /* Takes the parcel over. */
-static inline void ask(client *c, int server, ch_parcel *p)
+static inline void ask(client *c, int server, ch_message *p)
 {
     char name[16];
 
@@ -154,26 +154,26 @@ static inline void create(client *c, int server, uint64_t number, const char *na
                           ch_tensor *t)
 {
     Cohort__PsCreate m;
-    ch_parcel       *p = NULL;
+    ch_message      *p = NULL;
     char             text[64];
 
     snprintf(text, sizeof(text), "%s", name);
     cohort__ps_create__init(&m);
     m.variable = number;
     m.name = text;
-    must(ch__speak(CH_PS_CREATE, &m.base, 1, &t, &p));
+    must(ch__message_pack(CH_PS_CREATE, &m.base, 1, &t, &p));
     ask(c, server, p);
 }
 
-static inline ch_parcel *read_parcel(uint64_t number)
+static inline ch_message *read_parcel(uint64_t number)
 {
     Cohort__PsRead m;
-    ch_parcel     *p = NULL;
+    ch_message    *p = NULL;
 
     cohort__ps_read__init(&m);
     m.n_variables = 1;
     m.variables = &number;
-    must(ch__speak(CH_PS_READ, &m.base, 0, NULL, &p));
+    must(ch__message_pack(CH_PS_READ, &m.base, 0, NULL, &p));
     return p;
 }
 

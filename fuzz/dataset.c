@@ -5,7 +5,7 @@
  * elements or errors. The first byte says which of the two it is. The mutator begins with a dataset
  * or a place that is good, and changes a field of its messages.
  *
- * covers: src/data/codec.c src/data/place.c src/data/print.c
+ * covers: src/data/codec.c src/data/position.c src/data/print.c
  * longest: 3000
  *
  * SPDX-License-Identifier: Apache-2.0 */

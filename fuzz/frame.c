@@ -3,7 +3,7 @@
  * However the bytes are cut, the same must come out; what was read and is written again must be read as the same;
  * and memory never runs ahead of what came by more than 16 MiB (PROMISES S5, S6).
  *
- * covers: src/net/read.c src/net/frame.c
+ * covers: src/net/frame_read.c src/net/frame.c
  * longest: 600
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -54,12 +54,12 @@ static void hash_frame(outcome *o, const ch_frame *f)
         hash_more(o, f->fault->task, strlen(f->fault->task));
         hash_more(o, &f->fault->replica, sizeof(f->fault->replica));
     }
-    if (f->parcel == NULL)
+    if (f->message == NULL)
         return;
-    hash_more(o, &f->parcel->method, sizeof(f->parcel->method));
-    hash_more(o, f->parcel->bytes, f->parcel->n_bytes);
-    for (int i = 0; i < f->parcel->n_tensors; i++)
-        hash_tensor(o, f->parcel->tensor[i]);
+    hash_more(o, &f->message->method, sizeof(f->message->method));
+    hash_more(o, f->message->bytes, f->message->n_bytes);
+    for (int i = 0; i < f->message->n_tensors; i++)
+        hash_tensor(o, f->message->tensor[i]);
 }
 
 static outcome read_all(const uint8_t *data, size_t size, size_t piece)
@@ -172,20 +172,20 @@ static ch_frame some_frame(dice *d)
     size_t     n_bytes = roll(d, 40);
     void      *bytes;
 
-    if (f.kind == CH_FRAME_ANSWER && roll(d, 2) == 0)
+    if (f.kind == CH_FRAME_REPLY && roll(d, 2) == 0)
         f.ending = (ch_ending)roll(d, CH_ENDED_NO_ROOM + 1);
-    if (f.ending == CH_ENDED_REFUSED) {
+    if (f.ending == CH_ENDED_ERROR) {
         f.status = (ch_status)(1 + roll(d, CH_STATUS_COUNT - 1));
         ch__fault_clear(&why);
         ch__fail(f.status, "no row %d", (int)roll(d, 99));
-        ch__fault_take(&why, f.status, (int)roll(d, 3) - 1, roll(d, 2) ? "gather" : NULL);
+        ch__fault_record(&why, f.status, (int)roll(d, 3) - 1, roll(d, 2) ? "gather" : NULL);
         f.fault = ch__fault_copy(&why);
     }
     if (f.kind == CH_FRAME_CANCEL || f.ending != CH_ENDED_OK)
         return f;
     for (int i = 0; i < n; i++)
         t[i] = some_tensor(d);
-    MUST(ch__parcel_new((uint32_t)roll(d, 9), n_bytes, &bytes, n, t, &f.parcel) == CH_OK);
+    MUST(ch__message_new((uint32_t)roll(d, 9), n_bytes, &bytes, n, t, &f.message) == CH_OK);
     if (n_bytes > 0)
         memset(bytes, 'm', n_bytes);
     return f;

@@ -162,11 +162,11 @@ static void check_part(const char *path, const uint8_t *data, size_t size, unsig
 {
     ch_part_of_file part = {
         .label = "part", .from = h % (size + 1), .compression = CH_UNCOMPRESSED};
-    ch_stream *s = NULL;
-    char       to[4096];
-    size_t     got = 1;
-    ch_status  rc = CH_OK;
-    bool       wrong_sum = h / 8 % 4 == 0, wrong_size = h / 8 % 4 == 1;
+    ch_file_stream *s = NULL;
+    char            to[4096];
+    size_t          got = 1;
+    ch_status       rc = CH_OK;
+    bool            wrong_sum = h / 8 % 4 == 0, wrong_size = h / 8 % 4 == 1;
 
     part.bytes = (int64_t)(h / 64 % (size - (size_t)part.from + 1));
     part.expect_bytes = part.bytes + wrong_size;

@@ -1,4 +1,4 @@
-/* fuzz/route.c -- what ch__route_decode makes of anything.
+/* fuzz/route.c -- what ch__step_plan_decode makes of anything.
  *
  * A route that was decoded encodes to bytes that decode to the same bytes again. Inputs begin as real steps, in shards or not;
  * then fields of the message, and of the graphs in it, are changed (decode/alter.c), or libFuzzer changes bytes. Most of the
@@ -24,21 +24,21 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     (void)argc;
     (void)argv;
     for (int i = 0; i < ROUTES * MOST_SHARDS; i++)
-        start[i] = make_route(i % ROUTES, 1 + i / ROUTES);
+        start[i] = make_plan(i % ROUTES, 1 + i / ROUTES);
     return 0;
 }
 
-static void check_again(const ch_sent_route *r)
+static void check_again(const ch_placed_plan *r)
 {
-    ch_sent_route back = {0};
-    void         *bytes = NULL, *again = NULL;
-    size_t        n = 0, m = 0;
+    ch_placed_plan back = {0};
+    void          *bytes = NULL, *again = NULL;
+    size_t         n = 0, m = 0;
 
-    MUST(ch__route_encode(r, &bytes, &n) == CH_OK);
-    MUST(ch__route_decode(bytes, n, &back) == CH_OK);
-    MUST(ch__route_encode(&back, &again, &m) == CH_OK);
+    MUST(ch__step_plan_encode(r, &bytes, &n) == CH_OK);
+    MUST(ch__step_plan_decode(bytes, n, &back) == CH_OK);
+    MUST(ch__step_plan_encode(&back, &again, &m) == CH_OK);
     MUST(n == m && memcmp(bytes, again, n) == 0);
-    ch__route_free(back.route);
+    ch__step_plan_free(back.plan);
     ch__free(bytes);
     ch__free(again);
 }
@@ -46,29 +46,29 @@ static void check_again(const ch_sent_route *r)
 /* Some allocation fails, in decoding or in encoding. */
 static void check_memory(const uint8_t *data, size_t size, unsigned which)
 {
-    ch_sent_route r = {0};
-    void         *bytes = NULL;
-    size_t        n = 0;
+    ch_placed_plan r = {0};
+    void          *bytes = NULL;
+    size_t         n = 0;
 
     ch__mem_fail_at(1 + which % 128);
-    if (ch__route_decode(data, size, &r) == CH_OK) {
-        if (ch__route_encode(&r, &bytes, &n) == CH_OK)
+    if (ch__step_plan_decode(data, size, &r) == CH_OK) {
+        if (ch__step_plan_encode(&r, &bytes, &n) == CH_OK)
             ch__free(bytes);
-        ch__route_free(r.route);
+        ch__step_plan_free(r.plan);
     }
     ch__mem_fail_at(0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    int64_t       live = ch__mem_live();
-    unsigned      which = fuzz_hash(data, size);
-    ch_sent_route r = {0};
-    ch_status     rc;
+    int64_t        live = ch__mem_live();
+    unsigned       which = fuzz_hash(data, size);
+    ch_placed_plan r = {0};
+    ch_status      rc;
 
     if (which % 16 == 0)
         ch__mem_watch(true);
-    rc = ch__route_decode(data, size, &r);
+    rc = ch__step_plan_decode(data, size, &r);
     if (which % 16 == 0) {
         MUST(ch__mem_most() <= (int64_t)size + (16 << 20));
         ch__mem_watch(false);
@@ -76,7 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (rc == CH_OK) {
         if (which % 4 == 1)
             check_again(&r);
-        ch__route_free(r.route);
+        ch__step_plan_free(r.plan);
     }
     if (which % 8 == 2)
         check_memory(data, size, which / 8);
@@ -100,7 +100,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
     case 2:
         return LLVMFuzzerMutate(data, size, max_size);
     default:
-        n = alter(&d, &cohort__route__descriptor, data, size, max_size);
+        n = alter(&d, &cohort__step_plan__descriptor, data, size, max_size);
     }
     return n > 0 ? n : LLVMFuzzerMutate(data, size, max_size);
 }

@@ -182,8 +182,8 @@ static void alter_some(dice *d, ProtobufCMessage *m)
 
 size_t alter_place(dice *d, uint8_t *data, size_t size, size_t max_size)
 {
-    ProtobufCMessage *m = ch__message_unpack(&cohort__place__descriptor, data, size);
-    Cohort__Place    *p = (Cohort__Place *)(void *)m;
+    ProtobufCMessage *m = ch__protobuf_unpack(&cohort__position__descriptor, data, size);
+    Cohort__Position *p = (Cohort__Position *)(void *)m;
     size_t            n;
 
     if (m == NULL)
@@ -194,20 +194,20 @@ size_t alter_place(dice *d, uint8_t *data, size_t size, size_t max_size)
     else
         alter_some(d, m);
     n = pack(m, data, max_size);
-    ch__message_free(m);
+    ch__protobuf_free(m);
     return n;
 }
 
 size_t alter_cached(dice *d, uint8_t *data, size_t size, size_t max_size)
 {
-    ProtobufCMessage *m = ch__message_unpack(&cohort__cached__descriptor, data, size);
+    ProtobufCMessage *m = ch__protobuf_unpack(&cohort__cached__descriptor, data, size);
     size_t            n;
 
     if (m == NULL)
         return 0;
     alter_some(d, m);
     n = pack(m, data, max_size);
-    ch__message_free(m);
+    ch__protobuf_free(m);
     return n;
 }
 
@@ -216,14 +216,14 @@ static size_t alter_attrs(dice *d, const Cohort__Stage *s, uint8_t *to, size_t r
 {
     for (const ch_stage *const *t = ch__stages(); *t != NULL; t++)
         if (strcmp((*t)->name, s->name) == 0 && (*t)->attrs != NULL) {
-            ProtobufCMessage *m = ch__message_unpack((*t)->attrs, s->attrs.data, s->attrs.len);
+            ProtobufCMessage *m = ch__protobuf_unpack((*t)->attrs, s->attrs.data, s->attrs.len);
             size_t            n;
 
             if (m == NULL)
                 return 0;
             alter_some(d, m);
             n = pack(m, to, room);
-            ch__message_free(m);
+            ch__protobuf_free(m);
             return n;
         }
     return 0;
@@ -232,7 +232,7 @@ static size_t alter_attrs(dice *d, const Cohort__Stage *s, uint8_t *to, size_t r
 static size_t alter_stage(dice *d, const ProtobufCBinaryData *in, uint8_t *to, size_t room)
 {
     static uint8_t    attrs[1024];
-    ProtobufCMessage *m = ch__message_unpack(&cohort__stage__descriptor, in->data, in->len);
+    ProtobufCMessage *m = ch__protobuf_unpack(&cohort__stage__descriptor, in->data, in->len);
     Cohort__Stage    *s = (Cohort__Stage *)(void *)m;
     size_t            n = 0;
 
@@ -245,14 +245,14 @@ static size_t alter_stage(dice *d, const ProtobufCBinaryData *in, uint8_t *to, s
     else
         alter_some(d, m);
     n = pack(m, to, room);
-    ch__message_free(m);
+    ch__protobuf_free(m);
     return n;
 }
 
 size_t alter_dataset(dice *d, uint8_t *data, size_t size, size_t max_size)
 {
     static uint8_t    stage[4096];
-    ProtobufCMessage *m = ch__message_unpack(&cohort__pipeline__descriptor, data, size);
+    ProtobufCMessage *m = ch__protobuf_unpack(&cohort__pipeline__descriptor, data, size);
     Cohort__Pipeline *p = (Cohort__Pipeline *)(void *)m;
     size_t            n = 0, i;
 
@@ -267,6 +267,6 @@ size_t alter_dataset(dice *d, uint8_t *data, size_t size, size_t max_size)
         alter_some(d, m);
     }
     n = pack(m, data, max_size);
-    ch__message_free(m);
+    ch__protobuf_free(m);
     return n;
 }

@@ -7,14 +7,14 @@
 
 enum { MOST_TENSORS = 4 };
 
-static blob graph[GRAPHS], route[ROUTES], stream[STREAMS];
+static blob graph[GRAPHS], plan[ROUTES], stream[STREAMS];
 
 void calls_init(void)
 {
     for (int i = 0; i < GRAPHS; i++)
         graph[i] = make_graph(i);
     for (int i = 0; i < ROUTES; i++)
-        route[i] = make_route(i, 1);
+        plan[i] = make_plan(i, 1);
     for (int i = 0; i < STREAMS; i++)
         stream[i] = make_stream(i);
 }
@@ -143,7 +143,7 @@ static ch_tensor *some_view(void)
 static ch_tensor *some_blob(source *s)
 {
     uint8_t     b = next_byte(s);
-    const blob *from = b % 4 < 3 ? &route[b / 4 % ROUTES] : &stream[b / 4 % STREAMS];
+    const blob *from = b % 4 < 3 ? &plan[b / 4 % ROUTES] : &stream[b / 4 % STREAMS];
     ch_tensor  *t = make_bytes(from);
 
     turn(s, ch_tensor_data_mut(t), from->size);
@@ -178,9 +178,9 @@ static ch_tensor *some_tensor(source *s)
 
 /* A byte of the input is an index into this list, so its order must not change. */
 static const uint32_t methods[] = {
-    CH_PS_CREATE,   CH_PS_FREE,         CH_PS_DEFINE,  CH_PS_READ,     CH_PS_ROWS,
-    CH_PS_UPDATE,   CH_PS_FENCE,        CH_PS_PIN,     CH_PS_PING,     CH_PS_ASSIGN,
-    CH_PS_HOLD,     CH_WORKER_FUNCTION, CH_WORKER_RUN, CH_WORKER_PING, CH_WORKER_STREAM,
+    CH_PS_CREATE,   CH_PS_FREE,         CH_PS_DEFINE,   CH_PS_READ,     CH_PS_ROWS,
+    CH_PS_UPDATE,   CH_PS_FENCE,        CH_PS_SNAPSHOT, CH_PS_PING,     CH_PS_ASSIGN,
+    CH_PS_HOLD,     CH_WORKER_FUNCTION, CH_WORKER_RUN,  CH_WORKER_PING, CH_WORKER_STREAM,
     CH_WORKER_DROP, CH_WORKER_READ,
 };
 enum { METHODS = sizeof(methods) / sizeof(methods[0]) };
@@ -195,29 +195,29 @@ static int some_tensors(source *s, ch_tensor **t)
 }
 
 /* What is there of the input is the message. */
-static ch_parcel *any_parcel(source *s, uint32_t method_number)
+static ch_message *any_parcel(source *s, uint32_t method_number)
 {
-    ch_tensor *t[MOST_TENSORS];
-    int        n = some_tensors(s, t);
-    size_t     size = next_byte(s);
-    ch_parcel *p = NULL;
-    void      *at = NULL;
+    ch_tensor  *t[MOST_TENSORS];
+    int         n = some_tensors(s, t);
+    size_t      size = next_byte(s);
+    ch_message *p = NULL;
+    void       *at = NULL;
 
     size = size < s->left ? size : s->left;
-    must(ch__parcel_new(method_number, size, &at, n, t, &p));
+    must(ch__message_new(method_number, size, &at, n, t, &p));
     for (size_t i = 0; i < size; i++)
         ((uint8_t *)at)[i] = next_byte(s);
     return p;
 }
 
-static ch_parcel *some_parcel(source *s, uint32_t method_number)
+static ch_message *some_parcel(source *s, uint32_t method_number)
 {
     ch_tensor        *t[MOST_TENSORS];
     int               n = some_tensors(s, t);
-    ch_parcel        *p = NULL;
+    ch_message       *p = NULL;
     ProtobufCMessage *message = some_message(s, ch__method(method_number)->request);
 
-    must(ch__speak(method_number, message, n, t, &p));
+    must(ch__message_pack(method_number, message, n, t, &p));
     while (s->n_fields > 0)
         free(s->field[--s->n_fields]);
     return p;
@@ -235,7 +235,7 @@ static ch_tensor *two_ids(source *s)
 }
 
 /* Graph 0 takes what is added, graph 1 ids and rows. */
-static ch_parcel *right_update(source *s)
+static ch_message *right_update(source *s)
 {
     Cohort__PsUpdate    m;
     Cohort__PsUpdateOne one, *list = &one;
@@ -243,7 +243,7 @@ static ch_parcel *right_update(source *s)
     uint32_t            i = next_byte(s) % GRAPHS;
     ch_tensor          *t[2] = {i == 0 ? make_tensor(CH_F32, ch_shape_of(3)) : two_ids(s),
                        i == 0 ? NULL : make_tensor(CH_F32, ch_shape_of(2, 3))};
-    ch_parcel *p = NULL;
+    ch_message *p = NULL;
 
     cohort__ps_update__init(&m);
     cohort__ps_update_one__init(&one);
@@ -255,40 +255,40 @@ static ch_parcel *right_update(source *s)
     m.worker = worker;
     m.n_updates = 1;
     m.updates = &list;
-    must(ch__speak(CH_PS_UPDATE, &m.base, (int)i + 1, t, &p));
+    must(ch__message_pack(CH_PS_UPDATE, &m.base, (int)i + 1, t, &p));
     return p;
 }
 
-static ch_parcel *right_rows(source *s)
+static ch_message *right_rows(source *s)
 {
     Cohort__PsRows m;
     uint64_t       table = 2;
     ch_tensor     *ids = two_ids(s);
-    ch_parcel     *p = NULL;
+    ch_message    *p = NULL;
 
     cohort__ps_rows__init(&m);
     m.n_variables = 1;
     m.variables = &table;
-    m.pin = next_byte(s) % 2;
-    must(ch__speak(CH_PS_ROWS, &m.base, 1, &ids, &p));
+    m.snapshot = next_byte(s) % 2;
+    must(ch__message_pack(CH_PS_ROWS, &m.base, 1, &ids, &p));
     return p;
 }
 
 /* Function 1 takes three tensors, some of them from elements, wherever those say that they stand, and function 3 one less, which the worker
  * has; function 2 takes ids. */
-static ch_parcel *right_run(source *s)
+static ch_message *right_run(source *s)
 {
     Cohort__WorkerRun     m;
     Cohort__WorkerElement element[2], *list[2] = {&element[0], &element[1]};
     uint8_t               kind = next_byte(s);
     int                   n = kind % 4 == 3 ? 1 : 3;
     ch_tensor            *t[3];
-    ch_parcel            *p = NULL;
+    ch_message           *p = NULL;
 
     cohort__worker_run__init(&m);
     m.function = n == 1 ? 2 : kind < 128 ? 1 : 3;
     m.step = number(s);
-    m.life = next_byte(s) % 2;
+    m.registration = next_byte(s) % 2;
     m.elements = list;
     for (; n == 3 && m.n_elements < kind % 4; m.n_elements++) {
         cohort__worker_element__init(list[m.n_elements]);
@@ -301,25 +301,25 @@ static ch_parcel *right_run(source *s)
         n -= (int)list[i]->stream;
     for (int i = 0; i < n; i++)
         t[i] = m.function != 2 ? make_tensor(CH_F32, ch_shape_of(3)) : two_ids(s);
-    must(ch__speak(CH_WORKER_RUN, &m.base, n > 0 ? n : 0, t, &p));
+    must(ch__message_pack(CH_WORKER_RUN, &m.base, n > 0 ? n : 0, t, &p));
     return p;
 }
 
 /* Sizes are small, or not sizes at all. */
-static ch_parcel *right_create(source *s)
+static ch_message *right_create(source *s)
 {
     static char kind[][20] = {"zeros",      "constant",         "uniform",
                               "normal",     "truncated_normal", "fan_uniform",
                               "fan_normal", "orthogonal",       "identity"};
     static char fan[][8] = {"in", "out", "average"}, dtype[][8] = {"f32", "f64", "i64", "str"};
     Cohort__PsCreate m;
-    Cohort__PsFirst  first;
+    Cohort__PsInit   first;
     char             name[] = "x";
     int64_t          shape[3];
-    ch_parcel       *p = NULL;
+    ch_message      *p = NULL;
 
     cohort__ps_create__init(&m);
-    cohort__ps_first__init(&first);
+    cohort__ps_init__init(&first);
     m.variable = 8 + next_byte(s) % 4;
     m.name = first.name = name;
     m.first = &first;
@@ -335,7 +335,7 @@ static ch_parcel *right_create(source *s)
     first.axis = next_byte(s) % 3;
     first.begin = (int64_t)number(s);
     first.size = (int64_t)number(s);
-    must(ch__speak(CH_PS_CREATE, &m.base, 0, NULL, &p));
+    must(ch__message_pack(CH_PS_CREATE, &m.base, 0, NULL, &p));
     return p;
 }
 
@@ -355,10 +355,10 @@ static one_call right_call(source *s, int which)
 
 one_call next_call(source *s)
 {
-    uint8_t    b = next_byte(s);
-    uint32_t   m = methods[b % METHODS];
-    bool       is_any = b / METHODS % 4 == 3, of_worker = m >= CH_WORKER_FUNCTION;
-    ch_parcel *p;
+    uint8_t     b = next_byte(s);
+    uint32_t    m = methods[b % METHODS];
+    bool        is_any = b / METHODS % 4 == 3, of_worker = m >= CH_WORKER_FUNCTION;
+    ch_message *p;
 
     if (b >= 240 && b <= 250)
         return right_call(s, b % 4);

@@ -22,9 +22,9 @@ typedef struct source {
 } source;
 
 typedef struct one_call {
-    uint32_t   method;
-    bool       of_worker; /* or of the server */
-    ch_parcel *parcel;
+    uint32_t    method;
+    bool        of_worker; /* or of the server */
+    ch_message *message;
 } one_call;
 
 void     calls_init(void);     /* once, before the others */

@@ -73,18 +73,18 @@ static void look_up(ch_step *s, void *arg)
 }
 
 /* Takes the inputs over. */
-static ch_route *route_of(ch_step_fn step, int n, ch_tensor **in, ch_function **f)
+static ch_step_plan *plan_of(ch_step_fn step, int n, ch_tensor **in, ch_function **f)
 {
     static const int place[VARIABLES] = {0, 1, 2};
     ch_tuple        *tuple = NULL;
-    ch_route        *r = NULL;
+    ch_step_plan    *r = NULL;
 
     make_variables();
     must(ch_function_new("step", step, NULL, f));
     ch_function_static_rows(*f);
     must(ch_tuple_of(n, in, &tuple));
     must(ch_strategy_run(NULL, *f, tuple, NULL));
-    must(ch__route_new(ch_function_graph(*f), place, &r));
+    must(ch__step_plan_new(ch_function_graph(*f), place, &r));
     ch_tuple_unref(tuple);
     for (int i = 0; i < n; i++)
         ch_tensor_unref(in[i]);
@@ -98,14 +98,14 @@ blob make_graph(int i)
     ch_tensor *in[] = {i == 0 ? make_tensor(CH_F32, ch_shape_of(3))
                               : make_tensor(CH_I64, ch_shape_of(2)),
                        i == 0 ? NULL : make_tensor(CH_F32, ch_shape_of(2, 3))};
-    ch_function *f = NULL;
-    ch_route    *r = i == 0 ? route_of(add, 1, in, &f) : route_of(scatter, 2, in, &f);
-    blob         b = {0};
+    ch_function  *f = NULL;
+    ch_step_plan *r = i == 0 ? plan_of(add, 1, in, &f) : plan_of(scatter, 2, in, &f);
+    blob          b = {0};
 
     for (int k = 0; k < r->n_remotes; k++)
         if (b.data == NULL && r->remote[k].kind == CH_REMOTE_UPDATE)
             must(ch_graph_encode(r->remote[k].graph, &b.data, &b.size));
-    ch__route_free(r);
+    ch__step_plan_free(r);
     ch_function_unref(f);
     return b;
 }
@@ -119,48 +119,49 @@ static uint64_t number_of(const ch_resource *r)
     return i + 1;
 }
 
-static ch_route *route_of_train(ch_function **f)
+static ch_step_plan *plan_of_train(ch_function **f)
 {
     ch_tensor *in[3];
 
     for (int i = 0; i < 3; i++)
         in[i] = make_tensor(CH_F32, ch_shape_of(3));
-    return route_of(train, 3, in, f);
+    return plan_of(train, 3, in, f);
 }
 
-static ch_route *route_of_look_up(ch_function **f)
+static ch_step_plan *plan_of_look_up(ch_function **f)
 {
     ch_tensor *ids = make_tensor(CH_I64, ch_shape_of(2));
 
-    return route_of(look_up, 1, &ids, f);
+    return plan_of(look_up, 1, &ids, f);
 }
 
-blob make_route(int i, int n_shards)
+blob make_plan(int i, int n_shards)
 {
-    ch_function          *f = NULL;
-    ch_route             *r = i == 0 ? route_of_train(&f) : route_of_look_up(&f);
-    const ch_graph       *g = ch_function_graph(f);
-    ch_route_variable     v[VARIABLES];
-    struct ch_route_shard where[VARIABLES][MOST_SHARDS];
-    uint64_t              function[16];
-    blob                  b = {0};
+    ch_function         *f = NULL;
+    ch_step_plan        *r = i == 0 ? plan_of_train(&f) : plan_of_look_up(&f);
+    const ch_graph      *g = ch_function_graph(f);
+    ch_plan_variable     v[VARIABLES];
+    struct ch_plan_shard where[VARIABLES][MOST_SHARDS];
+    uint64_t             function[16];
+    blob                 b = {0};
 
     MUST(n_shards <= MOST_SHARDS && r->n_remotes <= 16);
     for (int k = 0; k < g->n_resources; k++) {
         const ch_resource *of = &g->resource[k];
 
         for (int s = 0; s < n_shards; s++)
-            where[k][s] = (struct ch_route_shard){s, number_of(of)};
-        v[k] = (ch_route_variable){.name = of->name,
-                                   .dtype = of->dtype,
-                                   .shape = of->shape,
-                                   .n_shards = of->shape.rank > 0 ? n_shards : 1,
-                                   .shard = where[k]};
+            where[k][s] = (struct ch_plan_shard){s, number_of(of)};
+        v[k] = (ch_plan_variable){.name = of->name,
+                                  .dtype = of->dtype,
+                                  .shape = of->shape,
+                                  .n_shards = of->shape.rank > 0 ? n_shards : 1,
+                                  .shard = where[k]};
     }
     for (uint64_t k = 0; k < 16; k++)
         function[k] = k * MOST_SHARDS + 4;
-    must(ch__route_encode(&(ch_sent_route){r, g->n_resources, v, function}, &b.data, &b.size));
-    ch__route_free(r);
+    must(ch__step_plan_encode(&(ch_placed_plan){r, g->n_resources, v, function}, &b.data,
+                              &b.size));
+    ch__step_plan_free(r);
     ch_function_unref(f);
     return b;
 }

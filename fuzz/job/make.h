@@ -21,7 +21,7 @@ ch_var *const *make_variables(void);
 /* Graph i changes variable i. */
 blob make_graph(int i);
 /* Route 0 changes v and counts; route 1 reads rows of the table, and changes them. In so many shards if the variable has rows. */
-blob make_route(int i, int n_shards);
+blob make_plan(int i, int n_shards);
 /* A dataset of two elements: of one component that route 0 takes, or of two. */
 blob       make_stream(int i);
 ch_tensor *make_bytes(const blob *b);

@@ -112,23 +112,23 @@ static void wire_close(ch_task *t)
 
 static void end_life(ch_task *t)
 {
-    t->opt.ops->close(ch__life_end(t));
+    t->opt.ops->close(ch__incarnation_end(t));
 }
 
 /* What came of an event: what is posted is sent, work is done, endings are told, until there is no more of it. */
 static void end_turn(ch_task *t)
 {
-    ch_work w;
+    ch_task_work w;
 
-    ch__post_flush(&t->post);
+    ch__outbox_flush(&t->outbox);
     while (t->is_alive && !t->is_broken && (t->n_work > 0 || t->n_ended > 0)) {
-        if (ch__work_take(t, &w)) {
+        if (ch__work_next(t, &w)) {
             w.run(w.arg);
             ch__work_end(t, &w);
         } else {
-            ch__task_endings(t);
+            ch__task_deliver_endings(t);
         }
-        ch__post_flush(&t->post);
+        ch__outbox_flush(&t->outbox);
     }
     if (t->is_alive && t->is_broken)
         end_life(t);
@@ -137,7 +137,7 @@ static void end_turn(ch_task *t)
 static void begin_turn(ch_task *t)
 {
     t->now = direct_of(t)->now;
-    ch__post_reserve(t);
+    ch__outbox_reserve(t);
 }
 
 static void deliver(direct *d)
@@ -151,7 +151,7 @@ static void deliver(direct *d)
         return;
     }
     begin_turn(s.to);
-    ch__task_take(s.to, &s.frame);
+    ch__task_receive(s.to, &s.frame);
     end_turn(s.to);
 }
 
@@ -164,28 +164,28 @@ static bool pass_time(direct *d, int64_t until)
     for (int i = 0; i < d->net.n_tasks; i++) {
         ch_task *t = d->net.task[i];
 
-        if (t->is_alive && ch__task_next_alarm(t) <= at) {
+        if (t->is_alive && ch__task_next_timer(t) <= at) {
             first = t;
-            at = ch__task_next_alarm(t);
+            at = ch__task_next_timer(t);
         }
     }
     d->now = at > d->now ? at : d->now;
     if (first == NULL)
         return false;
     begin_turn(first);
-    ch__task_alarms(first);
+    ch__task_run_timers(first);
     end_turn(first);
     return true;
 }
 
-ch_ending direct_ask(ch_task *to, ch_parcel *p)
+ch_ending direct_ask(ch_task *to, ch_message *p)
 {
     direct  *d = direct_of(to);
     ch_frame f = {.kind = CH_FRAME_CALL,
                   .call = ++d->n_asked,
                   .from = 1,
                   .timeout = ask_ns,
-                  .parcel = p,
+                  .message = p,
                   .name = "asker/0"};
     int64_t  until = d->now + ask_ns;
 
@@ -194,14 +194,14 @@ ch_ending direct_ask(ch_task *to, ch_parcel *p)
     while (d->n > 0 || (!d->has_ended && pass_time(d, until)))
         if (d->n > 0)
             deliver(d);
-    return d->has_ended ? d->ending : CH_ENDED_LATE;
+    return d->has_ended ? d->ending : CH_ENDED_TIMEOUT;
 }
 
 /* ---- the driver ---- */
 
 static ch_status drive_start(ch_task *t)
 {
-    ch_status st = ch__life_begin(t);
+    ch_status st = ch__incarnation_begin(t);
 
     if (st == CH_OK)
         end_turn(t);

@@ -9,8 +9,8 @@
 #include "net/net.h"
 
 ch_net *direct_net(void); /* ch__net_free frees it */
-/* Asks from outside, and returns when the call has ended; CH_ENDED_LATE: nobody will ever answer. Takes the parcel over. */
-ch_ending direct_ask(ch_task *to, ch_parcel *p);
+/* Asks from outside, and returns when the call has ended; CH_ENDED_TIMEOUT: nobody will ever answer. Takes the parcel over. */
+ch_ending direct_ask(ch_task *to, ch_message *p);
 /* Ends the life of a task, and begins its first one once more: quicker than another net. */
 void direct_end(ch_task *t);
 void direct_begin(ch_task *t);

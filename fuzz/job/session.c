@@ -12,7 +12,7 @@
 
 static const int64_t most_memory = 32 << 20, most_variable = 64 << 10;
 
-static ch_parcel *create[VARIABLES], *define[GRAPHS], *function[FUNCTIONS], *follow[STREAMS];
+static ch_message *create[VARIABLES], *define[GRAPHS], *function[FUNCTIONS], *follow[STREAMS];
 static ch_server_options server_options;
 static ch_worker_options worker_options;
 static ch_net           *net;
@@ -21,15 +21,15 @@ static int64_t           live; /* blocks of memory before the first input */
 
 /* ---- what there is before the first call ---- */
 
-static ch_parcel *parcel_of(uint32_t method, const ProtobufCMessage *m, ch_tensor *t)
+static ch_message *parcel_of(uint32_t method, const ProtobufCMessage *m, ch_tensor *t)
 {
-    ch_parcel *p = NULL;
+    ch_message *p = NULL;
 
-    must(ch__speak(method, m, t != NULL, &t, &p));
+    must(ch__message_pack(method, m, t != NULL, &t, &p));
     return p;
 }
 
-static ch_parcel *creation_of(int i)
+static ch_message *creation_of(int i)
 {
     Cohort__PsCreate m;
     ch_tensor       *t = NULL;
@@ -42,12 +42,12 @@ static ch_parcel *creation_of(int i)
     return parcel_of(CH_PS_CREATE, &m.base, t);
 }
 
-static ch_parcel *definition_of(int i)
+static ch_message *definition_of(int i)
 {
     Cohort__PsDefine m;
     uint64_t         number = (uint64_t)i + 1;
     blob             graph = make_graph(i);
-    ch_parcel       *p;
+    ch_message      *p;
 
     cohort__ps_define__init(&m);
     m.function = number;
@@ -59,9 +59,9 @@ static ch_parcel *definition_of(int i)
     return p;
 }
 
-static ch_tensor *route_tensor(int i)
+static ch_tensor *plan_tensor(int i)
 {
-    blob       b = make_route(i, 1);
+    blob       b = make_plan(i, 1);
     ch_tensor *t = make_bytes(&b);
 
     ch__free(b.data);
@@ -69,28 +69,28 @@ static ch_tensor *route_tensor(int i)
 }
 
 /* Of each route one, and one of route 0 whose last input and whose result are variables of the worker's own, 1 and 2. */
-static ch_parcel *function_of(int i)
+static ch_message *function_of(int i)
 {
     Cohort__WorkerFunction m;
-    Cohort__WorkerKept     kept[2], *list[2] = {&kept[0], &kept[1]};
-    uint64_t               life = 1;
-    ch_tensor             *t[3] = {route_tensor(i % ROUTES)};
-    ch_parcel             *p = NULL;
+    Cohort__WorkerVariable per_worker[2], *list[2] = {&per_worker[0], &per_worker[1]};
+    uint64_t               registration = 1;
+    ch_tensor             *t[3] = {plan_tensor(i % ROUTES)};
+    ch_message            *p = NULL;
 
     cohort__worker_function__init(&m);
     m.function = (uint64_t)i + 1;
     m.n_servers = 1;
-    m.servers = &life;
-    m.kept = list;
-    for (; i == ROUTES && m.n_kept < 2; m.n_kept++) {
-        cohort__worker_kept__init(list[m.n_kept]);
-        kept[m.n_kept].variable = m.n_kept + 1;
-        kept[m.n_kept].read = m.n_kept == 0;
-        kept[m.n_kept].written = m.n_kept == 1;
-        t[1 + m.n_kept] =
-            make_tensor(CH_F32, m.n_kept == 0 ? ch_shape_of(3) : ch_shape_scalar());
+    m.servers = &registration;
+    m.per_worker = list;
+    for (; i == ROUTES && m.n_per_worker < 2; m.n_per_worker++) {
+        cohort__worker_variable__init(list[m.n_per_worker]);
+        per_worker[m.n_per_worker].variable = m.n_per_worker + 1;
+        per_worker[m.n_per_worker].read = m.n_per_worker == 0;
+        per_worker[m.n_per_worker].written = m.n_per_worker == 1;
+        t[1 + m.n_per_worker] =
+            make_tensor(CH_F32, m.n_per_worker == 0 ? ch_shape_of(3) : ch_shape_scalar());
     }
-    must(ch__speak(CH_WORKER_FUNCTION, &m.base, 1 + (int)m.n_kept, t, &p));
+    must(ch__message_pack(CH_WORKER_FUNCTION, &m.base, 1 + (int)m.n_per_worker, t, &p));
     return p;
 }
 
@@ -103,7 +103,7 @@ static ch_tensor *stream_tensor(int i)
     return t;
 }
 
-static ch_parcel *stream_of(int i)
+static ch_message *stream_of(int i)
 {
     Cohort__WorkerStream m;
 
@@ -118,7 +118,7 @@ static void no_log(const ch_log_record *record, void *arg)
 }
 
 static ch_task *task_of(const char *name, const ch_task_ops *ops,
-                        ch_status (*make)(void *, ch_task *, uint64_t, ch_post *, void **),
+                        ch_status (*make)(void *, ch_task *, uint64_t, ch_outbox *, void **),
                         void *arg)
 {
     ch_task *t = NULL;
@@ -160,13 +160,13 @@ typedef struct session {
     bool     is_short; /* of memory */
 } session;
 
-static void tell(session *s, unsigned what, ch_task *whom, int n, ch_parcel *const *p)
+static void tell(session *s, unsigned what, ch_task *whom, int n, ch_message *const *p)
 {
     if ((s->has & what) == 0)
         return;
     s->has &= ~what;
     for (int i = 0; i < n; i++)
-        MUST(direct_ask(whom, ch__parcel_ref(p[i])) == CH_ENDED_OK || s->is_short);
+        MUST(direct_ask(whom, ch__message_ref(p[i])) == CH_ENDED_OK || s->is_short);
 }
 
 /* What they have that such a call may use, if they do not have it yet. */
@@ -197,16 +197,16 @@ static void call(session *s)
     ch_ending e;
 
     if (s->from.is_turned && runs(c.method)) {
-        ch__parcel_unref(c.parcel);
+        ch__message_unref(c.message);
         return;
     }
     prepare(s, c.method);
     if (s->is_short)
         ch__mem_fail_at(1 + next_byte(&s->from) % 64);
-    e = direct_ask(c.of_worker ? worker : server, c.parcel);
+    e = direct_ask(c.of_worker ? worker : server, c.message);
     ch__mem_fail_at(0);
-    MUST(e == CH_ENDED_OK || e == CH_ENDED_REFUSED || s->is_short ||
-         (c.of_worker && e == CH_ENDED_LATE));
+    MUST(e == CH_ENDED_OK || e == CH_ENDED_ERROR || s->is_short ||
+         (c.of_worker && e == CH_ENDED_TIMEOUT));
 }
 
 void session_run(const uint8_t *data, size_t size, unsigned may_have)

@@ -13,7 +13,7 @@ static _Thread_local bool      is_limit; /* what it is about */
 static _Thread_local ch_status code;     /* what was returned with it */
 static _Thread_local uint64_t  n_faults;
 /* Where it was, as far as the message says it. */
-static _Thread_local ch_fault_place place = {.replica = -1};
+static _Thread_local ch_fault_location place = {.replica = -1};
 
 /* Declared in cohort/status.h; here, where the message is. */
 const char *ch_error_message(void)
@@ -21,7 +21,7 @@ const char *ch_error_message(void)
     return message;
 }
 
-static void clear_place(ch_fault_place *p)
+static void clear_place(ch_fault_location *p)
 {
     p->step = 0;
     p->replica = -1;
@@ -136,10 +136,10 @@ ch_status ch__want_given(const char *call, const char *a, const void *is_a, cons
 
 ch_status ch__fail_at(ch_status rc, const char *format, ...)
 {
-    char           where[CH_FAULT_TEXT];
-    bool           was_limit = is_limit;
-    ch_fault_place was_at = place;
-    va_list        args;
+    char              where[CH_FAULT_TEXT];
+    bool              was_limit = is_limit;
+    ch_fault_location was_at = place;
+    va_list           args;
 
     va_start(args, format);
     vsnprintf(where, sizeof(where), format, args);
@@ -178,7 +178,7 @@ void ch__fault_clear(ch_fault *f)
     atomic_store_explicit(&f->state, FAULT_NONE, memory_order_release);
 }
 
-bool ch__fault_take(ch_fault *f, ch_status rc, int replica, const char *op)
+bool ch__fault_record(ch_fault *f, ch_status rc, int replica, const char *op)
 {
     int none = FAULT_NONE;
 
@@ -206,9 +206,9 @@ bool ch__fault_is_set(const ch_fault *f)
 }
 
 /* What the fault says itself, and else what its text says. */
-static ch_fault_place place_of(const ch_fault *f)
+static ch_fault_location place_of(const ch_fault *f)
 {
-    ch_fault_place p = f->said;
+    ch_fault_location p = f->said;
 
     if (f->step > 0) {
         p.step = f->step;
@@ -223,9 +223,9 @@ static ch_fault_place place_of(const ch_fault *f)
 
 ch_status ch__fault_raise(const ch_fault *f)
 {
-    char           replica[32] = "", step[96] = "";
-    ch_fault_place at;
-    int            state;
+    char              replica[32] = "", step[96] = "";
+    ch_fault_location at;
+    int               state;
 
     /* Writing takes no locks and no memory, so this is over in a moment. */
     while ((state = atomic_load_explicit(&f->state, memory_order_acquire)) == FAULT_WRITING)

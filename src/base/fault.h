@@ -46,29 +46,29 @@ ch_status ch__fail_at(ch_status rc, const char *format, ...)
 ch_status ch__fail_still(const char *format, ...) __attribute__((format(printf, 1, 2), cold));
 
 /* Where an error was. */
-typedef struct ch_fault_place {
+typedef struct ch_fault_location {
     int64_t step;         /* that was scheduled; 0: not said */
     int     replica;      /* -1: not said */
     char    function[48]; /* of the step; "": not said */
     char    task[96];     /* "": not said */
-} ch_fault_place;
+} ch_fault_location;
 
 typedef struct ch_fault {
-    atomic_int     state; /* 0: none, 1: being written, 2: there */
-    ch_status      code;
-    int            replica; /* -1: not said */
-    bool           is_limit;
-    char           op[64]; /* "": not said */
-    char           task[96];
-    int64_t        step;         /* that was scheduled; 0: not said */
-    char           function[48]; /* of the step */
-    char           text[CH_FAULT_TEXT];
-    ch_fault_place said; /* what the text says already */
+    atomic_int        state; /* 0: none, 1: being written, 2: there */
+    ch_status         code;
+    int               replica; /* -1: not said */
+    bool              is_limit;
+    char              op[64]; /* "": not said */
+    char              task[96];
+    int64_t           step;         /* that was scheduled; 0: not said */
+    char              function[48]; /* of the step */
+    char              text[CH_FAULT_TEXT];
+    ch_fault_location said; /* what the text says already */
 } ch_fault;
 
 void ch__fault_clear(ch_fault *f);
 /* Keeps this thread's message if `f` has none yet. True if it was the first. */
-bool ch__fault_take(ch_fault *f, ch_status rc, int replica, const char *op);
+bool ch__fault_record(ch_fault *f, ch_status rc, int replica, const char *op);
 /* Its fields have been written, by who came to them from a wire or made them up. */
 void ch__fault_set(ch_fault *f);
 /* Also true while the first is still being written. */

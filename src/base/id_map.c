@@ -81,7 +81,7 @@ static void close_gap(ch_map *m, int gap)
     m->entry[gap].value = NULL;
 }
 
-void *ch__map_take(ch_map *m, ch_key key)
+void *ch__map_remove(ch_map *m, ch_key key)
 {
     ch_map_entry *e = m->n > 0 ? entry_of(m, key) : NULL;
     void         *value = e != NULL ? e->value : NULL;

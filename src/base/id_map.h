@@ -32,7 +32,7 @@ void *ch__map_find(const ch_map *m, ch_key key); /* NULL: not there */
 /* `value` is not NULL; one that is there is replaced. */
 ch_status ch__map_set(ch_map *m, ch_key key, void *value);
 /* Takes it out and returns it; NULL: not there. */
-void *ch__map_take(ch_map *m, ch_key key);
+void *ch__map_remove(ch_map *m, ch_key key);
 /* Takes all out that `when` is true of, which may free it; of what stays it may be asked twice. */
 void ch__map_sift(ch_map *m, bool (*when)(void *arg, ch_key key, void *value), void *arg);
 void ch__map_drop(ch_map *m); /* not what it points to */

@@ -12,7 +12,7 @@
     X(DEDUPE)      /* a server applies an update each time that it comes */                    \
     X(FENCE)       /* servers hear workers that were given up */                               \
     X(RETIRE)      /* servers hear steps that have ended */                                    \
-    X(PIN)         /* steps of a round read variables as they are */                           \
+    X(SNAPSHOT)    /* steps of a round read variables as they are */                           \
     X(ORPHANS)     /* steps of a worker that was given up are not run again */                 \
     X(COMPARE)     /* nobody looks whether a worker has the steps that it was given */         \
     X(LEASE)       /* a step that is run again reads another element */                        \

@@ -122,7 +122,7 @@ static inline bool ch__wire_next(ch_wire *w, ch_wire_span *s, ch_wire_field *f)
 /* Takes a field of bytes with a given tag of one byte off the beginning of `s`, if that is what
  * is there: what every writer writes, without the questions. False leaves `s` as it was, for
  * ch__wire_next. */
-static inline bool ch__wire_take(ch_wire_span *s, int number, ch_wire_span *data)
+static inline bool ch__wire_field(ch_wire_span *s, int number, ch_wire_span *data)
 {
     const uint8_t *at = s->at;
     size_t         bytes = 0;

@@ -28,27 +28,27 @@ static void *allocate_within(void *arg, size_t bytes)
     return ch__malloc(bytes);
 }
 
-ProtobufCMessage *ch__message_unpack_within(const ProtobufCMessageDescriptor *type,
-                                            const void *bytes, size_t n, size_t budget)
+ProtobufCMessage *ch__protobuf_unpack_within(const ProtobufCMessageDescriptor *type,
+                                             const void *bytes, size_t n, size_t budget)
 {
     ProtobufCAllocator limited = {allocate_within, release, &budget};
 
     return protobuf_c_message_unpack(type, &limited, n, bytes);
 }
 
-ProtobufCMessage *ch__message_unpack(const ProtobufCMessageDescriptor *type, const void *bytes,
-                                     size_t n)
+ProtobufCMessage *ch__protobuf_unpack(const ProtobufCMessageDescriptor *type, const void *bytes,
+                                      size_t n)
 {
     return protobuf_c_message_unpack(type, &memory, n, bytes);
 }
 
-void ch__message_free(ProtobufCMessage *m)
+void ch__protobuf_free(ProtobufCMessage *m)
 {
     if (m != NULL)
         protobuf_c_message_free_unpacked(m, &memory);
 }
 
-ch_status ch__message_pack(const ProtobufCMessage *m, void **bytes, size_t *n)
+ch_status ch__protobuf_pack(const ProtobufCMessage *m, void **bytes, size_t *n)
 {
     size_t size = protobuf_c_message_get_packed_size(m);
     void  *p = ch__malloc(size + 1);
@@ -60,19 +60,19 @@ ch_status ch__message_pack(const ProtobufCMessage *m, void **bytes, size_t *n)
     return CH_OK;
 }
 
-ch_status ch__message_copy(const ProtobufCMessageDescriptor *type, const ProtobufCMessage *from,
-                           ProtobufCMessage **out)
+ch_status ch__protobuf_copy(const ProtobufCMessageDescriptor *type,
+                            const ProtobufCMessage *from, ProtobufCMessage **out)
 {
     void  *bytes = NULL;
     size_t n = 0;
 
     if (from != NULL) {
-        ch_status rc = ch__message_pack(from, &bytes, &n);
+        ch_status rc = ch__protobuf_pack(from, &bytes, &n);
 
         if (rc != CH_OK)
             return rc;
     }
-    *out = ch__message_unpack(type, bytes, n);
+    *out = ch__protobuf_unpack(type, bytes, n);
     ch__free(bytes);
     return *out == NULL ? ch__fail_memory(type->short_name) : CH_OK;
 }

@@ -12,17 +12,17 @@
 #include "cohort/status.h"
 
 /* Copies a message. If `from` is NULL, the copy has the default in every field. */
-ch_status ch__message_copy(const ProtobufCMessageDescriptor *type, const ProtobufCMessage *from,
-                           ProtobufCMessage **out);
+ch_status ch__protobuf_copy(const ProtobufCMessageDescriptor *type,
+                            const ProtobufCMessage *from, ProtobufCMessage **out);
 /* Unpacks bytes of any origin. Returns NULL if they are not a message of this type, or if there is no memory. */
-ProtobufCMessage *ch__message_unpack(const ProtobufCMessageDescriptor *type, const void *bytes,
-                                     size_t n);
+ProtobufCMessage *ch__protobuf_unpack(const ProtobufCMessageDescriptor *type, const void *bytes,
+                                      size_t n);
 /* The same. Also returns NULL if the message would take more than `budget` bytes of memory. */
-ProtobufCMessage *ch__message_unpack_within(const ProtobufCMessageDescriptor *type,
-                                            const void *bytes, size_t n, size_t budget);
+ProtobufCMessage *ch__protobuf_unpack_within(const ProtobufCMessageDescriptor *type,
+                                             const void *bytes, size_t n, size_t budget);
 /* Frees a message that was copied or unpacked here. NULL is fine. */
-void ch__message_free(ProtobufCMessage *m);
+void ch__protobuf_free(ProtobufCMessage *m);
 /* Packs a message into new memory, which the caller frees with ch__free. */
-ch_status ch__message_pack(const ProtobufCMessage *m, void **bytes, size_t *n);
+ch_status ch__protobuf_pack(const ProtobufCMessage *m, void **bytes, size_t *n);
 
 #endif

@@ -131,7 +131,7 @@ static void draw(bool is_resized)
     }
 }
 
-bool ch__live_take(int fd, bool can_erase)
+bool ch__live_set(int fd, bool can_erase)
 {
     bool is_ours;
 

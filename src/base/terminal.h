@@ -27,7 +27,7 @@ int ch__terminal_columns(int fd);
 bool ch__write_all(int fd, const char *text, size_t n);
 
 /* Takes the live line; false if somebody has it already. */
-bool ch__live_take(int fd, bool can_erase);
+bool ch__live_set(int fd, bool can_erase);
 /* Draws it: `width` columns of text without newlines, on a terminal of `columns`. */
 void ch__live_draw(const char *text, int width, int columns);
 /* Draws it for the last time, over several lines if it must be, and gives it back. NULL: it stays as it is. */

@@ -71,7 +71,7 @@ ch_status ch_cluster_encode(const ch_cluster *c, void **bytes, size_t *n)
         rc = ch__fail_memory("encoding a cluster");
     } else {
         qsort(m.job, m.n_job, sizeof(Cohort__JobDef *), by_name);
-        rc = ch__message_pack(&m.base, bytes, n);
+        rc = ch__protobuf_pack(&m.base, bytes, n);
     }
     ch__arena_drop(&a);
     return rc;
@@ -126,13 +126,13 @@ ch_status ch_cluster_decode(const void *bytes, size_t n, ch_cluster **out)
 
     if (rc != CH_OK)
         return rc;
-    m = ch__message_unpack_within(&cohort__cluster_def__descriptor, bytes, n, budget);
+    m = ch__protobuf_unpack_within(&cohort__cluster_def__descriptor, bytes, n, budget);
     if (m == NULL)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "decoding a cluster: %zu bytes that are no such message, or would take "
                         "more than %zu bytes",
                         n, budget);
     rc = read_cluster((const Cohort__ClusterDef *)m, out);
-    ch__message_free(m);
+    ch__protobuf_free(m);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "decoding a cluster");
 }

@@ -300,11 +300,12 @@ static void all_gather_grad(ch_step *s, const ch_node *n, ch_node *const dout[],
 /* The error sticks. */
 static void refuse_sparse(const void *caller, const ch_node *x)
 {
-    ch__step_take(ch_node_step(x),
-                  ch__fail(CH_UNIMPLEMENTED,
-                           "all_gather does not support sparse gradients (ids and rows); "
-                           "all_reduce adds them up"),
-                  caller);
+    ch__step_record_error(
+        ch_node_step(x),
+        ch__fail(CH_UNIMPLEMENTED,
+                 "all_gather does not support sparse gradients (ids and rows); "
+                 "all_reduce adds them up"),
+        caller);
 }
 
 ch_node *ch_all_gather(ch_node *x, int axis)

@@ -179,7 +179,7 @@ ch_status ch__shared_begin(ch_group *g, int me, const ch_addends *s, const void 
     bring(g, me, in, out);
     if (small)
         put_in_slot(g, me, s, in);
-    ch__group_come(g, me, what);
+    ch__group_arrive(g, me, what);
     m->open = s;
     m->open_bring = m->bring;
     m->open_slot = m->slot;

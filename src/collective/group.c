@@ -75,7 +75,7 @@ void ch__group_free(ch_group *g)
     ch__free_aligned(g);
 }
 
-int64_t ch__group_meetings(const ch_group *g)
+int64_t ch__group_barriers(const ch_group *g)
 {
     return g->member[0].meetings;
 }
@@ -171,7 +171,7 @@ static ch_status park(ch_group *g, int me, int64_t k, const char *what)
     }
 }
 
-void ch__group_come(ch_group *g, int me, const char *what)
+void ch__group_arrive(ch_group *g, int me, const char *what)
 {
     ch_member *m = &g->member[me];
     int64_t    k = atomic_load_explicit(&m->came, memory_order_relaxed) + 1;
@@ -255,7 +255,7 @@ ch_status ch__group_perform(ch_group *g, int me, const ch_routine *r, const void
         if (rc != CH_OK)
             return rc;
         m->barrier = 1;
-        ch__group_come(g, me, r->what);
+        ch__group_arrive(g, me, r->what);
     }
     for (;;) {
         rc = ch__group_wait(g, me, r->what);
@@ -267,14 +267,14 @@ ch_status ch__group_perform(ch_group *g, int me, const ch_routine *r, const void
         if (rc != CH_OK || m->barrier == r->n_barriers)
             break;
         m->barrier++;
-        ch__group_come(g, me, r->what);
+        ch__group_arrive(g, me, r->what);
     }
     if (rc != CH__BLOCKED)
         m->barrier = 0;
     return rc;
 }
 
-ch_status ch__group_meet(ch_group *g, int me, const char *what)
+ch_status ch__group_barrier(ch_group *g, int me, const char *what)
 {
     return ch__group_perform(g, me, &(ch_routine){what, 1, NULL}, NULL);
 }
@@ -356,7 +356,7 @@ ch_status ch__group_all_reduce_end(ch_group *g, int me)
     if (rc != CH_OK || !m->is_closing)
         return rc;
     m->limit_ms = m->closing_ms;
-    rc = ch__group_meet(g, me, "all_reduce");
+    rc = ch__group_barrier(g, me, "all_reduce");
     m->limit_ms = 0;
     return rc;
 }
@@ -532,7 +532,7 @@ static ch_status agree(void *group, int local)
 {
     ch_group   *g = group;
     const char *what = "the end of the step";
-    ch_status   rc = ch__group_meet(g, local, what);
+    ch_status   rc = ch__group_barrier(g, local, what);
     int64_t     k = atomic_load_explicit(&g->member[local].came, memory_order_relaxed);
 
     if (rc != CH_OK && rc != CH_DEADLINE_EXCEEDED)

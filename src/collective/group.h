@@ -40,7 +40,7 @@ ch_status ch__group_new(const ch_group_options *opt, ch_group **out);
 void      ch__group_free(ch_group *g);
 
 /* Waits until all members are here. `what` is for messages: the op. */
-ch_status ch__group_meet(ch_group *g, int member, const char *what);
+ch_status ch__group_barrier(ch_group *g, int member, const char *what);
 
 /* What is added up: as many arrays as there are, the same on every member. */
 typedef struct ch_addend {
@@ -87,7 +87,7 @@ ch_status ch__group_broadcast(ch_group *g, int member, int n, const int64_t *byt
                               const void *const *in, void *const *out);
 
 /* Meetings since the group was made: for tests. */
-int64_t ch__group_meetings(const ch_group *g);
+int64_t ch__group_barriers(const ch_group *g);
 
 /* For graph/run.h. */
 extern const ch_meet ch__group_as_meet;

@@ -87,7 +87,7 @@ ch_status ch__shared_begin(ch_group *g, int me, const ch_addends *s, const void 
 ch_status ch__shared_settle(ch_group *g, int me);
 
 /* Half a meeting each: comes to the next one; waits until all have come as far. (group.c) */
-void      ch__group_come(ch_group *g, int me, const char *what);
+void      ch__group_arrive(ch_group *g, int me, const char *what);
 ch_status ch__group_wait(ch_group *g, int me, const char *what);
 
 #endif

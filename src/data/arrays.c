@@ -161,7 +161,7 @@ static ch_status finish(const array_cursor *x)
     return rc;
 }
 
-static void array_pull(ch_cursor *c, ch_item *i)
+static void array_pull(ch_cursor *c, ch_data_job *i)
 {
     array_cursor *x = (array_cursor *)c;
     ch_reading   *r = &x->base;
@@ -178,7 +178,7 @@ static void array_pull(ch_cursor *c, ch_item *i)
         }
         rc = next_row(x, &e);
         if (rc == CH_OK) {
-            ch__item_add(i, e);
+            ch__data_job_add(i, e);
             r->n++;
         } else { /* nothing behind it can be read */
             ch__reading_close_file(r);
@@ -201,7 +201,7 @@ static ch_status array_infer(ch_dataset *d)
     if (rc == CH_OK && (a->n_rows < 1 || (!is_npz(d->stage) && a->n_rows != 1)))
         rc = ch__dataset_fail(d, "%zu arrays", a->n_rows);
     if (rc == CH_OK)
-        rc = ch__dataset_told(d, &told);
+        rc = ch__dataset_warn_once(d, &told);
     for (int i = 0; i < d->n_parts && rc == CH_OK; i++)
         if (ch_shape_count(d->spec[i].shape) < 0 || d->spec[i].dtype == CH_STR ||
             (is_npz(d->stage) && d->spec[i].name == NULL))
@@ -215,8 +215,8 @@ static ch_status array_infer(ch_dataset *d)
 
 static ch_status array_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {array_pull, NULL};
-    array_cursor            *x = (array_cursor *)c;
+    static const ch_workqueue_ops ops = {array_pull, NULL};
+    array_cursor                 *x = (array_cursor *)c;
 
     x->base.begin = array_begin;
     x->base.leave = drop_sources;
@@ -254,7 +254,7 @@ static ch_status array_load(ch_cursor *c, ch_loader *l)
         .name = text, .version = 1, .traits = CH_READS_FILES, .n_in = 1,                       \
         .attrs = &cohort__arrays__descriptor,                                                  \
         .cursor_bytes = sizeof(array_cursor), .infer = array_infer, .open = array_open,        \
-        .next = ch__belted_next, .rewind = ch__reading_rewind, .save = ch__reading_save,       \
+        .next = ch__queued_next, .rewind = ch__reading_rewind, .save = ch__reading_save,       \
         .load = array_load, .close = ch__reading_close,                                        \
     }
 

@@ -27,14 +27,14 @@ static ch_status batch_infer(ch_dataset *d)
     return rc;
 }
 
-static void batch_pull(ch_cursor *c, ch_item *i)
+static void batch_pull(ch_cursor *c, ch_data_job *i)
 {
     const Cohort__Batch *a = CH_ATTRS(c, Cohort__Batch);
 
     ch__rows_pull((ch_batching *)c, i, (int)a->size, a->drop_remainder);
 }
 
-static void batch_make(ch_cursor *c, ch_item *i)
+static void batch_make(ch_cursor *c, ch_data_job *i)
 {
     const ch_rows_how how = {.kind = kind_of(CH_ATTRS(c, Cohort__Batch))};
 
@@ -43,7 +43,7 @@ static void batch_make(ch_cursor *c, ch_item *i)
 
 static ch_status batch_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {batch_pull, batch_make};
+    static const ch_workqueue_ops ops = {batch_pull, batch_make};
 
     return ch__rows_open((ch_batching *)c, &ops);
 }

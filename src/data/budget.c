@@ -77,7 +77,7 @@ static int64_t keep(ch_cursor *c, int64_t bytes)
     return atomic_fetch_add_explicit(&c->it->budget.kept, bytes, memory_order_relaxed) + bytes;
 }
 
-ch_status ch__budget_take(ch_cursor *c, const ch_element *e)
+ch_status ch__budget_charge(ch_cursor *c, const ch_element *e)
 {
     ch_budget *b = &c->it->budget;
     int64_t    all;
@@ -98,7 +98,7 @@ ch_status ch__budget_take(ch_cursor *c, const ch_element *e)
         c->stage == &ch__stage_cache ? "give the cache a file" : "let it keep fewer elements");
 }
 
-void ch__budget_give(ch_cursor *c, const ch_element *e)
+void ch__budget_refund(ch_cursor *c, const ch_element *e)
 {
     if ((c->stage->traits & CH_GIVES_UP_ELEMENTS) !=
         0) /* a cache gives what it has again and again */

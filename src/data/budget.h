@@ -50,8 +50,8 @@ int64_t ch__charge_least(const ch_charge *c);
 
 /* A cursor took an element from an input, and gave one: RESOURCE_EXHAUSTED if it keeps more than there
  * may be. */
-ch_status ch__budget_take(ch_cursor *c, const ch_element *e);
-void      ch__budget_give(ch_cursor *c, const ch_element *e);
+ch_status ch__budget_charge(ch_cursor *c, const ch_element *e);
+void      ch__budget_refund(ch_cursor *c, const ch_element *e);
 /* It keeps nothing any more. */
 void ch__budget_forget(ch_cursor *c);
 

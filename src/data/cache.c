@@ -162,10 +162,10 @@ static ch_status prefetch_infer(ch_dataset *d)
 
 static ch_status prefetch_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {ch__belt_pull_input, NULL};
-    int                      n = (int)CH_ATTRS(c, Cohort__Count)->count;
+    static const ch_workqueue_ops ops = {ch__workqueue_pull_input, NULL};
+    int                           n = (int)CH_ATTRS(c, Cohort__Count)->count;
 
-    return ch__belt_open(c, &ops, &(ch_belt_options){.want = 1, .ahead = n});
+    return ch__workqueue_open(c, &ops, &(ch_workqueue_options){.want = 1, .ahead = n});
 }
 
 const ch_stage ch__stage_prefetch = {
@@ -177,7 +177,7 @@ const ch_stage ch__stage_prefetch = {
     .cursor_bytes = sizeof(ch_cursor),
     .infer = prefetch_infer,
     .open = prefetch_open,
-    CH_BELTED,
+    CH_QUEUED_STAGE,
     .close = ch__close_nothing,
 };
 

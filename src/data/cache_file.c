@@ -20,7 +20,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "data/iterator.h"
-#include "data/place.h"
+#include "data/position.h"
 #include "data/stages.h"
 #include "file/record.h"
 #include "file/sys.h"
@@ -76,7 +76,7 @@ static ch_status put(keeping *x, const Cohort__Cached *m)
 {
     void     *bytes = NULL;
     size_t    n = 0;
-    ch_status rc = ch__message_pack(&m->base, &bytes, &n);
+    ch_status rc = ch__protobuf_pack(&m->base, &bytes, &n);
 
     if (rc == CH_OK)
         rc = ch_record_writer_add(x->writer, (ch_str){bytes, n});
@@ -162,8 +162,8 @@ static ch_status unpack(const ch_record *r, const char *path, Cohort__Cached **o
 
     if (rc != CH_OK)
         return rc;
-    *out = (Cohort__Cached *)ch__message_unpack_within(&cohort__cached__descriptor, r->data,
-                                                       r->size, (16 << 20) + 2 * r->size);
+    *out = (Cohort__Cached *)ch__protobuf_unpack_within(&cohort__cached__descriptor, r->data,
+                                                        r->size, (16 << 20) + 2 * r->size);
     if (*out == NULL)
         return ch__fail(CH_DATA_LOSS,
                         "%s: the record at byte %lld is none of a cache, or there is no memory "
@@ -208,7 +208,7 @@ static ch_status begin_reading(keeping *x)
     if (rc == CH_OK)
         rc = check_head(x, m);
     if (m != NULL)
-        ch__message_free(&m->base);
+        ch__protobuf_free(&m->base);
     x->mode = READS;
     if (rc == CH_OK)
         return CH_OK;
@@ -249,25 +249,25 @@ static bool is_end(const keeping *x, const ch_record *r, ch_status *rc)
     if (r->size > END_BYTES || unpack(r, path_of(&x->base), &m) != CH_OK)
         return false; /* what is wrong with it is said when it is made an element */
     end = m->end;
-    ch__message_free(&m->base);
+    ch__protobuf_free(&m->base);
     if (end != 0)
         *rc = check_end(x, r, end);
     return end != 0;
 }
 
 /* A record in the place of its element; `make` does the rest. */
-static void add_record(keeping *x, const ch_record *r, ch_item *i)
+static void add_record(keeping *x, const ch_record *r, ch_data_job *i)
 {
     ch_element *raw = ch__element_new(0, 1, sizeof(*r));
     int         at = i->n;
 
     if (raw == NULL) {
-        ch__item_add_error(i, ch__fail_memory("cache"));
+        ch__data_job_add_error(i, ch__fail_memory("cache"));
         return;
     }
     *(ch_record *)raw->room = *r;
     raw->owner[0] = ch__buffer_ref(x->reader->block);
-    ch__item_add(i, raw);
+    ch__data_job_add(i, raw);
     if (i->n > at)
         i->slot[at].extra = 1;
 }
@@ -287,19 +287,19 @@ static ch_status element_of(const ch_cursor *c, const ch_record *r, ch_element *
         ch__element_free(*out);
         *out = NULL;
     }
-    ch__message_free(&m->base);
+    ch__protobuf_free(&m->base);
     return rc == CH_OK ? CH_OK
                        : ch__fail_at(rc == CH_INVALID_ARGUMENT ? CH_DATA_LOSS : rc,
                                      "cache: %s, the record at byte %lld", path_of(c),
                                      (long long)r->offset);
 }
 
-static void cache_file_make(ch_cursor *c, ch_item *i)
+static void cache_file_make(ch_cursor *c, ch_data_job *i)
 {
     for (int k = 0; k < i->n; k++) {
-        ch_slot    *s = &i->slot[k];
-        ch_element *raw = s->element, *e = NULL;
-        ch_status   rc;
+        ch_job_result *s = &i->slot[k];
+        ch_element    *raw = s->element, *e = NULL;
+        ch_status      rc;
 
         if (raw == NULL || s->extra == 0)
             continue;
@@ -307,14 +307,14 @@ static void cache_file_make(ch_cursor *c, ch_item *i)
         ch__element_free(raw);
         s->element = e;
         if (rc != CH_OK)
-            ch__slot_fail(s, rc);
+            ch__job_result_fail(s, rc);
     }
 }
 
 /* ---- pulling ---- */
 
 /* Reads the file or, if there is none, writes it. After an error the pass does neither. */
-static void begin(keeping *x, ch_item *i)
+static void begin(keeping *x, ch_data_job *i)
 {
     ch_status rc = begin_reading(x);
 
@@ -323,18 +323,18 @@ static void begin(keeping *x, ch_item *i)
     if (rc == CH_NOT_FOUND)
         rc = begin_writing(x);
     if (rc != CH_OK) {
-        ch__item_add_error(i, rc);
+        ch__data_job_add_error(i, rc);
         ch__reader_close(x->reader);
         x->reader = NULL;
         stop_writing(x);
     }
     rc = ch__cursor_reopen(&x->base);
     if (rc != CH_OK)
-        ch__item_add_error(i, rc);
+        ch__data_job_add_error(i, rc);
     i->has_end = rc != CH_OK;
 }
 
-static void pull_record(keeping *x, ch_item *i)
+static void pull_record(keeping *x, ch_data_job *i)
 {
     ch_record r = {0};
     ch_status rc = ch__record_next(x->reader, RECORD_BYTES, &r);
@@ -343,7 +343,7 @@ static void pull_record(keeping *x, ch_item *i)
         rc = ch__fail_at(rc, "cache");
     i->has_end = rc != CH_OK || is_end(x, &r, &rc);
     if (rc != CH_OK)
-        ch__item_add_error(i, rc);
+        ch__data_job_add_error(i, rc);
     if (i->has_end)
         return;
     x->n++;
@@ -367,19 +367,19 @@ static ch_status take_from_below(keeping *x, ch_element **out, bool *is_end)
     return rc;
 }
 
-static ch_status pull_from_below(keeping *x, ch_item *i)
+static ch_status pull_from_below(keeping *x, ch_data_job *i)
 {
     ch_element *e = NULL;
     ch_status   rc = take_from_below(x, &e, &i->has_end);
 
     if (rc != CH_OK)
-        ch__item_add_error(i, rc);
+        ch__data_job_add_error(i, rc);
     if (e != NULL)
-        ch__item_add(i, e);
+        ch__data_job_add(i, e);
     return rc;
 }
 
-static void cache_file_pull(ch_cursor *c, ch_item *i)
+static void cache_file_pull(ch_cursor *c, ch_data_job *i)
 {
     keeping  *x = (keeping *)c;
     ch_status rc = CH_OK;
@@ -397,9 +397,9 @@ static void cache_file_pull(ch_cursor *c, ch_item *i)
 
 static ch_status cache_file_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {cache_file_pull, cache_file_make};
-    keeping                 *x = (keeping *)c;
-    ch_status                rc;
+    static const ch_workqueue_ops ops = {cache_file_pull, cache_file_make};
+    keeping                      *x = (keeping *)c;
+    ch_status                     rc;
 
     if (ch__cursor_runner(c) != NULL)
         return ch__fail(CH_UNIMPLEMENTED,
@@ -409,7 +409,7 @@ static ch_status cache_file_open(ch_cursor *c)
                         path_of(c));
     x->fingerprint = ch__dataset_fingerprint(c->dataset->in[0]);
     rc = ch__block_pool_new(&x->pool);
-    return rc == CH_OK ? ch__belt_open(c, &ops, &(ch_belt_options){.want = 0}) : rc;
+    return rc == CH_OK ? ch__workqueue_open(c, &ops, &(ch_workqueue_options){.want = 0}) : rc;
 }
 
 static void forget(keeping *x)
@@ -423,10 +423,10 @@ static void forget(keeping *x)
 
 static ch_status cache_file_rewind(ch_cursor *c)
 {
-    ch__belt_hold(c->belt);
-    ch__belt_clear(c->belt);
+    ch__workqueue_pause(c->workqueue);
+    ch__workqueue_clear(c->workqueue);
     forget((keeping *)c);
-    ch__belt_release(c->belt);
+    ch__workqueue_resume(c->workqueue);
     return CH_OK;
 }
 
@@ -435,15 +435,15 @@ static void cache_file_save(ch_cursor *c, ch_saver *s)
     keeping *x = (keeping *)c;
     mode     saved;
 
-    ch__belt_hold(c->belt);
+    ch__workqueue_pause(c->workqueue);
     saved = x->mode == WRITES ? PASSES : x->mode;
     ch__save_int(s, saved);
     ch__save_int(s, x->n);
     ch__save_int(s, saved == READS ? ch__reader_offset(x->reader) : 0);
-    ch__belt_save(c->belt, s);
+    ch__workqueue_save(c->workqueue, s);
     if (saved == PASSES)
         ch__save_inputs(c, s);
-    ch__belt_release(c->belt);
+    ch__workqueue_resume(c->workqueue);
 }
 
 /* The file that was read is gone: what was in it comes from below again. */
@@ -488,7 +488,7 @@ static ch_status load_held(keeping *x, ch_loader *l)
 {
     mode      saved = (mode)ch__load_int(l, 0, N_MODES - 1);
     int64_t   n = ch__load_int(l, 0, INT64_MAX - 1), offset = ch__load_count(l);
-    ch_status rc = ch__belt_load(x->base.belt, l);
+    ch_status rc = ch__workqueue_load(x->base.workqueue, l);
 
     if (rc != CH_OK || saved == BEGINS)
         return rc;
@@ -504,9 +504,9 @@ static ch_status cache_file_load(ch_cursor *c, ch_loader *l)
 {
     ch_status rc;
 
-    ch__belt_hold(c->belt);
+    ch__workqueue_pause(c->workqueue);
     rc = load_held((keeping *)c, l);
-    ch__belt_release(c->belt);
+    ch__workqueue_resume(c->workqueue);
     return rc;
 }
 
@@ -526,7 +526,7 @@ const ch_stage ch__stage_cache_file = {
     .infer = cache_file_infer,
     .opens_inputs = true,
     .open = cache_file_open,
-    .next = ch__belted_next,
+    .next = ch__queued_next,
     .rewind = cache_file_rewind,
     .save = cache_file_save,
     .load = cache_file_load,

@@ -11,7 +11,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/pbwire.h"
-#include "data/place.h"
+#include "data/position.h"
 #include "data/stages.h"
 
 enum { FORMAT = 1, MOST_STAGES = 1 << 16 };
@@ -109,13 +109,13 @@ static ch_status pack_stage(const ch_dataset *d, Cohort__Stage *m, ProtobufCBina
     ch_status rc = CH_OK;
 
     if (d->attrs != NULL)
-        rc = ch__message_pack(d->attrs, &attrs, &m->attrs.len);
+        rc = ch__protobuf_pack(d->attrs, &attrs, &m->attrs.len);
     if (rc == CH_OK && d->graph != NULL)
         rc = ch_graph_encode(d->graph, &graph, &m->graph.len);
     m->attrs.data = attrs;
     m->graph.data = graph;
     if (rc == CH_OK)
-        rc = ch__message_pack(&m->base, &bytes, &out->len);
+        rc = ch__protobuf_pack(&m->base, &bytes, &out->len);
     out->data = bytes;
     ch__free(attrs);
     ch_bytes_free(graph);
@@ -184,7 +184,7 @@ ch_status ch_dataset_encode(const ch_dataset *d, void **bytes, size_t *n)
     m.n_stages = (size_t)w.n;
     m.stages = w.stage;
     if (rc == CH_OK)
-        rc = ch__message_pack(&m.base, bytes, n);
+        rc = ch__protobuf_pack(&m.base, bytes, n);
     for (int i = 0; i < w.n; i++)
         ch__free(w.stage[i].data);
     ch__free(w.stage);
@@ -289,7 +289,7 @@ static ch_status read_parts(const reader *r, const ch_stage *stage, const Cohort
     make->body = m->body > 0 ? made(r, m->body - 1) : NULL;
     make->element = m->element > 0 ? made(r, m->element - 1) : NULL;
     if (stage->attrs != NULL) {
-        *attrs = ch__message_unpack(stage->attrs, m->attrs.data, m->attrs.len);
+        *attrs = ch__protobuf_unpack(stage->attrs, m->attrs.data, m->attrs.len);
         if (*attrs == NULL)
             return ch__fail(CH_INVALID_ARGUMENT, "stage %d, %s: its attributes cannot be read",
                             r->n, stage->name);
@@ -336,7 +336,7 @@ static ch_status read_stage(reader *r, const Cohort__Stage *m)
     } else {
         let_go(&make);
     }
-    ch__message_free(attrs);
+    ch__protobuf_free(attrs);
     ch__free(in);
     return rc == CH_OK ? add_made(r, d) : rc;
 }
@@ -349,15 +349,15 @@ static ch_status read_bytes(reader *r, ch_wire_span s, size_t budget)
     if (r->n == MOST_STAGES ||
         !ch__grow((void **)&r->made, &r->cap, r->n + 1, sizeof(ch_dataset *)))
         return ch__fail(CH_RESOURCE_EXHAUSTED, "%d stages, or no memory", r->n);
-    m = (Cohort__Stage *)ch__message_unpack_within(&cohort__stage__descriptor, s.at,
-                                                   ch__wire_bytes(s), budget);
+    m = (Cohort__Stage *)ch__protobuf_unpack_within(&cohort__stage__descriptor, s.at,
+                                                    ch__wire_bytes(s), budget);
     if (m == NULL)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "stage %d: its message cannot be read, or would take "
                         "more than %zu bytes",
                         r->n, budget);
     rc = read_stage(r, m);
-    ch__message_free(&m->base);
+    ch__protobuf_free(&m->base);
     return rc;
 }
 

@@ -101,7 +101,7 @@ static ch_status skip_mark(ch_reader *r)
         return CH_OK;
     ch_status rc = ch__reader_want(r, 3);
     if (rc == CH_OK && r->left >= 3 && memcmp(r->at, "\xef\xbb\xbf", 3) == 0)
-        ch__reader_take(r, 3);
+        ch__reader_borrow(r, 3);
     return rc;
 }
 
@@ -125,7 +125,7 @@ ch_status ch__csv_next(ch_reader *r, char separator, int64_t max_bytes, ch_csv_r
         if (is_there)
             *out = (ch_csv_record){size > 0 ? r->at : NULL, size, ch__reader_offset(r), n_blank,
                                    (int64_t)s.n_lines + 1};
-        ch__reader_take(r, s.seen + has_end);
+        ch__reader_borrow(r, s.seen + has_end);
         if (is_there)
             return CH_OK;
         n_blank++;
@@ -148,7 +148,7 @@ ch_status ch__csv_pass(ch_reader *r, int64_t most, ch_csv_scan *s, bool *has_end
         at_end = r->left == 0;
         s->seen = 0;
         *has_end = at_end || scan_bytes(s, r->at, r->left);
-        ch__reader_take(r, s->seen + (*has_end && !at_end));
+        ch__reader_borrow(r, s->seen + (*has_end && !at_end));
     }
     if (at_end && ch__csv_is_open(s))
         return ch__fail(CH_DATA_LOSS, "%s: it ends within quotes that are never closed",

@@ -50,7 +50,7 @@ static void add(_Atomic int64_t *to, int64_t n)
  * times make up for. */
 static ch_status timed_next(ch_cursor *c, int weight, ch_element **out)
 {
-    int64_t   helped = ch__belt_helped_ns(), first, from, to;
+    int64_t   helped = ch__workqueue_helped_ns(), first, from, to;
     ch_status rc;
 
     (void)ch__cpu_ns();
@@ -58,7 +58,7 @@ static ch_status timed_next(ch_cursor *c, int weight, ch_element **out)
     from = ch__cpu_ns();
     rc = c->stage->next(c, out);
     to = ch__cpu_ns();
-    helped = ch__belt_helped_ns() - helped;
+    helped = ch__workqueue_helped_ns() - helped;
     add(&c->counts.ns, weight * (to - from - (from - first) - helped));
     choose_sparsity(&c->counts, to - from);
     return rc;
@@ -148,8 +148,8 @@ void ch__cursor_close(ch_cursor *c)
 {
     if (c == NULL)
         return;
-    ch__belt_close(c->belt);
-    c->belt = NULL;
+    ch__workqueue_close(c->workqueue);
+    c->workqueue = NULL;
     ch__budget_forget(c);
     c->stage->close(c);
     atomic_fetch_add_explicit(&c->skips->gone, c->n_skipped, memory_order_relaxed);
@@ -180,9 +180,9 @@ static ch_status count_bytes(ch_cursor *c, ch_element **out)
 {
     ch_status rc = CH_OK;
 
-    ch__budget_give(c, *out);
+    ch__budget_refund(c, *out);
     if (c->parent != NULL)
-        rc = ch__budget_take(c->parent, *out);
+        rc = ch__budget_charge(c->parent, *out);
     if (rc != CH_OK) {
         ch__element_free(*out);
         *out = NULL;
@@ -288,7 +288,8 @@ static ch_status in_body(ch_status rc, const ch_cursor *of, int64_t number)
 
 static ch_status frame_next(ch_cursor *c, ch_element **out)
 {
-    ch_status rc = c->belt != NULL ? ch__belted_next(c, out) : ch__cursor_next(c->in[0], out);
+    ch_status rc =
+        c->workqueue != NULL ? ch__queued_next(c, out) : ch__cursor_next(c->in[0], out);
 
     return rc == CH_OK ? CH_OK : in_body(rc, c->parent, ((frame *)c)->number);
 }
@@ -301,8 +302,8 @@ static void frame_save(ch_cursor *c, ch_saver *s)
     ch__save_int(s, f->n);
     for (int i = 0; i < f->n; i++)
         ch__save_element(s, f->given[i]);
-    if (c->belt != NULL)
-        ch__belted_save(c, s);
+    if (c->workqueue != NULL)
+        ch__queued_save(c, s);
     else
         ch__save_inputs(c, s);
 }
@@ -310,12 +311,12 @@ static void frame_save(ch_cursor *c, ch_saver *s)
 /* What was given is given to ch__body_open anew: body_load. */
 static ch_status frame_load(ch_cursor *c, ch_loader *l)
 {
-    return c->belt != NULL ? ch__belted_load(c, l) : ch__load_inputs(c, l);
+    return c->workqueue != NULL ? ch__queued_load(c, l) : ch__load_inputs(c, l);
 }
 
 static ch_status frame_rewind(ch_cursor *c)
 {
-    return c->belt != NULL ? ch__belted_rewind(c) : ch__rewind_inputs(c);
+    return c->workqueue != NULL ? ch__queued_rewind(c) : ch__rewind_inputs(c);
 }
 
 static void frame_close(ch_cursor *c)
@@ -354,9 +355,9 @@ typedef struct which_body {
 static ch_status body_open(ch_cursor *of, which_body which, int n, ch_element *const *given,
                            ch_cursor **out)
 {
-    static const ch_belt_ops ops = {ch__belt_pull_input, NULL};
-    frame                   *f = (frame *)cursor_new(of->it, &frame_stage, of->dataset, of);
-    ch_status                rc = CH_OK;
+    static const ch_workqueue_ops ops = {ch__workqueue_pull_input, NULL};
+    frame    *f = (frame *)cursor_new(of->it, &frame_stage, of->dataset, of);
+    ch_status rc = CH_OK;
 
     if (f != NULL)
         f->given = ch__calloc((size_t)n + 1, sizeof(ch_element *));
@@ -376,7 +377,7 @@ static ch_status body_open(ch_cursor *of, which_body which, int n, ch_element *c
         rc = ch__cursor_open(of->it, of->dataset->body, &f->base, &f->base.in[0]);
         f->base.n_in = rc == CH_OK;
         if (rc == CH_OK && which.ahead)
-            rc = ch__belt_open(&f->base, &ops, &(ch_belt_options){.ahead = 2});
+            rc = ch__workqueue_open(&f->base, &ops, &(ch_workqueue_options){.ahead = 2});
     }
     if (rc == CH_OK) {
         *out = &f->base;
@@ -440,8 +441,8 @@ ch_status ch__body_open(ch_cursor *of, int64_t number, int n, ch_element *const 
     return body_open(of, which, n, given, out);
 }
 
-ch_status ch__body_open_ahead(ch_cursor *of, int64_t number, int n, ch_element *const *given,
-                              ch_cursor **out)
+ch_status ch__body_open_prefetch(ch_cursor *of, int64_t number, int n, ch_element *const *given,
+                                 ch_cursor **out)
 {
     which_body which = {number, first_epoch_of(of, number), true};
 
@@ -453,7 +454,7 @@ ch_status ch__body_load(ch_cursor *of, ch_loader *l, ch_cursor **out)
     return body_load(of, false, l, out);
 }
 
-ch_status ch__body_load_ahead(ch_cursor *of, ch_loader *l, ch_cursor **out)
+ch_status ch__body_load_prefetch(ch_cursor *of, ch_loader *l, ch_cursor **out)
 {
     return body_load(of, true, l, out);
 }
@@ -467,7 +468,7 @@ typedef struct element_cursor {
 static ch_status element_infer(ch_dataset *d)
 {
     const Cohort__ElementSpec *a = (const Cohort__ElementSpec *)(void *)d->attrs;
-    ch_status                  rc = ch__dataset_told(d, a);
+    ch_status                  rc = ch__dataset_warn_once(d, a);
 
     d->cardinality = a->many ? CH_UNKNOWN : 1;
     return rc;

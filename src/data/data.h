@@ -7,7 +7,7 @@
  *
  * Invariants:
  *   1. A cursor is used by one thread at a time. Stages that work with several threads do it
- *      with a belt (data/belt.h), which keeps this promise for what is below.
+ *      with a belt (data/workqueue.h), which keeps this promise for what is below.
  *   2. `next` gives an element, NULL at the end, or an error. After an error the next call goes on
  *      behind it; after the end it gives the end again.
  *   3. The elements of a cursor are a function of its dataset, of the stream that the iterator reads
@@ -77,14 +77,14 @@ typedef struct ch_stage {
 
 /* Held while a function runs that is called by one thread at a time: by all iterators over a stage, and
  * over copies of it, and by all bodies that have it. */
-typedef struct ch_turn {
+typedef struct ch_call_lock {
     atomic_int      refs;
     pthread_mutex_t lock;
     /* Who has the one state of a generator without `make`: cursors of one place in one iterator. */
     struct ch_iterator *user;
     uint64_t            path;
     int                 n_users; /* two while one takes the other's place */
-} ch_turn;
+} ch_call_lock;
 
 /* A C function of the program's: cannot be encoded. */
 typedef struct ch_data_call {
@@ -93,8 +93,8 @@ typedef struct ch_data_call {
     ch_generator generator;
     ch_status (*make)(void *arg, void **out);
     void (*drop)(void *state);
-    void    *arg;
-    ch_turn *turn; /* NULL: of the stage that is made with it */
+    void         *arg;
+    ch_call_lock *turn; /* NULL: of the stage that is made with it */
 } ch_data_call;
 
 /* Stages may be shared, so that few of them describe very many: what runs is a tree, and its size is
@@ -169,7 +169,7 @@ ch_status ch__dataset_widen(ch_dataset *d, const ch_dataset *other);
 /* A spec as a message whose memory is of the arena; and parts as one says. */
 ch_status ch__spec_encode(ch_arena *a, int n, const ch_tensor_spec *spec,
                           Cohort__ElementSpec **out);
-ch_status ch__dataset_told(ch_dataset *d, const Cohort__ElementSpec *spec);
+ch_status ch__dataset_warn_once(ch_dataset *d, const Cohort__ElementSpec *spec);
 /* INVALID_ARGUMENT, "batch: ..." */
 ch_status ch__dataset_fail(const ch_dataset *d, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
@@ -242,7 +242,8 @@ struct ch_cursor {
     int64_t  reader;      /* 0 below a shard: all workers must see the same elements there */
     uint64_t pass_key;    /* of (reader, pass), for random numbers (data/random.h) */
     uint64_t reader_key;  /* of (reader, 0): for stages that draw the same in every pass */
-    struct ch_belt *belt; /* works ahead for it (data/belt.h); NULL: nothing does */
+    struct ch_workqueue
+                   *workqueue; /* works ahead for it (data/workqueue.h); NULL: nothing does */
     int64_t         kept; /* bytes of elements, as far as they are counted (data/budget.h) */
     ch_counts       counts;
     ch_skips       *skips;     /* of its tree */
@@ -282,13 +283,13 @@ void      ch__close_nothing(ch_cursor *c);
  * error too. The result is a cursor like any other. `ahead`: threads run it beforehand. */
 ch_status ch__body_open(ch_cursor *of, int64_t number, int n, ch_element *const *given,
                         ch_cursor **out);
-ch_status ch__body_open_ahead(ch_cursor *of, int64_t number, int n, ch_element *const *given,
-                              ch_cursor **out);
+ch_status ch__body_open_prefetch(ch_cursor *of, int64_t number, int n, ch_element *const *given,
+                                 ch_cursor **out);
 /* The stage that runs the body which a cursor is part of, the outermost; NULL: it is in none. */
 ch_cursor *ch__cursor_runner(ch_cursor *c);
 /* One that was saved with ch__cursor_save. */
 ch_status ch__body_load(ch_cursor *of, ch_loader *l, ch_cursor **out);
-ch_status ch__body_load_ahead(ch_cursor *of, ch_loader *l, ch_cursor **out);
+ch_status ch__body_load_prefetch(ch_cursor *of, ch_loader *l, ch_cursor **out);
 
 /* ---- places ---- */
 
@@ -296,7 +297,7 @@ ch_status ch__body_load_ahead(ch_cursor *of, ch_loader *l, ch_cursor **out);
 void ch__save_int(ch_saver *s, int64_t value);
 void ch__save_element(ch_saver *s, const ch_element *e);
 void ch__save_elements(ch_saver *s, const ch_elements *list); /* how many, then each */
-/* Saves an error; `is_between` as in ch_slot. */
+/* Saves an error; `is_between` as in ch_job_result. */
 void ch__save_fault(ch_saver *s, ch_status rc, const char *text, bool is_between);
 void ch__save_text(ch_saver *s, const void *data, size_t size);
 void ch__save_fail(ch_saver *s, ch_status rc);

@@ -42,7 +42,7 @@ static void let_go(ch_dataset *d, ch_dataset **chain)
     *chain = d;
 }
 
-static void turn_unref(ch_turn *t)
+static void turn_unref(ch_call_lock *t)
 {
     if (t == NULL || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
         return;
@@ -51,7 +51,7 @@ static void turn_unref(ch_turn *t)
 }
 
 /* Another reference, or a new one. NULL: no memory. */
-static ch_turn *turn_ref(ch_turn *t)
+static ch_call_lock *turn_ref(ch_call_lock *t)
 {
     if (t != NULL) {
         atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
@@ -73,7 +73,7 @@ static void drop_one(ch_dataset *d, ch_dataset **chain)
     let_go(d->element, chain);
     ch_graph_unref(d->graph);
     ch_tuple_unref(d->data);
-    ch__message_free(d->attrs);
+    ch__protobuf_free(d->attrs);
     turn_unref(d->call.turn);
     drop_spec(d);
     ch__free(d->in);
@@ -207,7 +207,7 @@ static ch_status take_parts(ch_dataset *d, const ch_dataset_make *m)
             d, "more than %d stages, each counted as often as elements are taken from it",
             CH_MAX_DATASET_STAGES);
     if (d->stage->attrs != NULL)
-        return ch__message_copy(d->stage->attrs, m->attrs, &d->attrs);
+        return ch__protobuf_copy(d->stage->attrs, m->attrs, &d->attrs);
     return CH_OK;
 }
 
@@ -240,7 +240,7 @@ static ch_status set_hash(ch_dataset *d)
         d->hash = ch__hash(d->hash, s->dim, (size_t)s->rank * sizeof(s->dim[0]));
     }
     if (d->attrs != NULL) {
-        ch_status rc = ch__message_pack(d->attrs, &bytes, &n);
+        ch_status rc = ch__protobuf_pack(d->attrs, &bytes, &n);
 
         if (rc != CH_OK)
             return rc;
@@ -411,7 +411,7 @@ static void print_tree(const ch_dataset *d, int indent, const char *mark, ch_tex
 {
     ch__text_add(t, "%*s%s%s", indent, "", mark, d->stage->name);
     if (d->attrs != NULL)
-        ch__message_print(d->attrs, t);
+        ch__protobuf_print(d->attrs, t);
     print_spec(d, t);
     ch__text_add(t, "\n");
     if (d->body != NULL)
@@ -482,7 +482,7 @@ ch_status ch__spec_encode(ch_arena *a, int n, const ch_tensor_spec *spec,
     return CH_OK;
 }
 
-ch_status ch__dataset_told(ch_dataset *d, const Cohort__ElementSpec *told)
+ch_status ch__dataset_warn_once(ch_dataset *d, const Cohort__ElementSpec *told)
 {
     ch_status rc = ch__dataset_parts(d, told->n_parts > CH_MAX_PARTS ? -1 : (int)told->n_parts);
 

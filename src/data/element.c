@@ -7,7 +7,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "data/spare.h"
+#include "data/element_pool.h"
 #include "file/block.h"
 #include "tensor/tensor.h"
 
@@ -56,9 +56,9 @@ static ch_element *lay_out(void *memory, home h, int n, int n_owners, size_t roo
 ch_element *ch__element_new(int n, int n_owners, size_t room_bytes)
 {
     size_t bytes = layout_of(n, n_owners).head + room_bytes;
-    bool   is_small = bytes <= CH_SPARE_BYTES;
-    void  *memory = is_small ? ch__spare_take() : ch__malloc(bytes);
-    home   h = {.capacity = is_small ? CH_SPARE_BYTES : 0};
+    bool   is_small = bytes <= CH_ELEMENT_POOL_BYTES;
+    void  *memory = is_small ? ch__element_pool_get() : ch__malloc(bytes);
+    home   h = {.capacity = is_small ? CH_ELEMENT_POOL_BYTES : 0};
 
     return memory != NULL ? lay_out(memory, h, n, n_owners, room_bytes) : NULL;
 }
@@ -95,7 +95,7 @@ void ch__element_free(ch_element *e)
         if (e->owner[i] != NULL)
             ch__buffer_unref(e->owner[i]);
     if (!e->is_note && e->capacity > 0)
-        ch__spare_give(e);
+        ch__element_pool_put(e);
     else if (!e->is_note)
         ch__free(e);
     if (first != NULL)

@@ -64,7 +64,7 @@ static void read_entry(ch_wire *w, ch_wire_span entry, ch_wire_span *key, ch_wir
     ch_wire_span  rest = entry;
     ch_wire_field f;
 
-    if (ch__wire_take(&rest, 1, key) && ch__wire_take(&rest, 2, value) && rest.at == rest.end)
+    if (ch__wire_field(&rest, 1, key) && ch__wire_field(&rest, 2, value) && rest.at == rest.end)
         return;
     *key = *value = (ch_wire_span){entry.end, entry.end};
     while (ch__wire_next(w, &entry, &f))
@@ -80,7 +80,7 @@ static bool next_entry(ch_wire *w, ch_wire_span *example, ch_wire_span *features
 {
     ch_wire_field f;
 
-    if (ch__wire_take(features, 1, entry))
+    if (ch__wire_field(features, 1, entry))
         return true;
     for (;;) {
         while (ch__wire_next(w, features, &f))
@@ -188,11 +188,11 @@ static bool read_one_run(list *l)
     ch_wire_span rest = l->value, values;
     int          kind = rest.at < rest.end ? *rest.at >> 3 : NO_LIST;
 
-    if (kind == NO_LIST || kind > INT64_LIST || !ch__wire_take(&rest, kind, &values))
+    if (kind == NO_LIST || kind > INT64_LIST || !ch__wire_field(&rest, kind, &values))
         return false;
     l->kind = (list_kind)kind;
     l->n_runs = 1;
-    return rest.at == rest.end && ch__wire_take(&values, 1, &l->first) &&
+    return rest.at == rest.end && ch__wire_field(&values, 1, &l->first) &&
            values.at == values.end;
 }
 

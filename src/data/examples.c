@@ -4,9 +4,9 @@
  * is an example, and not what was asked for, is an error.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "base/ahead.h"
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/prefetch.h"
 #include "data/example.h"
 #include "data/iterator.h"
 
@@ -67,7 +67,7 @@ static ch_status examples_infer(ch_dataset *d)
 }
 
 /* The record is replaced by what it says, or by what is wrong with it. */
-static void parse_slot(ch_cursor *c, ch_slot *s, int64_t number)
+static void parse_slot(ch_cursor *c, ch_job_result *s, int64_t number)
 {
     ch_element *record = s->element;
     bool        is_named = record->origin != NULL; /* the message has the file then */
@@ -78,31 +78,32 @@ static void parse_slot(ch_cursor *c, ch_slot *s, int64_t number)
     if (rc == CH_DATA_LOSS && c->dataset->skips_bad)
         ch__cursor_skipped(c, 1);
     else if (rc != CH_OK)
-        ch__slot_fail(s, is_named ? rc : ch__fail_at(rc, "record %lld", (long long)number));
+        ch__job_result_fail(s,
+                            is_named ? rc : ch__fail_at(rc, "record %lld", (long long)number));
 }
 
 /* Another thread has read and checked the records, so that they are in its cache: those that come soon are
  * asked for, the slot first, then the element, then where the record begins and ends. What is between, nobody
  * looks at. */
-static void look_ahead(const ch_item *i, int k)
+static void look_ahead(const ch_data_job *i, int k)
 {
     enum { LATER = 24, SOON = 8, NEXT = 4, ELEMENT = 192, ENDS = 128 };
     const ch_element *e;
 
     if (k + LATER < i->n)
-        ch__ask_to_read((const char *)&i->slot[k + LATER], sizeof(i->slot[0]));
+        ch__prefetch_read((const char *)&i->slot[k + LATER], sizeof(i->slot[0]));
     if (k + SOON < i->n)
-        ch__ask_to_read((const char *)i->slot[k + SOON].element, ELEMENT);
+        ch__prefetch_read((const char *)i->slot[k + SOON].element, ELEMENT);
     if (k + NEXT < i->n && (e = i->slot[k + NEXT].element) != NULL) {
         const ch_str *record = e->part[0].data;
 
-        ch__ask_to_read(record->data, ENDS);
+        ch__prefetch_read(record->data, ENDS);
         if (record->size > ENDS)
-            ch__ask_to_read(record->data + record->size - ENDS, ENDS);
+            ch__prefetch_read(record->data + record->size - ENDS, ENDS);
     }
 }
 
-static void examples_make(ch_cursor *c, ch_item *i)
+static void examples_make(ch_cursor *c, ch_data_job *i)
 {
     for (int k = 0; k < i->n; k++) {
         look_ahead(i, k);
@@ -110,18 +111,18 @@ static void examples_make(ch_cursor *c, ch_item *i)
             parse_slot(c, &i->slot[k], i->first + k);
     }
     if (c->dataset->skips_bad)
-        ch__item_close_gaps(i);
+        ch__data_job_close_gaps(i);
 }
 
 static ch_status examples_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {ch__belt_pull_input, examples_make};
-    parsing                 *p = (parsing *)c;
-    ch_status                rc = schema_of(c->dataset, &p->schema);
+    static const ch_workqueue_ops ops = {ch__workqueue_pull_input, examples_make};
+    parsing                      *p = (parsing *)c;
+    ch_status                     rc = schema_of(c->dataset, &p->schema);
 
-    return rc == CH_OK
-               ? ch__belt_open(c, &ops, &(ch_belt_options){.unordered = c->it->unordered})
-               : rc;
+    return rc == CH_OK ? ch__workqueue_open(
+                             c, &ops, &(ch_workqueue_options){.unordered = c->it->unordered})
+                       : rc;
 }
 
 static void examples_close(ch_cursor *c)
@@ -138,7 +139,7 @@ const ch_stage ch__stage_examples = {
     .cursor_bytes = sizeof(parsing),
     .infer = examples_infer,
     .open = examples_open,
-    CH_BELTED,
+    CH_QUEUED_STAGE,
     .close = examples_close,
 };
 

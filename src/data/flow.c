@@ -593,7 +593,7 @@ static ch_status zip_pass_over(ch_cursor *c, int failed, ch_status rc)
     ch_fault why;
 
     ch__fault_clear(&why);
-    (void)ch__fault_take(&why, rc, -1, NULL);
+    (void)ch__fault_record(&why, rc, -1, NULL);
     for (int i = failed + 1; i < c->n_in; i++) {
         ch_element *e = NULL;
 

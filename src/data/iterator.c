@@ -9,21 +9,21 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "data/place.h"
+#include "data/element_pool.h"
+#include "data/position.h"
 #include "data/rows.h"
-#include "data/spare.h"
 #include "tensor/print.h"
 
 enum { MOST_REPLICAS = 1 << 16 };
 
 /* ---- waiting ---- */
 
-void ch__iterator_tell(ch_iterator *it)
+void ch__iterator_wake_all(ch_iterator *it)
 {
-    ch__crowd_tell(&it->idle);
-    ch__crowd_tell(&it->others);
-    for (int i = 0; i < it->n_belts; i++)
-        ch__crowd_tell(ch__belt_crowd(it->belt[i]));
+    ch__waiters_wake_all(&it->idle);
+    ch__waiters_wake_all(&it->others);
+    for (int i = 0; i < it->n_workqueues; i++)
+        ch__waiters_wake_all(ch__workqueue_waiters(it->workqueue[i]));
 }
 
 static struct timespec in_ms(int64_t ms)
@@ -47,10 +47,10 @@ static void print_busy(const ch_iterator *it, const char *whom, char *text, size
     const ch_cursor *c = NULL;
     ch_text          t = ch__text(text, size);
 
-    for (int i = 0; i < it->n_belts && c == NULL; i++)
-        c = ch__belt_busy(it->belt[i]);
+    for (int i = 0; i < it->n_workqueues && c == NULL; i++)
+        c = ch__workqueue_busy(it->workqueue[i]);
     ch__text_add(&t, "%s", c != NULL ? c->stage->name : whom);
-    while (c != NULL && c->n_in > 0 && c->in[0]->belt == NULL) {
+    while (c != NULL && c->n_in > 0 && c->in[0]->workqueue == NULL) {
         c = c->in[0];
         ch__text_add(&t, " < %s", c->stage->name);
     }
@@ -67,16 +67,16 @@ void ch__iterator_opens(ch_iterator *it, const char *path)
 
 /* Data may take its time: a source may be a user's function that waits for the world. So there is
  * a notice that says whom we wait for, and no limit; the next one comes after twice the time. */
-void ch__iterator_wait(ch_iterator *it, ch_crowd *crowd, const char *whom)
+void ch__iterator_wait(ch_iterator *it, ch_waiters *waiters, const char *whom)
 {
     int64_t         ms = it->notice_ms > 0 ? it->notice_ms : ch__config()->wait_notice_ms;
     struct timespec until = in_ms(ms);
     char            busy[512];
     int             rc;
 
-    crowd->n++;
-    rc = pthread_cond_timedwait(&crowd->changed, &it->lock, &until);
-    crowd->n--;
+    waiters->n++;
+    rc = pthread_cond_timedwait(&waiters->changed, &it->lock, &until);
+    waiters->n--;
     if (rc != 0) {
         print_busy(it, whom, busy, sizeof(busy));
         ch__log(CH_LOG_WARNING, "slow-input", "an input pipeline waits for %s", busy);
@@ -89,8 +89,8 @@ void ch__iterator_wait(ch_iterator *it, ch_crowd *crowd, const char *whom)
 /* Sources first: who works further on then finds what it needs, and does not wait for another who reads. */
 static bool find_work(ch_iterator *it)
 {
-    for (int i = 0; i < it->n_belts; i++)
-        if (ch__belt_work(it->belt[i]))
+    for (int i = 0; i < it->n_workqueues; i++)
+        if (ch__workqueue_work(it->workqueue[i]))
             return true;
     return false;
 }
@@ -129,7 +129,7 @@ static void stop_workers(ch_iterator *it)
 {
     pthread_mutex_lock(&it->lock);
     it->stops = true;
-    ch__iterator_tell(it);
+    ch__iterator_wake_all(it);
     pthread_mutex_unlock(&it->lock);
     for (int i = 0; i < it->n_workers; i++)
         ch__thread_join(it->worker[i]);
@@ -140,11 +140,11 @@ static void stop_workers(ch_iterator *it)
 
 static ch_status out_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {ch__belt_pull_input, NULL};
-    const ch_iterator       *it = c->it;
-    ch_belt_options          opt = {.want = it->n_replicas, .ahead = it->ahead};
+    static const ch_workqueue_ops ops = {ch__workqueue_pull_input, NULL};
+    const ch_iterator            *it = c->it;
+    ch_workqueue_options          opt = {.want = it->n_replicas, .ahead = it->ahead};
 
-    return ch__belt_open(c, &ops, &opt);
+    return ch__workqueue_open(c, &ops, &opt);
 }
 
 static void out_save(ch_cursor *c, ch_saver *s)
@@ -158,7 +158,7 @@ static void out_save(ch_cursor *c, ch_saver *s)
             ch__save_element(s, it->group[i]);
         else
             ch__save_fault(s, CH_ABORTED, "its error was returned", false);
-    ch__belted_save(c, s);
+    ch__queued_save(c, s);
 }
 
 static void drop_group(ch_iterator *it)
@@ -200,7 +200,7 @@ static ch_status out_load(ch_cursor *c, ch_loader *l)
     pass_lost_group(it);
     if (ch__load_fails(l))
         return ch__load_status(l);
-    return ch__belted_load(c, l);
+    return ch__queued_load(c, l);
 }
 
 static const ch_stage out_stage = {
@@ -209,8 +209,8 @@ static const ch_stage out_stage = {
     .cursor_bytes = sizeof(ch_cursor),
     .infer = ch__infer_like_input,
     .open = out_open,
-    .next = ch__belted_next,
-    .rewind = ch__belted_rewind,
+    .next = ch__queued_next,
+    .rewind = ch__queued_rewind,
     .save = out_save,
     .load = out_load,
     .close = ch__close_nothing,
@@ -245,8 +245,8 @@ static ch_status make_room(ch_iterator *it, const ch_iterator_options *opt)
 
 static void init_lock(ch_iterator *it)
 {
-    ch__crowd_init(&it->idle);
-    ch__crowd_init(&it->others);
+    ch__waiters_init(&it->idle);
+    ch__waiters_init(&it->others);
     pthread_mutex_init(&it->lock, NULL);
 }
 
@@ -260,14 +260,14 @@ static void iterator_free(ch_iterator *it)
     pthread_cond_destroy(&it->idle.changed);
     pthread_cond_destroy(&it->others.changed);
     pthread_mutex_destroy(&it->lock);
-    ch__free(it->belt);
+    ch__free(it->workqueue);
     ch__free(it->worker);
     ch__free(it->group);
     ch__free(it->device);
     if (it->owner.drop != NULL)
         it->owner.drop(it->owner.self);
     ch__free(it);
-    ch__spares_end();
+    ch__element_pool_close();
 }
 
 ch_status ch_iterator_new(ch_dataset *d, const ch_iterator_options *opt, ch_iterator **out)
@@ -299,7 +299,7 @@ ch_status ch__iterator_new_named(ch_dataset *d, const ch_iterator_options *opt,
     if (it == NULL)
         return ch__fail_memory("iterator");
     atomic_init(&it->refs, 1);
-    ch__spares_begin();
+    ch__element_pool_open();
     init_lock(it);
     it->skips_made = it->skips;
     it->name = name;
@@ -499,8 +499,8 @@ static void pause_workers(ch_iterator *it)
 {
     pthread_mutex_lock(&it->lock);
     it->is_paused = true;
-    for (int i = 0; i < it->n_belts; i++) {
-        const ch_cursor *busy = ch__belt_busy(it->belt[i]);
+    for (int i = 0; i < it->n_workqueues; i++) {
+        const ch_cursor *busy = ch__workqueue_busy(it->workqueue[i]);
 
         if (busy != NULL) {
             ch__iterator_wait(it, &it->others, busy->stage->name);
@@ -514,7 +514,7 @@ static void wake_workers(ch_iterator *it)
 {
     pthread_mutex_lock(&it->lock);
     it->is_paused = false;
-    ch__iterator_tell(it);
+    ch__iterator_wake_all(it);
     pthread_mutex_unlock(&it->lock);
 }
 
@@ -527,7 +527,7 @@ ch_status ch_iterator_save(ch_iterator *it, void **bytes, size_t *n)
     if (rc != CH_OK)
         return rc;
     pause_workers(it);
-    rc = ch__place_save(it->root, it->dataset->hash, bytes, n);
+    rc = ch__position_save(it->root, it->dataset->hash, bytes, n);
     wake_workers(it);
     return rc;
 }
@@ -567,7 +567,7 @@ static void drop_standing(ch_iterator *it)
 }
 
 /* Into new cursors: those there are stay as they are if the place turns out to be bad. */
-static ch_status go_to(ch_iterator *it, const Cohort__Place *place)
+static ch_status go_to(ch_iterator *it, const Cohort__Position *place)
 {
     standing  old = stand_of(it), new;
     ch_status rc;
@@ -580,7 +580,7 @@ static ch_status go_to(ch_iterator *it, const Cohort__Place *place)
     rc = it->group == NULL ? ch__fail_memory("iterator")
                            : ch__cursor_open(it, it->dataset, NULL, &it->root);
     if (rc == CH_OK)
-        rc = ch__place_load(it->root, place);
+        rc = ch__position_load(it->root, place);
     new = stand_of(it);
     stand(it, rc == CH_OK ? &old : &new);
     drop_standing(it);
@@ -592,12 +592,12 @@ static ch_status go_to(ch_iterator *it, const Cohort__Place *place)
 /* A generator of one state was moved by an attempt: back to where the iterator is. */
 static ch_status go_back(ch_iterator *it, const void *bytes, size_t n, ch_status rc)
 {
-    Cohort__Place *place = NULL;
-    bool           had_failed = it->has_failed;
-    char           why[CH_FAULT_TEXT];
+    Cohort__Position *place = NULL;
+    bool              had_failed = it->has_failed;
+    char              why[CH_FAULT_TEXT];
 
     snprintf(why, sizeof(why), "%s", ch_error_message());
-    if (ch__place_read(it->dataset->hash, bytes, n, &place) == CH_OK &&
+    if (ch__position_read(it->dataset->hash, bytes, n, &place) == CH_OK &&
         go_to(it, place) == CH_OK) {
         it->has_failed = had_failed;
         (void)ch__fail(rc, "%s", why);
@@ -605,24 +605,24 @@ static ch_status go_back(ch_iterator *it, const void *bytes, size_t n, ch_status
         it->has_failed = true;
         (void)ch__fail_at(rc, "restore: %s; and a generator could not be put back", why);
     }
-    ch__message_free(place != NULL ? &place->base : NULL);
+    ch__protobuf_free(place != NULL ? &place->base : NULL);
     return rc;
 }
 
 ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
 {
-    Cohort__Place *place = NULL;
-    void          *here = NULL;
-    size_t         n_here = 0;
-    ch_status      rc = ch__want_given("restore", "the iterator", it, "bytes", bytes);
+    Cohort__Position *place = NULL;
+    void             *here = NULL;
+    size_t            n_here = 0;
+    ch_status         rc = ch__want_given("restore", "the iterator", it, "bytes", bytes);
 
     if (rc == CH_OK)
-        rc = ch__place_read(it->dataset->hash, bytes, n, &place);
+        rc = ch__position_read(it->dataset->hash, bytes, n, &place);
     if (rc != CH_OK)
         return rc;
     pause_workers(it);
     if (it->dataset->shares_state)
-        rc = ch__place_save(it->root, it->dataset->hash, &here, &n_here);
+        rc = ch__position_save(it->root, it->dataset->hash, &here, &n_here);
     if (rc == CH_OK) {
         rc = go_to(it, place);
         if (rc != CH_OK && here != NULL)
@@ -630,16 +630,16 @@ ch_status ch_iterator_restore(ch_iterator *it, const void *bytes, size_t n)
     }
     wake_workers(it);
     ch_bytes_free(here);
-    ch__message_free(&place->base);
+    ch__protobuf_free(&place->base);
     return rc;
 }
 
 /* ---- where the time went ---- */
 
 /* If the cursor has no timed belt, its time is that of its calls. */
-static bool has_timed_belt(const ch_cursor *c)
+static bool has_timed_workqueue(const ch_cursor *c)
 {
-    return c->belt != NULL && ch__belt_is_timed(c->belt);
+    return c->workqueue != NULL && ch__workqueue_is_timed(c->workqueue);
 }
 
 /* Of a stage without a timed belt: what its calls took, without those below. */
@@ -658,7 +658,7 @@ static int64_t inside_ns(const ch_cursor *c)
     int64_t ns = 0;
 
     for (int i = 0; i < c->n_in; i++)
-        if (!has_timed_belt(c->in[i]))
+        if (!has_timed_workqueue(c->in[i]))
             ns += own_ns(c->in[i]) + inside_ns(c->in[i]);
     return ns;
 }
@@ -669,7 +669,7 @@ static double share_of(const ch_cursor *c)
     ch_stage_profile whole = {0};
     int64_t          inside = inside_ns(c);
 
-    ch__belt_profile(c->belt, &whole);
+    ch__workqueue_profile(c->workqueue, &whole);
     return inside > whole.busy_ns ? (double)whole.busy_ns / (double)inside : 1;
 }
 
@@ -681,9 +681,9 @@ static void profile_of(const ch_cursor *c, int depth, double share, ch_stage_pro
     ch_stage_profile p = {.stage = c->stage->name, .depth = depth, .n_elements = k->n_elements};
     int              own = (*at)++;
 
-    if (c->belt != NULL)
-        ch__belt_profile(c->belt, &p);
-    if (has_timed_belt(c)) {
+    if (c->workqueue != NULL)
+        ch__workqueue_profile(c->workqueue, &p);
+    if (has_timed_workqueue(c)) {
         int64_t inside = inside_ns(c);
 
         share = share_of(c);
@@ -717,7 +717,7 @@ static int64_t waited_ns(ch_iterator *it)
     ch_stage_profile p = {0};
 
     pthread_mutex_lock(&it->lock);
-    ch__belt_profile(it->root->belt, &p);
+    ch__workqueue_profile(it->root->workqueue, &p);
     pthread_mutex_unlock(&it->lock);
     return p.wait_ns;
 }

@@ -5,8 +5,8 @@
 #include <pthread.h>
 
 #include "base/thread.h"
-#include "data/belt.h"
 #include "data/budget.h"
+#include "data/workqueue.h"
 
 /* For whom an iterator works, if it is not the program alone. */
 typedef struct ch_iterator_owner {
@@ -36,13 +36,13 @@ struct ch_iterator {
     ch_skips   *skips_made; /* those of a tree that is made now */
 
     pthread_mutex_t lock;   /* of the belts and of what follows */
-    ch_crowd        idle;   /* threads that found nothing to do */
-    ch_crowd        others; /* who waits for more than one belt */
+    ch_waiters      idle;   /* threads that found nothing to do */
+    ch_waiters      others; /* who waits for more than one belt */
     bool            is_paused;
     int64_t         notice_ms; /* that a wait takes till it is told of; 0: as configured */
     char            file[256]; /* that was opened last; "": none */
-    int             n_belts, cap_belts;
-    ch_belt       **belt; /* those nearer to the sources first */
+    int             n_workqueues, cap_workqueues;
+    ch_workqueue  **workqueue; /* those nearer to the sources first */
     int             n_workers;
     ch_thread     **worker;
 };
@@ -58,9 +58,9 @@ ch_status ch__element_of_no_rows(const ch_dataset *d, ch_element **out);
 ch_status ch__iterator_no_rows(ch_iterator *it, ch_tuple **out);
 
 /* With the lock held: tells everybody that something changed. */
-void ch__iterator_tell(ch_iterator *it);
+void ch__iterator_wake_all(ch_iterator *it);
 /* With the lock held: joins a crowd until it is told; says whom it waits for when that takes long. */
-void ch__iterator_wait(ch_iterator *it, ch_crowd *crowd, const char *whom);
+void ch__iterator_wait(ch_iterator *it, ch_waiters *waiters, const char *whom);
 /* Without the lock: a file is opened now, and may be what is waited for. */
 void ch__iterator_opens(ch_iterator *it, const char *path);
 

@@ -34,7 +34,7 @@ ch_status ch__line_next(ch_reader *r, int64_t max_bytes, ch_str *out)
                               ch__reader_path(r), (long long)ch__reader_offset(r),
                               (long long)max_bytes);
     *out = (ch_str){r->at, size};
-    ch__reader_take(r, whole);
+    ch__reader_borrow(r, whole);
     return CH_OK;
 }
 
@@ -51,7 +51,7 @@ ch_status ch__line_pass(ch_reader *r, int64_t most, bool *has_end)
         end = memchr(r->at, '\n', r->left);
         size_t now = end != NULL ? (size_t)(end - r->at) + 1 : r->left;
         n += (int64_t)now;
-        ch__reader_take(r, now);
+        ch__reader_borrow(r, now);
     }
     *has_end = end != NULL;
     return CH_OK;

@@ -1,7 +1,7 @@
 /* data/map.c -- stages that do something with each element: map, filter, take_while, select.
  *
  * What is done is a recorded step or a C function of the program's; each element is by itself, so
- * threads share them (data/belt.h).
+ * threads share them (data/workqueue.h).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
@@ -16,14 +16,15 @@ typedef struct mapping {
     ch_caller *caller; /* of a step; NULL: a C function */
 } mapping;
 
-static ch_status open_belt(ch_cursor *c, const ch_belt_ops *ops, const ch_belt_options *opt)
+static ch_status open_workqueue(ch_cursor *c, const ch_workqueue_ops *ops,
+                                const ch_workqueue_options *opt)
 {
     mapping  *m = (mapping *)c;
     ch_status rc = CH_OK;
 
     if (c->dataset->graph != NULL)
         rc = ch__caller_new(c->dataset->graph, &m->caller);
-    return rc == CH_OK ? ch__belt_open(c, ops, opt) : rc;
+    return rc == CH_OK ? ch__workqueue_open(c, ops, opt) : rc;
 }
 
 static void map_close(ch_cursor *c)
@@ -78,7 +79,7 @@ static ch_status map_infer(ch_dataset *d)
     if (a->parallel < 0 || a->parallel > 1024)
         return ch__dataset_fail(d, "%d calls at the same time, want 0 to 1024", a->parallel);
     if (d->call.map != NULL) {
-        rc = ch__dataset_told(d, a->gives);
+        rc = ch__dataset_warn_once(d, a->gives);
     } else {
         rc = ch__call_check(d, d->graph, d->in[0]);
         if (rc == CH_OK)
@@ -129,7 +130,7 @@ static ch_status map_one(ch_cursor *c, int64_t place, ch_element *e, ch_element 
     return rc;
 }
 
-static void map_make(ch_cursor *c, ch_item *i)
+static void map_make(ch_cursor *c, ch_data_job *i)
 {
     for (int k = 0; k < i->n && !is_let_go(c); k++) {
         ch_element *e = i->slot[k].element, *out = NULL;
@@ -142,18 +143,18 @@ static void map_make(ch_cursor *c, ch_item *i)
         if (rc == CH_OK)
             i->slot[k].element = out;
         else
-            ch__slot_fail(&i->slot[k], at_element(rc, c, i->first + k));
+            ch__job_result_fail(&i->slot[k], at_element(rc, c, i->first + k));
     }
 }
 
 static ch_status map_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {ch__belt_pull_input, map_make};
-    const Cohort__Map       *a = CH_ATTRS(c, Cohort__Map);
-    ch_belt_options          opt = {.at_once = takes_turns(c->dataset) ? 1 : a->parallel,
-                                    .unordered = a->unordered != 0 || c->it->unordered};
+    static const ch_workqueue_ops ops = {ch__workqueue_pull_input, map_make};
+    const Cohort__Map            *a = CH_ATTRS(c, Cohort__Map);
+    ch_workqueue_options          opt = {.at_once = takes_turns(c->dataset) ? 1 : a->parallel,
+                                         .unordered = a->unordered != 0 || c->it->unordered};
 
-    return open_belt(c, &ops, &opt);
+    return open_workqueue(c, &ops, &opt);
 }
 
 static bool map_is_unordered(const ch_dataset *d)
@@ -171,7 +172,7 @@ const ch_stage ch__stage_map = {
     .infer = map_infer,
     .is_unordered = map_is_unordered,
     .open = map_open,
-    CH_BELTED,
+    CH_QUEUED_STAGE,
     .close = map_close,
 };
 
@@ -285,7 +286,7 @@ static ch_status ask(ch_cursor *c, int64_t place, const ch_element *e, bool *kee
 }
 
 /* What is in the slot stays there, be it an error. */
-static bool keeps(ch_cursor *c, ch_item *i, int k)
+static bool keeps(ch_cursor *c, ch_data_job *i, int k)
 {
     bool      keep = true;
     ch_status rc = CH_OK;
@@ -293,25 +294,25 @@ static bool keeps(ch_cursor *c, ch_item *i, int k)
     if (i->slot[k].element != NULL)
         rc = ask(c, i->first + k, i->slot[k].element, &keep);
     if (rc != CH_OK)
-        ch__slot_fail(&i->slot[k], at_element(rc, c, i->first + k));
+        ch__job_result_fail(&i->slot[k], at_element(rc, c, i->first + k));
     return rc != CH_OK || keep;
 }
 
-static void filter_make(ch_cursor *c, ch_item *i)
+static void filter_make(ch_cursor *c, ch_data_job *i)
 {
     for (int k = 0; k < i->n && !is_let_go(c); k++)
         if (!keeps(c, i, k))
-            ch__slot_drop(&i->slot[k]);
-    ch__item_close_gaps(i);
+            ch__job_result_drop(&i->slot[k]);
+    ch__data_job_close_gaps(i);
 }
 
 static ch_status filter_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {ch__belt_pull_input, filter_make};
+    static const ch_workqueue_ops ops = {ch__workqueue_pull_input, filter_make};
 
-    return open_belt(c, &ops,
-                     &(ch_belt_options){.at_once = c->dataset->call.filter != NULL,
-                                        .unordered = c->it->unordered});
+    return open_workqueue(c, &ops,
+                          &(ch_workqueue_options){.at_once = c->dataset->call.filter != NULL,
+                                                  .unordered = c->it->unordered});
 }
 
 const ch_stage ch__stage_filter = {
@@ -322,18 +323,18 @@ const ch_stage ch__stage_filter = {
     .cursor_bytes = sizeof(mapping),
     .infer = filter_infer,
     .open = filter_open,
-    CH_BELTED,
+    CH_QUEUED_STAGE,
     .close = map_close,
 };
 
 /* What was pulled behind the end is passed over with it. */
-static void take_while_make(ch_cursor *c, ch_item *i)
+static void take_while_make(ch_cursor *c, ch_data_job *i)
 {
     for (int k = 0; k < i->n && !is_let_go(c); k++) {
         if (keeps(c, i, k))
             continue;
         for (int rest = k; rest < i->n; rest++)
-            ch__slot_drop(&i->slot[rest]);
+            ch__job_result_drop(&i->slot[rest]);
         i->n = k;
         i->is_last = true;
     }
@@ -341,9 +342,10 @@ static void take_while_make(ch_cursor *c, ch_item *i)
 
 static ch_status take_while_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {ch__belt_pull_input, take_while_make};
+    static const ch_workqueue_ops ops = {ch__workqueue_pull_input, take_while_make};
 
-    return open_belt(c, &ops, &(ch_belt_options){.at_once = c->dataset->call.filter != NULL});
+    return open_workqueue(c, &ops,
+                          &(ch_workqueue_options){.at_once = c->dataset->call.filter != NULL});
 }
 
 const ch_stage ch__stage_take_while = {
@@ -354,7 +356,7 @@ const ch_stage ch__stage_take_while = {
     .cursor_bytes = sizeof(mapping),
     .infer = filter_infer,
     .open = take_while_open,
-    CH_BELTED,
+    CH_QUEUED_STAGE,
     .close = map_close,
 };
 

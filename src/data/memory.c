@@ -253,15 +253,15 @@ static ch_status generator_infer(ch_dataset *d)
     if (d->call.generator.next == NULL)
         return ch__dataset_fail(d, "it calls a C function, which this process does not have");
     d->shares_state = d->call.make == NULL;
-    return ch__dataset_told(d, CH_ATTRS_OF(d, Cohort__ElementSpec));
+    return ch__dataset_warn_once(d, CH_ATTRS_OF(d, Cohort__ElementSpec));
 }
 
 /* One state serves one cursor, and the one that takes its place in the same iterator. */
 static ch_status use_state(generating *g)
 {
-    ch_cursor *c = &g->base;
-    ch_turn   *t = c->dataset->call.turn;
-    bool       is_mine;
+    ch_cursor    *c = &g->base;
+    ch_call_lock *t = c->dataset->call.turn;
+    bool          is_mine;
 
     pthread_mutex_lock(&t->lock);
     is_mine = t->user == c->it;
@@ -283,7 +283,7 @@ static ch_status use_state(generating *g)
 
 static void leave_state(generating *g)
 {
-    ch_turn *t = g->base.dataset->call.turn;
+    ch_call_lock *t = g->base.dataset->call.turn;
 
     if (!g->is_user)
         return;

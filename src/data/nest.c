@@ -241,7 +241,7 @@ static ch_status fill_place(interleaving *x, int at)
         x->taken = 0;
     if (e == NULL)
         return CH_OK;
-    return ch__body_open_ahead(&x->base, x->n_opened++, 1, &e, &x->body[at]);
+    return ch__body_open_prefetch(&x->base, x->n_opened++, 1, &e, &x->body[at]);
 }
 
 /* Every place that is free, beginning with the one whose turn it is. */
@@ -262,7 +262,7 @@ static ch_status turn_to_ready(interleaving *x)
     ch_status rc = fill_places(x);
 
     if (rc == CH_OK && !is_idle(x))
-        rc = ch__belt_any(&x->base, x->body, x->cycle, x->at, &at);
+        rc = ch__workqueue_any(&x->base, x->body, x->cycle, x->at, &at);
     if (at != x->at)
         x->taken = 0;
     x->at = at;
@@ -351,7 +351,7 @@ static ch_status interleave_load(ch_cursor *c, ch_loader *l)
         rc = ch__load_fails(l) ? ch__load_status(l) : ch__load_inputs(c, l);
     for (int i = 0; i < x->cycle && rc == CH_OK; i++)
         if (is_open[i])
-            rc = ch__body_load_ahead(c, l, &x->body[i]);
+            rc = ch__body_load_prefetch(c, l, &x->body[i]);
     ch__free(is_open);
     return rc;
 }

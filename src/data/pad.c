@@ -89,14 +89,14 @@ static ch_status padded_infer(ch_dataset *d)
     return rc;
 }
 
-static void padded_pull(ch_cursor *c, ch_item *i)
+static void padded_pull(ch_cursor *c, ch_data_job *i)
 {
     const Cohort__PaddedBatch *a = CH_ATTRS(c, Cohort__PaddedBatch);
 
     ch__rows_pull((ch_batching *)c, i, (int)a->size, a->drop_remainder);
 }
 
-static void padded_make(ch_cursor *c, ch_item *i)
+static void padded_make(ch_cursor *c, ch_data_job *i)
 {
     padding *p = (padding *)c;
 
@@ -105,9 +105,9 @@ static void padded_make(ch_cursor *c, ch_item *i)
 
 static ch_status padded_open(ch_cursor *c)
 {
-    static const ch_belt_ops   ops = {padded_pull, padded_make};
-    const Cohort__PaddedBatch *a = CH_ATTRS(c, Cohort__PaddedBatch);
-    padding                   *p = (padding *)c;
+    static const ch_workqueue_ops ops = {padded_pull, padded_make};
+    const Cohort__PaddedBatch    *a = CH_ATTRS(c, Cohort__PaddedBatch);
+    padding                      *p = (padding *)c;
     ch_status rc = pad_how(&p->arena, c->dataset->in[0], a->n_shapes, a->shapes,
                            a->n_values > 0 ? a->values : NULL, &p->how);
 

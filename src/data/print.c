@@ -110,7 +110,7 @@ static void print_scalar(const ProtobufCFieldDescriptor *f, const char *at, ch_t
 }
 
 /* There are two levels, never more. */
-void ch__message_print(const ProtobufCMessage *m, ch_text *t)
+void ch__protobuf_print(const ProtobufCMessage *m, ch_text *t)
 {
     const ProtobufCMessageDescriptor *type = m->descriptor;
 
@@ -128,7 +128,7 @@ void ch__message_print(const ProtobufCMessage *m, ch_text *t)
         } else if (is_default(f, at)) {
             continue;
         } else if (f->type == PROTOBUF_C_TYPE_MESSAGE) {
-            ch__message_print(*(const ProtobufCMessage *const *)(const void *)at, t);
+            ch__protobuf_print(*(const ProtobufCMessage *const *)(const void *)at, t);
         } else {
             print_scalar(f, at, t);
         }

@@ -7,6 +7,6 @@
 #include "tensor/print.h"
 
 /* Appends the fields of `m` that differ from their defaults: " size=256 drop_remainder". */
-void ch__message_print(const ProtobufCMessage *m, ch_text *t);
+void ch__protobuf_print(const ProtobufCMessage *m, ch_text *t);
 
 #endif

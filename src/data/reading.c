@@ -145,18 +145,19 @@ bool ch__reading_is_large(ch_status rc)
     return rc == CH_RESOURCE_EXHAUSTED && ch__failed_at_limit();
 }
 
-bool ch__reading_leave_out(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_status rc)
+bool ch__reading_leave_out(ch_reading *r, const Cohort__Read *read, ch_data_job *i,
+                           ch_status rc)
 {
     if (read == NULL || !read->skip_bad || r->names == NULL ||
         (rc != CH_DATA_LOSS && !ch__reading_is_large(rc))) {
-        ch__item_add_error(i, rc);
+        ch__data_job_add_error(i, rc);
         return false;
     }
     ch__cursor_skipped(&r->base, 1);
     return true;
 }
 
-void ch__reading_damage(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_status rc)
+void ch__reading_damage(ch_reading *r, const Cohort__Read *read, ch_data_job *i, ch_status rc)
 {
     if (ch__reading_leave_out(r, read, i, rc))
         ch__log(CH_LOG_WARNING, "skipped-records", "%s; the rest of the file is left out",
@@ -165,13 +166,13 @@ void ch__reading_damage(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_
 
 /* What is wrong with the file where the record ends is of the same record: one error, which says
  * both. What has nothing to do with its bytes (no memory, a read that fails) is what it is. */
-bool ch__reading_pass(ch_reading *r, const Cohort__Read *read, ch_item *i)
+bool ch__reading_pass(ch_reading *r, const Cohort__Read *read, ch_data_job *i)
 {
     ch_fault  why;
     ch_status rc;
 
     ch__fault_clear(&why);
-    ch__fault_take(&why, CH_RESOURCE_EXHAUSTED, -1, NULL);
+    ch__fault_record(&why, CH_RESOURCE_EXHAUSTED, -1, NULL);
     rc = r->pass(r);
     if (rc == CH_OK) {
         (void)ch__reading_leave_out(r, read, i, ch__fault_raise(&why));
@@ -185,7 +186,7 @@ bool ch__reading_pass(ch_reading *r, const Cohort__Read *read, ch_item *i)
 }
 
 /* More of a record that was told of, and counted, before. */
-static bool pass_on(ch_reading *r, const Cohort__Read *read, ch_item *i)
+static bool pass_on(ch_reading *r, const Cohort__Read *read, ch_data_job *i)
 {
     ch_status rc = r->pass(r);
 
@@ -193,11 +194,12 @@ static bool pass_on(ch_reading *r, const Cohort__Read *read, ch_item *i)
         ch__log(CH_LOG_WARNING, "skipped-records", "%s; the rest of the file is left out",
                 ch_error_message());
     else if (rc != CH_OK)
-        ch__item_add_error(i, ch__fail_at(rc, "passing over a record that is too large"));
+        ch__data_job_add_error(i, ch__fail_at(rc, "passing over a record that is too large"));
     return rc == CH_OK;
 }
 
-void ch__reading_pull(ch_cursor *c, const Cohort__Read *read, ch_item *i, ch_pull_record pull)
+void ch__reading_pull(ch_cursor *c, const Cohort__Read *read, ch_data_job *i,
+                      ch_pull_record pull)
 {
     ch_reading *r = (ch_reading *)c;
     ch_status   rc = ch__reading_file(r, read);
@@ -209,7 +211,7 @@ void ch__reading_pull(ch_cursor *c, const Cohort__Read *read, ch_item *i, ch_pul
         i->has_end = true;
     if (rc != CH_OK || r->reader == NULL)
         return;
-    ch__item_note(i, ch__reader_path(r->reader));
+    ch__data_job_note(i, ch__reader_path(r->reader));
     if (r->passing != 0)
         goes_on = pass_on(r, read, i);
     /* Those that are left out count: a pull ends soon. */
@@ -221,14 +223,14 @@ void ch__reading_pull(ch_cursor *c, const Cohort__Read *read, ch_item *i, ch_pul
 
 /* ---- the stage ---- */
 
-ch_status ch__reading_open(ch_reading *r, const ch_belt_ops *ops)
+ch_status ch__reading_open(ch_reading *r, const ch_workqueue_ops *ops)
 {
     ch_status rc = ch__block_pool_new(&r->pool);
 
     if (rc != CH_OK)
         return rc;
     ch__block_pool_notes(r->pool, CH_BLOCK_BYTES / 4);
-    return ch__belt_open(&r->base, ops, &(ch_belt_options){.want = 0});
+    return ch__workqueue_open(&r->base, ops, &(ch_workqueue_options){.want = 0});
 }
 
 static void forget(ch_reading *r)
@@ -244,11 +246,11 @@ ch_status ch__reading_rewind(ch_cursor *c)
     ch_reading *r = (ch_reading *)c;
     ch_status   rc;
 
-    ch__belt_hold(c->belt);
-    ch__belt_clear(c->belt);
+    ch__workqueue_pause(c->workqueue);
+    ch__workqueue_clear(c->workqueue);
     forget(r);
     rc = ch__rewind_inputs(c);
-    ch__belt_release(c->belt);
+    ch__workqueue_resume(c->workqueue);
     return rc;
 }
 
@@ -256,7 +258,7 @@ void ch__reading_save(ch_cursor *c, ch_saver *s)
 {
     ch_reading *r = (ch_reading *)c;
 
-    ch__belt_hold(c->belt);
+    ch__workqueue_pause(c->workqueue);
     ch__save_int(s, r->names != NULL);
     if (r->names != NULL)
         ch__save_element(s, r->names);
@@ -266,9 +268,9 @@ void ch__reading_save(ch_cursor *c, ch_saver *s)
     ch__save_int(s, r->reader != NULL ? ch__reader_file_bytes(r->reader) : -1);
     ch__save_int(s, r->passing);
     ch__save_int(s, c->n_skipped);
-    ch__belt_save(c->belt, s);
+    ch__workqueue_save(c->workqueue, s);
     ch__save_inputs(c, s);
-    ch__belt_release(c->belt);
+    ch__workqueue_resume(c->workqueue);
 }
 
 /* A byte of a file that was changed since is no place: it may be in the middle of a record. */
@@ -322,7 +324,7 @@ static ch_status load_held(ch_reading *r, ch_loader *l)
     rc = load_file(r, offset, had);
     r->passing = passing;
     if (rc == CH_OK)
-        rc = ch__belt_load(r->base.belt, l);
+        rc = ch__workqueue_load(r->base.workqueue, l);
     return rc == CH_OK ? ch__load_inputs(&r->base, l) : rc;
 }
 
@@ -331,9 +333,9 @@ ch_status ch__reading_load(ch_cursor *c, ch_loader *l)
     ch_reading *r = (ch_reading *)c;
     ch_status   rc;
 
-    ch__belt_hold(c->belt);
+    ch__workqueue_pause(c->workqueue);
     rc = load_held(r, l);
-    ch__belt_release(c->belt);
+    ch__workqueue_resume(c->workqueue);
     return rc;
 }
 

@@ -4,7 +4,7 @@
 #ifndef DATA_READING_H
 #define DATA_READING_H
 
-#include "data/belt.h"
+#include "data/workqueue.h"
 #include "file/reader.h"
 
 /* A stage that reads files: its input gives their names. */
@@ -39,10 +39,11 @@ void ch__reading_close_file(ch_reading *r);
 /* The record is damaged: left out and counted, where that was asked for; false: it is an error in the
  * item. One that is larger than it may be is damage too; that there is no memory for it is not, nor
  * what the names' stage failed with. */
-bool ch__reading_leave_out(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_status rc);
+bool ch__reading_leave_out(ch_reading *r, const Cohort__Read *read, ch_data_job *i,
+                           ch_status rc);
 /* Nothing behind it can be read: an error in the item, or the rest of the file left out and counted,
  * where that was asked for. */
-void ch__reading_damage(ch_reading *r, const Cohort__Read *read, ch_item *i, ch_status rc);
+void ch__reading_damage(ch_reading *r, const Cohort__Read *read, ch_data_job *i, ch_status rc);
 
 enum {
     CH_PASS_BYTES =
@@ -53,16 +54,17 @@ enum {
 bool ch__reading_is_large(ch_status rc);
 /* The record in front of the reader is: it alone is an error, or left out and counted. False: nothing
  * behind it can be read. What is not passed over then is by later pulls. */
-bool ch__reading_pass(ch_reading *r, const Cohort__Read *read, ch_item *i);
+bool ch__reading_pass(ch_reading *r, const Cohort__Read *read, ch_data_job *i);
 
 /* The infer of stages that give what they read as string scalars. */
 ch_status ch__reading_infer_strings(ch_dataset *d, const Cohort__Read *read);
 /* Puts a record of the open file into the item; false: the file has no more. */
-typedef bool (*ch_pull_record)(ch_reading *r, const Cohort__Read *read, ch_item *i);
+typedef bool (*ch_pull_record)(ch_reading *r, const Cohort__Read *read, ch_data_job *i);
 /* A pull: records of one file, so that an item has one name for what is wrong in it. */
-void ch__reading_pull(ch_cursor *c, const Cohort__Read *read, ch_item *i, ch_pull_record pull);
+void ch__reading_pull(ch_cursor *c, const Cohort__Read *read, ch_data_job *i,
+                      ch_pull_record pull);
 
-ch_status ch__reading_open(ch_reading *r, const ch_belt_ops *ops);
+ch_status ch__reading_open(ch_reading *r, const ch_workqueue_ops *ops);
 ch_status ch__reading_rewind(ch_cursor *c);
 void      ch__reading_save(ch_cursor *c, ch_saver *s);
 ch_status ch__reading_load(ch_cursor *c, ch_loader *l);

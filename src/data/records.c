@@ -47,19 +47,19 @@ static ch_status pass_record(ch_reading *r)
     return ch__record_skip(r->reader, 1, &skipped);
 }
 
-static void add_record(ch_reading *r, const ch_record *x, ch_item *i)
+static void add_record(ch_reading *r, const ch_record *x, ch_data_job *i)
 {
     ch_element *e = element_of(x, r->reader->block);
 
     if (e != NULL)
-        ch__item_add(i, e);
+        ch__data_job_add(i, e);
     else
-        ch__item_add_error(i, ch__fail_memory(r->base.stage->name));
+        ch__data_job_add_error(i, ch__fail_memory(r->base.stage->name));
     r->n++;
 }
 
 /* One record into the item; false: the file is done with. */
-static bool pull_record(ch_reading *r, const Cohort__Read *read, ch_item *i)
+static bool pull_record(ch_reading *r, const Cohort__Read *read, ch_data_job *i)
 {
     ch_record x;
     ch_status rc = ch__record_next(r->reader, ch__read_max_bytes(read), &x);
@@ -80,14 +80,14 @@ static bool pull_record(ch_reading *r, const Cohort__Read *read, ch_item *i)
     return true;
 }
 
-static void tfrecord_pull(ch_cursor *c, ch_item *i)
+static void tfrecord_pull(ch_cursor *c, ch_data_job *i)
 {
     ch__reading_pull(c, CH_ATTRS(c, Cohort__Records)->read, i, pull_record);
 }
 
 static ch_status tfrecord_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {tfrecord_pull, NULL};
+    static const ch_workqueue_ops ops = {tfrecord_pull, NULL};
 
     ((ch_reading *)c)->pass = pass_record;
     return ch__reading_open((ch_reading *)c, &ops);
@@ -102,7 +102,7 @@ const ch_stage ch__stage_tfrecord = {
     .cursor_bytes = sizeof(ch_reading),
     .infer = tfrecord_infer,
     .open = tfrecord_open,
-    .next = ch__belted_next,
+    .next = ch__queued_next,
     .rewind = ch__reading_rewind,
     .save = ch__reading_save,
     .load = ch__reading_load,
@@ -147,7 +147,7 @@ static ch_status fixed_begin(ch_reading *r)
 }
 
 /* One record into the item; false: the file is done with. */
-static bool pull_fixed(ch_reading *r, const Cohort__Read *read, ch_item *i)
+static bool pull_fixed(ch_reading *r, const Cohort__Read *read, ch_data_job *i)
 {
     const Cohort__FixedRecords *a = CH_ATTRS(&r->base, Cohort__FixedRecords);
     size_t                      size = (size_t)a->bytes, footer = (size_t)a->footer;
@@ -167,21 +167,21 @@ static bool pull_fixed(ch_reading *r, const Cohort__Read *read, ch_item *i)
         ch_record x = {
             .data = r->reader->at, .size = size, .offset = ch__reader_offset(r->reader)};
         add_record(r, &x, i);
-        ch__reader_take(r->reader, size);
+        ch__reader_borrow(r->reader, size);
     }
     if (rc != CH_OK)
         ch__reading_damage(r, read, i, rc);
     return rc == CH_OK;
 }
 
-static void fixed_pull(ch_cursor *c, ch_item *i)
+static void fixed_pull(ch_cursor *c, ch_data_job *i)
 {
     ch__reading_pull(c, CH_ATTRS(c, Cohort__FixedRecords)->read, i, pull_fixed);
 }
 
 static ch_status fixed_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {fixed_pull, NULL};
+    static const ch_workqueue_ops ops = {fixed_pull, NULL};
 
     ((ch_reading *)c)->begin = fixed_begin;
     return ch__reading_open((ch_reading *)c, &ops);
@@ -196,7 +196,7 @@ const ch_stage ch__stage_fixed_records = {
     .cursor_bytes = sizeof(ch_reading),
     .infer = fixed_infer,
     .open = fixed_open,
-    .next = ch__belted_next,
+    .next = ch__queued_next,
     .rewind = ch__reading_rewind,
     .save = ch__reading_save,
     .load = ch__reading_load,

@@ -8,9 +8,9 @@
 
 #include <string.h>
 
-#include "base/ahead.h"
 #include "base/fault.h"
 #include "base/mem.h"
+#include "base/prefetch.h"
 #include "tensor/ragged.h"
 
 enum {
@@ -430,7 +430,7 @@ static void copy_plain(const joining *j, char *base)
         int               at = 0;
 
         if (r + AHEAD < j->n)
-            ch__ask_to_read(j->row[r + AHEAD]->part[0].data, ASKED);
+            ch__prefetch_read(j->row[r + AHEAD]->part[0].data, ASKED);
         for (int i = 0; i < e->n; i++, at++) {
             const ch_part *p = &e->part[i];
             bool           is_split = splits(j, i);
@@ -514,7 +514,7 @@ static ch_status take_memory(joining *j, ch_block_pool *pool, char **base)
         *base = (char *)e->room + (-(uintptr_t)e->room & (CH_ALIGN - 1));
         return CH_OK;
     }
-    ch_buffer *block = ch__block_take(pool, j->used);
+    ch_buffer *block = ch__block_get(pool, j->used);
     j->out->owner[0] = block;
     if (block == NULL)
         return ch__fail(CH_RESOURCE_EXHAUSTED, "%s: no memory for a batch of %zu bytes",
@@ -558,30 +558,30 @@ static ch_status next_row(ch_batching *b, bool *has_end)
     *has_end = e == NULL;
     if (e == NULL)
         return CH_OK;
-    ch__ask_to_read((const char *)e, sizeof(*e) + 3 * sizeof(ch_part));
+    ch__prefetch_read((const char *)e, sizeof(*e) + 3 * sizeof(ch_part));
     return ch__elements_add(&b->rows, e, b->base.stage->name);
 }
 
-void ch__rows_pull(ch_batching *b, ch_item *i, int n, bool drop_remainder)
+void ch__rows_pull(ch_batching *b, ch_data_job *i, int n, bool drop_remainder)
 {
     while (b->rows.n < n && !i->has_end) {
         ch_status rc = next_row(b, &i->has_end);
 
         if (rc != CH_OK) {
-            ch__item_add_error(i, ch__error_between(rc));
+            ch__data_job_add_error(i, ch__error_between(rc));
             return;
         }
     }
     if (drop_remainder && b->rows.n < n)
         ch__elements_empty(&b->rows);
     for (int k = 0; k < b->rows.n; k++)
-        ch__item_add(i, b->rows.at[k]);
+        ch__data_job_add(i, b->rows.at[k]);
     b->rows.n = 0;
 }
 
 /* What an item has is elements, or one error. Where a row was lost the others are no batch: the error
  * stands for them all. */
-void ch__rows_make(ch_batching *b, const ch_rows_how *how, ch_item *i)
+void ch__rows_make(ch_batching *b, const ch_rows_how *how, ch_data_job *i)
 {
     const ch_dataset *d = b->base.dataset;
     int               n = i->n;
@@ -597,54 +597,55 @@ void ch__rows_make(ch_batching *b, const ch_rows_how *how, ch_item *i)
                      : ch__rows_join(d, how, n, row, b->pool, &whole);
     ch__free(row);
     for (int k = 0; k < n; k++)
-        ch__slot_drop(&i->slot[k]);
+        ch__job_result_drop(&i->slot[k]);
     i->n = 0;
     i->has_lost = false;
     if (rc == CH_OK)
-        ch__item_add(i, whole);
+        ch__data_job_add(i, whole);
     else
-        ch__item_add_error(i, rc);
+        ch__data_job_add_error(i, rc);
 }
 
-ch_status ch__rows_open(ch_batching *b, const ch_belt_ops *ops)
+ch_status ch__rows_open(ch_batching *b, const ch_workqueue_ops *ops)
 {
     ch_status rc = ch__block_pool_new(&b->pool);
 
-    return rc == CH_OK ? ch__belt_open(&b->base, ops, &(ch_belt_options){.want = 1}) : rc;
+    return rc == CH_OK ? ch__workqueue_open(&b->base, ops, &(ch_workqueue_options){.want = 1})
+                       : rc;
 }
 
 ch_status ch__rows_rewind(ch_cursor *c)
 {
     ch_status rc;
 
-    ch__belt_hold(c->belt);
-    ch__belt_clear(c->belt);
+    ch__workqueue_pause(c->workqueue);
+    ch__workqueue_clear(c->workqueue);
     ch__elements_empty(&((ch_batching *)c)->rows);
     rc = ch__rewind_inputs(c);
-    ch__belt_release(c->belt);
+    ch__workqueue_resume(c->workqueue);
     return rc;
 }
 
 void ch__rows_save(ch_cursor *c, ch_saver *s)
 {
-    ch__belt_hold(c->belt);
-    ch__belt_save(c->belt, s);
+    ch__workqueue_pause(c->workqueue);
+    ch__workqueue_save(c->workqueue, s);
     ch__save_elements(s, &((ch_batching *)c)->rows);
     ch__save_inputs(c, s);
-    ch__belt_release(c->belt);
+    ch__workqueue_resume(c->workqueue);
 }
 
 ch_status ch__rows_load(ch_cursor *c, ch_loader *l)
 {
     ch_status rc;
 
-    ch__belt_hold(c->belt);
-    rc = ch__belt_load(c->belt, l);
+    ch__workqueue_pause(c->workqueue);
+    rc = ch__workqueue_load(c->workqueue, l);
     if (rc == CH_OK)
         rc = ch__load_elements(l, INT32_MAX, c->dataset->in[0], &((ch_batching *)c)->rows);
     if (rc == CH_OK)
         rc = ch__load_inputs(c, l);
-    ch__belt_release(c->belt);
+    ch__workqueue_resume(c->workqueue);
     return rc;
 }
 

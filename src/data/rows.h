@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "data/belt.h"
+#include "data/workqueue.h"
 #include "file/block.h"
 
 typedef enum ch_rows_kind {
@@ -64,18 +64,18 @@ typedef struct ch_batching {
 } ch_batching;
 
 /* Pull: `n` elements, or an error, and then what came before it waits for the next item. */
-void ch__rows_pull(ch_batching *b, ch_item *i, int n, bool drop_remainder);
+void ch__rows_pull(ch_batching *b, ch_data_job *i, int n, bool drop_remainder);
 /* Make: the elements as one. */
-void ch__rows_make(ch_batching *b, const ch_rows_how *how, ch_item *i);
+void ch__rows_make(ch_batching *b, const ch_rows_how *how, ch_data_job *i);
 
-ch_status ch__rows_open(ch_batching *b, const ch_belt_ops *ops);
+ch_status ch__rows_open(ch_batching *b, const ch_workqueue_ops *ops);
 ch_status ch__rows_rewind(ch_cursor *c);
 void      ch__rows_save(ch_cursor *c, ch_saver *s);
 ch_status ch__rows_load(ch_cursor *c, ch_loader *l);
 void      ch__rows_close(ch_cursor *c);
 /* clang-format off */
 #define CH_BATCHED                                                                             \
-    .next = ch__belted_next, .rewind = ch__rows_rewind,                                        \
+    .next = ch__queued_next, .rewind = ch__rows_rewind,                                        \
     .save = ch__rows_save, .load = ch__rows_load
 /* clang-format on */
 

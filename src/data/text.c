@@ -36,40 +36,40 @@ static ch_element *raw_element(ch_reading *r, ch_str text, ch_buffer *layout)
     return e;
 }
 
-static void add_raw(ch_reading *r, ch_item *i, ch_str text, ch_buffer *layout)
+static void add_raw(ch_reading *r, ch_data_job *i, ch_str text, ch_buffer *layout)
 {
     ch_element *e = raw_element(r, text, layout);
 
     if (e != NULL)
-        ch__item_add(i, e);
+        ch__data_job_add(i, e);
     else
-        ch__item_add_error(i, ch__fail_memory(r->base.stage->name));
+        ch__data_job_add_error(i, ch__fail_memory(r->base.stage->name));
 }
 
 /* A damaged record: an error in its place, or nothing, where that was asked for. */
-static void fail_at_line(ch_cursor *c, const Cohort__Read *read, ch_item *i, ch_slot *s,
-                         ch_status rc, const text_room *at)
+static void fail_at_line(ch_cursor *c, const Cohort__Read *read, ch_data_job *i,
+                         ch_job_result *s, ch_status rc, const text_room *at)
 {
     rc = ch__fail_at(rc, "%s, line %lld, byte %lld", i->note != NULL ? i->note : "a file",
                      (long long)at->line, (long long)at->offset);
     if (read == NULL || !read->skip_bad || rc != CH_DATA_LOSS) {
-        ch__slot_fail(s, rc);
+        ch__job_result_fail(s, rc);
         return;
     }
-    ch__slot_drop(s);
+    ch__job_result_drop(s);
     ch__cursor_skipped(c, 1);
 }
 
 /* The element of a raw one; NULL: there is none. */
 typedef ch_status (*parse_fn)(const ch_cursor *c, const ch_element *raw, ch_element **out);
 
-static void make_text(ch_cursor *c, const Cohort__Read *read, ch_item *i, parse_fn parse)
+static void make_text(ch_cursor *c, const Cohort__Read *read, ch_data_job *i, parse_fn parse)
 {
     for (int k = 0; k < i->n; k++) {
-        ch_slot    *s = &i->slot[k];
-        ch_element *raw = s->element, *e = NULL;
-        text_room   room;
-        ch_status   rc;
+        ch_job_result *s = &i->slot[k];
+        ch_element    *raw = s->element, *e = NULL;
+        text_room      room;
+        ch_status      rc;
 
         if (raw == NULL)
             continue;
@@ -80,7 +80,7 @@ static void make_text(ch_cursor *c, const Cohort__Read *read, ch_item *i, parse_
         if (rc != CH_OK)
             fail_at_line(c, read, i, s, rc, &room);
     }
-    ch__item_close_gaps(i);
+    ch__data_job_close_gaps(i);
 }
 
 /* ---- lines ---- */
@@ -95,7 +95,7 @@ static ch_status pass_line(ch_reading *r)
     return rc;
 }
 
-static bool pull_line(ch_reading *r, const Cohort__Read *read, ch_item *i)
+static bool pull_line(ch_reading *r, const Cohort__Read *read, ch_data_job *i)
 {
     ch_str    line;
     ch_status rc = ch__line_next(r->reader, ch__read_max_bytes(read), &line);
@@ -111,7 +111,7 @@ static bool pull_line(ch_reading *r, const Cohort__Read *read, ch_item *i)
     return true;
 }
 
-static void lines_pull(ch_cursor *c, ch_item *i)
+static void lines_pull(ch_cursor *c, ch_data_job *i)
 {
     ch__reading_pull(c, CH_ATTRS(c, Cohort__Records)->read, i, pull_line);
 }
@@ -123,7 +123,7 @@ static ch_status lines_infer(ch_dataset *d)
 
 static ch_status lines_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {lines_pull, NULL};
+    static const ch_workqueue_ops ops = {lines_pull, NULL};
 
     ((ch_reading *)c)->pass = pass_line;
     return ch__reading_open((ch_reading *)c, &ops);
@@ -138,7 +138,7 @@ const ch_stage ch__stage_lines = {
     .cursor_bytes = sizeof(ch_reading),
     .infer = lines_infer,
     .open = lines_open,
-    .next = ch__belted_next,
+    .next = ch__queued_next,
     .rewind = ch__reading_rewind,
     .save = ch__reading_save,
     .load = ch__reading_load,
@@ -234,7 +234,7 @@ static ch_status pass_csv(ch_reading *r)
     return rc;
 }
 
-static bool pull_csv(ch_reading *r, const Cohort__Read *read, ch_item *i)
+static bool pull_csv(ch_reading *r, const Cohort__Read *read, ch_data_job *i)
 {
     csv_cursor   *x = (csv_cursor *)r;
     ch_csv_record record = {0};
@@ -255,7 +255,7 @@ static bool pull_csv(ch_reading *r, const Cohort__Read *read, ch_item *i)
     return true;
 }
 
-static void csv_pull(ch_cursor *c, ch_item *i)
+static void csv_pull(ch_cursor *c, ch_data_job *i)
 {
     ch__reading_pull(c, CH_ATTRS(c, Cohort__Csv)->read, i, pull_csv);
 }
@@ -268,7 +268,7 @@ static ch_status csv_parse(const ch_cursor *c, const ch_element *raw, ch_element
     return ch__csv_parse(((const layout_buffer *)raw->owner[1])->layout, room->text, out);
 }
 
-static void csv_make(ch_cursor *c, ch_item *i)
+static void csv_make(ch_cursor *c, ch_data_job *i)
 {
     make_text(c, CH_ATTRS(c, Cohort__Csv)->read, i, csv_parse);
 }
@@ -323,9 +323,9 @@ static ch_status csv_infer(ch_dataset *d)
 
 static ch_status csv_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {csv_pull, csv_make};
-    csv_cursor              *x = (csv_cursor *)c;
-    ch_status                rc = csv_schema(c->dataset, &x->schema);
+    static const ch_workqueue_ops ops = {csv_pull, csv_make};
+    csv_cursor                   *x = (csv_cursor *)c;
+    ch_status                     rc = csv_schema(c->dataset, &x->schema);
 
     x->reading.begin = csv_begin;
     x->reading.leave = csv_leave;
@@ -348,7 +348,7 @@ const ch_stage ch__stage_csv = {
     .cursor_bytes = sizeof(csv_cursor),
     .infer = csv_infer,
     .open = csv_open,
-    .next = ch__belted_next,
+    .next = ch__queued_next,
     .rewind = ch__reading_rewind,
     .save = ch__reading_save,
     .load = ch__reading_load,
@@ -426,7 +426,7 @@ static ch_status libsvm_infer(ch_dataset *d)
     return rc == CH_OK ? ch__dataset_set_parts(d, ch__libsvm_spec(&o, spec), spec) : rc;
 }
 
-static void libsvm_pull(ch_cursor *c, ch_item *i)
+static void libsvm_pull(ch_cursor *c, ch_data_job *i)
 {
     ch__reading_pull(c, CH_ATTRS(c, Cohort__LibSvm)->read, i, pull_line);
 }
@@ -440,14 +440,14 @@ static ch_status libsvm_parse(const ch_cursor *c, const ch_element *raw, ch_elem
     return ch__libsvm_parse(&o, room->text, out);
 }
 
-static void libsvm_make(ch_cursor *c, ch_item *i)
+static void libsvm_make(ch_cursor *c, ch_data_job *i)
 {
     make_text(c, CH_ATTRS(c, Cohort__LibSvm)->read, i, libsvm_parse);
 }
 
 static ch_status libsvm_open(ch_cursor *c)
 {
-    static const ch_belt_ops ops = {libsvm_pull, libsvm_make};
+    static const ch_workqueue_ops ops = {libsvm_pull, libsvm_make};
 
     ((ch_reading *)c)->pass = pass_line;
     return ch__reading_open((ch_reading *)c, &ops);
@@ -462,7 +462,7 @@ const ch_stage ch__stage_libsvm = {
     .cursor_bytes = sizeof(ch_reading),
     .infer = libsvm_infer,
     .open = libsvm_open,
-    .next = ch__belted_next,
+    .next = ch__queued_next,
     .rewind = ch__reading_rewind,
     .save = ch__reading_save,
     .load = ch__reading_load,

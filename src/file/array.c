@@ -86,7 +86,7 @@ static ch_status take_bytes(ch_reader *r, const ch_array *a, size_t n, char **at
                         (long long)a->bytes, (long long)a->offset);
     *at = (char *)r->block->data + (r->at - (const char *)r->block->data);
     settle_bytes(a, *at, n);
-    ch__reader_take(r, n);
+    ch__reader_borrow(r, n);
     return CH_OK;
 }
 

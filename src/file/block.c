@@ -211,7 +211,7 @@ static block *take_idle(ch_block_pool *p, size_t bytes)
     return NULL;
 }
 
-ch_buffer *ch__block_take(ch_block_pool *p, size_t bytes)
+ch_buffer *ch__block_get(ch_block_pool *p, size_t bytes)
 {
     block *b;
 

@@ -26,7 +26,7 @@ void           ch__block_pool_unref(ch_block_pool *p); /* NULL is fine */
 
 /* A block with one reference, of at least `bytes` and the pool's size, CH_ALIGN-aligned; what
  * is in it is left from who had it before. NULL: no memory. Threads may share a pool. */
-ch_buffer *ch__block_take(ch_block_pool *p, size_t bytes);
+ch_buffer *ch__block_get(ch_block_pool *p, size_t bytes);
 /* Says which file is in it, to all who hold it; `name`, a text, is referenced. NULL where it was not said. */
 void        ch__block_set_name(ch_buffer *b, ch_buffer *name);
 const char *ch__block_name(const ch_buffer *b);

@@ -69,7 +69,7 @@ ch_status ch__idx_head(ch_reader *r, ch_array *out)
         return rc;
     for (int i = 0; i < a.shape.rank; i++)
         a.shape.dim[i] = ch__be32(r->at + FIXED_BYTES + i * SIZE_BYTES);
-    ch__reader_take(r, n);
+    ch__reader_borrow(r, n);
     if (ch__array_settle(&a) != CH_OK)
         return ch__fail_at(CH_DATA_LOSS, "%s: its header, which ends at byte %lld",
                            ch__reader_path(r), (long long)ch__reader_offset(r));

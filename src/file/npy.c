@@ -299,7 +299,7 @@ ch_status ch__npy_head(ch_reader *r, ch_array *out)
         return ch__fail(CH_DATA_LOSS,
                         "%s: not a .npy file: its header is damaged near byte %lld",
                         ch__reader_path(r), (long long)(ch__reader_offset(r) + (c.at - r->at)));
-    ch__reader_take(r, before + n); /* the text stays where it is until more is wanted */
+    ch__reader_borrow(r, before + n); /* the text stays where it is until more is wanted */
     return settle(r, &d, out);
 }
 

@@ -21,7 +21,7 @@ static void free_name(ch_buffer *b)
     ch__free(b);
 }
 
-static ch_buffer *name_of(const ch_stream *s)
+static ch_buffer *name_of(const ch_file_stream *s)
 {
     ch_buffer *b = ch__calloc(1, sizeof(*b));
     char      *path = ch__strdup(ch__stream_path(s));
@@ -39,14 +39,14 @@ static ch_buffer *name_of(const ch_stream *s)
 /* A block that says which file is in it. NULL: no memory. */
 static ch_buffer *take_block(ch_reader *r)
 {
-    ch_buffer *b = ch__block_take(r->pool, 0);
+    ch_buffer *b = ch__block_get(r->pool, 0);
 
     if (b != NULL)
         ch__block_set_name(b, r->name);
     return b;
 }
 
-ch_status ch__reader_over(ch_stream *s, ch_block_pool *pool, ch_reader **out)
+ch_status ch__reader_over(ch_file_stream *s, ch_block_pool *pool, ch_reader **out)
 {
     ch_reader *r = ch__calloc(1, sizeof(*r));
     ch_status  rc = r == NULL ? ch__fail_memory(ch__stream_path(s)) : CH_OK;
@@ -78,8 +78,8 @@ ch_status ch__reader_over(ch_stream *s, ch_block_pool *pool, ch_reader **out)
 ch_status ch__reader_open(const char *path, const ch_load_options *opt, ch_block_pool *pool,
                           ch_reader **out)
 {
-    ch_stream *s = NULL;
-    ch_status  rc = ch__stream_open(path, opt, &s);
+    ch_file_stream *s = NULL;
+    ch_status       rc = ch__stream_open(path, opt, &s);
 
     return rc == CH_OK ? ch__reader_over(s, pool, out) : rc;
 }
@@ -211,7 +211,7 @@ ch_status ch__reader_skip(ch_reader *r, int64_t n, int64_t *skipped)
     int64_t   here = (uint64_t)n < r->left ? n : (int64_t)r->left;
     ch_status rc = CH_OK;
 
-    ch__reader_take(r, (size_t)here);
+    ch__reader_borrow(r, (size_t)here);
     *skipped = 0;
     if (here < n)
         rc = ch__stream_skip(r->stream, n - here, skipped);

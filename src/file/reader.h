@@ -3,7 +3,7 @@
  *     rc = ch__reader_want(r, 12);            // fewer than 12 are left only where the file ends
  *     if (rc == CH_OK && r->left >= 12)
  *         ... r->at[0 .. 11] ...
- *     ch__reader_take(r, 12);
+ *     ch__reader_borrow(r, 12);
  *
  * A span stays where it is until the reader is asked for bytes that it does not have; who keeps one
  * for longer adds a reference to r->block (ch__buffer_ref), and then it stays until that goes, on
@@ -24,17 +24,18 @@ typedef struct ch_reader {
     size_t      left;  /* bytes that are there, from `at` on */
     ch_buffer  *block; /* in which they lie */
     /* The rest is the reader's own. */
-    bool           has_ended; /* the stream has no more */
-    ch_stream     *stream;
-    ch_block_pool *pool;
-    ch_buffer     *name; /* the path, for the blocks, which may outlive the reader */
+    bool            has_ended; /* the stream has no more */
+    ch_file_stream *stream;
+    ch_block_pool  *pool;
+    ch_buffer      *name; /* the path, for the blocks, which may outlive the reader */
 } ch_reader;
 
 /* `opt` may be NULL; blocks come from `pool`, which is referenced; NULL: from its own. */
 CH_MUST_CHECK ch_status ch__reader_open(const char *path, const ch_load_options *opt,
                                         ch_block_pool *pool, ch_reader **out);
 /* Over a stream, which it takes over, on an error too. */
-CH_MUST_CHECK ch_status ch__reader_over(ch_stream *s, ch_block_pool *pool, ch_reader **out);
+CH_MUST_CHECK ch_status ch__reader_over(ch_file_stream *s, ch_block_pool *pool,
+                                        ch_reader **out);
 void                    ch__reader_close(ch_reader *r); /* NULL is fine */
 
 /* As ch__stream_stop_at. */
@@ -52,7 +53,7 @@ static inline CH_MUST_CHECK ch_status ch__reader_want(ch_reader *r, size_t n)
 }
 
 /* Passes over bytes that are there. */
-static inline void ch__reader_take(ch_reader *r, size_t n)
+static inline void ch__reader_borrow(ch_reader *r, size_t n)
 {
     r->at += n;
     r->left -= n;

@@ -69,7 +69,7 @@ ch_status ch__record_next(ch_reader *r, int64_t max_bytes, ch_record *out)
         return fail_record(r, "truncated record");
     *out = (ch_record){r->at + HEAD_BYTES, (size_t)size, ch__le32(r->at + HEAD_BYTES + size),
                        ch__reader_offset(r)};
-    ch__reader_take(r, whole);
+    ch__reader_borrow(r, whole);
     return CH_OK;
 }
 

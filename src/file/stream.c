@@ -24,7 +24,7 @@ static const int default_expansion = 100; /* PROMISES S11 */
 static const int64_t free_bytes = (int64_t)3 << 20;
 static const int64_t default_max_bytes = (int64_t)1 << 40;
 
-struct ch_stream {
+struct ch_file_stream {
     char          *path; /* or label */
     int            fd;
     ch_compression kind;
@@ -48,7 +48,7 @@ struct ch_stream {
     const atomic_bool *stop;     /* NULL: nobody can end it */
 };
 
-static ch_status fail_read(const ch_stream *s, int error)
+static ch_status fail_read(const ch_file_stream *s, int error)
 {
     int64_t at = s->from + s->n_in;
 
@@ -57,7 +57,7 @@ static ch_status fail_read(const ch_stream *s, int error)
 
 /* ---- opening ---- */
 
-static ch_status open_file(ch_stream *s, const char *path)
+static ch_status open_file(ch_file_stream *s, const char *path)
 {
     struct stat about;
 
@@ -84,7 +84,7 @@ static ch_status open_file(ch_stream *s, const char *path)
     return CH_OK;
 }
 
-static ch_status open_codec(ch_stream *s)
+static ch_status open_codec(ch_file_stream *s)
 {
     ch_status rc = ch__decoder_new(s->kind, s->window, &s->codec);
 
@@ -95,10 +95,10 @@ static ch_status open_codec(ch_stream *s)
 }
 
 ch_status ch__stream_open_part(const char *path, const ch_part_of_file *part,
-                               const ch_load_options *opt, ch_stream **out)
+                               const ch_load_options *opt, ch_file_stream **out)
 {
     static const ch_load_options defaults;
-    ch_stream                   *s = ch__calloc(1, sizeof(*s));
+    ch_file_stream              *s = ch__calloc(1, sizeof(*s));
 
     if (s == NULL)
         return ch__fail_memory(part->label);
@@ -123,7 +123,7 @@ ch_status ch__stream_open_part(const char *path, const ch_part_of_file *part,
     return CH_OK;
 }
 
-ch_status ch__stream_open(const char *path, const ch_load_options *opt, ch_stream **out)
+ch_status ch__stream_open(const char *path, const ch_load_options *opt, ch_file_stream **out)
 {
     if (path == NULL)
         return ch__fail(CH_INVALID_ARGUMENT, "a file to read: it has no name");
@@ -137,7 +137,7 @@ ch_status ch__stream_open(const char *path, const ch_load_options *opt, ch_strea
         opt, out);
 }
 
-void ch__stream_close(ch_stream *s)
+void ch__stream_close(ch_file_stream *s)
 {
     if (s == NULL)
         return;
@@ -149,22 +149,22 @@ void ch__stream_close(ch_stream *s)
     ch__free(s);
 }
 
-int64_t ch__stream_offset(const ch_stream *s)
+int64_t ch__stream_offset(const ch_file_stream *s)
 {
     return s->n_out;
 }
 
-int64_t ch__stream_file_bytes(const ch_stream *s)
+int64_t ch__stream_file_bytes(const ch_file_stream *s)
 {
     return s->had_bytes;
 }
 
-const char *ch__stream_path(const ch_stream *s)
+const char *ch__stream_path(const ch_file_stream *s)
 {
     return s->path;
 }
 
-void ch__stream_stop_at(ch_stream *s, const atomic_bool *stop)
+void ch__stream_stop_at(ch_file_stream *s, const atomic_bool *stop)
 {
     s->stop = stop;
 }
@@ -172,7 +172,7 @@ void ch__stream_stop_at(ch_stream *s, const atomic_bool *stop)
 /* ---- reading ---- */
 
 /* Where the file ends: a text that ends there could be whole. */
-static ch_status check_end(const ch_stream *s)
+static ch_status check_end(const ch_file_stream *s)
 {
     int64_t     at = s->from + s->n_in;
     struct stat about;
@@ -190,7 +190,7 @@ static ch_status check_end(const ch_stream *s)
 }
 
 /* Bytes as they are in the file. */
-static ch_status read_raw(ch_stream *s, void *to, size_t n, size_t *got)
+static ch_status read_raw(ch_file_stream *s, void *to, size_t n, size_t *got)
 {
     int64_t left = s->bytes - s->n_in;
 
@@ -205,14 +205,14 @@ static ch_status read_raw(ch_stream *s, void *to, size_t n, size_t *got)
 }
 
 /* Puts file and byte before what the decoder said. */
-static ch_status place_fault(const ch_stream *s, ch_status rc)
+static ch_status place_fault(const ch_file_stream *s, ch_status rc)
 {
     return ch__fail_at(rc, "%s: at byte %lld, %lld bytes decompressed", s->path,
                        (long long)(s->from + s->n_in - (int64_t)s->n_next),
                        (long long)s->n_out);
 }
 
-static ch_status check_limits(const ch_stream *s)
+static ch_status check_limits(const ch_file_stream *s)
 {
     int64_t taken = s->n_in - (int64_t)s->n_next;
 
@@ -228,7 +228,7 @@ static ch_status check_limits(const ch_stream *s)
     return CH_OK;
 }
 
-static ch_status refill(ch_stream *s)
+static ch_status refill(ch_file_stream *s)
 {
     s->next = s->in;
     return read_raw(s, s->in, IN_BYTES, &s->n_next);
@@ -237,7 +237,7 @@ static ch_status refill(ch_stream *s)
 /* One step of the decoder. What it gave before it failed is given, and the failure kept for the next
  * time: so a file fails at the same byte, however much is asked for at once. (Of zstd, a frame that is
  * all there and fits is decoded in one go, and fails as a whole.) */
-static ch_status decode(ch_stream *s, void *to, size_t n, size_t *got, bool *ended)
+static ch_status decode(ch_file_stream *s, void *to, size_t n, size_t *got, bool *ended)
 {
     ch_codec_io io = {s->next, s->n_next, to, n};
     ch_status   rc = s->codec->step(s->codec, &io, false, ended);
@@ -251,12 +251,12 @@ static ch_status decode(ch_stream *s, void *to, size_t n, size_t *got, bool *end
     if (rc == CH_OK)
         return check_limits(s);
     rc = place_fault(s, rc);
-    ch__fault_take(&s->fault, rc, -1, NULL);
+    ch__fault_record(&s->fault, rc, -1, NULL);
     return *got > 0 ? CH_OK : rc;
 }
 
 /* A decoder is asked first, with no input too: it may hold output that had no room before. */
-static ch_status read_decoded(ch_stream *s, void *to, size_t n, size_t *got)
+static ch_status read_decoded(ch_file_stream *s, void *to, size_t n, size_t *got)
 {
     bool      ended = false;
     ch_status rc = ch__fault_raise(&s->fault);
@@ -281,7 +281,7 @@ static ch_status read_decoded(ch_stream *s, void *to, size_t n, size_t *got)
 /* Of a part of which the sum is known: adds up what was read, in front of the offset. The last
  * read, which gives nothing, is where it must fit. Bytes that were passed over cannot be in a sum, and
  * then there is none. */
-static ch_status check_sum(ch_stream *s, const void *data, size_t n)
+static ch_status check_sum(ch_file_stream *s, const void *data, size_t n)
 {
     if (s->n_summed == s->n_out - (int64_t)n) {
         s->crc = ch__crc32(s->crc, data, n);
@@ -295,7 +295,7 @@ static ch_status check_sum(ch_stream *s, const void *data, size_t n)
     return CH_OK;
 }
 
-ch_status ch__stream_read(ch_stream *s, void *to, size_t n, size_t *got)
+ch_status ch__stream_read(ch_file_stream *s, void *to, size_t n, size_t *got)
 {
     ch_status rc;
 
@@ -311,7 +311,7 @@ ch_status ch__stream_read(ch_stream *s, void *to, size_t n, size_t *got)
 
 /* ---- moving ---- */
 
-static ch_status skip_by_reading(ch_stream *s, int64_t n, int64_t *skipped)
+static ch_status skip_by_reading(ch_file_stream *s, int64_t n, int64_t *skipped)
 {
     char   waste[SKIP_BYTES];
     size_t got = 1;
@@ -329,7 +329,7 @@ static ch_status skip_by_reading(ch_stream *s, int64_t n, int64_t *skipped)
 
 /* The system lets us seek past the end without a word: whether the bytes were there is
  * known when the last of them has been read. */
-ch_status ch__stream_skip(ch_stream *s, int64_t n, int64_t *skipped)
+ch_status ch__stream_skip(ch_file_stream *s, int64_t n, int64_t *skipped)
 {
     int64_t far = n - SKIP_BYTES, now, size;
 
@@ -352,7 +352,7 @@ ch_status ch__stream_skip(ch_stream *s, int64_t n, int64_t *skipped)
     return rc;
 }
 
-static ch_status rewind_stream(ch_stream *s)
+static ch_status rewind_stream(ch_file_stream *s)
 {
     ch_codec *fresh = NULL;
 
@@ -371,7 +371,7 @@ static ch_status rewind_stream(ch_stream *s)
     return ch__sys_seek(s->fd, s->from, SEEK_SET) < 0 ? fail_read(s, errno) : CH_OK;
 }
 
-ch_status ch__stream_seek(ch_stream *s, int64_t offset)
+ch_status ch__stream_seek(ch_file_stream *s, int64_t offset)
 {
     int64_t   skipped;
     ch_status rc = offset < s->n_out ? rewind_stream(s) : CH_OK;

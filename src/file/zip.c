@@ -446,7 +446,7 @@ ch_status ch__zip_reader(const ch_zip *z, int i, const ch_load_options *opt,
                          ch_block_pool *pool, ch_reader **out)
 {
     const ch_zip_member *m = &z->member[i];
-    ch_stream           *s = NULL;
+    ch_file_stream      *s = NULL;
     char                 label[1024];
 
     snprintf(label, sizeof(label), "%.700s, member %.300s", z->path, m->name);

@@ -131,7 +131,7 @@ static ch_status tell(int i, const ch_callback *c, ch_training *t, ch_event even
     return ch__fail_at(ch__fail_since(mark, rc), "callback %s", c->ops->name);
 }
 
-ch_status ch__callbacks_tell(int n, ch_callback *const *c, ch_training *t, ch_event event)
+ch_status ch__callbacks_notify(int n, ch_callback *const *c, ch_training *t, ch_event event)
 {
     ch_fault first = {0};
 
@@ -141,7 +141,7 @@ ch_status ch__callbacks_tell(int n, ch_callback *const *c, ch_training *t, ch_ev
         if (rc != CH_OK && event != CH_ON_END)
             return rc;
         if (rc != CH_OK)
-            ch__fault_take(&first, rc, -1, NULL);
+            ch__fault_record(&first, rc, -1, NULL);
     }
     return ch__fault_raise(&first);
 }

@@ -338,7 +338,7 @@ static ch_status take_leaf(ch_compiled *c, const char *name, const ch_value *v)
                         sum + (c->n_given > 0 ? ch__logs_get(&c->given, name) : 0));
 }
 
-ch_status ch__compiled_take(ch_compiled *c, const ch_tuple *out)
+ch_status ch__compiled_result(ch_compiled *c, const ch_tuple *out)
 {
     ch_status rc = CH_OK;
     int       n = out != NULL ? ch_tuple_count(out) : 0;

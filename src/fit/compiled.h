@@ -53,7 +53,7 @@ ch_status ch__compiled_read(ch_compiled *c, bool is_own_step, const char *prefix
                             ch_logs *logs);
 ch_status ch__compiled_reset(ch_compiled *c);
 /* Adds what a step gave. */
-ch_status ch__compiled_take(ch_compiled *c, const ch_tuple *out);
+ch_status ch__compiled_result(ch_compiled *c, const ch_tuple *out);
 
 /* All that is gathered, put aside and put back: an evaluation in the midst of a training leaves no trace in its
  * numbers. `out` is zero before, and put back or dropped once. */

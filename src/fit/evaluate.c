@@ -31,7 +31,7 @@ static ch_status pass(ch_loop *l, ch_source *s, int64_t steps, batch_fn fn, void
     t->validation_step = 0;
     t->validation_steps = steps > 0 ? steps : s->steps;
     if (rc == CH_OK)
-        rc = ch__loop_tell(l, CH_ON_VALIDATION_BEGIN);
+        rc = ch__loop_notify(l, CH_ON_VALIDATION_BEGIN);
     while (rc == CH_OK && t->n_asked == asked && (steps == 0 || t->validation_step < steps)) {
         ch_tuple *batch = NULL;
 
@@ -43,7 +43,7 @@ static ch_status pass(ch_loop *l, ch_source *s, int64_t steps, batch_fn fn, void
         out->rows += ch__tuple_rows(batch);
         if (rc == CH_OK) {
             t->validation_step++;
-            rc = ch__loop_tell(l, CH_ON_VALIDATION_STEP);
+            rc = ch__loop_notify(l, CH_ON_VALIDATION_STEP);
         }
         ch_tuple_unref(batch);
     }
@@ -71,12 +71,12 @@ static ch_status end_pinned(ch_loop *l, const char *what, ch_status rc)
 
     ch__fault_clear(&first);
     if (rc != CH_OK)
-        ch__fault_take(&first, rc, -1, NULL);
+        ch__fault_record(&first, rc, -1, NULL);
     last = ch__loop_settle(l);
     if (last != CH_OK)
-        last = ch__fail_at(last, "%s, step %lld", what, (long long)l->ahead.failed);
+        last = ch__fail_at(last, "%s, step %lld", what, (long long)l->inflight.failed);
     if (last != CH_OK)
-        ch__fault_take(&first, last, -1, NULL);
+        ch__fault_record(&first, last, -1, NULL);
     ch__loop_unpin(l);
     return ch__fault_raise(&first);
 }
@@ -101,7 +101,7 @@ ch_status ch__evaluate_pass(ch_loop *l, const char *call, ch_source *s, int64_t 
     ch_status rc = ch__compiled_reset(l->c);
 
     if (rc == CH_OK)
-        rc = ch__loop_pin(l);
+        rc = ch__loop_snapshot(l);
     if (rc == CH_OK)
         rc = end_pinned(l, "evaluation", pass(l, s, steps, test_batch, NULL, &p));
     if (rc == CH_OK)
@@ -109,7 +109,7 @@ ch_status ch__evaluate_pass(ch_loop *l, const char *call, ch_source *s, int64_t 
     l->t.is_stale = l->t.is_peeked = false;
     if (rc == CH_OK && (!p.is_cut || (l->t.is_evaluation && p.rows > 0)))
         rc = ch__compiled_read(l->c, l->c->test_step != NULL, prefix, &l->t.logs);
-    return rc == CH_OK ? ch__loop_tell(l, CH_ON_VALIDATION_END) : rc;
+    return rc == CH_OK ? ch__loop_notify(l, CH_ON_VALIDATION_END) : rc;
 }
 
 /* ---- by itself ---- */
@@ -156,7 +156,7 @@ static ch_status check_numbers(const ch_compiled *c)
 static ch_status evaluate(ch_loop *l, ch_source *s, const ch_evaluate_options *opt,
                           ch_history *h)
 {
-    ch_status rc = ch__loop_tell(l, CH_ON_BEGIN);
+    ch_status rc = ch__loop_notify(l, CH_ON_BEGIN);
 
     if (rc == CH_OK)
         rc = ch__evaluate_pass(l, "evaluate", s, opt->steps, "");
@@ -247,7 +247,7 @@ static ch_status take(void *arg, const ch_tuple *out)
 static ch_status predict_batch(ch_loop *l, ch_tuple *batch, void *arg)
 {
     int64_t   step = l->t.validation_step + 1;
-    ch_status rc = ch__loop_run(l, l->c->predict, batch, (ch_taker){take, arg}, &step);
+    ch_status rc = ch__loop_run(l, l->c->predict, batch, (ch_result_handler){take, arg}, &step);
 
     l->t.examples += ch__tuple_rows(batch);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "predict, step %lld", (long long)step);
@@ -299,14 +299,14 @@ static ch_status predict_all(ch_loop *l, ch_source *s, int64_t steps, guesses *g
 
 static ch_status predict(ch_loop *l, ch_source *s, const ch_evaluate_options *opt, guesses *g)
 {
-    ch_status rc = ch__loop_tell(l, CH_ON_BEGIN);
+    ch_status rc = ch__loop_notify(l, CH_ON_BEGIN);
 
     if (rc == CH_OK)
-        rc = ch__loop_pin(l);
+        rc = ch__loop_snapshot(l);
     if (rc == CH_OK)
         rc = end_pinned(l, "predict", predict_all(l, s, opt->steps, g));
     if (rc == CH_OK)
-        rc = ch__loop_tell(l, CH_ON_VALIDATION_END);
+        rc = ch__loop_notify(l, CH_ON_VALIDATION_END);
     return ch__loop_end(l, rc);
 }
 

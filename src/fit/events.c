@@ -35,20 +35,20 @@ static int varint(uint64_t x, unsigned char to[VARINT_BYTES])
     return n;
 }
 
-static void put_varint(ch_pile *p, uint64_t x)
+static void put_varint(ch_bytes_builder *p, uint64_t x)
 {
     unsigned char text[VARINT_BYTES];
 
-    ch__pile_add(p, text, (size_t)varint(x, text));
+    ch__bytes_builder_add(p, text, (size_t)varint(x, text));
 }
 
-static void put_tag(ch_pile *p, int field, int type)
+static void put_tag(ch_bytes_builder *p, int field, int type)
 {
     put_varint(p, (uint64_t)(field << 3 | type));
 }
 
 /* Zero is not written: it is what a field that is not there is. */
-static void put_number(ch_pile *p, int field, int64_t x)
+static void put_number(ch_bytes_builder *p, int field, int64_t x)
 {
     if (x == 0)
         return;
@@ -56,53 +56,53 @@ static void put_number(ch_pile *p, int field, int64_t x)
     put_varint(p, (uint64_t)x);
 }
 
-static void put_f64_bits(ch_pile *p, double x)
+static void put_f64_bits(ch_bytes_builder *p, double x)
 {
     unsigned char bytes[8];
     uint64_t      bits;
 
     memcpy(&bits, &x, sizeof(bits));
     ch__put_le(bytes, bits, 8);
-    ch__pile_add(p, bytes, 8);
+    ch__bytes_builder_add(p, bytes, 8);
 }
 
-static void put_f32_bits(ch_pile *p, float x)
+static void put_f32_bits(ch_bytes_builder *p, float x)
 {
     unsigned char bytes[4];
     uint32_t      bits;
 
     memcpy(&bits, &x, sizeof(bits));
     ch__put_le(bytes, bits, 4);
-    ch__pile_add(p, bytes, 4);
+    ch__bytes_builder_add(p, bytes, 4);
 }
 
-static void put_bytes(ch_pile *p, int field, const void *data, size_t n)
+static void put_bytes(ch_bytes_builder *p, int field, const void *data, size_t n)
 {
     put_tag(p, field, BYTES);
     put_varint(p, n);
-    ch__pile_add(p, data, n);
+    ch__bytes_builder_add(p, data, n);
 }
 
-static void put_text(ch_pile *p, int field, const char *text)
+static void put_text(ch_bytes_builder *p, int field, const char *text)
 {
     put_bytes(p, field, text, strlen(text));
 }
 
 /* A message in a message: what is put between the two. Its length, which is known in the end,
  * is put before it then. */
-static int begin(ch_pile *p, int field)
+static int begin(ch_bytes_builder *p, int field)
 {
     put_tag(p, field, BYTES);
     return p->n;
 }
 
-static void end(ch_pile *p, int start)
+static void end(ch_bytes_builder *p, int start)
 {
     unsigned char length[VARINT_BYTES];
     size_t        bytes = (size_t)(p->n - start);
     int           n = varint(bytes, length);
 
-    if (ch__pile_room(p, (size_t)n) == NULL)
+    if (ch__bytes_builder_reserve(p, (size_t)n) == NULL)
         return;
     memmove(p->at + start + n, p->at + start, bytes);
     memcpy(p->at + start, length, (size_t)n);
@@ -139,25 +139,25 @@ enum {
     CLASS_TENSOR = 2
 };
 
-static void put_wall_time(ch_pile *p, double wall_time)
+static void put_wall_time(ch_bytes_builder *p, double wall_time)
 {
     put_tag(p, EVENT_WALL_TIME, FIXED64);
     put_f64_bits(p, wall_time);
 }
 
-void ch__event_version(ch_pile *p, double wall_time)
+void ch__event_version(ch_bytes_builder *p, double wall_time)
 {
     put_wall_time(p, wall_time);
     put_text(p, EVENT_FILE_VERSION, "brain.Event:2");
 }
 
-static void put_simple(ch_pile *p, double x)
+static void put_simple(ch_bytes_builder *p, double x)
 {
     put_tag(p, VALUE_SIMPLE, FIXED32);
     put_f32_bits(p, (float)x);
 }
 
-static void put_scalar(ch_pile *p, double x)
+static void put_scalar(ch_bytes_builder *p, double x)
 {
     int tensor = begin(p, VALUE_TENSOR);
 
@@ -170,7 +170,7 @@ static void put_scalar(ch_pile *p, double x)
 }
 
 /* A size of 0 is written too, as an empty message. */
-static void put_dim(ch_pile *p, int64_t size)
+static void put_dim(ch_bytes_builder *p, int64_t size)
 {
     int dim = begin(p, SHAPE_DIM);
 
@@ -179,7 +179,7 @@ static void put_dim(ch_pile *p, int64_t size)
 }
 
 /* (buckets, 3) */
-static void put_histogram(ch_pile *p, const ch_histogram *h)
+static void put_histogram(ch_bytes_builder *p, const ch_histogram *h)
 {
     int tensor = begin(p, VALUE_TENSOR);
 
@@ -196,7 +196,7 @@ static void put_histogram(ch_pile *p, const ch_histogram *h)
     end(p, tensor);
 }
 
-static void put_string(ch_pile *p, ch_str text)
+static void put_string(ch_bytes_builder *p, ch_str text)
 {
     int tensor = begin(p, VALUE_TENSOR);
 
@@ -206,7 +206,7 @@ static void put_string(ch_pile *p, ch_str text)
     end(p, tensor);
 }
 
-static void put_metadata(ch_pile *p, const char *plugin, int class)
+static void put_metadata(ch_bytes_builder *p, const char *plugin, int class)
 {
     int metadata = begin(p, VALUE_METADATA), data = begin(p, METADATA_PLUGIN);
 
@@ -216,7 +216,7 @@ static void put_metadata(ch_pile *p, const char *plugin, int class)
     end(p, metadata);
 }
 
-static void put_value(ch_pile *p, const ch_summary *s)
+static void put_value(ch_bytes_builder *p, const ch_summary *s)
 {
     put_text(p, VALUE_TAG, s->tag);
     switch (s->kind) {
@@ -238,7 +238,7 @@ static void put_value(ch_pile *p, const ch_summary *s)
     }
 }
 
-void ch__event_summary(ch_pile *p, double wall_time, int64_t step, const ch_summary *s)
+void ch__event_summary(ch_bytes_builder *p, double wall_time, int64_t step, const ch_summary *s)
 {
     put_wall_time(p, wall_time);
     put_number(p, EVENT_STEP, step);
@@ -315,11 +315,11 @@ ch_histogram ch__histogram_of(ch_dtype dtype, int64_t n, const void *x)
 enum { FULL_BYTES = 64 << 10 };
 
 struct ch_events {
-    char     *path;
-    int       fd;
-    ch_pile   pending, message;
-    int64_t   flush_ns, flushed_ns; /* flushed_ns: when */
-    ch_status failed;               /* CH_OK: not yet */
+    char            *path;
+    int              fd;
+    ch_bytes_builder pending, message;
+    int64_t          flush_ns, flushed_ns; /* flushed_ns: when */
+    ch_status        failed;               /* CH_OK: not yet */
 };
 
 static double wall_seconds(void)
@@ -336,7 +336,7 @@ ch_status ch__events_flush(ch_events *e)
 
     if (rc != CH_OK)
         return ch__fail(rc, "%s: it could not be written before", e->path);
-    rc = ch__pile_write(&e->pending, e->fd, e->path);
+    rc = ch__bytes_builder_write(&e->pending, e->fd, e->path);
     e->failed = rc;
     e->flushed_ns = ch__now_ns();
     return rc;
@@ -349,9 +349,9 @@ static ch_status add_message(ch_events *e)
 
     if (!e->message.has_failed) {
         f = ch__record_frame(e->message.at, (size_t)e->message.n);
-        ch__pile_add(&e->pending, f.head, sizeof(f.head));
-        ch__pile_add(&e->pending, e->message.at, (size_t)e->message.n);
-        ch__pile_add(&e->pending, f.foot, sizeof(f.foot));
+        ch__bytes_builder_add(&e->pending, f.head, sizeof(f.head));
+        ch__bytes_builder_add(&e->pending, e->message.at, (size_t)e->message.n);
+        ch__bytes_builder_add(&e->pending, f.foot, sizeof(f.foot));
     }
     if (e->message.has_failed || e->pending.has_failed)
         return e->failed = ch__fail_memory(e->path);
@@ -394,8 +394,8 @@ static void drop(ch_events *e)
 {
     if (e->fd >= 0)
         ch__sys_close(e->fd);
-    ch__pile_drop(&e->pending);
-    ch__pile_drop(&e->message);
+    ch__bytes_builder_drop(&e->pending);
+    ch__bytes_builder_drop(&e->message);
     ch__free(e->path);
     ch__free(e);
 }

@@ -14,7 +14,7 @@
 #define FIT_EVENTS_H
 
 #include "cohort/tensor.h"
-#include "fit/pile.h"
+#include "fit/bytes_builder.h"
 
 enum { CH_HISTOGRAM_BUCKETS = 30 };
 
@@ -45,8 +45,9 @@ typedef struct ch_summary {
 
 /* The messages: the first of a file, and one with a summary. `wall_time` is in seconds since
  * 1970. */
-void ch__event_version(ch_pile *p, double wall_time);
-void ch__event_summary(ch_pile *p, double wall_time, int64_t step, const ch_summary *s);
+void ch__event_version(ch_bytes_builder *p, double wall_time);
+void ch__event_summary(ch_bytes_builder *p, double wall_time, int64_t step,
+                       const ch_summary *s);
 
 typedef struct ch_events ch_events;
 

@@ -145,7 +145,7 @@ static ch_status run_step(fitting *f, ch_tuple *batch)
     t->epoch_examples += ch__tuple_rows(batch);
     t->is_stale = true;
     rc = is_point(f) ? add_point(f) : CH_OK;
-    return rc == CH_OK ? ch__loop_tell(&f->loop, CH_ON_STEP) : rc;
+    return rc == CH_OK ? ch__loop_notify(&f->loop, CH_ON_STEP) : rc;
 }
 
 static bool is_done(const fitting *f)
@@ -212,7 +212,7 @@ static ch_status begin_epoch(fitting *f)
     f->total = f->count = 0;
     if (rc == CH_OK && f->opt->steps_per_epoch == 0)
         rc = ch__source_restart(&f->train);
-    return rc == CH_OK ? ch__loop_tell(&f->loop, CH_ON_EPOCH_BEGIN) : rc;
+    return rc == CH_OK ? ch__loop_notify(&f->loop, CH_ON_EPOCH_BEGIN) : rc;
 }
 
 /* Steps that ran ahead have ended; the curve had no point for the last of them yet. */
@@ -221,7 +221,7 @@ static ch_status settle(fitting *f)
     ch_status rc = ch__loop_settle(&f->loop);
 
     if (rc != CH_OK)
-        return fail_at_step(f, rc, f->loop.ahead.failed);
+        return fail_at_step(f, rc, f->loop.inflight.failed);
     return f->loop.t.settle != NULL ? add_point(f) : CH_OK;
 }
 
@@ -239,7 +239,7 @@ static ch_status end_epoch(fitting *f)
         rc = validate(f);
     if (rc == CH_OK)
         rc = ch__history_add(f->history, &t->logs);
-    return rc == CH_OK ? ch__loop_tell(&f->loop, CH_ON_EPOCH_END) : rc;
+    return rc == CH_OK ? ch__loop_notify(&f->loop, CH_ON_EPOCH_END) : rc;
 }
 
 static ch_status check_found(const fitting *f, bool ended)
@@ -297,7 +297,7 @@ static ch_status run_epochs(fitting *f)
 
     t->epoch = f->opt->initial_epoch;
     t->epoch_steps = epoch_steps(f);
-    rc = ch__loop_tell(&f->loop, CH_ON_BEGIN);
+    rc = ch__loop_notify(&f->loop, CH_ON_BEGIN);
     while (rc == CH_OK && !t->stops && t->epoch < end) {
         rc = run_epoch(f, &ended);
         if (rc != CH_OK || is_over(f, ended) || t->epoch + 1 == end)
@@ -346,10 +346,10 @@ static ch_status close_trace(const fitting *f, ch_status rc)
     if (f->opt->trace == NULL)
         return rc;
     if (rc != CH_OK)
-        ch__fault_take(&first, rc, -1, NULL);
+        ch__fault_record(&first, rc, -1, NULL);
     last = ch__trace_close();
     if (last != CH_OK)
-        ch__fault_take(&first, last, -1, NULL);
+        ch__fault_record(&first, last, -1, NULL);
     return ch__fault_raise(&first);
 }
 

@@ -5,11 +5,11 @@
 
 #include "fit/number.h"
 
-static void put_name(ch_pile *p, const char *name)
+static void put_name(ch_bytes_builder *p, const char *name)
 {
     char text[8];
 
-    ch__pile_text(p, "\"");
+    ch__bytes_builder_text(p, "\"");
     for (; *name != '\0'; name++) {
         unsigned char c = (unsigned char)*name;
 
@@ -17,16 +17,16 @@ static void put_name(ch_pile *p, const char *name)
             snprintf(text, sizeof(text), "\\%c", c);
         else
             snprintf(text, sizeof(text), c < 0x20 ? "\\u%04x" : "%c", c);
-        ch__pile_text(p, text);
+        ch__bytes_builder_text(p, text);
     }
-    ch__pile_text(p, "\": ");
+    ch__bytes_builder_text(p, "\": ");
 }
 
-void ch__json_logs(ch_pile *p, ch_training *t)
+void ch__json_logs(ch_bytes_builder *p, ch_training *t)
 {
     for (int i = 0; i < ch_training_logs(t); i++) {
-        ch__pile_text(p, ", ");
+        ch__bytes_builder_text(p, ", ");
         put_name(p, ch_training_log_name(t, i));
-        ch__pile_text(p, ch__number_text(ch_training_log(t, i), true).text);
+        ch__bytes_builder_text(p, ch__number_text(ch_training_log(t, i), true).text);
     }
 }

@@ -2,10 +2,10 @@
 #ifndef FIT_JSON_H
 #define FIT_JSON_H
 
-#include "fit/pile.h"
+#include "fit/bytes_builder.h"
 #include "fit/training.h"
 
 /* Adds `, "loss": 0.31` for each; what is not finite is null. */
-void ch__json_logs(ch_pile *p, ch_training *t);
+void ch__json_logs(ch_bytes_builder *p, ch_training *t);
 
 #endif

@@ -19,19 +19,19 @@
 #include "base/mem.h"
 #include "file/sys.h"
 #include "file/writer.h"
+#include "fit/bytes_builder.h"
 #include "fit/callback.h"
 #include "fit/json.h"
 #include "fit/number.h"
-#include "fit/pile.h"
 
 typedef struct log_file {
     ch_callback_ops ops; /* steps are looked at if they have lines */
     char           *path;
     int64_t         every_steps;
-    bool    is_json, appends; /* appends: to what is there, or was in an earlier training */
-    bool    has_warned;
-    int     fd; /* -1: between trainings */
-    ch_pile line;
+    bool is_json, appends; /* appends: to what is there, or was in an earlier training */
+    bool has_warned;
+    int  fd; /* -1: between trainings */
+    ch_bytes_builder line;
 
     int    n, capacity; /* columns, of CSV */
     char **column;
@@ -65,42 +65,42 @@ static ch_status want_column(log_file *l, const char *name, size_t bytes)
     return CH_OK;
 }
 
-static void put_quoted(ch_pile *p, const char *name)
+static void put_quoted(ch_bytes_builder *p, const char *name)
 {
     if (name[0] != '\0' && strpbrk(name, ",\"\r\n \t") == NULL) {
-        ch__pile_text(p, name);
+        ch__bytes_builder_text(p, name);
         return;
     }
-    ch__pile_add(p, "\"", 1);
+    ch__bytes_builder_add(p, "\"", 1);
     for (; *name != '\0'; name++) {
         if (*name == '"')
-            ch__pile_add(p, "\"", 1);
-        ch__pile_add(p, name, 1);
+            ch__bytes_builder_add(p, "\"", 1);
+        ch__bytes_builder_add(p, name, 1);
     }
-    ch__pile_add(p, "\"", 1);
+    ch__bytes_builder_add(p, "\"", 1);
 }
 
-static void put_header(const log_file *l, ch_pile *p)
+static void put_header(const log_file *l, ch_bytes_builder *p)
 {
     for (int i = 0; i < l->n; i++) {
-        ch__pile_add(p, ",", i > 0);
+        ch__bytes_builder_add(p, ",", i > 0);
         put_quoted(p, l->column[i]);
     }
-    ch__pile_add(p, "\n", 1);
+    ch__bytes_builder_add(p, "\n", 1);
 }
 
 /* Takes the header of a file, and its newline, off the beginning of [at, end); returns what is
  * behind. */
 static ch_status read_header(log_file *l, const char *at, const char *end, const char **behind)
 {
-    ch_pile   name = {0};
-    bool      is_quoted = false;
-    ch_status rc = CH_OK;
+    ch_bytes_builder name = {0};
+    bool             is_quoted = false;
+    ch_status        rc = CH_OK;
 
     for (; rc == CH_OK && at < end; at++) {
         if (*at == '"') {
             if (is_quoted && at + 1 < end && at[1] == '"')
-                ch__pile_add(&name, at++, 1);
+                ch__bytes_builder_add(&name, at++, 1);
             else
                 is_quoted = !is_quoted;
         } else if (!is_quoted && (*at == ',' || *at == '\n')) {
@@ -110,10 +110,10 @@ static ch_status read_header(log_file *l, const char *at, const char *end, const
             if (*at == '\n')
                 break;
         } else if (is_quoted || *at != '\r') {
-            ch__pile_add(&name, at, 1);
+            ch__bytes_builder_add(&name, at, 1);
         }
     }
-    ch__pile_drop(&name);
+    ch__bytes_builder_drop(&name);
     *behind = at < end ? at + 1 : end;
     return rc;
 }
@@ -122,7 +122,7 @@ static ch_status read_header(log_file *l, const char *at, const char *end, const
 
 /* All of a file that can be read again: *is_whole. Nothing of one that is not there, or that is a
  * device; or, with O_NOFOLLOW in `how`, that is a link. */
-static ch_status read_file(const log_file *l, int how, ch_pile *all, bool *is_whole)
+static ch_status read_file(const log_file *l, int how, ch_bytes_builder *all, bool *is_whole)
 {
     struct stat about;
     int         fd = ch__sys_open(l->path, O_RDONLY | O_NONBLOCK | how, 0);
@@ -136,7 +136,7 @@ static ch_status read_file(const log_file *l, int how, ch_pile *all, bool *is_wh
     else
         *is_whole = S_ISREG(about.st_mode);
     if (*is_whole)
-        rc = ch__pile_read(all, fd, l->path);
+        rc = ch__bytes_builder_read(all, fd, l->path);
     if (fd >= 0)
         ch__sys_close(fd);
     return rc;
@@ -145,14 +145,14 @@ static ch_status read_file(const log_file *l, int how, ch_pile *all, bool *is_wh
 /* A line that a process left unfinished is ended. */
 static ch_status look_at_file(log_file *l)
 {
-    ch_pile     all = {0};
-    const char *behind;
-    bool        is_whole;
-    ch_status   rc = read_file(l, 0, &all, &is_whole);
+    ch_bytes_builder all = {0};
+    const char      *behind;
+    bool             is_whole;
+    ch_status        rc = read_file(l, 0, &all, &is_whole);
 
     if (rc == CH_OK && all.n > 0 && all.at[all.n - 1] != '\n') {
-        ch__pile_add(&l->line, "\n", 1);
-        ch__pile_add(&all, "\n", 1);
+        ch__bytes_builder_add(&l->line, "\n", 1);
+        ch__bytes_builder_add(&all, "\n", 1);
     }
     if (rc == CH_OK && all.n > 0 && !l->is_json) {
         rc = read_header(l, all.at, all.at + all.n, &behind);
@@ -163,7 +163,7 @@ static ch_status look_at_file(log_file *l)
                           "begin with \"epoch\"",
                           l->path);
     }
-    ch__pile_drop(&all);
+    ch__bytes_builder_drop(&all);
     return rc;
 }
 
@@ -191,7 +191,7 @@ static ch_status begin(log_file *l)
     ch_status rc = close_file(l);
 
     forget_columns(l);
-    ch__pile_drop(&l->line);
+    ch__bytes_builder_drop(&l->line);
     if (rc == CH_OK && l->appends)
         rc = look_at_file(l);
     if (rc == CH_OK)
@@ -201,7 +201,7 @@ static ch_status begin(log_file *l)
 }
 
 /* The lines behind the header, each with `more` columns that are empty. */
-static void put_widened(ch_pile *to, const char *at, const char *end, int more)
+static void put_widened(ch_bytes_builder *to, const char *at, const char *end, int more)
 {
     while (at < end) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
@@ -209,15 +209,15 @@ static void put_widened(ch_pile *to, const char *at, const char *end, int more)
 
         if (line_end > at && line_end[-1] == '\r')
             line_end--;
-        ch__pile_add(to, at, (size_t)(line_end - at));
+        ch__bytes_builder_add(to, at, (size_t)(line_end - at));
         for (int i = 0; i < more; i++)
-            ch__pile_add(to, ",", 1);
-        ch__pile_add(to, "\n", 1);
+            ch__bytes_builder_add(to, ",", 1);
+        ch__bytes_builder_add(to, "\n", 1);
         at = stop != NULL ? stop + 1 : end;
     }
 }
 
-static ch_status replace_file(log_file *l, const ch_pile *with)
+static ch_status replace_file(log_file *l, const ch_bytes_builder *with)
 {
     ch_writer *w = NULL;
     ch_status  rc;
@@ -243,10 +243,10 @@ static ch_status replace_file(log_file *l, const ch_pile *with)
 /* Columns from `had` on are new, and the file has a header without them. */
 static ch_status widen(log_file *l, int had)
 {
-    ch_pile     all = {0}, wide = {0};
-    const char *behind = NULL;
-    bool        is_whole;
-    ch_status   rc = read_file(l, O_NOFOLLOW, &all, &is_whole);
+    ch_bytes_builder all = {0}, wide = {0};
+    const char      *behind = NULL;
+    bool             is_whole;
+    ch_status        rc = read_file(l, O_NOFOLLOW, &all, &is_whole);
 
     if (rc == CH_OK && !is_whole) {
         if (!l->has_warned)
@@ -264,8 +264,8 @@ static ch_status widen(log_file *l, int had)
         if (rc == CH_OK)
             rc = replace_file(l, &wide);
     }
-    ch__pile_drop(&all);
-    ch__pile_drop(&wide);
+    ch__bytes_builder_drop(&all);
+    ch__bytes_builder_drop(&wide);
     return rc;
 }
 
@@ -309,7 +309,7 @@ static void put_cell(log_file *l, ch_training *t, const char *name)
             return;
         x = ch_training_log(t, i);
     }
-    ch__pile_text(&l->line, ch__number_text(x, false).text);
+    ch__bytes_builder_text(&l->line, ch__number_text(x, false).text);
 }
 
 static ch_status csv_line(log_file *l, ch_training *t)
@@ -317,10 +317,10 @@ static ch_status csv_line(log_file *l, ch_training *t)
     ch_status rc = want_columns(l, t);
 
     for (int i = 0; i < l->n; i++) {
-        ch__pile_add(&l->line, ",", i > 0);
+        ch__bytes_builder_add(&l->line, ",", i > 0);
         put_cell(l, t, l->column[i]);
     }
-    ch__pile_add(&l->line, "\n", 1);
+    ch__bytes_builder_add(&l->line, "\n", 1);
     return rc;
 }
 
@@ -332,10 +332,10 @@ static void json_line(log_file *l, ch_training *t, ch_event event)
              "{\"event\": \"%s\", \"epoch\": %d, \"step\": %lld, \"seconds\": ",
              event == CH_ON_STEP ? "step" : "epoch", ch_training_epoch(t),
              (long long)ch_training_step(t));
-    ch__pile_text(&l->line, head);
-    ch__pile_text(&l->line, ch__rounded_text(ch_training_seconds(t), 1e6).text);
+    ch__bytes_builder_text(&l->line, head);
+    ch__bytes_builder_text(&l->line, ch__rounded_text(ch_training_seconds(t), 1e6).text);
     ch__json_logs(&l->line, t);
-    ch__pile_text(&l->line, "}\n");
+    ch__bytes_builder_text(&l->line, "}\n");
 }
 
 static ch_status log_on(void *self, ch_training *t, ch_event event)
@@ -355,7 +355,7 @@ static ch_status log_on(void *self, ch_training *t, ch_event event)
         json_line(l, t, event);
     else
         rc = csv_line(l, t);
-    return rc == CH_OK ? ch__pile_write(&l->line, l->fd, l->path) : rc;
+    return rc == CH_OK ? ch__bytes_builder_write(&l->line, l->fd, l->path) : rc;
 }
 
 /* ---- making them ---- */
@@ -368,7 +368,7 @@ static void log_drop(void *self)
         ch__sys_close(l->fd);
     forget_columns(l);
     ch__free(l->column);
-    ch__pile_drop(&l->line);
+    ch__bytes_builder_drop(&l->line);
     ch__free(l->path);
     ch__free(l);
 }

@@ -41,17 +41,17 @@ static _Thread_local ch_loop *innermost;
 
 void ch__loop_open(ch_loop *l, ch_compiled *c, const void *caller)
 {
-    ch__ledger_open(&l->ledger);
+    ch__time_account_open(&l->account);
     l->c = c;
     l->t.model = ch_model_ref(c->model);
     l->t.refresh = refresh;
     l->row = CH_TIME_OTHER;
-    l->ahead.strategy = c->strategy;
+    l->inflight.strategy = c->strategy;
     if (!c->strategy->exec->is_synchronous)
         l->t.settle = settle;
     l->outer = innermost;
     innermost = l;
-    l->t.began_ns = l->ledger.last;
+    l->t.began_ns = l->account.last;
     l->caller_before = c->caller;
     c->caller = caller;
     atomic_fetch_add(&c->n_running, 1);
@@ -61,7 +61,7 @@ void ch__loop_close(ch_loop *l)
 {
     if (l->c == NULL)
         return;
-    ch__ahead_close(&l->ahead);
+    ch__inflight_close(&l->inflight);
     ch__loop_unpin(l);
     innermost = l->outer;
     ch__loop_catch(l, false);
@@ -102,22 +102,22 @@ ch_status ch__loop_callbacks(ch_loop *l, int n, ch_callback *const *callback,
 
 void ch__loop_count(ch_loop *l, ch_time row)
 {
-    int64_t from = l->ledger.last;
+    int64_t from = l->account.last;
 
     if (l->is_apart)
         return;
-    l->ledger.ns[row] += ch__ledger_lap(&l->ledger);
+    l->account.ns[row] += ch__time_account_lap(&l->account);
     if (row != CH_TIME_OTHER && ch__trace_is_on())
-        ch__trace_span("fit", ch_time_name(row), from, l->ledger.last);
+        ch__trace_span("fit", ch_time_name(row), from, l->account.last);
 }
 
-ch_status ch__loop_tell(ch_loop *l, ch_event event)
+ch_status ch__loop_notify(ch_loop *l, ch_event event)
 {
     ch_status rc;
 
     ch__loop_count(l, CH_TIME_OTHER);
     l->row = CH_TIME_CALLBACKS;
-    rc = ch__callbacks_tell(l->n_callbacks, l->callback, &l->t, event);
+    rc = ch__callbacks_notify(l->n_callbacks, l->callback, &l->t, event);
     if (l->catches && ch__interrupted())
         ch_training_stop(&l->t, "interrupted");
     ch__loop_count(l, l->row);
@@ -132,13 +132,13 @@ ch_status ch__loop_end(ch_loop *l, ch_status rc)
 
     ch__fault_clear(&first);
     if (rc != CH_OK)
-        ch__fault_take(&first, rc, -1, NULL);
+        ch__fault_record(&first, rc, -1, NULL);
     last = ch__loop_settle(l); /* after an error something may run */
     if (last != CH_OK)
-        ch__fault_take(&first, last, -1, NULL);
-    last = ch__loop_tell(l, CH_ON_END);
+        ch__fault_record(&first, last, -1, NULL);
+    last = ch__loop_notify(l, CH_ON_END);
     if (last != CH_OK)
-        ch__fault_take(&first, last, -1, NULL);
+        ch__fault_record(&first, last, -1, NULL);
     return ch__fault_raise(&first);
 }
 
@@ -156,7 +156,7 @@ void ch__loop_catch(ch_loop *l, bool on)
 static ch_status run_here(ch_loop *l, ch_function *f, ch_tuple *batch, ch_tuple **out)
 {
     ch_timing timing = {.total_ns = 0};
-    bool      is_timed = ch__ledger_times(&l->ledger);
+    bool      is_timed = ch__time_account_is_timed(&l->account);
     int64_t   planned;
     ch_status rc;
 
@@ -165,40 +165,40 @@ static ch_status run_here(ch_loop *l, ch_function *f, ch_tuple *batch, ch_tuple 
     planned = ch__function_planning_ns(f);
     rc = is_timed ? ch__strategy_run_timed(l->c->strategy, f, batch, out, &timing)
                   : ch_strategy_run(l->c->strategy, f, batch, out);
-    ch__ledger_step(&l->ledger, is_timed && rc == CH_OK ? &timing : NULL,
-                    ch__function_planning_ns(f) - planned);
+    ch__time_account_step(&l->account, is_timed && rc == CH_OK ? &timing : NULL,
+                          ch__function_planning_ns(f) - planned);
     return rc;
 }
 
 /* Waiting until there is something to do for workers is waiting for them; the rest is recording, and sending. */
-static ch_status run_ahead(ch_loop *l, ch_function *f, ch_tuple *batch, ch_taker taker,
-                           int64_t *step)
+static ch_status run_inflight(ch_loop *l, ch_function *f, ch_tuple *batch,
+                              ch_result_handler taker, int64_t *step)
 {
     int64_t   planned = ch__function_planning_ns(f);
     ch_status rc;
 
     ch__loop_count(l, CH_TIME_OTHER);
-    rc = ch__ahead_room(&l->ahead);
+    rc = ch__inflight_wait_for_room(&l->inflight);
     ch__loop_count(l, CH_TIME_WORKERS);
     if (rc == CH_OK)
-        rc = ch__ahead_run(&l->ahead, f, batch, *step, taker);
-    if (ch__fault_is_set(&l->ahead.fault))
-        *step = l->ahead.failed;
+        rc = ch__inflight_run(&l->inflight, f, batch, *step, taker);
+    if (ch__fault_is_set(&l->inflight.fault))
+        *step = l->inflight.failed;
     ch__loop_count(l, CH_TIME_OTHER);
     planned = l->is_apart ? 0 : ch__function_planning_ns(f) - planned;
-    l->ledger.ns[CH_TIME_PLANNING] += planned;
-    l->ledger.ns[CH_TIME_OTHER] -= planned;
+    l->account.ns[CH_TIME_PLANNING] += planned;
+    l->account.ns[CH_TIME_OTHER] -= planned;
     return rc;
 }
 
-ch_status ch__loop_run(ch_loop *l, ch_function *f, ch_tuple *batch, ch_taker taker,
+ch_status ch__loop_run(ch_loop *l, ch_function *f, ch_tuple *batch, ch_result_handler taker,
                        int64_t *step)
 {
     ch_tuple *out = NULL;
     ch_status rc;
 
     if (!l->c->strategy->exec->is_synchronous)
-        return run_ahead(l, f, batch, taker, step);
+        return run_inflight(l, f, batch, taker, step);
     rc = run_here(l, f, batch, taker.fn != NULL ? &out : NULL);
     if (rc == CH_OK && taker.fn != NULL)
         rc = taker.fn(taker.arg, out);
@@ -208,22 +208,22 @@ ch_status ch__loop_run(ch_loop *l, ch_function *f, ch_tuple *batch, ch_taker tak
 
 static ch_status take(void *arg, const ch_tuple *out)
 {
-    return ch__compiled_take(arg, out);
+    return ch__compiled_result(arg, out);
 }
 
 ch_status ch__loop_step(ch_loop *l, ch_function *f, ch_tuple *batch, bool takes, int64_t *step)
 {
-    return ch__loop_run(l, f, batch, (ch_taker){takes ? take : NULL, l->c}, step);
+    return ch__loop_run(l, f, batch, (ch_result_handler){takes ? take : NULL, l->c}, step);
 }
 
 ch_status ch__loop_settle(ch_loop *l)
 {
     ch_status rc;
 
-    if (!l->ahead.is_open)
-        return ch__ahead_settle(&l->ahead);
+    if (!l->inflight.is_open)
+        return ch__inflight_drain(&l->inflight);
     ch__loop_count(l, l->row);
-    rc = ch__ahead_settle(&l->ahead);
+    rc = ch__inflight_drain(&l->inflight);
     ch__loop_count(l, CH_TIME_WORKERS);
     return rc;
 }
@@ -237,15 +237,15 @@ ch_status ch__loop_settle_outer(const ch_loop *l)
     return rc;
 }
 
-ch_status ch__loop_pin(ch_loop *l)
+ch_status ch__loop_snapshot(ch_loop *l)
 {
-    return l->c->strategy->exec->snapshot(l->c->strategy, &l->ahead.snapshot);
+    return l->c->strategy->exec->snapshot(l->c->strategy, &l->inflight.snapshot);
 }
 
 void ch__loop_unpin(ch_loop *l)
 {
-    l->c->strategy->exec->release(l->c->strategy, l->ahead.snapshot);
-    l->ahead.snapshot = 0;
+    l->c->strategy->exec->release(l->c->strategy, l->inflight.snapshot);
+    l->inflight.snapshot = 0;
 }
 
 void ch__loop_table(ch_loop *l, ch_time_table *out)
@@ -256,7 +256,7 @@ void ch__loop_table(ch_loop *l, ch_time_table *out)
                            .workers = l->c->strategy->exec->workers(l->c->strategy),
                            .peak_bytes = ch__peak_bytes()};
     ch__loop_count(l, CH_TIME_OTHER);
-    ch__ledger_table(&l->ledger, out);
+    ch__time_account_table(&l->account, out);
 }
 
 bool ch__loop_is_alone(const ch_loop *l)

@@ -118,14 +118,14 @@ static const char *title(const ch_training *t, char text[64])
 
 static void draw(progress *p, const ch_training *t, int64_t now, bool is_done)
 {
-    char    text[TEXT];
-    ch_text o = ch__text(text, sizeof(text));
-    ch_pace pace = pace_of(p, t, now, is_done);
-    ch_look look = {.columns = ch__terminal_columns(p->fd),
-                    .has_color = p->terminal.has_color,
-                    .is_utf8 = p->is_utf8,
-                    .likely = &p->likely};
-    int     width = ch__progress_live(&o, &pace, &p->seen, &look);
+    char              text[TEXT];
+    ch_text           o = ch__text(text, sizeof(text));
+    ch_pace           pace = pace_of(p, t, now, is_done);
+    ch_progress_style look = {.columns = ch__terminal_columns(p->fd),
+                              .has_color = p->terminal.has_color,
+                              .is_utf8 = p->is_utf8,
+                              .likely = &p->likely};
+    int               width = ch__progress_live(&o, &pace, &p->seen, &look);
 
     p->beat++;
     if (is_done)
@@ -199,7 +199,7 @@ static void open_epoch(progress *p, ch_training *t, int64_t now)
     p->trained_ns = p->first_step = p->tenth = 0;
     p->beat = 0;
     ch__logs_drop(&p->seen);
-    p->has_live = p->how == CH_PROGRESS_BAR && ch__live_take(p->fd, p->terminal.can_erase);
+    p->has_live = p->how == CH_PROGRESS_BAR && ch__live_set(p->fd, p->terminal.can_erase);
     if (!p->has_live)
         return;
     if (!t->is_evaluation) /* of which a step tells what it is */

@@ -134,10 +134,10 @@ enum { BAR_MOST = 30, TIME_COLUMNS = 8, STEP_COLUMNS = 10 };
 
 /* A line in the making: text is added if all of it fits. */
 typedef struct {
-    ch_text       *o;
-    const ch_look *look;
-    int            columns;  /* so far */
-    bool           is_tight; /* no dashes before numbers */
+    ch_text                 *o;
+    const ch_progress_style *look;
+    int                      columns;  /* so far */
+    bool                     is_tight; /* no dashes before numbers */
 } line;
 
 static bool has_room(const line *l, int columns)
@@ -256,7 +256,7 @@ static layout choose_layout(const line *l, const ch_logs *logs)
     static char                loss[] = "loss", accuracy[] = "accuracy";
     static struct ch_log_entry usual_names[] = {{loss, 0}, {accuracy, 0}};
     static const ch_logs       usual = {2, 2, usual_names};
-    const ch_look             *look = l->look;
+    const ch_progress_style   *look = l->look;
     const ch_logs             *likely = logs->n > 0 ? logs : look->likely;
     ch_logs                    one;
     layout                     how = {0};
@@ -393,7 +393,8 @@ static void add_all_numbers(line *l, const ch_logs *logs)
     }
 }
 
-int ch__progress_live(ch_text *o, const ch_pace *p, const ch_logs *logs, const ch_look *look)
+int ch__progress_live(ch_text *o, const ch_pace *p, const ch_logs *logs,
+                      const ch_progress_style *look)
 {
     line   l = {.o = o, .look = look};
     layout how;

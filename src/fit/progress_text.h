@@ -21,12 +21,12 @@ typedef struct ch_pace {
 } ch_pace;
 
 /* What is drawn on. */
-typedef struct ch_look {
+typedef struct ch_progress_style {
     int  columns; /* the last stays free */
     bool has_color, is_utf8;
     const ch_logs
         *likely; /* the numbers to come, while there are none; NULL: a loss, an accuracy */
-} ch_look;
+} ch_progress_style;
 
 /* Its name begins with "val_". */
 bool ch__is_of_validation(const char *name);
@@ -34,7 +34,8 @@ bool ch__is_of_validation(const char *name);
 int ch__progress_reserve(const ch_logs *l, bool is_utf8, bool with_validation);
 /* Returns how many columns the last line has. Numbers that do not fit are left out; of a line that is done they are
  * on lines of their own below. */
-int ch__progress_live(ch_text *o, const ch_pace *p, const ch_logs *l, const ch_look *look);
+int ch__progress_live(ch_text *o, const ch_pace *p, const ch_logs *l,
+                      const ch_progress_style *look);
 /* No control characters but the newline at its end. */
 void ch__progress_plain(ch_text *o, const ch_pace *p, const ch_logs *l);
 

@@ -185,20 +185,20 @@ static ch_status add_text(board *b, const char *tag, int64_t step, const char *t
 /* Markdown takes lines that are set in for what they are. */
 static ch_status add_lines(board *b, const char *tag, int64_t step, const char *text)
 {
-    ch_pile   p = {0};
-    ch_status rc;
+    ch_bytes_builder p = {0};
+    ch_status        rc;
 
     while (*text != '\0') {
         size_t n = strcspn(text, "\n");
 
-        ch__pile_text(&p, "    ");
-        ch__pile_add(&p, text, n);
-        ch__pile_text(&p, "\n");
+        ch__bytes_builder_text(&p, "    ");
+        ch__bytes_builder_add(&p, text, n);
+        ch__bytes_builder_text(&p, "\n");
         text += n + (text[n] == '\n');
     }
     rc = p.has_failed ? ch__fail_memory("tensorboard")
                       : add_text(b, tag, step, p.at, (size_t)p.n);
-    ch__pile_drop(&p);
+    ch__bytes_builder_drop(&p);
     return rc;
 }
 

@@ -58,7 +58,7 @@ static ch_status path_in(const char *directory, const char *name, char *path, si
     return ch__fail(CH_INVALID_ARGUMENT, "export_best: \"%.100s...\" is too long", directory);
 }
 
-static ch_status write_file(const char *path, const ch_pile *p)
+static ch_status write_file(const char *path, const ch_bytes_builder *p)
 {
     ch_writer *w = NULL;
     ch_status  rc =
@@ -73,17 +73,17 @@ static ch_status write_file(const char *path, const ch_pile *p)
 
 static ch_status export_numbers(ch_training *t, const char *directory)
 {
-    char      path[PATH_MAX], head[48];
-    ch_pile   text = {0};
-    ch_status rc = path_in(directory, "best.json", path, sizeof(path));
+    char             path[PATH_MAX], head[48];
+    ch_bytes_builder text = {0};
+    ch_status        rc = path_in(directory, "best.json", path, sizeof(path));
 
     snprintf(head, sizeof(head), "{\"step\": %lld", (long long)ch_training_step(t));
-    ch__pile_text(&text, head);
+    ch__bytes_builder_text(&text, head);
     ch__json_logs(&text, t);
-    ch__pile_text(&text, "}\n");
+    ch__bytes_builder_text(&text, "}\n");
     if (rc == CH_OK)
         rc = write_file(path, &text);
-    ch__pile_drop(&text);
+    ch__bytes_builder_drop(&text);
     return rc;
 }
 

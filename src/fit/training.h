@@ -40,7 +40,8 @@ struct ch_training {
     bool    is_stale;                     /* the logs are to be read anew: */
     ch_status (*refresh)(ch_training *t); /* does it; NULL: they are as they are */
     ch_status (*settle)(ch_training *t);  /* waits for steps that run ahead; NULL: none do */
-    bool peeks; /* who asks now does not want that, but the numbers as they are (fit/ahead.h) */
+    bool
+        peeks; /* who asks now does not want that, but the numbers as they are (fit/inflight.h) */
     bool is_peeked; /* so the logs were read: they are stale for others */
 
     bool stops;
@@ -52,7 +53,7 @@ struct ch_training {
 ch_status ch__training_settle(ch_training *t);
 
 /* Tells all of them, in their order; the first error ends it, but for CH_ON_END, which all are told of. */
-ch_status ch__callbacks_tell(int n, ch_callback *const *c, ch_training *t, ch_event event);
+ch_status ch__callbacks_notify(int n, ch_callback *const *c, ch_training *t, ch_event event);
 
 /* Whether `value` is better than `best` by more than `delta`, for this name and goal. NaN is never better. */
 bool ch__is_better(const char *name, ch_goal goal, double value, double best, double delta);

@@ -29,7 +29,7 @@ static void count_uses(const ch_graph *g, uses *u)
 
 /* Makes `call` another op of other inputs, in its place and with its value, but for what the one that takes
  * it in is for. */
-static ch_status rewrite(ch_graph *g, ch_node *call, ch_work work, const ch_rewrite *w)
+static ch_status rewrite(ch_graph *g, ch_node *call, ch_work_kind work, const ch_rewrite *w)
 {
     void     *attrs = w->op->attrs != NULL ? ch__attrs_copy(&g->arena, w->op, w->attrs) : NULL;
     ch_node **in = ch__arena_copy(&g->arena, w->in, sizeof(w->in));

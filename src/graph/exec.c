@@ -133,7 +133,7 @@ static void run_tile(void *arg, int i)
     ch_status rc = t->kernel->run(t->call, (ch_piece){t->phase, i});
 
     if (rc != CH_OK)
-        ch__fault_take(t->fault, rc, -1, NULL);
+        ch__fault_record(t->fault, rc, -1, NULL);
 }
 
 static ch_status run_on_team(ch_team *team, const ch_kernel *k, const ch_call *c, int n_phases,

@@ -43,20 +43,20 @@ typedef struct ch_prepared {
     ch_value_kind       kind; /* of results */
     ch_device         **device;
     ch_shape           *shape; /* of the inputs, as ch_args orders them; with room */
-    void            **staged; /* likewise: copies of inputs that have no room; NULL: none yet */
-    int              *live; /* of each output: the input whose live rows it has; -1: all rows */
-    int               n_variants;
-    int              *variant;    /* of each replica */
-    ch_program      **program;    /* of each variant */
-    ch_instance     **instance;   /* of each replica */
-    void            **resource;   /* [replica * n_resources + i] */
-    unsigned          generation; /* of the owner's variables when those were looked up */
-    bool              has_resources;
-    pthread_mutex_t   lock; /* of the free results */
-    struct ch_packet *free_packets;
-    void             *room; /* run.c's, while it holds the devices */
-    bool     needs_threads; /* its replicas cannot run in turns: see ch__graph_calls_host */
-    ch_turns turns;         /* else: whether they do, guarded as `room` is */
+    void          **staged; /* likewise: copies of inputs that have no room; NULL: none yet */
+    int            *live;   /* of each output: the input whose live rows it has; -1: all rows */
+    int             n_variants;
+    int            *variant;    /* of each replica */
+    ch_program    **program;    /* of each variant */
+    ch_instance   **instance;   /* of each replica */
+    void          **resource;   /* [replica * n_resources + i] */
+    unsigned        generation; /* of the owner's variables when those were looked up */
+    bool            has_resources;
+    pthread_mutex_t lock; /* of the free results */
+    struct ch_result_set *free_result_sets;
+    void                 *room; /* run.c's, while it holds the devices */
+    bool     needs_threads;     /* its replicas cannot run in turns: see ch__graph_calls_host */
+    ch_turns turns;             /* else: whether they do, guarded as `room` is */
 } ch_prepared;
 
 ch_status    ch__prepared_new(ch_graph *g, const ch_run *run, const ch_args *a, bool watched,
@@ -66,10 +66,10 @@ void         ch__prepared_unref(ch_prepared *p);
 
 /* A set of results: a tuple, its values, their tensors and buffers in one piece. It goes back
  * to where it came from when the last of them is let go. */
-ch_status  ch__packet_take(ch_prepared *p, struct ch_packet **out);
-ch_tuple  *ch__packet_tuple(struct ch_packet *k); /* the one reference to it */
-void      *ch__packet_data(struct ch_packet *k, int replica, int output);
-ch_tensor *ch__packet_tensor(struct ch_packet *k, int replica, int output);
+ch_status  ch__result_set_get(ch_prepared *p, struct ch_result_set **out);
+ch_tuple  *ch__result_set_tuple(struct ch_result_set *k); /* the one reference to it */
+void      *ch__result_set_data(struct ch_result_set *k, int replica, int output);
+ch_tensor *ch__result_set_tensor(struct ch_result_set *k, int replica, int output);
 
 struct ch_function {
     atomic_int      refs;

@@ -68,17 +68,17 @@ static void pass_back(backward *b, const ch_node *call)
     if (!any || !wants(b, call) || (call->op->flags & CH_OP_NO_GRAD) != 0)
         return;
     if (call->op->grad == NULL) {
-        ch__step_take(b->s,
-                      ch__fail(CH_UNIMPLEMENTED,
-                               "gradient: %s%s%s has none; ch_stop_gradient before "
-                               "it if it is to be treated as a constant",
-                               call->op->name, call->called != NULL ? " of " : "",
-                               call->called != NULL ? call->called : ""),
-                      call->caller);
+        ch__step_record_error(b->s,
+                              ch__fail(CH_UNIMPLEMENTED,
+                                       "gradient: %s%s%s has none; ch_stop_gradient before "
+                                       "it if it is to be treated as a constant",
+                                       call->op->name, call->called != NULL ? " of " : "",
+                                       call->called != NULL ? call->called : ""),
+                              call->caller);
         return;
     }
     if (call->n_in > 16 && (din = ch__calloc((size_t)call->n_in, sizeof(*din))) == NULL) {
-        ch__step_take(b->s, ch__fail_memory("gradient"), NULL);
+        ch__step_record_error(b->s, ch__fail_memory("gradient"), NULL);
         return;
     }
     call->op->grad(b->s, call, dout, din);
@@ -180,12 +180,12 @@ static ch_status differentiate(ch_step *s, backward *level, int n_levels, ch_nod
 
 void ch_gradients(ch_node *y, ch_node *dy, int n, ch_node *const *x, ch_node **dx)
 {
-    ch_step    *s = ch_node_step(y);
-    backward   *level;
-    int         n_levels = 0;
-    const void *before;
-    ch_work     work;
-    ch_status   rc;
+    ch_step     *s = ch_node_step(y);
+    backward    *level;
+    int          n_levels = 0;
+    const void  *before;
+    ch_work_kind work;
+    ch_status    rc;
 
     if (n > 0 && dx != NULL)
         memset(dx, 0, (size_t)n * sizeof(*dx));
@@ -205,7 +205,7 @@ void ch_gradients(ch_node *y, ch_node *dy, int n, ch_node *const *x, ch_node **d
         rc = level == NULL ? ch__fail_memory("gradient")
                            : differentiate(s, level, n_levels, y, dy, n, x, dx);
     if (rc != CH_OK)
-        ch__step_take(s, rc, NULL);
+        ch__step_record_error(s, rc, NULL);
     for (int i = 0; level != NULL && i < n_levels; i++) {
         ch__free(level[i].call);
         ch__free(level[i].d);

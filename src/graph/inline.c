@@ -8,7 +8,7 @@ static bool copy_call(ch_step *s, const ch_node *n, ch_node **map)
     ch_node *few[16], **in = few, *to;
 
     if (n->n_in > 16 && (in = ch__calloc((size_t)n->n_in, sizeof(*in))) == NULL) {
-        ch__step_take(s, ch__fail_memory(n->op->name), n->caller);
+        ch__step_record_error(s, ch__fail_memory(n->op->name), n->caller);
         return false;
     }
     for (int i = 0; i < n->n_in; i++)
@@ -36,7 +36,7 @@ bool ch__step_inline(ch_step *s, const ch_graph *body, ch_node *const *in, ch_no
     bool      ok = map != NULL;
 
     if (!ok)
-        ch__step_take(s, ch__fail_memory(body->name), NULL);
+        ch__step_record_error(s, ch__fail_memory(body->name), NULL);
     for (int i = 0; ok && i < body->n_inputs; i++)
         map[body->input[i]->id] = in[i];
     for (const ch_node *n = body->first; ok && n != NULL; n = n->next)

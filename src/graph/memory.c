@@ -25,7 +25,7 @@ int ch__buffers_add(ch_buffers *b, size_t bytes, int from, int to)
         !ch__grow((void **)&b->at, &b->cap, b->n + 1, sizeof(*b->at)))
         return -1;
     b->total += bytes;
-    b->at[b->n] = (ch_span){.bytes = bytes, .from = from, .to = to};
+    b->at[b->n] = (ch_memory_span){.bytes = bytes, .from = from, .to = to};
     return b->n++;
 }
 
@@ -40,40 +40,40 @@ static int compare(uint64_t a, uint64_t b)
     return a < b ? 1 : a > b ? -1 : 0; /* larger first */
 }
 
-static int by_place(const ch_span *a, const ch_span *b)
+static int by_place(const ch_memory_span *a, const ch_memory_span *b)
 {
     return a->from != b->from ? a->from - b->from : a->to - b->to;
 }
 
 static int by_size(const void *x, const void *y)
 {
-    const ch_span *a = *(ch_span *const *)x, *b = *(ch_span *const *)y;
-    int            c = compare(a->bytes, b->bytes);
+    const ch_memory_span *a = *(ch_memory_span *const *)x, *b = *(ch_memory_span *const *)y;
+    int                   c = compare(a->bytes, b->bytes);
 
     return c != 0 ? c : by_place(a, b);
 }
 
 static int by_life(const void *x, const void *y)
 {
-    const ch_span *a = *(ch_span *const *)x, *b = *(ch_span *const *)y;
-    int            c = (b->to - b->from) - (a->to - a->from);
+    const ch_memory_span *a = *(ch_memory_span *const *)x, *b = *(ch_memory_span *const *)y;
+    int                   c = (b->to - b->from) - (a->to - a->from);
 
     return c != 0 ? c : by_size(x, y);
 }
 
 static int by_area(const void *x, const void *y)
 {
-    const ch_span *a = *(ch_span *const *)x, *b = *(ch_span *const *)y;
-    int            c = compare((uint64_t)a->bytes * (uint64_t)(a->to - a->from + 1),
-                               (uint64_t)b->bytes * (uint64_t)(b->to - b->from + 1));
+    const ch_memory_span *a = *(ch_memory_span *const *)x, *b = *(ch_memory_span *const *)y;
+    int                   c = compare((uint64_t)a->bytes * (uint64_t)(a->to - a->from + 1),
+                                      (uint64_t)b->bytes * (uint64_t)(b->to - b->from + 1));
 
     return c != 0 ? c : by_place(a, b);
 }
 
 static int by_birth(const void *x, const void *y)
 {
-    const ch_span *a = *(ch_span *const *)x, *b = *(ch_span *const *)y;
-    int            c = a->from - b->from;
+    const ch_memory_span *a = *(ch_memory_span *const *)x, *b = *(ch_memory_span *const *)y;
+    int                   c = a->from - b->from;
 
     return c != 0 ? c : by_size(x, y);
 }
@@ -105,12 +105,12 @@ static ch_status most_alive(const ch_buffers *b, size_t *out)
 }
 
 /* The lowest offset for `s` among the n placed ones, which are sorted by offset. */
-static size_t lowest_gap(ch_span *const *placed, int n, const ch_span *s)
+static size_t lowest_gap(ch_memory_span *const *placed, int n, const ch_memory_span *s)
 {
     size_t at = 0;
 
     for (int i = 0; i < n; i++) {
-        const ch_span *p = placed[i];
+        const ch_memory_span *p = placed[i];
 
         if (p->to < s->from || p->from > s->to)
             continue;
@@ -122,13 +122,13 @@ static size_t lowest_gap(ch_span *const *placed, int n, const ch_span *s)
     return at;
 }
 
-static size_t place_in_order(ch_span *const *order, ch_span **placed, int n)
+static size_t place_in_order(ch_memory_span *const *order, ch_memory_span **placed, int n)
 {
     size_t end = 0;
 
     for (int i = 0; i < n; i++) {
-        ch_span *s = order[i];
-        int      k = i;
+        ch_memory_span *s = order[i];
+        int             k = i;
 
         s->offset = lowest_gap(placed, i, s);
         if (s->offset + s->bytes > end)
@@ -140,14 +140,14 @@ static size_t place_in_order(ch_span *const *order, ch_span **placed, int n)
     return end;
 }
 
-ch_status ch__buffers_place(ch_buffers *b, size_t *arena, size_t *live)
+ch_status ch__buffers_assign(ch_buffers *b, size_t *arena, size_t *live)
 {
     static int (*const orders[])(const void *, const void *) = {by_size, by_area, by_life,
                                                                 by_birth};
-    ch_span **order = ch__calloc((size_t)b->n + 1, sizeof(*order));
-    ch_span **placed = ch__calloc((size_t)b->n + 1, sizeof(*placed));
-    size_t   *best = ch__calloc((size_t)b->n + 1, sizeof(*best));
-    ch_status rc = CH_OK;
+    ch_memory_span **order = ch__calloc((size_t)b->n + 1, sizeof(*order));
+    ch_memory_span **placed = ch__calloc((size_t)b->n + 1, sizeof(*placed));
+    size_t          *best = ch__calloc((size_t)b->n + 1, sizeof(*best));
+    ch_status        rc = CH_OK;
 
     *arena = SIZE_MAX;
     if (order == NULL || placed == NULL || best == NULL)

@@ -9,17 +9,17 @@
 
 #include "cohort/status.h"
 
-typedef struct ch_span {
+typedef struct ch_memory_span {
     size_t bytes;
     int    from, to; /* alive in calls [from, to], both included */
     bool   taken;    /* handed on in its last call already */
-    size_t offset;   /* set by ch__buffers_place */
-} ch_span;
+    size_t offset;   /* set by ch__buffers_assign */
+} ch_memory_span;
 
 typedef struct ch_buffers {
-    int      n, cap;
-    ch_span *at;
-    size_t   total; /* bytes of all */
+    int             n, cap;
+    ch_memory_span *at;
+    size_t          total; /* bytes of all */
 } ch_buffers;
 
 /* A new buffer's number; -1 when out of memory. */
@@ -27,7 +27,7 @@ int ch__buffers_add(ch_buffers *b, size_t bytes, int from, int to);
 /* Gives every buffer a CH_ALIGN-aligned offset such that no two that live at one time overlap.
  * *arena is the end of the last one, *live the most bytes alive at one time: no placement
  * can have a smaller arena. */
-ch_status ch__buffers_place(ch_buffers *b, size_t *arena, size_t *live);
+ch_status ch__buffers_assign(ch_buffers *b, size_t *arena, size_t *live);
 void      ch__buffers_drop(ch_buffers *b);
 
 #endif

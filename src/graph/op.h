@@ -84,7 +84,7 @@ struct ch_node {
     const void  *caller;  /* the user's calling address, for errors */
     const char  *called;  /* the composite op that recorded it, "ch_stack"; NULL: none */
     int          ordinal; /* of the call at recording: the key of its random numbers */
-    ch_work      work;    /* what it is for */
+    ch_work_kind work;    /* what it is for */
 };
 
 static inline const void *ch__attrs(const ch_node *n)

@@ -100,13 +100,13 @@ static void settle_sources(ch_planner *pl, const ch_node *n)
 
     if (n->op == ch__roles.input) {
         const ch_input_attrs *a = n->attrs;
-        v->home = (ch_place){.kind = CH_AT_INPUT, .index = (int)a->index};
+        v->home = (ch_location){.kind = CH_AT_INPUT, .index = (int)a->index};
     } else if (n->op == ch__roles.constant) {
         const ch_constant_attrs *a = n->attrs;
-        v->home = (ch_place){.kind = CH_AT_CONSTANT, .data = ch_tensor_data(a->value)};
+        v->home = (ch_location){.kind = CH_AT_CONSTANT, .data = ch_tensor_data(a->value)};
     } else if (n->op == ch__roles.read) {
         const ch_read_attrs *a = n->attrs;
-        v->home = (ch_place){.kind = CH_AT_RESOURCE, .index = (int)a->resource};
+        v->home = (ch_location){.kind = CH_AT_RESOURCE, .index = (int)a->resource};
     }
 }
 
@@ -141,7 +141,7 @@ static void settle_outputs(ch_planner *pl)
         ch_planned *v = &pl->value[n->id];
 
         if (v->root == n->id && v->home.kind == CH_AT_NOWHERE)
-            v->home = (ch_place){.kind = CH_AT_OUTPUT, .index = i};
+            v->home = (ch_location){.kind = CH_AT_OUTPUT, .index = i};
     }
 }
 

@@ -10,13 +10,13 @@
 enum { CH_NEVER = -1, CH_AT_END = 1 << 30 };
 
 typedef struct ch_planned {
-    ch_node *node;
-    int      root;           /* value id */
-    size_t   offset;         /* in the root */
-    int      born, last_use; /* positions in the schedule; of roots */
-    int      buffer;         /* -1: not in the arena */
-    int      claim;          /* 1 + the resource in whose storage it is to be; 0: none */
-    ch_place home;
+    ch_node    *node;
+    int         root;           /* value id */
+    size_t      offset;         /* in the root */
+    int         born, last_use; /* positions in the schedule; of roots */
+    int         buffer;         /* -1: not in the arena */
+    int         claim;          /* 1 + the resource in whose storage it is to be; 0: none */
+    ch_location home;
 } ch_planned;
 
 typedef struct ch_planner {

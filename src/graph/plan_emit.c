@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "graph/plan.h"
 
-static void move_on(ch_place *at, size_t bytes)
+static void move_on(ch_location *at, size_t bytes)
 {
     if (at->kind == CH_AT_CONSTANT)
         at->data = (const char *)at->data + bytes;
@@ -11,14 +11,14 @@ static void move_on(ch_place *at, size_t bytes)
         at->offset += bytes;
 }
 
-static ch_place place_of(ch_planner *pl, const ch_node *n)
+static ch_location place_of(ch_planner *pl, const ch_node *n)
 {
     const ch_planned *v = &pl->value[n->id];
     const ch_planned *root = &pl->value[v->root];
-    ch_place          at = root->home;
+    ch_location       at = root->home;
 
     if (root->buffer >= 0)
-        at = (ch_place){.kind = CH_AT_ARENA, .offset = pl->buffers.at[root->buffer].offset};
+        at = (ch_location){.kind = CH_AT_ARENA, .offset = pl->buffers.at[root->buffer].offset};
     move_on(&at, v->offset);
     return at;
 }
@@ -35,10 +35,10 @@ static bool is_nothing(const ch_node *n)
 
 static void emit_call(ch_planner *pl, int i)
 {
-    ch_program *p = pl->p;
-    ch_node    *n = pl->call[i];
-    ch_instr   *x = &p->instr[p->n_instrs];
-    ch_place   *slot = &p->slot[p->n_slots];
+    ch_program  *p = pl->p;
+    ch_node     *n = pl->call[i];
+    ch_instr    *x = &p->instr[p->n_instrs];
+    ch_location *slot = &p->slot[p->n_slots];
 
     if (pl->kernel[i] == NULL)
         return;
@@ -70,10 +70,10 @@ static void emit_call(ch_planner *pl, int i)
         move_on(&slot[-n->n_in], pl->prep[i].view_offset);
     for (int k = 0; k < n->n_out; k++)
         *slot++ = place_of(pl, &n[k]);
-    *slot = (ch_place){0};
+    *slot = (ch_location){0};
     if (pl->scratch[i] >= 0)
         *slot =
-            (ch_place){.kind = CH_AT_ARENA, .offset = pl->buffers.at[pl->scratch[i]].offset};
+            (ch_location){.kind = CH_AT_ARENA, .offset = pl->buffers.at[pl->scratch[i]].offset};
     p->n_slots += n->n_in + n->n_out + 1;
     p->n_instrs++;
     p->has_collective |= (n->op->flags & CH_OP_COLLECTIVE) != 0;
@@ -88,7 +88,8 @@ static void emit_meeting(ch_planner *pl)
             (ch_instr){.meets = true, .first_slot = p->n_slots, .work = CH_WORK_REDUCE};
 }
 
-static void emit_copy(ch_planner *pl, ch_work work, ch_place from, ch_place to, size_t bytes)
+static void emit_copy(ch_planner *pl, ch_work_kind work, ch_location from, ch_location to,
+                      size_t bytes)
 {
     ch_program *p = pl->p;
 
@@ -103,19 +104,19 @@ static void emit_copy(ch_planner *pl, ch_work work, ch_place from, ch_place to, 
                                          .tiles = {1, 1, 1}};
     p->slot[p->n_slots++] = from;
     p->slot[p->n_slots++] = to;
-    p->slot[p->n_slots++] = (ch_place){0};
+    p->slot[p->n_slots++] = (ch_location){0};
 }
 
 /* Outputs that are something else as well are copied once everything is computed. */
 static void emit_outputs(ch_planner *pl)
 {
     for (int i = 0; i < pl->g->n_outputs; i++) {
-        ch_node *n = pl->g->output[i].node;
-        ch_place from = place_of(pl, n);
+        ch_node    *n = pl->g->output[i].node;
+        ch_location from = place_of(pl, n);
 
         pl->p->output_bytes[i] = (size_t)ch__bytes(n);
         if (from.kind != CH_AT_OUTPUT || from.index != i || from.offset != 0)
-            emit_copy(pl, n->head->work, from, (ch_place){.kind = CH_AT_OUTPUT, .index = i},
+            emit_copy(pl, n->head->work, from, (ch_location){.kind = CH_AT_OUTPUT, .index = i},
                       pl->p->output_bytes[i]);
     }
 }
@@ -129,14 +130,15 @@ static void emit_writes(ch_planner *pl, const int *aside)
             emit_meeting(pl); /* nobody needs old values of what is shared any more */
         for (int r = 0; r < pl->g->n_resources; r++) {
             const ch_resource *res = &pl->g->resource[r];
-            ch_place           to = {.kind = CH_AT_RESOURCE, .index = r}, from;
+            ch_location        to = {.kind = CH_AT_RESOURCE, .index = r}, from;
             int                before = pl->p->n_instrs;
 
             if (res->value == res->read || pl->in_place[r])
                 continue;
             from = place_of(pl, res->value);
             if (aside[r] >= 0) {
-                ch_place at = {.kind = CH_AT_ARENA, .offset = pl->buffers.at[aside[r]].offset};
+                ch_location at = {.kind = CH_AT_ARENA,
+                                  .offset = pl->buffers.at[aside[r]].offset};
 
                 emit_copy(pl, CH_WORK_UPDATE, pass == 0 ? from : at, pass == 0 ? at : to,
                           (size_t)ch__bytes(res->value));
@@ -166,7 +168,7 @@ static ch_status give_asides(ch_planner *pl, int *aside)
     return CH_OK;
 }
 
-static ch_status find_patches(ch_program *p, ch_place_kind kind, ch_patches *out)
+static ch_status find_patches(ch_program *p, ch_location_kind kind, ch_patches *out)
 {
     for (int i = 0; i < p->n_slots; i++)
         out->n += p->slot[i].kind == kind;
@@ -187,7 +189,7 @@ ch_status ch__plan_emit(ch_planner *pl)
     ch_status   rc = aside == NULL ? ch__fail_memory("a program") : give_asides(pl, aside);
 
     if (rc == CH_OK)
-        rc = ch__buffers_place(&pl->buffers, &p->arena_bytes, &p->live_bytes);
+        rc = ch__buffers_assign(&pl->buffers, &p->arena_bytes, &p->live_bytes);
     for (int i = 0; i < pl->n_calls; i++)
         n_slots += pl->call[i]->n_in + pl->call[i]->n_out + 1;
     p->instr =

@@ -485,7 +485,7 @@ static ch_status choose_in_place(ch_planner *pl)
 
 static void live_in_resource(ch_planner *pl, int r, ch_node *v)
 {
-    pl->value[v->id].home = (ch_place){.kind = CH_AT_RESOURCE, .index = r};
+    pl->value[v->id].home = (ch_location){.kind = CH_AT_RESOURCE, .index = r};
 }
 
 ch_status ch__plan_updates(ch_planner *pl)

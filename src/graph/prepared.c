@@ -8,19 +8,19 @@
 
 /* Everything a run returns. `live` counts the objects that somebody still holds; at zero the
  * packet goes back to its prepared graph, which it keeps alive until then. */
-typedef struct ch_packet {
-    struct ch_packet *next;
-    ch_prepared      *home;
-    atomic_int        live;
-    ch_tuple         *tuple;
-    ch_value        **value;  /* [output] */
-    ch_tensor        *tensor; /* [replica * n_out + output] */
-    ch_buffer        *buffer; /* likewise */
-} ch_packet;
+typedef struct ch_result_set {
+    struct ch_result_set *next;
+    ch_prepared          *home;
+    atomic_int            live;
+    ch_tuple             *tuple;
+    ch_value            **value;  /* [output] */
+    ch_tensor            *tensor; /* [replica * n_out + output] */
+    ch_buffer            *buffer; /* likewise */
+} ch_result_set;
 
 /* ---- packets ---- */
 
-static void packet_free(ch_packet *k)
+static void packet_free(ch_result_set *k)
 {
     ch_prepared *p = k->home;
 
@@ -38,15 +38,15 @@ static void packet_free(ch_packet *k)
     ch__free_aligned(k);
 }
 
-static void packet_let_go(ch_packet *k)
+static void packet_let_go(ch_result_set *k)
 {
     ch_prepared *p = k->home;
 
     if (atomic_fetch_sub_explicit(&k->live, 1, memory_order_acq_rel) != 1)
         return;
     pthread_mutex_lock(&p->lock);
-    k->next = p->free_packets;
-    p->free_packets = k;
+    k->next = p->free_result_sets;
+    p->free_result_sets = k;
     pthread_mutex_unlock(&p->lock);
     ch__prepared_unref(p);
 }
@@ -58,7 +58,7 @@ static void recycle_buffer(ch_buffer *b)
 
 static void recycle_tensor(ch_tensor *t)
 {
-    ch_packet *k = t->home;
+    ch_result_set *k = t->home;
 
     ch__buffer_unref(t->buffer);
     packet_let_go(k);
@@ -66,7 +66,7 @@ static void recycle_tensor(ch_tensor *t)
 
 static void recycle_value(ch_value *v)
 {
-    ch_packet *k = v->home;
+    ch_result_set *k = v->home;
 
     for (int i = 0; i < v->n; i++)
         ch_tensor_unref(v->tensor[i]);
@@ -75,14 +75,14 @@ static void recycle_value(ch_value *v)
 
 static void recycle_tuple(ch_tuple *t)
 {
-    ch_packet *k = t->home;
+    ch_result_set *k = t->home;
 
     for (int i = 0; i < t->n; i++)
         ch_value_unref(t->leaf[i].value);
     packet_let_go(k);
 }
 
-static ch_status fill_tensor(ch_packet *k, int r, int o)
+static ch_status fill_tensor(ch_result_set *k, int r, int o)
 {
     ch_prepared   *p = k->home;
     const ch_node *n = p->program[p->variant[r]]->graph->output[o].node;
@@ -108,7 +108,7 @@ static ch_status fill_tensor(ch_packet *k, int r, int o)
     return CH_OK;
 }
 
-static ch_status fill_value(ch_packet *k, int o)
+static ch_status fill_value(ch_result_set *k, int o)
 {
     ch_prepared *p = k->home;
     const char  *name = p->graph->output[o].name;
@@ -128,11 +128,11 @@ static ch_status fill_value(ch_packet *k, int o)
 }
 
 /* What a run writes is in cache lines of its own: runs on other devices must not wait for them. */
-static ch_status packet_new(ch_prepared *p, ch_packet **out)
+static ch_status packet_new(ch_prepared *p, ch_result_set **out)
 {
-    size_t     n = (size_t)(p->n_local * p->n_out) + 1;
-    ch_packet *k = ch__alloc_aligned(sizeof(*k));
-    ch_status  rc = CH_OK;
+    size_t         n = (size_t)(p->n_local * p->n_out) + 1;
+    ch_result_set *k = ch__alloc_aligned(sizeof(*k));
+    ch_status      rc = CH_OK;
 
     if (k == NULL)
         return ch__fail_memory("results");
@@ -160,16 +160,16 @@ static ch_status packet_new(ch_prepared *p, ch_packet **out)
     return CH_OK;
 }
 
-ch_status ch__packet_take(ch_prepared *p, ch_packet **out)
+ch_status ch__result_set_get(ch_prepared *p, ch_result_set **out)
 {
-    int        n = p->n_local * p->n_out;
-    ch_packet *k;
-    ch_status  rc;
+    int            n = p->n_local * p->n_out;
+    ch_result_set *k;
+    ch_status      rc;
 
     pthread_mutex_lock(&p->lock);
-    k = p->free_packets;
+    k = p->free_result_sets;
     if (k != NULL)
-        p->free_packets = k->next;
+        p->free_result_sets = k->next;
     pthread_mutex_unlock(&p->lock);
     if (k == NULL && (rc = packet_new(p, &k)) != CH_OK)
         return rc;
@@ -186,19 +186,19 @@ ch_status ch__packet_take(ch_prepared *p, ch_packet **out)
     return CH_OK;
 }
 
-ch_tuple *ch__packet_tuple(ch_packet *k)
+ch_tuple *ch__result_set_tuple(ch_result_set *k)
 {
     return k->tuple;
 }
 
-ch_tensor *ch__packet_tensor(ch_packet *k, int replica, int output)
+ch_tensor *ch__result_set_tensor(ch_result_set *k, int replica, int output)
 {
     return &k->tensor[replica * k->home->n_out + output];
 }
 
-void *ch__packet_data(ch_packet *k, int replica, int output)
+void *ch__result_set_data(ch_result_set *k, int replica, int output)
 {
-    return ch__packet_tensor(k, replica, output)->data;
+    return ch__result_set_tensor(k, replica, output)->data;
 }
 
 /* ---- prepared graphs ---- */
@@ -396,10 +396,10 @@ void ch__prepared_unref(ch_prepared *p)
 {
     if (p == NULL || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1)
         return;
-    while (p->free_packets != NULL) {
-        ch_packet *k = p->free_packets;
+    while (p->free_result_sets != NULL) {
+        ch_result_set *k = p->free_result_sets;
 
-        p->free_packets = k->next;
+        p->free_result_sets = k->next;
         packet_free(k);
     }
     for (int r = 0; p->instance != NULL && r < p->n_local; r++)

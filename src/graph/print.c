@@ -166,7 +166,7 @@ int ch_graph_print(const ch_graph *g, char *text, size_t size)
     return ch__text_length(&t);
 }
 
-static void print_place(ch_text *t, const ch_place *p)
+static void print_place(ch_text *t, const ch_location *p)
 {
     static const char *const name[] = {"-", "arena", "constant", "input", "output", "variable"};
 
@@ -181,7 +181,7 @@ static void print_place(ch_text *t, const ch_place *p)
  * numbers after "arena+" with the bytes in brackets are what tools/arena-bound reads. */
 static void print_instr(ch_text *t, const ch_program *p, const ch_instr *x, int i)
 {
-    const ch_place *slot = &p->slot[x->first_slot];
+    const ch_location *slot = &p->slot[x->first_slot];
 
     if (x->meets) {
         ch__text_add(t, "%4d  meet\n", i);

@@ -13,21 +13,21 @@
 #include "graph/graph.h"
 #include "tensor/device.h"
 
-typedef enum ch_place_kind {
+typedef enum ch_location_kind {
     CH_AT_NOWHERE,
     CH_AT_ARENA,
     CH_AT_CONSTANT, /* index: unused; data is the constant's own */
     CH_AT_INPUT,
     CH_AT_OUTPUT,
     CH_AT_RESOURCE
-} ch_place_kind;
+} ch_location_kind;
 
-typedef struct ch_place {
-    ch_place_kind kind;
-    int           index;  /* which input, output or resource */
-    size_t        offset; /* bytes from its beginning */
-    const void   *data;   /* of a constant */
-} ch_place;
+typedef struct ch_location {
+    ch_location_kind kind;
+    int              index;  /* which input, output or resource */
+    size_t           offset; /* bytes from its beginning */
+    const void      *data;   /* of a constant */
+} ch_location;
 
 typedef struct ch_instr {
     const ch_node   *node;   /* NULL: a copy that the planner added */
@@ -37,7 +37,7 @@ typedef struct ch_instr {
     int              n_in, n_out;
     int              first_slot; /* its addresses: inputs, outputs, scratch */
     int              n_phases, tiles[CH_MAX_PHASES];
-    ch_work          work;
+    ch_work_kind     work;
     bool             first_only; /* the first replica does it for all */
     bool             meets;      /* does nothing, but all replicas have come so far */
 } ch_instr;
@@ -52,20 +52,20 @@ typedef struct ch_patches {
 } ch_patches;
 
 typedef struct ch_program {
-    atomic_int refs;
-    ch_arena   arena;
-    ch_graph  *graph;
-    int        n_instrs;
-    ch_instr  *instr;
-    int        n_commit; /* instructions before this one change nothing outside the arena */
-    bool       writes;   /* a resource: replicas must agree at n_commit */
-    int        n_slots;
-    ch_place  *slot;
-    size_t     arena_bytes, live_bytes; /* planned, and the most that is alive at one time */
-    bool       touches_part; /* of the arena: its pages must not be touched beforehand */
-    size_t    *output_bytes;
-    bool       has_collective;
-    ch_patches inputs, outputs, resources;
+    atomic_int   refs;
+    ch_arena     arena;
+    ch_graph    *graph;
+    int          n_instrs;
+    ch_instr    *instr;
+    int          n_commit; /* instructions before this one change nothing outside the arena */
+    bool         writes;   /* a resource: replicas must agree at n_commit */
+    int          n_slots;
+    ch_location *slot;
+    size_t       arena_bytes, live_bytes; /* planned, and the most that is alive at one time */
+    bool         touches_part; /* of the arena: its pages must not be touched beforehand */
+    size_t      *output_bytes;
+    bool         has_collective;
+    ch_patches   inputs, outputs, resources;
 } ch_program;
 
 typedef struct ch_plan_options {

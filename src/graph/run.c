@@ -28,19 +28,19 @@ typedef struct replica_job {
 } replica_job;
 
 typedef struct launch {
-    const ch_run     *run;
-    ch_prepared      *p;
-    ch_args           args;
-    struct ch_packet *packet;
-    ch_fault          fault;
-    ch_node_see       see;
-    void             *see_arg;
-    replica_job      *job;
-    ch_clock         *clock; /* of each replica; NULL: it is not timed */
-    ch_tensor        *few_tensors[FEW];
-    ch_tensor       **borrowed; /* by resource; NULL: all of them are the owner's */
-    ch_tensor        *few_borrowed[FEW];
-    ch_shape          few_shapes[FEW];
+    const ch_run         *run;
+    ch_prepared          *p;
+    ch_args               args;
+    struct ch_result_set *packet;
+    ch_fault              fault;
+    ch_node_see           see;
+    void                 *see_arg;
+    replica_job          *job;
+    ch_clock             *clock; /* of each replica; NULL: it is not timed */
+    ch_tensor            *few_tensors[FEW];
+    ch_tensor           **borrowed; /* by resource; NULL: all of them are the owner's */
+    ch_tensor            *few_borrowed[FEW];
+    ch_shape              few_shapes[FEW];
 } launch;
 
 /* ---- inputs ---- */
@@ -352,7 +352,7 @@ static ch_status advance(replica_job *j, bool is_first)
         stop_clock(j, rc);
     if (rc == CH_OK || rc == CH__BLOCKED)
         return rc;
-    ch__fault_take(&l->fault, rc, l->run->n_replicas > 1 ? j->env.replica : -1, NULL);
+    ch__fault_record(&l->fault, rc, l->run->n_replicas > 1 ? j->env.replica : -1, NULL);
     if (l->run->group != NULL)
         l->run->meet->give_up(l->run->group);
     return rc;
@@ -415,7 +415,7 @@ static ch_status give_room(launch *l, int r, int i, const void **out)
 static void cut_output(launch *l, int r, int o)
 {
     const ch_prepared *p = l->p;
-    ch_tensor         *t = ch__packet_tensor(l->packet, r, o);
+    ch_tensor         *t = ch__result_set_tensor(l->packet, r, o);
 
     t->shape.dim[0] = p->graph->output[o].node->dims.dim[0].n *
                       l->args.tensor[r * p->n_in + p->live[o]]->shape.dim[0];
@@ -441,7 +441,7 @@ static ch_status set_up_replica(launch *l, int r, int64_t number, int64_t global
     if (rc != CH_OK)
         return rc;
     for (int i = 0; i < p->n_out; i++) {
-        output[i] = ch__packet_data(l->packet, r, i);
+        output[i] = ch__result_set_data(l->packet, r, i);
         if (p->live[i] >= 0)
             cut_output(l, r, i);
     }
@@ -641,7 +641,7 @@ static ch_status own_strings(const ch_graph *g, ch_tuple **results)
 
 static ch_status give_results(launch *l, ch_tuple **out)
 {
-    ch_tuple *results = ch__packet_tuple(l->packet);
+    ch_tuple *results = ch__result_set_tuple(l->packet);
     ch_status rc = gives_strings(l->p->graph) ? own_strings(l->p->graph, &results) : CH_OK;
 
     if (rc == CH_OK)
@@ -673,14 +673,14 @@ ch_status ch__run(const ch_run *run, ch_tuple **out)
     if (rc == CH_OK)
         rc = take_borrowed(&l);
     if (rc == CH_OK)
-        rc = ch__packet_take(l.p, &l.packet);
+        rc = ch__result_set_get(l.p, &l.packet);
     if (rc == CH_OK) {
         hold_all(l.p, true);
         rc = run_held(&l, number);
         hold_all(l.p, false);
     }
     if (l.packet != NULL && (rc != CH_OK || out == NULL))
-        ch_tuple_unref(ch__packet_tuple(l.packet));
+        ch_tuple_unref(ch__result_set_tuple(l.packet));
     else if (rc == CH_OK)
         rc = give_results(&l, out);
     drop_inputs(&l);

@@ -84,7 +84,7 @@ static bool names_change(const ch_step *s, const char *message)
     return strncmp(message, s->verb, n) == 0 && strncmp(message + n, " of ", 4) == 0;
 }
 
-void ch__step_take(ch_step *s, ch_status rc, const void *caller)
+void ch__step_record_error(ch_step *s, ch_status rc, const void *caller)
 {
     if (s == NULL || s->rc != CH_OK)
         return;
@@ -97,7 +97,8 @@ void ch__step_take(ch_step *s, ch_status rc, const void *caller)
 bool ch__step_want(ch_step *s, bool ok, const char *op, const char *what, const void *caller)
 {
     if (s != NULL && !ok)
-        ch__step_take(s, ch__fail(CH_INVALID_ARGUMENT, "%s: %s is NULL", op, what), caller);
+        ch__step_record_error(s, ch__fail(CH_INVALID_ARGUMENT, "%s: %s is NULL", op, what),
+                              caller);
     return s != NULL && ok && s->rc == CH_OK;
 }
 
@@ -113,7 +114,8 @@ static void fail_as(ch_step *s, ch_status status, const char *format, va_list ar
 {
     ch_status rc = status != CH_OK ? status : CH_INVALID_ARGUMENT;
 
-    ch__step_take(s, ch__failv(rc, format != NULL ? format : ch_status_text(rc), args), caller);
+    ch__step_record_error(s, ch__failv(rc, format != NULL ? format : ch_status_text(rc), args),
+                          caller);
 }
 
 void ch_step_fail_as(ch_step *s, ch_status status, const char *format, ...)
@@ -166,7 +168,7 @@ ch_site ch__step_hand_over(ch_step *s)
     return mine;
 }
 
-void ch__step_take_back(ch_step *s, ch_site mine)
+void ch__step_clear_error(ch_step *s, ch_site mine)
 {
     if (s->rc != CH_OK)
         return;
@@ -307,7 +309,7 @@ ch_node *ch__step_capture(ch_step *s, ch_node *outer)
     if (!ch__grow((void **)&s->captured, &cap, s->n_captures + 1, sizeof(*s->captured)) ||
         (cap = s->cap_captures,
          !ch__grow((void **)&s->capture, &cap, s->n_captures + 1, sizeof(*s->capture)))) {
-        ch__step_take(s, ch__fail_memory("recording a step"), NULL);
+        ch__step_record_error(s, ch__fail_memory("recording a step"), NULL);
         return NULL;
     }
     s->cap_captures = cap;
@@ -362,7 +364,7 @@ static ch_node *take_node(ch_step *s, const ch_op *op, int i, ch_node *in, const
                       op->name, i);
     else
         return ch__step_capture(s, in);
-    ch__step_take(s, rc, caller);
+    ch__step_record_error(s, rc, caller);
     return NULL;
 }
 
@@ -515,17 +517,17 @@ static ch_node *add_call(ch_step *s, const void *caller, const ch_op *op, const 
             ch__fail(CH_FAILED_PRECONDITION,
                      "%s: not inside a cond, while or scan: replicas might not meet", op->name);
     if (rc != CH_OK) {
-        ch__step_take(s, rc, caller);
+        ch__step_record_error(s, rc, caller);
         return NULL;
     }
     n = ch__graph_add(s->graph, op, attrs, n_in, in, c.n_out);
     if (n == NULL) {
-        ch__step_take(s, ch__fail_memory(op->name), caller);
+        ch__step_record_error(s, ch__fail_memory(op->name), caller);
         return NULL;
     }
     n->scope = scope_of(s);
     if (n->scope == NULL && s->scope[0] != '\0') {
-        ch__step_take(s, ch__fail_memory(op->name), caller);
+        ch__step_record_error(s, ch__fail_memory(op->name), caller);
         return NULL;
     }
     n->caller = s->caller != NULL ? s->caller : caller;
@@ -555,7 +557,7 @@ ch_node *ch__node_at(const void *caller, const ch_op *op, const void *attrs, int
     if (s == NULL || s->rc != CH_OK)
         return NULL;
     if (n_in > 8 && (own = ch__calloc((size_t)n_in, sizeof(*own))) == NULL) {
-        ch__step_take(s, ch__fail_memory(op->name), caller);
+        ch__step_record_error(s, ch__fail_memory(op->name), caller);
         return NULL;
     }
     for (int i = 0; i < n_in && ok; i++) {
@@ -598,7 +600,7 @@ ch_node *ch__step_add_input_of(ch_step *s, const char *name, const ch_input_attr
     s->graph->input_name[a.index] = ch__arena_strdup(&s->graph->arena, name);
     if (s->graph->input_name[a.index] != NULL)
         return n;
-    ch__step_take(s, ch__fail_memory("an input"), NULL);
+    ch__step_record_error(s, ch__fail_memory("an input"), NULL);
     return NULL;
 }
 
@@ -624,10 +626,11 @@ ch_node *ch_step_in(ch_step *s, int i)
     g = graph_of_step(s);
     if (i >= 0 && i < g->n_inputs)
         return g->input[i];
-    ch__step_take(s,
-                  ch__fail(CH_INVALID_ARGUMENT, "%s: there is no input %d; it was given %d",
-                           g->name, i, g->n_inputs),
-                  __builtin_return_address(0));
+    ch__step_record_error(s,
+                          ch__fail(CH_INVALID_ARGUMENT,
+                                   "%s: there is no input %d; it was given %d", g->name, i,
+                                   g->n_inputs),
+                          __builtin_return_address(0));
     return NULL;
 }
 
@@ -642,10 +645,11 @@ ch_node *ch_step_in_named(ch_step *s, const char *name)
     for (int i = 0; i < g->n_inputs; i++)
         if (g->input_name[i] != NULL && strcmp(g->input_name[i], name) == 0)
             return g->input[i];
-    ch__step_take(s,
-                  ch__fail(CH_INVALID_ARGUMENT, "%s: none of its %d inputs is named \"%s\"",
-                           g->name, g->n_inputs, name),
-                  __builtin_return_address(0));
+    ch__step_record_error(s,
+                          ch__fail(CH_INVALID_ARGUMENT,
+                                   "%s: none of its %d inputs is named \"%s\"", g->name,
+                                   g->n_inputs, name),
+                          __builtin_return_address(0));
     return NULL;
 }
 
@@ -675,21 +679,21 @@ static void add_output(ch_step *s, const char *name, ch_node *n, const void *cal
     if (n != NULL && n->graph != s->graph && is_within(s, n->graph->step))
         n = ch__step_capture(s, n);
     if (n == NULL || n->graph != s->graph) {
-        ch__step_take(s, refuse_output(s, name, n), caller);
+        ch__step_record_error(s, refuse_output(s, name, n), caller);
         return;
     }
     for (int i = 0; name != NULL && i < s->graph->n_outputs; i++)
         if (s->graph->output[i].name != NULL && strcmp(s->graph->output[i].name, name) == 0) {
-            ch__step_take(s,
-                          ch__fail(CH_INVALID_ARGUMENT,
-                                   "%s: two outputs are named \"%s\" (%d and %d)",
-                                   s->graph->name, name, i, s->graph->n_outputs),
-                          caller);
+            ch__step_record_error(s,
+                                  ch__fail(CH_INVALID_ARGUMENT,
+                                           "%s: two outputs are named \"%s\" (%d and %d)",
+                                           s->graph->name, name, i, s->graph->n_outputs),
+                                  caller);
             return;
         }
     if ((name != NULL && (kept = ch__arena_strdup(&s->graph->arena, name)) == NULL) ||
         (out = ch__graph_add_output(s->graph)) == NULL) {
-        ch__step_take(s, ch__fail_memory("an output"), NULL);
+        ch__step_record_error(s, ch__fail_memory("an output"), NULL);
         return;
     }
     out->name = kept;
@@ -703,7 +707,7 @@ void ch_step_out(ch_step *s, const char *name, ch_node *n)
     if (s == NULL)
         return;
     if (s->outer != NULL)
-        ch__step_take(
+        ch__step_record_error(
             s,
             ch__fail(CH_FAILED_PRECONDITION,
                      "ch_step_out: not inside a cond, while or scan; return the value "
@@ -729,7 +733,7 @@ static int resource_of(ch_step *s, void *key, const char *name, ch_dtype dtype, 
     r = ch__graph_add_resource(g);
     if (r == NULL || (r->name = ch__arena_strdup(&g->arena, name)) == NULL) {
         g->n_resources -= r != NULL;
-        ch__step_take(s, ch__fail_memory(name), NULL);
+        ch__step_record_error(s, ch__fail_memory(name), NULL);
         return -1;
     }
     r->key = key;
@@ -802,11 +806,12 @@ ch_node *ch__step_write(ch_step *s, void *key, const char *name, ch_dtype dtype,
     if (s->rc != CH_OK || value == NULL)
         return NULL;
     if (s->outer != NULL || value->graph != s->graph) {
-        ch__step_take(s,
-                      ch__fail(CH_FAILED_PRECONDITION,
-                               "not inside a cond, while or scan; return the value from it and "
-                               "assign that"),
-                      NULL);
+        ch__step_record_error(
+            s,
+            ch__fail(CH_FAILED_PRECONDITION,
+                     "not inside a cond, while or scan; return the value from it and "
+                     "assign that"),
+            NULL);
         return NULL;
     }
     if (value->dtype != dtype || !ch__dims_same(&value->dims, &dims)) {
@@ -814,11 +819,11 @@ ch_node *ch__step_write(ch_step *s, void *key, const char *name, ch_dtype dtype,
 
         ch__dims_print(&value->dims, have, sizeof(have));
         ch__dims_print(&dims, want, sizeof(want));
-        ch__step_take(s,
-                      ch__fail(CH_INVALID_ARGUMENT, "the value is %s%s, want %s%s%s",
-                               ch_dtype_name(value->dtype), have, ch_dtype_name(dtype), want,
-                               is_number(&value->dims) ? "" : wants_static_rows),
-                      NULL);
+        ch__step_record_error(s,
+                              ch__fail(CH_INVALID_ARGUMENT, "the value is %s%s, want %s%s%s",
+                                       ch_dtype_name(value->dtype), have, ch_dtype_name(dtype),
+                                       want, is_number(&value->dims) ? "" : wants_static_rows),
+                              NULL);
         return NULL;
     }
     i = resource_of(s, key, name, dtype, shape);
@@ -861,7 +866,7 @@ ch_graph *ch__step_body(ch_step *outer, const char *name, int n, const ch_dtype 
         outer->rc = s->rc;
         memcpy(outer->error, s->error, sizeof(outer->error));
     } else if (rc != CH_OK) {
-        ch__step_take(outer, rc, NULL);
+        ch__step_record_error(outer, rc, NULL);
     }
     ch__step_free(s);
     return g;

@@ -20,7 +20,7 @@ struct ch_step {
                                          "assign_add" of "w"; NULL: none */
     void       *owner;         /* whoever records: the strategy */
     ch_speaks_of speaks_of;    /* of the outermost */
-    ch_work      work;         /* what that which is recorded now is for */
+    ch_work_kind work;         /* what that which is recorded now is for */
     ch_step     *outer;        /* of a body */
     ch_step     *before;       /* what this thread recorded when this one began */
     ch_step     *active; /* of the outermost: the innermost body being recorded, or itself */
@@ -42,7 +42,7 @@ ch_node *ch__step_add_input(ch_step *s, const char *name, ch_dtype dtype, const 
 ch_node *ch__step_add_input_of(ch_step *s, const char *name, const ch_input_attrs *a);
 /* Keeps rc and this thread's message as the step's first error; where it happened comes along.
  */
-void ch__step_take(ch_step *s, ch_status rc, const void *caller);
+void ch__step_record_error(ch_step *s, ch_status rc, const void *caller);
 
 /* Whether what the caller gave is there: if `ok` is false, the error sticks that `what` of `op` is
  * NULL. Of a step that is NULL, false. */
@@ -82,7 +82,7 @@ typedef struct ch_site {
     const char *composite;
 } ch_site;
 ch_site ch__step_hand_over(ch_step *s);
-void    ch__step_take_back(ch_step *s, ch_site mine);
+void    ch__step_clear_error(ch_step *s, ch_site mine);
 
 /* A body: a graph of its own whose inputs are `n` values like the given nodes', and what it
  * uses of the outer graphs, as captures after them. `record` gets the body's inputs and sets

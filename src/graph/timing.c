@@ -9,7 +9,7 @@
 #include "base/thread.h"
 #include "graph/trace.h"
 
-const char *ch__work_name(ch_work work)
+const char *ch__work_name(ch_work_kind work)
 {
     static const char *const name[] = {
         [CH_WORK_FORWARD] = "forward", [CH_WORK_BACKWARD] = "backward",
@@ -30,10 +30,10 @@ void ch__clock_start(ch_clock *c, const char *track)
     c->began_ns = c->since_ns = ch__now_ns();
 }
 
-ch_work ch__clock_turn(ch_clock *c, ch_work work)
+ch_work_kind ch__clock_turn(ch_clock *c, ch_work_kind work)
 {
-    ch_work before = c->work;
-    int64_t now;
+    ch_work_kind before = c->work;
+    int64_t      now;
 
     if (before == work)
         return before;
@@ -95,7 +95,7 @@ void ch__clock_continue(ch_clock *c)
 
 ch_pause ch__clock_pause(ch_clock *c)
 {
-    ch_work before = ch__clock_turn(c, CH_WORK_WAIT);
+    ch_work_kind before = ch__clock_turn(c, CH_WORK_WAIT);
 
     return (ch_pause){before, c->since_ns};
 }

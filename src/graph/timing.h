@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-typedef enum ch_work {
+typedef enum ch_work_kind {
     CH_WORK_FORWARD,  /* what is none of the others */
     CH_WORK_BACKWARD, /* recorded while gradients are */
     CH_WORK_REDUCE,   /* collectives, and agreeing that nothing failed */
@@ -19,10 +19,10 @@ typedef enum ch_work {
     CH_WORK_WAIT = CH_WORKS_OF_NODES, /* for other replicas: in meetings, and for their end */
     CH_WORK_OTHER,                    /* recording, planning, launching */
     CH_WORKS
-} ch_work;
+} ch_work_kind;
 
 /* "forward"; for tables and messages. */
-const char *ch__work_name(ch_work work);
+const char *ch__work_name(ch_work_kind work);
 
 /* Of one run: the mean over its replicas, or the sum if they ran in turns. It adds up to the caller's time. */
 typedef struct ch_timing {
@@ -32,11 +32,11 @@ typedef struct ch_timing {
 
 /* One replica's, during a run. */
 typedef struct ch_clock {
-    ch_work     work; /* what it does now, */
-    int64_t     since_ns;
-    int64_t     began_ns, ended_ns;
-    int64_t     ns[CH_WORKS]; /* and what it did before that */
-    const char *track;        /* of the trace; NULL: it is not on */
+    ch_work_kind work; /* what it does now, */
+    int64_t      since_ns;
+    int64_t      began_ns, ended_ns;
+    int64_t      ns[CH_WORKS]; /* and what it did before that */
+    const char  *track;        /* of the trace; NULL: it is not on */
 } ch_clock;
 
 void ch__clock_start(ch_clock *c, const char *track);
@@ -44,7 +44,7 @@ void ch__clock_start(ch_clock *c, const char *track);
 void ch__clock_stop(ch_clock *c, const char *function, int failed);
 
 /* From now on it does this. Returns what it did until now. */
-ch_work ch__clock_turn(ch_clock *c, ch_work work);
+ch_work_kind ch__clock_turn(ch_clock *c, ch_work_kind work);
 
 /* Around what is a span of its own in the trace, if there is one: the time when it began, and its end. What
  * has no scope has its work's name for one: "backward/matmul". */
@@ -57,8 +57,8 @@ void ch__clock_continue(ch_clock *c);
 
 /* Around waiting for others in a meeting. */
 typedef struct ch_pause {
-    ch_work before;
-    int64_t began_ns;
+    ch_work_kind before;
+    int64_t      began_ns;
 } ch_pause;
 ch_pause ch__clock_pause(ch_clock *c);
 void     ch__clock_resume(ch_clock *c, ch_pause p, const char *what);

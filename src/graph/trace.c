@@ -118,11 +118,11 @@ static void write_text(const char *text, size_t n)
             text += done;
             n -= (size_t)done;
         } else {
-            ch__fault_take(&file.fault,
-                           ch__fail_errno(done == 0 ? ENOSPC : errno,
-                                          "trace %s: not all of it could be written",
-                                          file.path),
-                           -1, NULL);
+            ch__fault_record(&file.fault,
+                             ch__fail_errno(done == 0 ? ENOSPC : errno,
+                                            "trace %s: not all of it could be written",
+                                            file.path),
+                             -1, NULL);
             atomic_store(&state, OFF);
         }
     }

@@ -22,41 +22,42 @@
 #include "tensor/layout.h"
 
 typedef struct ch_scheduled
-                       ch_scheduled; /* a step, from schedule until nobody wants its results */
-typedef struct ch_feed ch_feed;      /* what each worker has its own of: data, or values */
+    ch_scheduled; /* a step, from schedule until nobody wants its results */
+typedef struct ch_worker_input
+    ch_worker_input; /* what each worker has its own of: data, or values */
 
-typedef struct ch_chief_options {
+typedef struct ch_coord_options {
     int                    n_servers, n_workers;
     ch_coordinator_options how;
     /* In ns; 0: as usual. */
-    int64_t beat;   /* between two questions to a task whether it is there; 100 ms */
+    int64_t tick;   /* between two questions to a task whether it is there; 100 ms */
     int     misses; /* that a worker may have of these in a row; 5 */
     int64_t
         silence; /* after which a server is taken for lost, which may take half of it to answer; 60 s */
     int64_t call;  /* that a call may take before it is made again, with twice as long; 2 s */
     int64_t retry; /* after which one that was lost is made again; 20 ms */
     int64_t step;  /* that an attempt of a step may take; as how.step_seconds says */
-} ch_chief_options;
+} ch_coord_options;
 
 /* Starts it as task "chief/0". `opt` is copied. */
-CH_MUST_CHECK ch_status ch__chief_start(ch_net *net, const ch_chief_options *opt,
+CH_MUST_CHECK ch_status ch__coord_start(ch_net *net, const ch_coord_options *opt,
                                         ch_task **out);
 /* Waits until every server and at least one worker have answered. */
-CH_MUST_CHECK ch_status ch__chief_connect(ch_task *chief);
+CH_MUST_CHECK ch_status ch__coord_connect(ch_task *coord);
 /* From now on another worker, "worker/<n>", is asked too; returns its number, or -1 for want of memory. */
-int ch__chief_add_worker(ch_task *chief);
+int ch__coord_add_worker(ch_task *coord);
 
 /* How steps are run from now on. */
-void ch__chief_set(ch_task *chief, const ch_coordinator_options *how);
+void ch__coord_set_options(ch_task *coord, const ch_coordinator_options *how);
 
 /* ---- servers ---- */
 
 /* A call to each of n servers, made again until it is answered: what is asked may be asked twice. References to the parcels are
  * taken over, the answers are the caller's; on an error there are none. */
-CH_MUST_CHECK ch_status ch__chief_ask(ch_task *chief, int n, const int *server,
-                                      ch_parcel *const *parcel, ch_parcel **answer);
+CH_MUST_CHECK ch_status ch__coord_request(ch_task *coord, int n, const int *server,
+                                          ch_message *const *message, ch_message **answer);
 /* The same to one, for which nobody waits. */
-void ch__chief_tell(ch_task *chief, int server, ch_parcel *parcel);
+void ch__coord_send(ch_task *coord, int server, ch_message *message);
 /* Values for n variables, or for regions of them. */
 typedef struct ch_assignment {
     int               n;
@@ -68,9 +69,9 @@ typedef struct ch_assignment {
 } ch_assignment;
 
 /* Assigns the values, each once. */
-CH_MUST_CHECK ch_status ch__chief_assign(ch_task *chief, const ch_assignment *a);
+CH_MUST_CHECK ch_status ch__coord_assign(ch_task *coord, const ch_assignment *a);
 /* Numbers that were never given before, the first of n. */
-uint64_t ch__chief_numbers(ch_task *chief, int n);
+uint64_t ch__coord_new_numbers(ch_task *coord, int n);
 
 /* ---- steps ---- */
 
@@ -81,11 +82,11 @@ typedef struct ch_updates {
 
 /* A variable of which each worker keeps its own, as a function uses it: it is the next of the route's last inputs if it is read, and of its
  * last results if it is written. */
-typedef struct ch_kept_spec {
-    uint64_t   number; /* of ch__chief_numbers */
+typedef struct ch_per_worker_spec {
+    uint64_t   number; /* of ch__coord_new_numbers */
     bool       is_read, is_written;
     ch_tensor *initial; /* borrowed; nobody changes it */
-} ch_kept_spec;
+} ch_per_worker_spec;
 
 /* An op that a function calls in one line of the program, where that is. */
 typedef struct ch_recorded_op {
@@ -93,85 +94,87 @@ typedef struct ch_recorded_op {
     const void *caller;
 } ch_recorded_op;
 
-/* Describes a function to ch__chief_function, which copies it into a ch_coord_function. */
+/* Describes a function to ch__coord_add_function, which copies it into a ch_coord_function. */
 typedef struct ch_function_spec {
-    const char         *name; /* for errors of its steps; copied */
-    int                 n_ops, n_kept;
-    ch_recorded_op     *op;   /* lines of ops, for errors; taken over, on an error too */
-    const ch_kept_spec *kept; /* borrowed */
-    ch_updates          updates;
+    const char               *name; /* for errors of its steps; copied */
+    int                       n_ops, n_per_worker;
+    ch_recorded_op           *op; /* lines of ops, for errors; taken over, on an error too */
+    const ch_per_worker_spec *per_worker; /* borrowed */
+    ch_updates                updates;
 } ch_function_spec;
 
 /* Adds a function. It is sent to a worker before the first step that runs there. The route is
  * bytes in a tensor, which is taken over. */
-CH_MUST_CHECK ch_status ch__chief_function(ch_task *chief, const ch_function_spec *f,
-                                           ch_tensor *route, uint64_t *number);
+CH_MUST_CHECK ch_status ch__coord_add_function(ch_task *coord, const ch_function_spec *f,
+                                               ch_tensor *plan, uint64_t *number);
 /* Frees a function when the steps that use it have ended. */
-void ch__chief_forget(ch_task *chief, uint64_t function);
+void ch__coord_forget_function(ch_task *coord, uint64_t function);
 
 /* What the workers have of a variable that each keeps, one for each of them, now; NULL of one that has none, since it has used it in no
  * step that ended, or was lost. The tensors and their list, which ch__free returns, are the caller's; they are not to be changed. */
-CH_MUST_CHECK ch_status ch__chief_kept(ch_task *chief, uint64_t variable, int *n,
-                                       ch_tensor ***out);
+CH_MUST_CHECK ch_status ch__coord_read_per_worker(ch_task *coord, uint64_t variable, int *n,
+                                                  ch_tensor ***out);
 /* No step uses it any more. */
-void ch__chief_forget_kept(ch_task *chief, uint64_t variable);
+void ch__coord_forget_per_worker(ch_task *coord, uint64_t variable);
 
-typedef struct ch_order {
+typedef struct ch_step_request {
     uint64_t function;
     int64_t  number; /* for ch_step_number and random numbers */
-    uint64_t seed, pin;
+    uint64_t seed, snapshot;
     /* For each input a tensor that replicas share, or one for each of them, one replica's after the other's. Behind
      * these n_shared tensors that all replicas share: the function's inputs behind those of feeds. */
-    int               n_in, n_inputs, n_shared;
-    ch_tensor *const *in; /* borrowed; each is referenced */
-    int               n_feeds;
-    ch_feed *const   *feed;
+    int                     n_in, n_inputs, n_shared;
+    ch_tensor *const       *in; /* borrowed; each is referenced */
+    int                     n_worker_inputs;
+    ch_worker_input *const *input;
     bool is_own; /* who ordered it waits for it: its error is nobody else's affair */
-} ch_order;
+} ch_step_request;
 
 /* *out may be NULL: then nobody wants its results. Else an error that was there before is cleared and returned, after all that
  * was scheduled has been cancelled, this one too. */
-CH_MUST_CHECK ch_status ch__chief_schedule(ch_task *chief, const ch_order *o,
+CH_MUST_CHECK ch_status ch__coord_schedule(ch_task *coord, const ch_step_request *o,
                                            ch_scheduled **out);
 /* Waits while more steps wait than keep the workers busy, so that no more are in memory; of own steps if `is_own`, else of
  * the others. */
-CH_MUST_CHECK ch_status ch__chief_room(ch_task *chief, bool is_own);
+CH_MUST_CHECK ch_status ch__coord_wait_for_room(ch_task *coord, bool is_own);
 
 /* Limits of waits, in ms: 0 is as usual, any positive number is that, and this does not wait at all. */
 enum { CH_AT_ONCE = -1 };
 
-CH_MUST_CHECK ch_status ch__chief_join(ch_task *chief, int64_t limit_ms);
+CH_MUST_CHECK ch_status ch__coord_join(ch_task *coord, int64_t limit_ms);
 /* Cancels a step, or all that were scheduled if `s` is NULL, unless they have begun to change variables. Does not wait. */
-void                    ch__chief_cancel(ch_task *chief, ch_scheduled *s);
-CH_MUST_CHECK ch_status ch__chief_done(ch_task *chief, bool *out);
+void                    ch__coord_cancel(ch_task *coord, ch_scheduled *s);
+CH_MUST_CHECK ch_status ch__coord_done(ch_task *coord, bool *out);
 /* Its results, once it has ended; they are the step's. `function` is its function's name, for errors. */
-CH_MUST_CHECK ch_status ch__chief_wait(ch_task *chief, ch_scheduled *s, const char *function,
-                                       int64_t limit_ms, const ch_parcel **out);
+CH_MUST_CHECK ch_status ch__coord_wait(ch_task *coord, ch_scheduled *s, const char *function,
+                                       int64_t limit_ms, const ch_message **out);
 uint64_t                ch__scheduled_number(const ch_scheduled *s);
-bool                    ch__chief_has_ended(ch_task *chief, const ch_scheduled *s);
+bool                    ch__coord_has_ended(ch_task *coord, const ch_scheduled *s);
 void                    ch__scheduled_unref(ch_scheduled *s);
 
 /* ---- what each worker has ---- */
 
 /* `width` tensors for each of n workers, which its replicas share, or so many for each of `copies` replicas: one worker's after the
  * other's, and of these one replica's after the other's. They are referenced. */
-CH_MUST_CHECK ch_status ch__chief_values(ch_task *chief, int n, int copies, int width,
-                                         ch_tensor *const *value, ch_feed **out);
+CH_MUST_CHECK ch_status ch__coord_input_values(ch_task *coord, int n, int copies, int width,
+                                               ch_tensor *const *value, ch_worker_input **out);
 
 /* Streams over descriptions that are bytes in tensors, which are taken over: one for each worker, by its number, or, if it is
  * shared, parts of one dataset, which are read by whoever has nothing else. An element has `width` components. */
-CH_MUST_CHECK ch_status ch__chief_feed(ch_task *chief, int n, ch_tensor *const *dataset,
-                                       int width, int64_t pass, bool is_shared, ch_feed **out);
+CH_MUST_CHECK ch_status ch__coord_input_datasets(ch_task *coord, int n,
+                                                 ch_tensor *const *dataset, int width,
+                                                 int64_t pass, bool is_shared,
+                                                 ch_worker_input **out);
 /* Steps that were scheduled keep it until they end. NULL is fine. */
-void ch__chief_feed_unref(ch_task *chief, ch_feed *f);
+void ch__coord_input_unref(ch_task *coord, ch_worker_input *f);
 
 /* ---- what is going on ---- */
 
-void                    ch__chief_stats(ch_task *chief, ch_coordinator_stats *out);
-CH_MUST_CHECK ch_status ch__chief_worker_stats(ch_task *chief, int worker,
+void                    ch__coord_stats(ch_task *coord, ch_coordinator_stats *out);
+CH_MUST_CHECK ch_status ch__coord_worker_stats(ch_task *coord, int worker,
                                                ch_worker_stats *out);
 /* Keeps the values that variables have now, for steps that are ordered with this pin. */
-CH_MUST_CHECK ch_status ch__chief_pin(ch_task *chief, uint64_t *pin);
-void                    ch__chief_unpin(ch_task *chief, uint64_t pin);
+CH_MUST_CHECK ch_status ch__coord_snapshot(ch_task *coord, uint64_t *snapshot);
+void                    ch__coord_release_snapshot(ch_task *coord, uint64_t snapshot);
 
 #endif

@@ -9,31 +9,31 @@
 #include "base/protobuf.h"
 
 void ch__dispatch(const ch_role *role, void *self, const ch_net_event *e, int64_t now,
-                  ch_post *post)
+                  ch_outbox *outbox)
 {
-    const ch_method  *method = ch__method(e->parcel->method);
-    ch_handler        handler = method != NULL ? role->handler[e->parcel->method] : NULL;
+    const ch_method  *method = ch__method(e->message->method);
+    ch_handler        handler = method != NULL ? role->handler[e->message->method] : NULL;
     ProtobufCMessage *request = NULL;
-    ch_status         rc = handler != NULL ? ch__hear(e->parcel, method->request, &request)
-                                           : ch__fail(CH_UNIMPLEMENTED, "%s has no method %u",
-                                                      role->name, e->parcel->method);
+    ch_status rc = handler != NULL ? ch__message_parse(e->message, method->request, &request)
+                                   : ch__fail(CH_UNIMPLEMENTED, "%s has no method %u",
+                                              role->name, e->message->method);
 
     if (rc == CH_OK)
-        rc = handler(&(ch_received){self, e->parcel, e->call, now, post}, request);
+        rc = handler(&(ch_received){self, e->message, e->call, now, outbox}, request);
     if (rc != CH_OK)
-        ch__refuse(post, e->call, rc, method != NULL ? method->name : "call");
-    ch__message_free(request);
+        ch__reply_error(outbox, e->call, rc, method != NULL ? method->name : "call");
+    ch__protobuf_free(request);
 }
 
 ch_status ch__reply(const ch_received *r, const ProtobufCMessage *reply, int n,
                     ch_tensor *const *tensor)
 {
-    ch_parcel *p = NULL;
-    ch_status  rc;
+    ch_message *p = NULL;
+    ch_status   rc;
 
-    assert(reply->descriptor == ch__method(r->parcel->method)->reply);
-    rc = ch__speak(r->parcel->method, reply, n, tensor, &p);
+    assert(reply->descriptor == ch__method(r->message->method)->reply);
+    rc = ch__message_pack(r->message->method, reply, n, tensor, &p);
     if (rc == CH_OK)
-        ch__post_answer(r->post, r->call, p);
+        ch__outbox_reply(r->outbox, r->call, p);
     return rc;
 }

@@ -8,11 +8,11 @@
 
 /* A call that a task received. */
 typedef struct ch_received {
-    void      *self;   /* the task's state */
-    ch_parcel *parcel; /* borrowed; its message is unpacked */
-    ch_call_id call;
-    int64_t    now;
-    ch_post   *post;
+    void       *self;    /* the task's state */
+    ch_message *message; /* borrowed; its message is unpacked */
+    ch_call_id  call;
+    int64_t     now;
+    ch_outbox  *outbox;
 } ch_received;
 
 /* Handles a call: replies (ch__reply), or keeps the call and replies later. If it returns an
@@ -28,7 +28,7 @@ typedef struct ch_role {
  * there is no handler, if the request is not valid, or if the handler fails, replies with an
  * error that names the method. */
 void ch__dispatch(const ch_role *role, void *self, const ch_net_event *e, int64_t now,
-                  ch_post *post);
+                  ch_outbox *outbox);
 /* Replies with a message of the method's reply type. Takes references to the tensors over, on
  * an error too. If it returns an error, it has not replied. */
 CH_MUST_CHECK ch_status ch__reply(const ch_received *r, const ProtobufCMessage *reply, int n,

@@ -7,8 +7,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "base/ahead.h"
 #include "base/mem.h"
+#include "base/prefetch.h"
 #include "job/shard.h"
 #include "kernel/rows.h"
 #include "tensor/buffer_pool.h"
@@ -37,8 +37,8 @@ struct ch_id_split {
     slot     *table;
     uint32_t  pass;
 
-    ch_shelf   shelf;
-    ch_device *device; /* NULL: the current one */
+    ch_buffer_pool pool;
+    ch_device     *device; /* NULL: the current one */
 };
 
 ch_status ch__id_split_new(ch_id_split **out)
@@ -74,7 +74,7 @@ void ch__id_split_free(ch_id_split *s)
     if (s == NULL)
         return;
     drop_room(s);
-    ch__shelf_drop(&s->shelf);
+    ch__buffer_pool_drop(&s->pool);
     drop_shards(s);
     ch__free(s->table);
     ch__free(s);
@@ -90,7 +90,7 @@ static ch_status new_tensor(ch_id_split *s, ch_dtype dtype, ch_shape shape, ch_t
 {
     ch_device *device = s->device != NULL ? s->device : ch_device_current();
 
-    return ch__shelf_take(&s->shelf, device, dtype, shape, out);
+    return ch__buffer_pool_get(&s->pool, device, dtype, shape, out);
 }
 
 static ch_status room_for_ids(ch_id_split *s, int64_t n)
@@ -213,9 +213,9 @@ static void fill_shards(ch_id_split *s, ch_ids ids, int64_t *next)
         int   i = s->shard[p];
         slot *at;
 
-        if (p + CH_AHEAD < s->n)
-            ch__ask_to_write(
-                (const char *)&s->table[place_of(ch__id(ids, p + CH_AHEAD)) & mask],
+        if (p + CH_PREFETCH_ROWS < s->n)
+            ch__prefetch_write(
+                (const char *)&s->table[place_of(ch__id(ids, p + CH_PREFETCH_ROWS)) & mask],
                 (int64_t)sizeof(slot));
         if (i < 0)
             continue;

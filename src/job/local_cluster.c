@@ -17,7 +17,7 @@ struct ch_local_cluster {
     ch_resolver *resolver; /* its references are those of the cluster; it owns this struct */
     ch_net      *net;
     int          n_ps, n_workers, n_devices;
-    ch_task     *ps[CH_LOCAL_TASKS], *worker[CH_LOCAL_TASKS], *chief;
+    ch_task     *ps[CH_LOCAL_TASKS], *worker[CH_LOCAL_TASKS], *coord;
     ch_server_options   *server_options[CH_LOCAL_TASKS]; /* the tasks have them */
     ch_worker_options   *worker_options[CH_LOCAL_TASKS];
     ch_local_cluster_how how;
@@ -94,20 +94,20 @@ ch_status ch__local_cluster_start_coordinator(ch_local_cluster *l, ch_task **out
 {
     ch_status rc;
 
-    if (l->chief != NULL)
+    if (l->coord != NULL)
         return ch__fail(CH_FAILED_PRECONDITION,
                         "a strategy uses this cluster already, or did; make another cluster");
-    l->how.chief.n_servers = l->n_ps;
-    l->how.chief.n_workers = l->n_workers;
-    rc = ch__chief_start(l->net, &l->how.chief, &l->chief);
+    l->how.coord.n_servers = l->n_ps;
+    l->how.coord.n_workers = l->n_workers;
+    rc = ch__coord_start(l->net, &l->how.coord, &l->coord);
     if (rc == CH_OK)
-        *out = l->chief;
+        *out = l->coord;
     return rc;
 }
 
 ch_task *ch__local_cluster_coordinator(const ch_local_cluster *l)
 {
-    return l->chief;
+    return l->coord;
 }
 
 int ch__local_cluster_devices(const ch_local_cluster *l)
@@ -140,12 +140,12 @@ static const char *const *address_tasks(const char *job, int n, addresses *a)
 static ch_status local_cluster(void *self, ch_cluster **out)
 {
     const ch_local_cluster *l = self;
-    addresses               chief, ps, worker;
+    addresses               coord, ps, worker;
 
     return ch_cluster_new(
         3,
         (ch_cluster_job[]){
-            {"chief", 1, address_tasks("chief", 1, &chief), NULL},
+            {"chief", 1, address_tasks("chief", 1, &coord), NULL},
             {"ps", l->n_ps, address_tasks("ps", l->n_ps, &ps), NULL},
             {"worker", l->n_workers, address_tasks("worker", l->n_workers, &worker), NULL}},
         out);
@@ -234,7 +234,7 @@ ch_status ch_cluster_local(const ch_local_cluster_options *opt, ch_local_cluster
         return rc;
     /* In one process a task that dies is noticed at once: silence is only a busy machine. */
     return ch__local_cluster_on(net, opt != NULL ? opt : &usual,
-                                &(ch_local_cluster_how){.chief.misses = 600}, out);
+                                &(ch_local_cluster_how){.coord.misses = 600}, out);
 }
 
 ch_local_cluster *ch_local_cluster_ref(ch_local_cluster *c)
@@ -294,7 +294,7 @@ ch_status ch_local_cluster_add_worker(ch_local_cluster *c, int *task)
 
     if (rc == CH_OK)
         rc = start_worker(c);
-    if (rc == CH_OK && c->chief != NULL && ch__chief_add_worker(c->chief) < 0)
+    if (rc == CH_OK && c->coord != NULL && ch__coord_add_worker(c->coord) < 0)
         rc = ch__fail_memory("a worker");
     if (rc == CH_OK && task != NULL)
         *task = c->n_workers - 1;

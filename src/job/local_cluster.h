@@ -12,7 +12,7 @@ enum { CH_LOCAL_TASKS = 256 }; /* of a job, at most */
 
 /* What the tasks are told, but for what the options of the cluster say. */
 typedef struct ch_local_cluster_how {
-    ch_chief_options  chief;
+    ch_coord_options  coord;
     ch_worker_options worker;
     ch_server_options server;
 } ch_local_cluster_how;

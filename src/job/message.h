@@ -22,7 +22,7 @@ enum {
     CH_PS_ROWS,
     CH_PS_UPDATE,
     CH_PS_FENCE,
-    CH_PS_PIN,
+    CH_PS_SNAPSHOT,
     CH_PS_PING,
     CH_PS_ASSIGN,
     CH_PS_HOLD,
@@ -48,14 +48,15 @@ typedef struct ch_method {
 const ch_method *ch__method(uint32_t number);
 
 /* Packs a request or a reply. Takes references to the tensors over, on an error too. */
-CH_MUST_CHECK ch_status ch__speak(uint32_t method, const ProtobufCMessage *m, int n,
-                                  ch_tensor *const *tensor, ch_parcel **out);
-/* Unpacks the message of a parcel of any origin; ch__message_free frees it. INVALID_ARGUMENT if
+CH_MUST_CHECK ch_status ch__message_pack(uint32_t method, const ProtobufCMessage *m, int n,
+                                         ch_tensor *const *tensor, ch_message **out);
+/* Unpacks the message of a parcel of any origin; ch__protobuf_free frees it. INVALID_ARGUMENT if
  * the bytes are not a message of this type. */
-CH_MUST_CHECK ch_status ch__hear(const ch_parcel *p, const ProtobufCMessageDescriptor *type,
-                                 ProtobufCMessage **out);
+CH_MUST_CHECK ch_status ch__message_parse(const ch_message                 *p,
+                                          const ProtobufCMessageDescriptor *type,
+                                          ProtobufCMessage                **out);
 
 /* Replies with this thread's error, which is about `op`. */
-void ch__refuse(ch_post *post, ch_call_id call, ch_status rc, const char *op);
+void ch__reply_error(ch_outbox *outbox, ch_call_id call, ch_status rc, const char *op);
 
 #endif

@@ -13,14 +13,14 @@
 
 /* The calls that a function makes: at most one for each shard. */
 typedef struct calls {
-    int         n;
-    int        *server;
-    int        *shard;  /* that the call is about */
-    ch_region  *region; /* of the shard: counted from its first element */
-    ch_parcel **request, **reply;
+    int          n;
+    int         *server;
+    int         *shard;  /* that the call is about */
+    ch_region   *region; /* of the shard: counted from its first element */
+    ch_message **request, **reply;
 } calls;
 
-static ch_layout layout_of(const ch_route_variable *v)
+static ch_layout layout_of(const ch_plan_variable *v)
 {
     return ch__layout_along(v->axis, v->n_shards);
 }
@@ -28,8 +28,8 @@ static ch_layout layout_of(const ch_route_variable *v)
 static void free_calls(calls *c)
 {
     for (int i = 0; i < c->n; i++) {
-        ch__parcel_unref(c->request[i]);
-        ch__parcel_unref(c->reply[i]);
+        ch__message_unref(c->request[i]);
+        ch__message_unref(c->reply[i]);
     }
     ch__free(c->server);
     ch__free(c->shard);
@@ -45,8 +45,8 @@ static ch_status new_calls(int most, calls *c)
     *c = (calls){.server = ch__calloc(n, sizeof(int)),
                  .shard = ch__calloc(n, sizeof(int)),
                  .region = ch__calloc(n, sizeof(ch_region)),
-                 .request = ch__calloc(n, sizeof(ch_parcel *)),
-                 .reply = ch__calloc(n, sizeof(ch_parcel *))};
+                 .request = ch__calloc(n, sizeof(ch_message *)),
+                 .reply = ch__calloc(n, sizeof(ch_message *))};
     if (c->server != NULL && c->shard != NULL && c->region != NULL && c->request != NULL &&
         c->reply != NULL)
         return CH_OK;
@@ -55,7 +55,7 @@ static ch_status new_calls(int most, calls *c)
 }
 
 /* Adds a call to the server of a shard. Takes the request over. */
-static void add_call(calls *c, const ch_route_variable *v, int shard, ch_parcel *request)
+static void add_call(calls *c, const ch_plan_variable *v, int shard, ch_message *request)
 {
     c->server[c->n] = v->shard[shard].server;
     c->shard[c->n] = shard;
@@ -66,15 +66,15 @@ static void add_call(calls *c, const ch_route_variable *v, int shard, ch_parcel 
 static ch_status make_calls(ch_task *coord, calls *c)
 {
     ch_status rc =
-        c->n > 0 ? ch__chief_ask(coord, c->n, c->server, c->request, c->reply) : CH_OK;
+        c->n > 0 ? ch__coord_request(coord, c->n, c->server, c->request, c->reply) : CH_OK;
 
     memset(c->request, 0,
-           (size_t)c->n * sizeof(ch_parcel *)); /* ch__chief_ask took them over */
+           (size_t)c->n * sizeof(ch_message *)); /* ch__coord_request took them over */
     return rc;
 }
 
 /* The regions of shards that a region of the variable consists of, as calls without requests. NULL: of all of it. */
-static void list_regions(const ch_route_variable *v, const ch_region *wanted, calls *c)
+static void list_regions(const ch_plan_variable *v, const ch_region *wanted, calls *c)
 {
     for (int i = 0; i < v->n_shards; i++) {
         ch_region shard, both;
@@ -91,7 +91,7 @@ static void list_regions(const ch_route_variable *v, const ch_region *wanted, ca
 }
 
 /* Where the region of call i lies in a tensor that holds the region `wanted` of the variable. */
-static ch_region region_in(const ch_route_variable *v, const ch_region *wanted, const calls *c,
+static ch_region region_in(const ch_plan_variable *v, const ch_region *wanted, const calls *c,
                            int i)
 {
     ch_region r = c->region[i], shard;
@@ -102,14 +102,14 @@ static ch_region region_in(const ch_route_variable *v, const ch_region *wanted, 
     return r;
 }
 
-static bool is_whole(const ch_route_variable *v, const calls *c, int i)
+static bool is_whole(const ch_plan_variable *v, const calls *c, int i)
 {
     ch_shape shard = ch__layout_shape(layout_of(v), v->shape, c->shard[i]);
 
     return memcmp(shard.dim, c->region[i].size, (size_t)shard.rank * sizeof(shard.dim[0])) == 0;
 }
 
-static ch_status fail_reply(const ch_route_variable *v)
+static ch_status fail_reply(const ch_plan_variable *v)
 {
     return ch__fail(CH_INTERNAL,
                     "variable %s: a server replied with a tensor of another dtype or shape",
@@ -118,16 +118,16 @@ static ch_status fail_reply(const ch_route_variable *v)
 
 /* ---- life ---- */
 
-static ch_status new_create(const ch_route_variable *v, int i, ch_tensor *initial,
-                            const ch_init *init, ch_parcel **out)
+static ch_status new_create(const ch_plan_variable *v, int i, ch_tensor *initial,
+                            const ch_init *init, ch_message **out)
 {
     Cohort__PsCreate m;
-    Cohort__PsFirst  words;
+    Cohort__PsInit   words;
     ch_tensor       *part = NULL;
     size_t           size = strlen(v->name) + 32;
     char            *whole = ch__strdup(v->name), *name = ch__malloc(size);
-    ch_first  first = {.init = init, .name = whole, .dtype = v->dtype, .whole = v->shape};
-    ch_status rc = name == NULL || whole == NULL ? ch__fail_memory("a variable") : CH_OK;
+    ch_init_spec first = {.init = init, .name = whole, .dtype = v->dtype, .whole = v->shape};
+    ch_status    rc = name == NULL || whole == NULL ? ch__fail_memory("a variable") : CH_OK;
 
     cohort__ps_create__init(&m);
     m.variable = v->shard[i].variable;
@@ -135,19 +135,19 @@ static ch_status new_create(const ch_route_variable *v, int i, ch_tensor *initia
     if (rc == CH_OK)
         (void)snprintf(name, size, v->n_shards > 1 ? "%s/part_%d" : "%s", v->name, i);
     if (rc == CH_OK && initial == NULL) {
-        ch__first_say(&first, layout_of(v), i, &words);
+        ch__init_spec_pack(&first, layout_of(v), i, &words);
         m.first = &words;
     }
     if (rc == CH_OK && initial != NULL)
         rc = ch__layout_cut(layout_of(v), v->shape, initial, i, &part);
     if (rc == CH_OK)
-        rc = ch__speak(CH_PS_CREATE, &m.base, part != NULL, &part, out);
+        rc = ch__message_pack(CH_PS_CREATE, &m.base, part != NULL, &part, out);
     ch__free(whole);
     ch__free(name);
     return rc;
 }
 
-ch_status ch__remote_create(ch_task *coord, const ch_route_variable *v, ch_tensor *initial,
+ch_status ch__remote_create(ch_task *coord, const ch_plan_variable *v, ch_tensor *initial,
                             const ch_init *init)
 {
     calls     c;
@@ -156,7 +156,7 @@ ch_status ch__remote_create(ch_task *coord, const ch_route_variable *v, ch_tenso
     if (rc != CH_OK)
         return rc;
     for (int i = 0; i < v->n_shards && rc == CH_OK; i++) {
-        ch_parcel *request = NULL;
+        ch_message *request = NULL;
 
         rc = new_create(v, i, initial, init, &request);
         if (rc == CH_OK)
@@ -168,21 +168,21 @@ ch_status ch__remote_create(ch_task *coord, const ch_route_variable *v, ch_tenso
     return rc;
 }
 
-void ch__remote_free(ch_task *coord, struct ch_route_shard shard)
+void ch__remote_free(ch_task *coord, struct ch_plan_shard shard)
 {
     Cohort__PsFree m;
-    ch_parcel     *request = NULL;
+    ch_message    *request = NULL;
 
     cohort__ps_free__init(&m);
     m.n_variables = 1;
     m.variables = &shard.variable;
-    if (ch__speak(CH_PS_FREE, &m.base, 0, NULL, &request) == CH_OK)
-        ch__chief_tell(coord, shard.server, request);
+    if (ch__message_pack(CH_PS_FREE, &m.base, 0, NULL, &request) == CH_OK)
+        ch__coord_send(coord, shard.server, request);
 }
 
 /* ---- reading ---- */
 
-static ch_status new_read(const ch_route_variable *v, const calls *c, int i, ch_parcel **out)
+static ch_status new_read(const ch_plan_variable *v, const calls *c, int i, ch_message **out)
 {
     Cohort__PsRead   m;
     Cohort__PsRegion region, *list = &region;
@@ -199,12 +199,12 @@ static ch_status new_read(const ch_route_variable *v, const calls *c, int i, ch_
         m.n_regions = 1;
         m.regions = &list;
     }
-    return ch__speak(CH_PS_READ, &m.base, 0, NULL, out);
+    return ch__message_pack(CH_PS_READ, &m.base, 0, NULL, out);
 }
 
 /* Copies the tensor of each reply to its place in `to`. */
-static ch_status put_replies(const ch_route_variable *v, const ch_region *wanted,
-                             const calls *c, ch_tensor *to)
+static ch_status put_replies(const ch_plan_variable *v, const ch_region *wanted, const calls *c,
+                             ch_tensor *to)
 {
     ch_status rc = CH_OK;
 
@@ -224,7 +224,7 @@ static ch_status put_replies(const ch_route_variable *v, const ch_region *wanted
     return rc;
 }
 
-ch_status ch__remote_read(ch_task *coord, const ch_route_variable *v, const ch_region *region,
+ch_status ch__remote_read(ch_task *coord, const ch_plan_variable *v, const ch_region *region,
                           ch_tensor **out)
 {
     ch_shape   shape = v->shape;
@@ -253,7 +253,7 @@ ch_status ch__remote_read(ch_task *coord, const ch_route_variable *v, const ch_r
     return rc;
 }
 
-static ch_status new_rows(uint64_t variable, ch_tensor *ids, ch_parcel **out)
+static ch_status new_rows(uint64_t variable, ch_tensor *ids, ch_message **out)
 {
     Cohort__PsRows m;
 
@@ -261,11 +261,11 @@ static ch_status new_rows(uint64_t variable, ch_tensor *ids, ch_parcel **out)
     m.n_variables = 1;
     m.variables = &variable;
     (void)ch_tensor_ref(ids);
-    return ch__speak(CH_PS_ROWS, &m.base, 1, &ids, out);
+    return ch__message_pack(CH_PS_ROWS, &m.base, 1, &ids, out);
 }
 
-static ch_status check_rows(const ch_route_variable *v, int shard, const ch_tensor *ids,
-                            const ch_parcel *reply)
+static ch_status check_rows(const ch_plan_variable *v, int shard, const ch_tensor *ids,
+                            const ch_message *reply)
 {
     ch_shape want = ch__layout_shape(layout_of(v), v->shape, shard);
 
@@ -276,7 +276,7 @@ static ch_status check_rows(const ch_route_variable *v, int shard, const ch_tens
                : fail_reply(v);
 }
 
-ch_status ch__remote_gather(ch_task *coord, const ch_route_variable *v, ch_tensor *const *ids,
+ch_status ch__remote_gather(ch_task *coord, const ch_plan_variable *v, ch_tensor *const *ids,
                             ch_tensor **rows)
 {
     bool        by_rows = v->axis == 0;
@@ -290,8 +290,8 @@ ch_status ch__remote_gather(ch_task *coord, const ch_route_variable *v, ch_tenso
         return rc;
     }
     for (int i = 0; i < v->n_shards && rc == CH_OK; i++) {
-        ch_tensor *list = ids[by_rows ? i : 0];
-        ch_parcel *request = NULL;
+        ch_tensor  *list = ids[by_rows ? i : 0];
+        ch_message *request = NULL;
 
         if (list == NULL)
             continue;
@@ -318,7 +318,7 @@ ch_status ch__remote_gather(ch_task *coord, const ch_route_variable *v, ch_tenso
 
 /* ---- writing ---- */
 
-ch_status ch__remote_write(ch_task *coord, const ch_route_variable *v, const ch_region *region,
+ch_status ch__remote_write(ch_task *coord, const ch_plan_variable *v, const ch_region *region,
                            ch_tensor *value)
 {
     ch_tensor **part = ch__calloc((size_t)v->n_shards, sizeof(ch_tensor *));
@@ -345,7 +345,7 @@ ch_status ch__remote_write(ch_task *coord, const ch_route_variable *v, const ch_
     }
     if (rc == CH_OK && c.n > 0)
         rc =
-            ch__chief_assign(coord, &(ch_assignment){.n = c.n,
+            ch__coord_assign(coord, &(ch_assignment){.n = c.n,
                                                      .server = c.server,
                                                      .variable = variable,
                                                      .rank = v->shape.rank,

@@ -12,15 +12,15 @@
 #include "net/net.h"
 
 typedef struct ch_server_options {
-    ch_device   *device; /* of its own: graphs run there, on the thread that drives the task */
-    int64_t      most_bytes; /* of a variable whose first value is made here; 0: any number */
-    ch_store_saw saw;        /* for tests; NULL: nobody looks */
-    void        *arg;
+    ch_device *device; /* of its own: graphs run there, on the thread that drives the task */
+    int64_t    most_bytes; /* of a variable whose first value is made here; 0: any number */
+    ch_update_watch saw;   /* for tests; NULL: nobody looks */
+    void           *arg;
 } ch_server_options;
 
 /* The parts of ch_task_options; `arg` is a ch_server_options, which is kept. */
 extern const ch_task_ops ch__server_ops;
-ch_status ch__server_make(void *arg, ch_task *t, uint64_t incarnation, ch_post *post,
+ch_status ch__server_make(void *arg, ch_task *t, uint64_t incarnation, ch_outbox *outbox,
                           void **self);
 
 #endif

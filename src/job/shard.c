@@ -37,8 +37,7 @@ ch_shard_role ch__shard_role(ch_shard_role role, ch_layout l)
 }
 
 /* What an input looks like that a shard gets; ids of each list are as many as they are. */
-static ch_dims shard_dims(const ch_graph *g, const ch_route_input *in, ch_layout l, int k,
-                          int i)
+static ch_dims shard_dims(const ch_graph *g, const ch_plan_input *in, ch_layout l, int k, int i)
 {
     ch_dims       d = g->input[k]->dims;
     ch_shape      whole = widest(g);
@@ -53,7 +52,7 @@ static ch_dims shard_dims(const ch_graph *g, const ch_route_input *in, ch_layout
     return d;
 }
 
-ch_status ch__shard_graph(const ch_graph *g, const ch_route_input *in, ch_layout l, int i,
+ch_status ch__shard_graph(const ch_graph *g, const ch_plan_input *in, ch_layout l, int i,
                           ch_graph **out)
 {
     ch_arena        a = {0};

@@ -15,7 +15,7 @@
 ch_shard_role ch__shard_role(ch_shard_role role, ch_layout l);
 
 /* An update's graph for shard i of the variables that it changes. */
-ch_status ch__shard_graph(const ch_graph *g, const ch_route_input *in, ch_layout l, int i,
+ch_status ch__shard_graph(const ch_graph *g, const ch_plan_input *in, ch_layout l, int i,
                           ch_graph **out);
 
 /* Ids of rows, by the shard that has them; -1, and what else is out of range, belongs to nobody. Of equal ids the rows are asked

@@ -11,13 +11,13 @@
 #include "tensor/tensor.h"
 
 /* What is known of a remote. */
-typedef struct errand {
+typedef struct pending {
     bool          is_asked;
     int           n_left; /* answers to come */
     ch_tensor   **given;  /* [(replica * shards + shard) * outputs + output] */
     ch_id_split **split;  /* of lookups: the ids of each replica; of the trip */
     int           n_given;
-} errand;
+} pending;
 
 /* Ids by their shards: of a value of a replica, for a variable of so many rows in so many shards. */
 typedef struct split_key {
@@ -25,40 +25,40 @@ typedef struct split_key {
     int64_t size;
 } split_key;
 
-typedef struct trip_split {
+typedef struct exec_split {
     split_key    key;
     ch_id_split *split;
-} trip_split;
+} exec_split;
 
 enum { STORED = 16 };
 
-struct ch_trip_store {
+struct ch_step_exec_cache {
     int          n;
     ch_id_split *split[STORED];
 };
 
-struct ch_trip {
-    const ch_sent_route *r;
-    ch_attempt           attempt;
-    int                  n_replicas;
-    ch_tensor          **value; /* [value * replicas + replica] */
-    errand              *errand;
-    int                  n_segments; /* that have run */
-    int                  n_splits, cap_splits;
-    trip_split          *split;
-    int                  n_calls, cap_calls;
-    ch_trip_call       **call; /* all that were ever made */
+struct ch_step_exec {
+    const ch_placed_plan *r;
+    ch_step_identity      attempt;
+    int                   n_replicas;
+    ch_tensor           **value; /* [value * replicas + replica] */
+    pending              *pending;
+    int                   n_local_parts; /* that have run */
+    int                   n_splits, cap_splits;
+    exec_split           *split;
+    int                   n_calls, cap_calls;
+    ch_step_exec_call   **call; /* all that were ever made */
 };
 
 /* ---- life ---- */
 
-static ch_tensor **value_at(const ch_trip *t, int value, int replica)
+static ch_tensor **value_at(const ch_step_exec *t, int value, int replica)
 {
     return &t->value[value * t->n_replicas + replica];
 }
 
 /* A value where a replica wants it. */
-static ch_status put(const ch_trip *t, ch_tensor *x, int replica, ch_tensor **out)
+static ch_status put(const ch_step_exec *t, ch_tensor *x, int replica, ch_tensor **out)
 {
     if (t->attempt.device != NULL)
         return ch__lend(x, t->attempt.device[replica], out);
@@ -67,9 +67,9 @@ static ch_status put(const ch_trip *t, ch_tensor *x, int replica, ch_tensor **ou
 }
 
 /* What all replicas share is one tensor. */
-static ch_status put_inputs(const ch_trip *t, ch_tensor *const *in)
+static ch_status put_inputs(const ch_step_exec *t, ch_tensor *const *in)
 {
-    int       n = t->r->route->n_inputs;
+    int       n = t->r->plan->n_inputs;
     ch_status rc = CH_OK;
 
     for (int k = 0; k < t->n_replicas; k++)
@@ -81,12 +81,12 @@ static ch_status put_inputs(const ch_trip *t, ch_tensor *const *in)
     return rc;
 }
 
-ch_status ch__trip_new(const ch_sent_route *r, const ch_attempt *attempt, int n_replicas,
-                       ch_tensor *const *in, ch_trip **out)
+ch_status ch__step_exec_new(const ch_placed_plan *r, const ch_step_identity *attempt,
+                            int n_replicas, ch_tensor *const *in, ch_step_exec **out)
 {
-    ch_trip  *t = ch__calloc(1, sizeof(*t));
-    size_t    n_values = (size_t)r->route->n_values * (size_t)n_replicas;
-    ch_status rc;
+    ch_step_exec *t = ch__calloc(1, sizeof(*t));
+    size_t        n_values = (size_t)r->plan->n_values * (size_t)n_replicas;
+    ch_status     rc;
 
     if (t == NULL)
         return ch__fail_memory("a step");
@@ -94,27 +94,27 @@ ch_status ch__trip_new(const ch_sent_route *r, const ch_attempt *attempt, int n_
     t->attempt = *attempt;
     t->n_replicas = n_replicas;
     t->value = ch__calloc(n_values + 1, sizeof(*t->value));
-    t->errand = ch__calloc((size_t)r->route->n_remotes + 1, sizeof(*t->errand));
-    if (t->value == NULL || t->errand == NULL) {
-        ch__trip_free(t);
+    t->pending = ch__calloc((size_t)r->plan->n_remote_parts + 1, sizeof(*t->pending));
+    if (t->value == NULL || t->pending == NULL) {
+        ch__step_exec_free(t);
         return ch__fail_memory("a step");
     }
     rc = put_inputs(t, in);
     if (rc == CH_OK)
         *out = t;
     else
-        ch__trip_free(t);
+        ch__step_exec_free(t);
     return rc;
 }
 
-static void drop_call(ch_trip_call *c)
+static void drop_call(ch_step_exec_call *c)
 {
-    ch__parcel_unref(c->parcel);
+    ch__message_unref(c->message);
     ch__free(c->part);
     ch__free(c);
 }
 
-static void drop_errand(errand *e)
+static void drop_pending(pending *e)
 {
     for (int i = 0; i < e->n_given; i++)
         ch_tensor_unref(e->given[i]);
@@ -123,9 +123,9 @@ static void drop_errand(errand *e)
 }
 
 /* Those of the next trip are as large. */
-static void store_splits(ch_trip *t)
+static void store_splits(ch_step_exec *t)
 {
-    ch_route *r = t->r->route;
+    ch_step_plan *r = t->r->plan;
 
     if (r->store == NULL && t->n_splits > 0)
         r->store = ch__calloc(1, sizeof(*r->store));
@@ -136,27 +136,27 @@ static void store_splits(ch_trip *t)
             ch__id_split_free(t->split[i].split);
 }
 
-void ch__trip_store_free(struct ch_trip_store *s)
+void ch__step_exec_cache_free(struct ch_step_exec_cache *s)
 {
     for (int i = 0; s != NULL && i < s->n; i++)
         ch__id_split_free(s->split[i]);
     ch__free(s);
 }
 
-void ch__trip_free(ch_trip *t)
+void ch__step_exec_free(ch_step_exec *t)
 {
     if (t == NULL)
         return;
-    for (int i = 0; t->value != NULL && i < t->r->route->n_values * t->n_replicas; i++)
+    for (int i = 0; t->value != NULL && i < t->r->plan->n_values * t->n_replicas; i++)
         ch_tensor_unref(t->value[i]);
-    for (int i = 0; t->errand != NULL && i < t->r->route->n_remotes; i++)
-        drop_errand(&t->errand[i]);
+    for (int i = 0; t->pending != NULL && i < t->r->plan->n_remote_parts; i++)
+        drop_pending(&t->pending[i]);
     for (int i = 0; i < t->n_calls; i++)
         drop_call(t->call[i]);
     store_splits(t);
     ch__free(t->split);
     ch__free(t->value);
-    ch__free(t->errand);
+    ch__free(t->pending);
     ch__free(t->call);
     ch__free(t);
 }
@@ -164,48 +164,48 @@ void ch__trip_free(ch_trip *t)
 /* ---- what a remote is over ---- */
 
 /* The widest of its variables: what its inputs lie along. */
-static const ch_route_variable *main_variable(const ch_sent_route   *r,
-                                              const ch_route_remote *remote)
+static const ch_plan_variable *main_variable(const ch_placed_plan *r,
+                                             const ch_remote_part *remote)
 {
-    const ch_route_variable *best = &r->variable[remote->variable[0]];
+    const ch_plan_variable *best = &r->variable[remote->variable[0]];
 
     for (int i = 1; i < remote->n_variables; i++) {
-        const ch_route_variable *v = &r->variable[remote->variable[i]];
+        const ch_plan_variable *v = &r->variable[remote->variable[i]];
 
         best = v->shape.rank > best->shape.rank ? v : best;
     }
     return best;
 }
 
-static ch_layout layout_of(const ch_route_variable *v)
+static ch_layout layout_of(const ch_plan_variable *v)
 {
     return ch__layout_along(v->axis, v->n_shards);
 }
 
 /* Rows of all replicas are looked up; values and updates are one for all. */
-static int replicas_of(const ch_trip *t, const ch_route_remote *r)
+static int replicas_of(const ch_step_exec *t, const ch_remote_part *r)
 {
     return r->kind == CH_REMOTE_ROWS ? t->n_replicas : 1;
 }
 
 /* True if all reads of what an update writes are answered. */
-static bool may_write(const ch_trip *t, const ch_route_remote *r)
+static bool may_write(const ch_step_exec *t, const ch_remote_part *r)
 {
-    const ch_route *route = t->r->route;
+    const ch_step_plan *plan = t->r->plan;
 
-    for (int i = 0; i < route->n_remotes; i++)
-        if ((!t->errand[i].is_asked || t->errand[i].n_left > 0) &&
-            ch__remote_follows(r, &route->remote[i]))
+    for (int i = 0; i < plan->n_remote_parts; i++)
+        if ((!t->pending[i].is_asked || t->pending[i].n_left > 0) &&
+            ch__remote_follows(r, &plan->remote[i]))
             return false;
     return true;
 }
 
-static bool is_ready(const ch_trip *t, int remote)
+static bool is_ready(const ch_step_exec *t, int remote)
 {
-    const ch_route_remote *r = &t->r->route->remote[remote];
-    bool                   waits = r->kind == CH_REMOTE_UPDATE && r->n_out == 0;
+    const ch_remote_part *r = &t->r->plan->remote[remote];
+    bool                  waits = r->kind == CH_REMOTE_UPDATE && r->n_out == 0;
 
-    if (t->errand[remote].is_asked || (waits && t->n_segments < t->r->route->n_segments))
+    if (t->pending[remote].is_asked || (waits && t->n_local_parts < t->r->plan->n_local_parts))
         return false;
     for (int i = 0; i < r->n_in; i++)
         for (int k = 0; k < t->n_replicas; k++)
@@ -222,9 +222,9 @@ static bool is_same_key(split_key a, split_key b)
            a.size == b.size;
 }
 
-static ch_status new_split(ch_trip *t, ch_id_split **out)
+static ch_status new_split(ch_step_exec *t, ch_id_split **out)
 {
-    struct ch_trip_store *store = t->r->route->store;
+    struct ch_step_exec_cache *store = t->r->plan->store;
 
     if (!ch__grow((void **)&t->split, &t->cap_splits, t->n_splits + 1, sizeof(*t->split)))
         return ch__fail_memory("a lookup");
@@ -234,27 +234,29 @@ static ch_status new_split(ch_trip *t, ch_id_split **out)
     return CH_OK;
 }
 
-static ch_status add_split(ch_trip *t, split_key key, const ch_tensor *ids, ch_id_split **out)
+static ch_status add_split(ch_step_exec *t, split_key key, const ch_tensor *ids,
+                           ch_id_split **out)
 {
     ch_status rc = new_split(t, out);
 
     if (rc != CH_OK)
         return rc;
-    t->split[t->n_splits++] = (trip_split){key, *out};
+    t->split[t->n_splits++] = (exec_split){key, *out};
     ch__id_split_place(*out, t->attempt.device != NULL ? t->attempt.device[key.replica] : NULL);
     return ch__id_split(*out, ids, key.size, key.n_shards);
 }
 
 /* A lookup and the update of the same rows share one. */
-static ch_status split_ids(ch_trip *t, int remote, int input, int replica, ch_id_split **out)
+static ch_status split_ids(ch_step_exec *t, int remote, int input, int replica,
+                           ch_id_split **out)
 {
-    const ch_route_remote   *r = &t->r->route->remote[remote];
-    const ch_route_variable *v = main_variable(t->r, r);
-    const ch_tensor         *ids = *value_at(t, r->in[input].value, replica);
-    split_key                key = {.value = r->in[input].value,
-                                    .replica = replica,
-                                    .n_shards = v->axis > 0 ? 1 : v->n_shards,
-                                    .size = v->shape.dim[0]};
+    const ch_remote_part   *r = &t->r->plan->remote[remote];
+    const ch_plan_variable *v = main_variable(t->r, r);
+    const ch_tensor        *ids = *value_at(t, r->in[input].value, replica);
+    split_key               key = {.value = r->in[input].value,
+                                   .replica = replica,
+                                   .n_shards = v->axis > 0 ? 1 : v->n_shards,
+                                   .size = v->shape.dim[0]};
 
     for (int i = 0; i < t->n_splits; i++)
         if (is_same_key(t->split[i].key, key)) {
@@ -266,15 +268,16 @@ static ch_status split_ids(ch_trip *t, int remote, int input, int replica, ch_id
     return add_split(t, key, ids, out);
 }
 
-static ch_status input_of_shard(ch_trip *t, int remote, int input, int shard, ch_tensor **out)
+static ch_status input_of_shard(ch_step_exec *t, int remote, int input, int shard,
+                                ch_tensor **out)
 {
-    const ch_route_remote   *r = &t->r->route->remote[remote];
-    const ch_route_variable *v = main_variable(t->r, r);
-    const ch_route_input    *in = &r->in[input];
-    ch_shard_role            role = ch__shard_role(in->role, layout_of(v));
-    ch_tensor               *whole = *value_at(t, in->value, 0);
-    ch_id_split             *s = NULL;
-    ch_status                rc;
+    const ch_remote_part   *r = &t->r->plan->remote[remote];
+    const ch_plan_variable *v = main_variable(t->r, r);
+    const ch_plan_input    *in = &r->in[input];
+    ch_shard_role           role = ch__shard_role(in->role, layout_of(v));
+    ch_tensor              *whole = *value_at(t, in->value, 0);
+    ch_id_split            *s = NULL;
+    ch_status               rc;
 
     if (role == CH_SHARD_WHOLE) {
         *out = ch_tensor_ref(whole);
@@ -289,7 +292,7 @@ static ch_status input_of_shard(ch_trip *t, int remote, int input, int shard, ch
                                 : ch__id_split_rows(s, whole, shard, out);
 }
 
-static ch_status fail_stray(const ch_route_variable *v, const ch_tensor *ids, int64_t at)
+static ch_status fail_stray(const ch_plan_variable *v, const ch_tensor *ids, int64_t at)
 {
     int64_t id = ids->dtype == CH_I64 ? ((const int64_t *)(const void *)ids->data)[at]
                                       : ((const int32_t *)(const void *)ids->data)[at];
@@ -301,36 +304,37 @@ static ch_status fail_stray(const ch_route_variable *v, const ch_tensor *ids, in
 }
 
 /* The ids that a shard is asked for; NULL: none. Along another axis every shard has a piece of each row. */
-static ch_status asked_of_shard(ch_trip *t, int remote, int shard, int replica, ch_tensor **out)
+static ch_status asked_of_shard(ch_step_exec *t, int remote, int shard, int replica,
+                                ch_tensor **out)
 {
-    const ch_route_remote   *r = &t->r->route->remote[remote];
-    const ch_route_variable *v = main_variable(t->r, r);
-    ch_id_split             *s = NULL;
-    ch_status                rc = split_ids(t, remote, 0, replica, &s);
-    int64_t                  stray = rc == CH_OK && !r->or_zero ? ch__id_split_stray(s) : -1;
+    const ch_remote_part   *r = &t->r->plan->remote[remote];
+    const ch_plan_variable *v = main_variable(t->r, r);
+    ch_id_split            *s = NULL;
+    ch_status               rc = split_ids(t, remote, 0, replica, &s);
+    int64_t                 stray = rc == CH_OK && !r->or_zero ? ch__id_split_stray(s) : -1;
 
     if (rc == CH_OK && stray >= 0)
         rc = fail_stray(v, *value_at(t, r->in[0].value, replica), stray);
     if (rc != CH_OK)
         return rc;
-    t->errand[remote].split[replica] = s;
+    t->pending[remote].split[replica] = s;
     return ch__id_split_asked(s, v->axis > 0 ? 0 : shard, out);
 }
 
 /* ---- calls ---- */
 
 /* A call that is being put together. */
-typedef struct draft {
-    struct draft  *next;
-    ch_remote_kind kind;
-    ch_trip_call  *call;
-    int            cap_parts, n_tensors, cap_tensors;
-    ch_tensor    **tensor; /* referenced */
-} draft;
+typedef struct request {
+    struct request    *next;
+    ch_remote_kind     kind;
+    ch_step_exec_call *call;
+    int                cap_parts, n_tensors, cap_tensors;
+    ch_tensor        **tensor; /* referenced */
+} request;
 
-static ch_status draft_for(draft **list, int server, ch_remote_kind kind, draft **out)
+static ch_status request_for(request **list, int server, ch_remote_kind kind, request **out)
 {
-    draft *d = *list;
+    request *d = *list;
 
     while (d != NULL && (d->call->server != server || d->kind != kind))
         d = d->next;
@@ -352,17 +356,17 @@ static ch_status draft_for(draft **list, int server, ch_remote_kind kind, draft 
     return CH_OK;
 }
 
-static ch_status add_part(draft *d, int remote, int shard, int replica)
+static ch_status add_part(request *d, int remote, int shard, int replica)
 {
     if (!ch__grow((void **)&d->call->part, &d->cap_parts, d->call->n + 1,
                   sizeof(*d->call->part)))
         return ch__fail_memory("a call");
-    d->call->part[d->call->n++] = (struct ch_trip_part){remote, shard, replica};
+    d->call->part[d->call->n++] = (struct ch_step_exec_part){remote, shard, replica};
     return CH_OK;
 }
 
 /* Takes the tensor over, on an error too. */
-static ch_status add_tensor(draft *d, ch_tensor *t)
+static ch_status add_tensor(request *d, ch_tensor *t)
 {
     if (!ch__grow((void **)&d->tensor, &d->cap_tensors, d->n_tensors + 1, sizeof(*d->tensor))) {
         ch_tensor_unref(t);
@@ -373,10 +377,10 @@ static ch_status add_tensor(draft *d, ch_tensor *t)
     return CH_OK;
 }
 
-static void drop_drafts(draft *d)
+static void drop_requests(request *d)
 {
     while (d != NULL) {
-        draft *next = d->next;
+        request *next = d->next;
 
         for (int i = 0; i < d->n_tensors; i++)
             ch_tensor_unref(d->tensor[i]);
@@ -388,17 +392,17 @@ static void drop_drafts(draft *d)
     }
 }
 
-static double shard_bytes(const ch_route_variable *v)
+static double shard_bytes(const ch_plan_variable *v)
 {
     return (double)ch_shape_count(v->shape) * (double)ch_dtype_bytes(v->dtype) / v->n_shards;
 }
 
 /* What a part moves that is not among its tensors: values that are read, or written all over; or rows. */
-static double bytes_of_part(const ch_trip *t, int remote, const ch_tensor *ids)
+static double bytes_of_part(const ch_step_exec *t, int remote, const ch_tensor *ids)
 {
-    const ch_route_remote   *r = &t->r->route->remote[remote];
-    const ch_route_variable *v = &t->r->variable[r->variable[0]];
-    double                   bytes = 0;
+    const ch_remote_part   *r = &t->r->plan->remote[remote];
+    const ch_plan_variable *v = &t->r->variable[r->variable[0]];
+    double                  bytes = 0;
 
     if (ids != NULL)
         return (double)ch_tensor_count(ids) * shard_bytes(v) * v->n_shards /
@@ -412,20 +416,21 @@ static double bytes_of_part(const ch_trip *t, int remote, const ch_tensor *ids)
 }
 
 /* What one shard is asked for. Of rows, if it has none of them, nothing. */
-static ch_status draft_part(ch_trip *t, draft **list, int remote, int shard, int replica)
+static ch_status request_part(ch_step_exec *t, request **list, int remote, int shard,
+                              int replica)
 {
-    const ch_route_remote *r = &t->r->route->remote[remote];
-    int                    server = t->r->variable[r->variable[0]].shard[shard].server;
-    ch_tensor             *ids = NULL;
-    draft                 *d = NULL;
-    ch_status              rc = CH_OK;
+    const ch_remote_part *r = &t->r->plan->remote[remote];
+    int                   server = t->r->variable[r->variable[0]].shard[shard].server;
+    ch_tensor            *ids = NULL;
+    request              *d = NULL;
+    ch_status             rc = CH_OK;
 
     if (r->kind == CH_REMOTE_ROWS) {
         rc = asked_of_shard(t, remote, shard, replica, &ids);
         if (rc != CH_OK || ids == NULL)
             return rc;
     }
-    rc = draft_for(list, server, r->kind, &d);
+    rc = request_for(list, server, r->kind, &d);
     if (rc == CH_OK)
         rc = add_part(d, remote, shard, replica);
     if (rc == CH_OK)
@@ -441,17 +446,17 @@ static ch_status draft_part(ch_trip *t, draft **list, int remote, int shard, int
         if (rc == CH_OK)
             rc = add_tensor(d, in);
     }
-    t->errand[remote].n_left += rc == CH_OK;
+    t->pending[remote].n_left += rc == CH_OK;
     return rc;
 }
 
-static ch_status draft_remote(ch_trip *t, draft **list, int remote)
+static ch_status request_remote(ch_step_exec *t, request **list, int remote)
 {
-    const ch_route_remote   *r = &t->r->route->remote[remote];
-    const ch_route_variable *v = main_variable(t->r, r);
-    errand                  *e = &t->errand[remote];
-    int                      n = replicas_of(t, r), n_given = n * v->n_shards * r->n_out;
-    ch_status                rc = CH_OK;
+    const ch_remote_part   *r = &t->r->plan->remote[remote];
+    const ch_plan_variable *v = main_variable(t->r, r);
+    pending                *e = &t->pending[remote];
+    int                     n = replicas_of(t, r), n_given = n * v->n_shards * r->n_out;
+    ch_status               rc = CH_OK;
 
     e->given = ch__calloc((size_t)n_given + 1, sizeof(*e->given));
     e->split = ch__calloc((size_t)n, sizeof(*e->split));
@@ -460,21 +465,21 @@ static ch_status draft_remote(ch_trip *t, draft **list, int remote)
     e->n_given = n_given;
     for (int k = 0; k < n; k++)
         for (int i = 0; i < v->n_shards && rc == CH_OK; i++)
-            rc = draft_part(t, list, remote, i, k);
+            rc = request_part(t, list, remote, i, k);
     e->is_asked = true;
     return rc;
 }
 
 /* ---- messages ---- */
 
-static uint64_t variable_of(const ch_trip *t, const struct ch_trip_part *p)
+static uint64_t variable_of(const ch_step_exec *t, const struct ch_step_exec_part *p)
 {
-    const ch_route_remote *r = &t->r->route->remote[p->remote];
+    const ch_remote_part *r = &t->r->plan->remote[p->remote];
 
     return t->r->variable[r->variable[0]].shard[p->shard].variable;
 }
 
-static ch_status speak_reads(const ch_trip *t, draft *d)
+static ch_status speak_reads(const ch_step_exec *t, request *d)
 {
     Cohort__PsRead m;
     Cohort__PsRows rows;
@@ -490,32 +495,34 @@ static ch_status speak_reads(const ch_trip *t, draft *d)
     cohort__ps_rows__init(&rows);
     m.n_variables = rows.n_variables = n;
     m.variables = rows.variables = variable;
-    m.pin = rows.pin = t->attempt.pin;
+    m.snapshot = rows.snapshot = t->attempt.snapshot;
     rc = d->kind == CH_REMOTE_READ
-             ? ch__speak(CH_PS_READ, &m.base, 0, NULL, &d->call->parcel)
-             : ch__speak(CH_PS_ROWS, &rows.base, d->n_tensors, d->tensor, &d->call->parcel);
+             ? ch__message_pack(CH_PS_READ, &m.base, 0, NULL, &d->call->message)
+             : ch__message_pack(CH_PS_ROWS, &rows.base, d->n_tensors, d->tensor,
+                                &d->call->message);
     d->n_tensors = 0;
     ch__free(variable);
     return rc;
 }
 
 /* Two shards of one variable on a server are two updates of the step. */
-static uint32_t sequence_of(const struct ch_trip_part *p)
+static uint32_t sequence_of(const struct ch_step_exec_part *p)
 {
     enum { SHARDS = 1 << 12 }; /* at most */
 
     return (uint32_t)p->remote * SHARDS + (uint32_t)p->shard;
 }
 
-static void fill_one(const ch_trip *t, const struct ch_trip_part *p, Cohort__PsUpdateOne *one)
+static void fill_one(const ch_step_exec *t, const struct ch_step_exec_part *p,
+                     Cohort__PsUpdateOne *one)
 {
     cohort__ps_update_one__init(one);
     one->sequence = sequence_of(p);
     one->function = t->r->function[p->remote] + (uint64_t)p->shard;
-    one->inputs = (uint32_t)t->r->route->remote[p->remote].n_in;
+    one->inputs = (uint32_t)t->r->plan->remote[p->remote].n_in;
 }
 
-static ch_status speak_update(const ch_trip *t, draft *d)
+static ch_status speak_update(const ch_step_exec *t, request *d)
 {
     Cohort__PsUpdate      m;
     size_t                n = (size_t)d->call->n;
@@ -533,12 +540,13 @@ static ch_status speak_update(const ch_trip *t, draft *d)
     }
     m.step = t->attempt.step;
     m.worker = worker;
-    m.incarnation = t->attempt.incarnation;
+    m.registration = t->attempt.registration;
     m.retired = t->attempt.retired;
     m.n_updates = n;
     m.updates = list;
     if (rc == CH_OK) {
-        rc = ch__speak(CH_PS_UPDATE, &m.base, d->n_tensors, d->tensor, &d->call->parcel);
+        rc =
+            ch__message_pack(CH_PS_UPDATE, &m.base, d->n_tensors, d->tensor, &d->call->message);
         d->n_tensors = 0;
     }
     ch__free(one);
@@ -547,7 +555,7 @@ static ch_status speak_update(const ch_trip *t, draft *d)
     return rc;
 }
 
-static ch_status finish_draft(ch_trip *t, draft *d)
+static ch_status finish_request(ch_step_exec *t, request *d)
 {
     ch_status rc;
 
@@ -561,23 +569,23 @@ static ch_status finish_draft(ch_trip *t, draft *d)
     return CH_OK;
 }
 
-static ch_status settle(ch_trip *t, int remote);
+static ch_status settle(ch_step_exec *t, int remote);
 
-ch_status ch__trip_ask(ch_trip *t, int *n, ch_trip_call *const **out)
+ch_status ch__step_exec_next_calls(ch_step_exec *t, int *n, ch_step_exec_call *const **out)
 {
-    draft    *list = NULL;
+    request  *list = NULL;
     int       first = t->n_calls;
     ch_status rc = CH_OK;
 
-    for (int i = 0; i < t->r->route->n_remotes && rc == CH_OK; i++)
+    for (int i = 0; i < t->r->plan->n_remote_parts && rc == CH_OK; i++)
         if (is_ready(t, i)) {
-            rc = draft_remote(t, &list, i);
-            if (rc == CH_OK && t->errand[i].n_left == 0) /* no rows: nobody is asked */
+            rc = request_remote(t, &list, i);
+            if (rc == CH_OK && t->pending[i].n_left == 0) /* no rows: nobody is asked */
                 rc = settle(t, i);
         }
-    for (draft *d = list; d != NULL && rc == CH_OK; d = d->next)
-        rc = finish_draft(t, d);
-    drop_drafts(list);
+    for (request *d = list; d != NULL && rc == CH_OK; d = d->next)
+        rc = finish_request(t, d);
+    drop_requests(list);
     *n = t->n_calls - first;
     *out = t->call != NULL ? t->call + first : NULL; /* nobody was ever asked */
     return rc;
@@ -586,31 +594,31 @@ ch_status ch__trip_ask(ch_trip *t, int *n, ch_trip_call *const **out)
 /* ---- answers ---- */
 
 /* Whether it looks as what a shard gives should. */
-static bool fits(const ch_trip *t, const struct ch_trip_part *p, const ch_tensor *x)
+static bool fits(const ch_step_exec *t, const struct ch_step_exec_part *p, const ch_tensor *x)
 {
-    const ch_route_remote   *r = &t->r->route->remote[p->remote];
-    const ch_route_variable *v = main_variable(t->r, r);
-    ch_shape                 want = ch__layout_shape(layout_of(v), v->shape, p->shard);
+    const ch_remote_part   *r = &t->r->plan->remote[p->remote];
+    const ch_plan_variable *v = main_variable(t->r, r);
+    ch_shape                want = ch__layout_shape(layout_of(v), v->shape, p->shard);
 
     if (!x->contiguous)
         return false;
     if (r->kind == CH_REMOTE_UPDATE)
         return true; /* the graph says what it gives; those who take it look */
     if (r->kind == CH_REMOTE_ROWS)
-        want.dim[0] = ch__id_split_count(t->errand[p->remote].split[p->replica],
+        want.dim[0] = ch__id_split_count(t->pending[p->remote].split[p->replica],
                                          v->axis > 0 ? 0 : p->shard);
     return x->dtype == v->dtype && ch_shape_equal(x->shape, want);
 }
 
-static ch_status spread_rows(const ch_trip *t, int remote, int replica, ch_tensor **out)
+static ch_status spread_rows(const ch_step_exec *t, int remote, int replica, ch_tensor **out)
 {
-    const ch_route_remote   *r = &t->r->route->remote[remote];
-    const ch_route_variable *v = main_variable(t->r, r);
-    const errand            *e = &t->errand[remote];
-    ch_tensor *const        *part = e->given + replica * v->n_shards;
-    ch_shape                 row = {.rank = v->shape.rank - 1};
-    ch_tensor               *joined = NULL;
-    ch_status                rc = CH_OK;
+    const ch_remote_part   *r = &t->r->plan->remote[remote];
+    const ch_plan_variable *v = main_variable(t->r, r);
+    const pending          *e = &t->pending[remote];
+    ch_tensor *const       *part = e->given + replica * v->n_shards;
+    ch_shape                row = {.rank = v->shape.rank - 1};
+    ch_tensor              *joined = NULL;
+    ch_status               rc = CH_OK;
 
     for (int k = 0; k < row.rank; k++)
         row.dim[k] = v->shape.dim[k + 1];
@@ -624,7 +632,7 @@ static ch_status spread_rows(const ch_trip *t, int remote, int replica, ch_tenso
     return rc;
 }
 
-static ch_status join(const ch_trip *t, const ch_route_variable *v, ch_tensor *const *part,
+static ch_status join(const ch_step_exec *t, const ch_plan_variable *v, ch_tensor *const *part,
                       ch_tensor **out)
 {
     ch_tensor *whole = NULL;
@@ -637,8 +645,8 @@ static ch_status join(const ch_trip *t, const ch_route_variable *v, ch_tensor *c
 }
 
 /* Numbers that are sums over the shards, in their order, so that the bits are the same each time. */
-static ch_status add_up(const ch_trip *t, const ch_route_variable *v, ch_tensor *const *part,
-                        ch_tensor **out)
+static ch_status add_up(const ch_step_exec *t, const ch_plan_variable *v,
+                        ch_tensor *const *part, ch_tensor **out)
 {
     ch_tensor *sum = NULL;
     ch_status  rc = CH_OK;
@@ -662,12 +670,12 @@ static ch_status add_up(const ch_trip *t, const ch_route_variable *v, ch_tensor 
 }
 
 /* All answers of a remote are there: its values. */
-static ch_status settle(ch_trip *t, int remote)
+static ch_status settle(ch_step_exec *t, int remote)
 {
-    const ch_route_remote   *r = &t->r->route->remote[remote];
-    const ch_route_variable *v = main_variable(t->r, r);
-    const errand            *e = &t->errand[remote];
-    ch_status                rc = CH_OK;
+    const ch_remote_part   *r = &t->r->plan->remote[remote];
+    const ch_plan_variable *v = main_variable(t->r, r);
+    const pending          *e = &t->pending[remote];
+    ch_status               rc = CH_OK;
 
     for (int i = 0; i < r->n_out && rc == CH_OK; i++)
         for (int k = 0; k < t->n_replicas && rc == CH_OK; k++) {
@@ -685,12 +693,12 @@ static ch_status settle(ch_trip *t, int remote)
     return rc;
 }
 
-static ch_status take_part(ch_trip *t, const struct ch_trip_part *p, const ch_parcel *answer,
-                           int at)
+static ch_status take_part(ch_step_exec *t, const struct ch_step_exec_part *p,
+                           const ch_message *answer, int at)
 {
-    const ch_route_remote   *r = &t->r->route->remote[p->remote];
-    const ch_route_variable *v = main_variable(t->r, r);
-    errand                  *e = &t->errand[p->remote];
+    const ch_remote_part   *r = &t->r->plan->remote[p->remote];
+    const ch_plan_variable *v = main_variable(t->r, r);
+    pending                *e = &t->pending[p->remote];
 
     if (at + r->n_out > answer->n_tensors)
         return ch__fail(CH_INTERNAL, "a server gave %d tensors, too few", answer->n_tensors);
@@ -704,7 +712,8 @@ static ch_status take_part(ch_trip *t, const struct ch_trip_part *p, const ch_pa
     return --e->n_left == 0 ? settle(t, p->remote) : CH_OK;
 }
 
-ch_status ch__trip_answer(ch_trip *t, ch_trip_call *call, const ch_parcel *answer)
+ch_status ch__step_exec_on_reply(ch_step_exec *t, ch_step_exec_call *call,
+                                 const ch_message *answer)
 {
     ch_status rc = CH_OK;
     int       at = 0;
@@ -714,20 +723,20 @@ ch_status ch__trip_answer(ch_trip *t, ch_trip_call *call, const ch_parcel *answe
     call->is_answered = true;
     for (int i = 0; i < call->n && rc == CH_OK; i++) {
         rc = take_part(t, &call->part[i], answer, at);
-        at += t->r->route->remote[call->part[i].remote].n_out;
+        at += t->r->plan->remote[call->part[i].remote].n_out;
     }
     return rc;
 }
 
 /* ---- segments ---- */
 
-const ch_segment *ch__trip_segment(const ch_trip *t)
+const ch_local_part *ch__step_exec_local_part(const ch_step_exec *t)
 {
-    const ch_segment *s;
+    const ch_local_part *s;
 
-    if (t->n_segments == t->r->route->n_segments)
+    if (t->n_local_parts == t->r->plan->n_local_parts)
         return NULL;
-    s = &t->r->route->segment[t->n_segments];
+    s = &t->r->plan->local_part[t->n_local_parts];
     for (int i = 0; i < s->n_in; i++)
         for (int k = 0; k < t->n_replicas; k++)
             if (*value_at(t, s->in[i], k) == NULL)
@@ -736,7 +745,7 @@ const ch_segment *ch__trip_segment(const ch_trip *t)
 }
 
 /* Plain where all replicas have the same. */
-static ch_status value_of(const ch_trip *t, int value, ch_value **out)
+static ch_status value_of(const ch_step_exec *t, int value, ch_value **out)
 {
     bool is_same = true;
 
@@ -746,11 +755,11 @@ static ch_status value_of(const ch_trip *t, int value, ch_value **out)
                         value_at(t, value, 0), out);
 }
 
-ch_status ch__trip_inputs(const ch_trip *t, ch_tuple **out)
+ch_status ch__step_exec_inputs(const ch_step_exec *t, ch_tuple **out)
 {
-    const ch_segment *s = &t->r->route->segment[t->n_segments];
-    ch_value        **v = ch__calloc((size_t)s->n_in + 1, sizeof(*v));
-    ch_status         rc = v == NULL ? ch__fail_memory("a step") : CH_OK;
+    const ch_local_part *s = &t->r->plan->local_part[t->n_local_parts];
+    ch_value           **v = ch__calloc((size_t)s->n_in + 1, sizeof(*v));
+    ch_status            rc = v == NULL ? ch__fail_memory("a step") : CH_OK;
 
     for (int i = 0; i < s->n_in && rc == CH_OK; i++)
         rc = value_of(t, s->in[i], &v[i]);
@@ -762,9 +771,9 @@ ch_status ch__trip_inputs(const ch_trip *t, ch_tuple **out)
     return rc;
 }
 
-ch_status ch__trip_ran(ch_trip *t, const ch_tuple *results)
+ch_status ch__step_exec_computed(ch_step_exec *t, const ch_tuple *results)
 {
-    const ch_segment *s = &t->r->route->segment[t->n_segments];
+    const ch_local_part *s = &t->r->plan->local_part[t->n_local_parts];
 
     if (ch_tuple_count(results) != s->n_out)
         return ch__fail(CH_INTERNAL, "a segment gave %d values, not %d",
@@ -772,30 +781,30 @@ ch_status ch__trip_ran(ch_trip *t, const ch_tuple *results)
     for (int i = 0; i < s->n_out; i++)
         for (int k = 0; k < t->n_replicas; k++)
             *value_at(t, s->out[i], k) = ch_tensor_ref(ch_value_at(ch_tuple_at(results, i), k));
-    t->n_segments++;
+    t->n_local_parts++;
     return CH_OK;
 }
 
-bool ch__trip_is_done(const ch_trip *t)
+bool ch__step_exec_is_done(const ch_step_exec *t)
 {
-    for (int i = 0; i < t->r->route->n_remotes; i++)
-        if (!t->errand[i].is_asked || t->errand[i].n_left > 0)
+    for (int i = 0; i < t->r->plan->n_remote_parts; i++)
+        if (!t->pending[i].is_asked || t->pending[i].n_left > 0)
             return false;
-    return t->n_segments == t->r->route->n_segments;
+    return t->n_local_parts == t->r->plan->n_local_parts;
 }
 
-ch_tensor *ch__trip_result(const ch_trip *t, int i, int replica)
+ch_tensor *ch__step_exec_result(const ch_step_exec *t, int i, int replica)
 {
-    return *value_at(t, t->r->route->output[i], replica);
+    return *value_at(t, t->r->plan->output[i], replica);
 }
 
 /* ---- what servers are told of updates ---- */
 
-ch_status ch__trip_update(const ch_sent_route *r, int remote, int shard, uint64_t *function,
-                          ch_graph **graph)
+ch_status ch__step_exec_update(const ch_placed_plan *r, int remote, int shard,
+                               uint64_t *function, ch_graph **graph)
 {
-    const ch_route_remote *u = &r->route->remote[remote];
-    ch_layout              l = layout_of(main_variable(r, u));
+    const ch_remote_part *u = &r->plan->remote[remote];
+    ch_layout             l = layout_of(main_variable(r, u));
 
     *function = r->function[remote] + (uint64_t)shard;
     if (ch__layout_parts(l) > 1)

@@ -23,23 +23,23 @@ typedef struct cutter {
     const int      *place; /* of each resource */
     int             n_calls;
     ch_node       **call; /* in order */
-    ch_route       *route;
+    ch_step_plan   *plan;
 
     /* By value id; what is said of a call is said of its head. */
     int *
         update; /* of a call: whose it is, as the root of a tree (find); NOBODY: the worker's */
-    int            *at;       /* of such a call: at which place */
-    unsigned char  *can;      /* while one place is looked at: it could be computed there */
-    unsigned char  *wanted;   /* by the worker */
-    unsigned char  *whole;    /* of a read: all of it is wanted */
-    unsigned char  *run;      /* of a call: by the worker */
-    unsigned char  *returned; /* what an update wrote, which the worker wants */
-    unsigned char  *take;     /* while a part is taken out */
-    int            *level;    /* exchanges with servers before it is there */
-    int            *segment;  /* of a call of the worker's */
-    int            *number;   /* of a value that passes between parts; NOBODY: it does not */
-    int            *remote;   /* that gives it; NOBODY: none */
-    const ch_node **maker;    /* by symbol: the first value that has such a size */
+    int            *at;         /* of such a call: at which place */
+    unsigned char  *can;        /* while one place is looked at: it could be computed there */
+    unsigned char  *wanted;     /* by the worker */
+    unsigned char  *whole;      /* of a read: all of it is wanted */
+    unsigned char  *run;        /* of a call: by the worker */
+    unsigned char  *returned;   /* what an update wrote, which the worker wants */
+    unsigned char  *take;       /* while a part is taken out */
+    int            *level;      /* exchanges with servers before it is there */
+    int            *local_part; /* of a call of the worker's */
+    int            *number;     /* of a value that passes between parts; NOBODY: it does not */
+    int            *remote;     /* that gives it; NOBODY: none */
+    const ch_node **maker;      /* by symbol: the first value that has such a size */
     bool            no_returns;
 } cutter;
 
@@ -346,17 +346,17 @@ static bool is_lookup(const cutter *c, const ch_node *n)
 
 static void *room(cutter *c, int n, size_t size)
 {
-    return ch__arena_alloc(&c->route->arena, (size_t)(n > 0 ? n : 1) * size);
+    return ch__arena_alloc(&c->plan->arena, (size_t)(n > 0 ? n : 1) * size);
 }
 
 static int number_of(cutter *c, const ch_node *n)
 {
     if (c->number[n->id] == NOBODY)
-        c->number[n->id] = c->route->n_values++;
+        c->number[n->id] = c->plan->n_values++;
     return c->number[n->id];
 }
 
-static ch_status give(cutter *c, ch_route_remote *r, const ch_node *n)
+static ch_status give(cutter *c, ch_remote_part *r, const ch_node *n)
 {
     if (r->out == NULL && (r->out = room(c, CH_MAX_OUT, sizeof(int))) == NULL)
         return ch__fail_memory("a route");
@@ -364,12 +364,12 @@ static ch_status give(cutter *c, ch_route_remote *r, const ch_node *n)
         return ch__fail(CH_UNIMPLEMENTED, "%s: an update gives more than %d values", c->g->name,
                         CH_MAX_OUT);
     r->out[r->n_out++] = number_of(c, n);
-    c->remote[n->id] = (int)(r - c->route->remote);
+    c->remote[n->id] = (int)(r - c->plan->remote);
     return CH_OK;
 }
 
 /* A remote over these resources. */
-static ch_status set_variables(cutter *c, ch_route_remote *r, int n, const int *resource)
+static ch_status set_variables(cutter *c, ch_remote_part *r, int n, const int *resource)
 {
     r->place = c->place[resource[0]];
     r->n_variables = n;
@@ -382,29 +382,29 @@ static ch_status set_variables(cutter *c, ch_route_remote *r, int n, const int *
 
 static ch_status add_read(cutter *c, int resource)
 {
-    ch_route_remote *r = &c->route->remote[c->route->n_remotes++];
-    ch_status        rc;
+    ch_remote_part *r = &c->plan->remote[c->plan->n_remote_parts++];
+    ch_status       rc;
 
-    *r = (ch_route_remote){.kind = CH_REMOTE_READ};
+    *r = (ch_remote_part){.kind = CH_REMOTE_READ};
     rc = set_variables(c, r, 1, &resource);
     return rc == CH_OK ? give(c, r, c->g->resource[resource].read) : rc;
 }
 
 static ch_status add_lookup(cutter *c, const ch_node *n)
 {
-    ch_route_remote     *r = &c->route->remote[c->route->n_remotes++];
+    ch_remote_part      *r = &c->plan->remote[c->plan->n_remote_parts++];
     const ch_read_attrs *a = ch__attrs(n->in[0]);
     int                  resource = (int)a->resource;
     ch_status            rc;
 
-    *r = (ch_route_remote){.kind = CH_REMOTE_ROWS,
-                           .or_zero = ch__gather_gives_zeros(n),
-                           .n_in = 1,
-                           .in = room(c, 1, sizeof(ch_route_input))};
+    *r = (ch_remote_part){.kind = CH_REMOTE_ROWS,
+                          .or_zero = ch__gather_gives_zeros(n),
+                          .n_in = 1,
+                          .in = room(c, 1, sizeof(ch_plan_input))};
     rc = r->in == NULL ? ch__fail_memory("a route") : set_variables(c, r, 1, &resource);
     if (rc != CH_OK)
         return rc;
-    r->in[0] = (ch_route_input){number_of(c, n->in[1]), CH_SHARD_IDS, NOBODY};
+    r->in[0] = (ch_plan_input){number_of(c, n->in[1]), CH_SHARD_IDS, NOBODY};
     c->run[n->id] = 0;
     return give(c, r, n);
 }
@@ -425,10 +425,10 @@ static ch_status add_reads(cutter *c)
 /* ---- updates ---- */
 
 typedef struct updating {
-    int              n_resources, n_in, n_out;
-    int             *resource;
-    const ch_node  **in, **out;
-    ch_route_remote *remote;
+    int             n_resources, n_in, n_out;
+    int            *resource;
+    const ch_node **in, **out;
+    ch_remote_part *remote;
 } updating;
 
 static int input_at(updating *u, const ch_node *n)
@@ -459,9 +459,9 @@ static bool goes_by_id(const ch_node *n, const ch_factors *f)
 /* What a shard gets of input k of a call. */
 static ch_status note_input(cutter *c, updating *u, const ch_node *n, int k)
 {
-    ch_factors     f = {0};
-    ch_status      rc = n->op->factors(n, &f);
-    ch_route_input in = {number_of(c, n->in[k]), CH_SHARD_WHOLE, NOBODY};
+    ch_factors    f = {0};
+    ch_status     rc = n->op->factors(n, &f);
+    ch_plan_input in = {number_of(c, n->in[k]), CH_SHARD_WHOLE, NOBODY};
 
     if (goes_by_id(n, &f) && k == 1) {
         in.role = CH_SHARD_IDS;
@@ -500,9 +500,9 @@ static void note_resource(updating *u, int i)
 
 static ch_status begin_update(cutter *c, updating *u, int most_in)
 {
-    u->remote = &c->route->remote[c->route->n_remotes++];
-    *u->remote = (ch_route_remote){.kind = CH_REMOTE_UPDATE,
-                                   .in = room(c, most_in, sizeof(ch_route_input))};
+    u->remote = &c->plan->remote[c->plan->n_remote_parts++];
+    *u->remote = (ch_remote_part){.kind = CH_REMOTE_UPDATE,
+                                  .in = room(c, most_in, sizeof(ch_plan_input))};
     u->n_resources = u->n_in = u->n_out = 0;
     memset(c->take, 0, (size_t)c->g->n_values);
     return u->remote->in == NULL ? ch__fail_memory("a route") : CH_OK;
@@ -522,7 +522,7 @@ static ch_status end_update(cutter *c, updating *u)
                     .only_reads = u->remote->is_sum};
 
     snprintf(name, sizeof(name), "%.40s update %d", c->g->name,
-             (int)(u->remote - c->route->remote));
+             (int)(u->remote - c->plan->remote));
     u->remote->n_in = u->n_in;
     if (set_variables(c, u->remote, u->n_resources, u->resource) != CH_OK)
         return CH_RESOURCE_EXHAUSTED;
@@ -544,7 +544,7 @@ static ch_status note_assigned(cutter *c, updating *u, int resource)
                         "%s: variable %s: its new value is also what another update on its "
                         "server takes, but not row by row; assign it in a step of its own",
                         c->g->name, c->g->resource[resource].name);
-    u->remote->in[at] = (ch_route_input){number_of(c, w), CH_SHARD_CUT, NOBODY};
+    u->remote->in[at] = (ch_plan_input){number_of(c, w), CH_SHARD_CUT, NOBODY};
     return CH_OK;
 }
 
@@ -599,7 +599,7 @@ static ch_status add_norms(cutter *c, updating *u, const ch_node *n)
         if (ch__norms_read(k))
             note_resource(u, (int)((const ch_read_attrs *)ch__attrs(n->in[k]))->resource);
         else
-            u->remote->in[input_at(u, n->in[k])] = (ch_route_input){
+            u->remote->in[input_at(u, n->in[k])] = (ch_plan_input){
                 number_of(c, n->in[k]), is_like ? CH_SHARD_CUT : CH_SHARD_WHOLE, NOBODY};
     }
     u->out[u->n_out++] = n;
@@ -633,7 +633,7 @@ static ch_status add_updates(cutter *c)
 
 /* ---- in which order ---- */
 
-static bool writes(const ch_route_remote *r, int variable)
+static bool writes(const ch_remote_part *r, int variable)
 {
     for (int i = 0; i < r->n_variables; i++)
         if (r->variable[i] == variable)
@@ -641,7 +641,7 @@ static bool writes(const ch_route_remote *r, int variable)
     return false;
 }
 
-bool ch__remote_follows(const ch_route_remote *r, const ch_route_remote *other)
+bool ch__remote_follows(const ch_remote_part *r, const ch_remote_part *other)
 {
     if (r->kind != CH_REMOTE_UPDATE || r->is_sum ||
         (other->kind == CH_REMOTE_UPDATE && !other->is_sum))
@@ -668,7 +668,7 @@ static const ch_node *value_node(const cutter *c, int number)
 }
 
 /* Raises the levels of a remote's results; true if that changed any. */
-static bool raise_remote(cutter *c, const ch_route_remote *r, const ch_node *const *node)
+static bool raise_remote(cutter *c, const ch_remote_part *r, const ch_node *const *node)
 {
     bool changed = false;
     int  level = 0;
@@ -676,8 +676,8 @@ static bool raise_remote(cutter *c, const ch_route_remote *r, const ch_node *con
     for (int i = 0; i < r->n_in; i++)
         if (ready(c, node[r->in[i].value]) > level)
             level = ready(c, node[r->in[i].value]);
-    for (int i = 0; i < c->route->n_remotes; i++) {
-        const ch_route_remote *other = &c->route->remote[i];
+    for (int i = 0; i < c->plan->n_remote_parts; i++) {
+        const ch_remote_part *other = &c->plan->remote[i];
 
         if (ch__remote_follows(r, other) && c->level[node[other->out[0]]->id] > level)
             level = c->level[node[other->out[0]]->id];
@@ -710,16 +710,16 @@ static bool raise_call(cutter *c, const ch_node *n)
 /* False: an update takes what depends on its own results. */
 static bool set_levels(cutter *c, const ch_node *const *node)
 {
-    const ch_route *r = c->route;
-    bool            changed = true;
+    const ch_step_plan *r = c->plan;
+    bool                changed = true;
 
     for (int round = 0; changed; round++) {
-        if (round > r->n_remotes + 1)
+        if (round > r->n_remote_parts + 1)
             return false;
         changed = false;
         for (int i = 0; i < c->n_calls; i++)
             changed |= c->run[c->call[i]->id] && raise_call(c, c->call[i]);
-        for (int i = 0; i < r->n_remotes; i++)
+        for (int i = 0; i < r->n_remote_parts; i++)
             changed |= raise_remote(c, &r->remote[i], node);
     }
     return true;
@@ -727,17 +727,17 @@ static bool set_levels(cutter *c, const ch_node *const *node)
 
 static void limit(cutter *c, const ch_node *n, int most)
 {
-    int *at = &c->segment[n->head->id];
+    int *at = &c->local_part[n->head->id];
 
     *at = *at < most ? *at : most;
 }
 
 /* Every call as late as its users allow: what a lookup does not need does not make it wait. Returns how many
  * segments there are. */
-static int set_segments(cutter *c, const ch_node *const *node)
+static int set_local_parts(cutter *c, const ch_node *const *node)
 {
-    const ch_route *r = c->route;
-    int             last = 0;
+    const ch_step_plan *r = c->plan;
+    int                 last = 0;
 
     for (int i = 0; i < c->n_calls; i++)
         for (int k = 0; c->run[c->call[i]->id] && k < count_needs(c->call[i]); k++) {
@@ -746,15 +746,15 @@ static int set_segments(cutter *c, const ch_node *const *node)
             last = in != NULL && c->level[in->id] > last ? c->level[in->id] : last;
         }
     for (int i = 0; i < c->n_calls; i++)
-        c->segment[c->call[i]->id] = last;
-    for (int i = 0; i < r->n_remotes; i++)
+        c->local_part[c->call[i]->id] = last;
+    for (int i = 0; i < r->n_remote_parts; i++)
         for (int k = 0; k < r->remote[i].n_in && r->remote[i].n_out > 0; k++)
             limit(c, node[r->remote[i].in[k].value],
                   c->level[node[r->remote[i].out[0]]->id] - 1);
     for (int i = c->n_calls - 1; i >= 0; i--)
         for (int k = 0; c->run[c->call[i]->id] && k < count_needs(c->call[i]); k++)
             if (need(c, c->call[i], k) != NULL)
-                limit(c, need(c, c->call[i], k), c->segment[c->call[i]->id]);
+                limit(c, need(c, c->call[i], k), c->local_part[c->call[i]->id]);
     return last + 1;
 }
 
@@ -768,7 +768,8 @@ typedef struct segmenting {
 
 static bool is_here(const cutter *c, const ch_node *n, int at)
 {
-    return c->run[n->head->id] && c->segment[n->head->id] == at && c->remote[n->id] == NOBODY;
+    return c->run[n->head->id] && c->local_part[n->head->id] == at &&
+           c->remote[n->id] == NOBODY;
 }
 
 static void note_crossing(cutter *c, segmenting *s, const ch_node *n, bool into)
@@ -798,7 +799,7 @@ static void find_crossings(cutter *c, segmenting *s, int at)
 {
     for (int i = 0; i < c->n_calls; i++) {
         const ch_node *n = c->call[i];
-        bool           here = c->run[n->id] && c->segment[n->id] == at;
+        bool           here = c->run[n->id] && c->local_part[n->id] == at;
 
         c->take[n->id] = here;
         s->n_calls += here;
@@ -828,12 +829,12 @@ static ch_status keep_values(cutter *c, int n, const ch_node *const *node, int *
     return CH_OK;
 }
 
-static ch_status add_segment(cutter *c, segmenting *s, int at)
+static ch_status add_local_part(cutter *c, segmenting *s, int at)
 {
-    char        name[64];
-    ch_segment *to = &c->route->segment[c->route->n_segments];
-    ch_extract  e = {.name = name, .take = c->take, .in = s->in, .out = s->out};
-    ch_status   rc;
+    char           name[64];
+    ch_local_part *to = &c->plan->local_part[c->plan->n_local_parts];
+    ch_extract     e = {.name = name, .take = c->take, .in = s->in, .out = s->out};
+    ch_status      rc;
 
     s->n_in = s->n_out = s->n_calls = 0;
     memset(s->is_in, 0, (size_t)c->g->n_values);
@@ -849,14 +850,14 @@ static ch_status add_segment(cutter *c, segmenting *s, int at)
     rc = ch__graph_extract(c->g, &e, &to->graph);
     if (rc != CH_OK)
         return rc;
-    c->route->n_segments++;
+    c->plan->n_local_parts++;
     to->n_in = s->n_in;
     to->n_out = s->n_out;
     rc = keep_values(c, s->n_in, s->in, &to->in);
     return rc == CH_OK ? keep_values(c, s->n_out, s->out, &to->out) : rc;
 }
 
-static ch_status add_segments(cutter *c, int n)
+static ch_status add_local_parts(cutter *c, int n)
 {
     size_t     values = (size_t)c->g->n_values;
     segmenting s = {.in = room(c, c->g->n_values, sizeof(ch_node *)),
@@ -865,12 +866,12 @@ static ch_status add_segments(cutter *c, int n)
                     .is_out = room(c, (int)values, 1)};
     ch_status  rc = CH_OK;
 
-    c->route->segment = room(c, n, sizeof(ch_segment));
+    c->plan->local_part = room(c, n, sizeof(ch_local_part));
     if (s.in == NULL || s.out == NULL || s.is_in == NULL || s.is_out == NULL ||
-        c->route->segment == NULL)
+        c->plan->local_part == NULL)
         return ch__fail_memory("a route");
     for (int i = 0; i < n && rc == CH_OK; i++)
-        rc = add_segment(c, &s, i);
+        rc = add_local_part(c, &s, i);
     return rc;
 }
 
@@ -878,19 +879,19 @@ static ch_status add_segments(cutter *c, int n)
 
 /* The rows of a step are those of its first input or, if that is half of a ragged component, those
  * that the splits cut. */
-static void find_rows(const ch_graph *g, ch_route *route)
+static void find_rows(const ch_graph *g, ch_step_plan *plan)
 {
     const ch_input_attrs *first = g->n_inputs > 0 ? ch__attrs(g->input[0]) : NULL;
 
     if (first == NULL)
         return;
-    route->rows_are_split = first->rows.rank == 1;
-    for (int i = 0; i < g->n_inputs && first->splits != 0 && !route->rows_are_split; i++) {
+    plan->rows_are_split = first->rows.rank == 1;
+    for (int i = 0; i < g->n_inputs && first->splits != 0 && !plan->rows_are_split; i++) {
         const ch_input_attrs *a = ch__attrs(g->input[i]);
 
         if (a->rows.rank == 1 && a->dims.dim[0].sym == first->splits) {
-            route->rows = i;
-            route->rows_are_split = true;
+            plan->rows = i;
+            plan->rows_are_split = true;
         }
     }
 }
@@ -901,16 +902,16 @@ static ch_status set_ends(cutter *c)
 {
     const ch_graph *g = c->g;
 
-    c->route->n_inputs = g->n_inputs;
-    find_rows(g, c->route);
+    c->plan->n_inputs = g->n_inputs;
+    find_rows(g, c->plan);
     for (int i = 0; i < g->n_inputs; i++)
         (void)number_of(c, g->input[i]);
-    c->route->n_outputs = g->n_outputs;
-    c->route->output = room(c, g->n_outputs, sizeof(int));
-    if (c->route->output == NULL)
+    c->plan->n_outputs = g->n_outputs;
+    c->plan->output = room(c, g->n_outputs, sizeof(int));
+    if (c->plan->output == NULL)
         return ch__fail_memory("a route");
     for (int i = 0; i < g->n_outputs; i++)
-        c->route->output[i] = number_of(c, g->output[i].node);
+        c->plan->output[i] = number_of(c, g->output[i].node);
     return CH_OK;
 }
 
@@ -932,40 +933,40 @@ static ch_status cut(cutter *c)
             mark_servers(c, c->place[i]);
     join_updates(c);
     mark_worker(c);
-    c->route->remote = room(c, c->g->n_calls + 2 * c->g->n_resources, sizeof(ch_route_remote));
-    if (rc == CH_OK && c->route->remote == NULL)
+    c->plan->remote = room(c, c->g->n_calls + 2 * c->g->n_resources, sizeof(ch_remote_part));
+    if (rc == CH_OK && c->plan->remote == NULL)
         rc = ch__fail_memory("a route");
     if (rc == CH_OK)
         rc = add_reads(c);
     if (rc == CH_OK)
         rc = add_updates(c);
-    node = rc == CH_OK ? room(c, c->route->n_values, sizeof(ch_node *)) : NULL;
+    node = rc == CH_OK ? room(c, c->plan->n_values, sizeof(ch_node *)) : NULL;
     if (rc == CH_OK && node == NULL)
         rc = ch__fail_memory("a route");
-    for (int i = 0; rc == CH_OK && i < c->route->n_values; i++)
+    for (int i = 0; rc == CH_OK && i < c->plan->n_values; i++)
         node[i] = value_node(c, i);
     if (rc != CH_OK)
         return rc;
     if (!set_levels(c, node))
         return CH_ABORTED; /* again, without what an update gives */
-    return add_segments(c, set_segments(c, node));
+    return add_local_parts(c, set_local_parts(c, node));
 }
 
 static ch_status make_room(cutter *c)
 {
     size_t n = (size_t)c->g->n_values + 1;
 
-    c->update = ch__arena_alloc(&c->route->arena, n * sizeof(int));
-    c->at = ch__arena_alloc(&c->route->arena, n * sizeof(int));
-    c->level = ch__arena_alloc(&c->route->arena, n * sizeof(int));
-    c->segment = ch__arena_alloc(&c->route->arena, n * sizeof(int));
-    c->number = ch__arena_alloc(&c->route->arena, n * sizeof(int));
-    c->remote = ch__arena_alloc(&c->route->arena, n * sizeof(int));
+    c->update = ch__arena_alloc(&c->plan->arena, n * sizeof(int));
+    c->at = ch__arena_alloc(&c->plan->arena, n * sizeof(int));
+    c->level = ch__arena_alloc(&c->plan->arena, n * sizeof(int));
+    c->local_part = ch__arena_alloc(&c->plan->arena, n * sizeof(int));
+    c->number = ch__arena_alloc(&c->plan->arena, n * sizeof(int));
+    c->remote = ch__arena_alloc(&c->plan->arena, n * sizeof(int));
     c->maker =
-        ch__arena_alloc(&c->route->arena, ((size_t)c->g->n_symbols + 1) * sizeof(*c->maker));
-    c->can = ch__arena_alloc(&c->route->arena, 6 * n);
-    c->call = ch__arena_alloc(&c->route->arena, ((size_t)c->g->n_calls + 1) * sizeof(*c->call));
-    if (c->update == NULL || c->at == NULL || c->level == NULL || c->segment == NULL ||
+        ch__arena_alloc(&c->plan->arena, ((size_t)c->g->n_symbols + 1) * sizeof(*c->maker));
+    c->can = ch__arena_alloc(&c->plan->arena, 6 * n);
+    c->call = ch__arena_alloc(&c->plan->arena, ((size_t)c->g->n_calls + 1) * sizeof(*c->call));
+    if (c->update == NULL || c->at == NULL || c->level == NULL || c->local_part == NULL ||
         c->number == NULL || c->remote == NULL || c->maker == NULL || c->can == NULL ||
         c->call == NULL)
         return ch__fail_memory("a route");
@@ -982,36 +983,36 @@ static ch_status make_room(cutter *c)
     return CH_OK;
 }
 
-void ch__route_free(ch_route *r)
+void ch__step_plan_free(ch_step_plan *r)
 {
     if (r == NULL)
         return;
-    for (int i = 0; i < r->n_remotes; i++)
+    for (int i = 0; i < r->n_remote_parts; i++)
         ch_graph_unref(r->remote[i].graph);
-    for (int i = 0; i < r->n_segments; i++)
-        ch_graph_unref(r->segment[i].graph);
-    ch__trip_store_free(r->store);
+    for (int i = 0; i < r->n_local_parts; i++)
+        ch_graph_unref(r->local_part[i].graph);
+    ch__step_exec_cache_free(r->store);
     ch__arena_drop(&r->arena);
     ch__free(r);
 }
 
-ch_status ch__route_new(const ch_graph *g, const int *place, ch_route **out)
+ch_status ch__step_plan_new(const ch_graph *g, const int *place, ch_step_plan **out)
 {
     ch_status rc = CH_ABORTED;
 
     for (int k = 0; k < 2 && rc == CH_ABORTED; k++) {
         cutter c = {.g = g, .place = place, .no_returns = k == 1};
 
-        c.route = ch__calloc(1, sizeof(*c.route));
-        if (c.route == NULL)
+        c.plan = ch__calloc(1, sizeof(*c.plan));
+        if (c.plan == NULL)
             return ch__fail_memory("a route");
         rc = make_room(&c);
         if (rc == CH_OK)
             rc = cut(&c);
         if (rc == CH_OK)
-            *out = c.route;
+            *out = c.plan;
         else
-            ch__route_free(c.route);
+            ch__step_plan_free(c.plan);
     }
     return rc;
 }

@@ -35,82 +35,82 @@ typedef enum ch_shard_role {
     CH_SHARD_ROWS   /* the rows of those: of input `ids` of the remote */
 } ch_shard_role;
 
-typedef struct ch_route_input {
+typedef struct ch_plan_input {
     int           value;
     ch_shard_role role;
     int           ids; /* of CH_SHARD_ROWS; else -1 */
-} ch_route_input;
+} ch_plan_input;
 
-typedef struct ch_route_remote {
+typedef struct ch_remote_part {
     ch_remote_kind kind;
     int            place; /* of its resources */
     int            n_variables;
-    int             *
+    int            *
         variable; /* which of the step's resources: of READ and ROWS one; of UPDATE those of its graph */
-    bool            or_zero; /* of ROWS: ids out of range give zeros, and are no error */
-    ch_graph       *graph;   /* of UPDATE: over whole variables; its resources are by name */
-    int             n_in;    /* ROWS: the ids */
-    ch_route_input *in;
-    int             n_out; /* READ, ROWS: one. UPDATE: what its graph gives, if anything */
+    bool           or_zero; /* of ROWS: ids out of range give zeros, and are no error */
+    ch_graph      *graph;   /* of UPDATE: over whole variables; its resources are by name */
+    int            n_in;    /* ROWS: the ids */
+    ch_plan_input *in;
+    int            n_out; /* READ, ROWS: one. UPDATE: what its graph gives, if anything */
     bool
         is_sum; /* of UPDATE: f64 results of shards are added, in their order, and not joined */
     int *out;
-} ch_route_remote;
+} ch_remote_part;
 
-typedef struct ch_segment {
+typedef struct ch_local_part {
     ch_graph *graph;
     int       n_in, n_out;
     int      *in, *out; /* values */
-} ch_segment;
+} ch_local_part;
 
-typedef struct ch_route {
-    int              n_values, n_inputs;
-    int              rows; /* the input that has the rows of the step; n_inputs: none has */
-    bool             rows_are_split; /* it is row splits: one more than there are rows */
-    int              n_remotes;
-    ch_route_remote *remote; /* an update's place in this list is its sequence number */
-    int              n_segments;
-    ch_segment      *segment; /* run in this order */
-    int              n_outputs;
-    int             *output; /* the step's results: values */
-    ch_arena         arena;  /* of all lists */
+typedef struct ch_step_plan {
+    int             n_values, n_inputs;
+    int             rows; /* the input that has the rows of the step; n_inputs: none has */
+    bool            rows_are_split; /* it is row splits: one more than there are rows */
+    int             n_remote_parts;
+    ch_remote_part *remote; /* an update's place in this list is its sequence number */
+    int             n_local_parts;
+    ch_local_part  *local_part; /* run in this order */
+    int             n_outputs;
+    int            *output; /* the step's results: values */
+    ch_arena        arena;  /* of all lists */
     /* What one trip leaves for the next (trip.c): trips of a route come one after the other. */
-    struct ch_trip_store *store;
-} ch_route;
+    struct ch_step_exec_cache *store;
+} ch_step_plan;
 
 /* Returns whether update `r` must wait for `other`, because it writes what that one reads. */
-bool ch__remote_follows(const ch_route_remote *r, const ch_route_remote *other);
+bool ch__remote_follows(const ch_remote_part *r, const ch_remote_part *other);
 
 /* `place` says for each resource of the graph where it is: resources of one place are on the same servers, cut at the same rows if they are. */
-ch_status ch__route_new(const ch_graph *g, const int *place, ch_route **out);
-void      ch__route_free(ch_route *r);
+ch_status ch__step_plan_new(const ch_graph *g, const int *place, ch_step_plan **out);
+void      ch__step_plan_free(ch_step_plan *r);
 
 /* ---- as bytes ---- */
 
 /* Where a variable is that a route reads or changes. */
-typedef struct ch_route_variable {
+typedef struct ch_plan_variable {
     const char *name;
     ch_dtype    dtype;
     ch_shape    shape;
     int         axis, n_shards;
-    const struct ch_route_shard {
+    const struct ch_plan_shard {
         int      server;
         uint64_t variable; /* its number there */
     } * shard;
-} ch_route_variable;
+} ch_plan_variable;
 
 /* A route that can be sent: the variables of its graph's resources, in their order, and numbers for its updates on servers. */
-typedef struct ch_sent_route {
-    ch_route                *route;
-    int                      n_variables;
-    const ch_route_variable *variable;
+typedef struct ch_placed_plan {
+    ch_step_plan           *plan;
+    int                     n_variables;
+    const ch_plan_variable *variable;
     const uint64_t
         *function; /* of each remote; of an update in n shards, this one and the next n - 1 */
-} ch_sent_route;
+} ch_placed_plan;
 
 /* Into memory that ch__free returns. (route_codec.c) */
-ch_status ch__route_encode(const ch_sent_route *r, void **bytes, size_t *n);
+ch_status ch__step_plan_encode(const ch_placed_plan *r, void **bytes, size_t *n);
 /* From anywhere. All that r points to belongs to r->route. */
-ch_status ch__route_decode(const void *bytes, size_t n, ch_sent_route *r);
+ch_status ch__step_plan_decode(const void *bytes, size_t n, ch_placed_plan *r);
 
 #endif

@@ -53,15 +53,15 @@ static ProtobufCBinaryData encode_graph(encoder *e, const ch_graph *g)
     return to;
 }
 
-static Cohort__RouteVariable *encode_variable(encoder *e, const ch_route_variable *v)
+static Cohort__PlanVariable *encode_variable(encoder *e, const ch_plan_variable *v)
 {
-    Cohort__RouteVariable *m = room(e, 1, sizeof(*m));
-    Cohort__RouteShard    *shard = room(e, (size_t)v->n_shards, sizeof(*shard));
-    const char            *dtype = ch_dtype_name(v->dtype);
+    Cohort__PlanVariable *m = room(e, 1, sizeof(*m));
+    Cohort__PlanShard    *shard = room(e, (size_t)v->n_shards, sizeof(*shard));
+    const char           *dtype = ch_dtype_name(v->dtype);
 
     if (e->rc != CH_OK)
         return NULL;
-    cohort__route_variable__init(m);
+    cohort__plan_variable__init(m);
     m->name = ch__arena_strdup(&e->a, v->name);
     m->dtype = ch__arena_strdup(&e->a, dtype);
     m->shape = ch__arena_copy(&e->a, v->shape.dim, (size_t)v->shape.rank * sizeof(int64_t) + 1);
@@ -74,7 +74,7 @@ static Cohort__RouteVariable *encode_variable(encoder *e, const ch_route_variabl
     m->axis = (uint32_t)v->axis;
     m->n_shards = (size_t)v->n_shards;
     for (int i = 0; i < v->n_shards; i++) {
-        cohort__route_shard__init(&shard[i]);
+        cohort__plan_shard__init(&shard[i]);
         shard[i].server = (uint32_t)v->shard[i].server;
         shard[i].variable = v->shard[i].variable;
         m->shards[i] = &shard[i];
@@ -82,13 +82,13 @@ static Cohort__RouteVariable *encode_variable(encoder *e, const ch_route_variabl
     return m;
 }
 
-static Cohort__RouteSegment *encode_segment(encoder *e, const ch_segment *s)
+static Cohort__PlanLocalPart *encode_local_part(encoder *e, const ch_local_part *s)
 {
-    Cohort__RouteSegment *m = room(e, 1, sizeof(*m));
+    Cohort__PlanLocalPart *m = room(e, 1, sizeof(*m));
 
     if (e->rc != CH_OK)
         return NULL;
-    cohort__route_segment__init(m);
+    cohort__plan_local_part__init(m);
     m->graph = encode_graph(e, s->graph);
     m->in = encode_ints(e, s->n_in, s->in);
     m->out = encode_ints(e, s->n_out, s->out);
@@ -97,15 +97,15 @@ static Cohort__RouteSegment *encode_segment(encoder *e, const ch_segment *s)
     return m;
 }
 
-static Cohort__RouteRemote *encode_remote(encoder *e, const ch_route_remote *r,
-                                          uint64_t function)
+static Cohort__PlanRemotePart *encode_remote(encoder *e, const ch_remote_part *r,
+                                             uint64_t function)
 {
-    Cohort__RouteRemote *m = room(e, 1, sizeof(*m));
-    Cohort__RouteInput  *in = room(e, (size_t)r->n_in, sizeof(*in));
+    Cohort__PlanRemotePart *m = room(e, 1, sizeof(*m));
+    Cohort__PlanInput      *in = room(e, (size_t)r->n_in, sizeof(*in));
 
     if (e->rc != CH_OK)
         return NULL;
-    cohort__route_remote__init(m);
+    cohort__plan_remote_part__init(m);
     m->kind = (uint32_t)r->kind;
     m->variables = encode_ints(e, r->n_variables, r->variable);
     m->n_variables = (size_t)r->n_variables;
@@ -116,7 +116,7 @@ static Cohort__RouteRemote *encode_remote(encoder *e, const ch_route_remote *r,
     m->in = room(e, (size_t)r->n_in, sizeof(*m->in));
     m->n_in = (size_t)r->n_in;
     for (int i = 0; i < r->n_in && e->rc == CH_OK; i++) {
-        cohort__route_input__init(&in[i]);
+        cohort__plan_input__init(&in[i]);
         in[i].value = (uint32_t)r->in[i].value;
         in[i].role = (uint32_t)r->in[i].role;
         in[i].ids = r->in[i].ids;
@@ -127,46 +127,46 @@ static Cohort__RouteRemote *encode_remote(encoder *e, const ch_route_remote *r,
     return m;
 }
 
-static ch_status fill(encoder *e, const ch_sent_route *r, Cohort__Route *m)
+static ch_status fill(encoder *e, const ch_placed_plan *r, Cohort__StepPlan *m)
 {
-    const ch_route *route = r->route;
+    const ch_step_plan *plan = r->plan;
 
-    cohort__route__init(m);
-    m->values = (uint32_t)route->n_values;
-    m->inputs = (uint32_t)route->n_inputs;
-    m->rows = (uint32_t)route->rows;
-    m->rows_are_split = route->rows_are_split;
+    cohort__step_plan__init(m);
+    m->values = (uint32_t)plan->n_values;
+    m->inputs = (uint32_t)plan->n_inputs;
+    m->rows = (uint32_t)plan->rows;
+    m->rows_are_split = plan->rows_are_split;
     m->variables = room(e, (size_t)r->n_variables, sizeof(*m->variables));
-    m->segments = room(e, (size_t)route->n_segments, sizeof(*m->segments));
-    m->remotes = room(e, (size_t)route->n_remotes, sizeof(*m->remotes));
-    m->outputs = encode_ints(e, route->n_outputs, route->output);
+    m->local_parts = room(e, (size_t)plan->n_local_parts, sizeof(*m->local_parts));
+    m->remote_parts = room(e, (size_t)plan->n_remote_parts, sizeof(*m->remote_parts));
+    m->outputs = encode_ints(e, plan->n_outputs, plan->output);
     m->n_variables = (size_t)r->n_variables;
-    m->n_segments = (size_t)route->n_segments;
-    m->n_remotes = (size_t)route->n_remotes;
-    m->n_outputs = (size_t)route->n_outputs;
+    m->n_local_parts = (size_t)plan->n_local_parts;
+    m->n_remote_parts = (size_t)plan->n_remote_parts;
+    m->n_outputs = (size_t)plan->n_outputs;
     for (int i = 0; i < r->n_variables && e->rc == CH_OK; i++)
         m->variables[i] = encode_variable(e, &r->variable[i]);
-    for (int i = 0; i < route->n_segments && e->rc == CH_OK; i++)
-        m->segments[i] = encode_segment(e, &route->segment[i]);
-    for (int i = 0; i < route->n_remotes && e->rc == CH_OK; i++)
-        m->remotes[i] = encode_remote(e, &route->remote[i], r->function[i]);
+    for (int i = 0; i < plan->n_local_parts && e->rc == CH_OK; i++)
+        m->local_parts[i] = encode_local_part(e, &plan->local_part[i]);
+    for (int i = 0; i < plan->n_remote_parts && e->rc == CH_OK; i++)
+        m->remote_parts[i] = encode_remote(e, &plan->remote[i], r->function[i]);
     return e->rc;
 }
 
-ch_status ch__route_encode(const ch_sent_route *r, void **bytes, size_t *n)
+ch_status ch__step_plan_encode(const ch_placed_plan *r, void **bytes, size_t *n)
 {
-    encoder       e = {.rc = CH_OK};
-    Cohort__Route m;
-    ch_status     rc;
+    encoder          e = {.rc = CH_OK};
+    Cohort__StepPlan m;
+    ch_status        rc;
 
-    if (r->route->n_values > MOST_VALUES || r->route->n_remotes > MOST_PARTS ||
+    if (r->plan->n_values > MOST_VALUES || r->plan->n_remote_parts > MOST_PARTS ||
         r->n_variables > MOST_PARTS)
         return ch__fail(CH_UNIMPLEMENTED,
                         "a step of %d values that pass between %d parts, at most %d and %d",
-                        r->route->n_values, r->route->n_remotes, MOST_VALUES, MOST_PARTS);
+                        r->plan->n_values, r->plan->n_remote_parts, MOST_VALUES, MOST_PARTS);
     rc = fill(&e, r, &m);
     if (rc == CH_OK)
-        rc = ch__message_pack(&m.base, bytes, n);
+        rc = ch__protobuf_pack(&m.base, bytes, n);
     ch__arena_drop(&e.a);
     return rc;
 }
@@ -174,11 +174,11 @@ ch_status ch__route_encode(const ch_sent_route *r, void **bytes, size_t *n)
 /* ---- decoding ---- */
 
 typedef struct decoder {
-    ch_route          *route;
-    ch_route_variable *variable;
-    int                n_variables;
-    uint64_t          *function;
-    unsigned char     *is_made; /* values that something gives */
+    ch_step_plan     *plan;
+    ch_plan_variable *variable;
+    int               n_variables;
+    uint64_t         *function;
+    unsigned char    *is_made; /* values that something gives */
 } decoder;
 
 static ch_status fail(const char *what)
@@ -188,7 +188,7 @@ static ch_status fail(const char *what)
 
 static void *keep(decoder *d, size_t n, size_t size)
 {
-    return ch__arena_alloc(&d->route->arena, (n > 0 ? n : 1) * size);
+    return ch__arena_alloc(&d->plan->arena, (n > 0 ? n : 1) * size);
 }
 
 /* Numbers below a limit. */
@@ -210,7 +210,7 @@ static ch_status decode_ints(decoder *d, const char *what, size_t n, const uint3
 static ch_status decode_gives(decoder *d, size_t n, const uint32_t *from, int **out)
 {
     ch_status rc = decode_ints(d, "a part gives a value that there is not", n, from,
-                               d->route->n_values, out);
+                               d->plan->n_values, out);
 
     for (size_t i = 0; i < n && rc == CH_OK; i++) {
         if (d->is_made[from[i]])
@@ -220,7 +220,7 @@ static ch_status decode_gives(decoder *d, size_t n, const uint32_t *from, int **
     return rc;
 }
 
-static ch_status decode_shape(const Cohort__RouteVariable *m, ch_route_variable *v)
+static ch_status decode_shape(const Cohort__PlanVariable *m, ch_plan_variable *v)
 {
     int64_t count, bytes;
 
@@ -234,15 +234,14 @@ static ch_status decode_shape(const Cohort__RouteVariable *m, ch_route_variable 
     return ch__tensor_size(v->dtype, v->shape, &count, &bytes);
 }
 
-static ch_status decode_variable(decoder *d, const Cohort__RouteVariable *m,
-                                 ch_route_variable *v)
+static ch_status decode_variable(decoder *d, const Cohort__PlanVariable *m, ch_plan_variable *v)
 {
-    struct ch_route_shard *shard = keep(d, m->n_shards, sizeof(*shard));
-    ch_status              rc = decode_shape(m, v);
+    struct ch_plan_shard *shard = keep(d, m->n_shards, sizeof(*shard));
+    ch_status             rc = decode_shape(m, v);
 
     if (rc != CH_OK)
         return rc;
-    v->name = ch__arena_strdup(&d->route->arena, m->name);
+    v->name = ch__arena_strdup(&d->plan->arena, m->name);
     if (shard == NULL || v->name == NULL)
         return ch__fail_memory("a route");
     if (m->n_shards < 1 || m->n_shards > MOST_SHARDS ||
@@ -262,13 +261,13 @@ static ch_status decode_variable(decoder *d, const Cohort__RouteVariable *m,
     return CH_OK;
 }
 
-static ch_status decode_segment(decoder *d, const Cohort__RouteSegment *m, ch_segment *s)
+static ch_status decode_local_part(decoder *d, const Cohort__PlanLocalPart *m, ch_local_part *s)
 {
     ch_status rc = ch_graph_decode(m->graph.data, m->graph.len, &s->graph);
 
     if (rc == CH_OK)
         rc = decode_ints(d, "a segment takes a value that there is not", m->n_in, m->in,
-                         d->route->n_values, &s->in);
+                         d->plan->n_values, &s->in);
     if (rc == CH_OK)
         rc = decode_gives(d, m->n_out, m->out, &s->out);
     if (rc != CH_OK)
@@ -282,14 +281,14 @@ static ch_status decode_segment(decoder *d, const Cohort__RouteSegment *m, ch_se
 }
 
 /* The variables of an update are cut alike, and its graph is of them. */
-static ch_status check_update(const decoder *d, const ch_route_remote *r)
+static ch_status check_update(const decoder *d, const ch_remote_part *r)
 {
     if (r->n_variables < 1 || r->graph->n_resources != r->n_variables ||
         r->graph->n_inputs != r->n_in || r->graph->n_outputs != r->n_out)
         return fail("an update's graph does not take and give what it should");
     for (int i = 0; i < r->n_variables; i++) {
-        const ch_route_variable *v = &d->variable[r->variable[i]],
-                                *first = &d->variable[r->variable[0]];
+        const ch_plan_variable *v = &d->variable[r->variable[i]],
+                               *first = &d->variable[r->variable[0]];
         const ch_resource *of = &r->graph->resource[i];
 
         if (of->dtype != v->dtype || !ch_shape_equal(of->shape, v->shape))
@@ -305,7 +304,7 @@ static ch_status check_update(const decoder *d, const ch_route_remote *r)
     return CH_OK;
 }
 
-static ch_status check_remote(const decoder *d, const ch_route_remote *r)
+static ch_status check_remote(const decoder *d, const ch_remote_part *r)
 {
     if (r->kind == CH_REMOTE_UPDATE)
         return check_update(d, r);
@@ -317,27 +316,27 @@ static ch_status check_remote(const decoder *d, const ch_route_remote *r)
     return CH_OK;
 }
 
-static ch_status decode_inputs(decoder *d, const Cohort__RouteRemote *m, ch_route_remote *r)
+static ch_status decode_inputs(decoder *d, const Cohort__PlanRemotePart *m, ch_remote_part *r)
 {
     r->in = keep(d, m->n_in, sizeof(*r->in));
     if (r->in == NULL)
         return ch__fail_memory("a route");
     r->n_in = (int)m->n_in;
     for (int i = 0; i < r->n_in; i++) {
-        const Cohort__RouteInput *in = m->in[i];
-        bool                      rows = in->role == CH_SHARD_ROWS;
+        const Cohort__PlanInput *in = m->in[i];
+        bool                     rows = in->role == CH_SHARD_ROWS;
 
-        if (in->value >= (uint32_t)d->route->n_values || in->role > CH_SHARD_ROWS)
+        if (in->value >= (uint32_t)d->plan->n_values || in->role > CH_SHARD_ROWS)
             return fail("a remote takes a value that there is not");
         if (rows ? in->ids < 0 || in->ids >= r->n_in || m->in[in->ids]->role != CH_SHARD_IDS
                  : in->ids != -1)
             return fail("rows go with ids");
-        r->in[i] = (ch_route_input){(int)in->value, (ch_shard_role)in->role, in->ids};
+        r->in[i] = (ch_plan_input){(int)in->value, (ch_shard_role)in->role, in->ids};
     }
     return CH_OK;
 }
 
-static ch_status decode_remote(decoder *d, const Cohort__RouteRemote *m, ch_route_remote *r)
+static ch_status decode_remote(decoder *d, const Cohort__PlanRemotePart *m, ch_remote_part *r)
 {
     ch_status rc =
         m->kind <= CH_REMOTE_UPDATE ? decode_inputs(d, m, r) : fail("a remote of no kind");
@@ -359,61 +358,62 @@ static ch_status decode_remote(decoder *d, const Cohort__RouteRemote *m, ch_rout
     return rc == CH_OK ? check_remote(d, r) : rc;
 }
 
-static ch_status check_sizes(const Cohort__Route *m)
+static ch_status check_sizes(const Cohort__StepPlan *m)
 {
     if (m->values > MOST_VALUES || m->inputs > m->values || m->rows > m->inputs ||
-        m->n_remotes > MOST_PARTS || m->n_segments > MOST_PARTS ||
+        m->n_remote_parts > MOST_PARTS || m->n_local_parts > MOST_PARTS ||
         m->n_variables > MOST_PARTS || m->n_outputs > MOST_VALUES)
         return fail("it is too large");
     return CH_OK;
 }
 
-static ch_status make_room(decoder *d, const Cohort__Route *m)
+static ch_status make_room(decoder *d, const Cohort__StepPlan *m)
 {
-    d->route->n_values = (int)m->values;
-    d->route->n_inputs = (int)m->inputs;
-    d->route->rows = (int)m->rows;
-    d->route->rows_are_split = m->rows_are_split != 0;
-    d->route->remote = keep(d, m->n_remotes, sizeof(ch_route_remote));
-    d->route->segment = keep(d, m->n_segments, sizeof(ch_segment));
+    d->plan->n_values = (int)m->values;
+    d->plan->n_inputs = (int)m->inputs;
+    d->plan->rows = (int)m->rows;
+    d->plan->rows_are_split = m->rows_are_split != 0;
+    d->plan->remote = keep(d, m->n_remote_parts, sizeof(ch_remote_part));
+    d->plan->local_part = keep(d, m->n_local_parts, sizeof(ch_local_part));
     d->variable = keep(d, m->n_variables, sizeof(*d->variable));
-    d->function = keep(d, m->n_remotes, sizeof(*d->function));
+    d->function = keep(d, m->n_remote_parts, sizeof(*d->function));
     d->is_made = keep(d, m->values, 1);
-    if (d->route->remote == NULL || d->route->segment == NULL || d->variable == NULL ||
+    if (d->plan->remote == NULL || d->plan->local_part == NULL || d->variable == NULL ||
         d->function == NULL || d->is_made == NULL)
         return ch__fail_memory("a route");
     memset(d->is_made, 1, m->inputs);
     return CH_OK;
 }
 
-static ch_status decode_parts(decoder *d, const Cohort__Route *m)
+static ch_status decode_parts(decoder *d, const Cohort__StepPlan *m)
 {
     ch_status rc = CH_OK;
 
     for (size_t i = 0; i < m->n_variables && rc == CH_OK; i++)
         rc = decode_variable(d, m->variables[i], &d->variable[d->n_variables++]);
-    for (size_t i = 0; i < m->n_segments && rc == CH_OK; i++)
-        rc = decode_segment(d, m->segments[i], &d->route->segment[d->route->n_segments++]);
-    for (size_t i = 0; i < m->n_remotes && rc == CH_OK; i++) {
-        d->function[i] = m->remotes[i]->function;
-        rc = decode_remote(d, m->remotes[i], &d->route->remote[d->route->n_remotes++]);
+    for (size_t i = 0; i < m->n_local_parts && rc == CH_OK; i++)
+        rc = decode_local_part(d, m->local_parts[i],
+                               &d->plan->local_part[d->plan->n_local_parts++]);
+    for (size_t i = 0; i < m->n_remote_parts && rc == CH_OK; i++) {
+        d->function[i] = m->remote_parts[i]->function;
+        rc = decode_remote(d, m->remote_parts[i], &d->plan->remote[d->plan->n_remote_parts++]);
     }
-    d->route->n_outputs = (int)m->n_outputs;
+    d->plan->n_outputs = (int)m->n_outputs;
     return rc != CH_OK ? rc
                        : decode_ints(d, "it gives a value that there is not", m->n_outputs,
-                                     m->outputs, d->route->n_values, &d->route->output);
+                                     m->outputs, d->plan->n_values, &d->plan->output);
 }
 
 /* Every value that is taken is given by somebody: else a step would wait for ever. */
 static ch_status check_values(const decoder *d)
 {
-    const ch_route *r = d->route;
-    bool            ok = true;
+    const ch_step_plan *r = d->plan;
+    bool                ok = true;
 
-    for (int i = 0; i < r->n_segments; i++)
-        for (int k = 0; k < r->segment[i].n_in; k++)
-            ok &= d->is_made[r->segment[i].in[k]];
-    for (int i = 0; i < r->n_remotes; i++)
+    for (int i = 0; i < r->n_local_parts; i++)
+        for (int k = 0; k < r->local_part[i].n_in; k++)
+            ok &= d->is_made[r->local_part[i].in[k]];
+    for (int i = 0; i < r->n_remote_parts; i++)
         for (int k = 0; k < r->remote[i].n_in; k++)
             ok &= d->is_made[r->remote[i].in[k].value];
     for (int i = 0; i < r->n_outputs; i++)
@@ -421,13 +421,13 @@ static ch_status check_values(const decoder *d)
     return ok ? CH_OK : fail("nobody gives a value that somebody takes");
 }
 
-ch_status ch__route_decode(const void *bytes, size_t n, ch_sent_route *r)
+ch_status ch__step_plan_decode(const void *bytes, size_t n, ch_placed_plan *r)
 {
     enum { LEAST = 1 << 16, TIMES = 16 };
-    decoder        d = {.route = ch__calloc(1, sizeof(*d.route))};
-    Cohort__Route *m = (Cohort__Route *)(void *)ch__message_unpack_within(
-        &cohort__route__descriptor, bytes, n, LEAST + TIMES * n);
-    ch_status rc = d.route == NULL ? ch__fail_memory("a route") : CH_OK;
+    decoder           d = {.plan = ch__calloc(1, sizeof(*d.plan))};
+    Cohort__StepPlan *m = (Cohort__StepPlan *)(void *)ch__protobuf_unpack_within(
+        &cohort__step_plan__descriptor, bytes, n, LEAST + TIMES * n);
+    ch_status rc = d.plan == NULL ? ch__fail_memory("a route") : CH_OK;
 
     if (rc == CH_OK)
         rc = m == NULL ? fail("these bytes are none") : check_sizes(m);
@@ -437,11 +437,11 @@ ch_status ch__route_decode(const void *bytes, size_t n, ch_sent_route *r)
         rc = decode_parts(&d, m);
     if (rc == CH_OK)
         rc = check_values(&d);
-    ch__message_free(m != NULL ? &m->base : NULL);
+    ch__protobuf_free(m != NULL ? &m->base : NULL);
     if (rc != CH_OK) {
-        ch__route_free(d.route);
+        ch__step_plan_free(d.plan);
         return rc;
     }
-    *r = (ch_sent_route){d.route, d.n_variables, d.variable, d.function};
+    *r = (ch_placed_plan){d.plan, d.n_variables, d.variable, d.function};
     return CH_OK;
 }

@@ -24,7 +24,7 @@ typedef struct ch_worker_options {
 
 /* The parts of ch_task_options; `arg` is a ch_worker_options, which is kept. */
 extern const ch_task_ops ch__worker_ops;
-ch_status ch__worker_make(void *arg, ch_task *t, uint64_t incarnation, ch_post *post,
+ch_status ch__worker_make(void *arg, ch_task *t, uint64_t incarnation, ch_outbox *outbox,
                           void **self);
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef KERNEL_BAG_LOOPS_H
 #define KERNEL_BAG_LOOPS_H
 
-#include "base/ahead.h"
+#include "base/prefetch.h"
 #include "kernel/rows.h"
 #include "kernel/simd.h"
 
@@ -29,8 +29,9 @@ static inline const void *ch__bag_row(const ch_bag_rows *r, int64_t at)
 {
     int64_t id = ch__id(r->ids, at);
 
-    if (at + CH_AHEAD < r->end)
-        ch__ask_to_read(r->table + ch__id(r->ids, at + CH_AHEAD) * r->bytes, r->bytes);
+    if (at + CH_PREFETCH_ROWS < r->end)
+        ch__prefetch_read(r->table + ch__id(r->ids, at + CH_PREFETCH_ROWS) * r->bytes,
+                          r->bytes);
     return (uint64_t)id < (uint64_t)r->n_rows ? r->table + id * r->bytes : NULL;
 }
 

@@ -14,10 +14,10 @@
 #define CH_ACTIVATIONS(X)        X(relu) X(gelu) X(gelu_tanh) X(silu) X(tanh) X(sigmoid)
 
 #define CH_ACTIVATION_CODE(name) CH_ACTIVATION_##name,
-typedef enum ch_activation {
+typedef enum ch_epilogue_activation {
     CH_ACTIVATION_none,
     CH_ACTIVATIONS(CH_ACTIVATION_CODE) CH_ACTIVATION_COUNT
-} ch_activation;
+} ch_epilogue_activation;
 #undef CH_ACTIVATION_CODE
 
 typedef struct ch_epilogue {

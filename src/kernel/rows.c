@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "base/ahead.h"
+#include "base/prefetch.h"
 #include "kernel/block.h"
 
 /* ---- reading ---- */
@@ -80,8 +80,8 @@ static inline void gather_rows(ch_ids ids, int64_t from, int64_t to, const char 
     for (int64_t i = from; i < to; i++) {
         int64_t id = ch__id(ids, i);
 
-        if (i + CH_AHEAD < to && in_range(ch__id(ids, i + CH_AHEAD), n_rows))
-            ch__ask_to_read(table + ch__id(ids, i + CH_AHEAD) * bytes, bytes);
+        if (i + CH_PREFETCH_ROWS < to && in_range(ch__id(ids, i + CH_PREFETCH_ROWS), n_rows))
+            ch__prefetch_read(table + ch__id(ids, i + CH_PREFETCH_ROWS) * bytes, bytes);
         if (in_range(id, n_rows))
             memcpy(out + i * bytes, table + id * bytes, (size_t)bytes);
         else
@@ -229,8 +229,9 @@ static inline void write_all(const ch_scatter *s, ch_ids ids, const char *rows, 
     for (int64_t i = 0; i < s->n_ids; i++) {
         int64_t id = ch__id(ids, i);
 
-        if (i + CH_AHEAD < s->n_ids && in_range(ch__id(ids, i + CH_AHEAD), s->n_rows))
-            ch__ask_to_write(t->table + ch__id(ids, i + CH_AHEAD) * t->to, t->to);
+        if (i + CH_PREFETCH_ROWS < s->n_ids &&
+            in_range(ch__id(ids, i + CH_PREFETCH_ROWS), s->n_rows))
+            ch__prefetch_write(t->table + ch__id(ids, i + CH_PREFETCH_ROWS) * t->to, t->to);
         if (in_range(id, s->n_rows))
             write_row(s, t, rows + i * t->from, id, set);
     }
@@ -244,8 +245,9 @@ static inline void write_owned(const ch_scatter *s, ch_ids ids, const char *rows
         const uint32_t *at = ch__scatter_owned(s, scratch, chunk, tile, &n);
 
         for (int64_t k = 0; k < n; k++) {
-            if (k + CH_AHEAD < n)
-                ch__ask_to_write(t->table + ch__id(ids, at[k + CH_AHEAD]) * t->to, t->to);
+            if (k + CH_PREFETCH_ROWS < n)
+                ch__prefetch_write(t->table + ch__id(ids, at[k + CH_PREFETCH_ROWS]) * t->to,
+                                   t->to);
             write_row(s, t, rows + at[k] * t->from, ch__id(ids, at[k]), set);
         }
     }

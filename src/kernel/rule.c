@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/ahead.h"
+#include "base/prefetch.h"
 
 /* clang-format off */
 /* name, slots; sparse, by row, norms, initial */
@@ -332,10 +332,10 @@ static inline void ask_for_group(const rows *r, const group *u, const char *var,
 {
     size_t bytes = r->rule->by_row ? r->size : r->bytes; /* of a slot's row */
 
-    ch__ask_to_read(part_at(r, u->first, 0), (int64_t)r->bytes);
-    ch__ask_to_write(var + (size_t)u->id * r->bytes, (int64_t)r->bytes);
+    ch__prefetch_read(part_at(r, u->first, 0), (int64_t)r->bytes);
+    ch__prefetch_write(var + (size_t)u->id * r->bytes, (int64_t)r->bytes);
     for (int k = 0; k < r->rule->n_slots; k++)
-        ch__ask_to_write(slot[k] + (size_t)u->id * bytes, (int64_t)bytes);
+        ch__prefetch_write(slot[k] + (size_t)u->id * bytes, (int64_t)bytes);
 }
 
 static rows rows_of(const ch_rule *rule, ch_dtype dtype, const ch_groups *g, ch_grad_rows grad)
@@ -365,14 +365,14 @@ void ch__rule_rows(const ch_rule *rule, ch_dtype dtype, const ch_groups *g, ch_i
     r.next = p.next;
     for (int k = 0; k < rule->n_slots; k++)
         at[k] = slot[k];
-    for (uint32_t i = 0; i < CH_AHEAD && i < n; i++)
+    for (uint32_t i = 0; i < CH_PREFETCH_ROWS && i < n; i++)
         ask_for_group(&r, &p.groups[i], var, at);
     for (uint32_t i = 0; i < n; i++) {
         const group *u = &p.groups[i];
         char        *row = (char *)var + (size_t)u->id * r.bytes;
 
-        if (i + CH_AHEAD < n)
-            ask_for_group(&r, u + CH_AHEAD, var, at);
+        if (i + CH_PREFETCH_ROWS < n)
+            ask_for_group(&r, u + CH_PREFETCH_ROWS, var, at);
         if (rule->by_row)
             update_by_row(&r, u, row, slot[0], hyper);
         else

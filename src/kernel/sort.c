@@ -8,16 +8,16 @@
 
 enum { PART = CH_SCAN_STRIP, FEW = 64 };
 
-static const ch_order_table *const levels[] = CH_SIMD_LIST(ch__order_table);
+static const ch_sort_table *const levels[] = CH_SIMD_LIST(ch__sort_table);
 
-static const ch_order_table *loops(void)
+static const ch_sort_table *loops(void)
 {
     return levels[ch__simd_level()];
 }
 
 /* ---- keys ---- */
 
-static const ch_order rising = {0, UINT64_MAX}, falling = {UINT64_MAX, 0};
+static const ch_sort_order rising = {0, UINT64_MAX}, falling = {UINT64_MAX, 0};
 
 /* n elements, `step` apart, in a row. */
 static const void *gathered(size_t size, int64_t n, const char *x, int64_t step, char *room)
@@ -30,7 +30,7 @@ static const void *gathered(size_t size, int64_t n, const char *x, int64_t step,
 }
 
 /* The keys of n elements, at most PART, that are `step` apart. */
-static void keys_of(ch_dtype t, int64_t n, const char *x, int64_t step, ch_order order,
+static void keys_of(ch_dtype t, int64_t n, const char *x, int64_t step, ch_sort_order order,
                     uint64_t *key)
 {
     _Alignas(8) char row[PART * sizeof(double)];
@@ -133,7 +133,7 @@ static const ch_ranked *sort_ranked(int64_t n, ch_ranked *x, ch_ranked *other)
     return x;
 }
 
-static void rank_all(const ch_along *a, const char *x, ch_order order, ch_ranked *out)
+static void rank_all(const ch_along *a, const char *x, ch_sort_order order, ch_ranked *out)
 {
     uint64_t key[PART];
 
@@ -246,7 +246,7 @@ void ch__top_k(const ch_along *a, int64_t k, int64_t from, int64_t to, const voi
 
 /* ---- where the largest is ---- */
 
-static int64_t arg_line(const ch_along *a, ch_order order, const char *x)
+static int64_t arg_line(const ch_along *a, ch_sort_order order, const char *x)
 {
     uint64_t key[PART], best = 0, most;
     int64_t  where = a->n > 0 ? 0 : -1;
@@ -265,7 +265,7 @@ static int64_t arg_line(const ch_along *a, ch_order order, const char *x)
     return where;
 }
 
-static void arg_strip(const ch_along *a, ch_order order, int64_t width, const char *x,
+static void arg_strip(const ch_along *a, ch_sort_order order, int64_t width, const char *x,
                       int64_t *out)
 {
     uint64_t key[CH_SCAN_STRIP], best[CH_SCAN_STRIP] = {0};
@@ -282,7 +282,7 @@ static void arg_strip(const ch_along *a, ch_order order, int64_t width, const ch
 void ch__argmax(const ch_along *a, bool smallest, int64_t from, int64_t to, const void *in,
                 int64_t *out)
 {
-    ch_order order = {smallest ? UINT64_MAX : 0, UINT64_MAX}; /* NaN comes first in both */
+    ch_sort_order order = {smallest ? UINT64_MAX : 0, UINT64_MAX}; /* NaN comes first in both */
 
     for (int64_t u = from; u < to; u++) {
         int64_t     width, result = ch__along_unit(a, u, 1, &width);

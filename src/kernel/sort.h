@@ -11,22 +11,22 @@
 #include "kernel/simd.h"
 
 /* Which way keys run, and the key of NaN. */
-typedef struct ch_order {
+typedef struct ch_sort_order {
     uint64_t flip; /* all ones: the largest element has the smallest key */
     uint64_t nan;
-} ch_order;
+} ch_sort_order;
 
-typedef struct ch_order_table {
-    void (*keys_f32)(int64_t n, const void *x, ch_order order, uint64_t *key);
-    void (*keys_f64)(int64_t n, const void *x, ch_order order, uint64_t *key);
-    void (*keys_i64)(int64_t n, const void *x, ch_order order, uint64_t *key);
+typedef struct ch_sort_table {
+    void (*keys_f32)(int64_t n, const void *x, ch_sort_order order, uint64_t *key);
+    void (*keys_f64)(int64_t n, const void *x, ch_sort_order order, uint64_t *key);
+    void (*keys_i64)(int64_t n, const void *x, ch_sort_order order, uint64_t *key);
     uint64_t (*largest)(int64_t n, const uint64_t *key);
     /* Where key[j] is larger than best[j], it takes its place, and where[j] is `now`. */
     void (*take_larger)(int64_t n, const uint64_t *key, int64_t now, uint64_t *best,
                         int64_t *where);
-} ch_order_table;
+} ch_sort_table;
 
-CH_SIMD_DECLARE(ch_order_table, ch__order_table)
+CH_SIMD_DECLARE(ch_sort_table, ch__sort_table)
 
 typedef struct ch_ranked {
     uint64_t key;

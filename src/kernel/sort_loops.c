@@ -8,7 +8,7 @@
 enum { LANES = 16 };
 
 /* A negative float counts down from the middle, a positive one up. -0 becomes 0. */
-static void keys_f32(int64_t n, const void *from, ch_order order, uint64_t *key)
+static void keys_f32(int64_t n, const void *from, ch_sort_order order, uint64_t *key)
 {
     const float *x = from;
 
@@ -22,7 +22,7 @@ static void keys_f32(int64_t n, const void *from, ch_order order, uint64_t *key)
     }
 }
 
-static void keys_f64(int64_t n, const void *from, ch_order order, uint64_t *key)
+static void keys_f64(int64_t n, const void *from, ch_sort_order order, uint64_t *key)
 {
     const double *x = from;
 
@@ -36,7 +36,7 @@ static void keys_f64(int64_t n, const void *from, ch_order order, uint64_t *key)
     }
 }
 
-static void keys_i64(int64_t n, const void *from, ch_order order, uint64_t *key)
+static void keys_i64(int64_t n, const void *from, ch_sort_order order, uint64_t *key)
 {
     const int64_t *x = from;
 
@@ -68,5 +68,5 @@ static void take_larger(int64_t n, const uint64_t *key, int64_t now, uint64_t *r
     }
 }
 
-const ch_order_table CH_SIMD_NAME(ch__order_table) = {keys_f32, keys_f64, keys_i64, largest,
-                                                      take_larger};
+const ch_sort_table CH_SIMD_NAME(ch__sort_table) = {keys_f32, keys_f64, keys_i64, largest,
+                                                    take_larger};

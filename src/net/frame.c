@@ -115,19 +115,19 @@ static void put_header(pen *p, const ch_frame *f, const sizes *s)
     put_number(p, 6, (uint64_t)f->timeout);
     put_number(p, 7, (uint64_t)f->ending);
     put_number(p, 8, (uint64_t)f->status);
-    put_number(p, 9, f->parcel != NULL ? f->parcel->method : 0);
+    put_number(p, 9, f->message != NULL ? f->message->method : 0);
     put_number(p, 10, s->looks);
     put_number(p, 11, s->message);
     put_number(p, 12, s->tensors);
-    put_number(p, 13, f->parcel != NULL ? (uint64_t)f->parcel->n_tensors : 0);
+    put_number(p, 13, f->message != NULL ? (uint64_t)f->message->n_tensors : 0);
 }
 
 static void put_message(pen *p, const ch_frame *f)
 {
     const ch_fault *fault = f->fault;
 
-    if (f->parcel != NULL)
-        put_bytes(p, f->parcel->bytes, f->parcel->n_bytes);
+    if (f->message != NULL)
+        put_bytes(p, f->message->bytes, f->message->n_bytes);
     if (fault == NULL)
         return;
     put_text(p, 1, fault->text, sizeof(fault->text));
@@ -154,7 +154,7 @@ static void put_tensors(pen *p, int n, ch_tensor *const *tensor)
 
 static void put_frame(pen *p, const ch_frame *f, ch_tensor *const *tensor, const sizes *s)
 {
-    int     n = f->parcel != NULL ? f->parcel->n_tensors : 0;
+    int     n = f->message != NULL ? f->message->n_tensors : 0;
     uint8_t prefix[CH_FRAME_PREFIX] = {'C', 'H'};
     pen     header = {0};
 
@@ -171,7 +171,7 @@ static void put_frame(pen *p, const ch_frame *f, ch_tensor *const *tensor, const
 static ch_status encode_dense(const ch_frame *f, ch_tensor *const *tensor, void **bytes,
                               size_t *size)
 {
-    int   n = f->parcel != NULL ? f->parcel->n_tensors : 0;
+    int   n = f->message != NULL ? f->message->n_tensors : 0;
     pen   looks = {0}, message = {0}, tensors = {0}, all = {0};
     sizes s;
 
@@ -198,7 +198,7 @@ static void unref_all(int n, ch_tensor **tensor)
 
 ch_status ch__frame_encode(const ch_frame *f, void **bytes, size_t *size)
 {
-    int         n = f->parcel != NULL ? f->parcel->n_tensors : 0;
+    int         n = f->message != NULL ? f->message->n_tensors : 0;
     ch_tensor **dense = ch__calloc((size_t)n + 1, sizeof(ch_tensor *));
     ch_status   st = dense != NULL ? CH_OK : ch__fail_memory("frame");
 
@@ -206,7 +206,7 @@ ch_status ch__frame_encode(const ch_frame *f, void **bytes, size_t *size)
         st = ch__fail(CH_INVALID_ARGUMENT, "a frame of %d tensors; at most %d", n,
                       CH_FRAME_TENSORS);
     for (int i = 0; i < n && st == CH_OK; i++)
-        st = ch_tensor_contiguous(f->parcel->tensor[i], &dense[i]);
+        st = ch_tensor_contiguous(f->message->tensor[i], &dense[i]);
     if (st == CH_OK)
         st = encode_dense(f, dense, bytes, size);
     if (dense != NULL)

@@ -42,19 +42,19 @@ typedef enum ch_frame_part {
 
 /* Zero but for `most`, to begin; what is below is its own. */
 typedef struct ch_frame_reader {
-    int64_t         most; /* bytes of a frame behind its header */
-    ch_frame        frame;
-    ch_frame_part   part;
-    uint8_t         head[CH_FRAME_HEADER];
-    size_t          n_head; /* of what `head` will hold: the prefix first */
-    uint64_t        looks_bytes, message_bytes, tensors_bytes;
-    uint32_t        method;
-    int             n_tensors, n_done;
-    size_t          header_bytes;
-    uint8_t        *body, *data;
-    size_t          n_body, cap_body, n_data, cap_data;
-    struct ch_look *look;
-    ch_tensor     **tensor;
+    int64_t                  most; /* bytes of a frame behind its header */
+    ch_frame                 frame;
+    ch_frame_part            part;
+    uint8_t                  head[CH_FRAME_HEADER];
+    size_t                   n_head; /* of what `head` will hold: the prefix first */
+    uint64_t                 looks_bytes, message_bytes, tensors_bytes;
+    uint32_t                 method;
+    int                      n_tensors, n_done;
+    size_t                   header_bytes;
+    uint8_t                 *body, *data;
+    size_t                   n_body, cap_body, n_data, cap_data;
+    struct ch_tensor_header *look;
+    ch_tensor              **tensor;
 } ch_frame_reader;
 
 /* Takes up to n bytes, no further than the end of a frame. DATA_LOSS: this is no frame, and what follows cannot be one;

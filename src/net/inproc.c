@@ -29,7 +29,7 @@ static ch_threads_task *peer_of(const ch_link *l)
 
 static ch_status inproc_listen(ch_task *t)
 {
-    ch__box_open(own(t));
+    ch__mailbox_open(own(t));
     return CH_OK;
 }
 
@@ -51,7 +51,7 @@ static ch_ending inproc_call(ch_link *l, ch_frame *f)
     f->timeout = 0;
     f->name = l->task->name;
     f->back = l->end;
-    return peer != NULL && ch__box_put(peer, f, own(l->task)) ? CH_ENDED_OK : CH_ENDED_LOST;
+    return peer != NULL && ch__mailbox_put(peer, f, own(l->task)) ? CH_ENDED_OK : CH_ENDED_LOST;
 }
 
 /* The timeout's place carries the bytes. */
@@ -78,7 +78,7 @@ static void inproc_cancel(ch_link *l, uint64_t call, int64_t bytes)
 
     atomic_fetch_add(&e->n_cancelled, 1);
     atomic_fetch_add(&e->cancelled_bytes, bytes);
-    if (peer == NULL || !ch__box_put(peer, &f, own(l->task)))
+    if (peer == NULL || !ch__mailbox_put(peer, &f, own(l->task)))
         inproc_took(&f);
 }
 
@@ -88,7 +88,7 @@ static void inproc_answer(ch_task *t, void *back, ch_frame *f)
 
     f->name = t->name;
     f->back = NULL;
-    if (!ch__box_put(e->task, f, own(t)))
+    if (!ch__mailbox_put(e->task, f, own(t)))
         ch__frame_drop(f);
 }
 
@@ -112,7 +112,7 @@ static void inproc_close_link(ch_link *l)
 
 static void tell_lost(ch_task *t, void *back, uint64_t call, uint64_t to)
 {
-    ch_frame f = {.kind = CH_FRAME_ANSWER, .ending = CH_ENDED_LOST, .call = call, .to = to};
+    ch_frame f = {.kind = CH_FRAME_REPLY, .ending = CH_ENDED_LOST, .call = call, .to = to};
 
     inproc_answer(t, back, &f);
 }
@@ -121,7 +121,7 @@ static void tell_lost(ch_task *t, void *back, uint64_t call, uint64_t to)
 static void inproc_close(ch_task *t)
 {
     int       n;
-    ch_frame *frames = ch__box_close(own(t), &n);
+    ch_frame *frames = ch__mailbox_close(own(t), &n);
 
     for (int i = 0; i < n; i++) {
         inproc_took(&frames[i]);
@@ -131,12 +131,12 @@ static void inproc_close(ch_task *t)
     }
     ch__free(frames);
     for (int i = 0; i < t->table.cap; i++) {
-        ch_open *o = &t->table.place[i];
+        ch_pending *o = &t->table.place[i];
 
-        if (o->kind == CH_OPEN_ASKED)
+        if (o->kind == CH_PENDING_RECEIVED)
             tell_lost(t, o->link, o->id, o->incarnation);
-        else if (o->kind == CH_OPEN_CALL)
-            inproc_cancel(o->link, ch__opens_number(&t->table, o), o->bytes);
+        else if (o->kind == CH_PENDING_CALL)
+            inproc_cancel(o->link, ch__pending_number(&t->table, o), o->bytes);
     }
 }
 

@@ -6,10 +6,10 @@
  * net/sim.c runs all of them on the caller's, with a clock of its own and with faults by a seed. What is above
  * cannot tell which it is, nor whether the other task is in this process.
  *
- *     static void on_event(void *self, const ch_net_event *e, int64_t now, ch_post *post)
+ *     static void on_event(void *self, const ch_net_event *e, int64_t now, ch_outbox *post)
  *     {
  *         if (e->kind == CH_EVENT_CALL && e->parcel->method == GREET)
- *             ch__post_answer(post, e->call, greeting);
+ *             ch__outbox_reply(post, e->call, greeting);
  *     }
  *
  * A call is asked of a peer, ends at its deadline at the latest, and ends once: with an answer, or with how it
@@ -36,35 +36,35 @@
 #include "base/fault.h"
 #include "cohort/tensor.h"
 
-typedef struct ch_net  ch_net;  /* an engine, and the tasks that listen on it here */
-typedef struct ch_task ch_task; /* one of those */
-typedef struct ch_link ch_link; /* a task's way to a peer; lives as long as the task */
-typedef struct ch_post ch_post; /* what a task wants done, while it is told an event */
+typedef struct ch_net    ch_net;    /* an engine, and the tasks that listen on it here */
+typedef struct ch_task   ch_task;   /* one of those */
+typedef struct ch_link   ch_link;   /* a task's way to a peer; lives as long as the task */
+typedef struct ch_outbox ch_outbox; /* what a task wants done, while it is told an event */
 
 /* ---- parcels ---- */
 
 /* What a call carries, and an answer: a protobuf message, packed, and tensors beside it. Counted, and never changed
  * once it is made, tensors included: tasks of one process are given the very same one. */
-typedef struct ch_parcel {
+typedef struct ch_message {
     uint32_t    method; /* of an answer: the call's */
     size_t      n_bytes;
     const void *bytes;
     int         n_tensors;
     ch_tensor **tensor;
-} ch_parcel;
+} ch_message;
 
-#define CH_PARCEL_MESSAGE                                                                      \
+#define CH_MESSAGE_MAX_BYTES                                                                   \
     ((size_t)8 << 20) /* bytes of a message at most: what is larger goes into a tensor */
 
 /* Room for n_bytes, which the caller writes at once through *bytes (NULL where n_bytes is 0); references to the tensors are
  * taken over, on an error too. One allocation. */
-CH_MUST_CHECK ch_status ch__parcel_new(uint32_t method, size_t n_bytes, void **bytes,
-                                       int n_tensors, ch_tensor *const *tensor,
-                                       ch_parcel **out);
-ch_parcel              *ch__parcel_ref(ch_parcel *p);
-void                    ch__parcel_unref(ch_parcel *p);
+CH_MUST_CHECK ch_status ch__message_new(uint32_t method, size_t n_bytes, void **bytes,
+                                        int n_tensors, ch_tensor *const *tensor,
+                                        ch_message **out);
+ch_message             *ch__message_ref(ch_message *p);
+void                    ch__message_unref(ch_message *p);
 /* With its tensors and the text of their strings: what counts for a link's room. */
-int64_t ch__parcel_size(const ch_parcel *p);
+int64_t ch__message_size(const ch_message *p);
 
 /* ---- events ---- */
 
@@ -77,15 +77,15 @@ typedef struct ch_peer {
 typedef enum ch_event_kind {
     CH_EVENT_CALL, /* somebody calls: e->call is to be answered, once, now or later */
     CH_EVENT_CANCEL, /* who made e->call does not wait for it any more, or is gone: an answer would be dropped */
-    CH_EVENT_ANSWER, /* a call of this task's has ended: e->id, e->ending */
-    CH_EVENT_TIMER,  /* e->id */
-    CH_EVENT_WORK    /* work is done: e->id */
+    CH_EVENT_REPLY, /* a call of this task's has ended: e->id, e->ending */
+    CH_EVENT_TIMER, /* e->id */
+    CH_EVENT_WORK   /* work is done: e->id */
 } ch_event_kind;
 
 typedef enum ch_ending {
-    CH_ENDED_OK,      /* e->parcel is the answer */
-    CH_ENDED_REFUSED, /* the peer answered with e->fault */
-    CH_ENDED_LATE, /* no answer until the deadline: it may have been carried out, or may yet be */
+    CH_ENDED_OK,    /* e->parcel is the answer */
+    CH_ENDED_ERROR, /* the peer answered with e->fault */
+    CH_ENDED_TIMEOUT, /* no answer until the deadline: it may have been carried out, or may yet be */
     CH_ENDED_CANCELLED, /* by this task; the same is true of it */
     CH_ENDED_LOST, /* the connection broke, or nobody listens there: the same is true of it */
     CH_ENDED_REPLACED, /* another life than the one asked for is there, which has not carried it out */
@@ -99,16 +99,16 @@ typedef struct ch_net_event {
     ch_event_kind kind;
     ch_ending     ending;
     ch_call_id    call;
-    uint64_t      id;     /* as this task gave it */
-    ch_peer       peer;   /* who called; whose answer it is, incarnation 0 if it never said */
-    ch_parcel    *parcel; /* borrowed; of a call and of CH_ENDED_OK */
+    uint64_t      id;      /* as this task gave it */
+    ch_peer       peer;    /* who called; whose answer it is, incarnation 0 if it never said */
+    ch_message   *message; /* borrowed; of a call and of CH_ENDED_OK */
     const ch_fault
-        *fault; /* borrowed; of CH_ENDED_REFUSED; of the others: in words, what happened */
+        *fault; /* borrowed; of CH_ENDED_ERROR; of the others: in words, what happened */
 } ch_net_event;
 
 typedef struct ch_task_ops {
     /* `now` is in ns and never goes back; it means nothing to another task. */
-    void (*on_event)(void *self, const ch_net_event *e, int64_t now, ch_post *post);
+    void (*on_event)(void *self, const ch_net_event *e, int64_t now, ch_outbox *outbox);
     /* This life has ended: calls, timers and work of it are gone, and nobody else uses `self`. */
     void (*close)(void *self);
 } ch_task_ops;
@@ -123,19 +123,19 @@ typedef struct ch_call_options {
 
 /* References to parcels are taken over. What is posted is done after the event, in this order. Answers to calls that
  * were answered, cancelled or made to an earlier life are dropped. */
-void ch__post_call(ch_post *post, ch_link *to, ch_parcel *p, const ch_call_options *opt);
+void ch__outbox_call(ch_outbox *outbox, ch_link *to, ch_message *p, const ch_call_options *opt);
 /* Ends it as CH_ENDED_CANCELLED; of one that has ended, nothing. */
-void ch__post_cancel(ch_post *post, uint64_t id);
-void ch__post_answer(ch_post *post, ch_call_id call, ch_parcel *p);
-void ch__post_refusal(ch_post *post, ch_call_id call, const ch_fault *why);
+void ch__outbox_cancel(ch_outbox *outbox, uint64_t id);
+void ch__outbox_reply(ch_outbox *outbox, ch_call_id call, ch_message *p);
+void ch__outbox_reply_error(ch_outbox *outbox, ch_call_id call, const ch_fault *why);
 /* One event at `at` or later; another post with this id moves it, one with INT64_MAX ends it. Ids of timers, of calls and of
  * work have nothing to do with each other. */
-void ch__post_timer(ch_post *post, uint64_t id, int64_t at);
+void ch__outbox_timer(ch_outbox *outbox, uint64_t id, int64_t at);
 /* Calls run(arg) outside the task's turn, so that it is told events meanwhile: computing takes long. One piece of work of
  * a task runs at a time, in the order in which they were posted. `run` uses nothing that the task does. Then comes the
  * event, and `arg` is the task's again; if the task ends before that, drop(arg) is called in the event's place, whether it ran or not. NULL: nothing. */
-void ch__post_work(ch_post *post, uint64_t id, void (*run)(void *arg), void (*drop)(void *arg),
-                   void *arg);
+void ch__outbox_work(ch_outbox *outbox, uint64_t    id, void (*run)(void *arg),
+                     void (*drop)(void *arg), void *arg);
 
 /* What a link has room for now: 0 where a call would end as CH_ENDED_NO_ROOM. */
 int         ch__link_calls(const ch_link *l);
@@ -149,7 +149,8 @@ typedef struct ch_task_options {
     const ch_task_ops *ops;
     /* Makes the state machine of a life of the task, in its turn; also when it is started again. Posts what it begins
      * with; that is forgotten if it fails. */
-    ch_status (*make)(void *arg, ch_task *t, uint64_t incarnation, ch_post *post, void **self);
+    ch_status (*make)(void *arg, ch_task *t, uint64_t incarnation, ch_outbox *outbox,
+                      void **self);
     void *arg;
     /* What each link to this task has room for; 0: 64 calls, 1 GiB (a parcel that is larger goes alone). */
     int     calls;
@@ -167,8 +168,8 @@ uint64_t    ch__task_incarnation(ch_task *t); /* in its turn; of one that is dea
 /* For code that is not a task's, of which blocking calls are made: in the task's turn, between enter and leave, `self` may
  * be used and things be posted. Not in an event, and not in a turn of this or another task. What is posted of a task that is dead
  * is dropped. */
-ch_post *ch__task_enter(ch_task *t);
-void     ch__task_leave(ch_task *t);
+ch_outbox *ch__task_enter(ch_task *t);
+void       ch__task_leave(ch_task *t);
 /* In the turn, which is given up meanwhile: returns when is_done(arg) is true, which is asked in the turn, first and
  * after events. Says whom it waits for after the notice time, and is DEADLINE_EXCEEDED after `limit_ms` (0:
  * COHORT_WAIT_LIMIT_MS), UNAVAILABLE once this life of the task has ended, and FAILED_PRECONDITION in a simulation

@@ -11,28 +11,28 @@ ch_status ch__retries_add(ch_retries *l, ch_retry *r)
     return ch__map_set(&l->by_id, ch__key(r->id), r);
 }
 
-void ch__retry_call(ch_retry *r, int64_t now, ch_post *post)
+void ch__retry_call(ch_retry *r, int64_t now, ch_outbox *outbox)
 {
     int doublings = r->n_attempts < r->policy.doublings ? r->n_attempts : r->policy.doublings;
 
     if (r->n_attempts++ == 0)
         r->since = now;
     r->is_open = true;
-    ch__post_call(post, r->link, ch__parcel_ref(r->message),
-                  &(ch_call_options){.id = r->id,
-                                     .deadline = now + (r->policy.timeout << doublings),
-                                     .incarnation = r->incarnation});
+    ch__outbox_call(outbox, r->link, ch__message_ref(r->message),
+                    &(ch_call_options){.id = r->id,
+                                       .deadline = now + (r->policy.timeout << doublings),
+                                       .incarnation = r->incarnation});
 }
 
 static bool is_last(const ch_retry *r, ch_ending ending, int64_t now)
 {
-    if (ending == CH_ENDED_OK || ending == CH_ENDED_REFUSED ||
+    if (ending == CH_ENDED_OK || ending == CH_ENDED_ERROR ||
         (ending == CH_ENDED_REPLACED && r->policy.ends_if_replaced))
         return true;
     return now - r->since > r->policy.patience;
 }
 
-bool ch__retries_on_reply(ch_retries *l, const ch_net_event *e, int64_t now, ch_post *post,
+bool ch__retries_on_reply(ch_retries *l, const ch_net_event *e, int64_t now, ch_outbox *outbox,
                           ch_retry **ended)
 {
     ch_retry *r = ch__map_find(&l->by_id, ch__key(e->id));
@@ -42,44 +42,44 @@ bool ch__retries_on_reply(ch_retries *l, const ch_net_event *e, int64_t now, ch_
         return false;
     r->is_open = false;
     if (is_last(r, e->ending, now))
-        *ended = ch__map_take(&l->by_id, ch__key(e->id));
+        *ended = ch__map_remove(&l->by_id, ch__key(e->id));
     else
-        ch__post_timer(post, r->id, now + r->policy.pause);
+        ch__outbox_timer(outbox, r->id, now + r->policy.pause);
     return true;
 }
 
-bool ch__retries_on_timer(ch_retries *l, uint64_t id, int64_t now, ch_post *post)
+bool ch__retries_on_timer(ch_retries *l, uint64_t id, int64_t now, ch_outbox *outbox)
 {
     ch_retry *r = ch__map_find(&l->by_id, ch__key(id));
 
     if (r == NULL)
         return false;
     assert(!r->is_open);
-    ch__retry_call(r, now, post);
+    ch__retry_call(r, now, outbox);
     return true;
 }
 
-ch_retry *ch__retries_cancel(ch_retries *l, uint64_t id, ch_post *post)
+ch_retry *ch__retries_cancel(ch_retries *l, uint64_t id, ch_outbox *outbox)
 {
-    ch_retry *r = ch__map_take(&l->by_id, ch__key(id));
+    ch_retry *r = ch__map_remove(&l->by_id, ch__key(id));
 
-    if (r == NULL || post == NULL)
+    if (r == NULL || outbox == NULL)
         return r;
     if (r->is_open)
-        ch__post_cancel(post, id);
+        ch__outbox_cancel(outbox, id);
     else
-        ch__post_timer(post, id, INT64_MAX);
+        ch__outbox_timer(outbox, id, INT64_MAX);
     r->is_open = false;
     return r;
 }
 
-ch_retry *ch__retries_cancel_to(ch_retries *l, const ch_link *link, ch_post *post)
+ch_retry *ch__retries_cancel_to(ch_retries *l, const ch_link *link, ch_outbox *outbox)
 {
     for (int i = 0; l->by_id.n > 0 && i < l->by_id.cap; i++) {
         const ch_retry *r = l->by_id.entry[i].value;
 
         if (r != NULL && (link == NULL || r->link == link))
-            return ch__retries_cancel(l, r->id, post);
+            return ch__retries_cancel(l, r->id, outbox);
     }
     return NULL;
 }

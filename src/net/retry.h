@@ -9,7 +9,7 @@
  * holds the retried calls of a task by id. It has no thread, lock or clock: the task passes its
  * events on.
  *
- *     case CH_EVENT_ANSWER:
+ *     case CH_EVENT_REPLY:
  *         if (ch__retries_on_reply(&task->retries, e, now, post, &ended) && ended != NULL)
  *             finish(task, ended, e);
  *         break;
@@ -45,7 +45,7 @@ typedef struct ch_retry {
     uint64_t        id;          /* of the attempts and of the timer; unique in the task */
     ch_link        *link;        /* to the peer */
     uint64_t        incarnation; /* of the peer; 0: any */
-    ch_parcel      *message;     /* the task's reference, until the call has left the list */
+    ch_message     *message;     /* the task's reference, until the call has left the list */
     ch_retry_policy policy;
     int             n_attempts;
     int64_t         since;   /* time of the first attempt */
@@ -60,24 +60,24 @@ typedef struct ch_retries {
 /* Adds a call to the list and sends nothing yet. RESOURCE_EXHAUSTED: the list is as it was. */
 CH_MUST_CHECK ch_status ch__retries_add(ch_retries *l, ch_retry *r);
 /* Makes the first attempt. */
-void ch__retry_call(ch_retry *r, int64_t now, ch_post *post);
+void ch__retry_call(ch_retry *r, int64_t now, ch_outbox *outbox);
 
-/* Handles the end of an attempt (CH_EVENT_ANSWER). Returns false if the list has no such call.
+/* Handles the end of an attempt (CH_EVENT_REPLY). Returns false if the list has no such call.
  *
  * Sets *ended to the call if it has ended, which removes it from the list. The event is then
- * the outcome: CH_ENDED_OK, CH_ENDED_REFUSED, CH_ENDED_REPLACED if the policy says so, or any
+ * the outcome: CH_ENDED_OK, CH_ENDED_ERROR, CH_ENDED_REPLACED if the policy says so, or any
  * other ending if the patience is used up. If the call is made again, *ended is NULL. */
-bool ch__retries_on_reply(ch_retries *l, const ch_net_event *e, int64_t now, ch_post *post,
+bool ch__retries_on_reply(ch_retries *l, const ch_net_event *e, int64_t now, ch_outbox *outbox,
                           ch_retry **ended);
 /* Makes the next attempt if the timer is of a call in the list; else returns false. */
-bool ch__retries_on_timer(ch_retries *l, uint64_t id, int64_t now, ch_post *post);
+bool ch__retries_on_timer(ch_retries *l, uint64_t id, int64_t now, ch_outbox *outbox);
 
 /* Cancels a call by its id, removes it from the list and returns it. NULL: there is none. */
-ch_retry *ch__retries_cancel(ch_retries *l, uint64_t id, ch_post *post);
+ch_retry *ch__retries_cancel(ch_retries *l, uint64_t id, ch_outbox *outbox);
 /* Cancels a call to this peer, removes it from the list and returns it. NULL: none is left. A
- * `link` of NULL stands for all peers. If `post` is NULL, because the task has ended, sends
+ * `link` of NULL stands for all peers. If `outbox` is NULL, because the task has ended, sends
  * nothing. */
-ch_retry *ch__retries_cancel_to(ch_retries *l, const ch_link *link, ch_post *post);
+ch_retry *ch__retries_cancel_to(ch_retries *l, const ch_link *link, ch_outbox *outbox);
 /* Frees the memory of an empty list. */
 void ch__retries_free(ch_retries *l);
 

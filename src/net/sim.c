@@ -18,14 +18,14 @@
 static const int64_t ns_per_us = 1000, ns_per_ms = 1000000;
 
 typedef struct sim_task {
-    ch_task  task; /* first */
-    bool     is_in_turn;
-    bool     is_working;
-    ch_work  work;
-    int64_t  work_until;
-    int64_t  ended_at;            /* when the next of its endings is told */
-    uint32_t slow_method;         /* calls of it take so long: */
-    int64_t  slow_ns, busy_until; /* when it has taken all that came */
+    ch_task      task; /* first */
+    bool         is_in_turn;
+    bool         is_working;
+    ch_task_work work;
+    int64_t      work_until;
+    int64_t      ended_at;            /* when the next of its endings is told */
+    uint32_t     slow_method;         /* calls of it take so long: */
+    int64_t      slow_ns, busy_until; /* when it has taken all that came */
 } sim_task;
 
 typedef enum coming_kind { COMING_FRAME, COMING_BREAK, COMING_CALL } coming_kind;
@@ -110,7 +110,7 @@ static void note(sim *s, const char *what, const ch_task *t, uint64_t number)
 
 static void note_frame(sim *s, const ch_task *to, const ch_frame *f)
 {
-    const ch_parcel *p = f->parcel;
+    const ch_message *p = f->message;
 
     note(s, "frame", to, f->call);
     note(s, f->name, NULL, (uint64_t)f->kind << 8 | (uint64_t)f->ending);
@@ -221,8 +221,8 @@ static void send(sim *s, ch_task *from, ch_task *to, ch_frame *f)
     if (chance(s, s->opt.twice)) {
         ch_frame other = *f;
 
-        if (f->parcel != NULL)
-            ch__parcel_ref(f->parcel);
+        if (f->message != NULL)
+            ch__message_ref(f->message);
         other.fault = f->fault != NULL ? ch__fault_copy(f->fault) : NULL;
         set_out(s, from, to, other);
     }
@@ -309,7 +309,7 @@ static void turn_begin(sim_task *t)
     assert(!t->is_in_turn);
     t->is_in_turn = true;
     t->task.now = sim_of(&t->task)->now;
-    ch__post_reserve(&t->task);
+    ch__outbox_reserve(&t->task);
 }
 
 static void life_end(sim_task *t)
@@ -317,7 +317,7 @@ static void life_end(sim_task *t)
     void *self;
 
     note(sim_of(&t->task), "ended", &t->task, t->task.incarnation);
-    self = ch__life_end(&t->task);
+    self = ch__incarnation_end(&t->task);
     if (t->is_working && t->work.drop != NULL)
         t->work.drop(t->work.arg);
     t->is_working = false;
@@ -331,7 +331,7 @@ static void turn_end(sim_task *t)
 {
     sim *s = sim_of(&t->task);
 
-    ch__post_flush(&t->task.post);
+    ch__outbox_flush(&t->task.outbox);
     if (t->task.is_broken) {
         ch__log(CH_LOG_ERROR, "net", "task %s ends: no memory for what it waits for",
                 t->task.name);
@@ -339,7 +339,7 @@ static void turn_end(sim_task *t)
     }
     if (t->task.n_ended > 0 && t->ended_at == INT64_MAX)
         t->ended_at = s->now + ns_per_us;
-    if (!t->is_working && ch__work_take(&t->task, &t->work)) {
+    if (!t->is_working && ch__work_next(&t->task, &t->work)) {
         t->is_working = true;
         t->work_until = s->now + 1 + draw_below(s, s->opt.work_us * ns_per_us);
     }
@@ -351,7 +351,7 @@ static void turn_end(sim_task *t)
 /* Nobody listens where this came: mostly its system says so. */
 static void arrive_nowhere(sim *s, coming *c)
 {
-    ch_frame lost = {.kind = CH_FRAME_ANSWER,
+    ch_frame lost = {.kind = CH_FRAME_REPLY,
                      .ending = CH_ENDED_LOST,
                      .call = c->frame.call,
                      .to = c->frame.from};
@@ -369,7 +369,7 @@ static bool must_wait(sim *s, coming *c)
     if (to->slow_ns == 0 || c->frame.kind != CH_FRAME_CALL || c->is_taken)
         return false;
     to->busy_until = to->busy_until > s->now ? to->busy_until : s->now;
-    if (c->frame.parcel->method == to->slow_method)
+    if (c->frame.message->method == to->slow_method)
         to->busy_until += to->slow_ns;
     c->is_taken = true;
     c->at = to->busy_until;
@@ -390,7 +390,7 @@ static void arrive(sim *s, coming *c)
     } else {
         note_frame(s, to, &c->frame);
         turn_begin(c->to);
-        ch__task_take(to, &c->frame);
+        ch__task_receive(to, &c->frame);
         turn_end(c->to);
     }
 }
@@ -399,10 +399,10 @@ static void arrive(sim *s, coming *c)
 static void drop_asked(ch_task *t, const ch_task *by, uint64_t incarnation)
 {
     for (int i = 0; i < t->table.cap; i++) {
-        const ch_open *o = &t->table.place[i];
+        const ch_pending *o = &t->table.place[i];
 
-        if (o->kind == CH_OPEN_ASKED && o->link == by && o->incarnation <= incarnation)
-            ch__opens_move(&t->table, &t->table.place[i], t->now);
+        if (o->kind == CH_PENDING_RECEIVED && o->link == by && o->incarnation <= incarnation)
+            ch__pending_move(&t->table, &t->table.place[i], t->now);
     }
 }
 
@@ -416,7 +416,7 @@ static void break_link(sim *s, const coming *c)
     turn_begin(c->to);
     for (int i = 0; i < t->n_links; i++)
         if (strcmp(t->link[i]->name, c->from->task.name) == 0)
-            ch__task_broke(t, t->link[i], c->before);
+            ch__task_link_lost(t, t->link[i], c->before);
     drop_asked(t, &c->from->task, c->frame.from);
     turn_end(c->to);
 }
@@ -441,7 +441,7 @@ static int64_t task_next(const sim_task *t)
 
     if (!t->task.is_alive)
         return at;
-    at = ch__least(at, ch__task_next_alarm(&t->task));
+    at = ch__least(at, ch__task_next_timer(&t->task));
     if (t->task.n_ended > 0)
         at = ch__least(at, t->ended_at);
     if (t->is_working)
@@ -451,7 +451,7 @@ static int64_t task_next(const sim_task *t)
 
 static void work_done(sim_task *t)
 {
-    ch_work w = t->work;
+    ch_task_work w = t->work;
 
     w.run(w.arg);
     t->is_working = false;
@@ -466,9 +466,9 @@ static void task_happen(sim *s, sim_task *t)
         work_done(t);
     } else if (t->task.n_ended > 0 && t->ended_at <= s->now) {
         t->ended_at = INT64_MAX;
-        ch__task_endings(&t->task);
+        ch__task_deliver_endings(&t->task);
     } else {
-        ch__task_alarms(&t->task);
+        ch__task_run_timers(&t->task);
     }
     turn_end(t);
 }
@@ -524,7 +524,7 @@ static ch_status sim_start(ch_task *task)
 
     t->ended_at = INT64_MAX;
     t->is_in_turn = true;
-    st = ch__life_begin(task);
+    st = ch__incarnation_begin(task);
     turn_end(t);
     return st;
 }
@@ -594,7 +594,7 @@ static ch_status sim_restart(ch_task *task)
                         "task %s lives; only one that was killed is restarted", task->name);
     note(sim_of(task), "restart", task, task->incarnation);
     t->is_in_turn = true;
-    st = ch__life_begin(task);
+    st = ch__incarnation_begin(task);
     turn_end(t);
     return st;
 }

@@ -19,8 +19,8 @@ static void task_free(ch_task *t)
         t->net->wire->close_link(t->link[i]);
         ch__free(t->link[i]);
     }
-    ch__opens_free(&t->table);
-    ch__free(t->post.item);
+    ch__pending_free(&t->table);
+    ch__free(t->outbox.item);
     ch__free(t->ended);
     ch__free(t->work);
     ch__free(t->link);
@@ -89,7 +89,7 @@ static void task_init(ch_task *t, ch_net *net, const ch_task_options *opt)
         t->opt.calls = CH_LINK_CALLS;
     if (opt->bytes == 0)
         t->opt.bytes = CH_LINK_BYTES;
-    t->post.task = t;
+    t->outbox.task = t;
 }
 
 /* Last in the list, or not at all. */
@@ -153,16 +153,16 @@ ch_status ch__task_start(ch_net *net, const ch_task_options *opt, ch_task **out)
 /* What was posted and not sent. */
 static void forget_posts(ch_task *t)
 {
-    for (int i = 0; i < t->post.n; i++)
-        ch__frame_drop(&t->post.item[i].frame);
-    t->post.n = t->n_ended = 0;
+    for (int i = 0; i < t->outbox.n; i++)
+        ch__frame_drop(&t->outbox.item[i].frame);
+    t->outbox.n = t->n_ended = 0;
 }
 
 static void forget_work(ch_task *t)
 {
-    ch_work w;
+    ch_task_work w;
 
-    while (ch__work_take(t, &w))
+    while (ch__work_next(t, &w))
         if (w.drop != NULL)
             w.drop(w.arg);
 }
@@ -170,15 +170,15 @@ static void forget_work(ch_task *t)
 static void forget_open(ch_task *t)
 {
     for (int i = 0; i < t->table.cap; i++)
-        if (t->table.place[i].kind != CH_OPEN_FREE)
-            ch__opens_drop(&t->table, &t->table.place[i]);
+        if (t->table.place[i].kind != CH_PENDING_FREE)
+            ch__pending_drop(&t->table, &t->table.place[i]);
     for (int i = 0; i < t->n_links; i++) {
         t->link[i]->n_calls = 0;
         t->link[i]->n_bytes = 0;
     }
 }
 
-void *ch__life_end(ch_task *t)
+void *ch__incarnation_end(ch_task *t)
 {
     void *self = t->self;
 
@@ -199,11 +199,11 @@ static void show(ch_task *t)
     pthread_mutex_unlock(&t->net->lock);
 }
 
-ch_status ch__life_begin(ch_task *t)
+ch_status ch__incarnation_begin(ch_task *t)
 {
     ch_status st;
 
-    if (!ch__post_reserve(t))
+    if (!ch__outbox_reserve(t))
         return ch__fail_memory("task");
     t->incarnation++;
     st = t->net->wire->listen(t);
@@ -211,18 +211,18 @@ ch_status ch__life_begin(ch_task *t)
         return st;
     t->is_alive = true;
     t->now = t->net->drive->now(t);
-    st = t->opt.make(t->opt.arg, t, t->incarnation, &t->post, &t->self);
+    st = t->opt.make(t->opt.arg, t, t->incarnation, &t->outbox, &t->self);
     if (st == CH_OK && t->is_broken) {
         t->opt.ops->close(t->self);
         st = ch__fail_memory("what a task begins with");
     }
     if (st != CH_OK) {
         t->self = NULL;
-        ch__life_end(t);
+        ch__incarnation_end(t);
         return ch__fail_at(st, "task %s", t->name);
     }
     show(t);
-    ch__post_flush(&t->post);
+    ch__outbox_flush(&t->outbox);
     return CH_OK;
 }
 
@@ -292,10 +292,10 @@ uint64_t ch__task_incarnation(ch_task *t)
     return t->incarnation;
 }
 
-ch_post *ch__task_enter(ch_task *t)
+ch_outbox *ch__task_enter(ch_task *t)
 {
     t->net->drive->enter(t);
-    return &t->post;
+    return &t->outbox;
 }
 
 void ch__task_leave(ch_task *t)

@@ -41,7 +41,7 @@ static void turn_leave(ch_threads_task *t)
     ch_wakes wakes = t->wakes;
 
     t->wakes.n = 0;
-    atomic_store_explicit(&t->next_alarm, ch__task_next_alarm(&t->task), memory_order_relaxed);
+    atomic_store_explicit(&t->next_alarm, ch__task_next_timer(&t->task), memory_order_relaxed);
     pthread_mutex_unlock(&t->turn);
     ch__wakes_open(&wakes);
 }
@@ -53,16 +53,16 @@ static void turn_end(ch_threads_task *t)
 
     turn_leave(t);
     if (has_work)
-        ch__box_wake_worker(t);
-    ch__box_wake_waiters(t);
-    ch__box_attend(t, has_more);
+        ch__mailbox_wake_worker(t);
+    ch__mailbox_wake_waiters(t);
+    ch__mailbox_attend(t, has_more);
 }
 
 /* ---- lives ---- */
 
 static void life_end(ch_threads_task *t)
 {
-    void *self = ch__life_end(&t->task);
+    void *self = ch__incarnation_end(&t->task);
 
     if (t->is_running)
         t->zombie = self;
@@ -100,11 +100,11 @@ static void wait_buried(ch_threads_task *t)
 
 static void flush_some(ch_threads_task *t)
 {
-    if (t->task.post.n == 0)
+    if (t->task.outbox.n == 0)
         return;
-    if (t->task.post.n < FLUSH_AT && t->task.now - t->flushed_at < flush_ns)
+    if (t->task.outbox.n < FLUSH_AT && t->task.now - t->flushed_at < flush_ns)
         return;
-    ch__post_flush(&t->task.post);
+    ch__outbox_flush(&t->task.outbox);
     ch__wakes_open(&t->wakes);
     t->flushed_at = t->task.now;
 }
@@ -112,14 +112,14 @@ static void flush_some(ch_threads_task *t)
 static int tell_frames(ch_threads_task *t)
 {
     ch_threads *net = net_of(t);
-    int         n = ch__box_take(t);
+    int         n = ch__mailbox_get_all(t);
 
     if (n > 0)
         t->flushed_at = t->task.now = ch__now_ns();
     for (int i = 0; i < n; i++) {
         net->took(&t->taken[i]);
         if (t->task.is_alive)
-            ch__task_take(&t->task, &t->taken[i]);
+            ch__task_receive(&t->task, &t->taken[i]);
         else
             ch__frame_drop(&t->taken[i]);
         flush_some(t);
@@ -132,13 +132,13 @@ static int deliver(ch_threads_task *t, bool *has_more)
 {
     int n = tell_frames(t);
 
-    if (t->task.is_alive && ch__task_next_alarm(&t->task) != INT64_MAX) {
+    if (t->task.is_alive && ch__task_next_timer(&t->task) != INT64_MAX) {
         t->task.now = ch__now_ns();
-        n += ch__task_alarms(&t->task);
+        n += ch__task_run_timers(&t->task);
     }
     if (t->task.is_alive && t->task.n_ended > 0)
-        n += ch__task_endings(&t->task);
-    ch__post_flush(&t->task.post);
+        n += ch__task_deliver_endings(&t->task);
+    ch__outbox_flush(&t->task.outbox);
     if (t->task.is_broken) {
         ch__log(CH_LOG_ERROR, "net", "task %s ends: no memory for what it waits for",
                 t->task.name);
@@ -150,43 +150,43 @@ static int deliver(ch_threads_task *t, bool *has_more)
 
 /* ---- the task's own thread ---- */
 
-static void do_work(ch_threads_task *t, ch_work *w)
+static void do_work(ch_threads_task *t, ch_task_work *w)
 {
     bool has_more;
 
-    ch__box_work(t, true);
-    ch__box_attend(t, false);
+    ch__mailbox_set_working(t, true);
+    ch__mailbox_attend(t, false);
     w->run(w->arg);
-    ch__box_work(t, false);
+    ch__mailbox_set_working(t, false);
     turn_take(t);
     t->is_running = false;
     ch__work_end(&t->task, w);
     bury(t);
     deliver(t, &has_more);
     turn_leave(t);
-    ch__box_wake_waiters(t);
+    ch__mailbox_wake_waiters(t);
 }
 
 /* One pass; false: the end. */
 static bool own_pass(ch_threads_task *t)
 {
-    bool    has_more, has_work, is_stopping;
-    int     n;
-    ch_work w;
+    bool         has_more, has_work, is_stopping;
+    int          n;
+    ch_task_work w;
 
     turn_take(t);
     n = deliver(t, &has_more);
     atomic_store_explicit(&t->has_work_news, false, memory_order_relaxed);
     is_stopping = t->is_stopping;
-    has_work = ch__work_take(&t->task, &w);
+    has_work = ch__work_next(&t->task, &w);
     t->is_running = has_work;
     turn_leave(t);
     if (n > 0)
-        ch__box_wake_waiters(t);
+        ch__mailbox_wake_waiters(t);
     if (has_work)
         do_work(t, &w);
     else if (!has_more && !is_stopping)
-        ch__box_own_sleep(t);
+        ch__mailbox_own_sleep(t);
     if (atomic_load_explicit(&t->n_entering, memory_order_relaxed) > 0)
         sched_yield(); /* a mutex is not fair, and this thread comes back at once */
     return !is_stopping;
@@ -210,7 +210,7 @@ static int64_t help(ch_threads_task *t)
 
     if (!atomic_load(&t->is_working))
         return INT64_MAX;
-    if (!ch__box_has_news(t) && atomic_load(&t->next_alarm) > ch__now_ns())
+    if (!ch__mailbox_has_news(t) && atomic_load(&t->next_alarm) > ch__now_ns())
         return atomic_load(&t->next_alarm);
     if (pthread_mutex_trylock(&t->turn) != 0)
         return INT64_MAX;
@@ -251,7 +251,7 @@ static void stop(ch_threads_task *t)
     turn_take(t);
     t->is_stopping = true;
     turn_leave(t);
-    ch__box_wake_worker(t);
+    ch__mailbox_wake_worker(t);
     ch__thread_join(t->thread);
     pthread_mutex_destroy(&t->turn);
     ch__free(t->in);
@@ -272,7 +272,7 @@ static ch_status start(ch_task *task)
     atomic_fetch_add(&n->n_awake, 1);
     st = ch__thread_start(task->name, own_main, t, &t->thread);
     if (st == CH_OK)
-        st = ch__life_begin(task);
+        st = ch__incarnation_begin(task);
     else
         atomic_fetch_sub(&n->n_awake, 1);
     turn_leave(t);
@@ -289,12 +289,12 @@ static void enter(ch_task *task)
     turn_take(t);
     atomic_fetch_sub_explicit(&t->n_entering, 1, memory_order_relaxed);
     task->now = ch__now_ns();
-    ch__post_reserve(task);
+    ch__outbox_reserve(task);
 }
 
 static void leave(ch_task *task)
 {
-    ch__post_flush(&task->post);
+    ch__outbox_flush(&task->outbox);
     turn_end(own(task));
 }
 
@@ -342,9 +342,9 @@ static void wait_aside(ch_threads_task *t, const patience *p, bool has_more)
 
     turn_leave(t);
     if (has_work)
-        ch__box_wake_worker(t);
+        ch__mailbox_wake_worker(t);
     if (!has_more)
-        ch__box_waiter_sleep(t, round, ch__least(p->notice, p->limit));
+        ch__mailbox_waiter_sleep(t, round, ch__least(p->notice, p->limit));
     turn_take(t);
 }
 
@@ -355,10 +355,10 @@ static ch_status wait_looking(ch_threads_task *t, bool (*is_done)(void *arg), vo
     ch_status st = CH_OK;
     bool      has_more;
 
-    ch__post_flush(&t->task.post);
+    ch__outbox_flush(&t->task.outbox);
     for (;;) {
         if (deliver(t, &has_more) > 0 && atomic_load(&t->n_waiters) > 1)
-            ch__box_wake_waiters(t);
+            ch__mailbox_wake_waiters(t);
         if (is_done(arg))
             return CH_OK;
         if (!t->task.is_alive || t->task.incarnation != incarnation)
@@ -383,9 +383,9 @@ static ch_status wait(ch_task *task, bool (*is_done)(void *arg), void *arg, int6
     p = patience_of(limit_ms, whom);
     atomic_fetch_add(&t->n_waiters, 1);
     atomic_fetch_add(&net_of(t)->n_awake, 1);
-    ch__box_look(t, 1);
+    ch__mailbox_add_reader(t, 1);
     st = wait_looking(t, is_done, arg, &p);
-    ch__box_look(t, -1); /* leave() sees whether another must */
+    ch__mailbox_add_reader(t, -1); /* leave() sees whether another must */
     atomic_fetch_sub(&net_of(t)->n_awake, 1);
     atomic_fetch_sub(&t->n_waiters, 1);
     return st;
@@ -418,7 +418,7 @@ static ch_status restart(ch_task *task)
     st = task->is_alive
              ? ch__fail(CH_FAILED_PRECONDITION,
                         "task %s lives; only one that was killed is restarted", task->name)
-             : ch__life_begin(task);
+             : ch__incarnation_begin(task);
     turn_end(t);
     return st;
 }

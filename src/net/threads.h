@@ -70,29 +70,29 @@ extern const ch_drive_ops ch__threads_drive;
 /* Fills all but the wire and `took`. */
 CH_MUST_CHECK ch_status ch__threads_init(ch_threads *n, int spin_us);
 
-void ch__box_open(ch_threads_task *t);
+void ch__mailbox_open(ch_threads_task *t);
 /* Nothing comes any more; returns what is in it, *n frames, to be freed by the caller. */
-ch_frame *ch__box_close(ch_threads_task *t, int *n);
+ch_frame *ch__mailbox_close(ch_threads_task *t, int *n);
 /* False: it is closed, or there is no memory, and the frame is not taken over. `from` is in its turn, and wakes whom it must
  * after that; NULL: at once. */
-bool ch__box_put(ch_threads_task *t, const ch_frame *f, ch_threads_task *from);
+bool ch__mailbox_put(ch_threads_task *t, const ch_frame *f, ch_threads_task *from);
 /* All that is in it, into t->taken; in the turn. */
-int  ch__box_take(ch_threads_task *t);
-bool ch__box_has_news(const ch_threads_task *t);
+int  ch__mailbox_get_all(ch_threads_task *t);
+bool ch__mailbox_has_news(const ch_threads_task *t);
 
 void ch__wakes_open(ch_wakes *w);
 /* One more looks into the box, or one less. Its own thread works, and does not look; or has worked. */
-void ch__box_look(ch_threads_task *t, int more);
-void ch__box_work(ch_threads_task *t, bool is_working);
+void ch__mailbox_add_reader(ch_threads_task *t, int more);
+void ch__mailbox_set_working(ch_threads_task *t, bool is_working);
 /* After a turn, in which something was told: those who wait ask again whether what they wait for is there. */
-void ch__box_wake_waiters(ch_threads_task *t);
+void ch__mailbox_wake_waiters(ch_threads_task *t);
 /* After a turn: its thread shall see that there is work. */
-void ch__box_wake_worker(ch_threads_task *t);
+void ch__mailbox_wake_worker(ch_threads_task *t);
 /* After a turn of one who will not look again: somebody else does, if that must be. */
-void ch__box_attend(ch_threads_task *t, bool has_more);
+void ch__mailbox_attend(ch_threads_task *t, bool has_more);
 /* Until there is something to look for. */
-void ch__box_own_sleep(ch_threads_task *t);
+void ch__mailbox_own_sleep(ch_threads_task *t);
 /* `round` is that of its last turn: whatever was told since then may be what it waits for. */
-void ch__box_waiter_sleep(ch_threads_task *t, unsigned round, int64_t until);
+void ch__mailbox_waiter_sleep(ch_threads_task *t, unsigned round, int64_t until);
 
 #endif

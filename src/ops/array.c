@@ -201,7 +201,7 @@ ch_node *ch_reshape(ch_node *x, ch_shape shape)
 /* Makes the step fail for what only the functions of this file know: a list of axes. */
 static ch_node *refuse(const void *caller, ch_node *x, ch_status rc)
 {
-    ch__step_take(ch_node_step(x), rc, caller);
+    ch__step_record_error(ch_node_step(x), rc, caller);
     return NULL;
 }
 
@@ -304,7 +304,7 @@ static ch_status transpose_prepare(const ch_node *n, ch_prep *p)
 {
     const transpose_attrs *a = ch__attrs(n);
     int64_t                from[CH_MAX_RANK];
-    ch_span                s = {.rank = n->dims.rank};
+    ch_box_span            s = {.rank = n->dims.rank};
     ch_boxes              *b = ch__boxes_new(n, p, 1);
 
     if (b == NULL)
@@ -417,7 +417,7 @@ static ch_status broadcast_prepare(const ch_node *n, ch_prep *p)
     const ch_node *x = n->in[0];
     int            skip = n->dims.rank - x->dims.rank;
     int64_t        from[CH_MAX_RANK];
-    ch_span        s = {.rank = n->dims.rank};
+    ch_box_span    s = {.rank = n->dims.rank};
     ch_boxes      *b = ch__boxes_new(n, p, 1);
 
     if (b == NULL)

@@ -82,7 +82,7 @@ static ch_status slice_infer(ch_infer *c)
 static ch_status slice_prepare(const ch_node *n, ch_prep *p)
 {
     const slice_attrs *a = ch__attrs(n);
-    ch_span            s = {.rank = n->dims.rank};
+    ch_box_span        s = {.rank = n->dims.rank};
     ch_boxes          *b = ch__boxes_new(n, p, 1);
 
     if (b == NULL)
@@ -421,7 +421,7 @@ static ch_status reverse_infer(ch_infer *c)
 static ch_status reverse_prepare(const ch_node *n, ch_prep *p)
 {
     const reverse_attrs *a = ch__attrs(n);
-    ch_span              s = {.rank = n->dims.rank};
+    ch_box_span          s = {.rank = n->dims.rank};
     ch_boxes            *b = ch__boxes_new(n, p, 1);
     int                  axis;
 
@@ -517,7 +517,7 @@ static ch_status tile_prepare(const ch_node *n, ch_prep *p)
 {
     const tile_attrs *a = ch__attrs(n);
     int64_t           from[CH_MAX_RANK], to[CH_MAX_RANK];
-    ch_span           s = {.rank = 2 * n->dims.rank};
+    ch_box_span       s = {.rank = 2 * n->dims.rank};
     ch_boxes         *b = ch__boxes_new(n, p, 1);
 
     if (b == NULL)

@@ -87,7 +87,7 @@ static ch_status concat_infer(ch_infer *c)
 static ch_status concat_prepare(const ch_node *n, ch_prep *p)
 {
     const concat_attrs *a = ch__attrs(n);
-    ch_span             s = {.rank = n->dims.rank};
+    ch_box_span         s = {.rank = n->dims.rank};
     ch_boxes           *b = ch__boxes_new(n, p, n->n_in);
     int                 axis;
 
@@ -240,7 +240,7 @@ static ch_status part_infer(ch_infer *c)
 static ch_status part_prepare(const ch_node *n, ch_prep *p)
 {
     const part_attrs *a = ch__attrs(n);
-    ch_span           s = {.rank = n->dims.rank};
+    ch_box_span       s = {.rank = n->dims.rank};
     ch_boxes         *b = ch__boxes_new(n, p, 1);
     int64_t           skip;
     int               axis;
@@ -320,10 +320,11 @@ static ch_node *part_of(const ch_node *n, ch_node *d, int axis, int i)
     if (fits)
         return ch__node(&ch__op_part, &a, 1, &d);
     ch__graph_root(d->graph)->wants_numbers = true;
-    ch__step_take(ch_node_step(d),
-                  ch__fail(CH_INVALID_ARGUMENT, "concat: its gradient has more than %d symbols",
-                           CH_MAX_RANK),
-                  n->caller);
+    ch__step_record_error(ch_node_step(d),
+                          ch__fail(CH_INVALID_ARGUMENT,
+                                   "concat: its gradient has more than %d symbols",
+                                   CH_MAX_RANK),
+                          n->caller);
     return NULL;
 }
 
@@ -408,7 +409,7 @@ static ch_status split_infer(ch_infer *c)
 static ch_status split_prepare(const ch_node *n, ch_prep *p)
 {
     const split_attrs *a = ch__attrs(n);
-    ch_span            s = {.rank = n->dims.rank};
+    ch_box_span        s = {.rank = n->dims.rank};
     ch_boxes          *b = ch__boxes_new(n, p, n->n_out);
     int                axis;
 
@@ -518,7 +519,7 @@ ch_node *ch_stack(int n, ch_node *const *x, int axis)
     }
     before = ch__step_begin(s);
     if (n > 16 && (wide = ch__calloc((size_t)n, sizeof(*wide))) == NULL) {
-        ch__step_take(s, ch__fail_memory("stack"), NULL);
+        ch__step_record_error(s, ch__fail_memory("stack"), NULL);
     } else {
         for (int i = 0; i < n; i++)
             wide[i] = ch_expand_dims(x[i], axis);

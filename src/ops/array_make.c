@@ -249,12 +249,12 @@ ch_node *ch_range(ch_step *s, ch_dtype dtype, double start, double limit, double
     if (s == NULL)
         return NULL;
     if (!(fabs(n) < 9007199254740992.0)) { /* 2^53; NaN too */
-        ch__step_take(s,
-                      ch__fail(CH_INVALID_ARGUMENT,
-                               "range: from %g to %g in steps of %g has no "
-                               "end; want finite numbers and a step that is not 0",
-                               start, limit, step),
-                      __builtin_return_address(0));
+        ch__step_record_error(s,
+                              ch__fail(CH_INVALID_ARGUMENT,
+                                       "range: from %g to %g in steps of %g has no "
+                                       "end; want finite numbers and a step that is not 0",
+                                       start, limit, step),
+                              __builtin_return_address(0));
         return NULL;
     }
     a.dims.dim[0] = ch__dim(n > 0 ? (int64_t)n : 0);
@@ -269,7 +269,7 @@ ch_node *ch_range_like(ch_node *x, int axis, ch_dtype dtype)
     if (x == NULL)
         return NULL;
     if (!ch__axis(axis, x->dims.rank, &at)) {
-        ch__step_take(
+        ch__step_record_error(
             ch_node_step(x),
             ch__fail(CH_INVALID_ARGUMENT, "range: axis %d of rank %d", axis, x->dims.rank),
             __builtin_return_address(0));

@@ -30,7 +30,7 @@ ch_status ch__body_prepare(ch_body *b, ch_graph *g, ch_prep *p, size_t *used)
     return CH_OK;
 }
 
-void ch__body_start(const ch_body *b, const ch_call *c, ch_running *r)
+void ch__body_start(const ch_body *b, const ch_call *c, ch_attempt *r)
 {
     char *scratch = c->scratch;
 
@@ -71,7 +71,7 @@ void ch__record_call(ch_step *s, const ch_op *op, const void *attrs, int n0,
     ch_node **in = ch__calloc((size_t)n_in + 1, sizeof(*in)), *n = NULL;
 
     if (in == NULL) {
-        ch__step_take(s, ch__fail_memory(op->name), NULL);
+        ch__step_record_error(s, ch__fail_memory(op->name), NULL);
         return;
     }
     for (int i = 0; i < n0; i++)
@@ -90,7 +90,7 @@ bool ch__fits_outputs(ch_step *s, const char *what, int n)
 {
     if (n >= 1 && n <= CH_MAX_OUT)
         return true;
-    ch__step_take(
+    ch__step_record_error(
         s, ch__fail(CH_INVALID_ARGUMENT, "%s: %d values, want 1 to %d", what, n, CH_MAX_OUT),
         NULL);
     return false;
@@ -113,7 +113,7 @@ void ch__body_gradient(ch_step *s, const ch_graph *g, ch_node *const *in, ch_nod
     int       n = 0;
 
     if (x == NULL) {
-        ch__step_take(s, ch__fail_memory("gradient"), NULL);
+        ch__step_record_error(s, ch__fail_memory("gradient"), NULL);
         return;
     }
     for (int i = 0; i < g->n_inputs; i++)

@@ -19,20 +19,20 @@ typedef struct ch_body {
 } ch_body;
 
 /* A body on a device, for the length of one call. */
-typedef struct ch_running {
+typedef struct ch_attempt {
     ch_instance *instance;
     const void **in;
     void       **out;
     ch_env       env;
     ch_bind      bind;
-} ch_running;
+} ch_attempt;
 
 /* Takes `bytes` of scratch, of which *used are taken; where they begin. */
 size_t ch__scratch_take(size_t *used, size_t bytes);
 /* Plans body g of call p, and takes the scratch it needs. */
 ch_status ch__body_prepare(ch_body *b, ch_graph *g, ch_prep *p, size_t *used);
 /* Sets it up in the scratch of call c; r->in and r->out are the caller's to fill. */
-void ch__body_start(const ch_body *b, const ch_call *c, ch_running *r);
+void ch__body_start(const ch_body *b, const ch_call *c, ch_attempt *r);
 
 /* Inputs [from, from + n) of the call must be what inputs [at, at + n) of body g say; cut: each
  * is a stack of what the body takes. */

@@ -18,7 +18,7 @@ ch_boxes *ch__boxes_new(const ch_node *n, ch_prep *p, int n_boxes)
     return b;
 }
 
-void ch__boxes_set(ch_boxes *b, int i, const ch_node *n, int in, int out, const ch_span *s)
+void ch__boxes_set(ch_boxes *b, int i, const ch_node *n, int in, int out, const ch_box_span *s)
 {
     int64_t bytes = (int64_t)ch_dtype_bytes(n->dtype);
     ch_box *x = &b->at[i];

@@ -24,16 +24,16 @@ typedef struct ch_boxes {
 } ch_boxes;
 
 /* Strides and beginnings of a box, in elements, as ops think of them. */
-typedef struct ch_span {
+typedef struct ch_box_span {
     int     rank;
     int64_t dim[CH_MOVE_RANK], from[CH_MOVE_RANK], to[CH_MOVE_RANK];
     int64_t from_begin, to_begin;
-} ch_span;
+} ch_box_span;
 
 /* A kernel's state for n boxes; NULL, with the error set, when out of memory. */
 ch_boxes *ch__boxes_new(const ch_node *n, ch_prep *p, int n_boxes);
 /* Box i copies this span of input `in` into output `out`. */
-void ch__boxes_set(ch_boxes *b, int i, const ch_node *n, int in, int out, const ch_span *s);
+void ch__boxes_set(ch_boxes *b, int i, const ch_node *n, int in, int out, const ch_box_span *s);
 /* Asks for tiles; or for no call, if output 0 is a run of input 0. The prepare's last word. */
 ch_status ch__boxes_done(ch_boxes *b, ch_prep *p);
 ch_status ch__boxes_run(const ch_call *c, ch_piece t);

@@ -81,7 +81,7 @@ static ch_status cond_run(const ch_call *c, ch_piece t)
     int               which = *(const bool *)c->in[0] ? 0 : 1;
     const ch_body    *b = &s->branch[which];
     int               first = 1 + (which == 0 ? 0 : s->branch[0].n_in);
-    ch_running        r;
+    ch_attempt        r;
 
     (void)t;
     ch__body_start(b, c, &r);
@@ -123,7 +123,7 @@ static void record_branch(ch_step *s, int n, ch_node *const *in, void *arg)
 
     (void)n, (void)in;
     b->fn(s, b->arg, out);
-    ch__step_take_back(s, mine);
+    ch__step_clear_error(s, mine);
     for (int i = 0; i < b->n_out; i++)
         ch__body_out(s, out[i]);
 }
@@ -187,7 +187,7 @@ static void record_branch_gradient(ch_step *s, int n, ch_node *const *none, void
 
     (void)n, (void)none;
     if (in == NULL) {
-        ch__step_take(s, ch__fail_memory("gradient"), NULL);
+        ch__step_record_error(s, ch__fail_memory("gradient"), NULL);
         return;
     }
     for (int i = 0; i < b->body->n_inputs; i++)

@@ -460,7 +460,7 @@ void ch_host_call(ch_step *s, const ch_host_spec *spec, int n_in, ch_node *const
         rc =
             ch__fail(CH_INVALID_ARGUMENT, "host_call: no room for its %d outputs", spec->n_out);
     if (rc != CH_OK) {
-        ch__step_take(s, rc, caller);
+        ch__step_record_error(s, rc, caller);
         return;
     }
     if (n_in > 0)

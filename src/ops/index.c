@@ -330,7 +330,7 @@ static ch_node *gather_nd(ch_node *x, ch_node *ids)
     int64_t        k = i->rank > 0 && i->dim[i->rank - 1].sym == 0 ? i->dim[i->rank - 1].n : -1;
 
     if (k < 1 || k > x->dims.rank) {
-        ch__step_take(
+        ch__step_record_error(
             ch_node_step(x),
             ch__fail(CH_INVALID_ARGUMENT,
                      "gather_nd: the last axis of the ids has size %lld, want 1 to %d, "

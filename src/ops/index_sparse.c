@@ -329,7 +329,7 @@ static char *leaf_name(ch_step *s, const char *call, const char *name, const cha
     size = strlen(name) + strlen(leaf) + 2;
     text = ch__arena_alloc(&s->graph->arena, size);
     if (text == NULL)
-        ch__step_take(s, ch__fail_memory(call), caller);
+        ch__step_record_error(s, ch__fail_memory(call), caller);
     else
         snprintf(text, size, "%s/%s", name, leaf);
     return text;
@@ -360,12 +360,13 @@ void ch_step_out_sparse(ch_step *s, const char *name, ch_node *n)
     if (rows == NULL)
         return;
     if (!ch__is_sparse(n)) {
-        ch__step_take(s,
-                      ch__fail(CH_INVALID_ARGUMENT,
-                               "step_out_sparse: \"%s\": the node is %s, want a sparse one "
-                               "(ch_node_is_sparse); use ch_step_out",
-                               name, n == NULL ? "NULL" : "dense"),
-                      caller);
+        ch__step_record_error(
+            s,
+            ch__fail(CH_INVALID_ARGUMENT,
+                     "step_out_sparse: \"%s\": the node is %s, want a sparse one "
+                     "(ch_node_is_sparse); use ch_step_out",
+                     name, n == NULL ? "NULL" : "dense"),
+            caller);
         return;
     }
     before = ch__step_begin_at(s, caller, "step_out_sparse");

@@ -298,7 +298,7 @@ static void copy(void *to, const void *from, size_t bytes)
 }
 
 /* Hands iteration `at` its slices of the xs and its places in the ys, and notes its carries. */
-static void point_at(const scan_state *s, const ch_call *c, ch_running *r, int64_t at,
+static void point_at(const scan_state *s, const ch_call *c, ch_attempt *r, int64_t at,
                      char *carry)
 {
     const size_t *bytes = s->bytes + s->n_carry;
@@ -343,7 +343,7 @@ static ch_status scan_run(const ch_call *c, ch_piece tile)
     const scan_state *s = c->state;
     char *carry[2] = {(char *)c->scratch + s->carry_at[0], (char *)c->scratch + s->carry_at[1]};
     int64_t    t = 0, most = most_iterations(s, c);
-    ch_running r;
+    ch_attempt r;
 
     (void)tile;
     ch__body_start(&s->body, c, &r);
@@ -420,7 +420,7 @@ static void record_scan(ch_step *s, const scan_parts *p, ch_body_fn record, void
                     .counted = p->counted};
 
     if (dtype == NULL || dims == NULL) {
-        ch__step_take(s, ch__fail_memory("scan"), NULL);
+        ch__step_record_error(s, ch__fail_memory("scan"), NULL);
         return;
     }
     for (int i = 0; i < n; i++) {
@@ -454,7 +454,7 @@ static void record_scan_body(ch_step *s, int n, ch_node *const *in, void *arg)
 
     (void)n;
     r->fn(s, r->arg, in, in + r->n_carry, next, y);
-    ch__step_take_back(s, mine);
+    ch__step_clear_error(s, mine);
     for (int i = 0; i < r->n_carry; i++)
         ch__body_out(s, next[i] != NULL && next[i]->weak ? ch_cast(next[i], in[i]->dtype)
                                                          : next[i]);
@@ -468,11 +468,11 @@ static bool check_number(ch_step *s, const char *op, const char *what, int64_t n
 {
     if (n >= 0 && n <= most)
         return true;
-    ch__step_take(s,
-                  ch__fail(CH_INVALID_ARGUMENT, "%s: %s is %lld, want %s%lld", op, what,
-                           (long long)n, n < 0 ? "at least " : "at most ",
-                           (long long)(n < 0 ? 0 : most)),
-                  NULL);
+    ch__step_record_error(s,
+                          ch__fail(CH_INVALID_ARGUMENT, "%s: %s is %lld, want %s%lld", op, what,
+                                   (long long)n, n < 0 ? "at least " : "at most ",
+                                   (long long)(n < 0 ? 0 : most)),
+                          NULL);
     return false;
 }
 
@@ -485,10 +485,10 @@ static bool check_values(ch_step *s, const char *op, const char *what, int n,
 
         if (x != NULL && (!cut || x->dims.rank > 0))
             continue;
-        ch__step_take(s,
-                      ch__fail(CH_INVALID_ARGUMENT, "%s: %s %d is %s", op, what, i,
-                               x == NULL ? "NULL" : "a scalar, which has no slices"),
-                      NULL);
+        ch__step_record_error(s,
+                              ch__fail(CH_INVALID_ARGUMENT, "%s: %s %d is %s", op, what, i,
+                                       x == NULL ? "NULL" : "a scalar, which has no slices"),
+                              NULL);
         return false;
     }
     return true;
@@ -600,7 +600,7 @@ static void record_backward(ch_step *s, int n, ch_node *const *in, void *arg)
 
     (void)n;
     if (fwd == NULL) {
-        ch__step_take(s, ch__fail_memory("gradient"), NULL);
+        ch__step_record_error(s, ch__fail_memory("gradient"), NULL);
         return;
     }
     for (int i = 0; i < b->n_carry + b->n_x; i++)
@@ -631,7 +631,7 @@ static bool check_trace(ch_step *s, const ch_node *n)
             add_bytes(&need, a->length.dim[0].n, n[i].dtype, &n[i].dims, 0);
     rc = check_memory(a, need);
     if (rc != CH_OK)
-        ch__step_take(s, rc, NULL);
+        ch__step_record_error(s, rc, NULL);
     return rc == CH_OK;
 }
 
@@ -664,7 +664,7 @@ static void scan_grad(ch_step *s, const ch_node *n, ch_node *const dout[], ch_no
                            .counted = a->counted || a->stop > 0};
 
     if (room == NULL) {
-        ch__step_take(s, ch__fail_memory("gradient"), NULL);
+        ch__step_record_error(s, ch__fail_memory("gradient"), NULL);
         return;
     }
     for (int i = 0; i < n_carry; i++)
@@ -721,13 +721,13 @@ static ch_node *record_test(ch_step *s, const while_record *w, ch_node *const *s
     ch_site  mine = ch__step_hand_over(s);
     ch_node *go = w->test(s, w->arg, state);
 
-    ch__step_take_back(s, mine);
+    ch__step_clear_error(s, mine);
     if (go != NULL && go->dtype == CH_BOOL && go->dims.rank == 0)
         return go;
-    ch__step_take(s,
-                  ch__fail(CH_INVALID_ARGUMENT, "while: its test gives %s, want bool()",
-                           go != NULL ? ch__type_text(go->dtype, &go->dims) : "NULL"),
-                  NULL);
+    ch__step_record_error(s,
+                          ch__fail(CH_INVALID_ARGUMENT, "while: its test gives %s, want bool()",
+                                   go != NULL ? ch__type_text(go->dtype, &go->dims) : "NULL"),
+                          NULL);
     return NULL;
 }
 
@@ -738,12 +738,13 @@ static ch_node *next_value(ch_step *s, int i, ch_node *next, const ch_node *in)
         next = ch_cast(next, in->dtype);
     if (next != NULL && next->dtype == in->dtype && ch__dims_same(&next->dims, &in->dims))
         return next;
-    ch__step_take(s,
-                  ch__fail(CH_INVALID_ARGUMENT,
-                           "while: value %d goes into the body as %s and comes out as %s", i,
-                           ch__type_text(in->dtype, &in->dims),
-                           next != NULL ? ch__type_text(next->dtype, &next->dims) : "NULL"),
-                  NULL);
+    ch__step_record_error(
+        s,
+        ch__fail(CH_INVALID_ARGUMENT,
+                 "while: value %d goes into the body as %s and comes out as %s", i,
+                 ch__type_text(in->dtype, &in->dims),
+                 next != NULL ? ch__type_text(next->dtype, &next->dims) : "NULL"),
+        NULL);
     return NULL;
 }
 
@@ -757,7 +758,7 @@ static void record_while(ch_step *s, int n, ch_node *const *in, void *arg)
 
     (void)n;
     w->body(s, w->arg, in, next);
-    ch__step_take_back(s, mine);
+    ch__step_clear_error(s, mine);
     for (int i = 0; i < w->n; i++) {
         next[i] = next_value(s, i, next[i], in[i]);
         ch__body_out(s, next[i]);

@@ -440,12 +440,13 @@ static bool are_columns(ch_step *s, const ch_node *x, ch_node *const *column,
             ch__dim_same(d->dim[0], x->dims.dim[x->dims.rank - 1]))
             continue;
         ch_shape_print(ch__dims_shape(d), text, sizeof(text));
-        ch__step_take(s,
-                      ch__fail(CH_INVALID_ARGUMENT,
-                               "batch_norm_inference: %s is %s, want one value for each of the "
-                               "last axis of x, which is (..., channels)",
-                               name[i], text),
-                      caller);
+        ch__step_record_error(
+            s,
+            ch__fail(CH_INVALID_ARGUMENT,
+                     "batch_norm_inference: %s is %s, want one value for each of the "
+                     "last axis of x, which is (..., channels)",
+                     name[i], text),
+            caller);
         return false;
     }
     return true;

@@ -187,10 +187,11 @@ static ch_node *along_at(const void *caller, const ch_op *op, ch_node *x, int ax
     if (s == NULL)
         return NULL;
     if (!ch__axis(axis, x->dims.rank, &k)) {
-        ch__step_take(s,
-                      ch__fail(CH_INVALID_ARGUMENT, "%s: axis %d is out of range for rank %d",
-                               op->name, axis, x->dims.rank),
-                      caller);
+        ch__step_record_error(s,
+                              ch__fail(CH_INVALID_ARGUMENT,
+                                       "%s: axis %d is out of range for rank %d", op->name,
+                                       axis, x->dims.rank),
+                              caller);
         return NULL;
     }
     before = ch__step_begin_at(s, caller, NULL);

@@ -110,7 +110,7 @@ ch_node *ch_constant(ch_step *s, ch_tensor *t)
                                : ch_tensor_contiguous(t, &whole);
 
     if (rc != CH_OK) {
-        ch__step_take(s, rc, caller);
+        ch__step_record_error(s, rc, caller);
         return NULL;
     }
     n = constant_at(caller, s, whole, false);
@@ -126,7 +126,7 @@ ch_node *ch_number(ch_step *s, double value)
     ch_status   rc = ch_tensor_scalar(CH_F64, value, &t);
 
     if (rc != CH_OK) {
-        ch__step_take(s, rc, caller);
+        ch__step_record_error(s, rc, caller);
         return NULL;
     }
     n = constant_at(caller, s, t, true);

@@ -65,7 +65,7 @@ bool ch__var_may_write(ch_step *s, const ch_var *v, const char *call, const void
         return false;
     rc = check_write(s, v, call);
     if (rc != CH_OK)
-        ch__step_take(s, rc, caller);
+        ch__step_record_error(s, rc, caller);
     return rc == CH_OK;
 }
 
@@ -81,7 +81,7 @@ static ch_node *borrow(ch_step *s, ch_var *v, const void *caller)
                                                                 : fail_mixed(s, v, "var_read");
 
     if (rc != CH_OK) {
-        ch__step_take(s, rc, caller);
+        ch__step_record_error(s, rc, caller);
         return NULL;
     }
     return ch__step_borrow(s, ch_var_ref(v), release_var, v->name, v->dtype, v->shape);
@@ -114,7 +114,7 @@ typedef struct change {
 
 static bool fail(const change *c, ch_status rc)
 {
-    ch__step_take(c->s, rc, NULL);
+    ch__step_record_error(c->s, rc, NULL);
     return false;
 }
 
@@ -315,7 +315,7 @@ static ch_node *read_all(ch_step *s, ch_var *v)
     ch_status rc = ch__var_check_read(v);
 
     if (rc != CH_OK)
-        ch__step_take(s, rc, NULL);
+        ch__step_record_error(s, rc, NULL);
     if (rc != CH_OK || own == NULL)
         return NULL;
     s->speaks_of = CH_SPEAKS_OF_REPLICA;
@@ -337,7 +337,7 @@ ch_node *ch_var_read(ch_step *s, ch_var *v)
         return NULL;
     rc = check_var(s, v, "var_read");
     if (rc != CH_OK) {
-        ch__step_take(s, rc, caller);
+        ch__step_record_error(s, rc, caller);
         return NULL;
     }
     if (s->owner != v->strategy)
@@ -484,12 +484,13 @@ static ch_node *scatter(ch_step *s, ch_var *v, const char *name, bool can_gather
         return NULL;
     }
     if (ch__var_may_write(s, v, name, caller) && ch__var_is_own(v)) {
-        ch__step_take(s,
-                      ch__fail(CH_UNIMPLEMENTED,
-                               "%s of %s: rows are not for a variable that is CH_SYNC_ON_READ; "
-                               "assign all of it",
-                               name, v->name),
-                      caller);
+        ch__step_record_error(
+            s,
+            ch__fail(CH_UNIMPLEMENTED,
+                     "%s of %s: rows are not for a variable that is CH_SYNC_ON_READ; "
+                     "assign all of it",
+                     name, v->name),
+            caller);
         return NULL;
     }
     return apply(&(change){s, v, name, .can_gather = can_gather, .ids = ids, .x = rows,

@@ -59,7 +59,7 @@ static bool settle(ch_step *s, const ch_communication_options *over, const void 
         return false;
     rc = ch__communication_of(s->owner, "all_reduce", over, &all);
     if (rc != CH_OK) {
-        ch__step_take(s, rc, caller);
+        ch__step_record_error(s, rc, caller);
         return false;
     }
     *how = over != NULL ? *over : (ch_communication_options){0};

@@ -30,16 +30,16 @@ struct ch_remote {
 
 /* A dataset, a pass over one, or values. */
 struct ch_per_worker {
-    atomic_int      refs;
-    ch_coordinator *coordinator; /* referenced */
-    int             n_streams;   /* of a dataset */
-    ch_tensor     **dataset;     /* as bytes, of each stream */
-    bool            is_shared, rows_unknown;
-    atomic_llong    n_passes;
-    ch_feed        *feed;  /* of a pass, or values; NULL: it is a dataset */
-    int             width; /* components of an element */
-    ch_value      **like;  /* values that look like them: steps are recorded with these */
-    char          **name;
+    atomic_int       refs;
+    ch_coordinator  *coordinator; /* referenced */
+    int              n_streams;   /* of a dataset */
+    ch_tensor      **dataset;     /* as bytes, of each stream */
+    bool             is_shared, rows_unknown;
+    atomic_llong     n_passes;
+    ch_worker_input *input; /* of a pass, or values; NULL: it is a dataset */
+    int              width; /* components of an element */
+    ch_value       **like;  /* values that look like them: steps are recorded with these */
+    char           **name;
 };
 
 /* ---- life ---- */
@@ -143,7 +143,7 @@ ch_status ch_coordinator_new(ch_strategy *st, const ch_coordinator_options *opt,
         rc = new_coordinator(st, ps, &made);
     if (rc != CH_OK)
         return rc;
-    (void)ch__task_enter(ps->chief);
+    (void)ch__task_enter(ps->coord);
     c = find(ps);
     if (opt != NULL && ps->has_options)
         rc = check_same(&ps->options, opt);
@@ -153,9 +153,9 @@ ch_status ch_coordinator_new(ch_strategy *st, const ch_coordinator_options *opt,
     }
     if (rc == CH_OK && c == NULL)
         c = ps->coordinator = made;
-    ch__task_leave(ps->chief);
+    ch__task_leave(ps->coord);
     if (rc == CH_OK)
-        ch__chief_set(ps->chief, &ps->options);
+        ch__coord_set_options(ps->coord, &ps->options);
     if (c != made || rc != CH_OK)
         ch_coordinator_unref(made);
     if (rc == CH_OK)
@@ -176,10 +176,10 @@ void ch_coordinator_unref(ch_coordinator *c)
 {
     if (c == NULL || atomic_fetch_sub(&c->refs, 1) != 1)
         return;
-    (void)ch__task_enter(c->ps->chief);
+    (void)ch__task_enter(c->ps->coord);
     if (c->ps->coordinator == c)
         c->ps->coordinator = NULL;
-    ch__task_leave(c->ps->chief);
+    ch__task_leave(c->ps->coord);
     ch_strategy_unref(c->strategy);
     ch__free(c);
 }
@@ -202,7 +202,7 @@ void ch_per_worker_unref(ch_per_worker *p)
 {
     if (p == NULL || atomic_fetch_sub(&p->refs, 1) != 1)
         return;
-    ch__chief_feed_unref(p->coordinator->ps->chief, p->feed);
+    ch__coord_input_unref(p->coordinator->ps->coord, p->input);
     for (int i = 0; i < p->n_streams; i++)
         ch_tensor_unref(p->dataset[i]);
     for (int i = 0; i < p->width; i++) {
@@ -377,7 +377,7 @@ static int count_workers(ch_coordinator *c)
 {
     ch_coordinator_stats s = {0};
 
-    ch__chief_stats(c->ps->chief, &s);
+    ch__coord_stats(c->ps->coord, &s);
     return s.workers;
 }
 
@@ -573,10 +573,10 @@ ch_status ch_per_worker_iterate(ch_per_worker *dataset, ch_per_worker **out)
     if (rc == CH_OK)
         rc = copy_looks(dataset, p);
     if (rc == CH_OK)
-        rc = ch__chief_feed(dataset->coordinator->ps->chief, dataset->n_streams,
-                            dataset->dataset, dataset->width,
-                            atomic_fetch_add(&dataset->n_passes, 1), dataset->is_shared,
-                            &p->feed);
+        rc = ch__coord_input_datasets(dataset->coordinator->ps->coord, dataset->n_streams,
+                                      dataset->dataset, dataset->width,
+                                      atomic_fetch_add(&dataset->n_passes, 1),
+                                      dataset->is_shared, &p->input);
     if (rc != CH_OK) {
         ch_per_worker_unref(p);
         return rc;
@@ -673,7 +673,7 @@ static ch_status make_values(ch_coordinator *c, int n, ch_tuple *const *all,
             p->like[i] = ch_value_ref(ch_tuple_at(all[0], i));
     }
     if (rc == CH_OK)
-        rc = ch__chief_values(c->ps->chief, n, copies, width, t, &p->feed);
+        rc = ch__coord_input_values(c->ps->coord, n, copies, width, t, &p->input);
     ch__free(t);
     if (rc == CH_OK)
         *out = p;
@@ -726,7 +726,7 @@ static ch_status check_each(const ch_coordinator *c, const ch_arguments *a)
     for (int i = 0; i < a->n_each; i++) {
         const ch_per_worker *p = a->each[i];
 
-        if (p == NULL || p->feed == NULL)
+        if (p == NULL || p->input == NULL)
             return ch__fail(
                 CH_INVALID_ARGUMENT, "schedule: each[%d] is %s", i,
                 p == NULL ? "NULL" : "a dataset; give what ch_per_worker_iterate makes of it");
@@ -805,30 +805,31 @@ static ch_status order(ch_coordinator *c, const ch_arguments *a, const ch_graph 
                        uint64_t function, int64_t number, ch_scheduled **out)
 {
     enum { FEW = 16 };
-    ch_feed     *few[FEW], **feed = few;
-    ch_ps_inputs in;
-    ch_status    rc = ch__ps_inputs_take(c->ps, g, a->in, &in);
+    ch_worker_input *few[FEW], **input = few;
+    ch_ps_inputs     in;
+    ch_status        rc = ch__ps_inputs_read(c->ps, g, a->in, &in);
 
     if (rc != CH_OK)
         return rc;
-    if (a->n_each > FEW && (feed = ch__calloc((size_t)a->n_each, sizeof(ch_feed *))) == NULL)
+    if (a->n_each > FEW &&
+        (input = ch__calloc((size_t)a->n_each, sizeof(ch_worker_input *))) == NULL)
         rc = ch__fail_memory("a step");
     if (rc == CH_OK) {
         for (int i = 0; i < a->n_each; i++)
-            feed[i] = a->each[i]->feed;
-        rc = ch__chief_schedule(c->ps->chief,
-                                &(ch_order){.function = function,
-                                            .number = number,
-                                            .n_in = in.n_in,
-                                            .n_inputs = in.n_inputs,
-                                            .n_shared = in.n_shared,
-                                            .in = in.in,
-                                            .n_feeds = a->n_each,
-                                            .feed = feed},
+            input[i] = a->each[i]->input;
+        rc = ch__coord_schedule(c->ps->coord,
+                                &(ch_step_request){.function = function,
+                                                   .number = number,
+                                                   .n_in = in.n_in,
+                                                   .n_inputs = in.n_inputs,
+                                                   .n_shared = in.n_shared,
+                                                   .in = in.in,
+                                                   .n_worker_inputs = a->n_each,
+                                                   .input = input},
                                 out);
     }
-    if (feed != few)
-        ch__free(feed);
+    if (input != few)
+        ch__free(input);
     ch__ps_inputs_drop(&in);
     return rc;
 }
@@ -866,10 +867,10 @@ ch_status ch_coordinator_join(ch_coordinator *c)
 {
     ch_status rc = ch__want_given("join", "the coordinator", c, NULL, NULL);
 
-    return rc == CH_OK ? ch__chief_join(c->ps->chief, 0) : rc;
+    return rc == CH_OK ? ch__coord_join(c->ps->coord, 0) : rc;
 }
 
-/* A limit as ch__chief_join takes it. */
+/* A limit as ch__coord_join takes it. */
 static ch_status take_seconds(const char *call, double seconds, int64_t *limit_ms)
 {
     static const double most = 1e8; /* three years */
@@ -889,7 +890,7 @@ ch_status ch_coordinator_join_for(ch_coordinator *c, double seconds)
 
     if (rc == CH_OK)
         rc = take_seconds("join", seconds, &limit_ms);
-    return rc == CH_OK ? ch__chief_join(c->ps->chief, limit_ms) : rc;
+    return rc == CH_OK ? ch__coord_join(c->ps->coord, limit_ms) : rc;
 }
 
 ch_status ch_coordinator_cancel(ch_coordinator *c)
@@ -897,7 +898,7 @@ ch_status ch_coordinator_cancel(ch_coordinator *c)
     ch_status rc = ch__want_given("cancel", "the coordinator", c, NULL, NULL);
 
     if (rc == CH_OK)
-        ch__chief_cancel(c->ps->chief, NULL);
+        ch__coord_cancel(c->ps->coord, NULL);
     return rc;
 }
 
@@ -905,7 +906,7 @@ ch_status ch_coordinator_done(ch_coordinator *c, bool *out)
 {
     ch_status rc = ch__want_given("done", "the coordinator", c, "out", out);
 
-    return rc == CH_OK ? ch__chief_done(c->ps->chief, out) : rc;
+    return rc == CH_OK ? ch__coord_done(c->ps->coord, out) : rc;
 }
 
 ch_status ch_coordinator_get_stats(ch_coordinator *c, ch_coordinator_stats *out)
@@ -914,7 +915,7 @@ ch_status ch_coordinator_get_stats(ch_coordinator *c, ch_coordinator_stats *out)
 
     if (rc == CH_OK) {
         *out = (ch_coordinator_stats){0};
-        ch__chief_stats(c->ps->chief, out);
+        ch__coord_stats(c->ps->coord, out);
     }
     return rc;
 }
@@ -923,7 +924,7 @@ ch_status ch_coordinator_get_worker_stats(ch_coordinator *c, int worker, ch_work
 {
     ch_status rc = ch__want_given("worker stats", "the coordinator", c, "out", out);
 
-    return rc == CH_OK ? ch__chief_worker_stats(c->ps->chief, worker, out) : rc;
+    return rc == CH_OK ? ch__coord_worker_stats(c->ps->coord, worker, out) : rc;
 }
 
 /* ---- results ---- */
@@ -947,9 +948,9 @@ void ch_remote_unref(ch_remote *r)
 
 static ch_status fetch(ch_remote *r, int64_t limit_ms, ch_tuple **out)
 {
-    const ch_parcel *p = NULL;
-    ch_status        rc =
-        ch__chief_wait(r->coordinator->ps->chief, r->step, r->graph->name, limit_ms, &p);
+    const ch_message *p = NULL;
+    ch_status         rc =
+        ch__coord_wait(r->coordinator->ps->coord, r->step, r->graph->name, limit_ms, &p);
 
     if (rc == CH_DEADLINE_EXCEEDED && !ch_remote_has_ended(r))
         return ch__fail_at(rc, "fetch");
@@ -980,7 +981,7 @@ ch_status ch_remote_cancel(ch_remote *r)
     ch_status rc = ch__want_given("cancel", "the remote value", r, NULL, NULL);
 
     if (rc == CH_OK)
-        ch__chief_cancel(r->coordinator->ps->chief, r->step);
+        ch__coord_cancel(r->coordinator->ps->coord, r->step);
     return rc;
 }
 
@@ -991,7 +992,7 @@ long long ch_remote_step(const ch_remote *r)
 
 bool ch_remote_has_ended(const ch_remote *r)
 {
-    return r == NULL || ch__chief_has_ended(r->coordinator->ps->chief, r->step);
+    return r == NULL || ch__coord_has_ended(r->coordinator->ps->coord, r->step);
 }
 
 ch_status ch_coordinator_fetch(ch_coordinator *c, int n, ch_remote *const *r, ch_tuple **out)

@@ -39,10 +39,11 @@ static bool may_switch(ch_step *s, const char *call, ch_speaks_of from, ch_speak
     now = ch__speaks_of(s);
     if (s->outer == NULL && (now == from || now == other))
         return true;
-    ch__step_take(s,
-                  ch__fail(CH_FAILED_PRECONDITION, "%s: %s", call,
-                           s->outer != NULL ? "not inside a cond, while or scan" : where),
-                  caller);
+    ch__step_record_error(
+        s,
+        ch__fail(CH_FAILED_PRECONDITION, "%s: %s", call,
+                 s->outer != NULL ? "not inside a cond, while or scan" : where),
+        caller);
     return false;
 }
 
@@ -68,7 +69,7 @@ static void take_back(ch_step *s, const char *call, int n_out, ch_node *const *o
 {
     for (int i = 0; i < n_out && s->rc == CH_OK; i++)
         if (out[i] == NULL)
-            ch__step_take(
+            ch__step_record_error(
                 s, ch__fail(CH_INVALID_ARGUMENT, "%s: its result %d is not set", call, i),
                 caller);
 }
@@ -142,12 +143,13 @@ static bool begin_reduction(ch_node *x, const char *call, const void *caller)
                     caller))
         return false;
     if (!x->varies && !x->is_each && ch_strategy_replicas(s->owner) > 1) {
-        ch__step_take(s,
-                      ch__fail(CH_INVALID_ARGUMENT,
-                               "%s: the value is one for all replicas, not per-replica; in a "
-                               "replica, ch_identity gives each its own",
-                               call),
-                      caller);
+        ch__step_record_error(
+            s,
+            ch__fail(CH_INVALID_ARGUMENT,
+                     "%s: the value is one for all replicas, not per-replica; in a "
+                     "replica, ch_identity gives each its own",
+                     call),
+            caller);
         return false;
     }
     s->speaks_of = CH_SPEAKS_OF_REPLICA;

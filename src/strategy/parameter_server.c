@@ -16,8 +16,8 @@ static ch_device *const *devices(void *self)
 
 static void free_ps(ch_ps *ps)
 {
-    if (ps->chief != NULL)
-        ch__task_kill(ps->chief);
+    if (ps->coord != NULL)
+        ch__task_kill(ps->coord);
     ch__ps_functions_drop(ps);
     ch_resolver_unref(ps->cluster);
     ch__free(ps->server_device);
@@ -30,7 +30,8 @@ static void close_strategy(void *self)
     free_ps(self);
 }
 
-static const ch_strategy_ops ops = {"ParameterServer", devices, ch__ps_place, close_strategy};
+static const ch_strategy_ops ops = {"ParameterServer", devices, ch__ps_placement,
+                                    close_strategy};
 
 ch_ps *ch__ps_of(const ch_strategy *st)
 {
@@ -106,8 +107,8 @@ static ch_status connect(ch_ps *ps)
             ch_resolver_name(ps->cluster));
     rc = find_devices(ps);
     if (rc == CH_OK)
-        rc = ch__local_cluster_start_coordinator(ps->local, &ps->chief);
-    return rc == CH_OK ? ch__chief_connect(ps->chief) : rc;
+        rc = ch__local_cluster_start_coordinator(ps->local, &ps->coord);
+    return rc == CH_OK ? ch__coord_connect(ps->coord) : rc;
 }
 
 static ch_status make(ch_resolver *cluster, const ch_parameter_server_options *opt,

@@ -17,7 +17,7 @@ typedef struct ch_ps {
     ch_strategy      *strategy; /* whose `self` this is */
     ch_resolver      *cluster;  /* referenced */
     ch_local_cluster *local;
-    ch_task          *chief;
+    ch_task          *coord;
     int               n_servers, n_devices;
     ch_device        *device[64]; /* of worker 0: replicas */
     ch_device       **server_device;
@@ -42,19 +42,19 @@ CH_MUST_CHECK ch_status ch__ps_function(ch_ps *ps, ch_graph *g, uint64_t *number
 void                    ch__ps_functions_drop(ch_ps *ps);
 /* A step's results. */
 CH_MUST_CHECK ch_status ch__ps_results(const ch_ps *ps, const ch_graph *g, int n,
-                                       const ch_parcel *p, ch_tuple **out);
+                                       const ch_message *p, ch_tuple **out);
 
-/* The tensors that a step is ordered with (ch_order): the leaves of its tuple, shared by a worker's replicas or one
+/* The tensors that a step is ordered with (ch_step_request): the leaves of its tuple, shared by a worker's replicas or one
  * replica's after the other's, and then the values that the variables of Default which its graph reads have now.
  * These are inputs of the step as workers run it. Every attempt gets the same tensors. */
 typedef struct ch_ps_inputs {
-    int         n_in, n_inputs, n_shared; /* as of ch_order */
+    int         n_in, n_inputs, n_shared; /* as of ch_step_request */
     ch_tensor **in;                       /* the shared ones are referenced */
     ch_tensor  *few[16];                  /* `in`, if they are enough */
 } ch_ps_inputs;
 
 /* `in` may be NULL. After an error there is nothing to drop. */
-CH_MUST_CHECK ch_status  ch__ps_inputs_take(const ch_ps *ps, const ch_graph *g,
+CH_MUST_CHECK ch_status  ch__ps_inputs_read(const ch_ps *ps, const ch_graph *g,
                                             const ch_tuple *in, ch_ps_inputs *out);
 void                     ch__ps_inputs_drop(ch_ps_inputs *i);
 extern const ch_exec_ops ch__ps_exec;
@@ -68,7 +68,7 @@ typedef struct ch_ps_shard {
     ch_ps     *ps;
     int64_t    bytes;
 
-    struct ch_route_shard at; /* its server, and its number there */
+    struct ch_plan_shard at; /* its server, and its number there */
 } ch_ps_shard;
 
 /* The storage of a variable: v->storage. A per-worker variable has no shards. Its copy in this process belongs to the program,
@@ -84,9 +84,9 @@ typedef struct ch_ps_var {
         ch_var *var;
         bool    subtract;
     } arg[2];
-    ch_route_variable      where;   /* n_shards 0: it is per-worker */
-    struct ch_route_shard *at;      /* where.shard: the `at` of each shard */
-    ch_ps_shard           *shard[]; /* of each part of the layout */
+    ch_plan_variable      where;   /* n_shards 0: it is per-worker */
+    struct ch_plan_shard *at;      /* where.shard: the `at` of each shard */
+    ch_ps_shard          *shard[]; /* of each part of the layout */
 } ch_ps_var;
 
 static inline bool ch__ps_is_per_worker(const ch_var *v)
@@ -95,7 +95,7 @@ static inline bool ch__ps_is_per_worker(const ch_var *v)
 }
 
 /* Chooses the layout of a variable: ch_strategy_ops.place. */
-ch_status               ch__ps_place(void *self, const ch_var_spec *spec, ch_layout *out);
+ch_status               ch__ps_placement(void *self, const ch_var_spec *spec, ch_layout *out);
 extern const ch_var_ops ch__ps_var_ops;
 
 ch_status ch__ps_per_worker_create(ch_ps *ps, ch_var *v, const ch_tensor *initial);
@@ -108,6 +108,6 @@ ch_status ch__ps_per_worker_read(ch_var *v, ch_tuple **out);
 CH_MUST_CHECK ch_status ch__ps_worker_graph(const ch_graph *g, ch_var *const *var,
                                             ch_graph **out);
 /* The variables of each worker's own, in the same order: how many; `out` has room for all resources. */
-int ch__ps_per_worker_list(const ch_graph *g, ch_var *const *var, ch_kept_spec *out);
+int ch__ps_per_worker_list(const ch_graph *g, ch_var *const *var, ch_per_worker_spec *out);
 
 #endif

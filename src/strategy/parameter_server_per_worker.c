@@ -47,14 +47,14 @@ ch_status ch__ps_per_worker_create(ch_ps *ps, ch_var *v, const ch_tensor *initia
         return rc;
     }
     s->ps = ps;
-    s->number = ch__chief_numbers(ps->chief, 1);
+    s->number = ch__coord_new_numbers(ps->coord, 1);
     v->storage = s;
     return CH_OK;
 }
 
 void ch__ps_per_worker_free(ch_ps_var *s)
 {
-    ch__chief_forget_kept(s->ps->chief, s->number);
+    ch__coord_forget_per_worker(s->ps->coord, s->number);
     ch_tensor_unref(s->initial);
     ch__free(s);
 }
@@ -121,7 +121,7 @@ ch_status ch__ps_worker_graph(const ch_graph *g, ch_var *const *var, ch_graph **
     return rc;
 }
 
-int ch__ps_per_worker_list(const ch_graph *g, ch_var *const *var, ch_kept_spec *out)
+int ch__ps_per_worker_list(const ch_graph *g, ch_var *const *var, ch_per_worker_spec *out)
 {
     int n = 0;
 
@@ -129,10 +129,10 @@ int ch__ps_per_worker_list(const ch_graph *g, ch_var *const *var, ch_kept_spec *
         const ch_ps_var *s = var[i]->storage;
 
         if (!ch__is_borrowed(&g->resource[i]) && ch__ps_is_per_worker(var[i]))
-            out[n++] = (ch_kept_spec){.number = s->number,
-                                      .is_read = g->resource[i].read != NULL,
-                                      .is_written = is_written(&g->resource[i]),
-                                      .initial = s->initial};
+            out[n++] = (ch_per_worker_spec){.number = s->number,
+                                            .is_read = g->resource[i].read != NULL,
+                                            .is_written = is_written(&g->resource[i]),
+                                            .initial = s->initial};
     }
     return n;
 }
@@ -175,7 +175,7 @@ ch_status ch__ps_per_worker_read(ch_var *v, ch_tuple **out)
     const ch_ps_var *s = v->storage;
     ch_tensor      **given = NULL;
     int              n = 0;
-    ch_status        rc = ch__chief_kept(s->ps->chief, s->number, &n, &given);
+    ch_status        rc = ch__coord_read_per_worker(s->ps->coord, s->number, &n, &given);
 
     if (rc == CH_OK)
         rc = tuple_of(v, n, given, out);

@@ -26,11 +26,11 @@ typedef struct located {
     int      n;
     ch_var **var; /* referenced; of each resource */
     /* Of those that are on servers. */
-    int                    n_variables;
-    int                   *place;
-    ch_route_variable     *variable;
-    struct ch_route_shard *shard; /* of those that each worker has, their numbers */
-    int                    n_shards;
+    int                   n_variables;
+    int                  *place;
+    ch_plan_variable     *variable;
+    struct ch_plan_shard *shard; /* of those that each worker has, their numbers */
+    int                   n_shards;
 } located;
 
 static void drop_located(located *l)
@@ -44,7 +44,7 @@ static void drop_located(located *l)
 }
 
 /* On the same servers, and cut at the same rows. */
-static bool is_same_place(const ch_route_variable *a, const ch_route_variable *b)
+static bool is_same_place(const ch_plan_variable *a, const ch_plan_variable *b)
 {
     if (a->n_shards != b->n_shards || a->axis != b->axis ||
         (a->n_shards > 1 && a->shape.dim[a->axis] != b->shape.dim[b->axis]))
@@ -144,31 +144,31 @@ void ch__ps_functions_drop(ch_ps *ps)
 }
 
 /* How many numbers its updates need on servers: one for each shard. */
-static ch_updates number_updates(ch_ps *ps, const ch_route *r, const located *l)
+static ch_updates number_updates(ch_ps *ps, const ch_step_plan *r, const located *l)
 {
     int n = 0;
 
-    for (int i = 0; i < r->n_remotes; i++)
+    for (int i = 0; i < r->n_remote_parts; i++)
         n += l->variable[r->remote[i].variable[0]].n_shards;
-    return (ch_updates){ch__chief_numbers(ps->chief, n), (uint64_t)n};
+    return (ch_updates){ch__coord_new_numbers(ps->coord, n), (uint64_t)n};
 }
 
-static ch_status encode(const ch_route *r, const located *l, uint64_t next, ch_tensor **out)
+static ch_status encode(const ch_step_plan *r, const located *l, uint64_t next, ch_tensor **out)
 {
-    uint64_t *function = ch__calloc((size_t)r->n_remotes + 1, sizeof(*function));
-    void     *bytes = NULL;
-    size_t    n = 0;
-    ch_route  copy = *r;
-    ch_status rc;
+    uint64_t    *function = ch__calloc((size_t)r->n_remote_parts + 1, sizeof(*function));
+    void        *bytes = NULL;
+    size_t       n = 0;
+    ch_step_plan copy = *r;
+    ch_status    rc;
 
     if (function == NULL)
         return ch__fail_memory("a step");
-    for (int i = 0; i < r->n_remotes; i++) {
+    for (int i = 0; i < r->n_remote_parts; i++) {
         function[i] = next;
         next += (uint64_t)l->variable[r->remote[i].variable[0]].n_shards;
     }
-    rc = ch__route_encode(&(ch_sent_route){&copy, l->n_variables, l->variable, function},
-                          &bytes, &n);
+    rc = ch__step_plan_encode(&(ch_placed_plan){&copy, l->n_variables, l->variable, function},
+                              &bytes, &n);
     if (rc == CH_OK)
         rc = ch_tensor_copy_of(CH_U8, ch_shape_of((int64_t)n), bytes, out);
     ch__free(bytes);
@@ -176,16 +176,16 @@ static ch_status encode(const ch_route *r, const located *l, uint64_t next, ch_t
     return rc;
 }
 
-static ch_status cut(const ch_graph *g, const located *l, ch_route **out)
+static ch_status cut(const ch_graph *g, const located *l, ch_step_plan **out)
 {
     ch_graph *inner = NULL;
     ch_status rc;
 
     if (l->n_variables == l->n)
-        return ch__route_new(g, l->place, out);
+        return ch__step_plan_new(g, l->place, out);
     rc = ch__ps_worker_graph(g, l->var, &inner);
     if (rc == CH_OK)
-        rc = ch__route_new(inner, l->place, out);
+        rc = ch__step_plan_new(inner, l->place, out);
     if (rc == CH_OK && g->n_inputs == 0)
         (*out)->rows = (*out)->n_inputs; /* variables have no rows of the step */
     ch_graph_unref(inner);
@@ -215,39 +215,39 @@ static void list_ops(const ch_graph *g, ch_function_spec *out)
 }
 
 /* Takes the route over. */
-static ch_status tell(ch_ps *ps, const ch_graph *g, const located *l, ch_tensor *route,
+static ch_status tell(ch_ps *ps, const ch_graph *g, const located *l, ch_tensor *plan,
                       const ch_updates *updates, uint64_t *number)
 {
-    ch_kept_spec    *kept = ch__calloc((size_t)l->n + 1, sizeof(*kept));
-    ch_function_spec f = {.name = g->name, .kept = kept, .updates = *updates};
-    ch_status        rc;
+    ch_per_worker_spec *per_worker = ch__calloc((size_t)l->n + 1, sizeof(*per_worker));
+    ch_function_spec    f = {.name = g->name, .per_worker = per_worker, .updates = *updates};
+    ch_status           rc;
 
-    if (kept == NULL) {
-        ch_tensor_unref(route);
+    if (per_worker == NULL) {
+        ch_tensor_unref(plan);
         return ch__fail_memory("a step");
     }
-    f.n_kept = ch__ps_per_worker_list(g, l->var, kept);
+    f.n_per_worker = ch__ps_per_worker_list(g, l->var, per_worker);
     list_ops(g, &f);
-    rc = ch__chief_function(ps->chief, &f, route, number);
-    ch__free(kept);
+    rc = ch__coord_add_function(ps->coord, &f, plan, number);
+    ch__free(per_worker);
     return rc;
 }
 
 static ch_status make_function(ch_ps *ps, ch_graph *g, const located *l, ch_ps_function **out)
 {
     ch_ps_function *f = ch__calloc(1, sizeof(*f) + (size_t)l->n_shards * sizeof(f->shard[0]));
-    ch_route       *route = NULL;
+    ch_step_plan   *plan = NULL;
     ch_tensor      *bytes = NULL;
     ch_updates      updates = {0};
-    ch_status       rc = f == NULL ? ch__fail_memory("a step") : cut(g, l, &route);
+    ch_status       rc = f == NULL ? ch__fail_memory("a step") : cut(g, l, &plan);
 
     if (rc == CH_OK) {
-        updates = number_updates(ps, route, l);
-        rc = encode(route, l, updates.first, &bytes);
+        updates = number_updates(ps, plan, l);
+        rc = encode(plan, l, updates.first, &bytes);
     }
     if (rc == CH_OK)
         rc = tell(ps, g, l, bytes, &updates, &f->number);
-    ch__route_free(route);
+    ch__step_plan_free(plan);
     if (rc != CH_OK) {
         ch__free(f);
         return ch__fail_at(rc, "%s, for workers", g->name);
@@ -311,7 +311,7 @@ static void forget(ch_ps *ps, ch_ps_function *f)
 {
     if (f == NULL)
         return;
-    ch__chief_forget(ps->chief, f->number);
+    ch__coord_forget_function(ps->coord, f->number);
     free_function(f);
 }
 
@@ -322,7 +322,7 @@ static bool use(ch_ps *ps, const ch_graph *g, const located *l, unsigned generat
 {
     ch_ps_function *f, *other = made, *last = NULL;
 
-    (void)ch__task_enter(ps->chief);
+    (void)ch__task_enter(ps->coord);
     f = take_function(ps, g);
     if (f == NULL || !is_for(f, l)) {
         other = f;
@@ -334,7 +334,7 @@ static bool use(ch_ps *ps, const ch_graph *g, const located *l, unsigned generat
         put_function(ps, f);
         last = take_last(ps);
     }
-    ch__task_leave(ps->chief);
+    ch__task_leave(ps->coord);
     forget(ps, other);
     forget(ps, last);
     return f != NULL;
@@ -346,7 +346,7 @@ static bool is_known(ch_ps *ps, const ch_graph *g, unsigned generation, uint64_t
     ch_ps_function *f;
     bool            known;
 
-    (void)ch__task_enter(ps->chief);
+    (void)ch__task_enter(ps->coord);
     f = ps->functions;
     if (f == NULL || f->graph != g) {
         f = take_function(ps, g);
@@ -356,7 +356,7 @@ static bool is_known(ch_ps *ps, const ch_graph *g, unsigned generation, uint64_t
     known = f != NULL && f->generation == generation;
     if (known)
         *number = f->number;
-    ch__task_leave(ps->chief);
+    ch__task_leave(ps->coord);
     return known;
 }
 
@@ -395,7 +395,7 @@ static ch_status own(ch_tensor *t, ch_tensor **out)
 }
 
 /* Of the first n replicas. */
-static ch_status result(const ch_graph *g, int n, const ch_parcel *p, int i, ch_value **out)
+static ch_status result(const ch_graph *g, int n, const ch_message *p, int i, ch_value **out)
 {
     ch_tensor *t[64] = {NULL};
     ch_status  rc = CH_OK;
@@ -409,8 +409,8 @@ static ch_status result(const ch_graph *g, int n, const ch_parcel *p, int i, ch_
     return rc;
 }
 
-ch_status ch__ps_results(const ch_ps *ps, const ch_graph *g, int n_replicas, const ch_parcel *p,
-                         ch_tuple **out)
+ch_status ch__ps_results(const ch_ps *ps, const ch_graph *g, int n_replicas,
+                         const ch_message *p, ch_tuple **out)
 {
     size_t       n = (size_t)g->n_outputs;
     ch_value   **v = ch__calloc(n + 1, sizeof(ch_value *));
@@ -459,7 +459,7 @@ static ch_status take_borrowed(const ch_graph *g, ch_ps_inputs *out)
     return rc;
 }
 
-ch_status ch__ps_inputs_take(const ch_ps *ps, const ch_graph *g, const ch_tuple *in,
+ch_status ch__ps_inputs_read(const ch_ps *ps, const ch_graph *g, const ch_tuple *in,
                              ch_ps_inputs *out)
 {
     enum { FEW = sizeof(out->few) / sizeof(out->few[0]) };
@@ -492,26 +492,26 @@ void ch__ps_inputs_drop(ch_ps_inputs *i)
 }
 
 /* Gives the step of a run to the chief. */
-static ch_status order(const ch_run *run, uint64_t pin, bool is_own, ch_graph **g,
+static ch_status order(const ch_run *run, uint64_t snapshot, bool is_own, ch_graph **g,
                        ch_scheduled **out)
 {
-    ch_strategy *st = run->owner;
-    ch_ps       *ps = st->self;
-    ch_order     o = {.seed = run->seed, .pin = pin, .is_own = is_own};
-    ch_ps_inputs in;
-    ch_status    rc = ch__run_record(run, g, &o.number);
+    ch_strategy    *st = run->owner;
+    ch_ps          *ps = st->self;
+    ch_step_request o = {.seed = run->seed, .snapshot = snapshot, .is_own = is_own};
+    ch_ps_inputs    in;
+    ch_status       rc = ch__run_record(run, g, &o.number);
 
     if (rc == CH_OK)
         rc = ch__ps_function(ps, *g, &o.function);
     if (rc == CH_OK)
-        rc = ch__ps_inputs_take(ps, *g, run->in, &in);
+        rc = ch__ps_inputs_read(ps, *g, run->in, &in);
     if (rc != CH_OK)
         return rc;
     o.n_in = in.n_in;
     o.n_inputs = in.n_inputs;
     o.n_shared = in.n_shared;
     o.in = in.in;
-    rc = ch__chief_schedule(ps->chief, &o, out);
+    rc = ch__coord_schedule(ps->coord, &o, out);
     ch__ps_inputs_drop(&in);
     return rc;
 }
@@ -553,7 +553,7 @@ static bool poll_started(const ch_started *r)
 {
     const started *s = r->step;
 
-    return s == NULL || ch__chief_has_ended(s->ps->chief, s->step);
+    return s == NULL || ch__coord_has_ended(s->ps->coord, s->step);
 }
 
 static void abandon(ch_started *r)
@@ -565,9 +565,9 @@ static void abandon(ch_started *r)
 
 static ch_status wait_started(ch_started *r, ch_tuple **out)
 {
-    started         *s = r->step;
-    const ch_parcel *p = NULL;
-    ch_status        rc = ch__chief_wait(s->ps->chief, s->step, s->graph->name, 0, &p);
+    started          *s = r->step;
+    const ch_message *p = NULL;
+    ch_status         rc = ch__coord_wait(s->ps->coord, s->step, s->graph->name, 0, &p);
 
     if (rc == CH_OK && out != NULL)
         rc = ch__ps_results(s->ps, s->graph, s->n_replicas, p, out);
@@ -577,31 +577,31 @@ static ch_status wait_started(ch_started *r, ch_tuple **out)
 
 static ch_status drain(ch_strategy *st)
 {
-    return ch__chief_join(((ch_ps *)st->self)->chief, 0);
+    return ch__coord_join(((ch_ps *)st->self)->coord, 0);
 }
 
 static ch_status wait_capacity(ch_strategy *st, bool is_own)
 {
-    return ch__chief_room(((ch_ps *)st->self)->chief, is_own);
+    return ch__coord_wait_for_room(((ch_ps *)st->self)->coord, is_own);
 }
 
 static int workers(ch_strategy *st)
 {
     ch_coordinator_stats s = {0};
 
-    ch__chief_stats(((ch_ps *)st->self)->chief, &s);
+    ch__coord_stats(((ch_ps *)st->self)->coord, &s);
     return s.workers;
 }
 
 static ch_status snapshot(ch_strategy *st, uint64_t *out)
 {
-    return ch__chief_pin(((ch_ps *)st->self)->chief, out);
+    return ch__coord_snapshot(((ch_ps *)st->self)->coord, out);
 }
 
 static void release(ch_strategy *st, uint64_t number)
 {
     if (number != 0)
-        ch__chief_unpin(((ch_ps *)st->self)->chief, number);
+        ch__coord_release_snapshot(((ch_ps *)st->self)->coord, number);
 }
 
 const ch_exec_ops ch__ps_exec = {.start = start,

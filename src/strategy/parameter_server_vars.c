@@ -31,7 +31,7 @@ static int64_t shard_bytes(ch_layout l, ch_dtype dtype, ch_shape shape, int i)
     return ch_shape_count(ch__layout_shape(l, shape, i)) * (int64_t)ch_dtype_bytes(dtype);
 }
 
-ch_status ch__ps_place(void *self, const ch_var_spec *spec, ch_layout *out)
+ch_status ch__ps_placement(void *self, const ch_var_spec *spec, ch_layout *out)
 {
     ch_ps         *ps = self;
     ch_tensor_spec of = {.name = spec->name, .dtype = spec->dtype, .shape = spec->shape};
@@ -49,7 +49,7 @@ ch_status ch__ps_place(void *self, const ch_var_spec *spec, ch_layout *out)
     if (rc == CH_OK && (has == NULL || bytes == NULL))
         rc = ch__fail_memory("a variable");
     if (rc == CH_OK) {
-        (void)ch__task_enter(ps->chief);
+        (void)ch__task_enter(ps->coord);
         memcpy(bytes, ps->bytes, (size_t)ps->n_servers * sizeof(*bytes));
         for (int i = 0; i < ch__layout_parts(*out); i++) {
             int server = ps->placement == CH_PLACE_BY_BYTES ? least_loaded(ps, has, bytes)
@@ -59,7 +59,7 @@ ch_status ch__ps_place(void *self, const ch_var_spec *spec, ch_layout *out)
             has[server]++;
             bytes[server] += shard_bytes(*out, spec->dtype, spec->shape, i);
         }
-        ch__task_leave(ps->chief);
+        ch__task_leave(ps->coord);
     }
     ch__free(has);
     ch__free(bytes);
@@ -81,10 +81,10 @@ static void shard_unref(ch_ps_shard *s)
 {
     if (s == NULL || atomic_fetch_sub(&s->refs, 1) != 1)
         return;
-    (void)ch__task_enter(s->ps->chief);
+    (void)ch__task_enter(s->ps->coord);
     s->ps->bytes[s->at.server] -= s->bytes;
-    ch__task_leave(s->ps->chief);
-    ch__remote_free(s->ps->chief, s->at);
+    ch__task_leave(s->ps->coord);
+    ch__remote_free(s->ps->coord, s->at);
     ch__free(s);
 }
 
@@ -112,9 +112,9 @@ static void free_var(ch_var *v)
 static ch_status new_storage(ch_ps *ps, const char *name, ch_dtype dtype, ch_shape shape,
                              ch_layout l, ch_ps_shard *const *shard, ch_ps_var **out)
 {
-    int                    n = ch__layout_parts(l);
-    struct ch_route_shard *at = ch__calloc((size_t)n, sizeof(*at));
-    ch_ps_var             *s = ch__calloc(1, sizeof(*s) + (size_t)n * sizeof(s->shard[0]));
+    int                   n = ch__layout_parts(l);
+    struct ch_plan_shard *at = ch__calloc((size_t)n, sizeof(*at));
+    ch_ps_var            *s = ch__calloc(1, sizeof(*s) + (size_t)n * sizeof(s->shard[0]));
 
     if (s == NULL || at == NULL) {
         ch__free(at);
@@ -123,12 +123,12 @@ static ch_status new_storage(ch_ps *ps, const char *name, ch_dtype dtype, ch_sha
     }
     s->ps = ps;
     s->at = at;
-    s->where = (ch_route_variable){.name = name,
-                                   .dtype = dtype,
-                                   .shape = shape,
-                                   .axis = ch__layout_axis(l),
-                                   .n_shards = n,
-                                   .shard = at};
+    s->where = (ch_plan_variable){.name = name,
+                                  .dtype = dtype,
+                                  .shape = shape,
+                                  .axis = ch__layout_axis(l),
+                                  .n_shards = n,
+                                  .shard = at};
     for (int i = 0; i < n; i++) {
         atomic_fetch_add(&shard[i]->refs, 1);
         s->shard[i] = shard[i];
@@ -141,7 +141,7 @@ static ch_status new_storage(ch_ps *ps, const char *name, ch_dtype dtype, ch_sha
 /* Makes the records of the shards, with numbers by which servers will know them. */
 static ch_status new_shards(ch_ps *ps, const ch_var *v, int n, ch_ps_shard **out)
 {
-    uint64_t number = ch__chief_numbers(ps->chief, n);
+    uint64_t number = ch__coord_new_numbers(ps->coord, n);
 
     for (int i = 0; i < n; i++) {
         out[i] = ch__calloc(1, sizeof(*out[i]));
@@ -168,10 +168,10 @@ static ch_status make_storage(ch_ps *ps, ch_var *v)
     for (int i = 0; rc != CH_OK && shard != NULL && i < n; i++)
         ch__free(shard[i]);
     if (rc == CH_OK) {
-        (void)ch__task_enter(ps->chief);
+        (void)ch__task_enter(ps->coord);
         for (int i = 0; i < n; i++)
             ps->bytes[shard[i]->at.server] += shard[i]->bytes;
-        ch__task_leave(ps->chief);
+        ch__task_leave(ps->coord);
         v->storage = s;
     }
     ch__free(shard);
@@ -230,7 +230,7 @@ static ch_status create_on_servers(ch_strategy *st, ch_var *v, ch_tensor *initia
     rc = make_storage(ps, v);
     s = v->storage;
     if (rc == CH_OK)
-        rc = ch__remote_create(ps->chief, &s->where, initial, init);
+        rc = ch__remote_create(ps->coord, &s->where, initial, init);
     return rc == CH_OK && s->where.n_shards > 1 ? make_parts(st, v) : rc;
 }
 
@@ -255,7 +255,7 @@ static ch_status read_var(ch_var *v, const ch_region *region, ch_tensor **out)
 
     if (ch__ps_is_per_worker(v))
         return ch__var_local.read(v, region, out);
-    rc = ch__remote_read(s->ps->chief, &s->where, region, out);
+    rc = ch__remote_read(s->ps->coord, &s->where, region, out);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
 }
 
@@ -266,7 +266,7 @@ static ch_status write_var(ch_var *v, const ch_region *region, ch_tensor *value)
 
     if (ch__ps_is_per_worker(v))
         return ch__var_local.write(v, region, value);
-    rc = ch__remote_write(s->ps->chief, &s->where, region, value);
+    rc = ch__remote_write(s->ps->coord, &s->where, region, value);
     return rc == CH_OK ? CH_OK : ch__fail_at(rc, "variable %s", v->name);
 }
 
@@ -275,7 +275,7 @@ static ch_status gather(ch_var *v, ch_tensor *const *ids, ch_tensor **rows)
     const ch_ps_var *s = v->storage;
 
     return ch__ps_is_per_worker(v) ? ch__var_local.gather(v, ids, rows)
-                                   : ch__remote_gather(s->ps->chief, &s->where, ids, rows);
+                                   : ch__remote_gather(s->ps->coord, &s->where, ids, rows);
 }
 
 static void record_change(ch_step *s, void *arg)
@@ -291,27 +291,27 @@ static void record_change(ch_step *s, void *arg)
 /* The function that changes a variable from outside steps, made when it is first wanted, by whoever comes first. */
 static ch_status find_change(ch_ps_var *s, ch_var *v, bool subtract, ch_function **out)
 {
-    ch_task     *chief = s->ps->chief;
+    ch_task     *coord = s->ps->coord;
     ch_function *made = NULL;
     ch_status    rc;
 
-    (void)ch__task_enter(chief);
+    (void)ch__task_enter(coord);
     *out = s->change[subtract];
     s->arg[subtract] = (struct ch_ps_change){v, subtract};
-    ch__task_leave(chief);
+    ch__task_leave(coord);
     if (*out != NULL)
         return CH_OK;
     rc = ch_function_new("add", record_change, &s->arg[subtract], &made);
     if (rc != CH_OK)
         return rc;
     ch_function_static_rows(made);
-    (void)ch__task_enter(chief);
+    (void)ch__task_enter(coord);
     if (s->change[subtract] == NULL) {
         s->change[subtract] = made;
         made = NULL;
     }
     *out = s->change[subtract];
-    ch__task_leave(chief);
+    ch__task_leave(coord);
     ch_function_unref(made);
     return CH_OK;
 }

@@ -17,7 +17,7 @@ static bool is_idle(const ch_buffer *b)
     return atomic_load_explicit(&b->refs, memory_order_acquire) == 1;
 }
 
-static void clear(ch_shelf *s, int i)
+static void clear(ch_buffer_pool *s, int i)
 {
     if (s->place[i].buffer != NULL)
         ch__buffer_unref(s->place[i].buffer);
@@ -25,11 +25,11 @@ static void clear(ch_shelf *s, int i)
 }
 
 /* One that is large enough and not much too large; -1: none. What was not used for long goes on the way. */
-static int find(ch_shelf *s, const ch_device *device, size_t bytes)
+static int find(ch_buffer_pool *s, const ch_device *device, size_t bytes)
 {
     int found = -1;
 
-    for (int i = 0; i < CH_SHELF_PLACES; i++) {
+    for (int i = 0; i < CH_BUFFER_POOL_SIZE; i++) {
         const ch_buffer *b = s->place[i].buffer;
 
         if (b == NULL || !is_idle(b))
@@ -43,11 +43,11 @@ static int find(ch_shelf *s, const ch_device *device, size_t bytes)
 }
 
 /* A free place, or the one that was used last the longest time ago. */
-static int oldest(const ch_shelf *s)
+static int oldest(const ch_buffer_pool *s)
 {
     int best = 0;
 
-    for (int i = 0; i < CH_SHELF_PLACES; i++) {
+    for (int i = 0; i < CH_BUFFER_POOL_SIZE; i++) {
         if (s->place[i].buffer == NULL)
             return i;
         if (s->place[i].last < s->place[best].last)
@@ -57,7 +57,7 @@ static int oldest(const ch_shelf *s)
 }
 
 /* With an eighth more, since sizes vary. */
-static ch_status put(ch_shelf *s, ch_device *device, size_t bytes, int *place)
+static ch_status put(ch_buffer_pool *s, ch_device *device, size_t bytes, int *place)
 {
     ch_tensor *t = NULL;
     ch_status  rc =
@@ -72,8 +72,8 @@ static ch_status put(ch_shelf *s, ch_device *device, size_t bytes, int *place)
     return CH_OK;
 }
 
-ch_status ch__shelf_take(ch_shelf *s, ch_device *device, ch_dtype dtype, ch_shape shape,
-                         ch_tensor **out)
+ch_status ch__buffer_pool_get(ch_buffer_pool *s, ch_device *device, ch_dtype dtype,
+                              ch_shape shape, ch_tensor **out)
 {
     int64_t   count, bytes, stride[CH_MAX_RANK];
     ch_status rc = ch__tensor_size(dtype, shape, &count, &bytes);
@@ -95,9 +95,9 @@ ch_status ch__shelf_take(ch_shelf *s, ch_device *device, ch_dtype dtype, ch_shap
                            s->place[place].buffer->data, out);
 }
 
-void ch__shelf_drop(ch_shelf *s)
+void ch__buffer_pool_drop(ch_buffer_pool *s)
 {
-    for (int i = 0; i < CH_SHELF_PLACES; i++)
+    for (int i = 0; i < CH_BUFFER_POOL_SIZE; i++)
         clear(s, i);
 }
 

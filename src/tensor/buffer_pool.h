@@ -9,21 +9,21 @@
 
 #include "tensor/tensor.h"
 
-enum { CH_SHELF_PLACES = 16 };
+enum { CH_BUFFER_POOL_SIZE = 16 };
 
 /* Zero-initialise one to begin. */
-typedef struct ch_shelf {
+typedef struct ch_buffer_pool {
     struct {
         ch_buffer *buffer; /* NULL: free */
         uint64_t   last;   /* time of its last use */
-    } place[CH_SHELF_PLACES];
+    } place[CH_BUFFER_POOL_SIZE];
     uint64_t now; /* counts what was asked for */
-} ch_shelf;
+} ch_buffer_pool;
 
 /* A contiguous tensor of numbers, in which there is anything. What is small, very large or not asked for any more is not kept. */
-CH_MUST_CHECK ch_status ch__shelf_take(ch_shelf *s, ch_device *device, ch_dtype dtype,
-                                       ch_shape shape, ch_tensor **out);
-void                    ch__shelf_drop(ch_shelf *s); /* what others have stays theirs */
+CH_MUST_CHECK ch_status ch__buffer_pool_get(ch_buffer_pool *s, ch_device *device,
+                                            ch_dtype dtype, ch_shape shape, ch_tensor **out);
+void ch__buffer_pool_drop(ch_buffer_pool *s); /* what others have stays theirs */
 
 /* A tensor of another task's as one of this device, to be read: tasks of one process have the same memory. */
 CH_MUST_CHECK ch_status ch__lend(ch_tensor *t, ch_device *device, ch_tensor **out);

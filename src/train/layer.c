@@ -570,7 +570,7 @@ static ch_node *record(ch_layer *l, ch_step *s, int n, ch_node *const *x, bool t
     if (rc == CH_OK)
         y = l->ops->call(l, l->self, s, n, in, training);
     else
-        ch__step_take(s, rc, caller);
+        ch__step_record_error(s, rc, caller);
     if (rc == CH_OK && y == NULL) /* unless an error sticks already */
         ch_step_fail(s, "layer %s: its call gave NULL", l->name);
     if (y != NULL) {
@@ -589,15 +589,15 @@ static ch_node *call(ch_layer *l, ch_step *s, int n, ch_node *const *x, bool tra
     if (s == NULL || s->rc != CH_OK)
         return NULL;
     if (l == NULL) {
-        ch__step_take(s, ch__layer_why_not("a layer to call"), caller);
+        ch__step_record_error(s, ch__layer_why_not("a layer to call"), caller);
         return NULL;
     }
     if (n < 0 || (n > 0 && x == NULL)) {
-        ch__step_take(s,
-                      ch__fail(CH_INVALID_ARGUMENT,
-                               "%s: its list of inputs is %s (got %d inputs)", l->name,
-                               x == NULL ? "NULL" : "not a list", n),
-                      caller);
+        ch__step_record_error(s,
+                              ch__fail(CH_INVALID_ARGUMENT,
+                                       "%s: its list of inputs is %s (got %d inputs)", l->name,
+                                       x == NULL ? "NULL" : "not a list", n),
+                              caller);
         return NULL;
     }
     /* Errors in our own layers name the line that called the outermost of them; in those that

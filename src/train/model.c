@@ -203,7 +203,7 @@ static ch_node *call(ch_model *m, ch_step *s, int n, ch_node *const *x, bool tra
         return NULL;
     rc = check_call(m, s);
     if (rc != CH_OK) {
-        ch__step_take(s, rc, caller);
+        ch__step_record_error(s, rc, caller);
         return NULL;
     }
     before = ch__step_begin_at(s, caller, NULL);

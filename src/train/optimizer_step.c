@@ -45,7 +45,7 @@ typedef struct recording {
 static void take(ch_step *s, ch_status rc)
 {
     if (rc != CH_OK)
-        ch__step_take(s, rc, NULL);
+        ch__step_record_error(s, rc, NULL);
 }
 
 /* ---- variables of the optimizer, as nodes ---- */
@@ -457,7 +457,7 @@ static ch_communication_options packing(const ch_step *s)
 static void apply_all(recording *r, ch_var *const *var, ch_node *const *d)
 {
     const int                      n = r->n;
-    const ch_work                  before = r->s->work;
+    const ch_work_kind             before = r->s->work;
     const ch_communication_options how = packing(r->s);
     ch_status                      rc = check_gradients(r->o, n, var, d);
 
@@ -511,8 +511,8 @@ void ch_optimizer_apply(ch_optimizer *o, ch_step *s, int n, ch_var *const *var,
  * the loss itself might overflow. */
 static void differentiate(recording *r, ch_node *loss, ch_var *const *var, ch_node **d)
 {
-    ch_node     **x = ch__calloc((size_t)r->n, sizeof(*x)), *seed = NULL;
-    const ch_work before = r->s->work;
+    ch_node          **x = ch__calloc((size_t)r->n, sizeof(*x)), *seed = NULL;
+    const ch_work_kind before = r->s->work;
 
     if (x == NULL) {
         take(r->s, ch__fail_memory("an optimizer"));

@@ -293,7 +293,7 @@ ch_node *ch_schedule_node(const ch_schedule *p, ch_node *step)
     if (rc == CH_OK && (step->dtype != CH_I64 || step->dims.rank != 0))
         rc = ch__fail(CH_INVALID_ARGUMENT, "schedule: the step is not a scalar of i64");
     if (rc != CH_OK)
-        ch__step_take(s, rc, NULL);
+        ch__step_record_error(s, rc, NULL);
     else
         y = ch_identity(ch__schedule_node(p, step));
     if (y != NULL)

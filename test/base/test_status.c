@@ -158,9 +158,9 @@ static void the_first_fault_taken_wins(void **state)
     ch_fault f = {0};
 
     (void)ch__fail(CH_NOT_FOUND, "first");
-    assert_true(ch__fault_take(&f, CH_NOT_FOUND, -1, NULL));
+    assert_true(ch__fault_record(&f, CH_NOT_FOUND, -1, NULL));
     (void)ch__fail(CH_INTERNAL, "second");
-    assert_false(ch__fault_take(&f, CH_INTERNAL, -1, NULL));
+    assert_false(ch__fault_record(&f, CH_INTERNAL, -1, NULL));
     assert_int_equal(ch__fault_raise(&f), CH_NOT_FOUND);
     assert_string_equal(ch_error_message(), "first");
     (void)state;
@@ -171,7 +171,7 @@ static void a_raised_fault_says_replica_and_op(void **state)
     ch_fault f = {0};
 
     (void)ch__fail(CH_INVALID_ARGUMENT, "id 7 at position 3");
-    assert_true(ch__fault_take(&f, CH_INVALID_ARGUMENT, 1, "gather"));
+    assert_true(ch__fault_record(&f, CH_INVALID_ARGUMENT, 1, "gather"));
     assert_int_equal(ch__fault_raise(&f), CH_INVALID_ARGUMENT);
     assert_string_equal(ch_error_message(), "replica 1: gather: id 7 at position 3");
     (void)state;
@@ -182,11 +182,11 @@ static void a_cleared_fault_can_be_taken_again(void **state)
     ch_fault f = {0};
 
     (void)ch__fail(CH_INTERNAL, "old");
-    assert_true(ch__fault_take(&f, CH_INTERNAL, 0, "op"));
+    assert_true(ch__fault_record(&f, CH_INTERNAL, 0, "op"));
     ch__fault_clear(&f);
     assert_false(ch__fault_is_set(&f));
     (void)ch__fail(CH_ABORTED, "new");
-    assert_true(ch__fault_take(&f, CH_ABORTED, -1, NULL));
+    assert_true(ch__fault_record(&f, CH_ABORTED, -1, NULL));
     assert_int_equal(ch__fault_raise(&f), CH_ABORTED);
     assert_string_equal(ch_error_message(), "new");
     (void)state;
@@ -195,7 +195,7 @@ static void a_cleared_fault_can_be_taken_again(void **state)
 static void *fail_and_take(void *arg)
 {
     (void)make_an_error(NULL);
-    (void)ch__fault_take(arg, CH_NOT_FOUND, 2, "");
+    (void)ch__fault_record(arg, CH_NOT_FOUND, 2, "");
     return NULL;
 }
 

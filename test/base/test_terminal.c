@@ -147,10 +147,10 @@ static void the_live_line_is_one_persons_at_a_time(void **state)
 {
     pair p = open_pipe();
 
-    assert_true(ch__live_take(p.writer, true));
-    assert_false(ch__live_take(p.writer, true));
+    assert_true(ch__live_set(p.writer, true));
+    assert_false(ch__live_set(p.writer, true));
     ch__live_end(NULL); /* nothing was drawn: no newline */
-    assert_true(ch__live_take(p.writer, true));
+    assert_true(ch__live_set(p.writer, true));
     ch__live_draw("one", 3, 80);
     ch__live_draw("two", 3, 80);
     ch__live_draw("three", 5, 40);
@@ -166,7 +166,7 @@ static void without_sequences_blanks_erase(void **state)
 {
     pair p = open_pipe();
 
-    assert_true(ch__live_take(p.writer, false));
+    assert_true(ch__live_set(p.writer, false));
     ch__live_draw("three", 5, 80);
     ch__live_draw("two", 3, 80);
     ch__live_end(NULL);
@@ -180,7 +180,7 @@ static void what_others_print_goes_above(void **state)
     pair p = open_pipe();
     int  saved = dup(STDERR_FILENO);
 
-    assert_true(ch__live_take(p.writer, true));
+    assert_true(ch__live_set(p.writer, true));
     ch__print_above(p.writer, "first\n", 6);
     assert_string_equal(arrived(p), "first\n");
     ch__live_draw("bar", 3, 80);

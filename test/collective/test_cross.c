@@ -351,12 +351,12 @@ static void arrays_go_in_packs(void **state)
     ch_strategy *st = t_replicas(2);
 
     for (int i = 0; i < 4; i++) {
-        int64_t      bytes = row[i].bytes, before = ch__group_meetings(st->group);
+        int64_t      bytes = row[i].bytes, before = ch__group_barriers(st->group);
         ch_function *f = t_function(pack_four, &bytes);
         ch_tuple    *out = NULL;
 
         t_ok(ch_strategy_run(st, f, NULL, &out));
-        assert_int_equal(ch__group_meetings(st->group) - before, row[i].packs);
+        assert_int_equal(ch__group_barriers(st->group) - before, row[i].packs);
         for (int k = 0; k < 4; k++)
             assert_true(t_floats(out, k, 1)[0] == (float)(2 * k + 1));
         ch_tuple_unref(out);

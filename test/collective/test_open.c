@@ -169,7 +169,7 @@ static ch_status do_act(member *m, int at)
             m->wrong += m->joined[at][i] != brings(i / a->count, at, i % a->count);
         return rc;
     default:
-        return ch__group_meet(g, m->me, "nothing in particular");
+        return ch__group_barrier(g, m->me, "nothing in particular");
     }
 }
 
@@ -282,7 +282,7 @@ static void sums_come_out_whatever_is_between(void **state)
             if (m[r]->rc != CH_OK || m[r]->wrong > 0)
                 fail_msg("seed %d: member %d: %s, %d numbers wrong", seed, r,
                          ch_status_name(m[r]->rc), m[r]->wrong);
-        assert_int_equal(ch__group_meetings(l.group), want.meetings);
+        assert_int_equal(ch__group_barriers(l.group), want.meetings);
         drop_list(&l, m);
     }
     (void)state;
@@ -323,7 +323,7 @@ static void turns_meet_as_often_as_threads(void **state)
         for (int i = 0; i < l.n_acts; i++)
             count(&want, &l.act[i]);
         count(&want, &(act){END, 0});
-        assert_int_equal(ch__group_meetings(l.group), want.meetings);
+        assert_int_equal(ch__group_barriers(l.group), want.meetings);
         drop_list(&l, m);
     }
     (void)state;
@@ -416,7 +416,7 @@ static int find(const char *text, const char *what, int nth)
 static void a_pack_is_begun_where_its_last_value_is(void **state)
 {
     ch_strategy *st = t_replicas(2);
-    int64_t      bytes = 1, before = ch__group_meetings(st->group);
+    int64_t      bytes = 1, before = ch__group_barriers(st->group);
     ch_function *f = t_function(chain, &bytes);
     ch_tuple    *out = NULL;
     char         text[8192];
@@ -425,7 +425,7 @@ static void a_pack_is_begun_where_its_last_value_is(void **state)
     for (int i = 0; i < LAYERS; i++)
         assert_true(t_number(out, i, 1, 0) == 3);
     /* One for each pack, and one at the end of all. */
-    assert_int_equal(ch__group_meetings(st->group) - before, LAYERS + 1);
+    assert_int_equal(ch__group_barriers(st->group) - before, LAYERS + 1);
     assert_true(ch_graph_print(ch_function_graph(f), text, sizeof(text)) < (int)sizeof(text));
     for (int i = 0; i < LAYERS - 1; i++) {
         assert_true(find(text, "all_reduce_begin", i) >= 0);

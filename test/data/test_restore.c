@@ -433,8 +433,8 @@ static ch_dataset *ten_more(ch_dataset *element, void *arg)
 /* The place says that a body was given so many elements. */
 static void boast(const void *place, size_t size, int64_t n, void **out, size_t *out_size)
 {
-    Cohort__Place *p = cohort__place__unpack(NULL, size, place);
-    int            found = 0;
+    Cohort__Position *p = cohort__position__unpack(NULL, size, place);
+    int               found = 0;
 
     assert_non_null(p);
     for (size_t i = 0; i < p->n_states; i++)
@@ -444,11 +444,11 @@ static void boast(const void *place, size_t size, int64_t n, void **out, size_t 
             found++;
         }
     assert_true(found > 0);
-    *out_size = cohort__place__get_packed_size(p);
+    *out_size = cohort__position__get_packed_size(p);
     *out = malloc(*out_size);
     assert_non_null(*out);
-    (void)cohort__place__pack(p, *out);
-    cohort__place__free_unpacked(p, NULL);
+    (void)cohort__position__pack(p, *out);
+    cohort__position__free_unpacked(p, NULL);
 }
 
 /* PROMISES S6: memory is reserved for what is there. */

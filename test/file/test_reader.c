@@ -56,7 +56,7 @@ static void wants_of_any_size_give_the_files_bytes(void **state)
             assert_true(r->left >= (n < N - at ? n : N - at));
             n = n < r->left ? n : r->left;
             assert_memory_equal(r->at, noise + at, n);
-            ch__reader_take(r, n);
+            ch__reader_borrow(r, n);
             at += n;
             assert_int_equal(ch__reader_offset(r), at);
         }
@@ -89,7 +89,7 @@ static void kept_spans_outlive_the_reader(void **state)
         span[i].at = r->at;
         span[i].from = at;
         span[i].n = n;
-        ch__reader_take(r, n);
+        ch__reader_borrow(r, n);
         at += n;
     }
     ch__reader_close(r);
@@ -118,7 +118,7 @@ static void reading_on_allocates_nothing(void **state)
             if (*slot != NULL)
                 ch__buffer_unref(*slot);
             *slot = ch__buffer_ref(r->block);
-            ch__reader_take(r, r->left < 3000 ? r->left : 3000);
+            ch__reader_borrow(r, r->left < 3000 ? r->left : 3000);
         }
         if (pass > 0)
             assert_int_equal(ch__mem_allocs(), before);
@@ -138,7 +138,7 @@ static void blocks_are_aligned_whatever_became_of_those_before(void **state)
     assert_int_equal(ch__block_pool_sized(100, &pool), CH_OK);
     for (int pass = 0; pass < 3; pass++) {
         for (size_t i = 0; i < 50; i++) {
-            block[i] = ch__block_take(pool, 0);
+            block[i] = ch__block_get(pool, 0);
             assert_non_null(block[i]);
             assert_int_equal((uintptr_t)block[i]->data % CH_ALIGN, 0);
             assert_true(ch__block_grow(block[i], 100 + 48 * i));
@@ -162,7 +162,7 @@ static void notes_stay_as_long_as_their_block(void **state)
         int n = 0;
 
         for (int i = 0; i < 40; i++) {
-            block[i] = ch__block_take(pool, 0);
+            block[i] = ch__block_get(pool, 0);
             assert_non_null(block[i]);
             char *a = ch__block_note(block[i], 50), *b = ch__block_note(block[i], 64);
 
@@ -207,7 +207,7 @@ static void a_block_grows_as_bytes_arrive(void **state)
     ch_reader *r = open_noise(NULL);
 
     assert_int_equal(ch__reader_want(r, 1000), CH_OK);
-    ch__reader_take(r, 1000);
+    ch__reader_borrow(r, 1000);
     ch_buffer *old = ch__buffer_ref(r->block);
     assert_int_equal(ch__reader_want(r, SIZE_MAX), CH_OK);
     assert_int_equal(r->left, N - 1000);
@@ -308,7 +308,7 @@ static void blocks_return_from_any_thread(void **state)
         for (int i = 0; i < 250; i++) {
             assert_int_equal(ch__reader_want(r, 10000), CH_OK);
             kept[i % 2][i / 2] = ch__buffer_ref(r->block);
-            ch__reader_take(r, 10000);
+            ch__reader_borrow(r, 10000);
         }
         for (int i = 0; i < 2; i++)
             assert_int_equal(pthread_create(&thread[i], NULL, drop_all, kept[i]), 0);

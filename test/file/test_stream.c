@@ -25,7 +25,7 @@ static const char *write_packed(ch_compression kind, const char *data, size_t n)
 }
 
 /* Reads all that follows in pieces of up to `piece` bytes; the number of bytes in *n. */
-static ch_status read_rest(ch_stream *s, char *to, size_t room, size_t piece, size_t *n)
+static ch_status read_rest(ch_file_stream *s, char *to, size_t room, size_t piece, size_t *n)
 {
     size_t got = 1;
 
@@ -42,8 +42,8 @@ static ch_status read_rest(ch_stream *s, char *to, size_t room, size_t piece, si
 static ch_status read_file(const char *path, const ch_load_options *opt, char *to, size_t room,
                            size_t *n)
 {
-    ch_stream *s = NULL;
-    ch_status  rc = ch__stream_open(path, opt, &s);
+    ch_file_stream *s = NULL;
+    ch_status       rc = ch__stream_open(path, opt, &s);
 
     if (rc != CH_OK)
         return rc;
@@ -60,9 +60,9 @@ static void a_file_is_read_as_it_was_written(void **state)
 
     for (int k = 0; k < KINDS; k++)
         for (size_t piece = 1 << 8; piece <= 1 << 20; piece *= 16) {
-            const char *path = write_packed(kinds[k], data, N);
-            ch_stream  *s = NULL;
-            size_t      n;
+            const char     *path = write_packed(kinds[k], data, N);
+            ch_file_stream *s = NULL;
+            size_t          n;
 
             assert_int_equal(
                 ch__stream_open(path, &(ch_load_options){.compression = kinds[k]}, &s), CH_OK);
@@ -216,7 +216,7 @@ static void a_damaged_file_is_an_error_that_names_file_and_byte(void **state)
 
 static void what_cannot_be_opened_says_why(void **state)
 {
-    ch_stream *s = NULL;
+    ch_file_stream *s = NULL;
 
     t_assert_error(ch__stream_open(t_path("nothing"), NULL, &s), CH_NOT_FOUND, "nothing",
                    "No such file");
@@ -270,7 +270,7 @@ static void bytes_can_be_skipped_and_returned_to(void **state)
     int64_t              skipped;
 
     for (int k = 0; k < KINDS; k++) {
-        ch_stream *s = NULL;
+        ch_file_stream *s = NULL;
 
         write_packed(kinds[k], data, N);
         assert_int_equal(
@@ -298,10 +298,10 @@ static void bytes_can_be_skipped_and_returned_to(void **state)
 static void a_part_of_a_file_is_a_stream_too(void **state)
 {
     enum { N = 100000 };
-    char      *data = t_noise(N, 5), *back = malloc(N);
-    ch_stream *s = NULL;
-    size_t     n;
-    int64_t    skipped;
+    char           *data = t_noise(N, 5), *back = malloc(N);
+    ch_file_stream *s = NULL;
+    size_t          n;
+    int64_t         skipped;
 
     t_write("whole", data, N);
     for (int64_t from = 0; from < N; from += 33333) {
@@ -332,10 +332,10 @@ static void a_part_of_a_file_is_a_stream_too(void **state)
 /* Everything that a stream can do, in few calls. */
 static ch_status use_all(ch_compression kind)
 {
-    char       to[5000];
-    ch_stream *s = NULL;
-    size_t     n;
-    ch_status  rc =
+    char            to[5000];
+    ch_file_stream *s = NULL;
+    size_t          n;
+    ch_status       rc =
         ch__stream_open(t_path("packed"), &(ch_load_options){.compression = kind}, &s);
 
     if (rc != CH_OK)

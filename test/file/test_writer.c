@@ -59,9 +59,9 @@ static void compressed_files_are_smaller_and_say_the_same(void **state)
 
     for (int k = 0; k < 3; k++)
         for (int level = 0; level < 3; level++) {
-            struct stat about;
-            ch_stream  *s = NULL;
-            size_t      n = 0, got = 1;
+            struct stat     about;
+            ch_file_stream *s = NULL;
+            size_t          n = 0, got = 1;
 
             assert_int_equal(write_file("a",
                                         &(ch_save_options){.compression = kinds[k],

@@ -37,7 +37,7 @@ static inline void t_environment(void)
 
 static inline void t_tell(ch_callback *c, ch_training *t, ch_event event)
 {
-    t_ok(ch__callbacks_tell(1, &c, t, event));
+    t_ok(ch__callbacks_notify(1, &c, t, event));
 }
 
 static inline void t_log(ch_training *t, const char *name, double value)

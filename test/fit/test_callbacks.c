@@ -77,16 +77,16 @@ static void the_first_that_fails_ends_it_but_all_hear_of_the_end(void **state)
 
     for (int i = 0; i < 3; i++)
         t_ok(ch_callback_new(&ops[i], &s[i], &c[i]));
-    t_ok(ch__callbacks_tell(3, c, &t, CH_ON_STEP));
+    t_ok(ch__callbacks_notify(3, c, &t, CH_ON_STEP));
     s[1].answer = CH_ABORTED;
     s[2].answer = CH_NOT_FOUND;
-    t_refused(ch__callbacks_tell(3, c, &t, CH_ON_STEP), CH_ABORTED,
+    t_refused(ch__callbacks_notify(3, c, &t, CH_ON_STEP), CH_ABORTED,
               "callback second: ", ch_status_text(CH_ABORTED));
     assert_int_equal(s[0].n_told + s[1].n_told + s[2].n_told, 5);
-    t_refused(ch__callbacks_tell(3, c, &t, CH_ON_END), CH_ABORTED,
+    t_refused(ch__callbacks_notify(3, c, &t, CH_ON_END), CH_ABORTED,
               "callback second: ", ch_status_text(CH_ABORTED));
     assert_int_equal(s[2].n_told, 2);
-    t_refused(ch__callbacks_tell(4, c, &t, CH_ON_BEGIN), CH_INVALID_ARGUMENT, "callback 3",
+    t_refused(ch__callbacks_notify(4, c, &t, CH_ON_BEGIN), CH_INVALID_ARGUMENT, "callback 3",
               "NULL");
     for (int i = 0; i < 3; i++)
         ch_callback_unref(c[i]);

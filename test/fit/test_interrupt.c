@@ -215,7 +215,7 @@ static void one_is_for_all_threads(void **state)
 static int leave_the_line(void)
 {
     ch__interrupt_catch();
-    if (!ch__live_take(live_fd, true))
+    if (!ch__live_set(live_fd, true))
         return 1;
     ch__live_draw("bar", 3, 80);
     press();

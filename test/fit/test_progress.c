@@ -403,18 +403,18 @@ static void no_line_is_too_wide(void **state)
     for (int i = 0; i < 6; i++)
         t_ok(ch__logs_set(&l, names[i], i % 2 ? 1.23456e-200 : -0.5));
     for (int i = 0; i < 250 * 16; i++) {
-        ch_pace pace = {.step = 123456,
-                        .steps = i & 1 ? 1234567 : -1,
-                        .seconds = 4e5,
-                        .per_step = 3,
-                        .per_second = 12345,
-                        .is_done = i & 2,
-                        .is_validating = i & 4,
-                        .validation_steps = 50,
-                        .beat = i};
-        ch_look look = {.columns = i / 16, .is_utf8 = i & 8};
-        char    text[4096];
-        ch_text o = ch__text(text, sizeof(text));
+        ch_pace           pace = {.step = 123456,
+                                  .steps = i & 1 ? 1234567 : -1,
+                                  .seconds = 4e5,
+                                  .per_step = 3,
+                                  .per_second = 12345,
+                                  .is_done = i & 2,
+                                  .is_validating = i & 4,
+                                  .validation_steps = 50,
+                                  .beat = i};
+        ch_progress_style look = {.columns = i / 16, .is_utf8 = i & 8};
+        char              text[4096];
+        ch_text           o = ch__text(text, sizeof(text));
 
         assert_true(ch__progress_live(&o, &pace, &l, &look) < look.columns ||
                     look.columns == 0);

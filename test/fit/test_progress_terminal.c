@@ -406,7 +406,7 @@ static void a_window_that_gets_narrower_meanwhile_cuts_the_line(void **state)
 {
     screen *s = open_screen(60);
 
-    assert_true(ch__live_take(s->writer, true));
+    assert_true(ch__live_set(s->writer, true));
     resize(s, 10);
     s->is_narrowed = true;
     ch__live_draw(" 12/20 a line for a window of 60", 32, 60);

@@ -307,7 +307,7 @@ static void the_first_record_is_the_version(void **state)
                                            "brain.Event:2";
     static const unsigned char head[] = {0x18, 0, 0, 0, 0, 0, 0, 0, 0xa3, 0x7f, 0x4b, 0x22};
     static const unsigned char foot[] = {0x86, 0xbf, 0x57, 0x7a};
-    ch_pile                    p = {0};
+    ch_bytes_builder           p = {0};
     ch_record_frame            f;
 
     ch__event_version(&p, 1.0);
@@ -316,7 +316,7 @@ static void the_first_record_is_the_version(void **state)
     f = ch__record_frame(p.at, (size_t)p.n);
     assert_memory_equal(f.head, head, sizeof(head));
     assert_memory_equal(f.foot, foot, sizeof(foot));
-    ch__pile_drop(&p);
+    ch__bytes_builder_drop(&p);
     (void)state;
 }
 
@@ -326,13 +326,13 @@ static void an_old_scalar_is_a_tag_and_a_float(void **state)
     static const unsigned char payload[] =
         "\x09\0\0\0\0\0\0\0\x40\x10\x05\x2a\x0d\x0a\x0b\x0a\x04"
         "loss\x15\0\0\0\x3f";
-    ch_pile p = {0};
+    ch_bytes_builder p = {0};
 
     ch__event_summary(&p, 2.0, 5,
                       &(ch_summary){CH_SUMMARY_SIMPLE, .tag = "loss", .value = 0.5});
     assert_int_equal(p.n, sizeof(payload) - 1);
     assert_memory_equal(p.at, payload, sizeof(payload) - 1);
-    ch__pile_drop(&p);
+    ch__bytes_builder_drop(&p);
     (void)state;
 }
 
@@ -343,13 +343,13 @@ static void a_scalar_is_a_tensor_with_a_plugin(void **state)
         "\x09\0\0\0\0\0\0\0\x40\x10\x05\x2a\x23\x0a\x21\x0a\x04loss"
         "\x42\x0a\x08\x01\x12\x00\x22\x04\x00\x00\x00\x3f"
         "\x4a\x0d\x0a\x09\x0a\x07scalars\x20\x01";
-    ch_pile p = {0};
+    ch_bytes_builder p = {0};
 
     ch__event_summary(&p, 2.0, 5,
                       &(ch_summary){CH_SUMMARY_SCALAR, .tag = "loss", .value = 0.5});
     assert_int_equal(p.n, sizeof(payload) - 1);
     assert_memory_equal(p.at, payload, sizeof(payload) - 1);
-    ch__pile_drop(&p);
+    ch__bytes_builder_drop(&p);
     (void)state;
 }
 
@@ -360,8 +360,8 @@ static void texts_and_steps_of_any_size_are_read_back(void **state)
 
     memset(text, 'x', sizeof(text));
     for (size_t n = 0; n < sizeof(text); n = n * 3 + 1, step = (int64_t)((uint64_t)step * 37)) {
-        ch_pile p = {0};
-        event   e;
+        ch_bytes_builder p = {0};
+        event            e;
 
         ch__event_summary(&p, 2.0, step,
                           &(ch_summary){CH_SUMMARY_TEXT, .tag = "t", .text = {text, n}});
@@ -372,7 +372,7 @@ static void texts_and_steps_of_any_size_are_read_back(void **state)
         assert_true(e.dtype == 7 && e.n_strings == 1 && e.class == 2 && e.n_dims == 0);
         assert_string_equal(e.plugin, "text");
         free(e.text);
-        ch__pile_drop(&p);
+        ch__bytes_builder_drop(&p);
     }
     (void)state;
 }

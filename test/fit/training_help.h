@@ -13,7 +13,7 @@
 
 static inline ch_status t_tell(ch_callback *c, ch_training *t, ch_event event)
 {
-    return ch__callbacks_tell(1, &c, t, event);
+    return ch__callbacks_notify(1, &c, t, event);
 }
 
 static inline void t_log(ch_training *t, const char *name, double value)

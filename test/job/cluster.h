@@ -18,27 +18,27 @@ enum { SERVERS = 3, MOST_VARS = 64, MOST_SHARDS = 8, MOST_VALUES = 256 };
 /* ---- a worker that waits for each answer ---- */
 
 typedef struct asker {
-    ch_net    *net;
-    ch_task   *task;
-    uint64_t   n_asked;
-    bool       has_ended;
-    ch_ending  ending;
-    ch_parcel *answer;
-    ch_fault   fault;
+    ch_net     *net;
+    ch_task    *task;
+    uint64_t    n_asked;
+    bool        has_ended;
+    ch_ending   ending;
+    ch_message *answer;
+    ch_fault    fault;
 } asker;
 
-static inline void on_answer(void *self, const ch_net_event *e, int64_t now, ch_post *post)
+static inline void on_answer(void *self, const ch_net_event *e, int64_t now, ch_outbox *outbox)
 {
     asker *a = self;
 
     (void)now;
-    (void)post;
-    if (e->kind != CH_EVENT_ANSWER || e->id != a->n_asked)
+    (void)outbox;
+    if (e->kind != CH_EVENT_REPLY || e->id != a->n_asked)
         return;
     a->has_ended = true;
     a->ending = e->ending;
     if (e->ending == CH_ENDED_OK)
-        a->answer = ch__parcel_ref(e->parcel);
+        a->answer = ch__message_ref(e->message);
     else
         a->fault = *e->fault;
 }
@@ -48,12 +48,12 @@ static inline void close_asker(void *self)
     (void)self;
 }
 
-static inline ch_status make_asker(void *arg, ch_task *t, uint64_t incarnation, ch_post *post,
-                                   void **self)
+static inline ch_status make_asker(void *arg, ch_task *t, uint64_t incarnation,
+                                   ch_outbox *outbox, void **self)
 {
     (void)t;
     (void)incarnation;
-    (void)post;
+    (void)outbox;
     *self = arg;
     return CH_OK;
 }
@@ -90,17 +90,17 @@ static inline void begin(asker *a, const ch_sim_options *opt)
 }
 
 /* Takes the parcel over; the answer, if there is one, is in a->answer. */
-static inline ch_ending try_to_ask(asker *a, const char *name, ch_parcel *p)
+static inline ch_ending try_to_ask(asker *a, const char *name, ch_message *p)
 {
-    ch_post *post;
+    ch_outbox *outbox;
 
-    ch__parcel_unref(a->answer);
+    ch__message_unref(a->answer);
     a->answer = NULL;
     a->has_ended = false;
     a->n_asked++;
-    post = ch__task_enter(a->task);
-    ch__post_call(
-        post, ch__task_link(a->task, name), p,
+    outbox = ch__task_enter(a->task);
+    ch__outbox_call(
+        outbox, ch__task_link(a->task, name), p,
         &(ch_call_options){.id = a->n_asked, .deadline = ch__task_now(a->task) + 1000000000});
     t_ok(ch__task_wait(a->task, has_ended, a, 10000, name));
     ch__task_leave(a->task);
@@ -108,19 +108,19 @@ static inline ch_ending try_to_ask(asker *a, const char *name, ch_parcel *p)
 }
 
 /* The same until it is answered: what is asked may be asked twice. */
-static inline void ask_task(asker *a, const char *name, ch_parcel *p)
+static inline void ask_task(asker *a, const char *name, ch_message *p)
 {
     ch_ending ending;
 
     do
-        ending = try_to_ask(a, name, ch__parcel_ref(p));
-    while (ending != CH_ENDED_OK && ending != CH_ENDED_REFUSED);
-    ch__parcel_unref(p);
-    if (ending == CH_ENDED_REFUSED)
+        ending = try_to_ask(a, name, ch__message_ref(p));
+    while (ending != CH_ENDED_OK && ending != CH_ENDED_ERROR);
+    ch__message_unref(p);
+    if (ending == CH_ENDED_ERROR)
         t_ok(ch__fault_raise(&a->fault));
 }
 
-static inline void ask(asker *a, int server, ch_parcel *p)
+static inline void ask(asker *a, int server, ch_message *p)
 {
     char name[16];
 
@@ -139,17 +139,17 @@ static const where wheres[] = {{1, 0, 1}, {3, 0, 1}, {1, 0, 2},
 enum { N_WHERES = sizeof(wheres) / sizeof(wheres[0]) };
 
 typedef struct cluster {
-    asker                 a;
-    int                   n, place[MOST_VARS];
-    ch_route_variable     variable[MOST_VARS];
-    struct ch_route_shard shard[MOST_VARS][MOST_SHARDS];
-    uint64_t              n_numbers;
+    asker                a;
+    int                  n, place[MOST_VARS];
+    ch_plan_variable     variable[MOST_VARS];
+    struct ch_plan_shard shard[MOST_VARS][MOST_SHARDS];
+    uint64_t             n_numbers;
 } cluster;
 
 static inline void place_variable(cluster *c, int i, ch_shape shape, where at)
 {
-    ch_route_variable *v = &c->variable[i];
-    int                size;
+    ch_plan_variable *v = &c->variable[i];
+    int               size;
 
     v->axis = at.axis;
     v->n_shards = shape.rank > at.axis && shape.dim[at.axis] >= at.shards ? at.shards : 1;
@@ -157,16 +157,16 @@ static inline void place_variable(cluster *c, int i, ch_shape shape, where at)
     c->place[i] = (size * MOST_SHARDS + v->n_shards) * at.places + i % at.places;
     v->shard = c->shard[i];
     for (int k = 0; k < v->n_shards; k++)
-        c->shard[i][k] = (struct ch_route_shard){(c->place[i] + k) % SERVERS, ++c->n_numbers};
+        c->shard[i][k] = (struct ch_plan_shard){(c->place[i] + k) % SERVERS, ++c->n_numbers};
 }
 
 static inline void create(cluster *c, int i, ch_tensor *t)
 {
-    const ch_route_variable *v = &c->variable[i];
+    const ch_plan_variable *v = &c->variable[i];
 
     for (int k = 0; k < v->n_shards; k++) {
         Cohort__PsCreate m;
-        ch_parcel       *p = NULL;
+        ch_message      *p = NULL;
         ch_tensor       *cut = NULL;
         char             name[96];
 
@@ -175,7 +175,7 @@ static inline void create(cluster *c, int i, ch_tensor *t)
         m.variable = v->shard[k].variable;
         m.name = name;
         t_ok(ch__layout_cut(ch__layout_along(v->axis, v->n_shards), v->shape, t, k, &cut));
-        t_ok(ch__speak(CH_PS_CREATE, &m.base, 1, &cut, &p));
+        t_ok(ch__message_pack(CH_PS_CREATE, &m.base, 1, &cut, &p));
         ask(&c->a, v->shard[k].server, p);
     }
 }
@@ -187,9 +187,9 @@ static inline void create_all(cluster *c, const ch_graph *g, where at)
         ch_tensor *t = NULL;
 
         t_ok(ch_var_get(g->resource[i].key, &t));
-        c->variable[i] = (ch_route_variable){.name = g->resource[i].name,
-                                             .dtype = ch_tensor_dtype(t),
-                                             .shape = ch_tensor_shape(t)};
+        c->variable[i] = (ch_plan_variable){.name = g->resource[i].name,
+                                            .dtype = ch_tensor_dtype(t),
+                                            .shape = ch_tensor_shape(t)};
         place_variable(c, i, ch_tensor_shape(t), at);
         create(c, i, t);
         ch_tensor_unref(t);
@@ -198,18 +198,18 @@ static inline void create_all(cluster *c, const ch_graph *g, where at)
 
 static inline ch_tensor *read_back(cluster *c, int i)
 {
-    const ch_route_variable *v = &c->variable[i];
-    ch_tensor               *part[MOST_SHARDS], *whole = NULL;
+    const ch_plan_variable *v = &c->variable[i];
+    ch_tensor              *part[MOST_SHARDS], *whole = NULL;
 
     for (int k = 0; k < v->n_shards; k++) {
         Cohort__PsRead m;
-        ch_parcel     *p = NULL;
+        ch_message    *p = NULL;
         uint64_t       number = v->shard[k].variable;
 
         cohort__ps_read__init(&m);
         m.n_variables = 1;
         m.variables = &number;
-        t_ok(ch__speak(CH_PS_READ, &m.base, 0, NULL, &p));
+        t_ok(ch__message_pack(CH_PS_READ, &m.base, 0, NULL, &p));
         ask(&c->a, v->shard[k].server, p);
         part[k] = ch_tensor_ref(c->a.answer->tensor[0]);
     }

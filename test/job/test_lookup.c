@@ -1,6 +1,6 @@
 /* test/job/test_lookup.c -- rows of variables in shards: indices, slices, lookups, embeddings, scatters.
  *
- * ch__speak is wrapped by the linker, so that what is asked of servers can be counted.
+ * ch__message_pack is wrapped by the linker, so that what is asked of servers can be counted.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
@@ -14,13 +14,13 @@ static atomic_int   said[64]; /* of each method: calls and their answers */
 static atomic_llong most;     /* elements of a tensor that was read whole */
 static atomic_llong moved;    /* bytes between workers and servers, both ways */
 
-ch_status __real_ch__speak(uint32_t method, const ProtobufCMessage *m, int n,
-                           ch_tensor *const *tensor, ch_parcel **out);
-ch_status __wrap_ch__speak(uint32_t method, const ProtobufCMessage *m, int n,
-                           ch_tensor *const *tensor, ch_parcel **out);
+ch_status __real_ch__message_pack(uint32_t method, const ProtobufCMessage *m, int n,
+                                  ch_tensor *const *tensor, ch_message **out);
+ch_status __wrap_ch__message_pack(uint32_t method, const ProtobufCMessage *m, int n,
+                                  ch_tensor *const *tensor, ch_message **out);
 
-ch_status __wrap_ch__speak(uint32_t method, const ProtobufCMessage *m, int n,
-                           ch_tensor *const *tensor, ch_parcel **out)
+ch_status __wrap_ch__message_pack(uint32_t method, const ProtobufCMessage *m, int n,
+                                  ch_tensor *const *tensor, ch_message **out)
 {
     atomic_fetch_add(&said[method % 64], 1);
     for (int i = 0; i < n; i++)
@@ -29,7 +29,7 @@ ch_status __wrap_ch__speak(uint32_t method, const ProtobufCMessage *m, int n,
     for (int i = 0; i < n && method == CH_PS_READ; i++)
         if (ch_tensor_count(tensor[i]) > atomic_load(&most))
             atomic_store(&most, ch_tensor_count(tensor[i]));
-    return __real_ch__speak(method, m, n, tensor, out);
+    return __real_ch__message_pack(method, m, n, tensor, out);
 }
 
 static void forget_said(void)

@@ -34,11 +34,11 @@ static int n_read;
 static ch_status on_read(const ch_received *r, const void *request)
 {
     const Cohort__PsRead *m = request;
-    Cohort__PsDone        done;
+    Cohort__PsReply       done;
 
     assert_ptr_equal(r->self, &n_read);
     n_read += (int)m->n_variables;
-    cohort__ps_done__init(&done);
+    cohort__ps_reply__init(&done);
     return ch__reply(r, &done.base, 0, NULL);
 }
 
@@ -49,13 +49,13 @@ static ch_status on_fence(const ch_received *r, const void *request)
     return ch__fail(CH_ABORTED, "no fence today");
 }
 
-static void on_event(void *self, const ch_net_event *e, int64_t now, ch_post *post)
+static void on_event(void *self, const ch_net_event *e, int64_t now, ch_outbox *outbox)
 {
     static const ch_role role = {.name = "a reader",
                                  .handler = {[CH_PS_READ] = on_read, [CH_PS_FENCE] = on_fence}};
 
     if (e->kind == CH_EVENT_CALL)
-        ch__dispatch(&role, self, e, now, post);
+        ch__dispatch(&role, self, e, now, outbox);
 }
 
 static void close_reader(void *self)
@@ -63,12 +63,12 @@ static void close_reader(void *self)
     (void)self;
 }
 
-static ch_status make_reader(void *arg, ch_task *t, uint64_t incarnation, ch_post *post,
+static ch_status make_reader(void *arg, ch_task *t, uint64_t incarnation, ch_outbox *outbox,
                              void **self)
 {
     (void)t;
     (void)incarnation;
-    (void)post;
+    (void)outbox;
     *self = arg;
     return CH_OK;
 }
@@ -102,31 +102,31 @@ static int close_net(void **state)
 }
 
 /* Calls the reader, and waits for the end of the call. */
-static void call(ch_parcel *p)
+static void call(ch_message *p)
 {
-    ch_post *post = ch__task_enter(client.task);
+    ch_outbox *outbox = ch__task_enter(client.task);
 
-    actor_post(&client, post, "reader/0", p, s_ns, 0);
+    actor_post(&client, outbox, "reader/0", p, s_ns, 0);
     ch__task_leave(client.task);
     actor_wait(&client, &client.n_ended, client.n_ended + 1);
 }
 
-static ch_parcel *read_of(int n)
+static ch_message *read_of(int n)
 {
     static uint64_t number[4] = {1, 2, 3, 4};
     Cohort__PsRead  m;
-    ch_parcel      *p = NULL;
+    ch_message     *p = NULL;
 
     cohort__ps_read__init(&m);
     m.n_variables = (size_t)n;
     m.variables = number;
-    assert_int_equal(ch__speak(CH_PS_READ, &m.base, 0, NULL, &p), CH_OK);
+    assert_int_equal(ch__message_pack(CH_PS_READ, &m.base, 0, NULL, &p), CH_OK);
     return p;
 }
 
 static void is_refused(ch_status code, const char *op, const char *text)
 {
-    assert_int_equal(client.ended[CH_ENDED_REFUSED], 1);
+    assert_int_equal(client.ended[CH_ENDED_ERROR], 1);
     assert_int_equal(client.status, code);
     assert_string_equal(client.op, op);
     assert_string_equal(client.text, text);
@@ -175,19 +175,19 @@ static void dispatch_replies_once_when_any_allocation_fails(void **state)
 {
     call(read_of(1)); /* so that there is a link */
     for (int64_t n = 1, before; n < 100; n++) {
-        ch_parcel *p = read_of(1);
-        int        ended;
+        ch_message *p = read_of(1);
+        int         ended;
 
         before = ch__mem_allocs();
         ch__mem_fail_at(n);
         call(p);
         ch__mem_fail_at(0);
-        ended = client.ended[CH_ENDED_OK] + client.ended[CH_ENDED_REFUSED] +
-                client.ended[CH_ENDED_LATE] + client.ended[CH_ENDED_LOST];
+        ended = client.ended[CH_ENDED_OK] + client.ended[CH_ENDED_ERROR] +
+                client.ended[CH_ENDED_TIMEOUT] + client.ended[CH_ENDED_LOST];
         assert_int_equal(ended, client.n_ended);
         assert_int_equal(client.n_ended, n + 1);
         if (ch__mem_allocs() - before < n) {
-            assert_true(client.ended[CH_ENDED_REFUSED] > 0);
+            assert_true(client.ended[CH_ENDED_ERROR] > 0);
             return;
         }
     }

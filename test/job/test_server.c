@@ -15,30 +15,30 @@
 /* ---- who asks ---- */
 
 typedef struct asker {
-    ch_net    *net;
-    ch_task   *task, *server;
-    uint64_t   n_asked;
-    int64_t    fail_at; /* of the allocations that a call takes; 0: none */
-    bool       has_ended;
-    ch_ending  ending;
-    ch_parcel *answer;
-    ch_fault   fault;
+    ch_net     *net;
+    ch_task    *task, *server;
+    uint64_t    n_asked;
+    int64_t     fail_at; /* of the allocations that a call takes; 0: none */
+    bool        has_ended;
+    ch_ending   ending;
+    ch_message *answer;
+    ch_fault    fault;
 } asker;
 
 static ch_server_options options;
 
-static void on_answer(void *self, const ch_net_event *e, int64_t now, ch_post *post)
+static void on_answer(void *self, const ch_net_event *e, int64_t now, ch_outbox *outbox)
 {
     asker *a = self;
 
     (void)now;
-    (void)post;
-    if (e->kind != CH_EVENT_ANSWER || e->id != a->n_asked)
+    (void)outbox;
+    if (e->kind != CH_EVENT_REPLY || e->id != a->n_asked)
         return;
     a->has_ended = true;
     a->ending = e->ending;
     if (e->ending == CH_ENDED_OK)
-        a->answer = ch__parcel_ref(e->parcel);
+        a->answer = ch__message_ref(e->message);
     else if (e->fault != NULL) {
         a->fault = *e->fault;
     }
@@ -49,12 +49,12 @@ static void close_asker(void *self)
     (void)self;
 }
 
-static ch_status make_asker(void *arg, ch_task *t, uint64_t incarnation, ch_post *post,
+static ch_status make_asker(void *arg, ch_task *t, uint64_t incarnation, ch_outbox *outbox,
                             void **self)
 {
     (void)t;
     (void)incarnation;
-    (void)post;
+    (void)outbox;
     *self = arg;
     return CH_OK;
 }
@@ -84,7 +84,7 @@ static void begin(asker *a, bool encode)
 
 static void end(asker *a)
 {
-    ch__parcel_unref(a->answer);
+    ch__message_unref(a->answer);
     ch__net_free(a->net);
 }
 
@@ -92,27 +92,27 @@ static void end(asker *a)
 static ch_status ask(asker *a, uint32_t method, const ProtobufCMessage *m, int n,
                      ch_tensor *const *t)
 {
-    ch_parcel *p = NULL;
-    ch_post   *post;
+    ch_message *p = NULL;
+    ch_outbox  *outbox;
 
     for (int i = 0; i < n; i++)
         (void)ch_tensor_ref(t[i]);
-    t_ok(ch__speak(method, m, n, t, &p));
-    ch__parcel_unref(a->answer);
+    t_ok(ch__message_pack(method, m, n, t, &p));
+    ch__message_unref(a->answer);
     a->answer = NULL;
     a->has_ended = false;
     a->n_asked++;
-    post = ch__task_enter(a->task);
-    ch__post_call(
-        post, ch__task_link(a->task, "ps/0"), p,
+    outbox = ch__task_enter(a->task);
+    ch__outbox_call(
+        outbox, ch__task_link(a->task, "ps/0"), p,
         &(ch_call_options){.id = a->n_asked, .deadline = ch__task_now(a->task) + 1000000000});
     ch__mem_fail_at(a->fail_at);
     t_ok(ch__task_wait(a->task, has_ended, a, 10000, "the server"));
     ch__mem_fail_at(0);
     ch__task_leave(a->task);
-    return a->ending == CH_ENDED_OK        ? CH_OK
-           : a->ending == CH_ENDED_REFUSED ? ch__fault_raise(&a->fault)
-                                           : CH_UNAVAILABLE;
+    return a->ending == CH_ENDED_OK      ? CH_OK
+           : a->ending == CH_ENDED_ERROR ? ch__fault_raise(&a->fault)
+                                         : CH_UNAVAILABLE;
 }
 
 static ch_status create(asker *a, uint64_t number, const char *name, ch_tensor *t)
@@ -127,20 +127,20 @@ static ch_status create(asker *a, uint64_t number, const char *name, ch_tensor *
     return ask(a, CH_PS_CREATE, &m.base, 1, &t);
 }
 
-static ch_status read_pinned(asker *a, uint64_t number, uint64_t pin)
+static ch_status read_pinned(asker *a, uint64_t number, uint64_t snapshot)
 {
     Cohort__PsRead m;
 
     cohort__ps_read__init(&m);
     m.n_variables = 1;
     m.variables = &number;
-    m.pin = pin;
+    m.snapshot = snapshot;
     return ask(a, CH_PS_READ, &m.base, 0, NULL);
 }
 
-static float first_of(asker *a, uint64_t number, uint64_t pin)
+static float first_of(asker *a, uint64_t number, uint64_t snapshot)
 {
-    t_ok(read_pinned(a, number, pin));
+    t_ok(read_pinned(a, number, snapshot));
     assert_int_equal(a->answer->n_tensors, 1);
     return *(const float *)ch_tensor_data(a->answer->tensor[0]);
 }
@@ -163,7 +163,7 @@ static ch_status define(asker *a, ch_step_fn step, ch_var *v, ch_tensor *x)
     Cohort__PsDefine m;
     ch_function     *f = NULL;
     ch_tuple        *in = NULL;
-    ch_route        *route = NULL;
+    ch_step_plan    *plan = NULL;
     uint64_t         number = 1;
     void            *bytes = NULL;
     ch_status        rc;
@@ -173,23 +173,23 @@ static ch_status define(asker *a, ch_step_fn step, ch_var *v, ch_tensor *x)
     ch_function_static_rows(f);
     t_ok(ch_tuple_of(1, &x, &in));
     t_ok(ch_strategy_run(NULL, f, in, NULL));
-    t_ok(ch__route_new(ch_function_graph(f), (int[]){0}, &route));
-    assert_int_equal(route->n_remotes, 1);
-    t_ok(ch_graph_encode(route->remote[0].graph, &bytes, &m.graph.len));
+    t_ok(ch__step_plan_new(ch_function_graph(f), (int[]){0}, &plan));
+    assert_int_equal(plan->n_remote_parts, 1);
+    t_ok(ch_graph_encode(plan->remote[0].graph, &bytes, &m.graph.len));
     m.graph.data = bytes;
     m.function = 1;
     m.n_variables = 1;
     m.variables = &number;
     rc = ask(a, CH_PS_DEFINE, &m.base, 0, NULL);
     ch_bytes_free(bytes);
-    ch__route_free(route);
+    ch__step_plan_free(plan);
     ch_tuple_unref(in);
     ch_function_unref(f);
     return rc;
 }
 
 typedef struct attempt {
-    uint64_t step, incarnation, retired, function;
+    uint64_t step, registration, retired, function;
     uint32_t sequence;
 } attempt;
 
@@ -203,7 +203,7 @@ static ch_status update(asker *a, attempt at, int n, ch_tensor *const *x)
     cohort__ps_update_one__init(&one);
     m.step = at.step;
     m.worker = worker;
-    m.incarnation = at.incarnation;
+    m.registration = at.registration;
     m.retired = at.retired;
     m.n_updates = 1;
     m.updates = &list;
@@ -225,14 +225,14 @@ static ch_status assign(asker *a, attempt at, size_t n, uint64_t *variable, ch_t
     return ask(a, CH_PS_ASSIGN, &m.base, (int)n, x);
 }
 
-static ch_status pin(asker *a, uint64_t number, bool release)
+static ch_status snapshot(asker *a, uint64_t number, bool release)
 {
-    Cohort__PsPin m;
+    Cohort__PsSnapshot m;
 
-    cohort__ps_pin__init(&m);
-    m.pin = number;
+    cohort__ps_snapshot__init(&m);
+    m.snapshot = number;
     m.release = release;
-    return ask(a, CH_PS_PIN, &m.base, 0, NULL);
+    return ask(a, CH_PS_SNAPSHOT, &m.base, 0, NULL);
 }
 
 static ch_status ping(asker *a, uint64_t retired)
@@ -296,7 +296,7 @@ static void an_update_that_comes_again_is_not_applied_again(void **state)
     (void)state;
     set_up(&s);
     for (int i = 0; i < 3; i++) {
-        t_ok(update(&s.a, (attempt){.step = 7, .incarnation = (uint64_t)i}, 1, &s.one));
+        t_ok(update(&s.a, (attempt){.step = 7, .registration = (uint64_t)i}, 1, &s.one));
         assert_true(*(const float *)ch_tensor_data(s.a.answer->tensor[0]) == 1);
     }
     t_ok(update(&s.a, (attempt){.step = 7, .sequence = 1}, 1,
@@ -319,13 +319,13 @@ static void a_worker_that_was_given_up_is_not_heard(void **state)
     (void)state;
     set_up(&s);
     m.worker = worker;
-    m.incarnation = 5;
+    m.registration = 5;
     t_ok(ask(&s.a, CH_PS_FENCE, &m.base, 0, NULL));
-    m.incarnation = 3; /* an old one, late: the fence stays */
+    m.registration = 3; /* an old one, late: the fence stays */
     t_ok(ask(&s.a, CH_PS_FENCE, &m.base, 0, NULL));
-    t_refused(update(&s.a, (attempt){.step = 1, .incarnation = 4}, 1, &s.one), CH_ABORTED,
+    t_refused(update(&s.a, (attempt){.step = 1, .registration = 4}, 1, &s.one), CH_ABORTED,
               "worker/0", "life 4");
-    t_ok(update(&s.a, (attempt){.step = 1, .incarnation = 5}, 1, &s.one));
+    t_ok(update(&s.a, (attempt){.step = 1, .registration = 5}, 1, &s.one));
     assert_true(first_of(&s.a, 1, 0) == 1);
     tear_down(&s);
 }
@@ -333,22 +333,22 @@ static void a_worker_that_was_given_up_is_not_heard(void **state)
 /* UP-3: a value that was given stays as it was; a pin keeps all values. */
 static void what_was_read_does_not_change(void **state)
 {
-    setting    s;
-    ch_parcel *kept;
+    setting     s;
+    ch_message *kept;
 
     (void)state;
     set_up(&s);
     t_ok(update(&s.a, (attempt){.step = 1}, 1, &s.one));
     assert_true(first_of(&s.a, 1, 0) == 1);
-    kept = ch__parcel_ref(s.a.answer);
-    t_ok(pin(&s.a, 9, false));
+    kept = ch__message_ref(s.a.answer);
+    t_ok(snapshot(&s.a, 9, false));
     t_ok(update(&s.a, (attempt){.step = 2}, 1, &s.one));
     assert_true(*(const float *)ch_tensor_data(kept->tensor[0]) == 1);
     assert_true(first_of(&s.a, 1, 9) == 1);
     assert_true(first_of(&s.a, 1, 0) == 2);
-    t_ok(pin(&s.a, 9, true));
+    t_ok(snapshot(&s.a, 9, true));
     t_refused(read_pinned(&s.a, 1, 9), CH_NOT_FOUND, "pin 9", "here");
-    ch__parcel_unref(kept);
+    ch__message_unref(kept);
     tear_down(&s);
 }
 
@@ -362,29 +362,29 @@ static void a_pin_that_was_released_does_not_come_back(void **state)
     set_up(&s);
     for (uint64_t i = 1; i <= 4; i++) {
         t_ok(update(&s.a, (attempt){.step = i}, 1, &s.one));
-        t_ok(pin(&s.a, 10 * i, false));
+        t_ok(snapshot(&s.a, 10 * i, false));
     }
-    t_ok(pin(&s.a, 20, false)); /* came twice: it keeps what it kept */
+    t_ok(snapshot(&s.a, 20, false)); /* came twice: it keeps what it kept */
     assert_true(first_of(&s.a, 1, 20) == 2);
-    t_ok(pin(&s.a, 30, true));
+    t_ok(snapshot(&s.a, 30, true));
     for (uint64_t i = 1; i <= 3; i++)
         t_refused(read_pinned(&s.a, 1, 10 * i), CH_NOT_FOUND, "pin", "here");
     assert_true(first_of(&s.a, 1, 40) == 4);
 
     t_ok(ping(&s.a, 0));
     live = ch__mem_live();
-    t_ok(pin(&s.a, 30, false));
-    t_ok(pin(&s.a, 25, false));
-    t_ok(pin(&s.a, 10, true));
+    t_ok(snapshot(&s.a, 30, false));
+    t_ok(snapshot(&s.a, 25, false));
+    t_ok(snapshot(&s.a, 10, true));
     assert_int_equal(ch__mem_live(), live);
     t_refused(read_pinned(&s.a, 1, 30), CH_NOT_FOUND, "pin 30", "here");
     assert_true(first_of(&s.a, 1, 40) == 4);
 
-    t_ok(pin(&s.a, 60, true)); /* before it was ever set */
-    t_ok(pin(&s.a, 60, false));
+    t_ok(snapshot(&s.a, 60, true)); /* before it was ever set */
+    t_ok(snapshot(&s.a, 60, false));
     t_refused(read_pinned(&s.a, 1, 60), CH_NOT_FOUND, "pin 60", "here");
     t_refused(read_pinned(&s.a, 1, 40), CH_NOT_FOUND, "pin 40", "here");
-    t_refused(pin(&s.a, 0, false), CH_INVALID_ARGUMENT, "pin", "number");
+    t_refused(snapshot(&s.a, 0, false), CH_INVALID_ARGUMENT, "pin", "number");
     tear_down(&s);
 }
 
@@ -415,22 +415,22 @@ static void an_assign_that_comes_again_is_not_done_again(void **state)
 /* Neither what was read nor what was sent is the variable. */
 static void an_assign_takes_and_leaves_copies(void **state)
 {
-    uint64_t   number = 1;
-    setting    s;
-    ch_parcel *kept;
+    uint64_t    number = 1;
+    setting     s;
+    ch_message *kept;
 
     (void)state;
     set_up(&s);
-    t_ok(pin(&s.a, 1, false));
+    t_ok(snapshot(&s.a, 1, false));
     t_ok(read_pinned(&s.a, 1, 0));
-    kept = ch__parcel_ref(s.a.answer);
+    kept = ch__message_ref(s.a.answer);
     t_ok(assign(&s.a, (attempt){.step = 1}, 1, &number, &s.one));
     t_ok(update(&s.a, (attempt){.step = 2}, 1, &s.one));
     assert_true(*(const float *)ch_tensor_data(s.one) == 1);
     assert_true(*(const float *)ch_tensor_data(kept->tensor[0]) == 0);
     assert_true(first_of(&s.a, 1, 1) == 0);
     assert_true(first_of(&s.a, 1, 0) == 2);
-    ch__parcel_unref(kept);
+    ch__message_unref(kept);
     tear_down(&s);
 }
 
@@ -558,15 +558,15 @@ static void what_is_held_for_a_step_costs_a_copy_and_no_memory(void **state)
 {
     setting     s;
     const void *at[2];
-    ch_parcel  *kept = NULL;
+    ch_message *kept = NULL;
 
     (void)state;
     set_up_large(&s);
     for (uint64_t i = 4; i < 40; i++) {
         const void *is = place_of_value(&s.a);
 
-        ch__parcel_unref(kept);
-        kept = ch__parcel_ref(s.a.answer);
+        ch__message_unref(kept);
+        kept = ch__message_ref(s.a.answer);
         t_ok(update(&s.a, (attempt){.step = i, .retired = i}, 1, &s.one));
         if (i < 6)
             at[i % 2] = is;
@@ -578,16 +578,16 @@ static void what_is_held_for_a_step_costs_a_copy_and_no_memory(void **state)
             assert_true(ch__mem_most() < LITTLE);
     }
     ch__mem_watch(false);
-    ch__parcel_unref(kept);
+    ch__message_unref(kept);
     tear_down(&s);
 }
 
 /* The second place goes when it was not needed for some time. */
 static void memory_for_copies_is_given_back(void **state)
 {
-    setting    s;
-    ch_parcel *kept;
-    int64_t    live = 0;
+    setting     s;
+    ch_message *kept;
+    int64_t     live = 0;
 
     (void)state;
     set_up_large(&s);
@@ -597,9 +597,9 @@ static void memory_for_copies_is_given_back(void **state)
         t_ok(update(&s.a, (attempt){.step = i, .retired = i}, 1, &s.one));
     }
     (void)place_of_value(&s.a);
-    kept = ch__parcel_ref(s.a.answer);
+    kept = ch__message_ref(s.a.answer);
     t_ok(update(&s.a, (attempt){.step = 150, .retired = 150}, 1, &s.one));
-    ch__parcel_unref(kept);
+    ch__message_unref(kept);
     assert_true(ch_device_bytes(options.device) >= 2 * MANY * sizeof(float));
     for (uint64_t i = 151; i < 250; i++)
         t_ok(update(&s.a, (attempt){.step = i, .retired = i}, 1, &s.one));
@@ -766,7 +766,7 @@ static void a_table_holds_what_it_was_told(void **state)
         seed = seed * 1664525u + 1013904223u;
         k = (ch_key){(seed >> 8) % 64 * 1000003, (seed >> 20) % 4};
         if (seed >> 31) {
-            assert_int_equal(ch__map_take(&m, k) != NULL, has[k.a / 1000003][k.b]);
+            assert_int_equal(ch__map_remove(&m, k) != NULL, has[k.a / 1000003][k.b]);
             n -= has[k.a / 1000003][k.b];
             has[k.a / 1000003][k.b] = 0;
         } else {

@@ -180,21 +180,22 @@ static void heal(world *w)
 /* ---- what servers apply ---- */
 
 /* 3, 5. */
-static void saw(void *arg, const char *worker, uint64_t life, uint64_t step, uint32_t sequence)
+static void saw(void *arg, const char *worker, uint64_t registration, uint64_t step,
+                uint32_t sequence)
 {
     world          *w = arg;
     ch_task        *task = ch__local_cluster_coordinator(w->local);
-    const ch_chief *c = task != NULL ? ch__task_self(task) : NULL;
+    const ch_coord *c = task != NULL ? ch__task_self(task) : NULL;
 
     (void)sequence;
     if (step <= w->cancelled)
         is_wrong(w, "an update of a step was applied that had been cancelled");
     for (int i = 0; c != NULL && i < c->n_workers; i++) {
-        const ch_member *m = c->worker[i];
+        const ch_worker_entry *m = c->worker[i];
 
         /* Lives are counted from 1, and each time that the worker is given up ends one. */
-        if (strcmp(m->name, worker) == 0 && life <= (uint64_t)m->n_losses &&
-            m->state != CH_MEMBER_FENCING)
+        if (strcmp(m->name, worker) == 0 && registration <= (uint64_t)m->n_losses &&
+            m->state != CH_WORKER_FENCING)
             is_wrong(w, "an update of a life was applied that had been given up");
     }
 }
@@ -222,8 +223,8 @@ static void open_world(world *w, uint64_t seed)
     t_ok(ch__local_cluster_on(
         w->net, &(ch_local_cluster_options){.ps = SERVERS, .workers = WORKERS},
         &(ch_local_cluster_how){
-            .chief =
-                {.beat = 5 * ms_ns, .call = 10 * ms_ns, .retry = ms_ns, .silence = 1 << 30},
+            .coord =
+                {.tick = 5 * ms_ns, .call = 10 * ms_ns, .retry = ms_ns, .silence = 1 << 30},
             .worker = {.call_ns = 10 * ms_ns, .retry_ns = ms_ns, .patience_ns = 60 * ms_ns},
             .server = {.saw = saw, .arg = w}},
         &w->cluster));
@@ -414,7 +415,7 @@ static void check_kept(world *w)
 /* 5: an error is reported when nothing runs any more of what it ended. */
 static void took_error(world *w)
 {
-    const ch_chief *c = ch__task_self(ch__local_cluster_coordinator(w->local));
+    const ch_coord *c = ch__task_self(ch__local_cluster_coordinator(w->local));
 
     w->n_errors++;
     if (!w->has_poison)
@@ -462,13 +463,13 @@ static void repeat_cancelled(world *w)
 /* 7: after the last fault it takes less than this. */
 static void join_now(world *w)
 {
-    const ch_chief *c = ch__task_self(ch__local_cluster_coordinator(w->local));
+    const ch_coord *c = ch__task_self(ch__local_cluster_coordinator(w->local));
     ch_status       rc = CH_OK;
 
     do {
         w->must_repeat |= w->has_poison; /* those that have ended as cancelled since */
         repeat_cancelled(w);
-        rc = ch__chief_join(ch__local_cluster_coordinator(w->local), w->is_healed ? 20000 : 0);
+        rc = ch__coord_join(ch__local_cluster_coordinator(w->local), w->is_healed ? 20000 : 0);
         if (rc == CH_DEADLINE_EXCEEDED || rc == CH_FAILED_PRECONDITION)
             is_wrong(w, ch_error_message());
         else if (rc != CH_OK)

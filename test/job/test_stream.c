@@ -185,7 +185,7 @@ static bool is_there(const ch_stream *s)
     const void *bytes;
     size_t      n;
 
-    return ch__stream_place(s, &number, &bytes, &n);
+    return ch__stream_position(s, &number, &bytes, &n);
 }
 
 /* ---- any order ---- */
@@ -495,7 +495,7 @@ static void stream_goes_on_as_the_reader_and_pass_of_its_place(void **state)
     from.name = (ch_stream_name){2, 3};
     s = stream_of(&from);
     check_number(s, &m, 200);
-    assert_true(ch__stream_place(s, &number, &bytes, &n));
+    assert_true(ch__stream_position(s, &number, &bytes, &n));
     from.name = (ch_stream_name){1, 7};
     other = stream_at(&from, number, bytes, n);
     for (int64_t i = number; i < m.n; i++)
@@ -535,7 +535,7 @@ static void a_stream_is_taken_up_by_others(void **state)
 
             check_number(s[now], &m, at);
             at = wander(&d, at, least[now], numbers_of(&m));
-            if (roll(&d, 30) > 0 || !ch__stream_place(s[now], &number, &bytes, &n))
+            if (roll(&d, 30) > 0 || !ch__stream_position(s[now], &number, &bytes, &n))
                 continue;
             if (roll(&d, 2) == 0) {
                 t_ok(ch__stream_move(s[other], number, bytes, n));
@@ -561,7 +561,7 @@ static void *copy_of_place(const ch_stream *s, int64_t *number, size_t *n)
     const void *bytes = NULL;
     void       *copy;
 
-    assert_true(ch__stream_place(s, number, &bytes, n));
+    assert_true(ch__stream_position(s, number, &bytes, n));
     copy = malloc(*n);
     memcpy(copy, bytes, *n);
     return copy;
@@ -694,8 +694,9 @@ static void places_are_kept_every_so_often(void **state)
         size_t      n = 0;
 
         check_number(s, &m, i);
-        assert_int_equal(ch__stream_place(s, &number, &bytes, &n), i >= CH_STREAM_PLACES - 1);
-        assert_int_equal(number, (i + 1) / CH_STREAM_PLACES * CH_STREAM_PLACES);
+        assert_int_equal(ch__stream_position(s, &number, &bytes, &n),
+                         i >= CH_STREAM_POSITIONS - 1);
+        assert_int_equal(number, (i + 1) / CH_STREAM_POSITIONS * CH_STREAM_POSITIONS);
     }
     ch__stream_free(s);
     ch_bytes_free(from.bytes);
@@ -720,7 +721,7 @@ static void places_that_are_large_are_kept_less_often(void **state)
         t_ok(ch__stream_element(s, i, &t));
         ch_tuple_unref(t);
         read += 1024; /* what an element counts for at least */
-        if (ch__stream_place(s, &number, &bytes, &n) && number != last) {
+        if (ch__stream_position(s, &number, &bytes, &n) && number != last) {
             kept += (int64_t)n;
             last = number;
         }

@@ -14,11 +14,11 @@
 enum { MOST_PARTS = 256, STEPS = 12 };
 
 typedef struct setting {
-    cluster       c;
-    ch_function  *f;
-    ch_task      *worker;
-    ch_sent_route sent;
-    uint64_t      function[MOST_PARTS];
+    cluster        c;
+    ch_function   *f;
+    ch_task       *worker;
+    ch_placed_plan sent;
+    uint64_t       function[MOST_PARTS];
 } setting;
 
 static ch_worker_options options;
@@ -26,7 +26,7 @@ static ch_worker_options options;
 static void send_function(setting *s)
 {
     Cohort__WorkerFunction m;
-    ch_parcel             *p = NULL;
+    ch_message            *p = NULL;
     ch_tensor             *bytes = NULL;
     void                  *data = NULL;
     size_t                 n = 0;
@@ -35,17 +35,17 @@ static void send_function(setting *s)
     m.function = 1;
     m.n_servers = SERVERS;
     m.servers = (uint64_t[SERVERS]){1, 1, 1};
-    t_ok(ch__route_encode(&s->sent, &data, &n));
+    t_ok(ch__step_plan_encode(&s->sent, &data, &n));
     t_ok(ch_tensor_copy_of(CH_U8, ch_shape_of((int64_t)n), data, &bytes));
-    t_ok(ch__speak(CH_WORKER_FUNCTION, &m.base, 1, &bytes, &p));
+    t_ok(ch__message_pack(CH_WORKER_FUNCTION, &m.base, 1, &bytes, &p));
     ask_task(&s->c.a, "worker/1", p);
     ch__free(data);
 }
 
-static ch_parcel *run_parcel(const setting *s, uint64_t step, ch_tuple *in)
+static ch_message *run_parcel(const setting *s, uint64_t step, ch_tuple *in)
 {
     Cohort__WorkerRun m;
-    ch_parcel        *p = NULL;
+    ch_message       *p = NULL;
     ch_tensor        *t[8];
     int               n = ch_tuple_count(in);
 
@@ -55,14 +55,14 @@ static ch_parcel *run_parcel(const setting *s, uint64_t step, ch_tuple *in)
     m.function = 1;
     for (int i = 0; i < n; i++)
         t[i] = ch_tensor_ref(ch_value_at(ch_tuple_at(in, i), 0));
-    t_ok(ch__speak(CH_WORKER_RUN, &m.base, n, t, &p));
+    t_ok(ch__message_pack(CH_WORKER_RUN, &m.base, n, t, &p));
     return p;
 }
 
 static void set_up(setting *s, ch_step_fn step, job *j, ch_tuple *in, where at,
                    const ch_sim_options *opt)
 {
-    ch_route *route = NULL;
+    ch_step_plan *plan = NULL;
 
     memset(s, 0, sizeof(*s));
     begin(&s->c.a, opt);
@@ -80,18 +80,18 @@ static void set_up(setting *s, ch_step_fn step, job *j, ch_tuple *in, where at,
     t_ok(ch_function_new("step", step, j, &s->f));
     t_ok(ch_strategy_run(NULL, s->f, in, NULL));
     create_all(&s->c, ch_function_graph(s->f), at);
-    t_ok(ch__route_new(ch_function_graph(s->f), s->c.place, &route));
-    for (int i = 0; i < route->n_remotes; i++)
+    t_ok(ch__step_plan_new(ch_function_graph(s->f), s->c.place, &plan));
+    for (int i = 0; i < plan->n_remote_parts; i++)
         s->function[i] = (uint64_t)i * MOST_SHARDS + 1;
-    s->sent = (ch_sent_route){route, s->c.n, s->c.variable, s->function};
+    s->sent = (ch_placed_plan){plan, s->c.n, s->c.variable, s->function};
     send_function(s);
 }
 
 static void tear_down(setting *s)
 {
-    ch__route_free(s->sent.route);
+    ch__step_plan_free(s->sent.plan);
     ch_function_unref(s->f);
-    ch__parcel_unref(s->c.a.answer);
+    ch__message_unref(s->c.a.answer);
     ch__net_free(s->c.a.net);
 }
 
@@ -223,7 +223,7 @@ static void a_step_is_run_again_after_its_worker_died(void **state)
                             kill_worker, &k));
             do {
                 ending = try_to_ask(&s.c.a, "worker/1", run_parcel(&s, n, in));
-                if (ending == CH_ENDED_REFUSED && s.c.a.fault.code == CH_NOT_FOUND)
+                if (ending == CH_ENDED_ERROR && s.c.a.fault.code == CH_NOT_FOUND)
                     send_function(&s); /* a new one knows nothing */
             } while (ending != CH_ENDED_OK);
             run_whole(&s, in, &out);
@@ -259,7 +259,7 @@ static void send_stream(setting *s)
 {
     Cohort__WorkerStream m;
     ch_dataset          *d = ch_dataset_range(0, 4, 1);
-    ch_parcel           *p = NULL;
+    ch_message          *p = NULL;
     ch_tensor           *bytes = NULL;
     void                *data = NULL;
     size_t               n = 0;
@@ -268,7 +268,7 @@ static void send_stream(setting *s)
     m.stream = 1;
     t_ok(ch_dataset_encode(d, &data, &n));
     t_ok(ch_tensor_copy_of(CH_U8, ch_shape_of((int64_t)n), data, &bytes));
-    t_ok(ch__speak(CH_WORKER_STREAM, &m.base, 1, &bytes, &p));
+    t_ok(ch__message_pack(CH_WORKER_STREAM, &m.base, 1, &bytes, &p));
     ask_task(&s->c.a, "worker/1", p);
     ch_bytes_free(data);
     ch_dataset_unref(d);
@@ -280,7 +280,7 @@ static ch_ending run_with_elements(setting *s, uint32_t first, uint32_t second)
     Cohort__WorkerRun     m;
     Cohort__WorkerElement e[2], *list[2] = {&e[0], &e[1]};
     ch_tensor            *t = number_tensor(10);
-    ch_parcel            *p = NULL;
+    ch_message           *p = NULL;
 
     cohort__worker_run__init(&m);
     cohort__worker_element__init(&e[0]);
@@ -291,7 +291,7 @@ static ch_ending run_with_elements(setting *s, uint32_t first, uint32_t second)
     e[0].at = first;
     e[1].at = second;
     e[1].number = 3;
-    t_ok(ch__speak(CH_WORKER_RUN, &m.base, 1, &t, &p));
+    t_ok(ch__message_pack(CH_WORKER_RUN, &m.base, 1, &t, &p));
     return try_to_ask(&s->c.a, "worker/1", p);
 }
 
@@ -309,7 +309,7 @@ static void elements_that_stand_at_one_place_are_refused(void **state)
     send_stream(&s);
     assert_int_equal(run_with_elements(&s, 0, 2), CH_ENDED_OK);
     assert_int_equal(*(const int64_t *)ch_tensor_data(s.c.a.answer->tensor[0]), 13);
-    assert_int_equal(run_with_elements(&s, 0, 0), CH_ENDED_REFUSED);
+    assert_int_equal(run_with_elements(&s, 0, 0), CH_ENDED_ERROR);
     assert_int_equal(s.c.a.fault.code, CH_INVALID_ARGUMENT);
     assert_non_null(strstr(s.c.a.fault.text, "input 1 of a step is not there"));
     tear_down(&s);

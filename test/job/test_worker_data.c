@@ -400,11 +400,11 @@ static ch_dataset *the_same(const ch_input_context *c, void *arg)
 /* The description of each worker's data, of the pass that was made last. */
 static ch_tensor *description(act *a, int worker)
 {
-    ch_task   *chief = ch__ps_of(a->s.st)->chief;
-    ch_turn    t = ch__turn_enter(chief);
-    ch_tensor *is = t.c->feeds->stream[worker].dataset;
+    ch_task         *coord = ch__ps_of(a->s.st)->coord;
+    ch_coord_context t = ch__coord_enter(coord);
+    ch_tensor       *is = t.c->inputs->stream[worker].dataset;
 
-    ch__task_leave(chief);
+    ch__task_leave(coord);
     return is;
 }
 

@@ -20,7 +20,7 @@ enum { N = 5000 };
 static const ch_fold_table *const  folds[] = CH_SIMD_LIST(ch__fold_table);
 static const ch_norm_table *const  norms[] = CH_SIMD_LIST(ch__norm_table);
 static const ch_ortho_table *const orthos[] = CH_SIMD_LIST(ch__ortho_table);
-static const ch_order_table *const orders[] = CH_SIMD_LIST(ch__order_table);
+static const ch_sort_table *const  orders[] = CH_SIMD_LIST(ch__sort_table);
 
 /* Every count that has a part of its own somewhere. */
 static const int64_t counts[] = {0, 1, 3, 4, 7, 15, 16, 17, 31, 32, 33, 100, 511, 512, 1500, N};
@@ -215,9 +215,9 @@ static void orders_have_the_same_bits_at_every_level(void **state)
             memset(best, 0, sizeof(best));
             memset(where, 0, sizeof(where));
             for (int i = 0; i < 2; i++) {
-                orders[i * level]->keys_f32(n, &x, (ch_order){7, 9}, key[i]);
+                orders[i * level]->keys_f32(n, &x, (ch_sort_order){7, 9}, key[i]);
                 orders[i * level]->take_larger(n, key[i], 1, best[i], where[i]);
-                orders[i * level]->keys_f64(n, &x, (ch_order){7, 9}, key[i]);
+                orders[i * level]->keys_f64(n, &x, (ch_sort_order){7, 9}, key[i]);
                 orders[i * level]->take_larger(n, key[i], 2, best[i], where[i]);
                 most[i] = orders[i * level]->largest(n, key[i]);
             }

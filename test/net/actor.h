@@ -30,13 +30,13 @@ typedef struct actor {
     ch_call_id kept[KEPT];
     ch_peer    caller;
     /* As a caller. */
-    uint64_t   n_posted;
-    int        n_ended, ended[N_ENDINGS];
-    uint64_t   last_id;
-    ch_peer    answerer;
-    ch_parcel *answer; /* the last */
-    ch_status  status;
-    char       text[256], by[96], op[64];
+    uint64_t    n_posted;
+    int         n_ended, ended[N_ENDINGS];
+    uint64_t    last_id;
+    ch_peer     answerer;
+    ch_message *answer; /* the last */
+    ch_status   status;
+    char        text[256], by[96], op[64];
     /* Timers and work, in the order in which they came. */
     int      n_timers, n_works;
     uint64_t timer[16], work[16];
@@ -52,11 +52,11 @@ static inline void actor_took_answer(actor *a, const ch_net_event *e)
     a->answerer = e->peer;
     if (e->ending == CH_ENDED_OK) {
         assert_null(e->fault);
-        ch__parcel_unref(a->answer);
-        a->answer = ch__parcel_ref(e->parcel);
+        ch__message_unref(a->answer);
+        a->answer = ch__message_ref(e->message);
         return;
     }
-    assert_null(e->parcel);
+    assert_null(e->message);
     assert_true(ch__fault_is_set(e->fault));
     a->status = e->fault->code;
     memcpy(a->text, e->fault->text, sizeof(a->text) - 1);
@@ -64,7 +64,7 @@ static inline void actor_took_answer(actor *a, const ch_net_event *e)
     memcpy(a->op, e->fault->op, sizeof(a->op));
 }
 
-static inline void actor_took_call(actor *a, const ch_net_event *e, ch_post *post)
+static inline void actor_took_call(actor *a, const ch_net_event *e, ch_outbox *outbox)
 {
     ch_fault why;
 
@@ -72,10 +72,10 @@ static inline void actor_took_call(actor *a, const ch_net_event *e, ch_post *pos
     a->n_calls++;
     switch (a->mode) {
     case ANSWER_TWICE:
-        ch__post_answer(post, e->call, ch__parcel_ref(e->parcel));
+        ch__outbox_reply(outbox, e->call, ch__message_ref(e->message));
         /* fall through */
     case ECHO:
-        ch__post_answer(post, e->call, ch__parcel_ref(e->parcel));
+        ch__outbox_reply(outbox, e->call, ch__message_ref(e->message));
         break;
     case KEEP:
         a->kept[(a->n_calls - 1) % KEPT] = e->call;
@@ -83,13 +83,14 @@ static inline void actor_took_call(actor *a, const ch_net_event *e, ch_post *pos
     case REFUSE:
         ch__fault_clear(&why);
         ch__fail(CH_OUT_OF_RANGE, "row 7 of 5");
-        ch__fault_take(&why, CH_OUT_OF_RANGE, -1, "gather");
-        ch__post_refusal(post, e->call, &why);
+        ch__fault_record(&why, CH_OUT_OF_RANGE, -1, "gather");
+        ch__outbox_reply_error(outbox, e->call, &why);
         break;
     }
 }
 
-static inline void actor_on_event(void *self, const ch_net_event *e, int64_t now, ch_post *post)
+static inline void actor_on_event(void *self, const ch_net_event *e, int64_t now,
+                                  ch_outbox *outbox)
 {
     actor *a = self;
 
@@ -97,12 +98,12 @@ static inline void actor_on_event(void *self, const ch_net_event *e, int64_t now
     a->now = now;
     switch (e->kind) {
     case CH_EVENT_CALL:
-        actor_took_call(a, e, post);
+        actor_took_call(a, e, outbox);
         break;
     case CH_EVENT_CANCEL:
         a->n_cancels++;
         break;
-    case CH_EVENT_ANSWER:
+    case CH_EVENT_REPLY:
         actor_took_answer(a, e);
         break;
     case CH_EVENT_TIMER:
@@ -120,20 +121,20 @@ static inline void actor_close(void *self)
     actor *a = self;
 
     a->n_closed++;
-    ch__parcel_unref(a->answer);
+    ch__message_unref(a->answer);
     a->answer = NULL;
 }
 
 static const ch_task_ops actor_ops = {.on_event = actor_on_event, .close = actor_close};
 
-static inline ch_status actor_make(void *arg, ch_task *t, uint64_t incarnation, ch_post *post,
-                                   void **self)
+static inline ch_status actor_make(void *arg, ch_task *t, uint64_t incarnation,
+                                   ch_outbox *outbox, void **self)
 {
     actor *a = arg;
 
     (void)t;
     if (a->fails_to_begin) {
-        ch__post_timer(post, 1, 0); /* forgotten */
+        ch__outbox_timer(outbox, 1, 0); /* forgotten */
         return ch__fail(CH_ABORTED, "it does not want to");
     }
     a->n_made++;
@@ -160,33 +161,33 @@ static inline void actor_start(ch_net *net, actor *a, const char *name)
     assert_int_equal(actor_try(net, a, name, 0, 0), CH_OK);
 }
 
-static inline ch_parcel *parcel_of(uint32_t method, size_t n_bytes)
+static inline ch_message *parcel_of(uint32_t method, size_t n_bytes)
 {
-    void      *bytes;
-    ch_parcel *p = NULL;
+    void       *bytes;
+    ch_message *p = NULL;
 
-    if (ch__parcel_new(method, n_bytes, &bytes, 0, NULL, &p) == CH_OK && n_bytes > 0)
+    if (ch__message_new(method, n_bytes, &bytes, 0, NULL, &p) == CH_OK && n_bytes > 0)
         memset(bytes, (int)method, n_bytes);
     return p;
 }
 
 /* In the turn. */
-static inline void actor_post(actor *a, ch_post *post, const char *peer, ch_parcel *p,
+static inline void actor_post(actor *a, ch_outbox *outbox, const char *peer, ch_message *p,
                               int64_t wait_ns, uint64_t incarnation)
 {
-    ch__post_call(post, ch__task_link(a->task, peer), p,
-                  &(ch_call_options){.id = ++a->n_posted,
-                                     .deadline = ch__task_now(a->task) + wait_ns,
-                                     .incarnation = incarnation});
+    ch__outbox_call(outbox, ch__task_link(a->task, peer), p,
+                    &(ch_call_options){.id = ++a->n_posted,
+                                       .deadline = ch__task_now(a->task) + wait_ns,
+                                       .incarnation = incarnation});
 }
 
 static const int64_t s_ns = 1000000000, ms_ns = 1000000;
 
 static inline void actor_call(actor *a, const char *peer, uint64_t incarnation)
 {
-    ch_post *post = ch__task_enter(a->task);
+    ch_outbox *outbox = ch__task_enter(a->task);
 
-    actor_post(a, post, peer, parcel_of(5, 10), 10 * s_ns, incarnation);
+    actor_post(a, outbox, peer, parcel_of(5, 10), 10 * s_ns, incarnation);
     ch__task_leave(a->task);
 }
 

@@ -56,8 +56,8 @@ static void a_call_is_answered_with_what_it_carries(void **state)
 {
     const float data[] = {1, 2, 3, 4, 5, 6};
     ch_tensor  *t[2] = {NULL}, *turned = NULL;
-    ch_parcel  *p = NULL;
-    ch_post    *post;
+    ch_message *p = NULL;
+    ch_outbox  *outbox;
     void       *bytes;
     ch_str      s;
 
@@ -67,11 +67,11 @@ static void a_call_is_answered_with_what_it_carries(void **state)
     ch_tensor_unref(t[0]);
     t[0] = turned;
     assert_int_equal(ch_tensor_of_text("a text", &t[1]), CH_OK);
-    assert_int_equal(ch__parcel_new(9, 5, &bytes, 2, t, &p), CH_OK);
+    assert_int_equal(ch__message_new(9, 5, &bytes, 2, t, &p), CH_OK);
     memcpy(bytes, "hello", 5);
-    assert_int_equal(ch__parcel_size(p), 5 + 24 + 16 + 6);
-    post = ch__task_enter(client.task);
-    actor_post(&client, post, "server", p, 10 * s_ns, 0);
+    assert_int_equal(ch__message_size(p), 5 + 24 + 16 + 6);
+    outbox = ch__task_enter(client.task);
+    actor_post(&client, outbox, "server", p, 10 * s_ns, 0);
     ch__task_leave(client.task);
     actor_wait(&client, &client.ended[CH_ENDED_OK], 1);
 
@@ -106,7 +106,7 @@ static void a_refusal_says_who_and_why(void **state)
     start_both();
     server.mode = REFUSE;
     actor_call(&client, "server", 0);
-    actor_wait(&client, &client.ended[CH_ENDED_REFUSED], 1);
+    actor_wait(&client, &client.ended[CH_ENDED_ERROR], 1);
     assert_int_equal(client.status, CH_OUT_OF_RANGE);
     assert_string_equal(client.text, "row 7 of 5");
     assert_string_equal(client.by, "server");
@@ -127,19 +127,19 @@ static void an_answer_is_taken_once(void **state)
 
 static void a_call_ends_at_its_deadline_and_the_callee_hears_of_it(void **state)
 {
-    ch_post *post;
+    ch_outbox *outbox;
 
     start_both();
     server.mode = KEEP;
-    post = ch__task_enter(client.task);
-    actor_post(&client, post, "server", parcel_of(1, 8), 5 * ms_ns, 0);
+    outbox = ch__task_enter(client.task);
+    actor_post(&client, outbox, "server", parcel_of(1, 8), 5 * ms_ns, 0);
     ch__task_leave(client.task);
-    actor_wait(&client, &client.ended[CH_ENDED_LATE], 1);
+    actor_wait(&client, &client.ended[CH_ENDED_TIMEOUT], 1);
     assert_int_equal(client.status, CH_DEADLINE_EXCEEDED);
     assert_string_equal(client.text, "a call to server was not answered until its deadline");
     actor_wait(&server, &server.n_cancels, 1);
-    post = ch__task_enter(server.task);
-    ch__post_answer(post, server.kept[0], parcel_of(1, 8)); /* nobody waits for it */
+    outbox = ch__task_enter(server.task);
+    ch__outbox_reply(outbox, server.kept[0], parcel_of(1, 8)); /* nobody waits for it */
     ch__task_leave(server.task);
     server.mode = ECHO;
     actor_call(&client, "server", 0);
@@ -150,16 +150,16 @@ static void a_call_ends_at_its_deadline_and_the_callee_hears_of_it(void **state)
 
 static void a_call_can_be_cancelled(void **state)
 {
-    ch_post *post;
+    ch_outbox *outbox;
 
     start_both();
     server.mode = KEEP;
     actor_call(&client, "server", 0);
     actor_wait(&server, &server.n_calls, 1);
-    post = ch__task_enter(client.task);
-    ch__post_cancel(post, 1);
-    ch__post_cancel(post, 1);
-    ch__post_cancel(post, 99);
+    outbox = ch__task_enter(client.task);
+    ch__outbox_cancel(outbox, 1);
+    ch__outbox_cancel(outbox, 1);
+    ch__outbox_cancel(outbox, 99);
     assert_int_equal(client.n_ended, 0); /* not while it is told something */
     ch__task_leave(client.task);
     actor_wait(&client, &client.ended[CH_ENDED_CANCELLED], 1);
@@ -194,7 +194,7 @@ static void calls_to_one_that_dies_are_lost(void **state)
     assert_int_equal(server.n_closed, 1);
     actor_wait(&client, &client.n_ended, 5);
     /* A simulated peer may not hear of it, and then it is late. */
-    assert_int_equal(client.ended[CH_ENDED_LOST] + client.ended[CH_ENDED_LATE], 5);
+    assert_int_equal(client.ended[CH_ENDED_LOST] + client.ended[CH_ENDED_TIMEOUT], 5);
     if (!is_sim)
         assert_int_equal(client.ended[CH_ENDED_LOST], 5);
     (void)state;
@@ -215,8 +215,8 @@ static void calls_of_one_that_dies_are_cancelled(void **state)
 
 static void another_life_has_a_larger_incarnation(void **state)
 {
-    uint64_t first;
-    ch_post *post;
+    uint64_t   first;
+    ch_outbox *outbox;
 
     start_both();
     first = server.incarnation;
@@ -228,8 +228,9 @@ static void another_life_has_a_larger_incarnation(void **state)
     assert_null(ch__task_self(server.task));
     assert_int_equal(ch__task_restart(server.task), CH_OK);
     assert_true(server.incarnation > first);
-    post = ch__task_enter(server.task);
-    ch__post_answer(post, server.kept[0], parcel_of(1, 1)); /* of the earlier life: dropped */
+    outbox = ch__task_enter(server.task);
+    ch__outbox_reply(outbox, server.kept[0],
+                     parcel_of(1, 1)); /* of the earlier life: dropped */
     server.mode = ECHO;
     ch__task_leave(server.task);
     actor_wait(&client, &client.n_ended, 1);
@@ -275,27 +276,27 @@ static void a_life_that_cannot_begin_leaves_nothing(void **state)
 
 static void a_link_has_room_for_so_many_calls(void **state)
 {
-    ch_post *post;
-    ch_link *l;
+    ch_outbox *outbox;
+    ch_link   *l;
 
     actor_start(net, &client, "client");
     assert_int_equal(actor_try(net, &server, "server", 4, 0), CH_OK);
     server.mode = KEEP;
-    post = ch__task_enter(client.task);
+    outbox = ch__task_enter(client.task);
     l = ch__task_link(client.task, "server");
     assert_ptr_equal(ch__task_link(client.task, "server"), l);
     assert_string_equal(ch__link_name(l), "server");
     assert_int_equal(ch__link_calls(l), 4);
     for (int i = 0; i < 6; i++)
-        actor_post(&client, post, "server", parcel_of(1, 1), 10 * s_ns, 0);
+        actor_post(&client, outbox, "server", parcel_of(1, 1), 10 * s_ns, 0);
     assert_int_equal(ch__link_calls(l), 0);
     assert_int_equal(ch__link_bytes(l), 0);
     ch__task_leave(client.task);
     actor_wait(&client, &client.ended[CH_ENDED_NO_ROOM], 2);
     actor_wait(&server, &server.n_calls, 4);
     assert_int_equal(client.n_ended, 2);
-    post = ch__task_enter(server.task);
-    ch__post_answer(post, server.kept[0], parcel_of(1, 1));
+    outbox = ch__task_enter(server.task);
+    ch__outbox_reply(outbox, server.kept[0], parcel_of(1, 1));
     ch__task_leave(server.task);
     actor_wait(&client, &client.ended[CH_ENDED_OK], 1);
     ch__task_enter(client.task);
@@ -306,24 +307,24 @@ static void a_link_has_room_for_so_many_calls(void **state)
 
 static void a_link_has_room_for_so_many_bytes(void **state)
 {
-    ch_post *post;
-    ch_link *l;
+    ch_outbox *outbox;
+    ch_link   *l;
 
     actor_start(net, &client, "client");
     assert_int_equal(actor_try(net, &server, "server", 0, 100), CH_OK);
-    post = ch__task_enter(client.task);
+    outbox = ch__task_enter(client.task);
     l = ch__task_link(client.task, "server");
-    actor_post(&client, post, "server", parcel_of(1, 60), 10 * s_ns, 0);
+    actor_post(&client, outbox, "server", parcel_of(1, 60), 10 * s_ns, 0);
     assert_int_equal(ch__link_bytes(l), 40);
-    actor_post(&client, post, "server", parcel_of(1, 41), 10 * s_ns, 0);
-    actor_post(&client, post, "server", parcel_of(1, 40), 10 * s_ns, 0);
+    actor_post(&client, outbox, "server", parcel_of(1, 41), 10 * s_ns, 0);
+    actor_post(&client, outbox, "server", parcel_of(1, 40), 10 * s_ns, 0);
     ch__task_leave(client.task);
     actor_wait(&client, &client.n_ended, 3);
     assert_int_equal(client.ended[CH_ENDED_NO_ROOM], 1);
     assert_int_equal(client.ended[CH_ENDED_OK], 2);
-    post = ch__task_enter(client.task);
-    actor_post(&client, post, "server", parcel_of(1, 1000), 10 * s_ns, 0); /* alone */
-    actor_post(&client, post, "server", parcel_of(1, 1), 10 * s_ns, 0);
+    outbox = ch__task_enter(client.task);
+    actor_post(&client, outbox, "server", parcel_of(1, 1000), 10 * s_ns, 0); /* alone */
+    actor_post(&client, outbox, "server", parcel_of(1, 1), 10 * s_ns, 0);
     ch__task_leave(client.task);
     actor_wait(&client, &client.n_ended, 5);
     assert_int_equal(client.ended[CH_ENDED_NO_ROOM], 2);
@@ -335,26 +336,26 @@ static void a_link_has_room_for_so_many_bytes(void **state)
 
 static void timers_can_be_moved_and_ended(void **state)
 {
-    ch_post *post;
-    int64_t  now;
+    ch_outbox *outbox;
+    int64_t    now;
 
     actor_start(net, &client, "client");
-    post = ch__task_enter(client.task);
+    outbox = ch__task_enter(client.task);
     now = ch__task_now(client.task);
-    ch__post_timer(post, 1, now + 30 * ms_ns);
-    ch__post_timer(post, 2, now + 4 * ms_ns);
-    ch__post_timer(post, 3, now + 6 * ms_ns);
-    ch__post_timer(post, 4, now + 2 * ms_ns);
-    ch__post_timer(post, 1, now + 1 * ms_ns);
-    ch__post_timer(post, 3, INT64_MAX);
-    ch__post_timer(post, 7, INT64_MAX);
-    ch__post_timer(post, 5, now - 1);
+    ch__outbox_timer(outbox, 1, now + 30 * ms_ns);
+    ch__outbox_timer(outbox, 2, now + 4 * ms_ns);
+    ch__outbox_timer(outbox, 3, now + 6 * ms_ns);
+    ch__outbox_timer(outbox, 4, now + 2 * ms_ns);
+    ch__outbox_timer(outbox, 1, now + 1 * ms_ns);
+    ch__outbox_timer(outbox, 3, INT64_MAX);
+    ch__outbox_timer(outbox, 7, INT64_MAX);
+    ch__outbox_timer(outbox, 5, now - 1);
     ch__task_leave(client.task);
     actor_wait(&client, &client.n_timers, 4);
     assert_memory_equal(client.timer, ((const uint64_t[]){5, 1, 4, 2}), 4 * sizeof(uint64_t));
     assert_true(client.timer_at[1] >= now + 1 * ms_ns && client.timer_at[3] >= now + 4 * ms_ns);
-    post = ch__task_enter(client.task);
-    ch__post_timer(post, 2, ch__task_now(client.task)); /* may be used again */
+    outbox = ch__task_enter(client.task);
+    ch__outbox_timer(outbox, 2, ch__task_now(client.task)); /* may be used again */
     ch__task_leave(client.task);
     actor_wait(&client, &client.n_timers, 5);
     (void)state;
@@ -368,13 +369,13 @@ static void add_one(void *arg)
 static void work_is_done_in_order(void **state)
 {
     atomic_int n_run = 0, n_dropped = 0;
-    ch_post   *post;
+    ch_outbox *outbox;
 
     actor_start(net, &client, "client");
-    post = ch__task_enter(client.task);
+    outbox = ch__task_enter(client.task);
     for (uint64_t i = 0; i < 5; i++)
-        ch__post_work(post, 10 + i, add_one, i % 2 ? NULL : add_one,
-                      i % 2 ? &n_run : &n_dropped);
+        ch__outbox_work(outbox, 10 + i, add_one, i % 2 ? NULL : add_one,
+                        i % 2 ? &n_run : &n_dropped);
     ch__task_leave(client.task);
     actor_wait(&client, &client.n_works, 5);
     assert_memory_equal(client.work, ((const uint64_t[]){10, 11, 12, 13, 14}), 40);
@@ -386,21 +387,21 @@ static void work_is_done_in_order(void **state)
 static void work_of_one_that_dies_is_dropped(void **state)
 {
     atomic_int n_run[6] = {0}, n_dropped = 0;
-    ch_post   *post;
+    ch_outbox *outbox;
 
     actor_start(net, &client, "client");
-    post = ch__task_enter(client.task);
+    outbox = ch__task_enter(client.task);
     for (int i = 0; i < 6; i++)
-        ch__post_work(post, 1, add_one, NULL, &n_run[i]);
+        ch__outbox_work(outbox, 1, add_one, NULL, &n_run[i]);
     for (int i = 0; i < 6; i++)
-        ch__post_work(post, 1, add_one, add_one, &n_dropped);
+        ch__outbox_work(outbox, 1, add_one, add_one, &n_dropped);
     ch__task_leave(client.task);
     ch__task_kill(client.task);
     assert_true(n_dropped >= 6 - client.n_works); /* each ran, was dropped, or both */
-    post = ch__task_enter(client.task);
-    ch__post_work(post, 1, add_one, add_one, &n_run[0]); /* it is dead */
-    ch__post_timer(post, 1, 0);
-    actor_post(&client, post, "server", parcel_of(1, 1), s_ns, 0);
+    outbox = ch__task_enter(client.task);
+    ch__outbox_work(outbox, 1, add_one, add_one, &n_run[0]); /* it is dead */
+    ch__outbox_timer(outbox, 1, 0);
+    actor_post(&client, outbox, "server", parcel_of(1, 1), s_ns, 0);
     ch__task_leave(client.task);
     assert_int_equal(client.n_timers, 0);
     (void)state;
@@ -416,15 +417,15 @@ static bool never(void *arg)
 
 static void a_wait_has_a_limit_and_says_whom_it_waited_for(void **state)
 {
-    ch_post *post;
+    ch_outbox *outbox;
 
     actor_start(net, &client, "client");
-    post = ch__task_enter(client.task);
-    ch__post_timer(post, 1, ch__task_now(client.task) + s_ns * 1000);
+    outbox = ch__task_enter(client.task);
+    ch__outbox_timer(outbox, 1, ch__task_now(client.task) + s_ns * 1000);
     assert_int_equal(ch__task_wait(client.task, never, NULL, 20, "the 3rd worker"),
                      CH_DEADLINE_EXCEEDED);
     assert_string_equal(ch_error_message(), "task client: waited 20 ms for the 3rd worker");
-    ch__post_timer(post, 1, INT64_MAX);
+    ch__outbox_timer(outbox, 1, INT64_MAX);
     ch__task_leave(client.task);
     (void)state;
 }
@@ -434,22 +435,22 @@ static void a_wait_has_a_limit_and_says_whom_it_waited_for(void **state)
 /* A scenario in which every allocation may fail: nothing may be left over, and every call must end. */
 static void scenario(void)
 {
-    ch_net    *own = NULL;
-    actor      a = {0}, b = {0};
-    atomic_int n = 0;
-    ch_parcel *p;
-    ch_post   *post;
-    ch_status  rc = is_sim ? ch__net_sim(&(ch_sim_options){.seed = 3, .encode = true}, &own)
-                           : ch__net_inproc(&(ch_inproc_options){.spin_us = CH_OFF}, &own);
+    ch_net     *own = NULL;
+    actor       a = {0}, b = {0};
+    atomic_int  n = 0;
+    ch_message *p;
+    ch_outbox  *outbox;
+    ch_status   rc = is_sim ? ch__net_sim(&(ch_sim_options){.seed = 3, .encode = true}, &own)
+                            : ch__net_inproc(&(ch_inproc_options){.spin_us = CH_OFF}, &own);
 
     if (rc == CH_OK && actor_try(own, &a, "a", 0, 0) == CH_OK &&
         actor_try(own, &b, "b", 0, 0) == CH_OK) {
-        post = ch__task_enter(a.task);
+        outbox = ch__task_enter(a.task);
         for (int i = 0; i < 3 && ch__task_link(a.task, "b") != NULL; i++)
             if ((p = parcel_of(1, 100)) != NULL)
-                actor_post(&a, post, "b", p, 5 * ms_ns, 0);
-        ch__post_work(post, 1, add_one, add_one, &n);
-        ch__post_timer(post, 1, ch__task_now(a.task) + ms_ns);
+                actor_post(&a, outbox, "b", p, 5 * ms_ns, 0);
+        ch__outbox_work(outbox, 1, add_one, add_one, &n);
+        ch__outbox_timer(outbox, 1, ch__task_now(a.task) + ms_ns);
         reached r = {&a.n_ended, (int)a.n_posted};
         rc = ch__task_wait(a.task, has_reached, &r, LIMIT_MS, "calls");
         ch__task_leave(a.task);

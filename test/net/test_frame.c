@@ -30,11 +30,11 @@ static int end(void **state)
 }
 
 /* A parcel with tensors of all types, one of no elements and one of strings. */
-static ch_parcel *rich_parcel(void)
+static ch_message *rich_parcel(void)
 {
     const ch_str s[] = {{"one", 3}, {"", 0}, {"three\0four", 10}};
     ch_tensor   *t[CH_DTYPE_COUNT + 1] = {NULL};
-    ch_parcel   *p = NULL;
+    ch_message  *p = NULL;
     void        *bytes;
 
     for (int i = 0; i < CH_STR; i++) {
@@ -43,7 +43,7 @@ static ch_parcel *rich_parcel(void)
     }
     assert_int_equal(ch_tensor_copy_of(CH_STR, ch_shape_of(3), s, &t[CH_STR]), CH_OK);
     assert_int_equal(ch_tensor_new(CH_F64, ch_shape_of(7, 0, 2), &t[CH_DTYPE_COUNT]), CH_OK);
-    assert_int_equal(ch__parcel_new(77, 1000, &bytes, CH_DTYPE_COUNT + 1, t, &p), CH_OK);
+    assert_int_equal(ch__message_new(77, 1000, &bytes, CH_DTYPE_COUNT + 1, t, &p), CH_OK);
     memset(bytes, 'm', 1000);
     return p;
 }
@@ -55,14 +55,14 @@ static ch_frame rich_frame(void)
                       .from = UINT64_MAX,
                       .to = 3,
                       .timeout = 1000000000,
-                      .parcel = rich_parcel()};
+                      .message = rich_parcel()};
 }
 
 static ch_frame refusal(void)
 {
     ch_fault f;
-    ch_frame frame = {.kind = CH_FRAME_ANSWER,
-                      .ending = CH_ENDED_REFUSED,
+    ch_frame frame = {.kind = CH_FRAME_REPLY,
+                      .ending = CH_ENDED_ERROR,
                       .status = CH_DATA_LOSS,
                       .call = 5,
                       .from = 9,
@@ -70,7 +70,7 @@ static ch_frame refusal(void)
 
     ch__fault_clear(&f);
     ch__fail_limit("row %d", 7);
-    ch__fault_take(&f, CH_DATA_LOSS, 3, "gather");
+    ch__fault_record(&f, CH_DATA_LOSS, 3, "gather");
     memcpy(f.task, "ps/0", 5);
     frame.fault = ch__fault_copy(&f);
     assert_non_null(frame.fault);
@@ -104,7 +104,7 @@ static void check_same(const ch_frame *a, const ch_frame *b)
     assert_int_equal(a->status, b->status);
     assert_true(a->call == b->call && a->from == b->from && a->to == b->to);
     assert_true(a->timeout == b->timeout);
-    assert_true((a->parcel == NULL) == (b->parcel == NULL));
+    assert_true((a->message == NULL) == (b->message == NULL));
     assert_true((a->fault == NULL) == (b->fault == NULL));
     if (a->fault != NULL) {
         assert_int_equal(a->fault->code, b->fault->code);
@@ -115,15 +115,15 @@ static void check_same(const ch_frame *a, const ch_frame *b)
         assert_string_equal(a->fault->task, b->fault->task);
         assert_true(ch__fault_is_set(b->fault));
     }
-    if (a->parcel == NULL)
+    if (a->message == NULL)
         return;
-    assert_int_equal(a->parcel->method, b->parcel->method);
-    assert_int_equal(a->parcel->n_bytes, b->parcel->n_bytes);
-    assert_int_equal(a->parcel->n_tensors, b->parcel->n_tensors);
-    if (a->parcel->n_bytes > 0)
-        assert_memory_equal(a->parcel->bytes, b->parcel->bytes, a->parcel->n_bytes);
-    for (int i = 0; i < a->parcel->n_tensors; i++)
-        check_same_tensor(a->parcel->tensor[i], b->parcel->tensor[i]);
+    assert_int_equal(a->message->method, b->message->method);
+    assert_int_equal(a->message->n_bytes, b->message->n_bytes);
+    assert_int_equal(a->message->n_tensors, b->message->n_tensors);
+    if (a->message->n_bytes > 0)
+        assert_memory_equal(a->message->bytes, b->message->bytes, a->message->n_bytes);
+    for (int i = 0; i < a->message->n_tensors; i++)
+        check_same_tensor(a->message->tensor[i], b->message->tensor[i]);
 }
 
 /* Reads frames that come in pieces of `piece` bytes; the last of them is in r->frame. */
@@ -168,7 +168,7 @@ static void what_is_written_is_read(void **state)
     check_trip(rich_frame());
     check_trip(refusal());
     check_trip((ch_frame){.kind = CH_FRAME_CANCEL, .call = 1, .from = 2});
-    check_trip((ch_frame){.kind = CH_FRAME_ANSWER, .ending = CH_ENDED_REPLACED, .call = 7});
+    check_trip((ch_frame){.kind = CH_FRAME_REPLY, .ending = CH_ENDED_REPLACED, .call = 7});
     (void)state;
 }
 
@@ -363,15 +363,15 @@ static void what_does_not_begin_as_a_frame_is_refused(void **state)
 static void memory_follows_what_comes(void **state)
 {
     ch_tensor      *t = NULL;
-    ch_parcel      *p = NULL;
+    ch_message     *p = NULL;
     void           *bytes = NULL;
     size_t          size = 0;
     ch_frame_reader r = {.most = 64 << 20};
     int             n;
 
     assert_int_equal(ch_tensor_new(CH_F32, ch_shape_of(15 << 20), &t), CH_OK);
-    assert_int_equal(ch__parcel_new(1, 0, NULL, 1, &t, &p), CH_OK);
-    ch_frame f = {.kind = CH_FRAME_CALL, .call = 1, .parcel = p};
+    assert_int_equal(ch__message_new(1, 0, NULL, 1, &t, &p), CH_OK);
+    ch_frame f = {.kind = CH_FRAME_CALL, .call = 1, .message = p};
     assert_int_equal(ch__frame_encode(&f, &bytes, &size), CH_OK);
     ch__mem_watch(true);
     assert_int_equal(read_pieces(&r, bytes, 1 << 20, 4096, &n), CH_OK);
@@ -446,10 +446,10 @@ static void want_of_memory_is_an_error(void **state)
 
 static void a_message_has_a_limit(void **state)
 {
-    ch_parcel *p = NULL;
-    void      *bytes;
+    ch_message *p = NULL;
+    void       *bytes;
 
-    assert_int_equal(ch__parcel_new(1, CH_PARCEL_MESSAGE + 1, &bytes, 0, NULL, &p),
+    assert_int_equal(ch__message_new(1, CH_MESSAGE_MAX_BYTES + 1, &bytes, 0, NULL, &p),
                      CH_INVALID_ARGUMENT);
     (void)state;
 }

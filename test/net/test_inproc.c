@@ -49,10 +49,10 @@ static void start_both(int calls)
 static void call_and_wait(int n)
 {
     for (int i = 0; i < n; i++) {
-        ch_post *post = ch__task_enter(client.task);
-        reached  r = {&client.n_ended, (int)client.n_posted + 1};
+        ch_outbox *outbox = ch__task_enter(client.task);
+        reached    r = {&client.n_ended, (int)client.n_posted + 1};
 
-        actor_post(&client, post, "server", parcel_of(1, 8), 10 * s_ns, 0);
+        actor_post(&client, outbox, "server", parcel_of(1, 8), 10 * s_ns, 0);
         assert_int_equal(ch__task_wait(client.task, has_reached, &r, LIMIT_MS, "server"),
                          CH_OK);
         ch__task_leave(client.task);
@@ -80,15 +80,15 @@ static void between_two_that_are_hot_nobody_is_woken(void **state)
 static void calls_in_a_row_share_their_wakes(void **state)
 {
     enum { N = 10000 };
-    int64_t  before;
-    ch_post *post;
-    reached  r = {&client.ended[CH_ENDED_OK], N};
+    int64_t    before;
+    ch_outbox *outbox;
+    reached    r = {&client.ended[CH_ENDED_OK], N};
 
     start_both(N);
     before = ch__wake_count();
-    post = ch__task_enter(client.task);
+    outbox = ch__task_enter(client.task);
     for (int i = 0; i < N; i++)
-        actor_post(&client, post, "server", parcel_of(1, 8), 100 * s_ns, 0);
+        actor_post(&client, outbox, "server", parcel_of(1, 8), 100 * s_ns, 0);
     assert_int_equal(ch__task_wait(client.task, has_reached, &r, LIMIT_MS, "server"), CH_OK);
     ch__task_leave(client.task);
     assert_in_range(ch__wake_count() - before, 0, N / 20);
@@ -130,7 +130,7 @@ static void note_drop(void *arg)
 
 static void begin_to_hold(actor *a, hold *h)
 {
-    ch__post_work(ch__task_enter(a->task), 1, hold_on, note_drop, h);
+    ch__outbox_work(ch__task_enter(a->task), 1, hold_on, note_drop, h);
     ch__task_leave(a->task);
     while (!atomic_load(&h->has_begun))
         sched_yield();
@@ -138,15 +138,15 @@ static void begin_to_hold(actor *a, hold *h)
 
 static void a_task_that_works_answers_and_hears_its_timers(void **state)
 {
-    hold     h = {false};
-    ch_post *post;
+    hold       h = {false};
+    ch_outbox *outbox;
 
     start_both(0);
     begin_to_hold(&server, &h);
     call_and_wait(50);
     assert_int_equal(server.n_works, 0);
-    post = ch__task_enter(server.task);
-    ch__post_timer(post, 1, ch__task_now(server.task) + 2 * ms_ns);
+    outbox = ch__task_enter(server.task);
+    ch__outbox_timer(outbox, 1, ch__task_now(server.task) + 2 * ms_ns);
     ch__task_leave(server.task);
     while (true) { /* nobody waits in its turn: the helper must do it */
         int n;
@@ -233,10 +233,10 @@ static void call_from_a_thread(void *arg)
     int *mine = arg;
 
     for (int i = 0; i < N_EACH; i++) {
-        ch_post *post = ch__task_enter(client.task);
-        reached  r = {&client.ended[CH_ENDED_OK], 0};
+        ch_outbox *outbox = ch__task_enter(client.task);
+        reached    r = {&client.ended[CH_ENDED_OK], 0};
 
-        actor_post(&client, post, "server", parcel_of(1, 8), 100 * s_ns, 0);
+        actor_post(&client, outbox, "server", parcel_of(1, 8), 100 * s_ns, 0);
         r.least = client.ended[CH_ENDED_OK] + 1; /* anybody's will do */
         if (ch__task_wait(client.task, has_reached, &r, LIMIT_MS, "server") == CH_OK)
             ++*mine;
@@ -303,7 +303,7 @@ static void a_callee_that_does_not_look_is_not_buried(void **state)
         sched_yield();
     for (int i = 0; i < 100; i++) {
         actor_call(&client, "server", 0);
-        ch__post_cancel(ch__task_enter(client.task), client.n_posted);
+        ch__outbox_cancel(ch__task_enter(client.task), client.n_posted);
         ch__task_leave(client.task);
     }
     actor_wait(&client, &client.n_ended, 100);

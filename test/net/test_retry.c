@@ -37,16 +37,16 @@ static actor                 server, other;
 static const ch_retry_policy usual = {
     .timeout = 10000000, .pause = 5000000, .patience = INT64_MAX, .ends_if_replaced = true};
 
-static void on_event(void *arg, const ch_net_event *e, int64_t now, ch_post *post)
+static void on_event(void *arg, const ch_net_event *e, int64_t now, ch_outbox *outbox)
 {
     caller   *c = arg;
     ch_retry *ended = NULL;
     probe    *p;
 
     if (e->kind == CH_EVENT_TIMER)
-        assert_true(ch__retries_on_timer(&c->retries, e->id, now, post));
-    if (e->kind != CH_EVENT_ANSWER ||
-        !ch__retries_on_reply(&c->retries, e, now, post, &ended) || ended == NULL)
+        assert_true(ch__retries_on_timer(&c->retries, e->id, now, outbox));
+    if (e->kind != CH_EVENT_REPLY ||
+        !ch__retries_on_reply(&c->retries, e, now, outbox, &ended) || ended == NULL)
         return;
     p = (probe *)(void *)ended;
     p->n_ends++;
@@ -54,7 +54,7 @@ static void on_event(void *arg, const ch_net_event *e, int64_t now, ch_post *pos
     p->code = e->fault != NULL ? e->fault->code : CH_OK;
     p->ended_at = now;
     c->n_ended++;
-    ch__parcel_unref(ended->message);
+    ch__message_unref(ended->message);
 }
 
 static void close_caller(void *arg)
@@ -63,16 +63,16 @@ static void close_caller(void *arg)
     ch_retry *r;
 
     while ((r = ch__retries_cancel_to(&c->retries, NULL, NULL)) != NULL)
-        ch__parcel_unref(r->message);
+        ch__message_unref(r->message);
     ch__retries_free(&c->retries);
 }
 
-static ch_status make_caller(void *arg, ch_task *t, uint64_t incarnation, ch_post *post,
+static ch_status make_caller(void *arg, ch_task *t, uint64_t incarnation, ch_outbox *outbox,
                              void **out)
 {
     (void)t;
     (void)incarnation;
-    (void)post;
+    (void)outbox;
     *out = arg;
     return CH_OK;
 }
@@ -100,8 +100,8 @@ static ch_net *open_net(const ch_sim_options *opt, int room)
 /* Makes a retried call; an incarnation of 0 stands for any. NULL: no memory. */
 static probe *call_to(const char *peer, ch_retry_policy policy, uint64_t incarnation)
 {
-    ch_post *post = ch__task_enter(self.task);
-    probe   *p = &self.call[self.n_calls];
+    ch_outbox *outbox = ch__task_enter(self.task);
+    probe     *p = &self.call[self.n_calls];
 
     *p = (probe){.retry = {.id = ++self.n_calls,
                            .link = ch__task_link(self.task, peer),
@@ -110,10 +110,10 @@ static probe *call_to(const char *peer, ch_retry_policy policy, uint64_t incarna
                            .policy = policy}};
     if (p->retry.link == NULL || p->retry.message == NULL ||
         ch__retries_add(&self.retries, &p->retry) != CH_OK) {
-        ch__parcel_unref(p->retry.message);
+        ch__message_unref(p->retry.message);
         p = NULL;
     } else {
-        ch__retry_call(&p->retry, ch__task_now(self.task), post);
+        ch__retry_call(&p->retry, ch__task_now(self.task), outbox);
     }
     ch__task_leave(self.task);
     return p;
@@ -157,7 +157,7 @@ static void retry_ends_with_the_error_when_the_peer_refuses(void **state)
     p = call_to("server", usual, 0);
     run_to_rest(net);
     assert_int_equal(p->n_ends, 1);
-    assert_int_equal(p->ending, CH_ENDED_REFUSED);
+    assert_int_equal(p->ending, CH_ENDED_ERROR);
     assert_int_equal(p->code, CH_OUT_OF_RANGE);
     assert_int_equal(server.n_calls, 1);
     ch__net_free(net);
@@ -180,21 +180,21 @@ static void retry_ends_once_when_messages_are_repeated(void **state)
 
 static void retry_passes_over_a_reply_to_an_earlier_attempt(void **state)
 {
-    ch_net  *net = open_net(NULL, 0);
-    ch_post *post;
-    probe   *p;
+    ch_net    *net = open_net(NULL, 0);
+    ch_outbox *outbox;
+    probe     *p;
 
     server.mode = KEEP;
     p = call_to("server", usual, 0);
     run_until_ms(net, 16); /* the first attempt is late at 10 ms, the second made at 15 ms */
     assert_int_equal(server.n_calls, 2);
-    post = ch__task_enter(server.task);
-    ch__post_answer(post, server.kept[0], parcel_of(7, 1));
+    outbox = ch__task_enter(server.task);
+    ch__outbox_reply(outbox, server.kept[0], parcel_of(7, 1));
     ch__task_leave(server.task);
     run_until_ms(net, 17);
     assert_int_equal(p->n_ends, 0);
-    post = ch__task_enter(server.task);
-    ch__post_answer(post, server.kept[1], parcel_of(7, 1));
+    outbox = ch__task_enter(server.task);
+    ch__outbox_reply(outbox, server.kept[1], parcel_of(7, 1));
     ch__task_leave(server.task);
     run_to_rest(net);
     assert_int_equal(p->n_ends, 1);
@@ -267,9 +267,9 @@ static void retry_sends_the_message_again_when_it_is_lost(void **state)
 
 static void retry_waits_when_the_link_has_no_room(void **state)
 {
-    ch_net  *net = open_net(NULL, 1);
-    ch_post *post;
-    probe   *first, *second;
+    ch_net    *net = open_net(NULL, 1);
+    ch_outbox *outbox;
+    probe     *first, *second;
 
     server.mode = KEEP;
     first = call_to("server", usual, 0);
@@ -277,8 +277,8 @@ static void retry_waits_when_the_link_has_no_room(void **state)
     run_until_ms(net, 3);
     assert_int_equal(server.n_calls, 1);
     server.mode = ECHO;
-    post = ch__task_enter(server.task);
-    ch__post_answer(post, server.kept[0], parcel_of(7, 1));
+    outbox = ch__task_enter(server.task);
+    ch__outbox_reply(outbox, server.kept[0], parcel_of(7, 1));
     ch__task_leave(server.task);
     run_to_rest(net);
     assert_int_equal(first->retry.n_attempts, 1);
@@ -299,7 +299,7 @@ static void retry_ends_when_its_patience_is_used_up(void **state)
     p = call_to("server", policy, 0);
     run_to_rest(net);
     assert_int_equal(p->n_ends, 1);
-    assert_int_equal(p->ending, CH_ENDED_LATE);
+    assert_int_equal(p->ending, CH_ENDED_TIMEOUT);
     assert_int_equal(p->code, CH_DEADLINE_EXCEEDED);
     assert_int_equal(p->ended_at, 40 * ms_ns);
     assert_int_equal(p->retry.n_attempts, 3);
@@ -367,12 +367,12 @@ static void retry_goes_on_when_the_peer_was_replaced_and_the_policy_allows_it(vo
 
 static ch_retry *cancel(uint64_t id)
 {
-    ch_post  *post = ch__task_enter(self.task);
-    ch_retry *r = ch__retries_cancel(&self.retries, id, post);
+    ch_outbox *outbox = ch__task_enter(self.task);
+    ch_retry  *r = ch__retries_cancel(&self.retries, id, outbox);
 
     ch__task_leave(self.task);
     if (r != NULL)
-        ch__parcel_unref(r->message);
+        ch__message_unref(r->message);
     return r;
 }
 
@@ -414,21 +414,21 @@ static void retry_cancelled_between_attempts_makes_no_further_one(void **state)
 
 static void retries_cancel_to_returns_the_calls_to_that_peer_alone(void **state)
 {
-    ch_net   *net = open_net(NULL, 0);
-    ch_post  *post;
-    ch_link  *link;
-    ch_retry *r;
-    int       n = 0;
+    ch_net    *net = open_net(NULL, 0);
+    ch_outbox *outbox;
+    ch_link   *link;
+    ch_retry  *r;
+    int        n = 0;
 
     server.mode = other.mode = KEEP;
     for (int i = 0; i < 40; i++)
         assert_non_null(call_to(i % 4 == 0 ? "other" : "server", usual, 0));
     run_until_ms(net, 1);
-    post = ch__task_enter(self.task);
+    outbox = ch__task_enter(self.task);
     link = ch__task_link(self.task, "server");
-    while ((r = ch__retries_cancel_to(&self.retries, link, post)) != NULL) {
+    while ((r = ch__retries_cancel_to(&self.retries, link, outbox)) != NULL) {
         assert_ptr_equal(r->link, link);
-        ch__parcel_unref(r->message);
+        ch__message_unref(r->message);
         n++;
     }
     ch__task_leave(self.task);
@@ -445,14 +445,14 @@ static void retries_cancel_to_returns_the_calls_to_that_peer_alone(void **state)
 static void retries_pass_over_events_of_other_calls(void **state)
 {
     ch_net      *net = open_net(NULL, 0);
-    ch_net_event e = {.kind = CH_EVENT_ANSWER, .ending = CH_ENDED_OK, .id = 77};
+    ch_net_event e = {.kind = CH_EVENT_REPLY, .ending = CH_ENDED_OK, .id = 77};
     ch_retry    *ended = NULL;
-    ch_post     *post = ch__task_enter(self.task);
+    ch_outbox   *outbox = ch__task_enter(self.task);
 
-    assert_false(ch__retries_on_reply(&self.retries, &e, 0, post, &ended));
+    assert_false(ch__retries_on_reply(&self.retries, &e, 0, outbox, &ended));
     assert_null(ended);
-    assert_false(ch__retries_on_timer(&self.retries, 77, 0, post));
-    assert_null(ch__retries_cancel_to(&self.retries, NULL, post));
+    assert_false(ch__retries_on_timer(&self.retries, 77, 0, outbox));
+    assert_null(ch__retries_cancel_to(&self.retries, NULL, outbox));
     ch__task_leave(self.task);
     ch__net_free(net);
     (void)state;

@@ -28,14 +28,14 @@ static void push_to(void *arg)
 
 static void the_clock_jumps_to_what_happens_next(void **state)
 {
-    ch_net  *net = open_sim(NULL);
-    int64_t  seen[4] = {0}, *at = seen;
-    ch_post *post;
+    ch_net    *net = open_sim(NULL);
+    int64_t    seen[4] = {0}, *at = seen;
+    ch_outbox *outbox;
 
     assert_int_equal(ch__sim_now(net), 0);
     assert_false(ch__sim_step(net));
-    post = ch__task_enter(client.task);
-    ch__post_timer(post, 1, 3600 * s_ns);
+    outbox = ch__task_enter(client.task);
+    ch__outbox_timer(outbox, 1, 3600 * s_ns);
     ch__task_leave(client.task);
     assert_int_equal(ch__sim_at(net, 5, push_to, &at), CH_OK);
     ch__sim_run_until(net, 4);
@@ -83,18 +83,18 @@ static void a_wait_for_what_cannot_come_is_an_error(void **state)
 
 static int ok_of_100(const ch_sim_options *opt, const char *cut_from)
 {
-    ch_net  *net = open_sim(opt);
-    ch_post *post;
+    ch_net    *net = open_sim(opt);
+    ch_outbox *outbox;
 
     if (cut_from != NULL)
         ch__sim_cut(net, "server", cut_from, true);
     for (int i = 0; i < 100; i++) {
-        post = ch__task_enter(client.task);
-        actor_post(&client, post, "server", parcel_of(1, 8), 50 * ms_ns, 0);
+        outbox = ch__task_enter(client.task);
+        actor_post(&client, outbox, "server", parcel_of(1, 8), 50 * ms_ns, 0);
         ch__task_leave(client.task);
         actor_wait(&client, &client.n_ended, i + 1);
     }
-    assert_int_equal(client.ended[CH_ENDED_OK] + client.ended[CH_ENDED_LATE], 100);
+    assert_int_equal(client.ended[CH_ENDED_OK] + client.ended[CH_ENDED_TIMEOUT], 100);
     ch__net_free(net);
     return client.ended[CH_ENDED_OK];
 }
@@ -113,19 +113,19 @@ static void faults_happen_as_often_as_is_said(void **state)
 
 static void calls_overtake_each_other(void **state)
 {
-    ch_net  *net = open_sim(&(ch_sim_options){.seed = 4, .late = 300});
-    ch_post *post = ch__task_enter(client.task);
-    bool     in_order = true;
+    ch_net    *net = open_sim(&(ch_sim_options){.seed = 4, .late = 300});
+    ch_outbox *outbox = ch__task_enter(client.task);
+    bool       in_order = true;
 
     server.mode = KEEP;
     for (int i = 0; i < 50; i++)
-        actor_post(&client, post, "server", parcel_of(1, (size_t)i), 10 * s_ns, 0);
+        actor_post(&client, outbox, "server", parcel_of(1, (size_t)i), 10 * s_ns, 0);
     ch__task_leave(client.task);
     actor_wait(&server, &server.n_calls, 50);
     server.mode = ECHO;
-    post = ch__task_enter(server.task);
+    outbox = ch__task_enter(server.task);
     for (int i = 0; i < 50; i++)
-        ch__post_answer(post, server.kept[i], parcel_of(1, 1));
+        ch__outbox_reply(outbox, server.kept[i], parcel_of(1, 1));
     ch__task_leave(server.task);
     for (uint64_t last = 0; client.n_ended < 50; last = client.last_id) {
         actor_wait(&client, &client.n_ended, client.n_ended + 1);
@@ -141,11 +141,11 @@ static void work_takes_time_and_is_lost_in_a_crash(void **state)
     ch_net *net = open_sim(&(ch_sim_options){.seed = 4, .work_us = 10000});
     int64_t runs[2] = {0}, *run = runs, drops[2] = {0}, *drop = drops;
 
-    ch__post_work(ch__task_enter(server.task), 1, push_to, NULL, &run);
+    ch__outbox_work(ch__task_enter(server.task), 1, push_to, NULL, &run);
     ch__task_leave(server.task);
     actor_wait(&server, &server.n_works, 1);
     assert_true(ch__sim_now(net) > 10000);
-    ch__post_work(ch__task_enter(server.task), 2, push_to, push_to, &drop);
+    ch__outbox_work(ch__task_enter(server.task), 2, push_to, push_to, &drop);
     ch__task_leave(server.task);
     kill_server(NULL);
     assert_int_equal(drops[0], 1);
@@ -191,17 +191,17 @@ struct world {
 
 static const char *const name_of[N_NODES] = {"chief", "ps/0", "worker/0", "worker/1"};
 
-static ch_parcel *numbered(uint32_t method, uint64_t number)
+static ch_message *numbered(uint32_t method, uint64_t number)
 {
-    void      *bytes;
-    ch_parcel *p = NULL;
+    void       *bytes;
+    ch_message *p = NULL;
 
-    assert_int_equal(ch__parcel_new(method, sizeof(number), &bytes, 0, NULL, &p), CH_OK);
+    assert_int_equal(ch__message_new(method, sizeof(number), &bytes, 0, NULL, &p), CH_OK);
     memcpy(bytes, &number, sizeof(number));
     return p;
 }
 
-static uint64_t number_of(const ch_parcel *p)
+static uint64_t number_of(const ch_message *p)
 {
     uint64_t number;
 
@@ -210,7 +210,7 @@ static uint64_t number_of(const ch_parcel *p)
     return number;
 }
 
-static void call_somebody(node *n, int64_t now, ch_post *post)
+static void call_somebody(node *n, int64_t now, ch_outbox *outbox)
 {
     world   *w = n->world;
     int      to = (int)ch__sim_draw(w->net, N_NODES);
@@ -221,38 +221,38 @@ static void call_somebody(node *n, int64_t now, ch_post *post)
         return;
     w->call[w->n_calls++] =
         (known){.by = n->index, .incarnation = n->incarnation, .deadline = deadline};
-    ch__post_call(post, ch__task_link(n->task, name_of[to]), numbered(1, number),
-                  &(ch_call_options){.id = number,
-                                     .deadline = deadline,
-                                     .incarnation = ch__sim_draw(w->net, 3) == 0
-                                                        ? n->peer_incarnation[to]
-                                                        : 0});
+    ch__outbox_call(outbox, ch__task_link(n->task, name_of[to]), numbered(1, number),
+                    &(ch_call_options){.id = number,
+                                       .deadline = deadline,
+                                       .incarnation = ch__sim_draw(w->net, 3) == 0
+                                                          ? n->peer_incarnation[to]
+                                                          : 0});
     if (ch__sim_draw(w->net, 20) == 0)
-        ch__post_cancel(post, number);
+        ch__outbox_cancel(outbox, number);
 }
 
-static void answer(node *n, ch_call_id call, uint64_t number, ch_post *post)
+static void answer(node *n, ch_call_id call, uint64_t number, ch_outbox *outbox)
 {
     ch_fault why;
 
     if (ch__sim_draw(n->world->net, 10) > 0) {
-        ch__post_answer(post, call, numbered(2, number));
+        ch__outbox_reply(outbox, call, numbered(2, number));
         return;
     }
     ch__fault_clear(&why);
     ch__fail(CH_ABORTED, "%llu", (unsigned long long)number);
-    ch__fault_take(&why, CH_ABORTED, -1, NULL);
-    ch__post_refusal(post, call, &why);
+    ch__fault_record(&why, CH_ABORTED, -1, NULL);
+    ch__outbox_reply_error(outbox, call, &why);
 }
 
-static void took_call(node *n, const ch_net_event *e, ch_post *post)
+static void took_call(node *n, const ch_net_event *e, ch_outbox *outbox)
 {
-    uint64_t number = number_of(e->parcel);
+    uint64_t number = number_of(e->message);
 
     assert_true(number < (uint64_t)n->world->n_calls);
     n->world->call[number].was_seen = true;
     if (ch__sim_draw(n->world->net, 4) > 0 || n->n_kept == MOST_KEPT) {
-        answer(n, e->call, number, post);
+        answer(n, e->call, number, outbox);
         return;
     }
     n->kept[n->n_kept] = e->call;
@@ -275,12 +275,12 @@ static void took_ending(node *n, const ch_net_event *e, int64_t now)
             n->peer_incarnation[i] = e->peer.incarnation;
     switch (e->ending) {
     case CH_ENDED_OK:
-        assert_true(k->was_seen && number_of(e->parcel) == e->id && e->parcel->method == 2);
+        assert_true(k->was_seen && number_of(e->message) == e->id && e->message->method == 2);
         break;
-    case CH_ENDED_REFUSED:
+    case CH_ENDED_ERROR:
         assert_true(k->was_seen && strtoull(e->fault->text, NULL, 10) == e->id);
         break;
-    case CH_ENDED_LATE:
+    case CH_ENDED_TIMEOUT:
         assert_true(now >= k->deadline);
         break;
     case CH_ENDED_REPLACED: /* of one that came twice: the first may have come to the earlier life */
@@ -304,14 +304,14 @@ static void work_ends(void *arg)
     ((world *)arg)->n_work_ends++;
 }
 
-static void node_on_event(void *self, const ch_net_event *e, int64_t now, ch_post *post)
+static void node_on_event(void *self, const ch_net_event *e, int64_t now, ch_outbox *outbox)
 {
     node  *n = self;
     world *w = n->world;
 
     if (e->kind == CH_EVENT_CALL) {
-        took_call(n, e, post);
-    } else if (e->kind == CH_EVENT_ANSWER) {
+        took_call(n, e, outbox);
+    } else if (e->kind == CH_EVENT_REPLY) {
         took_ending(n, e, now);
     } else if (e->kind == CH_EVENT_WORK) {
         w->n_work_ends++;
@@ -320,17 +320,17 @@ static void node_on_event(void *self, const ch_net_event *e, int64_t now, ch_pos
     } else if (e->kind == CH_EVENT_TIMER) {
         while (n->n_kept > 0 && ch__sim_draw(w->net, 3) > 0) {
             n->n_kept--;
-            answer(n, n->kept[n->n_kept], n->kept_number[n->n_kept], post);
+            answer(n, n->kept[n->n_kept], n->kept_number[n->n_kept], outbox);
         }
         if (w->is_ending)
             return;
         for (int64_t i = ch__sim_draw(w->net, 12); i > 0; i--)
-            call_somebody(n, now, post);
+            call_somebody(n, now, outbox);
         if (n->work == 0 && ch__sim_draw(w->net, 4) == 0) {
             n->work = (uint64_t)++w->n_works;
-            ch__post_work(post, n->work, do_nothing, work_ends, w);
+            ch__outbox_work(outbox, n->work, do_nothing, work_ends, w);
         }
-        ch__post_timer(post, 1, now + 1 + ch__sim_draw(w->net, ms_ns));
+        ch__outbox_timer(outbox, 1, now + 1 + ch__sim_draw(w->net, ms_ns));
     }
 }
 
@@ -344,7 +344,7 @@ static void node_close(void *self)
             w->call[i].is_gone = true;
 }
 
-static ch_status node_make(void *arg, ch_task *t, uint64_t incarnation, ch_post *post,
+static ch_status node_make(void *arg, ch_task *t, uint64_t incarnation, ch_outbox *outbox,
                            void **self)
 {
     node *n = arg;
@@ -354,7 +354,7 @@ static ch_status node_make(void *arg, ch_task *t, uint64_t incarnation, ch_post 
     n->incarnation = incarnation;
     n->n_kept = 0;
     n->work = 0;
-    ch__post_timer(post, 1, ch__task_now(t) + 1);
+    ch__outbox_timer(outbox, 1, ch__task_now(t) + 1);
     *self = n;
     return CH_OK;
 }

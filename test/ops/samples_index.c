@@ -223,7 +223,7 @@ static void look_up(ch_step *s, ch_node *keys, int64_t limit, ch_dtype dtype, ch
     ch_status rc = make_table(limit, dtype, &t);
 
     if (rc != CH_OK)
-        ch__step_take(s, rc, NULL);
+        ch__step_record_error(s, rc, NULL);
     else
         out[0] = ch_table_lookup(t, keys);
     ch_table_unref(t);

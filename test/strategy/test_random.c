@@ -149,7 +149,7 @@ static void a_planned_step_gives_the_bits_of_one_run_node_by_node(void **state)
 
 /* ---- placing buffers ---- */
 
-static bool overlap(const ch_span *a, const ch_span *b)
+static bool overlap(const ch_memory_span *a, const ch_memory_span *b)
 {
     return a->from <= b->to && b->from <= a->to && a->offset < b->offset + b->bytes &&
            b->offset < a->offset + a->bytes;
@@ -171,7 +171,7 @@ static void buffers_that_live_at_one_time_never_overlap(void **state)
             assert_int_equal(
                 ch__buffers_add(&b, (size_t)below(&r, 5000), from, from + below(&r, 20)), i);
         }
-        t_ok(ch__buffers_place(&b, &arena, &live));
+        t_ok(ch__buffers_assign(&b, &arena, &live));
         assert_true(arena >= live);
         for (int i = 0; i < n; i++) {
             assert_true(b.at[i].offset % 64 == 0 && b.at[i].offset + b.at[i].bytes <= arena);

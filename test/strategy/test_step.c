@@ -196,14 +196,14 @@ static void a_step_that_was_seen_allocates_nothing_and_wakes_each_device_once(vo
     for (int i = 0; i < 3; i++)
         run_for_loss(st, f, batch);
     allocs = ch__mem_allocs();
-    meetings = ch__group_meetings(st->group);
+    meetings = ch__group_barriers(st->group);
     wakes = ch__wake_count();
     calls = atomic_load(&second->work);
     for (int i = 0; i < 10; i++)
         run_for_loss(st, f, batch);
     assert_int_equal(ch__mem_allocs() - allocs, 0);
     /* One for each of four small all_reduces, and one before variables change. */
-    assert_int_equal(ch__group_meetings(st->group) - meetings, 10 * 5);
+    assert_int_equal(ch__group_barriers(st->group) - meetings, 10 * 5);
     /* The first device's replica is the caller's, the second's thread is called once a step. Nobody is woken
      * but by that, by the end of a step, and by the other one at a meeting. */
     assert_int_equal(atomic_load(&second->work) - calls, 10);

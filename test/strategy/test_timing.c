@@ -59,7 +59,7 @@ static void end(training *t)
 }
 
 /* Instructions of the last program whose op's name begins so, for this work; NULL is any name. */
-static int count_instrs(const ch_function *f, const char *name, ch_work work)
+static int count_instrs(const ch_function *f, const char *name, ch_work_kind work)
 {
     const ch_program *p = f->last_program;
     int               n = 0;

@@ -2,25 +2,25 @@
  * until there is a reply (net/retry.h).
  *
  * A call ends once: with the reply, with an error, or with neither if its worker was declared
- * lost. A call to a server that is lost ends with the error of the job (ch_chief.broken).
+ * lost. A call to a server that is lost ends with the error of the job (ch_coord.broken).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
 #include "job/coordinator/private.h"
 
-static ch_link *link_to(const ch_chief *c, ch_callee to)
+static ch_link *link_to(const ch_coord *c, ch_callee to)
 {
     return to.is_worker ? c->worker[to.index]->link : c->server[to.index].link;
 }
 
 static void free_call(ch_coord_call *call)
 {
-    ch__parcel_unref(call->retry.message);
+    ch__message_unref(call->retry.message);
     ch__free(call);
 }
 
 /* The call is not in the list any more. */
-static void end_call(const ch_turn *t, ch_coord_call *call, ch_parcel *reply,
+static void end_call(const ch_coord_context *t, ch_coord_call *call, ch_message *reply,
                      const ch_fault *fault)
 {
     call->reply = reply;
@@ -32,21 +32,21 @@ static void end_call(const ch_turn *t, ch_coord_call *call, ch_parcel *reply,
 
 /* The timeout of a call that may be large doubles, because the callee repeats all of the work.
  * Other calls keep their timeout, so that they end soon when a broken wire works again. */
-ch_status ch__coord_call_new(const ch_turn *t, ch_callee to, ch_parcel *message,
+ch_status ch__coord_call_new(const ch_coord_context *t, ch_callee to, ch_message *message,
                              ch_coord_call **out)
 {
     enum { DOUBLINGS = 5 };
-    ch_chief        *c = t->c;
+    ch_coord        *c = t->c;
     const ch_method *method = ch__method(message->method);
     ch_coord_call   *call = ch__calloc(1, sizeof(*call));
     ch_status        rc;
 
     if (call == NULL) {
-        ch__parcel_unref(message);
+        ch__message_unref(message);
         return ch__fail_memory("a call");
     }
     call->to = to;
-    call->registration = to.is_worker ? c->worker[to.index]->life : 0;
+    call->registration = to.is_worker ? c->worker[to.index]->registration : 0;
     call->retry = (ch_retry){.id = ++c->n_ids,
                              .link = link_to(c, to),
                              .incarnation = to.is_worker ? c->worker[to.index]->incarnation
@@ -65,18 +65,18 @@ ch_status ch__coord_call_new(const ch_turn *t, ch_callee to, ch_parcel *message,
     return rc;
 }
 
-void ch__coord_call_send(const ch_turn *t, ch_coord_call *call)
+void ch__coord_call_send(const ch_coord_context *t, ch_coord_call *call)
 {
     if (call->to.is_worker || !t->c->server[call->to.index].is_lost) {
-        ch__retry_call(&call->retry, t->now, t->post);
+        ch__retry_call(&call->retry, t->now, t->outbox);
         return;
     }
-    (void)ch__retries_cancel(&t->c->retries, call->retry.id, t->post);
+    (void)ch__retries_cancel(&t->c->retries, call->retry.id, t->outbox);
     end_call(t, call, NULL, &t->c->broken);
 }
 
-ch_status ch__coord_call(const ch_turn *t, ch_callee to, ch_parcel *message, ch_coord_then then,
-                         uint64_t arg)
+ch_status ch__coord_call(const ch_coord_context *t, ch_callee to, ch_message *message,
+                         ch_coord_then then, uint64_t arg)
 {
     ch_coord_call *call = NULL;
     ch_status      rc = ch__coord_call_new(t, to, message, &call);
@@ -89,13 +89,14 @@ ch_status ch__coord_call(const ch_turn *t, ch_callee to, ch_parcel *message, ch_
     return CH_OK;
 }
 
-ch_status ch__coord_call_servers(const ch_turn *t, ch_parcel *message, ch_coord_then then,
-                                 uint64_t arg)
+ch_status ch__coord_call_servers(const ch_coord_context *t, ch_message *message,
+                                 ch_coord_then then, uint64_t arg)
 {
     ch_status rc = CH_OK;
 
     for (int i = 0; i < t->c->opt.n_servers; i++) {
-        ch_status one = ch__coord_call(t, ch__to_server(i), ch__parcel_ref(message), then, arg);
+        ch_status one =
+            ch__coord_call(t, ch__to_server(i), ch__message_ref(message), then, arg);
 
         if (one != CH_OK) {
             rc = one;
@@ -103,50 +104,50 @@ ch_status ch__coord_call_servers(const ch_turn *t, ch_parcel *message, ch_coord_
                 then(t, &(ch_coord_call){.to = ch__to_server(i), .arg = arg});
         }
     }
-    ch__parcel_unref(message);
+    ch__message_unref(message);
     return rc;
 }
 
-void ch__coord_call_cancel(const ch_turn *t, ch_coord_call *call)
+void ch__coord_call_cancel(const ch_coord_context *t, ch_coord_call *call)
 {
-    (void)ch__retries_cancel(&t->c->retries, call->retry.id, t->post);
+    (void)ch__retries_cancel(&t->c->retries, call->retry.id, t->outbox);
     free_call(call);
 }
 
-void ch__coord_calls_end(const ch_turn *t, ch_callee to)
+void ch__coord_calls_end(const ch_coord_context *t, ch_callee to)
 {
     const ch_link *link = link_to(t->c, to);
     ch_retry      *r;
 
-    while ((r = ch__retries_cancel_to(&t->c->retries, link, t->post)) != NULL)
+    while ((r = ch__retries_cancel_to(&t->c->retries, link, t->outbox)) != NULL)
         end_call(t, (ch_coord_call *)(void *)r, NULL, to.is_worker ? NULL : &t->c->broken);
 }
 
-bool ch__coord_call_on_reply(const ch_turn *t, const ch_net_event *e)
+bool ch__coord_call_on_reply(const ch_coord_context *t, const ch_net_event *e)
 {
-    ch_retry      *ended = NULL;
-    bool           is_known = ch__retries_on_reply(&t->c->retries, e, t->now, t->post, &ended);
+    ch_retry *ended = NULL;
+    bool      is_known = ch__retries_on_reply(&t->c->retries, e, t->now, t->outbox, &ended);
     ch_coord_call *call = (ch_coord_call *)(void *)ended;
 
     if (call == NULL)
         return is_known;
     if (e->ending != CH_ENDED_REPLACED) { /* a reply of any kind is a sign of life */
         if (call->to.is_worker)
-            t->c->worker[call->to.index]->pulse.n_silent = 0;
+            t->c->worker[call->to.index]->heartbeat.n_silent = 0;
         else
-            t->c->server[call->to.index].pulse.n_silent = 0;
-        end_call(t, call, e->parcel, e->fault);
+            t->c->server[call->to.index].heartbeat.n_silent = 0;
+        end_call(t, call, e->message, e->fault);
     } else if (call->to.is_worker) {
-        ch__crew_give_up(t, t->c->worker[call->to.index]);
+        ch__workers_declare_lost(t, t->c->worker[call->to.index]);
         end_call(t, call, NULL, NULL);
     } else {
-        ch__chief_break(t, call->to.index, "was started again, without its variables");
+        ch__coord_fail_job(t, call->to.index, "was started again, without its variables");
         end_call(t, call, NULL, &t->c->broken);
     }
     return true;
 }
 
-void ch__coord_calls_free(ch_chief *c)
+void ch__coord_calls_free(ch_coord *c)
 {
     ch_retry *r;
 

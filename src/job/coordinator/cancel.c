@@ -25,9 +25,9 @@
 #include "base/protobuf.h"
 #include "job/coordinator/private.h"
 
-static void look_at_phase(const ch_turn *t);
+static void look_at_phase(const ch_coord_context *t);
 
-static size_t count_held(const ch_chief *c)
+static size_t count_held(const ch_coord *c)
 {
     size_t n = 0;
 
@@ -37,7 +37,7 @@ static size_t count_held(const ch_chief *c)
 }
 
 /* The steps of the round that have not ended, rising. The caller frees the list. NULL: no memory. */
-static uint64_t *list_held(const ch_chief *c, size_t *n)
+static uint64_t *list_held(const ch_coord *c, size_t *n)
 {
     uint64_t *step = ch__calloc(count_held(c) + 1, sizeof(*step));
 
@@ -50,7 +50,7 @@ static uint64_t *list_held(const ch_chief *c, size_t *n)
 
 /* ---- workers ---- */
 
-static void dropped(const ch_turn *t, const ch_coord_call *call)
+static void dropped(const ch_coord_context *t, const ch_coord_call *call)
 {
     if (t->c->cancel.phase != CH_DROPPING || call->arg != t->c->cancel.round)
         return;
@@ -58,7 +58,7 @@ static void dropped(const ch_turn *t, const ch_coord_call *call)
     look_at_phase(t);
 }
 
-static ch_status speak_drop(const ch_chief *c, ch_parcel **out)
+static ch_status speak_drop(const ch_coord *c, ch_message **out)
 {
     Cohort__WorkerDrop m;
     ch_status          rc;
@@ -66,37 +66,37 @@ static ch_status speak_drop(const ch_chief *c, ch_parcel **out)
     cohort__worker_drop__init(&m);
     m.steps = list_held(c, &m.n_steps);
     rc = m.steps == NULL ? ch__fail_memory("a drop")
-                         : ch__speak(CH_WORKER_DROP, &m.base, 0, NULL, out);
+                         : ch__message_pack(CH_WORKER_DROP, &m.base, 0, NULL, out);
     ch__free(m.steps);
     return rc;
 }
 
-static void tell_worker(const ch_turn *t, int worker)
+static void tell_worker(const ch_coord_context *t, int worker)
 {
-    ch_parcel *p = NULL;
+    ch_message *p = NULL;
 
     if (speak_drop(t->c, &p) == CH_OK &&
         ch__coord_call(t, ch__to_worker(worker), p, dropped, t->c->cancel.round) == CH_OK)
         t->c->cancel.n_waits++;
     else /* the fence then keeps the steps of this worker from changing variables */
-        ch__crew_give_up(t, t->c->worker[worker]);
+        ch__workers_declare_lost(t, t->c->worker[worker]);
 }
 
-static void drop_in_workers(const ch_turn *t)
+static void drop_in_workers(const ch_coord_context *t)
 {
-    ch_chief *c = t->c;
+    ch_coord *c = t->c;
 
     c->cancel.phase = CH_DROPPING;
     c->cancel.n_waits = 1; /* this loop, so that no call ends the phase */
     for (int i = 0; i < c->n_workers; i++)
-        if (c->worker[i]->state == CH_MEMBER_READY)
+        if (c->worker[i]->state == CH_WORKER_READY)
             tell_worker(t, i);
     c->cancel.n_waits--;
 }
 
 /* ---- servers ---- */
 
-static ch_status speak_hold(const ch_chief *c, ch_parcel **out)
+static ch_status speak_hold(const ch_coord *c, ch_message **out)
 {
     Cohort__PsHold m;
     ch_status      rc;
@@ -105,13 +105,13 @@ static ch_status speak_hold(const ch_chief *c, ch_parcel **out)
     m.round = c->cancel.round;
     m.steps = list_held(c, &m.n_steps);
     rc = m.steps == NULL ? ch__fail_memory("a hold")
-                         : ch__speak(CH_PS_HOLD, &m.base, 0, NULL, out);
+                         : ch__message_pack(CH_PS_HOLD, &m.base, 0, NULL, out);
     ch__free(m.steps);
     return rc;
 }
 
 /* Both lists rise. */
-static void take_begun(const ch_chief *c, size_t n, const uint64_t *begun)
+static void take_begun(const ch_coord *c, size_t n, const uint64_t *begun)
 {
     size_t i = 0;
 
@@ -123,24 +123,24 @@ static void take_begun(const ch_chief *c, size_t n, const uint64_t *begun)
     }
 }
 
-static ch_status take_held(const ch_chief *c, const ch_parcel *answer)
+static ch_status take_held(const ch_coord *c, const ch_message *answer)
 {
-    ProtobufCMessage     *m = NULL;
-    const Cohort__PsDone *done;
-    ch_status             rc = ch__hear(answer, &cohort__ps_done__descriptor, &m);
+    ProtobufCMessage      *m = NULL;
+    const Cohort__PsReply *done;
+    ch_status              rc = ch__message_parse(answer, &cohort__ps_reply__descriptor, &m);
 
     if (rc != CH_OK)
         return rc;
     done = (const void *)m;
     take_begun(c, done->n_begun, done->begun);
-    ch__message_free(m);
+    ch__protobuf_free(m);
     return CH_OK;
 }
 
 /* If the server or this task had no memory, the server is called again at the next tick. */
-static void server_replied(const ch_turn *t, const ch_coord_call *call)
+static void server_replied(const ch_coord_context *t, const ch_coord_call *call)
 {
-    ch_chief *c = t->c;
+    ch_coord *c = t->c;
 
     if (call->arg != c->cancel.n_tells)
         return; /* of an earlier phase */
@@ -154,17 +154,17 @@ static void server_replied(const ch_turn *t, const ch_coord_call *call)
 }
 
 /* Calls the servers that have not been called in this phase. */
-static void tell_servers(const ch_turn *t)
+static void tell_servers(const ch_coord_context *t)
 {
-    ch_chief *c = t->c;
+    ch_coord *c = t->c;
 
     for (int i = 0; i < c->opt.n_servers; i++) {
-        ch_parcel *p = NULL;
-        ch_status  rc;
+        ch_message *p = NULL;
+        ch_status   rc;
 
         if (c->server[i].is_told)
             continue;
-        rc = c->cancel.phase == CH_HOLDING ? speak_hold(c, &p) : ch__queue_speak_retired(c, &p);
+        rc = c->cancel.phase == CH_HOLDING ? speak_hold(c, &p) : ch__queue_pack_retired(c, &p);
         c->server[i].is_told = true; /* before the call, which may end at once */
         if (rc == CH_OK)
             rc = ch__coord_call(t, ch__to_server(i), p, server_replied, c->cancel.n_tells);
@@ -175,9 +175,9 @@ static void tell_servers(const ch_turn *t)
     }
 }
 
-static void begin_telling(const ch_turn *t, ch_cancel_phase phase)
+static void begin_telling(const ch_coord_context *t, ch_cancel_phase phase)
 {
-    ch_chief *c = t->c;
+    ch_coord *c = t->c;
 
     c->cancel.phase = phase;
     c->cancel.n_tells++;
@@ -187,7 +187,7 @@ static void begin_telling(const ch_turn *t, ch_cancel_phase phase)
     tell_servers(t);
 }
 
-void ch__cancel_beat(const ch_turn *t)
+void ch__cancel_tick(const ch_coord_context *t)
 {
     if (t->c->cancel.phase == CH_HOLDING || t->c->cancel.phase == CH_RELEASING)
         tell_servers(t);
@@ -195,7 +195,7 @@ void ch__cancel_beat(const ch_turn *t)
 
 /* ---- the verdict ---- */
 
-static void end_not_begun(const ch_turn *t)
+static void end_not_begun(const ch_coord_context *t)
 {
     ch_scheduled *next;
 
@@ -207,7 +207,7 @@ static void end_not_begun(const ch_turn *t)
 }
 
 /* The round is over: the steps of it that are left have begun, and are run again. */
-static void resume(const ch_turn *t)
+static void resume(const ch_coord_context *t)
 {
     ch_scheduled *next;
 
@@ -223,9 +223,9 @@ static void resume(const ch_turn *t)
 
 /* ---- rounds ---- */
 
-static void begin_round(const ch_turn *t)
+static void begin_round(const ch_coord_context *t)
 {
-    ch_chief *c = t->c;
+    ch_coord *c = t->c;
     bool      is_any = false;
 
     for (ch_scheduled *s = c->running.first; s != NULL; s = s->after)
@@ -242,9 +242,9 @@ static void begin_round(const ch_turn *t)
 }
 
 /* Goes on to the next phase when all have answered. */
-static void look_at_phase(const ch_turn *t)
+static void look_at_phase(const ch_coord_context *t)
 {
-    ch_chief *c = t->c;
+    ch_coord *c = t->c;
 
     if (c->cancel.phase == CH_CALM || c->cancel.n_waits > 0)
         return;
@@ -261,7 +261,7 @@ static void look_at_phase(const ch_turn *t)
     }
 }
 
-static void mark(const ch_turn *t, ch_scheduled *s, ch_cancel_reason why)
+static void mark(const ch_coord_context *t, ch_scheduled *s, ch_cancel_reason why)
 {
     if (s->is_assign || s->is_own || s->wants_cancel || s->state >= CH_STEP_DONE)
         return;
@@ -274,7 +274,7 @@ static void mark(const ch_turn *t, ch_scheduled *s, ch_cancel_reason why)
         ch__queue_end(t, s, CH_STEP_CANCELLED);
 }
 
-static void begin_if_calm(const ch_turn *t)
+static void begin_if_calm(const ch_coord_context *t)
 {
     if (t->c->cancel.phase != CH_CALM)
         return;
@@ -282,13 +282,13 @@ static void begin_if_calm(const ch_turn *t)
     look_at_phase(t); /* if no worker was asked, no answer comes */
 }
 
-void ch__cancel_step(const ch_turn *t, ch_scheduled *s, ch_cancel_reason why)
+void ch__cancel_step(const ch_coord_context *t, ch_scheduled *s, ch_cancel_reason why)
 {
     mark(t, s, why);
     begin_if_calm(t);
 }
 
-void ch__cancel_all(const ch_turn *t, ch_cancel_reason why)
+void ch__cancel_all(const ch_coord_context *t, ch_cancel_reason why)
 {
     ch_scheduled *next;
 
@@ -299,19 +299,19 @@ void ch__cancel_all(const ch_turn *t, ch_cancel_reason why)
     begin_if_calm(t);
 }
 
-void ch__cancel_give_up(ch_chief *c)
+void ch__cancel_give_up(ch_coord *c)
 {
     c->cancel.phase = CH_CALM;
 }
 
-bool ch__cancel_is_quiet(const ch_chief *c)
+bool ch__cancel_is_quiet(const ch_coord *c)
 {
     if (!CH_KEEPS(QUIET))
         return true;
     if (c->cancel.phase != CH_CALM || c->cancel.n_wanted > 0)
         return false;
     for (int i = 0; i < c->n_workers && !ch__fault_is_set(&c->broken); i++)
-        if (c->worker[i]->state == CH_MEMBER_FENCING)
+        if (c->worker[i]->state == CH_WORKER_FENCING)
             return false;
     return true;
 }

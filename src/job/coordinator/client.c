@@ -9,37 +9,37 @@
 #include "job/coordinator/private.h"
 #include "tensor/tensor.h"
 
-ch_turn ch__turn_enter(ch_task *chief)
+ch_coord_context ch__coord_enter(ch_task *coord)
 {
-    ch_post *post = ch__task_enter(chief);
+    ch_outbox *outbox = ch__task_enter(coord);
 
-    return (ch_turn){ch__task_self(chief), post, ch__task_now(chief)};
+    return (ch_coord_context){ch__task_self(coord), outbox, ch__task_now(coord)};
 }
 
-static ch_status leave(ch_task *chief, ch_status rc)
+static ch_status leave(ch_task *coord, ch_status rc)
 {
-    ch__task_leave(chief);
+    ch__task_leave(coord);
     return rc;
 }
 
 /* After a wait it is later. */
-static void look_at_clock(ch_task *chief, ch_turn *t)
+static void look_at_clock(ch_task *coord, ch_coord_context *t)
 {
-    t->now = ch__task_now(chief);
+    t->now = ch__task_now(coord);
 }
 
 /* ---- connecting ---- */
 
 static bool is_connected(void *arg)
 {
-    const ch_chief *c = arg;
+    const ch_coord *c = arg;
     bool            has_worker = false;
 
     for (int i = 0; i < c->opt.n_servers; i++)
         if (c->server[i].incarnation == 0)
             return false;
     for (int i = 0; i < c->n_workers; i++)
-        has_worker |= c->worker[i]->state == CH_MEMBER_READY;
+        has_worker |= c->worker[i]->state == CH_WORKER_READY;
     return has_worker;
 }
 
@@ -55,7 +55,7 @@ static void add_name(char *text, size_t size, const char *name)
 }
 
 /* Who is waited for in vain: workers, if there is none. */
-static ch_status say_missing(const ch_chief *c, ch_status rc)
+static ch_status say_missing(const ch_coord *c, ch_status rc)
 {
     char missing[256] = "";
     bool has_worker = false;
@@ -64,39 +64,39 @@ static ch_status say_missing(const ch_chief *c, ch_status rc)
         if (c->server[i].incarnation == 0)
             add_name(missing, sizeof(missing), c->server[i].name);
     for (int i = 0; i < c->n_workers; i++)
-        has_worker |= c->worker[i]->state == CH_MEMBER_READY;
+        has_worker |= c->worker[i]->state == CH_WORKER_READY;
     for (int i = 0; i < c->n_workers && !has_worker; i++)
         add_name(missing, sizeof(missing), c->worker[i]->name);
     return ch__fail_at(rc, "no answer from %s", missing);
 }
 
-ch_status ch__chief_connect(ch_task *chief)
+ch_status ch__coord_connect(ch_task *coord)
 {
-    ch_turn   t = ch__turn_enter(chief);
-    ch_status rc =
-        ch__task_wait(chief, is_connected, t.c, 0,
+    ch_coord_context t = ch__coord_enter(coord);
+    ch_status        rc =
+        ch__task_wait(coord, is_connected, t.c, 0,
                       "every parameter server and a worker of the cluster to answer");
 
-    return leave(chief, rc == CH_DEADLINE_EXCEEDED ? say_missing(t.c, rc) : rc);
+    return leave(coord, rc == CH_DEADLINE_EXCEEDED ? say_missing(t.c, rc) : rc);
 }
 
-void ch__chief_set(ch_task *chief, const ch_coordinator_options *how)
+void ch__coord_set_options(ch_task *coord, const ch_coordinator_options *how)
 {
-    ch_turn t = ch__turn_enter(chief);
+    ch_coord_context t = ch__coord_enter(coord);
 
-    ch__chief_take_options(t.c, how);
-    ch__task_leave(chief);
+    ch__coord_apply_options(t.c, how);
+    ch__task_leave(coord);
 }
 
-int ch__chief_add_worker(ch_task *chief)
+int ch__coord_add_worker(ch_task *coord)
 {
-    ch_turn    t = ch__turn_enter(chief);
-    ch_member *m = NULL;
-    int        n = 0; /* where the strategy has ended, nobody asks it */
+    ch_coord_context t = ch__coord_enter(coord);
+    ch_worker_entry *m = NULL;
+    int              n = 0; /* where the strategy has ended, nobody asks it */
 
     if (t.c != NULL)
-        n = ch__crew_add(t.c, &m) == CH_OK ? t.c->n_workers - 1 : -1;
-    ch__task_leave(chief);
+        n = ch__workers_add(t.c, &m) == CH_OK ? t.c->n_workers - 1 : -1;
+    ch__task_leave(coord);
     return n;
 }
 
@@ -105,7 +105,7 @@ int ch__chief_add_worker(ch_task *chief)
 /* A call that a thread of the program waits for. Owned by that thread. */
 typedef struct awaited {
     ch_coord_call *call;  /* NULL: the call has ended */
-    ch_parcel     *reply; /* NULL: there is none, because of: */
+    ch_message    *reply; /* NULL: there is none, because of: */
     ch_status      code;  /* CH_OK: the worker was declared lost */
     ch_fault      *fault; /* NULL: no error, or no memory for it */
 } awaited;
@@ -115,14 +115,14 @@ typedef struct awaited_calls {
     awaited *of;
 } awaited_calls;
 
-static void note_end(const ch_turn *t, const ch_coord_call *call)
+static void note_end(const ch_coord_context *t, const ch_coord_call *call)
 {
     awaited *a = call->waiter;
 
     (void)t;
     a->call = NULL;
     if (call->reply != NULL)
-        a->reply = ch__parcel_ref(call->reply);
+        a->reply = ch__message_ref(call->reply);
     if (call->fault == NULL)
         return;
     a->code = call->fault->code;
@@ -142,7 +142,7 @@ static bool have_ended(void *arg)
 }
 
 /* Prepares a call, which is not sent yet. Takes the message over, on an error too. */
-static ch_status await(const ch_turn *t, ch_callee to, ch_parcel *message, awaited *a)
+static ch_status await(const ch_coord_context *t, ch_callee to, ch_message *message, awaited *a)
 {
     ch_status rc = ch__coord_call_new(t, to, message, &a->call);
 
@@ -162,12 +162,12 @@ static ch_status raise_call(const awaited *a)
 }
 
 /* Cancels calls that have not ended. If the task has ended, it has freed them. */
-static void drop_awaited(ch_task *chief, const ch_turn *t, awaited_calls *a)
+static void drop_awaited(ch_task *coord, const ch_coord_context *t, awaited_calls *a)
 {
     for (int i = 0; a->of != NULL && i < a->n; i++) {
-        if (a->of[i].call != NULL && ch__task_self(chief) == t->c)
+        if (a->of[i].call != NULL && ch__task_self(coord) == t->c)
             ch__coord_call_cancel(t, a->of[i].call);
-        ch__parcel_unref(a->of[i].reply);
+        ch__message_unref(a->of[i].reply);
         ch__free(a->of[i].fault);
     }
     ch__free(a->of);
@@ -175,51 +175,51 @@ static void drop_awaited(ch_task *chief, const ch_turn *t, awaited_calls *a)
 
 /* Calls n servers and waits for their replies. In the turn. Sends nothing unless there is
  * memory for all calls. */
-static ch_status ask(ch_task *chief, ch_turn *t, int n, const int *server,
-                     ch_parcel *const *parcel, ch_parcel **answer)
+static ch_status ask(ch_task *coord, ch_coord_context *t, int n, const int *server,
+                     ch_message *const *message, ch_message **answer)
 {
     awaited_calls a = {n, ch__calloc((size_t)n, sizeof(*a.of))};
     ch_status     rc = a.of == NULL ? ch__fail_memory("a call") : CH_OK;
 
     for (int i = 0; i < n; i++)
         if (rc == CH_OK)
-            rc = await(t, ch__to_server(server[i]), parcel[i], &a.of[i]);
+            rc = await(t, ch__to_server(server[i]), message[i], &a.of[i]);
         else
-            ch__parcel_unref(parcel[i]);
+            ch__message_unref(message[i]);
     for (int i = 0; i < n && rc == CH_OK; i++)
         ch__coord_call_send(t, a.of[i].call);
     if (rc == CH_OK)
-        rc = ch__task_wait(chief, have_ended, &a, 0, "parameter servers");
-    look_at_clock(chief, t);
+        rc = ch__task_wait(coord, have_ended, &a, 0, "parameter servers");
+    look_at_clock(coord, t);
     for (int i = 0; i < n && rc == CH_OK; i++)
         rc = raise_call(&a.of[i]);
     for (int i = 0; i < n && rc == CH_OK && answer != NULL; i++)
-        answer[i] = ch__parcel_ref(a.of[i].reply);
-    drop_awaited(chief, t, &a);
+        answer[i] = ch__message_ref(a.of[i].reply);
+    drop_awaited(coord, t, &a);
     return rc;
 }
 
-ch_status ch__chief_ask(ch_task *chief, int n, const int *server, ch_parcel *const *parcel,
-                        ch_parcel **answer)
+ch_status ch__coord_request(ch_task *coord, int n, const int *server,
+                            ch_message *const *message, ch_message **answer)
 {
-    ch_turn t = ch__turn_enter(chief);
+    ch_coord_context t = ch__coord_enter(coord);
 
-    return leave(chief, ask(chief, &t, n, server, parcel, answer));
+    return leave(coord, ask(coord, &t, n, server, message, answer));
 }
 
-void ch__chief_tell(ch_task *chief, int server, ch_parcel *parcel)
+void ch__coord_send(ch_task *coord, int server, ch_message *message)
 {
-    ch_turn t = ch__turn_enter(chief);
+    ch_coord_context t = ch__coord_enter(coord);
 
     if (t.c == NULL)
-        ch__parcel_unref(parcel);
+        ch__message_unref(message);
     else
-        (void)!ch__coord_call(&t, ch__to_server(server), parcel, NULL, 0);
-    ch__task_leave(chief);
+        (void)!ch__coord_call(&t, ch__to_server(server), message, NULL, 0);
+    ch__task_leave(coord);
 }
 
 /* A step of its own, so that it is older than what is scheduled behind it and no twin of it comes later. */
-static ch_status begin_assign(const ch_turn *t, ch_scheduled **out)
+static ch_status begin_assign(const ch_coord_context *t, ch_scheduled **out)
 {
     ch_scheduled *s = ch__calloc(1, sizeof(*s));
 
@@ -233,8 +233,8 @@ static ch_status begin_assign(const ch_turn *t, ch_scheduled **out)
 }
 
 /* Makes the message with all values for one server: a server accepts the assignments of a step once. */
-static ch_status speak_assign(const ch_chief *c, uint64_t step, const ch_assignment *a,
-                              int server, ch_parcel **out)
+static ch_status speak_assign(const ch_coord *c, uint64_t step, const ch_assignment *a,
+                              int server, ch_message **out)
 {
     Cohort__PsAssign   m;
     size_t             n = (size_t)a->n;
@@ -271,7 +271,7 @@ static ch_status speak_assign(const ch_chief *c, uint64_t step, const ch_assignm
         m.n_regions++;
     }
     if (rc == CH_OK)
-        rc = ch__speak(CH_PS_ASSIGN, &m.base, (int)m.n_variables, value, out);
+        rc = ch__message_pack(CH_PS_ASSIGN, &m.base, (int)m.n_variables, value, out);
     ch__free(variable);
     ch__free(value);
     ch__free(region);
@@ -289,63 +289,64 @@ static bool is_first_there(const ch_assignment *a, int i)
 }
 
 /* A call for each server that has any of them. */
-static ch_status assign(ch_task *chief, ch_turn *t, uint64_t step, const ch_assignment *a)
+static ch_status assign(ch_task *coord, ch_coord_context *t, uint64_t step,
+                        const ch_assignment *a)
 {
-    ch_parcel **parcel = ch__calloc((size_t)a->n, sizeof(ch_parcel *));
-    int        *server = ch__calloc((size_t)a->n, sizeof(int)), n = 0;
-    ch_status rc = parcel == NULL || server == NULL ? ch__fail_memory("an assignment") : CH_OK;
+    ch_message **message = ch__calloc((size_t)a->n, sizeof(ch_message *));
+    int         *server = ch__calloc((size_t)a->n, sizeof(int)), n = 0;
+    ch_status rc = message == NULL || server == NULL ? ch__fail_memory("an assignment") : CH_OK;
 
     for (int i = 0; i < a->n && rc == CH_OK; i++)
         if (is_first_there(a, i)) {
             server[n] = a->server[i];
-            rc = speak_assign(t->c, step, a, server[n], &parcel[n]);
+            rc = speak_assign(t->c, step, a, server[n], &message[n]);
             n += rc == CH_OK;
         }
     if (rc == CH_OK)
-        rc = ask(chief, t, n, server, parcel, NULL);
+        rc = ask(coord, t, n, server, message, NULL);
     else
         while (n > 0)
-            ch__parcel_unref(parcel[--n]);
-    ch__free(parcel);
+            ch__message_unref(message[--n]);
+    ch__free(message);
     ch__free(server);
     return rc;
 }
 
-ch_status ch__chief_assign(ch_task *chief, const ch_assignment *a)
+ch_status ch__coord_assign(ch_task *coord, const ch_assignment *a)
 {
-    ch_turn       t = ch__turn_enter(chief);
-    ch_scheduled *s = NULL;
-    ch_status     rc = begin_assign(&t, &s);
+    ch_coord_context t = ch__coord_enter(coord);
+    ch_scheduled    *s = NULL;
+    ch_status        rc = begin_assign(&t, &s);
 
     if (rc == CH_OK)
-        rc = assign(chief, &t, s->step, a);
+        rc = assign(coord, &t, s->step, a);
     if (s != NULL)
         ch__queue_end(&t, s, CH_STEP_DONE);
-    return leave(chief, rc);
+    return leave(coord, rc);
 }
 
-uint64_t ch__chief_numbers(ch_task *chief, int n)
+uint64_t ch__coord_new_numbers(ch_task *coord, int n)
 {
-    ch_turn  t = ch__turn_enter(chief);
-    uint64_t first = t.c->n_numbers + 1;
+    ch_coord_context t = ch__coord_enter(coord);
+    uint64_t         first = t.c->n_numbers + 1;
 
     t.c->n_numbers += (uint64_t)n;
-    ch__task_leave(chief);
+    ch__task_leave(coord);
     return first;
 }
 
 /* ---- functions ---- */
 
 /* Takes the parcel over. */
-static ch_status keep_function(ch_chief *c, uint64_t number, const ch_function_spec *spec,
-                               ch_parcel *p)
+static ch_status keep_function(ch_coord *c, uint64_t number, const ch_function_spec *spec,
+                               ch_message *p)
 {
     ch_coord_function *f = ch__calloc(1, sizeof(*f));
     ch_status          rc = f == NULL ? ch__fail_memory("a function")
                                       : ch__map_set(&c->functions, (ch_key){number, 0}, f);
 
     if (rc != CH_OK) {
-        ch__parcel_unref(p);
+        ch__message_unref(p);
         ch__free(f);
         return rc;
     }
@@ -353,43 +354,43 @@ static ch_status keep_function(ch_chief *c, uint64_t number, const ch_function_s
     (void)snprintf(f->name, sizeof(f->name), "%s", spec->name);
     f->n_ops = spec->n_ops;
     f->op = spec->op;
-    f->parcel = p;
+    f->message = p;
     f->first_update = spec->updates.first;
     f->n_updates = spec->updates.n;
     return CH_OK;
 }
 
 /* Takes the route over. */
-static ch_status speak_function(const ch_chief *c, uint64_t number, ch_tensor *route, int n,
-                                const ch_kept_spec *kept, ch_parcel **out)
+static ch_status speak_function(const ch_coord *c, uint64_t number, ch_tensor *plan, int n,
+                                const ch_per_worker_spec *per_worker, ch_message **out)
 {
-    Cohort__WorkerFunction m;
-    uint64_t              *server = ch__calloc((size_t)c->opt.n_servers + 1, sizeof(*server));
-    Cohort__WorkerKept    *one = ch__calloc((size_t)n + 1, sizeof(*one));
-    Cohort__WorkerKept   **list = ch__calloc((size_t)n + 1, sizeof(*list));
-    ch_tensor            **tensor = ch__calloc((size_t)n + 1, sizeof(*tensor));
-    ch_status              rc = CH_OK;
+    Cohort__WorkerFunction   m;
+    uint64_t                *server = ch__calloc((size_t)c->opt.n_servers + 1, sizeof(*server));
+    Cohort__WorkerVariable  *one = ch__calloc((size_t)n + 1, sizeof(*one));
+    Cohort__WorkerVariable **list = ch__calloc((size_t)n + 1, sizeof(*list));
+    ch_tensor              **tensor = ch__calloc((size_t)n + 1, sizeof(*tensor));
+    ch_status                rc = CH_OK;
 
     cohort__worker_function__init(&m);
     m.function = number;
     m.servers = server;
-    m.kept = list;
+    m.per_worker = list;
     if (server == NULL || one == NULL || list == NULL || tensor == NULL) {
         rc = ch__fail_memory("a function");
-        ch_tensor_unref(route);
+        ch_tensor_unref(plan);
     } else {
         for (int i = 0; i < c->opt.n_servers; i++)
             server[m.n_servers++] = c->server[i].incarnation;
-        tensor[0] = route;
+        tensor[0] = plan;
         for (int i = 0; i < n; i++) {
-            cohort__worker_kept__init(&one[i]);
-            one[i].variable = kept[i].number;
-            one[i].read = kept[i].is_read;
-            one[i].written = kept[i].is_written;
-            list[m.n_kept++] = &one[i];
-            tensor[1 + i] = ch_tensor_ref(kept[i].initial);
+            cohort__worker_variable__init(&one[i]);
+            one[i].variable = per_worker[i].number;
+            one[i].read = per_worker[i].is_read;
+            one[i].written = per_worker[i].is_written;
+            list[m.n_per_worker++] = &one[i];
+            tensor[1 + i] = ch_tensor_ref(per_worker[i].initial);
         }
-        rc = ch__speak(CH_WORKER_FUNCTION, &m.base, 1 + n, tensor, out);
+        rc = ch__message_pack(CH_WORKER_FUNCTION, &m.base, 1 + n, tensor, out);
     }
     ch__free(server);
     ch__free(one);
@@ -398,12 +399,13 @@ static ch_status speak_function(const ch_chief *c, uint64_t number, ch_tensor *r
     return rc;
 }
 
-ch_status ch__chief_function(ch_task *chief, const ch_function_spec *f, ch_tensor *route,
-                             uint64_t *number)
+ch_status ch__coord_add_function(ch_task *coord, const ch_function_spec *f, ch_tensor *plan,
+                                 uint64_t *number)
 {
-    ch_turn    t = ch__turn_enter(chief);
-    ch_parcel *p = NULL;
-    ch_status  rc = speak_function(t.c, t.c->n_numbers + 1, route, f->n_kept, f->kept, &p);
+    ch_coord_context t = ch__coord_enter(coord);
+    ch_message      *p = NULL;
+    ch_status        rc =
+        speak_function(t.c, t.c->n_numbers + 1, plan, f->n_per_worker, f->per_worker, &p);
 
     if (rc == CH_OK)
         rc = keep_function(t.c, t.c->n_numbers + 1, f, p);
@@ -411,12 +413,12 @@ ch_status ch__chief_function(ch_task *chief, const ch_function_spec *f, ch_tenso
         *number = ++t.c->n_numbers;
     else
         ch__free(f->op);
-    return leave(chief, rc);
+    return leave(coord, rc);
 }
 
-void ch__chief_forget(ch_task *chief, uint64_t function)
+void ch__coord_forget_function(ch_task *coord, uint64_t function)
 {
-    ch_turn            t = ch__turn_enter(chief);
+    ch_coord_context   t = ch__coord_enter(coord);
     ch_coord_function *f =
         t.c != NULL ? ch__map_find(&t.c->functions, (ch_key){function, 0}) : NULL;
 
@@ -424,32 +426,32 @@ void ch__chief_forget(ch_task *chief, uint64_t function)
         f->is_forgotten = true;
         ch__queue_look_forgotten(&t, f);
     }
-    ch__task_leave(chief);
+    ch__task_leave(coord);
 }
 
 /* ---- what workers keep ---- */
 
-static ch_status speak_kept(uint64_t variable, uint64_t life, ch_parcel **out)
+static ch_status pack_per_worker(uint64_t variable, uint64_t registration, ch_message **out)
 {
     Cohort__WorkerRead m;
 
     cohort__worker_read__init(&m);
     m.variable = variable;
-    m.life = life;
-    return ch__speak(CH_WORKER_READ, &m.base, 0, NULL, out);
+    m.registration = registration;
+    return ch__message_pack(CH_WORKER_READ, &m.base, 0, NULL, out);
 }
 
 /* Calls the workers that are ready. */
-static ch_status ask_workers(const ch_turn *t, uint64_t variable, awaited_calls *a)
+static ch_status ask_workers(const ch_coord_context *t, uint64_t variable, awaited_calls *a)
 {
     ch_status rc = CH_OK;
 
     for (int i = 0; i < a->n && rc == CH_OK; i++) {
-        ch_parcel *p = NULL;
+        ch_message *p = NULL;
 
-        if (t->c->worker[i]->state != CH_MEMBER_READY)
+        if (t->c->worker[i]->state != CH_WORKER_READY)
             continue;
-        rc = speak_kept(variable, t->c->worker[i]->life, &p);
+        rc = pack_per_worker(variable, t->c->worker[i]->registration, &p);
         if (rc == CH_OK)
             rc = await(t, ch__to_worker(i), p, &a->of[i]);
         if (rc == CH_OK)
@@ -459,56 +461,57 @@ static ch_status ask_workers(const ch_turn *t, uint64_t variable, awaited_calls 
 }
 
 /* A worker that is not ready, or was declared lost meanwhile, has no value. */
-ch_status ch__chief_kept(ch_task *chief, uint64_t variable, int *n, ch_tensor ***out)
+ch_status ch__coord_read_per_worker(ch_task *coord, uint64_t variable, int *n, ch_tensor ***out)
 {
-    ch_turn       t = ch__turn_enter(chief);
-    size_t        most = (size_t)t.c->n_workers + 1;
-    awaited_calls a = {t.c->n_workers, ch__calloc(most, sizeof(*a.of))};
-    ch_tensor   **given = ch__calloc(most, sizeof(ch_tensor *));
-    ch_status     rc = a.of == NULL || given == NULL ? ch__fail_memory("values") : CH_OK;
+    ch_coord_context t = ch__coord_enter(coord);
+    size_t           most = (size_t)t.c->n_workers + 1;
+    awaited_calls    a = {t.c->n_workers, ch__calloc(most, sizeof(*a.of))};
+    ch_tensor      **given = ch__calloc(most, sizeof(ch_tensor *));
+    ch_status        rc = a.of == NULL || given == NULL ? ch__fail_memory("values") : CH_OK;
 
     if (rc == CH_OK)
         rc = ask_workers(&t, variable, &a);
     if (rc == CH_OK)
-        rc = ch__task_wait(chief, have_ended, &a, 0, "workers to say what they have");
-    look_at_clock(chief, &t);
+        rc = ch__task_wait(coord, have_ended, &a, 0, "workers to say what they have");
+    look_at_clock(coord, &t);
     for (int i = 0; i < a.n && rc == CH_OK; i++)
         rc = raise_call(&a.of[i]);
     for (int i = 0; i < a.n && rc == CH_OK; i++)
         if (a.of[i].reply != NULL && a.of[i].reply->n_tensors > 0)
             given[i] = ch_tensor_ref(a.of[i].reply->tensor[0]);
-    drop_awaited(chief, &t, &a);
+    drop_awaited(coord, &t, &a);
     if (rc == CH_OK) {
         *n = a.n;
         *out = given;
     } else {
         ch__free(given);
     }
-    return leave(chief, rc);
+    return leave(coord, rc);
 }
 
-void ch__chief_forget_kept(ch_task *chief, uint64_t variable)
+void ch__coord_forget_per_worker(ch_task *coord, uint64_t variable)
 {
-    ch_turn t = ch__turn_enter(chief);
+    ch_coord_context t = ch__coord_enter(coord);
 
     if (t.c != NULL)
-        ch__crew_forget(&t, variable, CH_KNOWN_KEPT);
-    ch__task_leave(chief);
+        ch__workers_forget(&t, variable, CH_KNOWN_PER_WORKER);
+    ch__task_leave(coord);
 }
 
 /* ---- steps ---- */
 
-static ch_status new_scheduled(const ch_order *o, ch_scheduled **out)
+static ch_status new_scheduled(const ch_step_request *o, ch_scheduled **out)
 {
     size_t        list = (size_t)o->n_in * sizeof(ch_tensor *);
-    ch_scheduled *s = ch__calloc(1, sizeof(*s) + list + (size_t)o->n_feeds * sizeof(ch_lease));
+    ch_scheduled *s =
+        ch__calloc(1, sizeof(*s) + list + (size_t)o->n_worker_inputs * sizeof(ch_lease));
 
     if (s == NULL)
         return ch__fail_memory("a step");
     atomic_init(&s->refs, 1);
     s->number = o->number;
     s->seed = o->seed;
-    s->pin = o->pin;
+    s->snapshot = o->snapshot;
     s->is_own = o->is_own;
     s->n_inputs = o->n_inputs;
     s->n_shared = o->n_shared;
@@ -517,9 +520,9 @@ static ch_status new_scheduled(const ch_order *o, ch_scheduled **out)
         s->bytes += (int64_t)ch_tensor_bytes(o->in[s->n_in]);
     }
     s->lease = (ch_lease *)(void *)&s->in[o->n_in];
-    for (; s->n_leases < o->n_feeds; s->n_leases++) {
-        s->lease[s->n_leases] = (ch_lease){.feed = o->feed[s->n_leases], .number = -1};
-        o->feed[s->n_leases]->refs++;
+    for (; s->n_leases < o->n_worker_inputs; s->n_leases++) {
+        s->lease[s->n_leases] = (ch_lease){.input = o->input[s->n_leases], .number = -1};
+        o->input[s->n_leases]->refs++;
     }
     *out = s;
     return CH_OK;
@@ -530,12 +533,12 @@ static int64_t count_ended(const ch_coordinator_stats *s)
     return s->finished + s->failed + s->cancelled;
 }
 
-static bool takes_steps(const ch_member *m)
+static bool takes_steps(const ch_worker_entry *m)
 {
-    return m->state == CH_MEMBER_READY && !m->is_overdue;
+    return m->state == CH_WORKER_READY && !m->is_overdue;
 }
 
-static int count_ready(const ch_chief *c)
+static int count_ready(const ch_coord *c)
 {
     int n = 0;
 
@@ -545,7 +548,7 @@ static int count_ready(const ch_chief *c)
 }
 
 /* How long, in ns, a wait may last in which no step ends: as any other, and while steps run as long as a step may take besides. */
-static int64_t patience(const ch_chief *c)
+static int64_t patience(const ch_coord *c)
 {
     int64_t usual = (int64_t)ch__config()->wait_limit_ms * 1000000;
 
@@ -553,10 +556,10 @@ static int64_t patience(const ch_chief *c)
 }
 
 /* Without a limit of its own, a wait is too long when no step has ended for that time: however many steps there are. */
-static ch_status wait_for_steps(ch_task *chief, const ch_chief *c, bool (*is_over)(void *arg),
+static ch_status wait_for_steps(ch_task *coord, const ch_coord *c, bool (*is_over)(void *arg),
                                 void *arg, int64_t limit_ms, const char *whom)
 {
-    int64_t   ended = count_ended(&c->stats), began = ch__task_now(chief), since = began;
+    int64_t   ended = count_ended(&c->stats), began = ch__task_now(coord), since = began;
     ch_status rc;
 
     if (limit_ms == CH_AT_ONCE)
@@ -565,15 +568,15 @@ static ch_status wait_for_steps(ch_task *chief, const ch_chief *c, bool (*is_ove
                    : ch__fail(CH_DEADLINE_EXCEEDED,
                               "would have to wait for %s, and was given no time", whom);
     do {
-        rc = ch__task_wait(chief, is_over, arg, limit_ms, whom);
+        rc = ch__task_wait(coord, is_over, arg, limit_ms, whom);
         if (count_ended(&c->stats) != ended)
-            since = ch__task_now(chief);
+            since = ch__task_now(coord);
         ended = count_ended(&c->stats);
     } while (rc == CH_DEADLINE_EXCEEDED && limit_ms == 0 &&
-             ch__task_now(chief) - since < patience(c));
+             ch__task_now(coord) - since < patience(c));
     return rc == CH_DEADLINE_EXCEEDED
                ? ch__fail(rc, "waited %lld ms for %s%s; %d of %d workers are there",
-                          (long long)(ch__task_now(chief) - began) / 1000000, whom,
+                          (long long)(ch__task_now(coord) - began) / 1000000, whom,
                           limit_ms == 0 ? " (COHORT_WAIT_LIMIT_MS sets the limit)" : "",
                           count_ready(c), c->n_workers)
                : rc;
@@ -586,20 +589,20 @@ static bool is_quiet(void *arg)
 
 /* The next round is counted from here, and no version need be kept for the last one. If another thread has scheduled steps
  * since, the rounds of these go on. */
-static void end_round(const ch_turn *t)
+static void end_round(const ch_coord_context *t)
 {
     ch_sync_round *r = &t->c->round;
 
     if (ch__queue_oldest(t->c) != NULL)
         return;
     r->base = r->end = t->c->n_orders;
-    if (r->pin != 0)
-        ch__pin_drop(t, r->pin);
-    r->pin = 0;
+    if (r->snapshot != 0)
+        ch__snapshot_release(t, r->snapshot);
+    r->snapshot = 0;
 }
 
 /* An error of steps, if there is one: once all that was scheduled has been cancelled, and is not run by anybody. */
-static ch_status raise(ch_task *chief, ch_turn *t, int64_t limit_ms)
+static ch_status raise(ch_task *coord, ch_coord_context *t, int64_t limit_ms)
 {
     ch_fault  why = t->c->error;
     uint64_t  which = t->c->n_errors;
@@ -608,9 +611,9 @@ static ch_status raise(ch_task *chief, ch_turn *t, int64_t limit_ms)
     if (!ch__fault_is_set(&why))
         return ch__fault_raise(&t->c->broken);
     ch__cancel_all(t, CH_CANCEL_ERROR);
-    rc = wait_for_steps(chief, t->c, is_quiet, t->c, limit_ms,
+    rc = wait_for_steps(coord, t->c, is_quiet, t->c, limit_ms,
                         "workers to stop what was cancelled");
-    look_at_clock(chief, t);
+    look_at_clock(coord, t);
     if (rc != CH_OK)
         return rc;
     end_round(t);
@@ -621,35 +624,35 @@ static ch_status raise(ch_task *chief, ch_turn *t, int64_t limit_ms)
 
 static bool may_add(void *arg)
 {
-    const ch_chief *c = arg;
+    const ch_coord *c = arg;
 
     return (c->queue.n < c->opt.how.capacity && c->queue.bytes < c->opt.how.capacity_bytes &&
             c->n_joining == 0) ||
            ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken);
 }
 
-ch_status ch__chief_schedule(ch_task *chief, const ch_order *o, ch_scheduled **out)
+ch_status ch__coord_schedule(ch_task *coord, const ch_step_request *o, ch_scheduled **out)
 {
-    ch_turn       t = ch__turn_enter(chief);
-    ch_scheduled *s = NULL;
-    ch_status     rc = new_scheduled(o, &s);
+    ch_coord_context t = ch__coord_enter(coord);
+    ch_scheduled    *s = NULL;
+    ch_status        rc = new_scheduled(o, &s);
 
     if (rc == CH_OK && !o->is_own && !may_add(t.c))
-        rc = wait_for_steps(chief, t.c, may_add, t.c, 0,
+        rc = wait_for_steps(coord, t.c, may_add, t.c, 0,
                             t.c->n_joining > 0 ? "a join to return"
                                                : "a step to end: the queue is full");
-    look_at_clock(chief, &t);
+    look_at_clock(coord, &t);
     if (rc == CH_OK && !o->is_own && ch__fault_is_set(&t.c->error)) {
-        rc = raise(chief, &t, 0);
+        rc = raise(coord, &t, 0);
         t.c->stats.cancelled++; /* this step, with the others */
     }
     if (rc == CH_OK)
         rc = ch__fault_raise(&t.c->broken);
     if (rc != CH_OK) {
         if (s != NULL)
-            ch__feed_release(&t, s);
+            ch__worker_input_release(&t, s);
         ch__scheduled_unref(s);
-        return leave(chief, rc);
+        return leave(coord, rc);
     }
     s->is_silent = out == NULL;
     atomic_fetch_add(&s->refs, out != NULL);
@@ -660,14 +663,14 @@ ch_status ch__chief_schedule(ch_task *chief, const ch_order *o, ch_scheduled **o
     ch__queue_move(&t);
     if (out != NULL)
         *out = s;
-    return leave(chief, CH_OK);
+    return leave(coord, CH_OK);
 }
 
 enum { EACH = 8 }; /* steps that a worker may have before it */
 
 static bool has_room_for_own(void *arg)
 {
-    const ch_chief *c = arg;
+    const ch_coord *c = arg;
 
     return c->queue.n_own < (int64_t)EACH * c->n_workers || ch__fault_is_set(&c->broken);
 }
@@ -675,74 +678,74 @@ static bool has_room_for_own(void *arg)
 /* What is wrong is for the next call to say. */
 static bool has_room(void *arg)
 {
-    const ch_chief *c = arg;
+    const ch_coord *c = arg;
 
     return c->queue.n - c->queue.n_own < (int64_t)EACH * c->n_workers ||
            ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken);
 }
 
-ch_status ch__chief_room(ch_task *chief, bool is_own)
+ch_status ch__coord_wait_for_room(ch_task *coord, bool is_own)
 {
-    ch_turn t = ch__turn_enter(chief);
+    ch_coord_context t = ch__coord_enter(coord);
 
-    return leave(chief, wait_for_steps(chief, t.c, is_own ? has_room_for_own : has_room, t.c, 0,
+    return leave(coord, wait_for_steps(coord, t.c, is_own ? has_room_for_own : has_room, t.c, 0,
                                        "workers to run steps"));
 }
 
 static bool is_done(void *arg)
 {
-    const ch_chief *c = arg;
+    const ch_coord *c = arg;
 
     return (c->queue.n == 0 && c->running.n == 0 && ch__cancel_is_quiet(c)) ||
            ch__fault_is_set(&c->error) || ch__fault_is_set(&c->broken);
 }
 
 /* The rest of a limit that began then. */
-static int64_t limit_left(ch_task *chief, int64_t limit_ms, int64_t began)
+static int64_t limit_left(ch_task *coord, int64_t limit_ms, int64_t began)
 {
-    int64_t left = limit_ms - (ch__task_now(chief) - began) / 1000000;
+    int64_t left = limit_ms - (ch__task_now(coord) - began) / 1000000;
 
     return limit_ms <= 0 ? limit_ms : left > 0 ? left : CH_AT_ONCE;
 }
 
-void ch__chief_cancel(ch_task *chief, ch_scheduled *s)
+void ch__coord_cancel(ch_task *coord, ch_scheduled *s)
 {
-    ch_turn t = ch__turn_enter(chief);
+    ch_coord_context t = ch__coord_enter(coord);
 
     if (t.c != NULL && s != NULL)
         ch__cancel_step(&t, s, CH_CANCEL_CALL);
     else if (t.c != NULL)
         ch__cancel_all(&t, CH_CANCEL_CALL);
-    ch__task_leave(chief);
+    ch__task_leave(coord);
 }
 
-ch_status ch__chief_join(ch_task *chief, int64_t limit_ms)
+ch_status ch__coord_join(ch_task *coord, int64_t limit_ms)
 {
-    ch_turn   t = ch__turn_enter(chief);
-    int64_t   began = t.now;
-    ch_status rc;
+    ch_coord_context t = ch__coord_enter(coord);
+    int64_t          began = t.now;
+    ch_status        rc;
 
     t.c->n_joining++;
-    rc = wait_for_steps(chief, t.c, is_done, t.c, limit_ms, "steps that were scheduled");
+    rc = wait_for_steps(coord, t.c, is_done, t.c, limit_ms, "steps that were scheduled");
     t.c->n_joining--;
-    look_at_clock(chief, &t);
+    look_at_clock(coord, &t);
     if (rc == CH_DEADLINE_EXCEEDED)
         rc = ch__fail_at(rc, "join");
     if (rc == CH_OK)
-        rc = raise(chief, &t, limit_left(chief, limit_ms, began));
+        rc = raise(coord, &t, limit_left(coord, limit_ms, began));
     if (rc == CH_OK)
         end_round(&t);
-    return leave(chief, rc);
+    return leave(coord, rc);
 }
 
-ch_status ch__chief_done(ch_task *chief, bool *out)
+ch_status ch__coord_done(ch_task *coord, bool *out)
 {
-    ch_turn   t = ch__turn_enter(chief);
-    ch_status rc = raise(chief, &t, 0);
+    ch_coord_context t = ch__coord_enter(coord);
+    ch_status        rc = raise(coord, &t, 0);
 
     if (rc == CH_OK)
         *out = is_done(t.c);
-    return leave(chief, rc);
+    return leave(coord, rc);
 }
 
 static bool has_ended(void *arg)
@@ -750,13 +753,13 @@ static bool has_ended(void *arg)
     return ((const ch_scheduled *)arg)->state >= CH_STEP_DONE;
 }
 
-bool ch__chief_has_ended(ch_task *chief, const ch_scheduled *s)
+bool ch__coord_has_ended(ch_task *coord, const ch_scheduled *s)
 {
     bool ended;
 
-    (void)ch__turn_enter(chief);
+    (void)ch__coord_enter(coord);
     ended = s->state >= CH_STEP_DONE;
-    ch__task_leave(chief);
+    ch__task_leave(coord);
     return ended;
 }
 
@@ -772,17 +775,17 @@ static ch_status fail_step(const ch_scheduled *s, const char *function, ch_statu
     ch_fault why;
 
     ch__fault_clear(&why);
-    (void)ch__fault_take(&why, ch__fail(rc, "%s", text), -1, NULL);
+    (void)ch__fault_record(&why, ch__fail(rc, "%s", text), -1, NULL);
     why.step = (int64_t)s->step;
     (void)snprintf(why.function, sizeof(why.function), "%s", function);
     return ch__fault_raise(&why);
 }
 
-ch_status ch__chief_wait(ch_task *chief, ch_scheduled *s, const char *function,
-                         int64_t limit_ms, const ch_parcel **out)
+ch_status ch__coord_wait(ch_task *coord, ch_scheduled *s, const char *function,
+                         int64_t limit_ms, const ch_message **out)
 {
-    ch_turn   t = ch__turn_enter(chief);
-    ch_status rc = wait_for_steps(chief, t.c, has_ended, s, limit_ms, "the step to end");
+    ch_coord_context t = ch__coord_enter(coord);
+    ch_status        rc = wait_for_steps(coord, t.c, has_ended, s, limit_ms, "the step to end");
 
     if (rc == CH_DEADLINE_EXCEEDED)
         rc = fail_step(s, function, rc, ch_error_message());
@@ -797,7 +800,7 @@ ch_status ch__chief_wait(ch_task *chief, ch_scheduled *s, const char *function,
                               : fail_step(s, function, s->code, "it failed");
     if (rc == CH_OK)
         *out = s->result;
-    return leave(chief, rc);
+    return leave(coord, rc);
 }
 
 /* ---- versions ---- */
@@ -809,55 +812,55 @@ static bool is_pinned(void *arg)
     return *left == 0;
 }
 
-static void one_pinned(const ch_turn *t, const ch_coord_call *call)
+static void one_pinned(const ch_coord_context *t, const ch_coord_call *call)
 {
-    t->c->n_pinning--;
+    t->c->n_snapshotting--;
     (void)call;
 }
 
-ch_status ch__chief_pin(ch_task *chief, uint64_t *pin)
+ch_status ch__coord_snapshot(ch_task *coord, uint64_t *snapshot)
 {
-    ch_turn   t = ch__turn_enter(chief);
-    ch_status rc;
+    ch_coord_context t = ch__coord_enter(coord);
+    ch_status        rc;
 
-    t.c->n_pinning += t.c->opt.n_servers;
-    rc = ch__pin_set(&t, one_pinned, pin);
+    t.c->n_snapshotting += t.c->opt.n_servers;
+    rc = ch__snapshot_create(&t, one_pinned, snapshot);
     if (rc == CH_OK)
-        rc = ch__task_wait(chief, is_pinned, &t.c->n_pinning, 0, "parameter servers");
-    look_at_clock(chief, &t);
+        rc = ch__task_wait(coord, is_pinned, &t.c->n_snapshotting, 0, "parameter servers");
+    look_at_clock(coord, &t);
     if (rc == CH_OK)
         rc = ch__fault_raise(&t.c->broken);
-    return leave(chief, rc);
+    return leave(coord, rc);
 }
 
-void ch__chief_unpin(ch_task *chief, uint64_t pin)
+void ch__coord_release_snapshot(ch_task *coord, uint64_t snapshot)
 {
-    ch_turn t = ch__turn_enter(chief);
+    ch_coord_context t = ch__coord_enter(coord);
 
     if (t.c != NULL)
-        ch__pin_drop(&t, pin);
-    ch__task_leave(chief);
+        ch__snapshot_release(&t, snapshot);
+    ch__task_leave(coord);
 }
 
-void ch__chief_stats(ch_task *chief, ch_coordinator_stats *out)
+void ch__coord_stats(ch_task *coord, ch_coordinator_stats *out)
 {
-    ch_turn t = ch__turn_enter(chief);
+    ch_coord_context t = ch__coord_enter(coord);
 
     *out = t.c->stats;
     out->queued = t.c->queue.n;
     out->running = t.c->running.n;
     out->workers = t.c->n_workers;
     out->ready = count_ready(t.c);
-    ch__task_leave(chief);
+    ch__task_leave(coord);
 }
 
-ch_status ch__chief_worker_stats(ch_task *chief, int worker, ch_worker_stats *out)
+ch_status ch__coord_worker_stats(ch_task *coord, int worker, ch_worker_stats *out)
 {
-    ch_turn          t = ch__turn_enter(chief);
-    const ch_member *m;
+    ch_coord_context       t = ch__coord_enter(coord);
+    const ch_worker_entry *m;
 
     if (worker < 0 || worker >= t.c->n_workers)
-        return leave(chief, ch__fail(CH_INVALID_ARGUMENT,
+        return leave(coord, ch__fail(CH_INVALID_ARGUMENT,
                                      "there is no worker %d (got %d, want 0 to %d)", worker,
                                      worker, t.c->n_workers - 1));
     m = t.c->worker[worker];
@@ -865,5 +868,5 @@ ch_status ch__chief_worker_stats(ch_task *chief, int worker, ch_worker_stats *ou
                              .running = m->n_runs,
                              .finished = m->n_finished,
                              .lost = m->n_losses};
-    return leave(chief, CH_OK);
+    return leave(coord, CH_OK);
 }

@@ -15,69 +15,70 @@
 #include "job/coordinator/private.h"
 #include "job/dispatch.h"
 
-enum { BEAT = 0 };        /* the timer */
-enum { LOST_BEATS = 20 }; /* in which nobody listens at a server: then it is lost */
+enum { TICK = 0 };        /* the timer */
+enum { LOST_TICKS = 20 }; /* in which nobody listens at a server: then it is lost */
 
 /* ---- pins ---- */
 
-static ch_status speak_pin(uint64_t pin, bool release, ch_parcel **out)
+static ch_status pack_snapshot(uint64_t snapshot, bool release, ch_message **out)
 {
-    Cohort__PsPin m;
+    Cohort__PsSnapshot m;
 
-    cohort__ps_pin__init(&m);
-    m.pin = pin;
+    cohort__ps_snapshot__init(&m);
+    m.snapshot = snapshot;
     m.release = release;
-    return ch__speak(CH_PS_PIN, &m.base, 0, NULL, out);
+    return ch__message_pack(CH_PS_SNAPSHOT, &m.base, 0, NULL, out);
 }
 
-ch_status ch__pin_set(const ch_turn *t, ch_coord_then then, uint64_t *pin)
+ch_status ch__snapshot_create(const ch_coord_context *t, ch_coord_then then, uint64_t *snapshot)
 {
-    ch_chief  *c = t->c;
-    ch_parcel *p = NULL;
-    ch_status  rc = CH_OK;
+    ch_coord   *c = t->c;
+    ch_message *p = NULL;
+    ch_status   rc = CH_OK;
 
-    *pin = ++c->n_pins;
-    if (c->n_pinned == CH_PINS)
+    *snapshot = ++c->n_snapshots;
+    if (c->n_pinned == CH_SNAPSHOTS)
         rc = ch__fail(CH_RESOURCE_EXHAUSTED,
                       "%d versions of the variables are kept already; let one go first",
-                      CH_PINS);
+                      CH_SNAPSHOTS);
     if (rc == CH_OK)
-        rc = speak_pin(*pin, false, &p);
+        rc = pack_snapshot(*snapshot, false, &p);
     if (rc != CH_OK) {
         for (int i = 0; i < c->opt.n_servers; i++)
-            then(t, &(ch_coord_call){.to = ch__to_server(i), .arg = *pin});
+            then(t, &(ch_coord_call){.to = ch__to_server(i), .arg = *snapshot});
         return rc;
     }
-    c->pinned[c->n_pinned++] = *pin;
-    return ch__coord_call_servers(t, p, then, *pin);
+    c->pinned[c->n_pinned++] = *snapshot;
+    return ch__coord_call_servers(t, p, then, *snapshot);
 }
 
-void ch__servers_forget(const ch_turn *t, uint64_t first, uint64_t n)
+void ch__servers_forget(const ch_coord_context *t, uint64_t first, uint64_t n)
 {
     Cohort__PsFree m;
-    ch_parcel     *p = NULL;
+    ch_message    *p = NULL;
 
     cohort__ps_free__init(&m);
     m.first_function = first;
     m.functions = n;
-    if (n > 0 && t->post != NULL && ch__speak(CH_PS_FREE, &m.base, 0, NULL, &p) == CH_OK)
+    if (n > 0 && t->outbox != NULL &&
+        ch__message_pack(CH_PS_FREE, &m.base, 0, NULL, &p) == CH_OK)
         (void)ch__coord_call_servers(t, p, NULL, 0);
 }
 
 /* Servers let go of all up to a number: that below the first one which is used still. */
-void ch__pin_drop(const ch_turn *t, uint64_t pin)
+void ch__snapshot_release(const ch_coord_context *t, uint64_t snapshot)
 {
-    ch_chief  *c = t->c;
-    ch_parcel *p = NULL;
-    uint64_t   upto;
-    int        n = 0;
+    ch_coord   *c = t->c;
+    ch_message *p = NULL;
+    uint64_t    upto;
+    int         n = 0;
 
     for (int i = 0; i < c->n_pinned; i++)
-        if (c->pinned[i] != pin)
+        if (c->pinned[i] != snapshot)
             c->pinned[n++] = c->pinned[i];
     c->n_pinned = n;
-    upto = n > 0 ? c->pinned[0] - 1 : c->n_pins;
-    if (upto <= c->released || speak_pin(upto, true, &p) != CH_OK)
+    upto = n > 0 ? c->pinned[0] - 1 : c->n_snapshots;
+    if (upto <= c->released || pack_snapshot(upto, true, &p) != CH_OK)
         return;
     if (ch__coord_call_servers(t, p, NULL, 0) == CH_OK)
         c->released = upto;
@@ -85,9 +86,9 @@ void ch__pin_drop(const ch_turn *t, uint64_t pin)
 
 /* ---- servers ---- */
 
-void ch__chief_break(const ch_turn *t, int server, const char *why)
+void ch__coord_fail_job(const ch_coord_context *t, int server, const char *why)
 {
-    ch_chief *c = t->c;
+    ch_coord *c = t->c;
 
     if (c->server[server].is_lost)
         return;
@@ -98,43 +99,43 @@ void ch__chief_break(const ch_turn *t, int server, const char *why)
                    "from what was saved",
                    c->server[server].name, (unsigned long long)c->server[server].incarnation,
                    why);
-    (void)ch__fault_take(&c->broken, CH_UNAVAILABLE, -1, NULL);
+    (void)ch__fault_record(&c->broken, CH_UNAVAILABLE, -1, NULL);
     ch__coord_calls_end(t, ch__to_server(server));
     ch__queue_fail_all(t, &c->broken);
 }
 
-static void ping_server(const ch_turn *t, ch_peer_server *s)
+static void ping_server(const ch_coord_context *t, ch_peer_server *s)
 {
-    ch_chief  *c = t->c;
-    ch_parcel *p = NULL;
+    ch_coord   *c = t->c;
+    ch_message *p = NULL;
 
-    if (ch__queue_speak_retired(c, &p) != CH_OK)
+    if (ch__queue_pack_retired(c, &p) != CH_OK)
         return;
-    ch__pulse_ask(&s->pulse, t->post, s->link, p, (struct ch_pulse_ping){++c->n_ids, t->now},
-                  t->now +
-                      (s->incarnation != 0 ? c->opt.silence / 2 : c->opt.misses * c->opt.beat));
+    ch__heartbeat_ping(
+        &s->heartbeat, t->outbox, s->link, p, (struct ch_heartbeat_ping){++c->n_ids, t->now},
+        t->now + (s->incarnation != 0 ? c->opt.silence / 2 : c->opt.misses * c->opt.tick));
 }
 
-static void beat_server(const ch_turn *t, int i)
+static void tick_server(const ch_coord_context *t, int i)
 {
     ch_peer_server *s = &t->c->server[i];
     bool            has_come = s->incarnation != 0; /* else it is waited for, by who connects */
-    int64_t         most = t->c->opt.silence / t->c->opt.beat;
+    int64_t         most = t->c->opt.silence / t->c->opt.tick;
 
     if (s->is_lost)
         return;
-    if (ch__pulse_beat(&s->pulse, most, !has_come || s->n_lost > 0))
+    if (ch__heartbeat_tick(&s->heartbeat, most, !has_come || s->n_lost > 0))
         ping_server(t, s);
-    if (has_come && s->pulse.n_silent > most)
-        ch__chief_break(t, i, "has not answered for too long");
+    if (has_come && s->heartbeat.n_silent > most)
+        ch__coord_fail_job(t, i, "has not answered for too long");
 }
 
 /* What steps were given is kept by servers until they are told that these have ended. Beside a step that does not end that is not
  * said by every update: they are told when there are many. */
-static void tell_ended(const ch_turn *t)
+static void tell_ended(const ch_coord_context *t)
 {
     enum { MANY = 64, OPEN = 4 };
-    ch_chief *c = t->c;
+    ch_coord *c = t->c;
 
     if (c->n_untold < MANY)
         return;
@@ -144,57 +145,57 @@ static void tell_ended(const ch_turn *t)
         return; /* it has ended since, or will soon */
     }
     for (int i = 0; i < c->opt.n_servers && c->oldest != NULL; i++)
-        if (!c->server[i].is_lost && c->server[i].pulse.n < OPEN)
+        if (!c->server[i].is_lost && c->server[i].heartbeat.n < OPEN)
             ping_server(t, &c->server[i]);
 }
 
-static void server_pinged(const ch_turn *t, int i, const ch_net_event *e)
+static void server_pinged(const ch_coord_context *t, int i, const ch_net_event *e)
 {
     ch_peer_server *s = &t->c->server[i];
 
     if (e->ending == CH_ENDED_OK) {
-        s->n_lost = s->pulse.n_silent = 0;
+        s->n_lost = s->heartbeat.n_silent = 0;
         if (s->incarnation == 0)
             s->incarnation = e->peer.incarnation;
         if (s->incarnation != e->peer.incarnation)
-            ch__chief_break(t, i, "was started again, without its variables");
+            ch__coord_fail_job(t, i, "was started again, without its variables");
         return;
     }
-    if (e->ending == CH_ENDED_REFUSED) /* it had no memory, and is there */
-        s->pulse.n_silent = 0;
+    if (e->ending == CH_ENDED_ERROR) /* it had no memory, and is there */
+        s->heartbeat.n_silent = 0;
     if (e->ending != CH_ENDED_LOST)
         return;
-    ch__pulse_drop(&s->pulse, t->post); /* a connection that broke is one loss */
-    if (++s->n_lost >= LOST_BEATS && s->incarnation != 0)
-        ch__chief_break(t, i, "has ended: nobody listens there");
+    ch__heartbeat_cancel(&s->heartbeat, t->outbox); /* a connection that broke is one loss */
+    if (++s->n_lost >= LOST_TICKS && s->incarnation != 0)
+        ch__coord_fail_job(t, i, "has ended: nobody listens there");
 }
 
 /* ---- events ---- */
 
-static void beat(const ch_turn *t)
+static void tick(const ch_coord_context *t)
 {
     for (int i = 0; i < t->c->opt.n_servers; i++)
-        beat_server(t, i);
-    ch__crew_beat(t);
-    ch__cancel_beat(t);
+        tick_server(t, i);
+    ch__workers_tick(t);
+    ch__cancel_tick(t);
     ch__queue_move(t); /* what waits comes before copies of what runs */
     if (t->c->opt.how.backups)
         ch__queue_backups(t);
-    ch__post_timer(t->post, BEAT, t->now + t->c->opt.beat);
+    ch__outbox_timer(t->outbox, TICK, t->now + t->c->opt.tick);
 }
 
-static void on_pinged(const ch_turn *t, const ch_net_event *e)
+static void on_pinged(const ch_coord_context *t, const ch_net_event *e)
 {
     int64_t at;
 
     for (int i = 0; i < t->c->opt.n_servers; i++)
-        if (ch__pulse_take(&t->c->server[i].pulse, e->id, &at)) {
+        if (ch__heartbeat_on_reply(&t->c->server[i].heartbeat, e->id, &at)) {
             server_pinged(t, i, e);
             return;
         }
     for (int i = 0; i < t->c->n_workers; i++)
-        if (ch__pulse_take(&t->c->worker[i]->pulse, e->id, &at)) {
-            ch__crew_pinged(t, t->c->worker[i], e, at);
+        if (ch__heartbeat_on_reply(&t->c->worker[i]->heartbeat, e->id, &at)) {
+            ch__workers_on_ping(t, t->c->worker[i], e, at);
             return;
         }
 }
@@ -208,35 +209,35 @@ static int attempt_of(const ch_scheduled *s, uint64_t call)
     return i;
 }
 
-static void on_answer(const ch_turn *t, const ch_net_event *e)
+static void on_answer(const ch_coord_context *t, const ch_net_event *e)
 {
-    ch_scheduled *s = ch__map_take(&t->c->calls, (ch_key){e->id, 0});
+    ch_scheduled *s = ch__map_remove(&t->c->calls, (ch_key){e->id, 0});
 
     if (s != NULL) {
-        ch__queue_answered(t, s, attempt_of(s, e->id), e);
+        ch__queue_on_reply(t, s, attempt_of(s, e->id), e);
         tell_ended(t);
     } else if (!ch__coord_call_on_reply(t, e)) {
         on_pinged(t, e);
     }
 }
 
-static void on_event(void *self, const ch_net_event *e, int64_t now, ch_post *post)
+static void on_event(void *self, const ch_net_event *e, int64_t now, ch_outbox *outbox)
 {
     static const ch_role role = {.name = "a coordinator"};
-    ch_turn              t = {self, post, now};
+    ch_coord_context     t = {self, outbox, now};
 
     switch (e->kind) {
-    case CH_EVENT_ANSWER:
+    case CH_EVENT_REPLY:
         on_answer(&t, e);
         break;
     case CH_EVENT_TIMER:
-        if (e->id == BEAT)
-            beat(&t);
-        else if (!ch__retries_on_timer(&t.c->retries, e->id, now, post))
+        if (e->id == TICK)
+            tick(&t);
+        else if (!ch__retries_on_timer(&t.c->retries, e->id, now, outbox))
             ch__queue_alarm(&t, e->id);
         break;
     case CH_EVENT_CALL:
-        ch__dispatch(&role, self, e, now, post);
+        ch__dispatch(&role, self, e, now, outbox);
         break;
     default:
         break;
@@ -245,7 +246,7 @@ static void on_event(void *self, const ch_net_event *e, int64_t now, ch_post *po
 
 /* ---- life ---- */
 
-static void drop_members(ch_chief *c)
+static void drop_members(ch_coord *c)
 {
     for (int i = 0; i < c->n_workers; i++) {
         ch__map_drop(&c->worker[i]->knows);
@@ -255,15 +256,15 @@ static void drop_members(ch_chief *c)
     ch__free(c->server);
 }
 
-static void close_chief(void *self)
+static void close_coord(void *self)
 {
-    ch_chief *c = self;
+    ch_coord *c = self;
 
     while (c->oldest != NULL)
-        ch__queue_end(&(ch_turn){c, NULL, 0}, c->oldest, CH_STEP_CANCELLED);
+        ch__queue_end(&(ch_coord_context){c, NULL, 0}, c->oldest, CH_STEP_CANCELLED);
     ch__coord_calls_free(c);
-    while (c->feeds != NULL)
-        ch__feed_unref(&(ch_turn){c, NULL, 0}, c->feeds);
+    while (c->inputs != NULL)
+        ch__worker_input_unref(&(ch_coord_context){c, NULL, 0}, c->inputs);
     for (int i = 0; i < c->functions.cap; i++)
         ch__coord_function_free(c->functions.entry[i].value);
     ch__map_drop(&c->functions);
@@ -285,7 +286,7 @@ static int64_t ns_of(double seconds)
     return (int64_t)ceil((seconds < most ? seconds : most) * 1e9);
 }
 
-void ch__chief_take_options(ch_chief *c, const ch_coordinator_options *how)
+void ch__coord_apply_options(ch_coord *c, const ch_coordinator_options *how)
 {
     c->opt.how = *how;
     c->opt.how.capacity = or_else(how->capacity, 262144);
@@ -294,7 +295,7 @@ void ch__chief_take_options(ch_chief *c, const ch_coordinator_options *how)
                                         : (int64_t)ch__config()->wait_limit_ms * 1000000;
 }
 
-static ch_status make_peers(ch_chief *c)
+static ch_status make_peers(ch_coord *c)
 {
     ch_status rc = CH_OK;
 
@@ -308,45 +309,45 @@ static ch_status make_peers(ch_chief *c)
             return ch__fail_memory("a coordinator");
     }
     for (int i = 0; i < c->opt.n_workers && rc == CH_OK; i++)
-        rc = ch__crew_add(c, &(ch_member *){NULL});
+        rc = ch__workers_add(c, &(ch_worker_entry *){NULL});
     return rc;
 }
 
-static ch_status make_chief(void *arg, ch_task *task, uint64_t incarnation, ch_post *post,
+static ch_status make_coord(void *arg, ch_task *task, uint64_t incarnation, ch_outbox *outbox,
                             void **self)
 {
-    ch_chief *c = ch__calloc(1, sizeof(*c));
+    ch_coord *c = ch__calloc(1, sizeof(*c));
     ch_status rc;
 
     (void)incarnation;
     if (c == NULL)
         return ch__fail_memory("a coordinator");
-    c->opt = *(const ch_chief_options *)arg;
+    c->opt = *(const ch_coord_options *)arg;
     c->task = task;
     c->stats.last_lost = -1;
-    c->opt.beat = or_else(c->opt.beat, 100000000);
+    c->opt.tick = or_else(c->opt.tick, 100000000);
     c->opt.misses = (int)or_else(c->opt.misses, 5);
     c->opt.silence = or_else(c->opt.silence, 60000000000);
     c->opt.call = or_else(c->opt.call, 2000000000);
     c->opt.retry = or_else(c->opt.retry, 20000000);
-    ch__chief_take_options(c, &((const ch_chief_options *)arg)->how);
+    ch__coord_apply_options(c, &((const ch_coord_options *)arg)->how);
     rc = make_peers(c);
     if (rc != CH_OK) {
-        close_chief(c);
+        close_coord(c);
         return rc;
     }
-    ch__post_timer(post, BEAT, 0);
+    ch__outbox_timer(outbox, TICK, 0);
     *self = c;
     return CH_OK;
 }
 
-ch_status ch__chief_start(ch_net *net, const ch_chief_options *opt, ch_task **out)
+ch_status ch__coord_start(ch_net *net, const ch_coord_options *opt, ch_task **out)
 {
-    static const ch_task_ops ops = {on_event, close_chief};
-    ch_chief_options         own = *opt; /* read while it is made: it is not started again */
+    static const ch_task_ops ops = {on_event, close_coord};
+    ch_coord_options         own = *opt; /* read while it is made: it is not started again */
 
     return ch__task_start(
         net,
-        &(ch_task_options){.name = "chief/0", .ops = &ops, .make = make_chief, .arg = &own},
+        &(ch_task_options){.name = "chief/0", .ops = &ops, .make = make_coord, .arg = &own},
         out);
 }

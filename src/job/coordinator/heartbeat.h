@@ -10,26 +10,26 @@
 
 #include "net/net.h"
 
-enum { CH_PULSE_PINGS = 48 };
+enum { CH_HEARTBEAT_PINGS = 48 };
 
-typedef struct ch_pulse {
+typedef struct ch_heartbeat {
     int n_silent; /* beats since it was last heard */
     int n;        /* pings that are open */
-    struct ch_pulse_ping {
+    struct ch_heartbeat_ping {
         uint64_t id;
         int64_t  at; /* when it was made */
-    } ping[CH_PULSE_PINGS];
-} ch_pulse;
+    } ping[CH_HEARTBEAT_PINGS];
+} ch_heartbeat;
 
 /* Another beat; after so many that are silent it will be given up. True: it is to be asked. Urgent: at each, as one that has not come
  * yet. */
-bool ch__pulse_beat(ch_pulse *p, int64_t most, bool is_urgent);
+bool ch__heartbeat_tick(ch_heartbeat *p, int64_t most, bool is_urgent);
 /* Asks it, which takes the parcel over. */
-void ch__pulse_ask(ch_pulse *p, ch_post *post, ch_link *link, ch_parcel *parcel,
-                   struct ch_pulse_ping ping, int64_t deadline);
+void ch__heartbeat_ping(ch_heartbeat *p, ch_outbox *outbox, ch_link *link, ch_message *message,
+                        struct ch_heartbeat_ping ping, int64_t deadline);
 /* Whether it is one of its pings that has ended; *at is when it was made. */
-bool ch__pulse_take(ch_pulse *p, uint64_t id, int64_t *at);
+bool ch__heartbeat_on_reply(ch_heartbeat *p, uint64_t id, int64_t *at);
 /* No answer to what was asked is wanted any more. */
-void ch__pulse_drop(ch_pulse *p, ch_post *post);
+void ch__heartbeat_cancel(ch_heartbeat *p, ch_outbox *outbox);
 
 #endif

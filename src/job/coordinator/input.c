@@ -11,31 +11,31 @@
 
 /* ---- life ---- */
 
-static ch_status new_feed(ch_chief *c, ch_feed **out)
+static ch_status new_worker_input(ch_coord *c, ch_worker_input **out)
 {
-    ch_feed *f = ch__calloc(1, sizeof(*f));
+    ch_worker_input *f = ch__calloc(1, sizeof(*f));
 
     if (f == NULL)
         return ch__fail_memory("data for workers");
     f->refs = 1;
-    f->next_feed = c->feeds;
-    c->feeds = f;
+    f->next_input = c->inputs;
+    c->inputs = f;
     *out = f;
     return CH_OK;
 }
 
-void ch__feed_unref(const ch_turn *t, ch_feed *f)
+void ch__worker_input_unref(const ch_coord_context *t, ch_worker_input *f)
 {
-    ch_feed **at = &t->c->feeds;
+    ch_worker_input **at = &t->c->inputs;
 
     if (f == NULL || --f->refs > 0)
         return;
     while (*at != NULL && *at != f)
-        at = &(*at)->next_feed;
+        at = &(*at)->next_input;
     if (*at == f)
-        *at = f->next_feed;
+        *at = f->next_input;
     for (int i = 0; i < f->n_streams; i++) {
-        ch__crew_forget(t, f->stream[i].number, CH_KNOWN_STREAM);
+        ch__workers_forget(t, f->stream[i].number, CH_KNOWN_STREAM);
         ch_tensor_unref(f->stream[i].dataset);
         ch_tensor_unref(f->stream[i].place);
         ch_tensor_unref(f->stream[i].coming);
@@ -47,26 +47,26 @@ void ch__feed_unref(const ch_turn *t, ch_feed *f)
     ch__free(f);
 }
 
-static ch_status make_streams(ch_chief *c, int n, ch_tensor *const *dataset, ch_feed *f)
+static ch_status make_streams(ch_coord *c, int n, ch_tensor *const *dataset, ch_worker_input *f)
 {
     f->stream = ch__calloc((size_t)n, sizeof(*f->stream));
     if (f->stream == NULL)
         return ch__fail_memory("data for workers");
     for (; f->n_streams < n; f->n_streams++)
         f->stream[f->n_streams] =
-            (ch_feed_stream){.number = ++c->n_numbers,
-                             .dataset = ch_tensor_ref(dataset[f->n_streams]),
-                             .end = INT64_MAX,
-                             .holder = -1};
+            (ch_worker_input_stream){.number = ++c->n_numbers,
+                                     .dataset = ch_tensor_ref(dataset[f->n_streams]),
+                                     .end = INT64_MAX,
+                                     .holder = -1};
     return CH_OK;
 }
 
-ch_status ch__chief_feed(ch_task *chief, int n, ch_tensor *const *dataset, int width,
-                         int64_t pass, bool is_shared, ch_feed **out)
+ch_status ch__coord_input_datasets(ch_task *coord, int n, ch_tensor *const *dataset, int width,
+                                   int64_t pass, bool is_shared, ch_worker_input **out)
 {
-    ch_feed  *f = NULL;
-    ch_turn   t = ch__turn_enter(chief);
-    ch_status rc = new_feed(t.c, &f);
+    ch_worker_input *f = NULL;
+    ch_coord_context t = ch__coord_enter(coord);
+    ch_status        rc = new_worker_input(t.c, &f);
     if (rc == CH_OK)
         rc = make_streams(t.c, n, dataset, f);
     if (rc == CH_OK) {
@@ -75,18 +75,18 @@ ch_status ch__chief_feed(ch_task *chief, int n, ch_tensor *const *dataset, int w
         f->is_shared = is_shared;
         *out = f;
     } else {
-        ch__feed_unref(&t, f);
+        ch__worker_input_unref(&t, f);
     }
-    ch__task_leave(chief);
+    ch__task_leave(coord);
     return rc;
 }
 
-ch_status ch__chief_values(ch_task *chief, int n, int copies, int width,
-                           ch_tensor *const *value, ch_feed **out)
+ch_status ch__coord_input_values(ch_task *coord, int n, int copies, int width,
+                                 ch_tensor *const *value, ch_worker_input **out)
 {
-    ch_feed  *f = NULL;
-    ch_turn   t = ch__turn_enter(chief);
-    ch_status rc = new_feed(t.c, &f);
+    ch_worker_input *f = NULL;
+    ch_coord_context t = ch__coord_enter(coord);
+    ch_status        rc = new_worker_input(t.c, &f);
     if (rc == CH_OK) {
         f->value = ch__calloc((size_t)(n * copies * width) + 1, sizeof(ch_tensor *));
         if (f->value == NULL)
@@ -100,33 +100,33 @@ ch_status ch__chief_values(ch_task *chief, int n, int copies, int width,
             f->value[i] = ch_tensor_ref(value[i]);
         *out = f;
     } else {
-        ch__feed_unref(&t, f);
+        ch__worker_input_unref(&t, f);
     }
-    ch__task_leave(chief);
+    ch__task_leave(coord);
     return rc;
 }
 
-void ch__chief_feed_unref(ch_task *chief, ch_feed *f)
+void ch__coord_input_unref(ch_task *coord, ch_worker_input *f)
 {
-    ch_turn t;
+    ch_coord_context t;
 
     if (f == NULL)
         return;
-    t = ch__turn_enter(chief);
+    t = ch__coord_enter(coord);
     if (t.c != NULL)
-        ch__feed_unref(&t, f);
-    ch__task_leave(chief);
+        ch__worker_input_unref(&t, f);
+    ch__task_leave(coord);
 }
 
 /* ---- leases ---- */
 
-static bool has_more(const ch_feed_stream *s)
+static bool has_more(const ch_worker_input_stream *s)
 {
     return s->next < s->end;
 }
 
 /* Of a shared one: the worker's own, or one that nobody reads, or any. */
-static int choose_shared(const ch_feed *f, int worker)
+static int choose_shared(const ch_worker_input *f, int worker)
 {
     int own = worker % f->n_streams, best = -1;
 
@@ -139,15 +139,15 @@ static int choose_shared(const ch_feed *f, int worker)
     return best;
 }
 
-ch_status ch__feed_choose(ch_scheduled *s, int worker)
+ch_status ch__worker_input_choose(ch_scheduled *s, int worker)
 {
     for (int i = 0; i < s->n_leases; i++) {
         ch_lease *l = &s->lease[i];
 
-        if (l->feed->n_values > 0 || l->number >= 0)
+        if (l->input->n_values > 0 || l->number >= 0)
             continue;
-        l->stream =
-            l->feed->is_shared ? choose_shared(l->feed, worker) : worker % l->feed->n_streams;
+        l->stream = l->input->is_shared ? choose_shared(l->input, worker)
+                                        : worker % l->input->n_streams;
         if (l->stream < 0)
             return ch__fail(CH_OUT_OF_RANGE,
                             "the data that it reads has ended; ch_per_worker_iterate "
@@ -156,22 +156,23 @@ ch_status ch__feed_choose(ch_scheduled *s, int worker)
     return CH_OK;
 }
 
-void ch__feed_lease(ch_scheduled *s, int worker)
+void ch__worker_input_lease(ch_scheduled *s, int worker)
 {
     for (int i = 0; i < s->n_leases; i++) {
-        ch_lease       *l = &s->lease[i];
-        ch_feed_stream *from;
+        ch_lease               *l = &s->lease[i];
+        ch_worker_input_stream *from;
 
-        if (l->feed->n_values > 0)
+        if (l->input->n_values > 0)
             continue;
-        from = &l->feed->stream[l->stream];
+        from = &l->input->stream[l->stream];
         from->holder = worker;
         if (l->number < 0)
             l->number = from->next++;
     }
 }
 
-static ch_status speak_stream(const ch_feed *f, const ch_feed_stream *s, ch_parcel **out)
+static ch_status speak_stream(const ch_worker_input *f, const ch_worker_input_stream *s,
+                              ch_message **out)
 {
     Cohort__WorkerStream m;
     ch_tensor           *tensor[2] = {ch_tensor_ref(s->dataset), ch_tensor_ref(s->place)};
@@ -181,60 +182,62 @@ static ch_status speak_stream(const ch_feed *f, const ch_feed_stream *s, ch_parc
     m.reader = s - f->stream;
     m.pass = f->pass;
     m.first = s->place != NULL ? s->place_at : 0;
-    return ch__speak(CH_WORKER_STREAM, &m.base, s->place != NULL ? 2 : 1, tensor, out);
+    return ch__message_pack(CH_WORKER_STREAM, &m.base, s->place != NULL ? 2 : 1, tensor, out);
 }
 
 /* Who takes a stream over is told where it is, also if he had it before. */
-static bool is_told(const ch_turn *t, const ch_feed *f, const ch_feed_stream *s, int worker)
+static bool is_told(const ch_coord_context *t, const ch_worker_input *f,
+                    const ch_worker_input_stream *s, int worker)
 {
-    ch_member *m = t->c->worker[worker];
-    ch_parcel *p = NULL;
-    bool       knows;
+    ch_worker_entry *m = t->c->worker[worker];
+    ch_message      *p = NULL;
+    bool             knows;
 
     if (ch__map_find(&m->knows, (ch_key){s->number, 0}) != NULL)
         return m->n_told == 0;
     if (speak_stream(f, s, &p) != CH_OK)
         return false;
-    knows = ch__crew_knows(t, m, s->number, p);
-    ch__parcel_unref(p);
+    knows = ch__workers_send_once(t, m, s->number, p);
+    ch__message_unref(p);
     return knows;
 }
 
-bool ch__feed_is_told(const ch_turn *t, const ch_scheduled *s, int worker)
+bool ch__worker_input_is_sent(const ch_coord_context *t, const ch_scheduled *s, int worker)
 {
     bool told = true;
 
     for (int i = 0; i < s->n_leases; i++) {
         const ch_lease *l = &s->lease[i];
 
-        if (l->feed->n_values == 0)
-            told &= is_told(t, l->feed, &l->feed->stream[l->stream], worker);
+        if (l->input->n_values == 0)
+            told &= is_told(t, l->input, &l->input->stream[l->stream], worker);
     }
     return told;
 }
 
 /* ---- what workers say of them ---- */
 
-bool ch__feed_ended(const ch_turn *t, ch_scheduled *s, uint64_t stream)
+bool ch__worker_input_ended(const ch_coord_context *t, ch_scheduled *s, uint64_t stream)
 {
     bool again = false;
 
     (void)t;
     for (int i = 0; i < s->n_leases; i++) {
-        ch_lease       *l = &s->lease[i];
-        ch_feed_stream *from = l->feed->n_values == 0 ? &l->feed->stream[l->stream] : NULL;
+        ch_lease               *l = &s->lease[i];
+        ch_worker_input_stream *from =
+            l->input->n_values == 0 ? &l->input->stream[l->stream] : NULL;
 
         if (from == NULL || from->number != stream)
             continue;
         if (l->number < from->end)
             from->end = l->number;
         l->number = -1;
-        again = l->feed->is_shared && choose_shared(l->feed, l->stream) >= 0;
+        again = l->input->is_shared && choose_shared(l->input, l->stream) >= 0;
     }
     return again;
 }
 
-static void take_place(ch_feed_stream *s)
+static void take_place(ch_worker_input_stream *s)
 {
     if (s->coming == NULL || s->n_before > 0)
         return;
@@ -251,14 +254,14 @@ static int reads_before(const ch_scheduled *s, uint64_t stream, int64_t number)
     for (int i = 0; i < s->n_leases; i++) {
         const ch_lease *l = &s->lease[i];
 
-        n += l->feed->n_values == 0 && l->number >= 0 && l->number < number &&
-             l->feed->stream[l->stream].number == stream;
+        n += l->input->n_values == 0 && l->number >= 0 && l->number < number &&
+             l->input->stream[l->stream].number == stream;
     }
     return n;
 }
 
 /* Steps that were sent come before all others in the queue. */
-static int count_before(const ch_chief *c, uint64_t stream, int64_t number)
+static int count_before(const ch_coord *c, uint64_t stream, int64_t number)
 {
     int n = 0;
 
@@ -269,11 +272,12 @@ static int count_before(const ch_chief *c, uint64_t stream, int64_t number)
     return n;
 }
 
-void ch__feed_place(const ch_turn *t, uint64_t stream, int64_t number, ch_tensor *place)
+void ch__worker_input_position(const ch_coord_context *t, uint64_t stream, int64_t number,
+                               ch_tensor *place)
 {
-    for (ch_feed *f = t->c->feeds; f != NULL; f = f->next_feed)
+    for (ch_worker_input *f = t->c->inputs; f != NULL; f = f->next_input)
         for (int i = 0; i < f->n_streams; i++) {
-            ch_feed_stream *s = &f->stream[i];
+            ch_worker_input_stream *s = &f->stream[i];
 
             if (s->number != stream || s->coming != NULL || number <= s->place_at)
                 continue;
@@ -287,29 +291,29 @@ void ch__feed_place(const ch_turn *t, uint64_t stream, int64_t number, ch_tensor
 /* One less that reads what is before a place to come. */
 static void end_lease(const ch_lease *l)
 {
-    ch_feed_stream *from;
+    ch_worker_input_stream *from;
 
-    if (l->feed->n_values > 0)
+    if (l->input->n_values > 0)
         return;
-    from = &l->feed->stream[l->stream];
+    from = &l->input->stream[l->stream];
     if (from->coming != NULL && l->number >= 0 && l->number < from->coming_at) {
         from->n_before--;
         take_place(from);
     }
 }
 
-void ch__feed_release(const ch_turn *t, ch_scheduled *s)
+void ch__worker_input_release(const ch_coord_context *t, ch_scheduled *s)
 {
     for (int i = 0; i < s->n_leases; i++) {
         end_lease(&s->lease[i]);
-        ch__feed_unref(t, s->lease[i].feed);
+        ch__worker_input_unref(t, s->lease[i].input);
     }
     s->n_leases = 0;
 }
 
-void ch__feed_left(const ch_chief *c, int worker)
+void ch__worker_input_worker_lost(const ch_coord *c, int worker)
 {
-    for (ch_feed *f = c->feeds; f != NULL; f = f->next_feed)
+    for (ch_worker_input *f = c->inputs; f != NULL; f = f->next_input)
         for (int i = 0; i < f->n_streams; i++)
             if (f->stream[i].holder == worker)
                 f->stream[i].holder = -1;

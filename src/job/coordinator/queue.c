@@ -16,7 +16,7 @@
 
 enum { DEPTH = 32 };      /* steps that a worker has at most */
 enum { ABSENT = 2 };      /* pings in a row that do not know a step: it was lost */
-enum { REST_BEATS = 20 }; /* for which a worker gets no steps that did not reach a server */
+enum { REST_TICKS = 20 }; /* for which a worker gets no steps that did not reach a server */
 static const int64_t ahead_ns = 1000000; /* as long as a worker has steps for */
 static const int64_t slow_ns =
     10000000; /* below this no step is slow, for a backup or for those behind it */
@@ -69,7 +69,7 @@ static void list_remove(ch_step_list *l, ch_scheduled *s)
     l->bytes -= s->bytes;
 }
 
-void ch__queue_add(ch_chief *c, ch_scheduled *s)
+void ch__queue_add(ch_coord *c, ch_scheduled *s)
 {
     s->step = ++c->n_steps;
     s->prev = c->newest;
@@ -82,14 +82,14 @@ void ch__queue_add(ch_chief *c, ch_scheduled *s)
     list_add(&c->queue, s);
 }
 
-static void forget(ch_chief *c, ch_scheduled *s)
+static void forget(ch_coord *c, ch_scheduled *s)
 {
     *(s->prev != NULL ? &s->prev->next : &c->oldest) = s->next;
     *(s->next != NULL ? &s->next->prev : &c->newest) = s->prev;
     s->next = s->prev = NULL;
 }
 
-uint64_t ch__queue_retired(const ch_chief *c)
+uint64_t ch__queue_retired(const ch_coord *c)
 {
     return c->oldest != NULL ? c->oldest->step : c->n_steps + 1;
 }
@@ -97,20 +97,20 @@ uint64_t ch__queue_retired(const ch_chief *c)
 /* ---- the end of a step ---- */
 
 /* The worker is at another attempt, or at none. */
-static void begin_first(const ch_turn *t, ch_member *m)
+static void begin_first(const ch_coord_context *t, ch_worker_entry *m)
 {
     m->began = t->now;
     m->has_said = false;
 }
 
-static void unlink_attempt(ch_member *m, ch_running *a)
+static void unlink_attempt(ch_worker_entry *m, ch_attempt *a)
 {
     *(a->ahead != NULL ? &a->ahead->behind : &m->first) = a->behind;
     *(a->behind != NULL ? &a->behind->ahead : &m->last) = a->ahead;
 }
 
 /* Puts it behind another one; NULL: before all. */
-static void link_attempt(ch_member *m, ch_running *a, ch_running *ahead)
+static void link_attempt(ch_worker_entry *m, ch_attempt *a, ch_attempt *ahead)
 {
     a->ahead = ahead;
     a->behind = ahead != NULL ? ahead->behind : m->first;
@@ -118,18 +118,18 @@ static void link_attempt(ch_member *m, ch_running *a, ch_running *ahead)
     *(a->behind != NULL ? &a->behind->ahead : &m->last) = a;
 }
 
-static void enter_worker(const ch_turn *t, ch_running *a)
+static void enter_worker(const ch_coord_context *t, ch_attempt *a)
 {
-    ch_member *m = t->c->worker[a->worker];
+    ch_worker_entry *m = t->c->worker[a->worker];
 
     link_attempt(m, a, m->last);
     if (m->n_runs++ == 0)
         begin_first(t, m);
 }
 
-static void leave_worker(const ch_turn *t, ch_running *a)
+static void leave_worker(const ch_coord_context *t, ch_attempt *a)
 {
-    ch_member *m = t->c->worker[a->worker];
+    ch_worker_entry *m = t->c->worker[a->worker];
 
     if (m->first == a)
         begin_first(t, m);
@@ -138,14 +138,14 @@ static void leave_worker(const ch_turn *t, ch_running *a)
     a->call = 0;
 }
 
-static void end_attempt(const ch_turn *t, ch_scheduled *s, int i)
+static void end_attempt(const ch_coord_context *t, ch_scheduled *s, int i)
 {
-    ch_running *a = &s->attempt[i];
+    ch_attempt *a = &s->attempt[i];
 
     if (a->call == 0)
         return;
-    if (ch__map_take(&t->c->calls, (ch_key){a->call, 0}) != NULL && t->post != NULL)
-        ch__post_cancel(t->post, a->call);
+    if (ch__map_remove(&t->c->calls, (ch_key){a->call, 0}) != NULL && t->outbox != NULL)
+        ch__outbox_cancel(t->outbox, a->call);
     leave_worker(t, a);
 }
 
@@ -160,7 +160,7 @@ void ch__scheduled_unref(ch_scheduled *s)
         return;
     for (int i = 0; i < s->n_in; i++)
         ch_tensor_unref(s->in[i]);
-    ch__parcel_unref(s->result);
+    ch__message_unref(s->result);
     ch__free(s->fault);
     ch__free(s);
 }
@@ -176,22 +176,22 @@ void ch__coord_function_free(ch_coord_function *f)
 {
     if (f == NULL)
         return;
-    ch__parcel_unref(f->parcel);
+    ch__message_unref(f->message);
     ch__free(f->op);
     ch__free(f);
 }
 
-void ch__queue_look_forgotten(const ch_turn *t, ch_coord_function *f)
+void ch__queue_look_forgotten(const ch_coord_context *t, ch_coord_function *f)
 {
     if (!f->is_forgotten || f->n_steps > 0)
         return;
-    (void)ch__map_take(&t->c->functions, (ch_key){f->number, 0});
-    ch__crew_forget(t, f->number, CH_KNOWN_FUNCTION);
+    (void)ch__map_remove(&t->c->functions, (ch_key){f->number, 0});
+    ch__workers_forget(t, f->number, CH_KNOWN_FUNCTION);
     ch__servers_forget(t, f->first_update, f->n_updates);
     ch__coord_function_free(f);
 }
 
-static void release_function(const ch_turn *t, ch_scheduled *s)
+static void release_function(const ch_coord_context *t, ch_scheduled *s)
 {
     ch_coord_function *f = s->function;
 
@@ -202,9 +202,9 @@ static void release_function(const ch_turn *t, ch_scheduled *s)
     ch__queue_look_forgotten(t, f);
 }
 
-void ch__queue_end(const ch_turn *t, ch_scheduled *s, ch_scheduled_state how)
+void ch__queue_end(const ch_coord_context *t, ch_scheduled *s, ch_scheduled_state how)
 {
-    ch_chief *c = t->c;
+    ch_coord *c = t->c;
 
     for (int i = 0; i < CH_ATTEMPTS; i++)
         end_attempt(t, s, i);
@@ -215,13 +215,13 @@ void ch__queue_end(const ch_turn *t, ch_scheduled *s, ch_scheduled_state how)
     if (!s->is_assign)
         count_end(&c->stats, how);
     c->cancel.n_wanted -= s->wants_cancel;
-    ch__feed_release(t, s);
+    ch__worker_input_release(t, s);
     release_function(t, s);
     ch__scheduled_unref(s);
     c->n_untold++;
 }
 
-static void fail(const ch_turn *t, ch_scheduled *s, const ch_fault *why)
+static void fail(const ch_coord_context *t, ch_scheduled *s, const ch_fault *why)
 {
     s->code = why->code;
     s->fault = ch__malloc(sizeof(*s->fault));
@@ -272,7 +272,7 @@ static void add_line(const ch_coord_function *f, ch_fault *why)
 }
 
 /* What its worker said of it, or was said of its worker: with which step it was. */
-static void fail_named(const ch_turn *t, ch_scheduled *s, const ch_fault *why)
+static void fail_named(const ch_coord_context *t, ch_scheduled *s, const ch_fault *why)
 {
     ch_fault named = *why;
 
@@ -285,16 +285,16 @@ static void fail_named(const ch_turn *t, ch_scheduled *s, const ch_fault *why)
 }
 
 /* With this thread's error. */
-static void fail_with(const ch_turn *t, ch_scheduled *s, ch_status rc)
+static void fail_with(const ch_coord_context *t, ch_scheduled *s, ch_status rc)
 {
     ch_fault why;
 
     ch__fault_clear(&why);
-    (void)ch__fault_take(&why, rc, -1, NULL);
+    (void)ch__fault_record(&why, rc, -1, NULL);
     fail_named(t, s, &why);
 }
 
-void ch__queue_fail_all(const ch_turn *t, const ch_fault *why)
+void ch__queue_fail_all(const ch_coord_context *t, const ch_fault *why)
 {
     ch_scheduled *next;
 
@@ -307,7 +307,7 @@ void ch__queue_fail_all(const ch_turn *t, const ch_fault *why)
     ch__cancel_give_up(t->c);
 }
 
-void ch__queue_unfit(const ch_turn *t, uint64_t number, const ch_fault *why)
+void ch__queue_unfit(const ch_coord_context *t, uint64_t number, const ch_fault *why)
 {
     ch_scheduled *next;
 
@@ -316,8 +316,8 @@ void ch__queue_unfit(const ch_turn *t, uint64_t number, const ch_fault *why)
 
         next = s->after;
         for (int i = 0; i < s->n_leases; i++)
-            for (int k = 0; k < s->lease[i].feed->n_streams; k++)
-                needs |= s->lease[i].feed->stream[k].number == number;
+            for (int k = 0; k < s->lease[i].input->n_streams; k++)
+                needs |= s->lease[i].input->stream[k].number == number;
         if (needs)
             fail_named(t, s, why);
     }
@@ -325,7 +325,7 @@ void ch__queue_unfit(const ch_turn *t, uint64_t number, const ch_fault *why)
 
 /* ---- which may begin ---- */
 
-const ch_scheduled *ch__queue_oldest(const ch_chief *c)
+const ch_scheduled *ch__queue_oldest(const ch_coord *c)
 {
     const ch_scheduled *s = c->oldest;
 
@@ -334,14 +334,14 @@ const ch_scheduled *ch__queue_oldest(const ch_chief *c)
     return s;
 }
 
-static uint64_t round_size(const ch_chief *c)
+static uint64_t round_size(const ch_coord *c)
 {
     return (uint64_t)(c->opt.how.round > 0 ? c->opt.how.round : c->n_workers);
 }
 
-static void round_set(const ch_turn *t, const ch_coord_call *call)
+static void round_set(const ch_coord_context *t, const ch_coord_call *call)
 {
-    if (call->arg != t->c->round.pin)
+    if (call->arg != t->c->round.snapshot)
         return;
     t->c->round.n_asked--;
     if (call->reply != NULL)
@@ -349,30 +349,30 @@ static void round_set(const ch_turn *t, const ch_coord_call *call)
 }
 
 /* The round of the oldest step begins, when it is not the one that there is. */
-static bool is_in_round(const ch_turn *t, const ch_scheduled *s)
+static bool is_in_round(const ch_coord_context *t, const ch_scheduled *s)
 {
-    ch_chief      *c = t->c;
+    ch_coord      *c = t->c;
     ch_sync_round *r = &c->round;
-    uint64_t       n = round_size(c), first = ch__queue_oldest(c)->order, before = r->pin;
+    uint64_t       n = round_size(c), first = ch__queue_oldest(c)->order, before = r->snapshot;
 
-    if (r->pin != 0 && first < r->end)
+    if (r->snapshot != 0 && first < r->end)
         return s->order < r->end && r->n_asked == 0;
     r->n_asked = c->opt.n_servers;
-    if (ch__pin_set(t, round_set, &r->pin) != CH_OK) {
-        r->pin = before;
+    if (ch__snapshot_create(t, round_set, &r->snapshot) != CH_OK) {
+        r->snapshot = before;
         return false;
     }
     r->end = r->base + ((first - r->base) / n + 1) * n;
     if (before != 0)
-        ch__pin_drop(t, before);
+        ch__snapshot_release(t, before);
     return false;
 }
 
-static bool may_begin(const ch_turn *t, const ch_scheduled *s)
+static bool may_begin(const ch_coord_context *t, const ch_scheduled *s)
 {
-    const ch_chief *c = t->c;
+    const ch_coord *c = t->c;
 
-    if (s->is_own || s->pin != 0 || !CH_KEEPS(STALENESS))
+    if (s->is_own || s->snapshot != 0 || !CH_KEEPS(STALENESS))
         return true;
     switch (c->opt.how.mode) {
     case CH_BOUNDED_STALENESS:
@@ -387,24 +387,24 @@ static bool may_begin(const ch_turn *t, const ch_scheduled *s)
 /* ---- to whom ---- */
 
 /* So many that the worker does not wait for the next one, and no more: what it has, others cannot do. */
-static int depth_of(const ch_member *m)
+static int depth_of(const ch_worker_entry *m)
 {
     int64_t n = m->mean > 0 ? ahead_ns / m->mean : 2;
 
     return n < 2 ? 2 : n > DEPTH ? DEPTH : (int)n;
 }
 
-static bool has_room(const ch_turn *t, const ch_member *m)
+static bool has_room(const ch_coord_context *t, const ch_worker_entry *m)
 {
     enum { OTHERS = 8 }; /* calls of other kinds */
 
-    return m->rests <= t->now && !m->is_overdue && m->state == CH_MEMBER_READY &&
+    return m->rests <= t->now && !m->is_overdue && m->state == CH_WORKER_READY &&
            m->n_told == 0 && m->n_runs < depth_of(m) && ch__link_calls(m->link) > OTHERS;
 }
 
-static int free_worker(const ch_turn *t, uint64_t not_these)
+static int free_worker(const ch_coord_context *t, uint64_t not_these)
 {
-    const ch_chief *c = t->c;
+    const ch_coord *c = t->c;
     int             best = -1;
 
     for (int i = 0; i < c->n_workers; i++)
@@ -430,8 +430,8 @@ static int count_copies(const ch_scheduled *s)
     int copies = ordered_copies(s);
 
     for (int i = 0; i < s->n_leases; i++)
-        if (s->lease[i].feed->n_values > 0 && s->lease[i].feed->copies > copies)
-            copies = s->lease[i].feed->copies;
+        if (s->lease[i].input->n_values > 0 && s->lease[i].input->copies > copies)
+            copies = s->lease[i].input->copies;
     return copies;
 }
 
@@ -441,7 +441,7 @@ static int count_inputs(const ch_scheduled *s)
     int n = s->n_inputs + s->n_shared;
 
     for (int i = 0; i < s->n_leases; i++)
-        n += s->lease[i].feed->n_values > 0 ? s->lease[i].feed->width : 0;
+        n += s->lease[i].input->n_values > 0 ? s->lease[i].input->width : 0;
     return n;
 }
 
@@ -453,7 +453,7 @@ static int collect_inputs(const ch_scheduled *s, int worker, int replica, ch_ten
     for (; n < s->n_inputs; n++)
         tensor[n] = ch_tensor_ref(s->in[from + n]);
     for (int i = 0; i < s->n_leases; i++) {
-        const ch_feed *f = s->lease[i].feed;
+        const ch_worker_input *f = s->lease[i].input;
 
         if (f->n_values == 0)
             continue;
@@ -472,7 +472,7 @@ static int collect_elements(const ch_scheduled *s, Cohort__WorkerElement *elemen
     int at = s->n_inputs, n = 0;
 
     for (int i = 0; i < s->n_leases; i++) {
-        const ch_feed *f = s->lease[i].feed;
+        const ch_worker_input *f = s->lease[i].input;
 
         if (f->n_values == 0) {
             Cohort__WorkerElement *e = &element[n++];
@@ -487,8 +487,8 @@ static int collect_elements(const ch_scheduled *s, Cohort__WorkerElement *elemen
     return n;
 }
 
-static ch_status speak_run(const ch_chief *c, const ch_scheduled *s, int worker,
-                           ch_parcel **out)
+static ch_status speak_run(const ch_coord *c, const ch_scheduled *s, int worker,
+                           ch_message **out)
 {
     enum { FEW = 16 };
     Cohort__WorkerRun     m;
@@ -511,8 +511,8 @@ static ch_status speak_run(const ch_chief *c, const ch_scheduled *s, int worker,
         m.retired = ch__queue_retired(c);
         m.number = s->number;
         m.seed = s->seed;
-        m.pin = CH_KEEPS(PIN) ? s->pin : 0;
-        m.life = c->worker[worker]->life;
+        m.snapshot = CH_KEEPS(SNAPSHOT) ? s->snapshot : 0;
+        m.registration = c->worker[worker]->registration;
         m.silent = s->is_silent;
         for (int k = 0; k < copies; k++)
             at += collect_inputs(s, worker, k, &tensor[at]);
@@ -520,7 +520,7 @@ static ch_status speak_run(const ch_chief *c, const ch_scheduled *s, int worker,
         m.elements = list;
         for (size_t i = 0; i < m.n_elements; i++)
             list[i] = &element[i];
-        rc = ch__speak(CH_WORKER_RUN, &m.base, n, tensor, out);
+        rc = ch__message_pack(CH_WORKER_RUN, &m.base, n, tensor, out);
     }
     if (tensor != few_tensors) {
         ch__free(tensor);
@@ -532,43 +532,43 @@ static ch_status speak_run(const ch_chief *c, const ch_scheduled *s, int worker,
 
 /* Sets the worker's alarm, unless it fires before the step that the worker is at has taken too long: then it is set again. So
  * steps that end in time cost no timer. */
-static void set_alarm(const ch_turn *t, ch_member *m)
+static void set_alarm(const ch_coord_context *t, ch_worker_entry *m)
 {
     int64_t at = m->began + t->c->opt.step;
 
     if (m->alarm_at <= at)
         return;
     m->alarm_at = at;
-    ch__post_timer(t->post, m->alarm, at);
+    ch__outbox_timer(t->outbox, m->alarm, at);
 }
 
 /* An attempt of a step, which the worker can run. False: no memory now. */
-static bool send(const ch_turn *t, ch_scheduled *s, int worker)
+static bool send(const ch_coord_context *t, ch_scheduled *s, int worker)
 {
-    ch_chief   *c = t->c;
-    ch_running *a = &s->attempt[s->attempt[0].call != 0];
-    ch_parcel  *p = NULL;
+    ch_coord   *c = t->c;
+    ch_attempt *a = &s->attempt[s->attempt[0].call != 0];
+    ch_message *p = NULL;
     /* Longer than all that a worker has may take: the alarm ends a step that takes too long. A call that is not answered until
      * then is made again. */
     int64_t limit = c->opt.silence + c->opt.step * (DEPTH + 1);
 
     if (speak_run(c, s, worker, &p) != CH_OK)
         return false;
-    *a = (ch_running){.call = ++c->n_ids, .worker = worker, .since = t->now};
+    *a = (ch_attempt){.call = ++c->n_ids, .worker = worker, .since = t->now};
     if (ch__map_set(&c->calls, (ch_key){a->call, 0}, s) != CH_OK) {
-        ch__parcel_unref(p);
+        ch__message_unref(p);
         a->call = 0;
         return false;
     }
     enter_worker(t, a);
     set_alarm(t, c->worker[worker]);
     s->was_sent = true;
-    ch__post_call(t->post, c->worker[worker]->link, p,
-                  &(ch_call_options){.id = a->call,
-                                     .deadline = t->now + limit,
-                                     .incarnation = CH_KEEPS(INCARNATION)
-                                                        ? c->worker[worker]->incarnation
-                                                        : 0});
+    ch__outbox_call(t->outbox, c->worker[worker]->link, p,
+                    &(ch_call_options){.id = a->call,
+                                       .deadline = t->now + limit,
+                                       .incarnation = CH_KEEPS(INCARNATION)
+                                                          ? c->worker[worker]->incarnation
+                                                          : 0});
     if (s->state == CH_STEP_QUEUED) {
         list_remove(&c->queue, s);
         s->state = CH_STEP_RUNNING;
@@ -583,7 +583,7 @@ static bool is_parked(const ch_scheduled *s)
     return s->is_held || (s->wants_cancel && !s->has_begun);
 }
 
-void ch__queue_park(ch_chief *c, ch_scheduled *s)
+void ch__queue_park(ch_coord *c, ch_scheduled *s)
 {
     if (s->state != CH_STEP_QUEUED)
         return;
@@ -593,7 +593,7 @@ void ch__queue_park(ch_chief *c, ch_scheduled *s)
 }
 
 /* It waits again, unless another has it. */
-static void put_back(const ch_turn *t, ch_scheduled *s)
+static void put_back(const ch_coord_context *t, ch_scheduled *s)
 {
     if (has_attempt(s) || is_parked(s))
         return;
@@ -605,38 +605,38 @@ static void put_back(const ch_turn *t, ch_scheduled *s)
     list_add(&t->c->queue, s);
 }
 
-void ch__queue_resume(const ch_turn *t, ch_scheduled *s)
+void ch__queue_resume(const ch_coord_context *t, ch_scheduled *s)
 {
     for (int i = 0; i < CH_ATTEMPTS; i++)
-        if (t->c->worker[s->attempt[i].worker]->state == CH_MEMBER_READY)
+        if (t->c->worker[s->attempt[i].worker]->state == CH_WORKER_READY)
             end_attempt(t, s, i);
     put_back(t, s);
 }
 
 typedef enum given { GIVEN, NOT_YET, ENDED } given; /* by this worker; it has failed */
 
-static given give(const ch_turn *t, ch_scheduled *s, int worker)
+static given give(const ch_coord_context *t, ch_scheduled *s, int worker)
 {
-    ch_chief  *c = t->c;
-    ch_member *m = c->worker[worker];
-    ch_status  rc;
+    ch_coord        *c = t->c;
+    ch_worker_entry *m = c->worker[worker];
+    ch_status        rc;
 
     if (s->function == NULL) {
         fail_with(t, s, ch__fail(CH_NOT_FOUND, "its function is not there any more"));
         return ENDED;
     }
-    if (!ch__crew_knows(t, m, s->function->number, s->function->parcel))
+    if (!ch__workers_send_once(t, m, s->function->number, s->function->message))
         return NOT_YET;
-    rc = ch__feed_choose(s, worker);
+    rc = ch__worker_input_choose(s, worker);
     if (rc != CH_OK) {
         fail_with(t, s, rc);
         return ENDED;
     }
-    if (!ch__feed_is_told(t, s, worker))
+    if (!ch__worker_input_is_sent(t, s, worker))
         return NOT_YET;
-    ch__feed_lease(s, worker);
-    if (c->opt.how.mode == CH_SYNCHRONOUS && !s->is_own && s->pin == 0)
-        s->pin = c->round.pin;
+    ch__worker_input_lease(s, worker);
+    if (c->opt.how.mode == CH_SYNCHRONOUS && !s->is_own && s->snapshot == 0)
+        s->snapshot = c->round.snapshot;
     return send(t, s, worker) ? GIVEN : NOT_YET;
 }
 
@@ -646,21 +646,21 @@ static given give(const ch_turn *t, ch_scheduled *s, int worker)
 static bool may_move(const ch_scheduled *s)
 {
     for (int i = 0; i < s->n_leases; i++)
-        if (s->lease[i].feed->n_values == 0 && !s->lease[i].feed->is_shared)
+        if (s->lease[i].input->n_values == 0 && !s->lease[i].input->is_shared)
             return false;
     return s->attempt[0].call != 0 && s->attempt[1].call == 0 && !is_parked(s);
 }
 
 /* Who has most steps behind one that takes long; -1: nobody has. */
-static int stuck_worker(const ch_turn *t)
+static int stuck_worker(const ch_coord_context *t)
 {
-    const ch_chief *c = t->c;
+    const ch_coord *c = t->c;
     int             worst = -1;
 
     for (int i = 0; i < c->n_workers; i++) {
-        const ch_member *m = c->worker[i];
+        const ch_worker_entry *m = c->worker[i];
 
-        if (m->state == CH_MEMBER_READY && m->n_runs > 1 && t->now - m->began > slow_ns &&
+        if (m->state == CH_WORKER_READY && m->n_runs > 1 && t->now - m->began > slow_ns &&
             (worst < 0 || m->n_runs > c->worker[worst]->n_runs))
             worst = i;
     }
@@ -668,9 +668,9 @@ static int stuck_worker(const ch_turn *t)
 }
 
 /* The next one that it will begin, of those that may move; NULL: none. */
-static ch_scheduled *next_of(const ch_chief *c, int worker)
+static ch_scheduled *next_of(const ch_coord *c, int worker)
 {
-    for (const ch_running *a = c->worker[worker]->first->behind; a != NULL; a = a->behind) {
+    for (const ch_attempt *a = c->worker[worker]->first->behind; a != NULL; a = a->behind) {
         ch_scheduled *s = ch__map_find(&c->calls, (ch_key){a->call, 0});
 
         if (may_move(s) && a == &s->attempt[0])
@@ -681,14 +681,15 @@ static ch_scheduled *next_of(const ch_chief *c, int worker)
 
 /* Its call is cancelled, and the worker forgets it. Should it have begun, or not hear that, two run it, as with a backup: all that a step
  * does is done once. */
-static void take_over(const ch_turn *t, ch_scheduled *s, int worker)
+static void take_over(const ch_coord_context *t, ch_scheduled *s, int worker)
 {
-    ch_chief *c = t->c;
+    ch_coord *c = t->c;
 
-    if (!ch__crew_knows(t, c->worker[worker], s->function->number, s->function->parcel) ||
-        !ch__feed_is_told(t, s, worker))
+    if (!ch__workers_send_once(t, c->worker[worker], s->function->number,
+                               s->function->message) ||
+        !ch__worker_input_is_sent(t, s, worker))
         return; /* it is, when it has been told */
-    ch__feed_lease(s, worker);
+    ch__worker_input_lease(s, worker);
     end_attempt(t, s, 0);
     c->stats.moved++;
     if (!send(t, s, worker))
@@ -696,7 +697,7 @@ static void take_over(const ch_turn *t, ch_scheduled *s, int worker)
 }
 
 /* Nothing waits that could begin: who has nothing to do takes what waits behind a step that takes long, one at a time. */
-static void level(const ch_turn *t)
+static void level(const ch_coord_context *t)
 {
     for (int i = 0; i < t->c->n_workers; i++) {
         ch_scheduled *s = NULL;
@@ -713,9 +714,9 @@ static void level(const ch_turn *t)
     }
 }
 
-void ch__queue_move(const ch_turn *t)
+void ch__queue_move(const ch_coord_context *t)
 {
-    ch_chief *c = t->c;
+    ch_coord *c = t->c;
     uint64_t  not_these = 0; /* workers that have to be told something first */
 
     while (c->queue.first != NULL && may_begin(t, c->queue.first)) {
@@ -735,7 +736,7 @@ void ch__queue_move(const ch_turn *t)
 
 /* ---- answers ---- */
 
-static void take_time(const ch_turn *t, ch_member *m, int64_t since)
+static void take_time(const ch_coord_context *t, ch_worker_entry *m, int64_t since)
 {
     int64_t took = t->now - (since > m->last_end ? since : m->last_end);
 
@@ -744,34 +745,35 @@ static void take_time(const ch_turn *t, ch_member *m, int64_t since)
 }
 
 /* There is no such element, for other attempts neither. True: it can have another. */
-static bool is_without(const ch_turn *t, ch_scheduled *s, uint64_t stream)
+static bool is_without(const ch_coord_context *t, ch_scheduled *s, uint64_t stream)
 {
     for (int i = 0; i < CH_ATTEMPTS; i++)
         end_attempt(t, s, i);
-    return ch__feed_ended(t, s, stream);
+    return ch__worker_input_ended(t, s, stream);
 }
 
-static void ran(const ch_turn *t, ch_scheduled *s, ch_member *by, const ch_net_event *e)
+static void ran(const ch_coord_context *t, ch_scheduled *s, ch_worker_entry *by,
+                const ch_net_event *e)
 {
-    ProtobufCMessage         *m = NULL;
-    const Cohort__WorkerDone *done;
-    ch_status                 rc = ch__hear(e->parcel, &cohort__worker_done__descriptor, &m);
+    ProtobufCMessage          *m = NULL;
+    const Cohort__WorkerReply *done;
+    ch_status rc = ch__message_parse(e->message, &cohort__worker_reply__descriptor, &m);
 
     if (rc != CH_OK) {
         fail_with(t, s, rc);
         return;
     }
     done = (const void *)m;
-    if (done->place_stream != 0 && e->parcel->n_tensors > 0)
-        ch__feed_place(t, done->place_stream, done->place_number,
-                       e->parcel->tensor[e->parcel->n_tensors - 1]);
+    if (done->position_stream != 0 && e->message->n_tensors > 0)
+        ch__worker_input_position(t, done->position_stream, done->position_number,
+                                  e->message->tensor[e->message->n_tensors - 1]);
     if (done->unreachable != 0) {
-        by->rests = t->now + REST_BEATS * t->c->opt.beat;
+        by->rests = t->now + REST_TICKS * t->c->opt.tick;
         t->c->stats.repeated++;
         put_back(t, s);
     } else if (done->ended_stream == 0) {
         if (!s->is_silent)
-            s->result = ch__parcel_ref(e->parcel);
+            s->result = ch__message_ref(e->message);
         by->n_finished++;
         ch__queue_end(t, s, CH_STEP_DONE);
     } else if (is_without(t, s, done->ended_stream)) {
@@ -782,30 +784,31 @@ static void ran(const ch_turn *t, ch_scheduled *s, ch_member *by, const ch_net_e
                            "the data that it reads has ended; ch_per_worker_iterate begins a "
                            "new pass"));
     }
-    ch__message_free(m);
+    ch__protobuf_free(m);
 }
 
-static void late(const ch_turn *t, ch_scheduled *s, const ch_member *m)
+static void late(const ch_coord_context *t, ch_scheduled *s, const ch_worker_entry *m)
 {
     ch_fault why;
 
     ch__fault_clear(&why);
-    (void)ch__fault_take(&why,
-                         ch__fail(CH_DEADLINE_EXCEEDED,
-                                  "it has not ended in %g s (step_seconds of the coordinator)",
-                                  (double)t->c->opt.step * 1e-9),
-                         -1, NULL);
+    (void)ch__fault_record(
+        &why,
+        ch__fail(CH_DEADLINE_EXCEEDED,
+                 "it has not ended in %g s (step_seconds of the coordinator)",
+                 (double)t->c->opt.step * 1e-9),
+        -1, NULL);
     (void)snprintf(why.task, sizeof(why.task), "%s", m->name);
     fail_named(t, s, &why);
 }
 
 /* Ends the step that the worker is at if it has taken too long. Steps may have reached the worker in another order than they were
  * sent: if it has several, and has not said yet which it is at, its next answer to a ping does. */
-static void check_time(const ch_turn *t, ch_member *m)
+static void check_time(const ch_coord_context *t, ch_worker_entry *m)
 {
     ch_scheduled *s;
 
-    if (m->first == NULL || m->state != CH_MEMBER_READY)
+    if (m->first == NULL || m->state != CH_WORKER_READY)
         return;
     if (t->now - m->began < t->c->opt.step) {
         set_alarm(t, m);
@@ -820,7 +823,7 @@ static void check_time(const ch_turn *t, ch_member *m)
     ch__queue_move(t);
 }
 
-void ch__queue_alarm(const ch_turn *t, uint64_t id)
+void ch__queue_alarm(const ch_coord_context *t, uint64_t id)
 {
     for (int i = 0; i < t->c->n_workers; i++)
         if (t->c->worker[i]->alarm == id) {
@@ -829,28 +832,29 @@ void ch__queue_alarm(const ch_turn *t, uint64_t id)
         }
 }
 
-void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch_net_event *e)
+void ch__queue_on_reply(const ch_coord_context *t, ch_scheduled *s, int attempt,
+                        const ch_net_event *e)
 {
-    ch_running *a = &s->attempt[attempt];
-    ch_member  *m = t->c->worker[a->worker];
-    int64_t     since = a->since;
+    ch_attempt      *a = &s->attempt[attempt];
+    ch_worker_entry *m = t->c->worker[a->worker];
+    int64_t          since = a->since;
 
     /* Of one that is being given up only success counts: servers may have refused what it did since, and its steps are run again. */
-    if (m->state == CH_MEMBER_FENCING && e->ending != CH_ENDED_OK)
+    if (m->state == CH_WORKER_FENCING && e->ending != CH_ENDED_OK)
         return;
     if (e->ending == CH_ENDED_LOST || e->ending == CH_ENDED_REPLACED) {
-        ch__crew_give_up(t, m); /* this attempt is one of its */
+        ch__workers_declare_lost(t, m); /* this attempt is one of its */
         return;
     }
     leave_worker(t, a);
-    if (e->ending == CH_ENDED_OK || e->ending == CH_ENDED_REFUSED)
-        m->pulse.n_silent = 0;
+    if (e->ending == CH_ENDED_OK || e->ending == CH_ENDED_ERROR)
+        m->heartbeat.n_silent = 0;
     switch (e->ending) {
     case CH_ENDED_OK:
         take_time(t, m, since);
         ran(t, s, m, e);
         break;
-    case CH_ENDED_REFUSED:
+    case CH_ENDED_ERROR:
         if (!s->is_held || t->c->cancel.phase == CH_DROPPING) /* else the hold may be why */
             fail_named(t, s, e->fault);
         break;
@@ -861,7 +865,7 @@ void ch__queue_answered(const ch_turn *t, ch_scheduled *s, int attempt, const ch
     ch__queue_move(t);
 }
 
-void ch__queue_orphans(const ch_turn *t, int worker)
+void ch__queue_orphans(const ch_coord_context *t, int worker)
 {
     ch_scheduled *next;
 
@@ -875,10 +879,10 @@ void ch__queue_orphans(const ch_turn *t, int worker)
         if (CH_KEEPS(ORPHANS))
             put_back(t, s);
     }
-    ch__feed_left(t->c, worker);
+    ch__worker_input_worker_lost(t->c, worker);
 }
 
-void ch__queue_overdue(const ch_turn *t, ch_member *m)
+void ch__queue_overdue(const ch_coord_context *t, ch_worker_entry *m)
 {
     ch_scheduled *next;
 
@@ -904,15 +908,15 @@ static bool is_listed(size_t n, const uint64_t *step, uint64_t wanted)
 }
 
 /* Steps that were lost, on the way there or back, are given again. */
-static void compare(const ch_turn *t, const ch_member *m, const Cohort__WorkerDone *has,
-                    int64_t asked)
+static void compare(const ch_coord_context *t, const ch_worker_entry *m,
+                    const Cohort__WorkerReply *has, int64_t asked)
 {
     ch_scheduled *next;
 
     for (ch_scheduled *s = t->c->running.first; s != NULL && CH_KEEPS(COMPARE); s = next) {
         next = s->after;
         for (int i = 0; i < CH_ATTEMPTS && s->state == CH_STEP_RUNNING; i++) {
-            ch_running *a = &s->attempt[i];
+            ch_attempt *a = &s->attempt[i];
 
             if (a->call == 0 || t->c->worker[a->worker] != m || a->since >= asked)
                 continue;
@@ -927,14 +931,14 @@ static void compare(const ch_turn *t, const ch_member *m, const Cohort__WorkerDo
 }
 
 /* The worker has said which step it is at, unless it has ended one since. */
-static void take_position(const ch_turn *t, ch_member *m, const Cohort__WorkerDone *has,
-                          int64_t asked)
+static void take_position(const ch_coord_context *t, ch_worker_entry *m,
+                          const Cohort__WorkerReply *has, int64_t asked)
 {
     if (asked < m->began)
         return;
     if (has->at == 0 && has->busy) /* it computes a step that was dropped, and begins none */
         begin_first(t, m);
-    for (ch_running *a = m->first; a != NULL && !m->has_said; a = a->behind) {
+    for (ch_attempt *a = m->first; a != NULL && !m->has_said; a = a->behind) {
         const ch_scheduled *s = ch__map_find(&t->c->calls, (ch_key){a->call, 0});
 
         if (s->step != has->at)
@@ -945,8 +949,8 @@ static void take_position(const ch_turn *t, ch_member *m, const Cohort__WorkerDo
     }
 }
 
-void ch__queue_pinged(const ch_turn *t, ch_member *m, const Cohort__WorkerDone *has,
-                      int64_t asked)
+void ch__queue_pinged(const ch_coord_context *t, ch_worker_entry *m,
+                      const Cohort__WorkerReply *has, int64_t asked)
 {
     take_position(t, m, has, asked);
     compare(t, m, has, asked);
@@ -956,9 +960,9 @@ void ch__queue_pinged(const ch_turn *t, ch_member *m, const Cohort__WorkerDone *
 
 /* ---- backups ---- */
 
-static bool is_slow(const ch_turn *t, const ch_scheduled *s)
+static bool is_slow(const ch_coord_context *t, const ch_scheduled *s)
 {
-    const ch_running *a = &s->attempt[0];
+    const ch_attempt *a = &s->attempt[0];
     int64_t           mean = 0;
     int               n = 0;
 
@@ -973,17 +977,17 @@ static bool is_slow(const ch_turn *t, const ch_scheduled *s)
     return t->now - a->since > (slow_times * mean > slow_ns ? slow_times * mean : slow_ns);
 }
 
-void ch__queue_backups(const ch_turn *t)
+void ch__queue_backups(const ch_coord_context *t)
 {
-    ch_chief *c = t->c;
+    ch_coord *c = t->c;
 
     for (ch_scheduled *s = c->running.first; s != NULL && c->queue.n == 0; s = s->after)
         for (int i = 0; i < c->n_workers && is_slow(t, s); i++) {
-            ch_member *m = c->worker[i];
+            ch_worker_entry *m = c->worker[i];
 
             if (i == s->attempt[0].worker || m->n_runs > 0 || !has_room(t, m) ||
-                !ch__crew_knows(t, m, s->function->number, s->function->parcel) ||
-                !ch__feed_is_told(t, s, i))
+                !ch__workers_send_once(t, m, s->function->number, s->function->message) ||
+                !ch__worker_input_is_sent(t, s, i))
                 continue;
             if (send(t, s, i))
                 c->stats.backups++;
@@ -995,12 +999,12 @@ void ch__queue_backups(const ch_turn *t)
 /* Steps of the program are sent in their order: from the first on that was not, no server can have heard of a later one. A
  * later one that runs all the same, because its caller waits for it, is remembered by servers until those before it have ended.
  * Up to the last step that was cancelled, all steps are listed: servers must refuse the cancelled ones. */
-static bool is_listed_live(const ch_chief *c, const ch_scheduled *s)
+static bool is_listed_live(const ch_coord *c, const ch_scheduled *s)
 {
     return s->was_sent || s->is_assign || s->step <= c->cancel.upto;
 }
 
-ch_status ch__queue_speak_retired(const ch_chief *c, ch_parcel **out)
+ch_status ch__queue_pack_retired(const ch_coord *c, ch_message **out)
 {
     Cohort__PsPing m;
     ch_status      rc;
@@ -1018,7 +1022,7 @@ ch_status ch__queue_speak_retired(const ch_chief *c, ch_parcel **out)
         m.live[m.n_live++] = s->step;
         m.below = s->next != NULL ? s->next->step : c->n_steps + 1;
     }
-    rc = ch__speak(CH_PS_PING, &m.base, 0, NULL, out);
+    rc = ch__message_pack(CH_PS_PING, &m.base, 0, NULL, out);
     ch__free(m.live);
     return rc;
 }

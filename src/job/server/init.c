@@ -22,12 +22,12 @@ static const char *const kinds[] = {
 static const char *const fans[] = {
     [CH_FAN_IN] = "in", [CH_FAN_OUT] = "out", [CH_FAN_AVERAGE] = "average"};
 
-void ch__first_say(ch_first *f, ch_layout l, int shard, Cohort__PsFirst *out)
+void ch__init_spec_pack(ch_init_spec *f, ch_layout l, int shard, Cohort__PsInit *out)
 {
     int       axis = ch__layout_axis(l);
     ch_region region;
 
-    cohort__ps_first__init(out);
+    cohort__ps_init__init(out);
     (void)snprintf(f->kind, sizeof(f->kind), "%s", kinds[f->init->kind]);
     (void)snprintf(f->fan, sizeof(f->fan), "%s", fans[f->init->fan]);
     (void)snprintf(f->type, sizeof(f->type), "%s", ch_dtype_name(f->dtype));
@@ -59,7 +59,7 @@ static int find(const char *word, const char *const *list, int n)
     return -1;
 }
 
-static ch_status read_init(const Cohort__PsFirst *m, ch_init *out)
+static ch_status read_init(const Cohort__PsInit *m, ch_init *out)
 {
     int kind = find(m->kind, kinds, sizeof(kinds) / sizeof(kinds[0]));
     int fan = find(m->fan, fans, sizeof(fans) / sizeof(fans[0]));
@@ -76,7 +76,7 @@ static ch_status read_init(const Cohort__PsFirst *m, ch_init *out)
                           m->kind);
 }
 
-static ch_status read_shapes(const Cohort__PsFirst *m, ch_shape *whole, ch_shape *part)
+static ch_status read_shapes(const Cohort__PsInit *m, ch_shape *whole, ch_shape *part)
 {
     int64_t size;
 
@@ -101,8 +101,8 @@ static ch_status read_shapes(const Cohort__PsFirst *m, ch_shape *whole, ch_shape
     return CH_OK;
 }
 
-ch_status ch__first_make(const Cohort__PsFirst *m, ch_device *device, int64_t most_bytes,
-                         ch_tensor **out)
+ch_status ch__init_spec_compute(const Cohort__PsInit *m, ch_device *device, int64_t most_bytes,
+                                ch_tensor **out)
 {
     ch_init   init;
     ch_dtype  dtype = CH_F32;

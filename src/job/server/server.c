@@ -10,10 +10,10 @@
 #include "job/dispatch.h"
 
 /* Replies with the server's version and these tensors. Takes references to them over. */
-static ch_status reply(const ch_received *r, Cohort__PsDone *m, size_t n,
+static ch_status reply(const ch_received *r, Cohort__PsReply *m, size_t n,
                        ch_tensor *const *tensor)
 {
-    m->version = ch__store_version(r->self);
+    m->version = ch__server_state_version(r->self);
     return ch__reply(r, &m->base, (int)n, tensor);
 }
 
@@ -21,34 +21,35 @@ static ch_status reply(const ch_received *r, Cohort__PsDone *m, size_t n,
 static ch_status reply_if(ch_status rc, const ch_received *r, size_t n,
                           ch_tensor *const *tensor)
 {
-    Cohort__PsDone m;
+    Cohort__PsReply m;
 
-    cohort__ps_done__init(&m);
+    cohort__ps_reply__init(&m);
     return rc == CH_OK ? reply(r, &m, n, tensor) : rc;
 }
 
 static ch_status on_create(const ch_received *r, const void *m)
 {
-    return reply_if(ch__store_create(r->self, m, r->parcel->n_tensors, r->parcel->tensor), r, 0,
-                    NULL);
+    return reply_if(
+        ch__server_state_create(r->self, m, r->message->n_tensors, r->message->tensor), r, 0,
+        NULL);
 }
 
 static ch_status on_free(const ch_received *r, const void *m)
 {
-    ch__store_remove(r->self, m);
+    ch__server_state_remove(r->self, m);
     return reply_if(CH_OK, r, 0, NULL);
 }
 
 static ch_status on_define(const ch_received *r, const void *m)
 {
-    return reply_if(ch__store_define(r->self, m), r, 0, NULL);
+    return reply_if(ch__server_state_define(r->self, m), r, 0, NULL);
 }
 
 static ch_status on_read(const ch_received *r, const void *request)
 {
     const Cohort__PsRead *m = request;
     ch_tensor           **t = ch__calloc(m->n_variables + 1, sizeof(*t));
-    ch_status rc = t == NULL ? ch__fail_memory("values") : ch__store_read(r->self, m, t);
+    ch_status rc = t == NULL ? ch__fail_memory("values") : ch__server_state_read(r->self, m, t);
 
     rc = reply_if(rc, r, m->n_variables, t);
     ch__free(t);
@@ -64,7 +65,7 @@ static ch_status on_rows(const ch_received *r, const void *request)
     if (t == NULL)
         rc = ch__fail_memory("rows");
     else
-        rc = ch__store_rows(r->self, m, r->parcel->n_tensors, r->parcel->tensor, t);
+        rc = ch__server_state_rows(r->self, m, r->message->n_tensors, r->message->tensor, t);
     rc = reply_if(rc, r, m->n_variables, t);
     ch__free(t);
     return rc;
@@ -73,15 +74,15 @@ static ch_status on_rows(const ch_received *r, const void *request)
 /* Replies with the results of updates that were applied, now or by an earlier attempt. */
 static ch_status reply_results(const ch_received *r, const Cohort__PsUpdate *m)
 {
-    Cohort__PsDone done;
-    int            n = ch__store_given(r->self, m, NULL, NULL);
-    ch_tensor    **t = ch__calloc((size_t)n + 1, sizeof(*t));
-    uint32_t      *given = ch__calloc(m->n_updates + 1, sizeof(*given));
-    ch_status      rc = t == NULL || given == NULL ? ch__fail_memory("results") : CH_OK;
+    Cohort__PsReply done;
+    int             n = ch__server_state_results(r->self, m, NULL, NULL);
+    ch_tensor     **t = ch__calloc((size_t)n + 1, sizeof(*t));
+    uint32_t       *given = ch__calloc(m->n_updates + 1, sizeof(*given));
+    ch_status       rc = t == NULL || given == NULL ? ch__fail_memory("results") : CH_OK;
 
-    cohort__ps_done__init(&done);
+    cohort__ps_reply__init(&done);
     if (rc == CH_OK) {
-        (void)ch__store_given(r->self, m, given, t);
+        (void)ch__server_state_results(r->self, m, given, t);
         done.n_given = m->n_updates;
         done.given = given;
         rc = reply(r, &done, (size_t)n, t);
@@ -94,43 +95,45 @@ static ch_status reply_results(const ch_received *r, const Cohort__PsUpdate *m)
 static ch_status on_update(const ch_received *r, const void *request)
 {
     const Cohort__PsUpdate *m = request;
-    ch_status rc = ch__store_update(r->self, m, r->parcel->n_tensors, r->parcel->tensor);
+    ch_status               rc =
+        ch__server_state_update(r->self, m, r->message->n_tensors, r->message->tensor);
 
     if (rc == CH_OK)
         rc = reply_results(r, m);
-    ch__store_retire(r->self, m->retired);
+    ch__server_state_retire(r->self, m->retired);
     return rc;
 }
 
 static ch_status on_assign(const ch_received *r, const void *request)
 {
     const Cohort__PsAssign *m = request;
-    ch_status rc = ch__store_assign(r->self, m, r->parcel->n_tensors, r->parcel->tensor);
+    ch_status               rc =
+        ch__server_state_assign(r->self, m, r->message->n_tensors, r->message->tensor);
 
-    ch__store_retire(r->self, m->retired);
+    ch__server_state_retire(r->self, m->retired);
     return reply_if(rc, r, 0, NULL);
 }
 
 static ch_status on_fence(const ch_received *r, const void *m)
 {
-    return reply_if(ch__store_fence(r->self, m), r, 0, NULL);
+    return reply_if(ch__server_state_fence(r->self, m), r, 0, NULL);
 }
 
-static ch_status on_pin(const ch_received *r, const void *m)
+static ch_status on_snapshot(const ch_received *r, const void *m)
 {
-    return reply_if(ch__store_pin(r->self, m), r, 0, NULL);
+    return reply_if(ch__server_state_snapshot(r->self, m), r, 0, NULL);
 }
 
 static ch_status on_hold(const ch_received *r, const void *request)
 {
     const Cohort__PsHold *m = request;
-    Cohort__PsDone        done;
+    Cohort__PsReply       done;
     ch_status             rc;
 
-    cohort__ps_done__init(&done);
+    cohort__ps_reply__init(&done);
     done.begun = ch__calloc(m->n_steps + 1, sizeof(*done.begun));
     rc = done.begun == NULL ? ch__fail_memory("steps that have begun")
-                            : ch__store_hold(r->self, m, done.begun, &done.n_begun);
+                            : ch__server_state_hold(r->self, m, done.begun, &done.n_begun);
     if (rc == CH_OK)
         rc = reply(r, &done, 0, NULL);
     ch__free(done.begun);
@@ -144,10 +147,10 @@ static ch_status on_ping(const ch_received *r, const void *request)
     const Cohort__PsPing *m = request;
     ch_status             rc;
 
-    ch__store_retire(r->self, m->retired);
-    rc = ch__store_live(r->self, m->below, m->n_live, m->live);
+    ch__server_state_retire(r->self, m->retired);
+    rc = ch__server_state_live(r->self, m->below, m->n_live, m->live);
     if (rc == CH_OK)
-        ch__store_release(r->self, m->released);
+        ch__server_state_release(r->self, m->released);
     return reply_if(rc, r, 0, NULL);
 }
 
@@ -162,39 +165,39 @@ static const ch_role role = {
         [CH_PS_ROWS]   = on_rows,
         [CH_PS_UPDATE] = on_update,
         [CH_PS_FENCE]  = on_fence,
-        [CH_PS_PIN]    = on_pin,
+        [CH_PS_SNAPSHOT]    = on_snapshot,
         [CH_PS_PING]   = on_ping,
         [CH_PS_ASSIGN] = on_assign,
         [CH_PS_HOLD]   = on_hold,
     }};
 /* clang-format on */
 
-static void on_event(void *self, const ch_net_event *e, int64_t now, ch_post *post)
+static void on_event(void *self, const ch_net_event *e, int64_t now, ch_outbox *outbox)
 {
     if (e->kind == CH_EVENT_CALL)
-        ch__dispatch(&role, self, e, now, post);
+        ch__dispatch(&role, self, e, now, outbox);
 }
 
 static void close_server(void *self)
 {
-    ch__store_free(self);
+    ch__server_state_free(self);
 }
 
 const ch_task_ops ch__server_ops = {on_event, close_server};
 
-ch_status ch__server_make(void *arg, ch_task *t, uint64_t incarnation, ch_post *post,
+ch_status ch__server_make(void *arg, ch_task *t, uint64_t incarnation, ch_outbox *outbox,
                           void **self)
 {
     const ch_server_options *opt = arg;
-    ch_store                *s = NULL;
-    ch_status                rc = ch__store_new(opt->device, opt->most_bytes, &s);
+    ch_server_state         *s = NULL;
+    ch_status                rc = ch__server_state_new(opt->device, opt->most_bytes, &s);
 
     (void)t;
     (void)incarnation;
-    (void)post;
+    (void)outbox;
     if (rc != CH_OK)
         return rc;
-    ch__store_watch(s, opt->saw, opt->arg);
+    ch__server_state_watch(s, opt->saw, opt->arg);
     *self = s;
     return CH_OK;
 }

@@ -12,14 +12,14 @@
 #include "tensor/print.h"
 
 /* A server's record of a function that updates run: a graph that changes variables. Created
- * when a worker defines it (ch__store_define), owned by the state (ch_store.functions). Freed
- * when the coordinator frees the function or one of its variables (ch__store_remove), or with
+ * when a worker defines it (ch__server_state_define), owned by the state (ch_server_state.functions). Freed
+ * when the coordinator frees the function or one of its variables (ch__server_state_remove), or with
  * the state. */
 typedef struct ch_server_function {
-    ch_function       *function;
-    ch_graph          *graph;
-    int                n;
-    ch_stock_variable *variable[]; /* of the graph's resources; owned by the state */
+    ch_function   *function;
+    ch_graph      *graph;
+    int            n;
+    ch_server_var *variable[]; /* of the graph's resources; owned by the state */
 } ch_server_function;
 
 /* What an update gave that was applied. */
@@ -30,26 +30,26 @@ typedef struct applied {
 
 typedef struct fence {
     struct fence *next;
-    uint64_t      least; /* incarnation that is heard */
+    uint64_t      least; /* oldest accepted registration */
     char          worker[];
 } fence;
 
-struct ch_store {
-    ch_stock stock;
-    ch_map   functions; /* ch_server_function, by number */
-    ch_map   applied;   /* by step and sequence */
-    int64_t  given,
+struct ch_server_state {
+    ch_values values;
+    ch_map    functions; /* ch_server_function, by number */
+    ch_map    applied;   /* by step and sequence */
+    int64_t   given,
         given_before; /* bytes that those hold, now and when it was last looked through */
-    fence       *fences;
-    uint64_t     retired, version;
-    uint64_t     below; /* of steps below this one, these have not ended: */
-    size_t       n_live;
-    uint64_t    *live;
-    uint64_t     round; /* of the last hold, which has these steps: */
-    size_t       n_held;
-    uint64_t    *held; /* rising */
-    ch_store_saw saw;  /* NULL: nobody looks */
-    void        *arg;
+    fence          *fences;
+    uint64_t        retired, version;
+    uint64_t        below; /* of steps below this one, these have not ended: */
+    size_t          n_live;
+    uint64_t       *live;
+    uint64_t        round; /* of the last hold, which has these steps: */
+    size_t          n_held;
+    uint64_t       *held; /* rising */
+    ch_update_watch saw;  /* NULL: nobody looks */
+    void           *arg;
 };
 
 /* What is assigned in a step is remembered beside its updates; no update has this number. */
@@ -57,15 +57,15 @@ static const uint32_t assigned = 0xffffffff;
 
 /* ---- variables ---- */
 
-ch_status ch__store_create(ch_store *s, const Cohort__PsCreate *m, int n,
-                           ch_tensor *const *value)
+ch_status ch__server_state_create(ch_server_state *s, const Cohort__PsCreate *m, int n,
+                                  ch_tensor *const *value)
 {
     int want = m->first == NULL;
 
     if (n != want)
         return ch__fail(CH_INVALID_ARGUMENT, "variable %s comes with %d values, want %d",
                         m->name, n, want);
-    return ch__stock_add(&s->stock, m->variable, m->name, n > 0 ? value[0] : NULL, m->first);
+    return ch__values_add(&s->values, m->variable, m->name, n > 0 ? value[0] : NULL, m->first);
 }
 
 static void drop_function(ch_server_function *f)
@@ -75,7 +75,7 @@ static void drop_function(ch_server_function *f)
     ch__free(f);
 }
 
-static bool uses(const ch_server_function *f, const ch_stock_variable *v)
+static bool uses(const ch_server_function *f, const ch_server_var *v)
 {
     for (int i = 0; i < f->n; i++)
         if (f->variable[i] == v)
@@ -107,19 +107,19 @@ static bool drop_if_among(void *arg, ch_key k, void *value)
     return true;
 }
 
-void ch__store_remove(ch_store *s, const Cohort__PsFree *m)
+void ch__server_state_remove(ch_server_state *s, const Cohort__PsFree *m)
 {
     numbers these = {m->first_function, m->functions};
 
     if (these.n > 0)
         ch__map_sift(&s->functions, drop_if_among, &these);
     for (size_t i = 0; i < m->n_variables; i++) {
-        ch_stock_variable *v = ch__map_find(&s->stock.variables, ch__key(m->variables[i]));
+        ch_server_var *v = ch__map_find(&s->values.variables, ch__key(m->variables[i]));
 
         if (v == NULL)
             continue;
         ch__map_sift(&s->functions, drop_if_uses, v);
-        ch__stock_remove(&s->stock, v);
+        ch__values_remove(&s->values, v);
     }
 }
 
@@ -146,13 +146,13 @@ static ch_status check_resources(const ch_server_function *f)
     return CH_OK;
 }
 
-static ch_status make_function(const ch_store *s, const Cohort__PsDefine *m,
+static ch_status make_function(const ch_server_state *s, const Cohort__PsDefine *m,
                                ch_server_function *f)
 {
     ch_status rc = ch_graph_decode(m->graph.data, m->graph.len, &f->graph);
 
     for (size_t i = 0; i < m->n_variables && rc == CH_OK; i++) {
-        rc = ch__stock_find(&s->stock, m->variables[i], &f->variable[i]);
+        rc = ch__values_find(&s->values, m->variables[i], &f->variable[i]);
         f->n++;
         if (rc != CH_OK && i < (size_t)f->graph->n_resources)
             rc = ch__fail(rc,
@@ -164,7 +164,7 @@ static ch_status make_function(const ch_store *s, const Cohort__PsDefine *m,
     return rc == CH_OK ? ch_function_of_graph(f->graph->name, f->graph, &f->function) : rc;
 }
 
-ch_status ch__store_define(ch_store *s, const Cohort__PsDefine *m)
+ch_status ch__server_state_define(ch_server_state *s, const Cohort__PsDefine *m)
 {
     ch_server_function *f;
     ch_status           rc;
@@ -221,12 +221,12 @@ static ch_status check_regions(size_t n, size_t n_variables)
 }
 
 /* Gives a value, or the region of it that message i asks for. */
-static ch_status read_value(const ch_store *s, const Cohort__PsRead *m, size_t i,
+static ch_status read_value(const ch_server_state *s, const Cohort__PsRead *m, size_t i,
                             ch_tensor **out)
 {
     ch_tensor *value = NULL, *view = NULL;
     ch_region  region;
-    ch_status  rc = ch__stock_value(&s->stock, m->variables[i], m->pin, &value);
+    ch_status  rc = ch__values_get(&s->values, m->variables[i], m->snapshot, &value);
 
     if (rc == CH_OK && m->n_regions == 0)
         *out = ch_tensor_ref(value);
@@ -241,7 +241,8 @@ static ch_status read_value(const ch_store *s, const Cohort__PsRead *m, size_t i
     return rc;
 }
 
-ch_status ch__store_read(const ch_store *s, const Cohort__PsRead *m, ch_tensor **out)
+ch_status ch__server_state_read(const ch_server_state *s, const Cohort__PsRead *m,
+                                ch_tensor **out)
 {
     ch_status rc = check_regions(m->n_regions, m->n_variables);
 
@@ -253,13 +254,14 @@ ch_status ch__store_read(const ch_store *s, const Cohort__PsRead *m, ch_tensor *
     return rc;
 }
 
-ch_status ch__store_rows(ch_store *s, const Cohort__PsRows *m, int n, ch_tensor *const *ids,
-                         ch_tensor **out)
+ch_status ch__server_state_rows(ch_server_state *s, const Cohort__PsRows *m, int n,
+                                ch_tensor *const *ids, ch_tensor **out)
 {
     if (n != (int)m->n_variables)
         return ch__fail(CH_INVALID_ARGUMENT, "ids for %d variables of %zu", n, m->n_variables);
     for (size_t i = 0; i < m->n_variables; i++) {
-        ch_status rc = ch__stock_rows(&s->stock, m->variables[i], m->pin, ids[i], &out[i]);
+        ch_status rc =
+            ch__values_rows(&s->values, m->variables[i], m->snapshot, ids[i], &out[i]);
 
         if (rc != CH_OK) {
             drop_tensors(i, out);
@@ -269,17 +271,17 @@ ch_status ch__store_rows(ch_store *s, const Cohort__PsRows *m, int n, ch_tensor 
     return CH_OK;
 }
 
-ch_status ch__store_pin(ch_store *s, const Cohort__PsPin *m)
+ch_status ch__server_state_snapshot(ch_server_state *s, const Cohort__PsSnapshot *m)
 {
     if (!m->release)
-        return ch__stock_pin(&s->stock, m->pin);
-    ch__stock_release(&s->stock, m->pin);
+        return ch__values_snapshot(&s->values, m->snapshot);
+    ch__values_release(&s->values, m->snapshot);
     return CH_OK;
 }
 
 /* ---- workers that were given up, steps that are done ---- */
 
-ch_status ch__store_fence(ch_store *s, const Cohort__PsFence *m)
+ch_status ch__server_state_fence(ch_server_state *s, const Cohort__PsFence *m)
 {
     fence *f = s->fences;
 
@@ -293,18 +295,18 @@ ch_status ch__store_fence(ch_store *s, const Cohort__PsFence *m)
         f->next = s->fences;
         s->fences = f;
     }
-    f->least = m->incarnation > f->least ? m->incarnation : f->least;
+    f->least = m->registration > f->least ? m->registration : f->least;
     return CH_OK;
 }
 
-static ch_status check_fence(const ch_store *s, const Cohort__PsUpdate *m)
+static ch_status check_fence(const ch_server_state *s, const Cohort__PsUpdate *m)
 {
     for (const fence *f = s->fences; f != NULL; f = f->next)
-        if (strcmp(f->worker, m->worker) == 0 && m->incarnation < f->least && CH_KEEPS(FENCE))
+        if (strcmp(f->worker, m->worker) == 0 && m->registration < f->least && CH_KEEPS(FENCE))
             return ch__fail(
                 CH_ABORTED,
                 "step %llu: %s was given up in its life %llu; from %llu on it is heard",
-                (unsigned long long)m->step, m->worker, (unsigned long long)m->incarnation,
+                (unsigned long long)m->step, m->worker, (unsigned long long)m->registration,
                 (unsigned long long)f->least);
     return CH_OK;
 }
@@ -327,12 +329,12 @@ static bool is_among(size_t n, const uint64_t *list, uint64_t wanted)
     return false;
 }
 
-static bool has_ended(const ch_store *s, uint64_t step)
+static bool has_ended(const ch_server_state *s, uint64_t step)
 {
     return step < s->retired || (step < s->below && !is_among(s->n_live, s->live, step));
 }
 
-static ch_status check_step(const ch_store *s, uint64_t step)
+static ch_status check_step(const ch_server_state *s, uint64_t step)
 {
     return !has_ended(s, step) || !CH_KEEPS(RETIRE)
                ? CH_OK
@@ -340,7 +342,7 @@ static ch_status check_step(const ch_store *s, uint64_t step)
                           (unsigned long long)step, (unsigned long long)s->retired);
 }
 
-static void drop_applied(ch_store *s, applied *a)
+static void drop_applied(ch_server_state *s, applied *a)
 {
     for (int i = 0; i < a->n; i++) {
         s->given -= (int64_t)ch_tensor_bytes(a->given[i]);
@@ -351,7 +353,7 @@ static void drop_applied(ch_store *s, applied *a)
 
 static bool drop_if_ended(void *arg, ch_key k, void *value)
 {
-    ch_store *s = arg;
+    ch_server_state *s = arg;
 
     if (!has_ended(s, k.a))
         return false;
@@ -360,7 +362,7 @@ static bool drop_if_ended(void *arg, ch_key k, void *value)
 }
 
 /* What is remembered of steps that are done goes when there is as much again, of steps or of bytes. */
-static void look_through(ch_store *s)
+static void look_through(ch_server_state *s)
 {
     enum { FEW_BYTES = 1 << 20 };
 
@@ -370,7 +372,7 @@ static void look_through(ch_store *s)
     s->given_before = s->given;
 }
 
-void ch__store_retire(ch_store *s, uint64_t below)
+void ch__server_state_retire(ch_server_state *s, uint64_t below)
 {
     if (below <= s->retired)
         return;
@@ -387,7 +389,8 @@ static ch_status check_rising(size_t n, const uint64_t *step)
 }
 
 /* What two say who spoke at different times: the list of the one that reaches further, without what has ended for either. */
-ch_status ch__store_live(ch_store *s, uint64_t below, size_t n, const uint64_t *live)
+ch_status ch__server_state_live(ch_server_state *s, uint64_t below, size_t n,
+                                const uint64_t *live)
 {
     const uint64_t *from = below >= s->below ? live : s->live;
     size_t          n_from = below >= s->below ? n : s->n_live, n_new = 0;
@@ -413,7 +416,7 @@ ch_status ch__store_live(ch_store *s, uint64_t below, size_t n, const uint64_t *
 
 /* ---- steps that may be cancelled ---- */
 
-static bool was_applied(const ch_store *s, uint64_t step)
+static bool was_applied(const ch_server_state *s, uint64_t step)
 {
     for (int i = 0; i < s->applied.cap; i++)
         if (s->applied.entry[i].value != NULL && s->applied.entry[i].key.a == step)
@@ -421,7 +424,8 @@ static bool was_applied(const ch_store *s, uint64_t step)
     return false;
 }
 
-ch_status ch__store_hold(ch_store *s, const Cohort__PsHold *m, uint64_t *begun, size_t *n_begun)
+ch_status ch__server_state_hold(ch_server_state *s, const Cohort__PsHold *m, uint64_t *begun,
+                                size_t *n_begun)
 {
     ch_status rc = check_rising(m->n_steps, m->steps);
     uint64_t *held;
@@ -445,7 +449,7 @@ ch_status ch__store_hold(ch_store *s, const Cohort__PsHold *m, uint64_t *begun, 
     return CH_OK;
 }
 
-void ch__store_release(ch_store *s, uint64_t round)
+void ch__server_state_release(ch_server_state *s, uint64_t round)
 {
     if (round < s->round)
         return;
@@ -453,7 +457,7 @@ void ch__store_release(ch_store *s, uint64_t round)
     s->n_held = 0;
 }
 
-static ch_status check_hold(const ch_store *s, uint64_t step)
+static ch_status check_hold(const ch_server_state *s, uint64_t step)
 {
     return !is_among(s->n_held, s->held, step) || !CH_KEEPS(HOLD)
                ? CH_OK
@@ -464,7 +468,7 @@ static ch_status check_hold(const ch_store *s, uint64_t step)
 /* ---- updates ---- */
 
 /* All is there before anything is changed. */
-static ch_status check_updates(const ch_store *s, const Cohort__PsUpdate *m, int n)
+static ch_status check_updates(const ch_server_state *s, const Cohort__PsUpdate *m, int n)
 {
     int64_t wanted = 0;
 
@@ -505,13 +509,14 @@ static ch_status storage(void *owner, const ch_resource *r, int local, void **ou
 }
 
 /* Nothing is copied: inputs are not written. */
-static ch_status borrow_all(const ch_store *s, int n, ch_tensor *const *in, ch_tuple **out)
+static ch_status borrow_all(const ch_server_state *s, int n, ch_tensor *const *in,
+                            ch_tuple **out)
 {
     ch_tensor **t = ch__calloc((size_t)n + 1, sizeof(*t));
     ch_status   rc = t == NULL ? ch__fail_memory("inputs") : CH_OK;
 
     for (int i = 0; i < n && rc == CH_OK; i++)
-        rc = ch__lend(in[i], s->stock.device, &t[i]);
+        rc = ch__lend(in[i], s->values.device, &t[i]);
     if (rc == CH_OK)
         rc = ch_tuple_of(n, t, out);
     for (int i = 0; t != NULL && i < n; i++)
@@ -520,7 +525,7 @@ static ch_status borrow_all(const ch_store *s, int n, ch_tensor *const *in, ch_t
     return rc;
 }
 
-static ch_status run_update(ch_store *s, ch_server_function *f, uint64_t step, int n,
+static ch_status run_update(ch_server_state *s, ch_server_function *f, uint64_t step, int n,
                             ch_tensor *const *in, ch_tuple **out)
 {
     static const ch_run_ops ops = {.resource = storage};
@@ -529,16 +534,16 @@ static ch_status run_update(ch_store *s, ch_server_function *f, uint64_t step, i
 
     for (int i = 0; i < f->n && rc == CH_OK; i++)
         if (f->graph->resource[i].value != f->graph->resource[i].read)
-            rc = ch__stock_own(&s->stock, f->variable[i]);
+            rc = ch__values_make_private(&s->values, f->variable[i]);
     if (rc == CH_OK)
         rc = borrow_all(s, n, in, &given);
     if (rc == CH_OK)
         rc = ch__run(&(ch_run){.function = f->function,
                                .owner = f,
                                .ops = &ops,
-                               .generation = s->stock.generation,
+                               .generation = s->values.generation,
                                .n_local = 1,
-                               .device = &s->stock.device,
+                               .device = &s->values.device,
                                .n_replicas = 1,
                                .in = given,
                                .step = (int64_t)step},
@@ -548,7 +553,8 @@ static ch_status run_update(ch_store *s, ch_server_function *f, uint64_t step, i
 }
 
 /* Remembered before it runs, so that memory cannot be short afterwards. */
-static ch_status apply(ch_store *s, ch_server_function *f, ch_key at, ch_tensor *const *in)
+static ch_status apply(ch_server_state *s, ch_server_function *f, ch_key at,
+                       ch_tensor *const *in)
 {
     int       n = f->graph->n_outputs;
     applied  *a = ch__calloc(1, sizeof(*a) + (size_t)n * sizeof(a->given[0]));
@@ -561,7 +567,7 @@ static ch_status apply(ch_store *s, ch_server_function *f, ch_key at, ch_tensor 
     }
     rc = run_update(s, f, at.a, f->graph->n_inputs, in, &out);
     if (rc != CH_OK) {
-        ch__free(ch__map_take(&s->applied, at));
+        ch__free(ch__map_remove(&s->applied, at));
         return rc;
     }
     for (a->n = 0; a->n < n; a->n++) {
@@ -573,7 +579,7 @@ static ch_status apply(ch_store *s, ch_server_function *f, ch_key at, ch_tensor 
     return CH_OK;
 }
 
-static ch_status apply_all(ch_store *s, const Cohort__PsUpdate *m, ch_tensor *const *in)
+static ch_status apply_all(ch_server_state *s, const Cohort__PsUpdate *m, ch_tensor *const *in)
 {
     ch_status rc = CH_OK;
     int       at = 0;
@@ -585,14 +591,15 @@ static ch_status apply_all(ch_store *s, const Cohort__PsUpdate *m, ch_tensor *co
         if (ch__map_find(&s->applied, k) == NULL || !CH_KEEPS(DEDUPE)) {
             rc = apply(s, ch__map_find(&s->functions, ch__key(one->function)), k, in + at);
             if (rc == CH_OK && s->saw != NULL)
-                s->saw(s->arg, m->worker, m->incarnation, m->step, one->sequence);
+                s->saw(s->arg, m->worker, m->registration, m->step, one->sequence);
         }
         at += (int)one->inputs;
     }
     return rc;
 }
 
-ch_status ch__store_update(ch_store *s, const Cohort__PsUpdate *m, int n, ch_tensor *const *in)
+ch_status ch__server_state_update(ch_server_state *s, const Cohort__PsUpdate *m, int n,
+                                  ch_tensor *const *in)
 {
     ch_status rc = check_fence(s, m);
 
@@ -605,8 +612,8 @@ ch_status ch__store_update(ch_store *s, const Cohort__PsUpdate *m, int n, ch_ten
     return rc == CH_OK ? apply_all(s, m, in) : rc;
 }
 
-int ch__store_given(const ch_store *s, const Cohort__PsUpdate *m, uint32_t *count,
-                    ch_tensor **out)
+int ch__server_state_results(const ch_server_state *s, const Cohort__PsUpdate *m,
+                             uint32_t *count, ch_tensor **out)
 {
     int n = 0;
 
@@ -626,7 +633,7 @@ int ch__store_given(const ch_store *s, const Cohort__PsUpdate *m, uint32_t *coun
 /* ---- assigning ---- */
 
 /* Checks a message, which is not trusted, and reads its regions. */
-static ch_status check_assign(const ch_store *s, const Cohort__PsAssign *m, int n,
+static ch_status check_assign(const ch_server_state *s, const Cohort__PsAssign *m, int n,
                               ch_tensor *const *value, ch_region *region)
 {
     ch_status rc = check_regions(m->n_regions, m->n_variables);
@@ -634,11 +641,11 @@ static ch_status check_assign(const ch_store *s, const Cohort__PsAssign *m, int 
     if (rc == CH_OK && (size_t)n != m->n_variables)
         rc = ch__fail(CH_INVALID_ARGUMENT, "%d values for %zu variables", n, m->n_variables);
     for (size_t i = 0; i < m->n_variables && rc == CH_OK; i++) {
-        const ch_tensor   *t = value[i];
-        ch_stock_variable *v = NULL;
-        ch_shape           want;
+        const ch_tensor *t = value[i];
+        ch_server_var   *v = NULL;
+        ch_shape         want;
 
-        rc = ch__stock_find(&s->stock, m->variables[i], &v);
+        rc = ch__values_find(&s->values, m->variables[i], &v);
         if (rc != CH_OK)
             return rc;
         want = v->value->shape;
@@ -654,8 +661,8 @@ static ch_status check_assign(const ch_store *s, const Cohort__PsAssign *m, int 
 }
 
 /* Remembers that the step has assigned here, and assigns. */
-static ch_status assign_once(ch_store *s, const Cohort__PsAssign *m, const ch_region *region,
-                             ch_tensor *const *value)
+static ch_status assign_once(ch_server_state *s, const Cohort__PsAssign *m,
+                             const ch_region *region, ch_tensor *const *value)
 {
     ch_key    at = {m->step, assigned};
     applied  *a = ch__calloc(1, sizeof(*a));
@@ -665,17 +672,17 @@ static ch_status assign_once(ch_store *s, const Cohort__PsAssign *m, const ch_re
         ch__free(a);
         return rc;
     }
-    rc = ch__stock_set(&s->stock, m->n_variables, m->variables,
-                       m->n_regions > 0 ? region : NULL, value);
+    rc = ch__values_set(&s->values, m->n_variables, m->variables,
+                        m->n_regions > 0 ? region : NULL, value);
     if (rc == CH_OK)
         s->version++;
     else
-        ch__free(ch__map_take(&s->applied, at));
+        ch__free(ch__map_remove(&s->applied, at));
     return rc;
 }
 
-ch_status ch__store_assign(ch_store *s, const Cohort__PsAssign *m, int n,
-                           ch_tensor *const *value)
+ch_status ch__server_state_assign(ch_server_state *s, const Cohort__PsAssign *m, int n,
+                                  ch_tensor *const *value)
 {
     ch_region *region;
     ch_status  rc = check_step(s, m->step);
@@ -692,30 +699,30 @@ ch_status ch__store_assign(ch_store *s, const Cohort__PsAssign *m, int n,
 
 /* ---- the store ---- */
 
-uint64_t ch__store_version(const ch_store *s)
+uint64_t ch__server_state_version(const ch_server_state *s)
 {
     return s->version;
 }
 
-void ch__store_watch(ch_store *s, ch_store_saw saw, void *arg)
+void ch__server_state_watch(ch_server_state *s, ch_update_watch saw, void *arg)
 {
     s->saw = saw;
     s->arg = arg;
 }
 
-ch_status ch__store_new(ch_device *device, int64_t most_bytes, ch_store **out)
+ch_status ch__server_state_new(ch_device *device, int64_t most_bytes, ch_server_state **out)
 {
-    ch_store *s = ch__calloc(1, sizeof(*s));
+    ch_server_state *s = ch__calloc(1, sizeof(*s));
 
     if (s == NULL)
         return ch__fail_memory("a parameter server");
-    s->stock.device = device;
-    s->stock.most_bytes = most_bytes;
+    s->values.device = device;
+    s->values.most_bytes = most_bytes;
     *out = s;
     return CH_OK;
 }
 
-void ch__store_free(ch_store *s)
+void ch__server_state_free(ch_server_state *s)
 {
     if (s == NULL)
         return;
@@ -729,7 +736,7 @@ void ch__store_free(ch_store *s)
     ch__free(s->live);
     ch__free(s->held);
     ch__map_drop(&s->functions);
-    ch__stock_drop(&s->stock);
+    ch__values_drop(&s->values);
     while (s->fences != NULL) {
         fence *f = s->fences;
 

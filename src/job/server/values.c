@@ -7,17 +7,17 @@
 #include "base/mem.h"
 #include "kernel/rows.h"
 
-typedef struct pin {
+typedef struct snapshot {
     int n;
     struct {
         uint64_t   variable;
         ch_tensor *value;
-    } kept[];
-} pin;
+    } per_worker[];
+} snapshot;
 
 /* ---- variables ---- */
 
-ch_status ch__stock_find(const ch_stock *s, uint64_t number, ch_stock_variable **out)
+ch_status ch__values_find(const ch_values *s, uint64_t number, ch_server_var **out)
 {
     *out = ch__map_find(&s->variables, ch__key(number));
     return *out != NULL ? CH_OK
@@ -28,7 +28,7 @@ ch_status ch__stock_find(const ch_stock *s, uint64_t number, ch_stock_variable *
 }
 
 /* A value of the stock's own, in one piece, and on its device. */
-static ch_status own_copy(const ch_stock *s, ch_tensor *t, ch_tensor **out)
+static ch_status own_copy(const ch_values *s, ch_tensor *t, ch_tensor **out)
 {
     ch_status rc = ch_tensor_new_on(s->device, t->dtype, t->shape, out);
 
@@ -37,18 +37,18 @@ static ch_status own_copy(const ch_stock *s, ch_tensor *t, ch_tensor **out)
     return rc;
 }
 
-static void drop_variable(ch_stock_variable *v)
+static void drop_variable(ch_server_var *v)
 {
     ch_tensor_unref(v->value);
     ch_tensor_unref(v->spare);
     ch__free(v);
 }
 
-ch_status ch__stock_add(ch_stock *s, uint64_t number, const char *name, ch_tensor *value,
-                        const Cohort__PsFirst *first)
+ch_status ch__values_add(ch_values *s, uint64_t number, const char *name, ch_tensor *value,
+                         const Cohort__PsInit *first)
 {
-    ch_stock_variable *v = ch__map_find(&s->variables, ch__key(number));
-    ch_status          rc;
+    ch_server_var *v = ch__map_find(&s->variables, ch__key(number));
+    ch_status      rc;
 
     if (number == 0)
         return ch__fail(CH_INVALID_ARGUMENT, "variable %s has no number", name);
@@ -63,7 +63,7 @@ ch_status ch__stock_add(ch_stock *s, uint64_t number, const char *name, ch_tenso
     v->number = number;
     memcpy(v->name, name, strlen(name) + 1);
     rc = value != NULL ? own_copy(s, value, &v->value)
-                       : ch__first_make(first, s->device, s->most_bytes, &v->value);
+                       : ch__init_spec_compute(first, s->device, s->most_bytes, &v->value);
     if (rc == CH_OK)
         rc = ch__map_set(&s->variables, ch__key(number), v);
     if (rc == CH_OK)
@@ -72,9 +72,9 @@ ch_status ch__stock_add(ch_stock *s, uint64_t number, const char *name, ch_tenso
     return ch__fail_at(rc, "variable %s", name);
 }
 
-void ch__stock_remove(ch_stock *s, ch_stock_variable *v)
+void ch__values_remove(ch_values *s, ch_server_var *v)
 {
-    (void)ch__map_take(&s->variables, ch__key(v->number));
+    (void)ch__map_remove(&s->variables, ch__key(v->number));
     drop_variable(v);
 }
 
@@ -87,7 +87,7 @@ static bool is_ours(const ch_tensor *t)
 }
 
 /* The spare is kept as long as there is use for it. */
-static void keep_spare(ch_stock_variable *v, bool is_used)
+static void keep_spare(ch_server_var *v, bool is_used)
 {
     enum { LONG = 64 };
 
@@ -100,7 +100,7 @@ static void keep_spare(ch_stock_variable *v, bool is_used)
 
 /* What is to be written and is in others' hands becomes theirs; we go on with a copy, and have what was theirs for the next one
  * when they are done with it. */
-ch_status ch__stock_own(ch_stock *s, ch_stock_variable *v)
+ch_status ch__values_make_private(ch_values *s, ch_server_var *v)
 {
     ch_tensor *was = v->value;
     ch_status  rc = CH_OK;
@@ -138,7 +138,7 @@ static ch_status copy_region(ch_tensor *value, const ch_region *region, ch_tenso
 
 /* Makes the value that replaces that of `v`; NULL: the region will be written in the memory that `v` has. Strings need memory
  * when they are copied, so that a copy may fail: they are always replaced. */
-static ch_status prepare_value(ch_stock *s, ch_stock_variable *v, const ch_region *region,
+static ch_status prepare_value(ch_values *s, ch_server_var *v, const ch_region *region,
                                ch_tensor *value, ch_tensor **out)
 {
     ch_status rc;
@@ -146,14 +146,14 @@ static ch_status prepare_value(ch_stock *s, ch_stock_variable *v, const ch_regio
     if (region == NULL)
         return own_copy(s, value, out);
     if (v->value->dtype != CH_STR)
-        return ch__stock_own(s, v);
+        return ch__values_make_private(s, v);
     rc = own_copy(s, v->value, out);
     return rc == CH_OK ? copy_region(value, region, *out) : rc;
 }
 
 /* No variable changes before there is memory for all of them. */
-ch_status ch__stock_set(ch_stock *s, size_t n, const uint64_t *number, const ch_region *region,
-                        ch_tensor *const *value)
+ch_status ch__values_set(ch_values *s, size_t n, const uint64_t *number,
+                         const ch_region *region, ch_tensor *const *value)
 {
     ch_tensor **next = ch__calloc(n + 1, sizeof(*next));
     ch_status   rc = next == NULL ? ch__fail_memory("values") : CH_OK;
@@ -162,8 +162,8 @@ ch_status ch__stock_set(ch_stock *s, size_t n, const uint64_t *number, const ch_
         rc = prepare_value(s, ch__map_find(&s->variables, ch__key(number[i])),
                            region != NULL ? &region[i] : NULL, value[i], &next[i]);
     for (size_t i = 0; i < n && rc == CH_OK; i++) {
-        ch_stock_variable *v = ch__map_find(&s->variables, ch__key(number[i]));
-        ch_tensor         *was = v->value;
+        ch_server_var *v = ch__map_find(&s->variables, ch__key(number[i]));
+        ch_tensor     *was = v->value;
 
         if (next[i] == NULL) {
             ch__region_write(v->value, &region[i], value[i]);
@@ -181,30 +181,30 @@ ch_status ch__stock_set(ch_stock *s, size_t n, const uint64_t *number, const ch_
 
 /* ---- reading ---- */
 
-ch_status ch__stock_value(const ch_stock *s, uint64_t number, uint64_t pinned, ch_tensor **out)
+ch_status ch__values_get(const ch_values *s, uint64_t number, uint64_t pinned, ch_tensor **out)
 {
-    const pin         *p = pinned != 0 ? ch__map_find(&s->pins, ch__key(pinned)) : NULL;
-    ch_stock_variable *v = NULL;
-    ch_status          rc;
+    const snapshot *p = pinned != 0 ? ch__map_find(&s->snapshots, ch__key(pinned)) : NULL;
+    ch_server_var  *v = NULL;
+    ch_status       rc;
 
     if (pinned != 0 && p == NULL)
         return ch__fail(CH_NOT_FOUND, "there is no pin %llu here", (unsigned long long)pinned);
     for (int i = 0; p != NULL && i < p->n; i++)
-        if (p->kept[i].variable == number) {
-            *out = p->kept[i].value;
+        if (p->per_worker[i].variable == number) {
+            *out = p->per_worker[i].value;
             return CH_OK;
         }
-    rc = ch__stock_find(s, number, &v); /* what was made after the pin is as it is */
+    rc = ch__values_find(s, number, &v); /* what was made after the pin is as it is */
     if (rc == CH_OK)
         *out = v->value;
     return rc;
 }
 
-ch_status ch__stock_rows(ch_stock *s, uint64_t number, uint64_t pinned, const ch_tensor *ids,
-                         ch_tensor **out)
+ch_status ch__values_rows(ch_values *s, uint64_t number, uint64_t pinned, const ch_tensor *ids,
+                          ch_tensor **out)
 {
     ch_tensor *t = NULL;
-    ch_status  rc = ch__stock_value(s, number, pinned, &t);
+    ch_status  rc = ch__values_get(s, number, pinned, &t);
     ch_shape   shape;
     int64_t    n, bad;
 
@@ -222,7 +222,7 @@ ch_status ch__stock_rows(ch_stock *s, uint64_t number, uint64_t pinned, const ch
         return ch__fail(CH_INVALID_ARGUMENT, "id %lld at position %lld is not in [0, %lld)",
                         (long long)((const int64_t *)(const void *)ids->data)[bad],
                         (long long)bad, (long long)n);
-    rc = ch__shelf_take(&s->shelf, t->buffer->device, t->dtype, shape, out);
+    rc = ch__buffer_pool_get(&s->pool, t->buffer->device, t->dtype, shape, out);
     if (rc == CH_OK)
         ch__rows_gather((ch_ids){ids->data, true}, 0, shape.dim[0], t->data, n,
                         n > 0 ? (int64_t)ch_tensor_bytes(t) / n : 0, (*out)->data);
@@ -231,65 +231,65 @@ ch_status ch__stock_rows(ch_stock *s, uint64_t number, uint64_t pinned, const ch
 
 /* ---- pins ---- */
 
-static void drop_pin(pin *p)
+static void drop_snapshot(snapshot *p)
 {
     for (int i = 0; p != NULL && i < p->n; i++)
-        ch_tensor_unref(p->kept[i].value);
+        ch_tensor_unref(p->per_worker[i].value);
     ch__free(p);
 }
 
-ch_status ch__stock_pin(ch_stock *s, uint64_t number)
+ch_status ch__values_snapshot(ch_values *s, uint64_t number)
 {
-    pin      *p;
+    snapshot *p;
     ch_status rc;
 
     if (number == 0)
         return ch__fail(CH_INVALID_ARGUMENT, "a pin without a number");
-    if (number <= s->released || ch__map_find(&s->pins, ch__key(number)) != NULL)
+    if (number <= s->released || ch__map_find(&s->snapshots, ch__key(number)) != NULL)
         return CH_OK;
-    p = ch__calloc(1, sizeof(*p) + (size_t)s->variables.n * sizeof(p->kept[0]));
+    p = ch__calloc(1, sizeof(*p) + (size_t)s->variables.n * sizeof(p->per_worker[0]));
     if (p == NULL)
         return ch__fail_memory("a pin");
     for (int i = 0; i < s->variables.cap; i++) {
-        const ch_stock_variable *v = s->variables.entry[i].value;
+        const ch_server_var *v = s->variables.entry[i].value;
 
         if (v == NULL)
             continue;
-        p->kept[p->n].variable = v->number;
-        p->kept[p->n++].value = ch_tensor_ref(v->value);
+        p->per_worker[p->n].variable = v->number;
+        p->per_worker[p->n++].value = ch_tensor_ref(v->value);
     }
-    rc = ch__map_set(&s->pins, ch__key(number), p);
+    rc = ch__map_set(&s->snapshots, ch__key(number), p);
     if (rc != CH_OK)
-        drop_pin(p);
+        drop_snapshot(p);
     return rc;
 }
 
 static bool drop_if_released(void *arg, ch_key k, void *value)
 {
-    const ch_stock *s = arg;
+    const ch_values *s = arg;
 
     if (k.a > s->released)
         return false;
-    drop_pin(value);
+    drop_snapshot(value);
     return true;
 }
 
-void ch__stock_release(ch_stock *s, uint64_t last)
+void ch__values_release(ch_values *s, uint64_t last)
 {
     if (last <= s->released)
         return;
     s->released = last;
-    ch__map_sift(&s->pins, drop_if_released, s);
+    ch__map_sift(&s->snapshots, drop_if_released, s);
 }
 
-void ch__stock_drop(ch_stock *s)
+void ch__values_drop(ch_values *s)
 {
-    for (int i = 0; i < s->pins.cap; i++)
-        drop_pin(s->pins.entry[i].value);
+    for (int i = 0; i < s->snapshots.cap; i++)
+        drop_snapshot(s->snapshots.entry[i].value);
     for (int i = 0; i < s->variables.cap; i++)
         if (s->variables.entry[i].value != NULL)
             drop_variable(s->variables.entry[i].value);
-    ch__map_drop(&s->pins);
+    ch__map_drop(&s->snapshots);
     ch__map_drop(&s->variables);
-    ch__shelf_drop(&s->shelf);
+    ch__buffer_pool_drop(&s->pool);
 }

@@ -1,8 +1,8 @@
 /* job/server/values.h -- the variables of a parameter server, and values of them that others have.
  *
- *     rc = ch__stock_value(s, number, 0, &t);    // of now; ch_tensor_ref to keep it
+ *     rc = ch__values_get(s, number, 0, &t);    // of now; ch_tensor_ref to keep it
  *     ...
- *     rc = ch__stock_own(s, v);                  // before v->value is written
+ *     rc = ch__values_make_private(s, v);                  // before v->value is written
  *
  *   1. What is given is never changed: who writes to a variable owns its value first, and one in others' hands is left to them
  *      for a copy. So giving a value costs nothing where others release it in time.
@@ -20,56 +20,56 @@
 #include "tensor/buffer_pool.h"
 #include "tensor/layout.h"
 
-typedef struct ch_stock_variable {
+typedef struct ch_server_var {
     uint64_t   number;
     ch_tensor *value;  /* contiguous, on the stock's device */
     ch_tensor *spare;  /* the value before, for the next copy; NULL: none */
     int        n_idle; /* writes that did not need it */
     char       name[];
-} ch_stock_variable;
+} ch_server_var;
 
 /* Zero-initialise one to begin, but for its device. */
-typedef struct ch_stock {
-    ch_device *device;
-    int64_t    most_bytes; /* of a variable that is made here; 0: any number */
-    ch_map     variables, pins;
-    uint64_t   released; /* the largest pin that ever was */
-    unsigned   generation;
-    ch_shelf   shelf; /* for rows that are given */
-} ch_stock;
+typedef struct ch_values {
+    ch_device     *device;
+    int64_t        most_bytes; /* of a variable that is made here; 0: any number */
+    ch_map         variables, snapshots;
+    uint64_t       released; /* the largest pin that ever was */
+    unsigned       generation;
+    ch_buffer_pool pool; /* for rows that are given */
+} ch_values;
 
-void ch__stock_drop(ch_stock *s); /* what others have stays theirs */
+void ch__values_drop(ch_values *s); /* what others have stays theirs */
 
 /* ---- variables ---- */
 
 /* With a copy of the value, or, where that is NULL, with what `first` says. One that is there under this number and name stays
  * as it is. */
-CH_MUST_CHECK ch_status ch__stock_add(ch_stock *s, uint64_t number, const char *name,
-                                      ch_tensor *value, const Cohort__PsFirst *first);
-CH_MUST_CHECK ch_status ch__stock_find(const ch_stock *s, uint64_t number,
-                                       ch_stock_variable **out);
+CH_MUST_CHECK ch_status ch__values_add(ch_values *s, uint64_t number, const char *name,
+                                       ch_tensor *value, const Cohort__PsInit *first);
+CH_MUST_CHECK ch_status ch__values_find(const ch_values *s, uint64_t number,
+                                        ch_server_var **out);
 /* Pins keep what they have of it. */
-void ch__stock_remove(ch_stock *s, ch_stock_variable *v);
+void ch__values_remove(ch_values *s, ch_server_var *v);
 
 /* From now until somebody is given its value, that may be written. */
-CH_MUST_CHECK ch_status ch__stock_own(ch_stock *s, ch_stock_variable *v);
+CH_MUST_CHECK ch_status ch__values_make_private(ch_values *s, ch_server_var *v);
 /* Copies values to n variables, which exist: to all of them, or to none. If `region` is NULL, values replace whole variables;
  * else value i is copied to region i. Dtypes and shapes are those of the variables or regions. */
-CH_MUST_CHECK ch_status ch__stock_set(ch_stock *s, size_t n, const uint64_t *number,
-                                      const ch_region *region, ch_tensor *const *value);
+CH_MUST_CHECK ch_status ch__values_set(ch_values *s, size_t n, const uint64_t *number,
+                                       const ch_region *region, ch_tensor *const *value);
 
 /* ---- reading ---- */
 
-/* The value that a variable has now, or, unless `pin` is 0, had when that was set; borrowed. What was made after the pin is as
+/* The value that a variable has now, or, unless `snapshot` is 0, had when that was set; borrowed. What was made after the pin is as
  * it is. */
-CH_MUST_CHECK ch_status ch__stock_value(const ch_stock *s, uint64_t number, uint64_t pin,
-                                        ch_tensor **out);
+CH_MUST_CHECK ch_status ch__values_get(const ch_values *s, uint64_t number, uint64_t snapshot,
+                                       ch_tensor **out);
 /* Rows of it, by a vector of ids in i64, from anywhere; the caller's. */
-CH_MUST_CHECK ch_status ch__stock_rows(ch_stock *s, uint64_t number, uint64_t pin,
-                                       const ch_tensor *ids, ch_tensor **out);
+CH_MUST_CHECK ch_status ch__values_rows(ch_values *s, uint64_t number, uint64_t snapshot,
+                                        const ch_tensor *ids, ch_tensor **out);
 
 /* One that comes after its release, or twice, keeps nothing. */
-CH_MUST_CHECK ch_status ch__stock_pin(ch_stock *s, uint64_t pin);
-void                    ch__stock_release(ch_stock *s, uint64_t last);
+CH_MUST_CHECK ch_status ch__values_snapshot(ch_values *s, uint64_t snapshot);
+void                    ch__values_release(ch_values *s, uint64_t last);
 
 #endif

@@ -4,15 +4,15 @@
 #include "base/fault.h"
 #include "base/mem.h"
 
-struct ch_kept {
+struct ch_per_worker_var {
     ch_device *device;
     ch_tensor *initial, *value; /* the same in the beginning */
     ch_tensor *spare;           /* room for the next value, once it was needed */
 };
 
-ch_status ch__kept_new(ch_device *device, ch_tensor *initial, ch_kept **out)
+ch_status ch__per_worker_new(ch_device *device, ch_tensor *initial, ch_per_worker_var **out)
 {
-    ch_kept *k = ch__calloc(1, sizeof(*k));
+    ch_per_worker_var *k = ch__calloc(1, sizeof(*k));
 
     if (k == NULL)
         return ch__fail_memory("a variable");
@@ -23,7 +23,7 @@ ch_status ch__kept_new(ch_device *device, ch_tensor *initial, ch_kept **out)
     return CH_OK;
 }
 
-void ch__kept_free(ch_kept *k)
+void ch__per_worker_free(ch_per_worker_var *k)
 {
     if (k == NULL)
         return;
@@ -33,7 +33,7 @@ void ch__kept_free(ch_kept *k)
     ch__free(k);
 }
 
-ch_tensor *ch__kept_value(const ch_kept *k)
+ch_tensor *ch__per_worker_value(const ch_per_worker_var *k)
 {
     return k->value;
 }
@@ -44,7 +44,7 @@ static bool is_free(const ch_tensor *t)
     return atomic_load(&t->refs) == 1 && atomic_load(&t->buffer->refs) == 1;
 }
 
-ch_status ch__kept_prepare(ch_kept *k, const ch_tensor *next)
+ch_status ch__per_worker_prepare(ch_per_worker_var *k, const ch_tensor *next)
 {
     if (next->dtype != k->initial->dtype || !ch_shape_equal(next->shape, k->initial->shape))
         return ch__fail(CH_INVALID_ARGUMENT,
@@ -62,7 +62,7 @@ ch_status ch__kept_prepare(ch_kept *k, const ch_tensor *next)
 }
 
 /* The old value is the next one's room, when nobody has it any more. */
-void ch__kept_change(ch_kept *k)
+void ch__per_worker_commit(ch_per_worker_var *k)
 {
     ch_tensor *old = k->value;
 
@@ -70,7 +70,7 @@ void ch__kept_change(ch_kept *k)
     k->spare = old;
 }
 
-void ch__kept_reset(ch_kept *k)
+void ch__per_worker_reset(ch_per_worker_var *k)
 {
     ch_tensor_unref(k->value);
     k->value = ch_tensor_ref(k->initial);

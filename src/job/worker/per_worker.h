@@ -8,16 +8,17 @@
 
 #include "tensor/tensor.h"
 
-typedef struct ch_kept ch_kept;
+typedef struct ch_per_worker_var ch_per_worker_var;
 
 /* `initial`, which nobody may change, is referenced. */
-CH_MUST_CHECK ch_status ch__kept_new(ch_device *device, ch_tensor *initial, ch_kept **out);
-void                    ch__kept_free(ch_kept *k); /* NULL is fine */
+CH_MUST_CHECK ch_status ch__per_worker_new(ch_device *device, ch_tensor *initial,
+                                           ch_per_worker_var **out);
+void                    ch__per_worker_free(ch_per_worker_var *k); /* NULL is fine */
 
-ch_tensor *ch__kept_value(const ch_kept *k); /* borrowed */
+ch_tensor *ch__per_worker_value(const ch_per_worker_var *k); /* borrowed */
 /* A new value, in two steps, so that of several variables all change or none: it is copied, and then it is the value. */
-CH_MUST_CHECK ch_status ch__kept_prepare(ch_kept *k, const ch_tensor *next);
-void                    ch__kept_change(ch_kept *k);
-void                    ch__kept_reset(ch_kept *k); /* it is as it began */
+CH_MUST_CHECK ch_status ch__per_worker_prepare(ch_per_worker_var *k, const ch_tensor *next);
+void                    ch__per_worker_commit(ch_per_worker_var *k);
+void                    ch__per_worker_reset(ch_per_worker_var *k); /* it is as it began */
 
 #endif

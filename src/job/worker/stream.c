@@ -217,7 +217,7 @@ static void keep_place(ch_stream *s)
     place   p = {.number = s->next};
     ch_wire w;
 
-    if (s->next - place_for(s, s->next)->number < CH_STREAM_PLACES ||
+    if (s->next - place_for(s, s->next)->number < CH_STREAM_POSITIONS ||
         s->bytes_read < s->place_bytes)
         return;
     s->bytes_read = 0;
@@ -346,7 +346,7 @@ ch_status ch__stream_element(ch_stream *s, int64_t number, ch_tuple **out)
     return CH_OK;
 }
 
-bool ch__stream_place(const ch_stream *s, int64_t *number, const void **bytes, size_t *n)
+bool ch__stream_position(const ch_stream *s, int64_t *number, const void **bytes, size_t *n)
 {
     const place *p;
 

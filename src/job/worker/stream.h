@@ -22,7 +22,7 @@
 
 #include "cohort/iterator.h"
 
-enum { CH_STREAM_PLACES = 64 };
+enum { CH_STREAM_POSITIONS = 64 };
 
 typedef struct ch_stream ch_stream;
 
@@ -34,7 +34,7 @@ typedef struct ch_stream_options {
      * number of the pass. Each pair has sequences of its own. Beside a place they are ignored, because a place includes them. */
     int64_t     reader, pass;
     int64_t     first; /* number of the element that comes next at: */
-    const void *place; /* of ch__stream_place; NULL: the beginning, and first is 0 */
+    const void *place; /* of ch__stream_position; NULL: the beginning, and first is 0 */
     size_t      n_place;
     int         n_replicas;   /* 0 or 1: elements one by one; else groups, as of iterators */
     ch_device *const *device; /* n_replicas; NULL: where they were made */
@@ -51,9 +51,9 @@ void      ch__stream_free(ch_stream *s); /* NULL is fine; ends the iterator's th
 ch_status ch__stream_element(ch_stream *s, int64_t number, ch_tuple **out);
 
 /* The place that was kept last: the number of the element that comes next there, and its bytes, which are the stream's and
- * last until the next call. False: none but the one it was made with. A place is kept every CH_STREAM_PLACES elements; one
+ * last until the next call. False: none but the one it was made with. A place is kept every CH_STREAM_POSITIONS elements; one
  * that takes more bytes than these (a large shuffle's) when as many bytes have been read again. */
-bool ch__stream_place(const ch_stream *s, int64_t *number, const void **bytes, size_t *n);
+bool ch__stream_position(const ch_stream *s, int64_t *number, const void **bytes, size_t *n);
 
 /* Takes it up elsewhere: at a place that somebody else kept, where `number` comes next. Nothing is done where the stream is
  * there, or has been there and can go back. On an error it stays as it was. */

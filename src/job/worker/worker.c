@@ -21,13 +21,13 @@
 
 /* A call that asked to drop something. */
 typedef struct drop {
-    ch_call_id call;
-    ch_parcel *parcel;
+    ch_call_id  call;
+    ch_message *message;
 } drop;
 
 typedef struct worker {
-    ch_workplace   place;
-    uint64_t       life; /* the coordinator's number for this life, as far as it is known */
+    ch_run_env place;
+    uint64_t   registration; /* the coordinator's number for this life, as far as it is known */
     ch_worker_run *now, *last; /* first in the list is the one that runs */
     int            n_drops, cap_drops;
     drop          *drop; /* that wait until what runs can be ended */
@@ -40,24 +40,24 @@ static bool is_bytes(const ch_tensor *t)
 
 /* ---- functions ---- */
 
-static int shards_of(const ch_sent_route *s, const ch_route_remote *r)
+static int shards_of(const ch_placed_plan *s, const ch_remote_part *r)
 {
     return s->variable[r->variable[0]].n_shards;
 }
 
 static void drop_function(ch_worker_function *f)
 {
-    const ch_route *r = f->sent.route;
+    const ch_step_plan *r = f->sent.plan;
 
-    for (int i = 0; f->segment != NULL && i < r->n_segments; i++)
-        ch_function_unref(f->segment[i]);
-    for (int i = 0; f->is_defined != NULL && i < r->n_remotes; i++)
+    for (int i = 0; f->local_part != NULL && i < r->n_local_parts; i++)
+        ch_function_unref(f->local_part[i]);
+    for (int i = 0; f->is_defined != NULL && i < r->n_remote_parts; i++)
         ch__free(f->is_defined[i]);
-    ch__free(f->segment);
+    ch__free(f->local_part);
     ch__free(f->is_defined);
     ch__free(f->server);
-    ch__free(f->kept);
-    ch__route_free(f->sent.route);
+    ch__free(f->per_worker);
+    ch__step_plan_free(f->sent.plan);
     ch__free(f);
 }
 
@@ -86,72 +86,73 @@ static ch_status take_servers(ch_worker_function *f, const Cohort__WorkerFunctio
 
 static ch_status prepare_function(ch_worker_function *f, const Cohort__WorkerFunction *m)
 {
-    const ch_route *r = f->sent.route;
-    ch_status       rc = take_servers(f, m);
+    const ch_step_plan *r = f->sent.plan;
+    ch_status           rc = take_servers(f, m);
 
     if (rc != CH_OK)
         return rc;
-    f->segment = ch__calloc((size_t)r->n_segments + 1, sizeof(*f->segment));
-    f->is_defined = ch__calloc((size_t)r->n_remotes + 1, sizeof(*f->is_defined));
-    if (f->segment == NULL || f->is_defined == NULL)
+    f->local_part = ch__calloc((size_t)r->n_local_parts + 1, sizeof(*f->local_part));
+    f->is_defined = ch__calloc((size_t)r->n_remote_parts + 1, sizeof(*f->is_defined));
+    if (f->local_part == NULL || f->is_defined == NULL)
         return ch__fail_memory("a function");
-    for (int i = 0; i < r->n_remotes && rc == CH_OK; i++) {
+    for (int i = 0; i < r->n_remote_parts && rc == CH_OK; i++) {
         f->is_defined[i] = ch__calloc((size_t)shards_of(&f->sent, &r->remote[i]), sizeof(bool));
         if (f->is_defined[i] == NULL)
             rc = ch__fail_memory("a function");
     }
-    for (int i = 0; i < r->n_segments && rc == CH_OK; i++)
-        rc = ch_function_of_graph(r->segment[i].graph->name, r->segment[i].graph,
-                                  &f->segment[i]);
+    for (int i = 0; i < r->n_local_parts && rc == CH_OK; i++)
+        rc = ch_function_of_graph(r->local_part[i].graph->name, r->local_part[i].graph,
+                                  &f->local_part[i]);
     return rc;
 }
 
 /* The variables of its own that a function uses, which begin to be there with it. */
-static ch_status take_kept(ch_worker_function *f, const Cohort__WorkerFunction *m)
+static ch_status set_per_worker(ch_worker_function *f, const Cohort__WorkerFunction *m)
 {
-    f->kept = ch__calloc(m->n_kept + 1, sizeof(*f->kept));
-    if (f->kept == NULL)
+    f->per_worker = ch__calloc(m->n_per_worker + 1, sizeof(*f->per_worker));
+    if (f->per_worker == NULL)
         return ch__fail_memory("a function");
-    f->n_kept = (int)m->n_kept;
-    for (int i = 0; i < f->n_kept; i++) {
-        f->kept[i] =
-            (ch_worker_kept){m->kept[i]->variable, m->kept[i]->read, m->kept[i]->written};
-        f->n_read += f->kept[i].is_read;
-        f->n_written += f->kept[i].is_written;
+    f->n_per_worker = (int)m->n_per_worker;
+    for (int i = 0; i < f->n_per_worker; i++) {
+        f->per_worker[i] = (ch_per_worker_use){
+            m->per_worker[i]->variable, m->per_worker[i]->read, m->per_worker[i]->written};
+        f->n_read += f->per_worker[i].is_read;
+        f->n_written += f->per_worker[i].is_written;
     }
-    if (f->n_read > f->sent.route->n_inputs || f->n_written > f->sent.route->n_outputs)
+    if (f->n_read > f->sent.plan->n_inputs || f->n_written > f->sent.plan->n_outputs)
         return ch__fail(CH_INVALID_ARGUMENT,
                         "a function of %d inputs and %d results reads %d variables of this "
                         "worker's, and writes %d",
-                        f->sent.route->n_inputs, f->sent.route->n_outputs, f->n_read,
+                        f->sent.plan->n_inputs, f->sent.plan->n_outputs, f->n_read,
                         f->n_written);
     return CH_OK;
 }
 
-static ch_status begin_kept(worker *w, const ch_worker_function *f, ch_tensor *const *initial)
+static ch_status begin_per_worker(worker *w, const ch_worker_function *f,
+                                  ch_tensor *const *initial)
 {
     ch_status rc = CH_OK;
 
-    for (int i = 0; i < f->n_kept && rc == CH_OK; i++) {
-        ch_key   key = ch__key(f->kept[i].number);
-        ch_kept *k = NULL;
+    for (int i = 0; i < f->n_per_worker && rc == CH_OK; i++) {
+        ch_key             key = ch__key(f->per_worker[i].number);
+        ch_per_worker_var *k = NULL;
 
-        if (ch__map_find(&w->place.kept, key) != NULL)
+        if (ch__map_find(&w->place.per_worker, key) != NULL)
             continue; /* of another function */
-        rc = ch__kept_new(w->place.opt.device[0], initial[i], &k);
+        rc = ch__per_worker_new(w->place.opt.device[0], initial[i], &k);
         if (rc == CH_OK)
-            rc = ch__map_set(&w->place.kept, key, k);
+            rc = ch__map_set(&w->place.per_worker, key, k);
         if (rc != CH_OK)
-            ch__kept_free(k);
+            ch__per_worker_free(k);
     }
     return rc;
 }
 
 static ch_status reply_done(const ch_received *r)
 {
-    Cohort__WorkerDone m;
+    Cohort__WorkerReply m;
 
-    cohort__worker_done__init(&m);
+    cohort__worker_reply__init(&m);
     return ch__reply(r, &m.base, 0, NULL);
 }
 
@@ -159,11 +160,11 @@ static ch_status on_function(const ch_received *r, const void *request)
 {
     worker                       *w = r->self;
     const Cohort__WorkerFunction *m = request;
-    const ch_parcel              *p = r->parcel;
+    const ch_message             *p = r->message;
     ch_worker_function           *f;
     ch_status                     rc;
 
-    if (m->function == 0 || p->n_tensors < 1 || (size_t)p->n_tensors != 1 + m->n_kept ||
+    if (m->function == 0 || p->n_tensors < 1 || (size_t)p->n_tensors != 1 + m->n_per_worker ||
         !is_bytes(p->tensor[0]))
         return ch__fail(CH_INVALID_ARGUMENT,
                         "a function comes with a number, a route, as bytes, and a value for "
@@ -173,18 +174,18 @@ static ch_status on_function(const ch_received *r, const void *request)
     f = ch__calloc(1, sizeof(*f));
     if (f == NULL)
         return ch__fail_memory("a function");
-    rc = ch__route_decode(p->tensor[0]->data, ch_tensor_bytes(p->tensor[0]), &f->sent);
+    rc = ch__step_plan_decode(p->tensor[0]->data, ch_tensor_bytes(p->tensor[0]), &f->sent);
     if (rc == CH_OK)
         rc = prepare_function(f, m);
     if (rc == CH_OK)
-        rc = take_kept(f, m);
+        rc = set_per_worker(f, m);
     if (rc == CH_OK)
-        rc = begin_kept(w, f, p->tensor + 1);
+        rc = begin_per_worker(w, f, p->tensor + 1);
     if (rc == CH_OK)
         rc = ch__map_set(&w->place.functions, ch__key(m->function), f);
     if (rc == CH_OK)
         return reply_done(r);
-    if (f->sent.route != NULL)
+    if (f->sent.plan != NULL)
         drop_function(f);
     else
         ch__free(f);
@@ -197,7 +198,7 @@ static ch_status on_stream(const ch_received *r, const void *request)
 {
     worker                     *w = r->self;
     const Cohort__WorkerStream *m = request;
-    const ch_parcel            *p = r->parcel;
+    const ch_message           *p = r->message;
     char                        name[48];
     ch_stream                  *s = NULL;
     ch_stream_options           o = {.name = name,
@@ -235,15 +236,15 @@ static ch_status on_stream(const ch_received *r, const void *request)
 static void drop_things(worker *w, const Cohort__WorkerDrop *m)
 {
     for (size_t i = 0; i < m->n_functions; i++) {
-        ch_worker_function *f = ch__map_take(&w->place.functions, ch__key(m->functions[i]));
+        ch_worker_function *f = ch__map_remove(&w->place.functions, ch__key(m->functions[i]));
 
         if (f != NULL)
             drop_function(f);
     }
     for (size_t i = 0; i < m->n_streams; i++)
-        ch__stream_free(ch__map_take(&w->place.streams, ch__key(m->streams[i])));
-    for (size_t i = 0; i < m->n_kept; i++)
-        ch__kept_free(ch__map_take(&w->place.kept, ch__key(m->kept[i])));
+        ch__stream_free(ch__map_remove(&w->place.streams, ch__key(m->streams[i])));
+    for (size_t i = 0; i < m->n_per_worker; i++)
+        ch__per_worker_free(ch__map_remove(&w->place.per_worker, ch__key(m->per_worker[i])));
 }
 
 static bool is_listed(size_t n, const uint64_t *list, uint64_t wanted)
@@ -268,7 +269,7 @@ static bool is_in_use(const worker *w, const Cohort__WorkerDrop *m)
 }
 
 /* Does the drops that wait for nothing any more, and replies to their calls. */
-static void do_drops(worker *w, ch_post *post)
+static void do_drops(worker *w, ch_outbox *outbox)
 {
     int n = 0;
 
@@ -278,18 +279,19 @@ static void do_drops(worker *w, ch_post *post)
         const Cohort__WorkerDrop *m = NULL;
         ch_status                 rc;
 
-        if (ch__hear(d.parcel, &cohort__worker_drop__descriptor, &request) == CH_OK)
+        if (ch__message_parse(d.message, &cohort__worker_drop__descriptor, &request) == CH_OK)
             m = (const void *)request;
         if (m == NULL || is_in_use(w, m)) { /* NULL: no memory; the next drop tries again */
             w->drop[n++] = d;
         } else {
             drop_things(w, m);
-            rc = reply_done(&(ch_received){.parcel = d.parcel, .call = d.call, .post = post});
+            rc = reply_done(
+                &(ch_received){.message = d.message, .call = d.call, .outbox = outbox});
             if (rc != CH_OK)
-                ch__refuse(post, d.call, rc, "drop");
-            ch__parcel_unref(d.parcel);
+                ch__reply_error(outbox, d.call, rc, "drop");
+            ch__message_unref(d.message);
         }
-        ch__message_free(request);
+        ch__protobuf_free(request);
     }
     w->n_drops = n;
 }
@@ -297,7 +299,7 @@ static void do_drops(worker *w, ch_post *post)
 /* ---- runs ---- */
 
 /* Those behind the first that `when` is true of are forgotten; the first, if it is, is ended. */
-static void drop_runs(worker *w, ch_post                                                *post,
+static void drop_runs(worker *w, ch_outbox                                              *outbox,
                       bool (*when)(const ch_worker_run *r, const void *arg), const void *arg)
 {
     ch_worker_run *before = w->now;
@@ -314,34 +316,34 @@ static void drop_runs(worker *w, ch_post                                        
         ch__worker_run_free(r);
     }
     if (w->now != NULL && !w->now->is_over && when(w->now, arg))
-        ch__worker_run_end(w->now, post);
+        ch__worker_run_end(w->now, outbox);
 }
 
-static bool is_older(const ch_worker_run *r, const void *life)
+static bool is_older(const ch_worker_run *r, const void *registration)
 {
-    return r->life < *(const uint64_t *)life;
+    return r->registration < *(const uint64_t *)registration;
 }
 
-static void reset_kept(worker *w)
+static void reset_per_worker(worker *w)
 {
-    for (int i = 0; i < w->place.kept.cap; i++)
-        if (w->place.kept.entry[i].value != NULL)
-            ch__kept_reset(w->place.kept.entry[i].value);
+    for (int i = 0; i < w->place.per_worker.cap; i++)
+        if (w->place.per_worker.entry[i].value != NULL)
+            ch__per_worker_reset(w->place.per_worker.entry[i].value);
     ch__map_drop(&w->place.counted);
     w->place.counted = (ch_map){0};
 }
 
 /* What it was given before it was given up is nobody's any more, and what it kept is as it began. */
-static ch_status take_life(worker *w, uint64_t life, ch_post *post)
+static ch_status set_registration(worker *w, uint64_t registration, ch_outbox *outbox)
 {
-    if (life < w->life)
+    if (registration < w->registration)
         return ch__fail(CH_ABORTED, "it is for life %llu of this worker, which was given up",
-                        (unsigned long long)life);
-    if (life > w->life) {
-        drop_runs(w, post, is_older, &life);
-        reset_kept(w);
+                        (unsigned long long)registration);
+    if (registration > w->registration) {
+        drop_runs(w, outbox, is_older, &registration);
+        reset_per_worker(w);
     }
-    w->life = life;
+    w->registration = registration;
     return CH_OK;
 }
 
@@ -351,16 +353,16 @@ static ch_status on_run(const ch_received *r, const void *request)
     worker                  *w = r->self;
     const Cohort__WorkerRun *m = request;
     ch_worker_run           *run = NULL;
-    ch_status                rc = take_life(w, m->life, r->post);
+    ch_status                rc = set_registration(w, m->registration, r->outbox);
 
     if (rc == CH_OK)
-        rc = ch__worker_run_new(&w->place, r->call, r->parcel, m, &run);
+        rc = ch__worker_run_new(&w->place, r->call, r->message, m, &run);
     if (rc != CH_OK)
         return rc;
     *(w->last != NULL ? &w->last->next : &w->now) = run;
     w->last = run;
     if (w->now == run)
-        ch__worker_run_advance(run, r->post, r->now);
+        ch__worker_run_advance(run, r->outbox, r->now);
     return CH_OK;
 }
 
@@ -379,9 +381,9 @@ static ch_status on_drop(const ch_received *r, const void *request)
 
     if (!ch__grow((void **)&w->drop, &w->cap_drops, w->n_drops + 1, sizeof(*w->drop)))
         return ch__fail_memory("a drop");
-    w->drop[w->n_drops++] = (drop){r->call, ch__parcel_ref(r->parcel)};
-    drop_runs(w, r->post, is_dropped, request);
-    do_drops(w, r->post);
+    w->drop[w->n_drops++] = (drop){r->call, ch__message_ref(r->message)};
+    drop_runs(w, r->outbox, is_dropped, request);
+    do_drops(w, r->outbox);
     return CH_OK;
 }
 
@@ -394,15 +396,15 @@ static bool is_asked_by(const ch_worker_run *r, const void *call)
 
 static ch_status on_ping(const ch_received *r, const void *request)
 {
-    const worker      *w = r->self;
-    Cohort__WorkerDone m;
-    size_t             n = 0;
-    ch_status          rc;
+    const worker       *w = r->self;
+    Cohort__WorkerReply m;
+    size_t              n = 0;
+    ch_status           rc;
 
     (void)request;
     for (const ch_worker_run *run = w->now; run != NULL; run = run->next)
         n++;
-    cohort__worker_done__init(&m);
+    cohort__worker_reply__init(&m);
     m.busy = w->now != NULL;
     m.at = w->now != NULL && !w->now->is_over ? w->now->step : 0;
     m.steps = ch__calloc(n + 1, sizeof(*m.steps));
@@ -420,14 +422,14 @@ static ch_status on_read(const ch_received *r, const void *request)
 {
     worker                   *w = r->self;
     const Cohort__WorkerRead *m = request;
-    Cohort__WorkerDone        done;
-    ch_status                 rc = take_life(w, m->life, r->post);
-    const ch_kept            *k = ch__map_find(&w->place.kept, ch__key(m->variable));
-    ch_tensor                *value = k != NULL ? ch__kept_value(k) : NULL;
+    Cohort__WorkerReply       done;
+    ch_status                 rc = set_registration(w, m->registration, r->outbox);
+    const ch_per_worker_var  *k = ch__map_find(&w->place.per_worker, ch__key(m->variable));
+    ch_tensor                *value = k != NULL ? ch__per_worker_value(k) : NULL;
 
     if (rc != CH_OK)
         return rc;
-    cohort__worker_done__init(&done);
+    cohort__worker_reply__init(&done);
     return ch__reply(r, &done.base, value != NULL, &(ch_tensor *){ch_tensor_ref(value)});
 }
 
@@ -445,7 +447,7 @@ static const ch_role role = {
 /* clang-format on */
 
 /* Behind every event: when the first one has ended, what it used can be dropped, and the next one begins. */
-static void settle(worker *w, ch_post *post, int64_t now)
+static void settle(worker *w, ch_outbox *outbox, int64_t now)
 {
     while (w->now != NULL && ch__worker_run_has_ended(w->now)) {
         ch_worker_run *ended = w->now;
@@ -454,36 +456,36 @@ static void settle(worker *w, ch_post *post, int64_t now)
         if (w->now == NULL)
             w->last = NULL;
         ch__worker_run_free(ended);
-        do_drops(w, post);
+        do_drops(w, outbox);
         if (w->now != NULL)
-            ch__worker_run_advance(w->now, post, now);
+            ch__worker_run_advance(w->now, outbox, now);
     }
 }
 
-static void on_event(void *self, const ch_net_event *e, int64_t now, ch_post *post)
+static void on_event(void *self, const ch_net_event *e, int64_t now, ch_outbox *outbox)
 {
     worker   *w = self;
     ch_retry *ended = NULL;
 
     switch (e->kind) {
     case CH_EVENT_CALL:
-        ch__dispatch(&role, w, e, now, post);
+        ch__dispatch(&role, w, e, now, outbox);
         break;
     case CH_EVENT_CANCEL: /* nobody waits for it any more */
-        drop_runs(w, post, is_asked_by, &e->call);
+        drop_runs(w, outbox, is_asked_by, &e->call);
         break;
-    case CH_EVENT_ANSWER:
-        if (ch__retries_on_reply(&w->place.retries, e, now, post, &ended) && ended != NULL)
-            ch__worker_run_replied(w->now, ended, e, post, now);
+    case CH_EVENT_REPLY:
+        if (ch__retries_on_reply(&w->place.retries, e, now, outbox, &ended) && ended != NULL)
+            ch__worker_run_replied(w->now, ended, e, outbox, now);
         break;
     case CH_EVENT_TIMER:
-        (void)ch__retries_on_timer(&w->place.retries, e->id, now, post);
+        (void)ch__retries_on_timer(&w->place.retries, e->id, now, outbox);
         break;
     case CH_EVENT_WORK:
-        ch__worker_run_computed(w->now, post, now);
+        ch__worker_run_computed(w->now, outbox, now);
         break;
     }
-    settle(w, post, now);
+    settle(w, outbox, now);
 }
 
 static void close_worker(void *self)
@@ -505,11 +507,11 @@ static void close_worker(void *self)
     for (int i = 0; i < w->place.streams.cap; i++)
         ch__stream_free(w->place.streams.entry[i].value);
     for (int i = 0; i < w->n_drops; i++)
-        ch__parcel_unref(w->drop[i].parcel);
+        ch__message_unref(w->drop[i].message);
     ch__free(w->drop);
-    for (int i = 0; i < w->place.kept.cap; i++)
-        ch__kept_free(w->place.kept.entry[i].value);
-    ch__map_drop(&w->place.kept);
+    for (int i = 0; i < w->place.per_worker.cap; i++)
+        ch__per_worker_free(w->place.per_worker.entry[i].value);
+    ch__map_drop(&w->place.per_worker);
     ch__map_drop(&w->place.counted);
     ch__map_drop(&w->place.functions);
     ch__map_drop(&w->place.streams);
@@ -524,14 +526,14 @@ static int64_t or_else(int64_t value, int64_t usual)
     return value > 0 ? value : usual;
 }
 
-ch_status ch__worker_make(void *arg, ch_task *t, uint64_t incarnation, ch_post *post,
+ch_status ch__worker_make(void *arg, ch_task *t, uint64_t incarnation, ch_outbox *outbox,
                           void **self)
 {
     const ch_worker_options *opt = arg;
     worker                  *w = ch__calloc(1, sizeof(*w));
     ch_status                rc = w == NULL ? ch__fail_memory("a worker") : CH_OK;
 
-    (void)post;
+    (void)outbox;
     (void)incarnation;
     if (rc != CH_OK)
         return rc;

@@ -1,4 +1,4 @@
-/* net/read.c -- reading frames, from whoever may have sent them.
+/* net/frame_read.c -- reading frames, from whoever may have sent them.
  *
  * Nothing is believed before it is checked against what was already checked: the header's sizes against `most`, the looks
  * against the header, the elements against the looks. Memory follows the bytes that come, at most 16 MiB ahead of them:
@@ -12,16 +12,16 @@
 #include "net/frame.h"
 #include "tensor/tensor.h"
 
-static const uint64_t most_message = CH_PARCEL_MESSAGE, most_looks = 1 << 20;
+static const uint64_t most_message = CH_MESSAGE_MAX_BYTES, most_looks = 1 << 20;
 static const size_t   ahead = 8 << 20;
 
 /* What a tensor will be. */
-typedef struct ch_look {
+typedef struct ch_tensor_header {
     ch_dtype dtype;
     ch_shape shape;
     int64_t  count;
     size_t   bytes;
-} ch_look;
+} ch_tensor_header;
 
 static ch_status refuse(const char *why)
 {
@@ -66,11 +66,11 @@ static ch_status read_numbers(const uint8_t *bytes, size_t n, uint64_t field[N_F
 /* What kinds of frames have, and what they do not have. */
 static ch_status check_kind(const uint64_t *v)
 {
-    bool has_parcel = v[2] == CH_FRAME_CALL || (v[2] == CH_FRAME_ANSWER && v[7] == CH_ENDED_OK);
+    bool has_parcel = v[2] == CH_FRAME_CALL || (v[2] == CH_FRAME_REPLY && v[7] == CH_ENDED_OK);
 
     if (v[2] < CH_FRAME_CALL || v[2] > CH_FRAME_CANCEL)
         return refuse("it is neither call nor answer nor cancel");
-    if (v[2] == CH_FRAME_ANSWER ? v[7] > CH_ENDED_NO_ROOM : v[7] != 0)
+    if (v[2] == CH_FRAME_REPLY ? v[7] > CH_ENDED_NO_ROOM : v[7] != 0)
         return refuse("it ends in a way that nothing ends in");
     if (v[8] >= CH_STATUS_COUNT)
         return refuse("its status is none");
@@ -78,7 +78,7 @@ static ch_status check_kind(const uint64_t *v)
         return refuse("a number of its header is too large");
     if (!has_parcel && (v[9] | v[10] | v[12] | v[13]) != 0)
         return refuse("it holds what only calls and answers hold");
-    if (!has_parcel && !(v[2] == CH_FRAME_ANSWER && v[7] == CH_ENDED_REFUSED) && v[11] != 0)
+    if (!has_parcel && !(v[2] == CH_FRAME_REPLY && v[7] == CH_ENDED_ERROR) && v[11] != 0)
         return refuse("it holds a message that nobody reads");
     return CH_OK;
 }
@@ -150,7 +150,7 @@ static ch_status read_shape(const ch_wire_field *f, ch_shape *shape)
     return CH_OK;
 }
 
-static ch_status check_look(ch_look *l)
+static ch_status check_look(ch_tensor_header *l)
 {
     int64_t bytes;
 
@@ -161,7 +161,7 @@ static ch_status check_look(ch_look *l)
     return CH_OK;
 }
 
-static ch_status read_look(ch_wire_span s, ch_look *l)
+static ch_status read_look(ch_wire_span s, ch_tensor_header *l)
 {
     ch_wire       w = ch__wire(s.at, ch__wire_bytes(s));
     ch_wire_field f;
@@ -269,7 +269,7 @@ static void release_data(void *data)
 }
 
 /* Rows of the lengths become strings in place: the texts lie behind them. */
-static ch_status set_strings(uint8_t *data, const ch_look *l)
+static ch_status set_strings(uint8_t *data, const ch_tensor_header *l)
 {
     ch_str  *s = (ch_str *)(void *)data;
     uint8_t *text = data + (size_t)l->count * sizeof(ch_str);
@@ -290,8 +290,8 @@ static ch_status set_strings(uint8_t *data, const ch_look *l)
 
 static ch_status end_tensor(ch_frame_reader *r)
 {
-    const ch_look *l = &r->look[r->n_done];
-    ch_status      st = CH_OK;
+    const ch_tensor_header *l = &r->look[r->n_done];
+    ch_status               st = CH_OK;
 
     if (r->data == NULL)
         st = ch_tensor_new(l->dtype, l->shape, &r->tensor[r->n_done]);
@@ -330,18 +330,18 @@ void ch__frame_reader_drop(ch_frame_reader *r)
 static ch_status end_frame(ch_frame_reader *r)
 {
     bool has_parcel = r->frame.kind == CH_FRAME_CALL ||
-                      (r->frame.kind == CH_FRAME_ANSWER && r->frame.ending == CH_ENDED_OK);
+                      (r->frame.kind == CH_FRAME_REPLY && r->frame.ending == CH_ENDED_OK);
     void     *bytes;
     ch_status st = CH_OK;
 
     if (has_parcel) {
-        st = ch__parcel_new(r->method, r->message_bytes, &bytes, r->n_tensors, r->tensor,
-                            &r->frame.parcel);
+        st = ch__message_new(r->method, r->message_bytes, &bytes, r->n_tensors, r->tensor,
+                             &r->frame.message);
         ch__free(r->tensor); /* the tensors are the parcel's, or gone */
         r->tensor = NULL;
         if (st == CH_OK && r->message_bytes > 0)
             memcpy(bytes, r->body + r->looks_bytes, r->message_bytes);
-    } else if (r->frame.ending == CH_ENDED_REFUSED) {
+    } else if (r->frame.ending == CH_ENDED_ERROR) {
         st = read_fault(r);
     }
     if (st == CH_OK)

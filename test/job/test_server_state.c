@@ -1,4 +1,4 @@
-/* test/job/test_store.c -- a store by itself: what it is told is a log, and what fails leaves it as it was.
+/* test/job/test_server_state.c -- a store by itself: what it is told is a log, and what fails leaves it as it was.
  *
  * What a server answers is in test_server.c. Here stores are told the same parcels, and compared.
  *
@@ -54,15 +54,15 @@ static int inputs_of(uint64_t function, unsigned seed, ch_tensor **out)
     return function == PUSH ? 1 : function == SCATTER ? 2 : 0;
 }
 
-static ch_parcel *spoken(uint32_t method, const ProtobufCMessage *m, int n, ch_tensor **t)
+static ch_message *spoken(uint32_t method, const ProtobufCMessage *m, int n, ch_tensor **t)
 {
-    ch_parcel *p = NULL;
+    ch_message *p = NULL;
 
-    t_ok(ch__speak(method, m, n, t, &p));
+    t_ok(ch__message_pack(method, m, n, t, &p));
     return p;
 }
 
-static ch_parcel *create(uint64_t number)
+static ch_message *create(uint64_t number)
 {
     Cohort__PsCreate m;
     ch_tensor       *t = NULL;
@@ -76,27 +76,27 @@ static ch_parcel *create(uint64_t number)
     return spoken(CH_PS_CREATE, &m.base, 1, &t);
 }
 
-static ch_parcel *define(uint64_t function)
+static ch_message *define(uint64_t function)
 {
     static const ch_step_fn step[] = {NULL, push, scatter, bend};
     Cohort__PsDefine        m;
     ch_tensor              *t[2];
     ch_tuple               *in = tuple_of(inputs_of(function, 1, t), t);
     ch_function            *f = t_function(step[function], NULL);
-    ch_route               *route = NULL;
-    const ch_route_remote  *r = NULL;
+    ch_step_plan           *plan = NULL;
+    const ch_remote_part   *r = NULL;
     uint64_t                number[2];
     void                   *bytes = NULL;
-    ch_parcel              *p;
+    ch_message             *p;
 
     cohort__ps_define__init(&m);
     ch_function_static_rows(f);
     t_ok(ch_strategy_run(NULL, f, in, NULL));
-    t_ok(ch__route_new(ch_function_graph(f), (int[]){0, 0}, &route));
-    for (int i = 0; i < route->n_remotes; i++)
-        if (route->remote[i].kind == CH_REMOTE_UPDATE) {
+    t_ok(ch__step_plan_new(ch_function_graph(f), (int[]){0, 0}, &plan));
+    for (int i = 0; i < plan->n_remote_parts; i++)
+        if (plan->remote[i].kind == CH_REMOTE_UPDATE) {
             assert_null(r);
-            r = &route->remote[i];
+            r = &plan->remote[i];
         }
     assert_int_equal(r->graph->n_inputs, ch_tuple_count(in));
     for (int i = 0; i < r->n_variables; i++)
@@ -110,20 +110,20 @@ static ch_parcel *define(uint64_t function)
     m.variables = number;
     p = spoken(CH_PS_DEFINE, &m.base, 0, NULL);
     ch_bytes_free(bytes);
-    ch__route_free(route);
+    ch__step_plan_free(plan);
     ch_tuple_unref(in);
     ch_function_unref(f);
     return p;
 }
 
 typedef struct attempt {
-    uint64_t step, retired, life;
+    uint64_t step, retired, registration;
     int      n; /* of its updates */
     uint64_t function[3];
     unsigned seed;
 } attempt;
 
-static ch_parcel *update(attempt at)
+static ch_message *update(attempt at)
 {
     Cohort__PsUpdate    m;
     Cohort__PsUpdateOne one[3], *list[3];
@@ -135,7 +135,7 @@ static ch_parcel *update(attempt at)
     m.step = at.step;
     m.retired = at.retired;
     m.worker = worker;
-    m.incarnation = at.life;
+    m.registration = at.registration;
     m.n_updates = (size_t)at.n;
     m.updates = list;
     for (int i = 0; i < at.n; i++) {
@@ -149,7 +149,7 @@ static ch_parcel *update(attempt at)
     return spoken(CH_PS_UPDATE, &m.base, n, t);
 }
 
-static ch_parcel *assign(uint64_t step, unsigned seed)
+static ch_message *assign(uint64_t step, unsigned seed)
 {
     Cohort__PsAssign m;
     uint64_t         number[2] = {W, TABLE};
@@ -162,28 +162,28 @@ static ch_parcel *assign(uint64_t step, unsigned seed)
     return spoken(CH_PS_ASSIGN, &m.base, 2, t);
 }
 
-static ch_parcel *pin(uint64_t number, bool release)
+static ch_message *snapshot(uint64_t number, bool release)
 {
-    Cohort__PsPin m;
+    Cohort__PsSnapshot m;
 
-    cohort__ps_pin__init(&m);
-    m.pin = number;
+    cohort__ps_snapshot__init(&m);
+    m.snapshot = number;
     m.release = release;
-    return spoken(CH_PS_PIN, &m.base, 0, NULL);
+    return spoken(CH_PS_SNAPSHOT, &m.base, 0, NULL);
 }
 
-static ch_parcel *fence(uint64_t life)
+static ch_message *fence(uint64_t registration)
 {
     Cohort__PsFence m;
     char            worker[] = "worker/0";
 
     cohort__ps_fence__init(&m);
     m.worker = worker;
-    m.incarnation = life;
+    m.registration = registration;
     return spoken(CH_PS_FENCE, &m.base, 0, NULL);
 }
 
-static ch_parcel *ping(uint64_t retired, uint64_t below, size_t n, uint64_t *live)
+static ch_message *ping(uint64_t retired, uint64_t below, size_t n, uint64_t *live)
 {
     Cohort__PsPing m;
 
@@ -195,7 +195,7 @@ static ch_parcel *ping(uint64_t retired, uint64_t below, size_t n, uint64_t *liv
     return spoken(CH_PS_PING, &m.base, 0, NULL);
 }
 
-static ch_parcel *drop(uint64_t function)
+static ch_message *drop(uint64_t function)
 {
     Cohort__PsFree m;
 
@@ -205,7 +205,7 @@ static ch_parcel *drop(uint64_t function)
     return spoken(CH_PS_FREE, &m.base, 0, NULL);
 }
 
-static ch_parcel *hold(uint64_t round, size_t n, uint64_t *step)
+static ch_message *hold(uint64_t round, size_t n, uint64_t *step)
 {
     Cohort__PsHold m;
 
@@ -216,7 +216,7 @@ static ch_parcel *hold(uint64_t round, size_t n, uint64_t *step)
     return spoken(CH_PS_HOLD, &m.base, 0, NULL);
 }
 
-static ch_parcel *release(uint64_t round)
+static ch_message *release(uint64_t round)
 {
     Cohort__PsPing m;
 
@@ -235,72 +235,74 @@ typedef struct told {
     uint64_t   begun[MOST_GIVEN];
 } told;
 
-static void tell_update(ch_store *s, const ch_parcel *p, const Cohort__PsUpdate *m, told *out)
+static void tell_update(ch_server_state *s, const ch_message *p, const Cohort__PsUpdate *m,
+                        told *out)
 {
-    out->rc = ch__store_update(s, m, p->n_tensors, p->tensor);
+    out->rc = ch__server_state_update(s, m, p->n_tensors, p->tensor);
     if (out->rc == CH_OK)
-        out->n = ch__store_given(s, m, NULL, out->given);
-    ch__store_retire(s, m->retired);
+        out->n = ch__server_state_results(s, m, NULL, out->given);
+    ch__server_state_retire(s, m->retired);
 }
 
-static void tell_ping(ch_store *s, const Cohort__PsPing *m, told *out)
+static void tell_ping(ch_server_state *s, const Cohort__PsPing *m, told *out)
 {
-    ch__store_retire(s, m->retired);
-    out->rc = ch__store_live(s, m->below, m->n_live, m->live);
+    ch__server_state_retire(s, m->retired);
+    out->rc = ch__server_state_live(s, m->below, m->n_live, m->live);
     if (out->rc == CH_OK)
-        ch__store_release(s, m->released);
+        ch__server_state_release(s, m->released);
 }
 
-static void tell_assign(ch_store *s, const ch_parcel *p, const Cohort__PsAssign *m, told *out)
+static void tell_assign(ch_server_state *s, const ch_message *p, const Cohort__PsAssign *m,
+                        told *out)
 {
-    out->rc = ch__store_assign(s, m, p->n_tensors, p->tensor);
-    ch__store_retire(s, m->retired);
+    out->rc = ch__server_state_assign(s, m, p->n_tensors, p->tensor);
+    ch__server_state_retire(s, m->retired);
 }
 
 /* All that the message says. The n-th allocation of the store fails; 0: none does. */
-static told tell_failing(ch_store *s, const ch_parcel *p, int64_t n)
+static told tell_failing(ch_server_state *s, const ch_message *p, int64_t n)
 {
     told              out = {.rc = CH_OK};
     ProtobufCMessage *message = NULL;
     const void       *m;
 
-    t_ok(ch__hear(p, ch__method(p->method)->request, &message));
+    t_ok(ch__message_parse(p, ch__method(p->method)->request, &message));
     m = message;
     ch__mem_fail_at(n);
     switch (p->method) {
     case CH_PS_CREATE:
-        out.rc = ch__store_create(s, m, p->n_tensors, p->tensor);
+        out.rc = ch__server_state_create(s, m, p->n_tensors, p->tensor);
         break;
     case CH_PS_FREE:
-        ch__store_remove(s, m);
+        ch__server_state_remove(s, m);
         break;
     case CH_PS_DEFINE:
-        out.rc = ch__store_define(s, m);
+        out.rc = ch__server_state_define(s, m);
         break;
     case CH_PS_UPDATE:
         tell_update(s, p, m, &out);
         break;
     case CH_PS_FENCE:
-        out.rc = ch__store_fence(s, m);
+        out.rc = ch__server_state_fence(s, m);
         break;
-    case CH_PS_PIN:
-        out.rc = ch__store_pin(s, m);
+    case CH_PS_SNAPSHOT:
+        out.rc = ch__server_state_snapshot(s, m);
         break;
     case CH_PS_ASSIGN:
         tell_assign(s, p, m, &out);
         break;
     case CH_PS_HOLD:
-        out.rc = ch__store_hold(s, m, out.begun, &out.n_begun);
+        out.rc = ch__server_state_hold(s, m, out.begun, &out.n_begun);
         break;
     default:
         tell_ping(s, m, &out);
     }
     ch__mem_fail_at(0);
-    ch__message_free(message);
+    ch__protobuf_free(message);
     return out;
 }
 
-static told tell(ch_store *s, const ch_parcel *p)
+static told tell(ch_server_state *s, const ch_message *p)
 {
     return tell_failing(s, p, 0);
 }
@@ -322,7 +324,7 @@ static void same_answers(told a, told b)
     forget(&b);
 }
 
-static ch_status read_value(const ch_store *s, uint64_t number, uint64_t pinned,
+static ch_status read_value(const ch_server_state *s, uint64_t number, uint64_t pinned,
                             ch_tensor **out)
 {
     Cohort__PsRead m;
@@ -330,14 +332,14 @@ static ch_status read_value(const ch_store *s, uint64_t number, uint64_t pinned,
     cohort__ps_read__init(&m);
     m.n_variables = 1;
     m.variables = &number;
-    m.pin = pinned;
-    return ch__store_read(s, &m, out);
+    m.snapshot = pinned;
+    return ch__server_state_read(s, &m, out);
 }
 
 /* To everybody who reads, with pins up to `last` too. */
-static void same_stores(const ch_store *a, const ch_store *b, uint64_t last)
+static void same_stores(const ch_server_state *a, const ch_server_state *b, uint64_t last)
 {
-    assert_int_equal(ch__store_version(a), ch__store_version(b));
+    assert_int_equal(ch__server_state_version(a), ch__server_state_version(b));
     for (uint64_t pinned = 0; pinned <= last; pinned++)
         for (uint64_t v = W; v <= STRANGER; v++) {
             ch_tensor *x = NULL, *y = NULL;
@@ -371,31 +373,31 @@ static int drop_vars(void **state)
 }
 
 /* Each on a device of its own, as servers are. */
-static ch_store *new_store(int i)
+static ch_server_state *new_store(int i)
 {
-    ch_device *device = NULL;
-    ch_store  *s = NULL;
+    ch_device       *device = NULL;
+    ch_server_state *s = NULL;
 
     t_ok(ch__device_of_task("ps", i, 0, &device));
-    t_ok(ch__store_new(device, 0, &s));
+    t_ok(ch__server_state_new(device, 0, &s));
     return s;
 }
 
 typedef struct journal {
-    int        n;
-    ch_parcel *parcel[LONGEST];
+    int         n;
+    ch_message *message[LONGEST];
 } journal;
 
-static void add(journal *j, ch_parcel *p)
+static void add(journal *j, ch_message *p)
 {
     assert_true(j->n < LONGEST);
-    j->parcel[j->n++] = p;
+    j->message[j->n++] = p;
 }
 
 static void drop_journal(journal *j)
 {
     for (int i = 0; i < j->n; i++)
-        ch__parcel_unref(j->parcel[i]);
+        ch__message_unref(j->message[i]);
     j->n = 0;
 }
 
@@ -413,11 +415,12 @@ static int roll(unsigned *seed, int below)
     return (int)((*seed >> 8) % (unsigned)below);
 }
 
-static ch_parcel *draw_update(unsigned *seed, uint64_t step, uint64_t retired, uint64_t life)
+static ch_message *draw_update(unsigned *seed, uint64_t step, uint64_t retired,
+                               uint64_t registration)
 {
-    attempt at = {.step = step, .retired = retired, .life = life};
+    attempt at = {.step = step, .retired = retired, .registration = registration};
 
-    at.life -= roll(seed, 10) == 0;
+    at.registration -= roll(seed, 10) == 0;
     at.n = 1 + roll(seed, 3);
     for (int i = 0; i < at.n; i++)
         at.function[i] = PUSH + (uint64_t)roll(seed, 3);
@@ -426,7 +429,7 @@ static ch_parcel *draw_update(unsigned *seed, uint64_t step, uint64_t retired, u
 }
 
 /* Some of the steps that come still have ended. A step that ends does so once: which, says its number. */
-static ch_parcel *draw_ping(unsigned *seed, uint64_t *retired)
+static ch_message *draw_ping(unsigned *seed, uint64_t *retired)
 {
     uint64_t live[8], below;
     size_t   n = 0;
@@ -440,7 +443,8 @@ static ch_parcel *draw_ping(unsigned *seed, uint64_t *retired)
 }
 
 /* Steps in no particular order, some of which come twice, late, or from a life that was given up. */
-static ch_parcel *draw(unsigned *seed, uint64_t *retired, uint64_t *life, uint64_t *pinned)
+static ch_message *draw(unsigned *seed, uint64_t *retired, uint64_t *registration,
+                        uint64_t *pinned)
 {
     uint64_t step = *retired + (uint64_t)roll(seed, 12) - (*retired > 3 ? 3 : 0);
 
@@ -450,13 +454,13 @@ static ch_parcel *draw(unsigned *seed, uint64_t *retired, uint64_t *life, uint64
     case 1:
         return draw_ping(seed, retired);
     case 2:
-        return fence(*life += (uint64_t)roll(seed, 2));
+        return fence(*registration += (uint64_t)roll(seed, 2));
     case 3:
-        return pin(++*pinned, false);
+        return snapshot(++*pinned, false);
     case 4:
-        return pin((uint64_t)roll(seed, (int)*pinned + 1), true);
+        return snapshot((uint64_t)roll(seed, (int)*pinned + 1), true);
     default:
-        return draw_update(seed, step, *retired, *life);
+        return draw_update(seed, step, *retired, *registration);
     }
 }
 
@@ -469,26 +473,26 @@ static void stores_that_are_told_the_same_hold_the_same_bits(void **state)
 
     (void)state;
     for (unsigned c = 0; c < CASES; c++) {
-        ch_store  *a = new_store(0), *b = new_store(1), *twice = new_store(2);
-        ch_tensor *held[HELD] = {NULL};
-        journal    j = {0};
-        unsigned   seed = c;
-        uint64_t   retired = 0, life = 1, pinned = 0;
-        int        first;
+        ch_server_state *a = new_store(0), *b = new_store(1), *twice = new_store(2);
+        ch_tensor       *held[HELD] = {NULL};
+        journal          j = {0};
+        unsigned         seed = c;
+        uint64_t         retired = 0, registration = 1, pinned = 0;
+        int              first;
 
         add_beginning(&j);
         first = j.n;
         for (int i = 0; i < 80; i++)
-            add(&j, i == 60 ? drop(BEND) : draw(&seed, &retired, &life, &pinned));
+            add(&j, i == 60 ? drop(BEND) : draw(&seed, &retired, &registration, &pinned));
         for (int i = 0; i < j.n; i++) {
             int  at = roll(&seed, HELD);
             told again;
 
-            same_answers(tell(a, j.parcel[i]), tell(b, j.parcel[i]));
-            again = tell(twice, j.parcel[i]);
+            same_answers(tell(a, j.message[i]), tell(b, j.message[i]));
+            again = tell(twice, j.message[i]);
             forget(&again);
             for (int k = 0; k < 2 && i > first; k++) {
-                again = tell(twice, j.parcel[first + roll(&seed, i + 1 - first)]);
+                again = tell(twice, j.message[first + roll(&seed, i + 1 - first)]);
                 forget(&again);
             }
             ch_tensor_unref(held[at]);
@@ -496,35 +500,35 @@ static void stores_that_are_told_the_same_hold_the_same_bits(void **state)
             if (i >= first)
                 t_ok(read_value(a, W + (uint64_t)roll(&seed, 3), 0, &held[at]));
         }
-        assert_true(ch__store_version(a) > 20);
+        assert_true(ch__server_state_version(a) > 20);
         same_stores(a, b, pinned);
         same_stores(a, twice, pinned);
         for (int i = 0; i < HELD; i++)
             ch_tensor_unref(held[i]);
         drop_journal(&j);
-        ch__store_free(a);
-        ch__store_free(b);
-        ch__store_free(twice);
+        ch__server_state_free(a);
+        ch__server_state_free(b);
+        ch__server_state_free(twice);
     }
 }
 
 /* A life of a store in which each message fails first, at one allocation after the other. Its twin is told it when it went well. */
 static void live_with_little_memory(bool is_read)
 {
-    ch_store  *s = new_store(0), *twin = new_store(1);
-    ch_tensor *held = NULL;
-    journal    j = {0};
-    uint64_t   one[3] = {PUSH, SCATTER, BEND};
+    ch_server_state *s = new_store(0), *twin = new_store(1);
+    ch_tensor       *held = NULL;
+    journal          j = {0};
+    uint64_t         one[3] = {PUSH, SCATTER, BEND};
 
     add_beginning(&j);
-    add(&j, pin(1, false));
+    add(&j, snapshot(1, false));
     for (uint64_t i = 0; i < 3; i++)
         add(&j, update((attempt){.step = i, .n = 1, .function = {one[i]}, .seed = 7}));
     add(&j, update((attempt){.step = 3, .n = 1, .function = {PUSH}, .seed = 8}));
     add(&j, assign(4, 9));
     add(&j, fence(2));
     add(&j, hold(1, 2, (uint64_t[]){2, 9}));
-    add(&j, pin(2, false));
+    add(&j, snapshot(2, false));
     for (int i = 0; i < j.n; i++) {
         int64_t n = 0;
         told    t;
@@ -533,18 +537,18 @@ static void live_with_little_memory(bool is_read)
             ch_tensor_unref(held);
             t_ok(read_value(s, W, 0, &held));
         }
-        while ((t = tell_failing(s, j.parcel[i], ++n)).rc != CH_OK) {
+        while ((t = tell_failing(s, j.message[i], ++n)).rc != CH_OK) {
             assert_int_equal(t.rc, CH_RESOURCE_EXHAUSTED);
             same_stores(s, twin, 2);
         }
         assert_true(n > 1);
-        same_answers(t, tell(twin, j.parcel[i]));
+        same_answers(t, tell(twin, j.message[i]));
         same_stores(s, twin, 2);
     }
     ch_tensor_unref(held);
     drop_journal(&j);
-    ch__store_free(s);
-    ch__store_free(twin);
+    ch__server_state_free(s);
+    ch__server_state_free(twin);
 }
 
 static void what_fails_for_want_of_memory_changes_nothing(void **state)
@@ -563,9 +567,9 @@ static void what_fails_for_want_of_memory_changes_nothing(void **state)
 /* The second fails, say: the first is not applied again. */
 static void attempts_go_on_behind_what_was_applied(void **state)
 {
-    ch_store  *s = new_store(0), *twin = new_store(1);
-    journal    j = {0};
-    ch_parcel *p =
+    ch_server_state *s = new_store(0), *twin = new_store(1);
+    journal          j = {0};
+    ch_message      *p =
         update((attempt){.step = 1, .n = 3, .function = {PUSH, SCATTER, PUSH}, .seed = 11});
     uint64_t version = 0;
     int      n_between = 0;
@@ -574,20 +578,20 @@ static void attempts_go_on_behind_what_was_applied(void **state)
     (void)state;
     add_beginning(&j);
     for (int i = 0; i < j.n; i++)
-        same_answers(tell(s, j.parcel[i]), tell(twin, j.parcel[i]));
+        same_answers(tell(s, j.message[i]), tell(twin, j.message[i]));
     for (int64_t n = 1; (t = tell_failing(s, p, n)).rc != CH_OK; n++) {
         assert_int_equal(t.rc, CH_RESOURCE_EXHAUSTED);
-        assert_true(ch__store_version(s) >= version);
-        version = ch__store_version(s);
+        assert_true(ch__server_state_version(s) >= version);
+        version = ch__server_state_version(s);
         n_between += version == 1 || version == 2;
     }
     assert_true(n_between > 0);
     same_answers(t, tell(twin, p));
     same_stores(s, twin, 0);
-    ch__parcel_unref(p);
+    ch__message_unref(p);
     drop_journal(&j);
-    ch__store_free(s);
-    ch__store_free(twin);
+    ch__server_state_free(s);
+    ch__server_state_free(twin);
 }
 
 /* Steps above the retired one that have ended are refused, whatever is said later, and what was said before. */
@@ -597,49 +601,50 @@ static void steps_that_are_said_to_have_ended_are_refused(void **state)
         uint64_t below, n, live[3];
     } said[] = {
         {0, 0, {0}}, {12, 3, {5, 8, 10}}, {15, 2, {8, 13}}, {12, 3, {5, 8, 10}}, {0, 0, {0}}};
-    ch_store *s = new_store(0);
-    journal   j = {0};
-    told      t;
+    ch_server_state *s = new_store(0);
+    journal          j = {0};
+    told             t;
 
     (void)state;
     add_beginning(&j);
     for (int i = 0; i < j.n; i++)
-        (void)tell(s, j.parcel[i]);
+        (void)tell(s, j.message[i]);
     drop_journal(&j);
     for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
         uint64_t live[3];
 
         memcpy(live, said[i].live, sizeof(live));
         add(&j, ping(5, said[i].below, said[i].n, live));
-        t = tell(s, j.parcel[j.n - 1]);
+        t = tell(s, j.message[j.n - 1]);
         t_ok(t.rc);
     }
     for (uint64_t step = 4; step < 18; step++) {
         bool is_live = step == 8 || step == 13 || step >= 15;
 
-        add(&j, update((attempt){.step = step, .life = 1, .n = 1, .function = {PUSH}}));
-        t = tell(s, j.parcel[j.n - 1]);
+        add(&j, update((attempt){.step = step, .registration = 1, .n = 1, .function = {PUSH}}));
+        t = tell(s, j.message[j.n - 1]);
         assert_int_equal(t.rc, is_live ? CH_OK : CH_ABORTED);
         forget(&t);
     }
     add(&j, ping(5, 20, 2, (uint64_t[]){9, 9}));
-    assert_int_equal(tell(s, j.parcel[j.n - 1]).rc, CH_INVALID_ARGUMENT);
+    assert_int_equal(tell(s, j.message[j.n - 1]).rc, CH_INVALID_ARGUMENT);
     drop_journal(&j);
-    ch__store_free(s);
+    ch__server_state_free(s);
 }
 
-static ch_status tell_step(ch_store *s, uint64_t step)
+static ch_status tell_step(ch_server_state *s, uint64_t step)
 {
-    ch_parcel *p = update((attempt){.step = step, .life = 1, .n = 1, .function = {PUSH}});
-    told       t = tell(s, p);
+    ch_message *p =
+        update((attempt){.step = step, .registration = 1, .n = 1, .function = {PUSH}});
+    told t = tell(s, p);
 
     forget(&t);
-    ch__parcel_unref(p);
+    ch__message_unref(p);
     return t.rc;
 }
 
 /* Takes the parcel over. Returns which steps had begun, as a number: 35 for steps 3 and 5. */
-static uint64_t begun_of(ch_store *s, ch_parcel *p)
+static uint64_t begun_of(ch_server_state *s, ch_message *p)
 {
     told     t = tell(s, p);
     uint64_t digits = 0;
@@ -647,20 +652,20 @@ static uint64_t begun_of(ch_store *s, ch_parcel *p)
     t_ok(t.rc);
     for (size_t i = 0; i < t.n_begun; i++)
         digits = 10 * digits + t.begun[i];
-    ch__parcel_unref(p);
+    ch__message_unref(p);
     return digits;
 }
 
 /* Between a hold and its release no update of a held step is applied, so that the answer to the hold stays true. */
 static void updates_of_held_steps_are_refused_until_the_hold_is_released(void **state)
 {
-    ch_store *s = new_store(0);
-    journal   j = {0};
+    ch_server_state *s = new_store(0);
+    journal          j = {0};
 
     (void)state;
     add_beginning(&j);
     for (int i = 0; i < j.n; i++)
-        (void)tell(s, j.parcel[i]);
+        (void)tell(s, j.message[i]);
     drop_journal(&j);
     t_ok(tell_step(s, 3));
     t_ok(tell_step(s, 5));
@@ -668,34 +673,34 @@ static void updates_of_held_steps_are_refused_until_the_hold_is_released(void **
     for (uint64_t step = 2; step <= 5; step++)
         assert_int_equal(tell_step(s, step), CH_ABORTED);
     t_ok(tell_step(s, 6));
-    assert_int_equal(ch__store_version(s), 3);
+    assert_int_equal(ch__server_state_version(s), 3);
     assert_int_equal(begun_of(s, hold(1, 4, (uint64_t[]){2, 3, 4, 5})), 35); /* asked again */
     (void)begun_of(s, release(0));
     assert_int_equal(tell_step(s, 2), CH_ABORTED);
     (void)begun_of(s, release(1));
     t_ok(tell_step(s, 2));
     t_ok(tell_step(s, 3)); /* once more: it is not applied twice */
-    assert_int_equal(ch__store_version(s), 4);
+    assert_int_equal(ch__server_state_version(s), 4);
     (void)begun_of(s, hold(1, 1, (uint64_t[]){7})); /* late: its round is over */
     t_ok(tell_step(s, 7));
     assert_int_equal(begun_of(s, hold(2, 1, (uint64_t[]){8})), 0);
     assert_int_equal(begun_of(s, hold(3, 1, (uint64_t[]){9})), 0); /* in its place */
     t_ok(tell_step(s, 8));
     assert_int_equal(tell_step(s, 9), CH_ABORTED);
-    ch__store_free(s);
+    ch__server_state_free(s);
 }
 
 static void rows_are_given_of_all_variables_or_of_none(void **state)
 {
-    Cohort__PsRows m;
-    ch_store      *s = new_store(0);
-    ch_parcel     *w = create(W), *table = create(TABLE);
-    uint64_t       number[3] = {W, TABLE, STRANGER};
-    ch_tensor     *few = ids_of(3, 4), *many = ids_of(9, ROWS), *out[3];
-    ch_tensor     *ids[3] = {few, many, few};
-    ch_status      rc = CH_UNAVAILABLE;
-    int64_t        live;
-    int            n_failed = 0;
+    Cohort__PsRows   m;
+    ch_server_state *s = new_store(0);
+    ch_message      *w = create(W), *table = create(TABLE);
+    uint64_t         number[3] = {W, TABLE, STRANGER};
+    ch_tensor       *few = ids_of(3, 4), *many = ids_of(9, ROWS), *out[3];
+    ch_tensor       *ids[3] = {few, many, few};
+    ch_status        rc = CH_UNAVAILABLE;
+    int64_t          live;
+    int              n_failed = 0;
 
     (void)state;
     cohort__ps_rows__init(&m);
@@ -704,12 +709,12 @@ static void rows_are_given_of_all_variables_or_of_none(void **state)
     t_ok(tell(s, table).rc);
     live = ch__mem_live();
     m.n_variables = 3;
-    t_refused(ch__store_rows(s, &m, 3, ids, out), CH_NOT_FOUND, "variable 4", "no");
+    t_refused(ch__server_state_rows(s, &m, 3, ids, out), CH_NOT_FOUND, "variable 4", "no");
     assert_int_equal(ch__mem_live(), live);
     m.n_variables = 2;
     for (int64_t n = 1; rc != CH_OK; n++) {
         ch__mem_fail_at(n);
-        rc = ch__store_rows(s, &m, 2, ids, out);
+        rc = ch__server_state_rows(s, &m, 2, ids, out);
         ch__mem_fail_at(0);
         n_failed += rc == CH_RESOURCE_EXHAUSTED;
         assert_true(rc == CH_OK || ch__mem_live() == live);
@@ -721,14 +726,14 @@ static void rows_are_given_of_all_variables_or_of_none(void **state)
     ch_tensor_unref(out[1]);
     ch_tensor_unref(few);
     ch_tensor_unref(many);
-    ch__parcel_unref(w);
-    ch__parcel_unref(table);
-    ch__store_free(s);
+    ch__message_unref(w);
+    ch__message_unref(table);
+    ch__server_state_free(s);
 }
 
 /* ---- regions ---- */
 
-static ch_status read_region(ch_store *s, size_t n_begin, int64_t *begin, size_t n_size,
+static ch_status read_region(ch_server_state *s, size_t n_begin, int64_t *begin, size_t n_size,
                              int64_t *size, ch_tensor **out)
 {
     Cohort__PsRead   m;
@@ -745,10 +750,10 @@ static ch_status read_region(ch_store *s, size_t n_begin, int64_t *begin, size_t
     m.variables = &variable;
     m.n_regions = begin == NULL ? 2 : 1;
     m.regions = list;
-    return ch__store_read(s, &m, out);
+    return ch__server_state_read(s, &m, out);
 }
 
-static ch_status assign_region(ch_store *s, uint64_t step, int64_t *begin, int64_t *size,
+static ch_status assign_region(ch_server_state *s, uint64_t step, int64_t *begin, int64_t *size,
                                ch_tensor *value)
 {
     Cohort__PsAssign m;
@@ -764,14 +769,14 @@ static ch_status assign_region(ch_store *s, uint64_t step, int64_t *begin, int64
     m.n_variables = m.n_regions = 2; /* of one variable */
     m.variables = variable;
     m.regions = list;
-    return ch__store_assign(s, &m, 2, (ch_tensor *[]){value, value});
+    return ch__server_state_assign(s, &m, 2, (ch_tensor *[]){value, value});
 }
 
 static void store_refuses_regions_that_do_not_fit(void **state)
 {
-    ch_store  *s = new_store(0);
-    ch_tensor *out = NULL, *value = t_noise(ch_shape_of(2, 1), 3);
-    ch_parcel *p = create(W);
+    ch_server_state *s = new_store(0);
+    ch_tensor       *out = NULL, *value = t_noise(ch_shape_of(2, 1), 3);
+    ch_message      *p = create(W);
 
     (void)state;
     (void)tell(s, p);
@@ -800,8 +805,8 @@ static void store_refuses_regions_that_do_not_fit(void **state)
     assert_memory_equal(ch_tensor_data(out), ch_tensor_data(value), 2 * sizeof(float));
     ch_tensor_unref(out);
     ch_tensor_unref(value);
-    ch__parcel_unref(p);
-    ch__store_free(s);
+    ch__message_unref(p);
+    ch__server_state_free(s);
 }
 
 int main(void)

@@ -1,4 +1,4 @@
-/* net/box.c -- a task's box: frames that came, and who looks for them, sleeps or must be woken.
+/* net/mailbox.c -- a task's box: frames that came, and who looks for them, sleeps or must be woken.
  *
  * Invariants, under a box's lock:
  *   1. n_looking counts threads that will look into the box before they sleep. While it is not 0, nobody need be woken.
@@ -6,7 +6,7 @@
  *   3. Who wakes a sleeper counts it as looking, so that it is woken once for all that comes until it runs.
  *   4. Who goes to sleep finds has_news false (its own thread: has_work_news too) under the lock, and sleeps until
  *      next_alarm at most.
- *   5. Who leaves a turn and does not look (a program's thread, the helper) sees whether somebody else must: ch__box_attend().
+ *   5. Who leaves a turn and does not look (a program's thread, the helper) sees whether somebody else must: ch__mailbox_attend().
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include <sched.h>
@@ -74,14 +74,14 @@ static ch_gate *someone(ch_threads_task *t)
     return &t->own_gate;
 }
 
-void ch__box_open(ch_threads_task *t)
+void ch__mailbox_open(ch_threads_task *t)
 {
     lock(t);
     t->is_open = true;
     unlock(t);
 }
 
-ch_frame *ch__box_close(ch_threads_task *t, int *n)
+ch_frame *ch__mailbox_close(ch_threads_task *t, int *n)
 {
     ch_frame *frames;
 
@@ -95,7 +95,7 @@ ch_frame *ch__box_close(ch_threads_task *t, int *n)
     return frames;
 }
 
-bool ch__box_put(ch_threads_task *t, const ch_frame *f, ch_threads_task *from)
+bool ch__mailbox_put(ch_threads_task *t, const ch_frame *f, ch_threads_task *from)
 {
     ch_gate *g = NULL;
     bool     fits;
@@ -117,7 +117,7 @@ bool ch__box_put(ch_threads_task *t, const ch_frame *f, ch_threads_task *from)
 }
 
 /* All that is in it, into `taken`. */
-int ch__box_take(ch_threads_task *t)
+int ch__mailbox_get_all(ch_threads_task *t)
 {
     ch_frame *empty = t->taken;
     int       cap = t->cap_taken, n;
@@ -139,7 +139,7 @@ int ch__box_take(ch_threads_task *t)
 /* ---- waking ---- */
 
 /* Those who wait ask again whether what they wait for is there. */
-void ch__box_wake_waiters(ch_threads_task *t)
+void ch__mailbox_wake_waiters(ch_threads_task *t)
 {
     bool any;
 
@@ -156,7 +156,7 @@ void ch__box_wake_waiters(ch_threads_task *t)
 }
 
 /* After a turn: its thread shall see that there is work. */
-void ch__box_wake_worker(ch_threads_task *t)
+void ch__mailbox_wake_worker(ch_threads_task *t)
 {
     bool is_asleep;
 
@@ -171,7 +171,7 @@ void ch__box_wake_worker(ch_threads_task *t)
 }
 
 /* After a turn of one who will not look again. */
-void ch__box_attend(ch_threads_task *t, bool has_more)
+void ch__mailbox_attend(ch_threads_task *t, bool has_more)
 {
     int64_t  until;
     ch_gate *g = NULL;
@@ -190,14 +190,14 @@ void ch__box_attend(ch_threads_task *t, bool has_more)
         ch__gate_open(g);
 }
 
-void ch__box_look(ch_threads_task *t, int more)
+void ch__mailbox_add_reader(ch_threads_task *t, int more)
 {
     lock(t);
     t->n_looking += more;
     unlock(t);
 }
 
-void ch__box_work(ch_threads_task *t, bool is_working)
+void ch__mailbox_set_working(ch_threads_task *t, bool is_working)
 {
     lock(t);
     t->n_looking += is_working ? -1 : 1;
@@ -212,7 +212,7 @@ static bool may_spin(const ch_threads *net)
     return atomic_load_explicit(&net->n_awake, memory_order_relaxed) <= net->n_cpus;
 }
 
-bool ch__box_has_news(const ch_threads_task *t)
+bool ch__mailbox_has_news(const ch_threads_task *t)
 {
     return atomic_load_explicit(&t->has_news, memory_order_acquire);
 }
@@ -225,7 +225,7 @@ static bool has_work_news(const ch_threads_task *t)
 /* `round` is NULL for the task's own thread, which looks for work in place of rounds. */
 static bool is_wanted(const ch_threads_task *t, const unsigned *round)
 {
-    return ch__box_has_news(t) ||
+    return ch__mailbox_has_news(t) ||
            (round != NULL ? atomic_load(&t->round) != *round : has_work_news(t));
 }
 
@@ -260,7 +260,7 @@ static void park(ch_threads *net, ch_gate *g, unsigned seen, int64_t until)
     atomic_fetch_add(&net->n_awake, 1);
 }
 
-void ch__box_own_sleep(ch_threads_task *t)
+void ch__mailbox_own_sleep(ch_threads_task *t)
 {
     unsigned seen;
     int64_t  until;
@@ -286,7 +286,7 @@ void ch__box_own_sleep(ch_threads_task *t)
 }
 
 /* `round` is that of its last turn: whatever was told since then may be what it waits for. */
-void ch__box_waiter_sleep(ch_threads_task *t, unsigned round, int64_t until)
+void ch__mailbox_waiter_sleep(ch_threads_task *t, unsigned round, int64_t until)
 {
     unsigned seen;
 

@@ -1,10 +1,10 @@
-/* data/place.c -- saving where a pipeline is, and going there.
+/* data/position.c -- saving where a pipeline is, and going there.
  *
  * A place is a list of states, one a cursor, in the order in which the tree is walked. What a
  * cursor says is numbers, elements and texts, which it reads back in the same order.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "data/place.h"
+#include "data/position.h"
 
 #include <string.h>
 
@@ -321,13 +321,13 @@ void ch__cursor_save(ch_cursor *c, ch_saver *s)
     c->stage->save(c, s);
 }
 
-ch_status ch__place_save(ch_cursor *root, uint64_t dataset, void **bytes, size_t *n)
+ch_status ch__position_save(ch_cursor *root, uint64_t dataset, void **bytes, size_t *n)
 {
-    ch_saver      s = {0};
-    Cohort__Place m;
+    ch_saver         s = {0};
+    Cohort__Position m;
 
     ch__cursor_save(root, &s);
-    cohort__place__init(&m);
+    cohort__position__init(&m);
     m.format = FORMAT;
     m.dataset = dataset;
     m.n_states = (size_t)s.n_states;
@@ -336,7 +336,7 @@ ch_status ch__place_save(ch_cursor *root, uint64_t dataset, void **bytes, size_t
     m.reader = root->it->name.reader;
     m.pass = root->it->name.pass;
     if (s.rc == CH_OK)
-        s.rc = ch__message_pack(&m.base, bytes, n);
+        s.rc = ch__protobuf_pack(&m.base, bytes, n);
     ch__free(s.states);
     ch__arena_drop(&s.arena);
     return s.rc;
@@ -345,14 +345,14 @@ ch_status ch__place_save(ch_cursor *root, uint64_t dataset, void **bytes, size_t
 /* ---- going there ---- */
 
 struct ch_loader {
-    const Cohort__Place *place;
-    size_t               next; /* state */
-    ch_cursor           *cursor;
-    const Cohort__State *state;
-    size_t               number, element, text; /* next of each */
-    bool                 fails;
-    ch_status            rc; /* of what an element held */
-    char                 why[128];
+    const Cohort__Position *place;
+    size_t                  next; /* state */
+    ch_cursor              *cursor;
+    const Cohort__State    *state;
+    size_t                  number, element, text; /* next of each */
+    bool                    fails;
+    ch_status               rc; /* of what an element held */
+    char                    why[128];
 };
 
 static void refuse(ch_loader *l, const char *why)
@@ -469,7 +469,7 @@ ch_status ch__load_elements(ch_loader *l, int64_t most, const ch_dataset *like,
             break;
         rc = ch__elements_add(list, e, l->state->stage);
         if (rc == CH_OK && l->cursor->it->budget.most > 0)
-            rc = ch__budget_take(l->cursor, e);
+            rc = ch__budget_charge(l->cursor, e);
     }
     return rc == CH_OK ? ch__load_status(l) : rc;
 }
@@ -492,10 +492,11 @@ static void add_gone(ch_skips *s, uint64_t n)
     atomic_fetch_add(&s->n, gone);
 }
 
-ch_status ch__place_read(uint64_t dataset, const void *bytes, size_t n, Cohort__Place **out)
+ch_status ch__position_read(uint64_t dataset, const void *bytes, size_t n,
+                            Cohort__Position **out)
 {
-    Cohort__Place *m =
-        (Cohort__Place *)ch__message_unpack(&cohort__place__descriptor, bytes, n);
+    Cohort__Position *m =
+        (Cohort__Position *)ch__protobuf_unpack(&cohort__position__descriptor, bytes, n);
     ch_status rc = CH_OK;
 
     if (m == NULL)
@@ -515,11 +516,11 @@ ch_status ch__place_read(uint64_t dataset, const void *bytes, size_t n, Cohort__
     if (rc == CH_OK)
         *out = m;
     else
-        ch__message_free(&m->base);
+        ch__protobuf_free(&m->base);
     return rc;
 }
 
-ch_status ch__place_load(ch_cursor *root, const Cohort__Place *place)
+ch_status ch__position_load(ch_cursor *root, const Cohort__Position *place)
 {
     ch_loader l = {.place = place};
     ch_status rc = ch__cursor_load(root, &l);

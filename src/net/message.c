@@ -1,4 +1,4 @@
-/* net/parcel.c -- parcels: a header, the tensors' list and the bytes, in one block.
+/* net/message.c -- parcels: a header, the tensors' list and the bytes, in one block.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdatomic.h>
 #include <stddef.h>
@@ -8,13 +8,13 @@
 #include "tensor/tensor.h"
 
 typedef struct block {
-    ch_parcel  parcel; /* first: a parcel is its block */
+    ch_message message; /* first: a parcel is its block */
     atomic_int refs;
     int64_t    size;
     ch_tensor *tensor[];
 } block;
 
-static block *block_of(ch_parcel *p)
+static block *block_of(ch_message *p)
 {
     return (block *)(void *)p;
 }
@@ -45,18 +45,18 @@ static int64_t text_bytes(const ch_tensor *t)
     return bytes;
 }
 
-ch_status ch__parcel_new(uint32_t method, size_t n_bytes, void **bytes, int n_tensors,
-                         ch_tensor *const *tensor, ch_parcel **out)
+ch_status ch__message_new(uint32_t method, size_t n_bytes, void **bytes, int n_tensors,
+                          ch_tensor *const *tensor, ch_message **out)
 {
     size_t head = sizeof(block) + (size_t)n_tensors * sizeof(ch_tensor *);
     block *b;
 
-    if (n_bytes > CH_PARCEL_MESSAGE) {
+    if (n_bytes > CH_MESSAGE_MAX_BYTES) {
         drop_tensors(n_tensors, tensor);
         return ch__fail(CH_INVALID_ARGUMENT,
                         "parcel: a message of %zu bytes, at most %zu: put what is large into a "
                         "tensor",
-                        n_bytes, CH_PARCEL_MESSAGE);
+                        n_bytes, CH_MESSAGE_MAX_BYTES);
     }
     b = ch__malloc(head + n_bytes);
     if (b == NULL) {
@@ -71,24 +71,24 @@ ch_status ch__parcel_new(uint32_t method, size_t n_bytes, void **bytes, int n_te
             b->size += text_bytes(tensor[i]);
     }
     atomic_init(&b->refs, 1);
-    b->parcel = (ch_parcel){.method = method,
-                            .n_bytes = n_bytes,
-                            .bytes = n_bytes > 0 ? (char *)b + head : NULL,
-                            .n_tensors = n_tensors,
-                            .tensor = b->tensor};
+    b->message = (ch_message){.method = method,
+                              .n_bytes = n_bytes,
+                              .bytes = n_bytes > 0 ? (char *)b + head : NULL,
+                              .n_tensors = n_tensors,
+                              .tensor = b->tensor};
     if (bytes != NULL)
         *bytes = n_bytes > 0 ? (char *)b + head : NULL;
-    *out = &b->parcel;
+    *out = &b->message;
     return CH_OK;
 }
 
-ch_parcel *ch__parcel_ref(ch_parcel *p)
+ch_message *ch__message_ref(ch_message *p)
 {
     atomic_fetch_add_explicit(&block_of(p)->refs, 1, memory_order_relaxed);
     return p;
 }
 
-void ch__parcel_unref(ch_parcel *p)
+void ch__message_unref(ch_message *p)
 {
     if (p == NULL ||
         atomic_fetch_sub_explicit(&block_of(p)->refs, 1, memory_order_acq_rel) != 1)
@@ -97,7 +97,7 @@ void ch__parcel_unref(ch_parcel *p)
     ch__free(p);
 }
 
-int64_t ch__parcel_size(const ch_parcel *p)
+int64_t ch__message_size(const ch_message *p)
 {
     return ((const block *)(const void *)p)->size;
 }

@@ -1,4 +1,4 @@
-/* test/job/test_route.c -- a step that is cut gives the bits of the step as it was.
+/* test/job/test_step_plan.c -- a step that is cut gives the bits of the step as it was.
  *
  * Every step runs twice: whole, under Default, and in parts, with a model of servers that is as simple as can be: a
  * list of tensors by name. Values and variables must be the same afterwards, wherever variables are, and in however
@@ -85,12 +85,12 @@ static void empty_store(store *s)
 /* ---- running the parts ---- */
 
 typedef struct worker {
-    const ch_graph *g;
-    const ch_route *route;
-    store          *store;
-    ch_tensor      *value[MOST_VALUES];
-    int64_t         rows;
-    int             n_reads, n_lookups, n_updates;
+    const ch_graph     *g;
+    const ch_step_plan *plan;
+    store              *store;
+    ch_tensor          *value[MOST_VALUES];
+    int64_t             rows;
+    int                 n_reads, n_lookups, n_updates;
 } worker;
 
 /* As it would come over a wire. */
@@ -130,7 +130,7 @@ static void run_graph(worker *w, ch_graph *g, int n_in, ch_tensor *const *in, in
     ch_bytes_free(bytes);
 }
 
-static void run_segment(worker *w, const ch_segment *s)
+static void run_local_part(worker *w, const ch_local_part *s)
 {
     ch_tensor *in[MOST_VALUES], *out[MOST_VALUES];
 
@@ -145,7 +145,7 @@ static void run_segment(worker *w, const ch_segment *s)
     }
 }
 
-static bool is_ready(const worker *w, const ch_route_remote *r)
+static bool is_ready(const worker *w, const ch_remote_part *r)
 {
     for (int i = 0; i < r->n_in; i++)
         if (w->value[r->in[i].value] == NULL)
@@ -182,7 +182,7 @@ static ch_tensor *rows_of_shard(const ch_tensor *table, const ch_tensor *ids)
 }
 
 /* Every shard has a piece of each row. */
-static void look_up_pieces(worker *w, const ch_route_remote *r, int var)
+static void look_up_pieces(worker *w, const ch_remote_part *r, int var)
 {
     const store *st = w->store;
     ch_tensor   *ids = w->value[r->in[0].value], *part[MOST_SHARDS];
@@ -195,7 +195,7 @@ static void look_up_pieces(worker *w, const ch_route_remote *r, int var)
         ch_tensor_unref(part[k]);
 }
 
-static void look_up(worker *w, const ch_route_remote *r, int var)
+static void look_up(worker *w, const ch_remote_part *r, int var)
 {
     const store *st = w->store;
     ch_shape     row = {.rank = st->shape[var].rank - 1};
@@ -234,15 +234,15 @@ static int widest_of(const store *s, const ch_graph *g)
     return best;
 }
 
-static ch_tensor *input_of_shard(const worker *w, const ch_route_remote *r, int var, int input,
+static ch_tensor *input_of_shard(const worker *w, const ch_remote_part *r, int var, int input,
                                  int k)
 {
-    const ch_route_input *in = &r->in[input];
-    ch_layout             l = w->store->layout[var];
-    ch_shard_role         role = ch__shard_role(in->role, l);
-    ch_shape              whole = w->store->shape[var];
-    ch_tensor            *t = w->value[in->value], *out = NULL;
-    ch_id_split          *s;
+    const ch_plan_input *in = &r->in[input];
+    ch_layout            l = w->store->layout[var];
+    ch_shard_role        role = ch__shard_role(in->role, l);
+    ch_shape             whole = w->store->shape[var];
+    ch_tensor           *t = w->value[in->value], *out = NULL;
+    ch_id_split         *s;
 
     if (role == CH_SHARD_WHOLE)
         return ch_tensor_ref(t);
@@ -258,7 +258,7 @@ static ch_tensor *input_of_shard(const worker *w, const ch_route_remote *r, int 
     return out;
 }
 
-static void update(worker *w, const ch_route_remote *r)
+static void update(worker *w, const ch_remote_part *r)
 {
     int        var = widest_of(w->store, r->graph);
     ch_layout  l = w->store->layout[var];
@@ -287,7 +287,7 @@ static void update(worker *w, const ch_route_remote *r)
     }
 }
 
-static void ask(worker *w, const ch_route_remote *r)
+static void ask(worker *w, const ch_remote_part *r)
 {
     int var = place_in(w->store, w->g->resource[r->variable[0]].name);
 
@@ -315,9 +315,9 @@ static void ask_ready(worker *w, bool *done, bool last)
 {
     for (bool more = true; more;) {
         more = false;
-        for (int i = 0; i < w->route->n_remotes; i++) {
-            const ch_route_remote *r = &w->route->remote[i];
-            bool                   now = r->kind != CH_REMOTE_UPDATE || r->n_out > 0 || last;
+        for (int i = 0; i < w->plan->n_remote_parts; i++) {
+            const ch_remote_part *r = &w->plan->remote[i];
+            bool                  now = r->kind != CH_REMOTE_UPDATE || r->n_out > 0 || last;
 
             if (!done[i] && now && is_ready(w, r)) {
                 ask(w, r);
@@ -327,26 +327,26 @@ static void ask_ready(worker *w, bool *done, bool last)
     }
 }
 
-static void run_route(worker *w)
+static void run_plan(worker *w)
 {
     bool done[MOST_VALUES] = {false};
 
-    assert_true(w->route->n_values <= MOST_VALUES && w->route->n_remotes <= MOST_VALUES);
-    for (int i = 0; i < w->route->n_segments; i++) {
-        const ch_segment *s = &w->route->segment[i];
+    assert_true(w->plan->n_values <= MOST_VALUES && w->plan->n_remote_parts <= MOST_VALUES);
+    for (int i = 0; i < w->plan->n_local_parts; i++) {
+        const ch_local_part *s = &w->plan->local_part[i];
 
         ask_ready(w, done, false);
-        run_segment(w, s);
+        run_local_part(w, s);
     }
     ask_ready(w, done, true);
-    for (int i = 0; i < w->route->n_remotes; i++)
+    for (int i = 0; i < w->plan->n_remote_parts; i++)
         assert_true(done[i]);
 }
 
 /* ---- both ways ---- */
 
 typedef struct counts {
-    int segments, reads, lookups, updates;
+    int local_parts, reads, lookups, updates;
 } counts;
 
 /* Where variables are: at so many places, in so many shards along an axis. */
@@ -364,39 +364,39 @@ static int place_of(const store *s, int i, where at)
 }
 
 /* The route as a worker gets it. */
-static ch_route *send(ch_route *route, const store *s, const int *place)
+static ch_step_plan *send(ch_step_plan *plan, const store *s, const int *place)
 {
-    static struct ch_route_shard shard[MOST_VARS][MOST_SHARDS];
-    static ch_route_variable     variable[MOST_VARS];
-    static uint64_t              function[MOST_VALUES];
-    ch_sent_route                sent = {route, s->n, variable, function}, got;
-    void                        *bytes = NULL;
-    size_t                       n = 0;
+    static struct ch_plan_shard shard[MOST_VARS][MOST_SHARDS];
+    static ch_plan_variable     variable[MOST_VARS];
+    static uint64_t             function[MOST_VALUES];
+    ch_placed_plan              sent = {plan, s->n, variable, function}, got;
+    void                       *bytes = NULL;
+    size_t                      n = 0;
 
     for (int i = 0; i < s->n; i++) {
-        variable[i] = (ch_route_variable){s->name[i],
-                                          ch_tensor_dtype(s->value[i][0]),
-                                          s->shape[i],
-                                          ch__layout_axis(s->layout[i]),
-                                          ch__layout_parts(s->layout[i]),
-                                          shard[i]};
+        variable[i] = (ch_plan_variable){s->name[i],
+                                         ch_tensor_dtype(s->value[i][0]),
+                                         s->shape[i],
+                                         ch__layout_axis(s->layout[i]),
+                                         ch__layout_parts(s->layout[i]),
+                                         shard[i]};
         for (int k = 0; k < ch__layout_parts(s->layout[i]); k++)
-            shard[i][k] = (struct ch_route_shard){place[i] * MOST_SHARDS + k, (uint64_t)i + 1};
+            shard[i][k] = (struct ch_plan_shard){place[i] * MOST_SHARDS + k, (uint64_t)i + 1};
     }
-    for (int i = 0; i < route->n_remotes; i++)
+    for (int i = 0; i < plan->n_remote_parts; i++)
         function[i] = (uint64_t)i * MOST_SHARDS + 1;
-    t_ok(ch__route_encode(&sent, &bytes, &n));
-    t_ok(ch__route_decode(bytes, n, &got));
+    t_ok(ch__step_plan_encode(&sent, &bytes, &n));
+    t_ok(ch__step_plan_decode(bytes, n, &got));
     assert_int_equal(got.n_variables, s->n);
     for (int i = 0; i < got.n_variables; i++) {
         assert_string_equal(got.variable[i].name, s->name[i]);
         assert_true(ch_shape_equal(got.variable[i].shape, s->shape[i]));
     }
-    for (int i = 0; i < route->n_remotes; i++)
+    for (int i = 0; i < plan->n_remote_parts; i++)
         assert_int_equal(got.function[i], function[i]);
     ch__free(bytes);
-    ch__route_free(route);
-    return got.route;
+    ch__step_plan_free(plan);
+    return got.plan;
 }
 
 enum { N_WHERES = 8 };
@@ -406,27 +406,27 @@ static const where wheres[N_WHERES] = {{1, 0, 1}, {2, 0, 1}, {3, 0, 1}, {4, 0, 1
 /* Runs f once more, whole and in parts. */
 static counts both_ways(ch_function *f, ch_tuple *in, int64_t rows, where at)
 {
-    ch_graph *g = ch_function_graph(f);
-    int       place[MOST_VARS];
-    store     s;
-    ch_route *route = NULL;
-    ch_tuple *out = NULL;
-    worker    w = {.g = g, .store = &s, .rows = rows};
-    counts    c;
+    ch_graph     *g = ch_function_graph(f);
+    int           place[MOST_VARS];
+    store         s;
+    ch_step_plan *plan = NULL;
+    ch_tuple     *out = NULL;
+    worker        w = {.g = g, .store = &s, .rows = rows};
+    counts        c;
 
     assert_true(g->n_resources <= MOST_VARS);
     fill_store(&s, g, at.axis, at.shards);
     for (int i = 0; i < g->n_resources; i++)
         place[i] = place_of(&s, i, at);
-    t_ok(ch__route_new(g, place, &route));
-    route = send(route, &s, place);
-    w.route = route;
-    for (int i = 0; i < route->n_inputs; i++)
+    t_ok(ch__step_plan_new(g, place, &plan));
+    plan = send(plan, &s, place);
+    w.plan = plan;
+    for (int i = 0; i < plan->n_inputs; i++)
         w.value[i] = ch_tensor_ref(ch_value_at(ch_tuple_at(in, i), 0));
-    run_route(&w);
+    run_plan(&w);
     t_ok(ch_strategy_run_with(NULL, f, in, &(ch_run_options){.has_step_number = true}, &out));
-    for (int i = 0; i < route->n_outputs; i++)
-        same_bits("a result", ch_value_at(ch_tuple_at(out, i), 0), w.value[route->output[i]]);
+    for (int i = 0; i < plan->n_outputs; i++)
+        same_bits("a result", ch_value_at(ch_tuple_at(out, i), 0), w.value[plan->output[i]]);
     for (int i = 0; i < g->n_resources; i++) {
         ch_tensor *t = NULL, *now = NULL;
 
@@ -436,10 +436,10 @@ static counts both_ways(ch_function *f, ch_tuple *in, int64_t rows, where at)
         ch_tensor_unref(now);
         ch_tensor_unref(t);
     }
-    c = (counts){route->n_segments, w.n_reads, w.n_lookups, w.n_updates};
-    for (int i = 0; i < route->n_values; i++)
+    c = (counts){plan->n_local_parts, w.n_reads, w.n_lookups, w.n_updates};
+    for (int i = 0; i < plan->n_values; i++)
         ch_tensor_unref(w.value[i]);
-    ch__route_free(route);
+    ch__step_plan_free(plan);
     empty_store(&s);
     ch_tuple_unref(out);
     return c;
@@ -471,7 +471,7 @@ static void a_step_by_hand(void **state)
 
         make_job(&j);
         c = check_step(by_hand, &j, in, 8, wheres[n]);
-        assert_int_equal(c.segments, 1);
+        assert_int_equal(c.local_parts, 1);
         assert_int_equal(c.reads, 2); /* n is only changed */
         assert_int_equal(c.updates, 3);
         drop_job(&j);
@@ -517,7 +517,7 @@ static void rows_are_looked_up_where_they_are(void **state)
                           : ch_optimizer_adam(0.1, NULL, NULL, &j.optimizer));
             c = check_step(look_rows_up, &j, in, 30, wheres[n]);
             assert_int_equal(c.lookups, 1);
-            assert_int_equal(c.segments, 1);
+            assert_int_equal(c.local_parts, 1);
             drop_job(&j);
             ch_tuple_unref(in);
         }
@@ -535,7 +535,7 @@ static void what_depends_on_servers_waits_for_them(void **state)
         c = check_step(look_up_twice, &j, in, 9, wheres[n]);
         assert_int_equal(c.lookups, 2);
         assert_int_equal(c.reads, 0);
-        assert_int_equal(c.segments, 2);
+        assert_int_equal(c.local_parts, 2);
         drop_job(&j);
         ch_tuple_unref(in);
     }

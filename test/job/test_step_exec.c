@@ -1,4 +1,4 @@
-/* test/job/test_trip.c -- steps in parts through real servers, which give the bits of the step as it was.
+/* test/job/test_step_exec.c -- steps in parts through real servers, which give the bits of the step as it was.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
@@ -6,28 +6,28 @@
 #include "graph/function.h"
 #include "graph/run.h"
 
-static void define_all(cluster *c, const ch_sent_route *r)
+static void define_all(cluster *c, const ch_placed_plan *r)
 {
-    for (int i = 0; i < r->route->n_remotes; i++) {
-        const ch_route_remote *u = &r->route->remote[i];
+    for (int i = 0; i < r->plan->n_remote_parts; i++) {
+        const ch_remote_part *u = &r->plan->remote[i];
 
         for (int k = 0; u->kind == CH_REMOTE_UPDATE && k < r->variable[u->variable[0]].n_shards;
              k++) {
             Cohort__PsDefine m;
             uint64_t         number[MOST_VARS];
             ch_graph        *g = NULL;
-            ch_parcel       *p = NULL;
+            ch_message      *p = NULL;
             void            *bytes = NULL;
 
             cohort__ps_define__init(&m);
-            t_ok(ch__trip_update(r, i, k, &m.function, &g));
+            t_ok(ch__step_exec_update(r, i, k, &m.function, &g));
             t_ok(ch_graph_encode(g, &bytes, &m.graph.len));
             m.graph.data = bytes;
             m.n_variables = (size_t)u->n_variables;
             m.variables = number;
             for (int n = 0; n < u->n_variables; n++)
                 number[n] = r->variable[u->variable[n]].shard[k].variable;
-            t_ok(ch__speak(CH_PS_DEFINE, &m.base, 0, NULL, &p));
+            t_ok(ch__message_pack(CH_PS_DEFINE, &m.base, 0, NULL, &p));
             ask(&c->a, r->variable[u->variable[0]].shard[k].server, p);
             ch_bytes_free(bytes);
             ch_graph_unref(g);
@@ -45,14 +45,14 @@ static ch_status no_resource(void *owner, const ch_resource *r, int local, void 
     return ch__fail(CH_INTERNAL, "a segment has variable %s", r->name);
 }
 
-static void run_segment(ch_trip *t, const ch_segment *s, int64_t rows)
+static void run_local_part(ch_step_exec *t, const ch_local_part *s, int64_t rows)
 {
     static const ch_run_ops ops = {.resource = no_resource};
     ch_function            *f = NULL;
     ch_tuple               *in = NULL, *out = NULL;
     ch_device              *device = ch_device_current();
 
-    t_ok(ch__trip_inputs(t, &in));
+    t_ok(ch__step_exec_inputs(t, &in));
     t_ok(ch_function_of_graph("part", s->graph, &f));
     t_ok(ch__run(&(ch_run){.function = f,
                            .owner = t,
@@ -65,35 +65,36 @@ static void run_segment(ch_trip *t, const ch_segment *s, int64_t rows)
                            .global_rows = rows,
                            .step = 0},
                  &out));
-    t_ok(ch__trip_ran(t, out));
+    t_ok(ch__step_exec_computed(t, out));
     ch_tuple_unref(in);
     ch_tuple_unref(out);
     ch_function_unref(f);
 }
 
 /* Every call is made twice: the second changes nothing. */
-static void run_trip(cluster *c, ch_trip *t, int64_t rows)
+static void run_exec(cluster *c, ch_step_exec *t, int64_t rows)
 {
-    while (!ch__trip_is_done(t)) {
-        ch_trip_call *const *call = NULL;
-        const ch_segment    *s;
-        int                  n = 0;
+    while (!ch__step_exec_is_done(t)) {
+        ch_step_exec_call *const *call = NULL;
+        const ch_local_part      *s;
+        int                       n = 0;
 
-        t_ok(ch__trip_ask(t, &n, &call));
+        t_ok(ch__step_exec_next_calls(t, &n, &call));
         for (int i = 0; i < n; i++)
             for (int k = 0; k < 2; k++) {
-                ask(&c->a, call[i]->server, ch__parcel_ref(call[i]->parcel));
-                t_ok(ch__trip_answer(t, call[i], c->a.answer));
+                ask(&c->a, call[i]->server, ch__message_ref(call[i]->message));
+                t_ok(ch__step_exec_on_reply(t, call[i], c->a.answer));
             }
-        while ((s = ch__trip_segment(t)) != NULL)
-            run_segment(t, s, rows);
+        while ((s = ch__step_exec_local_part(t)) != NULL)
+            run_local_part(t, s, rows);
     }
 }
 
-static void compare(cluster *c, const ch_graph *g, const ch_trip *t, const ch_tuple *out)
+static void compare(cluster *c, const ch_graph *g, const ch_step_exec *t, const ch_tuple *out)
 {
     for (int i = 0; i < ch_tuple_count(out); i++)
-        same_bits("a result", ch_value_at(ch_tuple_at(out, i), 0), ch__trip_result(t, i, 0));
+        same_bits("a result", ch_value_at(ch_tuple_at(out, i), 0),
+                  ch__step_exec_result(t, i, 0));
     for (int i = 0; i < c->n; i++) {
         ch_tensor *is = read_back(c, i), *want = NULL;
 
@@ -109,7 +110,7 @@ static void check_step(ch_step_fn step, job *j, ch_tuple *in, int64_t rows, wher
     static cluster  c;
     static uint64_t function[MOST_VALUES];
     ch_function    *f = NULL;
-    ch_route       *route = NULL;
+    ch_step_plan   *plan = NULL;
     ch_graph       *g;
     ch_tensor      *input[8];
 
@@ -119,31 +120,32 @@ static void check_step(ch_step_fn step, job *j, ch_tuple *in, int64_t rows, wher
     t_ok(ch_strategy_run(NULL, f, in, NULL));
     g = ch_function_graph(f);
     create_all(&c, g, at);
-    t_ok(ch__route_new(g, c.place, &route));
-    for (int i = 0; i < route->n_remotes; i++)
+    t_ok(ch__step_plan_new(g, c.place, &plan));
+    for (int i = 0; i < plan->n_remote_parts; i++)
         function[i] = (uint64_t)i * MOST_SHARDS + 1;
-    define_all(&c, &(ch_sent_route){route, c.n, c.variable, function});
+    define_all(&c, &(ch_placed_plan){plan, c.n, c.variable, function});
     for (int i = 0; i < ch_tuple_count(in); i++)
         input[i] = ch_value_at(ch_tuple_at(in, i), 0);
     for (uint64_t n = 0; n < 3; n++) {
-        ch_sent_route sent = {route, c.n, c.variable, function};
-        ch_trip      *t = NULL;
-        ch_tuple     *out = NULL;
+        ch_placed_plan sent = {plan, c.n, c.variable, function};
+        ch_step_exec  *t = NULL;
+        ch_tuple      *out = NULL;
 
-        t_ok(ch__trip_new(
+        t_ok(ch__step_exec_new(
             &sent,
-            &(ch_attempt){.step = n, .retired = n, .worker = "worker/0", .incarnation = 1}, 1,
-            input, &t));
-        run_trip(&c, t, rows);
+            &(ch_step_identity){
+                .step = n, .retired = n, .worker = "worker/0", .registration = 1},
+            1, input, &t));
+        run_exec(&c, t, rows);
         t_ok(ch_strategy_run_with(NULL, f, in, &(ch_run_options){.has_step_number = true},
                                   &out));
         compare(&c, g, t, out);
         ch_tuple_unref(out);
-        ch__trip_free(t);
+        ch__step_exec_free(t);
     }
-    ch__route_free(route);
+    ch__step_plan_free(plan);
     ch_function_unref(f);
-    ch__parcel_unref(c.a.answer);
+    ch__message_unref(c.a.answer);
     ch__net_free(c.a.net);
 }
 
@@ -177,21 +179,21 @@ static void steps_through_servers(void **state)
 }
 
 /* Whichever allocation of it fails, a trip that asks says so, and can be let go of. */
-static void asks_without_memory(const ch_sent_route *sent, ch_tensor *const *input)
+static void asks_without_memory(const ch_placed_plan *sent, ch_tensor *const *input)
 {
     ch_status rc = CH_RESOURCE_EXHAUSTED;
 
     for (int k = 1; rc != CH_OK; k++) {
-        ch_trip             *t = NULL;
-        ch_trip_call *const *call = NULL;
-        int                  n = 0;
+        ch_step_exec             *t = NULL;
+        ch_step_exec_call *const *call = NULL;
+        int                       n = 0;
 
-        t_ok(ch__trip_new(sent, &(ch_attempt){.worker = "worker/0"}, 1, input, &t));
+        t_ok(ch__step_exec_new(sent, &(ch_step_identity){.worker = "worker/0"}, 1, input, &t));
         ch__mem_fail_at(k);
-        rc = ch__trip_ask(t, &n, &call);
+        rc = ch__step_exec_next_calls(t, &n, &call);
         ch__mem_fail_at(0);
         assert_true(rc == CH_OK || rc == CH_RESOURCE_EXHAUSTED);
-        ch__trip_free(t);
+        ch__step_exec_free(t);
         assert_true(k < 1000);
     }
 }
@@ -202,14 +204,14 @@ static void asking_fails_cleanly_and_rows_that_are_missing_are_refused(void **st
     static cluster  c;
     static uint64_t function[MOST_VALUES];
     ch_tuple *in = tuple_of(2, (ch_tensor *[]){ids_of(30, 20), t_noise(ch_shape_of(30, 4), 2)});
-    ch_tensor           *input[2] = {ch_value_at(ch_tuple_at(in, 0), 0),
-                                     ch_value_at(ch_tuple_at(in, 1), 0)};
-    ch_function         *f = NULL;
-    ch_sent_route        sent;
-    ch_trip             *t = NULL;
-    ch_trip_call *const *call = NULL;
-    job                  j;
-    int                  n = 0, n_refused = 0;
+    ch_tensor                *input[2] = {ch_value_at(ch_tuple_at(in, 0), 0),
+                                          ch_value_at(ch_tuple_at(in, 1), 0)};
+    ch_function              *f = NULL;
+    ch_placed_plan            sent;
+    ch_step_exec             *t = NULL;
+    ch_step_exec_call *const *call = NULL;
+    job                       j;
+    int                       n = 0, n_refused = 0;
 
     (void)state;
     make_job(&j);
@@ -219,32 +221,32 @@ static void asking_fails_cleanly_and_rows_that_are_missing_are_refused(void **st
     t_ok(ch_function_new("step", look_rows_up, &j, &f));
     t_ok(ch_strategy_run(NULL, f, in, NULL));
     create_all(&c, ch_function_graph(f), wheres[0]);
-    sent = (ch_sent_route){NULL, c.n, c.variable, function};
-    t_ok(ch__route_new(ch_function_graph(f), c.place, &sent.route));
+    sent = (ch_placed_plan){NULL, c.n, c.variable, function};
+    t_ok(ch__step_plan_new(ch_function_graph(f), c.place, &sent.plan));
     asks_without_memory(&sent, input);
-    t_ok(ch__trip_new(&sent, &(ch_attempt){.worker = "worker/0"}, 1, input, &t));
-    t_ok(ch__trip_ask(t, &n, &call));
+    t_ok(ch__step_exec_new(&sent, &(ch_step_identity){.worker = "worker/0"}, 1, input, &t));
+    t_ok(ch__step_exec_next_calls(t, &n, &call));
     for (int i = 0; i < n; i++) {
-        ch_tensor *few = NULL;
-        ch_parcel *p = NULL;
+        ch_tensor  *few = NULL;
+        ch_message *p = NULL;
 
-        if (call[i]->parcel->method != CH_PS_ROWS)
+        if (call[i]->message->method != CH_PS_ROWS)
             continue;
         /* 30 ids of 20, each once, of 8 bytes, and their rows */
         assert_in_range((int64_t)call[i]->bytes, 10 * (8 + 3 * 4), 20 * (8 + 3 * 4));
         t_ok(ch_tensor_new(CH_F32, ch_shape_of(19, 3), &few));
-        t_ok(ch__parcel_new(CH_PS_ROWS, 0, NULL, 1, &few, &p));
-        t_refused(ch__trip_answer(t, call[i], p), CH_INTERNAL, "server", "table");
-        ch__parcel_unref(p);
+        t_ok(ch__message_new(CH_PS_ROWS, 0, NULL, 1, &few, &p));
+        t_refused(ch__step_exec_on_reply(t, call[i], p), CH_INTERNAL, "server", "table");
+        ch__message_unref(p);
         n_refused++;
     }
     assert_int_equal(n_refused, 1);
-    ch__trip_free(t);
-    ch__route_free(sent.route);
+    ch__step_exec_free(t);
+    ch__step_plan_free(sent.plan);
     ch_function_unref(f);
     ch_tuple_unref(in);
     drop_job(&j);
-    ch__parcel_unref(c.a.answer);
+    ch__message_unref(c.a.answer);
     ch__net_free(c.a.net);
 }
 

@@ -1,4 +1,4 @@
-/* fit/ahead.h -- runs ahead of their results: where workers run the steps, several at a time, and the program goes on.
+/* fit/inflight.h -- runs ahead of their results: where workers run the steps, several at a time, and the program goes on.
  *
  * Of a strategy that runs steps here there are none. Else:
  *   1. A step is begun when the workers have not enough to do, and its results are taken later, in the order of the steps.
@@ -11,45 +11,45 @@
  *   5. Evaluations read one version of the variables, whatever is trained meanwhile: they are begun with a pin.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef FIT_AHEAD_H
-#define FIT_AHEAD_H
+#ifndef FIT_INFLIGHT_H
+#define FIT_INFLIGHT_H
 
 #include "base/fault.h"
 #include "strategy/strategy.h"
 
 /* Is given what a run gave. */
-typedef ch_status (*ch_take_fn)(void *arg, const ch_tuple *out);
+typedef ch_status (*ch_result_fn)(void *arg, const ch_tuple *out);
 
 /* Who takes what a run gives; `fn` NULL: nobody. */
-typedef struct ch_taker {
-    ch_take_fn fn;
-    void      *arg;
-} ch_taker;
+typedef struct ch_result_handler {
+    ch_result_fn fn;
+    void        *arg;
+} ch_result_handler;
 
 /* Those that were begun, and not taken yet. All zeros is one without any, whose strategy is yet to be said. */
-typedef struct ch_ahead {
+typedef struct ch_inflight {
     ch_strategy *strategy; /* borrowed */
     uint64_t     snapshot; /* that they read; 0: the current values */
     bool         is_open;  /* something was begun since they were settled */
     bool         was_cancelled;
     int          first, n, capacity;
     struct ch_begun {
-        ch_started run;
-        int64_t    step; /* for messages */
-        ch_taker   taker;
+        ch_started        run;
+        int64_t           step; /* for messages */
+        ch_result_handler taker;
     } * at;
     ch_fault fault;  /* of the first that failed, */
     int64_t  failed; /* which was this step */
-} ch_ahead;
+} ch_inflight;
 
 /* Waits while workers have enough to do. */
-ch_status ch__ahead_room(ch_ahead *a);
+ch_status ch__inflight_wait_for_room(ch_inflight *a);
 /* Begins a run, and takes what has ended meanwhile. */
-ch_status ch__ahead_run(ch_ahead *a, ch_function *f, ch_tuple *batch, int64_t step,
-                        ch_taker taker);
+ch_status ch__inflight_run(ch_inflight *a, ch_function *f, ch_tuple *batch, int64_t step,
+                           ch_result_handler taker);
 /* All that were begun have ended, and were taken. */
-ch_status ch__ahead_settle(ch_ahead *a);
+ch_status ch__inflight_drain(ch_inflight *a);
 /* The same, and nobody asks how they ended. */
-void ch__ahead_close(ch_ahead *a);
+void ch__inflight_close(ch_inflight *a);
 
 #endif

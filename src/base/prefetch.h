@@ -1,18 +1,18 @@
-/* base/ahead.h -- what lies at random in memory is asked for before it is needed.
+/* base/prefetch.h -- what lies at random in memory is asked for before it is needed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef BASE_AHEAD_H
-#define BASE_AHEAD_H
+#ifndef BASE_PREFETCH_H
+#define BASE_PREFETCH_H
 
 #include <stdint.h>
 
-enum { CH_AHEAD = 16 }; /* rows between asking and using */
+enum { CH_PREFETCH_ROWS = 16 }; /* rows between asking and using */
 
 /* GCC takes a function that only prefetches for one without effect, and drops the calls of it;
  * an empty piece of assembler is an effect. */
 #define CH_HAS_EFFECT() __asm__ volatile("")
 
-static inline void ch__ask_to_read(const char *row, int64_t bytes)
+static inline void ch__prefetch_read(const char *row, int64_t bytes)
 {
     int64_t most = bytes < 512 ? bytes : 512; /* the rest of a long row the CPU sees coming */
 
@@ -21,7 +21,7 @@ static inline void ch__ask_to_read(const char *row, int64_t bytes)
     CH_HAS_EFFECT();
 }
 
-static inline void ch__ask_to_write(const char *row, int64_t bytes)
+static inline void ch__prefetch_write(const char *row, int64_t bytes)
 {
     int64_t most = bytes < 512 ? bytes : 512;
 

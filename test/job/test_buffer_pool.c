@@ -1,4 +1,4 @@
-/* test/job/test_shelf.c -- memory that comes back, and memory of others.   SPDX-License-Identifier: Apache-2.0 */
+/* test/job/test_buffer_pool.c -- memory that comes back, and memory of others.   SPDX-License-Identifier: Apache-2.0 */
 #include "../strategy/help.h"
 #include "base/mem.h"
 #include "job/shard.h"
@@ -7,11 +7,11 @@
 
 enum { MANY = 1 << 16 }; /* elements */
 
-static ch_tensor *take(ch_shelf *s, ch_dtype dtype, ch_shape shape)
+static ch_tensor *take(ch_buffer_pool *s, ch_dtype dtype, ch_shape shape)
 {
     ch_tensor *t = NULL;
 
-    t_ok(ch__shelf_take(s, ch_device_current(), dtype, shape, &t));
+    t_ok(ch__buffer_pool_get(s, ch_device_current(), dtype, shape, &t));
     assert_true(ch_shape_equal(ch_tensor_shape(t), shape));
     assert_true(ch_tensor_is_contiguous(t));
     memset(ch_tensor_data_mut(t), 0xAB, ch_tensor_bytes(t));
@@ -20,9 +20,9 @@ static ch_tensor *take(ch_shelf *s, ch_dtype dtype, ch_shape shape)
 
 static void what_nobody_has_is_given_again(void **state)
 {
-    ch_shelf    s = {0};
-    ch_tensor  *a = take(&s, CH_F32, ch_shape_of(MANY)), *b;
-    const void *at = ch_tensor_data(a);
+    ch_buffer_pool s = {0};
+    ch_tensor     *a = take(&s, CH_F32, ch_shape_of(MANY)), *b;
+    const void    *at = ch_tensor_data(a);
 
     (void)state;
     ch_tensor_unref(a);
@@ -32,14 +32,14 @@ static void what_nobody_has_is_given_again(void **state)
     assert_ptr_not_equal(ch_tensor_data(a), at);
     ch_tensor_unref(a);
     ch_tensor_unref(b);
-    ch__shelf_drop(&s);
+    ch__buffer_pool_drop(&s);
 }
 
 /* A view of it is as good as itself. */
 static void what_somebody_has_stays_theirs(void **state)
 {
-    ch_shelf   s = {0};
-    ch_tensor *a = take(&s, CH_F32, ch_shape_of(4, MANY)), *row = NULL, *b;
+    ch_buffer_pool s = {0};
+    ch_tensor     *a = take(&s, CH_F32, ch_shape_of(4, MANY)), *row = NULL, *b;
 
     (void)state;
     t_ok(ch_tensor_rows(a, 1, 2, &row));
@@ -47,7 +47,7 @@ static void what_somebody_has_stays_theirs(void **state)
     b = take(&s, CH_F32, ch_shape_of(4, MANY));
     memset(ch_tensor_data_mut(b), 0, ch_tensor_bytes(b));
     assert_int_equal(*(const unsigned char *)ch_tensor_data(row), 0xAB);
-    ch__shelf_drop(&s);
+    ch__buffer_pool_drop(&s);
     assert_int_equal(*(const unsigned char *)ch_tensor_data(row), 0xAB);
     ch_tensor_unref(row);
     ch_tensor_unref(b);
@@ -56,37 +56,37 @@ static void what_somebody_has_stays_theirs(void **state)
 /* Of as many as there are places for, and of what is not asked for any more. */
 static void a_shelf_does_not_grow(void **state)
 {
-    ch_shelf   s = {0};
-    ch_tensor *t[3 * CH_SHELF_PLACES];
-    int64_t    live = ch__mem_live();
+    ch_buffer_pool s = {0};
+    ch_tensor     *t[3 * CH_BUFFER_POOL_SIZE];
+    int64_t        live = ch__mem_live();
 
     (void)state;
-    for (int i = 0; i < 3 * CH_SHELF_PLACES; i++)
+    for (int i = 0; i < 3 * CH_BUFFER_POOL_SIZE; i++)
         t[i] = take(&s, CH_F32, ch_shape_of(MANY));
-    for (int i = 0; i < 3 * CH_SHELF_PLACES; i++)
+    for (int i = 0; i < 3 * CH_BUFFER_POOL_SIZE; i++)
         ch_tensor_unref(t[i]);
-    assert_true(ch__mem_live() <= live + 2 * CH_SHELF_PLACES); /* a block and its head */
+    assert_true(ch__mem_live() <= live + 2 * CH_BUFFER_POOL_SIZE); /* a block and its head */
     for (int i = 0; i < 1000; i++)
         ch_tensor_unref(take(&s, CH_F32, ch_shape_of(4 * MANY)));
     assert_true(ch__mem_live() <= live + 2);
-    ch__shelf_drop(&s);
+    ch__buffer_pool_drop(&s);
     assert_int_equal(ch__mem_live(), live);
 }
 
 static void what_cannot_be_is_refused(void **state)
 {
-    ch_shelf   s = {0};
-    ch_tensor *t = NULL;
+    ch_buffer_pool s = {0};
+    ch_tensor     *t = NULL;
 
     (void)state;
-    t_refused(ch__shelf_take(&s, ch_device_current(), CH_F32, ch_shape_of(-1), &t),
+    t_refused(ch__buffer_pool_get(&s, ch_device_current(), CH_F32, ch_shape_of(-1), &t),
               CH_INVALID_ARGUMENT, "-1", "");
     ch__mem_fail_at(1);
-    t_refused(ch__shelf_take(&s, ch_device_current(), CH_F32, ch_shape_of(MANY), &t),
+    t_refused(ch__buffer_pool_get(&s, ch_device_current(), CH_F32, ch_shape_of(MANY), &t),
               CH_RESOURCE_EXHAUSTED, "memory", "");
     ch__mem_fail_at(0);
     assert_null(t);
-    ch__shelf_drop(&s);
+    ch__buffer_pool_drop(&s);
 }
 
 /* A tensor of another device is the same memory, which stays as long as somebody has it. */

@@ -1,5 +1,5 @@
-/* fit/ledger.c -- the rows of the time table.   SPDX-License-Identifier: Apache-2.0 */
-#include "fit/ledger.h"
+/* fit/time_account.c -- the rows of the time table.   SPDX-License-Identifier: Apache-2.0 */
+#include "fit/time_account.h"
 
 static const ch_time row_of[CH_WORKS] = {
     [CH_WORK_FORWARD] = CH_TIME_FORWARD, [CH_WORK_BACKWARD] = CH_TIME_BACKWARD,
@@ -7,9 +7,9 @@ static const ch_time row_of[CH_WORKS] = {
     [CH_WORK_WAIT] = CH_TIME_WAIT,       [CH_WORK_OTHER] = CH_TIME_OTHER,
 };
 
-void ch__ledger_step(ch_ledger *l, const ch_timing *t, int64_t planning_ns)
+void ch__time_account_step(ch_time_account *l, const ch_timing *t, int64_t planning_ns)
 {
-    int64_t passed = ch__ledger_lap(l);
+    int64_t passed = ch__time_account_lap(l);
     bool    is_usual = l->n_steps++ >= CH_UNUSUAL;
 
     l->ns[CH_TIME_PLANNING] += planning_ns;
@@ -27,7 +27,7 @@ void ch__ledger_step(ch_ledger *l, const ch_timing *t, int64_t planning_ns)
     l->ns[CH_TIME_OTHER] += passed; /* around the run */
 }
 
-void ch__ledger_table(const ch_ledger *l, ch_time_table *out)
+void ch__time_account_table(const ch_time_account *l, ch_time_table *out)
 {
     double all = 0;
 

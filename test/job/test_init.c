@@ -1,4 +1,4 @@
-/* test/job/test_first.c -- first values as words: what servers make of them.
+/* test/job/test_init.c -- first values as words: what servers make of them.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
@@ -8,27 +8,27 @@
 
 static ch_device *device;
 
-static ch_tensor *made(const Cohort__PsFirst *m)
+static ch_tensor *made(const Cohort__PsInit *m)
 {
     ch_tensor *t = NULL;
 
-    t_ok(ch__first_make(m, device, 0, &t));
+    t_ok(ch__init_spec_compute(m, device, 0, &t));
     return t;
 }
 
 /* Each shard of a variable is, to the bit, what is cut out of the whole. */
 static void shards_are_cut_out(ch_init init, ch_dtype dtype, ch_shape shape, ch_layout l)
 {
-    char       name[] = "table";
-    ch_first   f = {.init = &init, .name = name, .dtype = dtype, .whole = shape};
-    ch_tensor *whole = NULL;
+    char         name[] = "table";
+    ch_init_spec f = {.init = &init, .name = name, .dtype = dtype, .whole = shape};
+    ch_tensor   *whole = NULL;
 
     t_ok(ch_init_tensor(&init, name, dtype, shape, &whole));
     for (int i = 0; i < ch__layout_parts(l); i++) {
-        Cohort__PsFirst m;
-        ch_tensor      *want = NULL, *have;
+        Cohort__PsInit m;
+        ch_tensor     *want = NULL, *have;
 
-        ch__first_say(&f, l, i, &m);
+        ch__init_spec_pack(&f, l, i, &m);
         have = made(&m);
         t_ok(ch__layout_cut(l, shape, whole, i, &want));
         assert_true(ch_shape_equal(ch_tensor_shape(have), ch_tensor_shape(want)));
@@ -68,12 +68,12 @@ static void write_text(char *to, const char *text)
     memcpy(to, text, strlen(text) + 1);
 }
 
-static void refuses(const Cohort__PsFirst *m, ch_status rc, const char *word)
+static void refuses(const Cohort__PsInit *m, ch_status rc, const char *word)
 {
     ch_tensor *t = NULL;
 
     ch__mem_watch(true);
-    assert_int_equal(ch__first_make(m, device, 1 << 20, &t), rc);
+    assert_int_equal(ch__init_spec_compute(m, device, 1 << 20, &t), rc);
     assert_true(ch__mem_most() < 1 << 16);
     ch__mem_watch(false);
     assert_null(t);
@@ -84,12 +84,12 @@ static void refuses(const Cohort__PsFirst *m, ch_status rc, const char *word)
 /* PROMISES S6 */
 static void what_makes_no_sense_is_refused_and_reserves_nothing(void **state)
 {
-    char            name[] = "x", kind[32] = "uniform", fan[] = "in", dtype[16] = "f32";
-    int64_t         shape[9] = {8, 4};
-    Cohort__PsFirst good, m;
+    char           name[] = "x", kind[32] = "uniform", fan[] = "in", dtype[16] = "f32";
+    int64_t        shape[9] = {8, 4};
+    Cohort__PsInit good, m;
 
     (void)state;
-    cohort__ps_first__init(&good);
+    cohort__ps_init__init(&good);
     good.name = name;
     good.kind = kind;
     good.fan = fan;

@@ -1,25 +1,25 @@
-/* data/spare.c -- memory of small elements, kept for the next ones.
+/* data/element_pool.c -- memory of small elements, kept for the next ones.
  *
  * A thread has two bundles: one that it takes from and gives to, and a full one. So it goes to the
  * store once in BUNDLE times at most. A bundle is a list by itself, not one through its members:
  * those have been away for long, and are asked for before they are needed.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "data/spare.h"
+#include "data/element_pool.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "base/ahead.h"
 #include "base/mem.h"
+#include "base/prefetch.h"
 
 enum {
-    BUNDLE = CH_SPARE_BYTES / sizeof(void *) - 2,
+    BUNDLE = CH_ELEMENT_POOL_BYTES / sizeof(void *) - 2,
     MOST_BUNDLES = 1024,
-    SOON = 2,                    /* takes between asking for one and giving it */
-    TOUCHED = CH_SPARE_BYTES / 2 /* bytes of one that most elements use */
+    SOON = 2,                           /* takes between asking for one and giving it */
+    TOUCHED = CH_ELEMENT_POOL_BYTES / 2 /* bytes of one that most elements use */
 };
 
 /* In the memory of a spare, which is given last. */
@@ -29,7 +29,7 @@ typedef struct bundle {
     void          *at[BUNDLE];
 } bundle;
 
-_Static_assert(sizeof(bundle) <= CH_SPARE_BYTES, "a bundle is a spare");
+_Static_assert(sizeof(bundle) <= CH_ELEMENT_POOL_BYTES, "a bundle is a spare");
 
 static _Thread_local struct {
     bundle *open, *full; /* either may be NULL */
@@ -81,14 +81,14 @@ static bundle *store_take(void)
     return b;
 }
 
-void ch__spares_begin(void)
+void ch__element_pool_open(void)
 {
     atomic_fetch_add(&store.n_users, 1);
 }
 
-void ch__spares_end(void)
+void ch__element_pool_close(void)
 {
-    ch__spares_flush();
+    ch__element_pool_flush();
     if (atomic_fetch_sub(&store.n_users, 1) > 1)
         return;
     for (bundle *b; (b = store_take()) != NULL;)
@@ -98,7 +98,7 @@ void ch__spares_end(void)
 /* ---- a thread's own ---- */
 
 /* What is not a whole bundle is not worth keeping. */
-void ch__spares_flush(void)
+void ch__element_pool_flush(void)
 {
     if (mine.full != NULL)
         store_give(mine.full);
@@ -109,7 +109,7 @@ void ch__spares_flush(void)
 static void flush_at_exit(void *arg)
 {
     (void)arg;
-    ch__spares_flush();
+    ch__element_pool_flush();
 }
 
 static void make_key(void)
@@ -127,7 +127,7 @@ static bool may_keep(void)
     return mine.is_known && atomic_load_explicit(&store.n_users, memory_order_relaxed) > 0;
 }
 
-void *ch__spare_take(void)
+void *ch__element_pool_get(void)
 {
     bundle *b = mine.open;
 
@@ -137,17 +137,17 @@ void *ch__spare_take(void)
         mine.open = b;
     }
     if (b == NULL)
-        return ch__alloc_aligned(CH_SPARE_BYTES);
+        return ch__alloc_aligned(CH_ELEMENT_POOL_BYTES);
     if (b->n == 0) {
         mine.open = NULL;
         return b;
     }
     if (b->n > SOON)
-        ch__ask_to_write(b->at[b->n - 1 - SOON], TOUCHED);
+        ch__prefetch_write(b->at[b->n - 1 - SOON], TOUCHED);
     return b->at[--b->n];
 }
 
-void ch__spare_give(void *p)
+void ch__element_pool_put(void *p)
 {
     if (!may_keep()) {
         ch__free(p);

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "net/table.h"
+#include "net/pending.h"
 
 enum { N_IDS = 300, N_STEPS = 30000 };
 
@@ -27,35 +27,35 @@ static int64_t below(int64_t n)
 static uint64_t number[2][N_IDS];
 static int64_t  at[2][N_IDS];
 
-static const ch_open_kind kind_of[] = {CH_OPEN_CALL, CH_OPEN_TIMER};
+static const ch_pending_kind kind_of[] = {CH_PENDING_CALL, CH_PENDING_TIMER};
 
 static int64_t some_time(void)
 {
     return below(5) == 0 ? INT64_MAX : below(1000);
 }
 
-static void change(ch_opens *t, int k, int id)
+static void change(ch_pending_table *t, int k, int id)
 {
-    ch_open *e = ch__opens_find(t, kind_of[k], (uint64_t)id);
+    ch_pending *e = ch__pending_find(t, kind_of[k], (uint64_t)id);
 
     assert_true((e != NULL) == (number[k][id] != 0));
     if (e == NULL) {
-        assert_true(ch__opens_reserve(t, 1));
+        assert_true(ch__pending_reserve(t, 1));
         at[k][id] = some_time();
-        e = ch__opens_add(t, kind_of[k], (uint64_t)id, at[k][id]);
-        number[k][id] = ch__opens_number(t, e);
+        e = ch__pending_add(t, kind_of[k], (uint64_t)id, at[k][id]);
+        number[k][id] = ch__pending_number(t, e);
         return;
     }
-    assert_true(ch__opens_number(t, e) == number[k][id]);
-    assert_ptr_equal(ch__opens_at(t, kind_of[k], number[k][id]), e);
-    assert_null(ch__opens_at(t, CH_OPEN_ASKED, number[k][id]));
+    assert_true(ch__pending_number(t, e) == number[k][id]);
+    assert_ptr_equal(ch__pending_at(t, kind_of[k], number[k][id]), e);
+    assert_null(ch__pending_at(t, CH_PENDING_RECEIVED, number[k][id]));
     if (below(3) == 0) {
         at[k][id] = some_time();
-        ch__opens_move(t, e, at[k][id]);
+        ch__pending_move(t, e, at[k][id]);
         return;
     }
-    ch__opens_drop(t, e);
-    assert_null(ch__opens_at(t, kind_of[k], number[k][id])); /* nor ever again */
+    ch__pending_drop(t, e);
+    assert_null(ch__pending_at(t, kind_of[k], number[k][id])); /* nor ever again */
     number[k][id] = 0;
 }
 
@@ -72,57 +72,57 @@ static int64_t earliest(void)
 
 static void it_knows_what_is_open_and_what_is_due(void **state)
 {
-    ch_opens t = {0};
-    int64_t  live = ch__mem_live();
+    ch_pending_table t = {0};
+    int64_t          live = ch__mem_live();
 
-    assert_null(ch__opens_find(&t, CH_OPEN_CALL, 1));
-    assert_null(ch__opens_add(&t, CH_OPEN_CALL, 1, 1));
+    assert_null(ch__pending_find(&t, CH_PENDING_CALL, 1));
+    assert_null(ch__pending_add(&t, CH_PENDING_CALL, 1, 1));
     for (int i = 0; i < N_STEPS; i++) {
         change(&t, (int)below(2), (int)below(i % 10000 < 5000 ? N_IDS : 20));
         if (i % 16 == 0) {
-            const ch_open *first = ch__opens_first(&t);
+            const ch_pending *first = ch__pending_first(&t);
 
             assert_true((first != NULL ? first->at : INT64_MAX) == earliest());
         }
     }
-    ch__opens_free(&t);
+    ch__pending_free(&t);
     assert_int_equal(ch__mem_live(), live);
     (void)state;
 }
 
 static void those_of_one_time_come_in_order(void **state)
 {
-    ch_opens t = {0};
+    ch_pending_table t = {0};
 
-    assert_true(ch__opens_reserve(&t, 200));
+    assert_true(ch__pending_reserve(&t, 200));
     for (uint64_t i = 0; i < 200; i++)
-        assert_non_null(ch__opens_add(&t, CH_OPEN_TIMER, i, 7));
+        assert_non_null(ch__pending_add(&t, CH_PENDING_TIMER, i, 7));
     for (uint64_t i = 0; i < 200; i++) {
-        assert_int_equal(ch__opens_first(&t)->id, i);
-        ch__opens_drop(&t, ch__opens_first(&t));
+        assert_int_equal(ch__pending_first(&t)->id, i);
+        ch__pending_drop(&t, ch__pending_first(&t));
     }
-    assert_null(ch__opens_first(&t));
-    ch__opens_free(&t);
+    assert_null(ch__pending_first(&t));
+    ch__pending_free(&t);
     (void)state;
 }
 
 static void without_memory_it_stays_as_it_was(void **state)
 {
-    ch_opens t = {0};
+    ch_pending_table t = {0};
 
     for (int i = 1; i <= 2; i++) {
         ch__mem_fail_at(i);
-        assert_false(ch__opens_reserve(&t, 1));
+        assert_false(ch__pending_reserve(&t, 1));
     }
     ch__mem_fail_at(0);
-    assert_true(ch__opens_reserve(&t, 100));
-    assert_non_null(ch__opens_add(&t, CH_OPEN_CALL, 4, 4));
+    assert_true(ch__pending_reserve(&t, 100));
+    assert_non_null(ch__pending_add(&t, CH_PENDING_CALL, 4, 4));
     ch__mem_fail_at(2);
-    assert_false(ch__opens_reserve(&t, 1000));
+    assert_false(ch__pending_reserve(&t, 1000));
     ch__mem_fail_at(0);
-    assert_non_null(ch__opens_find(&t, CH_OPEN_CALL, 4));
-    assert_false(ch__opens_reserve(&t, INT32_MAX));
-    ch__opens_free(&t);
+    assert_non_null(ch__pending_find(&t, CH_PENDING_CALL, 4));
+    assert_false(ch__pending_reserve(&t, INT32_MAX));
+    ch__pending_free(&t);
     (void)state;
 }
 

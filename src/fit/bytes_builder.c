@@ -1,5 +1,5 @@
-/* fit/pile.c -- bytes that pile up until they are written.   SPDX-License-Identifier: Apache-2.0 */
-#include "fit/pile.h"
+/* fit/bytes_builder.c -- bytes that pile up until they are written.   SPDX-License-Identifier: Apache-2.0 */
+#include "fit/bytes_builder.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "file/sys.h"
 
-char *ch__pile_room(ch_pile *p, size_t n)
+char *ch__bytes_builder_reserve(ch_bytes_builder *p, size_t n)
 {
     char *room;
 
@@ -23,26 +23,26 @@ char *ch__pile_room(ch_pile *p, size_t n)
     return room;
 }
 
-void ch__pile_add(ch_pile *p, const void *data, size_t n)
+void ch__bytes_builder_add(ch_bytes_builder *p, const void *data, size_t n)
 {
-    char *room = ch__pile_room(p, n);
+    char *room = ch__bytes_builder_reserve(p, n);
 
     if (room != NULL && n > 0)
         memcpy(room, data, n);
 }
 
-void ch__pile_text(ch_pile *p, const char *text)
+void ch__bytes_builder_text(ch_bytes_builder *p, const char *text)
 {
-    ch__pile_add(p, text, strlen(text));
+    ch__bytes_builder_add(p, text, strlen(text));
 }
 
-void ch__pile_drop(ch_pile *p)
+void ch__bytes_builder_drop(ch_bytes_builder *p)
 {
     ch__free(p->at);
-    *p = (ch_pile){0};
+    *p = (ch_bytes_builder){0};
 }
 
-ch_status ch__pile_write(ch_pile *p, int fd, const char *path)
+ch_status ch__bytes_builder_write(ch_bytes_builder *p, int fd, const char *path)
 {
     int written = 0;
 
@@ -59,14 +59,14 @@ ch_status ch__pile_write(ch_pile *p, int fd, const char *path)
     return CH_OK;
 }
 
-ch_status ch__pile_read(ch_pile *p, int fd, const char *path)
+ch_status ch__bytes_builder_read(ch_bytes_builder *p, int fd, const char *path)
 {
     enum { PART = 64 << 10 };
     char   *room;
     ssize_t got;
 
     do {
-        room = ch__pile_room(p, PART);
+        room = ch__bytes_builder_reserve(p, PART);
         if (room == NULL)
             return ch__fail_memory(path);
         got = ch__sys_read(fd, room, PART);
