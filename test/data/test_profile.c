@@ -177,7 +177,8 @@ static void other_work_and_waiting_are_not_counted(void **state)
     assert_true(p[2].busy_ns < N * short_ns / 2); /* it waited three times as long */
 }
 
-/* The clock costs more than such elements do. */
+/* The clock costs more than such elements do, so that few of them are timed. The time of each stage is then an estimate,
+ * and may be 0 for a short one; the sum is checked. */
 static void a_million_tiny_elements_take_no_more_than_the_processor_did(void **state)
 {
     (void)state;
@@ -192,7 +193,6 @@ static void a_million_tiny_elements_take_no_more_than_the_processor_did(void **s
         assert_string_equal(p[1].stage, "batch");
         assert_true(sum_of(p, n) <= cpu_ns);
         assert_true(sum_of(p, n) >= cpu_ns / 4);
-        assert_true(p[1].busy_ns > 0);
     }
 }
 
