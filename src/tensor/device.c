@@ -344,10 +344,9 @@ void ch__devices_reset(void)
 {
     pthread_mutex_lock(&making);
     table *t = atomic_load(&made);
-    for (int i = 0; t != NULL && i < t->plan.n_devices; i++)
-        device_drop(&t->device[i]); /* a thread that only begins still looks at the table */
-    atomic_store(&made, NULL);
-    ch__free_aligned(t);
+
+    /* All threads of devices are joined before the table is freed, because a thread that has just
+     * started reads the table (device_serve). */
     while (of_tasks != NULL) {
         task_device *d = of_tasks;
 
@@ -356,6 +355,10 @@ void ch__devices_reset(void)
         ch__free_aligned(d);
     }
     n_of_tasks = 0;
+    for (int i = 0; t != NULL && i < t->plan.n_devices; i++)
+        device_drop(&t->device[i]);
+    atomic_store(&made, NULL);
+    ch__free_aligned(t);
     pthread_mutex_unlock(&making);
 }
 
